@@ -370,6 +370,8 @@ static status check_speculation(const carat_generate_options *o, err *e)
         if (k->answer[i] < 0)
             return err_set(e, E_ARG, "speculation: token %lld of the script is %d", (long long)i,
                            k->answer[i]);
+    if (o->n_predicted < 0 || (o->n_predicted && !o->predicted))
+        return err_set(e, E_ARG, "speculation: a predicted answer without its tokens");
     return OK;
 }
 

@@ -204,6 +204,7 @@ static bool make_ask(rounds *r, int which, int32_t seat, int32_t n_slots, draft_
 {
     reply *x = r->seated[seat];
     const draft_seat *s = &r->seat[seat];
+    const carat_generate_options *o = generation_options(x->g);
     int32_t most = r->d[which]->m->n_slots;
     most = most < r->draft_slots ? most : r->draft_slots;
     most = most < s->rows - 1 ? most : s->rows - 1;
@@ -214,6 +215,9 @@ static bool make_ask(rounds *r, int which, int32_t seat, int32_t n_slots, draft_
                        .n = x->t->kv.n_past + 1,
                        .n_slots = n_slots < most ? n_slots : most,
                        .n_ranks = DRAFT_RANKS_MAX,
+                       .predicted = o->predicted,
+                       .n_predicted = o->n_predicted,
+                       .n_answer = generation_count(x->g),
                        .out = which == DRAFTER_LOOKUP ? &x->found : &x->proposed};
     return s->c && ask->n_slots > 0;
 }

@@ -241,6 +241,37 @@ TEST(round_of_lookup_accepts_repetitions)
     pair_close(&p);
 }
 
+/* Predictions that are the answer, the answer with differences, and nothing like it. */
+TEST(round_of_lookup_copies_a_prediction)
+{
+    pair p;
+    request q;
+    uint64_t rng = test_seed();
+    int32_t other[ANSWER_MAX];
+    pair_open(&p, NULL, (carat_session_options){0});
+    request_draw(p.m, &q, 20, 0, &rng);
+    q.o.max_tokens = 120;
+    heard *want = heard_say(p.plain, &q, heard_new());
+    q.o.speculation = (carat_speculation){.n_max = 6, .tree_max = -1, .fixed = true};
+    for (int trial = 0; trial < 4; trial++) {
+        memcpy(other, want->id, sizeof other);
+        for (int32_t i = 0; i < want->n; i++)
+            if (trial == 3 || (trial == 2 && i % 20 == 19))
+                other[i] = (other[i] + 1) % 50;
+        q.o.predicted = other;
+        q.o.n_predicted = trial ? want->n : 0;
+        heard *got = heard_say(p.fast, &q, heard_new());
+        heard_same(got, want, "prediction", trial);
+        if (trial == 1 || trial == 2) /* a round that goes on has six drafts */
+            CHECK_MSG(got->n_accepted > want->n / 2, "%d of %d", got->n_accepted, want->n);
+        heard_free(got);
+    }
+    q.o.n_predicted = -1;
+    CHECK_EQ(carat_generate(p.fast, q.ids, q.n, &q.o, NULL, NULL, NULL, NULL), CARAT_E_ARG);
+    heard_free(want);
+    pair_close(&p);
+}
+
 typedef struct shared_model {
     carat_model *m;
     request q;

@@ -699,6 +699,11 @@ typedef struct carat_generate_options {
     const carat_mask *mask; /* NULL: none. Used until the generation ends */
     carat_speculation speculation;
     const carat_script *script; /* NULL: none. Read until the generation ends */
+    /* Tokens of a text that the answer is likely to repeat in parts, as a client predicts it: one
+     * more text for the lookup drafter to copy from, as if it followed the prompt. It never changes
+     * the answer, and without a drafter it does nothing. Read until the generation ends. */
+    const int32_t *predicted; /* [n_predicted]; NULL: none */
+    int64_t n_predicted;
     /* For parse: the tools of the prompt, as in carat_chat_render; NULL: none. Where a model writes
      * arguments as plain text, the tools' schemas give them their types. Read at the begin. */
     const char *tools_json;

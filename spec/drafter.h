@@ -56,6 +56,10 @@ typedef struct draft_ask {
     int64_t n;
     int32_t n_slots; /* at most so many, 1 or more */
     int32_t n_ranks; /* 1: a chain is wanted */
+    /* The answer as its client predicts it, [n_predicted], and how many of the n tokens are the
+     * answer. For lookup alone. */
+    const int32_t *predicted;
+    int64_t n_predicted, n_answer;
     proposal *out;
 } draft_ask;
 

@@ -10,6 +10,10 @@
  * The indices hold positions and no tokens; they belong to one timeline, so nothing passes from one
  * user to another. A token costs O(1) to index; a proposal looks at OCCURRENCES_MAX occurrences of
  * each index. A timeline that was cut is indexed anew, some 20 ns a token.
+ *
+ * A predicted answer is searched as well, from its end to its beginning and without an index: one
+ * compare a token, less than a thousandth of a pass. Its tokens have the positions from PREDICTED
+ * on.
  */
 #include "base/mem.h"
 #include "spec/drafter.h"
@@ -19,10 +23,12 @@
 
 enum {
     GRAMS = 2,
-    MATCH_LEAST = 3,     /* matches of one or two tokens are mostly chance */
-    MATCH_MOST = 64,     /* compared tokens */
-    OCCURRENCES_MAX = 24 /* of each index */
+    MATCH_LEAST = 3,      /* matches of one or two tokens are mostly chance */
+    MATCH_MOST = 64,      /* compared tokens */
+    OCCURRENCES_MAX = 24, /* of each index, and of the predicted answer */
+    TEXTS = GRAMS + 1
 };
+static const int64_t PREDICTED = (int64_t)1 << 40; /* beyond every position of a timeline */
 
 static const int32_t gram_length[GRAMS] = {3, 8};
 
@@ -155,8 +161,8 @@ static int32_t match_length(const int32_t *id, int64_t p, int64_t q)
 
 /* Earlier occurrences of the last tokens, newest first. */
 typedef struct occurrences {
-    int64_t next[GRAMS * OCCURRENCES_MAX]; /* the position of the token that followed */
-    int32_t match[GRAMS * OCCURRENCES_MAX];
+    int64_t next[TEXTS * OCCURRENCES_MAX]; /* the position of the token that followed */
+    int32_t match[TEXTS * OCCURRENCES_MAX];
     int32_t n, longest;
 } occurrences;
 
@@ -166,6 +172,13 @@ static bool has_occurrence(const occurrences *o, int64_t next)
         if (o->next[i] == next)
             return true;
     return false;
+}
+
+static void add_occurrence(occurrences *o, int64_t next, int32_t match)
+{
+    o->next[o->n] = next;
+    o->match[o->n++] = match;
+    o->longest = match > o->longest ? match : o->longest;
 }
 
 static void find_occurrences(const draft_state *s, const int32_t *id, int64_t n, occurrences *o)
@@ -181,9 +194,30 @@ static void find_occurrences(const draft_state *s, const int32_t *id, int64_t n,
             int32_t match = p < n - 1 ? match_length(id, p, n - 1) : 0;
             if (match < MATCH_LEAST || has_occurrence(o, p + 1))
                 continue;
-            o->next[o->n] = p + 1;
-            o->match[o->n++] = match;
-            o->longest = match > o->longest ? match : o->longest;
+            add_occurrence(o, p + 1, match);
+        }
+    }
+}
+
+/* How many tokens that end at position p of the predicted answer are the timeline's last ones. An
+ * answer that is the beginning of the prediction follows the same prompt, so all of it matches. */
+static int32_t predicted_match(const draft_ask *a, int64_t p)
+{
+    int32_t n = 0;
+    while (n < MATCH_MOST && n <= p && n < a->n && a->predicted[p - n] == a->id[a->n - 1 - n])
+        n++;
+    return n == p + 1 && a->n_answer == n ? MATCH_MOST : n;
+}
+
+static void find_predicted(const draft_ask *a, occurrences *o)
+{
+    int32_t last = a->id[a->n - 1];
+    int n = 0;
+    for (int64_t p = a->n_predicted - 2; p >= 0 && n < OCCURRENCES_MAX; p--) {
+        int32_t match = a->predicted[p] == last ? predicted_match(a, p) : 0;
+        if (match >= MATCH_LEAST) {
+            add_occurrence(o, PREDICTED + p + 1, match);
+            n++;
         }
     }
 }
@@ -199,9 +233,11 @@ static void keep_long(occurrences *o)
 }
 
 /* The token at position p, which may be one of those drafted after position n - 1: a text that
- * repeats itself goes on repeating. */
+ * repeats itself goes on repeating. -1: past the end of the predicted answer. */
 static int32_t token_at(const draft_ask *a, int64_t p)
 {
+    if (p >= PREDICTED)
+        return p - PREDICTED < a->n_predicted ? a->predicted[p - PREDICTED] : -1;
     return p < a->n ? a->id[p] : a->out->id[p - a->n][0];
 }
 
@@ -210,7 +246,7 @@ static int32_t token_at(const draft_ask *a, int64_t p)
  * chance of something new, which falls with the length of the match. */
 static void fill_slot(const draft_ask *a, const occurrences *o, int32_t i)
 {
-    int32_t id[GRAMS * OCCURRENCES_MAX], count[GRAMS * OCCURRENCES_MAX], n = 0;
+    int32_t id[TEXTS * OCCURRENCES_MAX], count[TEXTS * OCCURRENCES_MAX], n = 0;
     float newness = 4.0f / (float)(o->longest + i);
     for (int32_t k = 0; k < o->n; k++) {
         int32_t t = token_at(a, o->next[k]), j = 0;
@@ -235,12 +271,13 @@ static void fill_slot(const draft_ask *a, const occurrences *o, int32_t i)
     }
 }
 
-/* The occurrences that go on with the best token of slot i, one token further. */
+/* The occurrences that go on with the best token of slot i, one token further, where they have one.
+ */
 static void follow(const draft_ask *a, occurrences *o, int32_t i)
 {
     int32_t n = 0;
     for (int32_t k = 0; k < o->n; k++)
-        if (token_at(a, o->next[k]) == a->out->id[i][0])
+        if (token_at(a, o->next[k]) == a->out->id[i][0] && token_at(a, o->next[k] + 1) >= 0)
             o->next[n++] = o->next[k] + 1;
     o->n = n;
 }
@@ -255,6 +292,7 @@ static void propose_one(const draft_ask *a)
     for (; s->n < a->n - 1; s->n++) /* the last position is only compared with */
         index_position(s, a->id, s->n);
     find_occurrences(s, a->id, a->n, &o);
+    find_predicted(a, &o);
     keep_long(&o);
     while (o.n && a->out->n_slots < a->n_slots && logp > least) {
         int32_t i = a->out->n_slots++;

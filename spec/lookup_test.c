@@ -143,6 +143,41 @@ TEST(lookup_ranks_continuations_by_count)
     close_rig(&r);
 }
 
+/* A prediction is copied from its first token on, again after a difference, and not past its end.
+ */
+TEST(lookup_copies_from_a_prediction)
+{
+    enum { PROMPT = 20, PREDICTED = 30 };
+    rig r;
+    err e = {0};
+    int32_t predicted[PREDICTED];
+    open_checked(&r);
+    for (int i = 0; i < PROMPT; i++)
+        r.id[i] = 100 + i;
+    for (int i = 0; i < PREDICTED; i++)
+        predicted[i] = 500 + i;
+    for (int32_t size = 0; size <= PREDICTED; size += size < 4 ? 1 : 13)
+        for (int32_t n = 1; n <= PREDICTED;
+             n++) { /* tokens of the answer; the ninth is another one */
+            draft_ask a = {.s = r.s,
+                           .id = r.id,
+                           .n = PROMPT + n,
+                           .n_slots = 8,
+                           .n_ranks = RANKS,
+                           .predicted = predicted,
+                           .n_predicted = size,
+                           .n_answer = n,
+                           .out = &r.out};
+            r.id[PROMPT + n - 1] = n == 9 ? 7 : predicted[n - 1];
+            CHECK_OK(draft_lookup.propose(r.d, &a, 1, &e), e);
+            int32_t left = n < 9 || n > 11 ? size - n : 0;
+            CHECK_EQ(r.out.n_slots, left < 0 ? 0 : left > 8 ? 8 : left);
+            for (int i = 0; i < r.out.n_slots; i++)
+                CHECK_EQ(r.out.id[i][0], predicted[n + i]);
+        }
+    close_rig(&r);
+}
+
 /* A timeline that is cut and goes on otherwise proposes what a new one proposes. */
 TEST(lookup_forgets_what_was_cut)
 {

@@ -123,6 +123,40 @@ static bool read_prefill(request *rq, const jtree *last, size_t i, problem *p)
     return !p->status;
 }
 
+/* The answer as the client expects it, a text or a list of them, for the lookup drafter. */
+static bool read_prediction(request *rq, problem *p)
+{
+    const jtree *v, *c;
+    str text = {0};
+    bool list;
+    if (!field_kind(p, rq->body, "prediction", JTREE_OBJECT, &v))
+        return false;
+    if (!v)
+        return true;
+    c = jtree_get(v, "content");
+    list = jtree_is(c, JTREE_ARRAY);
+    if (!tree_says(jtree_get(v, "type"), "content"))
+        return problem_set(p, 400, "prediction.type", "'prediction.type' must be \"content\"");
+    if (!list && !jtree_is(c, JTREE_STRING))
+        return problem_set(p, 400, "prediction.content",
+                           "'prediction.content' must be a string or an array of texts");
+    for (const jtree *piece = list ? c->first : c; piece; piece = list ? piece->next : NULL) {
+        const jtree *t = list ? jtree_get(piece, "text") : c;
+        if (list && (!tree_says(jtree_get(piece, "type"), "text") || !jtree_is(t, JTREE_STRING))) {
+            str_free(&text);
+            return problem_set(p, 400, "prediction.content",
+                               "'prediction.content' has a part that is no text");
+        }
+        str_put(&text, t->s, t->n);
+    }
+    if (text.bad)
+        problem_set(p, 503, "", "no memory for 'prediction'");
+    else if (text.n && keep_text(rq, p, text.at, text.n, &rq->prediction))
+        rq->n_prediction = text.n;
+    str_free(&text);
+    return !p->status;
+}
+
 static bool read_chat_messages(request *rq, problem *p)
 {
     const jtree *list, *last = NULL;
@@ -193,7 +227,7 @@ bool chat_parse(request *rq, const request_limits *lim, problem *p)
         !field_kind(p, rq->body, "response_format", JTREE_OBJECT, &format) ||
         !read_format(rq, format, "response_format", false, p) || !read_forms(rq, p) ||
         !read_tools(rq, TOOLS_NESTED, p) || !read_tool_choice(rq, TOOLS_NESTED, p) ||
-        !read_chat_messages(rq, p))
+        !read_prediction(rq, p) || !read_chat_messages(rq, p))
         return false;
     rq->n = (int32_t)n;
     return true;

@@ -333,9 +333,10 @@ static const char *const values[] = {
 /* Fields whose validity depends on other fields, or that openapi_bodies tests. */
 static bool needs_others(const char *name)
 {
-    static const char *const them[] = {"samplers", "tool_choice", "function_call", "continue_final_message",
-                                       "best_of",     "messages",      "input",
-                                       "prompt",      "logprobs",      "tools"};
+    static const char *const them[] = {
+        "samplers", "tool_choice", "function_call", "continue_final_message",
+        "best_of",  "messages",    "input",         "prompt",
+        "logprobs", "tools"};
     for (size_t i = 0; i < sizeof them / sizeof *them; i++)
         if (!strcmp(them[i], name))
             return true;
@@ -398,6 +399,12 @@ TEST(openapi_bodies)
         {API_COMPLETIONS, "{\"prompt\":\"\"}"},
         {API_CHAT, "{\"messages\":[" USER "],\"speculative\":{\"n_max\":4,\"p_min\":0.5}}"},
         {API_CHAT, "{\"messages\":[" USER "],\"speculative\":{\"n_max\":64}}"},
+        {API_CHAT, "{\"messages\":[" USER "],\"prediction\":{\"type\":\"content\","
+                   "\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}}"},
+        {API_CHAT, "{\"messages\":[" USER "],\"prediction\":{\"type\":\"content\"}}"},
+        {API_CHAT,
+         "{\"messages\":[" USER "],\"prediction\":{\"type\":\"text\",\"content\":\"a\"}}"},
+        {API_CHAT, "{\"messages\":[" USER "],\"prediction\":\"a\"}"},
         {API_CHAT, "{\"messages\":[" USER "],\"speculative\":{\"tree_max\":-1}}"},
         {API_CHAT, "{\"messages\":[" USER "],\"speculative\":{\"type\":\"draft\"}}"},
         {API_CHAT, "{\"messages\":[" USER "],\"speculative\":{\"type\":\"\"}}"},

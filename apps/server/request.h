@@ -109,7 +109,10 @@ typedef struct request {
     int32_t n_stop;
     bool logprobs;
     carat_speculation speculation;
-    const char *sparse; /* as carat_generate_options; NULL: not given */
+    const char *prediction; /* the answer as the client expects it; NULL: not given */
+    size_t n_prediction;
+    carat_tokens predicted; /* its tokens, made with those of the rules */
+    const char *sparse;     /* as carat_generate_options; NULL: not given */
     /* Rules on tokens. token_rules.c turns the texts into tokens. */
     text_bias *text_bias;
     int32_t n_text_bias;

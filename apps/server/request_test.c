@@ -486,6 +486,51 @@ TEST(request_forms_of_other_servers)
     CHECK(strstr(p.text, "structural_tag"));
 }
 
+TEST(request_prediction)
+{
+    static const struct {
+        const char *field, *text;
+    } good[] = {
+        {"\"prediction\":null", NULL},
+        {"\"prediction\":{\"type\":\"content\",\"content\":\"\"}", NULL},
+        {"\"prediction\":{\"type\":\"content\",\"content\":\"int x;\"}", "int x;"},
+        {"\"prediction\":{\"type\":\"content\",\"content\":[]}", NULL},
+        {"\"prediction\":{\"type\":\"content\",\"content\":[{\"type\":\"text\",\"text\":\"int \"},"
+         "{\"type\":\"text\",\"text\":\"x;\"}]}",
+         "int x;"},
+    };
+    static const char *const bad[][2] = {
+        {"\"prediction\":\"int x;\"", "prediction"},
+        {"\"prediction\":{}", "prediction.type"},
+        {"\"prediction\":{\"type\":\"file\",\"content\":\"x\"}", "prediction.type"},
+        {"\"prediction\":{\"type\":\"content\"}", "prediction.content"},
+        {"\"prediction\":{\"type\":\"content\",\"content\":3}", "prediction.content"},
+        {"\"prediction\":{\"type\":\"content\",\"content\":[\"x\"]}", "prediction.content"},
+        {"\"prediction\":{\"type\":\"content\",\"content\":[{\"type\":\"text\"}]}",
+         "prediction.content"},
+    };
+    char body[512];
+    problem p;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        request rq = {0};
+        p = (problem){0};
+        int n = snprintf(body, sizeof body, shells[API_CHAT], good[i].field);
+        CHECK_MSG(request_parse(&rq, API_CHAT, body, (size_t)n, &limits, &p), "%s: %s", body,
+                  p.text);
+        CHECK_EQ(rq.prediction != NULL, good[i].text != NULL);
+        if (good[i].text) {
+            CHECK_EQ(rq.n_prediction, strlen(good[i].text));
+            CHECK(!memcmp(rq.prediction, good[i].text, rq.n_prediction));
+        }
+        request_free(&rq);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(body, sizeof body, shells[API_CHAT], bad[i][0]);
+        CHECK_MSG(is_refused(API_CHAT, body, &p), "%s", body);
+        CHECK_STR(p.param, bad[i][1]);
+    }
+}
+
 /* Speculative decoding, in every endpoint alike. */
 TEST(request_speculation)
 {

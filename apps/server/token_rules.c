@@ -86,7 +86,9 @@ static bool make_bias(request *rq, const carat_model *m, problem *p)
 
 bool token_rules_make(request *rq, const carat_model *m, problem *p)
 {
-    return make_bad(rq, m, p) && make_bias(rq, m, p);
+    return make_bad(rq, m, p) && make_bias(rq, m, p) &&
+           (!rq->n_prediction ||
+            tokens_of(rq, m, "", rq->prediction, rq->n_prediction, &rq->predicted, p));
 }
 
 /* The most logprobs that a field asks for, per token of the prompt; 0: no field does. */
@@ -109,5 +111,7 @@ void token_rules_set(const request *rq, bool first, carat_generate_options *o)
     o->min_tokens = rq->min_tokens;
     o->no_answer = rq->no_answer;
     o->sparse = rq->sparse;
+    o->predicted = rq->predicted.at;
+    o->n_predicted = rq->predicted.n;
     o->n_prompt_logprobs = first ? prompt_top(rq) : 0;
 }

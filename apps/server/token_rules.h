@@ -1,11 +1,11 @@
-/* token_rules.h - the rules of a request that name tokens by their texts, for one model. */
+/* token_rules.h - the fields of a request that name tokens by their texts, for one model. */
 #ifndef APPS_SERVER_TOKEN_RULES_H
 #define APPS_SERVER_TOKEN_RULES_H
 
 #include "apps/server/request.h"
 
-/* Tokenizes bad_words and the texts of logit_bias: rq->bad, and more entries of rq->sampling.bias.
- * Once per request, by the connection's thread. */
+/* Tokenizes bad_words, the texts of logit_bias and the prediction: rq->bad, more entries of
+ * rq->sampling.bias, rq->predicted. Once per request, by the connection's thread. */
 bool token_rules_make(request *rq, const carat_model *m, problem *p);
 /* Sets the rules in o, which borrows from rq. first: of the answers to its prompt; it reports the
  * prompt's logprobs for all of them. */
