@@ -223,7 +223,7 @@ test: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## unit and end-to-
 # The tests in which a whole model computes, with the kernels of a chosen instruction set. Tests of
 # single kernels go through all instruction sets anyway. `CARAT_ISA=avx2 make test` runs every test.
 KERNELS ?= portable
-ISA_TESTS ?= engine/ demo_test session_ daemon_ server_answers cli_answers cli_logits
+ISA_TESTS ?= engine/ demo_test hybrid_test session_ daemon_ server_answers cli_answers cli_logits
 test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## KERNELS=avx2: the tests of whole models, with those kernels
 	CARAT_ISA=$(KERNELS) $(BUILD)/carat_test -j $(TEST_JOBS) $(ISA_TESTS)
 

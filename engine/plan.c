@@ -251,7 +251,7 @@ static status check_kernels(const carat_model *m, const kv_layout *l, err *e)
         return err_set(e, E_UNSUPPORTED,
                        "--strict: layer %d (%s, heads of %d, keys of %s, values of %s) would be "
                        "read by a slow path of %s: %s",
-                       i, w->window ? "sliding window" : "global", w->head_dim,
+                       m->core.kv[i].layer, w->window ? "sliding window" : "global", w->head_dim,
                        kv_format_name((kv_format){w->k_type, w->k_rot}, k, sizeof k),
                        kv_format_name((kv_format){w->v_type, w->v_rot}, v, sizeof v), d->name, how);
     }
@@ -487,7 +487,7 @@ static bool same_kind(const kv_view *a, const kv_view *b)
 static carat_kv_kind kv_kind_of(const carat_model *m, const kv_layout *l, int32_t first)
 {
     const kv_view *v = &l->view[first];
-    carat_kv_kind k = {.first = first,
+    carat_kv_kind k = {.first = m->core.kv[first].layer,
                        .window = v->window,
                        .n_head_kv = v->n_head_kv,
                        .head_dim = v->head_dim,

@@ -76,11 +76,15 @@ static kv_layout laid_out(kv_words words, device *dev, status want, const char *
     static const float freq[1] = {1};
     static const rope turn = {.n_pairs = 1, .inv_freq = freq, .n_turning = 1, .turns = freq};
     static const weight norm = {.name = "k_norm"};
-    static const kv_spec spec[] = {
-        {.window = 512, .n_head_kv = 2, .head_dim = 256},
-        {.n_head_kv = 1, .head_dim = 512},
-        {.n_head_kv = 1, .head_dim = 512, .k_is_v = true, .k_norm = &norm, .k_rope = &turn},
-        {.n_head_kv = 1, .head_dim = 40}};
+    static const kv_spec spec[] = {{.layer = 0, .window = 512, .n_head_kv = 2, .head_dim = 256},
+                                   {.layer = 1, .n_head_kv = 1, .head_dim = 512},
+                                   {.layer = 2,
+                                    .n_head_kv = 1,
+                                    .head_dim = 512,
+                                    .k_is_v = true,
+                                    .k_norm = &norm,
+                                    .k_rope = &turn},
+                                   {.layer = 3, .n_head_kv = 1, .head_dim = 40}};
     kv_layout l;
     err e = {0};
     kv_want_layout w = {
@@ -107,6 +111,41 @@ TEST(kv_layout_follows_the_last_rule_that_speaks)
     CHECK_EQ(l.all.ring, 520 * 2 * (144 + 272));
     CHECK_EQ(l.all.linear, 4096 * (2 * 1024 + 2 * 224 + 2 * 160));
     kv_layout_free(&l);
+}
+
+/* Layers 3, 7 and 11 of a model attend, none of them in a window; all others are recurrent. */
+TEST(kv_rules_name_layers_by_their_number_in_the_model)
+{
+    static const kv_spec spec[] = {{.layer = 3, .n_head_kv = 1, .head_dim = 64},
+                                   {.layer = 7, .n_head_kv = 1, .head_dim = 64},
+                                   {.layer = 11, .n_head_kv = 1, .head_dim = 40}};
+    static const struct {
+        kv_words w;
+        status st;
+        const char *part;
+    } asked[] = {
+        {{.layers = "7=q8_0,4-11=bf16,3-7=f32"}, OK, NULL},
+        {{.layers = "0=q8_0"}, E_ARG, "layers that keep keys of their own are 3, 7, 11"},
+        {{.layers = "4-6=q8_0"}, E_ARG, "layer 6: "},
+        {{.layers = "3-12=f32"}, E_ARG, "layer 12: "},
+        {{.layers = "swa=q8_0"}, E_ARG, "sliding-window layers: this model has none"},
+        {{.layers = "11=q8_0"}, E_UNSUPPORTED, "layer 11 has heads of 40"},
+        {{.single = "on"}, E_UNSUPPORTED, "one stream: no layer of this model"},
+    };
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        kv_layout l;
+        err e = {0};
+        const kv_want_layout w = {
+            .spec = spec, .n = 3, .choice = chosen(asked[i].w), .n_ctx = 64, .rows_max = 4};
+        CHECK_STATUS(kv_layout_init(&l, &w, &e), asked[i].st);
+        CHECK_MSG(!asked[i].part || strstr(e.text, asked[i].part), "\"%s\" does not say \"%s\"",
+                  e.text, asked[i].part);
+        if (asked[i].st)
+            continue;
+        CHECK(l.view[0].k_type == NUM_F32 && l.view[1].k_type == NUM_F32 &&
+              l.view[2].k_type == NUM_BF16);
+        kv_layout_free(&l);
+    }
 }
 
 static kernel_speed reads_all(const device *d, const kv_view *kv, char *text, size_t cap)

@@ -36,6 +36,7 @@
 
 /* One layer that owns keys. */
 typedef struct kv_spec {
+    int32_t layer;  /* its number in the model, for rules and sentences */
     int32_t window; /* 0: all */
     int32_t n_head_kv, head_dim;
     bool wide;            /* as in kv_view */
@@ -120,7 +121,8 @@ typedef struct kv_want_layout {
 } kv_want_layout;
 
 /* E_UNSUPPORTED: heads are no multiple of the format's block, or the device cannot read the format,
- * or has no recurrent ops. E_ARG: a rule for layers that own no keys. */
+ * or has no recurrent ops. E_ARG: a rule for layers that the model has not, or that own no keys;
+ * one stream without a layer that allows it. */
 status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e);
 void kv_layout_free(kv_layout *l);
 

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "kv/kv.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* The slots of a ring for passes of n rows: W + n - 1. In a context of no more tokens than that it
@@ -22,16 +23,20 @@ static bool same_format(kv_format a, kv_format b)
     return a.type == b.type && a.rot == b.rot;
 }
 
+static bool rule_applies(const kv_rule *r, const kv_spec *s)
+{
+    return r->layers == KV_RULE_GLOBAL   ? !s->window
+           : r->layers == KV_RULE_WINDOW ? s->window > 0
+                                         : s->layer >= r->first && s->layer <= r->last;
+}
+
 static void formats_of(const kv_want_layout *w, int32_t i, kv_format *k, kv_format *v)
 {
     *k = w->choice.k;
     *v = w->choice.v;
     for (int32_t j = 0; j < w->choice.n_rules; j++) {
         const kv_rule *r = &w->choice.rule[j];
-        bool applies = r->layers == KV_RULE_GLOBAL   ? !w->spec[i].window
-                       : r->layers == KV_RULE_WINDOW ? w->spec[i].window > 0
-                                                     : i >= r->first && i <= r->last;
-        if (applies) {
+        if (rule_applies(r, &w->spec[i])) {
             *k = r->k;
             *v = r->v;
         }
@@ -84,7 +89,7 @@ static status choose_single(const kv_want_layout *w, kv_view *v, err *e)
         return err_set(e, E_ARG,
                        "layer %d cannot keep keys of %s and values of %s in one stream: their "
                        "types must be the same",
-                       v->id, kv_format_name(kf, a, sizeof a), kv_format_name(vf, b, sizeof b));
+                       s->layer, kv_format_name(kf, a, sizeof a), kv_format_name(vf, b, sizeof b));
     /* A rotated stream must be rotated back before keys are made of it: that costs more time than
      * half the memory saves. */
     if (!same || (!forced && kf.rot))
@@ -126,8 +131,8 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, in
                    .v_rot = vf.rot,
                    .wide = s->wide,
                    .inside = s->inside};
-    if ((st = head_row_bytes(kf, i, s->head_dim, &v->k_row_bytes, e)) ||
-        (st = head_row_bytes(vf, i, s->head_dim, &v->v_row_bytes, e)) ||
+    if ((st = head_row_bytes(kf, s->layer, s->head_dim, &v->k_row_bytes, e)) ||
+        (st = head_row_bytes(vf, s->layer, s->head_dim, &v->v_row_bytes, e)) ||
         (st = choose_single(w, v, e)))
         return st;
     if (!device_reads(w, v))
@@ -138,15 +143,43 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, in
     return OK;
 }
 
-static status check_rules(const kv_want_layout *w, err *e)
+/* "0 to 14", or "3, 7, 11". */
+static void list_owners(const kv_want_layout *w, char *text, size_t cap)
 {
+    int32_t first = w->spec[0].layer, last = w->spec[w->n - 1].layer;
+    if (last - first == w->n - 1) {
+        snprintf(text, cap, "%d to %d", first, last);
+        return;
+    }
+    for (int32_t i = 0, n = 0; i < w->n && n >= 0 && (size_t)n < cap; i++)
+        n += snprintf(text + n, cap - (size_t)n, "%s%d", i ? ", " : "", w->spec[i].layer);
+}
+
+/* What a choice says must concern some layer. */
+static status check_choice(const kv_want_layout *w, err *e)
+{
+    bool single = w->choice.single != KV_SINGLE_ON;
+    char text[512];
+    for (int32_t i = 0; i < w->n && !single; i++)
+        single = w->spec[i].k_is_v;
+    if (!single)
+        return err_set(e, E_UNSUPPORTED,
+                       "keys and values in one stream: no layer of this model has values that are "
+                       "its raw keys");
     for (int32_t j = 0; j < w->choice.n_rules; j++) {
         const kv_rule *r = &w->choice.rule[j];
-        if (r->layers == KV_RULE_LAYERS && r->last >= w->n)
-            return err_set(e, E_ARG,
-                           "a type for layer %d: the layers that keep keys of their own are 0 to "
-                           "%d",
-                           r->last, w->n - 1);
+        bool any = false;
+        for (int32_t i = 0; i < w->n && !any; i++)
+            any = rule_applies(r, &w->spec[i]);
+        if (r->layers != KV_RULE_LAYERS && !any)
+            return err_set(e, E_ARG, "a type for %s layers: this model has none",
+                           r->layers == KV_RULE_GLOBAL ? "global" : "sliding-window");
+        if (r->layers != KV_RULE_LAYERS || (any && r->last <= w->spec[w->n - 1].layer))
+            continue;
+        list_owners(w, text, sizeof text);
+        return err_set(e, E_ARG,
+                       "a type for layer %d: the layers that keep keys of their own are %s",
+                       r->last, text);
     }
     return OK;
 }
@@ -241,7 +274,7 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
                        w->n_ctx, w->rows_max);
     if ((st = pool_tokens(w, &n_pool, e)))
         return st;
-    if ((st = check_rules(w, e)))
+    if ((st = check_choice(w, e)))
         return st;
     l->view = arena_array(&l->mem, (size_t)w->n, sizeof *l->view);
     if (!l->view)

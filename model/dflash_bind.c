@@ -328,7 +328,8 @@ static status read_stores(draft_file *f)
         return err_memory(f->e, m->file.path, (size_t)g->n_layer * sizeof *m->kv);
     m->n_kv = g->n_layer;
     for (int32_t i = 0; i < g->n_layer; i++)
-        m->kv[i] = (kv_spec){.window = f->sliding[i] ? m->window : 0,
+        m->kv[i] = (kv_spec){.layer = i,
+                             .window = f->sliding[i] ? m->window : 0,
                              .n_head_kv = g->n_head_kv,
                              .head_dim = g->head_dim,
                              .inside = causal[i] ? KV_INSIDE_CAUSAL : KV_INSIDE_ALL};

@@ -146,7 +146,8 @@ static status bind_kv(model *m, gemma4 *g, const shapes *s, kv_spec **out, err *
         L->last_owner = i == first_shared - 1;
         if (L->owns_kv) {
             L->kv = i;
-            spec[i] = (kv_spec){.window = L->swa ? s->window : 0,
+            spec[i] = (kv_spec){.layer = i,
+                                .window = L->swa ? s->window : 0,
                                 .n_head_kv = L->n_head_kv,
                                 .head_dim = L->head_dim};
             continue;

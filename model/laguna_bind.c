@@ -222,7 +222,8 @@ static status bind_layers(model *m, laguna *g, const shapes *s, err *e)
         L->rope = L->swa ? &g->rope_swa[PASS_MAIN] : &g->rope_full[PASS_MAIN];
         if ((st = bind_attention(&b, L, s)) || (st = bind_ffn(&b, L, s)))
             return st;
-        m->kv[i] = (kv_spec){.window = L->swa ? s->window : 0,
+        m->kv[i] = (kv_spec){.layer = i,
+                             .window = L->swa ? s->window : 0,
                              .n_head_kv = L->n_head_kv,
                              .head_dim = s->head_dim,
                              .wide = bind_wide(&L->q_norm, s->head_dim, L->rope->factor) ||

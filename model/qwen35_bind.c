@@ -297,7 +297,8 @@ static status bind_stores(model *m, qwen35 *g, const shapes *s, err *e)
         L->full = !s->linear[i];
         L->at = L->full ? m->n_kv : m->n_recur;
         if (L->full)
-            kv[m->n_kv++] = (kv_spec){.n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
+            kv[m->n_kv++] =
+                (kv_spec){.layer = i, .n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
         else
             m->recur[m->n_recur++] = s->recur;
         if (!L->full)
@@ -413,7 +414,7 @@ static status bind_nextn(model *m, qwen35_nextn *x, const shapes *s, err *e)
     m->n_kv = 1;
     if (!(m->kv = arena_array(&m->mem, 1, sizeof *m->kv)))
         return err_memory(e, m->file.path, sizeof *m->kv);
-    *m->kv = (kv_spec){.n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
+    *m->kv = (kv_spec){.layer = s->n_layer, .n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
     if ((st = refuse_own_tables(m, s->n_layer, e)) ||
         (st = bind_matrix(&b, &x->join, "nextn.eh_proj.weight", 2 * s->n_embd, s->n_embd)) ||
         (st = bind_vector(&b, &x->embd_norm, "nextn.enorm.weight", s->n_embd)) ||

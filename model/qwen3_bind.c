@@ -117,7 +117,8 @@ static status bind_layers(model *m, qwen3 *g, const shapes *s, err *e)
         status st = bind_layer(&(binder){m, i, e}, L, s);
         if (st)
             return st;
-        m->kv[i] = (kv_spec){.n_head_kv = L->n_head_kv,
+        m->kv[i] = (kv_spec){.layer = i,
+                             .n_head_kv = L->n_head_kv,
                              .head_dim = s->head_dim,
                              .wide = bind_wide(&L->q_norm, s->head_dim, L->rope->factor) ||
                                      bind_wide(&L->k_norm, s->head_dim, L->rope->factor)};

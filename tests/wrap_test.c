@@ -87,7 +87,7 @@ static void run_wrapped(const char *path, const fidelity *f, const char *const *
                            .n_ctx = f->n_tokens,
                            .rows_max = ROWS,
                            .dev = {d}};
-    CHECK_OK(kv_choice_parse(&want.choice, &(kv_words){.k = "q8_0", .single = "on"}, &e), e);
+    CHECK_OK(kv_choice_parse(&want.choice, &(kv_words){.k = "q8_0"}, &e), e);
     CHECK_OK(kv_layout_init(&l, &want, &e), e);
     CHECK_OK(kv_open(&c, d, &l, &e), e);
     CHECK_OK(kv_batch_init(&b, ROWS, 1, &l, &e), e);

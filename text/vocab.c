@@ -616,7 +616,8 @@ static status build_texts(vocab *v, err *e)
     return OK;
 }
 
-static status refuse_kind(const text_family *f, const char *model, const char *pre, err *e)
+static status refuse_kind(const text_family *f, const char *model, const char *pre, bool merges,
+                          err *e)
 {
     char known[200] = "";
     size_t n = 0;
@@ -626,9 +627,9 @@ static status refuse_kind(const text_family *f, const char *model, const char *p
                              t->pre ? " (pre \"" : "", t->pre ? t->pre : "", t->pre ? "\")" : "");
     return err_set(
         e, E_UNSUPPORTED,
-        "the tokenizer is \"%.64s\" (pre \"%.64s\"), which carat does not know for %s; it "
+        "the tokenizer is \"%.64s\" (pre \"%.64s\")%s, which carat does not know for %s; it "
         "knows %s",
-        model, pre, f->name, known);
+        model, pre, merges ? "" : " without merges", f->name, known);
 }
 
 static status choose_kind(const vocab_builder *b, const vocab_settings *s, err *e)
@@ -645,7 +646,7 @@ static status choose_kind(const vocab_builder *b, const vocab_settings *s, err *
                         (t->needs_merges && !b->merges)))
         t++;
     if (!t->model)
-        return refuse_kind(s->family, model, pre, e);
+        return refuse_kind(s->family, model, pre, b->merges, e);
     if (!b->merges)
         return err_set(e, E_FORMAT, "the tokenizer is \"%s\" but the file has no merges for it",
                        model);
