@@ -1,4 +1,5 @@
-/* dflash_shapes.c - the published DFlash drafters for Gemma 4, their tensors, their metadata.
+/* dflash_shapes.c - the published DFlash drafters for Gemma 4 and Laguna, their tensors, their
+ * metadata.
  *
  * Each tensor has one table row with its name in the three dialects. In the dialect of llama.cpp
  * the numbers of captured layers are one higher: they name the layer whose input is captured.
@@ -27,11 +28,27 @@
           .head_dim = 32, .block_size = 8, .window = 16, .n_ctx_train = 8192, .n_features = 3,     \
           .n_target_layer = 9, .embed_scale = 9.797959f
 
+/* For targets that neither scale embeddings nor cap logits. */
+#define BARE(arch) .family = &dflash_shapes, .eps = 1e-6f, .embed_scale = 1, .target_arch = arch
+#define LAGUNA BARE("laguna"), .theta = 5e5f, .mask_id = 12, .laguna = true, .causal = DFLASH_YES
+/* For the tiny sizes of width 64. */
+#define NARROW                                                                                     \
+    .n_layer = 3, .n_embd = 64, .n_ff = 96, .n_head = 4, .n_head_kv = 2, .head_dim = 32,           \
+    .block_size = 8, .window = 16, .n_ctx_train = 8192, .n_features = 3
+
 static const dflash_shape sizes[] = {
     {FULL, .name = "dflash-26b", .n_embd = 2816, .n_head = 32, .n_ff = 5632, .n_target_layer = 30,
      .feature = {1, 6, 11, 17, 22, 27}, .embed_scale = 53.06599f},
     {FULL, .name = "dflash-31b", .n_embd = 5376, .n_head = 64, .n_ff = 10752, .n_target_layer = 60,
      .feature = {1, 12, 23, 35, 46, 57}, .embed_scale = 73.321205f},
+    {LAGUNA, .name = "dflash-laguna-xs", .n_vocab = 100352, .n_layer = 5, .n_embd = 2048,
+     .n_ff = 8192, .n_head = 64, .n_head_kv = 8, .head_dim = 128, .block_size = 16, .window = 512,
+     .n_ctx_train = 262144, .n_features = 5, .feature = {1, 13, 25, 33, 39}, .n_target_layer = 40,
+     .swa = {1, 1, 1, 1, 1}},
+    {LAGUNA, NARROW, .name = "dflash-tiny-xs", .n_vocab = 512, .n_target_layer = 4,
+     .feature = {0, 2, 3}, .swa = {1, 1, 1}},
+    {BARE("qwen35"), NARROW, .name = "dflash-tiny-qwen35", .theta = 1e7f, .mask_id = 4,
+     .n_vocab = 320, .n_target_layer = 8, .feature = {1, 3, 6}, .swa = {1, 1, 0}},
     {TINY, .name = "dflash-tiny", .feature = {1, 4, 6}, .swa = {1, 1, 0}},
     {TINY, .name = "dflash-tiny-laguna", .feature = {1, 4, 8}, .swa = {1, 1, 1}, .laguna = true,
      .causal = DFLASH_YES},
@@ -424,8 +441,8 @@ static bool set_dialect(model_shape *shape, const char *name)
 const shape_family dflash_shapes = {
     .arch = "dflash",
     .title = "drafter",
-    .sizes = "dflash-26b, dflash-31b, dflash-tiny, dflash-tiny-laguna, dflash-tiny-dspark, "
-             "dflash-tiny-wide",
+    .sizes = "dflash-26b, dflash-31b, dflash-laguna-xs, dflash-tiny, dflash-tiny-laguna, "
+             "dflash-tiny-xs, dflash-tiny-qwen35, dflash-tiny-dspark, dflash-tiny-wide",
     .drafter = true,
     .mix = "q8_0",
     .dialects = "llama.cpp, lucebox, ik",

@@ -429,6 +429,8 @@ TEST(find_knows_every_tensor_that_synth_writes)
                                          {"dflash-tiny-laguna", "llama.cpp"},
                                          {"dflash-tiny-laguna", "lucebox"},
                                          {"dflash-tiny-laguna", "ik"},
+                                         {"dflash-tiny-xs", "llama.cpp"},
+                                         {"dflash-tiny-qwen35", "lucebox"},
                                          {"dflash-tiny-dspark", "llama.cpp"},
                                          {"dflash-tiny-dspark", "lucebox"},
                                          {"dflash-tiny-dspark", "ik"},
