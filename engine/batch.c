@@ -152,11 +152,14 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     b->stall_ms = opt->stall_ms ? opt->stall_ms : STALL_DEFAULT_MS;
     if ((st = open_lock(b, e)) || (st = plan_slots(b, opt, &plan, e)) || (st = open_arrays(b, e)))
         goto out;
-    if ((st = kv_pool_open(&b->pool, m->dev, &b->layout, e)) || (st = open_marks(b, e)) ||
+    if ((st = kv_pool_open(&b->pool, m->dev, &b->layout, e)) ||
+        (st = paging_open_mover(&b->shape, &b->pool, &opt->session, e)) ||
+        (st = open_marks(b, e)) ||
         (st = open_checkpoints(&b->store, m, &b->pool, &opt->session, &plan, e)))
         goto out;
     for (int32_t i = 0; i < b->n_slots; i++) {
-        if ((st = timeline_open(&b->slot[i].t, m, &b->pool, b->store, e)))
+        if ((st = timeline_open(&b->slot[i].t, m, &b->pool, b->store, e)) ||
+            (st = paging_open(&b->shape, &b->slot[i].t.kv, e)))
             goto out;
         b->slot[i].t.roomy = !b->tight;
     }
@@ -448,7 +451,7 @@ static void begin_job(carat_batch *b, slot *s, job *j)
     err e = {0};
     ask_others(b, s, j);
     s->job = j;
-    s->answering = false;
+    s->answering = s->looked = false;
     s->used_at = b->n_steps;
     report_waited(&j->r);
     status st = timeline_use(&s->t, j->sparse, &e);
@@ -499,6 +502,7 @@ void end_job(carat_batch *b, slot *s, status st, err *e)
     }
     if (j->g) {
         report_sparse(&j->r, &s->t);
+        report_pages(&j->r, &s->t);
         reply_report(s->x, &j->r.t);
         reply_close(s->x);
     }
@@ -668,8 +672,16 @@ static int32_t hidden_rows(carat_batch *b)
                   : workspace_hidden_rows(&b->w, b->m, &b->layout, b->shape.chunk);
 }
 
+/* Rows of a prompt that must be in one pass; 0: any will do. */
+static int32_t whole_rows(const slot *s)
+{
+    return !s->job->x && paging_is_whole(&s->t, s->job->n) ? (int32_t)(s->job->n - s->t.kv.n_past)
+                                                           : 0;
+}
+
 typedef struct job_counts {
     int32_t answers, prompts, hidden; /* hidden: not in prompts */
+    int32_t whole;                    /* the most rows of a prompt that must be in one pass */
 } job_counts;
 
 static job_counts count_jobs(carat_batch *b)
@@ -681,6 +693,8 @@ static job_counts count_jobs(carat_batch *b)
         n.hidden += hidden;
         n.prompts += has_prompt(s) && !hidden;
         n.answers += has_answer(s);
+        if (has_prompt(s) && !hidden && whole_rows(s) > n.whole)
+            n.whole = whole_rows(s);
     }
     return n;
 }
@@ -705,14 +719,16 @@ static int32_t prompt_rows(const carat_batch *b, int32_t n_rows, bool stalls)
     return bound < rows ? bound : rows;
 }
 
-/* Every answer with its drafts. n_prompts more rows may want logits in the same pass. */
-static void plan_answers(carat_batch *b, pass_rows *n, int32_t n_prompts)
+/* Every answer with its drafts. n_prompts more rows may want logits in the same pass, and n_whole
+ * rows are of a prompt that has them in one pass. */
+static void plan_answers(carat_batch *b, pass_rows *n, int32_t n_prompts, int32_t n_whole)
 {
-    int32_t n_answers = 0;
+    int32_t n_answers = 0, rows = b->shape.answer_rows - n_prompts;
+    rows = rows < b->layout.rows_max - n_whole ? rows : b->layout.rows_max - n_whole;
     for (int32_t i = 0; i < b->n_slots; i++)
         if (has_answer(&b->slot[i]))
             b->answering[n_answers++] = b->slot[i].x;
-    rounds_draft(b->rounds, b->answering, n_answers, b->shape.answer_rows - n_prompts);
+    rounds_draft(b->rounds, b->answering, n_answers, rows > n_answers ? rows : n_answers);
     for (int32_t i = 0; i < b->n_slots; i++)
         if (has_answer(&b->slot[i]))
             add_part(b, n, i, reply_part(b->slot[i].x));
@@ -730,6 +746,7 @@ static pass_part prompt_part(slot *s, int32_t left)
                                 .final = true,
                                 .want = last ? KV_WANT_LAST : KV_WANT_NONE},
                        .prompt = true,
+                       .until = paging_until(&s->t, s->job->n),
                        .n_best = last ? generation_needs(s->job->g) : 0};
 }
 
@@ -747,6 +764,11 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
         if (!n->prompts)
             b->turn = (i + 1) % b->n_slots;
         int32_t rows = left < s->most ? left : s->most;
+        int32_t whole = hidden ? 0 : whole_rows(s);
+        if (whole > left && n->prompts) /* it is the first one in the next pass */
+            continue;
+        if (whole > left && whole <= b->layout.rows_max - n->answers)
+            rows = whole;
         pass_part part = s->job->x ? embedding_part(s->job->x, &s->t, rows, hidden)
                          : hidden  ? score_part(&s->t, s->job->ids, s->job->n, rows)
                                    : prompt_part(s, rows);
@@ -771,7 +793,7 @@ static pass_rows plan_step_rows(carat_batch *b)
     bool prompts_only = b->apart && c.prompts && (b->prompts_next || !c.answers);
     b->prompts_next = !prompts_only;
     if (!prompts_only)
-        plan_answers(b, &n, b->apart ? 0 : c.prompts);
+        plan_answers(b, &n, b->apart ? 0 : c.prompts, b->apart ? 0 : c.whole);
     if (prompts_only || !b->apart)
         plan_prompts(b, &n, false, c.answers > 0);
     return n;
@@ -805,6 +827,11 @@ static status use_prompt_rows(carat_batch *b, slot *s, const pass_part *part, er
     job *j = s->job;
     row_logits y = {0};
     status st;
+    if (kv_rows_wanted(&part->rows) && !s->looked && paging_second_look(&s->t)) {
+        s->looked = true; /* the next pass has the same rows, and sees the pages that they want */
+        timeline_commit(&s->t, part, NULL, 0);
+        return OK;
+    }
     if (kv_rows_wanted(&part->rows) &&
         (st = read_logits(b->m, &b->w, part, 0, s->t.kv.n_past + part->rows.n - 1, &y, e))) {
         timeline_commit(&s->t, part, NULL, 0);

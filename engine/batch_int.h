@@ -30,6 +30,7 @@ typedef struct slot {
     reply *x;        /* of the job */
     job *job;        /* NULL: idle */
     bool answering;  /* the prompt is computed */
+    bool looked;     /* the prompt's last rows have chosen the pages, and are computed again */
     int64_t used_at; /* step of its last use */
     int32_t most;    /* rows that the next pass may have of the job; 0: it waits for pages */
     status st;       /* of its rows in the current pass */

@@ -601,6 +601,7 @@ out:
     if (!st) {
         generation_report(g, &r.t);
         report_sparse(&r, &s->t);
+        report_pages(&r, &s->t);
     }
     if (!st)
         reply_report(x, &r.t);

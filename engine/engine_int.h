@@ -73,7 +73,7 @@ typedef struct rounds rounds; /* round.h */
 /* The sizes of a session; fixed once it is open. */
 typedef struct session_shape {
     int32_t n_ctx, chunk, n_outputs;
-    int32_t n_pool;        /* tokens of the pool of keys; 0: a whole context for each timeline */
+    int32_t n_pool;        /* tokens of the pool of keys; 0: all that the timelines may hold */
     int32_t n_seqs;        /* timelines that share one workspace */
     int32_t verify_rows;   /* most rows of one answer in a pass: its last token, and the drafts */
     int32_t answer_rows;   /* most rows of all answers in a pass; n_seqs or more */
@@ -81,7 +81,7 @@ typedef struct session_shape {
     int32_t draft_tree;    /* as carat_session_options */
     int32_t checkpoint_mb; /* 0: chosen; < 0: none */
     kv_choice kv;
-    /* Keys: paging.c. kv_resident: tokens on the devices; 0: the whole context. */
+    /* Keys: paging.c. kv_resident: most tokens of a timeline on the devices; 0: its context. */
     int32_t kv_resident, kv_tau, kv_host_mb;
     kv_policy kv_policy;
     char pool_why[160], policy_why[128]; /* how auto chose; why another policy was taken; or "" */
@@ -201,8 +201,13 @@ bool shape_is_paged(const session_shape *s);
 /* Of a side's device, beside the pool. */
 uint64_t paging_bytes(const session_shape *s, const kv_layout *l, int32_t side);
 status paging_open(session_shape *s, kv_cache *c, err *e); /* a pager, if the shape has one */
+/* Tokens of the pool of all timelines. */
+int64_t paging_pool(const session_shape *s);
 struct timeline;
 status paging_refuse_snapshots(const struct timeline *t, err *e); /* OK: it may take them */
+/* What moves pages to the host: for pools with pagers, and for those that timelines may leave. */
+status paging_open_mover(const session_shape *s, kv_pool *p, const carat_session_options *opt,
+                         err *e);
 
 /* timeline.c. Only between passes. store may be NULL. */
 status timeline_open(timeline *t, carat_model *m, kv_pool *pool, checkpoint_store *store, err *e);
@@ -230,13 +235,19 @@ void timeline_abandon(timeline *t);
 status timeline_page_out(timeline *t, const int32_t *leaving, int32_t n_wanted, err *e);
 /* E_LIMIT: the pool has too few free pages. */
 status timeline_page_in(timeline *t, err *e);
+/* Checkpoints let go of pages of a timeline with a pager: else none would be free when they leave
+ * it. False: they hold none. */
+bool timeline_unshare(timeline *t);
 /* Frees the pages that n more rows need, at the cost of checkpoints. False: they hold too few. */
 bool timeline_make_room(timeline *t, int32_t n);
 /* Before a pass of these rows: takes the checkpoints that would be lost by it. */
 void timeline_before_pass(timeline *t, const kv_rows *rows);
 /* Where the next pass of a prompt should end, which ends at `end`: there, or earlier for a
- * checkpoint of recurrent layers. */
+ * checkpoint of recurrent layers, or because pages may move there. */
 int64_t timeline_pass_end(const timeline *t, int64_t end);
+/* Pages of the tokens up to `end` come into the pool, and others leave it, at the cost of
+ * checkpoints. prompt: none moves again before `end`. */
+status timeline_ready(timeline *t, int64_t end, bool prompt, err *e);
 /* Another prompt goes on from the first n tokens of the prompt that is being computed: a checkpoint
  * of recurrent layers is taken there. */
 void timeline_stop_at(timeline *t, int64_t n);
@@ -250,6 +261,7 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e);
 status timeline_restore(timeline *t, const kv_snapshot *k, err *e);
 
 /* session.c */
+int64_t cache_dir_bytes(const carat_session_options *opt); /* opt may be NULL */
 /* *s is NULL if opt wants no checkpoints. opt may be NULL. */
 status open_checkpoints(checkpoint_store **s, carat_model *m, kv_pool *pool,
                         const carat_session_options *opt, const carat_memory_plan *plan, err *e);
@@ -274,6 +286,8 @@ typedef struct pass_part {
     timeline *t;
     kv_rows rows;
     bool prompt;           /* rows of a prompt; else of an answer: step.prompt */
+    int64_t until;         /* with a pager: where the chunk ends that the rows are in; 0: they are
+                              not in one */
     bool hidden;           /* of all parts of a pass or of none: read_hidden follows, no logits are
                               computed, and drafters miss the rows */
     pass_tail *tail;       /* of a hidden part alone in its pass; NULL: none */
@@ -303,6 +317,16 @@ void paging_watched(kv_cache *c, const pass_part *part);
 /* The end of a prompt was computed with other pages than its own scores want: should it be computed
  * again, with those? */
 bool paging_second_look(const timeline *t);
+/* Must the next rows of a prompt, which ends at `end`, be in one pass? They are those that are
+ * computed twice. */
+bool paging_is_whole(const timeline *t, int64_t end);
+/* timeline_pass_end of timelines with a pager. */
+int64_t paging_pass_end(const timeline *t, int64_t end);
+int64_t paging_until(const timeline *t, int64_t end); /* pass_part.until of a prompt's rows */
+/* The policy by which keys were away while tokens of t were computed; NULL: t is exact. */
+const char *paging_lossy(const timeline *t);
+/* The most tokens of a timeline that are in the pool at a time. */
+int64_t paging_most(const timeline *t, int64_t n);
 
 /* One pass over the rows of all parts, no two of one timeline. No timeline moves. Where
  * prompts_apart of a device, all parts are prompts or none is. */

@@ -1,5 +1,9 @@
-/* paging.c - sessions whose keys have a pool smaller than their context: options to a shape, the
- * size that `auto` chooses, and what such a session cannot do.
+/* paging.c - timelines that keep fewer keys in the pool than their context has: options to a shape,
+ * the size that `auto` chooses, where their passes end, and what they cannot do.
+ *
+ *     prompt   |  chunk  |  chunk  |  rest | last |      pages move at each |
+ *                                          ^ the last rows choose the pages, and are then
+ *                                            computed again with those
  */
 #include "engine/engine_int.h"
 #include "kv/pager.h"
@@ -10,7 +14,8 @@
 
 enum {
     AUTO_MOST = 16384, /* tokens: beyond it decoding loses its flat speed */
-    AUTO_STEP = 256    /* tokens: auto rounds down to them */
+    AUTO_STEP = 256,   /* tokens: auto rounds down to them */
+    EACH_MIN = 512     /* tokens: the least share of a batch's pool */
 };
 
 bool shape_is_paged(const session_shape *s)
@@ -18,21 +23,28 @@ bool shape_is_paged(const session_shape *s)
     return s->kv_resident > 0 && s->kv_resident < s->n_ctx;
 }
 
+int64_t paging_pool(const session_shape *s)
+{
+    return s->n_pool ? s->n_pool : (int64_t)s->kv_resident * s->n_seqs;
+}
+
 static int32_t whole_pages(int64_t tokens)
 {
     return (int32_t)((tokens + KV_PAGE - 1) / KV_PAGE * KV_PAGE);
 }
 
+static const char *const policy_names[] = {"scored", "lru"};
+enum { POLICIES = sizeof policy_names / sizeof *policy_names };
+
 status paging_options(const carat_session_options *opt, session_shape *s, err *e)
 {
-    static const char *const names[] = {"scored", "lru"};
-    const char *policy = opt->kv_policy ? opt->kv_policy : names[KV_POLICY_SCORED];
+    const char *policy = opt->kv_policy ? opt->kv_policy : policy_names[KV_POLICY_SCORED];
     bool known = false;
     if (opt->kv_resident < -1 || opt->kv_resident > INT32_MAX - KV_PAGE)
         return err_set(e, E_ARG, "a pool of %d tokens of keys: expected -1 (chosen), or tokens",
                        opt->kv_resident);
-    for (int i = 0; i < 2; i++)
-        if (!strcmp(policy, names[i])) {
+    for (int i = 0; i < POLICIES; i++)
+        if (!strcmp(policy, policy_names[i])) {
             s->kv_policy = (kv_policy)i;
             known = true;
         }
@@ -46,6 +58,10 @@ status paging_options(const carat_session_options *opt, session_shape *s, err *e
     s->kv_tau = opt->kv_tau ? opt->kv_tau : RESIDENCY_TAU;
     s->kv_host_mb = opt->kv_host_mb;
     s->kv_resident = opt->kv_resident > 0 ? whole_pages(opt->kv_resident) : opt->kv_resident;
+    if (opt->kv_resident < 0 && opt->kv_pool > 0) { /* an equal share for each */
+        int32_t share = opt->kv_pool / s->n_seqs / KV_PAGE * KV_PAGE;
+        s->kv_resident = share > EACH_MIN ? share : EACH_MIN;
+    }
     return OK;
 }
 
@@ -82,6 +98,12 @@ static status choose_pool(const carat_model *m, session_shape *s, err *e)
     return OK;
 }
 
+/* Most rows of a timeline in a pass. */
+static int32_t own_rows(const session_shape *s)
+{
+    return s->chunk > s->verify_rows ? s->chunk : s->verify_rows;
+}
+
 /* A pass is at most a quarter of the pool, so that scored pages have room beside it. */
 static status fit_chunk(session_shape *s, err *e)
 {
@@ -89,24 +111,36 @@ static status fit_chunk(session_shape *s, err *e)
     most = most < KV_PAGE ? KV_PAGE : most;
     if (s->chunk > most)
         s->chunk = most;
-    if (s->n_outputs > s->chunk)
+    if (s->n_outputs > s->chunk && s->chunk >= s->answer_rows)
         s->n_outputs = s->chunk;
     const residency_rules r = {
-        .sinks = RESIDENCY_SINKS, .tail = RESIDENCY_TAIL, .rows_max = s->chunk};
+        .sinks = RESIDENCY_SINKS, .tail = RESIDENCY_TAIL, .rows_max = own_rows(s)};
     int32_t least = residency_pool_min(&r) * KV_PAGE;
     if (s->kv_resident < least)
         return err_set(e, E_ARG, "a pool of %d tokens of keys is too small: expected %d or more",
                        s->kv_resident, least);
+    if (s->n_pool && s->n_pool < s->kv_resident)
+        return err_set(e, E_ARG,
+                       "a pool of %d tokens of keys, and a conversation keeps %d of them: expected "
+                       "a larger pool",
+                       s->n_pool, s->kv_resident);
+    if (s->n_pool > (int64_t)s->n_seqs * s->kv_resident)
+        return err_set(e, E_ARG,
+                       "a pool of %d tokens for keys: %d conversations that keep %d each never "
+                       "hold more than %lld",
+                       s->n_pool, s->n_seqs, s->kv_resident, (long long)s->n_seqs * s->kv_resident);
     return OK;
 }
 
 status paging_refuse_snapshots(const timeline *t, err *e)
 {
-    return t->kv.pager ? err_set(e, E_UNSUPPORTED,
-                                 "a session whose pool of keys is smaller than its context (%d of "
-                                 "%d tokens) takes and restores no snapshots",
-                                 t->kv.pager->r.rules.pool * KV_PAGE, t->kv.layout->n_ctx)
-                       : OK;
+    return kv_pager_lossy(&t->kv)
+               ? err_set(e, E_UNSUPPORTED,
+                         "no snapshot at %lld: from token %lld on, tokens were computed while keys "
+                         "were away (a pool of %d of %d tokens)",
+                         (long long)t->kv.n_past, (long long)t->kv.pager->n_exact,
+                         t->kv.pager->r.rules.pool * KV_PAGE, t->kv.layout->n_ctx)
+               : OK;
 }
 
 status paging_shape(const carat_model *m, session_shape *s, err *e)
@@ -118,10 +152,6 @@ status paging_shape(const carat_model *m, session_shape *s, err *e)
         s->kv_resident = 0;
         return OK;
     }
-    if (s->n_seqs > 1)
-        return err_set(e, E_UNSUPPORTED,
-                       "a pool of keys smaller than the context is for one conversation, not for a "
-                       "batch");
     if (s->kv.single == KV_SINGLE_ON)
         return err_set(e, E_UNSUPPORTED,
                        "a pool of keys smaller than the context keeps two streams: keys made of "
@@ -132,7 +162,6 @@ status paging_shape(const carat_model *m, session_shape *s, err *e)
                        "expected --draft none or lookup",
                        s->kv_resident, s->n_ctx);
     s->kv.single = KV_SINGLE_OFF;
-    s->checkpoint_mb = -1;
     return fit_chunk(s, e);
 }
 
@@ -166,9 +195,25 @@ void paging_pin(timeline *t, const int32_t *ids, int64_t n)
         pin(r, last[0], last[1]);
 }
 
+static bool moves_pages(const session_shape *s)
+{
+    return shape_is_paged(s) || s->n_pool;
+}
+
 uint64_t paging_bytes(const session_shape *s, const kv_layout *l, int32_t side)
 {
-    return shape_is_paged(s) ? kv_pager_bytes(l, s->kv_policy, side) : 0;
+    uint64_t moves = moves_pages(s) ? kv_mover_bytes(l, side) : 0;
+    uint64_t each = shape_is_paged(s) ? kv_pager_bytes(l, s->kv_policy, side) : 0;
+    return moves + each * (uint64_t)s->n_seqs;
+}
+
+status paging_open_mover(const session_shape *s, kv_pool *p, const carat_session_options *opt,
+                         err *e)
+{
+    const kv_mover_want w = {.host_bytes = s->kv_host_mb ? (int64_t)s->kv_host_mb << 20 : -1,
+                             .dir = opt ? opt->cache_dir : NULL,
+                             .file_bytes = cache_dir_bytes(opt)};
+    return moves_pages(s) ? kv_mover_open(p, &w, e) : OK;
 }
 
 /* Devices that cannot score pages keep the youngest ones. */
@@ -184,9 +229,10 @@ status paging_open(session_shape *s, kv_cache *c, err *e)
 {
     if (shape_is_paged(s))
         fall_back(s, c->layout, c->dev[PASS_MAIN]);
-    kv_pager_want w = {.policy = s->kv_policy,
-                       .tau = s->kv_tau,
-                       .host_bytes = s->kv_host_mb ? (int64_t)s->kv_host_mb << 20 : -1};
+    const kv_pager_want w = {.policy = s->kv_policy,
+                             .tau = s->kv_tau,
+                             .n_resident = s->kv_resident,
+                             .rows_max = own_rows(s)};
     return shape_is_paged(s) ? kv_pager_open(c, &w, e) : OK;
 }
 
@@ -203,13 +249,63 @@ int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch
 void paging_watched(kv_cache *c, const pass_part *part)
 {
     kv_pager_watched(c, part->rows.n);
-    if (part->prompt)
+    if (part->prompt && kv_rows_wanted(&part->rows))
         c->pager->wants_look = true;
 }
 
 bool paging_second_look(const timeline *t)
 {
     return t->kv.pager && t->kv.pager->wants_look && !t->kv.layout->n_recur;
+}
+
+const char *paging_lossy(const timeline *t)
+{
+    return kv_pager_lossy(&t->kv) ? policy_names[t->kv.pager->policy] : NULL;
+}
+
+int64_t paging_most(const timeline *t, int64_t n)
+{
+    int64_t most = t->kv.pager ? (int64_t)t->kv.pager->r.rules.pool * KV_PAGE : n;
+    return n < most ? n : most;
+}
+
+/* Where the rows begin that are computed twice: a page before the last whole one. Half of a pass at
+ * most, because a batch has rows of answers beside them. */
+static int64_t look_start(const timeline *t, int64_t end)
+{
+    int64_t rows = KV_PAGE + end % KV_PAGE, most = (t->kv.pager->r.rules.rows_max + 1) / 2;
+    return end - (rows < most ? rows : most);
+}
+
+static bool looks_twice(const timeline *t, int64_t end)
+{
+    return t->kv.pager && t->kv.pager->sums && !t->kv.layout->n_recur &&
+           kv_pager_is_short(&t->kv, end);
+}
+
+int64_t paging_until(const timeline *t, int64_t end)
+{
+    return t->kv.pager && kv_pager_is_short(&t->kv, end) ? paging_pass_end(t, end) : 0;
+}
+
+bool paging_is_whole(const timeline *t, int64_t end)
+{
+    return looks_twice(t, end) && t->kv.n_past >= look_start(t, end);
+}
+
+int64_t paging_pass_end(const timeline *t, int64_t end)
+{
+    int64_t now = t->kv.n_past, rows, next;
+    if (!t->kv.pager || !kv_pager_is_short(&t->kv, end))
+        return end;
+    rows = t->kv.pager->r.rules.rows_max;
+    rows = rows >= KV_PAGE ? rows / KV_PAGE * KV_PAGE : rows;
+    next = (now / rows + 1) * rows;
+    if (looks_twice(t, end) && now < look_start(t, end))
+        end = look_start(t, end);
+    else if (looks_twice(t, end))
+        return end;
+    return next < end ? next : end;
 }
 
 void carat_session_get_pool(const carat_session *s, carat_pool_info *info)
@@ -219,13 +315,16 @@ void carat_session_get_pool(const carat_session *s, carat_pool_info *info)
     if (!g)
         return;
     info->on = true;
-    info->policy = g->policy == KV_POLICY_SCORED ? "scored" : "lru";
+    info->policy = policy_names[g->policy];
     info->policy_why = s->shape.policy_why;
-    info->lossy = g->lossy;
+    info->lossy = kv_pager_lossy(&s->t.kv);
     info->n_away = s->t.kv.n_absent;
     info->n_out = g->r.n_out;
     info->n_in = g->r.n_in;
     info->n_reselected = g->n_reselected;
-    info->page_bytes = g->page_bytes;
-    info->host_bytes = (uint64_t)g->r.n_copied * g->page_bytes;
+    kv_mover_info moved;
+    kv_mover_get_info(&s->pool, &moved);
+    info->page_bytes = moved.page_bytes;
+    info->host_bytes = (uint64_t)moved.n_memory * moved.page_bytes;
+    info->file_bytes = (uint64_t)moved.n_file * moved.page_bytes;
 }

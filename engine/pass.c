@@ -141,8 +141,12 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
     bool watched[STEP_SEQS_MAX];
     status st;
     for (int32_t i = 0; i < n_parts; i++) {
+        int64_t end = part[i].t->kv.n_past + part[i].rows.n;
         timeline_before_pass(part[i].t, &part[i].rows);
         timeline_make_room(part[i].t, part[i].rows.n); /* else kv_reserve says why not */
+        st = timeline_ready(part[i].t, part[i].until ? part[i].until : end, part[i].until > 0, e);
+        if (st)
+            return st;
     }
     pthread_mutex_lock(&m->pass_lock);
     if ((st = model_check_loaded(m, e)) || (st = fill_step(w, part, n_parts, e))) {

@@ -31,6 +31,10 @@ static status plan_pool(const carat_session_options *opt, session_shape *shape, 
     int64_t least = all < POOL_MIN ? all : POOL_MIN;
     if (!opt->kv_pool)
         return OK;
+    if (shape->kv_resident && opt->kv_pool >= least && opt->kv_pool <= all) {
+        shape->n_pool = pages_of(opt->kv_pool) * KV_PAGE; /* paging_shape has the rest to say */
+        return OK;
+    }
     if (opt->kv_pool < least)
         return err_set(e, E_ARG, "a pool of %d tokens for keys: at least %lld", opt->kv_pool,
                        (long long)least);
@@ -107,6 +111,8 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
         return st;
     shape->chunk = opt->chunk ? opt->chunk : m->dev->chunk_rows;
     int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->core.n_ctx_train;
+    if (shape->kv_resident >= n_ctx_max)
+        shape->kv_resident = 0;
     if ((st = plan_pool(opt, shape, &n_ctx_max, e)))
         return st;
     plan_rounds(m, opt, shape);
@@ -207,7 +213,7 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
     if (whole > INT32_MAX)
         return err_set(e, E_LIMIT, "%d contexts of %d tokens: at most %d tokens together",
                        s->n_seqs, s->n_ctx, INT32_MAX);
-    want.n_pool = shape_is_paged(s) ? s->kv_resident : (int32_t)whole;
+    want.n_pool = (int32_t)(shape_is_paged(s) ? paging_pool(s) : whole);
     for (int32_t i = 0; i < m->n_sides; i++)
         want.dev[i] = model_device(m, i);
     return kv_layout_init(l, &want, e);

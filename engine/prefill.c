@@ -25,6 +25,7 @@ status session_prefill(carat_session *s, const prefill *p, err *e)
             .t = &s->t,
             .rows = {.token = p->ids + (at - from), .n = take, .final = !p->answer, .want = want},
             .prompt = !p->answer,
+            .until = p->answer ? 0 : paging_until(&s->t, end),
             .logits = logits ? logits : s->w.logits,
             .n_best = logits ? 0 : 1, /* the logits are only tested for NaN and +inf */
             .candidates = s->w.candidates,

@@ -54,6 +54,12 @@ void report_sparse(report *r, const timeline *t)
     }
 }
 
+void report_pages(report *r, const timeline *t)
+{
+    r->t.lossy = paging_lossy(t);
+    r->t.n_exact = r->t.lossy ? t->kv.pager->n_exact : 0;
+}
+
 void report_end(report *r, carat_timings *t)
 {
     r->t.peak_bytes = mem_peak_bytes();

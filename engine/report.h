@@ -20,6 +20,8 @@ void report_prefilled(report *r); /* the first logits are there */
 void report_decoded(report *r);   /* the last token was sampled */
 /* What the attention of t has left out since timeline_forget_tally. */
 void report_sparse(report *r, const timeline *t);
+/* Which tokens of t were computed while keys were away. */
+void report_pages(report *r, const timeline *t);
 /* Copies the timings to t, which may be NULL. Without generation_report before it, they say
  * CARAT_FINISH_CANCELLED. */
 void report_end(report *r, carat_timings *t);

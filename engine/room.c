@@ -43,6 +43,12 @@ static int32_t rows_of(const carat_batch *b, const slot *s)
 {
     int64_t at = s->t.kv.n_past, left = b->shape.n_ctx - at;
     int64_t most = s->answering ? b->shape.verify_rows : s->job->n - at;
+    if (s->t.kv.pager) { /* as far as no page moves */
+        int64_t end =
+            s->answering ? kv_pager_answer_end(&s->t.kv) : timeline_pass_end(&s->t, s->job->n);
+        most = end - at < most ? end - at : most;
+        most = !s->answering && most > b->shape.chunk ? b->shape.chunk : most;
+    }
     if (!s->answering && most > b->layout.rows_max)
         most = b->layout.rows_max;
     return (int32_t)(most < left ? most : left);
@@ -53,10 +59,10 @@ static int32_t pages_for(const slot *s, int32_t rows)
 {
     const kv_cache *c = &s->t.kv;
     const pages *p = &c->pool->pages;
-    int32_t last = (int32_t)(c->n_past / KV_PAGE), at = (int32_t)(c->n_past % KV_PAGE);
+    int32_t at = (int32_t)(c->n_past % KV_PAGE),
+            last = kv_page_of(c, (int32_t)(c->n_past / KV_PAGE));
     /* Another holder of the last page may write to it first, and then it has to be copied. */
-    bool copy = at && last < c->n_pages && c->page[last] >= 0 && p->holders[c->page[last]] > 1 &&
-                pages_may_write(p, c->page[last], at);
+    bool copy = at && last >= 0 && p->holders[last] > 1 && pages_may_write(p, last, at);
     return c->n_away + kv_pages_needed(c, rows) + copy;
 }
 
@@ -108,11 +114,32 @@ static void count_leaving(carat_batch *b, const seniority *r, int32_t of)
     }
 }
 
+/* A job that keeps part of its context gives back pages that it has to itself alone. So the jobs
+ * behind it leave with copies of all pages, also of those that it shares with them. */
+static bool leave_wholly(carat_batch *b, const seniority *r, int32_t of, int32_t *n_ended)
+{
+    bool left = false;
+    if (!r->at[of]->t.kv.pager)
+        return false;
+    for (int32_t i = 0; i < b->pool.pages.n; i++)
+        b->mark[i] = INT32_MAX;
+    for (int32_t i = r->n - 1; i > of; i--) {
+        const kv_cache *c = &r->at[i]->t.kv;
+        int32_t here = c->n_pages - c->n_away;
+        if (!r->at[i]->job)
+            continue;
+        preempt(b, r->at[i], b->mark, 0, n_ended);
+        left |= c->n_pages - c->n_away < here;
+    }
+    return left;
+}
+
 /* Frees pages for the job at place `of`, until n are free or a further call may free more. False:
  * there are no more. */
 static bool free_some(carat_batch *b, const seniority *r, int32_t of, int32_t n, int32_t *n_ended)
 {
-    if (checkpoints_free_pages(b->store, n, NULL) || empty_idle_slot(b))
+    if (checkpoints_free_pages(b->store, n, NULL) || timeline_unshare(&r->at[of]->t) ||
+        empty_idle_slot(b))
         return true;
     for (int32_t i = r->n - 1; i > of; i--)
         if (r->at[i]->job && preempt(b, r->at[i], NULL, n, n_ended))
@@ -123,7 +150,7 @@ static bool free_some(carat_batch *b, const seniority *r, int32_t of, int32_t n,
     bool freed = false;
     for (int32_t i = r->n - 1; i > of; i--)
         freed |= r->at[i]->job && preempt(b, r->at[i], b->mark, n, n_ended);
-    return freed;
+    return freed || leave_wholly(b, r, of, n_ended);
 }
 
 /* Fewer rows of a prompt, as many as n pages are enough for; 0: none. */
@@ -135,6 +162,19 @@ static int32_t rows_within(const slot *s, int32_t rows, int32_t n)
         rows = (int32_t)(end - s->t.kv.n_past);
     }
     return rows > 0 ? rows : 0;
+}
+
+/* The rows' pages come before the pass, so that a failure ends this job alone. */
+static bool make_ready(carat_batch *b, slot *s, int32_t rows, int32_t *n_ended)
+{
+    err e = {0};
+    int64_t until = s->answering ? 0 : paging_until(&s->t, s->job->n);
+    status st = timeline_ready(&s->t, until ? until : s->t.kv.n_past + rows, until > 0, &e);
+    if (!st)
+        return true;
+    end_job(b, s, st, &e);
+    ++*n_ended;
+    return false;
 }
 
 static void end_without_room(carat_batch *b, slot *s, int32_t *n_ended)
@@ -161,7 +201,8 @@ int32_t room_plan(carat_batch *b)
             more = free_some(b, &r, i, taken + need, &n_ended);
             need = pages_for(s, rows); /* a page that is not shared any more needs no copy */
         }
-        if (p->n_free - taken < need && !s->answering && !s->t.kv.n_away) {
+        bool all = kv_pager_is_short(&s->t.kv, s->t.kv.n_past + rows);
+        if (p->n_free - taken < need && !s->answering && !s->t.kv.n_away && !all) {
             rows = rows_within(s, rows, p->n_free - taken);
             need = rows ? pages_for(s, rows) : 0;
         }
@@ -172,6 +213,11 @@ int32_t room_plan(carat_batch *b)
                 s->most = 0;
             else
                 need -= away;
+        }
+        if (s->most && s->t.kv.pager) {
+            if (!make_ready(b, s, rows, &n_ended))
+                continue;
+            need = pages_for(s, rows);
         }
         if (s->most)
             taken += need;
@@ -204,8 +250,8 @@ static int32_t pages_in_use(carat_batch *b)
             int32_t page = c->page[k];
             n += page >= 0 && !b->mark[page]++;
         }
-        int32_t all = pages_of(s->job->n) + 1;
-        n += all > c->n_pages ? all - c->n_pages : 1;
+        int32_t all = pages_of(paging_most(&s->t, s->job->n + KV_PAGE));
+        n += all > c->n_pages ? all - c->n_pages : !c->pager;
     }
     return n;
 }
@@ -235,6 +281,7 @@ bool room_for(carat_batch *b, const job *j)
     if (!busy)
         return true;
     if (!b->full)
-        b->full = pages_of(j->n) + 1 - pages_shared(b, j) > b->pool.pages.n - pages_in_use(b);
+        b->full = pages_of(paging_most(&b->slot[0].t, j->n + KV_PAGE)) - pages_shared(b, j) >
+                  b->pool.pages.n - pages_in_use(b);
     return !b->full;
 }

@@ -313,6 +313,8 @@ void rounds_draft(rounds *r, reply *const *x, int32_t n, int32_t rows)
         reply *a = r->seated[i] = x[i];
         timeline *t = a->t;
         int64_t room = t->kv.layout->n_ctx - t->kv.n_past;
+        if (t->kv.pager && kv_pager_answer_end(&t->kv) - t->kv.n_past < room)
+            room = kv_pager_answer_end(&t->kv) - t->kv.n_past;
         a->tree.n = a->n_path = 0;
         a->tree.chain = true;
         a->tree.token[0] = generation_token(a->g);

@@ -67,17 +67,21 @@ void workspace_begin_pass(const workspace *w, const carat_model *m, pass *p)
         pass_add_side(p, model_device(m, i), w->scratch[i].at, w->scratch[i].n_bytes);
 }
 
+int64_t cache_dir_bytes(const carat_session_options *opt)
+{
+    enum { CACHE_DEFAULT_MB = 4096 };
+    return (int64_t)(opt && opt->cache_mb ? opt->cache_mb : CACHE_DEFAULT_MB) << 20;
+}
+
 status open_checkpoints(checkpoint_store **s, carat_model *m, kv_pool *pool,
                         const carat_session_options *opt, const carat_memory_plan *plan, err *e)
 {
-    enum { CACHE_DEFAULT_MB = 4096 };
-    int32_t mb = opt && opt->cache_mb ? opt->cache_mb : CACHE_DEFAULT_MB;
     checkpoint_wish w = {.budget_bytes = plan->checkpoint_bytes,
                          .dir = opt ? opt->cache_dir : NULL,
-                         .dir_bytes = (uint64_t)mb << 20};
+                         .dir_bytes = (uint64_t)cache_dir_bytes(opt)};
     *s = NULL;
-    if (mb < 0)
-        return err_set(e, E_ARG, "a directory for conversations cannot hold %d MiB", mb);
+    if (opt && opt->cache_mb < 0)
+        return err_set(e, E_ARG, "a directory for conversations cannot hold %d MiB", opt->cache_mb);
     if (w.dir && !w.budget_bytes)
         return err_set(e, E_ARG,
                        "%s: conversations pass through memory on their way to a "
@@ -109,14 +113,8 @@ status session_open(carat_model *m, const carat_session_options *opt, int32_t ve
         goto out;
     if ((st = plan_check(m, &plan, e)))
         goto out;
-    if (shape_is_paged(&s->shape) && opt && opt->cache_dir) {
-        st = err_set(e, E_UNSUPPORTED,
-                     "%s: conversations whose keys have a smaller pool than their context are not "
-                     "saved",
-                     opt->cache_dir);
-        goto out;
-    }
     if ((st = kv_pool_open(&s->pool, m->dev, &s->layout, e)) ||
+        (st = paging_open_mover(&s->shape, &s->pool, opt, e)) ||
         (st = open_checkpoints(&s->store, m, &s->pool, opt, &plan, e)) ||
         (st = timeline_open(&s->t, m, &s->pool, s->store, e)) ||
         (st = paging_open(&s->shape, &s->t.kv, e)))

@@ -182,6 +182,17 @@ static bool has_room(const timeline *t, int32_t n)
     return kv_pages_needed(&t->kv, n) <= t->kv.pool->pages.n_free;
 }
 
+bool timeline_unshare(timeline *t)
+{
+    const kv_cache *c = &t->kv;
+    const pages *p = &c->pool->pages;
+    int32_t before = p->n_shared;
+    for (int32_t i = 0; c->pager && i < c->n_pages; i++)
+        if (c->page[i] >= 0 && p->holders[c->page[i]] > 1)
+            checkpoints_leave_page(t->store, c->page[i]);
+    return p->n_shared < before;
+}
+
 bool timeline_make_room(timeline *t, int32_t n)
 {
     const kv_cache *c = &t->kv;
@@ -192,13 +203,15 @@ bool timeline_make_room(timeline *t, int32_t n)
     forget_unshared(&t->known);
     if (checkpoints_free_pages(t->store, kv_pages_needed(c, n), NULL))
         return true;
-    if (last < c->n_pages && p->holders[c->page[last]] > 1)
-        checkpoints_leave_page(t->store, c->page[last]);
+    int32_t page = kv_page_of(c, last);
+    if (page >= 0 && p->holders[page] > 1)
+        checkpoints_leave_page(t->store, page);
     /* Segments of checkpoints that are gone may still be known here, or wait in pending ones. */
     forget_unshared(&t->known);
     if (!has_room(t, n)) {
         drop_pending(t);
         forget_unshared(&t->known);
+        timeline_unshare(t);
     }
     return has_room(t, n);
 }
@@ -414,9 +427,28 @@ void timeline_before_pass(timeline *t, const kv_rows *rows)
     t->saved_at = n; /* also if there was no memory for it */
 }
 
+status timeline_ready(timeline *t, int64_t end, bool prompt, err *e)
+{
+    kv_cache *c = &t->kv;
+    if (!c->pager)
+        return OK;
+    if (kv_pager_is_short(c, end)) { /* pages that leave are kept for nobody else */
+        fill_pending(t, (int32_t)(end - c->n_past), false);
+        know_segment(&t->known, NULL, 0);
+    }
+    timeline_make_room(t, (int32_t)(end - c->n_past)); /* else the pager says why not */
+    pthread_mutex_lock(&t->m->pass_lock);
+    if (prompt)
+        kv_pager_hold(c, end);
+    status st = kv_pager_ready(c, end, e);
+    pthread_mutex_unlock(&t->m->pass_lock);
+    return st;
+}
+
 int64_t timeline_pass_end(const timeline *t, int64_t end)
 {
     int64_t now = t->kv.n_past, next = (now - t->saved_at < STATE_EVERY ? t->saved_at : now);
+    end = paging_pass_end(t, end);
     if (!is_recurrent(t) || !t->store)
         return end;
     if (next + STATE_EVERY < end)
@@ -484,6 +516,9 @@ static int64_t common_prefix(const timeline *t, const int32_t *ids, int64_t n)
         same += RUN;
     while (same < most && t->id[same] == ids[same])
         same++;
+    /* A prompt that needs no page to leave is exact: it reuses exact tokens alone. */
+    if (kv_pager_lossy(&t->kv) && paging_most(t, n) == n && same > t->kv.pager->n_exact)
+        same = t->kv.pager->n_exact;
     return same;
 }
 
@@ -497,9 +532,7 @@ int64_t timeline_usable(const timeline *t, sparse_choice c, const int32_t *ids, 
 
 status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
 {
-    status st = paging_refuse_snapshots(t, e);
-    if (st)
-        return st;
+    status st;
     if (!kv_snapshot_fits(k, t->kv.layout))
         return err_set(e, E_ARG,
                        "a snapshot of %lld tokens from another model, of other formats of "
@@ -553,7 +586,7 @@ static bool restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
 static void make_room_ahead(timeline *t, int64_t n)
 {
     const kv_cache *c = &t->kv;
-    int32_t all = pages_of(t->roomy ? c->layout->n_ctx : n);
+    int32_t all = pages_of(paging_most(t, t->roomy ? c->layout->n_ctx : n));
     if (c->layout->n_pool_pages && all > c->n_pages)
         checkpoints_free_pages(t->store, all - c->n_pages, NULL);
 }

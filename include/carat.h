@@ -322,15 +322,18 @@ typedef struct carat_session_options {
      * least 512, at most a whole context for each. 0: that much, so nothing has to wait for
      * another. With less, jobs begin when the pool has room for their prompts, later jobs leave it
      * for earlier ones and go on when there is room again; no answer changes. n_ctx is at most the
-     * pool. */
+     * pool, unless kv_resident is set. */
     int32_t kv_pool;
-    /* Sessions: tokens of keys and values of global layers that stay on the devices; 0: the whole
-     * context; -1: chosen by free memory. With fewer than n_ctx the rest is in host memory, a page
-     * of 64 tokens each, exact; a token sees the pages that are on the devices. Such a session
-     * takes no snapshots and checkpoints and keeps two streams. kv_policy: "scored" or NULL, the
-     * pages that the model's last queries attend to most, by the bounds of their keys; "lru", the
-     * youngest. kv_tau: tokens between two choices, 0: 64. kv_host_mb: most host memory in MiB, 0:
-     * any amount; then a call ends with E_LIMIT. */
+    /* Tokens of keys and values of global layers that a session, or a slot of a batch, keeps on the
+     * devices; 0: its whole context; -1: chosen by free memory, or an equal share of kv_pool. With
+     * fewer than n_ctx the rest is on the host, a page of 64 tokens each, exact; a token sees the
+     * pages that are on the devices. What is computed while pages are away differs from what a
+     * whole context gives; snapshots and checkpoints are taken of exact tokens alone. Such a
+     * session keeps two streams. kv_policy: "scored" or NULL, the pages that the model's last
+     * queries attend to most, by the bounds of their keys; "lru", the youngest. kv_tau: tokens
+     * between two choices, 0:
+     * 64. kv_host_mb: most host memory in MiB, 0: any amount; beyond it pages go to a file in
+     * cache_dir, or, without one, the call ends with E_LIMIT. */
     int32_t kv_resident;
     const char *kv_policy;
     int32_t kv_tau, kv_host_mb;
@@ -350,7 +353,7 @@ typedef struct carat_pool_info {
     int64_t n_away;       /* tokens in pages that are on the host now */
     int64_t n_out, n_in;  /* pages copied to the host, and back, since open */
     int64_t n_reselected; /* choices by scores, since open */
-    uint64_t page_bytes, host_bytes;
+    uint64_t page_bytes, host_bytes, file_bytes;
     const char *policy;     /* in use; static storage */
     const char *policy_why; /* why it is not the one asked for; "": it is. Owned by the session */
     const char *why;        /* how -1 was chosen; "": by the caller. Owned by the session */
@@ -737,6 +740,9 @@ typedef struct carat_timings {
     int64_t n_drafted, n_accepted; /* tokens drafted in them, and those that the answer has */
     const char *drafter;           /* its method, static storage; NULL: none */
     const char *sparse;            /* "skip": attention left keys out; static storage; NULL: none */
+    const char *lossy; /* "scored", ..: tokens were computed while pages of keys were away, which
+                          this policy had chosen (kv_resident); static storage; NULL: none */
+    int64_t n_exact;   /* with lossy: tokens of the context before the first of them */
     uint64_t n_tiles, n_tiles_kept; /* as carat_sparse_layer, of all layers */
     double dropped_p99;             /* of the layer that left out most */
     double prefill_ms, decode_ms;

@@ -1,106 +1,124 @@
-/* away.c - a timeline that waits: its pages in host memory, exact, until the pool has room again.
+/* away.c - a timeline that waits: its pages on the host, exact, until the pool has room again.
  *
  *     table    0  1  2  3  4  5          pages 2 and 5 of the timeline are away
  *     page     9  4  .  7  8  .
- *     away           x        x          in host memory, by store, stream, head, row
+ *     away           x        x          copies (mover.h)
  *
  * Pages that others hold too stay where they are, because moving them would free nothing, unless
- * those leave as well: then each gets a copy. Rings,
- * recurrent states and counters stay as well, so the timeline goes on as if it had never waited.
+ * those leave as well: then each gets a copy. Rings, recurrent states and counters stay as well, so
+ * the timeline goes on as if it had never waited. With a pager the copies are the pager's, so pages
+ * that have one already leave without another, and the same pages are in the pool again afterwards.
  */
-#include "backend/key_walk.h"
 #include "base/mem.h"
-#include "kv/kv.h"
+#include "kv/pager.h"
 
-static void move_stream(const kv_cache *c, const kv_view *v, void *stream, size_t row_bytes,
-                        int32_t page, char *host, bool load)
+enum { MOVES_AT_ONCE = 64 };
+
+static kv_copy *copy_of(const kv_cache *c, int32_t i)
 {
-    const block_move m = {.dev = key_row(v, stream, row_bytes, 0, (size_t)page * KV_PAGE),
-                          .host = host,
-                          .dev_stride = (size_t)v->n_slots * row_bytes,
-                          .host_stride = KV_PAGE * row_bytes,
-                          .n_bytes = KV_PAGE * row_bytes,
-                          .n = v->n_head_kv,
-                          .load = load};
-    device_move(kv_device(c, v), &m);
+    return c->pager ? &c->pager->copy[c->table[i].pos / KV_PAGE] : &c->away[i];
 }
 
-/* Between a page of the pool and host memory. */
-static void move_page(const kv_cache *c, int32_t page, char *host, bool load)
+/* Entry i of the table has a copy: its page leaves the pool. */
+static void leave(kv_cache *c, int32_t i)
 {
-    for (int32_t i = 0; i < c->layout->n; i++) {
-        const kv_view *v = &c->layout->view[i];
-        size_t head = KV_PAGE * (size_t)v->n_head_kv;
-        if (v->window)
-            continue;
-        move_stream(c, v, c->base[i].k, v->k_row_bytes, page, host, load);
-        host += head * v->k_row_bytes;
-        if (c->base[i].v)
-            move_stream(c, v, c->base[i].v, v->v_row_bytes, page, host, load);
-        host += head * v->v_row_bytes;
-    }
+    if (c->pager)
+        residency_copied(&c->pager->r, c->table[i].pos / KV_PAGE);
+    pages_drop(&c->pool->pages, c->page[i]);
+    c->page[i] = -1;
+    c->n_away++;
 }
 
-static void wait_for_moves(const kv_cache *c)
+/* The first n entries of a list get copies, and leave. */
+static status leave_all(kv_cache *c, const int32_t *entry, const kv_move *move, int32_t n, err *e)
 {
-    for (int32_t i = 0; i < PASS_SIDES_MAX; i++)
-        if (c->dev[i])
-            device_moved(c->dev[i]);
-}
-
-static size_t page_bytes(const kv_cache *c)
-{
-    return (size_t)kv_page_bytes(c->layout);
+    int32_t n_done = 0;
+    status st = n ? kv_move_out(c->pool, move, n, &n_done, e) : OK;
+    for (int32_t k = 0; k < n_done; k++)
+        leave(c, entry[k]);
+    return st;
 }
 
 status kv_page_out(kv_cache *c, const int32_t *leaving, err *e)
 {
-    pages *p = c->pool ? &c->pool->pages : NULL;
+    const pages *p = c->pool ? &c->pool->pages : NULL;
+    kv_move move[MOVES_AT_ONCE];
+    int32_t entry[MOVES_AT_ONCE], n = 0;
     status st = OK;
-    for (int32_t i = 0; i < c->n_pages && !st; i++) {
+    if (!c->n_pages)
+        return OK;
+    if (!c->pool->mover && (st = kv_mover_open(c->pool, &(kv_mover_want){.host_bytes = -1}, e)))
+        return st;
+    for (int32_t i = c->n_pages - 1; i >= 0 && !st; i--) {
         int32_t page = c->page[i];
         if (page < 0 || p->holders[page] > (leaving ? leaving[page] : 1))
             continue;
-        c->away[i] = mem_alloc(page_bytes(c));
-        if (!c->away[i]) {
-            st = err_memory(e, "a page of a conversation that waits", page_bytes(c));
-            break;
+        if (kv_copy_is(copy_of(c, i))) {
+            leave(c, i);
+            continue;
         }
-        move_page(c, page, c->away[i], false);
-        c->n_away++;
+        move[n] = (kv_move){page, copy_of(c, i)};
+        entry[n++] = i;
+        if (n == MOVES_AT_ONCE) {
+            st = leave_all(c, entry, move, n, e);
+            n = 0;
+        }
     }
-    /* Pages may be taken again only when they have been read. */
-    wait_for_moves(c);
-    for (int32_t i = c->n_pages - 1; i >= 0; i--)
-        if (c->away[i] && c->page[i] >= 0) {
-            pages_drop(p, c->page[i]);
-            c->page[i] = -1;
-        }
+    return st ? st : leave_all(c, entry, move, n, e);
+}
+
+/* The first n entries of a list have come into the pages of `move`. */
+static void arrive(kv_cache *c, const int32_t *entry, const kv_move *move, int32_t n)
+{
+    for (int32_t k = 0; k < n; k++) {
+        int32_t i = entry[k], pos = c->table[i].pos;
+        int64_t end = c->n_past - pos;
+        kv_set_page_at(c, i, move[k].page, pos);
+        pages_write(&c->pool->pages, c->page[i],
+                    end >= KV_PAGE ? KV_PAGE
+                    : end > 0      ? (int32_t)end
+                                   : 0);
+        if (c->pager)
+            c->pager->r.page[pos / KV_PAGE].place = c->page[i] * KV_PAGE;
+        else
+            kv_copy_drop(c->pool, &c->away[i]);
+        c->n_away--;
+    }
+}
+
+static status arrive_all(kv_cache *c, const int32_t *entry, const kv_move *move, int32_t n, err *e)
+{
+    int32_t n_done = 0;
+    status st = n ? kv_move_in(c->pool, move, n, &n_done, e) : OK;
+    arrive(c, entry, move, n_done);
+    for (int32_t k = n_done; k < n; k++)
+        pages_drop(&c->pool->pages, move[k].page);
     return st;
 }
 
 status kv_page_in(kv_cache *c, err *e)
 {
     pages *p = &c->pool->pages;
+    kv_move move[MOVES_AT_ONCE];
+    int32_t entry[MOVES_AT_ONCE], n = 0;
+    status st = OK;
     if (c->n_away > p->n_free)
         return err_set(e, E_LIMIT,
                        "the pool of keys is full: a conversation that waits needs %d pages of %d, "
                        "and %d of %d are free",
                        c->n_away, KV_PAGE, p->n_free, p->n);
-    for (int32_t i = 0; i < c->n_pages; i++) {
-        int64_t end = c->n_past - (int64_t)i * KV_PAGE;
+    for (int32_t i = 0; i < c->n_pages && !st; i++) {
         if (c->page[i] >= 0)
             continue;
-        kv_set_page(c, i, pages_take(p));
-        pages_write(p, c->page[i], end >= KV_PAGE ? KV_PAGE : end > 0 ? (int32_t)end : 0);
-        move_page(c, c->page[i], c->away[i], true);
+        move[n] = (kv_move){pages_take(p), copy_of(c, i)};
+        entry[n++] = i;
+        if (n == MOVES_AT_ONCE) {
+            st = arrive_all(c, entry, move, n, e);
+            n = 0;
+        }
     }
-    wait_for_moves(c);
-    for (int32_t i = 0; i < c->n_pages; i++) {
-        mem_free(c->away[i]);
-        c->away[i] = NULL;
-    }
-    c->n_away = 0;
+    if (!st)
+        st = arrive_all(c, entry, move, n, e);
     kv_show_pages(c);
-    return OK;
+    return st;
 }

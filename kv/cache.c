@@ -66,6 +66,7 @@ status kv_pool_open(kv_pool *p, device *dev, const kv_layout *l, err *e)
 
 void kv_pool_close(kv_pool *p)
 {
+    kv_mover_close(p);
     for (int32_t i = 0; p->base && i < p->layout->n; i++)
         release_store(p->dev[p->layout->view[i].side], &p->layout->view[i], &p->base[i]);
     pages_free(&p->pages);
@@ -252,10 +253,18 @@ void kv_cut_pages(kv_cache *c, int64_t n)
             pages_drop(&c->pool->pages, page);
             continue;
         }
-        mem_free(c->away[c->n_pages]);
-        c->away[c->n_pages] = NULL;
+        kv_copy_drop(c->pool, &c->away[c->n_pages]);
         c->n_away--;
     }
+}
+
+int32_t kv_page_of(const kv_cache *c, int32_t i)
+{
+    if (c->pager && c->n_absent) {
+        int32_t place = c->n_away ? -1 : c->pager->r.page[i].place;
+        return place >= 0 ? place / KV_PAGE : -1;
+    }
+    return i < c->n_pages ? c->page[i] : -1;
 }
 
 int32_t kv_own_pages(const kv_cache *c)
@@ -307,8 +316,10 @@ void kv_copy_page(kv_cache *c, int32_t to, int32_t from, int32_t n)
 int32_t kv_pages_needed(const kv_cache *c, int32_t n)
 {
     int32_t first = (int32_t)(c->n_past / KV_PAGE), need = 0;
-    if (!c->layout->n_pool_pages || c->pager)
+    if (!c->layout->n_pool_pages)
         return 0;
+    if (c->pager)
+        return kv_pager_needs(c, n);
     for (int32_t i = first; i < pages_of(c->n_past + n); i++)
         need += i >= c->n_pages || c->page[i] < 0 ||
                 !pages_may_write(&c->pool->pages, c->page[i],
@@ -349,7 +360,7 @@ status kv_reserve(kv_cache *c, int32_t n, err *e)
     status st;
     if (c->pager && (st = kv_pager_reserve(c, n, e)))
         return st;
-    int32_t need = kv_pages_needed(c, n);
+    int32_t need = c->pager ? 0 : kv_pages_needed(c, n);
     if (need > c->pool->pages.n_free)
         return err_set(e, E_LIMIT,
                        "the pool of keys is full: %d more tokens need %d pages of %d, and %d of %d "

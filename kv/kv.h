@@ -136,12 +136,16 @@ typedef struct kv_recur_parts {
 } kv_recur_parts;
 kv_recur_parts kv_recur_parts_of(const recur_view *v);
 
+struct kv_copy;
+struct kv_mover;
+
 /* The linear stores of a model, on all of its devices, for any number of caches. */
 typedef struct kv_pool {
     device *dev[PASS_SIDES_MAX]; /* by side */
     const kv_layout *layout;     /* the caller's; outlives the pool */
     kv_base *base;               /* [layout->n]; of rings nothing */
     pages pages;
+    struct kv_mover *mover; /* moves pages to the host and back (mover.h); NULL: not opened yet */
 } kv_pool;
 
 /* dev: of PASS_MAIN; the layout has those of the other sides. A layout of rings alone makes an
@@ -160,7 +164,8 @@ typedef struct kv_cache {
     kv_pool *own;                /* the same, if the cache has opened it; else NULL */
     int32_t n_pages;             /* page[0 .. n_pages) */
     int32_t *page; /* [layout->n_table] pages of the pool, in the order of their keys; -1: away */
-    void **away;   /* [layout->n_table] rows of such a page in host memory; else NULL */
+    struct kv_copy *away; /* [layout->n_table] such a page on the host; else empty. With a pager it
+                             has them */
     int32_t n_away;
     kv_page *table;                 /* [layout->n_table] the same as kernels see it */
     kv_page *shown[PASS_SIDES_MAX]; /* its copies in memory of the devices; NULL: none there */
@@ -197,12 +202,12 @@ status kv_open_in(kv_cache *c, kv_pool *p, err *e);
 void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
 /* ---- A cache that waits: away.c ---- */
 
-/* Moves pages to host memory that have no other holder; or, with `leaving`, no holder beyond
- * leaving[page]. Until kv_page_in nothing may compute with the cache. E_MEMORY: some may have
- * moved. Between passes. */
+/* Moves pages to the host that have no other holder; or, with `leaving`, no holder beyond
+ * leaving[page]. Until kv_page_in nothing may compute with the cache. After an error, as
+ * kv_move_out, some may have moved. Between passes. */
 status kv_page_out(kv_cache *c, const int32_t *leaving, err *e);
 /* Brings all of them back, into any pages. E_LIMIT: the pool has fewer than n_away free ones, and
- * nothing has changed. */
+ * nothing has changed. After another error, as kv_move_in, some may have come. */
 status kv_page_in(kv_cache *c, err *e);
 
 /* What the host reads of store i: its table of pages is memory of the host. */
@@ -224,6 +229,8 @@ void kv_copy_page(kv_cache *c, int32_t to, int32_t from, int32_t n);
 /* Entry i of the table becomes a page that the caller holds for c; pos: of its first key. */
 void kv_set_page_at(kv_cache *c, int32_t i, int32_t page, int32_t pos);
 void kv_set_page(kv_cache *c, int32_t i, int32_t page); /* at i * KV_PAGE */
+/* The page of the pool that has key KV_PAGE * i of the timeline; -1: none, or it is away. */
+int32_t kv_page_of(const kv_cache *c, int32_t i);
 /* Pages of c that it would free by giving them back. */
 int32_t kv_own_pages(const kv_cache *c);
 /* Gives back the pages behind the first n tokens. */

@@ -1,44 +1,8 @@
 /* pager.c - see pager.h. */
 #include "kv/pager.h"
-#include "backend/key_walk.h"
 #include "base/mem.h"
 
 #include <string.h>
-
-/* ---- Bytes of a page ------------------------------------------------------------------------ */
-
-/* One stream of a store: the page's rows of all heads. Returns where the next one begins. */
-static unsigned char *move_stream(device *d, const kv_view *v, void *stream, size_t row_bytes,
-                                  int32_t place, unsigned char *host, bool load)
-{
-    if (!row_bytes)
-        return host;
-    const block_move m = {.dev = key_row(v, stream, row_bytes, 0, (size_t)place),
-                          .host = (char *)host,
-                          .dev_stride = (size_t)v->n_slots * row_bytes,
-                          .host_stride = KV_PAGE * row_bytes,
-                          .n_bytes = KV_PAGE * row_bytes,
-                          .n = v->n_head_kv,
-                          .load = load};
-    device_move(d, &m);
-    return host + (size_t)v->n_head_kv * KV_PAGE * row_bytes;
-}
-
-/* Between the pool and the host, all stores. */
-static void move_page(kv_cache *c, int32_t place, unsigned char *host, bool load)
-{
-    for (int32_t i = 0; i < c->layout->n; i++) {
-        const kv_view *v = &c->layout->view[i];
-        if (v->window)
-            continue;
-        device *d = kv_device(c, v);
-        host = move_stream(d, v, c->base[i].k, v->k_row_bytes, place, host, load);
-        host = move_stream(d, v, c->base[i].v, v->v_row_bytes, place, host, load);
-    }
-    for (int side = 0; side < PASS_SIDES_MAX; side++)
-        if (c->dev[side])
-            device_moved(c->dev[side]);
-}
 
 /* ---- Opening -------------------------------------------------------------------------------- */
 
@@ -116,25 +80,23 @@ static status open_scores(kv_cache *c, kv_pager *g, err *e)
 status kv_pager_open(kv_cache *c, const kv_pager_want *w, err *e)
 {
     const kv_layout *l = c->layout;
-    size_t page_bytes = (size_t)kv_page_bytes(l);
-    residency_rules rules = {.pool = c->pool->pages.n,
-                             .n_pages = pages_of(l->n_ctx),
-                             .sinks = RESIDENCY_SINKS,
-                             .tail = RESIDENCY_TAIL,
-                             .rows_max = l->rows_max,
-                             .host_pages = -1,
-                             .tau = w->tau};
-    if (w->host_bytes >= 0 && page_bytes && w->host_bytes / (int64_t)page_bytes < INT32_MAX)
-        rules.host_pages = (int32_t)(w->host_bytes / (int64_t)page_bytes);
+    int32_t n = w->n_resident ? pages_of(w->n_resident) : c->pool->pages.n;
+    const residency_rules rules = {.pool = n < c->pool->pages.n ? n : c->pool->pages.n,
+                                   .n_pages = pages_of(l->n_ctx),
+                                   .sinks = RESIDENCY_SINKS,
+                                   .tail = RESIDENCY_TAIL,
+                                   .rows_max = w->rows_max ? w->rows_max : l->rows_max,
+                                   .host_pages = -1,
+                                   .tau = w->tau};
     kv_pager *g = mem_calloc(1, sizeof *g);
     if (!g)
         return err_memory(e, "a pool's records", sizeof *g);
     c->pager = g;
     g->policy = w->policy;
-    g->page_bytes = page_bytes;
+    g->n_exact = INT64_MAX;
     status st = residency_init(&g->r, &rules, e);
-    if (!st && !(g->host = mem_calloc((size_t)rules.n_pages, sizeof *g->host)))
-        st = err_memory(e, "a pool's records", (size_t)rules.n_pages * sizeof *g->host);
+    if (!st && !(g->copy = mem_calloc((size_t)rules.n_pages, sizeof *g->copy)))
+        st = err_memory(e, "a pool's records", (size_t)rules.n_pages * sizeof *g->copy);
     if (!st && g->policy == KV_POLICY_SCORED)
         st = open_scores(c, g, e);
     if (st)
@@ -166,10 +128,10 @@ void kv_pager_close(kv_cache *c)
     kv_pager *g = c->pager;
     if (!g)
         return;
-    if (g->host)
+    if (g->copy)
         kv_pager_cut(c, 0);
     close_scores(c, g);
-    mem_free(g->host);
+    mem_free(g->copy);
     residency_free(&g->r);
     mem_free(g);
     c->pager = NULL;
@@ -177,40 +139,79 @@ void kv_pager_close(kv_cache *c)
 
 /* ---- Moves ---------------------------------------------------------------------------------- */
 
-static void forget_copy(kv_pager *g, int32_t page)
-{
-    mem_free(g->host[page]);
-    g->host[page] = NULL;
-}
+enum { MOVES_AT_ONCE = 64 };
 
-static status make_move(kv_cache *c, const residency_move *m, err *e)
+/* Moves of a plan that copy pages, one after the other. */
+typedef struct page_run {
+    const residency_move *m;
+    int32_t n;
+} page_run;
+
+static status run_out(kv_cache *c, const page_run *run, err *e)
 {
     kv_pager *g = c->pager;
-    int32_t place = g->r.page[m->page].place, taken = 0;
-    switch (m->what) {
-    case RESIDENCY_OUT:
-        g->host[m->page] = mem_alloc(g->page_bytes);
-        if (!g->host[m->page])
-            return err_memory(e, "a page of keys and values", g->page_bytes);
-        move_page(c, place, g->host[m->page], false);
-        pages_drop(&c->pool->pages, place / KV_PAGE);
-        break;
-    case RESIDENCY_DROP:
-    case RESIDENCY_LEAVE:
-        pages_drop(&c->pool->pages, place / KV_PAGE);
-        break;
-    case RESIDENCY_FORGET:
-        forget_copy(g, m->page);
-        break;
-    case RESIDENCY_IN:
-    case RESIDENCY_NEW:
-        taken = pages_take(&c->pool->pages);
+    kv_move move[MOVES_AT_ONCE];
+    int32_t n_done;
+    for (int32_t i = 0; i < run->n; i++) {
+        int32_t page = run->m[i].page;
+        move[i] = (kv_move){g->r.page[page].place / KV_PAGE, &g->copy[page]};
+    }
+    status st = kv_move_out(c->pool, move, run->n, &n_done, e);
+    for (int32_t i = 0; i < n_done; i++) {
+        pages_drop(&c->pool->pages, move[i].page);
+        residency_done(&g->r, &run->m[i], -1);
+    }
+    return st;
+}
+
+static status no_page(const kv_cache *c, err *e)
+{
+    return err_set(e, E_LIMIT, "the pool of keys is full: %d pages", c->pool->pages.n);
+}
+
+/* Rows of a page that are written. */
+static int32_t rows_in(const kv_cache *c, int32_t page)
+{
+    int64_t n = c->n_past - (int64_t)page * KV_PAGE;
+    return n >= KV_PAGE ? KV_PAGE : n > 0 ? (int32_t)n : 0;
+}
+
+static status run_in(kv_cache *c, const page_run *run, err *e)
+{
+    kv_pager *g = c->pager;
+    kv_move move[MOVES_AT_ONCE];
+    int32_t n = 0, n_done = 0;
+    for (; n < run->n; n++) {
+        int32_t taken = pages_take(&c->pool->pages);
         if (taken < 0)
-            return err_set(e, E_LIMIT, "the pool of keys is full: %d pages", c->pool->pages.n);
+            break;
+        move[n] = (kv_move){taken, &g->copy[run->m[n].page]};
+    }
+    status st = n ? kv_move_in(c->pool, move, n, &n_done, e) : OK;
+    for (int32_t i = 0; i < n; i++) {
+        if (i >= n_done) {
+            pages_drop(&c->pool->pages, move[i].page);
+            continue;
+        }
+        pages_write(&c->pool->pages, move[i].page, rows_in(c, run->m[i].page));
+        residency_done(&g->r, &run->m[i], move[i].page * KV_PAGE);
+    }
+    return st || n == run->n ? st : no_page(c, e);
+}
+
+static status one_move(kv_cache *c, const residency_move *m, err *e)
+{
+    kv_pager *g = c->pager;
+    int32_t place = g->r.page[m->page].place;
+    if (m->what == RESIDENCY_FORGET) {
+        kv_copy_drop(c->pool, &g->copy[m->page]);
+    } else if (m->what == RESIDENCY_NEW) {
+        int32_t taken = pages_take(&c->pool->pages);
+        if (taken < 0)
+            return no_page(c, e);
         place = taken * KV_PAGE;
-        if (m->what == RESIDENCY_IN)
-            move_page(c, place, g->host[m->page], true);
-        break;
+    } else {
+        pages_drop(&c->pool->pages, place / KV_PAGE);
     }
     residency_done(&g->r, m, place);
     return OK;
@@ -229,11 +230,31 @@ static void list_pages(kv_cache *c)
 
 static status make_moves(kv_cache *c, err *e)
 {
+    const residency *r = &c->pager->r;
     status st = OK;
-    for (int32_t i = 0; i < c->pager->r.n_moves && !st; i++)
-        st = make_move(c, &c->pager->r.move[i], e);
+    if (!r->n_moves)
+        return OK;
+    for (int32_t i = 0, n; i < r->n_moves && !st; i += n) {
+        const residency_move *m = &r->move[i];
+        bool copies = m->what == RESIDENCY_OUT || m->what == RESIDENCY_IN;
+        for (n = 1; copies && i + n < r->n_moves && m[n].what == m->what && n < MOVES_AT_ONCE;)
+            n++;
+        const page_run run = {m, n};
+        st = !copies                    ? one_move(c, m, e)
+             : m->what == RESIDENCY_OUT ? run_out(c, &run, e)
+                                        : run_in(c, &run, e);
+    }
     list_pages(c);
     return st;
+}
+
+/* Copies of this cache that the host may hold: those that it has, and room for more. */
+static void count_host_room(kv_cache *c)
+{
+    residency *r = &c->pager->r;
+    int64_t room = kv_mover_room(c->pool);
+    int64_t most = room < 0 ? -1 : r->n_copied + room;
+    r->rules.host_pages = most < INT32_MAX ? (int32_t)most : INT32_MAX;
 }
 
 /* Summarises the whole pages that have no summary yet. All of them are on the device: a page is
@@ -257,17 +278,117 @@ static void sum_new_pages(kv_cache *c)
     g->n_summed = n_whole;
 }
 
-status kv_pager_reserve(kv_cache *c, int32_t n, err *e)
+bool kv_pager_is_short(const kv_cache *c, int64_t n)
+{
+    return c->pager && (c->n_absent || pages_of(n) > c->pager->r.rules.pool);
+}
+
+int64_t kv_pager_answer_end(const kv_cache *c)
+{
+    const kv_pager *g = c->pager;
+    int64_t next = (c->n_past / KV_PAGE + 1) * KV_PAGE;
+    if (!kv_pager_is_short(c, c->n_past + KV_PAGE))
+        return INT64_MAX;
+    if (!g->sums)
+        return next;
+    int64_t due = residency_tau(&g->r) - g->r.since, rows = due - KV_WATCH_TOKENS;
+    rows = rows > 0 ? rows : 1; /* a watched row is alone in its pass */
+    return c->n_past + rows < next ? c->n_past + rows : next;
+}
+
+void kv_pager_hold(kv_cache *c, int64_t end)
+{
+    c->pager->hold = end;
+}
+
+/* A cache that was cut to exact tokens is as if it had never had others. */
+static status renew(kv_cache *c, err *e)
 {
     kv_pager *g = c->pager;
     status st;
+    count_host_room(c);
+    if ((st = residency_plan_all(&g->r, e)) || (st = make_moves(c, e)))
+        return st;
+    residency_renew(&g->r);
+    g->renew = false;
+    return OK;
+}
+
+status kv_pager_ready(kv_cache *c, int64_t end, err *e)
+{
+    kv_pager *g = c->pager;
+    int64_t n = end - c->n_past;
+    bool held = c->n_past < g->hold && g->hold <= g->ready;
+    bool look = g->wants_look || (residency_due(&g->r) && !held);
+    status st;
+    if (!look && end <= g->ready)
+        return OK;
+    if (g->renew && (st = renew(c, e)))
+        return st;
     sum_new_pages(c);
-    if ((g->wants_look || residency_due(&g->r)) && (st = kv_pager_reselect(c, e)))
+    if (look && (st = kv_pager_reselect(c, e)))
         return st;
-    if ((st = residency_plan_rows(&g->r, n, e)) || (st = make_moves(c, e)))
+    count_host_room(c);
+    if ((st = residency_plan_rows(&g->r, n < INT32_MAX ? (int32_t)n : INT32_MAX, e)) ||
+        (st = make_moves(c, e)))
         return st;
-    for (int32_t p = (int32_t)(c->n_past / KV_PAGE); p < pages_of(c->n_past + n); p++)
-        forget_copy(g, p);
+    g->ready = (int64_t)pages_of(end) * KV_PAGE;
+    return OK;
+}
+
+int32_t kv_pager_needs(const kv_cache *c, int32_t n)
+{
+    const kv_pager *g = c->pager;
+    const pages *p = &c->pool->pages;
+    int32_t first = (int32_t)(c->n_past / KV_PAGE), all = pages_of(c->n_past + n), need;
+    bool leaves = kv_pager_is_short(c, c->n_past + n);
+    all = all < g->r.rules.pool ? all : g->r.rules.pool;
+    need = all > g->r.n_resident ? all - g->r.n_resident : 0;
+    /* A page that leaves the cache and has other holders frees none. */
+    for (int32_t i = 0; leaves && i < c->n_pages; i++)
+        need += c->page[i] >= 0 && p->holders[c->page[i]] > 1;
+    int32_t page = kv_page_of(c, first);
+    return need + (page >= 0 && !pages_may_write(p, page, (int32_t)(c->n_past % KV_PAGE)));
+}
+
+/* Rows from `row` on of a page will be written: it becomes this cache's own. *moved: it is another
+ * one now. */
+static status own_page(kv_cache *c, int32_t page, int32_t row, bool *moved, err *e)
+{
+    kv_pager *g = c->pager;
+    pages *p = &c->pool->pages;
+    int32_t now = g->r.page[page].place / KV_PAGE;
+    if (pages_may_write(p, now, row))
+        return OK;
+    int32_t taken = pages_take(p);
+    if (taken < 0)
+        return no_page(c, e);
+    if (row)
+        kv_copy_page(c, taken, now, row);
+    pages_drop(p, now);
+    g->r.page[page].place = taken * KV_PAGE;
+    *moved = true;
+    return OK;
+}
+
+status kv_pager_reserve(kv_cache *c, int32_t n, err *e)
+{
+    kv_pager *g = c->pager;
+    int32_t first = (int32_t)(c->n_past / KV_PAGE), end = pages_of(c->n_past + n);
+    bool moved = false;
+    status st = kv_pager_ready(c, c->n_past + n, e);
+    for (int32_t p = first; p < end && !st; p++)
+        st = own_page(c, p, p == first ? (int32_t)(c->n_past % KV_PAGE) : 0, &moved, e);
+    if (moved)
+        list_pages(c);
+    if (st)
+        return st;
+    for (int32_t p = first; p < end; p++) {
+        int64_t rows = c->n_past + n - (int64_t)p * KV_PAGE;
+        kv_copy_drop(c->pool, &g->copy[p]);
+        pages_write(&c->pool->pages, g->r.page[p].place / KV_PAGE,
+                    rows < KV_PAGE ? (int32_t)rows : KV_PAGE);
+    }
     residency_write(&g->r, n);
     return OK;
 }
@@ -275,34 +396,55 @@ status kv_pager_reserve(kv_cache *c, int32_t n, err *e)
 void kv_pager_commit(kv_cache *c, int32_t n)
 {
     kv_pager *g = c->pager;
-    g->lossy |= c->n_absent > 0 && n > 0;
+    int64_t before = c->n_past - n;
+    if (c->n_absent > 0 && n > 0 && before < g->n_exact)
+        g->n_exact = before;
     residency_commit(&g->r, n);
+    for (int32_t p = (int32_t)(c->n_past / KV_PAGE); p < pages_of(c->n_reserved); p++)
+        if (g->r.page[p].place >= 0)
+            pages_unwrite(&c->pool->pages, g->r.page[p].place / KV_PAGE, rows_in(c, p));
 }
 
 bool kv_pager_can_cut(const kv_cache *c, int64_t n)
 {
     const kv_pager *g = c->pager;
     int32_t last = (int32_t)(n / KV_PAGE);
+    if (c->n_away && n)
+        return false;
     return n % KV_PAGE == 0 || g->r.page[last].place >= 0 || g->r.page[last].copied;
 }
 
 void kv_pager_cut(kv_cache *c, int64_t n)
 {
     kv_pager *g = c->pager;
-    for (int32_t p = residency_pages_of(n); p < g->r.rules.n_pages; p++) {
-        if (g->r.page[p].place >= 0)
-            pages_drop(&c->pool->pages, g->r.page[p].place / KV_PAGE);
-        forget_copy(g, p);
+    for (int32_t i = c->n_pages - 1; i >= 0 && c->table[i].pos >= n; i--) {
+        if (c->page[i] >= 0)
+            pages_drop(&c->pool->pages, c->page[i]);
+        else
+            c->n_away--;
     }
+    for (int32_t p = residency_pages_of(n); p < g->r.rules.n_pages; p++)
+        kv_copy_drop(c->pool, &g->copy[p]);
     residency_rewind(&g->r, n);
     if (g->n_summed > n / KV_PAGE)
         g->n_summed = (int32_t)(n / KV_PAGE);
     g->n_watched = 0;
     g->wants_look = false;
-    if (n == 0)
-        g->lossy = false;
+    g->ready = g->hold = 0;
+    g->renew |= n <= g->n_exact;
+    if (n <= g->n_exact)
+        g->n_exact = INT64_MAX;
     c->n_past = n;
     list_pages(c);
+}
+
+void kv_pager_adopt(kv_cache *c, int64_t n)
+{
+    kv_pager *g = c->pager;
+    for (int32_t p = 0; p < pages_of(n); p++)
+        residency_done(&g->r, &(residency_move){p, RESIDENCY_NEW}, c->page[p] * KV_PAGE);
+    residency_commit(&g->r, (int32_t)n);
+    residency_renew(&g->r);
 }
 
 /* ---- Scores --------------------------------------------------------------------------------- */
@@ -316,19 +458,23 @@ static void clear_scores(kv_cache *c)
     g->n_watched = 0;
 }
 
-const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool prompt_end)
+const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool again)
 {
     kv_pager *g = c->pager;
-    bool near = g->r.since + KV_WATCH_ROWS >= residency_tau(&g->r);
-    if (!g->sums || !c->n_absent || !(near || prompt_end))
+    int64_t first = c->n_past;
+    if (!g->sums || !c->n_absent)
         return NULL;
-    if (prompt_end || !g->n_watched)
+    if (c->n_past < g->hold)
+        first = g->hold - KV_WATCH_ROWS > first ? g->hold - KV_WATCH_ROWS : first;
+    else if (g->r.since + KV_WATCH_TOKENS < residency_tau(&g->r))
+        return NULL;
+    if (first >= c->n_past + n_rows)
+        return NULL;
+    if (again || !g->n_watched)
         clear_scores(c);
     g->watch.seq = seq;
     g->watch.n_pages = g->n_summed;
-    g->watch.pos = (int32_t)c->n_past;
-    if (prompt_end && n_rows > KV_WATCH_ROWS)
-        g->watch.pos += n_rows - KV_WATCH_ROWS;
+    g->watch.pos = (int32_t)first;
     return &g->watch;
 }
 
@@ -359,6 +505,7 @@ status kv_pager_reselect(kv_cache *c, err *e)
     }
     g->n_watched = 0;
     g->n_reselected++;
+    count_host_room(c);
     if ((st = residency_plan_scores(&g->r, g->score, g->watch.n_pages, 0, false, e)))
         return st;
     return make_moves(c, e);

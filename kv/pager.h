@@ -9,8 +9,15 @@
  * the device but its summary. Its table entry is missing, so a linear store has fewer keys than the
  * context has tokens (kv_n_keys), and the rows of a pass see the pages that are there.
  *
- * As long as no page was away during a pass, the cache is exact, bit for bit. From the first such
- * pass on it is lossy: no snapshot is taken of it (kv_can_save).
+ * As long as no page was away during a pass, the cache is exact, bit for bit. Tokens from the first
+ * such pass on are lossy (n_exact): no exact snapshot is taken of them (kv_can_save).
+ *
+ * What is resident decides what is computed. So it may not depend on how a sequence is cut into
+ * passes, nor on other sequences. Pages move at boundaries alone: those of pages while an answer is
+ * computed, those of the engine's chunks in a prompt (kv_pager_ready), and reselections; no pass of
+ * an answer crosses one (kv_pager_answer_end). Rows that may be dropped are not watched.
+ *
+ * The pool may have other caches, with pagers too. Each keeps within n_resident pages.
  *
  * A cache owns its pager. Only the thread that runs passes may call in, between passes.
  */
@@ -18,6 +25,7 @@
 #define KV_PAGER_H
 
 #include "kv/kv.h"
+#include "kv/mover.h"
 #include "kv/residency.h"
 
 typedef enum kv_policy {
@@ -25,27 +33,33 @@ typedef enum kv_policy {
     KV_POLICY_LRU     /* sinks and the youngest pages */
 } kv_policy;
 
-enum { KV_WATCH_ROWS = 8 /* the last rows before a reselection are watched */ };
+enum {
+    KV_WATCH_ROWS = 8,  /* of a prompt: the last rows are watched */
+    KV_WATCH_TOKENS = 4 /* of an answer: the last ones before a reselection, a pass each */
+};
 
 typedef struct kv_pager_want {
     kv_policy policy;
     int32_t tau;
-    int64_t host_bytes; /* most memory of pages on the host; -1: any amount */
+    int32_t n_resident; /* most tokens in the pool, in whole pages; 0: as many as it holds */
+    int32_t rows_max;   /* most rows of the cache in a pass; 0: the layout's */
 } kv_pager_want;
 
 typedef struct kv_pager {
     residency r;
     kv_policy policy;
-    size_t page_bytes;
-    unsigned char **host; /* [n_pages]: copies; NULL: none */
-    page_sums *sums;      /* [layout->n]; at NULL: not a linear store, or not scored */
-    int32_t n_summed;     /* pages 0 .. n_summed - 1 have a summary */
-    page_watch watch;     /* its buffers */
+    kv_copy *copy;    /* [n_pages] */
+    page_sums *sums;  /* [layout->n]; at NULL: not a linear store, or not scored */
+    int32_t n_summed; /* pages 0 .. n_summed - 1 have a summary */
+    page_watch watch; /* its buffers */
     size_t score_bytes, room_bytes[PASS_SIDES_MAX];
     float *score;      /* [n_pages], of all sides together */
     int64_t n_watched; /* rows watched since the last reselection */
     bool wants_look;   /* the end of a prompt: reselect before the next pass */
-    bool lossy;        /* a pass ran while pages were away */
+    int64_t ready;     /* the pages of tokens below it are in the pool */
+    int64_t hold;      /* tokens below it are of a prompt, and nothing is chosen before it */
+    bool renew;        /* it was cut to exact tokens: all pages come, and scores are forgotten */
+    int64_t n_exact;   /* tokens below it were computed while no page was away */
     int64_t n_reselected;
 } kv_pager;
 
@@ -54,20 +68,40 @@ uint64_t kv_pager_bytes(const kv_layout *l, kv_policy policy, int32_t side);
 /* Can the devices of the layout score pages? Else the policy is LRU. */
 bool kv_pager_can_score(const kv_layout *l, device *main);
 
-/* Gives c, which is empty, a pager for the pages of its pool. E_ARG: the pool is too small. */
+static inline bool kv_pager_lossy(const kv_cache *c)
+{
+    return c->pager && c->n_past > c->pager->n_exact;
+}
+
+/* Gives c, which is empty, a pager. The pool has a mover. E_ARG: too few pages may be resident. */
 status kv_pager_open(kv_cache *c, const kv_pager_want *w, err *e);
 void kv_pager_close(kv_cache *c); /* before the cache; safe without a pager */
 
+/* Could a page have to leave before the cache has n tokens? */
+bool kv_pager_is_short(const kv_cache *c, int64_t n);
+/* Where the next pass of an answer must end at the latest. */
+int64_t kv_pager_answer_end(const kv_cache *c);
+/* Before the first pass of a chunk of a prompt, which ends at `end`, at most rows_max tokens from
+ * here: until then pages stay as they are now, however the chunk is cut into passes. */
+void kv_pager_hold(kv_cache *c, int64_t end);
+/* Makes the pages of tokens n_past .. end - 1 resident, and reselects if it is time. As kv_reserve,
+ * which does it for the rows of a pass unless it has been done. */
+status kv_pager_ready(kv_cache *c, int64_t end, err *e);
+/* Free pages of the pool that suffice for that and kv_reserve. */
+int32_t kv_pager_needs(const kv_cache *c, int32_t n);
 /* The part of kv_reserve that takes pages. */
 status kv_pager_reserve(kv_cache *c, int32_t n, err *e);
-/* The part of kv_commit. */
+/* The part of kv_commit: n_past includes the n rows. */
 void kv_pager_commit(kv_cache *c, int32_t n);
+/* The n tokens of a snapshot are in the pages of the table, which are as many as they need: c had
+ * none. */
+void kv_pager_adopt(kv_cache *c, int64_t n);
 /* The part of kv_rewind and kv_reset: forgets what is behind n tokens. */
 void kv_pager_cut(kv_cache *c, int64_t n);
 bool kv_pager_can_cut(const kv_cache *c, int64_t n);
-/* The rows that the next pass should be watched for, as sequence seq of its step; NULL: none.
- * prompt_end: the pass ends the prompt. */
-const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool prompt_end);
+/* The rows that the next pass should be watched for, as sequence seq of its step; NULL: none. Of a
+ * chunk of a prompt they are the last ones. again: what was watched before does not count. */
+const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool again);
 /* A pass that was watched has run. */
 void kv_pager_watched(kv_cache *c, int32_t n_rows);
 /* Brings in the best pages by what was watched. */

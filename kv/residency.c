@@ -245,6 +245,15 @@ status residency_plan_rows(residency *r, int32_t n, err *e)
     return plan_moves(r, false, e);
 }
 
+status residency_plan_all(residency *r, err *e)
+{
+    int32_t n = residency_pages_of(r->n_past);
+    begin_plan(r);
+    for (int32_t c = 0; n <= r->rules.pool && c < n; c++)
+        r->page[c].comes = !on_device(r, c) && !is_lost(r, c);
+    return plan_moves(r, false, e);
+}
+
 static float usable(float score)
 {
     return isnan(score) ? -INFINITY : score;
@@ -332,6 +341,11 @@ void residency_done(residency *r, const residency_move *m, int32_t place)
     }
 }
 
+void residency_copied(residency *r, int32_t page)
+{
+    set_copied(r, page, true);
+}
+
 void residency_write(residency *r, int32_t n)
 {
     int32_t last = (int32_t)((r->n_past + n - 1) / KV_PAGE);
@@ -346,6 +360,15 @@ void residency_commit(residency *r, int32_t n)
 {
     r->n_past += n;
     r->since += n;
+}
+
+void residency_renew(residency *r)
+{
+    for (int32_t c = 0; c < r->rules.n_pages; c++) {
+        r->page[c].scored = false;
+        r->page[c].used = ++r->clock;
+    }
+    r->since = r->n_past;
 }
 
 bool residency_rewind(residency *r, int64_t n_past)

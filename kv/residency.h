@@ -101,6 +101,10 @@ bool residency_is_protected(const residency *r, int32_t page);
  * rows and all protected ones are on the device. E_LIMIT, and no move: the pool or the host's
  * copies have no room. The moves are in the order in which they must be made, outs first. */
 status residency_plan_rows(residency *r, int32_t n, err *e);
+/* Plans that all pages of committed tokens come, if the pool has room for them; no move if not. */
+status residency_plan_all(residency *r, err *e);
+/* Records as they would be if the tokens had just been computed one after the other. */
+void residency_renew(residency *r);
 /* Plans the best resident set by scores [n_scores] of pages 0 and up; NaN is the lowest score,
  * pages beyond n_scores have none. Best pages move first, at most most_in of them (0: any number).
  * for_good: pages that leave are dropped. E_LIMIT as above. */
@@ -109,6 +113,8 @@ status residency_plan_scores(residency *r, const float *score, int32_t n_scores,
 /* Move m of the plan was made; place: where an IN or NEW page lies. A plan may be left unfinished
  * after any of its moves. */
 void residency_done(residency *r, const residency_move *m, int32_t place);
+/* The host has a copy of a page that is on the device. */
+void residency_copied(residency *r, int32_t page);
 /* The next pass writes n rows at the committed end: copies of their pages become stale, and the
  * caller releases them or overwrites them. Their pages are on the device. */
 void residency_write(residency *r, int32_t n);

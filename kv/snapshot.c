@@ -14,6 +14,7 @@
 #include "kv/snapshot.h"
 #include "backend/key_walk.h"
 #include "base/mem.h"
+#include "kv/pager.h"
 
 #include <string.h>
 
@@ -322,7 +323,10 @@ static int64_t ring_oldest(const kv_cache *c, const kv_view *v)
 bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more)
 {
     kv_cache after = *c;
-    if (n < 1 || n > c->n_past || c->n_away || c->pager)
+    if (n < 1 || n > c->n_past || c->n_away)
+        return false;
+    /* With a pager: of tokens that were computed while all pages were there, and still are. */
+    if (c->pager && (n > c->pager->n_exact || kv_pager_is_short(c, c->n_past + n_more)))
         return false;
     if (c->layout->n_recur && (n < kv_n_settled(c) || n_more > 0))
         return false;
@@ -556,6 +560,9 @@ status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e)
 {
     int32_t need = kv_snapshot_pages(s, c);
     int32_t have = c->pool->pages.n_free + kv_own_pages(c);
+    if (c->pager && pages_of(s->n) > c->pager->r.rules.pool)
+        return err_set(e, E_LIMIT, "a snapshot of %lld tokens for a session that keeps %d of them",
+                       (long long)s->n, c->pager->r.rules.pool * KV_PAGE);
     if (need > have)
         return err_set(e, E_LIMIT,
                        "the pool of keys is full: a snapshot of %lld tokens needs %d pages of %d, "
@@ -569,5 +576,7 @@ status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e)
     wait_for_moves(c->dev);
     c->recur_rows = (recur_seq){0};
     c->n_past = c->n_written = c->n_loaded = s->n;
+    if (c->pager)
+        kv_pager_adopt(c, s->n);
     return OK;
 }

@@ -16,10 +16,11 @@ static void open_paged(rig *r, const cpu_options *o, const kv_words *words, kv_p
                        int64_t host_bytes, int32_t rows)
 {
     err e = {0};
-    const kv_pager_want w = {.policy = policy, .tau = 16, .host_bytes = host_bytes};
+    const kv_pager_want w = {.policy = policy, .tau = 16};
     CHECK(rig_open_on(r, o));
     r->n_pool = POOL;
     rig_open_cache(r, words, rows);
+    CHECK_OK(kv_mover_open(r->c.pool, &(kv_mover_want){.host_bytes = host_bytes}, &e), e);
     CHECK_OK(kv_pager_open(&r->c, &w, &e), e);
 }
 
@@ -59,6 +60,8 @@ static status one_token(rig *r, int32_t id, float *logits, err *e)
 /* The row of a key of store i, wherever it is. */
 static const char *stored_row(const rig *r, int32_t i, int32_t head, int32_t pos, bool values)
 {
+    static unsigned char copy[1 << 20];
+    err e = {0};
     const kv_view *v = &r->l.view[i];
     const kv_pager *g = r->c.pager;
     size_t row = values ? v->v_row_bytes : v->k_row_bytes;
@@ -68,8 +71,9 @@ static const char *stored_row(const rig *r, int32_t i, int32_t head, int32_t pos
     int32_t page = pos / KV_PAGE;
     if (g->r.page[page].place >= 0)
         return key_row(v, stream, row, head, (size_t)(g->r.page[page].place + pos % KV_PAGE));
-    CHECK(g->host[page]);
-    const unsigned char *at = g->host[page];
+    CHECK(kv_page_bytes(&r->l) <= sizeof copy);
+    CHECK_OK(kv_copy_read(r->c.pool, &g->copy[page], copy, &e), e);
+    const unsigned char *at = copy;
     for (int32_t k = 0; k < r->l.n; k++) {
         const kv_view *u = &r->l.view[k];
         size_t heads = (size_t)u->n_head_kv * KV_PAGE;
@@ -127,7 +131,7 @@ TEST(pager_keeps_every_byte)
                 CHECK_OK(one_token(&paged, ids[i], a, &e), e);
                 CHECK_OK(one_token(&whole, ids[i], b, &e), e);
                 CHECK_EQ(paged.c.n_absent > 0, i >= POOL);
-                CHECK_EQ(paged.c.pager->lossy, i >= POOL);
+                CHECK_EQ(kv_pager_lossy(&paged.c), i >= POOL);
                 if (i < POOL) /* everything is there: the same bits */
                     CHECK(rig_same(a, b, 1));
                 CHECK(isfinite(a[0]));
@@ -139,7 +143,7 @@ TEST(pager_keeps_every_byte)
             /* Back to the beginning: every page is free, and the cache is exact again. */
             kv_reset(&paged.c);
             CHECK_EQ(paged.c.pool->pages.n_free, paged.c.pool->pages.n);
-            CHECK(!paged.c.pager->lossy);
+            CHECK(!kv_pager_lossy(&paged.c));
             close_all(&paged);
             close_all(&whole);
         }
@@ -251,7 +255,7 @@ TEST(pager_refuses_a_pool_below_the_minimum)
 {
     rig r;
     err e = {0};
-    const kv_pager_want w = {.policy = KV_POLICY_LRU, .tau = 16, .host_bytes = -1};
+    const kv_pager_want w = {.policy = KV_POLICY_LRU, .tau = 16};
     rig_open(&r);
     r.n_pool = 6 * KV_PAGE;
     rig_open_cache(&r, &f32_words, 1);
@@ -268,7 +272,7 @@ typedef struct opening {
 static status open_and_close(void *arg, err *e)
 {
     opening *o = arg;
-    const kv_pager_want w = {.policy = KV_POLICY_SCORED, .tau = 16, .host_bytes = -1};
+    const kv_pager_want w = {.policy = KV_POLICY_SCORED, .tau = 16};
     status st = kv_pager_open(&o->r.c, &w, e);
     kv_pager_close(&o->r.c);
     return st;

@@ -1,0 +1,190 @@
+/* paging_batch_test.c - conversations longer than what each may keep in the pool, side by side:
+ * every answer is the one of a session alone that keeps as much, whoever waits, leaves and comes
+ * back, and whatever was drafted.
+ */
+#include "base/mem.h"
+#include "base/rng.h"
+#include "carat.h"
+#include "engine/batch_int.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+
+#include <string.h>
+
+enum { CTX = 1536, KEEP = 512, JOBS = 10, MOST = 400 };
+
+typedef struct record {
+    int32_t ids[MOST];
+    int n, n_done;
+    carat_status st;
+    carat_error e;
+    carat_timings t;
+} record;
+
+typedef struct request {
+    int32_t ids[CTX];
+    int64_t n;
+    carat_generate_options o;
+} request;
+
+static bool keep(void *user, const carat_event *ev)
+{
+    record *r = user;
+    if (ev->kind == CARAT_EV_TOKEN) {
+        CHECK(r->n < MOST);
+        r->ids[r->n++] = ev->id;
+    }
+    return true;
+}
+
+static void done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+{
+    record *r = user;
+    CHECK_EQ(r->n_done++, 0);
+    r->st = st;
+    r->t = *t;
+    if (e)
+        r->e = *e;
+}
+
+static carat_model *open_model(const char *draft)
+{
+    return toy_model_open(&(toy_model_file){.n_ctx_train = CTX, .scale = 4},
+                          &(carat_model_options){.n_threads = 1, .draft = draft});
+}
+
+/* Some fit, most do not; many begin with the same 200 tokens. Texts repeat, so that lookup drafts.
+ */
+static void draw(const carat_model *m, request *q, int i, uint64_t *rng)
+{
+    carat_model_info info;
+    uint64_t shared = 5;
+    carat_model_get_info(m, &info);
+    q->n = i % 3 == 2 ? 60 + (int64_t)rng_below(rng, 200) : 500 + (int64_t)rng_below(rng, 700);
+    for (int64_t k = 0; k < q->n; k++)
+        q->ids[k] = k >= 260 && k % 50 ? q->ids[k - 50]
+                                       : (int32_t)rng_below(i % 3 && k < 200 ? &shared : rng,
+                                                            (uint64_t)info.n_vocab);
+    q->o = (carat_generate_options){.max_tokens = 60 + (int32_t)rng_below(rng, 240)};
+    carat_sampling_default(m, &q->o.sampling);
+    q->o.sampling.temperature = i % 4 == 3 ? 0.8f : 0;
+    q->o.sampling.seed = (uint32_t)i;
+    q->o.sampling.ignore_eog = true;
+}
+
+static carat_session_options kept(const char *policy)
+{
+    return (carat_session_options){
+        .n_ctx = CTX, .chunk = 64, .kv_resident = KEEP, .kv_policy = policy, .draft_max = 7};
+}
+
+static void alone(carat_model *m, const char *policy, const request *q, record *r)
+{
+    const carat_session_options o = kept(policy);
+    carat_session *s;
+    carat_error e = {0};
+    *r = (record){.n = 0};
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    CHECK_OK(carat_generate(s, q->ids, q->n, &q->o, keep, r, &r->t, &e), e);
+    carat_session_close(s);
+}
+
+static carat_batch *open_batch(carat_model *m, const char *policy, int32_t pool, int32_t n_slots,
+                               int32_t checkpoint_mb)
+{
+    carat_batch_options o = {.session = kept(policy), .n_slots = n_slots};
+    carat_batch *b;
+    carat_error e = {0};
+    o.session.kv_pool = pool;
+    o.session.checkpoint_mb = checkpoint_mb;
+    CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
+    return b;
+}
+
+static void submit(carat_batch *b, const request *q, record *r)
+{
+    carat_error e = {0};
+    const carat_job j = {
+        .ids = q->ids, .n = q->n, .opt = &q->o, .fn = keep, .done = done, .user = r};
+    *r = (record){.n = 0};
+    CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
+}
+
+static void compare(const record *got, const record *want, int i)
+{
+    CHECK_EQ(got->n_done, 1);
+    CHECK_OK(got->st, got->e);
+    CHECK_MSG(got->n == want->n, "job %d: %d tokens, alone %d", i, got->n, want->n);
+    for (int k = 0; k < got->n; k++)
+        CHECK_MSG(got->ids[k] == want->ids[k], "job %d, token %d: %d, alone %d", i, k, got->ids[k],
+                  want->ids[k]);
+    CHECK_EQ(!got->t.lossy, !want->t.lossy);
+}
+
+/* All pages are free once nothing holds them. */
+static void check_pages(carat_batch *b)
+{
+    for (int32_t i = 0; i < b->n_slots; i++)
+        timeline_reset(&b->slot[i].t);
+    checkpoints_leave_page(b->store, -1);
+    CHECK_EQ(b->pool.pages.n_free, b->pool.pages.n);
+}
+
+static void answers_as_alone(const char *policy, const char *draft)
+{
+    static const int32_t pool[] = {0, 1280, 640}, budget_mb[] = {0, -1, 4};
+    carat_model *plain = open_model(NULL), *m = draft ? open_model(draft) : plain;
+    request *q = mem_calloc(JOBS, sizeof *q);
+    record *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
+    uint64_t rng = test_seed(), n_preempted = 0;
+    int n_lossy = 0;
+    CHECK(q && want && got);
+    for (int i = 0; i < JOBS; i++) {
+        draw(m, &q[i], i, &rng);
+        alone(plain, policy, &q[i], &want[i]);
+        n_lossy += want[i].t.lossy != NULL;
+        if (!draft)
+            continue;
+        alone(m, policy, &q[i], &got[i]); /* a session that drafts */
+        got[i].n_done = 1;
+        compare(&got[i], &want[i], i);
+    }
+    CHECK(n_lossy >= JOBS / 2 && n_lossy < JOBS);
+    for (int k = 0; k < 3; k++) {
+        carat_batch *b = open_batch(m, policy, pool[k], k == 1 ? 3 : 6, budget_mb[k]);
+        carat_batch_info info;
+        for (int i = 0; i < JOBS; i++)
+            submit(b, &q[i], &got[i]);
+        while (carat_batch_step(b))
+            ;
+        for (int i = 0; i < JOBS; i++)
+            compare(&got[i], &want[i], i);
+        carat_batch_get_info(b, &info, NULL, 0);
+        n_preempted += info.n_preempted;
+        CHECK(!draft || info.n_accepted > 0);
+        check_pages(b);
+        carat_batch_close(b);
+    }
+    CHECK(n_preempted > 0);
+    mem_free(q);
+    mem_free(want);
+    mem_free(got);
+    if (m != plain)
+        carat_model_close(m);
+    carat_model_close(plain);
+}
+
+TEST(conversations_that_keep_scored_pages_answer_as_if_alone)
+{
+    answers_as_alone("scored", NULL);
+}
+
+TEST(conversations_that_keep_young_pages_answer_as_if_alone)
+{
+    answers_as_alone("lru", NULL);
+}
+
+TEST(conversations_that_keep_pages_answer_alike_with_drafts)
+{
+    answers_as_alone("scored", "lookup");
+}
