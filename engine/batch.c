@@ -166,11 +166,14 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     if ((st = workspace_open(&b->w, m, &b->layout, &b->shape, &plan, e)) ||
         (st = open_rounds(b, e)))
         goto out;
-    b->info = (carat_batch_info){.n_slots = b->n_slots,
-                                 .kv_bytes = plan.kv_swa_bytes + plan.kv_global_bytes +
-                                             plan.recurrent_bytes,
-                                 .pool_tokens = b->pool.pages.n * KV_PAGE,
-                                 .pool_free = b->pool.pages.n * KV_PAGE};
+    b->info = (carat_batch_info){
+        .n_slots = b->n_slots,
+        .kv_bytes = plan.kv_swa_bytes + plan.kv_global_bytes + plan.recurrent_bytes,
+        .kept_tokens = shape_is_paged(&b->shape) ? b->shape.kv_resident : 0,
+        .policy = paging_policy(&b->shape),
+        .policy_why = b->shape.policy_why,
+        .pool_tokens = b->pool.pages.n * KV_PAGE,
+        .pool_free = b->pool.pages.n * KV_PAGE};
     *out = b;
     b = NULL;
 out:
@@ -886,6 +889,8 @@ static void use_part(carat_batch *b, slot *s, const pass_part *part)
 static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, double ms)
 {
     carat_cache_info cache = {0};
+    kv_mover_info moved;
+    kv_mover_get_info(&b->pool, &moved);
     if (b->store)
         checkpoints_info(b->store, &cache);
     pthread_mutex_lock(&b->lock);
@@ -894,6 +899,10 @@ static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, do
     b->info.n_paged_out = 0;
     b->info.pool_free = b->pool.pages.n_free * KV_PAGE;
     b->info.pool_shared = b->pool.pages.n_shared * KV_PAGE;
+    b->info.pool_host_bytes = (uint64_t)moved.n_memory * moved.page_bytes;
+    b->info.pool_file_bytes = (uint64_t)moved.n_file * moved.page_bytes;
+    b->info.n_pages_out = (uint64_t)moved.n_out;
+    b->info.n_pages_in = (uint64_t)moved.n_in;
     b->info.n_passes++;
     b->info.n_rows += n_rows;
     b->info.n_generated += n_generated;
@@ -908,6 +917,7 @@ static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, do
         b->shown[i] = (carat_slot_info){.id = j ? j->id : 0,
                                         .n_past = s->t.kv.n_past,
                                         .paged_out = s->t.kv.n_away > 0,
+                                        .n_away = s->t.kv.n_absent,
                                         .waits = j && !s->most,
                                         .n_prompt = j ? j->n : 0,
                                         .n_done = !j             ? 0

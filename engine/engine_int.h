@@ -201,6 +201,7 @@ bool shape_is_paged(const session_shape *s);
 /* Of a side's device, beside the pool. */
 uint64_t paging_bytes(const session_shape *s, const kv_layout *l, int32_t side);
 status paging_open(session_shape *s, kv_cache *c, err *e); /* a pager, if the shape has one */
+const char *paging_policy(const session_shape *s);         /* its name; static storage */
 /* Tokens of the pool of all timelines. */
 int64_t paging_pool(const session_shape *s);
 struct timeline;

@@ -36,6 +36,11 @@ static int32_t whole_pages(int64_t tokens)
 static const char *const policy_names[] = {"scored", "lru"};
 enum { POLICIES = sizeof policy_names / sizeof *policy_names };
 
+const char *paging_policy(const session_shape *s)
+{
+    return policy_names[s->kv_policy];
+}
+
 status paging_options(const carat_session_options *opt, session_shape *s, err *e)
 {
     const char *policy = opt->kv_policy ? opt->kv_policy : policy_names[KV_POLICY_SCORED];

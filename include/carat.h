@@ -935,6 +935,7 @@ typedef struct carat_slot_info {
     int64_t n_prompt, n_done, n_generated; /* n_done: of n_prompt, computed or reused */
     bool waits;     /* for room in the pool of keys: no row of it was in the last pass */
     bool paged_out; /* its keys wait in host memory */
+    int64_t n_away; /* tokens whose keys are not in the pool, because it keeps a part of them */
 } carat_slot_info;
 
 typedef struct carat_batch_info {
@@ -949,6 +950,13 @@ typedef struct carat_batch_info {
     int32_t pool_tokens, pool_free, pool_shared;
     int32_t n_paged_out;  /* slots whose keys wait in host memory */
     uint64_t n_preempted; /* how often one had to leave the pool, since open */
+    /* Of slots that keep part of their context in the pool: how much each, 0: all of it; the
+     * policy, and why it is not the one asked for ("": it is); owned by the batch. */
+    int32_t kept_tokens;
+    const char *policy, *policy_why;
+    /* Keys on the host, in memory and in a file, and pages that went there and came back, since
+     * open. */
+    uint64_t pool_host_bytes, pool_file_bytes, n_pages_out, n_pages_in;
     carat_cache_info cache;
     double pass_ms; /* time in passes, since open */
 } carat_batch_info;

@@ -253,6 +253,9 @@ usage answer_usage(const answer *a)
         u.tiles += t->n_tiles;
         u.tiles_kept += t->n_tiles_kept;
         u.dropped_p99 = t->dropped_p99 > u.dropped_p99 ? t->dropped_p99 : u.dropped_p99;
+        if (t->lossy && (!u.lossy || t->n_exact < u.exact))
+            u.exact = t->n_exact;
+        u.lossy = t->lossy ? t->lossy : u.lossy;
         u.prefill_ms += t->prefill_ms;
         u.decode_ms += t->decode_ms;
         u.queue_ms += t->queue_ms;
@@ -260,7 +263,7 @@ usage answer_usage(const answer *a)
     return u;
 }
 
-void put_sparse(const usage *u, str *o)
+static void put_sparse(const usage *u, str *o)
 {
     if (!u->sparse)
         return;
@@ -268,6 +271,18 @@ void put_sparse(const usage *u, str *o)
     json_text(o, "mode", u->sparse);
     json_number(o, "density", u->tiles ? (double)u->tiles_kept / (double)u->tiles : 1);
     json_number(o, "dropped_p99", u->dropped_p99);
+    json_close(o, '}');
+}
+
+void put_lossy(const usage *u, str *o)
+{
+    put_sparse(u, o);
+    if (!u->lossy)
+        return;
+    json_open(o, "kv_pool", '{');
+    json_text(o, "policy", u->lossy);
+    json_bool(o, "lossy", true);
+    json_int(o, "exact_tokens", u->exact);
     json_close(o, '}');
 }
 
@@ -521,7 +536,7 @@ void put_timings(const answer *a, str *o)
         json_int(o, "draft_n", u.drafted);
         json_int(o, "draft_n_accepted", u.accepted);
     }
-    put_sparse(&u, o);
+    put_lossy(&u, o);
     json_text(o, "reuse", a->n && a->choice[0].t.reuse ? a->choice[0].t.reuse : "");
     json_close(o, '}');
 }
@@ -577,7 +592,7 @@ void openai_usage(const answer *a, str *o)
     json_int(o, "accepted_prediction_tokens", u.accepted);
     json_int(o, "rejected_prediction_tokens", u.drafted - u.accepted);
     json_close(o, '}');
-    put_sparse(&u, o);
+    put_lossy(&u, o);
     json_close(o, '}');
 }
 

@@ -110,11 +110,13 @@ typedef struct usage {
     const char *sparse;                /* how attention left keys out; NULL: it did not */
     uint64_t tiles, tiles_kept;
     double dropped_p99;
+    const char *lossy; /* which policy had put keys away; NULL: none was away */
+    int64_t exact;     /* with lossy: tokens before */
     double prefill_ms, decode_ms, queue_ms;
 } usage;
 usage answer_usage(const answer *a);
-/* "sparse_attention": {...}, of a usage where keys were left out. */
-void put_sparse(const usage *u, str *o);
+/* "sparse_attention": {...} and "kv_pool": {...}, of a usage where keys were left out or away. */
+void put_lossy(const usage *u, str *o);
 /* All parts of a kind, one after the other. */
 void put_parts(str *o, const choice *c, part_kind kind);
 int32_t count_parts(const choice *c, part_kind kind);

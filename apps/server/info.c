@@ -248,6 +248,7 @@ void handle_slots(exchange *x)
         json_int(o, "n_decoded", slots[i].n_generated);
         json_bool(o, "waits_for_room", slots[i].waits);
         json_bool(o, "paged_out", slots[i].paged_out);
+        json_int(o, "n_away", slots[i].n_away);
         json_close(o, '}');
     }
     json_close(o, ']');

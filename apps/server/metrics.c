@@ -152,6 +152,10 @@ VALUE(pool_free, m->batch.pool_free)
 VALUE(pool_shared, m->batch.pool_shared)
 VALUE(paged_out, m->batch.n_paged_out)
 VALUE(preempted, m->batch.n_preempted)
+VALUE(pages_out, m->batch.n_pages_out)
+VALUE(pages_in, m->batch.n_pages_in)
+VALUE(pool_host_bytes, m->batch.pool_host_bytes)
+VALUE(pool_file_bytes, m->batch.pool_file_bytes)
 VALUE(checkpoints, m->batch.cache.n_checkpoints)
 VALUE(checkpoint_bytes, m->batch.cache.checkpoint_bytes)
 VALUE(files, m->batch.cache.n_files)
@@ -186,6 +190,11 @@ static const model_row rows[] = {
      value_pool_shared},
     {"kv_paged_out", "gauge", "Conversations whose keys wait in host memory.", value_paged_out},
     {"kv_preempted_total", "counter", "How often one had to leave the pool.", value_preempted},
+    {"kv_pages_out_total", "counter", "Pages of keys copied to the host.", value_pages_out},
+    {"kv_pages_in_total", "counter", "Those that came back.", value_pages_in},
+    {"kv_host_bytes", "gauge", "Memory of the host for keys outside the pool.",
+     value_pool_host_bytes},
+    {"kv_host_file_bytes", "gauge", "The same in a file.", value_pool_file_bytes},
     {"checkpoints", "gauge", "States of conversations to go back to.", value_checkpoints},
     {"checkpoint_bytes", "gauge", "Memory for them.", value_checkpoint_bytes},
     {"checkpoint_files", "gauge", "Those kept on disk.", value_files},

@@ -59,6 +59,18 @@ static const option table[] = {
     OPT_INT(serve_options, kv_pool, "kv-pool", 0, "N", 1, 1 << 30,
             "tokens of keys and values that all requests share; those without room wait (default: "
             "a whole context for each)"),
+    OPT_STR(
+        serve_options, kv_policy, "kv-policy", 0, "NAME",
+        "a conversation keeps part of its keys in the pool, the rest on the host, and its answers "
+        "change: scored (those that the model attends to) or lru (default: it keeps all)"),
+    OPT_INT(serve_options, kv_keep, "kv-keep", 0, "N", 1, 1 << 30,
+            "with --kv-policy: tokens that each keeps (default: an equal share of the pool)"),
+    OPT_INT(serve_options, kv_tau, "kv-tau", 0, "N", 1, 1 << 20,
+            "with --kv-policy: tokens between two choices (default: 64)"),
+    OPT_INT(
+        serve_options, kv_host_mb, "kv-host-mb", 0, "N", 1, 1 << 30,
+        "most MiB on the host for keys that left the pool; beyond it they go to --kv-cache-dir, "
+        "or the request ends (default: any)"),
     OPT_STR(serve_options, alias, "alias", 0, "NAME", "the model's name for clients"),
     OPT_STR(serve_options, api_key, "api-key", 0, "KEY", "the key that clients must send"),
     OPT_STR(serve_options, api_key_file, "api-key-file", 0, "FILE", "the same, one key per line"),

@@ -45,7 +45,7 @@ static status tell_plan(const served *m, const carat_model *model, const carat_b
     carat_model_info info;
     carat_memory_plan p;
     char states[160];
-    bool pool = batch->session.kv_pool > 0;
+    bool pool = batch->session.kv_pool > 0 || batch->session.kv_resident;
     carat_status st =
         pool ? carat_plan_batch(model, batch, &p, e) : carat_plan(model, &batch->session, &p, e);
     if (st)
@@ -105,10 +105,18 @@ static void describe(served *m, const served_ask *ask, carat_batch *b)
     const serve_options *o = m->s->o;
     carat_session_options so = m->session;
     m->n_ctx = so.n_ctx = carat_batch_n_ctx(b);
+    carat_batch_info info;
+    carat_batch_get_info(b, &info, NULL, 0);
     so.kv_pool = 0; /* the plan of one slot */
-    if (o->kv_pool) {
-        carat_batch_info info;
-        carat_batch_get_info(b, &info, NULL, 0);
+    so.kv_resident = info.kept_tokens;
+    if (info.kept_tokens) {
+        log_line(m->s,
+                 "pool of keys: %d tokens for %d slots of up to %d, each with at most %d in it "
+                 "(%s%s%s); "
+                 "longer conversations are lossy",
+                 info.pool_tokens, info.n_slots, m->n_ctx, info.kept_tokens, info.policy,
+                 info.policy_why[0] ? ", because " : "", info.policy_why);
+    } else if (o->kv_pool) {
         log_line(m->s,
                  "pool of keys: %d tokens for %d slots of up to %d; those without room wait in the "
                  "queue or in host memory",
@@ -148,6 +156,11 @@ static status load(served *m, const served_ask *ask, err *e)
     cache_options_apply(&o->cache, &bo.session);
     draft_options_apply(&o->draft, &mo, &bo.session);
     bo.session.sparse = o->sparse;
+    if (o->kv_policy || o->kv_keep)
+        bo.session.kv_resident = o->kv_keep ? (int32_t)o->kv_keep : -1;
+    bo.session.kv_policy = o->kv_policy;
+    bo.session.kv_tau = (int32_t)o->kv_tau;
+    bo.session.kv_host_mb = (int32_t)o->kv_host_mb;
     m->session = bo.session;
     l.batch = bo;
     mo.planned = before_weights; /* instead of that of device_options_apply */
