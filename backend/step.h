@@ -117,7 +117,10 @@ typedef struct recur_seq {
 /* What attention leaves out for the rows of one sequence (sparse.h). All zero: nothing. */
 struct sparse_tally;
 typedef struct sparse_rule {
-    float skip;                 /* skip-softmax: the factor of the limit; 0: off */
+    float skip;       /* skip-softmax: the factor of the limit; 0: off */
+    int32_t tile;     /* skip-softmax: keys of a tile; 0: SPARSE_TILE */
+    float alpha;      /* block selection: the threshold, up to 1; 0: off. Of prompts' rows alone */
+    int32_t n_prompt; /* block selection: keys of the whole prompt */
     struct sparse_tally *tally; /* [layers], memory of the host: what was left out is added there;
                                    NULL: it is not counted */
 } sparse_rule;

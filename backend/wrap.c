@@ -54,6 +54,7 @@ typedef struct wrapper {
     unsigned char *dev_scratch; /* the pass's scratch, while the reference runs */
     const step *dev_step;
     step host_step;
+    sparse_rule host_sparse[STEP_SEQS_MAX];
     recur_base *host_recur; /* mirrors, [n_seqs][n_recur] */
     kv_view host_view;
     rope host_rope;
@@ -174,6 +175,21 @@ static const rope *mirror_rope(wrapper *w, pass *p, const rope *r)
     return &w->host_rope;
 }
 
+/* The reference leaves out what the device would. */
+static void mirror_rules(wrapper *w, const kv_view *kv)
+{
+    step *st = &w->host_step;
+    const device *d = w->inner;
+    int32_t tile = d->sparse_tile ? d->sparse_tile(d, kv) : 0;
+    if (!st->sparse || !d->sparse_tile)
+        return;
+    for (int32_t i = 0; i < st->n_seqs; i++) {
+        w->host_sparse[i] = st->sparse[i];
+        w->host_sparse[i].tile = tile;
+    }
+    st->sparse = st->prompt && tile ? w->host_sparse : NULL;
+}
+
 /* Mirrors the whole store of every sequence, and points the pass to a step with the mirrors. */
 static const kv_view *mirror_view(wrapper *w, pass *p, const kv_view *kv)
 {
@@ -195,6 +211,7 @@ static const kv_view *mirror_view(wrapper *w, pass *p, const kv_view *kv)
     w->host_step = *st;
     w->host_step.kv = base;
     p->st = &w->host_step;
+    mirror_rules(w, kv);
     w->host_view = *kv;
     if (kv->k_rope)
         w->host_view.k_rope = mirror_rope(w, p, kv->k_rope);
@@ -780,6 +797,12 @@ static bool w_one_stream(const device *d, const kv_view *kv)
     return w->inner->one_stream(w->inner, kv);
 }
 
+static int32_t w_sparse_tile(const device *d, const kv_view *kv)
+{
+    const wrapper *w = d->self;
+    return w->inner->sparse_tile(w->inner, kv);
+}
+
 static kernel_speed w_product_kernel(const device *d, const weight *wt, char *text, size_t cap)
 {
     const wrapper *w = d->self;
@@ -901,6 +924,7 @@ static void add_optional(device *d, const device *inner)
     d->moved = inner->moved ? w_moved : NULL;
     d->keep_rows = inner->keep_rows ? w_keep_rows : NULL;
     d->settle = inner->settle ? w_settle : NULL;
+    d->sparse_tile = inner->sparse_tile ? w_sparse_tile : NULL;
     d->sum_pages = inner->sum_pages ? w_sum_pages : NULL;
     d->host_alloc = inner->host_alloc ? w_host_alloc : NULL;
     d->host_free = inner->host_free ? w_host_free : NULL;

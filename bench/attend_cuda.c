@@ -2,6 +2,7 @@
  *
  *     bench_attend_cuda [ROWS] [SHAPE] [FORMAT] [DEPTH]     default: 1 row; parts of the names
  *     bench_attend_cuda many [SHAPE] [FORMAT] [ROWS]        default: f16, 2048 rows
+ *     bench_attend_cuda sparse [SHAPE] [FORMAT] [ROWS]      default: f16, 2048 rows
  *     bench_attend_cuda verify [SHAPE] [FORMAT]
  *     bench_attend_cuda pages [SHAPE] [FORMAT] [ROWS]       default: 1 row; over 64, a prompt
  *     bench_attend_cuda moves [SHAPE] [FORMAT]
@@ -16,6 +17,9 @@
  * turns: medians, products per second, their share of cuBLAS's rate in bf16, and the distance of
  * the kernels' results. Where values are raw keys, one stream has a line of its own, with its speed
  * relative to two.
+ *
+ * sparse: a prompt's chunk of rows in one layer without a window, where every tenth tile of 128
+ * keys has nearly all of the soft max: exact, by skip-softmax, in turns: medians and ratios.
  *
  * verify: 1 to 32 rows over short and long contexts, in FORMAT (default: f16 as a GPU of 9.0 keeps
  * it): by the kernels of other GPUs, by split_hopper.cu alone, and as the device chooses; the ratio
@@ -349,7 +353,8 @@ static double compare(bench *b, int shape, int32_t depth, double two)
 typedef struct chunk {
     int32_t depth, rows;
 } chunk;
-static double many_rows(bench *b, int shape, chunk k, const kv_words *words, double two)
+/* Opens a layer and a prompt's pass of its last rows. */
+static void open_prompt(bench *b, int shape, chunk k, const kv_words *words)
 {
     static int32_t ids[MANY_ROWS];
     bool one = !strcmp(words->single, "on");
@@ -374,11 +379,14 @@ static double many_rows(bench *b, int shape, chunk k, const kv_words *words, dou
     begin_at(b, k.depth, k.rows);
     check(kv_batch_add(&b->b, &b->c, ids, k.rows, NULL, KV_WANT_NONE, &e), &e);
     b->b.st.prompt = true;
-    printf("%-16s %7d  %s", shapes[shape].name, k.depth, one ? "one" : "two");
+}
+static double many_rows(bench *b, int shape, chunk k, const kv_words *words, double two)
+{
+    open_prompt(b, shape, k, words);
+    printf("%-16s %7d  %s", shapes[shape].name, k.depth,
+           strcmp(words->single, "on") ? "two" : "one");
     double best = compare(b, shape, k.depth, two);
-    kv_batch_free(&b->b);
-    kv_close(&b->c);
-    kv_layout_free(&b->l);
+    close_layers(b);
     return best;
 }
 
@@ -403,6 +411,80 @@ static void many(bench *b, const char *only, const char *type, int32_t rows)
                 many_rows(b, s, k, &one, ms);
         }
     c->hopper = usual;
+}
+
+/* ---- Keys that are left out ----------------------------------------------------------------- */
+
+/* Random rows; those of one tile in `every` have `common` added to all elements. Queries have a
+ * common part too, so that these tiles have the large scores. */
+enum { PLANTED = 10, TILE = 128 };
+static void plant(device *d, void *to, size_t n_rows, kv_format f, int32_t dim, size_t every,
+                  float common)
+{
+    uint64_t rng = 5, row = 0;
+    size_t n = every * TILE;
+    num_row_bytes(f.type, (uint64_t)dim, &row);
+    float *x = mem_alloc(n * (size_t)dim * sizeof *x);
+    char *block = mem_alloc(n * row);
+    if (!x || !block)
+        exit(1);
+    for (size_t i = 0; i < n * (size_t)dim; i++)
+        x[i] = (float)rng_normal(&rng) * 0.2f + (i / (size_t)dim < TILE ? common : 0);
+    if (f.rot)
+        num_rotate(x, (int64_t)n * dim);
+    num_format_of(f.type)->encode(x, block, (int64_t)n * dim);
+    for (size_t at = 0; at < n_rows; at += n)
+        d->upload(d, (char *)to + at * row, block, (n_rows - at < n ? n_rows - at : n) * row);
+    mem_free(x);
+    mem_free(block);
+}
+
+/* Medians of the pass by each rule in turn, exact first. */
+static void by_rules(bench *b, int shape, int32_t rows, const sparse_rule *const *rule, int n,
+                     double *median)
+{
+    double ms[4][MANY_REPS];
+    for (int i = -1; i < MANY_REPS; i++)
+        for (int k = 0; k < n; k++) {
+            b->b.st.sparse = rule[k];
+            double t = once(b, shape, rows, NULL);
+            if (i >= 0)
+                ms[k][i] = t;
+        }
+    b->b.st.sparse = NULL;
+    for (int k = 0; k < n; k++) {
+        qsort(ms[k], MANY_REPS, sizeof *ms[k], ascending);
+        median[k] = ms[k][MANY_REPS / 2];
+    }
+}
+
+static void left_out(bench *b, const char *only, const char *type, int32_t rows)
+{
+    const sparse_rule skip = {.skip = 500}, never = {.skip = 1e-37f};
+    const sparse_rule *const rule[] = {NULL, &skip, &never};
+    printf("%s, %d rows, %s; every %dth tile counts\n", b->d->name, rows, type, PLANTED);
+    printf("%-16s %7s  %3s  %9s  %9s %6s  %13s %6s\n", "shape", "depth", "", "exact", "skip",
+           "ratio", "none skipped", "ratio");
+    for (int s = 0; s < SHAPES; s++)
+        for (int i = 1; i < MANY_DEPTHS; i++) {
+            bool one = shapes[s].k_is_v;
+            kv_words words = {.k = type, .single = one ? "on" : "off"};
+            double ms[3];
+            if (!strstr(shapes[s].name, only) || shapes[s].window)
+                continue;
+            open_prompt(b, s, (chunk){many_depths[i], rows}, &words);
+            const kv_view *v = &b->l.view[0];
+            plant(b->d, b->c.base[0].k, (size_t)v->n_slots * (size_t)v->n_head_kv,
+                  (kv_format){v->k_type, v->k_rot}, v->head_dim, PLANTED, 1);
+            plant(b->d, b->scratch, (size_t)rows * (size_t)shapes[s].n_head,
+                  (kv_format){NUM_F32, 0}, v->head_dim, 1, 0.2f);
+            by_rules(b, s, rows, rule, 3, ms);
+            printf("%-16s %7d  %s  %6.3f ms  %6.3f ms %6.2f  %10.3f ms %6.2f\n", shapes[s].name,
+                   many_depths[i], one ? "one" : "two", ms[0], ms[1], ms[0] / ms[1], ms[2],
+                   ms[0] / ms[2]);
+            fflush(stdout);
+            close_layers(b);
+        }
 }
 
 /* ---- Some rows ---------------------------------------------------------------------------- */
@@ -665,10 +747,12 @@ int main(int argc, char **argv)
     bool verified = argc > 1 && !strcmp(argv[1], "verify");
     bool paged = argc > 1 && !strcmp(argv[1], "pages");
     bool moved = argc > 1 && !strcmp(argv[1], "moves");
-    bool named = prompt || verified || paged || moved;
+    bool sparse = argc > 1 && !strcmp(argv[1], "sparse");
+    bool named = prompt || verified || paged || moved || sparse;
     int32_t rows = argc > 1 && !named ? atoi(argv[1]) : 1, fourth = argc > 4 ? atoi(argv[4]) : 0;
     const char *shape = argc > 2 ? argv[2] : "", *format = argc > 3 ? argv[3] : "";
-    if (rows < 1 || rows > MANY_ROWS || fourth < 0 || ((prompt || paged) && fourth > MANY_ROWS))
+    if (rows < 1 || rows > MANY_ROWS || fourth < 0 ||
+        ((prompt || paged || sparse) && fourth > MANY_ROWS))
         return 2;
     check(device_open_cuda(&b.d, NULL, &e), &e);
     b.key = &b;
@@ -682,6 +766,8 @@ int main(int argc, char **argv)
         compare_moves(&b, shape, format);
     else if (paged)
         compare_pages(&b, shape, format, fourth ? fourth : 1);
+    else if (sparse)
+        left_out(&b, shape, *format ? format : "f16", fourth ? fourth : MANY_ROWS);
     else if (prompt)
         many(&b, shape, *format ? format : "f16", fourth ? fourth : MANY_ROWS);
     else

@@ -5,24 +5,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool has_global_layers(const carat_model *m)
-{
-    for (int32_t i = 0; i < m->core.n_kv; i++)
-        if (!m->core.kv[i].window)
-            return true;
-    return false;
-}
-
+/* Formats that a device's kernels do not take are refused by its passes. */
 static status check_support(const carat_model *m, const char *text, err *e)
 {
-    for (int32_t i = 0; i < m->n_sides; i++)
-        if (device_bare(model_device(m, i))->kind == DEVICE_CUDA)
-            return err_set(
-                e, E_UNSUPPORTED,
-                "sparse attention '%s': it has kernels for CPUs alone, and this model is "
-                "on %s",
-                text, model_device(m, i)->name);
-    if (!has_global_layers(m))
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->core.n_kv; i++) {
+        const kv_spec *s = &m->core.kv[i];
+        const device *d = m->core.dev[s->side];
+        const kv_view view = {.k_type = NUM_F16,
+                              .v_type = NUM_F16,
+                              .n_head_kv = s->n_head_kv,
+                              .head_dim = s->head_dim,
+                              .wide = s->wide};
+        if (s->window)
+            continue;
+        n++;
+        if (d->sparse_tile && !d->sparse_tile(d, &view))
+            return err_set(e, E_UNSUPPORTED,
+                           "sparse attention '%s': %s has no kernel for heads of %d that leaves "
+                           "keys out (GPUs of compute capability 9.0 have, for 128, 256 and 512)",
+                           text, d->name, s->head_dim);
+    }
+    if (!n)
         return err_set(e, E_UNSUPPORTED,
                        "sparse attention '%s': every attention layer of %s has a window, and "
                        "windows are computed whole",

@@ -521,13 +521,14 @@ static void attend_head(void *arg, int32_t chunk, int32_t thread)
     const sparse_rule *rule = sparse_rule_of(a->p->st, rs, kv, r);
     sparse_walk walk = {.top = -INFINITY, .limit = sparse_limit(rule, s.hi - s.lo)};
     double top = -INFINITY, total = 0;
+    int32_t tile = rule && rule->tile ? rule->tile : SPARSE_TILE;
 
     memset(sum, 0, (size_t)n * sizeof *sum);
     for (int64_t t = s.lo; t < s.hi; t++)
         top = larger(top, score_key(a, &x, t, thread));
     for (int64_t from = s.lo, end; from < s.hi; from = end) {
         double tile_top = -INFINITY;
-        end = (from / SPARSE_TILE + 1) * SPARSE_TILE;
+        end = (from / tile + 1) * tile;
         end = end < s.hi ? end : s.hi;
         for (int64_t t = from; rule && t < end; t++)
             tile_top = larger(tile_top, score_key(a, &x, t, thread));

@@ -422,6 +422,7 @@ static void wgmma(const cuda_device *c, hopper_args x)
 typedef struct prompt_rows {
     rowset rs;
     attend_args a;
+    dev_sparse sparse;
 } prompt_rows;
 static prompt_rows rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t n)
 {
@@ -441,7 +442,7 @@ static prompt_rows rows_of(const rowset *rs, attend_args a, int32_t row0, int32_
     d->n = a.q.rows = a.o.rows = n;
     a.q.at += row0 * a.q.stride;
     a.o.at += row0 * a.o.stride;
-    return (prompt_rows){of, a};
+    return (prompt_rows){.rs = of, .a = a};
 }
 
 /* Rows of one sequence, a slice of their keys at a time; slices are as equal as possible. */
@@ -459,6 +460,7 @@ static void attend_slices(const cuda_device *c, const prompt_rows *s, const kv_v
                      .k = to,
                      .v = values_stay(kv) ? NULL : to + elements};
     hopper_args h = {.a = *a,
+                     .sparse = s->sparse,
                      .slice = {.k = x.k,
                                .v = x.v,
                                .values_room = kv->n_slots,
@@ -486,7 +488,7 @@ static void attend_run(const cuda_device *c, const prompt_rows *s, const kv_view
     if (path == ATTEND_SLICES)
         attend_slices(c, s, kv, temp);
     else if (path == ATTEND_WGMMA)
-        wgmma(c, (hopper_args){s->a, {.until = INT32_MAX, .first = true, .last = true}});
+        wgmma(c, (hopper_args){s->a, {.until = INT32_MAX, .first = true, .last = true}, s->sparse});
     else
         cu_flash(c->stream, s->a);
     if (kv->v_rot && !kv->single)
@@ -502,14 +504,18 @@ static int32_t run_of(const rowset *rs, int32_t r)
     return end - r;
 }
 
-/* Rows of one or several prompts. A launch with slices has one sequence. */
-static void attend_many(const cuda_device *c, const chunk_args *x, const rowset *rs,
-                        const kv_view *kv, void *temp)
+/* Rows of one or several prompts. A launch with slices has one sequence, and so has one that leaves
+ * keys out. */
+static void attend_many(pass *p, const chunk_args *x, const kv_view *kv, void *temp)
 {
-    bool slices = cuda_attend_path(c, kv, false) == ATTEND_SLICES;
+    const cuda_device *c = cuda_of(p);
+    const rowset *rs = p->rows;
+    bool slices = cuda_attend_path(c, kv, false) == ATTEND_SLICES, sparse = cuda_sparse_any(p, kv);
     for (int32_t r = 0, n; r < rs->n; r += n) {
-        n = slices ? run_of(rs, r) : rs->n;
+        n = slices || sparse ? run_of(rs, r) : rs->n;
         prompt_rows s = rows_of(rs, x->a, r, n);
+        if (sparse)
+            s.sparse = cuda_sparse_of(p, kv, rs->seq[r]);
         attend_run(c, &s, kv, temp);
     }
 }
@@ -528,6 +534,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     size_t shared = ((size_t)group * (2 * (size_t)d + 64) + made) * sizeof(float);
     bool turns = kv->k_rot && !kv->single;
     if (!readable(p, kv))
+        return;
+    if (!cuda_sparse_allowed(p, kv))
         return;
     if (!tiles && (group > 64 || shared > (size_t)c->shared_max)) {
         err_set(&p->e, E_UNSUPPORTED, "attention of %d query heads of %d per KV head on CUDA",
@@ -571,7 +579,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         attend_few(p, x, split, keys, at_a_time, copy);
         cuda_quant_keep(p, o.at, copy);
     } else if (tiles) {
-        attend_many(c, &x, p->rows, kv, temp);
+        attend_many(p, &x, kv, temp);
     } else {
         cu_attend(c->stream, *a);
         if (kv->v_rot)

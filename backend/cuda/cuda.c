@@ -335,6 +335,7 @@ static void cuda_end(device *d, pass *p)
         cuda_forget_waiting(c);
     else
         cuda_settle(c);
+    cuda_take_tallies(c, p);
 }
 
 /* ---- Opening and closing ------------------------------------------------------------------ */
@@ -364,6 +365,7 @@ static void cuda_close(device *d)
         cudaFree(c->launch.ticket);
     if (c->maxima)
         cudaFree(c->maxima);
+    cuda_close_tallies(c);
     if (c->sift)
         cudaFreeHost(c->sift);
     if (c->stream)
@@ -440,6 +442,8 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     if (!r)
         r = open_sift(c);
     if (!r)
+        r = (cudaError_t)cuda_open_tallies(c);
+    if (!r)
         r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() | cu_one_init() |
                           cu_experts_init() | cu_rows_init() |
                           cu_flash_init(c->facts.shared_block, &c->flash_widest) |
@@ -473,6 +477,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .acts = (1u << ACT_KINDS) - 1,
         .prompts_apart = true,
         .one_stream = cuda_one_stream,
+        .sparse_tile = cuda_sparse_tile,
         .chunk_rows = 2048,
         .loads_gathered = true,
         .self = c,

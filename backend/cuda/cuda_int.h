@@ -618,7 +618,16 @@ int cu_split_hopper_init(void);
 void cu_flash(cudaStream_t s, attend_args a);
 int cu_flash_init(int largest, int *widest);
 /* Slices begin at multiples of SLICE_KEYS, the longest tile. */
-enum { SLICE_CARRY = 5, SLICE_KEYS = 128 };
+/* What rows of one sequence leave out (sparse.h), in kernels of 9.0. */
+enum {
+    SPARSE_COUNTS = 163, /* 64-bit counters: tiles, kept tiles, the bins of a sparse_tally */
+    SPARSE_TALLIES = 256 /* tallies on the device: of sequences times layers of a pass */
+};
+typedef struct dev_sparse {
+    float skip;                /* sparse_rule.skip; 0: no tile is dropped */
+    unsigned long long *tally; /* [SPARSE_COUNTS]; NULL: nothing is counted */
+} dev_sparse;
+enum { SLICE_CARRY = 7, SLICE_KEYS = 128 };
 /* Which keys a kernel of flash*_hopper.cu takes at a time. Between the slices of a row, o holds its
  * sum of values, not yet divided, and `carry` the rest. */
 typedef struct attend_slice {
@@ -630,13 +639,14 @@ typedef struct attend_slice {
                               last */
     bool first, last;      /* of its rows */
     float *carry; /* [rows, heads][SLICE_CARRY]: largest score; sums of exponentials of the four
-                     threads that share a row */
+                     threads that share a row; what a certificate needs, and dropped tiles */
 } attend_slice;
 /* The same for f16 in two streams, heads of 128, 256 and 512, on GPUs of capability 9.0, and on
  * those alone. */
 typedef struct hopper_args {
     attend_args a;
     attend_slice slice;
+    dev_sparse sparse; /* skip above 0: of one sequence alone */
 } hopper_args;
 void cu_flash128_hopper(cudaStream_t s, hopper_args x);
 void cu_flash256_hopper(cudaStream_t s, hopper_args x);
@@ -771,6 +781,11 @@ typedef struct cuda_device {
     graph_slot *recording;
     uint64_t graph_clock;
     bool no_graphs; /* the runtime cannot record */
+    /* Counters of what attention leaves out, of the pass under way: [SPARSE_TALLIES], the first
+     * n_tallies in use. They are added to `tally` at the pass's end. */
+    unsigned long long *tally_at, *tally_host; /* device; pinned; NULL: no pass has needed them */
+    struct sparse_tally *tally[SPARSE_TALLIES];
+    int32_t n_tallies;
     char name[320];
 } cuda_device;
 
@@ -855,6 +870,16 @@ typedef enum attend_path {
 } attend_path;
 attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows);
 bool cuda_one_stream(const device *d, const kv_view *kv);
+
+/* sparse.c: attention that leaves keys out. */
+int32_t cuda_sparse_tile(const device *d, const kv_view *kv);
+bool cuda_sparse_any(const pass *p, const kv_view *kv); /* does a sequence of the pass? */
+bool cuda_sparse_allowed(pass *p, const kv_view *kv);   /* false: an error of the pass */
+dev_sparse cuda_sparse_of(pass *p, const kv_view *kv, int32_t seq);
+int cuda_open_tallies(cuda_device *c); /* a CUDA error, or 0 */
+void cuda_close_tallies(cuda_device *c);
+/* Waits for the pass and adds what it has left out to its rules' tallies. */
+void cuda_take_tallies(cuda_device *c, pass *p);
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
 

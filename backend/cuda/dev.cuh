@@ -346,6 +346,11 @@ DEV float fast_exp2(float x)
 {
     return exp2f(x);
 }
+/* A NaN if one of them is. */
+DEV float max_nan(float a, float b)
+{
+    return a != a ? a : b != b ? b : fmaxf(a, b);
+}
 /* c = from + a b; the other products add to c. */
 DEV void mma_s8_k32(int *c, const uint32_t *a, const uint32_t *b, int from)
 {
@@ -483,6 +488,12 @@ DEV float fast_exp2(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEV float max_nan(float a, float b)
+{
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     return y;
 }
 /* c = from + a b: c need not be set first. */

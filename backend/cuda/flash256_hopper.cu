@@ -24,6 +24,8 @@ static_assert(FETCH_REGISTERS + 2 * ATTEND_REGISTERS <= 504, "registers");
 
 struct notes {
     uint64_t k_full[2], k_free[2], v_full[2], v_free[2];
+    uint64_t voted[2][2];   /* SPARSE, per attending warpgroup and parity of the tile */
+    uint32_t live[2][2][4]; /* per warp: does any of its 16 pairs keep the tile? */
     sights<PAIRS> sees;
 };
 struct tiles {
@@ -108,12 +110,6 @@ DEV void multiply_values(tiles &s, float (&o)[128], const uint32_t (&p)[4][4], i
         wg_mma_256(o, p[i], v + i * 16 * ROW_BYTES / 16);
     wg_commit();
 }
-DEV void release(uint64_t *bar)
-{
-    if (lane_id() == 0)
-        bar_arrive(bar);
-}
-
 /* Scores in the layout of a product's result to f16 in the layout of its first factor. */
 DEV void to_f16(const float (&x)[32], uint32_t (&p)[4][4])
 {
@@ -148,58 +144,68 @@ DEV void load_sums(const block &b, float (&o)[128], int m0)
     }
 }
 
-DEV void attend(const block &b, tiles &s, int half)
+template <bool SPARSE> DEV void attend(const block &b, tiles &s, int half)
 {
     int lane = lane_id(), m0 = 64 * half + 16 * ((int)(threadIdx.x >> 5) & 3) + (lane >> 2);
     float o[128], x[32], keep[2];
     uint32_t p[4][4];
-    softmax sm[2] = {softmax_begin(b, m0), softmax_begin(b, m0 + 8)};
+    progress pr = progress_begin<SPARSE>(b, m0);
 #pragma unroll
     for (int i = 0; i < 128; i++)
         o[i] = 0;
     walk w = walk_begin(b);
     if (walk_on(b, w)) {
+        bool live = true; /* the tile whose P is at hand */
         multiply_keys(s, x, half, 0);
         if (!b.slice.first)
             load_sums(b, o, m0);
         wg_wait<0>();
         hold(x);
-        release(&s.n.k_free[0]);
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            mask(b, x, w, m0 + 8 * h, h);
-            keep[h] = exponentials(x, sm[h], h);
-        }
+        warp_arrive(&s.n.k_free[0]);
+        soften<SPARSE>(b, s.n, x, pr, keep, w, half, 0);
+        if constexpr (SPARSE)
+            live = any_keeps(s.n, half, 0);
         worth(o, keep);
         to_f16(x, p);
         int turn = 0;
         for (; walk_on(b, w); turn++) {
-            multiply_keys(s, x, half, turn + 1);
-            multiply_values(s, o, p, turn);
-            wg_wait<1>();
-            hold(x);
-            release(&s.n.k_free[(turn + 1) & 1]);
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                mask(b, x, w, m0 + 8 * h, h);
-                keep[h] = exponentials(x, sm[h], h);
+            if (!SPARSE || live) {
+                multiply_keys(s, x, half, turn + 1);
+                multiply_values(s, o, p, turn);
+                wg_wait<1>();
+                hold(x);
+                warp_arrive(&s.n.k_free[(turn + 1) & 1]);
+                soften<SPARSE>(b, s.n, x, pr, keep, w, half, turn + 1);
+                wg_wait<0>();
+                hold(o);
+            } else {
+                multiply_keys(s, x, half, turn + 1);
+                wg_wait<0>();
+                hold(x);
+                warp_arrive(&s.n.k_free[(turn + 1) & 1]);
+                soften<SPARSE>(b, s.n, x, pr, keep, w, half, turn + 1);
+                bar_wait(&s.n.v_full[turn & 1], turn >> 1 & 1);
             }
-            wg_wait<0>();
-            hold(o);
-            release(&s.n.v_free[turn & 1]);
+            warp_arrive(&s.n.v_free[turn & 1]);
+            if constexpr (SPARSE)
+                live = any_keeps(s.n, half, turn + 1);
             worth(o, keep);
             to_f16(x, p);
         }
-        multiply_values(s, o, p, turn);
-        wg_wait<0>();
-        hold(o);
+        if (!SPARSE || live) {
+            multiply_values(s, o, p, turn);
+            wg_wait<0>();
+            hold(o);
+        }
     } else if (!b.slice.first) {
         load_sums(b, o, m0);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int m = m0 + 8 * h;
-        float by = softmax_end(b, sm[h], m);
+        if constexpr (SPARSE)
+            votes_end(b, pr.of[h], pr.sm[h], m);
+        float by = softmax_end(b, pr.sm[h], m);
         if (m >= b.n_pairs)
             continue;
         float *to = sums_of(b, m, 0, D);
@@ -218,6 +224,8 @@ DEV void barriers(notes &n)
         bar_init(&n.v_full[i], GROUP_THREADS);
         bar_init(&n.k_free[i], 8); /* warps */
         bar_init(&n.v_free[i], 8);
+        bar_init(&n.voted[0][i], 4);
+        bar_init(&n.voted[1][i], 4);
     }
 }
 
@@ -225,6 +233,7 @@ DEV void barriers(notes &n)
  * grid:   tile of 128 pairs x KV head
  * shared: Q, twice 64 keys and 64 values: 194 KB
  * bound:  shared memory, which an S of 64 keys reads as long as it is multiplied */
+template <bool SPARSE>
 __global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(hopper_args x)
 {
     DYN_SHARED(uint8_t, mem);
@@ -242,18 +251,22 @@ __global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(h
         fetch(b, s);
     } else {
         registers_more<ATTEND_REGISTERS>();
-        attend(b, s, role - 1);
+        attend<SPARSE>(b, s, role - 1);
     }
 }
 
 extern "C" int cu_flash256_hopper_init(void)
 {
-    return allow_shared(flash256_hopper_kernel, SHARED_BYTES);
+    return allow_shared(flash256_hopper_kernel<false>, SHARED_BYTES) |
+           allow_shared(flash256_hopper_kernel<true>, SHARED_BYTES);
 }
 
 extern "C" void cu_flash256_hopper(cudaStream_t s, hopper_args x)
 {
     int pairs = x.a.q.rows * (x.a.n_head / x.a.kv.n_head_kv);
     dim3 grid((unsigned)((pairs + PAIRS - 1) / PAIRS), (unsigned)x.a.kv.n_head_kv);
-    LAUNCH(flash256_hopper_kernel, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, x);
+    if (x.sparse.skip > 0)
+        LAUNCH(flash256_hopper_kernel<true>, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, x);
+    else
+        LAUNCH(flash256_hopper_kernel<false>, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, x);
 }

@@ -7,6 +7,9 @@
  *
  *     K: 4 units of 128 columns, one tile ahead        V: 4 units of 16 keys
  *
+ * SPARSE (flash_hopper.cuh): values of a tile are fetched after the vote of all 64 pairs, and not
+ * at all if they all drop it.
+ *
  * A block has 64 pairs (row, head), as in flash.cu. Its warpgroups meet at barriers in shared
  * memory only. So the tensor cores multiply S of one tile and P V of the one before while
  * exponentials are taken, and copies never stop. The maximum of a pair is reduced over four lanes.
@@ -37,9 +40,11 @@ using spot = place<KEYS>;
 struct notes {
     uint64_t k_full[UNITS], k_free[UNITS], v_full[UNITS], v_free[UNITS];
     uint64_t p_full[2], p_free[2], all_summed;
+    uint64_t voted[2];
     float keep[2][PAIRS]; /* the factor of O at the new maximum */
     float by[PAIRS];      /* the factor of O at the end */
     uint32_t grown[2][4]; /* per warp: is any `keep` of its 16 pairs other than 1? */
+    uint32_t live[2][4];  /* SPARSE, per warp: does any of its 16 pairs keep the tile? */
     sights<PAIRS> sees;
 };
 struct tiles {
@@ -57,6 +62,7 @@ DEV void barriers(notes &n)
         bar_init(&n.v_free[u], 8);
     }
     for (int i = 0; i < 2; i++) {
+        bar_init(&n.voted[i], 4); /* warps */
         bar_init(&n.p_full[i], GROUP_THREADS);
         bar_init(&n.p_free[i], 2 * GROUP_THREADS); /* every reader of `keep` arrives */
     }
@@ -70,8 +76,8 @@ DEV void fetch_keys(const block &b, tiles &s, const spot &p, int unit, int turn)
     bar_wait(&s.n.k_free[unit], (turn & 1) ^ 1);
 #pragma unroll
     for (int n = 0; n < 4; n++)
-        fetch_key<D>(s.k[unit] + fetch_offset() + 16 * n * ROW_BYTES, p.k,
-                     row_of_key(b, p.k_at, n), p.in >> n & 1, 2 * unit, 2, BLOCK_BYTES);
+        fetch_key<D>(s.k[unit] + fetch_offset() + 16 * n * ROW_BYTES, p.k, row_of_key(b, p.k_at, n),
+                     p.in >> n & 1, 2 * unit, 2, BLOCK_BYTES);
     bar_arrive_copied(&s.n.k_full[unit]);
 }
 
@@ -83,8 +89,15 @@ DEV void fetch_values(const block &b, tiles &s, const spot &p, int unit, int tur
     bar_arrive_copied(&s.n.v_full[unit]);
 }
 
-DEV void fetch(const block &b, tiles &s)
+/* SPARSE: does any pair keep the tile that was voted on? */
+DEV bool any_keeps(const notes &n, int which)
 {
+    return (n.live[which][0] | n.live[which][1]) | (n.live[which][2] | n.live[which][3]);
+}
+
+template <bool SPARSE> DEV void fetch(const block &b, tiles &s)
+{
+    int v_turn = 0; /* SPARSE: tiles of values so far */
     walk w = walk_begin(b);
     bool more = walk_on(b, w);
     spot now = {}, next = {};
@@ -104,19 +117,22 @@ DEV void fetch(const block &b, tiles &s)
         for (int u = 0; u < UNITS; u++) {
             if (more)
                 fetch_keys(b, s, next, u, turn + 1);
-            fetch_values(b, s, now, u, turn);
+            if (!SPARSE)
+                fetch_values(b, s, now, u, turn);
+        }
+        if constexpr (SPARSE) {
+            bar_wait(&s.n.voted[turn & 1], turn >> 1 & 1);
+            if (any_keeps(s.n, turn & 1)) {
+#pragma unroll
+                for (int u = 0; u < UNITS; u++)
+                    fetch_values(b, s, now, u, v_turn);
+                v_turn++;
+            }
         }
         now = next;
     }
     copy_commit();
     copy_wait<0>();
-}
-
-/* One arrival for the warp. */
-DEV void warp_arrive(uint64_t *bar)
-{
-    if (lane_id() == 0)
-        bar_arrive(bar);
 }
 
 /* ---- Score -------------------------------------------------------------------------------- */
@@ -146,21 +162,39 @@ DEV void multiply_keys(tiles &s, float (&x)[32], int turn)
     warp_arrive(&s.n.k_free[UNITS - 1]);
 }
 
-DEV void score(const block &b, tiles &s)
+template <bool SPARSE> DEV void score(const block &b, tiles &s)
 {
     notes &n = s.n;
     int warp = (int)(threadIdx.x >> 5) & 3, lane = lane_id(), tid = lane & 3;
     int m0 = 16 * warp + (lane >> 2);
     softmax sm[2] = {softmax_begin(b, m0), softmax_begin(b, m0 + 8)};
+    votes of[2];
+    if constexpr (SPARSE)
+        of[0] = votes_begin(b, m0), of[1] = votes_begin(b, m0 + 8);
     walk w = walk_begin(b);
     for (int turn = 0; walk_on(b, w); turn++) {
         int which = turn & 1;
         float x[32], keep[2];
+        bool live[2];
+        if constexpr (SPARSE) { /* so that products need no copy of x as the tile before left it */
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                x[i] = 0;
+        }
         multiply_keys(s, x, turn);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             mask(b, x, w, m0 + 8 * h, h);
-            keep[h] = exponentials(x, sm[h], h);
+            if constexpr (SPARSE)
+                keep[h] = vote(b, x, sm[h], of[h], w, m0 + 8 * h, h, &live[h]);
+            else
+                keep[h] = exponentials(x, sm[h], h);
+        }
+        if constexpr (SPARSE) {
+            uint32_t any = warp_max_u32(live[0] || live[1]);
+            if (lane == 0)
+                n.live[which][warp] = any;
+            warp_arrive(&n.voted[which]);
         }
         uint32_t grown = warp_max_u32(keep[0] != 1 || keep[1] != 1);
         bar_wait(&n.p_free[which], (turn >> 1 & 1) ^ 1);
@@ -182,6 +216,8 @@ DEV void score(const block &b, tiles &s)
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
+        if constexpr (SPARSE)
+            votes_end(b, of[h], sm[h], m0 + 8 * h);
         float by = softmax_end(b, sm[h], m0 + 8 * h);
         if (tid == 0)
             n.by[m0 + 8 * h] = by;
@@ -191,10 +227,10 @@ DEV void score(const block &b, tiles &s)
 
 /* ---- Collect ------------------------------------------------------------------------------ */
 
-/* O += P V of a tile; releases its units of V. */
-DEV void multiply_values(tiles &s, float (&o)[2][64], int half, int turn)
+/* O += P V of a tile; releases its units of V. which: of P. turn: of tiles of values. */
+DEV void multiply_values(tiles &s, float (&o)[2][64], int half, int which, int turn)
 {
-    uint64_t p = operand(shared_at(s.p[turn & 1]), 16);
+    uint64_t p = operand(shared_at(s.p[which]), 16);
     uint64_t v = operand(shared_at(s.v) + half * (COLUMNS / 64) * V_BLOCK, V_BLOCK);
     hold(o[0]);
     hold(o[1]);
@@ -235,7 +271,20 @@ DEV void load_sums(const block &b, float (&o)[2][64], int m0, int half)
     }
 }
 
-DEV void collect(const block &b, tiles &s, int half)
+/* Waits for P of the next tile that some pair keeps; false after the last. */
+template <bool SPARSE> DEV bool next_tile(const block &b, notes &n, walk &w, int *turn)
+{
+    while (walk_on(b, w)) {
+        int which = ++*turn & 1;
+        bar_wait(&n.p_full[which], *turn >> 1 & 1);
+        if (!SPARSE || any_keeps(n, which))
+            return true;
+        bar_arrive(&n.p_free[which]);
+    }
+    return false;
+}
+
+template <bool SPARSE> DEV void collect(const block &b, tiles &s, int half)
 {
     notes &n = s.n;
     int warp = (int)(threadIdx.x >> 5) & 3, lane = lane_id();
@@ -247,17 +296,18 @@ DEV void collect(const block &b, tiles &s, int half)
     if (!b.slice.first)
         load_sums(b, o, m0, half);
     walk w = walk_begin(b);
-    for (int turn = 0; walk_on(b, w); turn++) {
+    int turn = -1, v_turn = 0; /* tiles so far; SPARSE: those of values */
+    while (next_tile<SPARSE>(b, n, w, &turn)) {
         int which = turn & 1;
-        bar_wait(&n.p_full[which], turn >> 1 & 1);
         if (n.grown[which][warp]) { /* rare after the first tiles */
             float k0 = n.keep[which][m0], k1 = n.keep[which][m0 + 8];
 #pragma unroll
             for (int i = 0; i < 128; i++)
                 o[i / 64][i % 64] *= i & 2 ? k1 : k0;
         }
-        multiply_values(s, o, half, turn);
+        multiply_values(s, o, half, which, SPARSE ? v_turn : turn);
         bar_arrive(&n.p_free[which]);
+        v_turn++;
     }
     bar_wait(&n.all_summed, 0);
 #pragma unroll
@@ -280,6 +330,7 @@ DEV void collect(const block &b, tiles &s, int half)
  * grid:   tile of 64 pairs x KV head
  * shared: Q, 64 keys, 64 values, P twice: 211 KB
  * bound:  second-level cache, before the tensor cores: 64 products per element read */
+template <bool SPARSE>
 __global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(hopper_args x)
 {
     DYN_SHARED(uint8_t, mem);
@@ -294,24 +345,28 @@ __global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(h
     int role = (int)threadIdx.x / GROUP_THREADS;
     if (role == 0) {
         registers_less<FETCH_REGISTERS>();
-        fetch(b, s);
+        fetch<SPARSE>(b, s);
     } else if (role == 1) {
         registers_more<SCORE_REGISTERS>();
-        score(b, s);
+        score<SPARSE>(b, s);
     } else {
         registers_more<COLLECT_REGISTERS>();
-        collect(b, s, role - 2);
+        collect<SPARSE>(b, s, role - 2);
     }
 }
 
 extern "C" int cu_flash512_hopper_init(void)
 {
-    return allow_shared(flash512_hopper_kernel, SHARED_BYTES);
+    return allow_shared(flash512_hopper_kernel<false>, SHARED_BYTES) |
+           allow_shared(flash512_hopper_kernel<true>, SHARED_BYTES);
 }
 
 extern "C" void cu_flash512_hopper(cudaStream_t s, hopper_args x)
 {
     int pairs = x.a.q.rows * (x.a.n_head / x.a.kv.n_head_kv);
     dim3 grid((unsigned)((pairs + PAIRS - 1) / PAIRS), (unsigned)x.a.kv.n_head_kv);
-    LAUNCH(flash512_hopper_kernel, grid, dim3(4 * GROUP_THREADS), SHARED_BYTES, s, x);
+    if (x.sparse.skip > 0)
+        LAUNCH(flash512_hopper_kernel<true>, grid, dim3(4 * GROUP_THREADS), SHARED_BYTES, s, x);
+    else
+        LAUNCH(flash512_hopper_kernel<false>, grid, dim3(4 * GROUP_THREADS), SHARED_BYTES, s, x);
 }

@@ -8,6 +8,10 @@
  *
  * A launch takes one slice: all keys, in the store, or some keys as expand.cu wrote them. The
  * maximum, sum and O of every pair continue from the slice before.
+ *
+ * Skip-softmax (sparse.h) has instances of its own, SPARSE. Each pair votes on each tile by itself.
+ * A tile that all pairs of a warpgroup drop is not multiplied by values. Where some pairs keep it,
+ * the probabilities of the others are 0. So a pair's bits do not depend on the others.
  */
 #ifndef BACKEND_CUDA_FLASH_HOPPER_CUH
 #define BACKEND_CUDA_FLASH_HOPPER_CUH
@@ -31,6 +35,7 @@ template <int D, int PAIRS, int TILE> struct job {
     static constexpr int KEYS = TILE;
     const attend_args &a;
     const attend_slice &slice;
+    const dev_sparse &sparse;
     const sights<PAIRS> &sees;
     int pair0, n_pairs, group;
 };
@@ -42,8 +47,8 @@ DEV job<D, PAIRS, TILE> job_of(const hopper_args &x, sights<PAIRS> &sees)
     const attend_args &a = x.a;
     int group = a.n_head / a.kv.n_head_kv;
     int pair0 = (int)(gridDim.x - 1 - blockIdx.x) * PAIRS;
-    return job<D, PAIRS, TILE>{a,    x.slice, sees, pair0, min(PAIRS, a.st.rows.n * group - pair0),
-                               group};
+    return job<D, PAIRS, TILE>{
+        a, x.slice, x.sparse, sees, pair0, min(PAIRS, a.st.rows.n * group - pair0), group};
 }
 
 /* The block's tiles of keys, in the order in which all warpgroups take them; a slice may have none.
@@ -189,6 +194,13 @@ DEV void prepare(const job<D, PAIRS, KEYS> &b, sights<PAIRS> *sees, uint8_t *q)
     tensor_fence();
 }
 
+/* One arrival for the warp. */
+DEV void warp_arrive(uint64_t *bar)
+{
+    if (lane_id() == 0)
+        bar_arrive(bar);
+}
+
 /* ---- A tile of scores --------------------------------------------------------------------- */
 
 /* Minus infinity for keys that pair m, the thread's upper (h 0) or lower (h 1) one, does not see.
@@ -219,15 +231,10 @@ struct softmax {
 };
 /* Scores of pair h to exponentials relative to the new maximum; returns the factor of earlier sums.
  */
-template <int N> DEV float exponentials(float (&s)[N], softmax &x, int h)
+constexpr float log2_e = 1.4426950408889634f;
+template <int N> DEV float exponentials_from(float (&s)[N], softmax &x, float best, int h)
 {
-    const float log2_e = 1.4426950408889634f;
-    float best = x.top, part = 0;
-#pragma unroll
-    for (int j = 0; j < N / 2; j++)
-        best = fmaxf(best, s[j / 2 * 4 + 2 * h + j % 2]);
-    best = fmaxf(best, shfl_xor_f32(best, 1));
-    best = fmaxf(best, shfl_xor_f32(best, 2));
+    float part = 0;
     float less = best == -INFINITY ? 0 : -best * log2_e; /* no infinity minus itself */
     float keep = best == x.top ? 1 : fast_exp2(fma_rn(x.top, log2_e, less));
 #pragma unroll
@@ -239,6 +246,57 @@ template <int N> DEV float exponentials(float (&s)[N], softmax &x, int h)
     x.top = best;
     x.sum = x.sum * keep + part;
     return keep;
+}
+template <int N> DEV float exponentials(float (&s)[N], softmax &x, int h)
+{
+    float best = x.top;
+#pragma unroll
+    for (int j = 0; j < N / 2; j++)
+        best = fmaxf(best, s[j / 2 * 4 + 2 * h + j % 2]);
+    best = fmaxf(best, shfl_xor_f32(best, 1));
+    best = fmaxf(best, shfl_xor_f32(best, 2));
+    return exponentials_from(s, x, best, h);
+}
+
+/* ---- Tiles that are dropped (sparse.h) ---------------------------------------------------- */
+
+/* A pair's sparse_walk. dropped: tiles. */
+struct votes {
+    float limit, delta, dropped;
+};
+/* Keys of tile w that pair m sees. */
+template <class J> DEV int keys_in(const J &b, const walk &w, int m)
+{
+    int r = b.sees.row[m], n = min(b.sees.hi[m], w.t0 + J::KEYS) - max(b.sees.lo[m], w.t0);
+    return r >= w.r0 && r < w.r1 ? max(n, 0) : 0;
+}
+/* As exponentials, of a pair that drops the tile if its largest score is so low; then all are 0.
+ * A NaN keeps the tile, so that it shows. live: the tile adds to the pair's sums. */
+template <class J, int N>
+DEV float vote(const J &b, float (&s)[N], softmax &x, votes &v, const walk &w, int m, int h,
+               bool *live)
+{
+    float top = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < N / 2; j++)
+        top = max_nan(top, s[j / 2 * 4 + 2 * h + j % 2]);
+    top = max_nan(top, shfl_xor_f32(top, 1));
+    top = max_nan(top, shfl_xor_f32(top, 2));
+    *live = top != -INFINITY && !(top - x.top < v.limit);
+    if (*live) {
+        float keep = exponentials_from(s, x, fmaxf(x.top, top), h);
+        v.delta *= keep;
+        return keep;
+    }
+    int n = keys_in(b, w, m);
+    if (n && top != -INFINITY) {
+        v.delta += (float)n * fast_exp2((top - x.top) * log2_e);
+        v.dropped += 1;
+    }
+#pragma unroll
+    for (int j = 0; j < N / 2; j++)
+        s[j / 2 * 4 + 2 * h + j % 2] = 0;
+    return 1;
 }
 /* Over the four lanes that share a pair. */
 DEV float whole_sum(const softmax &x)
@@ -291,6 +349,86 @@ template <class J> DEV float softmax_end(const J &b, const softmax &x, int m)
         c[1 + (lane_id() & 3)] = x.sum;
     }
     return 1;
+}
+
+template <class J> DEV votes votes_begin(const J &b, int m)
+{
+    int n = b.sees.hi[m] - b.sees.lo[m];
+    votes v = {fminf(logf(b.sparse.skip) - logf((float)n), 0.0f), 0, 0};
+    if (!b.slice.first && m < b.n_pairs) {
+        const float *c = carry_of(b, m);
+        v.delta = c[5];
+        v.dropped = c[6];
+    }
+    return v;
+}
+/* After the last tile of a slice; x: as softmax_end takes it. */
+template <class J> DEV void votes_end(const J &b, const votes &v, const softmax &x, int m)
+{
+    float sum = whole_sum(x);
+    if ((lane_id() & 3) || m >= b.n_pairs)
+        return;
+    if (!b.slice.last) {
+        float *c = carry_of(b, m);
+        c[5] = v.delta;
+        c[6] = v.dropped;
+        return;
+    }
+    if (!b.sparse.tally)
+        return;
+    enum { DECADES = 8, STEPS = 20, BINS = SPARSE_COUNTS - 2 }; /* of sparse.h */
+    int tiles = (b.sees.hi[m] + J::KEYS - 1) / J::KEYS - b.sees.lo[m] / J::KEYS, bin = 0;
+    float share = v.delta > 0 ? v.delta / (sum + v.delta) : 0;
+    if (share >= 1e-8f)
+        bin = min((int)floorf((log10f(share) + DECADES) * STEPS) + 1, BINS - 1);
+    atomicAdd(&b.sparse.tally[0], (unsigned long long)tiles);
+    atomicAdd(&b.sparse.tally[1], (unsigned long long)(tiles - (int)v.dropped));
+    atomicAdd(&b.sparse.tally[2 + bin], 1ull);
+}
+
+/* ---- Warpgroups that hold their pairs' P themselves ---------------------------------------- */
+
+/* Two pairs of a thread. */
+struct progress {
+    softmax sm[2];
+    votes of[2]; /* SPARSE */
+};
+template <bool SPARSE, class J> DEV progress progress_begin(const J &b, int m0)
+{
+    progress p = {{softmax_begin(b, m0), softmax_begin(b, m0 + 8)}, {}};
+    if constexpr (SPARSE)
+        p.of[0] = votes_begin(b, m0), p.of[1] = votes_begin(b, m0 + 8);
+    return p;
+}
+/* Masks a tile's scores and makes exponentials of them; keep: the factors of O. SPARSE: the warp
+ * tells warpgroup `half` of the block whether one of its pairs keeps the tile. */
+template <bool SPARSE, class J, class NOTES, int N>
+DEV void soften(const J &b, NOTES &n, float (&x)[N], progress &pr, float (&keep)[2], const walk &w,
+                int half, int turn)
+{
+    int warp = (int)(threadIdx.x >> 5) & 3, m0 = 64 * half + 16 * warp + (lane_id() >> 2);
+    bool live[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        mask(b, x, w, m0 + 8 * h, h);
+        if constexpr (SPARSE)
+            keep[h] = vote(b, x, pr.sm[h], pr.of[h], w, m0 + 8 * h, h, &live[h]);
+        else
+            keep[h] = exponentials(x, pr.sm[h], h);
+    }
+    if constexpr (SPARSE) {
+        uint32_t any = warp_max_u32(live[0] || live[1]);
+        if (lane_id() == 0)
+            n.live[half][turn & 1][warp] = any;
+        warp_arrive(&n.voted[half][turn & 1]);
+    }
+}
+/* SPARSE, after soften: does any pair of the warpgroup keep the tile? */
+template <class NOTES> DEV bool any_keeps(NOTES &n, int half, int turn)
+{
+    bar_wait(&n.voted[half][turn & 1], turn >> 1 & 1);
+    const uint32_t *live = n.live[half][turn & 1];
+    return (live[0] | live[1]) | (live[2] | live[3]);
 }
 
 #endif

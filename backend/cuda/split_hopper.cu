@@ -133,8 +133,7 @@ struct tile_place {
 };
 /* `walk`: at the tile at w.t0, and then at the next one. Tiles of a chunk are neighbours, but those
  * that are a row's own. */
-template <int D>
-DEV void place_on(const work &b, const tile_walk &w, key_walk &walk, tile_place &p)
+template <int D> DEV void place_on(const work &b, const tile_walk &w, key_walk &walk, tile_place &p)
 {
     const dev_kv &kv = b.a.kv;
     int i = (int)threadIdx.x, g = (int)blockIdx.y;
@@ -149,8 +148,7 @@ DEV void place_on(const work &b, const tile_walk &w, key_walk &walk, tile_place 
         int key = i / 8 + 16 * n, t = w.t0 + key;
         p.at[n] = t < w.from || t >= w.until ? -1
                   : w.own < 0                ? key_place(walk, key)
-                                             : row_key_place(kv, walk.page, b.a.st.rows,
-                                                             b.r0 + w.own, t);
+                              : row_key_place(kv, walk.page, b.a.st.rows, b.r0 + w.own, t);
     }
     key_walk_on(&walk, KEYS, w.t0 + KEYS, w.until);
 }
@@ -234,13 +232,6 @@ template <int D, int S> DEV void fetch(const work &b, tiles<D, S> &s)
         grid_wait(); /* the next kernel relies on it */
     copy_commit();
     copy_wait<0>();
-}
-
-/* One arrival for the warp. */
-DEV void warp_arrive(uint64_t *bar)
-{
-    if (lane_id() == 0)
-        bar_arrive(bar);
 }
 
 /* ---- Score --------------------------------------------------------------------------------- */

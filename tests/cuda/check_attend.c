@@ -6,6 +6,7 @@
  */
 #include "tests/cuda/check_pages.h"
 #include "backend/cuda/cuda_int.h"
+#include "backend/sparse.h"
 #include "base/mem.h"
 #include "kv/kv.h"
 
@@ -23,6 +24,7 @@ typedef struct attend_case {
     bool wide;         /* keys beyond 65504 */
     bool all;          /* rows see all rows of their sequence */
     int32_t cut;       /* two_seqs: rows of the first; 0: half of them */
+    float skip;        /* of skip-softmax; 0: off */
     const char *label; /* NULL: the check's name follows from the rest */
 } attend_case;
 
@@ -203,7 +205,7 @@ static void check_paged(rig *g, placed *t, const char *shape)
         check_placement(g, t, with);
         gpu->slice_bytes = slice;
     }
-    if (t->st->prompt && path >= ATTEND_WGMMA) {
+    if (t->st->prompt && path >= ATTEND_WGMMA && !t->st->sparse) {
         gpu->hopper = false;
         snprintf(with, sizeof with, "%s flash", shape);
         check_placement(g, t, with);
@@ -211,10 +213,54 @@ static void check_paged(rig *g, placed *t, const char *shape)
     }
 }
 
+/* What the reference and the device have left out, of all checks of a pass. */
+typedef struct left_out {
+    sparse_tally tally[2];  /* the reference's, the device's */
+    sparse_rule rule[2][2]; /* [reference, device][sequence] */
+} left_out;
+
+static void rules_init(left_out *o, const attend_case *a, int32_t tile)
+{
+    *o = (left_out){0};
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < 2; i++)
+            o->rule[side][i] =
+                (sparse_rule){.skip = a->skip, .tile = tile, .tally = &o->tally[side]};
+}
+
+/* Tiles that both keep, but for scores near the limit; certificates; a limit that no tile is under
+ * gives the bits of exact attention. */
+static void check_left_out(rig *g, left_out *o, both *b, mat q, const kv_view *view, step *st,
+                           float scale, const char *shape)
+{
+    sparse_tally *ref = &o->tally[0], *gpu = &o->tally[1];
+    float *got[2];
+    pass_end(&b->gpu);
+    double kept = (double)ref->n_kept, n = (double)ref->n_tiles;
+    verdict(g, "attend sparse", text("%s: tiles", shape), fabs((double)gpu->n_tiles - n), 0);
+    verdict(g, "attend sparse", text("%s: kept of %.0f", shape, n),
+            fabs((double)gpu->n_kept - kept), 0.005 * n + 1);
+    verdict(g, "attend sparse", text("%s: share kept", shape), kept / n, 0.9);
+    double p99 = sparse_quantile(ref, 0.99);
+    verdict(g, "attend sparse", text("%s: certificates", shape),
+            fabs(sparse_quantile(gpu, 0.99) - p99), 0.25 * p99);
+    for (int i = 0; i < 2; i++) {
+        o->rule[1][0].skip = o->rule[1][1].skip = 1e-37f;
+        st->sparse = i ? o->rule[1] : NULL;
+        got[i] = gpu_rows(g, op_attend(&b->gpu, q, view, scale));
+    }
+    size_t n_bytes = (size_t)q.rows * (size_t)mat_width(q) * sizeof(float);
+    verdict(g, "attend sparse", text("%s: nothing dropped, bits that differ", shape),
+            memcmp(got[0], got[1], n_bytes) != 0, 0);
+    mem_free(got[0]);
+    mem_free(got[1]);
+}
+
 /* Random committed keys and values; the pass's own stored by op_kv_store; then attention. */
 static void check_attend(rig *g, const attend_case *a)
 {
     static chain c;
+    static left_out out;
     kv_layout l;
     kv_cache cache[2][2] = {{{.layout = NULL}}};
     both b;
@@ -225,6 +271,7 @@ static void check_attend(rig *g, const attend_case *a)
                        : !cuda->shallow ? "attend tiles"
                        : a->tree        ? "attend tree"
                        : a->all         ? "attend all"
+                       : a->skip > 0    ? "attend sparse"
                        : a->turning     ? "attend one"
                                         : "attend";
     if (!my_turn(g, text("%s %s", name, num_name(a->type))))
@@ -309,11 +356,19 @@ static void check_attend(rig *g, const attend_case *a)
     step sr = c.st, sg = c.st;
     sr.kv = base[0];
     sg.kv = base[1];
+    if (a->skip > 0) {
+        pass_begin(&b.gpu, g->gpu, &sg, g->gpu_scratch, g->scratch_bytes);
+        cuda_take_tallies(g->gpu->self, &b.gpu); /* of earlier checks, which did not end passes */
+        rules_init(&out, a, cuda_sparse_tile(g->gpu, &view_gpu));
+        sr.sparse = out.rule[0];
+        c.st.sparse = sg.sparse = out.rule[1];
+    }
     both_begin(g, &b, &sr);
     pass_begin(&b.gpu, g->gpu, &sg, g->gpu_scratch, g->scratch_bytes);
+    b.ref.il = b.gpu.il = 0;
     both_mat(g, &b, q, x, a->rows, a->n_head, a->d);
-    /* Scores of a standard deviation of 1.5, so that many keys count. */
-    float scale = (float)(1.5 / (key_sigma * sqrt((double)a->d)));
+    /* Scores of a standard deviation of 1.5, so that many keys count; or tiles are dropped. */
+    float scale = (float)((a->skip > 0 ? 4.5 : 1.5) / (key_sigma * sqrt((double)a->d)));
     float *own = draw(g, (size_t)a->rows * (size_t)a->n_head_kv * (size_t)a->d, key_sigma);
     both_mat(g, &b, k, own, a->rows, a->n_head_kv, a->d);
     both_mat(g, &b, v, x, a->rows, a->n_head_kv, a->d);
@@ -328,10 +383,20 @@ static void check_attend(rig *g, const attend_case *a)
              a->values ? "/" : "", a->values ? format[1] : "", a->n_head, a->n_head_kv, a->d,
              a->window, a->past, a->rows, a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : "",
              a->all ? " all" : "", a->wide ? " wide" : "");
-    verdict(g, name, shape, both_error(g, &b, yr, yg), a->type == NUM_F32 ? 1e-10 : 2e-6);
+    double bound = a->type == NUM_F32 ? 1e-10 : a->skip > 0 ? 1e-4 : 2e-6;
+    verdict(g, name, shape, both_error(g, &b, yr, yg), bound);
+    if (a->skip > 0) {
+        float *all = gpu_rows(g, yg);
+        check_left_out(g, &out, &b, q[1], &view_gpu, &sg, scale, shape);
+        yg = pass_mat(&b.gpu, a->rows, a->n_head, a->d);
+        g->gpu->upload(g->gpu, yg.at, all, (size_t)a->rows * (size_t)mat_width(yg) * 4);
+        mem_free(all);
+        rules_init(&out, a, cuda_sparse_tile(g->gpu, &view_gpu));
+        sg.sparse = out.rule[1];
+    }
     cuda_device *gpu = g->gpu->self;
     attend_path path = cuda_attend_path(gpu, &view_gpu, false);
-    if (prompt && path >= ATTEND_WGMMA) {
+    if (prompt && path >= ATTEND_WGMMA && !c.st.sparse) {
         bool usual = gpu->hopper;
         gpu->hopper = false; /* the kernels of other GPUs */
         mat yf = op_attend(&b.gpu, q[1], &view_gpu, scale);
@@ -347,7 +412,7 @@ static void check_attend(rig *g, const attend_case *a)
             gpu->slice_bytes = keys * key;
             mat ys = op_attend(&b.gpu, q[1], &view_gpu, scale);
             verdict(g, a->turning ? "attend one slices" : "attend slices",
-                    text("%s slices of %d", shape, (int)keys), both_error(g, &b, yr, ys), 2e-6);
+                    text("%s slices of %d", shape, (int)keys), both_error(g, &b, yr, ys), bound);
             float *got = gpu_rows(g, ys);
             verdict(g, "attend slices", text("slices of %d and one: bits that differ", (int)keys),
                     memcmp(got, whole, n_bytes) != 0, 0);
@@ -406,7 +471,7 @@ static void check_attend(rig *g, const attend_case *a)
                     .n_head = a->n_head,
                     .scale = scale,
                     .got = result,
-                    .bound = a->type == NUM_F32 ? 1e-10 : 2e-6};
+                    .bound = bound};
         check_paged(g, &t, shape);
     }
     mem_free(result);
@@ -486,6 +551,32 @@ static void check_formats(rig *g)
     check_attend(g, &(attend_case){NUM_F16, 4, 1, 512, 0, 300, 90, 40, .all = true, .turning = 64});
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 300, 90, 9, .all = true, .turning = 64});
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 200, 90, 35, .wide = true});
+}
+
+/* Skip-softmax: prompts on GPUs of 9.0. */
+static void check_sparse(rig *g)
+{
+    const cuda_device *c = g->gpu->self;
+    static const int32_t dims[] = {128, 256, 512};
+    if (!c->hopper)
+        return;
+    for (int i = 0; i < 3; i++) {
+        int32_t d = dims[i];
+        check_attend(g, &(attend_case){NUM_F16, 4, 2, d, 0, 700, 430, 77, .skip = 40});
+        check_attend(g, &(attend_case){NUM_Q8_0, 6, 2, d, 0, 700, 430, 40, .skip = 40});
+        check_attend(g, &(attend_case){NUM_F16, 8, 1, d, 0, 700, 383, 90, .two_seqs = true,
+                                       .cut = 35, .skip = 40});
+        if (g->quick)
+            continue;
+        check_attend(g, &(attend_case){NUM_F16, 16, 1, d, 0, 3000, 2500, 77, .skip = 200});
+        check_attend(g, &(attend_case){NUM_BF16, 32, 4, d, 0, 3000, 2304, 300, .skip = 200});
+        check_attend(g, &(attend_case){NUM_Q4_0, 2, 2, d, 0, 1200, 1000, 129, .skip = 100});
+        check_attend(g, &(attend_case){NUM_TQ3_0, 4, 1, d, 0, 1200, 1000, 128, .skip = 100});
+        check_attend(g, &(attend_case){NUM_F16, 4, 1, d, 0, 1200, 0, 127, .skip = 40});
+    }
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 700, 430, 40, .turning = 64, .skip = 40});
+    check_attend(g,
+                 &(attend_case){NUM_Q8_0, 4, 2, 512, 0, 700, 430, 77, .turning = 64, .skip = 40});
 }
 
 /* Keys made of values: in tiles, for heads of which a quarter turns, and by the f32 kernel. */
@@ -676,6 +767,7 @@ void check_attention(rig *g)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_attend(g, &cases[i]);
     check_formats(g);
+    check_sparse(g);
     check_one_stream(g);
     check_shared(g);
     check_groups(g);

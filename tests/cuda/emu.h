@@ -128,8 +128,7 @@ void emu_launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, 
         emu_run(grid, block, shared_bytes, emu_call<F>, &f);
 }
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
-    emu_launch(emu_address(kernel), grid, block, shared_bytes, stream,                             \
-               [&] { kernel(__VA_ARGS__); })
+    emu_launch(emu_address(kernel), grid, block, shared_bytes, stream, [&] { kernel(__VA_ARGS__); })
 #define DYN_SHARED(type, name) type *name = (type *)emu_dyn_shared()
 
 template <class T> T __ldg(const T *p)
@@ -159,6 +158,12 @@ static inline float __uint_as_float(uint32_t u)
 static inline int atomicAdd(int *p, int v)
 {
     int old = *p;
+    *p += v;
+    return old;
+}
+static inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long v)
+{
+    unsigned long long old = *p;
     *p += v;
     return old;
 }
