@@ -36,12 +36,12 @@ typedef struct bench_options {
     kv_options kv;
     pool_options pool;
     device_options where;
-    int64_t reps, threads, chunk;
+    int64_t reps, threads, chunk, shared;
     const char *spec, *accept;
     draft_options draft;
     const char *sparse;
     double accept_mean;
-    bool json, floors, ceilings, no_mmap, overcommit;
+    bool json, floors, ceilings, no_mmap, overcommit, blank;
 } bench_options;
 
 static const option table[] = {
@@ -52,6 +52,10 @@ static const option table[] = {
     OPT_STR(bench_options, depth, "depth", 'd', "LIST", "tokens already in the cache (default: 0)"),
     OPT_STR(bench_options, streams, "streams", 's', "LIST",
             "also decode this many answers side by side"),
+    OPT_INT(bench_options, shared, "shared", 0, "N", 0, TOKENS_MAX,
+            "so many tokens at the start of their prompts are the same"),
+    OPT_FLAG(bench_options, blank, "blank-depth", 0,
+             "do not compute the tokens of --depth: their keys and values are zeros"),
     OPT_INT(bench_options, reps, "reps", 'r', "N", 1, BENCH_REPS_MAX, "repetitions (default: 5)"),
     OPT_INT(bench_options, threads, "threads", 't', "N", 1, 4096,
             "threads (default: the physical cores)"),
@@ -86,7 +90,11 @@ static const char about[] =
     "\n"
     "With --streams, \"x 4\" is four answers of --gen tokens in one batch, greedy, a row of each\n"
     "in every pass, after prompts of --depth tokens: all of theirs per second, while all are\n"
-    "under way.\n"
+    "under way. With --shared their prompts begin with the same tokens, which are kept once; the\n"
+    "line then has the tokens of keys that all of them take.\n"
+    "\n"
+    "A deep cache takes long to compute. --blank-depth leaves it out: times are those of a full\n"
+    "cache, but its keys are zeros.\n"
     "\n"
     "GB/s counts the weights a decoded token reads, not the cache. GFLOP/s counts the matrix\n"
     "products of a prompt: layers that nobody's keys depend on are skipped for all but its last\n"
@@ -158,8 +166,10 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
                 t.n_prompt = p[j];
             else
                 t.n_gen = g[k % n_g];
-            if (set)
+            if (set) {
                 t.n_streams = s[set - 1];
+                t.n_shared = o->shared < t.n_depth ? (int32_t)o->shared : t.n_depth;
+            }
             t.spec = k >= n_g * (1 + n_s);
             if (!bench_tokens(&t))
                 continue;
@@ -181,6 +191,7 @@ typedef struct bench_rig {
     int32_t *ids;
     carat_snapshot *deep; /* of the session at the depth of the last tests, or NULL */
     uint64_t deep_bytes;  /* that it may take */
+    bool blank;           /* depths are not computed */
 } bench_rig;
 
 /* Brings the session to exactly n tokens of the timeline. */
@@ -190,6 +201,8 @@ static status go_to(bench_rig *rig, int32_t n, err *e)
         carat_reset(rig->s);
         return OK;
     }
+    if (rig->blank)
+        return carat_pretend(rig->s, rig->ids, n, e);
     if (rig->deep && carat_snapshot_n(rig->deep) == n)
         return carat_snapshot_restore(rig->s, rig->deep, e);
     carat_snapshot_free(rig->deep);
@@ -233,7 +246,7 @@ static status run_test(const bench_setup *b, bench_rig *rig, bench_test *t, err 
     warm.n_gen = warm.n_gen > WARM_GEN ? WARM_GEN : warm.n_gen;
     /* If the depth is computed again, that is the warm-up. */
     status st = t->n_depth ? go_to(rig, t->n_depth, e) : OK;
-    if (!st && (!t->n_depth || rig->deep))
+    if (!st && (!t->n_depth || rig->deep || rig->blank))
         st = run_once(rig, &warm, &ns, e);
     for (int32_t rep = 0; rep < b->n_reps && !st; rep++) {
         term_progress(NULL, t->n_prompt ? "prefill" : "decode", (uint64_t)rep, (uint64_t)b->n_reps);
@@ -304,7 +317,8 @@ static status run_tests(bench_setup *b, const carat_session_options *so, carat_m
                         bench_test *tests, int n_tests, err *e)
 {
     int32_t n_tokens = so->n_ctx;
-    bench_rig rig = {.m = m, .ids = mem_calloc((size_t)n_tokens, sizeof *rig.ids)};
+    bench_rig rig = {
+        .m = m, .blank = b->blank, .ids = mem_calloc((size_t)n_tokens, sizeof *rig.ids)};
     uint64_t rng = 4;
     status st;
 
@@ -336,6 +350,8 @@ static status run_tests(bench_setup *b, const carat_session_options *so, carat_m
     int32_t n_devices = carat_memory(m, used);
     for (int32_t i = 0; i < n_devices; i++)
         b->used_bytes[i] = used[i].used_bytes;
+    if (rig.s)
+        carat_session_get_pool(rig.s, &b->pool);
     if (!st && !b->json)
         bench_print_foot(b, stdout);
 out:
@@ -387,12 +403,17 @@ static int run_bench(const command *c, int argc, char **argv)
                      .n_reps = (int32_t)o.reps,
                      .chunk = (int32_t)o.chunk,
                      .json = o.json,
-                     .floors = o.floors};
+                     .floors = o.floors,
+                     .blank = o.blank};
     b.script = (bench_script){
         .drafter = o.spec, .n_max = (int32_t)o.draft.max, .tree_max = (int32_t)o.draft.tree};
     b.kv_v = kv_options_v(&o.kv) ? kv_options_v(&o.kv) : b.kv_k;
     if (b.other && !b.model_path) {
         st = err_set(&e, E_ARG, "--vs needs a file that both programs can open: name one with -m");
+        goto out;
+    }
+    if (o.blank && (o.spec || o.streams)) {
+        st = err_set(&e, E_ARG, "--blank-depth has no tokens for --spec or --streams to continue");
         goto out;
     }
     if (!o.spec && (o.draft.max || o.draft.tree)) {

@@ -55,7 +55,11 @@ status bench_script_read(bench_script *s, const char *list, double mean, err *e)
 typedef struct bench_test {
     int32_t n_prompt, n_gen, n_depth, n_streams;
     bool spec;
+    int32_t n_shared; /* with n_streams: tokens at the start of all prompts */
     bench_samples ours, other, plain;
+    /* With n_streams: tokens of keys of all answers, and those that several share, while all are
+     * under way. */
+    int32_t pool_used, pool_shared;
     int64_t n_tokens, n_rounds, n_drafted, n_accepted; /* spec: of all repetitions */
     /* with --floors: the ops of the fastest repetition, owned */
     carat_op_time *ops;
@@ -74,6 +78,7 @@ typedef struct bench_setup {
     const char *kv_k, *kv_v, *kv_layers, *kv_single; /* the last two may be NULL */
     int32_t n_threads, n_reps, chunk;
     bool json, floors;
+    bool blank; /* the tokens of depths are not computed */
     bench_script script;
     carat_model_info info;
     carat_memory_plan plan;
@@ -82,6 +87,7 @@ typedef struct bench_setup {
     bench_ceilings ceilings;
     double ceilings_ms; /* when they were measured */
     double load_ms;
+    carat_pool_info pool; /* after the tests */
 } bench_setup;
 
 /* t->n_streams answers side by side, n_reps times, in a batch of sessions like so. */

@@ -132,6 +132,8 @@ void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f)
                 bench_round_ratio(t), 1 / bench_passes_per_token(t));
     } else if (t->n_streams) { /* the weights that a pass of many rows reads are not known */
         fprintf(f, "  %7.2f ms/pass", bench_median_ns(&t->ours) * 1e-6 / t->n_gen);
+        if (t->n_shared)
+            fprintf(f, ", keys of %d tokens", t->pool_used);
     } else if (t->n_prompt) {
         double flops = flops_per_token(b) * r;
         fprintf(f, " %6.0f GFLOP/s", flops * 1e-9);
@@ -158,6 +160,11 @@ void bench_print_foot(const bench_setup *b, FILE *f)
                 d->device, (double)d->total_bytes * 0x1p-20, (double)d->reserve_bytes * 0x1p-20,
                 (double)b->used_bytes[i] * 0x1p-20);
     }
+    if (b->pool.on)
+        fprintf(f, "pool      %d tokens, %s: %lld choices, %lld pages out, %lld in, of %.2f MiB\n",
+                b->pool.n_tokens, b->pool.policy, (long long)b->pool.n_reselected,
+                (long long)b->pool.n_out, (long long)b->pool.n_in,
+                (double)b->pool.page_bytes * 0x1p-20);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------- */
@@ -256,9 +263,12 @@ static json_t *test_json(const bench_setup *b, const bench_test *t)
         put_int(o, "n_rounds", (uint64_t)t->n_rounds);
         put_int(o, "n_drafted", (uint64_t)t->n_drafted);
         put_int(o, "n_accepted", (uint64_t)t->n_accepted);
-    } else if (t->n_streams)
+    } else if (t->n_streams) {
+        put_int(o, "n_shared", (uint64_t)t->n_shared);
+        put_int(o, "pool_used", (uint64_t)t->pool_used);
+        put_int(o, "pool_shared", (uint64_t)t->pool_shared);
         put_real(o, "ms_per_pass", bench_median_ns(&t->ours) * 1e-6 / t->n_gen);
-    else if (t->n_gen)
+    } else if (t->n_gen)
         put_real(o, "weight_bytes_per_second", (double)b->info.active_bytes_per_token * r);
     else
         put_real(o, "flops_per_second", flops_per_token(b) * r);
@@ -308,6 +318,16 @@ static json_t *setup_json(const bench_setup *b)
     put_int(plan, "scratch_bytes", b->plan.scratch_bytes);
     put_int(plan, "chunk_flops", b->plan.chunk_flops);
     json_object_set_new(o, "plan", plan);
+    if (b->pool.on) {
+        json_t *pool = json_object();
+        put_table_text(pool, "policy", b->pool.policy);
+        put_int(pool, "n_tokens", (uint64_t)b->pool.n_tokens);
+        put_int(pool, "n_choices", (uint64_t)b->pool.n_reselected);
+        put_int(pool, "pages_out", (uint64_t)b->pool.n_out);
+        put_int(pool, "pages_in", (uint64_t)b->pool.n_in);
+        put_int(pool, "page_bytes", b->pool.page_bytes);
+        json_object_set_new(o, "pool", pool);
+    }
     put_int(o, "peak_bytes", mem_peak_bytes());
     json_object_set_new(o, "devices", devices_json(b));
     return o;

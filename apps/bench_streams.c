@@ -2,7 +2,8 @@
  *
  * The clock runs while all answers are under way: from the first token of the answer that begins
  * last to the last token of the answer that ends first. Prompts are off the clock. Their tokens
- * differ, so that no slot reuses another one's prefix.
+ * differ, so that no slot reuses another one's prefix; with --shared the first ones are the same,
+ * and are computed and kept once.
  */
 #include "apps/bench_int.h"
 #include "apps/draft_options.h"
@@ -11,12 +12,16 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
+#include <string.h>
+
 typedef struct streams {
     const bench_test *t;
+    carat_batch *batch;
     int32_t n_begun, n_over;
-    int64_t begin, end; /* of the time when all answer, ns; 0: not yet */
-    int64_t n_tokens;   /* taken in it */
-    err e;              /* of the first that failed */
+    int64_t begin, end;   /* of the time when all answer, ns; 0: not yet */
+    int64_t n_tokens;     /* taken in it */
+    int32_t used, shared; /* of the pool of keys when it ends */
+    err e;                /* of the first that failed */
 } streams;
 
 typedef struct stream {
@@ -39,8 +44,13 @@ static bool stream_event(void *user, const carat_event *ev)
     a->n_tokens += a->begin && !a->end;
     if (++s->n == 1 && ++a->n_begun == a->t->n_streams)
         a->begin = clock_ns();
-    if (s->n == a->t->n_gen && !a->end)
+    if (s->n == a->t->n_gen && !a->end) {
+        carat_batch_info info; /* after the last pass before this one */
         a->end = clock_ns();
+        carat_batch_get_info(a->batch, &info, NULL, 0);
+        a->used = info.pool_tokens - info.pool_free;
+        a->shared = info.pool_shared;
+    }
     return !term_interrupts();
 }
 
@@ -55,10 +65,10 @@ static void stream_done(void *user, carat_status st, const carat_error *e, const
 }
 
 /* Each stream has its options and nothing else set. */
-static status run_round(carat_batch *b, const bench_test *t, stream *list, const int32_t *ids,
+static status run_round(carat_batch *b, bench_test *t, stream *list, const int32_t *ids,
                         int64_t *ns, err *e)
 {
-    streams all = {.t = t};
+    streams all = {.t = t, .batch = b};
     int32_t n_prompt = t->n_depth ? t->n_depth : 1;
     status st;
     for (int32_t i = 0; i < t->n_streams; i++) {
@@ -84,6 +94,11 @@ static status run_round(carat_batch *b, const bench_test *t, stream *list, const
     if (!all.begin || all.end <= all.begin || !all.n_tokens)
         return err_set(e, E_ARG, "%d tokens are too few for %d answers to be under way together",
                        t->n_gen, t->n_streams);
+    /* The first round has no checkpoints of rounds before it. */
+    if (!t->pool_used || all.used < t->pool_used) {
+        t->pool_used = all.used;
+        t->pool_shared = all.shared;
+    }
     /* the time of all tokens at that rate */
     *ns = (int64_t)((double)(all.end - all.begin) * bench_tokens(t) / (double)all.n_tokens);
     return OK;
@@ -136,6 +151,8 @@ status bench_run_streams(const bench_setup *setup, carat_model *m, const carat_s
     status st;
     bo.session.n_ctx = n_prompt + t->n_gen + 1 + (t->spec ? DRAFT_TOKENS_MAX + 1 : 0);
     bo.session.n_outputs = t->n_streams;
+    if (t->n_shared)
+        bo.session.checkpoint_mb = 0; /* shared prefixes are kept as checkpoints */
     carat_model_get_info(m, &info);
     size_t n = (size_t)t->n_streams * (size_t)n_prompt;
     int32_t *ids = mem_calloc(n, sizeof *ids);
@@ -153,6 +170,8 @@ status bench_run_streams(const bench_setup *setup, carat_model *m, const carat_s
         term_progress(NULL, "streams", (uint64_t)(rep < 0 ? 0 : rep), (uint64_t)n_reps);
         for (size_t i = 0; i < n; i++) /* new tokens: a reused prefix would not be measured */
             ids[i] = (int32_t)rng_below(&rng, (uint64_t)info.n_vocab);
+        for (int32_t i = 1; i < t->n_streams; i++)
+            memcpy(ids + (size_t)i * (size_t)n_prompt, ids, (size_t)t->n_shared * sizeof *ids);
         if (t->spec) {
             st = run_both(setup, b, t, list, ids, answers, rep >= 0, e);
             continue;

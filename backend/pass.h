@@ -62,8 +62,8 @@ enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
  *     score_i += softmax_i(s)
  *
  * A page with a NaN counts as s_i = -infinity. The caller owns the struct and must not change it
- * during the pass; score and room are memory of the side's device. A pass that is watched is not
- * recorded. */
+ * during the pass; score and room are memory of the side's device. A pass with one watch may be
+ * recorded: then it is played again for any n_pages, but for the same memory. */
 enum { PAGE_WATCH_HEADS = 64 }; /* query heads that share a KV head: at most */
 typedef struct page_watch {
     int32_t seq; /* of the step */

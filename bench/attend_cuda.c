@@ -6,6 +6,7 @@
  *     bench_attend_cuda verify [SHAPE] [FORMAT]
  *     bench_attend_cuda pages [SHAPE] [FORMAT] [ROWS]       default: 1 row; over 64, a prompt
  *     bench_attend_cuda moves [SHAPE] [FORMAT]
+ *     bench_attend_cuda scores [SHAPE] [FORMAT]
  *
  * ROWS rows over every format of cache: the time of one layer, and its read bandwidth for keys and
  * values. Stores are full of random blocks; there are so many stores that no cache of the GPU keeps
@@ -32,6 +33,10 @@
  *
  * moves: pages of all layers to the host, back to other places, and copied on the device: GB/s; and
  * passes of one row while pages go out and come back: their time without moves over that with them.
+ *
+ * scores: 128K tokens, 2048 pages: summarising a page, and scoring all pages by their bounds: us of
+ * one layer for one row and for 8, the 8 rows before a choice one by one and together in a whole
+ * model of so many layers, in ms, and reading the scores. At most 2 ms are demanded for a choice.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/ops.h"
@@ -739,6 +744,126 @@ static void compare_moves(bench *b, const char *only, const char *format)
                 measure_moves(b, s, f);
 }
 
+/* ---- Scores --------------------------------------------------------------------------------- */
+
+enum { SCORED = 131072, WATCHED = 8 };
+
+typedef struct scorer {
+    page_sums sums[LAYERS_MAX];
+    page_watch w;
+    size_t sum_bytes, score_bytes, room_bytes;
+} scorer;
+
+/* Scores all layers by the last n rows of the open batch. */
+static void score_layers(bench *b, scorer *s, int32_t n_head)
+{
+    pass p;
+    err e = {0};
+    pass_begin(&p, b->d, &b->b.st, b->scratch, b->scratch_bytes);
+    mat q = pass_mat(&p, b->b.st.all.n, n_head, b->l.view[0].head_dim);
+    p.watch = &s->w;
+    p.n_watch = 1;
+    for (int32_t i = 0; i < b->l.n; i++)
+        b->d->op->watch_pages(&p, q, &b->l.view[i], 0.05f, &s->w);
+    if (pass_failed(&p))
+        check(err_set(&e, p.e.status, "%s", p.e.text), &e);
+}
+
+/* Microseconds of a layer. */
+static double time_scores(bench *b, scorer *s, int32_t n_head)
+{
+    enum { TIMES = 16 };
+    float one;
+    double us[REPS];
+    for (int i = -2; i < REPS; i++) {
+        b->d->download(b->d, &one, b->scratch, sizeof one);
+        double from = clock_ms();
+        for (int k = 0; k < TIMES; k++)
+            score_layers(b, s, n_head);
+        b->d->download(b->d, &one, b->scratch, sizeof one);
+        if (i >= 0)
+            us[i] = (clock_ms() - from) * 1e3 / TIMES / b->l.n;
+    }
+    qsort(us, REPS, sizeof *us, ascending);
+    return us[REPS / 2];
+}
+
+static void open_scorer(bench *b, scorer *s)
+{
+    const kv_view *v = &b->l.view[0];
+    int32_t n_pages = SCORED / KV_PAGE;
+    s->sum_bytes = (size_t)v->n_head_kv * (size_t)n_pages * 4 * (size_t)v->head_dim;
+    s->score_bytes = (size_t)n_pages * sizeof(float);
+    s->room_bytes = page_watch_room(n_pages, v->head_dim) * sizeof(float);
+    s->w = (page_watch){.n_pages = n_pages,
+                        .sums = s->sums,
+                        .score = {b->d->alloc(b->d, s->score_bytes)},
+                        .room = {b->d->alloc(b->d, s->room_bytes)}};
+    for (int32_t i = 0; i < b->l.n; i++) {
+        s->sums[i] = (page_sums){b->d->alloc(b->d, s->sum_bytes), n_pages, PAGE_SUM_BOUNDS};
+        if (!s->sums[i].at || !s->w.score[0] || !s->w.room[0])
+            exit(1);
+    }
+}
+
+static void close_scorer(bench *b, scorer *s)
+{
+    for (int32_t i = 0; i < b->l.n; i++)
+        b->d->release(b->d, s->sums[i].at, s->sum_bytes);
+    b->d->release(b->d, s->w.score[0], s->score_bytes);
+    b->d->release(b->d, s->w.room[0], s->room_bytes);
+}
+
+static void measure_scores(bench *b, int shape, int format, int32_t layers)
+{
+    static float score[SCORED / KV_PAGE];
+    scorer s;
+    double bytes, us[2], from, sum_us;
+    float one;
+    for (int k = 0; k < 2; k++) {
+        if (!open_layers(b, shape, SCORED, format, k ? WATCHED : 1, &bytes))
+            return;
+        open_scorer(b, &s);
+        int32_t n_pages = SCORED / KV_PAGE;
+        for (int i = 0; i < 2; i++) { /* the second time is kept */
+            b->d->download(b->d, &one, b->scratch, sizeof one);
+            from = clock_ms();
+            for (int32_t j = 0; j < b->l.n; j++)
+                b->d->sum_pages(b->d, &b->l.view[j], &b->c.base[j], &s.sums[j], 0, 0, n_pages);
+            b->d->download(b->d, &one, b->scratch, sizeof one);
+            sum_us = (clock_ms() - from) * 1e3 / b->l.n / n_pages;
+        }
+        us[k] = time_scores(b, &s, shapes[shape].n_head);
+        from = clock_ms();
+        b->d->download(b->d, score, s.w.score[0], s.score_bytes);
+        from = clock_ms() - from;
+        close_scorer(b, &s);
+        close_layers(b);
+    }
+    printf("%-16s %-8s %6d %10.3f %8.1f %8.1f %10.3f %10.3f %9.3f\n", shapes[shape].name,
+           formats[format].name, layers, sum_us, us[0], us[1], us[0] * WATCHED * layers * 1e-3,
+           us[1] * layers * 1e-3, from);
+    fflush(stdout);
+}
+
+static void compare_scores(bench *b, const char *only, const char *format)
+{
+    static const struct {
+        const char *shape;
+        int32_t layers; /* with global attention, of the model */
+    } models[] = {{"31B global", 10},     {"26B-A4B global", 5}, {"12B global", 8},
+                  {"E4B global", 4},      {"Qwen3-32B", 64},     {"Qwen3.5-27B", 16},
+                  {"Qwen3.5-35B-A3B", 10}};
+    printf("%s, %d tokens\n%-16s %-8s %6s %10s %8s %8s %10s %10s %9s\n", b->d->name, SCORED, "", "",
+           "layers", "us a page", "1 row", "8 rows", "8 x 1, ms", "8, ms", "read, ms");
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int f = 0; f < FORMATS; f++)
+                if (!strcmp(shapes[s].name, models[m].shape) && strstr(shapes[s].name, only) &&
+                    !strcmp(formats[f].name, *format ? format : "f16"))
+                    measure_scores(b, s, f, models[m].layers);
+}
+
 int main(int argc, char **argv)
 {
     bench b = {.scratch_bytes = (size_t)1 << 30};
@@ -748,7 +873,8 @@ int main(int argc, char **argv)
     bool paged = argc > 1 && !strcmp(argv[1], "pages");
     bool moved = argc > 1 && !strcmp(argv[1], "moves");
     bool sparse = argc > 1 && !strcmp(argv[1], "sparse");
-    bool named = prompt || verified || paged || moved || sparse;
+    bool scored = argc > 1 && !strcmp(argv[1], "scores");
+    bool named = prompt || verified || paged || moved || sparse || scored;
     int32_t rows = argc > 1 && !named ? atoi(argv[1]) : 1, fourth = argc > 4 ? atoi(argv[4]) : 0;
     const char *shape = argc > 2 ? argv[2] : "", *format = argc > 3 ? argv[3] : "";
     if (rows < 1 || rows > MANY_ROWS || fourth < 0 ||
@@ -762,6 +888,8 @@ int main(int argc, char **argv)
     open_maker(&b);
     if (verified)
         verify(&b, shape, format);
+    else if (scored)
+        compare_scores(&b, shape, format);
     else if (moved)
         compare_moves(&b, shape, format);
     else if (paged)

@@ -9,6 +9,8 @@ tests() {
         /"n_prompt"/ { p = $2 + 0 } /"n_gen"/ { g = $2 + 0 } /"n_depth"/ { d = $2 + 0 }
         /"n_streams"/ { s = $2 + 0 } /"median_ts"/ { ts = $2 + 0 }
         /"spec"/ { spec = $2 ~ /true/ } /"plain"/ { spec = 2 }
+        /"kv_global_bytes"/ { printf "kv 0 0 0 %g\n", $2 * 1e9 }
+        /"pool_used"/ { printf "keys%s %d 0 0 %g\n", s, d, $2 * 1e9 }
         /"speedup"/ { printf "gain%s %d 0 0 %g\n", s ? s : "", d, $2 * 1e9 }
         /"round"/ { printf "round%s %d 0 0 %g\n", s ? s : "", d, $2 * 1e9 }
         /"spread"/ && spec < 2 {

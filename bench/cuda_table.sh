@@ -33,6 +33,16 @@ runs=(
     "qwen-a3b-128k    qwen3.6-35b-a3b f16 -p 0 -n 64 -d 131072 -r 2"
     "rows-31b         31b     f16 -p 2,4,8,16,32 -n 24 -r 7"
     "streams-26b      26b-a4b f16 -p 0 -n 128 -s 4,16,32,64 -r 3"
+    "pool-26b-at4k    26b-a4b f16 -p 0 -n 256 -d 4096 -r 3"
+    "pool-26b         26b-a4b f16 -p 0 -n 256 -d 65536,131072,262144 -r 3 --kv-pool 4096"
+    "pool-26b-whole   26b-a4b f16 -p 0 -n 64 -d 262144 -r 3 --blank-depth"
+    "pool-31b-at4k    31b     f16 -p 0 -n 256 -d 4096 -r 3"
+    "pool-31b         31b     f16 -p 0 -n 256 -d 65536,131072,262144 -r 3 --kv-pool 4096"
+    "pool-31b-whole   31b     f16 -p 0 -n 64 -d 262144 -r 3 --blank-depth"
+    "long-26b         26b-a4b f16 -p 262144 -n 0 -r 1 --kv-pool 8192"
+    "long-26b-whole   26b-a4b f16 -p 262144 -n 0 -r 1"
+    "alike-26b        26b-a4b f16 -p 0 -n 64 -d 16384 -s 16 -r 2 --shared 16320"
+    "alike-26b-apart  26b-a4b f16 -p 0 -n 64 -d 16384 -s 16 -r 2"
     "draft-31b-block7  31b     f16 -p 0 -n 128 -d 1024,65536 -r 3 --spec @dflash-31b --draft-max 7 --accept-mean 3"
     "draft-31b-block15 31b     f16 -p 0 -n 128 -d 1024 -r 3 --spec @dflash-31b --draft-max 15 --accept-mean 4"
     "draft-31b-steps4  31b     f16 -p 0 -n 128 -d 1024 -r 3 --spec @mtp-31b --draft-max 4 --accept-mean 2.5"
@@ -59,7 +69,10 @@ done
 
 # run, test, depth: at least so many tokens/s, and hoped for; or a factor. "rows" is the time of one
 # pass over that of one row, at most; "streams" the speed of all over that of one; "cache" the speed
-# over that with f16. "load" is seconds, at most, from a file in the page cache.
+# over that with f16; "pool" the speed with a pool of keys over that at depth 4096, "pool-*-whole" the same
+# over that of the whole cache, and "kv" the bytes of keys of the whole cache over those with the pool;
+# "long-*-whole" is that of prompts. "alike" is the speed with a prompt's first tokens shared over that without,
+# and "keys16" the tokens of keys without over those with. "load" is seconds, at most, from a file in the page cache.
 wants='
 base-e2b n128 0 600 900
 base-e2b n128 32768 500 750
@@ -122,6 +135,18 @@ cache-31b-q8_0 n64 32768 1 -
 cache-31b-q8_0 n64 131072 1 -
 cache-31b-q4_0 n64 131072 1 -
 cache-31b-tq3_0 n64 131072 1 -
+pool-26b n256 65536 0.95 0.98
+pool-26b n256 131072 0.95 0.98
+pool-26b n256 262144 0.95 0.98
+pool-31b n256 65536 0.95 0.98
+pool-31b n256 131072 0.95 0.98
+pool-31b n256 262144 0.95 0.98
+pool-26b-whole n64 262144 1.5 1.7
+pool-31b-whole n64 262144 1.6 1.8
+pool-31b-whole kv 0 40 -
+long-26b-whole p262144 0 1.7 1.9
+alike-26b x16 16384 1.0 1.1
+alike-26b keys16 16384 12 15
 '
 
 found=$(mktemp)
@@ -165,14 +190,20 @@ awk -v wants="$wants" '
         if ($1 ~ /^rows/ && $4 ~ /^n/) row[$2] = $8
         if ($1 ~ /^streams/ && $4 ~ /^n/) one[$2] = $6
         if ($1 ~ /^cache/ && $3 == "f16") f16[$2 $5] = $6
+        if ($1 ~ /^pool-.*-at4k$/ && $4 ~ /^n/) shallow[$2] = $6
+        if ($1 ~ /^(pool|long)-[^-]*$/) pooled[$2 $5 ($4 ~ /^[np]/ ? "" : $4)] = $4 == "kv" ? $8 : $6
+        if ($1 ~ /-apart$/) apart[$2 $4] = $4 ~ /^keys/ ? $8 : $6
         next
     }
     {
         key = $1 " " $4 " " $5
-        if ($4 == "load" && !(key in must))
+        if ($4 ~ /^(load|kv|keys)/ && !(key in must))
             next
         share = $4 ~ /^(round|gain)/
-        as = $4 == "load" || share ? $8 / 1e9 : $1 ~ /^rows/ ? $8 / row[$2] : $1 ~ /^streams/ ? $6 / one[$2] : \
+        as = $4 == "kv" ? $8 / (pooled[$2 0 "kv"] ? pooled[$2 0 "kv"] : $8) : $4 ~ /^keys/ ? apart[$2 $4] / $8 : \
+             $1 ~ /-whole$/ && pooled[$2 $5] ? pooled[$2 $5] / $6 : $1 ~ /^pool/ && shallow[$2] ? $6 / shallow[$2] : \
+             $1 ~ /^alike/ && apart[$2 $4] ? $6 / apart[$2 $4] : \
+             $4 == "load" || share ? $8 / 1e9 : $1 ~ /^rows/ ? $8 / row[$2] : $1 ~ /^streams/ ? $6 / one[$2] : \
              $1 ~ /^cache/ && f16[$2 $5] ? $6 / f16[$2 $5] : $6
         asked = key in must
         ok = $4 == "load" || $4 ~ /^round/ || $1 ~ /^rows/ ? as <= must[key] : as >= must[key]

@@ -3,6 +3,8 @@
  */
 #include "engine/round.h"
 
+#include <string.h>
+
 status session_prefill(carat_session *s, const prefill *p, err *e)
 {
     int32_t rows = s->shape.chunk;
@@ -103,4 +105,27 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
     /* One token at a time is a caller's own token loop. */
     const prefill p = {.ids = ids, .n = n, .answer = n == 1, .all = all_logits, .logits = logits};
     return eval_new(s, p, e);
+}
+
+carat_status carat_pretend(carat_session *s, const int32_t *ids, int64_t n, carat_error *e)
+{
+    timeline *t = &s->t;
+    status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
+    if (!st && s->layout.n_recur)
+        st = err_set(e, E_UNSUPPORTED, "states of recurrent layers cannot be left out");
+    if (st)
+        return st;
+    timeline_reset(t);
+    while (t->kv.n_past < n && !st) {
+        int64_t at = t->kv.n_past, left = n - at;
+        int32_t take = left < s->shape.chunk ? (int32_t)left : s->shape.chunk;
+        timeline_make_room(t, take); /* else kv_reserve says why not */
+        pthread_mutex_lock(&s->m->pass_lock);
+        if (!(st = kv_reserve(&t->kv, take, e)))
+            kv_commit(&t->kv, take);
+        pthread_mutex_unlock(&s->m->pass_lock);
+        if (!st)
+            memcpy(t->id + at, ids + at, (size_t)take * sizeof *ids);
+    }
+    return st;
 }

@@ -511,6 +511,12 @@ CARAT_API carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t 
  * rows. */
 CARAT_API carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n,
                                     bool all_logits, float *logits, carat_error *e);
+/* For measurements: makes ids[0..n) the whole timeline without computing them. Their keys and
+ * values are whatever the session's memory holds, zeros at first, so later logits mean nothing, but
+ * take the time that they would take. No drafter is told. E_UNSUPPORTED: the model has recurrent
+ * layers; E_LIMIT as carat_eval. */
+CARAT_API carat_status carat_pretend(carat_session *s, const int32_t *ids, int64_t n,
+                                     carat_error *e);
 /* Forgets the tokens from position n on. False, and nothing changes, if the rings of sliding-window
  * layers have overwritten keys that position n would see, or if recurrent layers have taken tokens
  * after n into their states: all but those of the last pass of an answer. n 0 is always possible.

@@ -523,7 +523,7 @@ mat model_forward(pass *p, const model *m, const kv_layout *kv)
     device *d = p->dev;
     mat y;
     /* A recording covers one device only; a divided pass uses several. */
-    bool recorded = !p->dry && d->replay && m->n_sides == 1 && !p->n_watch;
+    bool recorded = !p->dry && d->replay && m->n_sides == 1;
     if (recorded && d->replay(d, p, m, kv, &y))
         return pass_failed(p) ? (mat){0} : y;
     y = m->arch->forward(p, m, kv);

@@ -9,31 +9,9 @@
  * Passes of many rows have enough blocks without chunks: there a block walks all keys of its row.
  * Scores, softmax and sums are f32, and q is not rounded.
  */
-#include "backend/cuda/attend.cuh"
+#include "backend/cuda/keys.cuh"
 
 enum { KEYS = 64 }; /* per step; chunks are multiples of it */
-
-/* One stream: a warp makes the f32 key of the value in `row`. */
-DEV void make_plain_key(float *to, const uint8_t *row, const dev_kv &kv, int pos)
-{
-    int lane = lane_id(), d = kv.head_dim, half = d / 2;
-    for (int i = lane; i < d; i += 32)
-        to[i] = kv_value(row, kv.k_kind, i);
-    __syncwarp();
-    if (kv.k_rot)
-        for (int i = 4 * lane; i < d; i += 128)
-            *(float4 *)(to + i) = rotate_four(*(float4 *)(to + i), true);
-    __syncwarp();
-    for (int i = lane; i < half; i += 32) {
-        float x = to[i] * kv.k_weight[i], y = to[i + half] * kv.k_weight[i + half];
-        float sn = 0, cs = 1;
-        if (i < kv.n_turning)
-            turn_of(pos, kv.inv_freq[i], &sn, &cs);
-        to[i] = x * cs - y * sn;
-        to[i + half] = x * sn + y * cs;
-    }
-    __syncwarp();
-}
 
 /* The place of key t of row r, the k-th of the tile. */
 DEV int plain_place(const attend_args &a, const dev_kv_base &base, const key_walk &tile, int k,

@@ -61,7 +61,7 @@ static int32_t kind_of(num_type t)
     }
 }
 
-static dev_kv view_of(pass *p, const kv_view *v)
+dev_kv cuda_kv_view(const kv_view *v, const float *k_weight)
 {
     dev_kv d = {.id = v->id,
                 .k_kind = kind_of(v->k_type),
@@ -80,9 +80,14 @@ static dev_kv view_of(pass *p, const kv_view *v)
         d.n_turning = v->k_rope->n_turning;
         d.inv_freq = v->k_rope->inv_freq;
         d.turns = v->k_rope->turns;
-        d.k_weight = p->dry ? NULL : cuda_vector(p, v->k_weight);
+        d.k_weight = k_weight;
     }
     return d;
+}
+
+static dev_kv view_of(pass *p, const kv_view *v)
+{
+    return cuda_kv_view(v, v->single && !p->dry ? cuda_vector(p, v->k_weight) : NULL);
 }
 
 /* Blocks are encoded 32 values at a time, rotated 128. */

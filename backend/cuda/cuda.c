@@ -285,6 +285,7 @@ static void cuda_begin(device *d, pass *p)
     c->next_shadow = 0;
     c->chosen = NULL;
     c->sorted.id = NULL;
+    c->watch_shown = false;
     if (c->broken) {
         err_set(&p->e, c->broken_why.status, "%s", c->broken_why.text);
         return;
@@ -373,11 +374,11 @@ static void cuda_close(device *d)
     mem_free(c);
 }
 
-/* Memory of launches, zeroed: tickets, and sums of blocks that share a tile. */
+/* Memory of launches, zeroed: tickets, numbers of pages, and sums of blocks that share a tile. */
 static cudaError_t open_launch_memory(cuda_device *c)
 {
     void *p = NULL;
-    size_t n_tickets = TICKETS + ROWS_GROUPS + ROUTER_TICKETS + RECUR_TICKETS;
+    size_t n_tickets = TICKETS + ROWS_GROUPS + ROUTER_TICKETS + RECUR_TICKETS + STEP_SEQS_MAX;
     size_t n_bytes = n_tickets * sizeof(int32_t) + ROWS_SUMS * sizeof(float);
     cudaError_t r = cudaMalloc(&p, n_bytes);
     if (r)
@@ -387,6 +388,7 @@ static cudaError_t open_launch_memory(cuda_device *c)
         .ticket = ticket, .arrived = ticket + TICKETS, .sums = (float *)(ticket + n_tickets)};
     c->router_ticket = c->launch.arrived + ROWS_GROUPS;
     c->recur_ticket = c->router_ticket + ROUTER_TICKETS;
+    c->watched_pages = c->recur_ticket + RECUR_TICKETS;
     return cudaMemsetAsync(p, 0, n_bytes, c->stream);
 }
 
@@ -491,6 +493,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .keep_rows = cuda_keep_rows,
         .page_moves = &cuda_page_moves,
         .settle = cuda_recur_settle,
+        .sum_pages = cuda_sum_pages,
         .host_alloc = cuda_host_alloc,
         .host_free = cuda_host_free,
         .sift = cuda_sift,

@@ -9,6 +9,7 @@
  * graph.c        passes of few rows, recorded and replayed
  * pinned.c       page-locked host memory, and large copies
  * page_moves.c   pages of keys, copied and moved beside the passes
+ * page_ops.c     summaries of pages, and scores by them
  * recur_ops.c    recurrent layers
  * kernels.c      the words for which kernel does what
  * *.cu           kernels, one idea per file, each behind an extern "C" launcher that takes a stream
@@ -364,6 +365,30 @@ typedef struct put_args {
     uint32_t word[PUT_WORDS];
 } put_args;
 void cu_put(cudaStream_t s, const put_args *a);
+/* page_sums.cu: summaries of pages, as page_sums has them, of n pages from key PAGE_KEYS * first on
+ * to rows from `row` on. */
+typedef struct sums_args {
+    dev_kv kv;
+    dev_kv_base base;
+    uint16_t *to;
+    int32_t n_rows, parts; /* of `to` */
+    int32_t first, row, n;
+} sums_args;
+void cu_sum_pages(cudaStream_t s, sums_args a);
+/* page_watch of n rows from row0 on, and n_kv KV heads from head_kv0 on: PAGE_QUERIES queries at
+ * most. room: PAGE_QUERIES floats for each page, and two more for each query. */
+enum { PAGE_QUERIES = 64 };
+typedef struct watch_args {
+    dev_kv kv;
+    dev_mat q;
+    const uint16_t *sums;
+    float *room, *score;
+    const int32_t *n_pages; /* on the device: it changes between passes */
+    int32_t n_rows, parts;  /* of sums; n_rows is the most pages */
+    int32_t group, head_kv0, n_kv, row0, n;
+    float scale;
+} watch_args;
+void cu_watch_pages(cudaStream_t s, watch_args a);
 /* quantise.cu */
 void cu_quantise(cudaStream_t s, dev_mat x, dev_quant q);
 /* pack.cu */
@@ -714,6 +739,16 @@ typedef struct waiting {
     dev_step st;
 } waiting;
 
+/* The rows of a pass that a page_watch looks at, and where it adds to. n_pages is not part of it:
+ * kernels read it from the device. */
+typedef struct row_run {
+    int32_t first, n;
+} row_run;
+typedef struct watched_rows {
+    const void *sums, *score, *room;
+    row_run all, out; /* of st->all, of st->out */
+} watched_rows;
+
 /* A pass that was recorded, or seen once. All that its kernels were given depends on these alone.
  */
 typedef struct graph_key {
@@ -721,6 +756,7 @@ typedef struct graph_key {
     int32_t rows, outs, n_seqs, kv_bucket;
     bool tree;
     pass_taps taps;
+    watched_rows watch;
 } graph_key;
 typedef struct graph_slot {
     graph_key key;
@@ -772,6 +808,8 @@ typedef struct cuda_device {
     uint32_t next_ticket;
     int32_t *router_ticket; /* [ROUTER_TICKETS] */
     int32_t *recur_ticket;  /* [RECUR_TICKETS] */
+    int32_t *watched_pages; /* [STEP_SEQS_MAX] n_pages of each page_watch of the pass */
+    bool watch_shown;       /* it is on the device */
     cuda_blas *blas;        /* NULL: no cuBLASLt here */
     void *bounce;           /* pinned, for small downloads */
     cuda_pins *pins;        /* page-locked memory for snapshots */
@@ -868,6 +906,7 @@ typedef enum attend_path {
     ATTEND_WGMMA, /* files *_hopper.cu; of answers, rows of more than `shallow` keys */
     ATTEND_SLICES /* prompts: the same, over what expand.cu makes of the store, a slice at a time */
 } attend_path;
+dev_kv cuda_kv_view(const kv_view *v, const float *k_weight); /* k_weight: of one stream */
 attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows);
 bool cuda_one_stream(const device *d, const kv_view *kv);
 
@@ -885,6 +924,15 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
 
 /* page_moves.c */
 extern const struct page_move_ops cuda_page_moves;
+
+/* page_ops.c */
+void cuda_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
+                    int32_t first, int32_t row, int32_t n);
+void cuda_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w);
+/* Before the pass's first launch that reads it, and outside of recordings. */
+void cuda_show_watch(cuda_device *c, const pass *p);
+/* The rows of the pass's only watch; false: a recording cannot have them. */
+bool cuda_watched_rows(const pass *p, watched_rows *to);
 
 /* recur_ops.c */
 void cuda_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv);

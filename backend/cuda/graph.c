@@ -3,7 +3,8 @@
  *
  * Between two passes with equal keys only the step block changes, and it has a fixed address. The
  * kernels' arguments depend on the key alone: model, layout, scratch, counts of rows, the number of
- * chunks of keys that the grids of attention cover (a power of two), and the addresses of the taps.
+ * chunks of keys that the grids of attention cover (a power of two), the addresses of the taps, and
+ * the rows that a page_watch looks at.
  * The first pass with a key runs plainly, so that one-time initialisation happens outside a
  * recording. The second is recorded and replayed, later ones are replayed. A recording contains
  * addresses, so all recordings are dropped when any device memory is freed.
@@ -20,6 +21,17 @@ static bool same_taps(const pass_taps *a, const pass_taps *b)
     return same;
 }
 
+static bool same_run(row_run a, row_run b)
+{
+    return a.first == b.first && a.n == b.n;
+}
+
+static bool same_watch(const watched_rows *a, const watched_rows *b)
+{
+    return a->sums == b->sums && a->score == b->score && a->room == b->room &&
+           same_run(a->all, b->all) && same_run(a->out, b->out);
+}
+
 static bool on_main(const pass_taps *taps)
 {
     bool main = true;
@@ -32,7 +44,8 @@ static bool same_graph_key(const graph_key *a, const graph_key *b)
 {
     return a->model == b->model && a->kv == b->kv && a->scratch == b->scratch &&
            a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
-           a->kv_bucket == b->kv_bucket && a->tree == b->tree && same_taps(&a->taps, &b->taps);
+           a->kv_bucket == b->kv_bucket && a->tree == b->tree && same_taps(&a->taps, &b->taps) &&
+           same_watch(&a->watch, &b->watch);
 }
 
 static void forget_slot(graph_slot *s)
@@ -80,6 +93,9 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
                    .tree = st->all.seen != NULL};
     if (p->taps)
         k.taps = *p->taps;
+    if (p->n_watch && !cuda_watched_rows(p, &k.watch))
+        return false;
+    cuda_show_watch(c, p);
     graph_slot *s = slot_of(c, &k);
     bool seen = s->used != 0;
     s->used = ++c->graph_clock;

@@ -19,6 +19,29 @@
 
 #include "backend/cuda/attend.cuh"
 
+/* A warp makes the f32 key of the value in `row`, of any head size: for kernels that are not about
+ * tiles. */
+DEV void make_plain_key(float *to, const uint8_t *row, const dev_kv &kv, int pos)
+{
+    int lane = lane_id(), d = kv.head_dim, half = d / 2;
+    for (int i = lane; i < d; i += 32)
+        to[i] = kv_value(row, kv.k_kind, i);
+    __syncwarp();
+    if (kv.k_rot)
+        for (int i = 4 * lane; i < d; i += 128)
+            *(float4 *)(to + i) = rotate_four(*(float4 *)(to + i), true);
+    __syncwarp();
+    for (int i = lane; i < half; i += 32) {
+        float x = to[i] * kv.k_weight[i], y = to[i + half] * kv.k_weight[i + half];
+        float sn = 0, cs = 1;
+        if (i < kv.n_turning)
+            turn_of(pos, kv.inv_freq[i], &sn, &cs);
+        to[i] = x * cs - y * sn;
+        to[i + half] = x * sn + y * cs;
+    }
+    __syncwarp();
+}
+
 /* Heads of D, a quarter of which turns. */
 template <int D> struct key_shape {
     static constexpr int TURN = D / 8, LINE = 2 * TURN + 8; /* pairs; f16 from key to key */
@@ -85,9 +108,9 @@ template <int D> DEV uint2 turned_pairs(uint2 u, const key_maker<D> &m, float4 t
 template <int D>
 DEV void make_key(uint16_t *to, const uint16_t *u, const key_maker<D> &m, float4 turns)
 {
-    uint2 k = turned_pairs(make_uint2(*(const uint32_t *)(u + 2 * m.e),
-                                      *(const uint32_t *)(u + D / 2 + 2 * m.e)),
-                           m, turns);
+    uint2 k = turned_pairs(
+        make_uint2(*(const uint32_t *)(u + 2 * m.e), *(const uint32_t *)(u + D / 2 + 2 * m.e)), m,
+        turns);
     uint32_t *at = (uint32_t *)to + m.e;
     at[0] = k.x;
     at[key_shape<D>::TURN / 2] = k.y;

@@ -818,6 +818,7 @@ const device_ops cuda_ops = {
     .rope = c_rope,
     .kv_store = cuda_kv_store,
     .attend = cuda_attend,
+    .watch_pages = cuda_watch_pages,
     .add = c_add,
     .scale = c_scale,
     .add_rms_norm = c_add_rms_norm,

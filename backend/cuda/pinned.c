@@ -1,17 +1,32 @@
 /* pinned.c - page-locked host memory, which the GPU reads and writes by itself: blocks for
- * snapshots, and the copies.
+ * snapshots and for pages of keys, and the copies.
+ *
+ *     block   [....................]                  one allocation
+ *     slab    [piece][piece][free ][piece]..          many small ones of one size: pages of keys
  *
  * Locking pages takes longer than copying to them, because the system must provide them first. So a
  * thread locks them, and only a copy waits for it. A freed block stays locked for the next one of
  * about its size. Blocks in use and idle blocks together never exceed the most that was in use at
  * one time. Where locking fails, copies go through the driver's own buffers, which is slower.
+ *
+ * Slabs of a size grow with their number, and the next one is locked before the last is full: pages
+ * leave the GPU in the middle of prompts and answers, which do not wait for memory. So slabs take
+ * up to a quarter more than their pieces, SLAB_MOST at most.
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/mem.h"
 
 #include <pthread.h>
+#include <string.h>
 
-enum { PINS = 1024, PIN_ROUND = 2 << 20 };
+enum {
+    PINS = 1024,
+    PIN_ROUND = 2 << 20,
+    PIECE_MOST = 16 << 20, /* larger ones are blocks */
+    PIECE_ROUND = 4 << 10,
+    SLAB_LEAST = PIECE_MOST,
+    SLAB_MOST = 256 << 20
+};
 
 typedef enum pin_state { PIN_WAITS, PIN_WORKING, PIN_LOCKED, PIN_PLAIN } pin_state;
 
@@ -21,6 +36,10 @@ typedef struct pin {
     pin_state state;
     bool used;
     uint64_t freed; /* the count of frees at that time */
+    /* Of a slab. Free pieces that were in use hold the address of the next one. */
+    size_t piece; /* 0: a block */
+    char *free_piece;
+    size_t n_pieces, n_fresh, n_taken; /* n_fresh: never taken so far: those from there on */
 } pin;
 
 struct cuda_pins {
@@ -124,7 +143,7 @@ static pin *find_idle(cuda_pins *k, size_t n)
     pin *best = NULL;
     for (int i = 0; i < PINS; i++) {
         pin *p = &k->at[i];
-        if (p->at && !p->used && p->n_bytes >= n && p->n_bytes - n <= n / 4 &&
+        if (p->at && !p->used && !p->piece && p->n_bytes >= n && p->n_bytes - n <= n / 4 &&
             (!best || p->n_bytes < best->n_bytes))
             best = p;
     }
@@ -151,7 +170,8 @@ static void shrink(cuda_pins *k, size_t n)
     }
 }
 
-static pin *make_pin(cuda_pins *k, size_t n)
+/* piece: of a slab; 0: a block. */
+static pin *make_pin(cuda_pins *k, size_t n, size_t piece)
 {
     pin *p = NULL;
     for (int i = 0; i < PINS && !p; i++)
@@ -163,29 +183,113 @@ static pin *make_pin(cuda_pins *k, size_t n)
         return NULL;
     if (!k->started)
         k->started = !pthread_create(&k->thread, NULL, lock_blocks, k);
-    *p = (pin){.at = at, .n_bytes = n, .state = k->started ? PIN_WAITS : PIN_PLAIN};
+    *p = (pin){.at = at,
+               .n_bytes = n,
+               .state = k->started ? PIN_WAITS : PIN_PLAIN,
+               .piece = piece,
+               .n_pieces = piece ? n / piece : 0};
     pthread_cond_broadcast(&k->changed);
     return p;
+}
+
+static void use(cuda_pins *k, pin *p)
+{
+    if (p->used)
+        return;
+    p->used = true;
+    k->used_bytes += p->n_bytes;
+    k->most_bytes = k->used_bytes > k->most_bytes ? k->used_bytes : k->most_bytes;
+}
+
+static void unuse(cuda_pins *k, pin *p)
+{
+    p->used = false;
+    p->freed = ++k->clock;
+    k->used_bytes -= p->n_bytes;
+    k->idle_bytes += p->n_bytes;
+}
+
+static void *take_block(cuda_pins *k, size_t n_bytes)
+{
+    size_t n = (n_bytes + PIN_ROUND - 1) / PIN_ROUND * PIN_ROUND;
+    if (n < n_bytes)
+        return NULL;
+    pin *p = find_idle(k, n);
+    if (p)
+        k->idle_bytes -= p->n_bytes;
+    else
+        p = make_pin(k, n, 0);
+    if (p)
+        use(k, p);
+    return p ? p->at : NULL;
+}
+
+/* ---- Slabs --------------------------------------------------------------------------------- */
+
+/* All slabs of a size. */
+typedef struct slab_sum {
+    pin *room; /* one with a free piece, in use if there is such a one; or NULL */
+    size_t n_bytes, n_free;
+} slab_sum;
+static slab_sum slabs_of(cuda_pins *k, size_t piece)
+{
+    slab_sum s = {NULL, 0, 0};
+    for (int i = 0; i < PINS; i++) {
+        pin *p = &k->at[i];
+        if (!p->at || p->piece != piece)
+            continue;
+        s.n_bytes += p->n_bytes;
+        s.n_free += p->n_pieces - p->n_taken;
+        if (p->n_taken < p->n_pieces && (!s.room || (p->used && !s.room->used)))
+            s.room = p;
+    }
+    return s;
+}
+
+/* As large as all slabs of its size before it. */
+static pin *make_slab(cuda_pins *k, size_t piece, size_t n_bytes)
+{
+    size_t n = n_bytes < SLAB_LEAST ? SLAB_LEAST : n_bytes < SLAB_MOST ? n_bytes : SLAB_MOST;
+    return make_pin(k, n / piece * piece, piece);
+}
+
+static void *take_piece(cuda_pins *k, size_t n_bytes)
+{
+    size_t piece = (n_bytes + PIECE_ROUND - 1) / PIECE_ROUND * PIECE_ROUND;
+    slab_sum s = slabs_of(k, piece);
+    pin *p = s.room;
+    if (p && !p->used)
+        k->idle_bytes -= p->n_bytes;
+    if (!p && !(p = make_slab(k, piece, s.n_bytes)))
+        return NULL;
+    use(k, p);
+    char *at = p->free_piece;
+    if (at)
+        memcpy(&p->free_piece, at, sizeof at);
+    else
+        at = p->at + piece * p->n_fresh++;
+    p->n_taken++;
+    if (s.n_bytes && s.n_free * piece < s.n_bytes / 4 && s.n_free * piece < SLAB_MOST) {
+        p = make_slab(k, piece, s.n_bytes); /* ahead of time; without it the next take makes one */
+        k->idle_bytes += p ? p->n_bytes : 0;
+    }
+    return at;
+}
+
+static void give_piece(cuda_pins *k, pin *p, char *at)
+{
+    memcpy(at, &p->free_piece, sizeof at);
+    p->free_piece = at;
+    if (!--p->n_taken)
+        unuse(k, p);
 }
 
 void *cuda_host_alloc(device *d, size_t n_bytes)
 {
     cuda_pins *k = cuda_select(d)->pins;
-    size_t n = (n_bytes + PIN_ROUND - 1) / PIN_ROUND * PIN_ROUND;
-    if (n < n_bytes)
-        return NULL;
     pthread_mutex_lock(&k->lock);
-    pin *p = find_idle(k, n);
-    if (p)
-        k->idle_bytes -= p->n_bytes;
-    else
-        p = make_pin(k, n);
-    char *at = p ? p->at : NULL;
-    if (p) {
-        p->used = true;
-        k->used_bytes += p->n_bytes;
-        k->most_bytes = k->used_bytes > k->most_bytes ? k->used_bytes : k->most_bytes;
-    }
+    void *at =
+        n_bytes <= PIECE_MOST ? take_piece(k, n_bytes ? n_bytes : 1) : take_block(k, n_bytes);
     pthread_mutex_unlock(&k->lock);
     return at;
 }
@@ -209,12 +313,10 @@ void cuda_host_free(device *d, void *at, size_t n_bytes)
         return;
     pthread_mutex_lock(&k->lock);
     pin *p = find(k, at);
-    if (p) {
-        p->used = false;
-        p->freed = ++k->clock;
-        k->used_bytes -= p->n_bytes;
-        k->idle_bytes += p->n_bytes;
-    }
+    if (p && p->piece)
+        give_piece(k, p, at);
+    else if (p)
+        unuse(k, p);
     pthread_mutex_unlock(&k->lock);
 }
 

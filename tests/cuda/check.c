@@ -300,6 +300,7 @@ int main(int argc, char **argv)
         check_ops(&g);
         check_families(&g);
         check_recur(&g);
+        check_scores_of_pages(&g);
     }
     double ops = clock_ms();
     if (!only_ops) {

@@ -120,6 +120,7 @@ void check_sessions(rig *g);
 void check_caches(rig *g);
 void check_commit(rig *g);
 void check_page_moves(rig *g);
+void check_scores_of_pages(rig *g);
 void check_recur(rig *g);
 void check_taps(rig *g);
 void check_drafts(rig *g);

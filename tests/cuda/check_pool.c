@@ -1,6 +1,6 @@
 /* check_pool.c - sessions on the CUDA device whose keys have a pool smaller than their context:
- * pages leave for the host and come back. While everything fits the logits are those without a
- * pool, bit for bit; then they are those of the CPU with the same pool.
+ * pages leave for the host and come back, the youngest ones or by scores. While everything fits the
+ * logits are those without a pool, bit for bit; then they are those of the CPU with the same pool.
  */
 #include "base/mem.h"
 #include "carat.h"
@@ -15,14 +15,15 @@ enum { CTX = 1024, POOL = 512, FITS = 300, TOKENS = 600, BACK = 130, MORE = 3 };
 
 typedef struct pool_rig {
     rig *g;
-    const char *name;
+    const char *name, *policy;
     carat_model *cpu, *gpu;
     int32_t id[TOKENS + MORE];
     size_t n_vocab;
     float *a, *b;
 } pool_rig;
 
-static status open_session(carat_model *m, int32_t pool, carat_session **s, err *e)
+static status open_session(const pool_rig *x, carat_model *m, int32_t pool, carat_session **s,
+                           err *e)
 {
     const carat_session_options o = {.n_ctx = CTX,
                                      .chunk = 64,
@@ -30,7 +31,7 @@ static status open_session(carat_model *m, int32_t pool, carat_session **s, err 
                                      .kv_k = "f32",
                                      .kv_single = "off",
                                      .kv_resident = pool,
-                                     .kv_policy = "lru"};
+                                     .kv_policy = x->policy};
     return carat_session_open(m, &o, s, e);
 }
 
@@ -65,20 +66,28 @@ static status check_pair(pool_rig *x, err *e)
     carat_session *whole = NULL, *pool = NULL, *cpu = NULL;
     carat_pool_info info = {0};
     double far;
-    status st = open_session(x->gpu, 0, &whole, e);
-    st = st ? st : open_session(x->gpu, POOL, &pool, e);
-    st = st ? st : open_session(x->cpu, POOL, &cpu, e);
+    status st = open_session(x, x->gpu, 0, &whole, e);
+    st = st ? st : open_session(x, x->gpu, POOL, &pool, e);
+    st = st ? st : open_session(x, x->cpu, POOL, &cpu, e);
     if (!st && !(st = follow(x, whole, pool, FITS, &far, e)))
-        verdict(x->g, "pool", text("%s: everything fits", x->name), far, 0);
+        verdict(x->g, "pool", text("%s %s: everything fits", x->name, x->policy), far, 0);
+    /* From the start: which pages are there follows from where passes begin. */
+    if (!st)
+        carat_reset(pool);
     if (!st && !(st = follow(x, cpu, pool, TOKENS, &far, e)))
-        verdict(x->g, "pool", text("%s: pages are away", x->name), far, 0.05);
+        verdict(x->g, "pool", text("%s %s: pages are away", x->name, x->policy), far, 0.05);
     /* Back into a page that is on the host. */
     if (!st && !(st = follow(x, cpu, pool, BACK, &far, e)))
-        verdict(x->g, "pool", text("%s: after a rewind", x->name), far, 0.05);
+        verdict(x->g, "pool", text("%s %s: after a rewind", x->name, x->policy), far, 0.05);
     if (pool)
         carat_session_get_pool(pool, &info);
-    if (!st)
-        verdict(x->g, "pool", text("%s: pages that moved", x->name), info.n_out > 0 ? 0 : 1, 0);
+    if (!st) {
+        bool scored = !strcmp(x->policy, "scored");
+        verdict(x->g, "pool", text("%s %s: pages that moved", x->name, x->policy), info.n_out < 1,
+                0);
+        verdict(x->g, "pool", text("%s %s: choices by scores", x->name, x->policy),
+                strcmp(info.policy, x->policy) || scored != (info.n_reselected > 0), 0);
+    }
     carat_session_close(whole);
     carat_session_close(pool);
     carat_session_close(cpu);
@@ -88,7 +97,7 @@ static status check_pair(pool_rig *x, err *e)
 void check_pool(rig *g)
 {
     static const char *const names[] = {"qwen3", "dense"};
-    for (int i = 0; i < 2 && my_turn(g, "pool"); i++) {
+    for (int i = 0; i < (g->quick ? 1 : 2) && my_turn(g, "pool"); i++) {
         pool_rig x = {.g = g, .name = names[i]};
         fidelity f;
         carat_model_info info;
@@ -104,7 +113,11 @@ void check_pool(rig *g)
             x.b = x.a + x.n_vocab;
             for (int32_t k = 0; k < TOKENS + MORE; k++)
                 x.id[k] = (int32_t)rng_below(&g->rng, x.n_vocab);
-            st = x.a ? check_pair(&x, &e) : err_memory(&e, "logits", x.n_vocab * 8);
+            st = x.a ? OK : err_memory(&e, "logits", x.n_vocab * 8);
+            for (int k = 0; k < 2 && !st; k++) {
+                x.policy = k ? "scored" : "lru";
+                st = check_pair(&x, &e);
+            }
         }
         if (st)
             failed(g, "pool", e.text);

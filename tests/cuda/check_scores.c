@@ -1,0 +1,274 @@
+/* check_scores.c - summaries of pages of keys and scores by them, on the CUDA device and by the
+ * reference: every format, rotated, one stream, pages in any order, head sizes of any kind; scores
+ * of chains and of prompts, twice, for the same bits.
+ *
+ * Bounds of keys that are stored are exact, so every bit is compared. Means are sums in f32, and
+ * keys made of values have other roundings: there the bound is a step of bf16.
+ */
+#include "backend/key_walk.h"
+#include "base/mem.h"
+#include "tests/cuda/check_int.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PAGES = 37, POOL = 40, HEADS = 2, ROWS = PAGES + 3, SKIPPED = 2 };
+
+typedef struct scores_case {
+    num_type type;
+    int32_t d, group, parts;
+    bool rot, paged;
+    int32_t turning; /* turning pairs of one stream; 0: two streams */
+    int32_t rows, watched;
+    int32_t two_seqs; /* rows of another sequence before them */
+} scores_case;
+
+typedef struct scores_rig {
+    rig *g;
+    const scores_case *a;
+    pair norm;
+    rope turn[2];
+    kv_view view[2];
+    kv_base base[2];
+    kv_page *table[2];
+    page_sums sums[2];
+    page_watch watch[2];
+    size_t store_bytes, sum_bytes, score_bytes, room_bytes;
+} scores_rig;
+
+static const char *shape_of(const scores_case *a)
+{
+    static char shape[64];
+    snprintf(shape, sizeof shape, "%s%s%s %dx%d%s, %s", num_name(a->type), a->rot ? "+rot" : "",
+             a->turning ? " one" : "", a->group * HEADS, a->d, a->paged ? " paged" : "",
+             a->parts == PAGE_SUM_MEAN ? "means" : "bounds");
+    return shape;
+}
+
+static void *on_gpu(rig *g, const void *from, size_t n)
+{
+    void *at = g->gpu->alloc(g->gpu, n);
+    if (at && from)
+        g->gpu->upload(g->gpu, at, from, n);
+    return at;
+}
+
+static bool open_turn(scores_rig *x)
+{
+    int32_t d = x->a->d, n = x->a->turning;
+    float *inv = draw(x->g, (size_t)d / 2, 0);
+    for (int32_t i = 0; i < n; i++)
+        inv[i] = (float)pow(1e4, -2.0 * i / d);
+    x->turn[0] = x->turn[1] = (rope){.n_pairs = d / 2, .inv_freq = inv, .n_turning = n};
+    x->turn[1].inv_freq = on_gpu(x->g, inv, (size_t)d * 2);
+    return x->turn[1].inv_freq && pair_make(x->g, &x->norm, NUM_F32, d, 1, 1, 0.5, false);
+}
+
+static bool open_scores(scores_rig *x)
+{
+    static const int32_t stride[] = {7, 3}; /* places and positions of pages */
+    const scores_case *a = x->a;
+    rig *g = x->g;
+    uint64_t row = 0;
+    if (!num_row_bytes(a->type, (uint64_t)a->d, &row) || (a->turning && !open_turn(x)))
+        return false;
+    size_t n = (size_t)HEADS * POOL * KV_PAGE * (size_t)a->d;
+    x->store_bytes = (size_t)HEADS * POOL * KV_PAGE * row;
+    x->sum_bytes = (size_t)HEADS * ROWS * (size_t)a->parts * (size_t)a->d * sizeof(uint16_t);
+    x->score_bytes = ROWS * sizeof(float);
+    x->room_bytes = page_watch_room(ROWS, a->d) * sizeof(float);
+    void *store = mem_alloc(x->store_bytes);
+    float *values = draw(g, n, 1.0);
+    kv_page *table = mem_alloc(PAGES * sizeof *table);
+    for (size_t i = 0; i < n; i++) /* pages differ, so that shares do */
+        values[i] *= 0.2f + 0.03f * (float)(i / (KV_PAGE * (size_t)a->d) % POOL);
+    if (a->rot)
+        num_rotate(values, (int64_t)n);
+    num_format_of(a->type)->encode(values, store, (int64_t)n);
+    mem_free(values);
+    for (int32_t i = 0; i < PAGES; i++)
+        table[i] = (kv_page){i * stride[0] % POOL * KV_PAGE, i * stride[1] * KV_PAGE};
+    for (int k = 0; k < 2; k++) {
+        device *d = k ? g->gpu : g->ref;
+        x->table[k] = k ? on_gpu(g, table, PAGES * sizeof *table) : table;
+        x->base[k] = (kv_base){.k = k ? on_gpu(g, store, x->store_bytes) : store,
+                               .page = a->paged ? x->table[k] : NULL};
+        x->view[k] = (kv_view){.kind = STORE_LINEAR,
+                               .k_type = a->type,
+                               .v_type = a->type,
+                               .n_head_kv = HEADS,
+                               .head_dim = a->d,
+                               .n_slots = POOL * KV_PAGE,
+                               .n_keys = POOL * KV_PAGE,
+                               .k_row_bytes = row,
+                               .v_row_bytes = a->turning ? 0 : row,
+                               .k_rot = a->rot,
+                               .v_rot = a->rot,
+                               .single = a->turning > 0,
+                               .k_weight = &x->norm.w[k],
+                               .k_rope = &x->turn[k]};
+        x->sums[k] = (page_sums){d->alloc(d, x->sum_bytes), ROWS, a->parts};
+        x->watch[k] = (page_watch){.seq = a->two_seqs ? 1 : 0,
+                                   .n_pages = PAGES,
+                                   .sums = &x->sums[k],
+                                   .score = {d->alloc(d, x->score_bytes)},
+                                   .room = {d->alloc(d, x->room_bytes)}};
+        if (!x->base[k].k || !x->table[k] || !x->sums[k].at || !x->watch[k].score[0] ||
+            !x->watch[k].room[0])
+            return false;
+    }
+    return true;
+}
+
+static void close_scores(scores_rig *x)
+{
+    for (int k = 0; k < 2; k++) {
+        device *d = k ? x->g->gpu : x->g->ref;
+        d->release(d, x->sums[k].at, x->sum_bytes);
+        d->release(d, x->watch[k].score[0], x->score_bytes);
+        d->release(d, x->watch[k].room[0], x->room_bytes);
+    }
+    x->g->gpu->release(x->g->gpu, x->base[1].k, x->store_bytes);
+    x->g->gpu->release(x->g->gpu, x->table[1], PAGES * sizeof(kv_page));
+    mem_free(x->base[0].k);
+    mem_free(x->table[0]);
+    if (!x->a->turning)
+        return;
+    x->g->gpu->release(x->g->gpu, (void *)x->turn[1].inv_freq, (size_t)x->a->d * 2);
+    mem_free((void *)x->turn[0].inv_freq);
+    pair_free(x->g, &x->norm);
+}
+
+/* Both devices' summaries of pages; the larger the worst difference, in steps of bf16. */
+static void check_sums(scores_rig *x)
+{
+    rig *g = x->g;
+    size_t n = x->sum_bytes / sizeof(uint16_t);
+    uint16_t *got = mem_alloc(x->sum_bytes), *want = x->sums[0].at;
+    double worst = 0;
+    memset(want, 0xff, x->sum_bytes);
+    g->gpu->upload(g->gpu, x->sums[1].at, want, x->sum_bytes);
+    for (int k = 0; k < 2; k++) {
+        device *d = k ? g->gpu : g->ref;
+        d->sum_pages(d, &x->view[k], &x->base[k], &x->sums[k], 0, SKIPPED, 5);
+        d->sum_pages(d, &x->view[k], &x->base[k], &x->sums[k], 5, SKIPPED + 5, PAGES - SKIPPED - 5);
+        d->sum_pages(d, &x->view[k], &x->base[k], &x->sums[k], 1, 0, SKIPPED);
+    }
+    g->gpu->download(g->gpu, got, x->sums[1].at, x->sum_bytes);
+    for (size_t i = 0; i < n; i++) {
+        double a = num_bf16_to_f32(want[i]), b = num_bf16_to_f32(got[i]);
+        if (got[i] == want[i])
+            continue;
+        double one = fmax(fabs(a), 1e-3) / 128;
+        worst = fmax(worst, isfinite(a - b) ? fabs(a - b) / one : INFINITY);
+    }
+    bool exact = !x->a->turning && x->a->parts == PAGE_SUM_BOUNDS;
+    verdict(g, "page sums", shape_of(x->a), worst, exact ? 0 : 1.5);
+    /* Scores by the same summaries. */
+    g->gpu->upload(g->gpu, x->sums[1].at, want, x->sum_bytes);
+    mem_free(got);
+}
+
+static double compare_scores(const scores_rig *x, const float *got)
+{
+    double diff = 0, sum = 0;
+    for (int32_t i = 0; i < ROWS; i++) {
+        double a = x->watch[0].score[0][i], b = got[i];
+        diff += (a - b) * (a - b);
+        sum += a * a;
+    }
+    return sum > 0 ? diff / sum : INFINITY;
+}
+
+/* A pass of some rows, the last of which are watched. */
+static void check_scores(scores_rig *x)
+{
+    static chain c;
+    const scores_case *a = x->a;
+    rig *g = x->g;
+    both b;
+    mat q[2];
+    int32_t heads = a->group * HEADS, n = a->rows + a->two_seqs;
+    float *values = draw(g, (size_t)n * (size_t)heads * (size_t)a->d, 1.0);
+    float got[2][ROWS];
+    chain_init(&c, n, 100, 0);
+    c.st.n_seqs = a->two_seqs ? 2 : 1;
+    c.st.kv = x->base;
+    for (int32_t i = 0; i < n; i++)
+        c.seq[i] = a->two_seqs && i >= a->two_seqs;
+    float scale = (float)(1.0 / sqrt((double)a->d));
+    for (int turn = 0; turn < 2; turn++) {
+        both_begin(g, &b, &c.st);
+        both_mat(g, &b, q, values, n, heads, a->d);
+        for (int k = 0; k < 2; k++) {
+            device *d = k ? g->gpu : g->ref;
+            pass *p = k ? &b.gpu : &b.ref;
+            x->watch[k].pos = c.pos[n - a->watched];
+            d->clear(d, x->watch[k].score[0], x->score_bytes);
+            p->watch = &x->watch[k];
+            p->n_watch = 1;
+            d->op->watch_pages(p, q[k], &x->view[k], scale, &x->watch[k]);
+            d->op->watch_pages(p, q[k], &x->view[k], scale, &x->watch[k]); /* scores are added */
+        }
+        g->gpu->download(g->gpu, got[turn], x->watch[1].score[0], x->score_bytes);
+    }
+    if (pass_failed(&b.gpu))
+        failed(g, "page scores", b.gpu.e.text);
+    verdict(g, "page scores", text("%s, %d of %d rows", shape_of(a), a->watched, n),
+            compare_scores(x, got[0]), 1e-9);
+    verdict(g, "page scores", "again", memcmp(got[0], got[1], sizeof got[0]) != 0, 0);
+    mem_free(values);
+}
+
+static void check_case(rig *g, const scores_case *a)
+{
+    scores_rig x = {.g = g, .a = a};
+    if (!my_turn(g, "page scores"))
+        return;
+    if (!open_scores(&x)) {
+        failed(g, "page scores", "no memory");
+        return;
+    }
+    check_sums(&x);
+    check_scores(&x);
+    close_scores(&x);
+}
+
+void check_scores_of_pages(rig *g)
+{
+    static const num_type types[] = {NUM_F32,  NUM_F16,  NUM_BF16, NUM_Q8_0,   NUM_Q5_1,
+                                     NUM_Q5_0, NUM_Q4_1, NUM_Q4_0, NUM_IQ4_NL, NUM_TQ3_0};
+    static const int32_t dims[] = {512, 128, 256, 64}, groups[] = {8, 1, 6, 16};
+    for (int i = 0; i < 10; i++) {
+        bool rot = types[i] == NUM_TQ3_0 || (num_format_of(types[i])->block_n > 1 && i % 2);
+        scores_case a = {.type = types[i],
+                         .d = rot && dims[i % 4] < 128 ? 128 : dims[i % 4],
+                         .group = groups[i % 4],
+                         .parts = PAGE_SUM_BOUNDS,
+                         .rot = rot,
+                         .paged = true,
+                         .rows = 1 + i,
+                         .watched = 1 + i / 2};
+        check_case(g, &a);
+        a.parts = PAGE_SUM_MEAN;
+        a.paged = false;
+        if (!g->quick || i % 3 == 0)
+            check_case(g, &a);
+    }
+    check_case(g, &(scores_case){NUM_F16, 512, 8, PAGE_SUM_BOUNDS, .paged = true, .turning = 64,
+                                 .rows = 3, .watched = 3});
+    check_case(g, &(scores_case){NUM_Q8_0, 512, 4, PAGE_SUM_BOUNDS, .rot = true, .paged = true,
+                                 .turning = 64, .rows = 3, .watched = 2});
+    /* A prompt's end, rows of another sequence, wide and odd heads, many heads of one KV head. */
+    check_case(g, &(scores_case){NUM_F16, 256, 4, PAGE_SUM_BOUNDS, .paged = true, .rows = 70,
+                                 .watched = 8});
+    check_case(g, &(scores_case){NUM_F16, 128, 6, PAGE_SUM_BOUNDS, .paged = true, .rows = 9,
+                                 .watched = 9, .two_seqs = 5});
+    check_case(g, &(scores_case){NUM_F16, 1024, 2, PAGE_SUM_BOUNDS, .paged = true, .rows = 2,
+                                 .watched = 2});
+    check_case(
+        g, &(scores_case){NUM_F16, 36, 3, PAGE_SUM_BOUNDS, .paged = true, .rows = 2, .watched = 1});
+    check_case(g, &(scores_case){NUM_F16, 128, 64, PAGE_SUM_BOUNDS, .paged = true, .rows = 2,
+                                 .watched = 2});
+}
