@@ -17,7 +17,7 @@
 #include "backend/plan.h"
 #include "base/mem.h"
 #include "model/dflash.h"
-#include "spec/drafter.h"
+#include "spec/work.h"
 
 #include <math.h>
 #include <string.h>
@@ -41,11 +41,7 @@ typedef struct dflash_drafter {
     int32_t slots_max; /* of a block */
     kv_layout layout;
     kv_batch batch;
-    struct {
-        device *dev;
-        void *at;
-        size_t n_bytes;
-    } scratch[PASS_SIDES_MAX]; /* the sides of the target */
+    draft_work work;
     /* [rows of a pass of the target, n_features, n_embd], f32 as all activations: attention sinks
      * have values beyond f16 */
     mat features;
@@ -138,27 +134,19 @@ static status layout_of(const draft_model *m, const draft_sizes *z, kv_layout *l
     return kv_layout_init(l, &w, e);
 }
 
-/* A dry pass; scratch: by side, the most so far. */
 static status plan_pass_of(const draft_model *m, const draft_sizes *z, const kv_layout *l,
-                           const step *st, bool absorb, size_t *scratch, err *e)
+                           const step *st, bool absorb, work_sizes *scratch, err *e)
 {
     const dflash *g = m->core.impl;
-    const model *t = m->target;
     pass p;
-    pass_begin(&p, z->dev, st, NULL, 0);
-    for (int32_t i = 1; i < t->n_sides; i++)
-        pass_add_side(&p, t->dev[i], NULL, 0);
+    work_plan_begin(&p, m->target, z->dev, st);
     if (absorb)
         dflash_absorb(
             &p, &m->core, l,
             (mat){NULL, z->rows_max, g->n_features, g->n_embd, (int64_t)g->n_features * g->n_embd});
     else
         dflash_forward(&p, &m->core, l, DRAFT_RANKS_MAX);
-    if (pass_failed(&p))
-        return err_set(e, p.e.status, "%s", p.e.text);
-    for (int32_t i = 0; i < p.n_sides; i++)
-        scratch[i] = p.side[i].peak > scratch[i] ? p.side[i].peak : scratch[i];
-    return OK;
+    return work_plan_end(&p, scratch, e);
 }
 
 /* Few rows may take more scratch than many: all small counts are planned, then doublings. n: blocks
@@ -169,9 +157,9 @@ static int32_t next_count(int32_t n, int32_t slots, int32_t most)
     return n < most && next > most ? most : next;
 }
 
-/* The most scratch of the passes of each kind; [PASS_SIDES_MAX] bytes. */
+/* The most scratch of the passes of each kind. */
 static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_layout *l,
-                           size_t *scratch, err *e)
+                           work_sizes *scratch, err *e)
 {
     int32_t most = z->rows_max < ABSORB_ROWS ? z->rows_max : ABSORB_ROWS;
     const dflash *g = m->core.impl;
@@ -201,17 +189,16 @@ static status dflash_plan(const draft_model *m, const draft_sizes *z, draft_cost
 {
     const dflash *g = m->core.impl;
     kv_layout l;
-    size_t scratch[PASS_SIDES_MAX] = {0};
+    work_sizes scratch = {{0}};
     status st = layout_of(m, z, &l, e);
     if (st)
         return st;
-    st = plan_scratch(m, z, &l, scratch, e);
+    st = plan_scratch(m, z, &l, &scratch, e);
     *c = (draft_costs){.device_bytes = features_bytes(g, z) + held_bytes(g),
                        .device_state_bytes = l.all.ring + l.all.linear + l.all.table,
                        .host_bytes = sizeof(dflash_drafter) + result_bytes(g, z),
                        .taps = taps_of(g, z, NULL)};
-    for (int i = 0; i < PASS_SIDES_MAX; i++)
-        c->device_bytes += scratch[i];
+    work_add_costs(&scratch, m->target, c);
     kv_layout_free(&l);
     return st;
 }
@@ -223,9 +210,7 @@ static void dflash_close(drafter *d)
     dflash_drafter *x = (dflash_drafter *)d;
     if (!x)
         return;
-    for (int i = 0; i < PASS_SIDES_MAX; i++)
-        if (x->scratch[i].at)
-            x->scratch[i].dev->release(x->scratch[i].dev, x->scratch[i].at, x->scratch[i].n_bytes);
+    work_close(&x->work);
     if (x->features.at)
         d->sizes.dev->release(d->sizes.dev, x->features.at, features_bytes(x->g, &d->sizes));
     if (x->held.at)
@@ -239,12 +224,13 @@ static void dflash_close(drafter *d)
 static status open_buffers(dflash_drafter *x, const draft_sizes *z, err *e)
 {
     const draft_model *m = x->d.m;
-    size_t scratch[PASS_SIDES_MAX] = {0}, n = features_bytes(x->g, z);
+    work_sizes scratch = {{0}};
+    size_t n = features_bytes(x->g, z);
     int32_t blocks = z->n_seqs * x->slots_max;
     int32_t rows = z->rows_max < ABSORB_ROWS ? z->rows_max : ABSORB_ROWS;
     status st;
     if ((st = layout_of(m, z, &x->layout, e)) ||
-        (st = plan_scratch(m, z, &x->layout, scratch, e)) ||
+        (st = plan_scratch(m, z, &x->layout, &scratch, e)) ||
         (st = kv_batch_init(&x->batch, rows > blocks ? rows : blocks, z->n_seqs, &x->layout, e)))
         return st;
     if (!(x->result = mem_alloc(result_bytes(x->g, z))))
@@ -259,14 +245,7 @@ static status open_buffers(dflash_drafter *x, const draft_sizes *z, err *e)
         return err_memory(e, "a drafter's features", held_bytes(x->g));
     x->taps = taps_of(x->g, z, x->features.at);
     x->d.taps = &x->taps;
-    for (int32_t i = 0; i < m->target->n_sides; i++) {
-        device *dev = i == PASS_MAIN ? z->dev : m->target->dev[i];
-        x->scratch[i].dev = dev;
-        x->scratch[i].n_bytes = scratch[i];
-        if (scratch[i] && !(x->scratch[i].at = dev->alloc(dev, scratch[i])))
-            return err_memory(e, "a drafter's passes", scratch[i]);
-    }
-    return OK;
+    return work_open(&x->work, m->target, z->dev, &scratch, e);
 }
 
 static status dflash_open(const draft_model *m, const draft_sizes *z, drafter **out, err *e)
@@ -323,12 +302,8 @@ static status dflash_state_open(drafter *d, draft_state **out, err *e)
 
 static void begin_pass(dflash_drafter *x, pass *p)
 {
-    const draft_model *m = x->d.m;
     x->batch.st.prompt = x->batch.st.all.n > ANSWER_ROWS_MAX;
-    pass_begin(p, x->d.sizes.dev, &x->batch.st, x->scratch[PASS_MAIN].at,
-               x->scratch[PASS_MAIN].n_bytes);
-    for (int32_t i = 1; i < m->target->n_sides; i++)
-        pass_add_side(p, x->scratch[i].dev, x->scratch[i].at, x->scratch[i].n_bytes);
+    work_begin(&x->work, p, &x->batch.st);
 }
 
 enum { ABSORB = 0, ABSORB_HELD = DRAFT_RANKS_MAX + 1 };
@@ -342,7 +317,7 @@ static status run_pass_of(dflash_drafter *x, int32_t what, mat *y, err *e)
     pass p;
     *y = (mat){0};
     begin_pass(x, &p);
-    bool recorded = dev->replay && m->target->n_sides == 1;
+    bool recorded = work_records(&x->work);
     if (!recorded || !dev->replay(dev, &p, &m->core, &x->kind[what], y)) {
         if (what == ABSORB || what == ABSORB_HELD)
             dflash_absorb(&p, &m->core, &x->layout, what == ABSORB ? x->features : x->held);

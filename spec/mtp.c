@@ -18,23 +18,17 @@
 #include "backend/plan.h"
 #include "base/mem.h"
 #include "model/gemma4_mtp.h"
-#include "spec/drafter.h"
+#include "spec/work.h"
 
 #include <string.h>
 
 enum { MTP_SLOTS_MAX = 16, MTP_SLOTS_DEFAULT = 8 };
 
-typedef struct mtp_scratch {
-    device *dev;
-    void *at;
-    size_t n_bytes;
-} mtp_scratch;
-
 typedef struct mtp_drafter {
     drafter base;
     pass_taps taps;
-    int32_t n_sides, width;
-    mtp_scratch scratch[PASS_SIDES_MAX];
+    int32_t width;
+    draft_work work;
     float *hidden;    /* device memory: [n_seqs + outs_max, width], seats first, then the tap */
     bool *seat_taken; /* [n_seqs] */
     int32_t *i32;     /* backing of the step's arrays */
@@ -121,40 +115,29 @@ static mat draft_pass(pass *p, const mtp_drafter *d, int32_t n_steps, int32_t n_
     return gemma4_mtp_draft(p, &d->base.m->core, d->base.sizes.target_kv, h, n_steps, n_ranks);
 }
 
-/* The most scratch of any pass, by side. */
-static status plan_passes(mtp_drafter *d, size_t bytes[PASS_SIDES_MAX], err *e)
+/* The most scratch of any pass. */
+static status plan_passes(mtp_drafter *d, work_sizes *w, err *e)
 {
     const draft_sizes *z = &d->base.sizes;
     const model *target = d->base.m->target;
     int32_t n_ranks = gemma4_mtp_ranks(mtp_of(d->base.m));
-    memset(bytes, 0, PASS_SIDES_MAX * sizeof *bytes);
+    *w = (work_sizes){{0}};
     for (int32_t rows = 1; rows <= z->n_seqs; rows++)
         for (int kind = 0; kind < 2; kind++) {
             step st = plan_step(rows, rows, false);
             pass p;
             st.n_seqs = rows;
             st.n_kv = z->target_kv->n;
-            pass_begin(&p, z->dev, &st, NULL, 0);
-            for (int32_t s = 1; s < target->n_sides; s++)
-                pass_add_side(&p, target->dev[s], NULL, 0);
+            work_plan_begin(&p, target, z->dev, &st);
             if (kind)
                 draft_pass(&p, d, slots_of(z), n_ranks);
             else if (rows == z->n_seqs)
                 absorb_pass(&p, hidden_rows(d), rows);
-            if (pass_failed(&p))
-                return err_set(e, p.e.status, "%s", p.e.text);
-            for (int32_t s = 0; s < target->n_sides; s++)
-                bytes[s] = p.side[s].peak > bytes[s] ? p.side[s].peak : bytes[s];
+            status failed = work_plan_end(&p, w, e);
+            if (failed)
+                return failed;
         }
     return OK;
-}
-
-static void begin(mtp_drafter *d, pass *p)
-{
-    pass_begin(p, d->scratch[PASS_MAIN].dev, &d->st, d->scratch[PASS_MAIN].at,
-               d->scratch[PASS_MAIN].n_bytes);
-    for (int32_t i = 1; i < d->n_sides; i++)
-        pass_add_side(p, d->scratch[i].dev, d->scratch[i].at, d->scratch[i].n_bytes);
 }
 
 /* ---- The work space ------------------------------------------------------------------------ */
@@ -183,9 +166,7 @@ static size_t host_bytes(const mtp_drafter *d)
 static void set_sizes(mtp_drafter *d, const draft_model *m, const draft_sizes *z)
 {
     int32_t width = mtp_of(m)->n_target_embd;
-    *d = (mtp_drafter){.base = {.class = &draft_mtp, .m = m, .sizes = *z},
-                       .width = width,
-                       .n_sides = m->target->n_sides};
+    *d = (mtp_drafter){.base = {.class = &draft_mtp, .m = m, .sizes = *z}, .width = width};
     d->taps.n = 1;
     d->taps.at[0] = (pass_tap_point){
         .il = PASS_TAP_NORM, .side = PASS_MAIN, .to = {NULL, z->outs_max, 1, width, width}};
@@ -193,21 +174,18 @@ static void set_sizes(mtp_drafter *d, const draft_model *m, const draft_sizes *z
 
 static status mtp_plan(const draft_model *m, const draft_sizes *z, draft_costs *c, err *e)
 {
-    size_t bytes[PASS_SIDES_MAX];
+    work_sizes w;
     mtp_drafter *d = mem_alloc(sizeof *d);
     status st;
     *c = (draft_costs){0};
     if (!d)
         return err_memory(e, "a drafter", sizeof *d);
     set_sizes(d, m, z);
-    if (!(st = plan_passes(d, bytes, e))) {
+    if (!(st = plan_passes(d, &w, e))) {
         c->taps = d->taps;
         c->host_bytes = host_bytes(d);
-        c->device_bytes = bytes[PASS_MAIN] + hidden_bytes(z, d->width);
-        for (int32_t i = 1; i < d->n_sides; i++) {
-            bool host = m->target->dev[i]->host_memory;
-            *(host ? &c->host_bytes : &c->device_bytes) += bytes[i];
-        }
+        c->device_bytes = hidden_bytes(z, d->width);
+        work_add_costs(&w, m->target, c);
     }
     mem_free(d);
     return st;
@@ -218,9 +196,7 @@ static void mtp_close(drafter *base)
     mtp_drafter *d = self_of(base);
     if (!d)
         return;
-    for (int32_t i = 0; i < d->n_sides; i++)
-        if (d->scratch[i].at)
-            d->scratch[i].dev->release(d->scratch[i].dev, d->scratch[i].at, d->scratch[i].n_bytes);
+    work_close(&d->work);
     if (d->hidden)
         d->base.sizes.dev->release(d->base.sizes.dev, d->hidden,
                                    hidden_bytes(&d->base.sizes, d->width));
@@ -247,24 +223,16 @@ static void set_lists(mtp_drafter *d)
 
 static status mtp_open(const draft_model *m, const draft_sizes *z, drafter **out, err *e)
 {
-    size_t bytes[PASS_SIDES_MAX], n = (size_t)z->n_seqs;
+    work_sizes w;
+    size_t n = (size_t)z->n_seqs;
     mtp_drafter *d = mem_calloc(1, sizeof *d);
     status st;
     *out = NULL;
     if (!d)
         return err_memory(e, "a drafter", sizeof *d);
     set_sizes(d, m, z);
-    if ((st = plan_passes(d, bytes, e)))
+    if ((st = plan_passes(d, &w, e)) || (st = work_open(&d->work, m->target, z->dev, &w, e)))
         goto fail;
-    for (int32_t i = 0; i < d->n_sides; i++) {
-        mtp_scratch *s = &d->scratch[i];
-        s->dev = i == PASS_MAIN ? z->dev : m->target->dev[i];
-        s->n_bytes = bytes[i];
-        if (!(s->at = s->dev->alloc(s->dev, s->n_bytes))) {
-            st = err_memory(e, "a drafter's passes", s->n_bytes);
-            goto fail;
-        }
-    }
     d->hidden = z->dev->alloc(z->dev, hidden_bytes(z, d->width));
     d->seat_taken = mem_calloc(n, sizeof *d->seat_taken);
     d->i32 = mem_calloc(n * STEP_LISTS, sizeof *d->i32);
@@ -342,8 +310,7 @@ static status mtp_absorb(drafter *base, const draft_kept *kept, int32_t n, err *
     d->st.all.n = d->st.out.n = n_seqs;
     d->st.n_seqs = 0; /* no row looks at keys */
     memset(list_of(d->st.all.keys[0].index), 0, 3 * (size_t)n_seqs * sizeof(int32_t));
-    pass_begin(&p, d->scratch[PASS_MAIN].dev, &d->st, d->scratch[PASS_MAIN].at,
-               d->scratch[PASS_MAIN].n_bytes);
+    work_begin(&d->work, &p, &d->st);
     absorb_pass(&p, hidden_rows(d), n_seqs);
     pass_end(&p);
     return pass_failed(&p) ? err_set(e, p.e.status, "%s", p.e.text) : OK;
@@ -404,7 +371,7 @@ static mat run(mtp_drafter *d, pass *p, int32_t n_steps, int32_t n_ranks)
     device *dev = p->dev;
     const void *key = &d->graph[(n_steps - 1) * BEST_MAX + n_ranks - 1];
     mat y = {0};
-    bool recorded = dev->replay && d->n_sides == 1;
+    bool recorded = work_records(&d->work);
     if (recorded && dev->replay(dev, p, key, d->base.sizes.target_kv, &y))
         return y;
     y = draft_pass(p, d, n_steps, n_ranks);
@@ -418,11 +385,11 @@ static status mtp_propose(drafter *base, const draft_ask *ask, int32_t n, err *e
 {
     mtp_drafter *d = self_of(base);
     int32_t n_steps, n_ranks, rows = fill_step(d, ask, n, &n_steps, &n_ranks), r = 0;
-    device *dev = d->scratch[PASS_MAIN].dev;
+    device *dev = d->work.side[PASS_MAIN].dev;
     pass p;
     if (!rows || n_steps < 1 || n_ranks < 1)
         return OK;
-    begin(d, &p);
+    work_begin(&d->work, &p, &d->st);
     mat y = run(d, &p, n_steps, n_ranks);
     if (pass_failed(&p))
         return err_set(e, p.e.status, "%s", p.e.text);

@@ -23,7 +23,7 @@
 #include "backend/plan.h"
 #include "base/mem.h"
 #include "model/qwen35.h"
-#include "spec/drafter.h"
+#include "spec/work.h"
 
 #include <string.h>
 
@@ -47,11 +47,7 @@ typedef struct nextn_drafter {
     int32_t width;
     kv_layout layout;
     kv_batch batch;
-    struct {
-        device *dev;
-        void *at;
-        size_t n_bytes;
-    } scratch[PASS_SIDES_MAX]; /* the sides of the target */
+    draft_work work;
     mat hidden;
     pass_taps taps;
     bool *seat_taken;                   /* [n_seqs] */
@@ -199,26 +195,19 @@ static void seat_ops(pass *p, const draft_sizes *z, mat hidden)
 
 enum { SEATS = -1 };
 
-/* A dry pass; scratch: by side, the most so far. */
 static status plan_pass_of(const draft_model *m, const draft_sizes *z, const kv_layout *l,
-                           int32_t rows, int32_t what, size_t *scratch, err *e)
+                           int32_t rows, int32_t what, work_sizes *scratch, err *e)
 {
     step st = plan_step(rows, rows, rows > ANSWER_ROWS_MAX);
     mat hidden = hidden_of(m, z, NULL);
     pass p;
     st.n_kv = l->n;
-    pass_begin(&p, z->dev, &st, NULL, 0);
-    for (int32_t i = 1; i < m->target->n_sides; i++)
-        pass_add_side(&p, m->target->dev[i], NULL, 0);
+    work_plan_begin(&p, m->target, z->dev, &st);
     if (what == SEATS)
         seat_ops(&p, z, hidden);
     else
         pass_ops(&p, m, z, l, hidden, what);
-    if (pass_failed(&p))
-        return err_set(e, p.e.status, "%s", p.e.text);
-    for (int32_t i = 0; i < p.n_sides; i++)
-        scratch[i] = p.side[i].peak > scratch[i] ? p.side[i].peak : scratch[i];
-    return OK;
+    return work_plan_end(&p, scratch, e);
 }
 
 /* Few rows may take more scratch than many: all small counts are planned, then doublings. */
@@ -228,9 +217,9 @@ static int32_t next_count(int32_t n, int32_t most)
     return n < most && next > most ? most : next;
 }
 
-/* The most scratch of any pass; [PASS_SIDES_MAX] bytes. */
+/* The most scratch of any pass. */
 static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_layout *l,
-                           size_t *scratch, err *e)
+                           work_sizes *scratch, err *e)
 {
     int32_t most = least(z->rows_max, ABSORB_ROWS), ranks = ranks_of(m);
     status st = plan_pass_of(m, z, l, z->n_seqs, SEATS, scratch, e);
@@ -253,18 +242,17 @@ static size_t host_bytes(const draft_sizes *z)
 static status nextn_plan(const draft_model *m, const draft_sizes *z, draft_costs *c, err *e)
 {
     kv_layout l;
-    size_t scratch[PASS_SIDES_MAX] = {0};
+    work_sizes scratch = {{0}};
     status st = layout_of(m, z, &l, e);
     *c = (draft_costs){0};
     if (st)
         return st;
-    st = plan_scratch(m, z, &l, scratch, e);
+    st = plan_scratch(m, z, &l, &scratch, e);
     *c = (draft_costs){.device_bytes = hidden_bytes(m, z),
                        .device_state_bytes = l.all.ring + l.all.linear + l.all.table + l.all.recur,
                        .host_bytes = host_bytes(z),
                        .taps = taps_of(m, z, hidden_of(m, z, NULL))};
-    for (int i = 0; i < PASS_SIDES_MAX; i++)
-        c->device_bytes += scratch[i];
+    work_add_costs(&scratch, m->target, c);
     kv_layout_free(&l);
     return st;
 }
@@ -276,9 +264,7 @@ static void nextn_close(drafter *d)
     nextn_drafter *x = self_of(d);
     if (!x)
         return;
-    for (int i = 0; i < PASS_SIDES_MAX; i++)
-        if (x->scratch[i].at)
-            x->scratch[i].dev->release(x->scratch[i].dev, x->scratch[i].at, x->scratch[i].n_bytes);
+    work_close(&x->work);
     if (x->hidden.at)
         d->sizes.dev->release(d->sizes.dev, x->hidden.at, hidden_bytes(d->m, &d->sizes));
     kv_batch_free(&x->batch);
@@ -292,11 +278,12 @@ static void nextn_close(drafter *d)
 static status open_buffers(nextn_drafter *x, const draft_sizes *z, err *e)
 {
     const draft_model *m = x->d.m;
-    size_t scratch[PASS_SIDES_MAX] = {0}, n = (size_t)z->n_seqs;
+    work_sizes scratch = {{0}};
+    size_t n = (size_t)z->n_seqs;
     int32_t rows = least(z->rows_max, ABSORB_ROWS);
     status st;
     if ((st = layout_of(m, z, &x->layout, e)) ||
-        (st = plan_scratch(m, z, &x->layout, scratch, e)) ||
+        (st = plan_scratch(m, z, &x->layout, &scratch, e)) ||
         (st = kv_batch_init(&x->batch, rows > z->n_seqs ? rows : z->n_seqs, z->n_seqs, &x->layout,
                             e)))
         return st;
@@ -308,14 +295,7 @@ static status open_buffers(nextn_drafter *x, const draft_sizes *z, err *e)
         return err_memory(e, "a drafter", host_bytes(z) + hidden_bytes(m, z));
     x->taps = taps_of(m, z, x->hidden);
     x->d.taps = &x->taps;
-    for (int32_t i = 0; i < m->target->n_sides; i++) {
-        device *dev = i == PASS_MAIN ? z->dev : m->target->dev[i];
-        x->scratch[i].dev = dev;
-        x->scratch[i].n_bytes = scratch[i];
-        if (scratch[i] && !(x->scratch[i].at = dev->alloc(dev, scratch[i])))
-            return err_memory(e, "a drafter's passes", scratch[i]);
-    }
-    return OK;
+    return work_open(&x->work, m->target, z->dev, &scratch, e);
 }
 
 static status nextn_open(const draft_model *m, const draft_sizes *z, drafter **out, err *e)
@@ -371,12 +351,8 @@ static status nextn_state_open(drafter *d, draft_state **out, err *e)
 
 static void begin_pass(nextn_drafter *x, pass *p)
 {
-    const draft_model *m = x->d.m;
     x->batch.st.prompt = x->batch.st.all.n > ANSWER_ROWS_MAX;
-    pass_begin(p, x->d.sizes.dev, &x->batch.st, x->scratch[PASS_MAIN].at,
-               x->scratch[PASS_MAIN].n_bytes);
-    for (int32_t i = 1; i < m->target->n_sides; i++)
-        pass_add_side(p, x->scratch[i].dev, x->scratch[i].at, x->scratch[i].n_bytes);
+    work_begin(&x->work, p, &x->batch.st);
 }
 
 /* One pass over the rows in the batch. On a device that records passes, a like pass is replayed. */
@@ -387,7 +363,7 @@ static status run(nextn_drafter *x, int32_t what, mat *y, err *e)
     pass p;
     *y = (mat){0};
     begin_pass(x, &p);
-    bool recorded = dev->replay && m->target->n_sides == 1;
+    bool recorded = work_records(&x->work);
     if (!recorded || !dev->replay(dev, &p, &m->core, &x->kind[what], y)) {
         *y = pass_ops(&p, m, &x->d.sizes, &x->layout, x->hidden, what);
         pass_end(&p);

@@ -17,12 +17,13 @@ MUTATIONS = []
 TESTS = {
     "qwen3": ["fidelity_qwen3"],
     "qwen35": ["fidelity_qwen35", "backend/cpu/recur"],
-    "states": ["engine/recur_test"],
+    "states": ["engine/recur_test", "tests/hybrid_test"],
+    "taps": ["taps_of_every_family"],
     "laguna": ["fidelity_laguna"],
     "importance": ["importance_", "tail_"],
     "drafters": ["spec/mtp_test", "model/dflash_test", "spec/dflash_test", "draft_blocks",
                  "draft_steps"],
-    "nextn": ["spec/nextn_test"],
+    "nextn": ["spec/nextn_test", "tests/hybrid_test"],
     "convert": ["apps/convert_families_test"],
 }
 
@@ -388,6 +389,17 @@ mistake("drafters", "DFlash: queries not rotated",
          "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"))
 mistake("drafters", "DFlash: slots in the order of the ranks", (SPEC_DFLASH, "p->id[i][j] = (int32_t)y[j];",
         "p->id[i][j] = (int32_t)y[p->n_ranks - 1 - j];"))
+mistake("drafters", "Laguna's DFlash: no norm of features",
+        (DFLASH, "for (int32_t i = 0; g->laguna && i < g->n_features; i++)", "for (int32_t i = 0; i < 0; i++)"))
+mistake("drafters", "Laguna's DFlash: one norm for all features",
+        (DFLASH, "&g->aux_norm[i], g->eps", "&g->aux_norm[0], g->eps"))
+mistake("drafters", "Laguna's DFlash: context without the layer's norm",
+        (DFLASH, "g->laguna ? op_rms_norm(p, x, &L->attn_norm, g->eps) : x", "x"))
+mistake("drafters", "Laguna's DFlash: head gate by a sigmoid",
+        (DFLASH, "mat_heads(op_matmul(p, h, &L->head_gate), 1), a, ACT_SOFTPLUS",
+         "mat_heads(op_matmul(p, h, &L->head_gate), 1), a, ACT_SIGMOID"))
+mistake("drafters", "Laguna's DFlash: no head gate",
+        (DFLASH, "if (g->laguna) a = op_act_mul", "if (0) a = op_act_mul"))
 mistake("drafters", "MTP: hidden vector before the norm",
         (MTP, "op_copy(p, mat_columns(in, d, d), op_matmul(p, hn, &g->post));",
          "op_copy(p, mat_columns(in, d, d), op_matmul(p, x, &g->post));"))
@@ -421,6 +433,23 @@ mistake("drafters", "MTP: norm after attention missing",
          "op_add(p, x, op_matmul(p, mat_flat(a), &L->wo));"))
 mistake("drafters", "MTP: best token of the second rank", (SPEC_MTP, "o->id[i][r] = (int32_t)best[r];",
         "o->id[i][r] = (int32_t)best[k - 1 - r];"))
+
+# ---- What drafters see of a model ----------------------------------------------------------
+
+TAP = "pass_tap(p, il, x); /* a drafter may read this layer */"
+for _file, _name in ((QWEN3, "qwen3"), (LAGUNA, "laguna")):
+    _ffn = f"{_name}_add_{'dense' if _name == 'qwen3' else 'ffn'}(p, g, L, x);"
+    mistake("taps", f"{_name}: before the feed-forward",
+            (_file, f"if (p->rows->n) {TAP}", ""), (_file, f"if (p->rows->n) {_ffn}",
+             f"if (p->rows->n) {{ {TAP} {_ffn} }}"))
+    mistake("taps", f"{_name}: only the wanted rows of the last layer",
+            (_file, "il == g->n_layer - 1 && last_tap < il", "il == g->n_layer - 1"))
+    mistake("taps", f"{_name}: a layer too low", (_file, TAP, "pass_tap(p, il + 1, x);"))
+mistake("taps", "qwen35: before the feed-forward",
+        (QWEN35, f"qwen35_add_ffn(p, g, L, x); {TAP}", f"{TAP} qwen35_add_ffn(p, g, L, x);"))
+mistake("taps", "qwen35: only the wanted rows of the last layer",
+        (QWEN35, "il == g->n_layer - 1 && pass_last_tap(p) < il", "il == g->n_layer - 1"))
+mistake("taps", "qwen35: a layer too low", (QWEN35, TAP, "pass_tap(p, il + 1, x);"))
 
 # ---- NextN layers --------------------------------------------------------------------------
 

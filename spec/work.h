@@ -1,0 +1,43 @@
+/* work.h - scratch of a drafter's own passes, on every device of its target.
+ *
+ * Three drafters have passes that begin and end on the target's main device and may visit the
+ * others: their embeddings or their head may be there. The scratch of a side is the most that any
+ * pass of the drafter takes, found by dry passes.
+ */
+#ifndef SPEC_WORK_H
+#define SPEC_WORK_H
+
+#include "spec/drafter.h"
+
+/* By side of the target, in bytes. */
+typedef struct work_sizes {
+    size_t bytes[PASS_SIDES_MAX];
+} work_sizes;
+
+/* A dry pass: begin, the ops, then the end, which raises w or gives the pass's error. main: the
+ * target's first device. */
+void work_plan_begin(pass *p, const model *target, device *main, const step *st);
+status work_plan_end(pass *p, work_sizes *w, err *e);
+/* Adds the bytes to those of devices and of the host. */
+void work_add_costs(const work_sizes *w, const model *target, draft_costs *c);
+
+typedef struct draft_work {
+    int32_t n_sides;
+    struct {
+        device *dev;
+        void *at;
+        size_t n_bytes;
+    } side[PASS_SIDES_MAX];
+} draft_work;
+
+/* E_MEMORY; then, and in any case at the end, work_close. */
+status work_open(draft_work *w, const model *target, device *main, const work_sizes *z, err *e);
+void work_close(draft_work *w); /* safe on a zeroed one */
+void work_begin(const draft_work *w, pass *p, const step *st);
+/* Whether passes may be recorded: they stay on one device, which can. */
+static inline bool work_records(const draft_work *w)
+{
+    return w->n_sides == 1 && w->side[PASS_MAIN].dev->replay;
+}
+
+#endif
