@@ -204,8 +204,6 @@ status paging_open(session_shape *s, kv_cache *c, err *e); /* a pager, if the sh
 const char *paging_policy(const session_shape *s);         /* its name; static storage */
 /* Tokens of the pool of all timelines. */
 int64_t paging_pool(const session_shape *s);
-struct timeline;
-status paging_refuse_snapshots(const struct timeline *t, err *e); /* OK: it may take them */
 /* What moves pages to the host: for pools with pagers, and for those that timelines may leave. */
 status paging_open_mover(const session_shape *s, kv_pool *p, const carat_session_options *opt,
                          err *e);

@@ -137,17 +137,6 @@ static status fit_chunk(session_shape *s, err *e)
     return OK;
 }
 
-status paging_refuse_snapshots(const timeline *t, err *e)
-{
-    return kv_pager_lossy(&t->kv)
-               ? err_set(e, E_UNSUPPORTED,
-                         "no snapshot at %lld: from token %lld on, tokens were computed while keys "
-                         "were away (a pool of %d of %d tokens)",
-                         (long long)t->kv.n_past, (long long)t->kv.pager->n_exact,
-                         t->kv.pager->r.rules.pool * KV_PAGE, t->kv.layout->n_ctx)
-               : OK;
-}
-
 status paging_shape(const carat_model *m, session_shape *s, err *e)
 {
     status st;

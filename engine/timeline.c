@@ -301,8 +301,14 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
     *out = NULL;
     if (!n)
         return err_set(e, E_ARG, "a snapshot of a session that holds no tokens");
-    if ((st = paging_refuse_snapshots(t, e)))
+    if (t->kv.pager && !kv_can_save(&t->kv, n, 0)) {
+        pthread_mutex_lock(&t->m->pass_lock);
+        st = kv_snapshot_lossy(&t->kv, t->id, out, e);
+        pthread_mutex_unlock(&t->m->pass_lock);
+        if (!st)
+            (*out)->lossy = sparse_key(t->sparse);
         return st;
+    }
     if (!kv_can_save(&t->kv, n, 0))
         return err_set(e, E_LIMIT,
                        "a snapshot at %lld: the session was restored and then rewound, and its "
@@ -546,6 +552,10 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
     pthread_mutex_lock(&t->m->pass_lock);
     st = kv_snapshot_load(k, &t->kv, e);
     pthread_mutex_unlock(&t->m->pass_lock);
+    if (st && !t->kv.n_past) {
+        drop_pending(t);
+        after_cut(t);
+    }
     if (st)
         return st;
     drop_pending(t);

@@ -328,11 +328,10 @@ typedef struct carat_session_options {
      * devices; 0: its whole context; -1: chosen by free memory, or an equal share of kv_pool. With
      * fewer than n_ctx the rest is on the host, a page of 64 tokens each, exact; a token sees the
      * pages that are on the devices. What is computed while pages are away differs from what a
-     * whole context gives; snapshots and checkpoints are taken of exact tokens alone. Such a
-     * session keeps two streams. kv_policy: "scored" or NULL, the pages that the model's last
-     * queries attend to most, by the bounds of their keys; "lru", the youngest. kv_tau: tokens
-     * between two choices, 0:
-     * 64. kv_host_mb: most host memory in MiB, 0: any amount; beyond it pages go to a file in
+     * whole context gives; checkpoints are taken of exact tokens alone. Such a session keeps two
+     * streams. kv_policy: "scored" or NULL, the pages that the model's last queries attend to most,
+     * by the bounds of their keys; "lru", the youngest. kv_tau: tokens between two choices, 0: 64.
+     * kv_host_mb: most host memory in MiB, 0: any amount; beyond it pages go to a file in
      * cache_dir, or, without one, the call ends with E_LIMIT. */
     int32_t kv_resident;
     const char *kv_policy;
@@ -408,8 +407,10 @@ CARAT_API int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *lis
 
 /* An exact copy of a session's state, in host memory. A session that restores it continues bit for
  * bit like the original. Sessions of one model with the same formats of keys and values may
- * exchange snapshots; n_ctx and chunk may differ. A snapshot never changes, so several threads may
- * restore it. Free it before its model is closed. */
+ * exchange snapshots; n_ctx and chunk may differ. One with tokens that were computed while keys
+ * were away (kv_resident) goes to sessions of the same pool, policy and kv_tau alone; others refuse
+ * it with E_ARG. A snapshot never changes, so several threads may restore it. Free it before its
+ * model is closed. */
 typedef struct carat_snapshot carat_snapshot;
 /* E_ARG: the session is empty; E_LIMIT: its rings do not reach back far enough; E_MEMORY. */
 CARAT_API carat_status carat_snapshot_take(carat_session *s, carat_snapshot **p, carat_error *e);

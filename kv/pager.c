@@ -447,6 +447,195 @@ void kv_pager_adopt(kv_cache *c, int64_t n)
     residency_renew(&g->r);
 }
 
+/* ---- What a pager knows -------------------------------------------------------------------- */
+
+void kv_paging_free(kv_paging *s)
+{
+    for (int32_t side = 0; s && side < PASS_SIDES_MAX; side++)
+        mem_free(s->watched[side]);
+    if (s)
+        mem_free(s->page);
+    mem_free(s);
+}
+
+/* The pager's rules, and pages for n tokens. */
+static kv_paging *paging_of(const kv_cache *c, int64_t n)
+{
+    const residency_rules *r = &c->pager->r.rules;
+    size_t n_pages = (size_t)pages_of(n);
+    kv_paging *s = mem_calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    *s = (kv_paging){.policy = c->pager->policy,
+                     .pool = r->pool,
+                     .tau = r->tau,
+                     .rows_max = r->rows_max,
+                     .n_pages = (int32_t)n_pages,
+                     .n_exact = INT64_MAX,
+                     .since = n,
+                     .page = mem_calloc(n_pages, sizeof *s->page),
+                     .n_bytes = sizeof *s + n_pages * sizeof *s->page};
+    if (!s->page) {
+        kv_paging_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+kv_paging *kv_paging_new(const kv_cache *c)
+{
+    const kv_pager *g = c->pager;
+    kv_paging *s = paging_of(c, c->n_past);
+    size_t n_bytes = (size_t)pages_of(c->n_past) * sizeof(float);
+    if (!s)
+        return NULL;
+    s->n_exact = g->n_exact;
+    s->since = g->r.since;
+    s->clock = g->r.clock;
+    s->n_watched = g->n_watched;
+    s->hold = g->hold;
+    s->wants_look = g->wants_look;
+    s->renew = g->renew;
+    for (int32_t p = 0; p < s->n_pages; p++) {
+        const residency_page *from = &g->r.page[p];
+        s->page[p] = (kv_paging_page){.used = from->used,
+                                      .score = from->score,
+                                      .resident = from->place >= 0,
+                                      .pinned = from->pinned,
+                                      .scored = from->scored};
+    }
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
+        if (!g->watch.score[side])
+            continue;
+        s->watched[side] = mem_alloc(n_bytes);
+        if (!s->watched[side]) {
+            kv_paging_free(s);
+            return NULL;
+        }
+        c->dev[side]->download(c->dev[side], s->watched[side], g->watch.score[side], n_bytes);
+        s->n_bytes += n_bytes;
+    }
+    return s;
+}
+
+kv_paging *kv_paging_young(const kv_cache *c, int64_t n)
+{
+    kv_paging *s = paging_of(c, n);
+    for (int32_t p = 0; s && p < s->n_pages; p++)
+        s->page[p] = (kv_paging_page){.used = p + 1,
+                                      .resident = p < RESIDENCY_SINKS ||
+                                                  p >= s->n_pages - s->pool + RESIDENCY_SINKS};
+    if (s)
+        s->clock = s->n_pages + 1;
+    return s;
+}
+
+static void sum_entry(kv_cache *c, int32_t entry, int32_t page)
+{
+    const kv_pager *g = c->pager;
+    for (int32_t i = 0; g->sums && i < c->layout->n; i++) {
+        const kv_view *v = &c->layout->view[i];
+        device *d = kv_device(c, v);
+        if (g->sums[i].at)
+            d->sum_pages(d, v, &c->base[i], &g->sums[i], entry, page, 1);
+    }
+}
+
+/* One page comes: its rows, its summary, and, if it is not resident, its copy. */
+static status load_page(kv_cache *c, int32_t page, bool resident, bool whole, kv_page_load load,
+                        void *user, err *e)
+{
+    kv_pager *g = c->pager;
+    pages *p = &c->pool->pages;
+    int32_t taken = pages_take(p), n_done;
+    status st = OK;
+    if (taken < 0)
+        return no_page(c, e);
+    load(user, page, taken);
+    kv_set_page_at(c, 0, taken, page * KV_PAGE);
+    kv_show_pages(c);
+    if (whole)
+        sum_entry(c, 0, page);
+    const residency_move came = {page, RESIDENCY_NEW}, left = {page, RESIDENCY_OUT};
+    residency_done(&g->r, &came, taken * KV_PAGE);
+    if (resident)
+        return OK;
+    const kv_move out = {taken, &g->copy[page]};
+    st = kv_move_out(c->pool, &out, 1, &n_done, e);
+    if (st)
+        return st;
+    residency_done(&g->r, &left, -1);
+    pages_drop(p, taken);
+    return OK;
+}
+
+/* After a failure: pages that have come go. */
+static void drop_loaded(kv_cache *c)
+{
+    kv_pager *g = c->pager;
+    for (int32_t p = 0; p < g->r.rules.n_pages; p++)
+        if (g->r.page[p].place >= 0)
+            pages_drop(&c->pool->pages, g->r.page[p].place / KV_PAGE);
+    c->n_pages = 0;
+    kv_pager_cut(c, 0);
+}
+
+/* Records and counters as s has them; the pages are there. */
+static void take_over(kv_cache *c, const kv_paging *s, int64_t n)
+{
+    kv_pager *g = c->pager;
+    for (int32_t p = 0; p < s->n_pages; p++) {
+        g->r.page[p].used = s->page[p].used;
+        g->r.page[p].score = s->page[p].score;
+        g->r.page[p].pinned = s->page[p].pinned;
+        g->r.page[p].scored = s->page[p].scored;
+        if (g->r.page[p].place >= 0)
+            pages_write(&c->pool->pages, g->r.page[p].place / KV_PAGE,
+                        n - (int64_t)p * KV_PAGE < KV_PAGE ? (int32_t)(n % KV_PAGE) : KV_PAGE);
+    }
+    g->r.n_past = n;
+    g->r.since = s->since;
+    g->r.clock = s->clock;
+    g->n_exact = s->n_exact;
+    g->n_watched = s->n_watched;
+    g->hold = s->hold;
+    g->ready = 0;
+    g->wants_look = s->wants_look;
+    g->renew = s->renew;
+    g->n_summed = (int32_t)(n / KV_PAGE);
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
+        if (g->watch.score[side] && s->watched[side])
+            c->dev[side]->upload(c->dev[side], g->watch.score[side], s->watched[side],
+                                 (size_t)s->n_pages * sizeof(float));
+    c->n_past = n;
+    list_pages(c);
+    kv_show_pages(c);
+}
+
+status kv_pager_load(kv_cache *c, const kv_paging *s, int64_t n, kv_page_load load, void *user,
+                     err *e)
+{
+    const residency_rules *r = &c->pager->r.rules;
+    status st = OK;
+    if (s->policy != c->pager->policy || s->pool != r->pool || s->tau != r->tau ||
+        s->rows_max != r->rows_max)
+        return err_set(e, E_ARG,
+                       "tokens that were computed with a pool of %d tokens, tau %d, passes of %d: "
+                       "this session has %d, %d, %d, or another policy",
+                       s->pool * KV_PAGE, s->tau, s->rows_max, r->pool * KV_PAGE, r->tau,
+                       r->rows_max);
+    /* Those that leave again come first: they need one page of the pool. */
+    for (int resident = 0; resident < 2; resident++)
+        for (int32_t p = 0; p < s->n_pages && !st; p++)
+            if (s->page[p].resident == resident)
+                st = load_page(c, p, resident, (int64_t)(p + 1) * KV_PAGE <= n, load, user, e);
+    if (st)
+        drop_loaded(c);
+    else
+        take_over(c, s, n);
+    return st;
+}
+
 /* ---- Scores --------------------------------------------------------------------------------- */
 
 static void clear_scores(kv_cache *c)

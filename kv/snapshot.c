@@ -104,7 +104,7 @@ typedef struct run {
     kv_base base;
     unsigned char *store; /* device */
     size_t row_bytes;
-    int64_t first, n, host_rows;
+    int64_t first, n, host_rows, host_first; /* host_first: where row `first` is on the host */
     bool load;
 } run;
 
@@ -115,7 +115,7 @@ static void move_run(const run *r, unsigned char *host)
         key_span s = key_walk(r->v, &r->base, r->first + i);
         int64_t k = s.n < r->n - i ? s.n : r->n - i;
         const block_move m = {.dev = key_row(r->v, r->store, r->row_bytes, 0, s.place),
-                              .host = (char *)host + (size_t)i * r->row_bytes,
+                              .host = (char *)host + (size_t)(r->host_first + i) * r->row_bytes,
                               .dev_stride = (size_t)r->v->n_slots * r->row_bytes,
                               .host_stride = (size_t)r->host_rows * r->row_bytes,
                               .n_bytes = (size_t)k * r->row_bytes,
@@ -320,14 +320,10 @@ static int64_t ring_oldest(const kv_cache *c, const kv_view *v)
     return oldest > 0 ? oldest : 0;
 }
 
-bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more)
+/* Do the rings and states have what a snapshot at n needs? */
+static bool rings_hold(const kv_cache *c, int64_t n, int32_t n_more)
 {
     kv_cache after = *c;
-    if (n < 1 || n > c->n_past || c->n_away)
-        return false;
-    /* With a pager: of tokens that were computed while all pages were there, and still are. */
-    if (c->pager && (n > c->pager->n_exact || kv_pager_is_short(c, c->n_past + n_more)))
-        return false;
     if (c->layout->n_recur && (n < kv_n_settled(c) || n_more > 0))
         return false;
     if (c->n_past + n_more > after.n_written)
@@ -338,6 +334,16 @@ bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more)
             return false;
     }
     return true;
+}
+
+bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more)
+{
+    if (n < 1 || n > c->n_past || c->n_away)
+        return false;
+    /* With a pager: of tokens that were computed while all pages were there, and still are. */
+    if (c->pager && (n > c->pager->n_exact || kv_pager_is_short(c, c->n_past + n_more)))
+        return false;
+    return rings_hold(c, n, n_more);
 }
 
 status kv_snapshot_new(const kv_snapshot_want *w, kv_snapshot **out, err *e)
@@ -399,6 +405,140 @@ void kv_snapshot_fill(kv_snapshot *s, kv_cache *c)
     s->filled = true;
 }
 
+/* ---- Tokens that are not exact --------------------------------------------------------------- */
+
+/* Rows of one page of a segment, which a page of the pool has. `at`: the page of the segment's
+ * first row. */
+static void move_page(kv_cache *c, const kv_segment *g, int32_t page, int32_t of_pool,
+                      const int64_t span[2], bool load)
+{
+    const kv_page entry = {.place = of_pool * KV_PAGE, .pos = page * KV_PAGE};
+    stores from = stores_of(c);
+    unsigned char *host = g->rows;
+    from.page = &entry;
+    from.key0 = entry.pos;
+    for (int32_t i = 0; i < c->layout->n; i++) {
+        if (c->layout->view[i].window)
+            continue;
+        run r = {.first = span[0],
+                 .n = span[1] - span[0],
+                 .host_rows = g->to - g->from,
+                 .host_first = span[0] - g->from,
+                 .load = load};
+        host = move_store(&from, i, &r, host);
+    }
+}
+
+/* The same from a packed copy of the page (mover.h), which has side after side. */
+static void put_packed(const kv_cache *c, const kv_segment *g, int32_t page, int32_t n,
+                       const unsigned char *packed)
+{
+    const kv_layout *l = c->layout;
+    for (int8_t side = 0; side < PASS_SIDES_MAX; side++) {
+        unsigned char *to = g->rows;
+        for (int32_t i = 0; i < l->n; i++) {
+            const kv_view *v = &l->view[i];
+            const size_t row_bytes[2] = {v->k_row_bytes, v->v_row_bytes};
+            for (int s = 0; s < 2 && !v->window; s++) {
+                size_t head = (size_t)(g->to - g->from) * row_bytes[s];
+                for (int32_t h = 0; h < v->n_head_kv && v->side == side; h++) {
+                    memcpy(to + (size_t)h * head + (size_t)page * KV_PAGE * row_bytes[s], packed,
+                           (size_t)n * row_bytes[s]);
+                    packed += KV_PAGE * row_bytes[s];
+                }
+                to += (size_t)v->n_head_kv * head;
+            }
+        }
+    }
+}
+
+static status fill_lossy(kv_snapshot *s, kv_cache *c, unsigned char *packed, err *e)
+{
+    kv_segment *g = s->linear;
+    status st = OK;
+    for (int32_t p = 0; p < pages_of(s->n) && !st; p++) {
+        int64_t first = (int64_t)p * KV_PAGE, end = first + KV_PAGE < s->n ? first + KV_PAGE : s->n;
+        int32_t page = kv_page_of(c, p);
+        if (page >= 0) {
+            move_page(c, g, p, page, (int64_t[2]){first, end}, false);
+            continue;
+        }
+        st = kv_copy_read(c->pool, &c->pager->copy[p], packed, e);
+        if (!st)
+            put_packed(c, g, p, (int32_t)(end - first), packed);
+    }
+    wait_for_moves(c->dev);
+    g->filled = !st;
+    return st;
+}
+
+status kv_snapshot_lossy(kv_cache *c, const int32_t *ids, kv_snapshot **out, err *e)
+{
+    const kv_snapshot_want w = {.layout = c->layout, .ids = ids, .n = c->n_past};
+    size_t n_bytes = (size_t)kv_page_bytes(c->layout);
+    unsigned char *packed = NULL;
+    kv_snapshot *s;
+    status st;
+    *out = NULL;
+    if (!rings_hold(c, c->n_past, 0))
+        return err_set(e, E_LIMIT,
+                       "a snapshot at %lld: the session was restored and then rewound, and its "
+                       "windows do not reach back far enough",
+                       (long long)c->n_past);
+    if ((st = kv_snapshot_new(&w, out, e)))
+        return st;
+    s = *out;
+    s->paging = kv_paging_new(c);
+    packed = mem_alloc(n_bytes);
+    st = s->paging && packed ? fill_lossy(s, c, packed, e) : err_memory(e, "a snapshot", n_bytes);
+    mem_free(packed);
+    if (st) {
+        kv_snapshot_drop(s);
+        *out = NULL;
+        return st;
+    }
+    s->own_bytes += s->paging->n_bytes;
+    kv_snapshot_fill(s, c);
+    return OK;
+}
+
+typedef struct page_source {
+    const kv_snapshot *s;
+    kv_cache *c;
+} page_source;
+
+/* The rows of a page come from the last segments that have them. */
+static void load_one_page(void *user, int32_t page, int32_t to)
+{
+    const page_source *x = user;
+    int64_t first = (int64_t)page * KV_PAGE, upto = x->s->n;
+    for (const kv_segment *g = x->s->linear; g && upto > first; g = g->parent) {
+        int64_t lo = g->from > first ? g->from : first, hi = upto < g->to ? upto : g->to;
+        hi = hi < first + KV_PAGE ? hi : first + KV_PAGE;
+        if (lo < hi)
+            move_page(x->c, g, page, to, (int64_t[2]){lo, hi}, true);
+        upto = g->from;
+    }
+    wait_for_moves(x->c->dev);
+}
+
+/* Rows that are not exact, or more than a cache may keep in its pool. */
+static status load_by_pages(const kv_snapshot *s, kv_cache *c, err *e)
+{
+    kv_paging *young = NULL;
+    page_source x = {s, c};
+    for (const kv_segment *g = s->linear; g; g = g->parent)
+        if (g->page)
+            return err_set(e, E_LIMIT, "a snapshot of %lld tokens in a pool, and %d may be there",
+                           (long long)s->n, c->pager->r.rules.pool * KV_PAGE);
+    if (!s->paging && !(young = kv_paging_young(c, s->n)))
+        return err_memory(e, "a snapshot", sizeof *young);
+    kv_cut_pages(c, 0);
+    status st = kv_pager_load(c, s->paging ? s->paging : young, s->n, load_one_page, &x, e);
+    kv_paging_free(young);
+    return st;
+}
+
 void kv_snapshot_keep(kv_snapshot *s)
 {
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
@@ -409,6 +549,7 @@ void kv_snapshot_drop(kv_snapshot *s)
     if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
         return;
     kv_snapshot_drop(s->draft);
+    kv_paging_free(s->paging);
     kv_segment_drop(s->linear);
     block_free(s->pin_dev, s->rings, s->ring_bytes);
     if (s->states)
@@ -507,6 +648,8 @@ int32_t kv_snapshot_pages(const kv_snapshot *s, const kv_cache *c)
     int64_t upto = s->n;
     if (!c->layout->n_pool_pages)
         return 0;
+    if (c->pager && (s->paging || have > c->pager->r.rules.pool))
+        return have < c->pager->r.rules.pool ? have : c->pager->r.rules.pool;
     for (const kv_segment *g = s->linear; g && upto > 0; g = g->parent) {
         load_step now = load_step_of(g, upto < g->to ? upto : g->to, have);
         need += g->page || now.hi < now.lo ? 0 : now.hi - now.lo;
@@ -560,23 +703,30 @@ status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e)
 {
     int32_t need = kv_snapshot_pages(s, c);
     int32_t have = c->pool->pages.n_free + kv_own_pages(c);
-    if (c->pager && pages_of(s->n) > c->pager->r.rules.pool)
-        return err_set(e, E_LIMIT, "a snapshot of %lld tokens for a session that keeps %d of them",
-                       (long long)s->n, c->pager->r.rules.pool * KV_PAGE);
+    bool by_pages = c->pager && (s->paging || pages_of(s->n) > c->pager->r.rules.pool);
+    status st;
+    if (s->paging && !c->pager && s->paging->n_exact < s->n)
+        return err_set(e, E_ARG,
+                       "a snapshot of %lld tokens, some of which were computed while keys were "
+                       "away: this session keeps all keys",
+                       (long long)s->n);
     if (need > have)
         return err_set(e, E_LIMIT,
                        "the pool of keys is full: a snapshot of %lld tokens needs %d pages of %d, "
                        "and %d of %d are free",
                        (long long)s->n, need, KV_PAGE, have, c->pool->pages.n);
-    kv_cut_pages(c, 0);
-    if (c->layout->n_pool_pages)
+    if (by_pages && (st = load_by_pages(s, c, e)))
+        return st;
+    if (!by_pages)
+        kv_cut_pages(c, 0);
+    if (!by_pages && c->layout->n_pool_pages)
         load_linear(s, c);
     move_rings(c, s->n, s->rings, true);
     move_states(c, s->states, true);
     wait_for_moves(c->dev);
     c->recur_rows = (recur_seq){0};
     c->n_past = c->n_written = c->n_loaded = s->n;
-    if (c->pager)
+    if (c->pager && !by_pages)
         kv_pager_adopt(c, s->n);
     return OK;
 }

@@ -54,6 +54,9 @@ typedef struct kv_snapshot {
     bool filled, from_disk;
     uint64_t lossy; /* names what attention left out when the rows were computed; 0: nothing.
                        Whoever takes the snapshot sets it */
+    /* What the pager of the cache knew; NULL: every token is exact. With it the linear rows are one
+     * segment of rows. */
+    struct kv_paging *paging;
     struct kv_snapshot *draft; /* of the drafter's own cache, at the same tokens; NULL: none */
 } kv_snapshot;
 
@@ -76,6 +79,9 @@ typedef struct kv_snapshot_want {
 } kv_snapshot_want;
 /* Allocates a snapshot, to be filled later. */
 status kv_snapshot_new(const kv_snapshot_want *w, kv_snapshot **out, err *e);
+/* The same of all tokens of a cache with a pager, exact or not, filled. E_LIMIT: rings have lost
+ * what it needs. */
+status kv_snapshot_lossy(kv_cache *c, const int32_t *ids, kv_snapshot **out, err *e);
 /* Copies the rows, also into unfilled segments of the chain. kv_can_save must be true. */
 void kv_snapshot_fill(kv_snapshot *s, kv_cache *c);
 void kv_snapshot_keep(kv_snapshot *s);
@@ -87,7 +93,7 @@ int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same);
 bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l);
 bool kv_view_stores_alike(const kv_view *a, const kv_view *b);
 /* Replaces the contents of c. s must be filled and fit. E_LIMIT: the pool of c has too few free
- * pages; then nothing has changed. */
+ * pages; then nothing has changed. A cache with a pager may be empty after an error. */
 status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e);
 /* Free pages that loading s into c would take, after c has given back its own. */
 int32_t kv_snapshot_pages(const kv_snapshot *s, const kv_cache *c);

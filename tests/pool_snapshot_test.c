@@ -1,0 +1,228 @@
+/* pool_snapshot_test.c - snapshots of sessions that keep part of their keys in the pool: what goes
+ * on from one is what the session itself would have computed, before and after pages have moved.
+ */
+#include "base/mem.h"
+#include "base/rng.h"
+#include "carat.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+
+#include <string.h>
+
+enum { CTX = 4096, KEEP = 512, PROMPT = 1700, GO_ON = 512 };
+
+typedef struct words {
+    int32_t id[GO_ON + 64];
+    int n;
+} words;
+
+static carat_model *open_model(void)
+{
+    return toy_model_open(&(toy_model_file){.n_ctx_train = CTX, .scale = 4},
+                          &(carat_model_options){.n_threads = 1});
+}
+
+static carat_session *open_session(carat_model *m, int32_t resident, const char *policy)
+{
+    carat_session *s;
+    err e = {0};
+    const carat_session_options o = {.n_ctx = CTX,
+                                     .chunk = 64,
+                                     .kv_resident = resident,
+                                     .kv_policy = policy,
+                                     .kv_single = "off"};
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    return s;
+}
+
+static void draw(int32_t *ids, int n, uint64_t seed)
+{
+    for (int i = 0; i < n; i++)
+        ids[i] = 20 + (int32_t)rng_below(&seed, 300);
+}
+
+/* n tokens, each the first choice after the one before; logits: of the last. */
+static void go_on(carat_session *s, int32_t n_vocab, int n, int32_t first, words *w, float *logits)
+{
+    err e = {0};
+    w->n = 0;
+    for (int i = 0; i < n; i++) {
+        CHECK_OK(carat_append(s, &first, 1, false, logits, &e), e);
+        first = 0;
+        for (int32_t k = 1; k < n_vocab; k++)
+            first = logits[k] > logits[first] ? k : first;
+        w->id[w->n++] = first;
+    }
+}
+
+typedef struct fixture {
+    carat_model *m;
+    int32_t n_vocab;
+    int32_t ids[CTX], other[CTX];
+    float *a, *b;
+} fixture;
+
+static void open_all(fixture *f)
+{
+    carat_model_info info;
+    f->m = open_model();
+    carat_model_get_info(f->m, &info);
+    f->n_vocab = info.n_vocab;
+    draw(f->ids, CTX, 3);
+    draw(f->other, CTX, 4);
+    f->a = mem_calloc((size_t)f->n_vocab, sizeof *f->a);
+    f->b = mem_calloc((size_t)f->n_vocab, sizeof *f->b);
+    CHECK(f->a && f->b);
+}
+
+static void close_all(fixture *f)
+{
+    mem_free(f->a);
+    mem_free(f->b);
+    carat_model_close(f->m);
+}
+
+/* Saved at n tokens, poisoned by another text, restored: 512 tokens are the same. */
+static void save_poison_restore(const char *policy, int n)
+{
+    fixture f;
+    words one, two;
+    carat_snapshot *k;
+    carat_pool_info p;
+    err e = {0};
+    open_all(&f);
+    carat_session *s = open_session(f.m, KEEP, policy), *t = open_session(f.m, KEEP, policy);
+    CHECK_OK(carat_eval(s, f.ids, n, false, NULL, NULL, &e), e);
+    go_on(s, f.n_vocab, 37, 7, &one, f.a); /* between two choices */
+    CHECK_OK(carat_snapshot_take(s, &k, &e), e);
+    CHECK_EQ(carat_snapshot_n(k), n + 37);
+    go_on(s, f.n_vocab, GO_ON, 9, &one, f.a);
+    CHECK_OK(carat_eval(s, f.other, PROMPT + 200, false, NULL, NULL, &e), e);
+    for (int round = 0; round < 2; round++) { /* in its own session, and in a new one */
+        carat_session *at = round ? t : s;
+        CHECK_OK(carat_snapshot_restore(at, k, &e), e);
+        CHECK_EQ(carat_session_n_past(at), n + 37);
+        go_on(at, f.n_vocab, GO_ON, 9, &two, f.b);
+        CHECK(!memcmp(one.id, two.id, sizeof one.id[0] * GO_ON));
+        CHECK(!memcmp(f.a, f.b, (size_t)f.n_vocab * sizeof *f.a));
+        carat_session_get_pool(at, &p);
+        CHECK(p.lossy && p.n_out > 0);
+    }
+    carat_snapshot_free(k);
+    carat_session_close(s);
+    carat_session_close(t);
+    close_all(&f);
+}
+
+TEST(a_snapshot_of_scored_pages_goes_on_as_the_session)
+{
+    save_poison_restore("scored", PROMPT);
+}
+
+TEST(a_snapshot_of_young_pages_goes_on_as_the_session)
+{
+    save_poison_restore("lru", PROMPT);
+}
+
+TEST(a_snapshot_before_any_page_leaves_goes_on_as_the_session)
+{
+    save_poison_restore("scored", 300);
+}
+
+TEST(snapshots_that_do_not_fit_a_pool_are_refused_with_a_sentence)
+{
+    fixture f;
+    carat_snapshot *k;
+    err e = {0}, no = {0};
+    open_all(&f);
+    carat_session *s = open_session(f.m, KEEP, "scored"), *whole = open_session(f.m, 0, NULL),
+                  *larger = open_session(f.m, 2 * KEEP, "scored"),
+                  *lru = open_session(f.m, KEEP, "lru");
+    CHECK_OK(carat_eval(s, f.ids, PROMPT, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_snapshot_take(s, &k, &e), e);
+    CHECK_EQ(carat_snapshot_restore(whole, k, &no), E_ARG);
+    CHECK_MSG(strstr(no.text, "while keys were away"), "%s", no.text);
+    err_clear(&no);
+    CHECK_EQ(carat_snapshot_restore(larger, k, &no), E_ARG);
+    CHECK_MSG(strstr(no.text, "pool of 512 tokens"), "%s", no.text);
+    err_clear(&no);
+    CHECK_EQ(carat_snapshot_restore(lru, k, &no), E_ARG);
+    for (int i = 0; i < 3; i++) /* all of them live on */
+        CHECK_OK(carat_eval(i ? i > 1 ? lru : larger : whole, f.ids, 100, false, NULL, NULL, &e),
+                 e);
+    carat_snapshot_free(k);
+    carat_session_close(s);
+    carat_session_close(whole);
+    carat_session_close(larger);
+    carat_session_close(lru);
+    close_all(&f);
+}
+
+/* A long exact snapshot comes page by page, and every row of it is there: a session that keeps all
+ * keys goes on from it as the first one. */
+TEST(a_pool_takes_a_snapshot_longer_than_itself)
+{
+    fixture f;
+    words one, two;
+    carat_snapshot *k, *back;
+    carat_pool_info p;
+    err e = {0};
+    open_all(&f);
+    carat_session *whole = open_session(f.m, 0, NULL), *s = open_session(f.m, KEEP, "scored"),
+                  *other = open_session(f.m, 0, NULL);
+    CHECK_OK(carat_eval(whole, f.ids, PROMPT, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_snapshot_take(whole, &k, &e), e);
+    go_on(whole, f.n_vocab, 64, 9, &one, f.a);
+    CHECK_OK(carat_snapshot_restore(s, k, &e), e);
+    carat_session_get_pool(s, &p);
+    CHECK(!p.lossy && p.n_away >= PROMPT - KEEP - 64);
+    CHECK_OK(carat_snapshot_take(s, &back, &e), e);
+    CHECK_OK(carat_snapshot_restore(other, back, &e), e);
+    go_on(other, f.n_vocab, 64, 9, &two, f.b);
+    CHECK(!memcmp(f.a, f.b, (size_t)f.n_vocab * sizeof *f.a));
+    go_on(s, f.n_vocab, 64, 9, &two, f.b);
+    carat_session_get_pool(s, &p);
+    CHECK(p.lossy);
+    carat_snapshot_free(k);
+    carat_snapshot_free(back);
+    carat_session_close(whole);
+    carat_session_close(s);
+    carat_session_close(other);
+    close_all(&f);
+}
+
+typedef struct moment {
+    carat_session *s;
+    carat_snapshot *k;
+} moment;
+
+TEST(snapshots_of_pools_survive_every_failed_allocation)
+{
+    fixture f;
+    moment x;
+    err e = {0};
+    open_all(&f);
+    x.s = open_session(f.m, KEEP, "scored");
+    CHECK_OK(carat_eval(x.s, f.ids, 900, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_snapshot_take(x.s, &x.k, &e), e);
+    for (int64_t n = 0;; n++) {
+        err no = {0};
+        mem_fail_after(n);
+        carat_snapshot *k = NULL;
+        status st = carat_snapshot_take(x.s, &k, &no);
+        if (!st)
+            st = carat_snapshot_restore(x.s, k, &no);
+        bool hit = mem_fail_hit();
+        mem_fail_after(-1);
+        carat_snapshot_free(k);
+        CHECK_MSG(!st || (hit && st == E_MEMORY), "allocation %lld: %s", (long long)n, no.text);
+        if (st && !carat_session_n_past(x.s))
+            CHECK_OK(carat_snapshot_restore(x.s, x.k, &e), e);
+        CHECK_EQ(carat_session_n_past(x.s), 900);
+        if (!hit)
+            break;
+    }
+    carat_snapshot_free(x.k);
+    carat_session_close(x.s);
+    close_all(&f);
+}
