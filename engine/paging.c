@@ -109,6 +109,13 @@ static int32_t own_rows(const session_shape *s)
     return s->chunk > s->verify_rows ? s->chunk : s->verify_rows;
 }
 
+static int32_t least_pool(const session_shape *s)
+{
+    const residency_rules r = {
+        .sinks = RESIDENCY_SINKS, .tail = RESIDENCY_TAIL, .rows_max = own_rows(s)};
+    return residency_pool_min(&r) * KV_PAGE;
+}
+
 /* A pass is at most a quarter of the pool, so that scored pages have room beside it. */
 static status fit_chunk(session_shape *s, err *e)
 {
@@ -116,11 +123,11 @@ static status fit_chunk(session_shape *s, err *e)
     most = most < KV_PAGE ? KV_PAGE : most;
     if (s->chunk > most)
         s->chunk = most;
+    int32_t least = least_pool(s);
+    for (; least > s->kv_resident && s->chunk > KV_PAGE; least = least_pool(s))
+        s->chunk = s->chunk - KV_PAGE > KV_PAGE ? s->chunk - KV_PAGE : KV_PAGE;
     if (s->n_outputs > s->chunk && s->chunk >= s->answer_rows)
         s->n_outputs = s->chunk;
-    const residency_rules r = {
-        .sinks = RESIDENCY_SINKS, .tail = RESIDENCY_TAIL, .rows_max = own_rows(s)};
-    int32_t least = residency_pool_min(&r) * KV_PAGE;
     if (s->kv_resident < least)
         return err_set(e, E_ARG, "a pool of %d tokens of keys is too small: expected %d or more",
                        s->kv_resident, least);

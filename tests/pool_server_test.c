@@ -1,0 +1,285 @@
+/* pool_server_test.c - sixteen clients on a pool of keys for five of them: every greedy answer is
+ * the one that was given alone, and memory stays flat; with conversations that keep all of their
+ * keys, and with conversations that keep a part. Options that make no sense.
+ *
+ * POOL_SECONDS in the environment sets how long clients ask (tools/pool_soak.sh).
+ */
+#include "tests/http_client.h"
+#include "tests/spawn.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+enum { CLIENTS = 16, TALKS = 32, SECONDS_DEFAULT = 2, SECONDS_MAX = 400, GROWTH_MIB = 16 };
+
+typedef struct talk {
+    str body, said;
+    bool lossy;
+} talk;
+
+typedef struct crowd {
+    const served *s;
+    talk *talk;
+    atomic_int next; /* each talk once; or any of them until until_ms */
+    double until_ms;
+} crowd;
+
+typedef struct client {
+    crowd *all;
+    uint64_t rng;
+    int n;
+    pthread_t thread;
+} client;
+
+/* Every text begins with its number, so that only the same talk finds its beginning in a slot. */
+static void make_talk(talk *t, int i, int least, int most, int answer)
+{
+    uint64_t rng = 77 + (uint64_t)i;
+    int n = least + (int)rng_below(&rng, (uint64_t)(most - least));
+    str_printf(&t->body, "{\"temperature\":0,\"max_tokens\":%d,\"ignore_eos\":true,\"prompt\":\"%d",
+               answer / 2 + (int)rng_below(&rng, (uint64_t)answer / 2), i * 7919);
+    for (int k = 0; k < n; k++)
+        str_printf(&t->body, " %c%c", 'a' + (int)rng_below(&rng, 26),
+                   'a' + (int)rng_below(&rng, 26));
+    str_puts(&t->body, "\"}");
+}
+
+static void ask(const served *s, const talk *t, str *said, bool *lossy)
+{
+    response r;
+    arena mem = {0};
+    http_post(&r, s, "/v1/completions", t->body.at);
+    CHECK_MSG(r.status == 200, "%d: %s", r.status, str_text(&r.body));
+    const jtree *v = json_parsed(&mem, r.body.at, r.body.n);
+    const jtree *text = json_at(v, "choices.0.text");
+    str_puts(said, jtree_is(text, JTREE_STRING) ? text->s : "");
+    *lossy = json_at(v, "usage.kv_pool.lossy") != NULL;
+    arena_free(&mem);
+    response_free(&r);
+}
+
+static void ask_again(client *c, const talk *t)
+{
+    str said = {0};
+    bool lossy;
+    ask(c->all->s, t, &said, &lossy);
+    CHECK_STR(str_text(&said), str_text(&t->said));
+    CHECK_EQ(lossy, t->lossy);
+    str_free(&said);
+    c->n++;
+}
+
+static void *live(void *arg)
+{
+    client *c = arg;
+    if (c->all->until_ms > 0) {
+        while (clock_ms() < c->all->until_ms)
+            ask_again(c, &c->all->talk[rng_below(&c->rng, TALKS)]);
+        return NULL;
+    }
+    for (int i; (i = atomic_fetch_add(&c->all->next, 1)) < TALKS;)
+        ask_again(c, &c->all->talk[i]);
+    return NULL;
+}
+
+static double metric(const served *s, const char *name)
+{
+    response r;
+    char line[64];
+    double v = -1;
+    http_call(&r, s, "GET", "/metrics", NULL, NULL);
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = strstr(r.body.at, line);
+    CHECK_MSG(at && sscanf(at + strlen(line), "%lf", &v) == 1, "no %s in %s", name, r.body.at);
+    response_free(&r);
+    return v;
+}
+
+static double seconds(void)
+{
+    const char *said = getenv("POOL_SECONDS");
+    double s = said ? atof(said) : SECONDS_DEFAULT;
+    return s > 0 && s < SECONDS_MAX ? s : SECONDS_DEFAULT;
+}
+
+static void start(served *s, const char *model, const char *const *more)
+{
+    const char *args[32] = {"-m", model, "-t", "2", "--log", "off"};
+    int n = 6;
+    while (*more)
+        args[n++] = *more++;
+    served_start(s, args);
+}
+
+/* All clients at once; the memory in use half way and at the end. */
+static void crowd_in(crowd *all, double *half, double *end)
+{
+    static client clients[CLIENTS];
+    double begun = clock_ms();
+    for (int i = 0; i < CLIENTS; i++) {
+        clients[i] = (client){.all = all, .rng = test_seed() + (uint64_t)i};
+        CHECK(!pthread_create(&clients[i].thread, NULL, live, &clients[i]));
+    }
+    while (all->until_ms > 0 && clock_ms() < (begun + all->until_ms) / 2)
+        usleep(10000);
+    *half = metric(all->s, "carat_resident_memory_bytes");
+    for (int i = 0; i < CLIENTS; i++)
+        pthread_join(clients[i].thread, NULL);
+    *end = metric(all->s, "carat_resident_memory_bytes");
+    CHECK_EQ(metric(all->s, "carat_slots_busy"), 0);
+    CHECK_EQ(metric(all->s, "carat_kv_paged_out"), 0);
+}
+
+static void ask_alone(const served *s, talk *t, int least, int most, int answer)
+{
+    for (int i = 0; i < TALKS; i++) {
+        make_talk(&t[i], i, least, most, answer);
+        ask(s, &t[i], &t[i].said, &t[i].lossy);
+    }
+}
+
+static void forget(talk *t)
+{
+    for (int i = 0; i < TALKS; i++) {
+        str_free(&t[i].body);
+        str_free(&t[i].said);
+        t[i] = (talk){0};
+    }
+}
+
+TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
+{
+    static talk talks[TALKS];
+    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    const char *const whole[] = {"--ctx", "512", "--parallel", "1", NULL};
+    const char *const pool[] = {"--ctx",           "512", "--parallel", "16", "--kv-pool", "1600",
+                                "--checkpoint-mb", "2",   NULL};
+    served s;
+    crowd all = {.s = &s, .talk = talks};
+    double half, end;
+    start(&s, model, whole);
+    ask_alone(&s, talks, 15, 50, 240); /* about 300 tokens with their answers */
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    start(&s, model, pool);
+    CHECK_EQ(metric(&s, "carat_kv_pool_tokens"), 1600);
+    all.until_ms = clock_ms() + seconds() * 1e3;
+    crowd_in(&all, &half, &end);
+    printf("  %.0f times one had to leave; %.1f MiB more in the second half\n",
+           metric(&s, "carat_kv_preempted_total"), (end - half) / 1048576);
+    CHECK(metric(&s, "carat_kv_preempted_total") > 0);
+    CHECK_MSG(SANITIZED || end - half < GROWTH_MIB * 1048576.0, "%.1f MiB more",
+              (end - half) / 1048576);
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    forget(talks);
+}
+
+/* Each text is asked once: a second time it would go on from what its slot has. */
+TEST(sixteen_clients_that_keep_part_of_their_keys_hear_what_they_hear_alone)
+{
+    static talk talks[TALKS];
+    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    const char *const one[] = {"--ctx", "2048",        "--parallel", "1", "--kv-keep",
+                               "512",   "--kv-policy", "scored",     NULL};
+    const char *const pool[] = {
+        "--ctx", "2048",        "--parallel", "16",           "--kv-pool", "2560", "--kv-keep",
+        "512",   "--kv-policy", "scored",     "--kv-host-mb", "64",        NULL};
+    served s;
+    crowd all = {.s = &s, .talk = talks};
+    double half, end;
+    int n_lossy = 0;
+    start(&s, model, one);
+    ask_alone(&s, talks, 60, 500, 80);
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    for (int i = 0; i < TALKS; i++)
+        n_lossy += talks[i].lossy;
+    CHECK_MSG(n_lossy > TALKS / 2 && n_lossy < TALKS, "%d of %d", n_lossy, TALKS);
+    start(&s, model, pool);
+    CHECK_EQ(metric(&s, "carat_kv_pool_tokens"), 2560);
+    crowd_in(&all, &half, &end);
+    CHECK(metric(&s, "carat_kv_pages_out_total") > 0);
+    CHECK_EQ(metric(&s, "carat_kv_host_file_bytes"), 0);
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    forget(talks);
+}
+
+TEST(pools_that_make_no_sense_are_refused_by_the_program)
+{
+    static const struct {
+        const char *option, *value, *more, *its, *says;
+    } bad[] = {
+        {"--kv-pool", "many", NULL, NULL, "--kv-pool"},
+        {"--kv-pool", "0", NULL, NULL, "--kv-pool"},
+        {"--kv-pool", "100", NULL, NULL, "at least 512"},
+        {"--kv-pool", "9000", NULL, NULL, "never hold more than 4096"},
+        {"--kv-tau", "0", "--kv-policy", "lru", "--kv-tau"},
+        {"--kv-policy", "best", NULL, NULL, "scored"},
+        {"--kv-keep", "100", NULL, NULL, "too small"},
+        {"--kv-keep", "512", "--kv-pool", "4096", "never hold more than 2048"},
+        {"--kv-host-mb", "0", NULL, NULL, "--kv-host-mb"},
+    };
+    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *const args[] = {"serve",      "-m",        model,        "-p", "0",
+                                    "--ctx",      "1024",      "--parallel", "4",  bad[i].option,
+                                    bad[i].value, bad[i].more, bad[i].its,   NULL};
+        spawned r;
+        spawn_carat(&r, &(spawn_options){0}, args);
+        CHECK_MSG(r.code && r.code < 128, "%s %s: %d", bad[i].option, bad[i].value, r.code);
+        CHECK_MSG(spawned_says(&r.err, bad[i].says), "%s %s: %s", bad[i].option, bad[i].value,
+                  str_text(&r.err));
+        spawned_free(&r);
+    }
+}
+
+/* The host's memory is spent: one request ends with a sentence, the others go on; with a directory
+ * its pages go to a file, and the answer is the same. */
+TEST(a_request_beyond_the_hosts_budget_ends_alone)
+{
+    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 8192, .wide_heads = true});
+    const char *dir = test_temp("pages");
+    const char *const memory[] = {
+        "--ctx",        "8192", "--parallel",      "2", "--kv-keep", "512", "--kv-policy", "lru",
+        "--kv-host-mb", "1",    "--checkpoint-mb", "0", NULL};
+    const char *const file[] = {"--ctx",       "8192", "--parallel",   "2", "--kv-keep",      "512",
+                                "--kv-policy", "lru",  "--kv-host-mb", "1", "--kv-cache-dir", dir,
+                                NULL};
+    const char *const any[] = {"--ctx", "8192",        "--parallel", "2", "--kv-keep",
+                               "512",   "--kv-policy", "lru",        NULL};
+    talk small = {0}, large = {0};
+    served s;
+    response r;
+    str said = {0};
+    bool lossy;
+    make_talk(&small, 1, 20, 30, 40);
+    make_talk(&large, 2, 2000, 2001, 40);
+    start(&s, model, any);
+    ask(&s, &large, &large.said, &large.lossy);
+    CHECK(large.lossy);
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    start(&s, model, memory);
+    http_post(&r, &s, "/v1/completions", large.body.at);
+    CHECK_MSG(r.status >= 400 && strstr(r.body.at, "host memory"), "%d: %s", r.status,
+              str_text(&r.body));
+    response_free(&r);
+    ask(&s, &small, &small.said, &lossy);
+    CHECK(!lossy);
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    start(&s, model, file);
+    ask(&s, &large, &said, &lossy);
+    CHECK(lossy);
+    CHECK_STR(str_text(&said), str_text(&large.said));
+    CHECK(metric(&s, "carat_kv_host_file_bytes") > 0);
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    str_free(&said);
+    str_free(&small.body);
+    str_free(&small.said);
+    str_free(&large.body);
+    str_free(&large.said);
+}
