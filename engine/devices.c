@@ -180,8 +180,9 @@ static status divide(carat_model *m, const carat_model_options *opt, err *e)
 }
 
 /* Checks the shortest context before weights are loaded: if it does not fit, no session will. */
-static status check_weights_fit(const carat_model *m, err *e)
+static status shortest_fits(void *user, const carat_model *m, err *e)
 {
+    (void)user;
     carat_memory_plan plan;
     session_shape shape;
     carat_session_options least = {.n_ctx = N_CTX_MIN, .chunk = 1, .n_outputs = 1};
@@ -194,6 +195,11 @@ static status check_weights_fit(const carat_model *m, err *e)
     return plan_check(m, &plan, e);
 }
 
+static status check_weights_fit(carat_model *m, const carat_model_options *opt, err *e)
+{
+    return drafters_that_fit(m, opt, shortest_fits, NULL, e);
+}
+
 status open_device(carat_model *m, const carat_model_options *opt, err *e)
 {
     m->n_sides = 1;
@@ -203,7 +209,7 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
         return st;
     if (m->dev && (st = divide(m, opt, e)))
         return st;
-    if (m->dev && !opt->vocab_only && (st = check_weights_fit(m, &why))) {
+    if (m->dev && !opt->vocab_only && (st = check_weights_fit(m, opt, &why))) {
         if (is_named(opt) || is_divided(opt))
             return err_set(e, st, "%s", why.text);
         because(m, "%.250s", why.text);
@@ -214,5 +220,5 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
         return OK;
     if ((st = open_cpu(m, opt, e)) || (st = divide(m, opt, e)) || opt->vocab_only)
         return st;
-    return check_weights_fit(m, e);
+    return check_weights_fit(m, opt, e);
 }

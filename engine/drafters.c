@@ -49,6 +49,27 @@ void drafters_close(carat_model *m)
     }
 }
 
+status drafters_that_fit(carat_model *m, const carat_model_options *opt,
+                         status (*fits)(void *user, const carat_model *m, err *e), void *user,
+                         err *e)
+{
+    draft_model *d = m->draft[DRAFTER_MODEL], *l = m->draft[DRAFTER_LOOKUP];
+    err with = {0}, without = {0};
+    status st = fits(user, m, &with);
+    bool any = opt->draft && !strcmp(opt->draft, "auto");
+    if (st == E_MEMORY && any && d && l) {
+        m->draft[DRAFTER_MODEL] = NULL;
+        if (!fits(user, m, &without)) {
+            snprintf(l->why, sizeof l->why, "%.90s, but there is no room for it: %.190s", d->why,
+                     with.text);
+            d->class->model_close(d);
+            return OK;
+        }
+        m->draft[DRAFTER_MODEL] = d;
+    }
+    return st ? err_set(e, st, "%s", with.text) : OK;
+}
+
 /* The drafter's own weights; NULL: it has none. */
 static model *weights_of(const carat_model *m, int which)
 {

@@ -3,6 +3,7 @@
  * whose drafts are all right.
  */
 #include "engine/engine_int.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tests/mtp_rig.h"
@@ -208,6 +209,65 @@ TEST(drafters_copy_of_the_target_is_always_right)
     carat_session_close(s);
     carat_model_close(with);
     carat_model_close(plain);
+}
+
+typedef struct room {
+    uint64_t least; /* no plan fits below it */
+    int n_calls;
+} room;
+
+/* Drafters may take so many bytes; and nothing fits below least. */
+static carat_status fits(void *user, const carat_model *m, carat_error *e)
+{
+    room *r = user;
+    carat_memory_plan p;
+    carat_status st = carat_plan(m, &(carat_session_options){.n_ctx = CTX}, &p, e);
+    r->n_calls++;
+    if (st || p.draft_bytes < r->least)
+        return st;
+    return (carat_status)err_set(e, E_MEMORY, "the drafter needs %llu bytes",
+                                 (unsigned long long)p.draft_bytes);
+}
+
+/* With "auto" a drafter without room gives way to lookup, which says so. A named one does not. */
+TEST(drafters_give_way_where_memory_is_short)
+{
+    const char *path = toy_model_write(&(toy_model_file){.wide_heads = true});
+    carat_model *m = opened(path, NULL);
+    mtp_rig_file f = {.n_vocab = m->core.n_vocab};
+    room r = {.least = UINT64_MAX};
+    char *bytes;
+    size_t n;
+    err e = {0};
+    carat_model_close(m);
+    CHECK_OK(file_read_all(mtp_rig_write(&f), 1 << 24, &bytes, &n, &e), e);
+    const carat_bytes held = {bytes, n, "mtp"};
+    carat_model_options o = {.draft = "auto",
+                             .draft_bytes = &held,
+                             .n_draft_bytes = 1,
+                             .planned = fits,
+                             .planned_user = &r};
+    carat_model_info info;
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    carat_model_get_info(m, &info);
+    CHECK_STR(info.drafter, "mtp");
+    CHECK_EQ(r.n_calls, 1);
+    carat_model_close(m);
+    r = (room){.least = 64 << 10}; /* lookup's index takes less */
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    carat_model_get_info(m, &info);
+    CHECK_STR(info.drafter, "lookup");
+    CHECK_EQ(r.n_calls, 2);
+    CHECK_MSG(strstr(info.drafter_why, "there is no room for it: the drafter needs"), "%s",
+              info.drafter_why);
+    carat_model_close(m);
+    r.least = 0; /* no room without it either */
+    CHECK_STATUS(carat_model_open(path, &o, &m, &e), E_MEMORY);
+    e = (err){0};
+    r.least = 64 << 10;
+    o.draft = "mtp";
+    CHECK_STATUS(carat_model_open(path, &o, &m, &e), E_MEMORY);
+    mem_free(bytes);
 }
 
 /* --strict takes no drafter whose products have a slow kernel. */

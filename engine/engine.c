@@ -132,7 +132,7 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         goto out;
     if ((st = open_device(m, opt, e)))
         goto out;
-    if (opt->planned && (st = opt->planned(opt->planned_user, m, e)))
+    if (opt->planned && (st = drafters_that_fit(m, opt, opt->planned, opt->planned_user, e)))
         goto out;
     if (!opt->vocab_only && (st = load_weights(m, opt, e)))
         goto out;

@@ -178,6 +178,11 @@ status drafters_load(carat_model *m, const carat_model_options *opt, err *e);
 void drafters_unload_weights(carat_model *m);
 status drafters_load_weights(carat_model *m, err *e);
 void drafters_close(carat_model *m); /* safe on a model without drafters */
+/* For "auto", before weights are loaded: where `fits` fails with E_MEMORY and would not without the
+ * drafter's weights, lookup takes the drafter's place and says why. Otherwise as `fits`. */
+status drafters_that_fit(carat_model *m, const carat_model_options *opt,
+                         status (*fits)(void *user, const carat_model *m, err *e), void *user,
+                         err *e);
 /* The drafter with weights, else lookup; NULL: none. */
 const draft_model *main_drafter(const carat_model *m);
 

@@ -122,9 +122,10 @@ typedef struct carat_model_options {
      * the name of one. */
     const carat_bytes *draft_bytes;
     int32_t n_draft_bytes;
-    /* Called once, after devices are chosen and before weights are loaded. It may ask for plans and
-     * nothing else. Another status than OK makes opening fail with that status and e. May be NULL.
-     */
+    /* Called after devices are chosen and before weights are loaded. It may ask for plans and
+     * nothing else. Another status than OK makes opening fail with that status and e. With draft
+     * "auto", E_MEMORY leads to a second call without the drafter's weights: if that is OK, lookup
+     * takes the drafter's place. May be NULL. */
     carat_planned_fn planned;
     void *planned_user;
     carat_progress_fn progress; /* of loading; of prompts, where no event reports it. May be NULL */

@@ -99,7 +99,7 @@ typedef struct draft_model {
     model core;          /* the drafter's own weights */
     const model *target; /* outlives it */
     int32_t n_slots;     /* most slots that it can fill */
-    char why[160];       /* the reason for this drafter, as a phrase */
+    char why[320];       /* the reason for this drafter, as a phrase */
     const char *notes; /* contradictions in its file, a line each; NULL: nothing is known of any */
 } draft_model;
 
