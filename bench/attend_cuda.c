@@ -32,7 +32,8 @@
  * At least 0.98 is demanded at 32K and 128K.
  *
  * moves: pages of all layers to the host, back to other places, and copied on the device: GB/s; and
- * passes of one row while pages go out and come back: their time without moves over that with them.
+ * passes of one row, repeated to the 2 ms of a token, while pages go out and come back: GB/s, and
+ * the passes' time without moves over that with them.
  *
  * scores: 128K tokens, 2048 pages: summarising a page, and scoring all pages by their bounds: us of
  * one layer for one row and for 8, the 8 rows before a choice one by one and together in a whole
@@ -676,13 +677,30 @@ static double gigabytes(const mover *v, int32_t n, double ms)
     return (double)v->n_bytes * n / ms * 1e-6;
 }
 
+enum { TOKEN_MS = 2, TOKENS = 24, BESIDES = 3 };
+static const int32_t besides[BESIDES] = {4, 32, 80}; /* pages in the time of a token */
+
+/* Milliseconds of TOKENS tokens of n_passes passes each, while so many pages move. */
+static double move_beside(bench *b, mover *v, int shape, int32_t n_passes, int32_t n_pages)
+{
+    double from = clock_ms();
+    for (int32_t t = 0, moved = 0; t < TOKENS; t++)
+        for (int32_t i = 0; i < n_passes; i++) {
+            all_layers(b, shapes[shape].n_head, 1);
+            for (; moved < t * n_pages + (i + 1) * n_pages / n_passes; moved++)
+                move_page(v, moved, BOTH);
+        }
+    end_moves(b, v);
+    return clock_ms() - from;
+}
+
 static void measure_moves(bench *b, int shape, int format)
 {
     row_store store[2 * LAYERS_MAX];
     mover v = {0};
     err e = {0};
     int32_t n = 0;
-    double bytes, alone, rate[4], from;
+    double bytes, rate[3], from;
     if (!open_layers(b, shape, depths[1], format, 1, &bytes))
         return;
     for (int32_t i = 0; i < b->l.n; i++)
@@ -714,19 +732,16 @@ static void measure_moves(bench *b, int shape, int format)
         device_copy_pages(b->d, store, n, &(page_copy){i * KV_PAGE, (i + 1) * KV_PAGE}, 1);
     end_moves(b, &v);
     rate[2] = gigabytes(&v, v.pages - 1 < MOVED ? v.pages - 1 : MOVED, clock_ms() - from);
-    alone = time_layers(b, shape, 1);
-    alone = time_layers(b, shape, 1);
-    from = clock_ms();
-    for (int32_t i = 0; i < MOVED; i++) {
-        all_layers(b, shapes[shape].n_head, 1);
-        move_page(&v, i, BOTH);
+    time_layers(b, shape, 1);
+    double pass_ms = time_layers(b, shape, 1) * 1e-3 * b->l.n;
+    printf("%-16s %-12s %8.2f %7.1f %7.1f %7.1f", shapes[shape].name, formats[format].name,
+           (double)v.n_bytes / (1 << 20), rate[OUT], rate[IN], rate[2]);
+    for (int k = 0; k < BESIDES; k++) {
+        double ms = move_beside(b, &v, shape, (int32_t)ceil(TOKEN_MS / pass_ms), besides[k]);
+        double alone = TOKENS * ceil(TOKEN_MS / pass_ms) * pass_ms;
+        printf(" %7.1f %7.3f", gigabytes(&v, TOKENS * besides[k], ms), alone / ms);
     }
-    end_moves(b, &v);
-    double ms = clock_ms() - from;
-    rate[3] = gigabytes(&v, MOVED, ms);
-    printf("%-16s %-12s %8.2f %7.1f %7.1f %7.1f %7.1f %8.3f\n", shapes[shape].name,
-           formats[format].name, (double)v.n_bytes / (1 << 20), rate[OUT], rate[IN], rate[2],
-           rate[3], alone * 1e-3 * b->l.n * MOVED / ms);
+    printf("\n");
     fflush(stdout);
     page_moves_close(v.m);
     b->d->host_free(b->d, v.host, v.n_bytes * PARKED);
@@ -735,8 +750,11 @@ static void measure_moves(bench *b, int shape, int format)
 
 static void compare_moves(bench *b, const char *only, const char *format)
 {
-    printf("%s, GB/s\n%-16s %-12s %8s %7s %7s %7s %7s %8s\n", b->d->name, "", "", "page MiB", "out",
-           "in", "copied", "beside", "passes");
+    printf("%s, GB/s\n%-16s %-12s %8s %7s %7s %7s", b->d->name, "", "", "page MiB", "out", "in",
+           "copied");
+    for (int k = 0; k < BESIDES; k++)
+        printf(" %4d a token", besides[k]);
+    printf("\n");
     for (int s = 0; s < SHAPES; s++)
         for (int f = 0; f < FORMATS; f++)
             if (!shapes[s].window && strstr(shapes[s].name, only) &&

@@ -76,7 +76,6 @@ static status choose_pool(const carat_model *m, session_shape *s, err *e)
     carat_memory_plan with, without;
     session_shape small = *s, more = *s;
     status st;
-    small.kv.single = more.kv.single = KV_SINGLE_OFF;
     small.kv_resident = AUTO_STEP * 2;
     more.kv_resident = AUTO_STEP * 4;
     if (s->n_ctx <= more.kv_resident) {
@@ -153,16 +152,11 @@ status paging_shape(const carat_model *m, session_shape *s, err *e)
         s->kv_resident = 0;
         return OK;
     }
-    if (s->kv.single == KV_SINGLE_ON)
-        return err_set(e, E_UNSUPPORTED,
-                       "a pool of keys smaller than the context keeps two streams: keys made of "
-                       "values would need every token before them");
     if (m->draft[DRAFTER_MODEL])
         return err_set(e, E_UNSUPPORTED,
                        "a drafter with weights reads all keys, and the pool holds %d of %d tokens: "
                        "expected --draft none or lookup",
                        s->kv_resident, s->n_ctx);
-    s->kv.single = KV_SINGLE_OFF;
     return fit_chunk(s, e);
 }
 

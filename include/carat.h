@@ -329,11 +329,11 @@ typedef struct carat_session_options {
      * devices; 0: its whole context; -1: chosen by free memory, or an equal share of kv_pool. With
      * fewer than n_ctx the rest is on the host, a page of 64 tokens each, exact; a token sees the
      * pages that are on the devices. What is computed while pages are away differs from what a
-     * whole context gives; checkpoints are taken of exact tokens alone. Such a session keeps two
-     * streams. kv_policy: "scored" or NULL, the pages that the model's last queries attend to most,
-     * by the bounds of their keys; "lru", the youngest. kv_tau: tokens between two choices, 0: 64.
-     * kv_host_mb: most host memory in MiB, 0: any amount; beyond it pages go to a file in
-     * cache_dir, or, without one, the call ends with E_LIMIT. */
+     * whole context gives; checkpoints are taken of exact tokens alone. kv_policy: "scored" or
+     * NULL, the pages that the model's last queries attend to most, by the bounds of their keys;
+     * "lru", the youngest. kv_tau: tokens between two choices, 0: 64. kv_host_mb: most host memory
+     * in MiB, 0: any amount; beyond it pages go to a file in cache_dir, or, without one, the call
+     * ends with E_LIMIT. */
     int32_t kv_resident;
     const char *kv_policy;
     int32_t kv_tau, kv_host_mb;

@@ -680,11 +680,16 @@ status kv_pager_reselect(kv_cache *c, err *e)
     g->r.since = 0;
     if (!g->sums || !g->n_watched)
         return OK;
-    memset(g->score, 0, g->score_bytes);
+    bool first = true;
     for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
         device *d = c->dev[side];
         float part[256];
         int32_t n = g->watch.n_pages;
+        if (g->watch.score[side] && first) { /* one wait for the device */
+            d->download(d, g->score, g->watch.score[side], (size_t)n * sizeof *g->score);
+            first = false;
+            continue;
+        }
         for (int32_t i = 0; g->watch.score[side] && i < n; i += 256) {
             int32_t k = n - i < 256 ? n - i : 256;
             d->download(d, part, g->watch.score[side] + i, (size_t)k * sizeof *part);

@@ -202,6 +202,39 @@ TEST(pager_agrees_with_the_reference)
     close_all(&plain);
 }
 
+/* Keys that are made of values have the positions of their pages, whatever pages are away. */
+TEST(pager_keeps_one_stream)
+{
+    static const kv_words one = {.k = "f32", .single = "on"};
+    for (int policy = 0; policy < 2; policy++) {
+        rig single, two;
+        int32_t ids[TOKENS];
+        float a[RIG_VOCAB], b[RIG_VOCAB];
+        uint64_t rng = test_seed();
+        double se = 0, ss = 0;
+        err e = {0};
+        rig_draw(ids, TOKENS, &rng);
+        const cpu_options exact = {.n_threads = 1, .exact_f32 = true};
+        open_paged(&single, &exact, &one, (kv_policy)policy, -1, 1);
+        open_paged(&two, &exact, &f32_words, (kv_policy)policy, -1, 1);
+        CHECK(single.l.view[first_linear(&single)].single);
+        for (int32_t i = 0; i < TOKENS; i++) {
+            CHECK_OK(one_token(&single, ids[i], a, &e), e);
+            CHECK_OK(one_token(&two, ids[i], b, &e), e);
+            for (int32_t k = 0; k < RIG_VOCAB; k++) {
+                se += ((double)a[k] - b[k]) * ((double)a[k] - b[k]);
+                ss += (double)b[k] * b[k];
+            }
+        }
+        CHECK(single.c.pager->r.n_out > 0 && single.c.n_absent > 0);
+        for (int32_t i = 0; i < single.c.n_pages; i++)
+            CHECK_EQ(single.c.table[i].pos, two.c.table[i].pos);
+        CHECK_MSG(se < 1e-8 * ss, "policy %d: error %g", policy, se / ss);
+        close_all(&single);
+        close_all(&two);
+    }
+}
+
 /* The n-th allocation of a pass fails; the pass is run again and gives what it would have given. */
 TEST(pager_loses_nothing_when_memory_fails)
 {

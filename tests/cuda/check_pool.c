@@ -114,7 +114,7 @@ void check_pool(rig *g)
             for (int32_t k = 0; k < TOKENS + MORE; k++)
                 x.id[k] = (int32_t)rng_below(&g->rng, x.n_vocab);
             st = x.a ? OK : err_memory(&e, "logits", x.n_vocab * 8);
-            for (int k = 0; k < 2 && !st; k++) {
+            for (int k = g->quick; k < 2 && !st; k++) {
                 x.policy = k ? "scored" : "lru";
                 st = check_pair(&x, &e);
             }
