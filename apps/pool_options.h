@@ -17,7 +17,8 @@ typedef struct pool_options {
     OPT_STR(T, pool.tokens, "kv-pool", 0, "N",                                                     \
             "tokens of keys and values that stay on the device, the rest on the host: N or auto"), \
         OPT_STR(T, pool.policy, "kv-policy", 0, "NAME",                                            \
-                "which stay: scored (default: those that the model attends to) or lru"),           \
+                "which stay: scored (default: those that the model attends to), lru, or snapkv "   \
+                "(chosen once, at the end of a prompt; the others are dropped)"),                  \
         OPT_INT(T, pool.tau, "kv-tau", 0, "N", 1, 1 << 20,                                         \
                 "tokens between two choices (default: 64)"),                                       \
         OPT_INT(T, pool.host_mb, "kv-host-mb", 0, "N", 1, 1 << 30,                                 \

@@ -33,7 +33,7 @@ static int32_t whole_pages(int64_t tokens)
     return (int32_t)((tokens + KV_PAGE - 1) / KV_PAGE * KV_PAGE);
 }
 
-static const char *const policy_names[] = {"scored", "lru"};
+static const char *const policy_names[] = {"scored", "lru", "snapkv"};
 enum { POLICIES = sizeof policy_names / sizeof *policy_names };
 
 const char *paging_policy(const session_shape *s)
@@ -54,7 +54,8 @@ status paging_options(const carat_session_options *opt, session_shape *s, err *e
             known = true;
         }
     if (!known)
-        return err_set(e, E_ARG, "\"%s\" is no policy for a pool of keys: scored or lru", policy);
+        return err_set(e, E_ARG, "\"%s\" is no policy for a pool of keys: scored, lru or snapkv",
+                       policy);
     if (opt->kv_tau < 0 || opt->kv_host_mb < 0)
         return err_set(e, E_ARG,
                        "a pool of keys with %d tokens between choices and %d MiB on the "
@@ -214,7 +215,7 @@ status paging_open_mover(const session_shape *s, kv_pool *p, const carat_session
 /* Devices that cannot score pages keep the youngest ones. */
 static void fall_back(session_shape *s, const kv_layout *l, device *dev)
 {
-    if (s->kv_policy != KV_POLICY_SCORED || kv_pager_can_score(l, dev))
+    if (s->kv_policy == KV_POLICY_LRU || kv_pager_can_score(l, dev))
         return;
     s->kv_policy = KV_POLICY_LRU;
     snprintf(s->policy_why, sizeof s->policy_why, "%s cannot score pages", dev->name);

@@ -184,6 +184,11 @@ TEST(conversations_that_keep_young_pages_answer_as_if_alone)
     answers_as_alone("lru", NULL);
 }
 
+TEST(conversations_that_drop_pages_answer_as_if_alone)
+{
+    answers_as_alone("snapkv", NULL);
+}
+
 TEST(conversations_that_keep_pages_answer_alike_with_drafts)
 {
     answers_as_alone("scored", "lookup");

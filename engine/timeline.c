@@ -658,7 +658,9 @@ static void align_live(timeline *t, int64_t same)
         t->reuse = same ? "rewound" : "rebuilt: the prompt begins differently";
     } else {
         t->reuse =
-            is_recurrent(t)
+            t->kv.pager && t->kv.pager->r.dropped
+                ? "rebuilt: keys before the change were dropped for good"
+            : is_recurrent(t)
                 ? "rebuilt: recurrent states cannot go back, and no checkpoint is before the "
                   "change"
                 : "rebuilt: the sliding windows no longer hold what the change needs";

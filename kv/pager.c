@@ -24,7 +24,7 @@ static size_t room_bytes(const kv_layout *l, int32_t side)
 uint64_t kv_pager_bytes(const kv_layout *l, kv_policy policy, int32_t side)
 {
     uint64_t sum = room_bytes(l, side);
-    if (policy != KV_POLICY_SCORED || !sum)
+    if (policy == KV_POLICY_LRU || !sum)
         return 0;
     sum += (uint64_t)pages_of(l->n_ctx) * sizeof(float);
     for (int32_t i = 0; i < l->n; i++)
@@ -97,7 +97,7 @@ status kv_pager_open(kv_cache *c, const kv_pager_want *w, err *e)
     status st = residency_init(&g->r, &rules, e);
     if (!st && !(g->copy = mem_calloc((size_t)rules.n_pages, sizeof *g->copy)))
         st = err_memory(e, "a pool's records", (size_t)rules.n_pages * sizeof *g->copy);
-    if (!st && g->policy == KV_POLICY_SCORED)
+    if (!st && g->policy != KV_POLICY_LRU)
         st = open_scores(c, g, e);
     if (st)
         kv_pager_close(c);
@@ -289,7 +289,7 @@ int64_t kv_pager_answer_end(const kv_cache *c)
     int64_t next = (c->n_past / KV_PAGE + 1) * KV_PAGE;
     if (!kv_pager_is_short(c, c->n_past + KV_PAGE))
         return INT64_MAX;
-    if (!g->sums)
+    if (!g->sums || g->policy == KV_POLICY_SNAPKV) /* no choice is due in an answer */
         return next;
     int64_t due = residency_tau(&g->r) - g->r.since, rows = due - KV_WATCH_TOKENS;
     rows = rows > 0 ? rows : 1; /* a watched row is alone in its pass */
@@ -319,7 +319,8 @@ status kv_pager_ready(kv_cache *c, int64_t end, err *e)
     kv_pager *g = c->pager;
     int64_t n = end - c->n_past;
     bool held = c->n_past < g->hold && g->hold <= g->ready;
-    bool look = g->wants_look || (residency_due(&g->r) && !held);
+    bool due = residency_due(&g->r) && !held && !g->r.for_good;
+    bool look = g->wants_look || due;
     status st;
     if (!look && end <= g->ready)
         return OK;
@@ -411,6 +412,10 @@ bool kv_pager_can_cut(const kv_cache *c, int64_t n)
     int32_t last = (int32_t)(n / KV_PAGE);
     if (c->n_away && n)
         return false;
+    /* Exact tokens need every page; others go on without those that were dropped. */
+    for (int32_t p = 0; g->r.dropped && n <= g->n_exact && p < pages_of(n); p++)
+        if (residency_is_lost(&g->r, p))
+            return false;
     return n % KV_PAGE == 0 || g->r.page[last].place >= 0 || g->r.page[last].copied;
 }
 
@@ -496,13 +501,15 @@ kv_paging *kv_paging_new(const kv_cache *c)
     s->hold = g->hold;
     s->wants_look = g->wants_look;
     s->renew = g->renew;
+    s->for_good = g->r.for_good;
     for (int32_t p = 0; p < s->n_pages; p++) {
         const residency_page *from = &g->r.page[p];
         s->page[p] = (kv_paging_page){.used = from->used,
                                       .score = from->score,
                                       .resident = from->place >= 0,
                                       .pinned = from->pinned,
-                                      .scored = from->scored};
+                                      .scored = from->scored,
+                                      .lost = residency_is_lost(&g->r, p)};
     }
     for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
         if (!g->watch.score[side])
@@ -589,6 +596,7 @@ static void take_over(kv_cache *c, const kv_paging *s, int64_t n)
         g->r.page[p].score = s->page[p].score;
         g->r.page[p].pinned = s->page[p].pinned;
         g->r.page[p].scored = s->page[p].scored;
+        g->r.dropped |= s->page[p].lost;
         if (g->r.page[p].place >= 0)
             pages_write(&c->pool->pages, g->r.page[p].place / KV_PAGE,
                         n - (int64_t)p * KV_PAGE < KV_PAGE ? (int32_t)(n % KV_PAGE) : KV_PAGE);
@@ -602,6 +610,7 @@ static void take_over(kv_cache *c, const kv_paging *s, int64_t n)
     g->ready = 0;
     g->wants_look = s->wants_look;
     g->renew = s->renew;
+    g->r.for_good = s->for_good;
     g->n_summed = (int32_t)(n / KV_PAGE);
     for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
         if (g->watch.score[side] && s->watched[side])
@@ -627,7 +636,7 @@ status kv_pager_load(kv_cache *c, const kv_paging *s, int64_t n, kv_page_load lo
     /* Those that leave again come first: they need one page of the pool. */
     for (int resident = 0; resident < 2; resident++)
         for (int32_t p = 0; p < s->n_pages && !st; p++)
-            if (s->page[p].resident == resident)
+            if (!s->page[p].lost && s->page[p].resident == resident)
                 st = load_page(c, p, resident, (int64_t)(p + 1) * KV_PAGE <= n, load, user, e);
     if (st)
         drop_loaded(c);
@@ -653,8 +662,11 @@ const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool 
     int64_t first = c->n_past;
     if (!g->sums || !c->n_absent)
         return NULL;
+    int32_t window = g->policy == KV_POLICY_SNAPKV ? KV_WATCH_WINDOW : KV_WATCH_ROWS;
     if (c->n_past < g->hold)
-        first = g->hold - KV_WATCH_ROWS > first ? g->hold - KV_WATCH_ROWS : first;
+        first = g->hold - window > first ? g->hold - window : first;
+    else if (g->policy == KV_POLICY_SNAPKV)
+        return NULL;
     else if (g->r.since + KV_WATCH_TOKENS < residency_tau(&g->r))
         return NULL;
     if (first >= c->n_past + n_rows)
@@ -676,6 +688,7 @@ status kv_pager_reselect(kv_cache *c, err *e)
 {
     kv_pager *g = c->pager;
     status st;
+    bool look = g->wants_look;
     g->wants_look = false;
     g->r.since = 0;
     if (!g->sums || !g->n_watched)
@@ -700,7 +713,11 @@ status kv_pager_reselect(kv_cache *c, err *e)
     g->n_watched = 0;
     g->n_reselected++;
     count_host_room(c);
-    if ((st = residency_plan_scores(&g->r, g->score, g->watch.n_pages, 0, false, e)))
+    bool for_good = look && g->policy == KV_POLICY_SNAPKV;
+    g->r.for_good |= for_good;
+    if ((st = residency_plan_scores(&g->r, g->score, g->watch.n_pages, 0, e)) ||
+        (st = make_moves(c, e)) || !for_good)
         return st;
+    residency_plan_forget(&g->r);
     return make_moves(c, e);
 }

@@ -30,12 +30,15 @@
 
 typedef enum kv_policy {
     KV_POLICY_SCORED, /* by the model's own queries and the bounds of the pages' keys */
-    KV_POLICY_LRU     /* sinks and the youngest pages */
+    KV_POLICY_LRU,    /* sinks and the youngest pages */
+    KV_POLICY_SNAPKV /* scored, once, by the end of a prompt; what is not chosen is dropped for good
+                        (arXiv 2404.14469, by pages) */
 } kv_policy;
 
 enum {
-    KV_WATCH_ROWS = 8,  /* of a prompt: the last rows are watched */
-    KV_WATCH_TOKENS = 4 /* of an answer: the last ones before a reselection, a pass each */
+    KV_WATCH_ROWS = 8,    /* of a prompt: the last rows are watched */
+    KV_WATCH_WINDOW = 64, /* the same, of KV_POLICY_SNAPKV */
+    KV_WATCH_TOKENS = 4   /* of an answer: the last ones before a reselection, a pass each */
 };
 
 typedef struct kv_pager_want {
@@ -68,7 +71,7 @@ typedef struct kv_pager {
 typedef struct kv_paging_page {
     int64_t used;
     float score;
-    bool resident, pinned, scored;
+    bool resident, pinned, scored, lost;
 } kv_paging_page;
 
 typedef struct kv_paging {
@@ -77,7 +80,7 @@ typedef struct kv_paging {
     int32_t pool, tau, rows_max;
     int32_t n_pages; /* page[n_pages], watched[n_pages]: those of the tokens */
     int64_t n_exact, since, clock, n_watched, hold;
-    bool wants_look, renew;
+    bool wants_look, renew, for_good;
     kv_paging_page *page;
     float *watched[PASS_SIDES_MAX]; /* NULL: nothing is watched on that side */
     size_t n_bytes;

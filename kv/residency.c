@@ -66,7 +66,7 @@ void residency_reset(residency *r)
     r->n_resident = r->n_copied = r->n_moves = 0;
     r->n_past = r->since = r->clock = 0;
     r->n_out = r->n_in = r->n_left = 0;
-    r->dropped = false;
+    r->dropped = r->for_good = false;
 }
 
 /* ---- Protection ---------------------------------------------------------------------------- */
@@ -119,7 +119,7 @@ static bool on_device(const residency *r, int32_t c)
     return r->page[c].place >= 0;
 }
 
-static bool is_lost(const residency *r, int32_t c)
+bool residency_is_lost(const residency *r, int32_t c)
 {
     return has_content(r, c) && !on_device(r, c) && !r->page[c].copied;
 }
@@ -194,8 +194,9 @@ static status plan_host_room(residency *r, int32_t n_new, err *e)
 }
 
 /* Moves for the pages that leave and come, outs first, both ascending. */
-static status plan_moves(residency *r, bool for_good, err *e)
+static status plan_moves(residency *r, err *e)
 {
+    bool for_good = r->for_good;
     int32_t n_copies = 0;
     status st;
     for (int32_t c = 0; c < r->rules.n_pages && !for_good; c++)
@@ -224,11 +225,11 @@ status residency_plan_rows(residency *r, int32_t n, err *e)
         return err_set(e, E_LIMIT,
                        "%d rows after %lld tokens: the pool was made for %d, and %d rows", n,
                        (long long)r->n_past, n_pages * KV_PAGE, r->rules.rows_max);
-    if (is_lost(r, first))
+    if (residency_is_lost(r, first))
         return err_set(e, E_LIMIT, "page %d was dropped, and the next token belongs into it",
                        first);
     for (int32_t c = 0; c <= last; c++) {
-        bool wanted = c >= first || (residency_is_protected(r, c) && !is_lost(r, c));
+        bool wanted = c >= first || (residency_is_protected(r, c) && !residency_is_lost(r, c));
         r->page[c].comes = wanted && !on_device(r, c);
         n_in += r->page[c].comes;
     }
@@ -242,7 +243,7 @@ status residency_plan_rows(residency *r, int32_t n, err *e)
     if (taken < n_out)
         return err_set(e, E_LIMIT, "the pool of %d tokens is full of protected pages",
                        r->rules.pool * KV_PAGE);
-    return plan_moves(r, false, e);
+    return plan_moves(r, e);
 }
 
 status residency_plan_all(residency *r, err *e)
@@ -250,8 +251,8 @@ status residency_plan_all(residency *r, err *e)
     int32_t n = residency_pages_of(r->n_past);
     begin_plan(r);
     for (int32_t c = 0; n <= r->rules.pool && c < n; c++)
-        r->page[c].comes = !on_device(r, c) && !is_lost(r, c);
-    return plan_moves(r, false, e);
+        r->page[c].comes = !on_device(r, c) && !residency_is_lost(r, c);
+    return plan_moves(r, e);
 }
 
 static float usable(float score)
@@ -260,7 +261,7 @@ static float usable(float score)
 }
 
 status residency_plan_scores(residency *r, const float *score, int32_t n_scores, int32_t most_in,
-                             bool for_good, err *e)
+                             err *e)
 {
     int32_t n_pages = r->rules.n_pages, n_rank = 0, n_in = 0;
     begin_plan(r);
@@ -293,7 +294,15 @@ status residency_plan_scores(residency *r, const float *score, int32_t n_scores,
         r->page[r->rank[best].page].comes = true;
         n_in++;
     }
-    return plan_moves(r, for_good, e);
+    return plan_moves(r, e);
+}
+
+void residency_plan_forget(residency *r)
+{
+    begin_plan(r);
+    for (int32_t c = 0; c < r->rules.n_pages; c++)
+        if (r->page[c].copied)
+            add_move(r, c, RESIDENCY_FORGET);
 }
 
 /* ---- What was done ------------------------------------------------------------------------- */
@@ -330,6 +339,7 @@ void residency_done(residency *r, const residency_move *m, int32_t place)
         break;
     case RESIDENCY_FORGET:
         set_copied(r, m->page, false);
+        r->dropped |= residency_is_lost(r, m->page);
         break;
     case RESIDENCY_IN:
     case RESIDENCY_NEW:
@@ -374,7 +384,7 @@ void residency_renew(residency *r)
 bool residency_rewind(residency *r, int64_t n_past)
 {
     int32_t keep = residency_pages_of(n_past);
-    if (n_past < 0 || n_past > r->n_past || (n_past % KV_PAGE && is_lost(r, keep - 1)))
+    if (n_past < 0 || n_past > r->n_past || (n_past % KV_PAGE && residency_is_lost(r, keep - 1)))
         return false;
     for (int32_t c = keep; c < r->rules.n_pages; c++) {
         r->n_resident -= on_device(r, c);
@@ -382,6 +392,8 @@ bool residency_rewind(residency *r, int64_t n_past)
         r->page[c] = (residency_page){.place = -1, .pinned = r->page[c].pinned};
     }
     r->n_past = n_past;
+    if (!n_past)
+        r->dropped = r->for_good = false;
     return true;
 }
 

@@ -74,8 +74,9 @@ typedef struct residency {
     int32_t n_resident, n_copied;
     int64_t n_past; /* the committed end */
     int64_t clock;
-    int64_t since;        /* committed tokens since the last reselection */
-    bool dropped;         /* a page was dropped for good: the context is not whole any more */
+    int64_t since; /* committed tokens since the last reselection */
+    bool dropped;  /* a page was dropped for good: the context is not whole any more */
+    bool for_good; /* pages that leave are dropped; the caller sets it, rewinding to 0 clears it */
     residency_move *move; /* [n_moves] of the last plan */
     int32_t n_moves, moves_cap;
     struct residency_rank *rank; /* [n_pages], scratch of plans */
@@ -107,9 +108,12 @@ status residency_plan_all(residency *r, err *e);
 void residency_renew(residency *r);
 /* Plans the best resident set by scores [n_scores] of pages 0 and up; NaN is the lowest score,
  * pages beyond n_scores have none. Best pages move first, at most most_in of them (0: any number).
- * for_good: pages that leave are dropped. E_LIMIT as above. */
+ * E_LIMIT as above. */
 status residency_plan_scores(residency *r, const float *score, int32_t n_scores, int32_t most_in,
-                             bool for_good, err *e);
+                             err *e);
+/* Plans that all copies go: pages that are not on the device are dropped. */
+void residency_plan_forget(residency *r);
+bool residency_is_lost(const residency *r, int32_t page); /* it was dropped */
 /* Move m of the plan was made; place: where an IN or NEW page lies. A plan may be left unfinished
  * after any of its moves. */
 void residency_done(residency *r, const residency_move *m, int32_t place);

@@ -179,7 +179,10 @@ static void reselect(world *w, uint64_t *rng, bool for_good)
     for (int32_t c = 0; c < n; c++)
         score[c] = rng_below(rng, 9) ? (float)rng_below(rng, 100) : NAN;
     int32_t most = (int32_t)rng_below(rng, 4), n_in = 0;
-    if (residency_plan_scores(r, score, n, most, for_good, &e)) {
+    r->for_good = for_good;
+    status st = residency_plan_scores(r, score, n, most, &e);
+    r->for_good = false;
+    if (st) {
         CHECK(e.status == E_LIMIT && !r->n_moves);
         return;
     }
@@ -326,7 +329,7 @@ TEST(residency_brings_back_what_scores_want)
     score[5] = 3;
     score[12] = 2;
     score[22] = NAN;
-    CHECK_OK(residency_plan_scores(&w.r, score, 30, 0, false, &e), e);
+    CHECK_OK(residency_plan_scores(&w.r, score, 30, 0, &e), e);
     CHECK_EQ(w.r.n_moves, 4);
     CHECK(w.r.move[0].what == RESIDENCY_OUT && w.r.move[3].what == RESIDENCY_IN);
     CHECK(make_moves(&w, -1));
@@ -338,13 +341,13 @@ TEST(residency_brings_back_what_scores_want)
     /* Equal scores move nothing. */
     for (int32_t c = 0; c < PAGES; c++)
         score[c] = 1;
-    CHECK_OK(residency_plan_scores(&w.r, score, 30, 0, false, &e), e);
+    CHECK_OK(residency_plan_scores(&w.r, score, 30, 0, &e), e);
     CHECK_EQ(w.r.n_moves, 0);
     /* At most so many come, the best first; a page that was copied leaves without a copy. */
     memset(score, 0, sizeof score);
     score[7] = score[8] = score[9] = 1;
     score[8] = 2;
-    CHECK_OK(residency_plan_scores(&w.r, score, 30, 1, false, &e), e);
+    CHECK_OK(residency_plan_scores(&w.r, score, 30, 1, &e), e);
     CHECK_EQ(w.r.n_moves, 2);
     CHECK(w.r.move[1].page == 8 && w.r.move[1].what == RESIDENCY_IN);
     residency_free(&w.r);

@@ -463,6 +463,11 @@ static status fill_lossy(kv_snapshot *s, kv_cache *c, unsigned char *packed, err
             move_page(c, g, p, page, (int64_t[2]){first, end}, false);
             continue;
         }
+        if (residency_is_lost(&c->pager->r, p)) { /* nobody will read them */
+            memset(packed, 0, (size_t)kv_page_bytes(c->layout));
+            put_packed(c, g, p, (int32_t)(end - first), packed);
+            continue;
+        }
         st = kv_copy_read(c->pool, &c->pager->copy[p], packed, e);
         if (!st)
             put_packed(c, g, p, (int32_t)(end - first), packed);

@@ -106,7 +106,7 @@ static void save_poison_restore(const char *policy, int n)
         CHECK(!memcmp(one.id, two.id, sizeof one.id[0] * GO_ON));
         CHECK(!memcmp(f.a, f.b, (size_t)f.n_vocab * sizeof *f.a));
         carat_session_get_pool(at, &p);
-        CHECK(p.lossy && p.n_out > 0);
+        CHECK(p.lossy && p.n_away > 0);
     }
     carat_snapshot_free(k);
     carat_session_close(s);
@@ -122,6 +122,11 @@ TEST(a_snapshot_of_scored_pages_goes_on_as_the_session)
 TEST(a_snapshot_of_young_pages_goes_on_as_the_session)
 {
     save_poison_restore("lru", PROMPT);
+}
+
+TEST(a_snapshot_of_dropped_pages_goes_on_as_the_session)
+{
+    save_poison_restore("snapkv", PROMPT);
 }
 
 TEST(a_snapshot_before_any_page_leaves_goes_on_as_the_session)

@@ -84,6 +84,36 @@ TEST(pool_of_a_quarter_recalls_what_is_asked_for)
     carat_model_close(m);
 }
 
+/* Once, at the end of the prompt: what is not chosen is nowhere any more. */
+TEST(pool_of_snapkv_drops_for_good)
+{
+    carat_model *m = open_demo();
+    carat_session *s;
+    carat_pool_info p;
+    str text = {0}, answer = {0};
+    err e = {0};
+    const carat_session_options o = {.n_ctx = CTX, .kv_resident = POOL, .kv_policy = "snapkv"};
+    read_text(&text, 8000);
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    ask(m, s, str_text(&text), "What is the secret code of the copper lantern?", &answer);
+    CHECK_MSG(strstr(str_text(&answer), "7306"), "answered \"%s\"", str_text(&answer));
+    carat_session_get_pool(s, &p);
+    CHECK_STR(p.policy, "snapkv");
+    CHECK(p.lossy && p.n_away > 5000 && p.host_bytes == 0);
+    int64_t n = carat_session_n_past(s);
+    CHECK(!carat_rewind(s, 1000)); /* exact tokens would need what was dropped */
+    CHECK(carat_rewind(s, n - 1) && carat_session_n_past(s) == n - 1);
+    ask(m, s, "The secret code of the copper lantern is 5110.",
+        "What is the secret code of the copper lantern?", &answer);
+    CHECK_MSG(strstr(str_text(&answer), "5110"), "answered \"%s\"", str_text(&answer));
+    carat_session_get_pool(s, &p);
+    CHECK(!p.lossy);
+    carat_session_close(s);
+    str_free(&answer);
+    str_free(&text);
+    carat_model_close(m);
+}
+
 TEST(pool_is_exact_while_everything_fits)
 {
     enum { N = 900 };
@@ -137,7 +167,7 @@ TEST(pool_options_are_refused_with_a_sentence)
     } bad[] = {
         {{.n_ctx = 4096, .kv_resident = 100}, E_ARG, "too small"},
         {{.n_ctx = 4096, .kv_resident = -2}, E_ARG, "pool of -2"},
-        {{.n_ctx = 4096, .kv_resident = 1024, .kv_policy = "best"}, E_ARG, "scored or lru"},
+        {{.n_ctx = 4096, .kv_resident = 1024, .kv_policy = "best"}, E_ARG, "scored, lru or snapkv"},
         {{.n_ctx = 4096, .kv_resident = 1024, .kv_tau = -1}, E_ARG, "-1 tokens between"},
         {{.n_ctx = 4096, .kv_resident = 1024, .kv_host_mb = -1}, E_ARG, "-1 MiB"},
         {{.n_ctx = 4096, .kv_resident = 1024, .kv_pool = 512}, E_ARG, "expected a larger pool"},

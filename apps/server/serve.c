@@ -62,7 +62,7 @@ static const option table[] = {
     OPT_STR(
         serve_options, kv_policy, "kv-policy", 0, "NAME",
         "a conversation keeps part of its keys in the pool, the rest on the host, and its answers "
-        "change: scored (those that the model attends to) or lru (default: it keeps all)"),
+        "change: scored (those that the model attends to), lru, or snapkv (default: it keeps all)"),
     OPT_INT(serve_options, kv_keep, "kv-keep", 0, "N", 1, 1 << 30,
             "with --kv-policy: tokens that each keeps (default: an equal share of the pool)"),
     OPT_INT(serve_options, kv_tau, "kv-tau", 0, "N", 1, 1 << 20,
