@@ -236,6 +236,9 @@ struct device {
     int32_t chunk_rows;  /* a good prefill chunk */
     uint32_t acts;       /* bit k: it computes the activation of act_kind k */
     bool host_memory;    /* what alloc gives is memory that the host reads and writes itself */
+    int32_t recur_block; /* rows of prompts go in blocks of so many through recurrent layers with
+                            keys and values of recur_head elements; 0: row by row */
+    int32_t recur_head;
     bool loads_gathered; /* gathered tables go through weight_load too: the host's are out of reach
                           */
     device *inner;       /* of a wrapper */

@@ -26,6 +26,7 @@
 #include "num/num.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 enum { STEP_TREE_ROWS_MAX = 64, STEP_SEQS_MAX = 64, RECUR_TAPS_MAX = 8 };
 
@@ -76,7 +77,13 @@ typedef struct kv_base {
  * A pass applies the pending rows first, and writes state and conv once. So decoding reads and
  * writes the state once for each token, whether or not tokens are drafts. Rows that are certain to
  * be committed (recur_seq.final: prompts) go into state and conv at once, without the journal.
- * An applied row and a computed row make the same operations in the same order: same bits. */
+ * An applied row and a computed row make the same operations in the same order: same bits.
+ *
+ * A device may compute rows of prompts in blocks (recur_view.block), which end at multiples of it
+ * in the sequence. Where a pass ends inside a block, recur_base.block keeps the state at its
+ * beginning and its rows so far, for a pass that continues it. So a row has the same bits however
+ * its prompt is cut. The first floats of that part say which rows it holds; cleared, they say none.
+ */
 typedef struct recur_view {
     int32_t id;           /* which of the step's recurrent stores */
     int8_t side;          /* which of a pass's devices has it: pass.h */
@@ -84,6 +91,7 @@ typedef struct recur_view {
     int32_t dk, dv;       /* sizes of a key head and a value head */
     int32_t n_taps;       /* of the convolution, its own row included */
     int32_t journal_rows; /* the most uncommitted rows of a pass */
+    int32_t block;        /* rows of a block of a prompt; 0: row by row */
 } recur_view;
 
 /* Channels of the convolution: queries and keys [n_k][dk] each, values [n_v][dv]. */
@@ -98,7 +106,21 @@ typedef struct recur_base {
     float *conv;  /* [n_taps - 1][channels]: the last inputs of the convolution, oldest first */
     float *journal[2]; /* [journal_rows] of: inputs [channels], keys [n_k][dk] as the rule reads
                           them, errors [n_v][dv], decays [n_v] */
+    float *block; /* recur_block_floats, as the device has them; unused where view.block is 0 */
 } recur_base;
+
+/* Floats that say which rows recur_base.block holds. */
+enum { RECUR_BLOCK_HEAD = 64 };
+
+/* Of a started block: what it holds, its state, and for all rows but the last keys, values and two
+ * gates of each value head. */
+static inline size_t recur_block_floats(const recur_view *v)
+{
+    size_t row = (size_t)v->n_k * (size_t)v->dk + (size_t)v->n_v * (size_t)(v->dv + 2);
+    return v->block ? RECUR_BLOCK_HEAD + (size_t)v->n_v * (size_t)v->dv * (size_t)v->dk +
+                          (size_t)(v->block - 1) * row
+                    : 0;
+}
 
 static inline int32_t recur_journal_row(const recur_view *v) /* floats */
 {

@@ -256,6 +256,7 @@ static void mirror_recur(wrapper *w, pass *p, const recur_view *rv)
         w->host_recur[at].conv = to + part[0];
         w->host_recur[at].journal[0] = to + part[0] + part[1];
         w->host_recur[at].journal[1] = to + part[0] + part[1] + part[2];
+        w->host_recur[at].block = NULL; /* the reference goes row by row */
     }
 }
 

@@ -429,7 +429,7 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     for (int32_t i = 0; i < m->n_sides; i++)
         plan->kv_global_bytes += paging_bytes(s, &l, i);
     plan->recurrent_bytes = l.all.recur * (uint64_t)s->n_seqs;
-    plan->checkpoint_state_bytes = kv_state_bytes(&l);
+    plan->checkpoint_state_bytes = kv_state_bytes(&l, 0);
     plan->chunk_flops = costs.flops;
     plan->n_ring_slots = l.n_ring_slots;
     plan_devices(m, s, &l, &costs, plan);

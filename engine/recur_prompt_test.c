@@ -40,6 +40,31 @@ TEST(recurrent_prompts_resume_at_the_checkpoint_before_the_change)
     carat_model_close(m);
 }
 
+/* On a device that computes prompts in blocks, checkpoints of prompts are taken where a block ends,
+ * if the pass did not begin inside it. */
+TEST(recurrent_checkpoints_are_taken_between_blocks)
+{
+    enum { LONG = 4800, LONG_CTX = 4900 };
+    static int32_t ids[LONG], other[LONG];
+    uint64_t rng = test_seed();
+    carat_model *m = recur_model_open(NULL, NULL);
+    m->dev->recur_block = 64;
+    m->dev->recur_head = m->core.recur[0].dk;
+    carat_session *s =
+        recur_session(m, (carat_session_options){.n_ctx = LONG_CTX, .checkpoint_mb = 64});
+    for (int32_t i = 0; i < LONG; i++)
+        other[i] = ids[i] = (int32_t)rng_below(&rng, 200); /* of bytes: no turns */
+    CHECK_EQ(recur_like_fresh(s, ids, 200, LONG_CTX), 0);
+    CHECK_EQ(recur_like_fresh(s, ids, 200, LONG_CTX), 192);
+    CHECK_EQ(recur_like_fresh(s, ids, 210, LONG_CTX), 200);
+    CHECK_EQ(recur_like_fresh(s, ids, 150, LONG_CTX), 0);
+    CHECK_EQ(recur_like_fresh(s, ids, LONG, LONG_CTX), 210);
+    other[4600] ^= 1;
+    CHECK_EQ(recur_like_fresh(s, other, 4700, LONG_CTX), 4352); /* 210 + 4,096, and up */
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
 /* A conversation: the tokens of turns, each begun by the mark. */
 typedef struct talk {
     int32_t ids[CTX], n, mark;

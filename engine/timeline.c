@@ -254,7 +254,7 @@ static void fill_snapshot(timeline *t, kv_snapshot *k)
 
 static uint64_t snapshot_bytes(const kv_layout *l, int64_t n)
 {
-    return (uint64_t)kv_ring_bytes(l, n) + kv_state_bytes(l) +
+    return (uint64_t)kv_ring_bytes(l, n) + kv_state_bytes(l, n) +
            (uint64_t)pages_of(n) * sizeof(kv_page) + (uint64_t)n * sizeof(int32_t) +
            sizeof(kv_snapshot);
 }
@@ -417,6 +417,20 @@ static bool is_stop(const timeline *t, int64_t n)
     return false;
 }
 
+/* n, or the place before it where a checkpoint need not keep a started block. */
+static int64_t whole_blocks(const timeline *t, int64_t n)
+{
+    int32_t block = t->kv.layout->recur_block;
+    return block ? n - n % block : n;
+}
+
+/* Where the next checkpoint between stops is due, after one at n. */
+static int64_t next_state(const timeline *t, int64_t n)
+{
+    n += STATE_EVERY;
+    return n == whole_blocks(t, n) ? n : whole_blocks(t, n) + t->kv.layout->recur_block;
+}
+
 void timeline_before_pass(timeline *t, const kv_rows *rows)
 {
     int64_t n = t->kv.n_past;
@@ -425,7 +439,7 @@ void timeline_before_pass(timeline *t, const kv_rows *rows)
     if (!is_recurrent(t) || !t->store || !rows->final)
         return;
     bool stop = is_stop(t, n);
-    if (!stop && n - t->saved_at < STATE_EVERY)
+    if (!stop && n < next_state(t, t->saved_at))
         return;
     /* Those between stops are many, and each file would hold all tokens before it: they stay in
      * memory. */
@@ -453,12 +467,14 @@ status timeline_ready(timeline *t, int64_t end, bool prompt, err *e)
 
 int64_t timeline_pass_end(const timeline *t, int64_t end)
 {
-    int64_t now = t->kv.n_past, next = (now - t->saved_at < STATE_EVERY ? t->saved_at : now);
+    int64_t now = t->kv.n_past, next = next_state(t, t->saved_at);
     end = paging_pass_end(t, end);
     if (!is_recurrent(t) || !t->store)
         return end;
-    if (next + STATE_EVERY < end)
-        end = next + STATE_EVERY;
+    if (next <= now)
+        next = next_state(t, now);
+    if (next < end)
+        end = next;
     for (int32_t i = 0; i < t->n_stops; i++)
         if (t->stop[i] > now && t->stop[i] < end)
             end = t->stop[i];
@@ -477,9 +493,11 @@ void timeline_stop_at(timeline *t, int64_t n)
 static void plan_stops(timeline *t, const int64_t *cut, int32_t n_cuts)
 {
     int64_t now = t->kv.n_past;
-    for (int32_t i = 0; i < n_cuts; i++)
+    for (int32_t i = 0; i < n_cuts; i++) {
+        int64_t at = whole_blocks(t, cut[i]);
         if (cut[i] >= now)
-            timeline_stop_at(t, cut[i] - now < RESTORE_GAIN && now ? now : cut[i]);
+            timeline_stop_at(t, at - now < RESTORE_GAIN && now ? now : at);
+    }
 }
 
 /* Reserves memory for checkpoints of the prompt, before it is computed. Those of recurrent layers

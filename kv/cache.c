@@ -88,7 +88,8 @@ static bool open_recur(kv_cache *c, int32_t i)
     if (at)
         c->recur[i] = (recur_base){.state = at,
                                    .conv = at + p.at_conv,
-                                   .journal = {at + p.at_journal[0], at + p.at_journal[1]}};
+                                   .journal = {at + p.at_journal[0], at + p.at_journal[1]},
+                                   .block = at + p.at_block};
     return at;
 }
 
@@ -505,6 +506,7 @@ void kv_reset(kv_cache *c)
         const recur_view *v = &c->layout->recur[i];
         device *d = recur_device(c, v);
         const kv_recur_parts p = kv_recur_parts_of(v);
-        d->clear(d, c->recur[i].state, (p.at_conv + p.conv) * sizeof(float));
+        size_t head = p.block ? RECUR_BLOCK_HEAD : 0;
+        d->clear(d, c->recur[i].state, (p.at_block + head) * sizeof(float));
     }
 }

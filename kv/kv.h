@@ -97,6 +97,7 @@ typedef struct kv_layout {
     kv_view *view;                             /* [n], id == index */
     int32_t n_recur;                           /* recurrent layers */
     recur_view *recur;                         /* [n_recur], id == index */
+    int32_t recur_block;                       /* the largest of their blocks; 0: none has any */
     int32_t n_ctx;                             /* most tokens a timeline may hold */
     int32_t n_pool_pages;                      /* of a pool; 0: all stores are rings */
     int32_t n_table;                           /* entries of a cache's table of pages */
@@ -130,8 +131,8 @@ void kv_layout_free(kv_layout *l);
  * multiple of KV_RECUR_ALIGN floats, which is what devices' alloc gives. */
 enum { KV_RECUR_ALIGN = 64 };
 typedef struct kv_recur_parts {
-    size_t state, conv, journal;   /* sizes; journal: of one bank */
-    size_t at_conv, at_journal[2]; /* offsets; the state is at 0 */
+    size_t state, conv, block, journal;      /* sizes; journal: of one bank */
+    size_t at_conv, at_block, at_journal[2]; /* offsets; the state is at 0 */
     size_t all;
 } kv_recur_parts;
 kv_recur_parts kv_recur_parts_of(const recur_view *v);

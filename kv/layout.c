@@ -195,9 +195,11 @@ kv_recur_parts kv_recur_parts_of(const recur_view *v)
 {
     kv_recur_parts p = {.state = (size_t)v->n_v * (size_t)v->dv * (size_t)v->dk,
                         .conv = (size_t)(v->n_taps - 1) * (size_t)recur_channels(v),
+                        .block = recur_block_floats(v),
                         .journal = (size_t)v->journal_rows * (size_t)recur_journal_row(v)};
     p.at_conv = aligned(p.state);
-    p.at_journal[0] = p.at_conv + aligned(p.conv);
+    p.at_block = p.at_conv + aligned(p.conv);
+    p.at_journal[0] = p.at_block + aligned(p.block);
     p.at_journal[1] = p.at_journal[0] + aligned(p.journal);
     p.all = p.at_journal[1] + aligned(p.journal);
     return p;
@@ -209,6 +211,7 @@ static status recur_init(const kv_want_layout *w, int32_t i, recur_view *v, err 
     *v = w->recur[i];
     v->id = i;
     v->journal_rows = w->journal_rows > 0 ? w->journal_rows : 1;
+    v->block = d && v->dk == d->recur_head && v->dv == d->recur_head ? d->recur_block : 0;
     if (d && (!d->op->conv || !d->op->delta || !d->settle))
         return err_set(e, E_UNSUPPORTED, "%s cannot compute recurrent layers", d->name);
     return OK;
@@ -231,6 +234,8 @@ static status recur_layers(kv_layout *l, const kv_want_layout *w, err *e)
         if ((st = recur_init(w, i, &l->recur[i], e)))
             return st;
         uint64_t bytes = kv_recur_parts_of(&l->recur[i]).all * sizeof(float);
+        if (l->recur[i].block > l->recur_block)
+            l->recur_block = l->recur[i].block;
         l->side[l->recur[i].side].recur += bytes;
         l->all.recur += bytes;
     }

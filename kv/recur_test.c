@@ -375,7 +375,7 @@ TEST(recurrent_snapshots_are_exact_and_fit_one_position)
     check_states(&t, "after a snapshot");
     CHECK(!kv_can_save(&t.c, 33, 0));
     kv_snapshot *k = snapshot_at(&t, 38);
-    CHECK_EQ(k->state_bytes, kv_state_bytes(&t.l));
+    CHECK_EQ(k->state_bytes, kv_state_bytes(&t.l, k->n));
     CHECK(kv_snapshot_usable(k, 37) == 0 && kv_snapshot_usable(k, 38) == 38 &&
           kv_snapshot_usable(k, 50) == 38);
     for (int twice = 0; twice < 2; twice++) {
@@ -391,6 +391,58 @@ TEST(recurrent_snapshots_are_exact_and_fit_one_position)
     }
     kv_snapshot_drop(early);
     kv_snapshot_drop(k);
+    line_close(&t);
+}
+
+/* A device that computes prompts in blocks keeps a started one. Snapshots have it where they are
+ * taken inside a block; else what the cache held of another text is forgotten, as by a reset. */
+TEST(recurrent_blocks_of_prompts_are_kept_and_forgotten)
+{
+    enum { BLOCK = 4 };
+    static const kv_spec spec = {.n_head_kv = 1, .head_dim = 8};
+    device blocks = toy[0];
+    blocks.recur_block = BLOCK;
+    blocks.recur_head = 2;
+    const kv_want_layout w = {.spec = &spec,
+                              .n = 1,
+                              .recur = toy_view,
+                              .n_recur = LAYERS,
+                              .journal_rows = JOURNAL,
+                              .n_ctx = CTX,
+                              .rows_max = CHUNK,
+                              .dev = {&blocks, &toy[1]}};
+    uint64_t rng = test_seed();
+    line t = {0};
+    err e = {0};
+    CHECK_OK(kv_layout_init(&t.l, &w, &e), e);
+    CHECK_OK(kv_open(&t.c, &blocks, &t.l, &e), e);
+    CHECK_OK(kv_batch_init(&t.b, 4 * CHUNK, 4, &t.l, &e), e);
+    const recur_view *v = &t.l.recur[0];
+    const size_t floats = recur_block_floats(v);
+    CHECK_EQ(t.l.recur_block, BLOCK);
+    CHECK(v->block == BLOCK && !t.l.recur[1].block && !t.l.recur[2].block);
+    CHECK_EQ(floats, RECUR_BLOCK_HEAD + 3 * 2 * 2 + (BLOCK - 1) * (2 + 3 * (2 + 2)));
+    CHECK_EQ(kv_state_bytes(&t.l, BLOCK + 1) - kv_state_bytes(&t.l, BLOCK), floats * sizeof(float));
+    float *block = t.c.recur[0].block;
+    kv_snapshot *k[2];
+    for (int inside = 0; inside < 2; inside++) {
+        prompt(&t, inside ? BLOCK + 1 : 3 * BLOCK, &rng);
+        for (size_t i = 0; i < floats; i++)
+            block[i] = (float)(1000 * inside + (int)i + 1);
+        k[inside] = snapshot_at(&t, t.c.n_past);
+    }
+    for (int inside = 0; inside < 2; inside++) {
+        for (size_t i = 0; i < floats; i++)
+            block[i] = -1;
+        CHECK_OK(kv_snapshot_load(k[inside], &t.c, &e), e);
+        for (size_t i = 0; i < (inside ? floats : RECUR_BLOCK_HEAD); i++)
+            CHECK_EQ(block[i], inside ? (float)(1000 + (int)i + 1) : 0);
+        check_states(&t, "restored");
+        kv_snapshot_drop(k[inside]);
+    }
+    kv_reset(&t.c);
+    for (size_t i = 0; i < RECUR_BLOCK_HEAD; i++)
+        CHECK_EQ(block[i], 0);
     line_close(&t);
 }
 
@@ -458,8 +510,8 @@ TEST(recurrent_layouts_are_planned_to_the_byte)
      */
     CHECK_EQ(kv_recur_parts_of(&one.recur[0]).all, 4 * KV_RECUR_ALIGN);
     CHECK_EQ(kv_recur_parts_of(&many.recur[0]).journal, 5 * 21);
-    CHECK_EQ(kv_state_bytes(&one), kv_state_bytes(&many));
-    CHECK_EQ(kv_state_bytes(&one), 4 * (12 + 16 + 4 + 3 * (10 + 12 + 8)));
+    CHECK_EQ(kv_state_bytes(&one, 1), kv_state_bytes(&many, 1));
+    CHECK_EQ(kv_state_bytes(&one, 1), 4 * (12 + 16 + 4 + 3 * (10 + 12 + 8)));
     kv_layout_free(&one);
     kv_layout_free(&many);
     CHECK_STATUS(toy_layout(&many, STEP_TREE_ROWS_MAX + 1, &e), E_LIMIT);

@@ -63,12 +63,18 @@ size_t kv_ring_bytes(const kv_layout *l, int64_t n)
     return sum;
 }
 
-size_t kv_state_bytes(const kv_layout *l)
+/* Is there a started block at position n? Where n is a multiple of the block, none is. */
+static bool has_block(const recur_view *v, int64_t n)
+{
+    return v->block && n % v->block;
+}
+
+size_t kv_state_bytes(const kv_layout *l, int64_t n)
 {
     size_t floats = 0;
     for (int32_t i = 0; i < l->n_recur; i++) {
         const kv_recur_parts p = kv_recur_parts_of(&l->recur[i]);
-        floats += p.state + p.conv;
+        floats += p.state + p.conv + (has_block(&l->recur[i], n) ? p.block : 0);
     }
     return floats * sizeof(float);
 }
@@ -185,7 +191,7 @@ static unsigned char *move_floats(device *d, float *dev, unsigned char *host, si
     return host + m.n_bytes;
 }
 
-static void move_states(kv_cache *c, unsigned char *host, bool load)
+static void move_states(kv_cache *c, int64_t n, unsigned char *host, bool load)
 {
     for (int32_t i = 0; i < c->layout->n_recur; i++) {
         const recur_view *v = &c->layout->recur[i];
@@ -193,6 +199,10 @@ static void move_states(kv_cache *c, unsigned char *host, bool load)
         device *d = c->dev[v->side];
         host = move_floats(d, c->recur[i].state, host, p.state, load);
         host = move_floats(d, c->recur[i].conv, host, p.conv, load);
+        if (has_block(v, n))
+            host = move_floats(d, c->recur[i].block, host, p.block, load);
+        else if (load && v->block)
+            d->clear(d, c->recur[i].block, RECUR_BLOCK_HEAD * sizeof(float));
     }
 }
 
@@ -351,7 +361,7 @@ status kv_snapshot_new(const kv_snapshot_want *w, kv_snapshot **out, err *e)
     const kv_layout *l = w->layout;
     int64_t n = w->n, base_n = w->base_n < n ? w->base_n : n;
     kv_segment *base = w->base;
-    size_t ring_bytes = kv_ring_bytes(l, n), state_bytes = kv_state_bytes(l);
+    size_t ring_bytes = kv_ring_bytes(l, n), state_bytes = kv_state_bytes(l, n);
     size_t recur_bytes = (size_t)l->n_recur * sizeof *l->recur,
            id_bytes = (size_t)n * sizeof *w->ids;
     kv_snapshot *s = *out = mem_calloc(1, sizeof *s);
@@ -400,7 +410,7 @@ void kv_snapshot_fill(kv_snapshot *s, kv_cache *c)
     segment_fill(s->linear, c);
     move_rings(c, s->n, s->rings, false);
     kv_settle(c, s->n);
-    move_states(c, s->states, false);
+    move_states(c, s->n, s->states, false);
     wait_for_moves(c->dev);
     s->filled = true;
 }
@@ -582,7 +592,7 @@ int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same)
 static bool same_state(const recur_view *a, const recur_view *b)
 {
     return a->n_k == b->n_k && a->n_v == b->n_v && a->dk == b->dk && a->dv == b->dv &&
-           a->n_taps == b->n_taps;
+           a->n_taps == b->n_taps && a->block == b->block;
 }
 
 bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l)
@@ -727,7 +737,7 @@ status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e)
     if (!by_pages && c->layout->n_pool_pages)
         load_linear(s, c);
     move_rings(c, s->n, s->rings, true);
-    move_states(c, s->states, true);
+    move_states(c, s->n, s->states, true);
     wait_for_moves(c->dev);
     c->recur_rows = (recur_seq){0};
     c->n_past = c->n_written = c->n_loaded = s->n;

@@ -47,7 +47,8 @@ typedef struct kv_snapshot {
     size_t ring_bytes;
     int32_t n_recur;
     recur_view *recur;     /* [n_recur], of the original layout: shapes only */
-    unsigned char *states; /* per recurrent layer: its state, its convolution's inputs */
+    unsigned char *states; /* per recurrent layer: its state, its convolution's inputs, and
+                              a started block of a prompt where n is inside one */
     size_t state_bytes;
     device *pin_dev;  /* page-locked the rings and states; NULL: they are plain memory */
     size_t own_bytes; /* memory of this snapshot without the linear rows it shares */
@@ -103,8 +104,8 @@ status kv_snapshot_to_rows(kv_snapshot *s, err *e);
 /* Host memory that this would take. */
 size_t kv_snapshot_page_bytes(const kv_snapshot *s);
 
-/* Host bytes of the recurrent layers, of the rings at n, and of n_rows of all linear stores. */
-size_t kv_state_bytes(const kv_layout *l);
+/* Host bytes of the recurrent layers and of the rings at n, and of n_rows of all linear stores. */
+size_t kv_state_bytes(const kv_layout *l, int64_t n);
 size_t kv_ring_bytes(const kv_layout *l, int64_t n);
 size_t kv_linear_bytes(const kv_layout *l, int64_t n_rows);
 

@@ -51,8 +51,11 @@ void kv_layout_words(const kv_layout *l, str *s)
     }
     for (int32_t i = 0; i < l->n_recur; i++) {
         const recur_view *v = &l->recur[i];
-        str_printf(s, "recurrent %d keys %d x %d values %d x %d taps %d\n", i, v->n_k, v->dk,
-                   v->n_v, v->dv, v->n_taps);
+        str_printf(s, "recurrent %d keys %d x %d values %d x %d taps %d", i, v->n_k, v->dk, v->n_v,
+                   v->dv, v->n_taps);
+        if (v->block)
+            str_printf(s, " blocks of %d", v->block);
+        str_printf(s, "\n");
     }
 }
 

@@ -110,9 +110,9 @@ TEST(kv_bytes_of_recurrent_layers)
                     .n_k = s.n_k, .n_v = s.n_v, .dk = s.dk, .dv = s.dv, .n_taps = s.n_taps};
         CHECK_OK(kv_choice_parse(&w.choice, &(kv_words){.k = "f16"}, &e), e);
         CHECK_OK(kv_layout_init(&l, &w, &e), e);
-        CHECK_EQ((double)kv_state_bytes(&l), sizes[i].states * 1024);
+        CHECK_EQ((double)kv_state_bytes(&l, 0), sizes[i].states * 1024);
         CHECK_EQ((double)l.all.linear, sizes[i].token * 1024 * 64);
-        CHECK_EQ((double)(l.all.recur - kv_state_bytes(&l)), sizes[i].row * 1024 * 64);
+        CHECK_EQ((double)(l.all.recur - kv_state_bytes(&l, 0)), sizes[i].row * 1024 * 64);
         kv_layout_free(&l);
     }
 }

@@ -106,7 +106,8 @@ static void line_open(line *l, const recur_view *v)
     *l = (line){.n_floats = state + conv + 2 * journal};
     l->memory = mem_calloc(l->n_floats, sizeof *l->memory);
     CHECK(l->memory);
-    l->base = (recur_base){l->memory, l->memory + state, {l->memory + state + conv}};
+    l->base = (recur_base){
+        .state = l->memory, .conv = l->memory + state, .journal = {l->memory + state + conv}};
     l->base.journal[1] = l->base.journal[0] + journal;
 }
 

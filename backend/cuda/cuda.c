@@ -251,7 +251,8 @@ static void put_recur_bases(packer *k, const step *st, dev_recur *d)
     for (size_t i = 0; i < n; i++)
         to[i] = (dev_recur_base){st->recur[i].state,
                                  st->recur[i].conv,
-                                 {st->recur[i].journal[0], st->recur[i].journal[1]}};
+                                 {st->recur[i].journal[0], st->recur[i].journal[1]},
+                                 st->recur[i].block};
     k->at += n * sizeof *to;
 }
 
@@ -451,8 +452,13 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
                           cu_flash_init(c->facts.shared_block, &c->flash_widest) |
                           cu_split_init(c->facts.shared_block, &c->split) |
                           cu_split8_init(c->facts.shared_block) |
-                          cu_split512_init(c->facts.shared_block) | cu_chain_init());
+                          cu_split512_init(c->facts.shared_block) | cu_chain_init() |
+                          cu_blocks_init());
     c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;
+    if (cu_blocks_fit()) {
+        c->dev.recur_block = RECUR_BLOCK_ROWS;
+        c->dev.recur_head = RECUR_HEAD;
+    }
     c->shallow = SHALLOW_MEASURED;
     c->slice_bytes = SLICE_BYTES;
     if (!r && c->can_hopper)

@@ -125,7 +125,7 @@ typedef struct dev_step {
 /* Recurrent layers: as recur_base, recur_seq and recur_view. */
 enum { RECUR_PATH = 64, RECUR_TAPS = 8, RECUR_STORES = 64 };
 typedef struct dev_recur_base {
-    float *state, *conv, *journal[2];
+    float *state, *conv, *journal[2], *block;
 } dev_recur_base;
 
 typedef struct dev_recur_seq {
@@ -308,6 +308,30 @@ void cu_delta_chain(cudaStream_t s, delta_args a);
 bool cu_conv_run(cudaStream_t s, const conv_args *a);
 int cu_chain_init(void);
 bool cu_delta_knows(int32_t dk);
+/* recur_blocks.cu: the same of prompts in blocks, which end at multiples of RECUR_BLOCK_ROWS in
+ * their sequences, for shapes that it knows. All rows are final. */
+enum { RECUR_BLOCK_ROWS = 64, RECUR_BLOCK_HEAD_FLOATS = 64, RECUR_HEAD = 128, RECUR_BLOCKS = 16 };
+typedef struct block_place {
+    int32_t seq, row, from, to; /* rows from .. to - 1 of the block are rows row + i of the pass */
+    int32_t pos;                /* of row 0 of the block */
+    bool begins;                /* the first of its sequence in the pass */
+} block_place;
+typedef struct block_walk { /* blocks of one sequence: first .. first + n - 1 of the launch */
+    int32_t first, n;
+} block_walk;
+typedef struct block_args {
+    delta_args delta;   /* without q, k and gates */
+    void *keys, *pairs; /* the launch's blocks, by key head and by value head */
+    block_place at[RECUR_BLOCKS];
+    block_walk walk[RECUR_BLOCKS];
+    int32_t n, n_walks;
+} block_args;
+bool cu_blocks_fit(void); /* has the GPU the shared memory? */
+bool cu_blocks_know(const recur_shape *v);
+size_t cu_block_keys_bytes(const recur_shape *v); /* of keys and of pairs, of one block */
+size_t cu_block_pairs_bytes(const recur_shape *v);
+void cu_delta_blocks(cudaStream_t s, const block_args *b);
+int cu_blocks_init(void);
 /* recur_unit.cu: a layer of answers from its convolution to the gate; chains alone. ticket:
  * [n_seqs][n_k] zeros, and again after the launch. */
 enum { RECUR_KEY_HEADS = 64, RECUR_TICKETS = 64 * RECUR_KEY_HEADS };

@@ -37,6 +37,56 @@ void cuda_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv)
     cuda_done(p, "conv");
 }
 
+/* ---- Blocks of prompts --------------------------------------------------------------------- */
+
+/* Has every sequence of the pass only rows that stay, and is the shape one that is computed in
+ * blocks? */
+static bool in_blocks(const pass *p, const recur_view *rv)
+{
+    const recur_shape v = shape_of(rv);
+    const step *st = p->st;
+    if (!rv->block || !st->prompt || !cu_blocks_know(&v))
+        return false;
+    for (int32_t i = 0; i < st->n_seqs; i++)
+        if (!st->recur_seq[i].final)
+            return false;
+    return true;
+}
+
+static void launch_blocks(cuda_device *c, block_args *b)
+{
+    if (b->n)
+        cu_delta_blocks(c->stream, b);
+    b->n = b->n_walks = 0;
+}
+
+/* At most RECUR_BLOCKS blocks to a launch; a state goes from one launch to the next through its
+ * store. */
+static void delta_blocks(cuda_device *c, const step *st, block_args *b)
+{
+    b->n = b->n_walks = 0;
+    for (int32_t i = 0; i < st->n_seqs; i++) {
+        const recur_seq *s = &st->recur_seq[i];
+        int32_t pos = s->n ? st->all.pos[s->row0] : 0, at = pos % RECUR_BLOCK_ROWS;
+        for (int32_t r = 0; r < s->n; at = 0) {
+            int32_t n = RECUR_BLOCK_ROWS - at < s->n - r ? RECUR_BLOCK_ROWS - at : s->n - r;
+            if (b->n == RECUR_BLOCKS)
+                launch_blocks(c, b);
+            if (!r || !b->n)
+                b->walk[b->n_walks++] = (block_walk){.first = b->n};
+            b->walk[b->n_walks - 1].n++;
+            b->at[b->n++] = (block_place){.seq = i,
+                                          .row = s->row0 + r - at,
+                                          .from = at,
+                                          .to = at + n,
+                                          .pos = pos + r - at,
+                                          .begins = !r};
+            r += n;
+        }
+    }
+    launch_blocks(c, b);
+}
+
 void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv)
 {
     cuda_device *dev = cuda_of(p);
@@ -56,12 +106,22 @@ void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const 
     d.k = cuda_temp(p, keys * sizeof *d.k);
     d.gates = cuda_temp(p, 2 * rows * (size_t)rv->n_v * sizeof *d.gates);
     pass_release(p, mark);
+    d.v = shape_of(rv);
+    block_args blocks = {.n = 0};
+    if (rv->block) { /* in place of those: a pass does the one or the other */
+        size_t n = rows < RECUR_BLOCKS ? rows : RECUR_BLOCKS;
+        blocks.keys = cuda_temp(p, n * cu_block_keys_bytes(&d.v));
+        blocks.pairs = cuda_temp(p, n * cu_block_pairs_bytes(&d.v));
+        pass_release(p, mark);
+    }
     if (cuda_skip(p, o))
         return;
-    d.v = shape_of(rv);
     d.st = dev->recur;
     wrote(p, o);
-    if (!p->st->all.seen && cu_chain_knows(&d.v))
+    if (in_blocks(p, rv)) {
+        blocks.delta = d;
+        delta_blocks(dev, p->st, &blocks);
+    } else if (!p->st->all.seen && cu_chain_knows(&d.v))
         cu_delta_chain(dev->stream, d);
     else
         cu_delta(dev->stream, d);
@@ -144,8 +204,9 @@ void cuda_recur_settle(device *d, const recur_view *v, const recur_base *base, i
     a.seq.n = 0;
     for (int32_t i = 0; i < n; i++) {
         a.v = shape_of(&v[i]);
-        a.base[a.n++] =
-            (dev_recur_base){base[i].state, base[i].conv, {base[i].journal[0], base[i].journal[1]}};
+        a.base[a.n++] = (dev_recur_base){.state = base[i].state,
+                                         .conv = base[i].conv,
+                                         .journal = {base[i].journal[0], base[i].journal[1]}};
         if (i < n - 1 && a.n < RECUR_STORES && same_shape(&v[i], &v[i + 1]))
             continue;
         cu_recur_settle(c->stream, a);

@@ -71,7 +71,7 @@ bool pair_make(rig *g, pair *w, num_type type, int32_t n_in, int32_t n_out, int3
                double sigma, bool gather);
 void pair_free(rig *g, pair *w);
 
-enum { ROWS_MAX = 600 };
+enum { ROWS_MAX = 1200 };
 /* A step of one chain: rows at indices first.. */
 typedef struct chain {
     step st;
