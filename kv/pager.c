@@ -212,6 +212,8 @@ static status one_move(kv_cache *c, const residency_move *m, err *e)
         place = taken * KV_PAGE;
     } else {
         pages_drop(&c->pool->pages, place / KV_PAGE);
+        if (m->what == RESIDENCY_DROP)
+            kv_copy_drop(c->pool, &g->copy[m->page]);
     }
     residency_done(&g->r, m, place);
     return OK;

@@ -99,7 +99,9 @@ TEST(pool_of_snapkv_drops_for_good)
     CHECK_MSG(strstr(str_text(&answer), "7306"), "answered \"%s\"", str_text(&answer));
     carat_session_get_pool(s, &p);
     CHECK_STR(p.policy, "snapkv");
-    CHECK(p.lossy && p.n_away > 5000 && p.host_bytes == 0);
+    CHECK_MSG(p.lossy && p.n_away > 5000 && p.host_bytes == 0,
+              "lossy %d, %lld away, %llu on the host", p.lossy, (long long)p.n_away,
+              (unsigned long long)p.host_bytes);
     int64_t n = carat_session_n_past(s);
     CHECK(!carat_rewind(s, 1000)); /* exact tokens would need what was dropped */
     CHECK(carat_rewind(s, n - 1) && carat_session_n_past(s) == n - 1);
