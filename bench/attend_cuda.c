@@ -634,39 +634,56 @@ static void compare_pages(bench *b, const char *only, const char *format, int32_
 enum { MOVES = 16, PARKED = 32, MOVED = 256 };
 typedef enum direction { OUT, IN, BOTH } direction;
 
+typedef struct under_way {
+    int32_t id, place;
+    bool in;
+} under_way;
 typedef struct mover {
     page_moves *m;
     char *host; /* [PARKED] packed pages */
     size_t n_bytes;
     int32_t pages; /* of the stores */
-    int32_t move[MOVES], n, next;
+    under_way move[MOVES];
+    int32_t n, n_put, next; /* begun; of them, those that were put; those that have ended */
 } mover;
 
+/* A page that comes in is put to its place when its copy has had the time of half of the moves. */
+static void put_page(mover *v, int32_t n)
+{
+    const under_way *p = &v->move[n % MOVES];
+    if (p->in && !page_put(v->m, p->id, p->place)) {
+        fprintf(stderr, "a page does not come\n");
+        exit(1);
+    }
+}
 static void end_oldest(mover *v)
 {
-    int32_t i = v->move[v->next % MOVES];
-    page_move_state(v->m, i, true);
-    page_move_end(v->m, i);
+    int32_t id = v->move[v->next % MOVES].id;
+    page_move_state(v->m, id, true);
+    page_move_end(v->m, id);
     v->next++;
 }
 /* Page i goes out or comes in; at most MOVES are on their way. */
 static void move_page(mover *v, int32_t i, direction way)
 {
     char *host = v->host + (size_t)(i % PARKED) * v->n_bytes;
-    int32_t place = i * 7 % v->pages * KV_PAGE;
+    under_way p = {.place = i * 7 % v->pages * KV_PAGE, .in = way == IN || (way == BOTH && i % 2)};
     if (v->n - v->next == MOVES)
         end_oldest(v);
-    bool out = way == OUT || (way == BOTH && i % 2 == 0);
-    int32_t k = out ? page_out(v->m, place, host) : page_in(v->m, host);
-    if (k < 0 || (!out && !page_put(v->m, k, place))) {
+    p.id = p.in ? page_in(v->m, host) : page_out(v->m, p.place, host);
+    if (p.id < 0) {
         fprintf(stderr, "a page does not move\n");
         exit(1);
     }
-    v->move[v->n++ % MOVES] = k;
+    v->move[v->n++ % MOVES] = p;
+    if (v->n - v->n_put > MOVES / 2)
+        put_page(v, v->n_put++);
 }
 static void end_moves(bench *b, mover *v)
 {
     float probe;
+    while (v->n_put < v->n)
+        put_page(v, v->n_put++);
     while (v->next < v->n)
         end_oldest(v);
     b->d->download(b->d, &probe, b->scratch, sizeof probe); /* puts and copies */

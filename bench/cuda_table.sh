@@ -34,11 +34,11 @@ runs=(
     "rows-31b         31b     f16 -p 2,4,8,16,32 -n 24 -r 7"
     "streams-26b      26b-a4b f16 -p 0 -n 128 -s 4,16,32,64 -r 3"
     "pool-26b-at4k    26b-a4b f16 -p 0 -n 256 -d 4096 -r 3"
-    "pool-26b         26b-a4b f16 -p 0 -n 256 -d 65536,131072,262144 -r 3 --kv-pool 4096"
-    "pool-26b-whole   26b-a4b f16 -p 0 -n 64 -d 262144 -r 3 --blank-depth"
+    "pool-26b         26b-a4b f16 -p 0 -n 256 -d 65536,131072,261888 -r 3 --kv-pool 4096"
+    "pool-26b-whole   26b-a4b f16 -p 0 -n 64 -d 261888 -r 3 --blank-depth"
     "pool-31b-at4k    31b     f16 -p 0 -n 256 -d 4096 -r 3"
-    "pool-31b         31b     f16 -p 0 -n 256 -d 65536,131072,262144 -r 3 --kv-pool 4096"
-    "pool-31b-whole   31b     f16 -p 0 -n 64 -d 262144 -r 3 --blank-depth"
+    "pool-31b         31b     f16 -p 0 -n 256 -d 65536,131072,261888 -r 3 --kv-pool 4096"
+    "pool-31b-whole   31b     f16 -p 0 -n 64 -d 261888 -r 3 --blank-depth"
     "long-26b         26b-a4b f16 -p 262144 -n 0 -r 1 --kv-pool 8192"
     "long-26b-whole   26b-a4b f16 -p 262144 -n 0 -r 1"
     "alike-26b        26b-a4b f16 -p 0 -n 64 -d 16384 -s 16 -r 2 --shared 16320"
@@ -137,12 +137,12 @@ cache-31b-q4_0 n64 131072 1 -
 cache-31b-tq3_0 n64 131072 1 -
 pool-26b n256 65536 0.95 0.98
 pool-26b n256 131072 0.95 0.98
-pool-26b n256 262144 0.95 0.98
+pool-26b n256 261888 0.95 0.98
 pool-31b n256 65536 0.95 0.98
 pool-31b n256 131072 0.95 0.98
-pool-31b n256 262144 0.95 0.98
-pool-26b-whole n64 262144 1.5 1.7
-pool-31b-whole n64 262144 1.6 1.8
+pool-31b n256 261888 0.95 0.98
+pool-26b-whole n64 261888 1.5 1.7
+pool-31b-whole n64 261888 1.6 1.8
 pool-31b-whole kv 0 40 -
 long-26b-whole p262144 0 1.7 1.9
 alike-26b x16 16384 1.0 1.1

@@ -567,7 +567,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         turns && !p->dry && !pass_failed(p) && cuda_join_rotation(c, cuda_mat(turned), cuda_mat(q));
     if (cuda_skip(p, q))
         return;
-    int32_t keys = c->kv_bucket < kv->n_keys ? c->kv_bucket : kv->n_keys;
+    int32_t bucket = c->kv_bucket[kv->kind], keys = bucket < kv->n_keys ? bucket : kv->n_keys;
     size_t n_bytes = (size_t)q.rows * (size_t)q.heads * (size_t)d * sizeof(float);
     a->o = cuda_mat(o);
     a->q = cuda_mat(turned);

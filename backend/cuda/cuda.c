@@ -269,6 +269,20 @@ static void put_recur_rows(packer *k, const step *st, const step_rows *all, dev_
     }
 }
 
+/* A power of two that all numbers of the rows' keys are below. */
+static int32_t bucket_of(const rowset *r, int kind)
+{
+    int64_t n_keys = 0;
+    int32_t bucket = KV_BUCKET_MIN;
+    for (int32_t i = 0; i < r->n; i++) {
+        int64_t end = (int64_t)r->keys[kind].last[i] + 1;
+        n_keys = end > n_keys ? end : n_keys;
+    }
+    while (bucket < n_keys && bucket < 1 << 30)
+        bucket *= 2;
+    return bucket;
+}
+
 _Static_assert((int)PAGE_KEYS == (int)KV_PAGE && sizeof(dev_kv_page) == sizeof(kv_page) &&
                    offsetof(dev_kv_page, pos) == offsetof(kv_page, pos),
                "kernels read the host's table of pages");
@@ -314,15 +328,8 @@ static void cuda_begin(device *d, pass *p)
     put_lists(&k, &st->out, &c->rows_out);
     c->out_row = put_bytes(&k, st->out_row, (size_t)st->out.n * sizeof(int32_t));
     put_recur_rows(&k, st, &c->rows_all, &c->recur);
-    int64_t n_keys = 0;
-    for (int32_t i = 0; i < st->all.n; i++)
-        for (int kind = 0; kind < STORE_KINDS; kind++) {
-            int64_t end = (int64_t)st->all.keys[kind].last[i] + 1;
-            n_keys = end > n_keys ? end : n_keys;
-        }
-    c->kv_bucket = KV_BUCKET_MIN;
-    while (c->kv_bucket < n_keys && c->kv_bucket < 1 << 30)
-        c->kv_bucket *= 2;
+    for (int kind = 0; kind < STORE_KINDS; kind++)
+        c->kv_bucket[kind] = bucket_of(&st->all, kind);
     if (cuda_ok(c, p, cudaMemcpyAsync(c->step_at, k.host, k.at, cudaMemcpyHostToDevice, c->stream),
                 "copying the step"))
         cuda_ok(c, p, cudaEventRecord(c->step_done[turn], c->stream), "copying the step");

@@ -777,7 +777,7 @@ typedef struct watched_rows {
  */
 typedef struct graph_key {
     const void *model, *kv, *scratch;
-    int32_t rows, outs, n_seqs, kv_bucket;
+    int32_t rows, outs, n_seqs, kv_bucket[STORE_KINDS];
     bool tree;
     pass_taps taps;
     watched_rows watch;
@@ -817,7 +817,9 @@ typedef struct cuda_device {
     const dev_kv_base *kv;
     dev_recur recur;
     const int32_t *out_row;
-    int32_t kv_bucket; /* indices of all rows are below; a power of two */
+    /* Numbers of keys of all rows are below; powers of two. A pool keeps few keys of a long
+     * context, whose rings count on. */
+    int32_t kv_bucket[STORE_KINDS];
     /* Loading. */
     char *raw, *pinned[2];
     size_t raw_bytes;

@@ -3,13 +3,15 @@
  *
  * Between two passes with equal keys only the step block changes, and it has a fixed address. The
  * kernels' arguments depend on the key alone: model, layout, scratch, counts of rows, the number of
- * chunks of keys that the grids of attention cover (a power of two), the addresses of the taps, and
+ * chunks of keys that the grids of attention cover (powers of two), the addresses of the taps, and
  * the rows that a page_watch looks at.
  * The first pass with a key runs plainly, so that one-time initialisation happens outside a
  * recording. The second is recorded and replayed, later ones are replayed. A recording contains
  * addresses, so all recordings are dropped when any device memory is freed.
  */
 #include "backend/cuda/cuda_int.h"
+
+#include <string.h>
 
 static bool same_taps(const pass_taps *a, const pass_taps *b)
 {
@@ -44,8 +46,8 @@ static bool same_graph_key(const graph_key *a, const graph_key *b)
 {
     return a->model == b->model && a->kv == b->kv && a->scratch == b->scratch &&
            a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
-           a->kv_bucket == b->kv_bucket && a->tree == b->tree && same_taps(&a->taps, &b->taps) &&
-           same_watch(&a->watch, &b->watch);
+           !memcmp(a->kv_bucket, b->kv_bucket, sizeof a->kv_bucket) && a->tree == b->tree &&
+           same_taps(&a->taps, &b->taps) && same_watch(&a->watch, &b->watch);
 }
 
 static void forget_slot(graph_slot *s)
@@ -89,8 +91,8 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
                    .rows = st->all.n,
                    .outs = st->out.n,
                    .n_seqs = st->n_seqs,
-                   .kv_bucket = c->kv_bucket,
                    .tree = st->all.seen != NULL};
+    memcpy(k.kv_bucket, c->kv_bucket, sizeof k.kv_bucket);
     if (p->taps)
         k.taps = *p->taps;
     if (p->n_watch && !cuda_watched_rows(p, &k.watch))

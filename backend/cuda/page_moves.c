@@ -2,12 +2,13 @@
  *
  *     passes   .. pass | pack | pass ..          .. pass | put | pass ..
  *                          |                                ^
- *     copies               '--> copy ..             copy ---'
+ *     copies               '--> copy out ..      copy in ---'
  *
  * A page is packed, or put to its place, by one kernel on the stream of the passes: so it is
- * complete, and no pass sees half of one. In between it is one copy on a stream of its own. Events
- * order the two: a copy out waits for the pack; a put waits for the copy in; a copy that reuses a
- * packed page waits for the put that read it.
+ * complete, and no pass sees half of one. In between it is one copy on another stream: one has the
+ * copies out, one those in, because a bus carries both at a time. Events order them: a copy out
+ * waits for the pack; a put waits for the copy in; a copy that reuses a packed page waits for the
+ * put that read it.
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/page_moves.h"
@@ -22,7 +23,7 @@ typedef struct cuda_page_move {
 
 typedef struct cuda_moves {
     cuda_device *c;
-    cudaStream_t stream;
+    cudaStream_t out, in;
     int32_t n;
     cuda_page_move move[PAGE_MOVES_MAX];
 } cuda_moves;
@@ -85,10 +86,12 @@ static void moves_close(void *self)
 {
     cuda_moves *k = self;
     cuda_select(&k->c->dev);
-    if (k->stream) {
-        fine(cudaStreamSynchronize(k->stream));
+    cudaStream_t stream[] = {k->out, k->in};
+    for (int i = 0; i < 2; i++)
+        if (stream[i])
+            fine(cudaStreamSynchronize(stream[i]));
+    if (k->in)
         fine(cudaStreamSynchronize(k->c->stream)); /* puts read the packed pages */
-    }
     for (int32_t i = 0; i < k->n; i++) {
         cuda_page_move *m = &k->move[i];
         cudaEvent_t event[] = {m->packed, m->copied, m->put};
@@ -96,8 +99,9 @@ static void moves_close(void *self)
             if (event[j])
                 cudaEventDestroy(event[j]);
     }
-    if (k->stream)
-        cudaStreamDestroy(k->stream);
+    for (int i = 0; i < 2; i++)
+        if (stream[i])
+            cudaStreamDestroy(stream[i]);
     mem_free(k);
 }
 
@@ -109,7 +113,9 @@ static status moves_open(void **self, device *d, int32_t n_moves, err *e)
         return err_memory(e, "moves of pages", sizeof *k);
     k->c = c;
     k->n = n_moves;
-    cudaError_t r = cudaStreamCreateWithPriority(&k->stream, cudaStreamNonBlocking, 0);
+    cudaError_t r = cudaStreamCreateWithPriority(&k->out, cudaStreamNonBlocking, 0);
+    if (!r)
+        r = cudaStreamCreateWithPriority(&k->in, cudaStreamNonBlocking, 0);
     for (int32_t i = 0; i < n_moves && !r; i++) {
         cuda_page_move *m = &k->move[i];
         m->state = PAGE_MOVED;
@@ -130,12 +136,13 @@ static status moves_open(void **self, device *d, int32_t n_moves, err *e)
 static bool begin_copy(cuda_moves *k, cuda_page_move *m, void *to, const void *from, size_t n_bytes,
                        enum cudaMemcpyKind kind)
 {
+    cudaStream_t s = kind == cudaMemcpyDeviceToHost ? k->out : k->in;
     m->began = false;
     m->state = PAGE_FAILED;
-    if (!fine(cudaMemcpyAsync(to, from, n_bytes, kind, k->stream)))
+    if (!fine(cudaMemcpyAsync(to, from, n_bytes, kind, s)))
         return false;
-    if (!fine(cudaEventRecord(m->copied, k->stream))) {
-        fine(cudaStreamSynchronize(k->stream)); /* nothing may write later */
+    if (!fine(cudaEventRecord(m->copied, s))) {
+        fine(cudaStreamSynchronize(s)); /* nothing may write later */
         return false;
     }
     m->began = true;
@@ -152,7 +159,7 @@ static bool moves_out(void *self, int32_t move, const row_store *store, int32_t 
     page_args a = {.packed = page, .from = {place}, .n = 1};
     cuda_pins_wait(c->pins, to);
     return fine(run_pages(c, &a, store, n_stores)) && fine(cudaEventRecord(m->packed, c->stream)) &&
-           fine(cudaStreamWaitEvent(k->stream, m->packed, 0)) &&
+           fine(cudaStreamWaitEvent(k->out, m->packed, 0)) &&
            begin_copy(k, m, to, page, n_bytes, cudaMemcpyDeviceToHost);
 }
 
@@ -162,7 +169,7 @@ static bool moves_in(void *self, int32_t move, void *page, const void *from, siz
     cuda_page_move *m = &k->move[move];
     cuda_device *c = cuda_select(&k->c->dev);
     cuda_pins_wait(c->pins, from);
-    if (m->was_put && !fine(cudaStreamWaitEvent(k->stream, m->put, 0)))
+    if (m->was_put && !fine(cudaStreamWaitEvent(k->in, m->put, 0)))
         return false;
     m->was_put = false;
     return begin_copy(k, m, page, from, n_bytes, cudaMemcpyHostToDevice);
