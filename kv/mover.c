@@ -296,8 +296,11 @@ static status open_file(kv_mover *m, err *e)
         return err_memory(e, "a page of keys and values", m->page_bytes);
     if (m->fd >= 0)
         return OK;
-    snprintf(path, sizeof path, "%s/pages.XXXXXX", m->dir);
-    m->fd = mkstemp(path); /* for its owner alone */
+    m->fd = open(m->dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (m->fd >= 0)
+        return OK;
+    snprintf(path, sizeof path, "%s/pages.XXXXXX", m->dir); /* a file system that cannot */
+    m->fd = mkstemp(path);
     if (m->fd < 0)
         return err_errno(e, "making a file for pages of keys and values in", m->dir);
     unlink(path);

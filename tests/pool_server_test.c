@@ -12,9 +12,11 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { CLIENTS = 16, TALKS = 32, SECONDS_DEFAULT = 2, SECONDS_MAX = 400, GROWTH_MIB = 16 };
@@ -280,6 +282,63 @@ TEST(a_request_beyond_the_hosts_budget_ends_alone)
     str_free(&said);
     str_free(&small.body);
     str_free(&small.said);
+    str_free(&large.body);
+    str_free(&large.said);
+}
+
+/* Killed while pages leave and conversations are saved: nothing that is left is damaged, and
+ * answers are the same. */
+TEST(a_killed_server_leaves_nothing_damaged)
+{
+    enum { KILLS = 5 };
+    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 8192, .wide_heads = true});
+    const char *dir = test_temp("kept");
+    const char *const args[] = {"--ctx",       "8192", "--parallel",   "2", "--kv-keep",      "512",
+                                "--kv-policy", "lru",  "--kv-host-mb", "1", "--kv-cache-dir", dir,
+                                NULL};
+    talk small[KILLS] = {{.lossy = false}}, large = {0};
+    uint64_t rng = test_seed();
+    served s;
+    str said = {0};
+    bool lossy;
+    make_talk(&large, 2, 2000, 2001, 40);
+    start(&s, model, args);
+    ask(&s, &large, &large.said, &large.lossy);
+    for (int i = 0; i < KILLS; i++) {
+        make_talk(&small[i], 10 + i, 60, 61, 40);
+        ask(&s, &small[i], &small[i].said, &lossy);
+    }
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    for (int i = 0; i < KILLS; i++) {
+        start(&s, model, args);
+        int fd = http_begin(&s, "/v1/completions", large.body.at);
+        int other = http_begin(&s, "/v1/completions", small[i].body.at);
+        usleep((useconds_t)rng_below(&rng, 400000));
+        CHECK_EQ(served_stop(&s, SIGKILL), 128 + SIGKILL);
+        close(fd);
+        close(other);
+    }
+    start(&s, model, args);
+    ask(&s, &large, &said, &lossy);
+    CHECK(lossy);
+    CHECK_STR(str_text(&said), str_text(&large.said));
+    for (int i = 0; i < KILLS; i++) {
+        str_cut(&said, 0);
+        ask(&s, &small[i], &said, &lossy);
+        CHECK_STR(str_text(&said), str_text(&small[i].said));
+    }
+    CHECK_EQ(metric(&s, "carat_checkpoint_files_rejected_total"), 0);
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    DIR *d = opendir(dir);
+    CHECK(d);
+    for (struct dirent *f; (f = readdir(d));)
+        CHECK_MSG(strncmp(f->d_name, "pages.", 6), "%s is left", f->d_name);
+    closedir(d);
+    str_free(&said);
+    for (int i = 0; i < KILLS; i++) {
+        str_free(&small[i].body);
+        str_free(&small[i].said);
+    }
     str_free(&large.body);
     str_free(&large.said);
 }
