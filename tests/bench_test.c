@@ -93,6 +93,32 @@ TEST(bench_runs_answers_side_by_side)
     json_decref(root);
 }
 
+/* Prompts that begin alike are kept once. */
+TEST(bench_shares_what_prompts_have_in_common)
+{
+    double used[2];
+    for (int k = 0; k < 2; k++) {
+        json_t *root = report("moe", ARGS("-p", "0", "-n", "8", "-d", "256", "-s", "3", "-r", "1",
+                                          "-t", "1", "--shared", k ? "250" : "0"));
+        const json_t *t = json_array_get(json_object_get(root, "tests"), 1);
+        CHECK_EQ(real_of(t, "n_shared"), k ? 250 : 0);
+        used[k] = real_of(t, "pool_used");
+        CHECK_EQ(real_of(t, "pool_shared") > 0, k == 1);
+        json_decref(root);
+    }
+    CHECK_MSG(used[1] < 0.8 * used[0], "%g tokens of %g", used[1], used[0]);
+}
+
+TEST(bench_leaves_depths_blank)
+{
+    json_t *root = report(
+        "moe", ARGS("-p", "0", "-n", "2", "-d", "100", "-r", "2", "-t", "1", "--blank-depth"));
+    const json_t *t = json_array_get(json_object_get(root, "tests"), 0);
+    CHECK_EQ(real_of(t, "n_depth"), 100);
+    CHECK(real_of(t, "median_ts") > 0);
+    json_decref(root);
+}
+
 TEST(bench_reports_every_test_in_json)
 {
     static const int want[6][3] = {{16, 0, 0},  {5, 0, 0},  {0, 2, 0},

@@ -7,6 +7,7 @@
 #include "tests/test.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { CTX = 9216, POOL = 2048 };
@@ -157,6 +158,44 @@ TEST(pool_is_exact_while_everything_fits)
     }
     mem_free(a);
     mem_free(b);
+    carat_model_close(m);
+}
+
+/* For measurements: tokens that count as computed. What comes after a reset is as if nothing had
+ * been. */
+TEST(pool_and_whole_context_pretend)
+{
+    enum { N = 3000 };
+    carat_model *m = open_demo();
+    carat_model_info info;
+    static int32_t ids[N + 1];
+    err e = {0};
+    carat_model_get_info(m, &info);
+    size_t n_vocab = (size_t)info.n_vocab;
+    float *x = mem_calloc(3 * n_vocab, sizeof *x);
+    CHECK(x);
+    for (int32_t i = 0; i <= N; i++)
+        ids[i] = 100 + i % 1000;
+    for (int pool = 0; pool < 2; pool++) {
+        const carat_session_options o = {
+            .n_ctx = 4096, .chunk = 256, .checkpoint_mb = -1, .kv_resident = pool ? 1024 : 0};
+        carat_session *s;
+        carat_pool_info p;
+        CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+        CHECK_EQ(carat_pretend(s, ids, 5000, &e), E_LIMIT);
+        CHECK_OK(carat_eval(s, ids, 50, false, x, NULL, &e), e);
+        CHECK_OK(carat_pretend(s, ids, N, &e), e);
+        CHECK_EQ(carat_session_n_past(s), N);
+        CHECK_OK(carat_append(s, ids + N, 1, false, x + n_vocab, &e), e);
+        carat_session_get_pool(s, &p);
+        CHECK_EQ(p.on, pool == 1);
+        CHECK_EQ(p.n_out > 0, pool == 1);
+        carat_reset(s);
+        CHECK_OK(carat_eval(s, ids, 50, false, x + 2 * n_vocab, NULL, &e), e);
+        CHECK(!memcmp(x, x + 2 * n_vocab, n_vocab * sizeof *x));
+        carat_session_close(s);
+    }
+    mem_free(x);
     carat_model_close(m);
 }
 
