@@ -1,4 +1,4 @@
-/* batch_int.h - a batch, as batch.c and room.c see it. */
+/* batch_int.h - a batch, as its files see it: batch.c, batch_jobs.c, batch_step.c, room.c. */
 #ifndef ENGINE_BATCH_INT_H
 #define ENGINE_BATCH_INT_H
 
@@ -75,8 +75,13 @@ struct carat_batch {
     carat_slot_info *shown; /* [n_slots] */
 };
 
-/* batch.c. st OK: the generation has ended, for whatever reason. */
+/* batch.c. Reports the end of a job to its caller, and frees the job. */
+void job_done(job *j, status st, const err *e);
+
+/* batch_jobs.c. st OK: the generation has ended, for whatever reason. */
 void end_job(carat_batch *b, slot *s, status st, err *e);
+void admit_jobs(carat_batch *b);    /* from the queue into idle slots, as far as there is room */
+void end_cancelled(carat_batch *b); /* ends the running jobs that somebody wants to end */
 
 /* room.c. Before a pass: sets slot.most, so that the pages of all rows are there; frees pages, and
  * moves jobs out and in for it. Returns the number of jobs that it had to end. */

@@ -1,0 +1,375 @@
+/* batch_step.c - one pass of a batch: decides whose rows are in it, and takes what it computed.
+ *
+ * A pass has the last token of every answering job and the tokens drafted after it (round.h). The
+ * other rows go to prompts, which take turns. While a job is answering, the number of prompt rows
+ * is limited, so that no pass takes longer than stall_ms; times of rows are measured continuously.
+ * On a device that computes prompts apart, passes of answers and of prompts alternate instead. A
+ * row's result does not depend on the other rows of its pass, so the schedule changes no answer.
+ *
+ * Jobs for embeddings (embed.h) are prompts without answers. Their passes that want hidden rows
+ * alternate with all others.
+ */
+#include "engine/batch_int.h"
+#include "engine/score.h"
+#include "base/clock.h"
+
+enum {
+    ROWS_UNMEASURED = 32, /* prompt rows beside answers until a row has been timed */
+    ROWS_LEAST = 8        /* prompt rows per pass even on the slowest device */
+};
+
+/* The rows of a pass by their kinds. */
+typedef struct pass_rows {
+    int32_t n_parts, n_wanted;
+    int32_t answers, prompts; /* rows */
+} pass_rows;
+
+static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
+{
+    if (!part.hidden) {
+        part.candidates = b->w.candidates + (size_t)n->n_wanted * CANDIDATES_MAX;
+        part.n_candidates = b->w.n_candidates + n->n_wanted;
+        n->n_wanted += kv_rows_wanted(&part.rows);
+    }
+    *(part.prompt ? &n->prompts : &n->answers) += part.rows.n;
+    b->part_slot[n->n_parts] = i;
+    b->part[n->n_parts++] = part;
+}
+
+static bool has_prompt(const slot *s)
+{
+    return s->job && !s->answering && s->most;
+}
+
+static bool has_answer(const slot *s)
+{
+    return s->job && s->answering && s->most;
+}
+
+/* Does its next part want hidden rows? */
+static bool wants_hidden(carat_batch *b, const slot *s)
+{
+    if (!has_prompt(s))
+        return false;
+    if (!s->job->x)
+        return score_wants(s->job->g, &s->t, s->job->n);
+    return embedding_wants_hidden(s->job->x, &s->t,
+                                  workspace_hidden_rows(&b->w, b->m, &b->layout, b->shape.chunk));
+}
+
+/* The most rows of a hidden pass. The rows of scores leave room for logits. */
+static int32_t hidden_rows(carat_batch *b)
+{
+    bool scores = false;
+    for (int32_t i = 0; i < b->n_slots; i++)
+        scores |= wants_hidden(b, &b->slot[i]) && !b->slot[i].job->x;
+    return scores ? workspace_score_rows(&b->w, b->m, &b->layout, b->shape.chunk)
+                  : workspace_hidden_rows(&b->w, b->m, &b->layout, b->shape.chunk);
+}
+
+/* Rows of a prompt that must be in one pass; 0: any will do. */
+static int32_t whole_rows(const slot *s)
+{
+    return !s->job->x && paging_is_whole(&s->t, s->job->n) ? (int32_t)(s->job->n - s->t.kv.n_past)
+                                                           : 0;
+}
+
+typedef struct job_counts {
+    int32_t answers, prompts, hidden; /* hidden: not in prompts */
+    int32_t whole;                    /* the most rows of a prompt that must be in one pass */
+} job_counts;
+
+static job_counts count_jobs(carat_batch *b)
+{
+    job_counts n = {0};
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        const slot *s = &b->slot[i];
+        bool hidden = wants_hidden(b, s);
+        n.hidden += hidden;
+        n.prompts += has_prompt(s) && !hidden;
+        n.answers += has_answer(s);
+        if (has_prompt(s) && !hidden && whole_rows(s) > n.whole)
+            n.whole = whole_rows(s);
+    }
+    return n;
+}
+
+/* How many prompt rows may be in a pass beside n_rows rows of answers. stalls: answers wait for the
+ * pass, or are in it. share_ms alone bounds a pass that only others wait for. */
+static int32_t prompt_rows(const carat_batch *b, int32_t n_rows, bool stalls)
+{
+    int32_t rows = b->layout.rows_max - n_rows;
+    if (rows > b->shape.chunk)
+        rows = b->shape.chunk;
+    if (!stalls && !b->share_ms)
+        return rows;
+    /* If a pass of answers alone exceeds stall_ms, prompts may double its time: else each pass
+     * would read all weights for a few prompt rows. */
+    double headroom_ms = b->stall_ms - b->decode_ms;
+    headroom_ms = headroom_ms > b->decode_ms ? headroom_ms : b->decode_ms;
+    if (b->share_ms && (!stalls || b->share_ms < headroom_ms))
+        headroom_ms = b->share_ms;
+    double fit = b->row_ms > 0 ? headroom_ms / b->row_ms : ROWS_UNMEASURED;
+    int32_t bound = fit < ROWS_LEAST ? ROWS_LEAST : fit < rows ? (int32_t)fit : rows;
+    return bound < rows ? bound : rows;
+}
+
+/* Every answer with its drafts. n_prompts more rows may want logits in the same pass, and n_whole
+ * rows are of a prompt that has them in one pass. */
+static void plan_answers(carat_batch *b, pass_rows *n, int32_t n_prompts, int32_t n_whole)
+{
+    int32_t n_answers = 0, rows = b->shape.answer_rows - n_prompts;
+    rows = rows < b->layout.rows_max - n_whole ? rows : b->layout.rows_max - n_whole;
+    for (int32_t i = 0; i < b->n_slots; i++)
+        if (has_answer(&b->slot[i]))
+            b->answering[n_answers++] = b->slot[i].x;
+    rounds_draft(b->rounds, b->answering, n_answers, rows > n_answers ? rows : n_answers);
+    for (int32_t i = 0; i < b->n_slots; i++)
+        if (has_answer(&b->slot[i]))
+            add_part(b, n, i, reply_part(b->slot[i].x));
+}
+
+/* The part of an answer's prompt, of at most `left` rows. */
+static pass_part prompt_part(slot *s, int32_t left)
+{
+    int64_t at = s->t.kv.n_past, rest = timeline_pass_end(&s->t, s->job->n) - at;
+    int32_t rows = rest < left ? (int32_t)rest : left;
+    bool last = at + rows == s->job->n;
+    return (pass_part){.t = &s->t,
+                       .rows = {.token = s->job->ids + at,
+                                .n = rows,
+                                .final = true,
+                                .want = last ? KV_WANT_LAST : KV_WANT_NONE},
+                       .prompt = true,
+                       .until = paging_until(&s->t, s->job->n),
+                       .n_best = last ? generation_needs(s->job->g) : 0};
+}
+
+/* The prompts whose parts are hidden, or the others. */
+static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
+{
+    int32_t left = prompt_rows(b, n->answers, stalls), first = b->turn;
+    int32_t most = hidden ? hidden_rows(b) : left;
+    left = left < most ? left : most;
+    for (int32_t k = 0; k < b->n_slots && left > 0; k++) {
+        int32_t i = (first + k) % b->n_slots;
+        slot *s = &b->slot[i];
+        if (!has_prompt(s) || wants_hidden(b, s) != hidden)
+            continue;
+        if (!n->prompts)
+            b->turn = (i + 1) % b->n_slots;
+        int32_t rows = left < s->most ? left : s->most;
+        int32_t whole = hidden ? 0 : whole_rows(s);
+        if (whole > left && n->prompts) /* it is the first one in the next pass */
+            continue;
+        if (whole > left && whole <= b->layout.rows_max - n->answers)
+            rows = whole;
+        pass_part part = s->job->x ? embedding_part(s->job->x, &s->t, rows, hidden)
+                         : hidden  ? score_part(&s->t, s->job->ids, s->job->n, rows)
+                                   : prompt_part(s, rows);
+        left -= part.rows.n;
+        add_part(b, n, i, part);
+    }
+}
+
+/* Fills b->part: answers first, then prompts; or, where they are apart, one of the two. Hidden
+ * parts have passes of their own. */
+static pass_rows plan_step_rows(carat_batch *b)
+{
+    pass_rows n = {0};
+    job_counts c = count_jobs(b);
+    bool others = c.answers || c.prompts;
+    if (c.hidden && (b->hidden_next || !others)) {
+        b->hidden_next = false;
+        plan_prompts(b, &n, true, others);
+        return n;
+    }
+    b->hidden_next = true;
+    bool prompts_only = b->apart && c.prompts && (b->prompts_next || !c.answers);
+    b->prompts_next = !prompts_only;
+    if (!prompts_only)
+        plan_answers(b, &n, b->apart ? 0 : c.prompts, b->apart ? 0 : c.whole);
+    if (prompts_only || !b->apart)
+        plan_prompts(b, &n, false, c.answers > 0);
+    return n;
+}
+
+/* Updates the smoothed times of a prompt row and of a pass of answers alone. */
+static void measure_pass(carat_batch *b, double ms, const pass_rows *n)
+{
+    double *to = n->prompts ? &b->row_ms : &b->decode_ms;
+    double x = ms;
+    if (n->prompts) {
+        double prompt_ms = n->answers ? ms - b->decode_ms : ms;
+        x = (prompt_ms > 0 ? prompt_ms : 0) / n->prompts;
+    }
+    *to = *to > 0 ? 0.7 * *to + 0.3 * x : x;
+}
+
+static bool cancel_wished(void *user)
+{
+    const slot *s = user;
+    carat_batch *b = s->b;
+    pthread_mutex_lock(&b->lock);
+    bool wished = b->cancel[s - b->slot] == s->job->id;
+    pthread_mutex_unlock(&b->lock);
+    return wished;
+}
+
+/* Keeps the part's rows of a prompt. After its last row, takes the first token. */
+static status use_prompt_rows(carat_batch *b, slot *s, const pass_part *part, err *e)
+{
+    job *j = s->job;
+    row_logits y = {0};
+    status st;
+    if (kv_rows_wanted(&part->rows) && !s->looked && paging_second_look(&s->t)) {
+        s->looked = true; /* the next pass has the same rows, and sees the pages that they want */
+        timeline_commit(&s->t, part, NULL, 0);
+        return OK;
+    }
+    if (kv_rows_wanted(&part->rows) &&
+        (st = read_logits(b->m, &b->w, part, 0, s->t.kv.n_past + part->rows.n - 1, &y, e))) {
+        timeline_commit(&s->t, part, NULL, 0);
+        return st;
+    }
+    rounds_keep(b->rounds, part, NULL, part->rows.n);
+    if (!generation_tell_prefill(j->g, s->t.kv.n_past, j->n)) {
+        report_prefilled(&j->r);
+        generation_stop(j->g, CARAT_FINISH_CANCELLED);
+    } else if (s->t.kv.n_past == j->n) {
+        report_prefilled(&j->r);
+        s->answering = true;
+        return generation_next(j->g, &s->t, s->t.kv.n_past, &b->w, y, e);
+    }
+    return OK;
+}
+
+/* Plain parts of an embedding are kept as other prompts are; drafters miss the rows of hidden ones.
+ */
+static status use_embedding_rows(carat_batch *b, slot *s, const pass_part *part, err *e)
+{
+    if (part->hidden)
+        return embedding_take(s->job->x, b->m, &b->w, part, e);
+    rounds_keep(b->rounds, part, NULL, part->rows.n);
+    return OK;
+}
+
+static status use_scored_rows(carat_batch *b, slot *s, const pass_part *part, err *e)
+{
+    job *j = s->job;
+    status st = score_take(j->g, b->m, &b->w, part, j->ids, e);
+    if (!st && !generation_tell_prefill(j->g, s->t.kv.n_past, j->n)) {
+        report_prefilled(&j->r);
+        generation_stop(j->g, CARAT_FINISH_CANCELLED);
+    }
+    return st;
+}
+
+static void use_part(carat_batch *b, slot *s, const pass_part *part)
+{
+    const walk_stop stop = {.asked = cancel_wished, .user = s};
+    s->e = (err){0};
+    if (s->job->x)
+        s->st = use_embedding_rows(b, s, part, &s->e);
+    else if (part->hidden)
+        s->st = use_scored_rows(b, s, part, &s->e);
+    else
+        s->st = part->prompt ? use_prompt_rows(b, s, part, &s->e)
+                             : reply_walk(b->rounds, s->x, &b->w, part, &stop, &s->e);
+}
+
+static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, double ms)
+{
+    carat_cache_info cache = {0};
+    kv_mover_info moved;
+    kv_mover_get_info(&b->pool, &moved);
+    if (b->store)
+        checkpoints_info(b->store, &cache);
+    pthread_mutex_lock(&b->lock);
+    b->info.cache = cache;
+    b->info.n_preempted = b->n_preempted;
+    b->info.n_paged_out = 0;
+    b->info.pool_free = b->pool.pages.n_free * KV_PAGE;
+    b->info.pool_shared = b->pool.pages.n_shared * KV_PAGE;
+    b->info.pool_host_bytes = (uint64_t)moved.n_memory * moved.page_bytes;
+    b->info.pool_file_bytes = (uint64_t)moved.n_file * moved.page_bytes;
+    b->info.n_pages_out = (uint64_t)moved.n_out;
+    b->info.n_pages_in = (uint64_t)moved.n_in;
+    b->info.n_passes++;
+    b->info.n_rows += n_rows;
+    b->info.n_generated += n_generated;
+    b->info.n_rounds = b->rounds->n_rounds;
+    b->info.n_drafted = b->rounds->n_drafted;
+    b->info.n_accepted = b->rounds->n_accepted;
+    b->info.pass_ms += ms;
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        const slot *s = &b->slot[i];
+        const job *j = s->job;
+        b->info.n_paged_out += s->t.kv.n_away > 0;
+        b->shown[i] = (carat_slot_info){.id = j ? j->id : 0,
+                                        .n_past = s->t.kv.n_past,
+                                        .paged_out = s->t.kv.n_away > 0,
+                                        .n_away = s->t.kv.n_absent,
+                                        .waits = j && !s->most,
+                                        .n_prompt = j ? j->n : 0,
+                                        .n_done = !j             ? 0
+                                                  : s->answering ? j->n
+                                                                 : s->t.kv.n_past,
+                                        .n_generated = j && j->g ? generation_count(j->g) : 0};
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* Takes what the pass computed. Drafters are told before a job ends, because its timeline may then
+ * be saved. Returns the number of new tokens. */
+static uint64_t use_pass(carat_batch *b, const pass_rows *n, double ms)
+{
+    uint64_t n_generated = 0;
+    for (int32_t k = 0; k < n->n_parts; k++) {
+        slot *s = &b->slot[b->part_slot[k]];
+        const generation *g = s->job->g;
+        int64_t before = g ? generation_count(g) : 0;
+        use_part(b, s, &b->part[k]);
+        n_generated += g ? (uint64_t)(generation_count(g) - before) : 0;
+    }
+    rounds_absorb(b->rounds);
+    rounds_tell(b->rounds, ms, n->answers + n->prompts, n->prompts > 0);
+    for (int32_t k = 0; k < n->n_parts; k++) {
+        slot *s = &b->slot[b->part_slot[k]];
+        if (s->st || (s->job->x ? embedding_done(s->job->x, &s->t) : generation_ended(s->job->g)))
+            end_job(b, s, s->st, &s->e);
+    }
+    return n_generated;
+}
+
+void carat_batch_share(carat_batch *b, int32_t pass_ms)
+{
+    b->share_ms = pass_ms > 0 ? pass_ms : 0;
+}
+
+bool carat_batch_step(carat_batch *b)
+{
+    uint64_t n_generated = 0;
+    err e = {0};
+
+    b->n_steps++;
+    end_cancelled(b);
+    admit_jobs(b);
+    int32_t n_ended = room_plan(b);
+    pass_rows n = plan_step_rows(b);
+    if (!n.n_parts)
+        return n_ended > 0;
+    double start = clock_ms();
+    status st = run_pass(b->m, &b->layout, &b->w, b->part, n.n_parts, &e);
+    double ms = clock_ms() - start;
+    if (!st) {
+        measure_pass(b, ms, &n);
+        n_generated = use_pass(b, &n, ms);
+    }
+    for (int32_t k = 0; st && k < n.n_parts; k++) {
+        err copy = e;
+        end_job(b, &b->slot[b->part_slot[k]], st, &copy);
+    }
+    show_slots(b, (uint64_t)(n.answers + n.prompts), n_generated, ms);
+    return true;
+}
