@@ -99,6 +99,36 @@ static void k_float_tile(num_type t, const void *const w[TILE_GROUPS], int32_t n
 /* 32 activations to int8: d = max |x| / 127, q = round(x / d), ties to even. In a block with an
  * infinity or a NaN d is NaN, so the product is NaN and not a wrong number. A block too small for
  * 1/d becomes zero. */
+#ifdef __AVX512F__
+INLINE void quantise_block(xblock *to, const float *x, int32_t off, int32_t n_sub, bool mins)
+{
+    enum { INFINITE = 0x7f800000 };
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    __m512 v0 = _mm512_loadu_ps(x), v1 = _mm512_loadu_ps(x + 16);
+    /* As integers, magnitudes of floats have the same order, and infinities and NaN come last. */
+    __m512i top = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(v0), magnitude),
+                                   _mm512_and_si512(_mm512_castps_si512(v1), magnitude));
+    uint32_t bits = _mm512_reduce_max_epu32(top);
+    bool bad = bits >= INFINITE;
+    float amax;
+    memcpy(&amax, &bits, sizeof amax);
+    float inv = !bad && amax > 0x1p-100f ? 127.0f / amax : 0.0f;
+    __mmask16 good = bad ? 0 : 0xffff;
+    __m512i q0 = _mm512_maskz_cvtps_epi32(good, _mm512_mul_ps(v0, _mm512_set1_ps(inv)));
+    __m512i q1 = _mm512_maskz_cvtps_epi32(good, _mm512_mul_ps(v1, _mm512_set1_ps(inv)));
+    _mm_storeu_si128((__m128i *)(void *)to->q, _mm512_cvtepi32_epi8(q0));
+    _mm_storeu_si128((__m128i *)(void *)(to->q + 16), _mm512_cvtepi32_epi8(q1));
+    int32_t sum[2] = {_mm512_reduce_add_epi32(n_sub == 1 ? _mm512_add_epi32(q0, q1) : q0),
+                      n_sub == 1 ? 0 : _mm512_reduce_add_epi32(q1)};
+    to->d = bad ? NAN : amax / 127.0f;
+    for (int h = 0; h < 2; h++)
+        if (mins)
+            to->sum[h] = to->d * (float)sum[h];
+        else
+            to->start[h] = -off * sum[h];
+    to->unused = 0;
+}
+#else
 INLINE void quantise_block(xblock *to, const float *x, int32_t off, int32_t n_sub, bool mins)
 {
     vf top = {0}, odd = {0};
@@ -136,6 +166,7 @@ INLINE void quantise_block(xblock *to, const float *x, int32_t off, int32_t n_su
             to->start[h] = -off * sum[h];
     to->unused = 0;
 }
+#endif
 
 static void quantise_row(xblock *to, const float *x, int32_t n, int32_t off, int32_t n_sub,
                          bool mins)

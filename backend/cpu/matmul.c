@@ -94,7 +94,10 @@ static size_t decode_panel_bytes(const weight *w)
 typedef struct panel_job {
     const product *m;
     const row_span *s;
-    int32_t k, thread; /* the matrix; the thread whose temporaries are used */
+    bool last;          /* the part after which outputs are complete */
+    const float *gate;  /* the sums of part 0; NULL: there is one part */
+    int32_t out, n_out; /* the panel's outputs in a row of y */
+    int32_t k, thread;  /* the matrix; the thread whose temporaries are used */
     const weight *w;
     const pack_kind *kind; /* NULL: float sums */
     const unsigned char *x;
@@ -171,7 +174,34 @@ static void float_sums(const panel_job *j, float *acc)
     }
 }
 
-/* Expands codes once for all rows, a stretch of inputs at a time. */
+/* Outputs of rows r .. r + n, whose sums are at a, to y. */
+static void put_rows(const panel_job *j, int32_t r, int32_t n, const float *a)
+{
+    const product *m = j->m;
+    const float *gate = j->gate ? j->gate + (size_t)r * TILE_COLS : NULL;
+    for (int32_t i = 0; i < n; i++, a += TILE_COLS) {
+        float *y = m->y + (size_t)span_row(j->s, r + i) * m->y_stride + j->out;
+        if (gate)
+            cpu_act_kernel(m->c->k, m->act)(y, gate + (size_t)i * TILE_COLS, a, j->n_out);
+        else
+            memcpy(y, a, (size_t)j->n_out * sizeof(float));
+    }
+}
+
+/* Rows of y lie far apart: a line that is not in cache when it is written costs as much as a
+ * product of its rows. */
+static void expect_rows(const panel_job *j, int32_t r, int32_t n)
+{
+    enum { LINE = 64 / sizeof(float) };
+    for (int32_t i = 0; i < n; i++) {
+        const float *y = j->m->y + (size_t)span_row(j->s, r + i) * j->m->y_stride + j->out;
+        for (int32_t o = 0; o < j->n_out; o += LINE)
+            __builtin_prefetch(y + o, 1);
+    }
+}
+
+/* Expands codes once for all rows, a stretch of inputs at a time. With the last stretch a tile of
+ * rows is complete and goes to y while it is in cache. */
 static void code_sums(const panel_job *j, float *acc)
 {
     _Alignas(64) uint8_t q[TILE_GROUPS][STRETCH_BLOCKS * PACK_CODES];
@@ -182,19 +212,25 @@ static void code_sums(const panel_job *j, float *acc)
     codes c[TILE_GROUPS];
     for (int g = 0; g < TILE_GROUPS; g++)
         c[g] = (codes){q[g], sc[g], mn[g]};
-    /* For few rows an expansion must stay in L1; with many rows a larger one pays. */
-    int32_t stretch = n_rows_all <= TILE_ROWS ? 8 : STRETCH_BLOCKS;
+    /* For few rows an expansion must stay in L1; with many rows a larger one pays, unless its
+     * scales are many too. */
+    int32_t stretch = n_rows_all <= TILE_ROWS ? 8 : STRETCH_BLOCKS / j->kind->n_sub;
     for (int32_t b = 0; b < n_blocks; b += stretch) {
         int32_t n = n_blocks - b < stretch ? n_blocks - b : stretch;
         size_t at = (size_t)(b / j->kind->n_blocks) * (size_t)j->kind->super_bytes;
         for (int g = 0; g < TILE_GROUPS; g++)
             kern->expand(j->kind, j->group[g] + at, n, q[g], sc[g], mn[g]);
+        bool complete = j->last && b + n == n_blocks;
         for (int32_t r = 0; r < n_rows_all; r += TILE_ROWS) {
             int32_t n_rows = n_rows_all - r < TILE_ROWS ? n_rows_all - r : TILE_ROWS;
             const xblock *xs[TILE_ROWS];
             for (int32_t a = 0; a < n_rows; a++)
                 xs[a] = (const xblock *)x_row(j, r + a) + b;
+            if (complete)
+                expect_rows(j, r, n_rows);
             kern->code_tile(j->kind, c, n, xs, n_rows, acc + (size_t)r * TILE_COLS);
+            if (complete)
+                put_rows(j, r, n_rows, acc + (size_t)r * TILE_COLS);
         }
     }
 }
@@ -211,17 +247,16 @@ static void wide_sums(const panel_job *j, float *acc)
     }
 }
 
-/* acc[n][32] = the panel's outputs for the rows of the job */
+/* acc[n][32] = the panel's outputs for the rows of the job; those of the last part go to y. */
 static void panel_sums(panel_job *j, int64_t o, float *acc)
 {
     const cpu_kernels *kern = j->m->c->k;
     find_groups(j, o);
+    if (!j->kind || !j->m->wide)
+        memset(acc, 0, (size_t)j->s->n * TILE_COLS * sizeof(float));
     if (j->kind && j->m->wide) {
         wide_sums(j, acc);
-        return;
-    }
-    memset(acc, 0, (size_t)j->s->n * TILE_COLS * sizeof(float));
-    if (!j->kind) {
+    } else if (!j->kind) {
         float_sums(j, acc);
     } else if (j->s->n <= kern->packed_rows) {
         const xblock *xs[TILE_ROWS];
@@ -230,7 +265,10 @@ static void panel_sums(panel_job *j, int64_t o, float *acc)
         kern->packed_tile(j->kind, j->group, j->w->n_in / 32, xs, j->s->n, acc);
     } else {
         code_sums(j, acc);
+        return;
     }
+    if (j->last)
+        put_rows(j, 0, j->s->n, acc);
 }
 
 /* n panels from panel p0 on, for rows whose sums fit. All panels of part 0, then all of part 1: a
@@ -243,19 +281,12 @@ static void panels_rows(const product *m, int32_t k, int32_t p0, int32_t n, cons
     size_t panel_acc = (size_t)s->n * TILE_COLS;
     for (int part = 0; part < m->n_parts; part++) {
         panel_job j = product_part(m, part, s, k, thread);
-        for (int32_t p = 0; p < n; p++)
-            panel_sums(&j, m->first[part] + (int64_t)(p0 + p) * TILE_COLS,
-                       acc[part] + (size_t)p * panel_acc);
-    }
-    for (int32_t p = 0; p < n; p++) {
-        int32_t o = (p0 + p) * TILE_COLS, n_o = m->n_out - o < TILE_COLS ? m->n_out - o : TILE_COLS;
-        for (int32_t i = 0; i < s->n; i++) {
-            float *y = m->y + (size_t)span_row(s, i) * m->y_stride + o;
-            size_t at = (size_t)p * panel_acc + (size_t)i * TILE_COLS;
-            if (m->n_parts == 2)
-                cpu_act_kernel(m->c->k, m->act)(y, acc[0] + at, acc[1] + at, n_o);
-            else
-                memcpy(y, acc[0] + at, (size_t)n_o * sizeof(float));
+        j.last = part == m->n_parts - 1;
+        for (int32_t p = 0; p < n; p++) {
+            j.out = (p0 + p) * TILE_COLS;
+            j.n_out = m->n_out - j.out < TILE_COLS ? m->n_out - j.out : TILE_COLS;
+            j.gate = part ? acc[0] + (size_t)p * panel_acc : NULL;
+            panel_sums(&j, m->first[part] + j.out, acc[part] + (size_t)p * panel_acc);
         }
     }
 }
@@ -577,8 +608,8 @@ void cpu_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const wei
 void cpu_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
 {
     mat flat = {y.at, r.rows * r.k, 1, y.cols, y.cols};
-    run_experts(p, &(expert_call){
-                       .r = r, .a = w, .x = x, .y = flat, .x_share = r.k, .n_out = y.cols});
+    run_experts(p,
+                &(expert_call){.r = r, .a = w, .x = x, .y = flat, .x_share = r.k, .n_out = y.cols});
 }
 
 typedef struct join_job {

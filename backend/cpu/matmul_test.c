@@ -308,6 +308,48 @@ static mat plain_gate(mat g, mat u)
     return y;
 }
 
+/* Every instruction set quantises to the same bytes, what is no number to no number. */
+TEST(cpu_activations_are_quantised_alike)
+{
+    enum { N = 32 * 400 };
+    static const num_type types[] = {NUM_Q4_K, NUM_Q6_K, NUM_Q8_0, NUM_Q4_0};
+    static const float odd[] = {0,      -0.0f,    0x1p-149f, -0x1p-127f, 0x1p-100f, 0x1.8p-99f,
+                                3e38f,  -3.4e38f, INFINITY,  -INFINITY,  NAN,       -NAN,
+                                127.5f, -126.5f,  0.5f,      1.5f};
+    static xblock want[N / 32], got[N / 32];
+    static float x[N];
+    uint64_t rng = test_seed();
+    device *plain = test_device("portable", (cpu_options){0});
+    for (int i = 0; i < N; i++) {
+        int block = i / 32;
+        x[i] = (float)rng_normal(&rng);
+        if (block % 4 == 1) /* ties: the largest is 127 */
+            x[i] = i % 32 ? (float)((int)rng_below(&rng, 509) - 254) / 2 : 127;
+        if (block % 4 == 2 && rng_below(&rng, 8) == 0)
+            x[i] = odd[rng_below(&rng, sizeof odd / sizeof *odd)];
+        if (block % 4 == 3)
+            x[i] *= 0x1p-120f;
+    }
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t a = 0; a < sizeof every_isa / sizeof *every_isa; a++) {
+            device *d = test_device(every_isa[a], (cpu_options){0});
+            const pack_kind *kind = pack_kind_of(types[t]);
+            if (!d)
+                continue;
+            ((cpu_device *)plain->self)->k->quantise(want, x, N, kind);
+            ((cpu_device *)d->self)->k->quantise(got, x, N, kind);
+            for (int b = 0; b < N / 32; b++) {
+                bool none = isnan(want[b].d);
+                CHECK_MSG(
+                    !memcmp(got[b].q, want[b].q, sizeof want[b].q) &&
+                        (none ? isnan(got[b].d) != 0 : !memcmp(&got[b], &want[b], sizeof want[b])),
+                    "%s, block %d", d->name, b);
+            }
+            device_close(d);
+        }
+    device_close(plain);
+}
+
 TEST(cpu_glu_of_two_weights_and_of_halves)
 {
     uint64_t rng = test_seed();

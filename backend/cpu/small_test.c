@@ -154,8 +154,9 @@ TEST(cpu_functions_over_their_range)
         k->softmax(y, N, &top);
         CHECK(top == 0);
         for (int i = 0; i < N; i++) {
-            double e = exp(x[i]), ulp = e < 0x1p-126 ? 0x1p-149 : e * 0x1p-23;
-            CHECK_MSG(fabs(y[i] - e) <= 1.5 * ulp, "%s e^%.9g is %.9g", d->name, x[i], y[i]);
+            double e = x[i] < -87 ? 0 : exp(x[i]); /* no subnormal numbers */
+            CHECK_MSG(fabs(y[i] - e) <= 1.5 * e * 0x1p-23, "%s e^%.9g is %.9g", d->name, x[i],
+                      y[i]);
         }
         for (int i = 0; i < N; i++)
             x[i] = -20.0f + 40.0f * (float)i / (N - 1);

@@ -221,11 +221,12 @@ INLINE vf vf_load_f16(const uint16_t *p)
 /* ---- Functions --------------------------------------------------------------------------- */
 
 /* e^x. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a polynomial of degree 6 (error below 1e-8);
- * 2^n in two factors, so that results that are subnormal or infinite come out as such. */
+ * 2^n in two factors, so that infinite results come out as such. Below e^-87 the result is 0: a
+ * subnormal one would be of no use to a sum, and costs Intel's processors a hundred cycles. */
 INLINE vf vf_exp(vf x)
 {
     const float magic = 0x1.8p23f; /* adding it leaves round(x) in the low bits */
-    vf in = vf_max(vf_set(-104.0f), vf_min(vf_set(89.0f), x)); /* NaN passes: it is second */
+    vf in = vf_max(vf_set(-87.0f), vf_min(vf_set(89.0f), x)); /* NaN passes: it is second */
     vf t = vf_fma(in, vf_set(0x1.715476p0f), vf_set(magic));
     vf n = t - vf_set(magic);
     vf r = vf_fma(n, vf_set(-0x1.62e4p-1f), in);
@@ -238,7 +239,8 @@ INLINE vf vf_exp(vf x)
     p = vf_fma(p * r, r, r) + vf_set(1.0f);
     vi k = (vi)t - (vi)vf_set(magic);
     vi half = k >> 1;
-    return p * (vf)((half + 127) << 23) * (vf)((k - half + 127) << 23);
+    p = p * (vf)((half + 127) << 23) * (vf)((k - half + 127) << 23);
+    return vf_pick(x < vf_set(-87.0f), vf_set(0.0f), p);
 }
 
 /* gelu by tanh: 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3). */
