@@ -4,6 +4,7 @@
 #include "tests/dflash_file.h"
 #include "tests/kv_rig.h"
 #include "tests/test.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "model/dflash.h"
@@ -165,6 +166,48 @@ static void compare_block(drafting *d, const df_options *o, int32_t slots)
         if (o->conf)
             CHECK_NEAR(y[2 * BEST] + g->conf_bias, conf[i], 1e-4);
     }
+}
+
+/* The plain computation, with which everything here is compared, against transformers
+ * (tools/dflash_fixture.py): contexts below the window, as long as it, and beyond it. */
+TEST(dflash_computation_is_that_of_transformers)
+{
+    enum { SLOTS = DF_BLOCK - 1 };
+    static const int32_t contexts[] = {1, 5, 12, 13, 40};
+    static const int n = sizeof contexts / sizeof *contexts;
+    char *want;
+    size_t n_bytes;
+    err e = {0};
+    CHECK_OK(
+        file_read_all(test_path("tests/data/drafters/dflash.f32"), 1 << 20, &want, &n_bytes, &e),
+        e);
+    CHECK_EQ(n_bytes, (size_t)n * SLOTS * DF_VOCAB * 4);
+    float *embd = df_draw("target.embd", DF_EMBD, DF_VOCAB);
+    float *head = df_draw("target.head", DF_EMBD, DF_VOCAB);
+    for (int i = 0; i < n; i++) {
+        float *features = df_draw("features", 1, contexts[i] * DF_FEATURES * DF_EMBD);
+        const df_block b = {.features = features,
+                            .n_ctx = contexts[i],
+                            .embd = embd,
+                            .head = head,
+                            .embd_scale = 8,
+                            .softcap = 30,
+                            .token = 9,
+                            .slots = DF_BLOCK};
+        double logp[SLOTS * DF_VOCAB];
+        df_compute(&(df_options){.causal = DF_BY_KIND}, &b, logp, NULL);
+        for (int k = 0; k < SLOTS * DF_VOCAB; k++) {
+            float w;
+            memcpy(&w, want + ((size_t)i * SLOTS * DF_VOCAB + (size_t)k) * 4, 4);
+            CHECK_MSG(fabs(logp[k] - (double)w) < 1e-5,
+                      "%d rows, slot %d, token %d: %.7g, not %.7g", contexts[i], k / DF_VOCAB,
+                      k % DF_VOCAB, logp[k], (double)w);
+        }
+        mem_free(features);
+    }
+    mem_free(embd);
+    mem_free(head);
+    mem_free(want);
 }
 
 static const df_options variants[] = {

@@ -35,6 +35,11 @@ static float *draw_weights(const char *name, kind k, int32_t n_in, int32_t n_out
     return w;
 }
 
+float *df_draw(const char *name, int32_t n_in, int32_t n_out)
+{
+    return draw_weights(name, MATRIX, n_in, n_out);
+}
+
 static float *layer_weights(int32_t il, const char *name, kind k, int32_t n_in, int32_t n_out)
 {
     char full[64];
