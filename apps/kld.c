@@ -183,6 +183,11 @@ static void print_sparse(const char *what, const carat_sparse_layer *list, int32
         uint64_t all = 0, sum = 0;
         for (int b = 0; b < CARAT_SPARSE_BINS; b++)
             all += x->bin[b];
+        if (!all) {
+            printf("  %5d  %8.1f %%  no bound: blocks were left out by an estimate\n", x->layer,
+                   100 * density(x));
+            continue;
+        }
         printf("  %5d  %8.1f %%  %.1e %.1e %.1e              ", x->layer, 100 * density(x),
                x->dropped_p50, x->dropped_p99, x->dropped_max);
         for (int b = 0, j = 0; b < CARAT_SPARSE_BINS && j < 5; b++) {

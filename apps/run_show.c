@@ -227,9 +227,11 @@ void answer_print_speed(const carat_timings *t, const carat_session *s)
                  (double)t->n_accepted / (double)t->n_rounds);
     char sparse[128] = "";
     if (t->sparse)
-        snprintf(sparse, sizeof sparse,
-                 " | %s: %.0f %% of the tiles of keys read, p99 of the dropped mass below %.3f",
-                 t->sparse, t->n_tiles ? 100.0 * (double)t->n_tiles_kept / (double)t->n_tiles : 100,
+        snprintf(sparse, sizeof sparse, " | %s: %.0f %% of the tiles of keys read", t->sparse,
+                 t->n_tiles ? 100.0 * (double)t->n_tiles_kept / (double)t->n_tiles : 100);
+    size_t used = strlen(sparse);
+    if (t->sparse && t->dropped_p99 >= 0)
+        snprintf(sparse + used, sizeof sparse - used, ", p99 of the dropped mass below %.3f",
                  t->dropped_p99);
     term_note(
         "[prompt %lld tokens%s, %.1f/s | answer %lld tokens, %.1f/s%s%s | context %lld of %d | "
@@ -331,9 +333,10 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
         str_printf(&out, ",\"drafted\":%lld,\"accepted\":%lld,\"rounds\":%lld",
                    (long long)t->n_drafted, (long long)t->n_accepted, (long long)t->n_rounds);
     if (t->sparse)
-        str_printf(&out, ",\"sparse\":\"%s\",\"attention_density\":%.4f,\"dropped_p99\":%.4f",
-                   t->sparse, t->n_tiles ? (double)t->n_tiles_kept / (double)t->n_tiles : 1,
-                   t->dropped_p99);
+        str_printf(&out, ",\"sparse\":\"%s\",\"attention_density\":%.4f", t->sparse,
+                   t->n_tiles ? (double)t->n_tiles_kept / (double)t->n_tiles : 1);
+    if (t->sparse && t->dropped_p99 >= 0)
+        str_printf(&out, ",\"dropped_p99\":%.4f", t->dropped_p99);
     str_puts(&out, "}}");
     status st = out.bad || !print_json_line(a, out.at, out.n)
                     ? err_memory(e, "the answer as JSON", out.n)

@@ -7,8 +7,9 @@
 #include "carat.h"
 
 #define OPT_SPARSE(T)                                                                              \
-    OPT_STR(T, sparse, "sparse", 0, "WHAT",                                                        \
-            "attention may leave keys out, which changes answers: off or skip:SCALE; "             \
-            "docs/sparse.md (default: off)")
+    OPT_STR(                                                                                       \
+        T, sparse, "sparse", 0, "WHAT",                                                            \
+        "attention may leave keys out, which changes answers: off, skip:SCALE or flash:ALPHA; "    \
+        "docs/sparse.md (default: off)")
 
 #endif

@@ -9,13 +9,36 @@ double sparse_bin_end(int32_t i)
 void sparse_count(sparse_tally *t, double certificate, uint64_t n_tiles, uint64_t n_kept)
 {
     int32_t i = 0;
+    t->n_tiles += n_tiles;
+    t->n_kept += n_kept;
+    if (certificate < 0)
+        return;
     if (certificate >= sparse_bin_end(0)) {
         i = (int32_t)floor((log10(certificate) + SPARSE_DECADES) * SPARSE_STEPS) + 1;
         i = i < SPARSE_BINS ? i : SPARSE_BINS - 1;
     }
     t->bin[i]++;
-    t->n_tiles += n_tiles;
-    t->n_kept += n_kept;
+}
+
+int32_t sparse_queries(const step *st, const rowset *rs, const kv_view *kv, sparse_query *list,
+                       int32_t *of_row)
+{
+    const int32_t *index = rows_keys(rs, kv)->index;
+    int32_t n = 0;
+    for (int32_t r = 0; r < rs->n; r++)
+        of_row[r] = -1;
+    for (int32_t r = 0; r + SPARSE_TILE <= rs->n; r++) {
+        const sparse_rule *rule = sparse_rule_of(st, rs, kv, r);
+        int32_t last = r + SPARSE_TILE - 1;
+        if (!rule || rule->alpha <= 0 || rs->seen || index[r] % SPARSE_TILE ||
+            rs->seq[last] != rs->seq[r] || index[last] >= sparse_fixed(rule->n_prompt))
+            continue;
+        for (int32_t i = r; i <= last; i++)
+            of_row[i] = n;
+        list[n++] = (sparse_query){r, index[r] / SPARSE_TILE};
+        r = last;
+    }
+    return n;
 }
 
 void sparse_add(sparse_tally *t, const sparse_tally *more)

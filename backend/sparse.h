@@ -12,6 +12,20 @@
  *     delta  *= e^(m_old - m_new)       m moved
  *     dropped share <= delta / (l + delta)      l the sum of e^(s - m) over the kept keys
  *
+ * Block selection (FlashPrefill, arXiv 2603.06199), in prompts alone. A query block is the rows
+ * whose keys have the numbers of a tile. For query head h, query block m and a tile n before it,
+ * with M_n the mean of the tile's keys as attention meets them:
+ *
+ *     t[j, n] = scale q_j . M_n               j: the rows of the query block
+ *     w[n]    = sum_j e^(t[j, n] - X)         X: the largest t of all n
+ *     n is kept if w[n] >= alpha max w, if n < SPARSE_SINK, or if n > m - SPARSE_NEAR
+ *
+ * Tile m is scored by its last row alone, for the rows before do not see all of it. The query
+ * heads of a KV head keep what one of them keeps. The last SPARSE_LAST query blocks of the whole
+ * prompt keep everything, and so does a query block that is not whole in its pass. Means are made
+ * anew in each pass: that costs one product of 2 * rows * group as many, and leaves nothing in the
+ * store that shared pages, snapshots and rewinding would have to follow.
+ *
  * Stores with a window drop nothing: they are a few tiles long.
  */
 #ifndef BACKEND_SPARSE_H
@@ -21,7 +35,7 @@
 
 #include <math.h>
 
-enum { SPARSE_TILE = 128 };
+enum { SPARSE_TILE = 128, SPARSE_SINK = 2, SPARSE_NEAR = 4, SPARSE_LAST = 2 };
 
 /* Certificates by size: bin 0 has those below 10^-SPARSE_DECADES, bin i those below
  * 10^(i / SPARSE_STEPS - SPARSE_DECADES). */
@@ -33,6 +47,7 @@ typedef struct sparse_tally {
     uint64_t bin[SPARSE_BINS];
 } sparse_tally;
 
+/* certificate below 0: none. */
 void sparse_count(sparse_tally *t, double certificate, uint64_t n_tiles, uint64_t n_kept);
 void sparse_add(sparse_tally *t, const sparse_tally *more);
 /* The least bound that the share q of all pairs stays below; 0 of an empty tally. */
@@ -45,7 +60,33 @@ static inline const sparse_rule *sparse_rule_of(const step *st, const rowset *rs
                                                 int32_t r)
 {
     const sparse_rule *rule = st->sparse && !kv->window ? &st->sparse[rs->seq[r]] : NULL;
-    return rule && rule->skip > 0 ? rule : NULL;
+    return rule && (rule->skip > 0 || rule->alpha > 0) ? rule : NULL;
+}
+
+/* A query block that selects: rows r0 .. r0 + SPARSE_TILE - 1 of the pass. */
+typedef struct sparse_query {
+    int32_t r0, block;
+} sparse_query;
+
+/* The query blocks of the pass that select, at most one per SPARSE_TILE rows, in the order of their
+ * rows. of_row: [rows] the number of the row's query block; -1: the row keeps everything. */
+int32_t sparse_queries(const step *st, const rowset *rs, const kv_view *kv, sparse_query *list,
+                       int32_t *of_row);
+/* The number of such a prompt's first tokens whose keys no longer prompt computes otherwise: those
+ * before the last SPARSE_LAST query blocks. */
+static inline int64_t sparse_fixed(int64_t n_prompt)
+{
+    int64_t n = (n_prompt + SPARSE_TILE - 1) / SPARSE_TILE - SPARSE_LAST;
+    return n > 0 ? n * SPARSE_TILE : 0;
+}
+static inline bool sparse_forced(int32_t m, int32_t n)
+{
+    return n < SPARSE_SINK || n > m - SPARSE_NEAR;
+}
+/* Words of a set of tiles of n_keys keys. */
+static inline int32_t sparse_words(int64_t n_keys)
+{
+    return (int32_t)((n_keys / SPARSE_TILE + 32) / 32);
 }
 
 /* ln(limit) of a row that sees n_keys keys; -inf without a rule. */

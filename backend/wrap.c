@@ -185,7 +185,7 @@ static void mirror_rules(wrapper *w, const kv_view *kv)
         return;
     for (int32_t i = 0; i < st->n_seqs; i++) {
         w->host_sparse[i] = st->sparse[i];
-        w->host_sparse[i].tile = tile;
+        w->host_sparse[i].tile = st->sparse[i].skip > 0 ? tile : 0;
     }
     st->sparse = st->prompt && tile ? w->host_sparse : NULL;
 }

@@ -281,6 +281,8 @@ static status job_make(carat_batch *b, const carat_job *from, job **out, err *e)
         return st;
     if (!j->embedding && (st = sparse_parse(&j->sparse, b->m, j->opt.sparse, &b->shape.sparse, e)))
         return st;
+    if ((st = sparse_fits(j->sparse, &b->shape, e)))
+        return st;
     j->opt.sparse = NULL; /* the caller's */
     j->ids = mem_alloc((size_t)from->n * sizeof *j->ids);
     if (!j->ids)

@@ -133,7 +133,7 @@ static void plan_answers(carat_batch *b, pass_rows *n, int32_t n_prompts, int32_
 static pass_part prompt_part(slot *s, int32_t left)
 {
     int64_t at = s->t.kv.n_past, rest = timeline_pass_end(&s->t, s->job->n) - at;
-    int32_t rows = rest < left ? (int32_t)rest : left;
+    int32_t rows = sparse_rows(s->t.sparse, at, rest, left);
     bool last = at + rows == s->job->n;
     return (pass_part){.t = &s->t,
                        .rows = {.token = s->job->ids + at,
@@ -158,6 +158,8 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
             continue;
         if (!n->prompts)
             b->turn = (i + 1) % b->n_slots;
+        if (s->t.sparse.alpha > 0 && !n->prompts && left < SPARSE_TILE)
+            left = b->layout.rows_max - n->answers; /* else it would wait for ever */
         int32_t rows = left < s->most ? left : s->most;
         int32_t whole = hidden ? 0 : whole_rows(s);
         if (whole > left && n->prompts) /* it is the first one in the next pass */
@@ -167,6 +169,8 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
         pass_part part = s->job->x ? embedding_part(s->job->x, &s->t, rows, hidden)
                          : hidden  ? score_part(&s->t, s->job->ids, s->job->n, rows)
                                    : prompt_part(s, rows);
+        if (!part.rows.n) /* no room for a query block of block selection */
+            continue;
         left -= part.rows.n;
         add_part(b, n, i, part);
     }

@@ -568,7 +568,7 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
         goto out;
     sparse_choice sparse;
     if ((st = sparse_parse(&sparse, s->m, g->opt.sparse, &s->shape.sparse, e)) ||
-        (st = timeline_use(&s->t, sparse, e)))
+        (st = sparse_fits(sparse, &s->shape, e)) || (st = timeline_use(&s->t, sparse, e)))
         goto out;
     timeline_forget_tally(&s->t);
     if (g->opt.n_prompt_logprobs > 0)

@@ -103,6 +103,9 @@ typedef struct timeline {
                                 for tokens that are being checked */
     sparse_choice sparse;    /* how the tokens in kv were computed, and the next ones are */
     sparse_tally *tally;     /* [n_layer]; NULL: nothing was ever left out */
+    int64_t n_prompt;        /* tokens of the prompt under way */
+    int64_t n_fixed;         /* block selection: a longer prompt may go on from here (sparse_fixed),
+                                or from a multiple of SPARSE_TILE before */
     const char *reuse;       /* as carat_session_reuse; static storage */
     int64_t n_dropped;       /* cached tokens that the last prompt dropped */
     checkpoint_store *store; /* borrowed; NULL: none */
@@ -226,6 +229,8 @@ int64_t timeline_usable(const timeline *t, sparse_choice c, const int32_t *ids, 
 /* Keeps, or restores, the longest usable prefix: afterwards kv.n_past < n, and id[0..kv.n_past)
  * equals ids. */
 void timeline_prepare(timeline *t, const int32_t *ids, int64_t n);
+/* The tokens up to n are, or will be, a prompt; timeline_prepare says so itself. */
+void timeline_prompt(timeline *t, int64_t n);
 bool timeline_rewind(timeline *t,
                      int64_t n); /* false, and unchanged, if rings have lost what it needs */
 void timeline_reset(timeline *t);

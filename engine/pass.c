@@ -115,6 +115,10 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
         part[i].row0 = w->batch.st.all.n;
         part[i].out0 = w->batch.st.out.n;
         part[i].rows.sparse = (sparse_rule){.skip = t->sparse.skip, .tally = t->tally};
+        if (part[i].prompt) {
+            part[i].rows.sparse.alpha = t->sparse.alpha;
+            part[i].rows.sparse.n_prompt = (int32_t)t->n_prompt;
+        }
         if (!(st = kv_reserve(&t->kv, part[i].rows.n, e)))
             st = kv_batch_add_rows(&w->batch, &t->kv, &part[i].rows, e);
     }

@@ -110,6 +110,8 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     if ((st = paging_options(opt, shape, e)))
         return st;
     shape->chunk = opt->chunk ? opt->chunk : m->dev->chunk_rows;
+    if (shape->sparse.alpha > 0 && shape->chunk < SPARSE_TILE)
+        shape->chunk = SPARSE_TILE; /* whole query blocks */
     int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->core.n_ctx_train;
     if (shape->kv_resident >= n_ctx_max)
         shape->kv_resident = 0;
@@ -133,6 +135,8 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     shape->kv_resident = chosen ? -1 : shape->kv_resident;
     if (shape->chunk > shape->n_ctx)
         shape->chunk = shape->n_ctx;
+    if ((st = sparse_fits(shape->sparse, shape, e)))
+        return st;
     return paging_shape(m, shape, e);
 }
 

@@ -18,7 +18,9 @@ status session_prefill(carat_session *s, const prefill *p, err *e)
     while (s->t.kv.n_past < end) {
         int64_t at = s->t.kv.n_past;
         int64_t left = timeline_pass_end(&s->t, end) - at;
-        int32_t take = left < rows ? (int32_t)left : rows;
+        int32_t take = sparse_rows(s->t.sparse, at, left, rows);
+        if (!take) /* such rows keep every block */
+            take = left < rows ? (int32_t)left : rows;
         kv_want want = p->all ? KV_WANT_ALL : at + take == end ? KV_WANT_LAST : KV_WANT_NONE;
         if (session_take_cancel(s))
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
@@ -102,6 +104,9 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
     if (n > s->shape.n_ctx - cached)
         return err_set(e, E_LIMIT, "%lld tokens after %lld: the context holds %d", (long long)n,
                        (long long)cached, s->shape.n_ctx);
+    if (!cached)
+        timeline_prompt(&s->t, n);
+    s->t.n_prompt = cached + n;
     /* One token at a time is a caller's own token loop. */
     const prefill p = {.ids = ids, .n = n, .answer = n == 1, .all = all_logits, .logits = logits};
     return eval_new(s, p, e);

@@ -46,11 +46,13 @@ void report_decoded(report *r)
 void report_sparse(report *r, const timeline *t)
 {
     r->t.sparse = sparse_name(t->sparse);
+    r->t.dropped_p99 = t->sparse.alpha > 0 ? -1 : 0; /* block selection has no certificate */
     for (int32_t il = 0; r->t.sparse && t->tally && il < t->m->core.n_layer; il++) {
         double p99 = sparse_quantile(&t->tally[il], 0.99);
         r->t.n_tiles += t->tally[il].n_tiles;
         r->t.n_tiles_kept += t->tally[il].n_kept;
-        r->t.dropped_p99 = p99 > r->t.dropped_p99 ? p99 : r->t.dropped_p99;
+        if (t->sparse.alpha <= 0)
+            r->t.dropped_p99 = p99 > r->t.dropped_p99 ? p99 : r->t.dropped_p99;
     }
 }
 

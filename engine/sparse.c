@@ -34,6 +34,17 @@ static status check_support(const carat_model *m, const char *text, err *e)
     return OK;
 }
 
+static status check_blocks(const carat_model *m, const char *text, err *e)
+{
+    for (int32_t i = 0; i < m->n_sides; i++)
+        if (model_device(m, i)->sparse_tile)
+            return err_set(e, E_UNSUPPORTED,
+                           "sparse attention '%s': block selection has kernels for CPUs alone, and "
+                           "this model is on %s",
+                           text, model_device(m, i)->name);
+    return check_support(m, text, e);
+}
+
 /* A number that follows `word:` and is all of the rest. */
 static bool number_after(const char *text, const char *word, double *x)
 {
@@ -52,8 +63,18 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
     *c = text ? (sparse_choice){0} : *otherwise;
     if (!text || !strcmp(text, "off"))
         return OK;
+    if (number_after(text, "flash", &x)) {
+        if (!(x > 0 && x <= 1))
+            return err_set(e, E_ARG,
+                           "sparse attention '%s': the threshold is above 0 and at most 1 (off "
+                           "keeps every block)",
+                           text);
+        c->alpha = (float)x;
+        return check_blocks(m, text, e);
+    }
     if (!number_after(text, "skip", &x))
-        return err_set(e, E_ARG, "sparse attention '%s': expected off or skip:SCALE", text);
+        return err_set(e, E_ARG, "sparse attention '%s': expected off, skip:SCALE or flash:ALPHA",
+                       text);
     if (!(x >= 0 && x <= 1e6))
         return err_set(e, E_ARG, "sparse attention '%s': the scale is 0 (drop nothing) to 1000000",
                        text);
@@ -63,22 +84,59 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
 
 uint64_t sparse_key(sparse_choice c)
 {
-    uint32_t bits;
-    memcpy(&bits, &c.skip, sizeof bits);
-    return bits;
+    uint32_t skip, alpha;
+    memcpy(&skip, &c.skip, sizeof skip);
+    memcpy(&alpha, &c.alpha, sizeof alpha);
+    return skip | (uint64_t)alpha << 32;
 }
 
 sparse_choice sparse_of_key(uint64_t key)
 {
     sparse_choice c;
-    uint32_t bits = (uint32_t)key;
-    memcpy(&c.skip, &bits, sizeof bits);
+    uint32_t skip = (uint32_t)key, alpha = (uint32_t)(key >> 32);
+    memcpy(&c.skip, &skip, sizeof skip);
+    memcpy(&c.alpha, &alpha, sizeof alpha);
     return c;
 }
 
 const char *sparse_name(sparse_choice c)
 {
-    return c.skip > 0 ? "skip" : NULL;
+    return c.alpha > 0 ? "flash" : c.skip > 0 ? "skip" : NULL;
+}
+
+int32_t sparse_rows(sparse_choice c, int64_t at, int64_t left, int32_t rows)
+{
+    if (left <= rows)
+        return (int32_t)left;
+    if (c.alpha <= 0)
+        return rows;
+    int64_t n = (at + rows) / SPARSE_TILE * SPARSE_TILE - at;
+    return n > 0 ? (int32_t)n : 0;
+}
+
+status sparse_fits(sparse_choice c, const session_shape *s, err *e)
+{
+    if (c.alpha <= 0)
+        return OK;
+    if (s->chunk < SPARSE_TILE && s->chunk < s->n_ctx)
+        return err_set(e, E_ARG,
+                       "sparse attention by blocks in passes of %d tokens: it needs passes of at "
+                       "least %d (--chunk)",
+                       s->chunk, SPARSE_TILE);
+    if (s->kv_resident)
+        return err_set(e, E_ARG,
+                       "sparse attention by blocks needs all keys on the device, and this session "
+                       "keeps some of them elsewhere (--kv-resident)");
+    return OK;
+}
+
+/* -1: no pair has a certificate. */
+static double quantile(const sparse_tally *t, double q)
+{
+    for (int32_t i = 0; i < SPARSE_BINS; i++)
+        if (t->bin[i])
+            return sparse_quantile(t, q);
+    return -1;
 }
 
 int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *list, int32_t cap, bool clear)
@@ -93,9 +151,9 @@ int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *list, int32_t
             *x = (carat_sparse_layer){.layer = il,
                                       .n_tiles = t->n_tiles,
                                       .n_kept = t->n_kept,
-                                      .dropped_p50 = sparse_quantile(t, 0.5),
-                                      .dropped_p99 = sparse_quantile(t, 0.99),
-                                      .dropped_max = sparse_quantile(t, 1)};
+                                      .dropped_p50 = quantile(t, 0.5),
+                                      .dropped_p99 = quantile(t, 0.99),
+                                      .dropped_max = quantile(t, 1)};
             for (int32_t i = 0; i < SPARSE_BINS; i++) {
                 int32_t decade = (i + SPARSE_STEPS - 1) / SPARSE_STEPS;
                 x->bin[decade] += t->bin[i];

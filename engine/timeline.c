@@ -136,6 +136,7 @@ bool timeline_rewind(timeline *t, int64_t n)
 
 void timeline_reset(timeline *t)
 {
+    t->n_prompt = t->n_fixed = 0;
     drop_pending(t);
     lock_states(t);
     kv_reset(&t->kv);
@@ -329,11 +330,17 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
     return OK;
 }
 
+/* Does another prompt that begins with the first n tokens compute the same keys for them? */
+static bool is_fixed(const timeline *t, int64_t n)
+{
+    return t->sparse.alpha <= 0 || (n % SPARSE_TILE == 0 && n <= t->n_fixed);
+}
+
 /* to_disk: it may become a file. */
 static void save_here(timeline *t, bool to_disk)
 {
     int64_t n = t->kv.n_past;
-    if (!t->store || n < SAVE_LEAST || !kv_can_save(&t->kv, n, 0) ||
+    if (!t->store || n < SAVE_LEAST || !is_fixed(t, n) || !kv_can_save(&t->kv, n, 0) ||
         checkpoints_have(t->store, sparse_key(t->sparse), t->id, n))
         return;
     kv_snapshot *k = reserve_snapshot(t, t->id, n, &t->known, &t->draft_known);
@@ -353,7 +360,7 @@ void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above)
     int64_t same = 0;
     while (same < t->kv.n_past && same < n && t->id[same] == ids[same])
         same++;
-    if (!t->store || same < SAVE_LEAST || same < above + RESTORE_GAIN ||
+    if (!t->store || same < SAVE_LEAST || !is_fixed(t, same) || same < above + RESTORE_GAIN ||
         !kv_can_save(&t->kv, same, 0) ||
         checkpoints_have(t->store, sparse_key(t->sparse), ids, same))
         return;
@@ -484,7 +491,7 @@ int64_t timeline_pass_end(const timeline *t, int64_t end)
 void timeline_stop_at(timeline *t, int64_t n)
 {
     if (is_recurrent(t) && t->store && n >= SAVE_LEAST && n >= t->kv.n_past &&
-        t->n_stops < STOPS_MAX && !is_stop(t, n))
+        t->n_stops < STOPS_MAX && is_fixed(t, n) && !is_stop(t, n))
         t->stop[t->n_stops++] = n;
 }
 
@@ -509,6 +516,10 @@ static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
     int64_t cut[CUTS_MAX];
     known_rows base = t->known, draft_base = t->draft_known;
     int32_t n_cuts = checkpoints_cuts(t->store, ids, n, cut);
+    if (t->sparse.alpha > 0) {
+        cut[0] = t->n_fixed;
+        n_cuts = t->n_fixed >= SAVE_LEAST;
+    }
     if (is_recurrent(t)) {
         plan_stops(t, cut, n_cuts);
         return;
@@ -543,7 +554,19 @@ static int64_t common_prefix(const timeline *t, const int32_t *ids, int64_t n)
     /* A prompt that needs no page to leave is exact: it reuses exact tokens alone. */
     if (kv_pager_lossy(&t->kv) && paging_most(t, n) == n && same > t->kv.pager->n_exact)
         same = t->kv.pager->n_exact;
+    if (t->sparse.alpha > 0)
+        same = (same < t->n_fixed ? same : t->n_fixed) / SPARSE_TILE * SPARSE_TILE;
     return same;
+}
+
+/* How much of k a prompt can go on from that has its first `use` tokens. */
+static int64_t fixed_use(const timeline *t, const kv_snapshot *k, int64_t use)
+{
+    int64_t whole = use / SPARSE_TILE * SPARSE_TILE;
+    if (t->sparse.alpha <= 0 || whole == use)
+        return use;
+    use = kv_snapshot_usable(k, whole);
+    return use % SPARSE_TILE ? 0 : use;
 }
 
 int64_t timeline_usable(const timeline *t, sparse_choice c, const int32_t *ids, int64_t n)
@@ -579,6 +602,7 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
     drop_pending(t);
     memcpy(t->id, k->ids, (size_t)k->n * sizeof *t->id);
     t->sparse = sparse_of_key(k->lossy);
+    t->n_fixed = 0;
     t->saved_at = 0;
     know_segment(&t->known, NULL, 0);
     know_segment(&t->draft_known, NULL, 0);
@@ -600,6 +624,7 @@ static bool restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
         return false;
     const kv_cache *c = draft_cache(t);
     t->saved_at = k->n;
+    t->n_fixed = k->n; /* is_fixed, else it would not have been saved */
     know_segment(&t->known, k->linear, k->n);
     if (k->draft && c && c->n_past == k->n)
         know_segment(&t->draft_known, k->draft->linear, k->n);
@@ -686,6 +711,12 @@ static void align_live(timeline *t, int64_t same)
     }
 }
 
+void timeline_prompt(timeline *t, int64_t n)
+{
+    t->n_prompt = n;
+    t->n_fixed = sparse_fixed(n);
+}
+
 void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
 {
     int64_t cached = t->kv.n_past, same = common_prefix(t, ids, n), use = 0;
@@ -694,6 +725,10 @@ void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
     if (t->store)
         k = checkpoints_find(t->store, sparse_key(t->sparse), ids, n,
                              live ? live + RESTORE_GAIN : 0, &use);
+    if (k && (use = fixed_use(t, k, use)) <= live) {
+        kv_snapshot_drop(k);
+        k = NULL;
+    }
     save_what_goes(t, k ? 0 : live);
     if (!k || !restore_checkpoint(t, k, use))
         align_live(t, same);
@@ -701,6 +736,7 @@ void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
     int64_t n_kept = t->kv.n_past < same ? t->kv.n_past : same;
     t->n_dropped = cached - n_kept;
     paging_pin(t, ids, n);
+    timeline_prompt(t, n);
     if (t->store)
         plan_pending(t, ids, n);
     make_room_ahead(t, n);

@@ -340,8 +340,12 @@ typedef struct carat_session_options {
     /* Attention of layers without a window may leave keys out, which is faster and changes answers.
      * NULL or "off": it does not. "skip:SCALE": of every tile of 128 keys whose largest score lies
      * under the row's largest so far by more than ln(n / SCALE), n the keys that the row sees,
-     * values are not read. On a CPU only. Keys and values computed so are reused by prompts of the
-     * same setting alone. */
+     * values are not read. "flash:ALPHA": 128 rows of a prompt read of the tiles of 128 keys those
+     * whose estimated share is at least ALPHA of the largest, the first two, the last four; the
+     * last two blocks of rows read all, and so do answers. GPUs: skip alone, in
+     * prompts, of compute capability 9.0. Keys and values computed so are reused by prompts of the
+     * same setting alone.
+     */
     const char *sparse;
 } carat_session_options;
 
@@ -397,7 +401,8 @@ enum { CARAT_SPARSE_BINS = 9 };
 typedef struct carat_sparse_layer {
     int32_t layer;
     uint64_t n_tiles, n_kept; /* tiles of 128 keys that the pairs see, and those that they read */
-    double dropped_p50, dropped_p99, dropped_max; /* quantiles of the certificates, rounded up */
+    double dropped_p50, dropped_p99, dropped_max; /* quantiles of the certificates, rounded up; -1:
+                                                     block selection, which has none */
     /* Pairs by certificate: below 1e-8, below 1e-7, ... below 0.1, all others. */
     uint64_t bin[CARAT_SPARSE_BINS];
 } carat_sparse_layer;
@@ -747,12 +752,12 @@ typedef struct carat_timings {
     int64_t n_rounds;              /* passes that checked drafts */
     int64_t n_drafted, n_accepted; /* tokens drafted in them, and those that the answer has */
     const char *drafter;           /* its method, static storage; NULL: none */
-    const char *sparse;            /* "skip": attention left keys out; static storage; NULL: none */
-    const char *lossy; /* "scored", ..: tokens were computed while pages of keys were away, which
-                          this policy had chosen (kv_resident); static storage; NULL: none */
-    int64_t n_exact;   /* with lossy: tokens of the context before the first of them */
+    const char *sparse; /* "skip", "flash": attention left keys out; static storage; NULL: none */
+    const char *lossy;  /* "scored", ..: tokens were computed while pages of keys were away, which
+                           this policy had chosen (kv_resident); static storage; NULL: none */
+    int64_t n_exact;    /* with lossy: tokens of the context before the first of them */
     uint64_t n_tiles, n_tiles_kept; /* as carat_sparse_layer, of all layers */
-    double dropped_p99;             /* of the layer that left out most */
+    double dropped_p99;             /* of the layer that left out most; -1: no certificate */
     double prefill_ms, decode_ms;
     double load_ms;      /* of opening the model */
     uint64_t peak_bytes; /* the highest resident memory of the process so far */

@@ -197,7 +197,7 @@ status kv_batch_add_rows(kv_batch *b, kv_cache *c, const kv_rows *rows, err *e)
            (size_t)st->n_kv * sizeof *c->base);
     add_recur(b, c, rows, row0);
     b->sparse[st->n_seqs] = rows->sparse;
-    if (rows->sparse.skip > 0)
+    if (rows->sparse.skip > 0 || rows->sparse.alpha > 0)
         st->sparse = b->sparse;
     st->n_seqs++;
     b->has_tree = tree;

@@ -252,7 +252,8 @@ usage answer_usage(const answer *a)
         u.sparse = t->sparse ? t->sparse : u.sparse;
         u.tiles += t->n_tiles;
         u.tiles_kept += t->n_tiles_kept;
-        u.dropped_p99 = t->dropped_p99 > u.dropped_p99 ? t->dropped_p99 : u.dropped_p99;
+        if (t->dropped_p99 < 0 || t->dropped_p99 > u.dropped_p99)
+            u.dropped_p99 = t->dropped_p99;
         if (t->lossy && (!u.lossy || t->n_exact < u.exact))
             u.exact = t->n_exact;
         u.lossy = t->lossy ? t->lossy : u.lossy;
@@ -270,7 +271,8 @@ static void put_sparse(const usage *u, str *o)
     json_open(o, "sparse_attention", '{');
     json_text(o, "mode", u->sparse);
     json_number(o, "density", u->tiles ? (double)u->tiles_kept / (double)u->tiles : 1);
-    json_number(o, "dropped_p99", u->dropped_p99);
+    if (u->dropped_p99 >= 0) /* block selection has no certificate */
+        json_number(o, "dropped_p99", u->dropped_p99);
     json_close(o, '}');
 }
 

@@ -78,10 +78,11 @@ typedef struct attention {
     int32_t n_waves, run_blocks;
     /* Rows that drop blocks (sparse.h). NULL: no row does. */
     sparse_account *account; /* [rows, heads] */
-    sparse_walk *walk;       /* thread-local: [tile_rows * group]; of split decode, without a
-                                thread: [n_tiles * n_head_kv, tile_rows * group] */
-    float *part_scores;      /* split decode: [n_tiles * n_head_kv, wave_blocks, tile_rows * group,
-                                KEY_BLOCK] */
+    cpu_selection select;
+    sparse_walk *walk;  /* thread-local: [tile_rows * group]; of split decode, without a
+                           thread: [n_tiles * n_head_kv, tile_rows * group] */
+    float *part_scores; /* split decode: [n_tiles * n_head_kv, wave_blocks, tile_rows * group,
+                           KEY_BLOCK] */
 } attention;
 
 /* Rows r0 .. r0 + n of tile: consecutive rows of one sequence. Tiles are cut where the sequence
@@ -584,12 +585,34 @@ static void begin_walk(const attention *a, row_tile t, int32_t iq, sparse_walk *
 
 /* Does query iq of the tile drop the block at b0, whose largest score is top? A block of which it
  * sees nothing is dropped and not counted. */
-static bool drops_block(const attention *a, row_tile t, int32_t iq, sparse_walk *w, int64_t b0,
-                        float top)
+static bool drops_block(const attention *a, row_tile t, int32_t head, int32_t iq, sparse_walk *w,
+                        int64_t b0, float top)
 {
-    key_range s = row_range(a->p->rows, a->kv, t.r0 + iq / a->group);
+    int32_t r = t.r0 + iq / a->group;
+    key_range s = row_range(a->p->rows, a->kv, r);
     int64_t lo, hi;
-    return !block_span(s.lo, s.hi, b0, &lo, &hi) || sparse_drops(w, top, hi - lo);
+    if (!block_span(s.lo, s.hi, b0, &lo, &hi))
+        return true;
+    if (!cpu_selected(&a->select, r, head, b0 / KEY_BLOCK)) {
+        w->n_tiles++;
+        return true;
+    }
+    return sparse_drops(w, top, hi - lo);
+}
+
+/* Does no row of the tile keep the block at b0? Then it is counted here. */
+static bool nobody_selects(const attention *a, row_tile t, int32_t head, sparse_walk *walk,
+                           int64_t b0)
+{
+    int64_t lo, hi;
+    for (int32_t r = t.r0; r < t.r0 + t.n; r++)
+        if (cpu_selected(&a->select, r, head, b0 / KEY_BLOCK))
+            return false;
+    for (int32_t iq = 0; iq < t.n * a->group; iq++) {
+        key_range s = row_range(a->p->rows, a->kv, t.r0 + iq / a->group);
+        walk[iq].n_tiles += block_span(s.lo, s.hi, b0, &lo, &hi);
+    }
+    return true;
 }
 
 static void end_walk(const attention *a, row_tile t, int32_t head, int32_t iq, const sparse_walk *w,
@@ -661,7 +684,7 @@ static void attend_kept(const attention *a, block_work *w, sparse_walk *walk, in
     score_block(a, w, lo, hi, b0);
     for (int32_t iq = 0; iq < w->n_q; iq++) {
         float top = block_top(w->scores + (size_t)iq * KEY_BLOCK);
-        w->sum[iq] = drops_block(a, w->t, iq, &walk[iq], b0, top) ? DROPPED : 0;
+        w->sum[iq] = drops_block(a, w->t, w->head, iq, &walk[iq], b0, top) ? DROPPED : 0;
     }
     finish_block(a, w, lo, hi);
 }
@@ -689,6 +712,8 @@ static void attend_tile(void *arg, int32_t chunk, int32_t thread)
     for (int64_t b0 = lo / KEY_BLOCK * KEY_BLOCK; b0 < hi; b0 += KEY_BLOCK) {
         block_span(lo, hi, b0, &b_lo, &b_hi);
         w.goes_on = b_hi < hi;
+        if (walk && nobody_selects(a, t, head, walk, b0))
+            continue;
         if (walk)
             attend_kept(a, &w, walk, b_lo, b_hi, b0);
         else
@@ -774,7 +799,7 @@ static void drop_split(const attention *a, int32_t th, int32_t iq)
          b++, b0 += KEY_BLOCK) {
         size_t part = (size_t)th * (size_t)a->wave_blocks + (size_t)b;
         float *state = a->part_state + part * 2 * cap + iq;
-        state[cap] = drops_block(a, t, iq, walk, b0, state[0]) ? DROPPED : 0;
+        state[cap] = drops_block(a, t, th % a->kv->n_head_kv, iq, walk, b0, state[0]) ? DROPPED : 0;
     }
 }
 
@@ -914,6 +939,7 @@ static void take_temporaries(attention *a, bool split, int32_t n_threads)
     a->account = cpu_sparse_accounts(p, a->q, kv);
     if (!kv->window)
         a->walk = pass_temp(p, (split ? th : nt) * cap * sizeof *a->walk);
+    cpu_selection_take(p, a->q, kv, n_threads, &a->select);
     if (split) {
         a->wave_blocks = (int32_t)(WAVE_PARTS / th) / RUN_BLOCKS * RUN_BLOCKS;
         if (a->wave_blocks < WAVE_BLOCKS_MIN)
@@ -947,6 +973,8 @@ void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         return;
     if (turns_queries(kv))
         pool_run(c->pool, q.rows, turn_row, &a);
+    if (a.account)
+        cpu_select(p, a.turned, kv, scale, &a.select);
     if (split)
         attend_waves(&a, c->pool);
     else

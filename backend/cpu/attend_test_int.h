@@ -102,6 +102,7 @@ __attribute__((unused)) static bool fixture_open(attend_fixture *f, const char *
                         .head_dim = s.dim,
                         .window = s.window,
                         .n_slots = s.n_slots,
+                        .n_keys = s.n_slots,
                         .k_row_bytes = k_row,
                         .v_row_bytes = s.single ? 0 : v_row,
                         .k_rot = s.k_rot,

@@ -427,6 +427,8 @@ typedef struct ref_attention {
     float *stored;                 /* [n_threads, head_dim] */
     double (*back)[NUM_ROT_GROUP]; /* Rot^-1, a column after the other, times sqrt(NUM_ROT_GROUP) */
     sparse_account *account;       /* [rows, heads]; NULL: nothing is left out */
+    cpu_selection select;
+    double *mean; /* [tiles, head_dim]: of one KV head */
 } ref_attention;
 
 /* By definition; the sign of an entry of H is the parity of i & j. */
@@ -530,6 +532,10 @@ static void attend_head(void *arg, int32_t chunk, int32_t thread)
         double tile_top = -INFINITY;
         end = (from / tile + 1) * tile;
         end = end < s.hi ? end : s.hi;
+        if (rule && !cpu_selected(&a->select, r, x.g, from / SPARSE_TILE)) {
+            walk.n_tiles++;
+            continue;
+        }
         for (int64_t t = from; rule && t < end; t++)
             tile_top = larger(tile_top, score_key(a, &x, t, thread));
         if (rule && sparse_drops(&walk, (float)tile_top, end - from))
@@ -553,6 +559,69 @@ static void attend_head(void *arg, int32_t chunk, int32_t thread)
             (sparse_account){sparse_certificate(&walk, (float)total), walk.n_tiles, walk.n_kept};
 }
 
+/* The mean of the two pages of each tile, in bf16 as pages.c keeps it, times q. */
+static double score_tile(const ref_attention *a, const ref_pair *x, int32_t n)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < a->kv->head_dim; i++)
+        sum += a->mean[(size_t)n * (size_t)a->kv->head_dim + (size_t)i] * x->q[i];
+    return sum * a->scale;
+}
+
+/* Means of tiles 0 .. n - 1 of KV head x->g, as the queries meet them: not rotated. */
+static void make_means(ref_attention *a, const ref_pair *x, int32_t n)
+{
+    size_t dim = (size_t)a->kv->head_dim;
+    for (int32_t t = 0; t < n; t++) {
+        double *to = a->mean + (size_t)t * dim;
+        memset(to, 0, dim * sizeof *to);
+        for (int64_t k = (int64_t)t * SPARSE_TILE; k < (int64_t)(t + 1) * SPARSE_TILE; k++) {
+            score_key(a, x, k, 0);
+            for (size_t i = 0; i < dim; i++)
+                to[i] += a->row[i] / SPARSE_TILE;
+        }
+    }
+}
+
+/* Block selection by its definition in sparse.h, for one query block and query head. */
+static void select_block(ref_attention *a, int32_t at, int32_t h)
+{
+    const rowset *rs = a->p->rows;
+    sparse_query query = a->select.query[at];
+    double best = -INFINITY, most = 0, w;
+    double alpha = a->p->st->sparse[rs->seq[query.r0]].alpha;
+    ref_pair x = {.base = step_store(a->p->st, rs->seq[query.r0], a->kv),
+                  .r = query.r0,
+                  .g = h / (a->q.heads / a->kv->n_head_kv)};
+    x.q = mat_row(a->q, query.r0) + (size_t)h * (size_t)a->kv->head_dim;
+    make_means(a, &x, query.block + 1);
+    for (int walk = 0; walk < 3; walk++)
+        for (int32_t n = 0; n <= query.block; n++) {
+            w = 0;
+            for (int32_t j = n < query.block ? 0 : SPARSE_TILE - 1; j < SPARSE_TILE; j++) {
+                x.q = mat_row(a->q, query.r0 + j) + (size_t)h * (size_t)a->kv->head_dim;
+                double t = score_tile(a, &x, n);
+                best = walk == 0 && t > best ? t : best;
+                w += exp(t - best);
+            }
+            most = walk == 1 && w > most ? w : most;
+            if (walk == 2 && (sparse_forced(query.block, n) || !(w < alpha * most)))
+                cpu_keep(&a->select, at, x.g, n);
+        }
+}
+
+static void select_blocks(ref_attention *a)
+{
+    cpu_selection *s = &a->select;
+    if (!s->query || !a->account)
+        return;
+    s->n = sparse_queries(a->p->st, a->p->rows, a->kv, s->query, s->of_row);
+    memset(s->kept, 0, (size_t)s->n * (size_t)s->n_head_kv * (size_t)s->n_word * sizeof *s->kept);
+    for (int32_t i = 0; i < s->n; i++)
+        for (int32_t h = 0; h < a->q.heads; h++)
+            select_block(a, i, h);
+}
+
 static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 {
     cpu_device *c = cpu_of(p);
@@ -564,12 +633,17 @@ static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     if (kv->k_rot || kv->v_rot)
         back = pass_temp(p, NUM_ROT_GROUP * sizeof *back);
     sparse_account *account = cpu_sparse_accounts(p, q, kv);
+    ref_attention a = {p, o, q, kv, scale, sum, row, stored, back, account, {0}, NULL};
+    cpu_selection_take(p, q, kv, 0, &a.select);
+    if (a.select.query)
+        a.mean = pass_temp(p, ((size_t)kv->n_keys / SPARSE_TILE + 1) * (size_t)kv->head_dim *
+                                  sizeof *a.mean);
     pass_release(p, mark);
     if (p->dry || pass_failed(p))
         return;
     if (back)
         fill_back(back);
-    ref_attention a = {p, o, q, kv, scale, sum, row, stored, back, account};
+    select_blocks(&a);
     pool_run(c->pool, q.rows * q.heads, attend_head, &a);
     cpu_sparse_count(p, q, kv, account);
 }

@@ -28,7 +28,8 @@ void cpu_sparse_count(const pass *p, mat q, const kv_view *kv, const sparse_acco
             continue;
         for (int32_t h = 0; h < q.heads; h++) {
             const sparse_account *x = &account[(size_t)r * (size_t)q.heads + (size_t)h];
-            sparse_count(&rule->tally[p->il], x->certificate, x->n_tiles, x->n_kept);
+            sparse_count(&rule->tally[p->il], rule->skip > 0 ? x->certificate : -1, x->n_tiles,
+                         x->n_kept);
         }
     }
 }
