@@ -193,3 +193,50 @@ TEST(conversations_that_keep_pages_answer_alike_with_drafts)
 {
     answers_as_alone("scored", "lookup");
 }
+
+/* Opens a batch, answers two prompts longer than what each keeps, closes it. */
+static status one_round(carat_model *m, const request *q, err *e)
+{
+    carat_batch_options o = {.session = kept("scored"), .n_slots = 2};
+    carat_batch *b = NULL;
+    record r[2];
+    memset(r, 0, sizeof r);
+    o.session.checkpoint_mb = 1;
+    status st = carat_batch_open(m, &o, &b, e);
+    for (int i = 0; i < 2 && !st; i++) {
+        const carat_job j = {
+            .ids = q->ids + i, .n = 640, .opt = &q->o, .fn = keep, .done = done, .user = &r[i]};
+        st = carat_batch_submit(b, &j, NULL, NULL, e);
+    }
+    while (!st && carat_batch_step(b))
+        ;
+    for (int i = 0; i < 2 && !st; i++)
+        if (r[i].n_done && r[i].st)
+            st = err_set(e, r[i].st, "%s", r[i].e.text);
+    if (!st)
+        check_pages(b);
+    carat_batch_close(b);
+    return st;
+}
+
+TEST(allocations_of_conversations_that_keep_pages_may_fail)
+{
+    carat_model *m = open_model(NULL);
+    request *q = mem_calloc(1, sizeof *q);
+    uint64_t rng = test_seed();
+    CHECK(q);
+    draw(m, q, 0, &rng);
+    q->o.max_tokens = 12;
+    for (int64_t n = 0;; n += 1 + n / 24) { /* each of the first ones, then fewer */
+        err e = {0};
+        mem_fail_after(n);
+        status st = one_round(m, q, &e);
+        bool hit = mem_fail_hit();
+        mem_fail_after(-1);
+        CHECK_MSG(!st || (hit && st == E_MEMORY), "allocation %lld: %s", (long long)n, e.text);
+        if (!hit)
+            break;
+    }
+    mem_free(q);
+    carat_model_close(m);
+}

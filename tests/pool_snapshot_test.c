@@ -231,3 +231,25 @@ TEST(snapshots_of_pools_survive_every_failed_allocation)
     carat_session_close(x.s);
     close_all(&f);
 }
+
+/* The weights leave while pages are away, and come back: the session goes on. */
+TEST(a_pool_goes_on_after_its_model_was_parked)
+{
+    fixture f;
+    words one, two;
+    err e = {0};
+    open_all(&f);
+    carat_session *s = open_session(f.m, KEEP, "scored"), *t = open_session(f.m, KEEP, "scored");
+    CHECK_OK(carat_eval(s, f.ids, PROMPT, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(t, f.ids, PROMPT, false, NULL, NULL, &e), e);
+    go_on(s, f.n_vocab, 200, 9, &one, f.a);
+    go_on(t, f.n_vocab, 100, 9, &two, f.b);
+    carat_model_park(f.m);
+    CHECK_OK(carat_model_unpark(f.m, &e), e);
+    go_on(t, f.n_vocab, 100, two.id[99], &two, f.b);
+    CHECK(!memcmp(one.id + 100, two.id, sizeof one.id[0] * 100));
+    CHECK(!memcmp(f.a, f.b, (size_t)f.n_vocab * sizeof *f.a));
+    carat_session_close(s);
+    carat_session_close(t);
+    close_all(&f);
+}
