@@ -126,7 +126,7 @@ status sparse_fits(sparse_choice c, const session_shape *s, err *e)
     if (s->kv_resident)
         return err_set(e, E_ARG,
                        "sparse attention by blocks needs all keys on the device, and this session "
-                       "keeps some of them elsewhere (--kv-resident)");
+                       "keeps some of them elsewhere (--kv-pool, --kv-keep)");
     return OK;
 }
 
