@@ -11,9 +11,10 @@
  *     S = exp(G_63) S + sum of exp(G_63 - G_i) k_i E_i
  *
  *     block_local_kernel   k, q, T, P: nothing depends on S, so all blocks at once
- *     block_walk_kernel    one block after the other; a warp has 16 value rows of S in registers,
- * and needs nothing of another warp's block_keep_kernel    the rows of a block that the pass leaves
- * unfinished
+ *
+ *     block_walk_kernel    one block after the other; 16 value rows of S are a warp's own
+ *
+ *     block_keep_kernel    the rows of a block that the pass leaves unfinished
  *
  * Blocks end at multiples of 64 in the sequence. A pass that begins inside a block computes the
  * block again, from the state at its beginning and its earlier rows (recur_base.block). What a row
