@@ -441,8 +441,8 @@ static float *cut_prompt(rig *g, layer *y, int32_t n_before, int32_t n, const in
 
 static void check_prompt_cuts(rig *g, const shape *s, int32_t n)
 {
-    static const int32_t cuts[][4] = {{1}, {63}, {64}, {65}, {10, 20, 64, 130}, {3, 67, 68, 69}};
-    static const int32_t n_cuts[] = {1, 1, 1, 1, 4, 4};
+    static const int32_t cuts[][4] = {{10, 20, 64, 130}, {3, 67, 68, 69}, {1}, {63}, {64}, {65}};
+    static const int32_t n_cuts[] = {4, 4, 1, 1, 1, 1};
     static const int32_t before[] = {0, 5};
     layer y;
     double e = 0;
@@ -453,7 +453,7 @@ static void check_prompt_cuts(rig *g, const shape *s, int32_t n)
     size_t n_bytes = ((size_t)n + (size_t)s->dk) * width * sizeof(float);
     for (size_t b = 0; b < 2; b++) {
         float *whole = cut_prompt(g, &y, before[b], n, NULL, 0);
-        for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        for (size_t i = 0; i < (g->quick ? 2 : sizeof cuts / sizeof *cuts); i++) {
             float *pieces = cut_prompt(g, &y, before[b], n, cuts[i], n_cuts[i]);
             e += memcmp(whole, pieces, n_bytes) ? 1 : 0;
             mem_free(pieces);
