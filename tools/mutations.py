@@ -67,7 +67,7 @@ mistake("qwen3", "interleaved rotation, kernels",
          "(size_t)j->y.cols + 2 * i, a = v[0], b = v[1]; v[0] = a * c[i] - b * s[i]; "
          "v[1] = a * s[i] + b * c[i]; }"))
 mistake("qwen3", "key head by modulo, definition",
-        (REF, "g = h / (a->q.heads / kv->n_head_kv);", "g = h % kv->n_head_kv;"))
+        (REF, ".g = h / (a->q.heads / kv->n_head_kv)};", ".g = h % kv->n_head_kv};"))
 mistake("qwen3", "YaRN: no ramp", (BIND, "return 1 - ramp + ramp / s->factor;",
                                    "return ramp < 2 ? 1 / s->factor : 1;"))
 mistake("qwen3", "YaRN: no factor on cosines and sines",
