@@ -11,7 +11,7 @@ static status check_support(const carat_model *m, const char *text, err *e)
     int32_t n = 0;
     for (int32_t i = 0; i < m->core.n_kv; i++) {
         const kv_spec *s = &m->core.kv[i];
-        const device *d = m->core.dev[s->side];
+        const device *d = model_device(m, s->side); /* core.dev is not set before loading */
         const kv_view view = {.k_type = NUM_F16,
                               .v_type = NUM_F16,
                               .n_head_kv = s->n_head_kv,

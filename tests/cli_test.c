@@ -727,6 +727,12 @@ TEST(demo_recalls_from_the_middle_of_a_long_text)
     ask_bundled(str_text(&text), "6154",
                 ARGS("run", "-q", "--greedy", "--chunk", "100", "-c", "6000",
                      "What is the secret code of the red drum?"));
+    /* And where attention leaves out what hardly counts. */
+    static const char *const modes[] = {"skip:5", "flash:0.05"};
+    for (int i = 0; i < 2; i++)
+        ask_bundled(str_text(&text), "6154",
+                    ARGS("run", "-q", "--greedy", "--sparse", modes[i],
+                         "What is the secret code of the red drum?"));
     str_free(&text);
 }
 
