@@ -70,7 +70,7 @@ void workspace_begin_pass(const workspace *w, const carat_model *m, pass *p)
 int64_t cache_dir_bytes(const carat_session_options *opt)
 {
     enum { CACHE_DEFAULT_MB = 4096 };
-    return (int64_t)(opt && opt->cache_mb ? opt->cache_mb : CACHE_DEFAULT_MB) << 20;
+    return (int64_t)(opt && opt->cache_mb ? opt->cache_mb : CACHE_DEFAULT_MB) * (1 << 20);
 }
 
 status open_checkpoints(checkpoint_store **s, carat_model *m, kv_pool *pool,
