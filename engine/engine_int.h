@@ -73,7 +73,7 @@ typedef struct rounds rounds; /* round.h */
 /* The sizes of a session; fixed once it is open. */
 typedef struct session_shape {
     int32_t n_ctx, chunk, n_outputs;
-    int32_t n_pool;        /* tokens of the pool of keys; 0: all that the timelines may hold */
+    int32_t n_pool;        /* tokens of keys in the pool; 0: as many as all timelines need */
     int32_t n_seqs;        /* timelines that share one workspace */
     int32_t verify_rows;   /* most rows of one answer in a pass: its last token, and the drafts */
     int32_t answer_rows;   /* most rows of all answers in a pass; n_seqs or more */

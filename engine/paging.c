@@ -68,6 +68,11 @@ status paging_options(const carat_session_options *opt, session_shape *s, err *e
         int32_t share = opt->kv_pool / s->n_seqs / KV_PAGE * KV_PAGE;
         s->kv_resident = share > EACH_MIN ? share : EACH_MIN;
     }
+    if (opt->kv_pool > 0 && s->kv_resident - KV_PAGE >= opt->kv_pool) /* beyond its last page */
+        return err_set(e, E_ARG,
+                       "a pool of %d tokens of keys, and a conversation keeps %d of them: expected "
+                       "a larger pool",
+                       opt->kv_pool, s->kv_resident);
     return OK;
 }
 
@@ -131,11 +136,6 @@ static status fit_chunk(session_shape *s, err *e)
     if (s->kv_resident < least)
         return err_set(e, E_ARG, "a pool of %d tokens of keys is too small: expected %d or more",
                        s->kv_resident, least);
-    if (s->n_pool && s->n_pool < s->kv_resident)
-        return err_set(e, E_ARG,
-                       "a pool of %d tokens of keys, and a conversation keeps %d of them: expected "
-                       "a larger pool",
-                       s->n_pool, s->kv_resident);
     if (s->n_pool > (int64_t)s->n_seqs * s->kv_resident)
         return err_set(e, E_ARG,
                        "a pool of %d tokens for keys: %d conversations that keep %d each never "

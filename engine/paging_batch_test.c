@@ -1,6 +1,6 @@
 /* paging_batch_test.c - conversations longer than what each may keep in the pool, side by side:
- * every answer is the one of a session alone that keeps as much, whoever waits, leaves and comes
- * back, and whatever was drafted.
+ * every answer is the answer of a session alone that keeps as many tokens. Jobs wait for room,
+ * their keys leave the device and come back, and tokens are drafted: no answer may change.
  */
 #include "base/mem.h"
 #include "base/rng.h"

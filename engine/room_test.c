@@ -1,5 +1,5 @@
-/* room_test.c - a batch whose pool of keys is smaller than its contexts: every answer is the one
- * alone, whoever waits, leaves and comes back. */
+/* room_test.c - a batch whose pool of keys is smaller than its contexts. Jobs wait for room, and
+ * their keys leave the device and come back. Every answer is the answer of a session alone. */
 #include "carat.h"
 #include "base/mem.h"
 #include "base/rng.h"

@@ -223,3 +223,16 @@ void stream_text(const response *r, const char *path, str *out)
     }
     str_puts(out, "");
 }
+
+double http_metric(const served *s, const char *name)
+{
+    response r;
+    char line[64];
+    double v = -1;
+    http_call(&r, s, "GET", "/metrics", NULL, NULL);
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = strstr(r.body.at, line);
+    CHECK_MSG(at && sscanf(at + strlen(line), "%lf", &v) == 1, "no %s in %s", name, r.body.at);
+    response_free(&r);
+    return v;
+}

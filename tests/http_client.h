@@ -37,6 +37,9 @@ const char *text_at(arena *mem, const response *r, const char *path); /* or the 
 /* All that a stream said under a path, joined. */
 void stream_text(const response *r, const char *path, str *out);
 
+/* The value of a line of /metrics, whose name may have labels; a missing one fails the test. */
+double http_metric(const served *s, const char *name);
+
 /* ---- Connections that the test reads and writes itself ---- */
 
 int http_dial(const served *s); /* a connection; the test writes the request */

@@ -91,19 +91,6 @@ static void *live(void *arg)
     return NULL;
 }
 
-static double metric(const served *s, const char *name)
-{
-    response r;
-    char line[64];
-    double v = -1;
-    http_call(&r, s, "GET", "/metrics", NULL, NULL);
-    snprintf(line, sizeof line, "\n%s ", name);
-    const char *at = strstr(r.body.at, line);
-    CHECK_MSG(at && sscanf(at + strlen(line), "%lf", &v) == 1, "no %s in %s", name, r.body.at);
-    response_free(&r);
-    return v;
-}
-
 static double seconds(void)
 {
     const char *said = getenv("POOL_SECONDS");
@@ -131,12 +118,12 @@ static void crowd_in(crowd *all, double *half, double *end)
     }
     while (all->until_ms > 0 && clock_ms() < (begun + all->until_ms) / 2)
         usleep(10000);
-    *half = metric(all->s, "carat_resident_memory_bytes");
+    *half = http_metric(all->s, "carat_resident_memory_bytes");
     for (int i = 0; i < CLIENTS; i++)
         pthread_join(clients[i].thread, NULL);
-    *end = metric(all->s, "carat_resident_memory_bytes");
-    CHECK_EQ(metric(all->s, "carat_slots_busy"), 0);
-    CHECK_EQ(metric(all->s, "carat_kv_paged_out"), 0);
+    *end = http_metric(all->s, "carat_resident_memory_bytes");
+    CHECK_EQ(http_metric(all->s, "carat_slots_busy"), 0);
+    CHECK_EQ(http_metric(all->s, "carat_kv_paged_out"), 0);
 }
 
 static void ask_alone(const served *s, talk *t, int least, int most, int answer)
@@ -170,12 +157,12 @@ TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
     ask_alone(&s, talks, 15, 50, 240); /* about 300 tokens with their answers */
     CHECK_EQ(served_stop(&s, SIGTERM), 0);
     start(&s, model, pool);
-    CHECK_EQ(metric(&s, "carat_kv_pool_tokens"), 1600);
+    CHECK_EQ(http_metric(&s, "carat_kv_pool_tokens"), 1600);
     all.until_ms = clock_ms() + seconds() * 1e3;
     crowd_in(&all, &half, &end);
     printf("  %.0f times one had to leave; %.1f MiB more in the second half\n",
-           metric(&s, "carat_kv_preempted_total"), (end - half) / 1048576);
-    CHECK(metric(&s, "carat_kv_preempted_total") > 0);
+           http_metric(&s, "carat_kv_preempted_total"), (end - half) / 1048576);
+    CHECK(http_metric(&s, "carat_kv_preempted_total") > 0);
     CHECK_MSG(SANITIZED || end - half < GROWTH_MIB * 1048576.0, "%.1f MiB more",
               (end - half) / 1048576);
     CHECK_EQ(served_stop(&s, SIGTERM), 0);
@@ -203,10 +190,10 @@ TEST(sixteen_clients_that_keep_part_of_their_keys_hear_what_they_hear_alone)
         n_lossy += talks[i].lossy;
     CHECK_MSG(n_lossy > TALKS / 2 && n_lossy < TALKS, "%d of %d", n_lossy, TALKS);
     start(&s, model, pool);
-    CHECK_EQ(metric(&s, "carat_kv_pool_tokens"), 2560);
+    CHECK_EQ(http_metric(&s, "carat_kv_pool_tokens"), 2560);
     crowd_in(&all, &half, &end);
-    CHECK(metric(&s, "carat_kv_pages_out_total") > 0);
-    CHECK_EQ(metric(&s, "carat_kv_host_file_bytes"), 0);
+    CHECK(http_metric(&s, "carat_kv_pages_out_total") > 0);
+    CHECK_EQ(http_metric(&s, "carat_kv_host_file_bytes"), 0);
     CHECK_EQ(served_stop(&s, SIGTERM), 0);
     forget(talks);
 }
@@ -224,6 +211,7 @@ TEST(pools_that_make_no_sense_are_refused_by_the_program)
         {"--kv-policy", "best", NULL, NULL, "scored"},
         {"--kv-keep", "100", NULL, NULL, "too small"},
         {"--kv-keep", "512", "--kv-pool", "4096", "never hold more than 2048"},
+        {"--kv-keep", "8192", "--kv-pool", "4096", "expected a larger pool"},
         {"--kv-host-mb", "0", NULL, NULL, "--kv-host-mb"},
     };
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
@@ -277,7 +265,7 @@ TEST(a_request_beyond_the_hosts_budget_ends_alone)
     ask(&s, &large, &said, &lossy);
     CHECK(lossy);
     CHECK_STR(str_text(&said), str_text(&large.said));
-    CHECK(metric(&s, "carat_kv_host_file_bytes") > 0);
+    CHECK(http_metric(&s, "carat_kv_host_file_bytes") > 0);
     CHECK_EQ(served_stop(&s, SIGTERM), 0);
     str_free(&said);
     str_free(&small.body);
@@ -327,7 +315,7 @@ TEST(a_killed_server_leaves_nothing_damaged)
         ask(&s, &small[i], &said, &lossy);
         CHECK_STR(str_text(&said), str_text(&small[i].said));
     }
-    CHECK_EQ(metric(&s, "carat_checkpoint_files_rejected_total"), 0);
+    CHECK_EQ(http_metric(&s, "carat_checkpoint_files_rejected_total"), 0);
     CHECK_EQ(served_stop(&s, SIGTERM), 0);
     DIR *d = opendir(dir);
     CHECK(d);

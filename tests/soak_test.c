@@ -234,28 +234,15 @@ static void *live(void *arg)
 
 /* ---- The server's own numbers ---- */
 
-static double metric(const served *s, const char *name)
-{
-    response r;
-    char line[64];
-    double v = -1;
-    http_call(&r, s, "GET", "/metrics", NULL, NULL);
-    snprintf(line, sizeof line, "\n%s ", name);
-    const char *at = strstr(r.body.at, line);
-    CHECK_MSG(at && sscanf(at + strlen(line), "%lf", &v) == 1, "no %s in %s", name, r.body.at);
-    response_free(&r);
-    return v;
-}
-
 static void wait_for_rest(const served *s)
 {
     static const char *const names[] = {"carat_slots_busy", "carat_queue_depth",
                                         "carat_requests_active"};
     double start = clock_ms();
     for (int i = 0; i < 3; i++)
-        while (metric(s, names[i]) > 0) {
+        while (http_metric(s, names[i]) > 0) {
             CHECK_MSG(clock_ms() - start < PATIENCE_MS, "%s is still %g", names[i],
-                      metric(s, names[i]));
+                      http_metric(s, names[i]));
             usleep(20000);
         }
 }
@@ -317,7 +304,7 @@ TEST(server_soak_with_rude_clients)
     }
     while (clock_ms() < start + ms / 2)
         usleep(10000);
-    double half = metric(&s, "carat_resident_memory_bytes");
+    double half = http_metric(&s, "carat_resident_memory_bytes");
     for (int i = 0; i < N_CLIENTS; i++) {
         pthread_join(clients[i].thread, NULL);
         n_again += clients[i].n_again;
@@ -325,7 +312,7 @@ TEST(server_soak_with_rude_clients)
             n[k] += clients[i].n[k];
     }
     wait_for_rest(&s);
-    double grown = (metric(&s, "carat_resident_memory_bytes") - half) / 1048576;
+    double grown = (http_metric(&s, "carat_resident_memory_bytes") - half) / 1048576;
     for (int k = 0; k < N_DEEDS; k++)
         printf("  %lld %s,", (long long)n[k], deed_names[k]);
     printf(" %lld times 429; %.1f MiB more in the second half\n", (long long)n_again, grown);

@@ -600,9 +600,9 @@ static bool drops_block(const attention *a, row_tile t, int32_t head, int32_t iq
     return sparse_drops(w, top, hi - lo);
 }
 
-/* Does no row of the tile keep the block at b0? Then it is counted here. */
-static bool nobody_selects(const attention *a, row_tile t, int32_t head, sparse_walk *walk,
-                           int64_t b0)
+/* If no row of the tile selects the block at b0: counts it as left out. True then. */
+static bool leave_unselected(const attention *a, row_tile t, int32_t head, sparse_walk *walk,
+                             int64_t b0)
 {
     int64_t lo, hi;
     for (int32_t r = t.r0; r < t.r0 + t.n; r++)
@@ -712,7 +712,7 @@ static void attend_tile(void *arg, int32_t chunk, int32_t thread)
     for (int64_t b0 = lo / KEY_BLOCK * KEY_BLOCK; b0 < hi; b0 += KEY_BLOCK) {
         block_span(lo, hi, b0, &b_lo, &b_hi);
         w.goes_on = b_hi < hi;
-        if (walk && nobody_selects(a, t, head, walk, b0))
+        if (walk && leave_unselected(a, t, head, walk, b0))
             continue;
         if (walk)
             attend_kept(a, &w, walk, b_lo, b_hi, b0);

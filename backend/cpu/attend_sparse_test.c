@@ -18,18 +18,6 @@ static mat peaked(const attend_fixture *f, int32_t n, uint64_t *rng)
     return q;
 }
 
-static mat attend_by(attend_fixture *f, device *d, pass *p, mat q, sparse_rule *rule)
-{
-    device *own = f->d;
-    p->dev = f->d = d;
-    p->il = 0;
-    f->t.st.sparse = rule;
-    mat o = attend(f, p, q);
-    f->t.st.sparse = NULL;
-    p->dev = f->d = own;
-    return o;
-}
-
 static bool same_bits(mat a, mat b)
 {
     return !memcmp(a.at, b.at, (size_t)a.rows * (size_t)a.stride * sizeof(float));

@@ -285,4 +285,18 @@ __attribute__((unused)) static void check_twins(attend_fixture *f, pass *p, cons
     mem_free(o.at);
 }
 
+/* The same on device d, by the rules of the pass's sequences; NULL: dense. */
+__attribute__((unused)) static mat attend_by(attend_fixture *f, device *d, pass *p, mat q,
+                                             sparse_rule *rule)
+{
+    device *own = f->d;
+    p->dev = f->d = d;
+    p->il = 0;
+    f->t.st.sparse = rule;
+    mat o = attend(f, p, q);
+    f->t.st.sparse = NULL;
+    p->dev = f->d = own;
+    return o;
+}
+
 #endif

@@ -38,18 +38,6 @@ static void structure(attend_fixture *f, uint64_t *rng)
     mem_free(part);
 }
 
-static mat attend_by(attend_fixture *f, device *d, pass *p, mat q, sparse_rule *rule)
-{
-    device *own = f->d;
-    p->dev = f->d = d;
-    p->il = 0;
-    f->t.st.sparse = rule;
-    mat o = attend(f, p, q);
-    f->t.st.sparse = NULL;
-    p->dev = f->d = own;
-    return o;
-}
-
 static bool same_rows(mat a, int32_t a0, mat b, int32_t b0, int32_t n)
 {
     return !memcmp(mat_row(a, a0), mat_row(b, b0), (size_t)n * (size_t)a.stride * sizeof(float));

@@ -39,9 +39,9 @@ enum {
     SHARED_PER_KEY = 8 /* the most value heads of a key head: one to a warp */
 };
 
-/* A block of a key head in memory: keys, what they leave, queries, what they leave; rows of 128
- * bf16. Of a value head: T and P alike, rows of 64, and four gates. Pieces of 16 bytes are where
- * ldmatrix meets no bank twice. */
+/* A block of a key head in memory. Four parts: keys as bf16, what that rounding left out as bf16,
+ * the same two of the queries. Each part has rows of 128 bf16. Of a value head: T and P alike, rows
+ * of 64, and four gates. Pieces of 16 bytes are where ldmatrix meets no bank twice. */
 struct key_block {
     uint8_t part[4][KEY_BYTES];
 };

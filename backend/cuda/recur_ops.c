@@ -108,7 +108,7 @@ void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const 
     pass_release(p, mark);
     d.v = shape_of(rv);
     block_args blocks = {.n = 0};
-    if (rv->block) { /* in place of those: a pass does the one or the other */
+    if (rv->block) { /* a pass goes in blocks or row by row: both share the scratch */
         size_t n = rows < RECUR_BLOCKS ? rows : RECUR_BLOCKS;
         blocks.keys = cuda_temp(p, n * cu_block_keys_bytes(&d.v));
         blocks.pairs = cuda_temp(p, n * cu_block_pairs_bytes(&d.v));
