@@ -40,6 +40,11 @@ float *df_draw(const char *name, int32_t n_in, int32_t n_out)
     return draw_weights(name, MATRIX, n_in, n_out);
 }
 
+float *df_draw_norm(const char *name, int32_t n)
+{
+    return draw_weights(name, NORM, n, 1);
+}
+
 static float *layer_weights(int32_t il, const char *name, kind k, int32_t n_in, int32_t n_out)
 {
     char full[64];

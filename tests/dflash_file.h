@@ -65,6 +65,8 @@ typedef struct df_block {
 } df_block;
 /* A matrix [n_out][n_in] of normal numbers that follow from the name; mem_free. */
 float *df_draw(const char *name, int32_t n_in, int32_t n_out);
+/* The weights of a norm, around 1; mem_free. */
+float *df_draw_norm(const char *name, int32_t n);
 /* Log probabilities [slots][DF_VOCAB] and, if wanted, the logit of the confidence [slots], of the
  * slots that draft. */
 void df_compute(const df_options *o, const df_block *b, double *logp, double *conf);
