@@ -110,7 +110,7 @@ status kv_page_in(kv_cache *c, err *e)
     for (int32_t i = 0; i < c->n_pages && !st; i++) {
         if (c->page[i] >= 0)
             continue;
-        move[n] = (kv_move){pages_take(p), copy_of(c, i)};
+        move[n] = (kv_move){kv_take_page(c->pool), copy_of(c, i)};
         entry[n++] = i;
         if (n == MOVES_AT_ONCE) {
             st = arrive_all(c, entry, move, n, e);

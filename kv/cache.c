@@ -61,6 +61,11 @@ status kv_pool_open(kv_pool *p, device *dev, const kv_layout *l, err *e)
             st = alloc_store(p->dev[l->view[i].side], &l->view[i], &p->base[i], e);
     if (st)
         kv_pool_close(p);
+#ifdef CARAT_DEBUG
+    p->poison = !st && dev->kind == DEVICE_CPU;
+    for (int32_t side = 1; side < PASS_SIDES_MAX; side++)
+        p->poison &= !p->dev[side] || p->dev[side]->kind == DEVICE_CPU;
+#endif
     return st;
 }
 
@@ -335,7 +340,7 @@ static void own_page(kv_cache *c, int32_t i, int32_t row)
     pages *p = &c->pool->pages;
     if (i < c->n_pages && pages_may_write(p, c->page[i], row))
         return;
-    int32_t page = pages_take(p);
+    int32_t page = kv_take_page(c->pool);
     if (i < c->n_pages) {
         if (row)
             kv_copy_page(c, page, c->page[i], row);
@@ -376,6 +381,8 @@ status kv_reserve(kv_cache *c, int32_t n, err *e)
     if (end > c->n_written)
         c->n_written = end;
     c->n_reserved = end;
+    if (c->pool->poison)
+        kv_poison_free(c->pool);
     return OK;
 }
 

@@ -147,6 +147,7 @@ typedef struct kv_pool {
     kv_base *base;               /* [layout->n]; of rings nothing */
     pages pages;
     struct kv_mover *mover; /* moves pages to the host and back (mover.h); NULL: not opened yet */
+    bool poison;            /* free pages are filled with NaN: poison.c */
 } kv_pool;
 
 /* dev: of PASS_MAIN; the layout has those of the other sides. A layout of rings alone makes an
@@ -154,6 +155,10 @@ typedef struct kv_pool {
 status kv_pool_open(kv_pool *p, device *dev, const kv_layout *l, err *e);
 void kv_pool_close(kv_pool *p);             /* after its caches; safe on a zeroed or closed pool */
 uint64_t kv_page_bytes(const kv_layout *l); /* of one page, in all stores */
+/* pages_take of the pool. With poison, all rows of the page are NaN. Between passes. */
+int32_t kv_take_page(kv_pool *p);
+/* Fills free pages that are not NaN already. Between passes. */
+void kv_poison_free(kv_pool *p);
 
 /* Of a cache's table: two entries behind those of its pages are for copies of pages. */
 enum { KV_TABLE_MORE = 2 };

@@ -277,6 +277,9 @@ static void free_memory(kv_mover *m, unsigned char *at)
 {
     slab *s = slab_of(m, at);
     int32_t n_idle = 0;
+#ifdef CARAT_DEBUG
+    memset(at, 0xff, m->page_bytes); /* NaN: no copy is read after its release */
+#endif
     m->free[m->n_free++] = at;
     m->n_memory--;
     if (--s->n_used)

@@ -182,7 +182,7 @@ static status run_in(kv_cache *c, const page_run *run, err *e)
     kv_move move[MOVES_AT_ONCE];
     int32_t n = 0, n_done = 0;
     for (; n < run->n; n++) {
-        int32_t taken = pages_take(&c->pool->pages);
+        int32_t taken = kv_take_page(c->pool);
         if (taken < 0)
             break;
         move[n] = (kv_move){taken, &g->copy[run->m[n].page]};
@@ -206,7 +206,7 @@ static status one_move(kv_cache *c, const residency_move *m, err *e)
     if (m->what == RESIDENCY_FORGET) {
         kv_copy_drop(c->pool, &g->copy[m->page]);
     } else if (m->what == RESIDENCY_NEW) {
-        int32_t taken = pages_take(&c->pool->pages);
+        int32_t taken = kv_take_page(c->pool);
         if (taken < 0)
             return no_page(c, e);
         place = taken * KV_PAGE;
@@ -363,7 +363,7 @@ static status own_page(kv_cache *c, int32_t page, int32_t row, bool *moved, err 
     int32_t now = g->r.page[page].place / KV_PAGE;
     if (pages_may_write(p, now, row))
         return OK;
-    int32_t taken = pages_take(p);
+    int32_t taken = kv_take_page(c->pool);
     if (taken < 0)
         return no_page(c, e);
     if (row)
@@ -556,7 +556,7 @@ static status load_page(kv_cache *c, int32_t page, bool resident, bool whole, kv
 {
     kv_pager *g = c->pager;
     pages *p = &c->pool->pages;
-    int32_t taken = pages_take(p), n_done;
+    int32_t taken = kv_take_page(c->pool), n_done;
     status st = OK;
     if (taken < 0)
         return no_page(c, e);

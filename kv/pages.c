@@ -15,19 +15,24 @@ status pages_init(pages *p, int32_t n, err *e)
     p->free = mem_alloc((size_t)n * sizeof *p->free);
     p->holders = mem_calloc((size_t)n, sizeof *p->holders);
     p->written = mem_calloc((size_t)n, sizeof *p->written);
-    if (!p->free || !p->holders || !p->written) {
+    p->stale = mem_calloc((size_t)n, sizeof *p->stale);
+    if (!p->free || !p->holders || !p->written || !p->stale) {
         pages_free(p);
         return err_memory(e, "a pool of pages",
-                          (size_t)n * (sizeof *p->free + sizeof *p->holders + sizeof *p->written));
+                          (size_t)n * (sizeof *p->free + sizeof *p->holders + sizeof *p->written +
+                                       sizeof *p->stale));
     }
     p->n = p->n_free = n;
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
         p->free[i] = n - 1 - i;
+        p->stale[i] = true;
+    }
     return OK;
 }
 
 void pages_free(pages *p)
 {
+    mem_free(p->stale);
     mem_free(p->written);
     mem_free(p->holders);
     mem_free(p->free);
@@ -42,6 +47,7 @@ int32_t pages_take(pages *p)
     assert(!p->holders[page]);
     p->holders[page] = 1;
     p->written[page] = 0;
+    p->stale[page] = true;
     return page;
 }
 

@@ -27,6 +27,7 @@ typedef struct pages {
     int32_t *free;    /* [n], the next one last */
     int32_t *holders; /* [n] */
     uint8_t *written; /* [n] rows that are written, or that a pass may write: 0 .. KV_PAGE */
+    bool *stale;      /* [n] may hold rows of an earlier holder; poison.c alone clears it */
 } pages;
 
 /* The number of pages that hold n keys. */

@@ -700,7 +700,7 @@ static void load_linear(const kv_snapshot *s, kv_cache *c)
             load_pages(g, &now, upto, c);
         } else {
             for (int32_t i = now.lo; i < now.hi; i++)
-                kv_set_page(c, i, pages_take(&c->pool->pages));
+                kv_set_page(c, i, kv_take_page(c->pool));
             move_linear(&to, g, upto, true);
         }
         have = now.lo < have ? now.lo : have;

@@ -151,6 +151,44 @@ TEST(pager_keeps_every_byte)
         }
 }
 
+/* Pages that are free, and rows that no pass has written, are NaN in one of two caches. Every row
+ * of logits is the same. */
+TEST(pager_reads_no_free_page)
+{
+    static const kv_words words[] = {{.k = "f32", .single = "off"},
+                                     {.k = "q4_0+rot", .v = "q8_0", .single = "off"},
+                                     {.k = "tq3_0", .single = "off"},
+                                     {.k = "f16", .single = "on"}};
+    for (size_t k = 0; k < 4; k++) {
+        rig clean, poisoned;
+        int32_t ids[TOKENS];
+        float a[RIG_VOCAB], b[RIG_VOCAB];
+        uint64_t rng = test_seed();
+        kv_policy policy = k % 2 ? KV_POLICY_LRU : KV_POLICY_SCORED;
+        err e = {0};
+        rig_draw(ids, TOKENS, &rng);
+        open_paged(&clean, &(cpu_options){.n_threads = 1}, &words[k], policy, -1, 1);
+        open_paged(&poisoned, &(cpu_options){.n_threads = 1}, &words[k], policy, -1, 1);
+        clean.c.pool->poison = false; /* a debug build turns it on */
+        poisoned.c.pool->poison = true;
+        for (int32_t i = 0; i < TOKENS; i++) {
+            CHECK_OK(one_token(&clean, ids[i], a, &e), e);
+            CHECK_OK(one_token(&poisoned, ids[i], b, &e), e);
+            CHECK_MSG(rig_same(a, b, 1), "%s, token %d", words[k].k, i);
+        }
+        kv_pool *p = poisoned.c.pool;
+        const kv_view *v = &p->layout->view[first_linear(&poisoned)];
+        kv_reset(&poisoned.c);
+        kv_poison_free(p);
+        for (size_t i = 0; i < (size_t)p->pages.n; i++) {
+            const char *row = key_row(v, p->base[v->id].k, v->k_row_bytes, 0, i * KV_PAGE);
+            CHECK(!p->pages.stale[i] && (unsigned char)row[0] == 0xff);
+        }
+        close_all(&clean);
+        close_all(&poisoned);
+    }
+}
+
 TEST(pager_rewinds_into_pages_that_are_away)
 {
     rig paged, whole;

@@ -1,9 +1,10 @@
 /* check_pool.c - sessions on the CUDA device whose keys have a pool smaller than their context:
  * pages leave for the host and come back, the youngest ones or by scores. While everything fits the
  * logits are those without a pool, bit for bit; then they are those of the CPU with the same pool.
+ * Free pages of the device are NaN.
  */
 #include "base/mem.h"
-#include "carat.h"
+#include "engine/engine_int.h"
 #include "tests/cuda/check_int.h"
 #include "tests/fidelity_model.h"
 
@@ -56,7 +57,8 @@ static status follow(pool_rig *x, carat_session *one, carat_session *two, int32_
     for (int32_t i = 0; i < MORE && !st; i++) {
         st = carat_append(one, x->id + n + i, 1, false, x->a, e);
         st = st ? st : carat_append(two, x->id + n + i, 1, false, x->b, e);
-        *far = fmax(*far, st ? NAN : distance(x));
+        double d = st ? NAN : distance(x);
+        *far = isnan(*far) || d <= *far ? *far : d;
     }
     return st;
 }
@@ -68,6 +70,8 @@ static status check_pair(pool_rig *x, err *e)
     double far;
     status st = open_session(x, x->gpu, 0, &whole, e);
     st = st ? st : open_session(x, x->gpu, POOL, &pool, e);
+    if (!st)
+        pool->pool.poison = true;
     st = st ? st : open_session(x, x->cpu, POOL, &cpu, e);
     if (!st && !(st = follow(x, whole, pool, FITS, &far, e)))
         verdict(x->g, "pool", text("%s %s: everything fits", x->name, x->policy), far, 0);
