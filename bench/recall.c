@@ -1,18 +1,25 @@
 /* recall.c - which score of pages finds what a question needs.
  *
- *     build/bench_recall MODEL.gguf CASES.jsonl [TOKENS_MOST]
+ *     build/bench_recall MODEL.gguf CASES.jsonl [TOKENS_MOST [scores | policies]]
  *
  * A line of CASES is a text, questions about it and their answers (tools/demo/recall_cases.py). The
- * text is computed whole. For each question, the pages of the text that stay visible are chosen by
- * a score; then the question and its answer are computed with those pages alone, through a table of
- * pages, and the answer counts if its every token is the model's first choice.
+ * text is computed whole, but for its last page or two. For each question, the pages of the text
+ * that stay visible are chosen by a score; then the text's end, the question and its answer are
+ * computed with those pages alone, through a table of pages, and the answer counts if its every
+ * token is the model's first choice.
  *
- * Order of events, as with a pool that is smaller than the context: the question is first computed
- * with the youngest pages; its queries give the scores; question and answer are computed with the
- * pages that the scores choose. `found` counts the questions whose fact lies in a visible page;
- * `right` those with the right answer.
+ * Order of events, as with a pool that is smaller than the context: the end of the prompt is first
+ * computed with the youngest pages; its queries give the scores; the end and the answer are
+ * computed with the pages that the scores choose. `found`: the question's fact lies in a visible
+ * page; `right`: the answer is.
  *
- * Sinks and tail are those of kv/residency.h. Queries: of the last 8 rows of the question.
+ * Each question prints a line of JSON for each share of pages and each way to choose them, as soon
+ * as it has been asked. tools/recall_table.py counts them.
+ *
+ *     policies   those of --kv-policy, and the oracle: the real attention of the last rows
+ *     scores     many scores side by side
+ *
+ * Sinks and tail are those of kv/residency.h. Queries: of the last 8 rows, or as the policy has it.
  */
 #include "backend/key_walk.h"
 #include "base/json.h"
@@ -21,12 +28,20 @@
 #include "engine/engine_int.h"
 #include "kv/residency.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYERS_MOST = 64, ROWS_MOST = 512, ASKS_MOST = 64, QUERY_ROWS = 8, SHARES = 3 };
+enum {
+    LAYERS_MOST = 64,
+    ROWS_MOST = 512,
+    ASKS_MOST = 64,
+    QUERY_ROWS = 8,
+    WINDOW_ROWS = 64, /* of snapkv */
+    SHARES = 3
+};
 static const double share[SHARES] = {0.25, 0.09, 0.0625};
 
 /* What a page and a query give. */
@@ -46,8 +61,7 @@ typedef struct scoring {
     feature f;
     bool soft;       /* a soft max over the pages first, query by query */
     bool mean_heads; /* else the largest */
-    bool mean_rows;  /* of all rows of the question; else of the last QUERY_ROWS */
-    bool last_row;   /* the last row alone */
+    int32_t n_rows;  /* of the last ones, the mean */
     bool max_layers; /* else their mean */
 } scoring;
 
@@ -72,6 +86,7 @@ static struct {
     bool listens;
     int32_t n_layers;
     layer_queries layer[LAYERS_MOST];
+    int32_t n_rows[N_FEATURES];            /* of the last rows, the most that a method wants */
     float *value[LAYERS_MOST][N_FEATURES]; /* [ROWS_MOST][heads][n_pages] */
     float *key;                            /* [tokens][dim] of the view at hand */
     kv_page *table;
@@ -204,24 +219,27 @@ typedef struct page_facts {
 static void facts_of(const float *key, int32_t dim, page_facts *f)
 {
     for (int32_t i = 0; i < dim; i++) {
-        double sum[4] = {0}, away = 0;
-        float lo = key[i], hi = key[i];
-        for (int32_t t = 0; t < KV_PAGE; t++) {
-            float x = key[(size_t)t * (size_t)dim + (size_t)i];
-            sum[t / 16] += x;
-            lo = x < lo ? x : lo;
-            hi = x > hi ? x : hi;
-        }
-        f->mean[i] = (float)((sum[0] + sum[1] + sum[2] + sum[3]) / KV_PAGE);
+        f->lo[i] = INFINITY;
+        f->hi[i] = -INFINITY;
+        f->dev[i] = 0;
         for (int s = 0; s < 4; s++)
-            f->sub[s][i] = (float)(sum[s] / 16);
-        f->lo[i] = lo;
-        f->hi[i] = hi;
-        f->mid[i] = (lo + hi) / 2;
-        for (int32_t t = 0; t < KV_PAGE; t++)
-            away += fabsf(key[(size_t)t * (size_t)dim + (size_t)i] - f->mid[i]);
-        f->dev[i] = (float)(away / KV_PAGE);
+            f->sub[s][i] = 0;
     }
+    for (int32_t t = 0; t < KV_PAGE; t++) {
+        const float *x = key + (size_t)t * (size_t)dim;
+        for (int32_t i = 0; i < dim; i++) {
+            f->sub[t / 16][i] += x[i] / 16;
+            f->lo[i] = x[i] < f->lo[i] ? x[i] : f->lo[i];
+            f->hi[i] = x[i] > f->hi[i] ? x[i] : f->hi[i];
+        }
+    }
+    for (int32_t i = 0; i < dim; i++) {
+        f->mean[i] = (f->sub[0][i] + f->sub[1][i] + f->sub[2][i] + f->sub[3][i]) / 4;
+        f->mid[i] = (f->lo[i] + f->hi[i]) / 2;
+    }
+    for (int32_t t = 0; t < KV_PAGE; t++)
+        for (int32_t i = 0; i < dim; i++)
+            f->dev[i] += fabsf(key[(size_t)t * (size_t)dim + (size_t)i] - f->mid[i]) / KV_PAGE;
 }
 
 static float dot(const float *a, const float *b, int32_t n)
@@ -239,8 +257,50 @@ static float *value_at(int32_t il, feature f, int32_t row, int32_t head)
     return g.value[il][f] + ((size_t)row * (size_t)y->heads + (size_t)head) * (size_t)g.n_pages;
 }
 
-/* All features of the whole pages below the committed end, of rows row0 and up. */
-static void fill_features(int32_t row0)
+static const float *query(const layer_queries *y, int32_t row, int32_t head)
+{
+    return y->q + ((size_t)row * (size_t)y->heads + (size_t)head) * (size_t)y->kv->head_dim;
+}
+
+/* The first of a layer's last n rows. */
+static int32_t first_row(const layer_queries *y, int32_t n)
+{
+    return y->rows > n ? y->rows - n : 0;
+}
+
+static float value_of(feature k, const float *q, const float *key, const page_facts *f, int32_t dim,
+                      float scale)
+{
+    float sum = 0, top = -INFINITY;
+    switch (k) {
+    case F_MASS:
+        for (int32_t t = 0; t < KV_PAGE; t++) /* normed rows and columns: far from overflow */
+            sum += expf(scale * dot(q, key + (size_t)t * (size_t)dim, dim) - 60);
+        return logf(sum);
+    case F_COS:
+        return dot(f->mean, q, dim) / (sqrtf(dot(f->mean, f->mean, dim)) + 1e-6f) /
+               (sqrtf(dot(q, q, dim)) + 1e-6f);
+    case F_DOT:
+        return scale * dot(q, f->mean, dim);
+    case F_SUB:
+        for (int s = 0; s < 4; s++) {
+            float x = dot(q, f->sub[s], dim);
+            top = x > top ? x : top;
+        }
+        return scale * top;
+    case F_BOX:
+        for (int32_t i = 0; i < dim; i++)
+            sum += q[i] * (q[i] > 0 ? f->hi[i] : f->lo[i]);
+        return scale * sum;
+    default:
+        for (int32_t i = 0; i < dim; i++)
+            sum += q[i] * f->mid[i] + fabsf(q[i]) * f->dev[i];
+        return scale * sum;
+    }
+}
+
+/* The features of the methods, of the whole pages below the committed end. */
+static void fill_features(void)
 {
     static page_facts f;
     int32_t n_whole = (int32_t)(g.c.n_past / KV_PAGE);
@@ -248,47 +308,24 @@ static void fill_features(int32_t row0)
         const layer_queries *y = &g.layer[il];
         int32_t dim = y->kv->head_dim, group = y->heads / y->kv->n_head_kv;
         for (int k = 0; k < N_FEATURES; k++)
-            if (!g.value[il][k])
+            if (g.n_rows[k] && !g.value[il][k])
                 g.value[il][k] = room((size_t)ROWS_MOST * (size_t)y->heads * (size_t)g.n_pages * 4);
-        for (int32_t h = 0; h < y->heads; h++) {
-            if (h % group == 0)
-                read_keys(y->kv, h / group, g.c.n_past);
+        for (int32_t head = 0; head < y->kv->n_head_kv; head++) {
+            read_keys(y->kv, head, g.c.n_past);
             for (int32_t c = 0; c < n_whole; c++) {
-                facts_of(g.key + (size_t)c * KV_PAGE * (size_t)dim, dim, &f);
-                float norm = sqrtf(dot(f.mean, f.mean, dim)) + 1e-6f;
-                for (int32_t r = row0; r < y->rows; r++) {
-                    const float *q =
-                        y->q + ((size_t)r * (size_t)y->heads + (size_t)h) * (size_t)dim;
-                    float mass = 0, top = -INFINITY, box = 0, ark = 0, sub = -INFINITY;
-                    for (int32_t t = 0; t < KV_PAGE; t++) {
-                        float s =
-                            y->scale *
-                            dot(q, g.key + ((size_t)c * KV_PAGE + (size_t)t) * (size_t)dim, dim);
-                        top = s > top ? s : top;
-                        mass += expf(s - 60); /* normed rows and columns: far from overflow */
-                    }
-                    for (int32_t i = 0; i < dim; i++) {
-                        box += q[i] * (q[i] > 0 ? f.hi[i] : f.lo[i]);
-                        ark += q[i] * f.mid[i] + fabsf(q[i]) * f.dev[i];
-                    }
-                    for (int s = 0; s < 4; s++) {
-                        float x = dot(q, f.sub[s], dim);
-                        sub = x > sub ? x : sub;
-                    }
-                    float mean = dot(q, f.mean, dim), qn = sqrtf(dot(q, q, dim)) + 1e-6f;
-                    value_at(il, F_MASS, r, h)[c] = logf(mass);
-                    value_at(il, F_COS, r, h)[c] = mean / norm / qn;
-                    value_at(il, F_DOT, r, h)[c] = y->scale * mean;
-                    value_at(il, F_SUB, r, h)[c] = y->scale * sub;
-                    value_at(il, F_BOX, r, h)[c] = y->scale * box;
-                    value_at(il, F_ARK, r, h)[c] = y->scale * ark;
-                }
+                const float *key = g.key + (size_t)c * KV_PAGE * (size_t)dim;
+                facts_of(key, dim, &f);
+                for (int32_t h = head * group; h < (head + 1) * group; h++)
+                    for (int k = 0; k < N_FEATURES; k++)
+                        for (int32_t r = first_row(y, g.n_rows[k]); r < y->rows; r++)
+                            value_at(il, (feature)k, r, h)[c] =
+                                value_of((feature)k, query(y, r, h), key, &f, dim, y->scale);
             }
         }
     }
 }
 
-static void score_pages(const scoring *s, int32_t row0, float *score)
+static void score_pages(const scoring *s, float *score)
 {
     int32_t n = (int32_t)(g.c.n_past / KV_PAGE);
     static float x[1 << 14], one[1 << 14], layer[1 << 14];
@@ -296,8 +333,7 @@ static void score_pages(const scoring *s, int32_t row0, float *score)
         score[c] = s->max_layers ? -INFINITY : 0;
     for (int32_t il = 0; il < g.n_layers; il++) {
         const layer_queries *y = &g.layer[il];
-        int32_t from = s->mean_rows ? row0 : s->last_row ? y->rows - 1 : y->rows - QUERY_ROWS;
-        from = from < row0 ? row0 : from;
+        int32_t from = first_row(y, s->n_rows);
         for (int32_t c = 0; c < n; c++)
             layer[c] = 0;
         for (int32_t r = from; r < y->rows; r++) {
@@ -364,7 +400,8 @@ static void choose(const float *score, int32_t most, bool *visible)
 
 typedef struct ask {
     int32_t ids[ROWS_MOST], n, n_question;
-    int64_t fact; /* the token at which the fact begins */
+    int64_t fact;  /* the token at which the fact begins */
+    int32_t depth; /* of the fact, in percent of the text; -1: not said */
 } ask;
 
 static bool is_right(const ask *a, int32_t n_text, const bool *visible)
@@ -381,71 +418,95 @@ static struct {
     char name[48];
     scoring s;
     bool lru, full;
-    int32_t found[SHARES], right[SHARES];
 } method[METHODS_MOST];
-static int32_t n_methods, n_asked;
+static int32_t n_methods;
 
-static void add_methods(void)
+static void add_method(const char *name, const scoring *s)
 {
-    method[n_methods++] = (__typeof__(method[0])){.name = "full", .full = true};
-    method[n_methods++] = (__typeof__(method[0])){.name = "lru", .lru = true};
-    static const int kinds[] = {0, 3, 7, 15, 11, 1, 2};
+    method[n_methods].s = *s;
+    snprintf(method[n_methods++].name, sizeof method[0].name, "%s", name);
+    if (s->n_rows > g.n_rows[s->f])
+        g.n_rows[s->f] = s->n_rows;
+}
+
+/* Those of kv/pager.h; and the attention that bounds stand in for. */
+static void add_policies(void)
+{
+    add_method("scored", &(scoring){F_BOX, true, true, QUERY_ROWS, false});
+    add_method("oracle", &(scoring){F_MASS, true, true, QUERY_ROWS, false});
+    add_method("snapkv", &(scoring){F_BOX, true, true, WINDOW_ROWS, false});
+}
+
+static void add_scores(void)
+{
+    enum { ALL_ROWS = 32 };
+    static const struct {
+        bool soft, mean_heads, max_layers;
+        int32_t n_rows;
+    } kind[] = {{false, false, false, QUERY_ROWS},
+                {true, true, false, QUERY_ROWS},
+                {true, true, false, ALL_ROWS},
+                {true, true, true, QUERY_ROWS},
+                {true, true, false, 1},
+                {true, false, false, QUERY_ROWS},
+                {false, true, false, QUERY_ROWS}};
+    char name[48];
     for (int f = 0; f < N_FEATURES; f++)
-        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-            int k = kinds[i];
-            scoring s = {(feature)f,        k & 1,         k & 2, k & 4 && !(k & 8),
-                         k & 8 && !(k & 4), (k & 12) == 12};
-            if ((f == F_MASS && k != 3 && k != 7) || (f == F_SUB && k != 3) ||
-                (k != 0 && k != 3 && f != F_DOT && f != F_MASS && f != F_BOX))
+        for (size_t i = 0; i < sizeof kind / sizeof *kind; i++) {
+            if ((f == F_MASS && i != 1 && i != 2) || (f == F_SUB && i != 1) ||
+                (i > 1 && f != F_DOT && f != F_MASS && f != F_BOX))
                 continue;
-            method[n_methods].s = s;
-            snprintf(method[n_methods].name, sizeof method[0].name, "%s%s %s heads, %s%s",
-                     feature_name[f], s.soft ? " soft" : "", s.mean_heads ? "mean" : "max",
-                     s.mean_rows  ? "all rows"
-                     : s.last_row ? "last row"
-                                  : "8 rows",
-                     s.max_layers ? ", max layers" : "");
-            n_methods++;
+            snprintf(name, sizeof name, "%s%s %s heads, %d rows%s", feature_name[f],
+                     kind[i].soft ? " soft" : "", kind[i].mean_heads ? "mean" : "max",
+                     kind[i].n_rows, kind[i].max_layers ? ", max layers" : "");
+            add_method(name, &(scoring){(feature)f, kind[i].soft, kind[i].mean_heads,
+                                        kind[i].n_rows, kind[i].max_layers});
         }
 }
 
-static void ask_all(const ask *asks, int32_t n_asks, int32_t n_text)
+static void print_line(const char *kind, int32_t n_text, int32_t depth, int k, const char *name,
+                       bool found, bool right)
+{
+    printf("{\"kind\":\"%s\",\"tokens\":%d,\"depth\":%d,\"share\":%g,\"choice\":\"%s\","
+           "\"found\":%d,\"right\":%d}\n",
+           kind, n_text, depth, share[k], name, found, right);
+    fflush(stdout);
+}
+
+/* The queries of the prompt's end give features; it sees the youngest pages. */
+static void listen(const ask *a, int32_t n_text, int32_t most, bool *visible)
+{
+    choose(NULL, most, visible);
+    g.listens = true;
+    run(a->ids, a->n_question - n_text, visible, false);
+    g.listens = false;
+    fill_features();
+}
+
+static void ask_all(const char *kind, const ask *asks, int32_t n_asks, int32_t n_text)
 {
     bool *visible = room((size_t)g.n_pages);
     float *score = room((size_t)g.n_pages * 4);
-    int32_t n_whole = n_text / KV_PAGE;
+    int32_t n_whole = n_text / KV_PAGE, least = RESIDENCY_SINKS + RESIDENCY_TAIL + 1;
     for (int32_t i = 0; i < n_asks; i++) {
         const ask *a = &asks[i];
-        n_asked++;
+        int32_t page = (int32_t)(a->fact / KV_PAGE);
         bool knows = is_right(a, n_text, NULL);
         for (int k = 0; k < SHARES; k++) {
             int32_t most = (int32_t)(share[k] * n_whole);
-            most = most < RESIDENCY_SINKS + RESIDENCY_TAIL + 1
-                       ? RESIDENCY_SINKS + RESIDENCY_TAIL + 1
-                       : most;
-            choose(NULL, most, visible);
-            g.listens = true;
-            run(a->ids, a->n_question - n_text, visible, false);
-            g.listens = false;
+            most = most < least ? least : most;
+            listen(a, n_text, most, visible);
             int32_t n_layers = g.n_layers;
-            int32_t n_q = a->n_question - n_text;
-            fill_features(n_q > 32 ? n_q - 32 : 0);
             for (int32_t m = 0; m < n_methods; m++) {
                 g.n_layers = n_layers;
-                if (method[m].full) {
-                    method[m].found[k]++;
-                    method[m].right[k] += knows;
-                    continue;
-                }
-                if (!method[m].lru)
-                    score_pages(&method[m].s, n_q > 32 ? n_q - 32 : 0, score);
+                if (!method[m].full && !method[m].lru)
+                    score_pages(&method[m].s, score);
                 choose(method[m].lru ? NULL : score, most, visible);
-                int32_t c = (int32_t)(a->fact / KV_PAGE);
-                method[m].found[k] += c >= n_whole || visible[c];
-                method[m].right[k] += is_right(a, n_text, visible);
+                bool found = method[m].full || page >= n_whole || visible[page];
+                print_line(kind, n_text, a->depth, k, method[m].name, found,
+                           method[m].full ? knows : is_right(a, n_text, visible));
             }
         }
-        fprintf(stderr, "%d asked\n", n_asked);
     }
     mem_free(score);
     mem_free(visible);
@@ -506,6 +567,8 @@ static void run_case(const json_t *j, int32_t n_ctx)
         all[n_asks] = room((size_t)n_ctx * 4);
         memcpy(all[n_asks], c.ids, (size_t)c.n_ids * 4);
         memcpy(all[n_asks] + c.n_ids, ids, (size_t)n_answer * 4);
+        const json_t *depth = json_object_get(x, "depth");
+        asks[n_asks].depth = depth ? (int32_t)json_integer_value(depth) : -1;
         asks[n_asks].n_question = (int32_t)c.n_ids;
         asks[n_asks].n = (int32_t)(c.n_ids + n_answer);
         int32_t same = 0;
@@ -519,6 +582,10 @@ static void run_case(const json_t *j, int32_t n_ctx)
         carat_chat_free(&c);
         mem_free(text);
     }
+    /* The prompt's end is computed again with the chosen pages: engine/paging.c. */
+    n_text = n_text / KV_PAGE * KV_PAGE - KV_PAGE;
+    if (n_text < 0)
+        n_text = 0;
     kv_reset(&g.c);
     for (int32_t at = 0; at < n_text; at += ROWS_MOST) {
         int32_t n = n_text - at < ROWS_MOST ? n_text - at : ROWS_MOST;
@@ -535,36 +602,42 @@ static void run_case(const json_t *j, int32_t n_ctx)
         mem_free(all[i]);
         all[i] = NULL;
     }
-    ask_all(cut, n_asks, n_text);
+    const char *kind = json_string_value(json_object_get(j, "kind"));
+    ask_all(kind ? kind : "mixed", cut, n_asks, n_text);
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 3) {
-        fprintf(stderr, "usage: bench_recall MODEL.gguf CASES.jsonl [TOKENS_MOST]\n");
+    bool scores = argc > 4 && !strcmp(argv[4], "scores");
+    if (argc < 3 || argc > 5 || (argc > 4 && !scores && strcmp(argv[4], "policies") != 0)) {
+        fprintf(stderr,
+                "usage: bench_recall MODEL.gguf CASES.jsonl [TOKENS_MOST [scores | policies]]\n");
         return 2;
     }
     int32_t n_ctx = argc > 3 ? atoi(argv[3]) : 32768;
     err e = {0};
-    open_all(argv[1], n_ctx);
-    add_methods();
     FILE *f = fopen(argv[2], "r");
+    if (!f || n_ctx < ROWS_MOST) {
+        fprintf(stderr, "bench_recall: %s\n", f ? "TOKENS_MOST is too small" : strerror(errno));
+        return 1;
+    }
+    open_all(argv[1], n_ctx);
+    method[n_methods++] = (__typeof__(method[0])){.name = "full", .full = true};
+    method[n_methods++] = (__typeof__(method[0])){.name = "lru", .lru = true};
+    if (scores)
+        add_scores();
+    else
+        add_policies();
     char *line = NULL;
     size_t cap = 0;
     ssize_t n;
-    while (f && (n = getline(&line, &cap, f)) > 0) {
+    while ((n = getline(&line, &cap, f)) > 0) {
         json_t *j;
         or_exit(json_parse(&j, line, (size_t)n, argv[2], &e), &e);
         run_case(j, n_ctx);
         json_decref(j);
     }
     free(line);
-    printf("%d questions; found / right at 25, 9 and 6.25 %% of the pages\n", n_asked);
-    for (int32_t m = 0; m < n_methods; m++) {
-        printf("%-40s", method[m].name);
-        for (int k = 0; k < SHARES; k++)
-            printf("  %3d %3d", method[m].found[k], method[m].right[k]);
-        printf("\n");
-    }
+    fclose(f);
     return 0;
 }
