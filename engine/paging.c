@@ -153,11 +153,6 @@ status paging_shape(const carat_model *m, session_shape *s, err *e)
         s->kv_resident = 0;
         return OK;
     }
-    if (m->draft[DRAFTER_MODEL])
-        return err_set(e, E_UNSUPPORTED,
-                       "a drafter with weights reads all keys, and the pool holds %d of %d tokens: "
-                       "expected --draft none or lookup",
-                       s->kv_resident, s->n_ctx);
     return fit_chunk(s, e);
 }
 

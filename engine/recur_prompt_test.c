@@ -84,7 +84,7 @@ TEST(recurrent_conversations_are_edited_regenerated_and_continued)
     uint64_t rng = test_seed();
     talk t = {0}, other;
     err e = {0};
-    heard *h = mem_calloc(1, sizeof *h);
+    recur_heard *h = mem_calloc(1, sizeof *h);
     CHECK(h);
     t.mark = vocab_mark(m->text, m->chat->family->turn_open);
     CHECK(t.mark >= 0);

@@ -223,7 +223,7 @@ static void answer_both(pair *p, const int32_t *ids, int64_t n, int32_t width, b
                         const int32_t *accept, int32_t n_accept, carat_generate_options o,
                         int32_t trial)
 {
-    heard want = {0}, got = {0};
+    recur_heard want = {0}, got = {0};
     carat_timings t;
     err e = {0};
     CHECK_OK(carat_generate(p->plain, ids, n, &o, recur_hear, &want, NULL, &e), e);
@@ -306,7 +306,7 @@ TEST(recurrent_answers_may_be_refused_at_any_token)
     int32_t ids[30];
     open_pair(&p, (carat_session_options){.checkpoint_mb = -1});
     for (int32_t at = 1; at <= 16; at++) {
-        heard want = {.refuse_at = at}, got = {.refuse_at = at}, all = {0};
+        recur_heard want = {.refuse_at = at}, got = {.refuse_at = at}, all = {0};
         carat_generate_options o = recur_greedy(30);
         err e = {0};
         recur_draw(p.m, ids, 30, &rng);
@@ -330,7 +330,7 @@ static void job_done(void *user, carat_status st, const carat_error *e, const ca
 {
     (void)t;
     if (st)
-        ((heard *)user)->n = -(int32_t)st;
+        ((recur_heard *)user)->n = -(int32_t)st;
     (void)e;
 }
 
@@ -341,7 +341,7 @@ static void batch_like_alone(pair *p, bool apart, int32_t chunk, uint64_t *rng)
     enum { JOBS = 9 };
     static const int32_t accept[] = {2, 0, 5, 1};
     static int32_t ids[JOBS][200];
-    static heard want[JOBS], got[JOBS];
+    static recur_heard want[JOBS], got[JOBS];
     carat_generate_options o[JOBS];
     carat_script script[JOBS];
     carat_batch *b;
@@ -354,7 +354,7 @@ static void batch_like_alone(pair *p, bool apart, int32_t chunk, uint64_t *rng)
         recur_draw(p->m, ids[i], 200, rng);
         if (i % 3)
             memcpy(ids[i], ids[i - i % 3], 50 * sizeof **ids);
-        want[i] = got[i] = (heard){.refuse_at = i == 4 ? 5 : 0};
+        want[i] = got[i] = (recur_heard){.refuse_at = i == 4 ? 5 : 0};
         o[i] = recur_greedy(10 + 4 * i);
         CHECK_OK(carat_generate(p->plain, ids[i], n, &o[i], recur_hear, &want[i], NULL, &e), e);
         script[i] = (carat_script){
@@ -401,7 +401,7 @@ TEST(recurrent_jobs_share_the_beginning_of_their_prompts)
     carat_batch_info info;
     err e = {0};
     int32_t ids[3][200];
-    heard got[3] = {0};
+    recur_heard got[3] = {0};
     const carat_generate_options o = recur_greedy(4);
     CHECK_OK(carat_batch_open(
                  m, &(carat_batch_options){.session = {.n_ctx = CTX, .chunk = 32}, .n_slots = 3},
@@ -427,7 +427,7 @@ TEST(recurrent_jobs_share_the_beginning_of_their_prompts)
     carat_batch_close(b);
     carat_session *s = open_plain(m);
     for (int i = 0; i < 3; i++) {
-        heard want = {0};
+        recur_heard want = {0};
         CHECK_OK(carat_generate(s, ids[i], 200, &o, recur_hear, &want, NULL, &e), e);
         CHECK(want.n == got[i].n && !memcmp(want.id, got[i].id, sizeof want.id));
     }
@@ -488,7 +488,7 @@ TEST(recurrent_timelines_begin_anew_after_a_failed_pass)
     carat_session_close(s);
 
     carat_batch *b;
-    heard got[2] = {0}, want = {0};
+    recur_heard got[2] = {0}, want = {0};
     const carat_generate_options g = recur_greedy(12);
     CHECK_OK(carat_batch_open(o.m, &(carat_batch_options){.session = {.n_ctx = CTX}, .n_slots = 2},
                               &b, &e),

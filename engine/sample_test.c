@@ -373,7 +373,7 @@ TEST(tokens_of_type_unused_are_never_sampled)
     CHECK(!vocab_is_never_sampled(m->text, -1) && !vocab_is_never_sampled(m->text, INT32_MAX));
     s = recur_session(m, (carat_session_options){0});
     for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
-        heard h = {0};
+        recur_heard h = {0};
         carat_generate_options o = recur_greedy(100);
         o.sampling = how[i];
         o.sampling.top_p = o.sampling.repeat_penalty = 1;

@@ -10,10 +10,11 @@
  *
  * A draft pass has one row per timeline. Its numbers of keys say that every key is committed: the
  * newest is that of the token before the last one. So attention, which knows rings, formats and
- * single streams, needs no special case.
+ * single streams, needs no special case. Where pages of the target are on the host (kv/pager.h),
+ * its linear stores have fewer keys than tokens, and the draft sees those that the next row will.
  *
- *     keys   0 ........ c-1           committed; index = last = c - 1, first = c
- *     row                    c        position c, at all steps
+ *     keys   0 ........ k-1           committed; index = last = k - 1, first = k
+ *     row                    c        position c, at all steps; k = c, or fewer with pages away
  */
 #include "backend/plan.h"
 #include "base/mem.h"
@@ -147,8 +148,9 @@ static size_t hidden_bytes(const draft_sizes *z, int32_t width)
     return ((size_t)z->n_seqs + (size_t)z->outs_max) * (size_t)width * sizeof(float);
 }
 
-/* Lists of a step: token, pos, seq, wanted rows, and three of keys that all kinds share. */
-enum { STEP_LISTS = 7 };
+/* Lists of a step: token, pos, seq, wanted rows, and for each kind of store two of keys: `last` is
+ * `index`. */
+enum { STEP_LISTS = 4 + 2 * STORE_KINDS };
 
 static size_t host_bytes(const mtp_drafter *d)
 {
@@ -215,7 +217,9 @@ static void set_lists(mtp_drafter *d)
     r->token = at, r->pos = at + n, r->seq = at + 2 * n;
     d->st.out_row = at + 3 * n;
     for (int k = 0; k < STORE_KINDS; k++)
-        r->keys[k] = (row_keys){at + 4 * n, at + 5 * n, at + 6 * n};
+        r->keys[k] = (row_keys){.index = at + (size_t)(4 + 2 * k) * n,
+                                .first = at + (size_t)(5 + 2 * k) * n,
+                                .last = at + (size_t)(4 + 2 * k) * n};
     d->st.out = *r;
     d->st.n_kv = d->base.sizes.target_kv->n;
     d->st.kv = d->bases;
@@ -309,7 +313,10 @@ static status mtp_absorb(drafter *base, const draft_kept *kept, int32_t n, err *
         return OK;
     d->st.all.n = d->st.out.n = n_seqs;
     d->st.n_seqs = 0; /* no row looks at keys */
-    memset(list_of(d->st.all.keys[0].index), 0, 3 * (size_t)n_seqs * sizeof(int32_t));
+    for (int k = 0; k < STORE_KINDS; k++) {
+        memset(list_of(d->st.all.keys[k].index), 0, (size_t)n_seqs * sizeof(int32_t));
+        memset(list_of(d->st.all.keys[k].first), 0, (size_t)n_seqs * sizeof(int32_t));
+    }
     work_begin(&d->work, &p, &d->st);
     absorb_pass(&p, hidden_rows(d), n_seqs);
     pass_end(&p);
@@ -333,8 +340,11 @@ static int32_t fill_step(mtp_drafter *d, const draft_ask *ask, int32_t n, int32_
         list_of(all->token)[rows] = a->id[c];
         list_of(all->pos)[rows] = c;
         list_of(all->seq)[rows] = rows;
-        list_of(all->keys[0].index)[rows] = list_of(all->keys[0].last)[rows] = c - 1;
-        list_of(all->keys[0].first)[rows] = c;
+        for (int k = 0; k < STORE_KINDS; k++) {
+            int32_t n_keys = (int32_t)kv_n_keys(a->target, (store_kind)k);
+            list_of(all->keys[k].index)[rows] = n_keys - 1;
+            list_of(all->keys[k].first)[rows] = n_keys;
+        }
         list_of(d->st.out_row)[rows] = a->s->seat;
         memcpy(d->bases + (size_t)rows * (size_t)d->st.n_kv, a->target->base,
                (size_t)d->st.n_kv * sizeof *d->bases);

@@ -8,15 +8,11 @@
 #include "engine/round.h"
 #include "tests/doctor.h"
 #include "tests/fidelity_model.h"
+#include "tests/recur_model.h"
 #include "tests/round_rig.h"
 #include "tests/test.h"
 
 #include <math.h>
-
-/* round_rig.h has a `heard` of its own. */
-#define heard recur_heard
-#include "tests/recur_model.h"
-#undef heard
 
 enum { RANKS = DRAFT_RANKS_MAX };
 

@@ -281,3 +281,29 @@ TEST(draft_of_the_bundled_model)
     for (int i = 0; i < 3; i++)
         spawned_free(&r[i]);
 }
+
+/* Half of the text's pages are on the host. An assistant reads the keys that are left, as the
+ * target does; a block drafter has keys of its own. */
+TEST(drafts_are_accepted_on_a_pool)
+{
+    static const struct {
+        const char *file;
+        const carat_speculation *how;
+        int n_slots;
+        double floor;
+    } drafter[] = {{"models/demo-mtp.gguf", &steps, 4, 3.49},
+                   {"models/demo-dflash.gguf", &trees, 7, 4.9}};
+    for (int i = 0; i < (SANITIZED ? 1 : 2); i++) {
+        carat_pool_info p;
+        speaker a;
+        open_speaker(&a, drafter[i].file,
+                     &(carat_session_options){.n_ctx = 4096, .kv_resident = 512});
+        a.how = *drafter[i].how;
+        a.n_slots = drafter[i].n_slots;
+        answer_texts(&a, "short");
+        expect(&a, drafter[i].file, drafter[i].floor, NULL);
+        carat_session_get_pool(a.s, &p);
+        CHECK(p.lossy && p.n_away > 300);
+        close_speaker(&a);
+    }
+}

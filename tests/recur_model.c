@@ -151,7 +151,7 @@ int64_t recur_like_fresh(carat_session *s, const int32_t *ids, int64_t n, int32_
 
 bool recur_hear(void *user, const carat_event *ev)
 {
-    heard *h = user;
+    recur_heard *h = user;
     if (ev->kind == CARAT_EV_TOKEN)
         h->id[h->n++] = ev->id;
     return ev->kind != CARAT_EV_TOKEN || h->n != h->refuse_at;

@@ -24,10 +24,10 @@ carat_model *recur_model_open(const recur_model_file *v, const carat_model_optio
 
 enum { RECUR_CTX = 512 };
 
-typedef struct heard {
+typedef struct recur_heard {
     int32_t id[RECUR_CTX], n, refuse_at; /* 0: never */
-} heard;
-bool recur_hear(void *user, const carat_event *ev); /* user: a heard */
+} recur_heard;
+bool recur_hear(void *user, const carat_event *ev); /* user: a recur_heard */
 carat_generate_options recur_greedy(int32_t max_tokens);
 
 /* n_ctx 0: RECUR_CTX. */

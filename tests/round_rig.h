@@ -8,7 +8,7 @@
 #include "base/str.h"
 #include "tests/toy_model.h"
 
-enum { CTX = 384, ANSWER_MAX = CTX, DEPTHS = 61, SLOTS = 8 };
+enum { CTX = 384, PROMPT_MAX = 1024, ANSWER_MAX = CTX, DEPTHS = 61, SLOTS = 8 };
 
 typedef struct heard {
     str events; /* all fields of all events */
@@ -32,7 +32,7 @@ typedef struct strict {
 } strict;
 
 typedef struct request {
-    int32_t ids[CTX];
+    int32_t ids[PROMPT_MAX];
     int64_t n;
     carat_generate_options o;
     strict strict;

@@ -128,5 +128,6 @@ void check_mtp(rig *g);
 void check_rounds(rig *g);
 void check_nextn(rig *g);
 void check_pool(rig *g);
+void check_pool_drafts(rig *g);
 
 #endif
