@@ -118,6 +118,7 @@ TEST(pager_keeps_every_byte)
                                      {.k = "q4_0+rot", .v = "q8_0", .single = "off"},
                                      {.k = "f16", .single = "on"},
                                      {.k = "q8_0+rot", .single = "on"}};
+    int64_t n_in = 0, n_left = 0;
     for (size_t k = 0; k < 4; k++)
         for (int policy = 0; policy < 2; policy++) {
             rig paged, whole;
@@ -140,6 +141,10 @@ TEST(pager_keeps_every_byte)
             }
             CHECK(paged.c.pager->r.n_out > 0);
             CHECK(policy == KV_POLICY_LRU || paged.c.pager->n_reselected > 0);
+            /* A page that came back is clean, and leaves again without another copy. */
+            CHECK_EQ(paged.c.pager->r.n_out, paged.c.pager->r.n_copied);
+            n_left += paged.c.pager->r.n_left;
+            n_in += paged.c.pager->r.n_in;
             check_stores(&paged, &whole);
             CHECK(!kv_can_save(&paged.c, paged.c.n_past, 0));
             /* Back to the beginning: every page is free, and the cache is exact again. */
@@ -149,6 +154,8 @@ TEST(pager_keeps_every_byte)
             close_all(&paged);
             close_all(&whole);
         }
+    CHECK_MSG(n_in > 0 && n_left > 0, "%lld came back, %lld left without a copy", (long long)n_in,
+              (long long)n_left);
 }
 
 /* Pages that are free, and rows that no pass has written, are NaN in one of two caches. Every row
