@@ -37,12 +37,16 @@ typedef struct bench_samples {
 double bench_median_ns(const bench_samples *s);
 double bench_spread(const bench_samples *s); /* half of (slowest - fastest), over the median */
 
+enum { BENCH_SLOTS_MAX = 63 };
+
 /* What is drafted, and what comes of it. */
 typedef struct bench_script {
-    const char *drafter;     /* --spec; NULL: nothing is drafted */
-    int32_t n_max, tree_max; /* n_max > 0: always so many; 0: the engine chooses */
-    int32_t *accept;         /* [n_accept] accepted drafts of each round, in turn; owned */
-    int32_t n_accept;        /* 0: the drafter's own drafts */
+    const char *drafter;           /* --spec; NULL: nothing is drafted */
+    int32_t n_max, tree_max;       /* n_max > 0: always so many; 0: the engine chooses */
+    int32_t *accept;               /* [n_accept] accepted drafts of each round, in turn; owned */
+    int32_t n_accept;              /* 0: the drafter's own drafts */
+    float chance[BENCH_SLOTS_MAX]; /* [n_chance] of each slot: what the drafts say of themselves */
+    int32_t n_chance;
 } bench_script;
 
 /* list: "0.8,0.7": the chance of each slot whose predecessors were accepted; mean >= 0: so many

@@ -13,9 +13,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { SLOTS_MAX = 63, SCRIPT_ROUNDS = 4096 };
+enum { SCRIPT_ROUNDS = 4096 };
 
-static status read_chances(const char *list, double *chance, int *n, err *e)
+static status read_chances(const char *list, float *chance, int32_t *n, err *e)
 {
     *n = 0;
     for (const char *at = list;;) {
@@ -24,9 +24,9 @@ static status read_chances(const char *list, double *chance, int *n, err *e)
         if (end == at || !(v >= 0 && v <= 1) || (*end && *end != ','))
             return err_set(
                 e, E_ARG, "--accept=%.60s: expected numbers from 0 to 1 with commas between", list);
-        if (*n == SLOTS_MAX)
-            return err_set(e, E_ARG, "--accept: more than %d numbers", SLOTS_MAX);
-        chance[(*n)++] = v;
+        if (*n == BENCH_SLOTS_MAX)
+            return err_set(e, E_ARG, "--accept: more than %d numbers", BENCH_SLOTS_MAX);
+        chance[(*n)++] = (float)v;
         if (!*end)
             return OK;
         at = end + 1;
@@ -35,9 +35,8 @@ static status read_chances(const char *list, double *chance, int *n, err *e)
 
 status bench_script_read(bench_script *s, const char *list, double mean, err *e)
 {
-    double chance[SLOTS_MAX], owed = 0;
+    double owed = 0;
     uint64_t rng = 6;
-    int n = 0;
     status st;
     if (!list && mean < 0)
         return OK;
@@ -45,8 +44,14 @@ status bench_script_read(bench_script *s, const char *list, double mean, err *e)
         return err_set(e, E_ARG, "--accept and --accept-mean exclude each other");
     if (!s->drafter)
         return err_set(e, E_ARG, "%s needs --spec", list ? "--accept" : "--accept-mean");
-    if (list && (st = read_chances(list, chance, &n, e)))
+    if (list && (st = read_chances(list, s->chance, &s->n_chance, e)))
         return st;
+    /* With a mean, slots before it are accepted, the one that it divides now and then. */
+    for (; !list && s->n_chance < BENCH_SLOTS_MAX && s->n_chance <= mean; s->n_chance++)
+        s->chance[s->n_chance] = (float)fmin(mean - s->n_chance, 1);
+    /* Slots after the last number are never accepted. */
+    if (s->n_chance < BENCH_SLOTS_MAX)
+        s->chance[s->n_chance++] = 0;
     s->accept = mem_calloc(SCRIPT_ROUNDS, sizeof *s->accept);
     if (!s->accept)
         return err_memory(e, "the script", SCRIPT_ROUNDS * sizeof *s->accept);
@@ -54,7 +59,7 @@ status bench_script_read(bench_script *s, const char *list, double mean, err *e)
     for (int32_t i = 0; i < SCRIPT_ROUNDS; i++) {
         int32_t a = 0;
         if (list) {
-            while (a < n && rng_unit(&rng) < chance[a])
+            while (a < s->n_chance && rng_unit(&rng) < (double)s->chance[a])
                 a++;
         } else { /* the whole numbers around the mean, in turn */
             owed += mean;
@@ -79,8 +84,12 @@ carat_generate_options bench_answer_options(const bench_setup *b, const bench_te
     opt.speculation =
         (carat_speculation){.n_max = s->n_max, .tree_max = s->tree_max, .fixed = s->n_max > 0};
     if (s->n_accept) {
-        *script = (carat_script){
-            .answer = answer, .n_answer = t->n_gen, .accept = s->accept, .n_accept = s->n_accept};
+        *script = (carat_script){.answer = answer,
+                                 .n_answer = t->n_gen,
+                                 .accept = s->accept,
+                                 .n_accept = s->n_accept,
+                                 .chance = s->chance,
+                                 .n_chance = s->n_chance};
         opt.script = script;
     }
     return opt;

@@ -364,8 +364,9 @@ static status check_speculation(const carat_generate_options *o, err *e)
                        "speculation: %d drafted tokens a round, or a tree of %d: at most %d",
                        s->n_max, s->tree_max, DRAFT_SLOTS_MAX);
     if (k && (k->n_answer < 0 || (k->n_answer && !k->answer) || k->n_accept < 0 ||
-              (k->n_accept && !k->accept) || k->rank < 0))
-        return err_set(e, E_ARG, "speculation: a script without its tokens or depths");
+              (k->n_accept && !k->accept) || k->rank < 0 || k->n_chance < 0 ||
+              (k->n_chance && !k->chance)))
+        return err_set(e, E_ARG, "speculation: a script without its tokens, depths or chances");
     for (int64_t i = 0; k && i < k->n_answer; i++)
         if (k->answer[i] < 0)
             return err_set(e, E_ARG, "speculation: token %lld of the script is %d", (long long)i,

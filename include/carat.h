@@ -692,6 +692,10 @@ typedef struct carat_script {
     const int32_t *accept; /* [n_accept] */
     int32_t n_accept;
     int32_t rank; /* in trees: the right tokens are the best of their places after `rank` others */
+    /* [n_chance] what the drafts say of themselves: the probability of the best token of each
+     * place, 0 to 1. Places after the last one take its number. NULL: one half everywhere. */
+    const float *chance;
+    int32_t n_chance;
 } carat_script;
 
 /* Runs on the thread of the call, after the tokens of the round were reported. */

@@ -4,7 +4,9 @@
  * rejected one say nothing. Trials lose 2.5 % of their weight per round, and those of all requests
  * are the prior of each (spec: Beta counts with forgetting). Before a draft the chance of slot i is
  * that of the drafter's best token there; after it, the drafter's own probability is known, and
- * trials are counted by ranges of it.
+ * trials are counted by ranges of it. A slot with few trials is expected to do as the same range
+ * of all slots: else a drafter that says too little of itself would never be let reach the later
+ * slots, where it could show that it is better.
  *
  * Choice. The survival of a node is the chance that its whole path is accepted. Rows go to nodes in
  * the order of survival, over all seats together, and their number maximises
@@ -113,10 +115,9 @@ static int32_t bin_of(double p)
     return b;
 }
 
-static const trials *node_trials(const evidence *v, bool best, int32_t slot, double p)
+static int32_t group_of(int32_t slot)
 {
-    int32_t g = slot < SLOT_GROUPS ? slot : SLOT_GROUPS - 1;
-    return &v->node[!best][g][bin_of(p)];
+    return slot < SLOT_GROUPS ? slot : SLOT_GROUPS - 1;
 }
 
 static double blend(const trials *x, double unit, double prior)
@@ -154,8 +155,11 @@ static double node_chance(const draft_times *t, draft_control *c, int32_t which,
                           int32_t slot, double p, bool sample)
 {
     const evidence *own = &c->own[which], *all = &t->all[which];
-    return chance(c, node_trials(own, best, slot, p), own->unit, node_trials(all, best, slot, p),
-                  all->unit, fmin(fmax(p, 0.02), 0.98), sample);
+    int32_t g = group_of(slot), b = bin_of(p);
+    double prior = blend(&all->told[!best][b], all->unit, fmin(fmax(p, 0.02), 0.98));
+    prior = blend(&own->told[!best][b], own->unit, prior);
+    return chance(c, &own->node[!best][g][b], own->unit, &all->node[!best][g][b], all->unit, prior,
+                  sample);
 }
 
 static void count(trials *x, double unit, bool hit)
@@ -164,21 +168,23 @@ static void count(trials *x, double unit, bool hit)
     x->hits += hit ? unit : 0;
 }
 
+static void rescale(trials *x, int32_t n, double unit)
+{
+    for (int32_t i = 0; i < n; i++) {
+        x[i].hits /= unit;
+        x[i].n /= unit;
+    }
+}
+
 /* A round has passed. */
 static void age(evidence *v, double forget)
 {
     v->unit /= forget;
     if (v->unit < 1e100)
         return;
-    for (int32_t i = 0; i < DRAFT_SLOTS_MAX; i++) {
-        v->slot[i].hits /= v->unit;
-        v->slot[i].n /= v->unit;
-    }
-    trials *x = &v->node[0][0][0];
-    for (int32_t i = 0; i < 2 * SLOT_GROUPS * PROB_BINS; i++) {
-        x[i].hits /= v->unit;
-        x[i].n /= v->unit;
-    }
+    rescale(v->slot, DRAFT_SLOTS_MAX, v->unit);
+    rescale(&v->node[0][0][0], 2 * SLOT_GROUPS * PROB_BINS, v->unit);
+    rescale(&v->told[0][0], 2 * PROB_BINS, v->unit);
     v->unit = 1;
 }
 
@@ -215,7 +221,8 @@ static void learn(evidence *v, const draft_seat *s)
             continue;
         double p = step_prob(t, i);
         int32_t slot = t->depth[i] - 1;
-        count((trials *)node_trials(v, first[i], slot, p), v->unit, accepted[i]);
+        count(&v->node[!first[i]][group_of(slot)][bin_of(p)], v->unit, accepted[i]);
+        count(&v->told[!first[i]][bin_of(p)], v->unit, accepted[i]);
         if (best_path[i])
             count(&v->slot[slot], v->unit, accepted[i]);
     }

@@ -31,6 +31,7 @@ typedef struct evidence {
     trials slot[DRAFT_SLOTS_MAX]; /* the drafter's best token of each slot */
     /* By rank (best, others), slot and the drafter's probability. */
     trials node[2][SLOT_GROUPS][PROB_BINS];
+    trials told[2][PROB_BINS]; /* the same of all slots: how far the drafter's numbers are right */
     double lift; /* expected tokens of trees over those of chains of the same drafts; 0: unknown */
 } evidence;
 
