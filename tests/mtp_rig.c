@@ -296,8 +296,9 @@ static void layer(const model *target, const gguf *g, const kv_cache *cache, int
         x[i] = (x[i] + y[i]) * scale;
 }
 
-/* Keeps the logits of the tokens in the clusters whose centroids score best. */
-static void keep_clusters(const gguf *g, const double *hn, double *logits)
+/* Keeps the logits of the tokens in the clusters whose centroids score best. Gives the margin, as
+ * mtp_plain_step. */
+static double keep_clusters(const gguf *g, const double *hn, double *logits)
 {
     const tensor *c = either(g, "masked_embd_centroids.weight", "mtp.centroids.weight");
     const tensor *o = either(g, "masked_embd_ordering", "mtp.token_ordering.weight");
@@ -305,25 +306,30 @@ static void keep_clusters(const gguf *g, const double *hn, double *logits)
     double score[RIG_VOCAB];
     bool keep[RIG_VOCAB] = {0};
     if (!c)
-        return;
+        return INFINITY;
     if (!gguf_get_i64(g, "gemma4-assistant.centroid_top_k", &top))
         CHECK(gguf_get_i64(g, "gemma4_assistant.centroid_top_k", &top));
     times(c, hn, score);
     int32_t n = (int32_t)c->ne[1], each = RIG_VOCAB / n;
+    double last = INFINITY, other = -INFINITY;
     for (int64_t k = 0; k < top; k++) {
         int32_t best = 0;
         for (int32_t i = 1; i < n; i++)
             best = score[i] > score[best] ? i : best;
+        last = score[best];
         score[best] = -INFINITY;
         for (int32_t i = 0; i < each; i++)
             keep[((const int32_t *)(const void *)o->bytes)[best * each + i]] = true;
     }
     for (int32_t i = 0; i < RIG_VOCAB; i++)
         logits[i] = keep[i] ? logits[i] : -INFINITY;
+    for (int32_t i = 0; i < n; i++)
+        other = fmax(other, score[i]);
+    return last - other;
 }
 
-void mtp_plain_step(const model *target, const gguf *g, const kv_cache *cache, int64_t c,
-                    int32_t token, double *h, double *logits)
+double mtp_plain_step(const model *target, const gguf *g, const kv_cache *cache, int64_t c,
+                      int32_t token, double *h, double *logits)
 {
     double in[2 * MTP_RIG_TARGET_WIDTH], x[MTP_RIG_WIDTH], hn[MTP_RIG_WIDTH];
     float e[WIDE];
@@ -338,8 +344,9 @@ void mtp_plain_step(const model *target, const gguf *g, const kv_cache *cache, i
         layer(target, g, cache, il, c, x);
     norm(tensor_of(g, -1, "output_norm.weight"), x, hn, MTP_RIG_WIDTH);
     times(tensor_of(g, -1, "token_embd.weight"), hn, logits);
-    keep_clusters(g, hn, logits);
+    double margin = keep_clusters(g, hn, logits);
     times(either(g, "nextn.post_projection.weight", "mtp.post_projection.weight"), hn, h);
+    return margin;
 }
 
 void mtp_plain_log_softmax(double *logits, int32_t n)

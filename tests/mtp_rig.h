@@ -32,9 +32,11 @@ typedef struct mtp_rig_file {
 const char *mtp_rig_write(const mtp_rig_file *f);
 
 /* One step. h: [MTP_RIG_TARGET_WIDTH], replaced by the next one. cache: of the target, with the
- * keys of positions below c. logits: [RIG_VOCAB], -inf for tokens outside the chosen clusters. */
-void mtp_plain_step(const model *target, const gguf *draft, const kv_cache *cache, int64_t c,
-                    int32_t token, double *h, double *logits);
+ * keys of positions below c. logits: [RIG_VOCAB], -inf for tokens outside the chosen clusters.
+ * Gives how much better the last chosen cluster scores than the best other one: where that is
+ * little, rounding decides between them. INFINITY of a dense head. */
+double mtp_plain_step(const model *target, const gguf *draft, const kv_cache *cache, int64_t c,
+                      int32_t token, double *h, double *logits);
 /* In place: logarithms of the soft max. */
 void mtp_plain_log_softmax(double *logits, int32_t n);
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+static const double FAR = 0.02; /* of logarithms; of scores of clusters too */
 enum { STEPS = 4, RANKS = 8, SEQS = 3, ROWS = 6, CTX = 96 };
 
 static const kv_words formats[] = {
@@ -139,7 +140,8 @@ static draft_ask ask_of(const lines *n, int i, proposal *out)
 }
 
 /* The largest distance of a logarithm from the plain form's; a rank that is none of the best counts
- * by the logarithm that it misses. NaN: slots are missing. */
+ * by the logarithm that it misses. Steps count up to the first one in which rounding may choose
+ * other clusters. NaN: slots are missing. */
 static double distance(const lines *n, const gguf *file, int i, const proposal *o)
 {
     double h[MTP_RIG_TARGET_WIDTH], logp[RIG_VOCAB], far = 0;
@@ -150,7 +152,8 @@ static double distance(const lines *n, const gguf *file, int i, const proposal *
     for (int s = 0; s < STEPS; s++) {
         if (o->n_slots <= s)
             return NAN;
-        mtp_plain_step(n->m, file, &n->c[i], c, token, h, logp);
+        if (mtp_plain_step(n->m, file, &n->c[i], c, token, h, logp) < FAR)
+            break;
         mtp_plain_log_softmax(logp, RIG_VOCAB);
         for (int r = 0; r < RANKS; r++) {
             double best = -INFINITY, own = logp[o->id[s][r]];
@@ -216,7 +219,7 @@ static status check_lines(lines *n, const gguf *file, const char *name, err *e)
             st = draft_all(n, file, turn % 4 == 0, &o, e);
     }
     if (!st) {
-        verdict(n->g, "mtp", text("%s: logarithms, at most", name), o.far, 0.02);
+        verdict(n->g, "mtp", text("%s: logarithms, at most", name), o.far, FAR);
         verdict(n->g, "mtp", text("%s: alone and together, that differ", name), o.differ, 0);
     }
     return st;

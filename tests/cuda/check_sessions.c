@@ -228,6 +228,12 @@ static status run_turns(top *t, const int32_t *const *ids, int32_t rows, int n_p
     return st;
 }
 
+/* Whether some layer's values are its raw keys: the published E2B computes values of their own. */
+static bool has_one_stream(const char *name)
+{
+    return strcmp(name, "e2b") != 0;
+}
+
 /* A replayed pass is bit-identical to a computed one, whichever timeline was recorded. */
 static void check_replays(rig *g, const char *path, const fidelity *f, const char *what,
                           bool one_stream)
@@ -281,7 +287,8 @@ static void check_all_replays(rig *g)
         const char *path = fidelity_write(&f, &(fidelity_file){.type = types[i]});
         snprintf(what, sizeof what, "%s of %s", names[i], num_name(types[i]));
         check_replays(g, path, &f, what, false);
-        check_replays(g, path, &f, what, true);
+        if (has_one_stream(names[i]))
+            check_replays(g, path, &f, what, true);
         unlink(path);
         fidelity_close(&f);
     }
@@ -326,7 +333,8 @@ static void check_divisions(rig *g)
         fidelity_open(&f, names[i]);
         const char *path = fidelity_write(&f, NULL);
         check_division(g, path, &f, (model_division){.n_layers = 1}, false);
-        check_division(g, path, &f, (model_division){.n_layers = 1}, true);
+        if (has_one_stream(names[i]))
+            check_division(g, path, &f, (model_division){.n_layers = 1}, true);
         if (!strcmp(names[i], "all") || !strcmp(names[i], "moe")) {
             check_division(g, path, &f, (model_division){.experts = true}, true);
             check_division(g, path, &f, (model_division){.n_layers = 1, .experts = true}, false);
