@@ -26,7 +26,7 @@ typedef struct importance_options {
 
 static const option table[] = {
     OPT_STR(importance_options, model, "model", 'm', "FILE",
-            "a GGUF file of Qwen3, or the name of a model (carat list)"),
+            "a GGUF file, or the name of a model (carat list)"),
     OPT_STR(importance_options, text, "text", 0, "FILE", "a text"),
     OPT_STR(importance_options, tokens, "tokens", 0, "FILE",
             "token ids instead, int32 little-endian"),
@@ -189,6 +189,6 @@ const command command_importance = {
     .about = "Computes a text with a small model, such as Qwen3-0.6B, and prints a value for each\n"
              "64 tokens: how much the last eight tokens attend to them, before the rotation, as\n"
              "the largest share of any head. Where a large model has no room for a whole text,\n"
-             "the parts with small values are those to leave out. Qwen3 on CPUs only.",
+             "the parts with small values are those to leave out. On CPUs only.",
     .options = table,
     .run = run_importance};

@@ -80,6 +80,8 @@ static const option table[] = {
     OPT_CACHE(run_options),
     OPT_DRAFT(run_options),
     OPT_SPARSE(run_options),
+    OPT_COMPRESS(run_options),
+    OPT_COMPRESS_SHOW(run_options),
     OPT_FLAG(run_options, spec_trace, "spec-trace", 0,
              "a line on stderr for every pass that checked drafts"),
     OPT_FLAG(run_options, exact, "exact", 0, "f32 activations in matrix products"),
@@ -133,9 +135,12 @@ static void drop_last_newline(str *s)
         str_cut(s, s->n - 1);
 }
 
-/* Joins the parts of the prompt: file, stdin, words, with a blank line between them. */
-static status gather(const run_options *o, int n_words, char **words, str *out, err *e)
+/* Joins the parts of the prompt: file, stdin, words, with a blank line between them. With
+ * --compress file and stdin go before the words as a message of their own, `before`: the last one
+ * is never shortened. */
+static status gather(const run_options *o, int n_words, char **words, str *out, str *before, err *e)
 {
+    bool apart = compress_wanted(&o->compress) && n_words && !o->raw;
     bool from_stdin = o->prompt_file && !strcmp(o->prompt_file, "-");
     status st;
     if (o->prompt_file && !from_stdin) {
@@ -151,19 +156,26 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
             return st;
     if (!o->raw)
         drop_last_newline(out);
+    if (apart && out->n) {
+        if (before->n)
+            str_putc(before, '\n');
+        str_put(before, out->at, out->n);
+        str_cut(out, 0);
+    }
     for (int i = 0; i < n_words; i++) {
         if (out->n)
             str_puts(out, i ? " " : o->raw ? "" : "\n\n");
         str_puts(out, words[i]);
     }
-    return out->bad ? err_memory(e, "the prompt", out->n) : OK;
+    return out->bad || before->bad ? err_memory(e, "the prompt", out->n + before->n) : OK;
 }
 
 static status gather_files(const run_options *o, str *out, err *e)
 {
+    file_form form = o->raw ? FILE_ALONE : compress_wanted(&o->compress) ? FILE_NAMED : FILE_FENCED;
     status st;
     for (int i = 0; i < o->files.n; i++) {
-        if ((st = message_add_file(out, o->files.at[i], o->raw, e)))
+        if ((st = message_add_file(out, o->files.at[i], form, e)))
             return st;
         if (out->n > PROMPT_MAX)
             return err_set(e, E_LIMIT, "--file: files of more than %d bytes", PROMPT_MAX);
@@ -259,7 +271,8 @@ static int run_run(const command *cmd, int argc, char **argv)
     }
     bool tty = isatty(STDIN_FILENO);
     bool converse = o.interactive || (tty && !n_words && !o.prompt_file);
-    if ((st = gather_files(&o, &files, &e)) || (st = gather(&o, n_words, argv, &prompt, &e)))
+    if ((st = gather_files(&o, &files, &e)) ||
+        (st = gather(&o, n_words, argv, &prompt, &files, &e)))
         goto out;
     /* What stdin held is read by now; the conversation goes on at the terminal. */
     if (o.interactive && !tty && !term_take_terminal()) {
@@ -302,12 +315,13 @@ static int run_run(const command *cmd, int argc, char **argv)
     if (kept && converse && !prompt.n)
         chat_show_last(&c);
     c.files = files;
-    c.n_files = files.n ? o.files.n : 0;
+    c.n_files = !files.n ? 0 : o.files.n ? o.files.n : 1;
     files = (str){0};
     if (prompt.n || (!converse && (o.messages_file || c.n_files))) {
         if ((st = answer_once(&c, &o, &prompt, &e)))
             goto out;
-        if (o.format && (st = answer_print_object(&c.out, &c.timings, c.s, c.info.name, &e)))
+        if (o.format && (st = answer_print_object(&c.out, &c.timings, c.s, c.info.name,
+                                                  c.compresses ? &c.last : NULL, &e)))
             goto out;
         if (!converse && c.out.finish == CARAT_FINISH_CANCELLED)
             code = EXIT_INTERRUPTED;

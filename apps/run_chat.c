@@ -4,6 +4,7 @@
  * session, which reuses the part that it has computed already.
  */
 #include "apps/run_int.h"
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -129,10 +130,22 @@ static status load_form(chat *c, const run_options *o, err *e)
     return err_set(e, st, "%s%s%s", path ? path : "", path ? ": " : "", why.text);
 }
 
+static status open_scorer(chat *c, err *e)
+{
+    const scorer_ask ask = {.path = c->o.compress.model,
+                            .isa = c->o.isa,
+                            .threads = (int32_t)c->o.threads,
+                            .overcommit = c->o.overcommit};
+    status st = scorer_open(&c->scorer, c->m, &ask, e);
+    return st ? st : carat_compressor_open(&c->shortened, 0, e);
+}
+
 status chat_open(chat *c, const run_options *o, err *e)
 {
     status st;
     *c = (chat){.o = *o, .raw = o->raw, .quiet = o->quiet};
+    if ((st = compress_options_read(&o->compress, &c->compress, &c->compresses, e)))
+        return st;
     if (o->think && o->no_think)
         return err_set(e, E_ARG, "--think and --no-think exclude each other");
     if (o->preserve_thinking && o->drop_thinking)
@@ -171,6 +184,8 @@ status chat_open(chat *c, const run_options *o, err *e)
         c->raw = true;
     }
     if ((st = chat_apply_settings(c, e)) || (st = load_form(c, o, e)))
+        goto out;
+    if (c->compresses && (st = open_scorer(c, e)))
         goto out;
     if ((st = carat_session_open(c->m, &so, &c->s, e)))
         goto out;
@@ -218,6 +233,9 @@ void chat_close(chat *c)
             term_note("kept conversations: %s", cache.last_error);
     }
     carat_session_close(c->s);
+    carat_compressed_free(&c->last);
+    carat_compressor_close(c->shortened);
+    scorer_close(&c->scorer);
     carat_model_close(c->m);
     *c = (chat){0};
 }
@@ -270,6 +288,33 @@ void chat_drop_tools(chat *c)
     c->tools = NULL;
 }
 
+static status append_user(chat *c, const char *text, size_t n, err *e)
+{
+    status st = check_utf8("the prompt", text, n, e);
+    if (st)
+        return st;
+    json_t *content = json_stringn(text, n);
+    if (!content || json_array_append_new(
+                        c->messages, json_pack("{s:s, s:o}", "role", "user", "content", content)))
+        return chat_no_memory(e);
+    return OK;
+}
+
+/* The files as a message before the one that asks, because the last one is never shortened. */
+static status add_files_apart(chat *c, const char *text, size_t n, err *e)
+{
+    status st = append_user(c, str_text(&c->files), c->files.n, e);
+    if (st)
+        return st;
+    if ((st = append_user(c, text, n, e))) {
+        json_array_remove(c->messages, json_array_size(c->messages) - 1);
+        return st;
+    }
+    str_free(&c->files);
+    c->n_files = 0;
+    return OK;
+}
+
 /* c->files holds the files, and then the whole message. */
 static status add_user_with_files(chat *c, const char *text, size_t n, err *e)
 {
@@ -295,9 +340,10 @@ static status add_user_with_files(chat *c, const char *text, size_t n, err *e)
 
 status chat_add_user(chat *c, const char *text, size_t n, err *e)
 {
-    status st;
     if (!c->title && n)
         chat_name(c, text);
+    if (c->n_files && c->compresses && n && !c->raw)
+        return add_files_apart(c, text, n, e);
     if (c->n_files)
         return add_user_with_files(c, text, n, e);
     if (c->raw) {
@@ -305,13 +351,7 @@ status chat_add_user(chat *c, const char *text, size_t n, err *e)
         str_put(&c->raw_text, text, n);
         return c->raw_text.bad ? chat_no_memory(e) : OK;
     }
-    if ((st = check_utf8("the prompt", text, n, e)))
-        return st;
-    json_t *content = json_stringn(text, n);
-    if (!content || json_array_append_new(
-                        c->messages, json_pack("{s:s, s:o}", "role", "user", "content", content)))
-        return chat_no_memory(e);
-    return OK;
+    return append_user(c, text, n, e);
 }
 
 static const char *message_role(const json_t *messages, size_t i)
@@ -391,22 +431,51 @@ static status keep_answer(chat *c, err *e)
     return OK;
 }
 
+/* Shortens a prompt into c->last: messages, or with opt NULL the raw text. */
+static status shorten_prompt(chat *c, const char *text, const carat_chat_options *opt, err *e)
+{
+    double start_ms = clock_ms();
+    status st = opt ? carat_compress_chat(c->shortened, c->m, &c->scorer.face, text, c->tools, opt,
+                                          &c->compress, &c->last, e)
+                    : carat_compress_text(c->shortened, c->m, &c->scorer.face, text, c->raw_text.n,
+                                          &c->compress, &c->last, e);
+    c->compress_ms = clock_ms() - start_ms;
+    if (!st && !c->quiet && c->out.format == ANSWER_TEXT)
+        compress_note(&c->last, c->compress_ms);
+    if (!st && c->o.compress.show)
+        compress_show(stderr, &c->last);
+    return st;
+}
+
+static status render_raw(chat *c, carat_chat *out, err *e)
+{
+    const char *text = str_text(&c->raw_text);
+    size_t n_text = c->raw_text.n;
+    status st;
+    if (c->compresses && (st = shorten_prompt(c, text, NULL, e)))
+        return st;
+    if (c->last.text) {
+        text = c->last.text;
+        n_text = c->last.n_text;
+    }
+    int64_t n = carat_tokenize(c->m, text, n_text, CARAT_TOK_BOS | CARAT_TOK_SPECIAL, NULL, 0, e);
+    if (n < 0)
+        return e ? e->status : E_MEMORY;
+    out->ids = mem_calloc((size_t)n, sizeof *out->ids);
+    if (!out->ids)
+        return chat_no_memory(e);
+    out->n_ids =
+        carat_tokenize(c->m, text, n_text, CARAT_TOK_BOS | CARAT_TOK_SPECIAL, out->ids, n, e);
+    return out->n_ids < 0 ? (e ? e->status : E_MEMORY) : OK;
+}
+
 static status render_chat(chat *c, carat_chat *out, err *e)
 {
-    status st;
+    status st = OK;
     *out = (carat_chat){0};
-    if (c->raw) {
-        int64_t n = carat_tokenize(c->m, str_text(&c->raw_text), c->raw_text.n,
-                                   CARAT_TOK_BOS | CARAT_TOK_SPECIAL, NULL, 0, e);
-        if (n < 0)
-            return e ? e->status : E_MEMORY;
-        out->ids = mem_calloc((size_t)n, sizeof *out->ids);
-        if (!out->ids)
-            return chat_no_memory(e);
-        out->n_ids = carat_tokenize(c->m, str_text(&c->raw_text), c->raw_text.n,
-                                    CARAT_TOK_BOS | CARAT_TOK_SPECIAL, out->ids, n, e);
-        return out->n_ids < 0 ? (e ? e->status : E_MEMORY) : OK;
-    }
+    carat_compressed_free(&c->last);
+    if (c->raw)
+        return render_raw(c, out, e);
     json_t *all = json_array();
     if (all && c->system)
         json_array_append_new(all, json_pack("{s:s, s:s}", "role", "system", "content", c->system));
@@ -420,7 +489,12 @@ static status render_chat(chat *c, carat_chat *out, err *e)
                               .preserve_thinking = c->o.preserve_thinking,
                               .drop_thinking = c->o.drop_thinking,
                               .reasoning_effort = c->o.effort};
-    st = text ? carat_chat_render(c->m, text, c->tools, &opt, out, e) : chat_no_memory(e);
+    if (!text)
+        return chat_no_memory(e);
+    if (c->compresses)
+        st = shorten_prompt(c, text, &opt, e);
+    st = st ? st
+            : carat_chat_render(c->m, c->last.text ? c->last.text : text, c->tools, &opt, out, e);
     free(text);
     return st;
 }

@@ -391,7 +391,11 @@ static status cmd_file(chat *c, const char *arg, slash_result *r, err *e)
         str_cut(&c->files, 0);
         c->n_files = 0;
     } else if (*arg) {
-        status st = message_add_files(&c->files, &c->n_files, arg, c->raw, e);
+        status st = message_add_files(&c->files, &c->n_files, arg,
+                                      c->raw          ? FILE_ALONE
+                                      : c->compresses ? FILE_NAMED
+                                                      : FILE_FENCED,
+                                      e);
         if (st)
             return st;
     }

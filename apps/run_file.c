@@ -1,7 +1,8 @@
 /* run_file.c - text files as parts of a message: `carat run -f FILE` and /file.
  *
  * A file becomes its name and its text between two fences. The fence is longer than every run of
- * backticks in the text, so no file can end its own block.
+ * backticks in the text, so no file can end its own block. A file that may be shortened
+ * (--compress) has no fences.
  */
 #include "apps/run_int.h"
 #include "base/map.h"
@@ -86,21 +87,22 @@ static int fence_length(const str *text)
 
 static void put_fence(str *out, int n)
 {
-    while (n--)
+    for (int i = 0; i < n; i++)
         str_putc(out, '`');
-    str_putc(out, '\n');
+    if (n)
+        str_putc(out, '\n');
 }
 
-status message_add_file(str *out, const char *path, bool raw, err *e)
+status message_add_file(str *out, const char *path, file_form form, err *e)
 {
     str text = {0};
     status st = read_file(path, &text, e);
     if (!st)
         st = check_text(path, &text, e);
-    if (!st && raw) {
+    if (!st && form == FILE_ALONE) {
         str_put(out, str_text(&text), text.n);
     } else if (!st && !(st = check_utf8("the name of a file", path, strlen(path), e))) {
-        int fence = fence_length(&text);
+        int fence = form == FILE_FENCED ? fence_length(&text) : 0;
         str_printf(out, "%s%s:\n", out->n ? "\n" : "", path);
         put_fence(out, fence);
         str_put(out, str_text(&text), text.n);
@@ -114,13 +116,13 @@ status message_add_file(str *out, const char *path, bool raw, err *e)
 
 /* Reads `words` as a shell would: quotes, backslashes, ~ and patterns; commands are not run. A name
  * with spaces that exists needs no quotes. */
-status message_add_files(str *out, int *n_files, const char *words, bool raw, err *e)
+status message_add_files(str *out, int *n_files, const char *words, file_form form, err *e)
 {
     size_t before = out->n;
     wordexp_t w = {0};
     status st = OK;
     if (!access(words, F_OK)) {
-        if (!(st = message_add_file(out, words, raw, e)))
+        if (!(st = message_add_file(out, words, form, e)))
             ++*n_files;
         else
             str_cut(out, before);
@@ -133,7 +135,7 @@ status message_add_files(str *out, int *n_files, const char *words, bool raw, er
         return err_set(e, E_ARG, "%s: names with the shell's special characters need quotes",
                        words);
     for (size_t i = 0; !st && i < w.we_wordc; i++)
-        st = message_add_file(out, w.we_wordv[i], raw, e);
+        st = message_add_file(out, w.we_wordv[i], form, e);
     if (st)
         str_cut(out, before);
     else

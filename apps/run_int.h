@@ -14,6 +14,7 @@
 #define APPS_RUN_INT_H
 
 #include "apps/cache_options.h"
+#include "apps/compress.h"
 #include "apps/config.h"
 #include "apps/device_options.h"
 #include "apps/draft_options.h"
@@ -40,6 +41,7 @@ typedef struct run_options {
     cache_options cache;
     draft_options draft;
     const char *sparse;
+    compress_options compress;
     hub_options hub;
     config_options config;
     bool model_typed; /* -m stands on the command line */
@@ -85,7 +87,7 @@ void answer_print_speed(const carat_timings *t, const carat_session *s);
 status answer_keep_calls(answer *a, const char *const *results, err *e);
 /* Prints the object: answer, thinking, calls, usage, timings. */
 status answer_print_object(answer *a, const carat_timings *t, const carat_session *s,
-                           const char *model, err *e);
+                           const char *model, const carat_compressed *shortened, err *e);
 /* A carat_round_fn; user is the answer. A line of its own on stderr. */
 void answer_print_round(void *user, const carat_round *r);
 
@@ -115,6 +117,13 @@ typedef struct chat {
     str raw_text;    /* raw mode: prompt and answers so far */
     size_t raw_mark; /* offset of the last question in it */
     bool kept;       /* the last answer is part of the conversation */
+    /* With compresses set, prompts are shortened by the scorer. */
+    bool compresses;
+    carat_compress_options compress;
+    carat_compressor *shortened;
+    scorer scorer;
+    carat_compressed last; /* of the last prompt */
+    double compress_ms;
     answer out;
     carat_timings timings; /* of the last turn */
 } chat;
@@ -159,11 +168,14 @@ status check_utf8(const char *what, const char *text, size_t n, err *e);
  * have been meant as a model, and there is none of that name. literal: the user wrote "--". */
 status run_take_model(run_options *o, int *n_words, char ***words, bool literal, err *e);
 bool run_has_dashes(int argc, char **argv); /* is "--" among the words of the command line? */
-/* Appends the file's name and its text between fences; with raw its text alone. E_FORMAT where it
- * is not text in UTF-8, E_LIMIT beyond 16 MiB. */
-status message_add_file(str *out, const char *path, bool raw, err *e);
+/* How a file becomes part of a message. Between fences its text is code, which is never shortened
+ * in part; so files that may be shortened come without them. */
+typedef enum file_form { FILE_FENCED, FILE_NAMED, FILE_ALONE } file_form;
+/* Appends the file's name and its text; FILE_ALONE: its text. E_FORMAT where it is not text in
+ * UTF-8, E_LIMIT beyond 16 MiB. */
+status message_add_file(str *out, const char *path, file_form form, err *e);
 /* The same for words as a shell would read them. On failure out is as before. */
-status message_add_files(str *out, int *n_files, const char *words, bool raw, err *e);
+status message_add_files(str *out, int *n_files, const char *words, file_form form, err *e);
 
 /* What Tab offers for a command's argument. */
 typedef enum slash_kind {

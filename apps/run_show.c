@@ -297,7 +297,7 @@ static double per_second(int64_t n, double ms)
 }
 
 status answer_print_object(answer *a, const carat_timings *t, const carat_session *s,
-                           const char *model, err *e)
+                           const char *model, const carat_compressed *shortened, err *e)
 {
     str out = {0};
     json_t *name = json_string(model);
@@ -314,9 +314,14 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
     str_printf(&out, "],\"finish\":\"%s\"", carat_finish_name(a->finish));
     str_printf(&out,
                ",\"usage\":{\"prompt_tokens\":%lld,\"reused_tokens\":%lld,\"answer_tokens\":%lld,"
-               "\"context_tokens\":%lld,\"context_size\":%d}",
+               "\"context_tokens\":%lld,\"context_size\":%d",
                (long long)t->n_prompt, (long long)t->n_reused, (long long)t->n_generated,
                (long long)carat_session_n_past(s), carat_session_n_ctx(s));
+    if (shortened) {
+        str_putc(&out, ',');
+        compress_put_json(&out, shortened);
+    }
+    str_putc(&out, '}');
     carat_session_get_pool(s, &pool);
     if (pool.on)
         str_printf(&out,

@@ -275,11 +275,11 @@ static status job_make(carat_batch *b, const carat_job *from, job **out, err *e)
     j->fn = from->fn;
     j->done = from->done;
     j->user = from->user;
-    j->embedding = from->embedding;
+    j->vector = from->importance ? from->importance : from->embedding;
     report_begin(&j->r, b->m);
-    if (from->opt && !j->embedding && (st = copy_options(j, from->opt, e)))
+    if (from->opt && !j->vector && (st = copy_options(j, from->opt, e)))
         return st;
-    if (!j->embedding && (st = sparse_parse(&j->sparse, b->m, j->opt.sparse, &b->shape.sparse, e)))
+    if (!j->vector && (st = sparse_parse(&j->sparse, b->m, j->opt.sparse, &b->shape.sparse, e)))
         return st;
     if ((st = sparse_fits(j->sparse, &b->shape, e)))
         return st;
@@ -288,9 +288,10 @@ static status job_make(carat_batch *b, const carat_job *from, job **out, err *e)
     if (!j->ids)
         return err_memory(e, "a job", (size_t)from->n * sizeof *j->ids);
     memcpy(j->ids, from->ids, (size_t)from->n * sizeof *j->ids);
-    return j->embedding
-               ? embedding_open(&j->x, b->m, from->pooling, e)
-               : generation_open(&j->g, b->m, j->has_opt ? &j->opt : NULL, j->fn, j->user, e);
+    if (from->importance)
+        return embedding_open_importance(&j->x, b->m, &b->layout, &b->w, b->shape.chunk, j->n, e);
+    return j->vector ? embedding_open(&j->x, b->m, from->pooling, e)
+                     : generation_open(&j->g, b->m, j->has_opt ? &j->opt : NULL, j->fn, j->user, e);
 }
 
 carat_status carat_batch_submit(carat_batch *b, const carat_job *from, int64_t *id,

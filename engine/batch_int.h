@@ -17,9 +17,9 @@ typedef struct job {
     carat_event_fn fn;
     void (*done)(void *user, carat_status st, const carat_error *e, const carat_timings *t);
     void *user;
-    generation *g;    /* NULL: an embedding */
-    embedding *x;     /* NULL: an answer */
-    float *embedding; /* where x goes */
+    generation *g; /* NULL: an embedding, or the importance of tokens */
+    embedding *x;  /* NULL: an answer */
+    float *vector; /* where x goes */
     sparse_choice sparse;
     report r;
 } job;

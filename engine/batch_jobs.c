@@ -13,8 +13,7 @@ enum { WAIT_GAIN = 16 /* shared tokens that make waiting for another job worthwh
 /* Does j compute every token of its prompt? */
 static bool reuses_nothing(const job *j)
 {
-    return j->x ? embedding_pooling(j->x) == CARAT_POOL_MEAN
-                : generation_options(j->g)->n_prompt_logprobs > 0;
+    return j->x ? embedding_reuses_nothing(j->x) : generation_options(j->g)->n_prompt_logprobs > 0;
 }
 
 /* The idle slot for j: the slot with the longest usable prefix, if that prefix is at least as long
@@ -100,7 +99,7 @@ void end_job(carat_batch *b, slot *s, status st, err *e)
     }
     if (!st && j->x) {
         report_prefilled(&j->r);
-        embedding_write(j->x, j->embedding);
+        embedding_write(j->x, j->vector);
         j->r.t.finish = CARAT_FINISH_STOP;
     }
     if (j->g) {

@@ -6,8 +6,8 @@
  * On a device that computes prompts apart, passes of answers and of prompts alternate instead. A
  * row's result does not depend on the other rows of its pass, so the schedule changes no answer.
  *
- * Jobs for embeddings (embed.h) are prompts without answers. Their passes that want hidden rows
- * alternate with all others.
+ * Jobs for embeddings and for the importance of tokens (embed.h) are prompts without answers. Their
+ * passes that want hidden rows alternate with all others.
  */
 #include "engine/batch_int.h"
 #include "engine/score.h"
@@ -156,6 +156,9 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
         slot *s = &b->slot[i];
         if (!has_prompt(s) || wants_hidden(b, s) != hidden)
             continue;
+        bool alone = hidden && s->job->x && embedding_is_alone(s->job->x, &s->t);
+        if (alone && n->prompts) /* it is the first one in a later pass */
+            continue;
         if (!n->prompts)
             b->turn = (i + 1) % b->n_slots;
         if (s->t.sparse.alpha > 0 && !n->prompts && left < SPARSE_TILE)
@@ -171,7 +174,7 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
                                    : prompt_part(s, rows);
         if (!part.rows.n) /* no room for a query block of block selection */
             continue;
-        left -= part.rows.n;
+        left = alone ? 0 : left - part.rows.n;
         add_part(b, n, i, part);
     }
 }

@@ -11,8 +11,9 @@ struct embedding {
     int32_t n_embd;
     const int32_t *ids;
     int64_t n;
-    double *sum; /* [n_embd] */
-    float *rows; /* [ROWS_AT_ONCE][n_embd] */
+    double *sum;   /* [n_embd] */
+    float *rows;   /* [ROWS_AT_ONCE][n_embd] */
+    importance *i; /* instead of all else: the importance of tokens */
 };
 
 status embedding_open(embedding **out, const carat_model *m, carat_pooling pooling, err *e)
@@ -35,18 +36,34 @@ status embedding_open(embedding **out, const carat_model *m, carat_pooling pooli
     return OK;
 }
 
+status embedding_open_importance(embedding **out, carat_model *m, const kv_layout *l,
+                                 const workspace *w, int32_t chunk, int64_t n, err *e)
+{
+    embedding *x = *out = mem_calloc(1, sizeof *x);
+    if (!x)
+        return err_memory(e, "the importance of tokens", sizeof *x);
+    *x = (embedding){.pooling = CARAT_POOL_LAST};
+    status st = importance_open(&x->i, m, l, w, chunk, n, e);
+    if (st) {
+        embedding_close(x);
+        *out = NULL;
+    }
+    return st;
+}
+
 void embedding_close(embedding *x)
 {
     if (!x)
         return;
+    importance_close(x->i);
     mem_free(x->rows);
     mem_free(x->sum);
     mem_free(x);
 }
 
-carat_pooling embedding_pooling(const embedding *x)
+bool embedding_reuses_nothing(const embedding *x)
 {
-    return x->pooling;
+    return x->pooling == CARAT_POOL_MEAN;
 }
 
 void embedding_begin(embedding *x, timeline *t, const int32_t *ids, int64_t n)
@@ -54,6 +71,10 @@ void embedding_begin(embedding *x, timeline *t, const int32_t *ids, int64_t n)
     x->ids = ids;
     x->n = n;
     timeline_use(t, (sparse_choice){0}, NULL); /* an exact timeline allocates nothing */
+    if (x->i) {
+        importance_begin(x->i, t, ids);
+        return;
+    }
     memset(x->sum, 0, (size_t)x->n_embd * sizeof *x->sum);
     if (x->pooling == CARAT_POOL_MEAN)
         timeline_restart(t);
@@ -70,11 +91,20 @@ static int32_t rows_of_part(const embedding *x, const timeline *t, int32_t most)
 
 bool embedding_wants_hidden(const embedding *x, const timeline *t, int32_t rows)
 {
+    if (x->i)
+        return importance_at_tail(x->i, t);
     return x->pooling == CARAT_POOL_MEAN || t->kv.n_past + rows_of_part(x, t, rows) == x->n;
+}
+
+bool embedding_is_alone(const embedding *x, const timeline *t)
+{
+    return x->i && importance_at_tail(x->i, t);
 }
 
 pass_part embedding_part(const embedding *x, timeline *t, int32_t rows, bool hidden)
 {
+    if (x->i)
+        return importance_part(x->i, t, rows);
     int64_t at = t->kv.n_past;
     int32_t n = rows_of_part(x, t, rows);
     bool last = at + n == x->n;
@@ -93,6 +123,8 @@ pass_part embedding_part(const embedding *x, timeline *t, int32_t rows, bool hid
 status embedding_take(embedding *x, carat_model *m, const workspace *w, const pass_part *part,
                       err *e)
 {
+    if (x->i)
+        return importance_take(x->i, m, part, e);
     int32_t n = kv_rows_wanted(&part->rows), n_embd = x->n_embd;
     int64_t first = part->t->kv.n_past + part->rows.n - n;
     status st = OK;
@@ -114,6 +146,10 @@ bool embedding_done(const embedding *x, const timeline *t)
 
 void embedding_write(const embedding *x, float *out)
 {
+    if (x->i) {
+        importance_write(x->i, out);
+        return;
+    }
     double n = x->pooling == CARAT_POOL_MEAN ? (double)x->n : 1;
     for (int32_t c = 0; c < x->n_embd; c++)
         out[c] = (float)(x->sum[c] / n);

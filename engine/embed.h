@@ -11,17 +11,23 @@
  *
  * Sums are in f64, in the order of positions: chunk sizes do not change a bit of the result where
  * they change no bit of a row. One thread at a time; only open and close allocate.
+ *
+ * The importance of a text's tokens (importance.h) goes through a batch in the same way: prompts
+ * without answers, whose last passes are hidden. So such a job is an embedding of another kind.
  */
 #ifndef ENGINE_EMBED_H
 #define ENGINE_EMBED_H
 
-#include "engine/engine_int.h"
+#include "engine/importance.h"
 
 typedef struct embedding embedding;
 
 status embedding_open(embedding **x, const carat_model *m, carat_pooling pooling, err *e);
-void embedding_close(embedding *x); /* NULL is fine */
-carat_pooling embedding_pooling(const embedding *x);
+/* The importance of n tokens, as importance_open. */
+status embedding_open_importance(embedding **x, carat_model *m, const kv_layout *l,
+                                 const workspace *w, int32_t chunk, int64_t n, err *e);
+void embedding_close(embedding *x);                /* NULL is fine */
+bool embedding_reuses_nothing(const embedding *x); /* it computes every token again */
 /* Prepares t for the prompt ids[0..n), which stay valid until the end. */
 void embedding_begin(embedding *x, timeline *t, const int32_t *ids, int64_t n);
 /* Is the next part of a hidden pass, if it has at most `rows` rows? Else it is a plain part of a
@@ -32,8 +38,10 @@ pass_part embedding_part(const embedding *x, timeline *t, int32_t rows, bool hid
 /* After run_pass: takes and keeps the part's rows. */
 status embedding_take(embedding *x, carat_model *m, const workspace *w, const pass_part *part,
                       err *e);
+/* Must the next part be the only one of its pass? */
+bool embedding_is_alone(const embedding *x, const timeline *t);
 bool embedding_done(const embedding *x, const timeline *t);
-void embedding_write(const embedding *x, float *out); /* [n_embd] */
+void embedding_write(const embedding *x, float *out); /* [n_embd]; importance: [n] */
 
 /* The most rows of a hidden pass whose rows are all wanted: as many as fit the scratch that the
  * session has for its other passes, at most `chunk`. 1 or more. */

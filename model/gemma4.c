@@ -99,7 +99,10 @@ static void gemma4_layer_forward(pass *p, const gemma4 *g, const gemma4_layer *L
             return;
     }
     mat q = mat_heads(op_matmul(p, h, &L->wq), L->head_dim);
-    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
+    q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);
+    if (!kv->window) /* a window has the last tokens alone */
+        op_tail(p, q, kv, L->rope, 1.0f);
+    q = op_rope(p, q, L->rope);
     mat a = op_attend(p, q, kv, 1.0f); /* no 1/sqrt(d): the q and k norms replace it */
     op_add_rms_norm(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
 

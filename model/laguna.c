@@ -38,8 +38,10 @@ static void laguna_add_attention(pass *p, const laguna *g, const laguna_layer *L
         return;
     mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
     mat gate = mat_heads(op_matmul(p, h, &L->attn_gate), L->attn_gate.n_out / L->n_head);
-    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
-    mat a = op_attend(p, q, kv, 1.0f / sqrtf((float)g->head_dim));
+    q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);
+    if (!kv->window) /* a window has the last tokens alone */
+        op_tail(p, q, kv, L->rope, 1.0f / sqrtf((float)g->head_dim));
+    mat a = op_attend(p, op_rope(p, q, L->rope), kv, 1.0f / sqrtf((float)g->head_dim));
     a = op_act_mul(p, gate, a, ACT_SOFTPLUS);
     op_add(p, *x, op_matmul(p, mat_flat(a), &L->wo));
 }

@@ -52,8 +52,9 @@ void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const
     int32_t d = g->head_dim;
     mat both = mat_head_rows(mat_heads(op_matmul(p, h, &L->wq), 2 * d)); /* [rows heads, 2 d] */
     mat q = op_rms_norm(p, mat_columns(both, 0, d), &L->q_norm, g->eps);
-    q = op_rope(p, mat_row_heads(q, g->n_head), L->rope);
-    mat a = mat_head_rows(op_attend(p, q, kv, 1 / sqrtf((float)d)));
+    q = mat_row_heads(q, g->n_head);
+    op_tail(p, q, kv, L->rope, 1 / sqrtf((float)d));
+    mat a = mat_head_rows(op_attend(p, op_rope(p, q, L->rope), kv, 1 / sqrtf((float)d)));
     a = op_act_mul(p, mat_columns(both, d, d), a, ACT_SIGMOID);
     op_add(p, x, op_matmul(p, mat_flat(mat_row_heads(a, g->n_head)), &L->wo));
 }

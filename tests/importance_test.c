@@ -64,10 +64,9 @@ TEST(importance_command_prints_chunks)
     spawned_free(&r);
     fidelity_close(&f);
 
-    fidelity_open(&f, "moe");
-    RUN(&r, "-m", fidelity_write(&f, NULL), "--tokens", ids);
-    CHECK_EQ(r.code, 1);
-    CHECK_MSG(strstr(str_text(&r.err), "gemma4"), "%s", str_text(&r.err));
+    fidelity_open(&f, "moe"); /* the layers that see the whole text */
+    RUN(&r, "-m", fidelity_write(&f, NULL), "--tokens", ids, "-n", "40");
+    CHECK_MSG(r.code == 0, "exit status %d: %s", r.code, str_text(&r.err));
     spawned_free(&r);
     fidelity_close(&f);
 }

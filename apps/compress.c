@@ -1,0 +1,173 @@
+/* compress.c - see compress.h. */
+#include "apps/compress.h"
+
+#include "apps/named.h"
+#include "apps/term.h"
+#include "base/mem.h"
+#include "base/show.h"
+
+#include <string.h>
+
+enum {
+    CTX_LEAST = 4096,   /* tokens of the scorer's first session */
+    CTX_MOST = 1 << 15, /* longer texts are scored in parts: scores cost the square of it */
+};
+
+bool compress_wanted(const compress_options *o)
+{
+    return o->what && strcmp(o->what, "off") != 0;
+}
+
+status compress_options_read(const compress_options *o, carat_compress_options *to, bool *on,
+                             err *e)
+{
+    *on = compress_wanted(o);
+    *to = (carat_compress_options){0};
+    if (!*on)
+        return o->model || o->show
+                   ? err_set(e, E_ARG, "--compress-model and --compress-show need --compress")
+                   : OK;
+    err why = {0};
+    if (carat_compress_parse(o->what, to, &why))
+        return err_set(e, E_ARG, "--compress: %s", why.text);
+    return OK;
+}
+
+/* ---- The scorer ------------------------------------------------------------------------------ */
+
+static carat_status score(void *user, const int32_t *ids, int64_t n, float *out, carat_error *e)
+{
+    scorer *x = user;
+    if (x->s && carat_session_n_ctx(x->s) < n)
+        scorer_rest(x);
+    if (!x->s) {
+        carat_session_options o = x->plan;
+        int32_t most = x->face.n_ctx;
+        o.n_ctx = most < CTX_LEAST ? most : CTX_LEAST;
+        while (o.n_ctx < n)
+            o.n_ctx = o.n_ctx > most / 2 ? most : 2 * o.n_ctx;
+        carat_status st = carat_session_open((carat_model *)(size_t)x->model, &o, &x->s, e);
+        if (st)
+            return st;
+    }
+    term_watch(x->s);
+    carat_status st = carat_importance(x->s, ids, n, out, e);
+    term_watch(NULL);
+    return st;
+}
+
+status scorer_open(scorer *x, carat_model *m, const scorer_ask *ask, err *e)
+{
+    carat_model_info info;
+    carat_model_options mo = {.n_threads = ask->threads,
+                              .isa = ask->isa,
+                              .overcommit = ask->overcommit,
+                              .device = "cpu",
+                              .progress = term_progress};
+    *x = (scorer){.model = m, .plan = {.n_outputs = 1, .checkpoint_mb = -1}};
+    if (ask->path) {
+        status st = named_open(strcmp(ask->path, "bundled") ? ask->path : NULL, &mo, &x->own, e);
+        if (st)
+            return st;
+        x->model = x->own;
+    }
+    carat_model_get_info(x->model, &info);
+    if (!info.has_vocab) {
+        scorer_close(x);
+        return err_set(e, E_UNSUPPORTED,
+                       "--compress-model: %.100s has no vocabulary, so it reads "
+                       "no text",
+                       info.name);
+    }
+    int32_t most = info.n_ctx_train < CTX_MOST ? info.n_ctx_train : CTX_MOST;
+    x->face = (carat_scorer){.model = x->model, .n_ctx = most, .score = score, .user = x};
+    return OK;
+}
+
+void scorer_rest(scorer *x)
+{
+    carat_session_close(x->s);
+    x->s = NULL;
+}
+
+void scorer_close(scorer *x)
+{
+    scorer_rest(x);
+    carat_model_close(x->own);
+    *x = (scorer){0};
+}
+
+/* ---- Telling --------------------------------------------------------------------------------- */
+
+void compress_note(const carat_compressed *x, double ms)
+{
+    if (x->text)
+        term_note("[compressed in %.2f s: %lld of %lld prompt tokens, %d %s]", ms * 1e-3,
+                  (long long)x->n_kept, (long long)x->n_original, (int)x->n,
+                  x->n == 1 ? "text" : "texts");
+    else
+        term_note("[not compressed: %s]", SHOWN(x->why));
+}
+
+static void put_gone(FILE *f, const char *text, size_t n)
+{
+    bool dim = term_is_tty(f);
+    if (!n)
+        return;
+    fputs(dim ? "" : "[-", f);
+    term_set(f, TERM_DIM);
+    term_put(f, text, n);
+    term_set(f, TERM_PLAIN);
+    fputs(dim ? "" : "-]", f);
+}
+
+void compress_show(FILE *f, const carat_compressed *x)
+{
+    for (int32_t i = 0; i < x->n; i++) {
+        const carat_compressed_text *t = &x->at[i];
+        size_t at = 0;
+        fprintf(f, "--- message %d", (int)t->message + 1);
+        if (t->part >= 0)
+            fprintf(f, ", part %d", (int)t->part + 1);
+        fprintf(f, ": %lld of %lld tokens\n", (long long)t->n_kept, (long long)t->n_tokens);
+        for (int32_t k = 0; k < t->n_spans; k++) {
+            put_gone(f, t->text + at, t->span[k].at - at);
+            term_put(f, t->text + t->span[k].at, t->span[k].n);
+            at = t->span[k].at + t->span[k].n;
+        }
+        put_gone(f, t->text + at, t->n_text - at);
+        fputs("\n", f);
+    }
+}
+
+void compress_put_json(str *out, const carat_compressed *x)
+{
+    str_printf(out, "\"compression\":{\"original_tokens\":%lld,\"kept_tokens\":%lld",
+               (long long)x->n_original, (long long)x->n_kept);
+    if (!x->text) {
+        str why = {0};
+        for (const char *c = x->why; *c; c++)
+            str_printf(&why,
+                       strchr("\"\\", *c)        ? "\\%c"
+                       : (unsigned char)*c < ' ' ? " "
+                                                 : "%c",
+                       *c);
+        str_printf(out, ",\"why\":\"%s\"", str_text(&why));
+        out->bad |= why.bad;
+        str_free(&why);
+    }
+    str_puts(out, ",\"texts\":[");
+    for (int32_t i = 0; i < x->n; i++) {
+        const carat_compressed_text *t = &x->at[i];
+        str_printf(out, "%s{\"message\":%d", i ? "," : "", (int)t->message);
+        if (t->part >= 0)
+            str_printf(out, ",\"part\":%d", (int)t->part);
+        str_printf(out, ",\"bytes\":%zu,\"tokens\":%lld,\"kept_tokens\":%lld,\"kept\":[", t->n_text,
+                   (long long)t->n_tokens, (long long)t->n_kept);
+        for (int32_t k = 0; k < t->n_spans; k++)
+            str_printf(out, "%s[%zu,%zu]", k ? "," : "", t->span[k].at,
+                       t->span[k].at + t->span[k].n);
+        str_puts(out, "]}");
+    }
+    str_puts(out, "]}");
+}
