@@ -279,9 +279,11 @@ static void grow_trees(rounds *r)
         if (!s->c || c->n_slots < 1 || !p || !p->n_slots)
             continue;
         x->drafter = c->drafter;
-        if (c->budget > 0)
-            tree_grow(&x->tree, p, last, c->budget < nodes ? c->budget : nodes);
-        else
+        if (c->budget > 0) {
+            tree_weights w;
+            draft_control_weigh(r->times, s, p, &w);
+            tree_grow(&x->tree, p, &w, last, c->budget < nodes ? c->budget : nodes);
+        } else
             tree_chain(&x->tree, p, last, c->n_slots < nodes ? c->n_slots : nodes);
         s->tree = x->tree.n ? &x->tree : NULL;
     }

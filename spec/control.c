@@ -6,7 +6,9 @@
  * that of the drafter's best token there; after it, the drafter's own probability is known, and
  * trials are counted by ranges of it. A slot with few trials is expected to do as the same range
  * of all slots: else a drafter that says too little of itself would never be let reach the later
- * slots, where it could show that it is better.
+ * slots, where it could show that it is better. For the same reason trees are grown by these
+ * chances, not by the drafter's own numbers: a drafter that says one half of tokens that are always
+ * right would get wide trees of three levels.
  *
  * Choice. The survival of a node is the chance that its whole path is accepted. Rows go to nodes in
  * the order of survival, over all seats together, and their number maximises
@@ -199,12 +201,6 @@ static void first_children(const draft_tree *t, bool *first)
     }
 }
 
-static double step_prob(const draft_tree *t, int32_t row)
-{
-    double above = t->prob[t->parent[row]];
-    return above > 0 ? t->prob[row] / above : 0;
-}
-
 static void learn(evidence *v, const draft_seat *s)
 {
     const draft_tree *t = s->tree;
@@ -219,7 +215,7 @@ static void learn(evidence *v, const draft_seat *s)
         best_path[i] = first[i] && best_path[up];
         if (!accepted[up] || (s->ended && up == s->last_row))
             continue;
-        double p = step_prob(t, i);
+        double p = t->prob[i];
         int32_t slot = t->depth[i] - 1;
         count(&v->node[!first[i]][group_of(slot)][bin_of(p)], v->unit, accepted[i]);
         count(&v->told[!first[i]][bin_of(p)], v->unit, accepted[i]);
@@ -349,8 +345,7 @@ static void fill_want(const draft_times *t, const draft_seat *s, int32_t which, 
     w->taken = 0;
     for (int32_t k = 0; k < w->n; k++) {
         if (which == DRAFTER_LOOKUP) {
-            double p = exp(fmin(s->found->logp[k][0], 0));
-            path *= node_chance(t, s->c, which, true, k, p > 0 ? p : 0, sample);
+            path *= node_chance(t, s->c, which, true, k, tree_prob(s->found, k, 0), sample);
         } else {
             path *= slot_chance(t, s->c, which, k, sample);
         }
@@ -488,6 +483,19 @@ void draft_control_choose(draft_times *t, draft_seat *seat, int32_t n, int32_t r
 
 /* ---- after drafting ---- */
 
+void draft_control_weigh(const draft_times *t, const draft_seat *seat, const proposal *p,
+                         tree_weights *w)
+{
+    for (int32_t k = 0; k < least(p->n_slots, DRAFT_SLOTS_MAX); k++) {
+        float before = 0; /* a rank is never likelier than the one before it */
+        for (int32_t r = 0; r < least(p->n_ranks, DRAFT_RANKS_MAX); r++) {
+            double x =
+                node_chance(t, seat->c, seat->choice.drafter, r == 0, k, tree_prob(p, k, r), false);
+            before = w->logp[k][r] = fminf((float)log(x), before);
+        }
+    }
+}
+
 /* Survivals by the drafter's own probabilities. Gives the expected tokens of its best chain. */
 static double tree_want(const draft_times *t, const draft_seat *s, want *w)
 {
@@ -500,11 +508,11 @@ static double tree_want(const draft_times *t, const draft_seat *s, want *w)
     w->taken = 0;
     for (int32_t i = 1; i <= x->n; i++) {
         int32_t up = x->parent[i];
-        path[i] = path[up] * node_chance(t, s->c, w->drafter, first[i], x->depth[i] - 1,
-                                         step_prob(x, i), false);
+        path[i] = path[up] *
+                  node_chance(t, s->c, w->drafter, first[i], x->depth[i] - 1, x->prob[i], false);
         best_path[i] = first[i] && best_path[up];
         chain += best_path[i] ? path[i] : 0;
-        /* Nodes are kept in the order of the drafter's probabilities. */
+        /* Nodes are kept in the order in which they were taken into the tree. */
         least_so_far = fmin(least_so_far, path[i]);
         w->survival[i - 1] = least_so_far;
     }

@@ -14,11 +14,10 @@
  *     lookup proposes for the seats that may draft           seat.found
  *     draft_control_choose                                   seat.choice
  *     the drafter with weights proposes for the seats that chose it
- *     seat.tree from the chosen proposal: tree_grow where choice.budget > 0, else tree_chain
- *     draft_control_trim                                     cuts trees, since probabilities are
- *                                                            known now
- *     the pass; the walk                                     seat.last_row, seat.ended
- *     draft_control_tell
+ *     seat.tree from the chosen proposal: draft_control_weigh and tree_grow where choice.budget >
+ * 0, else tree_chain draft_control_trim                                     cuts trees, since
+ * probabilities are known now the pass; the walk                                     seat.last_row,
+ * seat.ended draft_control_tell
  */
 #ifndef SPEC_CONTROL_H
 #define SPEC_CONTROL_H
@@ -73,6 +72,9 @@ void draft_control_close(draft_control *c); /* c may be NULL */
 
 /* rows: the most rows of all seats together. */
 void draft_control_choose(draft_times *t, draft_seat *seat, int32_t n, int32_t rows);
+/* What the probabilities of the seat's proposal are worth, by the acceptance so far. */
+void draft_control_weigh(const draft_times *t, const draft_seat *seat, const proposal *p,
+                         tree_weights *w);
 void draft_control_trim(draft_times *t, draft_seat *seat, int32_t n, int32_t rows);
 /* target_ms: the target's pass and the absorbing of its rows; 0: not measured, or the pass had rows
  * of prompts too. draft_ms: each drafter's time, whole. Rounds without a draft are told too. */

@@ -1,14 +1,15 @@
 /* tree.c - the nodes of a round, from a proposal.
  *
- * A path's probability is taken as the product of its slots' probabilities. Of all trees of a given
- * size, the one with the largest sum of path probabilities, which is the expected number of
- * accepted tokens, consists of the most probable paths. A path is never more probable than its
- * parent, nor a rank than the rank before it, so a heap meets the paths in this order:
+ * A path's chance is taken as the product of its tokens' chances: what the drafter says, or what
+ * the controller has learned of it. Of all trees of a given size, the one with the largest sum of
+ * path chances, which is the expected number of accepted tokens, consists of the likeliest paths. A
+ * path is never likelier than its parent, nor a rank than the rank before it, so a heap meets the
+ * paths in this order:
  *
  *     taken (slot 1, rank 0)  ->  enter its child   (slot 2, rank 0)
  *                             ->  enter its sibling (slot 1, rank 1, same parent)
  *
- * So a tree of N nodes takes at most 2 N + 1 entries. Of equal probabilities the latest entry is
+ * So a tree of N nodes takes at most 2 N + 1 entries. Of equal chances the latest entry is
  * taken first, a child before a sibling, so that certain tokens make a chain.
  *
  * A slot ends at its first rank without a token (id < 0) or without a probability (not a number,
@@ -22,7 +23,7 @@ enum { NODES_MAX = STEP_TREE_ROWS_MAX - 1, ENTRIES_MAX = 2 * NODES_MAX + 1 };
 
 /* A path that may become a node. */
 typedef struct entry {
-    double logp;    /* of the path */
+    double chance;  /* of the path: a logarithm */
     double above;   /* of the parent's path */
     int32_t parent; /* row */
     int32_t rank;
@@ -36,7 +37,7 @@ typedef struct heap {
 
 static bool is_before(const entry *a, const entry *b)
 {
-    return a->logp != b->logp ? a->logp > b->logp : a->order > b->order;
+    return a->chance != b->chance ? a->chance > b->chance : a->order > b->order;
 }
 
 static void heap_push(heap *h, entry x)
@@ -78,6 +79,11 @@ static double rank_logp(const proposal *p, int32_t slot, int32_t rank)
     return fmin(p->logp[slot][rank], 0);
 }
 
+float tree_prob(const proposal *p, int32_t slot, int32_t rank)
+{
+    return p->logp[slot][rank] > -INFINITY ? (float)exp(rank_logp(p, slot, rank)) : 0;
+}
+
 static void tree_root(draft_tree *t, int32_t last_token)
 {
     t->n = 0;
@@ -88,49 +94,49 @@ static void tree_root(draft_tree *t, int32_t last_token)
     t->prob[0] = 1;
 }
 
-static void tree_add(draft_tree *t, int32_t token, int32_t parent, double logp)
+static void tree_add(draft_tree *t, const proposal *p, int32_t parent, int32_t rank)
 {
     int32_t row = ++t->n;
-    t->token[row] = token;
     t->parent[row] = parent;
     t->depth[row] = t->depth[parent] + 1;
-    t->prob[row] = (float)exp(logp);
+    t->token[row] = p->id[t->depth[parent]][rank];
+    t->prob[row] = tree_prob(p, t->depth[parent], rank);
     t->chain = t->chain && parent == row - 1;
 }
 
 void tree_chain(draft_tree *t, const proposal *p, int32_t last_token, int32_t n_slots)
 {
-    double logp = 0;
     tree_root(t, last_token);
-    while (t->n < n_slots && t->n < NODES_MAX && has_rank(p, t->n, 0)) {
-        logp += rank_logp(p, t->n, 0);
-        tree_add(t, p->id[t->n][0], t->n, logp);
-    }
+    while (t->n < n_slots && t->n < NODES_MAX && has_rank(p, t->n, 0))
+        tree_add(t, p, t->n, 0);
 }
 
-static void enter(heap *h, const proposal *p, int32_t slot, entry x)
+static void enter(heap *h, const proposal *p, const tree_weights *w, int32_t slot, entry x)
 {
     if (!has_rank(p, slot, x.rank))
         return;
-    x.logp = x.above + rank_logp(p, slot, x.rank);
+    x.chance = x.above + (w ? w->logp[slot][x.rank] : rank_logp(p, slot, x.rank));
     heap_push(h, x);
 }
 
-void tree_grow(draft_tree *t, const proposal *p, int32_t last_token, int32_t budget)
+void tree_grow(draft_tree *t, const proposal *p, const tree_weights *w, int32_t last_token,
+               int32_t budget)
 {
     heap h = {.n = 0};
 
     tree_root(t, last_token);
-    enter(&h, p, 0, (entry){.parent = 0});
+    enter(&h, p, w, 0, (entry){.parent = 0});
     while (h.n > 0 && t->n < budget && t->n < NODES_MAX) {
         entry x = heap_pop(&h);
         int32_t slot = t->depth[x.parent], token = p->id[slot][x.rank];
-        enter(&h, p, slot, (entry){.above = x.above, .parent = x.parent, .rank = x.rank + 1});
+        entry next = x;
+        next.rank++;
+        enter(&h, p, w, slot, next);
         /* A token twice in one slot: the second could never be accepted. */
         if (tree_child(t, x.parent, token) >= 0)
             continue;
-        tree_add(t, token, x.parent, x.logp);
-        enter(&h, p, slot + 1, (entry){.above = x.logp, .parent = t->n});
+        tree_add(t, p, x.parent, x.rank);
+        enter(&h, p, w, slot + 1, (entry){.above = x.chance, .parent = t->n});
     }
 }
 

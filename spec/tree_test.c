@@ -42,9 +42,9 @@ static void check_shape(const draft_tree *t, int32_t budget)
 
 static double expected(const draft_tree *t)
 {
-    double sum = 0;
+    double sum = 0, path[STEP_TREE_ROWS_MAX] = {1};
     for (int32_t i = 1; i <= t->n; i++)
-        sum += t->prob[i];
+        sum += path[i] = path[t->parent[i]] * (double)t->prob[i];
     return sum;
 }
 
@@ -103,7 +103,7 @@ TEST(tree_is_the_best_of_all_trees)
             best_sums(&a, best);
             for (int32_t budget = 0; budget <= a.n + 2; budget++) {
                 draft_tree t;
-                tree_grow(&t, &p, 7, budget);
+                tree_grow(&t, &p, NULL, 7, budget);
                 check_shape(&t, budget);
                 CHECK_EQ(t.token[0], 7);
                 CHECK_EQ(t.n, budget < a.n ? budget : a.n);
@@ -121,12 +121,12 @@ TEST(tree_of_full_size_takes_all_rows)
     proposal p;
     draft_tree t;
     random_proposal(&p, DRAFT_SLOTS_MAX, DRAFT_RANKS_MAX, &seed);
-    tree_grow(&t, &p, 1, 1 << 30);
+    tree_grow(&t, &p, NULL, 1, 1 << 30);
     CHECK_EQ(t.n, STEP_TREE_ROWS_MAX - 1);
     check_shape(&t, STEP_TREE_ROWS_MAX - 1);
     for (int32_t s = 0; s < DRAFT_SLOTS_MAX; s++)
         p.logp[s][0] = 0; /* certain: the tree is the chain */
-    tree_grow(&t, &p, 1, 1 << 30);
+    tree_grow(&t, &p, NULL, 1, 1 << 30);
     CHECK(t.chain);
     CHECK_EQ(t.n, DRAFT_SLOTS_MAX);
     CHECK_NEAR(expected(&t), DRAFT_SLOTS_MAX, 1e-4);
@@ -144,8 +144,8 @@ TEST(tree_of_equal_probabilities_is_always_the_same)
             p.id[s][r] = 10 * s + r;
             p.logp[s][r] = 0; /* broken on purpose: sums to 4 */
         }
-    tree_grow(&a, &p, 1, 20);
-    tree_grow(&b, &p, 1, 20);
+    tree_grow(&a, &p, NULL, 1, 20);
+    tree_grow(&b, &p, NULL, 1, 20);
     check_shape(&a, 20);
     CHECK_EQ(a.n, 20);
     for (int32_t i = 0; i < 4; i++) /* children come before siblings */
@@ -195,7 +195,7 @@ TEST(tree_ends_where_a_proposal_is_broken)
             p.id[1][1] = -1;
         else
             p.logp[1][1] = bad[c];
-        tree_grow(&t, &p, 1, 63);
+        tree_grow(&t, &p, NULL, 1, 63);
         check_shape(&t, 63);
         CHECK_EQ(t.n, 3 + 3 * 1 + 3 * 1 * 3); /* slot 1 has one rank */
         for (int32_t i = 1; i <= t.n; i++)
@@ -204,12 +204,12 @@ TEST(tree_ends_where_a_proposal_is_broken)
             p.id[1][0] = -1;
         else
             p.logp[1][0] = bad[c];
-        tree_grow(&t, &p, 1, 63);
+        tree_grow(&t, &p, NULL, 1, 63);
         CHECK_EQ(t.n, 3);
         tree_chain(&t, &p, 1, 63);
         CHECK_EQ(t.n, 1);
         p.n_slots = 0;
-        tree_grow(&t, &p, 1, 63);
+        tree_grow(&t, &p, NULL, 1, 63);
         CHECK_EQ(t.n, 0);
         CHECK(t.chain);
     }
@@ -221,12 +221,12 @@ TEST(tree_ends_where_a_proposal_is_broken)
     for (int32_t s = 0; s < DRAFT_SLOTS_MAX; s++)
         for (int32_t r = 0; r < DRAFT_RANKS_MAX; r++)
             p.logp[s][r] = 3;
-    tree_grow(&t, &p, 1, 63);
+    tree_grow(&t, &p, NULL, 1, 63);
     check_shape(&t, 63);
     CHECK_EQ(t.n, 63);
     CHECK(t.chain && expected(&t) <= 63);
     p.n_slots = p.n_ranks = INT32_MIN;
-    tree_grow(&t, &p, 1, 63);
+    tree_grow(&t, &p, NULL, 1, 63);
     CHECK_EQ(t.n, 0);
     tree_chain(&t, &p, 1, 63);
     CHECK_EQ(t.n, 0);
@@ -269,7 +269,7 @@ TEST(tree_rows_see_their_paths)
         proposal p;
         draft_tree t;
         random_proposal(&p, 5, 3, &seed);
-        tree_grow(&t, &p, 1, budget);
+        tree_grow(&t, &p, NULL, 1, budget);
         kv_batch_clear(&b);
         CHECK_OK(kv_batch_add(&b, &c, t.token, 1 + t.n, t.parent, KV_WANT_ALL, &e), e);
         CHECK_EQ(b.st.all.n, 1 + t.n);
