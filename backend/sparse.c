@@ -20,6 +20,15 @@ void sparse_count(sparse_tally *t, double certificate, uint64_t n_tiles, uint64_
     t->bin[i]++;
 }
 
+bool sparse_begins(const step *st, const rowset *rs, const kv_view *kv, int32_t r)
+{
+    const int32_t *index = rows_keys(rs, kv)->index;
+    int32_t last = r + SPARSE_TILE - 1;
+    const sparse_rule *rule = last < rs->n ? sparse_rule_of(st, rs, kv, r) : NULL;
+    return rule && rule->alpha > 0 && !rs->seen && index[r] % SPARSE_TILE == 0 &&
+           rs->seq[last] == rs->seq[r] && index[last] < sparse_fixed(rule->n_prompt);
+}
+
 int32_t sparse_queries(const step *st, const rowset *rs, const kv_view *kv, sparse_query *list,
                        int32_t *of_row)
 {
@@ -28,15 +37,12 @@ int32_t sparse_queries(const step *st, const rowset *rs, const kv_view *kv, spar
     for (int32_t r = 0; r < rs->n; r++)
         of_row[r] = -1;
     for (int32_t r = 0; r + SPARSE_TILE <= rs->n; r++) {
-        const sparse_rule *rule = sparse_rule_of(st, rs, kv, r);
-        int32_t last = r + SPARSE_TILE - 1;
-        if (!rule || rule->alpha <= 0 || rs->seen || index[r] % SPARSE_TILE ||
-            rs->seq[last] != rs->seq[r] || index[last] >= sparse_fixed(rule->n_prompt))
+        if (!sparse_begins(st, rs, kv, r))
             continue;
-        for (int32_t i = r; i <= last; i++)
-            of_row[i] = n;
+        for (int32_t i = 0; i < SPARSE_TILE; i++)
+            of_row[r + i] = n;
         list[n++] = (sparse_query){r, index[r] / SPARSE_TILE};
-        r = last;
+        r += SPARSE_TILE - 1;
     }
     return n;
 }

@@ -68,6 +68,8 @@ typedef struct sparse_query {
     int32_t r0, block;
 } sparse_query;
 
+/* Does a query block that selects begin at row r of the pass? */
+bool sparse_begins(const step *st, const rowset *rs, const kv_view *kv, int32_t r);
 /* The query blocks of the pass that select, at most one per SPARSE_TILE rows, in the order of their
  * rows. of_row: [rows] the number of the row's query block; -1: the row keeps everything. */
 int32_t sparse_queries(const step *st, const rowset *rs, const kv_view *kv, sparse_query *list,

@@ -20,7 +20,9 @@
  * relative to two.
  *
  * sparse: a prompt's chunk of rows in one layer without a window, where every tenth tile of 128
- * keys has nearly all of the soft max: exact, by skip-softmax, in turns: medians and ratios.
+ * keys has nearly all of the soft max: exact, by skip-softmax, by block selection, in turns:
+ * medians and ratios; the share of tiles that block selection reads; the time of selecting them
+ * alone, in it, and its share of exact attention's.
  *
  * verify: 1 to 32 rows over short and long contexts, in FORMAT (default: f16 as a GPU of 9.0 keeps
  * it): by the kernels of other GPUs, by split_hopper.cu alone, and as the device chooses; the ratio
@@ -39,9 +41,10 @@
  * one layer for one row and for 8, the 8 rows before a choice one by one and together in a whole
  * model of so many layers, in ms, and reading the scores. At most 2 ms are demanded for a choice.
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/ops_int.h"
 #include "backend/ops.h"
 #include "backend/page_moves.h"
+#include "backend/sparse.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -421,11 +424,11 @@ static void many(bench *b, const char *only, const char *type, int32_t rows)
 
 /* ---- Keys that are left out ----------------------------------------------------------------- */
 
-/* Random rows; those of one tile in `every` have `common` added to all elements. Queries have a
- * common part too, so that these tiles have the large scores. */
+/* Random rows of n_heads heads; those of one tile in `every` have `common` added to all elements.
+ * Queries have a common part too, so that these tiles have the large scores. */
 enum { PLANTED = 10, TILE = 128 };
-static void plant(device *d, void *to, size_t n_rows, kv_format f, int32_t dim, size_t every,
-                  float common)
+static void plant(device *d, void *to, size_t n_heads, size_t n_rows, kv_format f, int32_t dim,
+                  size_t every, float common)
 {
     uint64_t rng = 5, row = 0;
     size_t n = every * TILE;
@@ -439,8 +442,10 @@ static void plant(device *d, void *to, size_t n_rows, kv_format f, int32_t dim, 
     if (f.rot)
         num_rotate(x, (int64_t)n * dim);
     num_format_of(f.type)->encode(x, block, (int64_t)n * dim);
-    for (size_t at = 0; at < n_rows; at += n)
-        d->upload(d, (char *)to + at * row, block, (n_rows - at < n ? n_rows - at : n) * row);
+    for (size_t h = 0; h < n_heads; h++)
+        for (size_t at = 0; at < n_rows; at += n)
+            d->upload(d, (char *)to + (h * n_rows + at) * row, block,
+                      (n_rows - at < n ? n_rows - at : n) * row);
     mem_free(x);
     mem_free(block);
 }
@@ -464,30 +469,70 @@ static void by_rules(bench *b, int shape, int32_t rows, const sparse_rule *const
     }
 }
 
+/* Milliseconds of selecting tiles alone; the share that is read. */
+static double select_alone(bench *b, int shape, int32_t rows, sparse_rule rule, double *share)
+{
+    static sparse_tally t;
+    double ms[MANY_REPS];
+    const kv_view *kv = &b->l.view[0];
+    t = (sparse_tally){0};
+    b->b.st.sparse = &rule;
+    for (int i = -1; i < MANY_REPS; i++) {
+        pass p;
+        float one;
+        rule.tally = i < 0 ? &t : NULL;
+        pass_begin(&p, b->d, &b->b.st, b->scratch, b->scratch_bytes);
+        p.il = 0;
+        mat q = pass_mat(&p, rows, shapes[shape].n_head, kv->head_dim);
+        const attend_args a = {.q = cuda_mat(q),
+                               .kv = cuda_kv_view(kv, kv->single ? b->norm.packed : NULL),
+                               .st = cuda_step(&p, kv),
+                               .n_head = q.heads,
+                               .scale = 1};
+        void *room = pass_temp(&p, cuda_select_bytes(kv, rows, q.heads));
+        b->d->download(b->d, &one, b->scratch, sizeof one);
+        double from = clock_ms();
+        cuda_lists(&p, kv, p.rows, &a, room);
+        b->d->download(b->d, &one, b->scratch, sizeof one);
+        if (i >= 0)
+            ms[i] = clock_ms() - from;
+        pass_end(&p);
+    }
+    b->b.st.sparse = NULL;
+    *share = (double)t.n_kept / (double)t.n_tiles;
+    qsort(ms, MANY_REPS, sizeof *ms, ascending);
+    return ms[MANY_REPS / 2];
+}
+
 static void left_out(bench *b, const char *only, const char *type, int32_t rows)
 {
     const sparse_rule skip = {.skip = 500}, never = {.skip = 1e-37f};
-    const sparse_rule *const rule[] = {NULL, &skip, &never};
+    const sparse_rule flash = {.alpha = 0.1f, .n_prompt = 1 << 30};
+    const sparse_rule *const rule[] = {NULL, &skip, &never, &flash};
     printf("%s, %d rows, %s; every %dth tile counts\n", b->d->name, rows, type, PLANTED);
-    printf("%-16s %7s  %3s  %9s  %9s %6s  %13s %6s\n", "shape", "depth", "", "exact", "skip",
-           "ratio", "none skipped", "ratio");
+    printf("%-16s %7s  %3s  %9s  %9s %6s  %13s %6s  %9s %6s %6s  %9s %6s\n", "shape", "depth", "",
+           "exact", "skip", "ratio", "none skipped", "ratio", "blocks", "ratio", "read",
+           "selecting", "share");
     for (int s = 0; s < SHAPES; s++)
         for (int i = 1; i < MANY_DEPTHS; i++) {
             bool one = shapes[s].k_is_v;
             kv_words words = {.k = type, .single = one ? "on" : "off"};
-            double ms[3];
+            double ms[4], share;
             if (!strstr(shapes[s].name, only) || shapes[s].window)
                 continue;
             open_prompt(b, s, (chunk){many_depths[i], rows}, &words);
             const kv_view *v = &b->l.view[0];
-            plant(b->d, b->c.base[0].k, (size_t)v->n_slots * (size_t)v->n_head_kv,
+            plant(b->d, b->c.base[0].k, (size_t)v->n_head_kv, (size_t)v->n_slots,
                   (kv_format){v->k_type, v->k_rot}, v->head_dim, PLANTED, 1);
-            plant(b->d, b->scratch, (size_t)rows * (size_t)shapes[s].n_head,
+            plant(b->d, b->scratch, 1, (size_t)rows * (size_t)shapes[s].n_head,
                   (kv_format){NUM_F32, 0}, v->head_dim, 1, 0.2f);
-            by_rules(b, s, rows, rule, 3, ms);
-            printf("%-16s %7d  %s  %6.3f ms  %6.3f ms %6.2f  %10.3f ms %6.2f\n", shapes[s].name,
+            double alone = select_alone(b, s, rows, flash, &share);
+            by_rules(b, s, rows, rule, 4, ms);
+            printf("%-16s %7d  %s  %6.3f ms  %6.3f ms %6.2f  %10.3f ms %6.2f", shapes[s].name,
                    many_depths[i], one ? "one" : "two", ms[0], ms[1], ms[0] / ms[1], ms[2],
                    ms[0] / ms[2]);
+            printf("  %6.3f ms %6.2f %4.1f %%  %6.3f ms %4.1f %%\n", ms[3], ms[0] / ms[3],
+                   100 * share, alone, 100 * alone / ms[0]);
             fflush(stdout);
             close_layers(b);
         }

@@ -34,17 +34,6 @@ static status check_support(const carat_model *m, const char *text, err *e)
     return OK;
 }
 
-static status check_blocks(const carat_model *m, const char *text, err *e)
-{
-    for (int32_t i = 0; i < m->n_sides; i++)
-        if (model_device(m, i)->sparse_tile)
-            return err_set(e, E_UNSUPPORTED,
-                           "sparse attention '%s': block selection has kernels for CPUs alone, and "
-                           "this model is on %s",
-                           text, model_device(m, i)->name);
-    return check_support(m, text, e);
-}
-
 /* A number that follows `word:` and is all of the rest. */
 static bool number_after(const char *text, const char *word, double *x)
 {
@@ -70,7 +59,7 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
                            "keeps every block)",
                            text);
         c->alpha = (float)x;
-        return check_blocks(m, text, e);
+        return check_support(m, text, e);
     }
     if (!number_after(text, "skip", &x))
         return err_set(e, E_ARG, "sparse attention '%s': expected off, skip:SCALE or flash:ALPHA",

@@ -23,6 +23,7 @@
  */
 #include "backend/cuda/ops_int.h"
 #include "backend/key_walk.h"
+#include "backend/sparse.h"
 
 enum {
     CHUNK = 128,
@@ -409,7 +410,7 @@ static key_range keys_seen(const rowset *rs, const kv_view *kv)
     return all;
 }
 
-static void wgmma(const cuda_device *c, hopper_args x)
+static void wgmma_rows(const cuda_device *c, hopper_args x)
 {
     switch (x.a.kv.head_dim) {
     case 128:
@@ -427,9 +428,10 @@ static void wgmma(const cuda_device *c, hopper_args x)
 typedef struct prompt_rows {
     rowset rs;
     attend_args a;
-    dev_sparse sparse;
+    const step *st;
+    dev_sparse sparse; /* kept: the lists of their query blocks */
 } prompt_rows;
-static prompt_rows rows_of(const rowset *rs, attend_args a, int32_t row0, int32_t n)
+static prompt_rows rows_of(const step *st, const rowset *rs, attend_args a, int32_t row0, int32_t n)
 {
     dev_rows *d = &a.st.rows;
     rowset of = {.n = n,
@@ -447,7 +449,31 @@ static prompt_rows rows_of(const rowset *rs, attend_args a, int32_t row0, int32_
     d->n = a.q.rows = a.o.rows = n;
     a.q.at += row0 * a.q.stride;
     a.o.at += row0 * a.o.stride;
-    return (prompt_rows){.rs = of, .a = a};
+    return (prompt_rows){.rs = of, .a = a, .st = st};
+}
+
+/* The keys of x.slice for all rows: where query blocks have lists, by them; other rows in launches
+ * of their own. */
+static void wgmma(const cuda_device *c, const prompt_rows *s, const kv_view *kv, hopper_args x)
+{
+    const uint32_t *kept = s->sparse.kept;
+    float *carry = x.slice.carry;
+    if (!kept) {
+        wgmma_rows(c, x);
+        return;
+    }
+    for (int32_t r = 0, n; r < s->rs.n; r += n) {
+        bool selects;
+        n = cuda_block_run(s->st, &s->rs, kv, r, &selects);
+        x.a.st.rows = rows_of(s->st, &s->rs, s->a, r, n).a.st.rows;
+        x.a.q.at = s->a.q.at + r * s->a.q.stride;
+        x.a.o.at = s->a.o.at + r * s->a.o.stride;
+        x.a.q.rows = x.a.o.rows = n;
+        x.slice.carry = carry ? carry + (size_t)SLICE_CARRY * (size_t)(r * s->a.n_head) : NULL;
+        x.sparse.kept = selects ? kept : NULL;
+        wgmma_rows(c, x);
+        kept += selects ? n / SELECT_ROWS * kv->n_head_kv * s->sparse.n_word : 0;
+    }
 }
 
 /* Rows of one sequence, a slice of their keys at a time; slices are as equal as possible. */
@@ -482,7 +508,7 @@ static void attend_slices(const cuda_device *c, const prompt_rows *s, const kv_v
         h.slice.until = x.until = (int32_t)(h.slice.last ? k.hi : at + each);
         x.from = (int32_t)(at > k.lo ? at : k.lo);
         cu_expand(c->stream, x);
-        wgmma(c, h);
+        wgmma(c, s, kv, h);
     }
 }
 
@@ -493,7 +519,8 @@ static void attend_run(const cuda_device *c, const prompt_rows *s, const kv_view
     if (path == ATTEND_SLICES)
         attend_slices(c, s, kv, temp);
     else if (path == ATTEND_WGMMA)
-        wgmma(c, (hopper_args){s->a, {.until = INT32_MAX, .first = true, .last = true}, s->sparse});
+        wgmma(c, s, kv,
+              (hopper_args){s->a, {.until = INT32_MAX, .first = true, .last = true}, s->sparse});
     else
         cu_flash(c->stream, s->a);
     if (kv->v_rot && !kv->single)
@@ -511,16 +538,19 @@ static int32_t run_of(const rowset *rs, int32_t r)
 
 /* Rows of one or several prompts. A launch with slices has one sequence, and so has one that leaves
  * keys out. */
-static void attend_many(pass *p, const chunk_args *x, const kv_view *kv, void *temp)
+static void attend_many(pass *p, const chunk_args *x, const kv_view *kv, void *temp, void *lists)
 {
     const cuda_device *c = cuda_of(p);
     const rowset *rs = p->rows;
     bool slices = cuda_attend_path(c, kv, false) == ATTEND_SLICES, sparse = cuda_sparse_any(p, kv);
     for (int32_t r = 0, n; r < rs->n; r += n) {
         n = slices || sparse ? run_of(rs, r) : rs->n;
-        prompt_rows s = rows_of(rs, x->a, r, n);
-        if (sparse)
+        prompt_rows s = rows_of(p->st, rs, x->a, r, n);
+        if (sparse) {
             s.sparse = cuda_sparse_of(p, kv, rs->seq[r]);
+            s.sparse.kept = cuda_lists(p, kv, &s.rs, &s.a, lists);
+            s.sparse.n_word = sparse_words(kv->n_keys);
+        }
         attend_run(c, &s, kv, temp);
     }
 }
@@ -557,7 +587,9 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     int32_t at_a_time = part_rows(row_floats, q.rows);
     size_t part_bytes = few ? (size_t)row_floats * (size_t)at_a_time * sizeof(float) : 0;
     size_t made_bytes = !few && path == ATTEND_SLICES ? slices_bytes(c, kv, q.rows, q.heads) : 0;
-    void *temp = cuda_temp(p, few ? part_bytes : made_bytes);
+    void *temp = cuda_temp(p, few ? part_bytes : made_bytes), *lists = NULL;
+    if (!few && path >= ATTEND_WGMMA && !kv->window) /* for any rule that may come */
+        lists = cuda_temp(p, cuda_select_bytes(kv, q.rows, q.heads));
     if (!few) /* unused after this op */
         pass_release(p, mark);
     dev_quant copy = {0};
@@ -584,7 +616,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         attend_few(p, x, split, keys, at_a_time, copy);
         cuda_quant_keep(p, o.at, copy);
     } else if (tiles) {
-        attend_many(p, &x, kv, temp);
+        attend_many(p, &x, kv, temp, lists);
     } else {
         cu_attend(c->stream, *a);
         if (kv->v_rot)

@@ -470,7 +470,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     c->slice_bytes = SLICE_BYTES;
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash128_hopper_init() | cu_flash256_hopper_init() |
-                          cu_flash512_hopper_init() | cu_split_hopper_init());
+                          cu_flash512_hopper_init() | cu_split_hopper_init() | cu_select_init());
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     return OK;

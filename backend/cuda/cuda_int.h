@@ -675,7 +675,36 @@ enum {
 typedef struct dev_sparse {
     float skip;                /* sparse_rule.skip; 0: no tile is dropped */
     unsigned long long *tally; /* [SPARSE_COUNTS]; NULL: nothing is counted */
+    /* Block selection: rows SELECT_ROWS i .. of a launch read the tiles of SELECT_ROWS keys whose
+     * bits are set in kept[i][KV head][n_word]. skip is 0. NULL: they read all. */
+    const uint32_t *kept;
+    int32_t n_word; /* LIST_WORDS at most */
 } dev_sparse;
+/* select.cu: block selection of n_blocks neighbouring query blocks of one sequence. Block i has
+ * rows SELECT_ROWS i .. of q, whose keys are those of tile block0 + i. Heads of 128, 256 and 512.
+ */
+enum {
+    SELECT_ROWS = 128,  /* of a query block; keys of a tile */
+    SELECT_BLOCKS = 16, /* query blocks of a launch, at most */
+    LIST_WORDS = 2048   /* of the tiles of a sequence: 8M keys */
+};
+typedef struct select_args {
+    dev_kv kv;
+    dev_kv_base base; /* the sequence's store */
+    dev_mat q;        /* as attention meets it */
+    int32_t n_head, block0, n_blocks;
+    int32_t n_tiles;            /* of a head in the arrays below, at most */
+    uint16_t *pages;            /* bf16 [KV heads][2 n_tiles][head_dim]: of one rotated stream */
+    uint16_t *means;            /* f16 [KV heads][n_tiles][head_dim]: means of tiles */
+    float *scores;              /* [SELECT_BLOCKS][n_head][n_tiles][2] */
+    uint32_t *kept;             /* [n_blocks][KV heads][n_word] */
+    unsigned long long *tally;  /* [SPARSE_COUNTS], tiles are added; NULL: nothing is counted */
+    int32_t n_word, sink, near; /* tiles of a list / 32; the first and the nearest ones are kept */
+    float scale, alpha;
+} select_args;
+void cu_tile_means(cudaStream_t s, select_args a); /* of tiles 0 .. block0 + n_blocks - 1 */
+void cu_select(cudaStream_t s, select_args a);     /* of SELECT_BLOCKS blocks at most */
+int cu_select_init(void);
 enum { SLICE_CARRY = 7, SLICE_KEYS = 128 };
 /* Which keys a kernel of flash*_hopper.cu takes at a time. Between the slices of a row, o holds its
  * sum of values, not yet divided, and `carry` the rest. */
@@ -941,6 +970,16 @@ int32_t cuda_sparse_tile(const device *d, const kv_view *kv);
 bool cuda_sparse_any(const pass *p, const kv_view *kv); /* does a sequence of the pass? */
 bool cuda_sparse_allowed(pass *p, const kv_view *kv);   /* false: an error of the pass */
 dev_sparse cuda_sparse_of(pass *p, const kv_view *kv, int32_t seq);
+/* Scratch of block selection in a pass of so many rows. */
+size_t cuda_select_bytes(const kv_view *kv, int32_t rows, int32_t n_head);
+/* The lists of the query blocks of rows rs of one sequence, in their order, in scratch; NULL: none
+ * selects. a: these rows on the device, with their queries. Rows that read everything are counted.
+ */
+const uint32_t *cuda_lists(pass *p, const kv_view *kv, const rowset *rs, const attend_args *a,
+                           void *scratch);
+/* The number of rows from r on that are query blocks which select, or (selects false) are not. */
+int32_t cuda_block_run(const step *st, const rowset *rs, const kv_view *kv, int32_t r,
+                       bool *selects);
 int cuda_open_tallies(cuda_device *c); /* a CUDA error, or 0 */
 void cuda_close_tallies(cuda_device *c);
 /* Waits for the pass and adds what it has left out to its rules' tallies. */

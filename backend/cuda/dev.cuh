@@ -249,6 +249,11 @@ DEV int bits_set(uint32_t v)
 {
     return __builtin_popcount(v);
 }
+/* The number of the lowest bit that is set; v is not 0. */
+DEV int lowest_bit(uint32_t v)
+{
+    return __builtin_ctz(v);
+}
 /* A barrier of n threads of a block, in whole warps. id: 1 to 15; __syncthreads has 0. */
 DEV void some_sync(int id, int n)
 {
@@ -280,6 +285,10 @@ DEV int bits_set(uint32_t v)
 {
     return __popc(v);
 }
+DEV int lowest_bit(uint32_t v)
+{
+    return __ffs((int)v) - 1;
+}
 DEV void some_sync(int id, int n)
 {
     asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "r"(n) : "memory");
@@ -309,6 +318,16 @@ DEV float block_sum(float v, float *table)
         s += table[i];
     __syncthreads();
     return s;
+}
+
+/* ---- Shared memory -------------------------------------------------------------------------- */
+
+/* Bytes from the beginning of a block of 64 columns of 16-bit values to the 16-byte piece p of a
+ * row. Rows have 128 bytes; piece p lies at place p ^ (row & 7), so that neither 8 rows of a piece
+ * nor 8 pieces of a row share a bank. */
+DEV int piece_at(int row, int p)
+{
+    return row * 128 + ((p ^ (row & 7)) << 4);
 }
 
 /* ---- Products ----------------------------------------------------------------------------- */

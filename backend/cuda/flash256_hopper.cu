@@ -24,7 +24,7 @@ static_assert(FETCH_REGISTERS + 2 * ATTEND_REGISTERS <= 504, "registers");
 
 struct notes {
     uint64_t k_full[2], k_free[2], v_full[2], v_free[2];
-    uint64_t voted[2][2];   /* SPARSE, per attending warpgroup and parity of the tile */
+    uint64_t voted[2][2];   /* SKIPS, per attending warpgroup and parity of the tile */
     uint32_t live[2][2][4]; /* per warp: does any of its 16 pairs keep the tile? */
     sights<PAIRS> sees;
 };
@@ -55,22 +55,22 @@ DEV void fetch_tile(const block &b, const line &to, const uint8_t *head,
     bar_arrive_copied(&to.full[which]);
 }
 
-DEV void fetch(const block &b, tiles &s)
+template <how HOW> DEV void fetch(const block &b, tiles &s)
 {
     line k = {s.k, s.n.k_full, s.n.k_free}, v = {s.v, s.n.v_full, s.n.v_free};
     walk w = walk_begin(b);
-    bool more = walk_on(b, w);
+    bool more = walk_on<HOW>(b, w);
     spot now = {}, next = {};
     key_walk_of<spot::PAGES> ahead;
     if (more) {
-        place_on(b, w, ahead, next);
+        place_on<HOW>(b, w, ahead, next);
         now = next;
         fetch_tile(b, k, now.k, now.k_at, now.in, 0);
     }
     for (int turn = 0; more; turn++) {
-        more = walk_on(b, w);
+        more = walk_on<HOW>(b, w);
         if (more) {
-            place_on(b, w, ahead, next);
+            place_on<HOW>(b, w, ahead, next);
             fetch_tile(b, k, next.k, next.k_at, next.in, turn + 1);
         }
         fetch_tile(b, v, now.v, now.v_at, now.in, turn);
@@ -144,17 +144,17 @@ DEV void load_sums(const block &b, float (&o)[128], int m0)
     }
 }
 
-template <bool SPARSE> DEV void attend(const block &b, tiles &s, int half)
+template <how HOW> DEV void attend(const block &b, tiles &s, int half)
 {
     int lane = lane_id(), m0 = 64 * half + 16 * ((int)(threadIdx.x >> 5) & 3) + (lane >> 2);
     float o[128], x[32], keep[2];
     uint32_t p[4][4];
-    progress pr = progress_begin<SPARSE>(b, m0);
+    progress pr = progress_begin<HOW == SKIPS>(b, m0);
 #pragma unroll
     for (int i = 0; i < 128; i++)
         o[i] = 0;
     walk w = walk_begin(b);
-    if (walk_on(b, w)) {
+    if (walk_on<HOW>(b, w)) {
         bool live = true; /* the tile whose P is at hand */
         multiply_keys(s, x, half, 0);
         if (!b.slice.first)
@@ -162,20 +162,20 @@ template <bool SPARSE> DEV void attend(const block &b, tiles &s, int half)
         wg_wait<0>();
         hold(x);
         warp_arrive(&s.n.k_free[0]);
-        soften<SPARSE>(b, s.n, x, pr, keep, w, half, 0);
-        if constexpr (SPARSE)
+        soften<HOW == SKIPS>(b, s.n, x, pr, keep, w, half, 0);
+        if constexpr (HOW == SKIPS)
             live = any_keeps(s.n, half, 0);
         worth(o, keep);
         to_f16(x, p);
         int turn = 0;
-        for (; walk_on(b, w); turn++) {
-            if (!SPARSE || live) {
+        for (; walk_on<HOW>(b, w); turn++) {
+            if (HOW != SKIPS || live) {
                 multiply_keys(s, x, half, turn + 1);
                 multiply_values(s, o, p, turn);
                 wg_wait<1>();
                 hold(x);
                 warp_arrive(&s.n.k_free[(turn + 1) & 1]);
-                soften<SPARSE>(b, s.n, x, pr, keep, w, half, turn + 1);
+                soften<HOW == SKIPS>(b, s.n, x, pr, keep, w, half, turn + 1);
                 wg_wait<0>();
                 hold(o);
             } else {
@@ -183,16 +183,16 @@ template <bool SPARSE> DEV void attend(const block &b, tiles &s, int half)
                 wg_wait<0>();
                 hold(x);
                 warp_arrive(&s.n.k_free[(turn + 1) & 1]);
-                soften<SPARSE>(b, s.n, x, pr, keep, w, half, turn + 1);
+                soften<HOW == SKIPS>(b, s.n, x, pr, keep, w, half, turn + 1);
                 bar_wait(&s.n.v_full[turn & 1], turn >> 1 & 1);
             }
             warp_arrive(&s.n.v_free[turn & 1]);
-            if constexpr (SPARSE)
+            if constexpr (HOW == SKIPS)
                 live = any_keeps(s.n, half, turn + 1);
             worth(o, keep);
             to_f16(x, p);
         }
-        if (!SPARSE || live) {
+        if (HOW != SKIPS || live) {
             multiply_values(s, o, p, turn);
             wg_wait<0>();
             hold(o);
@@ -203,7 +203,7 @@ template <bool SPARSE> DEV void attend(const block &b, tiles &s, int half)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int m = m0 + 8 * h;
-        if constexpr (SPARSE)
+        if constexpr (HOW == SKIPS)
             votes_end(b, pr.of[h], pr.sm[h], m);
         float by = softmax_end(b, pr.sm[h], m);
         if (m >= b.n_pairs)
@@ -233,40 +233,47 @@ DEV void barriers(notes &n)
  * grid:   tile of 128 pairs x KV head
  * shared: Q, twice 64 keys and 64 values: 194 KB
  * bound:  shared memory, which an S of 64 keys reads as long as it is multiplied */
-template <bool SPARSE>
+template <how HOW>
 __global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(hopper_args x)
 {
     DYN_SHARED(uint8_t, mem);
     tiles &s = *(tiles *)(mem + (-shared_at(mem) & 1023));
-    block b = job_of<D, PAIRS, KEYS>(x, s.n.sees);
+    uint32_t *list = (uint32_t *)(&s + 1);
+    block b = job_of<D, PAIRS, KEYS>(x, s.n.sees, list);
     grid_trigger();
     grid_wait();
     if (threadIdx.x == 0)
         barriers(s.n);
+    if constexpr (HOW == LISTED)
+        load_list(b, list);
     prepare(b, &s.n.sees, s.q[0]);
     __syncthreads();
     int role = (int)threadIdx.x / GROUP_THREADS;
     if (role == 0) {
         registers_less<FETCH_REGISTERS>();
-        fetch(b, s);
+        fetch<HOW>(b, s);
     } else {
         registers_more<ATTEND_REGISTERS>();
-        attend<SPARSE>(b, s, role - 1);
+        attend<HOW>(b, s, role - 1);
     }
 }
 
 extern "C" int cu_flash256_hopper_init(void)
 {
-    return allow_shared(flash256_hopper_kernel<false>, SHARED_BYTES) |
-           allow_shared(flash256_hopper_kernel<true>, SHARED_BYTES);
+    return allow_shared(flash256_hopper_kernel<DENSE>, SHARED_BYTES) |
+           allow_shared(flash256_hopper_kernel<SKIPS>, SHARED_BYTES) |
+           allow_shared(flash256_hopper_kernel<LISTED>, with_list(SHARED_BYTES, LIST_WORDS));
 }
 
 extern "C" void cu_flash256_hopper(cudaStream_t s, hopper_args x)
 {
     int pairs = x.a.q.rows * (x.a.n_head / x.a.kv.n_head_kv);
     dim3 grid((unsigned)((pairs + PAIRS - 1) / PAIRS), (unsigned)x.a.kv.n_head_kv);
-    if (x.sparse.skip > 0)
-        LAUNCH(flash256_hopper_kernel<true>, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, x);
+    if (x.sparse.kept)
+        LAUNCH(flash256_hopper_kernel<LISTED>, grid, dim3(3 * GROUP_THREADS),
+               (size_t)with_list(SHARED_BYTES, x.sparse.n_word), s, x);
+    else if (x.sparse.skip > 0)
+        LAUNCH(flash256_hopper_kernel<SKIPS>, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, x);
     else
-        LAUNCH(flash256_hopper_kernel<false>, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, x);
+        LAUNCH(flash256_hopper_kernel<DENSE>, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, x);
 }

@@ -7,7 +7,7 @@
  *
  *     K: 4 units of 128 columns, one tile ahead        V: 4 units of 16 keys
  *
- * SPARSE (flash_hopper.cuh): values of a tile are fetched after the vote of all 64 pairs, and not
+ * SKIPS (flash_hopper.cuh): values of a tile are fetched after the vote of all 64 pairs, and not
  * at all if they all drop it.
  *
  * A block has 64 pairs (row, head), as in flash.cu. Its warpgroups meet at barriers in shared
@@ -44,7 +44,7 @@ struct notes {
     float keep[2][PAIRS]; /* the factor of O at the new maximum */
     float by[PAIRS];      /* the factor of O at the end */
     uint32_t grown[2][4]; /* per warp: is any `keep` of its 16 pairs other than 1? */
-    uint32_t live[2][4];  /* SPARSE, per warp: does any of its 16 pairs keep the tile? */
+    uint32_t live[2][4];  /* SKIPS, per warp: does any of its 16 pairs keep the tile? */
     sights<PAIRS> sees;
 };
 struct tiles {
@@ -89,38 +89,38 @@ DEV void fetch_values(const block &b, tiles &s, const spot &p, int unit, int tur
     bar_arrive_copied(&s.n.v_full[unit]);
 }
 
-/* SPARSE: does any pair keep the tile that was voted on? */
+/* SKIPS: does any pair keep the tile that was voted on? */
 DEV bool any_keeps(const notes &n, int which)
 {
     return (n.live[which][0] | n.live[which][1]) | (n.live[which][2] | n.live[which][3]);
 }
 
-template <bool SPARSE> DEV void fetch(const block &b, tiles &s)
+template <how HOW> DEV void fetch(const block &b, tiles &s)
 {
-    int v_turn = 0; /* SPARSE: tiles of values so far */
+    int v_turn = 0; /* SKIPS: tiles of values so far */
     walk w = walk_begin(b);
-    bool more = walk_on(b, w);
+    bool more = walk_on<HOW>(b, w);
     spot now = {}, next = {};
     key_walk_of<spot::PAGES> ahead;
     if (more) {
-        place_on(b, w, ahead, next);
+        place_on<HOW>(b, w, ahead, next);
         now = next;
 #pragma unroll
         for (int u = 0; u < UNITS; u++)
             fetch_keys(b, s, now, u, 0);
     }
     for (int turn = 0; more; turn++) {
-        more = walk_on(b, w);
+        more = walk_on<HOW>(b, w);
         if (more)
-            place_on(b, w, ahead, next);
+            place_on<HOW>(b, w, ahead, next);
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             if (more)
                 fetch_keys(b, s, next, u, turn + 1);
-            if (!SPARSE)
+            if (HOW != SKIPS)
                 fetch_values(b, s, now, u, turn);
         }
-        if constexpr (SPARSE) {
+        if constexpr (HOW == SKIPS) {
             bar_wait(&s.n.voted[turn & 1], turn >> 1 & 1);
             if (any_keeps(s.n, turn & 1)) {
 #pragma unroll
@@ -162,21 +162,22 @@ DEV void multiply_keys(tiles &s, float (&x)[32], int turn)
     warp_arrive(&s.n.k_free[UNITS - 1]);
 }
 
-template <bool SPARSE> DEV void score(const block &b, tiles &s)
+template <how HOW> DEV void score(const block &b, tiles &s)
 {
     notes &n = s.n;
     int warp = (int)(threadIdx.x >> 5) & 3, lane = lane_id(), tid = lane & 3;
     int m0 = 16 * warp + (lane >> 2);
     softmax sm[2] = {softmax_begin(b, m0), softmax_begin(b, m0 + 8)};
     votes of[2];
-    if constexpr (SPARSE)
+    if constexpr (HOW == SKIPS)
         of[0] = votes_begin(b, m0), of[1] = votes_begin(b, m0 + 8);
     walk w = walk_begin(b);
-    for (int turn = 0; walk_on(b, w); turn++) {
+    for (int turn = 0; walk_on<HOW>(b, w); turn++) {
         int which = turn & 1;
         float x[32], keep[2];
         bool live[2];
-        if constexpr (SPARSE) { /* so that products need no copy of x as the tile before left it */
+        if constexpr (HOW ==
+                      SKIPS) { /* so that products need no copy of x as the tile before left it */
 #pragma unroll
             for (int i = 0; i < 32; i++)
                 x[i] = 0;
@@ -185,12 +186,12 @@ template <bool SPARSE> DEV void score(const block &b, tiles &s)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             mask(b, x, w, m0 + 8 * h, h);
-            if constexpr (SPARSE)
+            if constexpr (HOW == SKIPS)
                 keep[h] = vote(b, x, sm[h], of[h], w, m0 + 8 * h, h, &live[h]);
             else
                 keep[h] = exponentials(x, sm[h], h);
         }
-        if constexpr (SPARSE) {
+        if constexpr (HOW == SKIPS) {
             uint32_t any = warp_max_u32(live[0] || live[1]);
             if (lane == 0)
                 n.live[which][warp] = any;
@@ -216,7 +217,7 @@ template <bool SPARSE> DEV void score(const block &b, tiles &s)
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        if constexpr (SPARSE)
+        if constexpr (HOW == SKIPS)
             votes_end(b, of[h], sm[h], m0 + 8 * h);
         float by = softmax_end(b, sm[h], m0 + 8 * h);
         if (tid == 0)
@@ -272,19 +273,19 @@ DEV void load_sums(const block &b, float (&o)[2][64], int m0, int half)
 }
 
 /* Waits for P of the next tile that some pair keeps; false after the last. */
-template <bool SPARSE> DEV bool next_tile(const block &b, notes &n, walk &w, int *turn)
+template <how HOW> DEV bool next_tile(const block &b, notes &n, walk &w, int *turn)
 {
-    while (walk_on(b, w)) {
+    while (walk_on<HOW>(b, w)) {
         int which = ++*turn & 1;
         bar_wait(&n.p_full[which], *turn >> 1 & 1);
-        if (!SPARSE || any_keeps(n, which))
+        if (HOW != SKIPS || any_keeps(n, which))
             return true;
         bar_arrive(&n.p_free[which]);
     }
     return false;
 }
 
-template <bool SPARSE> DEV void collect(const block &b, tiles &s, int half)
+template <how HOW> DEV void collect(const block &b, tiles &s, int half)
 {
     notes &n = s.n;
     int warp = (int)(threadIdx.x >> 5) & 3, lane = lane_id();
@@ -296,8 +297,8 @@ template <bool SPARSE> DEV void collect(const block &b, tiles &s, int half)
     if (!b.slice.first)
         load_sums(b, o, m0, half);
     walk w = walk_begin(b);
-    int turn = -1, v_turn = 0; /* tiles so far; SPARSE: those of values */
-    while (next_tile<SPARSE>(b, n, w, &turn)) {
+    int turn = -1, v_turn = 0; /* tiles so far; SKIPS: those of values */
+    while (next_tile<HOW>(b, n, w, &turn)) {
         int which = turn & 1;
         if (n.grown[which][warp]) { /* rare after the first tiles */
             float k0 = n.keep[which][m0], k1 = n.keep[which][m0 + 8];
@@ -305,7 +306,7 @@ template <bool SPARSE> DEV void collect(const block &b, tiles &s, int half)
             for (int i = 0; i < 128; i++)
                 o[i / 64][i % 64] *= i & 2 ? k1 : k0;
         }
-        multiply_values(s, o, half, which, SPARSE ? v_turn : turn);
+        multiply_values(s, o, half, which, HOW == SKIPS ? v_turn : turn);
         bar_arrive(&n.p_free[which]);
         v_turn++;
     }
@@ -330,43 +331,50 @@ template <bool SPARSE> DEV void collect(const block &b, tiles &s, int half)
  * grid:   tile of 64 pairs x KV head
  * shared: Q, 64 keys, 64 values, P twice: 211 KB
  * bound:  second-level cache, before the tensor cores: 64 products per element read */
-template <bool SPARSE>
+template <how HOW>
 __global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(hopper_args x)
 {
     DYN_SHARED(uint8_t, mem);
     tiles &s = *(tiles *)(mem + (-shared_at(mem) & 1023));
-    block b = job_of<D, PAIRS, KEYS>(x, s.n.sees);
+    uint32_t *list = (uint32_t *)(&s + 1);
+    block b = job_of<D, PAIRS, KEYS>(x, s.n.sees, list);
     grid_trigger();
     grid_wait();
     if (threadIdx.x == 0)
         barriers(s.n);
+    if constexpr (HOW == LISTED)
+        load_list(b, list);
     prepare(b, &s.n.sees, s.q);
     __syncthreads();
     int role = (int)threadIdx.x / GROUP_THREADS;
     if (role == 0) {
         registers_less<FETCH_REGISTERS>();
-        fetch<SPARSE>(b, s);
+        fetch<HOW>(b, s);
     } else if (role == 1) {
         registers_more<SCORE_REGISTERS>();
-        score<SPARSE>(b, s);
+        score<HOW>(b, s);
     } else {
         registers_more<COLLECT_REGISTERS>();
-        collect<SPARSE>(b, s, role - 2);
+        collect<HOW>(b, s, role - 2);
     }
 }
 
 extern "C" int cu_flash512_hopper_init(void)
 {
-    return allow_shared(flash512_hopper_kernel<false>, SHARED_BYTES) |
-           allow_shared(flash512_hopper_kernel<true>, SHARED_BYTES);
+    return allow_shared(flash512_hopper_kernel<DENSE>, SHARED_BYTES) |
+           allow_shared(flash512_hopper_kernel<SKIPS>, SHARED_BYTES) |
+           allow_shared(flash512_hopper_kernel<LISTED>, with_list(SHARED_BYTES, LIST_WORDS));
 }
 
 extern "C" void cu_flash512_hopper(cudaStream_t s, hopper_args x)
 {
     int pairs = x.a.q.rows * (x.a.n_head / x.a.kv.n_head_kv);
     dim3 grid((unsigned)((pairs + PAIRS - 1) / PAIRS), (unsigned)x.a.kv.n_head_kv);
-    if (x.sparse.skip > 0)
-        LAUNCH(flash512_hopper_kernel<true>, grid, dim3(4 * GROUP_THREADS), SHARED_BYTES, s, x);
+    if (x.sparse.kept)
+        LAUNCH(flash512_hopper_kernel<LISTED>, grid, dim3(4 * GROUP_THREADS),
+               (size_t)with_list(SHARED_BYTES, x.sparse.n_word), s, x);
+    else if (x.sparse.skip > 0)
+        LAUNCH(flash512_hopper_kernel<SKIPS>, grid, dim3(4 * GROUP_THREADS), SHARED_BYTES, s, x);
     else
-        LAUNCH(flash512_hopper_kernel<false>, grid, dim3(4 * GROUP_THREADS), SHARED_BYTES, s, x);
+        LAUNCH(flash512_hopper_kernel<DENSE>, grid, dim3(4 * GROUP_THREADS), SHARED_BYTES, s, x);
 }

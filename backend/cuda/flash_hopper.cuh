@@ -9,9 +9,15 @@
  * A launch takes one slice: all keys, in the store, or some keys as expand.cu wrote them. The
  * maximum, sum and O of every pair continue from the slice before.
  *
- * Skip-softmax (sparse.h) has instances of its own, SPARSE. Each pair votes on each tile by itself.
- * A tile that all pairs of a warpgroup drop is not multiplied by values. Where some pairs keep it,
- * the probabilities of the others are 0. So a pair's bits do not depend on the others.
+ * Kernels have three instances:
+ *
+ *     DENSE    all keys
+ *     SKIPS    skip-softmax (sparse.h). Each pair votes on each tile by itself. A tile that all
+ * pairs of a warpgroup drop is not multiplied by values. Where some pairs keep it, the
+ *              probabilities of the others are 0. So a pair's bits do not depend on the others.
+ *     LISTED   block selection. The rows of a launch are whole query blocks, and a block of threads
+ *              has pairs of one of them: LIST_KEYS rows times the group is a multiple of PAIRS. So
+ *              all its pairs read the tiles of one list, which lies in shared memory.
  */
 #ifndef BACKEND_CUDA_FLASH_HOPPER_CUH
 #define BACKEND_CUDA_FLASH_HOPPER_CUH
@@ -24,6 +30,9 @@ enum {
     ROW_BYTES = 128,              /* of a block */
     BLOCK_BYTES = 64 * ROW_BYTES, /* of 64 keys or pairs */
 };
+
+enum how { DENSE, SKIPS, LISTED };
+enum { LIST_KEYS = SELECT_ROWS };
 
 /* The keys that each pair sees, and its row. */
 template <int PAIRS> struct sights {
@@ -38,17 +47,32 @@ template <int D, int PAIRS, int TILE> struct job {
     const dev_sparse &sparse;
     const sights<PAIRS> &sees;
     int pair0, n_pairs, group;
+    const uint32_t *list; /* LISTED: a bit for each tile of LIST_KEYS keys */
 };
 
 /* The pairs of this block. The last rows come first: they see the most keys. */
 template <int D, int PAIRS, int TILE>
-DEV job<D, PAIRS, TILE> job_of(const hopper_args &x, sights<PAIRS> &sees)
+DEV job<D, PAIRS, TILE> job_of(const hopper_args &x, sights<PAIRS> &sees, const uint32_t *list)
 {
     const attend_args &a = x.a;
     int group = a.n_head / a.kv.n_head_kv;
     int pair0 = (int)(gridDim.x - 1 - blockIdx.x) * PAIRS;
     return job<D, PAIRS, TILE>{
-        a, x.slice, x.sparse, sees, pair0, min(PAIRS, a.st.rows.n * group - pair0), group};
+        a, x.slice, x.sparse, sees, pair0, min(PAIRS, a.st.rows.n * group - pair0), group, list};
+}
+/* LISTED: the list of this block's pairs, to shared memory. By all threads. */
+template <class J> DEV void load_list(const J &b, uint32_t *to)
+{
+    int block = b.pair0 / (LIST_KEYS * b.group), n = b.sparse.n_word;
+    const uint32_t *from =
+        b.sparse.kept + ((size_t)block * b.a.kv.n_head_kv + blockIdx.y) * (size_t)n;
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        to[i] = from[i];
+}
+/* Bytes of shared memory of an instance that has `bytes` without a list. */
+static inline int with_list(int bytes, int n_word)
+{
+    return bytes + n_word * (int)sizeof(uint32_t);
 }
 
 /* The block's tiles of keys, in the order in which all warpgroups take them; a slice may have none.
@@ -64,12 +88,29 @@ template <class J> DEV walk walk_begin(const J &b)
     int r = b.pair0 / b.group;
     return walk{r, r, 0, 0, 0, false};
 }
+/* The first key of the first listed tile from t on, or a number of at least `until`. */
+DEV int next_listed(const uint32_t *list, int t, int until)
+{
+    int n = t / LIST_KEYS, end = (until + LIST_KEYS - 1) / LIST_KEYS;
+    uint32_t bits = n < end ? list[n / 32] >> n % 32 : 0;
+    if (bits & 1)
+        return t;
+    while (!bits) {
+        n = (n / 32 + 1) * 32;
+        if (n >= end)
+            return until;
+        bits = list[n / 32];
+    }
+    return (n + lowest_bit(bits)) * LIST_KEYS;
+}
 /* Goes to the next tile; false after the last. */
-template <class J> DEV bool walk_on(const J &b, walk &w)
+template <how HOW, class J> DEV bool walk_on(const J &b, walk &w)
 {
     int last = (b.pair0 + b.n_pairs - 1) / b.group;
     w.t0 += J::KEYS;
     w.fresh = false;
+    if constexpr (HOW == LISTED)
+        w.t0 = next_listed(b.list, w.t0, w.until);
     while (w.t0 >= w.until) {
         if (w.r1 > last)
             return false;
@@ -85,6 +126,8 @@ template <class J> DEV bool walk_on(const J &b, walk &w)
         w.until = min(w.until, b.slice.until);
         w.t0 = w.from / J::KEYS * J::KEYS;
         w.fresh = true;
+        if constexpr (HOW == LISTED)
+            w.t0 = next_listed(b.list, w.t0, w.until);
     }
     return true;
 }
@@ -104,7 +147,7 @@ template <int KEYS> struct place {
 /* Moves p to tile w. `next` is at tile w of the store, and then at the one after. But for tables of
  * pages, a tile ahead, memory is read once per run of rows: each read would delay copies. Keys of a
  * slice lie one after the other, and so do its values, unless they stay in the store. */
-template <int D, int PAIRS, int KEYS>
+template <how HOW, int D, int PAIRS, int KEYS>
 DEV void place_on(const job<D, PAIRS, KEYS> &b, const walk &w,
                   key_walk_of<place<KEYS>::PAGES> &next, place<KEYS> &p)
 {
@@ -133,7 +176,11 @@ DEV void place_on(const job<D, PAIRS, KEYS> &b, const walk &w,
         int t = w.t0 + i / 8 + 16 * n;
         p.in |= (uint32_t)(t >= w.from && t < w.until) << n;
     }
-    if (!s.v)
+    if (s.v)
+        return;
+    if constexpr (HOW == LISTED)
+        key_walk_to(&next, next_listed(b.list, w.t0 + KEYS, w.until), w.until);
+    else
         key_walk_on(&next, KEYS, w.t0 + KEYS, w.until);
 }
 /* The row of the thread's n-th key, of those that begin at `at`. Only a ring that is read in place
@@ -400,7 +447,7 @@ template <bool SPARSE, class J> DEV progress progress_begin(const J &b, int m0)
         p.of[0] = votes_begin(b, m0), p.of[1] = votes_begin(b, m0 + 8);
     return p;
 }
-/* Masks a tile's scores and makes exponentials of them; keep: the factors of O. SPARSE: the warp
+/* Masks a tile's scores and makes exponentials of them; keep: the factors of O. SKIPS: the warp
  * tells warpgroup `half` of the block whether one of its pairs keeps the tile. */
 template <bool SPARSE, class J, class NOTES, int N>
 DEV void soften(const J &b, NOTES &n, float (&x)[N], progress &pr, float (&keep)[2], const walk &w,

@@ -10,20 +10,13 @@
  * run in the background: between wg_fence and wg_wait no thread may touch their accumulators, and
  * their operands must stay until wg_wait.
  *
- * Operands are made of blocks of 64 columns: rows of 128 bytes, 8 of them in 1024 bytes, which
- * begin at a multiple of 1024. The 16-byte piece p of a row lies at place p ^ (row & 7), so that
- * neither 8 rows of a piece nor 8 pieces of a row share a bank.
+ * Operands are made of blocks of 64 columns, as piece_at lays them out (dev.cuh): 8 rows lie in
+ * 1024 bytes, which begin at a multiple of 1024.
  */
 #ifndef BACKEND_CUDA_HOPPER_CUH
 #define BACKEND_CUDA_HOPPER_CUH
 
 #include "backend/cuda/dev.cuh"
-
-/* Bytes from a block's beginning to 16-byte piece p of a row. */
-DEV int piece_at(int row, int p)
-{
-    return row * 128 + ((p ^ (row & 7)) << 4);
-}
 
 #ifdef CARAT_EMU
 DEV uint32_t shared_at(const void *p)

@@ -103,6 +103,17 @@ template <int PAGES> DEV void key_walk_on(key_walk_of<PAGES> *w, int n, int t, i
             w->place[i] = page_of(w->page, t)->place + in_page(t);
 }
 
+/* Goes to the tile at key t of a store without a window. Nothing waits for the table here. */
+template <int PAGES> DEV void key_walk_to(key_walk_of<PAGES> *w, int t, int until)
+{
+#pragma unroll
+    for (int i = 0; i < PAGES; i++, t += PAGE_KEYS)
+        if (!w->page)
+            w->place[i] = t;
+        else if (t < until)
+            w->place[i] = page_of(w->page, t)->place;
+}
+
 /* The key of the pass that row r numbers t: a row of a tree numbers them by depth, and key first +
  * d is the d-th row that its mask has, counted from 0. */
 DEV int row_key(const dev_rows &rs, int r, int t)

@@ -1,16 +1,21 @@
-/* sparse.c - attention that leaves keys out on a CUDA device: which stores, by what rule, and the
- * account of it.
+/* sparse.c - attention that leaves keys out on a CUDA device: which stores, by what rule, the lists
+ * of block selection, and the account of it.
  *
- * Prompts alone, by the kernels of 9.0 (flash_hopper.cuh). They add to counters in memory of the
- * device, one tally for each sequence and layer of a pass. A pass that counted ends with a copy of
- * them to the host, which waits for the pass.
+ * Prompts alone, by the kernels of 9.0 (flash_hopper.cuh). They, or select.cu, add to counters in
+ * memory of the device, one tally for each sequence and layer of a pass. A pass that counted ends
+ * with a copy of them to the host, which waits for the pass.
+ *
+ * The host knows which rows are query blocks, and not which tiles they keep: lists are made and
+ * read on the device.
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/ops_int.h"
+#include "backend/key_walk.h"
 #include "backend/sparse.h"
 
 #include <string.h>
 
 _Static_assert((int)SPARSE_COUNTS == (int)SPARSE_BINS + 2, "a tally on the device");
+_Static_assert((int)SELECT_ROWS == (int)SPARSE_TILE, "a query block");
 
 int32_t cuda_sparse_tile(const device *d, const kv_view *kv)
 {
@@ -29,7 +34,24 @@ bool cuda_sparse_any(const pass *p, const kv_view *kv)
 
 bool cuda_sparse_allowed(pass *p, const kv_view *kv)
 {
-    if (!cuda_sparse_any(p, kv) || cuda_sparse_tile(&cuda_of(p)->dev, kv))
+    if (!cuda_sparse_any(p, kv))
+        return true;
+    for (int32_t i = 0; i < p->st->n_seqs; i++) {
+        const sparse_rule *rule = &p->st->sparse[i];
+        if (rule->alpha > 0 && rule->skip > 0) {
+            err_set(&p->e, E_UNSUPPORTED,
+                    "block selection and skip-softmax in one prompt on a GPU: it has kernels for "
+                    "either");
+            return false;
+        }
+        if (rule->alpha > 0 && sparse_words(kv->n_keys) > LIST_WORDS) {
+            err_set(&p->e, E_UNSUPPORTED,
+                    "block selection over a context of %d tokens on a GPU: at most %d", kv->n_keys,
+                    (LIST_WORDS - 1) * 32 * SPARSE_TILE);
+            return false;
+        }
+    }
+    if (cuda_sparse_tile(&cuda_of(p)->dev, kv))
         return true;
     err_set(&p->e, E_UNSUPPORTED,
             "sparse attention over keys of %s and values of %s in heads of %d on this GPU",
@@ -49,14 +71,117 @@ static unsigned long long *tally_of(cuda_device *c, pass *p, struct sparse_tally
     return c->tally_at + (size_t)c->n_tallies++ * SPARSE_COUNTS;
 }
 
+static bool counts(const pass *p, const sparse_rule *rule)
+{
+    return rule->tally && !p->repeats && p->il >= 0;
+}
+
 dev_sparse cuda_sparse_of(pass *p, const kv_view *kv, int32_t seq)
 {
     const sparse_rule *rule = &p->st->sparse[seq];
     dev_sparse s = {.skip = kv->window ? 0 : rule->skip};
-    if (s.skip > 0 && rule->tally && !p->repeats && p->il >= 0)
+    if (s.skip > 0 && counts(p, rule))
         s.tally = tally_of(cuda_of(p), p, &rule->tally[p->il]);
     return s;
 }
+
+/* ---- Block selection ----------------------------------------------------------------------- */
+
+int32_t cuda_block_run(const step *st, const rowset *rs, const kv_view *kv, int32_t r,
+                       bool *selects)
+{
+    int32_t n = 0;
+    *selects = sparse_begins(st, rs, kv, r);
+    do
+        n += *selects ? SPARSE_TILE : 1;
+    while (r + n < rs->n && sparse_begins(st, rs, kv, r + n) == *selects);
+    return n;
+}
+
+/* How much lies where in the scratch: whole tiles of the store. */
+typedef struct select_room {
+    size_t n_tiles, page_bytes, mean_bytes, score_bytes, list_bytes;
+} select_room;
+static select_room room_of(const kv_view *kv, int32_t rows, int32_t n_head)
+{
+    size_t n = (size_t)kv->n_keys / SPARSE_TILE, g = (size_t)kv->n_head_kv;
+    size_t blocks = (size_t)rows / SPARSE_TILE;
+    size_t at_a_time = blocks < SELECT_BLOCKS ? blocks : SELECT_BLOCKS;
+    size_t mean = blocks ? n * g * (size_t)kv->head_dim * sizeof(uint16_t) : 0;
+    return (select_room){.n_tiles = n,
+                         .page_bytes = kv->single && kv->k_rot ? 2 * mean : 0,
+                         .mean_bytes = mean,
+                         .score_bytes = at_a_time * (size_t)n_head * n * 2 * sizeof(float),
+                         .list_bytes =
+                             blocks * g * (size_t)sparse_words(kv->n_keys) * sizeof(uint32_t)};
+}
+
+size_t cuda_select_bytes(const kv_view *kv, int32_t rows, int32_t n_head)
+{
+    select_room x = room_of(kv, rows, n_head);
+    return x.page_bytes + x.mean_bytes + x.score_bytes + x.list_bytes;
+}
+
+/* Query blocks n rows from row r on: their lists to x->kept, which moves on. */
+static void select_run(cudaStream_t stream, select_args *x, const rowset *rs, const kv_view *kv,
+                       int32_t r, int32_t n)
+{
+    float *q = x->q.at;
+    x->block0 = rows_keys(rs, kv)->index[r] / SPARSE_TILE;
+    x->n_blocks = n / SPARSE_TILE;
+    cu_tile_means(stream, *x);
+    for (int32_t i = 0; i < n; i += SELECT_BLOCKS * SPARSE_TILE) {
+        int32_t left = (n - i) / SPARSE_TILE;
+        x->q.at = q + (r + i) * x->q.stride;
+        x->block0 = rows_keys(rs, kv)->index[r + i] / SPARSE_TILE;
+        x->n_blocks = left < SELECT_BLOCKS ? left : SELECT_BLOCKS;
+        cu_select(stream, *x);
+        x->kept += x->n_blocks * kv->n_head_kv * x->n_word;
+    }
+    x->q.at = q;
+}
+
+const uint32_t *cuda_lists(pass *p, const kv_view *kv, const rowset *rs, const attend_args *a,
+                           void *scratch)
+{
+    const sparse_rule *rule = &p->st->sparse[rs->seq[0]];
+    const kv_base *base = step_store(p->st, rs->seq[0], kv);
+    select_room room = room_of(kv, p->rows->n, a->n_head);
+    char *at = scratch;
+    select_args x = {.kv = a->kv,
+                     .base = {base->k, base->v, (const dev_kv_page *)base->page},
+                     .q = a->q,
+                     .n_head = a->n_head,
+                     .n_tiles = (int32_t)room.n_tiles,
+                     .pages = room.page_bytes ? (uint16_t *)at : NULL,
+                     .means = (uint16_t *)(at += room.page_bytes),
+                     .scores = (float *)(at += room.mean_bytes),
+                     .kept = (uint32_t *)(at += room.score_bytes),
+                     .n_word = sparse_words(kv->n_keys),
+                     .sink = SPARSE_SINK,
+                     .near = SPARSE_NEAR,
+                     .scale = a->scale,
+                     .alpha = rule->alpha};
+    const uint32_t *lists = x.kept;
+    if (rule->alpha <= 0 || kv->window)
+        return NULL;
+    if (counts(p, rule))
+        x.tally = tally_of(cuda_of(p), p, &rule->tally[p->il]);
+    for (int32_t r = 0, n; r < rs->n; r += n) {
+        bool selects;
+        n = cuda_block_run(p->st, rs, kv, r, &selects);
+        if (selects)
+            select_run(cuda_of(p)->stream, &x, rs, kv, r, n);
+        for (int32_t i = r; x.tally && !selects && i < r + n; i++) {
+            uint64_t tiles = ((uint64_t)row_range(rs, kv, i).hi + SPARSE_TILE - 1) / SPARSE_TILE;
+            tiles *= (uint64_t)a->n_head;
+            sparse_count(&rule->tally[p->il], -1, tiles, tiles);
+        }
+    }
+    return x.kept > lists ? lists : NULL;
+}
+
+/* ---- The account --------------------------------------------------------------------------- */
 
 int cuda_open_tallies(cuda_device *c)
 {

@@ -4,6 +4,7 @@
  * Bounds are normalised mean square errors: 1e-10 for sums in f32; 2e-6 where queries, keys and
  * probabilities are f16 (a few times the square of 2^-11 / sqrt(3)).
  */
+#include "tests/cuda/check_keys.h"
 #include "tests/cuda/check_pages.h"
 #include "backend/cuda/cuda_int.h"
 #include "backend/sparse.h"
@@ -25,65 +26,10 @@ typedef struct attend_case {
     bool all;          /* rows see all rows of their sequence */
     int32_t cut;       /* two_seqs: rows of the first; 0: half of them */
     float skip;        /* of skip-softmax; 0: off */
+    float alpha;       /* of block selection; 0: off */
+    int32_t n_prompt;  /* alpha: 0: more than the pass has */
     const char *label; /* NULL: the check's name follows from the rest */
 } attend_case;
-
-/* The weight and the rotation of made keys, on both devices. */
-typedef struct key_source {
-    pair norm;
-    float *inv, *turns;
-    rope on[2];
-} key_source;
-
-static bool source_make(rig *g, key_source *k, int32_t d, int32_t n)
-{
-    size_t inv_bytes = (size_t)d / 2 * 4, turns_bytes = (size_t)ROPE_TURNS * 2 * (size_t)n * 4;
-    if (!pair_make(g, &k->norm, NUM_F32, d, 1, 1, 0.3, false))
-        return false;
-    k->inv = draw(g, (size_t)d / 2, 0);
-    k->turns = mem_alloc(turns_bytes);
-    for (int32_t i = 0; i < d / 2; i++)
-        k->inv[i] = i < n ? (float)pow(1e4, -2.0 * i / d) : 0;
-    for (int32_t p = 0; p < ROPE_TURNS; p++)
-        for (int32_t i = 0; i < n; i++) {
-            k->turns[2 * p * n + i] = (float)cos((double)p * k->inv[i]);
-            k->turns[(2 * p + 1) * n + i] = (float)sin((double)p * k->inv[i]);
-        }
-    k->on[0] = (rope){.n_pairs = d / 2, .inv_freq = k->inv, .n_turning = n, .turns = k->turns};
-    k->on[1] = k->on[0];
-    float *inv = g->gpu->alloc(g->gpu, inv_bytes), *turns = g->gpu->alloc(g->gpu, turns_bytes);
-    g->gpu->upload(g->gpu, inv, k->inv, inv_bytes);
-    g->gpu->upload(g->gpu, turns, k->turns, turns_bytes);
-    k->on[1].inv_freq = inv;
-    k->on[1].turns = turns;
-    return true;
-}
-
-static void source_free(rig *g, key_source *k)
-{
-    const rope *r = &k->on[1];
-    if (!k->inv)
-        return;
-    g->gpu->release(g->gpu, (void *)r->inv_freq, (size_t)r->n_pairs * 4);
-    g->gpu->release(g->gpu, (void *)r->turns, (size_t)ROPE_TURNS * 2 * (size_t)r->n_turning * 4);
-    mem_free(k->inv);
-    mem_free(k->turns);
-    pair_free(g, &k->norm);
-}
-
-/* Whole heads of random elements, encoded as a store of this format. mem_free. */
-static void *encoded(rig *g, num_type t, bool rot, size_t n, double sigma)
-{
-    uint64_t bytes = 0;
-    float *f = draw(g, n, sigma);
-    num_row_bytes(t, n, &bytes);
-    void *enc = mem_alloc(bytes);
-    if (rot)
-        num_rotate(f, (int64_t)n);
-    num_format_of(t)->encode(f, enc, (int64_t)n);
-    mem_free(f);
-    return enc;
-}
 
 /* The rows that op_kv_store wrote have equal bytes on both devices. */
 static void check_stored(rig *g, const attend_case *a, const kv_view *v, kv_base base[2][2],
@@ -224,8 +170,11 @@ static void rules_init(left_out *o, const attend_case *a, int32_t tile)
     *o = (left_out){0};
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < 2; i++)
-            o->rule[side][i] =
-                (sparse_rule){.skip = a->skip, .tile = tile, .tally = &o->tally[side]};
+            o->rule[side][i] = (sparse_rule){.skip = a->skip,
+                                             .tile = a->skip > 0 ? tile : 0,
+                                             .alpha = a->alpha,
+                                             .n_prompt = a->n_prompt ? a->n_prompt : 1 << 20,
+                                             .tally = &o->tally[side]};
 }
 
 /* Tiles that both keep, but for scores near the limit; certificates; a limit that no tile is under
@@ -233,24 +182,28 @@ static void rules_init(left_out *o, const attend_case *a, int32_t tile)
 static void check_left_out(rig *g, left_out *o, both *b, mat q, const kv_view *view, step *st,
                            float scale, const char *shape)
 {
+    bool blocks = o->rule[1][0].alpha > 0;
+    const char *name = blocks ? "attend blocks" : "attend sparse";
     sparse_tally *ref = &o->tally[0], *gpu = &o->tally[1];
     float *got[2];
     pass_end(&b->gpu);
     double kept = (double)ref->n_kept, n = (double)ref->n_tiles;
-    verdict(g, "attend sparse", text("%s: tiles", shape), fabs((double)gpu->n_tiles - n), 0);
-    verdict(g, "attend sparse", text("%s: kept of %.0f", shape, n),
-            fabs((double)gpu->n_kept - kept), 0.005 * n + 1);
-    verdict(g, "attend sparse", text("%s: share kept", shape), kept / n, 0.9);
+    verdict(g, name, text("%s: tiles", shape), fabs((double)gpu->n_tiles - n), 0);
+    verdict(g, name, text("%s: kept of %.0f", shape, n), fabs((double)gpu->n_kept - kept),
+            blocks ? 0 : 0.005 * n + 1);
+    if (!o->rule[1][0].alpha || o->rule[1][0].n_prompt == 1 << 20)
+        verdict(g, name, text("%s: share kept", shape), kept / n, blocks ? 0.95 : 0.9);
     double p99 = sparse_quantile(ref, 0.99);
-    verdict(g, "attend sparse", text("%s: certificates", shape),
-            fabs(sparse_quantile(gpu, 0.99) - p99), 0.25 * p99);
+    verdict(g, name, text("%s: certificates", shape), fabs(sparse_quantile(gpu, 0.99) - p99),
+            0.25 * p99);
     for (int i = 0; i < 2; i++) {
-        o->rule[1][0].skip = o->rule[1][1].skip = 1e-37f;
+        for (int k = 0; k < 2; k++)
+            *(blocks ? &o->rule[1][k].alpha : &o->rule[1][k].skip) = 1e-37f;
         st->sparse = i ? o->rule[1] : NULL;
         got[i] = gpu_rows(g, op_attend(&b->gpu, q, view, scale));
     }
     size_t n_bytes = (size_t)q.rows * (size_t)mat_width(q) * sizeof(float);
-    verdict(g, "attend sparse", text("%s: nothing dropped, bits that differ", shape),
+    verdict(g, name, text("%s: nothing dropped, bits that differ", shape),
             memcmp(got[0], got[1], n_bytes) != 0, 0);
     mem_free(got[0]);
     mem_free(got[1]);
@@ -272,6 +225,7 @@ static void check_attend(rig *g, const attend_case *a)
                        : a->tree        ? "attend tree"
                        : a->all         ? "attend all"
                        : a->skip > 0    ? "attend sparse"
+                       : a->alpha > 0   ? "attend blocks"
                        : a->turning     ? "attend one"
                                         : "attend";
     if (!my_turn(g, text("%s %s", name, num_name(a->type))))
@@ -301,6 +255,7 @@ static void check_attend(rig *g, const attend_case *a)
     static int32_t other[3][ROWS_MAX]; /* numbers of keys in stores of the other kind */
     double key_sigma = a->wide ? 6e4 : 0.3;
     int32_t seqs = a->two_seqs ? 2 : 1, half = a->cut ? a->cut : a->rows / seqs;
+    bool sparse = a->skip > 0 || a->alpha > 0;
     if (kv_layout_init(&l, &want, &e)) {
         failed(g, "attend", e.text);
         return;
@@ -325,7 +280,9 @@ static void check_attend(rig *g, const attend_case *a)
         }
     for (int i = 0; i < seqs; i++)
         for (int kv = 0; kv < (a->turning ? 1 : 2); kv++) {
-            void *enc = encoded(g, type[kv], rot[kv], n_elem, kv || a->turning ? 1.0 : key_sigma);
+            int32_t planted = a->alpha > 0 && !kv ? SPARSE_TILE * a->d : 0;
+            void *enc =
+                encoded(g, type[kv], rot[kv], n_elem, kv || a->turning ? 1.0 : key_sigma, planted);
             size_t bytes = n_rows * (kv ? view->v_row_bytes : view->k_row_bytes);
             memcpy(kv ? base[0][i].v : base[0][i].k, enc, bytes);
             g->gpu->upload(g->gpu, kv ? base[1][i].v : base[1][i].k, enc, bytes);
@@ -353,10 +310,12 @@ static void check_attend(rig *g, const attend_case *a)
     if (a->tree)
         c.st.all.seen = c.seen;
     float *x = draw(g, (size_t)a->rows * (size_t)a->n_head * (size_t)a->d, 1.0);
+    for (size_t i = 0; a->alpha > 0 && i < (size_t)a->rows * (size_t)a->n_head * (size_t)a->d; i++)
+        x[i] += point_along(&source, i % (size_t)a->d);
     step sr = c.st, sg = c.st;
     sr.kv = base[0];
     sg.kv = base[1];
-    if (a->skip > 0) {
+    if (sparse) {
         pass_begin(&b.gpu, g->gpu, &sg, g->gpu_scratch, g->scratch_bytes);
         cuda_take_tallies(g->gpu->self, &b.gpu); /* of earlier checks, which did not end passes */
         rules_init(&out, a, cuda_sparse_tile(g->gpu, &view_gpu));
@@ -385,7 +344,7 @@ static void check_attend(rig *g, const attend_case *a)
              a->all ? " all" : "", a->wide ? " wide" : "");
     double bound = a->type == NUM_F32 ? 1e-10 : a->skip > 0 ? 1e-4 : 2e-6;
     verdict(g, name, shape, both_error(g, &b, yr, yg), bound);
-    if (a->skip > 0) {
+    if (sparse) {
         float *all = gpu_rows(g, yg);
         check_left_out(g, &out, &b, q[1], &view_gpu, &sg, scale, shape);
         yg = pass_mat(&b.gpu, a->rows, a->n_head, a->d);
@@ -437,11 +396,13 @@ static void check_attend(rig *g, const attend_case *a)
         float *all = gpu_rows(g, yg);
         size_t width = (size_t)a->n_head * (size_t)a->d;
         int32_t differ = 0;
-        int32_t most = prompt ? 13 : 1;
+        int32_t most = a->alpha > 0 ? SPARSE_TILE : prompt ? 13 : 1;
         for (int32_t r = 0, n; r < a->rows; r += n) {
             step one = sg;
             pass p;
-            n = a->rows - r < most ? a->rows - r : most;
+            n = a->alpha > 0 ? SPARSE_TILE - c.index[r] % SPARSE_TILE
+                             : most; /* whole query blocks */
+            n = a->rows - r < n ? a->rows - r : n;
             one.all.n = n;
             one.all.token += r, one.all.pos += r, one.all.seq += r;
             for (int kind = 0; kind < STORE_KINDS; kind++) {
@@ -577,6 +538,42 @@ static void check_sparse(rig *g)
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 700, 430, 40, .turning = 64, .skip = 40});
     check_attend(g,
                  &(attend_case){NUM_Q8_0, 4, 2, 512, 0, 700, 430, 77, .turning = 64, .skip = 40});
+}
+
+/* Block selection: prompts on GPUs of 9.0. Passes that begin and end inside a query block, with the
+ * prompt's last blocks, of several sequences, and too short for a query block. */
+static void check_blocks(rig *g)
+{
+    const cuda_device *c = g->gpu->self;
+    static const int32_t dims[] = {128, 256, 512};
+    if (!c->hopper)
+        return;
+    for (int i = 0; i < 3; i++) {
+        int32_t d = dims[i];
+        check_attend(g, &(attend_case){NUM_F16, 2, 1, d, 0, 1800, 1152, 161, .alpha = 0.05f});
+        check_attend(g, &(attend_case){NUM_Q8_0, 3, 1, d, 0, 1800, 1200, 208, .alpha = 0.05f});
+        check_attend(g, &(attend_case){NUM_F16, 2, 1, d, 0, 1800, 1027, 290, .two_seqs = true,
+                                       .cut = 128, .alpha = 0.05f});
+        check_attend(g, &(attend_case){NUM_F16, 2, 2, d, 0, 1800, 1024, 129, .alpha = 0.05f,
+                                       .n_prompt = 1153 + 128});
+        check_attend(
+            g, &(attend_case){NUM_F16, 1, 1, d, 0, 400, 0, 127, .alpha = 0.05f, .n_prompt = 127});
+        if (g->quick)
+            continue;
+        check_attend(g, &(attend_case){NUM_F16, 16, 1, d, 0, 6000, 4096, 1061, .alpha = 0.05f});
+        check_attend(g, &(attend_case){NUM_BF16, 32, 4, d, 0, 6000, 5000, 300, .alpha = 0.05f});
+        check_attend(g, &(attend_case){NUM_Q4_0, 2, 2, d, 0, 3000, 2304, 257, .alpha = 0.05f});
+        check_attend(g, &(attend_case){NUM_Q5_1, 6, 1, d, 0, 3000, 2304, 256, .alpha = 0.05f});
+        check_attend(g, &(attend_case){NUM_TQ3_0, 4, 1, d, 0, 3000, 2304, 384, .alpha = 0.05f});
+        check_attend(g, &(attend_case){NUM_F16, 4, 1, d, 0, 2000, 0, 1024, .alpha = 0.05f,
+                                       .n_prompt = 1024 + 77});
+    }
+    check_attend(
+        g, &(attend_case){NUM_F16, 2, 1, 512, 0, 1800, 1152, 130, .turning = 64, .alpha = 0.05f});
+    check_attend(
+        g, &(attend_case){NUM_Q8_0, 2, 1, 512, 0, 1800, 1100, 200, .turning = 64, .alpha = 0.05f});
+    check_attend(
+        g, &(attend_case){NUM_TQ3_0, 2, 1, 256, 0, 1800, 1152, 128, .turning = 32, .alpha = 0.05f});
 }
 
 /* Keys made of values: in tiles, for heads of which a quarter turns, and by the f32 kernel. */
@@ -768,6 +765,7 @@ void check_attention(rig *g)
         check_attend(g, &cases[i]);
     check_formats(g);
     check_sparse(g);
+    check_blocks(g);
     check_one_stream(g);
     check_shared(g);
     check_groups(g);

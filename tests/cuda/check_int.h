@@ -71,7 +71,7 @@ bool pair_make(rig *g, pair *w, num_type type, int32_t n_in, int32_t n_out, int3
                double sigma, bool gather);
 void pair_free(rig *g, pair *w);
 
-enum { ROWS_MAX = 1200 };
+enum { ROWS_MAX = 2400 };
 /* A step of one chain: rows at indices first.. */
 typedef struct chain {
     step st;
@@ -115,6 +115,7 @@ void check_products(rig *g);
 void check_invariances(rig *g);
 void check_families(rig *g);
 void check_attention(rig *g);
+void check_selection(rig *g);
 void check_models(rig *g);
 void check_sessions(rig *g);
 void check_caches(rig *g);

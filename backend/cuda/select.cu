@@ -1,0 +1,444 @@
+/* select.cu - block selection (sparse.h): which tiles of 128 keys a query block of 128 rows reads.
+ *
+ *     keys     of a tile          ->  mean, f16                                  tile_means
+ *     scores   rows x tile means  ->  (largest, sum of exponentials) of a tile   score_kernel
+ *     lists    of a KV head's query heads  ->  a bit for each tile               list_kernel
+ *
+ * A tile's mean is the mean of two pages' means in bf16, as on a CPU, rounded to f16: queries and
+ * means meet as queries and keys do in attention. Sums run over dims and rows in an order that
+ * depends on neither the pass nor its other rows, so the lists depend on the prompt alone.
+ *
+ * The scores of all heads and query blocks of a launch lie in memory: 8 bytes for each tile, query
+ * head and query block. SELECT_BLOCKS query blocks at a time bound that.
+ */
+#include "backend/cuda/keys.cuh"
+
+enum {
+    ROWS = SELECT_ROWS,
+    MEANS = 64,   /* tiles at a time */
+    COLUMNS = 64, /* of a stage */
+    ROW_BYTES = 2 * COLUMNS,
+    STAGES = 4,
+    STAGE_BYTES = MEANS * ROW_BYTES,
+    BLOCK_BYTES = ROWS * ROW_BYTES, /* of queries: 64 columns */
+    WARPS = 8,
+    THREADS = 32 * WARPS,
+    LIST_PAGES = SELECT_ROWS / PAGE_KEYS,
+    ROW_WARPS = 4, /* warps that divide the rows; two divide the tiles */
+};
+
+/* ---- Means --------------------------------------------------------------------------------- */
+
+/* Eight f16 values as floats. */
+DEV void unpack_eight(float (&to)[8], uint4 v)
+{
+    uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        to[2 * i] = f16_to_f32(w[i] & 0xffff);
+        to[2 * i + 1] = f16_to_f32(w[i] >> 16);
+    }
+}
+
+/* A thread's share of the keys of a page: eight neighbours of every GROUPS-th row. */
+template <int D> struct mean_shape {
+    static constexpr int PIECES = D / 8, GROUPS = THREADS / PIECES, MINE = PAGE_KEYS / GROUPS;
+};
+
+/* Sums of a page's rows as they are stored, to sum[group][dim]. */
+template <int KIND, int D> DEV void sum_rows(float (*sum)[D], const uint8_t *rows, int row_bytes)
+{
+    using S = mean_shape<D>;
+    int e = (int)threadIdx.x % S::PIECES, g = (int)threadIdx.x / S::PIECES;
+    uint4 u[S::MINE];
+    float all[8] = {}, x[8];
+#pragma unroll
+    for (int k = 0; k < S::MINE; k++)
+        u[k] = kv_piece<KIND>(rows + (size_t)(g + k * S::GROUPS) * row_bytes, e);
+#pragma unroll
+    for (int k = 0; k < S::MINE; k++) {
+        unpack_eight(x, u[k]);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            all[i] += x[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sum[g][8 * e + i] = all[i];
+}
+
+/* One stream: turning pairs of the same rows, turned by their places in the page. The sum over a
+ * page is turned by the page's position afterwards: rotations are linear. */
+template <int KIND, int D>
+DEV void sum_turned(float (*sum)[D], const uint8_t *rows, const dev_kv &kv)
+{
+    using S = mean_shape<D>;
+    constexpr int TURN = key_shape<D>::TURN;
+    int e = (int)threadIdx.x % S::PIECES, g = (int)threadIdx.x / S::PIECES;
+    if (8 * e >= TURN)
+        return;
+    float low[8] = {}, high[8] = {};
+#pragma unroll 4
+    for (int k = g; k < PAGE_KEYS; k += S::GROUPS) {
+        const uint8_t *row = rows + (size_t)k * kv.k_bytes;
+        const float *c = kv.turns + 2 * k * TURN + 8 * e, *s = c + TURN;
+        float x[8], y[8];
+        unpack_eight(x, kv_piece<KIND>(row, e));
+        unpack_eight(y, kv_piece<KIND>(row, e + S::PIECES / 2));
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            x[i] *= kv.k_weight[8 * e + i];
+            y[i] *= kv.k_weight[D / 2 + 8 * e + i];
+            low[i] += x[i] * c[i] - y[i] * s[i];
+            high[i] += x[i] * s[i] + y[i] * c[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        sum[g][8 * e + i] = low[i];
+        sum[g][D / 2 + 8 * e + i] = high[i];
+    }
+}
+
+/* The mean of dim i of a page whose first key is at `pos`, in bf16. */
+template <int D> DEV float page_mean(const float (*sum)[D], const dev_kv &kv, int i, int pos)
+{
+    constexpr int TURN = key_shape<D>::TURN;
+    int low = i % (D / 2);
+    float x = 0, y = 0;
+    for (int g = 0; g < mean_shape<D>::GROUPS; g++)
+        x += sum[g][i];
+    if (kv.single && low < TURN) {
+        float sn, cs;
+        turn_of(pos, kv.inv_freq[low], &sn, &cs);
+        for (int g = 0; g < mean_shape<D>::GROUPS; g++)
+            y += sum[g][i < D / 2 ? i + D / 2 : low];
+        x = i < D / 2 ? x * cs - y * sn : y * sn + x * cs;
+    } else if (kv.single) {
+        x *= kv.k_weight[i];
+    }
+    return bf16_to_f32(f32_to_bf16(mul_rn(x, 1.0f / PAGE_KEYS)));
+}
+
+template <int KIND, int D> DEV void tile_mean(const select_args &a, float (*sum)[D])
+{
+    int n = (int)blockIdx.x, g = (int)blockIdx.y;
+    const uint8_t *rows = head_rows(a.kv, a.base.k, g, a.kv.k_bytes);
+    float mean[D < THREADS ? 1 : D / THREADS] = {};
+    for (int p = 0; p < LIST_PAGES; p++) {
+        int t = n * SELECT_ROWS + p * PAGE_KEYS;
+        const uint8_t *at = rows + (size_t)place_of_key(a.kv, a.base.page, t) * a.kv.k_bytes;
+        sum_rows<KIND, D>(sum, at, a.kv.k_bytes);
+        if (a.kv.single) {
+            __syncthreads();
+            sum_turned<KIND, D>(sum, at, a.kv);
+        }
+        __syncthreads();
+        for (int i = (int)threadIdx.x, j = 0; i < D; i += THREADS, j++)
+            mean[j] += 0.5f * page_mean<D>(sum, a.kv, i, key_pos(a.base.page, t));
+        __syncthreads();
+    }
+    for (int i = (int)threadIdx.x, j = 0; i < D; i += THREADS, j++)
+        a.means[((size_t)g * a.n_tiles + n) * D + i] = (uint16_t)f32_to_f16(mean[j]);
+}
+
+/* means[g, n] = the mean of the keys of tile n, each page's rounded to bf16 first
+ * grid:   tile x KV head
+ * shared: a sum of each dim for every group of threads that divide a page's rows: 8 KB
+ * bound:  memory */
+template <int D> __global__ void __launch_bounds__(THREADS) mean_kernel(select_args a)
+{
+    __shared__ float sum[mean_shape<D>::GROUPS][D];
+    grid_trigger();
+    grid_wait();
+    switch (a.kv.k_kind) {
+#define DO(kind)                                                                                   \
+    case kind:                                                                                     \
+        tile_mean<kind, D>(a, sum);                                                                \
+        break;
+        EACH_FORMAT(DO)
+#undef DO
+    }
+}
+
+/* The same of pages' means: of one rotated stream, whose keys are made one by one.
+ * means[g, n] = (pages[g, 2 n] + pages[g, 2 n + 1]) / 2
+ * grid:   tile x KV head
+ * shared: none
+ * bound:  memory */
+__global__ void __launch_bounds__(THREADS) join_kernel(select_args a)
+{
+    grid_trigger();
+    grid_wait();
+    int d = a.kv.head_dim;
+    size_t tile = (size_t)blockIdx.y * a.n_tiles + blockIdx.x;
+    const uint16_t *first = a.pages + 2 * tile * d, *second = first + d;
+    for (int i = (int)threadIdx.x; i < d; i += THREADS)
+        a.means[tile * d + i] =
+            (uint16_t)f32_to_f16(mul_rn(0.5f, bf16_to_f32(first[i]) + bf16_to_f32(second[i])));
+}
+
+extern "C" void cu_tile_means(cudaStream_t s, select_args a)
+{
+    int n = a.block0 + a.n_blocks;
+    dim3 grid((unsigned)n, (unsigned)a.kv.n_head_kv);
+    if (a.pages) {
+        cu_sum_pages(s, (sums_args){a.kv, a.base, a.pages, 2 * a.n_tiles, 1, 0, 0, 2 * n});
+        LAUNCH(join_kernel, grid, dim3(THREADS), 0, s, a);
+    } else if (a.kv.head_dim == 128) {
+        LAUNCH(mean_kernel<128>, grid, dim3(THREADS), 0, s, a);
+    } else if (a.kv.head_dim == 256) {
+        LAUNCH(mean_kernel<256>, grid, dim3(THREADS), 0, s, a);
+    } else {
+        LAUNCH(mean_kernel<512>, grid, dim3(THREADS), 0, s, a);
+    }
+}
+
+/* ---- Scores -------------------------------------------------------------------------------- */
+
+/* Of one tile and some rows. */
+struct peak {
+    float top, sum; /* the largest score; the sum of e^(score - top) */
+};
+constexpr float log2_e = 1.4426950408889634f;
+
+template <int D> struct score_memory {
+    uint8_t q[D / COLUMNS][BLOCK_BYTES], means[STAGES][STAGE_BYTES];
+    peak part[ROW_WARPS][MEANS];
+};
+
+/* Queries times scale in f16, as attention has them. */
+template <int D> DEV void load_queries(score_memory<D> &s, const select_args &a, int row0, int h)
+{
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < ROWS * (D / 4); i += THREADS) {
+        int r = i / (D / 4), e = i % (D / 4) * 4;
+        float4 v = *(const float4 *)(a.q.at + (row0 + r) * a.q.stride + h * D + e);
+        *(uint2 *)(s.q[e / COLUMNS] + piece_at(r, e % COLUMNS / 8) + e % 8 * 2) = make_uint2(
+            f32x2_to_f16(v.x * a.scale, v.y * a.scale), f32x2_to_f16(v.z * a.scale, v.w * a.scale));
+    }
+}
+
+/* Starts the copies of stage i: 64 columns of the means of 64 tiles. Zeros beyond tile m. */
+template <int D> DEV void fetch_means(score_memory<D> &s, const uint16_t *means, int i, int m)
+{
+    int n0 = i / (D / COLUMNS) * MEANS, column = i % (D / COLUMNS) * COLUMNS;
+    uint8_t *to = s.means[i % STAGES];
+#pragma unroll
+    for (int k = 0; k < MEANS * 8 / THREADS; k++) {
+        int j = (int)threadIdx.x + k * THREADS, n = min(n0 + j / 8, m);
+        copy16_async(to + piece_at(j / 8, j % 8), means + (size_t)n * D + column + j % 8 * 8,
+                     n0 + j / 8 <= m);
+    }
+}
+
+/* A warp's products of 32 rows and 32 tiles over the columns of a stage: x[i] is of rows 16 i .. +
+ * 15, as fragments of 8 tiles each. */
+DEV void multiply(float (&x)[2][4][4], const uint8_t *q, const uint8_t *means, int row, int n)
+{
+    int lane = lane_id();
+#pragma unroll
+    for (int c = 0; c < COLUMNS / 16; c++) {
+        uint32_t a[2][4], b[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            ldmatrix4(a[i], q + piece_at(row + 16 * i + lane % 16, 2 * c + lane / 16));
+            ldmatrix4(b[i], means + piece_at(n + 16 * i + lane % 8 + lane / 16 * 8,
+                                             2 * c + lane / 8 % 2));
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                mma_f16(x[i][j], a[i], b[j / 2] + j % 2 * 2);
+    }
+}
+
+DEV float relative(float t, float top)
+{
+    return top == -INFINITY ? 0.0f : fast_exp2((t - top) * log2_e);
+}
+/* Over the eight lanes that share a column. */
+DEV float column_max(float v)
+{
+#pragma unroll
+    for (int m = 4; m < 32; m *= 2)
+        v = fmaxf(v, shfl_xor_f32(v, m));
+    return v;
+}
+DEV float column_sum(float v)
+{
+#pragma unroll
+    for (int m = 4; m < 32; m *= 2)
+        v += shfl_xor_f32(v, m);
+    return v;
+}
+
+/* The peaks of a warp's 32 rows at its 32 tiles, of which the first is tile n0 of the store; x: set
+ * to 0. Tile m is scored by the last row alone. A NaN is ignored. */
+DEV void take_peaks(float (&x)[2][4][4], peak (&to)[MEANS], int row, int n, int n0, int m)
+{
+    int g = lane_id() >> 2, t = lane_id() & 3;
+#pragma unroll
+    for (int j = 0; j < 8; j++) { /* columns 8 (j / 2) + 2 t + j % 2 */
+        int column = 8 * (j / 2) + 2 * t + j % 2;
+        float v[4], top = -INFINITY, sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) { /* rows 8 i + g */
+            float &y = x[i / 2][j / 2][i % 2 * 2 + j % 2];
+            bool counts = y == y && (n0 + column < m || row + 8 * i + g == ROWS - 1);
+            v[i] = counts ? y : -INFINITY;
+            y = 0;
+            top = fmaxf(top, v[i]);
+        }
+        top = column_max(top);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sum += relative(v[i], top);
+        sum = column_sum(sum);
+        if (g == 0)
+            to[n + column] = peak{top, sum};
+    }
+}
+
+/* scores[i, h, n] = (max_j t, sum_j e^(t - max)), t = scale q[128 i + j, h] . means[n, g]
+ * grid:   query head x query block
+ * shared: 128 queries, four stages of 64 columns of 64 means, peaks: 34 + D / 4 KB
+ * bound:  tensor cores, beside shared memory */
+template <int D> __global__ void __launch_bounds__(THREADS) score_kernel(select_args a)
+{
+    DYN_SHARED(uint8_t, mem);
+    score_memory<D> &s = *(score_memory<D> *)mem;
+    constexpr int STEPS = D / COLUMNS;
+    int h = (int)blockIdx.x, i = (int)blockIdx.y, m = a.block0 + i;
+    int n_stages = (m / MEANS + 1) * STEPS, warp = (int)threadIdx.x >> 5;
+    int row = warp % ROW_WARPS * 32, column = warp / ROW_WARPS * 32;
+    const uint16_t *means = a.means + (size_t)(h / (a.n_head / a.kv.n_head_kv)) * a.n_tiles * D;
+    float2 *scores = (float2 *)a.scores + (size_t)(i * a.n_head + h) * a.n_tiles;
+    float x[2][4][4] = {};
+    grid_trigger();
+    grid_wait();
+#pragma unroll
+    for (int k = 0; k < STAGES - 1; k++) {
+        if (k < n_stages)
+            fetch_means<D>(s, means, k, m);
+        copy_commit();
+    }
+    load_queries<D>(s, a, ROWS * i, h);
+    for (int k = 0; k < n_stages; k++) {
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+        if (k + STAGES - 1 < n_stages)
+            fetch_means<D>(s, means, k + STAGES - 1, m);
+        copy_commit();
+        multiply(x, s.q[k % STEPS], s.means[k % STAGES], row, column);
+        if (k % STEPS < STEPS - 1)
+            continue;
+        int n0 = k / STEPS * MEANS;
+        take_peaks(x, s.part[warp % ROW_WARPS], row, column, n0 + column, m);
+        __syncthreads();
+        int n = (int)threadIdx.x;
+        if (n < MEANS && n0 + n <= m) {
+            peak all = {-INFINITY, 0};
+#pragma unroll
+            for (int w = 0; w < ROW_WARPS; w++)
+                all.top = fmaxf(all.top, s.part[w][n].top);
+#pragma unroll
+            for (int w = 0; w < ROW_WARPS; w++)
+                all.sum += s.part[w][n].sum * relative(s.part[w][n].top, all.top);
+            scores[n0 + n] = make_float2(all.top, all.sum);
+        }
+    }
+    copy_wait<0>();
+}
+
+/* ---- Lists --------------------------------------------------------------------------------- */
+
+/* Over the block; all threads get it. table: a float per warp. */
+DEV float block_max(float v, float *table)
+{
+    v = warp_max(v);
+    __syncthreads();
+    if (lane_id() == 0)
+        table[threadIdx.x >> 5] = v;
+    __syncthreads();
+    for (int w = 0; w < WARPS; w++)
+        v = table[w] > v ? table[w] : v;
+    return v;
+}
+
+/* kept[i, g] = the tiles that a query head of KV head g keeps
+ * grid:   KV head x query block
+ * shared: a word per 32 tiles
+ * bound:  latency */
+__global__ void __launch_bounds__(THREADS) list_kernel(select_args a)
+{
+    __shared__ float table[WARPS];
+    __shared__ uint32_t words[LIST_WORDS];
+    int g = (int)blockIdx.x, i = (int)blockIdx.y, m = a.block0 + i, lane = lane_id();
+    int group = a.n_head / a.kv.n_head_kv, warp = (int)threadIdx.x >> 5;
+    grid_trigger();
+    grid_wait();
+    for (int w = warp; w < a.n_word; w += WARPS) {
+        int n = 32 * w + lane;
+        uint32_t forced = n <= m && (n < a.sink || n > m - a.near) ? 1u << lane : 0;
+        words[w] = (uint32_t)warp_sum_i32((int)forced); /* of different bits */
+    }
+    for (int h = g * group; h < (g + 1) * group; h++) {
+        const float2 *x = (const float2 *)a.scores + (size_t)(i * a.n_head + h) * a.n_tiles;
+        float best = -INFINITY, most = 0;
+        for (int n = (int)threadIdx.x; n <= m; n += THREADS)
+            best = x[n].x > best ? x[n].x : best;
+        best = block_max(best, table);
+        for (int n = (int)threadIdx.x; n <= m; n += THREADS) {
+            float w = x[n].y * expf(x[n].x - best);
+            most = w > most ? w : most;
+        }
+        most = block_max(most, table);
+        for (int w = warp; w <= m / 32; w += WARPS) {
+            int n = 32 * w + lane;
+            bool keep = n <= m && !(x[n].y * expf(x[n].x - best) < a.alpha * most);
+            uint32_t bits = (uint32_t)warp_sum_i32((int)(keep ? 1u << lane : 0));
+            if (lane == 0)
+                words[w] |= bits;
+        }
+    }
+    __syncthreads();
+    int n_kept = 0;
+    for (int w = (int)threadIdx.x; w < a.n_word; w += THREADS) {
+        a.kept[(i * a.kv.n_head_kv + g) * a.n_word + w] = words[w];
+        n_kept += bits_set(words[w]);
+    }
+    n_kept = warp_sum_i32(n_kept);
+    if (a.tally && lane == 0) {
+        unsigned long long pairs = (unsigned long long)ROWS * group;
+        if (warp == 0)
+            atomicAdd(&a.tally[0], pairs * (unsigned)(m + 1));
+        atomicAdd(&a.tally[1], pairs * (unsigned)n_kept);
+    }
+}
+
+template <int D> static void score(cudaStream_t s, const select_args &a)
+{
+    LAUNCH((score_kernel<D>), dim3((unsigned)a.n_head, (unsigned)a.n_blocks), dim3(THREADS),
+           sizeof(score_memory<D>), s, a);
+}
+
+extern "C" void cu_select(cudaStream_t s, select_args a)
+{
+    if (a.kv.head_dim == 128)
+        score<128>(s, a);
+    else if (a.kv.head_dim == 256)
+        score<256>(s, a);
+    else
+        score<512>(s, a);
+    LAUNCH(list_kernel, dim3((unsigned)a.kv.n_head_kv, (unsigned)a.n_blocks), dim3(THREADS), 0, s,
+           a);
+}
+
+extern "C" int cu_select_init(void)
+{
+    return allow_shared(score_kernel<128>, sizeof(score_memory<128>)) |
+           allow_shared(score_kernel<256>, sizeof(score_memory<256>)) |
+           allow_shared(score_kernel<512>, sizeof(score_memory<512>));
+}
