@@ -439,7 +439,8 @@ static int run_bench(const command *c, int argc, char **argv)
                       .where = o.where,
                       .repack = o.repack,
                       .no_mmap = o.no_mmap,
-                      .draft = {.drafter = o.spec}};
+                      .draft = {.drafter = o.spec},
+                      .pool = o.pool};
     ro.overcommit = o.overcommit;
     ro.wrap = o.floors ? "time" : NULL;
     double start_ms = clock_ms();

@@ -30,7 +30,7 @@ static const struct {
     {"kv-v", "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 q4_0+rot iq4_nl tq3_0"},
     {"kv-single", "on off auto"},
     {"kv-pool", "auto"},
-    {"kv-policy", "scored lru"},
+    {"kv-policy", "scored lru snapkv drafter"},
     {"wrap", "trace time check"},
     {"dialect", "llama.cpp lucebox ik"},
 };
@@ -39,7 +39,7 @@ complete_what complete_option(const option *o)
 {
     if (!o->arg)
         return (complete_what){COMPLETE_NONE, ""};
-    if (!strcmp(o->name, "model"))
+    if (!strcmp(o->name, "model") || !strcmp(o->name, "kv-scorer"))
         return (complete_what){COMPLETE_MODEL, ""};
     if (!strcmp(o->name, "draft"))
         return (complete_what){COMPLETE_MODEL, "none auto lookup nextn"};

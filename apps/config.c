@@ -213,10 +213,12 @@ static const option *opposite(const command *c, const option *o)
 }
 
 /* A value that is a path: "~/" is the home directory, and relative ones begin at the file. Of a
- * model and a drafter the value may be a name, so there only a path that exists counts. */
+ * model, a drafter and a scorer the value may be a name, so there only a path that exists counts.
+ */
 static const char *as_path(config *f, const option *o, const char *value)
 {
-    bool model = !strcmp(o->name, "model") || !strcmp(o->name, "draft");
+    bool model =
+        !strcmp(o->name, "model") || !strcmp(o->name, "draft") || !strcmp(o->name, "kv-scorer");
     bool path = o->arg && (!strcmp(o->arg, "FILE") || !strcmp(o->arg, "DIR"));
     const char *home = getenv("HOME"), *slash = strrchr(f->path, '/');
     struct stat sb;

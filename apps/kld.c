@@ -335,7 +335,8 @@ static int run_kld(const command *c, int argc, char **argv)
                       .isa = o.isa,
                       .where = o.where,
                       .exact = o.exact,
-                      .overcommit = o.overcommit};
+                      .overcommit = o.overcommit,
+                      .pool = o.pool};
     if ((st = run_open_model(o.model, &ro, &m, &e)) || (st = get_ids(&o, m, &ids, &n, &e)))
         goto out;
     carat_model_get_info(m, &info);

@@ -20,18 +20,23 @@ static bool draft_stays(const char *draft)
 status named_open(const char *what, const carat_model_options *o, carat_model **m, err *e)
 {
     carat_model_options own = o ? *o : (carat_model_options){0};
-    model_found file = {0}, draft = {0};
+    model_found file = {0}, draft = {0}, scorer = {0};
+    struct stat sb;
     status st = OK;
     *m = NULL;
     /* A word that is no name either goes on as it is: the engine says what it expects there. */
     if (!draft_stays(own.draft) && model_known(own.draft) &&
         !(st = model_find(own.draft, &draft, e)))
         own.draft = draft.path;
+    if (!st && own.scorer && stat(own.scorer, &sb) && model_known(own.scorer) &&
+        !(st = model_find(own.scorer, &scorer, e)))
+        own.scorer = scorer.path;
     if (!st && what && !(st = model_find(what, &file, e)))
         st = carat_model_open(file.path, &own, m, e);
     else if (!st && !what)
         st = bundled_open(&own, m, e);
     model_found_free(&file);
     model_found_free(&draft);
+    model_found_free(&scorer);
     return st;
 }

@@ -6,10 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+carat_status pool_scorer_check(const char *policy, const char *scorer, carat_error *e)
+{
+    bool asked = policy && !strcmp(policy, "drafter");
+    if (scorer && !asked)
+        return err_set(e, E_ARG, "--kv-scorer %s: only --kv-policy drafter uses it", scorer);
+    if (asked && !scorer)
+        return err_set(e, E_ARG,
+                       "--kv-policy drafter needs a small model that scores pages: expected "
+                       "--kv-scorer FILE");
+    return OK;
+}
+
 carat_status pool_options_apply(const pool_options *o, carat_session_options *so, carat_error *e)
 {
     char *end = NULL;
     double n = 0;
+    carat_status st = pool_scorer_check(o->policy, o->scorer, e);
+    if (st)
+        return st;
     so->kv_policy = o->policy;
     so->kv_tau = (int32_t)o->tau;
     so->kv_host_mb = (int32_t)o->host_mb;

@@ -9,7 +9,7 @@
 #include "carat.h"
 
 typedef struct pool_options {
-    const char *tokens, *policy;
+    const char *tokens, *policy, *scorer;
     int64_t tau, host_mb;
 } pool_options;
 
@@ -17,15 +17,21 @@ typedef struct pool_options {
     OPT_STR(T, pool.tokens, "kv-pool", 0, "N",                                                     \
             "tokens of keys and values that stay on the device, the rest on the host: N or auto"), \
         OPT_STR(T, pool.policy, "kv-policy", 0, "NAME",                                            \
-                "which stay: scored (default: those that the model attends to), lru, or snapkv "   \
-                "(chosen once, at the end of a prompt; the others are dropped)"),                  \
+                "which stay: scored (default: those that the model attends to), lru, snapkv "      \
+                "(chosen once, at the end of a prompt; the others are dropped), or drafter "       \
+                "(those that --kv-scorer attends to)"),                                            \
+        OPT_STR(T, pool.scorer, "kv-scorer", 0, "FILE",                                            \
+                "with --kv-policy drafter: a small model that scores pages, on the CPU"),          \
         OPT_INT(T, pool.tau, "kv-tau", 0, "N", 1, 1 << 20,                                         \
                 "tokens between two choices (default: 64)"),                                       \
         OPT_INT(T, pool.host_mb, "kv-host-mb", 0, "N", 1, 1 << 30,                                 \
                 "most MiB on the host for them (default: any)")
 
-/* E_ARG: the pool is neither auto nor a number of tokens. */
+/* E_ARG: the pool is neither auto nor a number of tokens; a scorer that no policy asks for, or the
+ * other way round. */
 carat_status pool_options_apply(const pool_options *o, carat_session_options *so, carat_error *e);
+/* E_ARG: a scorer without the policy, or the policy without a scorer. */
+carat_status pool_scorer_check(const char *policy, const char *scorer, carat_error *e);
 /* How the pool was chosen, and a policy that is not the one asked for. */
 void pool_note_open(const carat_session *s);
 /* Where the pages are now; nothing while the whole context is on the device. */

@@ -82,6 +82,7 @@ status run_open_model(const char *path, const run_options *o, carat_model **m, e
                               .isa = o->isa,
                               .wrap = o->wrap,
                               .draft = o->draft.drafter,
+                              .scorer = o->pool.scorer,
                               .progress = term_progress,
                               .log = show_log};
     status st = options_repack(o->repack, &mo.no_repack, e);

@@ -142,7 +142,7 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
         goto out;
     for (int32_t i = 0; i < b->n_slots; i++) {
         if ((st = timeline_open(&b->slot[i].t, m, &b->pool, b->store, e)) ||
-            (st = paging_open(&b->shape, &b->slot[i].t.kv, e)))
+            (st = paging_open(&b->shape, &b->slot[i].t, e)))
             goto out;
         b->slot[i].t.roomy = !b->tight;
     }

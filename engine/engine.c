@@ -94,6 +94,19 @@ static status refuse_drafter(const gguf *g, err *e)
     return OK;
 }
 
+static status open_scorer(carat_model *m, const carat_model_options *opt, err *e)
+{
+    const carat_model_options o = {.n_threads = opt->n_threads,
+                                   .no_mmap = opt->no_mmap,
+                                   .vocab_only = opt->vocab_only,
+                                   .overcommit = opt->overcommit,
+                                   .isa = opt->isa,
+                                   .device = "cpu",
+                                   .progress = opt->progress,
+                                   .progress_user = opt->progress_user};
+    return carat_model_open(opt->scorer, &o, &m->scorer, e);
+}
+
 /* Takes g, on success and on failure. */
 static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **out, err *e)
 {
@@ -136,6 +149,8 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         goto out;
     if (!opt->vocab_only && (st = load_weights(m, opt, e)))
         goto out;
+    if (opt->scorer && (st = open_scorer(m, opt, e)))
+        goto out;
     m->load_ms = clock_ms() - start_ms;
     *out = m;
     m = NULL;
@@ -177,6 +192,7 @@ void carat_model_close(carat_model *m)
     if (spare)
         sampler_free(spare);
     mem_free(spare);
+    carat_model_close(m->scorer);
     token_tree_close(m->tree);
     vocab_close(m->text);
     drafters_close(m);
@@ -194,6 +210,8 @@ void carat_model_close(carat_model *m)
 
 void carat_model_park(carat_model *m)
 {
+    if (m->scorer)
+        carat_model_park(m->scorer);
     pthread_mutex_lock(&m->pass_lock);
     if (m->loaded) {
         model_unload_weights(&m->core);
@@ -207,7 +225,9 @@ void carat_model_park(carat_model *m)
 
 carat_status carat_model_unpark(carat_model *m, carat_error *e)
 {
-    status st = OK;
+    status st = m->scorer ? carat_model_unpark(m->scorer, e) : OK;
+    if (st)
+        return st;
     pthread_mutex_lock(&m->pass_lock);
     if (m->parked) {
         st = model_load_weights(&m->core, m->progress, m->progress_user, e);

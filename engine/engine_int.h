@@ -65,6 +65,7 @@ struct carat_model {
     void *progress_user;
     pthread_mutex_t pass_lock; /* the device runs one pass at a time */
     bool has_lock;
+    carat_model *scorer;              /* scores pages for the policy "drafter"; NULL: none */
     _Atomic(sampler *) spare_sampler; /* for the next carat_sample; NULL: in use or not made */
 };
 
@@ -118,6 +119,7 @@ typedef struct timeline {
     int64_t saved_at; /* of the last of these checkpoints */
     rounds *rounds;   /* whose drafters these are the states of; NULL: no drafters (round.h) */
     draft_state *draft[DRAFTERS_MAX]; /* NULL: that drafter is not there */
+    struct page_scorer *scorer;       /* with the policy "drafter"; else NULL */
 } timeline;
 
 /* Buffers of passes and sampling: one set per session, one per batch. */
@@ -208,13 +210,17 @@ status paging_shape(const carat_model *m, session_shape *s, err *e); /* once n_c
 bool shape_is_paged(const session_shape *s);
 /* Of a side's device, beside the pool. */
 uint64_t paging_bytes(const session_shape *s, const kv_layout *l, int32_t side);
-status paging_open(session_shape *s, kv_cache *c, err *e); /* a pager, if the shape has one */
-const char *paging_policy(const session_shape *s);         /* its name; static storage */
+const char *paging_policy(const session_shape *s); /* its name; static storage */
+/* importance.c: can the model of s tell what a text attends to, and has s room for it? */
+status importance_check(const carat_session *s, err *e);
 /* Tokens of the pool of all timelines. */
 int64_t paging_pool(const session_shape *s);
 /* What moves pages to the host: for pools with pagers, and for those that timelines may leave. */
 status paging_open_mover(const session_shape *s, kv_pool *p, const carat_session_options *opt,
                          err *e);
+
+/* A pager for t, if the shape has one, and what scores its pages. */
+status paging_open(session_shape *s, timeline *t, err *e);
 
 /* timeline.c. Only between passes. store may be NULL. */
 status timeline_open(timeline *t, carat_model *m, kv_pool *pool, checkpoint_store *store, err *e);
@@ -255,8 +261,9 @@ void timeline_before_pass(timeline *t, const kv_rows *rows);
  * checkpoint of recurrent layers, or because pages may move there. */
 int64_t timeline_pass_end(const timeline *t, int64_t end);
 /* Pages of the tokens up to `end` come into the pool, and others leave it, at the cost of
- * checkpoints. prompt: none moves again before `end`. */
-status timeline_ready(timeline *t, int64_t end, bool prompt, err *e);
+ * checkpoints. prompt: none moves again before `end`. next: the tokens after those of t, up to
+ * `end` of a prompt, the next one of an answer. */
+status timeline_ready(timeline *t, const int32_t *next, int64_t end, bool prompt, err *e);
 /* Another prompt goes on from the first n tokens of the prompt that is being computed: a checkpoint
  * of recurrent layers is taken there. */
 void timeline_stop_at(timeline *t, int64_t n);
@@ -323,6 +330,9 @@ void paging_pin(timeline *t, const int32_t *ids, int64_t n);
 /* paging.c. The watch for a part of a pass, sequence seq of its step: 1, or 0 for none. */
 int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch *to);
 void paging_watched(kv_cache *c, const pass_part *part);
+/* paging.c. The part of timeline_ready that asks the scorer of t, if it has one and pages will be
+ * chosen. */
+status paging_score(timeline *t, const int32_t *next, int64_t end, bool prompt, err *e);
 /* The end of a prompt was computed with other pages than its own scores want: should it be computed
  * again, with those? */
 bool paging_second_look(const timeline *t);

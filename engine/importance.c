@@ -53,6 +53,12 @@ static status tail_rows(carat_model *m, const kv_layout *l, const workspace *w, 
     return st;
 }
 
+status importance_check(const carat_session *s, err *e)
+{
+    int32_t rows;
+    return tail_rows(s->m, &s->layout, &s->w, s->shape.chunk, &rows, e);
+}
+
 status importance_open(importance **out, carat_model *m, const kv_layout *l, const workspace *w,
                        int32_t chunk, int64_t n, err *e)
 {

@@ -6,6 +6,7 @@
  *                                            computed again with those
  */
 #include "engine/engine_int.h"
+#include "engine/scorer.h"
 #include "kv/pager.h"
 #include "text/family.h"
 
@@ -33,7 +34,7 @@ static int32_t whole_pages(int64_t tokens)
     return (int32_t)((tokens + KV_PAGE - 1) / KV_PAGE * KV_PAGE);
 }
 
-static const char *const policy_names[] = {"scored", "lru", "snapkv"};
+static const char *const policy_names[] = {"scored", "lru", "snapkv", "drafter"};
 enum { POLICIES = sizeof policy_names / sizeof *policy_names };
 
 const char *paging_policy(const session_shape *s)
@@ -54,7 +55,8 @@ status paging_options(const carat_session_options *opt, session_shape *s, err *e
             known = true;
         }
     if (!known)
-        return err_set(e, E_ARG, "\"%s\" is no policy for a pool of keys: scored, lru or snapkv",
+        return err_set(e, E_ARG,
+                       "\"%s\" is no policy for a pool of keys: scored, lru, snapkv or drafter",
                        policy);
     if (opt->kv_tau < 0 || opt->kv_host_mb < 0)
         return err_set(e, E_ARG,
@@ -210,21 +212,43 @@ status paging_open_mover(const session_shape *s, kv_pool *p, const carat_session
 /* Devices that cannot score pages keep the youngest ones. */
 static void fall_back(session_shape *s, const kv_layout *l, device *dev)
 {
-    if (s->kv_policy == KV_POLICY_LRU || kv_pager_can_score(l, dev))
+    bool watches = s->kv_policy == KV_POLICY_SCORED || s->kv_policy == KV_POLICY_SNAPKV;
+    if (!watches || kv_pager_can_score(l, dev))
         return;
     s->kv_policy = KV_POLICY_LRU;
     snprintf(s->policy_why, sizeof s->policy_why, "%s cannot score pages", dev->name);
 }
 
-status paging_open(session_shape *s, kv_cache *c, err *e)
+status paging_open(session_shape *s, timeline *t, err *e)
 {
-    if (shape_is_paged(s))
-        fall_back(s, c->layout, c->dev[PASS_MAIN]);
+    kv_cache *c = &t->kv;
+    status st;
+    if (!shape_is_paged(s))
+        return OK;
+    fall_back(s, c->layout, c->dev[PASS_MAIN]);
+    if (s->kv_policy == KV_POLICY_DRAFTER && (st = page_scorer_open(&t->scorer, t->m, s->n_ctx, e)))
+        return st;
     const kv_pager_want w = {.policy = s->kv_policy,
                              .tau = s->kv_tau,
                              .n_resident = s->kv_resident,
                              .rows_max = own_rows(s)};
-    return shape_is_paged(s) ? kv_pager_open(c, &w, e) : OK;
+    return kv_pager_open(c, &w, e);
+}
+
+status paging_score(timeline *t, const int32_t *next, int64_t end, bool prompt, err *e)
+{
+    kv_cache *c = &t->kv;
+    int64_t n = c->n_past;
+    if (!t->scorer)
+        return OK;
+    /* The last chunk of a prompt sees the pages that its own end asks for. */
+    if (prompt && end == t->n_prompt && !kv_pager_held(c))
+        kv_pager_look(c, end);
+    if (!kv_pager_looks(c))
+        return OK;
+    end = prompt ? end : n + 1;
+    memmove(t->id + n, next, (size_t)(end - n) * sizeof *t->id);
+    return page_scorer_ask(t->scorer, t->id, end, kv_pager_scores(c, pages_of(end)), e);
 }
 
 int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch *to)

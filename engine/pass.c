@@ -148,7 +148,8 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
         int64_t end = part[i].t->kv.n_past + part[i].rows.n;
         timeline_before_pass(part[i].t, &part[i].rows);
         timeline_make_room(part[i].t, part[i].rows.n); /* else kv_reserve says why not */
-        st = timeline_ready(part[i].t, part[i].until ? part[i].until : end, part[i].until > 0, e);
+        st = timeline_ready(part[i].t, part[i].rows.token, part[i].until ? part[i].until : end,
+                            part[i].until > 0, e);
         if (st)
             return st;
     }

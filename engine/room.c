@@ -169,7 +169,9 @@ static bool make_ready(carat_batch *b, slot *s, int32_t rows, int32_t *n_ended)
 {
     err e = {0};
     int64_t until = s->answering ? 0 : paging_until(&s->t, s->job->n);
-    status st = timeline_ready(&s->t, until ? until : s->t.kv.n_past + rows, until > 0, &e);
+    int32_t last = s->answering ? generation_token(s->x->g) : 0;
+    const int32_t *next = s->answering ? &last : s->job->ids + s->t.kv.n_past;
+    status st = timeline_ready(&s->t, next, until ? until : s->t.kv.n_past + rows, until > 0, &e);
     if (!st)
         return true;
     end_job(b, s, st, &e);

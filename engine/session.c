@@ -117,7 +117,7 @@ status session_open(carat_model *m, const carat_session_options *opt, int32_t ve
         (st = paging_open_mover(&s->shape, &s->pool, opt, e)) ||
         (st = open_checkpoints(&s->store, m, &s->pool, opt, &plan, e)) ||
         (st = timeline_open(&s->t, m, &s->pool, s->store, e)) ||
-        (st = paging_open(&s->shape, &s->t.kv, e)))
+        (st = paging_open(&s->shape, &s->t, e)))
         goto out;
     s->t.roomy = true;
     if ((st = workspace_open(&s->w, m, &s->layout, &s->shape, &plan, e)))

@@ -17,6 +17,7 @@
  */
 #include "engine/round.h"
 #include "base/mem.h"
+#include "engine/scorer.h"
 
 #include <string.h>
 
@@ -60,6 +61,7 @@ void timeline_close(timeline *t)
     drop_pending(t);
     kv_segment_drop(t->known.seg);
     kv_segment_drop(t->draft_known.seg);
+    page_scorer_close(t->scorer);
     mem_free(t->tally);
     mem_free(t->id);
     if (t->kv.layout)
@@ -454,11 +456,14 @@ void timeline_before_pass(timeline *t, const kv_rows *rows)
     t->saved_at = n; /* also if there was no memory for it */
 }
 
-status timeline_ready(timeline *t, int64_t end, bool prompt, err *e)
+status timeline_ready(timeline *t, const int32_t *next, int64_t end, bool prompt, err *e)
 {
     kv_cache *c = &t->kv;
+    status st;
     if (!c->pager)
         return OK;
+    if ((st = paging_score(t, next, end, prompt, e)))
+        return st;
     if (kv_pager_is_short(c, end)) { /* pages that leave are kept for nobody else */
         fill_pending(t, (int32_t)(end - c->n_past), false);
         know_segment(&t->known, NULL, 0);
@@ -467,7 +472,7 @@ status timeline_ready(timeline *t, int64_t end, bool prompt, err *e)
     pthread_mutex_lock(&t->m->pass_lock);
     if (prompt)
         kv_pager_hold(c, end);
-    status st = kv_pager_ready(c, end, e);
+    st = kv_pager_ready(c, end, e);
     pthread_mutex_unlock(&t->m->pass_lock);
     return st;
 }

@@ -122,6 +122,9 @@ typedef struct carat_model_options {
      * the name of one. */
     const carat_bytes *draft_bytes;
     int32_t n_draft_bytes;
+    /* A model file that scores pages of keys for kv_policy "drafter", of any family and vocabulary.
+     * It runs on the CPU, with n_threads; its memory is in no plan of the model's. NULL: none. */
+    const char *scorer;
     /* Called after devices are chosen and before weights are loaded. It may ask for plans and
      * nothing else. Another status than OK makes opening fail with that status and e. With draft
      * "auto", E_MEMORY leads to a second call without the drafter's weights: if that is OK, lookup
@@ -331,7 +334,9 @@ typedef struct carat_session_options {
      * pages that are on the devices. What is computed while pages are away differs from what a
      * whole context gives; checkpoints are taken of exact tokens alone. kv_policy: "scored" or
      * NULL, the pages that the model's last queries attend to most, by the bounds of their keys;
-     * "lru", the youngest. kv_tau: tokens between two choices, 0: 64. kv_host_mb: most host memory
+     * "lru", the youngest; "snapkv", scored once, at the end of a prompt, the others are dropped;
+     * "drafter", those that the text's end attends to in carat_model_options.scorer, which may have
+     * another vocabulary. kv_tau: tokens between two choices, 0: 64. kv_host_mb: most host memory
      * in MiB, 0: any amount; beyond it pages go to a file in cache_dir, or, without one, the call
      * ends with E_LIMIT. */
     int32_t kv_resident;

@@ -24,7 +24,7 @@ static size_t room_bytes(const kv_layout *l, int32_t side)
 uint64_t kv_pager_bytes(const kv_layout *l, kv_policy policy, int32_t side)
 {
     uint64_t sum = room_bytes(l, side);
-    if (policy == KV_POLICY_LRU || !sum)
+    if (policy == KV_POLICY_LRU || policy == KV_POLICY_DRAFTER || !sum)
         return 0;
     sum += (uint64_t)pages_of(l->n_ctx) * sizeof(float);
     for (int32_t i = 0; i < l->n; i++)
@@ -97,8 +97,12 @@ status kv_pager_open(kv_cache *c, const kv_pager_want *w, err *e)
     status st = residency_init(&g->r, &rules, e);
     if (!st && !(g->copy = mem_calloc((size_t)rules.n_pages, sizeof *g->copy)))
         st = err_memory(e, "a pool's records", (size_t)rules.n_pages * sizeof *g->copy);
-    if (!st && g->policy != KV_POLICY_LRU)
+    if (!st && g->policy == KV_POLICY_DRAFTER) {
+        g->score = mem_calloc((size_t)rules.n_pages, sizeof *g->score);
+        st = g->score ? OK : err_memory(e, "scores of pages", (size_t)rules.n_pages * 4);
+    } else if (!st && g->policy != KV_POLICY_LRU) {
         st = open_scores(c, g, e);
+    }
     if (st)
         kv_pager_close(c);
     return st;
@@ -291,9 +295,10 @@ int64_t kv_pager_answer_end(const kv_cache *c)
     int64_t next = (c->n_past / KV_PAGE + 1) * KV_PAGE;
     if (!kv_pager_is_short(c, c->n_past + KV_PAGE))
         return INT64_MAX;
-    if (!g->sums || g->policy == KV_POLICY_SNAPKV) /* no choice is due in an answer */
+    bool given = g->policy == KV_POLICY_DRAFTER;
+    if ((!g->sums && !given) || g->policy == KV_POLICY_SNAPKV) /* no choice is due in an answer */
         return next;
-    int64_t due = residency_tau(&g->r) - g->r.since, rows = due - KV_WATCH_TOKENS;
+    int64_t due = residency_tau(&g->r) - g->r.since, rows = given ? due : due - KV_WATCH_TOKENS;
     rows = rows > 0 ? rows : 1; /* a watched row is alone in its pass */
     return c->n_past + rows < next ? c->n_past + rows : next;
 }
@@ -301,6 +306,29 @@ int64_t kv_pager_answer_end(const kv_cache *c)
 void kv_pager_hold(kv_cache *c, int64_t end)
 {
     c->pager->hold = end;
+}
+
+bool kv_pager_held(const kv_cache *c)
+{
+    const kv_pager *g = c->pager;
+    return c->n_past < g->hold && g->hold <= g->ready;
+}
+
+bool kv_pager_looks(const kv_cache *c)
+{
+    const kv_pager *g = c->pager;
+    return g->wants_look || (residency_due(&g->r) && !kv_pager_held(c) && !g->r.for_good);
+}
+
+void kv_pager_look(kv_cache *c, int64_t n)
+{
+    c->pager->wants_look |= kv_pager_is_short(c, n);
+}
+
+float *kv_pager_scores(kv_cache *c, int32_t n)
+{
+    c->pager->n_given = n;
+    return c->pager->score;
 }
 
 /* A cache that was cut to exact tokens is as if it had never had others. */
@@ -320,9 +348,7 @@ status kv_pager_ready(kv_cache *c, int64_t end, err *e)
 {
     kv_pager *g = c->pager;
     int64_t n = end - c->n_past;
-    bool held = c->n_past < g->hold && g->hold <= g->ready;
-    bool due = residency_due(&g->r) && !held && !g->r.for_good;
-    bool look = g->wants_look || due;
+    bool look = kv_pager_looks(c);
     status st;
     if (!look && end <= g->ready)
         return OK;
@@ -686,20 +712,17 @@ void kv_pager_watched(kv_cache *c, int32_t n_rows)
     c->pager->n_watched += n_rows;
 }
 
-status kv_pager_reselect(kv_cache *c, err *e)
+/* The votes of all sides, and their number; 0: none. */
+static int32_t read_votes(kv_cache *c)
 {
     kv_pager *g = c->pager;
-    status st;
-    bool look = g->wants_look;
-    g->wants_look = false;
-    g->r.since = 0;
-    if (!g->sums || !g->n_watched)
-        return OK;
+    int32_t n = g->watch.n_pages;
     bool first = true;
+    if (!g->sums || !g->n_watched)
+        return 0;
     for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
         device *d = c->dev[side];
         float part[256];
-        int32_t n = g->watch.n_pages;
         if (g->watch.score[side] && first) { /* one wait for the device */
             d->download(d, g->score, g->watch.score[side], (size_t)n * sizeof *g->score);
             first = false;
@@ -712,13 +735,27 @@ status kv_pager_reselect(kv_cache *c, err *e)
                 g->score[i + j] += part[j];
         }
     }
+    return n;
+}
+
+status kv_pager_reselect(kv_cache *c, err *e)
+{
+    kv_pager *g = c->pager;
+    status st;
+    bool look = g->wants_look;
+    g->wants_look = false;
+    g->r.since = 0;
+    int32_t n = g->n_given ? g->n_given : read_votes(c);
+    g->n_given = 0;
+    if (!n)
+        return OK;
     g->n_watched = 0;
     g->n_reselected++;
     count_host_room(c);
     bool for_good = look && g->policy == KV_POLICY_SNAPKV;
     g->r.for_good |= for_good;
-    if ((st = residency_plan_scores(&g->r, g->score, g->watch.n_pages, 0, e)) ||
-        (st = make_moves(c, e)) || !for_good)
+    if ((st = residency_plan_scores(&g->r, g->score, n, 0, e)) || (st = make_moves(c, e)) ||
+        !for_good)
         return st;
     residency_plan_forget(&g->r);
     return make_moves(c, e);

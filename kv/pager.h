@@ -31,8 +31,9 @@
 typedef enum kv_policy {
     KV_POLICY_SCORED, /* by the model's own queries and the bounds of the pages' keys */
     KV_POLICY_LRU,    /* sinks and the youngest pages */
-    KV_POLICY_SNAPKV /* scored, once, by the end of a prompt; what is not chosen is dropped for good
-                        (arXiv 2404.14469, by pages) */
+    KV_POLICY_SNAPKV, /* scored, once, by the end of a prompt; what is not chosen is dropped for
+                         good (arXiv 2404.14469, by pages) */
+    KV_POLICY_DRAFTER /* by scores that the caller gives (kv_pager_scores) */
 } kv_policy;
 
 enum {
@@ -57,6 +58,7 @@ typedef struct kv_pager {
     page_watch watch; /* its buffers */
     size_t score_bytes, room_bytes[PASS_SIDES_MAX];
     float *score;      /* [n_pages], of all sides together */
+    int32_t n_given;   /* KV_POLICY_DRAFTER: scores for the next choice; 0: none */
     int64_t n_watched; /* rows watched since the last reselection */
     bool wants_look;   /* the end of a prompt: reselect before the next pass */
     int64_t ready;     /* the pages of tokens below it are in the pool */
@@ -105,6 +107,15 @@ static inline bool kv_pager_lossy(const kv_cache *c)
 /* Gives c, which is empty, a pager. The pool has a mover. E_ARG: too few pages may be resident. */
 status kv_pager_open(kv_cache *c, const kv_pager_want *w, err *e);
 void kv_pager_close(kv_cache *c); /* before the cache; safe without a pager */
+
+/* KV_POLICY_DRAFTER. Before kv_pager_ready: will it choose pages? Then the caller gives scores of
+ * the first n pages, which it writes to the array that kv_pager_scores returns. */
+bool kv_pager_looks(const kv_cache *c);
+float *kv_pager_scores(kv_cache *c, int32_t n);
+/* The next pass chooses, if pages could have to leave before the cache has n tokens. */
+void kv_pager_look(kv_cache *c, int64_t n);
+/* Do pages stay as they are, because a chunk of a prompt is being computed? */
+bool kv_pager_held(const kv_cache *c);
 
 /* Could a page have to leave before the cache has n tokens? */
 bool kv_pager_is_short(const kv_cache *c, int64_t n);

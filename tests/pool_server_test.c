@@ -213,6 +213,9 @@ TEST(pools_that_make_no_sense_are_refused_by_the_program)
         {"--kv-keep", "512", "--kv-pool", "4096", "never hold more than 2048"},
         {"--kv-keep", "8192", "--kv-pool", "4096", "expected a larger pool"},
         {"--kv-host-mb", "0", NULL, NULL, "--kv-host-mb"},
+        {"--kv-policy", "drafter", NULL, NULL, "expected --kv-scorer FILE"},
+        {"--kv-scorer", "x.gguf", NULL, NULL, "only --kv-policy drafter uses it"},
+        {"--kv-policy", "drafter", "--kv-scorer", "/nowhere.gguf", "/nowhere.gguf"},
     };
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -226,6 +229,46 @@ TEST(pools_that_make_no_sense_are_refused_by_the_program)
                   str_text(&r.err));
         spawned_free(&r);
     }
+}
+
+/* A small model of another vocabulary scores the pages, in the program and in the server. */
+TEST(programs_score_pages_by_a_small_model)
+{
+    char scorer[512];
+    snprintf(
+        scorer, sizeof scorer, "%s",
+        toy_model_write(&(toy_model_file){.base = "qwen3", .words = "qwen2", .n_ctx_train = 8192}));
+    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    const char *const args[] = {"--ctx",       "2048",    "--parallel",  "2",    "--kv-keep", "512",
+                                "--kv-policy", "drafter", "--kv-scorer", scorer, NULL};
+    talk t = {0};
+    str said = {0};
+    served s;
+    bool lossy;
+    make_talk(&t, 1, 400, 401, 40);
+    start(&s, model, args);
+    ask(&s, &t, &t.said, &t.lossy);
+    CHECK(t.lossy);
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    start(&s, model, args);
+    ask(&s, &t, &said, &lossy);
+    CHECK_STR(str_text(&said), str_text(&t.said));
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    str_cut(&said, 0);
+    for (int i = 0; i < 300; i++)
+        str_printf(&said, "a%d ", i);
+    const char *const run[] = {"run",           "-m",          model,     "--raw",
+                               str_text(&said), "-n",          "20",      "--kv-pool",
+                               "512",           "--kv-policy", "drafter", "--kv-scorer",
+                               scorer,          "--ctx",       "2048",    NULL};
+    spawned r;
+    spawn_carat(&r, &(spawn_options){0}, run);
+    CHECK_MSG(r.code == 0 && spawned_says(&r.err, "pool of 512 tokens, drafter"), "%d: %s", r.code,
+              str_text(&r.err));
+    spawned_free(&r);
+    str_free(&said);
+    str_free(&t.body);
+    str_free(&t.said);
 }
 
 /* The host's memory is spent: one request ends with a sentence, the others go on; with a directory

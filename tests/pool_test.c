@@ -208,7 +208,7 @@ TEST(pool_options_are_refused_with_a_sentence)
     } bad[] = {
         {{.n_ctx = 4096, .kv_resident = 100}, E_ARG, "too small"},
         {{.n_ctx = 4096, .kv_resident = -2}, E_ARG, "pool of -2"},
-        {{.n_ctx = 4096, .kv_resident = 1024, .kv_policy = "best"}, E_ARG, "scored, lru or snapkv"},
+        {{.n_ctx = 4096, .kv_resident = 1024, .kv_policy = "best"}, E_ARG, "snapkv or drafter"},
         {{.n_ctx = 4096, .kv_resident = 1024, .kv_tau = -1}, E_ARG, "-1 tokens between"},
         {{.n_ctx = 4096, .kv_resident = 1024, .kv_host_mb = -1}, E_ARG, "-1 MiB"},
         {{.n_ctx = 4096, .kv_resident = 1024, .kv_pool = 512}, E_ARG, "expected a larger pool"},

@@ -8,6 +8,7 @@
  * signals, so that no work is done in a signal handler.
  */
 #include "apps/commands.h"
+#include "apps/pool_options.h"
 #include "apps/server/catalog.h"
 #include "apps/server/http.h"
 #include "apps/server/live.h"
@@ -62,7 +63,10 @@ static const option table[] = {
     OPT_STR(
         serve_options, kv_policy, "kv-policy", 0, "NAME",
         "a conversation keeps part of its keys in the pool, the rest on the host, and its answers "
-        "change: scored (those that the model attends to), lru, or snapkv (default: it keeps all)"),
+        "change: scored (those that the model attends to), lru, snapkv, or drafter (those that "
+        "--kv-scorer attends to; default: it keeps all)"),
+    OPT_STR(serve_options, kv_scorer, "kv-scorer", 0, "FILE",
+            "with --kv-policy drafter: a small model that scores pages, on the CPU"),
     OPT_INT(serve_options, kv_keep, "kv-keep", 0, "N", 1, 1 << 30,
             "with --kv-policy: tokens that each keeps (default: an equal share of the pool)"),
     OPT_INT(serve_options, kv_tau, "kv-tau", 0, "N", 1, 1 << 20,
@@ -348,6 +352,11 @@ static bool check_options(const serve_options *o)
     const char *l = o->log;
     if (strcmp(l, "text") && strcmp(l, "json") && strcmp(l, "off")) {
         fprintf(stderr, "carat serve: --log: %s is none of text, json and off\n", SHOWN(l));
+        return false;
+    }
+    err e = {0};
+    if (pool_scorer_check(o->kv_policy, o->kv_scorer, &e)) {
+        fprintf(stderr, "carat serve: %s\n", e.text);
         return false;
     }
     return true;

@@ -155,6 +155,7 @@ static status load(served *m, const served_ask *ask, err *e)
     kv_options_apply(&o->kv, &bo.session);
     cache_options_apply(&o->cache, &bo.session);
     draft_options_apply(&o->draft, &mo, &bo.session);
+    mo.scorer = o->kv_scorer;
     bo.session.sparse = o->sparse;
     if (o->kv_policy || o->kv_keep)
         bo.session.kv_resident = o->kv_keep ? (int32_t)o->kv_keep : -1;
