@@ -2,6 +2,7 @@
 #include "apps/compress.h"
 
 #include "apps/named.h"
+#include "apps/server/jsonw.h"
 #include "apps/term.h"
 #include "base/mem.h"
 #include "base/show.h"
@@ -23,11 +24,9 @@ status compress_options_read(const compress_options *o, carat_compress_options *
 {
     *on = compress_wanted(o);
     *to = (carat_compress_options){0};
-    if (!*on)
-        return o->model || o->show
-                   ? err_set(e, E_ARG, "--compress-model and --compress-show need --compress")
-                   : OK;
     err why = {0};
+    if (!*on)
+        return OK;
     if (carat_compress_parse(o->what, to, &why))
         return err_set(e, E_ARG, "--compress: %s", why.text);
     return OK;
@@ -140,34 +139,50 @@ void compress_show(FILE *f, const carat_compressed *x)
     }
 }
 
-void compress_put_json(str *out, const carat_compressed *x)
+static void put_text(str *o, const shorter_told *t, int32_t prompt, const carat_compressed_text *x)
 {
-    str_printf(out, "\"compression\":{\"original_tokens\":%lld,\"kept_tokens\":%lld",
-               (long long)x->n_original, (long long)x->n_kept);
-    if (!x->text) {
-        str why = {0};
-        for (const char *c = x->why; *c; c++)
-            str_printf(&why,
-                       strchr("\"\\", *c)        ? "\\%c"
-                       : (unsigned char)*c < ' ' ? " "
-                                                 : "%c",
-                       *c);
-        str_printf(out, ",\"why\":\"%s\"", str_text(&why));
-        out->bad |= why.bad;
-        str_free(&why);
+    bool mapped = t->origin && x->message < t->n_origin;
+    json_open(o, NULL, '{');
+    if (t->prompts)
+        json_int(o, "prompt", prompt);
+    else
+        json_int(o, "message", mapped ? t->origin[x->message] : x->message);
+    if (x->part >= 0)
+        json_int(o, "part", x->part);
+    json_int(o, "bytes", (int64_t)x->n_text);
+    json_int(o, "tokens", x->n_tokens);
+    json_int(o, "kept_tokens", x->n_kept);
+    json_open(o, "kept", '[');
+    for (int32_t i = 0; i < x->n_spans; i++) {
+        json_open(o, NULL, '[');
+        json_int(o, NULL, (int64_t)x->span[i].at);
+        json_int(o, NULL, (int64_t)(x->span[i].at + x->span[i].n));
+        json_close(o, ']');
     }
-    str_puts(out, ",\"texts\":[");
-    for (int32_t i = 0; i < x->n; i++) {
-        const carat_compressed_text *t = &x->at[i];
-        str_printf(out, "%s{\"message\":%d", i ? "," : "", (int)t->message);
-        if (t->part >= 0)
-            str_printf(out, ",\"part\":%d", (int)t->part);
-        str_printf(out, ",\"bytes\":%zu,\"tokens\":%lld,\"kept_tokens\":%lld,\"kept\":[", t->n_text,
-                   (long long)t->n_tokens, (long long)t->n_kept);
-        for (int32_t k = 0; k < t->n_spans; k++)
-            str_printf(out, "%s[%zu,%zu]", k ? "," : "", t->span[k].at,
-                       t->span[k].at + t->span[k].n);
-        str_puts(out, "]}");
+    json_close(o, ']');
+    json_close(o, '}');
+}
+
+void compress_put_json(str *o, const shorter_told *t)
+{
+    int64_t before = 0, after = 0;
+    const char *why = NULL;
+    for (int32_t i = 0; i < t->n; i++) {
+        before += t->at[i].n_original;
+        after += t->at[i].n_kept;
+        why = !t->at[i].text && !why ? t->at[i].why : why;
     }
-    str_puts(out, "]}");
+    json_open(o, "compression", '{');
+    json_int(o, "original_tokens", before);
+    json_int(o, "kept_tokens", after);
+    json_text(o, "scorer", t->scorer);
+    json_number(o, "ms", t->ms);
+    if (why)
+        json_text(o, "why", why);
+    json_open(o, "texts", '[');
+    for (int32_t i = 0; i < t->n; i++)
+        for (int32_t k = 0; k < t->at[i].n; k++)
+            put_text(o, t, i, &t->at[i].at[k]);
+    json_close(o, ']');
+    json_close(o, '}');
 }

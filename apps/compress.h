@@ -26,7 +26,7 @@ typedef struct compress_options {
              "print the shortened texts on stderr, with what is left out")
 
 bool compress_wanted(const compress_options *o); /* WHAT is neither missing nor off */
-/* The options of a struct, checked. *on: something is to be shortened. E_ARG. */
+/* --compress, checked. *on: something is to be shortened. E_ARG. */
 status compress_options_read(const compress_options *o, carat_compress_options *to, bool *on,
                              err *e);
 
@@ -55,7 +55,18 @@ void scorer_rest(scorer *x);
 void compress_note(const carat_compressed *x, double ms);
 /* The texts, with what is gone in dim type (without colours: between [- and -]). */
 void compress_show(FILE *f, const carat_compressed *x);
-/* "compression": {...}, an object with counts and spans. */
-void compress_put_json(str *out, const carat_compressed *x);
+/* What prompt compression did to the prompts. */
+typedef struct shorter_told {
+    const carat_compressed *at; /* [n]; NULL: nothing was asked for */
+    int32_t n;
+    double ms;
+    const char *scorer;
+    const int32_t *origin; /* [n_origin]: a message's index in the request; NULL: the same */
+    int32_t n_origin;
+    bool prompts; /* n raw prompts; else one conversation */
+} shorter_told;
+
+/* "compression": {...}: counts, and the spans of each text. */
+void compress_put_json(str *out, const shorter_told *t);
 
 #endif

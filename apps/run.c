@@ -320,8 +320,9 @@ static int run_run(const command *cmd, int argc, char **argv)
     if (prompt.n || (!converse && (o.messages_file || c.n_files))) {
         if ((st = answer_once(&c, &o, &prompt, &e)))
             goto out;
+        const shorter_told told = chat_told(&c);
         if (o.format && (st = answer_print_object(&c.out, &c.timings, c.s, c.info.name,
-                                                  c.compresses ? &c.last : NULL, &e)))
+                                                  c.compresses ? &told : NULL, &e)))
             goto out;
         if (!converse && c.out.finish == CARAT_FINISH_CANCELLED)
             code = EXIT_INTERRUPTED;

@@ -146,6 +146,8 @@ status chat_open(chat *c, const run_options *o, err *e)
     *c = (chat){.o = *o, .raw = o->raw, .quiet = o->quiet};
     if ((st = compress_options_read(&o->compress, &c->compress, &c->compresses, e)))
         return st;
+    if (!c->compresses && (o->compress.model || o->compress.show))
+        return err_set(e, E_ARG, "--compress-model and --compress-show need --compress");
     if (o->think && o->no_think)
         return err_set(e, E_ARG, "--think and --no-think exclude each other");
     if (o->preserve_thinking && o->drop_thinking)
@@ -445,6 +447,15 @@ static status shorten_prompt(chat *c, const char *text, const carat_chat_options
     if (!st && c->o.compress.show)
         compress_show(stderr, &c->last);
     return st;
+}
+
+shorter_told chat_told(const chat *c)
+{
+    carat_model_info info = {.name = NULL};
+    if (c->compresses)
+        carat_model_get_info(c->scorer.model, &info);
+    return (shorter_told){
+        .at = &c->last, .n = 1, .ms = c->compress_ms, .scorer = info.name, .prompts = c->raw};
 }
 
 static status render_raw(chat *c, carat_chat *out, err *e)

@@ -87,7 +87,7 @@ void answer_print_speed(const carat_timings *t, const carat_session *s);
 status answer_keep_calls(answer *a, const char *const *results, err *e);
 /* Prints the object: answer, thinking, calls, usage, timings. */
 status answer_print_object(answer *a, const carat_timings *t, const carat_session *s,
-                           const char *model, const carat_compressed *shortened, err *e);
+                           const char *model, const shorter_told *shortened, err *e);
 /* A carat_round_fn; user is the answer. A line of its own on stderr. */
 void answer_print_round(void *user, const carat_round *r);
 
@@ -145,7 +145,8 @@ int chat_open_calls(const chat *c);
 /* Generates one answer, shows it and adds it to the conversation. If an error or an interrupt ends
  * it before its first text, nothing is added. */
 status chat_answer(chat *c, err *e);
-bool chat_undo(chat *c); /* removes the last question and everything after it */
+shorter_told chat_told(const chat *c); /* how the last prompt was shortened */
+bool chat_undo(chat *c);               /* removes the last question and everything after it */
 bool chat_drop_answer(
     chat *c); /* removes everything after the last question; false: there is none */
 void chat_clear(chat *c);

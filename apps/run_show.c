@@ -297,7 +297,7 @@ static double per_second(int64_t n, double ms)
 }
 
 status answer_print_object(answer *a, const carat_timings *t, const carat_session *s,
-                           const char *model, const carat_compressed *shortened, err *e)
+                           const char *model, const shorter_told *shortened, err *e)
 {
     str out = {0};
     json_t *name = json_string(model);
@@ -317,10 +317,8 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
                "\"context_tokens\":%lld,\"context_size\":%d",
                (long long)t->n_prompt, (long long)t->n_reused, (long long)t->n_generated,
                (long long)carat_session_n_past(s), carat_session_n_ctx(s));
-    if (shortened) {
-        str_putc(&out, ',');
+    if (shortened)
         compress_put_json(&out, shortened);
-    }
     str_putc(&out, '}');
     carat_session_get_pool(s, &pool);
     if (pool.on)

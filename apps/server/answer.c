@@ -234,7 +234,7 @@ int32_t answers_take(answer *a, const happening *h, bool *opened)
 
 usage answer_usage(const answer *a)
 {
-    usage u = {0};
+    usage u = {.shorter = &a->shorter};
     int32_t per = a->rq->n > 0 ? a->rq->n : 1;
     for (int32_t i = 0; i < a->n; i++) {
         const carat_timings *t = &a->choice[i].t;
@@ -279,6 +279,8 @@ static void put_sparse(const usage *u, str *o)
 void put_lossy(const usage *u, str *o)
 {
     put_sparse(u, o);
+    if (u->shorter && u->shorter->at)
+        compress_put_json(o, u->shorter);
     if (!u->lossy)
         return;
     json_open(o, "kv_pool", '{');
@@ -538,6 +540,8 @@ void put_timings(const answer *a, str *o)
         json_int(o, "draft_n", u.drafted);
         json_int(o, "draft_n_accepted", u.accepted);
     }
+    if (a->rq->api != API_LLAMA) /* it stands in `usage`, which that dialect has not */
+        u.shorter = NULL;
     put_lossy(&u, o);
     json_text(o, "reuse", a->n && a->choice[0].t.reuse ? a->choice[0].t.reuse : "");
     json_close(o, '}');

@@ -10,6 +10,7 @@
 #ifndef APPS_SERVER_ANSWER_H
 #define APPS_SERVER_ANSWER_H
 
+#include "apps/compress.h"
 #include "apps/server/request.h"
 
 enum { ID_BYTES = 48 };
@@ -88,6 +89,7 @@ typedef struct answer {
     double start_ms;  /* clock_ms when the request came */
     double load_ms;   /* of these: until the model was there */
     int64_t n_prompt; /* tokens; known before the timings */
+    shorter_told shorter;
     /* Of the dialect's stream. */
     int32_t sequence;  /* responses: number of the next event */
     int32_t open_part; /* messages, responses: the part whose block is open, -1: none */
@@ -113,9 +115,11 @@ typedef struct usage {
     const char *lossy; /* which policy had put keys away; NULL: none was away */
     int64_t exact;     /* with lossy: tokens before */
     double prefill_ms, decode_ms, queue_ms;
+    const shorter_told *shorter;
 } usage;
 usage answer_usage(const answer *a);
-/* "sparse_attention": {...} and "kv_pool": {...}, of a usage where keys were left out or away. */
+/* "sparse_attention", "kv_pool" and "compression": {...}, of a usage where keys were left out or
+ * away, or prompts shortened. */
 void put_lossy(const usage *u, str *o);
 /* All parts of a kind, one after the other. */
 void put_parts(str *o, const choice *c, part_kind kind);

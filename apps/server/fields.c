@@ -223,6 +223,22 @@ static bool read_speculation(request *rq, const request_limits *lim, problem *p)
     return true;
 }
 
+/* "auto", "off" or a share: prompt compression. */
+static bool read_compression(request *rq, problem *p)
+{
+    const jtree *v = jtree_get(rq->body, "compress");
+    rq->compress_given = v != NULL;
+    if (!v || tree_says(v, "off") || v->kind == JTREE_FALSE)
+        return true;
+    rq->compresses = true;
+    if (tree_says(v, "auto") || tree_real(v, 0.01, 0.99, &rq->compress.ratio))
+        return true;
+    return problem_set(p, 400, "compress",
+                       "'compress' is %.40s; expected \"auto\", \"off\", or the share of tokens "
+                       "that texts keep, from 0.01 to 0.99",
+                       v->s ? v->s : jtree_kind_name(v));
+}
+
 bool read_common(request *rq, const request_limits *lim, problem *p)
 {
     const jtree *b = rq->body;
@@ -232,7 +248,7 @@ bool read_common(request *rq, const request_limits *lim, problem *p)
     return field_text(p, b, "model", &rq->model) && field_bool(p, b, "stream", &rq->stream) &&
            field_bool(p, b, "return_progress", &rq->progress) && read_sampling(rq, b, lim, p) &&
            read_token_rules(rq, b, lim, p) && read_speculation(rq, lim, p) &&
-           field_text(p, b, "sparse", &rq->sparse);
+           field_text(p, b, "sparse", &rq->sparse) && read_compression(rq, p);
 }
 
 bool read_max_tokens(request *rq, const char *const *keys, problem *p)

@@ -12,6 +12,7 @@
 #include "apps/server/infill.h"
 #include "apps/server/jsonw.h"
 #include "apps/server/live.h"
+#include "apps/server/shorten.h"
 #include "apps/server/stored.h"
 #include "apps/server/token_rules.h"
 #include "base/clock.h"
@@ -49,7 +50,9 @@ struct stream {
     size_t at; /* bytes of out that were sent */
     double last_ms, asked_ms, load_ms;
     bool over;
-    bool loading; /* the client gets pings while the model is loaded */
+    bool loading;          /* the client gets pings before there is an answer */
+    bool read;             /* the request's fields are */
+    shortening *shortened; /* NULL: the prompts are as the client sent them */
 };
 
 /* ---- Prompts ---- */
@@ -132,17 +135,23 @@ static bool add_system(const request *rq, const char *system, str *out, problem 
     return !out->bad || problem_set(p, 503, "", "no memory for the system message");
 }
 
+static carat_chat_options chat_options(const stream *st)
+{
+    const request *rq = &st->rq;
+    return (carat_chat_options){.thinking = wants_thought(st),
+                                .preserve_thinking = rq->preserve_thinking,
+                                .drop_thinking = rq->drop_thinking,
+                                .reasoning_effort = rq->effort_name,
+                                .no_generation_prompt = rq->no_generation_prompt,
+                                .continue_last = rq->continue_last};
+}
+
 /* Renders a conversation to tokens. text may be NULL. */
 static bool render_conversation(stream *st, prompt *out, str *text, problem *p)
 {
     request *rq = &st->rq;
     const served *m = st->x->m;
-    carat_chat_options opt = {.thinking = wants_thought(st),
-                              .preserve_thinking = rq->preserve_thinking,
-                              .drop_thinking = rq->drop_thinking,
-                              .reasoning_effort = rq->effort_name,
-                              .no_generation_prompt = rq->no_generation_prompt,
-                              .continue_last = rq->continue_last};
+    carat_chat_options opt = chat_options(st);
     carat_chat chat = {0};
     err e = {0};
     str begun = {0};
@@ -200,6 +209,83 @@ static bool encode_prompt(stream *st, const raw_prompt *r, prompt *out, problem 
     if (out->ids)
         carat_tokenize(m->model, r->text, r->n, flags, out->ids, out->n, &e);
     return out->ids != NULL;
+}
+
+/* ---- Prompt compression ---- */
+
+/* The option of the server is about conversations; a raw prompt is shortened if its request says
+ * so. */
+static bool wants_shorter(const stream *st, carat_compress_options *opt)
+{
+    const request *rq = &st->rq;
+    const server *s = st->x->s;
+    *opt = rq->compress_given ? rq->compress : s->compress;
+    return rq->compress_given ? rq->compresses : s->compresses && is_conversation(rq);
+}
+
+static bool start_shortening(stream *st, const carat_compress_options *opt, problem *p)
+{
+    const request *rq = &st->rq;
+    shorten_ask ask = {.m = st->x->m,
+                       .opt = *opt,
+                       .messages = rq->messages.at,
+                       .tools = rq->tools.n ? rq->tools.at : NULL,
+                       .chat = chat_options(st),
+                       .prompt = rq->n_prompts ? rq->prompt : NULL,
+                       .n_prompts = rq->n_prompts};
+    for (int32_t i = 0; i < rq->n_prompts; i++)
+        if (rq->prompt[i].ids)
+            return problem_set(p, 400, "compress",
+                               "'compress' shortens texts, and the prompt is token ids");
+    return shorten_start(&st->shortened, &ask, p);
+}
+
+/* The results take the place of what the client sent. */
+static bool use_shorter(stream *st, problem *p)
+{
+    request *rq = &st->rq;
+    server *s = st->x->s;
+    int32_t n;
+    double ms;
+    const carat_compressed *x = shorten_results(st->shortened, &n, &ms);
+    for (int32_t i = 0; i < n; i++) {
+        if (!x[i].text)
+            continue;
+        metrics_count_shorter(&s->m, x[i].n_original, x[i].n_kept);
+        if (rq->n_prompts) {
+            rq->prompt[i].text = x[i].text;
+            rq->prompt[i].n = x[i].n_text;
+        } else {
+            str_cut(&rq->messages, 0);
+            str_put(&rq->messages, x[i].text, x[i].n_text);
+        }
+    }
+    return !rq->messages.bad || problem_set(p, 503, "", "no memory for a request");
+}
+
+static pick_state shorten_prompts(stream *st, int timeout_ms, problem *p)
+{
+    const request *rq = &st->rq;
+    carat_compress_options opt;
+    if (!wants_shorter(st, &opt))
+        return PICK_DONE;
+    if (!st->shortened && !start_shortening(st, &opt, p))
+        return PICK_FAILED;
+    pick_state done = shorten_wait(st->shortened, rq, st->x->fd, timeout_ms, p);
+    return done == PICK_DONE && !use_shorter(st, p) ? PICK_FAILED : done;
+}
+
+/* What usage says of it. */
+static void tell_shorter(stream *st)
+{
+    shorter_told *t = &st->a.shorter;
+    if (!st->shortened)
+        return;
+    t->at = shorten_results(st->shortened, &t->n, &t->ms);
+    t->scorer = shorten_scorer(st->shortened);
+    t->origin = st->rq.n_prompts ? NULL : (const int32_t *)(const void *)st->rq.origin.at;
+    t->n_origin = st->rq.n_prompts ? 0 : (int32_t)(st->rq.origin.n / sizeof(int32_t));
+    t->prompts = st->rq.n_prompts > 0;
 }
 
 static bool make_prompts(stream *st, problem *p)
@@ -278,6 +364,7 @@ static bool make_jobs(stream *st, problem *p)
     st->a.start_ms = st->x->start_ms;
     st->a.load_ms = st->load_ms;
     st->a.n_prompt = st->prompt[0].n;
+    tell_shorter(st);
     if (!token_rules_make(rq, st->x->m->model, p) || !ban_calls(st, p))
         return false;
     if (!rq->seed_given)
@@ -520,6 +607,7 @@ void stream_close(stream *st)
     for (int32_t i = 0; st->held && i < st->a.n; i++)
         constraint_close(st->held[i]);
     answers_free(&st->a);
+    shorten_close(st->shortened);
     request_free(&st->rq);
     str_free(&st->out);
     str_free(&st->history);
@@ -613,9 +701,12 @@ static pick_state read_request(stream *st, int timeout_ms, problem *p)
         x->keep_ms = st->rq.keep_ms;
     }
     pick_state picked = exchange_pick_within(x, st->rq.model, timeout_ms, p);
+    if (picked != PICK_DONE || st->read)
+        return picked;
     st->load_ms = clock_ms() - st->asked_ms;
-    if (picked == PICK_DONE && (!take_history(st, p) || !request_read(&st->rq, &x->m->limits, p)))
+    if (!take_history(st, p) || !request_read(&st->rq, &x->m->limits, p))
         return PICK_FAILED;
+    st->read = true;
     st->rq.store &= x->s->stored != NULL;
     return picked;
 }
@@ -656,6 +747,8 @@ static pick_state begin_stream(stream *st, int timeout_ms, problem *p)
         return PICK_FAILED;
     if (st->rq.load_only)
         return PICK_DONE;
+    if ((picked = shorten_prompts(st, timeout_ms, p)) != PICK_DONE)
+        return picked;
     if (!make_prompts(st, p) || !make_jobs(st, p))
         return PICK_FAILED;
     live_plan plan = {.job = st->job,
@@ -665,8 +758,8 @@ static pick_state begin_stream(stream *st, int timeout_ms, problem *p)
     return live_open(&st->live, x->m, &plan, p) ? PICK_DONE : PICK_FAILED;
 }
 
-/* A model that loads quickly costs no request its status: only after --ping seconds the headers of
- * a stream are sent, and pings. Whole answers wait. */
+/* A model that loads quickly, and a prompt that is shortened quickly, cost no request its status:
+ * only after --ping seconds the headers of a stream are sent, and pings. Whole answers wait. */
 static pick_state begin_patiently(stream *st, problem *p)
 {
     int ping_ms = (int)st->x->s->o->ping_s * 1000;

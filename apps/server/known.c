@@ -197,6 +197,8 @@ static const known_field fields[] = {
     {"cache_prompt", ALL, HARMLESS, NULL},
     {"cache_control", ALL, HARMLESS, NULL},
     {"sparse", ALL, READ, NULL},
+    {"compress", OPEN | MESS | LLAM | OPTS, READ, NULL},
+    {"compress", FILL, ONLY, "off"},
     {"speculative", ALL, READ, NULL},
     {"prediction", CHAT, READ, NULL},
     {"speculative.n_max", ALL, READ, NULL},

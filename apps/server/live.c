@@ -183,7 +183,8 @@ static bool submit_one(live *l, running *r, const live_job *j, problem *p)
                      .done = live_on_done,
                      .user = r,
                      .embedding = j->embedding,
-                     .pooling = j->pooling};
+                     .pooling = j->pooling,
+                     .importance = j->importance};
     served *m = l->m;
     err e = {0};
     bool full = false;

@@ -24,6 +24,7 @@ typedef struct live_job {
     carat_generate_options opt;
     float *embedding; /* not NULL: no answer; as in carat_job, valid until live_close */
     carat_pooling pooling;
+    float *importance; /* the same with the values of tokens */
 } live_job;
 
 typedef enum live_state {

@@ -118,6 +118,13 @@ static void put_devices(const metrics_now *now, str *o)
         }
 }
 
+void metrics_count_shorter(metrics *m, int64_t from, int64_t to)
+{
+    atomic_fetch_add(&m->shorter, 1);
+    atomic_fetch_add(&m->shorter_from, (unsigned long long)from);
+    atomic_fetch_add(&m->shorter_to, (unsigned long long)to);
+}
+
 /* What is known of each model. */
 typedef struct model_row {
     const char *name, *type, *help;
@@ -237,6 +244,12 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
     number(o, "connections_expired_total", "counter",
            "Connections closed because their request header was not complete in time.",
            (double)atomic_load(&m->expired));
+    number(o, "compressed_prompts_total", "counter", "Prompts that were shortened.",
+           (double)atomic_load(&m->shorter));
+    number(o, "compressed_original_tokens_total", "counter", "Their tokens before.",
+           (double)atomic_load(&m->shorter_from));
+    number(o, "compressed_kept_tokens_total", "counter", "And after.",
+           (double)atomic_load(&m->shorter_to));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         put_row(now, &rows[i], o);
     put_devices(now, o);

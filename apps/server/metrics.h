@@ -30,11 +30,14 @@ typedef struct metrics {
     histogram ttft, per_token, queue, request;
     atomic_ullong answers[ROUTE_COUNT][6]; /* by the first digit of the status */
     atomic_ullong cancelled, refused_full, expired;
+    atomic_ullong shorter, shorter_from, shorter_to; /* prompts, and their tokens */
 } metrics;
 
 void metrics_init(metrics *m);
 void histogram_add(histogram *h, double seconds);
 void metrics_count(metrics *m, metrics_route r, int status);
+/* A prompt of `from` tokens was shortened to `to`. */
+void metrics_count_shorter(metrics *m, int64_t from, int64_t to);
 /* The gauges of one scrape: of each loaded model, and of the server. */
 typedef struct metrics_model {
     const char *name; /* a label; NULL: none, because the server has one model */

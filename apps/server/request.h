@@ -113,6 +113,9 @@ typedef struct request {
     size_t n_prediction;
     carat_tokens predicted; /* its tokens, made with those of the rules */
     const char *sparse;     /* as carat_generate_options; NULL: not given */
+    bool compress_given;    /* the client says whether its prompt is shortened: */
+    bool compresses;
+    carat_compress_options compress;
     /* Rules on tokens. token_rules.c turns the texts into tokens. */
     text_bias *text_bias;
     int32_t n_text_bias;

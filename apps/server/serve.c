@@ -119,6 +119,7 @@ static const option table[] = {
     OPT_CACHE(serve_options),
     OPT_DRAFT(serve_options),
     OPT_SPARSE(serve_options),
+    OPT_COMPRESS(serve_options),
     OPT_DEVICE(serve_options),
     OPT_FLAG(serve_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(serve_options, reference, "reference", 0, "the plain reference kernels (slow)"),
@@ -280,6 +281,22 @@ static void tell_models(const server *s)
     log_line(s, "%d models, loaded when a request names them", (int)n);
 }
 
+/* The model of --compress-model, which stays loaded. */
+static status load_scorer(server *s, err *e)
+{
+    const char *path = s->o->compress.model;
+    if (!path)
+        return OK;
+    const served_ask ask = {
+        .path = strcmp(path, "bundled") ? path : NULL, .name = "scorer", .scorer = true};
+    status st = served_open(&s->scorer, s, &ask, e);
+    if (!st && !passes_add(s, s->scorer))
+        st = err_set(e, E_CANCELLED, "the server is shutting down");
+    if (!st)
+        log_line(s, "scorer: %s, %d tokens at once", s->scorer->info.name, s->scorer->n_ctx);
+    return st;
+}
+
 /* Returns when the server has drained. */
 static status work(server *s, int port, err *e)
 {
@@ -288,6 +305,8 @@ static status work(server *s, int port, err *e)
     log_line(s, "listening on %s port %d%s", s->o->host, port, single ? ", loading the model" : "");
     if (!st && single)
         st = catalog_load_first(s->catalog, e);
+    if (!st)
+        st = load_scorer(s, e);
     if (st)
         return st == E_CANCELLED ? OK : st; /* a signal during loading */
     int loading = SERVER_LOADING;
@@ -329,6 +348,7 @@ out:
     ringer_stop(&s->bells);
     signals_stop(&g);
     catalog_close(s->catalog);
+    served_close(s->scorer);
     stored_close(s->stored);
     passes_free(&s->passes);
     return st;
@@ -411,6 +431,11 @@ static int run_serve(const command *cmd, int argc, char **argv)
         return 2;
     }
     if (!check_options(&o)) {
+        config_free(&settings);
+        return 2;
+    }
+    if (compress_options_read(&o.compress, &s.compress, &s.compresses, &e)) {
+        term_error(&e);
         config_free(&settings);
         return 2;
     }

@@ -17,7 +17,7 @@ static bool go_on_loading(void *user, const char *what, uint64_t done, uint64_t 
         return true;
     if (!strcmp(m->s->o->log, "text"))
         term_progress(NULL, what, done, total);
-    return m->ask->go_on(m->ask->user);
+    return !m->ask->go_on || m->ask->go_on(m->ask->user);
 }
 
 static void find_marks(served *m)
@@ -83,17 +83,41 @@ typedef struct loading {
     carat_batch_options batch;
 } loading;
 
+/* The options of a model that scores: nothing but the CPU, one text at a time. */
+static void be_scorer(carat_model_options *mo, carat_batch_options *bo)
+{
+    mo->device = "cpu";
+    mo->draft = NULL;
+    mo->draft_bytes = NULL;
+    mo->n_draft_bytes = mo->gpu_layers = 0;
+    mo->cpu_experts = mo->strict = false;
+    bo->session = (carat_session_options){.chunk = bo->session.chunk, .checkpoint_mb = -1};
+    bo->n_slots = 1;
+}
+
+/* Longer texts are scored in parts. */
+static void scorer_length(const carat_model *model, carat_batch_options *bo)
+{
+    enum { CTX_MOST = 1 << 15 };
+    carat_model_info info;
+    carat_model_get_info(model, &info);
+    bo->session.n_ctx = info.n_ctx_train < CTX_MOST ? info.n_ctx_train : CTX_MOST;
+}
+
 /* Before weights are read: is there room for the batch? */
 static carat_status before_weights(void *user, const carat_model *model, carat_error *e)
 {
     loading *l = user;
     served *m = l->m;
+    if (m->ask->scorer)
+        scorer_length(model, &l->batch);
     carat_status st = tell_plan(m, model, &l->batch, e);
     if (st || (st = carat_plan_batch(model, &l->batch, &m->total, e)))
         return st;
     m->model = (carat_model *)(size_t)model; /* for `room`; it is not open yet */
     carat_model_get_info(model, &m->info);
-    st = m->ask->room(m->ask->user, m, &m->total, e);
+    st = m->ask->room ? m->ask->room(m->ask->user, m, &m->total, e)
+                      : carat_plan_check(model, &m->total, e);
     m->model = NULL;
     m->info = (carat_model_info){0};
     return st;
@@ -116,13 +140,13 @@ static void describe(served *m, const served_ask *ask, carat_batch *b)
                  "longer conversations are lossy",
                  info.pool_tokens, info.n_slots, m->n_ctx, info.kept_tokens, info.policy,
                  info.policy_why[0] ? ", because " : "", info.policy_why);
-    } else if (o->kv_pool) {
+    } else if (o->kv_pool && !ask->scorer) {
         log_line(m->s,
                  "pool of keys: %d tokens for %d slots of up to %d; those without room wait in the "
                  "queue or in host memory",
                  info.pool_tokens, info.n_slots, m->n_ctx);
     }
-    m->n_slots = (int32_t)o->parallel;
+    m->n_slots = info.n_slots;
     carat_plan(m->model, &so, &m->plan, NULL);
     carat_sampling_default(m->model, &m->limits.sampling);
     sample_options_apply(&o->sample, &m->limits.sampling, NULL); /* checked at the start */
@@ -162,6 +186,8 @@ static status load(served *m, const served_ask *ask, err *e)
     bo.session.kv_policy = o->kv_policy;
     bo.session.kv_tau = (int32_t)o->kv_tau;
     bo.session.kv_host_mb = (int32_t)o->kv_host_mb;
+    if (ask->scorer)
+        be_scorer(&mo, &bo);
     m->session = bo.session;
     l.batch = bo;
     mo.planned = before_weights; /* instead of that of device_options_apply */
@@ -175,7 +201,10 @@ static status load(served *m, const served_ask *ask, err *e)
     if (!m->info.has_vocab)
         return err_set(e, E_UNSUPPORTED, "%s has no vocabulary: it cannot be served",
                        ask->path ? ask->path : "the bundled model");
-    if ((st = replay_open(&m->calls, e)) || (st = carat_batch_open(m->model, &bo, &m->batch, e)))
+    if (ask->scorer)
+        m->session = (bo = l.batch).session;
+    if ((st = replay_open(&m->calls, e)) || (st = carat_compressor_open(&m->shortened, 0, e)) ||
+        (st = carat_batch_open(m->model, &bo, &m->batch, e)))
         return st;
     describe(m, ask, m->batch);
     return OK;
@@ -215,6 +244,7 @@ void served_close(served *m)
         return;
     carat_batch_close(m->batch);
     replay_close(m->calls);
+    carat_compressor_close(m->shortened);
     carat_model_close(m->model);
     pthread_rwlock_destroy(&m->batch_lock);
     mem_free(m);

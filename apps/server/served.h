@@ -28,6 +28,7 @@ typedef struct served {
     int32_t thought_open, thought_close; /* ids of chat markers, -1: none */
     int32_t ends[16], n_ends;            /* ids that end a turn */
     replay *calls;
+    carat_compressor *shortened; /* what this model has scored for prompt compression */
     /* Readers use the batch; the writer opens and closes it. NULL: not open. */
     pthread_rwlock_t batch_lock;
     carat_batch *batch;
@@ -42,6 +43,7 @@ typedef struct served {
 typedef struct served_ask {
     const char *path; /* NULL: the bundled model */
     const char *name; /* for clients; NULL: the model's own. Outlives the served */
+    bool scorer;      /* it scores texts for other models: one slot, on the CPU */
     /* May it be loaded? p: the plan of its batch. Called before weights are read; another status
      * than OK ends the loading with it. m has model, info and session. */
     status (*room)(void *user, const served *m, const carat_memory_plan *p, err *e);

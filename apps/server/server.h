@@ -11,6 +11,7 @@
  *     gate.c       connections whose first header is not complete yet
  *     live.c       a running request: its jobs in the batch, and the mailbox between two threads
  *     replay.c     sampled tokens of calls       constrain.c   grammars and forced calls
+ *     shorten.c    prompts that are shortened first (prompt compression)
  *     generate.c   requests to prompts, budgets and masks; events to answers and streams
  *     api_embed.c  embeddings              api_ollama_info.c   models as ollama lists them
  *     info.c       models, health, props, slots, tokens
@@ -27,6 +28,7 @@
 #define APPS_SERVER_SERVER_H
 
 #include "apps/cache_options.h"
+#include "apps/compress.h"
 #include "apps/device_options.h"
 #include "apps/config.h"
 #include "apps/draft_options.h"
@@ -57,6 +59,7 @@ typedef struct serve_options {
     cache_options cache;
     draft_options draft;
     const char *sparse;
+    compress_options compress;
     hub_options hub;
     sample_options sample; /* where a request does not say */
     config_options config;
@@ -88,7 +91,10 @@ typedef struct server {
 
     struct catalog *catalog; /* catalog.h: the models */
     struct stored *stored;   /* stored.h: kept responses; NULL: none are kept */
-    passes passes;           /* passes.h: their batches take turns */
+    struct served *scorer;   /* served.h: --compress-model; NULL: each model scores for itself */
+    bool compresses;         /* --compress: conversations whose request does not say */
+    carat_compress_options compress;
+    passes passes; /* passes.h: their batches take turns */
     ringer bells;
     atomic_int n_active;     /* requests being answered */
     atomic_llong body_bytes; /* of all bodies held in memory */
