@@ -9,6 +9,7 @@
  */
 #include "apps/named.h"
 #include "apps/cache_options.h"
+#include "apps/compress.h"
 #include "apps/commands.h"
 #include "apps/daemon_int.h"
 #include "apps/device_options.h"
@@ -66,8 +67,13 @@ typedef struct service {
     carat_model *m;
     carat_session *s;
     int stream_fd; /* -1: none */
-    bool ignore_eos, parked, reply_lost;
+    const char *isa;
+    int32_t threads;
+    bool ignore_eos, parked, reply_lost, overcommit;
     carat_snapshot *slot[DAEMON_SLOTS];
+    carat_compressor *shortened;
+    scorer scorer;   /* of compress; open if scorer.model is not NULL */
+    str scorer_path; /* its file; empty: the target */
 } service;
 
 /* ---- Replies and tokens ---------------------------------------------------------------------- */
@@ -261,7 +267,7 @@ static void run_to_file(service *v, daemon_request *r)
     mem_free(k.ids);
 }
 
-/* ---- Snapshots, parking ------------------------------------------------------------------------
+/* ---- Snapshots ---------------------------------------------------------------------------------
  */
 
 static void take_snapshot(service *v, const daemon_request *r)
@@ -302,7 +308,98 @@ static void list_slots(service *v)
     reply(v, "[snap] slots=%s", line);
 }
 
-/* There is no draft model, so parking one succeeds at once. */
+/* Parks or unparks the target. False: the reply is an error. */
+static bool move_target(service *v, bool away, carat_error *e)
+{
+    if (away) {
+        carat_model_park(v->m);
+    } else if (carat_model_unpark(v->m, e)) {
+        reply(v, "err %s", e->text);
+        return false;
+    }
+    v->parked = away;
+    return true;
+}
+
+/* ---- Prompt compression ------------------------------------------------------------------------
+ */
+
+static void free_scorer(service *v)
+{
+    scorer_close(&v->scorer);
+    carat_compressor_close(v->shortened);
+    v->shortened = NULL;
+    str_free(&v->scorer_path);
+}
+
+/* The scorer of this file, or the target; one that is open stays. */
+static status take_scorer(service *v, const char *path, carat_error *e)
+{
+    const scorer_ask ask = {
+        .path = path, .isa = v->isa, .threads = v->threads, .overcommit = v->overcommit};
+    status st;
+    if (v->scorer.model && !strcmp(str_text(&v->scorer_path), path ? path : ""))
+        return OK;
+    free_scorer(v);
+    str_puts(&v->scorer_path, path ? path : "");
+    if (v->scorer_path.bad)
+        st = err_memory(e, "the path of a scorer", strlen(path));
+    else if (!(st = scorer_open(&v->scorer, v->m, &ask, e)))
+        st = carat_compressor_open(&v->shortened, 0, e);
+    if (st)
+        free_scorer(v);
+    return st;
+}
+
+static status compress_ids(service *v, daemon_request *r, int32_t **kept, int64_t *n,
+                           carat_error *e)
+{
+    const carat_compress_options o = {.ratio = r->keep};
+    status st = take_scorer(v, r->scorer, e);
+    if (st)
+        return st;
+    if (!(*kept = mem_calloc((size_t)r->n, sizeof **kept)))
+        return err_memory(e, "a shortened prompt", (size_t)r->n * sizeof **kept);
+    st = carat_compress_ids(v->shortened, v->m, &v->scorer.face, r->ids, r->n, &o, *kept, n, e);
+    scorer_rest(&v->scorer);
+    return st;
+}
+
+/* The kept ids go to the stream; stdout gets a line only if it fails. While another model scores,
+ * the target's weights are away, unless the request says nopark. */
+static void compress(service *v, daemon_request *r)
+{
+    int32_t *kept = NULL;
+    int64_t n = 0;
+    carat_error e = {0};
+    bool swap = !r->bad && r->scorer && !r->no_park && !v->parked;
+    if (r->bad) {
+        stream(v, STREAM_END);
+        return;
+    }
+    if (daemon_read_ids(r, false, &e) || !r->n) {
+        reply_failure(v, "empty_prompt", true);
+        return;
+    }
+    if (!r->scorer && v->parked) {
+        reply_failure(v, "target_parked", true);
+        return;
+    }
+    if (swap)
+        move_target(v, true, &e);
+    status st = compress_ids(v, r, &kept, &n, &e);
+    if (st)
+        reply(v, "err %s", e.text);
+    e = (carat_error){0};
+    if (swap)
+        move_target(v, false, &e);
+    for (int64_t i = 0; i < n && !st; i++)
+        stream(v, kept[i]);
+    stream(v, STREAM_END);
+    mem_free(kept);
+}
+
+/* The draft model is the scorer of compress, which is loaded again when it is needed. */
 static void park(service *v, const daemon_request *r)
 {
     carat_error e = {0};
@@ -311,16 +408,12 @@ static void park(service *v, const daemon_request *r)
         reply_failure(v, "bad_args", true);
         return;
     }
-    if (target && r->kind == DAEMON_PARK) {
-        carat_model_park(v->m);
-        v->parked = true;
-        reply(v, "[park] target released");
-    } else if (target && carat_model_unpark(v->m, &e)) {
-        reply(v, "err %s", e.text);
-    } else if (target) {
-        v->parked = false;
-        reply(v, "[unpark] target restored");
+    if (r->draft && r->kind == DAEMON_PARK && v->scorer.own) {
+        free_scorer(v);
+        reply(v, "[park] draft released");
     }
+    if (target && move_target(v, r->kind == DAEMON_PARK, &e))
+        reply(v, r->kind == DAEMON_PARK ? "[park] target released" : "[unpark] target restored");
     stream(v, STREAM_END);
 }
 
@@ -355,7 +448,13 @@ static bool run_command(service *v, char *line)
         park(v, &r);
         break;
     case DAEMON_FREE_DRAFTER:
-        stream(v, STREAM_END); /* there is none */
+        if (v->scorer.own)
+            reply(v, "[drafter] freed");
+        free_scorer(v);
+        stream(v, STREAM_END);
+        break;
+    case DAEMON_COMPRESS:
+        compress(v, &r);
         break;
     default:
         reply_failure(v, "unknown_command", true);
@@ -459,7 +558,11 @@ static int run_daemon(const command *c, int argc, char **argv)
     int n_operands, bad = options_parse(c, argc, argv, &o, &n_operands);
     if (bad)
         return bad < 0 ? 0 : bad;
-    service v = {.stream_fd = (int)o.stream_fd, .ignore_eos = o.ignore_eos};
+    service v = {.stream_fd = (int)o.stream_fd,
+                 .ignore_eos = o.ignore_eos,
+                 .isa = o.isa,
+                 .threads = (int32_t)o.threads,
+                 .overcommit = o.overcommit};
     signal(SIGPIPE, SIG_IGN); /* a closed channel must not end the program */
     status st = open_all(&v, &o, &e);
     if (st)
@@ -474,6 +577,7 @@ static int run_daemon(const command *c, int argc, char **argv)
 out:
     for (int i = 0; i < DAEMON_SLOTS; i++)
         carat_snapshot_free(v.slot[i]);
+    free_scorer(&v);
     carat_session_close(v.s);
     carat_model_close(v.m);
     if (st)
@@ -494,6 +598,10 @@ const command command_daemon = {
         "  generate IN N OUT [samp=LIST]                    into a file; both begin with a count\n"
         "  SNAPSHOT SLOT, FREE_SNAPSHOT SLOT, LIST_SLOTS    64 slots, 0 to 63\n"
         "  park [all|target|draft], unpark [...]            weights off the device and back\n"
+        "  compress PATH KEEP [FILE] [nopark]               KEEP thousandths of the ids in PATH, "
+        "as\n"
+        "                                                   FILE, a model, or the target judges\n"
+        "  free drafter                                     that model off the device\n"
         "  quit\n\n"
         "LIST is temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen, from the left as many as "
         "wanted;\n"

@@ -18,7 +18,8 @@ typedef enum daemon_kind {
     DAEMON_LIST,
     DAEMON_PARK,
     DAEMON_UNPARK,
-    DAEMON_FREE_DRAFTER
+    DAEMON_FREE_DRAFTER,
+    DAEMON_COMPRESS
 } daemon_kind;
 
 /* Strings point into the line. */
@@ -30,7 +31,10 @@ typedef struct daemon_request {
     bool has_snap;
     int64_t snap_pos;
     int32_t snap_slot;
-    bool target; /* park, unpark: the target model is meant */
+    bool target, draft; /* park, unpark: these models are meant */
+    double keep;        /* compress: the share of tokens that stay */
+    char *scorer;       /* the file of a model that scores; NULL: the target */
+    bool no_park;       /* the target's weights stay meanwhile */
     carat_sampling sampling;
     int32_t *ids; /* the prompt, after daemon_read_ids */
     int64_t n;

@@ -113,7 +113,7 @@ static daemon_kind command_kind(char *const word[], int n)
                  {"RESTORE", DAEMON_RESTORE},   {"generate", DAEMON_GENERATE},
                  {"SNAPSHOT", DAEMON_SNAPSHOT}, {"FREE_SNAPSHOT", DAEMON_FREE},
                  {"LIST_SLOTS", DAEMON_LIST},   {"park", DAEMON_PARK},
-                 {"unpark", DAEMON_UNPARK}};
+                 {"unpark", DAEMON_UNPARK},     {"compress", DAEMON_COMPRESS}};
     if (!n)
         return DAEMON_NOTHING;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -130,7 +130,22 @@ static bool parse_park(daemon_request *r, char *const word[], int n)
 {
     const char *what = n > 1 ? word[1] : "all";
     r->target = strcmp(what, "draft") != 0;
+    r->draft = strcmp(what, "target") != 0;
     return n <= 2 && (!strcmp(what, "all") || !strcmp(what, "target") || !strcmp(what, "draft"));
+}
+
+/* PATH KEEP_X1000 [DRAFTER] [nopark] */
+static bool parse_compress(daemon_request *r, char *const word[], int n)
+{
+    int32_t keep;
+    r->no_park = n > 3 && !strcmp(word[n - 1], "nopark");
+    n -= r->no_park;
+    r->path = word[1];
+    r->scorer = n > 3 ? word[3] : NULL;
+    if (n < 3 || n > 4 || !word32(word[2], 10, &keep) || keep > 990)
+        return false;
+    r->keep = keep * 1e-3;
+    return true;
 }
 
 void daemon_parse(daemon_request *r, char *line)
@@ -163,6 +178,9 @@ void daemon_parse(daemon_request *r, char *line)
     case DAEMON_PARK:
     case DAEMON_UNPARK:
         good = parse_park(r, word, n);
+        break;
+    case DAEMON_COMPRESS:
+        good = parse_compress(r, word, n);
         break;
     default:
         break;

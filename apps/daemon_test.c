@@ -40,8 +40,15 @@ TEST(daemon_lines_become_requests)
     CHECK(parse_line("free drafter").kind == DAEMON_FREE_DRAFTER);
     CHECK(parse_line("drafter free").kind == DAEMON_FREE_DRAFTER);
     CHECK(parse_line("exit").kind == DAEMON_QUIT);
-    static const char *const unknown[] = {"hello",         "parked", "snapshot 1",
-                                          "compress a 50", "free",   "RESTORE_CHAIN 1 - /a 5"};
+    r = parse_line("compress /a 50 d.gguf nopark");
+    CHECK(r.kind == DAEMON_COMPRESS && !r.bad && r.no_park);
+    CHECK_NEAR(r.keep, 0.05, 1e-12);
+    CHECK_STR(r.path, "/a");
+    CHECK_STR(r.scorer, "d.gguf");
+    r = parse_line("compress /a 990 nopark");
+    CHECK(!r.bad && r.no_park && !r.scorer);
+    static const char *const unknown[] = {"hello",           "parked", "snapshot 1",
+                                          "compressed a 50", "free",   "RESTORE_CHAIN 1 - /a 5"};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
         CHECK_MSG(parse_line(unknown[i]).kind == DAEMON_UNKNOWN, "%s", unknown[i]);
     static const char *const bad[] = {"/a",
@@ -69,7 +76,14 @@ TEST(daemon_lines_become_requests)
                                       "SNAPSHOT",
                                       "SNAPSHOT x",
                                       "FREE_SNAPSHOT",
-                                      "park everything"};
+                                      "park everything",
+                                      "compress",
+                                      "compress /a",
+                                      "compress /a 9",
+                                      "compress /a 991",
+                                      "compress /a 0.5",
+                                      "compress /a 50 b c",
+                                      "compress /a 50 b c nopark"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         CHECK_MSG(parse_line(bad[i]).bad, "%s", bad[i]);
 }
@@ -342,5 +356,64 @@ TEST(daemon_survives_long_lines_and_strange_ids)
     tokens hot = expected_answer(&f, f.ids, 9, "0.8,0.95,40,1.1,7");
     CHECK_EQ(expect_tokens(&r, 0, &hot), r.err.n);
     spawned_free(&r);
+    carat_model_close(f.m);
+}
+
+/* A conversation of a long text and a question, rendered. */
+static void write_talk(const fixture *f, carat_chat *out)
+{
+    str messages = {0};
+    err e = {0};
+    str_puts(&messages, "[{\"role\":\"user\",\"content\":\"");
+    for (int i = 0; i < 40; i++)
+        str_printf(&messages, "Sentence %d is about a stone. ", i);
+    str_puts(&messages, "\"},{\"role\":\"user\",\"content\":\"Where is 41?\"}]");
+    CHECK_OK(carat_chat_render(f->m, messages.at, NULL, NULL, out, &e), e);
+    write_prompt(f->a, out->ids, out->n_ids, false);
+    str_free(&messages);
+}
+
+TEST(daemon_compresses_prompts)
+{
+    fixture f = begin_daemon();
+    char lines[8192];
+    const int32_t end = -1;
+    carat_chat chat;
+    write_talk(&f, &chat);
+    snprintf(lines, sizeof lines,
+             "compress %s 300\ncompress %s 300 %s\ncompress %s 300 %s nopark\n"
+             "free drafter\nfree drafter\npark\ncompress %s 300\ncompress %s 300 %s\n"
+             "park draft\nunpark\ncompress %s 9\ncompress %s 300 /nowhere.gguf\n"
+             "compress /nowhere 300\ngenerate %s 3 %s\n",
+             f.a, f.a, f.model, f.a, f.model, f.a, f.a, f.model, f.a, f.a, f.counted, f.out);
+    spawned r = converse(&f, lines, true);
+    static const char *const want[] = {"[daemon] ready",
+                                       "[drafter] freed\n",
+                                       "[park] target released\n",
+                                       "err target_parked\n",
+                                       "[park] draft released\n",
+                                       "[unpark] target restored\n",
+                                       "err ",
+                                       "err empty_prompt\n",
+                                       "ok N=90 gen=3",
+                                       NULL};
+    CHECK_EQ(r.code, 0);
+    expect_lines(&r, want);
+    /* Four times the same ids, with -1 after each; and one alone for every other command. */
+    const char *second = r.err.at;
+    while (second < r.err.at + r.err.n && memcmp(second, &end, 4))
+        second += 4;
+    size_t n = (size_t)(second - r.err.at), at = n + 4;
+    CHECK_MSG(n > 400 && n < (size_t)chat.n_ids * 4 / 2, "%zu of %lld ids", n / 4,
+              (long long)chat.n_ids);
+    CHECK(!memcmp(r.err.at, chat.ids, 8)); /* the template's own */
+    CHECK(!memcmp(r.err.at + n - 40, chat.ids + chat.n_ids - 10, 40));
+    for (int i = 0; i < 2; i++, at += n + 4)
+        CHECK(!memcmp(r.err.at + at, r.err.at, n + 4));
+    at += 4 * 4; /* free, free, park, compress while parked */
+    CHECK(r.err.n >= at + n + 4 && !memcmp(r.err.at + at, r.err.at, n + 4));
+    CHECK_EQ(r.err.n, at + n + 4 + 5 * 4);
+    spawned_free(&r);
+    carat_chat_free(&chat);
     carat_model_close(f.m);
 }

@@ -963,6 +963,14 @@ CARAT_API carat_status carat_compress_text(carat_compressor *c, const carat_mode
                                            const carat_scorer *scorer, const char *text, size_t n,
                                            const carat_compress_options *opt, carat_compressed *out,
                                            carat_error *e);
+/* The same of a prompt that is token ids of m: out[n] receives *n_out of them. Control tokens and
+ * what belongs to them stay. The last text between two of them is the question; others are
+ * shortened that come before the first, or whose first line is "user". A prompt that is one such
+ * text is treated as carat_compress_text treats it. E_ARG: not an id of m. */
+CARAT_API carat_status carat_compress_ids(carat_compressor *c, const carat_model *m,
+                                          const carat_scorer *scorer, const int32_t *ids, int64_t n,
+                                          const carat_compress_options *opt, int32_t *out,
+                                          int64_t *n_out, carat_error *e);
 CARAT_API void carat_compressed_free(carat_compressed *x); /* safe on a zeroed or freed one */
 
 /* ---- Many generations at once ---------------------------------------------------------- */
