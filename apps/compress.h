@@ -66,7 +66,7 @@ typedef struct shorter_told {
     bool prompts; /* n raw prompts; else one conversation */
 } shorter_told;
 
-/* "compression": {...}: counts, and the spans of each text. */
+/* Appends an object: counts, and the spans of each text. */
 void compress_put_json(str *out, const shorter_told *t);
 
 #endif

@@ -317,8 +317,10 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
                "\"context_tokens\":%lld,\"context_size\":%d",
                (long long)t->n_prompt, (long long)t->n_reused, (long long)t->n_generated,
                (long long)carat_session_n_past(s), carat_session_n_ctx(s));
-    if (shortened)
+    if (shortened) {
+        str_puts(&out, ",\"compression\":");
         compress_put_json(&out, shortened);
+    }
     str_putc(&out, '}');
     carat_session_get_pool(s, &pool);
     if (pool.on)

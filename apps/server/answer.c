@@ -279,8 +279,10 @@ static void put_sparse(const usage *u, str *o)
 void put_lossy(const usage *u, str *o)
 {
     put_sparse(u, o);
-    if (u->shorter && u->shorter->at)
+    if (u->shorter && u->shorter->at) {
+        json_key(o, "compression");
         compress_put_json(o, u->shorter);
+    }
     if (!u->lossy)
         return;
     json_open(o, "kv_pool", '{');
