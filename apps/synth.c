@@ -23,6 +23,7 @@ typedef struct {
     const char *type, *vocab, *dialect;
     bool full_vocab, nextn;
     int64_t seed, n_threads, n_layer;
+    double density;
 } synth_options;
 
 static const option table[] = {
@@ -37,6 +38,8 @@ static const option table[] = {
             "stop after N layers (default all)"),
     OPT_FLAG(synth_options, nextn, "nextn", 0,
              "with the NextN (MTP) layer of the published checkpoint, for --draft nextn"),
+    OPT_REAL(synth_options, density, "attention-density", 0, "D", 0.001, 1,
+             "of Gemma 4: attention without a window lies in D of the blocks of 128 keys"),
     OPT_STR(synth_options, dialect, "dialect", 0, "NAME",
             "of a drafter: names of keys and tensors (default llama.cpp)"),
     OPT_INT(synth_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
@@ -48,6 +51,7 @@ typedef struct {
     const shape_tensor *list;
     const num_type *type; /* [n] */
     synth_blocks *blocks[NUM_TYPE_END];
+    synth_pool **pool; /* [n] of led matrices; else NULL */
     uint64_t seed;
     bool lively; /* a test model: every feature affects the logits */
 } job;
@@ -91,6 +95,24 @@ static void fill_vector(const job *j, const shape_tensor *t, uint64_t seed, floa
         out[i] = centre * (1 + wobble * (float)rng_normal(&seed));
 }
 
+/* The led ones of rows [first, first + n) of a tensor, or of a vector's entries. */
+static void fill_led(const job *j, uint64_t i, uint64_t seed, uint64_t first, uint64_t n, void *dst)
+{
+    const shape_tensor *t = &j->list[i];
+    uint64_t row_bytes = 0;
+    num_row_bytes(j->type[i], t->ne[0], &row_bytes);
+    for (uint64_t r = first; t->led_period && r < first + n; r++) {
+        uint64_t at = r % t->led_period;
+        if (at != t->led && at != t->led + t->led_period / 2)
+            continue;
+        if (j->pool[i])
+            synth_pool_fill(j->pool[i], rng_mix(seed + r), (char *)dst + (r - first) * row_bytes,
+                            t->ne[0]);
+        else
+            ((float *)dst)[r - first] = t->lean;
+    }
+}
+
 static status fill_tensor(void *user, uint64_t i, uint64_t first, uint64_t n_rows, void *dst,
                           err *e)
 {
@@ -98,10 +120,13 @@ static status fill_tensor(void *user, uint64_t i, uint64_t first, uint64_t n_row
     const shape_tensor *t = &j->list[i];
     uint64_t seed = rng_mix(rng_mix(j->seed + i * 0x9e3779b97f4a7c15u) + first);
     (void)e;
-    if (t->n_dims == 1 || t->role == ROLE_NORM)
+    if (t->n_dims == 1 || t->role == ROLE_NORM) {
         fill_vector(j, t, seed, dst, n_rows * t->ne[0]);
-    else
+        fill_led(j, i, seed, 0, n_rows * t->ne[0], dst);
+    } else {
         synth_blocks_fill(j->blocks[j->type[i]], seed, sigma_of(j, t), dst, n_rows * t->ne[0]);
+        fill_led(j, i, seed, first, n_rows, dst);
+    }
     return OK;
 }
 
@@ -217,16 +242,18 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
     int32_t n = s->family->list(s, NULL, 0);
     shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     num_type *type = mem_calloc((size_t)n, sizeof *type);
+    synth_pool **led = mem_calloc((size_t)n, sizeof *led);
     stream_tensor *rows = mem_calloc((size_t)n, sizeof *rows);
     status st = OK;
 
-    if (!list || !type || !rows) {
+    if (!list || !type || !led || !rows) {
         st = err_memory(e, "the list of tensors", (size_t)n * sizeof *list);
         goto out;
     }
     s->family->list(s, list, n);
     j.list = list;
     j.type = type;
+    j.pool = led;
     if ((st = gguf_create(&w, path, e)))
         goto out;
     s->family->put(w, s);
@@ -240,6 +267,9 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
         gguf_put_tensor(w, list[i].name, type[i], list[i].n_dims, list[i].ne);
         if (type[i] != NUM_I32 && !j.blocks[type[i]] &&
             (st = synth_blocks_open(&j.blocks[type[i]], type[i], e)))
+            goto out;
+        if (list[i].led_period && list[i].n_dims > 1 &&
+            (st = synth_pool_open(&led[i], type[i], sigma_of(&j, &list[i]), list[i].lean, e)))
             goto out;
     }
     if ((st = pool_open(&threads, (int32_t)r->o->n_threads, e)) || (st = gguf_write_header(w, e)))
@@ -255,7 +285,10 @@ out:
     pool_close(threads);
     for (int t = 0; t < NUM_TYPE_END; t++)
         synth_blocks_close(j.blocks[t]);
+    for (int32_t i = 0; led && i < n; i++)
+        synth_pool_close(led[i]);
     mem_free(rows);
+    mem_free(led);
     mem_free(type);
     mem_free(list);
     return st;
@@ -294,6 +327,12 @@ static int run_synth(const command *c, int argc, char **argv)
     }
     if (o.nextn)
         s->family->set_nextn(s, 1);
+    if (o.density > 0 && !s->family->plant) {
+        st = err_set(&e, E_ARG, "%s: attention is planted in models of Gemma 4 alone", argv[0]);
+        goto out;
+    }
+    if (o.density > 0)
+        s->family->plant(s, o.density);
     if (o.n_layer && o.n_layer < s->n_layer)
         s->family->cut(s, (int32_t)o.n_layer);
     if (with_vocab) {
@@ -332,7 +371,11 @@ const command command_synth = {
         "file has every key and tensor of a\n"
         "published one, and a tokenizer if --vocab says which. TYPE is f32, f16, bf16, q8_0,\n"
         "q4_0, q4_1, q5_0, q5_1, q6_k, iq4_nl, iq4_xs, mxfp4, or one of the mixes q2_k, q3_k_m,\n"
-        "q4_k_s, q4_k_m, q5_k_s, q5_k_m.",
+        "q4_k_s, q4_k_m, q5_k_s, q5_k_m.\n"
+        "With --attention-density D a query of a layer without a window attends to the keys whose\n"
+        "distance is a multiple of 128 / D tokens, and to those close by: with 0.1 to one block "
+        "of\n"
+        "128 keys in ten. So attention that leaves keys out (--sparse) has something to find.",
     .options = table,
     .n_operands_min = 2,
     .n_operands_max = 2,

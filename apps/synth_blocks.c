@@ -218,3 +218,51 @@ void synth_blocks_close(synth_blocks *b)
         mem_free(b->normal);
     mem_free(b);
 }
+
+/* ---- Blocks with a mean -------------------------------------------------------------------- */
+
+enum { POOL_BLOCKS = 512 };
+struct synth_pool {
+    const num_format *f;
+    uint8_t *block; /* [POOL_BLOCKS] of block_bytes */
+};
+
+status synth_pool_open(synth_pool **out, num_type type, float sigma, float lean, err *e)
+{
+    const num_format *f = num_format_of(type);
+    synth_pool *p = mem_calloc(1, sizeof *p);
+    size_t n = POOL_BLOCKS * (size_t)f->block_n;
+    float *x = mem_alloc(n * sizeof *x);
+    uint64_t seed = 1;
+    *out = p;
+    if (p) {
+        p->f = f;
+        p->block = mem_alloc(POOL_BLOCKS * (size_t)f->block_bytes);
+    }
+    if (!p || !p->block || !x) {
+        mem_free(x);
+        synth_pool_close(p);
+        *out = NULL;
+        return err_memory(e, "random weights", n * sizeof *x);
+    }
+    for (size_t i = 0; i < n; i++)
+        x[i] = sigma * ((float)rng_normal(&seed) + lean);
+    f->encode(x, p->block, (int64_t)n);
+    mem_free(x);
+    return OK;
+}
+
+void synth_pool_close(synth_pool *p)
+{
+    if (p)
+        mem_free(p->block);
+    mem_free(p);
+}
+
+void synth_pool_fill(const synth_pool *p, uint64_t seed, void *dst, uint64_t n)
+{
+    size_t bytes = (size_t)p->f->block_bytes;
+    uint8_t *to = dst;
+    for (uint64_t i = 0; i < n / (uint64_t)p->f->block_n; i++, to += bytes)
+        memcpy(to, p->block + (rng_next(&seed) & (POOL_BLOCKS - 1)) * bytes, bytes);
+}

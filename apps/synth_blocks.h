@@ -18,4 +18,13 @@ void synth_blocks_close(synth_blocks *b);
  * number of threads may call it. */
 void synth_blocks_fill(const synth_blocks *b, uint64_t seed, float sigma, void *dst, uint64_t n);
 
+/* Random weights with a mean of `lean` standard deviations. Blocks are encoded once and drawn again
+ * and again. Weights of mean zero would not do: the mean is what a product with a common part of
+ * all inputs sees. */
+typedef struct synth_pool synth_pool;
+status synth_pool_open(synth_pool **p, num_type type, float sigma, float lean, err *e);
+void synth_pool_close(synth_pool *p);
+/* As synth_blocks_fill. */
+void synth_pool_fill(const synth_pool *p, uint64_t seed, void *dst, uint64_t n);
+
 #endif

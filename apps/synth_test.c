@@ -8,6 +8,7 @@
 #include "apps/synth_blocks.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/rng.h"
 #include "model/gemma4_shapes.h"
 
 #include "tests/toy_model.h"
@@ -182,6 +183,64 @@ TEST(synth_fills_a_vocabulary_up)
         CHECK_EQ(n == 5 && !memcmp(bytes, " w511", 5), full);
         carat_model_close(m);
     }
+}
+
+/* One led row of keys has a mean; attention lies in every eighth block, so block selection keeps
+ * those and the ones that it always keeps, and next to nothing is lost. */
+TEST(synth_plants_attention_in_known_blocks)
+{
+    enum { N = 3072, BLOCKS = N / 128, EVERY = 8 };
+    static int32_t ids[N];
+    static float row[256], logits[2][512];
+    const char *path = test_temp("planted.gguf");
+    const char *argv[] = {"tiny-wide", path, "--type", "q8_0", "--attention-density", "0.125"};
+    const char *none[] = {"tiny-qwen3", path, "--attention-density", "0.125"};
+    uint64_t rng = test_seed(), kept = 0, all = 0;
+    gguf g;
+    carat_model *m;
+    carat_session *s;
+    carat_error e = {0};
+    err ge = {0};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)none), 2);
+    CHECK_EQ(command_synth.run(&command_synth, 6, (char **)argv), 0);
+    CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &ge), ge);
+    const tensor *t = tensor_find(&g.tensors, "blk.2.attn_k.weight");
+    for (int r = 14; r < 17; r++) { /* of 64 pairs 16 turn: row 15 leads */
+        double sum = 0;
+        num_format_of(t->type)->decode((const char *)t->bytes + r * 272, row, 256);
+        for (int i = 0; i < 256; i++)
+            sum += row[i];
+        CHECK_MSG((sum > 40) == (r == 15), "row %d: sum %g", r, sum);
+    }
+    gguf_close(&g);
+    for (int i = 0; i < N; i++)
+        ids[i] = 3 + (int32_t)rng_below(&rng, 500);
+    CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
+    for (int i = 0; i < 2; i++) {
+        carat_sparse_layer x[6];
+        const carat_session_options o = {
+            .n_ctx = N, .chunk = 512, .checkpoint_mb = -1, .sparse = i ? "flash:0.1" : NULL};
+        CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+        CHECK_OK(carat_eval(s, ids, N, false, logits[i], NULL, &e), e);
+        if (i) {
+            CHECK(carat_session_sparse(s, x, 6, false) > 0);
+            CHECK_EQ(x[0].layer, 2);
+            for (int b = 0; b < BLOCKS; b++)
+                for (int n = 0; n <= b; n++, all++)
+                    kept += b >= BLOCKS - 2 || n < 2 || n > b - 4 || (b - n) % EVERY == 0;
+            double share = (double)x[0].n_kept / (double)x[0].n_tiles;
+            double want = (double)kept / (double)all;
+            CHECK_MSG(share >= want && share < want + 0.05, "%g of %g", share, want);
+        }
+        carat_session_close(s);
+    }
+    double diff = 0, size = 0;
+    for (int i = 0; i < 512; i++) {
+        diff += (logits[1][i] - logits[0][i]) * (logits[1][i] - logits[0][i]);
+        size += logits[0][i] * logits[0][i];
+    }
+    CHECK_MSG(diff < 1e-6 * size, "%g", diff / size);
+    carat_model_close(m);
 }
 
 TEST(synth_does_not_depend_on_threads)

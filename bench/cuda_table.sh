@@ -4,7 +4,7 @@
 #     bench/cuda_table.sh [DIR [RUNS]]
 #
 # DIR (default /dev/shm) holds the model files, which `carat synth` makes when they are missing: 66 GB
-# for all, and 8 GB of drafters. RUNS picks runs by a pattern over their names, such as '31b', 'cache',
+# for all, 38 GB of models with planted attention and 8 GB of drafters. RUNS picks runs by a pattern over their names, such as '31b', 'cache',
 # 'draft' or 'auto'. CARAT names the program (default build/cuda/carat). The runs without drafts take
 # about eight minutes on an H200, most of them prompts of 128K tokens: 'base' alone takes three.
 set -euo pipefail
@@ -46,6 +46,12 @@ runs=(
     "pool-31b-whole   31b     f16 -p 0 -n 64 -d 261888 -r 3 --blank-depth"
     "long-26b         26b-a4b f16 -p 262144 -n 0 -r 1 --kv-pool 8192"
     "long-26b-whole   26b-a4b f16 -p 262144 -n 0 -r 1"
+    "sparse-26b-exact 26b-a4b-planted f16 -p 65536,131072,262144 -n 0 -r 1"
+    "sparse-26b-flash 26b-a4b-planted f16 -p 65536,131072,262144 -n 0 -r 1 --sparse flash:0.1"
+    "sparse-26b-skip  26b-a4b-planted f16 -p 65536,131072,262144 -n 0 -r 1 --sparse skip:500"
+    "sparse-31b-exact 31b-planted f16 -p 65536,131072,262144 -n 0 -r 1"
+    "sparse-31b-flash 31b-planted f16 -p 65536,131072,262144 -n 0 -r 1 --sparse flash:0.1"
+    "sparse-31b-skip  31b-planted f16 -p 65536,131072,262144 -n 0 -r 1 --sparse skip:500"
     "alike-26b        26b-a4b f16 -p 0 -n 64 -d 16384 -s 16 -r 2 --shared 16320"
     "alike-26b-apart  26b-a4b f16 -p 0 -n 64 -d 16384 -s 16 -r 2"
     "draft-31b-block7  31b     f16 -p 0 -n 128 -d 1024,65536 -r 3 --spec @dflash-31b --draft-max 7 --accept-mean 3"
@@ -78,7 +84,8 @@ done
 # over that with f16; "pool" the speed with a pool of keys over that at depth 4096, "pool-*-whole" the same
 # over that of the whole cache, and "kv" the bytes of keys of the whole cache over those with the pool;
 # "long-*-whole" is that of prompts. "alike" is the speed with a prompt's first tokens shared over that without,
-# and "keys16" the tokens of keys without over those with. "load" is seconds, at most, from a file in the page cache.
+# and "keys16" the tokens of keys without over those with. "sparse" is the speed of a prompt over that of exact attention.
+# "load" is seconds, at most, from a file in the page cache.
 wants='
 base-e2b n128 0 600 900
 base-e2b n128 32768 500 750
@@ -157,6 +164,12 @@ pool-26b-whole n64 261888 1.5 1.7
 pool-31b-whole n64 261888 1.6 1.8
 pool-31b-whole kv 0 40 -
 long-26b-whole p262144 0 1.7 1.9
+sparse-26b-flash p65536 0 1.12 1.18
+sparse-26b-flash p131072 0 1.28 1.35
+sparse-26b-flash p262144 0 1.6 1.7
+sparse-31b-flash p65536 0 1.15 1.22
+sparse-31b-flash p131072 0 1.35 1.45
+sparse-31b-flash p262144 0 1.7 1.85
 alike-26b x16 16384 1.0 1.1
 alike-26b keys16 16384 12 15
 '
@@ -203,6 +216,7 @@ awk -v wants="$wants" '
         if ($1 ~ /^cache/ && $3 == "f16") f16[$2 $5] = $6
         if ($1 ~ /^pool-.*-at4k$/ && $4 ~ /^n/) shallow[$2] = $6
         if ($1 ~ /^(pool|long)-[^-]*$/) pooled[$2 $5 ($4 ~ /^[np]/ ? "" : $4)] = $4 == "kv" ? $8 : $6
+        if ($1 ~ /^sparse-.*-exact$/) exact[$2 $4] = $6
         if ($1 ~ /-apart$/) apart[$2 $4] = $4 ~ /^keys/ ? $8 : $6
         next
     }
@@ -213,6 +227,7 @@ awk -v wants="$wants" '
         share = $4 ~ /^(round|gain)/
         as = $4 == "kv" ? $8 / (pooled[$2 0 "kv"] ? pooled[$2 0 "kv"] : $8) : $4 ~ /^keys/ ? apart[$2 $4] / $8 : \
              $1 ~ /-whole$/ && pooled[$2 $5] ? pooled[$2 $5] / $6 : $1 ~ /^pool/ && shallow[$2] ? $6 / shallow[$2] : \
+             $1 ~ /^sparse/ && exact[$2 $4] ? $6 / exact[$2 $4] : \
              $1 ~ /^alike/ && apart[$2 $4] ? $6 / apart[$2 $4] : \
              $4 == "load" || share ? $8 / 1e9 : $1 ~ /^streams/ ? $6 / one[$2] : \
              $1 ~ /^cache/ && f16[$2 $5] ? $6 / f16[$2 $5] : $6

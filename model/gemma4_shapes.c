@@ -248,6 +248,32 @@ static bool has_feature(const gemma4_shape *s, int32_t il, condition when)
     return true;
 }
 
+/* Pairs of a global head that rotate. The reference rounds down. */
+static int32_t turning_pairs(const gemma4_shape *s)
+{
+    return (int32_t)((double)s->rotary_part * (s->head_dim_global / 2));
+}
+
+/* Planted attention. All hidden states have a common part, the mean of their entries: embeddings
+ * have one, and no layer scales it away. Rows of q and k for the last rotating pair lean along it,
+ * so that this pair is large and has the same angle in every query and key. Its frequency is 2 pi
+ * for 128 / density positions, so scores are those of a cosine: largest at whole turns. PEAK: that
+ * score. The standard deviation of the soft max around a turn is 1 / sqrt(PEAK) radians. */
+enum { BLOCK = 128, PEAK = 45 };
+static void lead(const gemma4_shape *s, int32_t il, const tensor_row *r, shape_tensor *t)
+{
+    uint32_t size = (uint32_t)s->head_dim_global;
+    bool queries = !strcmp(r->gguf, "attn_q.weight"), keys = !strcmp(r->gguf, "attn_k.weight");
+    if (r->role == ROLE_EMBD || (r->role == ROLE_SCALE && r->ne[0] == ONE)) {
+        t->led_period = 1;
+        t->lean = 1;
+    } else if (il >= 0 && !s->swa[il] && (queries || keys || r->role == ROLE_QK_NORM)) {
+        t->led_period = size;
+        t->led = (uint32_t)turning_pairs(s) - 1;
+        t->lean = r->role == ROLE_QK_NORM ? sqrtf((float)PEAK / (float)size) : 4;
+    }
+}
+
 static void describe(const gemma4_shape *s, int32_t il, const tensor_row *r, shape_tensor *t)
 {
     *t = (shape_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
@@ -267,6 +293,8 @@ static void describe(const gemma4_shape *s, int32_t il, const tensor_row *r, sha
         t->ne[i] = size_of(s, il < 0 ? 0 : il, r->ne[i]); /* global tensors: no layer size */
         t->n_dims = i + 1;
     }
+    if (s->density > 0)
+        lead(s, il, r, t);
     /* The attention scale is 1: the trained q and k norms contain the 1 / sqrt(head size). */
     if (r->role == ROLE_QK_NORM)
         t->centre = powf((float)t->ne[0], -0.25f);
@@ -346,10 +374,13 @@ void gemma4_put_shape(gguf_writer *w, const gemma4_shape *s)
 
 void gemma4_rope_factors(const gemma4_shape *s, float *out)
 {
-    /* rotary_part is a share of the pairs. The reference rounds down. */
-    int32_t n = s->head_dim_global / 2, turning = (int32_t)((double)s->rotary_part * n);
+    int32_t n = s->head_dim_global / 2, turning = turning_pairs(s);
     for (int32_t i = 0; i < n; i++)
         out[i] = i < turning ? s->rope_factor : 1e30f;
+    if (s->density > 0 && turning > 0) {
+        double plain = pow(s->theta, -(double)(turning - 1) / n);
+        out[turning - 1] = (float)(plain * BLOCK / (6.283185307179586 * s->density));
+    }
 }
 
 /* ---- The entry ----------------------------------------------------------------------------- */
@@ -377,6 +408,11 @@ static void cut_layer(model_shape *s, int32_t n_layer)
     g->n_kv_shared = g->n_kv_shared < n_layer - 2 ? g->n_kv_shared : 0;
 }
 
+static void plant(model_shape *s, double density)
+{
+    ((gemma4_shape *)s)->density = density;
+}
+
 static int32_t list(const model_shape *s, shape_tensor *out, int32_t cap)
 {
     return gemma4_list_tensors(own(s), out, cap);
@@ -402,6 +438,7 @@ const shape_family gemma4_shapes = {
     .named = named,
     .check = check_shape,
     .cut = cut_layer,
+    .plant = plant,
     .list = list,
     .put = put_shape,
     .compute = compute};

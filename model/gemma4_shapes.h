@@ -27,6 +27,7 @@ typedef struct gemma4_shape {
     float eps, theta, theta_swa, softcap;
     float rotary_part, rope_factor; /* global heads: share of rotating pairs; frequency divisor */
     bool swa[SHAPE_LAYERS_MAX];     /* sliding-window layer, else global */
+    double density;                 /* planted attention (shape_family.plant); 0: none */
 } gemma4_shape;
 
 /* Names: e2b e4b 12b 26b-a4b 31b; for tests tiny-dense tiny-moe tiny-ple tiny-all tiny-wide. False
@@ -55,7 +56,7 @@ int32_t gemma4_list_tensors(const gemma4_shape *s, shape_tensor *out, int32_t ca
 /* Writes all gemma4.* keys and general.architecture. */
 void gemma4_put_shape(gguf_writer *w, const gemma4_shape *s);
 /* head_dim_global / 2 divisors of frequencies: rope_factor for rotating pairs, 1e30 for the
- * others. */
+ * others. Planted: another one for the last rotating pair. */
 void gemma4_rope_factors(const gemma4_shape *s, float *out);
 
 #endif

@@ -62,6 +62,11 @@ typedef struct shape_tensor {
     uint64_t ne[TENSOR_DIMS_MAX];
     float fan_in; /* variance of random entries: 1 / fan_in; 0: 1 / ne[0] */
     float centre; /* mean of random vectors; 0: 1 */
+    /* After shape_family.plant, rows of a matrix, or entries of a vector, whose number modulo
+     * led_period is led or led + led_period / 2: a row's random entries have a mean of `lean`
+     * standard deviations, an entry is `lean`. led_period 0: none. */
+    uint32_t led_period, led;
+    float lean;
     hf_change change;
 } shape_tensor;
 
@@ -92,6 +97,9 @@ typedef struct shape_family {
     /* Sets the number of NextN layers to 0 or, for any other n, the published one. Returns the
      * number before. NULL: the family has none. */
     int32_t (*set_nextn)(model_shape *s, int32_t n);
+    /* Random weights by which attention without a window lies in every (1 / density)-th block of
+     * 128 keys, counted back from the query. density: above 0, at most 1. NULL: not this family. */
+    void (*plant)(model_shape *s, double density);
     /* Fills out[0..cap) in file order. Returns the number of tensors. */
     int32_t (*list)(const model_shape *s, shape_tensor *out, int32_t cap);
     void (*put)(gguf_writer *w, const model_shape *s); /* its metadata */
