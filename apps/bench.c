@@ -352,8 +352,10 @@ static status run_tests(bench_setup *b, const carat_session_options *so, carat_m
         b->used_bytes[i] = used[i].used_bytes;
     if (rig.s)
         carat_session_get_pool(rig.s, &b->pool);
-    if (!st && !b->json)
+    if (!st && !b->json) {
         bench_print_foot(b, stdout);
+        device_print_experts(stdout, m);
+    }
 out:
     term_watch(NULL);
     carat_snapshot_free(rig.deep);

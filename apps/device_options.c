@@ -14,15 +14,19 @@ static double mib(uint64_t n_bytes)
 void device_print_plan(FILE *f, const carat_memory_plan *p)
 {
     char states[160];
-    bool recurrent = p->recurrent_bytes > 0; /* only then there is a column for it */
-    fprintf(
-        f,
-        "  memory, MiB  weights   windows    global%s   scratch   reserve       all  available\n",
-        recurrent ? "    states" : "");
+    bool recurrent = p->recurrent_bytes > 0, experts = false; /* only then there are columns */
+    for (int32_t i = 0; i < p->n_devices; i++)
+        experts |= p->device[i].expert_bytes > 0;
+    fprintf(f,
+            "  memory, MiB  weights%s   windows    global%s   scratch   reserve       all  "
+            "available\n",
+            experts ? "   experts" : "", recurrent ? "    states" : "");
     for (int32_t i = 0; i < p->n_devices; i++) {
         const carat_device_plan *s = &p->device[i];
-        fprintf(f, "  %3" PRId32 " layers  %9.1f %9.1f %9.1f", s->n_layers, mib(s->weight_bytes),
-                mib(s->kv_swa_bytes), mib(s->kv_global_bytes));
+        fprintf(f, "  %3" PRId32 " layers  %9.1f", s->n_layers, mib(s->weight_bytes));
+        if (experts)
+            fprintf(f, " %9.1f", mib(s->expert_bytes));
+        fprintf(f, " %9.1f %9.1f", mib(s->kv_swa_bytes), mib(s->kv_global_bytes));
         if (recurrent)
             fprintf(f, " %9.1f", mib(s->recurrent_bytes));
         fprintf(f, " %9.1f %9.1f %9.1f %9.1f  %s\n", mib(s->scratch_bytes), mib(s->reserve_bytes),
@@ -67,6 +71,29 @@ void device_print(FILE *f, const carat_model *m)
     device_print_kernels(f, kind, carat_plan_weights(m, kind, KINDS_SHOWN));
 }
 
+void device_print_experts(FILE *f, const carat_model *m)
+{
+    carat_expert_info x;
+    if (!carat_experts(m, &x))
+        return;
+    uint64_t n = x.n_hits + x.n_misses;
+    if (!n) {
+        fprintf(f,
+                "experts: the GPU holds %" PRId32 " of %" PRId32 " (%.1f of %.1f MiB), with stages "
+                "and tables %.1f MiB; the host has copies of all\n",
+                x.n_slots, x.n_experts, mib(x.slot_bytes), mib(x.all_bytes), mib(x.device_bytes));
+        return;
+    }
+    fprintf(f,
+            "experts: %.1f %% of %" PRIu64 " uses were on the GPU; %" PRIu64
+            " copied into slots (%.1f MiB), %.1f MiB for prompts",
+            100.0 * (double)x.n_hits / (double)n, n, x.n_swaps, mib(x.swap_bytes),
+            mib(x.stream_bytes));
+    if (x.n_failed)
+        fprintf(f, "; %" PRIu64 " copies failed", x.n_failed);
+    fprintf(f, "\n");
+}
+
 static carat_status before_loading(void *user, const carat_model *m, carat_error *e)
 {
     const device_options *o = user;
@@ -76,6 +103,7 @@ static carat_status before_loading(void *user, const carat_model *m, carat_error
         return st;
     if (o->tell) {
         device_print(o->tell, m);
+        device_print_experts(o->tell, m);
         device_print_plan(o->tell, &p);
         if ((st = kv_print_plan(o->tell, m, o->session, e)))
             return st;
@@ -89,6 +117,9 @@ void device_options_apply(const device_options *o, carat_model_options *mo)
     mo->gpu_layers = (int32_t)o->gpu_layers;
     mo->cpu_experts = o->cpu_experts;
     mo->strict = o->strict;
+    mo->gpu_mb = o->gpu_mb;
+    mo->experts_gpu = o->experts_gpu;
+    mo->session = o->session;
     mo->planned = o->session ? before_loading : NULL;
     mo->planned_user = (void *)o; /* only read */
 }

@@ -14,6 +14,8 @@ typedef struct device_options {
     const char *device;
     int64_t gpu_layers;
     bool cpu_experts, strict;
+    int64_t gpu_mb;
+    const char *experts_gpu;
     /* No options: the session that will be opened; may be NULL. Its plan is checked before weights
      * are loaded. `tell`, if not NULL, receives the plan, the devices and their kernels. */
     const carat_session_options *session;
@@ -27,6 +29,11 @@ typedef struct device_options {
                 "only the last N layers on the GPU, the rest on the CPU (default: all)"),          \
         OPT_FLAG(T, where.cpu_experts, "cpu-experts", 0,                                           \
                  "experts stay in the host's memory, and the CPU multiplies by them"),             \
+        OPT_INT(T, where.gpu_mb, "gpu-mb", 0, "N", 1, 1 << 24,                                     \
+                "take at most N MiB of the GPU's memory (default: what is free)"),                 \
+        OPT_STR(T, where.experts_gpu, "experts-gpu", 0, "PART",                                    \
+                "experts that the GPU holds: auto, a part (0.5, 50%) or MiB (default: "            \
+                "auto, all that fit); it reads the others from the host's memory"),                \
         OPT_FLAG(T, where.strict, "strict", 0,                                                     \
                  "refuse models and caches that some slow kernel would be used for")
 
@@ -39,6 +46,8 @@ void device_print_plan(FILE *f, const carat_memory_plan *p);
 bool device_plan_checkpoints(const carat_memory_plan *p, char *text, size_t cap);
 /* Prints the kernels of products, one line per format and purpose of weights. */
 void device_print_kernels(FILE *f, const carat_weight_kind *kind, int32_t n);
+/* Prints how many experts the GPU holds, and how they were used so far; nothing if it holds all. */
+void device_print_experts(FILE *f, const carat_model *m);
 /* Prints the device, the reason for it, and the kernels. */
 void device_print(FILE *f, const carat_model *m);
 

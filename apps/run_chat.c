@@ -549,6 +549,8 @@ status chat_answer(chat *c, err *e)
     if (!st && !c->quiet && c->out.format == ANSWER_TEXT) {
         answer_print_speed(&c->timings, c->s);
         pool_note_answer(c->s);
+        if (c->o.verbose)
+            device_print_experts(stderr, c->m);
     }
     return st;
 }

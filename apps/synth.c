@@ -6,6 +6,7 @@
  */
 #include "apps/commands.h"
 #include "apps/synth_blocks.h"
+#include "apps/synth_skew.h"
 #include "apps/synth_vocab.h"
 #include "apps/term.h"
 
@@ -23,7 +24,7 @@ typedef struct {
     const char *type, *vocab, *dialect;
     bool full_vocab, nextn;
     int64_t seed, n_threads, n_layer;
-    double density;
+    double density, skew;
 } synth_options;
 
 static const option table[] = {
@@ -40,6 +41,9 @@ static const option table[] = {
              "with the NextN (MTP) layer of the published checkpoint, for --draft nextn"),
     OPT_REAL(synth_options, density, "attention-density", 0, "D", 0.001, 1,
              "of Gemma 4: attention without a window lies in D of the blocks of 128 keys"),
+    OPT_REAL(
+        synth_options, skew, "expert-skew", 0, "S", 0, 2,
+        "routers that use experts by a Zipf law: the r-th in proportion to 1 / r^S (default 0)"),
     OPT_STR(synth_options, dialect, "dialect", 0, "NAME",
             "of a drafter: names of keys and tensors (default llama.cpp)"),
     OPT_INT(synth_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
@@ -54,7 +58,22 @@ typedef struct {
     synth_pool **pool; /* [n] of led matrices; else NULL */
     uint64_t seed;
     bool lively; /* a test model: every feature affects the logits */
+    double skew; /* of routers */
 } job;
+
+/* Rows of a router, each with the length that makes its expert as common as it shall be. */
+static void fill_router(const job *j, uint64_t i, uint64_t first, uint64_t n_rows, float sigma,
+                        uint8_t *dst)
+{
+    const shape_tensor *t = &j->list[i];
+    uint64_t seed = rng_mix(j->seed + i * 0x9e3779b97f4a7c15u), row_bytes;
+    float factor[SKEW_RANKS];
+    num_row_bytes(j->type[i], t->ne[0], &row_bytes);
+    synth_skew_factors(factor, (int32_t)t->ne[1], j->skew, seed);
+    for (uint64_t r = 0; r < n_rows; r++)
+        synth_blocks_fill(j->blocks[j->type[i]], rng_mix(seed + first + r),
+                          sigma * factor[first + r], dst + r * row_bytes, t->ne[0]);
+}
 
 /* Standard deviation of a matrix's entries. A product with a vector of unit size should have
  * entries of unit size, hence 1 / sqrt(n_in), with two exceptions. */
@@ -123,6 +142,8 @@ static status fill_tensor(void *user, uint64_t i, uint64_t first, uint64_t n_row
     if (t->n_dims == 1 || t->role == ROLE_NORM) {
         fill_vector(j, t, seed, dst, n_rows * t->ne[0]);
         fill_led(j, i, seed, 0, n_rows * t->ne[0], dst);
+    } else if (t->role == ROLE_ROUTER && j->skew > 0 && t->ne[1] <= SKEW_RANKS) {
+        fill_router(j, i, first, n_rows, sigma_of(j, t), dst);
     } else {
         synth_blocks_fill(j->blocks[j->type[i]], seed, sigma_of(j, t), dst, n_rows * t->ne[0]);
         fill_led(j, i, seed, first, n_rows, dst);
@@ -236,7 +257,10 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
 {
     model_shape *s = r->s;
     const weight_mix *mix = r->mix;
-    job j = {.s = s, .seed = (uint64_t)r->o->seed, .lively = strstr(s->name, "tiny") != NULL};
+    job j = {.s = s,
+             .seed = (uint64_t)r->o->seed,
+             .lively = strstr(s->name, "tiny") != NULL,
+             .skew = r->o->skew};
     gguf_writer *w = NULL;
     pool *threads = NULL;
     int32_t n = s->family->list(s, NULL, 0);

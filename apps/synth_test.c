@@ -6,6 +6,7 @@
 #include "tests/test.h"
 #include "apps/commands.h"
 #include "apps/synth_blocks.h"
+#include "apps/synth_skew.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -139,6 +140,74 @@ TEST(synth_writes_drafters_in_every_dialect)
         gguf_close(&g);
     }
     const char *wrong[] = {"mtp-tiny", path, "--dialect", "lucebox"};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)wrong), 2);
+}
+
+/* Routers read random rows of unit elements: how often is each of their experts among the 8 best?
+ */
+TEST(synth_routers_use_experts_by_a_zipf_law)
+{
+    enum { E = 128, D = 64, ROWS = 20000 };
+    static float factor[E], w[E][D];
+    uint64_t seed = test_seed();
+    int32_t count[E] = {0};
+    synth_skew_factors(factor, E, 0, seed);
+    CHECK_EQ(factor[7], 1);
+    synth_skew_factors(factor, E, 0.8, seed);
+    for (int e = 0; e < E; e++)
+        for (int i = 0; i < D; i++)
+            w[e][i] = factor[e] * (float)rng_normal(&seed) / sqrtf(D);
+    for (int r = 0; r < ROWS; r++) {
+        float x[D], z[E];
+        for (int i = 0; i < D; i++)
+            x[i] = (float)rng_normal(&seed);
+        for (int e = 0; e < E; e++) {
+            z[e] = 0;
+            for (int i = 0; i < D; i++)
+                z[e] += w[e][i] * x[i];
+        }
+        for (int k = 0; k < 8; k++) {
+            int best = 0;
+            for (int e = 1; e < E; e++)
+                best = z[e] > z[best] ? e : best;
+            z[best] = -1e30f;
+            count[best]++;
+        }
+    }
+    int32_t sorted[E], half = 0;
+    memcpy(sorted, count, sizeof sorted);
+    for (int i = 0; i < E; i++)
+        for (int j = i + 1; j < E; j++)
+            if (sorted[j] > sorted[i]) {
+                int32_t t = sorted[i];
+                sorted[i] = sorted[j];
+                sorted[j] = t;
+            }
+    for (int i = 0; i < E / 2; i++)
+        half += sorted[i];
+    /* The 64 commonest of 128 by 1 / r^0.8 have 0.80 of all uses. */
+    CHECK_NEAR((double)half / (8.0 * ROWS), 0.80, 0.05);
+    CHECK_NEAR(log((double)sorted[7] / sorted[63]) / log(64.0 / 8), 0.8, 0.25);
+}
+
+TEST(synth_skew_changes_routers_alone)
+{
+    const char *path[2] = {test_temp("even.gguf"), test_temp("skewed.gguf")};
+    gguf g[2];
+    err e = {0};
+    for (int i = 0; i < 2; i++) {
+        const char *argv[] = {"tiny-moe", path[i], "--expert-skew", i ? "1.2" : "0"};
+        CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
+        CHECK_OK(gguf_open(&g[i], path[i], false, NULL, NULL, &e), e);
+    }
+    for (uint64_t i = 0; i < g[0].tensors.n; i++) {
+        const tensor *a = &g[0].tensors.at[i], *b = &g[1].tensors.at[i];
+        bool router = strstr(a->name, "ffn_gate_inp.weight") != NULL;
+        CHECK_MSG((memcmp(a->bytes, b->bytes, a->n_bytes) != 0) == router, "%s", a->name);
+    }
+    for (int i = 0; i < 2; i++)
+        gguf_close(&g[i]);
+    const char *wrong[] = {"tiny-moe", path[0], "--expert-skew", "-1"};
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)wrong), 2);
 }
 

@@ -86,6 +86,9 @@ typedef struct weight {
     void *packed;
     size_t packed_bytes;
     int32_t packed_kind; /* device's own numbering */
+    /* Of experts of which the device holds some (experts.h): the device's own. NULL: it has all. */
+    const struct expert_home *home;
+    bool in_slots; /* planned so: its bytes on the device are counted with the slots */
 } weight;
 
 /* Rows of matrix k of w, in the file's layout. */

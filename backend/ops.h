@@ -311,6 +311,7 @@ struct device {
     bool (*replay)(device *d, pass *p, const void *model, const void *kv, mat *y);
     void (*recorded)(device *d, pass *p, mat y);
     const struct page_move_ops *page_moves; /* page_moves.h; NULL: stores are memory of the host */
+    const struct expert_ops *experts;       /* experts.h; NULL: all experts are in memory */
     void (*close)(device *d);
 };
 
@@ -414,7 +415,8 @@ bool device_knows_act(const device *d, act_kind act);
 status device_open_cpu(device **d, const cpu_options *opt, err *e);
 
 typedef struct cuda_options {
-    int32_t device; /* which GPU; 0 the first */
+    int32_t device;       /* which GPU; 0 the first */
+    uint64_t limit_bytes; /* the most that it allocates, reserve_bytes apart; 0: what is free */
 } cuda_options;
 
 /* E_UNSUPPORTED, with a sentence, in a build without CUDA and on a machine without a GPU. */

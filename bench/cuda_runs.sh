@@ -19,11 +19,15 @@ tests() {
         }'
 }
 
-# make_model PROGRAM NAME; NAME-planted: attention lies in one block of ten.
+# make_model PROGRAM NAME; NAME-planted: attention lies in one block of ten; NAME-skewS: routers use
+# experts by a Zipf law.
 make_model() {
-    local how=()
-    [[ "$2" != *-planted ]] || how=(--attention-density 0.1)
-    [ -e "$dir/$2.gguf" ] || "$1" synth "${2%-planted}" "$dir/$2.gguf" "${how[@]}" >&2
+    local how=() name=$2
+    case $name in
+    *-planted) how=(--attention-density 0.1) name=${name%-planted} ;;
+    *-skew*) how=(--expert-skew "${name##*-skew}") name=${name%-skew*} ;;
+    esac
+    [ -e "$dir/$2.gguf" ] || "$1" synth "$name" "$dir/$2.gguf" "${how[@]}" >&2
 }
 
 gpu_line() {

@@ -5,6 +5,7 @@
  * the caller asks for it.
  */
 #include "engine/engine_int.h"
+#include "engine/experts.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -37,6 +38,12 @@ static bool parse_gpu(const char *text, int32_t *which)
     long n = text[5] >= '0' && text[5] <= '9' ? strtol(text + 5, &end, 10) : -1;
     *which = (int32_t)n;
     return n >= 0 && n < 1024 && !*end;
+}
+
+/* Was something asked for that takes a GPU? */
+static bool is_limited(const carat_model_options *opt)
+{
+    return opt->gpu_mb || (opt->experts_gpu && strcmp(opt->experts_gpu, "auto"));
 }
 
 static bool is_divided(const carat_model_options *opt)
@@ -98,6 +105,7 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, err *e)
     if (forced && !parse_gpu(opt->device, &gpu.device))
         return err_set(e, E_ARG, "'%.40s' is no device: auto, cpu, cuda and cuda:N are",
                        opt->device);
+    gpu.limit_bytes = (uint64_t)opt->gpu_mb << 20;
     bool for_cpu = opt->reference || opt->exact_f32 || opt->no_repack || opt->isa;
     if (for_cpu && forced)
         return err_set(e, E_ARG, "the options for CPU kernels do not go with device %s",
@@ -203,21 +211,29 @@ static status check_weights_fit(carat_model *m, const carat_model_options *opt, 
 status open_device(carat_model *m, const carat_model_options *opt, err *e)
 {
     m->n_sides = 1;
-    status st = choose_gpu(m, opt, e);
+    status st = experts_check_options(opt, e);
     err why = {0};
-    if (st)
+    if (st || (st = choose_gpu(m, opt, e)))
         return st;
     if (m->dev && (st = divide(m, opt, e)))
         return st;
-    if (m->dev && !opt->vocab_only && (st = check_weights_fit(m, opt, &why))) {
-        if (is_named(opt) || is_divided(opt))
+    if (m->dev && !(st = experts_choose(m, opt, &why)) && !opt->vocab_only)
+        st = check_weights_fit(m, opt, &why);
+    if (m->dev && st) {
+        if (is_named(opt) || is_divided(opt) || is_limited(opt) || st == E_ARG)
             return err_set(e, st, "%s", why.text);
         because(m, "%.250s", why.text);
+        experts_free(m);
         device_close(m->dev);
         m->dev = NULL;
     }
     if (m->dev)
         return OK;
+    if (is_limited(opt))
+        return err_set(e, E_ARG,
+                       "a limit of the GPU's memory, or a share of the experts on it, takes a GPU, "
+                       "and the model is for the CPU: %s",
+                       m->device_why);
     if ((st = open_cpu(m, opt, e)) || (st = divide(m, opt, e)) || opt->vocab_only)
         return st;
     return check_weights_fit(m, opt, e);

@@ -5,6 +5,7 @@
  * dry passes on it, but no weights.
  */
 #include "engine/engine_int.h"
+#include "engine/experts.h"
 #include "engine/text_file.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -61,6 +62,7 @@ static status name_file_type(carat_model *m, err *e)
 
 static void count_taken(carat_model *m)
 {
+    m->taken_bytes[PASS_MAIN] += experts_bytes(m);
     for (int32_t i = 0; i < m->core.n_weights; i++)
         m->taken_bytes[m->core.weights[i]->side] += m->core.weights[i]->packed_bytes;
     for (int k = 0; k < DRAFTERS_MAX; k++)
@@ -70,8 +72,9 @@ static void count_taken(carat_model *m)
 
 static status load_weights(carat_model *m, const carat_model_options *opt, err *e)
 {
-    status st = model_load(&m->core, m->dev, opt->progress, opt->progress_user, e);
-    if (st)
+    status st = experts_open(m, e);
+    if (st || (st = model_load(&m->core, m->dev, opt->progress, opt->progress_user, e)) ||
+        (st = experts_fill(m, e)))
         return st;
     if ((st = drafters_load(m, opt, e)))
         return st;
@@ -196,6 +199,7 @@ void carat_model_close(carat_model *m)
     token_tree_close(m->tree);
     vocab_close(m->text);
     drafters_close(m);
+    experts_free(m);
     model_free(&m->core);
     device_close(m->dev);
     for (int32_t i = 1; i < m->n_sides; i++)
@@ -214,6 +218,7 @@ void carat_model_park(carat_model *m)
         carat_model_park(m->scorer);
     pthread_mutex_lock(&m->pass_lock);
     if (m->loaded) {
+        experts_close(m);
         model_unload_weights(&m->core);
         drafters_unload_weights(m);
         m->loaded = false;
@@ -230,9 +235,12 @@ carat_status carat_model_unpark(carat_model *m, carat_error *e)
         return st;
     pthread_mutex_lock(&m->pass_lock);
     if (m->parked) {
-        st = model_load_weights(&m->core, m->progress, m->progress_user, e);
+        st = experts_open(m, e);
+        st = st ? st : model_load_weights(&m->core, m->progress, m->progress_user, e);
+        st = st ? st : experts_fill(m, e);
         st = st ? st : drafters_load_weights(m, e);
         if (st) {
+            experts_close(m);
             drafters_unload_weights(m);
             model_unload_weights(&m->core);
         } else {

@@ -41,11 +41,14 @@ enum {
     STOPS_MAX = CUTS_MAX + 8
 };
 
+typedef struct model_pool model_pool; /* experts.c */
+
 struct carat_model {
     model core;
     device *dev;                       /* the main one, core.dev[PASS_MAIN]: it gives the logits */
     device *other[PASS_SIDES_MAX - 1]; /* of sides 1 .. n_sides - 1 of a divided model */
     int32_t n_sides;
+    model_pool *experts;              /* NULL: each layer's device holds all of its experts */
     draft_model *draft[DRAFTERS_MAX]; /* NULL: there is none */
     vocab *text;                      /* NULL: a model without vocabulary */
     token_tree *tree;                 /* of text; made for the first grammar */

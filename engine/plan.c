@@ -5,6 +5,7 @@
  * allocates more than a few kilobytes or reads a weight.
  */
 #include "engine/engine_int.h"
+#include "engine/experts.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -321,8 +322,8 @@ static void plan_apart(const device *d, const model_side_costs *c, carat_device_
 {
     p->weight_bytes = c->repack_bytes + c->table_bytes;
     p->reserve_bytes = d->reserve_bytes;
-    p->total_bytes =
-        p->weight_bytes + kv_bytes(p) + p->scratch_bytes + p->draft_bytes + p->reserve_bytes;
+    p->total_bytes = p->weight_bytes + p->expert_bytes + kv_bytes(p) + p->scratch_bytes +
+                     p->draft_bytes + p->reserve_bytes;
     p->available_bytes = d->available_bytes(d);
 }
 
@@ -395,6 +396,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
                                                     paging_bytes(s, l, i),
                                  .recurrent_bytes = l->side[i].recur * n,
                                  .scratch_bytes = c->side[i].scratch_bytes,
+                                 .expert_bytes = i == PASS_MAIN ? experts_bytes(m) : 0,
                                  .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0};
         /* The rest of the file counts for the main device, unused tensors included. */
         uint64_t of_file = i == PASS_MAIN ? file_bytes : c->side[i].file_bytes;

@@ -110,7 +110,18 @@ typedef struct carat_model_options {
      * the other layers and the embeddings. With cpu_experts it has the experts of all layers. */
     int32_t gpu_layers;
     bool cpu_experts;
-    bool strict; /* refuse a model or session that needs a slow kernel */
+    /* The most memory, in MiB, that carat may take of the GPU; 0: what is free. */
+    int64_t gpu_mb;
+    /* Of a mixture: the experts that the GPU holds. The others stay in the host's memory, where the
+     * GPU reads them; those used lately are exchanged for others. Answers do not depend on it. NULL
+     * or "auto": all that fit beside the rest; "0.5" or "50%": that part of them; "4000": as many
+     * as fit in so many MiB. */
+    const char *experts_gpu;
+    /* The sessions for which "auto" leaves room; NULL: one of a few thousand tokens. Read while the
+     * model is opened. */
+    const struct carat_session_options *session;
+    int32_t n_sessions; /* that share a batch; 0: 1 */
+    bool strict;        /* refuse a model or session that needs a slow kernel */
     /* The drafter, whose tokens the model then checks, several in one pass. Answers are the same
      * with every drafter and without one. NULL or "none": nothing; "lookup": what came after the
      * last tokens earlier in prompt and answer; "nextn": the NextN (MTP) layer of the model's own
@@ -433,9 +444,11 @@ CARAT_API void carat_snapshot_free(carat_snapshot *p);            /* p may be NU
 
 /* The memory that one device of a model needs for a session. */
 typedef struct carat_device_plan {
-    const char *device;                     /* owned by the model */
-    int32_t n_layers;                       /* of the model, on this device */
-    uint64_t weight_bytes;                  /* in the device's layout */
+    const char *device;    /* owned by the model */
+    int32_t n_layers;      /* of the model, on this device */
+    uint64_t weight_bytes; /* in the device's layout */
+    uint64_t expert_bytes; /* where some experts are in slots: slots, stages and tables. The weights
+                              are without experts then */
     uint64_t kv_swa_bytes, kv_global_bytes; /* caches of sliding-window and of global layers */
     uint64_t recurrent_bytes;               /* states of recurrent layers, and their journals */
     uint64_t scratch_bytes;                 /* of a pass */
@@ -475,6 +488,27 @@ CARAT_API carat_status carat_plan(const carat_model *m, const carat_session_opti
 /* E_MEMORY for a plan that carat_session_open would refuse. */
 CARAT_API carat_status carat_plan_check(const carat_model *m, const carat_memory_plan *plan,
                                         carat_error *e);
+
+/* The experts of a model whose GPU does not hold all of them, and their use since it was loaded. A
+ * pair is a row of a pass and one of its experts. */
+typedef struct carat_expert_info {
+    int32_t n_layers;             /* with experts */
+    int32_t n_experts, n_slots;   /* of all layers together */
+    uint64_t all_bytes;           /* of all experts */
+    uint64_t slot_bytes;          /* of those that the GPU holds */
+    uint64_t device_bytes;        /* slots, stages for prompts, tables */
+    uint64_t host_bytes;          /* copies of all experts */
+    const char *counts_file;      /* where counts are kept; NULL: nowhere. Owned by the model */
+    uint64_t n_hits, n_misses;    /* pairs whose expert was in a slot, or was not */
+    uint64_t n_swaps, swap_bytes; /* experts that were copied into slots */
+    uint64_t n_failed;            /* copies that failed; passes do not depend on them */
+    uint64_t n_streamed;          /* passes of prompts that copied experts layer by layer */
+    uint64_t stream_bytes;        /* which they copied */
+} carat_expert_info;
+
+/* False: every device holds all experts of its layers, and *to is zeroed. Waits for a pass under
+ * way. Any thread. */
+CARAT_API bool carat_experts(const carat_model *m, carat_expert_info *to);
 
 /* Layers of a session that store keys and values in the same way, and the kernel that reads them.
  */

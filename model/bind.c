@@ -1,5 +1,6 @@
 /* bind.c - see bind.h. */
 #include "model/bind.h"
+#include "base/mem.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -127,6 +128,18 @@ status bind_vector_if(const binder *b, weight *w, const char *tail, int32_t n)
             .n_in = n, .n_out = 1, .n_mat = 1, .active = 1, .f32 = true, .optional = true});
 }
 
+static status add_experts(const binder *b, model_experts x)
+{
+    model *m = b->m;
+    size_t n = (size_t)m->n_expert_layers + 1;
+    model_experts *list = mem_realloc(m->experts, n, sizeof *list);
+    if (!list)
+        return err_memory(b->e, m->file.path, n * sizeof *list);
+    m->experts = list;
+    m->experts[m->n_expert_layers++] = x;
+    return OK;
+}
+
 status bind_experts(const binder *b, const expert_sizes *s, weight *gate, weight *up, weight *down)
 {
     double active = (double)s->n_used / s->n_expert;
@@ -140,11 +153,16 @@ status bind_experts(const binder *b, const expert_sizes *s, weight *gate, weight
     if ((st = bind_tensor(b, gate, "ffn_gate_up_exps.weight", both)) ||
         (st = bind_tensor(b, down, "ffn_down_exps.weight", back)))
         return st;
-    if (gate->n_in)
-        return OK;
-    if ((st = bind_tensor(b, gate, "ffn_gate_exps.weight", one)))
+    bool apart = !gate->n_in;
+    if (apart && ((st = bind_tensor(b, gate, "ffn_gate_exps.weight", one)) ||
+                  (st = bind_tensor(b, up, "ffn_up_exps.weight", one))))
         return st;
-    return bind_tensor(b, up, "ffn_up_exps.weight", one);
+    return add_experts(b, (model_experts){.gate = gate,
+                                          .up = apart ? up : NULL,
+                                          .down = down,
+                                          .il = b->il,
+                                          .n_experts = s->n_expert,
+                                          .n_used = s->n_used});
 }
 
 status bind_tokens(model *m, weight *embd, weight *head, int32_t n_embd, err *e)

@@ -243,6 +243,7 @@ void model_free(model *m)
             d->release(d, (void *)*t->at, t->n_bytes);
     }
     model_unload_weights(m);
+    mem_free(m->experts);
     mem_free(m->weights);
     arena_free(&m->mem);
     gguf_close(&m->file);

@@ -48,6 +48,12 @@ typedef struct model_table {
     bool moved;
 } model_table;
 
+/* A layer's experts. up NULL: gate holds both. */
+typedef struct model_experts {
+    weight *gate, *up, *down;
+    int32_t il, n_experts, n_used; /* n_used: of a row */
+} model_experts;
+
 enum { MODEL_TABLES_MAX = 8 + 4 * PASS_SIDES_MAX };
 
 struct model {
@@ -70,7 +76,9 @@ struct model {
     int32_t n_weights, weights_cap;
     model_table *tables; /* small computed arrays (rotation frequencies, id lists) */
     int32_t n_tables;
-    int32_t n_sides;                  /* 1: not divided */
+    int32_t n_sides;        /* 1: not divided */
+    model_experts *experts; /* [n_expert_layers], layers with experts in ascending order */
+    int32_t n_expert_layers;
     int8_t *layer_side, *expert_side; /* [n_layer] each: the layer's side; its experts' */
     device *dev[PASS_SIDES_MAX];      /* borrowed; dev[PASS_MAIN] is NULL until loaded */
     arena mem;

@@ -170,6 +170,14 @@ VALUE(file_bytes, m->batch.cache.file_bytes)
 VALUE(failed, m->batch.cache.n_failed)
 VALUE(rejected, m->batch.cache.n_rejected)
 VALUE(weights, m->weight_bytes)
+VALUE(expert_slots, m->experts.n_slots)
+VALUE(expert_bytes, m->experts.device_bytes)
+VALUE(expert_hits, m->experts.n_hits)
+VALUE(expert_misses, m->experts.n_misses)
+VALUE(expert_swaps, m->experts.n_swaps)
+VALUE(expert_swap_bytes, m->experts.swap_bytes)
+VALUE(expert_stream_bytes, m->experts.stream_bytes)
+VALUE(expert_failed, m->experts.n_failed)
 
 static const model_row rows[] = {
     {"queue_depth", "gauge", "Generations that wait for a slot.", value_queue_depth},
@@ -210,6 +218,19 @@ static const model_row rows[] = {
     {"checkpoint_files_rejected_total", "counter", "Damaged files that were removed.",
      value_rejected},
     {"weight_bytes", "gauge", "Memory for weights.", value_weights},
+    {"expert_slots", "gauge", "Experts that the GPU holds, of all layers; 0: it holds all.",
+     value_expert_slots},
+    {"expert_bytes", "gauge", "Memory of the GPU for them, stages and tables.", value_expert_bytes},
+    {"expert_hits_total", "counter", "Pairs of row and expert that found it on the GPU.",
+     value_expert_hits},
+    {"expert_misses_total", "counter", "Those that read it from the host's memory or a stage.",
+     value_expert_misses},
+    {"expert_swaps_total", "counter", "Experts copied to the GPU in another's place.",
+     value_expert_swaps},
+    {"expert_swap_bytes_total", "counter", "Their bytes.", value_expert_swap_bytes},
+    {"expert_stream_bytes_total", "counter", "Bytes of experts copied for prompts.",
+     value_expert_stream_bytes},
+    {"expert_copies_failed_total", "counter", "Experts whose copy failed.", value_expert_failed},
 };
 
 static void put_row(const metrics_now *now, const model_row *r, str *o)

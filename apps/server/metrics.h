@@ -43,6 +43,7 @@ typedef struct metrics_model {
     const char *name; /* a label; NULL: none, because the server has one model */
     carat_batch_info batch;
     uint64_t weight_bytes, kv_tokens, kv_capacity;
+    carat_expert_info experts; /* zeros: the devices hold all */
     carat_device_memory device[CARAT_DEVICES_MAX];
     int32_t n_devices;
 } metrics_model;

@@ -190,6 +190,8 @@ static status load(served *m, const served_ask *ask, err *e)
         be_scorer(&mo, &bo);
     m->session = bo.session;
     l.batch = bo;
+    mo.session = &bo.session;
+    mo.n_sessions = bo.n_slots;
     mo.planned = before_weights; /* instead of that of device_options_apply */
     mo.planned_user = &l;
     status st = named_open(ask->path, &mo, &m->model, e);

@@ -5,6 +5,7 @@
  * downloads need no other synchronisation with passes.
  */
 #include "backend/cuda/cuda_int.h"
+#include "backend/experts.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -27,6 +28,8 @@ static void *cuda_alloc(device *d, size_t n_bytes)
 {
     cuda_device *c = cuda_select(d);
     void *p = NULL;
+    if (c->limit_bytes && n_bytes > c->limit_bytes - c->n_bytes)
+        return NULL;
     if (cudaMalloc(&p, n_bytes ? n_bytes : 1) != cudaSuccess) {
         cudaGetLastError(); /* a lack of memory is no failure of the device; the caller handles it
                              */
@@ -144,6 +147,11 @@ static void cuda_keep_rows(device *d, const row_store *store, int32_t n_stores, 
     }
 }
 
+static uint64_t cuda_used(const device *d)
+{
+    return atomic_load_explicit(&self_of(d)->n_bytes, memory_order_relaxed);
+}
+
 static uint64_t cuda_available(const device *d)
 {
     size_t free_bytes = 0, total = 0;
@@ -152,12 +160,10 @@ static uint64_t cuda_available(const device *d)
         cudaGetLastError();
         return 0;
     }
+    uint64_t limit = self_of(d)->limit_bytes, left = limit - cuda_used(d);
+    if (limit && left < free_bytes)
+        free_bytes = left;
     return free_bytes ? free_bytes : 1;
-}
-
-static uint64_t cuda_used(const device *d)
-{
-    return atomic_load_explicit(&self_of(d)->n_bytes, memory_order_relaxed);
 }
 
 static status cuda_failed(const device *d, err *e)
@@ -333,6 +339,7 @@ static void cuda_begin(device *d, pass *p)
     if (cuda_ok(c, p, cudaMemcpyAsync(c->step_at, k.host, k.at, cudaMemcpyHostToDevice, c->stream),
                 "copying the step"))
         cuda_ok(c, p, cudaEventRecord(c->step_done[turn], c->stream), "copying the step");
+    cuda_experts_begin(c, p);
 }
 
 /* A pass without wanted rows ends with the stores of its last keys, which wait for an op to join.
@@ -354,6 +361,7 @@ static void cuda_close(device *d)
     cuda_device *c = cuda_select(d);
     if (c->stream || c->step_done[0])
         cuda_loading_free(c);
+    cuda_expert_ops.close(d);
     for (int i = 0; i < STEP_BUFFERS; i++) {
         if (c->step_host[i])
             cudaFreeHost(c->step_host[i]);
@@ -505,6 +513,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .moved = cuda_moved,
         .keep_rows = cuda_keep_rows,
         .page_moves = &cuda_page_moves,
+        .experts = &cuda_expert_ops,
         .settle = cuda_recur_settle,
         .sum_pages = cuda_sum_pages,
         .host_alloc = cuda_host_alloc,
@@ -525,6 +534,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .recorded = cuda_recorded,
         .close = cuda_close,
     };
+    c->limit_bytes = opt->limit_bytes;
     status st = open_gpu(c, opt->device, e);
     if (!st)
         st = cuda_pins_open(&c->pins, opt->device, e);

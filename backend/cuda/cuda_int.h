@@ -8,6 +8,7 @@
  * blas.c         products of many rows through cuBLASLt
  * graph.c        passes of few rows, recorded and replayed
  * pinned.c       page-locked host memory, and large copies
+ * experts.c      experts of which only some have a place on the device
  * page_moves.c   pages of keys, copied and moved beside the passes
  * page_ops.c     summaries of pages, and scores by them
  * recur_ops.c    recurrent layers
@@ -72,6 +73,12 @@ typedef struct packed {
     const uint8_t *codes, *high, *scale, *super; /* of matrix 0 */
     size_t mat_bytes;                            /* from one matrix to the next, in every plane */
     int32_t kind, n_in, n_out, n_group, n_unit, n_tile, n_mat;
+    /* Experts of which only some are on the device (experts.c); device memory, [n_mat] each.
+     * where: from the planes of matrix 0 to those of matrix e, in bytes. The target may be memory
+     * of the host. NULL: e * mat_bytes. count: how many pairs of row and expert chose e, of a
+     * layer's first product; or NULL. */
+    const int64_t *where;
+    uint32_t *count;
 } packed;
 
 /* Sizes in bytes per row and group (super: per row and unit). */
@@ -546,6 +553,8 @@ typedef struct router_args {
     const uint8_t *factor;
 } router_args;
 void cu_router(cudaStream_t s, router_args a);
+/* count[id[i]] += 1 */
+void cu_count_experts(cudaStream_t s, const int32_t *id, int32_t n, uint32_t *count);
 void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
 /* sift.cu: a superset of each row's k largest logits. maxima: SIFT_BLOCKS words per row, one per 64
  * logits; to: a result per row. */
@@ -821,6 +830,17 @@ enum { GRAPHS = 64, GRAPH_ROWS = 256 /* a pass of more rows is not recorded */ }
 
 typedef struct cuda_blas cuda_blas;
 typedef struct cuda_pins cuda_pins;
+typedef struct cuda_experts cuda_experts;
+
+/* Where the experts of a weight are that has slots for some of them (experts.c). */
+struct expert_home {
+    const int64_t *where; /* as packed.where, of the pass under way */
+    uint32_t *count;
+    uint8_t *slots, *host; /* this part of the first slot, of the host's copy of expert 0 */
+    size_t expert_bytes;   /* from one slot, and one copy, to the next */
+    int32_t layer;         /* in the list of layers with experts */
+};
+typedef struct expert_home expert_home;
 
 typedef struct cuda_device {
     device dev; /* first: a device * is a cuda_device * */
@@ -868,6 +888,8 @@ typedef struct cuda_device {
     cuda_blas *blas;        /* NULL: no cuBLASLt here */
     void *bounce;           /* pinned, for small downloads */
     cuda_pins *pins;        /* page-locked memory for snapshots */
+    cuda_experts *experts;  /* NULL: all experts are on the device */
+    uint64_t limit_bytes;   /* the most that n_bytes may be; 0: what the GPU has */
     uint32_t *maxima;       /* [SIFT_ROWS][SIFT_BLOCKS] */
     sift_result *sift;      /* [SIFT_ROWS] pinned: kernels write it, the host reads it */
     graph_slot graphs[GRAPHS];
@@ -986,6 +1008,14 @@ void cuda_close_tallies(cuda_device *c);
 void cuda_take_tallies(cuda_device *c, pass *p);
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
+
+/* experts.c */
+extern const struct expert_ops cuda_expert_ops;
+/* Before a pass: what the copies of experts have come to, and which come next. */
+void cuda_experts_begin(cuda_device *c, pass *p);
+/* Before the first product of a layer's experts, and after the last. */
+void cuda_experts_arrive(pass *p, const weight *gate);
+void cuda_experts_leave(pass *p, const weight *down);
 
 /* page_moves.c */
 extern const struct page_move_ops cuda_page_moves;

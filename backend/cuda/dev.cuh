@@ -303,6 +303,12 @@ template <class T> DEV T load_fresh(const T *p)
 }
 #endif
 
+/* From the planes of matrix 0 to those of matrix e, in bytes. */
+DEV size_t mat_at(const packed &w, size_t e)
+{
+    return w.where ? (size_t)load_fresh(w.where + e) : e * w.mat_bytes;
+}
+
 /* Sum over a block of any number of whole warps; all threads get it. table: 32 floats. Begins and
  * ends with a barrier, so table may be used again at once. */
 DEV float block_sum(float v, float *table)

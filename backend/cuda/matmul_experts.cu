@@ -25,8 +25,10 @@ template <int T> struct __align__(8) group
 };
 
 struct expert_args {
-    planes w, up;                /* of expert 0; up begins at row up_row */
-    size_t w_bytes, up_bytes;    /* from one expert to the next */
+    planes w, up;             /* of expert 0; up begins at row up_row */
+    size_t w_bytes, up_bytes; /* from one expert to the next */
+    const int64_t *where;     /* as packed.where and count */
+    uint32_t *count;
     int32_t n_group, n_unit, lg; /* log2 of the warps per tile */
     int32_t n_out, columns;      /* items of a group */
     int32_t n_pairs, n_expert, k;
@@ -101,6 +103,8 @@ DEV void make_groups(const expert_args &a, group<T> *list, int *count, uint32_t 
         int id = load_fresh(a.expert + p);
         ((uint8_t *)ids)[p] = (uint8_t)id;
         atomicAdd(&count[id], 1);
+        if (a.count && blockIdx.x == 0)
+            atomicAdd(&a.count[id], 1u);
     }
     __syncthreads();
     int n = e < a.n_expert ? count[e] : 0, mine = (n + T - 1) / T;
@@ -222,7 +226,8 @@ DEV void begin_units(const expert_args &a, lane_units<K> *t, int tile, int exper
 {
     bool up = GLU && (int)threadIdx.x >= THREADS / 2;
     planes w = up ? a.up : a.w;
-    size_t on = (size_t)expert * (up ? a.up_bytes : a.w_bytes);
+    size_t on = a.where ? (size_t)load_fresh(a.where + expert)
+                        : (size_t)expert * (up ? a.up_bytes : a.w_bytes);
     w.codes += on, w.high += on, w.scale += on, w.super += on;
     int n = units_of<GLU>(a, tile);
     if (n)
@@ -388,6 +393,8 @@ static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memor
         a.lg++;
     a.w = planes_from<K>(p.w, 0);
     a.w_bytes = p.w.mat_bytes;
+    a.where = p.w.where;
+    a.count = p.w.count;
     if (p.glu) {
         a.up = planes_from<K>(p.up, p.up_row);
         a.up_bytes = p.up.mat_bytes;

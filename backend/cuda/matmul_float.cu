@@ -48,10 +48,10 @@ template <int K, int R> __global__ void __launch_bounds__(256) matmul_float_kern
         r0 /= a.k;
     }
     size_t width = K == PACK_F32 ? 4 : 2;
-    const uint8_t *row = a.w.codes + mat * a.w.mat_bytes + (size_t)o * n * width;
+    const uint8_t *row = a.w.codes + mat_at(a.w, mat) + (size_t)o * n * width;
     const uint8_t *row2 = row;
     if (a.glu)
-        row2 = a.up.codes + mat * a.up.mat_bytes + (size_t)(o + a.up_row) * n * width;
+        row2 = a.up.codes + mat_at(a.up, mat) + (size_t)(o + a.up_row) * n * width;
     const float *x[R];
     float acc[R], acc2[R];
 #pragma unroll

@@ -106,7 +106,7 @@ template <int K> __global__ void __launch_bounds__(256) mma_kernel(mma_args a)
         if ((int)blockIdx.y >= *a.n_tiles)
             return;
         expert_tile e = a.tiles[blockIdx.y];
-        base = (size_t)e.expert * a.w.mat_bytes;
+        base = mat_at(a.w, (size_t)e.expert);
         first = e.first;
         rows = e.n;
     }
@@ -272,7 +272,7 @@ template <int K, int ROWS> __global__ void __launch_bounds__(128) few_kernel(mma
         if ((int)blockIdx.y >= *a.n_tiles)
             return;
         expert_tile e = a.tiles[blockIdx.y];
-        base = (size_t)e.expert * a.w.mat_bytes;
+        base = mat_at(a.w, (size_t)e.expert);
         first = e.first;
         rows = e.n;
     }

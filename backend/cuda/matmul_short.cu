@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1) short_kernel(short_args s)
         if ((int)blockIdx.y >= *a.n_tiles)
             return;
         expert_tile e = a.tiles[blockIdx.y];
-        base = (size_t)e.expert * a.w.mat_bytes;
+        base = mat_at(a.w, (size_t)e.expert);
         first = e.first;
         rows = e.n;
     }

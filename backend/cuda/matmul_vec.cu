@@ -47,7 +47,7 @@ template <int K, int AHEAD> struct warp_tile {
     /* Weights depend on no earlier kernel, so they are requested before grid_wait. */
     DEV void begin(const packed &w, size_t mat, int tile_, int first_, int step_)
     {
-        base = mat * w.mat_bytes;
+        base = mat_at(w, mat);
         tile = tile_, first = first_, step = step_;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
@@ -179,6 +179,8 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
         mat = 0, x_row = 0;
     else
         whose(a, p, &mat, &x_row);
+    if (a.p.w.count && !shared && blockIdx.y == 0 && threadIdx.x == 0)
+        atomicAdd(&a.p.w.count[mat], 1u);
     const packed w = shared ? (which ? a.shared_up : a.shared) : which ? a.p.up : a.p.w;
     if (in)
         t.begin(w, mat, which && !shared ? tile + a.p.up_row / 16 : tile, warp & (n - 1), n);

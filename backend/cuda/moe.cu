@@ -356,6 +356,24 @@ extern "C" void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, d
         route<false>(s, id, share, k, logits, how);
 }
 
+/* count[id[i]] += 1: of prompts, and where the product itself does not count
+ * grid:   256 pairs
+ * shared: none
+ * bound:  latency */
+__global__ void __launch_bounds__(256) count_kernel(const int32_t *id, int n, uint32_t *count)
+{
+    grid_trigger();
+    grid_wait();
+    int i = (int)(blockIdx.x * 256 + threadIdx.x);
+    if (i < n)
+        atomicAdd(&count[id[i]], 1u);
+}
+
+extern "C" void cu_count_experts(cudaStream_t s, const int32_t *id, int32_t n, uint32_t *count)
+{
+    LAUNCH(count_kernel, dim3((unsigned)(n + 255) / 256), dim3(256), 0, s, id, n, count);
+}
+
 /* y[r, o] = sum_j share[r, j] part[r, j, o], in ascending j; without share, the sum of the parts
  * grid:   256 columns x row
  * shared: none

@@ -523,6 +523,15 @@ static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
     cu_product_vec(c->stream, a);
 }
 
+/* Counts the choice where the product that follows does not: all but int8 products do. */
+static void count_choice(pass *p, routing r, const weight *gate)
+{
+    if (!gate->home || p->dry || pass_failed(p) || !r.rows)
+        return;
+    cuda_settle(cuda_of(p));
+    cu_count_experts(cuda_of(p)->stream, r.id, r.rows * r.k, gate->home->count);
+}
+
 /* Prompts: pairs sorted by expert, then one product over tiles of rows of one expert. */
 static bool by_expert(const pass *p, const weight *w)
 {
@@ -603,7 +612,9 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
     cuda_device *c = cuda_of(p);
     if (!p->dry && (!loaded(p, gate) || (up && !loaded(p, up))))
         return;
+    cuda_experts_arrive(p, gate);
     if (by_expert(p, gate) && (!up || by_expert(p, up))) {
+        count_choice(p, r, gate);
         glu_by_expert(p, y, x, r, gate, up, act);
         cuda_done(p, "moe_glu");
         return;
@@ -613,6 +624,7 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
         if (cuda_skip(p, y))
             return;
         wrote(p, y);
+        count_choice(p, r, gate);
         packed u = cuda_view(up ? up : gate);
         cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(gate), &u,
                         up ? 0 : y.cols, y.cols);
@@ -628,6 +640,7 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
             wrote(p, a);
             wrote(p, b);
         }
+        count_choice(p, r, gate);
         expert_alone(p, a, x, r, gate);
         if (up)
             expert_alone(p, b, x, r, up);
@@ -654,7 +667,7 @@ static void c_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, cons
     cuda_done(p, "moe_glu");
 }
 
-static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
+static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
     cuda_device *c = cuda_of(p);
     if (!p->dry && !loaded(p, down))
@@ -706,6 +719,12 @@ static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
     }
     cu_product_vec(c->stream, a);
     cuda_done(p, "moe_down");
+}
+
+static void c_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
+{
+    moe_down(p, y, x, r, down);
+    cuda_experts_leave(p, down);
 }
 
 enum { DOWN_WARPS = 16 }; /* of a block of expert_down_kernel */

@@ -13,8 +13,9 @@
 
 enum {
     PINNED_BYTES = 16 << 20,
-    PIECE_BYTES = 1 << 20, /* of a buffer, filled by one thread */
-    LOADERS = 8,           /* threads; each reads several GB/s from the page cache */
+    PIECE_BYTES = 1 << 20,    /* of a buffer, filled by one thread */
+    EXPERTS_BYTES = 64 << 20, /* of experts that are packed together on their way to the host */
+    LOADERS = 8,              /* threads; each reads several GB/s from the page cache */
     ALIGN = 256,
     ROW_MAX =
         38400 /* 40 bytes of shared memory per 32 values, within 48 KiB, which any block may have */
@@ -88,7 +89,12 @@ static packed lay_out(const weight *w, int32_t kind, const uint8_t *at, size_t *
 packed cuda_view(const weight *w)
 {
     size_t n;
-    return lay_out(w, w->packed_kind, w->packed, &n);
+    packed v = lay_out(w, w->packed_kind, w->packed, &n);
+    if (w->home) {
+        v.where = w->home->where;
+        v.count = w->home->count;
+    }
+    return v;
 }
 
 size_t cuda_weight_bytes(const device *d, const weight *w)
@@ -96,7 +102,7 @@ size_t cuda_weight_bytes(const device *d, const weight *w)
     size_t n;
     (void)d;
     lay_out(w, cuda_pack_kind(w), NULL, &n);
-    return n;
+    return w->in_slots ? 0 : n; /* slots count as a whole */
 }
 
 /* A copy of file bytes into a pinned buffer. */
@@ -178,10 +184,58 @@ static bool room_for_raw(cuda_device *c, size_t n_bytes)
 
 void cuda_weight_free(device *d, weight *w)
 {
-    if (w->packed)
+    if (w->packed && !w->home)
         d->release(d, w->packed, w->packed_bytes);
     w->packed = NULL;
     w->packed_bytes = 0;
+}
+
+/* Experts to the host's copy, in the layout of their slots: a few at a time go to the device, are
+ * packed there, and come back. */
+static status load_to_host(cuda_device *c, weight *w, int32_t kind, err *e)
+{
+    const expert_home *h = w->home;
+    bool as_is = kind <= PACK_BF16;
+    size_t one_bytes, pair;
+    int32_t n_at_a_time;
+    weight one = *w;
+    one.n_mat = 1;
+    packed v = lay_out(&one, kind, NULL, &one_bytes);
+    pair = aligned(w->mat_bytes) + one_bytes;
+    n_at_a_time = pair < EXPERTS_BYTES ? (int32_t)(EXPERTS_BYTES / pair) : 1;
+    n_at_a_time = n_at_a_time < w->n_mat ? n_at_a_time : w->n_mat;
+    for (int32_t i = 0; as_is && i < w->n_mat; i++)
+        memcpy(h->host + (size_t)i * h->expert_bytes, weight_row(w, i, 0), w->mat_bytes);
+    if (!as_is && !room_for_raw(c, pair * (size_t)n_at_a_time)) {
+        cudaGetLastError();
+        return err_memory(e, w->name, pair * (size_t)n_at_a_time);
+    }
+    uint8_t *made = as_is ? NULL : (uint8_t *)c->raw + aligned(w->mat_bytes) * (size_t)n_at_a_time;
+    for (int32_t i = 0, n; !as_is && i < w->n_mat; i += n) {
+        n = w->n_mat - i < n_at_a_time ? w->n_mat - i : n_at_a_time;
+        if (!send(c, c->raw, weight_row(w, i, 0), (size_t)n * w->mat_bytes))
+            break;
+        v = lay_out(&one, kind, made, &one_bytes);
+        v.n_mat = n;
+        /* Packing leaves out the groups past the end of a row, which must be zeros. */
+        cuda_ok(c, NULL, cudaMemsetAsync(made, 0, one_bytes * (size_t)n, c->stream),
+                "packing experts");
+        cu_pack(c->stream, v, (int)w->type, c->raw, w->row_bytes);
+        if (!cuda_ok(c, NULL, cudaGetLastError(), "packing experts") ||
+            !cuda_ok(c, NULL,
+                     cudaMemcpy2DAsync(h->host + (size_t)i * h->expert_bytes, h->expert_bytes, made,
+                                       one_bytes, one_bytes, (size_t)n, cudaMemcpyDeviceToHost,
+                                       c->stream),
+                     "packing experts"))
+            break;
+    }
+    cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "packing experts");
+    if (c->broken)
+        return err_set(e, c->broken_why.status, "%s: %s", w->name, c->broken_why.text);
+    w->packed = h->slots;
+    w->packed_kind = kind;
+    w->packed_bytes = 0; /* the slots count as a whole */
+    return OK;
 }
 
 status cuda_weight_load(device *d, weight *w, err *e)
@@ -198,6 +252,8 @@ status cuda_weight_load(device *d, weight *w, err *e)
                        "tensor %s: rows of %d are longer than the %d of a GPU's "
                        "products",
                        w->name, w->n_in, ROW_MAX);
+    if (w->home)
+        return load_to_host(c, w, kind, e);
     packed v = lay_out(w, kind, NULL, &n_bytes);
     bool as_is = kind <= PACK_BF16;
     if (!room_for_raw(c, as_is ? 0 : w->n_bytes) || !(w->packed = d->alloc(d, n_bytes))) {

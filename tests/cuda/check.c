@@ -316,6 +316,7 @@ int main(int argc, char **argv)
         check_nextn(&g);
         check_pool(&g);
         check_pool_drafts(&g);
+        check_expert_slots(&g);
     }
     double models = clock_ms();
     printf("%d checks, %d failed   (ops %.1f s, models %.1f s; slowest %.1f s: %s)\n", g.n_run,

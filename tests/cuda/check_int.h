@@ -130,5 +130,6 @@ void check_rounds(rig *g);
 void check_nextn(rig *g);
 void check_pool(rig *g);
 void check_pool_drafts(rig *g);
+void check_expert_slots(rig *g);
 
 #endif

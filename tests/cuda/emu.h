@@ -161,6 +161,12 @@ static inline int atomicAdd(int *p, int v)
     *p += v;
     return old;
 }
+static inline unsigned atomicAdd(unsigned *p, unsigned v)
+{
+    unsigned old = *p;
+    *p += v;
+    return old;
+}
 static inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long v)
 {
     unsigned long long old = *p;

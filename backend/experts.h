@@ -1,0 +1,55 @@
+/* experts.h - mixtures whose experts are not all in a device's memory.
+ *
+ *     layer   its weights of experts, the parts: gate, up (unless gate holds both), down
+ *     slot    room on the device for one expert, all parts of it
+ *     host    a copy of every expert in the host's memory, in the device's layout
+ *
+ * An expert without a slot is used all the same: kernels read its host copy over the bus. So which
+ * experts have slots changes the speed of a pass and no bit of its result. Between passes the
+ * device moves experts that were used lately into slots (expert_slots.h). Passes of many rows of
+ * prompts copy a layer's experts without slots to the device, each once, while the layer before
+ * computes.
+ */
+#ifndef BACKEND_EXPERTS_H
+#define BACKEND_EXPERTS_H
+
+#include "backend/ops.h"
+
+enum { EXPERT_PARTS = 3 };
+typedef struct expert_layer {
+    weight *part[EXPERT_PARTS];
+    int32_t n_parts, n_experts, n_slots;
+    int32_t n_used;        /* experts of a row */
+    const uint64_t *count; /* [n_experts] of earlier runs, or NULL: the commonest get slots first */
+} expert_layer;
+
+/* Since experts were opened. */
+typedef struct expert_use {
+    uint64_t n_hits, n_misses;  /* pairs of row and expert, as far as the device has reported */
+    uint64_t n_swaps, n_failed; /* experts copied into slots; copies that failed */
+    uint64_t swap_bytes;        /* of those */
+    uint64_t stream_bytes;      /* copied for prompts */
+    uint64_t n_streamed;        /* passes that did so */
+} expert_use;
+
+/* What a device with memory of its own may have: device.experts. The thread that runs passes calls
+ * all but `bytes` and `host_bytes`. */
+struct expert_ops {
+    /* Memory of the device for such layers: slots, room for streams, tables. */
+    uint64_t (*bytes)(const device *d, const expert_layer *l, int32_t n);
+    uint64_t (*host_bytes)(const device *d, const expert_layer *l, int32_t n);
+    /* Bytes of one expert of the layer in a slot. */
+    uint64_t (*expert_bytes)(const device *d, const expert_layer *l);
+    /* Before the layers' weights are loaded: takes that memory, and sets `home` of each weight.
+     * The list is copied; the weights stay where they are until close. */
+    status (*open)(device *d, const expert_layer *l, int32_t n, err *e);
+    /* After they are loaded: fills the slots. */
+    status (*fill)(device *d, err *e);
+    /* After they are unloaded, or never were; clears `home`. Nothing happens if none are open. */
+    void (*close)(device *d);
+    void (*use)(const device *d, expert_use *to);
+    /* How many pairs of row and expert chose each expert of layer i of the list, since open. */
+    void (*counts)(const device *d, int32_t i, uint64_t *to);
+};
+
+#endif

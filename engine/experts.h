@@ -1,0 +1,25 @@
+/* experts.h - which experts of a model the GPU holds, where it does not hold all.
+ *
+ * Chosen when a model is opened, before its weights are loaded, from the options, the plan of the
+ * session that will run, and the counts of earlier runs in FILE.experts. Only the thread that
+ * opens, parks or closes the model calls in, but for experts_bytes.
+ */
+#ifndef ENGINE_EXPERTS_H
+#define ENGINE_EXPERTS_H
+
+#include "engine/engine_int.h"
+
+status experts_check_options(const carat_model_options *opt, err *e);
+/* m->dev is open, and the model divided if it shall be. Leaves m->experts NULL if the device of
+ * each layer holds all of its experts. */
+status experts_choose(carat_model *m, const carat_model_options *opt, err *e);
+uint64_t experts_bytes(const carat_model *m); /* on the main device: slots, stages, tables */
+/* Before and after the weights are loaded. Nothing happens without m->experts. */
+status experts_open(carat_model *m, err *e);
+status experts_fill(carat_model *m, err *e);
+/* Adds the counts of this run to FILE.experts, and gives the device's memory back. The weights are
+ * no longer used. */
+void experts_close(carat_model *m);
+void experts_free(carat_model *m); /* closes too */
+
+#endif

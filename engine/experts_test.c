@@ -1,0 +1,63 @@
+/* experts_test.c - what is asked for about experts on a GPU, where there is none: refused with a
+ * sentence. tests/cuda/check_experts.c has the models.
+ */
+#include "carat.h"
+#include "tests/fidelity_model.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+static void refused(const char *path, carat_model_options o, const char *part)
+{
+    carat_model *m;
+    carat_error e = {0};
+    CHECK_EQ(carat_model_open(path, &o, &m, &e), CARAT_E_ARG);
+    CHECK_MSG(!m && strstr(e.text, part), "%s", e.text);
+}
+
+TEST(shares_of_experts_that_cannot_be_are_refused)
+{
+    static const char *const no_share[] = {"",
+                                           "x",
+                                           "-1",
+                                           "2.5",
+                                           "1.01",
+                                           "101%",
+                                           "0.5x",
+                                           "nan",
+                                           "0x1",
+                                           "50%%",
+                                           "1e3",
+                                           "0",
+                                           "99999999999999999999"};
+    fidelity f;
+    fidelity_open(&f, "moe");
+    const char *path = fidelity_write(&f, NULL);
+    for (size_t i = 0; i < sizeof no_share / sizeof *no_share; i++) {
+        carat_model_options o = {.device = "cpu", .experts_gpu = no_share[i]};
+        refused(path, o, i == 11 ? "takes a GPU" : "no share of the experts");
+    }
+    refused(path, (carat_model_options){.device = "cpu", .experts_gpu = "0.5"}, "takes a GPU");
+    refused(path, (carat_model_options){.device = "cpu", .gpu_mb = 100}, "takes a GPU");
+    refused(path, (carat_model_options){.device = "cpu,cpu", .gpu_mb = 100}, "takes a GPU");
+    refused(path, (carat_model_options){.device = "cpu", .gpu_mb = -1}, "at least 1");
+    refused(path,
+            (carat_model_options){.device = "cpu,cpu", .experts_gpu = "0.5", .cpu_experts = true},
+            "either the CPU");
+    fidelity_close(&f);
+}
+
+TEST(models_of_a_cpu_have_all_experts_in_memory)
+{
+    fidelity f;
+    carat_model *m;
+    carat_error e = {0};
+    carat_expert_info x;
+    fidelity_open(&f, "moe");
+    const carat_model_options o = {.device = "cpu", .experts_gpu = "auto"};
+    CHECK_OK(carat_model_open(fidelity_write(&f, NULL), &o, &m, &e), e);
+    CHECK(!carat_experts(m, &x));
+    CHECK_EQ(x.n_slots, 0);
+    carat_model_close(m);
+    fidelity_close(&f);
+}

@@ -1,0 +1,248 @@
+/* check_experts.c - mixtures of which the GPU holds a part of the experts, against the same model
+ * as a whole: logits and answers must be bit-identical, whatever is in a slot, on its way, staged
+ * or read from the host. Slots change hands between passes, copies fail, and the model is parked.
+ */
+#include "tests/cuda/check_int.h"
+#include "backend/cuda/cuda_int.h"
+#include "base/mem.h"
+#include "tests/fidelity_model.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CTX = 128, PROMPT = 50, STEPS = 16, ANSWER = 8, JOBS = 2 };
+
+typedef struct experts_rig {
+    rig *g;
+    const char *name, *type, *part;
+    fidelity f;
+    carat_model *whole, *some;
+    carat_session *a, *b;
+    float *x, *y; /* logits */
+    size_t n_vocab;
+} experts_rig;
+
+static void say(experts_rig *r, const char *what, double n)
+{
+    verdict(r->g, "experts", text("%-9s %-5s %4s: %s", r->name, r->type, r->part, what), n, 0);
+}
+
+/* With fewer slots than experts by far, some are exchanged in a few passes. */
+static bool half(const experts_rig *r)
+{
+    return !strcmp(r->part, "50%");
+}
+
+static double differs(const experts_rig *r)
+{
+    return memcmp(r->x, r->y, r->n_vocab * sizeof *r->x) != 0;
+}
+
+/* The first n tokens as a prompt, then n_steps more one by one, in both. */
+static status follow(experts_rig *r, int32_t n, int32_t n_steps, double *wrong, err *e)
+{
+    status st = carat_eval(r->a, r->f.tokens, n, false, r->x, NULL, e);
+    st = st ? st : carat_eval(r->b, r->f.tokens, n, false, r->y, NULL, e);
+    *wrong = st ? 1 : differs(r);
+    for (int32_t i = 0; i < n_steps && !st; i++) {
+        const int32_t *id = r->f.tokens + (n + 7 * i) % r->f.n_tokens;
+        st = carat_append(r->a, id, 1, false, r->x, e);
+        st = st ? st : carat_append(r->b, id, 1, false, r->y, e);
+        *wrong += st ? 1 : differs(r);
+    }
+    return st;
+}
+
+typedef struct answer {
+    int32_t id[ANSWER], n;
+    carat_status st;
+} answer;
+static bool keep_token(void *user, const carat_event *ev)
+{
+    answer *a = user;
+    if (ev->kind == CARAT_EV_TOKEN && a->n < ANSWER)
+        a->id[a->n++] = ev->id;
+    return true;
+}
+static void keep_end(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+{
+    (void)e;
+    (void)t;
+    ((answer *)user)->st = st;
+}
+
+/* Greedy answers side by side, with drafts where the model has a drafter. */
+static status answer_all(carat_model *m, const fidelity *f, answer *to, err *e)
+{
+    carat_batch *b;
+    const carat_batch_options bo = {
+        .session = {.n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1, .kv_k = "f16"},
+        .n_slots = JOBS};
+    carat_status st = carat_batch_open(m, &bo, &b, e);
+    for (int i = 0; i < JOBS && !st; i++) {
+        carat_generate_options o = {.max_tokens = ANSWER};
+        to[i] = (answer){.n = 0};
+        carat_sampling_default(m, &o.sampling);
+        o.sampling.temperature = 0;
+        o.sampling.ignore_eog = true;
+        const carat_job j = {.ids = f->tokens + i,
+                             .n = 1 + 9 * i,
+                             .opt = &o,
+                             .fn = keep_token,
+                             .done = keep_end,
+                             .user = &to[i]};
+        st = carat_batch_submit(b, &j, NULL, NULL, e);
+    }
+    while (!st && carat_batch_step(b))
+        ;
+    carat_batch_close(b);
+    return st;
+}
+
+static status side_by_side(experts_rig *r, err *e)
+{
+    answer want[JOBS], got[JOBS];
+    double wrong = 0;
+    status st = answer_all(r->whole, &r->f, want, e);
+    st = st ? st : answer_all(r->some, &r->f, got, e);
+    for (int i = 0; i < JOBS && !st; i++)
+        wrong += got[i].st != CARAT_OK || got[i].n != want[i].n ||
+                 memcmp(got[i].id, want[i].id, sizeof(int32_t) * (size_t)want[i].n);
+    if (!st)
+        say(r, "answers side by side, with drafts, that differ", wrong);
+    return st;
+}
+
+#ifdef EMU_CAN_FAIL
+/* Copies fail: into a slot, which changes nothing; for a prompt, whose pass fails alone. */
+static status copies_that_fail(experts_rig *r, err *e)
+{
+    double wrong = 0;
+    carat_expert_info before, after;
+    err why = {0};
+    carat_experts(r->some, &before);
+    status st = OK;
+    for (int n = 1; n <= 5 && !st; n += 2) {
+        double one;
+        emu_fail_copy(n);
+        st = follow(r, 3, 6, &one, e);
+        wrong += one;
+    }
+    emu_fail_copy(0);
+    carat_experts(r->some, &after);
+    if (st)
+        return st;
+    say(r, "passes that differ while copies to slots fail", wrong);
+    say(r, "no such copy failed", half(r) && after.n_failed == before.n_failed);
+    int n_failed = 0;
+    wrong = 0;
+    carat_reset(r->a);
+    st = carat_eval(r->a, r->f.tokens, PROMPT, false, r->x, NULL, e);
+    for (int n = 1; n <= 4 && !st; n++) {
+        carat_reset(r->b);
+        emu_fail_copy(n);
+        status failure = carat_eval(r->b, r->f.tokens, PROMPT, false, r->y, NULL, &why);
+        emu_fail_copy(0);
+        n_failed += failure != OK;
+        wrong += failure ? failure != E_IO || !strstr(why.text, "copying experts") : differs(r);
+        why = (err){0};
+    }
+    carat_reset(r->b);
+    say(r, "prompts whose copies fail: no sentence, or other logits", wrong);
+    say(r, "no such prompt failed", !n_failed);
+    return st;
+}
+#endif
+
+static status check_part(experts_rig *r, err *e)
+{
+    const carat_session_options so = {
+        .n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1, .kv_k = "f16"};
+    carat_expert_info info;
+    carat_device_memory mem[CARAT_DEVICES_MAX];
+    carat_memory_plan plan;
+    double wrong;
+    status st;
+    if ((st = carat_session_open(r->whole, &so, &r->a, e)) ||
+        (st = carat_session_open(r->some, &so, &r->b, e)) ||
+        (st = follow(r, PROMPT, STEPS, &wrong, e)))
+        return st;
+    say(r, "a long prompt and steps: passes that differ", wrong);
+    if ((st = follow(r, 3, STEPS, &wrong, e)))
+        return st;
+    say(r, "a short prompt and steps: passes that differ", wrong);
+    if (!carat_experts(r->some, &info))
+        return err_set(e, E_ARG, "all experts are on the device");
+    say(r, "nothing was counted, copied or streamed",
+        !info.n_hits || !info.n_misses || !info.n_streamed || (half(r) && !info.n_swaps));
+    if ((st = carat_plan(r->some, &so, &plan, e)))
+        return st;
+    carat_memory(r->some, mem);
+    say(r, "bytes beyond the plan",
+        mem[0].used_bytes > plan.device[0].total_bytes - plan.device[0].reserve_bytes);
+    if ((st = side_by_side(r, e)))
+        return st;
+#ifdef EMU_CAN_FAIL
+    if ((st = copies_that_fail(r, e)))
+        return st;
+#endif
+    carat_reset(r->a); /* or one session has keys of an answer where the other has a prompt's */
+    carat_reset(r->b);
+    carat_model_park(r->some);
+    if ((st = carat_model_unpark(r->some, e)) || (st = follow(r, PROMPT / 2, 4, &wrong, e)))
+        return st;
+    say(r, "after it was parked: passes that differ", wrong);
+    return OK;
+}
+
+static void check_file(experts_rig *r, const char *path)
+{
+    static const char *const parts[] = {"50%", "0.6", "0.9"};
+    err e = {0};
+    carat_model_info info;
+    status st = carat_model_open(path, &(carat_model_options){.device = "cuda"}, &r->whole, &e);
+    if (!st) {
+        carat_model_get_info(r->whole, &info);
+        r->n_vocab = (size_t)info.n_vocab;
+        r->x = mem_calloc(2 * r->n_vocab, sizeof *r->x);
+        r->y = r->x + r->n_vocab;
+    }
+    for (int i = 0; i < (r->g->quick ? 1 : 3) && !st; i++) {
+        const carat_model_options o = {
+            .device = "cuda", .draft = "lookup", .experts_gpu = r->part = parts[i]};
+        if (!(st = carat_model_open(path, &o, &r->some, &e)))
+            st = check_part(r, &e);
+        carat_session_close(r->b);
+        carat_session_close(r->a);
+        carat_model_close(r->some);
+        r->a = r->b = NULL;
+        r->some = NULL;
+    }
+    if (st)
+        failed(r->g, "experts", text("%s %s: %s", r->name, r->type, e.text));
+    mem_free(r->x);
+    carat_model_close(r->whole);
+    r->whole = NULL;
+}
+
+void check_expert_slots(rig *g)
+{
+    static const char *const names[] = {"moe", "laguna", "qwen35moe"};
+    static const num_type types[] = {NUM_Q8_0, NUM_F32, NUM_BF16};
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < (g->quick ? 2 : 3); k++) {
+            if (!my_turn(g, "experts") || (g->quick && i && k))
+                continue;
+            experts_rig r = {.g = g, .name = names[i], .type = num_name(types[k])};
+            fidelity_open(&r.f, names[i]);
+            const fidelity_file v = {.type = types[k] == NUM_F32 ? 0 : types[k]};
+            const char *path = fidelity_write(&r.f, &v);
+            char counts[300];
+            check_file(&r, path);
+            snprintf(counts, sizeof counts, "%s.experts", path);
+            unlink(counts);
+            unlink(path);
+            fidelity_close(&r.f);
+        }
+}
