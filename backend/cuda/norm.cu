@@ -22,7 +22,7 @@ enum { PER = 8, WIDEST = 8192 }; /* values a thread, twice four; the most of a b
 
 static bool rehearses(int32_t rows)
 {
-    enum { FEW = 4 };
+    enum { FEW = 16 };
     return cu_gpu.overlap && rows <= FEW;
 }
 

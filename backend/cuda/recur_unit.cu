@@ -1,12 +1,14 @@
 /* recur_unit.cu - a recurrent layer of answers between its products, in one kernel: convolution,
  * gated delta rule, norm of each head, gate, and the int8 copy for the product that follows.
  *
- *     block   a value head of a sequence; its rows, UNIT_ROWS at a time:
+ *     block   a value head of a sequence, or, where blocks go in pairs, half of its value rows; its
+ *             rows, UNIT_ROWS at a time:
  *
+ *         S, pending rows                      the latter through shared memory, before the wait
  *         x, conv --> q k v of the head   a thread a channel, all rows
  *                      |    norms of q and k   a warp a vector
  *                      v
- *         S (registers) --> o, row by row      8 lanes a value row, two value rows each
+ *         S (registers) --> o, row by row      8 lanes a value row, one or two value rows each
  *                      |    norm, gate, copy   a warp a row
  *                      v
  *         y
@@ -17,6 +19,10 @@
  * State and convolution are read before grid_wait: no other kernel of a pass touches them. Value
  * heads of one key head read the same channels of the convolution. The last of them to have read
  * those channels writes what the pass leaves there (ticket).
+ *
+ * A row's instructions are what verified rows wait for, so one sequence takes two multiprocessors
+ * to a head where the GPU has them: both blocks compute q and k, each has half of the value rows,
+ * and they read each other's o for the norm. Rows are shared out between them by their numbers.
  */
 #include "backend/cuda/recur.cuh"
 
@@ -29,12 +35,86 @@ enum {
     UNIT_HALF = UNIT_KEYS / 2 /* value rows of the first lanes */
 };
 
+/* ---- Pairs of blocks ----------------------------------------------------------------------- */
+
+#ifdef CARAT_EMU /* has one block at a time */
+static bool pairs_of_blocks()
+{
+    return false;
+}
+template <class K, class A> static void launch_pairs(K *, dim3, dim3, cudaStream_t, const A &)
+{
+}
+#else
+static bool pairs_of_blocks()
+{
+    return cu_gpu.overlap; /* from 9.0 on */
+}
+/* LAUNCH, with neighbours in the grid's x on two multiprocessors at the same time. */
+template <class K, class A>
+static void launch_pairs(K *kernel, dim3 grid, dim3 block, cudaStream_t s, const A &a)
+{
+    cudaLaunchAttribute with[3] = {};
+    cudaLaunchConfig_t c = {};
+    with[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    with[0].val.programmaticStreamSerializationAllowed = 1;
+    with[1].id = cudaLaunchAttributeClusterDimension;
+    with[1].val.clusterDim.x = 2;
+    with[1].val.clusterDim.y = with[1].val.clusterDim.z = 1;
+    c.numAttrs = 2;
+#if CUDART_VERSION >= 12080
+    with[2].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    with[2].val.sharedMemCarveout = 100;
+    c.numAttrs = 3;
+#endif
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.stream = s;
+    c.attrs = with;
+    cudaLaunchKernelEx(&c, kernel, a);
+}
+#endif
+#if !defined(CARAT_EMU) && __CUDA_ARCH__ >= 900
+/* A barrier of both blocks, for shared memory too. */
+DEV void pair_sync()
+{
+    asm volatile("barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+}
+/* Four floats at p in the shared memory of block `rank` of the pair. */
+DEV float4 pair_four(const float *p, int rank)
+{
+    uint32_t at, own = (uint32_t)__cvta_generic_to_shared(p);
+    float4 v;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(own), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+#else
+DEV void pair_sync()
+{
+}
+DEV float4 pair_four(const float *p, int)
+{
+    return *(const float4 *)p;
+}
+#endif
+
+/* ---- A block's rows ------------------------------------------------------------------------ */
+
 /* What a block shares of its rows. */
-struct unit_rows {
-    float c[UNIT_ROWS][3][UNIT_KEYS]; /* q, k, v */
-    float o[UNIT_ROWS][UNIT_KEYS];
+template <int SPLIT> struct unit_rows {
+    float c[UNIT_ROWS][3][UNIT_KEYS]; /* q, k, and v from the block's first value row on */
+    float o[UNIT_ROWS][UNIT_KEYS / SPLIT];
     float gate[UNIT_ROWS][2];
     int last; /* has every other block of the key head read its channels? */
+};
+
+/* What a block computes: value rows first to first + UNIT_KEYS / SPLIT of a head. */
+struct unit_place {
+    int head, key_head, first;
 };
 
 /* A thread's channel of the convolution. */
@@ -44,16 +124,19 @@ struct unit_channel {
     float tap[UNIT_TAPS], old[UNIT_TAPS - 1];
 };
 
+template <int SPLIT>
 DEV unit_channel channel_of(const unit_args &a, const dev_recur_base &b, const dev_recur_seq &s,
-                            int head)
+                            const unit_place &p)
 {
     unit_channel u;
-    int key_head = head % a.v.n_k, keys = a.v.n_k * UNIT_KEYS;
+    int keys = a.v.n_k * UNIT_KEYS;
     u.part = (int)threadIdx.x / UNIT_KEYS;
     u.at = (int)threadIdx.x % UNIT_KEYS;
-    u.c = u.part < 2 ? u.part * keys + key_head * UNIT_KEYS + u.at
-                     : 2 * keys + head * UNIT_KEYS + u.at;
-    u.keeps = u.part == 2 || head < a.v.n_k;
+    u.c = u.part < 2 ? u.part * keys + p.key_head * UNIT_KEYS + u.at
+                     : 2 * keys + p.head * UNIT_KEYS + p.first + u.at;
+    u.keeps = u.part == 2 || (p.head < a.v.n_k && p.first == 0);
+    if (u.part == 2 && u.at >= UNIT_KEYS / SPLIT)
+        u.part = 3;
     if (u.part == 3)
         return u;
     float4 w = *(const float4 *)(a.taps + (size_t)u.c * UNIT_TAPS);
@@ -65,8 +148,9 @@ DEV unit_channel channel_of(const unit_args &a, const dev_recur_base &b, const d
 }
 
 /* Rows r0 to r0 + n of the channel, to shared memory and to the journal; `old` moves on. */
-DEV void convolve(unit_rows *to, unit_channel *u, const unit_args &a, const dev_recur_base &b,
-                  const dev_recur_seq &s, int r0, int n)
+template <int SPLIT>
+DEV void convolve(unit_rows<SPLIT> *to, unit_channel *u, const unit_args &a,
+                  const dev_recur_base &b, const dev_recur_seq &s, int r0, int n)
 {
     float first[UNIT_ROWS]; /* all rows are requested before the first is used */
 #pragma unroll
@@ -75,7 +159,7 @@ DEV void convolve(unit_rows *to, unit_channel *u, const unit_args &a, const dev_
 #pragma unroll
     for (int i = 0; i < UNIT_ROWS; i++)
         to->c[i][u->part][u->at] = first[i];
-#pragma unroll 1
+#pragma unroll 4
     for (int i = 0; i < n; i++) {
         float *at = &to->c[i][u->part][u->at], x = *at;
         float sum = mul_rn(u->tap[0], u->old[0]);
@@ -92,27 +176,84 @@ DEV void convolve(unit_rows *to, unit_channel *u, const unit_args &a, const dev_
 }
 
 /* Queries and keys of n rows divided by their lengths, a warp each; keys also to the journal. */
-DEV void normalise_rows(unit_rows *at, const unit_args &a, const dev_recur_base &b,
-                        const dev_recur_seq &s, int r0, int n, int head)
+template <int SPLIT>
+DEV void normalise_rows(unit_rows<SPLIT> *at, const unit_args &a, const dev_recur_base &b,
+                        const dev_recur_seq &s, int r0, int n, const unit_place &p)
 {
-    bool keep = !s.final && head < a.v.n_k;
+    bool keep = !s.final && p.head < a.v.n_k && p.first == 0;
 #pragma unroll 1
     for (int i = (int)threadIdx.x >> 5; i < 2 * n; i += UNIT_THREADS / 32) {
         float *x = at->c[i >> 1][i & 1];
-        float *copy = keep && (i & 1)
-                          ? row_of(a.v, b, !s.bank, r0 + (i >> 1) - s.row0).keys + head * UNIT_KEYS
-                          : (float *)0;
+        float *copy = keep && (i & 1) ? row_of(a.v, b, !s.bank, r0 + (i >> 1) - s.row0).keys +
+                                            p.head * UNIT_KEYS
+                                      : (float *)0;
         normalise(x, copy, x, UNIT_KEYS, i & 1 ? 1.0f : 1.0f / sqrtf((float)UNIT_KEYS));
     }
 }
 
-/* y = silu(z) * norm(o) of row r0 + i, by a warp, and its copy. */
-DEV void put_gated(const unit_args &a, const float *o, int r, int head)
+/* The pending rows' keys, errors and decays come to shared memory together, UNIT_ROWS at a time.
+ * Read one by one, each would cost the latency of memory. */
+template <int SPLIT, int N>
+DEV void apply_pending(lane_keys<UNIT_KEYS> (&now)[N], const int (&row)[N], unit_rows<SPLIT> *at,
+                       const unit_args &a, const dev_recur_base &b, const dev_recur_seq &s,
+                       const unit_place &p)
+{
+    enum { PER = UNIT_ROWS / 2 }; /* rows of a thread */
+    const int t = (int)threadIdx.x, i = t % UNIT_KEYS, r0 = t / UNIT_KEYS % 2 * PER;
+    const bool error = t >= 2 * UNIT_KEYS, wanted = !error || i < UNIT_KEYS / SPLIT;
+#pragma unroll 1
+    for (int done = 0; done < s.n_pending; done += UNIT_ROWS) {
+        const int n = min((int)UNIT_ROWS, s.n_pending - done);
+        float x[PER], decay = 0;
+#pragma unroll
+        for (int k = 0; k < PER; k++) {
+            x[k] = 0;
+            if (wanted && r0 + k < n) {
+                journal_row j = row_of(a.v, b, s.bank, s.pending[done + r0 + k]);
+                x[k] = error ? j.errors[p.head * UNIT_KEYS + p.first + i]
+                             : j.keys[p.key_head * UNIT_KEYS + i];
+            }
+        }
+        if (t < n)
+            decay = row_of(a.v, b, s.bank, s.pending[done + t]).decays[p.head];
+        __syncthreads(); /* all have applied the rows before */
+#pragma unroll
+        for (int k = 0; k < PER; k++)
+            at->c[r0 + k][error ? 2 : 1][i] = x[k];
+        if (t < n)
+            at->gate[t][0] = decay;
+        __syncthreads();
+#pragma unroll 1
+        for (int r = 0; r < n; r++) {
+            lane_keys<UNIT_KEYS> k;
+            load_keys(k, at->c[r][1]);
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                fade(now[j], at->gate[r][0]);
+                write_error(now[j], k, at->c[r][2][row[j]]);
+            }
+        }
+    }
+    if (s.n_pending)
+        __syncthreads();
+}
+
+/* What a lane reads of z and of the norm's weights, before the row's output is known. */
+struct gate_of_row {
+    float4 z, w;
+};
+DEV gate_of_row gate_at(const unit_args &a, int r, int head)
 {
     int at = 4 * lane_id();
-    int64_t from = (int64_t)head * UNIT_KEYS + at;
-    float4 z = *(const float4 *)(a.z.at + r * a.z.stride + from);
-    float4 w = *(const float4 *)(a.norm + at), v = *(const float4 *)(o + at);
+    return (gate_of_row){*(const float4 *)(a.z.at + r * a.z.stride + head * UNIT_KEYS + at),
+                         *(const float4 *)(a.norm + at)};
+}
+
+/* y = silu(z) * norm(v) of row r, by a warp, and its copy. v: a lane's four values of the head. */
+DEV void put_gated(const unit_args &a, const gate_of_row &g, float4 v, int r, int head)
+{
+    const float4 z = g.z, w = g.w;
+    int64_t from = (int64_t)head * UNIT_KEYS + 4 * lane_id();
     float sum = fma_rn(v.x, v.x, 0.0f);
     sum = fma_rn(v.y, v.y, sum);
     sum = fma_rn(v.z, v.z, sum);
@@ -140,107 +281,136 @@ __global__ void __launch_bounds__(256) gated_kernel(unit_args a)
     grid_wait();
     int head = (int)(blockIdx.y * 8 + (threadIdx.x >> 5)), r = (int)blockIdx.x;
     if (head < a.v.n_v)
-        put_gated(a, a.x.at + r * a.x.stride + head * UNIT_KEYS, r, head);
+        put_gated(a, gate_at(a, r, head),
+                  *(const float4 *)(a.x.at + r * a.x.stride + head * UNIT_KEYS + 4 * lane_id()), r,
+                  head);
 }
 
-/* Two sums over the eight lanes of a value row; all of them get both. */
-DEV void add_lanes(float *sum)
+/* Sums over the eight lanes of a value row; all of them get them. */
+template <int N> DEV void add_lanes(float (&sum)[N])
 {
 #pragma unroll
-    for (int m = 4; m; m >>= 1) {
-        sum[0] += shfl_xor_f32(sum[0], m);
-        sum[1] += shfl_xor_f32(sum[1], m);
-    }
+    for (int m = 4; m; m >>= 1)
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            sum[j] += shfl_xor_f32(sum[j], m);
+}
+
+/* A lane's four values of row i of the head, from its own block or from the other one. */
+template <int SPLIT> DEV float4 output_of(const unit_rows<SPLIT> *at, int i)
+{
+    int from = 4 * lane_id();
+    if (SPLIT == 1)
+        return *(const float4 *)(at->o[i] + from);
+    return pair_four(&at->o[i][from % (UNIT_KEYS / SPLIT)], from / (UNIT_KEYS / SPLIT));
 }
 
 /* y = silu(z) norm(delta(silu(conv(x)))), and what the pass leaves in the store.
- * grid:   value head x sequence
+ * grid:   value head x sequence; SPLIT 2: a pair of blocks to a head
  * shared: rows of q, k, v and o: 17 KB
  * bound:  the state, read before the wait and written; at one row, latency */
-__global__ void __launch_bounds__(UNIT_BOUND, 1) unit_kernel(unit_args a)
+template <int SPLIT> __global__ void __launch_bounds__(UNIT_BOUND, 1) unit_kernel(unit_args a)
 {
     typedef lane_keys<UNIT_KEYS> keys;
-    __shared__ __align__(16) unit_rows at;
-    int head = (int)blockIdx.x, seq = (int)blockIdx.y, key_head = head % a.v.n_k;
-    int warp = (int)threadIdx.x >> 5;
+    enum { N = 2 / SPLIT }; /* value rows of a lane */
+    __shared__ __align__(16) unit_rows<SPLIT> at;
+    int part = (int)blockIdx.x % SPLIT, head = (int)blockIdx.x / SPLIT;
+    const unit_place p = {head, head % a.v.n_k, part * (UNIT_KEYS / SPLIT)};
+    int warp = (int)threadIdx.x >> 5, seq = (int)blockIdx.y;
     const dev_recur_seq &s = a.st.seq[seq];
     const dev_recur_base b = a.st.base[(size_t)seq * a.st.n_recur + a.v.id];
     int row0 = s.row0, end = row0 + s.n;
     bool final = s.final, moved = s.n_pending || final, leader = (threadIdx.x & 7) == 0;
-    value_row w[2];
-    keys now[2];
-    float *state[2];
+    int w[N]; /* the lane's value rows, from the block's first one on */
+    keys now[N];
+    float *state[N];
     grid_trigger();
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        w[i] = (value_row){head, key_head, i * UNIT_HALF + ((int)threadIdx.x >> 3), true};
-        state[i] = settled_row(now[i], a.v, w[i], b, s);
-        if (s.n_pending && !final)
-            store_keys(state[i], now[i]);
+    for (int i = 0; i < N; i++) {
+        w[i] = i * UNIT_HALF + ((int)threadIdx.x >> 3);
+        state[i] = b.state + ((size_t)head * UNIT_KEYS + p.first + w[i]) * UNIT_KEYS;
+        load_keys(now[i], state[i]);
     }
-    unit_channel u = channel_of(a, b, s, head);
+    unit_channel u = channel_of<SPLIT>(a, b, s, p);
     float kept[UNIT_TAPS - 1] = {u.old[0], u.old[1], u.old[2]};
+    apply_pending<SPLIT>(now, w, &at, a, b, s, p);
+    if (s.n_pending && !final)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            store_keys(state[i], now[i]);
     grid_wait();
     for (int r0 = row0; r0 < end; r0 += UNIT_ROWS) {
         int n = min((int)UNIT_ROWS, end - r0), i = (int)threadIdx.x - 3 * UNIT_KEYS;
+        int mine = warp * SPLIT + part; /* the row that the warp norms */
+        gate_of_row g = {};
+        if (mine < n)
+            g = gate_at(a, r0 + mine, head);
         if (u.part < 3) {
             convolve(&at, &u, a, b, s, r0, n);
-        } else if (i < n) {
+        } else if (i >= 0 && i < n) {
             int r = r0 + i;
             float decay = decay_of(a.gate_a, a.gate_dt, head, a.a.at[r * a.a.stride + head]);
             at.gate[i][0] = decay;
             at.gate[i][1] = share_of(a.b.at[r * a.b.stride + head]);
-            if (!final)
+            if (!final && part == 0)
                 row_of(a.v, b, !s.bank, r - row0).decays[head] = decay;
         }
         __syncthreads();
-        if (r0 == row0 && moved && threadIdx.x == 0) { /* the block has read its channels */
-            int *ticket = a.ticket + seq * a.v.n_k + key_head;
-            write_fence();
-            at.last = atomicAdd(ticket, 1) == a.v.n_v / a.v.n_k - 1;
-            if (at.last)
-                *ticket = 0;
-        }
-        normalise_rows(&at, a, b, s, r0, n, head);
+        normalise_rows(&at, a, b, s, r0, n, p);
         __syncthreads();
 #pragma unroll 1
-        for (int r = 0; r < n; r++) { /* the sums of both value rows side by side */
+        for (int r = 0; r < n; r++) { /* the sums of the value rows side by side */
             keys k;
-            float sum[2], error[2];
+            float sum[N], error[N];
             load_keys(k, at.c[r][1]);
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
+            for (int j = 0; j < N; j++) {
                 fade(now[j], at.gate[r][0]);
                 sum[j] = partial_sum(now[j], k);
             }
             add_lanes(sum);
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                error[j] = at.gate[r][1] * (at.c[r][2][w[j].i] - sum[j]);
+            for (int j = 0; j < N; j++) {
+                error[j] = at.gate[r][1] * (at.c[r][2][w[j]] - sum[j]);
                 write_error(now[j], k, error[j]);
             }
             load_keys(k, at.c[r][0]);
 #pragma unroll
-            for (int j = 0; j < 2; j++)
+            for (int j = 0; j < N; j++)
                 sum[j] = partial_sum(now[j], k);
             add_lanes(sum);
             if (!leader)
                 continue;
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                at.o[r][w[j].i] = sum[j];
+            for (int j = 0; j < N; j++) {
+                at.o[r][w[j]] = sum[j];
                 if (!final)
-                    row_of(a.v, b, !s.bank, r0 + r - row0).errors[head * UNIT_KEYS + w[j].i] =
-                        error[j];
+                    row_of(a.v, b, !s.bank, r0 + r - row0)
+                        .errors[head * UNIT_KEYS + p.first + w[j]] = error[j];
             }
         }
-        __syncthreads();
-        if (warp < n)
-            put_gated(a, at.o[warp], r0 + warp, head);
+        if (SPLIT == 1)
+            __syncthreads();
+        else
+            pair_sync();
+        /* The block has read its channels. A warp that has no row of the gate asks. */
+        if (moved && r0 + UNIT_ROWS >= end && threadIdx.x == UNIT_THREADS - 1) {
+            int *ticket = a.ticket + seq * a.v.n_k + p.key_head;
+            write_fence();
+            at.last = atomicAdd(ticket, 1) == a.v.n_v / a.v.n_k * SPLIT - 1;
+            if (at.last)
+                *ticket = 0;
+        }
+        if (mine < n)
+            put_gated(a, g, output_of(&at, mine), r0 + mine, head);
+        if (SPLIT > 1)
+            pair_sync(); /* the other block has read its outputs */
+        else if (moved && r0 + UNIT_ROWS >= end)
+            __syncthreads(); /* for at.last */
     }
     if (final) {
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < N; i++)
             store_keys(state[i], now[i]);
 #pragma unroll
         for (int i = 0; i < UNIT_TAPS - 1; i++)
@@ -266,6 +436,10 @@ extern "C" void cu_gated(cudaStream_t s, unit_args a)
 
 extern "C" void cu_unit(cudaStream_t s, unit_args a)
 {
-    LAUNCH(unit_kernel, dim3((unsigned)a.v.n_v, (unsigned)a.st.n_seqs), dim3(UNIT_THREADS), 0, s,
-           a);
+    dim3 block(UNIT_THREADS), one((unsigned)a.v.n_v, (unsigned)a.st.n_seqs);
+    dim3 two((unsigned)a.v.n_v * 2, (unsigned)a.st.n_seqs);
+    if (pairs_of_blocks() && 2 * a.v.n_v * a.st.n_seqs <= cu_gpu.n_sm)
+        launch_pairs(unit_kernel<2>, two, block, s, a);
+    else
+        LAUNCH(unit_kernel<1>, one, block, 0, s, a);
 }
