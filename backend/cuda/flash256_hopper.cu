@@ -155,7 +155,7 @@ template <how HOW> DEV void attend(const block &b, tiles &s, int half)
         o[i] = 0;
     walk w = walk_begin(b);
     if (walk_on<HOW>(b, w)) {
-        bool live = true; /* the tile whose P is at hand */
+        bool live = true; /* SKIPS: does a pair keep the tile whose P is at hand? */
         multiply_keys(s, x, half, 0);
         if (!b.slice.first)
             load_sums(b, o, m0);
@@ -163,14 +163,14 @@ template <how HOW> DEV void attend(const block &b, tiles &s, int half)
         hold(x);
         warp_arrive(&s.n.k_free[0]);
         soften<HOW == SKIPS>(b, s.n, x, pr, keep, w, half, 0);
-        if constexpr (HOW == SKIPS)
-            live = any_keeps(s.n, half, 0);
         worth(o, keep);
         to_f16(x, p);
         int turn = 0;
         for (; walk_on<HOW>(b, w); turn++) {
+            multiply_keys(s, x, half, turn + 1);
+            if constexpr (HOW == SKIPS)
+                live = any_keeps(s.n, half, turn);
             if (HOW != SKIPS || live) {
-                multiply_keys(s, x, half, turn + 1);
                 multiply_values(s, o, p, turn);
                 wg_wait<1>();
                 hold(x);
@@ -179,7 +179,6 @@ template <how HOW> DEV void attend(const block &b, tiles &s, int half)
                 wg_wait<0>();
                 hold(o);
             } else {
-                multiply_keys(s, x, half, turn + 1);
                 wg_wait<0>();
                 hold(x);
                 warp_arrive(&s.n.k_free[(turn + 1) & 1]);
@@ -187,11 +186,11 @@ template <how HOW> DEV void attend(const block &b, tiles &s, int half)
                 bar_wait(&s.n.v_full[turn & 1], turn >> 1 & 1);
             }
             warp_arrive(&s.n.v_free[turn & 1]);
-            if constexpr (HOW == SKIPS)
-                live = any_keeps(s.n, half, turn + 1);
             worth(o, keep);
             to_f16(x, p);
         }
+        if constexpr (HOW == SKIPS)
+            live = any_keeps(s.n, half, turn);
         if (HOW != SKIPS || live) {
             multiply_values(s, o, p, turn);
             wg_wait<0>();

@@ -279,10 +279,12 @@ struct softmax {
 /* Scores of pair h to exponentials relative to the new maximum; returns the factor of earlier sums.
  */
 constexpr float log2_e = 1.4426950408889634f;
-template <int N> DEV float exponentials_from(float (&s)[N], softmax &x, float best, int h)
+template <int N>
+DEV float exponentials_from(float (&s)[N], softmax &x, float best, int h, bool none = false)
 {
     float part = 0;
     float less = best == -INFINITY ? 0 : -best * log2_e; /* no infinity minus itself */
+    less = none ? -INFINITY : less;                      /* all are 0 */
     float keep = best == x.top ? 1 : fast_exp2(fma_rn(x.top, log2_e, less));
 #pragma unroll
     for (int j = 0; j < N / 2; j++) {
@@ -330,20 +332,14 @@ DEV float vote(const J &b, float (&s)[N], softmax &x, votes &v, const walk &w, i
     top = max_nan(top, shfl_xor_f32(top, 1));
     top = max_nan(top, shfl_xor_f32(top, 2));
     *live = top != -INFINITY && !(top - x.top < v.limit);
-    if (*live) {
-        float keep = exponentials_from(s, x, fmaxf(x.top, top), h);
-        v.delta *= keep;
-        return keep;
-    }
-    int n = keys_in(b, w, m);
-    if (n && top != -INFINITY) {
-        v.delta += (float)n * fast_exp2((top - x.top) * log2_e);
+    if (!*live && top != -INFINITY) {
+        v.delta += (float)keys_in(b, w, m) * fast_exp2((top - x.top) * log2_e);
         v.dropped += 1;
     }
-#pragma unroll
-    for (int j = 0; j < N / 2; j++)
-        s[j / 2 * 4 + 2 * h + j % 2] = 0;
-    return 1;
+    /* One path for kept and dropped tiles: neighbouring pairs differ. */
+    float keep = exponentials_from(s, x, *live ? fmaxf(x.top, top) : x.top, h, !*live);
+    v.delta *= keep;
+    return keep;
 }
 /* Over the four lanes that share a pair. */
 DEV float whole_sum(const softmax &x)
