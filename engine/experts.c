@@ -221,10 +221,12 @@ static status place(carat_model *m, model_pool *x, const carat_model_options *op
     if (w.kind == WANT_PART || (w.kind == WANT_BYTES && w.bytes >= x->all_bytes))
         return OK;
     if (w.kind == WANT_AUTO) {
-        if ((st = plan_whole(m, opt, &plan, e)))
+        m->experts = NULL; /* whose chunks are longer */
+        st = plan_whole(m, opt, &plan, e);
+        m->experts = x;
+        if (st || !plan.available_bytes || plan.total_bytes <= plan.available_bytes ||
+            (st = plan_whole(m, opt, &plan, e)))
             return st;
-        if (!plan.available_bytes || plan.total_bytes <= plan.available_bytes)
-            return OK;
         uint64_t other = plan.total_bytes;
         for (int32_t i = 0; i < x->n; i++)
             for (int32_t k = 0; k < x->layer[i].n_parts; k++)

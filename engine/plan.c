@@ -12,6 +12,7 @@
 #include <string.h>
 
 enum {
+    EXPERT_CHUNKS = 2,     /* chunks are so much longer where not all experts are on the GPU */
     ROWS_SMALL = 32,       /* counts of rows up to here are planned one by one */
     DRAFT_DEFAULT = 15,    /* drafted tokens a round, unless more are asked for */
     ANSWER_ROWS_MAX = 128, /* of a batch: 128 MiB of logits at 262144 ids */
@@ -111,6 +112,8 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     if ((st = paging_options(opt, shape, e)))
         return st;
     shape->chunk = opt->chunk ? opt->chunk : m->dev->chunk_rows;
+    if (!opt->chunk && m->experts) /* a chunk copies all experts that are on the host */
+        shape->chunk *= EXPERT_CHUNKS;
     if (shape->sparse.alpha > 0 && shape->chunk < SPARSE_TILE)
         shape->chunk = SPARSE_TILE; /* whole query blocks */
     int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->core.n_ctx_train;

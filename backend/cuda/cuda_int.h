@@ -836,9 +836,10 @@ typedef struct cuda_experts cuda_experts;
 struct expert_home {
     const int64_t *where; /* as packed.where, of the pass under way */
     uint32_t *count;
-    uint8_t *slots, *host; /* this part of the first slot, of the host's copy of expert 0 */
-    size_t expert_bytes;   /* from one slot, and one copy, to the next */
-    int32_t layer;         /* in the list of layers with experts */
+    uint8_t *from,
+        *host;           /* this part at the address that `where` counts from; of expert 0's copy */
+    size_t expert_bytes; /* from one slot, and one copy, to the next */
+    int32_t layer;       /* in the list of layers with experts */
 };
 typedef struct expert_home expert_home;
 

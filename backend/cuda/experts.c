@@ -1,12 +1,12 @@
 /* experts.c - experts of which only some have a place on the device (backend/experts.h).
  *
  *     one allocation   [slots of layer 0][slots of layer 1]..[stage 0][stage 1][tables][counts]
- *     host             a page-locked copy of every expert, part after part, in the layout of
- * pack.cu table            by layer and expert: from the layer's first slot to the expert, in bytes
+ *     host             a page-locked copy of every expert, part after part, laid out by pack.cu
+ *     table            by layer and expert: from a fixed address to the expert, in bytes
  *
- * Kernels add a table's entry to the planes of the first slot, whatever it points at: a slot, a
- * stage, or the host's copy, which they read over the bus. So no op waits for the host, and a
- * recorded pass serves every placement.
+ * Kernels add a table's entry to the planes at that address, whatever it leads to: a slot, a stage,
+ * or the host's copy, which they read over the bus. So no op waits for the host, and a recorded
+ * pass serves every placement.
  *
  *     passes   pass t | counts | table | pass t+1 | ..        | table | pass t+n
  *                                 |                                ^
@@ -40,6 +40,8 @@ typedef struct pool_layer {
     expert_home home[EXPERT_PARTS];
     size_t bytes;   /* of an expert: all parts */
     uint8_t *slots; /* device, [n_slots][bytes] */
+    uint8_t *from;  /* the lowest address of slots, stages and copies: tables count from it, so no
+                       distance is negative */
     uint8_t *host;  /* page-locked, [n_experts][bytes] */
     int32_t first;  /* of its experts, in tables and counts */
     expert_slots map;
@@ -238,11 +240,13 @@ static status open_layer(cuda_experts *x, int32_t i, const expert_layer *want, u
         return err_memory(e, "the host's copy of experts", host_bytes);
     }
     l->host = p;
+    l->from = (uintptr_t)slots < (uintptr_t)x->stage[0] ? slots : x->stage[0];
+    l->from = (uintptr_t)l->from < (uintptr_t)l->host ? l->from : l->host;
     for (int32_t k = 0; k < want->n_parts; k++) {
         weight *w = want->part[k];
         l->home[k] = (expert_home){.where = x->table + l->first,
                                    .count = k ? NULL : x->count + l->first,
-                                   .slots = slots + at,
+                                   .from = l->from + at,
                                    .host = l->host + at,
                                    .expert_bytes = l->bytes,
                                    .layer = i};
@@ -320,7 +324,7 @@ static uint8_t *host_at(const pool_layer *l, int32_t expert)
 }
 static int64_t distance(const pool_layer *l, const uint8_t *to)
 {
-    return (int64_t)((uintptr_t)to - (uintptr_t)l->slots);
+    return (int64_t)((uintptr_t)to - (uintptr_t)l->from);
 }
 
 static void put_entry(cuda_experts *x, const pool_layer *l, int32_t expert)

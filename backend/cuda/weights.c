@@ -232,7 +232,7 @@ static status load_to_host(cuda_device *c, weight *w, int32_t kind, err *e)
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "packing experts");
     if (c->broken)
         return err_set(e, c->broken_why.status, "%s: %s", w->name, c->broken_why.text);
-    w->packed = h->slots;
+    w->packed = h->from;
     w->packed_kind = kind;
     w->packed_bytes = 0; /* the slots count as a whole */
     return OK;

@@ -4,6 +4,7 @@
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "tests/fidelity_model.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CTX = 128, PROMPT = 50, STEPS = 16, ANSWER = 8, JOBS = 2 };
+enum { CTX = 128, PROMPT = 50, STEPS = 8, ANSWER = 8, JOBS = 2 };
 
 typedef struct experts_rig {
     rig *g;
@@ -139,7 +140,7 @@ static status copies_that_fail(experts_rig *r, err *e)
     wrong = 0;
     carat_reset(r->a);
     st = carat_eval(r->a, r->f.tokens, PROMPT, false, r->x, NULL, e);
-    for (int n = 1; n <= 4 && !st; n++) {
+    for (int n = 1; n <= 3 && !st; n++) {
         carat_reset(r->b);
         emu_fail_copy(n);
         status failure = carat_eval(r->b, r->f.tokens, PROMPT, false, r->y, NULL, &why);
@@ -196,6 +197,36 @@ static status check_part(experts_rig *r, err *e)
     return OK;
 }
 
+/* The counts of a run are beside the model's file. What is no such file of this model is ignored,
+ * and stays. */
+static status check_counts(experts_rig *r, const char *path, const carat_model_options *o, err *e)
+{
+    static const char other[] = "carat experts\nand something else";
+    char counts[300], back[sizeof other] = "";
+    carat_expert_info info = {0};
+    carat_model *m;
+    snprintf(counts, sizeof counts, "%s.experts", path);
+    say(r, "no counts were kept", access(counts, R_OK) != 0);
+    FILE *to = fopen(counts, "wb");
+    if (to) {
+        fwrite(other, 1, sizeof other, to);
+        fclose(to);
+    }
+    status st = carat_model_open(path, o, &m, e);
+    if (st)
+        return st;
+    carat_experts(m, &info);
+    say(r, "a damaged file of counts would be replaced", info.counts_file != NULL);
+    carat_model_close(m);
+    if ((to = fopen(counts, "rb"))) {
+        say(r, "a damaged file of counts was changed",
+            fread(back, 1, sizeof back, to) != sizeof other || memcmp(back, other, sizeof other));
+        fclose(to);
+    }
+    unlink(counts);
+    return OK;
+}
+
 static void check_file(experts_rig *r, const char *path)
 {
     static const char *const parts[] = {"50%", "0.6", "0.9"};
@@ -218,6 +249,7 @@ static void check_file(experts_rig *r, const char *path)
         carat_model_close(r->some);
         r->a = r->b = NULL;
         r->some = NULL;
+        st = st ? st : check_counts(r, path, &o, &e);
     }
     if (st)
         failed(r->g, "experts", text("%s %s: %s", r->name, r->type, e.text));
@@ -226,10 +258,103 @@ static void check_file(experts_rig *r, const char *path)
     r->whole = NULL;
 }
 
+/* Budgets of MiB, of which the reserve of the device is the most: what is used stays within them,
+ * more never means fewer experts, and what is too little has a sentence. Counts of earlier runs are
+ * read, unless they are another model's. */
+static void check_budgets(rig *g)
+{
+    fidelity f;
+    carat_expert_info info;
+    carat_device_memory mem[CARAT_DEVICES_MAX];
+    char counts[300];
+    double beyond = 0, fewer = 0, mute = 0;
+    int32_t before = 0, n_refused = 0, n_part = 0, n_whole = 0;
+    uint64_t reserve = g->gpu->reserve_bytes;
+    fidelity_open(&f, "moe");
+    const char *path = fidelity_write(&f, NULL);
+    snprintf(counts, sizeof counts, "%s.experts", path);
+    const carat_session_options so = {.n_ctx = 64, .chunk = 16, .checkpoint_mb = -1};
+    for (int64_t mb = (int64_t)(reserve >> 20) + 1; mb < (int64_t)(reserve >> 20) + 24; mb++) {
+        carat_model *m = NULL;
+        carat_session *s = NULL;
+        err e = {0};
+        const carat_model_options o = {.device = "cuda", .gpu_mb = mb, .session = &so};
+        status st = carat_model_open(path, &o, &m, &e);
+        st = st ? st : carat_session_open(m, &so, &s, &e);
+        n_refused += st != OK;
+        mute += st && (st != E_MEMORY || !strstr(e.text, "MiB"));
+        if (!st) {
+            bool part = carat_experts(m, &info);
+            int32_t slots = part ? info.n_slots : INT32_MAX;
+            carat_memory(m, mem);
+            beyond += mem[0].used_bytes + reserve > (uint64_t)mb << 20;
+            fewer += slots < before;
+            before = slots;
+            n_part += part;
+            n_whole += !part;
+        }
+        carat_session_close(s);
+        carat_model_close(m);
+    }
+    verdict(g, "experts", "budgets: exceeded", beyond, 0);
+    verdict(g, "experts", "budgets: fewer experts in a larger one", fewer, 0);
+    verdict(g, "experts", "budgets: no sentence", mute, 0);
+    verdict(g, "experts",
+            text("budgets: %d too small, %d of a part, %d of all", n_refused, n_part, n_whole),
+            !n_refused || !n_part || !n_whole, 0);
+    unlink(counts);
+    unlink(path);
+    fidelity_close(&f);
+}
+
+/* The bundled model, whose text must be the same. */
+static void check_bundled(rig *g)
+{
+    static const char *const part[] = {"100%", "50%", "25%"};
+    const carat_session_options so = {.n_ctx = 128, .checkpoint_mb = -1};
+    int32_t id[32];
+    answer text_of[3] = {{.n = 0}};
+    double wrong = 0;
+    err e = {0};
+    char *bytes = NULL;
+    size_t n_bytes = 0;
+    status st = file_read_all("models/demo.gguf", 64 << 20, &bytes, &n_bytes, &e);
+    for (int i = 0; i < 3 && !st; i++) {
+        const carat_model_options o = {.device = "cuda", .experts_gpu = part[i], .session = &so};
+        carat_generate_options go = {.max_tokens = ANSWER};
+        carat_model *m = NULL;
+        carat_session *s = NULL;
+        static const char words[] = "What is the capital of France?";
+        int64_t n = 0;
+        st = carat_model_open_bytes(bytes, n_bytes, "demo", &o, &m, &e);
+        st = st ? st : carat_session_open(m, &so, &s, &e);
+        if (!st) {
+            n = carat_tokenize(m, words, sizeof words - 1, 0, id, 32, &e);
+            carat_sampling_default(m, &go.sampling);
+            go.sampling.temperature = 0;
+            go.sampling.ignore_eog = true;
+            st = carat_generate(s, id, n, &go, keep_token, &text_of[i], NULL, &e);
+        }
+        wrong += text_of[i].n != ANSWER ||
+                 memcmp(text_of[i].id, text_of[0].id, sizeof(int32_t) * ANSWER) != 0;
+        carat_session_close(s);
+        carat_model_close(m);
+    }
+    mem_free(bytes);
+    if (st)
+        failed(g, "experts", e.text);
+    else
+        verdict(g, "experts", "bundled model: greedy texts that differ", wrong, 0);
+}
+
 void check_expert_slots(rig *g)
 {
     static const char *const names[] = {"moe", "laguna", "qwen35moe"};
     static const num_type types[] = {NUM_Q8_0, NUM_F32, NUM_BF16};
+    if (my_turn(g, "experts"))
+        check_budgets(g);
+    if (my_turn(g, "experts"))
+        check_bundled(g);
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < (g->quick ? 2 : 3); k++) {
             if (!my_turn(g, "experts") || (g->quick && i && k))
