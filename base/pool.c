@@ -19,7 +19,7 @@
 enum { MAX_THREADS = 256, SPINS = 20000, CLOSED = 1 << 30 };
 /* SPINS: about 50 us, longer than the gap between two loops of a step. */
 
-/* Kernels keep tiles of up to 150 KB on the stack; a C library's default may be 128. */
+/* Kernels keep tiles of up to 200 KB on the stack; a C library's default may be 128. */
 static const size_t STACK_BYTES = 1 << 20;
 
 struct pool {

@@ -17,7 +17,8 @@
  * all rows of a tile together, then the others row by row.
  *
  * Formats in blocks: few queries decode them in registers; many queries unpack a few rows at a time
- * into floats that stay in cache. The floats and the order of every sum are the same. Rotated
+ * into floats that stay in cache. Tiles with many queries transpose keys (heads_int.h) and unpack
+ * values of every format. The floats and the order of every sum are the same. Rotated
  * formats: queries are rotated before the op, results rotated back after it.
  *
  * One stream: a key is RoPE(w u). Pairs that stand still (three quarters in large heads) are not
@@ -38,7 +39,8 @@ enum {
     KEY_BLOCK = ROPE_TURNS,
     PIECE_FLOATS = 8192, /* of unpacked keys: 32 KB */
     STREAM_BYTES = 8192, /* of one stream at a time: as many as products prefetch */
-    QUERIES_MAX = 32,    /* rows of a tile times heads of a group, but at least one row */
+    QUERIES_MAX = 48,    /* rows of a tile times heads of a group, but at least one row */
+    MANY_QUERIES = 16,   /* from here on keys are transposed, values unpacked to floats */
     SPLIT_ROWS = 16,     /* passes of at most so many rows may be split by blocks */
     /* split decode. Partial results of all tiles and heads that are held at a time; of one tile and
      * head at least. Blocks of a task at most: a block prefetches the next. */
@@ -63,10 +65,12 @@ typedef struct attention {
     float *scores;  /* [tile_rows * group, KEY_BLOCK] */
     float *values;  /* [tile_rows * group, head_dim]: the partial sums of one block */
     float *state;   /* [4, tile_rows * group]: largest score and sum, of all and of one block */
-    float *piece;   /* [piece_keys, head_dim] */
+    float *piece;   /* [piece_rows, head_dim] */
+    float *across;  /* [across.keys, head_dim]: transposed keys; NULL: no tile has many queries */
     float *base;    /* [2, n_turning]: cosines and sines of a block's first position, negative */
     float *row;     /* [head_dim]: an unpacked value, one stream */
-    int32_t piece_keys;
+    int32_t piece_keys; /* read at a time */
+    int32_t piece_rows;
     int32_t n_turning; /* pairs that turn; one stream */
     bool on_blocks;    /* one stream: still dims can be scored as they are stored */
     mat turned;        /* the rotated queries; or q itself */
@@ -143,7 +147,7 @@ typedef struct block_work {
     int32_t head;
     int32_t n_q; /* queries of the tile; those of `scores` and `values` */
     float *queries, *scores, *values, *top, *sum;
-    float *piece, *base, *row;
+    float *piece, *across, *base, *row;
     const char *next;  /* prefetched after the keys: the values of the block */
     bool goes_on;      /* the task has another block, */
     const char *after; /* whose keys are prefetched then; or NULL */
@@ -168,7 +172,8 @@ static block_work work_of(const attention *a, row_tile t, int32_t head, int32_t 
                         .values = a->values + th * cap * dim,
                         .top = state + 2 * cap,
                         .sum = state + 3 * cap,
-                        .piece = a->piece + th * (size_t)a->piece_keys * dim,
+                        .piece = a->piece + th * (size_t)a->piece_rows * dim,
+                        .across = a->across + th * (size_t)a->k->across.keys * dim,
                         .base = a->base + th * 2 * (size_t)a->n_turning,
                         .row = a->row + th * dim};
 }
@@ -179,9 +184,19 @@ static int32_t piece_keys(int32_t head_dim)
     return n < 2 ? 2 : n > KEY_BLOCK ? KEY_BLOCK : n;
 }
 
+static bool has_many(const attention *a, const block_work *w)
+{
+    return a->across && w->n_q >= MANY_QUERIES;
+}
+
+static bool in_floats(num_type t)
+{
+    return t == NUM_F32 || t == NUM_F16 || t == NUM_BF16;
+}
+
 static bool reads_stored(const attention *a, const block_work *w, num_type t)
 {
-    return t == NUM_F32 || t == NUM_F16 || t == NUM_BF16 || w->n_q <= a->k->block_queries;
+    return t == NUM_F32 || (in_floats(t) ? !has_many(a, w) : w->n_q <= a->k->block_queries);
 }
 
 static key_rows piece_rows(const block_work *w, int32_t n, int32_t dim)
@@ -217,12 +232,24 @@ static void score_rows(const attention *a, const block_work *w, const key_rows *
     a->k->key_dot(&p);
 }
 
-/* The next piece of rows, from row `at` on; a->piece_keys at most. */
-static key_rows next_rows(const attention *a, key_rows k, int32_t at)
+/* The next rows, from row `at` on; `most` of them. */
+static key_rows next_rows(key_rows k, int32_t at, int32_t most)
 {
     k.at += (size_t)at * k.row_bytes;
-    k.n = k.n - at < a->piece_keys ? k.n - at : a->piece_keys;
+    k.n = k.n - at < most ? k.n - at : most;
     return k;
+}
+
+/* The first query of the tile that sees key `index` or a later one. Rows before it have no part in
+ * products with these keys: their scores are hidden, their probabilities 0. */
+static int32_t first_query(const attention *a, const block_work *w, int64_t index)
+{
+    int32_t i = 0;
+    if (w->n_q != w->t.n * a->group) /* some queries dropped the block, the others have moved */
+        return 0;
+    while (i < w->t.n && row_range(a->p->rows, a->kv, w->t.r0 + i).hi <= index)
+        i++;
+    return i * a->group;
 }
 
 /* `dim` elements of each row from `first` on, where a block begins. */
@@ -297,6 +324,31 @@ static void score_single(const attention *a, block_work *w, int64_t index, const
     a->k->key_dot(&p);
 }
 
+/* The same for many queries: keys are transposed, a few at a time. */
+static void score_across(const attention *a, block_work *w, int64_t index, const key_rows *k,
+                         float *scores)
+{
+    for (int32_t at = 0; at < k->n; at += a->k->across.keys) {
+        int32_t first = first_query(a, w, index + at);
+        key_rows some = next_rows(*k, at, a->k->across.keys);
+        if (first == w->n_q)
+            return;
+        if (a->kv->single)
+            unpack_keys(a, w, index + at, &some);
+        else if (!in_floats(k->type))
+            a->k->unpack(&some, w->piece, k->dim);
+        if (a->kv->single || !in_floats(k->type))
+            some = piece_rows(w, some.n, k->dim);
+        a->k->keys_across(&some, w->across);
+        key_product p = product_of(a, w, &some, scores + at);
+        p.k = (const char *)w->across;
+        p.n_q -= first;
+        p.q += (size_t)first * (size_t)p.q_stride;
+        p.s += (size_t)first * (size_t)p.s_stride;
+        a->k->key_dot_across(&p);
+    }
+}
+
 /* Scores of n keys that lie side by side from row k on; the first is key `index`. */
 static void score_keys(const attention *a, block_work *w, int64_t index, const char *k, int32_t n,
                        float *scores)
@@ -305,12 +357,16 @@ static void score_keys(const attention *a, block_work *w, int64_t index, const c
     int32_t dim = kv->head_dim;
     const key_rows rows = {
         .type = kv->k_type, .at = k, .row_bytes = kv->k_row_bytes, .n = n, .dim = dim};
+    if (has_many(a, w)) {
+        score_across(a, w, index, &rows, scores);
+        return;
+    }
     if (!kv->single && reads_stored(a, w, kv->k_type)) {
         score_rows(a, w, &rows, scores);
         return;
     }
     for (int32_t at = 0; at < n; at += a->piece_keys) {
-        key_rows some = next_rows(a, rows, at), piece = piece_rows(w, some.n, dim);
+        key_rows some = next_rows(rows, at, a->piece_keys), piece = piece_rows(w, some.n, dim);
         if (kv->single) {
             score_single(a, w, index + at, &some, scores + at);
             continue;
@@ -320,7 +376,8 @@ static void score_keys(const attention *a, block_work *w, int64_t index, const c
     }
 }
 
-static void sum_values(const attention *a, block_work *w, const char *v, int32_t n,
+/* Adds n values from row v on; the first is that of key `index`. */
+static void sum_values(const attention *a, block_work *w, int64_t index, const char *v, int32_t n,
                        const float *scores)
 {
     const kv_view *kv = a->kv;
@@ -349,10 +406,15 @@ static void sum_values(const attention *a, block_work *w, const char *v, int32_t
     p.row_bytes = (size_t)p.dim * sizeof(float);
     p.source = ROWS_IN_CACHE;
     for (int32_t at = 0; at < n; at += a->piece_keys) {
-        key_rows some = next_rows(a, rows, at);
+        key_rows some = next_rows(rows, at, a->piece_keys);
+        int32_t first = first_query(a, w, index + at);
+        if (first == w->n_q)
+            return;
         a->k->unpack(&some, w->piece, p.dim);
         p.n_keys = some.n;
-        p.p = scores + at;
+        p.n_q = w->n_q - first;
+        p.o = w->values + (size_t)first * (size_t)p.o_stride;
+        p.p = scores + (size_t)first * (size_t)p.p_stride + at;
         a->k->value_sum(&p);
     }
 }
@@ -501,7 +563,7 @@ static void sum_span(const attention *a, block_work *w, int64_t t, int64_t end)
     for (int64_t n; t < end; t += n) {
         key_span span = span_of(a, w, base, t, end);
         n = span.n;
-        sum_values(a, w, value_row(a, w, span.place), (int32_t)n, w->scores + (t - w->b0));
+        sum_values(a, w, t, value_row(a, w, span.place), (int32_t)n, w->scores + (t - w->b0));
     }
 }
 
@@ -933,7 +995,11 @@ static void take_temporaries(attention *a, bool split, int32_t n_threads)
     a->scores = pass_temp(p, nt * cap * KEY_BLOCK * sizeof(float));
     a->values = pass_temp(p, nt * cap * dim * sizeof(float));
     a->state = pass_temp(p, nt * 4 * cap * sizeof(float));
-    a->piece = pass_temp(p, nt * (size_t)a->piece_keys * dim * sizeof(float));
+    int32_t lanes = a->k->across.lanes, keys = a->k->across.keys;
+    bool many = !split && kv->head_dim % lanes == 0 && cap >= MANY_QUERIES;
+    a->across = many ? pass_temp(p, nt * (size_t)keys * dim * sizeof(float)) : NULL;
+    a->piece_rows = many && keys > a->piece_keys ? keys : a->piece_keys;
+    a->piece = pass_temp(p, nt * (size_t)a->piece_rows * dim * sizeof(float));
     a->base = pass_temp(p, nt * 2 * (size_t)a->n_turning * sizeof(float));
     a->row = pass_temp(p, nt * dim * sizeof(float));
     a->account = cpu_sparse_accounts(p, a->q, kv);

@@ -16,6 +16,8 @@ enum {
     QUERY_TILE = VL / 2,
     VALUE_QUERIES = VL == 16 ? 8 : 4,
     VALUE_VECTORS = 2,
+    MANY_VALUE_QUERIES = VL == 16 ? 6 : VALUE_QUERIES,
+    MANY_VALUE_VECTORS = VL == 16 ? 4 : VALUE_VECTORS,
     VALUE_BYTES = 16384, /* of values that all vectors of the head take before the next values */
     FEW_QUERIES = 16,    /* decode: memory is the bound */
     AHEAD_BYTES = 8192
@@ -157,6 +159,126 @@ INLINE void key_dot_as(num_type t, const key_product *w)
     }
 }
 
+/* ---- Many queries ---------------------------------------------------------------------------
+ *
+ *     keys, transposed    lane 0: [dim / VL] x KEYS_ACROSS keys | lane VL / 2: ... | ...
+ *
+ * Lanes are keys, so no sum is folded across lanes. The sums are those of key_tile all the same: VL
+ * partial sums of every VL-th element, added by the tree of vf_sum. They are computed in the order
+ * of the tree's leaves, which is the reverse of the bits of the lane; a finished pair is added and
+ * makes room. Transposing costs as much as the products of about six queries. */
+enum { KEYS_ACROSS = 2 * VL, QUERIES_ACROSS = 6, LEAF_BITS = VL == 16 ? 4 : VL == 8 ? 3 : 2 };
+
+INLINE int leaf_lane(int leaf)
+{
+    int lane = 0;
+    for (int i = 0; i < LEAF_BITS; i++)
+        lane |= (leaf >> i & 1) << (LEAF_BITS - 1 - i);
+    return lane;
+}
+
+INLINE void keys_across_of(num_type t, const key_rows *k, float *to)
+{
+    int32_t n = k->dim / VL;
+    for (int32_t c = 0; c < n; c++)
+        for (int half = 0; half < 2; half++) {
+            vf v[VL];
+            for (int i = 0; i < VL; i++) {
+                int32_t it = half * VL + i;
+                v[i] = it < k->n ? load_as(t, k->at + (size_t)it * k->row_bytes, c * VL, VL)
+                                 : vf_set(0);
+            }
+            vf_transpose(v);
+            for (int i = 0; i < VL; i++)
+                vf_store(to + ((size_t)(leaf_lane(i) * n + c) * 2 + (size_t)half) * VL, v[i]);
+        }
+}
+
+static void k_keys_across(const key_rows *k, float *to)
+{
+    switch ((int)k->type) {
+#define KEYS_ACROSS_OF(t)                                                                          \
+    case t:                                                                                        \
+        keys_across_of(t, k, to);                                                                  \
+        return;
+        KEYS_ACROSS_OF(NUM_F32)
+        KEYS_ACROSS_OF(NUM_F16)
+        KEYS_ACROSS_OF(NUM_BF16)
+#undef KEYS_ACROSS_OF
+    }
+}
+
+/* One partial sum of n_q queries and two vectors of keys. */
+INLINE void across_leaf(vf *sum, const float *k, const float *q, size_t q_stride, int32_t n,
+                        const int n_q)
+{
+    for (int i = 0; i < 2 * n_q; i++)
+        sum[i] = vf_set(0);
+    for (int32_t c = 0; c < n; c++, k += 2 * VL, q += VL) {
+        vf k0 = vf_load(k), k1 = vf_load(k + VL);
+        for (int a = 0; a < n_q; a++) {
+            vf qv = vf_set(q[(size_t)a * q_stride]);
+            sum[2 * a] = vf_fma(qv, k0, sum[2 * a]);
+            sum[2 * a + 1] = vf_fma(qv, k1, sum[2 * a + 1]);
+        }
+    }
+}
+
+INLINE void across_tile(const key_product *w, int32_t iq, const int n_q)
+{
+    enum { FOURS = VL / 4 };
+    const float *k = (const float *)(const void *)w->k;
+    const float *q = w->q + (size_t)iq * (size_t)w->q_stride;
+    size_t q_stride = (size_t)w->q_stride;
+    int32_t n = w->dim / VL;
+    vf sum[2 * QUERIES_ACROSS], part[2][2 * QUERIES_ACROSS], four[2][2 * QUERIES_ACROSS];
+    for (int g = 0; g < FOURS; g++) {
+        UNROLL(4)
+        for (int i = 0; i < 4; i++, k += (size_t)n * 2 * VL) {
+            across_leaf(sum, k, q + leaf_lane(4 * g + i), q_stride, n, n_q);
+            for (int a = 0; a < 2 * n_q; a++)
+                if (i == 0 || i == 2)
+                    part[i / 2][a] = sum[a];
+                else if (i == 1)
+                    part[0][a] += sum[a];
+                else
+                    sum[a] = part[0][a] + (part[1][a] + sum[a]);
+        }
+        for (int a = 0; a < 2 * n_q; a++)
+            if (g == FOURS - 1)
+                sum[a] = FOURS == 4   ? four[0][a] + (four[1][a] + sum[a])
+                         : FOURS == 2 ? four[0][a] + sum[a]
+                                      : sum[a];
+            else
+                four[g / 2][a] = g % 2 ? four[g / 2][a] + sum[a] : sum[a];
+    }
+    for (int a = 0; a < n_q; a++) {
+        float *s = w->s + (size_t)(iq + a) * (size_t)w->s_stride;
+        if (w->n_keys == KEYS_ACROSS) {
+            vf_store(s, sum[2 * a]);
+            vf_store(s + VL, sum[2 * a + 1]);
+        } else if (w->n_keys < VL) {
+            vf_store_n(s, sum[2 * a], w->n_keys);
+        } else {
+            vf_store(s, sum[2 * a]);
+            vf_store_n(s + VL, sum[2 * a + 1], w->n_keys - VL);
+        }
+    }
+}
+
+/* tile:  two vectors of keys by QUERIES_ACROSS queries
+ * bound: two FMA per cycle: dim of them per vector and query, and VL - 1 sums */
+static void k_key_dot_across(const key_product *w)
+{
+    int32_t iq = 0;
+    for (; iq + QUERIES_ACROSS <= w->n_q; iq += QUERIES_ACROSS)
+        across_tile(w, iq, QUERIES_ACROSS);
+    for (; iq + 2 <= w->n_q; iq += 2)
+        across_tile(w, iq, 2);
+    if (iq < w->n_q)
+        across_tile(w, iq, 1);
+}
+
 /* A part of the values: n_keys rows from v on, with probabilities p[iq, it]; added to o[iq]. */
 typedef struct value_part {
     float *o;
@@ -179,13 +301,13 @@ INLINE void ask_values(const value_part *w, size_t from, size_t n)
             __builtin_prefetch(w->next + (i - w->n_left));
 }
 
-/* n_q <= VALUE_QUERIES queries, n_v <= VALUE_VECTORS vectors of the head from element i on. */
+/* n_q <= VALUE_QUERIES queries, n_v <= MANY_VALUE_VECTORS vectors of the head from element i on. */
 INLINE void value_tile(num_type t, const value_part *w, const int n_q, int32_t i, const int n_v,
                        int32_t n_last)
 {
     float *o = w->o;
     size_t o_stride = (size_t)w->o_stride;
-    vf sum[VALUE_QUERIES][VALUE_VECTORS];
+    vf sum[VALUE_QUERIES][MANY_VALUE_VECTORS];
     for (int a = 0; a < n_q; a++)
         for (int b = 0; b < n_v; b++) {
             const float *from = o + (size_t)a * o_stride + (size_t)(i + b * VL);
@@ -193,7 +315,7 @@ INLINE void value_tile(num_type t, const value_part *w, const int n_q, int32_t i
         }
     for (int32_t it = 0; it < w->n_keys; it++) {
         const char *row = w->v + (size_t)it * w->row_bytes;
-        vf vv[VALUE_VECTORS];
+        vf vv[MANY_VALUE_VECTORS];
         for (int b = 0; b < n_v; b++)
             vv[b] = load_as(t, row, i + b * VL, n_last);
         for (int a = 0; a < n_q; a++) {
@@ -218,6 +340,9 @@ INLINE void value_rows(num_type t, const int n_q, const value_part *w, int32_t d
 {
     int32_t i = 0;
     size_t n_bytes = (size_t)w->n_keys * w->row_bytes, asked = 0;
+    if (n_q == MANY_VALUE_QUERIES)
+        for (; i + MANY_VALUE_VECTORS * VL <= dim; i += MANY_VALUE_VECTORS * VL)
+            value_tile(t, w, n_q, i, MANY_VALUE_VECTORS, VL);
     for (; i + VALUE_VECTORS * VL <= dim; i += VALUE_VECTORS * VL) {
         size_t to = w->ahead ? n_bytes * (size_t)(i + VALUE_VECTORS * VL) / (size_t)dim : 0;
         to = (to + 63) & ~(size_t)63;
@@ -241,7 +366,11 @@ INLINE void value_sum_as(num_type t, const value_product *w)
     most = most < 4 ? 4 : most;
     const bool ahead = w->n_q <= FEW_QUERIES && w->source == ROWS_IN_MEMORY;
     for (int32_t iq = 0; iq < w->n_q;) {
-        int n = w->n_q - iq >= VALUE_QUERIES ? VALUE_QUERIES : w->n_q - iq >= 2 ? 2 : 1;
+        int32_t left = w->n_q - iq;
+        int n = w->n_q > FEW_QUERIES && left >= MANY_VALUE_QUERIES ? MANY_VALUE_QUERIES
+                : left >= VALUE_QUERIES                            ? VALUE_QUERIES
+                : left >= 2                                        ? 2
+                                                                   : 1;
         float *to = w->o + (size_t)iq * (size_t)w->o_stride;
         for (int32_t it = 0; it < w->n_keys; it += most) {
             const value_part part = {.o = to,
@@ -256,7 +385,9 @@ INLINE void value_sum_as(num_type t, const value_product *w)
                                      .next = w->next};
             if (part.ahead && it == 0 && AHEAD_BYTES < VALUE_BYTES)
                 ask_values(&part, AHEAD_BYTES, VALUE_BYTES - AHEAD_BYTES);
-            if (n == VALUE_QUERIES)
+            if (n == MANY_VALUE_QUERIES)
+                value_rows(t, MANY_VALUE_QUERIES, &part, w->dim);
+            else if (n == VALUE_QUERIES)
                 value_rows(t, VALUE_QUERIES, &part, w->dim);
             else if (n == 2)
                 value_rows(t, 2, &part, w->dim);

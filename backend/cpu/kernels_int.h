@@ -17,7 +17,7 @@ typedef struct xblock {
     int8_t q[32];
     float d; /* x = d * q */
     union {
-        int32_t start[2]; /* -off * sum of q: of all 32 in [0], or of each 16 (n_sub 2) */
+        int32_t start[2]; /* dot_base - off * sum of q: of all 32 in [0], or of each 16 (n_sub 2) */
         float sum[2];     /* d * sum of q, likewise, for formats with mins */
     };
     float unused;
@@ -121,7 +121,15 @@ struct cpu_kernels {
 
     void (*key_dot)(const key_product *);
     void (*value_sum)(const value_product *);
-    /* Up to so many queries the two kernels above read blocks; with more the caller unpacks to
+    /* The same products for many queries, bit for bit: n_keys <= across.keys keys, transposed into
+     * [dim, across.keys] floats, dim a multiple of across.lanes. keys_across transposes rows of
+     * f32, f16 or bf16. */
+    void (*keys_across)(const key_rows *k, float *to);
+    void (*key_dot_across)(const key_product *);
+    struct {
+        int32_t lanes, keys;
+    } across;
+    /* Up to so many queries key_dot and value_sum read blocks; with more the caller unpacks to
      * floats. Results are the same. */
     int32_t block_queries;
     /* to[it] = k[it], as num decodes it */
@@ -130,6 +138,7 @@ struct cpu_kernels {
      * u->high_bytes further on: the keys of one stream's values (kv_view). In floats `to` may be
      * u. */
     void (*make_keys)(const key_rows *u, float *to, int32_t to_stride, const key_maker *m);
+    void (*to_f16)(uint16_t *to, const float *x, int32_t n);
     void (*merge)(float *o, float co, const float *x, float cx, int32_t n); /* o = co o + cx x */
 
     /* y = silu(sum over j, ascending, of w[j] x[j]); w: [n_taps][w_stride] */
@@ -142,6 +151,7 @@ struct cpu_kernels {
                         const float *e);
 
     void (*quantise)(xblock *to, const float *x, int32_t n, const pack_kind *kind);
+    int32_t dot_base; /* integer dot products begin with it */
     /* n blocks of 32 inputs, whole superblocks, of one group */
     void (*expand)(const pack_kind *kind, const uint8_t *from, int32_t n, uint8_t *q, float *s,
                    float *m);

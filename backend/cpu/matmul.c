@@ -21,7 +21,7 @@
 #include <string.h>
 
 enum {
-    ROWS_MAX = 252,       /* rows per task and expansion: sums of 32 KB */
+    ROWS_MAX = 516,       /* rows per task and expansion: sums of 64 KB */
     STRETCH_BLOCKS = 32,  /* 1024 inputs by 32 outputs: 32 KB of codes */
     STRETCH_FLOATS = 512, /* inputs per partial sum of a float product */
     READ_ROWS = 32,       /* up to so many rows, reading the weights is much of the work: */

@@ -19,6 +19,19 @@ INLINE __m512i four(const int8_t *q)
     return _mm512_set1_epi32(v);
 }
 
+/* s times a sum of integers that began with DOT_BASE, whose bits are the float 1.5 * 2^23. While
+ * the sum is below 2^22, adding n to the bits adds n to the float; and s has so few digits that the
+ * base's part, taken off in the same FMA, is exact. So the result is s n, rounded once, without a
+ * conversion. */
+INLINE __m512 base_of(__m512 s)
+{
+    return _mm512_mul_ps(s, _mm512_set1_ps(-0x1.8p23f));
+}
+INLINE __m512 scaled(__m512i dot, __m512 s, __m512 base)
+{
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(dot), s, base);
+}
+
 typedef struct code_work {
     const codes *c; /* [TILE_GROUPS] */
     int32_t n;      /* blocks of 32 inputs */
@@ -44,7 +57,7 @@ INLINE void code_rows(const int n_sub, const bool mins, const code_work *w, cons
         for (int h = 0; h < n_sub; h++) {
             __m512i dot[TILE_GROUPS][TILE_ROWS];
             for (int r = 0; r < n_rows; r++) {
-                __m512i start = mins ? _mm512_setzero_si512() : _mm512_set1_epi32(x[r][b].start[h]);
+                __m512i start = _mm512_set1_epi32(mins ? DOT_BASE : x[r][b].start[h]);
                 for (int g = 0; g < TILE_GROUPS; g++)
                     dot[g][r] = start;
             }
@@ -61,8 +74,9 @@ INLINE void code_rows(const int n_sub, const bool mins, const code_work *w, cons
             size_t at = ((size_t)b * (size_t)n_sub + (size_t)h) * PACK_LANES;
             for (int g = 0; g < TILE_GROUPS; g++) {
                 __m512 s = _mm512_loadu_ps(c[g].s + at);
+                __m512 base = base_of(s);
                 for (int r = 0; r < n_rows; r++)
-                    sum[g][r] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot[g][r]), s),
+                    sum[g][r] = _mm512_fmadd_ps(scaled(dot[g][r], s, base),
                                                 _mm512_set1_ps(x[r][b].d), sum[g][r]);
                 if (mins) {
                     __m512 m = _mm512_loadu_ps(c[g].m + at);
@@ -333,17 +347,17 @@ INLINE void packed_rows(num_type t, const int n_sub, const bool mins, const pack
                 prefetch_ahead(z, j * kind->super_bytes / 8, kind->super_bytes / 8);
             for (int h = 0; h < n_sub; h++) {
                 __m512 s = scale_of(t, z, six, j * n_sub + h, d);
-                __m512 m = mins ? min_of(t, z, six, j * n_sub + h, dm) : d;
+                __m512 m = mins ? min_of(t, z, six, j * n_sub + h, dm) : d, base = base_of(s);
                 for (int r = 0; r < n_rows; r++) {
                     const xblock *xb = p->x[r] + b0 + j;
-                    __m512i even = mins ? _mm512_setzero_si512() : _mm512_set1_epi32(xb->start[h]);
+                    __m512i even = _mm512_set1_epi32(mins ? DOT_BASE : xb->start[h]);
                     __m512i odd = _mm512_setzero_si512(); /* integers: two chains, the same sum */
                     for (int k = h * 8 / n_sub; k < (h + 1) * 8 / n_sub; k += 2) {
                         even = _mm512_dpbusd_epi32(even, w[k], four(xb->q + 4 * k));
                         odd = _mm512_dpbusd_epi32(odd, w[k + 1], four(xb->q + 4 * k + 4));
                     }
-                    __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
-                    sum[r] = _mm512_fmadd_ps(_mm512_mul_ps(dot, s), _mm512_set1_ps(xb->d), sum[r]);
+                    sum[r] = _mm512_fmadd_ps(scaled(_mm512_add_epi32(even, odd), s, base),
+                                             _mm512_set1_ps(xb->d), sum[r]);
                     if (mins)
                         sum[r] = _mm512_fnmadd_ps(m, _mm512_set1_ps(xb->sum[h]), sum[r]);
                 }
@@ -412,15 +426,14 @@ INLINE void wide_rows(num_type t, const int n_sub, const bool mins, const wide_w
             UNROLL(2)
             for (int h = 0; h < n_sub; h++) {
                 __m512 s = scale_of(t, z, six, j * n_sub + h, d);
-                __m512 m = mins ? min_of(t, z, six, j * n_sub + h, dm) : d;
+                __m512 m = mins ? min_of(t, z, six, j * n_sub + h, dm) : d, base = base_of(s);
                 UNROLL(16)
                 for (int r = 0; r < n_rows; r++) {
-                    __m512i dot = mins ? _mm512_setzero_si512() : _mm512_set1_epi32(xb[r].start[h]);
+                    __m512i dot = _mm512_set1_epi32(mins ? DOT_BASE : xb[r].start[h]);
                     UNROLL(8)
                     for (int k = h * 8 / n_sub; k < (h + 1) * 8 / n_sub; k++)
                         dot = _mm512_dpbusd_epi32(dot, w[k], four(xb[r].q + 4 * k));
-                    sum[r] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), s),
-                                             _mm512_set1_ps(xb[r].d), sum[r]);
+                    sum[r] = _mm512_fmadd_ps(scaled(dot, s, base), _mm512_set1_ps(xb[r].d), sum[r]);
                     if (mins)
                         sum[r] = _mm512_fnmadd_ps(m, _mm512_set1_ps(xb[r].sum[h]), sum[r]);
                 }

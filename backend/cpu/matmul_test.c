@@ -325,8 +325,9 @@ TEST(cpu_activations_are_quantised_alike)
         x[i] = (float)rng_normal(&rng);
         if (block % 4 == 1) /* ties: the largest is 127 */
             x[i] = i % 32 ? (float)((int)rng_below(&rng, 509) - 254) / 2 : 127;
+        /* AVX-512 takes sixteen blocks together if all of them are numbers. */
         if (block % 4 == 2 && rng_below(&rng, 8) == 0)
-            x[i] = odd[rng_below(&rng, sizeof odd / sizeof *odd)];
+            x[i] = odd[rng_below(&rng, block < N / 64 ? 8 : sizeof odd / sizeof *odd)];
         if (block % 4 == 3)
             x[i] *= 0x1p-120f;
     }
@@ -337,8 +338,11 @@ TEST(cpu_activations_are_quantised_alike)
             if (!d)
                 continue;
             ((cpu_device *)plain->self)->k->quantise(want, x, N, kind);
-            ((cpu_device *)d->self)->k->quantise(got, x, N, kind);
+            const cpu_kernels *k = ((cpu_device *)d->self)->k;
+            k->quantise(got, x, N, kind);
             for (int b = 0; b < N / 32; b++) {
+                for (int h = 0; h < 2 && !kind->mins; h++)
+                    got[b].start[h] -= k->dot_base;
                 bool none = isnan(want[b].d);
                 CHECK_MSG(
                     !memcmp(got[b].q, want[b].q, sizeof want[b].q) &&

@@ -153,13 +153,17 @@ static void rope_row(const rows_job *j, int32_t r, int32_t thread)
 }
 
 /* One head's row x of a store; rotated formats take a copy, since x belongs to the model. */
-static void store_head(const float *x, char *to, num_type t, float *turned, int32_t dim)
+static void store_head(const cpu_kernels *k, const float *x, char *to, num_type t, float *turned,
+                       int32_t dim)
 {
     if (turned) {
         memcpy(turned, x, (size_t)dim * sizeof *x);
         num_rotate(turned, dim);
     }
-    num_format_of(t)->encode(turned ? turned : x, to, dim);
+    if (t == NUM_F16)
+        k->to_f16((uint16_t *)(void *)to, turned ? turned : x, dim);
+    else
+        num_format_of(t)->encode(turned ? turned : x, to, dim);
 }
 
 static void store_row(const rows_job *j, int32_t r, int32_t thread)
@@ -171,11 +175,13 @@ static void store_row(const rows_job *j, int32_t r, int32_t thread)
     size_t place = key_walk(kv, base, rows_keys(rs, kv)->index[r]).place;
     for (int32_t h = 0; h < kv->n_head_kv; h++) {
         size_t from = (size_t)h * (size_t)kv->head_dim;
-        store_head(mat_row(j->a, r) + from, key_row(kv, base->k, kv->k_row_bytes, h, place),
-                   kv->k_type, kv->k_rot ? turned : NULL, kv->head_dim);
+        store_head(kernels(j), mat_row(j->a, r) + from,
+                   key_row(kv, base->k, kv->k_row_bytes, h, place), kv->k_type,
+                   kv->k_rot ? turned : NULL, kv->head_dim);
         if (!kv->single)
-            store_head(mat_row(j->b, r) + from, key_row(kv, base->v, kv->v_row_bytes, h, place),
-                       kv->v_type, kv->v_rot ? turned : NULL, kv->head_dim);
+            store_head(kernels(j), mat_row(j->b, r) + from,
+                       key_row(kv, base->v, kv->v_row_bytes, h, place), kv->v_type,
+                       kv->v_rot ? turned : NULL, kv->head_dim);
     }
 }
 

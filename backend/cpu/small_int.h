@@ -107,6 +107,23 @@ static void k_softcap(float *x, float cap, int32_t n)
     EACH(n, PUT(x, vf_set(cap) * vf_tanh(AT(x) / vf_set(cap))));
 }
 
+/* The same bits as num's encoder, for a NaN too. */
+static void k_to_f16(uint16_t *to, const float *x, int32_t n)
+{
+    int32_t i = 0;
+#if VL == 16
+    for (; i + VL <= n; i += VL)
+        _mm256_storeu_si256((__m256i *)(void *)(to + i),
+                            _mm512_cvtps_ph(_mm512_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+#elif VL == 8
+    for (; i + VL <= n; i += VL)
+        _mm_storeu_si128((__m128i *)(void *)(to + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+    for (; i < n; i++)
+        to[i] = num_f32_to_f16(x[i]);
+}
+
 /* x[i..], with -inf past the end. */
 INLINE vf or_hidden(const float *x, int32_t left)
 {

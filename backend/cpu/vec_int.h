@@ -177,14 +177,68 @@ INLINE vf vf_sums(const vf v[VL])
     return s;
 #endif
 }
+/* The largest lane; no lane may be a NaN. */
 INLINE float vf_top(vf v)
 {
+#if VL == 16
+    return _mm512_reduce_max_ps((__m512)v);
+#else
     float t[VL], m;
     vf_store(t, v);
     m = t[0];
     for (int i = 1; i < VL; i++)
         m = t[i] > m ? t[i] : m;
     return m;
+#endif
+}
+/* Lane j of v[i] and lane i of v[j] change places. */
+INLINE void vf_transpose(vf v[VL])
+{
+#if VL == 16
+    __m512 a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps((__m512)v[i], (__m512)v[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps((__m512)v[i], (__m512)v[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) /* quarter L of b[i + k]: lane 4 L + k of v[i] .. v[i + 3] */
+        for (int j = 0; j < 2; j++) {
+            __m512d x = _mm512_castps_pd(a[i + j]), y = _mm512_castps_pd(a[i + j + 2]);
+            b[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
+            b[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+        }
+    for (int k = 0; k < 4; k++) {
+        __m512 low = _mm512_shuffle_f32x4(b[k], b[k + 4], 0x88);
+        __m512 high = _mm512_shuffle_f32x4(b[k], b[k + 4], 0xdd);
+        __m512 low1 = _mm512_shuffle_f32x4(b[k + 8], b[k + 12], 0x88);
+        __m512 high1 = _mm512_shuffle_f32x4(b[k + 8], b[k + 12], 0xdd);
+        v[k] = (vf)_mm512_shuffle_f32x4(low, low1, 0x88);
+        v[k + 8] = (vf)_mm512_shuffle_f32x4(low, low1, 0xdd);
+        v[k + 4] = (vf)_mm512_shuffle_f32x4(high, high1, 0x88);
+        v[k + 12] = (vf)_mm512_shuffle_f32x4(high, high1, 0xdd);
+    }
+#elif VL == 8
+    __m256 a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_ps((__m256)v[i], (__m256)v[i + 1]);
+        a[i + 1] = _mm256_unpackhi_ps((__m256)v[i], (__m256)v[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            __m256d x = _mm256_castps_pd(a[i + j]), y = _mm256_castps_pd(a[i + j + 2]);
+            b[i + 2 * j] = _mm256_castpd_ps(_mm256_unpacklo_pd(x, y));
+            b[i + 2 * j + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(x, y));
+        }
+    for (int k = 0; k < 4; k++) {
+        v[k] = (vf)_mm256_permute2f128_ps(b[k], b[k + 4], 0x20);
+        v[k + 4] = (vf)_mm256_permute2f128_ps(b[k], b[k + 4], 0x31);
+    }
+#else
+    float t[VL][VL];
+    for (int i = 0; i < VL; i++)
+        vf_store(t[i], v[i]);
+    for (int i = 0; i < VL; i++)
+        v[i] = (vf){t[0][i], t[1][i], t[2][i], t[3][i]};
+#endif
 }
 
 /* ---- Half precision in memory ------------------------------------------------------------ */
@@ -237,10 +291,15 @@ INLINE vf vf_exp(vf x)
     p = vf_fma(p, r, vf_set(0.166665152f));
     p = vf_fma(p, r, vf_set(0.5f));
     p = vf_fma(p * r, r, r) + vf_set(1.0f);
+#if VL == 16
+    __mmask16 hidden = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_LT_OQ);
+    return (vf)_mm512_maskz_scalef_ps(_mm512_knot(hidden), (__m512)p, (__m512)n);
+#else
     vi k = (vi)t - (vi)vf_set(magic);
     vi half = k >> 1;
     p = p * (vf)((half + 127) << 23) * (vf)((k - half + 127) << 23);
     return vf_pick(x < vf_set(-87.0f), vf_set(0.0f), p);
+#endif
 }
 
 /* gelu by tanh: 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3). */
