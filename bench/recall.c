@@ -16,7 +16,8 @@
  * Each question prints a line of JSON for each share of pages and each way to choose them, as soon
  * as it has been asked. tools/recall_table.py counts them.
  *
- *     policies   those of --kv-policy, and the oracle: the real attention of the last rows
+ *     policies   those of --kv-policy, and the oracle: the real attention of the last rows. The
+ *                model is its own scorer of "drafter"
  *     scores     many scores side by side
  *
  * Sinks and tail are those of kv/residency.h. Queries: of the last 8 rows, or as the policy has it.
@@ -77,6 +78,8 @@ static struct {
     device *d;
     device_ops ops;
     const device_ops *plain;
+    carat_session *scorer; /* NULL: "drafter" is not asked for */
+    float *importance;     /* [n_ctx] */
     kv_layout l;
     kv_cache c;
     kv_batch b;
@@ -399,9 +402,10 @@ static void choose(const float *score, int32_t most, bool *visible)
 }
 
 typedef struct ask {
-    int32_t ids[ROWS_MOST], n, n_question;
-    int64_t fact;  /* the token at which the fact begins */
-    int32_t depth; /* of the fact, in percent of the text; -1: not said */
+    const int32_t *all;                    /* [n] */
+    int32_t ids[ROWS_MOST], n, n_question; /* ids: of the end, which is computed again */
+    int64_t fact;                          /* the token at which the fact begins */
+    int32_t depth;                         /* of the fact, in percent of the text; -1: not said */
 } ask;
 
 static bool is_right(const ask *a, int32_t n_text, const bool *visible)
@@ -417,7 +421,7 @@ enum { METHODS_MOST = 96 };
 static struct {
     char name[48];
     scoring s;
-    bool lru, full;
+    bool lru, full, drafter;
 } method[METHODS_MOST];
 static int32_t n_methods;
 
@@ -435,6 +439,7 @@ static void add_policies(void)
     add_method("scored", &(scoring){F_BOX, true, true, QUERY_ROWS, false});
     add_method("oracle", &(scoring){F_MASS, true, true, QUERY_ROWS, false});
     add_method("snapkv", &(scoring){F_BOX, true, true, WINDOW_ROWS, false});
+    method[n_methods++] = (__typeof__(method[0])){.name = "drafter", .drafter = true};
 }
 
 static void add_scores(void)
@@ -473,6 +478,19 @@ static void print_line(const char *kind, int32_t n_text, int32_t depth, int k, c
     fflush(stdout);
 }
 
+/* The mean importance of each page's tokens: engine/scorer.c, where both models have one
+ * vocabulary. The session keeps the text. */
+static void ask_scorer(const ask *a, int32_t n_text, float *score)
+{
+    err e = {0};
+    or_exit(carat_importance(g.scorer, a->all, a->n_question, g.importance, &e), &e);
+    for (int32_t c = 0; c < n_text / KV_PAGE; c++) {
+        score[c] = 0;
+        for (int32_t i = 0; i < KV_PAGE; i++)
+            score[c] += g.importance[c * KV_PAGE + i] / KV_PAGE;
+    }
+}
+
 /* The queries of the prompt's end give features; it sees the youngest pages. */
 static void listen(const ask *a, int32_t n_text, int32_t most, bool *visible)
 {
@@ -499,7 +517,9 @@ static void ask_all(const char *kind, const ask *asks, int32_t n_asks, int32_t n
             int32_t n_layers = g.n_layers;
             for (int32_t m = 0; m < n_methods; m++) {
                 g.n_layers = n_layers;
-                if (!method[m].full && !method[m].lru)
+                if (method[m].drafter)
+                    ask_scorer(a, n_text, score);
+                else if (!method[m].full && !method[m].lru)
                     score_pages(&method[m].s, score);
                 choose(method[m].lru ? NULL : score, most, visible);
                 bool found = method[m].full || page >= n_whole || visible[page];
@@ -596,14 +616,15 @@ static void run_case(const json_t *j, int32_t n_ctx)
     static ask cut[ASKS_MOST];
     for (int32_t i = 0; i < n_asks; i++) {
         cut[i] = asks[i];
+        cut[i].all = all[i];
         memcpy(cut[i].ids, all[i] + n_text, (size_t)(asks[i].n - n_text) * 4);
     }
+    const char *kind = json_string_value(json_object_get(j, "kind"));
+    ask_all(kind ? kind : "mixed", cut, n_asks, n_text);
     for (int32_t i = 0; i < n_asks; i++) {
         mem_free(all[i]);
         all[i] = NULL;
     }
-    const char *kind = json_string_value(json_object_get(j, "kind"));
-    ask_all(kind ? kind : "mixed", cut, n_asks, n_text);
 }
 
 int main(int argc, char **argv)
@@ -626,8 +647,12 @@ int main(int argc, char **argv)
     method[n_methods++] = (__typeof__(method[0])){.name = "lru", .lru = true};
     if (scores)
         add_scores();
-    else
+    else {
+        const carat_session_options so = {.n_ctx = n_ctx, .chunk = ROWS_MOST, .checkpoint_mb = -1};
         add_policies();
+        or_exit(carat_session_open(g.m, &so, &g.scorer, &e), &e);
+        g.importance = room((size_t)n_ctx * 4);
+    }
     char *line = NULL;
     size_t cap = 0;
     ssize_t n;
