@@ -9,10 +9,7 @@
 
 #include <string.h>
 
-enum {
-    CTX_LEAST = 4096,   /* tokens of the scorer's first session */
-    CTX_MOST = 1 << 15, /* longer texts are scored in parts: scores cost the square of it */
-};
+enum { CTX_LEAST = 4096 }; /* tokens of the first session of a scorer */
 
 bool compress_wanted(const compress_options *o)
 {
@@ -78,7 +75,7 @@ status scorer_open(scorer *x, carat_model *m, const scorer_ask *ask, err *e)
                        "no text",
                        info.name);
     }
-    int32_t most = info.n_ctx_train < CTX_MOST ? info.n_ctx_train : CTX_MOST;
+    int32_t most = info.n_ctx_train < SCORER_CTX ? info.n_ctx_train : SCORER_CTX;
     x->face = (carat_scorer){.model = x->model, .n_ctx = most, .score = score, .user = x};
     return OK;
 }
@@ -178,7 +175,7 @@ void compress_put_json(str *out, const shorter_told *t)
     json_t *o =
         json_pack("{s:I, s:I, s:s*, s:f, s:s*, s:o}", "original_tokens", before, "kept_tokens",
                   after, "scorer", t->scorer, "ms", t->ms, "why", why, "texts", texts);
-    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(o);
     if (text && !json_was_short())
         str_puts(out, text);

@@ -25,6 +25,10 @@ typedef struct compress_options {
     OPT_FLAG(T, compress.show, "compress-show", 0,                                                 \
              "print the shortened texts on stderr, with what is left out")
 
+/* Tokens of a text that are scored at once. Longer texts go in parts, because attention costs the
+ * square of a part, and the scorer's keys take its length: 0.9 GiB with Qwen3-0.6B. */
+enum { SCORER_CTX = 8192 };
+
 bool compress_wanted(const compress_options *o); /* WHAT is neither missing nor off */
 /* --compress, checked. *on: something is to be shortened. E_ARG. */
 status compress_options_read(const compress_options *o, carat_compress_options *to, bool *on,

@@ -442,7 +442,9 @@ static status shorten_prompt(chat *c, const char *text, const carat_chat_options
                     : carat_compress_text(c->shortened, c->m, &c->scorer.face, text, c->raw_text.n,
                                           &c->compress, &c->last, e);
     c->compress_ms = clock_ms() - start_ms;
-    if (!st && !c->quiet && c->out.format == ANSWER_TEXT)
+    bool told =
+        c->last.text || c->compress.ratio > 0 || c->o.verbose; /* auto mostly does nothing */
+    if (!st && told && !c->quiet && c->out.format == ANSWER_TEXT)
         compress_note(&c->last, c->compress_ms);
     if (!st && c->o.compress.show)
         compress_show(stderr, &c->last);

@@ -447,6 +447,10 @@ static status take_text(carat_compressed *out, str *s, err *e)
     return OK;
 }
 
+static const char all_code[] =
+    "nothing is left out of the long texts: they are code between fences, which stays whole, or "
+    "have no 512 tokens";
+
 static status compress_messages(carat_compressor *c, const carat_scorer *s, const char *messages,
                                 const carat_compress_options *opt, carat_compressed *out, err *e)
 {
@@ -466,7 +470,7 @@ static status compress_messages(carat_compressor *c, const carat_scorer *s, cons
     if ((st = shorten_all(c, s, opt->ratio, &texts, now, out, &why)))
         st = forgive(opt, out, st, &why, e);
     else if (!out->n)
-        st = keep_all(out, "no message that may be shortened is long enough");
+        st = keep_all(out, all_code);
     else
         compress_write(tree, &texts, now, &all);
     if (!st && out->n)
@@ -549,7 +553,7 @@ carat_status carat_compress_text(carat_compressor *c, const carat_model *m, cons
                                  carat_compressed *out, carat_error *e)
 {
     str now = {0};
-    size_t at = 0;
+    size_t at = 0, n_texts = 0;
     err why = {0};
     status st = open_result(out, e);
     if (st || (st = check_plain(m, text, n, &out->n_original, e)))
@@ -562,12 +566,13 @@ carat_status carat_compress_text(carat_compressor *c, const carat_model *m, cons
         compress_text t = {
             .text = text, .n = at, .part = -1, .query = text + at, .n_query = n - at};
         const compress_texts texts = {.at = &t, .n = at >= COMPRESS_LEAST};
+        n_texts = texts.n;
         st = shorten_all(c, s, opt->ratio, &texts, &now, out, &why);
     }
     if (st) {
         st = forgive(opt, out, st, &why, e);
     } else if (!out->n) {
-        st = keep_all(out, "the prompt is not long enough");
+        st = keep_all(out, n_texts ? all_code : "the prompt is not long enough");
     } else {
         str_put(&now, text + at, n - at);
         if (!(st = take_text(out, &now, e)))

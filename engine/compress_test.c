@@ -413,6 +413,38 @@ TEST(compress_with_little_memory)
     rig_close(&r);
 }
 
+/* A text that is one block of code stays whole, however long it is. */
+TEST(compress_of_code_alone_says_so)
+{
+    uint64_t rng = test_seed();
+    carat_compressed x;
+    rig r;
+    str text = {0}, a = {0};
+    rig_open(&r);
+    str_puts(&text, "```\n");
+    for (int i = 0; i < 200; i++)
+        str_printf(&text, "line %d says %d\n", i, (int)rng_below(&rng, 1000));
+    str_puts(&text, "```");
+    str_puts(&a, "[{\"role\":\"user\"");
+    put_member(&a, "content", &text);
+    str_puts(&a, "},{\"role\":\"user\",\"content\":\"Where is line 41?\"}]");
+    compress(&r, &a, 0.1, &x);
+    CHECK_MSG(!x.text && strstr(x.why, "code between fences"), "%s", x.why);
+    carat_compressed_free(&x);
+    str_cut(&a, 0);
+    str_puts(&text, "\nAnd prose. Of two sentences.\n"); /* then there is something beside it */
+    str_puts(&a, "[{\"role\":\"user\"");
+    put_member(&a, "content", &text);
+    str_puts(&a, "},{\"role\":\"user\",\"content\":\"Where is line 41?\"}]");
+    compress(&r, &a, 0.1, &x);
+    CHECK_EQ(check_conversation(&a, &x), 1);
+    CHECK(!strstr(x.text, "line 41 says"));
+    carat_compressed_free(&x);
+    str_free(&text);
+    str_free(&a);
+    rig_close(&r);
+}
+
 TEST(compress_says_why_it_does_not)
 {
     uint64_t rng = test_seed();

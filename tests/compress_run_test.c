@@ -61,7 +61,7 @@ TEST(run_compresses_what_comes_before_the_question)
     RUN(&r, "--compress", "0.3"); /* one message is the last one */
     says(&r, 0, "[not compressed: no message");
     spawned_free(&r);
-    RUN(&r, "--compress", "auto", "And?");
+    RUN(&r, "-v", "--compress", "auto", "And?");
     says(&r, 0, "[not compressed: the conversation is shorter than 32000 tokens");
     spawned_free(&r);
     RUN(&r, "--compress", "0.3", "--raw");

@@ -98,10 +98,9 @@ static void be_scorer(carat_model_options *mo, carat_batch_options *bo)
 /* Longer texts are scored in parts. */
 static void scorer_length(const carat_model *model, carat_batch_options *bo)
 {
-    enum { CTX_MOST = 1 << 15 };
     carat_model_info info;
     carat_model_get_info(model, &info);
-    bo->session.n_ctx = info.n_ctx_train < CTX_MOST ? info.n_ctx_train : CTX_MOST;
+    bo->session.n_ctx = info.n_ctx_train < SCORER_CTX ? info.n_ctx_train : SCORER_CTX;
 }
 
 /* Before weights are read: is there room for the batch? */

@@ -8,10 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    LOOK_MS = 50,      /* between looks whether the client left, or nobody waits any more */
-    CTX_MOST = 1 << 15 /* tokens of a text that are scored at once: the cost is their square */
-};
+enum { LOOK_MS = 50 }; /* between looks whether the client left, or nobody waits any more */
 
 struct shortening {
     shorten_ask ask;
@@ -70,7 +67,7 @@ static carat_status shorten_one(shortening *x, int32_t i)
 {
     const shorten_ask *a = &x->ask;
     carat_scorer face = {.model = x->scorer->model,
-                         .n_ctx = x->scorer->n_ctx < CTX_MOST ? x->scorer->n_ctx : CTX_MOST,
+                         .n_ctx = x->scorer->n_ctx < SCORER_CTX ? x->scorer->n_ctx : SCORER_CTX,
                          .score = score,
                          .user = x};
     if (!a->prompt)

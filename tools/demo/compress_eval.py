@@ -34,12 +34,14 @@ def main():
         for keep in a.keep.split(","):
             right, before, after, score, prompt = 0, 0, 0, [], []
             for frame, asks in texts:
-                text = frame.replace("{q}", "").strip()
+                text = frame.replace("{q}", "").replace("```", "").strip()  # a fenced text is code, and stays whole
                 for q, expect in asks:
                     r = server.ask("/v1/chat/completions", {
                         "messages": [{"role": "user", "content": text}, {"role": "user", "content": q}],
                         "compress": keep if keep in ("off", "auto") else float(keep), "temperature": 0, "max_tokens": 120})
                     got, u = r["choices"][0]["message"]["content"], r["usage"]
+                    if keep != "off" and not u["compression"]["texts"]:
+                        print(f"    not shortened: {u['compression'].get('why')}")
                     c = u.get("compression", {"original_tokens": u["prompt_tokens"], "kept_tokens": u["prompt_tokens"], "ms": 0})
                     right += got == expect
                     before, after = before + c["original_tokens"], after + c["kept_tokens"]
