@@ -61,15 +61,19 @@ static dev_quant copy_room(pass *p, mat y)
     return cuda_quant_room(p, y.rows, y.cols, !few(p), false);
 }
 
-/* The same where heads may be rows: a copy in one line is that of the rows that they are part of.
- */
-static dev_quant copy_room_of_heads(pass *p, mat y)
+/* The same where heads may be rows: the copy is that of the rows that they are part of. Only
+ * cuda_join_gates can make it of several rows. */
+static dev_quant copy_room_of_heads(pass *p, mat y, bool gates)
 {
     int32_t width = mat_width(y), rows = p->rows->n;
     bool answers = few(p);
-    if (width % GROUP || y.stride != width || (answers && rows > 1 && rows != y.rows))
+    if (width % GROUP || y.stride != width)
         return (dev_quant){0};
-    return cuda_quant_room(p, y.rows, width, !answers, answers && rows == 1);
+    if (!answers || rows == 1 || rows == y.rows)
+        return cuda_quant_room(p, y.rows, width, !answers, answers && rows == 1);
+    if (!gates || rows < 1 || y.rows % rows)
+        return (dev_quant){0};
+    return cuda_quant_room(p, rows, y.rows / rows * width, false, false);
 }
 
 /* ---- Element by element -------------------------------------------------------------------- */
@@ -174,7 +178,8 @@ static void c_add_branches(pass *p, mat x, branch a, branch b, const weight *w, 
 
 static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
-    dev_quant q = copy_room_of_heads(p, y);
+    bool gates = act == ACT_SOFTPLUS || act == ACT_SIGMOID;
+    dev_quant q = copy_room_of_heads(p, y, gates);
     int share = mat_width(a) == mat_width(b) ? 1 : b.cols;
     if (cuda_idle(p, y))
         return;
@@ -183,7 +188,6 @@ static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
         cuda_join_act_mul(cuda_of(p), cuda_mat(y), cuda_mat(a), cuda_mat(b)))
         return;
     gate_args by = {.y = cuda_mat(y), .gate = cuda_mat(a), .share = share, .act = (int32_t)act};
-    bool gates = act == ACT_SOFTPLUS || act == ACT_SIGMOID;
     if (few(p) && gates && cuda_join_gates(cuda_of(p), &by, cuda_mat(b), q)) {
         wrote(p, b); /* its copy was not made */
         cuda_quant_keep(p, y.at, q);
@@ -191,6 +195,8 @@ static void c_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
         return;
     }
     cuda_settle(cuda_of(p));
+    if (few(p) && q.rows > 1 && q.rows != y.rows)
+        q = (dev_quant){0}; /* cu_act_mul makes copies of y's own rows */
     cu_act_mul(cuda_of(p)->stream, cuda_mat(y), cuda_mat(a), cuda_mat(b), (int)act, share, q);
     cuda_quant_keep(p, y.at, q);
     cuda_done(p, "act_mul");
