@@ -99,6 +99,8 @@ typedef struct pass {
     bool repeats; /* an op runs again, for comparison: it counts nothing */
     bool hidden;  /* set after pass_begin: the forward pass ends with the normed input of
                     the output head, and leaves the head out */
+    bool fresh; /* set by model_forward: run, on a device that plays later passes of the shape from
+                   a recording. Such a pass takes longer */
     uint64_t n_flops, weight_bytes_read, kv_bytes_read; /* tallies of a dry pass */
     err e;
 } pass;

@@ -340,7 +340,7 @@ static uint64_t use_pass(carat_batch *b, const pass_rows *n, double ms)
         n_generated += g ? (uint64_t)(generation_count(g) - before) : 0;
     }
     rounds_absorb(b->rounds);
-    rounds_tell(b->rounds, ms, n->answers + n->prompts, n->prompts > 0);
+    rounds_tell(b->rounds, ms, n->answers + n->prompts, n->prompts > 0, b->w.fresh);
     for (int32_t k = 0; k < n->n_parts; k++) {
         slot *s = &b->slot[b->part_slot[k]];
         if (s->st || (s->job->x ? embedding_done(s->job->x, &s->t) : generation_ended(s->job->g)))

@@ -523,7 +523,7 @@ static status loop(carat_session *s, reply *x, err *e)
         double ms = clock_ms() - start;
         st = reply_walk(s->rounds, x, &s->w, &part, &stop, e);
         rounds_absorb(s->rounds);
-        rounds_tell(s->rounds, ms, part.rows.n, false);
+        rounds_tell(s->rounds, ms, part.rows.n, false, s->w.fresh);
     }
     return st;
 }

@@ -134,6 +134,7 @@ typedef struct workspace {
         size_t n_bytes;
     } scratch[PASS_SIDES_MAX];
     mat y;                 /* the result of the last pass, in scratch: logits, or hidden rows */
+    bool fresh;            /* as pass.fresh, of the last pass */
     float *logits;         /* [n_vocab]: of the row that was read last */
     candidate *candidates; /* [answer_rows][CANDIDATES_MAX] */
     int32_t *n_candidates; /* [as many rows as a pass may have logits of, or more] */

@@ -169,6 +169,7 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
         p.n_watch += watched[i];
     }
     w->y = model_forward(&p, &m->core, l);
+    w->fresh = p.fresh;
     for (int32_t i = 0; i < n_parts; i++)
         if (watched[i] && !pass_failed(&p))
             paging_watched(&part[i].t->kv, &part[i]);

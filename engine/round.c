@@ -474,15 +474,30 @@ static void tell_round(rounds *r, reply *x, double pass_ms, int32_t n_rows)
                                                   .pass_ms = pass_ms + r->absorb_ms});
 }
 
-void rounds_tell(rounds *r, double pass_ms, int32_t n_rows, bool mixed)
+/* Is this a pass whose time says nothing of later ones? A GPU runs the first pass of a shape
+ * plainly and records the second one. Charged to drafts, that stops good drafters: the next width
+ * is always a new one. After some such passes their time is counted, since a shape may never be
+ * recorded. */
+static bool is_first_of_kind(rounds *r, int32_t n_rows, bool fresh)
 {
+    enum { FRESH_MOST = 4 };
+    bool first =
+        fresh && n_rows >= 0 && n_rows <= STEP_TREE_ROWS_MAX && r->n_fresh[n_rows] < FRESH_MOST;
+    if (first)
+        r->n_fresh[n_rows]++;
+    return first;
+}
+
+void rounds_tell(rounds *r, double pass_ms, int32_t n_rows, bool mixed, bool fresh)
+{
+    bool measured = !is_first_of_kind(r, n_rows, fresh) && !mixed;
     for (int32_t i = 0; i < r->n_seats; i++) {
         reply *x = r->seated[i];
         r->seat[i].last_row = x->n_path > 0 ? x->path[x->n_path - 1] : 0;
         r->seat[i].ended = x->ended;
     }
     if (r->times)
-        draft_control_tell(r->times, r->seat, r->n_seats, mixed ? 0 : pass_ms + r->absorb_ms,
+        draft_control_tell(r->times, r->seat, r->n_seats, measured ? pass_ms + r->absorb_ms : 0,
                            r->draft_ms);
     for (int32_t i = 0; i < r->n_seats; i++)
         if (r->seated[i]->tree.n)

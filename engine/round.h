@@ -42,6 +42,7 @@ struct rounds {
     err why;                                  /* the first failure */
     draft_times *times;                       /* NULL: no drafters */
     uint64_t n_rounds, n_drafted, n_accepted; /* of all answers */
+    uint8_t n_fresh[STEP_TREE_ROWS_MAX + 1];  /* fresh passes of so many rows, not measured */
     reply *reply;                             /* [n_seqs] */
     /* The current round. */
     int32_t n_seats;
@@ -91,8 +92,8 @@ void rounds_keep(rounds *r, const pass_part *part, const int32_t *path, int32_t 
 void rounds_absorb(rounds *r);
 /* Afterwards the caches of t's drafters have all rows that were absorbed. */
 void rounds_settle(timeline *t);
-/* pass_ms: of the pass; n_rows: its rows; mixed: it had rows of prompts too. */
-void rounds_tell(rounds *r, double pass_ms, int32_t n_rows, bool mixed);
+/* pass_ms: of the pass; n_rows: its rows; mixed: it had rows of prompts too; fresh: pass.fresh. */
+void rounds_tell(rounds *r, double pass_ms, int32_t n_rows, bool mixed, bool fresh);
 /* Adds the counts of the answer. */
 void reply_report(const reply *x, carat_timings *t);
 

@@ -527,6 +527,7 @@ mat model_forward(pass *p, const model *m, const kv_layout *kv)
     bool recorded = !p->dry && d->replay && m->n_sides == 1;
     if (recorded && d->replay(d, p, m, kv, &y))
         return pass_failed(p) ? (mat){0} : y;
+    p->fresh = recorded;
     y = m->arch->forward(p, m, kv);
     pass_end(p);
     if (recorded)
