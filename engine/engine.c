@@ -60,9 +60,21 @@ static status name_file_type(carat_model *m, err *e)
 
 /* ---- Opening --------------------------------------------------------------------------- */
 
+/* Plans count tables where a device has memory of its own. */
+static void count_tables(carat_model *m, const model *core)
+{
+    for (int32_t i = 0; i < core->n_tables; i++)
+        if (core->tables[i].moved && !model_device(m, core->tables[i].side)->host_memory)
+            m->taken_bytes[core->tables[i].side] += core->tables[i].n_bytes;
+}
+
 static void count_taken(carat_model *m)
 {
     m->taken_bytes[PASS_MAIN] += experts_bytes(m);
+    count_tables(m, &m->core);
+    for (int k = 0; k < DRAFTERS_MAX; k++)
+        if (m->draft[k])
+            count_tables(m, &m->draft[k]->core);
     for (int32_t i = 0; i < m->core.n_weights; i++)
         m->taken_bytes[m->core.weights[i]->side] += m->core.weights[i]->packed_bytes;
     for (int k = 0; k < DRAFTERS_MAX; k++)

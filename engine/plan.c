@@ -466,6 +466,16 @@ status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
     const carat_device_plan *s = first_too_large(plan);
     if (m->overcommit || !s)
         return OK;
+    if (s->expert_bytes)
+        return err_set(e, E_MEMORY,
+                       "%s with a context of %d tokens needs %.1f MiB of memory of %s: weights "
+                       "%.1f, experts %.1f, keys and states %.1f, scratch %.1f, drafter %.1f, "
+                       "reserve %.1f; %.1f MiB are available",
+                       m->core.name, plan->n_ctx, (double)s->total_bytes * 0x1p-20, s->device,
+                       (double)s->weight_bytes * 0x1p-20, (double)s->expert_bytes * 0x1p-20,
+                       (double)kv_bytes(s) * 0x1p-20, (double)s->scratch_bytes * 0x1p-20,
+                       (double)s->draft_bytes * 0x1p-20, (double)s->reserve_bytes * 0x1p-20,
+                       (double)s->available_bytes * 0x1p-20);
     return err_set(e, E_MEMORY,
                    "%s with a context of %d tokens needs %.2f GiB of memory%s%s, and %.2f GiB are "
                    "available",

@@ -267,7 +267,7 @@ static void check_budgets(rig *g)
     carat_expert_info info;
     carat_device_memory mem[CARAT_DEVICES_MAX];
     char counts[300];
-    double beyond = 0, fewer = 0, mute = 0;
+    double beyond = 0, fewer = 0, mute = 0, lost = 0;
     int32_t before = 0, n_refused = 0, n_part = 0, n_whole = 0;
     uint64_t reserve = g->gpu->reserve_bytes;
     fidelity_open(&f, "moe");
@@ -280,8 +280,10 @@ static void check_budgets(rig *g)
         err e = {0};
         const carat_model_options o = {.device = "cuda", .gpu_mb = mb, .session = &so};
         status st = carat_model_open(path, &o, &m, &e);
-        st = st ? st : carat_session_open(m, &so, &s, &e);
+        status late = st ? OK : carat_session_open(m, &so, &s, &e);
+        lost += late != OK; /* the session for which room was left */
         n_refused += st != OK;
+        st = st ? st : late;
         mute += st && (st != E_MEMORY || !strstr(e.text, "MiB"));
         if (!st) {
             bool part = carat_experts(m, &info);
@@ -299,6 +301,7 @@ static void check_budgets(rig *g)
     verdict(g, "experts", "budgets: exceeded", beyond, 0);
     verdict(g, "experts", "budgets: fewer experts in a larger one", fewer, 0);
     verdict(g, "experts", "budgets: no sentence", mute, 0);
+    verdict(g, "experts", "budgets: a model that fits, and its session does not", lost, 0);
     verdict(g, "experts",
             text("budgets: %d too small, %d of a part, %d of all", n_refused, n_part, n_whole),
             !n_refused || !n_part || !n_whole, 0);
