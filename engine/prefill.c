@@ -126,8 +126,12 @@ carat_status carat_pretend(carat_session *s, const int32_t *ids, int64_t n, cara
         int32_t take = left < s->shape.chunk ? (int32_t)left : s->shape.chunk;
         timeline_make_room(t, take); /* else kv_reserve says why not */
         pthread_mutex_lock(&s->m->pass_lock);
-        if (!(st = kv_reserve(&t->kv, take, e)))
+        if (!(st = kv_reserve(&t->kv, take, e))) {
+            for (int64_t i = at / KV_PAGE; s->pool.poison && i < pages_of(at + take); i++)
+                if (i * KV_PAGE >= at) /* a new page: its rows are NaN */
+                    kv_blank_page(&s->pool, kv_page_of(&t->kv, (int32_t)i));
             kv_commit(&t->kv, take);
+        }
         pthread_mutex_unlock(&s->m->pass_lock);
         if (!st)
             memcpy(t->id + at, ids + at, (size_t)take * sizeof *ids);

@@ -159,6 +159,8 @@ uint64_t kv_page_bytes(const kv_layout *l); /* of one page, in all stores */
 int32_t kv_take_page(kv_pool *p);
 /* Fills free pages that are not NaN already. Between passes. */
 void kv_poison_free(kv_pool *p);
+/* All rows become zeros, for tokens that are never computed. Between passes. */
+void kv_blank_page(kv_pool *p, int32_t page);
 
 /* Of a cache's table: two entries behind those of its pages are for copies of pages. */
 enum { KV_TABLE_MORE = 2 };
