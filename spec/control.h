@@ -14,10 +14,11 @@
  *     lookup proposes for the seats that may draft           seat.found
  *     draft_control_choose                                   seat.choice
  *     the drafter with weights proposes for the seats that chose it
- *     seat.tree from the chosen proposal: draft_control_weigh and tree_grow where choice.budget >
- * 0, else tree_chain draft_control_trim                                     cuts trees, since
- * probabilities are known now the pass; the walk                                     seat.last_row,
- * seat.ended draft_control_tell
+ *     seat.tree from the chosen proposal: tree_grow by draft_control_weigh where
+ *     choice.budget > 0, else tree_chain
+ *     draft_control_trim                                     cuts trees: probabilities are known
+ *     the pass; the walk                                     seat.last_row, seat.ended
+ *     draft_control_tell
  */
 #ifndef SPEC_CONTROL_H
 #define SPEC_CONTROL_H

@@ -232,6 +232,8 @@ INLINE void across_tile(const key_product *w, int32_t iq, const int n_q)
     size_t q_stride = (size_t)w->q_stride;
     int32_t n = w->dim / VL;
     vf sum[2 * QUERIES_ACROSS], part[2][2 * QUERIES_ACROSS], four[2][2 * QUERIES_ACROSS];
+    for (int a = 0; a < 2 * n_q; a++) /* for compilers that do not unroll; others leave it out */
+        four[0][a] = four[1][a] = vf_set(0);
     for (int g = 0; g < FOURS; g++) {
         UNROLL(4)
         for (int i = 0; i < 4; i++, k += (size_t)n * 2 * VL) {
