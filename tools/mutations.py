@@ -38,7 +38,6 @@ SMALL_H, BIND, OPS = "backend/cpu/small_int.h", "model/bind.c", "backend/ops.c"
 # ---- Qwen3 ---------------------------------------------------------------------------------
 
 QWEN3, QWEN3_BIND = "model/qwen3.c", "model/qwen3_bind.c"
-Q = "q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);"
 Q3 = "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"
 K = "k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);"
 STORE = "op_kv_store(p, kv, k, v);"
@@ -103,13 +102,15 @@ mistake("qwen35", "queries and gates as halves of the matrix",
             op_copy(p, mat_columns(both, i * d, d), mat_head_rows(mat_heads(half, d)));
         }"""))
 mistake("qwen35", "attention's scale by the rotated dims",
-        (QWEN35, "1 / sqrtf((float)d)", "1 / sqrtf((float)d / 4)"))
+        (QWEN35, "op_rope(p, q, L->rope), kv, 1 / sqrtf((float)d)",
+         "op_rope(p, q, L->rope), kv, 1 / sqrtf((float)d / 4)"))
 mistake("qwen35", "queries normed after the rotation",
-        (QWEN35, Q35 + "q = op_rope(p, mat_row_heads(q, g->n_head), L->rope);",
+        (QWEN35, Q35 + "q = mat_row_heads(q, g->n_head);",
          """mat q = pass_mat(p, both.rows, 1, d);
          op_copy(p, q, mat_columns(both, 0, d));
          q = op_rope(p, mat_row_heads(q, g->n_head), L->rope);
-         q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"""))
+         q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"""),
+        (QWEN35, "op_attend(p, op_rope(p, q, L->rope), kv,", "op_attend(p, q, kv,"))
 mistake("qwen35", "frequencies by the head's size, not the rotated dims",
         (QWEN35_BIND, TURN35, USED35 + "{s->n_rotating, pow(s->theta, (double)s->n_rotating / s->head_dim), "
          "s->n_rotating / 2, NULL, &scaling}"))
@@ -253,7 +254,7 @@ SNAP, CACHE = "kv/snapshot.c", "kv/cache.c"
 mistake("states", "snapshots without the convolution's inputs",
         (SNAP, "host = move_floats(d, c->recur[i].conv, host, p.conv, load);", "host += p.conv;"))
 mistake("states", "a new timeline keeps the old one's state",
-        (CACHE, "d->clear(d, c->recur[i].state, (p.at_conv + p.conv) * sizeof(float));", "(void)d; (void)p;"))
+        (CACHE, "d->clear(d, c->recur[i].state, (p.at_block + head) * sizeof(float));", "(void)d; (void)head;"))
 mistake("states", "a rewind forgets no pending row",
         (CACHE, "c->recur_rows.n_pending -= (int32_t)(c->n_past - n_past);", "(void)0;"))
 
@@ -329,8 +330,8 @@ mistake("laguna", "rotated dims of the layer kinds exchanged",
         (LAGUNA_BIND, "L->swa ? &g->rope_swa[PASS_MAIN] : &g->rope_full[PASS_MAIN]",
          "L->swa ? &g->rope_full[PASS_MAIN] : &g->rope_swa[PASS_MAIN]"))
 mistake("laguna", "YaRN's factor on all dims",
-        (LAGUNA, "1.0f / sqrtf((float)g->head_dim)",
-         "(L->swa ? 1 : L->rope->factor * L->rope->factor) / sqrtf((float)g->head_dim)"),
+        (LAGUNA, "op_rope(p, q, L->rope), kv, 1.0f / sqrtf((float)g->head_dim)",
+         "op_rope(p, q, L->rope), kv, (L->swa ? 1 : L->rope->factor * L->rope->factor) / sqrtf((float)g->head_dim)"),
         (LAGUNA_BIND, "bind_layers(m, g, s, e)))", "bind_layers(m, g, s, e))) return st; "
          "if ((g->rope_full[PASS_MAIN].factor = 1) < 0)"),
         (LAGUNA, "L->rope->factor * L->rope->factor", "(1 + 0.1f * logf(32)) * (1 + 0.1f * logf(32))"))
@@ -342,8 +343,10 @@ mistake("laguna", "YaRN in window layers too",
         (LAGUNA_BIND, "s->n_rot_swa / 2, NULL, NULL}", "s->n_rot_swa / 2, NULL, &s->scaling}"))
 mistake("laguna", "one base for both kinds", (LAGUNA_BIND, "swa = {s->n_rot_swa, s->theta_swa,", "swa = {s->n_rot_swa, s->theta,"))
 mistake("laguna", "queries normed after the rotation",
-        (LAGUNA, Q, "q = op_rms_norm_inplace(p, op_rope(p, q, L->rope), &L->q_norm, g->eps);"))
-mistake("laguna", "attention scale 1", (LAGUNA, "op_attend(p, q, kv, 1.0f / sqrtf((float)g->head_dim))", "op_attend(p, q, kv, 1)"))
+        (LAGUNA, Q3, "op_rope(p, q, L->rope); q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"),
+        (LAGUNA, "op_attend(p, op_rope(p, q, L->rope), kv,", "op_attend(p, q, kv,"))
+mistake("laguna", "attention scale 1", (LAGUNA, "op_rope(p, q, L->rope), kv, 1.0f / sqrtf((float)g->head_dim)",
+                                             "op_rope(p, q, L->rope), kv, 1"))
 
 # ---- The importance of tokens --------------------------------------------------------------
 
