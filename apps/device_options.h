@@ -33,7 +33,7 @@ typedef struct device_options {
                 "take at most N MiB of the GPU's memory (default: what is free)"),                 \
         OPT_STR(T, where.experts_gpu, "experts-gpu", 0, "PART",                                    \
                 "experts that the GPU holds: auto, a part (0.5, 50%) or MiB (default: "            \
-                "auto, all that fit); it reads the others from the host's memory"),                \
+                "auto, all that fit); the GPU reads the rest from host memory"),                   \
         OPT_FLAG(T, where.strict, "strict", 0,                                                     \
                  "refuse models and caches that some slow kernel would be used for")
 

@@ -27,7 +27,7 @@ typedef struct expert_layer {
 typedef struct expert_use {
     uint64_t n_hits, n_misses;  /* pairs of row and expert, as far as the device has reported */
     uint64_t n_swaps, n_failed; /* experts copied into slots; copies that failed */
-    uint64_t swap_bytes;        /* of those */
+    uint64_t swap_bytes;        /* bytes of the n_swaps copies */
     uint64_t stream_bytes;      /* copied for prompts */
     uint64_t n_streamed;        /* passes that did so */
 } expert_use;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LOOK_MS = 50 }; /* between looks whether the client left, or nobody waits any more */
+enum { LOOK_MS = 50 }; /* how often a waiting thread checks that the client is still connected */
 
 struct shortening {
     shorten_ask ask;
@@ -18,7 +18,7 @@ struct shortening {
     double ms;
     pthread_t thread;
     bool started;
-    atomic_bool unwanted; /* the connection is not interested any more */
+    atomic_bool unwanted; /* the request has ended: scoring stops */
     pthread_mutex_t lock; /* of the next three */
     pthread_cond_t done;
     bool over;
@@ -36,7 +36,7 @@ static carat_status wait_scored(shortening *x, live *l, carat_error *e)
     carat_status st = CARAT_OK;
     while (!st && !live_over(l)) {
         if (atomic_load(&x->unwanted))
-            return err_set(e, CARAT_E_CANCELLED, "nobody waits for it");
+            return err_set(e, CARAT_E_CANCELLED, "the request has ended");
         if (live_wait(l, -1, LOOK_MS) == LIVE_BROKEN)
             return err_set(e, CARAT_E_MEMORY, "no memory for the values of a text");
         while (live_next(l, &h))
