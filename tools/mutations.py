@@ -32,7 +32,7 @@ def mistake(set_, name, *edits):
     MUTATIONS.append(Mutation(set_, name, list(edits)))
 
 
-REF, ATTEND, SMALL = "backend/cpu/ref.c", "backend/cpu/attend.c", "backend/cpu/small.c"
+REF, SMALL = "backend/cpu/ref.c", "backend/cpu/small.c"
 SMALL_H, BIND, OPS = "backend/cpu/small_int.h", "model/bind.c", "backend/ops.c"
 
 # ---- Qwen3 ---------------------------------------------------------------------------------
