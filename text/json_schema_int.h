@@ -74,17 +74,39 @@ bool view_bound(schema *s, const view *v, const char *key, bool largest, int64_t
 
 /* ---- json_schema_values.c ---- */
 
+gx *schema_text(schema *s, const char *t);
+gx *schema_digit(schema *s, char lo, char hi);
+gx *schema_digits(schema *s, int32_t min, int32_t max);
+/* A rule made once per schema. *made: the rule is new and needs a body. */
+int32_t schema_shared_rule(schema *s, int32_t *rule, const char *name, bool *made);
+gx *schema_set_body(schema *s, int32_t rule, gx *body); /* a reference to the rule */
+
 gx *value_white(schema *s);
 gx *value_any(schema *s);
-gx *value_any_object(schema *s);
-gx *value_pairs(schema *s, const view *v, const call_pairs *x);
-gx *value_any_pairs(schema *s, const call_pairs *x);
+gx *value_any_string(schema *s);
 gx *value_plain_text(schema *s, const char *end); /* any text without the mark */
 gx *value_literal(schema *s, const jtree *v, const char *where, int depth);
 gx *value_string(schema *s, const view *v);
+gx *value_array(schema *s, const view *v);
+gx *value_bracketed(schema *s, const char *open, gx *inside, const char *close);
+gx *value_after_comma(schema *s, gx *x);
+/* min to max times x, separated by commas; max < 0: unlimited. first: no element precedes, so there
+ * is no leading comma. */
+gx *value_separated(schema *s, gx *x, int64_t min, int64_t max, bool first);
+
+/* ---- json_schema_numbers.c ---- */
+
 gx *value_integer(schema *s, const view *v);
 gx *value_number(schema *s, const view *v);
-gx *value_array(schema *s, const view *v);
+gx *value_any_number(schema *s);
+
+/* ---- json_schema_objects.c ---- */
+
 gx *value_object(schema *s, const view *v);
+gx *value_any_object(schema *s);
+gx *value_key(schema *s, const char *key, size_t n, const char *where);
+gx *value_colon(schema *s);
+gx *value_pairs(schema *s, const view *v, const call_pairs *x);
+gx *value_any_pairs(schema *s, const call_pairs *x);
 
 #endif
