@@ -7,13 +7,13 @@
  * releases what an op took: a device may keep a copy of its output there for the next op.
  *
  * If the inner device has its own memory (a GPU), results are downloaded before they are printed or
- * compared, and the reference reads copies of its inputs in host memory. These mirrors live until
- * the call ends. A download launches any op that waits to be fused with the next one, and wrapped
- * passes are not recorded, so times are those of single ops.
+ * compared, and the reference reads copies of its inputs in host memory (wrap_mirror.c). A download
+ * launches any op that waits to be fused with the next one, and wrapped passes are not recorded, so
+ * times are those of single ops.
  *
  * Wrapping nests: "trace,check" is a trace around a check around the device.
  */
-#include "backend/ops.h"
+#include "backend/wrap_int.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -22,49 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef enum wrap_kind { WRAP_TRACE, WRAP_TIME, WRAP_CHECK } wrap_kind;
-
-enum {
-    MIRRORS_MAX = 3 * STEP_SEQS_MAX + 16
-}; /* of one call: two streams and a table of pages per sequence, and a few more */
-
-typedef struct wrapper {
-    device dev;
-    wrap_kind kind;
-    device *inner, *ref; /* ref: check only */
-    device_write_fn write;
-    void *user;
-    char name[128];
-    int32_t n_times;
-    device_op_time times[DEVICE_OP_TIMES_MAX];
-    device_op_time cost; /* of the call to come: bytes and operations */
-    /* The call being made. */
-    int phase;
-    double start_ms;
-    float *before, *result; /* check: the output before the call; after the inner device */
-    size_t copy_cap;        /* floats each holds */
-    /* apart: the inner device has its own memory. */
-    bool apart;
-    void *mirror[MIRRORS_MAX];
-    int32_t n_mirrors;
-    const float *out_at;         /* check: the address of the output on the device, */
-    mat out;                     /* and its mirror */
-    unsigned char *host_scratch; /* check: scratch of the reference */
-    size_t host_scratch_bytes;
-    unsigned char *dev_scratch; /* the pass's scratch, while the reference runs */
-    const step *dev_step;
-    step host_step;
-    sparse_rule host_sparse[STEP_SEQS_MAX];
-    recur_base *host_recur; /* mirrors, [n_seqs][n_recur] */
-    kv_view host_view;
-    rope host_rope;
-} wrapper;
-
-/* The allowed normalised mean square error between a device and the reference, per op. Products
- * round activations to int8: an error of about (1/127)^2/12 for uniform values. Attention on a GPU
- * multiplies f16. Sparse attention decides by scores that are rounded differently, and may drop
- * another tile near the limit. Everything else is f32 on both sides. */
-static double tolerance(const wrapper *d, const pass *p, const char *op, const weight *w)
+double wrap_tolerance(const wrapper *d, const pass *p, const char *op, const weight *w)
 {
     if (!strcmp(op, "attend") && p->st->sparse)
         return 1e-3;
@@ -88,244 +46,6 @@ static double norm_of(mat m)
         for (int32_t i = 0; i < mat_width(m); i++)
             s += (double)mat_row(m, r)[i] * mat_row(m, r)[i];
     return sqrt(s);
-}
-
-/* ---- Between the device and the host ------------------------------------------------------- */
-
-static void copy_out(wrapper *w, float *to, mat m)
-{
-    size_t width = (size_t)mat_width(m);
-    if (w->apart && m.stride == mat_width(m)) {
-        w->inner->download(w->inner, to, m.at, (size_t)m.rows * width * sizeof *to);
-        return;
-    }
-    for (int32_t r = 0; r < m.rows; r++, to += width)
-        if (w->apart)
-            w->inner->download(w->inner, to, mat_row(m, r), width * sizeof *to);
-        else
-            memcpy(to, mat_row(m, r), width * sizeof *to);
-}
-
-static void copy_in(mat m, const float *from)
-{
-    for (int32_t r = 0; r < m.rows; r++, from += mat_width(m))
-        memcpy(mat_row(m, r), from, (size_t)mat_width(m) * sizeof *from);
-}
-
-/* n_bytes of host memory until the call ends. A debugging device may allocate inside a pass. */
-static void *mirror_room(wrapper *w, pass *p, size_t n_bytes)
-{
-    void *at = w->n_mirrors < MIRRORS_MAX ? mem_alloc(n_bytes ? n_bytes : 1) : NULL;
-    if (at)
-        w->mirror[w->n_mirrors++] = at;
-    else
-        err_memory(&p->e, "a device wrapper", n_bytes);
-    return at;
-}
-
-static void *mirror_bytes(wrapper *w, pass *p, const void *from, size_t n_bytes)
-{
-    void *at = mirror_room(w, p, n_bytes);
-    if (at)
-        w->inner->download(w->inner, at, from, n_bytes);
-    return at;
-}
-
-static mat packed(mat m, float *at)
-{
-    m.at = at;
-    m.stride = mat_width(m);
-    return m;
-}
-
-static mat mirror(wrapper *w, pass *p, mat m)
-{
-    if (m.at == w->out_at) /* an op in place reads the output before the call */
-        return packed(m, w->out.at);
-    mat to = packed(m, mirror_room(w, p, (size_t)m.rows * (size_t)mat_width(m) * sizeof *m.at));
-    if (to.at)
-        copy_out(w, to.at, m);
-    return to;
-}
-
-/* A mirror of the output before the call. */
-static mat mirror_out(wrapper *w, pass *p, mat y)
-{
-    size_t n = (size_t)y.rows * (size_t)mat_width(y);
-    w->out_at = y.at;
-    w->out = packed(y, mirror_room(w, p, n * sizeof *y.at));
-    if (w->out.at)
-        memcpy(w->out.at, w->before, n * sizeof *y.at);
-    return w->out;
-}
-
-static routing mirror_routing(wrapper *w, pass *p, routing r)
-{
-    size_t n = (size_t)r.rows * (size_t)r.k;
-    r.id = mirror_bytes(w, p, r.id, n * sizeof *r.id);
-    r.weight = mirror_bytes(w, p, r.weight, n * sizeof *r.weight);
-    return r;
-}
-
-static const rope *mirror_rope(wrapper *w, pass *p, const rope *r)
-{
-    w->host_rope = (rope){.n_pairs = r->n_pairs, .n_turning = r->n_turning, .factor = r->factor};
-    w->host_rope.inv_freq =
-        mirror_bytes(w, p, r->inv_freq, (size_t)r->n_pairs * sizeof *r->inv_freq);
-    return &w->host_rope;
-}
-
-/* The reference leaves out what the device would. */
-static void mirror_rules(wrapper *w, const kv_view *kv)
-{
-    step *st = &w->host_step;
-    const device *d = w->inner;
-    int32_t tile = d->sparse_tile ? d->sparse_tile(d, kv) : 0;
-    if (!st->sparse || !d->sparse_tile)
-        return;
-    for (int32_t i = 0; i < st->n_seqs; i++) {
-        w->host_sparse[i] = st->sparse[i];
-        w->host_sparse[i].tile = st->sparse[i].skip > 0 ? tile : 0;
-    }
-    st->sparse = st->prompt && tile ? w->host_sparse : NULL;
-}
-
-/* Mirrors the whole store of every sequence, and points the pass to a step with the mirrors. */
-static const kv_view *mirror_view(wrapper *w, pass *p, const kv_view *kv)
-{
-    const step *st = p->st;
-    size_t n = (size_t)st->n_seqs * (size_t)st->n_kv;
-    size_t rows = (size_t)kv->n_head_kv * (size_t)kv->n_slots;
-    kv_base *base = mirror_room(w, p, n * sizeof *base);
-    for (int32_t i = 0; base && i < st->n_seqs; i++) {
-        size_t at = (size_t)i * (size_t)st->n_kv + (size_t)kv->id;
-        base[at] = (kv_base){.k = mirror_bytes(w, p, st->kv[at].k, rows * kv->k_row_bytes)};
-        if (st->kv[at].v)
-            base[at].v = mirror_bytes(w, p, st->kv[at].v, rows * kv->v_row_bytes);
-        if (st->kv[at].page)
-            base[at].page =
-                mirror_bytes(w, p, st->kv[at].page,
-                             ((size_t)kv->n_keys + KV_PAGE - 1) / KV_PAGE * sizeof *base[at].page);
-    }
-    w->dev_step = st;
-    w->host_step = *st;
-    w->host_step.kv = base;
-    p->st = &w->host_step;
-    mirror_rules(w, kv);
-    w->host_view = *kv;
-    if (kv->k_rope)
-        w->host_view.k_rope = mirror_rope(w, p, kv->k_rope);
-    return &w->host_view;
-}
-
-/* Floats of a sequence's recurrent store, all parts. */
-static size_t recur_floats(const recur_view *v, size_t part[4])
-{
-    part[0] = (size_t)v->n_v * (size_t)v->dv * (size_t)v->dk;
-    part[1] = (size_t)(v->n_taps - 1) * (size_t)recur_channels(v);
-    part[2] = part[3] = (size_t)v->journal_rows * (size_t)recur_journal_row(v);
-    return part[0] + part[1] + part[2] + part[3];
-}
-
-static void read_recur(wrapper *w, const recur_view *v, const recur_base *b, float *to)
-{
-    size_t part[4];
-    const float *at[4] = {b->state, b->conv, b->journal[0], b->journal[1]};
-    recur_floats(v, part);
-    for (int i = 0; i < 4; to += part[i++])
-        if (part[i])
-            w->inner->download(w->inner, to, at[i], part[i] * sizeof *to);
-}
-
-/* Mirrors rv's store of every sequence before the call, because the call changes it. */
-static void mirror_recur(wrapper *w, pass *p, const recur_view *rv)
-{
-    const step *st = p->st;
-    if (w->kind != WRAP_CHECK || p->dry || pass_failed(p))
-        return;
-    size_t part[4], n = recur_floats(rv, part);
-    w->host_recur =
-        mirror_room(w, p, (size_t)st->n_seqs * (size_t)st->n_recur * sizeof *w->host_recur);
-    for (int32_t i = 0; w->host_recur && i < st->n_seqs && !pass_failed(p); i++) {
-        size_t at = (size_t)i * (size_t)st->n_recur + (size_t)rv->id;
-        float *to = mirror_room(w, p, n * sizeof *to);
-        if (!to)
-            return;
-        read_recur(w, rv, &st->recur[at], to);
-        w->host_recur[at].state = to;
-        w->host_recur[at].conv = to + part[0];
-        w->host_recur[at].journal[0] = to + part[0] + part[1];
-        w->host_recur[at].journal[1] = to + part[0] + part[1] + part[2];
-        w->host_recur[at].block = NULL; /* the reference goes row by row */
-    }
-}
-
-/* The reference works on the mirrors. */
-static void use_recur_mirrors(wrapper *w, pass *p)
-{
-    if (!w->phase || p->dry || pass_failed(p))
-        return;
-    w->dev_step = p->st;
-    w->host_step = *p->st;
-    w->host_step.recur = w->host_recur;
-    p->st = &w->host_step;
-}
-
-/* Compares the device's store after the call with the mirrors. */
-static void compare_recur(wrapper *w, pass *p, const char *op, const recur_view *rv)
-{
-    if (!w->phase || p->dry || pass_failed(p))
-        return;
-    const step *st = w->dev_step;
-    size_t part[4], n = recur_floats(rv, part);
-    float *got = mirror_room(w, p, n * sizeof *got);
-    for (int32_t i = 0; got && i < st->n_seqs; i++) {
-        size_t at = (size_t)i * (size_t)st->n_recur + (size_t)rv->id;
-        const float *want = w->host_recur[at].state;
-        double diff = 0, sum = 0;
-        read_recur(w, rv, &st->recur[at], got);
-        for (size_t j = 0; j < n; j++) {
-            diff += ((double)got[j] - want[j]) * ((double)got[j] - want[j]);
-            sum += (double)want[j] * want[j];
-        }
-        if (!(diff <= tolerance(w, p, op, NULL) * (sum > 0 ? sum : 1))) /* true for NaN */
-            err_set(&p->e, E_NUMERIC,
-                    "check: %s in layer %d: the store of sequence %d differs from the reference by "
-                    "%.2e (allowed %.0e)",
-                    op, p->il, i, diff / (sum > 0 ? sum : 1), tolerance(w, p, op, NULL));
-    }
-}
-
-/* Gives the pass host scratch, for the temporaries of the reference. */
-static void to_host_scratch(wrapper *w, pass *p)
-{
-    pass_side *s = &p->side[p->here];
-    if (w->host_scratch_bytes < s->scratch_bytes) {
-        mem_pages_free(w->host_scratch, w->host_scratch_bytes);
-        w->host_scratch = mem_pages(s->scratch_bytes);
-        w->host_scratch_bytes = w->host_scratch ? s->scratch_bytes : 0;
-    }
-    if (!w->host_scratch) {
-        err_memory(&p->e, "a device wrapper", s->scratch_bytes);
-        return;
-    }
-    w->dev_scratch = s->scratch;
-    s->scratch = w->host_scratch;
-}
-
-static void leave_call(wrapper *w, pass *p)
-{
-    if (w->dev_scratch)
-        p->side[p->here].scratch = w->dev_scratch;
-    if (w->dev_step)
-        p->st = w->dev_step;
-    w->dev_scratch = NULL;
-    w->dev_step = NULL;
-    w->out_at = NULL;
-    while (w->n_mirrors)
-        mem_free(w->mirror[--w->n_mirrors]);
-    p->dev = &w->dev;
-    p->repeats = false;
 }
 
 /* ---- What the kinds do ---------------------------------------------------------------------- */
@@ -361,21 +81,22 @@ static void compare(wrapper *w, pass *p, const char *op, mat y, const weight *wt
             sum += ref * ref;
         }
     double nmse = diff / (sum > 0 ? sum : 1);
-    if (bad_row >= 0 || nmse > tolerance(w, p, op, wt))
+    if (bad_row >= 0 || nmse > wrap_tolerance(w, p, op, wt))
         err_set(&p->e, E_NUMERIC,
                 "check: %s in layer %d%s%s: %d x %d differs from the reference by %.2e (allowed "
                 "%.0e)%s",
                 op, p->il, wt ? " with " : "", wt ? wt->name : "", y.rows, width, nmse,
-                tolerance(w, p, op, wt), bad_row >= 0 ? ", and one of the two is not finite" : "");
+                wrap_tolerance(w, p, op, wt),
+                bad_row >= 0 ? ", and one of the two is not finite" : "");
     if (!w->apart)
-        copy_in(y, w->result);
+        wrap_copy_in(y, w->result);
 }
 
 static void trace(wrapper *w, pass *p, const char *op, mat y, const weight *wt)
 {
     char line[256];
     if (w->apart)
-        y = mirror(w, p, y);
+        y = mirror_mat(w, p, y);
     if (!y.at)
         return;
     snprintf(line, sizeof line, "layer %3d  %-12s %5d x %-6d norm %-12.6g first %.6g  %s\n", p->il,
@@ -481,7 +202,7 @@ static wrapper *enter_call(pass *p, mat y)
     w->phase = 0;
     p->dev = w->inner;
     if (w->kind == WRAP_CHECK && !p->dry && reserve_copies(w, p, y))
-        copy_out(w, w->before, y);
+        wrap_copy_out(w, w->before, y);
     if (w->kind == WRAP_TIME && !p->dry) {
         device_moved(w->inner); /* wait for earlier calls */
         w->start_ms = clock_ms();
@@ -495,11 +216,11 @@ static bool next_run(wrapper *w, pass *p, const char *op, mat y, const weight *w
     if (w->kind == WRAP_CHECK && checked && w->phase == 0 && !pass_failed(p)) {
         w->phase = 1;
         if (!p->dry) {
-            copy_out(w, w->result, y);
+            wrap_copy_out(w, w->result, y);
             if (w->apart)
-                to_host_scratch(w, p);
+                wrap_to_host_scratch(w, p);
             else
-                copy_in(y, w->before);
+                wrap_copy_in(y, w->before);
         }
         p->dev = w->ref;
         p->repeats = true;
@@ -533,7 +254,7 @@ static bool next_run(wrapper *w, pass *p, const char *op, mat y, const weight *w
         const device_ops *op = p->dev->op;                                                         \
         call;                                                                                      \
     } while (next_run(m_, p, name, y, wt, checked));                                               \
-    leave_call(m_, p)
+    wrap_leave_call(m_, p)
 #define AROUND(name, y, wt, mirrors, call) AROUND_IF(true, name, y, wt, mirrors, call)
 
 static void w_embed(pass *p, mat y, const weight *w, float c)
@@ -542,26 +263,26 @@ static void w_embed(pass *p, mat y, const weight *w, float c)
 }
 static void w_embed_at(pass *p, mat y, mat ids, const weight *w, float c)
 {
-    AROUND("embed_at", y, w, ids = mirror(m_, p, ids), op->embed_at(p, y, ids, w, c));
+    AROUND("embed_at", y, w, ids = mirror_mat(m_, p, ids), op->embed_at(p, y, ids, w, c));
 }
 static void w_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 {
-    AROUND("rms_norm", y, w, x = mirror(m_, p, x), op->rms_norm(p, y, x, w, eps));
+    AROUND("rms_norm", y, w, x = mirror_mat(m_, p, x), op->rms_norm(p, y, x, w, eps));
 }
 static void w_matmul(pass *p, mat y, mat x, const weight *w)
 {
     cost_weight(p, x.rows, 1, w);
-    AROUND("matmul", y, w, x = mirror(m_, p, x), op->matmul(p, y, x, w));
+    AROUND("matmul", y, w, x = mirror_mat(m_, p, x), op->matmul(p, y, x, w));
 }
 static void w_glu(pass *p, mat y, mat x, const weight *g, const weight *u, act_kind a)
 {
     cost_weight(p, x.rows, 1, g);
     cost_weight(p, x.rows, 1, u);
-    AROUND("glu", y, g, x = mirror(m_, p, x), op->glu(p, y, x, g, u, a));
+    AROUND("glu", y, g, x = mirror_mat(m_, p, x), op->glu(p, y, x, g, u, a));
 }
 static void w_act_mul(pass *p, mat y, mat a, mat b, act_kind k)
 {
-    AROUND("act_mul", y, NULL, (a = mirror(m_, p, a), b = mirror(m_, p, b)),
+    AROUND("act_mul", y, NULL, (a = mirror_mat(m_, p, a), b = mirror_mat(m_, p, b)),
            op->act_mul(p, y, a, b, k));
 }
 static void w_rope(pass *p, mat x, const rope *r)
@@ -571,7 +292,7 @@ static void w_rope(pass *p, mat x, const rope *r)
 static void w_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
 {
     cost_attention(p, q, kv);
-    AROUND("attend", o, NULL, (q = mirror(m_, p, q), kv = mirror_view(m_, p, kv)),
+    AROUND("attend", o, NULL, (q = mirror_mat(m_, p, q), kv = mirror_view(m_, p, kv)),
            op->attend(p, o, q, kv, scale));
 }
 /* Neither traced nor compared: its result is no matrix. */
@@ -592,7 +313,8 @@ static void w_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const 
 }
 static void w_add(pass *p, mat y, mat a, mat b)
 {
-    AROUND("add", y, NULL, (a = mirror(m_, p, a), b = mirror(m_, p, b)), op->add(p, y, a, b));
+    AROUND("add", y, NULL, (a = mirror_mat(m_, p, a), b = mirror_mat(m_, p, b)),
+           op->add(p, y, a, b));
 }
 static void w_scale(pass *p, mat x, float c, const weight *w)
 {
@@ -600,26 +322,26 @@ static void w_scale(pass *p, mat x, float c, const weight *w)
 }
 static void w_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 {
-    AROUND("add_rms_norm", x, w, y = mirror(m_, p, y), op->add_rms_norm(p, x, y, w, eps));
+    AROUND("add_rms_norm", x, w, y = mirror_mat(m_, p, y), op->add_rms_norm(p, x, y, w, eps));
 }
 static void w_moe_glu(pass *p, mat y, mat x, routing r, const weight *g, const weight *u,
                       act_kind a)
 {
     cost_experts(p, r, g);
     cost_experts(p, r, u);
-    AROUND("moe_glu", y, g, (x = mirror(m_, p, x), r = mirror_routing(m_, p, r)),
+    AROUND("moe_glu", y, g, (x = mirror_mat(m_, p, x), r = mirror_routing(m_, p, r)),
            op->moe_glu(p, y, x, r, g, u, a));
 }
 static void w_moe_down(pass *p, mat y, mat x, routing r, const weight *d)
 {
     cost_experts(p, r, d);
-    AROUND("moe_down", y, d, (x = mirror(m_, p, x), r = mirror_routing(m_, p, r)),
+    AROUND("moe_down", y, d, (x = mirror_mat(m_, p, x), r = mirror_routing(m_, p, r)),
            op->moe_down(p, y, x, r, d));
 }
 static void w_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
 {
     cost_experts(p, r, w);
-    AROUND("moe_matmul", y, w, (x = mirror(m_, p, x), r = mirror_routing(m_, p, r)),
+    AROUND("moe_matmul", y, w, (x = mirror_mat(m_, p, x), r = mirror_routing(m_, p, r)),
            op->moe_matmul(p, y, x, r, w));
 }
 static void w_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n)
@@ -632,24 +354,26 @@ static void w_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n
 static void w_conv(pass *p, mat y, mat x, const weight *wt, const recur_view *rv)
 {
     mirror_recur(p->dev->self, p, rv);
-    AROUND("conv", y, wt, x = mirror(m_, p, x),
-           (use_recur_mirrors(m_, p), op->conv(p, y, x, wt, rv), compare_recur(m_, p, "conv", rv)));
+    AROUND("conv", y, wt, x = mirror_mat(m_, p, x),
+           (mirror_use_recur(m_, p), op->conv(p, y, x, wt, rv),
+            mirror_compare_recur(m_, p, "conv", rv)));
 }
 static void w_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const recur_view *rv)
 {
     cost_recur(p, rv);
     mirror_recur(p->dev->self, p, rv);
-    AROUND("delta", o, NULL, (c = mirror(m_, p, c), a = mirror(m_, p, a), b = mirror(m_, p, b)),
-           (use_recur_mirrors(m_, p), op->delta(p, o, c, a, b, g, rv),
-            compare_recur(m_, p, "delta", rv)));
+    AROUND("delta", o, NULL,
+           (c = mirror_mat(m_, p, c), a = mirror_mat(m_, p, a), b = mirror_mat(m_, p, b)),
+           (mirror_use_recur(m_, p), op->delta(p, o, c, a, b, g, rv),
+            mirror_compare_recur(m_, p, "delta", rv)));
 }
 static void w_gather(pass *p, mat y, mat x, const int32_t *row)
 {
-    AROUND("gather", y, NULL, x = mirror(m_, p, x), op->gather(p, y, x, row));
+    AROUND("gather", y, NULL, x = mirror_mat(m_, p, x), op->gather(p, y, x, row));
 }
 static void w_copy(pass *p, mat y, mat x)
 {
-    AROUND("copy", y, NULL, x = mirror(m_, p, x), op->copy(p, y, x));
+    AROUND("copy", y, NULL, x = mirror_mat(m_, p, x), op->copy(p, y, x));
 }
 static void w_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n)
 {
@@ -658,14 +382,14 @@ static void w_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n)
 }
 static void w_best(pass *p, mat y, mat x)
 {
-    AROUND("best", y, NULL, x = mirror(m_, p, x), op->best(p, y, x));
+    AROUND("best", y, NULL, x = mirror_mat(m_, p, x), op->best(p, y, x));
 }
 /* Compares the weights of the chosen experts: another choice has other weights. */
 static void w_route(pass *p, routing r, mat logits, const route_rule *rule)
 {
     mat y = {.at = r.weight, .rows = r.rows, .heads = 1, .cols = r.k, .stride = r.k};
     AROUND("route", y, NULL,
-           (r = mirror_routing(m_, p, r), r.weight = y.at, logits = mirror(m_, p, logits)),
+           (r = mirror_routing(m_, p, r), r.weight = y.at, logits = mirror_mat(m_, p, logits)),
            op->route(p, r, logits, rule));
 }
 /* Shows the norm of the keys and the time. Wrong stored values are found by the next attend. If the
