@@ -8,8 +8,6 @@
 
 #include <sys/stat.h>
 
-#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static const toml *parsed(arena *mem, const char *text)
 {
     const toml *root;

@@ -1,306 +1,22 @@
 /* convert_draft_test.c - checkpoints of drafters, made here, converted and compared; every rule
  * that ties config.json to the tensors, broken once.
  */
+#include "tests/draft_checkpoint.h"
 #include "tests/test.h"
 #include "apps/commands.h"
 #include "apps/convert_int.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "base/sha256.h"
 #include "model/dflash_shapes.h"
-#include "model/gemma4_mtp_shapes.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* How a made checkpoint differs from a plain one. */
-typedef struct made {
-    const char *size;  /* of synth */
-    const char *patch; /* JSON: fields of the configuration; null removes one */
-    const char *inner; /* the same for dflash_config or text_config */
-    const char *skip;  /* a tensor to leave out */
-    const char *wrong; /* a tensor to give one row too many */
-    const char *add;   /* a tensor more: [2, 8] */
-    bool fused;        /* queries, keys and values in one matrix */
-    bool shifted;      /* layers count on from the target's */
-    bool copies;       /* with the target's embedding and head */
-    bool bf16;         /* else f32 */
-    bool speculators;  /* keys of layers in transformer_layer_config */
-    const char *ids;   /* "i64" or "i32": how an ordering is stored; NULL: i64 */
-} made;
-
-static void put_bytes(const char *dir, const char *name, const char *bytes, size_t n)
-{
-    char path[1024];
-    file_out f;
-    err e = {0};
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    CHECK_OK(file_out_open(&f, path, &e), e);
-    CHECK_OK(file_out_write(&f, bytes, n, &e), e);
-    CHECK_OK(file_out_commit(&f, &e), e);
-}
-
-/* ---- config.json --------------------------------------------------------------------------- */
-
-static json_t *layer_kinds(const bool *swa, int32_t n)
-{
-    json_t *list = json_array();
-    for (int32_t i = 0; i < n; i++)
-        json_array_append_new(list, json_string(swa[i] ? "sliding_attention" : "full_attention"));
-    return list;
-}
-
-static json_t *dflash_config(const dflash_shape *s, const made *m)
-{
-    json_t *ids = json_array(), *inner;
-    for (int32_t i = 0; i < s->n_features; i++)
-        json_array_append_new(ids, json_integer(s->feature[i]));
-    json_t *c =
-        json_pack("{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:o, s:s}",
-                  "architectures",
-                  s->laguna        ? "DFlashLagunaForCausalLM"
-                  : s->markov_rank ? "Qwen3DSparkModel"
-                                   : "DFlashDraftModel",
-                  "model_type", s->laguna ? "laguna" : "qwen3", "hidden_size", s->n_embd,
-                  "num_hidden_layers", s->n_layer, "num_attention_heads", s->n_head,
-                  "num_key_value_heads", s->n_head_kv, "head_dim", s->head_dim, "intermediate_size",
-                  s->n_ff, "vocab_size", s->n_vocab, "max_position_embeddings", s->n_ctx_train,
-                  "sliding_window", s->window, "rms_norm_eps", 1e-6, "rope_theta", (double)s->theta,
-                  "layer_types", layer_kinds(s->swa, s->n_layer), "hidden_act", "silu");
-    inner = json_pack("{s:o, s:i}", "target_layer_ids", ids, "mask_token_id", s->mask_id);
-    json_object_set_new(c, "block_size", json_integer(s->block_size));
-    json_object_set_new(c, "num_target_layers", json_integer(s->n_target_layer));
-    if (s->laguna) {
-        json_object_set_new(inner, "causal", json_true());
-        json_object_set_new(c, "gating", json_string("per-head"));
-    }
-    if (s->markov_rank)
-        json_object_set_new(c, "markov_rank", json_integer(s->markov_rank));
-    if (m->inner) {
-        json_t *patch = json_loads(m->inner, 0, NULL);
-        CHECK(patch);
-        json_object_update(inner, patch);
-        json_decref(patch);
-    }
-    json_object_set_new(c, "dflash_config", inner);
-    return c;
-}
-
-static json_t *mtp_config(const gemma4_mtp_shape *s, const made *m)
-{
-    json_t *rope =
-        json_pack("{s:{s:s, s:f, s:f}, s:{s:s, s:f}}", "full_attention", "rope_type",
-                  "proportional", "rope_theta", (double)s->theta, "partial_rotary_factor", 0.25,
-                  "sliding_attention", "rope_type", "default", "rope_theta", (double)s->theta_swa);
-    json_t *text = json_pack(
-        "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:o, s:o, s:i}",
-        "model_type", "gemma4_text", "hidden_size", s->n_embd, "intermediate_size", s->n_ff,
-        "num_hidden_layers", s->n_layer, "vocab_size", s->n_vocab, "num_attention_heads", s->n_head,
-        "num_key_value_heads", s->n_head_kv, "num_global_key_value_heads", s->n_head_kv_global,
-        "head_dim", s->head_dim, "global_head_dim", s->head_dim_global, "sliding_window", s->window,
-        "max_position_embeddings", s->n_ctx_train, "rms_norm_eps", 1e-6, "layer_types",
-        layer_kinds(s->swa, s->n_layer), "rope_parameters", rope, "num_kv_shared_layers",
-        s->n_layer);
-    json_t *c = json_pack("{s:[s], s:s, s:i, s:b}", "architectures", "Gemma4AssistantForCausalLM",
-                          "model_type", "gemma4_assistant", "backbone_hidden_size",
-                          s->n_target_embd, "use_ordered_embeddings", s->n_centroids > 0);
-    if (s->n_centroids) {
-        json_object_set_new(c, "num_centroids", json_integer(s->n_centroids));
-        json_object_set_new(c, "centroid_intermediate_top_k", json_integer(s->centroid_top_k));
-    }
-    if (m->inner) {
-        json_t *patch = json_loads(m->inner, 0, NULL);
-        CHECK(patch);
-        json_object_update(text, patch);
-        json_decref(patch);
-    }
-    json_object_set_new(c, "text_config", text);
-    return c;
-}
-
-static void put_config(const char *dir, const model_shape *s, const made *m)
-{
-    json_t *c = s->family == &dflash_shapes ? dflash_config((const dflash_shape *)s, m)
-                                            : mtp_config((const gemma4_mtp_shape *)s, m);
-    if (m->speculators) {
-        static const char *const layer[] = {
-            "hidden_size", "num_hidden_layers",       "head_dim",     "num_attention_heads",
-            "rope_theta",  "num_key_value_heads",     "rms_norm_eps", "intermediate_size",
-            "vocab_size",  "max_position_embeddings", "hidden_act",   "layer_types",
-            "model_type",  "sliding_window"};
-        json_t *t = json_object(), *inner = json_object_get(c, "dflash_config");
-        for (size_t i = 0; i < sizeof layer / sizeof *layer; i++) {
-            json_object_set(t, layer[i], json_object_get(c, layer[i]));
-            json_object_del(c, layer[i]);
-        }
-        json_object_set_new(c, "transformer_layer_config", t);
-        json_object_set(c, "aux_hidden_state_layer_ids",
-                        json_object_get(inner, "target_layer_ids"));
-        json_object_set(c, "mask_token_id", json_object_get(inner, "mask_token_id"));
-        json_object_del(c, "dflash_config");
-        json_object_set_new(c, "speculators_model_type", json_string("dflash"));
-        json_object_set_new(c, "architectures", json_pack("[s]", "DFlashSpeculator"));
-    }
-    if (m->patch) {
-        json_t *patch = json_loads(m->patch, 0, NULL);
-        CHECK(patch);
-        json_object_update(c, patch);
-        json_decref(patch);
-    }
-    char *text = json_dumps(c, JSON_INDENT(1));
-    put_bytes(dir, "config.json", text, strlen(text));
-    mem_free_hook(text);
-    json_decref(c);
-}
-
-/* ---- Tensors ------------------------------------------------------------------------------- */
-
-/* The value of element i of a tensor, by its name in GGUF; exact in bf16. */
-static float value_of(const char *name, uint64_t i)
-{
-    uint64_t h = 7;
-    for (; *name; name++)
-        h = h * 31 + (unsigned char)*name;
-    h = rng_mix(h + i);
-    return num_bf16_to_f32((uint16_t)(0x3c00 | (h & 0x817f))); /* 2^-7 to 2^-4, both signs */
-}
-
-typedef struct checkpoint {
-    str head, data;
-    const made *m;
-} checkpoint;
-
-static void put_number(checkpoint *c, float v)
-{
-    uint16_t h = num_f32_to_bf16(v);
-    if (c->m->bf16)
-        str_put(&c->data, (char *)&h, 2);
-    else
-        str_put(&c->data, (char *)&v, 4);
-}
-
-/* Ends a tensor that began at `from`. */
-static void put_entry(checkpoint *c, const char *name, const char *type, const uint64_t *ne, int n,
-                      size_t from)
-{
-    str_printf(&c->head, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", c->head.n > 1 ? "," : "", name,
-               type         ? type
-               : c->m->bf16 ? "BF16"
-                            : "F32");
-    for (int d = n - 1; d >= 0; d--)
-        str_printf(&c->head, "%llu%s", (unsigned long long)ne[d], d ? "," : "");
-    str_printf(&c->head, "],\"data_offsets\":[%zu,%zu]}", from, c->data.n);
-}
-
-static void put_values(checkpoint *c, const char *gguf_name, const char *name, const uint64_t *ne,
-                       int n, uint64_t first)
-{
-    uint64_t shape[3] = {ne[0], n > 1 ? ne[1] : 1, 1}, count;
-    size_t from = c->data.n;
-    if (c->m->skip && !strcmp(c->m->skip, name))
-        return;
-    if (c->m->wrong && !strcmp(c->m->wrong, name))
-        shape[n - 1]++;
-    count = shape[0] * shape[1];
-    for (uint64_t k = 0; k < count; k++)
-        put_number(c, value_of(gguf_name, first + k));
-    put_entry(c, name, NULL, shape, n, from);
-}
-
-static void put_ordering(checkpoint *c, const char *name, uint64_t n)
-{
-    size_t from = c->data.n;
-    bool small = c->m->ids && !strcmp(c->m->ids, "i32");
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t id = c->m->wrong && !strcmp(c->m->wrong, name) ? 0 : n - 1 - i;
-        str_put(&c->data, (char *)&id, small ? 4 : 8);
-    }
-    put_entry(c, name, small ? "I32" : "I64", &n, 1, from);
-}
-
-static void put_layer_name(char *out, size_t cap, const shape_tensor *t, const model_shape *s,
-                           const made *m)
-{
-    const char *dot = strstr(t->hf_name, "layers.");
-    int off = m->shifted ? ((const dflash_shape *)s)->n_target_layer : 0;
-    if (t->layer < 0 || !off)
-        snprintf(out, cap, "%s", t->hf_name);
-    else
-        snprintf(out, cap, "layers.%d%s", (int)t->layer + off, strchr(dot + 7, '.'));
-}
-
-static void put_tensors(const char *dir, const model_shape *s, const made *m)
-{
-    checkpoint c = {.m = m};
-    str file = {0};
-    int32_t n = s->family->list(s, NULL, 0);
-    shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
-    s->family->list(s, list, n);
-    str_puts(&c.head, "{");
-    for (int32_t i = 0; i < n; i++) {
-        const shape_tensor *t = &list[i];
-        char name[128];
-        put_layer_name(name, sizeof name, t, s, m);
-        if (!strcmp(t->name, "enc.aux_norm.weight")) {
-            for (uint64_t k = 0; k < t->ne[1]; k++) {
-                snprintf(name, sizeof name, "aux_hidden_norms.%d.weight", (int)k);
-                put_values(&c, t->name, name, t->ne, 1, k * t->ne[0]);
-            }
-        } else if (t->role == ROLE_IDS) {
-            put_ordering(&c, name, t->ne[0]);
-        } else if (m->fused && strstr(name, "q_proj")) {
-            const dflash_shape *d = (const dflash_shape *)s;
-            uint64_t rows[] = {(uint64_t)(d->n_head * d->head_dim),
-                               (uint64_t)(d->n_head_kv * d->head_dim),
-                               (uint64_t)(d->n_head_kv * d->head_dim)};
-            uint64_t ne[] = {t->ne[0], rows[0] + rows[1] + rows[2]};
-            size_t from = c.data.n;
-            for (int k = 0; k < 3; k++)
-                for (uint64_t j = 0; j < rows[k] * ne[0]; j++)
-                    put_number(&c, value_of(list[i + k].name, j));
-            memcpy(strstr(name, "q_proj"), "qkv_proj.weight", 16);
-            put_entry(&c, name, NULL, ne, 2, from);
-        } else if (!(m->fused && (strstr(name, "k_proj") || strstr(name, "v_proj"))) && name[0]) {
-            put_values(&c, t->name, name, t->ne, t->n_dims, 0);
-        }
-    }
-    if (m->copies) {
-        uint64_t ne[] = {(uint64_t)s->n_embd, (uint64_t)s->n_vocab};
-        put_values(&c, "copy", "model.embed_tokens.weight", ne, 2, 0);
-        put_values(&c, "copy", "lm_head.weight", ne, 2, 0);
-    }
-    if (m->add)
-        put_values(&c, "more", m->add, (uint64_t[]){8, 2}, 2, 0);
-    str_puts(&c.head, "}");
-    while (c.head.n % 8)
-        str_putc(&c.head, ' ');
-    for (int k = 0; k < 8; k++)
-        str_putc(&file, (char)((uint64_t)c.head.n >> 8 * k));
-    str_put(&file, c.head.at, c.head.n);
-    str_put(&file, str_text(&c.data), c.data.n);
-    CHECK(!file.bad && !c.head.bad && !c.data.bad);
-    put_bytes(dir, "model.safetensors", file.at, file.n);
-    str_free(&file);
-    str_free(&c.head);
-    str_free(&c.data);
-    mem_free(list);
-}
-
-/* Writes a checkpoint into dir, over the one before. */
-static void make_in(const char *dir, const made *m, model_shape **s)
-{
-    err e = {0};
-    mkdir(dir, 0755);
-    CHECK_OK(shape_named(m->size, s, &e), e);
-    put_config(dir, *s, m);
-    put_tensors(dir, *s, m);
-}
-
-static const char *make_dir(const char *name, const made *m, model_shape **s)
+static const char *make_dir(const char *name, const draft_checkpoint *m, model_shape **s)
 {
     const char *dir = test_temp(name);
-    make_in(dir, m, s);
+    draft_checkpoint_write(dir, m, s);
     return dir;
 }
 
@@ -317,8 +33,6 @@ static status convert(const char *dir, const char *out, const char *type, const 
                                             .target = target},
                          &n_bytes, e);
 }
-
-/* ---- Tests --------------------------------------------------------------------------------- */
 
 /* Every tensor of the file against the values that went in. */
 static void compare(const gguf *g, const model_shape *s)
@@ -363,7 +77,7 @@ static void compare(const gguf *g, const model_shape *s)
             num_format_of(t->type)->decode(t->bytes, x, (int64_t)t->n_elements);
             for (uint64_t k = 0; k < t->n_elements; k++) {
                 double v = want->role == ROLE_ROPE_FACTORS ? (k < t->n_elements / 4 ? 1.0f : 1e30f)
-                                                           : value_of(name, first + k);
+                                                           : draft_value(name, first + k);
                 noise += ((double)x[k] - v) * ((double)x[k] - v);
                 signal += v * v;
             }
@@ -380,7 +94,7 @@ static void compare(const gguf *g, const model_shape *s)
 TEST(convert_draft_keeps_every_value)
 {
     static const struct {
-        made m;
+        draft_checkpoint m;
         const char *dialect;
     } one[] = {
         {{.size = "dflash-tiny"}, NULL},
@@ -448,7 +162,7 @@ TEST(convert_draft_refuses_contradictions)
 #define DS .size = "dflash-tiny-dspark"
 #define MT .size = "mtp-tiny-ordered"
     static const struct {
-        made m;
+        draft_checkpoint m;
         const char *part;
     } bad[] = {
         /* shapes */
@@ -549,7 +263,7 @@ TEST(convert_draft_refuses_contradictions)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         model_shape *s;
         err e = {0};
-        make_in(dir, &bad[i].m, &s);
+        draft_checkpoint_write(dir, &bad[i].m, &s);
         CHECK_MSG(convert(dir, out, NULL, NULL, NULL, &e), "case %zu (%s) was converted", i,
                   bad[i].part);
         CHECK_MSG(strstr(e.text, bad[i].part), "case %zu: \"%s\" lacks \"%s\"", i, e.text,
@@ -563,7 +277,7 @@ TEST(convert_draft_refuses_contradictions)
 TEST(convert_draft_refuses_look_alikes)
 {
     static const struct {
-        made m;
+        draft_checkpoint m;
         const char *part;
     } alien[] = {
         {{DF, .patch = "{\"architectures\":[\"Eagle3LlamaForCausalLM\"]}"}, "an EAGLE-3 head"},
@@ -598,7 +312,7 @@ TEST(convert_draft_refuses_look_alikes)
     for (size_t i = 0; i < sizeof alien / sizeof *alien; i++) {
         model_shape *s;
         err e = {0};
-        make_in(dir, &alien[i].m, &s);
+        draft_checkpoint_write(dir, &alien[i].m, &s);
         status st = convert(dir, out, NULL, NULL, NULL, &e);
         CHECK_MSG(st == E_UNSUPPORTED && strstr(e.text, alien[i].part),
                   "case %zu: \"%s\" lacks \"%s\"", i, e.text, alien[i].part);
@@ -610,7 +324,7 @@ TEST(convert_draft_refuses_look_alikes)
 TEST(convert_draft_reads_variants)
 {
     static const struct {
-        made m;
+        draft_checkpoint m;
         const char *dir;
         bool anchor_first, swa[3], causal[3];
         int32_t window;
@@ -675,8 +389,9 @@ TEST(convert_draft_compares_with_the_target)
     const char *make[] = {"tiny-dense", target, "--type", "f32"};
     const char *wide[] = {"tiny-wide", other, "--type", "f32"};
     const char *out = test_temp("with.gguf");
-    const made plain = {DF, .patch = "{\"num_target_layers\":null}"}, mtp = {.size = "mtp-tiny"};
-    const made deep = {DF, .patch = "{\"num_target_layers\":30}"};
+    const draft_checkpoint plain = {DF, .patch = "{\"num_target_layers\":null}"},
+                           mtp = {.size = "mtp-tiny"};
+    const draft_checkpoint deep = {DF, .patch = "{\"num_target_layers\":30}"};
     model_shape *s;
     gguf g;
     err e = {0};
@@ -765,10 +480,10 @@ TEST(convert_draft_files_run)
     answer plain = answer_with(target, NULL, &n_drafted);
     CHECK(plain.n == 40 && !n_drafted);
     for (int i = 0; i < 4; i++) {
-        const made m = {.size = sizes[i], .bf16 = true};
+        const draft_checkpoint m = {.size = sizes[i], .bf16 = true};
         model_shape *s;
         err e = {0};
-        make_in(dir, &m, &s);
+        draft_checkpoint_write(dir, &m, &s);
         mem_free(s);
         CHECK_OK(convert(dir, out, NULL, NULL, target, &e), e);
         answer a = answer_with(target, out, &n_drafted);
@@ -793,7 +508,7 @@ static void digest(const char *path, char out[65])
 /* The same input and options give the same bytes, on every machine. */
 TEST(convert_draft_golden_file)
 {
-    const made m = {LA, .fused = true, .bf16 = true};
+    const draft_checkpoint m = {LA, .fused = true, .bf16 = true};
     model_shape *s;
     err e = {0};
     char first[65], second[65];
@@ -811,7 +526,7 @@ TEST(convert_draft_golden_file)
 
 TEST(convert_draft_survives_every_failed_allocation)
 {
-    const made m = {DS};
+    const draft_checkpoint m = {DS};
     model_shape *s;
     const char *dir = make_dir("memory", &m, &s), *out = test_temp("memory.gguf");
     mem_free(s);

@@ -100,14 +100,8 @@ static convert_reader *reader_of(const char *name)
 
 static void put_file(const char *dir, const char *name, const str *s)
 {
-    char path[1024];
-    file_out f;
-    err e = {0};
-    snprintf(path, sizeof path, "%s/%s", dir, name);
     CHECK(!s->bad);
-    CHECK_OK(file_out_open(&f, path, &e), e);
-    CHECK_OK(file_out_write(&f, str_text(s), s->n, &e), e);
-    CHECK_OK(file_out_commit(&f, &e), e);
+    test_write_in(dir, name, str_text(s), s->n);
 }
 
 /* A directory being written: the header and the data of its safetensors file. */

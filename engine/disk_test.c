@@ -160,12 +160,6 @@ static unsigned char *slurp(const char *path, size_t *n)
     return b;
 }
 
-static void spill(const char *path, const unsigned char *b, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    CHECK(f && fwrite(b, 1, n, f) == n && !fclose(f));
-}
-
 TEST(a_conversation_outlives_the_program)
 {
     fixture f = begin();
@@ -255,7 +249,7 @@ static void believe_no_damage(fixture *f, int format, int every, uint64_t *rng)
         memcpy(bad, whole, n);
         size_t keep = damage(bad, n, i, rng);
         empty(f); /* removes the previous session's files */
-        spill(path, bad, keep);
+        test_write(path, bad, keep);
         carat_cache_info info;
         int64_t n_reused = right(f, o, &info);
         /* Every byte of a file matters. */
@@ -286,7 +280,7 @@ TEST(strange_files_in_the_directory_are_left_alone)
     leave_behind(&f, 120, options(&f));
     CHECK_EQ(files(&f, ".carat-kv", path, sizeof path), 1);
     snprintf(name, sizeof name, "%s/README", f.dir);
-    spill(name, (const unsigned char *)"hello", 5);
+    test_write(name, (const unsigned char *)"hello", 5);
     snprintf(link, sizeof link, "%s.other", path);
     CHECK(!rename(path, link) && !symlink(link, path)); /* links are not followed */
     CHECK_EQ(right(&f, options(&f), NULL), 0);
@@ -322,7 +316,7 @@ TEST(a_link_under_a_snapshots_name_is_replaced)
     leave_behind(&f, 120, options(&f));
     CHECK_EQ(files(&f, ".carat-kv", path, sizeof path), 1);
     snprintf(victim, sizeof victim, "%s/precious", f.dir);
-    spill(victim, (const unsigned char *)"precious", 8);
+    test_write(victim, (const unsigned char *)"precious", 8);
     CHECK(!unlink(path) && !symlink("precious", path));
     leave_behind(&f, 120, options(&f)); /* writes a file of the same name */
     CHECK(!lstat(path, &sb) && S_ISREG(sb.st_mode) && (sb.st_mode & 0777) == 0600);

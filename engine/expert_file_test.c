@@ -19,13 +19,6 @@ static void layers(expert_counts *l, uint64_t at[LAYERS][EXPERTS])
         l[i] = (expert_counts){.layer = 2 * i + 1, .n_experts = EXPERTS - i, .count = at[i]};
 }
 
-static void write_bytes(const char *path, const char *bytes, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    CHECK(f && fwrite(bytes, 1, n, f) == n);
-    fclose(f);
-}
-
 TEST(expert_counts_come_back_from_their_file)
 {
     uint64_t in[LAYERS][EXPERTS] = {{1, 2, UINT64_MAX}, {7}, {0}}, out[LAYERS][EXPERTS];
@@ -73,13 +66,13 @@ TEST(damaged_expert_counts_are_refused)
     CHECK_OK(expert_file_write(path, 42, a, LAYERS, &why), why);
     CHECK_OK(file_read_all(path, 1 << 20, &bytes, &n, &why), why);
     for (size_t cut = 0; cut < n; cut += 1 + n / 40) {
-        write_bytes(path, bytes, cut);
+        test_write(path, bytes, cut);
         CHECK_EQ(expert_file_read(path, 42, b, LAYERS, NULL), E_FORMAT);
     }
     for (int i = 0; i < 40; i++) {
         size_t at = (size_t)(rng_next(&seed) % n);
         bytes[at] ^= 1 << i % 8;
-        write_bytes(path, bytes, n);
+        test_write(path, bytes, n);
         CHECK_EQ(expert_file_read(path, 42, b, LAYERS, NULL), E_FORMAT);
         bytes[at] ^= 1 << i % 8;
     }

@@ -151,11 +151,7 @@ TEST(safetensors_flipped_bytes_never_crash)
 
 static void write_file(const char *path, const str *s)
 {
-    file_out f;
-    err e = {0};
-    CHECK_OK(file_out_open(&f, path, &e), e);
-    CHECK_OK(file_out_write(&f, s->at, s->n, &e), e);
-    CHECK_OK(file_out_commit(&f, &e), e);
+    test_write(path, s->at, s->n);
 }
 
 static void write_text(const char *path, const char *text)

@@ -56,7 +56,6 @@ static double real_of(const json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
-#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 enum { ARGS_MAX = 32 };
 
 /* The report on a model of that kind; more: further arguments. */

@@ -8,8 +8,6 @@
 
 #include <unistd.h>
 
-#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 /* Runs a command of the shell in an empty home directory. */
 static void run_shell(str *out, const char *fmt, const char *a, const char *b, const char *c)
 {

@@ -36,8 +36,7 @@ TEST(run_compresses_what_comes_before_the_question)
     snprintf(path, sizeof path, "%s", test_temp("long.txt"));
     for (int i = 0; i < 60; i++)
         str_printf(&text, "Sentence %d is about a stone. ", i);
-    FILE *f = fopen(path, "w");
-    CHECK(f && fwrite(text.at, 1, text.n, f) == text.n && !fclose(f));
+    test_write(path, text.at, text.n);
 
     RUN(&r, "--compress", "0.3", "--compress-show", "-f", path, "Where is 41?");
     says(&r, 0, "[compressed in ");

@@ -20,7 +20,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 enum { CHUNK = PART_CHUNK };
 
 typedef struct watcher {
@@ -473,15 +472,13 @@ TEST(hub_pull_takes_files_of_the_cache)
     snprintf(dir, sizeof dir, "%s/hub/models--own--Model-GGUF/blobs", getenv("HF_HOME"));
     CHECK_OK(make_dirs(dir, &e), e);
     snprintf(path, sizeof path, "%s/%s", dir, f->oid);
-    FILE *out = fopen(path, "wb");
-    CHECK(out && fwrite(f->bytes, 1, f->n, out) == f->n && !fclose(out));
+    test_write(path, f->bytes, f->n);
     pulls(&r, "own/Model-GGUF", 0);
     CHECK_EQ(atomic_load(&r.n_sent), 0);
     /* One of that size with other bytes is no such file. */
     hub_rig_add(&r, "b-Q8_0.gguf", CHUNK);
     snprintf(path, sizeof path, "%s/%s", dir, r.file[1].oid);
-    out = fopen(path, "wb");
-    CHECK(out && fwrite(r.file[0].bytes, 1, CHUNK, out) == CHUNK && !fclose(out));
+    test_write(path, r.file[0].bytes, CHUNK);
     pulls(&r, "own/Model-GGUF:Q8_0", 1);
     CHECK_EQ(atomic_load(&r.n_sent), CHUNK);
     hub_rig_close(&r);

@@ -10,12 +10,8 @@ enum { N = 100 };
 
 static const char *write_ids(const fidelity *f)
 {
-    err e = {0};
-    file_out out = {0};
     const char *path = test_temp("ids.bin");
-    CHECK_OK(file_out_open(&out, path, &e), e);
-    CHECK_OK(file_out_write(&out, f->tokens, N * sizeof *f->tokens, &e), e);
-    CHECK_OK(file_out_commit(&out, &e), e);
+    test_write(path, f->tokens, N * sizeof *f->tokens);
     return path;
 }
 

@@ -83,6 +83,20 @@ const char *test_temp(const char *name)
     return paths[n_paths++];
 }
 
+void test_write(const char *path, const void *bytes, size_t n)
+{
+    FILE *f = fopen(path, "wbe");
+    if (!f || fwrite(bytes, 1, n, f) != n || fclose(f))
+        test_fail(__FILE__, __LINE__, "cannot write %s: %s", path, strerror(errno));
+}
+
+void test_write_in(const char *dir, const char *name, const void *bytes, size_t n)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    test_write(path, bytes, n);
+}
+
 static void remove_dir(const char *dir)
 {
     DIR *d = opendir(dir);

@@ -8,7 +8,6 @@
 
 #include <signal.h>
 
-#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 #define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"Say something.\"}]"
 
 /* A toy model, whose greedy answers go on until they are cut. */

@@ -10,13 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static const char *put_file(const char *name, const char *bytes, size_t n)
 {
     const char *path = test_temp(name);
-    FILE *f = fopen(path, "wb");
-    CHECK(f && fwrite(bytes, 1, n, f) == n && !fclose(f));
+    test_write(path, bytes, n);
     return path;
 }
 

@@ -45,9 +45,15 @@ const char *test_path(const char *rel);
 /* A fresh path in this test's own temporary directory, removed afterwards. Valid until the test
  * ends. */
 const char *test_temp(const char *name);
+/* Writes a file, whole. */
+void test_write(const char *path, const void *bytes, size_t n);
+void test_write_in(const char *dir, const char *name, const void *bytes, size_t n);
 /* Calls fn(arg) with the 1st, 2nd, ... allocation failing until it succeeds without a failure.
  * fn returns a status; every failing round must return E_MEMORY and leak nothing (ASan looks). */
 void test_every_allocation(status (*fn)(void *arg, err *e), void *arg);
+
+/* The words of a command line, ending with NULL. */
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 #define TEST(id)                                                                                   \
     static void test_##id(void);                                                                   \

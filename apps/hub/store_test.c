@@ -16,10 +16,7 @@ static const char commit[] = "0123456789abcdef0123456789abcdef01234567";
 
 static void write_text(const char *path, const char *text)
 {
-    FILE *f = fopen(path, "wb");
-    CHECK_MSG(f, "%s", path);
-    fputs(text, f);
-    fclose(f);
+    test_write(path, text, strlen(text));
 }
 
 static const char *joined(arena *mem, const char *a, const char *b)
