@@ -20,7 +20,7 @@
 
 enum {
     PIECE_FLOATS = 8192, /* of unpacked keys: 32 KB */
-    STREAM_BYTES = 8192, /* of one stream at a time: as many as products prefetch */
+    STREAM_BYTES = 8192, /* of one stream at a time: as many as are prefetched */
     QUERIES_MAX = 48,    /* rows of a tile times heads of a group, but at least one row */
     SPLIT_ROWS = 16,     /* passes of at most so many rows may be split by blocks */
     /* split decode. Partial results of all tiles and heads that are held at a time; of one tile and

@@ -476,9 +476,40 @@ static bool product_begin(pass *p, product *m, mat x, const weight *a, const wei
 
 /* ---- Ops --------------------------------------------------------------------------------- */
 
+/* y[r] = W x[r] in floats for a matrix of one output. It has no packed copy, and decoding it as a
+ * panel would write 31 outputs of padding. A row's bits do not depend on the number of rows. */
+static void one_output(pass *p, mat y, mat x, const weight *w)
+{
+    size_t mark = pass_mark(p);
+    float *decoded = pass_temp(p, (size_t)w->n_in * sizeof *decoded);
+    pass_release(p, mark);
+    if (p->dry || pass_failed(p))
+        return;
+    const void *row = weight_row(w, 0, 0);
+    if (w->type != NUM_F32) {
+        num_format_of(w->type)->decode(row, decoded, w->n_in);
+        row = decoded;
+    }
+    cpu_of(p)->k->key_dot(&(key_product){.type = NUM_F32,
+                                         .n_q = x.rows,
+                                         .n_keys = 1,
+                                         .dim = w->n_in,
+                                         .s = y.at,
+                                         .s_stride = (int32_t)y.stride,
+                                         .q = x.at,
+                                         .q_stride = (int32_t)x.stride,
+                                         .k = row,
+                                         .row_bytes = (size_t)w->n_in * sizeof *decoded,
+                                         .source = ROWS_IN_CACHE});
+}
+
 void cpu_matmul(pass *p, mat y, mat x, const weight *w)
 {
     product m = {0};
+    if (w->n_out == 1 && !product_kind(cpu_of(p), w)) {
+        one_output(p, y, x, w);
+        return;
+    }
     if (!product_begin(p, &m, x, w, NULL))
         return;
     m.y = y.at;

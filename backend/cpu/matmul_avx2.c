@@ -4,6 +4,7 @@
  * in 16 bits: 2 * 127 * 127 fits, so codes above 127 (formats of offset 128) are multiplied as
  * signed bytes, sign moved to the activation. The text of all other kernels is shared.
  */
+#include "backend/cpu/ahead_int.h"
 #include "backend/cpu/codes_int.h"
 #include "backend/cpu/float_int.h"
 #include "backend/cpu/heads_int.h"
@@ -169,6 +170,7 @@ INLINE void packed_rows(num_type t, const pack_kind *kind, const int n_sub, cons
                         const uint8_t *z, int32_t n, const xblock *const *x, const int n_rows,
                         float *acc)
 {
+    const reach ahead = how_far_ahead();
     __m256 sum[2][2];
     for (int half = 0; half < 2; half++)
         for (int r = 0; r < n_rows; r++)
@@ -176,8 +178,7 @@ INLINE void packed_rows(num_type t, const pack_kind *kind, const int n_sub, cons
     for (int32_t b0 = 0; b0 < n; b0 += kind->n_blocks, z += kind->super_bytes) {
         float s[16 * PACK_LANES], m[16 * PACK_LANES];
         take_scales(t, z, s, m);
-        for (int i = 0; i < kind->super_bytes; i += 64)
-            _mm_prefetch((const char *)z + 8192 + i, _MM_HINT_T0);
+        ask_ahead(z, kind->super_bytes, &ahead);
         for (int j = 0; j < kind->n_blocks; j++)
             for (int half = 0; half < 2; half++)
                 packed_block(t, n_sub, mins, z + kind->scale_bytes + j * kind->block_bytes,

@@ -4,6 +4,7 @@
  * activations broadcast from memory and adds into sixteen 32-bit sums. The text of all other
  * kernels is shared (vec_int.h gives it sixteen floats).
  */
+#include "backend/cpu/ahead_int.h"
 #include "backend/cpu/codes_int.h"
 #include "backend/cpu/float_int.h"
 #include "backend/cpu/heads_int.h"
@@ -300,18 +301,18 @@ INLINE void scales_begin(num_type t, const uint8_t *z, uint8_t six[64], __m512 *
     }
 }
 
-/* A superblock is read scales first, then out of order, so the hardware's prefetchers lose the
- * stream: one core gets 26 GB/s of q4_k. With prefetches 8 KB ahead it gets 42, its limit. */
-INLINE void prefetch_ahead(const uint8_t *z, int from, int n_bytes)
-{
-    for (int i = 0; i < n_bytes; i += 64)
-        _mm_prefetch((const char *)z + 8192 + from + i, _MM_HINT_T0);
-}
-
 INLINE bool in_256(num_type t)
 {
     return t == NUM_Q2_K || t == NUM_Q3_K || t == NUM_Q4_K || t == NUM_Q5_K || t == NUM_Q6_K ||
            t == NUM_IQ4_XS;
+}
+
+/* Asks for a part of a superblock as long as block j of it, which lies ahead of it. */
+INLINE void ask_block(num_type t, const uint8_t *z, int j, int super_bytes, const reach *a)
+{
+    const int n = super_bytes / (in_256(t) ? 8 : 1);
+    if (in_256(t) || a->upwards)
+        ask_ahead(z + j * n, n, a);
 }
 
 typedef struct packed_work {
@@ -320,6 +321,7 @@ typedef struct packed_work {
     int32_t n;        /* blocks of 32 inputs */
     const xblock *const *x;
     float *acc;
+    reach ahead;
 } packed_work;
 
 /* acc[r][o] += as code_rows, straight from the packed layout: one group, one to four rows
@@ -343,8 +345,7 @@ INLINE void packed_rows(num_type t, const int n_sub, const bool mins, const pack
         for (int j = 0; j < n_blocks; j++) {
             __m512i w[8];
             codes_in_registers(t, z + kind->scale_bytes + j * kind->block_bytes, w);
-            if (in_256(t))
-                prefetch_ahead(z, j * kind->super_bytes / 8, kind->super_bytes / 8);
+            ask_block(t, z, j, kind->super_bytes, &p->ahead);
             for (int h = 0; h < n_sub; h++) {
                 __m512 s = scale_of(t, z, six, j * n_sub + h, d);
                 __m512 m = mins ? min_of(t, z, six, j * n_sub + h, dm) : d, base = base_of(s);
@@ -396,6 +397,7 @@ typedef struct wide_work {
     const xblock *x;  /* [n][WIDE_ROWS] */
     float *acc;
     int32_t n_rows;
+    reach ahead;
 } wide_work;
 
 /* acc[r][o] = as code_rows, straight from the packed layout: one group, n_rows of WIDE_ROWS rows
@@ -421,8 +423,7 @@ INLINE void wide_rows(num_type t, const int n_sub, const bool mins, const wide_w
         for (int j = 0; j < n_blocks; j++, xb += WIDE_ROWS) {
             __m512i w[8];
             codes_in_registers(t, z + kind->scale_bytes + j * kind->block_bytes, w);
-            if (in_256(t))
-                prefetch_ahead(z, j * kind->super_bytes / 8, kind->super_bytes / 8);
+            ask_block(t, z, j, kind->super_bytes, &p->ahead);
             UNROLL(2)
             for (int h = 0; h < n_sub; h++) {
                 __m512 s = scale_of(t, z, six, j * n_sub + h, d);
@@ -493,7 +494,7 @@ INLINE void unpack_as(num_type t, const int n_sub, const bool mins, const pack_k
 static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
                         const xblock *const *x, int32_t n_rows, float *acc)
 {
-    const packed_work p = {.kind = kind, .n = n, .x = x, .acc = acc};
+    const packed_work p = {.kind = kind, .n = n, .x = x, .acc = acc, .ahead = how_far_ahead()};
     switch (kind->type) {
 #define PACKED(t, n_sub, mins)                                                                     \
     case t:                                                                                        \
@@ -508,7 +509,8 @@ static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_G
 static void wide_tile(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
                       const xblock *x, int32_t n_rows, float *acc)
 {
-    const wide_work p = {.kind = kind, .n = n, .x = x, .acc = acc, .n_rows = n_rows};
+    const wide_work p = {
+        .kind = kind, .n = n, .x = x, .acc = acc, .n_rows = n_rows, .ahead = how_far_ahead()};
     switch (kind->type) {
 #define WIDE(t, n_sub, mins)                                                                       \
     case t:                                                                                        \

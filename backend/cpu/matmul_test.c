@@ -83,11 +83,13 @@ static void check_product(device *d, test_pass *t, num_type type, int32_t n_in, 
     bool pairs =
         type == NUM_BF16 && w.packed && !strcmp(((cpu_device *)d->self)->k->name, "avx512bf16");
     double nmse = test_nmse(y, want);
-    /* few outputs, or few rounding errors shared by all of them, have no steady mean square */
+    /* few outputs, or few rounding errors shared by all of them, have no steady mean square; the
+     * terms of one sum may cancel */
     bool many = rows * n_in >= 2048 && n_out >= 32;
-    CHECK_MSG(nmse < (coded   ? many ? 6e-5 : 1
-                      : pairs ? many ? 1e-5 : 1e-2
-                              : 1e-10),
+    CHECK_MSG(nmse < (coded       ? many ? 6e-5 : 1
+                      : pairs     ? many ? 1e-5 : 1e-2
+                      : n_out > 1 ? 1e-10
+                                  : 1e-8),
               "%s %s %d x %d, %d rows: nmse %g", d->name, num_name(type), n_in, n_out, rows, nmse);
     if (coded || pairs) {
         mat xr = coded ? rounded(x) : rounded_bf16(x), same = plain_product(&w, 0, xr);
@@ -184,9 +186,10 @@ TEST(cpu_products_of_real_shapes)
 }
 
 /* Rows 1..40 and 512 together have the bits they have alone; so has a device without copies. */
-static void check_invariance(const char *isa)
+static void check_invariance(const char *isa, int32_t n_out)
 {
-    enum { N_IN = 768, N_OUT = 70, ROWS = 512 };
+    enum { N_IN = 768, ROWS = 512 };
+    size_t row_bytes = (size_t)n_out * sizeof(float);
     device *d = test_device(isa, (cpu_options){0});
     device *plain = test_device(isa, (cpu_options){.no_repack = true});
     uint64_t rng = test_seed();
@@ -199,23 +202,23 @@ static void check_invariance(const char *isa)
     test_fill(x.at, (size_t)ROWS * N_IN, 1.0f, &rng);
     for (int i = 0; i < N_TYPES; i++) {
         weight w, file;
-        test_weight(&w, every_type[i], N_IN, N_OUT, 1, &rng);
+        test_weight(&w, every_type[i], N_IN, n_out, 1, &rng);
         file = w;
         CHECK_OK(d->weight_load(d, &w, &e), e);
-        mat alone = test_mat(ROWS, 1, N_OUT);
+        mat alone = test_mat(ROWS, 1, n_out);
         for (int32_t r = 0; r < ROWS; r++) {
             mat one = x;
             one.at = mat_row(x, r);
             one.rows = 1;
             mat y = run_product(d, &t, &w, one);
-            memcpy(mat_row(alone, r), y.at, N_OUT * sizeof(float));
+            memcpy(mat_row(alone, r), y.at, row_bytes);
             mem_free(y.at);
         }
         for (int32_t n = 2; n <= 41; n++) {
             mat some = x;
             some.rows = n == 41 ? ROWS : n;
             mat y = run_product(d, &t, &w, some);
-            CHECK_MSG(!memcmp(y.at, alone.at, (size_t)some.rows * N_OUT * sizeof(float)),
+            CHECK_MSG(!memcmp(y.at, alone.at, (size_t)some.rows * row_bytes),
                       "%s %s: %d rows differ from single ones", d->name, num_name(w.type),
                       some.rows);
             mem_free(y.at);
@@ -223,7 +226,7 @@ static void check_invariance(const char *isa)
         x.rows = 9;
         mat y = run_product(plain, &t, &file, x);
         if (pack_kind_of(w.type)) /* floats are the same sums too, decoded */
-            CHECK(!memcmp(y.at, alone.at, 9 * N_OUT * sizeof(float)));
+            CHECK(!memcmp(y.at, alone.at, 9 * row_bytes));
         x.rows = ROWS;
         mem_free(y.at);
         mem_free(alone.at);
@@ -253,7 +256,8 @@ TEST(cpu_product_of_a_head_at_full_height)
 TEST(cpu_product_rows_do_not_notice_their_neighbours)
 {
     for (int i = 0; i < N_ISA; i++)
-        check_invariance(every_isa[i]);
+        for (int32_t n_out = 1; n_out <= 70; n_out += 69)
+            check_invariance(every_isa[i], n_out);
 }
 
 /* Infinities and NaN show in the row that has them and nowhere else; huge values survive. */
