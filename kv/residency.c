@@ -170,6 +170,52 @@ static int compare_ranks(const void *x, const void *y)
     return a->page < b->page ? -1 : 1;
 }
 
+static void swap_ranks(residency_rank *a, residency_rank *b)
+{
+    residency_rank was = *a;
+    *a = *b;
+    *b = was;
+}
+
+/* Puts the `first` lowest of n ranks first, in any order (C. A. R. Hoare, "Find", 1961). A context
+ * has thousands of pages and a pool tens, so sorting all of them would take most of a choice. */
+static void part_ranks(residency_rank *rank, int32_t n, int32_t first)
+{
+    int32_t lo = 0, hi = n - 1;
+    while (lo < hi && first > lo && first <= hi) {
+        residency_rank pivot = rank[lo + (hi - lo) / 2];
+        int32_t i = lo, j = hi;
+        while (i <= j) {
+            while (compare_ranks(&rank[i], &pivot) < 0)
+                i++;
+            while (compare_ranks(&pivot, &rank[j]) < 0)
+                j--;
+            if (i <= j)
+                swap_ranks(&rank[i++], &rank[j--]);
+        }
+        if (first <= j)
+            hi = j;
+        else if (first >= i)
+            lo = i;
+        else
+            return;
+    }
+}
+
+/* Orders the ranks of a choice: the survivors from `cut` on, and before it, at the front, the
+ * resident pages that do not survive. Returns the number of those. */
+static int32_t order_choice(residency_rank *rank, int32_t n, int32_t cut)
+{
+    int32_t n_leave = 0;
+    part_ranks(rank, n, cut);
+    for (int32_t i = 0; i < cut; i++)
+        if (rank[i].resident)
+            swap_ranks(&rank[i], &rank[n_leave++]);
+    qsort(rank, (size_t)n_leave, sizeof *rank, compare_ranks);
+    qsort(rank + cut, (size_t)(n - cut), sizeof *rank, compare_ranks);
+    return n_leave;
+}
+
 /* Room on the host for n_new more copies: clean pages that stay give theirs up, oldest use first.
  */
 static status plan_host_room(residency *r, int32_t n_new, err *e)
@@ -272,25 +318,22 @@ status residency_plan_scores(residency *r, const float *score, int32_t n_scores,
     for (int32_t c = 0; c < n_pages; c++)
         if (on_device(r, c) || (has_content(r, c) && r->page[c].copied))
             r->rank[n_rank++] = rank_of(r, c);
-    qsort(r->rank, (size_t)n_rank, sizeof *r->rank, compare_ranks);
-    /* Survivors are at the end. Only pages that are away and survive come in; for each, while the
-     * pool is full, the worst resident page leaves. */
+    /* Only pages that are away and survive come in; for each, while the pool is full, the worst
+     * resident page leaves. */
     int32_t worst = 0, room = r->rules.pool - r->n_resident, best = n_rank;
     int32_t cut = n_rank - r->rules.pool > 0 ? n_rank - r->rules.pool : 0;
+    int32_t n_leave = order_choice(r->rank, n_rank, cut);
     while (best-- > cut) {
         if (r->rank[best].resident)
             continue;
         if (most_in && n_in == most_in)
             break;
-        if (room > 0) {
+        if (room > 0)
             room--;
-        } else {
-            while (worst < cut && !r->rank[worst].resident)
-                worst++;
-            if (worst == cut)
-                break;
+        else if (worst < n_leave)
             r->page[r->rank[worst++].page].leaves = true;
-        }
+        else
+            break;
         r->page[r->rank[best].page].comes = true;
         n_in++;
     }
