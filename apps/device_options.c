@@ -86,9 +86,10 @@ void device_print_experts(FILE *f, const carat_model *m)
     }
     fprintf(f,
             "experts: %.1f %% of %" PRIu64 " uses were on the GPU; %" PRIu64
-            " copied into slots (%.1f MiB), %.1f MiB for prompts",
+            " copied into slots (%.1f MiB), %.1f MiB read by misses, %.1f MiB for prompts; %.1f ms "
+            "of waiting for the bus (%.1f GB/s)",
             100.0 * (double)x.n_hits / (double)n, n, x.n_swaps, mib(x.swap_bytes),
-            mib(x.stream_bytes));
+            mib(x.read_bytes), mib(x.stream_bytes), x.wait_ms, x.bus_bytes_s * 1e-9);
     if (x.n_failed)
         fprintf(f, "; %" PRIu64 " copies failed", x.n_failed);
     fprintf(f, "\n");

@@ -342,6 +342,12 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
                    t->n_tiles ? (double)t->n_tiles_kept / (double)t->n_tiles : 1);
     if (t->sparse && t->dropped_p99 >= 0)
         str_printf(&out, ",\"dropped_p99\":%.4f", t->dropped_p99);
+    if (t->cold_experts)
+        str_printf(&out,
+                   ",\"expert_hits\":%llu,\"expert_misses\":%llu,\"expert_bytes\":%llu,"
+                   "\"expert_wait_ms\":%.3f",
+                   (unsigned long long)t->n_expert_hits, (unsigned long long)t->n_expert_misses,
+                   (unsigned long long)t->expert_bytes, t->expert_wait_ms);
     str_puts(&out, "}}");
     status st = out.bad || !print_json_line(a, out.at, out.n)
                     ? err_memory(e, "the answer as JSON", out.n)

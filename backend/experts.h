@@ -30,6 +30,10 @@ typedef struct expert_use {
     uint64_t swap_bytes;        /* bytes of the n_swaps copies */
     uint64_t stream_bytes;      /* copied for prompts */
     uint64_t n_streamed;        /* passes that did so */
+    uint64_t read_bytes;        /* of misses that kernels read over the bus: an expert that several
+                                   rows of a pass miss counts once */
+    double stage_ms;            /* passes of prompts waited so long for those copies; measured */
+    double bus_bytes_s;         /* the bus to the device, measured while slots were filled */
 } expert_use;
 
 /* What a device with memory of its own may have: device.experts. The thread that runs passes calls

@@ -105,6 +105,7 @@ void end_job(carat_batch *b, slot *s, status st, err *e)
     if (j->g) {
         report_sparse(&j->r, &s->t);
         report_pages(&j->r, &s->t);
+        report_experts(&j->r, b->m);
         reply_report(s->x, &j->r.t);
         reply_close(s->x);
     }

@@ -603,6 +603,7 @@ out:
         generation_report(g, &r.t);
         report_sparse(&r, &s->t);
         report_pages(&r, &s->t);
+        report_experts(&r, s->m);
     }
     if (!st)
         reply_report(x, &r.t);

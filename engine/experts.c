@@ -352,6 +352,24 @@ void experts_free(carat_model *m)
     m->experts = NULL;
 }
 
+static double wait_ms(const expert_use *u)
+{
+    return u->stage_ms + (u->bus_bytes_s > 0 ? (double)u->read_bytes / u->bus_bytes_s * 1e3 : 0);
+}
+
+void experts_sum(const carat_model *m, expert_sums *to)
+{
+    expert_use u = {0};
+    *to = (expert_sums){.cold = m->experts && m->experts->open};
+    if (!to->cold)
+        return;
+    m->dev->experts->use(m->dev, &u);
+    to->n_hits = u.n_hits;
+    to->n_misses = u.n_misses;
+    to->n_bytes = u.read_bytes + u.swap_bytes + u.stream_bytes;
+    to->wait_ms = wait_ms(&u);
+}
+
 bool carat_experts(const carat_model *m, carat_expert_info *to)
 {
     const model_pool *x = m->experts;
@@ -376,7 +394,10 @@ bool carat_experts(const carat_model *m, carat_expert_info *to)
                               .n_failed = use.n_failed,
                               .swap_bytes = use.swap_bytes,
                               .stream_bytes = use.stream_bytes,
-                              .n_streamed = use.n_streamed};
+                              .n_streamed = use.n_streamed,
+                              .read_bytes = use.read_bytes,
+                              .bus_bytes_s = use.bus_bytes_s,
+                              .wait_ms = wait_ms(&use)};
     for (int32_t i = 0; i < x->n; i++) {
         to->n_experts += x->layer[i].n_experts;
         to->n_slots += x->layer[i].n_slots;

@@ -2,7 +2,7 @@
  *
  * Chosen when a model is opened, before its weights are loaded, from the options, the plan of the
  * session that will run, and the counts of earlier runs in FILE.experts. Only the thread that
- * opens, parks or closes the model calls in, but for experts_bytes.
+ * opens, parks or closes the model calls in, but for experts_bytes and experts_sum.
  */
 #ifndef ENGINE_EXPERTS_H
 #define ENGINE_EXPERTS_H
@@ -21,5 +21,13 @@ status experts_fill(carat_model *m, err *e);
  * no longer used. */
 void experts_close(carat_model *m);
 void experts_free(carat_model *m); /* closes too */
+
+/* What passes did with experts since the model was loaded. The thread that runs passes calls. */
+typedef struct expert_sums {
+    bool cold;                          /* false: every device holds all experts; zeros follow */
+    uint64_t n_hits, n_misses, n_bytes; /* bytes that the bus carried */
+    double wait_ms;                     /* as carat_timings.expert_wait_ms */
+} expert_sums;
+void experts_sum(const carat_model *m, expert_sums *to);
 
 #endif

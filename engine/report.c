@@ -28,6 +28,7 @@ void report_prompt(report *r, int64_t n_prompt, const timeline *t)
     r->t.n_prompt = n_prompt;
     r->t.n_reused = t->kv.n_past;
     r->t.reuse = t->reuse;
+    experts_sum(t->m, &r->experts);
     r->mark_ms = now;
 }
 
@@ -60,6 +61,17 @@ void report_pages(report *r, const timeline *t)
 {
     r->t.lossy = paging_lossy(t);
     r->t.n_exact = r->t.lossy ? t->kv.pager->n_exact : 0;
+}
+
+void report_experts(report *r, const carat_model *m)
+{
+    expert_sums now;
+    experts_sum(m, &now);
+    r->t.cold_experts = now.cold;
+    r->t.n_expert_hits = now.n_hits - r->experts.n_hits;
+    r->t.n_expert_misses = now.n_misses - r->experts.n_misses;
+    r->t.expert_bytes = now.n_bytes - r->experts.n_bytes;
+    r->t.expert_wait_ms = now.wait_ms - r->experts.wait_ms;
 }
 
 void report_end(report *r, carat_timings *t)

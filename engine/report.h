@@ -6,10 +6,12 @@
 #define ENGINE_REPORT_H
 
 #include "engine/engine_int.h"
+#include "engine/experts.h"
 
 typedef struct report {
     carat_timings t;
     double start_ms, mark_ms;
+    expert_sums experts; /* at report_prompt */
 } report;
 
 void report_begin(report *r, const carat_model *m);
@@ -22,6 +24,8 @@ void report_decoded(report *r);   /* the last token was sampled */
 void report_sparse(report *r, const timeline *t);
 /* Which tokens of t were computed while keys were away. */
 void report_pages(report *r, const timeline *t);
+/* What passes did with experts since report_prompt. */
+void report_experts(report *r, const carat_model *m);
 /* Copies the timings to t, which may be NULL. Without generation_report before it, they say
  * CARAT_FINISH_CANCELLED. */
 void report_end(report *r, carat_timings *t);

@@ -504,6 +504,9 @@ typedef struct carat_expert_info {
     uint64_t n_failed;            /* copies that failed; passes do not depend on them */
     uint64_t n_streamed;          /* passes of prompts that copied experts layer by layer */
     uint64_t stream_bytes;        /* which they copied */
+    uint64_t read_bytes;          /* of misses, read over the bus by the products themselves */
+    double bus_bytes_s;           /* the bus to the GPU, measured when the model was loaded */
+    double wait_ms;               /* for the bus: as carat_timings.expert_wait_ms */
 } carat_expert_info;
 
 /* False: every device holds all experts of its layers, and *to is zeroed. Waits for a pass under
@@ -801,6 +804,13 @@ typedef struct carat_timings {
     int64_t n_exact;    /* with lossy: tokens of the context before the first of them */
     uint64_t n_tiles, n_tiles_kept; /* as carat_sparse_layer, of all layers */
     double dropped_p99;             /* of the layer that left out most; -1: no certificate */
+    /* Of a model whose GPU does not hold all experts (carat_experts), in the passes of this answer,
+     * which may have had company. Counts of the last pass or two are missing. */
+    bool cold_experts;
+    uint64_t n_expert_hits, n_expert_misses;
+    uint64_t expert_bytes; /* that the bus carried: misses, exchanges, prompts */
+    double expert_wait_ms; /* for the bus. Of prompts measured; of answers the time that the bus
+                              takes for the misses, in part of which other experts compute */
     double prefill_ms, decode_ms;
     double load_ms;      /* of opening the model */
     uint64_t peak_bytes; /* the highest resident memory of the process so far */

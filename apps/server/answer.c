@@ -257,6 +257,11 @@ usage answer_usage(const answer *a)
         if (t->lossy && (!u.lossy || t->n_exact < u.exact))
             u.exact = t->n_exact;
         u.lossy = t->lossy ? t->lossy : u.lossy;
+        u.cold_experts |= t->cold_experts;
+        u.expert_hits += t->n_expert_hits;
+        u.expert_misses += t->n_expert_misses;
+        u.expert_bytes += t->expert_bytes;
+        u.expert_wait_ms += t->expert_wait_ms;
         u.prefill_ms += t->prefill_ms;
         u.decode_ms += t->decode_ms;
         u.queue_ms += t->queue_ms;
@@ -276,9 +281,23 @@ static void put_sparse(const usage *u, str *o)
     json_close(o, '}');
 }
 
-void put_lossy(const usage *u, str *o)
+static void put_experts(const usage *u, str *o)
+{
+    uint64_t n = u->expert_hits + u->expert_misses;
+    if (!u->cold_experts)
+        return;
+    json_open(o, "experts", '{');
+    json_number(o, "hit_rate", n ? (double)u->expert_hits / (double)n : 1);
+    json_int(o, "uses", (int64_t)n);
+    json_int(o, "bytes_moved", (int64_t)u->expert_bytes);
+    json_number(o, "wait_ms", u->expert_wait_ms);
+    json_close(o, '}');
+}
+
+void put_extras(const usage *u, str *o)
 {
     put_sparse(u, o);
+    put_experts(u, o);
     if (u->shorter && u->shorter->at) {
         json_key(o, "compression");
         compress_put_json(o, u->shorter);
@@ -544,7 +563,7 @@ void put_timings(const answer *a, str *o)
     }
     if (a->rq->api != API_LLAMA) /* it stands in `usage`, which that dialect has not */
         u.shorter = NULL;
-    put_lossy(&u, o);
+    put_extras(&u, o);
     json_text(o, "reuse", a->n && a->choice[0].t.reuse ? a->choice[0].t.reuse : "");
     json_close(o, '}');
 }
@@ -600,7 +619,7 @@ void openai_usage(const answer *a, str *o)
     json_int(o, "accepted_prediction_tokens", u.accepted);
     json_int(o, "rejected_prediction_tokens", u.drafted - u.accepted);
     json_close(o, '}');
-    put_lossy(&u, o);
+    put_extras(&u, o);
     json_close(o, '}');
 }
 

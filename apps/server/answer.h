@@ -114,13 +114,16 @@ typedef struct usage {
     double dropped_p99;
     const char *lossy; /* which policy had put keys away; NULL: none was away */
     int64_t exact;     /* with lossy: tokens before */
+    bool cold_experts; /* the GPU does not hold all experts */
+    uint64_t expert_hits, expert_misses, expert_bytes;
+    double expert_wait_ms;
     double prefill_ms, decode_ms, queue_ms;
     const shorter_told *shorter;
 } usage;
 usage answer_usage(const answer *a);
-/* "sparse_attention", "kv_pool" and "compression": {...}, of a usage where keys were left out or
- * away, or prompts shortened. */
-void put_lossy(const usage *u, str *o);
+/* "sparse_attention", "kv_pool", "compression" and "experts": {...}, of a usage where keys were
+ * left out or away, prompts shortened, or experts read from the host's memory. */
+void put_extras(const usage *u, str *o);
 /* All parts of a kind, one after the other. */
 void put_parts(str *o, const choice *c, part_kind kind);
 int32_t count_parts(const choice *c, part_kind kind);

@@ -295,6 +295,33 @@ TEST(answer_finish_reasons)
     }
 }
 
+/* Experts read from the host's memory stand in `usage`, and only where there are any. */
+TEST(answer_usage_says_what_experts_cost)
+{
+    static const api_kind apis[] = {API_CHAT, API_COMPLETIONS, API_RESPONSES, API_MESSAGES};
+    for (int i = 0; i < 8; i++) {
+        run r;
+        happening end = {.done = true,
+                         .timings = {.n_prompt = 3,
+                                     .n_generated = 4,
+                                     .cold_experts = i < 4,
+                                     .n_expert_hits = 30,
+                                     .n_expert_misses = 10,
+                                     .expert_bytes = 5000000000,
+                                     .expert_wait_ms = 2.5}};
+        open_run(&r, apis[i % 4]);
+        take_json(&r, &end);
+        r.d->end(&r.a, &r.stream);
+        r.d->whole(&r.a, &r.whole);
+        const char *at = strstr(r.whole.at, "\"usage\":{");
+        at = at ? strstr(at, "\"experts\":") : NULL;
+        CHECK_EQ(at != NULL, i < 4);
+        CHECK(!at || strstr(at, "\"experts\":{\"hit_rate\":0.75,\"uses\":40,"
+                                "\"bytes_moved\":5000000000,\"wait_ms\":2.5}"));
+        close_run(&r);
+    }
+}
+
 TEST(answer_failures_end_a_stream_in_words)
 {
     for (api_kind api = API_CHAT; api <= API_MESSAGES; api++) {

@@ -362,7 +362,7 @@ static void put_message_usage(const answer *a, str *o)
         json_int(o, "accepted_prediction_tokens", u.accepted);
         json_int(o, "rejected_prediction_tokens", u.drafted - u.accepted);
     }
-    put_lossy(&u, o);
+    put_extras(&u, o);
     json_close(o, '}');
 }
 

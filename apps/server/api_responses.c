@@ -335,7 +335,7 @@ static void put_response_usage(const answer *a, str *o)
     }
     json_close(o, '}');
     json_int(o, "total_tokens", u.prompt + u.generated);
-    put_lossy(&u, o);
+    put_extras(&u, o);
     json_close(o, '}');
 }
 

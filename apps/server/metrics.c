@@ -177,6 +177,9 @@ VALUE(expert_misses, m->experts.n_misses)
 VALUE(expert_swaps, m->experts.n_swaps)
 VALUE(expert_swap_bytes, m->experts.swap_bytes)
 VALUE(expert_stream_bytes, m->experts.stream_bytes)
+VALUE(expert_read_bytes, m->experts.read_bytes)
+VALUE(expert_wait, m->experts.wait_ms * 1e-3)
+VALUE(expert_bus, m->experts.bus_bytes_s)
 VALUE(expert_failed, m->experts.n_failed)
 
 static const model_row rows[] = {
@@ -230,6 +233,12 @@ static const model_row rows[] = {
     {"expert_swap_bytes_total", "counter", "Their bytes.", value_expert_swap_bytes},
     {"expert_stream_bytes_total", "counter", "Bytes of experts copied for prompts.",
      value_expert_stream_bytes},
+    {"expert_read_bytes_total", "counter",
+     "Bytes of experts that products read from the host's memory.", value_expert_read_bytes},
+    {"expert_wait_seconds_total", "counter",
+     "Time for the bus: prompts waited for copies, or misses took it.", value_expert_wait},
+    {"expert_bus_bytes_per_second", "gauge", "The bus to the GPU, measured at the start.",
+     value_expert_bus},
     {"expert_copies_failed_total", "counter", "Experts whose copy failed.", value_expert_failed},
 };
 

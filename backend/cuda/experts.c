@@ -23,6 +23,7 @@
 #include "backend/cuda/cuda_int.h"
 #include "backend/expert_slots.h"
 #include "backend/experts.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -32,7 +33,8 @@ enum {
     TABLE_BUFFERS = 4, /* pinned, from which tables are uploaded in turn */
     STREAM_PAIRS = 2,  /* a prompt's pairs of row and expert per expert, from which on it streams */
     STAGE_SHARE = 16,  /* a stage holds at most this part of all experts */
-    PLANE_ALIGN = 256
+    PLANE_ALIGN = 256,
+    WAIT_SETS = 2 /* passes whose waits for stages are read later */
 };
 
 typedef struct pool_layer {
@@ -77,7 +79,13 @@ struct cuda_experts {
     cudaEvent_t stage_full[2], stage_free[2];
     int32_t staged[2];  /* the layer in it, of this pass; -1: none */
     bool stage_read[2]; /* `stage_free` was not recorded since it was used */
-    bool streams;       /* the pass under way */
+    /* A layer's wait for its stage lies between two events. They are read when a later pass takes
+     * their set, so that no pass waits for them. */
+    cudaEvent_t *wait[WAIT_SETS];                      /* [n][2] */
+    int32_t wait_first[WAIT_SETS], n_waits[WAIT_SETS]; /* layers with events, one after the other */
+    int32_t wait_turn;
+    int32_t n_passes, n_covered; /* since counts were last asked for; before that: in them */
+    bool streams;                /* the pass under way */
     expert_use use;
 };
 
@@ -183,6 +191,12 @@ static void pool_close(device *d)
     for (size_t i = 0; i < sizeof event / sizeof *event; i++)
         if (event[i])
             cudaEventDestroy(event[i]);
+    for (int k = 0; k < WAIT_SETS; k++) {
+        for (int32_t i = 0; x->wait[k] && i < 2 * x->n; i++)
+            if (x->wait[k][i])
+                cudaEventDestroy(x->wait[k][i]);
+        mem_free(x->wait[k]);
+    }
     for (int i = 0; i < SWAPS; i++)
         if (x->swap[i].copied)
             cudaEventDestroy(x->swap[i].copied);
@@ -216,6 +230,8 @@ static cudaError_t open_traffic(cuda_experts *x)
         r = cudaEventCreateWithFlags(event[i], cudaEventDisableTiming);
     for (int i = 0; i < SWAPS && !r; i++)
         r = cudaEventCreateWithFlags(&x->swap[i].copied, cudaEventDisableTiming);
+    for (int32_t i = 0; i < 2 * WAIT_SETS * x->n && !r; i++)
+        r = cudaEventCreate(&x->wait[i % WAIT_SETS][i / WAIT_SETS]);
     for (int i = 0; i < TABLE_BUFFERS && !r; i++)
         if (!(r = cudaEventCreateWithFlags(&x->table_sent[i], cudaEventDisableTiming)) &&
             !(r = cudaMallocHost(&p, 2 * n * sizeof(int64_t))))
@@ -279,7 +295,10 @@ static status pool_open(device *d, const expert_layer *list, int32_t n, err *e)
     x->count_seen = mem_calloc(n_all, sizeof *x->count_seen);
     x->count_before = mem_calloc(n_all, sizeof *x->count_before);
     x->count_all = mem_calloc(n_all, sizeof *x->count_all);
-    if (!x->layer || !x->table_now || !x->count_seen || !x->count_before || !x->count_all) {
+    x->wait[0] = mem_calloc(2 * (size_t)n, sizeof *x->wait[0]);
+    x->wait[1] = mem_calloc(2 * (size_t)n, sizeof *x->wait[1]);
+    if (!x->layer || !x->table_now || !x->count_seen || !x->count_before || !x->count_all ||
+        !x->wait[0] || !x->wait[1]) {
         x->n = x->layer ? n : 0;
         st = err_memory(e, "tables of experts", n_all * 40);
         goto out;
@@ -382,12 +401,15 @@ static status pool_fill(device *d, err *e)
 {
     cuda_device *c = cuda_select(d);
     cuda_experts *x = c->experts;
+    double start_ms = clock_ms();
+    uint64_t n_bytes = 0;
     for (int32_t i = 0; x && i < x->n; i++) {
         pool_layer *l = &x->layer[i];
         for (int32_t slot = 0; slot < l->want.n_slots; slot++) {
             int32_t expert = hottest(&l->map);
             expert_slots_begin(&l->map, slot, expert);
             expert_slots_end(&l->map, slot, true);
+            n_bytes += l->bytes;
             cuda_ok(c, NULL,
                     cudaMemcpyAsync(slot_at(l, slot), host_at(l, expert), l->bytes,
                                     cudaMemcpyHostToDevice, c->stream),
@@ -400,6 +422,8 @@ static status pool_fill(device *d, err *e)
         return OK;
     send_tables(c, x);
     cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "filling slots of experts");
+    double ms = clock_ms() - start_ms;
+    x->use.bus_bytes_s = ms > 0 ? (double)n_bytes / ms * 1e3 : 0;
     x->filled = !c->broken;
     return c->broken ? err_set(e, c->broken_why.status, "%s", c->broken_why.text) : OK;
 }
@@ -451,10 +475,13 @@ static bool take_counts(cuda_experts *x)
                 continue;
             x->count_seen[at] += n;
             x->count_all[at] += n;
-            if (expert_slots_has(&l->map, k))
+            if (expert_slots_has(&l->map, k)) {
                 x->use.n_hits += n;
-            else
+            } else {
+                uint32_t passes = (uint32_t)x->n_covered;
                 x->use.n_misses += n;
+                x->use.read_bytes += l->bytes * (n < passes ? n : passes);
+            }
             expert_slots_use(&l->map, k, n);
         }
     }
@@ -545,6 +572,36 @@ static bool fill_stage(cuda_experts *x, int32_t i)
     return fine(cudaEventRecord(x->stage_full[b], x->copies));
 }
 
+/* Adds up the waits of the pass that last had this set. !finish: if it has ended. */
+static void take_waits(cuda_experts *x, int set, bool finish)
+{
+    int32_t n = x->n_waits[set];
+    cudaEvent_t *e = x->wait[set] + 2 * x->wait_first[set];
+    if (!n || (!finish && !fine(cudaEventQuery(e[2 * n - 1]))))
+        return;
+    x->n_waits[set] = 0;
+    if (finish && !fine(cudaEventSynchronize(e[2 * n - 1])))
+        return;
+    for (int32_t i = 0; i < n; i++) {
+        float ms = 0;
+        if (fine(cudaEventElapsedTime(&ms, e[2 * i], e[2 * i + 1])))
+            x->use.stage_ms += ms;
+    }
+}
+
+/* Has passes wait for the layer's stage from here on. */
+static bool wait_for_stage(cuda_device *c, cuda_experts *x, int32_t i)
+{
+    int set = x->wait_turn;
+    if (!x->n_waits[set])
+        x->wait_first[set] = i;
+    bool timed = x->wait_first[set] + x->n_waits[set] == i &&
+                 fine(cudaEventRecord(x->wait[set][2 * i], c->stream));
+    bool ok = fine(cudaStreamWaitEvent(c->stream, x->stage_full[i & 1], 0));
+    x->n_waits[set] += timed && ok && fine(cudaEventRecord(x->wait[set][2 * i + 1], c->stream));
+    return ok;
+}
+
 void cuda_experts_arrive(pass *p, const weight *gate)
 {
     cuda_device *c = cuda_of(p);
@@ -552,8 +609,7 @@ void cuda_experts_arrive(pass *p, const weight *gate)
     if (!x || !x->streams || !gate->home || p->dry || pass_failed(p))
         return;
     int32_t i = gate->home->layer;
-    bool ok = (x->staged[i & 1] == i || fill_stage(x, i)) &&
-              fine(cudaStreamWaitEvent(c->stream, x->stage_full[i & 1], 0));
+    bool ok = (x->staged[i & 1] == i || fill_stage(x, i)) && wait_for_stage(c, x, i);
     x->stage_read[i & 1] = true;
     if (ok && i + 1 < x->n && x->staged[(i + 1) & 1] != i + 1 && !x->stage_read[(i + 1) & 1])
         ok = fill_stage(x, i + 1);
@@ -578,6 +634,8 @@ void cuda_experts_leave(pass *p, const weight *down)
 static void begin_stream(cuda_device *c, cuda_experts *x, pass *p)
 {
     x->use.n_streamed++;
+    x->wait_turn = (x->wait_turn + 1) % WAIT_SETS;
+    take_waits(x, x->wait_turn, true);
     put_stages(x);
     for (int b = 0; b < 2; b++) {
         x->staged[b] = -1;
@@ -596,6 +654,7 @@ void cuda_experts_begin(cuda_device *c, pass *p)
     if (!x || !x->filled || pass_failed(p))
         return;
     x->streams = wants_stream(x, p->st);
+    take_waits(x, x->wait_turn, false);
     end_swaps(x, x->streams);
     for (int32_t i = 0; i < x->n; i++)
         for (int32_t k = 0; k < x->layer[i].want.n_parts; k++)
@@ -612,8 +671,12 @@ void cuda_experts_begin(cuda_device *c, pass *p)
         x->staged[0] = -1; /* its arrival tries again, and says so */
     if (!x->counting &&
         fine(cudaMemcpyAsync(x->count_host, x->count, (size_t)x->n_all * sizeof *x->count_host,
-                             cudaMemcpyDeviceToHost, c->stream)))
+                             cudaMemcpyDeviceToHost, c->stream))) {
         x->counting = fine(cudaEventRecord(x->counted, c->stream));
+        x->n_covered = x->n_passes;
+        x->n_passes = 0;
+    }
+    x->n_passes += !x->streams; /* its misses lie in stages */
 }
 
 static void pool_use(const device *d, expert_use *to)
