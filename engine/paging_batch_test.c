@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { CTX = 1536, KEEP = 512, JOBS = 10, MOST = 400 };
+enum { CTX = 1536, KEEP = 512, JOBS = SANITIZED ? 6 : 10, MOST = 400 };
 
 typedef struct record {
     int32_t ids[MOST];

@@ -248,19 +248,15 @@ TEST(the_plan_of_a_pool_is_the_pool)
     carat_model_close(m);
 }
 
-static status small_pool_round(void *file, err *e)
+static status small_pool_round(carat_model *m, err *e)
 {
-    carat_model *m;
     carat_batch *b = NULL;
     request q;
     record r[3];
     uint64_t rng = 9;
-    status st = carat_model_open(file, &(carat_model_options){.n_threads = 1}, &m, e);
-    if (st)
-        return st;
     const carat_batch_options o = {.session = {.n_ctx = CTX, .chunk = 64, .kv_pool = 512},
                                    .n_slots = 3};
-    st = carat_batch_open(m, &o, &b, e);
+    status st = carat_batch_open(m, &o, &b, e);
     memset(r, 0, sizeof r);
     for (int i = 0; i < 3 && !st; i++) {
         const carat_job j = {
@@ -279,21 +275,21 @@ static status small_pool_round(void *file, err *e)
         if (r[i].n_done && r[i].st)
             st = err_set(e, r[i].st, "%s", r[i].e.text);
     carat_batch_close(b);
-    carat_model_close(m);
     return st;
 }
 
 TEST(every_allocation_of_a_small_pool_may_fail)
 {
-    const char *file = toy_model_write(NULL);
+    carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 1});
     for (int64_t n = 0;; n++) {
         err e = {0};
         mem_fail_after(n);
-        status st = small_pool_round((void *)file, &e);
+        status st = small_pool_round(m, &e);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);
         CHECK_MSG(!st || (hit && st == E_MEMORY), "allocation %lld: %s", (long long)n, e.text);
         if (!hit)
             break;
     }
+    carat_model_close(m);
 }

@@ -19,7 +19,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CLIENTS = 16, TALKS = 32, SECONDS_DEFAULT = 2, SECONDS_MAX = 400, GROWTH_MIB = 16 };
+enum {
+    CLIENTS = 16,
+    TALKS = SANITIZED ? 16 : 32,
+    SECONDS_DEFAULT = 2,
+    SECONDS_MAX = 400,
+    GROWTH_MIB = 16
+};
 
 typedef struct talk {
     str body, said;
