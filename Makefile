@@ -189,6 +189,8 @@ bench-attend: $(BUILD)/bench_attend ## times and errors of attention over every 
 
 $(BUILD)/bench_recall: $(BUILD)/bench/recall.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+$(BUILD)/bench_sparse_recall: $(BUILD)/bench/sparse_recall.o $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 
 $(BUILD)/bench_streams: $(BUILD)/bench/streams.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)

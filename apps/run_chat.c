@@ -130,6 +130,17 @@ static status load_form(chat *c, const run_options *o, err *e)
     return err_set(e, st, "%s%s%s", path ? path : "", path ? ": " : "", why.text);
 }
 
+/* What "auto" of --sparse comes to is told before the first prompt. */
+static status tell_sparse(const chat *c, err *e)
+{
+    char text[160];
+    const char *sparse = c->o.sparse;
+    status st = sparse ? carat_sparse_describe(c->m, sparse, text, sizeof text, e) : OK;
+    if (sparse && !st && !c->quiet && (c->o.verbose || !strncmp(sparse, "auto", 4)))
+        term_note("sparse attention %s: %s", sparse, text);
+    return st;
+}
+
 static status open_scorer(chat *c, err *e)
 {
     const scorer_ask ask = {.path = c->o.compress.model,
@@ -167,6 +178,8 @@ status chat_open(chat *c, const run_options *o, err *e)
         goto out;
     carat_model_get_info(c->m, &c->info);
     c->thinking = o->think || (c->info.thinks && !o->no_think);
+    if ((st = tell_sparse(c, e)))
+        goto out;
     if (o->verbose && c->info.drafter)
         term_note("drafter %s: %s", c->info.drafter, c->info.drafter_why);
     else if (o->verbose)

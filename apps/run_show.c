@@ -227,8 +227,11 @@ void answer_print_speed(const carat_timings *t, const carat_session *s)
                  (double)t->n_accepted / (double)t->n_rounds);
     char sparse[128] = "";
     if (t->sparse)
-        snprintf(sparse, sizeof sparse, " | %s: %.0f %% of the tiles of keys read", t->sparse,
+        snprintf(sparse, sizeof sparse, " | %s:%g%s: %.0f %% of the tiles of keys read", t->sparse,
+                 (double)t->sparse_value, t->sparse_auto ? " (auto)" : "",
                  t->n_tiles ? 100.0 * (double)t->n_tiles_kept / (double)t->n_tiles : 100);
+    else if (t->sparse_auto)
+        snprintf(sparse, sizeof sparse, " | exact attention (auto)");
     size_t used = strlen(sparse);
     if (t->sparse && t->dropped_p99 >= 0)
         snprintf(sparse + used, sizeof sparse - used, ", p99 of the dropped mass below %.3f",
@@ -338,8 +341,11 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
         str_printf(&out, ",\"drafted\":%lld,\"accepted\":%lld,\"rounds\":%lld",
                    (long long)t->n_drafted, (long long)t->n_accepted, (long long)t->n_rounds);
     if (t->sparse)
-        str_printf(&out, ",\"sparse\":\"%s\",\"attention_density\":%.4f", t->sparse,
+        str_printf(&out, ",\"sparse\":\"%s:%g\",\"attention_density\":%.4f", t->sparse,
+                   (double)t->sparse_value,
                    t->n_tiles ? (double)t->n_tiles_kept / (double)t->n_tiles : 1);
+    else if (t->sparse_auto)
+        str_puts(&out, ",\"sparse\":\"off\"");
     if (t->sparse && t->dropped_p99 >= 0)
         str_printf(&out, ",\"dropped_p99\":%.4f", t->dropped_p99);
     if (t->cold_experts)

@@ -7,9 +7,8 @@
 #include "carat.h"
 
 #define OPT_SPARSE(T)                                                                              \
-    OPT_STR(                                                                                       \
-        T, sparse, "sparse", 0, "WHAT",                                                            \
-        "attention may leave keys out, which changes answers: off, skip:SCALE or flash:ALPHA; "    \
-        "docs/sparse.md (default: off)")
+    OPT_STR(T, sparse, "sparse", 0, "WHAT",                                                        \
+            "attention may leave keys out, which changes answers: off, auto, auto:TOKENS, "        \
+            "skip:SCALE or flash:ALPHA; docs/sparse.md (default: off)")
 
 #endif

@@ -279,9 +279,7 @@ static status job_make(carat_batch *b, const carat_job *from, job **out, err *e)
     report_begin(&j->r, b->m);
     if (from->opt && !j->vector && (st = copy_options(j, from->opt, e)))
         return st;
-    if (!j->vector && (st = sparse_parse(&j->sparse, b->m, j->opt.sparse, &b->shape.sparse, e)))
-        return st;
-    if ((st = sparse_fits(j->sparse, &b->shape, e)))
+    if (!j->vector && (st = sparse_decide(&j->sparse, b->m, j->opt.sparse, j->n, &b->shape, e)))
         return st;
     j->opt.sparse = NULL; /* the caller's */
     j->ids = mem_alloc((size_t)from->n * sizeof *j->ids);

@@ -112,6 +112,7 @@ void end_job(carat_batch *b, slot *s, status st, err *e)
     pthread_mutex_lock(&b->lock);
     b->info.n_tiles += j->r.t.n_tiles;
     b->info.n_tiles_kept += j->r.t.n_tiles_kept;
+    b->info.n_sparse += j->r.t.sparse != NULL;
     b->running[s - b->slot] = 0;
     b->info.n_busy--;
     b->shown[s - b->slot] = (carat_slot_info){.n_past = s->t.kv.n_past};

@@ -568,8 +568,8 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
     if ((st = generation_open(&g, s->m, opt, fn, user, e)) || (st = reply_open(s->rounds, x, g, e)))
         goto out;
     sparse_choice sparse;
-    if ((st = sparse_parse(&sparse, s->m, g->opt.sparse, &s->shape.sparse, e)) ||
-        (st = sparse_fits(sparse, &s->shape, e)) || (st = timeline_use(&s->t, sparse, e)))
+    if ((st = sparse_decide(&sparse, s->m, g->opt.sparse, n, &s->shape, e)) ||
+        (st = timeline_use(&s->t, sparse, e)))
         goto out;
     timeline_forget_tally(&s->t);
     if (g->opt.n_prompt_logprobs > 0)

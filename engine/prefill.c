@@ -76,13 +76,21 @@ static status check_place(bool all, const float *logits, err *e)
     return OK;
 }
 
+/* The session's sparse attention, for a new prompt of n tokens. */
+static status use_setting(carat_session *s, int64_t n, err *e)
+{
+    sparse_choice c;
+    status st = sparse_decide(&c, s->m, NULL, n, &s->shape, e);
+    return st ? st : timeline_use(&s->t, c, e);
+}
+
 carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool all_logits,
                         float *logits, int64_t *n_reused, carat_error *e)
 {
     status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
     if (st || (st = check_place(all_logits, logits, e)))
         return st;
-    if ((st = timeline_use(&s->t, s->shape.sparse, e)))
+    if ((st = use_setting(s, n, e)))
         return st;
     timeline_prepare(&s->t, ids, n);
     int64_t cached = s->t.kv.n_past;
@@ -99,7 +107,7 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
     status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
     if (st || (st = check_place(all_logits, logits, e)))
         return st;
-    if (!cached && (st = timeline_use(&s->t, s->shape.sparse, e)))
+    if (!cached && (st = use_setting(s, n, e)))
         return st;
     if (n > s->shape.n_ctx - cached)
         return err_set(e, E_LIMIT, "%lld tokens after %lld: the context holds %d", (long long)n,

@@ -47,6 +47,8 @@ void report_decoded(report *r)
 void report_sparse(report *r, const timeline *t)
 {
     r->t.sparse = sparse_name(t->sparse);
+    r->t.sparse_value = t->sparse.alpha > 0 ? t->sparse.alpha : t->sparse.skip;
+    r->t.sparse_auto = t->sparse.from > 0;
     r->t.dropped_p99 = t->sparse.alpha > 0 ? -1 : 0; /* block selection has no certificate */
     for (int32_t il = 0; r->t.sparse && t->tally && il < t->m->core.n_layer; il++) {
         double p99 = sparse_quantile(&t->tally[il], 0.99);

@@ -2,6 +2,7 @@
 #include "engine/sparse.h"
 #include "engine/engine_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,53 @@ static status check_support(const carat_model *m, const char *text, err *e)
     return OK;
 }
 
+/* ---- Where it is faster -------------------------------------------------------------------- */
+
+/* The setting of "auto": the largest threshold of those that no published model family asks to go
+ * below, and with which the bundled model loses no needle (docs/sparse.md has both tables). */
+static const float auto_alpha = 0.1f;
+
+/* Whole prompts of at least `from` tokens were measured to be faster with it. */
+static const struct {
+    const char *arch;
+    device_kind kind;
+    int32_t head_dim;
+    int64_t from;
+} measured[] = {
+    {"gemma4", DEVICE_CUDA, 512, 65536},
+};
+
+static int64_t measured_from(const char *arch, device_kind kind, int32_t head_dim)
+{
+    for (size_t i = 0; i < sizeof measured / sizeof *measured; i++)
+        if (!strcmp(measured[i].arch, arch) && measured[i].kind == kind &&
+            measured[i].head_dim == head_dim)
+            return measured[i].from;
+    return 0;
+}
+
+/* The least length that is measured to win for every layer without a window; 0: none is. *kv: the
+ * layer that says so. */
+static int64_t auto_from(const carat_model *m, const kv_spec **kv)
+{
+    int64_t from = 0;
+    *kv = NULL;
+    for (int32_t i = 0; i < m->core.n_kv; i++) {
+        const kv_spec *s = &m->core.kv[i];
+        if (s->window)
+            continue;
+        const device *d = device_bare(model_device(m, s->side));
+        int64_t n = measured_from(m->core.arch->name, d->kind, s->head_dim);
+        *kv = s;
+        if (!n)
+            return 0;
+        from = n > from ? n : from;
+    }
+    return from;
+}
+
+/* ---- Settings ------------------------------------------------------------------------------ */
+
 /* A number that follows `word:` and is all of the rest. */
 static bool number_after(const char *text, const char *word, double *x)
 {
@@ -52,6 +100,24 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
     *c = text ? (sparse_choice){0} : *otherwise;
     if (!text || !strcmp(text, "off"))
         return OK;
+    if (!strcmp(text, "auto")) {
+        const kv_spec *kv;
+        err no = {0};
+        int64_t from = auto_from(m, &kv);
+        *c = (sparse_choice){.from = INT64_MAX};
+        if (from && !check_support(m, text, &no))
+            *c = (sparse_choice){.alpha = auto_alpha, .from = from};
+        return OK;
+    }
+    if (number_after(text, "auto", &x)) {
+        if (!(x >= 1 && x <= INT32_MAX) || x != (double)(int64_t)x)
+            return err_set(e, E_ARG,
+                           "sparse attention '%s': the least length of a prompt is a number of "
+                           "tokens, 1 or more",
+                           text);
+        *c = (sparse_choice){.alpha = auto_alpha, .from = (int64_t)x};
+        return check_support(m, text, e);
+    }
     if (number_after(text, "flash", &x)) {
         if (!(x > 0 && x <= 1))
             return err_set(e, E_ARG,
@@ -62,13 +128,50 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
         return check_support(m, text, e);
     }
     if (!number_after(text, "skip", &x))
-        return err_set(e, E_ARG, "sparse attention '%s': expected off, skip:SCALE or flash:ALPHA",
-                       text);
+        return err_set(
+            e, E_ARG,
+            "sparse attention '%s': expected off, auto, auto:TOKENS, skip:SCALE or flash:ALPHA",
+            text);
     if (!(x >= 0 && x <= 1e6))
         return err_set(e, E_ARG, "sparse attention '%s': the scale is 0 (drop nothing) to 1000000",
                        text);
     c->skip = (float)x;
     return c->skip > 0 ? check_support(m, text, e) : OK;
+}
+
+status sparse_decide(sparse_choice *c, const carat_model *m, const char *text, int64_t n,
+                     const session_shape *s, err *e)
+{
+    err no = {0};
+    status st = sparse_parse(c, m, text, &s->sparse, e);
+    if (st || !c->from)
+        return st ? st : sparse_fits(*c, s, e);
+    const sparse_choice chosen = {.skip = c->skip, .alpha = c->alpha};
+    if (n < c->from || sparse_fits(chosen, s, &no))
+        c->skip = c->alpha = 0;
+    return OK;
+}
+
+carat_status carat_sparse_describe(const carat_model *m, const char *sparse, char *text, size_t cap,
+                                   carat_error *e)
+{
+    const kv_spec *kv;
+    sparse_choice c;
+    status st = sparse_parse(&c, m, sparse, &(sparse_choice){0}, e);
+    if (st)
+        return st;
+    bool never = c.from == INT64_MAX;
+    if (never && !auto_from(m, &kv) && kv)
+        snprintf(text, cap, "off: in heads of %d of %s no length was measured to win on %s",
+                 kv->head_dim, m->core.arch->name, model_device(m, kv->side)->name);
+    else if (c.from && !never)
+        snprintf(text, cap, "flash:%g in prompts of %lld tokens or more", (double)c.alpha,
+                 (long long)c.from);
+    else if (sparse_name(c))
+        snprintf(text, cap, "%s in every prompt", sparse);
+    else
+        snprintf(text, cap, "off");
+    return OK;
 }
 
 uint64_t sparse_key(sparse_choice c)
@@ -81,7 +184,7 @@ uint64_t sparse_key(sparse_choice c)
 
 sparse_choice sparse_of_key(uint64_t key)
 {
-    sparse_choice c;
+    sparse_choice c = {0};
     uint32_t skip = (uint32_t)key, alpha = (uint32_t)(key >> 32);
     memcpy(&c.skip, &skip, sizeof skip);
     memcpy(&c.alpha, &alpha, sizeof alpha);
@@ -105,7 +208,7 @@ int32_t sparse_rows(sparse_choice c, int64_t at, int64_t left, int32_t rows)
 
 status sparse_fits(sparse_choice c, const session_shape *s, err *e)
 {
-    if (c.alpha <= 0)
+    if (c.alpha <= 0 || c.from)
         return OK;
     if (s->chunk < SPARSE_TILE && s->chunk < s->n_ctx)
         return err_set(e, E_ARG,

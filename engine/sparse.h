@@ -11,16 +11,24 @@
 #include "base/err.h"
 
 struct carat_model;
+struct session_shape;
 
 typedef struct sparse_choice {
     float skip, alpha; /* as sparse_rule */
+    int64_t from; /* "auto": prompts of fewer tokens are exact; INT64_MAX: all are. 0: the caller
+                     chose a method */
 } sparse_choice;
 
-/* "off", "skip:SCALE" or "flash:ALPHA"; NULL: *otherwise. E_ARG: another text; E_UNSUPPORTED: the
- * model's layers or device do not do it. */
+/* "off", "skip:SCALE", "flash:ALPHA", "auto" or "auto:TOKENS"; NULL: *otherwise. "auto" is off
+ * where no length was measured to win. E_ARG: another text; E_UNSUPPORTED: the model's layers or
+ * device do not do it. */
 status sparse_parse(sparse_choice *c, const struct carat_model *m, const char *text,
                     const sparse_choice *otherwise, err *e);
-/* Differs between settings; 0: exact. */
+/* The same for a prompt of n tokens in sessions of such a shape, decided: skip and alpha are what
+ * it is computed with. It depends on nothing but these arguments. E_ARG also as sparse_fits. */
+status sparse_decide(sparse_choice *c, const struct carat_model *m, const char *text, int64_t n,
+                     const struct session_shape *s, err *e);
+/* Differs between decided settings; 0: exact. */
 uint64_t sparse_key(sparse_choice c);
 sparse_choice sparse_of_key(uint64_t key);
 /* "skip", "flash"; NULL: exact. Static storage. */
@@ -29,8 +37,7 @@ const char *sparse_name(sparse_choice c);
  * `at` and may have up to `rows` of the `left` that are to come: it ends at a multiple of
  * SPARSE_TILE, or with the prompt. 0: there is no room for a query block. */
 int32_t sparse_rows(sparse_choice c, int64_t at, int64_t left, int32_t rows);
-/* Can sessions of such a shape do it? E_ARG. */
-struct session_shape;
+/* Can sessions of such a shape do it? E_ARG. "auto" always can: it stays off where they cannot. */
 status sparse_fits(sparse_choice c, const struct session_shape *s, err *e);
 
 #endif

@@ -186,6 +186,79 @@ static void done(void *user, carat_status st, const carat_error *e, const carat_
     r->n_done++;
 }
 
+static void ask(carat_session *s, const fixture *f, int64_t n, const char *sparse, record *r)
+{
+    carat_error e = {0};
+    const carat_generate_options o = {
+        .max_tokens = 8,
+        .sampling = {.top_p = 1, .repeat_penalty = 1, .ignore_eog = true},
+        .sparse = sparse};
+    *r = (record){0};
+    CHECK_OK(carat_generate(s, f->ids, n, &o, keep, r, &r->t, &e), e);
+}
+
+static bool same_ids(const record *a, const record *b)
+{
+    return a->n == b->n && !memcmp(a->id, b->id, sizeof a->id);
+}
+
+/* The length of a prompt alone decides, and a prompt that is computed otherwise than the rows at
+ * hand goes on from none of them. */
+TEST(auto_selects_in_long_prompts_alone)
+{
+    enum { FROM = 1200 };
+    static const int64_t length[] = {FROM - 1, FROM, N_IDS, 300};
+    record exact, flash, got;
+    fixture f = begin();
+    carat_session *s = open_with(f.m, options("auto:1200", 256));
+    carat_session *plain = open_with(f.m, options(NULL, 256));
+    for (int i = 0; i < 4; i++) {
+        bool above = length[i] >= FROM;
+        ask(plain, &f, length[i], NULL, &exact);
+        ask(plain, &f, length[i], "flash:0.1", &flash);
+        ask(s, &f, length[i], NULL, &got);
+        CHECK(same_ids(&got, above ? &flash : &exact));
+        CHECK(got.t.sparse_auto && !flash.t.sparse_auto && !exact.t.sparse_auto);
+        CHECK(above ? !strcmp(got.t.sparse, "flash") : !got.t.sparse);
+        CHECK(above ? got.t.n_tiles > 0 && got.t.sparse_value == 0.1f : !got.t.n_tiles);
+        CHECK(got.t.n_reused == 0 || i == 2); /* the prompt before was of the same kind */
+    }
+    ask(s, &f, N_IDS, "off", &got);
+    CHECK(!got.t.sparse && !got.t.sparse_auto);
+    ask(plain, &f, N_IDS, "auto:1500", &got);
+    CHECK(got.t.sparse && got.t.sparse_auto);
+    carat_session_close(s);
+    carat_session_close(plain);
+    plain = open_with(f.m, options(NULL, 64)); /* passes too short for it: "auto" stays exact */
+    ask(plain, &f, 300, "auto:100", &got);
+    CHECK(!got.t.sparse && got.t.sparse_auto);
+    carat_session_close(plain);
+    end(&f);
+}
+
+TEST(auto_is_described_and_wrong_lengths_are_refused)
+{
+    static const char *const bad[] = {"auto:",    "auto:0", "auto:-5",  "auto:1.5",
+                                      "auto:9e9", "auto:x", "automatic"};
+    char text[160];
+    carat_error e = {0};
+    fixture f = begin();
+    CHECK_OK(carat_sparse_describe(f.m, NULL, text, sizeof text, &e), e);
+    CHECK(!strcmp(text, "off"));
+    CHECK_OK(carat_sparse_describe(f.m, "auto:70000", text, sizeof text, &e), e);
+    CHECK(!strcmp(text, "flash:0.1 in prompts of 70000 tokens or more"));
+    CHECK_OK(carat_sparse_describe(f.m, "skip:7", text, sizeof text, &e), e);
+    CHECK(!strcmp(text, "skip:7 in every prompt"));
+    CHECK_OK(carat_sparse_describe(f.m, "auto", text, sizeof text, &e), e);
+    CHECK_MSG(!strncmp(text, "off: in heads of ", 17), "%s", text); /* a toy's heads */
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        e = (carat_error){0};
+        CHECK_EQ(carat_sparse_describe(f.m, bad[i], text, sizeof text, &e), CARAT_E_ARG);
+        CHECK_MSG(strstr(e.text, "sparse attention"), "'%s': %s", bad[i], e.text);
+    }
+    end(&f);
+}
+
 /* Requests of both kinds at once; answers are those of sessions alone, and the account says what
  * was left out. */
 TEST(block_selection_in_a_batch_is_that_of_a_session)

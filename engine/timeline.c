@@ -670,6 +670,8 @@ static status open_tally(timeline *t, err *e)
 status timeline_use(timeline *t, sparse_choice c, err *e)
 {
     status st = sparse_name(c) ? open_tally(t, e) : OK;
+    if (!st)
+        t->sparse.from = c.from;
     if (st || sparse_key(c) == sparse_key(t->sparse))
         return st;
     if (t->kv.n_past) {

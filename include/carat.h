@@ -358,10 +358,11 @@ typedef struct carat_session_options {
      * under the row's largest so far by more than ln(n / SCALE), n the keys that the row sees,
      * values are not read. "flash:ALPHA": 128 rows of a prompt read of the tiles of 128 keys those
      * whose estimated share is at least ALPHA of the largest, the first two, the last four; the
-     * last two blocks of rows read all, and so do answers. GPUs: skip alone, in
-     * prompts, of compute capability 9.0. Keys and values computed so are reused by prompts of the
-     * same setting alone.
-     */
+     * last two blocks of rows read all, and so do answers. GPUs: of compute capability 9.0, in
+     * prompts. "auto": flash:0.1 in prompts of a length from which it was measured to be faster
+     * with this kind of model on this kind of device, else exact; "auto:TOKENS": from that length
+     * on. carat_sparse_describe says which. Keys and values computed so are reused by prompts of
+     * the same setting alone: a conversation that grows past the length is computed anew once. */
     const char *sparse;
 } carat_session_options;
 
@@ -422,6 +423,10 @@ typedef struct carat_sparse_layer {
     /* Pairs by certificate: below 1e-8, below 1e-7, ... below 0.1, all others. */
     uint64_t bin[CARAT_SPARSE_BINS];
 } carat_sparse_layer;
+/* What carat_session_options.sparse means for a model on its devices, as a phrase. cap: of text;
+ * 160 suffice. Errors as of carat_session_open. Any thread. */
+CARAT_API carat_status carat_sparse_describe(const carat_model *m, const char *sparse, char *text,
+                                             size_t cap, carat_error *e);
 /* The layers that left keys out, of the tokens since the last clear or the last carat_generate.
  * Returns their number; the first cap are written. */
 CARAT_API int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *list, int32_t cap,
@@ -799,6 +804,8 @@ typedef struct carat_timings {
     int64_t n_drafted, n_accepted; /* tokens drafted in them, and those that the answer has */
     const char *drafter;           /* its method, static storage; NULL: none */
     const char *sparse; /* "skip", "flash": attention left keys out; static storage; NULL: none */
+    float sparse_value; /* its SCALE or ALPHA */
+    bool sparse_auto;   /* "auto" decided so, or against it */
     const char *lossy;  /* "scored", ..: tokens were computed while pages of keys were away, which
                            this policy had chosen (kv_resident); static storage; NULL: none */
     int64_t n_exact;    /* with lossy: tokens of the context before the first of them */
@@ -1106,6 +1113,7 @@ typedef struct carat_batch_info {
     uint64_t n_jobs, n_prompt, n_reused, n_generated, n_passes, n_rows;
     uint64_t n_rounds, n_drafted, n_accepted; /* as carat_timings */
     uint64_t n_tiles, n_tiles_kept;           /* as carat_timings */
+    uint64_t n_sparse;                        /* of n_jobs: prompts whose attention left keys out */
     uint64_t kv_bytes;                        /* caches of all slots */
     /* The pool of keys that the slots share, in tokens: all of it, the free part, and the part that
      * several slots or checkpoints hold together. 0: the model has rings alone. */

@@ -1,5 +1,5 @@
-/* logprobs_server_test.c - logprobs of prompts and rules on tokens, as clients of `carat serve` see
- * them. */
+/* logprobs_server_test.c - logprobs of prompts, rules on tokens and sparse attention, as clients of
+ * `carat serve` see them. */
 #include "tests/http_client.h"
 #include "tests/server_rig.h"
 #include "apps/server/request.h"
@@ -101,6 +101,33 @@ TEST(rules_on_tokens_hold_in_answers)
              (int)id);
     http_post(&r, &s, "/v1/completions", body);
     CHECK(r.status >= 400 && strstr(str_text(&r.body), "error"));
+    response_free(&r);
+    arena_free(&mem);
+    stop(&s);
+}
+
+TEST(usage_says_whether_auto_left_keys_out)
+{
+    static const char *const setting[] = {"auto", "auto:5", "auto:6", "skip:7", "off"};
+    static const char *const mode[] = {"off", "flash", "off", "skip", NULL};
+    served s;
+    response r;
+    arena mem = {0};
+    start_toy(&s, ARGS("--sparse", "auto:4"));
+    for (int i = -1; i < 5; i++) {
+        char body[160];
+        snprintf(body, sizeof body, "{\"prompt\":[9,10,11,12,13],\"max_tokens\":2%s%s%s}",
+                 i < 0 ? "" : ",\"sparse\":\"", i < 0 ? "" : setting[i], i < 0 ? "" : "\"");
+        const jtree *v = json_at(ask(&s, &mem, &r, body), "usage.sparse_attention");
+        const char *want = i < 0 ? "flash" : mode[i];
+        CHECK_MSG(want ? v && tree_says(json_at(v, "mode"), want) : !v, "%s", body);
+        CHECK(!v || jtree_is(json_at(v, "auto"), i < 3 ? JTREE_TRUE : JTREE_FALSE));
+        CHECK(!v || !jtree_get(v, "alpha") == (strcmp(want, "flash") != 0));
+        response_free(&r);
+    }
+    CHECK(http_metric(&s, "carat_sparse_prompts_total") == 3);
+    http_post(&r, &s, "/v1/completions", "{\"prompt\":[9],\"sparse\":\"auto:0\"}");
+    CHECK(r.status == 400 && strstr(str_text(&r.body), "least length of a prompt"));
     response_free(&r);
     arena_free(&mem);
     stop(&s);

@@ -250,6 +250,8 @@ usage answer_usage(const answer *a)
         u.accepted += t->n_accepted;
         u.drafter = t->drafter ? t->drafter : u.drafter;
         u.sparse = t->sparse ? t->sparse : u.sparse;
+        u.sparse_value = t->sparse ? (double)t->sparse_value : u.sparse_value;
+        u.sparse_auto |= t->sparse_auto;
         u.tiles += t->n_tiles;
         u.tiles_kept += t->n_tiles_kept;
         if (t->dropped_p99 < 0 || t->dropped_p99 > u.dropped_p99)
@@ -271,12 +273,15 @@ usage answer_usage(const answer *a)
 
 static void put_sparse(const usage *u, str *o)
 {
-    if (!u->sparse)
+    if (!u->sparse && !u->sparse_auto)
         return;
     json_open(o, "sparse_attention", '{');
-    json_text(o, "mode", u->sparse);
+    json_text(o, "mode", u->sparse ? u->sparse : "off");
+    json_bool(o, "auto", u->sparse_auto);
+    if (u->sparse)
+        json_number(o, !strcmp(u->sparse, "flash") ? "alpha" : "scale", u->sparse_value);
     json_number(o, "density", u->tiles ? (double)u->tiles_kept / (double)u->tiles : 1);
-    if (u->dropped_p99 >= 0) /* block selection has no certificate */
+    if (u->sparse && u->dropped_p99 >= 0) /* block selection has no certificate */
         json_number(o, "dropped_p99", u->dropped_p99);
     json_close(o, '}');
 }

@@ -110,6 +110,8 @@ typedef struct usage {
     int64_t rounds, drafted, accepted; /* of speculative decoding */
     const char *drafter;               /* NULL: none */
     const char *sparse;                /* how attention left keys out; NULL: it did not */
+    double sparse_value;
+    bool sparse_auto;
     uint64_t tiles, tiles_kept;
     double dropped_p99;
     const char *lossy; /* which policy had put keys away; NULL: none was away */

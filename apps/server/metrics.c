@@ -149,6 +149,7 @@ VALUE(seconds, m->batch.pass_ms * 1e-3)
 VALUE(rounds, m->batch.n_rounds)
 VALUE(drafted, m->batch.n_drafted)
 VALUE(accepted, m->batch.n_accepted)
+VALUE(sparse_prompts, m->batch.n_sparse)
 VALUE(tiles, m->batch.n_tiles)
 VALUE(tiles_kept, m->batch.n_tiles_kept)
 VALUE(kv_tokens, m->kv_tokens)
@@ -196,6 +197,8 @@ static const model_row rows[] = {
     {"draft_rounds_total", "counter", "Passes over an answer that checked drafts.", value_rounds},
     {"drafted_tokens_total", "counter", "Tokens drafted.", value_drafted},
     {"accepted_draft_tokens_total", "counter", "Drafts that an answer has.", value_accepted},
+    {"sparse_prompts_total", "counter", "Prompts whose attention left keys out.",
+     value_sparse_prompts},
     {"sparse_tiles_total", "counter",
      "Tiles of keys that rows saw whose attention may leave keys out.", value_tiles},
     {"sparse_tiles_kept_total", "counter", "Those that were read.", value_tiles_kept},

@@ -156,6 +156,17 @@ static void describe(served *m, const served_ask *ask, carat_batch *b)
     find_marks(m);
 }
 
+/* A line of the log says what --sparse means for the model. */
+static status tell_sparse(const served *m, err *e)
+{
+    char text[160];
+    const char *sparse = m->session.sparse;
+    status st = sparse ? carat_sparse_describe(m->model, sparse, text, sizeof text, e) : OK;
+    if (sparse && !st)
+        log_line(m->s, "sparse attention %s: %s", sparse, text);
+    return st;
+}
+
 static status load(served *m, const served_ask *ask, err *e)
 {
     const serve_options *o = m->s->o;
@@ -208,7 +219,7 @@ static status load(served *m, const served_ask *ask, err *e)
         (st = carat_batch_open(m->model, &bo, &m->batch, e)))
         return st;
     describe(m, ask, m->batch);
-    return OK;
+    return tell_sparse(m, e);
 }
 
 status served_open(served **out, server *s, const served_ask *ask, err *e)
