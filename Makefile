@@ -33,7 +33,8 @@ LIB_SRC := $(call src,$(LIB_DIRS))
 APP_SRC := $(call src,$(APP_DIRS))
 TEST_SRC := $(sort $(wildcard $(addsuffix /*_test.c,$(LIB_DIRS) $(APP_DIRS))) $(wildcard tests/*.c fuzz/*.c))
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
-LIB_OBJ := $(call obj,$(LIB_SRC))
+# The kernels take the compiler longest, by far, so they come first: the rest is built beside them.
+LIB_OBJ := $(call obj,$(filter %_avx512.c %_avx2.c,$(LIB_SRC)) $(filter-out %_avx512.c %_avx2.c,$(LIB_SRC)))
 
 # CUDA=1 (make cuda) replaces backend/cuda_none.c by the CUDA device. The CUDA runtime is linked
 # statically and looks for the driver when the device is opened. ARCH=90 builds for one kind of GPU;
@@ -73,7 +74,7 @@ all: carat libcarat.a libcarat.so
 # The program is built beside its objects, so that each kind of build tests its own.
 carat: $(BUILD)/carat
 	$(Q)cp -f $< $@
-$(BUILD)/carat: $(APP_OBJ) $(LIB_OBJ)
+$(BUILD)/carat: $(LIB_OBJ) $(APP_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) $(APP_LIBS)
 # One object whose only global names are carat_*: a program may have a str_free of its own.
 libcarat.a: $(LIB_OBJ)
@@ -85,7 +86,7 @@ libcarat.so: $(LIB_OBJ)
 	$(Q)$(CC) -shared -Wl,-soname,$(SONAME) -o $@ $(LIB_OBJ) $(LDFLAGS) $(LIBS)
 	$(Q)ln -sf $@ $(SONAME)
 # The test program holds the code of apps/ too, except main().
-$(BUILD)/carat_test: $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ)) $(LIB_OBJ)
+$(BUILD)/carat_test: $(LIB_OBJ) $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ))
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) $(APP_LIBS)
 
 # Kernels for one instruction set each; cpu.c picks one at run time.

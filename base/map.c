@@ -102,16 +102,6 @@ void file_map_close(file_map *m)
     *m = (file_map){0};
 }
 
-void file_map_willneed(const file_map *m, uint64_t at, uint64_t n)
-{
-    if (!m->mapped || at >= m->n_bytes)
-        return;
-    uint64_t page = at & ~(uint64_t)4095;
-    if (n > m->n_bytes - at)
-        n = m->n_bytes - at;
-    madvise((void *)(m->bytes + page), n + (at - page), MADV_WILLNEED);
-}
-
 /* Whole pages only: the first and the last may hold bytes of others that are in use. */
 void file_map_forget(const file_map *m, const void *bytes, uint64_t n)
 {

@@ -19,8 +19,6 @@ typedef struct {
 status file_map_open(file_map *m, const char *path, bool direct, carat_progress_fn progress,
                      void *user, err *e);
 void file_map_close(file_map *m); /* safe on a zeroed or closed map */
-/* Asks the kernel to start reading a range now. A hint. */
-void file_map_willneed(const file_map *m, uint64_t at, uint64_t n_bytes);
 /* Drops the pages of bytes that will hardly be used again: they no longer count as memory of the
  * process, and the kernel reads them again if they are touched. Bytes outside of the mapping are
  * ignored. */

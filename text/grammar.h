@@ -97,7 +97,6 @@ typedef struct grammar_tools {
 status grammar_from_tools(grammar **g, const grammar_tools *t, const grammar_setting *how, err *e);
 
 void grammar_close(grammar *g); /* NULL is fine; matchers must be closed first */
-size_t grammar_bytes(const grammar *g);
 
 /* ---- The tokens, as a tree of their bytes (token_tree.c) ---- */
 

@@ -599,10 +599,3 @@ void grammar_close(grammar *g)
     mem_free(g->node);
     mem_free(g);
 }
-
-size_t grammar_bytes(const grammar *g)
-{
-    return sizeof *g + (size_t)g->n_nodes * sizeof *g->node + (size_t)g->n_arcs * sizeof *g->arc +
-           (size_t)g->n_special_arcs * sizeof *g->special + (size_t)g->n_calls * sizeof *g->call +
-           (size_t)g->n_specials * sizeof *g->special_name;
-}

@@ -514,7 +514,46 @@ static void check_formats(rig *g)
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 200, 90, 35, .wide = true});
 }
 
-/* Skip-softmax: prompts on GPUs of 9.0. */
+/* Skip-softmax, heads of d. */
+static void check_skip(rig *g, int32_t d)
+{
+    check_attend(g, &(attend_case){NUM_F16, 4, 2, d, 0, 700, 430, 77, .skip = 40});
+    check_attend(g, &(attend_case){NUM_Q8_0, 6, 2, d, 0, 700, 430, 40, .skip = 40});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, d, 0, 700, 383, 90, .two_seqs = true, .cut = 35,
+                                   .skip = 40});
+    if (g->quick)
+        return;
+    check_attend(g, &(attend_case){NUM_F16, 16, 1, d, 0, 3000, 2500, 77, .skip = 200});
+    check_attend(g, &(attend_case){NUM_BF16, 32, 4, d, 0, 3000, 2304, 300, .skip = 200});
+    check_attend(g, &(attend_case){NUM_Q4_0, 2, 2, d, 0, 1200, 1000, 129, .skip = 100});
+    check_attend(g, &(attend_case){NUM_TQ3_0, 4, 1, d, 0, 1200, 1000, 128, .skip = 100});
+    check_attend(g, &(attend_case){NUM_F16, 4, 1, d, 0, 1200, 0, 127, .skip = 40});
+}
+
+/* Block selection, heads of d. Passes that begin and end inside a query block, with the prompt's
+ * last blocks, of several sequences, and too short for a query block. */
+static void check_blocks(rig *g, int32_t d)
+{
+    check_attend(g, &(attend_case){NUM_F16, 2, 1, d, 0, 1800, 1152, 161, .alpha = 0.05f});
+    check_attend(g, &(attend_case){NUM_Q8_0, 3, 1, d, 0, 1800, 1200, 208, .alpha = 0.05f});
+    check_attend(g, &(attend_case){NUM_F16, 2, 1, d, 0, 1800, 1027, 290, .two_seqs = true,
+                                   .cut = 128, .alpha = 0.05f});
+    check_attend(g, &(attend_case){NUM_F16, 2, 2, d, 0, 1800, 1024, 129, .alpha = 0.05f,
+                                   .n_prompt = 1153 + 128});
+    check_attend(g,
+                 &(attend_case){NUM_F16, 1, 1, d, 0, 400, 0, 127, .alpha = 0.05f, .n_prompt = 127});
+    if (g->quick)
+        return;
+    check_attend(g, &(attend_case){NUM_F16, 16, 1, d, 0, 6000, 4096, 1061, .alpha = 0.05f});
+    check_attend(g, &(attend_case){NUM_BF16, 32, 4, d, 0, 6000, 5000, 300, .alpha = 0.05f});
+    check_attend(g, &(attend_case){NUM_Q4_0, 2, 2, d, 0, 3000, 2304, 257, .alpha = 0.05f});
+    check_attend(g, &(attend_case){NUM_Q5_1, 6, 1, d, 0, 3000, 2304, 256, .alpha = 0.05f});
+    check_attend(g, &(attend_case){NUM_TQ3_0, 4, 1, d, 0, 3000, 2304, 384, .alpha = 0.05f});
+    check_attend(g, &(attend_case){NUM_F16, 4, 1, d, 0, 2000, 0, 1024, .alpha = 0.05f,
+                                   .n_prompt = 1024 + 77});
+}
+
+/* Prompts that leave keys out, on GPUs of 9.0. */
 static void check_sparse(rig *g)
 {
     const cuda_device *c = g->gpu->self;
@@ -522,52 +561,13 @@ static void check_sparse(rig *g)
     if (!c->hopper)
         return;
     for (int i = 0; i < 3; i++) {
-        int32_t d = dims[i];
-        check_attend(g, &(attend_case){NUM_F16, 4, 2, d, 0, 700, 430, 77, .skip = 40});
-        check_attend(g, &(attend_case){NUM_Q8_0, 6, 2, d, 0, 700, 430, 40, .skip = 40});
-        check_attend(g, &(attend_case){NUM_F16, 8, 1, d, 0, 700, 383, 90, .two_seqs = true,
-                                       .cut = 35, .skip = 40});
-        if (g->quick)
-            continue;
-        check_attend(g, &(attend_case){NUM_F16, 16, 1, d, 0, 3000, 2500, 77, .skip = 200});
-        check_attend(g, &(attend_case){NUM_BF16, 32, 4, d, 0, 3000, 2304, 300, .skip = 200});
-        check_attend(g, &(attend_case){NUM_Q4_0, 2, 2, d, 0, 1200, 1000, 129, .skip = 100});
-        check_attend(g, &(attend_case){NUM_TQ3_0, 4, 1, d, 0, 1200, 1000, 128, .skip = 100});
-        check_attend(g, &(attend_case){NUM_F16, 4, 1, d, 0, 1200, 0, 127, .skip = 40});
+        check_skip(g, dims[i]);
+        check_blocks(g, dims[i]);
     }
+    /* one stream */
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 700, 430, 40, .turning = 64, .skip = 40});
     check_attend(g,
                  &(attend_case){NUM_Q8_0, 4, 2, 512, 0, 700, 430, 77, .turning = 64, .skip = 40});
-}
-
-/* Block selection: prompts on GPUs of 9.0. Passes that begin and end inside a query block, with the
- * prompt's last blocks, of several sequences, and too short for a query block. */
-static void check_blocks(rig *g)
-{
-    const cuda_device *c = g->gpu->self;
-    static const int32_t dims[] = {128, 256, 512};
-    if (!c->hopper)
-        return;
-    for (int i = 0; i < 3; i++) {
-        int32_t d = dims[i];
-        check_attend(g, &(attend_case){NUM_F16, 2, 1, d, 0, 1800, 1152, 161, .alpha = 0.05f});
-        check_attend(g, &(attend_case){NUM_Q8_0, 3, 1, d, 0, 1800, 1200, 208, .alpha = 0.05f});
-        check_attend(g, &(attend_case){NUM_F16, 2, 1, d, 0, 1800, 1027, 290, .two_seqs = true,
-                                       .cut = 128, .alpha = 0.05f});
-        check_attend(g, &(attend_case){NUM_F16, 2, 2, d, 0, 1800, 1024, 129, .alpha = 0.05f,
-                                       .n_prompt = 1153 + 128});
-        check_attend(
-            g, &(attend_case){NUM_F16, 1, 1, d, 0, 400, 0, 127, .alpha = 0.05f, .n_prompt = 127});
-        if (g->quick)
-            continue;
-        check_attend(g, &(attend_case){NUM_F16, 16, 1, d, 0, 6000, 4096, 1061, .alpha = 0.05f});
-        check_attend(g, &(attend_case){NUM_BF16, 32, 4, d, 0, 6000, 5000, 300, .alpha = 0.05f});
-        check_attend(g, &(attend_case){NUM_Q4_0, 2, 2, d, 0, 3000, 2304, 257, .alpha = 0.05f});
-        check_attend(g, &(attend_case){NUM_Q5_1, 6, 1, d, 0, 3000, 2304, 256, .alpha = 0.05f});
-        check_attend(g, &(attend_case){NUM_TQ3_0, 4, 1, d, 0, 3000, 2304, 384, .alpha = 0.05f});
-        check_attend(g, &(attend_case){NUM_F16, 4, 1, d, 0, 2000, 0, 1024, .alpha = 0.05f,
-                                       .n_prompt = 1024 + 77});
-    }
     check_attend(
         g, &(attend_case){NUM_F16, 2, 1, 512, 0, 1800, 1152, 130, .turning = 64, .alpha = 0.05f});
     check_attend(
@@ -765,7 +765,6 @@ void check_attention(rig *g)
         check_attend(g, &cases[i]);
     check_formats(g);
     check_sparse(g);
-    check_blocks(g);
     check_one_stream(g);
     check_shared(g);
     check_groups(g);
