@@ -43,7 +43,8 @@ static const option table[] = {
              "of Gemma 4: attention without a window lies in D of the blocks of 128 keys"),
     OPT_REAL(
         synth_options, skew, "expert-skew", 0, "S", 0, 2,
-        "routers that use experts by a Zipf law: the r-th in proportion to 1 / r^S (default 0)"),
+        "experts are used by a Zipf law, the r-th in proportion to 1 / r^S; 0: evenly (default: "
+        "as random routers do)"),
     OPT_STR(synth_options, dialect, "dialect", 0, "NAME",
             "of a drafter: names of keys and tensors (default llama.cpp)"),
     OPT_INT(synth_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
@@ -58,21 +59,20 @@ typedef struct {
     synth_pool **pool; /* [n] of led matrices; else NULL */
     uint64_t seed;
     bool lively; /* a test model: every feature affects the logits */
-    double skew; /* of routers */
+    double skew; /* of routers; below 0: they are random */
 } job;
 
 /* Rows of a router, each with the length that makes its expert as common as it shall be. */
 static void fill_router(const job *j, uint64_t i, uint64_t first, uint64_t n_rows, float sigma,
-                        uint8_t *dst)
+                        float *dst)
 {
     const shape_tensor *t = &j->list[i];
-    uint64_t seed = rng_mix(j->seed + i * 0x9e3779b97f4a7c15u), row_bytes;
-    float factor[SKEW_RANKS];
-    num_row_bytes(j->type[i], t->ne[0], &row_bytes);
+    uint64_t seed = rng_mix(j->seed + i * 0x9e3779b97f4a7c15u);
+    float factor[SKEW_RANKS], length = sigma * sqrtf((float)t->ne[0]);
     synth_skew_factors(factor, (int32_t)t->ne[1], j->skew, seed);
     for (uint64_t r = 0; r < n_rows; r++)
-        synth_blocks_fill(j->blocks[j->type[i]], rng_mix(seed + first + r),
-                          sigma * factor[first + r], dst + r * row_bytes, t->ne[0]);
+        synth_skew_row(dst + r * t->ne[0], t->ne[0], length * factor[first + r],
+                       rng_mix(seed + first + r));
 }
 
 /* Standard deviation of a matrix's entries. A product with a vector of unit size should have
@@ -142,11 +142,16 @@ static status fill_tensor(void *user, uint64_t i, uint64_t first, uint64_t n_row
     if (t->n_dims == 1 || t->role == ROLE_NORM) {
         fill_vector(j, t, seed, dst, n_rows * t->ne[0]);
         fill_led(j, i, seed, 0, n_rows * t->ne[0], dst);
-    } else if (t->role == ROLE_ROUTER && j->skew > 0 && t->ne[1] <= SKEW_RANKS) {
+    } else if (j->skew >= 0 && synth_skew_is_router(t)) {
         fill_router(j, i, first, n_rows, sigma_of(j, t), dst);
     } else {
         synth_blocks_fill(j->blocks[j->type[i]], seed, sigma_of(j, t), dst, n_rows * t->ne[0]);
         fill_led(j, i, seed, first, n_rows, dst);
+    }
+    if (j->skew >= 0) {
+        uint64_t row_bytes = 0;
+        num_row_bytes(j->type[i], t->ne[0], &row_bytes);
+        synth_skew_silence(t, first, n_rows, dst, row_bytes);
     }
     return OK;
 }
@@ -320,7 +325,7 @@ out:
 
 static int run_synth(const command *c, int argc, char **argv)
 {
-    synth_options o = {.seed = 1, .n_threads = pool_default_threads()};
+    synth_options o = {.seed = 1, .skew = -1, .n_threads = pool_default_threads()};
     int n_operands, stop = options_parse(c, argc, argv, &o, &n_operands);
     model_shape *s = NULL;
     gguf vocab = {0};
@@ -383,7 +388,8 @@ const command command_synth = {
     .summary = "Write a model file with random weights, for speed tests",
     .about =
         "SIZE is of Gemma 4 e2b, e4b, 12b, 26b-a4b, 31b, or for tests tiny-dense, tiny-moe,\n"
-        "tiny-ple, tiny-all, tiny-wide; of Qwen3 qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b,\n"
+        "tiny-ple, tiny-all, tiny-wide, tiny-many; of Qwen3 qwen3-0.6b, qwen3-1.7b, qwen3-4b, "
+        "qwen3-8b,\n"
         "qwen3-14b, qwen3-32b, tiny-qwen3; of Qwen3.5 to 3.8 qwen3.5-0.8b, qwen3.5-2b,\n"
         "qwen3.5-4b, qwen3.5-9b, qwen3.6-27b, qwen3.8-27b, qwen3.6-35b-a3b, tiny-qwen35,\n"
         "tiny-qwen35moe; of Laguna laguna-xs, tiny-laguna.\n"

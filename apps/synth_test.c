@@ -190,22 +190,28 @@ TEST(synth_routers_use_experts_by_a_zipf_law)
     CHECK_NEAR(log((double)sorted[7] / sorted[63]) / log(64.0 / 8), 0.8, 0.25);
 }
 
-TEST(synth_skew_changes_routers_alone)
+TEST(synth_skew_changes_routers_and_who_writes_what_they_read)
 {
-    const char *path[2] = {test_temp("even.gguf"), test_temp("skewed.gguf")};
-    gguf g[2];
+    const char *path[3] = {test_temp("random.gguf"), test_temp("even.gguf"),
+                           test_temp("skewed.gguf")};
+    gguf g[3];
     err e = {0};
-    for (int i = 0; i < 2; i++) {
-        const char *argv[] = {"tiny-moe", path[i], "--expert-skew", i ? "1.2" : "0"};
-        CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
+    for (int i = 0; i < 3; i++) {
+        const char *argv[] = {"tiny-moe", path[i], "--expert-skew", i == 1 ? "0" : "1.2"};
+        CHECK_EQ(command_synth.run(&command_synth, i ? 4 : 2, (char **)argv), 0);
         CHECK_OK(gguf_open(&g[i], path[i], false, NULL, NULL, &e), e);
     }
     for (uint64_t i = 0; i < g[0].tensors.n; i++) {
-        const tensor *a = &g[0].tensors.at[i], *b = &g[1].tensors.at[i];
+        const tensor *a = &g[0].tensors.at[i], *b = &g[1].tensors.at[i], *c = &g[2].tensors.at[i];
         bool router = strstr(a->name, "ffn_gate_inp.weight") != NULL;
-        CHECK_MSG((memcmp(a->bytes, b->bytes, a->n_bytes) != 0) == router, "%s", a->name);
+        bool writer = strstr(a->name, "ffn_down.weight") ||
+                      strstr(a->name, "ffn_down_exps.weight") ||
+                      (strstr(a->name, "attn_output.weight") && strncmp(a->name, "blk.0.", 6));
+        CHECK_MSG((memcmp(a->bytes, b->bytes, a->n_bytes) != 0) == (router || writer), "%s",
+                  a->name);
+        CHECK_MSG((memcmp(b->bytes, c->bytes, a->n_bytes) != 0) == router, "%s", a->name);
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         gguf_close(&g[i]);
     const char *wrong[] = {"tiny-moe", path[0], "--expert-skew", "-1"};
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)wrong), 2);

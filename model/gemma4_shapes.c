@@ -63,6 +63,12 @@ static const row sizes[] = {
       .k_eq_v = true, .n_expert = 8, .n_expert_used = 2, .n_ff_expert = 96, .window = 16,
       .n_ctx_train = 8192},
      3},
+    /* Experts enough that a law of their use can be seen. */
+    {{COMMON, .name = "tiny-many", .n_vocab = 2048, .n_layer = 3, .n_embd = 256, .n_ff = 64,
+      .n_head = 2, .n_head_kv = 1, .n_head_kv_global = 1, .head_dim = 64, .head_dim_global = 64,
+      .k_eq_v = true, .n_expert = 64, .n_expert_used = 8, .n_ff_expert = 32, .window = 64,
+      .n_ctx_train = 8192},
+     3},
 };
 
 bool gemma4_shape_named(const char *name, gemma4_shape *s)
@@ -432,7 +438,8 @@ static void compute(const model_shape *s, const shape_tensor *t, void *out)
 const shape_family gemma4_shapes = {
     .arch = "gemma4",
     .title = "gemma-4",
-    .sizes = "e2b, e4b, 12b, 26b-a4b, 31b, tiny-dense, tiny-moe, tiny-ple, tiny-all, tiny-wide",
+    .sizes = "e2b, e4b, 12b, 26b-a4b, 31b, tiny-dense, tiny-moe, tiny-ple, tiny-all, tiny-wide, "
+             "tiny-many",
     .mix = "q4_k_m",
     .shape_bytes = sizeof(gemma4_shape),
     .named = named,

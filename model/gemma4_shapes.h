@@ -30,8 +30,8 @@ typedef struct gemma4_shape {
     double density;                 /* planted attention (shape_family.plant); 0: none */
 } gemma4_shape;
 
-/* Names: e2b e4b 12b 26b-a4b 31b; for tests tiny-dense tiny-moe tiny-ple tiny-all tiny-wide. False
- * for any other name. */
+/* Names: e2b e4b 12b 26b-a4b 31b; for tests tiny-dense tiny-moe tiny-ple tiny-all tiny-wide
+ * tiny-many. False for any other name. */
 bool gemma4_shape_named(const char *name, gemma4_shape *s);
 extern const shape_family gemma4_shapes;
 /* E_ARG for an inconsistent shape; `what` names its source in the error sentence. */

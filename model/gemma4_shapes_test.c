@@ -7,8 +7,9 @@
 #include "base/mem.h"
 #include "model/gemma4_shapes.h"
 
-static const char *const all[] = {"e2b",        "e4b",      "12b",      "26b-a4b",  "31b",
-                                  "tiny-dense", "tiny-moe", "tiny-ple", "tiny-all", "tiny-wide"};
+static const char *const all[] = {"e2b",      "e4b",        "12b",      "26b-a4b",
+                                  "31b",      "tiny-dense", "tiny-moe", "tiny-ple",
+                                  "tiny-all", "tiny-wide",  "tiny-many"};
 enum { N_ALL = sizeof all / sizeof *all };
 
 static shape_tensor *list_of(const char *name, gemma4_shape *s, int32_t *n)
