@@ -133,7 +133,7 @@ static status load_form(chat *c, const run_options *o, err *e)
 /* What "auto" of --sparse comes to is told before the first prompt. */
 static status tell_sparse(const chat *c, err *e)
 {
-    char text[160];
+    char text[320];
     const char *sparse = c->o.sparse;
     status st = sparse ? carat_sparse_describe(c->m, sparse, text, sizeof text, e) : OK;
     if (sparse && !st && !c->quiet && (c->o.verbose || !strncmp(sparse, "auto", 4)))

@@ -7,8 +7,11 @@
 #include <string.h>
 
 /* Formats that a device's kernels do not take are refused by its passes. */
-static status check_support(const carat_model *m, const char *text, err *e)
+static status check_support(const carat_model *m, const char *text, const sparse_choice *c, err *e)
 {
+    enum {
+        SKIP_WINS = 512
+    }; /* head_dim on GPUs: in smaller heads votes cost more than they save */
     int32_t n = 0;
     for (int32_t i = 0; i < m->core.n_kv; i++) {
         const kv_spec *s = &m->core.kv[i];
@@ -26,6 +29,12 @@ static status check_support(const carat_model *m, const char *text, err *e)
                            "sparse attention '%s': %s has no kernel for heads of %d that leaves "
                            "keys out (GPUs of compute capability 9.0 have, for 128, 256 and 512)",
                            text, d->name, s->head_dim);
+        if (c->skip > 0 && device_bare(d)->kind == DEVICE_CUDA && s->head_dim < SKIP_WINS)
+            return err_set(
+                e, E_UNSUPPORTED,
+                "sparse attention '%s': in heads of %d skip-softmax is slower than exact "
+                "attention on %s; flash:ALPHA is faster",
+                text, s->head_dim, d->name);
     }
     if (!n)
         return err_set(e, E_UNSUPPORTED,
@@ -48,7 +57,7 @@ static const struct {
     int32_t head_dim;
     int64_t from;
 } measured[] = {
-    {"gemma4", DEVICE_CUDA, 512, 65536},
+    {"gemma4", DEVICE_CUDA, 512, 32768},
 };
 
 static int64_t measured_from(const char *arch, device_kind kind, int32_t head_dim)
@@ -105,7 +114,7 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
         err no = {0};
         int64_t from = auto_from(m, &kv);
         *c = (sparse_choice){.from = INT64_MAX};
-        if (from && !check_support(m, text, &no))
+        if (from && !check_support(m, text, c, &no))
             *c = (sparse_choice){.alpha = auto_alpha, .from = from};
         return OK;
     }
@@ -116,7 +125,7 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
                            "tokens, 1 or more",
                            text);
         *c = (sparse_choice){.alpha = auto_alpha, .from = (int64_t)x};
-        return check_support(m, text, e);
+        return check_support(m, text, c, e);
     }
     if (number_after(text, "flash", &x)) {
         if (!(x > 0 && x <= 1))
@@ -125,7 +134,7 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
                            "keeps every block)",
                            text);
         c->alpha = (float)x;
-        return check_support(m, text, e);
+        return check_support(m, text, c, e);
     }
     if (!number_after(text, "skip", &x))
         return err_set(
@@ -136,7 +145,7 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
         return err_set(e, E_ARG, "sparse attention '%s': the scale is 0 (drop nothing) to 1000000",
                        text);
     c->skip = (float)x;
-    return c->skip > 0 ? check_support(m, text, e) : OK;
+    return c->skip > 0 ? check_support(m, text, c, e) : OK;
 }
 
 status sparse_decide(sparse_choice *c, const carat_model *m, const char *text, int64_t n,
@@ -161,9 +170,12 @@ carat_status carat_sparse_describe(const carat_model *m, const char *sparse, cha
     if (st)
         return st;
     bool never = c.from == INT64_MAX;
+    err why = {0};
     if (never && !auto_from(m, &kv) && kv)
         snprintf(text, cap, "off: in heads of %d of %s no length was measured to win on %s",
                  kv->head_dim, m->core.arch->name, model_device(m, kv->side)->name);
+    else if (never && check_support(m, sparse, &c, &why))
+        snprintf(text, cap, "off: %s", why.text);
     else if (c.from && !never)
         snprintf(text, cap, "flash:%g in prompts of %lld tokens or more", (double)c.alpha,
                  (long long)c.from);

@@ -240,7 +240,7 @@ TEST(auto_is_described_and_wrong_lengths_are_refused)
 {
     static const char *const bad[] = {"auto:",    "auto:0", "auto:-5",  "auto:1.5",
                                       "auto:9e9", "auto:x", "automatic"};
-    char text[160];
+    char text[320];
     carat_error e = {0};
     fixture f = begin();
     CHECK_OK(carat_sparse_describe(f.m, NULL, text, sizeof text, &e), e);

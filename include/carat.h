@@ -424,7 +424,7 @@ typedef struct carat_sparse_layer {
     uint64_t bin[CARAT_SPARSE_BINS];
 } carat_sparse_layer;
 /* What carat_session_options.sparse means for a model on its devices, as a phrase. cap: of text;
- * 160 suffice. Errors as of carat_session_open. Any thread. */
+ * 320 suffice. Errors as of carat_session_open. Any thread. */
 CARAT_API carat_status carat_sparse_describe(const carat_model *m, const char *sparse, char *text,
                                              size_t cap, carat_error *e);
 /* The layers that left keys out, of the tokens since the last clear or the last carat_generate.

@@ -159,7 +159,7 @@ static void describe(served *m, const served_ask *ask, carat_batch *b)
 /* A line of the log says what --sparse means for the model. */
 static status tell_sparse(const served *m, err *e)
 {
-    char text[160];
+    char text[320];
     const char *sparse = m->session.sparse;
     status st = sparse ? carat_sparse_describe(m->model, sparse, text, sizeof text, e) : OK;
     if (sparse && !st)

@@ -15,16 +15,19 @@
 
 enum {
     ROWS = SELECT_ROWS,
-    MEANS = 64,   /* tiles at a time */
+    MEANS = 128,  /* tiles at a time */
     COLUMNS = 64, /* of a stage */
     ROW_BYTES = 2 * COLUMNS,
-    STAGES = 4,
     STAGE_BYTES = MEANS * ROW_BYTES,
     BLOCK_BYTES = ROWS * ROW_BYTES, /* of queries: 64 columns */
     WARPS = 8,
     THREADS = 32 * WARPS,
     LIST_PAGES = SELECT_ROWS / PAGE_KEYS,
-    ROW_WARPS = 4, /* warps that divide the rows; two divide the tiles */
+    /* A warp's scores: 64 rows, in 4 fragments of 16, by 32 tiles, in 4 fragments of 8. */
+    FRAGMENTS = 4,
+    WARP_ROWS = 16 * FRAGMENTS,
+    WARP_MEANS = 8 * FRAGMENTS,
+    TILE_WARPS = MEANS / WARP_MEANS, /* warps that divide the tiles; two divide the rows */
 };
 
 /* ---- Means --------------------------------------------------------------------------------- */
@@ -202,10 +205,15 @@ struct peak {
 };
 constexpr float log2_e = 1.4426950408889634f;
 
-template <int D> struct score_memory {
-    uint8_t q[D / COLUMNS][BLOCK_BYTES], means[STAGES][STAGE_BYTES];
-    peak part[ROW_WARPS][MEANS];
+/* Heads of 512 leave room for one block on a multiprocessor, smaller ones for two. */
+template <int D> struct score_shape {
+    static constexpr int STAGES = D == 512 ? 4 : 3, BLOCKS = D == 512 ? 1 : 2;
 };
+template <int D> struct score_memory {
+    uint8_t q[D / COLUMNS][BLOCK_BYTES], means[score_shape<D>::STAGES][STAGE_BYTES];
+    peak part[MEANS]; /* of the second half of the rows */
+};
+static_assert(2 * (sizeof(score_memory<256>) + 1024) <= 228 * 1024, "two blocks");
 
 /* Queries times scale in f16, as attention has them. */
 template <int D> DEV void load_queries(score_memory<D> &s, const select_args &a, int row0, int h)
@@ -219,11 +227,11 @@ template <int D> DEV void load_queries(score_memory<D> &s, const select_args &a,
     }
 }
 
-/* Starts the copies of stage i: 64 columns of the means of 64 tiles. Zeros beyond tile m. */
+/* Starts the copies of stage i: 64 columns of the means of MEANS tiles. Zeros beyond tile m. */
 template <int D> DEV void fetch_means(score_memory<D> &s, const uint16_t *means, int i, int m)
 {
     int n0 = i / (D / COLUMNS) * MEANS, column = i % (D / COLUMNS) * COLUMNS;
-    uint8_t *to = s.means[i % STAGES];
+    uint8_t *to = s.means[i % score_shape<D>::STAGES];
 #pragma unroll
     for (int k = 0; k < MEANS * 8 / THREADS; k++) {
         int j = (int)threadIdx.x + k * THREADS, n = min(n0 + j / 8, m);
@@ -232,24 +240,26 @@ template <int D> DEV void fetch_means(score_memory<D> &s, const uint16_t *means,
     }
 }
 
-/* A warp's products of 32 rows and 32 tiles over the columns of a stage: x[i] is of rows 16 i .. +
- * 15, as fragments of 8 tiles each. */
-DEV void multiply(float (&x)[2][4][4], const uint8_t *q, const uint8_t *means, int row, int n)
+/* A warp's products over the columns of a stage, from row `row` and tile n on: x[i] is of rows 16 i
+ * .. + 15, as fragments of 8 tiles each. */
+DEV void multiply(float (&x)[FRAGMENTS][FRAGMENTS][4], const uint8_t *q, const uint8_t *means,
+                  int row, int n)
 {
     int lane = lane_id();
 #pragma unroll
     for (int c = 0; c < COLUMNS / 16; c++) {
-        uint32_t a[2][4], b[2][4];
+        uint32_t a[FRAGMENTS][4], b[FRAGMENTS / 2][4];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            ldmatrix4(a[i], q + piece_at(row + 16 * i + lane % 16, 2 * c + lane / 16));
-            ldmatrix4(b[i], means + piece_at(n + 16 * i + lane % 8 + lane / 16 * 8,
+        for (int j = 0; j < FRAGMENTS / 2; j++)
+            ldmatrix4(b[j], means + piece_at(n + 16 * j + lane % 8 + lane / 16 * 8,
                                              2 * c + lane / 8 % 2));
-        }
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < FRAGMENTS; i++)
+            ldmatrix4(a[i], q + piece_at(row + 16 * i + lane % 16, 2 * c + lane / 16));
 #pragma unroll
-            for (int j = 0; j < 4; j++)
+        for (int i = 0; i < FRAGMENTS; i++)
+#pragma unroll
+            for (int j = 0; j < FRAGMENTS; j++)
                 mma_f16(x[i][j], a[i], b[j / 2] + j % 2 * 2);
     }
 }
@@ -274,48 +284,58 @@ DEV float column_sum(float v)
     return v;
 }
 
-/* The peaks of a warp's 32 rows at its 32 tiles, of which the first is tile n0 of the store; x: set
- * to 0. Tile m is scored by the last row alone. A NaN is ignored. */
-DEV void take_peaks(float (&x)[2][4][4], peak (&to)[MEANS], int row, int n, int n0, int m)
+/* A thread's columns of a warp's scores: tile column_of(j) of its 32. */
+enum { MINE = 2 * FRAGMENTS };
+DEV int column_of(int j)
 {
-    int g = lane_id() >> 2, t = lane_id() & 3;
+    return 8 * (j / 2) + 2 * (lane_id() & 3) + j % 2;
+}
+/* The peaks of a warp's rows, of which the first is `row`, at its tiles, of which the first is tile
+ * n0 of the store; x: set to 0. Tile m is scored by the last row alone. A NaN is ignored. */
+DEV void take_peaks(float (&x)[FRAGMENTS][FRAGMENTS][4], peak (&to)[MINE], int row, int n0, int m)
+{
+    int g = lane_id() >> 2;
 #pragma unroll
-    for (int j = 0; j < 8; j++) { /* columns 8 (j / 2) + 2 t + j % 2 */
-        int column = 8 * (j / 2) + 2 * t + j % 2;
-        float v[4], top = -INFINITY, sum = 0;
+    for (int j = 0; j < MINE; j++) {
+        float v[2 * FRAGMENTS], top = -INFINITY, sum = 0;
 #pragma unroll
-        for (int i = 0; i < 4; i++) { /* rows 8 i + g */
+        for (int i = 0; i < 2 * FRAGMENTS; i++) { /* rows 8 i + g */
             float &y = x[i / 2][j / 2][i % 2 * 2 + j % 2];
-            bool counts = y == y && (n0 + column < m || row + 8 * i + g == ROWS - 1);
+            bool counts = y == y && (n0 + column_of(j) < m || row + 8 * i + g == ROWS - 1);
             v[i] = counts ? y : -INFINITY;
             y = 0;
             top = fmaxf(top, v[i]);
         }
         top = column_max(top);
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 2 * FRAGMENTS; i++)
             sum += relative(v[i], top);
-        sum = column_sum(sum);
-        if (g == 0)
-            to[n + column] = peak{top, sum};
+        to[j] = peak{top, column_sum(sum)};
     }
+}
+/* Both halves of the rows. */
+DEV peak joined(peak a, peak b)
+{
+    float top = fmaxf(a.top, b.top);
+    return peak{top, a.sum * relative(a.top, top) + b.sum * relative(b.top, top)};
 }
 
 /* scores[i, h, n] = (max_j t, sum_j e^(t - max)), t = scale q[128 i + j, h] . means[n, g]
  * grid:   query head x query block
- * shared: 128 queries, four stages of 64 columns of 64 means, peaks: 34 + D / 4 KB
+ * shared: 128 queries, stages of 64 columns of 128 means, peaks: 81, 113 and 193 KB
  * bound:  tensor cores, beside shared memory */
-template <int D> __global__ void __launch_bounds__(THREADS) score_kernel(select_args a)
+template <int D>
+__global__ void __launch_bounds__(THREADS, score_shape<D>::BLOCKS) score_kernel(select_args a)
 {
     DYN_SHARED(uint8_t, mem);
     score_memory<D> &s = *(score_memory<D> *)mem;
-    constexpr int STEPS = D / COLUMNS;
+    constexpr int STEPS = D / COLUMNS, STAGES = score_shape<D>::STAGES;
     int h = (int)blockIdx.x, i = (int)blockIdx.y, m = a.block0 + i;
     int n_stages = (m / MEANS + 1) * STEPS, warp = (int)threadIdx.x >> 5;
-    int row = warp % ROW_WARPS * 32, column = warp / ROW_WARPS * 32;
+    int row = warp / TILE_WARPS * WARP_ROWS, tile = warp % TILE_WARPS * WARP_MEANS;
     const uint16_t *means = a.means + (size_t)(h / (a.n_head / a.kv.n_head_kv)) * a.n_tiles * D;
     float2 *scores = (float2 *)a.scores + (size_t)(i * a.n_head + h) * a.n_tiles;
-    float x[2][4][4] = {};
+    float x[FRAGMENTS][FRAGMENTS][4] = {};
     grid_trigger();
     grid_wait();
 #pragma unroll
@@ -327,26 +347,29 @@ template <int D> __global__ void __launch_bounds__(THREADS) score_kernel(select_
     load_queries<D>(s, a, ROWS * i, h);
     for (int k = 0; k < n_stages; k++) {
         copy_wait<STAGES - 2>();
-        __syncthreads();
+        __syncthreads(); /* also between two uses of `part`, for a head has two stages or more */
         if (k + STAGES - 1 < n_stages)
             fetch_means<D>(s, means, k + STAGES - 1, m);
         copy_commit();
-        multiply(x, s.q[k % STEPS], s.means[k % STAGES], row, column);
+        multiply(x, s.q[k % STEPS], s.means[k % STAGES], row, tile);
         if (k % STEPS < STEPS - 1)
             continue;
-        int n0 = k / STEPS * MEANS;
-        take_peaks(x, s.part[warp % ROW_WARPS], row, column, n0 + column, m);
+        int n0 = k / STEPS * MEANS + tile;
+        peak mine[MINE];
+        take_peaks(x, mine, row, n0, m);
+        bool writes = lane_id() < 4; /* of the eight lanes that share a column, the first */
+#pragma unroll
+        for (int j = 0; j < MINE; j++)
+            if (row && writes)
+                s.part[tile + column_of(j)] = mine[j];
         __syncthreads();
-        int n = (int)threadIdx.x;
-        if (n < MEANS && n0 + n <= m) {
-            peak all = {-INFINITY, 0};
 #pragma unroll
-            for (int w = 0; w < ROW_WARPS; w++)
-                all.top = fmaxf(all.top, s.part[w][n].top);
-#pragma unroll
-            for (int w = 0; w < ROW_WARPS; w++)
-                all.sum += s.part[w][n].sum * relative(s.part[w][n].top, all.top);
-            scores[n0 + n] = make_float2(all.top, all.sum);
+        for (int j = 0; j < MINE; j++) {
+            int n = n0 + column_of(j);
+            if (row || !writes || n > m)
+                continue;
+            peak all = joined(mine[j], s.part[tile + column_of(j)]);
+            scores[n] = make_float2(all.top, all.sum);
         }
     }
     copy_wait<0>();

@@ -12,6 +12,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { LIST_TILES = 192 }; /* of a case, at most */
+
 typedef struct list_case {
     num_type type;
     int32_t n_head, n_head_kv, d, past, rows, turning;
@@ -101,7 +103,7 @@ static void shares_of(const list_rig *r, const page_sums *sums, int32_t i, int32
     const list_case *c = r->c;
     int32_t m = c->past / SPARSE_TILE + i, g = h / (c->n_head / c->n_head_kv);
     double best = -INFINITY, most = 0;
-    static double t[64][SPARSE_TILE];
+    static double t[LIST_TILES][SPARSE_TILE];
     for (int32_t n = 0; n <= m; n++) {
         const uint16_t *a = page_sum_row(sums, &r->view[0], g, 2 * n), *b = a + c->d;
         for (int32_t j = n < m ? 0 : SPARSE_TILE - 1; j < SPARSE_TILE; j++) {
@@ -126,8 +128,8 @@ static void shares_of(const list_rig *r, const page_sums *sums, int32_t i, int32
 }
 
 /* Of an entry: how far the share is from the threshold where the list is wrong; 0: it is right. */
-static double entry_error(const list_rig *r, const double (*share)[64], int32_t m, int32_t n,
-                          bool kept)
+static double entry_error(const list_rig *r, const double (*share)[LIST_TILES], int32_t m,
+                          int32_t n, bool kept)
 {
     int32_t group = r->c->n_head / r->c->n_head_kv;
     double nearest = INFINITY, above = 0;
@@ -143,7 +145,7 @@ static double entry_error(const list_rig *r, const double (*share)[64], int32_t 
 static void check_lists(rig *g, const list_case *c)
 {
     static chain of;
-    static double share[16][64];
+    static double share[16][LIST_TILES];
     list_rig r = {.c = c};
     sparse_rule rule = {.alpha = c->alpha, .n_prompt = 1 << 20};
     int32_t group = c->n_head / c->n_head_kv, n_kept = 0, n_all = 0, beyond = 0;
@@ -224,4 +226,7 @@ void check_selection(rig *g)
     check_lists(g, &(list_case){NUM_F16, 16, 1, 512, 4864, 128, 0, 0.9f});
     check_lists(g, &(list_case){NUM_F16, 1, 1, 128, 5120, 384, 0, 0.5f});
     check_lists(g, &(list_case){NUM_F16, 2, 1, 128, 0, 2304 + 77, 0, 0.5f});
+    /* More tiles than select.cu scores at a time: 128. */
+    check_lists(g, &(list_case){NUM_F16, 1, 1, 128, 128 * SPARSE_TILE, 256, 0, 0.5f});
+    check_lists(g, &(list_case){NUM_F16, 2, 1, 256, 150 * SPARSE_TILE, 128, 0, 0.5f});
 }
