@@ -495,7 +495,8 @@ static void take_temporaries(attention *a, bool split, int32_t n_threads)
     a->values = pass_temp(p, nt * cap * dim * sizeof(float));
     a->state = pass_temp(p, nt * 4 * cap * sizeof(float));
     int32_t lanes = a->k->across.lanes, keys = a->k->across.keys;
-    bool many = !split && kv->head_dim % lanes == 0 && cap >= MANY_QUERIES;
+    bool many = !split && kv->head_dim % lanes == 0 && cap >= MANY_QUERIES &&
+                keys * kv->head_dim <= PIECE_FLOATS; /* past the first cache it costs, not gains */
     a->across = many ? pass_temp(p, nt * (size_t)keys * dim * sizeof(float)) : NULL;
     a->piece_rows = many && keys > a->piece_keys ? keys : a->piece_keys;
     a->piece = pass_temp(p, nt * (size_t)a->piece_rows * dim * sizeof(float));
