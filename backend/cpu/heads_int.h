@@ -342,7 +342,8 @@ INLINE void value_rows(num_type t, const int n_q, const value_part *w, int32_t d
 {
     int32_t i = 0;
     size_t n_bytes = (size_t)w->n_keys * w->row_bytes, asked = 0;
-    if (n_q == MANY_VALUE_QUERIES)
+    /* Many queries find values in cache: these tiles ask for none. */
+    if (MANY_VALUE_VECTORS > VALUE_VECTORS && n_q == MANY_VALUE_QUERIES)
         for (; i + MANY_VALUE_VECTORS * VL <= dim; i += MANY_VALUE_VECTORS * VL)
             value_tile(t, w, n_q, i, MANY_VALUE_VECTORS, VL);
     for (; i + VALUE_VECTORS * VL <= dim; i += VALUE_VECTORS * VL) {
