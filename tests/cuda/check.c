@@ -1,6 +1,7 @@
 /* check.c - cuda_check: the CUDA device against the CPU reference, in one run.
  *
  *     cuda_check [--quick] [--ops | --models] [--part I/N] [SUBSTRING]
+ *     cuda_check --soak MINUTES   (check_expert_soak.c)
  *
  * Prints a line per check, then a summary. Exit status 0 only if something ran and all agreed. It
  * links the library and the fidelity models of tests/, and needs no files but tests/data.
@@ -264,6 +265,7 @@ int main(int argc, char **argv)
 {
     rig g = {.rng = 7, .parts = 1};
     bool only_ops = false, only_models = false;
+    double soak_minutes = 0;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) {
             g.quick = true;
@@ -271,6 +273,12 @@ int main(int argc, char **argv)
             only_ops = true;
         } else if (!strcmp(argv[i], "--models")) {
             only_models = true;
+        } else if (!strcmp(argv[i], "--soak") && i + 1 < argc) {
+            soak_minutes = atof(argv[++i]);
+            if (!(soak_minutes > 0 && soak_minutes < 1e5)) {
+                printf("--soak: minutes are needed, not %s\n", argv[i]);
+                return 2;
+            }
         } else if (!strcmp(argv[i], "--part") && i + 1 < argc) {
             if (sscanf(argv[++i], "%d/%d", &g.part, &g.parts) != 2 || g.parts < 1 || g.part < 0 ||
                 g.part >= g.parts) {
@@ -296,6 +304,10 @@ int main(int argc, char **argv)
         return 2;
     }
     double start = g.last_ms = clock_ms();
+    if (soak_minutes > 0) {
+        check_expert_soak(&g, soak_minutes);
+        only_ops = only_models = true;
+    }
     if (!only_models) {
         check_ops(&g);
         check_families(&g);

@@ -131,5 +131,6 @@ void check_nextn(rig *g);
 void check_pool(rig *g);
 void check_pool_drafts(rig *g);
 void check_expert_slots(rig *g);
+void check_expert_soak(rig *g, double minutes);
 
 #endif
