@@ -15,19 +15,29 @@ def length(tokens):
 
 
 def read(paths):
-    texts, asks = collections.defaultdict(dict), collections.defaultdict(lambda: [0, 0])
+    """texts[setting, length]: (line, that of exact attention in the same run); asks[setting, length, depth]: right, right of
+    exact attention, asked. A run begins with the line of a text that is computed exactly."""
+    texts, asks = collections.defaultdict(list), collections.defaultdict(lambda: [0, 0, 0])
     for path in paths:
         with open(path) as f:
+            exact, known, now = None, {}, collections.Counter()
             for line in f:
                 if not line.endswith("}\n"):        # cut off
                     continue
                 x = json.loads(line)
-                if "right" in x:
-                    c = asks[x["sparse"], length(x["tokens"]), x["depth"], path]
-                    c[0] += x["right"]
-                    c[1] += 1
-                else:
-                    texts[x["sparse"], length(x["tokens"])][path, x["tokens"]] = x
+                if "right" not in x:
+                    now.clear()
+                    if x["sparse"] == "off":
+                        exact, known = x, {}
+                    texts[x["sparse"], length(x["tokens"])].append((x, exact))
+                    continue
+                now[x["depth"]] += 1                # the questions of a text come in one order
+                at = x["depth"], now[x["depth"]]
+                known.setdefault(at, x["right"])
+                c = asks[x["sparse"], length(x["tokens"]), x["depth"]]
+                c[0] += x["right"]
+                c[1] += known[at]
+                c[2] += 1
     return texts, asks
 
 
@@ -37,27 +47,24 @@ def order(setting):
 
 
 def table(texts):
-    out = ["| setting, tokens | texts | tiles read | speed | mass: mean, 5th percentile | divergence, nats | same best token |", "|" + " --- |" * 7]
+    out = ["| tokens, setting | texts | tiles read | speed | mass: mean, 5th percentile | divergence, nats | same best token |", "|" + " --- |" * 7]
     for setting, k in sorted(texts, key=lambda x: (x[1], order(x[0]))):
-        runs, exact = texts[setting, k], texts["off", k]
-        mean = lambda name: sum(x[name] for x in runs.values()) / len(runs)
-        speed = [exact[at]["seconds"] / x["seconds"] for at, x in runs.items() if at in exact]
-        out.append(f"| {setting}, {k}K | {len(runs)} | {100 * mean('density'):.0f} % | {sum(speed) / max(len(speed), 1):.2f} | "
-                   f"{mean('mass'):.3f}, {mean('mass_p5'):.3f} | {max(mean('kld'), 0):.1e} | {100 * mean('same'):.1f} % |")
+        runs = texts[setting, k]
+        mean = lambda name: sum(x[name] for x, _ in runs) / len(runs)
+        speed = sum(exact["seconds"] for _, exact in runs) / sum(x["seconds"] for x, _ in runs)
+        if setting != "off":
+            out.append(f"| {k}K, {setting} | {len(runs)} | {100 * mean('density'):.0f} % | {speed:.2f} | "
+                       f"{mean('mass'):.3f}, {mean('mass_p5'):.3f} | {mean('kld'):.1e} | {100 * mean('same'):.1f} % |")
     return "\n".join(out)
 
 
 def needles(asks):
     """Exact answers are counted where the setting was asked, so that both have the same cases."""
     depths = sorted({k[2] for k in asks})
-    out = ["| setting, tokens | " + " | ".join(f"depth {d} %: right, exact, asked" for d in depths) + " |", "|" + " --- |" * (1 + len(depths))]
+    out = ["| tokens, setting | " + " | ".join(f"depth {d} %: right, exact, asked" for d in depths) + " |", "|" + " --- |" * (1 + len(depths))]
     for setting, k in sorted({x[:2] for x in asks}, key=lambda x: (x[1], order(x[0]))):
-        cells = []
-        for d in depths:
-            own = {x[3]: c for x, c in asks.items() if x[:3] == (setting, k, d)}
-            exact = [asks["off", k, d, path][0] for path in own if ("off", k, d, path) in asks]
-            cells.append(f"{sum(c[0] for c in own.values())}, {sum(exact)}, {sum(c[1] for c in own.values())}")
-        out.append(f"| {setting}, {k}K | " + " | ".join(cells) + " |")
+        if setting != "off":
+            out.append(f"| {k}K, {setting} | " + " | ".join(", ".join(map(str, asks[setting, k, d])) for d in depths) + " |")
     return "\n".join(out)
 
 
