@@ -1,5 +1,5 @@
-/* page_moves.c - the room for moves, their states, and the definition of every call: for stores in
- * the host's memory each is a loop over segments, done when it returns.
+/* page_moves.c - which moves are taken, and the definition of every call: for stores in the host's
+ * memory each is a loop over segments, done when it returns.
  */
 #include "backend/page_moves.h"
 #include "backend/step.h"
@@ -11,9 +11,7 @@ struct page_moves {
     device *d; /* without wrappers */
     row_store *store;
     int32_t n_stores, n_moves;
-    size_t n_bytes; /* of a packed page */
-    char *packed;   /* [n_moves][n_bytes], memory of the device */
-    void *self;     /* the device's part; NULL: stores are the host's memory */
+    void *self; /* the device's part; NULL: stores are the host's memory */
     bool used[PAGE_MOVES_MAX];
 };
 
@@ -82,15 +80,13 @@ status page_moves_open(page_moves **out, device *d, const row_store *store, int3
     m->d = bare(d);
     m->n_stores = n_stores;
     m->n_moves = n_moves;
-    m->n_bytes = page_bytes(store, n_stores);
     size_t list = sizeof *store * (size_t)n_stores;
     m->store = mem_alloc(list);
     if (m->store)
         memcpy(m->store, store, list);
-    m->packed = m->d->alloc(m->d, m->n_bytes * (size_t)n_moves);
     status st = OK;
-    if (!m->store || !m->packed)
-        st = err_memory(e, "moves of pages", list + m->n_bytes * (size_t)n_moves);
+    if (!m->store)
+        st = err_memory(e, "moves of pages", list);
     else if (m->d->page_moves)
         st = m->d->page_moves->open(&m->self, m->d, n_moves, e);
     if (st) {
@@ -107,8 +103,6 @@ void page_moves_close(page_moves *m)
         return;
     if (m->self)
         m->d->page_moves->close(m->self);
-    if (m->packed)
-        m->d->release(m->d, m->packed, m->n_bytes * (size_t)m->n_moves);
     mem_free(m->store);
     mem_free(m);
 }
@@ -123,50 +117,42 @@ static int32_t take_move(page_moves *m)
         }
     return -1;
 }
-static void *packed_at(const page_moves *m, int32_t move)
+
+bool page_moves_begin(page_moves *m)
 {
-    return m->packed + (size_t)move * m->n_bytes;
+    return !m->self || m->d->page_moves->begin(m->self);
+}
+
+bool page_moves_join(page_moves *m)
+{
+    return !m->self || m->d->page_moves->join(m->self);
+}
+
+static int32_t move_page(page_moves *m, int32_t place, void *packed, bool in)
+{
+    int32_t i = take_move(m);
+    if (i < 0)
+        return -1;
+    if (m->self)
+        m->used[i] = m->d->page_moves->move(m->self, i, m->store, m->n_stores, place, packed, in);
+    else
+        copy_packed(m->store, m->n_stores, place, packed, in);
+    return m->used[i] ? i : -1;
 }
 
 int32_t page_out(page_moves *m, int32_t place, void *to)
 {
-    int32_t i = take_move(m);
-    if (i < 0)
-        return -1;
-    if (!m->self) {
-        copy_packed(m->store, m->n_stores, place, to, false);
-        return i;
-    }
-    m->used[i] = m->d->page_moves->out(m->self, i, m->store, m->n_stores, place, packed_at(m, i),
-                                       to, m->n_bytes);
-    return m->used[i] ? i : -1;
+    return move_page(m, place, to, false);
 }
 
-int32_t page_in(page_moves *m, const void *from)
+int32_t page_in(page_moves *m, int32_t place, const void *from)
 {
-    int32_t i = take_move(m);
-    if (i < 0)
-        return -1;
-    if (!m->self) {
-        memcpy(packed_at(m, i), from, m->n_bytes);
-        return i;
-    }
-    m->used[i] = m->d->page_moves->in(m->self, i, packed_at(m, i), from, m->n_bytes);
-    return m->used[i] ? i : -1;
+    return move_page(m, place, (void *)from, true);
 }
 
 page_state page_move_state(page_moves *m, int32_t move, bool wait)
 {
     return m->self ? m->d->page_moves->state(m->self, move, wait) : PAGE_MOVED;
-}
-
-bool page_put(page_moves *m, int32_t move, int32_t place)
-{
-    if (m->self)
-        return m->d->page_moves->put(m->self, move, m->store, m->n_stores, place,
-                                     packed_at(m, move));
-    copy_packed(m->store, m->n_stores, place, packed_at(m, move), true);
-    return true;
 }
 
 void page_move_end(page_moves *m, int32_t move)

@@ -683,59 +683,52 @@ static void compare_pages(bench *b, const char *only, const char *format, int32_
 enum { MOVES = 16, PARKED = 32, MOVED = 256 };
 typedef enum direction { OUT, IN, BOTH } direction;
 
-typedef struct under_way {
-    int32_t id, place;
-    bool in;
-} under_way;
 typedef struct mover {
     page_moves *m;
     char *host; /* [PARKED] packed pages */
     size_t n_bytes;
-    int32_t pages; /* of the stores */
-    under_way move[MOVES];
-    int32_t n, n_put, next; /* begun; of them, those that were put; those that have ended */
+    int32_t pages;                /* of the stores */
+    int32_t move[MOVES], n, next; /* begun; of them, those that have ended */
 } mover;
 
-/* A page that comes in is put to its place when its copy has had the time of half of the moves. */
-static void put_page(mover *v, int32_t n)
+static void or_die(bool moved)
 {
-    const under_way *p = &v->move[n % MOVES];
-    if (p->in && !page_put(v->m, p->id, p->place)) {
-        fprintf(stderr, "a page does not come\n");
+    if (!moved) {
+        fprintf(stderr, "a page does not move\n");
         exit(1);
     }
 }
 static void end_oldest(mover *v)
 {
-    int32_t id = v->move[v->next % MOVES].id;
+    int32_t id = v->move[v->next++ % MOVES];
     page_move_state(v->m, id, true);
     page_move_end(v->m, id);
-    v->next++;
 }
-/* Page i goes out or comes in; at most MOVES are on their way. */
-static void move_page(mover *v, int32_t i, direction way)
+/* Pages i .. i + n - 1 go out or come in, at most MOVES at a time. Passes so far have ended before
+ * a page moves. Passes to come see the pages of earlier calls. */
+static void move_pages(mover *v, int32_t i, int32_t n, direction way)
 {
-    char *host = v->host + (size_t)(i % PARKED) * v->n_bytes;
-    under_way p = {.place = i * 7 % v->pages * KV_PAGE, .in = way == IN || (way == BOTH && i % 2)};
-    if (v->n - v->next == MOVES)
-        end_oldest(v);
-    p.id = p.in ? page_in(v->m, host) : page_out(v->m, p.place, host);
-    if (p.id < 0) {
-        fprintf(stderr, "a page does not move\n");
-        exit(1);
+    if (!n)
+        return;
+    or_die(page_moves_join(v->m) && page_moves_begin(v->m));
+    for (int32_t end = i + n; i < end; i++) {
+        char *host = v->host + (size_t)(i % PARKED) * v->n_bytes;
+        int32_t place = i * 7 % v->pages * KV_PAGE;
+        bool in = way == IN || (way == BOTH && i % 2);
+        if (v->n - v->next == MOVES)
+            end_oldest(v);
+        int32_t id = in ? page_in(v->m, place, host) : page_out(v->m, place, host);
+        or_die(id >= 0);
+        v->move[v->n++ % MOVES] = id;
     }
-    v->move[v->n++ % MOVES] = p;
-    if (v->n - v->n_put > MOVES / 2)
-        put_page(v, v->n_put++);
 }
 static void end_moves(bench *b, mover *v)
 {
     float probe;
-    while (v->n_put < v->n)
-        put_page(v, v->n_put++);
+    or_die(page_moves_join(v->m));
     while (v->next < v->n)
         end_oldest(v);
-    b->d->download(b->d, &probe, b->scratch, sizeof probe); /* puts and copies */
+    b->d->download(b->d, &probe, b->scratch, sizeof probe); /* copies on the device */
 }
 
 static double gigabytes(const mover *v, int32_t n, double ms)
@@ -752,9 +745,10 @@ static double move_beside(bench *b, mover *v, int shape, int32_t n_passes, int32
     double from = clock_ms();
     for (int32_t t = 0, moved = 0; t < TOKENS; t++)
         for (int32_t i = 0; i < n_passes; i++) {
+            int32_t n = t * n_pages + (i + 1) * n_pages / n_passes - moved;
             all_layers(b, shapes[shape].n_head, 1);
-            for (; moved < t * n_pages + (i + 1) * n_pages / n_passes; moved++)
-                move_page(v, moved, BOTH);
+            move_pages(v, moved, n, BOTH);
+            moved += n;
         }
     end_moves(b, v);
     return clock_ms() - from;
@@ -783,13 +777,11 @@ static void measure_moves(bench *b, int shape, int format)
     v.host = b->d->host_alloc(b->d, v.n_bytes * PARKED);
     if (!v.host)
         exit(1);
-    for (int32_t i = 0; i < PARKED; i++) /* fills the host's pages, and locks them */
-        move_page(&v, i, OUT);
+    move_pages(&v, 0, PARKED, OUT); /* fills the host's pages, and locks them */
     end_moves(b, &v);
     for (direction way = OUT; way <= IN; way++) {
         from = clock_ms();
-        for (int32_t i = 0; i < MOVED; i++)
-            move_page(&v, i, way);
+        move_pages(&v, 0, MOVED, way);
         end_moves(b, &v);
         rate[way] = gigabytes(&v, MOVED, clock_ms() - from);
     }

@@ -195,9 +195,8 @@ static bool moves_pages(const session_shape *s)
 
 uint64_t paging_bytes(const session_shape *s, const kv_layout *l, int32_t side)
 {
-    uint64_t moves = moves_pages(s) ? kv_mover_bytes(l, side) : 0;
     uint64_t each = shape_is_paged(s) ? kv_pager_bytes(l, s->kv_policy, side) : 0;
-    return moves + each * (uint64_t)s->n_seqs;
+    return each * (uint64_t)s->n_seqs;
 }
 
 status paging_open_mover(const session_shape *s, kv_pool *p, const carat_session_options *opt,

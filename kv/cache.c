@@ -43,6 +43,37 @@ static status alloc_store(device *d, const kv_view *v, kv_base *b, err *e)
     return err_memory(e, "the key/value cache", k_bytes + v_bytes);
 }
 
+/* Gives the linear stores of a side their parts of `at`, keys before values; at NULL: measures
+ * them. Returns the bytes. A page has its rows at even distances then, and moves as one copy. */
+static size_t divide_block(kv_pool *p, int32_t side, char *at)
+{
+    const kv_layout *l = p->layout;
+    size_t n = 0;
+    for (int32_t i = 0; i < l->n; i++) {
+        const kv_view *v = &l->view[i];
+        size_t k_bytes = store_bytes(v, v->k_row_bytes), v_bytes = store_bytes(v, v->v_row_bytes);
+        if (v->window || v->side != side)
+            continue;
+        if (at)
+            p->base[i] = (kv_base){.k = at + n, .v = v_bytes ? at + n + k_bytes : NULL};
+        n += k_bytes + v_bytes;
+    }
+    return n;
+}
+
+static status alloc_blocks(kv_pool *p, err *e)
+{
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
+        size_t n = divide_block(p, side, NULL);
+        if (!n)
+            continue;
+        if (!(p->block[side] = p->dev[side]->alloc(p->dev[side], n)))
+            return err_memory(e, "the key/value cache", n);
+        divide_block(p, side, p->block[side]);
+    }
+    return OK;
+}
+
 status kv_pool_open(kv_pool *p, device *dev, const kv_layout *l, err *e)
 {
     status st = OK;
@@ -56,9 +87,8 @@ status kv_pool_open(kv_pool *p, device *dev, const kv_layout *l, err *e)
         st = err_memory(e, "a pool of keys", (size_t)l->n * sizeof *p->base);
     if (!st)
         st = pages_init(&p->pages, l->n_pool_pages, e);
-    for (int32_t i = 0; i < l->n && !st; i++)
-        if (!l->view[i].window)
-            st = alloc_store(p->dev[l->view[i].side], &l->view[i], &p->base[i], e);
+    if (!st)
+        st = alloc_blocks(p, e);
     if (st)
         kv_pool_close(p);
 #ifdef CARAT_DEBUG
@@ -72,8 +102,9 @@ status kv_pool_open(kv_pool *p, device *dev, const kv_layout *l, err *e)
 void kv_pool_close(kv_pool *p)
 {
     kv_mover_close(p);
-    for (int32_t i = 0; p->base && i < p->layout->n; i++)
-        release_store(p->dev[p->layout->view[i].side], &p->layout->view[i], &p->base[i]);
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
+        if (p->block[side])
+            p->dev[side]->release(p->dev[side], p->block[side], divide_block(p, side, NULL));
     pages_free(&p->pages);
     mem_free(p->base);
     *p = (kv_pool){0};

@@ -144,7 +144,8 @@ struct kv_mover;
 typedef struct kv_pool {
     device *dev[PASS_SIDES_MAX]; /* by side */
     const kv_layout *layout;     /* the caller's; outlives the pool */
-    kv_base *base;               /* [layout->n]; of rings nothing */
+    void *block[PASS_SIDES_MAX]; /* all stores of a side, one behind the other */
+    kv_base *base;               /* [layout->n], parts of the blocks; of rings nothing */
     pages pages;
     struct kv_mover *mover; /* moves pages to the host and back (mover.h); NULL: not opened yet */
     bool poison;            /* free pages are filled with NaN: poison.c */

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum {
-    MOVES = 8, /* on their way at a time, on a device that moves beside its passes */
+    MOVES = 32, /* on their way at a time, on a device that moves beside its passes */
     SLAB_BYTES = 16 << 20,
     SLAB_PAGES = 64,
     PAGES_FROM = 1 << 20 /* larger blocks come straight from the kernel */
@@ -89,12 +89,6 @@ static size_t side_bytes(const kv_layout *l, int32_t side)
             n += KV_PAGE * (size_t)v->n_head_kv * (v->k_row_bytes + v->v_row_bytes);
     }
     return n;
-}
-
-uint64_t kv_mover_bytes(const kv_layout *l, int32_t side)
-{
-    const device *d = l->dev[side];
-    return d ? (uint64_t)side_bytes(l, side) * (uint64_t)moves_of(d) : 0;
 }
 
 static status open_sides(kv_pool *p, kv_mover *m, err *e)
@@ -464,6 +458,15 @@ static bool end_out(kv_mover *m, outgoing *o)
     return moved;
 }
 
+/* Moves from now on come after all passes so far. */
+static status begin_moves(kv_mover *m, err *e)
+{
+    bool begun = true;
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
+        begun &= !m->moves[side] || page_moves_begin(m->moves[side]);
+    return begun ? OK : err_set(e, E_IO, "pages of keys and values cannot be moved");
+}
+
 static status begin_out(kv_mover *m, int32_t page, outgoing *o, err *e)
 {
     unsigned char *to;
@@ -510,7 +513,7 @@ status kv_move_out(kv_pool *p, const kv_move *v, int32_t n, int32_t *n_done, err
     kv_mover *m = p->mover;
     outgoing on_way[MOVES];
     int32_t begun = 0, ended = 0;
-    status st = OK, ends;
+    status st = begin_moves(m, e), ends;
     *n_done = 0;
     while (ended < n && (!st || ended < begun)) {
         /* The way to the file is for one page. */
@@ -548,17 +551,15 @@ static status move_one_in(kv_mover *m, const kv_move *v, err *e)
         page_moves *s = m->moves[side];
         if (!s)
             continue;
-        int32_t move = page_in(s, from);
+        int32_t move = page_in(s, v->page * KV_PAGE, from);
         if (move < 0) {
             end_reads(m);
-            move = page_in(s, from);
+            move = page_in(s, v->page * KV_PAGE, from);
         }
         m->reading |= m->async;
-        bool put = move >= 0 && page_put(s, move, v->page * KV_PAGE);
-        if (move >= 0)
-            page_move_end(s, move);
-        if (!put)
+        if (move < 0)
             return err_set(e, E_IO, "a page of keys and values cannot be copied to the device");
+        page_move_end(s, move);
         from += m->n_bytes[side];
     }
     m->n_in++;
@@ -567,10 +568,18 @@ static status move_one_in(kv_mover *m, const kv_move *v, err *e)
 
 status kv_move_in(kv_pool *p, const kv_move *v, int32_t n, int32_t *n_done, err *e)
 {
-    status st = OK;
+    kv_mover *m = p->mover;
+    status st = begin_moves(m, e);
+    bool joined = true;
     for (*n_done = 0; *n_done < n && !st; *n_done += !st)
-        st = move_one_in(p->mover, &v[*n_done], e);
-    return st;
+        st = move_one_in(m, &v[*n_done], e);
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
+        joined &= !m->moves[side] || page_moves_join(m->moves[side]);
+    if (joined)
+        return st;
+    end_reads(m); /* their places are free again */
+    *n_done = 0;
+    return st ? st : err_set(e, E_IO, "pages of keys and values do not come to the device");
 }
 
 status kv_copy_read(kv_pool *p, const kv_copy *c, unsigned char *to, err *e)

@@ -47,8 +47,6 @@ typedef struct kv_mover_info {
     uint64_t page_bytes;
 } kv_mover_info;
 
-/* Device memory that moves take beside a pool, on that side. */
-uint64_t kv_mover_bytes(const kv_layout *l, int32_t side);
 /* The pool closes it. Pools without linear stores have none: OK, and pool->mover is NULL. */
 status kv_mover_open(kv_pool *p, const kv_mover_want *w, err *e);
 void kv_mover_close(kv_pool *p); /* safe without one. All copies have been dropped */

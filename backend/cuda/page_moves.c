@@ -1,29 +1,33 @@
 /* page_moves.c - pages on their way between a GPU and the host, beside the passes.
  *
- *     passes   .. pass | pack | pass ..          .. pass | put | pass ..
- *                          |                                ^
- *     copies               '--> copy out ..      copy in ---'
+ *     passes   .. pass | begin ..                    .. join | pass ..
+ *                          |                             ^
+ *     copies               '-> out: copies .. copies ..  |
+ *                          '-> in:  copies .. copies .. -'
  *
- * A page is packed, or put to its place, by one kernel on the stream of the passes: so it is
- * complete, and no pass sees half of one. In between it is one copy on another stream: one has the
- * copies out, one those in, because a bus carries both at a time. Events order them: a copy out
- * waits for the pack; a put waits for the copy in; a copy that reuses a packed page waits for the
- * put that read it.
+ * Copies run on two streams, because a bus carries both ways at a time. A page is a few copies of
+ * rows at even distances, straight between its place and the host: no kernel packs it, because a
+ * launch between the kernels of a pass takes longer than the copy. Stores of one shape that lie one
+ * behind the other, as those of a pool do, are one copy:
+ *
+ *     store 0  head 0 | .. [64 rows] .. | head 1 | .. [64 rows] .. |
+ *     store 1  head 0 | .. [64 rows] .. | ..
+ *              |<------- pitch -------->|
  */
 #include "backend/cuda/cuda_int.h"
 #include "backend/page_moves.h"
 #include "base/mem.h"
 
 typedef struct cuda_page_move {
-    cudaEvent_t packed, copied, put;
+    cudaEvent_t copied;
     page_state state; /* as far as known */
-    bool began;       /* `copied` was recorded */
-    bool was_put;     /* `put` was recorded after the last copy in */
 } cuda_page_move;
 
 typedef struct cuda_moves {
     cuda_device *c;
     cudaStream_t out, in;
+    cudaEvent_t passed, joined; /* the last begin; the last join */
+    bool begun;                 /* copies wait for `passed` */
     int32_t n;
     cuda_page_move move[PAGE_MOVES_MAX];
 } cuda_moves;
@@ -48,12 +52,9 @@ static keep_store store_at(const row_store *s)
 /* The kernel for all stores, as many at a time as a launch takes. */
 static cudaError_t run_pages(cuda_device *c, page_args *a, const row_store *store, int32_t n_stores)
 {
-    int64_t packed_at = 0;
     cuda_settle(c);
     for (int32_t i = 0; i < n_stores; i++) {
-        a->packed_at[a->n_stores] = packed_at;
         a->store[a->n_stores++] = store_at(&store[i]);
-        packed_at += (int64_t)page_bytes(&store[i], 1) / 16;
         if (a->n_stores < KEEP_STORES && i < n_stores - 1)
             continue;
         cu_pages(c->stream, *a);
@@ -87,21 +88,19 @@ static void moves_close(void *self)
     cuda_moves *k = self;
     cuda_select(&k->c->dev);
     cudaStream_t stream[] = {k->out, k->in};
+    cudaEvent_t event[] = {k->passed, k->joined};
     for (int i = 0; i < 2; i++)
         if (stream[i])
             fine(cudaStreamSynchronize(stream[i]));
-    if (k->in)
-        fine(cudaStreamSynchronize(k->c->stream)); /* puts read the packed pages */
-    for (int32_t i = 0; i < k->n; i++) {
-        cuda_page_move *m = &k->move[i];
-        cudaEvent_t event[] = {m->packed, m->copied, m->put};
-        for (int j = 0; j < 3; j++)
-            if (event[j])
-                cudaEventDestroy(event[j]);
-    }
-    for (int i = 0; i < 2; i++)
+    for (int32_t i = 0; i < k->n; i++)
+        if (k->move[i].copied)
+            cudaEventDestroy(k->move[i].copied);
+    for (int i = 0; i < 2; i++) {
+        if (event[i])
+            cudaEventDestroy(event[i]);
         if (stream[i])
             cudaStreamDestroy(stream[i]);
+    }
     mem_free(k);
 }
 
@@ -116,12 +115,13 @@ static status moves_open(void **self, device *d, int32_t n_moves, err *e)
     cudaError_t r = cudaStreamCreateWithPriority(&k->out, cudaStreamNonBlocking, 0);
     if (!r)
         r = cudaStreamCreateWithPriority(&k->in, cudaStreamNonBlocking, 0);
+    if (!r)
+        r = cudaEventCreateWithFlags(&k->passed, cudaEventDisableTiming);
+    if (!r)
+        r = cudaEventCreateWithFlags(&k->joined, cudaEventDisableTiming);
     for (int32_t i = 0; i < n_moves && !r; i++) {
-        cuda_page_move *m = &k->move[i];
-        m->state = PAGE_MOVED;
-        if (!(r = cudaEventCreateWithFlags(&m->packed, cudaEventDisableTiming)) &&
-            !(r = cudaEventCreateWithFlags(&m->copied, cudaEventDisableTiming)))
-            r = cudaEventCreateWithFlags(&m->put, cudaEventDisableTiming);
+        k->move[i].state = PAGE_MOVED;
+        r = cudaEventCreateWithFlags(&k->move[i].copied, cudaEventDisableTiming);
     }
     if (r) {
         cudaGetLastError();
@@ -132,47 +132,95 @@ static status moves_open(void **self, device *d, int32_t n_moves, err *e)
     return OK;
 }
 
-/* Starts the copy and notes its end. */
-static bool begin_copy(cuda_moves *k, cuda_page_move *m, void *to, const void *from, size_t n_bytes,
-                       enum cudaMemcpyKind kind)
+static bool moves_begin(void *self)
 {
-    cudaStream_t s = kind == cudaMemcpyDeviceToHost ? k->out : k->in;
-    m->began = false;
-    m->state = PAGE_FAILED;
-    if (!fine(cudaMemcpyAsync(to, from, n_bytes, kind, s)))
-        return false;
-    if (!fine(cudaEventRecord(m->copied, s))) {
-        fine(cudaStreamSynchronize(s)); /* nothing may write later */
-        return false;
+    cuda_moves *k = self;
+    cuda_device *c = cuda_select(&k->c->dev);
+    cuda_settle(c);
+    k->begun = fine(cudaEventRecord(k->passed, c->stream)) &&
+               fine(cudaStreamWaitEvent(k->out, k->passed, 0)) &&
+               fine(cudaStreamWaitEvent(k->in, k->passed, 0));
+    return k->begun;
+}
+
+static bool moves_join(void *self)
+{
+    cuda_moves *k = self;
+    cuda_device *c = cuda_select(&k->c->dev);
+    return fine(cudaEventRecord(k->joined, k->in)) &&
+           fine(cudaStreamWaitEvent(c->stream, k->joined, 0));
+}
+
+/* Rows at even distances, in stores of one shape that lie one behind the other. */
+typedef struct segments {
+    char *at;
+    size_t pitch, width;
+    int32_t n, n_stores;
+} segments;
+
+static segments segments_of(const row_store *s, int32_t n_stores, int32_t place)
+{
+    segments g = {.at = s->at + (size_t)place * s->row_bytes,
+                  .pitch = (size_t)s->n_slots * s->row_bytes,
+                  .width = PAGE_KEYS * s->row_bytes,
+                  .n = s->n_heads,
+                  .n_stores = 1};
+    for (; g.n_stores < n_stores; g.n_stores++) {
+        const row_store *next = &s[g.n_stores];
+        if (next->row_bytes != s->row_bytes || next->n_slots != s->n_slots ||
+            next->at != s->at + (size_t)g.n * g.pitch)
+            break;
+        g.n += next->n_heads;
     }
-    m->began = true;
-    m->state = PAGE_MOVING;
+    return g;
+}
+
+enum { PITCH_MAX = 1 << 30 }; /* half of the GPUs' limit */
+
+static cudaError_t copy_segments(cudaStream_t stream, const segments *g, char *host, bool in)
+{
+    enum cudaMemcpyKind kind = in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+    size_t pitch[] = {g->pitch, g->width}; /* of the device, of the host */
+    cudaError_t r = cudaSuccess;
+    if (g->pitch <= PITCH_MAX)
+        return cudaMemcpy2DAsync(in ? g->at : host, pitch[!in], in ? host : g->at, pitch[in],
+                                 g->width, (size_t)g->n, kind, stream);
+    for (int32_t i = 0; i < g->n && !r; i++) {
+        char *at = g->at + (size_t)i * g->pitch, *to = host + (size_t)i * g->width;
+        r = cudaMemcpyAsync(in ? at : to, in ? to : at, g->width, kind, stream);
+    }
+    return r;
+}
+
+static bool copy_page(cudaStream_t stream, const row_store *store, int32_t n_stores, int32_t place,
+                      char *host, bool in)
+{
+    for (int32_t i = 0; i < n_stores;) {
+        segments g = segments_of(&store[i], n_stores - i, place);
+        if (!fine(copy_segments(stream, &g, host, in)))
+            return false;
+        host += g.width * (size_t)g.n;
+        i += g.n_stores;
+    }
     return true;
 }
 
-static bool moves_out(void *self, int32_t move, const row_store *store, int32_t n_stores,
-                      int32_t place, void *page, void *to, size_t n_bytes)
+static bool moves_move(void *self, int32_t move, const row_store *store, int32_t n_stores,
+                       int32_t place, void *host, bool in)
 {
     cuda_moves *k = self;
     cuda_page_move *m = &k->move[move];
-    cuda_device *c = cuda_select(&k->c->dev);
-    page_args a = {.packed = page, .from = {place}, .n = 1};
-    cuda_pins_wait(c->pins, to);
-    return fine(run_pages(c, &a, store, n_stores)) && fine(cudaEventRecord(m->packed, c->stream)) &&
-           fine(cudaStreamWaitEvent(k->out, m->packed, 0)) &&
-           begin_copy(k, m, to, page, n_bytes, cudaMemcpyDeviceToHost);
-}
-
-static bool moves_in(void *self, int32_t move, void *page, const void *from, size_t n_bytes)
-{
-    cuda_moves *k = self;
-    cuda_page_move *m = &k->move[move];
-    cuda_device *c = cuda_select(&k->c->dev);
-    cuda_pins_wait(c->pins, from);
-    if (m->was_put && !fine(cudaStreamWaitEvent(k->in, m->put, 0)))
+    cudaStream_t stream = in ? k->in : k->out;
+    if (!k->begun)
         return false;
-    m->was_put = false;
-    return begin_copy(k, m, page, from, n_bytes, cudaMemcpyHostToDevice);
+    cuda_pins_wait(cuda_select(&k->c->dev)->pins, host);
+    m->state = PAGE_MOVING;
+    if (copy_page(stream, store, n_stores, place, host, in) &&
+        fine(cudaEventRecord(m->copied, stream)))
+        return true;
+    fine(cudaStreamSynchronize(stream)); /* nothing may be written later */
+    m->state = PAGE_FAILED;
+    return false;
 }
 
 static page_state moves_state(void *self, int32_t move, bool wait)
@@ -190,27 +238,10 @@ static page_state moves_state(void *self, int32_t move, bool wait)
     return m->state;
 }
 
-static bool moves_put(void *self, int32_t move, const row_store *store, int32_t n_stores,
-                      int32_t place, const void *page)
-{
-    cuda_moves *k = self;
-    cuda_page_move *m = &k->move[move];
-    cuda_device *c = cuda_select(&k->c->dev);
-    page_args a = {.packed = (void *)page, .to = {place}, .n = 1, .in = true};
-    if (!m->began || m->state == PAGE_FAILED ||
-        !fine(cudaStreamWaitEvent(c->stream, m->copied, 0)) ||
-        !fine(run_pages(c, &a, store, n_stores)))
-        return false;
-    m->was_put = fine(cudaEventRecord(m->put, c->stream));
-    if (!m->was_put) /* nothing else says when the packed page has been read */
-        fine(cudaStreamSynchronize(c->stream));
-    return true;
-}
-
 const struct page_move_ops cuda_page_moves = {.copy = moves_copy,
                                               .open = moves_open,
                                               .close = moves_close,
-                                              .out = moves_out,
-                                              .in = moves_in,
-                                              .put = moves_put,
+                                              .begin = moves_begin,
+                                              .move = moves_move,
+                                              .join = moves_join,
                                               .state = moves_state};

@@ -1,8 +1,6 @@
-/* pages.cu - whole pages of linear stores: copied to other places, packed for the way to the host,
- * and unpacked. And changes of tables of pages.
+/* pages.cu - whole pages of linear stores, copied to other places. And changes of tables of pages.
  *
  *     store   head 0 | .. [64 rows] .. | head 1 | .. [64 rows] .. |     a segment: 64 rows
- *     packed  [segment][segment] of a store, then those of the next
  *
  * A segment is a multiple of 128 bytes, wherever it lies: rows have an even number of bytes.
  */
@@ -16,7 +14,7 @@ DEV uint4 *segment_of(const keep_store &s, int head, int place)
     return (uint4 *)(s.at + ((size_t)head * s.n_slots + place) * s.row_bytes);
 }
 
-/* Pages from[i] to places to[i]; or, with `packed`, from places to packed pages, or back (in).
+/* Pages from[i] to places to[i].
  * grid:   1024 words of 16 bytes of a store's segments x store x page
  * shared: none
  * bound:  memory */
@@ -34,10 +32,8 @@ __global__ void __launch_bounds__(THREADS) pages_kernel(page_args a)
         to[k] = NULL;
         if (head >= s.n_heads)
             continue;
-        uint4 *packed = a.packed ? (uint4 *)a.packed + a.packed_at[blockIdx.y] + i : NULL;
-        const uint4 *from = a.in ? packed : segment_of(s, head, a.from[page]) + w;
-        to[k] = packed && !a.in ? packed : segment_of(s, head, a.to[page]) + w;
-        x[k] = *from;
+        to[k] = segment_of(s, head, a.to[page]) + w;
+        x[k] = segment_of(s, head, a.from[page])[w];
     }
 #pragma unroll
     for (int k = 0; k < WORDS; k++)

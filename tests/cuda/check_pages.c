@@ -194,7 +194,15 @@ void check_placement(rig *g, const placed *t, const char *shape)
 /* ---- Moves --------------------------------------------------------------------------------- */
 
 /* The same stores on the host and on the device, their moves, and packed pages in host memory. */
-enum { STORES = 67, POOL = 9, HEADS = 3, MOVES = 4, PARKED = 12, ROW_MAX = 544 };
+enum {
+    STORES = 67,
+    POOL = 9,
+    HEADS = 3,
+    MOVES = 4,
+    PARKED = 12,
+    ROW_MAX = 544,
+    PAIR_MOST = 2 * HEADS * POOL * KV_PAGE * ROW_MAX
+};
 typedef struct paged {
     row_store store[2][STORES];
     page_moves *moves[2];
@@ -213,12 +221,14 @@ static bool open_paged(rig *g, paged *k)
     static const size_t bytes[] = {14, 18, 34, 64, 72, 136, 288, ROW_MAX};
     k->now = mem_alloc((size_t)ROW_MAX * HEADS * POOL * KV_PAGE);
     for (int i = 0; i < STORES; i++) {
-        row_store s = {.row_bytes = bytes[i % 8],
+        row_store s = {.row_bytes = bytes[i / 2 % 8],
                        .n_heads = 1 + (int32_t)rng_below(&g->rng, HEADS),
                        .n_slots = POOL * KV_PAGE};
         k->store[0][i] = k->store[1][i] = s;
         char *host = k->store[0][i].at = mem_alloc(bytes_of(&s));
-        k->store[1][i].at = g->gpu->alloc(g->gpu, bytes_of(&s));
+        const row_store *before = &k->store[1][i - i % 2];
+        k->store[1][i].at = i % 2 ? before->at + bytes_of(before) /* one copy moves both */
+                                  : g->gpu->alloc(g->gpu, PAIR_MOST);
         if (!host || !k->store[1][i].at || !k->now)
             return false;
         for (size_t b = 0; b < bytes_of(&s); b++)
@@ -248,8 +258,8 @@ static void close_paged(rig *g, paged *k)
     }
     for (int i = 0; i < STORES; i++) {
         mem_free(k->store[0][i].at);
-        if (k->store[1][i].at)
-            g->gpu->release(g->gpu, k->store[1][i].at, bytes_of(&k->store[1][i]));
+        if (i % 2 == 0 && k->store[1][i].at)
+            g->gpu->release(g->gpu, k->store[1][i].at, PAIR_MOST);
     }
     mem_free(k->now);
 }
@@ -273,31 +283,38 @@ static double count_different(rig *g, paged *k)
     return n;
 }
 
-/* Pages go out, and their places are overwritten at once; they come back elsewhere. */
+/* Pages go out while passes write to others; later their places are overwritten, and they come back
+ * to places that passes wrote to before, and read from after. */
 static double random_moves(rig *g, paged *k, int rounds)
 {
     int32_t out[MOVES], n_out = 0, lost = 0;
     for (int round = 0; round < rounds; round++) {
-        int32_t a = some_place(g), b = some_place(g), parked = round % PARKED;
-        for (int d = 0; d < 2; d++)
+        int32_t a = some_place(g), b = some_place(g), to = some_place(g), parked = round % PARKED;
+        for (int d = 0; d < 2; d++) {
             device_copy_pages(d ? g->gpu : g->ref, k->store[d], STORES, &(page_copy){a, b}, 1);
-        int32_t to = some_place(g), i = page_out(k->moves[0], b, k->parked[0][parked]);
+            lost += !page_moves_begin(k->moves[d]);
+        }
+        int32_t i = page_out(k->moves[0], b, k->parked[0][parked]);
         int32_t j = page_out(k->moves[1], b, k->parked[1][parked]);
         lost += i < 0 || j < 0;
         page_move_end(k->moves[0], i);
-        for (int d = 0; d < 2; d++)
+        for (int d = 0; d < 2 && to != b; d++)
             device_copy_pages(d ? g->gpu : g->ref, k->store[d], STORES, &(page_copy){a, to}, 1);
         out[n_out++] = j;
-        if (n_out < MOVES - 1)
-            continue;
-        for (; n_out > 0; n_out--) {
+        for (; n_out == MOVES - 1 || (n_out && round % 3); n_out--) {
             lost += page_move_state(k->moves[1], out[n_out - 1], true) != PAGE_MOVED;
             page_move_end(k->moves[1], out[n_out - 1]);
         }
+        if (n_out)
+            continue;
         for (int d = 0; d < 2; d++) {
-            i = page_in(k->moves[d], k->parked[d][parked]);
-            lost += i < 0 || !page_put(k->moves[d], i, to) || !page_put(k->moves[d], i, b);
+            device *dev = d ? g->gpu : g->ref;
+            device_copy_pages(dev, k->store[d], STORES, &(page_copy){a, b}, 1);
+            lost += !page_moves_begin(k->moves[d]);
+            i = page_in(k->moves[d], b, k->parked[d][parked]);
+            lost += i < 0 || !page_moves_join(k->moves[d]);
             page_move_end(k->moves[d], i);
+            device_copy_pages(dev, k->store[d], STORES, &(page_copy){b, to}, 1);
         }
     }
     for (; n_out > 0; n_out--) {
@@ -312,17 +329,21 @@ static double random_moves(rig *g, paged *k, int rounds)
 static void check_failures(rig *g, paged *k)
 {
     double wrong = 0;
+    wrong += !page_moves_begin(k->moves[1]);
     emu_fail_copy(1);
     wrong += page_out(k->moves[1], 0, k->parked[1][0]) != -1;
     emu_fail_copy(1);
-    wrong += page_in(k->moves[1], k->parked[1][1]) != -1;
+    wrong += page_in(k->moves[1], 0, k->parked[1][1]) != -1;
     emu_fail_copy(0);
     int32_t taken[MOVES];
     for (int i = 0; i < MOVES; i++)
-        wrong += (taken[i] = page_in(k->moves[1], k->parked[1][2])) < 0;
-    wrong += page_in(k->moves[1], k->parked[1][2]) != -1; /* all are taken */
-    for (int i = 0; i < MOVES; i++)
+        wrong += (taken[i] = page_out(k->moves[1], 0, k->parked[1][2])) < 0;
+    wrong += page_out(k->moves[1], 0, k->parked[1][2]) != -1; /* all are taken */
+    for (int i = 0; i < MOVES; i++) {
+        wrong += page_move_state(k->moves[1], taken[i], true) != PAGE_MOVED;
         page_move_end(k->moves[1], taken[i]);
+    }
+    page_move_end(k->moves[0], page_out(k->moves[0], 0, k->parked[0][2]));
     verdict(g, "page moves", "copies that fail", wrong + count_different(g, k), 0);
 }
 #endif

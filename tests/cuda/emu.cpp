@@ -537,11 +537,14 @@ void emu_fail_copy(int n)
     copies_to_failure = n;
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                              size_t width, size_t height, enum cudaMemcpyKind, cudaStream_t)
+                              size_t width, size_t height, enum cudaMemcpyKind kind,
+                              cudaStream_t s)
 {
-    for (size_t i = 0; i < height; i++)
-        memmove((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
-    return cudaSuccess;
+    cudaError_t r = cudaSuccess;
+    for (size_t i = 0; i < height && !r; i++)
+        r = cudaMemcpyAsync((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width,
+                            kind, s);
+    return r;
 }
 cudaError_t cudaHostRegister(void *, size_t, unsigned)
 {
