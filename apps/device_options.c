@@ -32,6 +32,8 @@ void device_print_plan(FILE *f, const carat_memory_plan *p)
         fprintf(f, " %9.1f %9.1f %9.1f %9.1f  %s\n", mib(s->scratch_bytes), mib(s->reserve_bytes),
                 mib(s->total_bytes), mib(s->available_bytes), s->device);
     }
+    if (p->scorer_bytes)
+        fprintf(f, "  the scorer of pages: %.1f MiB of host memory\n", mib(p->scorer_bytes));
     if (device_plan_checkpoints(p, states, sizeof states))
         fprintf(f, "  %s\n", states);
 }

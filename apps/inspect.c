@@ -189,6 +189,7 @@ static void put_plan(const inspect_report *r)
                 {"keys and values, global layers", p->kv_global_bytes, false},
                 {"recurrent states", p->recurrent_bytes, true},
                 {"scratch", p->scratch_bytes, false},
+                {"the scorer of pages", p->scorer_bytes, true},
                 {"all at work", p->total_bytes, false},
                 {"available now", p->available_bytes, false}};
     printf("\nMemory for %" PRId32 " tokens of context, chunks of %" PRId32 "\n", p->n_ctx,

@@ -160,11 +160,11 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         goto out;
     if ((st = open_device(m, opt, e)))
         goto out;
+    if (opt->scorer && (st = open_scorer(m, opt, e))) /* plans ask how much it takes */
+        goto out;
     if (opt->planned && (st = drafters_that_fit(m, opt, opt->planned, opt->planned_user, e)))
         goto out;
     if (!opt->vocab_only && (st = load_weights(m, opt, e)))
-        goto out;
-    if (opt->scorer && (st = open_scorer(m, opt, e)))
         goto out;
     m->load_ms = clock_ms() - start_ms;
     *out = m;

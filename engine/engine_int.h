@@ -214,6 +214,9 @@ status paging_shape(const carat_model *m, session_shape *s, err *e); /* once n_c
 bool shape_is_paged(const session_shape *s);
 /* Of a side's device, beside the pool. */
 uint64_t paging_bytes(const session_shape *s, const kv_layout *l, int32_t side);
+/* Of the host's memory, for the scorer of the policy "drafter"; 0 with others, or without a model
+ * for it. */
+status paging_scorer_bytes(const carat_model *m, const session_shape *s, uint64_t *n, err *e);
 const char *paging_policy(const session_shape *s); /* its name; static storage */
 /* importance.c: can the model of s tell what a text attends to, and has s room for it? */
 status importance_check(const carat_session *s, err *e);

@@ -59,6 +59,12 @@ status importance_check(const carat_session *s, err *e)
     return tail_rows(s->m, &s->layout, &s->w, s->shape.chunk, &rows, e);
 }
 
+uint64_t importance_bytes(int64_t n)
+{
+    const importance *x = NULL;
+    return (uint64_t)n * (TAIL * sizeof *x->top + sizeof *x->mean);
+}
+
 status importance_open(importance **out, carat_model *m, const kv_layout *l, const workspace *w,
                        int32_t chunk, int64_t n, err *e)
 {
@@ -77,8 +83,7 @@ status importance_open(importance **out, carat_model *m, const kv_layout *l, con
     }
     if (!x || !x->top || !x->mean) {
         importance_close(x);
-        return err_memory(e, "the importance of tokens",
-                          (size_t)n * (TAIL * sizeof *x->top + sizeof *x->mean));
+        return err_memory(e, "the importance of tokens", importance_bytes(n));
     }
     *out = x;
     return OK;

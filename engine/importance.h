@@ -16,6 +16,8 @@
 
 typedef struct importance importance;
 
+uint64_t importance_bytes(int64_t n); /* what one for n tokens takes */
+
 /* Of a text of n tokens, by passes of a workspace w. E_ARG, E_UNSUPPORTED, E_MEMORY: as
  * carat_importance. Takes the model's pass_lock for a moment. */
 status importance_open(importance **x, carat_model *m, const kv_layout *l, const workspace *w,

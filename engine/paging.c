@@ -103,10 +103,15 @@ static status choose_pool(const carat_model *m, session_shape *s, err *e)
         n = AUTO_MOST;
     n = n < AUTO_MOST ? n / AUTO_STEP * AUTO_STEP : AUTO_MOST;
     s->kv_resident = n < (uint64_t)small.kv_resident ? small.kv_resident : (int32_t)n;
-    snprintf(s->pool_why, sizeof s->pool_why,
-             "half of the %.2f GiB that are left over, at %.2f KiB a token, at most %d: %d tokens",
-             (double)left * 0x1p-30, (double)per_token * 0x1p-10, AUTO_MOST,
-             s->kv_resident < s->n_ctx ? s->kv_resident : s->n_ctx);
+    char scorer[64] = "";
+    if (without.scorer_bytes)
+        snprintf(scorer, sizeof scorer, " beside %.2f GiB of the scorer",
+                 (double)without.scorer_bytes * 0x1p-30);
+    snprintf(
+        s->pool_why, sizeof s->pool_why,
+        "half of the %.2f GiB that are left over%s, at %.2f KiB a token, at most %d: %d tokens",
+        (double)left * 0x1p-30, scorer, (double)per_token * 0x1p-10, AUTO_MOST,
+        s->kv_resident < s->n_ctx ? s->kv_resident : s->n_ctx);
     return OK;
 }
 
@@ -197,6 +202,14 @@ uint64_t paging_bytes(const session_shape *s, const kv_layout *l, int32_t side)
 {
     uint64_t each = shape_is_paged(s) ? kv_pager_bytes(l, s->kv_policy, side) : 0;
     return each * (uint64_t)s->n_seqs;
+}
+
+status paging_scorer_bytes(const carat_model *m, const session_shape *s, uint64_t *n, err *e)
+{
+    *n = 0;
+    return shape_is_paged(s) && s->kv_policy == KV_POLICY_DRAFTER && m->scorer
+               ? page_scorer_bytes(m, s->n_ctx, s->n_seqs, n, e)
+               : OK;
 }
 
 status paging_open_mover(const session_shape *s, kv_pool *p, const carat_session_options *opt,

@@ -384,6 +384,20 @@ static status plan_drafters(const carat_model *m, const session_shape *s, const 
     return OK;
 }
 
+/* The side whose device is in the host's memory; -1: none is. */
+static int32_t host_side(const carat_model *m)
+{
+    for (int32_t i = 0; i < m->n_sides; i++)
+        if (model_device(m, i)->host_memory)
+            return i;
+    return -1;
+}
+
+static uint64_t scorer_taken(const carat_model *m)
+{
+    return m->scorer ? m->scorer->taken_bytes[PASS_MAIN] : 0;
+}
+
 static void plan_devices(const carat_model *m, const session_shape *s, const kv_layout *l,
                          const model_costs *c, carat_memory_plan *plan)
 {
@@ -410,6 +424,10 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
             plan_apart(d, &c->side[i], p);
         if (p->available_bytes)
             p->available_bytes += m->taken_bytes[i];
+        if (i == host_side(m)) {
+            p->total_bytes += plan->scorer_bytes;
+            p->available_bytes += p->available_bytes ? scorer_taken(m) : 0;
+        }
         plan->scratch_bytes += p->scratch_bytes;
         plan->repack_bytes += c->side[i].repack_bytes;
         plan->total_bytes += p->total_bytes;
@@ -430,7 +448,8 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
         goto out;
     if ((st = plan_drafters(m, s, &l, &plan->draft_bytes, &taps, e)))
         goto out;
-    if ((st = worst_pass(m, s, &taps, &l, &costs, e)))
+    if ((st = paging_scorer_bytes(m, s, &plan->scorer_bytes, e)) ||
+        (st = worst_pass(m, s, &taps, &l, &costs, e)))
         goto out;
     plan->weight_bytes = m->core.file.data_bytes;
     plan->kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
@@ -461,11 +480,27 @@ static const carat_device_plan *first_too_large(const carat_memory_plan *plan)
     return NULL;
 }
 
+/* Beside devices with memory of their own. */
+static status check_scorer(const carat_model *m, const carat_memory_plan *plan, err *e)
+{
+    uint64_t left = mem_available_bytes();
+    if (!plan->scorer_bytes || host_side(m) >= 0 || !left ||
+        plan->scorer_bytes <= left + scorer_taken(m))
+        return OK;
+    return err_set(e, E_MEMORY,
+                   "the scorer of pages for a context of %d tokens needs %.2f GiB of host memory, "
+                   "and %.2f GiB are available",
+                   plan->n_ctx, (double)plan->scorer_bytes * 0x1p-30,
+                   (double)(left + scorer_taken(m)) * 0x1p-30);
+}
+
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
 {
     const carat_device_plan *s = first_too_large(plan);
-    if (m->overcommit || !s)
+    if (m->overcommit)
         return OK;
+    if (!s)
+        return check_scorer(m, plan, e);
     if (s->expert_bytes)
         return err_set(e, E_MEMORY,
                        "%s with a context of %d tokens needs %.1f MiB of memory of %s: weights "
@@ -476,11 +511,15 @@ status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
                        (double)kv_bytes(s) * 0x1p-20, (double)s->scratch_bytes * 0x1p-20,
                        (double)s->draft_bytes * 0x1p-20, (double)s->reserve_bytes * 0x1p-20,
                        (double)s->available_bytes * 0x1p-20);
+    char scorer[64] = "";
+    if (plan->scorer_bytes && s - plan->device == host_side(m))
+        snprintf(scorer, sizeof scorer, " (%.2f of it for the scorer of pages)",
+                 (double)plan->scorer_bytes * 0x1p-30);
     return err_set(e, E_MEMORY,
-                   "%s with a context of %d tokens needs %.2f GiB of memory%s%s, and %.2f GiB are "
-                   "available",
+                   "%s with a context of %d tokens needs %.2f GiB of memory%s%s%s, and %.2f GiB "
+                   "are available",
                    m->core.name, plan->n_ctx, (double)s->total_bytes * 0x1p-30,
-                   m->dev->host_memory ? "" : " of ", m->dev->host_memory ? "" : s->device,
+                   m->dev->host_memory ? "" : " of ", m->dev->host_memory ? "" : s->device, scorer,
                    (double)s->available_bytes * 0x1p-30);
 }
 

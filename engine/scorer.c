@@ -3,12 +3,14 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "engine/engine_int.h"
+#include "engine/importance.h"
 
 #include <string.h>
 
 enum {
     CHUNK = 256,
     STATES_MB = 256, /* of recurrent layers, which cannot go back without a checkpoint */
+    PER_TOKEN = sizeof(int32_t) + sizeof(float), /* ids and values */
     PARTS = 4 /* a text that is too long loses whole quarters of the scorer's context, so that the
                 next texts begin like it */
 };
@@ -29,15 +31,49 @@ static int32_t least(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
+/* A quarter more tokens than the target's, because they may be shorter. */
+static carat_session_options options_for(const carat_model *m, int32_t n_ctx)
+{
+    return (carat_session_options){.n_ctx = least(n_ctx + n_ctx / 4 + CHUNK, m->core.n_ctx_train),
+                                   .chunk = CHUNK,
+                                   .checkpoint_mb = m->core.n_recur ? STATES_MB : -1};
+}
+
+static status check_given(const carat_model *target, err *e)
+{
+    return target->scorer
+               ? OK
+               : err_set(e, E_ARG,
+                         "the policy \"drafter\" scores pages by a small model, and none was "
+                         "given: expected --kv-scorer FILE");
+}
+
+status page_scorer_bytes(const carat_model *target, int32_t n_ctx, int32_t n_seqs,
+                         uint64_t *n_bytes, err *e)
+{
+    const carat_model *m = target->scorer;
+    carat_memory_plan plan;
+    status st = check_given(target, e);
+    *n_bytes = 0;
+    if (st)
+        return st;
+    const carat_session_options o = options_for(m, n_ctx);
+    if ((st = carat_plan(m, &o, &plan, e)))
+        return st;
+    uint64_t weights = plan.device[PASS_MAIN].weight_bytes;
+    uint64_t tokens = importance_bytes(plan.n_ctx) + (uint64_t)plan.n_ctx * PER_TOKEN +
+                      (uint64_t)pages_of(n_ctx) * sizeof(int64_t);
+    *n_bytes = weights + (uint64_t)n_seqs * (plan.total_bytes - weights + tokens);
+    return OK;
+}
+
 status page_scorer_open(page_scorer **out, const carat_model *target, int32_t n_ctx, err *e)
 {
     carat_model *m = target->scorer;
-    status st;
+    status st = check_given(target, e);
     *out = NULL;
-    if (!m)
-        return err_set(e, E_ARG,
-                       "the policy \"drafter\" scores pages by a small model, and none was given: "
-                       "expected --kv-scorer FILE");
+    if (st)
+        return st;
     if (!m->text || !target->text)
         return err_set(e, E_ARG, "%s has no vocabulary: a scorer reads the text of tokens",
                        m->text ? target->core.name : m->core.name);
@@ -45,10 +81,7 @@ status page_scorer_open(page_scorer **out, const carat_model *target, int32_t n_
     if (!s)
         return err_memory(e, "a scorer", sizeof *s);
     s->target = target;
-    /* A quarter more, because its tokens may be shorter. */
-    const carat_session_options o = {.n_ctx = least(n_ctx + n_ctx / 4 + CHUNK, m->core.n_ctx_train),
-                                     .chunk = CHUNK,
-                                     .checkpoint_mb = m->core.n_recur ? STATES_MB : -1};
+    const carat_session_options o = options_for(m, n_ctx);
     st = carat_session_open(m, &o, &s->s, e);
     st = st ? st : importance_check(s->s, e);
     if (st) {

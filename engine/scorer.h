@@ -29,6 +29,10 @@ typedef struct page_scorer page_scorer;
 carat_status page_scorer_open(page_scorer **out, const carat_model *target, int32_t n_ctx,
                               carat_error *e);
 void page_scorer_close(page_scorer *s); /* NULL is fine */
+/* Host memory of the scorers of n_seqs such timelines: the weights once, and a session, scores and
+ * the tokens of a whole context for each. The text of a context is beside it. */
+carat_status page_scorer_bytes(const carat_model *target, int32_t n_ctx, int32_t n_seqs,
+                               uint64_t *n_bytes, carat_error *e);
 
 /* score[pages of n tokens] for ids[0..n) of the target. */
 carat_status page_scorer_ask(page_scorer *s, const int32_t *ids, int64_t n, float *score,

@@ -216,6 +216,30 @@ TEST(scorer_choices_depend_on_tokens_alone)
     carat_model_close(m);
 }
 
+TEST(a_plan_has_the_memory_of_scorers)
+{
+    carat_model *m = open_both(NULL);
+    carat_batch_options bo = {.session = pool_of(KEEP), .n_slots = 3};
+    carat_session_options so = pool_of(KEEP);
+    carat_memory_plan with, without, three, own;
+    err e = {0}, small = {0};
+    CHECK_OK(carat_plan(m, &so, &with, &e), e);
+    CHECK_OK(carat_plan_batch(m, &bo, &three, &e), e);
+    so.kv_policy = "lru";
+    CHECK_OK(carat_plan(m, &so, &without, &e), e);
+    CHECK_EQ(without.scorer_bytes, 0);
+    CHECK_EQ(with.total_bytes - without.total_bytes, with.scorer_bytes);
+    CHECK_EQ(with.device[0].total_bytes, with.total_bytes);
+    CHECK_OK(carat_plan(m->scorer, &(carat_session_options){.checkpoint_mb = -1}, &own, &e), e);
+    uint64_t weights = own.device[0].weight_bytes, each = with.scorer_bytes - weights;
+    CHECK(with.scorer_bytes > weights);
+    CHECK_EQ(three.scorer_bytes, weights + 3 * each);
+    with.device[0].available_bytes = with.device[0].total_bytes - 1;
+    CHECK_EQ(carat_plan_check(m, &with, &small), E_MEMORY);
+    CHECK_MSG(strstr(small.text, "for the scorer of pages"), "%s", small.text);
+    carat_model_close(m);
+}
+
 TEST(scorers_that_make_no_sense_are_refused_with_a_sentence)
 {
     const char *toy = toy_model_write(&(toy_model_file){.n_ctx_train = CTX});

@@ -134,7 +134,7 @@ typedef struct carat_model_options {
     const carat_bytes *draft_bytes;
     int32_t n_draft_bytes;
     /* A model file that scores pages of keys for kv_policy "drafter", of any family and vocabulary.
-     * It runs on the CPU, with n_threads; its memory is in no plan of the model's. NULL: none. */
+     * It runs on the CPU, with n_threads; plans have its memory. NULL: none. */
     const char *scorer;
     /* Called after devices are chosen and before weights are loaded. It may ask for plans and
      * nothing else. Another status than OK makes opening fail with that status and e. With draft
@@ -472,6 +472,7 @@ typedef struct carat_memory_plan {
     uint64_t recurrent_bytes;               /* states of recurrent layers, and their journals */
     uint64_t scratch_bytes;                 /* of a pass */
     uint64_t draft_bytes;                   /* the drafter: weights, caches, work space */
+    uint64_t scorer_bytes;           /* of kv_policy "drafter": weights, sessions. Host memory */
     uint64_t checkpoint_bytes;       /* at most; part of the total only with checkpoint_mb > 0 */
     uint64_t checkpoint_state_bytes; /* of each checkpoint: states of recurrent layers */
     uint64_t total_bytes; /* while computing. Pages of repacked weights leave memory, but not with

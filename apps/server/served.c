@@ -73,6 +73,9 @@ static status tell_plan(const served *m, const carat_model *model, const carat_b
             log_line(s, "plan: %s recurrent states on %s: %.1f MiB", whose, d->device,
                      (double)d->recurrent_bytes * 0x1p-20);
     }
+    if (p.scorer_bytes)
+        log_line(s, "plan: the scorer of pages: %.1f MiB of host memory",
+                 (double)p.scorer_bytes * 0x1p-20);
     if (device_plan_checkpoints(&p, states, sizeof states))
         log_line(s, "plan: %s", states);
     return OK;
