@@ -16,9 +16,13 @@
  * Each question prints a line of JSON for each share of pages and each way to choose them, as soon
  * as it has been asked. tools/recall_table.py counts them.
  *
- *     policies   those of --kv-policy, and the oracle: the real attention of the last rows. The
+ *     policies   those of --kv-policy, and the oracle: the real attention of the last 8 rows. A
+ *                pass computes its last layer for wanted rows alone, and of a prompt that is its
+ *                last row. "wide": bounds and oracle where the last layer has all rows too. The
  *                model is its own scorer of "drafter"
  *     scores     many scores side by side
+ *
+ * A question may name several facts. Then `found` is that of all of them.
  *
  * Sinks and tail are those of kv/residency.h. Queries: of the last 8 rows, or as the policy has it.
  */
@@ -39,6 +43,7 @@ enum {
     LAYERS_MOST = 64,
     ROWS_MOST = 512,
     ASKS_MOST = 64,
+    FACTS_MOST = 8, /* of a question */
     QUERY_ROWS = 8,
     WINDOW_ROWS = 64, /* of snapkv */
     SHARES = 3
@@ -160,14 +165,15 @@ static void open_all(const char *path, int32_t n_ctx)
     g.logits = room((size_t)ROWS_MOST * (size_t)g.n_vocab * 4);
 }
 
-/* A pass of n tokens after the committed ones. visible: [n_pages] or NULL, all. */
-static void run(const int32_t *ids, int32_t n, const bool *visible, bool logits)
+/* A pass of n tokens after the committed ones. visible: [n_pages] or NULL, all. The last layer
+ * computes the rows that are wanted alone. */
+static void run(const int32_t *ids, int32_t n, const bool *visible, kv_want want)
 {
     err e = {0};
     pass p;
     or_exit(kv_reserve(&g.c, n, &e), &e);
     kv_batch_clear(&g.b);
-    or_exit(kv_batch_add(&g.b, &g.c, ids, n, NULL, logits ? KV_WANT_ALL : KV_WANT_LAST, &e), &e);
+    or_exit(kv_batch_add(&g.b, &g.c, ids, n, NULL, want, &e), &e);
     if (visible) { /* keys are numbered without those of the other pages */
         int32_t n_table = 0, missing = 0;
         for (int32_t c = 0; c <= (g.c.n_past + n - 1) / KV_PAGE; c++)
@@ -191,7 +197,7 @@ static void run(const int32_t *ids, int32_t n, const bool *visible, bool logits)
     mat y = model_forward(&p, &g.m->core, &g.l);
     pass_end(&p);
     or_exit(p.e.status, &p.e);
-    for (int32_t i = 0; logits && i < y.rows; i++)
+    for (int32_t i = 0; want == KV_WANT_ALL && i < y.rows; i++)
         memcpy(g.logits + (size_t)i * (size_t)g.n_vocab, mat_row(y, i), (size_t)g.n_vocab * 4);
 }
 
@@ -404,17 +410,26 @@ static void choose(const float *score, int32_t most, bool *visible)
 typedef struct ask {
     const int32_t *all;                    /* [n] */
     int32_t ids[ROWS_MOST], n, n_question; /* ids: of the end, which is computed again */
-    int64_t fact;                          /* the token at which the fact begins */
-    int32_t depth;                         /* of the fact, in percent of the text; -1: not said */
+    int64_t fact[FACTS_MOST];              /* tokens at which its facts begin */
+    int32_t n_facts;
+    int32_t depth; /* of the fact, in percent of the text; -1: not said */
 } ask;
 
 static bool is_right(const ask *a, int32_t n_text, const bool *visible)
 {
     bool right = true;
-    run(a->ids, a->n - n_text, visible, true);
+    run(a->ids, a->n - n_text, visible, KV_WANT_ALL);
     for (int32_t i = a->n_question; i < a->n; i++)
         right &= first_choice(i - n_text - 1) == a->ids[i - n_text];
     return right;
+}
+
+static bool is_found(const ask *a, int32_t n_whole, const bool *visible)
+{
+    for (int32_t i = 0; i < a->n_facts; i++)
+        if (a->fact[i] / KV_PAGE < n_whole && !visible[a->fact[i] / KV_PAGE])
+            return false;
+    return true;
 }
 
 enum { METHODS_MOST = 96 };
@@ -422,6 +437,8 @@ static struct {
     char name[48];
     scoring s;
     bool lru, full, drafter;
+    bool
+        wide; /* the last layer has all rows of the question, and not the prompt's last one alone */
 } method[METHODS_MOST];
 static int32_t n_methods;
 
@@ -433,13 +450,17 @@ static void add_method(const char *name, const scoring *s)
         g.n_rows[s->f] = s->n_rows;
 }
 
-/* Those of kv/pager.h; and the attention that bounds stand in for. */
+/* Those of kv/pager.h; the attention that bounds stand in for; and both of all rows. */
 static void add_policies(void)
 {
     add_method("scored", &(scoring){F_BOX, true, true, QUERY_ROWS, false});
     add_method("oracle", &(scoring){F_MASS, true, true, QUERY_ROWS, false});
     add_method("snapkv", &(scoring){F_BOX, true, true, WINDOW_ROWS, false});
     method[n_methods++] = (__typeof__(method[0])){.name = "drafter", .drafter = true};
+    add_method("scored wide", &(scoring){F_BOX, true, true, QUERY_ROWS, false});
+    method[n_methods - 1].wide = true;
+    add_method("oracle wide", &(scoring){F_MASS, true, true, QUERY_ROWS, false});
+    method[n_methods - 1].wide = true;
 }
 
 static void add_scores(void)
@@ -492,11 +513,11 @@ static void ask_scorer(const ask *a, int32_t n_text, float *score)
 }
 
 /* The queries of the prompt's end give features; it sees the youngest pages. */
-static void listen(const ask *a, int32_t n_text, int32_t most, bool *visible)
+static void listen(const ask *a, int32_t n_text, int32_t most, bool wide, bool *visible)
 {
     choose(NULL, most, visible);
     g.listens = true;
-    run(a->ids, a->n_question - n_text, visible, false);
+    run(a->ids, a->n_question - n_text, visible, wide ? KV_WANT_ALL : KV_WANT_LAST);
     g.listens = false;
     fill_features();
 }
@@ -508,22 +529,23 @@ static void ask_all(const char *kind, const ask *asks, int32_t n_asks, int32_t n
     int32_t n_whole = n_text / KV_PAGE, least = RESIDENCY_SINKS + RESIDENCY_TAIL + 1;
     for (int32_t i = 0; i < n_asks; i++) {
         const ask *a = &asks[i];
-        int32_t page = (int32_t)(a->fact / KV_PAGE);
         bool knows = is_right(a, n_text, NULL);
         for (int k = 0; k < SHARES; k++) {
             int32_t most = (int32_t)(share[k] * n_whole);
             most = most < least ? least : most;
-            listen(a, n_text, most, visible);
+            listen(a, n_text, most, false, visible);
             int32_t n_layers = g.n_layers;
             for (int32_t m = 0; m < n_methods; m++) {
+                if (method[m].wide && !(m && method[m - 1].wide))
+                    listen(a, n_text, most, true, visible);
                 g.n_layers = n_layers;
                 if (method[m].drafter)
                     ask_scorer(a, n_text, score);
                 else if (!method[m].full && !method[m].lru)
                     score_pages(&method[m].s, score);
                 choose(method[m].lru ? NULL : score, most, visible);
-                bool found = method[m].full || page >= n_whole || visible[page];
-                print_line(kind, n_text, a->depth, k, method[m].name, found,
+                print_line(kind, n_text, a->depth, k, method[m].name,
+                           method[m].full || is_found(a, n_whole, visible),
                            method[m].full ? knows : is_right(a, n_text, visible));
             }
         }
@@ -554,6 +576,25 @@ static char *replaced(const char *frame, const char *with)
     return text;
 }
 
+/* says: the sentence of the question's fact, or a list of them. */
+static void find_facts(ask *a, const json_t *says, const char *text, int32_t n_ctx)
+{
+    int32_t *ids = room((size_t)n_ctx * 4);
+    size_t n = json_is_array(says) ? json_array_size(says) : 1;
+    a->n_facts = 0;
+    for (size_t i = 0; i < n && i < FACTS_MOST; i++) {
+        const json_t *one = json_is_array(says) ? json_array_get(says, i) : says;
+        const char *words = json_string_value(one), *at = words ? strstr(text, words) : NULL;
+        err e = {0};
+        if (!at) {
+            fprintf(stderr, "a fact is not in its text\n");
+            exit(1);
+        }
+        a->fact[a->n_facts++] = carat_tokenize(g.m, text, (size_t)(at - text), 0, ids, n_ctx, &e);
+    }
+    mem_free(ids);
+}
+
 static void run_case(const json_t *j, int32_t n_ctx)
 {
     static ask asks[ASKS_MOST];
@@ -570,20 +611,14 @@ static void run_case(const json_t *j, int32_t n_ctx)
         carat_chat c;
         char *text = replaced(frame, json_string_value(json_object_get(x, "q")));
         render(text, &c);
-        const char *says = json_string_value(json_object_get(x, "s"));
-        const char *at = strstr(c.text, says);
         const char *answer = json_string_value(json_object_get(x, "a"));
         int32_t ids[ROWS_MOST];
         int64_t n_answer = carat_tokenize(g.m, answer, strlen(answer), 0, ids, ROWS_MOST, NULL);
-        if (c.n_ids + 128 > n_ctx || !at || n_answer < 1) {
+        if (c.n_ids + 128 > n_ctx || n_answer < 1) {
             fprintf(stderr, "a case of %lld tokens is left out\n", (long long)c.n_ids);
             exit(1);
         }
-        err e = {0};
-        int32_t *before = room((size_t)n_ctx * 4);
-        asks[n_asks].fact =
-            carat_tokenize(g.m, c.text, (size_t)(at - c.text), 0, before, n_ctx, &e);
-        mem_free(before);
+        find_facts(&asks[n_asks], json_object_get(x, "s"), c.text, n_ctx);
         all[n_asks] = room((size_t)n_ctx * 4);
         memcpy(all[n_asks], c.ids, (size_t)c.n_ids * 4);
         memcpy(all[n_asks] + c.n_ids, ids, (size_t)n_answer * 4);
@@ -609,7 +644,7 @@ static void run_case(const json_t *j, int32_t n_ctx)
     kv_reset(&g.c);
     for (int32_t at = 0; at < n_text; at += ROWS_MOST) {
         int32_t n = n_text - at < ROWS_MOST ? n_text - at : ROWS_MOST;
-        run(all[0] + at, n, NULL, false);
+        run(all[0] + at, n, NULL, KV_WANT_LAST);
         kv_commit(&g.c, n);
     }
     fprintf(stderr, "a text of %d tokens\n", n_text);

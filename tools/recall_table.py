@@ -9,7 +9,7 @@ import collections
 import json
 
 CHOICES = ("full", "oracle", "scored", "snapkv", "drafter", "lru")
-NAMES = {"full": "whole context", "one": "one needle per depth", "several": "eight needles per depth", "paraphrased": "eight, paraphrased"}
+NAMES = {"full": "whole context", "one": "one needle per depth", "several": "eight needles per depth", "paraphrased": "eight, paraphrased", "hops": "two facts in one answer"}
 COLORS = {"full": "#777777", "oracle": "#c07000", "scored": "#1060c0", "snapkv": "#208040", "drafter": "#8040a0", "lru": "#b02020"}
 
 
@@ -37,8 +37,8 @@ def keys(cells, i):
 
 
 def rows_of(cells):
-    order = {"one": 0, "several": 1, "paraphrased": 2}
-    return sorted({k[:3] for k in cells}, key=lambda k: (order.get(k[0], 3), k[1], k[2]))
+    order = {"one": 0, "several": 1, "paraphrased": 2, "hops": 3}
+    return sorted({k[:3] for k in cells}, key=lambda k: (order.get(k[0], 4), k[1], k[2]))
 
 
 def asked_for(cells):

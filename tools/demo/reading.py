@@ -264,6 +264,24 @@ def dialogue(r, text, fs, absent, thinking, turns, miss, frame, skill, alone):
             "bare": bare, "ahead": ahead}
 
 
+def hop_base(style, obj, attr, p, v):
+    return (f"The {attr} of {p}'s {obj} is {v}.", f"{p}'s {obj} has the {attr} {v}.", f"{p}'s {attr} is {v}.", f"{p}'s {obj} {attr} is {v}.")[style]
+
+
+def hop_alias(r, obj, p, y):
+    return r.choice((f"{p}'s {obj} is the one of {y}.", f"{p}'s {obj} is the same as {y}'s.", f"{p} uses {y}'s {obj}.", f"{p} shares the {obj} of {y}.",
+                     f"{p} has the same {obj} as {y}."))
+
+
+def hop_lead(obj, attr, p, y):
+    return f"The {attr} of {p}'s {obj} is that of {y}:"
+
+
+def hop_asks(obj, attr, p):
+    return [f"What is the {attr} of {p}'s {obj}?"] * 3 + [f"What is {p}'s {obj} {attr}?", f"What is {p}'s {attr}?", f"Which {attr} has {p}'s {obj}?",
+                                                       f"Tell me the {attr} of {p}'s {obj}.", f"And {p}'s {obj}?"]
+
+
 def two_hop(r, tokens, thinking=False, turns=None, frame=None, miss=0.05, only_hops=False, alone=None):
     """X's locker is the one of Y, and Y's locker has a code: ask for the code of X's locker."""
     obj = r.choice("locker desk room boat garage safe box bicycle house office cabin car".split())
@@ -276,26 +294,18 @@ def two_hop(r, tokens, thinking=False, turns=None, frame=None, miss=0.05, only_h
             people.append(p)
     style = r.randrange(4)
 
-    def base(p, v):
-        return (f"The {attr} of {p}'s {obj} is {v}.", f"{p}'s {obj} has the {attr} {v}.", f"{p}'s {attr} is {v}.", f"{p}'s {obj} {attr} is {v}.")[style]
-
-    def alias(p, y):
-        return r.choice((f"{p}'s {obj} is the one of {y}.", f"{p}'s {obj} is the same as {y}'s.", f"{p} uses {y}'s {obj}.", f"{p} shares the {obj} of {y}.",
-                         f"{p} has the same {obj} as {y}."))
-
     def asks(p):
-        return [f"What is the {attr} of {p}'s {obj}?"] * 3 + [f"What is {p}'s {obj} {attr}?", f"What is {p}'s {attr}?", f"Which {attr} has {p}'s {obj}?",
-                                                           f"Tell me the {attr} of {p}'s {obj}.", f"And {p}'s {obj}?"]
+        return hop_asks(obj, attr, p)
     says, fs, hops = [], [], []
     for i in range(n):
         y, v = people[i], w.digits(r)
         lead = f"The {attr} of {y}'s {obj} is"
-        says.append(base(y, v))
+        says.append(hop_base(style, obj, attr, y, v))
         fs.append(Fact(y, v, lead, [], asks(y), f"the {attr} of {y}'s {obj}"))
         if i < 1 or r.random() < 0.6:
             x = people[n + i]
-            says.append(alias(x, y))
-            hops.append(Fact(x, v, f"The {attr} of {x}'s {obj} is that of {y}:", [], asks(x), f"the {attr} of {x}'s {obj}, which is that of {y}"))
+            says.append(hop_alias(r, obj, x, y))
+            hops.append(Fact(x, v, hop_lead(obj, attr, x, y), [], asks(x), f"the {attr} of {x}'s {obj}, which is that of {y}"))
     z = people[-1]
     absent = [Fact(z, "", f"The {attr} of {z}'s {obj} is", [], asks(z), f"the {attr} of {z}'s {obj}")]
     r.shuffle(says)

@@ -8,6 +8,8 @@ Facts and answers are those of held-out cases, as in recall.py. Kinds:
     one           one fact at each of the depths 10, 50 and 90 %, all asked for
     several       eight facts at each depth, all asked for
     paraphrased   as several, but stated in other words than asked for, and neither in the usual ones
+    hops          six answers that need two facts at once: X has Y's locker, Y's locker has a code. They lie at different
+                  depths; a question's depth is that of the first
 
 --carat PROGRAM counts tokens with that program and the bundled model; without it a token is four characters.
 """
@@ -61,35 +63,62 @@ def worded(r, f, kind):
     return other_words(r, f.says), other_words(r, f.asks)
 
 
-def at_depths(r, kind, tokens, count):
-    n = EACH[kind]
-    kept, _, _ = held_out(r, n * len(DEPTHS), lambda f: len(set(f.says)) > 1 and len(set(f.asks)) > 1)
-    unit, sep = words.filler(r)
-    fill, stated = [unit() for _ in range(tokens // 4)], []
-    for i, f in enumerate(kept):
-        stated.append((DEPTHS[i // n], f, *worded(r, f, kind)))
-    frame = frame_of(r)
+def longest(r, sep, fill, stated, tokens, count, frame):
+    """The longest text that fits, with the sentences [(depth, text)] at their depths; those of one depth within 3 % of it."""
+    placed = {d: 0 for d, _ in stated}
+    at = []
+    for depth, says in stated:
+        n = sum(d == depth for d, _ in stated)
+        at.append((depth, depth / 100 + (placed[depth] - n / 2) * 0.004, says))
+        placed[depth] += 1
 
     def text(n_fill):
         out = list(fill[:n_fill])
-        for i, (depth, _, says, _) in sorted(enumerate(stated), key=lambda x: -x[1][0]):
-            spread = (i % n - n / 2) * 0.004        # facts of one depth are within 3 % of the text
-            out.insert(int((depth / 100 + spread) * n_fill), says)
+        for _, place, says in sorted(at, key=lambda x: -x[0]):
+            out.insert(int(place * n_fill), says)
         return frame.replace("{t}", sep.join(out))
-    low, high = 0, len(fill)                        # the longest text that fits
+    low, high = 0, len(fill)
     while low < high:
         half = (low + high + 1) // 2
         if count(text(half)) <= tokens:
             low = half
         else:
             high = half - 1
+    return text(low)
+
+
+def at_depths(r, kind, tokens, count):
+    n = EACH[kind]
+    kept, _, _ = held_out(r, n * len(DEPTHS), lambda f: len(set(f.says)) > 1 and len(set(f.asks)) > 1)
+    unit, sep = words.filler(r)
+    fill = [unit() for _ in range(tokens // 4)]
+    stated = [(DEPTHS[i // n], f, *worded(r, f, kind)) for i, f in enumerate(kept)]
+    text = longest(r, sep, fill, [(depth, says) for depth, _, says, _ in stated], tokens, count, frame_of(r))
     asks = [{"q": q, "a": f.answer(), "s": says, "depth": depth} for depth, f, says, q in stated]
-    return {"kind": kind, "frame": text(low), "asks": asks}
+    return {"kind": kind, "frame": text, "asks": asks}
+
+
+def hops(r, tokens, count):
+    obj, attr, style = r.choice("locker desk room boat garage safe box".split()), r.choice(("code", "number", "pin")), r.randrange(2)
+    pairs = [(a, b) for a in DEPTHS for b in DEPTHS if a != b]
+    people, person = [], words.people(r)
+    while len(people) < 2 * len(pairs):
+        p = person(r)
+        if p not in people:
+            people.append(p)
+    unit, sep = words.filler(r)
+    fill, stated, asks = [unit() for _ in range(tokens // 4)], [], []
+    for i, (a, b) in enumerate(pairs):
+        x, y, v = people[2 * i], people[2 * i + 1], words.digits(r)
+        says = [reading.hop_alias(r, obj, x, y), reading.hop_base(style, obj, attr, y, v)]
+        stated += zip((a, b), says)
+        asks.append({"q": reading.hop_asks(obj, attr, x)[0], "a": f"{reading.hop_lead(obj, attr, x, y)} {v}.", "s": says, "depth": a})
+    return {"kind": "hops", "frame": longest(r, sep, fill, stated, tokens, count, frame_of(r)), "asks": asks}
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--kind", choices=["mixed", *EACH], default="mixed")
+    p.add_argument("--kind", choices=["mixed", *EACH, "hops"], default="mixed")
     p.add_argument("--tokens", type=int, default=8000)
     p.add_argument("--texts", type=int, default=3)
     p.add_argument("--first", type=int, default=0, help="number of the first text")
@@ -101,7 +130,9 @@ def main():
     count = server.count if server else reading.count
     for i in range(a.first, a.first + a.texts):
         r = random.Random(f"recall {a.tokens} {a.seed} {i}" if a.kind == "mixed" else f"recall {a.kind} {a.tokens} {a.seed} {i}")
-        print(json.dumps(mixed(r, a.tokens, a.asks) if a.kind == "mixed" else at_depths(r, a.kind, a.tokens, count)), flush=True)
+        case = (mixed(r, a.tokens, a.asks) if a.kind == "mixed" else hops(r, a.tokens, count) if a.kind == "hops"
+                else at_depths(r, a.kind, a.tokens, count))
+        print(json.dumps(case), flush=True)
     if server:
         server.close()
 
