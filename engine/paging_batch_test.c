@@ -9,6 +9,7 @@
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { CTX = 1536, KEEP = 512, JOBS = SANITIZED ? 6 : 10, MOST = 400 };
@@ -217,6 +218,65 @@ static status one_round(carat_model *m, const request *q, err *e)
         check_pages(b);
     carat_batch_close(b);
     return st;
+}
+
+/* A slot, its checkpoints and their files have exact tokens of a text, lossy ones of the same text,
+ * and exact ones again. Each answer is that of a session that knows nothing; so is that of a
+ * session with the whole context, which reads the files. */
+static void exact_and_lossy_in_turns(const char *policy)
+{
+    static const int64_t n[] = {300, 1100, 470, 1140, 300};
+    enum { TURNS = sizeof n / sizeof *n };
+    carat_model *m = open_model(NULL);
+    carat_batch_options o = {.session = kept(policy), .n_slots = 1};
+    char dir[512];
+    static request q;
+    static record want, got;
+    uint64_t rng = test_seed();
+    carat_session *s;
+    carat_batch *b;
+    carat_error e = {0};
+    snprintf(dir, sizeof dir, "%s", test_temp("turns"));
+    draw(m, &q, 1, &rng);
+    for (int64_t k = 0; k < n[3]; k++)
+        q.ids[k] = (int32_t)rng_below(&rng, 100);
+    q.o.max_tokens = 40;
+    q.o.sampling.temperature = 0;
+    o.session.cache_dir = dir;
+    CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
+    for (int i = 0; i < TURNS; i++) {
+        q.n = n[i];
+        alone(m, policy, &q, &want);
+        submit(b, &q, &got);
+        while (carat_batch_step(b))
+            ;
+        compare(&got, &want, i);
+        CHECK_EQ(want.t.lossy != NULL, n[i] > KEEP);
+    }
+    carat_batch_close(b);
+    q.n = n[3];
+    for (int i = 0; i < 2; i++) {
+        carat_session_options whole = {.n_ctx = CTX, .chunk = 64, .cache_dir = i ? dir : NULL};
+        record *r = i ? &got : &want;
+        *r = (record){.n = 0};
+        CHECK_OK(carat_session_open(m, &whole, &s, &e), e);
+        CHECK_OK(carat_generate(s, q.ids, q.n, &q.o, keep, r, &r->t, &e), e);
+        carat_session_close(s);
+        CHECK(!r->t.lossy);
+    }
+    CHECK(got.n == want.n && !memcmp(got.ids, want.ids, sizeof *got.ids * (size_t)got.n));
+    CHECK(got.t.n_reused > 0 && got.t.n_reused <= KEEP); /* exact ones do serve */
+    carat_model_close(m);
+}
+
+TEST(a_slot_of_scored_pages_is_exact_and_lossy_in_turns)
+{
+    exact_and_lossy_in_turns("scored");
+}
+
+TEST(a_slot_that_drops_pages_is_exact_and_lossy_in_turns)
+{
+    exact_and_lossy_in_turns("snapkv");
 }
 
 TEST(allocations_of_conversations_that_keep_pages_may_fail)
