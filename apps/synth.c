@@ -280,6 +280,13 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
         goto out;
     }
     s->family->list(s, list, n);
+    bool routed = false;
+    for (int32_t i = 0; i < n; i++)
+        routed |= synth_skew_is_router(&list[i]);
+    if (j.skew >= 0 && !routed) {
+        st = err_set(e, E_ARG, "%s: has no experts whose use could follow a law", s->name);
+        goto out;
+    }
     j.list = list;
     j.type = type;
     j.pool = led;

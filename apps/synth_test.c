@@ -215,6 +215,9 @@ TEST(synth_skew_changes_routers_and_who_writes_what_they_read)
         gguf_close(&g[i]);
     const char *wrong[] = {"tiny-moe", path[0], "--expert-skew", "-1"};
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)wrong), 2);
+    const char *dense[] = {"tiny-dense", test_temp("dense.gguf"), "--expert-skew", "0.8"};
+    CHECK(command_synth.run(&command_synth, 4, (char **)dense) != 0);
+    CHECK(access(dense[1], F_OK) != 0);
 }
 
 /* The clusters of a head hold every token once. */
