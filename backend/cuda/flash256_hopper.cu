@@ -24,8 +24,6 @@ static_assert(FETCH_REGISTERS + 2 * ATTEND_REGISTERS <= 504, "registers");
 
 struct notes {
     uint64_t k_full[2], k_free[2], v_full[2], v_free[2];
-    uint64_t voted[2][2];   /* SKIPS, per attending warpgroup and parity of the tile */
-    uint32_t live[2][2][4]; /* per warp: does any of its 16 pairs keep the tile? */
     sights<PAIRS> sees;
 };
 struct tiles {
@@ -149,62 +147,45 @@ template <how HOW> DEV void attend(const block &b, tiles &s, int half)
     int lane = lane_id(), m0 = 64 * half + 16 * ((int)(threadIdx.x >> 5) & 3) + (lane >> 2);
     float o[128], x[32], keep[2];
     uint32_t p[4][4];
-    progress pr = progress_begin<HOW == SKIPS>(b, m0);
+    softmax sm[2] = {softmax_begin(b, m0), softmax_begin(b, m0 + 8)};
 #pragma unroll
     for (int i = 0; i < 128; i++)
         o[i] = 0;
     walk w = walk_begin(b);
     if (walk_on<HOW>(b, w)) {
-        bool live = true; /* SKIPS: does a pair keep the tile whose P is at hand? */
         multiply_keys(s, x, half, 0);
         if (!b.slice.first)
             load_sums(b, o, m0);
         wg_wait<0>();
         hold(x);
         warp_arrive(&s.n.k_free[0]);
-        soften<HOW == SKIPS>(b, s.n, x, pr, keep, w, half, 0);
+        soften(b, x, sm, keep, w, half);
         worth(o, keep);
         to_f16(x, p);
         int turn = 0;
         for (; walk_on<HOW>(b, w); turn++) {
             multiply_keys(s, x, half, turn + 1);
-            if constexpr (HOW == SKIPS)
-                live = any_keeps(s.n, half, turn);
-            if (HOW != SKIPS || live) {
-                multiply_values(s, o, p, turn);
-                wg_wait<1>();
-                hold(x);
-                warp_arrive(&s.n.k_free[(turn + 1) & 1]);
-                soften<HOW == SKIPS>(b, s.n, x, pr, keep, w, half, turn + 1);
-                wg_wait<0>();
-                hold(o);
-            } else {
-                wg_wait<0>();
-                hold(x);
-                warp_arrive(&s.n.k_free[(turn + 1) & 1]);
-                soften<HOW == SKIPS>(b, s.n, x, pr, keep, w, half, turn + 1);
-                bar_wait(&s.n.v_full[turn & 1], turn >> 1 & 1);
-            }
+            multiply_values(s, o, p, turn);
+            wg_wait<1>();
+            hold(x);
+            warp_arrive(&s.n.k_free[(turn + 1) & 1]);
+            soften(b, x, sm, keep, w, half);
+            wg_wait<0>();
+            hold(o);
             warp_arrive(&s.n.v_free[turn & 1]);
             worth(o, keep);
             to_f16(x, p);
         }
-        if constexpr (HOW == SKIPS)
-            live = any_keeps(s.n, half, turn);
-        if (HOW != SKIPS || live) {
-            multiply_values(s, o, p, turn);
-            wg_wait<0>();
-            hold(o);
-        }
+        multiply_values(s, o, p, turn);
+        wg_wait<0>();
+        hold(o);
     } else if (!b.slice.first) {
         load_sums(b, o, m0);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int m = m0 + 8 * h;
-        if constexpr (HOW == SKIPS)
-            votes_end(b, pr.of[h], pr.sm[h], m);
-        float by = softmax_end(b, pr.sm[h], m);
+        float by = softmax_end(b, sm[h], m);
         if (m >= b.n_pairs)
             continue;
         float *to = sums_of(b, m, 0, D);
@@ -223,8 +204,6 @@ DEV void barriers(notes &n)
         bar_init(&n.v_full[i], GROUP_THREADS);
         bar_init(&n.k_free[i], 8); /* warps */
         bar_init(&n.v_free[i], 8);
-        bar_init(&n.voted[0][i], 4);
-        bar_init(&n.voted[1][i], 4);
     }
 }
 
@@ -260,7 +239,6 @@ __global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(h
 extern "C" int cu_flash256_hopper_init(void)
 {
     return allow_shared(flash256_hopper_kernel<DENSE>, SHARED_BYTES) |
-           allow_shared(flash256_hopper_kernel<SKIPS>, SHARED_BYTES) |
            allow_shared(flash256_hopper_kernel<LISTED>, with_list(SHARED_BYTES, LIST_WORDS));
 }
 
@@ -271,8 +249,6 @@ extern "C" void cu_flash256_hopper(cudaStream_t s, hopper_args x)
     if (x.sparse.kept)
         LAUNCH(flash256_hopper_kernel<LISTED>, grid, dim3(3 * GROUP_THREADS),
                (size_t)with_list(SHARED_BYTES, x.sparse.n_word), s, x);
-    else if (x.sparse.skip > 0)
-        LAUNCH(flash256_hopper_kernel<SKIPS>, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, x);
     else
         LAUNCH(flash256_hopper_kernel<DENSE>, grid, dim3(3 * GROUP_THREADS), SHARED_BYTES, s, x);
 }

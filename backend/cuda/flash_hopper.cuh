@@ -9,15 +9,16 @@
  * A launch takes one slice: all keys, in the store, or some keys as expand.cu wrote them. The
  * maximum, sum and O of every pair continue from the slice before.
  *
- * Kernels have three instances:
+ * Instances of the kernels:
  *
  *     DENSE    all keys
- *     SKIPS    skip-softmax (sparse.h). Each pair votes on each tile by itself. A tile that all
- * pairs of a warpgroup drop is not multiplied by values. Where some pairs keep it, the
- *              probabilities of the others are 0. So a pair's bits do not depend on the others.
- *     LISTED   block selection. The rows of a launch are whole query blocks, and a block of threads
- *              has pairs of one of them: LIST_KEYS rows times the group is a multiple of PAIRS. So
- *              all its pairs read the tiles of one list, which lies in shared memory.
+ *     SKIPS    skip-softmax (sparse.h), in heads of 512 alone: in smaller ones votes cost more than
+ *              they save. Each pair votes on each tile by itself. A tile that all pairs of the
+ * block drop is not multiplied by values. Where some pairs keep it, the probabilities of the others
+ * are 0. So a pair's bits do not depend on the others. LISTED   block selection. The rows of a
+ * launch are whole query blocks, and a block of threads has pairs of one of them: LIST_KEYS rows
+ * times the group is a multiple of PAIRS. So all its pairs read the tiles of one list, which lies
+ * in shared memory.
  */
 #ifndef BACKEND_CUDA_FLASH_HOPPER_CUH
 #define BACKEND_CUDA_FLASH_HOPPER_CUH
@@ -279,12 +280,10 @@ struct softmax {
 /* Scores of pair h to exponentials relative to the new maximum; returns the factor of earlier sums.
  */
 constexpr float log2_e = 1.4426950408889634f;
-template <int N>
-DEV float exponentials_from(float (&s)[N], softmax &x, float best, int h, bool none = false)
+template <int N> DEV float exponentials_from(float (&s)[N], softmax &x, float best, int h)
 {
     float part = 0;
     float less = best == -INFINITY ? 0 : -best * log2_e; /* no infinity minus itself */
-    less = none ? -INFINITY : less;                      /* all are 0 */
     float keep = best == x.top ? 1 : fast_exp2(fma_rn(x.top, log2_e, less));
 #pragma unroll
     for (int j = 0; j < N / 2; j++) {
@@ -332,14 +331,20 @@ DEV float vote(const J &b, float (&s)[N], softmax &x, votes &v, const walk &w, i
     top = max_nan(top, shfl_xor_f32(top, 1));
     top = max_nan(top, shfl_xor_f32(top, 2));
     *live = top != -INFINITY && !(top - x.top < v.limit);
-    if (!*live && top != -INFINITY) {
-        v.delta += (float)keys_in(b, w, m) * fast_exp2((top - x.top) * log2_e);
+    if (*live) {
+        float keep = exponentials_from(s, x, fmaxf(x.top, top), h);
+        v.delta *= keep;
+        return keep;
+    }
+    int n = keys_in(b, w, m);
+    if (n && top != -INFINITY) {
+        v.delta += (float)n * fast_exp2((top - x.top) * log2_e);
         v.dropped += 1;
     }
-    /* One path for kept and dropped tiles: neighbouring pairs differ. */
-    float keep = exponentials_from(s, x, *live ? fmaxf(x.top, top) : x.top, h, !*live);
-    v.delta *= keep;
-    return keep;
+#pragma unroll
+    for (int j = 0; j < N / 2; j++)
+        s[j / 2 * 4 + 2 * h + j % 2] = 0;
+    return 1;
 }
 /* Over the four lanes that share a pair. */
 DEV float whole_sum(const softmax &x)
@@ -431,47 +436,18 @@ template <class J> DEV void votes_end(const J &b, const votes &v, const softmax 
 
 /* ---- Warpgroups that hold their pairs' P themselves ---------------------------------------- */
 
-/* Two pairs of a thread. */
-struct progress {
-    softmax sm[2];
-    votes of[2]; /* SPARSE */
-};
-template <bool SPARSE, class J> DEV progress progress_begin(const J &b, int m0)
-{
-    progress p = {{softmax_begin(b, m0), softmax_begin(b, m0 + 8)}, {}};
-    if constexpr (SPARSE)
-        p.of[0] = votes_begin(b, m0), p.of[1] = votes_begin(b, m0 + 8);
-    return p;
-}
-/* Masks a tile's scores and makes exponentials of them; keep: the factors of O. SKIPS: the warp
- * tells warpgroup `half` of the block whether one of its pairs keeps the tile. */
-template <bool SPARSE, class J, class NOTES, int N>
-DEV void soften(const J &b, NOTES &n, float (&x)[N], progress &pr, float (&keep)[2], const walk &w,
-                int half, int turn)
+/* Masks a tile's scores of warpgroup `half` of the block and makes exponentials of them; keep: the
+ * factors of O. */
+template <class J, int N>
+DEV void soften(const J &b, float (&x)[N], softmax (&sm)[2], float (&keep)[2], const walk &w,
+                int half)
 {
     int warp = (int)(threadIdx.x >> 5) & 3, m0 = 64 * half + 16 * warp + (lane_id() >> 2);
-    bool live[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         mask(b, x, w, m0 + 8 * h, h);
-        if constexpr (SPARSE)
-            keep[h] = vote(b, x, pr.sm[h], pr.of[h], w, m0 + 8 * h, h, &live[h]);
-        else
-            keep[h] = exponentials(x, pr.sm[h], h);
+        keep[h] = exponentials(x, sm[h], h);
     }
-    if constexpr (SPARSE) {
-        uint32_t any = warp_max_u32(live[0] || live[1]);
-        if (lane_id() == 0)
-            n.live[half][turn & 1][warp] = any;
-        warp_arrive(&n.voted[half][turn & 1]);
-    }
-}
-/* SPARSE, after soften: does any pair of the warpgroup keep the tile? */
-template <class NOTES> DEV bool any_keeps(NOTES &n, int half, int turn)
-{
-    bar_wait(&n.voted[half][turn & 1], turn >> 1 & 1);
-    const uint32_t *live = n.live[half][turn & 1];
-    return (live[0] | live[1]) | (live[2] | live[3]);
 }
 
 #endif

@@ -1,9 +1,9 @@
 /* sparse.c - attention that leaves keys out on a CUDA device: which stores, by what rule, the lists
  * of block selection, and the account of it.
  *
- * Prompts alone, by the kernels of 9.0 (flash_hopper.cuh). They, or select.cu, add to counters in
- * memory of the device, one tally for each sequence and layer of a pass. A pass that counted ends
- * with a copy of them to the host, which waits for the pass.
+ * Prompts alone, by the kernels of 9.0 (flash_hopper.cuh); skip-softmax in heads of 512. They, or
+ * select.cu, add to counters in memory of the device, one tally for each sequence and layer of a
+ * pass. A pass that counted ends with a copy of them to the host, which waits for the pass.
  *
  * The host knows which rows are query blocks, and not which tiles they keep: lists are made and
  * read on the device.
@@ -42,6 +42,12 @@ bool cuda_sparse_allowed(pass *p, const kv_view *kv)
             err_set(&p->e, E_UNSUPPORTED,
                     "block selection and skip-softmax in one prompt on a GPU: it has kernels for "
                     "either");
+            return false;
+        }
+        if (rule->skip > 0 && kv->head_dim != 512) {
+            err_set(&p->e, E_UNSUPPORTED,
+                    "skip-softmax in heads of %d on a GPU: it has a kernel for heads of 512",
+                    kv->head_dim);
             return false;
         }
         if (rule->alpha > 0 && sparse_words(kv->n_keys) > LIST_WORDS) {
