@@ -375,17 +375,12 @@ typedef struct keep_args {
     uint8_t from[KEEP_ROWS];
 } keep_args;
 void cu_keep_rows(cudaStream_t s, keep_args a);
-/* pages.cu: pages of all stores. packed NULL: page from[i] to place to[i], for n of them. Otherwise
- * one page: from[0] to packed, or (in) packed to place to[0]; a store's part begins packed_at words
- * of 16 bytes into it. */
+/* pages.cu: pages of all stores, page from[i] to place to[i], for n of them */
 enum { PAGE_COPIES = 64 };
 typedef struct page_args {
     keep_store store[KEEP_STORES];
-    int64_t packed_at[KEEP_STORES];
-    void *packed;
     int32_t from[PAGE_COPIES], to[PAGE_COPIES];
     int32_t n_stores, n;
-    bool in;
 } page_args;
 void cu_pages(cudaStream_t s, page_args a);
 /* A few words from the launch's own arguments. */
