@@ -158,7 +158,7 @@ static status copies_that_fail(experts_rig *r, err *e)
     carat_reset(r->a);
     st = carat_eval(r->a, r->f.tokens, PROMPT, false, r->x, NULL, e);
     /* A failure in the first layer's copies is made good; a layer has at most a few. */
-    for (int n = 1; n <= 16 && !st && !n_failed; n += 3) {
+    for (int n = 1; n <= 12 && !st && !n_failed; n++) {
         carat_reset(r->b);
         emu_fail_copy(n);
         status failure = carat_eval(r->b, r->f.tokens, PROMPT, false, r->y, NULL, &why);
