@@ -16,7 +16,9 @@
  *     before drafting:  tokens / (T_draft + T_pass)
  *     after drafting:   tokens - rate * T_pass, because the draft is paid for
  *
- * where tokens = seats + sum of survivals, and rate is the maximum of the former.
+ * where tokens = seats + sum of survivals, and rate is the maximum of the former. After drafting a
+ * draft may be cut whole. One of a kind that was hardly ever checked is checked all the same: else
+ * nothing is learnt of it, and each round pays for drafting it again.
  *
  * Balance. Times are counted in plain passes of the same seats. A round's loss is the time it took
  * beyond one pass per emitted token; accepted drafts make it negative. The purse is what drafting
@@ -45,6 +47,8 @@ static const double probe_cap = 1.0, probe_gain = 0.004;
 static const double plain_share = 0.002; /* of the gain, for plain passes that measure it */
 static const double forget_own = 0.975, forget_all = 0.999;
 static const double prior_weight = 4;
+/* Drafts of a kind with fewer trials are checked, though they are expected to lose. */
+static const double few_trials = 12;
 /* Of the first slot, before any trial. */
 static const double prior_first[DRAFTERS_MAX] = {0.6, 0.7};
 static const double guess_draft = 0.2;     /* plain passes, before a draft was measured */
@@ -519,6 +523,14 @@ static double tree_want(const draft_times *t, const draft_seat *s, want *w)
     return chain;
 }
 
+/* Whether tokens of which the drafter was as sure as of this tree's first one were hardly ever
+ * checked. */
+static bool is_new(const draft_times *t, const draft_seat *s)
+{
+    const evidence *all = &t->all[s->choice.drafter];
+    return all->told[0][bin_of(s->tree->prob[1])].n < few_trials * all->unit;
+}
+
 void draft_control_trim(draft_times *t, draft_seat *seat, int32_t n, int32_t rows)
 {
     want wants[SEATS_MAX];
@@ -548,9 +560,12 @@ void draft_control_trim(draft_times *t, draft_seat *seat, int32_t n, int32_t row
         return;
     take_best(&o);
     for (int32_t i = 0; i < o.n_wants; i++) {
-        const want *w = &o.want[i];
+        want *w = &o.want[i];
         draft_seat *s = &seat[w->seat];
         double tokens = 0;
+        int32_t left = rows - rows_taken(&o);
+        if (!w->taken && left > 0 && is_new(t, s))
+            w->taken = least(s->choice.n_slots, least(w->n, left));
         for (int32_t k = 0; k < w->taken; k++)
             tokens += w->survival[k];
         if (s->choice.budget && w->taken > 1 && chain[i] > 0) {

@@ -51,7 +51,7 @@ double times_pass(const draft_times *t, int32_t rows, int64_t n_ctx);
 double times_pass_over(const draft_times *t, int32_t rows, int32_t n_plain, int64_t n_ctx);
 /* The expected time of drafting n_slots for n timelines at once; `guess` if never measured. */
 double times_draft(const draft_times *t, int32_t which, int32_t n_slots, int32_t n, double guess);
-/* The most rows worth an attempt: twice what has been measured. */
+/* The most rows worth an attempt: four times what was measured twice, or plain passes. */
 int32_t times_widest(const draft_times *t, int64_t n_ctx);
 bool times_measured(const draft_times *t, int32_t rows, int64_t n_ctx);
 /* Whether passes of these rows were measured well, and in the last n rounds. */

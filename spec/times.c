@@ -1,12 +1,13 @@
 /* times.c - what passes and drafts cost: measured, smoothed, and guessed where not measured.
  *
  * A cell is a number of rows in a range of contexts. The first pass of a width pays for recording
- * and cold memory. So the first sample of a cell counts at most 1.3 times what was expected
+ * and cold memory. So the first sample of a cell counts at most 1.1 times what was expected
  * there (with more, one accident keeps a width from being tried again; with less, wide rounds that
  * lose look cheap for too long), the second replaces it, by half more at most, and the third counts
- * if it is smaller. Later ones are averaged, and none of them counts for more than half above or
- * below the average. A time that was measured long ago and is now exceeded is measured anew in the
- * same way.
+ * if it is smaller. Where plain passes alone were measured before, what was expected is a guess:
+ * the second sample then counts up to 2.5 times the first. Later ones are averaged, and none of
+ * them counts for more than half above or below the average. A time that was measured long ago and
+ * is now exceeded is measured anew in the same way.
  *
  * A time that was too long by accident would never be measured again, because nothing would choose
  * its width. So what a width or a draft costs beyond a plain pass fades with time, by half at most.
@@ -22,10 +23,16 @@
 
 #include <math.h>
 
-enum { LONG_AGO_ROUNDS = 128, FADE_ROUNDS = 2048 };
+enum {
+    LONG_AGO_ROUNDS = 128,
+    FADE_ROUNDS = 2048,
+    /* On a GPU the second row costs much and the third nearly nothing: after one and two rows
+     * alone, a slope would say that wider passes never pay. */
+    WIDEN = 4
+};
 static const float smoothing = 0.08f, smoothing_old = 0.3f;
-static const double first_excess = 1.3;
-static const float second_excess = 1.5f, surprise = 1.05f;
+static const double first_excess = 1.1;
+static const float second_excess = 1.5f, second_of_guess = 2.5f, surprise = 1.05f;
 
 status draft_times_open(draft_times **t, err *e)
 {
@@ -69,6 +76,14 @@ static bool is_known(const time_cell *row)
         if (row[w].ms > 0)
             return true;
     return false;
+}
+
+static int32_t known_beside(const time_cell *row, int32_t width)
+{
+    int32_t n = 0;
+    for (int32_t w = 0; w < WIDTHS; w++)
+        n += w != width && row[w].ms > 0;
+    return n;
 }
 
 static bool is_known_below(const time_cell *row, int32_t width)
@@ -126,8 +141,8 @@ int32_t times_widest(const draft_times *t, int64_t n_ctx)
 {
     const time_cell *at = nearest(t, context_of(n_ctx));
     for (int32_t w = WIDTHS - 1; at && w >= 0; w--)
-        if (at[w].ms > 0)
-            return 2 * (int32_t)rows_of(w);
+        if (at[w].ms > 0 && (at[w].n > 1 || !is_known_below(at, w)))
+            return WIDEN * (int32_t)rows_of(w);
     return 0;
 }
 
@@ -162,8 +177,8 @@ bool times_known(const draft_times *t, int32_t rows, int64_t n_ctx, int64_t n)
     return c && c->n >= SAMPLES_FIRST && c->round + n >= t->n_rounds;
 }
 
-/* expected: before this sample; 0: unknown. */
-static void add(time_cell *c, float ms, double expected, int64_t round)
+/* expected: before this sample; 0: unknown. guess: it rests on a single other width. */
+static void add(time_cell *c, float ms, double expected, bool guess, int64_t round)
 {
     bool old = c->round + LONG_AGO_ROUNDS < round;
     if (c->n == SAMPLES_FIRST && old && ms > surprise * c->ms)
@@ -172,7 +187,7 @@ static void add(time_cell *c, float ms, double expected, int64_t round)
         if (c->n == 0)
             c->ms = expected > 0 ? fminf(ms, (float)(first_excess * expected)) : ms;
         else
-            c->ms = c->n == 1 ? fminf(ms, second_excess * c->ms) : fminf(ms, c->ms);
+            c->ms = fminf(ms, c->n > 1 ? c->ms : (guess ? second_of_guess : second_excess) * c->ms);
         c->n++;
     } else {
         float part = old ? smoothing_old : smoothing;
@@ -199,7 +214,8 @@ void times_add_pass(draft_times *t, int32_t rows, int64_t n_ctx, double ms)
                                 .round = from[i].round};
     }
     /* the narrowest width has no expectation: times_pass would be another width's */
-    add(&at[w], (float)ms, is_known_below(at, w) ? times_pass(t, rows, n_ctx) : 0, t->n_rounds);
+    add(&at[w], (float)ms, is_known_below(at, w) ? times_pass(t, rows, n_ctx) : 0,
+        known_beside(at, w) == 1, t->n_rounds);
 }
 
 static int32_t sharers_of(int32_t n)
@@ -252,5 +268,5 @@ void times_add_draft(draft_times *t, int32_t which, int32_t n_slots, int32_t n, 
     if (!(ms > 0) || !isfinite(ms) || n < 1 || n_slots < 1 || n_slots > DRAFT_SLOTS_MAX)
         return;
     add(&t->draft[which][sharers_of(n)][n_slots], (float)ms,
-        times_draft(t, which, n_slots, n, guess), t->n_rounds);
+        times_draft(t, which, n_slots, n, guess), false, t->n_rounds);
 }
