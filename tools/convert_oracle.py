@@ -42,7 +42,7 @@ CASES = {
     "moe, as published": (qwen35.moe, {}, "model.language_model.", False),
     "moe, experts apart": (qwen35.moe, dict(tie_word_embeddings=False), "model.language_model.", True),
 }
-SEED = 4243
+SEED = 4243  # some seeds exceed the bound by rounding alone: bench/journal/exactness.md
 
 
 def fill(slots, config, seed):
