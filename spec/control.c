@@ -559,13 +559,16 @@ void draft_control_trim(draft_times *t, draft_seat *seat, int32_t n, int32_t row
     if (!o.n_wants)
         return;
     take_best(&o);
+    bool tried = false; /* one such draft a round is enough to learn from */
     for (int32_t i = 0; i < o.n_wants; i++) {
         want *w = &o.want[i];
         draft_seat *s = &seat[w->seat];
         double tokens = 0;
         int32_t left = rows - rows_taken(&o);
-        if (!w->taken && left > 0 && is_new(t, s))
+        if (!w->taken && !tried && left > 0 && is_new(t, s)) {
             w->taken = least(s->choice.n_slots, least(w->n, left));
+            tried = true;
+        }
         for (int32_t k = 0; k < w->taken; k++)
             tokens += w->survival[k];
         if (s->choice.budget && w->taken > 1 && chain[i] > 0) {
