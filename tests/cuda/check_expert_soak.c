@@ -92,7 +92,9 @@ static void judge(soak *s, const soak_job *j)
     bool cut = j->finish == CARAT_FINISH_CANCELLED;
     bool right = j->over && j->n_ids <= j->n_want && (cut || j->n_ids == j->n_want) &&
                  !memcmp(j->id, j->want, sizeof *j->id * (size_t)j->n_ids);
-    if (j->over && j->st) { /* a copy for a prompt failed: the sentence says so */
+    if (j->over && j->st == E_CANCELLED && j->cancel) { /* while it waited for a slot */
+        right = cut = !j->n_ids;
+    } else if (j->over && j->st) { /* a copy for a prompt failed: the sentence says so */
         s->n_failed++;
         right = strstr(j->why.text, "copying experts") != NULL;
     }
