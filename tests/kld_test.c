@@ -135,7 +135,7 @@ TEST(kld_refuses_what_it_cannot_compare)
         {1, "'q3_0' is no type", {"kld", "-m", m, "--tokens", ids, "--kv-type", "q3_0"}},
         {1, "'q3_0' is no type", {"kld", "-m", m, "--tokens", ids, "--base", "q3_0"}},
         {1,
-         "expected off, skip:SCALE or flash:ALPHA",
+         "expected off, auto, auto:TOKENS, skip:SCALE or flash:ALPHA",
          {"kld", "-m", m, "--tokens", ids, "--sparse", "half"}},
         {2, "either --tokens or --text", {"calibrate-sparse", "-m", m}},
         {1, "two tiles of 128", {"calibrate-sparse", "-m", m, "--tokens", ids}},
