@@ -91,9 +91,12 @@ $(BUILD)/carat_test: $(LIB_OBJ) $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(
 
 # Kernels for one instruction set each; cpu.c picks one at run time. Functions begin at cache lines:
 # otherwise a change of another file moves the loops by 16 bytes, which cost attention a tenth.
-$(BUILD)/%_avx2.o: ISA = -mavx2 -mfma -mf16c -falign-functions=64
+# Sanitized, their addresses are checked by AddressSanitizer alone: the checks of addresses of the other
+# sanitizer double the code, and the compiler's time.
+KERNEL_SAN = $(if $(findstring undefined,$(SAN)),-fno-sanitize=alignment$(,)null$(,)object-size$(,)pointer-overflow)
+$(BUILD)/%_avx2.o: ISA = -mavx2 -mfma -mf16c -falign-functions=64 $(KERNEL_SAN)
 $(BUILD)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni \
-                           -mavx2 -mfma -mf16c -mprefer-vector-width=512 -falign-functions=64
+                           -mavx2 -mfma -mf16c -mprefer-vector-width=512 -falign-functions=64 $(KERNEL_SAN)
 $(BUILD)/%_avx512bf16.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 \
                                -mavx2 -mfma -mprefer-vector-width=512
 # The bundled model and its drafters become part of the program if the files exist.
