@@ -8,6 +8,12 @@
 #include "tests/kv_rig.h"
 #include "tests/test.h"
 
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 enum { POOL = 7 * KV_PAGE, TOKENS = 620 };
 
 static const kv_words f32_words = {.k = "f32", .single = "off"};
@@ -21,6 +27,20 @@ static void open_paged(rig *r, const cpu_options *o, const kv_words *words, kv_p
     r->n_pool = POOL;
     rig_open_cache(r, words, rows);
     CHECK_OK(kv_mover_open(r->c.pool, &(kv_mover_want){.host_bytes = host_bytes}, &e), e);
+    CHECK_OK(kv_pager_open(&r->c, &w, &e), e);
+}
+
+/* All pages that leave go to a file in the directory. */
+static void open_in_file(rig *r, kv_policy policy, const char *dir)
+{
+    err e = {0};
+    const kv_pager_want w = {.policy = policy, .tau = 16};
+    const kv_mover_want to = {.dir = dir, .file_bytes = 1 << 30};
+    CHECK(!mkdir(dir, 0700));
+    rig_open(r);
+    r->n_pool = POOL;
+    rig_open_cache(r, &f32_words, 1);
+    CHECK_OK(kv_mover_open(r->c.pool, &to, &e), e);
     CHECK_OK(kv_pager_open(&r->c, &w, &e), e);
 }
 
@@ -340,6 +360,137 @@ TEST(pager_ends_with_a_sentence_when_the_host_is_full)
     CHECK_EQ(r.c.n_past, POOL);
     CHECK_MSG(strstr(e.text, "host memory"), "%s", e.text);
     close_all(&r);
+}
+
+/* The file has no name, but it is open in this process. */
+static int pages_file(const char *dir)
+{
+    char path[64], to[512];
+    int found = -1;
+    for (int fd = 3; fd < 256 && found < 0; fd++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(path, to, sizeof to - 1);
+        to[n > 0 ? n : 0] = 0;
+        if (strstr(to, dir) && strstr(to, "(deleted)"))
+            found = fd;
+    }
+    return found;
+}
+
+/* The file's pages, and what they became. */
+typedef struct damage {
+    int fd; /* -1: no page has left */
+    size_t page, n;
+    unsigned char *hurt;
+} damage;
+
+static void flip(unsigned char *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        b[i] ^= 0xff;
+}
+
+static void hurt_file(damage *d)
+{
+    off_t end = lseek(d->fd, 0, SEEK_END);
+    CHECK(end > 0 && (size_t)end % d->page == 0 && (d->hurt = mem_alloc((size_t)end)));
+    d->n = (size_t)end;
+    CHECK_EQ(pread(d->fd, d->hurt, d->n, 0), (ssize_t)d->n);
+    flip(d->hurt, d->n);
+    CHECK_EQ(pwrite(d->fd, d->hurt, d->n, 0), (ssize_t)d->n);
+}
+
+/* But for pages that were written since. */
+static void mend_file(damage *d)
+{
+    unsigned char *now = mem_alloc(d->page);
+    CHECK(now);
+    for (size_t at = 0; at < d->n; at += d->page) {
+        CHECK_EQ(pread(d->fd, now, d->page, (off_t)at), (ssize_t)d->page);
+        if (memcmp(now, d->hurt + at, d->page) != 0)
+            continue;
+        flip(now, d->page);
+        CHECK_EQ(pwrite(d->fd, now, d->page, (off_t)at), (ssize_t)d->page);
+    }
+    mem_free(now);
+    mem_free(d->hurt);
+}
+
+/* Pages that the disk has changed, or lost, are refused with a sentence. Nothing else is lost: when
+ * they are whole again, the cache goes on, and has every byte of one that never met damage. */
+TEST(pager_refuses_pages_that_are_damaged)
+{
+    rig hurt, calm;
+    int32_t ids[TOKENS], n_refused = 0;
+    float a[RIG_VOCAB], b[RIG_VOCAB];
+    uint64_t rng = test_seed();
+    err e = {0};
+    rig_draw(ids, TOKENS, &rng);
+    const char *dir = test_temp("hurt");
+    open_in_file(&hurt, KV_POLICY_SCORED, dir);
+    open_in_file(&calm, KV_POLICY_SCORED, test_temp("calm"));
+    damage d = {.fd = -1, .page = kv_page_bytes(&hurt.l)};
+    for (int32_t i = 0; i < TOKENS; i++) {
+        err no = {0};
+        if (d.fd < 0 && hurt.c.n_absent > 0)
+            CHECK((d.fd = pages_file(dir)) >= 0);
+        if (d.fd >= 0)
+            hurt_file(&d);
+        status st = kv_reserve(&hurt.c, 1, &no);
+        if (d.fd >= 0)
+            mend_file(&d);
+        CHECK_MSG(!st || (st == E_FORMAT && strstr(no.text, "is damaged")), "%s", no.text);
+        n_refused += st != OK;
+        CHECK_OK(one_token(&hurt, ids[i], a, &e), e);
+        CHECK_OK(one_token(&calm, ids[i], b, &e), e);
+        CHECK(isfinite(a[0])); /* which pages come is chosen earlier or later */
+    }
+    CHECK(n_refused > 0);
+    check_stores(&hurt, &calm);
+    /* A file that ends too soon. */
+    unsigned char *copy = mem_alloc(d.page);
+    int32_t page = 0;
+    while (hurt.c.pager->r.page[page].place >= 0)
+        page++;
+    CHECK(copy && !ftruncate(d.fd, 100));
+    CHECK(kv_copy_read(hurt.c.pool, &hurt.c.pager->copy[page], copy, &e) != OK);
+    CHECK_MSG(strstr(e.text, "page of keys and values"), "%s", e.text);
+    mem_free(copy);
+    close_all(&hurt);
+    close_all(&calm);
+}
+
+/* The file may not grow, as on a full disk. The pass ends with a sentence; with room again it goes
+ * on as if nothing had been. */
+TEST(pager_loses_nothing_on_a_full_disk)
+{
+    rig full, calm;
+    int32_t ids[TOKENS], n_refused = 0;
+    float a[RIG_VOCAB], b[RIG_VOCAB];
+    uint64_t rng = test_seed();
+    struct rlimit any;
+    err e = {0};
+    rig_draw(ids, TOKENS, &rng);
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(!getrlimit(RLIMIT_FSIZE, &any));
+    open_in_file(&full, KV_POLICY_LRU, test_temp("full"));
+    open_in_file(&calm, KV_POLICY_LRU, test_temp("calm"));
+    const struct rlimit none = {.rlim_cur = 100, .rlim_max = any.rlim_max};
+    for (int32_t i = 0; i < TOKENS; i++) {
+        err no = {0};
+        CHECK(!setrlimit(RLIMIT_FSIZE, &none));
+        status st = kv_reserve(&full.c, 1, &no);
+        CHECK(!setrlimit(RLIMIT_FSIZE, &any));
+        CHECK_MSG(!st || (st == E_IO && strstr(no.text, "writing a page")), "%s", no.text);
+        n_refused += st != OK;
+        CHECK_OK(one_token(&full, ids[i], a, &e), e);
+        CHECK_OK(one_token(&calm, ids[i], b, &e), e);
+        CHECK(rig_same(a, b, 1));
+    }
+    CHECK(n_refused > 0);
+    check_stores(&full, &calm);
+    close_all(&full);
+    close_all(&calm);
 }
 
 TEST(pager_refuses_a_pool_below_the_minimum)

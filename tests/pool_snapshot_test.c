@@ -1,15 +1,34 @@
 /* pool_snapshot_test.c - snapshots of sessions that keep part of their keys in the pool: what goes
  * on from one is what the session itself would have computed, before and after pages have moved.
+ * The same of sessions that keep all keys, whose pages go to other places of the pool.
+ *
+ * SNAPSHOT_TOKENS in the environment sets how long the saved texts are: 65536 takes minutes.
  */
 #include "base/mem.h"
 #include "base/rng.h"
-#include "carat.h"
+#include "engine/engine_int.h"
+#include "tests/kv_rig.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { CTX = 4096, KEEP = 512, PROMPT = 1700, GO_ON = 512 };
+enum { KEEP = 512, PROMPT = 1700, PROMPT_MAX = 1 << 20, GO_ON = 512, MORE = 2396, LONG_S = 7200 };
+
+/* Tokens of the texts that are saved. */
+static int32_t n_prompt(void)
+{
+    const char *said = getenv("SNAPSHOT_TOKENS");
+    int n = said ? atoi(said) : 0;
+    return n >= PROMPT && n <= PROMPT_MAX ? n : PROMPT;
+}
+
+static int32_t n_ctx(void)
+{
+    return n_prompt() + MORE;
+}
 
 typedef struct words {
     int32_t id[GO_ON + 64];
@@ -18,7 +37,7 @@ typedef struct words {
 
 static carat_model *open_model(void)
 {
-    return toy_model_open(&(toy_model_file){.n_ctx_train = CTX, .scale = 4},
+    return toy_model_open(&(toy_model_file){.n_ctx_train = (uint32_t)n_ctx(), .scale = 4},
                           &(carat_model_options){.n_threads = 1});
 }
 
@@ -26,7 +45,7 @@ static carat_session *open_session(carat_model *m, int32_t resident, const char 
 {
     carat_session *s;
     err e = {0};
-    const carat_session_options o = {.n_ctx = CTX,
+    const carat_session_options o = {.n_ctx = n_ctx(),
                                      .chunk = 64,
                                      .kv_resident = resident,
                                      .kv_policy = policy,
@@ -58,18 +77,22 @@ static void go_on(carat_session *s, int32_t n_vocab, int n, int32_t first, words
 typedef struct fixture {
     carat_model *m;
     int32_t n_vocab;
-    int32_t ids[CTX], other[CTX];
+    int32_t *ids, *other; /* [n_ctx()] */
     float *a, *b;
 } fixture;
 
 static void open_all(fixture *f)
 {
     carat_model_info info;
+    if (n_prompt() > PROMPT) /* longer than a test may take */
+        alarm(LONG_S);
     f->m = open_model();
     carat_model_get_info(f->m, &info);
     f->n_vocab = info.n_vocab;
-    draw(f->ids, CTX, 3);
-    draw(f->other, CTX, 4);
+    f->ids = mem_calloc(2 * (size_t)n_ctx(), sizeof *f->ids);
+    CHECK(f->ids);
+    f->other = f->ids + n_ctx();
+    draw(f->ids, 2 * n_ctx(), 3);
     f->a = mem_calloc((size_t)f->n_vocab, sizeof *f->a);
     f->b = mem_calloc((size_t)f->n_vocab, sizeof *f->b);
     CHECK(f->a && f->b);
@@ -79,6 +102,7 @@ static void close_all(fixture *f)
 {
     mem_free(f->a);
     mem_free(f->b);
+    mem_free(f->ids);
     carat_model_close(f->m);
 }
 
@@ -116,22 +140,73 @@ static void save_poison_restore(const char *policy, int n)
 
 TEST(a_snapshot_of_scored_pages_goes_on_as_the_session)
 {
-    save_poison_restore("scored", PROMPT);
+    save_poison_restore("scored", n_prompt());
 }
 
 TEST(a_snapshot_of_young_pages_goes_on_as_the_session)
 {
-    save_poison_restore("lru", PROMPT);
+    save_poison_restore("lru", n_prompt());
 }
 
 TEST(a_snapshot_of_dropped_pages_goes_on_as_the_session)
 {
-    save_poison_restore("snapkv", PROMPT);
+    save_poison_restore("snapkv", n_prompt());
 }
 
 TEST(a_snapshot_before_any_page_leaves_goes_on_as_the_session)
 {
     save_poison_restore("scored", 300);
+}
+
+/* All pages leave, free pages become NaN and come in any order, and the pages return: to others. */
+static void relocate(carat_session *s)
+{
+    kv_cache *c = &s->t.kv;
+    err e = {0};
+    int32_t n_moved = 0, *before = mem_alloc((size_t)c->n_pages * sizeof *before);
+    CHECK(before);
+    for (int32_t i = 0; i < c->n_pages; i++)
+        before[i] = c->page[i];
+    CHECK_OK(kv_page_out(c, NULL, &e), e);
+    rig_poison_free(c);
+    rig_shuffle(c);
+    CHECK_OK(kv_page_in(c, &e), e);
+    for (int32_t i = 0; i < c->n_pages; i++)
+        n_moved += c->page[i] != before[i];
+    CHECK_MSG(2 * n_moved > c->n_pages, "%d of %d pages moved", n_moved, c->n_pages);
+    mem_free(before);
+}
+
+/* A session that keeps all keys goes on, and from its snapshot does so again, with its pages in
+ * other places: after they have moved, and where the snapshot was loaded to. */
+TEST(a_whole_session_goes_on_bit_for_bit_when_its_pages_move)
+{
+    fixture f;
+    words one, two;
+    carat_snapshot *k;
+    err e = {0};
+    open_all(&f);
+    carat_session *s = open_session(f.m, 0, NULL), *t = open_session(f.m, 0, NULL);
+    CHECK_OK(carat_eval(s, f.ids, n_prompt(), false, NULL, NULL, &e), e);
+    CHECK_OK(carat_snapshot_take(s, &k, &e), e);
+    go_on(s, f.n_vocab, GO_ON, 9, &one, f.a);
+    for (int round = 0; round < 3; round++) {
+        carat_session *at = round < 2 ? s : t;
+        CHECK_OK(carat_eval(at, f.other, 900, false, NULL, NULL, &e), e);
+        rig_poison(&at->t.kv);
+        kv_reset(&at->t.kv);
+        rig_shuffle(&at->t.kv);
+        CHECK_OK(carat_snapshot_restore(at, k, &e), e);
+        if (round)
+            relocate(at);
+        go_on(at, f.n_vocab, GO_ON, 9, &two, f.b);
+        CHECK(!memcmp(one.id, two.id, sizeof one.id[0] * GO_ON));
+        CHECK(!memcmp(f.a, f.b, (size_t)f.n_vocab * sizeof *f.a));
+    }
+    carat_snapshot_free(k);
+    carat_session_close(s);
+    carat_session_close(t);
+    close_all(&f);
 }
 
 TEST(snapshots_that_do_not_fit_a_pool_are_refused_with_a_sentence)
