@@ -1,0 +1,56 @@
+/* cold.c - see cold.h: which kernels run here. */
+#include "backend/cpu/cold.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+extern const cold_kernels cold_kernels_portable, cold_kernels_avx2, cold_kernels_avx512;
+
+/* Best first. */
+static const cold_kernels *const kernel_sets[] = {
+#if defined(__x86_64__)
+    &cold_kernels_avx512,
+    &cold_kernels_avx2,
+#endif
+    &cold_kernels_portable,
+};
+
+static bool runs_here(const cold_kernels *k)
+{
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    if (k == &cold_kernels_avx512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vnni");
+    if (k == &cold_kernels_avx2)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+#endif
+    (void)k;
+    return true;
+}
+
+status cold_kernels_find(const char *isa, const cold_kernels **k, err *e)
+{
+    bool any = !isa || !*isa;
+    for (size_t i = 0; i < sizeof kernel_sets / sizeof *kernel_sets; i++) {
+        *k = kernel_sets[i];
+        if (!any && strcmp(isa, (*k)->isa) != 0)
+            continue;
+        if (runs_here(*k))
+            return OK;
+        if (!any)
+            return err_set(e, E_UNSUPPORTED, "this processor has not all of %s", isa);
+    }
+    return err_set(e, E_ARG, "no instruction set %.40s for experts beside a GPU", isa);
+}
+
+int32_t cold_gate_parts(int32_t n_tile, int32_t n_unit)
+{
+    return n_tile < 4096 && 2 <= n_unit ? 2 : 1;
+}

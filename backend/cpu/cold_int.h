@@ -1,0 +1,274 @@
+/* cold_int.h - the kernels of cold.h, but for the integer dot products of a group, which each
+ * instruction set brings along:
+ *
+ *     group_codes   the codes of 16 outputs and 32 inputs, unpacked
+ *     take_codes    makes them
+ *     group_dots    their products with one row: the sums of both halves of 16 inputs, of stored
+ *                   codes without their bias
+ *
+ * The rest are loops over sixteen outputs of constant length, which compilers turn into vectors.
+ */
+#ifndef BACKEND_CPU_COLD_INT_H
+#define BACKEND_CPU_COLD_INT_H
+
+#include "backend/cpu/cold.h"
+#include "backend/cpu/vec_int.h"
+#include "num/num.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { UNIT_GROUPS = 8, LANES = COLD_TILE };
+
+/* ---- Facts of the layouts, as traits of backend/cuda/formats.cuh -------------------------------
+ */
+
+#define IS_BYTES(k) ((k) == COLD_Q8_0 || (k) == COLD_G8)
+#define IS_FIVE(k) ((k) == COLD_Q5_0 || (k) == COLD_Q5_1 || (k) == COLD_Q5_K)
+#define IS_SUPER(k) ((k) == COLD_Q4_K || (k) == COLD_Q5_K)
+#define IS_SPLIT(k) ((k) == COLD_Q6_K || (k) == COLD_G8)
+#define HAS_OFFSET(k) ((k) == COLD_Q4_1 || (k) == COLD_Q5_1 || IS_SUPER(k) || (k) == COLD_G8)
+#define BIAS(k) ((k) == COLD_Q4_0 ? 8 : (k) == COLD_Q5_0 ? 16 : (k) == COLD_Q6_K ? 32 : 0)
+#define CODE_BYTES(k) (IS_BYTES(k) ? 32 : 16)
+#define HIGH_BYTES(k) (IS_FIVE(k) ? 4 : (k) == COLD_Q6_K ? 8 : 0)
+
+/* The first byte of a group's codes; of its high bits, those of 16 rows of 4 groups of a parity. */
+INLINE const uint8_t *codes_at(const int kind, const cold_matrix *w, int32_t tile, int32_t g)
+{
+    return w->codes + ((size_t)tile * (size_t)w->n_group + (size_t)g) * LANES * CODE_BYTES(kind);
+}
+INLINE const uint8_t *high_at(const int kind, const cold_matrix *w, size_t unit, int32_t parity)
+{
+    return w->high + (unit * 2 + (size_t)parity) * LANES * 4 * HIGH_BYTES(kind);
+}
+
+/* ---- Scales of a unit ---------------------------------------------------------------------------
+ */
+
+/* Factors and offsets of a group's halves; the second ones only where halves have their own. */
+typedef struct unit_scales {
+    _Alignas(64) float f0[UNIT_GROUPS][LANES];
+    float f1[UNIT_GROUPS][LANES], m0[UNIT_GROUPS][LANES], m1[UNIT_GROUPS][LANES];
+} unit_scales;
+
+/* Of a plane [parity][row][4 groups][n_each] of floats: number `which` of each. */
+INLINE void spread_floats(float (*to)[LANES], const float *plane, const int n_each, const int which)
+{
+    for (int p = 0; p < 2; p++)
+        for (int i = 0; i < 4; i++)
+            for (int r = 0; r < LANES; r++)
+                to[2 * i + p][r] = plane[((p * LANES + r) * 4 + i) * n_each + which];
+}
+
+INLINE void take_super(const cold_matrix *w, size_t unit, unit_scales *s)
+{
+    uint32_t raw[LANES][4], lo[LANES], mins[LANES], top[LANES];
+    float d[LANES], m[LANES];
+    memcpy(raw, w->super + unit * sizeof raw, sizeof raw);
+    for (int r = 0; r < LANES; r++) {
+        d[r] = num_f16_to_f32((uint16_t)raw[r][0]);
+        m[r] = num_f16_to_f32((uint16_t)(raw[r][0] >> 16));
+        lo[r] = raw[r][1];
+        mins[r] = raw[r][2];
+        top[r] = raw[r][3];
+    }
+    for (int j = 0; j < UNIT_GROUPS; j++)
+        for (int r = 0; r < LANES; r++) {
+            uint32_t a = (lo[r] >> 4 * j & 15) | (top[r] >> 2 * j & 3) << 4;
+            uint32_t b = (mins[r] >> 4 * j & 15) | (top[r] >> (16 + 2 * j) & 3) << 4;
+            s->f0[j][r] = d[r] * (float)(int32_t)a;
+            s->m0[j][r] = -(m[r] * (float)(int32_t)b);
+        }
+}
+
+INLINE void take_scales(const int kind, const cold_matrix *w, size_t unit, unit_scales *s)
+{
+    enum { N = 2 * LANES * 4 }; /* rows and groups of a unit */
+    if (IS_SUPER(kind)) {
+        take_super(w, unit, s);
+    } else if (kind == COLD_Q6_K) {
+        int8_t raw[N][2];
+        uint16_t half[LANES];
+        float d[LANES];
+        memcpy(raw, w->scale + unit * sizeof raw, sizeof raw);
+        memcpy(half, w->super + unit * sizeof half, sizeof half);
+        for (int r = 0; r < LANES; r++)
+            d[r] = num_f16_to_f32(half[r]);
+        for (int p = 0; p < 2; p++)
+            for (int i = 0; i < 4; i++)
+                for (int r = 0; r < LANES; r++) {
+                    const int8_t *at = raw[(p * LANES + r) * 4 + i];
+                    s->f0[2 * i + p][r] = d[r] * (float)at[0];
+                    s->f1[2 * i + p][r] = d[r] * (float)at[1];
+                }
+    } else if (kind == COLD_G8) {
+        float raw[N * 4];
+        memcpy(raw, w->scale + unit * sizeof raw, sizeof raw);
+        spread_floats(s->f0, raw, 4, 0);
+        spread_floats(s->f1, raw, 4, 1);
+        spread_floats(s->m0, raw, 4, 2);
+        spread_floats(s->m1, raw, 4, 3);
+    } else {
+        const int n_each = HAS_OFFSET(kind) ? 2 : 1;
+        uint16_t raw[N * 2];
+        float f[N * 2];
+        memcpy(raw, w->scale + unit * (size_t)(N * n_each) * 2, (size_t)(N * n_each) * 2);
+        for (int i = 0; i < N * n_each; i++)
+            f[i] = num_f16_to_f32(raw[i]);
+        spread_floats(s->f0, f, n_each, 0);
+        if (n_each == 2)
+            spread_floats(s->m0, f, 2, 1);
+    }
+}
+
+/* ---- Sums ---------------------------------------------------------------------------------------
+ */
+
+/* group_sum of formats.cuh for sixteen outputs. */
+INLINE void add_group(const int kind, float *acc, const unit_scales *u, int g, const int32_t *i0,
+                      const int32_t *i1, cold_scale x)
+{
+    const int s0 = IS_SPLIT(kind) ? x.sum[0] : x.sum[0] + x.sum[1], s1 = x.sum[1];
+    const float e0 = x.d * (float)s0, e1 = x.d * (float)s1;
+    for (int r = 0; r < LANES; r++) {
+        int32_t a = IS_SPLIT(kind) ? i0[r] : i0[r] + i1[r];
+        float v = __builtin_fmaf(u->f0[g][r], x.d * (float)(a - BIAS(kind) * s0), acc[r]);
+        if (IS_SPLIT(kind))
+            v = __builtin_fmaf(u->f1[g][r], x.d * (float)(i1[r] - BIAS(kind) * s1), v);
+        if (HAS_OFFSET(kind))
+            v = __builtin_fmaf(u->m0[g][r], e0, v);
+        if (HAS_OFFSET(kind) && IS_SPLIT(kind))
+            v = __builtin_fmaf(u->m1[g][r], e1, v);
+        acc[r] = v;
+    }
+}
+
+/* bound: reading W, once for all rows */
+INLINE void tile_of(const int kind, const cold_matrix *w, int32_t tile, int32_t n_parts,
+                    const cold_row *x, int32_t n_rows, float (*y)[LANES])
+{
+    _Alignas(64) float acc[COLD_ROWS][COLD_WARPS][2][LANES];
+    memset(acc, 0, (size_t)n_rows * sizeof *acc);
+    for (int32_t u = 0; u < w->n_unit; u++) {
+        size_t unit = (size_t)tile * (size_t)w->n_unit + (size_t)u;
+        unit_scales s;
+        take_scales(kind, w, unit, &s);
+        int32_t part = u % n_parts, left = w->n_group - u * UNIT_GROUPS;
+        for (int32_t j = 0; j < UNIT_GROUPS && j < left; j++) {
+            int32_t g = u * UNIT_GROUPS + j;
+            group_codes c;
+            take_codes(kind, &c, codes_at(kind, w, tile, g),
+                       HIGH_BYTES(kind) ? high_at(kind, w, unit, j & 1) : NULL, j >> 1);
+            for (int32_t r = 0; r < n_rows; r++) {
+                _Alignas(64) int32_t i0[LANES], i1[LANES];
+                cold_scale xs = x[r].s[g];
+                group_dots(kind, &c, x[r].q + (size_t)g * COLD_GROUP, xs, i0, i1);
+                add_group(kind, acc[r][part][j & 1], &s, j, i0, i1, xs);
+            }
+        }
+    }
+    for (int32_t r = 0; r < n_rows; r++)
+        for (int i = 0; i < LANES; i++) {
+            float v = acc[r][0][0][i] + acc[r][0][1][i];
+            y[r][i] = n_parts > 1 ? v + (acc[r][1][0][i] + acc[r][1][1][i]) : v;
+        }
+}
+
+static void tile_sums(const cold_matrix *w, int32_t tile, int32_t n_parts, const cold_row *x,
+                      int32_t n_rows, float (*y)[COLD_TILE])
+{
+    switch (w->kind) {
+    case COLD_Q4_0:
+        tile_of(COLD_Q4_0, w, tile, n_parts, x, n_rows, y);
+        break;
+    case COLD_Q4_1:
+        tile_of(COLD_Q4_1, w, tile, n_parts, x, n_rows, y);
+        break;
+    case COLD_Q5_0:
+        tile_of(COLD_Q5_0, w, tile, n_parts, x, n_rows, y);
+        break;
+    case COLD_Q5_1:
+        tile_of(COLD_Q5_1, w, tile, n_parts, x, n_rows, y);
+        break;
+    case COLD_Q8_0:
+        tile_of(COLD_Q8_0, w, tile, n_parts, x, n_rows, y);
+        break;
+    case COLD_Q4_K:
+        tile_of(COLD_Q4_K, w, tile, n_parts, x, n_rows, y);
+        break;
+    case COLD_Q5_K:
+        tile_of(COLD_Q5_K, w, tile, n_parts, x, n_rows, y);
+        break;
+    case COLD_Q6_K:
+        tile_of(COLD_Q6_K, w, tile, n_parts, x, n_rows, y);
+        break;
+    default:
+        tile_of(COLD_G8, w, tile, n_parts, x, n_rows, y);
+    }
+}
+
+/* ---- The activation -----------------------------------------------------------------------------
+ */
+
+/* exp(x) as 2^n e^r: the polynomial is Taylor's up to r^7, |r| <= ln(2) / 2. NaN stays NaN.
+ * backend/cuda/cold.cuh has the same operations. */
+INLINE float exp_of(float x)
+{
+    const float magic = 0x1.8p23f; /* adding it rounds to an integer, in the low bits */
+    x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    float t = __builtin_fmaf(x, 0x1.715476p0f, magic);
+    int32_t n;
+    memcpy(&n, &t, 4);
+    uint32_t bits = ((uint32_t)n - 0x4b400000u + 127u) << 23;
+    float k = t - magic, scale;
+    memcpy(&scale, &bits, 4);
+    float r = __builtin_fmaf(k, -0x1.62e4p-1f, x);
+    r = __builtin_fmaf(k, -0x1.7f7d1cp-20f, r);
+    float p = 0x1.a01a02p-13f; /* 1/7! */
+    p = __builtin_fmaf(p, r, 0x1.6c16c2p-10f);
+    p = __builtin_fmaf(p, r, 0x1.111112p-7f);
+    p = __builtin_fmaf(p, r, 0x1.555556p-5f);
+    p = __builtin_fmaf(p, r, 0x1.555556p-3f);
+    p = __builtin_fmaf(p, r, 0.5f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    p = __builtin_fmaf(p, r, 1.0f);
+    return p * scale;
+}
+
+/* gelu(x) = x (1 + tanh u) / 2 = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+INLINE float act_of(bool silu, float x)
+{
+    float cubic = __builtin_fmaf(0.044715f * x * x, x, x);
+    float z = silu ? -x : -1.5957691216057308f * cubic;
+    return x / (1.0f + exp_of(z));
+}
+
+/* quant_scale of backend/cuda/dev.cuh, which says why. */
+INLINE float scale_of(uint32_t top)
+{
+    float d = num_bits_f32(num_f32_bits(num_bits_f32(top) / 127.0f) & ~3u);
+    return d < 0x1p-120f ? 0.0f : d < 0x1p100f ? d : num_bits_f32(0x7fc00000);
+}
+
+static void gate_sums(bool silu, const float *a, const float *b, int8_t *q, cold_scale *s)
+{
+    float v[COLD_GROUP];
+    uint32_t top = 0;
+    int sum[2] = {0, 0};
+    for (int i = 0; i < COLD_GROUP; i++)
+        v[i] = act_of(silu, a[i]) * b[i];
+    for (int i = 0; i < COLD_GROUP; i++) {
+        uint32_t u = num_f32_bits(v[i]) & 0x7fffffff;
+        top = u > top ? u : top;
+    }
+    float inv = top ? 127.0f / num_bits_f32(top) : 0.0f;
+    for (int i = 0; i < COLD_GROUP; i++) {
+        float c = rintf(v[i] * inv);
+        c = c != c ? 0.0f : c < -127.0f ? -127.0f : c > 127.0f ? 127.0f : c;
+        q[i] = (int8_t)(int)c;
+        sum[i >> 4] += (int)c;
+    }
+    *s = (cold_scale){scale_of(top), {(int16_t)sum[0], (int16_t)sum[1]}};
+}
+
+#endif

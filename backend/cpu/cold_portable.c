@@ -1,0 +1,62 @@
+/* cold_portable.c - the kernels of cold.h in plain C, which define the others. */
+#include "backend/cpu/cold.h"
+#include "backend/cpu/vec_int.h"
+
+typedef struct group_codes {
+    int16_t q[COLD_TILE][COLD_GROUP];
+} group_codes;
+
+static void take_codes(const int kind, group_codes *c, const uint8_t *codes, const uint8_t *high,
+                       int i);
+static void group_dots(const int kind, const group_codes *c, const int8_t *x, cold_scale s,
+                       int32_t *i0, int32_t *i1);
+
+#include "backend/cpu/cold_int.h"
+
+/* Byte j of a row: elements j and j + 16 in halves, or (8 bits) elements 0..15, and 16..31 behind
+ * those of all rows. high: [row][4 groups], this group being number i. */
+static void take_codes(const int kind, group_codes *c, const uint8_t *codes, const uint8_t *high,
+                       int i)
+{
+    for (int r = 0; r < LANES; r++) {
+        uint32_t h[2] = {0, 0};
+        size_t n_high = (size_t)HIGH_BYTES(kind);
+        if (n_high)
+            memcpy(h, high + ((size_t)r * 4 + (size_t)i) * n_high, n_high);
+        for (int j = 0; j < COLD_GROUP; j++) {
+            int byte = j % 16, word = j / 4;
+            if (IS_BYTES(kind)) {
+                c->q[r][j] = (int8_t)codes[(j / 16 * LANES + r) * 16 + byte];
+                continue;
+            }
+            uint32_t q = codes[r * 16 + byte] >> 4 * (j / 16) & 15;
+            if (IS_FIVE(kind))
+                q |= (h[0] >> (8 * (j % 4) + word) & 1) << 4;
+            if (kind == COLD_Q6_K)
+                q |= (h[j / 16] >> (8 * (j % 4) + 2 * (word % 4)) & 3) << 4;
+            c->q[r][j] = (int16_t)q;
+        }
+    }
+}
+
+static void group_dots(const int kind, const group_codes *c, const int8_t *x, cold_scale s,
+                       int32_t *i0, int32_t *i1)
+{
+    (void)kind;
+    (void)s;
+    for (int r = 0; r < LANES; r++) {
+        i0[r] = i1[r] = 0;
+        for (int j = 0; j < 16; j++) {
+            i0[r] += c->q[r][j] * x[j];
+            i1[r] += c->q[r][j + 16] * x[j + 16];
+        }
+    }
+}
+
+float cold_act(bool silu, float x)
+{
+    return act_of(silu, x);
+}
+
+extern const cold_kernels cold_kernels_portable;
+const cold_kernels cold_kernels_portable = {"portable", tile_sums, gate_sums};
