@@ -26,7 +26,7 @@ typedef struct pass_rows {
 
 static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
 {
-    if (!part.hidden) {
+    if (!part.hidden && !part.look) {
         part.candidates = b->w.candidates + (size_t)n->n_wanted * CANDIDATES_MAX;
         part.n_candidates = b->w.n_candidates + n->n_wanted;
         n->n_wanted += kv_rows_wanted(&part.rows);
@@ -135,14 +135,15 @@ static pass_part prompt_part(slot *s, int32_t left)
     int64_t at = s->t.kv.n_past, rest = timeline_pass_end(&s->t, s->job->n) - at;
     int32_t rows = sparse_rows(s->t.sparse, at, rest, left);
     bool last = at + rows == s->job->n;
-    return (pass_part){.t = &s->t,
-                       .rows = {.token = s->job->ids + at,
-                                .n = rows,
-                                .final = true,
-                                .want = last ? KV_WANT_LAST : KV_WANT_NONE},
-                       .prompt = true,
-                       .until = paging_until(&s->t, s->job->n),
-                       .n_best = last ? generation_needs(s->job->g) : 0};
+    const pass_part part = {.t = &s->t,
+                            .rows = {.token = s->job->ids + at,
+                                     .n = rows,
+                                     .final = true,
+                                     .want = last ? KV_WANT_LAST : KV_WANT_NONE},
+                            .prompt = true,
+                            .until = paging_until(&s->t, s->job->n),
+                            .n_best = last ? generation_needs(s->job->g) : 0};
+    return last && !s->looked && paging_looks(&s->t, s->job->n) ? paging_look_part(part) : part;
 }
 
 /* The prompts whose parts are hidden, or the others. */
@@ -151,6 +152,7 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
     int32_t left = prompt_rows(b, n->answers, stalls), first = b->turn;
     int32_t most = hidden ? hidden_rows(b) : left;
     left = left < most ? left : most;
+    bool looks = false;
     for (int32_t k = 0; k < b->n_slots && left > 0; k++) {
         int32_t i = (first + k) % b->n_slots;
         slot *s = &b->slot[i];
@@ -174,6 +176,9 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
                                    : prompt_part(s, rows);
         if (!part.rows.n) /* no room for a query block of block selection */
             continue;
+        if (part.look && looks) /* one a pass: scratch has room for its rows of the last layer */
+            continue;
+        looks |= part.look;
         left = alone ? 0 : left - part.rows.n;
         add_part(b, n, i, part);
     }
@@ -229,7 +234,7 @@ static status use_prompt_rows(carat_batch *b, slot *s, const pass_part *part, er
     job *j = s->job;
     row_logits y = {0};
     status st;
-    if (kv_rows_wanted(&part->rows) && !s->looked && paging_second_look(&s->t)) {
+    if (part->look) {
         s->looked = true; /* the next pass has the same rows, and sees the pages that they want */
         timeline_commit(&s->t, part, NULL, 0);
         return OK;

@@ -311,6 +311,8 @@ typedef struct pass_part {
     bool prompt;           /* rows of a prompt; else of an answer: step.prompt */
     int64_t until;         /* with a pager: where the chunk ends that the rows are in; 0: they are
                               not in one */
+    bool look;             /* the end of a prompt, which chooses its pages and is computed again:
+                              what it gives is not read */
     bool hidden;           /* of all parts of a pass or of none: read_hidden follows, no logits are
                               computed, and drafters miss the rows */
     pass_tail *tail;       /* of a hidden part alone in its pass; NULL: none */
@@ -340,9 +342,11 @@ void paging_watched(kv_cache *c, const pass_part *part);
 /* paging.c. The part of timeline_ready that asks the scorer of t, if it has one and pages will be
  * chosen. */
 status paging_score(timeline *t, const int32_t *next, int64_t end, bool prompt, err *e);
-/* The end of a prompt was computed with other pages than its own scores want: should it be computed
- * again, with those? */
-bool paging_second_look(const timeline *t);
+/* Are the next rows of a prompt, up to `end`, computed twice: once to choose their pages, and again
+ * with those? */
+bool paging_looks(const timeline *t, int64_t end);
+/* The same rows as a part that looks. */
+pass_part paging_look_part(pass_part part);
 /* Must the next rows of a prompt, which ends at `end`, be in one pass? They are those that are
  * computed twice. */
 bool paging_is_whole(const timeline *t, int64_t end);

@@ -138,6 +138,11 @@ static status fit_chunk(session_shape *s, err *e)
     int32_t least = least_pool(s);
     for (; least > s->kv_resident && s->chunk > KV_PAGE; least = least_pool(s))
         s->chunk = s->chunk - KV_PAGE > KV_PAGE ? s->chunk - KV_PAGE : KV_PAGE;
+    /* Beside answers, a pass has the last rows of one prompt that looks. */
+    int32_t outs = s->answer_rows + KV_WATCH_ROWS;
+    outs = outs < s->chunk ? outs : s->chunk;
+    if (s->n_outputs < outs)
+        s->n_outputs = outs;
     if (s->n_outputs > s->chunk && s->chunk >= s->answer_rows)
         s->n_outputs = s->chunk;
     if (s->kv_resident < least)
@@ -266,8 +271,11 @@ status paging_score(timeline *t, const int32_t *next, int64_t end, bool prompt, 
 int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch *to)
 {
     bool prompt_end = part->prompt && kv_rows_wanted(&part->rows) > 0;
-    const page_watch *w =
-        c->pager && !part->hidden ? kv_pager_watch(c, seq, part->rows.n, prompt_end) : NULL;
+    /* The end of a prompt for the second time: its pages have been chosen. */
+    bool looked = prompt_end && part->rows.want == KV_WANT_LAST && !c->layout->n_recur;
+    const page_watch *w = c->pager && !part->hidden && !looked
+                              ? kv_pager_watch(c, seq, part->rows.n, prompt_end)
+                              : NULL;
     if (w)
         *to = *w;
     return w != NULL;
@@ -278,11 +286,6 @@ void paging_watched(kv_cache *c, const pass_part *part)
     kv_pager_watched(c, part->rows.n);
     if (part->prompt && kv_rows_wanted(&part->rows))
         c->pager->wants_look = true;
-}
-
-bool paging_second_look(const timeline *t)
-{
-    return t->kv.pager && t->kv.pager->wants_look && !t->kv.layout->n_recur;
 }
 
 const char *paging_lossy(const timeline *t)
@@ -308,6 +311,19 @@ static bool looks_twice(const timeline *t, int64_t end)
 {
     return t->kv.pager && t->kv.pager->sums && !t->kv.layout->n_recur &&
            kv_pager_is_short(&t->kv, end);
+}
+
+bool paging_looks(const timeline *t, int64_t end)
+{
+    return looks_twice(t, end);
+}
+
+pass_part paging_look_part(pass_part part)
+{
+    part.look = true;
+    part.rows.want = KV_WANT_TAIL;
+    part.rows.n_wanted = KV_WATCH_ROWS;
+    return part;
 }
 
 int64_t paging_until(const timeline *t, int64_t end)

@@ -69,6 +69,8 @@ static void take_candidates(carat_model *m, mat y, const pass_part *part, int32_
     for (int32_t i = 0; i < n_parts; i++) {
         const pass_part *p = &part[i];
         for (int32_t k = 0; k < kv_rows_wanted(&p->rows); k++, r++) {
+            if (p->look)
+                continue;
             p->n_candidates[k] = LOGITS_ALL;
             if (p->n_best < 1 || !m->dev->sift)
                 continue;
@@ -92,7 +94,7 @@ static void take_logits(carat_model *m, mat y, const pass_part *part, int32_t n_
     for (int32_t i = 0; i < n_parts; i++) {
         const pass_part *p = &part[i];
         for (int32_t k = 0; k < kv_rows_wanted(&p->rows); k++, r++) {
-            if (!p->logits || p->n_candidates[k] != LOGITS_ALL)
+            if (p->look || !p->logits || p->n_candidates[k] != LOGITS_ALL)
                 continue;
             float *to = p->logits + (size_t)k * n_vocab;
             m->dev->download(m->dev, to, mat_row(y, r), n_vocab * sizeof *to);

@@ -143,6 +143,27 @@ TEST(pass_gives_the_rows_that_are_listed)
     close_rig(&r);
 }
 
+/* The last rows, in passes of more rows and of fewer. A part that looks gives nothing. */
+TEST(pass_gives_the_last_rows)
+{
+    rig r;
+    open_rig(&r, NULL);
+    for (int32_t n = 1; n <= VERIFY; n += 5) {
+        pass_part part = part_of(&r, &r.s->t, r.id + PROMPT, n, KV_WANT_TAIL);
+        part.rows.n_wanted = 4;
+        int32_t rows = n < 4 ? n : 4;
+        CHECK_EQ(kv_rows_wanted(&part.rows), rows);
+        compute(&r, &part);
+        for (int32_t k = 0; k < rows; k++)
+            CHECK(same_row(&r, k, PROMPT + n - rows + k));
+        part.look = true;
+        r.s->w.n_candidates[0] = 1234;
+        compute(&r, &part);
+        CHECK_EQ(r.s->w.n_candidates[0], 1234);
+    }
+    close_rig(&r);
+}
+
 /* device.sift by its definition, except that it reports every third row as impossible. */
 static int n_sifted;
 static void sift_plainly(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap)

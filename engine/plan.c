@@ -185,8 +185,8 @@ static int32_t next_count(int32_t n, int32_t most)
 
 /* The number of rows decides which kernels run, and so how much scratch they take. The largest pass
  * may not take the most, so all small counts are tried, then doublings. A pass of a session wants
- * logits of no row, one, all but one, or all that may have them. A pass of a batch, or one that
- * checks drafts, wants logits of any number of rows. */
+ * logits of no row, one, all but one, or all that may have them. A pass of a batch, one that checks
+ * drafts, or one that chooses pages for the end of a prompt, wants logits of any number of rows. */
 static status worst_pass(const carat_model *m, const session_shape *s, const pass_taps *taps,
                          const kv_layout *l, model_costs *worst, err *e)
 {
@@ -199,7 +199,7 @@ static status worst_pass(const carat_model *m, const session_shape *s, const pas
         for (int i = 0; i < 4; i++)
             if ((st = add_pass(m, taps, l, rows, wanted[i], worst, e)))
                 return st;
-        bool any = s->n_seqs > 1 || s->verify_rows > 1;
+        bool any = s->n_seqs > 1 || s->verify_rows > 1 || shape_is_paged(s);
         for (int32_t k = 2; any && k < outs - 1; k = next_count(k, outs))
             if ((st = add_pass(m, taps, l, rows, k, worst, e)))
                 return st;

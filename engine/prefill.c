@@ -34,11 +34,12 @@ status session_prefill(carat_session *s, const prefill *p, err *e)
             .n_best = logits ? 0 : 1, /* the logits are only tested for NaN and +inf */
             .candidates = s->w.candidates,
             .n_candidates = s->w.n_candidates};
+        if (want == KV_WANT_LAST && part.prompt && paging_looks(&s->t, end)) {
+            pass_part look = paging_look_part(part);
+            if ((st = run_pass(s->m, &s->layout, &s->w, &look, 1, e)))
+                return st;
+        }
         if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
-            return st;
-        /* Its own queries have now chosen the pages; the rows are computed again with those. */
-        if (want == KV_WANT_LAST && paging_second_look(&s->t) &&
-            (st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
             return st;
         if (!part_finite(&part)) {
             timeline_commit(&s->t, &part, NULL, 0);

@@ -387,6 +387,10 @@ static int32_t wanted_number(const pass_part *p, int32_t row)
         return p->out0 + row;
     case KV_WANT_LAST:
         return row == p->rows.n - 1 ? p->out0 : -1;
+    case KV_WANT_TAIL: {
+        int32_t first = p->rows.n - kv_rows_wanted(&p->rows);
+        return row >= first ? p->out0 + row - first : -1;
+    }
     case KV_WANT_LISTED:
         while (k < p->rows.n_wanted && p->rows.wanted[k] != row)
             k++;

@@ -114,6 +114,8 @@ static bool is_wanted(const kv_rows *r, int32_t i, int32_t *next)
         ++*next;
         return true;
     }
+    if (r->want == KV_WANT_TAIL)
+        return i >= r->n - r->n_wanted;
     return r->want == KV_WANT_ALL || (r->want == KV_WANT_LAST && i == r->n - 1);
 }
 

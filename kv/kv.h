@@ -282,7 +282,13 @@ status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, const kv_l
 void kv_batch_free(kv_batch *b);
 void kv_batch_clear(kv_batch *b);
 /* Rows of one sequence in a pass. */
-typedef enum kv_want { KV_WANT_NONE, KV_WANT_LAST, KV_WANT_ALL, KV_WANT_LISTED } kv_want;
+typedef enum kv_want {
+    KV_WANT_NONE,
+    KV_WANT_LAST,
+    KV_WANT_TAIL, /* the last n_wanted rows, or all, if there are fewer */
+    KV_WANT_ALL,
+    KV_WANT_LISTED
+} kv_want;
 typedef struct kv_rows {
     const int32_t *token;  /* [n] */
     const int32_t *parent; /* [n]: the row that each row follows, -1: the committed context; a
@@ -298,6 +304,7 @@ static inline int32_t kv_rows_wanted(const kv_rows *r)
 {
     return r->want == KV_WANT_ALL      ? r->n
            : r->want == KV_WANT_LISTED ? r->n_wanted
+           : r->want == KV_WANT_TAIL   ? (r->n < r->n_wanted ? r->n : r->n_wanted)
                                        : r->want == KV_WANT_LAST;
 }
 
