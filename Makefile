@@ -234,7 +234,7 @@ ISA_TESTS ?= engine/ demo_test hybrid_test session_ daemon_ server_answers cli_a
 test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## KERNELS=avx2: the tests of whole models, with those kernels
 	CARAT_ISA=$(KERNELS) $(BUILD)/carat_test -j $(TEST_JOBS) $(ISA_TESTS)
 
-check: test floors map vendor symbols docs results-check ## test, plus the house rules
+check: test floors map vendor symbols docs results-check fuzz-links ## test, plus the house rules
 
 ASAN = -fsanitize=address -fno-omit-frame-pointer
 # Checks inside loops keep gcc from unrolling, about which it warns: no error here.
@@ -261,34 +261,31 @@ fuzz: ## make fuzz T=gguf SECS=60: libFuzzer over fuzz/fuzz_$T.c (needs clang)
 	    -artifact_prefix=build/fuzz/$(T)- build/fuzz/found/$(T) fuzz/corpus/$(T)
 # The floors that read bytes from outside: no kernels.
 FUZZ_OBJ := $(call obj,$(call src,base num format text))
+# $(call fuzz_also,NAME,FILES): what a target needs beside them.
+define fuzz_also
+$(BUILD)/fuzz_$(1) $(BUILD)/fuzz_$(1).linked: FUZZ_OBJ += $(call obj,$(2))
+$(BUILD)/fuzz_$(1) $(BUILD)/fuzz_$(1).linked: $(call obj,$(2))
+endef
 # The reader of requests needs no connection, model or thread.
-REQUEST_OBJ := $(call obj,$(patsubst %,apps/server/%.c,request fields sampling forms known tools jsonw \
+$(eval $(call fuzz_also,request,$(patsubst %,apps/server/%.c,request fields sampling forms known tools jsonw \
     answer api_chat api_completions api_responses api_messages api_llama api_ollama embed_form) \
-    engine/sample_check.c)
-$(BUILD)/fuzz_request: FUZZ_OBJ += $(REQUEST_OBJ)
-$(BUILD)/fuzz_request: $(REQUEST_OBJ)
-HEADERS_OBJ := $(call obj,apps/server/headers.c)
-$(BUILD)/fuzz_headers: FUZZ_OBJ += $(HEADERS_OBJ)
-$(BUILD)/fuzz_headers: $(HEADERS_OBJ)
-SNAPSHOT_OBJ := $(call obj,$(call src,kv) backend/ops.c backend/pass.c)
-$(BUILD)/fuzz_snapshot: FUZZ_OBJ += $(SNAPSHOT_OBJ)
-$(BUILD)/fuzz_snapshot: $(SNAPSHOT_OBJ)
-DRAFT_OBJ := $(call obj,$(patsubst %,apps/%.c,convert_config convert_draft_config) \
-    $(patsubst %,model/%.c,shapes gemma4_shapes dflash_shapes gemma4_mtp_shapes draft_kind))
-$(BUILD)/fuzz_draft: FUZZ_OBJ += $(DRAFT_OBJ)
-$(BUILD)/fuzz_draft: $(DRAFT_OBJ)
-HUB_OBJ := $(call obj,$(call src,apps/hub))
-$(BUILD)/fuzz_hub: FUZZ_OBJ += $(HUB_OBJ)
-$(BUILD)/fuzz_hub: LIBS += -lcurl
-$(BUILD)/fuzz_hub: $(HUB_OBJ)
-TOML_OBJ := $(call obj,apps/toml.c)
-$(BUILD)/fuzz_toml: FUZZ_OBJ += $(TOML_OBJ)
-$(BUILD)/fuzz_toml: $(TOML_OBJ)
-VOCAB_OBJ := $(call obj,engine/text_file.c)
-$(BUILD)/fuzz_vocab: FUZZ_OBJ += $(VOCAB_OBJ)
-$(BUILD)/fuzz_vocab: $(VOCAB_OBJ)
+    engine/sample_check.c))
+$(eval $(call fuzz_also,headers,apps/server/headers.c))
+$(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/pass.c backend/page_moves.c))
+$(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_config convert_draft_config) \
+    model/shapes.c $(wildcard model/*_shapes.c) model/draft_kind.c))
+$(eval $(call fuzz_also,hub,$(call src,apps/hub)))
+$(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
+$(eval $(call fuzz_also,toml,apps/toml.c))
+$(eval $(call fuzz_also,vocab,engine/text_file.c))
 $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS)
+# Any C compiler finds out whether the targets have all they call; only clang can run them.
+FUZZ_TARGETS := $(filter-out fuzz,$(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c)))
+.PHONY: fuzz-links
+fuzz-links: $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked) ## fail where a fuzz target does not link
+$(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked): $(BUILD)/fuzz_%.linked: fuzz/fuzz_%.c $(FUZZ_OBJ)
+	$(Q)$(CC) $(CFLAGS_ALL) -O0 -DCARAT_FUZZ=1 -shared -Wl,-z,defs -o $@ $< $(FUZZ_OBJ) $(LIBS)
 # The tests with threads. Empty: all tests, which takes long.
 TSAN_TESTS ?= server_ jobs_may_come a_batch_ends is_written_now killed_at_any keeps_to_its_budget \
               pool_runs several_threads another_thread grammars_side_by_side

@@ -6,6 +6,7 @@
  * 4xx and a sentence, or becomes JSON that parses again.
  */
 #include "fuzz/fuzz.h"
+#include "apps/compress.h"
 #include "apps/server/embed_form.h"
 #include "apps/server/request.h"
 #include "base/utf8.h"
@@ -21,6 +22,10 @@ int32_t carat_token_bytes(const carat_model *m, int32_t id, bool special, const 
     (void)m, (void)id, (void)special;
     *bytes = "";
     return -1;
+}
+void compress_put_json(str *out, const shorter_told *t)
+{
+    (void)out, (void)t;
 }
 #endif
 
