@@ -1,5 +1,5 @@
-/* ops_int.h - the beginning and the end of every op of the CUDA device, for ops.c and attend_ops.c.
- * Host code.
+/* ops_int.h - the beginning and the end of every op of the CUDA device, and what its ops ask
+ * of weights. Host code, for ops.c and its siblings *_ops.c.
  */
 #ifndef BACKEND_CUDA_OPS_INT_H
 #define BACKEND_CUDA_OPS_INT_H
@@ -66,5 +66,94 @@ static inline void cuda_done(pass *p, const char *op)
     if (r != cudaSuccess)
         cuda_ok(cuda_of(p), p, r, op);
 }
+
+static inline bool cuda_loaded(pass *p, const weight *w)
+{
+    if (!w->packed)
+        err_set(&p->e, E_ARG, "tensor %s is not on the device", w->name);
+    return w->packed != NULL;
+}
+
+static inline void cuda_wrote_mat(pass *p, mat y)
+{
+    size_t n = (size_t)(y.rows ? y.rows - 1 : 0) * (size_t)y.stride + (size_t)mat_width(y);
+    cuda_wrote(cuda_of(p), y.at, n * sizeof(float));
+}
+
+/* Do the rows of this pass take the kernels of few rows? Those of answers do. */
+static inline bool cuda_few(const pass *p)
+{
+    return !p->st->prompt;
+}
+
+/* Rows first to first + n of a mat, and of a copy; `first` is a multiple of 8. */
+static inline mat some_rows(mat m, int32_t first, int32_t n)
+{
+    m.at = m.at ? m.at + first * m.stride : NULL;
+    m.rows = n;
+    return m;
+}
+static inline dev_quant some_of_copy(dev_quant q, int32_t first, int32_t n)
+{
+    if (q.q) {
+        q.q += (size_t)first * (size_t)q.cols;
+        q.s = (char *)q.s + (size_t)first * (size_t)(q.cols / GROUP) * 8;
+    }
+    q.rows = n;
+    return q;
+}
+
+/* The layout of a weight on this device; in a dry pass the weight need not be loaded. */
+static inline int32_t cuda_kind(const pass *p, const weight *w)
+{
+    if (w->packed)
+        return w->packed_kind;
+    weight v = *w;
+    v.gather = false;
+    return p->dry ? cuda_pack_kind(&v) : PACK_NONE;
+}
+
+static inline bool cuda_is_float(int32_t kind)
+{
+    return kind == PACK_F32 || kind == PACK_F16 || kind == PACK_BF16;
+}
+
+/* Do the kernels that join both products of a gated unit know its activation? */
+static inline bool cuda_gates(act_kind act)
+{
+    return act == ACT_GELU_TANH || act == ACT_SILU;
+}
+
+/* Can one kernel of block products read gate and up together? */
+static inline bool cuda_pairs(const pass *p, const weight *gate, const weight *up, int32_t n_ff)
+{
+    int32_t kind = cuda_kind(p, gate);
+    return !cuda_is_float(kind) && (up ? cuda_kind(p, up) == kind : n_ff % TILE_ROWS == 0);
+}
+
+static inline product_args cuda_pair_args(const weight *gate, const weight *up, int32_t n_ff,
+                                          act_kind act)
+{
+    product_args a = {.w = cuda_view(gate), .n_out = n_ff, .glu = true, .silu = act == ACT_SILU};
+    a.up = up ? cuda_view(up) : a.w;
+    a.up_row = up ? 0 : n_ff;
+    return a;
+}
+
+/* ---- ops.c ---- */
+
+void cuda_matmul(pass *p, mat y, mat x, const weight *w);
+void cuda_act_mul(pass *p, mat y, mat a, mat b, act_kind act);
+
+/* ---- moe_ops.c ---- */
+
+void cuda_route(pass *p, routing r, mat logits, const route_rule *rule);
+void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *rule);
+void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+                  act_kind act);
+void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down);
+bool cuda_mixture(pass *p, mat y, mat x, const mixture *m);
+void cuda_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w);
+void cuda_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n);
 
 #endif

@@ -15,11 +15,6 @@ static recur_shape shape_of(const recur_view *v)
                          .journal_floats = recur_journal_row(v)};
 }
 
-static void wrote(pass *p, mat y)
-{
-    cuda_wrote(cuda_of(p), y.at, (size_t)y.rows * (size_t)y.stride * sizeof(float));
-}
-
 void cuda_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv)
 {
     cuda_device *c = cuda_of(p);
@@ -27,7 +22,7 @@ void cuda_conv(pass *p, mat y, mat x, const weight *w, const recur_view *rv)
     _Static_assert((int)RECUR_TAPS == (int)RECUR_TAPS_MAX, "kernels hold as many taps as a view");
     if (cuda_skip(p, y))
         return;
-    wrote(p, y);
+    cuda_wrote_mat(p, y);
     cu_conv(c->stream, (conv_args){.y = cuda_mat(y),
                                    .x = cuda_mat(x),
                                    .taps = taps,
@@ -117,7 +112,7 @@ void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const 
     if (cuda_skip(p, o))
         return;
     d.st = dev->recur;
-    wrote(p, o);
+    cuda_wrote_mat(p, o);
     if (in_blocks(p, rv)) {
         blocks.delta = d;
         delta_blocks(dev, p->st, &blocks);
@@ -142,7 +137,7 @@ static void unit_of_prompt(pass *p, unit_args d, mat y, mat x, mat a, mat b, con
     if (cuda_skip(p, y))
         return;
     d.x = cuda_mat(o);
-    wrote(p, y);
+    cuda_wrote_mat(p, y);
     cu_gated(c->stream, d);
     cuda_quant_keep(p, y.at, d.q);
     cuda_done(p, "delta_unit");
@@ -171,7 +166,7 @@ bool cuda_delta_unit(pass *p, mat y, mat x, mat z, mat a, mat b, const delta_uni
         return true;
     d.st = c->recur;
     d.ticket = c->recur_ticket;
-    wrote(p, y);
+    cuda_wrote_mat(p, y);
     cu_unit(c->stream, d);
     cuda_quant_keep(p, y.at, d.q);
     cuda_done(p, "delta_unit");

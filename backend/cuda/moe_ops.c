@@ -1,0 +1,397 @@
+/* moe_ops.c - the ops of mixtures of experts on a CUDA device: which kernel, by rows and weight
+ * layout.
+ *
+ *   rows of     weights of blocks                          weights of floats
+ *   answers: 1  matmul_vec      one row                    matmul_float
+ *   more        matmul_experts  rows of an expert together matmul_float
+ *   prompts     matmul_mma      pairs sorted by expert     F32: matmul_float, else matmul_mma
+ *
+ * ops.c says what every op does before and after its launches.
+ */
+#include "backend/cuda/ops_int.h"
+
+#include <stdint.h>
+
+static choice choice_of(pass *p, const route_rule *t)
+{
+    choice how = {.factor = route_factor(t), .sigmoid = t->sigmoid};
+    how.scale = p->dry ? NULL : cuda_vector(p, t->scale);
+    how.bias = p->dry ? NULL : cuda_vector(p, t->bias);
+    return how;
+}
+
+void cuda_route(pass *p, routing r, mat logits, const route_rule *rule)
+{
+    choice how = choice_of(p, rule);
+    if (p->dry || pass_failed(p) || !r.rows)
+        return;
+    cuda_settle(cuda_of(p));
+    size_t n = (size_t)r.rows * (size_t)r.k * 4;
+    cuda_wrote(cuda_of(p), r.id, n);
+    cuda_wrote(cuda_of(p), r.weight, n);
+    cu_route(cuda_of(p)->stream, r.id, r.weight, r.k, cuda_mat(logits), how);
+    cuda_done(p, "route");
+}
+
+void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *rule)
+{
+    choice how = choice_of(p, rule);
+    mat logits = pass_mat(p, x.rows, 1, w->n_out);
+    if (pass_failed(p) || (!p->dry && !cuda_loaded(p, w)))
+        return;
+    if (!cuda_is_float(cuda_kind(p, w)) || !cuda_few(p) || w->n_out > ROUTER_EXPERTS ||
+        r.k > ROUTER_MOST || w->n_in % 4 || x.stride % 4) {
+        cuda_matmul(p, logits, x, w);
+        cuda_route(p, r, logits, rule);
+        return;
+    }
+    if (cuda_skip(p, logits))
+        return;
+    size_t n = (size_t)r.rows * (size_t)r.k * 4;
+    cuda_wrote_mat(p, logits);
+    cuda_wrote(cuda_of(p), r.id, n);
+    cuda_wrote(cuda_of(p), r.weight, n);
+    for (int32_t at = 0, rows; at < x.rows; at += rows) {
+        rows = x.rows - at < FEW_ROWS ? x.rows - at : (int32_t)FEW_ROWS;
+        cu_router(cuda_of(p)->stream, (router_args){.x = cuda_mat(some_rows(x, at, rows)),
+                                                    .logits = cuda_mat(some_rows(logits, at, rows)),
+                                                    .w = cuda_view(w),
+                                                    .how = how,
+                                                    .id = r.id + (size_t)at * (size_t)r.k,
+                                                    .share = r.weight + (size_t)at * (size_t)r.k,
+                                                    .k = r.k,
+                                                    .ticket = cuda_of(p)->router_ticket});
+    }
+    cuda_done(p, "router");
+}
+
+/* [rows, k, n_ff] as [rows * k, n_ff]. */
+static dev_mat by_pair(mat y)
+{
+    return (dev_mat){y.at, y.rows * y.heads, y.cols, y.cols};
+}
+
+/* One matrix of every pair, without its twin: for shapes and formats that the gated kernels
+ * refuse. */
+static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
+{
+    cuda_device *c = cuda_of(p);
+    if (cuda_is_float(cuda_kind(p, w))) {
+        if (!cuda_skip(p, y))
+            cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(w), NULL,
+                            0, w->n_out);
+        return;
+    }
+    dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
+    if (cuda_skip(p, y))
+        return;
+    expert_product a = {.p = {.y = cuda_mat(y), .x = q, .w = cuda_view(w), .n_out = w->n_out},
+                        .expert = r.id,
+                        .k = r.k};
+    cu_product_vec(c->stream, a);
+}
+
+/* Counts the choice where the product that follows does not: all but int8 products do. */
+static void count_choice(pass *p, routing r, const weight *gate)
+{
+    if (!gate->home || p->dry || pass_failed(p) || !r.rows)
+        return;
+    cuda_settle(cuda_of(p));
+    cu_count_experts(cuda_of(p)->stream, r.id, r.rows * r.k, gate->home->count);
+}
+
+/* Prompts: pairs sorted by expert, then one product over tiles of rows of one expert. */
+static bool by_expert(const pass *p, const weight *w)
+{
+    int32_t kind = cuda_kind(p, w);
+    return !cuda_few(p) && kind != PACK_F32 && kind != PACK_NONE && w->n_in % GROUP == 0;
+}
+
+static expert_lists sort_pairs(pass *p, routing r, int32_t n_expert)
+{
+    int32_t n = r.rows * r.k;
+    sorted_pairs *known = &cuda_of(p)->sorted;
+    if (!p->dry && known->id == r.id && known->n == n && known->n_expert == n_expert)
+        return known->lists;
+    expert_lists l = {.order = cuda_temp(p, (size_t)n * 4),
+                      .n_tiles = cuda_temp(p, 4),
+                      .tiles =
+                          cuda_temp(p, (size_t)cu_expert_tiles(n, n_expert) * EXPERT_TILE_BYTES)};
+    if (p->dry || pass_failed(p))
+        return l;
+    cuda_settle(cuda_of(p));
+    cu_expert_sort(cuda_of(p)->stream, r.id, n, n_expert, l);
+    *known = (sorted_pairs){r.id, n, n_expert, l};
+    return l;
+}
+
+static void expert_mma(pass *p, mat y, dev_quant x, const weight *w, expert_lists l, int32_t k)
+{
+    if (p->dry || pass_failed(p))
+        return;
+    cuda_settle(cuda_of(p));
+    cuda_wrote_mat(p, y);
+    cu_expert_mma(cuda_of(p)->stream, by_pair(y), x, cuda_view(w), l, k);
+}
+
+static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+                          act_kind act)
+{
+    dev_quant q = cuda_quant(p, cuda_mat(x), true, false);
+    expert_lists l = sort_pairs(p, r, gate->n_mat);
+    mat a = pass_mat(p, x.rows, r.k, gate->n_out);
+    mat b = up ? pass_mat(p, x.rows, r.k, up->n_out) : a;
+    if (pass_failed(p))
+        return;
+    expert_mma(p, a, q, gate, l, r.k);
+    if (up)
+        expert_mma(p, b, q, up, l, r.k);
+    mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
+    mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
+    cuda_act_mul(p, ya, mat_columns(aa, 0, y.cols), up ? bb : mat_columns(bb, y.cols, y.cols), act);
+}
+
+/* Rows of one expert share its weights, at most FEW_ROWS rows at a time. False: there is one row,
+ * or no room for the pairs or experts; whether there is depends on the first piece, which is the
+ * largest. */
+static bool together(cuda_device *c, expert_product a)
+{
+    const expert_product all = a;
+    int32_t n = all.p.y.rows, k = a.x_per_pair ? a.k : 1;
+    int32_t most = a.k <= EXPERT_PAIRS / FEW_ROWS ? (int32_t)FEW_ROWS : EXPERT_PAIRS / a.k & ~7;
+    for (int32_t at = 0, rows; at < n; at += rows) {
+        rows = n - at < most ? n - at : most;
+        a.p.y.at = all.p.y.at + at * all.p.y.stride;
+        a.p.y.rows = rows;
+        a.p.x = some_of_copy(all.p.x, at * k, rows * k);
+        if (all.p.q.q)
+            a.p.q = some_of_copy(all.p.q, at * a.k, rows * a.k);
+        a.expert = all.expert + (size_t)at * (size_t)a.k;
+        a.share = all.share ? all.share + (size_t)at * (size_t)a.k : NULL;
+        if (n == 1 || !most || !cu_product_experts(c->stream, a, cuda_launch_memory(c)))
+            return false;
+    }
+    return true;
+}
+
+void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
+                  act_kind act)
+{
+    cuda_device *c = cuda_of(p);
+    if (!p->dry && (!cuda_loaded(p, gate) || (up && !cuda_loaded(p, up))))
+        return;
+    cuda_experts_arrive(p, gate);
+    if (by_expert(p, gate) && (!up || by_expert(p, up))) {
+        count_choice(p, r, gate);
+        glu_by_expert(p, y, x, r, gate, up, act);
+        cuda_done(p, "moe_glu");
+        return;
+    }
+    int32_t kind = cuda_kind(p, gate);
+    if (act == ACT_GELU_TANH && cuda_is_float(kind) && (!up || cuda_kind(p, up) == kind)) {
+        if (cuda_skip(p, y))
+            return;
+        cuda_wrote_mat(p, y);
+        count_choice(p, r, gate);
+        packed u = cuda_view(up ? up : gate);
+        cu_expert_float(c->stream, cuda_mat(y), cuda_mat(x), 1, r.id, r.k, cuda_view(gate), &u,
+                        up ? 0 : y.cols, y.cols);
+        cuda_done(p, "moe_glu");
+        return;
+    }
+    if (!cuda_gates(act) || !cuda_pairs(p, gate, up, y.cols)) {
+        mat a = pass_mat(p, x.rows, r.k, gate->n_out);
+        mat b = up ? pass_mat(p, x.rows, r.k, up->n_out) : a;
+        if (pass_failed(p))
+            return;
+        if (!p->dry) {
+            cuda_wrote_mat(p, a);
+            cuda_wrote_mat(p, b);
+        }
+        count_choice(p, r, gate);
+        expert_alone(p, a, x, r, gate);
+        if (up)
+            expert_alone(p, b, x, r, up);
+        mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
+        mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
+        cuda_act_mul(p, ya, mat_columns(aa, 0, y.cols), up ? bb : mat_columns(bb, y.cols, y.cols),
+                     act);
+        return;
+    }
+    dev_quant q = cuda_quant(p, cuda_mat(x), false, false), copy = {0};
+    if (y.cols % GROUP == 0)
+        copy = cuda_quant_room(p, y.rows * y.heads, y.cols, false, true);
+    if (cuda_skip(p, y))
+        return;
+    cuda_wrote_mat(p, y);
+    expert_product a = {.p = cuda_pair_args(gate, up, y.cols, act), .expert = r.id, .k = r.k};
+    a.p.y = cuda_mat(y);
+    a.p.x = q;
+    a.p.q = copy;
+    if (!together(c, a))
+        cu_product_vec(c->stream, a);
+    c->chosen = r.id;
+    cuda_quant_keep(p, y.at, copy);
+    cuda_done(p, "moe_glu");
+}
+
+static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
+{
+    cuda_device *c = cuda_of(p);
+    if (!p->dry && !cuda_loaded(p, down))
+        return;
+    if (by_expert(p, down)) {
+        dev_quant q = cuda_quant(p, by_pair(x), true, true);
+        expert_lists l = sort_pairs(p, r, down->n_mat);
+        mat outputs = pass_mat(p, x.rows, r.k, down->n_out);
+        expert_mma(p, outputs, q, down, l, 1);
+        if (cuda_skip(p, y))
+            return;
+        cuda_wrote_mat(p, y);
+        cu_expert_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k);
+        cuda_done(p, "moe_down");
+        return;
+    }
+    if (cuda_is_float(cuda_kind(p, down))) {
+        mat outputs = pass_mat(p, x.rows, r.k, down->n_out);
+        if (pass_failed(p) || cuda_skip(p, y))
+            return;
+        cuda_wrote_mat(p, outputs);
+        cuda_wrote_mat(p, y);
+        cu_expert_float(c->stream, cuda_mat(outputs), cuda_mat(x), r.k, r.id, r.k, cuda_view(down),
+                        NULL, 0, down->n_out);
+        cu_expert_join(c->stream, cuda_mat(y), outputs.at, r.weight, r.k);
+        cuda_done(p, "moe_down");
+        return;
+    }
+    dev_quant q = cuda_quant(p, by_pair(x), false, true);
+    mat outputs = x.rows > 1 ? pass_mat(p, x.rows, r.k, down->n_out) : (mat){0};
+    if (cuda_skip(p, y))
+        return;
+    cuda_wrote_mat(p, y);
+    expert_product a = {.p = {.y = cuda_mat(y), .x = q, .w = cuda_view(down), .n_out = down->n_out},
+                        .expert = r.id,
+                        .share = r.weight,
+                        .k = r.k,
+                        .x_per_pair = true,
+                        .chosen = c->chosen == r.id};
+    if (outputs.at) {
+        expert_product b = a;
+        cuda_wrote_mat(p, outputs);
+        b.p.y = cuda_mat(outputs);
+        if (together(c, b)) {
+            cu_expert_join(c->stream, a.p.y, outputs.at, NULL, r.k);
+            cuda_done(p, "moe_down");
+            return;
+        }
+    }
+    cu_product_vec(c->stream, a);
+    cuda_done(p, "moe_down");
+}
+
+void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
+{
+    moe_down(p, y, x, r, down);
+    cuda_experts_leave(p, down);
+}
+
+enum { DOWN_WARPS = 16 }; /* of a block of expert_down_kernel */
+
+/* Is w of one expert's layout and shape, so that the experts' launch can have it beside them? */
+static bool like_expert(const weight *w, const weight *experts, int32_t n_out)
+{
+    return w->packed && experts->packed && !cuda_is_float(experts->packed_kind) &&
+           w->packed_kind == experts->packed_kind && w->n_in == experts->n_in && w->n_out == n_out;
+}
+/* Can cu_router have the choice, and the factor of the shared expert? */
+static bool routes(const mixture *m)
+{
+    const weight *w = m->router, *f = m->shared_factor;
+    return w->packed && cuda_is_float(w->packed_kind) && w->n_in % 4 == 0 &&
+           w->n_out <= ROUTER_EXPERTS && m->k < ROUTER_MOST && m->k <= w->n_out &&
+           (!f || (f->packed && f->packed_kind == w->packed_kind));
+}
+
+/* One row, whose shared expert is one more pair of the launches of experts. More rows take the
+ * expansion, whose bits are the same. */
+bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
+{
+    cuda_device *c = cuda_of(p);
+    const route_rule plain = {.factor = 1}, *rule = m->rule ? m->rule : &plain;
+    const weight *w = m->router;
+    int32_t n_ff = m->shared_gate->n_out, k = m->k + 1; /* pairs */
+    if (p->dry || x.rows != 1 || !cuda_few(p) || !cuda_gates(m->act) || !routes(m) ||
+        x.stride % 4 || n_ff % GROUP || m->gate->n_out != (m->up ? n_ff : 2 * n_ff) ||
+        !like_expert(m->shared_gate, m->gate, n_ff) || !like_expert(m->shared_up, m->gate, n_ff) ||
+        (m->up && !like_expert(m->up, m->gate, n_ff)) ||
+        !like_expert(m->shared_down, m->down, m->down->n_out))
+        return false;
+    packed down = cuda_view(m->shared_down);
+    int32_t warps = cu_product_warps(&down);
+    if (m->k + warps > DOWN_WARPS)
+        return false;
+    choice how = choice_of(p, rule);
+    int32_t *id = cuda_temp(p, (size_t)k * sizeof *id);
+    float *share = cuda_temp(p, (size_t)k * sizeof *share);
+    mat logits = pass_mat(p, 1, 1, w->n_out), e = pass_mat(p, 1, k, n_ff);
+    dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
+    dev_quant copy = cuda_quant_room(p, k, n_ff, false, true);
+    if (pass_failed(p) || cuda_skip(p, y))
+        return true;
+    cuda_wrote_mat(p, logits);
+    cuda_wrote_mat(p, e);
+    cuda_wrote_mat(p, y);
+    cu_router(c->stream,
+              (router_args){.x = cuda_mat(x),
+                            .logits = cuda_mat(logits),
+                            .w = cuda_view(w),
+                            .how = how,
+                            .id = id,
+                            .share = share,
+                            .k = m->k,
+                            .ticket = c->router_ticket,
+                            .shared = true,
+                            .factor = m->shared_factor ? m->shared_factor->packed : NULL});
+    expert_product a = {.p = cuda_pair_args(m->gate, m->up, n_ff, m->act),
+                        .expert = id,
+                        .k = k,
+                        .shared_warps = warps};
+    a.p.y = cuda_mat(e);
+    a.p.x = q;
+    a.p.q = copy;
+    a.shared = cuda_view(m->shared_gate);
+    a.shared_up = cuda_view(m->shared_up);
+    cu_product_vec(c->stream, a);
+    expert_product d = {
+        .p = {.y = cuda_mat(y), .x = copy, .w = cuda_view(m->down), .n_out = m->down->n_out},
+        .expert = id,
+        .share = share,
+        .k = k,
+        .x_per_pair = true,
+        .chosen = true,
+        .shared_warps = warps,
+        .shared = down};
+    cu_product_vec(c->stream, d);
+    cuda_done(p, "mixture");
+    return true;
+}
+
+void cuda_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
+{
+    if (!p->dry && !cuda_loaded(p, w))
+        return;
+    if (!p->dry && !pass_failed(p))
+        cuda_wrote_mat(p, y);
+    expert_alone(p, y, x, r, w);
+    cuda_done(p, "moe_matmul");
+}
+
+void cuda_renumber(pass *p, mat x, routing r, const int32_t *list, int32_t n_list, int32_t n)
+{
+    (void)n_list;
+    if (cuda_skip(p, x))
+        return;
+    cuda_wrote_mat(p, x);
+    cu_renumber(cuda_of(p)->stream, cuda_mat(x), x.cols, r.id, r.k, list, n);
+    cuda_done(p, "renumber");
+}
