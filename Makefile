@@ -58,9 +58,14 @@ LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 # wgmma exists on compute capability 9.0 alone, and code for it runs nowhere else.
 $(BUILD)/%_hopper.cu.o: GENCODE = -gencode arch=compute_90a$(,)code=sm_90a
-$(BUILD)/%.cu.o: %.cu $(wildcard backend/cuda/*.cuh backend/cuda/*.h)
+$(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(Q)$(NVCC) $(NVFLAGS) -c -o $@ $<
+	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+# Kernels take minutes, so each is compiled when a header of its own changes; one whose headers are
+# not known yet, when any does.
+CU_OBJ = $(CU_SRC:%.cu=$(BUILD)/%.cu.o) $(CU_SRC:%.cu=$(BUILD)/emu/%.cu.o)
+$(foreach o,$(CU_OBJ),$(if $(wildcard $(o:.o=.d)),,$(o))): $(wildcard backend/cuda/*.cuh backend/cuda/*.h)
+-include $(CU_OBJ:.o=.d)
 APP_OBJ := $(call obj,$(APP_SRC))
 TEST_OBJ := $(call obj,$(TEST_SRC))
 
@@ -174,9 +179,9 @@ $(EMU)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(Q)$(CC) -Itests/cuda $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
 -include $(EMU_OBJ:.o=.d) $(wildcard $(EMU)/bench/*.d)
-$(EMU)/%.cu.o: %.cu tests/cuda/emu.h $(wildcard backend/cuda/*.cuh backend/cuda/*.h)
+$(EMU)/%.cu.o: %.cu tests/cuda/emu.h
 	@mkdir -p $(@D)
-	$(Q)$(EMU_CXX) -include tests/cuda/emu.h -x c++ -c -o $@ $<
+	$(Q)$(EMU_CXX) -MMD -MP -include tests/cuda/emu.h -x c++ -c -o $@ $<
 $(EMU)/tests/cuda/emu.o: tests/cuda/emu.cpp tests/cuda/emu.h
 	@mkdir -p $(@D)
 	$(Q)$(EMU_CXX) -c -o $@ $<

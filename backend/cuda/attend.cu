@@ -10,6 +10,7 @@
  * Scores, softmax and sums are f32, and q is not rounded.
  */
 #include "backend/cuda/keys.cuh"
+#include "backend/cuda/launch_attend.h"
 
 enum { KEYS = 64 }; /* per step; chunks are multiples of it */
 

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/key_walk.cuh"
 #include "backend/cuda/kv_formats.cuh"
+#include "backend/cuda/launch_attend.h"
 
 /* A row sees the keys [lo, hi). */
 struct sight {

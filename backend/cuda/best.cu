@@ -9,7 +9,7 @@
  * rounds of a warp-wide maximum over registers; equal keys go to the lower column. Sums run in one
  * order, so a row's result does not depend on other rows.
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_small.h"
 #include "backend/cuda/dev.cuh"
 
 enum {

@@ -11,6 +11,7 @@
 #define BACKEND_CUDA_CHUNK_WALK_CUH
 
 #include "backend/cuda/flash_hopper.cuh"
+#include "backend/cuda/launch_attend.h"
 
 enum { PAIRS = WGMMA_PAIRS, KEYS = 64 /* of a tile */ };
 

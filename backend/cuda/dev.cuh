@@ -13,7 +13,7 @@
 #ifndef BACKEND_CUDA_DEV_CUH
 #define BACKEND_CUDA_DEV_CUH
 
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch.h"
 
 #include <stdint.h>
 

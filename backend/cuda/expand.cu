@@ -12,6 +12,7 @@
  * from the stored values, still dims included: queries have no weight here.
  */
 #include "backend/cuda/keys.cuh"
+#include "backend/cuda/launch_attend.h"
 
 enum {
     THREADS = 256,

@@ -16,6 +16,7 @@
  * one; its keys are made before its S.
  */
 #include "backend/cuda/keys.cuh"
+#include "backend/cuda/launch_attend.h"
 
 enum { KEYS = 64, LINE_P = KEYS + 8, MT = 4 }; /* MT: 16 pairs each */
 

@@ -11,6 +11,7 @@
  * factor of P V from registers.
  */
 #include "backend/cuda/flash_hopper.cuh"
+#include "backend/cuda/launch_attend.h"
 
 enum {
     D = 128,

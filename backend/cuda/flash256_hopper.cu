@@ -10,6 +10,7 @@
  * before. Sums, softmax and O are f32; q and the probabilities are rounded to f16, as in flash.cu.
  */
 #include "backend/cuda/flash_hopper.cuh"
+#include "backend/cuda/launch_attend.h"
 
 enum {
     D = 256,

@@ -17,6 +17,7 @@
  * are cut differently because S consumes a tile's columns one after the other, and P V its keys.
  */
 #include "backend/cuda/flash_hopper.cuh"
+#include "backend/cuda/launch_attend.h"
 
 enum {
     D = 512,

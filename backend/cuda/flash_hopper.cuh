@@ -25,6 +25,7 @@
 
 #include "backend/cuda/attend.cuh"
 #include "backend/cuda/hopper.cuh"
+#include "backend/cuda/launch_attend.h"
 
 enum {
     GROUP_THREADS = 128,

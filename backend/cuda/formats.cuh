@@ -4,13 +4,13 @@
  *              offsets, one for each half of 16
  *     share    a lane's part of a unit: the groups of one parity of one row
  *
- * cuda_int.h draws the layout. group_add alone turns integer sums into floats. Every kernel of int8
+ * launch.h draws the layout. group_add alone turns integer sums into floats. Every kernel of int8
  * activations calls it in the same order of groups, so results do not depend on the number of rows.
  */
 #ifndef BACKEND_CUDA_FORMATS_CUH
 #define BACKEND_CUDA_FORMATS_CUH
 
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch.h"
 #include "backend/cuda/dev.cuh"
 
 /* Compile-time facts of a layout. */

@@ -7,7 +7,7 @@
  *               |           ^---------+    |       row 4 to first + 2,
  *               |                ^---------+       row 5 to first + 3: in this order
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_pages.h"
 #include "backend/cuda/dev.cuh"
 
 DEV size_t keep_place(const keep_store &s, int64_t t)

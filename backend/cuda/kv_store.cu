@@ -4,6 +4,7 @@
  */
 #include "backend/cuda/key_walk.cuh"
 #include "backend/cuda/kv_formats.cuh"
+#include "backend/cuda/launch_small.h"
 
 /* One element, of the formats without blocks. */
 DEV void store_one(void *row, int kind, int e, float v)

@@ -14,6 +14,7 @@
  * average, and the second-level cache is read once for each group of them. A row's result is
  * bit-identical to that of matmul_vec.cu.
  */
+#include "backend/cuda/launch_products.h"
 #include "backend/cuda/units.cuh"
 
 enum { WARPS = 8, THREADS = 32 * WARPS, NO_PAIR = 0xffff, TWO_ROWS = 32 /* most for T = 2 */ };

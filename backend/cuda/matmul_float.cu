@@ -8,7 +8,7 @@
  * slices in ascending order. Few rows have a lane for each slice (slices_kernel); many rows have
  * tiles of 64 rows by 64 outputs (tile_kernel). Both give the same bits.
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_products.h"
 #include "backend/cuda/dev.cuh"
 
 template <int K> DEV float load1(const uint8_t *row, int64_t i)

@@ -15,6 +15,7 @@
  * with rows gathered through the sorted list; nothing waits for the host.
  */
 #include "backend/cuda/formats.cuh"
+#include "backend/cuda/launch_products.h"
 #include "backend/cuda/prompt.cuh"
 
 enum { BM = 128, BN = 128, BK = 64, LINE = BK + 8 /* padded against bank conflicts */ };

@@ -16,6 +16,7 @@
  * short, because at one row most of it runs once and its fetch takes time. Longer rings in shared
  * memory were slower: they cost a quarter more instructions, and shared memory is the bottleneck.
  */
+#include "backend/cuda/launch_products.h"
 #include "backend/cuda/units.cuh"
 
 enum { WARPS = 8 };

@@ -22,6 +22,7 @@
  * As in matmul_one.cu several warps share the columns of a tile, and even and odd groups are summed
  * apart. So a row's result is bit-identical to that of matmul_one.cu.
  */
+#include "backend/cuda/launch_products.h"
 #include "backend/cuda/rows_cut.h"
 #include "backend/cuda/rows_unit.cuh"
 
@@ -427,7 +428,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
 
 /* ---- Launching ----------------------------------------------------------------------------- */
 
-static rows_cut forced, chosen; /* cuda_int.h; of benches alone, which are one thread */
+static rows_cut forced, chosen; /* launch_products.h; of benches alone, which are one thread */
 static bool watched, missed;
 
 /* The launch as rows_cut.c sees it. */

@@ -10,6 +10,7 @@
  * matmul_experts.cu reads an expert once for two rows, and adds the same numbers in the same order.
  * This file takes any number of rows, so it also serves where that one has no room for the pairs.
  */
+#include "backend/cuda/launch_products.h"
 #include "backend/cuda/product.cuh"
 
 /* An activation row as a kernel reads it: group g's codes at q[g * step], scale at s[g * step]. */

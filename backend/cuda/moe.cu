@@ -5,7 +5,7 @@
  * matmul_experts.cu, matmul_float.cu) cover all pairs of row and expert, and read the expert's
  * number on the device.
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_products.h"
 #include "backend/cuda/dev.cuh"
 
 /* An integer that orders like the float; NaN is below every number, and the result is never 0. */

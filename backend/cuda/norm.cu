@@ -17,6 +17,7 @@
  */
 #include "backend/cuda/key_walk.cuh"
 #include "backend/cuda/kv_formats.cuh"
+#include "backend/cuda/launch_small.h"
 
 enum { PER = 8, WIDEST = 8192 }; /* values a thread, twice four; the most of a block */
 

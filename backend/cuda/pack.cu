@@ -6,6 +6,7 @@
  * rows.
  */
 #include "backend/cuda/formats.cuh"
+#include "backend/cuda/launch_products.h"
 
 enum { /* numbers of GGUF types, as in num/num.h */
        T_F32 = 0,

@@ -16,6 +16,7 @@
  * added in a fixed order, so scores are the same on every run.
  */
 #include "backend/cuda/keys.cuh"
+#include "backend/cuda/launch_pages.h"
 
 /* ---- Summaries ----------------------------------------------------------------------------- */
 

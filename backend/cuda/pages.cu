@@ -4,7 +4,7 @@
  *
  * A segment is a multiple of 128 bytes, wherever it lies: rows have an even number of bytes.
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_pages.h"
 #include "backend/cuda/dev.cuh"
 
 enum { THREADS = 256, WORDS = 4 /* of 16 bytes, of a thread */ };

@@ -1,7 +1,7 @@
 /* probe.cu - random numbers, and a comparison bit by bit: blas.c finds out with them which
  * algorithms of the library give the bits of matmul_mma.cu.
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_small.h"
 #include "backend/cuda/dev.cuh"
 
 /* A hash of the place, as bf16 between -1 and 1 with eight random bits.

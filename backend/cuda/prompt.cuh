@@ -4,7 +4,7 @@
 #ifndef BACKEND_CUDA_PROMPT_CUH
 #define BACKEND_CUDA_PROMPT_CUH
 
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch.h"
 
 /* A tile of rows of one expert: order[first .. first + n). */
 struct expert_tile {

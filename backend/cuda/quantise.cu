@@ -3,7 +3,7 @@
  * The int8 copy has one f32 scale per 32 values and the sum of each half's codes, which formats
  * with an offset need.
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_small.h"
 #include "backend/cuda/dev.cuh"
 
 /* grid:   8 groups of 32 columns x row, a warp each

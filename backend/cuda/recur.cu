@@ -14,6 +14,7 @@
  * Only the step upload separates a pass from the writes of the one before, and no kernel of a pass
  * touches a layer's state but this one. So S is read before grid_wait.
  */
+#include "backend/cuda/launch_recur.h"
 #include "backend/cuda/recur.cuh"
 
 enum { BLOCK_ROWS = 16, DELTA_THREADS = 128, CONV_THREADS = 256 };

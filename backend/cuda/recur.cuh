@@ -8,7 +8,7 @@
 #ifndef BACKEND_CUDA_RECUR_CUH
 #define BACKEND_CUDA_RECUR_CUH
 
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_recur.h"
 #include "backend/cuda/dev.cuh"
 
 /* What a journal holds of a row. */

@@ -27,6 +27,7 @@
  * made in f32, because its entries grow where keys repeat. G is an exact sum of integers, and only
  * differences that are not positive are exponents: 1 / exp(G) would overflow.
  */
+#include "backend/cuda/launch_recur.h"
 #include "backend/cuda/recur.cuh"
 
 enum {

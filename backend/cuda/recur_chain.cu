@@ -12,6 +12,7 @@
  * o and of the next d are made side by side, and rows arrive in shared memory two stages ahead.
  * Blocks are dealt evenly: six on one multiprocessor take three times as long as two.
  */
+#include "backend/cuda/launch_recur.h"
 #include "backend/cuda/recur.cuh"
 
 enum {

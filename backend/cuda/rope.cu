@@ -1,6 +1,6 @@
 /* rope.cu - rotary embedding alone. Mostly heads_kernel (norm.cu) rotates heads after their
  * norm. */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_small.h"
 #include "backend/cuda/dev.cuh"
 
 /* Pairs (i, i + n_pairs) of every head turned by pos * inv_freq[i], in place.

@@ -7,7 +7,7 @@
 #ifndef BACKEND_CUDA_ROWS_CUT_H
 #define BACKEND_CUDA_ROWS_CUT_H
 
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_products.h"
 
 /* A GPU: bytes of shared memory that it grants a block; multiprocessors. */
 typedef struct rows_gpu {

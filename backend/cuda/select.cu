@@ -12,6 +12,8 @@
  * head and query block. SELECT_BLOCKS query blocks at a time bound that.
  */
 #include "backend/cuda/keys.cuh"
+#include "backend/cuda/launch_attend.h"
+#include "backend/cuda/launch_pages.h"
 
 enum {
     ROWS = SELECT_ROWS,

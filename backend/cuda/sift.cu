@@ -9,7 +9,7 @@
  * largest. All logits that reach it are returned, in no order; they are few more than k. The host
  * picks among them exactly as it would among all (engine/sample.c does the same).
  */
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_small.h"
 #include "backend/cuda/dev.cuh"
 
 enum { BLOCK = 64, WARPS = 8, THREADS = 1024, SLACK = 64, PER_THREAD = SIFT_BLOCKS / THREADS };

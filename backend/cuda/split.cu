@@ -26,6 +26,7 @@
  *
  *     turn i    S of tile i, P V of tile i - 1   |   softmax of tile i, keys of tile i + 1
  */
+#include "backend/cuda/launch_attend.h"
 #include "backend/cuda/split_tile.cuh"
 
 /* One stream: cosines and sines of TURNS tiles come beside `fixed`; made keys replace q, which lies

@@ -22,6 +22,7 @@
  */
 #include "backend/cuda/keys.cuh"
 #include "backend/cuda/kv_pieces.cuh"
+#include "backend/cuda/launch_attend.h"
 
 static constexpr float LOG2E = 1.4426950408889634f; /* scores are scaled for exp2 */
 

@@ -20,6 +20,7 @@
  */
 #include "backend/cuda/chunk_walk.cuh"
 #include "backend/cuda/keys.cuh"
+#include "backend/cuda/launch_attend.h"
 
 enum {
     UNITS = 4, /* of a tile of values: 16 keys each */

@@ -1,0 +1,134 @@
+/* launch_products.h - launchers of products with weights, and of experts. */
+#ifndef BACKEND_CUDA_LAUNCH_PRODUCTS_H
+#define BACKEND_CUDA_LAUNCH_PRODUCTS_H
+
+#include "backend/cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* pack.cu */
+void cu_pack(cudaStream_t s, packed w, int type, const void *file_bytes, size_t row_bytes);
+void cu_unpack_bf16(cudaStream_t s, packed w, int32_t first_row, int32_t n_rows, uint16_t *to);
+pack_sizes cu_pack_sizes(int kind);
+/* matmul_float.cu */
+/* prompt: by the order of sums of prompts */
+void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w, bool prompt);
+void cu_expert_float(cudaStream_t s, dev_mat y, dev_mat x, int32_t x_heads, const int32_t *id,
+                     int32_t k, packed w, const packed *up, int32_t up_row, int32_t n_out);
+/* Products of int8 activations with weights of blocks: the part that all kernels share. */
+typedef struct product_args {
+    dev_mat y;
+    dev_quant x;
+    packed w, up;          /* up only with glu: y = gelu(w x) * (up x), or silu */
+    int32_t up_row, n_out; /* the first row of up; outputs */
+    bool glu;
+    bool silu;   /* instead of gelu */
+    dev_quant q; /* the copy of y to make as well (glu; n_out a multiple of 32) */
+} product_args;
+/* For matmul_one.cu: a row may come as floats instead of codes, and its result may be gated by a
+ * vector: timed = gelu(y) * times. */
+typedef struct one_product {
+    product_args p;
+    const float *floats, *times;
+    float *timed;
+} one_product;
+/* For matmul_vec.cu and matmul_experts.cu: pair p is (row p / k, head p % k) of y, and takes matrix
+ * expert[p]. x has a row per pair if x_per_pair, else a row per row of y. */
+typedef struct expert_product {
+    product_args p;
+    const int32_t *expert;
+    const float *share; /* moe_down: y[r] = sum_j share[r, j] (down x[r, j]) */
+    int32_t k;
+    bool x_per_pair;
+    bool chosen; /* the preceding gated product had the same choice: readable before grid_wait */
+    /* One row: the last pair is the shared expert, whose weights have the layout and shape of an
+     * expert's. `shared_warps` of its down product: matmul_one.cu's order. 0: no such pair. */
+    int32_t shared_warps;
+    packed shared, shared_up;
+} expert_product;
+void cu_product_vec(cudaStream_t s, expert_product a); /* any number of rows, one at a time */
+int cu_product_warps(const packed *w);                 /* of a tile, in a product without a gate */
+/* 2 rows and more, LAUNCH_ROWS to a launch, no experts; one to ONE_JOBS products of the first job's
+ * x, or one gated unit. */
+enum { ONE_JOBS = 4 };
+int cu_rows_init(void);
+/* The cut of a product: tiles of a warp, warps of a block, parts of a tile abreast; x: activations
+ * are staged for so many steps, or as a whole (ROWS_WHOLE); spread: the other parts follow in
+ * turns, or have blocks of their own; piece: rows of a block, 8, 16 or 32. Benches may force fields
+ * (0: free) and ask for the last cut; it is all 0 if a product since could not be cut so, and was
+ * not launched. */
+enum { ROWS_WHOLE = 5, ROWS_TOGETHER = 1, ROWS_SPREAD };
+typedef struct rows_cut {
+    int32_t tiles, warps, abreast, x, spread, piece;
+} rows_cut;
+void cu_rows_force(rows_cut c);
+rows_cut cu_rows_chosen(void);
+/* matmul_one.cu: one to ONE_JOBS products of one row; all have the first job's x and floats. */
+enum {
+    ONE_TICKETS = 8,
+    ONE_STATIC_SHARED = 2304 /* and the system's share of a block */
+};
+typedef struct launch_memory {
+    int32_t *ticket; /* [ONE_TICKETS] zeros, and again after the launch */
+    /* For parts of a tile in several blocks: their sums [ROWS_SUMS], and the number of blocks that
+     * have left theirs, [ROWS_GROUPS] zeros before and after a launch. */
+    float *sums;
+    int32_t *arrived;
+} launch_memory;
+enum { ROWS_SUMS = 2 << 20, ROWS_GROUPS = 1024 };
+void cu_product_rows(cudaStream_t s, const product_args *job, int n, launch_memory memory);
+void cu_products(cudaStream_t s, const one_product *job, int n, launch_memory memory);
+int cu_one_init(void);
+/* matmul_experts.cu: experts of 2 to FEW_ROWS rows, gated or, with share, each pair's part of
+ * moe_down's sum times its share: y [rows, k * n_out]. False, and nothing is launched, where a
+ * block has no room for so many pairs (EXPERT_PAIRS at most) or experts, or for such long rows. */
+enum { EXPERT_PAIRS = 1024 };
+bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory);
+int cu_experts_init(void);
+/* matmul_mma.cu: many rows */
+void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
+int cu_mma_init(void);
+/* Pairs (row, expert) sorted by expert, on the device: order [pairs], tiles [cu_expert_tiles] of
+ * EXPERT_TILE_BYTES, n_tiles [1]. */
+enum { EXPERT_TILE_BYTES = 16 };
+typedef struct expert_lists {
+    int32_t *order, *n_tiles;
+    void *tiles;
+} expert_lists;
+int32_t cu_expert_tiles(int32_t n_pairs, int32_t n_expert);
+void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs, int32_t n_expert,
+                    expert_lists l);
+void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_lists l, int32_t k);
+/* moe.cu */
+typedef struct choice {        /* a route_rule on the device */
+    const float *bias, *scale; /* or NULL */
+    float factor;
+    bool sigmoid;
+} choice;
+void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits, choice how);
+/* route of x w', for up to ROUTER_EXPERTS experts and FEW_ROWS rows; w: floats. */
+enum { ROUTER_EXPERTS = 256, ROUTER_MOST = 32 /* experts of a row */, ROUTER_TICKETS = 32 };
+typedef struct router_args {
+    dev_mat x, logits;
+    packed w;
+    choice how;
+    int32_t *id;
+    float *share;
+    int32_t k;
+    int32_t *ticket; /* [ROUTER_TICKETS] zeros, and again after the launch */
+    /* One row: also share[k] = sigmoid(factor . x), factor a row of w's kind, or 1 without it. */
+    bool shared;
+    const uint8_t *factor;
+} router_args;
+void cu_router(cudaStream_t s, router_args a);
+/* count[id[i]] += 1 */
+void cu_count_experts(cudaStream_t s, const int32_t *id, int32_t n, uint32_t *count);
+void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

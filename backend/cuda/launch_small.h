@@ -1,0 +1,130 @@
+/* launch_small.h - launchers of norms, rotation, element by element, copies, the best logits. */
+#ifndef BACKEND_CUDA_LAUNCH_SMALL_H
+#define BACKEND_CUDA_LAUNCH_SMALL_H
+
+#include "backend/cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* elementwise.cu */
+typedef struct row_ids { /* a token of each row: token[r], or else at[r * stride] as a float */
+    const int32_t *token;
+    const float *at;
+    int64_t stride;
+    int32_t n_ids; /* with `at`: tokens 0 .. n_ids - 1 are in the table */
+} row_ids;
+void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type, size_t row_bytes, row_ids ids,
+              float scale);
+/* y[r, i] = act(a[r, i / share]) * b[r, i]; act: an act_kind */
+void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int act, int share, dev_quant q);
+void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b);
+void cu_scale(cudaStream_t s, dev_mat x, float c, const float *w);
+void cu_gather(cudaStream_t s, dev_mat y, dev_mat x, const int32_t *row);
+void cu_softcap(cudaStream_t s, dev_mat x, float cap, const int32_t *ids, int32_t n_ids);
+/* best.cu: y [rows, 2 k] as op_best gives it */
+enum { BEST_PIECE = 2048, BEST_CANDIDATES = 8192 }; /* columns of a piece; k times the pieces */
+typedef struct best_args {
+    dev_mat y, x;
+    int32_t k, n_piece;
+    uint32_t *candidate; /* [rows, n_piece, k, 2] */
+    float *sum;          /* [rows, n_piece] */
+} best_args;
+void cu_best(cudaStream_t s, best_args a);
+/* The first `cols` columns of x: as op_renumber; id [rows, k]. */
+void cu_renumber(cudaStream_t s, dev_mat x, int32_t cols, const int32_t *id, int32_t k,
+                 const int32_t *list, int32_t n);
+/* norm.cu */
+void cu_rms_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, const float *w, float eps,
+                 dev_quant q);
+typedef struct norm_job {
+    dev_mat y; /* norm(x) w c, and its copy q; w may be NULL */
+    const float *w;
+    float c;
+    dev_quant q;
+} norm_job;
+enum { NORM_JOBS = 3 };
+/* n norms of x; results overlap neither each other nor x. */
+void cu_norms(cudaStream_t s, dev_mat x, const norm_job *job, int n, float eps);
+typedef struct residual_args {
+    dev_mat x, y; /* x = x + rms_norm(y) w, then times c cw[0] if scaled */
+    const float *w, *cw;
+    float eps, c, h_eps;
+    bool scaled;
+    dev_mat b; /* optional: first y = rms_norm(y) yw + rms_norm(b) bw; y and b are overwritten */
+    const float *yw, *bw;
+    norm_job h[NORM_JOBS]; /* norms of the new x */
+    int32_t n_h;
+    dev_quant q; /* without norms: the copy of the new x */
+    bool plain;  /* x = x + y instead; one norm at most follows */
+} residual_args;
+void cu_residual(cudaStream_t s, residual_args a);
+/* Do these fit the kernel of a plain residual? A norm that joins must fit it too. */
+bool cu_can_wait_add(dev_mat x, dev_mat y);
+typedef struct head_job {
+    dev_mat y, x;         /* y = rms_norm(x) w per head (if norm), turned (if inv_freq) */
+    dev_mat bare;         /* also rms_norm(x) without w, as large as y; at NULL: none */
+    int32_t heads, store; /* store: 1 y as keys, 2 y as values, 3 y as keys and bare as values */
+    int32_t x_head;       /* floats from head to head of x */
+    const float *w, *inv_freq;
+    int32_t n_pairs; /* that turn: (i, i + n_pairs) */
+    float factor;    /* of cosines and sines */
+    float eps;
+    bool norm;
+    float *rotated; /* a copy of y, its groups of 128 rotated, row after row; or NULL */
+} head_job;
+/* One to HEAD_JOBS jobs of equal head sizes. */
+enum { HEAD_JOBS = 3 };
+void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st);
+/* Does it take heads of this size? A multiple of 256, or 128. */
+static inline bool heads_take(int32_t n)
+{
+    return n == 128 || (n % 256 == 0 && n <= 2048);
+}
+/* Can it turn n_pairs pairs of such a head? Both halves of a pair are in one thread, or in lanes of
+ * one warp. */
+static inline bool heads_turn(int32_t n, int32_t n_pairs, float factor)
+{
+    bool lanes = n_pairs == 4 || n_pairs == 8 || n_pairs == 16 || n_pairs == 32 || n_pairs == 64;
+    return (n >= 256 && 2 * n_pairs == n && factor == 1) || (lanes && 2 * n_pairs <= n);
+}
+/* rope.cu */
+typedef struct rope_args {
+    dev_mat x;
+    int32_t heads, head_dim, n_pairs;
+    const int32_t *pos;
+    const float *inv_freq;
+    float factor;
+} rope_args;
+void cu_rope(cudaStream_t s, rope_args a);
+/* kv_store.cu */
+void cu_rotate(cudaStream_t s, dev_mat y, dev_mat x, bool back); /* groups of 128 columns */
+void cu_kv_store(cudaStream_t s, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
+/* quantise.cu */
+void cu_quantise(cudaStream_t s, dev_mat x, dev_quant q);
+/* probe.cu: random numbers between -1 and 1; adds the number of floats whose bits differ. */
+void cu_random_bf16(cudaStream_t s, uint16_t *to, size_t n, uint32_t seed);
+void cu_count_different(cudaStream_t s, const float *a, const float *b, size_t n, int32_t *count);
+/* sift.cu: a superset of each row's k largest logits. maxima: SIFT_BLOCKS words per row, one per 64
+ * logits; to: a result per row. */
+enum { SIFT_MOST = 1024, SIFT_BLOCKS = 8192, SIFT_ROWS = 64 };
+typedef struct sift_rows {
+    const float *x[SIFT_ROWS];
+    int32_t k[SIFT_ROWS], n;
+} sift_rows;
+typedef struct sift_logit {
+    int32_t id;
+    float logit;
+} sift_logit;
+typedef struct sift_result {
+    int32_t n, bad; /* their number, which may exceed SIFT_MOST; has the row NaN or +infinity? */
+    sift_logit at[SIFT_MOST];
+} sift_result;
+void cu_sift(cudaStream_t s, sift_rows rows, int32_t n, uint32_t *maxima, sift_result *to);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
