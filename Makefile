@@ -206,7 +206,7 @@ $(BUILD)/bench_streams: $(BUILD)/bench/streams.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-streams
 bench-streams: $(BUILD)/bench_streams ## builds build/bench_streams MODEL [STREAMS ...]: answers side by side
-$(BUILD)/bench_attend_cuda: $(BUILD)/bench/attend_cuda.o $(LIB_OBJ)
+$(BUILD)/bench_attend_cuda: $(patsubst %.c,$(BUILD)/%.o,$(wildcard bench/attend_cuda*.c)) $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-attend-cuda
 bench-attend-cuda: ## build/cuda/bench_attend_cuda: the same on a GPU

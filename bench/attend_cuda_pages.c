@@ -1,0 +1,349 @@
+/* attend_cuda_pages.c - keys in pages: their tables, their moves and their scores. attend_cuda.c
+ * says what is measured.
+ */
+#include "bench/attend_cuda.h"
+#include "backend/ops.h"
+#include "backend/page_moves.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Pages ---------------------------------------------------------------------------------- */
+
+enum { IN_A_ROW, IN_ORDER, IN_DISORDER, PLACEMENTS };
+
+/* A table of all pages of the open stores, in device memory; in order or not. */
+static kv_page *make_table(bench *b, int32_t n, bool shuffled)
+{
+    uint64_t rng = 5;
+    kv_page *host = mem_alloc(sizeof *host * (size_t)n);
+    kv_page *table = b->d->alloc(b->d, sizeof *table * (size_t)n);
+    if (!host || !table)
+        exit(1);
+    for (int32_t i = 0; i < n; i++)
+        host[i] = (kv_page){i * KV_PAGE, i * KV_PAGE};
+    for (int32_t i = n - 1; i > 0 && shuffled; i--) {
+        int32_t k = (int32_t)rng_below(&rng, (uint64_t)i + 1), was = host[i].place;
+        host[i].place = host[k].place;
+        host[k].place = was;
+    }
+    b->d->upload(b->d, table, host, sizeof *table * (size_t)n);
+    mem_free(host);
+    return table;
+}
+
+static void put_table(bench *b, const kv_page *table)
+{
+    for (int32_t i = 0; i < b->l.n; i++)
+        ((kv_base *)b->b.st.kv)[i].page = table;
+}
+
+/* Prints a line: medians, and the ratio to the store without a table. */
+static void compare_placements(bench *b, int shape, int32_t depth, int format, int32_t rows)
+{
+    double us[PLACEMENTS][REPS], bytes;
+    if (!bench_open(b, shape, depth, format, rows, &bytes))
+        return;
+    int32_t n = b->l.view[0].n_slots / KV_PAGE;
+    kv_page *table[PLACEMENTS] = {NULL, make_table(b, n, false), make_table(b, n, true)};
+    b->b.st.prompt = rows > 64;
+    for (int i = -3; i < REPS; i++)
+        for (int k = 0; k < PLACEMENTS; k++) {
+            put_table(b, table[k]);
+            double t = bench_time(b, shape, rows);
+            if (i >= 0)
+                us[k][i] = t;
+        }
+    printf("%-16s %-12s %7d %5d", bench_shapes[shape].name, bench_formats[format].name, depth,
+           rows);
+    for (int k = 0; k < PLACEMENTS; k++) {
+        qsort(us[k], REPS, sizeof *us[k], bench_ascending);
+        printf(" %10.1f", us[k][REPS / 2]);
+    }
+    printf(" %8.3f %8.3f\n", us[0][REPS / 2] / us[IN_ORDER][REPS / 2],
+           us[0][REPS / 2] / us[IN_DISORDER][REPS / 2]);
+    fflush(stdout);
+    for (int k = IN_ORDER; k < PLACEMENTS; k++)
+        b->d->release(b->d, table[k], sizeof *table[k] * (size_t)n);
+    bench_close(b);
+}
+
+void bench_pages(bench *b, const char *only, const char *format, int32_t rows)
+{
+    printf("%s, us of a layer\n%-16s %-12s %7s %5s %10s %10s %10s %8s %8s\n", b->d->name, "", "",
+           "depth", "rows", "no table", "in order", "shuffled", "ratio", "ratio");
+    for (int s = 0; s < SHAPES; s++)
+        for (int f = 0; f < FORMATS; f++)
+            for (int i = 1; i < DEPTHS; i++) /* 32K and 128K */
+                if (!bench_shapes[s].window && strstr(bench_shapes[s].name, only) &&
+                    strstr(bench_formats[f].name, format) && (rows <= 64 || i == 1))
+                    compare_placements(b, s, bench_depths[i], f, rows);
+}
+
+/* ---- Moves ---------------------------------------------------------------------------------- */
+
+enum { MOVES = 16, PARKED = 32, MOVED = 256 };
+typedef enum direction { OUT, IN, BOTH } direction;
+
+typedef struct mover {
+    page_moves *m;
+    char *host; /* [PARKED] packed pages */
+    size_t n_bytes;
+    int32_t pages;                /* of the stores */
+    int32_t move[MOVES], n, next; /* begun; of them, those that have ended */
+} mover;
+
+static void or_die(bool moved)
+{
+    if (!moved) {
+        fprintf(stderr, "a page does not move\n");
+        exit(1);
+    }
+}
+static void end_oldest(mover *v)
+{
+    int32_t id = v->move[v->next++ % MOVES];
+    page_move_state(v->m, id, true);
+    page_move_end(v->m, id);
+}
+/* Pages i .. i + n - 1 go out or come in, at most MOVES at a time. Passes so far have ended before
+ * a page moves. Passes to come see the pages of earlier calls. */
+static void move_pages(mover *v, int32_t i, int32_t n, direction way)
+{
+    if (!n)
+        return;
+    or_die(page_moves_join(v->m) && page_moves_begin(v->m));
+    for (int32_t end = i + n; i < end; i++) {
+        char *host = v->host + (size_t)(i % PARKED) * v->n_bytes;
+        int32_t place = i * 7 % v->pages * KV_PAGE;
+        bool in = way == IN || (way == BOTH && i % 2);
+        if (v->n - v->next == MOVES)
+            end_oldest(v);
+        int32_t id = in ? page_in(v->m, place, host) : page_out(v->m, place, host);
+        or_die(id >= 0);
+        v->move[v->n++ % MOVES] = id;
+    }
+}
+static void end_moves(bench *b, mover *v)
+{
+    float probe;
+    or_die(page_moves_join(v->m));
+    while (v->next < v->n)
+        end_oldest(v);
+    b->d->download(b->d, &probe, b->scratch, sizeof probe); /* copies on the device */
+}
+
+static double gigabytes(const mover *v, int32_t n, double ms)
+{
+    return (double)v->n_bytes * n / ms * 1e-6;
+}
+
+enum { TOKEN_MS = 2, TOKENS = 24, BESIDES = 3 };
+static const int32_t besides[BESIDES] = {4, 32, 80}; /* pages in the time of a token */
+
+/* Milliseconds of TOKENS tokens of n_passes passes each, while so many pages move. */
+static double move_beside(bench *b, mover *v, int shape, int32_t n_passes, int32_t n_pages)
+{
+    double from = clock_ms();
+    for (int32_t t = 0, moved = 0; t < TOKENS; t++)
+        for (int32_t i = 0; i < n_passes; i++) {
+            int32_t n = t * n_pages + (i + 1) * n_pages / n_passes - moved;
+            bench_layers(b, bench_shapes[shape].n_head, 1);
+            move_pages(v, moved, n, BOTH);
+            moved += n;
+        }
+    end_moves(b, v);
+    return clock_ms() - from;
+}
+
+static void measure_moves(bench *b, int shape, int format)
+{
+    row_store store[2 * LAYERS_MAX];
+    mover v = {0};
+    err e = {0};
+    int32_t n = 0;
+    double bytes, rate[3], from;
+    if (!bench_open(b, shape, bench_depths[1], format, 1, &bytes))
+        return;
+    for (int32_t i = 0; i < b->l.n; i++)
+        for (int kv = 0; kv < (b->l.view[i].single ? 1 : 2); kv++) {
+            const kv_view *w = &b->l.view[i];
+            store[n++] = (row_store){.at = kv ? b->c.base[i].v : b->c.base[i].k,
+                                     .row_bytes = kv ? w->v_row_bytes : w->k_row_bytes,
+                                     .n_heads = w->n_head_kv,
+                                     .n_slots = w->n_slots};
+        }
+    v.n_bytes = page_bytes(store, n);
+    v.pages = b->l.view[0].n_slots / KV_PAGE;
+    bench_check(page_moves_open(&v.m, b->d, store, n, MOVES, &e), &e);
+    v.host = b->d->host_alloc(b->d, v.n_bytes * PARKED);
+    if (!v.host)
+        exit(1);
+    move_pages(&v, 0, PARKED, OUT); /* fills the host's pages, and locks them */
+    end_moves(b, &v);
+    for (direction way = OUT; way <= IN; way++) {
+        from = clock_ms();
+        move_pages(&v, 0, MOVED, way);
+        end_moves(b, &v);
+        rate[way] = gigabytes(&v, MOVED, clock_ms() - from);
+    }
+    from = clock_ms();
+    for (int32_t i = 0; i + 1 < v.pages && i < MOVED; i++)
+        device_copy_pages(b->d, store, n, &(page_copy){i * KV_PAGE, (i + 1) * KV_PAGE}, 1);
+    end_moves(b, &v);
+    rate[2] = gigabytes(&v, v.pages - 1 < MOVED ? v.pages - 1 : MOVED, clock_ms() - from);
+    bench_time(b, shape, 1);
+    double pass_ms = bench_time(b, shape, 1) * 1e-3 * b->l.n;
+    printf("%-16s %-12s %8.2f %7.1f %7.1f %7.1f", bench_shapes[shape].name,
+           bench_formats[format].name, (double)v.n_bytes / (1 << 20), rate[OUT], rate[IN], rate[2]);
+    for (int k = 0; k < BESIDES; k++) {
+        double ms = move_beside(b, &v, shape, (int32_t)ceil(TOKEN_MS / pass_ms), besides[k]);
+        double alone = TOKENS * ceil(TOKEN_MS / pass_ms) * pass_ms;
+        printf(" %7.1f %7.3f", gigabytes(&v, TOKENS * besides[k], ms), alone / ms);
+    }
+    printf("\n");
+    fflush(stdout);
+    page_moves_close(v.m);
+    b->d->host_free(b->d, v.host, v.n_bytes * PARKED);
+    bench_close(b);
+}
+
+void bench_moves(bench *b, const char *only, const char *format)
+{
+    printf("%s, GB/s\n%-16s %-12s %8s %7s %7s %7s", b->d->name, "", "", "page MiB", "out", "in",
+           "copied");
+    for (int k = 0; k < BESIDES; k++)
+        printf(" %4d a token", besides[k]);
+    printf("\n");
+    for (int s = 0; s < SHAPES; s++)
+        for (int f = 0; f < FORMATS; f++)
+            if (!bench_shapes[s].window && strstr(bench_shapes[s].name, only) &&
+                strstr(bench_formats[f].name, *format ? format : "f16"))
+                measure_moves(b, s, f);
+}
+
+/* ---- Scores --------------------------------------------------------------------------------- */
+
+enum { SCORED = 131072, WATCHED = 8 };
+
+typedef struct scorer {
+    page_sums sums[LAYERS_MAX];
+    page_watch w;
+    size_t sum_bytes, score_bytes, room_bytes;
+} scorer;
+
+/* Scores all layers by the last n rows of the open batch. */
+static void score_layers(bench *b, scorer *s, int32_t n_head)
+{
+    pass p;
+    err e = {0};
+    pass_begin(&p, b->d, &b->b.st, b->scratch, b->scratch_bytes);
+    mat q = pass_mat(&p, b->b.st.all.n, n_head, b->l.view[0].head_dim);
+    p.watch = &s->w;
+    p.n_watch = 1;
+    for (int32_t i = 0; i < b->l.n; i++)
+        b->d->op->watch_pages(&p, q, &b->l.view[i], 0.05f, &s->w);
+    if (pass_failed(&p))
+        bench_check(err_set(&e, p.e.status, "%s", p.e.text), &e);
+}
+
+/* Microseconds of a layer. */
+static double time_scores(bench *b, scorer *s, int32_t n_head)
+{
+    enum { TIMES = 16 };
+    float one;
+    double us[REPS];
+    for (int i = -2; i < REPS; i++) {
+        b->d->download(b->d, &one, b->scratch, sizeof one);
+        double from = clock_ms();
+        for (int k = 0; k < TIMES; k++)
+            score_layers(b, s, n_head);
+        b->d->download(b->d, &one, b->scratch, sizeof one);
+        if (i >= 0)
+            us[i] = (clock_ms() - from) * 1e3 / TIMES / b->l.n;
+    }
+    qsort(us, REPS, sizeof *us, bench_ascending);
+    return us[REPS / 2];
+}
+
+static void open_scorer(bench *b, scorer *s)
+{
+    const kv_view *v = &b->l.view[0];
+    int32_t n_pages = SCORED / KV_PAGE;
+    s->sum_bytes = (size_t)v->n_head_kv * (size_t)n_pages * 4 * (size_t)v->head_dim;
+    s->score_bytes = (size_t)n_pages * sizeof(float);
+    s->room_bytes = page_watch_room(n_pages, v->head_dim) * sizeof(float);
+    s->w = (page_watch){.n_pages = n_pages,
+                        .sums = s->sums,
+                        .score = {b->d->alloc(b->d, s->score_bytes)},
+                        .room = {b->d->alloc(b->d, s->room_bytes)}};
+    for (int32_t i = 0; i < b->l.n; i++) {
+        s->sums[i] = (page_sums){b->d->alloc(b->d, s->sum_bytes), n_pages, PAGE_SUM_BOUNDS};
+        if (!s->sums[i].at || !s->w.score[0] || !s->w.room[0])
+            exit(1);
+    }
+}
+
+static void close_scorer(bench *b, scorer *s)
+{
+    for (int32_t i = 0; i < b->l.n; i++)
+        b->d->release(b->d, s->sums[i].at, s->sum_bytes);
+    b->d->release(b->d, s->w.score[0], s->score_bytes);
+    b->d->release(b->d, s->w.room[0], s->room_bytes);
+}
+
+static void measure_scores(bench *b, int shape, int format, int32_t layers)
+{
+    static float score[SCORED / KV_PAGE];
+    scorer s;
+    double bytes, us[2], from, sum_us;
+    float one;
+    for (int k = 0; k < 2; k++) {
+        if (!bench_open(b, shape, SCORED, format, k ? WATCHED : 1, &bytes))
+            return;
+        open_scorer(b, &s);
+        int32_t n_pages = SCORED / KV_PAGE;
+        for (int i = 0; i < 2; i++) { /* the second time is kept */
+            b->d->download(b->d, &one, b->scratch, sizeof one);
+            from = clock_ms();
+            for (int32_t j = 0; j < b->l.n; j++)
+                b->d->sum_pages(b->d, &b->l.view[j], &b->c.base[j], &s.sums[j], 0, 0, n_pages);
+            b->d->download(b->d, &one, b->scratch, sizeof one);
+            sum_us = (clock_ms() - from) * 1e3 / b->l.n / n_pages;
+        }
+        us[k] = time_scores(b, &s, bench_shapes[shape].n_head);
+        from = clock_ms();
+        b->d->download(b->d, score, s.w.score[0], s.score_bytes);
+        from = clock_ms() - from;
+        close_scorer(b, &s);
+        bench_close(b);
+    }
+    printf("%-16s %-8s %6d %10.3f %8.1f %8.1f %10.3f %10.3f %9.3f\n", bench_shapes[shape].name,
+           bench_formats[format].name, layers, sum_us, us[0], us[1],
+           us[0] * WATCHED * layers * 1e-3, us[1] * layers * 1e-3, from);
+    fflush(stdout);
+}
+
+void bench_scores(bench *b, const char *only, const char *format)
+{
+    static const struct {
+        const char *shape;
+        int32_t layers; /* with global attention, of the model */
+    } models[] = {{"31B global", 10},     {"26B-A4B global", 5}, {"12B global", 8},
+                  {"E4B global", 4},      {"Qwen3-32B", 64},     {"Qwen3.5-27B", 16},
+                  {"Qwen3.5-35B-A3B", 10}};
+    printf("%s, %d tokens\n%-16s %-8s %6s %10s %8s %8s %10s %10s %9s\n", b->d->name, SCORED, "", "",
+           "layers", "us a page", "1 row", "8 rows", "8 x 1, ms", "8, ms", "read, ms");
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int f = 0; f < FORMATS; f++)
+                if (!strcmp(bench_shapes[s].name, models[m].shape) &&
+                    strstr(bench_shapes[s].name, only) &&
+                    !strcmp(bench_formats[f].name, *format ? format : "f16"))
+                    measure_scores(b, s, f, models[m].layers);
+}
