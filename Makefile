@@ -344,7 +344,7 @@ install: all carat.1 ## program, libraries, header, man page and bundled model, 
 	ln -sf libcarat.so.$(VERSION) $(DESTLIB)/$(SONAME)
 	ln -sf $(SONAME) $(DESTLIB)/libcarat.so
 	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$${prefix}/include' '' \
-	    'Name: carat' 'Description: inference engine for Gemma 4' 'Version: $(VERSION)' \
+	    'Name: carat' 'Description: inference engine for language models' 'Version: $(VERSION)' \
 	    'Libs: -L$${libdir} -lcarat' 'Libs.private: -ljansson -lxxhash -lzstd -lm -pthread' \
 	    'Cflags: -I$${includedir}' > $(DESTLIB)/pkgconfig/carat.pc
 	install -m 644 carat.1 $(DEST)/share/man/man1/carat.1

@@ -557,7 +557,7 @@ static int run_daemon(const command *c, int argc, char **argv)
     carat_error e = {0};
     int n_operands, bad = options_parse(c, argc, argv, &o, &n_operands);
     if (bad)
-        return bad < 0 ? 0 : bad;
+        return bad - 1;
     service v = {.stream_fd = (int)o.stream_fd,
                  .ignore_eos = o.ignore_eos,
                  .isa = o.isa,

@@ -17,9 +17,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define HELP_SUMMARY "This list, or the help of a command"
-#define VERSION_SUMMARY "The version"
-
 /* In a program that starts without stdin, stdout or stderr, the next opened files would get their
  * numbers, and messages would go into those files. The missing ones are opened in the wrong
  * direction, so that every use of them fails. */
@@ -28,17 +25,6 @@ static void keep_standard_files(void)
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
             _exit(1);
-}
-
-static void usage(FILE *out)
-{
-    fputs("Usage: carat COMMAND [OPTIONS] [OPERANDS]\n\nCommands:\n", out);
-    for (const command *const *c = commands; *c; c++)
-        fprintf(out, "  %-10s %s\n", (*c)->name, (*c)->summary);
-    fputs("  help       " HELP_SUMMARY "\n  version    " VERSION_SUMMARY "\n\n"
-          "Environment:\n"
-          "  CARAT_ISA  instruction set of the CPU kernels where no --isa names one\n",
-          out);
 }
 
 static const command *find_command(const char *name)
@@ -58,51 +44,44 @@ static const char *nearest_command(const char *name)
     return nearest_word(name, names, n);
 }
 
-/* The exit status after printing: 1, with a message, if stdout took less than everything. */
-static int printed(void)
-{
-    if (!fflush(stdout) && !ferror(stdout))
-        return 0;
-    fputs("carat: cannot write to standard output\n", stderr);
-    return 1;
-}
-
 int main(int argc, char **argv)
 {
     keep_standard_files();
     signal(SIGXFSZ, SIG_IGN); /* a write past a file-size limit fails, and its caller cleans up */
     if (argc < 2) {
-        usage(stderr);
+        options_print_commands(commands, stderr);
         return 2;
     }
     const char *name = argv[1];
     if (!strcmp(name, "version") || !strcmp(name, "--version")) {
         printf("carat %s\n", carat_version());
-        return printed();
+        return options_printed();
     }
     if (!strcmp(name, "--man")) { /* the Makefile makes carat.1 with it */
         options_print_man(commands, stdout);
-        return printed();
+        return options_printed();
     }
     if (!strcmp(name, "--markdown")) { /* the Makefile makes docs/cli.md with it */
         options_print_markdown(commands, stdout);
-        return printed();
+        return options_printed();
     }
     if (!strcmp(name, "__complete")) { /* the scripts of `carat completion` ask this */
         complete_print(argc - 2, argv + 2);
-        return printed();
+        return options_printed();
     }
     bool help = !strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h");
     if (help && argc < 3) {
-        usage(stdout);
-        return printed();
+        options_print_commands(commands, stdout);
+        return options_printed();
     }
     if (help)
         name = argv[2];
+    if (help && (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")))
+        name = "help";
     if (help && (!strcmp(name, "help") || !strcmp(name, "version"))) {
         printf("Usage: carat %s\n\n%s.\n", strcmp(name, "help") ? name : "help [COMMAND]",
-               strcmp(name, "help") ? VERSION_SUMMARY : HELP_SUMMARY);
-        return printed();
+               strcmp(name, "help") ? OPTIONS_VERSION : OPTIONS_HELP);
+        return options_printed();
     }
     const command *c = find_command(name);
     if (!c) {
@@ -114,7 +93,7 @@ int main(int argc, char **argv)
     }
     if (help) {
         options_print_help(c, stdout);
-        return printed();
+        return options_printed();
     }
     return c->run(c, argc - 2, argv + 2);
 }

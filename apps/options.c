@@ -61,14 +61,18 @@ static const option *find_spelled(const option *table, const char *word)
     return NULL;
 }
 
-/* The option whose name is most like this one, or NULL. */
+/* The option whose name is most like this one or begins with it, or NULL. */
 static const char *nearest_option(const option *table, const char *name)
 {
-    const char *names[OPTION_ROWS_MAX];
+    const char *names[OPTION_ROWS_MAX] = {0};
     size_t n = 0;
     for (const option *o = table; o && o->name && n < OPTION_ROWS_MAX; o++)
         names[n++] = o->name;
-    return nearest_word(name, names, n);
+    const char *near = nearest_word(name, names, n);
+    for (size_t i = 0; i < n && !near && *name; i++)
+        if (!strncmp(names[i], name, strlen(name)))
+            near = names[i];
+    return near;
 }
 
 static int misuse_unknown(const command *c, const char *arg)
@@ -191,7 +195,7 @@ int options_parse_marked(const command *c, int argc, char **argv, void *opts, in
         }
         if (!strcmp(a, "--help") || !strcmp(a, "-h")) {
             options_print_help(c, stdout);
-            return 1;
+            return 1 + options_printed();
         }
         const option *o;
         const char *value = NULL;

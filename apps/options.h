@@ -106,7 +106,8 @@ typedef struct command {
 } command;
 
 /* Fills opts, in which the caller has set the defaults. Moves the operands to the front of argv and
- * counts them in *n_operands. Returns 0, or the exit status + 1: 1 after --help, 3 on wrong use. */
+ * counts them in *n_operands. Returns 0, or the exit status + 1: 1 after
+ * --help, 2 where that could not be written, 3 on wrong use. */
 int options_parse(const command *c, int argc, char **argv, void *opts, int *n_operands);
 
 /* Which layer has set each row of a table: 0 none, 1 the command line, higher numbers what yields
@@ -129,7 +130,13 @@ const option *options_find(const option *table, const char *name);
 
 /* Reads the value of --repack (NULL: not given) into *off, for carat_model_options.no_repack. */
 status options_repack(const char *text, bool *off, err *e);
+#define OPTIONS_HELP "This list, or the help of a command"
+#define OPTIONS_VERSION "The version"
+/* Lines end at the terminal's width; elsewhere after at most 100 characters. */
 void options_print_help(const command *c, FILE *out);
+void options_print_commands(const command *const *list, FILE *out); /* what `carat help` says */
+/* The exit status after printing: 1, with a message, if stdout took less than everything. */
+int options_printed(void);
 void options_print_man(const command *const *list, FILE *out); /* the whole carat(1) page, roff */
 void options_print_markdown(const command *const *list, FILE *out); /* docs/cli.md */
 

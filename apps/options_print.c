@@ -1,6 +1,7 @@
 /* options_print.c - the tables of options as --help, as the man page and as docs/cli.md. */
 #include "apps/options.h"
 
+#include "apps/term.h"
 #include "carat.h"
 
 #include <string.h>
@@ -19,21 +20,115 @@ static void print_left(const option *o, char *buf, size_t cap)
              o->kind == OPTION_MAYBE ? "]" : "");
 }
 
+/* Where lines of help end. */
+static int width_of(FILE *out)
+{
+    int columns = term_columns(out);
+    return columns ? columns : 100;
+}
+
+/* Prints words so that no line is longer than `width`, unless a word is. The first line stands at
+ * column `at`; the others begin at `indent`. */
+static void put_words(FILE *out, const char *s, size_t n, int at, int indent, int width)
+{
+    const char *end = s + n;
+    bool first = true;
+    while (s < end) {
+        size_t gap = strspn(s, " \n"), word = strcspn(s + gap, " \n");
+        s += gap;
+        word = word < (size_t)(end - s) ? word : (size_t)(end - s);
+        if (!word)
+            break;
+        if (!first && at + 1 + (int)word > width) {
+            fprintf(out, "\n%*s", indent, "");
+            at = indent;
+        } else if (!first) {
+            fputc(' ', out);
+            at++;
+        }
+        fprintf(out, "%.*s", (int)word, s);
+        at += (int)word;
+        s += word;
+        first = false;
+    }
+    fputc('\n', out);
+}
+
+/* A name, and from column `indent` on what it is; below the name where that leaves too little. */
+static void put_row(FILE *out, const char *left, const char *help, int indent, int width)
+{
+    bool narrow = width < indent + 30;
+    int at = (int)strlen(left);
+    fputs(left, out);
+    if (narrow)
+        indent = 8;
+    if (narrow || at >= indent) {
+        fputc('\n', out);
+        at = 0;
+    }
+    fprintf(out, "%*s", indent - at, "");
+    put_words(out, help, strlen(help), indent, indent, width);
+}
+
+/* Paragraphs; an indented one keeps its lines. */
+static void put_paragraphs(FILE *out, const char *s, int width)
+{
+    while (*s) {
+        const char *end = strstr(s, "\n\n");
+        size_t n = end ? (size_t)(end - s) : strlen(s);
+        fputc('\n', out);
+        if (*s == ' ')
+            fprintf(out, "%.*s\n", (int)n, s);
+        else
+            put_words(out, s, n, 0, 0, width);
+        s += n + (end ? 2 : 0);
+    }
+}
+
 void options_print_help(const command *c, FILE *out)
 {
+    int width = width_of(out);
     fprintf(out, "Usage: carat %s%s%s%s\n\n%s.\n", c->name,
             c->options && c->options->name ? " [OPTIONS]" : "", c->operands[0] ? " " : "",
             c->operands, c->summary);
     if (c->about)
-        fprintf(out, "\n%s\n", c->about);
+        put_paragraphs(out, c->about, width);
     if (c->options && c->options->name)
         fprintf(out, "\nOptions:\n");
     for (const option *o = c->options; o && o->name; o++) {
         char left[80];
         print_left(o, left, sizeof left);
-        fprintf(out, "%-30s%s%s\n", left,
-                strlen(left) >= 30 ? "\n                              " : "", o->help);
+        put_row(out, left, o->help, 30, width);
     }
+}
+
+void options_print_commands(const command *const *list, FILE *out)
+{
+    char left[80];
+    int width = width_of(out), indent = 0;
+    for (const command *const *c = list; *c; c++) {
+        int n = (int)strlen((*c)->name) + 4;
+        indent = n > indent ? n : indent;
+    }
+    fputs("Usage: carat COMMAND [OPTIONS] [OPERANDS]\n\nCommands:\n", out);
+    for (; *list; list++) {
+        snprintf(left, sizeof left, "  %s", (*list)->name);
+        put_row(out, left, (*list)->summary, indent, width);
+    }
+    put_row(out, "  help", OPTIONS_HELP, indent, width);
+    put_row(out, "  version", OPTIONS_VERSION, indent, width);
+    fputs("\nEnvironment:\n", out);
+    put_row(out, "  CARAT_ISA", "instruction set of the CPU kernels where no --isa names one",
+            indent, width);
+    fputs("\n'carat help COMMAND' lists the options of a command.\n", out);
+}
+
+int options_printed(void)
+{
+    if (!fflush(stdout) && !ferror(stdout))
+        return 0;
+    fputs("carat: cannot write to standard output\n", stderr);
+    return 1;
 }
 
 static const char environment_isa[] =
@@ -73,7 +168,7 @@ static void roff_paragraphs(FILE *out, const char *s)
 void options_print_man(const command *const *list, FILE *out)
 {
     fprintf(out, ".TH CARAT 1 \"\" \"carat %s\" \"User Commands\"\n", carat_version());
-    fputs(".SH NAME\ncarat \\- run Gemma 4 models\n.SH SYNOPSIS\n.B carat\n"
+    fputs(".SH NAME\ncarat \\- run language models\n.SH SYNOPSIS\n.B carat\n"
           ".I COMMAND\n[\\fIOPTIONS\\fR] [\\fIOPERANDS\\fR]\n.SH COMMANDS\n",
           out);
     for (; *list; list++) {

@@ -69,7 +69,8 @@ status file_map_open(file_map *m, const char *path, bool direct, carat_progress_
     *m = (file_map){0};
     struct stat sb;
     status st = OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd =
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not wait for its writer */
     if (fd < 0)
         return err_errno(e, "open", path);
     if (fstat(fd, &sb)) {

@@ -152,6 +152,27 @@ static bool part_i64(const part *p, const char *key, int64_t *out)
     return v && gguf_value_i64(v, out);
 }
 
+/* What a file that is no GGUF is instead, and what to do; "" if that is not known. */
+static const char *other_format(const void *bytes, size_t n)
+{
+    static const struct {
+        uint8_t at; /* where the mark stands: a safetensors file begins with a length */
+        const char *mark, *says;
+    } known[] = {
+        {8, "{\"", "; it looks like safetensors, of which carat convert makes a GGUF file"},
+        {0, "version https://git-lfs",
+         "; it is a pointer of git-lfs, and git lfs pull fetches the file"},
+        {0, "PK\3\4", "; it is a zip archive, perhaps weights of PyTorch"},
+        {0, "<", "; it looks like a web page: was the download refused?"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        size_t at = known[i].at, n_mark = strlen(known[i].mark);
+        if (n >= at + n_mark && !memcmp((const char *)bytes + at, known[i].mark, n_mark))
+            return known[i].says;
+    }
+    return "";
+}
+
 /* Header and metadata; leaves the reader at the tensor records. */
 static status read_head(part *p, arena *mem, err *e)
 {
@@ -163,7 +184,8 @@ static status read_head(part *p, arena *mem, err *e)
                        POINTER_ALIGN);
     const char *magic = rd_bytes(&p->r, sizeof MAGIC);
     if (!magic || memcmp(magic, MAGIC, sizeof MAGIC))
-        return err_set(e, E_FORMAT, "%s: not a GGUF file (it does not begin with GGUF)", p->path);
+        return err_set(e, E_FORMAT, "%s: not a GGUF file (it does not begin with GGUF)%s", p->path,
+                       other_format(p->map.bytes, (size_t)p->map.n_bytes));
     p->version = rd_u32(&p->r);
     if (p->version == 2u << 24 || p->version == 3u << 24)
         return err_set(e, E_UNSUPPORTED, "%s: a big-endian GGUF file; convert it to little-endian",
@@ -177,7 +199,9 @@ static status read_head(part *p, arena *mem, err *e)
         return cut_short(p, "header", e);
     /* Credible: that many of the smallest possible records fit in what is left. */
     if (p->n_tensors > reader_left(&p->r) / TENSOR_BYTES_MIN || p->n_tensors > TENSOR_COUNT_MAX)
-        return err_set(e, E_FORMAT, "%s: a count of %" PRIu64 " tensors does not fit in the file",
+        return err_set(e, E_FORMAT,
+                       "%s: a count of %" PRIu64
+                       " tensors does not fit in the file; is the download complete?",
                        p->path, p->n_tensors);
     if (p->n_values > reader_left(&p->r) / VALUE_BYTES_MIN || p->n_values > VALUES_MAX)
         return err_set(e, E_FORMAT,

@@ -121,6 +121,12 @@ TEST(gguf_refuses_what_is_no_gguf)
     CHECK_REFUSED(s, E_FORMAT, "does not begin");
     str_puts(&s, "GGUF\3");
     CHECK_REFUSED(s, E_FORMAT, "ends inside its header");
+    str_put(&s, "\2\0\0\0\0\0\0\0{\"", 10);
+    CHECK_REFUSED(s, E_FORMAT, "carat convert");
+    str_puts(&s, "version https://git-lfs.github.com/spec/v1");
+    CHECK_REFUSED(s, E_FORMAT, "git lfs pull");
+    str_puts(&s, "<!DOCTYPE html>");
+    CHECK_REFUSED(s, E_FORMAT, "web page");
 }
 
 TEST(gguf_refuses_incredible_counts)

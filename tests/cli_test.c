@@ -72,7 +72,10 @@ TEST(cli_wrong_use_is_exit_2_and_points_to_help)
     run_and_check(NULL, 0, NULL, ARGS("help"));
     run_and_check(NULL, 0, NULL, ARGS("help", "help"));
     run_and_check(NULL, 0, NULL, ARGS("help", "version"));
+    run_and_check(NULL, 0, NULL, ARGS("help", "--help"));
     run_and_check(NULL, 0, NULL, ARGS("run", "--help"));
+    run_and_check(NULL, 0, NULL, ARGS("daemon", "--help"));
+    run_and_check(NULL, 2, "did you mean --kv-type", ARGS("run", "--kv", "f16", "hi"));
     run_and_check(NULL, 0, NULL, ARGS("--version"));
 }
 
@@ -325,6 +328,7 @@ TEST(cli_help_that_cannot_be_written_is_an_error)
     run_and_check(&full, 1, "cannot write", ARGS("version"));
     run_and_check(&full, 1, "cannot write", ARGS("help"));
     run_and_check(&full, 1, "cannot write", ARGS("help", "run"));
+    run_and_check(&full, 1, "cannot write", ARGS("run", "--help"));
     run_and_check(&full, 1, "cannot write", ARGS("--man"));
 }
 

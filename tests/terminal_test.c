@@ -86,6 +86,7 @@ TEST(run_files_that_are_no_text_are_refused)
     const char *fifo = test_temp("fifo"), *large = test_temp("large");
     CHECK(!mkfifo(fifo, 0600));
     expect_run(1, NULL, "not a regular file", "", ARGS("run", "-m", m, "-f", fifo, "hi"));
+    expect_run(1, NULL, "not a regular file", "", ARGS("run", "-m", fifo, "hi"));
     put_file("large", "x", 1);
     CHECK(!truncate(large, (16 << 20) + 1));
     expect_run(1, NULL, "more than 16777216 bytes", "", ARGS("run", "-m", m, "-f", large, "hi"));

@@ -211,6 +211,14 @@ static status set_found(model_found *out, const char *path, const char *name, mo
     return err_memory(e, path, strlen(path));
 }
 
+static status is_directory(const char *path, err *e)
+{
+    return err_set(e, E_ARG,
+                   "%s: a directory, not a file: name the GGUF file in it, or make one of a "
+                   "checkpoint with carat convert",
+                   path);
+}
+
 status model_find(const char *what, model_found *out, err *e)
 {
     struct stat sb;
@@ -219,14 +227,22 @@ status model_find(const char *what, model_found *out, err *e)
     *out = (model_found){0};
     if (!*what)
         return err_set(e, E_ARG, "the name of the model is empty");
-    /* A folder of the name OWNER/REPO may be here by chance; it is no model. */
-    if (only_path(what) || (!stat(what, &sb) && !S_ISDIR(sb.st_mode)))
+    /* A directory of the name OWNER/REPO may be here by chance; a model of that name comes first.
+     */
+    bool there = !stat(what, &sb), directory = there && S_ISDIR(sb.st_mode);
+    if (!directory && (there || only_path(what)))
         return set_found(out, what, what, MODEL_PATH, e);
+    if (only_path(what))
+        return is_directory(what, e);
     status st = model_list_read(&l, e);
     if (st)
         return st;
     if (!(st = find_entry(what, &l, &found, e)))
         st = set_found(out, found->path, found->name, found->where, e);
+    else if (directory && st == E_ARG) {
+        err_clear(e);
+        st = is_directory(what, e);
+    }
     model_list_free(&l);
     return st;
 }
