@@ -366,10 +366,9 @@ DEV void leave_rows(const float (&o)[MT][NT][4], const float (&sum)[MS][2], cons
  * shared: Q, 64 keys, 64 values, probabilities, in f16: 41 to 213 KB
  * bound:  tensor cores and ldmatrix, about evenly */
 template <int D, bool BLOCKS, bool ONE>
-__global__ void __launch_bounds__(32 * flash<D>::W,
-                                  D == 64                       ? 3
-                                  : D == 256 && !BLOCKS && !ONE ? BLOCKS_OF_113K
-                                                                : 1)
+__global__ void __launch_bounds__(32 * flash<D>::W, D == 64                       ? 3
+                                                    : D == 256 && !BLOCKS && !ONE ? BLOCKS_OF_113K
+                                                                                  : 1)
     flash_kernel(attend_args a)
 {
     using F = flash<D>;

@@ -29,14 +29,14 @@ static constexpr float LOG2E = 1.4426950408889634f; /* scores are scaled for exp
 enum {
     D = 512,
     G = SPLIT512_PAIRS, /* pairs of warps of a block */
-    KEYS = 16, /* of a tile */
-    PAIRS = 8, /* heads of a block */
+    KEYS = 16,          /* of a tile */
+    PAIRS = 8,          /* heads of a block */
     LINE_Q = D + 32,
     TURN = key_shape<D>::TURN,
     UNITS = D / 64, /* of columns of O, 64 each: two blocks of a value */
     STAGES_MIN = 2,
     STAGES_MAX = 6,
-    PARTS = UNITS / 2 * 4, /* of a lane's O, four floats each: half of the head's columns */
+    PARTS = UNITS / 2 * 4,        /* of a lane's O, four floats each: half of the head's columns */
     MERGE_BYTES = PARTS * 32 * 16 /* of a pair of warps: half of its O */
 };
 /* This warp's pair, and its half of the head. */
@@ -142,8 +142,7 @@ DEV void copy_unit(ring *r, int side, const attend_args &a, int row_of_pass)
 DEV uint2 entry_dims(int kind, int i)
 {
     int e = 4 * (i >> 4) + (i & 3), k = i >> 2 & 3;
-    return make_uint2((uint32_t)key_order(kind, e, 2 * k),
-                      (uint32_t)key_order(kind, e, 2 * k + 1));
+    return make_uint2((uint32_t)key_order(kind, e, 2 * k), (uint32_t)key_order(kind, e, 2 * k + 1));
 }
 
 /* By all threads of a block. */

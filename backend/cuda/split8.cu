@@ -36,8 +36,8 @@ template <int D, int NG> struct split8_shape {
 };
 /* Shared memory beside the stages. */
 struct split8_shared {
-    uint16_t *q, *p;       /* [PAIRS][LINE_Q], probabilities [PAIRS][LINE_P] */
-    float *scores, *shrink; /* [PARTS][PAIRS][LINE_S], [PAIRS] */
+    uint16_t *q, *p;          /* [PAIRS][LINE_Q], probabilities [PAIRS][LINE_P] */
+    float *scores, *shrink;   /* [PARTS][PAIRS][LINE_S], [PAIRS] */
     const dev_kv_page **page; /* the table, here because registers are few; or NULL */
 };
 
@@ -47,10 +47,10 @@ struct split8_shared {
 struct tile_copier {
     const uint8_t *head;
     uint8_t *stages;
-    int bytes, stage, t;       /* of a row; the next tile's stage and first key */
-    int place;                 /* of key t */
-    int from, until;           /* keys outside are not there */
-    int own_from;              /* keys from there on are row r0's own */
+    int bytes, stage, t; /* of a row; the next tile's stage and first key */
+    int place;           /* of key t */
+    int from, until;     /* keys outside are not there */
+    int own_from;        /* keys from there on are row r0's own */
 };
 
 /* The next tile, as a group of copies: THREADS threads a row. Absent rows are copies of a present
