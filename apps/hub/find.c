@@ -237,12 +237,13 @@ status model_find(const char *what, model_found *out, err *e)
     status st = model_list_read(&l, e);
     if (st)
         return st;
-    if (!(st = find_entry(what, &l, &found, e)))
+    err why = {0};
+    if (!(st = find_entry(what, &l, &found, &why)))
         st = set_found(out, found->path, found->name, found->where, e);
-    else if (directory && st == E_ARG) {
-        err_clear(e);
-        st = is_directory(what, e);
-    }
+    else
+        err_set(e, st, "%s%s", why.text,
+                directory ? ". The directory of that name is no model: name the GGUF file in it"
+                          : "");
     model_list_free(&l);
     return st;
 }

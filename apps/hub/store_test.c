@@ -342,7 +342,7 @@ TEST(hub_a_word_that_fits_nothing_is_answered_with_what_is_there)
     finds_not("some/Model:Q8_0", "carat pull some/Model:Q8_0 fetches it");
     finds_not("a b", "no such file");
     finds_not("", "empty");
-    finds_not("apps", "a directory, not a file");
+    finds_not("apps", "The directory of that name is no model");
     finds_not("/tmp", "a directory, not a file");
     put_model(store, "other/Qwen3-8B-GGUF", "Q4_K_M", "Qwen3-8B-Q4_K_M.gguf", "z", 7);
     finds_not("qwen3-8b", "name the owner");
