@@ -58,6 +58,7 @@ static const struct {
     int64_t from;
 } measured[] = {
     {"gemma4", DEVICE_CUDA, 512, 32768},
+    {"gemma4", DEVICE_CPU, 512, 16384},
 };
 
 static int64_t measured_from(const char *arch, device_kind kind, int32_t head_dim)
