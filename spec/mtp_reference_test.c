@@ -174,11 +174,12 @@ static void check_plain(const drafting *d, int context)
     double h[MTP_RIG_TARGET_WIDTH], z[RIG_VOCAB], want[RIG_VOCAB];
     float *hidden = df_draw("hidden", 1, MTP_RIG_TARGET_WIDTH);
     int32_t token = TOKEN;
+    const mtp_plain plain = {.target = &d->r.m, .draft = &d->file, .cache = &d->r.c};
     for (int32_t i = 0; i < MTP_RIG_TARGET_WIDTH; i++)
         h[i] = hidden[i];
     mem_free(hidden);
     for (int turn = 0; turn < STEPS; turn++) {
-        mtp_plain_step(&d->r.m, &d->file, &d->r.c, contexts[context], token, h, z);
+        mtp_plain_step(&plain, contexts[context], token, h, z);
         read_logits(d, context, turn, want);
         for (int32_t v = 0; v < RIG_VOCAB; v++)
             CHECK_MSG(isfinite(want[v]) ? fabs(z[v] - want[v]) < 1e-5 : z[v] == -INFINITY,

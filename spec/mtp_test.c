@@ -151,13 +151,14 @@ static void check_proposal(const mtp_bench *b, const kv_cache *c, int32_t row, c
     const float *from = mat_row(b->d->taps->at[0].to, row);
     double h[MTP_RIG_TARGET_WIDTH], logp[RIG_VOCAB], hair = 2e-4;
     int32_t token = b->id[c->n_past];
+    const mtp_plain plain = {.target = &b->r.m, .draft = &b->file, .cache = c};
     check_hidden(b, from, b->logits + (size_t)row * RIG_VOCAB);
     for (int32_t i = 0; i < MTP_RIG_TARGET_WIDTH; i++)
         h[i] = from[i];
     CHECK_MSG(o->n_slots == STEPS && o->n_ranks == RANKS, "%s: %d slots at %lld", what, o->n_slots,
               (long long)c->n_past);
     for (int32_t i = 0; i < STEPS; i++) {
-        mtp_plain_step(&b->r.m, &b->file, c, c->n_past, token, h, logp);
+        mtp_plain_step(&plain, c->n_past, token, h, logp);
         mtp_plain_log_softmax(logp, RIG_VOCAB);
         for (int32_t k = 0; k < RANKS; k++) {
             int32_t id = o->id[i][k];

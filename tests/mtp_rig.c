@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "model/gemma4_mtp_shapes.h"
+#include "num/num.h"
 #include "tests/test.h"
 
 /* ---- The file ------------------------------------------------------------------------------ */
@@ -216,13 +217,19 @@ static void stored(const kv_cache *c, int32_t id, bool keys, int32_t head, int64
         x[i] = f[i];
 }
 
-static void attend(const model *target, const kv_cache *cache, bool sliding, int64_t c,
-                   const double *q, int32_t n_head, double *out)
+/* As it is, or rounded to f16. */
+static double rounded(const mtp_plain *p, double x)
+{
+    return p->halves ? (double)num_f16_to_f32(num_f32_to_f16((float)x)) : x;
+}
+
+static void attend(const mtp_plain *p, bool sliding, int64_t c, const double *q, int32_t n_head,
+                   double *out)
 {
     /* Six layers: sliding sliding global sliding sliding global, the last two without keys. The
      * donors are the last with keys of each kind. */
     int32_t id = sliding ? 3 : 2;
-    const kv_view *v = &cache->layout->view[id];
+    const kv_view *v = &p->cache->layout->view[id];
     int32_t n = v->head_dim, share = n_head / v->n_head_kv;
     for (int32_t h = 0; h < n_head; h++) {
         double score[RIG_CTX], k[WIDE], top = -INFINITY, sum = 0;
@@ -231,16 +238,16 @@ static void attend(const model *target, const kv_cache *cache, bool sliding, int
             score[t] = -INFINITY;
             if (sliding && c - t >= RIG_WINDOW)
                 continue;
-            stored(cache, id, true, h / share, t, k);
+            stored(p->cache, id, true, h / share, t, k);
             if (v->single) { /* values are stored; keys are those, weighted and turned */
-                row_of(tensor_of(&target->file, id, "attn_k_norm.weight"), 0, w);
+                row_of(tensor_of(&p->target->file, id, "attn_k_norm.weight"), 0, w);
                 for (int32_t i = 0; i < n; i++)
                     k[i] *= w[i];
                 turn(k, n, sliding, t);
             }
             score[t] = 0; /* the scale is 1 */
             for (int32_t i = 0; i < n; i++)
-                score[t] += q[h * n + i] * k[i];
+                score[t] += rounded(p, q[h * n + i]) * rounded(p, k[i]);
             top = score[t] > top ? score[t] : top;
         }
         for (int32_t i = 0; i < n; i++)
@@ -248,11 +255,11 @@ static void attend(const model *target, const kv_cache *cache, bool sliding, int
         for (int64_t t = 0; t < c; t++) {
             if (score[t] == -INFINITY)
                 continue;
-            double p = exp(score[t] - top);
-            stored(cache, id, false, h / share, t, k);
-            sum += p;
+            double e = exp(score[t] - top);
+            stored(p->cache, id, false, h / share, t, k);
+            sum += e;
             for (int32_t i = 0; i < n; i++)
-                out[h * n + i] += p * k[i];
+                out[h * n + i] += rounded(p, e) * rounded(p, k[i]);
         }
         for (int32_t i = 0; i < n; i++)
             out[h * n + i] /= sum;
@@ -264,9 +271,9 @@ static double gelu(double x)
     return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
 }
 
-static void layer(const model *target, const gguf *g, const kv_cache *cache, int32_t il, int64_t c,
-                  double *x)
+static void layer(const mtp_plain *p, int32_t il, int64_t c, double *x)
 {
+    const gguf *g = p->draft;
     double y[WIDE], q[WIDE], a[WIDE], f[WIDE], u[WIDE];
     float scale;
     int32_t d = MTP_RIG_WIDTH, n = (int32_t)tensor_of(g, il, "attn_q_norm.weight")->ne[0];
@@ -279,7 +286,7 @@ static void layer(const model *target, const gguf *g, const kv_cache *cache, int
         norm(tensor_of(g, il, "attn_q_norm.weight"), q + h * n, q + h * n, n);
         turn(q + h * n, n, sliding, c);
     }
-    attend(target, cache, sliding, c, q, n_head, a);
+    attend(p, sliding, c, q, n_head, a);
     times(tensor_of(g, il, "attn_output.weight"), a, y);
     norm(tensor_of(g, il, "post_attention_norm.weight"), y, y, d);
     for (int32_t i = 0; i < d; i++)
@@ -328,20 +335,20 @@ static double keep_clusters(const gguf *g, const double *hn, double *logits)
     return last - other;
 }
 
-double mtp_plain_step(const model *target, const gguf *g, const kv_cache *cache, int64_t c,
-                      int32_t token, double *h, double *logits)
+double mtp_plain_step(const mtp_plain *p, int64_t c, int32_t token, double *h, double *logits)
 {
+    const gguf *g = p->draft;
     double in[2 * MTP_RIG_TARGET_WIDTH], x[MTP_RIG_WIDTH], hn[MTP_RIG_WIDTH];
     float e[WIDE];
     int32_t n = MTP_RIG_TARGET_WIDTH;
-    row_of(tensor_of(&target->file, -1, "token_embd.weight"), (uint64_t)token, e);
+    row_of(tensor_of(&p->target->file, -1, "token_embd.weight"), (uint64_t)token, e);
     for (int32_t i = 0; i < n; i++) { /* the embedding first, the hidden vector second */
         in[i] = sqrt((double)n) * e[i];
         in[n + i] = h[i];
     }
     times(either(g, "nextn.pre_projection.weight", "mtp.pre_projection.weight"), in, x);
     for (int32_t il = 0; il < 4; il++)
-        layer(target, g, cache, il, c, x);
+        layer(p, il, c, x);
     norm(tensor_of(g, -1, "output_norm.weight"), x, hn, MTP_RIG_WIDTH);
     times(tensor_of(g, -1, "token_embd.weight"), hn, logits);
     double margin = keep_clusters(g, hn, logits);

@@ -31,12 +31,21 @@ typedef struct mtp_rig_file {
 
 const char *mtp_rig_write(const mtp_rig_file *f);
 
-/* One step. h: [MTP_RIG_TARGET_WIDTH], replaced by the next one. cache: of the target, with the
- * keys of positions below c. logits: [RIG_VOCAB], -inf for tokens outside the chosen clusters.
- * Gives how much better the last chosen cluster scores than the best other one: where that is
- * little, rounding decides between them. INFINITY of a dense head. */
-double mtp_plain_step(const model *target, const gguf *draft, const kv_cache *cache, int64_t c,
-                      int32_t token, double *h, double *logits);
+/* What the plain form computes with: a target, the assistant's file, and the target's cache, whose
+ * stored keys and values it reads. halves: attention rounds queries, keys, values and probabilities
+ * to f16, as kernels on tensor cores do. */
+typedef struct mtp_plain {
+    const model *target;
+    const gguf *draft;
+    const kv_cache *cache;
+    bool halves;
+} mtp_plain;
+
+/* One step. h: [MTP_RIG_TARGET_WIDTH], replaced by the next one. The cache has the keys of
+ * positions below c. logits: [RIG_VOCAB], -inf for tokens outside the chosen clusters. Gives how
+ * much better the last chosen cluster scores than the best other one: where that is little,
+ * rounding decides between them. INFINITY of a dense head. */
+double mtp_plain_step(const mtp_plain *p, int64_t c, int32_t token, double *h, double *logits);
 /* In place: logarithms of the soft max. */
 void mtp_plain_log_softmax(double *logits, int32_t n);
 
