@@ -54,6 +54,14 @@ struct expert_ops {
     void (*use)(const device *d, expert_use *to);
     /* How many pairs of row and expert chose each expert of layer i of the list, since open. */
     void (*counts)(const device *d, int32_t i, uint64_t *to);
+
+    /* For tests, of open experts. */
+    const struct expert_slots *(*slots)(const device *d, int32_t i); /* the map of layer i */
+    /* Slots change hands before every pass that copies no prompt, whatever was used. */
+    void (*set_restless)(device *d, bool on);
+    /* Waits for copies. How many slots differ from the host's copy, and how many entries of tables
+     * lead elsewhere than the maps say. */
+    int32_t (*n_wrong)(device *d);
 };
 
 #endif

@@ -86,6 +86,7 @@ struct cuda_experts {
     int32_t wait_turn;
     int32_t n_passes, n_covered; /* since counts were last asked for; before that: in them */
     bool streams;                /* the pass under way */
+    bool restless;               /* for tests: slots change hands before every pass */
     expert_use use;
 };
 
@@ -488,6 +489,19 @@ static bool take_counts(cuda_experts *x)
     return true;
 }
 
+/* The slot's expert leaves, and expert k is on its way. */
+static void begin_swap(cuda_experts *x, swap *s, int32_t i, int32_t slot, int32_t k)
+{
+    pool_layer *l = &x->layer[i];
+    int32_t leaves = l->map.expert[slot];
+    expert_slots_begin(&l->map, slot, k);
+    if (leaves >= 0)
+        put_entry(x, l, leaves);
+    s->layer = i;
+    s->slot = slot;
+    s->used = true;
+}
+
 /* Offers slots to experts without one that the last passes used. Their copies begin in copy_swaps,
  * after the table that lacks their predecessors is on its way. Each time another layer is first. */
 static void choose_swaps(cuda_experts *x, const uint32_t *seen_before, bool *chosen)
@@ -505,14 +519,27 @@ static void choose_swaps(cuda_experts *x, const uint32_t *seen_before, bool *cho
                 x->turn = i;
                 return;
             }
-            int32_t leaves = l->map.expert[slot];
-            expert_slots_begin(&l->map, slot, k);
-            if (leaves >= 0)
-                put_entry(x, l, leaves);
-            s->layer = i;
-            s->slot = slot;
-            s->used = chosen[s - x->swap] = true;
+            begin_swap(x, s, i, slot, k);
+            chosen[s - x->swap] = true;
         }
+    }
+}
+
+/* As many slots as may change hands at once do, layer after layer: the oldest goes to the next
+ * expert without one. */
+static void stir(cuda_experts *x, bool *chosen)
+{
+    for (int n = 0; n < SWAPS; n++) {
+        swap *s = free_swap(x);
+        const expert_slots *m = &x->layer[x->turn].map;
+        int32_t slot = m->oldest, k = slot < 0 ? -1 : m->expert[slot];
+        for (int32_t i = 0; slot >= 0 && m->slot[k] >= 0 && i < m->n_experts; i++)
+            k = (k + 1) % m->n_experts;
+        if (s && slot >= 0 && m->slot[k] < 0) {
+            begin_swap(x, s, x->turn, slot, k);
+            chosen[s - x->swap] = true;
+        }
+        x->turn = (x->turn + 1) % x->n;
     }
 }
 
@@ -660,7 +687,10 @@ void cuda_experts_begin(cuda_device *c, pass *p)
         for (int32_t k = 0; k < x->layer[i].want.n_parts; k++)
             x->layer[i].home[k].where = x->table + (x->streams ? x->n_all : 0) + x->layer[i].first;
     memcpy(x->count_before, x->count_seen, (size_t)x->n_all * sizeof *x->count_seen);
-    if (take_counts(x) && !x->streams)
+    bool counted = take_counts(x);
+    if (x->restless && !x->streams)
+        stir(x, chosen);
+    else if (counted && !x->streams)
         choose_swaps(x, x->count_before, chosen);
     if (x->streams)
         begin_stream(c, x, p);
@@ -692,6 +722,46 @@ static void pool_counts(const device *d, int32_t i, uint64_t *to)
     memcpy(to, x->count_all + l->first, (size_t)l->want.n_experts * sizeof *to);
 }
 
+/* ---- For tests ----------------------------------------------------------------------------- */
+
+static const expert_slots *pool_slots(const device *d, int32_t i)
+{
+    return &((const cuda_device *)d->self)->experts->layer[i].map;
+}
+
+static void pool_set_restless(device *d, bool on)
+{
+    ((cuda_device *)d->self)->experts->restless = on;
+}
+
+static int32_t wrong_of_layer(device *d, cuda_experts *x, const pool_layer *l, uint8_t *room)
+{
+    int32_t n = 0;
+    for (int32_t k = 0; k < l->want.n_experts; k++) {
+        bool has = expert_slots_has(&l->map, k);
+        const uint8_t *slot = has ? slot_at(l, l->map.slot[k]) : NULL;
+        n += x->table_now[l->first + k] != distance(l, has ? slot : host_at(l, k));
+        if (!has)
+            continue;
+        d->download(d, room, slot, l->bytes);
+        n += memcmp(room, host_at(l, k), l->bytes) != 0;
+    }
+    return n;
+}
+
+static int32_t pool_n_wrong(device *d)
+{
+    cuda_device *c = cuda_select(d);
+    cuda_experts *x = c->experts;
+    int32_t n = !fine(cudaStreamSynchronize(x->copies));
+    for (int32_t i = 0; i < x->n; i++) {
+        uint8_t *room = mem_alloc(x->layer[i].bytes);
+        n += room ? wrong_of_layer(d, x, &x->layer[i], room) : 1;
+        mem_free(room);
+    }
+    return n;
+}
+
 const struct expert_ops cuda_expert_ops = {
     .bytes = pool_bytes,
     .host_bytes = pool_host_bytes,
@@ -701,4 +771,7 @@ const struct expert_ops cuda_expert_ops = {
     .close = pool_close,
     .use = pool_use,
     .counts = pool_counts,
+    .slots = pool_slots,
+    .set_restless = pool_set_restless,
+    .n_wrong = pool_n_wrong,
 };
