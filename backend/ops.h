@@ -275,10 +275,10 @@ struct device {
      * device cannot. */
     void (*sum_pages)(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
                       int32_t first, int32_t row, int32_t n);
-    /* Keys of a tile of skip-softmax (sparse.h) over such a view, which divides SPARSE_TILE; 0: its
-     * kernels leave nothing out. Such a device leaves keys out of prompts alone. NULL: SPARSE_TILE,
-     * in prompts and answers. */
-    int32_t (*sparse_tile)(const device *d, const kv_view *kv);
+    /* Makes of a rule (sparse.h) what the kernels do over such a view, in prompts or in answers:
+     * their tile and least, and skip and alpha 0 where they leave nothing out. NULL: they follow
+     * every rule as it is. */
+    void (*narrow_sparse)(const device *d, const kv_view *kv, bool prompt, sparse_rule *rule);
     void *(*host_alloc)(device *d, size_t n_bytes);
     void (*host_free)(device *d, void *p, size_t n_bytes);
     /* Gives w a place on the device. w->data points at host bytes in the file's layout that stay

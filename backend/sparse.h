@@ -94,7 +94,7 @@ static inline int32_t sparse_words(int64_t n_keys)
 /* ln(limit) of a row that sees n_keys keys; -inf without a rule. */
 static inline float sparse_limit(const sparse_rule *rule, int64_t n_keys)
 {
-    if (!rule)
+    if (!rule || n_keys < rule->least)
         return -INFINITY;
     float limit = logf(rule->skip) - logf((float)n_keys);
     return limit < 0 ? limit : 0;

@@ -522,10 +522,10 @@ static bool w_one_stream(const device *d, const kv_view *kv)
     return w->inner->one_stream(w->inner, kv);
 }
 
-static int32_t w_sparse_tile(const device *d, const kv_view *kv)
+static void w_narrow_sparse(const device *d, const kv_view *kv, bool prompt, sparse_rule *rule)
 {
     const wrapper *w = d->self;
-    return w->inner->sparse_tile(w->inner, kv);
+    w->inner->narrow_sparse(w->inner, kv, prompt, rule);
 }
 
 static kernel_speed w_product_kernel(const device *d, const weight *wt, char *text, size_t cap)
@@ -649,7 +649,7 @@ static void add_optional(device *d, const device *inner)
     d->moved = inner->moved ? w_moved : NULL;
     d->keep_rows = inner->keep_rows ? w_keep_rows : NULL;
     d->settle = inner->settle ? w_settle : NULL;
-    d->sparse_tile = inner->sparse_tile ? w_sparse_tile : NULL;
+    d->narrow_sparse = inner->narrow_sparse ? w_narrow_sparse : NULL;
     d->sum_pages = inner->sum_pages ? w_sum_pages : NULL;
     d->host_alloc = inner->host_alloc ? w_host_alloc : NULL;
     d->host_free = inner->host_free ? w_host_free : NULL;

@@ -96,14 +96,13 @@ static void mirror_rules(wrapper *w, const kv_view *kv)
 {
     step *st = &w->host_step;
     const device *d = w->inner;
-    int32_t tile = d->sparse_tile ? d->sparse_tile(d, kv) : 0;
-    if (!st->sparse || !d->sparse_tile)
+    if (!st->sparse || !d->narrow_sparse)
         return;
     for (int32_t i = 0; i < st->n_seqs; i++) {
         w->host_sparse[i] = st->sparse[i];
-        w->host_sparse[i].tile = st->sparse[i].skip > 0 ? tile : 0;
+        d->narrow_sparse(d, kv, st->prompt, &w->host_sparse[i]);
     }
-    st->sparse = st->prompt && tile ? w->host_sparse : NULL;
+    st->sparse = w->host_sparse;
 }
 
 const kv_view *mirror_view(wrapper *w, pass *p, const kv_view *kv)

@@ -23,7 +23,9 @@
  * keys has nearly all of the soft max: exact, by skip-softmax (in heads below 512 exact again: they
  * have none), by block selection, in turns:
  * medians and ratios; the share of tiles that block selection reads; the time of selecting them
- * alone, in it, and its share of exact attention's.
+ * alone, in it, and its share of exact attention's. At most 64 rows are answers', timed as above:
+ * exact, by skip-softmax, and by a scale that drops nothing; the share of values that is read, and
+ * the certificates' 99th percentile.
  *
  * verify: 1 to 32 rows over short and long contexts, in FORMAT (default: f16 as a GPU of 9.0 keeps
  * it): by the kernels of other GPUs, by split_hopper.cu alone, and as the device chooses; the ratio
@@ -164,6 +166,8 @@ int main(int argc, char **argv)
         bench_moves(&b, shape, format);
     else if (paged)
         bench_pages(&b, shape, format, fourth ? fourth : 1);
+    else if (sparse && fourth && fourth <= 64)
+        bench_left_out_of_answers(&b, shape, *format ? format : "f16", fourth);
     else if (sparse)
         bench_left_out(&b, shape, *format ? format : "f16", fourth ? fourth : MANY_ROWS);
     else if (prompt)

@@ -65,6 +65,8 @@ double bench_once(bench *b, int shape, int32_t n_rows, float *rows);
 
 void bench_many(bench *b, const char *only, const char *type, int32_t rows);
 void bench_left_out(bench *b, const char *only, const char *type, int32_t rows);
+/* Rows of answers, 64 at most; format: its name. */
+void bench_left_out_of_answers(bench *b, const char *only, const char *format, int32_t rows);
 
 /* ---- attend_cuda_pages.c ---- */
 

@@ -229,3 +229,60 @@ void bench_left_out(bench *b, const char *only, const char *type, int32_t rows)
             bench_close(b);
         }
 }
+
+/* Microseconds of a layer, exact, by skip-softmax, and by a scale that drops nothing. */
+static void left_out_answers(bench *b, int shape, int format, int32_t depth, int32_t rows)
+{
+    static sparse_tally t;
+    const float scale[] = {0, 500, 1e-37f};
+    const bench_shape *s = &bench_shapes[shape];
+    double us[3][REPS], bytes;
+    sparse_rule rule = {.skip = scale[1], .tally = &t};
+    pass p;
+    if (!bench_open(b, shape, depth, format, rows, &bytes))
+        return;
+    const kv_view *v = &b->l.view[0];
+    for (int i = 0; i < b->l.n; i++)
+        plant(b->d, b->c.base[i].k, (size_t)v->n_head_kv, (size_t)v->n_slots,
+              (kv_format){v->k_type, v->k_rot}, v->head_dim, PLANTED, 1);
+    plant(b->d, b->scratch, 1, (size_t)rows * (size_t)s->n_head, (kv_format){NUM_F32, 0},
+          v->head_dim, 1, 0.2f);
+    b->b.st.sparse = &rule;
+    t = (sparse_tally){0};
+    pass_begin(&p, b->d, &b->b.st, b->scratch, b->scratch_bytes);
+    p.il = 0;
+    op_attend(&p, pass_mat(&p, rows, s->n_head, v->head_dim), v, 1.0f);
+    pass_end(&p);
+    rule.tally = NULL;
+    for (int i = -3; i < REPS; i++)
+        for (int k = 0; k < 3; k++) {
+            rule.skip = scale[k];
+            double one = bench_time(b, shape, rows);
+            if (i >= 0)
+                us[k][i] = one;
+        }
+    b->b.st.sparse = NULL;
+    for (int k = 0; k < 3; k++)
+        qsort(us[k], REPS, sizeof *us[k], bench_ascending);
+    double exact = us[0][REPS / 2], skips = us[1][REPS / 2], never = us[2][REPS / 2];
+    printf("%-16s %7d  %9.1f us  %9.1f us %6.2f  %10.1f us %6.2f  %5.1f %%  %.3g\n", s->name, depth,
+           exact, skips, exact / skips, never, exact / never,
+           t.n_tiles ? 100.0 * (double)t.n_kept / (double)t.n_tiles : 100,
+           sparse_quantile(&t, 0.99));
+    fflush(stdout);
+    bench_close(b);
+}
+
+void bench_left_out_of_answers(bench *b, const char *only, const char *format, int32_t rows)
+{
+    printf("%s, %d rows of answers, %s; every %dth tile counts\n", b->d->name, rows, format,
+           PLANTED);
+    printf("%-16s %7s  %9s     %9s    %6s  %13s %6s  %7s  %s\n", "shape", "depth", "exact", "skip",
+           "ratio", "none skipped", "ratio", "read", "p99");
+    for (int s = 0; s < SHAPES; s++)
+        for (int f = 0; f < FORMATS; f++)
+            for (int i = 1; i < DEPTHS; i++)
+                if (strstr(bench_shapes[s].name, only) && !bench_shapes[s].window &&
+                    !strcmp(bench_formats[f].name, format))
+                    left_out_answers(b, s, f, bench_depths[i], rows);
+}

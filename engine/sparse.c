@@ -6,35 +6,35 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Do kernels leave keys out of prompts, or of answers? */
+static bool leaves_out(const device *d, const kv_spec *s, const sparse_choice *c, bool prompt)
+{
+    const kv_view kv = {.k_type = NUM_F16,
+                        .v_type = NUM_F16,
+                        .n_head_kv = s->n_head_kv,
+                        .head_dim = s->head_dim,
+                        .wide = s->wide};
+    sparse_rule rule = {.skip = c->skip, .alpha = c->alpha};
+    if (d->narrow_sparse)
+        d->narrow_sparse(d, &kv, prompt, &rule);
+    return rule.skip > 0 || rule.alpha > 0;
+}
+
 /* Formats that a device's kernels do not take are refused by its passes. */
 static status check_support(const carat_model *m, const char *text, const sparse_choice *c, err *e)
 {
-    enum {
-        SKIP_WINS = 512
-    }; /* head_dim on GPUs: in smaller heads votes cost more than they save */
     int32_t n = 0;
     for (int32_t i = 0; i < m->core.n_kv; i++) {
         const kv_spec *s = &m->core.kv[i];
         const device *d = model_device(m, s->side); /* core.dev is not set before loading */
-        const kv_view view = {.k_type = NUM_F16,
-                              .v_type = NUM_F16,
-                              .n_head_kv = s->n_head_kv,
-                              .head_dim = s->head_dim,
-                              .wide = s->wide};
         if (s->window)
             continue;
         n++;
-        if (d->sparse_tile && !d->sparse_tile(d, &view))
+        if (!leaves_out(d, s, c, true) && !leaves_out(d, s, c, false))
             return err_set(e, E_UNSUPPORTED,
                            "sparse attention '%s': %s has no kernel for heads of %d that leaves "
-                           "keys out (GPUs of compute capability 9.0 have, for 128, 256 and 512)",
+                           "keys out so",
                            text, d->name, s->head_dim);
-        if (c->skip > 0 && device_bare(d)->kind == DEVICE_CUDA && s->head_dim < SKIP_WINS)
-            return err_set(
-                e, E_UNSUPPORTED,
-                "sparse attention '%s': in heads of %d skip-softmax is slower than exact "
-                "attention on %s; flash:ALPHA is faster",
-                text, s->head_dim, d->name);
     }
     if (!n)
         return err_set(e, E_UNSUPPORTED,
@@ -42,6 +42,19 @@ static status check_support(const carat_model *m, const char *text, const sparse
                        "windows are computed whole",
                        text, m->core.name);
     return OK;
+}
+
+/* Which rows leave keys out. */
+static const char *rows_named(const carat_model *m, const sparse_choice *c)
+{
+    bool prompts = false, answers = false;
+    for (int32_t i = 0; i < m->core.n_kv; i++) {
+        const kv_spec *s = &m->core.kv[i];
+        const device *d = model_device(m, s->side);
+        prompts |= !s->window && leaves_out(d, s, c, true);
+        answers |= !s->window && c->skip > 0 && leaves_out(d, s, c, false);
+    }
+    return !answers ? "prompt" : prompts ? "prompt and answer" : "answer, prompts are exact";
 }
 
 /* ---- Where it is faster -------------------------------------------------------------------- */
@@ -181,7 +194,7 @@ carat_status carat_sparse_describe(const carat_model *m, const char *sparse, cha
         snprintf(text, cap, "flash:%g in prompts of %lld tokens or more", (double)c.alpha,
                  (long long)c.from);
     else if (sparse_name(c))
-        snprintf(text, cap, "%s in every prompt", sparse);
+        snprintf(text, cap, "%s in every %s", sparse, rows_named(m, &c));
     else
         snprintf(text, cap, "off");
     return OK;

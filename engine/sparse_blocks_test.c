@@ -248,7 +248,7 @@ TEST(auto_is_described_and_wrong_lengths_are_refused)
     CHECK_OK(carat_sparse_describe(f.m, "auto:70000", text, sizeof text, &e), e);
     CHECK(!strcmp(text, "flash:0.1 in prompts of 70000 tokens or more"));
     CHECK_OK(carat_sparse_describe(f.m, "skip:7", text, sizeof text, &e), e);
-    CHECK(!strcmp(text, "skip:7 in every prompt"));
+    CHECK(!strcmp(text, "skip:7 in every prompt and answer"));
     CHECK_OK(carat_sparse_describe(f.m, "auto", text, sizeof text, &e), e);
     CHECK_MSG(!strncmp(text, "off: in heads of ", 17), "%s", text); /* a toy's heads */
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -358,11 +358,12 @@ typedef struct carat_session_options {
      * under the row's largest so far by more than ln(n / SCALE), n the keys that the row sees,
      * values are not read. "flash:ALPHA": 128 rows of a prompt read of the tiles of 128 keys those
      * whose estimated share is at least ALPHA of the largest, the first two, the last four; the
-     * last two blocks of rows read all, and so do answers. GPUs: of compute capability 9.0, in
-     * prompts. "auto": flash:0.1 in prompts of a length from which it was measured to be faster
-     * with this kind of model on this kind of device, else exact; "auto:TOKENS": from that length
-     * on. carat_sparse_describe says which. Keys and values computed so are reused by prompts of
-     * the same setting alone: a conversation that grows past the length is computed anew once. */
+     * last two blocks of rows read all, and so do answers. GPUs have kernels for some heads and
+     * formats (docs/sparse.md). "auto": flash:0.1 in prompts of a length from which it was measured
+     * to be faster with this kind of model on this kind of device, else exact; "auto:TOKENS": from
+     * that length on. carat_sparse_describe says which. Keys and values computed so are reused by
+     * prompts of the same setting alone: a conversation that grows past the length is computed anew
+     * once. */
     const char *sparse;
 } carat_session_options;
 

@@ -340,16 +340,16 @@ static wgmma_args deal_wgmma(const cuda_device *c, const chunk_args *x)
                         within(c->facts.n_sm / (tiles * kv->n_head_kv), x->parts.n_chunk)};
 }
 
-/* keys: no row sees more. */
-static void attend_few(pass *p, chunk_args x, bool split, int32_t keys, int32_t at_a_time,
-                       dev_quant copy)
+/* Rows [from, until). keys: no row sees more. */
+static void attend_few(pass *p, chunk_args x, bool split, int32_t from, int32_t until, int32_t keys,
+                       int32_t at_a_time, dev_quant copy)
 {
     const dev_kv *kv = &x.a.kv;
     bool back = kv->v_rot && !(split && kv->single), wgmma = x.parts.turn == WGMMA_TURN;
     cuda_device *c = cuda_of(p);
-    for (int32_t r = 0; r < x.a.q.rows; r += at_a_time) {
+    for (int32_t r = from; r < until; r += at_a_time) {
         x.parts.row0 = r;
-        x.parts.n_rows = x.a.q.rows - r < at_a_time ? x.a.q.rows - r : at_a_time;
+        x.parts.n_rows = until - r < at_a_time ? until - r : at_a_time;
         if (wgmma && keys > x.parts.shallow)
             cu_split_hopper(c->stream, deal_wgmma(c, &x));
         if (wgmma ? x.parts.shallow > 0 : split && !x.parts.most && !keys_first(c, kv))
@@ -365,6 +365,20 @@ static void attend_few(pass *p, chunk_args x, bool split, int32_t keys, int32_t 
             cuda_wait_join(c, join); /* for gates */
         else
             cu_attend_combine(c->stream, join, c->facts.n_sm);
+    }
+}
+
+/* Rows of answers: those that drop tiles by skip.cu. scratch: for either kind. */
+static void attend_answers(pass *p, const chunk_args *x, const kv_view *kv, bool split,
+                           int32_t keys, int32_t at_a_time, dev_quant copy)
+{
+    for (int32_t r = 0, n; r < x->a.q.rows; r += n) {
+        bool skips;
+        n = cuda_skip_run(p, kv, x->a.n_head, r, &skips);
+        if (skips)
+            cuda_skip_rows(p, kv, &x->a, r, n, keys, x->parts.at, copy);
+        else
+            attend_few(p, *x, split, r, r + n, keys, at_a_time, copy);
     }
 }
 
@@ -586,6 +600,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     int64_t row_floats = (int64_t)q.heads * chunks * ((int64_t)d + 2);
     int32_t at_a_time = part_rows(row_floats, q.rows);
     size_t part_bytes = few ? (size_t)row_floats * (size_t)at_a_time * sizeof(float) : 0;
+    size_t skip_bytes = few ? cuda_skip_bytes(c, kv, q.rows, q.heads) : 0; /* for any rule */
+    part_bytes = part_bytes > skip_bytes ? part_bytes : skip_bytes;
     size_t made_bytes = !few && path == ATTEND_SLICES ? slices_bytes(c, kv, q.rows, q.heads) : 0;
     void *temp = cuda_temp(p, few ? part_bytes : made_bytes), *lists = NULL;
     if (!few && path >= ATTEND_WGMMA && !kv->window) /* for any rule that may come */
@@ -613,7 +629,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
             cu_rotate(c->stream, a->q, cuda_mat(q), false);
     }
     if (few) {
-        attend_few(p, x, split, keys, at_a_time, copy);
+        attend_answers(p, &x, kv, split, keys, at_a_time, copy);
         cuda_quant_keep(p, o.at, copy);
     } else if (tiles) {
         attend_many(p, &x, kv, temp, lists);

@@ -468,7 +468,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
                           cu_split_init(c->facts.shared_block, &c->split) |
                           cu_split8_init(c->facts.shared_block) |
                           cu_split512_init(c->facts.shared_block) | cu_chain_init() |
-                          cu_blocks_init());
+                          cu_skip_init(c->facts.shared_block) | cu_blocks_init());
     c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;
     if (cu_blocks_fit()) {
         c->dev.recur_block = RECUR_BLOCK_ROWS;
@@ -476,6 +476,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     }
     c->shallow = SHALLOW_MEASURED;
     c->slice_bytes = SLICE_BYTES;
+    c->skip_least = SKIP_LEAST;
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash128_hopper_init() | cu_flash256_hopper_init() |
                           cu_flash512_hopper_init() | cu_split_hopper_init() | cu_select_init());
@@ -500,7 +501,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .acts = (1u << ACT_KINDS) - 1,
         .prompts_apart = true,
         .one_stream = cuda_one_stream,
-        .sparse_tile = cuda_sparse_tile,
+        .narrow_sparse = cuda_narrow_sparse,
         .chunk_rows = 2048,
         .loads_gathered = true,
         .self = c,

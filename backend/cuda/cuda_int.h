@@ -27,6 +27,7 @@
 #include "backend/cuda/launch_pages.h"
 #include "backend/cuda/launch_products.h"
 #include "backend/cuda/launch_recur.h"
+#include "backend/cuda/launch_skip.h"
 #include "backend/cuda/launch_small.h"
 #include "backend/ops.h"
 
@@ -77,12 +78,18 @@ typedef struct watched_rows {
     row_run all, out; /* of st->all, of st->out */
 } watched_rows;
 
+/* Whose account a tally on the device is. */
+typedef struct tally_place {
+    int16_t seq, il;
+} tally_place;
+
 /* A pass that was recorded, or seen once. All that its kernels were given depends on these alone.
  */
 typedef struct graph_key {
     const void *model, *kv, *scratch;
     int32_t rows, outs, n_seqs, kv_bucket[STORE_KINDS];
-    bool tree;
+    bool tree, counted;        /* counted: what attention leaves out is */
+    float skip[STEP_SEQS_MAX]; /* sparse_rule.skip; all 0: attention is exact */
     pass_taps taps;
     watched_rows watch;
 } graph_key;
@@ -91,6 +98,8 @@ typedef struct graph_slot {
     cudaGraphExec_t exec; /* NULL: seen once */
     mat y;                /* its result */
     uint64_t used;        /* 0: the slot is free */
+    int32_t n_tallies;    /* what its kernels count, as cuda_device.counted */
+    tally_place counted[SPARSE_TALLIES];
 } graph_slot;
 enum { GRAPHS = 64, GRAPH_ROWS = 256 /* a pass of more rows is not recorded */ };
 
@@ -123,6 +132,7 @@ typedef struct cuda_device {
     int32_t shallow;    /* answers' rows of at most so many keys go to split.cu instead; checks and
                            benches set it, otherwise it is SHALLOW_MEASURED */
     size_t slice_bytes; /* of keys and values that expand.cu makes at a time */
+    int32_t skip_least; /* keys of the shortest rows of answers that drop tiles; checks set it */
     _Atomic uint64_t n_bytes; /* allocated */
     /* The step block: one device buffer, and pinned buffers it is filled from in turn. */
     char *step_at, *step_host[STEP_BUFFERS];
@@ -167,6 +177,7 @@ typedef struct cuda_device {
      * n_tallies in use. They are added to `tally` at the pass's end. */
     unsigned long long *tally_at, *tally_host; /* device; pinned; NULL: no pass has needed them */
     struct sparse_tally *tally[SPARSE_TALLIES];
+    tally_place counted[SPARSE_TALLIES];
     int32_t n_tallies;
     char name[320];
 } cuda_device;
@@ -255,8 +266,8 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
 bool cuda_one_stream(const device *d, const kv_view *kv);
 
 /* sparse.c: attention that leaves keys out. */
-int32_t cuda_sparse_tile(const device *d, const kv_view *kv);
-bool cuda_sparse_any(const pass *p, const kv_view *kv); /* does a sequence of the pass? */
+void cuda_narrow_sparse(const device *d, const kv_view *kv, bool prompt, sparse_rule *rule);
+bool cuda_sparse_any(const pass *p, const kv_view *kv); /* does a sequence of a prompt's pass? */
 bool cuda_sparse_allowed(pass *p, const kv_view *kv);   /* false: an error of the pass */
 dev_sparse cuda_sparse_of(pass *p, const kv_view *kv, int32_t seq);
 /* Scratch of block selection in a pass of so many rows. */
@@ -269,10 +280,23 @@ const uint32_t *cuda_lists(pass *p, const kv_view *kv, const rowset *rs, const a
 /* The number of rows from r on that are query blocks which select, or (selects false) are not. */
 int32_t cuda_block_run(const step *st, const rowset *rs, const kv_view *kv, int32_t r,
                        bool *selects);
+/* The counters of this layer of sequence i; NULL: they are not counted. */
+unsigned long long *cuda_tally_of(pass *p, int32_t i);
 int cuda_open_tallies(cuda_device *c); /* a CUDA error, or 0 */
 void cuda_close_tallies(cuda_device *c);
 /* Waits for the pass and adds what it has left out to its rules' tallies. */
 void cuda_take_tallies(cuda_device *c, pass *p);
+/* skip.c: skip-softmax in answers. */
+bool cuda_answers_skip(const cuda_device *c, const kv_view *kv); /* is there a kernel? */
+/* The number of rows from r on that all drop tiles, or (skips false) are all exact. */
+int32_t cuda_skip_run(const pass *p, const kv_view *kv, int32_t n_head, int32_t r, bool *skips);
+/* Scratch of such rows, in any pass of so many. */
+size_t cuda_skip_bytes(const cuda_device *c, const kv_view *kv, int32_t rows, int32_t n_head);
+/* Rows row0 .. row0 + rows - 1 of a. keys: no row sees more. copy: as join_args.q. */
+void cuda_skip_rows(pass *p, const kv_view *kv, const attend_args *a, int32_t row0, int32_t rows,
+                    int32_t keys, void *scratch, dev_quant copy);
+/* What a recording depends on; false: the pass's rows differ, and it is not recorded. */
+bool cuda_skip_key(const cuda_device *c, const step *st, graph_key *k);
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
 

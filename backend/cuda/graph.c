@@ -4,12 +4,13 @@
  * Between two passes with equal keys only the step block changes, and it has a fixed address. The
  * kernels' arguments depend on the key alone: model, layout, scratch, counts of rows, the number of
  * chunks of keys that the grids of attention cover (powers of two), the addresses of the taps, and
- * the rows that a page_watch looks at.
+ * the rows that a page_watch looks at, and what attention leaves out of each sequence.
  * The first pass with a key runs plainly, so that one-time initialisation happens outside a
  * recording. The second is recorded and replayed, later ones are replayed. A recording contains
  * addresses, so all recordings are dropped when any device memory is freed.
  */
 #include "backend/cuda/cuda_int.h"
+#include "backend/sparse.h"
 
 #include <string.h>
 
@@ -47,6 +48,7 @@ static bool same_graph_key(const graph_key *a, const graph_key *b)
     return a->model == b->model && a->kv == b->kv && a->scratch == b->scratch &&
            a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
            !memcmp(a->kv_bucket, b->kv_bucket, sizeof a->kv_bucket) && a->tree == b->tree &&
+           !memcmp(a->skip, b->skip, sizeof a->skip) && a->counted == b->counted &&
            same_taps(&a->taps, &b->taps) && same_watch(&a->watch, &b->watch);
 }
 
@@ -78,6 +80,16 @@ static graph_slot *slot_of(cuda_device *c, const graph_key *k)
     return oldest;
 }
 
+/* The recorded kernels count for the sequences of this pass. */
+static void show_tallies(cuda_device *c, const graph_slot *s, const step *st)
+{
+    c->n_tallies = s->n_tallies;
+    for (int32_t i = 0; i < s->n_tallies; i++) {
+        c->counted[i] = s->counted[i];
+        c->tally[i] = &st->sparse[s->counted[i].seq].tally[s->counted[i].il];
+    }
+}
+
 bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
 {
     cuda_device *c = cuda_select(d);
@@ -96,6 +108,8 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
     if (p->taps)
         k.taps = *p->taps;
     if (p->n_watch && !cuda_watched_rows(p, &k.watch))
+        return false;
+    if (!cuda_skip_key(c, st, &k))
         return false;
     cuda_show_watch(c, p);
     graph_slot *s = slot_of(c, &k);
@@ -118,6 +132,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
     if (!cuda_ok(c, p, cudaGraphLaunch(s->exec, c->stream), "replaying a pass"))
         return true;
     *y = s->y;
+    show_tallies(c, s, st);
     if (st->out.n)
         p->rows = &st->out;
     return true;
@@ -138,5 +153,7 @@ void cuda_recorded(device *d, pass *p, mat y)
     else if (cuda_ok(c, p, cudaGraphInstantiate(&s->exec, g, 0), "recording a pass") &&
              cuda_ok(c, p, cudaGraphLaunch(s->exec, c->stream), "replaying a pass"))
         s->y = y;
+    s->n_tallies = c->n_tallies;
+    memcpy(s->counted, c->counted, sizeof s->counted);
     cudaGraphDestroy(g);
 }

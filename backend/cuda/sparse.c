@@ -1,9 +1,10 @@
 /* sparse.c - attention that leaves keys out on a CUDA device: which stores, by what rule, the lists
  * of block selection, and the account of it.
  *
- * Prompts alone, by the kernels of 9.0 (flash_hopper.cuh); skip-softmax in heads of 512. They, or
- * select.cu, add to counters in memory of the device, one tally for each sequence and layer of a
- * pass. A pass that counted ends with a copy of them to the host, which waits for the pass.
+ * Prompts by the kernels of 9.0 (flash_hopper.cuh), skip-softmax in heads of 512; answers by
+ * skip.c. The kernels that vote or select add to counters in memory of the device, one tally for
+ * each sequence and layer of a pass. A pass that counted ends with a copy of them to the host,
+ * which waits for the pass.
  *
  * The host knows which rows are query blocks, and not which tiles they keep: lists are made and
  * read on the device.
@@ -17,37 +18,51 @@
 _Static_assert((int)SPARSE_COUNTS == (int)SPARSE_BINS + 2, "a tally on the device");
 _Static_assert((int)SELECT_ROWS == (int)SPARSE_TILE, "a query block");
 
-int32_t cuda_sparse_tile(const device *d, const kv_view *kv)
+enum { SKIP_PROMPT_TILE = 64 }; /* keys of a tile of flash512_hopper.cu */
+
+/* Do prompts' kernels select blocks? */
+static bool selects(const cuda_device *c, const kv_view *kv)
 {
-    if (cuda_attend_path(d->self, kv, false) < ATTEND_WGMMA)
-        return 0;
-    return kv->head_dim == 128 ? 128 : 64;
+    return cuda_attend_path(c, kv, false) >= ATTEND_WGMMA;
+}
+/* Do they drop tiles? In heads of 128 and 256 votes were measured to cost what they save. */
+static bool prompts_skip(const cuda_device *c, const kv_view *kv)
+{
+    return selects(c, kv) && kv->head_dim == 512;
+}
+
+void cuda_narrow_sparse(const device *d, const kv_view *kv, bool prompt, sparse_rule *rule)
+{
+    const cuda_device *c = cuda_select(d); /* what fits depends on the GPU */
+    bool skip = prompt ? prompts_skip(c, kv) : cuda_answers_skip(c, kv);
+    rule->tile = prompt ? SKIP_PROMPT_TILE : 0;
+    rule->least = prompt ? 0 : c->skip_least;
+    rule->skip = skip && !kv->window ? rule->skip : 0;
+    rule->alpha = prompt && selects(c, kv) && !kv->window ? rule->alpha : 0;
 }
 
 bool cuda_sparse_any(const pass *p, const kv_view *kv)
 {
-    bool any = false;
-    for (int32_t r = 0; !p->dry && p->st->sparse && p->st->prompt && r < p->rows->n; r++)
-        any |= sparse_rule_of(p->st, p->rows, kv, r) != NULL;
+    bool skip = prompts_skip(cuda_of(p), kv), any = false;
+    for (int32_t r = 0; !p->dry && p->st->sparse && p->st->prompt && r < p->rows->n; r++) {
+        const sparse_rule *rule = sparse_rule_of(p->st, p->rows, kv, r);
+        any |= rule && (rule->alpha > 0 || skip);
+    }
     return any;
 }
 
 bool cuda_sparse_allowed(pass *p, const kv_view *kv)
 {
-    if (!cuda_sparse_any(p, kv))
+    const cuda_device *c = cuda_of(p);
+    const char *why = NULL;
+    if (p->dry || !p->st->sparse || !p->st->prompt || kv->window)
         return true;
-    for (int32_t i = 0; i < p->st->n_seqs; i++) {
+    for (int32_t i = 0; i < p->st->n_seqs && !why; i++) {
         const sparse_rule *rule = &p->st->sparse[i];
         if (rule->alpha > 0 && rule->skip > 0) {
             err_set(&p->e, E_UNSUPPORTED,
                     "block selection and skip-softmax in one prompt on a GPU: it has kernels for "
                     "either");
-            return false;
-        }
-        if (rule->skip > 0 && kv->head_dim != 512) {
-            err_set(&p->e, E_UNSUPPORTED,
-                    "skip-softmax in heads of %d on a GPU: it has a kernel for heads of 512",
-                    kv->head_dim);
             return false;
         }
         if (rule->alpha > 0 && sparse_words(kv->n_keys) > LIST_WORDS) {
@@ -56,24 +71,32 @@ bool cuda_sparse_allowed(pass *p, const kv_view *kv)
                     (LIST_WORDS - 1) * 32 * SPARSE_TILE);
             return false;
         }
+        if (rule->alpha > 0 && !selects(c, kv))
+            why = "block selection";
+        if (rule->skip > 0 && !prompts_skip(c, kv) && !cuda_answers_skip(c, kv))
+            why = "skip-softmax";
     }
-    if (cuda_sparse_tile(&cuda_of(p)->dev, kv))
-        return true;
-    err_set(&p->e, E_UNSUPPORTED,
-            "sparse attention over keys of %s and values of %s in heads of %d on this GPU",
-            num_name(kv->k_type), num_name(kv->v_type), kv->head_dim);
-    return false;
+    if (why)
+        err_set(&p->e, E_UNSUPPORTED,
+                "%s over keys of %s and values of %s in heads of %d%s on this "
+                "GPU",
+                why, num_name(kv->k_type), num_name(kv->v_type), kv->head_dim,
+                kv->single ? ", in one stream," : "");
+    return !why;
 }
 
 /* The counters of a layer of a sequence; NULL after a failure. */
-static unsigned long long *tally_of(cuda_device *c, pass *p, struct sparse_tally *to)
+static unsigned long long *tally_of(pass *p, int32_t seq)
 {
+    cuda_device *c = cuda_of(p);
+    struct sparse_tally *to = &p->st->sparse[seq].tally[p->il];
     for (int32_t i = 0; i < c->n_tallies; i++)
         if (c->tally[i] == to)
             return c->tally_at + (size_t)i * SPARSE_COUNTS;
     if (c->n_tallies == SPARSE_TALLIES)
         cuda_take_tallies(c, p);
     c->tally[c->n_tallies] = to;
+    c->counted[c->n_tallies] = (tally_place){(int16_t)seq, (int16_t)p->il};
     return c->tally_at + (size_t)c->n_tallies++ * SPARSE_COUNTS;
 }
 
@@ -85,10 +108,15 @@ static bool counts(const pass *p, const sparse_rule *rule)
 dev_sparse cuda_sparse_of(pass *p, const kv_view *kv, int32_t seq)
 {
     const sparse_rule *rule = &p->st->sparse[seq];
-    dev_sparse s = {.skip = kv->window ? 0 : rule->skip};
+    dev_sparse s = {.skip = kv->window || !prompts_skip(cuda_of(p), kv) ? 0 : rule->skip};
     if (s.skip > 0 && counts(p, rule))
-        s.tally = tally_of(cuda_of(p), p, &rule->tally[p->il]);
+        s.tally = tally_of(p, seq);
     return s;
+}
+
+unsigned long long *cuda_tally_of(pass *p, int32_t i)
+{
+    return counts(p, &p->st->sparse[i]) ? tally_of(p, i) : NULL;
 }
 
 /* ---- Block selection ----------------------------------------------------------------------- */
@@ -172,7 +200,7 @@ const uint32_t *cuda_lists(pass *p, const kv_view *kv, const rowset *rs, const a
     if (rule->alpha <= 0 || kv->window)
         return NULL;
     if (counts(p, rule))
-        x.tally = tally_of(cuda_of(p), p, &rule->tally[p->il]);
+        x.tally = tally_of(p, rs->seq[0]);
     for (int32_t r = 0, n; r < rs->n; r += n) {
         bool selects;
         n = cuda_block_run(p->st, rs, kv, r, &selects);

@@ -4,6 +4,7 @@
  * Bounds are normalised mean square errors: 1e-10 for sums in f32; 2e-6 where queries, keys and
  * probabilities are f16 (a few times the square of 2^-11 / sqrt(3)).
  */
+#include "tests/cuda/check_attend.h"
 #include "tests/cuda/check_keys.h"
 #include "tests/cuda/check_pages.h"
 #include "backend/cuda/cuda_int.h"
@@ -14,22 +15,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-typedef struct attend_case {
-    num_type type;
-    int32_t n_head, n_head_kv, d, window, n_ctx, past, rows;
-    bool tree, two_seqs;
-    num_type values; /* 0 (f32 keys have f32 values here): as keys */
-    bool rot;
-    int32_t turning;   /* turning pairs of one stream; 0: two streams */
-    bool wide;         /* keys beyond 65504 */
-    bool all;          /* rows see all rows of their sequence */
-    int32_t cut;       /* two_seqs: rows of the first; 0: half of them */
-    float skip;        /* of skip-softmax; 0: off */
-    float alpha;       /* of block selection; 0: off */
-    int32_t n_prompt;  /* alpha: 0: more than the pass has */
-    const char *label; /* NULL: the check's name follows from the rest */
-} attend_case;
 
 /* The rows that op_kv_store wrote have equal bytes on both devices. */
 static void check_stored(rig *g, const attend_case *a, const kv_view *v, kv_base base[2][2],
@@ -103,6 +88,7 @@ static int32_t path_differs(rig *g, const tree_rows *t, int32_t r)
     c.st.prompt = false;
     c.st.n_seqs = t->st->n_seqs;
     c.st.kv = t->st->kv;
+    c.st.sparse = t->st->sparse;
     for (int32_t i = 0; i < n; i++)
         c.seq[i] = seq;
     pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
@@ -165,20 +151,23 @@ typedef struct left_out {
     sparse_rule rule[2][2]; /* [reference, device][sequence] */
 } left_out;
 
-static void rules_init(left_out *o, const attend_case *a, int32_t tile)
+static void rules_init(left_out *o, const attend_case *a, rig *g, const kv_view *view, bool prompt)
 {
     *o = (left_out){0};
     for (int side = 0; side < 2; side++)
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
             o->rule[side][i] = (sparse_rule){.skip = a->skip,
-                                             .tile = a->skip > 0 ? tile : 0,
                                              .alpha = a->alpha,
                                              .n_prompt = a->n_prompt ? a->n_prompt : 1 << 20,
                                              .tally = &o->tally[side]};
+            /* The reference does what the device is to do; some checks give it the device's. */
+            g->gpu->narrow_sparse(g->gpu, view, prompt, &o->rule[side][i]);
+        }
 }
 
-/* Tiles that both keep, but for scores near the limit; certificates; a limit that no tile is under
- * gives the bits of exact attention. */
+/* Tiles that both keep, but for scores near the limit; certificates: those of answers are exact,
+ * the reference's are bounds. A limit that no tile is under gives the bits of exact attention; in
+ * answers a scale of 0. */
 static void check_left_out(rig *g, left_out *o, both *b, mat q, const kv_view *view, step *st,
                            float scale, const char *shape)
 {
@@ -191,14 +180,16 @@ static void check_left_out(rig *g, left_out *o, both *b, mat q, const kv_view *v
     verdict(g, name, text("%s: tiles", shape), fabs((double)gpu->n_tiles - n), 0);
     verdict(g, name, text("%s: kept of %.0f", shape, n), fabs((double)gpu->n_kept - kept),
             blocks ? 0 : 0.005 * n + 1);
-    if (!o->rule[1][0].alpha || o->rule[1][0].n_prompt == 1 << 20)
+    if ((!o->rule[1][0].alpha || o->rule[1][0].n_prompt == 1 << 20) &&
+        o->rule[1][0].skip != ATTEND_NEVER)
         verdict(g, name, text("%s: share kept", shape), kept / n, blocks ? 0.95 : 0.9);
     double p99 = sparse_quantile(ref, 0.99);
-    verdict(g, name, text("%s: certificates", shape), fabs(sparse_quantile(gpu, 0.99) - p99),
+    double off = sparse_quantile(gpu, 0.99) - p99;
+    verdict(g, name, text("%s: certificates", shape), st->prompt ? fabs(off) : fmax(off, 0),
             0.25 * p99);
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < 2; k++)
-            *(blocks ? &o->rule[1][k].alpha : &o->rule[1][k].skip) = 1e-37f;
+            *(blocks ? &o->rule[1][k].alpha : &o->rule[1][k].skip) = st->prompt ? 1e-37f : 0;
         st->sparse = i ? o->rule[1] : NULL;
         got[i] = gpu_rows(g, op_attend(&b->gpu, q, view, scale));
     }
@@ -210,7 +201,7 @@ static void check_left_out(rig *g, left_out *o, both *b, mat q, const kv_view *v
 }
 
 /* Random committed keys and values; the pass's own stored by op_kv_store; then attention. */
-static void check_attend(rig *g, const attend_case *a)
+void check_attend(rig *g, const attend_case *a)
 {
     static chain c;
     static left_out out;
@@ -219,7 +210,8 @@ static void check_attend(rig *g, const attend_case *a)
     both b;
     mat q[2], k[2], v[2];
     err e = {0};
-    const cuda_device *cuda = g->gpu->self;
+    cuda_device *cuda = g->gpu->self;
+    cuda->skip_least = a->least;
     const char *name = a->label         ? a->label
                        : !cuda->shallow ? "attend tiles"
                        : a->tree        ? "attend tree"
@@ -318,7 +310,7 @@ static void check_attend(rig *g, const attend_case *a)
     if (sparse) {
         pass_begin(&b.gpu, g->gpu, &sg, g->gpu_scratch, g->scratch_bytes);
         cuda_take_tallies(g->gpu->self, &b.gpu); /* of earlier checks, which did not end passes */
-        rules_init(&out, a, cuda_sparse_tile(g->gpu, &view_gpu));
+        rules_init(&out, a, g, &view_gpu, prompt);
         sr.sparse = out.rule[0];
         c.st.sparse = sg.sparse = out.rule[1];
     }
@@ -342,17 +334,19 @@ static void check_attend(rig *g, const attend_case *a)
              a->values ? "/" : "", a->values ? format[1] : "", a->n_head, a->n_head_kv, a->d,
              a->window, a->past, a->rows, a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : "",
              a->all ? " all" : "", a->wide ? " wide" : "");
-    double bound = a->type == NUM_F32 ? 1e-10 : a->skip > 0 ? 1e-4 : 2e-6;
-    if (a->skip > 0) /* one pair's vote on a tile may differ, within rounding of its limit */
+    bool drops = a->skip > 0 && a->skip != ATTEND_NEVER;
+    double bound = a->type == NUM_F32 ? 1e-10 : drops ? 1e-4 : 2e-6;
+    if (drops) /* one pair's vote on a tile may differ, within rounding of its limit */
         bound += 0.05 / ((double)a->rows * a->n_head);
     verdict(g, name, shape, both_error(g, &b, yr, yg), bound);
     if (sparse) {
         float *all = gpu_rows(g, yg);
-        check_left_out(g, &out, &b, q[1], &view_gpu, &sg, scale, shape);
+        if (!a->least)
+            check_left_out(g, &out, &b, q[1], &view_gpu, &sg, scale, shape);
         yg = pass_mat(&b.gpu, a->rows, a->n_head, a->d);
         g->gpu->upload(g->gpu, yg.at, all, (size_t)a->rows * (size_t)mat_width(yg) * 4);
         mem_free(all);
-        rules_init(&out, a, cuda_sparse_tile(g->gpu, &view_gpu));
+        rules_init(&out, a, g, &view_gpu, prompt);
         sg.sparse = out.rule[1];
     }
     cuda_device *gpu = g->gpu->self;
@@ -514,68 +508,6 @@ static void check_formats(rig *g)
     check_attend(g, &(attend_case){NUM_F16, 4, 1, 512, 0, 300, 90, 40, .all = true, .turning = 64});
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 300, 90, 9, .all = true, .turning = 64});
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 200, 90, 35, .wide = true});
-}
-
-/* Skip-softmax, heads of d. */
-static void check_skip(rig *g, int32_t d)
-{
-    check_attend(g, &(attend_case){NUM_F16, 4, 2, d, 0, 700, 430, 77, .skip = 40});
-    check_attend(g, &(attend_case){NUM_Q8_0, 6, 2, d, 0, 700, 430, 40, .skip = 40});
-    check_attend(g, &(attend_case){NUM_F16, 8, 1, d, 0, 700, 383, 90, .two_seqs = true, .cut = 35,
-                                   .skip = 40});
-    if (g->quick)
-        return;
-    check_attend(g, &(attend_case){NUM_F16, 16, 1, d, 0, 3000, 2500, 77, .skip = 200});
-    check_attend(g, &(attend_case){NUM_BF16, 32, 4, d, 0, 3000, 2304, 300, .skip = 200});
-    check_attend(g, &(attend_case){NUM_Q4_0, 2, 2, d, 0, 1200, 1000, 129, .skip = 100});
-    check_attend(g, &(attend_case){NUM_TQ3_0, 4, 1, d, 0, 1200, 1000, 128, .skip = 100});
-    check_attend(g, &(attend_case){NUM_F16, 4, 1, d, 0, 1200, 0, 127, .skip = 40});
-}
-
-/* Block selection, heads of d. Passes that begin and end inside a query block, with the prompt's
- * last blocks, of several sequences, and too short for a query block. */
-static void check_blocks(rig *g, int32_t d)
-{
-    check_attend(g, &(attend_case){NUM_F16, 2, 1, d, 0, 1800, 1152, 161, .alpha = 0.05f});
-    check_attend(g, &(attend_case){NUM_Q8_0, 3, 1, d, 0, 1800, 1200, 208, .alpha = 0.05f});
-    check_attend(g, &(attend_case){NUM_F16, 2, 1, d, 0, 1800, 1027, 290, .two_seqs = true,
-                                   .cut = 128, .alpha = 0.05f});
-    check_attend(g, &(attend_case){NUM_F16, 2, 2, d, 0, 1800, 1024, 129, .alpha = 0.05f,
-                                   .n_prompt = 1153 + 128});
-    check_attend(g,
-                 &(attend_case){NUM_F16, 1, 1, d, 0, 400, 0, 127, .alpha = 0.05f, .n_prompt = 127});
-    if (g->quick)
-        return;
-    check_attend(g, &(attend_case){NUM_F16, 16, 1, d, 0, 6000, 4096, 1061, .alpha = 0.05f});
-    check_attend(g, &(attend_case){NUM_BF16, 32, 4, d, 0, 6000, 5000, 300, .alpha = 0.05f});
-    check_attend(g, &(attend_case){NUM_Q4_0, 2, 2, d, 0, 3000, 2304, 257, .alpha = 0.05f});
-    check_attend(g, &(attend_case){NUM_Q5_1, 6, 1, d, 0, 3000, 2304, 256, .alpha = 0.05f});
-    check_attend(g, &(attend_case){NUM_TQ3_0, 4, 1, d, 0, 3000, 2304, 384, .alpha = 0.05f});
-    check_attend(g, &(attend_case){NUM_F16, 4, 1, d, 0, 2000, 0, 1024, .alpha = 0.05f,
-                                   .n_prompt = 1024 + 77});
-}
-
-/* Prompts that leave keys out, on GPUs of 9.0. */
-static void check_sparse(rig *g)
-{
-    const cuda_device *c = g->gpu->self;
-    static const int32_t dims[] = {128, 256, 512};
-    if (!c->hopper)
-        return;
-    for (int i = 0; i < 3; i++) {
-        check_blocks(g, dims[i]);
-    }
-    check_skip(g, 512);
-    /* one stream */
-    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 700, 430, 40, .turning = 64, .skip = 40});
-    check_attend(g,
-                 &(attend_case){NUM_Q8_0, 4, 2, 512, 0, 700, 430, 77, .turning = 64, .skip = 40});
-    check_attend(
-        g, &(attend_case){NUM_F16, 2, 1, 512, 0, 1800, 1152, 130, .turning = 64, .alpha = 0.05f});
-    check_attend(
-        g, &(attend_case){NUM_Q8_0, 2, 1, 512, 0, 1800, 1100, 200, .turning = 64, .alpha = 0.05f});
-    check_attend(
-        g, &(attend_case){NUM_TQ3_0, 2, 1, 256, 0, 1800, 1152, 128, .turning = 32, .alpha = 0.05f});
 }
 
 /* Keys made of values: in tiles, for heads of which a quarter turns, and by the f32 kernel. */
@@ -766,7 +698,7 @@ void check_attention(rig *g)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_attend(g, &cases[i]);
     check_formats(g);
-    check_sparse(g);
+    check_sparse_attention(g);
     check_one_stream(g);
     check_shared(g);
     check_groups(g);
