@@ -17,7 +17,7 @@
 #include <string.h>
 
 static const double CLOSE = 0.02; /* scores of clusters, between which rounding may decide */
-static const double LOOSE = 1.5;  /* of the distance that rounding to f16 makes; of f32: TIGHT */
+static const double LOOSE = 2;    /* of the distance that rounding to f16 makes; of f32: TIGHT */
 static const double TIGHT = 0.02;
 static const double FARTHEST = 8; /* the farthest logarithm, by the same measure */
 enum { STEPS = 4, RANKS = 8, SEQS = 3, ROWS = 6, CTX = 96 };
