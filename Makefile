@@ -152,6 +152,12 @@ $(BUILD)/bench_ops: $(BUILD)/bench/ops.o $(LIB_OBJ)
 bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; build/bench_ops [SUBSTRING] some of them
 	$(BUILD)/bench_ops
 
+$(BUILD)/bench_cold: $(BUILD)/bench/cold.o $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+.PHONY: bench-cold
+bench-cold: $(BUILD)/bench_cold ## times experts that the CPU computes beside a GPU; bench/cold.c says more
+	$(BUILD)/bench_cold
+
 # The CUDA device against the CPU reference: on a GPU (cuda-check), and emulated (cuda-emu): the C++
 # compiler compiles the kernels for this machine's CPU, where SAN=-fsanitize=address checks each access.
 CHECK_C = $(wildcard tests/cuda/*.c) tests/fidelity_model.c tests/kv_rig.c tests/kv_codes.c \

@@ -92,6 +92,9 @@ void device_print_experts(FILE *f, const carat_model *m)
             "of waiting for the bus (%.1f GB/s)",
             100.0 * (double)x.n_hits / (double)n, n, x.n_swaps, mib(x.swap_bytes),
             mib(x.read_bytes), mib(x.stream_bytes), x.wait_ms, x.bus_bytes_s * 1e-9);
+    if (x.cpu_threads)
+        fprintf(f, "; %" PRIu64 " uses computed by %" PRId32 " threads of the CPU (%.3f ms each)",
+                x.n_cpu, x.cpu_threads, x.cpu_expert_ms);
     if (x.n_failed)
         fprintf(f, "; %" PRIu64 " copies failed", x.n_failed);
     fprintf(f, "\n");
@@ -122,6 +125,7 @@ void device_options_apply(const device_options *o, carat_model_options *mo)
     mo->strict = o->strict;
     mo->gpu_mb = o->gpu_mb;
     mo->experts_gpu = o->experts_gpu;
+    mo->experts_cpu = o->experts_cpu;
     mo->session = o->session;
     mo->planned = o->session ? before_loading : NULL;
     mo->planned_user = (void *)o; /* only read */

@@ -15,7 +15,7 @@ typedef struct device_options {
     int64_t gpu_layers;
     bool cpu_experts, strict;
     int64_t gpu_mb;
-    const char *experts_gpu;
+    const char *experts_gpu, *experts_cpu;
     /* No options: the session that will be opened; may be NULL. Its plan is checked before weights
      * are loaded. `tell`, if not NULL, receives the plan, the devices and their kernels. */
     const carat_session_options *session;
@@ -34,6 +34,9 @@ typedef struct device_options {
         OPT_STR(T, where.experts_gpu, "experts-gpu", 0, "PART",                                    \
                 "experts that the GPU holds: auto, a part (0.5, 50%) or MiB (default: "            \
                 "auto, all that fit); the GPU reads the rest from host memory"),                   \
+        OPT_STR(T, where.experts_cpu, "experts-cpu", 0, "PART",                                    \
+                "of that rest, what the CPU computes instead: off, auto (by measured speeds) or "  \
+                "a part (0.5, 50%) (default: off)"),                                               \
         OPT_FLAG(T, where.strict, "strict", 0,                                                     \
                  "refuse models and caches that some slow kernel would be used for")
 

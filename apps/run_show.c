@@ -354,6 +354,8 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
                    "\"expert_wait_ms\":%.3f",
                    (unsigned long long)t->n_expert_hits, (unsigned long long)t->n_expert_misses,
                    (unsigned long long)t->expert_bytes, t->expert_wait_ms);
+    if (t->n_expert_cpu)
+        str_printf(&out, ",\"expert_cpu\":%llu", (unsigned long long)t->n_expert_cpu);
     str_puts(&out, "}}");
     status st = out.bad || !print_json_line(a, out.at, out.n)
                     ? err_memory(e, "the answer as JSON", out.n)

@@ -32,9 +32,22 @@ typedef struct expert_use {
     uint64_t n_streamed;        /* passes that did so */
     uint64_t read_bytes;        /* of misses that kernels read over the bus: an expert that several
                                    rows of a pass miss counts once */
+    uint64_t n_cpu;             /* pairs of the misses that the host's cores computed */
+    uint64_t cpu_bytes;         /* the bytes of their experts, which the bus did not carry */
+    int32_t cpu_threads;        /* 0: they compute none */
+    double cpu_expert_ms;       /* they take so long for an expert; measured after loading */
     double stage_ms;            /* passes of prompts waited so long for those copies; measured */
     double bus_bytes_s;         /* the bus to the device, measured while slots were filled */
 } expert_use;
+
+/* The host's cores compute a part of the experts that a pass misses, while kernels read the others.
+ * Results differ from those without help in the rounding of the activation, and by nothing else:
+ * not by the part, the threads or the placement. */
+typedef struct expert_help {
+    double part;       /* of a layer's missing experts; negative: by measured costs */
+    int32_t n_threads; /* 0: one per physical core that this process may use */
+    const char *isa;   /* NULL: the best one of this processor */
+} expert_help;
 
 /* What a device with memory of its own may have: device.experts. The thread that runs passes calls
  * all but `bytes` and `host_bytes`. */
@@ -49,6 +62,8 @@ struct expert_ops {
     status (*open)(device *d, const expert_layer *l, int32_t n, err *e);
     /* After they are loaded: fills the slots. */
     status (*fill)(device *d, err *e);
+    /* After that; closed with the experts. */
+    status (*help)(device *d, const expert_help *how, err *e);
     /* After they are unloaded, or never were; clears `home`. Nothing happens if none are open. */
     void (*close)(device *d);
     void (*use)(const device *d, expert_use *to);

@@ -43,7 +43,9 @@ static bool parse_gpu(const char *text, int32_t *which)
 /* Was something asked for that takes a GPU? */
 static bool is_limited(const carat_model_options *opt)
 {
-    return opt->gpu_mb || (opt->experts_gpu && strcmp(opt->experts_gpu, "auto"));
+    const char *cpu = opt->experts_cpu;
+    return opt->gpu_mb || (opt->experts_gpu && strcmp(opt->experts_gpu, "auto")) ||
+           (cpu && strcmp(cpu, "auto") && strcmp(cpu, "off"));
 }
 
 static bool is_divided(const carat_model_options *opt)
@@ -231,7 +233,8 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
         return OK;
     if (is_limited(opt))
         return err_set(e, E_ARG,
-                       "a limit of the GPU's memory, or a share of the experts on it, takes a GPU, "
+                       "a limit of the GPU's memory, or a share of the experts on it or beside it, "
+                       "takes a GPU, "
                        "and the model is for the CPU: %s",
                        m->device_why);
     if ((st = open_cpu(m, opt, e)) || (st = divide(m, opt, e)) || opt->vocab_only)

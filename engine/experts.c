@@ -27,6 +27,9 @@ struct model_pool {
     uint64_t device_bytes, host_bytes, slot_bytes, all_bytes, key;
     char *path; /* NULL: the model is in memory */
     bool open;
+    bool helped; /* the CPU computes some of the experts that the GPU does not hold */
+    expert_help help;
+    char isa[16]; /* help's, which outlives the options */
 };
 
 static double mib(uint64_t n)
@@ -43,21 +46,26 @@ typedef struct want {
     uint64_t bytes; /* for slots, stages and tables */
 } want;
 
-static status parse_want(const char *text, want *w, err *e)
+/* A number, of which *percent says whether a % follows; negative: it is none. */
+static double read_number(const char *text, bool *percent)
 {
-    char *end;
-    *w = (want){WANT_AUTO, 1, 0};
-    if (!text || !strcmp(text, "auto"))
-        return OK;
+    char *end = NULL;
     bool digit = text[0] >= '0' && text[0] <= '9' &&
                  strspn(text, "0123456789.%") == strlen(text); /* strtod reads 0x1 and 1e3 too */
     double v = digit ? strtod(text, &end) : -1;
-    if (digit && !strcmp(end, "%"))
-        v /= 100;
-    else if (digit && !*end && !strchr(text, '.') && v >= 1 && v <= 1e9)
+    *percent = digit && !strcmp(end, "%");
+    return !digit || (*end && !*percent) ? -1 : *percent ? v / 100 : v;
+}
+
+static status parse_want(const char *text, want *w, err *e)
+{
+    bool percent;
+    *w = (want){WANT_AUTO, 1, 0};
+    if (!text || !strcmp(text, "auto"))
+        return OK;
+    double v = read_number(text, &percent);
+    if (!percent && !strchr(text, '.') && v >= 1 && v <= 1e9)
         *w = (want){WANT_BYTES, 0, (uint64_t)v << 20};
-    else if (!digit || *end)
-        v = -1;
     if (w->kind == WANT_AUTO && v >= 0 && v <= 1)
         *w = (want){WANT_PART, v, 0};
     if (w->kind != WANT_AUTO)
@@ -68,15 +76,41 @@ static status parse_want(const char *text, want *w, err *e)
                    text);
 }
 
+/* *help is false for "off". */
+static status parse_help(const char *text, bool *help, double *part, err *e)
+{
+    bool percent;
+    *help = text && strcmp(text, "off") != 0;
+    *part = -1;
+    if (!*help || !strcmp(text, "auto"))
+        return OK;
+    *part = read_number(text, &percent);
+    if (*part >= 0 && *part <= 1)
+        return OK;
+    return err_set(e, E_ARG,
+                   "'%.40s' is no share of experts for the CPU: off, auto and a part such as 0.5 "
+                   "or 50%% are",
+                   text);
+}
+
 status experts_check_options(const carat_model_options *opt, err *e)
 {
     want w;
+    bool help;
+    double part;
+    status st = parse_help(opt->experts_cpu, &help, &part, e);
+    if (st)
+        return st;
     if (opt->gpu_mb < 0)
         return err_set(e, E_ARG, "%lld MiB of the GPU's memory: at least 1",
                        (long long)opt->gpu_mb);
     if (opt->experts_gpu && strcmp(opt->experts_gpu, "auto") && opt->cpu_experts)
         return err_set(
             e, E_ARG, "either the CPU multiplies by all experts, or the GPU holds a share of them");
+    if (help && opt->cpu_experts)
+        return err_set(e, E_ARG,
+                       "either the CPU multiplies by all experts, or it helps a GPU that holds a "
+                       "share of them");
     return parse_want(opt->experts_gpu, &w, e);
 }
 
@@ -258,19 +292,27 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
     status st = parse_want(opt->experts_gpu, &w, e);
     if (st)
         return st;
+    bool help;
+    double part;
+    if ((st = parse_help(opt->experts_cpu, &help, &part, e)))
+        return st;
+    forced |= help && part >= 0;
     bool able = m->dev && m->dev->experts && m->n_sides == 1 && m->core.n_expert_layers > 0;
     if (forced && !m->core.n_expert_layers)
         return err_set(e, E_ARG, "%s has no experts that could stay in the host's memory",
                        m->core.name);
     if (forced && !able)
         return err_set(e, E_ARG,
-                       "a share of the experts on the GPU takes a model that is on one GPU as a "
-                       "whole, without wrappers");
+                       "a share of the experts on the GPU, or beside it on the CPU, takes a model "
+                       "that is on one GPU as a whole, without wrappers");
     if (!able)
         return OK;
     model_pool *x = m->experts = mem_calloc(1, sizeof *x);
     if (!x)
         return err_memory(e, "experts", sizeof *x);
+    x->helped = help;
+    snprintf(x->isa, sizeof x->isa, "%s", opt->isa ? opt->isa : "");
+    x->help = (expert_help){part, opt->n_threads, x->isa};
     if ((st = take_layers(x, m, e)) || (st = read_counts(x, m, opt, e)))
         return st;
     if ((st = place(m, x, opt, w, e)))
@@ -303,7 +345,9 @@ status experts_open(carat_model *m, err *e)
 
 status experts_fill(carat_model *m, err *e)
 {
-    return m->experts ? m->dev->experts->fill(m->dev, e) : OK;
+    const model_pool *x = m->experts;
+    status st = x ? m->dev->experts->fill(m->dev, e) : OK;
+    return !st && x && x->helped ? m->dev->experts->help(m->dev, &x->help, e) : st;
 }
 
 /* A file that cannot be written leaves the counts of earlier runs: the next run knows less. */
@@ -367,6 +411,7 @@ void experts_sum(const carat_model *m, expert_sums *to)
     to->n_hits = u.n_hits;
     to->n_misses = u.n_misses;
     to->n_bytes = u.read_bytes + u.swap_bytes + u.stream_bytes;
+    to->n_cpu = u.n_cpu;
     to->wait_ms = wait_ms(&u);
 }
 
@@ -397,6 +442,10 @@ bool carat_experts(const carat_model *m, carat_expert_info *to)
                               .n_streamed = use.n_streamed,
                               .read_bytes = use.read_bytes,
                               .bus_bytes_s = use.bus_bytes_s,
+                              .cpu_threads = use.cpu_threads,
+                              .cpu_expert_ms = use.cpu_expert_ms,
+                              .n_cpu = use.n_cpu,
+                              .cpu_bytes = use.cpu_bytes,
                               .wait_ms = wait_ms(&use)};
     for (int32_t i = 0; i < x->n; i++) {
         to->n_experts += x->layer[i].n_experts;

@@ -14,7 +14,8 @@ status experts_check_options(const carat_model_options *opt, err *e);
  * each layer holds all of its experts. */
 status experts_choose(carat_model *m, const carat_model_options *opt, err *e);
 uint64_t experts_bytes(const carat_model *m); /* on the main device: slots, stages, tables */
-/* Before and after the weights are loaded. Nothing happens without m->experts. */
+/* Before and after the weights are loaded; the second starts the CPU's threads for experts too.
+ * Nothing happens without m->experts. */
 status experts_open(carat_model *m, err *e);
 status experts_fill(carat_model *m, err *e);
 /* Adds the counts of this run to FILE.experts, and gives the device's memory back. The weights are
@@ -26,7 +27,8 @@ void experts_free(carat_model *m); /* closes too */
 typedef struct expert_sums {
     bool cold;                          /* false: every device holds all experts; zeros follow */
     uint64_t n_hits, n_misses, n_bytes; /* bytes that the bus carried */
-    double wait_ms;                     /* as carat_timings.expert_wait_ms */
+    uint64_t n_cpu;
+    double wait_ms; /* as carat_timings.expert_wait_ms */
 } expert_sums;
 void experts_sum(const carat_model *m, expert_sums *to);
 

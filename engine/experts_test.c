@@ -38,11 +38,20 @@ TEST(shares_of_experts_that_cannot_be_are_refused)
         refused(path, o, i == 11 ? "takes a GPU" : "no share of the experts");
     }
     refused(path, (carat_model_options){.device = "cpu", .experts_gpu = "0.5"}, "takes a GPU");
+    refused(path, (carat_model_options){.device = "cpu", .experts_cpu = "0.5"}, "takes a GPU");
     refused(path, (carat_model_options){.device = "cpu", .gpu_mb = 100}, "takes a GPU");
     refused(path, (carat_model_options){.device = "cpu,cpu", .gpu_mb = 100}, "takes a GPU");
     refused(path, (carat_model_options){.device = "cpu", .gpu_mb = -1}, "at least 1");
     refused(path,
             (carat_model_options){.device = "cpu,cpu", .experts_gpu = "0.5", .cpu_experts = true},
+            "either the CPU");
+    static const char *const no_part[] = {"",     "x",   "-1",   "1.01", "101%",
+                                          "0.5x", "nan", "1e-1", "2"};
+    for (size_t i = 0; i < sizeof no_part / sizeof *no_part; i++)
+        refused(path, (carat_model_options){.device = "cpu", .experts_cpu = no_part[i]},
+                "no share of experts for the CPU");
+    refused(path,
+            (carat_model_options){.device = "cpu,cpu", .experts_cpu = "auto", .cpu_experts = true},
             "either the CPU");
     fidelity_close(&f);
 }
@@ -54,10 +63,11 @@ TEST(models_of_a_cpu_have_all_experts_in_memory)
     carat_error e = {0};
     carat_expert_info x;
     fidelity_open(&f, "moe");
-    const carat_model_options o = {.device = "cpu", .experts_gpu = "auto"};
+    const carat_model_options o = {.device = "cpu", .experts_gpu = "auto", .experts_cpu = "auto"};
     CHECK_OK(carat_model_open(fidelity_write(&f, NULL), &o, &m, &e), e);
     CHECK(!carat_experts(m, &x));
     CHECK_EQ(x.n_slots, 0);
+    CHECK_EQ(x.cpu_threads, 0);
     carat_model_close(m);
     fidelity_close(&f);
 }

@@ -73,6 +73,7 @@ void report_experts(report *r, const carat_model *m)
     r->t.n_expert_hits = now.n_hits - r->experts.n_hits;
     r->t.n_expert_misses = now.n_misses - r->experts.n_misses;
     r->t.expert_bytes = now.n_bytes - r->experts.n_bytes;
+    r->t.n_expert_cpu = now.n_cpu - r->experts.n_cpu;
     r->t.expert_wait_ms = now.wait_ms - r->experts.wait_ms;
 }
 

@@ -117,6 +117,12 @@ typedef struct carat_model_options {
      * or "auto": all that fit beside the rest; "0.5" or "50%": that part of them; "4000": as many
      * as fit in so many MiB. */
     const char *experts_gpu;
+    /* Of the other experts, those that the CPU computes beside the GPU, which reads the rest: NULL
+     * or "off": none; "auto": as many of each layer's as make it end first, by measured speeds;
+     * "0.5" or "50%": that part of them. Passes of more than 16 rows, and prompts, have none. Its
+     * threads, n_threads of them, take their cores as long as answers come. Answers do not depend
+     * on the part; against "off" the last digits of activations differ. */
+    const char *experts_cpu;
     /* The sessions for which "auto" leaves room; NULL: one of a few thousand tokens. Read while the
      * model is opened. */
     const struct carat_session_options *session;
@@ -513,6 +519,9 @@ typedef struct carat_expert_info {
     uint64_t stream_bytes;        /* which they copied */
     uint64_t read_bytes;          /* of misses, read over the bus by the products themselves */
     double bus_bytes_s;           /* the bus to the GPU, measured when the model was loaded */
+    int32_t cpu_threads;          /* that compute experts; 0: experts_cpu is off */
+    double cpu_expert_ms;         /* their time for one expert, measured likewise */
+    uint64_t n_cpu, cpu_bytes;    /* pairs of the misses that they computed; their experts */
     double wait_ms;               /* for the bus: as carat_timings.expert_wait_ms */
 } carat_expert_info;
 
@@ -817,6 +826,7 @@ typedef struct carat_timings {
      * which may have had company. Counts of the last pass or two are missing. */
     bool cold_experts;
     uint64_t n_expert_hits, n_expert_misses;
+    uint64_t n_expert_cpu; /* pairs that the CPU computed (carat_model_options.experts_cpu) */
     uint64_t expert_bytes; /* that the bus carried: misses, exchanges, prompts */
     double expert_wait_ms; /* for the bus. Of prompts measured; of answers the time that the bus
                               takes for the misses, in part of which other experts compute */

@@ -262,6 +262,7 @@ usage answer_usage(const answer *a)
         u.cold_experts |= t->cold_experts;
         u.expert_hits += t->n_expert_hits;
         u.expert_misses += t->n_expert_misses;
+        u.expert_cpu += t->n_expert_cpu;
         u.expert_bytes += t->expert_bytes;
         u.expert_wait_ms += t->expert_wait_ms;
         u.prefill_ms += t->prefill_ms;
@@ -294,6 +295,8 @@ static void put_experts(const usage *u, str *o)
     json_open(o, "experts", '{');
     json_number(o, "hit_rate", n ? (double)u->expert_hits / (double)n : 1);
     json_int(o, "uses", (int64_t)n);
+    if (u->expert_cpu)
+        json_int(o, "cpu_uses", (int64_t)u->expert_cpu);
     json_int(o, "bytes_moved", (int64_t)u->expert_bytes);
     json_number(o, "wait_ms", u->expert_wait_ms);
     json_close(o, '}');

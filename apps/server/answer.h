@@ -117,7 +117,7 @@ typedef struct usage {
     const char *lossy; /* which policy had put keys away; NULL: none was away */
     int64_t exact;     /* with lossy: tokens before */
     bool cold_experts; /* the GPU does not hold all experts */
-    uint64_t expert_hits, expert_misses, expert_bytes;
+    uint64_t expert_hits, expert_misses, expert_cpu, expert_bytes;
     double expert_wait_ms;
     double prefill_ms, decode_ms, queue_ms;
     const shorter_told *shorter;

@@ -307,6 +307,7 @@ TEST(answer_usage_says_what_experts_cost)
                                      .cold_experts = i < 4,
                                      .n_expert_hits = 30,
                                      .n_expert_misses = 10,
+                                     .n_expert_cpu = i == 1 ? 6 : 0,
                                      .expert_bytes = 5000000000,
                                      .expert_wait_ms = 2.5}};
         open_run(&r, apis[i % 4]);
@@ -316,8 +317,11 @@ TEST(answer_usage_says_what_experts_cost)
         const char *at = strstr(r.whole.at, "\"usage\":{");
         at = at ? strstr(at, "\"experts\":") : NULL;
         CHECK_EQ(at != NULL, i < 4);
-        CHECK(!at || strstr(at, "\"experts\":{\"hit_rate\":0.75,\"uses\":40,"
-                                "\"bytes_moved\":5000000000,\"wait_ms\":2.5}"));
+        CHECK(!at ||
+              strstr(at, i == 1 ? "\"experts\":{\"hit_rate\":0.75,\"uses\":40,\"cpu_uses\":6,"
+                                  "\"bytes_moved\":5000000000,\"wait_ms\":2.5}"
+                                : "\"experts\":{\"hit_rate\":0.75,\"uses\":40,"
+                                  "\"bytes_moved\":5000000000,\"wait_ms\":2.5}"));
         close_run(&r);
     }
 }

@@ -175,6 +175,8 @@ VALUE(expert_slots, m->experts.n_slots)
 VALUE(expert_bytes, m->experts.device_bytes)
 VALUE(expert_hits, m->experts.n_hits)
 VALUE(expert_misses, m->experts.n_misses)
+VALUE(expert_cpu, m->experts.n_cpu)
+VALUE(expert_cpu_bytes, m->experts.cpu_bytes)
 VALUE(expert_swaps, m->experts.n_swaps)
 VALUE(expert_swap_bytes, m->experts.swap_bytes)
 VALUE(expert_stream_bytes, m->experts.stream_bytes)
@@ -231,6 +233,10 @@ static const model_row rows[] = {
      value_expert_hits},
     {"expert_misses_total", "counter", "Those that read it from the host's memory or a stage.",
      value_expert_misses},
+    {"expert_cpu_total", "counter", "Of the latter, those whose products the CPU computed.",
+     value_expert_cpu},
+    {"expert_cpu_bytes_total", "counter", "Bytes of experts that it read for them.",
+     value_expert_cpu_bytes},
     {"expert_swaps_total", "counter", "Experts copied to the GPU in another's place.",
      value_expert_swaps},
     {"expert_swap_bytes_total", "counter", "Their bytes.", value_expert_swap_bytes},

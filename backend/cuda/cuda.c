@@ -4,6 +4,7 @@
  * with this file in it starts on any machine. All work goes to one stream, in order, so uploads and
  * downloads need no other synchronisation with passes.
  */
+#include "backend/cuda/cold.h"
 #include "backend/cuda/cuda_int.h"
 #include "backend/experts.h"
 #include "base/mem.h"
@@ -169,7 +170,9 @@ static uint64_t cuda_available(const device *d)
 static status cuda_failed(const device *d, err *e)
 {
     const cuda_device *c = self_of(d);
-    return c->broken ? err_set(e, c->broken_why.status, "%s", c->broken_why.text) : OK;
+    if (c->broken)
+        return err_set(e, c->broken_why.status, "%s", c->broken_why.text);
+    return cuda_experts_failed(c, e);
 }
 
 /* ---- The step ----------------------------------------------------------------------------- */

@@ -20,6 +20,7 @@
  * which experts without a slot lie in a stage. There are two stages: one is filled while the layer
  * in the other computes.
  */
+#include "backend/cuda/cold.h"
 #include "backend/cuda/cuda_int.h"
 #include "backend/expert_slots.h"
 #include "backend/experts.h"
@@ -87,6 +88,8 @@ struct cuda_experts {
     int32_t n_passes, n_covered; /* since counts were last asked for; before that: in them */
     bool streams;                /* the pass under way */
     bool restless;               /* for tests: slots change hands before every pass */
+    cuda_cold *cold;             /* NULL: kernels read all misses over the bus */
+    uint64_t cold_bytes;         /* of experts that it computed, as far as read_bytes lacks them */
     expert_use use;
 };
 
@@ -154,7 +157,7 @@ static sizes sizes_of(const device *d, const expert_layer *l, int32_t n)
 
 static uint64_t pool_bytes(const device *d, const expert_layer *l, int32_t n)
 {
-    return sizes_of(d, l, n).total;
+    return sizes_of(d, l, n).total + cuda_cold_bytes();
 }
 
 static uint64_t pool_host_bytes(const device *d, const expert_layer *l, int32_t n)
@@ -174,6 +177,7 @@ static void pool_close(device *d)
     if (!x)
         return;
     c->experts = NULL;
+    cuda_cold_close(c, x->cold);
     if (x->copies)
         fine(cudaStreamSynchronize(x->copies));
     fine(cudaStreamSynchronize(c->stream));
@@ -429,6 +433,34 @@ static status pool_fill(device *d, err *e)
     return c->broken ? err_set(e, c->broken_why.status, "%s", c->broken_why.text) : OK;
 }
 
+static status pool_help(device *d, const expert_help *how, err *e)
+{
+    cuda_device *c = cuda_select(d);
+    cuda_experts *x = c->experts;
+    if (!x)
+        return OK;
+    cold_home *home = mem_calloc((size_t)x->n, sizeof *home);
+    if (!home)
+        return err_memory(e, "experts on the CPU", (size_t)x->n * sizeof *home);
+    for (int32_t i = 0; i < x->n; i++) {
+        const pool_layer *l = &x->layer[i];
+        home[i] = (cold_home){&l->want, l->bytes, distance(l, l->host)};
+    }
+    status st = cuda_cold_open(c, home, x->n, how, x->use.bus_bytes_s, &x->cold, e);
+    mem_free(home);
+    return st;
+}
+
+cuda_cold *cuda_cold_of(cuda_device *c, const weight *w)
+{
+    return c->experts && w->home ? cuda_cold_shared(c->experts->cold) : NULL;
+}
+
+status cuda_experts_failed(const cuda_device *c, err *e)
+{
+    return c->experts && c->experts->cold ? cuda_cold_failed(c->experts->cold, c->name, e) : OK;
+}
+
 /* ---- Slots that change hands --------------------------------------------------------------- */
 
 /* Experts whose copies have ended get their places. wait: all of them do. */
@@ -467,6 +499,7 @@ static bool take_counts(cuda_experts *x)
     if (!x->counting || !fine(cudaEventQuery(x->counted)))
         return false;
     x->counting = false;
+    uint64_t n_read = 0;
     for (int32_t i = 0; i < x->n; i++) {
         pool_layer *l = &x->layer[i];
         for (int32_t k = 0; k < l->want.n_experts; k++) {
@@ -481,11 +514,18 @@ static bool take_counts(cuda_experts *x)
             } else {
                 uint32_t passes = (uint32_t)x->n_covered;
                 x->use.n_misses += n;
-                x->use.read_bytes += l->bytes * (n < passes ? n : passes);
+                n_read += l->bytes * (n < passes ? n : passes);
             }
             expert_slots_use(&l->map, k, n);
         }
     }
+    /* What the host computed was not read; its account may be a pass ahead. */
+    if (x->cold)
+        cuda_cold_use(x->cold, &x->use);
+    uint64_t less = x->use.cpu_bytes - x->cold_bytes;
+    less = less < n_read ? less : n_read;
+    x->cold_bytes += less;
+    x->use.read_bytes += n_read - less;
     return true;
 }
 
@@ -681,6 +721,8 @@ void cuda_experts_begin(cuda_device *c, pass *p)
     if (!x || !x->filled || pass_failed(p))
         return;
     x->streams = wants_stream(x, p->st);
+    if (x->cold)
+        cuda_cold_begin(c, x->cold, !p->st->prompt);
     take_waits(x, x->wait_turn, false);
     end_swaps(x, x->streams);
     for (int32_t i = 0; i < x->n; i++)
@@ -713,6 +755,8 @@ static void pool_use(const device *d, expert_use *to)
 {
     const cuda_experts *x = ((const cuda_device *)d->self)->experts;
     *to = x ? x->use : (expert_use){0};
+    if (x && x->cold)
+        cuda_cold_use(x->cold, to);
 }
 
 static void pool_counts(const device *d, int32_t i, uint64_t *to)
@@ -768,6 +812,7 @@ const struct expert_ops cuda_expert_ops = {
     .expert_bytes = bytes_of_expert,
     .open = pool_open,
     .fill = pool_fill,
+    .help = pool_help,
     .close = pool_close,
     .use = pool_use,
     .counts = pool_counts,

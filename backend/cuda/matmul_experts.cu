@@ -13,7 +13,10 @@
  * rare, and they would cost every block registers. With 64 rows an expert has four pairs on
  * average, and the second-level cache is read once for each group of them. A row's result is
  * bit-identical to that of matmul_vec.cu.
+ *
+ * COLD: pairs that the host's cores compute (cold.cuh) are in no group.
  */
+#include "backend/cuda/cold.cuh"
 #include "backend/cuda/launch_products.h"
 #include "backend/cuda/units.cuh"
 
@@ -41,8 +44,9 @@ struct expert_args {
     bool silu;       /* the activation of a gated unit; else gelu */
     dev_quant copy;  /* of a gated unit's y, by pair */
     int32_t *ticket;
-    bool chosen; /* `expert` was written before the preceding kernel began, so it may be read at
-                    once */
+    bool chosen;    /* `expert` was written before the preceding kernel began, so it may be read at
+                       once */
+    cold_view cold; /* COLD */
 };
 
 struct list_shared {
@@ -93,8 +97,9 @@ DEV int rank_of(const uint32_t *ids, int p)
 }
 
 /* Makes the groups: experts ascending, pairs ascending within an expert, the same in every block.
- * count: zeros, one per expert; ids: a byte per pair. Ends with a barrier. */
-template <int T>
+ * All pairs of an expert are cold, or none. count: zeros, one per expert; ids: a byte per pair.
+ * Ends with a barrier. */
+template <int T, bool COLD>
 DEV void make_groups(const expert_args &a, group<T> *list, int *count, uint32_t *ids,
                      list_shared *s)
 {
@@ -103,7 +108,8 @@ DEV void make_groups(const expert_args &a, group<T> *list, int *count, uint32_t 
     for (int p = (int)threadIdx.x; p < a.n_pairs; p += THREADS) {
         int id = load_fresh(a.expert + p);
         ((uint8_t *)ids)[p] = (uint8_t)id;
-        atomicAdd(&count[id], 1);
+        if (!COLD || cold_place(a.cold, p) < 0)
+            atomicAdd(&count[id], 1);
         if (a.count && blockIdx.x == 0)
             atomicAdd(&a.count[id], 1u);
     }
@@ -125,6 +131,8 @@ DEV void make_groups(const expert_args &a, group<T> *list, int *count, uint32_t 
     __syncthreads();
 #pragma unroll 1
     for (int p = (int)threadIdx.x; p < a.n_pairs; p += THREADS) {
+        if (COLD && cold_place(a.cold, p) >= 0)
+            continue;
         int k = rank_of(ids, p);
         list[count[((uint8_t *)ids)[p]] + k / T].p[k % T] = (uint16_t)p;
     }
@@ -243,7 +251,7 @@ DEV float *result_at(const expert_args &a, int p, int o)
 }
 
 /* Adds the warps' sums of a gated item; a warp writes 32 outputs of one pair. */
-template <int T>
+template <int T, bool COLD>
 DEV void write_gated(const expert_args &a, int column, group<T> g, const float (*part)[WARPS][16])
 {
     int warp = (int)threadIdx.x >> 5, n_tiles = WARPS / 2 >> a.lg, halves = n_tiles / 2;
@@ -261,7 +269,7 @@ DEV void write_gated(const expert_args &a, int column, group<T> g, const float (
             v += part[r][(k << a.lg) + i][lane_id() & 15];
             u += part[r][WARPS / 2 + (k << a.lg) + i][lane_id() & 15];
         }
-        v = gate_of(a.silu, v) * u;
+        v = (COLD ? cold_gate(a.silu, v) : gate_of(a.silu, v)) * u;
         *result_at(a, p, o) = v;
     }
     if (a.copy.q)
@@ -318,7 +326,7 @@ DEV void expert_tile_sums(const expert_args &a, lane_units<K> *t, int column, gr
  * grid:   as many blocks as fit the GPU, or one per item
  * shared: block_memory; a float per pair, warp and output
  * bound:  reading the experts' W, each once */
-template <int K, bool GLU, int T>
+template <int K, bool GLU, int T, bool COLD>
 __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_kernel(expert_args a)
 {
     DYN_SHARED(char, mem);
@@ -337,7 +345,7 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
     if (!a.chosen)
         grid_wait();
     grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
-    make_groups(a, list, count, ids, &s);
+    make_groups<T, COLD>(a, list, count, ids, &s);
     int n_items = s.n_groups * a.columns, next = (int)blockIdx.x;
     place at = {-1, 0}; /* no item at first; the first real one is requested in turn 0 */
     for (int turn = 0;; turn ^= 1) {
@@ -365,7 +373,7 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
             settle_rows<K, T>(a, list[then.group], after);
         __syncthreads();
         if (GLU && !first)
-            write_gated(a, at.column, list[at.group], part[turn]);
+            write_gated<T, COLD>(a, at.column, list[at.group], part[turn]);
         if (!more)
             return;
         at = then;
@@ -384,8 +392,9 @@ static int largest_shared()
 
 enum { SPARE = 4 }; /* block slots left free for the small kernel that follows */
 
-template <int K, int T>
-static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memory memory)
+template <int K, int T, bool COLD>
+static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memory memory,
+                           const cold_view &c)
 {
     const product_args &p = e.p;
     expert_args a = {};
@@ -416,32 +425,39 @@ static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memor
     a.silu = p.silu;
     a.ticket = memory.ticket;
     a.chosen = e.chosen;
+    a.cold = c;
     size_t shared = block_memory<K, T>::bytes(a.n_unit, a.n_pairs, a.n_expert);
     int fit = block_memory<K, T>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;
     fit -= fit > 2 * SPARE ? SPARE : 0;
     if (a.n_pairs > EXPERT_PAIRS || a.n_expert > THREADS || shared > (size_t)largest_shared())
         return false;
     if (p.glu)
-        LAUNCH((experts_kernel<K, true, T>), dim3((unsigned)(most < fit ? most : fit)),
+        LAUNCH((experts_kernel<K, true, T, COLD>), dim3((unsigned)(most < fit ? most : fit)),
                dim3(THREADS), shared, s, a);
     else
-        LAUNCH((experts_kernel<K, false, T>), dim3((unsigned)(most < fit ? most : fit)),
+        LAUNCH((experts_kernel<K, false, T, COLD>), dim3((unsigned)(most < fit ? most : fit)),
                dim3(THREADS), shared, s, a);
     return true;
 }
 
-template <int K> static bool experts(cudaStream_t s, const expert_product &e, launch_memory memory)
+template <int K, bool COLD>
+static bool experts(cudaStream_t s, const expert_product &e, launch_memory memory,
+                    const cold_view &c)
 {
-    return (e.p.y.rows > TWO_ROWS && launch_experts<K, 4>(s, e, memory)) ||
-           launch_experts<K, 2>(s, e, memory);
+    return (e.p.y.rows > TWO_ROWS && launch_experts<K, 4, COLD>(s, e, memory, c)) ||
+           launch_experts<K, 2, COLD>(s, e, memory, c);
 }
 
+template <int K, bool COLD> static int allow_kernels(int shared_block)
+{
+    return allow_shared(experts_kernel<K, true, 2, COLD>, shared_block) |
+           allow_shared(experts_kernel<K, false, 2, COLD>, shared_block) |
+           allow_shared(experts_kernel<K, true, 4, COLD>, shared_block) |
+           allow_shared(experts_kernel<K, false, 4, COLD>, shared_block);
+}
 template <int K> static int allow_experts(int shared_block)
 {
-    return allow_shared(experts_kernel<K, true, 2>, shared_block) |
-           allow_shared(experts_kernel<K, false, 2>, shared_block) |
-           allow_shared(experts_kernel<K, true, 4>, shared_block) |
-           allow_shared(experts_kernel<K, false, 4>, shared_block);
+    return allow_kernels<K, false>(shared_block) | allow_kernels<K, true>(shared_block);
 }
 
 /* Once per GPU, at open: all the shared memory that it grants a block. */
@@ -453,26 +469,39 @@ extern "C" int cu_experts_init(void)
            allow_experts<PACK_Q5_K>(n) | allow_experts<PACK_Q6_K>(n) | allow_experts<PACK_G8>(n);
 }
 
-extern "C" bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory)
+template <bool COLD>
+static bool experts_of_kind(cudaStream_t s, const expert_product &a, launch_memory memory,
+                            const cold_view &c)
 {
     switch (a.p.w.kind) {
     case PACK_Q4_0:
-        return experts<PACK_Q4_0>(s, a, memory);
+        return experts<PACK_Q4_0, COLD>(s, a, memory, c);
     case PACK_Q4_1:
-        return experts<PACK_Q4_1>(s, a, memory);
+        return experts<PACK_Q4_1, COLD>(s, a, memory, c);
     case PACK_Q5_0:
-        return experts<PACK_Q5_0>(s, a, memory);
+        return experts<PACK_Q5_0, COLD>(s, a, memory, c);
     case PACK_Q5_1:
-        return experts<PACK_Q5_1>(s, a, memory);
+        return experts<PACK_Q5_1, COLD>(s, a, memory, c);
     case PACK_Q8_0:
-        return experts<PACK_Q8_0>(s, a, memory);
+        return experts<PACK_Q8_0, COLD>(s, a, memory, c);
     case PACK_Q4_K:
-        return experts<PACK_Q4_K>(s, a, memory);
+        return experts<PACK_Q4_K, COLD>(s, a, memory, c);
     case PACK_Q5_K:
-        return experts<PACK_Q5_K>(s, a, memory);
+        return experts<PACK_Q5_K, COLD>(s, a, memory, c);
     case PACK_Q6_K:
-        return experts<PACK_Q6_K>(s, a, memory);
+        return experts<PACK_Q6_K, COLD>(s, a, memory, c);
     default:
-        return experts<PACK_G8>(s, a, memory);
+        return experts<PACK_G8, COLD>(s, a, memory, c);
     }
+}
+
+extern "C" bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory)
+{
+    return experts_of_kind<false>(s, a, memory, cold_view());
+}
+
+extern "C" bool cu_product_experts_cold(cudaStream_t s, expert_product a, launch_memory memory,
+                                        cold_view c)
+{
+    return experts_of_kind<true>(s, a, memory, c);
 }

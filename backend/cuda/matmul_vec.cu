@@ -9,7 +9,11 @@
  * multiprocessor, for experts up to four units and 16 warps. It wins at one row. At few rows
  * matmul_experts.cu reads an expert once for two rows, and adds the same numbers in the same order.
  * This file takes any number of rows, so it also serves where that one has no room for the pairs.
+ *
+ * COLD: the host's cores may compute some of the pairs (cold.cuh). The gated unit leaves them out,
+ * and the down product reads theirs where it adds.
  */
+#include "backend/cuda/cold.cuh"
 #include "backend/cuda/launch_products.h"
 #include "backend/cuda/product.cuh"
 
@@ -162,8 +166,8 @@ __global__ void __launch_bounds__(32 * WARPS, occupancy<K>::blocks / 2)
  *         expert read a tile at about the same time, so the second read hits the cache
  * shared: the row of x; a float per warp and output
  * bound:  reading W and W' */
-template <int K>
-__global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, int lg)
+template <int K, bool COLD>
+__global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, int lg, cold_view c)
 {
     DYN_SHARED(uint4, mem);
     __shared__ float part[WARPS][16];
@@ -182,6 +186,8 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
         whose(a, p, &mat, &x_row);
     if (a.p.w.count && !shared && blockIdx.y == 0 && threadIdx.x == 0)
         atomicAdd(&a.p.w.count[mat], 1u);
+    if (COLD && !shared && cold_place(c, p) >= 0)
+        return;
     const packed w = shared ? (which ? a.shared_up : a.shared) : which ? a.p.up : a.p.w;
     if (in)
         t.begin(w, mat, which && !shared ? tile + a.p.up_row / 16 : tile, warp & (n - 1), n);
@@ -202,7 +208,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
             v += part[(k << lg) + i][lane_id() & 15];
             u += part[((2 + k) << lg) + i][lane_id() & 15];
         }
-        v = gate_of(a.p.silu, v) * u;
+        v = (COLD && !shared ? cold_gate(a.p.silu, v) : gate_of(a.p.silu, v)) * u;
         if (a.expert)
             a.p.y.at[p / a.k * a.p.y.stride + (int64_t)(p % a.k) * a.p.n_out + o] = v;
         else
@@ -216,8 +222,8 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
  * grid:   row x tile of 16 outputs, as above; a warp per expert of the row
  * shared: a float per expert and output
  * bound:  reading k experts' rows; at one row, latency */
-template <int K, bool SHARED>
-__global__ void __launch_bounds__(512) expert_down_kernel(expert_product a)
+template <int K, bool SHARED, bool COLD>
+__global__ void __launch_bounds__(512) expert_down_kernel(expert_product a, cold_view c)
 {
     __shared__ float part[16][16];
     int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5);
@@ -225,6 +231,7 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a)
     float v = 0, share = 0;
     warp_tile<K, occupancy<K>::down> t;
     int of_choice = a.k - SHARED; /* the warps after them have the shared expert's units */
+    int place = -1;               /* COLD: of the pair's product, which comes from the host */
     auto begin = [&](int j) {
         if (SHARED && j >= of_choice) {
             t.begin(a.shared, 0, tile, j - of_choice, a.shared_warps);
@@ -232,8 +239,16 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a)
         }
         if (j >= a.k)
             return;
-        t.begin(a.p.w, (size_t)load_fresh(a.expert + r * a.k + j), tile, 0, 1);
+        if (COLD)
+            place = cold_place(c, r * of_choice + j);
+        if (!COLD || place < 0)
+            t.begin(a.p.w, (size_t)load_fresh(a.expert + r * a.k + j), tile, 0, 1);
         share = load_fresh(a.share + r * a.k + j);
+    };
+    auto product = [&](const packed &w, int j) {
+        if (COLD && place >= 0)
+            return cold_take(c, place, o, a.p.n_out, tile == 0);
+        return t.run(w, x_at(a.p.x, j));
     };
     grid_trigger();
     if (a.chosen)
@@ -243,7 +258,7 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a)
         begin(warp);
     if (SHARED) {
         int j = min(warp, of_choice);
-        float s = t.run(warp < of_choice ? a.p.w : a.shared, x_at(a.p.x, j));
+        float s = product(warp < of_choice ? a.p.w : a.shared, j);
         if (lane_id() < 16)
             part[warp][lane_id()] = warp < of_choice ? mul_rn(s, share) : s;
         __syncthreads();
@@ -260,7 +275,7 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a)
     for (int j0 = 0;; j0 += n_warps) {
         int j = j0 + warp;
         if (j < a.k) {
-            float s = t.run(a.p.w, x_at(a.p.x, r * a.k + j));
+            float s = product(a.p.w, r * a.k + j);
             if (lane_id() < 16)
                 part[warp][lane_id()] = mul_rn(s, share);
         }
@@ -277,21 +292,21 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a)
         a.p.y.at[r * a.p.y.stride + o] = v;
 }
 
-template <int K> static void vec(cudaStream_t s, expert_product a)
+template <int K, bool COLD> static void vec(cudaStream_t s, expert_product a, cold_view c)
 {
     int warps = product_warps(a.p.w, a.p.glu), lg = warps >= 8 ? 3 : warps >= 4 ? 2 : warps >> 1;
     unsigned rows = (unsigned)(a.expert ? a.p.y.rows * a.k : a.p.y.rows);
     int tiles = (a.p.n_out + 15) / 16, block = warps > 4 ? 8 : 4;
     size_t shared = (size_t)a.p.w.n_group * 40;
     if (a.share && a.shared_warps)
-        LAUNCH((expert_down_kernel<K, true>), dim3(1, (unsigned)tiles),
-               dim3(32u * (unsigned)(a.k - 1 + a.shared_warps)), 0, s, a);
+        LAUNCH((expert_down_kernel<K, true, COLD>), dim3(1, (unsigned)tiles),
+               dim3(32u * (unsigned)(a.k - 1 + a.shared_warps)), 0, s, a, c);
     else if (a.share)
-        LAUNCH((expert_down_kernel<K, false>), dim3((unsigned)a.p.y.rows, (unsigned)tiles),
-               dim3(32u * (unsigned)(a.k < 16 ? a.k : 16)), 0, s, a);
+        LAUNCH((expert_down_kernel<K, false, COLD>), dim3((unsigned)a.p.y.rows, (unsigned)tiles),
+               dim3(32u * (unsigned)(a.k < 16 ? a.k : 16)), 0, s, a, c);
     else if (a.p.glu)
-        LAUNCH((glu_kernel<K>), dim3(rows, (unsigned)(tiles + 1) / 2), dim3(128u * (unsigned)warps),
-               shared, s, a, lg);
+        LAUNCH((glu_kernel<K, COLD>), dim3(rows, (unsigned)(tiles + 1) / 2),
+               dim3(128u * (unsigned)warps), shared, s, a, lg, c);
     else
         LAUNCH((vec_kernel<K>), dim3((unsigned)((tiles * warps + block - 1) / block), rows),
                dim3(32u * (unsigned)block), shared, s, a, lg);
@@ -302,34 +317,45 @@ extern "C" int cu_product_warps(const packed *w)
     return product_warps(*w, false);
 }
 
-extern "C" void cu_product_vec(cudaStream_t s, expert_product a)
+template <bool COLD> static void vec_of_kind(cudaStream_t s, const expert_product &a, cold_view c)
 {
     switch (a.p.w.kind) {
     case PACK_Q4_0:
-        vec<PACK_Q4_0>(s, a);
+        vec<PACK_Q4_0, COLD>(s, a, c);
         break;
     case PACK_Q4_1:
-        vec<PACK_Q4_1>(s, a);
+        vec<PACK_Q4_1, COLD>(s, a, c);
         break;
     case PACK_Q5_0:
-        vec<PACK_Q5_0>(s, a);
+        vec<PACK_Q5_0, COLD>(s, a, c);
         break;
     case PACK_Q5_1:
-        vec<PACK_Q5_1>(s, a);
+        vec<PACK_Q5_1, COLD>(s, a, c);
         break;
     case PACK_Q8_0:
-        vec<PACK_Q8_0>(s, a);
+        vec<PACK_Q8_0, COLD>(s, a, c);
         break;
     case PACK_Q4_K:
-        vec<PACK_Q4_K>(s, a);
+        vec<PACK_Q4_K, COLD>(s, a, c);
         break;
     case PACK_Q5_K:
-        vec<PACK_Q5_K>(s, a);
+        vec<PACK_Q5_K, COLD>(s, a, c);
         break;
     case PACK_Q6_K:
-        vec<PACK_Q6_K>(s, a);
+        vec<PACK_Q6_K, COLD>(s, a, c);
         break;
     default:
-        vec<PACK_G8>(s, a);
+        vec<PACK_G8, COLD>(s, a, c);
     }
+}
+
+extern "C" void cu_product_vec(cudaStream_t s, expert_product a)
+{
+    vec_of_kind<false>(s, a, cold_view());
+}
+
+/* Gated, or with share. */
+extern "C" void cu_product_vec_cold(cudaStream_t s, expert_product a, cold_view c)
+{
+    vec_of_kind<true>(s, a, c);
 }

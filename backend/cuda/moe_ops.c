@@ -8,6 +8,7 @@
  *
  * ops.c says what every op does before and after its launches.
  */
+#include "backend/cuda/cold.h"
 #include "backend/cuda/ops_int.h"
 
 #include <stdint.h>
@@ -153,8 +154,8 @@ static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, 
 
 /* Rows of one expert share its weights, at most FEW_ROWS rows at a time. False: there is one row,
  * or no room for the pairs or experts; whether there is depends on the first piece, which is the
- * largest. */
-static bool together(cuda_device *c, expert_product a)
+ * largest. v: as of the host's experts, or NULL. */
+static bool together(cuda_device *c, expert_product a, const cold_view *v)
 {
     const expert_product all = a;
     int32_t n = all.p.y.rows, k = a.x_per_pair ? a.k : 1;
@@ -168,7 +169,11 @@ static bool together(cuda_device *c, expert_product a)
             a.p.q = some_of_copy(all.p.q, at * a.k, rows * a.k);
         a.expert = all.expert + (size_t)at * (size_t)a.k;
         a.share = all.share ? all.share + (size_t)at * (size_t)a.k : NULL;
-        if (n == 1 || !most || !cu_product_experts(c->stream, a, cuda_launch_memory(c)))
+        if (n == 1 || !most)
+            return false;
+        /* With places, all rows are one piece: COLD_JOB_ROWS are fewer than FEW_ROWS. */
+        if (!(v ? cu_product_experts_cold(c->stream, a, cuda_launch_memory(c), *v)
+                : cu_product_experts(c->stream, a, cuda_launch_memory(c))))
             return false;
     }
     return true;
@@ -228,8 +233,14 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     a.p.y = cuda_mat(y);
     a.p.x = q;
     a.p.q = copy;
-    if (!together(c, a))
+    cuda_cold *cold = cuda_cold_of(c, gate);
+    if (cold) {
+        cold_view v = cuda_cold_hand(c, cold, r, gate, q, act == ACT_SILU);
+        if (!together(c, a, &v))
+            cu_product_vec_cold(c->stream, a, v);
+    } else if (!together(c, a, NULL)) {
         cu_product_vec(c->stream, a);
+    }
     c->chosen = r.id;
     cuda_quant_keep(p, y.at, copy);
     cuda_done(p, "moe_glu");
@@ -275,17 +286,25 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
                         .k = r.k,
                         .x_per_pair = true,
                         .chosen = c->chosen == r.id};
+    cuda_cold *cold = cuda_cold_of(c, down);
+    const cold_view v = cold ? cuda_cold_again(cold, r) : (cold_view){0};
     if (outputs.at) {
         expert_product b = a;
         cuda_wrote_mat(p, outputs);
         b.p.y = cuda_mat(outputs);
-        if (together(c, b)) {
-            cu_expert_join(c->stream, a.p.y, outputs.at, NULL, r.k);
+        if (together(c, b, cold ? &v : NULL)) {
+            if (cold)
+                cu_cold_join(c->stream, a.p.y, outputs.at, r.weight, r.k, v);
+            else
+                cu_expert_join(c->stream, a.p.y, outputs.at, NULL, r.k);
             cuda_done(p, "moe_down");
             return;
         }
     }
-    cu_product_vec(c->stream, a);
+    if (cold)
+        cu_product_vec_cold(c->stream, a, v);
+    else
+        cu_product_vec(c->stream, a);
     cuda_done(p, "moe_down");
 }
 
@@ -361,7 +380,15 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     a.p.q = copy;
     a.shared = cuda_view(m->shared_gate);
     a.shared_up = cuda_view(m->shared_up);
-    cu_product_vec(c->stream, a);
+    cuda_cold *cold = cuda_cold_of(c, m->gate);
+    cold_view v = {0};
+    const routing r = {id, share, 1, m->k};
+    if (cold) {
+        v = cuda_cold_hand(c, cold, r, m->gate, q, m->act == ACT_SILU);
+        cu_product_vec_cold(c->stream, a, v);
+    } else {
+        cu_product_vec(c->stream, a);
+    }
     expert_product d = {
         .p = {.y = cuda_mat(y), .x = copy, .w = cuda_view(m->down), .n_out = m->down->n_out},
         .expert = id,
@@ -371,7 +398,12 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
         .chosen = true,
         .shared_warps = warps,
         .shared = down};
-    cu_product_vec(c->stream, d);
+    if (cold) {
+        cuda_cold_again(cold, r);
+        cu_product_vec_cold(c->stream, d, v);
+    } else {
+        cu_product_vec(c->stream, d);
+    }
     cuda_done(p, "mixture");
     return true;
 }

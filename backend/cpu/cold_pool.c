@@ -1,0 +1,484 @@
+/* cold_pool.c - see cold_pool.h.
+ *
+ * One 64-bit word holds the job's number, how many items it has, and the next item. A thread that
+ * looks at it late finds another number and takes nothing. Whoever sees a new job in memory first
+ * puts it there; the exchange fails if another was quicker, so what it read of the job meanwhile
+ * does not matter. The counters of a job are zero when it begins: the thread that ends the last
+ * item clears them before it answers.
+ */
+#include "backend/cpu/cold_pool.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    MAX_THREADS = 256,
+    DOWN_TILES = 4,     /* of an item */
+    MAX_ITEMS = 0xffff, /* of a job: 16 bits of the word */
+    LOOKS = 64,         /* between two readings of the clock */
+    HALF_CHUNKS = 2
+};
+
+/* How long threads poll without a pause since the last pass or job; with short pauses; at all. */
+static const int64_t SPIN_NS = 2000000, NAP_NS = 200000000, AWAKE_NS = 60000000000;
+static const int64_t SHORT_NAP_NS = 50000, LONG_NAP_NS = 1000000;
+static const size_t STACK_BYTES = 1 << 20;
+
+struct cold_pool {
+    const cold_kernels *k;
+    cold_layer *layer;
+    int32_t n_layers;
+    cold_room room;
+    int32_t n_threads, n_started;
+    pthread_t thread[MAX_THREADS];
+    _Alignas(64) atomic_uint_least64_t ticket; /* job << 32 | items << 16 | next item */
+    _Alignas(64) atomic_uint n_ended;
+    _Alignas(64) atomic_int gated[COLD_PAIRS]; /* chunks of 32 that have their copy, by expert */
+    _Alignas(64) atomic_int_least64_t woken_ns;
+    atomic_int n_sleeping;
+    atomic_bool stop, hold;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool has_lock;
+    /* Of pairs: W x and W' x [n_ff]; their gated product's copy. */
+    int32_t n_ff; /* the largest */
+    float *a, *b;
+    int8_t *q;
+    cold_scale *s;
+    atomic_uchar *half; /* [COLD_PAIRS][n_ff / 32] halves of a chunk that are there */
+    atomic_uint_least64_t n_jobs, n_experts, n_pairs, bytes;
+};
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int32_t gate_items(const cold_layer *l)
+{
+    return l->n_ff / COLD_TILE;
+}
+static int32_t down_items(const cold_layer *l)
+{
+    int32_t n_tiles = (l->down.n_out + COLD_TILE - 1) / COLD_TILE;
+    return (n_tiles + DOWN_TILES - 1) / DOWN_TILES;
+}
+
+static size_t aligned(size_t n)
+{
+    return (n + COLD_LINE - 1) & ~(size_t)(COLD_LINE - 1);
+}
+
+size_t cold_room_bytes(const cold_layer *l, int32_t n, char *at, cold_room *room)
+{
+    *room = (cold_room){0};
+    for (int32_t i = 0; i < n; i++) {
+        int32_t n_in = l[i].gate.n_group * COLD_GROUP, n_out = l[i].down.n_out;
+        room->n_in = n_in > room->n_in ? n_in : room->n_in;
+        room->n_out = n_out > room->n_out ? n_out : room->n_out;
+    }
+    size_t q = aligned(sizeof(cold_post));
+    size_t s = q + aligned((size_t)COLD_JOB_ROWS * (size_t)room->n_in);
+    size_t groups = (size_t)room->n_in / COLD_GROUP;
+    size_t y = s + aligned(COLD_JOB_ROWS * groups * sizeof(cold_scale));
+    size_t end = y + aligned(sizeof(float) * COLD_PAIRS * (size_t)room->n_out);
+    if (at) {
+        room->post = (cold_post *)at;
+        room->q = (int8_t *)at + q;
+        room->s = at + s;
+        room->y = (float *)(at + y);
+    }
+    return end;
+}
+
+/* ---- Items --------------------------------------------------------------------------------------
+ */
+
+static cold_matrix of_expert(const cold_layer *l, cold_matrix w, int32_t e)
+{
+    size_t on = l->expert_bytes * (size_t)e;
+    w.codes += on, w.high += on, w.scale += on, w.super += on;
+    return w;
+}
+
+static void gate_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t tile)
+{
+    const cold_post *post = p->room.post;
+    const int32_t first = post->first[i], n = post->first[i + 1] - first, n_in = p->room.n_in;
+    const cold_scale *scale = p->room.s;
+    const bool silu = atomic_load_explicit(&post->silu, memory_order_relaxed);
+    float y[COLD_ROWS][COLD_TILE];
+    cold_row x[COLD_ROWS];
+    for (int32_t r = 0; r < n; r++) {
+        size_t row = (size_t)post->row[first + r];
+        x[r] =
+            (cold_row){p->room.q + row * (size_t)n_in, scale + row * (size_t)(n_in / COLD_GROUP)};
+    }
+    for (int second = 0; second < 2; second++) {
+        cold_matrix w = of_expert(l, second ? l->up : l->gate, post->expert[i]);
+        p->k->tile(&w, second ? tile + l->up_tile : tile, l->gate_parts, x, n, y);
+        for (int32_t r = 0; r < n; r++)
+            memcpy((second ? p->b : p->a) + (size_t)(first + r) * (size_t)p->n_ff +
+                       tile * COLD_TILE,
+                   y[r], sizeof y[r]);
+    }
+    int32_t chunk = tile / HALF_CHUNKS;
+    size_t n_chunks = (size_t)p->n_ff / COLD_GROUP;
+    if (!atomic_fetch_add_explicit(&p->half[(size_t)i * n_chunks + (size_t)chunk], 1,
+                                   memory_order_acq_rel))
+        return;
+    for (int32_t r = 0; r < n; r++) {
+        size_t at = (size_t)(first + r) * (size_t)p->n_ff + (size_t)chunk * COLD_GROUP;
+        p->k->gate(silu, p->a + at, p->b + at, p->q + at, &p->s[at / COLD_GROUP]);
+    }
+    atomic_fetch_add_explicit(&p->gated[i], 1, memory_order_release);
+}
+
+static void down_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t item)
+{
+    const cold_post *post = p->room.post;
+    const int32_t first = post->first[i], n = post->first[i + 1] - first;
+    float y[COLD_ROWS][COLD_TILE];
+    cold_row x[COLD_ROWS];
+    for (int looks = 0;
+         atomic_load_explicit(&p->gated[i], memory_order_acquire) < l->n_ff / COLD_GROUP; looks++)
+        if (looks < LOOKS * LOOKS)
+            relax();
+        else
+            sched_yield();
+    for (int32_t r = 0; r < n; r++) {
+        size_t at = (size_t)(first + r) * (size_t)p->n_ff;
+        x[r] = (cold_row){p->q + at, p->s + at / COLD_GROUP};
+    }
+    cold_matrix w = of_expert(l, l->down, post->expert[i]);
+    for (int32_t t = item * DOWN_TILES; t < (item + 1) * DOWN_TILES; t++) {
+        int32_t o = t * COLD_TILE, left = w.n_out - o;
+        if (left <= 0)
+            break;
+        p->k->tile(&w, t, 1, x, n, y);
+        for (int32_t r = 0; r < n; r++)
+            memcpy(p->room.y + (size_t)(first + r) * (size_t)p->room.n_out + o, y[r],
+                   sizeof(float) * (size_t)(left < COLD_TILE ? left : COLD_TILE));
+    }
+}
+
+/* ---- Jobs ---------------------------------------------------------------------------------------
+ */
+
+/* The word of the job in memory; 0 if it makes no sense. It may change under the reader's eyes:
+ * see above. */
+static uint64_t word_of(const cold_pool *p, uint32_t seq)
+{
+    const cold_post *post = p->room.post;
+    uint32_t layer = atomic_load_explicit(&post->layer, memory_order_relaxed);
+    uint32_t n = atomic_load_explicit(&post->n_experts, memory_order_relaxed);
+    if (layer >= (uint32_t)p->n_layers || !n || n > COLD_PAIRS)
+        return 0;
+    const cold_layer *l = &p->layer[layer];
+    uint32_t items = n * (uint32_t)(gate_items(l) + down_items(l));
+    return items <= MAX_ITEMS ? (uint64_t)seq << 32 | (uint64_t)items << 16 : 0;
+}
+
+/* The device wrote it; nothing else does, but what is wrong here would be read beyond its end. */
+static bool sound(const cold_post *post, const cold_layer *l, uint32_t n)
+{
+    bool ok = post->first[0] == 0 && post->first[n] <= COLD_PAIRS;
+    for (uint32_t i = 0; i < n && ok; i++) {
+        int32_t rows = post->first[i + 1] - post->first[i];
+        ok =
+            rows > 0 && rows <= COLD_ROWS && post->expert[i] >= 0 && post->expert[i] < l->n_experts;
+    }
+    for (int32_t k = 0; ok && k < post->first[n]; k++)
+        ok = post->row[k] >= 0 && post->row[k] < COLD_JOB_ROWS;
+    return ok;
+}
+
+static void answer(cold_pool *p, const cold_layer *l, uint32_t seq, uint32_t n)
+{
+    size_t n_chunks = (size_t)p->n_ff / COLD_GROUP;
+    int32_t n_pairs = p->room.post->first[n];
+    for (uint32_t i = 0; i < n; i++) {
+        atomic_store_explicit(&p->gated[i], 0, memory_order_relaxed);
+        for (size_t k = 0; k < n_chunks; k++)
+            atomic_store_explicit(&p->half[i * n_chunks + k], 0, memory_order_relaxed);
+    }
+    atomic_store_explicit(&p->n_ended, 0, memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->n_jobs, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->n_experts, n, memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->n_pairs, (uint64_t)n_pairs, memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->bytes, n * (uint64_t)l->expert_bytes, memory_order_relaxed);
+    atomic_store_explicit(&p->room.post->done, seq, memory_order_release);
+}
+
+/* Takes items of job `seq` until none is left. */
+static void work(cold_pool *p, uint32_t seq)
+{
+    uint64_t t = atomic_load_explicit(&p->ticket, memory_order_acquire);
+    if ((int32_t)(seq - (uint32_t)(t >> 32)) < 0)
+        return; /* this thread has looked too long ago */
+    if ((uint32_t)(t >> 32) != seq) {
+        uint64_t mine = word_of(p, seq);
+        if (!mine || !atomic_compare_exchange_strong_explicit(
+                         &p->ticket, &t, mine, memory_order_acq_rel, memory_order_acquire))
+            return; /* and looks again */
+        t = mine;
+    }
+    const uint32_t items = (uint32_t)(t >> 16) & MAX_ITEMS;
+    for (;;) {
+        do {
+            if ((uint32_t)(t >> 32) != seq || (uint32_t)(t & MAX_ITEMS) >= items)
+                return;
+        } while (!atomic_compare_exchange_weak_explicit(&p->ticket, &t, t + 1, memory_order_acq_rel,
+                                                        memory_order_acquire));
+        /* The job stays as it is until this item has ended. */
+        const cold_layer *l =
+            &p->layer[atomic_load_explicit(&p->room.post->layer, memory_order_relaxed)];
+        uint32_t n = atomic_load_explicit(&p->room.post->n_experts, memory_order_relaxed);
+        int32_t item = (int32_t)(t & MAX_ITEMS), n_gate = gate_items(l) * (int32_t)n;
+        if (!sound(p->room.post, l, n))
+            return; /* never answered: the device gives up */
+        if (item < n_gate)
+            gate_item(p, l, item / gate_items(l), item % gate_items(l));
+        else
+            down_item(p, l, (item - n_gate) / down_items(l), (item - n_gate) % down_items(l));
+        if (atomic_fetch_add_explicit(&p->n_ended, 1, memory_order_acq_rel) + 1 == items)
+            answer(p, l, seq, n);
+        t = atomic_load_explicit(&p->ticket, memory_order_acquire);
+    }
+}
+
+/* ---- Threads ------------------------------------------------------------------------------------
+ */
+
+static void nap(int64_t ns)
+{
+    const struct timespec t = {0, (long)ns};
+    nanosleep(&t, NULL);
+}
+
+/* Until a pass wakes it. */
+static void sleep_long(cold_pool *p, int64_t seen_ns)
+{
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->n_sleeping, 1);
+    while (atomic_load(&p->woken_ns) == seen_ns && !atomic_load(&p->stop))
+        pthread_cond_wait(&p->wake, &p->lock);
+    atomic_fetch_sub(&p->n_sleeping, 1);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void *run(void *arg)
+{
+    cold_pool *p = arg;
+    int64_t active_ns = clock_ns();
+    for (int looks = 0; !atomic_load_explicit(&p->stop, memory_order_relaxed); looks++) {
+        uint32_t seq = atomic_load_explicit(&p->room.post->seq, memory_order_acquire);
+        if (seq != atomic_load_explicit(&p->room.post->done, memory_order_relaxed) &&
+            seq != atomic_load_explicit(&p->room.post->late, memory_order_relaxed) &&
+            !atomic_load_explicit(&p->hold, memory_order_relaxed)) {
+            work(p, seq);
+            active_ns = 0;
+        }
+        relax();
+        if (looks % LOOKS)
+            continue;
+        int64_t now = clock_ns(), woken = atomic_load(&p->woken_ns);
+        active_ns = !active_ns ? now : active_ns;
+        active_ns = woken > active_ns ? woken : active_ns;
+        if (now - active_ns < SPIN_NS)
+            continue;
+        looks = -1; /* the clock is read after each pause */
+        if (now - active_ns < AWAKE_NS)
+            nap(now - active_ns < NAP_NS ? SHORT_NAP_NS : LONG_NAP_NS);
+        else
+            sleep_long(p, woken);
+    }
+    return NULL;
+}
+
+void cold_pool_wake(cold_pool *p)
+{
+    atomic_store(&p->woken_ns, clock_ns());
+    if (!atomic_load(&p->n_sleeping))
+        return;
+    pthread_mutex_lock(&p->lock);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* ---- Opening and closing ------------------------------------------------------------------------
+ */
+
+static status check_layers(const cold_layer *l, int32_t n, err *e)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const cold_matrix *w[] = {&l[i].gate, &l[i].up, &l[i].down};
+        bool ok = l[i].n_ff > 0 && l[i].n_ff % COLD_GROUP == 0 && l[i].gate_parts >= 1 &&
+                  l[i].gate_parts <= COLD_WARPS && l[i].down.n_group == l[i].n_ff / COLD_GROUP &&
+                  l[i].up.n_group == l[i].gate.n_group &&
+                  COLD_PAIRS * (gate_items(&l[i]) + down_items(&l[i])) <= MAX_ITEMS;
+        for (int k = 0; k < 3; k++)
+            ok &= w[k]->kind >= 0 && w[k]->kind < COLD_KINDS && w[k]->n_group > 0;
+        if (!ok)
+            return err_set(e, E_ARG, "experts of layer %d of the list have no kernels for a CPU",
+                           i);
+    }
+    return OK;
+}
+
+static status start_threads(cold_pool *p, err *e)
+{
+    pthread_attr_t attr;
+    sigset_t all, before;
+    size_t have = 0;
+    int failed = pthread_attr_init(&attr);
+    if (failed)
+        return err_set(e, E_MEMORY, "threads for experts: %s", strerror(failed));
+    if (pthread_attr_getstacksize(&attr, &have) || have < STACK_BYTES)
+        pthread_attr_setstacksize(&attr, STACK_BYTES);
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (p->n_started < p->n_threads && !failed)
+        if (!(failed = pthread_create(&p->thread[p->n_started], &attr, run, p)))
+            p->n_started++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    if (failed)
+        return err_set(e, E_MEMORY, "thread %d of %d for experts: %s", p->n_started + 1,
+                       p->n_threads, strerror(failed));
+    return OK;
+}
+
+static status take_memory(cold_pool *p, const cold_layer *l, err *e)
+{
+    for (int32_t i = 0; i < p->n_layers; i++)
+        p->n_ff = l[i].n_ff > p->n_ff ? l[i].n_ff : p->n_ff;
+    size_t n = (size_t)COLD_PAIRS * (size_t)p->n_ff;
+    p->layer = mem_calloc((size_t)p->n_layers, sizeof *p->layer);
+    p->a = mem_calloc(n, sizeof *p->a);
+    p->b = mem_calloc(n, sizeof *p->b);
+    p->q = mem_calloc(n, sizeof *p->q);
+    p->s = mem_calloc(n / COLD_GROUP, sizeof *p->s);
+    p->half = mem_calloc(n / COLD_GROUP, sizeof *p->half);
+    if (!p->layer || !p->a || !p->b || !p->q || !p->s || !p->half)
+        return err_memory(e, "experts on the CPU", n * 9);
+    memcpy(p->layer, l, (size_t)p->n_layers * sizeof *l);
+    return OK;
+}
+
+status cold_pool_open(cold_pool **out, const cold_layer *l, int32_t n, const cold_room *room,
+                      int32_t n_threads, const char *isa, err *e)
+{
+    *out = NULL;
+    if (n < 1 || n_threads < 0)
+        return err_set(e, E_ARG, "%d layers of experts and %d threads", n, n_threads);
+    status st = check_layers(l, n, e);
+    if (st)
+        return st;
+    cold_pool *p = mem_calloc(1, sizeof *p);
+    if (!p)
+        return err_memory(e, "experts on the CPU", sizeof *p);
+    p->room = *room;
+    p->n_layers = n;
+    p->n_threads = n_threads ? n_threads : pool_default_threads();
+    p->n_threads = p->n_threads < MAX_THREADS ? p->n_threads : MAX_THREADS;
+    st = cold_kernels_find(isa, &p->k, e);
+    st = st ? st : take_memory(p, l, e);
+    if (!st && pthread_mutex_init(&p->lock, NULL))
+        st = err_set(e, E_MEMORY, "a lock for experts on the CPU");
+    else if (!st && pthread_cond_init(&p->wake, NULL)) {
+        pthread_mutex_destroy(&p->lock);
+        st = err_set(e, E_MEMORY, "a lock for experts on the CPU");
+    } else if (!st)
+        p->has_lock = true;
+    atomic_store(&p->woken_ns, clock_ns());
+    if ((st = st ? st : start_threads(p, e))) {
+        cold_pool_close(p);
+        return st;
+    }
+    *out = p;
+    return OK;
+}
+
+void cold_pool_close(cold_pool *p)
+{
+    if (!p)
+        return;
+    atomic_store(&p->stop, true);
+    if (p->has_lock)
+        cold_pool_wake(p);
+    for (int32_t i = 0; i < p->n_started; i++)
+        pthread_join(p->thread[i], NULL);
+    if (p->has_lock) {
+        pthread_cond_destroy(&p->wake);
+        pthread_mutex_destroy(&p->lock);
+    }
+    mem_free(p->half);
+    mem_free(p->s);
+    mem_free(p->q);
+    mem_free(p->b);
+    mem_free(p->a);
+    mem_free(p->layer);
+    mem_free(p);
+}
+
+double cold_pool_time(cold_pool *p, int32_t n)
+{
+    cold_post *post = p->room.post;
+    const int64_t limit_ns = 1000000000;
+    if (n < 1 || n > COLD_PAIRS)
+        return -1;
+    cold_pool_wake(p);
+    for (int32_t i = 0; i < n; i++) {
+        post->expert[i] = i % p->layer[0].n_experts;
+        post->first[i] = i;
+        post->row[i] = 0;
+    }
+    post->first[n] = n;
+    atomic_store_explicit(&post->layer, 0, memory_order_relaxed);
+    atomic_store_explicit(&post->silu, 0, memory_order_relaxed);
+    atomic_store_explicit(&post->n_experts, (uint32_t)n, memory_order_relaxed);
+    int64_t start = clock_ns();
+    uint32_t seq = atomic_load_explicit(&post->seq, memory_order_relaxed) + 1;
+    atomic_store_explicit(&post->seq, seq, memory_order_release);
+    while (atomic_load_explicit(&post->done, memory_order_acquire) != seq)
+        if (clock_ns() - start > limit_ns)
+            return -1;
+        else
+            sched_yield(); /* a thread of the pool may need this core */
+    return (double)(clock_ns() - start) * 1e-6 / n;
+}
+
+cold_use cold_pool_use(const cold_pool *p)
+{
+    return (cold_use){atomic_load_explicit(&p->n_jobs, memory_order_relaxed),
+                      atomic_load_explicit(&p->n_experts, memory_order_relaxed),
+                      atomic_load_explicit(&p->n_pairs, memory_order_relaxed),
+                      atomic_load_explicit(&p->bytes, memory_order_relaxed)};
+}
+
+int32_t cold_pool_threads(const cold_pool *p)
+{
+    return p->n_threads;
+}
+
+const char *cold_pool_isa(const cold_pool *p)
+{
+    return p->k->isa;
+}
+
+void cold_pool_hold(cold_pool *p, bool hold)
+{
+    atomic_store(&p->hold, hold);
+}

@@ -1,0 +1,57 @@
+/* cold_pool.h - threads of the host that compute experts which a GPU hands over (cold_post.h).
+ *
+ *     gate items   16 outputs of a gated unit, for all rows of the expert; the second half of each
+ *                  32 makes the int8 copy
+ *     down items   some tiles of the down product, once all gate items of the expert are done
+ *
+ * Threads take items one by one, so a slow core delays no other; the one that ends the last item
+ * answers. While a pass may post jobs they poll its word in memory, first without a pause, later
+ * with growing ones. A minute after the last pass they sleep. The device's bits do not depend on
+ * how many threads there are, and on which computes what.
+ */
+#ifndef BACKEND_CPU_COLD_POOL_H
+#define BACKEND_CPU_COLD_POOL_H
+
+#include "backend/cpu/cold.h"
+#include "backend/cpu/cold_post.h"
+
+/* A layer's experts: matrices of expert 0; each next expert lies expert_bytes further on. up may be
+ * gate's matrix, from tile up_tile on. n_ff, the outputs of a gated unit, is a multiple of 32. */
+typedef struct cold_layer {
+    cold_matrix gate, up, down;
+    size_t expert_bytes;
+    int32_t n_experts, n_ff, up_tile, gate_parts;
+} cold_layer;
+
+typedef struct cold_pool cold_pool;
+
+/* Of the block of memory that both sides share; sets the room's sizes, and with `at`, which is
+ * aligned to 64 bytes, its pointers. */
+size_t cold_room_bytes(const cold_layer *l, int32_t n, char *at, cold_room *room);
+
+/* The layers are copied; the room and the weights outlive the pool. n_threads 0: one per physical
+ * core that this process may use. isa as in cold_kernels_find. E_ARG for layers that this file
+ * cannot compute. */
+status cold_pool_open(cold_pool **p, const cold_layer *l, int32_t n, const cold_room *room,
+                      int32_t n_threads, const char *isa, err *e);
+/* No job may be under way. */
+void cold_pool_close(cold_pool *p);
+
+/* Before a pass that may post jobs. Cheap; any thread. */
+void cold_pool_wake(cold_pool *p);
+
+/* Milliseconds for one expert of layer 0 and one row, by a job of `n` experts that this thread
+ * posts itself; before any device does. Negative: no answer within a second. */
+double cold_pool_time(cold_pool *p, int32_t n);
+
+typedef struct cold_use {
+    uint64_t n_jobs, n_experts, n_pairs, bytes; /* answered; weights that were read */
+} cold_use;
+cold_use cold_pool_use(const cold_pool *p);
+int32_t cold_pool_threads(const cold_pool *p);
+const char *cold_pool_isa(const cold_pool *p);
+
+/* For tests: from now on no job is answered (true), or jobs are again. */
+void cold_pool_hold(cold_pool *p, bool hold);
+
+#endif

@@ -1,0 +1,48 @@
+/* cold_post.h - the memory through which a GPU hands experts to the host's cores, and gets their
+ * products back (cold_pool.h). C and CUDA read it.
+ *
+ *     GPU     job -> x -> fence -> post.seq = n          .. post.done == n? -> y
+ *     host    post.seq == n? -> products of x -> y -> post.done = n (release)
+ *
+ * There is one job at a time: the GPU posts the next one after it has seen the answer, or after it
+ * has given up, and then it posts none any more.
+ */
+#ifndef BACKEND_CPU_COLD_POST_H
+#define BACKEND_CPU_COLD_POST_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+typedef uint32_t cold_word;
+#else
+typedef _Atomic uint32_t cold_word;
+#endif
+
+enum {
+    COLD_PAIRS = 64,   /* pairs of row and expert of a job, at most; so many experts at most */
+    COLD_LINE = 64,    /* bytes: words of different writers lie apart */
+    COLD_JOB_ROWS = 16 /* a pass of more rows hands nothing over */
+};
+
+typedef struct cold_post {
+    cold_word seq; /* the last job; 0: none yet */
+    cold_word pad0[15];
+    cold_word done; /* the last job that is answered */
+    cold_word pad1[15];
+    cold_word late; /* the job whose answer the GPU did not wait for any longer; 0: none */
+    cold_word pad2[15];
+    /* The job. Pairs first[i] .. first[i + 1] - 1 choose expert[i]; row[p] is pair p's row of x. */
+    cold_word layer, n_experts, silu, unused;
+    int32_t expert[COLD_PAIRS], first[COLD_PAIRS + 1], row[COLD_PAIRS];
+} cold_post;
+
+/* All of it, in one block of page-locked memory of cold_room_bytes. */
+typedef struct cold_room {
+    cold_post *post;
+    int8_t *q;           /* [COLD_JOB_ROWS][n_in] codes of x */
+    void *s;             /* [COLD_JOB_ROWS][n_in / 32] their scales: float, and two int16 sums */
+    float *y;            /* [COLD_PAIRS][n_out] */
+    int32_t n_in, n_out; /* the largest of all layers; rows lie so far apart */
+} cold_room;
+
+#endif

@@ -1,0 +1,305 @@
+/* cold.c - see cold.h: the host's side of experts that its cores compute beside the GPU.
+ *
+ * How many of a layer's missing experts the host gets is decided for each number of them when the
+ * model is loaded, by the measured costs of both sides: the split whose slower side ends first.
+ */
+#include "backend/cuda/cold.h"
+#include "backend/cpu/cold_pool.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <stddef.h>
+#include <string.h>
+
+enum {
+    PLACES = EXPERT_PAIRS, /* pairs of a pass that may hand over */
+    TIMED = 4,             /* experts of a timed job; after one that warms up */
+    TRIALS = 5
+};
+/* The longest wait of a kernel; and of the host for a job that a failed pass has left. */
+static const uint64_t LIMIT_NS = 5000000000;
+/* A job's way to the host and its answer's way back, by what a read over the bus takes: assumed,
+ * not measured. */
+static const double HAND_MS = 0.006;
+
+_Static_assert((int)COLD_Q4_1 - COLD_Q4_0 == (int)PACK_Q4_1 - PACK_Q4_0 &&
+                   (int)COLD_Q8_0 - COLD_Q4_0 == (int)PACK_Q8_0 - PACK_Q4_0 &&
+                   (int)COLD_Q4_K - COLD_Q4_0 == (int)PACK_Q4_K - PACK_Q4_0 &&
+                   (int)COLD_Q6_K - COLD_Q4_0 == (int)PACK_Q6_K - PACK_Q4_0 &&
+                   (int)COLD_G8 - COLD_Q4_0 == (int)PACK_G8 - PACK_Q4_0 &&
+                   (int)COLD_TILE == (int)TILE_ROWS && (int)COLD_GROUP == (int)GROUP,
+               "kernels of both sides read one layout");
+
+typedef struct cold_part { /* a layer, as the kernel that hands over sees it */
+    int64_t from, end;
+    int32_t n_experts;
+} cold_part;
+
+struct cuda_cold {
+    cold_pool *pool;
+    void *block; /* page-locked: the room */
+    cold_room room;
+    uint8_t *memory; /* device: cold_state, places */
+    cold_state *state;
+    int32_t *place;
+    cold_part *part;
+    int32_t n;
+    bool handed; /* a job is perhaps under way, whose products no launch has read */
+    bool shares; /* the pass under way may hand over */
+    bool told;
+    double expert_ms, bus_ms;
+    cold_use timed; /* what the timing has computed */
+};
+
+size_t cuda_cold_bytes(void)
+{
+    return sizeof(cold_state) + PLACES * sizeof(int32_t);
+}
+
+/* ---- Opening ------------------------------------------------------------------------------------
+ */
+
+static cold_matrix matrix_of(const weight *w, const uint8_t *at)
+{
+    packed v = cuda_view(w);
+    return (cold_matrix){at,
+                         at + (v.high - v.codes),
+                         at + (v.scale - v.codes),
+                         at + (v.super - v.codes),
+                         v.kind - PACK_Q4_0,
+                         w->n_out,
+                         v.n_group,
+                         v.n_unit};
+}
+
+static status layer_of(const cold_home *h, int32_t i, cold_layer *to, err *e)
+{
+    const expert_layer *l = h->list;
+    const weight *gate = l->part[0], *up = l->n_parts == 3 ? l->part[1] : NULL;
+    const weight *down = l->part[l->n_parts - 1], *each[] = {gate, up ? up : gate, down};
+    int32_t n_ff = down->n_in;
+    bool fits = l->n_experts <= COLD_CHOICE && n_ff % COLD_GROUP == 0 &&
+                gate->n_out == (up ? n_ff : 2 * n_ff) && (!up || up->n_out == n_ff);
+    for (int k = 0; k < 3; k++)
+        fits &= each[k]->packed_kind >= PACK_Q4_0 && each[k]->packed_kind <= PACK_G8;
+    fits = fits && each[1]->packed_kind == gate->packed_kind;
+    if (!fits)
+        return err_set(e, E_UNSUPPORTED,
+                       "the CPU cannot compute experts beside the GPU: those of layer %d of the "
+                       "mixture (%s) are not of blocks, or too many",
+                       i, gate->name);
+    *to = (cold_layer){.expert_bytes = h->expert_bytes, .n_experts = l->n_experts, .n_ff = n_ff};
+    to->gate = to->up = matrix_of(gate, gate->home->host);
+    if (up)
+        to->up = matrix_of(up, up->home->host);
+    else
+        to->up_tile = n_ff / COLD_TILE;
+    to->down = matrix_of(down, down->home->host);
+    packed v = cuda_view(gate);
+    to->gate_parts = cold_gate_parts(v.n_tile, v.n_unit);
+    return OK;
+}
+
+/* take[m] of m experts: by a given part, or so that the slower side ends first. */
+static void fill_take(int32_t *take, double part, double expert_ms, double bus_ms)
+{
+    for (int32_t m = 0; m <= COLD_PAIRS; m++) {
+        double best = m * bus_ms;
+        take[m] = part >= 0 ? (int32_t)(part * m + 0.5) : 0;
+        for (int32_t k = 1; k <= m && part < 0; k++) {
+            double host = HAND_MS + k * expert_ms, bus = (m - k) * bus_ms;
+            double both = host > bus ? host : bus;
+            if (both < best) {
+                best = both;
+                take[m] = k;
+            }
+        }
+    }
+}
+
+/* The least of some trials; a busy machine makes single ones long. */
+static double time_expert(cold_pool *p)
+{
+    double best = -1;
+    for (int i = 0; i < TRIALS; i++) {
+        double ms = cold_pool_time(p, TIMED);
+        if (ms < 0)
+            return -1;
+        best = best < 0 || ms < best ? ms : best;
+    }
+    return best;
+}
+
+static status take_memory(cuda_device *c, cuda_cold *x, const cold_layer *l, int32_t n, err *e)
+{
+    size_t n_bytes = cold_room_bytes(l, n, NULL, &x->room);
+    if (cudaMallocHost(&x->block, n_bytes) != cudaSuccess) {
+        cudaGetLastError();
+        x->block = NULL;
+        return err_memory(e, "the room for experts on the CPU", n_bytes);
+    }
+    memset(x->block, 0, n_bytes);
+    cold_room_bytes(l, n, x->block, &x->room);
+    if (!(x->memory = c->dev.alloc(&c->dev, cuda_cold_bytes())))
+        return err_memory(e, "experts on the CPU", cuda_cold_bytes());
+    x->state = (cold_state *)x->memory;
+    x->place = (int32_t *)(x->memory + sizeof *x->state);
+    return OK;
+}
+
+static status send_state(cuda_device *c, cuda_cold *x, double part, err *e)
+{
+    cold_state s = {.seq = atomic_load(&x->room.post->seq), .limit_ns = LIMIT_NS};
+    s.seen = s.seq;
+    fill_take(s.take, part, x->expert_ms, x->bus_ms);
+    if (cuda_ok(c, NULL, cudaMemcpyAsync(x->state, &s, sizeof s, cudaMemcpyHostToDevice, c->stream),
+                "experts on the CPU") &&
+        cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "experts on the CPU"))
+        return OK;
+    return err_set(e, c->broken_why.status, "%s", c->broken_why.text);
+}
+
+status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const expert_help *how,
+                      double bus_bytes_s, cuda_cold **to, err *e)
+{
+    cuda_cold *x = *to = mem_calloc(1, sizeof *x);
+    cold_layer *l = mem_calloc((size_t)n, sizeof *l);
+    status st = OK;
+    if (!x || !l || !(x->part = mem_calloc((size_t)n, sizeof *x->part)))
+        st = err_memory(e, "experts on the CPU", (size_t)n * sizeof *l);
+    for (int32_t i = 0; i < n && !st; i++) {
+        st = layer_of(&home[i], i, &l[i], e);
+        x->part[i] = (cold_part){
+            home[i].from,
+            home[i].from + (int64_t)(home[i].expert_bytes * (size_t)home[i].list->n_experts),
+            home[i].list->n_experts};
+    }
+    st = st ? st : take_memory(c, x, l, n, e);
+    st = st ? st : cold_pool_open(&x->pool, l, n, &x->room, how->n_threads, how->isa, e);
+    if (!st) {
+        x->n = n;
+        x->bus_ms = bus_bytes_s > 0 ? (double)home[0].expert_bytes / bus_bytes_s * 1e3 : 0;
+        cold_pool_time(x->pool, 1);
+        x->expert_ms = time_expert(x->pool);
+        if (x->expert_ms < 0)
+            st = err_set(e, E_IO, "%s: the CPU's threads for experts did not answer in a second",
+                         c->name);
+        x->timed = cold_pool_use(x->pool);
+    }
+    st = st ? st : send_state(c, x, how->part, e);
+    mem_free(l);
+    if (st) {
+        cuda_cold_close(c, x);
+        *to = NULL;
+    }
+    return st;
+}
+
+void cuda_cold_close(cuda_device *c, cuda_cold *x)
+{
+    if (!x)
+        return;
+    if (x->memory) {
+        if (cudaStreamSynchronize(c->stream) != cudaSuccess)
+            cudaGetLastError();
+        c->dev.release(&c->dev, x->memory, cuda_cold_bytes());
+    }
+    cold_pool_close(x->pool);
+    if (x->block)
+        cudaFreeHost(x->block);
+    mem_free(x->part);
+    mem_free(x);
+}
+
+/* ---- Passes -------------------------------------------------------------------------------------
+ */
+
+/* A pass that failed between the two products of a layer leaves a job whose room the next one
+ * would overwrite. */
+static void finish_job(cuda_device *c, cuda_cold *x)
+{
+    cold_post *post = x->room.post;
+    uint64_t start = (uint64_t)clock_ns();
+    x->handed = false;
+    if (!cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "experts on the CPU"))
+        return;
+    while (atomic_load_explicit(&post->done, memory_order_acquire) != atomic_load(&post->seq))
+        if ((uint64_t)clock_ns() - start > LIMIT_NS) {
+            atomic_store(&post->late, atomic_load(&post->seq));
+            cuda_ok(c, NULL, cudaMemsetAsync(&x->state->dead, 1, sizeof x->state->dead, c->stream),
+                    "experts on the CPU");
+            return;
+        }
+}
+
+void cuda_cold_begin(cuda_device *c, cuda_cold *x, bool shares)
+{
+    if (x->handed)
+        finish_job(c, x);
+    if ((x->shares = shares))
+        cold_pool_wake(x->pool);
+}
+
+status cuda_cold_failed(cuda_cold *x, const char *name, err *e)
+{
+    if (x->told || !atomic_load(&x->room.post->late))
+        return OK;
+    x->told = true;
+    return err_set(e, E_IO,
+                   "%s: the CPU's threads for experts did not answer within %.0f seconds; later "
+                   "passes do without them",
+                   name, (double)LIMIT_NS * 1e-9);
+}
+
+cuda_cold *cuda_cold_shared(cuda_cold *x)
+{
+    return x && x->shares ? x : NULL;
+}
+
+cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
+                         bool silu)
+{
+    const expert_home *h = gate->home;
+    const cold_part *part = &x->part[h->layer];
+    cold_view v = cuda_cold_again(x, r);
+    if (!v.place)
+        return v;
+    x->handed = true;
+    cu_cold_hand(c->stream, (hand_args){.expert = r.id,
+                                        .rows = r.rows,
+                                        .k = r.k,
+                                        .n_expert = part->n_experts,
+                                        .layer = h->layer,
+                                        .where = h->where,
+                                        .host_from = part->from,
+                                        .host_end = part->end,
+                                        .x = q,
+                                        .silu = silu,
+                                        .place = x->place,
+                                        .to = v});
+    return v;
+}
+
+cold_view cuda_cold_again(cuda_cold *x, routing r)
+{
+    bool fits = r.rows <= COLD_JOB_ROWS && r.k <= PLACES / COLD_JOB_ROWS;
+    x->handed = false;
+    return (cold_view){fits ? x->place : NULL, x->state, x->room};
+}
+
+void cuda_cold_use(const cuda_cold *x, expert_use *to)
+{
+    cold_use u = cold_pool_use(x->pool);
+    to->n_cpu = u.n_pairs - x->timed.n_pairs;
+    to->cpu_bytes = u.bytes - x->timed.bytes;
+    to->cpu_threads = cold_pool_threads(x->pool);
+    to->cpu_expert_ms = x->expert_ms;
+}
+
+void cuda_cold_hold(cuda_cold *x, uint64_t limit_ns, cuda_device *c)
+{
+    cold_pool_hold(x->pool, limit_ns > 0);
+    uint64_t n = limit_ns ? limit_ns : LIMIT_NS;
+    cudaMemcpyAsync(&x->state->limit_ns, &n, sizeof n, cudaMemcpyHostToDevice, c->stream);
+    cudaStreamSynchronize(c->stream);
+}

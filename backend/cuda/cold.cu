@@ -1,0 +1,140 @@
+/* cold.cu - hands experts to the host's cores, and adds their products to a row's sum (cold.h). */
+#include "backend/cuda/cold.cuh"
+
+enum { THREADS = COLD_CHOICE };
+
+/* Exclusive prefix sum of v over the block's threads; *all: the sum. Begins with a barrier. */
+DEV int sum_before(int v, int *sums, int *all)
+{
+    int lane = lane_id(), warp = (int)threadIdx.x >> 5, up = v, before = 0, n = 0;
+    for (int d = 1; d < 32; d *= 2) {
+        int u = (int)shfl_u32((uint32_t)up, lane - d);
+        up += lane >= d ? u : 0;
+    }
+    __syncthreads();
+    if (lane == 31)
+        sums[warp] = up;
+    __syncthreads();
+    for (int i = 0; i < THREADS / 32; i++) {
+        before += i < warp ? sums[i] : 0;
+        n += sums[i];
+    }
+    *all = n;
+    return before + up - v;
+}
+
+/* The rows' codes in their natural order, a group a thread; quantise_warp has the device's. */
+DEV void copy_rows(const hand_args &a)
+{
+    int n_group = a.x.cols >> 5;
+    for (int i = (int)threadIdx.x; i < a.rows * n_group; i += THREADS) {
+        int r = i / n_group, g = i - r * n_group;
+        size_t at = quant_index(a.x, r, g);
+        const uint4 *q = (const uint4 *)a.x.q + 2 * at;
+        uint4 x = q[0], y = q[1];
+        uint4 *to = (uint4 *)(a.to.room.q + (size_t)r * a.to.room.n_in + (size_t)g * 32);
+        to[0] = make_uint4(x.x, x.z, y.x, y.z);
+        to[1] = make_uint4(x.y, x.w, y.y, y.w);
+        ((float2 *)a.to.room.s)[(size_t)r * (a.to.room.n_in >> 5) + g] =
+            ((const float2 *)a.x.s)[at];
+    }
+}
+
+/* Which pairs the host computes; their job. The first of the missing experts, in ascending order,
+ * are the host's, as long as there is room for their pairs.
+ * grid:   one block; a thread per expert, then per pair, then per group of x
+ * shared: pairs per expert, and where the next one goes
+ * bound:  latency; nothing is written to the host where no expert is missing */
+__global__ void __launch_bounds__(THREADS) hand_kernel(hand_args a)
+{
+    __shared__ int count[THREADS], next[THREADS], sums[THREADS / 32];
+    int e = (int)threadIdx.x, n_pairs = a.rows * a.k;
+    cold_post *post = a.to.room.post;
+    grid_trigger();
+    count[e] = 0;
+    grid_wait();
+    __syncthreads();
+    bool off = load_fresh(&a.to.state->dead);
+    for (int p = e; p < n_pairs; p += THREADS)
+        atomicAdd(&count[load_fresh(a.expert + p)], 1);
+    __syncthreads();
+    int64_t at = e < a.n_expert && count[e] && !off ? load_fresh(a.where + e) : -1;
+    bool cold = at >= a.host_from && at < a.host_end;
+    int n_cold, n_host, n_experts;
+    int rank = sum_before(cold, sums, &n_cold);
+    bool mine = cold && rank < load_fresh(a.to.state->take + min(n_cold, (int)COLD_PAIRS));
+    int first = sum_before(mine ? count[e] : 0, sums, &n_host);
+    mine = mine && first + count[e] <= COLD_PAIRS;
+    sum_before(mine, sums, &n_experts);
+    sum_before(mine ? count[e] : 0, sums, &n_host);
+    next[e] = mine ? first : -1;
+    if (mine) {
+        post->expert[rank] = e;
+        post->first[rank] = first;
+    }
+    __syncthreads();
+    for (int p = e; p < n_pairs; p += THREADS) {
+        int id = load_fresh(a.expert + p), to = -1;
+        if (next[id] >= 0) { /* it only grows */
+            to = atomicAdd(&next[id], 1);
+            post->row[to] = p / a.k;
+        }
+        a.place[p] = to;
+    }
+    if (!n_experts)
+        return;
+    copy_rows(a);
+    if (e == 0) {
+        post->first[n_experts] = n_host;
+        post->layer = (uint32_t)a.layer;
+        post->n_experts = (uint32_t)n_experts;
+        post->silu = a.silu;
+    }
+    system_fence();
+    __syncthreads();
+    if (e == 0) {
+        uint32_t seq = a.to.state->seq + 1;
+        a.to.state->seq = seq;
+        store_system(&post->seq, seq);
+    }
+}
+
+extern "C" void cu_cold_hand(cudaStream_t s, hand_args a)
+{
+    LAUNCH(hand_kernel, dim3(1), dim3(THREADS), 0, s, a);
+}
+
+/* y[r, o] = sum_j part[r, j, o], in ascending j; of the host's pairs share[r, j] y[place, o]
+ * grid:   256 columns x row
+ * shared: is the answer there?
+ * bound:  latency, and the host */
+__global__ void __launch_bounds__(256)
+    cold_join_kernel(dev_mat y, const float *part, const float *share, int k, cold_view c)
+{
+    __shared__ bool there;
+    grid_trigger();
+    grid_wait();
+    int i = (int)(blockIdx.x * 256 + threadIdx.x), r = (int)blockIdx.y;
+    bool any = false;
+    for (int j = 0; j < k; j++)
+        any |= cold_place(c, r * k + j) >= 0;
+    if (threadIdx.x == 0)
+        there = !any || cold_answered(c, blockIdx.x == 0);
+    __syncthreads();
+    if (i >= y.cols)
+        return;
+    float v = 0;
+    for (int j = 0; j < k; j++) {
+        size_t p = (size_t)r * k + j;
+        int place = any ? cold_place(c, (int)p) : -1;
+        v += place < 0 ? part[p * y.cols + i] : mul_rn(cold_value(c, place, i, there), share[p]);
+    }
+    y.at[r * y.stride + i] = v;
+}
+
+extern "C" void cu_cold_join(cudaStream_t s, dev_mat y, const float *part, const float *share,
+                             int32_t k, cold_view c)
+{
+    LAUNCH(cold_join_kernel, dim3((unsigned)((y.cols + 255) / 256), (unsigned)y.rows), dim3(256), 0,
+           s, y, part, share, k, c);
+}

@@ -1,0 +1,150 @@
+/* cold.cuh - what products of experts need where the host computes some of them (cold.h). */
+#ifndef BACKEND_CUDA_COLD_CUH
+#define BACKEND_CUDA_COLD_CUH
+
+#include "backend/cuda/dev.cuh"
+#include "backend/cuda/launch_cold.h"
+
+#ifdef CARAT_EMU
+#include <sched.h>
+#include <time.h>
+#endif
+
+/* ---- The activation -------------------------------------------------------------------------- */
+
+/* exp(x) by operations that a CPU has too: those of exp_of in backend/cpu/cold_int.h, which says
+ * how it works. expf is a few operations shorter, but has one that only a GPU knows. */
+DEV float cold_exp(float x)
+{
+    const float magic = 0x1.8p23f;
+    x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    float t = fma_rn(x, 0x1.715476p0f, magic);
+    float scale = __uint_as_float((__float_as_uint(t) - 0x4b400000u + 127u) << 23);
+    float k = t - magic;
+    float r = fma_rn(k, -0x1.62e4p-1f, x);
+    r = fma_rn(k, -0x1.7f7d1cp-20f, r);
+    float p = 0x1.a01a02p-13f;
+    p = fma_rn(p, r, 0x1.6c16c2p-10f);
+    p = fma_rn(p, r, 0x1.111112p-7f);
+    p = fma_rn(p, r, 0x1.555556p-5f);
+    p = fma_rn(p, r, 0x1.555556p-3f);
+    p = fma_rn(p, r, 0.5f);
+    p = fma_rn(p, r, 1.0f);
+    p = fma_rn(p, r, 1.0f);
+    return mul_rn(p, scale);
+}
+
+/* cold_act of backend/cpu/cold.h. */
+DEV float cold_gate(bool silu, float x)
+{
+    float cubic = fma_rn(mul_rn(mul_rn(0.044715f, x), x), x, x);
+    float z = silu ? -x : mul_rn(-1.5957691216057308f, cubic);
+    return x / (1.0f + cold_exp(z));
+}
+
+/* ---- Memory that the host reads and writes -----------------------------------------------------
+ */
+
+#ifdef CARAT_EMU
+DEV uint32_t load_system(const uint32_t *p)
+{
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+/* After all earlier writes of this thread. */
+DEV void store_system(uint32_t *p, uint32_t v)
+{
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+DEV void system_fence()
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+DEV uint64_t time_ns()
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+DEV void pause_ns(unsigned)
+{
+    sched_yield();
+}
+#else
+DEV uint32_t load_system(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+DEV void store_system(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+DEV void system_fence()
+{
+    __threadfence_system();
+}
+DEV uint64_t time_ns()
+{
+    uint64_t t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+DEV void pause_ns(unsigned ns)
+{
+    __nanosleep(ns);
+}
+#endif
+
+/* ---- Pairs of the host -------------------------------------------------------------------------
+ */
+
+DEV int cold_place(const cold_view &c, int p)
+{
+    return c.place ? load_fresh(c.place + p) : -1;
+}
+
+/* Waits for the answer to the last job; false: it is late. One block asks over the bus and tells
+ * the others; they ask too if it has not come so far. */
+DEV bool cold_answered(const cold_view &c, bool asks)
+{
+    enum { PAUSE = 100, ASK_AFTER = 20000 };
+    const uint32_t seq = load_system(&c.state->seq);
+    const uint64_t start = time_ns(), limit = c.state->limit_ns;
+    for (;;) {
+        if (load_system(&c.state->seen) == seq)
+            return true;
+        if (load_system(&c.state->dead))
+            return false;
+        uint64_t waited = time_ns() - start;
+        if (asks || waited > ASK_AFTER) {
+            if (load_system(&c.room.post->done) == seq) {
+                store_system(&c.state->seen, seq);
+                return true;
+            }
+        }
+        if (waited > limit) {
+            store_system(&c.room.post->late, seq);
+            store_system(&c.state->dead, 1);
+            return false;
+        }
+        pause_ns(PAUSE);
+    }
+}
+
+/* A number of the host's product; NaN if the answer is late, so that nothing looks right. */
+DEV float cold_value(const cold_view &c, int place, int o, bool there)
+{
+    const volatile float *y = c.room.y + (size_t)place * c.room.n_out + o;
+    return there ? *y : __uint_as_float(0x7fc00000);
+}
+
+/* By a whole warp: output o of the pair at `place`, for lanes 0 to 15; o may be past the end. */
+DEV float cold_take(const cold_view &c, int place, int o, int n_out, bool asks)
+{
+    bool there = lane_id() == 0 && cold_answered(c, asks);
+    there = shfl_u32(there, 0);
+    return lane_id() < 16 && o < n_out ? cold_value(c, place, o, there) : 0.0f;
+}
+
+#endif

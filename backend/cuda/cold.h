@@ -1,0 +1,60 @@
+/* cold.h - experts without a place on the GPU that the host's cores compute, beside the kernels
+ * that read the others over the bus.
+ *
+ *     router -> hand over -> gated unit -> down product -> ..      kernels of a recorded pass
+ *                   |                           ^
+ *                   '-> threads of the host ----'                  cold_pool.h
+ *
+ * A kernel after the choice of experts looks up which of them are in the host's memory. It gives
+ * some to the host, by a table of measured costs, with the rows that chose them; the products leave
+ * those pairs out, and where a row's experts are added, their products are read from the host's
+ * memory as soon as its word says that they are there. A layer that misses none posts nothing and
+ * waits for nothing. The bits do not depend on who computed an expert (backend/cpu/cold.h).
+ *
+ * A kernel waits at most `limit_ns`. Then the pass fails with a sentence, and later passes hand
+ * nothing over.
+ */
+#ifndef BACKEND_CUDA_COLD_H
+#define BACKEND_CUDA_COLD_H
+
+#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_cold.h"
+#include "backend/experts.h"
+
+typedef struct cuda_cold cuda_cold;
+
+/* Where experts.c has a layer's experts: page-locked, expert after expert. */
+typedef struct cold_home {
+    const expert_layer *list;
+    size_t expert_bytes;
+    int64_t from; /* of expert 0's copy, as tables count */
+} cold_home;
+
+/* After the slots were filled; bus_bytes_s: as measured then. */
+status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const expert_help *how,
+                      double bus_bytes_s, cuda_cold **to, err *e);
+void cuda_cold_close(cuda_device *c, cuda_cold *x);
+size_t cuda_cold_bytes(void); /* of device memory */
+
+/* Before a pass. shares: it may hand experts over. */
+void cuda_cold_begin(cuda_device *c, cuda_cold *x, bool shares);
+/* An answer was late: says so once. */
+status cuda_cold_failed(cuda_cold *x, const char *name, err *e);
+void cuda_cold_use(const cuda_cold *x, expert_use *to);
+/* x, if the pass under way shares; x may be NULL. */
+cuda_cold *cuda_cold_shared(cuda_cold *x);
+
+/* Launches the kernel that hands over; q: the int8 copy of the rows. For the gated product. */
+cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
+                         bool silu);
+/* For the product that reads the host's. */
+cold_view cuda_cold_again(cuda_cold *x, routing r);
+
+/* For tests: jobs stay unanswered, and kernels wait so long; 0: as usual again. */
+void cuda_cold_hold(cuda_cold *x, uint64_t limit_ns, cuda_device *c);
+
+/* experts.c: NULL: the host computes none of the weight's experts in the pass under way. */
+cuda_cold *cuda_cold_of(cuda_device *c, const weight *w);
+/* What went wrong with experts since it was last asked. */
+status cuda_experts_failed(const cuda_device *c, err *e);
+#endif

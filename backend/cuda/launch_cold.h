@@ -1,0 +1,56 @@
+/* launch_cold.h - products of experts of which the host's cores compute some (cold.h): what kernels
+ * and host share, and the launchers. */
+#ifndef BACKEND_CUDA_LAUNCH_COLD_H
+#define BACKEND_CUDA_LAUNCH_COLD_H
+
+#include "backend/cpu/cold_post.h"
+#include "backend/cuda/launch_products.h"
+
+/* Device memory. */
+typedef struct cold_state {
+    uint32_t seq;  /* of the last job */
+    uint32_t seen; /* the last job whose answer a kernel has seen */
+    uint32_t dead; /* an answer was late: no more jobs */
+    uint32_t unused;
+    uint64_t limit_ns;
+    int32_t take[COLD_PAIRS + 1]; /* of n experts that a layer misses: how many the host gets; the
+                                     last entry is for all larger n */
+} cold_state;
+
+/* What products of a layer are told. */
+typedef struct cold_view {
+    const int32_t *place; /* [pairs] of the pair's product in room.y, or -1; NULL: all are -1 */
+    cold_state *state;
+    cold_room room;
+} cold_view;
+
+enum { COLD_CHOICE = 256 /* experts of a layer, at most */ };
+
+/* After the choice, before the products. x: int8, the rows that all pairs share k by k. */
+typedef struct hand_args {
+    const int32_t *expert; /* [rows * k] */
+    int32_t rows, k, n_expert, layer;
+    const int64_t *where;        /* as packed.where */
+    int64_t host_from, host_end; /* distances of experts in the host's memory */
+    dev_quant x;
+    bool silu;
+    int32_t *place; /* [rows * k], written */
+    cold_view to;
+} hand_args;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* cold.cu. rows at most COLD_JOB_ROWS. */
+void cu_cold_hand(cudaStream_t s, hand_args a);
+/* y[r, o] = sum_j part[r, j, o] in ascending j, with the host's products times share[r, j]. */
+void cu_cold_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k,
+                  cold_view c);
+/* matmul_vec.cu, matmul_experts.cu: as without, for some pairs of which the host computes. */
+void cu_product_vec_cold(cudaStream_t s, expert_product a, cold_view c);
+bool cu_product_experts_cold(cudaStream_t s, expert_product a, launch_memory memory, cold_view c);
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,317 @@
+/* check_cold.c - experts that the host's cores compute beside the GPU: the same bits, whichever
+ * side computes which of them. All formats, one row and several; whole models; answers that come
+ * too late.
+ */
+#include "tests/cuda/check_int.h"
+#include "backend/cuda/cold.h"
+#include "backend/cuda/cuda_int.h"
+#include "backend/experts.h"
+#include "base/mem.h"
+#include "tests/fidelity_model.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_EXPERTS = 10, N_SLOTS = 3, ROWS = 20, K = 3, THREADS = 3 };
+
+typedef struct cold_rig {
+    rig *g;
+    pair w[3]; /* gate, up, down */
+    expert_layer layer;
+    float *v, *l; /* rows, and the router's logits */
+    act_kind act;
+} cold_rig;
+
+static cuda_device *device_of(const cold_rig *r)
+{
+    return r->g->gpu->self;
+}
+
+/* The layer's weights with slots for some experts, and the host's help: part of the missing ones;
+ * above 1: no help at all. */
+static status open_experts(cold_rig *r, double part, err *e)
+{
+    device *d = r->g->gpu;
+    status st = OK;
+    for (int i = 0; i < 3; i++)
+        if (r->w[i].bytes)
+            r->w[i].w[1].in_slots = true;
+    st = d->experts->open(d, &r->layer, 1, e);
+    for (int i = 0; i < 3 && !st; i++)
+        if (r->w[i].bytes)
+            st = d->weight_load(d, &r->w[i].w[1], e);
+    st = st ? st : d->experts->fill(d, e);
+    if (!st && part <= 1)
+        st = d->experts->help(d, &(expert_help){.part = part, .n_threads = THREADS}, e);
+    return st;
+}
+
+static void close_experts(cold_rig *r)
+{
+    device *d = r->g->gpu;
+    for (int i = 0; i < 3; i++)
+        if (r->w[i].bytes)
+            d->weight_free(d, &r->w[i].w[1]);
+    d->experts->close(d);
+}
+
+/* Of `rows` rows from the last: mem_free. NULL: the pass failed, and e says why. */
+static float *run_rows(cold_rig *r, int32_t rows, err *e)
+{
+    static chain c;
+    rig *g = r->g;
+    pass p;
+    const weight *gate = &r->w[0].w[1], *up = r->w[1].bytes ? &r->w[1].w[1] : NULL;
+    int32_t n_in = gate->n_in;
+    chain_init(&c, rows, 0, 0);
+    pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+    mat x = pass_mat(&p, rows, 1, n_in), z = pass_mat(&p, rows, 1, N_EXPERTS);
+    size_t from = (size_t)(ROWS - rows);
+    g->gpu->upload(g->gpu, x.at, r->v + from * (size_t)n_in,
+                   (size_t)rows * (size_t)n_in * sizeof(float));
+    g->gpu->upload(g->gpu, z.at, r->l + from * N_EXPERTS, (size_t)rows * N_EXPERTS * sizeof(float));
+    routing t = op_route(&p, z, K, NULL);
+    mat h = op_moe_glu(&p, x, t, gate, up, r->act);
+    mat y = op_moe_down(&p, h, t, &r->w[2].w[1]);
+    float *got = pass_failed(&p) ? NULL : gpu_rows(g, y);
+    *e = p.e;
+    pass_end(&p);
+    if (!got || !g->gpu->failed(g->gpu, e))
+        return got;
+    mem_free(got);
+    return NULL;
+}
+
+static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff, bool fused,
+                          act_kind act)
+{
+    static const double parts[] = {0, 1, 0.4, -1, 2};
+    static const int32_t counts[] = {1, 2, 7, COLD_JOB_ROWS, ROWS};
+    enum { N_COUNTS = sizeof counts / sizeof *counts, N_PARTS = sizeof parts / sizeof *parts };
+    cold_rig r = {.g = g, .act = act};
+    float *want[N_COUNTS] = {NULL};
+    double differ = 0, far = 0, idle = 0, busy = 0;
+    err e = {0};
+    status st = OK;
+    if (!my_turn(g, "cold") ||
+        !pair_make(g, &r.w[0], tg, n_in, fused ? 2 * n_ff : n_ff, N_EXPERTS, 0.05, false) ||
+        (!fused && !pair_make(g, &r.w[1], tg, n_in, n_ff, N_EXPERTS, 0.05, false)) ||
+        !pair_make(g, &r.w[2], td, n_ff, n_in, N_EXPERTS, 0.05, false))
+        return;
+    r.v = draw(g, (size_t)ROWS * (size_t)n_in, 1.0);
+    r.l = draw(g, ROWS * N_EXPERTS, 2);
+    r.layer = (expert_layer){.n_experts = N_EXPERTS, .n_slots = N_SLOTS, .n_used = K};
+    for (int i = 0; i < 3; i++)
+        if (r.w[i].bytes) {
+            g->gpu->weight_free(g->gpu, &r.w[i].w[1]);
+            r.layer.part[r.layer.n_parts++] = &r.w[i].w[1];
+        }
+    for (int k = 0; k < N_PARTS && !st; k++) {
+        expert_use use = {0};
+        st = open_experts(&r, parts[k], &e);
+        for (int i = 0; i < N_COUNTS && !st; i++) {
+            size_t n = (size_t)counts[i] * (size_t)n_in;
+            float *y = run_rows(&r, counts[i], &e);
+            if (!y) {
+                st = e.status;
+                break;
+            }
+            double sum = 0, diff = 0;
+            for (size_t j = 0; j < n && want[i]; j++) {
+                sum += (double)want[i][j] * want[i][j];
+                diff += ((double)want[i][j] - y[j]) * ((double)want[i][j] - y[j]);
+            }
+            if (parts[k] > 1)
+                far += !(diff <= 1e-5 * sum); /* codes of activations may differ by one */
+            else if (want[i])
+                differ += memcmp(y, want[i], n * sizeof *y) != 0;
+            if (want[i])
+                mem_free(y);
+            else
+                want[i] = y;
+        }
+        g->gpu->experts->use(g->gpu, &use);
+        idle += parts[k] == 1 && !use.n_cpu;
+        busy += (parts[k] == 0 || parts[k] > 1) && use.n_cpu;
+        close_experts(&r);
+    }
+    if (st)
+        failed(g, "cold", e.text);
+    const char *what = text("%s %s%s %d -> %d %s", num_name(tg), num_name(td),
+                            fused ? " halves" : "", n_in, n_ff, act == ACT_SILU ? "silu" : "gelu");
+    char shape[128];
+    snprintf(shape, sizeof shape, "%.60s: parts that differ", what);
+    verdict(g, "cold", shape, differ, 0);
+    snprintf(shape, sizeof shape, "%.60s: far from the GPU alone", what);
+    verdict(g, "cold", shape, far, 0);
+    snprintf(shape, sizeof shape, "%.60s: the CPU computed none, or some unasked", what);
+    verdict(g, "cold", shape, idle + busy, 0);
+    for (int i = 0; i < N_COUNTS; i++)
+        mem_free(want[i]);
+    mem_free(r.v);
+    mem_free(r.l);
+    for (int i = 0; i < 3; i++)
+        if (r.w[i].bytes)
+            pair_free(g, &r.w[i]);
+}
+
+/* Threads that do not answer: the pass fails with a sentence, once; the next ones do without them,
+ * and have the same bits. */
+static void check_late(rig *g)
+{
+    cold_rig r = {.g = g, .act = ACT_SILU};
+    double wrong = 0;
+    err e = {0};
+    if (!my_turn(g, "cold") || !pair_make(g, &r.w[0], NUM_Q8_0, 64, 128, N_EXPERTS, 0.05, false) ||
+        !pair_make(g, &r.w[2], NUM_Q8_0, 64, 64, N_EXPERTS, 0.05, false))
+        return;
+    r.v = draw(g, (size_t)ROWS * 64, 1.0);
+    r.l = draw(g, ROWS * N_EXPERTS, 2);
+    r.layer = (expert_layer){.n_experts = N_EXPERTS, .n_slots = N_SLOTS, .n_used = K, .n_parts = 2};
+    r.layer.part[0] = &r.w[0].w[1];
+    r.layer.part[1] = &r.w[2].w[1];
+    for (int i = 0; i < 3; i += 2)
+        g->gpu->weight_free(g->gpu, &r.w[i].w[1]);
+    for (int32_t rows = 1; rows < 9; rows += 7) {
+        status st = open_experts(&r, 1, &e);
+        float *before = st ? NULL : run_rows(&r, rows, &e);
+        cuda_cold *cold = before ? cuda_cold_of(device_of(&r), r.layer.part[0]) : NULL;
+        if (!cold) {
+            failed(g, "cold", e.text);
+            close_experts(&r);
+            continue;
+        }
+        cuda_cold_hold(cold, 20000000, device_of(&r));
+        float *none = run_rows(&r, rows, &e);
+        wrong += none != NULL || e.status != E_IO || !strstr(e.text, "did not answer");
+        mem_free(none);
+        for (int i = 0; i < 2; i++) {
+            float *after = run_rows(&r, rows, &e);
+            wrong += !after || memcmp(after, before, (size_t)rows * 64 * sizeof *after);
+            mem_free(after);
+        }
+        mem_free(before);
+        close_experts(&r);
+    }
+    verdict(g, "cold", "late answers: no sentence, or other bits later", wrong, 0);
+    mem_free(r.v);
+    mem_free(r.l);
+    pair_free(g, &r.w[0]);
+    pair_free(g, &r.w[2]);
+}
+
+/* ---- Whole models -------------------------------------------------------------------------------
+ */
+
+enum { CTX = 96, PROMPT = 20, STEPS = 5 };
+
+/* The same tokens as a prompt and one by one, then some together. */
+static status logits_of(const char *path, const char *cpu, const fidelity *f, float *to,
+                        size_t n_vocab, carat_expert_info *info, err *e)
+{
+    const carat_session_options so = {
+        .n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1, .kv_k = "f16"};
+    const carat_model_options o = {
+        .device = "cuda", .experts_gpu = "50%", .experts_cpu = cpu, .n_threads = THREADS};
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    status st = carat_model_open(path, &o, &m, e);
+    st = st ? st : carat_session_open(m, &so, &s, e);
+    st = st ? st : carat_eval(s, f->tokens, PROMPT, false, to, NULL, e);
+    for (int i = 0; i < STEPS && !st; i++) {
+        const int32_t *id = f->tokens + (PROMPT + 7 * i) % f->n_tokens;
+        st = carat_append(s, id, 1, false, to + (size_t)(1 + i) * n_vocab, e);
+    }
+    if (!st)
+        carat_experts(m, info);
+    carat_session_close(s);
+    carat_model_close(m);
+    return st;
+}
+
+/* name: of a tiny model; NULL: the bundled one. */
+static void check_model(rig *g, const char *name)
+{
+    static const char *const cpu[] = {"0", "100%", "0.5", "auto"};
+    char counts[300];
+    fidelity f;
+    err e = {0};
+    carat_model *m = NULL;
+    carat_model_info info;
+    carat_expert_info used = {0};
+    double differ = 0, idle = 0;
+    float *want = NULL, *got = NULL;
+    size_t n = 0;
+    if (!my_turn(g, "cold"))
+        return;
+    fidelity_open(&f, name ? name : "moe");
+    const char *path = "models/demo.gguf";
+    if (name)
+        path = fidelity_write(&f, &(fidelity_file){.type = NUM_Q8_0});
+    else
+        name = "bundled";
+    snprintf(counts, sizeof counts, "%s.experts", path);
+    status st = carat_model_open(path, &(carat_model_options){.vocab_only = true}, &m, &e);
+    if (!st) {
+        carat_model_get_info(m, &info);
+        n = (size_t)info.n_vocab * (STEPS + 1);
+        want = mem_calloc(n, sizeof *want);
+        got = mem_calloc(n, sizeof *got);
+    }
+    carat_model_close(m);
+    for (int i = 0; i < 4 && !st; i++) {
+        unlink(counts); /* slots begin alike */
+        st = logits_of(path, cpu[i], &f, i ? got : want, (size_t)info.n_vocab, &used, &e);
+        differ += i && memcmp(got, want, n * sizeof *got);
+        idle += used.cpu_threads != THREADS || (i == 1 && (!used.n_cpu || !used.cpu_bytes)) ||
+                (!i && used.n_cpu);
+    }
+    if (st)
+        failed(g, "cold", text("%s: %s", name, e.text));
+    verdict(g, "cold", text("%s: models that differ", name), differ, 0);
+    verdict(g, "cold", text("%s: wrong accounts of the CPU's part", name), idle, 0);
+    unlink(counts);
+    if (strcmp(name, "bundled") != 0)
+        unlink(path);
+    fidelity_close(&f);
+    mem_free(want);
+    mem_free(got);
+}
+
+/* Experts that are no blocks: a sentence. */
+static void check_floats(rig *g)
+{
+    fidelity f;
+    err e = {0};
+    carat_model *m = NULL;
+    if (!my_turn(g, "cold"))
+        return;
+    fidelity_open(&f, "moe");
+    const char *path = fidelity_write(&f, NULL);
+    const carat_model_options o = {.device = "cuda", .experts_gpu = "50%", .experts_cpu = "auto"};
+    status st = carat_model_open(path, &o, &m, &e);
+    verdict(g, "cold", "experts of floats: no sentence",
+            st != E_UNSUPPORTED || m || !strstr(e.text, "not of blocks"), 0);
+    carat_model_close(m);
+    unlink(path);
+    fidelity_close(&f);
+}
+
+void check_cold(rig *g)
+{
+    static const num_type down[] = {NUM_Q8_0, NUM_Q5_0, NUM_Q5_1, NUM_Q6_K, NUM_Q4_0};
+    for (int i = 0; i < N_BLOCK_TYPES; i++) {
+        num_type t = block_types[i];
+        uint64_t row;
+        bool narrow = num_row_bytes(t, 160, &row);
+        check_formats(g, t, down[i % 5], narrow ? 160 : 512, 256, i & 1,
+                      i & 2 ? ACT_SILU : ACT_GELU_TANH);
+    }
+    check_formats(g, NUM_Q4_K, NUM_Q8_0, 768, 96, true, ACT_GELU_TANH);
+    check_late(g);
+    check_floats(g);
+    static const char *const names[] = {"laguna", "qwen35moe", NULL};
+    for (int i = 0; i < 3; i++)
+        check_model(g, names[i]);
+}
