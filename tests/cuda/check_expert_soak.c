@@ -151,13 +151,24 @@ static status wave(soak *s, err *e)
     return st;
 }
 
-/* One model with one share of its experts, for some waves. */
-static status campaign(soak *s, const char *path, double end_ms, err *e)
+/* One model with one share of its experts, for some waves. blocks: the CPU may compute some of the
+ * others; then the model that gives the right answers leaves all of them to the GPU, because
+ * without that help the activation has other last digits. */
+static status campaign(soak *s, const char *path, bool blocks, double end_ms, err *e)
 {
     static const char *const parts[] = {"40%", "50%", "0.75"};
-    const carat_model_options all = {.device = "cuda"};
-    const carat_model_options o = {
-        .device = "cuda", .draft = "lookup", .experts_gpu = parts[rng_below(&s->rng, 3)]};
+    static const char *const cpus[] = {NULL, "auto", "0.5", "1"};
+    const char *cpu = blocks ? cpus[rng_below(&s->rng, 4)] : NULL;
+    carat_model_options all = {.device = "cuda"}, o = all;
+    o.draft = "lookup";
+    o.experts_gpu = parts[rng_below(&s->rng, 3)];
+    o.experts_cpu = cpu;
+    o.n_threads = 3;
+    if (cpu) {
+        all.experts_gpu = "50%";
+        all.experts_cpu = "0";
+        all.n_threads = 1;
+    }
     const carat_session_options so = {
         .n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1, .kv_k = "f16"};
     status st = carat_model_open(path, &all, &s->whole, e);
@@ -190,7 +201,7 @@ void check_expert_soak(rig *g, double minutes)
         fidelity_open(&s.f, names[k]);
         const char *path = fidelity_write(&s.f, &(fidelity_file){.type = NUM_Q8_0});
         snprintf(counts, sizeof counts, "%s.experts", path);
-        st = campaign(&s, path, end_ms, &e);
+        st = campaign(&s, path, k > 0, end_ms, &e);
         unlink(counts);
         unlink(path);
         fidelity_close(&s.f);
