@@ -208,6 +208,8 @@ $(BUILD)/bench_recall: $(BUILD)/bench/recall.o $(LIB_OBJ)
 $(BUILD)/bench_sparse_recall: $(BUILD)/bench/sparse_recall.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 
+$(BUILD)/bench_lookup: $(BUILD)/bench/lookup.o $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 $(BUILD)/bench_streams: $(BUILD)/bench/streams.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
 .PHONY: bench-streams
