@@ -186,25 +186,26 @@ static void each_path(const cpu_options *o, int64_t end, int every)
 
 TEST(kv_paths_of_trees_are_chains)
 {
-    each_path(&(cpu_options){.n_threads = 2}, LONG, SANITIZED ? 3 : 1);
+    each_path(&(cpu_options){.n_threads = 2}, LONG, SANITIZED ? 6 : 1);
 }
 TEST(kv_paths_of_trees_are_chains_in_the_reference)
 {
-    each_path(&(cpu_options){.n_threads = 1, .reference = true}, SHORT, SANITIZED ? 9 : 3);
+    each_path(&(cpu_options){.n_threads = 1, .reference = true}, SHORT,
+              SANITIZED ? RIG_FORMATS : 3);
 }
 TEST(kv_paths_of_trees_are_chains_portable)
 {
-    each_path(&(cpu_options){.n_threads = 1, .isa = "portable"}, SHORT, 1);
+    each_path(&(cpu_options){.n_threads = 1, .isa = "portable"}, SHORT, SANITIZED ? 4 : 1);
 }
 TEST(kv_paths_of_trees_are_chains_avx2)
 {
-    each_path(&(cpu_options){.n_threads = 1, .isa = "avx2"}, SHORT, 1);
+    each_path(&(cpu_options){.n_threads = 1, .isa = "avx2"}, SHORT, SANITIZED ? 4 : 1);
 }
 TEST(kv_paths_of_trees_are_chains_avx512)
 {
-    each_path(&(cpu_options){.n_threads = 1, .isa = "avx512"}, SHORT, 1);
+    each_path(&(cpu_options){.n_threads = 1, .isa = "avx512"}, SHORT, SANITIZED ? 4 : 1);
 }
 TEST(kv_paths_of_trees_are_chains_neon)
 {
-    each_path(&(cpu_options){.n_threads = 1, .isa = "neon"}, SHORT, 1);
+    each_path(&(cpu_options){.n_threads = 1, .isa = "neon"}, SHORT, SANITIZED ? 4 : 1);
 }

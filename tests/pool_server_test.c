@@ -21,7 +21,7 @@
 
 enum {
     CLIENTS = 16,
-    TALKS = SANITIZED ? 16 : 32,
+    TALKS = SANITIZED ? 10 : 32,
     SECONDS_DEFAULT = 2,
     SECONDS_MAX = 7200,
     SECONDS_AROUND = 300, /* servers start, and every text is asked alone */

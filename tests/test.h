@@ -22,6 +22,13 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
+/* ThreadSanitizer takes longest: tests of arithmetic show it a part of their shapes. */
+#if defined(__SANITIZE_THREAD__)
+enum { RACES = 1 };
+#else
+enum { RACES = 0 };
+#endif
+
 /* How often a test repeats itself with other random draws: sanitized, a fifth as often, because a
  * fault of memory shows at the first visit of a line, not at the fifth. */
 static inline int test_trials(int n)
