@@ -172,14 +172,50 @@ void op_kv_store(pass *p, const kv_view *kv, mat k, mat v)
         p->dev->op->kv_store(p, kv, k, v);
 }
 
+/* The sequence's rows from w->keep->pos on are neighbours: it is a chain. */
+static void keep_queries(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w)
+{
+    page_queries *k = w->keep;
+    const rowset *rs = p->rows;
+    int32_t first = 0, n = 0;
+    while (first < rs->n && (rs->seq[first] != w->seq || rs->pos[first] < k->pos))
+        first++;
+    while (first + n < rs->n && rs->seq[first + n] == w->seq)
+        n++;
+    size_t floats = (size_t)n * (size_t)mat_width(q);
+    if (!n || !pass_shapes(p, "keep_queries",
+                           k->n < k->cap && k->used[p->here] + floats <= k->n_floats[p->here]))
+        return;
+    mat from = mat_flat(q), to = from;
+    from.at = mat_row(q, first);
+    from.rows = to.rows = n;
+    to.at = k->mem[p->here] + k->used[p->here];
+    to.stride = mat_width(q);
+    p->dev->op->copy(p, to, from);
+    k->used[p->here] += floats;
+    k->at[k->n++] = (page_query){kv, scale, mat_heads(to, q.cols)};
+}
+
+static void tally_queries(pass *p, mat q)
+{
+    page_query_size *s = &p->side[p->here].query;
+    s->layers++;
+    s->heads += q.heads;
+    s->floats += (size_t)mat_width(q);
+}
+
 static void watch_pages(pass *p, mat q, const kv_view *kv, float scale)
 {
+    if (p->dry && kv->kind == STORE_LINEAR)
+        tally_queries(p, q);
     for (int32_t i = 0; i < p->n_watch && kv->kind == STORE_LINEAR && !p->dry; i++) {
         const page_watch *w = &p->watch[i];
         if (w->n_pages && w->sums[kv->id].at &&
             pass_shapes(p, "watch_pages",
                         p->dev->op->watch_pages && q.heads / kv->n_head_kv <= PAGE_WATCH_HEADS))
             p->dev->op->watch_pages(p, q, kv, scale, w);
+        if (w->n_pages && w->keep && !pass_failed(p))
+            keep_queries(p, q, kv, scale, w);
     }
 }
 

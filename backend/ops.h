@@ -227,6 +227,21 @@ static inline uint16_t *page_sum_row(const page_sums *s, const kv_view *v, int32
                        (size_t)v->head_dim;
 }
 
+/* How much queries attend to each of n pages of a store: query j = r heads + h of q [rows, heads,
+ * head_dim] to page i, the keys KV_PAGE (first + i) .. + KV_PAGE - 1 in the order of the store:
+ *
+ *     to[i stride + j] = log sum_t exp(scale q_j . k_t)
+ *
+ * -infinity where that is no number, or infinite. exp of it over the sum for all pages is the
+ * page's share of the attention of j. */
+typedef struct page_look {
+    mat q; /* as attention gets them; memory of the device, like `to` */
+    float scale;
+    int32_t first, n;
+    float *to;
+    int32_t stride; /* rows heads of q, or more */
+} page_look;
+
 struct device {
     const device_ops *op;
     device_kind kind;
@@ -275,6 +290,8 @@ struct device {
      * device cannot. */
     void (*sum_pages)(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
                       int32_t first, int32_t row, int32_t n);
+    /* See page_look. base.v is not read. Otherwise as sum_pages. */
+    void (*look_pages)(device *d, const kv_view *v, const kv_base *base, const page_look *l);
     /* Makes of a rule (sparse.h) what the kernels do over such a view, in prompts or in answers:
      * their tile and least, and skip and alpha 0 where they leave nothing out. NULL: they follow
      * every rule as it is. */

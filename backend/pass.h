@@ -65,12 +65,35 @@ enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
  * during the pass; score and room are memory of the side's device. A pass with one watch may be
  * recorded: then it is played again for any n_pages, but for the same memory. */
 enum { PAGE_WATCH_HEADS = 64 }; /* query heads that share a KV head: at most */
+
+/* Queries that a pass keeps, to ask pages with them later (page_look in ops.h): of each layer with
+ * a linear store those of its rows at `pos` or later, as attention gets them. The caller owns the
+ * lists and the memory; a pass that finds too little fails. */
+typedef struct page_query {
+    const kv_view *kv;
+    float scale;
+    mat q; /* memory of the view's side */
+} page_query;
+typedef struct page_queries {
+    int32_t pos;
+    int32_t n, cap;
+    page_query *at;                                        /* [cap] */
+    float *mem[PASS_SIDES_MAX];                            /* of each side's device */
+    size_t used[PASS_SIDES_MAX], n_floats[PASS_SIDES_MAX]; /* floats */
+} page_queries;
+/* What one row of a pass keeps on a side. */
+typedef struct page_query_size {
+    int32_t layers, heads;
+    size_t floats;
+} page_query_size;
+
 typedef struct page_watch {
     int32_t seq; /* of the step */
     int32_t pos, n_pages;
     const struct page_sums *sums; /* [n_kv]: of each store; at NULL: it has none */
     float *score[PASS_SIDES_MAX]; /* [n_pages] */
     float *room[PASS_SIDES_MAX];  /* page_watch_room floats */
+    page_queries *keep;           /* NULL: no queries are kept */
 } page_watch;
 static inline size_t page_watch_room(int32_t n_pages, int32_t head_dim)
 {
@@ -81,7 +104,8 @@ typedef struct pass_side {
     device *dev;
     unsigned char *scratch; /* memory of dev; NULL when dry */
     size_t scratch_bytes;
-    size_t at, peak; /* bytes in use; their maximum */
+    size_t at, peak;       /* bytes in use; their maximum */
+    page_query_size query; /* a tally of a dry pass */
 } pass_side;
 
 typedef struct pass {

@@ -468,6 +468,11 @@ static void w_sum_pages(device *d, const kv_view *v, const kv_base *base, const 
     wrapper *w = d->self;
     w->inner->sum_pages(w->inner, v, base, to, first, row, n);
 }
+static void w_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l)
+{
+    wrapper *w = d->self;
+    w->inner->look_pages(w->inner, v, base, l);
+}
 static void *w_host_alloc(device *d, size_t n)
 {
     wrapper *w = d->self;
@@ -651,6 +656,7 @@ static void add_optional(device *d, const device *inner)
     d->settle = inner->settle ? w_settle : NULL;
     d->narrow_sparse = inner->narrow_sparse ? w_narrow_sparse : NULL;
     d->sum_pages = inner->sum_pages ? w_sum_pages : NULL;
+    d->look_pages = inner->look_pages ? w_look_pages : NULL;
     d->host_alloc = inner->host_alloc ? w_host_alloc : NULL;
     d->host_free = inner->host_free ? w_host_free : NULL;
     d->sift = inner->sift ? w_sift : NULL;

@@ -16,10 +16,11 @@
  * Each question prints a line of JSON for each share of pages and each way to choose them, as soon
  * as it has been asked. tools/recall_table.py counts them.
  *
- *     policies   those of --kv-policy, and the oracle: the real attention of the last 8 rows. A
- *                pass computes its last layer for wanted rows alone, and of a prompt that is its
- *                last row. "wide": bounds and oracle where the last layer has all rows too. The
- *                model is its own scorer of "drafter"
+ *     policies   those of --kv-policy, and the oracle: the real attention of the last 8 rows to all
+ *                pages, which "scored" has of the visible pages and of the best quarter by bounds.
+ *                "bounds": bounds alone. "bounds of old": of one row in the last layer, as a pass
+ *                computes it that wants the last row's logits. The model is its own scorer of
+ *                "drafter"
  *     scores     many scores side by side
  *
  * A question may name several facts. Then `found` is that of all of them.
@@ -31,6 +32,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "engine/engine_int.h"
+#include "kv/look.h"
 #include "kv/residency.h"
 
 #include <errno.h>
@@ -173,7 +175,8 @@ static void run(const int32_t *ids, int32_t n, const bool *visible, kv_want want
     pass p;
     or_exit(kv_reserve(&g.c, n, &e), &e);
     kv_batch_clear(&g.b);
-    or_exit(kv_batch_add(&g.b, &g.c, ids, n, NULL, want, &e), &e);
+    const kv_rows rows = {.token = ids, .n = n, .want = want, .n_wanted = QUERY_ROWS};
+    or_exit(kv_batch_add_rows(&g.b, &g.c, &rows, &e), &e);
     if (visible) { /* keys are numbered without those of the other pages */
         int32_t n_table = 0, missing = 0;
         for (int32_t c = 0; c <= (g.c.n_past + n - 1) / KV_PAGE; c++)
@@ -334,7 +337,9 @@ static void fill_features(void)
     }
 }
 
-static void score_pages(const scoring *s, float *score)
+/* seen: [pages] or NULL, all: the pages among which the soft max is. The others have the score 0.
+ */
+static void score_pages(const scoring *s, const bool *seen, float *score)
 {
     int32_t n = (int32_t)(g.c.n_past / KV_PAGE);
     static float x[1 << 14], one[1 << 14], layer[1 << 14];
@@ -352,11 +357,11 @@ static void score_pages(const scoring *s, float *score)
                 const float *v = value_at(il, s->f, r, h);
                 float top = -INFINITY, sum = 0;
                 for (int32_t c = 0; c < n; c++)
-                    top = v[c] > top ? v[c] : top;
+                    top = (!seen || seen[c]) && v[c] > top ? v[c] : top;
                 for (int32_t c = 0; c < n; c++)
-                    sum += expf(v[c] - top);
+                    sum += !seen || seen[c] ? expf(v[c] - top) : 0;
                 for (int32_t c = 0; c < n; c++) {
-                    x[c] = s->soft ? expf(v[c] - top) / sum : v[c];
+                    x[c] = seen && !seen[c] ? 0 : s->soft ? expf(v[c] - top) / sum : v[c];
                     one[c] = s->mean_heads   ? one[c] + x[c] / (float)y->heads
                              : x[c] > one[c] ? x[c]
                                              : one[c];
@@ -437,8 +442,8 @@ static struct {
     char name[48];
     scoring s;
     bool lru, full, drafter;
-    bool
-        wide; /* the last layer has all rows of the question, and not the prompt's last one alone */
+    bool one_row; /* the last layer has the prompt's last row alone; else QUERY_ROWS */
+    bool looks;   /* masses of a part of the pages, in the order of bounds */
 } method[METHODS_MOST];
 static int32_t n_methods;
 
@@ -450,17 +455,19 @@ static void add_method(const char *name, const scoring *s)
         g.n_rows[s->f] = s->n_rows;
 }
 
-/* Those of kv/pager.h; the attention that bounds stand in for; and both of all rows. */
+/* Those of kv/pager.h, and what they are compared with. Of one row comes last. */
 static void add_policies(void)
 {
-    add_method("scored", &(scoring){F_BOX, true, true, QUERY_ROWS, false});
-    add_method("oracle", &(scoring){F_MASS, true, true, QUERY_ROWS, false});
+    const scoring bounds = {F_BOX, true, true, QUERY_ROWS, false};
+    const scoring mass = {F_MASS, true, true, QUERY_ROWS, false};
+    add_method("scored", &mass);
+    method[n_methods - 1].looks = true;
+    add_method("oracle", &mass);
     add_method("snapkv", &(scoring){F_BOX, true, true, WINDOW_ROWS, false});
     method[n_methods++] = (__typeof__(method[0])){.name = "drafter", .drafter = true};
-    add_method("scored wide", &(scoring){F_BOX, true, true, QUERY_ROWS, false});
-    method[n_methods - 1].wide = true;
-    add_method("oracle wide", &(scoring){F_MASS, true, true, QUERY_ROWS, false});
-    method[n_methods - 1].wide = true;
+    add_method("bounds", &bounds);
+    add_method("bounds of old", &bounds);
+    method[n_methods - 1].one_row = true;
 }
 
 static void add_scores(void)
@@ -490,6 +497,27 @@ static void add_scores(void)
         }
 }
 
+/* As kv/look.c: masses of the visible pages and of the best by bounds. */
+static void look_at_pages(const scoring *mass, const bool *visible, float *score)
+{
+    static int32_t order[1 << 14];
+    static float votes[1 << 14];
+    static bool seen[1 << 14];
+    int32_t n = (int32_t)(g.c.n_past / KV_PAGE);
+    score_pages(&(scoring){F_BOX, true, true, QUERY_ROWS, false}, NULL, votes);
+    for (int32_t c = 0; c < n; c++) {
+        order[c] = c;
+        seen[c] = visible[c];
+    }
+    sort_score = votes;
+    qsort(order, (size_t)n, sizeof *order, by_score);
+    for (int32_t i = 0; i < (n + KV_LOOK_PART - 1) / KV_LOOK_PART; i++)
+        seen[order[i]] = true;
+    score_pages(mass, seen, score);
+    for (int32_t c = 0; c < n; c++)
+        score[c] = seen[c] ? score[c] : -1 / votes[c];
+}
+
 static void print_line(const char *kind, int32_t n_text, int32_t depth, int k, const char *name,
                        bool found, bool right)
 {
@@ -513,11 +541,11 @@ static void ask_scorer(const ask *a, int32_t n_text, float *score)
 }
 
 /* The queries of the prompt's end give features; it sees the youngest pages. */
-static void listen(const ask *a, int32_t n_text, int32_t most, bool wide, bool *visible)
+static void listen(const ask *a, int32_t n_text, int32_t most, bool one_row, bool *visible)
 {
     choose(NULL, most, visible);
     g.listens = true;
-    run(a->ids, a->n_question - n_text, visible, wide ? KV_WANT_ALL : KV_WANT_LAST);
+    run(a->ids, a->n_question - n_text, visible, one_row ? KV_WANT_LAST : KV_WANT_TAIL);
     g.listens = false;
     fill_features();
 }
@@ -536,13 +564,16 @@ static void ask_all(const char *kind, const ask *asks, int32_t n_asks, int32_t n
             listen(a, n_text, most, false, visible);
             int32_t n_layers = g.n_layers;
             for (int32_t m = 0; m < n_methods; m++) {
-                if (method[m].wide && !(m && method[m - 1].wide))
+                if (method[m].one_row)
                     listen(a, n_text, most, true, visible);
                 g.n_layers = n_layers;
+                choose(NULL, most, visible);
                 if (method[m].drafter)
                     ask_scorer(a, n_text, score);
+                else if (method[m].looks)
+                    look_at_pages(&method[m].s, visible, score);
                 else if (!method[m].full && !method[m].lru)
-                    score_pages(&method[m].s, score);
+                    score_pages(&method[m].s, NULL, score);
                 choose(method[m].lru ? NULL : score, most, visible);
                 print_line(kind, n_text, a->depth, k, method[m].name,
                            method[m].full || is_found(a, n_whole, visible),

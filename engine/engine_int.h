@@ -202,6 +202,9 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
                   int32_t verify_rows, session_shape *shape, err *e);
 status plan_costs(const carat_model *m, const session_shape *shape, kv_layout *layout,
                   carat_memory_plan *plan, err *e); /* layout may be NULL */
+/* Queries of a row in each side's layers without windows. */
+status plan_queries(const carat_model *m, const kv_layout *l, page_query_size to[PASS_SIDES_MAX],
+                    err *e);
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e);
 /* The sizes that drafters of such a session have. */
 draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *shape, const kv_layout *l);
@@ -213,7 +216,8 @@ status paging_options(const carat_session_options *opt, session_shape *s, err *e
 status paging_shape(const carat_model *m, session_shape *s, err *e); /* once n_ctx is known */
 bool shape_is_paged(const session_shape *s);
 /* Of a side's device, beside the pool. */
-uint64_t paging_bytes(const session_shape *s, const kv_layout *l, int32_t side);
+uint64_t paging_bytes(const session_shape *s, const kv_layout *l, const page_query_size *query,
+                      int32_t side);
 /* Of the host's memory, for the scorer of the policy "drafter"; 0 with others, or without a model
  * for it. */
 status paging_scorer_bytes(const carat_model *m, const session_shape *s, uint64_t *n, err *e);
@@ -339,6 +343,8 @@ void paging_pin(timeline *t, const int32_t *ids, int64_t n);
 /* paging.c. The watch for a part of a pass, sequence seq of its step: 1, or 0 for none. */
 int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch *to);
 void paging_watched(kv_cache *c, const pass_part *part);
+/* Then, of a part that looks: which pages it attends to. */
+status paging_look_at(kv_cache *c, const pass_part *part, err *e);
 /* paging.c. The part of timeline_ready that asks the scorer of t, if it has one and pages will be
  * chosen. */
 status paging_score(timeline *t, const int32_t *next, int64_t end, bool prompt, err *e);

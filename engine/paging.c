@@ -203,10 +203,21 @@ static bool moves_pages(const session_shape *s)
     return shape_is_paged(s) || s->n_pool;
 }
 
-uint64_t paging_bytes(const session_shape *s, const kv_layout *l, int32_t side)
+/* Do the ends of prompts look at pages? */
+static bool looks_at_pages(const session_shape *s, const kv_layout *l)
 {
-    uint64_t each = shape_is_paged(s) ? kv_pager_bytes(l, s->kv_policy, side) : 0;
-    return each * (uint64_t)s->n_seqs;
+    return shape_is_paged(s) && s->kv_policy == KV_POLICY_SCORED && !l->n_recur;
+}
+
+uint64_t paging_bytes(const session_shape *s, const kv_layout *l, const page_query_size *query,
+                      int32_t side)
+{
+    uint64_t each = shape_is_paged(s) ? kv_pager_bytes(l, s->kv_policy, side) : 0, all = 0;
+    if (looks_at_pages(s, l)) {
+        each += kv_queries_bytes(query);
+        all = kv_look_bytes(l, query, side);
+    }
+    return each * (uint64_t)s->n_seqs + all;
 }
 
 status paging_scorer_bytes(const carat_model *m, const session_shape *s, uint64_t *n, err *e)
@@ -245,10 +256,15 @@ status paging_open(session_shape *s, timeline *t, err *e)
     fall_back(s, c->layout, c->dev[PASS_MAIN]);
     if (s->kv_policy == KV_POLICY_DRAFTER && (st = page_scorer_open(&t->scorer, t->m, s->n_ctx, e)))
         return st;
+    page_query_size query[PASS_SIDES_MAX];
+    bool looks = looks_at_pages(s, c->layout);
+    if (looks && (st = plan_queries(t->m, c->layout, query, e)))
+        return st;
     const kv_pager_want w = {.policy = s->kv_policy,
                              .tau = s->kv_tau,
                              .n_resident = s->kv_resident,
-                             .rows_max = own_rows(s)};
+                             .rows_max = own_rows(s),
+                             .query = looks ? query : NULL};
     return kv_pager_open(c, &w, e);
 }
 
@@ -276,9 +292,11 @@ int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch
     const page_watch *w = c->pager && !part->hidden && !looked
                               ? kv_pager_watch(c, seq, part->rows.n, prompt_end)
                               : NULL;
-    if (w)
-        *to = *w;
-    return w != NULL;
+    if (!w)
+        return 0;
+    *to = *w;
+    to->keep = part->look ? kv_pager_queries(c) : NULL;
+    return 1;
 }
 
 void paging_watched(kv_cache *c, const pass_part *part)
@@ -286,6 +304,11 @@ void paging_watched(kv_cache *c, const pass_part *part)
     kv_pager_watched(c, part->rows.n);
     if (part->prompt && kv_rows_wanted(&part->rows))
         c->pager->wants_look = true;
+}
+
+status paging_look_at(kv_cache *c, const pass_part *part, err *e)
+{
+    return part->look ? kv_pager_look_at(c, e) : OK;
 }
 
 const char *paging_lossy(const timeline *t)

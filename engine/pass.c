@@ -179,6 +179,9 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
         st = err_set(e, p.e.status, "%s", p.e.text);
     else if (!p.hidden)
         take_logits(m, w->y, part, n_parts);
+    for (int32_t i = 0; i < n_parts && !st; i++)
+        if (watched[i])
+            st = paging_look_at(&part[i].t->kv, &part[i], e);
     st = st ? st : check_devices(m, e);
     pthread_mutex_unlock(&m->pass_lock);
     for (int32_t i = 0; st && i < n_parts; i++)

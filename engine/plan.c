@@ -161,6 +161,16 @@ static status plan_pass(const carat_model *m, const pass_taps *taps, const kv_la
     return st;
 }
 
+status plan_queries(const carat_model *m, const kv_layout *l, page_query_size to[PASS_SIDES_MAX],
+                    err *e)
+{
+    model_costs c;
+    status st = plan_pass(m, NULL, l, 1, 1, &c, e);
+    for (int32_t i = 0; i < PASS_SIDES_MAX; i++)
+        to[i] = st ? (page_query_size){0} : c.side[i].query;
+    return st;
+}
+
 static status add_pass(const carat_model *m, const pass_taps *taps, const kv_layout *l,
                        int32_t rows, int32_t outs, model_costs *worst, err *e)
 {
@@ -169,9 +179,12 @@ static status add_pass(const carat_model *m, const pass_taps *taps, const kv_lay
     if (st)
         return st;
     c.flops = c.flops > worst->flops ? c.flops : worst->flops;
-    for (int32_t i = 0; i < m->n_sides; i++)
+    for (int32_t i = 0; i < m->n_sides; i++) {
         if (c.side[i].scratch_bytes < worst->side[i].scratch_bytes)
             c.side[i].scratch_bytes = worst->side[i].scratch_bytes;
+        if (c.side[i].query.layers < worst->side[i].query.layers)
+            c.side[i].query = worst->side[i].query;
+    }
     *worst = c; /* all else is the same for every pass */
     return OK;
 }
@@ -410,7 +423,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
                                  .n_layers = model_layers_on(&m->core, i),
                                  .kv_swa_bytes = l->side[i].ring * n,
                                  .kv_global_bytes = l->side[i].linear + l->side[i].table * n +
-                                                    paging_bytes(s, l, i),
+                                                    paging_bytes(s, l, &c->side[i].query, i),
                                  .recurrent_bytes = l->side[i].recur * n,
                                  .scratch_bytes = c->side[i].scratch_bytes,
                                  .expert_bytes = i == PASS_MAIN ? experts_bytes(m) : 0,
@@ -455,7 +468,7 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     plan->kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
     plan->kv_global_bytes = l.all.linear + l.all.table * (uint64_t)s->n_seqs;
     for (int32_t i = 0; i < m->n_sides; i++)
-        plan->kv_global_bytes += paging_bytes(s, &l, i);
+        plan->kv_global_bytes += paging_bytes(s, &l, &costs.side[i].query, i);
     plan->recurrent_bytes = l.all.recur * (uint64_t)s->n_seqs;
     plan->checkpoint_state_bytes = kv_state_bytes(&l, 0);
     plan->chunk_flops = costs.flops;

@@ -101,6 +101,7 @@ status kv_pool_open(kv_pool *p, device *dev, const kv_layout *l, err *e)
 
 void kv_pool_close(kv_pool *p)
 {
+    kv_look_close(p);
     kv_mover_close(p);
     for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
         if (p->block[side])

@@ -139,6 +139,7 @@ kv_recur_parts kv_recur_parts_of(const recur_view *v);
 
 struct kv_copy;
 struct kv_mover;
+struct kv_look;
 
 /* The linear stores of a model, on all of its devices, for any number of caches. */
 typedef struct kv_pool {
@@ -148,6 +149,7 @@ typedef struct kv_pool {
     kv_base *base;               /* [layout->n], parts of the blocks; of rings nothing */
     pages pages;
     struct kv_mover *mover; /* moves pages to the host and back (mover.h); NULL: not opened yet */
+    struct kv_look *look;   /* looks at pages (look.h); NULL: nobody does */
     bool poison;            /* free pages are filled with NaN: poison.c */
 } kv_pool;
 

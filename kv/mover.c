@@ -582,6 +582,19 @@ status kv_move_in(kv_pool *p, const kv_move *v, int32_t n, int32_t *n_done, err 
     return st ? st : err_set(e, E_IO, "pages of keys and values do not come to the device");
 }
 
+size_t kv_packed_keys(const kv_pool *p, int32_t i)
+{
+    const kv_mover *m = p->mover;
+    const kv_view *view = p->layout->view;
+    size_t at = 0;
+    for (int32_t side = 0; side < view[i].side; side++)
+        at += m->n_bytes[side];
+    for (int32_t k = 0; k < i; k++)
+        if (!view[k].window && view[k].side == view[i].side)
+            at += KV_PAGE * (size_t)view[k].n_head_kv * (view[k].k_row_bytes + view[k].v_row_bytes);
+    return at;
+}
+
 status kv_copy_read(kv_pool *p, const kv_copy *c, unsigned char *to, err *e)
 {
     kv_mover *m = p->mover;

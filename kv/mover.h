@@ -66,6 +66,8 @@ status kv_move_out(kv_pool *p, const kv_move *m, int32_t n, int32_t *n_done, err
 /* Copies to pages of the pool, ahead of the passes to come. Copies stay as they are. */
 status kv_move_in(kv_pool *p, const kv_move *m, int32_t n, int32_t *n_done, err *e);
 void kv_copy_drop(kv_pool *p, kv_copy *c); /* an empty one is fine */
+/* Where the keys of store i, which is linear, begin in a packed page. */
+size_t kv_packed_keys(const kv_pool *p, int32_t i);
 /* The bytes of a copy, page_bytes, in `to`. E_IO, E_FORMAT: the file has lost them. */
 status kv_copy_read(kv_pool *p, const kv_copy *c, unsigned char *to, err *e);
 /* A copy of these bytes. */

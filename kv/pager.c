@@ -77,6 +77,19 @@ static status open_scores(kv_cache *c, kv_pager *g, err *e)
     return OK;
 }
 
+/* All devices with queries can look at pages, or none has to. */
+static status open_looks(kv_cache *c, kv_pager *g, const page_query_size *query, err *e)
+{
+    int32_t heads = 0;
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
+        heads += query[side].heads;
+        if (query[side].heads && !c->dev[side]->look_pages)
+            return OK;
+    }
+    status st = heads ? kv_look_open(c->pool, g->r.rules.pool, query, e) : OK;
+    return st || !heads ? st : kv_queries_open(&g->queries, c, query, e);
+}
+
 status kv_pager_open(kv_cache *c, const kv_pager_want *w, err *e)
 {
     const kv_layout *l = c->layout;
@@ -102,6 +115,8 @@ status kv_pager_open(kv_cache *c, const kv_pager_want *w, err *e)
         st = g->score ? OK : err_memory(e, "scores of pages", (size_t)rules.n_pages * 4);
     } else if (!st && g->policy != KV_POLICY_LRU) {
         st = open_scores(c, g, e);
+        if (!st && w->query && g->policy == KV_POLICY_SCORED)
+            st = open_looks(c, g, w->query, e);
     }
     if (st)
         kv_pager_close(c);
@@ -123,6 +138,7 @@ static void close_scores(kv_cache *c, kv_pager *g)
         if (g->watch.room[side])
             d->release(d, g->watch.room[side], g->room_bytes[side]);
     }
+    kv_queries_close(&g->queries, c);
     mem_free(g->score);
     mem_free(g->sums);
 }
@@ -707,6 +723,17 @@ const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool 
     return &g->watch;
 }
 
+page_queries *kv_pager_queries(kv_cache *c)
+{
+    page_queries *q = &c->pager->queries;
+    if (!q->cap)
+        return NULL;
+    q->n = 0;
+    memset(q->used, 0, sizeof q->used);
+    q->pos = (int32_t)(c->pager->hold - KV_LOOK_ROWS);
+    return q;
+}
+
 void kv_pager_watched(kv_cache *c, int32_t n_rows)
 {
     c->pager->n_watched += n_rows;
@@ -736,6 +763,30 @@ static int32_t read_votes(kv_cache *c)
         }
     }
     return n;
+}
+
+/* Scores of n pages take the place of votes, on the first side that has any. */
+static void write_votes(kv_cache *c, int32_t n)
+{
+    kv_pager *g = c->pager;
+    int64_t n_watched = g->n_watched;
+    int32_t side = 0;
+    clear_scores(c);
+    g->n_watched = n_watched;
+    while (!g->watch.score[side])
+        side++;
+    device *d = c->dev[side];
+    d->upload(d, g->watch.score[side], g->score, (size_t)n * sizeof *g->score);
+}
+
+status kv_pager_look_at(kv_cache *c, err *e)
+{
+    kv_pager *g = c->pager;
+    int32_t n = g->queries.cap ? read_votes(c) : 0;
+    status st = n ? kv_look_at(c, &g->queries, g->score, n, e) : OK;
+    if (!st && n)
+        write_votes(c, n);
+    return st;
 }
 
 status kv_pager_reselect(kv_cache *c, err *e)

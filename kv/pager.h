@@ -25,11 +25,13 @@
 #define KV_PAGER_H
 
 #include "kv/kv.h"
+#include "kv/look.h"
 #include "kv/mover.h"
 #include "kv/residency.h"
 
 typedef enum kv_policy {
-    KV_POLICY_SCORED, /* by the model's own queries and the bounds of the pages' keys */
+    KV_POLICY_SCORED, /* by the model's own queries: the bounds of the pages' keys, and at the ends
+                         of prompts what the queries really attend to */
     KV_POLICY_LRU,    /* sinks and the youngest pages */
     KV_POLICY_SNAPKV, /* scored, once, by the end of a prompt; what is not chosen is dropped for
                          good (arXiv 2404.14469, by pages) */
@@ -47,15 +49,18 @@ typedef struct kv_pager_want {
     int32_t tau;
     int32_t n_resident; /* most tokens in the pool, in whole pages; 0: as many as it holds */
     int32_t rows_max;   /* most rows of the cache in a pass; 0: the layout's */
+    /* KV_POLICY_SCORED, by side: the ends of prompts look at pages (look.h). NULL: they do not. */
+    const page_query_size *query;
 } kv_pager_want;
 
 typedef struct kv_pager {
     residency r;
     kv_policy policy;
-    kv_copy *copy;    /* [n_pages] */
-    page_sums *sums;  /* [layout->n]; at NULL: not a linear store, or not scored */
-    int32_t n_summed; /* pages 0 .. n_summed - 1 have a summary */
-    page_watch watch; /* its buffers */
+    kv_copy *copy;        /* [n_pages] */
+    page_sums *sums;      /* [layout->n]; at NULL: not a linear store, or not scored */
+    int32_t n_summed;     /* pages 0 .. n_summed - 1 have a summary */
+    page_watch watch;     /* its buffers */
+    page_queries queries; /* of a pass that looks; cap 0: none does */
     size_t score_bytes, room_bytes[PASS_SIDES_MAX];
     float *score;      /* [n_pages], of all sides together */
     int32_t n_given;   /* KV_POLICY_DRAFTER: scores for the next choice; 0: none */
@@ -94,7 +99,7 @@ void kv_paging_free(kv_paging *s); /* NULL is fine */
 /* As if the n exact tokens of a snapshot had been computed: the youngest pages are resident. */
 kv_paging *kv_paging_young(const kv_cache *c, int64_t n);
 
-/* Bytes of a side's device, beside the pool: summaries and scores. */
+/* Bytes of a side's device, beside the pool: summaries and scores. Those of look.h come on top. */
 uint64_t kv_pager_bytes(const kv_layout *l, kv_policy policy, int32_t side);
 /* Can the devices of the layout score pages? Else the policy is LRU. */
 bool kv_pager_can_score(const kv_layout *l, device *main);
@@ -148,8 +153,13 @@ bool kv_pager_can_cut(const kv_cache *c, int64_t n);
 /* The rows that the next pass should be watched for, as sequence seq of its step; NULL: none. Of a
  * chunk of a prompt they are the last ones. again: what was watched before does not count. */
 const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool again);
+/* Where such a pass of a prompt's end keeps its queries, for page_watch.keep; NULL: nowhere. */
+page_queries *kv_pager_queries(kv_cache *c);
 /* A pass that was watched has run. */
 void kv_pager_watched(kv_cache *c, int32_t n_rows);
+/* It has kept its queries: scores by them take the place of what was watched. Errors as
+ * kv_look_at. */
+status kv_pager_look_at(kv_cache *c, err *e);
 /* Brings in the best pages by what was watched. */
 status kv_pager_reselect(kv_cache *c, err *e);
 

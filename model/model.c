@@ -426,9 +426,12 @@ static status plan_pass_of(const model *m, device *dev, const kv_layout *kv, ste
         return failed;
     c->flops = p.n_flops;
     c->weight_bytes = p.weight_bytes_read;
-    for (int32_t i = 0; i < m->n_sides; i++)
+    for (int32_t i = 0; i < m->n_sides; i++) {
         if (c->side[i].scratch_bytes < p.side[i].peak)
             c->side[i].scratch_bytes = p.side[i].peak;
+        if (c->side[i].query.layers < p.side[i].query.layers)
+            c->side[i].query = p.side[i].query;
+    }
     return OK;
 }
 

@@ -113,6 +113,7 @@ typedef struct model_side_costs {
     uint64_t repack_bytes, largest_bytes; /* of all copied weights; of the largest */
     uint64_t table_bytes;                 /* of the computed tables */
     uint64_t file_bytes;                  /* of its weights in the file */
+    page_query_size query;                /* of a row with logits */
 } model_side_costs;
 
 /* The costs of a pass of `rows` rows, `outs` of them with logits. */

@@ -8,9 +8,10 @@ import argparse
 import collections
 import json
 
-CHOICES = ("full", "oracle", "scored", "snapkv", "drafter", "lru")
+CHOICES = ("full", "oracle", "scored", "snapkv", "drafter", "lru", "bounds", "bounds of old")
 NAMES = {"full": "whole context", "one": "one needle per depth", "several": "eight needles per depth", "paraphrased": "eight, paraphrased", "hops": "two facts in one answer"}
-COLORS = {"full": "#777777", "oracle": "#c07000", "scored": "#1060c0", "snapkv": "#208040", "drafter": "#8040a0", "lru": "#b02020"}
+COLORS = {"full": "#777777", "oracle": "#c07000", "scored": "#1060c0", "snapkv": "#208040", "drafter": "#8040a0", "lru": "#b02020", "bounds": "#00a0a0",
+          "bounds of old": "#a0a000"}
 
 
 def read(paths):

@@ -1,4 +1,5 @@
-/* pages.c - summaries of pages of keys: means and bounds (page_sums in backend/ops.h).
+/* pages.c - summaries of pages of keys: means and bounds (page_sums in backend/ops.h); how much
+ * queries attend to pages, by them (page_watch) and really (page_look).
  *
  * A task is a page of one KV head. Its keys are unpacked row by row into floats by the kernel of
  * the instruction set, and summed in the order of their positions. One stream: rows become keys by
@@ -21,43 +22,49 @@ typedef struct sum_job {
 } sum_job;
 
 /* x = RoPE_pos(w x); the cosines of pairs that stand still are 1. */
-static void make_key(const sum_job *j, int32_t pos, float *x)
+static void make_key(const cpu_kernels *k, const kv_view *v, int32_t pos, float *x)
 {
-    const rope *rp = j->v->k_rope;
-    const float *w = j->v->k_weight->data;
-    int32_t half = j->v->head_dim / 2;
+    const rope *rp = v->k_rope;
+    const float *w = v->k_weight->data;
+    int32_t half = v->head_dim / 2;
     float c[PAGE_SUM_DIM_MAX / 2], s[PAGE_SUM_DIM_MAX / 2];
     for (int32_t i = 0; i < 2 * half; i++)
         x[i] *= w[i];
-    j->k->sincos(c, s, rp->inv_freq, rp->n_turning, pos);
+    k->sincos(c, s, rp->inv_freq, rp->n_turning, pos);
     for (int32_t i = rp->n_turning; i < half; i++) {
         c[i] = 1;
         s[i] = 0;
     }
-    j->k->rotate(x, c, s, half);
+    k->rotate(x, c, s, half);
+}
+
+/* Key t of a head: as it is stored, and of one stream as it is made. */
+static void read_key(const cpu_kernels *k, const kv_view *v, const kv_base *base, int32_t head,
+                     int64_t t, float *x)
+{
+    const key_rows row = {.type = v->k_type,
+                          .at =
+                              key_row(v, base->k, v->k_row_bytes, head, key_walk(v, base, t).place),
+                          .row_bytes = v->k_row_bytes,
+                          .n = 1,
+                          .dim = v->head_dim};
+    k->unpack(&row, x, v->head_dim);
+    if (!v->single)
+        return;
+    if (v->k_rot)
+        num_unrotate(x, v->head_dim);
+    int64_t pos = base->page ? base->page[t / KV_PAGE].pos + t % KV_PAGE : t;
+    make_key(k, v, (int32_t)pos, x);
 }
 
 /* acc: [3][head_dim]: sums, smallest and largest values of the page's keys. */
 static void sum_page(const sum_job *j, int32_t head, int32_t page, float (*acc)[PAGE_SUM_DIM_MAX])
 {
-    const kv_view *v = j->v;
     float x[PAGE_SUM_DIM_MAX];
     float *sum = acc[0], *lo = acc[1], *hi = acc[2];
-    int32_t dim = v->head_dim;
-    int64_t t0 = (int64_t)page * KV_PAGE;
+    int32_t dim = j->v->head_dim;
     for (int32_t k = 0; k < KV_PAGE; k++) {
-        size_t place = key_walk(v, j->base, t0 + k).place;
-        const key_rows row = {.type = v->k_type,
-                              .at = key_row(v, j->base->k, v->k_row_bytes, head, place),
-                              .row_bytes = v->k_row_bytes,
-                              .n = 1,
-                              .dim = dim};
-        j->k->unpack(&row, x, dim);
-        if (v->single) {
-            if (v->k_rot)
-                num_unrotate(x, dim);
-            make_key(j, (j->base->page ? j->base->page[page].pos : (int32_t)t0) + k, x);
-        }
+        read_key(j->k, j->v, j->base, head, (int64_t)page * KV_PAGE + k, x);
         if (!k)
             for (int part = 0; part < 3; part++)
                 memcpy(acc[part], x, (size_t)dim * sizeof *x);
@@ -184,4 +191,78 @@ void cpu_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_
              j.head++)
             watch_row(&j, c->pool, mat_row(q, r) + (size_t)(j.head * group) * dim, scale,
                       w->score[p->here]);
+}
+
+/* ---- Looking at pages ---------------------------------------------------------------------- */
+
+enum {
+    LOOK_KEYS = 16, /* unpacked at a time: 64 KB in heads of 1,024 */
+    LOOK_QUERIES = PAGE_WATCH_HEADS
+};
+
+typedef struct look_job {
+    const cpu_kernels *k;
+    const kv_view *v;
+    const kv_base *base;
+    const page_look *l;
+    int32_t group;
+} look_job;
+
+/* The products of one page and KV head with the queries of some rows: x[query][KV_PAGE]. */
+static void look_products(const look_job *j, int32_t head, int32_t page, int32_t row, int32_t rows,
+                          float (*x)[KV_PAGE])
+{
+    float key[LOOK_KEYS * PAGE_SUM_DIM_MAX];
+    int32_t dim = j->v->head_dim;
+    int64_t t0 = (int64_t)(j->l->first + page) * KV_PAGE;
+    for (int32_t k0 = 0; k0 < KV_PAGE; k0 += LOOK_KEYS) {
+        for (int32_t k = 0; k < LOOK_KEYS; k++) {
+            float *to = key + (size_t)k * (size_t)dim;
+            read_key(j->k, j->v, j->base, head, t0 + k0 + k, to);
+            if (j->v->k_rot && !j->v->single)
+                num_unrotate(to, dim);
+        }
+        for (int32_t r = 0; r < rows; r++) {
+            const key_product p = {.type = NUM_F32,
+                                   .n_q = j->group,
+                                   .n_keys = LOOK_KEYS,
+                                   .dim = dim,
+                                   .s = x[r * j->group] + k0,
+                                   .q = mat_row(j->l->q, row + r) +
+                                        (size_t)(head * j->group) * (size_t)dim,
+                                   .s_stride = KV_PAGE,
+                                   .q_stride = dim,
+                                   .k = (const char *)key,
+                                   .row_bytes = (size_t)dim * sizeof *key,
+                                   .source = ROWS_IN_CACHE};
+            j->k->key_dot(&p);
+        }
+    }
+}
+
+static void look_task(void *arg, int32_t chunk, int32_t thread)
+{
+    (void)thread;
+    const look_job *j = arg;
+    const page_look *l = j->l;
+    int32_t head = chunk / l->n, page = chunk % l->n, most = LOOK_QUERIES / j->group;
+    float x[LOOK_QUERIES][KV_PAGE], top;
+    for (int32_t r = 0; r < l->q.rows; r += most) {
+        int32_t rows = l->q.rows - r < most ? l->q.rows - r : most;
+        look_products(j, head, page, r, rows, x);
+        for (int32_t i = 0; i < rows * j->group; i++) {
+            j->k->scale(x[i], l->scale, KV_PAGE);
+            float sum = j->k->softmax(x[i], KV_PAGE, &top);
+            float y = top + logf(sum);
+            int32_t query = (r + i / j->group) * l->q.heads + head * j->group + i % j->group;
+            l->to[(size_t)page * (size_t)l->stride + (size_t)query] = isfinite(y) ? y : -INFINITY;
+        }
+    }
+}
+
+void cpu_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l)
+{
+    cpu_device *c = d->self;
+    look_job j = {c->k, v, base, l, l->q.heads / v->n_head_kv};
+    pool_run(c->pool, v->n_head_kv * l->n, look_task, &j);
 }

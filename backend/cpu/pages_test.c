@@ -1,5 +1,6 @@
 /* pages_test.c - summaries of pages on every instruction set against the reference, and the
  * reference against the keys as they were given: every format, rotated, one stream, shuffled pages.
+ * Looks at pages against the keys as they were given.
  */
 #include "backend/cpu/cpu_test_int.h"
 #include "backend/cpu/table_ops_int.h"
@@ -140,6 +141,58 @@ static void check_view(device *d, const fixture *f, int32_t parts)
     mem_free(s.at);
 }
 
+/* What look_pages says, from the keys as they were given. */
+static float log_share(const fixture *f, const page_look *l, int32_t page, int32_t r, int32_t h)
+{
+    int32_t dim = f->v.head_dim, head = h / (l->q.heads / HEADS);
+    const float *q = mat_row(l->q, r) + (size_t)h * (size_t)dim;
+    double sum = 0;
+    for (int32_t t = (l->first + page) * KV_PAGE; t < (l->first + page + 1) * KV_PAGE; t++) {
+        float key[DIM_MOST];
+        double x = 0;
+        memcpy(key, f->key + ((size_t)t * HEADS + (size_t)head) * (size_t)dim, (size_t)dim * 4);
+        if (f->v.k_rot && !f->v.single)
+            num_unrotate(key, dim);
+        for (int32_t i = 0; i < dim; i++)
+            x += (double)q[i] * key[i];
+        sum += exp(x * l->scale);
+    }
+    return (float)log(sum);
+}
+
+/* Seven rows of three heads for each of the keys', in a matrix with wider rows: more queries than a
+ * task takes at a time, with `many` heads. */
+static void check_look(device *d, const fixture *f, bool many, uint64_t *rng)
+{
+    int32_t rows = 7, heads = HEADS * (many ? 20 : 3), n = PAGES - 1, stride = rows * heads + 2;
+    mat q = test_mat(rows, heads, f->v.head_dim + 4);
+    q.cols = f->v.head_dim;
+    float *to = mem_alloc((size_t)(n * stride) * sizeof *to);
+    CHECK(to);
+    test_fill(q.at, (size_t)rows * (size_t)q.stride, 0.5f, rng);
+    for (int32_t i = 0; i < n * stride; i++)
+        to[i] = 77;
+    const page_look l = {q, 0.3f, 1, n, to, stride};
+    d->look_pages(d, &f->v, &f->base, &l);
+    for (int32_t i = 0; i < n; i++) {
+        for (int32_t j = 0; j < rows * heads; j++) {
+            float want = log_share(f, &l, i, j / heads, j % heads), got = to[i * stride + j];
+            CHECK_MSG(fabsf(got - want) <= 2e-3f, "page %d, query %d: %g, expected %g", i, j,
+                      (double)got, (double)want);
+        }
+        CHECK(to[i * stride + rows * heads] == 77 && to[i * stride + rows * heads + 1] == 77);
+    }
+    mem_free(to);
+    mem_free(q.at);
+}
+
+static void check_view_of(device *d, const fixture *f, int mode, uint64_t *rng)
+{
+    check_view(d, f, PAGE_SUM_BOUNDS);
+    check_view(d, f, PAGE_SUM_MEAN);
+    check_look(d, f, mode == 4, rng);
+}
+
 static void check_formats(device *d, uint64_t *rng)
 {
     static const num_type types[] = {NUM_F32,  NUM_F16,  NUM_BF16, NUM_Q8_0,   NUM_Q5_1,
@@ -153,8 +206,7 @@ static void check_formats(device *d, uint64_t *rng)
                 continue;
             open_view(&f, types[i], rot, single, mode & 4 ? 256 : 128, rng);
             fill_pages(&f, paged, rng);
-            check_view(d, &f, PAGE_SUM_BOUNDS);
-            check_view(d, &f, PAGE_SUM_MEAN);
+            check_view_of(d, &f, mode, rng);
             close_view(&f);
         }
 }
@@ -210,6 +262,32 @@ TEST(page_bounds_round_outwards)
         CHECK(fabsf(x) > 3e38f || (double)up - (double)down <= fabs((double)x) / 64 + 1e-38);
     }
     CHECK(isnan(num_bf16_to_f32(cpu_bf16_up(NAN))));
+}
+
+TEST(page_looks_give_no_share_to_a_nan)
+{
+    uint64_t rng = test_seed();
+    for (int ref = 0; ref < 2; ref++) {
+        fixture f;
+        float to[PAGES * HEADS];
+        device *d = test_device(NULL, (cpu_options){.reference = ref});
+        CHECK(d);
+        open_view(&f, NUM_F32, false, false, 128, &rng);
+        fill_pages(&f, false, &rng);
+        float *bad = (float *)(void *)key_row(&f.v, f.base.k, f.v.k_row_bytes, 1, KV_PAGE + 9);
+        mat q = test_mat(1, HEADS, 128);
+        test_fill(q.at, HEADS * 128, 1, &rng);
+        for (int k = 0; k < 2; k++) {
+            bad[5] = k ? INFINITY : NAN;
+            q.at[128 + 5] = 1;
+            d->look_pages(d, &f.v, &f.base, &(page_look){q, 1, 0, PAGES, to, HEADS});
+            for (int32_t i = 0; i < PAGES * HEADS; i++)
+                CHECK(i == HEADS + 1 ? to[i] == -INFINITY : isfinite(to[i]));
+        }
+        mem_free(q.at);
+        close_view(&f);
+        device_close(d);
+    }
 }
 
 /* ---- Watching ------------------------------------------------------------------------------ */

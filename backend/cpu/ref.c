@@ -432,7 +432,7 @@ typedef struct ref_attention {
 } ref_attention;
 
 /* By definition; the sign of an entry of H is the parity of i & j. */
-static void fill_back(double (*back)[NUM_ROT_GROUP])
+void cpu_ref_fill_back(double (*back)[NUM_ROT_GROUP])
 {
     float first[NUM_ROT_GROUP], last[NUM_ROT_GROUP];
     num_rotation_signs(first, last);
@@ -441,7 +441,7 @@ static void fill_back(double (*back)[NUM_ROT_GROUP])
             back[j][i] = (__builtin_popcount((unsigned)(i & j)) & 1 ? -1 : 1) * first[i] * last[j];
 }
 
-static void unrotate(double (*back)[NUM_ROT_GROUP], double *x, int32_t n)
+void cpu_ref_unrotate(double (*back)[NUM_ROT_GROUP], double *x, int32_t n)
 {
     for (; n > 0; n -= NUM_ROT_GROUP, x += NUM_ROT_GROUP) {
         double y[NUM_ROT_GROUP] = {0};
@@ -463,11 +463,11 @@ static void decode_plain(const ref_attention *a, bool keys, const char *from, in
     for (int32_t i = 0; i < n; i++)
         row[i] = stored[i];
     if (keys ? a->kv->k_rot : a->kv->v_rot)
-        unrotate(a->back, row, n);
+        cpu_ref_unrotate(a->back, row, n);
 }
 
 /* x = RoPE_pos(w * x), as the norm and the rotation of keys would have made it. */
-static void make_key(const kv_view *kv, int64_t pos, double *x)
+void cpu_ref_make_key(const kv_view *kv, int64_t pos, double *x)
 {
     const float *w = kv->k_weight->data;
     int32_t half = kv->head_dim / 2;
@@ -494,7 +494,7 @@ static double score_key(const ref_attention *a, const ref_pair *x, int64_t t, in
     double score = 0;
     decode_plain(a, true, key_row(kv, x->base->k, kv->k_row_bytes, x->g, place), thread);
     if (kv->single)
-        make_key(kv, key_pos(x->base, t), a->row + (size_t)thread * (size_t)kv->head_dim);
+        cpu_ref_make_key(kv, key_pos(x->base, t), a->row + (size_t)thread * (size_t)kv->head_dim);
     for (int32_t i = 0; i < kv->head_dim; i++)
         score += row[i] * x->q[i];
     return score * a->scale;
@@ -642,116 +642,10 @@ static void ref_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     if (p->dry || pass_failed(p))
         return;
     if (back)
-        fill_back(back);
+        cpu_ref_fill_back(back);
     select_blocks(&a);
     pool_run(c->pool, q.rows * q.heads, attend_head, &a);
     cpu_sparse_count(p, q, kv, account);
-}
-
-/* ---- Summaries of pages ------------------------------------------------------------------- */
-
-/* Truncation goes towards zero; one step more goes away from it. */
-static uint16_t bf16_towards(float x, bool away)
-{
-    uint32_t u = num_f32_bits(x);
-    return isnan(x) ? num_f32_to_bf16(x) : (uint16_t)((u >> 16) + (away && (u & 0xffff)));
-}
-
-uint16_t cpu_bf16_down(float x)
-{
-    return bf16_towards(x, x < 0);
-}
-
-uint16_t cpu_bf16_up(float x)
-{
-    return bf16_towards(x, x > 0);
-}
-
-/* A key as attention meets it; the page's first key has position `pos`. */
-static void stored_key(const kv_view *v, const kv_base *base, double (*back)[NUM_ROT_GROUP],
-                       int32_t head, int64_t t, double *key)
-{
-    float stored[PAGE_SUM_DIM_MAX];
-    size_t place = key_walk(v, base, t).place;
-    num_format_of(v->k_type)->decode(key_row(v, base->k, v->k_row_bytes, head, place), stored,
-                                     v->head_dim);
-    for (int32_t i = 0; i < v->head_dim; i++)
-        key[i] = stored[i];
-    if (!v->single)
-        return;
-    if (v->k_rot)
-        unrotate(back, key, v->head_dim);
-    make_key(v, base->page ? base->page[t / KV_PAGE].pos + t % KV_PAGE : t, key);
-}
-
-void cpu_ref_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
-                       int32_t first, int32_t row, int32_t n)
-{
-    (void)d;
-    double back[NUM_ROT_GROUP][NUM_ROT_GROUP], key[PAGE_SUM_DIM_MAX];
-    double sum[PAGE_SUM_DIM_MAX], lo[PAGE_SUM_DIM_MAX], hi[PAGE_SUM_DIM_MAX];
-    size_t dim = (size_t)v->head_dim;
-    fill_back(back);
-    for (int32_t h = 0; h < v->n_head_kv; h++)
-        for (int32_t i = 0; i < n; i++) {
-            uint16_t *at = page_sum_row(to, v, h, row + i);
-            for (int32_t k = 0; k < KV_PAGE; k++) {
-                stored_key(v, base, back, h, (int64_t)(first + i) * KV_PAGE + k, key);
-                for (size_t j = 0; j < dim; j++) {
-                    bool bad = isnan(key[j]);
-                    sum[j] = k ? sum[j] + key[j] : key[j];
-                    lo[j] = !k || bad || key[j] < lo[j] ? key[j] : lo[j];
-                    hi[j] = !k || bad || key[j] > hi[j] ? key[j] : hi[j];
-                }
-            }
-            for (size_t j = 0; j < dim; j++) {
-                if (to->parts == PAGE_SUM_MEAN) {
-                    at[j] = num_f32_to_bf16((float)(sum[j] / KV_PAGE));
-                } else {
-                    at[j] = cpu_bf16_down((float)lo[j]);
-                    at[dim + j] = cpu_bf16_up((float)hi[j]);
-                }
-            }
-        }
-}
-
-/* One row and head of a watch. */
-static void watch_query(const page_watch *w, const kv_view *kv, float *score, const float *query,
-                        float scale, int32_t g)
-{
-    float q[PAGE_SUM_DIM_MAX];
-    const page_sums *s = &w->sums[kv->id];
-    double top = -INFINITY, total = 0;
-    memcpy(q, query, (size_t)kv->head_dim * sizeof *q);
-    if (kv->k_rot && !kv->single)
-        num_rotate(q, kv->head_dim);
-    for (int walk = 0; walk < 3; walk++)
-        for (int32_t i = 0; i < w->n_pages; i++) {
-            const uint16_t *at = page_sum_row(s, kv, g, i);
-            double x = 0;
-            for (int32_t k = 0; k < kv->head_dim; k++) {
-                bool high = s->parts == PAGE_SUM_BOUNDS && q[k] > 0;
-                x += (double)q[k] * num_bf16_to_f32(at[high ? kv->head_dim + k : k]);
-            }
-            x *= scale;
-            if (isnan(x))
-                continue;
-            if (walk == 0)
-                top = x > top ? x : top;
-            else if (walk == 1)
-                total += exp(x - top);
-            else
-                score[i] += (float)(exp(x - top) / total);
-        }
-}
-
-static void ref_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w)
-{
-    const rowset *rs = p->rows;
-    for (int32_t r = 0; r < q.rows; r++)
-        for (int32_t h = 0; h < q.heads && rs->seq[r] == w->seq && rs->pos[r] >= w->pos; h++)
-            watch_query(w, kv, w->score[p->here], mat_row(q, r) + (size_t)h * (size_t)q.cols, scale,
-                        h / (q.heads / kv->n_head_kv));
 }
 
 const device_ops cpu_ref_ops = {
@@ -764,7 +658,7 @@ const device_ops cpu_ref_ops = {
     .kv_store = ref_kv_store,
     .attend = ref_attend,
     .tail = cpu_ref_tail,
-    .watch_pages = ref_watch_pages,
+    .watch_pages = cpu_ref_watch_pages,
     .add = ref_add,
     .scale = ref_scale,
     .route = ref_route,

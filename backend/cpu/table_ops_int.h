@@ -44,12 +44,20 @@ void cpu_ref_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale)
 void cpu_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
 /* attend.c */
 void cpu_attend(pass *p, mat o, mat q, const kv_view *kv, float scale);
-/* ref.c: the definition; pages.c */
+/* ref.c: what the definitions share. The rotation's matrix, x rotated back, and a key of one stream
+ * made of its value. */
+void cpu_ref_fill_back(double (*back)[NUM_ROT_GROUP]);
+void cpu_ref_unrotate(double (*back)[NUM_ROT_GROUP], double *x, int32_t n);
+void cpu_ref_make_key(const kv_view *kv, int64_t pos, double *x);
+/* pages_ref.c: the definition; pages.c */
 void cpu_ref_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
                        int32_t first, int32_t row, int32_t n);
 void cpu_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
                    int32_t first, int32_t row, int32_t n);
+void cpu_ref_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w);
 void cpu_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w);
+void cpu_ref_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l);
+void cpu_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l);
 /* bf16 that is not above x, or not below it. */
 uint16_t cpu_bf16_down(float x);
 uint16_t cpu_bf16_up(float x);

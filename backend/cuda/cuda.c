@@ -6,6 +6,7 @@
  */
 #include "backend/cuda/cold.h"
 #include "backend/cuda/cuda_int.h"
+#include "backend/cuda/look_int.h"
 #include "backend/experts.h"
 #include "base/mem.h"
 
@@ -520,6 +521,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .experts = &cuda_expert_ops,
         .settle = cuda_recur_settle,
         .sum_pages = cuda_sum_pages,
+        .look_pages = cuda_look_pages,
         .host_alloc = cuda_host_alloc,
         .host_free = cuda_host_free,
         .sift = cuda_sift,

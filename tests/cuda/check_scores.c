@@ -1,6 +1,6 @@
 /* check_scores.c - summaries of pages of keys and scores by them, on the CUDA device and by the
  * reference: every format, rotated, one stream, pages in any order, head sizes of any kind; scores
- * of chains and of prompts, twice, for the same bits.
+ * of chains and of prompts, twice, for the same bits; and looks at pages, twice too.
  *
  * Bounds of keys that are stored are exact, so every bit is compared. Means are sums in f32, and
  * keys made of values have other roundings: there the bound is a step of bf16.
@@ -221,6 +221,45 @@ static void check_scores(scores_rig *x)
     mem_free(values);
 }
 
+/* All rows of a pass ask some pages. Rows are wider than their heads, and what is beside the
+ * answers stays. */
+static void check_looks(scores_rig *x)
+{
+    enum { FIRST = 2, N = PAGES - 5 };
+    const scores_case *a = x->a;
+    rig *g = x->g;
+    int32_t heads = a->group * HEADS, rows = a->watched, width = heads * a->d + 4;
+    int32_t stride = rows * heads + 3;
+    size_t n_bytes = (size_t)(N * stride) * sizeof(float), q_bytes = (size_t)(rows * width) * 4;
+    float *values = draw(g, (size_t)(rows * width), 1.0), *got[2];
+    float *want = mem_calloc((size_t)(N * stride), sizeof *want);
+    void *q = on_gpu(g, values, q_bytes), *to = g->gpu->alloc(g->gpu, n_bytes);
+    page_look l = {.scale = (float)(1.0 / sqrt((double)a->d)), .first = FIRST, .n = N};
+    double worst = 0;
+    l.stride = stride;
+    for (int turn = 0; turn < 2; turn++) {
+        got[turn] = mem_calloc((size_t)(N * stride), sizeof **got);
+        g->gpu->upload(g->gpu, to, want, n_bytes);
+        l.q = (mat){q, rows, heads, a->d, width};
+        l.to = to;
+        g->gpu->look_pages(g->gpu, &x->view[1], &x->base[1], &l);
+        g->gpu->download(g->gpu, got[turn], to, n_bytes);
+    }
+    l.q.at = values;
+    l.to = want;
+    g->ref->look_pages(g->ref, &x->view[0], &x->base[0], &l);
+    for (int32_t i = 0; i < N * stride; i++)
+        worst = fmax(worst, isfinite(got[0][i]) ? fabs((double)got[0][i] - want[i]) : INFINITY);
+    verdict(g, "page looks", text("%s, %d rows", shape_of(a), rows), worst, 2e-3);
+    verdict(g, "page looks", "again", memcmp(got[0], got[1], n_bytes) != 0, 0);
+    g->gpu->release(g->gpu, q, q_bytes);
+    g->gpu->release(g->gpu, to, n_bytes);
+    for (int turn = 0; turn < 2; turn++)
+        mem_free(got[turn]);
+    mem_free(want);
+    mem_free(values);
+}
+
 static void check_case(rig *g, const scores_case *a)
 {
     scores_rig x = {.g = g, .a = a};
@@ -232,6 +271,7 @@ static void check_case(rig *g, const scores_case *a)
     }
     check_sums(&x);
     check_scores(&x);
+    check_looks(&x);
     close_scores(&x);
 }
 

@@ -1,0 +1,108 @@
+/* page_look.cu - how much queries attend to pages of keys (page_look in backend/ops.h).
+ *
+ *     keys of a page and KV head   some at a time, plain, in f32   -> shared memory
+ *     queries of a block           a warp has one in registers     -> product[query][key]
+ *     product                      log of the sum of exponentials  -> to[page][query]
+ *
+ * The pages are a few of a stage (kv/look.c), and copying them takes longer than asking them. So
+ * keys of every format are unpacked value by value, and products are made without tensor cores.
+ * Sums have a fixed order: the same bits on every run.
+ */
+#include "backend/cuda/keys.cuh"
+#include "backend/cuda/look_int.h"
+
+enum { WARPS = 8, THREADS = 32 * WARPS, QUERIES = 64 /* of a block */ };
+
+/* Heads of up to 32 N; KEYS are plain at a time: 32 KB in heads of 256 and more. */
+template <int N> struct look_shape {
+    static constexpr int KEYS = N > 16 ? 8 : 16;
+};
+
+/* A key as attention meets it, from its row of two streams; by a warp. */
+DEV void plain_key(float *to, const uint8_t *row, const dev_kv &kv)
+{
+    int lane = lane_id(), d = kv.head_dim;
+    for (int i = lane; i < d; i += 32)
+        to[i] = kv_value(row, kv.k_kind, i);
+    __syncwarp();
+    if (kv.k_rot)
+        for (int i = 4 * lane; i < d; i += 128)
+            *(float4 *)(to + i) = rotate_four(*(float4 *)(to + i), true);
+    __syncwarp();
+}
+
+/* grid:   page x KV head x QUERIES queries of its heads
+ * shared: KEYS keys, and the products of all queries and keys
+ * bound:  instructions: a product is 2 d, and a sum over a warp */
+template <int N> __global__ void __launch_bounds__(THREADS) look_kernel(look_args a)
+{
+    constexpr int KEYS = look_shape<N>::KEYS;
+    DYN_SHARED(float, key);
+    float *product = key + KEYS * N * 32;
+    int warp = (int)threadIdx.x >> 5, lane = lane_id(), d = a.kv.head_dim;
+    int page = (int)blockIdx.x, head = (int)blockIdx.y, q0 = (int)blockIdx.z * QUERIES;
+    int n = min((int)QUERIES, a.q.rows * a.group - q0), t0 = (a.first + page) * PAGE_KEYS;
+    grid_trigger();
+    grid_wait();
+    const uint8_t *rows = head_rows(a.kv, a.base.k, head, a.kv.k_bytes) +
+                          (size_t)place_of_key(a.kv, a.base.page, t0) * a.kv.k_bytes;
+    int pos = key_pos(a.base.page, t0);
+    for (int k0 = 0; k0 < PAGE_KEYS; k0 += KEYS) {
+        for (int k = warp; k < KEYS; k += WARPS) {
+            const uint8_t *row = rows + (size_t)(k0 + k) * a.kv.k_bytes;
+            if (a.kv.single)
+                make_plain_key(key + k * d, row, a.kv, pos + k0 + k);
+            else
+                plain_key(key + k * d, row, a.kv);
+        }
+        __syncthreads();
+        for (int j = warp; j < n; j += WARPS) {
+            const float *q = a.q.at + (int64_t)((q0 + j) / a.group) * a.q.stride +
+                             (int64_t)(head * a.group + (q0 + j) % a.group) * d;
+            float x[N], mine = 0;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                x[i] = lane + 32 * i < d ? q[lane + 32 * i] : 0;
+            for (int k = 0; k < KEYS; k++) {
+                float sum = 0;
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    sum = lane + 32 * i < d ? fma_rn(x[i], key[k * d + lane + 32 * i], sum) : sum;
+                sum = warp_sum(sum);
+                mine = lane == k ? sum : mine;
+            }
+            if (lane < KEYS)
+                product[j * PAGE_KEYS + k0 + lane] = mul_rn(mine, a.scale);
+        }
+        __syncthreads();
+    }
+    for (int j = warp; j < n; j += WARPS) {
+        float x = product[j * PAGE_KEYS + lane], y = product[j * PAGE_KEYS + 32 + lane];
+        float top = warp_max(x > y ? x : y);
+        float all = top + logf(warp_sum(expf(x - top) + expf(y - top)));
+        int query =
+            (q0 + j) / a.group * a.kv.n_head_kv * a.group + head * a.group + (q0 + j) % a.group;
+        if (lane == 0) /* a NaN or an infinity is no share */
+            a.to[(size_t)page * a.stride + query] = all - all == 0 ? all : -INFINITY;
+    }
+}
+
+template <int N> static void look(cudaStream_t s, look_args a)
+{
+    dim3 grid((unsigned)a.n, (unsigned)a.kv.n_head_kv,
+              (unsigned)((a.q.rows * a.group + QUERIES - 1) / QUERIES));
+    size_t bytes = sizeof(float) * (look_shape<N>::KEYS * N * 32 + QUERIES * PAGE_KEYS);
+    LAUNCH((look_kernel<N>), grid, dim3(THREADS), bytes, s, a);
+}
+
+extern "C" void cu_look_pages(cudaStream_t s, look_args a)
+{
+    if (a.kv.head_dim <= 128)
+        look<4>(s, a);
+    else if (a.kv.head_dim <= 256)
+        look<8>(s, a);
+    else if (a.kv.head_dim <= 512)
+        look<16>(s, a);
+    else
+        look<32>(s, a);
+}
