@@ -45,7 +45,7 @@ typedef struct expert_use {
  * not by the part, the threads or the placement. */
 typedef struct expert_help {
     double part;       /* of a layer's missing experts; negative: by measured costs */
-    int32_t n_threads; /* 0: one per physical core that this process may use */
+    int32_t n_threads; /* 0: one per physical core that this process may use, but one */
     const char *isa;   /* NULL: the best one of this processor */
 } expert_help;
 

@@ -391,7 +391,8 @@ status cold_pool_open(cold_pool **out, const cold_layer *l, int32_t n, const col
         return err_memory(e, "experts on the CPU", sizeof *p);
     p->room = *room;
     p->n_layers = n;
-    p->n_threads = n_threads ? n_threads : pool_default_threads();
+    int32_t n_cores = pool_default_threads(); /* the thread that waits for the GPU polls too */
+    p->n_threads = n_threads ? n_threads : n_cores > 1 ? n_cores - 1 : 1;
     p->n_threads = p->n_threads < MAX_THREADS ? p->n_threads : MAX_THREADS;
     st = cold_kernels_find(isa, &p->k, e);
     st = st ? st : take_memory(p, l, e);

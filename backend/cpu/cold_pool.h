@@ -30,8 +30,8 @@ typedef struct cold_pool cold_pool;
 size_t cold_room_bytes(const cold_layer *l, int32_t n, char *at, cold_room *room);
 
 /* The layers are copied; the room and the weights outlive the pool. n_threads 0: one per physical
- * core that this process may use. isa as in cold_kernels_find. E_ARG for layers that this file
- * cannot compute. */
+ * core that this process may use, but for one core, which the thread that waits for the GPU has.
+ * isa as in cold_kernels_find. E_ARG for layers that this file cannot compute. */
 status cold_pool_open(cold_pool **p, const cold_layer *l, int32_t n, const cold_room *room,
                       int32_t n_threads, const char *isa, err *e);
 /* No job may be under way. */

@@ -56,8 +56,9 @@ static void close_experts(cold_rig *r)
     d->experts->close(d);
 }
 
-/* Of `rows` rows from the last: mem_free. NULL: the pass failed, and e says why. */
-static float *run_rows(cold_rig *r, int32_t rows, err *e)
+/* Of `rows` rows from the last: mem_free. NULL: the pass failed, and e says why; or it ends after
+ * the gated product, whose job nobody takes back. */
+static float *run_pass_of(cold_rig *r, int32_t rows, bool gated_alone, err *e)
 {
     static chain c;
     rig *g = r->g;
@@ -73,14 +74,19 @@ static float *run_rows(cold_rig *r, int32_t rows, err *e)
     g->gpu->upload(g->gpu, z.at, r->l + from * N_EXPERTS, (size_t)rows * N_EXPERTS * sizeof(float));
     routing t = op_route(&p, z, K, NULL);
     mat h = op_moe_glu(&p, x, t, gate, up, r->act);
-    mat y = op_moe_down(&p, h, t, &r->w[2].w[1]);
-    float *got = pass_failed(&p) ? NULL : gpu_rows(g, y);
+    mat y = gated_alone ? h : op_moe_down(&p, h, t, &r->w[2].w[1]);
+    float *got = pass_failed(&p) || gated_alone ? NULL : gpu_rows(g, y);
     *e = p.e;
     pass_end(&p);
     if (!got || !g->gpu->failed(g->gpu, e))
         return got;
     mem_free(got);
     return NULL;
+}
+
+static float *run_rows(cold_rig *r, int32_t rows, err *e)
+{
+    return run_pass_of(r, rows, false, e);
 }
 
 static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_t n_ff, bool fused,
@@ -156,8 +162,8 @@ static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_
             pair_free(g, &r.w[i]);
 }
 
-/* Threads that do not answer: the pass fails with a sentence, once; the next ones do without them,
- * and have the same bits. */
+/* A pass that ends in the middle of a layer. Threads that do not answer: the pass fails with a
+ * sentence, once; the next ones do without them, and have the same bits. */
 static void check_late(rig *g)
 {
     cold_rig r = {.g = g, .act = ACT_SILU};
@@ -182,6 +188,10 @@ static void check_late(rig *g)
             close_experts(&r);
             continue;
         }
+        run_pass_of(&r, rows, true, &e); /* the next one waits for its job */
+        float *next = run_rows(&r, rows, &e);
+        wrong += !next || memcmp(next, before, (size_t)rows * 64 * sizeof *next);
+        mem_free(next);
         cuda_cold_hold(cold, 20000000, device_of(&r));
         float *none = run_rows(&r, rows, &e);
         wrong += none != NULL || e.status != E_IO || !strstr(e.text, "did not answer");
@@ -206,7 +216,7 @@ static void check_late(rig *g)
 
 enum { CTX = 96, PROMPT = 20, STEPS = 5 };
 
-/* The same tokens as a prompt and one by one, then some together. */
+/* The same tokens as a prompt and one by one; the last one after the model was parked. */
 static status logits_of(const char *path, const char *cpu, const fidelity *f, float *to,
                         size_t n_vocab, carat_expert_info *info, err *e)
 {
@@ -223,8 +233,14 @@ static status logits_of(const char *path, const char *cpu, const fidelity *f, fl
         const int32_t *id = f->tokens + (PROMPT + 7 * i) % f->n_tokens;
         st = carat_append(s, id, 1, false, to + (size_t)(1 + i) * n_vocab, e);
     }
-    if (!st)
+    if (!st) {
         carat_experts(m, info);
+        carat_reset(s);
+        carat_model_park(m);
+        st = carat_model_unpark(m, e);
+    }
+    st = st ? st : carat_eval(s, f->tokens, PROMPT, false, NULL, NULL, e);
+    st = st ? st : carat_append(s, f->tokens, 1, false, to + (size_t)(1 + STEPS) * n_vocab, e);
     carat_session_close(s);
     carat_model_close(m);
     return st;
@@ -255,7 +271,7 @@ static void check_model(rig *g, const char *name)
     status st = carat_model_open(path, &(carat_model_options){.vocab_only = true}, &m, &e);
     if (!st) {
         carat_model_get_info(m, &info);
-        n = (size_t)info.n_vocab * (STEPS + 1);
+        n = (size_t)info.n_vocab * (STEPS + 2);
         want = mem_calloc(n, sizeof *want);
         got = mem_calloc(n, sizeof *got);
     }
