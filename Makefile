@@ -293,6 +293,7 @@ $(eval $(call fuzz_also,hub,$(call src,apps/hub)))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,toml,apps/toml.c))
 $(eval $(call fuzz_also,vocab,engine/text_file.c))
+$(eval $(call fuzz_also,experts,engine/expert_file.c))
 $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS)
 # Any C compiler finds out whether the targets have all they call; only clang can run them.
