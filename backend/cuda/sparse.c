@@ -35,9 +35,9 @@ void cuda_narrow_sparse(const device *d, const kv_view *kv, bool prompt, sparse_
 {
     const cuda_device *c = cuda_select(d); /* what fits depends on the GPU */
     bool skip = prompt ? prompts_skip(c, kv) : cuda_answers_skip(c, kv);
-    rule->tile = prompt ? SKIP_PROMPT_TILE : 0;
-    rule->least = prompt ? 0 : c->skip_least;
     rule->skip = skip && !kv->window ? rule->skip : 0;
+    rule->tile = prompt && rule->skip > 0 ? SKIP_PROMPT_TILE : 0;
+    rule->least = prompt ? 0 : c->skip_least;
     rule->alpha = prompt && selects(c, kv) && !kv->window ? rule->alpha : 0;
 }
 
