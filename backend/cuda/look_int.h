@@ -2,10 +2,12 @@
 #ifndef BACKEND_CUDA_LOOK_INT_H
 #define BACKEND_CUDA_LOOK_INT_H
 
-#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch.h"
 
 #ifdef __cplusplus
 extern "C" {
+#else
+#include "backend/cuda/cuda_int.h"
 #endif
 
 /* q: [rows, heads head_dim]; pages first .. first + n - 1; to: [n][stride]. */
