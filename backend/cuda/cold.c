@@ -47,6 +47,7 @@ struct cuda_cold {
     bool handed; /* a job is perhaps under way, whose products no launch has read */
     bool shares; /* the pass under way may hand over */
     bool told;
+    bool wanted; /* the table gives the host experts: its threads are woken */
     double expert_ms, bus_ms;
     cold_use timed; /* what the timing has computed */
 };
@@ -152,6 +153,7 @@ static status send_state(cuda_device *c, cuda_cold *x, double part, err *e)
     cold_state s = {.seq = atomic_load(&x->room.post->seq), .limit_ns = LIMIT_NS};
     s.seen = s.seq;
     fill_take(s.take, part, x->expert_ms, x->bus_ms);
+    x->wanted = s.take[COLD_PAIRS] > 0; /* the more are missing, the more it gets */
     if (cuda_ok(c, NULL, cudaMemcpyAsync(x->state, &s, sizeof s, cudaMemcpyHostToDevice, c->stream),
                 "experts on the CPU") &&
         cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "experts on the CPU"))
@@ -236,7 +238,8 @@ void cuda_cold_begin(cuda_device *c, cuda_cold *x, bool shares)
 {
     if (x->handed)
         finish_job(c, x);
-    if ((x->shares = shares))
+    x->shares = shares;
+    if (shares && x->wanted)
         cold_pool_wake(x->pool);
 }
 
