@@ -2,6 +2,7 @@
 #include "apps/options.h"
 
 #include "apps/term.h"
+#include "apps/term_wrap.h"
 #include "carat.h"
 
 #include <string.h>
@@ -27,49 +28,6 @@ static int width_of(FILE *out)
     return columns ? columns : 100;
 }
 
-/* Prints words so that no line is longer than `width`, unless a word is. The first line stands at
- * column `at`; the others begin at `indent`. */
-static void put_words(FILE *out, const char *s, size_t n, int at, int indent, int width)
-{
-    const char *end = s + n;
-    bool first = true;
-    while (s < end) {
-        size_t gap = strspn(s, " \n"), word = strcspn(s + gap, " \n");
-        s += gap;
-        word = word < (size_t)(end - s) ? word : (size_t)(end - s);
-        if (!word)
-            break;
-        if (!first && at + 1 + (int)word > width) {
-            fprintf(out, "\n%*s", indent, "");
-            at = indent;
-        } else if (!first) {
-            fputc(' ', out);
-            at++;
-        }
-        fprintf(out, "%.*s", (int)word, s);
-        at += (int)word;
-        s += word;
-        first = false;
-    }
-    fputc('\n', out);
-}
-
-/* A name, and from column `indent` on what it is; below the name where that leaves too little. */
-static void put_row(FILE *out, const char *left, const char *help, int indent, int width)
-{
-    bool narrow = width < indent + 30;
-    int at = (int)strlen(left);
-    fputs(left, out);
-    if (narrow)
-        indent = 8;
-    if (narrow || at >= indent) {
-        fputc('\n', out);
-        at = 0;
-    }
-    fprintf(out, "%*s", indent - at, "");
-    put_words(out, help, strlen(help), indent, indent, width);
-}
-
 /* Paragraphs; an indented one keeps its lines. */
 static void put_paragraphs(FILE *out, const char *s, int width)
 {
@@ -80,7 +38,7 @@ static void put_paragraphs(FILE *out, const char *s, int width)
         if (*s == ' ')
             fprintf(out, "%.*s\n", (int)n, s);
         else
-            put_words(out, s, n, 0, 0, width);
+            wrap_words(out, s, n, 0, 0, width);
         s += n + (end ? 2 : 0);
     }
 }
@@ -98,7 +56,7 @@ void options_print_help(const command *c, FILE *out)
     for (const option *o = c->options; o && o->name; o++) {
         char left[80];
         print_left(o, left, sizeof left);
-        put_row(out, left, o->help, 30, width);
+        wrap_row(out, left, o->help, 30, width);
     }
 }
 
@@ -113,13 +71,13 @@ void options_print_commands(const command *const *list, FILE *out)
     fputs("Usage: carat COMMAND [OPTIONS] [OPERANDS]\n\nCommands:\n", out);
     for (; *list; list++) {
         snprintf(left, sizeof left, "  %s", (*list)->name);
-        put_row(out, left, (*list)->summary, indent, width);
+        wrap_row(out, left, (*list)->summary, indent, width);
     }
-    put_row(out, "  help", OPTIONS_HELP, indent, width);
-    put_row(out, "  version", OPTIONS_VERSION, indent, width);
+    wrap_row(out, "  help", OPTIONS_HELP, indent, width);
+    wrap_row(out, "  version", OPTIONS_VERSION, indent, width);
     fputs("\nEnvironment:\n", out);
-    put_row(out, "  CARAT_ISA", "instruction set of the CPU kernels where no --isa names one",
-            indent, width);
+    wrap_row(out, "  CARAT_ISA", "instruction set of the CPU kernels where no --isa names one",
+             indent, width);
     fputs("\n'carat help COMMAND' lists the options of a command.\n", out);
 }
 

@@ -171,11 +171,7 @@ void term_note(const char *fmt, ...)
 void term_help_line(const char *left, const char *help)
 {
     int columns = tty[2] ? term_columns(stderr) : 0;
-    bool narrow = columns && columns < HELP_CELLS + 40;
-    fprintf(stderr, "%-*s", narrow ? 0 : HELP_CELLS, left);
-    if (narrow || strlen(left) >= HELP_CELLS)
-        fprintf(stderr, "\n%*s", narrow ? 4 : HELP_CELLS, "");
-    fprintf(stderr, "%s\n", help);
+    wrap_row(stderr, left, help, HELP_CELLS, columns ? columns : 100);
 }
 
 int term_wrote(const char *path, uint64_t n_bytes, double start_ms, carat_status st,

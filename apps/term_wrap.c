@@ -118,3 +118,43 @@ void wrap_flush(word_wrap *w, FILE *f, int columns)
 {
     release_word(w, f, columns < COLUMNS_MIN ? 1 << 20 : columns);
 }
+
+void wrap_words(FILE *f, const char *s, size_t n, int at, int indent, int width)
+{
+    const char *end = s + n;
+    bool first = true;
+    while (s < end) {
+        size_t gap = strspn(s, " \n"), word = strcspn(s + gap, " \n");
+        s += gap;
+        if (s >= end || !word)
+            break;
+        word = word < (size_t)(end - s) ? word : (size_t)(end - s);
+        if (!first && at + 1 + (int)word > width) {
+            fprintf(f, "\n%*s", indent, "");
+            at = indent;
+        } else if (!first) {
+            fputc(' ', f);
+            at++;
+        }
+        fprintf(f, "%.*s", (int)word, s);
+        at += (int)word;
+        s += word;
+        first = false;
+    }
+    fputc('\n', f);
+}
+
+void wrap_row(FILE *f, const char *left, const char *help, int indent, int width)
+{
+    bool narrow = width < indent + 30;
+    int at = (int)strlen(left);
+    fputs(left, f);
+    if (narrow)
+        indent = 8;
+    if (narrow || at >= indent) {
+        fputc('\n', f);
+        at = 0;
+    }
+    fprintf(f, "%*s", indent - at, "");
+    wrap_words(f, help, strlen(help), indent, indent, width);
+}

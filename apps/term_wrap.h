@@ -33,4 +33,10 @@ typedef struct word_wrap {
 void wrap_put(word_wrap *w, FILE *f, int columns, const char *text, size_t n);
 void wrap_flush(word_wrap *w, FILE *f, int columns); /* prints the held word, complete or not */
 
+/* The rest is for help, which is ASCII. Prints words, and a newline, so that no line is longer than
+ * `width`, unless a word is. The first line stands at column `at`; the others begin at `indent`. */
+void wrap_words(FILE *f, const char *s, size_t n, int at, int indent, int width);
+/* A name, and from column `indent` on what it is; below the name where that leaves too little. */
+void wrap_row(FILE *f, const char *left, const char *help, int indent, int width);
+
 #endif

@@ -87,3 +87,36 @@ TEST(term_a_word_without_end_is_not_kept)
     free(got);
     free(text);
 }
+
+static char *row_in(const char *left, const char *help, int width)
+{
+    char *out = NULL;
+    size_t n;
+    FILE *f = open_memstream(&out, &n);
+    CHECK(f);
+    wrap_row(f, left, help, 10, width);
+    CHECK(!fclose(f));
+    return out;
+}
+
+TEST(term_rows_of_help_keep_to_their_column)
+{
+    static const struct {
+        const char *left, *help, *lines;
+        int width;
+    } cases[] = {
+        {"  run", "Answer a prompt", "  run     Answer a prompt\n", 40},
+        {"  run", "Answer a prompt, or hold a conversation",
+         "  run     Answer a prompt, or hold a\n          conversation\n", 40},
+        {"  --long-option", "what it does", "  --long-option\n          what it does\n", 40},
+        {"  run", "Answer a prompt", "  run\n        Answer a\n        prompt\n", 20},
+        {"  run", "", "  run     \n", 40},
+        {"  run", "averyveryverylongword x ", "  run\n        averyveryverylongword\n        x\n",
+         12},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *got = row_in(cases[i].left, cases[i].help, cases[i].width);
+        CHECK_STR(got, cases[i].lines);
+        free(got);
+    }
+}

@@ -738,3 +738,19 @@ TEST(server_tells_the_methods_of_a_path)
     }
     stop(&s);
 }
+
+TEST(server_says_that_a_port_is_taken)
+{
+    served s;
+    spawned r;
+    char port[16];
+    start_toy(&s, NULL);
+    snprintf(port, sizeof port, "%d", s.port);
+    const char *const args[] = {"serve", "-m", toy_model_write(NULL), "-p", port, NULL};
+    spawn_carat(&r, &(spawn_options){0}, args);
+    CHECK_EQ(r.code, 1);
+    CHECK_MSG(spawned_says(&r.err, "another program listens there; --port chooses another"), "%s",
+              str_text(&r.err));
+    spawned_free(&r);
+    stop(&s);
+}

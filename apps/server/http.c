@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+#include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -627,6 +628,17 @@ static bool is_loopback(const struct sockaddr_storage *a)
     return a->ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
 }
 
+static status cannot_listen(const char *what, err *e)
+{
+    if (errno == EADDRINUSE)
+        return err_set(e, E_IO,
+                       "%s: another program listens there; --port chooses another port (0: any)",
+                       what);
+    if (errno == EADDRNOTAVAIL)
+        return err_set(e, E_IO, "%s: this machine does not have that address (--host)", what);
+    return err_errno(e, "listen", what);
+}
+
 static status listen_on(http *h, int *port, err *e)
 {
     const serve_options *o = h->s->o;
@@ -642,7 +654,7 @@ static status listen_on(http *h, int *port, err *e)
     h->listener = bind_first(list);
     freeaddrinfo(list);
     if (h->listener < 0)
-        return err_errno(e, "listen", what);
+        return cannot_listen(what, e);
     if (getsockname(h->listener, (struct sockaddr *)&at, &n))
         return err_errno(e, "listen", what);
     h->s->loopback = is_loopback(&at);

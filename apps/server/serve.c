@@ -173,6 +173,10 @@ static void *wait_for_signals(void *arg)
             _exit(128 + sig); /* the second signal ends the program at once */
         atomic_store(&g->s->state, SERVER_DRAINING);
         notify_systemd("STOPPING=1\n");
+        int n_active = atomic_load(&g->s->n_active);
+        if (n_active)
+            log_line(g->s, "ending: %d request%s may go on for %d s; a second signal ends at once",
+                     n_active, n_active == 1 ? "" : "s", (int)g->s->o->drain_s);
         passes_wake(g->s);
     }
 }
@@ -319,7 +323,7 @@ static status work(server *s, int port, err *e)
         log_line(s, "everyone who reaches %s can use this server: --api-key changes that",
                  s->o->host);
     passes_run(s);
-    log_line(s, "shutting down, %d requests at work", atomic_load(&s->n_active));
+    log_line(s, "shut down; requests cut short: %d", atomic_load(&s->n_active));
     return OK;
 }
 
