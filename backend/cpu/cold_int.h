@@ -20,8 +20,7 @@
 
 enum { UNIT_GROUPS = 8, LANES = COLD_TILE };
 
-/* ---- Facts of the layouts, as traits of backend/cuda/formats.cuh -------------------------------
- */
+/* ---- Facts of the layouts, as traits of backend/cuda/formats.cuh ----------------------------- */
 
 #define IS_BYTES(k) ((k) == COLD_Q8_0 || (k) == COLD_G8)
 #define IS_FIVE(k) ((k) == COLD_Q5_0 || (k) == COLD_Q5_1 || (k) == COLD_Q5_K)
@@ -42,8 +41,7 @@ INLINE const uint8_t *high_at(const int kind, const cold_matrix *w, size_t unit,
     return w->high + (unit * 2 + (size_t)parity) * LANES * 4 * HIGH_BYTES(kind);
 }
 
-/* ---- Scales of a unit ---------------------------------------------------------------------------
- */
+/* ---- Scales of a unit ------------------------------------------------------------------------ */
 
 /* Factors and offsets of a group's halves; the second ones only where halves have their own. */
 typedef struct unit_scales {
@@ -121,8 +119,7 @@ INLINE void take_scales(const int kind, const cold_matrix *w, size_t unit, unit_
     }
 }
 
-/* ---- Sums ---------------------------------------------------------------------------------------
- */
+/* ---- Sums ------------------------------------------------------------------------------------ */
 
 /* group_sum of formats.cuh for sixteen outputs. */
 INLINE void add_group(const int kind, float *acc, const unit_scales *u, int g, const int32_t *i0,
@@ -207,8 +204,7 @@ static void tile_sums(const cold_matrix *w, int32_t tile, int32_t n_parts, const
     }
 }
 
-/* ---- The activation -----------------------------------------------------------------------------
- */
+/* ---- The activation -------------------------------------------------------------------------- */
 
 /* exp(x) as 2^n e^r: the polynomial is Taylor's up to r^7, |r| <= ln(2) / 2. NaN stays NaN.
  * backend/cuda/cold.cuh has the same operations. */

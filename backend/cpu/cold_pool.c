@@ -102,8 +102,7 @@ size_t cold_room_bytes(const cold_layer *l, int32_t n, char *at, cold_room *room
     return end;
 }
 
-/* ---- Items --------------------------------------------------------------------------------------
- */
+/* ---- Items ----------------------------------------------------------------------------------- */
 
 static cold_matrix of_expert(const cold_layer *l, cold_matrix w, int32_t e)
 {
@@ -173,8 +172,7 @@ static void down_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t item
     }
 }
 
-/* ---- Jobs ---------------------------------------------------------------------------------------
- */
+/* ---- Jobs ------------------------------------------------------------------------------------ */
 
 /* The word of the job in memory; 0 if it makes no sense. It may change under the reader's eyes:
  * see above. */
@@ -258,8 +256,7 @@ static void work(cold_pool *p, uint32_t seq)
     }
 }
 
-/* ---- Threads ------------------------------------------------------------------------------------
- */
+/* ---- Threads --------------------------------------------------------------------------------- */
 
 static void nap(int64_t ns)
 {
@@ -317,8 +314,7 @@ void cold_pool_wake(cold_pool *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* ---- Opening and closing ------------------------------------------------------------------------
- */
+/* ---- Opening and closing --------------------------------------------------------------------- */
 
 static status check_layers(const cold_layer *l, int32_t n, err *e)
 {

@@ -57,8 +57,7 @@ size_t cuda_cold_bytes(void)
     return sizeof(cold_state) + PLACES * sizeof(int32_t);
 }
 
-/* ---- Opening ------------------------------------------------------------------------------------
- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static cold_matrix matrix_of(const weight *w, const uint8_t *at)
 {
@@ -213,8 +212,7 @@ void cuda_cold_close(cuda_device *c, cuda_cold *x)
     mem_free(x);
 }
 
-/* ---- Passes -------------------------------------------------------------------------------------
- */
+/* ---- Passes ---------------------------------------------------------------------------------- */
 
 /* A pass that failed between the two products of a layer leaves a job whose room the next one
  * would overwrite. */

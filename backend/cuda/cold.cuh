@@ -42,8 +42,7 @@ DEV float cold_gate(bool silu, float x)
     return x / (1.0f + cold_exp(z));
 }
 
-/* ---- Memory that the host reads and writes -----------------------------------------------------
- */
+/* ---- Memory that the host reads and writes --------------------------------------------------- */
 
 #ifdef CARAT_EMU
 DEV uint32_t load_system(const uint32_t *p)
@@ -96,8 +95,7 @@ DEV void pause_ns(unsigned ns)
 }
 #endif
 
-/* ---- Pairs of the host -------------------------------------------------------------------------
- */
+/* ---- Pairs of the host ----------------------------------------------------------------------- */
 
 DEV int cold_place(const cold_view &c, int p)
 {
