@@ -1,7 +1,7 @@
 /* cold.h - products of experts that a GPU does not hold, by the host's cores, with the GPU's bits.
  *
  *     cold expert   one without a place on the GPU; its weights lie in the host's memory, laid out
- *                   as the GPU's kernels read them (backend/cuda/cuda_int.h draws the layout)
+ *                   as the GPU's kernels read them (backend/cuda/launch.h draws the layout)
  *     gated unit    act(W x) * (W' x), and its int8 copy
  *     down product  W x of that copy
  *
