@@ -160,6 +160,11 @@ status config_take(config *f, const char *text, size_t n, const char *path, bool
             st = check_presets(f, t, secret, e);
         } else if (!strcmp(t->key, "defaults") || !strcmp(t->key, "serve")) {
             st = check_options(f, t, false, secret, e);
+        } else if (t->kind != TOML_TABLE) {
+            st = err_set(e, E_ARG,
+                         "%s:%d: '%s' stands above all tables: settings belong under [defaults], "
+                         "[presets.NAME] or [serve]",
+                         f->path, t->line, t->key);
         } else {
             st = unknown_key(f, t, tables, sizeof tables / sizeof *tables, e);
         }

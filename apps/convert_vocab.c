@@ -328,9 +328,11 @@ static status find_family(convert_vocab *v, const char *dir, err *e)
             v->family = *f;
     if (v->family)
         return OK;
+    if (!type)
+        return err_set(e, E_FORMAT,
+                       "%s/config.json: no model_type: is this a checkpoint's directory?", dir);
     return err_set(e, E_UNSUPPORTED,
-                   "%s/config.json: model_type is %.64s, which carat cannot convert", dir,
-                   type ? type : "missing");
+                   "%s/config.json: model_type is %.64s, which carat cannot convert", dir, type);
 }
 
 status convert_vocab_read(convert_vocab *v, const char *dir, err *e)
