@@ -250,6 +250,7 @@ struct device {
                             of one kind, and step.prompt says which */
     int32_t chunk_rows;  /* a good prefill chunk */
     uint32_t acts;       /* bit k: it computes the activation of act_kind k */
+    bool select_timed;   /* block selection was timed on such devices: "auto" may choose it */
     bool host_memory;    /* what alloc gives is memory that the host reads and writes itself */
     int32_t recur_block; /* rows of prompts go in blocks of so many through recurrent layers with
                             keys and values of recur_head elements; 0: row by row */

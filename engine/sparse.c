@@ -96,7 +96,7 @@ static int64_t auto_from(const carat_model *m, const kv_spec **kv)
         const device *d = device_bare(model_device(m, s->side));
         int64_t n = measured_from(m->core.arch->name, d->kind, s->head_dim);
         *kv = s;
-        if (!n)
+        if (!n || !d->select_timed)
             return 0;
         from = n > from ? n : from;
     }

@@ -394,6 +394,7 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .acts = (1u << ACT_KINDS) - 1,
         .chunk_rows = 512,
         .host_memory = true,
+        .select_timed = true,
         .one_stream = cpu_one_stream,
         .self = c,
         .alloc = cpu_alloc,

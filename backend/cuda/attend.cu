@@ -6,11 +6,14 @@
  * Keys are cut into chunks of a fixed size at fixed numbers. attend_kernel: a block has one row,
  * one KV head with all its query heads, and one chunk; it writes a partial softmax. combine_kernel
  * joins the chunks of a row in ascending order. Neither depends on the other rows of the pass.
- * Passes of many rows have enough blocks without chunks: there a block walks all keys of its row.
+ * Passes of many rows have enough blocks without chunks: there a block walks all keys of its row,
+ * or (LISTED: block selection, sparse.h) those of the list of its row's query block.
  * Scores, softmax and sums are f32, and q is not rounded.
  */
 #include "backend/cuda/keys.cuh"
 #include "backend/cuda/launch_attend.h"
+#include "backend/cuda/launch_skip.h"
+#include "backend/cuda/lists.cuh"
 
 enum { KEYS = 64 }; /* per step; chunks are multiples of it */
 
@@ -25,7 +28,8 @@ DEV int plain_place(const attend_args &a, const dev_kv_base &base, const key_wal
  * grid:   chunk (1 when not split) x KV head x row; 4 warps
  * shared: q and o of the group's heads, scores of 64 keys; one stream: a key per warp
  * bound:  instructions: every element is converted to f32 and multiplied there */
-__global__ void __launch_bounds__(128) attend_kernel(chunk_args x)
+template <bool LISTED>
+__global__ void __launch_bounds__(128) attend_kernel(chunk_args x, const uint32_t *kept, int n_word)
 {
     const attend_args &a = x.a;
     const chunk_parts &parts = x.parts; /* at NULL: rows are not cut */
@@ -61,7 +65,11 @@ __global__ void __launch_bounds__(128) attend_kernel(chunk_args x)
     }
     __syncthreads();
     int own_from = own_keys_from(a.st.rows, r);
-    for (int t0 = from / KEYS * KEYS; t0 < to; t0 += KEYS) {
+    const uint32_t *list = kept;
+    if (LISTED)
+        list += ((size_t)(r / LIST_KEYS) * a.kv.n_head_kv + g) * (size_t)n_word;
+    int t0 = LISTED ? next_listed(list, 0, to) : from / KEYS * KEYS;
+    for (; t0 < to; t0 = LISTED ? next_listed(list, t0 + KEYS, to) : t0 + KEYS) {
         const key_walk tile = key_walk_at(a.kv, base.page, t0);
         for (int k = warp; k < KEYS; k += 4) {
             int t = t0 + k;
@@ -308,26 +316,33 @@ extern "C" void cu_attend_combine(cudaStream_t s, join_args j, int n_sm)
         combine<join_many>(s, j);
 }
 
-static void launch_plain(cudaStream_t s, const chunk_args &x, int n_chunk, int n_rows)
+template <bool LISTED>
+static void launch_plain(cudaStream_t s, const chunk_args &x, int n_chunk, int n_rows,
+                         const uint32_t *kept, int n_word)
 {
     const dev_kv &kv = x.a.kv;
     int group = x.a.n_head / kv.n_head_kv;
     size_t d = (size_t)kv.head_dim, made = kv.single ? 4 * d : 0;
     size_t shared = ((size_t)group * (2 * d + KEYS) + made) * sizeof(float);
     dim3 grid((unsigned)n_chunk, (unsigned)kv.n_head_kv, (unsigned)n_rows);
-    LAUNCH(attend_kernel, grid, dim3(128), shared, s, x);
+    LAUNCH(attend_kernel<LISTED>, grid, dim3(128), shared, s, x, kept, n_word);
 }
 extern "C" void cu_attend(cudaStream_t s, attend_args a)
 {
-    launch_plain(s, chunk_args{a, {}}, 1, a.q.rows);
+    launch_plain<false>(s, chunk_args{a, {}}, 1, a.q.rows, NULL, 0);
+}
+extern "C" void cu_attend_listed(cudaStream_t s, listed_args x)
+{
+    launch_plain<true>(s, chunk_args{x.a, {}}, 1, x.a.q.rows, x.kept, x.n_word);
 }
 extern "C" void cu_attend_chunks(cudaStream_t s, chunk_args x)
 {
-    launch_plain(s, x, x.parts.n_chunk, x.parts.n_rows);
+    launch_plain<false>(s, x, x.parts.n_chunk, x.parts.n_rows, NULL, 0);
 }
 
 /* Called once, when the device is opened: groups of 16 heads of 512 need more shared memory. */
 extern "C" int cu_attend_init(int shared_max)
 {
-    return allow_shared(attend_kernel, shared_max);
+    return allow_shared(attend_kernel<false>, shared_max) |
+           allow_shared(attend_kernel<true>, shared_max);
 }

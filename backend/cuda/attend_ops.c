@@ -526,18 +526,40 @@ static void attend_slices(const cuda_device *c, const prompt_rows *s, const kv_v
     }
 }
 
-/* Many rows, on tensor cores. */
+/* Query blocks by their lists, other rows in launches of their own; by the kernels of all GPUs. */
+static void attend_lists(const cuda_device *c, const prompt_rows *s, const kv_view *kv, bool tiles)
+{
+    const uint32_t *kept = s->sparse.kept;
+    for (int32_t r = 0, n; r < s->rs.n; r += n) {
+        bool selects;
+        n = cuda_block_run(s->st, &s->rs, kv, r, &selects);
+        attend_args a = rows_of(s->st, &s->rs, s->a, r, n).a;
+        listed_args x = {a, kept, s->sparse.n_word};
+        if (!selects)
+            tiles ? cu_flash(c->stream, a) : cu_attend(c->stream, a);
+        else
+            tiles ? cu_flash_listed(c->stream, x) : cu_attend_listed(c->stream, x);
+        kept += selects ? n / SELECT_ROWS * kv->n_head_kv * s->sparse.n_word : 0;
+    }
+}
+
+/* Many rows, on tensor cores, or (ATTEND_PLAIN) by the f32 kernel. */
 static void attend_run(const cuda_device *c, const prompt_rows *s, const kv_view *kv, void *temp)
 {
     attend_path path = cuda_attend_path(c, kv, false);
-    if (path == ATTEND_SLICES)
+    bool tiles = path >= ATTEND_TILES;
+    if (s->sparse.kept && path <= ATTEND_TILES)
+        attend_lists(c, s, kv, tiles);
+    else if (!tiles)
+        cu_attend(c->stream, s->a);
+    else if (path == ATTEND_SLICES)
         attend_slices(c, s, kv, temp);
     else if (path == ATTEND_WGMMA)
         wgmma(c, s, kv,
               (hopper_args){s->a, {.until = INT32_MAX, .first = true, .last = true}, s->sparse});
     else
         cu_flash(c->stream, s->a);
-    if (kv->v_rot && !kv->single)
+    if (kv->v_rot && !(tiles && kv->single))
         cu_rotate(c->stream, s->a.o, s->a.o, true);
 }
 
@@ -604,7 +626,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     part_bytes = part_bytes > skip_bytes ? part_bytes : skip_bytes;
     size_t made_bytes = !few && path == ATTEND_SLICES ? slices_bytes(c, kv, q.rows, q.heads) : 0;
     void *temp = cuda_temp(p, few ? part_bytes : made_bytes), *lists = NULL;
-    if (!few && path >= ATTEND_WGMMA && !kv->window) /* for any rule that may come */
+    if (!few && cuda_selects(c, kv)) /* for any rule that may come */
         lists = cuda_temp(p, cuda_select_bytes(kv, q.rows, q.heads));
     if (!few) /* unused after this op */
         pass_release(p, mark);
@@ -631,12 +653,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     if (few) {
         attend_answers(p, &x, kv, split, keys, at_a_time, copy);
         cuda_quant_keep(p, o.at, copy);
-    } else if (tiles) {
-        attend_many(p, &x, kv, temp, lists);
     } else {
-        cu_attend(c->stream, *a);
-        if (kv->v_rot)
-            cu_rotate(c->stream, a->o, a->o, true);
+        attend_many(p, &x, kv, temp, lists);
     }
     cuda_done(p, "attend");
 }

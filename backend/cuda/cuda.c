@@ -472,8 +472,10 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
                           cu_split_init(c->facts.shared_block, &c->split) |
                           cu_split8_init(c->facts.shared_block) |
                           cu_split512_init(c->facts.shared_block) | cu_chain_init() |
-                          cu_skip_init(c->facts.shared_block) | cu_blocks_init());
+                          cu_skip_init(c->facts.shared_block) | cu_select_init() |
+                          cu_blocks_init());
     c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;
+    c->dev.select_timed = c->can_hopper;
     if (cu_blocks_fit()) {
         c->dev.recur_block = RECUR_BLOCK_ROWS;
         c->dev.recur_head = RECUR_HEAD;
@@ -483,7 +485,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     c->skip_least = SKIP_LEAST;
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash128_hopper_init() | cu_flash256_hopper_init() |
-                          cu_flash512_hopper_init() | cu_split_hopper_init() | cu_select_init());
+                          cu_flash512_hopper_init() | cu_split_hopper_init());
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     return OK;

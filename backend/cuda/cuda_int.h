@@ -267,6 +267,7 @@ bool cuda_one_stream(const device *d, const kv_view *kv);
 
 /* sparse.c: attention that leaves keys out. */
 void cuda_narrow_sparse(const device *d, const kv_view *kv, bool prompt, sparse_rule *rule);
+bool cuda_selects(const cuda_device *c, const kv_view *kv); /* do prompts select blocks? */
 bool cuda_sparse_any(const pass *p, const kv_view *kv); /* does a sequence of a prompt's pass? */
 bool cuda_sparse_allowed(pass *p, const kv_view *kv);   /* false: an error of the pass */
 dev_sparse cuda_sparse_of(pass *p, const kv_view *kv, int32_t seq);

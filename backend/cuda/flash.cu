@@ -14,9 +14,15 @@
  *
  * One stream (keys.cuh): the two tiles are this one and the next. The next is copied during this
  * one; its keys are made before its S.
+ *
+ * LISTED (block selection, sparse.h): the rows of a launch are whole query blocks of one sequence,
+ * and a block of threads has pairs of one of them. It walks the two tiles of each listed 128 keys
+ * as it walks all tiles otherwise.
  */
 #include "backend/cuda/keys.cuh"
 #include "backend/cuda/launch_attend.h"
+#include "backend/cuda/launch_skip.h"
+#include "backend/cuda/lists.cuh"
 
 enum { KEYS = 64, LINE_P = KEYS + 8, MT = 4 }; /* MT: 16 pairs each */
 
@@ -85,8 +91,9 @@ struct flash_shared {
     int *lo, *hi, *row;        /* [M]: the keys that a pair sees, its row */
     float *turns;              /* one stream: of two tiles */
     uint16_t *made;            /* one stream: keys */
+    uint32_t *list;            /* LISTED: behind everything else */
 };
-template <int D> DEV flash_shared shared_parts(uint16_t *mem)
+template <int D, bool ONE> DEV flash_shared shared_parts(uint16_t *mem)
 {
     using F = flash<D>;
     flash_shared s;
@@ -96,6 +103,7 @@ template <int D> DEV flash_shared shared_parts(uint16_t *mem)
     s.lo = (int *)(s.top + 2 * F::M), s.hi = s.lo + F::M, s.row = s.hi + F::M;
     s.turns = (float *)(s.row + F::M);
     s.made = (uint16_t *)(s.turns + D);
+    s.list = (uint32_t *)mem + flash<D, ONE>::bytes / 4;
     return s;
 }
 
@@ -142,6 +150,29 @@ DEV void begin_pairs(const attend_args &a, const flash_shared &s, const flash_bl
         }
         *(uint2 *)(s.q + m * F::LINE + e) = u;
     }
+}
+
+/* LISTED: the list of this block's pairs. */
+DEV void load_list(const listed_args &x, const flash_shared &s, const flash_block &b)
+{
+    int block = b.pair0 / (LIST_KEYS * b.group);
+    const uint32_t *from = x.kept + ((size_t)block * x.a.kv.n_head_kv + b.g) * (size_t)x.n_word;
+    for (int i = (int)threadIdx.x; i < x.n_word; i += (int)blockDim.x)
+        s.list[i] = from[i];
+}
+/* The first key of the tile after the one at t; `until` or more after the last. */
+template <bool LISTED> DEV int tile_after(const flash_shared &s, int t, int until)
+{
+    t += KEYS;
+    return LISTED && t % LIST_KEYS == 0 ? next_listed(s.list, t, until) : t;
+}
+/* Goes to the tile at key t, KEYS keys on if all tiles are walked. */
+template <bool LISTED> DEV void go_on(key_walk *walk, int t, int until)
+{
+    if constexpr (LISTED)
+        key_walk_to(walk, t, until);
+    else
+        key_walk_on(walk, KEYS, t, until);
 }
 
 /* The run of rows that begins at row r0; `last`: the block's last row. */
@@ -365,16 +396,17 @@ DEV void leave_rows(const float (&o)[MT][NT][4], const float (&sum)[MS][2], cons
  * grid:   tile of 64 pairs x KV head, the last rows first: they see most keys
  * shared: Q, 64 keys, 64 values, probabilities, in f16: 41 to 213 KB
  * bound:  tensor cores and ldmatrix, about evenly */
-template <int D, bool BLOCKS, bool ONE>
+template <int D, bool BLOCKS, bool ONE, bool LISTED>
 __global__ void __launch_bounds__(32 * flash<D>::W, D == 64                       ? 3
                                                     : D == 256 && !BLOCKS && !ONE ? BLOCKS_OF_113K
                                                                                   : 1)
-    flash_kernel(attend_args a)
+    flash_kernel(listed_args x)
 {
+    const attend_args &a = x.a;
     using F = flash<D>;
     constexpr int MS = F::MS, LINE = F::LINE, NT = F::NT, BLOCKS_D = BLOCKS ? D : 256;
     DYN_SHARED(uint16_t, mem);
-    flash_shared s = shared_parts<D>(mem);
+    flash_shared s = shared_parts<D, ONE>(mem);
     flash_block b = {(int)(gridDim.x - 1 - blockIdx.x) * F::M, 0, a.n_head / a.kv.n_head_kv,
                      (int)blockIdx.y};
     b.n_pairs = min((int)F::M, a.st.rows.n * b.group - b.pair0);
@@ -383,6 +415,8 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 64                     
     grid_trigger();
     grid_wait();
     begin_pairs<D, ONE>(a, s, b);
+    if constexpr (LISTED)
+        load_list(x, s, b);
 
     float o[MT][NT][4], sum[MS][2];
 #pragma unroll
@@ -404,13 +438,13 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 64                     
         int kb = BLOCKS ? a.kv.k_bytes : 2 * D, vb = BLOCKS ? a.kv.v_bytes : 2 * D;
         const uint8_t *hk = head_rows(a.kv, base.k, b.g, kb);
         const uint8_t *hv = head_rows(a.kv, base.v, b.g, vb);
-        int first = run.from / KEYS * KEYS;
+        int first = LISTED ? next_listed(s.list, 0, run.until) : run.from / KEYS * KEYS;
         key_walk walk = key_walk_at(a.kv, base.page, first);
         if (first < run.until) {
-            int second = ONE ? first + KEYS : first;
+            int second = ONE ? tile_after<LISTED>(s, first, run.until) : first;
             load_tile<D, BLOCKS>(s.k, hk, kb, first, run.from, run.until, walk);
             if (ONE)
-                key_walk_on(&walk, KEYS, second, run.until);
+                go_on<LISTED>(&walk, second, run.until);
             load_tile<D, BLOCKS>(s.v, ONE ? hk : hv, vb, second, run.from, run.until, walk);
         }
         if constexpr (ONE) {
@@ -418,10 +452,12 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 64                     
             copy_wait<1>();
             __syncthreads();
         }
-        for (int t0 = first; t0 < run.until; t0 += KEYS, turn ^= 1) {
-            bool second = (t0 - first) / KEYS & 1; /* of two whose turns are at hand */
-            int next = t0 + (ONE ? 2 : 1) * KEYS;
-            key_walk_on(&walk, KEYS, next, run.until);
+        for (int t0 = first, after; t0 < run.until; t0 = after, turn ^= 1) {
+            /* Of two whose turns are at hand. Listed tiles come in twos. */
+            bool second = (LISTED ? t0 : t0 - first) / KEYS & 1;
+            after = tile_after<LISTED>(s, t0, run.until);
+            int next = ONE ? tile_after<LISTED>(s, after, run.until) : after;
+            go_on<LISTED>(&walk, next, run.until);
             if constexpr (ONE)
                 make_tile<D, BLOCKS>(a, s, second);
             else
@@ -431,18 +467,18 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 64                     
                 expand_tile<BLOCKS_D>(s.k, LINE, (const uint8_t *)s.k, 2 * LINE, KEYS, a.kv.k_kind);
                 __syncthreads();
             }
-            float x[MS][2][4];
-            scores<D, ONE>(x, s, w);
+            float z[MS][2][4];
+            scores<D, ONE>(z, s, w);
             if constexpr (ONE)
                 if (second)
-                    tile_turns<D>(s.turns, a.kv, base.page, t0 + KEYS, run.until, 4);
-            hide_scores<D>(x, s, run, w, t0);
+                    tile_turns<D>(s.turns, a.kv, base.page, after, run.until, 4);
+            hide_scores<D>(z, s, run, w, t0);
             __syncthreads();
-            if (!ONE && t0 + KEYS < run.until)
-                load_tile<D, BLOCKS>(s.k, hk, kb, t0 + KEYS, run.from, run.until, walk);
+            if (!ONE && after < run.until)
+                load_tile<D, BLOCKS>(s.k, hk, kb, after, run.from, run.until, walk);
             else if (!ONE)
                 copy_commit();
-            probabilities<D>(sum, x, s, w, turn);
+            probabilities<D>(sum, z, s, w, turn);
             if (!ONE)
                 copy_wait<1>();
             __syncthreads();
@@ -470,60 +506,75 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 64                     
     leave_rows<D>(o, sum, a, s, b, w);
 }
 
-template <int D, bool BLOCKS, bool ONE = false> static int allow()
+/* Lists are 4 bytes for 4,096 keys. Heads of 512 in one stream leave room for those of 1M keys;
+ * such prompts are of GPUs of 9.0, which have kernels of their own. */
+template <int D, bool BLOCKS, bool ONE = false> static int allow(int largest)
 {
-    return allow_shared(flash_kernel<D, BLOCKS, ONE>, flash<D, ONE>::bytes);
+    int bytes = flash<D, ONE>::bytes, bad = 0;
+    int listed = bytes + LIST_WORDS * (int)sizeof(uint32_t);
+    if constexpr (D >= 128)
+        bad = allow_shared(flash_kernel<D, BLOCKS, ONE, true>, listed < largest ? listed : largest);
+    return bad | allow_shared(flash_kernel<D, BLOCKS, ONE, false>, bytes);
 }
 
 /* Raises the limits on shared memory. largest: bytes that the GPU grants a block. *widest: the
  * largest head that fits. */
 extern "C" int cu_flash_init(int largest, int *widest)
 {
-    int bad = allow<64, false>() | allow<128, false>() | allow<64, true>() | allow<128, true>();
+    int bad = allow<64, false>(largest) | allow<128, false>(largest) | allow<64, true>(largest) |
+              allow<128, true>(largest);
     *widest = 128;
     if (flash<256, true>::bytes <= largest) {
-        bad |= allow<256, false>() | allow<256, true>();
-        bad |= allow<256, false, true>() | allow<256, true, true>();
+        bad |= allow<256, false>(largest) | allow<256, true>(largest);
+        bad |= allow<256, false, true>(largest) | allow<256, true, true>(largest);
         *widest = 256;
     }
     if (flash<512, true>::bytes <= largest) {
-        bad |= allow<512, false>() | allow<512, true>();
-        bad |= allow<512, false, true>() | allow<512, true, true>();
+        bad |= allow<512, false>(largest) | allow<512, true>(largest);
+        bad |= allow<512, false, true>(largest) | allow<512, true, true>(largest);
         *widest = 512;
     }
     return bad;
 }
 
-template <int D, bool BLOCKS, bool ONE = false> static void flash_of(cudaStream_t s, attend_args a)
+template <int D, bool BLOCKS, bool ONE = false> static void flash_of(cudaStream_t s, listed_args x)
 {
     using F = flash<D, ONE>;
-    int pairs = a.q.rows * (a.n_head / a.kv.n_head_kv);
-    dim3 grid((unsigned)((pairs + F::M - 1) / F::M), (unsigned)a.kv.n_head_kv);
-    LAUNCH((flash_kernel<D, BLOCKS, ONE>), grid, dim3(32 * F::W), F::bytes, s, a);
+    int pairs = x.a.q.rows * (x.a.n_head / x.a.kv.n_head_kv);
+    dim3 grid((unsigned)((pairs + F::M - 1) / F::M), (unsigned)x.a.kv.n_head_kv), block(32 * F::W);
+    if (D < 128 || !x.kept)
+        LAUNCH((flash_kernel<D, BLOCKS, ONE, false>), grid, block, F::bytes, s, x);
+    else if constexpr (D >= 128)
+        LAUNCH((flash_kernel<D, BLOCKS, ONE, true>), grid, block,
+               F::bytes + x.n_word * sizeof(uint32_t), s, x);
 }
 
-template <int D, bool ONE = false> static void flash_any(cudaStream_t s, attend_args a)
+template <int D, bool ONE = false> static void flash_any(cudaStream_t s, listed_args x)
 {
-    if (a.kv.k_kind == KV_F16 && a.kv.v_kind == KV_F16)
-        flash_of<D, false, ONE>(s, a);
+    if (x.a.kv.k_kind == KV_F16 && x.a.kv.v_kind == KV_F16)
+        flash_of<D, false, ONE>(s, x);
     else
-        flash_of<D, true, ONE>(s, a);
+        flash_of<D, true, ONE>(s, x);
 }
 
-extern "C" void cu_flash(cudaStream_t s, attend_args a)
+extern "C" void cu_flash_listed(cudaStream_t s, listed_args x)
 {
-    bool one = a.kv.single;
-    switch (a.kv.head_dim) {
+    bool one = x.a.kv.single;
+    switch (x.a.kv.head_dim) {
     case 64:
-        flash_any<64>(s, a);
+        flash_any<64>(s, x);
         break;
     case 128:
-        flash_any<128>(s, a);
+        flash_any<128>(s, x);
         break;
     case 256:
-        one ? flash_any<256, true>(s, a) : flash_any<256>(s, a);
+        one ? flash_any<256, true>(s, x) : flash_any<256>(s, x);
         break;
     default:
-        one ? flash_any<512, true>(s, a) : flash_any<512>(s, a);
+        one ? flash_any<512, true>(s, x) : flash_any<512>(s, x);
     }
+}
+extern "C" void cu_flash(cudaStream_t s, attend_args a)
+{
+    cu_flash_listed(s, listed_args{a, NULL, 0});
 }

@@ -26,6 +26,7 @@
 #include "backend/cuda/attend.cuh"
 #include "backend/cuda/hopper.cuh"
 #include "backend/cuda/launch_attend.h"
+#include "backend/cuda/lists.cuh"
 
 enum {
     GROUP_THREADS = 128,
@@ -34,7 +35,6 @@ enum {
 };
 
 enum how { DENSE, SKIPS, LISTED };
-enum { LIST_KEYS = SELECT_ROWS };
 
 /* The keys that each pair sees, and its row. */
 template <int PAIRS> struct sights {
@@ -89,21 +89,6 @@ template <class J> DEV walk walk_begin(const J &b)
 {
     int r = b.pair0 / b.group;
     return walk{r, r, 0, 0, 0, false};
-}
-/* The first key of the first listed tile from t on, or a number of at least `until`. */
-DEV int next_listed(const uint32_t *list, int t, int until)
-{
-    int n = t / LIST_KEYS, end = (until + LIST_KEYS - 1) / LIST_KEYS;
-    uint32_t bits = n < end ? list[n / 32] >> n % 32 : 0;
-    if (bits & 1)
-        return t;
-    while (!bits) {
-        n = (n / 32 + 1) * 32;
-        if (n >= end)
-            return until;
-        bits = list[n / 32];
-    }
-    return (n + lowest_bit(bits)) * LIST_KEYS;
 }
 /* Goes to the next tile; false after the last. */
 template <how HOW, class J> DEV bool walk_on(const J &b, walk &w)

@@ -1,4 +1,5 @@
-/* launch_skip.h - launchers of skip-softmax in answers (sparse.h). */
+/* launch_skip.h - launchers of attention that leaves keys out (sparse.h), on GPUs of 8.0 and above:
+ * skip-softmax in answers, and prompts by the lists of block selection. */
 #ifndef BACKEND_CUDA_LAUNCH_SKIP_H
 #define BACKEND_CUDA_LAUNCH_SKIP_H
 
@@ -34,6 +35,15 @@ void cu_skip(cudaStream_t s, skip_args x);
 /* Do two stages of copies fit in a block's shared memory? */
 bool cu_skip_fits(dev_kv kv);
 int cu_skip_init(int largest);
+
+/* Rows of a launch, by lists as dev_sparse has them; kept NULL: they read all keys. */
+typedef struct listed_args {
+    attend_args a;
+    const uint32_t *kept;
+    int32_t n_word;
+} listed_args;
+void cu_attend_listed(cudaStream_t s, listed_args x); /* attend.cu; kept is not NULL */
+void cu_flash_listed(cudaStream_t s, listed_args x);  /* flash.cu: heads of 128 and above */
 
 #ifdef __cplusplus
 }

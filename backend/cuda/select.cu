@@ -207,15 +207,19 @@ struct peak {
 };
 constexpr float log2_e = 1.4426950408889634f;
 
-/* Heads of 512 leave room for one block on a multiprocessor, smaller ones for two. */
-template <int D> struct score_shape {
-    static constexpr int STAGES = D == 512 ? 4 : 3, BLOCKS = D == 512 ? 1 : 2;
+/* Heads of 512 leave room for one block on a multiprocessor, smaller ones for two. STREAM: queries
+ * come again with every stage, for GPUs whose blocks have no room for all of them. */
+template <int D, bool STREAM = false> struct score_shape {
+    static constexpr int STAGES = D == 512 && !STREAM ? 4 : 3, BLOCKS = D == 512 || STREAM ? 1 : 2;
+    static constexpr int QUERIES = STREAM ? STAGES : D / COLUMNS;
 };
-template <int D> struct score_memory {
-    uint8_t q[D / COLUMNS][BLOCK_BYTES], means[score_shape<D>::STAGES][STAGE_BYTES];
+template <int D, bool STREAM = false> struct score_memory {
+    uint8_t q[score_shape<D, STREAM>::QUERIES][BLOCK_BYTES];
+    uint8_t means[score_shape<D, STREAM>::STAGES][STAGE_BYTES];
     peak part[MEANS]; /* of the second half of the rows */
 };
 static_assert(2 * (sizeof(score_memory<256>) + 1024) <= 228 * 1024, "two blocks");
+static_assert(sizeof(score_memory<512, true>) <= 99 * 1024, "a block of any GPU of 8.x");
 
 /* Queries times scale in f16, as attention has them. */
 template <int D> DEV void load_queries(score_memory<D> &s, const select_args &a, int row0, int h)
@@ -229,11 +233,25 @@ template <int D> DEV void load_queries(score_memory<D> &s, const select_args &a,
     }
 }
 
+/* The same of 64 columns. */
+template <int D> DEV void load_columns(uint8_t *to, const select_args &a, int row0, int h, int at)
+{
+    const float *q = a.q.at + row0 * a.q.stride + h * D + at;
+#pragma unroll
+    for (int i = (int)threadIdx.x; i < ROWS * (COLUMNS / 4); i += THREADS) {
+        int r = i / (COLUMNS / 4), e = i % (COLUMNS / 4) * 4;
+        float4 v = *(const float4 *)(q + r * a.q.stride + e);
+        *(uint2 *)(to + piece_at(r, e / 8) + e % 8 * 2) = make_uint2(
+            f32x2_to_f16(v.x * a.scale, v.y * a.scale), f32x2_to_f16(v.z * a.scale, v.w * a.scale));
+    }
+}
+
 /* Starts the copies of stage i: 64 columns of the means of MEANS tiles. Zeros beyond tile m. */
-template <int D> DEV void fetch_means(score_memory<D> &s, const uint16_t *means, int i, int m)
+template <int D, bool STREAM>
+DEV void fetch_means(score_memory<D, STREAM> &s, const uint16_t *means, int i, int m)
 {
     int n0 = i / (D / COLUMNS) * MEANS, column = i % (D / COLUMNS) * COLUMNS;
-    uint8_t *to = s.means[i % score_shape<D>::STAGES];
+    uint8_t *to = s.means[i % score_shape<D, STREAM>::STAGES];
 #pragma unroll
     for (int k = 0; k < MEANS * 8 / THREADS; k++) {
         int j = (int)threadIdx.x + k * THREADS, n = min(n0 + j / 8, m);
@@ -326,12 +344,13 @@ DEV peak joined(peak a, peak b)
  * grid:   query head x query block
  * shared: 128 queries, stages of 64 columns of 128 means, peaks: 81, 113 and 193 KB
  * bound:  tensor cores, beside shared memory */
-template <int D>
-__global__ void __launch_bounds__(THREADS, score_shape<D>::BLOCKS) score_kernel(select_args a)
+template <int D, bool STREAM>
+__global__ void __launch_bounds__(THREADS, (score_shape<D, STREAM>::BLOCKS))
+    score_kernel(select_args a)
 {
     DYN_SHARED(uint8_t, mem);
-    score_memory<D> &s = *(score_memory<D> *)mem;
-    constexpr int STEPS = D / COLUMNS, STAGES = score_shape<D>::STAGES;
+    score_memory<D, STREAM> &s = *(score_memory<D, STREAM> *)mem;
+    constexpr int STEPS = D / COLUMNS, STAGES = score_shape<D, STREAM>::STAGES;
     int h = (int)blockIdx.x, i = (int)blockIdx.y, m = a.block0 + i;
     int n_stages = (m / MEANS + 1) * STEPS, warp = (int)threadIdx.x >> 5;
     int row = warp / TILE_WARPS * WARP_ROWS, tile = warp % TILE_WARPS * WARP_MEANS;
@@ -343,17 +362,23 @@ __global__ void __launch_bounds__(THREADS, score_shape<D>::BLOCKS) score_kernel(
 #pragma unroll
     for (int k = 0; k < STAGES - 1; k++) {
         if (k < n_stages)
-            fetch_means<D>(s, means, k, m);
+            fetch_means(s, means, k, m);
         copy_commit();
+        if (STREAM)
+            load_columns<D>(s.q[k], a, ROWS * i, h, k % STEPS * COLUMNS);
     }
-    load_queries<D>(s, a, ROWS * i, h);
+    if constexpr (!STREAM)
+        load_queries<D>(s, a, ROWS * i, h);
     for (int k = 0; k < n_stages; k++) {
         copy_wait<STAGES - 2>();
         __syncthreads(); /* also between two uses of `part`, for a head has two stages or more */
-        if (k + STAGES - 1 < n_stages)
-            fetch_means<D>(s, means, k + STAGES - 1, m);
+        int later = k + STAGES - 1;
+        if (later < n_stages)
+            fetch_means(s, means, later, m);
         copy_commit();
-        multiply(x, s.q[k % STEPS], s.means[k % STAGES], row, tile);
+        if (STREAM && later < n_stages)
+            load_columns<D>(s.q[later % STAGES], a, ROWS * i, h, later % STEPS * COLUMNS);
+        multiply(x, s.q[k % (STREAM ? STAGES : STEPS)], s.means[k % STAGES], row, tile);
         if (k % STEPS < STEPS - 1)
             continue;
         int n0 = k / STEPS * MEANS + tile;
@@ -443,10 +468,19 @@ __global__ void __launch_bounds__(THREADS) list_kernel(select_args a)
     }
 }
 
+template <int D, bool STREAM> static void score_as(cudaStream_t s, const select_args &a)
+{
+    LAUNCH((score_kernel<D, STREAM>), dim3((unsigned)a.n_head, (unsigned)a.n_blocks), dim3(THREADS),
+           (sizeof(score_memory<D, STREAM>)), s, a);
+}
+/* Does a block have room for all queries? The lists are the same either way. */
+template <int D> static bool whole_fits()
+{
+    return sizeof(score_memory<D>) <= (size_t)cu_gpu.shared_block;
+}
 template <int D> static void score(cudaStream_t s, const select_args &a)
 {
-    LAUNCH((score_kernel<D>), dim3((unsigned)a.n_head, (unsigned)a.n_blocks), dim3(THREADS),
-           sizeof(score_memory<D>), s, a);
+    whole_fits<D>() ? score_as<D, false>(s, a) : score_as<D, true>(s, a);
 }
 
 extern "C" void cu_select(cudaStream_t s, select_args a)
@@ -461,9 +495,13 @@ extern "C" void cu_select(cudaStream_t s, select_args a)
            a);
 }
 
+template <int D> static int allow()
+{
+    int bad = allow_shared(score_kernel<D, true>, sizeof(score_memory<D, true>));
+    return whole_fits<D>() ? bad | allow_shared(score_kernel<D, false>, sizeof(score_memory<D>))
+                           : bad;
+}
 extern "C" int cu_select_init(void)
 {
-    return allow_shared(score_kernel<128>, sizeof(score_memory<128>)) |
-           allow_shared(score_kernel<256>, sizeof(score_memory<256>)) |
-           allow_shared(score_kernel<512>, sizeof(score_memory<512>));
+    return allow<128>() | allow<256>() | allow<512>();
 }

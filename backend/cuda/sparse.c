@@ -1,10 +1,10 @@
 /* sparse.c - attention that leaves keys out on a CUDA device: which stores, by what rule, the lists
  * of block selection, and the account of it.
  *
- * Prompts by the kernels of 9.0 (flash_hopper.cuh), skip-softmax in heads of 512; answers by
- * skip.c. The kernels that vote or select add to counters in memory of the device, one tally for
- * each sequence and layer of a pass. A pass that counted ends with a copy of them to the host,
- * which waits for the pass.
+ * Block selection of prompts by the kernels of exact prompts, with lists; skip-softmax of prompts
+ * by those of 9.0, in heads of 512 (flash_hopper.cuh); of answers by skip.c. The kernels that vote
+ * or select add to counters in memory of the device, one tally for each sequence and layer of a
+ * pass. A pass that counted ends with a copy of them to the host, which waits for the pass.
  *
  * The host knows which rows are query blocks, and not which tiles they keep: lists are made and
  * read on the device.
@@ -20,15 +20,17 @@ _Static_assert((int)SELECT_ROWS == (int)SPARSE_TILE, "a query block");
 
 enum { SKIP_PROMPT_TILE = 64 }; /* keys of a tile of flash512_hopper.cu */
 
-/* Do prompts' kernels select blocks? */
-static bool selects(const cuda_device *c, const kv_view *kv)
+bool cuda_selects(const cuda_device *c, const kv_view *kv)
 {
-    return cuda_attend_path(c, kv, false) >= ATTEND_WGMMA;
+    int32_t d = kv->head_dim;
+    bool any = cuda_attend_path(c, kv, false) >= ATTEND_PLAIN && !kv->wide && !kv->window;
+    return any && kv->k_type != NUM_F32 && (d == 128 || d == 256 || d == 512) &&
+           (!kv->single || (d > 128 && kv->k_rope->n_turning == d / 8 && kv->k_rope->turns));
 }
 /* Do they drop tiles? In heads of 128 and 256 votes were measured to cost what they save. */
 static bool prompts_skip(const cuda_device *c, const kv_view *kv)
 {
-    return selects(c, kv) && kv->head_dim == 512;
+    return cuda_attend_path(c, kv, false) >= ATTEND_WGMMA && kv->head_dim == 512;
 }
 
 void cuda_narrow_sparse(const device *d, const kv_view *kv, bool prompt, sparse_rule *rule)
@@ -38,7 +40,7 @@ void cuda_narrow_sparse(const device *d, const kv_view *kv, bool prompt, sparse_
     rule->skip = skip && !kv->window ? rule->skip : 0;
     rule->tile = prompt && rule->skip > 0 ? SKIP_PROMPT_TILE : 0;
     rule->least = prompt ? 0 : c->skip_least;
-    rule->alpha = prompt && selects(c, kv) && !kv->window ? rule->alpha : 0;
+    rule->alpha = prompt && cuda_selects(c, kv) && !kv->window ? rule->alpha : 0;
 }
 
 bool cuda_sparse_any(const pass *p, const kv_view *kv)
@@ -71,7 +73,7 @@ bool cuda_sparse_allowed(pass *p, const kv_view *kv)
                     (LIST_WORDS - 1) * 32 * SPARSE_TILE);
             return false;
         }
-        if (rule->alpha > 0 && !selects(c, kv))
+        if (rule->alpha > 0 && !cuda_selects(c, kv))
             why = "block selection";
         if (rule->skip > 0 && !prompts_skip(c, kv) && !cuda_answers_skip(c, kv))
             why = "skip-softmax";

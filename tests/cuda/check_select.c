@@ -213,9 +213,13 @@ void check_selection(rig *g)
     static const num_type types[] = {NUM_F16,  NUM_BF16, NUM_Q8_0,   NUM_Q5_1, NUM_Q5_0,
                                      NUM_Q4_1, NUM_Q4_0, NUM_IQ4_NL, NUM_TQ3_0};
     static const int32_t dims[] = {128, 256, 512};
-    const cuda_device *c = g->gpu->self;
-    if (!c->hopper)
-        return;
+    cuda_device *c = g->gpu->self;
+    const gpu_facts facts = c->facts;
+    for (int k = 0; k < 3; k++) { /* with queries that come with every stage */
+        c->facts.shared_block = 99 << 10;
+        check_lists(g, &(list_case){NUM_F16, 4, 2, dims[k], 2048, 384, 0, 0.3f});
+        c->facts = facts;
+    }
     for (int i = 0; i < 9; i++)
         for (int k = 0; k < 3; k++)
             if (!g->quick || i % 3 == k)
