@@ -24,7 +24,7 @@
  */
 #include "backend/cuda/attend.cuh"
 #include "backend/cuda/launch_skip.h"
-#include "backend/cuda/split8_tile.cuh"
+#include "backend/cuda/skip_tile.cuh"
 
 static constexpr float LOG2E = 1.4426950408889634f; /* scores are made for exp2 */
 static_assert((int)SKIP_TILE % (2 * (int)PAGE_KEYS) == 0, "a step lies in one page");

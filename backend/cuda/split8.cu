@@ -8,7 +8,7 @@
  *
  * Chunks, their division among blocks and the partial results are those of split.cu. Here keys are
  * the 16 rows of a product and pairs (row, head) its 8 columns, so eight heads per KV head waste
- * nothing, and the eight elements that a lane decodes go into products whole (split8_tile.cuh). A
+ * nothing, and the eight elements that a lane decodes (kv_pieces.cuh) go into products whole. A
  * block walks tiles of 64 keys (32 in heads of 256), with a barrier before each of the three steps
  * above. Keys and values have separate stages, refilled as soon as all warps have read them, so one
  * stage of each may do. Blocks are small, two or four per multiprocessor, and hide each other's
@@ -21,8 +21,8 @@
  * ones.
  */
 #include "backend/cuda/attend.cuh"
+#include "backend/cuda/kv_pieces.cuh"
 #include "backend/cuda/launch_attend.h"
-#include "backend/cuda/split8_tile.cuh"
 
 static constexpr float LOG2E = 1.4426950408889634f; /* scores are made for exp2 */
 
@@ -90,7 +90,8 @@ DEV void copy_next(tile_copier *c, int n_stages, const attend_args &a, int r0,
     c->stage = c->stage + 1 == n_stages ? 0 : c->stage + 1;
 }
 
-/* s: the warp's 16 keys x pairs, over its part of the head's length. */
+/* s: the warp's 16 keys x pairs, over its part of the head's length. Even and odd products have
+ * separate sums: half the latency. */
 template <int D, int NG, int KIND>
 DEV void scores_as(float (*s)[4], const uint16_t *sq, const uint8_t *tile)
 {
@@ -99,10 +100,32 @@ DEV void scores_as(float (*s)[4], const uint16_t *sq, const uint8_t *tile)
     int lane = lane_id(), g = lane >> 2, t = lane & 3, warp = (int)threadIdx.x >> 5;
     const uint8_t *k = tile + (warp % G * 16 + g) * LINE + warp / G * row_bytes<KIND, PART>;
     const uint16_t *q = sq + g * F::LINE_Q + warp / G * PART + 8 * t;
-    multiply_keys<KIND, NG, PART, LINE, F::LINE_Q>(s, k, q);
+    float s1[NG][4];
+#pragma unroll
+    for (int n = 0; n < NG; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] = s1[n][i] = 0;
+#pragma unroll
+    for (int b = 0; b < PART / 32; b++) {
+        uint4 x = key_piece<KIND>(k, b, t), y = key_piece<KIND>(k + 8 * LINE, b, t);
+        uint32_t fa[4] = {x.x, y.x, x.y, y.y}, ga[4] = {x.z, y.z, x.w, y.w};
+#pragma unroll
+        for (int n = 0; n < NG; n++) {
+            uint4 z = *(const uint4 *)(q + 8 * n * F::LINE_Q + 32 * b);
+            uint32_t fb[2] = {z.x, z.y}, gb[2] = {z.z, z.w};
+            mma_f16(s[n], fa, fb);
+            mma_f16(s1[n], ga, gb);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < NG; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] += s1[n][i];
 }
 
-/* o += V^T P^T: the warp's 64 columns. */
+/* o += V^T P^T: piece `8 warp + g` of each value, its elements two to a product. */
 template <int D, int NG, int KIND>
 DEV void sums_as(float (*o)[4][4], const uint16_t *p, const uint8_t *tile)
 {
@@ -110,7 +133,25 @@ DEV void sums_as(float (*o)[4][4], const uint16_t *p, const uint8_t *tile)
     constexpr int LINE = line_bytes(row_bytes<KIND, D>);
     int lane = lane_id(), warp = (int)threadIdx.x >> 5;
     p += (lane >> 2) * F::LINE_P + 2 * (lane & 3);
-    multiply_values<KIND, NG, F::KEYS, LINE, F::LINE_P>(o, tile + 2 * (lane & 3) * LINE, p, warp);
+    const uint8_t *v = tile + 2 * (lane & 3) * LINE;
+#pragma unroll
+    for (int kk = 0; kk < F::KEYS / 16; kk++, v += 16 * LINE) {
+        uint32_t x[8], y[8], fb[NG][2];
+#pragma unroll
+        for (int n = 0; n < NG; n++) {
+            fb[n][0] = *(const uint32_t *)(p + 8 * n * F::LINE_P + 16 * kk);
+            fb[n][1] = *(const uint32_t *)(p + 8 * n * F::LINE_P + 16 * kk + 8);
+        }
+        value_pieces<KIND>(x, v, v + LINE, warp, lane >> 2);
+        value_pieces<KIND>(y, v + 8 * LINE, v + 9 * LINE, warp, lane >> 2);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t fa[4] = {x[2 * j], x[2 * j + 1], y[2 * j], y[2 * j + 1]};
+#pragma unroll
+            for (int n = 0; n < NG; n++)
+                mma_f16(o[n][j], fa, fb[n]);
+        }
+    }
 }
 
 template <int D, int NG, int KIND>
@@ -247,18 +288,35 @@ DEV void leave_parts(float (*o)[4][4], const block_pairs &b, const split8_args &
     }
 }
 
-/* Queries in the element order of key pieces; zeros for absent pairs. */
+/* Queries in the element order of key pieces; zeros for absent pairs. A piece has four pairs of
+ * neighbouring elements, 1 or 4 places apart. */
 template <int D, int NG>
 DEV void load_queries(uint16_t *sq, const block_pairs &b, const split8_args &args, int kind)
 {
     const attend_args &a = args.a;
     using F = split8_shape<D, NG>;
+    bool far = kind == KV_Q4_0 || kind == KV_TQ3_0;
     float scale = a.scale * LOG2E;
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < F::PAIRS * D / 8; i += D / 2) {
         int m = i / (D / 8), e = i % (D / 8), r = pair_row(m, args.deal);
         const float *q = a.q.at + (b.r0 + r) * a.q.stride + (b.h0 + m - r * b.group) * D;
-        *(uint4 *)(sq + m * F::LINE_Q + 8 * e) = query_piece(q, m < b.n, kind, e, scale);
+        float2 x[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            x[j] = make_float2(0, 0);
+            if (m < b.n)
+                x[j] = *(const float2 *)(q + key_order(kind, e, far ? j : 2 * j));
+            x[j].x *= scale, x[j].y *= scale;
+        }
+        uint4 u;
+        if (far)
+            u = make_uint4(f32x2_to_f16(x[0].x, x[1].x), f32x2_to_f16(x[2].x, x[3].x),
+                           f32x2_to_f16(x[0].y, x[1].y), f32x2_to_f16(x[2].y, x[3].y));
+        else
+            u = make_uint4(f32x2_to_f16(x[0].x, x[0].y), f32x2_to_f16(x[1].x, x[1].y),
+                           f32x2_to_f16(x[2].x, x[2].y), f32x2_to_f16(x[3].x, x[3].y));
+        *(uint4 *)(sq + m * F::LINE_Q + 8 * e) = u;
     }
 }
 

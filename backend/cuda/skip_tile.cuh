@@ -1,13 +1,13 @@
-/* split8_tile.cuh - the products of split8.cu and skip.cu: keys are the 16 rows of a product and
- * pairs (row, head) its 8 columns, so the eight elements that a lane decodes (kv_pieces.cuh) go
+/* skip_tile.cuh - the products of skip.cu, as split8.cu has them: keys are the 16 rows of a product
+ * and pairs (row, head) its 8 columns, so the eight elements that a lane decodes (kv_pieces.cuh) go
  * into products whole.
  *
  *     S^T [16 keys x 8 pairs] = K Q^T        O^T [64 columns x 8 pairs] += V^T P^T
  *
  * Queries and results are in the element order of the pieces.
  */
-#ifndef BACKEND_CUDA_SPLIT8_TILE_CUH
-#define BACKEND_CUDA_SPLIT8_TILE_CUH
+#ifndef BACKEND_CUDA_SKIP_TILE_CUH
+#define BACKEND_CUDA_SKIP_TILE_CUH
 
 #include "backend/cuda/kv_pieces.cuh"
 
