@@ -157,7 +157,7 @@ static status wave(soak *s, err *e)
 static status campaign(soak *s, const char *path, bool blocks, double end_ms, err *e)
 {
     static const char *const parts[] = {"40%", "50%", "0.75"};
-    static const char *const cpus[] = {NULL, "auto", "0.5", "1"};
+    static const char *const cpus[] = {NULL, "0.5", "auto", "1"};
     const char *cpu = blocks ? cpus[rng_below(&s->rng, 4)] : NULL;
     carat_model_options all = {.device = "cuda"}, o = all;
     o.draft = "lookup";
@@ -191,7 +191,7 @@ static status campaign(soak *s, const char *path, bool blocks, double end_ms, er
 
 void check_expert_soak(rig *g, double minutes)
 {
-    static const char *const names[] = {"moe", "laguna", "qwen35moe"};
+    static const char *const names[] = {"laguna", "qwen35moe", "moe"};
     soak s = {.g = g, .rng = 11};
     err e = {0};
     status st = OK;
@@ -201,7 +201,7 @@ void check_expert_soak(rig *g, double minutes)
         fidelity_open(&s.f, names[k]);
         const char *path = fidelity_write(&s.f, &(fidelity_file){.type = NUM_Q8_0});
         snprintf(counts, sizeof counts, "%s.experts", path);
-        st = campaign(&s, path, k > 0, end_ms, &e);
+        st = campaign(&s, path, k < 2, end_ms, &e);
         unlink(counts);
         unlink(path);
         fidelity_close(&s.f);
