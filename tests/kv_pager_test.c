@@ -132,30 +132,43 @@ static void check_stores(const rig *paged, const rig *whole)
         }
 }
 
+/* The caller's scores prefer other pages at every choice, so pages come back and leave again. */
+static void give_scores(kv_cache *c)
+{
+    if (c->pager->policy != KV_POLICY_DRAFTER || !kv_pager_looks(c))
+        return;
+    int32_t n = residency_pages_of(c->n_past + 1);
+    float *score = kv_pager_scores(c, n);
+    for (int32_t p = 0; p < n; p++)
+        score[p] = (float)((p + 3 * c->pager->n_reselected) % 8);
+}
+
 TEST(pager_keeps_every_byte)
 {
     static const kv_words words[] = {{.k = "f32", .single = "off"},
                                      {.k = "q4_0+rot", .v = "q8_0", .single = "off"},
                                      {.k = "f16", .single = "on"},
                                      {.k = "q8_0+rot", .single = "on"}};
-    int64_t n_in = 0, n_left = 0;
+    static const kv_policy policies[] = {KV_POLICY_DRAFTER, KV_POLICY_SCORED, KV_POLICY_LRU};
     for (size_t k = 0; k < 4; k++)
-        for (int policy = SANITIZED ? (int)k % 2 : 0; policy < 2; policy += 1 + SANITIZED) {
+        for (size_t i = SANITIZED ? k % 3 : 0; i < 3; i += SANITIZED ? 3 : 1) {
+            const kv_policy policy = policies[i];
             rig paged, whole;
             int32_t ids[TOKENS];
             float a[RIG_VOCAB], b[RIG_VOCAB];
             uint64_t rng = test_seed();
             err e = {0};
             rig_draw(ids, TOKENS, &rng);
-            open_paged(&paged, &(cpu_options){.n_threads = 1}, &words[k], (kv_policy)policy, -1, 1);
+            open_paged(&paged, &(cpu_options){.n_threads = 1}, &words[k], policy, -1, 1);
             rig_open(&whole);
             rig_open_cache(&whole, &words[k], 1);
-            for (int32_t i = 0; i < TOKENS; i++) {
-                CHECK_OK(one_token(&paged, ids[i], a, &e), e);
-                CHECK_OK(one_token(&whole, ids[i], b, &e), e);
-                CHECK_EQ(paged.c.n_absent > 0, i >= POOL);
-                CHECK_EQ(kv_pager_lossy(&paged.c), i >= POOL);
-                if (i < POOL) /* everything is there: the same bits */
+            for (int32_t t = 0; t < TOKENS; t++) {
+                give_scores(&paged.c);
+                CHECK_OK(one_token(&paged, ids[t], a, &e), e);
+                CHECK_OK(one_token(&whole, ids[t], b, &e), e);
+                CHECK_EQ(paged.c.n_absent > 0, t >= POOL);
+                CHECK_EQ(kv_pager_lossy(&paged.c), t >= POOL);
+                if (t < POOL) /* everything is there: the same bits */
                     CHECK(rig_same(a, b, 1));
                 CHECK(isfinite(a[0]));
             }
@@ -163,8 +176,9 @@ TEST(pager_keeps_every_byte)
             CHECK(policy == KV_POLICY_LRU || paged.c.pager->n_reselected > 0);
             /* A page that came back is clean, and leaves again without another copy. */
             CHECK_EQ(paged.c.pager->r.n_out, paged.c.pager->r.n_copied);
-            n_left += paged.c.pager->r.n_left;
-            n_in += paged.c.pager->r.n_in;
+            /* What the model's own queries bring back is not known. */
+            CHECK(policy != KV_POLICY_DRAFTER ||
+                  (paged.c.pager->r.n_in > 0 && paged.c.pager->r.n_left > 0));
             check_stores(&paged, &whole);
             CHECK(!kv_can_save(&paged.c, paged.c.n_past, 0));
             /* Back to the beginning: every page is free, and the cache is exact again. */
@@ -174,8 +188,6 @@ TEST(pager_keeps_every_byte)
             close_all(&paged);
             close_all(&whole);
         }
-    CHECK_MSG(n_in > 0 && n_left > 0, "%lld came back, %lld left without a copy", (long long)n_in,
-              (long long)n_left);
 }
 
 /* Pages that are free, and rows that no pass has written, are NaN in one of two caches. Every row
