@@ -249,7 +249,7 @@ ISA_TESTS ?= engine/ demo_test hybrid_test session_ daemon_ server_answers cli_a
 test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## KERNELS=avx2: the tests of whole models, with those kernels
 	CARAT_ISA=$(KERNELS) $(BUILD)/carat_test -j $(TEST_JOBS) $(ISA_TESTS)
 
-check: test floors map vendor symbols docs results-check fuzz-links ## test, plus the house rules
+check: test floors map vendor symbols docs results-check fuzz-links ## test, plus the rules of folders, map, vendored files and docs
 
 ASAN = -fsanitize=address -fno-omit-frame-pointer
 # Checks inside loops keep gcc from unrolling, about which it warns: no error here.
@@ -311,7 +311,7 @@ tsan: export TSAN_OPTIONS = die_after_fork=0
 tsan: ## the tests with threads, under ThreadSanitizer
 	$(call sanitized,tsan,-fsanitize=thread,$(TSAN_TESTS))
 
-floors: ## fail on an #include that goes up the house
+floors: ## fail on an #include of a folder above (DESIGN.md)
 	@tools/floors.sh
 map: ## fail on a file that DESIGN.md does not name, or that does not exist
 	@tools/map.sh

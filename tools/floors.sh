@@ -1,8 +1,9 @@
 #!/bin/sh
-# Fails on an #include that points up the house. A folder may include its own headers and those of the
-# folders below it. Everyone may include include/carat.h, which includes nothing of ours. Programs
-# include carat.h and base/; the server also text/jtree.h; the file tools (convert, synth, quantize,
-# inspect) also format/, num/, model/ and text/. Tests may include everything.
+# Fails on an #include that points to a folder above (DESIGN.md has the order). A folder may include
+# its own headers and those of the folders below it. Everyone may include include/carat.h, which
+# includes nothing of ours. Programs include carat.h and base/; the server also text/jtree.h; the
+# file tools (convert, synth, quantize, inspect) also format/, num/, model/ and text/. Tests may
+# include everything.
 set -eu
 cd "$(dirname "$0")/.."
 git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' | awk '
@@ -20,13 +21,13 @@ BEGIN {
     file = $0
     if (file ~ /_test(_int)?\.[ch]$/ || file ~ /^(tests|fuzz|include|bench|tools|examples)\//) next
     dir = file; sub(/\/[^\/]*$/, "", dir)
-    if (!(dir in floor)) { print file ": not in a folder of the house"; bad = 1; next }
+    if (!(dir in floor)) { print file ": not in a folder that DESIGN.md lists"; bad = 1; next }
     while ((getline line < file) > 0) {
         if (line !~ /^#include "/) continue
         inc = line; sub(/^#include "/, "", inc); sub(/".*/, "", inc)
         if (inc == "carat.h") continue
         to = inc; sub(/\/[^\/]*$/, "", to)
-        if (!(to in floor)) { print file ": includes " inc ", which is no folder of the house"; bad = 1; continue }
+        if (!(to in floor)) { print file ": includes " inc ", which is no folder that DESIGN.md lists"; bad = 1; continue }
         ok = floor[to] <= floor[dir]
         if (dir in only && index(only[dir], " " to " ") == 0) ok = 0
         if (dir == "apps" && file ~ /^apps\/(convert|synth|quantize|inspect)[a-z_]*\.[ch]$/ && to ~ /^(format|num|model|text)$/) ok = 1
