@@ -244,6 +244,140 @@ TEST(llama_infill_by_a_model_that_fills_gaps)
     stop(&s);
 }
 
+/* ---- Prompts longer than the context (fit.h) ---- */
+
+/* A system message, turns of a question and an answer, those from `from` on, and a last question.
+ */
+static void put_talk(str *o, int from, int n_turns, const char *more)
+{
+    str_cut(o, 0);
+    str_puts(o, "{\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"}");
+    for (int i = from; i < 2 * n_turns; i++)
+        str_printf(o, ",{\"role\":\"%s\",\"content\":\"words of turn number %d\"}",
+                   i % 2 ? "assistant" : "user", i);
+    str_printf(o, ",{\"role\":\"user\",\"content\":\"the last question\"}],\"stream\":false,%s}",
+               more);
+}
+
+static int64_t int_at(arena *mem, const response *r, const char *path)
+{
+    int64_t n = -1;
+    const jtree *v = json_at(json_parsed(mem, r->body.at, r->body.n), path);
+    CHECK_MSG(v && tree_int(v, 0, INT32_MAX, &n), "%s: %s", path, str_text(&r->body));
+    return n;
+}
+
+TEST(ollama_conversations_lose_their_oldest_messages)
+{
+    enum { CTX = 512, TURNS = 40 };
+    response cut, same, next;
+    arena mem = {0};
+    str body = {0};
+    served s;
+    char *log;
+    size_t n;
+    err e = {0};
+    start_toy(&s, NULL);
+    put_talk(&body, 0, TURNS, GREEDY);
+    http_post(&cut, &s, "/api/chat", body.at);
+    CHECK_MSG(cut.status == 200, "%s", str_text(&cut.body));
+    int64_t dropped = int_at(&mem, &cut, "truncated.messages");
+    int64_t n_prompt = int_at(&mem, &cut, "prompt_eval_count");
+    CHECK(dropped > 0 && dropped < 2 * TURNS);
+    CHECK(n_prompt + 12 <= CTX && n_prompt > CTX / 2);
+    CHECK_EQ(int_at(&mem, &cut, "eval_count"), 12);
+
+    /* It is the answer to what is left: the system message and the newest ones. */
+    put_talk(&body, (int)dropped, TURNS, GREEDY ",\"truncate\":false");
+    http_post(&same, &s, "/api/chat", body.at);
+    CHECK_MSG(same.status == 200, "%s", str_text(&same.body));
+    CHECK_EQ(int_at(&mem, &same, "prompt_eval_count"), n_prompt);
+    CHECK_STR(text_at(&mem, &same, "message.content"), text_at(&mem, &cut, "message.content"));
+    CHECK(!strstr(same.body.at, "truncated"));
+
+    /* The next turn mostly begins with the same tokens. */
+    put_talk(&body, 0, TURNS + 1, GREEDY);
+    http_post(&next, &s, "/api/chat", body.at);
+    CHECK_EQ(next.status, 200);
+    CHECK(int_at(&mem, &next, "truncated.messages") >= dropped);
+    CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
+    CHECK(strstr(log, "messages are left out"));
+    mem_free(log);
+    str_free(&body);
+    arena_free(&mem);
+    response_free(&cut);
+    response_free(&same);
+    response_free(&next);
+    stop(&s);
+}
+
+TEST(ollama_prompts_beyond_the_context)
+{
+    static const struct {
+        const char *path, *format;
+        int status;
+        const char *says;
+    } cases[] = {
+        {"/api/chat", "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", 400,
+         "the last message are longer than the context"},
+        {"/api/chat",
+         "{\"messages\":[{\"role\":\"system\",\"content\":\"%s\"},{\"role\":\"user\","
+         "\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\","
+         "\"content\":\"c\"}]}",
+         400, "even without all others"},
+        {"/api/chat",
+         "{\"truncate\":false,\"messages\":[{\"role\":\"user\",\"content\":\"%s\"},{\"role\":"
+         "\"user\",\"content\":\"c\"}]}",
+         400, "'truncate' is false"},
+        /* A call and its results go together; the call that is answered last stays. */
+        {"/api/chat",
+         "{" GREEDY ",\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+         "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{}}}]},{\"role\":\"tool\","
+         "\"content\":\"%s\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":"
+         "\"g\",\"arguments\":{}}}]},{\"role\":\"tool\",\"content\":\"result\"}]}",
+         200, "\"truncated\":{\"messages\":2,"},
+        {"/api/generate", "{" GREEDY ",\"system\":\"Be brief.\",\"prompt\":\"%s\"}", 200,
+         "\"truncated\":{\"bytes\":"},
+        {"/api/generate", "{" GREEDY ",\"raw\":true,\"prompt\":\"%s\"}", 200,
+         "\"truncated\":{\"tokens\":"},
+        {"/api/generate",
+         "{\"options\":{\"num_keep\":-1,\"num_predict\":2},\"raw\":true,"
+         "\"prompt\":\"%s\"}",
+         200, "\"truncated\":{\"tokens\":"},
+        {"/api/generate", "{\"truncate\":false,\"prompt\":\"%s\"}", 400, "'truncate' is false"},
+        {"/api/generate", "{\"system\":\"%s\",\"prompt\":\"x\"}", 400, "no room"},
+        {"/api/generate", "{\"prompt\":\"x\",\"truncate\":1}", 400, "'truncate' is"},
+        {"/api/chat", "{" ASK ",\"shift\":\"no\"}", 400, "'shift' is"},
+        {"/api/chat", "{" ASK ",\"options\":{\"num_keep\":-2}}", 400, "num_keep"},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":"
+         "\"user\",\"content\":\"%s\"}]}",
+         400, "context_length_exceeded"},
+    };
+    str words = {0}, body = {0};
+    served s;
+    start_toy(&s, NULL);
+    for (int i = 0; i < 400; i++)
+        str_printf(&words, "w\u00f6rter %d ", i);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        response r;
+        const char *at = strstr(cases[i].format, "%s");
+        size_t before = at ? (size_t)(at - cases[i].format) : strlen(cases[i].format);
+        str_cut(&body, 0);
+        str_put(&body, cases[i].format, before);
+        str_puts(&body, at ? words.at : "");
+        str_puts(&body, at ? at + 2 : "");
+        http_post(&r, &s, cases[i].path, body.at);
+        CHECK_MSG(r.status == cases[i].status && strstr(str_text(&r.body), cases[i].says),
+                  "%s %.200s: %d %s", cases[i].path, cases[i].format, r.status, str_text(&r.body));
+        CHECK(utf8_valid(str_text(&r.body), r.body.n));
+        response_free(&r);
+    }
+    str_free(&words);
+    str_free(&body);
+    stop(&s);
+}
+
 /* ---- Models of a hub ---- */
 
 static void post_pull(const served *s, const char *name, const char *says)

@@ -78,6 +78,12 @@ typedef struct answer_model {
     int32_t call_open, call_close; /* the marks around a call; -1: none */
 } answer_model;
 
+/* What was left out of a prompt that is longer than the context; zeroed: nothing. */
+typedef struct cut_told {
+    int32_t n_messages;        /* of a conversation */
+    int64_t n_tokens, n_bytes; /* n_bytes: of one text, at its beginning */
+} cut_told;
+
 typedef struct answer {
     const request *rq;
     const answer_model *m;
@@ -90,6 +96,7 @@ typedef struct answer {
     double load_ms;   /* of these: until the model was there */
     int64_t n_prompt; /* tokens; known before the timings */
     shorter_told shorter;
+    cut_told cut;
     /* Of the dialect's stream. */
     int32_t sequence;  /* responses: number of the next event */
     int32_t open_part; /* messages, responses: the part whose block is open, -1: none */

@@ -14,6 +14,8 @@
 #include <string.h>
 #include <time.h>
 
+enum { KEEP_FIRST = 4 }; /* ollama's num_keep, where a request has none */
+
 /* ---- Reading ---- */
 
 /* `options`, by the parsers that read the same names at the top of other requests. */
@@ -30,7 +32,8 @@ static bool read_options(request *rq, const request_limits *lim, problem *p)
     rq->api = API_OLLAMA_OPTIONS;
     bool ok = check_fields(rq, lim, p) && read_common(rq, lim, p) && read_stops(rq, "stop", p) &&
               read_max_tokens(rq, limits, p) &&
-              field_int(p, rq->body, "num_predict", -2, INT32_MAX, &n) && read_forms(rq, p);
+              field_int(p, rq->body, "num_predict", -2, INT32_MAX, &n) &&
+              field_int(p, rq->body, "num_keep", -1, INT32_MAX, &rq->num_keep) && read_forms(rq, p);
     rq->body = body;
     rq->api = api;
     if (n > 0 && (!rq->max_tokens || n < rq->max_tokens))
@@ -80,11 +83,15 @@ static bool read_both(request *rq, const request_limits *lim, problem *p)
 {
     int64_t top = 0;
     rq->n = 1;
+    rq->truncate = rq->shift = true;
+    rq->num_keep = KEEP_FIRST;
     if (!read_options(rq, lim, p))
         return false;
     rq->stream = true;
     rq->unload = is_unload(jtree_get(rq->body, "keep_alive"));
-    if (!field_bool(p, rq->body, "stream", &rq->stream) || !read_answer_format(rq, p) ||
+    if (!field_bool(p, rq->body, "stream", &rq->stream) ||
+        !field_bool(p, rq->body, "truncate", &rq->truncate) ||
+        !field_bool(p, rq->body, "shift", &rq->shift) || !read_answer_format(rq, p) ||
         !read_think(rq, p) || !field_bool(p, rq->body, "logprobs", &rq->logprobs) ||
         !field_int(p, rq->body, "top_logprobs", 0, 20, &top))
         return false;
@@ -412,6 +419,15 @@ static void put_metrics(const answer *a, str *o)
     json_int(o, "prompt_eval_duration", as_ns(u.prefill_ms));
     json_int(o, "eval_count", u.generated);
     json_int(o, "eval_duration", as_ns(u.decode_ms));
+    if (!a->cut.n_tokens)
+        return;
+    json_open(o, "truncated", '{');
+    if (a->cut.n_messages)
+        json_int(o, "messages", a->cut.n_messages);
+    if (a->cut.n_bytes)
+        json_int(o, "bytes", a->cut.n_bytes);
+    json_int(o, "tokens", a->cut.n_tokens);
+    json_close(o, '}');
 }
 
 static void ollama_begin(answer *a, str *o)

@@ -249,8 +249,8 @@ static const known_field fields[] = {
     {"logprobs", OLLA, READ, NULL},
     {"top_logprobs", OLLA, READ, NULL},
     {"keep_alive", OLLA, READ, NULL},
-    {"truncate", OLLA, HARMLESS, NULL}, /* a prompt that does not fit is refused */
-    {"shift", OLLA, HARMLESS, NULL},    /* a context is never shifted */
+    {"truncate", OLLA, READ, NULL},
+    {"shift", OLLA, READ, NULL},
     {"_debug_render_only", OLLA, ONLY, "false"},
     {"num_predict", OPTS, READ, NULL},
     {"num_ctx", OPTS, HARMLESS, NULL}, /* the context is the server's */
@@ -258,7 +258,7 @@ static const known_field fields[] = {
     {"num_gpu", OPTS, HARMLESS, NULL},
     {"main_gpu", OPTS, HARMLESS, NULL},
     {"num_thread", OPTS, HARMLESS, NULL},
-    {"num_keep", OPTS, HARMLESS, NULL},
+    {"num_keep", OPTS, READ, NULL},
     {"num_gqa", OPTS, HARMLESS, NULL},
     {"draft_num_predict", OPTS, HARMLESS, NULL}, /* about speed alone */
     {"numa", OPTS, HARMLESS, NULL},

@@ -1,10 +1,11 @@
 /* prompts.c - a request to prompts, and prompts to jobs with budgets.
  *
- *     messages -> --system -> shortened? -> template -> sampled calls put back -> tokens
- *     prompt                -> shortened?                                      -> tokens
+ *     messages -> --system -> shortened? -> template -> sampled calls put back -> tokens -> fit.c?
+ *     prompt                -> shortened?                                      -> tokens -> fit.c?
  */
 #include "apps/server/generate_int.h"
 
+#include "apps/server/fit.h"
 #include "apps/server/infill.h"
 #include "apps/server/jsonw.h"
 #include "apps/server/token_rules.h"
@@ -71,15 +72,14 @@ static bool wants_thought(const stream *st)
 
 /* Puts the conversation with --system's message in front into out, where it begins with none of its
  * own; else out stays empty. */
-static bool add_system(const request *rq, const char *system, str *out, problem *p)
+static bool add_system(const str *messages, const char *system, str *out, problem *p)
 {
     arena mem = {0};
     err e = {0};
     const jtree *all, *role;
     if (!system)
         return true;
-    if (jtree_parse(rq->messages.at, rq->messages.n, "messages", REQUEST_MAX_DEPTH + 2, &mem, &all,
-                    &e)) {
+    if (jtree_parse(messages->at, messages->n, "messages", REQUEST_MAX_DEPTH + 2, &mem, &all, &e)) {
         arena_free(&mem);
         return problem_from(p, &e);
     }
@@ -93,7 +93,7 @@ static bool add_system(const request *rq, const char *system, str *out, problem 
         json_close(out, '}');
         if (all->first)
             str_putc(out, ',');
-        str_put(out, rq->messages.at + 1, rq->messages.n - 1);
+        str_put(out, messages->at + 1, messages->n - 1);
     }
     arena_free(&mem);
     return !out->bad || problem_set(p, 503, "", "no memory for the system message");
@@ -110,28 +110,49 @@ static carat_chat_options chat_options(const stream *st)
                                 .continue_last = rq->continue_last};
 }
 
+/* Writes messages as the template does; *begun: with --system's message, where that was added. The
+ * caller frees both, also after a problem. */
+static bool render(const stream *st, const str *own, str *begun, carat_chat *chat, problem *p)
+{
+    const request *rq = &st->rq;
+    const served *m = st->x->m;
+    carat_chat_options opt = chat_options(st);
+    err e = {0};
+    const char *tools = rq->tools.n ? rq->tools.at : NULL;
+    if (!add_system(own, m->s->o->system, begun, p))
+        return false;
+    if (!carat_chat_render(m->model, begun->n ? begun->at : own->at, tools, &opt, chat, &e))
+        return true;
+    err first = {0}; /* names messages by number, so the client's own list must make the error */
+    carat_chat_free(chat);
+    if (begun->n && carat_chat_render(m->model, own->at, tools, &opt, chat, &first))
+        e = first;
+    return problem_of(rq, p, &e);
+}
+
+bool prompt_count(stream *st, const str *messages, int64_t *n, problem *p)
+{
+    carat_chat chat = {0};
+    str begun = {0};
+    bool ok = render(st, messages, &begun, &chat, p);
+    *n = chat.n_ids;
+    carat_chat_free(&chat);
+    str_free(&begun);
+    return ok;
+}
+
 bool prompt_render(stream *st, prompt *out, str *text, problem *p)
 {
     request *rq = &st->rq;
     const served *m = st->x->m;
-    carat_chat_options opt = chat_options(st);
     carat_chat chat = {0};
-    err e = {0};
     str begun = {0};
-    const char *tools = rq->tools.n ? rq->tools.at : NULL;
-    if (!add_system(rq, m->s->o->system, &begun, p)) {
+    if (!render(st, &rq->messages, &begun, &chat, p)) {
+        carat_chat_free(&chat);
         str_free(&begun);
         return false;
     }
     const str *messages = begun.n ? &begun : &rq->messages;
-    if (carat_chat_render(m->model, messages->at, tools, &opt, &chat, &e)) {
-        err own = {0}; /* names messages by number, so the client's own list must make the error */
-        if (begun.n && carat_chat_render(m->model, rq->messages.at, tools, &opt, &chat, &own))
-            e = own;
-        carat_chat_free(&chat);
-        str_free(&begun);
-        return problem_of(rq, p, &e);
-    }
     int32_t *replayed = NULL;
     int64_t n = chat.n_ids;
     if (m->names.call_open >= 0)
@@ -254,6 +275,7 @@ static void tell_shorter(stream *st)
 bool prompts_make(stream *st, problem *p)
 {
     request *rq = &st->rq;
+    bool may_cut = (rq->api == API_OLLAMA_CHAT || rq->api == API_OLLAMA_GENERATE) && !rq->infill;
     st->n_prompts = rq->n_prompts ? rq->n_prompts : 1;
     st->prompt = arena_array(&rq->mem, (size_t)st->n_prompts, sizeof *st->prompt);
     if (!st->prompt)
@@ -263,9 +285,7 @@ bool prompts_make(stream *st, problem *p)
         bool ok = rq->n_prompts ? encode_prompt(st, &rq->prompt[i], q, p)
                   : rq->infill  ? infill_encode(rq, st->x->m, &q->ids, &q->n, p)
                                 : prompt_render(st, q, NULL, p);
-        if (!ok)
-            return false;
-        if (!too_long(st, q->n, p))
+        if (!ok || (may_cut && !fit_prompt(st, q, p)) || !too_long(st, q->n, p))
             return false;
     }
     return true;
@@ -327,6 +347,7 @@ bool prompts_to_jobs(stream *st, problem *p)
     st->a.start_ms = st->x->start_ms;
     st->a.load_ms = st->load_ms;
     st->a.n_prompt = st->prompt[0].n;
+    st->a.cut = st->cut;
     tell_shorter(st);
     if (!token_rules_make(rq, st->x->m->model, p) || !ban_calls(st, p))
         return false;

@@ -177,6 +177,9 @@ typedef struct request {
     bool load_only;         /* no prompt: the model is loaded, or unloaded */
     bool unload;            /* keep_alive is 0 */
     bool thinks_by_default; /* where the model can */
+    bool truncate;          /* a prompt that is longer than the context is cut (fit.h) */
+    bool shift;             /* and the answer gets some room */
+    int64_t num_keep;       /* tokens at the beginning of a raw prompt that are not cut; -1: all */
 } request;
 
 enum { ORIGIN_BEFORE = -2 }; /* in request.origin: an item of request.history */
