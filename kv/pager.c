@@ -1,6 +1,7 @@
 /* pager.c - see pager.h. */
 #include "kv/pager.h"
 #include "base/mem.h"
+#include "kv/paging.h"
 
 #include <string.h>
 
@@ -496,90 +497,7 @@ void kv_pager_adopt(kv_cache *c, int64_t n)
     residency_renew(&g->r);
 }
 
-/* ---- What a pager knows -------------------------------------------------------------------- */
-
-void kv_paging_free(kv_paging *s)
-{
-    for (int32_t side = 0; s && side < PASS_SIDES_MAX; side++)
-        mem_free(s->watched[side]);
-    if (s)
-        mem_free(s->page);
-    mem_free(s);
-}
-
-/* The pager's rules, and pages for n tokens. */
-static kv_paging *paging_of(const kv_cache *c, int64_t n)
-{
-    const residency_rules *r = &c->pager->r.rules;
-    size_t n_pages = (size_t)pages_of(n);
-    kv_paging *s = mem_calloc(1, sizeof *s);
-    if (!s)
-        return NULL;
-    *s = (kv_paging){.policy = c->pager->policy,
-                     .pool = r->pool,
-                     .tau = r->tau,
-                     .rows_max = r->rows_max,
-                     .n_pages = (int32_t)n_pages,
-                     .n_exact = INT64_MAX,
-                     .since = n,
-                     .page = mem_calloc(n_pages, sizeof *s->page),
-                     .n_bytes = sizeof *s + n_pages * sizeof *s->page};
-    if (!s->page) {
-        kv_paging_free(s);
-        return NULL;
-    }
-    return s;
-}
-
-kv_paging *kv_paging_new(const kv_cache *c)
-{
-    const kv_pager *g = c->pager;
-    kv_paging *s = paging_of(c, c->n_past);
-    size_t n_bytes = (size_t)pages_of(c->n_past) * sizeof(float);
-    if (!s)
-        return NULL;
-    s->n_exact = g->n_exact;
-    s->since = g->r.since;
-    s->clock = g->r.clock;
-    s->n_watched = g->n_watched;
-    s->hold = g->hold;
-    s->wants_look = g->wants_look;
-    s->renew = g->renew;
-    s->for_good = g->r.for_good;
-    for (int32_t p = 0; p < s->n_pages; p++) {
-        const residency_page *from = &g->r.page[p];
-        s->page[p] = (kv_paging_page){.used = from->used,
-                                      .score = from->score,
-                                      .resident = from->place >= 0,
-                                      .pinned = from->pinned,
-                                      .scored = from->scored,
-                                      .lost = residency_is_lost(&g->r, p)};
-    }
-    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
-        if (!g->watch.score[side])
-            continue;
-        s->watched[side] = mem_alloc(n_bytes);
-        if (!s->watched[side]) {
-            kv_paging_free(s);
-            return NULL;
-        }
-        c->dev[side]->download(c->dev[side], s->watched[side], g->watch.score[side], n_bytes);
-        s->n_bytes += n_bytes;
-    }
-    return s;
-}
-
-kv_paging *kv_paging_young(const kv_cache *c, int64_t n)
-{
-    kv_paging *s = paging_of(c, n);
-    for (int32_t p = 0; s && p < s->n_pages; p++)
-        s->page[p] = (kv_paging_page){.used = p + 1,
-                                      .resident = p < RESIDENCY_SINKS ||
-                                                  p >= s->n_pages - s->pool + RESIDENCY_SINKS};
-    if (s)
-        s->clock = s->n_pages + 1;
-    return s;
-}
+/* ---- Pages from a snapshot ------------------------------------------------------------------ */
 
 static void sum_entry(kv_cache *c, int32_t entry, int32_t page)
 {
@@ -631,40 +549,6 @@ static void drop_loaded(kv_cache *c)
     kv_pager_cut(c, 0);
 }
 
-/* Records and counters as s has them; the pages are there. */
-static void take_over(kv_cache *c, const kv_paging *s, int64_t n)
-{
-    kv_pager *g = c->pager;
-    for (int32_t p = 0; p < s->n_pages; p++) {
-        g->r.page[p].used = s->page[p].used;
-        g->r.page[p].score = s->page[p].score;
-        g->r.page[p].pinned = s->page[p].pinned;
-        g->r.page[p].scored = s->page[p].scored;
-        g->r.dropped |= s->page[p].lost;
-        if (g->r.page[p].place >= 0)
-            pages_write(&c->pool->pages, g->r.page[p].place / KV_PAGE,
-                        n - (int64_t)p * KV_PAGE < KV_PAGE ? (int32_t)(n % KV_PAGE) : KV_PAGE);
-    }
-    g->r.n_past = n;
-    g->r.since = s->since;
-    g->r.clock = s->clock;
-    g->n_exact = s->n_exact;
-    g->n_watched = s->n_watched;
-    g->hold = s->hold;
-    g->ready = 0;
-    g->wants_look = s->wants_look;
-    g->renew = s->renew;
-    g->r.for_good = s->for_good;
-    g->n_summed = (int32_t)(n / KV_PAGE);
-    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
-        if (g->watch.score[side] && s->watched[side])
-            c->dev[side]->upload(c->dev[side], g->watch.score[side], s->watched[side],
-                                 (size_t)s->n_pages * sizeof(float));
-    c->n_past = n;
-    list_pages(c);
-    kv_show_pages(c);
-}
-
 status kv_pager_load(kv_cache *c, const kv_paging *s, int64_t n, kv_page_load load, void *user,
                      err *e)
 {
@@ -682,11 +566,14 @@ status kv_pager_load(kv_cache *c, const kv_paging *s, int64_t n, kv_page_load lo
         for (int32_t p = 0; p < s->n_pages && !st; p++)
             if (!s->page[p].lost && s->page[p].resident == resident)
                 st = load_page(c, p, resident, (int64_t)(p + 1) * KV_PAGE <= n, load, user, e);
-    if (st)
+    if (st) {
         drop_loaded(c);
-    else
-        take_over(c, s, n);
-    return st;
+        return st;
+    }
+    kv_paging_apply(c, s, n);
+    list_pages(c);
+    kv_show_pages(c);
+    return OK;
 }
 
 /* ---- Scores --------------------------------------------------------------------------------- */

@@ -73,32 +73,6 @@ typedef struct kv_pager {
     int64_t n_reselected;
 } kv_pager;
 
-/* What a pager knows, beside the bytes of its pages: plain data. With it and all rows another cache
- * goes on as this one would. */
-typedef struct kv_paging_page {
-    int64_t used;
-    float score;
-    bool resident, pinned, scored, lost;
-} kv_paging_page;
-
-typedef struct kv_paging {
-    /* Only pagers of the same rules go on alike. */
-    kv_policy policy;
-    int32_t pool, tau, rows_max;
-    int32_t n_pages; /* page[n_pages], watched[n_pages]: those of the tokens */
-    int64_t n_exact, since, clock, n_watched, hold;
-    bool wants_look, renew, for_good;
-    kv_paging_page *page;
-    float *watched[PASS_SIDES_MAX]; /* NULL: nothing is watched on that side */
-    size_t n_bytes;
-} kv_paging;
-
-/* Of c, which no pass runs on. NULL: no memory. */
-kv_paging *kv_paging_new(const kv_cache *c);
-void kv_paging_free(kv_paging *s); /* NULL is fine */
-/* As if the n exact tokens of a snapshot had been computed: the youngest pages are resident. */
-kv_paging *kv_paging_young(const kv_cache *c, int64_t n);
-
 /* Bytes of a side's device, beside the pool: summaries and scores. Those of look.h come on top. */
 uint64_t kv_pager_bytes(const kv_layout *l, kv_policy policy, int32_t side);
 /* Can the devices of the layout score pages? Else the policy is LRU. */
@@ -138,12 +112,13 @@ int32_t kv_pager_needs(const kv_cache *c, int32_t n);
 status kv_pager_reserve(kv_cache *c, int32_t n, err *e);
 /* The part of kv_commit: n_past includes the n rows. */
 void kv_pager_commit(kv_cache *c, int32_t n);
-/* c, which is empty, gets n tokens, page by page, and goes on as s says. load writes the rows of a
- * page to a page of the pool. Needs as many free pages as are resident, or one. After an error c is
- * empty. E_ARG: other rules. */
+/* c, which is empty, gets n tokens, page by page, and goes on as s says (paging.h). load writes the
+ * rows of a page to a page of the pool. Needs as many free pages as are resident, or one. After an
+ * error c is empty. E_ARG: other rules. */
 typedef void (*kv_page_load)(void *user, int32_t page, int32_t to);
-status kv_pager_load(kv_cache *c, const kv_paging *s, int64_t n, kv_page_load load, void *user,
-                     err *e);
+struct kv_paging;
+status kv_pager_load(kv_cache *c, const struct kv_paging *s, int64_t n, kv_page_load load,
+                     void *user, err *e);
 /* The n tokens of a snapshot are in the pages of the table, which are as many as they need: c had
  * none. */
 void kv_pager_adopt(kv_cache *c, int64_t n);

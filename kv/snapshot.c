@@ -14,7 +14,7 @@
 #include "kv/snapshot.h"
 #include "backend/key_walk.h"
 #include "base/mem.h"
-#include "kv/pager.h"
+#include "kv/paging.h"
 
 #include <string.h>
 
