@@ -7,11 +7,13 @@
 #include "apps/complete.h"
 
 #include "apps/commands.h"
+#include "apps/config.h"
 #include "apps/hub/hub.h"
 #include "apps/talks.h"
 #include "base/show.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { TALKS_SHOWN = 50 };
@@ -43,6 +45,8 @@ complete_what complete_option(const option *o)
         return (complete_what){COMPLETE_MODEL, ""};
     if (!strcmp(o->name, "draft"))
         return (complete_what){COMPLETE_MODEL, "none auto lookup nextn"};
+    if (!strcmp(o->name, "preset"))
+        return (complete_what){COMPLETE_PRESET, ""};
     if (!strcmp(o->name, "resume"))
         return (complete_what){COMPLETE_TALK, ""};
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
@@ -138,13 +142,31 @@ static void offer_talks(const char *typed)
     talks_free(&l);
 }
 
-static void offer_what(complete_what what, const char *typed)
+/* The presets of the file that --config or the environment names, else of the default one. */
+static void offer_presets(const char *typed, int n_words, char **words)
+{
+    const char *file = getenv("CARAT_CONFIG"), *name, *about;
+    config f = {0};
+    for (int i = 0; i < n_words; i++)
+        if (!strcmp(words[i], "--config") && i + 1 < n_words)
+            file = words[i + 1];
+        else if (!strncmp(words[i], "--config=", 9))
+            file = words[i] + 9;
+    if (!config_read(&f, file && *file ? file : NULL, NULL))
+        for (int i = 0; (name = config_preset(&f, i, &about)); i++)
+            offer(typed, name, about);
+    config_free(&f);
+}
+
+static void offer_what(complete_what what, const char *typed, int n_words, char **words)
 {
     offer_words(typed, what.words);
     if (what.kind == COMPLETE_MODEL)
         offer_models(typed);
     else if (what.kind == COMPLETE_TALK)
         offer_talks(typed);
+    else if (what.kind == COMPLETE_PRESET)
+        offer_presets(typed, n_words, words);
 }
 
 static const option *option_of(const command *c, const char *word, size_t n)
@@ -200,15 +222,15 @@ int complete_print(int n_words, char **words)
     }
     const char *equals = strchr(typed, '=');
     if (waits) {
-        offer_what(complete_option(waits), typed);
+        offer_what(complete_option(waits), typed, n_words, words);
     } else if (typed[0] == '-' && typed[1] == '-' && equals) {
         const option *o = option_of(c, typed, (size_t)(equals - typed));
         if (o)
-            offer_what(complete_option(o), equals + 1);
+            offer_what(complete_option(o), equals + 1, n_words, words);
     } else if (typed[0] == '-') {
         offer_options(c, typed);
     } else {
-        offer_what(complete_operand(c, n_operands, first), typed);
+        offer_what(complete_operand(c, n_operands, first), typed, n_words, words);
     }
     return 0;
 }

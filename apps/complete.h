@@ -10,6 +10,7 @@ typedef enum complete_kind {
     COMPLETE_DIR,
     COMPLETE_MODEL, /* a name of this machine, or a file */
     COMPLETE_TALK,  /* a kept conversation */
+    COMPLETE_PRESET,
     COMPLETE_WORDS
 } complete_kind;
 

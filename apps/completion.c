@@ -1,7 +1,7 @@
 /* completion.c - `carat completion SHELL`: a script for bash, zsh or fish, from the tables.
  *
- * Commands, options and what their values are stand in the script. Names of models and numbers of
- * conversations change, so the script asks `carat __complete` for them.
+ * Commands, options and what their values are stand in the script. Names of models and presets and
+ * numbers of conversations change, so the script asks `carat __complete` for them.
  */
 #include "apps/commands.h"
 #include "apps/complete.h"
@@ -39,7 +39,8 @@ static const char bash_frame[] =
     "    [[ -z $what ]] && what=$(_carat_operand \"${words[1]}\")\n"
     "    kind=${what%% *}\n"
     "    list=${what#\"$kind\"}\n"
-    "    if [[ $kind == model || $kind == talk ]]; then\n" /* with the words of the list */
+    "    if [[ $kind == model || $kind == talk || $kind == preset ]]; then\n" /* with the words of
+                                                                                 the list */
     "        while IFS=$'\\t' read -r i _; do\n"
     "            COMPREPLY+=(\"$i\")\n"
     "        done < <(\"${words[0]}\" __complete \"${words[@]:1}\" 2>/dev/null)\n"
@@ -62,7 +63,7 @@ static const char bash_frame[] =
 
 static const char *kind_word(complete_kind k)
 {
-    static const char *const names[] = {"none", "file", "dir", "model", "talk", "words"};
+    static const char *const names[] = {"none", "file", "dir", "model", "talk", "preset", "words"};
     return names[k];
 }
 
@@ -129,6 +130,7 @@ static void zsh_action(complete_what what, const char *arg)
                                          [COMPLETE_DIR] = "_files -/",
                                          [COMPLETE_MODEL] = "_carat_names files",
                                          [COMPLETE_TALK] = "_carat_names",
+                                         [COMPLETE_PRESET] = "_carat_names",
                                          [COMPLETE_WORDS] = NULL};
     putchar(':');
     zsh_text(arg);
@@ -238,6 +240,7 @@ static void fish_what(complete_what what)
                                         [COMPLETE_DIR] = " -x -a '(__fish_complete_directories)'",
                                         [COMPLETE_MODEL] = " -r -F -a '(__carat_names)'",
                                         [COMPLETE_TALK] = " -x -a '(__carat_names)'",
+                                        [COMPLETE_PRESET] = " -x -a '(__carat_names)'",
                                         [COMPLETE_WORDS] = NULL};
     if (flags[what.kind])
         fputs(flags[what.kind], stdout);

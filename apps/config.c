@@ -87,6 +87,16 @@ static const char *wanted(const option *o)
                                     : "a string or an array of strings";
 }
 
+static status misfit(const config *f, const option *o, const toml *t, err *e)
+{
+    const toml *item = t->kind == TOML_ARRAY ? t->first : NULL;
+    while (item && item->kind == TOML_STRING)
+        item = item->next;
+    return err_set(e, E_ARG, "%s:%d: %s: expected %s, found %s%s", f->path,
+                   item ? item->line : t->line, t->key, wanted(o),
+                   toml_kind_name(item ? item->kind : t->kind), item ? " in an array" : "");
+}
+
 /* Checks the keys of a table that holds options. secret: the file is its owner's alone. */
 static status check_options(const config *f, const toml *table, bool preset, bool secret, err *e)
 {
@@ -114,8 +124,7 @@ static status check_options(const config *f, const toml *table, bool preset, boo
             return unknown_key(f, t, words, n, e);
         }
         if (!fits(row, t))
-            return err_set(e, E_ARG, "%s:%d: %s: expected %s, found %s", f->path, t->line, t->key,
-                           wanted(row), toml_kind_name(t->kind));
+            return misfit(f, row, t, e);
         if (!strcmp(row->name, "api-key") && !secret)
             return err_set(e, E_ARG, "%s:%d: others may read the API key here: chmod 600 %s",
                            f->path, t->line, f->path);
@@ -160,7 +169,7 @@ status config_take(config *f, const char *text, size_t n, const char *path, bool
             st = check_presets(f, t, secret, e);
         } else if (!strcmp(t->key, "defaults") || !strcmp(t->key, "serve")) {
             st = check_options(f, t, false, secret, e);
-        } else if (t->kind != TOML_TABLE) {
+        } else if (t->kind != TOML_TABLE && !(t->first && t->first->kind == TOML_TABLE)) {
             st = err_set(e, E_ARG,
                          "%s:%d: '%s' stands above all tables: settings belong under [defaults], "
                          "[presets.NAME] or [serve]",
@@ -191,6 +200,17 @@ status config_read(config *f, const char *path, err *e)
         st = config_take(f, text, n, path, !(sb.st_mode & 077), e);
     mem_free(text);
     return st;
+}
+
+const char *config_preset(const config *f, int i, const char **about)
+{
+    const toml *presets = toml_get(f->root, "presets"), *from;
+    const toml *t = presets ? presets->first : NULL;
+    while (t && i--)
+        t = t->next;
+    from = toml_get(t, "model") ? toml_get(t, "model") : toml_get(t, "from");
+    *about = from && from->kind == TOML_STRING ? from->text : "";
+    return t ? t->key : NULL;
 }
 
 void config_free(config *f)
@@ -283,8 +303,7 @@ static status apply_table(config *f, const command *c, const toml *table, void *
         if (!o) /* of another command, or "from" */
             continue;
         if (!fits(o, t))
-            return err_set(e, E_ARG, "%s:%d: %s: expected %s, found %s", f->path, t->line, t->key,
-                           wanted(o), toml_kind_name(t->kind));
+            return misfit(f, o, t, e);
         snprintf(where, sizeof where, "%s%s in %s:%d",
                  layer == CONFIG_PRESET || layer == CONFIG_PRESET_FROM ? "presets." : "",
                  table->key, f->path, t->line);

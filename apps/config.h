@@ -56,6 +56,9 @@ typedef struct config {
 int config_parse(const command *c, int argc, char **argv, void *opts, int *n_operands, config *f);
 /* Was this option given on the command line? */
 bool config_typed(const config *f, const command *c, const char *name);
+/* The i-th preset of what was read, and the model or preset that it is from, or "". NULL: past the
+ * last. */
+const char *config_preset(const config *f, int i, const char **about);
 void config_free(config *f); /* safe on a zeroed or freed one */
 
 /* Reads a file of settings and checks all of it. path NULL: the default one, which need not exist.

@@ -75,6 +75,43 @@ TEST(toml_reads_what_the_specification_shows)
     arena_free(&mem);
 }
 
+TEST(toml_reads_dates_and_arrays_of_tables)
+{
+    static const char *const dates[] = {"1979-05-27T07:32:00Z",
+                                        "1979-05-27T00:32:00.999999-07:00",
+                                        "1979-05-27t07:32:00z",
+                                        "1979-05-27 07:32:00",
+                                        "1979-05-27",
+                                        "2000-02-29",
+                                        "07:32:00",
+                                        "00:32:60.999999"};
+    arena mem = {0};
+    char text[64];
+    for (size_t i = 0; i < sizeof dates / sizeof *dates; i++) {
+        snprintf(text, sizeof text, "a = [%s, 1] # c\n", dates[i]);
+        const toml *v = at(parsed(&mem, text), "a")->first;
+        CHECK_EQ(v->kind, TOML_DATE);
+        CHECK_STR(v->text, dates[i]);
+        CHECK_EQ(v->next->integer, 1);
+    }
+    const toml *t =
+        parsed(&mem, "[[fruits]]\nname = \"apple\"\n[fruits.physical]\ncolor = \"red\"\n"
+                     "[[fruits.varieties]]\nname = \"a\"\n[[fruits.varieties]]\n"
+                     "name = \"b\"\n[[ fruits ]]\n[[fruits]]\nname = \"banana\"\n"
+                     "[[fruits.varieties]]\nname = \"c\"\n[other]\nx = 1\n");
+    const toml *f = at(t, "fruits");
+    CHECK_EQ(f->kind, TOML_ARRAY);
+    CHECK_STR(at(f->first, "name")->text, "apple");
+    CHECK_STR(at(f->first, "physical/color")->text, "red");
+    CHECK_STR(at(at(f->first, "varieties")->last, "name")->text, "b");
+    CHECK(!f->first->next->first);
+    CHECK_STR(at(f->last, "name")->text, "banana");
+    CHECK(f->last == f->first->next->next);
+    CHECK_STR(at(at(f->last, "varieties")->first, "name")->text, "c");
+    CHECK_EQ(at(t, "other/x")->integer, 1);
+    arena_free(&mem);
+}
+
 TEST(toml_refuses_what_the_specification_forbids)
 {
     static const char *const bad[][2] = {{"a = 1\na = 2", "2: 'a' was given already, in line 1"},
@@ -114,9 +151,28 @@ TEST(toml_refuses_what_the_specification_forbids)
                                          {"a = {b = 1\n}", "expected ','"},
                                          {"[a", "expected ']'"},
                                          {"[]", "expected a key"},
-                                         {"[[a]]", "array of tables"},
-                                         {"a = 1979-05-27T07:32:00Z", "a date"},
-                                         {"a = 07:32:00", "a date"},
+                                         {"[[a]", "expected ']]'"},
+                                         {"[[a]]\n[a]", "[a] was given already"},
+                                         {"[a]\n[[a]]", "[[a]] was given already"},
+                                         {"a = []\n[[a]]", "[[a]] was given already"},
+                                         {"a = [{b = 1}]\n[a.c]", "given already"},
+                                         {"[a.b]\n[[a]]", "[[a]] was given already"},
+                                         {"[[a.b]]\n[a]\nb.c = 1", "given already"},
+                                         {"[[a]]\nb = 1\nb = 2", "given already"},
+                                         {"a = 2023-02-29", "calendar"},
+                                         {"a = 1900-02-29", "calendar"},
+                                         {"a = 1979-13-01", "calendar"},
+                                         {"a = 1979-00-01", "calendar"},
+                                         {"a = 1979-05-27T", "calendar"},
+                                         {"a = 1979-05-27T07:32", "calendar"},
+                                         {"a = 1979-05-27T07:32:00.", "calendar"},
+                                         {"a = 1979-05-27T07:32:00+7:00", "calendar"},
+                                         {"a = 1979-05-27 7:32:00", "end of the line"},
+                                         {"a = 1979-05-27 99", "calendar"},
+                                         {"a = 24:00:00", "calendar"},
+                                         {"a = 07:60:00", "calendar"},
+                                         {"a = 07:32:61", "calendar"},
+                                         {"a = 07:32:00Z", "calendar"},
                                          {"a = \"\x01\"", "control character"},
                                          {"# \x01", "control character"},
                                          {"a = \"\x7f\"", "control"},

@@ -15,7 +15,8 @@ enum {
     BY_PATH,   /* as a part of [a.b]: may still get a header of its own */
     BY_HEADER, /* [a] */
     BY_DOTS,   /* as a part of a.b = 1: no header may reopen it */
-    INLINE     /* { }: closed */
+    INLINE,    /* { }: closed */
+    OF_TABLES  /* an array of [[a]] */
 };
 
 typedef struct parser {
@@ -260,6 +261,8 @@ static status walk(parser *p, toml *table, const char *const *key, int n, int ho
             if (!(t = add(p, table, key[i], TOML_TABLE)))
                 return no_memory(p);
             t->how = (unsigned char)how;
+        } else if (t->how == OF_TABLES && how == BY_PATH) {
+            t = t->last;
         } else if (t->kind != TOML_TABLE || t->how == INLINE ||
                    (how == BY_DOTS && t->how != BY_DOTS)) {
             return err_set(p->e, E_FORMAT, "%s:%d: '%s' was given already, in line %d", p->what,
@@ -416,13 +419,93 @@ static bool read_real(const char *s, double *v)
     return true;
 }
 
+/* Two digits from lo to hi. */
+static bool two(const char **s, int lo, int hi, int *v)
+{
+    const char *d = *s;
+    if (d[0] < '0' || d[0] > '9' || d[1] < '0' || d[1] > '9')
+        return false;
+    *v = (d[0] - '0') * 10 + d[1] - '0';
+    *s += 2;
+    return *v >= lo && *v <= hi;
+}
+
+static bool mark(const char **s, const char *set)
+{
+    bool is = **s && strchr(set, **s);
+    *s += is;
+    return is;
+}
+
+/* YYYY-MM-DD, a day that the calendar has. */
+static bool take_date(const char **s)
+{
+    static const char days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    int century, year, month, day;
+    if (!two(s, 0, 99, &century) || !two(s, 0, 99, &year) || !mark(s, "-") ||
+        !two(s, 1, 12, &month) || !mark(s, "-") || !two(s, 1, 31, &day))
+        return false;
+    bool leap = year ? year % 4 == 0 : century % 4 == 0;
+    return day <= days[month - 1] + (month == 2 && leap);
+}
+
+/* HH:MM:SS, and a fraction; second 60 is a leap second. */
+static bool take_time(const char **s)
+{
+    int v;
+    if (!two(s, 0, 23, &v) || !mark(s, ":") || !two(s, 0, 59, &v) || !mark(s, ":") ||
+        !two(s, 0, 60, &v))
+        return false;
+    if (!mark(s, "."))
+        return true;
+    size_t n = strspn(*s, "0123456789");
+    *s += n;
+    return n > 0;
+}
+
+/* A date, a time, or both, the latter with or without an offset from UTC. */
+static bool is_date(const char *s)
+{
+    int v;
+    if (s[0] && s[1] && s[2] == ':')
+        return take_time(&s) && !*s;
+    if (!take_date(&s))
+        return false;
+    if (!*s)
+        return true;
+    if (!mark(&s, "Tt ") || !take_time(&s))
+        return false;
+    if (!mark(&s, "Zz") && mark(&s, "+-") &&
+        !(two(&s, 0, 23, &v) && mark(&s, ":") && two(&s, 0, 59, &v)))
+        return false;
+    return !*s;
+}
+
+static void skip_word(parser *p)
+{
+    while (p->at < p->end && (is_bare(*p->at) || strchr("+.:", *p->at)) && *p->at)
+        p->at++;
+}
+
+static bool is_digit(const parser *p, int i)
+{
+    return p->end - p->at > i && p->at[i] >= '0' && p->at[i] <= '9';
+}
+
 static status take_word(parser *p, toml *v)
 {
     const char *from = p->at;
     char word[NUMBER_MAX];
-    while (p->at < p->end && (is_bare(*p->at) || strchr("+.:", *p->at)) && *p->at)
-        p->at++;
+    skip_word(p);
     size_t n = (size_t)(p->at - from);
+    bool date =
+        n >= 8 && ((from[4] == '-' && from[7] == '-') || (from[2] == ':' && from[5] == ':'));
+    /* A blank may stand between a date and its time. */
+    if (date && n == 10 && peek(p) == ' ' && is_digit(p, 1) && is_digit(p, 2)) {
+        p->at++;
+        skip_word(p);
+        n = (size_t)(p->at - from);
+    }
     if (!n)
         return fail(p, "expected a value");
     if ((n == 4 && !memcmp(from, "true", 4)) || (n == 5 && !memcmp(from, "false", 5))) {
@@ -440,10 +523,13 @@ static status take_word(parser *p, toml *v)
             return OK;
         }
     }
-    bool date =
-        n >= 8 && ((from[4] == '-' && from[7] == '-') || (from[2] == ':' && from[5] == ':'));
-    return fail(p, date ? "a date or time, which no setting has"
-                        : "no value: text stands in quotes, a number or true or false does not");
+    if (date) {
+        v->kind = TOML_DATE;
+        if (!(v->text = arena_strndup(p->mem, from, n)))
+            return no_memory(p);
+        return is_date(v->text) ? OK : fail(p, "no date or time that the calendar has");
+    }
+    return fail(p, "no value: text stands in quotes, a number or true or false does not");
 }
 
 static status take_value(parser *p, toml *v, int depth)
@@ -462,23 +548,40 @@ static status take_value(parser *p, toml *v, int depth)
 
 /* ---- Lines --------------------------------------------------------------------------------- */
 
+/* [[key]]: one more table of the array t; NULL: there is none yet. */
+static status add_item(parser *p, toml *parent, toml *t, const char *key, toml **table)
+{
+    if (t && t->how != OF_TABLES)
+        return err_set(p->e, E_FORMAT, "%s:%d: [[%s]] was given already, in line %d, and not so",
+                       p->what, p->line, key, t->line);
+    if (!t && !(t = add(p, parent, key, TOML_ARRAY)))
+        return no_memory(p);
+    t->how = OF_TABLES;
+    if (!(*table = add(p, t, NULL, TOML_TABLE)))
+        return no_memory(p);
+    (*table)->how = BY_HEADER;
+    return OK;
+}
+
 static status take_header(parser *p, toml *root, toml **table)
 {
     const char *key[KEYS_MAX];
     int n;
-    if (next_is(p, "[["))
-        return fail(p, "an array of tables, which no setting has");
-    p->at++;
+    bool item = next_is(p, "[[");
+    p->at += item ? 2 : 1;
     toml *parent;
     status st = take_keys(p, key, &n);
     if (st)
         return st;
-    if (peek(p) != ']')
-        return fail(p, "expected ']' after a table's name");
-    p->at++;
+    if (!next_is(p, item ? "]]" : "]"))
+        return fail(p, item ? "expected ']]' after the name of an array of tables"
+                            : "expected ']' after a table's name");
+    p->at += item ? 2 : 1;
     if ((st = walk(p, root, key, n - 1, BY_PATH, &parent)))
         return st;
     toml *t = (toml *)toml_get(parent, key[n - 1]);
+    if (item)
+        return add_item(p, parent, t, key[n - 1], table);
     if (!t && !(t = add(p, parent, key[n - 1], TOML_TABLE)))
         return no_memory(p);
     if (t->kind != TOML_TABLE || t->how != BY_PATH)
@@ -518,7 +621,7 @@ status toml_parse(const toml **out, const char *text, size_t n, const char *what
 
 const char *toml_kind_name(toml_kind k)
 {
-    static const char *const names[] = {"a table",  "a string",      "a whole number",
-                                        "a number", "true or false", "an array"};
+    static const char *const names[] = {"a table",       "a string", "a whole number",  "a number",
+                                        "true or false", "an array", "a date or a time"};
     return names[k];
 }

@@ -1,8 +1,8 @@
 /* toml.h - TOML 1.0 for settings: text to a tree.
  *
- * Everything of TOML but dates and arrays of tables, which no setting has: they are refused by
- * name. Strict: a key given twice, a table opened twice, a number with a leading zero, control
- * characters and invalid UTF-8 are errors, with their line.
+ * Strict: a key given twice, a table opened twice, a number with a leading zero, the 30th of
+ * February, control characters and invalid UTF-8 are errors, with their line. Beyond 1.0 it has
+ * limits on depth and on the parts of a key, and no character U+0000 in strings.
  */
 #ifndef APPS_TOML_H
 #define APPS_TOML_H
@@ -16,20 +16,21 @@ typedef enum toml_kind {
     TOML_INTEGER,
     TOML_REAL,
     TOML_BOOL,
-    TOML_ARRAY
+    TOML_ARRAY, /* [[x]] too: its items are tables */
+    TOML_DATE   /* or a time, or both */
 } toml_kind;
 
 typedef struct toml {
     toml_kind kind;
     const char *key;  /* of a table's member; NULL in arrays and of the root */
-    const char *text; /* a string's; NUL-terminated, and without NUL inside */
+    const char *text; /* a string's, a date's as it is spelled; NUL-terminated, no NUL inside */
     int64_t integer;
     double real;
     bool truth;
     int line;           /* where its key or value stands, from 1 */
     struct toml *first; /* members, items */
     struct toml *last, *next;
-    unsigned char how; /* for the parser: how a table came to be */
+    unsigned char how; /* for the parser: how a table or an array came to be */
 } toml;
 
 /* The tree, of mem. what: the file's name, for sentences "FILE:LINE: ...". E_FORMAT, E_MEMORY. */

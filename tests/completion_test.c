@@ -12,12 +12,15 @@
 static void run_shell(str *out, const char *fmt, const char *a, const char *b, const char *c)
 {
     char line[4096];
+    const char *settings = test_temp("config.toml");
+    FILE *f = fopen(settings, "w");
+    CHECK(f && fputs("[presets.code]\nmodel = 'm'\n[presets.quick]\nfrom = 'code'\n", f) > 0);
+    fclose(f);
     CHECK(!setenv("HOME", test_temp("home"), 1) &&
-          !setenv("XDG_STATE_HOME", test_temp("state"), 1));
+          !setenv("XDG_STATE_HOME", test_temp("state"), 1) && !setenv("CARAT_CONFIG", settings, 1));
     snprintf(line, sizeof line, fmt, a, b, c);
     fflush(stdout);
-    FILE *f = popen(line, "r");
-    CHECK(f);
+    CHECK((f = popen(line, "r")));
     str_cut(out, 0);
     for (int ch; (ch = fgetc(f)) != EOF;)
         str_putc(out, (char)ch);
@@ -67,6 +70,8 @@ static const struct {
     {"completion ", "fish", false},
     {"help quan", "quantize", true},
     {"run --kv-type q8", "q8_0", true},
+    {"run --preset co", "code", true},
+    {"serve --preset=q", "quick", true},
 };
 
 static bool has_line(const str *out, const char *want, const char *before)
@@ -125,7 +130,10 @@ TEST(completion_in_fish)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run_shell(&out, "fish --no-config -c 'source %s; complete -C \"%s %s\"'", path, program(),
                   cases[i].line);
-        const char *before = strchr(cases[i].line, '=') ? "--format=" : "";
+        const char *word = strrchr(cases[i].line, ' '), *equals = strchr(cases[i].line, '=');
+        char before[64] = ""; /* fish repeats the option */
+        if (word && equals)
+            snprintf(before, sizeof before, "%.*s", (int)(equals - word), word + 1);
         CHECK_MSG(has_line(&out, cases[i].want, before) && (!cases[i].only || n_lines(&out) == 1),
                   "%s: %s", cases[i].line, str_text(&out));
     }
@@ -179,11 +187,12 @@ TEST(completion_of_values_that_options_name)
     static const struct {
         const char *command, *name;
         complete_kind kind;
-    } want[] = {{"run", "model", COMPLETE_MODEL},  {"run", "file", COMPLETE_FILE},
-                {"run", "resume", COMPLETE_TALK},  {"run", "format", COMPLETE_WORDS},
-                {"run", "repack", COMPLETE_WORDS}, {"serve", "log", COMPLETE_WORDS},
-                {"run", "temp", COMPLETE_NONE},    {"run", "kv-single", COMPLETE_WORDS},
-                {"serve", "trace", COMPLETE_DIR},  {"convert", "dialect", COMPLETE_WORDS}};
+    } want[] = {{"run", "preset", COMPLETE_PRESET},    {"run", "model", COMPLETE_MODEL},
+                {"run", "file", COMPLETE_FILE},        {"run", "resume", COMPLETE_TALK},
+                {"run", "format", COMPLETE_WORDS},     {"run", "repack", COMPLETE_WORDS},
+                {"serve", "log", COMPLETE_WORDS},      {"run", "temp", COMPLETE_NONE},
+                {"run", "kv-single", COMPLETE_WORDS},  {"serve", "trace", COMPLETE_DIR},
+                {"convert", "dialect", COMPLETE_WORDS}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++)
         for (const command *const *c = commands; *c; c++)
             if (!strcmp((*c)->name, want[i].command)) {
