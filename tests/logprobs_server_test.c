@@ -66,6 +66,89 @@ TEST(logprobs_of_a_prompt_come_with_its_echo)
     stop(&s);
 }
 
+/* The items of all arrays under a path of a stream's chunks, and how many chunks have one. */
+static size_t stream_items(arena *mem, const response *r, const char *path, str *out)
+{
+    size_t n = 0;
+    for (const char *at = str_text(&r->body); (at = strstr(at, "data: {")); at++) {
+        const char *json = at + 6;
+        const jtree *v = json_at(json_parsed(mem, json, strcspn(json, "\n")), path);
+        n += v && v->count;
+        for (const jtree *i = v ? v->first : NULL; i; i = i->next)
+            jtree_put_json(out, i), str_putc(out, ' ');
+    }
+    return n;
+}
+
+/* A stream's chunks have what the whole answer has, in this order. */
+TEST(logprobs_of_prompts_are_streamed)
+{
+    static const struct {
+        const char *path, *body, *fields[4], *once;
+    } cases[] = {
+        {"/v1/completions",
+         "{\"prompt\":[9,10,11,12,13],\"max_tokens\":3,\"prompt_logprobs\":1," SCORED "%s}",
+         {"choices.0.logprobs.tokens", "choices.0.logprobs.token_logprobs",
+          "choices.0.logprobs.text_offset", "choices.0.prompt_logprobs"},
+         "choices.0.prompt_logprobs"},
+        {"/v1/completions",
+         "{\"prompt\":\"w\u00f6rter\",\"max_tokens\":0," SCORED "%s}",
+         {"choices.0.logprobs.tokens", "choices.0.logprobs.text_offset"},
+         NULL},
+        {"/v1/completions",
+         "{\"prompt\":[9,10,11],\"max_tokens\":1,\"prompt_logprobs\":0,\"temperature\":0%s}",
+         {"choices.0.prompt_logprobs"},
+         "choices.0.prompt_logprobs"},
+        {"/v1/chat/completions",
+         "{" ASK ",\"max_tokens\":3,\"temperature\":0,\"prompt_logprobs\":1%s}",
+         {"prompt_logprobs"},
+         "prompt_logprobs"}};
+    served s;
+    start_toy(&s, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        response whole, stream;
+        arena mem = {0};
+        char body[512];
+        snprintf(body, sizeof body, cases[i].body, "");
+        http_post(&whole, &s, cases[i].path, body);
+        snprintf(body, sizeof body, cases[i].body, ",\"stream\":true");
+        http_post(&stream, &s, cases[i].path, body);
+        CHECK_MSG(whole.status == 200 && stream.status == 200, "%s", str_text(&stream.body));
+        for (size_t k = 0; k < 4 && cases[i].fields[k]; k++) {
+            str want = {0}, got = {0};
+            const jtree *v =
+                json_at(json_parsed(&mem, whole.body.at, whole.body.n), cases[i].fields[k]);
+            for (const jtree *t = v ? v->first : NULL; t; t = t->next)
+                jtree_put_json(&want, t), str_putc(&want, ' ');
+            CHECK(want.n);
+            stream_items(&mem, &stream, cases[i].fields[k], &got);
+            CHECK_STR(str_text(&got), str_text(&want));
+            str_free(&want);
+            str_free(&got);
+        }
+        str ignored = {0};
+        if (cases[i].once)
+            CHECK_EQ(stream_items(&mem, &stream, cases[i].once, &ignored), 1);
+        str_free(&ignored);
+        arena_free(&mem);
+        response_free(&whole);
+        response_free(&stream);
+    }
+    /* Several answers to several prompts: each has its own chunk of the prompt, before its text. */
+    response r;
+    http_post(&r, &s, "/v1/completions",
+              "{\"prompt\":[[9,10],[11,12]],\"n\":2,\"max_tokens\":2,\"stream\":true," SCORED "}");
+    CHECK_EQ(r.status, 200);
+    for (int i = 0; i < 4; i++) {
+        char first[64];
+        snprintf(first, sizeof first, "\"choices\":[{\"index\":%d,", i);
+        const char *at = strstr(r.body.at, first);
+        CHECK(at && strstr(at, "\"token_logprobs\":[null,") < strchr(at, '\n'));
+    }
+    response_free(&r);
+    stop(&s);
+}
+
 TEST(rules_on_tokens_hold_in_answers)
 {
     served s;

@@ -447,9 +447,14 @@ void put_stop_reason(const answer *a, const choice *c, const char *finish, str *
         json_text(o, "stop_reason", c->stop);
 }
 
+bool prompt_is_own(const request *rq, int32_t i)
+{
+    return i % rq->n == 0 || (rq->stream && rq->api == API_COMPLETIONS);
+}
+
 const choice *prompt_of(const answer *a, int32_t i)
 {
-    return &a->choice[i - i % a->rq->n];
+    return &a->choice[prompt_is_own(a->rq, i) ? i : i - i % a->rq->n];
 }
 
 /* The characters that begin in a token of a text. Control tokens are no part of it. */
@@ -463,13 +468,12 @@ static int64_t n_chars(const answer *a, int32_t id)
     return count;
 }
 
-void put_old_logprobs(const answer *a, const choice *before, const choice *c, int32_t from,
-                      int32_t to, str *o)
+int64_t put_old_logprobs(const answer *a, const choice *before, const choice *c, int32_t from,
+                         int32_t to, int64_t offset, str *o)
 {
     int32_t n_before = before ? before->n_prompt : 0, n = n_before + to - from;
     str shown = {0};
     const char *bytes;
-    int64_t offset = 0;
 #define ENTRY(i) ((i) < n_before ? &before->prompt[i] : &c->token[from + (i)-n_before])
     json_open(o, "tokens", '[');
     for (int32_t i = 0; i < n; i++) {
@@ -500,6 +504,7 @@ void put_old_logprobs(const answer *a, const choice *before, const choice *c, in
 #undef ENTRY
     o->bad |= shown.bad;
     str_free(&shown);
+    return offset;
 }
 
 static void put_ranked(const answer *a, const carat_logprob *l, int32_t rank, str *o)

@@ -50,7 +50,9 @@ typedef struct choice {
     int32_t n_tokens, n_shown, cap_tokens;
     token_entry *prompt; /* with prompt logprobs: its tokens */
     int32_t n_prompt, cap_prompt;
-    id_span span; /* the tokens of the call being sampled */
+    bool prompt_told; /* a stream has said what there is to say of them */
+    int64_t n_chars;  /* in the old layout of logprobs: characters of the tokens told so far */
+    id_span span;     /* the tokens of the call being sampled */
     bool over, failed;
     carat_finish finish;
     char *stop; /* the stop string met, or NULL */
@@ -142,15 +144,17 @@ void put_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, st
 /* The progress of prefill, from a CARAT_EV_PREFILL: "prompt_progress": {...}. */
 void put_progress(const answer *a, const carat_event *ev, str *o);
 /* The same in the older layout of completions: "tokens", "token_logprobs", "top_logprobs" and
- * "text_offset", in characters from the first. `before` has the tokens of the prompt, or none. The
- * first token of a prompt has null. */
-void put_old_logprobs(const answer *a, const choice *before, const choice *c, int32_t from,
-                      int32_t to, str *o);
+ * "text_offset", in characters; that of the first is `offset`. Returns that of the next one.
+ * `before` has the tokens of the prompt, or none. The first token of a prompt has null. */
+int64_t put_old_logprobs(const answer *a, const choice *before, const choice *c, int32_t from,
+                         int32_t to, int64_t offset, str *o);
 /* "stop_reason": the stop token or string that ended the answer, or null; of a last piece, if the
  * client gave stop_token_ids. */
 void put_stop_reason(const answer *a, const choice *c, const char *finish, str *o);
-/* The choice that has the tokens of choice i's prompt: answers to one prompt share it. */
+/* The choice that has the tokens of choice i's prompt. Answers to one prompt share it, but in
+ * streams of completions each has its own, because it must not wait for another. */
 const choice *prompt_of(const answer *a, int32_t i);
+bool prompt_is_own(const request *rq, int32_t i); /* choice i has them itself */
 /* "prompt_logprobs": one object per token of the prompt, as vLLM has it. */
 void put_prompt_logprobs(const answer *a, const choice *c, str *o);
 const char *model_name(const answer *a);

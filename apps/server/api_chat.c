@@ -387,18 +387,38 @@ static void chat_progress(answer *a, const happening *h, str *o)
     close_chunk(o);
 }
 
+/* The logprobs of the prompt's tokens, in a chunk of their own. */
+static void chat_tell_prompt(answer *a, str *o)
+{
+    open_delta(a, 0, o);
+    json_close(o, '}');
+    json_nothing(o, "logprobs");
+    json_nothing(o, "finish_reason");
+    str_puts(o, "}]");
+    put_prompt_logprobs(a, prompt_of(a, 0), o);
+    if (a->rq->include_usage)
+        json_nothing(o, "usage");
+    close_chunk(o);
+    a->choice[0].prompt_told = true;
+}
+
 static void chat_event(answer *a, const happening *h, int32_t part_index, bool opened,
                        int32_t first_token, str *o)
 {
     const choice *c = &a->choice[h->choice];
+    bool progress = !h->done && h->ev.kind == CARAT_EV_PREFILL;
     (void)opened;
+    /* All tokens of the prompt come before the first one of the answer. */
+    if (a->rq->prompt_logprobs >= 0 && !h->choice && !c->prompt_told && !progress && !c->failed &&
+        (h->done || h->ev.kind != CARAT_EV_PROMPT_TOKEN))
+        chat_tell_prompt(a, o);
     if (h->done && !c->failed) {
         open_delta(a, h->choice, o);
         json_close(o, '}');
         json_nothing(o, "logprobs");
         close_delta(a, chat_finish(a, c), o);
     }
-    if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
+    if (progress && a->rq->progress)
         chat_progress(a, h, o);
     if (part_index < 0)
         return;

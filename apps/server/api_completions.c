@@ -85,10 +85,6 @@ static bool read_refused(request *rq, problem *p)
     if (best && best != rq->n)
         return problem_set(p, 400, "best_of", "'best_of' is %d; carat takes only the value of 'n'",
                            (int)best);
-    if (rq->stream && rq->echo && rq->logprobs)
-        return problem_set(p, 400, "echo",
-                           "'echo' with 'logprobs' is not streamed: leave out one of 'echo', "
-                           "'logprobs' and 'stream'");
     return true;
 }
 
@@ -160,17 +156,18 @@ typedef struct stretch {
     size_t n;
     int32_t from, to;
     const char *finish; /* NULL: not the last */
+    bool prompt;        /* with prompt_logprobs */
 } stretch;
 
-static void put_completion_choice(const answer *a, const stretch *t, str *o)
+static void put_completion_choice(answer *a, const stretch *t, str *o)
 {
-    const choice *c = &a->choice[t->choice];
+    choice *c = &a->choice[t->choice];
     json_open(o, NULL, '{');
     json_int(o, "index", t->choice);
     json_text_n(o, "text", t->text, t->n);
     if (a->rq->logprobs) {
         json_open(o, "logprobs", '{');
-        put_old_logprobs(a, t->before, c, t->from, t->to, o);
+        c->n_chars = put_old_logprobs(a, t->before, c, t->from, t->to, c->n_chars, o);
         put_logprobs(a, c, t->from, t->to, o, "content"); /* llama.cpp's layout */
         json_close(o, '}');
     } else {
@@ -178,7 +175,8 @@ static void put_completion_choice(const answer *a, const stretch *t, str *o)
     }
     json_text(o, "finish_reason", t->finish);
     put_stop_reason(a, c, t->finish, o);
-    put_prompt_logprobs(a, prompt_of(a, t->choice), o);
+    if (t->prompt)
+        put_prompt_logprobs(a, prompt_of(a, t->choice), o);
     json_close(o, '}');
 }
 
@@ -196,7 +194,8 @@ static void completions_whole(answer *a, str *o)
                      .text = str_text(&text),
                      .n = text.n,
                      .to = c->n_shown,
-                     .finish = completion_finish(c)};
+                     .finish = completion_finish(c),
+                     .prompt = true};
         if (a->rq->echo && a->rq->logprobs) {
             t.before = prompt_of(a, i);
             t.to = c->n_tokens;
@@ -212,7 +211,7 @@ static void completions_whole(answer *a, str *o)
 }
 
 /* progress: a CARAT_EV_PREFILL, or NULL. */
-static void put_chunk(const answer *a, const stretch *t, const carat_event *progress, str *o)
+static void put_chunk(answer *a, const stretch *t, const carat_event *progress, str *o)
 {
     str_puts(o, "data: ");
     openai_head(a, OBJECT, o);
@@ -224,30 +223,57 @@ static void put_chunk(const answer *a, const stretch *t, const carat_event *prog
     str_puts(o, "}\n\n");
 }
 
+/* The prompt's own chunk: its text, if it is echoed, and the logprobs of its tokens. */
+static void tell_prompt(answer *a, int32_t i, str *o)
+{
+    const request *rq = a->rq;
+    stretch t = {.choice = i, .text = "", .prompt = true};
+    str text = {0};
+    if (rq->echo) {
+        put_prompt_text(a, i, &text);
+        t.text = str_text(&text);
+        t.n = text.n;
+        t.before = rq->logprobs ? prompt_of(a, i) : NULL;
+    }
+    put_chunk(a, &t, NULL, o);
+    a->choice[i].prompt_told = true;
+    o->bad |= text.bad;
+    str_free(&text);
+}
+
+static bool scores_prompt(const request *rq)
+{
+    return rq->prompt_logprobs >= 0 || (rq->echo && rq->logprobs);
+}
+
 static void completions_begin(answer *a, str *o)
 {
-    for (int32_t i = 0; i < a->n && a->rq->echo; i++) {
-        str text = {0};
-        put_prompt_text(a, i, &text);
-        put_chunk(a, &(stretch){i, NULL, str_text(&text), text.n, 0, 0, NULL}, NULL, o);
-        o->bad |= text.bad;
-        str_free(&text);
-    }
+    for (int32_t i = 0; i < a->n && a->rq->echo && !scores_prompt(a->rq); i++)
+        tell_prompt(a, i, o);
 }
 
 static void completions_event(answer *a, const happening *h, int32_t index, bool opened,
                               int32_t first_token, str *o)
 {
     const choice *c = &a->choice[h->choice];
+    bool progress = !h->done && h->ev.kind == CARAT_EV_PREFILL;
     (void)opened;
-    stretch t = {h->choice, NULL, h->ev.text, h->ev.n_text, first_token, c->n_shown, NULL};
+    /* All tokens of a prompt come before the first one of its answer. */
+    if (scores_prompt(a->rq) && !c->prompt_told && !progress && !c->failed &&
+        (h->done || h->ev.kind != CARAT_EV_PROMPT_TOKEN))
+        tell_prompt(a, h->choice, o);
+    stretch t = {.choice = h->choice, .text = "", .from = c->n_shown, .to = c->n_shown};
     if (h->done && !c->failed)
-        t = (stretch){h->choice, NULL, "", 0, c->n_shown, c->n_shown, completion_finish(c)};
-    else if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)
-        t = (stretch){h->choice, NULL, "", 0, c->n_shown, c->n_shown, NULL};
-    else if (index < 0)
+        t.finish = completion_finish(c);
+    else if (!progress && index >= 0)
+        t = (stretch){.choice = h->choice,
+                      .text = h->ev.text,
+                      .n = h->ev.n_text,
+                      .from = first_token,
+                      .to = c->n_shown};
+    else if (!progress || !a->rq->progress)
         return;
-    put_chunk(a, &t, t.n || t.finish ? NULL : &h->ev, o);
+    put_chunk(a, &t, progress ? &h->ev : NULL, o);
 }
 
 static void completions_end(answer *a, str *o)

@@ -367,7 +367,7 @@ bool prompts_to_jobs(stream *st, problem *p)
         o->max_tokens = at_most(rq->max_tokens > 0 ? rq->max_tokens : room, room);
         o->stop = rq->stop;
         o->n_stop = rq->n_stop;
-        token_rules_set(rq, i % rq->n == 0, o);
+        token_rules_set(rq, prompt_is_own(rq, i), o);
         o->speculation = rq->speculation;
         o->parse = is_conversation(rq);
         o->starts_thinking = q->starts_thinking;

@@ -242,7 +242,7 @@ bool read_forms(request *rq, problem *p);
 bool read_schema(request *rq, const char *field, const jtree *v, problem *p);
 /* `prompt`: a text, token ids, or a list of these (api_completions.c). */
 bool read_prompt(request *rq, const request_limits *lim, problem *p);
-/* prompt_logprobs, vLLM's. Not in a stream. */
+/* prompt_logprobs, vLLM's. */
 bool read_prompt_logprobs(request *rq, problem *p);
 /* The smallest of the limits given; -1 is no limit. */
 bool read_max_tokens(request *rq, const char *const *keys, problem *p);

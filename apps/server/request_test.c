@@ -108,8 +108,9 @@ static const mistake mistakes[] = {
     {API_COMPLETIONS, "{\"prompt\":[[]]}", "prompt", "empty"},
     {API_COMPLETIONS, "{" P ",\"suffix\":\"y\"}", "suffix", "not supported"},
     {API_COMPLETIONS, "{" P ",\"best_of\":3}", "best_of", "3"},
-    {API_COMPLETIONS, "{" P ",\"echo\":true,\"logprobs\":1,\"stream\":true}", "echo", "logprobs"},
-    {API_COMPLETIONS, "{" P ",\"prompt_logprobs\":1,\"stream\":true}", "prompt_logprobs", "stream"},
+    {API_COMPLETIONS, "{" P ",\"echo\":1,\"stream\":true}", "echo", "true or false"},
+    {API_COMPLETIONS, "{" P ",\"prompt_logprobs\":21,\"stream\":true}", "prompt_logprobs",
+     "0 to 20"},
     {API_COMPLETIONS, "{" P ",\"prompt_logprobs\":-1}", "prompt_logprobs", "0 to 20"},
     {API_COMPLETIONS, "{" P ",\"n_probs\":21}", "n_probs", "0 to 20"},
     {API_CHAT, "{" M ",\"typical_p\":1.5}", "typical_p", "0 to 1"},
@@ -438,7 +439,7 @@ TEST(request_sampling_of_other_servers)
     parse_request(&rq, API_COMPLETIONS, "{" P ",\"n_probs\":3,\"prompt_logprobs\":0}");
     CHECK(rq.logprobs && rq.sampling.n_top_logprobs == 3 && rq.prompt_logprobs == 0);
     request_free(&rq);
-    parse_request(&rq, API_CHAT, "{" M ",\"prompt_logprobs\":5}");
+    parse_request(&rq, API_CHAT, "{" M ",\"stream\":true,\"prompt_logprobs\":5}");
     CHECK(!rq.logprobs && rq.prompt_logprobs == 5 && !rq.no_answer);
     request_free(&rq);
 }

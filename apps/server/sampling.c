@@ -324,9 +324,6 @@ bool read_prompt_logprobs(request *rq, problem *p)
     int64_t top = -1;
     if (!field_int(p, rq->body, "prompt_logprobs", 0, REQUEST_MAX_LOGPROBS, &top))
         return false;
-    if (top > 0 && rq->stream)
-        return problem_set(p, 400, "prompt_logprobs",
-                           "'prompt_logprobs' is not streamed: leave out it or 'stream'");
-    rq->prompt_logprobs = rq->stream ? -1 : (int32_t)top;
+    rq->prompt_logprobs = (int32_t)top;
     return true;
 }
