@@ -67,8 +67,8 @@ static offer *find_exact(const catalog *c, const char *name)
     return NULL;
 }
 
-/* Appends an offer. Takes name and path. A name that is there already for the same file is no
- * mistake. */
+/* Appends an offer. Takes name and path, which is NULL for the bundled model alone. A name that is
+ * there already for the same file is no mistake. */
 static status add_offer(catalog *c, char *name, char *path, err *e)
 {
     offer *had = name ? find_exact(c, name) : NULL;
@@ -98,6 +98,15 @@ static status add_offer(catalog *c, char *name, char *path, err *e)
     *at = o;
     c->n++;
     return OK;
+}
+
+/* The same for a model with a file. Takes name and path; NULL: there was no memory for it. */
+static status add_file(catalog *c, char *name, char *path, err *e)
+{
+    if (path)
+        return add_offer(c, name, path, e);
+    mem_free(name);
+    return err_memory(e, "the path of a model", NAME_BYTES_MAX);
 }
 
 void offers_free(catalog *c)
@@ -138,7 +147,7 @@ static status add_directory(catalog *c, const char *dir, err *e)
         if (path.bad)
             st = err_memory(e, "the path of a model", n);
         else if (first && !stat(path.at, &sb) && S_ISREG(sb.st_mode))
-            st = add_offer(c, name_of_file(path.at), mem_strdup(path.at), e);
+            st = add_file(c, name_of_file(path.at), mem_strdup(path.at), e);
         str_free(&path);
     }
     closedir(d);
@@ -150,7 +159,7 @@ static status add_store(catalog *c, err *e)
     model_list l = {0};
     status st = model_list_read(&l, e);
     for (size_t i = 0; i < l.n && !st; i++)
-        st = add_offer(c, mem_strdup(l.at[i].name), mem_strdup(l.at[i].path), e);
+        st = add_file(c, mem_strdup(l.at[i].name), mem_strdup(l.at[i].path), e);
     model_list_free(&l);
     return st;
 }

@@ -126,7 +126,7 @@ static carat_status before_weights(void *user, const carat_model *model, carat_e
 }
 
 /* What requests need of a model whose batch is b. */
-static void describe(served *m, const served_ask *ask, carat_batch *b)
+static status describe(served *m, const served_ask *ask, carat_batch *b, err *e)
 {
     const serve_options *o = m->s->o;
     carat_session_options so = m->session;
@@ -149,7 +149,9 @@ static void describe(served *m, const served_ask *ask, carat_batch *b)
                  info.pool_tokens, info.n_slots, m->n_ctx);
     }
     m->n_slots = info.n_slots;
-    carat_plan(m->model, &so, &m->plan, NULL);
+    status st = carat_plan(m->model, &so, &m->plan, e);
+    if (st)
+        return st;
     carat_sampling_default(m->model, &m->limits.sampling);
     sample_options_apply(&o->sample, &m->limits.sampling, NULL); /* checked at the start */
     m->limits.n_vocab = m->info.n_vocab;
@@ -157,6 +159,7 @@ static void describe(served *m, const served_ask *ask, carat_batch *b)
     m->names.name = ask->name ? ask->name : m->info.name;
     m->names.model = m->model;
     find_marks(m);
+    return OK;
 }
 
 /* A line of the log says what --sparse means for the model. */
@@ -221,8 +224,8 @@ static status load(served *m, const served_ask *ask, err *e)
     if ((st = replay_open(&m->calls, e)) || (st = carat_compressor_open(&m->shortened, 0, e)) ||
         (st = carat_batch_open(m->model, &bo, &m->batch, e)))
         return st;
-    describe(m, ask, m->batch);
-    return tell_sparse(m, e);
+    st = describe(m, ask, m->batch, e);
+    return st ? st : tell_sparse(m, e);
 }
 
 status served_open(served **out, server *s, const served_ask *ask, err *e)
