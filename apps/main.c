@@ -44,6 +44,50 @@ static const char *nearest_command(const char *name)
     return nearest_word(name, names, n);
 }
 
+/* What people type from habit with other programs, and what carat has instead. */
+static const struct habit {
+    const char *word, *instead;
+} habits[] = {
+    {"ps", "`carat serve` answers it: curl http://127.0.0.1:8080/api/ps lists the loaded models"},
+    {"stop", "Ctrl-C ends a server; curl http://127.0.0.1:8080/models/unload -d '{\"model\": "
+             "\"NAME\"}' unloads one of its models"},
+    {"create", "a preset in the file of settings does what a Modelfile does: carat help config"},
+    {"cp", "a preset with `model` is a second name of a model: carat help config"},
+    {"push", "carat sends no models anywhere"},
+    {"chat", "carat run"},
+    {"cli", "carat run"},
+    {"llama-cli", "carat run"},
+    {"llama-server", "carat serve"},
+    {"load", "carat run -m MODEL, carat serve -m MODEL"},
+    {"signin", "carat has no accounts; HF_TOKEN is the token of the hub"},
+    {"login", "carat has no accounts; HF_TOKEN is the token of the hub"},
+    {"launch", "docs/clients.md says how programs use `carat serve`"},
+    {"delete", "carat rm NAME"},
+    {"remove", "carat rm NAME"},
+    {"download", "carat pull OWNER/REPO[:QUANT]"},
+    {"get", "carat pull OWNER/REPO[:QUANT]"},
+    {"search", "models are searched for on the hub's pages; carat pull OWNER/REPO[:QUANT]"},
+    {NULL, NULL}};
+
+static int unknown_command(const char *name)
+{
+    const char *near = nearest_command(name);
+    const struct habit *h = habits;
+    while (h->word && strcmp(h->word, name))
+        h++;
+    fprintf(stderr, "carat: there is no command '%s'", SHOWN(name));
+    if (h->word)
+        fprintf(stderr, "; instead: %s", h->instead);
+    else if (*name == '-')
+        fputs("; options stand behind one, as in carat run -m MODEL", stderr);
+    else if (near)
+        fprintf(stderr, "; did you mean '%s'?", near);
+    else if (strchr(name, ' '))
+        fputs("; carat run answers a prompt", stderr);
+    fputs("\nTry 'carat help'.\n", stderr);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     keep_standard_files();
@@ -53,7 +97,9 @@ int main(int argc, char **argv)
         return 2;
     }
     const char *name = argv[1];
-    if (!strcmp(name, "version") || !strcmp(name, "--version")) {
+    if (!strcmp(name, "ls"))
+        name = "list";
+    if (!strcmp(name, "version") || !strcmp(name, "--version") || !strcmp(name, "-v")) {
         printf("carat %s\n", carat_version());
         return options_printed();
     }
@@ -84,13 +130,8 @@ int main(int argc, char **argv)
         return options_printed();
     }
     const command *c = find_command(name);
-    if (!c) {
-        const char *near = nearest_command(name);
-        fprintf(stderr, "carat: there is no command '%s'", SHOWN(name));
-        fprintf(stderr, near ? "; did you mean '%s'?" : "", near);
-        fputs("\nTry 'carat help'.\n", stderr);
-        return 2;
-    }
+    if (!c)
+        return unknown_command(name);
     if (help) {
         options_print_help(c, stdout);
         return options_printed();

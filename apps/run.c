@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -146,6 +147,12 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
     if (o->prompt_file && !from_stdin) {
         char *bytes;
         size_t n;
+        struct stat sb;
+        if (stat(o->prompt_file, &sb) && errno == ENOENT)
+            return err_set(e, E_IO,
+                           "%s: there is no such file; -p names a file, and the words of a prompt "
+                           "stand without an option: carat run \"...\"",
+                           o->prompt_file);
         if ((st = file_read_all(o->prompt_file, PROMPT_MAX, &bytes, &n, e)))
             return st;
         str_put(out, bytes, n);

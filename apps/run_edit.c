@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <histedit.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 #include <wchar.h>
@@ -40,6 +41,34 @@ static char *prompt_of(EditLine *el)
     editor *ed;
     el_get(el, EL_CLIENTDATA, &ed);
     return (char *)ed->prompt;
+}
+
+/* Reads one character for libedit, whose own reading takes a signal for the end of the input. A new
+ * size of the terminal draws the line again. */
+static int next_char(EditLine *el, wchar_t *c)
+{
+    mbstate_t state = {0};
+    for (;;) {
+        struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+        char byte;
+        if (term_resized()) {
+            el_resize(el);
+            el_set(el, EL_REFRESH);
+        }
+        if (poll(&p, 1, -1) < 0)
+            continue; /* a signal */
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n <= 0)
+            return (int)n;
+        size_t used = mbrtowc(c, &byte, 1, &state);
+        if (used == (size_t)-2)
+            continue;
+        if (used == (size_t)-1)
+            *c = L'\xfffd';
+        return 1;
+    }
 }
 
 static unsigned char drop_line(EditLine *el, wint_t key)
@@ -171,6 +200,7 @@ static bool editor_open(editor *ed, bool no_history)
     el_set(ed->el, EL_EDITOR, "emacs");
     el_set(ed->el, EL_HIST, history, ed->history);
     el_set(ed->el, EL_SIGNAL, 0);
+    el_wset(ed->el, EL_GETCFN, next_char);
     el_wset(ed->el, EL_ADDFN, L"carat-drop-line", L"drop the line", drop_line);
     el_wset(ed->el, EL_ADDFN, L"carat-complete", L"complete a command or a file", complete);
     el_wset(ed->el, EL_ADDFN, L"carat-paste", L"insert pasted text", paste);
@@ -241,6 +271,8 @@ static bool read_line(editor *ed, const char *prompt, str *out)
     el_set(ed->el, EL_PREP_TERM,
            1); /* before the prompt appears, so that Ctrl-C is a key by then */
     term_prompting(true);
+    if (term_resized()) /* during the last answer */
+        el_resize(ed->el);
     const char *line = el_gets(ed->el, &n);
     term_prompting(false);
     term_hold_keys();

@@ -42,7 +42,18 @@ status run_take_model(run_options *o, int *n_words, char ***words, bool literal,
     const char *word = **words;
     size_t n = strlen(word);
     bool gguf = n > 5 && !strcasecmp(word + n - 5, ".gguf");
-    bool file = !stat(word, &sb) && S_ISREG(sb.st_mode);
+    bool there = !stat(word, &sb), file = there && S_ISREG(sb.st_mode);
+    bool path = there && strchr("/.", *word) && strchr(word, '/');
+    if (path && !file)
+        return err_set(e, E_ARG,
+                       "%s is %s and no model. (carat run -- %s ... takes the word as part of the "
+                       "prompt)",
+                       word, S_ISDIR(sb.st_mode) ? "a directory" : "no regular file", word);
+    if (path && !gguf && *n_words == 1)
+        return err_set(e, E_ARG,
+                       "%s is a file whose name does not end in .gguf: carat run -m %s takes it as "
+                       "a model, -p as a prompt, -f as a part of one",
+                       word, word);
     if ((gguf && file) || (!file && model_known(word))) {
         o->model = word;
         ++*words;

@@ -258,7 +258,7 @@ void term_status(const char *line)
 
 static _Atomic(carat_session *) watched;
 static atomic_int n_interrupts;
-static atomic_bool terminated, prompting;
+static atomic_bool terminated, prompting, resized;
 static struct termios at_start;
 static bool handling, has_terminal;
 static atomic_bool conversing;
@@ -294,6 +294,17 @@ static void on_signal(int sig)
         carat_session_cancel(s);
 }
 
+static void on_resize(int sig)
+{
+    (void)sig;
+    atomic_store(&resized, true);
+}
+
+bool term_resized(void)
+{
+    return atomic_exchange(&resized, false);
+}
+
 void term_watch(carat_session *s)
 {
     if (!s)
@@ -308,6 +319,9 @@ void term_watch(carat_session *s)
         sigaction(SIGINT, &sa,
                   NULL); /* no SA_RESTART: reading the prompt from stdin must end too */
         sigaction(SIGTERM, &sa, NULL);
+        sa.sa_handler = on_resize;
+        sa.sa_flags = SA_RESTART; /* it interrupts poll alone */
+        sigaction(SIGWINCH, &sa, NULL);
         handling = true;
     }
 }

@@ -52,6 +52,7 @@ void term_watch(carat_session *s); /* NULL: watches none and sets the count to 0
 int term_interrupts(void);         /* signals since the last term_watch(NULL) */
 void term_prompting(bool on);      /* while a line is typed, SIGTERM ends the program at once */
 bool term_terminated(void);        /* a SIGTERM has come */
+bool term_resized(void);           /* the terminal has another size since the last call */
 
 /* Makes the controlling terminal stdin, where stdin was something else. False: there is none. */
 bool term_take_terminal(void);

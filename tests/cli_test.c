@@ -77,6 +77,17 @@ TEST(cli_wrong_use_is_exit_2_and_points_to_help)
     run_and_check(NULL, 0, NULL, ARGS("daemon", "--help"));
     run_and_check(NULL, 2, "did you mean --kv-type", ARGS("run", "--kv", "f16", "hi"));
     run_and_check(NULL, 0, NULL, ARGS("--version"));
+    run_and_check(NULL, 0, NULL, ARGS("-v"));
+    /* What people type from habit with other programs. */
+    run_and_check(NULL, 2, "api/ps", ARGS("ps"));
+    run_and_check(NULL, 2, "models/unload", ARGS("stop", "x"));
+    run_and_check(NULL, 2, "preset", ARGS("create", "x"));
+    run_and_check(NULL, 2, "carat run -m MODEL", ARGS("-m", "x"));
+    run_and_check(NULL, 2, "carat run answers", ARGS("What is it?"));
+    run_and_check(NULL, 2, "is a directory and no model", ARGS("run", "/tmp"));
+    run_and_check(NULL, 2, "is a directory and no model", ARGS("run", "/tmp", "hello"));
+    run_and_check(NULL, 2, "does not end in .gguf", ARGS("run", "/proc/self/status"));
+    run_and_check(NULL, 1, "-p names a file", ARGS("run", "-p", "hello"));
 }
 
 TEST(cli_files_that_are_not_there_or_not_models)

@@ -114,6 +114,12 @@ TEST(ollama_clients_get_their_forms)
         {"POST", "/api/copy", "{}", 501, "{\"error\":\""},
         {"POST", "/api/blobs/sha256:00", "x", 501, "{\"error\":\""},
         {"POST", "/api/none", "{}", 404, "{\"error\":\"there is no path"},
+        {"POST", "/v1/api/chat", "{}", 404, "did you mean /api/chat?"},
+        {"POST", "/v1/v1/messages", "{}", 404, "did you mean /v1/messages?"},
+        {"POST", "/v1/chat/completion", "{}", 404, "did you mean /v1/chat/completions?"},
+        {"GET", "/favicon.ico", NULL, 404, "favicon.ico; /openapi.json"},
+        {"POST", "/api/generate", "{\"prompt\":\"x\",\"images\":[\"aGk=\"]}", 400,
+         "'images': carat reads"},
         {"GET", "/api/chat", NULL, 405, "{\"error\":\""},
         {"POST", "/api/chat", "{\"model\":\"m\"}", 200, "\"done_reason\":\"load\""},
         {"POST", "/api/generate", "{\"model\":\"m\",\"keep_alive\":0}", 200,
@@ -126,6 +132,8 @@ TEST(ollama_clients_get_their_forms)
          "reads text only"},
         {"POST", "/api/chat", "{" ASK ",\"options\":{\"num_predict\":\"x\"}}", 400, "num_predict"},
         {"POST", "/api/chat", "{" ASK ",\"options\":{\"no_such\":1}}", 400, "no_such"},
+        {"POST", "/api/chat", "{" ASK ",\"options\":{\"temperatur\":1}}", 400,
+         "did you mean 'temperature'?"},
         {"POST", "/api/chat", "{" ASK ",\"options\":[]}", 400, "'options' is"},
         {"POST", "/api/chat", "{" ASK ",\"think\":\"hugely\"}", 400, "think"},
         {"POST", "/api/chat", "{" ASK ",\"format\":\"xml\"}", 400, "'format' is"},
@@ -143,6 +151,9 @@ TEST(ollama_clients_get_their_forms)
     start_toy(&s, NULL);
     make_calls(&s, calls, sizeof calls / sizeof *calls);
     response r;
+    http_call(&r, &s, "POST", "/api/chat", "Content-Encoding: gzip\r\n", "{}");
+    CHECK(r.status == 415 && strstr(str_text(&r.body), "not compressed"));
+    response_free(&r);
     http_call(&r, &s, "HEAD", "/", NULL, NULL);
     CHECK_EQ(r.status, 200);
     response_free(&r);

@@ -7,6 +7,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -119,6 +120,28 @@ TEST(run_files_stand_in_front_of_the_words)
     CHECK_MSG(strstr(text, want), "%s\nlacks %s", text, want);
     snprintf(want, sizeof want, "\"%s:\\n```\\none\\n```\\n\\nthen?\"", a);
     CHECK_MSG(strstr(text, want), "%s\nlacks %s", text, want);
+    mem_free(text);
+}
+
+/* A new size of the terminal ends no line that is being typed. */
+TEST(run_goes_on_with_a_line_when_the_terminal_changes_its_size)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    const char *saved = test_temp("saved.json");
+    terminal t;
+    converse(&t, NULL, ARGS("run", "-m", m, "-n", "2", "--ignore-eog"));
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "\xc3\xa9one ");
+    for (unsigned short i = 0; i < 3; i++) {
+        struct winsize size = {.ws_row = 20, .ws_col = (unsigned short)(60 + i)};
+        CHECK(!ioctl(t.fd, TIOCSWINSZ, &size));
+        usleep(20000);
+    }
+    terminal_type(&t, "two\r");
+    terminal_expect(&t, "answer 2 tokens");
+    save_and_quit(&t, saved);
+    char *text = get_file(saved);
+    CHECK_MSG(strstr(text, "\xc3\xa9one two\""), "%s", text);
     mem_free(text);
 }
 

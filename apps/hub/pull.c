@@ -348,8 +348,10 @@ static status check_ask(pull *x, err *e)
                        "'%s' is no name of a model, which is OWNER/REPO or OWNER/REPO:QUANT",
                        ask->what);
     if (!*x->name.owner)
-        return err_set(e, E_ARG, "'%s': a hub's names have an owner: OWNER/%s%s%s", ask->what,
-                       x->name.repo, *x->name.quant ? ":" : "", x->name.quant);
+        return err_set(
+            e, E_ARG,
+            "'%s': carat pulls from the Hugging Face hub, whose names have an owner: OWNER/%s%s%s",
+            ask->what, x->name.repo, *x->name.quant ? ":" : "", x->name.quant);
     int n = snprintf(x->repo, sizeof x->repo, "%s/%s", x->name.owner, x->name.repo);
     if (n >= (int)sizeof x->repo || !repo_valid(x->repo))
         return err_set(e, E_ARG, "'%s' is no repository's name", x->repo);

@@ -103,7 +103,8 @@ static bool read_both(request *rq, const request_limits *lim, problem *p)
 static bool refuse_images(const jtree *o, const char *field, problem *p)
 {
     return !jtree_truthy(jtree_get(o, "images")) ||
-           problem_set(p, 400, field, "'%s' has images: carat reads text only so far", field);
+           problem_set(p, 400, field, "'%s'%s: carat reads text only so far", field,
+                       strcmp(field, "images") ? " has images" : "");
 }
 
 /* ---- Messages ---- */

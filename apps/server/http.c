@@ -309,7 +309,8 @@ static bool check_state(const exchange *x, problem *p)
 
 typedef struct framing {
     int n_lengths, n_encodings;
-    bool bad; /* a length that is not a number, an encoding other than chunked */
+    const char *coding; /* of the content; NULL: it is as it is */
+    bool bad;           /* a length that is not a number, an encoding other than chunked */
 } framing;
 
 static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *key,
@@ -324,6 +325,8 @@ static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char
     } else if (!strcasecmp(key, "Transfer-Encoding")) {
         f->n_encodings++;
         f->bad |= !value || strcasecmp(value, "chunked") != 0;
+    } else if (!strcasecmp(key, "Content-Encoding") && value && strcasecmp(value, "identity")) {
+        f->coding = value;
     }
     return MHD_YES;
 }
@@ -333,9 +336,13 @@ static bool check_framing(exchange *x, problem *p)
 {
     framing f = {0};
     MHD_get_connection_values(x->connection, MHD_HEADER_KIND, see_header, &f);
-    if (f.n_lengths + f.n_encodings <= 1 && !f.bad)
+    if (f.n_lengths + f.n_encodings <= 1 && !f.bad && !f.coding)
         return true;
     x->close = true;
+    if (f.coding)
+        return problem_set(p, 415, "Content-Encoding",
+                           "the body is %.40s: this server reads bodies that are not compressed",
+                           f.coding);
     return problem_set(
         p, 400, f.n_encodings ? "Transfer-Encoding" : "Content-Length",
         "the length of the body is given more than once or in an unknown way: expected "
@@ -355,9 +362,12 @@ static bool check_request_head(request_state *q, problem *p, char allow[METHODS_
     if (!q->route && route_methods(x->path, allow))
         return problem_set(p, 405, "", "%.100s does not know %.20s; its methods are %s", x->path,
                            x->method, allow);
-    if (!q->route)
-        return problem_set(p, 404, "", "there is no path %.100s; /openapi.json lists all paths",
-                           x->path);
+    if (!q->route) {
+        const char *near = route_near(x->path);
+        return problem_set(p, 404, "",
+                           "there is no path %.100s%s%s%s; /openapi.json lists all paths", x->path,
+                           near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    }
     if (!may_ask(x, q->route, p))
         return false;
     if (length && strtoull(length, NULL, 10) > (unsigned long long)x->s->o->max_body)

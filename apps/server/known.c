@@ -13,6 +13,8 @@
  */
 #include "apps/server/request.h"
 
+#include "base/nearest.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -334,6 +336,17 @@ static bool is_neutral(const jtree *v, const char *values)
     }
 }
 
+/* The field that was probably meant. */
+static const char *near_field(const char *name, api_kind api)
+{
+    const char *names[sizeof fields / sizeof *fields];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].apis & 1u << api && fields[i].kind == READ)
+            names[n++] = fields[i].name;
+    return nearest_word(name, names, n);
+}
+
 bool check_fields(const request *rq, const request_limits *lim, problem *p)
 {
     for (const jtree *v = rq->body->first; v; v = v->next) {
@@ -341,12 +354,13 @@ bool check_fields(const request *rq, const request_limits *lim, problem *p)
         if (v->kind == JTREE_NULL || (f && f->kind != ONLY) || (!f && lim->lenient))
             continue;
         if (!f && jtree_truthy(v)) {
+            const char *near = near_field(v->key, rq->api);
             p->code = "unknown_parameter";
-            return problem_set(
-                p, 400, v->key,
-                "'%.100s' is an unknown field; /openapi.json lists the fields of each "
-                "endpoint",
-                v->key);
+            return problem_set(p, 400, v->key,
+                               "'%.100s' is an unknown field%s%s%s; /openapi.json lists the fields "
+                               "of each endpoint",
+                               v->key, near ? "; did you mean '" : "", near ? near : "",
+                               near ? "'?" : "");
         }
         if (f && !is_neutral(v, f->values)) {
             p->code = "unsupported_parameter";

@@ -8,6 +8,8 @@
 #include "apps/server/api_stored.h"
 #include "apps/server/page.h"
 
+#include "base/nearest.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -151,6 +153,23 @@ bool route_methods(const char *path, char out[METHODS_BYTES])
     if (at)
         snprintf(out + at, METHODS_BYTES - at, "OPTIONS");
     return at > 0;
+}
+
+const char *route_near(const char *path)
+{
+    const char *paths[sizeof routes / sizeof *routes];
+    size_t n = sizeof routes / sizeof *routes;
+    for (size_t i = 0; i < n; i++)
+        paths[i] = routes[i].path;
+    const char *near = nearest_word(path, paths, n);
+    if (near)
+        return near;
+    /* A client's base address often has a part too much: /v1/v1/messages, /v1/api/chat. */
+    for (const char *at = strchr(path + (*path != 0), '/'); at; at = strchr(at + 1, '/'))
+        for (size_t i = 0; i < n && at[1]; i++)
+            if (path_matches(&routes[i], at))
+                return routes[i].path;
+    return NULL;
 }
 
 const dialect *route_errors(const char *path)

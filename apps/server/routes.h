@@ -27,6 +27,8 @@ const route *find_route(const char *method, const char *path);
 /* The methods of a path, as the header Allow lists them; "*" is the whole server. False: no such
  * path. */
 bool route_methods(const char *path, char out[METHODS_BYTES]);
+/* The path that was probably meant by one that is not there; NULL: none is near. */
+const char *route_near(const char *path);
 /* Writes the errors of a path: of its route, or what clients of its prefix expect. */
 const dialect *route_errors(const char *path);
 
