@@ -113,9 +113,8 @@ typedef struct bench_answer {
 } bench_answer;
 status bench_generate(const bench_setup *b, carat_session *s, const int32_t *ids, bench_test *t,
                       const bench_answer *plain, bench_answer *a, err *e);
-/* Passes over one answer per token of it; and their time, over that of a plain token. */
+/* Passes over one answer per token of it. */
 double bench_passes_per_token(const bench_test *t);
-double bench_round_ratio(const bench_test *t);
 
 /* Runs setup->other once for t and adds its time. E_CANCELLED after Ctrl-C. */
 status bench_run_other(const bench_setup *b, bench_test *t, err *e);

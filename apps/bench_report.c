@@ -53,7 +53,8 @@ static double rate(const bench_test *t, const bench_samples *s)
     return s->n ? bench_tokens(t) / (bench_median_ns(s) * 1e-9) : 0;
 }
 
-double bench_round_ratio(const bench_test *t)
+/* The time of a pass over one answer, over that of a plain token. */
+static double round_ratio(const bench_test *t)
 {
     double plain = bench_median_ns(&t->plain), per_token = bench_passes_per_token(t);
     return plain > 0 && per_token > 0 ? bench_median_ns(&t->ours) / per_token / plain : 0;
@@ -132,7 +133,7 @@ void bench_print_test(const bench_setup *b, const bench_test *t, FILE *f)
     fprintf(f, " %10.2f   ±%4.1f %%", r, 100 * bench_spread(&t->ours));
     if (t->spec) {
         fprintf(f, "  %5.2f of plain, a pass %.2f, %.2f tokens each", r / rate(t, &t->plain),
-                bench_round_ratio(t), 1 / bench_passes_per_token(t));
+                round_ratio(t), 1 / bench_passes_per_token(t));
     } else if (t->n_streams) { /* the weights that a pass of many rows reads are not known */
         fprintf(f, "  %7.2f ms/pass", bench_median_ns(&t->ours) * 1e-6 / t->n_gen);
         if (t->n_shared)
@@ -261,7 +262,7 @@ static json_t *test_json(const bench_setup *b, const bench_test *t)
         json_object_set_new(o, "plain", plain);
         put_int(o, "draft_max", (uint64_t)b->script.n_max);
         put_real(o, "speedup", r / rate(t, &t->plain));
-        put_real(o, "round", bench_round_ratio(t));
+        put_real(o, "round", round_ratio(t));
         put_real(o, "tokens_per_pass", 1 / bench_passes_per_token(t));
         put_int(o, "n_rounds", (uint64_t)t->n_rounds);
         put_int(o, "n_drafted", (uint64_t)t->n_drafted);

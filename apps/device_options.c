@@ -64,7 +64,8 @@ void device_print_kernels(FILE *f, const carat_weight_kind *kind, int32_t n)
     }
 }
 
-void device_print(FILE *f, const carat_model *m)
+/* The device, the reason for it, and the kernels. */
+static void device_print(FILE *f, const carat_model *m)
 {
     carat_weight_kind kind[KINDS_SHOWN];
     carat_model_info i;

@@ -51,7 +51,5 @@ bool device_plan_checkpoints(const carat_memory_plan *p, char *text, size_t cap)
 void device_print_kernels(FILE *f, const carat_weight_kind *kind, int32_t n);
 /* Prints how many experts the GPU holds, and how they were used so far; nothing if it holds all. */
 void device_print_experts(FILE *f, const carat_model *m);
-/* Prints the device, the reason for it, and the kernels. */
-void device_print(FILE *f, const carat_model *m);
 
 #endif

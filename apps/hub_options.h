@@ -24,8 +24,4 @@ typedef struct hub_options {
  * repository. */
 status hub_options_take(const hub_options *o, const char **model, model_found *found, err *e);
 
-/* A pull with its bar and notes on stderr; *found as hub_pull. ask->user not NULL: without them.
- * Ctrl-C: E_CANCELLED. */
-status pull_shown(const hub_ask *ask, model_found *found, err *e);
-
 #endif

@@ -101,7 +101,9 @@ static bool show(void *user, const hub_progress *p)
     return true;
 }
 
-status pull_shown(const hub_ask *ask, model_found *found, err *e)
+/* A pull with its bar and notes on stderr; *found as hub_pull. ask->user not NULL: without them.
+ * Ctrl-C: E_CANCELLED. */
+static status pull_shown(const hub_ask *ask, model_found *found, err *e)
 {
     bar b = {.quiet = ask->user != NULL};
     hub_ask with = *ask;

@@ -99,7 +99,8 @@ void synth_skew_factors(float *factor, int32_t n, double skew, uint64_t seed)
 
 /* ---- Tensors ------------------------------------------------------------------------------- */
 
-uint64_t synth_skew_themes(uint64_t n_embd)
+/* How many entries of the stream are themes: the first ones. */
+static uint64_t n_themes(uint64_t n_embd)
 {
     uint64_t n = n_embd / 8 > 64 ? n_embd / 8 : 64;
     return n < n_embd / 2 ? n : n_embd / 2;
@@ -120,7 +121,7 @@ bool synth_skew_is_router(const shape_tensor *t)
 
 void synth_skew_row(float *row, uint64_t n_in, float length, uint64_t seed)
 {
-    uint64_t n = synth_skew_themes(n_in);
+    uint64_t n = n_themes(n_in);
     double sum = 0;
     memset(row, 0, n_in * sizeof *row);
     for (uint64_t i = 0; i < n; i++) {
@@ -150,7 +151,7 @@ void synth_skew_silence(const shape_tensor *t, uint64_t first, uint64_t n_rows, 
         memset(dst, 0, n_rows * row_bytes);
     if (!writes_stream(t))
         return;
-    uint64_t themes = synth_skew_themes(t->ne[1]);
+    uint64_t themes = n_themes(t->ne[1]);
     for (uint64_t r = 0; r < n_rows; r++)
         if ((first + r) % t->ne[1] < themes)
             memset((char *)dst + r * row_bytes, 0, row_bytes);

@@ -27,9 +27,6 @@ enum {
  * <= SKEW_RANKS; skew 0: all factors are 1. */
 void synth_skew_factors(float *factor, int32_t n, double skew, uint64_t seed);
 
-/* How many entries of the stream are themes: the first ones. */
-uint64_t synth_skew_themes(uint64_t n_embd);
-
 /* Is t a router of experts, of at most SKEW_RANKS? Its row for an expert: random in the themes, of
  * length `length` * sqrt(n_in / themes), zeros in the rest. row: [n_in] */
 bool synth_skew_is_router(const shape_tensor *t);

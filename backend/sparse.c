@@ -1,7 +1,8 @@
 /* sparse.c - the account of what attention has left out. */
 #include "backend/sparse.h"
 
-double sparse_bin_end(int32_t i)
+/* Pairs in bin i are below this. */
+static double bin_end(int32_t i)
 {
     return pow(10, i / (double)SPARSE_STEPS - SPARSE_DECADES);
 }
@@ -13,7 +14,7 @@ void sparse_count(sparse_tally *t, double certificate, uint64_t n_tiles, uint64_
     t->n_kept += n_kept;
     if (certificate < 0)
         return;
-    if (certificate >= sparse_bin_end(0)) {
+    if (certificate >= bin_end(0)) {
         i = (int32_t)floor((log10(certificate) + SPARSE_DECADES) * SPARSE_STEPS) + 1;
         i = i < SPARSE_BINS ? i : SPARSE_BINS - 1;
     }
@@ -47,14 +48,6 @@ int32_t sparse_queries(const step *st, const rowset *rs, const kv_view *kv, spar
     return n;
 }
 
-void sparse_add(sparse_tally *t, const sparse_tally *more)
-{
-    t->n_tiles += more->n_tiles;
-    t->n_kept += more->n_kept;
-    for (int32_t i = 0; i < SPARSE_BINS; i++)
-        t->bin[i] += more->bin[i];
-}
-
 double sparse_quantile(const sparse_tally *t, double q)
 {
     uint64_t all = 0, sum = 0;
@@ -63,7 +56,7 @@ double sparse_quantile(const sparse_tally *t, double q)
     for (int32_t i = 0; i < SPARSE_BINS; i++) {
         sum += t->bin[i];
         if (sum && (double)sum >= q * (double)all)
-            return i ? sparse_bin_end(i) : 0;
+            return i ? bin_end(i) : 0;
     }
     return 0;
 }

@@ -49,11 +49,8 @@ typedef struct sparse_tally {
 
 /* certificate below 0: none. */
 void sparse_count(sparse_tally *t, double certificate, uint64_t n_tiles, uint64_t n_kept);
-void sparse_add(sparse_tally *t, const sparse_tally *more);
 /* The least bound that the share q of all pairs stays below; 0 of an empty tally. */
 double sparse_quantile(const sparse_tally *t, double q);
-/* Pairs in bin i are below this. */
-double sparse_bin_end(int32_t i);
 
 /* The rule of row r in such a store; NULL: the row leaves nothing out. */
 static inline const sparse_rule *sparse_rule_of(const step *st, const rowset *rs, const kv_view *kv,

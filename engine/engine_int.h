@@ -278,8 +278,6 @@ status timeline_ready(timeline *t, const int32_t *next, int64_t end, bool prompt
 /* Another prompt goes on from the first n tokens of the prompt that is being computed: a checkpoint
  * of recurrent layers is taken there. */
 void timeline_stop_at(timeline *t, int64_t n);
-void timeline_save_end(
-    timeline *t);                /* a checkpoint of the whole timeline, if the budget allows it */
 void timeline_rest(timeline *t); /* after an answer: saves to the directory what it lacks */
 /* Takes a checkpoint at the end of the common prefix of ids[0..n) and t, for another timeline to
  * continue from, if the prefix has more than `above` tokens and t still holds its rows. */

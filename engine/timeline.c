@@ -352,7 +352,8 @@ static void save_here(timeline *t, bool to_disk)
     checkpoints_put(t->store, k, to_disk);
 }
 
-void timeline_save_end(timeline *t)
+/* A checkpoint of the whole timeline, if the budget allows it. */
+static void save_end(timeline *t)
 {
     save_here(t, true);
 }
@@ -415,7 +416,7 @@ void timeline_rest(timeline *t)
         fill_pending(t, 0, true);
     n = t->kv.n_past;
     if (n && t->store && checkpoints_on_disk_wanted(t->store, lossy, t->id, n))
-        timeline_save_end(t);
+        save_end(t);
 }
 
 static bool is_stop(const timeline *t, int64_t n)
@@ -655,7 +656,7 @@ static void save_what_goes(timeline *t, int64_t n_kept)
     if (!t->store || t->kv.n_past - n_kept < SAVE_LEAST)
         return;
     fill_pending(t, 0, true);
-    timeline_save_end(t);
+    save_end(t);
 }
 
 /* Its own tally of what is left out, from now on. */

@@ -16,7 +16,8 @@ enum { N_TYPES = sizeof types / sizeof *types, NAME_MAX_SHOWN = 40 };
 
 static const char list[] = "f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl and tq3_0 are";
 
-status kv_format_parse(const char *name, size_t n, kv_format *f, err *e)
+/* "f16", "q8_0", "q4_0+rot". E_UNSUPPORTED: unknown, or a format of weights only. */
+static status parse_format(const char *name, size_t n, kv_format *f, err *e)
 {
     static const char suffix[] = "+rot";
     size_t tail = sizeof suffix - 1, stem = n;
@@ -89,10 +90,10 @@ static status parse_rule(const char *text, size_t n, kv_rule *r, err *e)
     size_t n_type = n - (size_t)(type - text);
     const char *slash = memchr(type, '/', n_type);
     size_t n_k = slash ? (size_t)(slash - type) : n_type;
-    if ((st = kv_format_parse(type, n_k, &r->k, e)))
+    if ((st = parse_format(type, n_k, &r->k, e)))
         return st;
     r->v = r->k;
-    return slash ? kv_format_parse(slash + 1, n_type - n_k - 1, &r->v, e) : OK;
+    return slash ? parse_format(slash + 1, n_type - n_k - 1, &r->v, e) : OK;
 }
 
 static status parse_rules(kv_choice *c, const char *text, err *e)
@@ -115,10 +116,10 @@ status kv_choice_parse(kv_choice *c, const kv_words *w, err *e)
     static const char *const singles[] = {"auto", "on", "off"};
     status st;
     *c = (kv_choice){.k = {NUM_F16, false}};
-    if (w->k && (st = kv_format_parse(w->k, strlen(w->k), &c->k, e)))
+    if (w->k && (st = parse_format(w->k, strlen(w->k), &c->k, e)))
         return st;
     c->v = c->k;
-    if (w->v && (st = kv_format_parse(w->v, strlen(w->v), &c->v, e)))
+    if (w->v && (st = parse_format(w->v, strlen(w->v), &c->v, e)))
         return st;
     for (int i = 0; w->single; i++) {
         if (i == 3)

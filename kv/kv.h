@@ -54,8 +54,6 @@ typedef struct kv_format {
     bool rot; /* rotated before it is encoded */
 } kv_format;
 
-/* "f16", "q8_0", "q4_0+rot". E_UNSUPPORTED: unknown, or a format of weights only. */
-status kv_format_parse(const char *name, size_t n, kv_format *f, err *e);
 const char *kv_format_name(kv_format f, char *buf, size_t cap);
 
 typedef enum kv_single { KV_SINGLE_AUTO, KV_SINGLE_ON, KV_SINGLE_OFF } kv_single;

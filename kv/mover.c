@@ -603,14 +603,3 @@ status kv_copy_read(kv_pool *p, const kv_copy *c, unsigned char *to, err *e)
     memcpy(to, c->at, m->page_bytes);
     return OK;
 }
-
-status kv_copy_make(kv_pool *p, const unsigned char *bytes, kv_copy *to, err *e)
-{
-    kv_mover *m = p->mover;
-    unsigned char *at;
-    status st = take_place(m, &at, e);
-    if (st)
-        return st;
-    memcpy(at, bytes, m->page_bytes);
-    return fill_copy(m, at, to, e);
-}

@@ -70,7 +70,5 @@ void kv_copy_drop(kv_pool *p, kv_copy *c); /* an empty one is fine */
 size_t kv_packed_keys(const kv_pool *p, int32_t i);
 /* The bytes of a copy, page_bytes, in `to`. E_IO, E_FORMAT: the file has lost them. */
 status kv_copy_read(kv_pool *p, const kv_copy *c, unsigned char *to, err *e);
-/* A copy of these bytes. */
-status kv_copy_make(kv_pool *p, const unsigned char *bytes, kv_copy *to, err *e);
 
 #endif

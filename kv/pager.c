@@ -301,6 +301,132 @@ static void sum_new_pages(kv_cache *c)
     g->n_summed = n_whole;
 }
 
+/* ---- Scores --------------------------------------------------------------------------------- */
+
+static void clear_scores(kv_cache *c)
+{
+    kv_pager *g = c->pager;
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
+        if (g->watch.score[side])
+            c->dev[side]->clear(c->dev[side], g->watch.score[side], g->score_bytes);
+    g->n_watched = 0;
+}
+
+const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool again)
+{
+    kv_pager *g = c->pager;
+    int64_t first = c->n_past;
+    if (!g->sums || !c->n_absent)
+        return NULL;
+    int32_t window = g->policy == KV_POLICY_SNAPKV ? KV_WATCH_WINDOW : KV_WATCH_ROWS;
+    if (c->n_past < g->hold)
+        first = g->hold - window > first ? g->hold - window : first;
+    else if (g->policy == KV_POLICY_SNAPKV)
+        return NULL;
+    else if (g->r.since + KV_WATCH_TOKENS < residency_tau(&g->r))
+        return NULL;
+    if (first >= c->n_past + n_rows)
+        return NULL;
+    if (again || !g->n_watched)
+        clear_scores(c);
+    g->watch.seq = seq;
+    g->watch.n_pages = g->n_summed;
+    g->watch.pos = (int32_t)first;
+    return &g->watch;
+}
+
+page_queries *kv_pager_queries(kv_cache *c)
+{
+    page_queries *q = &c->pager->queries;
+    if (!q->cap)
+        return NULL;
+    q->n = 0;
+    memset(q->used, 0, sizeof q->used);
+    q->pos = (int32_t)(c->pager->hold - KV_LOOK_ROWS);
+    return q;
+}
+
+void kv_pager_watched(kv_cache *c, int32_t n_rows)
+{
+    c->pager->n_watched += n_rows;
+}
+
+/* The votes of all sides, and their number; 0: none. */
+static int32_t read_votes(kv_cache *c)
+{
+    kv_pager *g = c->pager;
+    int32_t n = g->watch.n_pages;
+    bool first = true;
+    if (!g->sums || !g->n_watched)
+        return 0;
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
+        device *d = c->dev[side];
+        float part[256];
+        if (g->watch.score[side] && first) { /* one wait for the device */
+            d->download(d, g->score, g->watch.score[side], (size_t)n * sizeof *g->score);
+            first = false;
+            continue;
+        }
+        for (int32_t i = 0; g->watch.score[side] && i < n; i += 256) {
+            int32_t k = n - i < 256 ? n - i : 256;
+            d->download(d, part, g->watch.score[side] + i, (size_t)k * sizeof *part);
+            for (int32_t j = 0; j < k; j++)
+                g->score[i + j] += part[j];
+        }
+    }
+    return n;
+}
+
+/* Scores of n pages take the place of votes, on the first side that has any. */
+static void write_votes(kv_cache *c, int32_t n)
+{
+    kv_pager *g = c->pager;
+    int64_t n_watched = g->n_watched;
+    int32_t side = 0;
+    clear_scores(c);
+    g->n_watched = n_watched;
+    while (!g->watch.score[side])
+        side++;
+    device *d = c->dev[side];
+    d->upload(d, g->watch.score[side], g->score, (size_t)n * sizeof *g->score);
+}
+
+status kv_pager_look_at(kv_cache *c, err *e)
+{
+    kv_pager *g = c->pager;
+    int32_t n = g->queries.cap ? read_votes(c) : 0;
+    status st = n ? kv_look_at(c, &g->queries, g->score, n, e) : OK;
+    if (!st && n)
+        write_votes(c, n);
+    return st;
+}
+
+/* Brings in the best pages by what was watched, or by what was given. */
+static status reselect(kv_cache *c, err *e)
+{
+    kv_pager *g = c->pager;
+    status st;
+    bool look = g->wants_look;
+    g->wants_look = false;
+    g->r.since = 0;
+    int32_t n = g->n_given ? g->n_given : read_votes(c);
+    g->n_given = 0;
+    if (!n)
+        return OK;
+    g->n_watched = 0;
+    g->n_reselected++;
+    count_host_room(c);
+    bool for_good = look && g->policy == KV_POLICY_SNAPKV;
+    g->r.for_good |= for_good;
+    if ((st = residency_plan_scores(&g->r, g->score, n, 0, e)) || (st = make_moves(c, e)) ||
+        !for_good)
+        return st;
+    residency_plan_forget(&g->r);
+    return make_moves(c, e);
+}
+
+/* ---- Passes --------------------------------------------------------------------------------- */
+
 bool kv_pager_is_short(const kv_cache *c, int64_t n)
 {
     return c->pager && (c->n_absent || pages_of(n) > c->pager->r.rules.pool);
@@ -372,7 +498,7 @@ status kv_pager_ready(kv_cache *c, int64_t end, err *e)
     if (g->renew && (st = renew(c, e)))
         return st;
     sum_new_pages(c);
-    if (look && (st = kv_pager_reselect(c, e)))
+    if (look && (st = reselect(c, e)))
         return st;
     count_host_room(c);
     if ((st = residency_plan_rows(&g->r, n < INT32_MAX ? (int32_t)n : INT32_MAX, e)) ||
@@ -574,127 +700,4 @@ status kv_pager_load(kv_cache *c, const kv_paging *s, int64_t n, kv_page_load lo
     list_pages(c);
     kv_show_pages(c);
     return OK;
-}
-
-/* ---- Scores --------------------------------------------------------------------------------- */
-
-static void clear_scores(kv_cache *c)
-{
-    kv_pager *g = c->pager;
-    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
-        if (g->watch.score[side])
-            c->dev[side]->clear(c->dev[side], g->watch.score[side], g->score_bytes);
-    g->n_watched = 0;
-}
-
-const page_watch *kv_pager_watch(kv_cache *c, int32_t seq, int32_t n_rows, bool again)
-{
-    kv_pager *g = c->pager;
-    int64_t first = c->n_past;
-    if (!g->sums || !c->n_absent)
-        return NULL;
-    int32_t window = g->policy == KV_POLICY_SNAPKV ? KV_WATCH_WINDOW : KV_WATCH_ROWS;
-    if (c->n_past < g->hold)
-        first = g->hold - window > first ? g->hold - window : first;
-    else if (g->policy == KV_POLICY_SNAPKV)
-        return NULL;
-    else if (g->r.since + KV_WATCH_TOKENS < residency_tau(&g->r))
-        return NULL;
-    if (first >= c->n_past + n_rows)
-        return NULL;
-    if (again || !g->n_watched)
-        clear_scores(c);
-    g->watch.seq = seq;
-    g->watch.n_pages = g->n_summed;
-    g->watch.pos = (int32_t)first;
-    return &g->watch;
-}
-
-page_queries *kv_pager_queries(kv_cache *c)
-{
-    page_queries *q = &c->pager->queries;
-    if (!q->cap)
-        return NULL;
-    q->n = 0;
-    memset(q->used, 0, sizeof q->used);
-    q->pos = (int32_t)(c->pager->hold - KV_LOOK_ROWS);
-    return q;
-}
-
-void kv_pager_watched(kv_cache *c, int32_t n_rows)
-{
-    c->pager->n_watched += n_rows;
-}
-
-/* The votes of all sides, and their number; 0: none. */
-static int32_t read_votes(kv_cache *c)
-{
-    kv_pager *g = c->pager;
-    int32_t n = g->watch.n_pages;
-    bool first = true;
-    if (!g->sums || !g->n_watched)
-        return 0;
-    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
-        device *d = c->dev[side];
-        float part[256];
-        if (g->watch.score[side] && first) { /* one wait for the device */
-            d->download(d, g->score, g->watch.score[side], (size_t)n * sizeof *g->score);
-            first = false;
-            continue;
-        }
-        for (int32_t i = 0; g->watch.score[side] && i < n; i += 256) {
-            int32_t k = n - i < 256 ? n - i : 256;
-            d->download(d, part, g->watch.score[side] + i, (size_t)k * sizeof *part);
-            for (int32_t j = 0; j < k; j++)
-                g->score[i + j] += part[j];
-        }
-    }
-    return n;
-}
-
-/* Scores of n pages take the place of votes, on the first side that has any. */
-static void write_votes(kv_cache *c, int32_t n)
-{
-    kv_pager *g = c->pager;
-    int64_t n_watched = g->n_watched;
-    int32_t side = 0;
-    clear_scores(c);
-    g->n_watched = n_watched;
-    while (!g->watch.score[side])
-        side++;
-    device *d = c->dev[side];
-    d->upload(d, g->watch.score[side], g->score, (size_t)n * sizeof *g->score);
-}
-
-status kv_pager_look_at(kv_cache *c, err *e)
-{
-    kv_pager *g = c->pager;
-    int32_t n = g->queries.cap ? read_votes(c) : 0;
-    status st = n ? kv_look_at(c, &g->queries, g->score, n, e) : OK;
-    if (!st && n)
-        write_votes(c, n);
-    return st;
-}
-
-status kv_pager_reselect(kv_cache *c, err *e)
-{
-    kv_pager *g = c->pager;
-    status st;
-    bool look = g->wants_look;
-    g->wants_look = false;
-    g->r.since = 0;
-    int32_t n = g->n_given ? g->n_given : read_votes(c);
-    g->n_given = 0;
-    if (!n)
-        return OK;
-    g->n_watched = 0;
-    g->n_reselected++;
-    count_host_room(c);
-    bool for_good = look && g->policy == KV_POLICY_SNAPKV;
-    g->r.for_good |= for_good;
-    if ((st = residency_plan_scores(&g->r, g->score, n, 0, e)) || (st = make_moves(c, e)) ||
-        !for_good)
-        return st;
-    residency_plan_forget(&g->r);
-    return make_moves(c, e);
 }

@@ -2,7 +2,7 @@
  *
  *     before a pass   pages that the pass needs come in, others go to the host   (kv_pager_reserve)
  *     in a pass       queries are watched: page_watch in backend/pass.h           (kv_pager_watch)
- *     every tau       the best pages by those scores come in (kv_pager_reselect)
+ *     every tau       the best pages by those scores come in         (kv_pager_ready)
  *
  * Which page goes and which comes is decided by residency.h; this file moves their bytes, exactly,
  * and keeps the summaries of all whole pages. A page that is away costs host memory, and nothing of
@@ -135,7 +135,5 @@ void kv_pager_watched(kv_cache *c, int32_t n_rows);
 /* It has kept its queries: scores by them take the place of what was watched. Errors as
  * kv_look_at. */
 status kv_pager_look_at(kv_cache *c, err *e);
-/* Brings in the best pages by what was watched. */
-status kv_pager_reselect(kv_cache *c, err *e);
 
 #endif

@@ -47,7 +47,8 @@ status residency_init(residency *r, const residency_rules *rules, err *e)
         residency_free(r);
         return err_memory(e, "the records of pages", n * sizeof *r->page);
     }
-    residency_reset(r);
+    for (size_t c = 0; c < n; c++)
+        r->page[c].place = -1;
     return OK;
 }
 
@@ -57,16 +58,6 @@ void residency_free(residency *r)
     mem_free(r->rank);
     mem_free(r->page);
     *r = (residency){0};
-}
-
-void residency_reset(residency *r)
-{
-    for (int32_t c = 0; c < r->rules.n_pages; c++)
-        r->page[c] = (residency_page){.place = -1};
-    r->n_resident = r->n_copied = r->n_moves = 0;
-    r->n_past = r->since = r->clock = 0;
-    r->n_out = r->n_in = r->n_left = 0;
-    r->dropped = r->for_good = false;
 }
 
 /* ---- Protection ---------------------------------------------------------------------------- */
@@ -451,15 +442,6 @@ int32_t residency_tau(const residency *r)
 bool residency_due(const residency *r)
 {
     return residency_pages_of(r->n_past) > r->rules.pool && r->since >= residency_tau(r);
-}
-
-int32_t residency_table(const residency *r, kv_page *table)
-{
-    int32_t n = 0;
-    for (int32_t c = 0; c < r->rules.n_pages && n < r->n_resident; c++)
-        if (on_device(r, c))
-            table[n++] = (kv_page){.place = r->page[c].place, .pos = c * KV_PAGE};
-    return n;
 }
 
 int64_t residency_n_keys(const residency *r)

@@ -89,8 +89,6 @@ int32_t residency_pool_min(const residency_rules *r);
 /* E_ARG: a pool below the minimum that is also smaller than the context; no rule below 1. */
 status residency_init(residency *r, const residency_rules *rules, err *e);
 void residency_free(residency *r);
-/* Forgets all pages; the caller has given back places and copies. */
-void residency_reset(residency *r);
 
 /* Pins the pages of positions [from, to), whole or not yet written, as far as the pool has room for
  * them beyond its minimum. Returns the number of pages that it had no room for. */
@@ -136,8 +134,6 @@ static inline int32_t residency_pages_of(int64_t n_tokens)
 bool residency_due(const residency *r);
 int32_t residency_tau(const residency *r); /* tau, or more: RESIDENCY_PAGES_PER_TOKEN */
 
-/* The resident pages in order of position; returns their number. table has room for rules.pool. */
-int32_t residency_table(const residency *r, kv_page *table);
 /* Committed keys on the device: the number of the next key of a linear store. */
 int64_t residency_n_keys(const residency *r);
 

@@ -595,25 +595,25 @@ static bool same_state(const recur_view *a, const recur_view *b)
            a->n_taps == b->n_taps && a->block == b->block;
 }
 
-bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l)
-{
-    if (s->n_views != l->n || s->n > l->n_ctx || s->n_recur != l->n_recur)
-        return false;
-    for (int32_t i = 0; i < l->n; i++)
-        if (!kv_view_stores_alike(&s->view[i], &l->view[i]))
-            return false;
-    for (int32_t i = 0; i < l->n_recur; i++)
-        if (!same_state(&s->recur[i], &l->recur[i]))
-            return false;
-    return true;
-}
-
-bool kv_view_stores_alike(const kv_view *a, const kv_view *b)
+static bool same_store(const kv_view *a, const kv_view *b)
 {
     return a->k_type == b->k_type && a->v_type == b->v_type && a->n_head_kv == b->n_head_kv &&
            a->head_dim == b->head_dim && a->window == b->window &&
            a->k_row_bytes == b->k_row_bytes && a->v_row_bytes == b->v_row_bytes &&
            a->k_rot == b->k_rot && a->v_rot == b->v_rot && a->single == b->single;
+}
+
+bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l)
+{
+    if (s->n_views != l->n || s->n > l->n_ctx || s->n_recur != l->n_recur)
+        return false;
+    for (int32_t i = 0; i < l->n; i++)
+        if (!same_store(&s->view[i], &l->view[i]))
+            return false;
+    for (int32_t i = 0; i < l->n_recur; i++)
+        if (!same_state(&s->recur[i], &l->recur[i]))
+            return false;
+    return true;
 }
 
 size_t kv_snapshot_page_bytes(const kv_snapshot *s)

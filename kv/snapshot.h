@@ -92,7 +92,6 @@ void kv_snapshot_drop(kv_snapshot *s);
 int64_t kv_snapshot_usable(const kv_snapshot *s, int64_t n_same);
 /* True if caches of this layout can load s. Sizes of rings and contexts may differ. */
 bool kv_snapshot_fits(const kv_snapshot *s, const kv_layout *l);
-bool kv_view_stores_alike(const kv_view *a, const kv_view *b);
 /* Replaces the contents of c. s must be filled and fit. E_LIMIT: the pool of c has too few free
  * pages; then nothing has changed. A cache with a pager may be empty after an error. */
 status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e);

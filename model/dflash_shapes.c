@@ -61,7 +61,8 @@ static const dflash_shape sizes[] = {
      .embed_scale = 16, .swa = {1, 0}},
 };
 
-const char *dflash_family_name(const dflash_shape *s)
+/* The value of carat.draft.family. */
+static const char *family_name(const dflash_shape *s)
 {
     return s->laguna ? "laguna-dflash" : s->markov_rank ? "dspark" : "dflash";
 }
@@ -351,7 +352,7 @@ static void put_variant(gguf_writer *w, const dflash_shape *s, const char *arch)
 /* carat's own keys. Other readers ignore them. */
 static void put_own_keys(gguf_writer *w, const dflash_shape *s)
 {
-    const char *family = dflash_family_name(s);
+    const char *family = family_name(s);
     bool causal[DFLASH_SHAPE_LAYERS];
     for (int32_t il = 0; il < s->n_layer; il++)
         causal[il] = dflash_layer_causal(s, il);

@@ -49,8 +49,6 @@ typedef struct dflash_shape {
 extern const shape_family dflash_shapes;
 /* E_ARG for an inconsistent shape; `what` names its source in the error sentence. */
 status dflash_shape_check(const dflash_shape *s, const char *what, err *e);
-/* "dflash", "dspark" or "laguna-dflash": the value of carat.draft.family. */
-const char *dflash_family_name(const dflash_shape *s);
 
 static inline bool dflash_layer_causal(const dflash_shape *s, int32_t il)
 {

@@ -12,9 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const shape_family *const shape_families[] = {&gemma4_shapes, &qwen3_shapes,      &qwen35_shapes,
-                                              &laguna_shapes, &dflash_shapes, &gemma4_mtp_shapes,
-                                              NULL};
+static const shape_family *const shape_families[] = {
+    &gemma4_shapes,     &qwen3_shapes, &qwen35_shapes, &laguna_shapes, &dflash_shapes,
+    &gemma4_mtp_shapes, NULL};
 
 status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e)
 {

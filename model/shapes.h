@@ -118,8 +118,6 @@ typedef struct shape_range {
 /* E_ARG for the first of n numbers that is out of bounds; what: as in check. */
 status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e);
 
-/* All entries. The last element is NULL. */
-extern const shape_family *const shape_families[];
 /* The shape of that name; free it with mem_free. E_ARG lists the known names. */
 status shape_named(const char *size, model_shape **s, err *e);
 

@@ -8,7 +8,8 @@
 
 const int8_t num_iq4_level[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1,    13,   25,  38,  53,  69,  89,  113};
-const int8_t num_mxfp4_level[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+/* The 8 magnitudes of MXFP4, doubled, with both signs. */
+static const int8_t mxfp4_level[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 NUM_DECODE(f32)
 {
@@ -120,8 +121,8 @@ NUM_DECODE(mxfp4)
     for (; n > 0; n -= 32, b += 17, dst += 32) {
         float d = mxfp4_factor(b[0]);
         for (int j = 0; j < 16; j++) {
-            dst[j] = (float)num_mxfp4_level[b[1 + j] & 15] * d;
-            dst[j + 16] = (float)num_mxfp4_level[b[1 + j] >> 4] * d;
+            dst[j] = (float)mxfp4_level[b[1 + j] & 15] * d;
+            dst[j + 16] = (float)mxfp4_level[b[1 + j] >> 4] * d;
         }
     }
 }

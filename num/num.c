@@ -82,19 +82,3 @@ bool num_row_bytes(uint32_t type, uint64_t n, uint64_t *n_bytes)
     return f && n % (uint32_t)f->block_n == 0 &&
            !__builtin_mul_overflow(n / (uint32_t)f->block_n, (uint64_t)f->block_bytes, n_bytes);
 }
-
-double num_dot(uint32_t type, const void *row, const float *x, int64_t n)
-{
-    const num_format *f = num_format_of(type);
-    float w[QK];
-    double sum = 0;
-    if (!f || !f->decode)
-        return NAN;
-    for (int64_t at = 0; at < n; at += QK) {
-        int64_t m = n - at < QK ? n - at : QK; /* every block_n divides QK */
-        f->decode((const uint8_t *)row + at / f->block_n * f->block_bytes, w, m);
-        for (int64_t i = 0; i < m; i++)
-            sum += (double)w[i] * x[at + i];
-    }
-    return sum;
-}

@@ -83,10 +83,6 @@ void num_unrotate(float *x, int64_t n);
  * Walsh-Hadamard matrix in natural order. */
 void num_rotation_signs(float first[NUM_ROT_GROUP], float last[NUM_ROT_GROUP]);
 
-/* The plain dot product of a stored row with f32 x: decode, multiply, sum in double. The
- * definition that fast kernels are compared with. */
-double num_dot(uint32_t type, const void *row, const float *x, int64_t n);
-
 /* Levels of the codes of IQ4_NL and TQ3_0, for kernels. */
 extern const int8_t num_iq4_level[16];
 extern const float num_tq3_level[8];

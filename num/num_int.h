@@ -8,8 +8,6 @@
 
 enum { QK = 256 }; /* elements of a super-block */
 
-/* The 8 magnitudes of MXFP4, doubled, with both signs. */
-extern const int8_t num_mxfp4_level[16];
 /* to = x with NaN as 0 and the infinities as the largest finite. */
 void num_finite(const float *x, float *to, int n);
 

@@ -237,30 +237,6 @@ TEST(num_decode_takes_any_bytes)
             for (size_t i = 0; i < sizeof raw; i++)
                 raw[i] = (uint8_t)rng_next(&seed);
             f->decode(raw + 1, y, QK);
-            float x[QK] = {0};
-            num_dot(with_codec[t], raw + 1, x, QK);
         }
-    }
-}
-
-TEST(num_dot_is_decode_times_x)
-{
-    uint64_t seed = test_seed();
-    for (int t = 0; t < N_CODEC; t++) {
-        const num_format *f = num_format_of(with_codec[t]);
-        enum { N = 3 * QK };
-        float x[N], y[N], w[N];
-        static uint8_t raw[N * 4];
-        for (int i = 0; i < N; i++) {
-            x[i] = (float)rng_normal(&seed);
-            w[i] = (float)rng_normal(&seed);
-        }
-        int n = f->block_n == QK ? N : N - 32; /* a tail shorter than 256 */
-        f->encode(w, raw, n);
-        f->decode(raw, y, n);
-        double want = 0;
-        for (int i = 0; i < n; i++)
-            want += (double)y[i] * x[i];
-        CHECK_NEAR(num_dot(with_codec[t], raw, x, n), want, 1e-9);
     }
 }

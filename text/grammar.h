@@ -114,7 +114,6 @@ typedef struct matcher matcher;
 /* g and t must outlive m. E_UNSUPPORTED: the vocabulary lacks a marker that the grammar needs. */
 status matcher_open(matcher **m, const grammar *g, const token_tree *t, err *e);
 void matcher_close(matcher *m); /* NULL is fine; its runs must be ended first */
-size_t matcher_bytes(const matcher *m);
 
 /* A position in a text. The caller owns the struct and must not copy or move it, because the
  * matcher links all its runs. A zeroed run is ended. */
@@ -139,10 +138,7 @@ status grammar_accept_bytes(grammar_run *r, const char *s, size_t n, bool *ok, e
 bool grammar_may_end(const grammar_run *r);  /* the text is complete as it stands */
 bool grammar_must_end(const grammar_run *r); /* and nothing can follow */
 
-/* Since the matcher was opened; for benches and metrics. */
-typedef struct matcher_work {
-    uint64_t masks, masks_cached, nodes, steps, flushes;
-} matcher_work;
-matcher_work matcher_worked(const matcher *m);
+/* For tests: how often its states were forgotten, because the tables were full. */
+uint64_t matcher_flushes(const matcher *m);
 
 #endif

@@ -392,7 +392,7 @@ static gx *read_gbnf(gbnf *g)
     return gx_ref(g->b, root);
 }
 
-gx *gbnf_parse(gx_builder *b, const char *text, size_t n)
+static gx *gbnf_parse(gx_builder *b, const char *text, size_t n)
 {
     if (n > GRAMMAR_MAX_SOURCE_BYTES)
         gx_fail(b, E_LIMIT, "a grammar of %zu bytes; the most is %d", n, GRAMMAR_MAX_SOURCE_BYTES);

@@ -99,8 +99,6 @@ gx *gx_ref(gx_builder *b, int32_t rule);
 gx *gx_after_thought(gx_builder *b, gx *x);
 /* gx_without for a list that ends in NULL. */
 gx *gx_without_any(gx_builder *b, const char *const *word);
-/* Parses GBNF into the builder and returns a reference to root. */
-gx *gbnf_parse(gx_builder *b, const char *text, size_t n);
 /* Parses a regular expression of JSON Schema's `pattern`, for the contents of a string. json: the
  * contents are spelled as between JSON quotes, else raw. where: for messages. */
 gx *regex_parse(gx_builder *b, const char *s, size_t n, bool json, const char *where);

@@ -196,7 +196,6 @@ static status walk(matcher *m, uint64_t *bits, int32_t safe, const reach *r, err
         m->n_path = x->depth;
         int32_t to =
             m->row[(size_t)m->path[m->n_path - 1] * (size_t)m->width + m->g->class_of[x->byte]];
-        m->work.nodes++;
         if (to == STATE_UNKNOWN) {
             status st = matcher_step(m, x->byte, &to, e);
             if (!st && m->spent > GRAMMAR_MAX_MASK_WORK)
@@ -255,8 +254,6 @@ status grammar_mask(grammar_run *r, const uint64_t **bits, int32_t *n_allowed, e
     matcher *m = r->m;
     size_t n_words = (size_t)m->t->n_words;
     int32_t i = m->state[r->state].mask;
-    m->work.masks++;
-    m->work.masks_cached += i >= 0;
     if (i < 0) {
         i = m->next_mask;
         m->next_mask = (i + 1) % N_MASKS;

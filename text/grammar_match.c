@@ -59,7 +59,7 @@ static size_t row_bytes(const matcher *m)
     return (size_t)m->cap_states * (size_t)m->width * sizeof *m->row;
 }
 
-size_t matcher_bytes(const matcher *m)
+static size_t matcher_bytes(const matcher *m)
 {
     return sizeof *m + row_bytes(m) + (size_t)m->cap_states * sizeof *m->state +
            (size_t)m->cap_configs * sizeof *m->config + MAX_CELLS * sizeof *m->cell +
@@ -196,7 +196,7 @@ static int by_config(const void *a, const void *b)
 static void forget(matcher *m)
 {
     int32_t n = 0, n_configs = 0;
-    m->work.flushes++;
+    m->n_flushes++;
     memset(m->cell_map, 0, MAX_CELLS * sizeof *m->cell_map);
     m->cell_map[0] = 1;
     for (int32_t i = 0; i < m->n_states; i++)
@@ -346,7 +346,6 @@ static status finish_finding(matcher *m, bool ok, int32_t *out, err *e)
 {
     while (m->n_todo && ok)
         ok = look_at(m, m->todo[--m->n_todo]);
-    m->work.steps++;
     m->spent += (uint64_t)m->n_visits + 4;
     if (!ok || m->n_found > GRAMMAR_MAX_CONFIGS)
         return err_set(e, E_LIMIT, "the grammar is too ambiguous: a text has more than %d readings",
@@ -522,7 +521,7 @@ bool grammar_must_end(const grammar_run *r)
     return r->m->state[r->state].end && !r->m->state[r->state].n;
 }
 
-matcher_work matcher_worked(const matcher *m)
+uint64_t matcher_flushes(const matcher *m)
 {
-    return m->work;
+    return m->n_flushes;
 }

@@ -65,7 +65,7 @@ struct matcher {
     } seen[N_SEEN];
     uint32_t epoch;
     uint64_t spent; /* on this mask */
-    matcher_work work;
+    uint64_t n_flushes;
 };
 
 status matcher_make_step(matcher *m, int32_t symbol, int32_t column, int32_t *to, err *e);

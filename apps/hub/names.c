@@ -194,7 +194,8 @@ void quant_among(const char *path, const char *const *paths, size_t n, char out[
     }
 }
 
-bool quant_fits(const char *quant, const char *tag)
+/* Is the tag this label, in any case, or its end after a dash: Q4_K_XL of UD-Q4_K_XL? */
+static bool quant_fits(const char *quant, const char *tag)
 {
     size_t n = strlen(quant), m = strlen(tag);
     return m && n >= m && !strcasecmp(quant + n - m, tag) && (n == m || quant[n - m - 1] == '-');

@@ -28,8 +28,6 @@ typedef struct model_name {
 bool name_parse(const char *text, const char *endpoint, model_name *n);
 /* Does a model of OWNER/REPO with that label fit the name? Case and "-GGUF" are ignored. */
 bool name_fits(const model_name *n, const char *repo, const char *quant);
-/* Is the tag this label, in any case, or its end after a dash: Q4_K_XL of UD-Q4_K_XL? */
-bool quant_fits(const char *quant, const char *tag);
 /* 0 for Q4_K_M, 1 for Q8_0, 2 for others: what is preferred when no quantisation is named. */
 int quant_rank(const char *quant);
 

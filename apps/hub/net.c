@@ -12,11 +12,11 @@ enum {
     TRIES_MAX = 5, /* of a request that may succeed later */
     HOPS_MAX = 10, /* redirects in a row */
     TICK_MS = 100,
-    CONNECT_S = 10
+    CONNECT_S = 10,
+    SILENCE_S = 30 /* before a request is given up */
 };
 
 int net_second_ms = 1000;
-int net_silence_s = 30;
 
 static void start_curl(void)
 {
@@ -103,7 +103,7 @@ CURL *net_request(net *n, const char *url, reply *head, char reason[CURL_ERROR_S
     /* A limit on the whole time would end large files. */
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)net_silence_s);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)SILENCE_S);
     return c;
 }
 
@@ -232,6 +232,37 @@ static status exchange(net *n, const char *url, text_sink *sink, reply *head, er
     }
 }
 
+/* The sentence about an answer that is no success. */
+static status refused(const net *n, const reply *r, const char *url, const char *repo, err *e)
+{
+    const char *hub = n->p->endpoint, *code = r->error_code, *says = r->error_message;
+    char host[URL_PART_MAX];
+    url_host(url, host);
+    if (!strcmp(code, "GatedRepo"))
+        return err_set(e, E_ARG, "%s is gated: accept its licence at %s/%s%s", repo, hub, repo,
+                       n->p->token ? ""
+                                   : ", then give carat a token of yours (HF_TOKEN, or 'hf auth "
+                                     "login')");
+    if (r->code == 401 && n->p->token && strstr(says, "nvalid"))
+        return err_set(e, E_ARG, "%s does not accept the token from %s", hub, n->p->token_from);
+    if (!strcmp(code, "RevisionNotFound"))
+        return err_set(e, E_ARG, "%s has no such branch, tag or commit", repo);
+    if (!strcmp(code, "EntryNotFound"))
+        return err_set(e, E_ARG, "%s no longer has that file", repo);
+    if (!strcmp(code, "RepoNotFound") || r->code == 401 || r->code == 404)
+        return err_set(e, E_ARG, "%s has no repository %s%s", hub, repo,
+                       n->p->token ? ", or this token may not see it"
+                                   : ", or it is private (then set HF_TOKEN)");
+    if (r->code == 403 && strstr(says, "disabled"))
+        return err_set(e, E_ARG, "%s was taken down from %s", repo, hub);
+    if (r->code == 403)
+        return err_set(e, E_ARG, "%s refuses access to %s%s%s", hub, repo, *says ? ": " : "", says);
+    if (r->code == 429)
+        return err_set(e, E_IO, "%s: too many requests; try again later%s", hub,
+                       n->p->token ? "" : " (with HF_TOKEN set the limit is higher)");
+    return err_set(e, E_IO, "%s answers %d%s%s", host, r->code, *says ? ": " : "", says);
+}
+
 static bool is_redirect(int code)
 {
     return code == 301 || code == 302 || code == 303 || code == 307 || code == 308;
@@ -272,7 +303,7 @@ status net_text(net *n, const char *url, const char *repo, size_t max, str *body
         strcpy(at, to);
     }
     if (head->code != 200)
-        return net_refused(n, head, at, repo, e);
+        return refused(n, head, at, repo, e);
     if (!head->json)
         return err_set(
             e, E_IO,
@@ -301,7 +332,7 @@ status net_locate(net *n, const char *url, const char *repo, char out[URL_MAX], 
         if (head->code == 200)
             break;
         if (!is_redirect(head->code))
-            st = net_refused(n, head, out, repo, e);
+            st = refused(n, head, out, repo, e);
         else if (hops == HOPS_MAX)
             st = err_set(e, E_IO, "%s: more than %d redirects", url, HOPS_MAX);
         else if (!url_resolve(out, head->location, to))
@@ -322,34 +353,4 @@ status net_locate(net *n, const char *url, const char *repo, char out[URL_MAX], 
                      n->p->endpoint);
     mem_free(head);
     return st;
-}
-
-status net_refused(const net *n, const reply *r, const char *url, const char *repo, err *e)
-{
-    const char *hub = n->p->endpoint, *code = r->error_code, *says = r->error_message;
-    char host[URL_PART_MAX];
-    url_host(url, host);
-    if (!strcmp(code, "GatedRepo"))
-        return err_set(e, E_ARG, "%s is gated: accept its licence at %s/%s%s", repo, hub, repo,
-                       n->p->token ? ""
-                                   : ", then give carat a token of yours (HF_TOKEN, or 'hf auth "
-                                     "login')");
-    if (r->code == 401 && n->p->token && strstr(says, "nvalid"))
-        return err_set(e, E_ARG, "%s does not accept the token from %s", hub, n->p->token_from);
-    if (!strcmp(code, "RevisionNotFound"))
-        return err_set(e, E_ARG, "%s has no such branch, tag or commit", repo);
-    if (!strcmp(code, "EntryNotFound"))
-        return err_set(e, E_ARG, "%s no longer has that file", repo);
-    if (!strcmp(code, "RepoNotFound") || r->code == 401 || r->code == 404)
-        return err_set(e, E_ARG, "%s has no repository %s%s", hub, repo,
-                       n->p->token ? ", or this token may not see it"
-                                   : ", or it is private (then set HF_TOKEN)");
-    if (r->code == 403 && strstr(says, "disabled"))
-        return err_set(e, E_ARG, "%s was taken down from %s", repo, hub);
-    if (r->code == 403)
-        return err_set(e, E_ARG, "%s refuses access to %s%s%s", hub, repo, *says ? ": " : "", says);
-    if (r->code == 429)
-        return err_set(e, E_IO, "%s: too many requests; try again later%s", hub,
-                       n->p->token ? "" : " (with HF_TOKEN set the limit is higher)");
-    return err_set(e, E_IO, "%s answers %d%s%s", host, r->code, *says ? ": " : "", says);
 }

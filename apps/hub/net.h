@@ -14,9 +14,8 @@
 
 #include <curl/curl.h>
 
-/* For tests: milliseconds of a second of waiting, and of silence before a request is given up. */
+/* For tests: milliseconds of a second of waiting. */
 extern int net_second_ms;
-extern int net_silence_s;
 
 typedef struct net {
     const place *p;
@@ -46,8 +45,6 @@ status net_text(net *n, const char *url, const char *repo, size_t max, str *body
  * host. *first: the head of the hub's own answer about the file, which says its size and hash. */
 status net_locate(net *n, const char *url, const char *repo, char out[URL_MAX], reply *first,
                   err *e);
-/* The sentence about an answer that is no success. */
-status net_refused(const net *n, const reply *r, const char *url, const char *repo, err *e);
 /* A failure of libcurl that trying again cannot help. */
 bool net_is_final(CURLcode c);
 

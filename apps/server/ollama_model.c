@@ -11,7 +11,8 @@
 
 enum { LIST_SHOWN = 5 }; /* longer lists of the metadata are shown empty */
 
-void ollama_put_time(str *o, const char *key, int64_t seconds)
+/* A time as RFC 3339 in UTC. */
+static void put_time(str *o, const char *key, int64_t seconds)
 {
     time_t at = (time_t)seconds;
     struct tm t;
@@ -112,11 +113,11 @@ void ollama_put_model(const ollama_model *m, bool loaded, str *o)
     put_details(m, o);
     if (loaded) {
         int64_t never = (int64_t)time(NULL) + INT64_C(10) * CENTURIES_S;
-        ollama_put_time(o, "expires_at", m->until_s ? m->until_s : never);
+        put_time(o, "expires_at", m->until_s ? m->until_s : never);
         json_int(o, "size_vram", (int64_t)m->gpu_bytes);
         json_int(o, "context_length", m->n_ctx);
     } else {
-        ollama_put_time(o, "modified_at", m->when_s);
+        put_time(o, "modified_at", m->when_s);
         put_capabilities(m, o);
     }
     json_close(o, '}');
@@ -194,7 +195,7 @@ void ollama_put_show(const ollama_model *about, const carat_model *m, bool verbo
             put_value(&v, verbose, o);
     json_close(o, '}');
     put_capabilities(about, o);
-    ollama_put_time(o, "modified_at", about->when_s);
+    put_time(o, "modified_at", about->when_s);
     json_close(o, '}');
     o->bad |= file.bad;
     str_free(&file);

@@ -26,7 +26,5 @@ void ollama_describe(ollama_model *out, const carat_model *m);
 void ollama_put_model(const ollama_model *m, bool loaded, str *o);
 /* The answer to /api/show. verbose: lists of the metadata in full. */
 void ollama_put_show(const ollama_model *about, const carat_model *m, bool verbose, str *o);
-/* A time as RFC 3339 in UTC. */
-void ollama_put_time(str *o, const char *key, int64_t seconds);
 
 #endif

@@ -113,6 +113,8 @@ void replay_put(replay *r, const char *id, const char *name, const char *argumen
 
 /* ---- Is it still the same call? ---- */
 
+static bool same_value(const jtree *a, const jtree *b);
+
 static bool same_members(const jtree *a, const jtree *b)
 {
     if (a->count != b->count || a->count > MEMBERS_MAX)
@@ -121,13 +123,14 @@ static bool same_members(const jtree *a, const jtree *b)
         const jtree *k = b->first;
         while (k && (k->n_key != i->n_key || memcmp(k->key, i->key, i->n_key)))
             k = k->next;
-        if (!k || !same_json_value(i, k))
+        if (!k || !same_value(i, k))
             return false;
     }
     return true;
 }
 
-bool same_json_value(const jtree *a, const jtree *b)
+/* The same value, whatever the order of members and the spelling of numbers. */
+static bool same_value(const jtree *a, const jtree *b)
 {
     bool na = a->kind == JTREE_INTEGER || a->kind == JTREE_REAL;
     bool nb = b->kind == JTREE_INTEGER || b->kind == JTREE_REAL;
@@ -146,7 +149,7 @@ bool same_json_value(const jtree *a, const jtree *b)
         return false;
     const jtree *k = b->first;
     for (const jtree *i = a->first; i; i = i->next, k = k->next)
-        if (!same_json_value(i, k))
+        if (!same_value(i, k))
             return false;
     return true;
 }
@@ -162,7 +165,7 @@ static bool same_call(const call *c, const jtree *function, arena *mem)
         return false;
     return !jtree_parse(c->arguments, strlen(c->arguments), "arguments", DEPTH_MAX, mem, &ours,
                         NULL) &&
-           same_json_value(given, ours);
+           same_value(given, ours);
 }
 
 static const call *find_call(const replay *r, const char *id)

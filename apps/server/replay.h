@@ -34,8 +34,4 @@ typedef struct replay_prompt {
  * known. */
 int32_t *replay_apply(replay *r, const replay_prompt *p, int64_t *n_out);
 
-/* The same value, whatever the order of members and the spelling of numbers. */
-
-bool same_json_value(const jtree *a, const jtree *b);
-
 #endif
