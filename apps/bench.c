@@ -74,42 +74,45 @@ static const option table[] = {
     OPT_DEVICE(bench_options),
     OPT_STR(bench_options, repack, "repack", 0, "WHEN", REPACK_HELP),
     OPT_STR(bench_options, isa, "isa", 0, "NAME",
-            "kernels: portable, avx2, avx512, avx512bf16 or neon"),
+            "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
     OPT_FLAG(bench_options, floors, "floors", 0, "also time each op, against what it must cost"),
     OPT_FLAG(bench_options, ceilings, "ceilings", 0, "only measure what the machine can do"),
     OPT_FLAG(bench_options, json, "json", 0, "print JSON"),
     OPT_FLAG(bench_options, no_mmap, "no-mmap", 0, "read the file instead of mapping it"),
-    OPT_FLAG(bench_options, overcommit, "overcommit", 0, "go on when memory looks too small"),
+    OPT_FLAG(bench_options, overcommit, "overcommit", 0,
+             "continue even if the plan exceeds the memory"),
     OPT_END};
 
 static const char about[] =
-    "Lists are numbers with commas between; 0 leaves that kind of test out. Each time is the\n"
-    "median of the repetitions, the spread half the distance of the slowest and the fastest. With\n"
-    "--vs, both programs run every repetition in turn and the ratio is the other's time by ours:\n"
-    "above 1 is faster than the other.\n"
+    "Lists are numbers with commas between them; 0 leaves that kind of test out. A time\n"
+    "is the median of the repetitions. The spread is half the distance between the\n"
+    "slowest and the fastest. With --vs, both programs run every repetition in turn. The\n"
+    "ratio is the other's time divided by carat's: above 1, carat is faster.\n"
     "\n"
-    "With --streams, \"x 4\" is four answers of --gen tokens in one batch, greedy, a row of each\n"
-    "in every pass, after prompts of --depth tokens: all of theirs per second, while all are\n"
-    "under way. With --shared their prompts begin with the same tokens, which are kept once; the\n"
-    "line then has the tokens of keys that all of them take.\n"
+    "With --streams, \"x 4\" is four answers of --gen tokens in one batch, greedy, after\n"
+    "prompts of --depth tokens. Every pass has a row of each answer. The speed is that of\n"
+    "all answers together, while all are being computed. With --shared their prompts\n"
+    "begin with the same tokens, whose keys are stored once; the line then also has the\n"
+    "tokens of keys that all answers take.\n"
     "\n"
-    "A deep cache takes long to compute. --blank-depth leaves it out: times are those of a full\n"
-    "cache, but its keys are zeros.\n"
+    "The tokens of --depth take long to compute. --blank-depth leaves that out: times are\n"
+    "those of a full cache, but its keys and values are zeros.\n"
     "\n"
-    "GB/s counts the weights a decoded token reads, not the cache. GFLOP/s counts the matrix\n"
-    "products of a prompt: layers that nobody's keys depend on are skipped for all but its last\n"
-    "token, and so they are in the count.\n"
+    "GB/s counts the weights that a decoded token reads, not the KV cache. GFLOP/s counts\n"
+    "the matrix products of a prompt. Layers after the last one that stores keys are computed\n"
+    "for the last token alone, and are counted so.\n"
     "\n"
-    "With --spec, \"spec\" is the decoding test with drafts: a pass checks them, and the table\n"
-    "has its time over that of a plain token, and the tokens that it gives. The answers are\n"
-    "those of plain decoding, which is checked. --draft-max N always drafts N tokens; without\n"
-    "it the number is chosen as in an answer. Drafts for random text are not accepted: --accept\n"
-    "and --accept-mean replace them, after the drafter has computed them, by ones that are\n"
-    "accepted as often as asked.\n"
+    "With --spec, \"spec\" is the decoding test with drafts: a pass verifies them. The\n"
+    "table has the time of such a pass over that of a plain token, and the tokens that it\n"
+    "gives. It is checked that the answers are those of plain decoding. --draft-max N\n"
+    "always drafts N tokens; without it carat chooses the number as in an answer. Drafts\n"
+    "for random text are not accepted. So --accept and --accept-mean replace them, after\n"
+    "the drafter has computed them, by drafts that are accepted as often as asked.\n"
     "\n"
-    "With --floors each test is followed by its fastest repetition op by op: the time taken, and\n"
-    "the time that reading its weights, keys and values once, or its multiplications, would take\n"
-    "at the measured rates. Reached is the second by the first.";
+    "With --floors a table op by op follows each test, for its fastest repetition. It has\n"
+    "the time taken, and the least time: that of reading the op's weights, keys and\n"
+    "values once, or of its multiplications, at the measured rates of the machine.\n"
+    "\"Reached\" is the least time divided by the time taken.";
 
 /* "512,4096": whole numbers, ascending or not. */
 static status parse_list(const char *name, const char *text, int32_t *list, int *n, err *e)
@@ -472,5 +475,6 @@ out:
 }
 
 const command command_bench = {
-    "bench", "",       "Measure speed against the machine and against others", about, table, 0,
+    "bench", "",       "Measure speed, also against the limits of the machine and another program",
+    about,   table,    0,
     0,       run_bench};

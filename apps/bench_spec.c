@@ -146,7 +146,10 @@ status bench_generate(const bench_setup *b, carat_session *s, const int32_t *ids
     if (term_interrupts())
         return err_set(e, E_CANCELLED, "interrupted");
     if (a->n < 2 || (plain && a->n != plain->n))
-        return err_set(e, E_ARG, "an answer of %d tokens cannot be measured", a->n);
+        return err_set(e, E_ARG,
+                       "an answer of %d tokens cannot be measured: expected 2 or more, and as many "
+                       "as without drafts",
+                       a->n);
     /* The prompt's pass gives the first token. */
     a->ns = (int64_t)(tm.decode_ms * 1e6 * t->n_gen / (a->n - 1));
     if (!plain)

@@ -92,8 +92,10 @@ static status run_round(carat_batch *b, bench_test *t, stream *list, const int32
     if (all.e.status)
         return err_set(e, all.e.status, "%s", all.e.text);
     if (!all.begin || all.end <= all.begin || !all.n_tokens)
-        return err_set(e, E_ARG, "%d tokens are too few for %d answers to be under way together",
-                       t->n_gen, t->n_streams);
+        return err_set(
+            e, E_ARG,
+            "answers of %d tokens are too short for a time in which all %d are computed (--gen)",
+            t->n_gen, t->n_streams);
     /* The first round has no checkpoints of rounds before it. */
     if (!t->pool_used || all.used < t->pool_used) {
         t->pool_used = all.used;

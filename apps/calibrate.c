@@ -49,8 +49,9 @@ static const option table[] = {
     OPT_FLAG(calibrate_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_DEVICE(calibrate_options),
     OPT_STR(calibrate_options, isa, "isa", 0, "NAME",
-            "kernels: portable, avx2, avx512, avx512bf16 or neon"),
-    OPT_FLAG(calibrate_options, overcommit, "overcommit", 0, "go on when memory looks too small"),
+            "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
+    OPT_FLAG(calibrate_options, overcommit, "overcommit", 0,
+             "continue even if the plan exceeds the memory"),
     OPT_FLAG(calibrate_options, json, "json", 0, "print JSON"),
     OPT_END};
 
@@ -186,8 +187,9 @@ static status get_ids(calibration *c, err *e)
     if (!st && o->limit && c->n > o->limit)
         c->n = o->limit;
     if (!st && c->n < 2 * 128)
-        st = err_set(e, E_ARG, "%s: %" PRId64 " tokens: two tiles of 128 are the least",
-                     o->text ? o->text : o->tokens, c->n);
+        st =
+            err_set(e, E_ARG, "%s has %" PRId64 " tokens: expected 256 (two tiles of keys) or more",
+                    o->text ? o->text : o->tokens, c->n);
     return st;
 }
 

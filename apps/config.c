@@ -541,11 +541,12 @@ const command command_config = {
     .name = "config",
     .operands = "",
     .summary = "Print the settings that run and serve would use, with their origin",
-    .about = "Settings are in $XDG_CONFIG_HOME/carat/config.toml (~/.config by default): "
-             "[defaults] for\n"
-             "run and serve, [serve] for serve, and [presets.NAME], which --preset NAME takes. "
-             "Keys are\n"
-             "the long names of options. The command line comes first, then the environment\n"
-             "(CARAT_KV_TYPE is kv-type), the preset, [serve], [defaults] and what is built in.",
+    .about = "Settings are in $XDG_CONFIG_HOME/carat/config.toml (~/.config by default):\n"
+             "[defaults] for run and serve, [serve] for serve, and [presets.NAME], which\n"
+             "--preset NAME takes. Keys are the long names of options.\n"
+             "\n"
+             "Of several values the first in this order counts: the command line, the\n"
+             "environment (CARAT_KV_TYPE is kv-type), the preset, [serve], [defaults],\n"
+             "and what is built in.",
     .options = table,
     .run = run_config};

@@ -450,8 +450,7 @@ static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e
     bool tied = true;
     status st;
     if (r->target || r->dialect)
-        return err_set(e, E_ARG, "%s: a model, and only a drafter has a target or a dialect",
-                       r->dir);
+        return err_set(e, E_ARG, "%s is a model: --target and --dialect are for drafters", r->dir);
     snprintf(config, sizeof config, "%s/config.json", r->dir);
     if ((st = convert_vocab_read(&words, r->dir, e)) ||
         (st = read_tensor_shape(&words, config, &s, &tied, r->unknown, e)) ||

@@ -51,14 +51,15 @@ static const option table[] = {
     OPT_FLAG(daemon_options, ignore_eos, "ignore-eos", 0, "continue when the model ends its turn"),
     OPT_INT(daemon_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
             "tokens of context (default: what fits)"),
-    OPT_INT(daemon_options, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass"),
+    OPT_INT(daemon_options, chunk, "chunk", 0, "N", 0, 1 << 24,
+            "prompt tokens per pass (default: by device)"),
     OPT_INT(daemon_options, threads, "threads", 't', "N", 0, 4096,
             "threads (default: the physical cores)"),
     OPT_KV(daemon_options),
     OPT_CACHE(daemon_options),
     OPT_DEVICE(daemon_options),
     OPT_STR(daemon_options, isa, "isa", 0, "NAME",
-            "kernels: portable, avx2, avx512, avx512bf16 or neon"),
+            "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
     OPT_FLAG(daemon_options, overcommit, "overcommit", 0,
              "continue even if the plan exceeds the memory"),
     OPT_END};
@@ -519,7 +520,7 @@ static status open_all(service *v, const daemon_options *o, carat_error *e)
     where.session = &so;
     device_options_apply(&where, &mo);
     if (v->stream_fd >= 0 && fcntl(v->stream_fd, F_GETFD) < 0)
-        return err_set(e, E_ARG, "--stream-fd %d: no such file is open", v->stream_fd);
+        return err_set(e, E_ARG, "--stream-fd %d: no open file has this number", v->stream_fd);
     if ((st = named_open(o->model, &mo, &v->m, e)))
         return st;
     if ((st = carat_session_open(v->m, &so, &v->s, e)))
@@ -536,13 +537,13 @@ static status serve_one(service *v, const daemon_options *o, carat_error *e)
     r.n_gen = o->n_tokens ? (int32_t)o->n_tokens : 128;
     daemon_greedy(&r.sampling);
     if (v->stream_fd < 0)
-        return err_set(e, E_ARG, "--tokens-file: the answer needs a --stream-fd to go to");
+        return err_set(e, E_ARG, "--tokens-file needs --stream-fd: the answer goes there");
     if (o->samp) {
         snprintf(samp, sizeof samp, "%s", o->samp);
         if (!daemon_parse_samp(samp, &r.sampling))
             return err_set(e, E_ARG,
-                           "--samp '%.100s': numbers and commas, temp,top_p,top_k,"
-                           "rep_pen,seed,freq_pen,pres_pen",
+                           "--samp '%.100s': expected numbers with commas between: "
+                           "temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen",
                            o->samp);
     }
     run_prompt(v, &r);

@@ -203,7 +203,8 @@ status daemon_read_ids(daemon_request *r, bool counted, err *e)
     if (st || !counted)
         return st;
     if (r->n < 1 || (uint32_t)r->ids[0] != (uint32_t)(r->n - 1))
-        return err_set(e, E_FORMAT, "%s: its count is not that of its ids", r->path);
+        return err_set(e, E_FORMAT, "%s: the first number is not the count of the ids that follow",
+                       r->path);
     memmove(r->ids, r->ids + 1, (size_t)--r->n * sizeof *r->ids);
     return OK;
 }

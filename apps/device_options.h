@@ -28,17 +28,17 @@ typedef struct device_options {
         OPT_INT(T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                \
                 "only the last N layers on the GPU, the rest on the CPU (default: all)"),          \
         OPT_FLAG(T, where.cpu_experts, "cpu-experts", 0,                                           \
-                 "experts stay in the host's memory, and the CPU multiplies by them"),             \
+                 "keep all experts in the host's memory, where the CPU computes them"),            \
         OPT_INT(T, where.gpu_mb, "gpu-mb", 0, "N", 1, 1 << 24,                                     \
                 "take at most N MiB of the GPU's memory (default: what is free)"),                 \
         OPT_STR(T, where.experts_gpu, "experts-gpu", 0, "PART",                                    \
                 "experts that the GPU holds: auto, a part (0.5, 50%) or MiB (default: "            \
                 "auto, all that fit); the GPU reads the rest from host memory"),                   \
         OPT_STR(T, where.experts_cpu, "experts-cpu", 0, "PART",                                    \
-                "of that rest, what the CPU computes instead: off, auto (by measured speeds) or "  \
-                "a part (0.5, 50%) (default: off)"),                                               \
+                "of that rest, how much the CPU computes instead: off (default), auto (by "        \
+                "measured speeds) or a part (0.5, 50%)"),                                          \
         OPT_FLAG(T, where.strict, "strict", 0,                                                     \
-                 "refuse models and caches that some slow kernel would be used for")
+                 "refuse models and formats of keys and values that need a slow kernel")
 
 /* *o outlives the opening of the model. */
 void device_options_apply(const device_options *o, carat_model_options *mo);

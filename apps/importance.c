@@ -42,8 +42,9 @@ static const option table[] = {
     OPT_FLAG(importance_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_DEVICE(importance_options),
     OPT_STR(importance_options, isa, "isa", 0, "NAME",
-            "kernels: portable, avx2, avx512, avx512bf16 or neon"),
-    OPT_FLAG(importance_options, overcommit, "overcommit", 0, "go on when memory looks too small"),
+            "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
+    OPT_FLAG(importance_options, overcommit, "overcommit", 0,
+             "continue even if the plan exceeds the memory"),
     OPT_FLAG(importance_options, json, "json", 0, "print JSON"),
     OPT_END};
 

@@ -48,8 +48,9 @@ static const option table[] = {
     OPT_FLAG(kld_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_DEVICE(kld_options),
     OPT_STR(kld_options, isa, "isa", 0, "NAME",
-            "kernels: portable, avx2, avx512, avx512bf16 or neon"),
-    OPT_FLAG(kld_options, overcommit, "overcommit", 0, "go on when memory looks too small"),
+            "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
+    OPT_FLAG(kld_options, overcommit, "overcommit", 0,
+             "continue even if the plan exceeds the memory"),
     OPT_FLAG(kld_options, json, "json", 0, "print JSON"),
     OPT_END};
 
@@ -295,7 +296,8 @@ static status get_ids(const kld_options *o, const carat_model *m, int32_t **ids,
     if (o->limit && *n > o->limit)
         *n = o->limit;
     if (*n <= o->from)
-        return err_set(e, E_ARG, "%s: %" PRId64 " tokens, none of them from %" PRId64 " on",
+        return err_set(e, E_ARG,
+                       "%s has %" PRId64 " tokens: --from %" PRId64 " leaves none to count",
                        o->text ? o->text : o->tokens, *n, o->from);
     return OK;
 }
@@ -382,10 +384,11 @@ const command command_kld = {
     .name = "kld",
     .operands = "",
     .summary = "Compare formats of keys and values, or sparse attention, by KL divergence",
-    .about = "Computes given tokens in two sessions that differ in how keys and values are kept,\n"
-             "or with --sparse in which of them attention reads,\n"
-             "and compares the distributions of the next token at every position: mean, 99th\n"
-             "percentile and maximum of the Kullback-Leibler divergence in nats, and how often\n"
-             "the likeliest token is the same. The base keeps two streams (see --kv-single).",
+    .about = "Computes given tokens in two sessions. They differ in the formats of keys\n"
+             "and values, or with --sparse in the keys that attention reads. The\n"
+             "distributions of the next token are compared at every position: mean, 99th\n"
+             "percentile and maximum of the Kullback-Leibler divergence in nats, and how\n"
+             "often the likeliest token is the same. The base stores keys and values\n"
+             "separately, never as one stream (see --kv-single).",
     .options = table,
     .run = run_kld};

@@ -16,13 +16,16 @@ typedef struct kv_options {
 
 #define OPT_KV(T)                                                                                  \
     OPT_STR(T, kv.type, "kv-type", 0, "TYPE",                                                      \
-            "cached keys and values: f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0[+rot] iq4_nl tq3_0"),   \
-        OPT_STR(T, kv.k, "kv-k", 0, "TYPE", "cached keys alone"),                                  \
-        OPT_STR(T, kv.v, "kv-v", 0, "TYPE", "cached values alone"),                                \
+            "format of cached keys and values: f32, f16 (default), bf16, q8_0, q5_1, q5_0, q4_1, " \
+            "q4_0, iq4_nl or tq3_0; q4_0+rot is q4_0 rotated"),                                    \
+        OPT_STR(T, kv.k, "kv-k", 0, "TYPE", "format of the keys alone"),                           \
+        OPT_STR(T, kv.v, "kv-v", 0, "TYPE", "format of the values alone"),                         \
         OPT_STR(T, kv.layers, "kv-layer", 0, "LIST",                                               \
-                "SPEC=TYPE[/TYPE],...; SPEC is global, swa, a layer or first-last"),               \
+                "formats of some layers: SPEC=TYPE or SPEC=KEYS/VALUES, with commas between; "     \
+                "SPEC is global, swa (sliding window), a layer or first-last"),                    \
         OPT_STR(T, kv.single, "kv-single", 0, "WHEN",                                              \
-                "one stream for keys and values where they are alike: on, off or auto")
+                "store values alone and compute keys from them, in layers that allow it: on, off " \
+                "or auto (default)")
 
 const char *kv_options_k(const kv_options *o); /* the type asked for, or NULL */
 const char *kv_options_v(const kv_options *o);

@@ -27,7 +27,8 @@ typedef struct logits_options {
 } logits_options;
 
 static const option table[] = {
-    OPT_STR(logits_options, model, "model", 'm', "FILE", "a GGUF file, or the name of a model (carat list)"),
+    OPT_STR(logits_options, model, "model", 'm', "FILE",
+            "a GGUF file, or the name of a model (carat list)"),
     OPT_STR(logits_options, tokens, "tokens", 0, "FILE", "token ids, int32 little-endian"),
     OPT_STR(logits_options, out, "output", 'o', "FILE", "logits, f32 little-endian"),
     OPT_FLAG(logits_options, all, "all", 0, "logits of every token (the default)"),
@@ -41,7 +42,7 @@ static const option table[] = {
     OPT_DEVICE(logits_options),
     OPT_STR(logits_options, repack, "repack", 0, "WHEN", REPACK_HELP),
     OPT_STR(logits_options, isa, "isa", 0, "NAME",
-            "kernels: portable, avx2, avx512, avx512bf16 or neon"),
+            "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
     OPT_STR(logits_options, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr"),
     OPT_END};
 

@@ -307,9 +307,8 @@ const command command_rm = {
     .name = "rm",
     .operands = "NAME...",
     .summary = "Remove models from the store",
-    .about =
-        "Files that another model of the store uses stay. Models in the cache of Python's client\n"
-        "are not carat's to remove.",
+    .about = "Files that another model of the store uses stay. Models in the cache of Python's\n"
+             "client of the Hugging Face hub stay too; 'hf cache rm' removes them.",
     .options = rm_table,
     .n_operands_min = 1,
     .n_operands_max = -1,

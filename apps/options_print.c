@@ -60,6 +60,17 @@ void options_print_help(const command *c, FILE *out)
     }
 }
 
+static const struct {
+    const char *name, *help;
+} environment[] = {
+    {"CARAT_ISA",
+     "instruction set of the CPU kernels where no --isa names one: avx512bf16, avx512, "
+     "avx2, neon or portable"},
+    {"CARAT_NAME", "an option of run and serve: CARAT_KV_TYPE=q8_0 is --kv-type q8_0"},
+    {"CARAT_NO_HISTORY", "if set, run keeps no conversations and no typed lines"},
+    {"HF_TOKEN", "a token for gated and private repositories: carat help pull"}};
+enum { ENVIRONMENT = sizeof environment / sizeof *environment };
+
 void options_print_commands(const command *const *list, FILE *out)
 {
     char left[80];
@@ -76,8 +87,10 @@ void options_print_commands(const command *const *list, FILE *out)
     wrap_row(out, "  help", OPTIONS_HELP, indent, width);
     wrap_row(out, "  version", OPTIONS_VERSION, indent, width);
     fputs("\nEnvironment:\n", out);
-    wrap_row(out, "  CARAT_ISA", "instruction set of the CPU kernels where no --isa names one",
-             indent, width);
+    for (int i = 0; i < ENVIRONMENT; i++) {
+        snprintf(left, sizeof left, "  %s", environment[i].name);
+        wrap_row(out, left, environment[i].help, indent, width);
+    }
     fputs("\n'carat help COMMAND' lists the options of a command.\n", out);
 }
 
@@ -88,10 +101,6 @@ int options_printed(void)
     fputs("carat: cannot write to standard output\n", stderr);
     return 1;
 }
-
-static const char environment_isa[] =
-    "the instruction set of the CPU kernels (avx512bf16, avx512, avx2, neon, portable) where no\n"
-    "option names one; a name that this processor lacks is an error\n";
 
 /* In roff a backslash, and a dot or quote at the start of a line, are commands. */
 static void roff(FILE *out, const char *s)
@@ -155,8 +164,12 @@ void options_print_man(const command *const *list, FILE *out)
             fputs("\n", out);
         }
     }
-    fputs(".SH ENVIRONMENT\n.TP\n.B CARAT_ISA\n", out);
-    fputs(environment_isa, out);
+    fputs(".SH ENVIRONMENT\n", out);
+    for (int i = 0; i < ENVIRONMENT; i++) {
+        fprintf(out, ".TP\n.B %s\n", environment[i].name);
+        roff(out, environment[i].help);
+        fputs("\n", out);
+    }
     fputs(".SH EXIT STATUS\n0 on success, 1 on failure, 2 on wrong use, 130 when interrupted.\n",
           out);
 }
@@ -224,8 +237,9 @@ void options_print_markdown(const command *const *list, FILE *out)
             markdown_option(o, out);
         fputc('\n', out);
     }
-    fputs("## Environment\n\n`CARAT_ISA`: ", out);
-    fputs(environment_isa, out);
+    fputs("## Environment\n\n", out);
+    for (int i = 0; i < ENVIRONMENT; i++)
+        fprintf(out, "- `%s`: %s\n", environment[i].name, environment[i].help);
     fputs("\n## Exit status\n\n0 on success, 1 on failure, 2 on wrong use, 130 when interrupted.\n",
           out);
 }

@@ -15,17 +15,19 @@ typedef struct pool_options {
 
 #define OPT_POOL(T)                                                                                \
     OPT_STR(T, pool.tokens, "kv-pool", 0, "N",                                                     \
-            "tokens of keys and values that stay on the device, the rest on the host: N or auto"), \
+            "keep keys and values of N tokens on the device, the others on the host, which "       \
+            "changes answers: N or auto; docs/kv.md (default: keep all)"),                         \
         OPT_STR(T, pool.policy, "kv-policy", 0, "NAME",                                            \
-                "which stay: scored (default: those that the model attends to), lru, snapkv "      \
-                "(chosen once, at the end of a prompt; the others are dropped), or drafter "       \
-                "(those that --kv-scorer attends to)"),                                            \
+                "which of them stay on the device: scored (default: those that the model attends " \
+                "to), lru (the youngest), snapkv (selected once, at the end of a prompt; the "     \
+                "others are dropped), or drafter (those that --kv-scorer attends to)"),            \
         OPT_STR(T, pool.scorer, "kv-scorer", 0, "FILE",                                            \
                 "with --kv-policy drafter: a small model that scores pages, on the CPU"),          \
         OPT_INT(T, pool.tau, "kv-tau", 0, "N", 1, 1 << 20,                                         \
-                "tokens between two choices (default: 64)"),                                       \
+                "tokens between two selections (default: 64)"),                                    \
         OPT_INT(T, pool.host_mb, "kv-host-mb", 0, "N", 1, 1 << 30,                                 \
-                "most MiB on the host for them (default: any)")
+                "most MiB of host memory for the others; beyond it they go to --kv-cache-dir "     \
+                "(default: any)")
 
 /* E_ARG: the pool is neither auto nor a number of tokens; a scorer that no policy asks for, or the
  * other way round. */

@@ -30,8 +30,8 @@ static status read_order(const char *list, carat_sampling *p, err *e)
         if (len && (!is || n == CARAT_SAMPLERS_MAX))
             return err_set(
                 e, E_ARG,
-                "--samplers: \"%s\" is unknown or too much; expected penalties, dry, "
-                "top_n_sigma, top_k, typ_p, top_p, min_p, xtc and temperature, once each",
+                "--samplers: \"%s\" is unknown or too many; expected penalties, dry, top_n_sigma, "
+                "top_k, typ_p, top_p, min_p, xtc and temperature, once each",
                 name);
         if (len)
             p->order[n++] = is;

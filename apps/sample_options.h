@@ -73,7 +73,7 @@ typedef struct sample_options {
         OPT_INT(T, sample.mirostat, "mirostat", 0, "N", 0, 2,                                      \
                 "mirostat 1 or 2 in place of the other samplers; 0 is off"),                       \
         OPT_REAL(T, sample.mirostat_tau, "mirostat-tau", 0, "X", 0, 100,                           \
-                 "mirostat: the wished surprise in bits (default 5)"),                             \
+                 "mirostat: the target surprise in bits (default 5)"),                             \
         OPT_REAL(T, sample.mirostat_eta, "mirostat-eta", 0, "X", 0, 10,                            \
                  "mirostat: how fast it adapts (default 0.1)"),                                    \
         OPT_INT(T, sample.min_keep, "min-keep", 0, "N", 0, INT32_MAX,                              \

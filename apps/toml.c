@@ -527,16 +527,16 @@ static status take_word(parser *p, toml *v)
         v->kind = TOML_DATE;
         if (!(v->text = arena_strndup(p->mem, from, n)))
             return no_memory(p);
-        return is_date(v->text) ? OK : fail(p, "no date or time that the calendar has");
+        return is_date(v->text) ? OK : fail(p, "not a date or time of the calendar");
     }
-    return fail(p, "no value: text stands in quotes, a number or true or false does not");
+    return fail(p, "expected a value: text in quotes, a number, true or false");
 }
 
 static status take_value(parser *p, toml *v, int depth)
 {
     v->line = p->line;
     if (depth > DEPTH_MAX)
-        return fail(p, "values inside of each other, too deep");
+        return fail(p, "arrays and tables are nested too deep");
     if (peek(p) == '"' || peek(p) == '\'') {
         v->kind = TOML_STRING;
         return take_string(p, true, &v->text);

@@ -681,7 +681,7 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
     while (kind < 3 && strcmp(what, names[kind]))
         kind++;
     if (kind == 3)
-        return err_set(e, E_ARG, "there is no wrapper '%s' (trace, time, check)", what);
+        return err_set(e, E_ARG, "wrapper '%s': expected trace, time or check", what);
     wrapper_block *b = mem_calloc(1, sizeof *b);
     if (!b)
         return err_memory(e, "a device wrapper", sizeof *b);

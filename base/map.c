@@ -311,7 +311,7 @@ status file_read_all(const char *path, uint64_t max_bytes, char **bytes, size_t 
     if (st)
         return st;
     if (m.n_bytes > max_bytes) {
-        st = err_set(e, E_LIMIT, "%s: %llu bytes, at most %llu are read", path,
+        st = err_set(e, E_LIMIT, "%s: the file has %llu bytes, and carat reads at most %llu", path,
                      (unsigned long long)m.n_bytes, (unsigned long long)max_bytes);
     } else if (!(*bytes = mem_strndup((const char *)m.bytes, (size_t)m.n_bytes))) {
         st = err_memory(e, path, (size_t)m.n_bytes);

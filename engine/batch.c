@@ -30,8 +30,10 @@ static status plan_slots(carat_batch *b, const carat_batch_options *opt, carat_m
     if ((st = plan_costs(b->m, &b->shape, &b->layout, plan, e)))
         return st;
     if (b->shape.answer_rows < b->n_slots || b->layout.rows_max < b->shape.answer_rows)
-        return err_set(e, E_ARG, "a context of %d tokens is too short for %d slots", b->shape.n_ctx,
-                       b->n_slots);
+        return err_set(e, E_ARG,
+                       "a context of %d tokens is too short for %d slots: expected a longer "
+                       "context (--ctx) or fewer slots (--parallel)",
+                       b->shape.n_ctx, b->n_slots);
     return plan_check(b->m, plan, e);
 }
 
@@ -45,7 +47,8 @@ carat_status carat_plan_batch(const carat_model *m, const carat_batch_options *o
     status st;
     *plan = (carat_memory_plan){0};
     if (n < 0 || n > STEP_SEQS_MAX)
-        return err_set(e, E_ARG, "a batch of %d slots: at most %d", n, STEP_SEQS_MAX);
+        return err_set(e, E_ARG, "a batch of %d slots: expected 1 to %d, or 0 for the default", n,
+                       STEP_SEQS_MAX);
     if ((st = plan_shape(m, &opt->session, n, 0, &shape, e)))
         return st;
     return plan_costs(m, &shape, NULL, plan, e);
@@ -118,8 +121,8 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
     if (opt->n_slots < 0 || opt->n_slots > STEP_SEQS_MAX || opt->queue_max < 0 ||
         opt->stall_ms < 0) {
         st = err_set(e, E_ARG,
-                     "a batch of %d slots, %d jobs waiting, %d ms: 0 to %d slots, and "
-                     "nothing negative",
+                     "a batch of %d slots with a queue of %d jobs and pauses of %d ms: expected at "
+                     "most %d slots, and no negative number",
                      opt->n_slots, opt->queue_max, opt->stall_ms, STEP_SEQS_MAX);
         goto out;
     }

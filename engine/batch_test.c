@@ -563,7 +563,7 @@ TEST(a_mask_bounds_what_is_sampled)
     while (carat_batch_step(b))
         ;
     CHECK_STATUS(r.st, E_ARG);
-    CHECK(strstr(r.e.text, "allows none"));
+    CHECK(strstr(r.e.text, "allows no token"));
     k = (mask){.allow = {33}, .n_allow = 1, .fail_at = 4};
     r = (record){0};
     submit(b, &q, &r, NULL);

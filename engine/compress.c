@@ -36,10 +36,10 @@ carat_status carat_compress_parse(const char *text, carat_compress_options *opt,
     double v = strtod(text, &end);
     if (end == text || *end || !(v >= 0.01 && v <= 0.99) ||
         strspn(text, "0123456789.") != strlen(text))
-        return err_set(e, E_ARG,
-                       "a compression of '%.40s': expected auto, or the share of tokens that texts "
-                       "keep, from 0.01 to 0.99",
-                       text);
+        return err_set(
+            e, E_ARG,
+            "compression '%.40s': expected auto, or the share of tokens to keep, from 0.01 to 0.99",
+            text);
     opt->ratio = v;
     return OK;
 }

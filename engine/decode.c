@@ -159,7 +159,7 @@ static status apply_mask(generation *g, float *logits, err *e)
     case CARAT_MASK_APPLY:
         break;
     default:
-        return err_set(e, E_LIMIT, "after %lld tokens the token mask gave up",
+        return err_set(e, E_LIMIT, "the token mask failed after %lld tokens of the answer",
                        (long long)g->n_generated);
     }
     for (int32_t id = 0; id < n; id++) {
@@ -169,7 +169,7 @@ static status apply_mask(generation *g, float *logits, err *e)
             logits[id] = -INFINITY;
     }
     if (!any)
-        return err_set(e, E_ARG, "after %lld tokens the token mask allows none",
+        return err_set(e, E_ARG, "the token mask allows no token after %lld tokens of the answer",
                        (long long)g->n_generated);
     return OK;
 }
@@ -324,10 +324,10 @@ static status open_thought(generation *g, err *e)
     }
     t->inside = g->opt.starts_thinking;
     if (t->close_id < 0 && (g->opt.max_thinking > 0 || g->opt.answer_reserve > 0))
-        return err_set(e, E_UNSUPPORTED,
-                       "%s: a thinking budget, and its chat format has no "
-                       "thoughts",
-                       m->core.file.path);
+        return err_set(
+            e, E_UNSUPPORTED,
+            "%s: a thinking budget needs a chat format with thoughts, and this model has none",
+            m->core.file.path);
     return OK;
 }
 
@@ -360,9 +360,10 @@ static status check_speculation(const carat_generate_options *o, err *e)
     const carat_speculation *s = &o->speculation;
     const carat_script *k = o->script;
     if (s->n_max < 0 || s->n_max > DRAFT_SLOTS_MAX || s->tree_max > DRAFT_SLOTS_MAX)
-        return err_set(e, E_ARG,
-                       "speculation: %d drafted tokens a round, or a tree of %d: at most %d",
-                       s->n_max, s->tree_max, DRAFT_SLOTS_MAX);
+        return err_set(
+            e, E_ARG,
+            "speculation: %d drafted tokens a round, or a tree of %d: expected at most %d",
+            s->n_max, s->tree_max, DRAFT_SLOTS_MAX);
     if (k && (k->n_answer < 0 || (k->n_answer && !k->answer) || k->n_accept < 0 ||
               (k->n_accept && !k->accept) || k->rank < 0 || k->n_chance < 0 ||
               (k->n_chance && !k->chance)))

@@ -84,7 +84,7 @@ static status wrap(carat_model *m, const carat_model_options *opt, err *e)
         char what[16];
         size_t n = strcspn(w, ",");
         if (n >= sizeof what)
-            return err_set(e, E_ARG, "'%.40s' is no wrapper: trace, time and check are", w);
+            return err_set(e, E_ARG, "wrapper '%.40s': expected trace, time or check", w);
         memcpy(what, w, n);
         what[n] = 0;
         w += n + (w[n] == ',');
@@ -105,12 +105,13 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, err *e)
         return OK;
     }
     if (forced && !parse_gpu(opt->device, &gpu.device))
-        return err_set(e, E_ARG, "'%.40s' is no device: auto, cpu, cuda and cuda:N are",
-                       opt->device);
+        return err_set(e, E_ARG, "device '%.40s': expected auto, cpu, cuda or cuda:N", opt->device);
     gpu.limit_bytes = (uint64_t)opt->gpu_mb << 20;
     bool for_cpu = opt->reference || opt->exact_f32 || opt->no_repack || opt->isa;
     if (for_cpu && forced)
-        return err_set(e, E_ARG, "the options for CPU kernels do not go with device %s",
+        return err_set(e, E_ARG,
+                       "the options for CPU kernels (reference, exact, repack, isa) cannot be used "
+                       "with device %s",
                        opt->device);
     for_cpu |= opt->wrap && *opt->wrap && !forced;
     because(m, for_cpu ? "options for CPU kernels or wrappers were given"
@@ -170,9 +171,13 @@ static status divide(carat_model *m, const carat_model_options *opt, err *e)
     if (!is_divided(opt))
         return OK;
     if (!m->dev || (device_bare(m->dev)->kind != DEVICE_CUDA && !is_stand_in(opt)))
-        return err_set(e, E_ARG, "only a model on a GPU can leave layers or experts to the CPU");
+        return err_set(e, E_ARG,
+                       "--gpu-layers and --cpu-experts need a GPU, and the model is on the CPU: %s",
+                       m->device_why);
     if (opt->wrap && *opt->wrap)
-        return err_set(e, E_ARG, "wrappers do not go with a model on several devices");
+        return err_set(
+            e, E_ARG,
+            "--wrap cannot be used with a model on several devices (--gpu-layers, --cpu-experts)");
     if (opt->gpu_layers)
         d.n_layers = m->core.n_layer - opt->gpu_layers;
     if (!d.n_layers && !d.experts)
@@ -232,11 +237,10 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
     if (m->dev)
         return OK;
     if (is_limited(opt))
-        return err_set(e, E_ARG,
-                       "a limit of the GPU's memory, or a share of the experts on it or beside it, "
-                       "takes a GPU, "
-                       "and the model is for the CPU: %s",
-                       m->device_why);
+        return err_set(
+            e, E_ARG,
+            "--gpu-mb, --experts-gpu and --experts-cpu need a GPU, and the model is on the CPU: %s",
+            m->device_why);
     if ((st = open_cpu(m, opt, e)) || (st = divide(m, opt, e)) || opt->vocab_only)
         return st;
     return check_weights_fit(m, opt, e);

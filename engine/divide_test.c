@@ -184,14 +184,16 @@ TEST(divisions_that_cannot_be_are_refused)
     fidelity f;
     fidelity_open(&f, "all");
     const char *path = fidelity_write(&f, NULL);
-    refused(path, (carat_model_options){.device = "cpu", .gpu_layers = 1}, "only a model on a GPU");
+    refused(path, (carat_model_options){.device = "cpu", .gpu_layers = 1},
+            "the model is on the CPU");
     refused(path, (carat_model_options){.device = "cpu", .cpu_experts = true},
-            "only a model on a GPU");
+            "the model is on the CPU");
     refused(path, (carat_model_options){.device = "cpu,cpu", .gpu_layers = f.n_layer + 1},
-            "1 to all of them");
-    refused(path, (carat_model_options){.device = "cpu,cpu", .gpu_layers = -1}, "1 to all of them");
+            "expected 1 to all of them");
+    refused(path, (carat_model_options){.device = "cpu,cpu", .gpu_layers = -1},
+            "expected 1 to all of them");
     refused(path, (carat_model_options){.device = "cpu,cpu", .cpu_experts = true, .wrap = "time"},
-            "wrappers");
+            "--wrap cannot be used");
     fidelity_close(&f);
 }
 

@@ -49,7 +49,7 @@ status expert_file_read(const char *path, uint64_t model, const expert_counts *l
     reader r = reader_of(bytes, n_bytes);
     const void *head = rd_bytes(&r, MAGIC);
     if (!head || memcmp(head, magic, MAGIC) || n_bytes < MAGIC + 8) {
-        st = err_set(e, E_FORMAT, "%s: is no file of carat's about the use of experts", path);
+        st = err_set(e, E_FORMAT, "%s: not a file of expert counts that carat wrote", path);
         goto out;
     }
     reader tail = reader_of(bytes + n_bytes - 8, 8);

@@ -70,10 +70,10 @@ static status parse_want(const char *text, want *w, err *e)
         *w = (want){WANT_PART, v, 0};
     if (w->kind != WANT_AUTO)
         return OK;
-    return err_set(e, E_ARG,
-                   "'%.40s' is no share of the experts: auto, a part such as 0.5 or 50%%, and a "
-                   "number of MiB are",
-                   text);
+    return err_set(
+        e, E_ARG,
+        "--experts-gpu '%.40s': expected auto, a part such as 0.5 or 50%%, or a number of MiB",
+        text);
 }
 
 /* *help is false for "off". */
@@ -87,10 +87,8 @@ static status parse_help(const char *text, bool *help, double *part, err *e)
     *part = read_number(text, &percent);
     if (*part >= 0 && *part <= 1)
         return OK;
-    return err_set(e, E_ARG,
-                   "'%.40s' is no share of experts for the CPU: off, auto and a part such as 0.5 "
-                   "or 50%% are",
-                   text);
+    return err_set(
+        e, E_ARG, "--experts-cpu '%.40s': expected off, auto, or a part such as 0.5 or 50%%", text);
 }
 
 status experts_check_options(const carat_model_options *opt, err *e)
@@ -102,15 +100,15 @@ status experts_check_options(const carat_model_options *opt, err *e)
     if (st)
         return st;
     if (opt->gpu_mb < 0)
-        return err_set(e, E_ARG, "%lld MiB of the GPU's memory: at least 1",
-                       (long long)opt->gpu_mb);
+        return err_set(e, E_ARG, "--gpu-mb %lld: expected 1 MiB or more", (long long)opt->gpu_mb);
     if (opt->experts_gpu && strcmp(opt->experts_gpu, "auto") && opt->cpu_experts)
-        return err_set(
-            e, E_ARG, "either the CPU multiplies by all experts, or the GPU holds a share of them");
+        return err_set(e, E_ARG,
+                       "--cpu-experts leaves all experts to the CPU: it cannot be combined with "
+                       "--experts-gpu");
     if (help && opt->cpu_experts)
         return err_set(e, E_ARG,
-                       "either the CPU multiplies by all experts, or it helps a GPU that holds a "
-                       "share of them");
+                       "--cpu-experts leaves all experts to the CPU: it cannot be combined with "
+                       "--experts-cpu");
     return parse_want(opt->experts_gpu, &w, e);
 }
 
@@ -227,11 +225,12 @@ static status too_few(const carat_model *m, const model_pool *x, uint64_t budget
                       err *e)
 {
     uint64_t least = expert_place_least(x->place, x->n);
-    return err_set(e, E_MEMORY,
-                   "%s: %.1f MiB for experts%s: %.1f MiB are the least, %.1f for the experts that "
-                   "one token uses and %.1f for stages and tables; all experts have %.1f MiB",
-                   m->core.name, mib(budget), whose, mib(x->device_bytes), mib(least),
-                   mib(x->device_bytes - least), mib(x->all_bytes));
+    return err_set(
+        e, E_MEMORY,
+        "%s: %.1f MiB for experts%s are too few: expected at least %.1f MiB (%.1f for the experts "
+        "of one token, %.1f for stages and tables); all experts take %.1f MiB",
+        m->core.name, mib(budget), whose, mib(x->device_bytes), mib(least),
+        mib(x->device_bytes - least), mib(x->all_bytes));
 }
 
 static status place(carat_model *m, model_pool *x, const carat_model_options *opt, want w, err *e)
@@ -266,7 +265,7 @@ static status place(carat_model *m, model_pool *x, const carat_model_options *op
             for (int32_t k = 0; k < x->layer[i].n_parts; k++)
                 other -= m->dev->weight_bytes(m->dev, x->layer[i].part[k]);
         budget = other < plan.available_bytes ? plan.available_bytes - other : 0;
-        snprintf(whose, sizeof whose, " are left of %.1f MiB by %.1f MiB for all else",
+        snprintf(whose, sizeof whose, " (%.1f MiB, less %.1f MiB for everything else)",
                  mib(plan.available_bytes), mib(other));
     }
     if ((st = place_within(x, m->dev, budget, e)))
@@ -280,8 +279,8 @@ static status check_host(const carat_model *m, const model_pool *x, err *e)
     if (m->overcommit || !there || x->host_bytes <= there)
         return OK;
     return err_set(e, E_MEMORY,
-                   "%s: experts beyond the GPU's memory have a copy of all %.1f MiB in the host's, "
-                   "of which %.1f MiB are free",
+                   "%s: a GPU that cannot hold all experts needs a copy of all in host memory: "
+                   "%.1f MiB, and %.1f MiB are free",
                    m->core.name, mib(x->host_bytes), mib(there));
 }
 
@@ -299,12 +298,14 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
     forced |= help && part >= 0;
     bool able = m->dev && m->dev->experts && m->n_sides == 1 && m->core.n_expert_layers > 0;
     if (forced && !m->core.n_expert_layers)
-        return err_set(e, E_ARG, "%s has no experts that could stay in the host's memory",
-                       m->core.name);
+        return err_set(
+            e, E_ARG,
+            "%s has no experts: --experts-gpu and --experts-cpu are for mixtures of experts",
+            m->core.name);
     if (forced && !able)
         return err_set(e, E_ARG,
-                       "a share of the experts on the GPU, or beside it on the CPU, takes a model "
-                       "that is on one GPU as a whole, without wrappers");
+                       "--experts-gpu and --experts-cpu need the whole model on one GPU: no "
+                       "--gpu-layers, no --cpu-experts, no --wrap");
     if (!able)
         return OK;
     model_pool *x = m->experts = mem_calloc(1, sizeof *x);

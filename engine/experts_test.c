@@ -35,24 +35,24 @@ TEST(shares_of_experts_that_cannot_be_are_refused)
     const char *path = fidelity_write(&f, NULL);
     for (size_t i = 0; i < sizeof no_share / sizeof *no_share; i++) {
         carat_model_options o = {.device = "cpu", .experts_gpu = no_share[i]};
-        refused(path, o, i == 11 ? "takes a GPU" : "no share of the experts");
+        refused(path, o, i == 11 ? "need a GPU" : "expected auto, a part");
     }
-    refused(path, (carat_model_options){.device = "cpu", .experts_gpu = "0.5"}, "takes a GPU");
-    refused(path, (carat_model_options){.device = "cpu", .experts_cpu = "0.5"}, "takes a GPU");
-    refused(path, (carat_model_options){.device = "cpu", .gpu_mb = 100}, "takes a GPU");
-    refused(path, (carat_model_options){.device = "cpu,cpu", .gpu_mb = 100}, "takes a GPU");
-    refused(path, (carat_model_options){.device = "cpu", .gpu_mb = -1}, "at least 1");
+    refused(path, (carat_model_options){.device = "cpu", .experts_gpu = "0.5"}, "need a GPU");
+    refused(path, (carat_model_options){.device = "cpu", .experts_cpu = "0.5"}, "need a GPU");
+    refused(path, (carat_model_options){.device = "cpu", .gpu_mb = 100}, "need a GPU");
+    refused(path, (carat_model_options){.device = "cpu,cpu", .gpu_mb = 100}, "need a GPU");
+    refused(path, (carat_model_options){.device = "cpu", .gpu_mb = -1}, "expected 1 MiB or more");
     refused(path,
             (carat_model_options){.device = "cpu,cpu", .experts_gpu = "0.5", .cpu_experts = true},
-            "either the CPU");
+            "cannot be combined with");
     static const char *const no_part[] = {"",     "x",   "-1",   "1.01", "101%",
                                           "0.5x", "nan", "1e-1", "2"};
     for (size_t i = 0; i < sizeof no_part / sizeof *no_part; i++)
         refused(path, (carat_model_options){.device = "cpu", .experts_cpu = no_part[i]},
-                "no share of experts for the CPU");
+                "expected off, auto, or a part");
     refused(path,
             (carat_model_options){.device = "cpu,cpu", .experts_cpu = "auto", .cpu_experts = true},
-            "either the CPU");
+            "cannot be combined with");
     fidelity_close(&f);
 }
 

@@ -8,7 +8,8 @@
 static status check_list(const char *what, const int32_t *ids, int64_t n, int32_t n_vocab, err *e)
 {
     if (n < 0 || n > FORBID_IDS_MAX || (n && !ids))
-        return err_set(e, E_ARG, "%s: %lld tokens", what, (long long)n);
+        return err_set(e, E_ARG, "%s has %lld tokens: expected 0 to %d, and a pointer to them",
+                       what, (long long)n, FORBID_IDS_MAX);
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= n_vocab)
             return err_set(e, E_ARG, "%s has token %d, and ids end at %d", what, ids[i],

@@ -53,12 +53,13 @@ static void follow_token(void *user, int32_t id)
 
 static status compile(grammar **g, const carat_model *m, const carat_grammar_options *o, err *e)
 {
-    const grammar_setting how = {.answer = m->text ? text_answer_syntax(m->chat, vocab_family(m->text)) : NULL,
-                                 .thought = o->starts_thinking ? THOUGHT_INSIDE
-                                            : o->thinking      ? THOUGHT_MAY
-                                                               : THOUGHT_NONE,
-                                 .cancelled = o->cancelled,
-                                 .user = o->user};
+    const grammar_setting how = {
+        .answer = m->text ? text_answer_syntax(m->chat, vocab_family(m->text)) : NULL,
+        .thought = o->starts_thinking ? THOUGHT_INSIDE
+                   : o->thinking      ? THOUGHT_MAY
+                                      : THOUGHT_NONE,
+        .cancelled = o->cancelled,
+        .user = o->user};
     grammar_tools tools = {.tools = o->source,
                            .n_tools = o->n_source,
                            .calls = o->must_call ? CALLS_MUST : CALLS_MAY,
@@ -127,7 +128,7 @@ carat_status carat_grammar_follow(carat_grammar *g, const char *text, size_t n, 
 {
     bool ok;
     status st = grammar_accept_bytes(&g->run, text, n, &ok, e);
-    return st || ok ? st : err_set(e, E_ARG, "no text of the grammar begins like this");
+    return st || ok ? st : err_set(e, E_ARG, "the grammar has no text that begins like this one");
 }
 
 const carat_mask *carat_grammar_mask(carat_grammar *g)

@@ -45,7 +45,8 @@ static status tail_rows(carat_model *m, const kv_layout *l, const workspace *w, 
     }
     pthread_mutex_unlock(&m->pass_lock);
     if (!st && !n_layers)
-        st = err_set(e, E_UNSUPPORTED, "%s: models of %s do not tell what a text attends to",
+        st = err_set(e, E_UNSUPPORTED,
+                     "%s: carat cannot measure the importance of tokens with models of %s",
                      m->core.name, m->core.arch->name);
     if (!st && !*rows)
         st = err_set(e, E_MEMORY, "%s: passes of %d tokens at a time have no room for %zu bytes",
@@ -72,7 +73,9 @@ status importance_open(importance **out, carat_model *m, const kv_layout *l, con
     importance *x = *out = NULL;
     status st;
     if (n <= TAIL)
-        return err_set(e, E_ARG, "%lld tokens: their importance is measured by the last %d of more",
+        return err_set(e, E_ARG,
+                       "a text of %lld tokens is too short: its last %d tokens measure the "
+                       "importance of those before them",
                        (long long)n, TAIL);
     if ((st = tail_rows(m, l, w, chunk, &rows, e)))
         return st;

@@ -47,7 +47,9 @@ status paging_options(const carat_session_options *opt, session_shape *s, err *e
     const char *policy = opt->kv_policy ? opt->kv_policy : policy_names[KV_POLICY_SCORED];
     bool known = false;
     if (opt->kv_resident < -1 || opt->kv_resident > INT32_MAX - KV_PAGE)
-        return err_set(e, E_ARG, "a pool of %d tokens of keys: expected -1 (chosen), or tokens",
+        return err_set(e, E_ARG,
+                       "a pool of %d tokens of keys: expected a number of tokens, 0 (no pool) or "
+                       "-1 (chosen by memory)",
                        opt->kv_resident);
     for (int i = 0; i < POLICIES; i++)
         if (!strcmp(policy, policy_names[i])) {
@@ -55,13 +57,12 @@ status paging_options(const carat_session_options *opt, session_shape *s, err *e
             known = true;
         }
     if (!known)
-        return err_set(e, E_ARG,
-                       "\"%s\" is no policy for a pool of keys: scored, lru, snapkv or drafter",
+        return err_set(e, E_ARG, "--kv-policy '%s': expected scored, lru, snapkv or drafter",
                        policy);
     if (opt->kv_tau < 0 || opt->kv_host_mb < 0)
         return err_set(e, E_ARG,
-                       "a pool of keys with %d tokens between choices and %d MiB on the "
-                       "host: expected 1 or more, or 0 for the default",
+                       "a pool of keys with %d tokens between choices (--kv-tau) and %d MiB on the "
+                       "host (--kv-host-mb): expected 1 or more, or 0 for the default",
                        opt->kv_tau, opt->kv_host_mb);
     s->kv_tau = opt->kv_tau ? opt->kv_tau : RESIDENCY_TAU;
     s->kv_host_mb = opt->kv_host_mb;
@@ -72,8 +73,8 @@ status paging_options(const carat_session_options *opt, session_shape *s, err *e
     }
     if (opt->kv_pool > 0 && s->kv_resident - KV_PAGE >= opt->kv_pool) /* beyond its last page */
         return err_set(e, E_ARG,
-                       "a pool of %d tokens of keys, and a conversation keeps %d of them: expected "
-                       "a larger pool",
+                       "a pool of %d tokens of keys is smaller than the %d that a conversation "
+                       "keeps: expected a larger --kv-pool or a smaller --kv-keep",
                        opt->kv_pool, s->kv_resident);
     return OK;
 }
@@ -146,12 +147,14 @@ static status fit_chunk(session_shape *s, err *e)
     if (s->n_outputs > s->chunk && s->chunk >= s->answer_rows)
         s->n_outputs = s->chunk;
     if (s->kv_resident < least)
-        return err_set(e, E_ARG, "a pool of %d tokens of keys is too small: expected %d or more",
-                       s->kv_resident, least);
+        return err_set(
+            e, E_ARG,
+            "a pool of %d tokens of keys for a conversation is too small: expected %d or more",
+            s->kv_resident, least);
     if (s->n_pool > (int64_t)s->n_seqs * s->kv_resident)
         return err_set(e, E_ARG,
-                       "a pool of %d tokens for keys: %d conversations that keep %d each never "
-                       "hold more than %lld",
+                       "a pool of %d tokens for keys is too large: %d conversations that keep %d "
+                       "each never hold more than %lld (--kv-pool, --kv-keep)",
                        s->n_pool, s->n_seqs, s->kv_resident, (long long)s->n_seqs * s->kv_resident);
     return OK;
 }

@@ -38,12 +38,14 @@ static status plan_pool(const carat_session_options *opt, session_shape *shape, 
         return OK;
     }
     if (opt->kv_pool < least)
-        return err_set(e, E_ARG, "a pool of %d tokens for keys: at least %lld", opt->kv_pool,
-                       (long long)least);
+        return err_set(
+            e, E_ARG,
+            "a pool of %d tokens for keys is too small: expected at least %lld (--kv-pool)",
+            opt->kv_pool, (long long)least);
     if (opt->kv_pool > all)
         return err_set(e, E_ARG,
-                       "a pool of %d tokens for keys: %d contexts of %d tokens never hold more "
-                       "than %lld",
+                       "a pool of %d tokens for keys is too large: %d contexts of %d tokens never "
+                       "hold more than %lld (--kv-pool, --ctx)",
                        opt->kv_pool, shape->n_seqs, *n_ctx, (long long)all);
     shape->n_pool = pages_of(opt->kv_pool) * KV_PAGE;
     *n_ctx = *n_ctx < shape->n_pool ? *n_ctx : shape->n_pool;
@@ -104,10 +106,13 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     if (opt->n_ctx < 0 || opt->chunk < 0 || opt->n_outputs < 0)
         return err_set(e, E_ARG, "a session cannot have a negative context, chunk or output count");
     if (opt->n_ctx > m->core.n_ctx_train)
-        return err_set(e, E_LIMIT, "a context of %d tokens: %s was made for at most %d", opt->n_ctx,
-                       m->core.name, m->core.n_ctx_train);
+        return err_set(e, E_LIMIT,
+                       "a context of %d tokens is too long: %s was made for at most %d (--ctx)",
+                       opt->n_ctx, m->core.name, m->core.n_ctx_train);
     if (opt->draft_max < 0 || opt->draft_max > DRAFT_SLOTS_MAX || opt->draft_tree > DRAFT_SLOTS_MAX)
-        return err_set(e, E_ARG, "a round of %d drafted tokens, or a tree of %d: at most %d",
+        return err_set(e, E_ARG,
+                       "drafts of %d tokens a round, or trees of %d: expected at most %d "
+                       "(--draft-max, --draft-tree)",
                        opt->draft_max, opt->draft_tree, DRAFT_SLOTS_MAX);
     if ((st = paging_options(opt, shape, e)))
         return st;
@@ -232,7 +237,9 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
                            .rows_max = rows_max(s)};
     int64_t whole = s->n_pool ? s->n_pool : (int64_t)pages_of(s->n_ctx) * KV_PAGE * s->n_seqs;
     if (whole > INT32_MAX)
-        return err_set(e, E_LIMIT, "%d contexts of %d tokens: at most %d tokens together",
+        return err_set(e, E_LIMIT,
+                       "%d contexts of %d tokens are too many: expected at most %d tokens together "
+                       "(--parallel, --ctx)",
                        s->n_seqs, s->n_ctx, INT32_MAX);
     want.n_pool = (int32_t)(shape_is_paged(s) ? paging_pool(s) : whole);
     for (int32_t i = 0; i < m->n_sides; i++)

@@ -73,7 +73,8 @@ static status eval_new(carat_session *s, prefill p, err *e)
 static status check_place(bool all, const float *logits, err *e)
 {
     if (all && !logits)
-        return err_set(e, E_ARG, "all logits are wanted, and there is no place for them");
+        return err_set(e, E_ARG,
+                       "all logits are asked for, and the pointer to their memory is NULL");
     return OK;
 }
 
@@ -111,8 +112,10 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
     if (!cached && (st = use_setting(s, n, e)))
         return st;
     if (n > s->shape.n_ctx - cached)
-        return err_set(e, E_LIMIT, "%lld tokens after %lld: the context holds %d", (long long)n,
-                       (long long)cached, s->shape.n_ctx);
+        return err_set(
+            e, E_LIMIT,
+            "%lld tokens do not fit behind the %lld in the session: the context holds %d (--ctx)",
+            (long long)n, (long long)cached, s->shape.n_ctx);
     if (!cached)
         timeline_prompt(&s->t, n);
     s->t.n_prompt = cached + n;
@@ -126,7 +129,9 @@ carat_status carat_pretend(carat_session *s, const int32_t *ids, int64_t n, cara
     timeline *t = &s->t;
     status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
     if (!st && s->layout.n_recur)
-        st = err_set(e, E_UNSUPPORTED, "states of recurrent layers cannot be left out");
+        st = err_set(
+            e, E_UNSUPPORTED,
+            "carat_pretend is not possible with recurrent layers: their states must be computed");
     if (st)
         return st;
     timeline_reset(t);

@@ -94,7 +94,8 @@ static bool preempt(carat_batch *b, slot *s, const int32_t *leaving, int32_t n_w
     if (b->pool.pages.n_free == before && st) { /* it cannot stay, and cannot wait */
         err why = {0};
         err_set(&why, st,
-                "the pool of keys is full, and host memory for a conversation that waits is short");
+                "the pool of keys is full, and the host has no memory for a conversation that must "
+                "wait: expected a larger pool (--kv-pool) or fewer slots (--parallel)");
         end_job(b, s, st, &why);
         timeline_reset(&s->t);
         ++*n_ended;
@@ -182,7 +183,9 @@ static bool make_ready(carat_batch *b, slot *s, int32_t rows, int32_t *n_ended)
 static void end_without_room(carat_batch *b, slot *s, int32_t *n_ended)
 {
     err e = {0};
-    err_set(&e, E_LIMIT, "the pool of keys holds %d tokens, and %lld and the next ones need more",
+    err_set(&e, E_LIMIT,
+            "the pool of keys holds %d tokens, too few for a conversation of more than %lld "
+            "(--kv-pool)",
             b->pool.pages.n * KV_PAGE, (long long)s->t.kv.n_past);
     end_job(b, s, E_LIMIT, &e);
     ++*n_ended;

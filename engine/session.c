@@ -81,11 +81,14 @@ status open_checkpoints(checkpoint_store **s, carat_model *m, kv_pool *pool,
                          .dir_bytes = (uint64_t)cache_dir_bytes(opt)};
     *s = NULL;
     if (opt && opt->cache_mb < 0)
-        return err_set(e, E_ARG, "a directory for conversations cannot hold %d MiB", opt->cache_mb);
+        return err_set(e, E_ARG,
+                       "a directory for conversations cannot hold %d MiB: expected 1 or more, or 0 "
+                       "for the default (--kv-cache-mb)",
+                       opt->cache_mb);
     if (w.dir && !w.budget_bytes)
         return err_set(e, E_ARG,
-                       "%s: conversations pass through memory on their way to a "
-                       "directory, and checkpoints may take none",
+                       "%s: conversations are saved from checkpoints in memory, and there is no "
+                       "memory for any (--checkpoint-mb)",
                        w.dir);
     return w.budget_bytes ? checkpoints_open(s, m, pool, &w, e) : OK;
 }
@@ -175,7 +178,7 @@ status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_
     if (n < 1 || !ids)
         return err_set(e, E_ARG, "the prompt is empty");
     if (n > n_ctx)
-        return err_set(e, E_LIMIT, "the prompt has %lld tokens, and the context holds %d",
+        return err_set(e, E_LIMIT, "the prompt has %lld tokens, and the context holds %d (--ctx)",
                        (long long)n, n_ctx);
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= m->core.n_vocab)
@@ -229,7 +232,7 @@ carat_status carat_snapshot_take(carat_session *s, carat_snapshot **out, carat_e
 carat_status carat_snapshot_restore(carat_session *s, const carat_snapshot *p, carat_error *e)
 {
     if (p->m != s->m)
-        return err_set(e, E_ARG, "a snapshot of %s cannot go on in a session of %s",
+        return err_set(e, E_ARG, "a snapshot of %s cannot be restored into a session of %s",
                        p->m->core.name, s->m->core.name);
     return timeline_restore(&s->t, p->k, e);
 }

@@ -32,9 +32,8 @@ static status check_support(const carat_model *m, const char *text, const sparse
         n++;
         if (!leaves_out(d, s, c, true) && !leaves_out(d, s, c, false))
             return err_set(e, E_UNSUPPORTED,
-                           "sparse attention '%s': %s has no kernel for heads of %d that leaves "
-                           "keys out so",
-                           text, d->name, s->head_dim);
+                           "sparse attention '%s': %s has no kernel for it in heads of %d", text,
+                           d->name, s->head_dim);
     }
     if (!n)
         return err_set(e, E_UNSUPPORTED,

@@ -303,7 +303,7 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
     status st;
     *out = NULL;
     if (!n)
-        return err_set(e, E_ARG, "a snapshot of a session that holds no tokens");
+        return err_set(e, E_ARG, "no snapshot can be taken of a session without tokens");
     if (t->kv.pager && !kv_can_save(&t->kv, n, 0)) {
         pthread_mutex_lock(&t->m->pass_lock);
         st = kv_snapshot_lossy(&t->kv, t->id, out, e);
@@ -314,8 +314,8 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
     }
     if (!kv_can_save(&t->kv, n, 0))
         return err_set(e, E_LIMIT,
-                       "a snapshot at %lld: the session was restored and then rewound, and its "
-                       "windows do not reach back far enough",
+                       "no snapshot can be taken at token %lld: the session was restored and then "
+                       "rewound, so keys of its sliding windows are missing",
                        (long long)n);
     /* The caller may keep it longer than the pool. */
     bool share = !t->known.seg || has_rows_alone(t->known.seg);
@@ -588,8 +588,8 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
     status st;
     if (!kv_snapshot_fits(k, t->kv.layout))
         return err_set(e, E_ARG,
-                       "a snapshot of %lld tokens from another model, of other formats of "
-                       "keys and values, or longer than the context of %d",
+                       "the snapshot of %lld tokens does not fit this session: it is of another "
+                       "model, has other formats of keys and values, or exceeds the context of %d",
                        (long long)k->n, t->kv.layout->n_ctx);
     int32_t need;
     forget_unshared(&t->known);

@@ -104,8 +104,8 @@ status kv_page_in(kv_cache *c, err *e)
     status st = OK;
     if (c->n_away > p->n_free)
         return err_set(e, E_LIMIT,
-                       "the pool of keys is full: a conversation that waits needs %d pages of %d, "
-                       "and %d of %d are free",
+                       "the pool of keys is full: a conversation that waits needs %d pages of %d "
+                       "tokens, and %d of %d pages are free (--kv-pool)",
                        c->n_away, KV_PAGE, p->n_free, p->n);
     for (int32_t i = 0; i < c->n_pages && !st; i++) {
         if (c->page[i] >= 0)

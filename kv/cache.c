@@ -390,10 +390,11 @@ status kv_reserve(kv_cache *c, int32_t n, err *e)
         return err_set(e, E_ARG, "a pass of %d rows: the cache was made for 1 to %d", n,
                        l->rows_max);
     if (c->n_past + n > l->n_ctx)
-        return err_set(e, E_LIMIT, "the context is full: %lld tokens and %d more, of %d",
+        return err_set(e, E_LIMIT,
+                       "the context is full: it has %lld tokens, and %d more exceed its %d (--ctx)",
                        (long long)c->n_past, n, l->n_ctx);
     if (c->n_away)
-        return err_set(e, E_ARG, "a pass over keys that are away");
+        return err_set(e, E_ARG, "a pass over a conversation whose keys are on the host");
     int64_t end = c->n_past + n;
     status st;
     if (c->pager && (st = kv_pager_reserve(c, n, e)))
@@ -401,8 +402,8 @@ status kv_reserve(kv_cache *c, int32_t n, err *e)
     int32_t need = c->pager ? 0 : kv_pages_needed(c, n);
     if (need > c->pool->pages.n_free)
         return err_set(e, E_LIMIT,
-                       "the pool of keys is full: %d more tokens need %d pages of %d, and %d of %d "
-                       "are free",
+                       "the pool of keys is full: %d more tokens need %d pages of %d tokens, and "
+                       "%d of %d pages are free (--kv-pool)",
                        n, need, KV_PAGE, c->pool->pages.n_free, c->pool->pages.n);
     for (int32_t i = (int32_t)(c->n_past / KV_PAGE);
          l->n_pool_pages && !c->pager && i < pages_of(end); i++) {

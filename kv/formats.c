@@ -14,7 +14,7 @@ static const num_type types[] = {NUM_F32,  NUM_F16,  NUM_BF16, NUM_Q8_0,   NUM_Q
                                  NUM_Q5_0, NUM_Q4_1, NUM_Q4_0, NUM_IQ4_NL, NUM_TQ3_0};
 enum { N_TYPES = sizeof types / sizeof *types, NAME_MAX_SHOWN = 40 };
 
-static const char list[] = "f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl and tq3_0 are";
+static const char list[] = "f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl or tq3_0";
 
 /* "f16", "q8_0", "q4_0+rot". E_UNSUPPORTED: unknown, or a format of weights only. */
 static status parse_format(const char *name, size_t n, kv_format *f, err *e)
@@ -30,13 +30,14 @@ static status parse_format(const char *name, size_t n, kv_format *f, err *e)
         if (strlen(t->name) != stem || strncasecmp(t->name, name, stem) != 0)
             continue;
         if (rot && t->block_n == 1)
-            return err_set(e, E_UNSUPPORTED, "'%.*s': rotation helps formats in blocks, not %s",
+            return err_set(e, E_UNSUPPORTED,
+                           "'%.*s': only formats in blocks can be rotated, and %s is not one",
                            shown, name, t->name);
         *f = (kv_format){types[i], rot || types[i] == NUM_TQ3_0};
         return OK;
     }
-    return err_set(e, E_UNSUPPORTED, "'%.*s' is no type for keys and values: %s", shown, name,
-                   list);
+    return err_set(e, E_UNSUPPORTED, "'%.*s' is no type for keys and values: expected %s", shown,
+                   name, list);
 }
 
 const char *kv_format_name(kv_format f, char *buf, size_t cap)
@@ -102,7 +103,7 @@ static status parse_rules(kv_choice *c, const char *text, err *e)
     for (const char *at = text;; at++) {
         size_t n = strcspn(at, ",");
         if (c->n_rules == KV_RULES_MAX)
-            return err_set(e, E_LIMIT, "more than %d rules for layers", KV_RULES_MAX);
+            return err_set(e, E_LIMIT, "--kv-layer has more than %d entries", KV_RULES_MAX);
         if ((st = parse_rule(at, n, &c->rule[c->n_rules++], e)))
             return st;
         at += n;
@@ -123,8 +124,7 @@ status kv_choice_parse(kv_choice *c, const kv_words *w, err *e)
         return st;
     for (int i = 0; w->single; i++) {
         if (i == 3)
-            return err_set(e, E_ARG, "'%.40s': keys and values in one stream: on, off or auto",
-                           w->single);
+            return err_set(e, E_ARG, "--kv-single '%.40s': expected on, off or auto", w->single);
         if (!strcmp(w->single, singles[i])) {
             c->single = (kv_single)i;
             break;

@@ -43,7 +43,7 @@ TEST(kv_words_that_mean_nothing_are_refused)
         {{.k = "q4_k"}, E_UNSUPPORTED, "'q4_k' is no type"},
         {{.k = "q8_0+"}, E_UNSUPPORTED, "'q8_0+' is no type"},
         {{.k = "+rot"}, E_UNSUPPORTED, "'+rot' is no type"},
-        {{.v = "f16+rot"}, E_UNSUPPORTED, "rotation helps formats in blocks"},
+        {{.v = "f16+rot"}, E_UNSUPPORTED, "only formats in blocks can be rotated"},
         {{.single = "yes"}, E_ARG, "on, off or auto"},
         {{.layers = ""}, E_ARG, "expected SPEC=TYPE"},
         {{.layers = "global"}, E_ARG, "expected SPEC=TYPE"},
@@ -126,11 +126,11 @@ TEST(kv_rules_name_layers_by_their_number_in_the_model)
     } asked[] = {
         {{.layers = "7=q8_0,4-11=bf16,3-7=f32"}, OK, NULL},
         {{.layers = "0=q8_0"}, E_ARG, "layers that keep keys of their own are 3, 7, 11"},
-        {{.layers = "4-6=q8_0"}, E_ARG, "layer 6: "},
-        {{.layers = "3-12=f32"}, E_ARG, "layer 12: "},
-        {{.layers = "swa=q8_0"}, E_ARG, "sliding-window layers: this model has none"},
+        {{.layers = "4-6=q8_0"}, E_ARG, "layer 6 (--kv-layer): "},
+        {{.layers = "3-12=f32"}, E_ARG, "layer 12 (--kv-layer): "},
+        {{.layers = "swa=q8_0"}, E_ARG, "sliding-window layers (--kv-layer): this model has none"},
         {{.layers = "11=q8_0"}, E_UNSUPPORTED, "layer 11 has heads of 40"},
-        {{.single = "on"}, E_UNSUPPORTED, "one stream: no layer of this model"},
+        {{.single = "on"}, E_UNSUPPORTED, "(--kv-single on): no layer of this model"},
     };
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
         kv_layout l;
@@ -212,7 +212,7 @@ TEST(kv_layout_keeps_one_stream_where_it_may)
 TEST(kv_layout_refuses_what_cannot_be)
 {
     laid_out((kv_words){.k = "q8_0"}, NULL, E_UNSUPPORTED, "layer 3 has heads of 40");
-    laid_out((kv_words){.layers = "3=q8_0+rot"}, NULL, E_UNSUPPORTED, "multiples of 128");
+    laid_out((kv_words){.layers = "3=q8_0+rot"}, NULL, E_UNSUPPORTED, "a multiple of 128");
     laid_out((kv_words){.layers = "4=f16"}, NULL, E_ARG, "layer 4");
     laid_out((kv_words){.layers = "0-4=f16"}, NULL, E_ARG, "are 0 to 3");
     laid_out((kv_words){.layers = "99999=f16"}, NULL, E_ARG, "layer 99999");

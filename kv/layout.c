@@ -51,8 +51,9 @@ static status head_row_bytes(kv_format f, int32_t layer, int32_t dim, size_t *n,
     int32_t block = num_format_of(f.type)->block_n;
     block = f.rot && block < NUM_ROT_GROUP ? NUM_ROT_GROUP : block;
     if (dim % block || !num_row_bytes(f.type, (uint64_t)dim, &bytes))
-        return err_set(e, E_UNSUPPORTED, "layer %d has heads of %d, and %s is for multiples of %d",
-                       layer, dim, kv_format_name(f, name, sizeof name), block);
+        return err_set(e, E_UNSUPPORTED,
+                       "layer %d has heads of %d, and the format %s needs a multiple of %d", layer,
+                       dim, kv_format_name(f, name, sizeof name), block);
     *n = (size_t)bytes;
     return OK;
 }
@@ -164,22 +165,23 @@ static status check_choice(const kv_want_layout *w, err *e)
         single = w->spec[i].k_is_v;
     if (!single)
         return err_set(e, E_UNSUPPORTED,
-                       "keys and values in one stream: no layer of this model has values that are "
-                       "its raw keys");
+                       "keys and values in one stream (--kv-single on): no layer of this model has "
+                       "values that are its raw keys");
     for (int32_t j = 0; j < w->choice.n_rules; j++) {
         const kv_rule *r = &w->choice.rule[j];
         bool any = false;
         for (int32_t i = 0; i < w->n && !any; i++)
             any = rule_applies(r, &w->spec[i]);
         if (r->layers != KV_RULE_LAYERS && !any)
-            return err_set(e, E_ARG, "a type for %s layers: this model has none",
+            return err_set(e, E_ARG, "a type for %s layers (--kv-layer): this model has none",
                            r->layers == KV_RULE_GLOBAL ? "global" : "sliding-window");
         if (r->layers != KV_RULE_LAYERS || (any && r->last <= w->spec[w->n - 1].layer))
             continue;
         list_owners(w, text, sizeof text);
-        return err_set(e, E_ARG,
-                       "a type for layer %d: the layers that keep keys of their own are %s",
-                       r->last, text);
+        return err_set(
+            e, E_ARG,
+            "a type for layer %d (--kv-layer): the layers that keep keys of their own are %s",
+            r->last, text);
     }
     return OK;
 }

@@ -353,7 +353,8 @@ static status read_all(const kv_mover *m, int32_t slot, unsigned char *to, err *
         done += (size_t)n;
     }
     if (hash64(to, m->page_bytes) != m->hash[slot - 1])
-        return err_set(e, E_FORMAT, "%s: a page of keys and values is damaged", m->dir);
+        return err_set(e, E_FORMAT, "%s: the file with pages of keys and values there is damaged",
+                       m->dir);
     return OK;
 }
 
@@ -408,10 +409,11 @@ static status take_place(kv_mover *m, unsigned char **at, err *e)
     }
     if (!m->dir || m->n_file >= m->most_slots)
         return err_set(e, E_LIMIT,
-                       "a page of keys and values must leave the device, and host memory for them "
-                       "is spent: %lld pages of %.2f MiB%s",
+                       "a page of keys and values must leave the device, and host memory for pages "
+                       "is full: %lld pages of %.2f MiB%s",
                        (long long)m->n_memory, (double)m->page_bytes * 0x1p-20,
-                       m->dir ? ", and so is the directory" : "");
+                       m->dir ? " (--kv-host-mb), and the directory (--kv-cache-mb)"
+                              : " (--kv-host-mb); --kv-cache-dir would take more");
     end_reads(m);
     status st = open_file(m, e);
     *at = st ? NULL : m->way;

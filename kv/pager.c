@@ -187,7 +187,9 @@ static status run_out(kv_cache *c, const page_run *run, err *e)
 
 static status no_page(const kv_cache *c, err *e)
 {
-    return err_set(e, E_LIMIT, "the pool of keys is full: %d pages", c->pool->pages.n);
+    return err_set(e, E_LIMIT,
+                   "the pool of keys is full: all of its %d pages are in use (--kv-pool)",
+                   c->pool->pages.n);
 }
 
 /* Rows of a page that are written. */
@@ -683,8 +685,8 @@ status kv_pager_load(kv_cache *c, const kv_paging *s, int64_t n, kv_page_load lo
     if (s->policy != c->pager->policy || s->pool != r->pool || s->tau != r->tau ||
         s->rows_max != r->rows_max)
         return err_set(e, E_ARG,
-                       "tokens that were computed with a pool of %d tokens, tau %d, passes of %d: "
-                       "this session has %d, %d, %d, or another policy",
+                       "the tokens were computed with a pool of %d tokens, --kv-tau %d and passes "
+                       "of %d: this session has %d, %d and %d, or another --kv-policy",
                        s->pool * KV_PAGE, s->tau, s->rows_max, r->pool * KV_PAGE, r->tau,
                        r->rows_max);
     /* Those that leave again come first: they need one page of the pool. */

@@ -221,11 +221,10 @@ static status plan_host_room(residency *r, int32_t n_new, err *e)
         }
     if (room < n_new) {
         r->n_moves = 0;
-        return err_set(
-            e, E_LIMIT,
-            "%d pages of keys and values must leave the device, and host memory for them "
-            "is spent: %d of %d pages",
-            n_new, r->n_copied, r->rules.host_pages);
+        return err_set(e, E_LIMIT,
+                       "%d pages of keys and values must leave the device, and host memory for "
+                       "them is full: %d of %d pages (--kv-host-mb)",
+                       n_new, r->n_copied, r->rules.host_pages);
     }
     return OK;
 }
@@ -259,12 +258,14 @@ status residency_plan_rows(residency *r, int32_t n, err *e)
     int32_t last = (int32_t)((r->n_past + n - 1) / KV_PAGE);
     begin_plan(r);
     if (n < 1 || n > r->rules.rows_max || last >= n_pages)
-        return err_set(e, E_LIMIT,
-                       "%d rows after %lld tokens: the pool was made for %d, and %d rows", n,
-                       (long long)r->n_past, n_pages * KV_PAGE, r->rules.rows_max);
+        return err_set(
+            e, E_LIMIT,
+            "%d rows after %lld tokens: the pool was made for %d tokens, and passes of %d rows", n,
+            (long long)r->n_past, n_pages * KV_PAGE, r->rules.rows_max);
     if (residency_is_lost(r, first))
-        return err_set(e, E_LIMIT, "page %d was dropped, and the next token belongs into it",
-                       first);
+        return err_set(
+            e, E_LIMIT,
+            "page %d of the keys was dropped for good, and the next token belongs into it", first);
     for (int32_t c = 0; c <= last; c++) {
         bool wanted = c >= first || (residency_is_protected(r, c) && !residency_is_lost(r, c));
         r->page[c].comes = wanted && !on_device(r, c);
@@ -278,7 +279,9 @@ status residency_plan_rows(residency *r, int32_t n, err *e)
     for (; taken < n_out && taken < n_rank && r->rank[taken].class < RANK_PROTECTED; taken++)
         r->page[r->rank[taken].page].leaves = true;
     if (taken < n_out)
-        return err_set(e, E_LIMIT, "the pool of %d tokens is full of protected pages",
+        return err_set(e, E_LIMIT,
+                       "the pool of %d tokens is full of pages that must stay: expected a larger "
+                       "pool (--kv-pool)",
                        r->rules.pool * KV_PAGE);
     return plan_moves(r, e);
 }

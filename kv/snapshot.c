@@ -497,8 +497,8 @@ status kv_snapshot_lossy(kv_cache *c, const int32_t *ids, kv_snapshot **out, err
     *out = NULL;
     if (!rings_hold(c, c->n_past, 0))
         return err_set(e, E_LIMIT,
-                       "a snapshot at %lld: the session was restored and then rewound, and its "
-                       "windows do not reach back far enough",
+                       "no snapshot can be taken at token %lld: the session was restored and then "
+                       "rewound, so keys of its sliding windows are missing",
                        (long long)c->n_past);
     if ((st = kv_snapshot_new(&w, out, e)))
         return st;
@@ -544,7 +544,8 @@ static status load_by_pages(const kv_snapshot *s, kv_cache *c, err *e)
     page_source x = {s, c};
     for (const kv_segment *g = s->linear; g; g = g->parent)
         if (g->page)
-            return err_set(e, E_LIMIT, "a snapshot of %lld tokens in a pool, and %d may be there",
+            return err_set(e, E_LIMIT,
+                           "a snapshot of %lld tokens does not fit in a pool of %d tokens",
                            (long long)s->n, c->pager->r.rules.pool * KV_PAGE);
     if (!s->paging && !(young = kv_paging_young(c, s->n)))
         return err_memory(e, "a snapshot", sizeof *young);
@@ -722,13 +723,13 @@ status kv_snapshot_load(const kv_snapshot *s, kv_cache *c, err *e)
     status st;
     if (s->paging && !c->pager && s->paging->n_exact < s->n)
         return err_set(e, E_ARG,
-                       "a snapshot of %lld tokens, some of which were computed while keys were "
-                       "away: this session keeps all keys",
+                       "a snapshot of %lld tokens is lossy, because some were computed while keys "
+                       "were away, and this session keeps all keys",
                        (long long)s->n);
     if (need > have)
         return err_set(e, E_LIMIT,
-                       "the pool of keys is full: a snapshot of %lld tokens needs %d pages of %d, "
-                       "and %d of %d are free",
+                       "the pool of keys is full: a snapshot of %lld tokens needs %d pages of %d "
+                       "tokens, and %d of %d pages are free (--kv-pool)",
                        (long long)s->n, need, KV_PAGE, have, c->pool->pages.n);
     if (by_pages && (st = load_by_pages(s, c, e)))
         return st;

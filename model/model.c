@@ -203,7 +203,8 @@ status model_divide(model *m, device *const *others, int32_t n_others, model_div
 {
     int32_t n = d.n_layers;
     if (n < 0 || n >= m->n_layer)
-        return err_set(e, E_ARG, "%d layers on the GPU: %s has %d, and 1 to all of them may be",
+        return err_set(e, E_ARG,
+                       "%d layers on the GPU (--gpu-layers): %s has %d, expected 1 to all of them",
                        m->n_layer - n, m->name, m->n_layer);
     int8_t *side = mem_alloc(2 * (size_t)m->n_layer * sizeof *side);
     if (!side)

@@ -336,7 +336,7 @@ static status open_directory(const char *dir, const model *target, draft_found *
         }
     }
     if (equal >= 0) {
-        st = err_set(e, E_ARG, "%s: %s and %s could both be meant: name one of them", dir,
+        st = err_set(e, E_ARG, "%s: the drafters %s and %s fit equally well: name one of them", dir,
                      base_name_of(c->at[best].path), base_name_of(c->at[equal].path));
     } else if (best >= 0) {
         st = open_drafter(c->at[best].path, target, out, e);

@@ -187,7 +187,7 @@ TEST(find_takes_the_best_file_of_a_directory)
     made(dir, "for-another.gguf", "dflash-tiny-wide", "q8_0");
     CHECK_SAYS(told(dir, &m, target), "c.gguf");
     made(dir, "d.gguf", "mtp-tiny", "q8_0");
-    CHECK_SAYS(told(dir, &m, target), "c.gguf and d.gguf could both be meant: name one of them");
+    CHECK_SAYS(told(dir, &m, target), "c.gguf and d.gguf fit equally well: name one of them");
     snprintf(other, sizeof other, "%s/d.gguf", dir);
     CHECK_EQ(unlink(other), 0);
     /* A damaged file does not disturb. */

@@ -69,7 +69,7 @@ TEST(run_compresses_what_comes_before_the_question)
     in = NULL;
 
     RUN(&r, "--compress", "1.5", "Hi");
-    says(&r, 1, "--compress: a compression of '1.5': expected auto, or the share");
+    says(&r, 1, "--compress: compression '1.5': expected auto, or the share");
     spawned_free(&r);
     RUN(&r, "--compress-show", "Hi");
     says(&r, 1, "need --compress");

@@ -357,10 +357,10 @@ TEST(hub_pull_gives_up_with_a_sentence)
     refuses("own/Model-GGUF", E_IO, "416");
     r.how = well;
     r.how.other_range = true;
-    refuses("own/Model-GGUF", E_IO, "other bytes than it is asked for");
+    refuses("own/Model-GGUF", E_IO, "other bytes than those asked for");
     r.how = well;
     r.how.gzip = true;
-    refuses("own/Model-GGUF", E_IO, "other bytes than it is asked for");
+    refuses("own/Model-GGUF", E_IO, "other bytes than those asked for");
     r.how = well;
     r.how.loop = true;
     refuses("own/Model-GGUF", E_IO, "redirected");
@@ -452,7 +452,7 @@ TEST(hub_names_of_files_stay_inside)
     memcpy(hub_rig_add(&r, "oid-Q4_K_M.gguf", 100)->oid, "../", 3);
     hub_rig_add(&r, "s-Q4_K_M-00001-of-00003.gguf", 100);
     hub_rig_add(&r, "s-Q4_K_M-00003-of-00003.gguf", 100);
-    refuses("own/Model-GGUF", E_FORMAT, "s-Q4_K_M-00002-of-00003.gguf is not there");
+    refuses("own/Model-GGUF", E_FORMAT, "the hub does not list s-Q4_K_M-00002-of-00003.gguf");
     r.n_files -= 2;
     refuses("own/Model-GGUF", E_ARG, "holds no GGUF files");
     r.how.page = 1;

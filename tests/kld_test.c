@@ -131,14 +131,14 @@ TEST(kld_refuses_what_it_cannot_compare)
     } bad[] = {
         {2, "either --tokens or --text", {"kld", "-m", m}},
         {2, "either --tokens or --text", {"kld", "-m", m, "--tokens", ids, "--text", ids}},
-        {1, "none of them from 20 on", {"kld", "-m", m, "--tokens", ids, "--from", "20"}},
+        {1, "--from 20 leaves none to count", {"kld", "-m", m, "--tokens", ids, "--from", "20"}},
         {1, "'q3_0' is no type", {"kld", "-m", m, "--tokens", ids, "--kv-type", "q3_0"}},
         {1, "'q3_0' is no type", {"kld", "-m", m, "--tokens", ids, "--base", "q3_0"}},
         {1,
          "expected off, auto, auto:TOKENS, skip:SCALE or flash:ALPHA",
          {"kld", "-m", m, "--tokens", ids, "--sparse", "half"}},
         {2, "either --tokens or --text", {"calibrate-sparse", "-m", m}},
-        {1, "two tiles of 128", {"calibrate-sparse", "-m", m, "--tokens", ids}},
+        {1, "two tiles of keys", {"calibrate-sparse", "-m", m, "--tokens", ids}},
         {1, "nowhere.bin", {"kld", "-m", m, "--tokens", "/nowhere.bin"}},
         {1, "not a list of 4-byte ids", {"kld", "-m", m, "--tokens", test_path("LICENSE")}},
     };

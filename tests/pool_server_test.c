@@ -220,7 +220,7 @@ TEST(pools_that_make_no_sense_are_refused_by_the_program)
         {"--kv-policy", "best", NULL, NULL, "scored"},
         {"--kv-keep", "100", NULL, NULL, "too small"},
         {"--kv-keep", "512", "--kv-pool", "4096", "never hold more than 2048"},
-        {"--kv-keep", "8192", "--kv-pool", "4096", "expected a larger pool"},
+        {"--kv-keep", "8192", "--kv-pool", "4096", "expected a larger --kv-pool"},
         {"--kv-host-mb", "0", NULL, NULL, "--kv-host-mb"},
         {"--kv-policy", "drafter", NULL, NULL, "expected --kv-scorer FILE"},
         {"--kv-scorer", "x.gguf", NULL, NULL, "only --kv-policy drafter uses it"},

@@ -211,7 +211,9 @@ TEST(pool_options_are_refused_with_a_sentence)
         {{.n_ctx = 4096, .kv_resident = 1024, .kv_policy = "best"}, E_ARG, "snapkv or drafter"},
         {{.n_ctx = 4096, .kv_resident = 1024, .kv_tau = -1}, E_ARG, "-1 tokens between"},
         {{.n_ctx = 4096, .kv_resident = 1024, .kv_host_mb = -1}, E_ARG, "-1 MiB"},
-        {{.n_ctx = 4096, .kv_resident = 1024, .kv_pool = 512}, E_ARG, "expected a larger pool"},
+        {{.n_ctx = 4096, .kv_resident = 1024, .kv_pool = 512},
+         E_ARG,
+         "expected a larger --kv-pool"},
         {{.n_ctx = 4096, .kv_resident = 1024, .kv_pool = 2048}, E_ARG, "never hold more than 1024"},
     };
     carat_model *m = open_demo();

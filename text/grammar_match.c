@@ -244,7 +244,8 @@ static status make_state_room(matcher *m, err *e)
         if (!tries)
             forget(m);
     }
-    return err_set(e, E_LIMIT, "a grammar is followed in too many places at once for its tables");
+    return err_set(e, E_LIMIT,
+                   "the grammar is too ambiguous: its states do not fit in carat's tables");
 }
 
 /* ---- Finding a state ---- */

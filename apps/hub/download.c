@@ -103,7 +103,8 @@ status hash_file(net *n, const char *path, uint64_t n_bytes, char sha_out[65], c
     sha1 git;
     status st = file_map_open(&m, path, false, NULL, NULL, e);
     if (!st && m.n_bytes != n_bytes)
-        st = err_set(e, E_FORMAT, "%s: another size than announced", path);
+        st = err_set(e, E_FORMAT, "%s: the file has %llu bytes, and the hub announced %llu", path,
+                     (unsigned long long)m.n_bytes, (unsigned long long)n_bytes);
     begin_hash(&sha, &git, n_bytes);
     for (uint64_t at = 0; !st && at < m.n_bytes; at += HASH_STEP) {
         size_t step = m.n_bytes - at < HASH_STEP ? (size_t)(m.n_bytes - at) : HASH_STEP;
@@ -260,8 +261,8 @@ static status gave_up(const work *w, const conn *c, CURLcode result, err *e)
     char host[URL_PART_MAX];
     url_host(w->target, host);
     if (c->verdict == WRONG_RANGE)
-        return err_set(e, E_IO, "%s: %s sends other bytes than it is asked for", w->d->file->path,
-                       host);
+        return err_set(e, E_IO, "%s: %s sends other bytes than those asked for; try again later",
+                       w->d->file->path, host);
     if (c->head.code && c->head.code != 200 && c->head.code != 206)
         return err_set(e, E_IO, "%s: %s answers %d, %d times in a row; the same command continues",
                        w->d->file->path, host, c->head.code, w->failures);
@@ -284,10 +285,10 @@ static status settle(work *w, conn *c, CURLcode result, err *e)
     if (c->verdict == DISK_FAILED)
         return err_set(e, w->disk.status, "%s", w->disk.text);
     if (c->verdict == WRONG_LENGTH)
-        return err_set(e, E_FORMAT,
-                       "%s: the hub announced %llu bytes, and its storage has another "
-                       "number",
-                       w->d->file->path, (unsigned long long)w->part.n_bytes);
+        return err_set(
+            e, E_FORMAT,
+            "%s: the hub announced %llu bytes, and its storage has another number; try again later",
+            w->d->file->path, (unsigned long long)w->part.n_bytes);
     /* No failure: from now on in one piece. Another connection may have asked for its part before
      * the first one found out. */
     if (c->verdict == NO_RANGES) {
@@ -302,7 +303,7 @@ static status settle(work *w, conn *c, CURLcode result, err *e)
     if (result == CURLE_OK && r->code >= 300 && r->code < 400) {
         if (++w->hops > HOPS_MAX || !url_resolve(w->target, r->location, to) ||
             (url_is_https(w->target) && !url_is_https(to)))
-            return err_set(e, E_IO, "%s: redirected to no valid address, or too often",
+            return err_set(e, E_IO, "%s: redirected too often, or to an address that is not valid",
                            w->d->file->path);
         strcpy(w->target, to);
         return OK;
@@ -342,12 +343,16 @@ static status find_target(work *w, err *e)
     if (!r)
         return err_memory(e, "an answer", sizeof *r);
     /* A hub whose addresses never work is not asked for ever. */
-    status st = ++w->asked > ASKED_MAX
-                    ? err_set(e, E_IO, "%s: every address that the hub gives is refused", f->path)
-                    : net_locate(d->net, d->url, d->repo, w->target, r, e);
+    status st =
+        ++w->asked > ASKED_MAX
+            ? err_set(e, E_IO,
+                      "%s: the storage refuses every address that the hub gives; try again later",
+                      f->path)
+            : net_locate(d->net, d->url, d->repo, w->target, r, e);
     const char *etag = st ? "" : *r->linked_etag ? r->linked_etag : r->etag;
     if (!st && *f->sha256 && *r->linked_etag && strlen(etag) == 64 && strcmp(etag, f->sha256))
-        st = err_set(e, E_FORMAT, "%s: the hub lists one SHA-256 and serves another", f->path);
+        st = err_set(e, E_FORMAT,
+                     "%s: the hub lists one SHA-256 and serves another; try again later", f->path);
     if (!st && r->linked_size >= 0 && (uint64_t)r->linked_size != f->n_bytes)
         st = err_set(e, E_FORMAT, "%s: the hub lists %llu bytes and serves %lld", f->path,
                      (unsigned long long)f->n_bytes, (long long)r->linked_size);

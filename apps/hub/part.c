@@ -166,7 +166,9 @@ status part_open(part *p, const char *blob, uint64_t n_bytes, part_state *state,
     *state = PART_OPEN;
     p->n_chunks = n_bytes / PART_CHUNK + (n_bytes % PART_CHUNK != 0);
     if (p->n_chunks > max_chunks)
-        return err_set(e, E_LIMIT, "%s: a file of %llu bytes", blob, (unsigned long long)n_bytes);
+        return err_set(e, E_LIMIT,
+                       "%s: a file of %llu bytes is too large: carat pulls at most %llu", blob,
+                       (unsigned long long)n_bytes, (unsigned long long)(max_chunks * PART_CHUNK));
     p->path = with_ending(blob, ".part");
     p->map_path = with_ending(blob, ".map");
     p->chunk = mem_calloc(p->n_chunks ? p->n_chunks : 1, 1);

@@ -214,13 +214,13 @@ static status choose(pull *x, err *e)
                 i++;
         }
         if (i == l->n)
-            return err_set(e, E_FORMAT, "%s: of the %d files of a split model %s is not there",
+            return err_set(e, E_FORMAT, "%s: the model has %d files, and the hub does not list %s",
                            x->repo, count, want);
         x->file[k - 1] = l->file[i];
         x->m.file[k - 1].path = paths[i];
         x->m.file[k - 1].n_bytes = l->file[i].n_bytes;
         if (__builtin_add_overflow(x->m.n_bytes, l->file[i].n_bytes, &x->m.n_bytes))
-            return err_set(e, E_FORMAT, "%s: sizes that no disk has", x->repo);
+            return err_set(e, E_FORMAT, "%s: the hub lists files of impossible sizes", x->repo);
     }
     return OK;
 }

@@ -62,15 +62,15 @@ static const option table[] = {
             "a whole context for each)"),
     OPT_STR(
         serve_options, kv_policy, "kv-policy", 0, "NAME",
-        "a conversation keeps part of its keys in the pool, the rest on the host, and its answers "
-        "change: scored (those that the model attends to), lru, snapkv, or drafter (those that "
-        "--kv-scorer attends to; default: it keeps all)"),
+        "a conversation keeps part of its keys in the pool, the rest on the host, which changes "
+        "answers: scored (those that the model attends to), lru (the youngest), snapkv, or drafter "
+        "(those that --kv-scorer attends to); docs/server.md (default: it keeps all)"),
     OPT_STR(serve_options, kv_scorer, "kv-scorer", 0, "FILE",
             "with --kv-policy drafter: a small model that scores pages, on the CPU"),
     OPT_INT(serve_options, kv_keep, "kv-keep", 0, "N", 1, 1 << 30,
             "with --kv-policy: tokens that each keeps (default: an equal share of the pool)"),
     OPT_INT(serve_options, kv_tau, "kv-tau", 0, "N", 1, 1 << 20,
-            "with --kv-policy: tokens between two choices (default: 64)"),
+            "with --kv-policy: tokens between two selections (default: 64)"),
     OPT_INT(
         serve_options, kv_host_mb, "kv-host-mb", 0, "N", 1, 1 << 30,
         "most MiB on the host for keys that left the pool; beyond it they go to --kv-cache-dir, "
@@ -109,7 +109,8 @@ static const option table[] = {
     OPT_STR(serve_options, log, "log", 0, "FORM", "text, json or off (default: text)"),
     OPT_STR(serve_options, trace_dir, "trace", 0, "DIR",
             "write each request there with its tokens, for bug reports; made if it is not there"),
-    OPT_INT(serve_options, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass"),
+    OPT_INT(serve_options, chunk, "chunk", 0, "N", 0, 1 << 24,
+            "prompt tokens per pass (default: by device)"),
     OPT_INT(serve_options, threads, "threads", 't', "N", 0, 4096,
             "threads that compute (default: the physical cores)"),
     OPT_STR(serve_options, system, "system", 0, "TEXT",
@@ -123,10 +124,11 @@ static const option table[] = {
     OPT_DEVICE(serve_options),
     OPT_FLAG(serve_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(serve_options, reference, "reference", 0, "the plain reference kernels (slow)"),
-    OPT_STR(serve_options, isa, "isa", 0, "NAME", "kernels: portable, avx2, avx512 or neon"),
+    OPT_STR(serve_options, isa, "isa", 0, "NAME",
+            "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
     OPT_FLAG(serve_options, no_mmap, "no-mmap", 0, "read the file instead of mapping it"),
     OPT_FLAG(serve_options, overcommit, "overcommit", 0,
-             "go on even if the plan exceeds the memory"),
+             "continue even if the plan exceeds the memory"),
     OPT_END};
 
 /* ---- systemd ---- */
@@ -471,18 +473,19 @@ const command command_serve = {
     .name = "serve",
     .operands = "[MODEL...]",
     .n_operands_max = -1,
-    .summary = "Serve models over HTTP: OpenAI's and Anthropic's APIs",
-    .about = "Clients find the OpenAI API at http://HOST:PORT/v1 (chat/completions, completions,\n"
-             "responses, models) and the Anthropic API at http://HOST:PORT (v1/messages). "
-             "/openapi.json\n"
-             "lists all there is. The address is printed on stdout once the model is loaded; until "
-             "then\n"
-             "requests get 503. Log lines go to stderr.\n\n"
-             "Only this machine can connect unless --host says otherwise. There is no TLS: put a "
-             "reverse\n"
-             "proxy in front.\n\n"
-             "SIGTERM and Ctrl-C let the requests at work finish, for --drain seconds; a second "
-             "one ends\n"
-             "the program at once.",
+    .summary = "Serve models over HTTP: the APIs of OpenAI, Anthropic and ollama",
+    .about = "Clients find the OpenAI API at http://HOST:PORT/v1 (chat/completions,\n"
+             "completions, responses, models), and at http://HOST:PORT the Anthropic API\n"
+             "(v1/messages), ollama's (api/chat) and a chat page. /openapi.json lists all\n"
+             "paths.\n"
+             "\n"
+             "The address is printed on stdout once the model is loaded; until then\n"
+             "requests get 503. Log lines go to stderr.\n"
+             "\n"
+             "Only this machine can connect unless --host says otherwise. There is no\n"
+             "TLS: put a reverse proxy in front.\n"
+             "\n"
+             "SIGTERM and Ctrl-C let the requests at work finish, for --drain seconds; a\n"
+             "second one ends the program at once.",
     .options = table,
     .run = run_serve};

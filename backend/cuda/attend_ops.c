@@ -140,7 +140,8 @@ static bool readable(pass *p, const kv_view *kv)
 {
     if (cuda_attend_path(cuda_of(p), kv, true) != ATTEND_NONE)
         return true;
-    err_set(&p->e, E_UNSUPPORTED, "keys of %s and values of %s in heads of %d on a CUDA device",
+    err_set(&p->e, E_UNSUPPORTED,
+            "CUDA has no attention kernel for keys of %s and values of %s in heads of %d",
             num_name(kv->k_type), num_name(kv->v_type), kv->head_dim);
     return false;
 }
@@ -609,7 +610,8 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     if (!cuda_sparse_allowed(p, kv))
         return;
     if (!tiles && (group > 64 || shared > (size_t)c->shared_max)) {
-        err_set(&p->e, E_UNSUPPORTED, "attention of %d query heads of %d per KV head on CUDA",
+        err_set(&p->e, E_UNSUPPORTED,
+                "CUDA has no attention kernel for %d query heads per KV head, in heads of %d",
                 group, d);
         return;
     }

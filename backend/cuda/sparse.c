@@ -63,14 +63,14 @@ bool cuda_sparse_allowed(pass *p, const kv_view *kv)
         const sparse_rule *rule = &p->st->sparse[i];
         if (rule->alpha > 0 && rule->skip > 0) {
             err_set(&p->e, E_UNSUPPORTED,
-                    "block selection and skip-softmax in one prompt on a GPU: it has kernels for "
-                    "either");
+                    "a prompt on a GPU has block selection or skip-softmax, not both");
             return false;
         }
         if (rule->alpha > 0 && sparse_words(kv->n_keys) > LIST_WORDS) {
-            err_set(&p->e, E_UNSUPPORTED,
-                    "block selection over a context of %d tokens on a GPU: at most %d", kv->n_keys,
-                    (LIST_WORDS - 1) * 32 * SPARSE_TILE);
+            err_set(
+                &p->e, E_UNSUPPORTED,
+                "block selection on a GPU: a context of %d tokens is too long, expected at most %d",
+                kv->n_keys, (LIST_WORDS - 1) * 32 * SPARSE_TILE);
             return false;
         }
         if (rule->alpha > 0 && !cuda_selects(c, kv))
@@ -80,10 +80,9 @@ bool cuda_sparse_allowed(pass *p, const kv_view *kv)
     }
     if (why)
         err_set(&p->e, E_UNSUPPORTED,
-                "%s over keys of %s and values of %s in heads of %d%s on this "
-                "GPU",
+                "%s on this GPU has no kernel for keys of %s and values of %s in heads of %d%s",
                 why, num_name(kv->k_type), num_name(kv->v_type), kv->head_dim,
-                kv->single ? ", in one stream," : "");
+                kv->single ? ", in one stream" : "");
     return !why;
 }
 
