@@ -1,4 +1,5 @@
-/* carat.h - the one public header of libcarat, an inference engine for Gemma 4.
+/* carat.h - the one public header of libcarat, an inference engine for language models: Gemma 4,
+ * Qwen3 to 3.8 and Laguna.
  *
  * A model is an open GGUF file with its weights on a device. It is read-only, and sessions share
  * it. A session is one timeline of tokens over a model. The caller passes the whole prompt each
@@ -14,14 +15,14 @@
  *
  * Errors: a call that can fail returns a carat_status and leaves one sentence for the user in its
  * carat_error, which may be NULL. The library never prints, exits or aborts.
- * Threads: many threads may use a model. One thread at a time may use a session; only
- * carat_session_cancel may come from any thread, and from a signal handler.
- * Ownership: what an open or take call returns is the caller's, who closes or frees it: snapshots
- * and sessions before their model. Strings in structs that the library fills belong to the model
- * or are static; the comment says which. Pointers in options are read during the call only, unless
- * the comment says otherwise.
- * Units: token ids and counts are int32_t, positions int64_t; a name that ends in _bytes, _ms or
- * _mb says its unit. Arrays of logits are f32, row-major, [rows, n_vocab].
+ * Threads: many threads may use a model. One thread at a time may use a session or a grammar. Only
+ * carat_session_cancel may come from any thread, and from a signal handler. "Any thread" at a call
+ * means: also while others use the model. Ownership: what an open or take call returns is the
+ * caller's, who closes or frees it: snapshots and sessions before their model. Strings in structs
+ * that the library fills belong to the model or are static; the comment says which. Pointers in
+ * options are read during the call only, unless the comment says otherwise. Units: token ids and
+ * counts are int32_t, positions int64_t; a name that ends in _bytes, _ms or _mb says its unit.
+ * Arrays of logits are f32, row-major, [rows, n_vocab].
  */
 #ifndef CARAT_H
 #define CARAT_H
@@ -345,17 +346,19 @@ typedef struct carat_session_options {
      * for earlier ones and go on when there is room again; no answer changes. n_ctx is at most the
      * pool, unless kv_resident is set. */
     int32_t kv_pool;
-    /* Tokens of keys and values of global layers that a session, or a slot of a batch, keeps on the
-     * devices; 0: its whole context; -1: chosen by free memory, or an equal share of kv_pool. With
-     * fewer than n_ctx the rest is on the host, a page of 64 tokens each, exact; a token sees the
-     * pages that are on the devices. What is computed while pages are away differs from what a
-     * whole context gives; checkpoints are taken of exact tokens alone. kv_policy: "scored" or
-     * NULL, the pages that the model's last queries attend to most, by the bounds of their keys;
-     * "lru", the youngest; "snapkv", scored once, at the end of a prompt, the others are dropped;
-     * "drafter", those that the text's end attends to in carat_model_options.scorer, which may have
-     * another vocabulary. kv_tau: tokens between two choices, 0: 64. kv_host_mb: most host memory
-     * in MiB, 0: any amount; beyond it pages go to a file in cache_dir, or, without one, the call
-     * ends with E_LIMIT. */
+    /* kv_resident: tokens of keys and values of global layers that a session, or a slot of a batch,
+     * keeps on the devices, at least 512. 0: its whole context. -1: chosen by free memory, or an
+     * equal share of kv_pool. With fewer than n_ctx the other pages, of 64 tokens each, are in host
+     * memory, byte for byte. A token attends to the pages that are on the devices alone. So tokens
+     * that are computed while pages are away differ from those of a whole context; checkpoints are
+     * taken of exact tokens alone (docs/kv.md).
+     * kv_policy selects the pages on the devices. "scored" or NULL: those that the model's last
+     * queries attend to most, at the end of a prompt by real attention, else by upper bounds of it.
+     * "lru": the youngest. "snapkv": selected once, at the end of a prompt; the others are dropped
+     * (arXiv 2404.14469, by pages). "drafter": those that the text's end attends to in
+     * carat_model_options.scorer, which may have another vocabulary.
+     * kv_tau: tokens between two selections; 0: 64. kv_host_mb: most host memory in MiB; 0: any
+     * amount. Beyond it pages go to a file in cache_dir; without one the call ends with E_LIMIT. */
     int32_t kv_resident;
     const char *kv_policy;
     int32_t kv_tau, kv_host_mb;
@@ -375,14 +378,15 @@ typedef struct carat_session_options {
 
 /* The pool of a session's keys (kv_resident). */
 typedef struct carat_pool_info {
-    bool on;              /* smaller than the context */
-    bool lossy;           /* a token was computed while pages were away */
-    int32_t n_tokens;     /* of the pool; 0: the whole context */
-    int64_t n_away;       /* tokens in pages that are on the host now */
-    int64_t n_out, n_in;  /* pages copied to the host, and back, since open */
-    int64_t n_reselected; /* choices by scores, since open */
-    uint64_t page_bytes, host_bytes, file_bytes;
-    const char *policy;     /* in use; static storage */
+    bool on;                         /* smaller than the context */
+    bool lossy;                      /* a token was computed while pages were away */
+    int32_t n_tokens;                /* of the pool; 0: the whole context */
+    int64_t n_away;                  /* tokens in pages that are on the host now */
+    int64_t n_out, n_in;             /* pages copied to the host, and back, since open */
+    int64_t n_reselected;            /* selections of pages, since open */
+    uint64_t page_bytes;             /* of one page, all layers */
+    uint64_t host_bytes, file_bytes; /* of pages in host memory, and in the file, now */
+    const char *policy;              /* in use; static storage */
     const char *policy_why; /* why it is not the one asked for; "": it is. Owned by the session */
     const char *why;        /* how -1 was chosen; "": by the caller. Owned by the session */
 } carat_pool_info;
@@ -416,11 +420,14 @@ typedef struct carat_cache_info {
     char last_error[256];        /* "": none */
 } carat_cache_info;
 
+/* Both fill *info. The thread of the session. */
 CARAT_API void carat_session_cache(const carat_session *s, carat_cache_info *info);
-
 CARAT_API void carat_session_get_pool(const carat_session *s, carat_pool_info *info);
-/* What the attention of one layer has left out: pairs of row and query head. Their certificate is
- * an upper bound of the share of their soft max that they left out. */
+
+/* What the attention of one layer has left out, summed over pairs of row and query head. The
+ * certificate of a pair is an upper bound of the share of its softmax that it left out.
+ * Skip-softmax follows BLASST (arXiv 2512.12087), block selection FlashPrefill (arXiv 2603.06199).
+ */
 enum { CARAT_SPARSE_BINS = 9 };
 typedef struct carat_sparse_layer {
     int32_t layer;
@@ -435,7 +442,8 @@ typedef struct carat_sparse_layer {
 CARAT_API carat_status carat_sparse_describe(const carat_model *m, const char *sparse, char *text,
                                              size_t cap, carat_error *e);
 /* The layers that left keys out, of the tokens since the last clear or the last carat_generate.
- * Returns their number; the first cap are written. */
+ * Returns their number; the first cap are written; list may be NULL with cap 0. The thread of the
+ * session. */
 CARAT_API int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *list, int32_t cap,
                                        bool clear);
 
@@ -446,10 +454,13 @@ CARAT_API int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *lis
  * it with E_ARG. A snapshot never changes, so several threads may restore it. Free it before its
  * model is closed. */
 typedef struct carat_snapshot carat_snapshot;
-/* E_ARG: the session is empty; E_LIMIT: its rings do not reach back far enough; E_MEMORY. */
+/* On failure *p is NULL. E_ARG: the session is empty; E_LIMIT: its rings do not reach back far
+ * enough; E_MEMORY; E_IO, E_FORMAT: a page of keys in a file cannot be read. */
 CARAT_API carat_status carat_snapshot_take(carat_session *s, carat_snapshot **p, carat_error *e);
+/* On failure s is unchanged. E_ARG: the snapshot is of another model, of other formats, or lossy
+ * and of another pool; E_LIMIT: the pool has no room for it; E_MEMORY. */
 CARAT_API carat_status carat_snapshot_restore(carat_session *s, const carat_snapshot *p,
-                                              carat_error *e);    /* on failure s is unchanged */
+                                              carat_error *e);
 CARAT_API int64_t carat_snapshot_n(const carat_snapshot *p);      /* tokens */
 CARAT_API uint64_t carat_snapshot_bytes(const carat_snapshot *p); /* of host memory */
 CARAT_API void carat_snapshot_free(carat_snapshot *p);            /* p may be NULL */
@@ -498,7 +509,8 @@ typedef struct carat_memory_plan {
 CARAT_API carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
                                   carat_memory_plan *plan, carat_error *e);
 
-/* E_MEMORY for a plan that carat_session_open would refuse. */
+/* E_MEMORY for a plan that carat_session_open would refuse, with the bytes needed and available.
+ * Any thread. */
 CARAT_API carat_status carat_plan_check(const carat_model *m, const carat_memory_plan *plan,
                                         carat_error *e);
 
@@ -545,7 +557,8 @@ typedef struct carat_kv_kind {
 } carat_kv_kind;
 
 /* The kinds of the session that carat_session_open would open with opt, in order of their first
- * layers. Returns their number, of which the first cap are written; -1: failed, e says why. */
+ * layers. Returns their number, of which the first cap are written; -1: failed, e says why. opt may
+ * be NULL. Any thread. */
 CARAT_API int32_t carat_plan_kv(const carat_model *m, const carat_session_options *opt,
                                 carat_kv_kind *kinds, int32_t cap, carat_error *e);
 
@@ -560,7 +573,8 @@ typedef struct carat_weight_kind {
     uint64_t n_bytes; /* in the file */
 } carat_weight_kind;
 
-/* The kinds of the model's weights, vectors left out. Returns the number written, at most cap. */
+/* The kinds of the model's weights, vectors left out. Returns the number written, at most cap. Any
+ * thread. */
 CARAT_API int32_t carat_plan_weights(const carat_model *m, carat_weight_kind *kinds, int32_t cap);
 
 /* Makes ids[0..n) the whole timeline: keeps the longest prefix that is cached, or saved in a
@@ -582,9 +596,10 @@ CARAT_API carat_status carat_append(carat_session *s, const int32_t *ids, int64_
  * layers; E_LIMIT as carat_eval. */
 CARAT_API carat_status carat_pretend(carat_session *s, const int32_t *ids, int64_t n,
                                      carat_error *e);
-/* Forgets the tokens from position n on. False, and nothing changes, if the rings of sliding-window
- * layers have overwritten keys that position n would see, or if recurrent layers have taken tokens
- * after n into their states: all but those of the last pass of an answer. n 0 is always possible.
+/* Forgets the tokens from position n on, so that n are left. False, and nothing changes, if the
+ * rings of sliding-window layers have overwritten keys that position n would see, or if recurrent
+ * layers have taken tokens after n into their states: all but those of the last pass of an answer.
+ * n 0 is always possible.
  */
 CARAT_API bool carat_rewind(carat_session *s, int64_t n);
 CARAT_API void carat_reset(carat_session *s); /* forgets the timeline, not its checkpoints */
@@ -652,12 +667,13 @@ typedef struct carat_sampling {
 } carat_sampling;
 
 /* The step that other programs call by this name ("top_k", "typ_p", "temp") or letter ("k");
- * CARAT_SAMPLER_NONE: there is none. */
+ * CARAT_SAMPLER_NONE: there is none. Any thread. */
 CARAT_API carat_sampler carat_sampler_named(const char *name);
 /* "top_k"; static storage; NULL: not a step. */
 CARAT_API const char *carat_sampler_name(carat_sampler step);
 
-/* The recommended settings: general.sampling.* of the file, else those of the model's family. */
+/* Fills *s with the recommended settings: general.sampling.* of the file, else those of the model's
+ * family. Any thread. */
 CARAT_API void carat_sampling_default(const carat_model *m, carat_sampling *s);
 
 typedef enum carat_event_kind {
@@ -890,6 +906,9 @@ typedef struct carat_grammar_options {
     void *user;
 } carat_grammar_options;
 
+/* Compiles a source. On failure *g is NULL. E_ARG: no source; E_FORMAT: the source is malformed;
+ * E_UNSUPPORTED: carat cannot enforce a part of it, or the model has no vocabulary; E_LIMIT: it is
+ * too large; E_CANCELLED, E_MEMORY. Close g before the model. */
 CARAT_API carat_status carat_grammar_open(carat_model *m, const carat_grammar_options *opt,
                                           carat_grammar **g, carat_error *e);
 CARAT_API void carat_grammar_close(carat_grammar *g); /* g may be NULL */
@@ -1064,6 +1083,8 @@ typedef struct carat_batch_options {
                          about this long, or twice the time of the answers' rows; 0: 200 */
 } carat_batch_options;
 
+/* Takes all memory that the batch will need. opt may be NULL: all defaults. On failure *b is NULL;
+ * errors as of carat_session_open. Close it before its model. */
 CARAT_API carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt,
                                         carat_batch **b, carat_error *e);
 /* Ends all jobs with E_CANCELLED, calling their done. b may be NULL. */
@@ -1072,7 +1093,7 @@ CARAT_API void carat_batch_close(carat_batch *b);
  * scratch, caches for each slot. As carat_plan otherwise. */
 CARAT_API carat_status carat_plan_batch(const carat_model *m, const carat_batch_options *opt,
                                         carat_memory_plan *plan, carat_error *e);
-CARAT_API int32_t carat_batch_n_ctx(const carat_batch *b); /* of each slot */
+CARAT_API int32_t carat_batch_n_ctx(const carat_batch *b); /* of each slot, in tokens. Any thread */
 
 typedef struct carat_job {
     const int32_t *ids; /* the whole prompt; copied */

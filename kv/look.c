@@ -1,4 +1,4 @@
-/* look.c - see look.h. */
+/* look.c - see look.h: the stage, the kept queries, which pages are looked at, and their scores. */
 #include "kv/look.h"
 #include "base/mem.h"
 #include "kv/pager.h"
@@ -7,15 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A side's part of the stage. */
+/* The stage of one device (side). */
 typedef struct look_side {
     device *d;      /* NULL: a side without queries */
     void *stage;    /* keys of KV_LOOK_STAGED pages of one store, a head after the other */
     kv_page *table; /* [KV_LOOK_STAGED] of the stage */
-    float *to;      /* [KV_LOOK_STAGED][n_queries] */
+    float *to;      /* on the device, [KV_LOOK_STAGED][n_queries]: what look_pages writes */
     size_t stage_bytes, to_bytes;
-    int32_t n_queries; /* the most */
-    float *share;      /* host: [cap][n_queries] */
+    int32_t n_queries; /* of all layers of the side and KV_LOOK_ROWS rows */
+    float *share;      /* on the host, [cap][n_queries]: log of a page's sum of exponentials, then
+                          e to the power of that less the query's largest */
 } look_side;
 
 struct kv_look {
@@ -23,8 +24,8 @@ struct kv_look {
     int32_t cap;         /* most pages of a look */
     int32_t *page;       /* [cap] pages that were looked at */
     int32_t *order;      /* [n_pages] */
-    float *top, *sum;    /* [the most queries of a side] */
-    unsigned char *file; /* a page that was read from the file */
+    float *top, *sum;    /* [queries of the largest side] their largest share, and sum of shares */
+    unsigned char *file; /* room for one page, read from the file */
 };
 
 /* ---- Opening ------------------------------------------------------------------------------- */
@@ -159,7 +160,7 @@ void kv_queries_close(page_queries *q, const kv_cache *c)
 
 /* ---- Looking ------------------------------------------------------------------------------- */
 
-/* A look under way. */
+/* One look, while it is computed. */
 typedef struct look_run {
     kv_cache *c;
     kv_look *k;
@@ -167,7 +168,7 @@ typedef struct look_run {
     int32_t n; /* pages that were looked at */
 } look_run;
 
-/* All queries of store i, to n pages of `base` from `first` on. */
+/* All kept queries of layer v against the keys of pages first .. first + n - 1 of base's table. */
 static void ask_store(const look_run *r, const kv_view *v, const kv_base *base, int32_t first,
                       int32_t n)
 {
@@ -184,7 +185,7 @@ static void ask_store(const look_run *r, const kv_view *v, const kv_base *base, 
     }
 }
 
-/* What the devices have found out about n more pages. */
+/* Copies the results of n more pages from the devices to `share`. */
 static void take_shares(look_run *r, int32_t n)
 {
     for (int32_t i = 0; i < PASS_SIDES_MAX; i++) {
@@ -220,7 +221,7 @@ static void look_at_resident(look_run *r, int32_t n_whole)
     }
 }
 
-/* Keys of a store from a packed page (mover.h) to place j of the stage. */
+/* Copies one layer's keys of a packed page (mover.h) to place j of the stage. */
 static void stage_keys(const look_side *s, const kv_view *v, const unsigned char *keys, int32_t j)
 {
     size_t run = KV_PAGE * v->k_row_bytes;
@@ -234,7 +235,7 @@ static void stage_keys(const look_side *s, const kv_view *v, const unsigned char
     device_move(s->d, &m);
 }
 
-/* packed[n]: copies of the pages that follow in r->k->page. */
+/* Looks at the next n pages of r->k->page, whose host copies are packed[n]. */
 static void look_at_staged(look_run *r, const unsigned char *const *packed, int32_t n)
 {
     const kv_layout *l = r->c->layout;
@@ -262,7 +263,8 @@ static void look_at_staged(look_run *r, const unsigned char *const *packed, int3
     take_shares(r, n);
 }
 
-/* Pages that are away, of those that follow in r->k->page: some in memory, or one in the file. */
+/* Looks at the pages up to n_all of r->k->page, which are away: as many at a time as are in memory
+ * and fit on the stage, or one that is in the file. */
 static status look_at_away(look_run *r, int32_t n_all, err *e)
 {
     const kv_copy *copy = r->c->pager->copy;
@@ -326,7 +328,8 @@ static int by_number(const void *a, const void *b)
     return *(const int32_t *)a - *(const int32_t *)b;
 }
 
-/* The best pages by votes that are away, behind the n pages of k->page; returns the new number. */
+/* Adds to k->page those of the pages with the most votes that are away. Returns the number of pages
+ * in k->page then. */
 static int32_t list_away(const look_run *r, const float *votes, int32_t n_pages)
 {
     const kv_pager *g = r->c->pager;
@@ -344,7 +347,8 @@ static int32_t list_away(const look_run *r, const float *votes, int32_t n_pages)
     return n;
 }
 
-/* Shares of a side's queries in the pages that were looked at, added to score. */
+/* Adds to score[page] each query's share of attention, for the pages that were looked at: a softmax
+ * over these pages for each query of the side. */
 static void add_shares(const look_run *r, const look_side *s, float *score)
 {
     float *top = r->k->top, *sum = r->k->sum;
@@ -386,7 +390,7 @@ status kv_look_at(kv_cache *c, const page_queries *q, float *votes, int32_t n, e
     look_at_resident(&r, n);
     if ((st = look_at_away(&r, list_away(&r, votes, n), e)))
         return st;
-    for (int32_t p = 0; p < n; p++) /* the others: below all shares, in their order */
+    for (int32_t p = 0; p < n; p++) /* others: below 0, in the order of their votes */
         votes[p] = votes[p] > 0 ? -1 / votes[p] : -INFINITY;
     for (int32_t i = 0; i < r.n; i++)
         votes[r.k->page[i]] = 0;

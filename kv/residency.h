@@ -4,18 +4,18 @@
  *     where    dev  host host dev  dev  host dev  dev  dev
  *              sink                score     tail . .  written
  *
- * A module of plain data: it moves no byte. It plans moves, the caller makes them in order and
- * reports each (residency_done). So a move that fails leaves records that are true, and the next
- * plan starts from them. A page is on the device, or the host has a copy of it, or both; a page
- * that has both is clean, and costs no copy when it leaves.
+ * This module has records only and moves no byte. It plans moves. The caller makes them in order
+ * and reports each (residency_done). So after a failed move the records are still true, and the
+ * next plan starts from them. A page is on the device, or the host has a copy of it, or both. A
+ * page with both costs no copy when it leaves.
  *
  * Protected pages never leave: the first ones (sinks), the page that the next token is written to
  * and some before it (tail), pinned ones. The tail is measured from the committed end. So a draft
  * that opened a page and was rejected does not move it.
  *
- * Victims: the lowest score; pages without a score are younger than the last reselection and stay
- * longest; equal ones by the oldest use. Without scores that is LRU. A page that no committed token
- * is in goes first.
+ * The order in which pages leave: first a page without committed tokens; then pages by score, the
+ * lowest first; last pages without a score, which are younger than the last selection. Of equal
+ * ones the page of the oldest use leaves first. Without scores that is LRU.
  *
  * The caller owns the struct. One thread at a time.
  */

@@ -1,14 +1,15 @@
-/* cold.h - products of experts that a GPU does not hold, by the host's cores, with the GPU's bits.
+/* cold.h - products of cold experts on the host's cores, with the bits of the GPU's kernels.
  *
- *     cold expert   one without a place on the GPU; its weights lie in the host's memory, laid out
- *                   as the GPU's kernels read them (backend/cuda/launch.h draws the layout)
+ *     cold expert   an expert without a place on the GPU. Its weights lie in the host's memory, in
+ *                   the layout that the GPU's kernels read (drawn in backend/cuda/launch.h)
  *     gated unit    act(W x) * (W' x), and its int8 copy
- *     down product  W x of that copy
+ *     down product  W x, where x is that copy
  *
- * A result has the bits of the GPU's: integer sums are exact, floats are added in the same order,
- * and every multiplication with an addition is one fma on both sides. So nobody can tell which side
- * computed an expert. The activation is made of such operations too (cold_act): the GPU's own exp
- * has no definition that a CPU could repeat. The Makefile forbids the compiler to contract.
+ * A result has the bits that the GPU's kernels give. Integer sums are exact, floats are added in
+ * the same order, and every multiplication with an addition is one fma on both sides. So results do
+ * not show which side computed an expert. The activation is made of the same operations on both
+ * sides (cold_act), because the GPU's own exp has no definition that a CPU could repeat. The
+ * Makefile forbids the compiler to contract a product and a sum into an fma by itself.
  *
  * All functions are pure: any threads, no allocation, arguments stay the caller's.
  */
@@ -41,13 +42,13 @@ enum {
     COLD_ROWS = 16   /* the most rows of one call */
 };
 
-/* One expert's W: [n_out, 32 n_group], n_unit = n_group / 8 rounded up. */
+/* One expert's W: [n_out, 32 n_group]. n_unit: n_group / 8, rounded up. */
 typedef struct cold_matrix {
     const uint8_t *codes, *high, *scale, *super;
     int32_t kind, n_out, n_group, n_unit;
 } cold_matrix;
 
-/* 32 activations: x = d q; the sums of each half's codes. */
+/* Of 32 activations x = d q: the scale d, and the sums of q in each half of 16. */
 typedef struct cold_scale {
     float d;
     int16_t sum[2];

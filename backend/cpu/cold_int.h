@@ -1,12 +1,13 @@
-/* cold_int.h - the kernels of cold.h, but for the integer dot products of a group, which each
- * instruction set brings along:
+/* cold_int.h - the kernels of cold.h. A file of one instruction set includes this one after it has
+ * defined the integer products of a group:
  *
- *     group_codes   the codes of 16 outputs and 32 inputs, unpacked
- *     take_codes    makes them
- *     group_dots    their products with one row: the sums of both halves of 16 inputs, of stored
- *                   codes without their bias
+ *     group_codes   a type: the codes of 16 outputs and 32 inputs, unpacked
+ *     take_codes    unpacks them
+ *     group_dots    multiplies them with one row: a sum for each half of 16 inputs, of the codes as
+ *                   stored, without their bias
  *
- * The rest are loops over sixteen outputs of constant length, which compilers turn into vectors.
+ * Everything else is loops of constant length over 16 outputs, which compilers turn into vector
+ * instructions.
  */
 #ifndef BACKEND_CPU_COLD_INT_H
 #define BACKEND_CPU_COLD_INT_H
@@ -43,13 +44,14 @@ INLINE const uint8_t *high_at(const int kind, const cold_matrix *w, size_t unit,
 
 /* ---- Scales of a unit ------------------------------------------------------------------------ */
 
-/* Factors and offsets of a group's halves; the second ones only where halves have their own. */
+/* Factor and offset of each half of a group. The second ones count only where halves have their
+ * own. */
 typedef struct unit_scales {
     _Alignas(64) float f0[UNIT_GROUPS][LANES];
     float f1[UNIT_GROUPS][LANES], m0[UNIT_GROUPS][LANES], m1[UNIT_GROUPS][LANES];
 } unit_scales;
 
-/* Of a plane [parity][row][4 groups][n_each] of floats: number `which` of each. */
+/* From a plane of floats [parity][row][4 groups][n_each]: number `which` of each group. */
 INLINE void spread_floats(float (*to)[LANES], const float *plane, const int n_each, const int which)
 {
     for (int p = 0; p < 2; p++)

@@ -1,10 +1,11 @@
-/* pages.c - summaries of pages of keys: means and bounds (page_sums in backend/ops.h); how much
- * queries attend to pages, by them (page_watch) and really (page_look).
+/* pages.c - summaries of pages of keys: the mean, the smallest and the largest value of every
+ * dimension (page_sums in backend/ops.h). Scores of pages for queries: by summaries (page_watch),
+ * and by real attention (page_look).
  *
  * A task is a page of one KV head. Its keys are unpacked row by row into floats by the kernel of
- * the instruction set, and summed in the order of their positions. One stream: rows become keys by
- * the norm's weights and the rotation, as in attend.c, but one at a time: a page is summarised
- * once.
+ * the instruction set, and summed in the order of their positions. With one stream, rows become
+ * keys by the norm's weights and the rotation, as in attend.c. This is done one key at a time,
+ * because a page is summarised once.
  */
 #include "backend/cpu/cpu_int.h"
 #include "backend/cpu/table_ops_int.h"
@@ -21,7 +22,7 @@ typedef struct sum_job {
     int32_t first, row, n;
 } sum_job;
 
-/* x = RoPE_pos(w x); the cosines of pairs that stand still are 1. */
+/* x = RoPE_pos(w x). Pairs that do not rotate have cosine 1 and sine 0. */
 static void make_key(const cpu_kernels *k, const kv_view *v, int32_t pos, float *x)
 {
     const rope *rp = v->k_rope;
@@ -38,7 +39,8 @@ static void make_key(const cpu_kernels *k, const kv_view *v, int32_t pos, float 
     k->rotate(x, c, s, half);
 }
 
-/* Key t of a head: as it is stored, and of one stream as it is made. */
+/* Key t of a head, to x. Two streams: as stored, rotated where the format is. One stream: computed
+ * from the value. */
 static void read_key(const cpu_kernels *k, const kv_view *v, const kv_base *base, int32_t head,
                      int64_t t, float *x)
 {
@@ -112,13 +114,13 @@ typedef struct watch_job {
     const page_watch *w;
     const kv_view *kv;
     const page_sums *sums;
-    float *q;    /* [group][width]: the queries of one row and KV head */
+    float *q;    /* [group][width]: the queries of one row that share a KV head */
     float *room; /* [group][n_pages] */
     int32_t head, group;
     int32_t width; /* of a query: of bounds the negative part of q, then the positive one */
 } watch_job;
 
-/* Some pages against all queries. */
+/* s_i of some pages, for all queries. */
 static void watch_means(void *arg, int32_t chunk, int32_t thread)
 {
     (void)thread;
@@ -196,7 +198,7 @@ void cpu_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_
 /* ---- Looking at pages ---------------------------------------------------------------------- */
 
 enum {
-    LOOK_KEYS = 16, /* unpacked at a time: 64 KB in heads of 1,024 */
+    LOOK_KEYS = 16, /* keys that are unpacked at a time: 64 KB in heads of 1,024 */
     LOOK_QUERIES = PAGE_WATCH_HEADS
 };
 

@@ -1,5 +1,5 @@
-/* launch_cold.h - products of experts of which the host's cores compute some (cold.h): what kernels
- * and host share, and the launchers. */
+/* launch_cold.h - experts that the host's cores compute (cold.h): records that kernels and the host
+ * share, and the launchers. */
 #ifndef BACKEND_CUDA_LAUNCH_COLD_H
 #define BACKEND_CUDA_LAUNCH_COLD_H
 
@@ -17,7 +17,7 @@ typedef struct cold_state {
                                      last entry is for all larger n */
 } cold_state;
 
-/* What products of a layer are told. */
+/* Which pairs of row and expert the host computes: for the products of a layer. */
 typedef struct cold_view {
     const int32_t *place; /* [pairs] of the pair's product in room.y, or -1; NULL: all are -1 */
     cold_state *state;

@@ -1,4 +1,5 @@
-/* look_int.h - looks at pages of keys (page_look in backend/ops.h): page_look.cu, page_ops.c. */
+/* look_int.h - scores of pages by real attention (page_look in backend/ops.h): what page_ops.c
+ * passes to page_look.cu. */
 #ifndef BACKEND_CUDA_LOOK_INT_H
 #define BACKEND_CUDA_LOOK_INT_H
 
@@ -10,7 +11,9 @@ extern "C" {
 #include "backend/cuda/cuda_int.h"
 #endif
 
-/* q: [rows, heads head_dim]; pages first .. first + n - 1; to: [n][stride]. */
+/* Queries q: [rows, heads * head_dim]. Keys: pages first .. first + n - 1 of the table in base. to:
+ * [n][stride], for each page and query (row, head) the log of the sum of exponentials of its
+ * products; group: query heads of a KV head. All pointers are device memory. */
 typedef struct look_args {
     dev_kv kv;
     dev_kv_base base;

@@ -1,23 +1,25 @@
 /* skip.cu - attention of few rows that drops tiles of keys (skip-softmax, sparse.h) and does not
  * read their values: heads of 128, 256 and 512, two streams, every format but f32.
  *
- *     keys     tiles of 128     ->  weights, f16; largest score; sum     score_kernel    all keys
- *     votes    largest scores   ->  a bit for each tile                  vote_kernel     8 bytes a
- * tile values   kept tiles       ->  partial results of chunks            value_kernel    kept
- * values
+ *     score_kernel   reads all keys             -> weights as f16; of a tile largest score and sum
+ *     vote_kernel    reads the largest scores   -> a bit for each tile: is it kept?
+ *     value_kernel   reads values of kept tiles -> partial results of chunks
  *
- * Answers are bound by reading keys and values. A kernel that votes between the two either requests
- * values that it then drops, or waits for memory at each vote. Here the votes are known before the
- * first value is requested, so both readers have copies in flight all the time. A weight is 2 bytes
- * a query head, beside 2 head_dim bytes of an f16 key.
+ * The time of answers is that of reading keys and values. One kernel that decided between the two
+ * would request values that it then drops, or wait for memory at each decision. Here the decisions
+ * are known before the first value is requested. So both kernels that read have copies in flight
+ * all the time. The price is a weight of 2 bytes for each key and query head; an f16 key has 2
+ * head_dim bytes.
  *
- * A pair (row, query head) votes for itself. Tile n is dropped where its largest score lies below
- * the largest of tiles 0 .. n - 1 by more than the limit: a rule of absolute tiles, which knows no
- * partition of the keys. Tiles begin at multiples of 128 and chunks at multiples of a length that
- * depends on the store alone; a tile that another pair keeps adds nothing to a pair that drops it.
- * So a pair's bits do not depend on the other rows, the grid, or the chunks of a prompt.
+ * Each pair (row, query head) decides for itself. It drops tile n if the tile's largest score is
+ * below the largest score of tiles 0 .. n - 1 by more than the limit. This rule does not depend on
+ * how keys are divided between blocks. Tiles begin at multiples of 128. Chunks begin at multiples
+ * of a length that depends on the store alone. A tile that only another pair keeps adds nothing to
+ * a pair that drops it. So a pair's bits do not depend on other rows, on the grid, or on the chunks
+ * of a prompt.
  *
- * The sums of dropped weights are known too. So the certificate is the dropped share itself.
+ * The sums of dropped tiles are known too. So the certificate (sparse.h) is the dropped share
+ * itself.
  *
  * A tree's rows share the tiles and chunks of committed keys; the others have a block for each row
  * (tile_part in attend.cuh).
