@@ -136,14 +136,14 @@ int main(int argc, char **argv)
     err e = {0};
     const carat_model_options o = {.device = "cpu"};
     status st = carat_model_open(argv[first], &o, &m, &e);
-    st = st ? st : draft_lookup.model_open(&m->core, NULL, &lookup, &e);
+    st = st ? st : draft_model_open(&draft_lookup, &m->core, NULL, &lookup, &e);
     for (int i = first + 1; i + 1 < argc && !st; i += 2)
         st = edit_pair(m, lookup, &argv[i], n_slots, &all, &e);
     if (st)
         fprintf(stderr, "bench_lookup: %s\n", e.text);
     else
         print_tally("all", &all, n_slots);
-    draft_lookup.model_close(lookup);
+    draft_model_close(lookup);
     carat_model_close(m);
     return st != OK;
 }

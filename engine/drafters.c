@@ -13,7 +13,7 @@ static status add_drafter(carat_model *m, const draft_class *class, gguf *file, 
                           err *e)
 {
     draft_model **d = &m->draft[class == &draft_lookup ? DRAFTER_LOOKUP : DRAFTER_MODEL];
-    status st = class->model_open(&m->core, file, d, e);
+    status st = draft_model_open(class, &m->core, file, d, e);
     if (!st)
         snprintf((*d)->why, sizeof(*d)->why, "%s", why);
     return st;
@@ -43,8 +43,7 @@ out:
 void drafters_close(carat_model *m)
 {
     for (int i = 0; i < DRAFTERS_MAX; i++) {
-        if (m->draft[i])
-            m->draft[i]->class->model_close(m->draft[i]);
+        draft_model_close(m->draft[i]);
         m->draft[i] = NULL;
     }
 }
@@ -62,7 +61,7 @@ status drafters_that_fit(carat_model *m, const carat_model_options *opt,
         if (!fits(user, m, &without)) {
             snprintf(l->why, sizeof l->why, "%.90s, but there is no room for it: %.190s", d->why,
                      with.text);
-            d->class->model_close(d);
+            draft_model_close(d);
             return OK;
         }
         m->draft[DRAFTER_MODEL] = d;

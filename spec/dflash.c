@@ -62,31 +62,13 @@ struct draft_state {
 
 /* ---- The model ----------------------------------------------------------------------------- */
 
-static void dflash_model_close(draft_model *m)
+static status dflash_bind_model(draft_model *m, gguf *file, err *e)
 {
-    if (m)
-        model_free(&m->core);
-    mem_free(m);
-}
-
-static status dflash_model_open(const model *target, gguf *file, draft_model **out, err *e)
-{
-    draft_model *m = *out = mem_calloc(1, sizeof *m);
-    if (!m) {
-        gguf_close(file);
-        return err_memory(e, "a drafter", sizeof *m);
-    }
-    m->class = &draft_dflash;
-    m->target = target;
     status st = model_bind(&m->core, file, e);
     if (!st && m->core.arch != &dflash_arch)
         st = err_set(e, E_ARG, "%s is no DFlash drafter", m->core.file.path);
-    st = st ? st : dflash_attach(&m->core, target, e);
-    if (st) {
-        dflash_model_close(m);
-        *out = NULL;
+    if (st || (st = dflash_attach(&m->core, m->target, e)))
         return st;
-    }
     const dflash *g = m->core.impl;
     m->n_slots = dflash_drafts(g);
     m->notes = g->notes;
@@ -609,8 +591,7 @@ static kv_cache *dflash_cache(draft_state *s)
 }
 
 const draft_class draft_dflash = {.name = "dflash",
-                                  .model_open = dflash_model_open,
-                                  .model_close = dflash_model_close,
+                                  .bind = dflash_bind_model,
                                   .plan = dflash_plan,
                                   .open = dflash_open,
                                   .close = dflash_close,

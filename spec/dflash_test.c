@@ -33,7 +33,7 @@ static void open_model(drafting *x, const df_options *o)
     CHECK_OK(model_bind(&x->target, &g, &e), e);
     CHECK_OK(model_load(&x->target, x->dev, NULL, NULL, &e), e);
     CHECK_OK(gguf_open(&g, df_write(o, "draft.gguf"), false, NULL, NULL, &e), e);
-    CHECK_OK(draft_dflash.model_open(&x->target, &g, &x->m, &e), e);
+    CHECK_OK(draft_model_open(&draft_dflash, &x->target, &g, &x->m, &e), e);
     CHECK_OK(model_load(&x->m->core, x->dev, NULL, NULL, &e), e);
     x->z = (draft_sizes){.dev = x->dev,
                          .n_ctx = N_CTX,
@@ -45,7 +45,7 @@ static void open_model(drafting *x, const df_options *o)
 
 static void close_model(drafting *x)
 {
-    draft_dflash.model_close(x->m);
+    draft_model_close(x->m);
     model_free(&x->target);
     device_close(x->dev);
 }
@@ -416,7 +416,7 @@ static status open_and_close(void *arg, err *e)
     drafter *d = NULL;
     draft_state *s = NULL;
     status st = gguf_open(&g, test_temp("draft.gguf"), false, NULL, NULL, e);
-    st = st ? st : draft_dflash.model_open(&x->target, &g, &m, e);
+    st = st ? st : draft_model_open(&draft_dflash, &x->target, &g, &m, e);
     if (st)
         return st;
     st = model_load(&m->core, x->dev, NULL, NULL, e);
@@ -426,7 +426,7 @@ static status open_and_close(void *arg, err *e)
         draft_dflash.state_close(d, s);
         draft_dflash.close(d);
     }
-    draft_dflash.model_close(m);
+    draft_model_close(m);
     return st;
 }
 
@@ -449,7 +449,7 @@ TEST(dflash_takes_no_other_model)
     CHECK(x);
     open_model(x, &kinds[0]);
     CHECK_OK(gguf_open(&g, rig_model(), false, NULL, NULL, &e), e);
-    CHECK_STATUS(draft_dflash.model_open(&x->target, &g, &m, &e), E_ARG);
+    CHECK_STATUS(draft_model_open(&draft_dflash, &x->target, &g, &m, &e), E_ARG);
     CHECK(strstr(e.text, "is no DFlash drafter") && !m);
     close_model(x);
     mem_free(x);

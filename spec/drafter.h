@@ -113,10 +113,9 @@ typedef struct drafter {
 
 struct draft_class {
     const char *name; /* "lookup", "dflash", "mtp", "nextn", "model" */
-    /* Opens the method for one target. file: of classes with weights; taken, on success and on
-     * failure. Sets n_slots and binds core; the caller sets why and loads the weights. */
-    status (*model_open)(const model *target, gguf *file, draft_model **out, err *e);
-    void (*model_close)(draft_model *m); /* m may be NULL */
+    /* Makes the class's model in m, whose class and target are set: binds core and sets n_slots.
+     * file: of classes with weights; taken, on success and on failure. */
+    status (*bind)(draft_model *m, gguf *file, err *e);
     status (*plan)(const draft_model *m, const draft_sizes *z, draft_costs *c, err *e);
     status (*open)(const draft_model *m, const draft_sizes *z, drafter **out, err *e);
     void (*close)(drafter *d);
@@ -132,6 +131,12 @@ struct draft_class {
      * tokens; complete after settle. NULL: the state follows from the tokens. */
     kv_cache *(*cache)(draft_state *s);
 };
+
+/* The model of a class for one target, which outlives it; the caller sets why and loads the
+ * weights. file: of classes with weights; taken, on success and on failure. */
+status draft_model_open(const draft_class *class, const model *target, gguf *file,
+                        draft_model **out, err *e);
+void draft_model_close(draft_model *m); /* NULL is fine */
 
 extern const draft_class draft_lookup; /* lookup.c: no weights */
 extern const draft_class draft_dflash; /* dflash.c: block drafters */

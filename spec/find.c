@@ -284,8 +284,8 @@ static status look_at(candidates *c, const model *target, bool bind, err *e)
         }
         if (!st && bind) {
             draft_model *m = NULL;
-            if (!f.class->model_open(target, &f.file, &m, &k.why_not))
-                f.class->model_close(m);
+            if (!draft_model_open(f.class, target, &f.file, &m, &k.why_not))
+                draft_model_close(m);
         }
         draft_found_free(&f);
         c->at[i].path = NULL;
@@ -469,8 +469,8 @@ static status find_own(const model *target, const char *target_path, draft_found
     draft_found try = {0};
     draft_model *m = NULL;
     status st = open_own(target, target_path, "", &try, left);
-    if (!st && !(st = draft_nextn.model_open(target, &try.file, &m, left)))
-        draft_nextn.model_close(m);
+    if (!st && !(st = draft_model_open(&draft_nextn, target, &try.file, &m, left)))
+        draft_model_close(m);
     draft_found_free(&try);
     if (st)
         return st == E_MEMORY ? err_set(e, st, "%s", left->text) : OK;

@@ -7,7 +7,7 @@
 
 typedef struct draft_found {
     const draft_class *class; /* NULL: no drafter was wished for */
-    gguf file;                /* of classes with weights: open. draft_class.model_open takes it */
+    gguf file;                /* of classes with weights: open. draft_model_open takes it */
     char why[160]; /* the reason, as a phrase: "dflash-draft.gguf lies beside the model" */
 } draft_found;
 

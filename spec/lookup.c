@@ -53,19 +53,12 @@ static uint32_t slots_of(int32_t n_ctx)
     return n;
 }
 
-static status lookup_model_open(const model *target, gguf *file, draft_model **out, err *e)
+static status lookup_bind_model(draft_model *m, gguf *file, err *e)
 {
     (void)file;
-    draft_model *m = *out = mem_calloc(1, sizeof *m);
-    if (!m)
-        return err_memory(e, "a drafter", sizeof *m);
-    *m = (draft_model){.class = &draft_lookup, .target = target, .n_slots = DRAFT_SLOTS_MAX};
+    (void)e;
+    m->n_slots = DRAFT_SLOTS_MAX;
     return OK;
-}
-
-static void lookup_model_close(draft_model *m)
-{
-    mem_free(m);
 }
 
 static status lookup_plan(const draft_model *m, const draft_sizes *z, draft_costs *c, err *e)
@@ -321,8 +314,7 @@ static void lookup_forget(drafter *d, draft_state *s, int64_t n)
 }
 
 const draft_class draft_lookup = {.name = "lookup",
-                                  .model_open = lookup_model_open,
-                                  .model_close = lookup_model_close,
+                                  .bind = lookup_bind_model,
                                   .plan = lookup_plan,
                                   .open = lookup_open,
                                   .close = lookup_close,

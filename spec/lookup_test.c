@@ -22,7 +22,7 @@ static status open_rig(void *arg, err *e)
     const draft_sizes z = {.n_ctx = CTX, .n_seqs = 1, .n_slots = DRAFT_SLOTS_MAX};
     status st;
     *r = (rig){0};
-    if ((st = draft_lookup.model_open(NULL, NULL, &r->m, e)) ||
+    if ((st = draft_model_open(&draft_lookup, NULL, NULL, &r->m, e)) ||
         (st = draft_lookup.open(r->m, &z, &r->d, e)) ||
         (st = draft_lookup.state_open(r->d, &r->s, e)))
         return st;
@@ -35,7 +35,7 @@ static void close_rig(rig *r)
         draft_lookup.state_close(r->d, r->s);
         draft_lookup.close(r->d);
     }
-    draft_lookup.model_close(r->m);
+    draft_model_close(r->m);
 }
 
 static void open_checked(rig *r)

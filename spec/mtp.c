@@ -55,37 +55,14 @@ static const gemma4_mtp *mtp_of(const draft_model *m)
 
 /* ---- The model ----------------------------------------------------------------------------- */
 
-static void mtp_model_close(draft_model *m)
+static status mtp_bind_model(draft_model *m, gguf *file, err *e)
 {
-    if (m)
-        model_free(&m->core);
-    mem_free(m);
-}
-
-static status mtp_model_open(const model *target, gguf *file, draft_model **out, err *e)
-{
-    draft_model *m = mem_calloc(1, sizeof *m);
-    status st;
-    *out = NULL;
-    if (!m) {
-        gguf_close(file);
-        return err_memory(e, "a drafter", sizeof *m);
-    }
-    *m = (draft_model){.class = &draft_mtp, .target = target, .n_slots = MTP_SLOTS_DEFAULT};
-    if ((st = model_bind(&m->core, file, e)))
-        goto out;
-    if (!is_gemma4_mtp(&m->core)) {
+    status st = model_bind(&m->core, file, e);
+    m->n_slots = MTP_SLOTS_DEFAULT;
+    if (!st && !is_gemma4_mtp(&m->core))
         st = err_set(e, E_ARG, "%s: architecture %s is not an MTP assistant", m->core.file.path,
                      m->core.arch->name);
-        goto out;
-    }
-    st = gemma4_mtp_attach(&m->core, target, e);
-out:
-    if (st)
-        mtp_model_close(m);
-    else
-        *out = m;
-    return st;
+    return st ? st : gemma4_mtp_attach(&m->core, m->target, e);
 }
 
 /* ---- Passes -------------------------------------------------------------------------------- */
@@ -421,8 +398,7 @@ static void mtp_forget(drafter *base, draft_state *s, int64_t n)
 }
 
 const draft_class draft_mtp = {.name = "mtp",
-                               .model_open = mtp_model_open,
-                               .model_close = mtp_model_close,
+                               .bind = mtp_bind_model,
                                .plan = mtp_plan,
                                .open = mtp_open,
                                .close = mtp_close,

@@ -243,7 +243,7 @@ static void check_fixture(const mtp_rig_file *f, const char *fixture)
     CHECK_OK(model_bind(&d.r.m, &g, &e), e);
     CHECK_OK(model_load(&d.r.m, d.r.dev, NULL, NULL, &e), e);
     g = opened(path);
-    CHECK_OK(draft_mtp.model_open(&d.r.m, &g, &d.m, &e), e);
+    CHECK_OK(draft_model_open(&draft_mtp, &d.r.m, &g, &d.m, &e), e);
     CHECK_OK(model_load(&d.m->core, d.r.dev, NULL, NULL, &e), e);
     d.file = opened(path);
     rig_open_cache(&d.r, &(kv_words){.k = "f32", .single = "off"}, PASS_ROWS);
@@ -268,7 +268,7 @@ static void check_fixture(const mtp_rig_file *f, const char *fixture)
     draft_mtp.close(d.d);
     rig_close_cache(&d.r);
     gguf_close(&d.file);
-    draft_mtp.model_close(d.m);
+    draft_model_close(d.m);
     rig_close(&d.r);
     mem_free(want);
 }

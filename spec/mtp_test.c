@@ -50,7 +50,7 @@ static void bench_open(mtp_bench *b, const mtp_rig_file *f)
     const char *path = mtp_rig_write(f);
     gguf g = opened(path);
     rig_open(&b->r);
-    CHECK_OK(draft_mtp.model_open(&b->r.m, &g, &b->m, &e), e);
+    CHECK_OK(draft_model_open(&draft_mtp, &b->r.m, &g, &b->m, &e), e);
     CHECK_OK(model_load(&b->m->core, b->r.dev, NULL, NULL, &e), e);
     b->file = opened(path);
     b->logits = mem_alloc((size_t)PASS_ROWS * RIG_VOCAB * sizeof *b->logits);
@@ -62,7 +62,7 @@ static void bench_close(mtp_bench *b)
 {
     mem_free(b->logits);
     gguf_close(&b->file);
-    draft_mtp.model_close(b->m);
+    draft_model_close(b->m);
     rig_close(&b->r);
 }
 
@@ -308,7 +308,7 @@ static void check_refused(const model *target, mtp_rig_file f, const char *needl
     err e = {0};
     draft_model *m = NULL;
     gguf g = opened(mtp_rig_write(&f));
-    status st = draft_mtp.model_open(target, &g, &m, &e);
+    status st = draft_model_open(&draft_mtp, target, &g, &m, &e);
     CHECK_MSG(st != OK && !m && strstr(e.text, needle), "%s: '%s'", needle, e.text);
     CHECK(!g.path); /* taken */
 }
@@ -406,7 +406,7 @@ static status open_all(void *arg, err *e)
     draft_state *s = NULL;
     gguf g;
     status st = gguf_open(&g, o->path, false, NULL, NULL, e);
-    if (st || (st = draft_mtp.model_open(&o->r.m, &g, &m, e)))
+    if (st || (st = draft_model_open(&draft_mtp, &o->r.m, &g, &m, e)))
         return st;
     if (!(st = model_load(&m->core, o->r.dev, NULL, NULL, e)) &&
         !(st = draft_mtp.plan(m, &z, &costs, e)) && !(st = draft_mtp.open(m, &z, &d, e)) &&
@@ -414,7 +414,7 @@ static status open_all(void *arg, err *e)
         draft_mtp.state_close(d, s);
     if (d)
         draft_mtp.close(d);
-    draft_mtp.model_close(m);
+    draft_model_close(m);
     return st;
 }
 

@@ -70,30 +70,11 @@ static nextn_drafter *self_of(drafter *d)
 
 /* ---- The model ----------------------------------------------------------------------------- */
 
-static void nextn_model_close(draft_model *m)
+static status nextn_bind_model(draft_model *m, gguf *file, err *e)
 {
-    if (m)
-        model_free(&m->core);
-    mem_free(m);
-}
-
-static status nextn_model_open(const model *target, gguf *file, draft_model **out, err *e)
-{
-    draft_model *m = mem_calloc(1, sizeof *m);
-    status st;
-    *out = NULL;
-    if (!m) {
-        gguf_close(file);
-        return err_memory(e, "a drafter", sizeof *m);
-    }
-    *m = (draft_model){.class = &draft_nextn, .target = target, .n_slots = SLOTS_MAX};
-    st = model_bind_nextn(&m->core, file, e);
-    st = st ? st : qwen35_nextn_attach(&m->core, target, e);
-    if (st)
-        nextn_model_close(m);
-    else
-        *out = m;
-    return st;
+    status st = model_bind_nextn(&m->core, file, e);
+    m->n_slots = SLOTS_MAX;
+    return st ? st : qwen35_nextn_attach(&m->core, m->target, e);
 }
 
 /* ---- Sizes --------------------------------------------------------------------------------- */
@@ -656,8 +637,7 @@ static kv_cache *nextn_cache(draft_state *s)
 }
 
 const draft_class draft_nextn = {.name = "nextn",
-                                 .model_open = nextn_model_open,
-                                 .model_close = nextn_model_close,
+                                 .bind = nextn_bind_model,
                                  .plan = nextn_plan,
                                  .open = nextn_open,
                                  .close = nextn_close,

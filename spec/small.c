@@ -54,24 +54,11 @@ static small_drafter *self_of(drafter *d)
 
 /* ---- The model ----------------------------------------------------------------------------- */
 
-static void small_model_close(draft_model *m)
+static status small_bind_model(draft_model *m, gguf *file, err *e)
 {
-    if (m)
-        model_free(&m->core);
-    mem_free(m);
-}
-
-static status small_model_open(const model *target, gguf *file, draft_model **out, err *e)
-{
-    draft_model *m = mem_calloc(1, sizeof *m);
-    status st;
-    *out = NULL;
-    if (!m) {
-        gguf_close(file);
-        return err_memory(e, "a drafter", sizeof *m);
-    }
-    *m = (draft_model){.class = &draft_small, .target = target, .n_slots = SMALL_SLOTS};
-    st = model_bind(&m->core, file, e);
+    const model *target = m->target;
+    status st = model_bind(&m->core, file, e);
+    m->n_slots = SMALL_SLOTS;
     if (!st && !m->core.arch->forward)
         st = err_set(e, E_ARG, "%s: architecture %s drafts for other models only as a drafter",
                      m->core.file.path, m->core.arch->name);
@@ -83,10 +70,6 @@ static status small_model_open(const model *target, gguf *file, draft_model **ou
                      "%s has %d tokens and %s has %d: a smaller model drafts only with the same "
                      "vocabulary",
                      m->core.file.path, m->core.n_vocab, target->name, target->n_vocab);
-    if (st)
-        small_model_close(m);
-    else
-        *out = m;
     return st;
 }
 
@@ -382,8 +365,7 @@ static void small_forget(drafter *base, draft_state *s, int64_t n)
 }
 
 const draft_class draft_small = {.name = "model",
-                                 .model_open = small_model_open,
-                                 .model_close = small_model_close,
+                                 .bind = small_bind_model,
                                  .plan = small_plan,
                                  .open = small_open,
                                  .close = small_close,

@@ -42,7 +42,7 @@ static void bench_open(small_bench *b)
     rig_open(&b->r);
     b->r.dev->chunk_rows = CHUNK;
     gguf g = opened(b->r.m.file.path);
-    CHECK_OK(draft_small.model_open(&b->r.m, &g, &b->m, &e), e);
+    CHECK_OK(draft_model_open(&draft_small, &b->r.m, &g, &b->m, &e), e);
     CHECK_OK(model_load(&b->m->core, b->r.dev, NULL, NULL, &e), e);
     rig_open_cache(&b->r, &(kv_words){.k = "f16"}, CTX);
     draft_sizes z = sizes_of(&b->r);
@@ -55,7 +55,7 @@ static void bench_close(small_bench *b)
 {
     mem_free(b->logits);
     draft_small.close(b->d);
-    draft_small.model_close(b->m);
+    draft_model_close(b->m);
     rig_close_cache(&b->r);
     rig_close(&b->r);
 }
@@ -148,7 +148,8 @@ TEST(small_model_refuses_another_vocabulary)
     rig_open(&r);
     gguf g = opened(r.m.file.path);
     r.m.n_vocab++;
-    CHECK(draft_small.model_open(&r.m, &g, &m, &e) == E_ARG && !m && strstr(e.text, "vocabulary"));
+    CHECK(draft_model_open(&draft_small, &r.m, &g, &m, &e) == E_ARG && !m &&
+          strstr(e.text, "vocabulary"));
     r.m.n_vocab--;
     rig_close(&r);
 }
@@ -163,14 +164,14 @@ static status open_all(void *arg, err *e)
     draft_state *s = NULL;
     gguf g;
     status st = gguf_open(&g, r->m.file.path, false, NULL, NULL, e);
-    if (st || (st = draft_small.model_open(&r->m, &g, &m, e)))
+    if (st || (st = draft_model_open(&draft_small, &r->m, &g, &m, e)))
         return st;
     if (!(st = draft_small.plan(m, &z, &costs, e)) && !(st = draft_small.open(m, &z, &d, e)) &&
         !(st = draft_small.state_open(d, &s, e)))
         draft_small.state_close(d, s);
     if (d)
         draft_small.close(d);
-    draft_small.model_close(m);
+    draft_model_close(m);
     return st;
 }
 

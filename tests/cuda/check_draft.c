@@ -55,7 +55,7 @@ static status open_run(draft_run *r, device *dev, const char *target, const char
         r->id[i] = (i * 29 + i / 7) % DF_VOCAB;
     if ((st = open_model(&r->target, target, dev, e)) ||
         (st = gguf_open(&f, draft, true, NULL, NULL, e)) ||
-        (st = draft_dflash.model_open(&r->target, &f, &r->m, e)) ||
+        (st = draft_model_open(&draft_dflash, &r->target, &f, &r->m, e)) ||
         (st = model_load(&r->m->core, dev, NULL, NULL, e)))
         return st;
     const draft_sizes z = {.dev = dev,
@@ -75,7 +75,7 @@ static void close_run(draft_run *r)
     for (int i = 0; r->d && i < SEQS; i++)
         draft_dflash.state_close(r->d, r->s[i]);
     draft_dflash.close(r->d);
-    draft_dflash.model_close(r->m);
+    draft_model_close(r->m);
     model_free(&r->target);
 }
 

@@ -307,10 +307,10 @@ void check_mtp(rig *g)
         gguf f = {0}, file = {0};
         if (!(st = gguf_open(&f, path, false, NULL, NULL, &e)) &&
             !(st = gguf_open(&file, path, false, NULL, NULL, &e)) &&
-            !(st = draft_mtp.model_open(&m, &f, &draft, &e)) &&
+            !(st = draft_model_open(&draft_mtp, &m, &f, &draft, &e)) &&
             !(st = model_load(&draft->core, g->gpu, NULL, NULL, &e)))
             st = check_pair(g, &m, draft, &file, i ? "clusters" : "dense", &e);
-        draft_mtp.model_close(draft);
+        draft_model_close(draft);
         gguf_close(&file);
     }
 out:
