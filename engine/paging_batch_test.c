@@ -6,47 +6,14 @@
 #include "base/rng.h"
 #include "carat.h"
 #include "engine/batch_int.h"
+#include "tests/answers.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { CTX = 1536, KEEP = 512, JOBS = SANITIZED ? 6 : 10, MOST = 400 };
-
-typedef struct record {
-    int32_t ids[MOST];
-    int n, n_done;
-    carat_status st;
-    carat_error e;
-    carat_timings t;
-} record;
-
-typedef struct request {
-    int32_t ids[CTX];
-    int64_t n;
-    carat_generate_options o;
-} request;
-
-static bool keep(void *user, const carat_event *ev)
-{
-    record *r = user;
-    if (ev->kind == CARAT_EV_TOKEN) {
-        CHECK(r->n < MOST);
-        r->ids[r->n++] = ev->id;
-    }
-    return true;
-}
-
-static void done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
-{
-    record *r = user;
-    CHECK_EQ(r->n_done++, 0);
-    r->st = st;
-    r->t = *t;
-    if (e)
-        r->e = *e;
-}
+enum { CTX = 1536, KEEP = 512, JOBS = SANITIZED ? 6 : 10 };
 
 static carat_model *open_model(const char *draft)
 {
@@ -56,7 +23,7 @@ static carat_model *open_model(const char *draft)
 
 /* Some fit, most do not; many begin with the same 200 tokens. Texts repeat, so that lookup drafts.
  */
-static void draw(const carat_model *m, request *q, int i, uint64_t *rng)
+static void draw(const carat_model *m, question *q, int i, uint64_t *rng)
 {
     carat_model_info info;
     uint64_t shared = 5;
@@ -79,15 +46,10 @@ static carat_session_options kept(const char *policy)
         .n_ctx = CTX, .chunk = 64, .kv_resident = KEEP, .kv_policy = policy, .draft_max = 7};
 }
 
-static void alone(carat_model *m, const char *policy, const request *q, record *r)
+static void alone(carat_model *m, const char *policy, const question *q, answer *r)
 {
     const carat_session_options o = kept(policy);
-    carat_session *s;
-    carat_error e = {0};
-    *r = (record){.n = 0};
-    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
-    CHECK_OK(carat_generate(s, q->ids, q->n, &q->o, keep, r, &r->t, &e), e);
-    carat_session_close(s);
+    answer_alone(m, &o, q, r);
 }
 
 static carat_batch *open_batch(carat_model *m, const char *policy, int32_t pool, int32_t n_slots,
@@ -100,26 +62,6 @@ static carat_batch *open_batch(carat_model *m, const char *policy, int32_t pool,
     o.session.checkpoint_mb = checkpoint_mb;
     CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
     return b;
-}
-
-static void submit(carat_batch *b, const request *q, record *r)
-{
-    carat_error e = {0};
-    const carat_job j = {
-        .ids = q->ids, .n = q->n, .opt = &q->o, .fn = keep, .done = done, .user = r};
-    *r = (record){.n = 0};
-    CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
-}
-
-static void compare(const record *got, const record *want, int i)
-{
-    CHECK_EQ(got->n_done, 1);
-    CHECK_OK(got->st, got->e);
-    CHECK_MSG(got->n == want->n, "job %d: %d tokens, alone %d", i, got->n, want->n);
-    for (int k = 0; k < got->n; k++)
-        CHECK_MSG(got->ids[k] == want->ids[k], "job %d, token %d: %d, alone %d", i, k, got->ids[k],
-                  want->ids[k]);
-    CHECK_EQ(!got->t.lossy, !want->t.lossy);
 }
 
 /* All pages are free once nothing holds them. */
@@ -135,8 +77,8 @@ static void answers_as_alone(const char *policy, const char *draft)
 {
     static const int32_t pool[] = {0, 1280, 640}, budget_mb[] = {0, -1, 4};
     carat_model *plain = open_model(NULL), *m = draft ? open_model(draft) : plain;
-    request *q = mem_calloc(JOBS, sizeof *q);
-    record *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
+    question *q = mem_calloc(JOBS, sizeof *q);
+    answer *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
     uint64_t rng = test_seed(), n_preempted = 0;
     int n_lossy = 0;
     CHECK(q && want && got);
@@ -148,18 +90,18 @@ static void answers_as_alone(const char *policy, const char *draft)
             continue;
         alone(m, policy, &q[i], &got[i]); /* a session that drafts */
         got[i].n_done = 1;
-        compare(&got[i], &want[i], i);
+        answer_check(&got[i], &want[i], i);
     }
     CHECK(n_lossy >= JOBS / 2 && n_lossy < JOBS);
     for (int k = 0; k < 3; k++) {
         carat_batch *b = open_batch(m, policy, pool[k], k == 1 ? 3 : 6, budget_mb[k]);
         carat_batch_info info;
         for (int i = 0; i < JOBS; i++)
-            submit(b, &q[i], &got[i]);
+            answer_submit(b, &q[i], &got[i]);
         while (carat_batch_step(b))
             ;
         for (int i = 0; i < JOBS; i++)
-            compare(&got[i], &want[i], i);
+            answer_check(&got[i], &want[i], i);
         carat_batch_get_info(b, &info, NULL, 0);
         n_preempted += info.n_preempted;
         CHECK(!draft || info.n_accepted > 0);
@@ -196,17 +138,21 @@ TEST(conversations_that_keep_pages_answer_alike_with_drafts)
 }
 
 /* Opens a batch, answers two prompts longer than what each keeps, closes it. */
-static status one_round(carat_model *m, const request *q, err *e)
+static status one_round(carat_model *m, const question *q, err *e)
 {
     carat_batch_options o = {.session = kept("scored"), .n_slots = 2};
     carat_batch *b = NULL;
-    record r[2];
+    answer r[2];
     memset(r, 0, sizeof r);
     o.session.checkpoint_mb = 1;
     status st = carat_batch_open(m, &o, &b, e);
     for (int i = 0; i < 2 && !st; i++) {
-        const carat_job j = {
-            .ids = q->ids + i, .n = 640, .opt = &q->o, .fn = keep, .done = done, .user = &r[i]};
+        const carat_job j = {.ids = q->ids + i,
+                             .n = 640,
+                             .opt = &q->o,
+                             .fn = answer_heard,
+                             .done = answer_done,
+                             .user = &r[i]};
         st = carat_batch_submit(b, &j, NULL, NULL, e);
     }
     while (!st && carat_batch_step(b))
@@ -230,8 +176,8 @@ static void exact_and_lossy_in_turns(const char *policy)
     carat_model *m = open_model(NULL);
     carat_batch_options o = {.session = kept(policy), .n_slots = 1};
     char dir[512];
-    static request q;
-    static record want, got;
+    static question q;
+    static answer want, got;
     uint64_t rng = test_seed();
     carat_session *s;
     carat_batch *b;
@@ -247,20 +193,20 @@ static void exact_and_lossy_in_turns(const char *policy)
     for (int i = 0; i < TURNS; i++) {
         q.n = n[i];
         alone(m, policy, &q, &want);
-        submit(b, &q, &got);
+        answer_submit(b, &q, &got);
         while (carat_batch_step(b))
             ;
-        compare(&got, &want, i);
+        answer_check(&got, &want, i);
         CHECK_EQ(want.t.lossy != NULL, n[i] > KEEP);
     }
     carat_batch_close(b);
     q.n = n[3];
     for (int i = 0; i < 2; i++) {
         carat_session_options whole = {.n_ctx = CTX, .chunk = 64, .cache_dir = i ? dir : NULL};
-        record *r = i ? &got : &want;
-        *r = (record){.n = 0};
+        answer *r = i ? &got : &want;
+        *r = (answer){.n = 0};
         CHECK_OK(carat_session_open(m, &whole, &s, &e), e);
-        CHECK_OK(carat_generate(s, q.ids, q.n, &q.o, keep, r, &r->t, &e), e);
+        CHECK_OK(carat_generate(s, q.ids, q.n, &q.o, answer_heard, r, &r->t, &e), e);
         carat_session_close(s);
         CHECK(!r->t.lossy);
     }
@@ -282,7 +228,7 @@ TEST(a_slot_that_drops_pages_is_exact_and_lossy_in_turns)
 TEST(allocations_of_conversations_that_keep_pages_may_fail)
 {
     carat_model *m = open_model(NULL);
-    request *q = mem_calloc(1, sizeof *q);
+    question *q = mem_calloc(1, sizeof *q);
     uint64_t rng = test_seed();
     CHECK(q);
     draw(m, q, 0, &rng);

@@ -3,49 +3,14 @@
 #include "carat.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "tests/answers.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
-enum { CTX = 512, JOBS = 16, MOST = 512 };
-
-typedef struct record {
-    int32_t ids[MOST];
-    int n, n_done;
-    carat_status st;
-    carat_error e;
-    carat_finish finish;
-} record;
-
-typedef struct request {
-    int32_t ids[CTX];
-    int64_t n;
-    carat_generate_options o;
-} request;
-
-static bool keep(void *user, const carat_event *ev)
-{
-    record *r = user;
-    if (ev->kind == CARAT_EV_TOKEN) {
-        CHECK(r->n < MOST);
-        r->ids[r->n++] = ev->id;
-    }
-    if (ev->kind == CARAT_EV_END)
-        r->finish = ev->finish;
-    return true;
-}
-
-static void done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
-{
-    record *r = user;
-    (void)t;
-    CHECK_EQ(r->n_done++, 0);
-    r->st = st;
-    if (e)
-        r->e = *e;
-}
+enum { CTX = 512, JOBS = 16 };
 
 /* Prompts of a fifth of the pool on average; most begin with the same 130 tokens. */
-static void draw(const carat_model *m, request *q, int i, uint64_t *rng)
+static void draw(const carat_model *m, question *q, int i, uint64_t *rng)
 {
     carat_model_info info;
     uint64_t shared = 5;
@@ -60,22 +25,9 @@ static void draw(const carat_model *m, request *q, int i, uint64_t *rng)
     q->o.sampling.ignore_eog = true;
 }
 
-static void submit(carat_batch *b, const request *q, record *r)
+static void alone(carat_model *m, const question *q, answer *r)
 {
-    carat_error e = {0};
-    const carat_job j = {
-        .ids = q->ids, .n = q->n, .opt = &q->o, .fn = keep, .done = done, .user = r};
-    *r = (record){.n = 0};
-    CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
-}
-
-static void alone(carat_model *m, const request *q, record *r)
-{
-    carat_session *s;
-    carat_error e = {0};
-    CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = CTX}, &s, &e), e);
-    CHECK_OK(carat_generate(s, q->ids, q->n, &q->o, keep, r, NULL, &e), e);
-    carat_session_close(s);
+    answer_alone(m, &(carat_session_options){.n_ctx = CTX}, q, r);
 }
 
 static carat_batch *open_batch(carat_model *m, int32_t pool, int32_t checkpoint_mb)
@@ -89,23 +41,12 @@ static carat_batch *open_batch(carat_model *m, int32_t pool, int32_t checkpoint_
     return b;
 }
 
-static void compare(const record *got, const record *want, int i)
-{
-    CHECK_EQ(got->n_done, 1);
-    CHECK_OK(got->st, got->e);
-    CHECK_MSG(got->n == want->n, "job %d: %d tokens, alone %d", i, got->n, want->n);
-    for (int k = 0; k < got->n; k++)
-        CHECK_MSG(got->ids[k] == want->ids[k], "job %d, token %d: %d, alone %d", i, k, got->ids[k],
-                  want->ids[k]);
-    CHECK_EQ(got->finish, want->finish);
-}
-
 TEST(jobs_of_a_small_pool_answer_as_if_alone)
 {
     static const int32_t pool[] = {512, 832, 1024, 0}, budget_mb[] = {0, -1, 1, 0};
     carat_model *m = toy_model_open(NULL, NULL);
-    request *q = mem_calloc(JOBS, sizeof *q);
-    record *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
+    question *q = mem_calloc(JOBS, sizeof *q);
+    answer *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
     uint64_t rng = test_seed(), n_preempted = 0;
     CHECK(q && want && got);
     for (int i = 0; i < JOBS; i++) {
@@ -119,7 +60,7 @@ TEST(jobs_of_a_small_pool_answer_as_if_alone)
         int most_out = 0;
         for (int round = 0; round < 2; round++) {
             for (int i = 0; i < JOBS; i++)
-                submit(b, &q[i], &got[i]);
+                answer_submit(b, &q[i], &got[i]);
             while (carat_batch_step(b)) {
                 carat_batch_get_info(b, &info, slots, JOBS);
                 int n_out = 0;
@@ -130,7 +71,7 @@ TEST(jobs_of_a_small_pool_answer_as_if_alone)
                 most_out = n_out > most_out ? n_out : most_out;
             }
             for (int i = 0; i < JOBS; i++)
-                compare(&got[i], &want[i], i);
+                answer_check(&got[i], &want[i], i);
         }
         carat_batch_get_info(b, &info, NULL, 0);
         CHECK_EQ(info.pool_tokens, pool[k] ? pool[k] : JOBS * CTX);
@@ -151,15 +92,15 @@ TEST(jobs_of_a_small_pool_answer_as_if_alone)
 TEST(jobs_of_a_small_pool_may_be_cancelled_at_any_time)
 {
     carat_model *m = toy_model_open(NULL, NULL);
-    request *q = mem_calloc(JOBS, sizeof *q);
-    record *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
+    question *q = mem_calloc(JOBS, sizeof *q);
+    answer *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
     uint64_t rng = test_seed();
     carat_batch *b = open_batch(m, 576, 0);
     CHECK(q && want && got);
     for (int i = 0; i < JOBS; i++) {
         draw(m, &q[i], i, &rng);
         alone(m, &q[i], &want[i]);
-        submit(b, &q[i], &got[i]); /* ids 1, 2, .. */
+        answer_submit(b, &q[i], &got[i]); /* ids 1, 2, .. */
     }
     while (carat_batch_step(b))
         if (rng_below(&rng, 10) == 0)
@@ -183,8 +124,8 @@ TEST(jobs_of_a_small_pool_may_be_cancelled_at_any_time)
 TEST(an_answer_ends_where_the_pool_ends)
 {
     carat_model *m = toy_model_open(NULL, NULL);
-    request q;
-    record r;
+    question q;
+    answer r;
     uint64_t rng = 1;
     carat_batch *b;
     carat_error e = {0};
@@ -196,7 +137,7 @@ TEST(an_answer_ends_where_the_pool_ends)
     for (int i = 0; i < 300; i++)
         q.ids[i] = 5 + i % 7;
     q.o.max_tokens = 1000;
-    submit(b, &q, &r);
+    answer_submit(b, &q, &r);
     while (carat_batch_step(b))
         ;
     CHECK_OK(r.st, r.e);
@@ -250,16 +191,20 @@ TEST(the_plan_of_a_pool_is_the_pool)
 static status small_pool_round(carat_model *m, err *e)
 {
     carat_batch *b = NULL;
-    request q;
-    record r[3];
+    question q;
+    answer r[3];
     uint64_t rng = 9;
     const carat_batch_options o = {.session = {.n_ctx = CTX, .chunk = 64, .kv_pool = 512},
                                    .n_slots = 3};
     status st = carat_batch_open(m, &o, &b, e);
     memset(r, 0, sizeof r);
     for (int i = 0; i < 3 && !st; i++) {
-        const carat_job j = {
-            .ids = q.ids, .n = 0, .opt = &q.o, .fn = keep, .done = done, .user = &r[i]};
+        const carat_job j = {.ids = q.ids,
+                             .n = 0,
+                             .opt = &q.o,
+                             .fn = answer_heard,
+                             .done = answer_done,
+                             .user = &r[i]};
         carat_job job = j;
         draw(m, &q, 0, &rng);
         job.n = q.n = 200;

@@ -5,6 +5,7 @@
 #include "backend/sparse.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "tests/answers.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
@@ -164,42 +165,15 @@ TEST(block_selection_reuses_only_what_a_fresh_session_would_compute)
     end(&f);
 }
 
-typedef struct {
-    int32_t id[16];
-    int n, n_done;
-    carat_timings t;
-} record;
-
-static bool keep(void *user, const carat_event *ev)
-{
-    record *r = user;
-    if (ev->kind == CARAT_EV_TOKEN)
-        r->id[r->n++] = ev->id;
-    return true;
-}
-
-static void done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
-{
-    record *r = user;
-    CHECK_OK(st, *e);
-    r->t = *t;
-    r->n_done++;
-}
-
-static void ask(carat_session *s, const fixture *f, int64_t n, const char *sparse, record *r)
+static void ask(carat_session *s, const fixture *f, int64_t n, const char *sparse, answer *r)
 {
     carat_error e = {0};
     const carat_generate_options o = {
         .max_tokens = 8,
         .sampling = {.top_p = 1, .repeat_penalty = 1, .ignore_eog = true},
         .sparse = sparse};
-    *r = (record){0};
-    CHECK_OK(carat_generate(s, f->ids, n, &o, keep, r, &r->t, &e), e);
-}
-
-static bool same_ids(const record *a, const record *b)
-{
-    return a->n == b->n && !memcmp(a->id, b->id, sizeof a->id);
+    *r = (answer){0};
+    CHECK_OK(carat_generate(s, f->ids, n, &o, answer_heard, r, &r->t, &e), e);
 }
 
 /* The length of a prompt alone decides, and a prompt that is computed otherwise than the rows at
@@ -208,7 +182,7 @@ TEST(auto_selects_in_long_prompts_alone)
 {
     enum { FROM = 1200 };
     static const int64_t length[] = {FROM - 1, FROM, N_IDS, 300};
-    record exact, flash, got;
+    answer exact, flash, got;
     fixture f = begin();
     carat_session *s = open_with(f.m, options("auto:1200", 256));
     carat_session *plain = open_with(f.m, options(NULL, 256));
@@ -217,7 +191,7 @@ TEST(auto_selects_in_long_prompts_alone)
         ask(plain, &f, length[i], NULL, &exact);
         ask(plain, &f, length[i], "flash:0.1", &flash);
         ask(s, &f, length[i], NULL, &got);
-        CHECK(same_ids(&got, above ? &flash : &exact));
+        CHECK(answer_same(&got, above ? &flash : &exact));
         CHECK(got.t.sparse_auto && !flash.t.sparse_auto && !exact.t.sparse_auto);
         CHECK(above ? !strcmp(got.t.sparse, "flash") : !got.t.sparse);
         CHECK(above ? got.t.n_tiles > 0 && got.t.sparse_value == 0.1f : !got.t.n_tiles);
@@ -264,7 +238,7 @@ TEST(auto_is_described_and_wrong_lengths_are_refused)
 TEST(block_selection_in_a_batch_is_that_of_a_session)
 {
     enum { JOBS = 5 };
-    static record alone[3], r[JOBS];
+    static answer alone[3], r[JOBS];
     fixture f = begin();
     carat_error e = {0};
     carat_batch *b;
@@ -273,8 +247,9 @@ TEST(block_selection_in_a_batch_is_that_of_a_session)
     for (int i = 0; i < 3; i++) {
         carat_session *s = open_with(f.m, options(NULL, 256));
         o.sparse = i ? lossy : NULL;
-        CHECK_OK(carat_generate(s, f.ids, N_IDS - 100 * i, &o, keep, &alone[i], &alone[i].t, &e),
-                 e);
+        CHECK_OK(
+            carat_generate(s, f.ids, N_IDS - 100 * i, &o, answer_heard, &alone[i], &alone[i].t, &e),
+            e);
         CHECK(!i || !strcmp(alone[i].t.sparse, "flash"));
         CHECK(!i || alone[i].t.n_tiles > alone[i].t.n_tiles_kept);
         carat_session_close(s);
@@ -286,8 +261,8 @@ TEST(block_selection_in_a_batch_is_that_of_a_session)
         const carat_job job = {.ids = f.ids,
                                .n = N_IDS - 100 * (i % 3),
                                .opt = &o,
-                               .fn = keep,
-                               .done = done,
+                               .fn = answer_heard,
+                               .done = answer_done,
                                .user = &r[i]};
         CHECK_OK(carat_batch_submit(b, &job, NULL, NULL, &e), e);
     }
@@ -295,9 +270,8 @@ TEST(block_selection_in_a_batch_is_that_of_a_session)
         ;
     for (int i = 0; i < JOBS; i++) {
         CHECK_EQ(r[i].n_done, 1);
-        CHECK_MSG(r[i].n == alone[i % 3].n &&
-                      !memcmp(r[i].id, alone[i % 3].id, (size_t)r[i].n * sizeof *r[i].id),
-                  "job %d", i);
+        CHECK_OK(r[i].st, r[i].e);
+        CHECK_MSG(answer_same(&r[i], &alone[i % 3]), "job %d", i);
     }
     carat_batch_close(b);
     end(&f);

@@ -3,6 +3,7 @@
 #include "carat.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "tests/answers.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
@@ -146,28 +147,6 @@ TEST(sparse_sessions_count_what_they_leave_out)
     end(&f);
 }
 
-typedef struct {
-    int32_t id[CTX];
-    int n, n_done;
-    carat_timings t;
-} record;
-
-static bool keep(void *user, const carat_event *ev)
-{
-    record *r = user;
-    if (ev->kind == CARAT_EV_TOKEN)
-        r->id[r->n++] = ev->id;
-    return true;
-}
-
-static void done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
-{
-    record *r = user;
-    CHECK_OK(st, *e);
-    r->t = *t;
-    r->n_done++;
-}
-
 static const carat_generate_options *asking(const char *sparse, carat_generate_options *o)
 {
     *o = (carat_generate_options){.max_tokens = 12,
@@ -176,17 +155,12 @@ static const carat_generate_options *asking(const char *sparse, carat_generate_o
     return o;
 }
 
-static void generate(carat_session *s, const fixture *f, int64_t n, const char *sparse, record *r)
+static void generate(carat_session *s, const fixture *f, int64_t n, const char *sparse, answer *r)
 {
     carat_generate_options o;
     carat_error e = {0};
-    *r = (record){0};
-    CHECK_OK(carat_generate(s, f->ids, n, asking(sparse, &o), keep, r, &r->t, &e), e);
-}
-
-static bool same_answer(const record *a, const record *b)
-{
-    return a->n == b->n && !memcmp(a->id, b->id, (size_t)a->n * sizeof *a->id);
+    *r = (answer){0};
+    CHECK_OK(carat_generate(s, f->ids, n, asking(sparse, &o), answer_heard, r, &r->t, &e), e);
 }
 
 /* One session, prompts of both kinds in turn: each goes on from rows of its own kind alone, live or
@@ -194,7 +168,7 @@ static bool same_answer(const record *a, const record *b)
 TEST(an_exact_prompt_never_reuses_what_a_lossy_one_computed)
 {
     fixture f = begin();
-    record fresh[2], r;
+    answer fresh[2], r;
     for (int k = 0; k < 2; k++) {
         carat_session_options o = options(k ? lossy : NULL);
         o.checkpoint_mb = -1;
@@ -211,13 +185,13 @@ TEST(an_exact_prompt_never_reuses_what_a_lossy_one_computed)
         for (int i = 0; i < 6; i++) {
             int k = i % 2;
             generate(s, &f, N_IDS, k ? lossy : i % 4 ? "off" : NULL, &r);
-            CHECK(same_answer(&r, &fresh[k]));
+            CHECK(answer_same(&r, &fresh[k]));
             CHECK_MSG(store && i > 1 ? r.t.n_reused > 0 : !r.t.n_reused, "prompt %d reuses %lld", i,
                       (long long)r.t.n_reused);
         }
         /* the same kind again: the live rows serve */
         generate(s, &f, N_IDS, lossy, &r);
-        CHECK(same_answer(&r, &fresh[1]) && r.t.n_reused > 0);
+        CHECK(answer_same(&r, &fresh[1]) && r.t.n_reused > 0);
         carat_session_close(s);
     }
     end(&f);
@@ -275,7 +249,7 @@ TEST(a_batch_keeps_lossy_and_exact_requests_apart)
 {
     enum { JOBS = 9 };
     fixture f = begin();
-    static record fresh[3][2], r[JOBS];
+    static answer fresh[3][2], r[JOBS];
     carat_error e = {0};
     carat_batch *b;
     for (int i = 0; i < 3; i++)
@@ -293,8 +267,8 @@ TEST(a_batch_keeps_lossy_and_exact_requests_apart)
         const carat_job job = {.ids = f.ids,
                                .n = N_IDS - 90 * (i % 3),
                                .opt = asking(i % 2 ? lossy : NULL, &o),
-                               .fn = keep,
-                               .done = done,
+                               .fn = answer_heard,
+                               .done = answer_done,
                                .user = &r[i]};
         CHECK_OK(carat_batch_submit(b, &job, NULL, NULL, &e), e);
     }
@@ -302,7 +276,8 @@ TEST(a_batch_keeps_lossy_and_exact_requests_apart)
         ;
     for (int i = 0; i < JOBS; i++) {
         CHECK_EQ(r[i].n_done, 1);
-        CHECK_MSG(same_answer(&r[i], &fresh[i % 3][i % 2]), "job %d", i);
+        CHECK_OK(r[i].st, r[i].e);
+        CHECK_MSG(answer_same(&r[i], &fresh[i % 3][i % 2]), "job %d", i);
         CHECK((r[i].t.sparse != NULL) == i % 2);
     }
     carat_batch_info info;
@@ -323,10 +298,11 @@ TEST(sparse_prompts_survive_short_memory)
     for (int64_t n = 0;; n++) {
         carat_generate_options opt;
         carat_error e = {0};
-        record r = {0};
+        answer r = {0};
         carat_session *s = open_with(f.m, o);
         mem_fail_after(n);
-        carat_status st = carat_generate(s, f.ids, 200, asking(lossy, &opt), keep, &r, &r.t, &e);
+        carat_status st =
+            carat_generate(s, f.ids, 200, asking(lossy, &opt), answer_heard, &r, &r.t, &e);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);
         CHECK(st ? st == CARAT_E_MEMORY && e.text[0] : r.t.sparse != NULL);
