@@ -111,7 +111,6 @@ TEST(ollama_clients_get_their_forms)
         {"POST", "/api/show", "{\"model\":7}", 400, "{\"error\":\"'model' is"},
         {"DELETE", "/api/delete", "{\"model\":\"none\"}", 404, "model 'none' not found"},
         {"POST", "/api/push", "{\"model\":\"m\"}", 501, "{\"error\":\""},
-        {"POST", "/api/copy", "{}", 501, "{\"error\":\""},
         {"POST", "/api/blobs/sha256:00", "x", 501, "{\"error\":\""},
         {"POST", "/api/none", "{}", 404, "{\"error\":\"there is no path"},
         {"POST", "/v1/api/chat", "{}", 404, "did you mean /api/chat?"},
@@ -445,12 +444,128 @@ TEST(ollama_strangers_change_no_store)
     static const call calls[] = {
         {"POST", "/api/pull", "{\"model\":\"own/Model-GGUF\"}", 403, "--api-key"},
         {"DELETE", "/api/delete", "{\"model\":\"own/Model-GGUF\"}", 403, "--api-key"},
+        {"POST", "/api/create", "{\"model\":\"x\",\"from\":\"m\"}", 403, "--api-key"},
+        {"POST", "/api/copy", "{\"source\":\"m\",\"destination\":\"x\"}", 403, "--api-key"},
         {"GET", "/api/version", NULL, 200, "carat"},
     };
     served s;
     start_toy(&s, ARGS("--host", "0.0.0.0"));
     make_calls(&s, calls, sizeof calls / sizeof *calls);
     stop(&s);
+}
+
+/* ---- Models made of others ---- */
+
+#define MADE "\"model\":\"Own/Brief:v1\""
+#define PLAIN                                                                                      \
+    "\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},{\"role\":\"user\","            \
+    "\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"ho\"},{\"role\":\"user\","          \
+    "\"content\":\"Say something.\"}]"
+
+/* The words of a dialect's answer, and its stop reason, so that they can be compared. */
+static void ask_made(const served *s, const char *path, const char *body, const char *said,
+                     str *out)
+{
+    response r;
+    arena mem = {0};
+    http_post(&r, s, path, body);
+    CHECK_MSG(r.status == 200, "%s: %s", body, str_text(&r.body));
+    str_cut(out, 0);
+    str_puts(out, text_at(&mem, &r, said));
+    CHECK(out->n);
+    arena_free(&mem);
+    response_free(&r);
+}
+
+TEST(ollama_makes_models_of_others)
+{
+    static const call making[] = {
+        {"POST", "/api/copy", "{\"source\":\"base\",\"destination\":\"second\"}", 200, ""},
+        {"POST", "/api/create",
+         "{" MADE ",\"from\":\"second:latest\",\"system\":\"Be brief.\",\"messages\":[{\"role\":"
+         "\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"ho\"}],\"license\":"
+         "[\"MIT\"],\"parameters\":{\"temperature\":0,\"num_predict\":7,\"num_ctx\":99,\"stop\":["
+         "\"never said\"]}}",
+         200, "{\"status\":\"success\"}\n"},
+        {"POST", "/api/create",
+         "{\"model\":\"third\",\"from\":\"OWN/brief:v1\",\"parameters\":{\"num_predict\":3},"
+         "\"stream\":false}",
+         200, "{\"status\":\"success\"}"},
+        {"GET", "/api/tags", NULL, 200, "\"name\":\"Own/Brief:v1\""},
+        {"GET", "/api/tags", NULL, 200, "\"parent_model\":\"base\""},
+        {"POST", "/api/show", "{" MADE "}", 200,
+         "FROM base\\nSYSTEM \\\"\\\"\\\"Be brief.\\\"\\\"\\\"\\nPARAMETER temperature 0\\n"},
+        {"POST", "/api/show", "{\"model\":\"third\"}", 200,
+         "\"parameters\":\"num_predict                    3\\ntemperature                    0\\n"},
+        {"POST", "/api/show", "{" MADE "}", 200, "\"license\":\"MIT\""},
+        {"POST", "/api/chat", "{\"model\":\"third\"," ASK ",\"think\":false,\"stream\":false}", 200,
+         "\"eval_count\":3,"},
+        /* Refused. */
+        {"POST", "/api/copy", "{\"source\":\"none\",\"destination\":\"x\"}", 404,
+         "'none' not found"},
+        {"POST", "/api/copy", "{\"source\":\"base\"}", 400, "'destination' is missing"},
+        {"POST", "/api/copy", "{\"source\":\"base\",\"destination\":\"../x\"}", 400, "no name"},
+        {"POST", "/api/copy", "{\"source\":\"second\",\"destination\":\"Base\"}", 400, "weights"},
+        {"POST", "/api/create", "{\"model\":\"x\"}", 400, "'from' is missing"},
+        {"POST", "/api/create", "{\"model\":\"x\",\"from\":\"none\"}", 404, "'none' not found"},
+        {"POST", "/api/create", "{\"model\":\"x\",\"from\":\"base\",\"template\":\"{{.}}\"}", 400,
+         "'template' is not supported"},
+        {"POST", "/api/create", "{\"model\":\"x\",\"files\":{\"a\":\"sha256:00\"}}", 400,
+         "'files'"},
+        {"POST", "/api/create",
+         "{\"model\":\"x\",\"from\":\"base\",\"parameters\":{\"logit_bias\":{}}}", 400,
+         "parameters.logit_bias"},
+        {"POST", "/api/create",
+         "{\"model\":\"x\",\"from\":\"base\",\"parameters\":{\"temperature\":\"hot\"}}", 400,
+         "'temperature' is a string"},
+        {"POST", "/api/create",
+         "{\"model\":\"x\",\"from\":\"base\",\"messages\":[{\"role\":\"tool\",\"content\":\"\"}]}",
+         400, "messages[0]"},
+        {"POST", "/api/push", "{\"model\":\"third\"}", 501, "sends none"},
+    };
+    static const call leaving[] = {
+        {"DELETE", "/api/delete", "{\"model\":\"second\"}", 200, ""},
+        {"DELETE", "/api/delete", "{\"model\":\"second\"}", 404, "not found"},
+        {"POST", "/api/chat", "{\"model\":\"second\"}", 404, "second"},
+        {"POST", "/api/chat", "{" MADE "," ASK ",\"think\":false}", 200, "\"eval_count\":7,"},
+        {"POST", "/api/chat", "{\"model\":\"cut\"}", 500, "is damaged"},
+        {"GET", "/api/tags", NULL, 200, "third"},
+        {"DELETE", "/api/delete", "{\"model\":\"cut\"}", 200, ""},
+    };
+    static const struct {
+        const char *path, *said;
+    } dialects[] = {{"/api/chat", "message.content"},
+                    {"/v1/chat/completions", "choices.0.message.content"},
+                    {"/v1/messages", "content.0.text"}};
+    char base[600], other[600], path[600];
+    str own = {0}, plain = {0}, body = {0};
+    served s;
+    CHECK(!setenv("XDG_DATA_HOME", test_temp("data"), 1) && !setenv("HF_HOME", test_temp("hf"), 1));
+    snprintf(base, sizeof base, "base=%s", toy_model_write(NULL));
+    snprintf(other, sizeof other, "other=%s", toy_model_write(&(toy_model_file){.seed = 7}));
+    served_start(&s, ARGS("-m", base, other, "--ctx", "256", "-t", "1"));
+    make_calls(&s, making, sizeof making / sizeof *making);
+    /* Every dialect takes the made model for its parts, spelled out. */
+    for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++) {
+        const char *more =
+            i ? ",\"max_tokens\":7,\"temperature\":0" : ",\"think\":false,\"stream\":false";
+        str_cut(&body, 0);
+        str_printf(&body, "{" MADE "," ASK "%s}", i == 2 ? ",\"max_tokens\":7" : i ? "" : more);
+        ask_made(&s, dialects[i].path, body.at, dialects[i].said, &own);
+        str_cut(&body, 0);
+        str_printf(&body, "{\"model\":\"base\"," PLAIN "%s%s}", more,
+                   i ? "" : ",\"options\":{\"temperature\":0,\"num_predict\":7}");
+        ask_made(&s, i == 2 ? dialects[1].path : dialects[i].path, body.at,
+                 dialects[i == 2 ? 1 : i].said, &plain);
+        CHECK_STR(own.at, plain.at);
+    }
+    snprintf(path, sizeof path, "%s/carat/made/cut.json", getenv("XDG_DATA_HOME"));
+    test_write(path, "{\"from\":", 8);
+    make_calls(&s, leaving, sizeof leaving / sizeof *leaving);
+    stop(&s);
+    str_free(&own);
+    str_free(&plain);
+    str_free(&body);
 }
 
 /* ---- Embeddings ---- */

@@ -1,6 +1,7 @@
 /* store_test.c - names, the store, the cache of Python's client, and which model a word means. */
 #include "apps/hub/cache.h"
 #include "apps/hub/listing.h"
+#include "apps/hub/made.h"
 #include "apps/hub/names.h"
 #include "apps/hub/store.h"
 #include "apps/hub/wire.h"
@@ -464,5 +465,78 @@ TEST(hub_store_without_memory)
     put_model(store, "a/b", "Q4_0", "b-Q4_0.gguf", "x", 10);
     put_cached("own--Cached-GGUF", "Cached-Q4_K_M.gguf", "abc");
     test_every_allocation(read_all, NULL);
+    arena_free(&mem);
+}
+
+/* ---- Models made of others ---- */
+
+static const char made_text[] = "{\"from\":\"m\"}";
+
+static status make_and_find(void *arg, err *e)
+{
+    arena mem = {0};
+    const made_model *found = NULL, *list;
+    size_t n = 0;
+    bool was = false;
+    (void)arg;
+    status st = made_write("own/Second:v1", made_text, sizeof made_text - 1, e);
+    if (!st)
+        st = made_find("OWN/second:V1", &mem, &found, e);
+    if (!st) {
+        CHECK(found && found->when_s);
+        CHECK_STR(found->name, "own/Second:v1");
+        CHECK_STR(found->text, made_text);
+        st = made_list(&mem, &list, &n, e);
+    }
+    if (!st) {
+        CHECK_EQ(n, 1);
+        CHECK_STR(list[0].name, found->name);
+        st = made_remove("own/second:v1", &was, e);
+    }
+    CHECK(st || was);
+    arena_free(&mem);
+    return st;
+}
+
+TEST(models_made_of_others_come_and_go)
+{
+    static const char *const bad[] = {"",     "a b", "../x", "a/../b", "/a",   "a/",
+                                      "a//b", ".a",  "-a",   "a%b",    "a\nb", "\xc3\xa9"};
+    arena mem = {0};
+    const made_model *found;
+    size_t n;
+    bool was = true;
+    char path[700], longer[300];
+    err e = {0};
+    const char *store = begin(&mem);
+    CHECK_OK(made_find("x", &mem, &found, &e), e);
+    CHECK(!found);
+    CHECK_OK(made_list(&mem, &found, &n, &e), e);
+    CHECK_EQ(n, 0);
+    CHECK_OK(made_remove("x", &was, &e), e);
+    CHECK(!was);
+    test_every_allocation(make_and_find, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        e = (err){0};
+        CHECK_MSG(!made_name_valid(bad[i]) && made_write(bad[i], "{}", 2, &e) == E_ARG, "%s",
+                  bad[i]);
+    }
+    memset(longer, 'a', sizeof longer);
+    longer[200] = 0;
+    CHECK(made_name_valid(longer));
+    longer[200] = 'a', longer[201] = 0;
+    CHECK(!made_name_valid(longer));
+    /* What lies there and is no model is left out. A second writing replaces the first. */
+    snprintf(path, sizeof path, "%s/made/%%..%%x.json", store);
+    write_text(path, "{}");
+    snprintf(path, sizeof path, "%s/made/notes.txt", store);
+    write_text(path, "{}");
+    e = (err){0};
+    CHECK_OK(made_write("One", "1", 1, &e), e);
+    CHECK_OK(made_write("one", "22", 2, &e), e);
+    CHECK_OK(made_list(&mem, &found, &n, &e), e);
+    CHECK_EQ(n, 1);
+    CHECK_STR(found[0].name, "One");
+    CHECK_STR(found[0].text, "22");
     arena_free(&mem);
 }

@@ -19,15 +19,13 @@ enum { KEEP_FIRST = 4 }; /* ollama's num_keep, where a request has none */
 /* ---- Reading ---- */
 
 /* `options`, by the parsers that read the same names at the top of other requests. */
-static bool read_options(request *rq, const request_limits *lim, problem *p)
+bool ollama_settings_read(request *rq, const jtree *options, const request_limits *lim, problem *p)
 {
     static const char *const limits[] = {"max_tokens", "n_predict", NULL};
     static const jtree none = {.kind = JTREE_OBJECT, .s = ""};
-    const jtree *body = rq->body, *options;
+    const jtree *body = rq->body;
     api_kind api = rq->api;
     int64_t n = -1;
-    if (!field_kind(p, body, "options", JTREE_OBJECT, &options))
-        return false;
     rq->body = options ? options : &none;
     rq->api = API_OLLAMA_OPTIONS;
     bool ok = check_fields(rq, lim, p) && read_common(rq, lim, p) && read_stops(rq, "stop", p) &&
@@ -39,6 +37,13 @@ static bool read_options(request *rq, const request_limits *lim, problem *p)
     if (n > 0 && (!rq->max_tokens || n < rq->max_tokens))
         rq->max_tokens = n;
     return ok;
+}
+
+static bool read_options(request *rq, const request_limits *lim, problem *p)
+{
+    const jtree *options;
+    return field_kind(p, rq->body, "options", JTREE_OBJECT, &options) &&
+           ollama_settings_read(rq, options, lim, p);
 }
 
 /* "json", a JSON schema, or nothing. */

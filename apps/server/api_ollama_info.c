@@ -1,6 +1,7 @@
 /* api_ollama_info.c - see api_ollama_info.h. ollama_model.c writes the models. */
 #include "apps/server/api_ollama_info.h"
 
+#include "apps/hub/made.h"
 #include "apps/named.h"
 #include "apps/server/jsonw.h"
 #include "apps/server/ollama_model.h"
@@ -40,7 +41,8 @@ bool ollama_body_read(ollama_body *b, const char *body, size_t n, problem *p)
     if (b->body->kind != JTREE_OBJECT)
         return problem_set(p, 400, "", "the body is %s; expected a JSON object",
                            jtree_kind_name(b->body));
-    if (!field_text(p, b->body, "name", &b->name) || !field_text(p, b->body, "model", &b->name))
+    if (!field_text(p, b->body, "name", &b->name) || !field_text(p, b->body, "source", &b->name) ||
+        !field_text(p, b->body, "model", &b->name))
         return false;
     if (!*b->name)
         return problem_set(p, 400, "model", "'model' is missing");
@@ -77,15 +79,6 @@ void handle_root(exchange *x)
     x->n_file = sizeof running - 1;
     x->type = "text/plain; charset=utf-8";
     x->status = 200;
-}
-
-void handle_ollama_refused(exchange *x)
-{
-    problem p = {0};
-    problem_set(&p, 501, "",
-                "carat does not make, copy or push models: it runs GGUF files as they are; `carat "
-                "pull` and /api/pull fetch them");
-    reply_problem(x, &p);
 }
 
 /* ---- Models ---- */
@@ -137,6 +130,35 @@ static ollama_model of_offer(const offer_view *v)
                           .completes = true};
 }
 
+/* The models that are made of others. What these are is told where the server has them. */
+static void put_made(const offer_view *list, int32_t n, str *o)
+{
+    arena mem = {0};
+    const made_model *made;
+    size_t n_made;
+    if (made_list(&mem, &made, &n_made, NULL)) {
+        o->bad = true;
+        n_made = 0;
+    }
+    for (size_t i = 0; i < n_made; i++) {
+        beginning b = {0};
+        problem p = {0};
+        ollama_model m = {.completes = true};
+        if (beginning_find(&b, made[i].name, &p) && b.name) {
+            for (int32_t k = 0; k < n; k++)
+                if (!strcasecmp(list[k].name, b.from))
+                    m = of_offer(&list[k]);
+            m.name = b.name;
+            m.parent = b.from;
+            m.digest = "";
+            m.when_s = b.when_s;
+            ollama_put_model(&m, false, o);
+        } /* one that is damaged is left out */
+        beginning_free(&b);
+    }
+    arena_free(&mem);
+}
+
 /* The models of a server, and those of the store that a server with one model does not have. */
 static void put_tags(exchange *x, const offer_view *list, int32_t n, const model_list *l)
 {
@@ -158,6 +180,7 @@ static void put_tags(exchange *x, const offer_view *list, int32_t n, const model
         if (n != 1 || strcasecmp(e.name, list[0].name))
             ollama_put_model(&e, false, o);
     }
+    put_made(list, n, o);
     json_close(o, ']');
     json_close(o, '}');
     catalog_drop(x->s->catalog, held, n_held);
@@ -222,8 +245,8 @@ void handle_ollama_ps(exchange *x)
 }
 
 /* A model that is not loaded: its metadata alone is read. */
-static bool show_stored(exchange *x, const ollama_model *about, const char *path, bool verbose,
-                        problem *p)
+static bool show_stored(exchange *x, const ollama_model *about, const char *path,
+                        const beginning *made, bool verbose, problem *p)
 {
     const carat_model_options o = {.vocab_only = true};
     ollama_model shown = *about;
@@ -232,7 +255,7 @@ static bool show_stored(exchange *x, const ollama_model *about, const char *path
     if (named_open(path, &o, &m, &e))
         return problem_from(p, &e);
     ollama_describe(&shown, m);
-    ollama_put_show(&shown, m, verbose, &x->out);
+    ollama_put_show(&shown, m, made, verbose, &x->out);
     carat_model_close(m);
     return true;
 }
@@ -253,25 +276,40 @@ static bool find_unloaded(exchange *x, const char *name, ollama_model *about, co
     return *path;
 }
 
-static bool show(exchange *x, const ollama_body *b, problem *p)
+/* A made model is shown as the one that it is of, with its own name. */
+static void name_made(ollama_model *about, const beginning *made)
 {
+    if (!made->name)
+        return;
+    about->name = made->name;
+    about->parent = made->from;
+    about->digest = "";
+    about->when_s = made->when_s;
+}
+
+static bool show(exchange *x, const ollama_body *b, const beginning *made, problem *p)
+{
+    const char *name = made->name ? made->from : b->name;
     bool verbose = false, ok;
     model_list l;
     ollama_model about;
     const char *path;
     if (!field_bool(p, b->body, "verbose", &verbose) || !read_list(&l, p))
         return false;
-    const model_entry *e = find_entry(&l, b->name);
-    if (find_unloaded(x, b->name, &about, &path)) {
-        ok = show_stored(x, &about, path, verbose, p);
+    const model_entry *e = find_entry(&l, name);
+    if (find_unloaded(x, name, &about, &path)) {
+        name_made(&about, made);
+        ok = show_stored(x, &about, path, made, verbose, p);
     } else if (e && catalog_single(x->s->catalog) && exchange_pick(x, NULL, p) &&
                strcasecmp(e->name, x->m->names.name)) {
         about = of_entry(e);
-        ok = show_stored(x, &about, e->name, verbose, p);
-    } else if ((ok = !p->status && exchange_pick(x, b->name, p))) {
+        name_made(&about, made);
+        ok = show_stored(x, &about, e->name, made, verbose, p);
+    } else if ((ok = !p->status && exchange_pick(x, name, p))) {
         about = e ? of_entry(e) : of_served(x->m);
         ollama_describe(&about, x->m->model);
-        ollama_put_show(&about, x->m->model, verbose, &x->out);
+        name_made(&about, made);
+        ollama_put_show(&about, x->m->model, made, verbose, &x->out);
     }
     model_list_free(&l);
     return ok;
@@ -281,10 +319,13 @@ void handle_ollama_show(exchange *x)
 {
     problem p = {0};
     ollama_body b = {0};
-    if (ollama_body_read(&b, x->body, x->n_body, &p) && show(x, &b, &p))
+    beginning made = {0};
+    if (ollama_body_read(&b, x->body, x->n_body, &p) && beginning_find(&made, b.name, &p) &&
+        show(x, &b, &made, &p))
         x->status = 200;
     else
         reply_problem(x, &p);
+    beginning_free(&made);
     ollama_body_free(&b);
 }
 
@@ -293,8 +334,13 @@ void handle_ollama_delete(exchange *x)
     problem p = {0};
     ollama_body b = {0};
     uint64_t freed;
+    bool was = false;
     err e = {0};
     if (!ollama_may_change(x, &p) || !ollama_body_read(&b, x->body, x->n_body, &p))
+        ;
+    else if (made_remove(b.name, &was, &e))
+        problem_from(&p, &e);
+    else if (was)
         ;
     else if (!model_known(b.name))
         problem_set(&p, 404, "model", "model '%.200s' not found", b.name);

@@ -9,8 +9,10 @@ void handle_ollama_tags(exchange *x);
 void handle_ollama_ps(exchange *x);
 void handle_ollama_show(exchange *x);
 void handle_ollama_delete(exchange *x);
-void handle_ollama_pull(exchange *x);    /* api_ollama_pull.c */
-void handle_ollama_refused(exchange *x); /* create, copy, push, blobs */
+void handle_ollama_pull(exchange *x);   /* api_ollama_pull.c */
+void handle_ollama_create(exchange *x); /* api_ollama_make.c */
+void handle_ollama_copy(exchange *x);
+void handle_ollama_refused(exchange *x); /* push, blobs */
 /* "/": the chat page for browsers, a word for ollama's clients. */
 void handle_root(exchange *x);
 
@@ -18,7 +20,8 @@ void handle_root(exchange *x);
  * a problem. */
 bool ollama_may_change(const exchange *x, problem *p);
 
-/* A body of these endpoints: {"model": NAME}, or the older {"name": NAME}. */
+/* A body of these endpoints: {"model": NAME}, or the older {"name": NAME}, or a copy's {"source":
+ * NAME}. */
 typedef struct ollama_body {
     arena mem;
     const jtree *body;

@@ -230,6 +230,7 @@ void stream_close(stream *st)
     answers_free(&st->a);
     shorten_close(st->shortened);
     request_free(&st->rq);
+    beginning_free(&st->made);
     str_free(&st->out);
     str_free(&st->history);
     mem_free(st);
@@ -309,6 +310,17 @@ static void keep_response(stream *st)
     str_free(&before);
 }
 
+/* The fields of the request; what it leaves open is the made model's. */
+static bool read_fields(stream *st, problem *p)
+{
+    request own = {0};
+    request_limits lim = st->x->m->limits;
+    bool ok = beginning_limits(&st->made, &own, &lim, p) && request_read(&st->rq, &lim, p) &&
+              beginning_set(&st->rq, &own, p);
+    request_free(&own);
+    return ok;
+}
+
 /* The model is picked before the fields that need its vocabulary and defaults are read. A call that
  * waits may be repeated. */
 static pick_state read_request(stream *st, int timeout_ms, problem *p)
@@ -318,14 +330,17 @@ static pick_state read_request(stream *st, int timeout_ms, problem *p)
         if (!request_open(&st->rq, st->api, x->body, x->n_body, p) ||
             (is_ollama(st->api) && !ollama_plain_name(&st->rq.mem, &st->rq.model, p)))
             return PICK_FAILED;
+        if (*st->rq.model && !beginning_find(&st->made, st->rq.model, p))
+            return PICK_FAILED;
         st->asked_ms = clock_ms();
         x->keep_ms = st->rq.keep_ms;
     }
-    pick_state picked = exchange_pick_within(x, st->rq.model, timeout_ms, p);
+    const char *name = st->made.name ? st->made.from : st->rq.model;
+    pick_state picked = exchange_pick_within(x, name, timeout_ms, p);
     if (picked != PICK_DONE || st->read)
         return picked;
     st->load_ms = clock_ms() - st->asked_ms;
-    if (!take_history(st, p) || !request_read(&st->rq, &x->m->limits, p))
+    if (!take_history(st, p) || !read_fields(st, p))
         return PICK_FAILED;
     st->read = true;
     st->rq.store &= x->s->stored != NULL;
@@ -466,6 +481,7 @@ void handle_count(exchange *x, api_kind api)
         x->status = 200;
     }
     request_free(&st.rq);
+    beginning_free(&st.made);
     str_free(&st.history);
 }
 
@@ -483,5 +499,6 @@ void handle_template(exchange *x)
     }
     str_free(&text);
     request_free(&st.rq);
+    beginning_free(&st.made);
     str_free(&st.history);
 }

@@ -4,6 +4,7 @@
 #ifndef APPS_SERVER_GENERATE_INT_H
 #define APPS_SERVER_GENERATE_INT_H
 
+#include "apps/server/begin.h"
 #include "apps/server/constrain.h"
 #include "apps/server/generate.h"
 #include "apps/server/live.h"
@@ -20,6 +21,7 @@ struct stream {
     api_kind api;
     const dialect *d;
     request rq;
+    beginning made; /* the model is made of another */
     answer a;
     prompt *prompt;
     int32_t n_prompts;

@@ -70,7 +70,7 @@ static void put_details(const ollama_model *m, str *o)
     if (m->n_params)
         snprintf(size, sizeof size, n >= 1e9 ? "%.1fB" : "%.2fM", n / (n >= 1e9 ? 1e9 : 1e6));
     json_open(o, "details", '{');
-    json_text(o, "parent_model", "");
+    json_text(o, "parent_model", m->parent ? m->parent : "");
     json_text(o, "format", "gguf");
     json_text(o, "family", family);
     json_open(o, "families", '[');
@@ -163,11 +163,18 @@ static void put_text_of(const carat_model *m, const char *key, const char *name,
         json_text(o, name, "");
 }
 
-/* The sampling settings as a Modelfile has them. */
-static void put_parameters(const carat_model *m, str *o)
+/* The sampling settings as a Modelfile has them: a made model's own, else the file's. */
+static void put_parameters(const carat_model *m, const beginning *made, str *o)
 {
     carat_sampling s;
     str text = {0};
+    if (made->settings && made->settings->count) {
+        beginning_put_settings(made, "", &text);
+        json_text_n(o, "parameters", str_text(&text), text.n);
+        o->bad |= text.bad;
+        str_free(&text);
+        return;
+    }
     carat_sampling_default(m, &s);
     str_printf(&text, "%-30s %g\n", "temperature", (double)s.temperature);
     str_printf(&text, "%-30s %d\n", "top_k", s.top_k);
@@ -178,16 +185,48 @@ static void put_parameters(const carat_model *m, str *o)
     str_free(&text);
 }
 
-void ollama_put_show(const ollama_model *about, const carat_model *m, bool verbose, str *o)
+/* A text of a Modelfile. The quotes have no escapes there, so what holds three goes out plain. */
+static void put_quoted(str *o, const char *word, const char *text)
+{
+    bool quotes = strstr(text, "\"\"\"") != NULL;
+    str_printf(o, quotes ? "%s %s\n" : "%s \"\"\"%s\"\"\"\n", word, text);
+}
+
+static void put_modelfile(const ollama_model *about, const beginning *made, str *o)
+{
+    str file = {0};
+    str_printf(&file, "FROM %s\n", made->name ? made->from : about->name);
+    if (made->system)
+        put_quoted(&file, "SYSTEM", made->system);
+    beginning_put_settings(made, "PARAMETER ", &file);
+    for (const jtree *m = made->messages ? made->messages->first : NULL; m; m = m->next) {
+        char word[32];
+        snprintf(word, sizeof word, "MESSAGE %.20s", jtree_get(m, "role")->s);
+        put_quoted(&file, word, jtree_get(m, "content")->s);
+    }
+    if (made->license)
+        put_quoted(&file, "LICENSE", made->license);
+    json_text_n(o, "modelfile", str_text(&file), file.n);
+    o->bad |= file.bad;
+    str_free(&file);
+}
+
+void ollama_put_show(const ollama_model *about, const carat_model *m, const beginning *made,
+                     bool verbose, str *o)
 {
     carat_meta v;
-    str file = {0};
     json_open(o, NULL, '{');
-    put_text_of(m, "general.license", "license", o);
-    str_printf(&file, "FROM %s\n", about->name);
-    json_text_n(o, "modelfile", str_text(&file), file.n);
-    put_parameters(m, o);
+    if (made->license)
+        json_text(o, "license", made->license);
+    else
+        put_text_of(m, "general.license", "license", o);
+    put_modelfile(about, made, o);
+    put_parameters(m, made, o);
     put_text_of(m, "tokenizer.chat_template", "template", o);
+    if (made->system)
+        json_text(o, "system", made->system);
+    if (made->messages)
+        json_tree(o, "messages", made->messages);
     put_details(about, o);
     json_open(o, "model_info", '{');
     for (int64_t i = 0; carat_model_meta(m, i, &v); i++)
@@ -197,6 +236,4 @@ void ollama_put_show(const ollama_model *about, const carat_model *m, bool verbo
     put_capabilities(about, o);
     put_time(o, "modified_at", about->when_s);
     json_close(o, '}');
-    o->bad |= file.bad;
-    str_free(&file);
 }

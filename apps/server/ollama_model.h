@@ -2,6 +2,7 @@
 #ifndef APPS_SERVER_OLLAMA_MODEL_H
 #define APPS_SERVER_OLLAMA_MODEL_H
 
+#include "apps/server/begin.h"
 #include "base/str.h"
 
 #include "carat.h"
@@ -11,7 +12,8 @@ typedef struct ollama_model {
     const char *name;
     const char *digest; /* SHA-256 in hexadecimal; "": one is made of the name */
     const char *family, *quant;
-    int64_t when_s; /* seconds since 1970; 0: the start of 1970 */
+    const char *parent; /* the model that it is made of */
+    int64_t when_s;     /* seconds since 1970; 0: the start of 1970 */
     uint64_t n_bytes, n_params;
     int32_t n_ctx, n_embd;
     bool completes, chats, calls, thinks, fills; /* capabilities */
@@ -24,7 +26,9 @@ typedef struct ollama_model {
 void ollama_describe(ollama_model *out, const carat_model *m);
 /* An item of /api/tags; loaded: of /api/ps. */
 void ollama_put_model(const ollama_model *m, bool loaded, str *o);
-/* The answer to /api/show. verbose: lists of the metadata in full. */
-void ollama_put_show(const ollama_model *about, const carat_model *m, bool verbose, str *o);
+/* The answer to /api/show. made: what `about` adds to m, its name NULL where that is nothing.
+ * verbose: lists of the metadata in full. */
+void ollama_put_show(const ollama_model *about, const carat_model *m, const beginning *made,
+                     bool verbose, str *o);
 
 #endif

@@ -70,35 +70,6 @@ static bool wants_thought(const stream *st)
     return (o->think || (by_itself && !o->no_think)) && !rq->prefill;
 }
 
-/* Puts the conversation with --system's message in front into out, where it begins with none of its
- * own; else out stays empty. */
-static bool add_system(const str *messages, const char *system, str *out, problem *p)
-{
-    arena mem = {0};
-    err e = {0};
-    const jtree *all, *role;
-    if (!system)
-        return true;
-    if (jtree_parse(messages->at, messages->n, "messages", REQUEST_MAX_DEPTH + 2, &mem, &all, &e)) {
-        arena_free(&mem);
-        return problem_from(p, &e);
-    }
-    role = all->first ? jtree_get(all->first, "role") : NULL;
-    if (!jtree_is(role, JTREE_STRING) ||
-        (strcmp(role->s, "system") && strcmp(role->s, "developer"))) {
-        str_putc(out, '[');
-        json_open(out, NULL, '{');
-        json_text(out, "role", "system");
-        json_text(out, "content", system);
-        json_close(out, '}');
-        if (all->first)
-            str_putc(out, ',');
-        str_put(out, messages->at + 1, messages->n - 1);
-    }
-    arena_free(&mem);
-    return !out->bad || problem_set(p, 503, "", "no memory for the system message");
-}
-
 static carat_chat_options chat_options(const stream *st)
 {
     const request *rq = &st->rq;
@@ -110,8 +81,8 @@ static carat_chat_options chat_options(const stream *st)
                                 .continue_last = rq->continue_last};
 }
 
-/* Writes messages as the template does; *begun: with --system's message, where that was added. The
- * caller frees both, also after a problem. */
+/* Writes messages as the template does; *begun: with what comes before them (begin.h), where
+ * something does. The caller frees both, also after a problem. */
 static bool render(const stream *st, const str *own, str *begun, carat_chat *chat, problem *p)
 {
     const request *rq = &st->rq;
@@ -119,7 +90,7 @@ static bool render(const stream *st, const str *own, str *begun, carat_chat *cha
     carat_chat_options opt = chat_options(st);
     err e = {0};
     const char *tools = rq->tools.n ? rq->tools.at : NULL;
-    if (!add_system(own, m->s->o->system, begun, p))
+    if (!beginning_put(&st->made, own, m->s->o->system, begun, p))
         return false;
     if (!carat_chat_render(m->model, begun->n ? begun->at : own->at, tools, &opt, chat, &e))
         return true;

@@ -213,6 +213,8 @@ bool llama_parse(request *rq, const request_limits *lim, problem *p);
 bool infill_parse(request *rq, const request_limits *lim, problem *p);
 bool ollama_chat_parse(request *rq, const request_limits *lim, problem *p);
 bool ollama_generate_parse(request *rq, const request_limits *lim, problem *p);
+/* ollama's `options`, an object or NULL, into *rq. */
+bool ollama_settings_read(request *rq, const jtree *options, const request_limits *lim, problem *p);
 
 /* ---- Reading fields (fields.c). An absent or null field leaves *out unchanged. False: a problem.
  */

@@ -1,0 +1,211 @@
+/* made.c - see made.h. */
+#include "apps/hub/made.h"
+
+#include "apps/hub/place.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { NAME_MAX_BYTES = 200 };
+static const char ending[] = ".json";
+
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+bool made_name_valid(const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < n; i++)
+        if (!is_letter(name[i]) && (!strchr("-_.:/", name[i]) || !i || name[i - 1] == '/'))
+            return false;
+    return n && n <= NAME_MAX_BYTES && name[n - 1] != '/';
+}
+
+/* STORE/made, of mem; *dir NULL: there is no home directory. */
+static status find_dir(arena *mem, const char **dir, err *e)
+{
+    place p;
+    status st = place_read(&p, false, e);
+    *dir = NULL;
+    if (st)
+        return st;
+    if (p.store && !(*dir = path_join(mem, p.store, "made")))
+        st = err_memory(e, "a model", NAME_MAX_BYTES);
+    place_free(&p);
+    return st;
+}
+
+/* The file of a model, of mem; NULL: no memory. */
+static const char *file_of(arena *mem, const char *dir, const char *name)
+{
+    char file[NAME_MAX_BYTES + sizeof ending];
+    size_t n = strlen(name);
+    memcpy(file, name, n);
+    memcpy(file + n, ending, sizeof ending);
+    for (char *at = file; (at = strchr(at, '/'));)
+        *at = '%';
+    return path_join(mem, dir, file);
+}
+
+/* The name of a model by that of its file; NULL: it is none, or there is no memory. */
+static const char *name_of(arena *mem, const char *file)
+{
+    size_t n = strlen(file), k = sizeof ending - 1;
+    char *name = n > k && !strcmp(file + n - k, ending) ? arena_strndup(mem, file, n - k) : NULL;
+    for (char *at = name; at && (at = strchr(at, '%'));)
+        *at = '/';
+    return name && made_name_valid(name) ? name : NULL;
+}
+
+static status read_one(arena *mem, const char *dir, const char *name, made_model *out, err *e)
+{
+    const char *path = file_of(mem, dir, name);
+    char *bytes = NULL;
+    size_t n = 0;
+    struct stat sb;
+    status st = path ? OK : err_memory(e, name, strlen(name));
+    *out = (made_model){.name = name};
+    if (st || (st = file_read_all(path, MADE_BYTES_MAX, &bytes, &n, e)))
+        return st;
+    out->text = arena_strndup(mem, bytes, n);
+    out->n = n;
+    out->when_s = stat(path, &sb) ? 0 : (int64_t)sb.st_mtim.tv_sec;
+    mem_free(bytes);
+    return out->text ? OK : err_memory(e, path, n);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const char *const *x = a, *const *y = b;
+    return strcasecmp(*x, *y);
+}
+
+/* The names of all models, sorted. */
+static status read_names(arena *mem, const char *dir, const char ***out, size_t *n, err *e)
+{
+    const char **names = arena_array(mem, MADE_MAX, sizeof *names);
+    DIR *d = dir ? opendir(dir) : NULL;
+    *n = 0;
+    *out = names;
+    if (!names) {
+        if (d)
+            closedir(d);
+        return err_memory(e, "the list of models", MADE_MAX * sizeof *names);
+    }
+    for (struct dirent *f; d && *n < MADE_MAX && (f = readdir(d));) {
+        const char *name = name_of(mem, f->d_name);
+        if (name)
+            names[(*n)++] = name;
+    }
+    if (d)
+        closedir(d);
+    qsort(names, *n, sizeof *names, by_name);
+    return OK;
+}
+
+status made_find(const char *name, arena *mem, const made_model **out, err *e)
+{
+    const char *dir, **names;
+    struct stat sb;
+    size_t n;
+    *out = NULL;
+    if (!made_name_valid(name))
+        return OK;
+    status st = find_dir(mem, &dir, e);
+    if (st || !dir || stat(dir, &sb))
+        return st;
+    if ((st = read_names(mem, dir, &names, &n, e)))
+        return st;
+    for (size_t i = 0; i < n; i++) {
+        if (strcasecmp(names[i], name))
+            continue;
+        made_model *m = arena_alloc(mem, sizeof *m);
+        if (!m)
+            return err_memory(e, name, sizeof *m);
+        if (!(st = read_one(mem, dir, names[i], m, e)))
+            *out = m;
+        return st;
+    }
+    return OK;
+}
+
+status made_list(arena *mem, const made_model **out, size_t *n, err *e)
+{
+    const char *dir, **names;
+    size_t n_names;
+    *n = 0;
+    *out = NULL;
+    status st = find_dir(mem, &dir, e);
+    if (st || (st = read_names(mem, dir, &names, &n_names, e)))
+        return st;
+    made_model *list = arena_array(mem, n_names + 1, sizeof *list);
+    if (!list)
+        return err_memory(e, "the list of models", n_names * sizeof *list);
+    *out = list;
+    for (size_t i = 0; i < n_names; i++) {
+        err why = {0};
+        st = read_one(mem, dir, names[i], &list[*n], &why);
+        if (st == E_MEMORY)
+            return err_set(e, st, "%s", why.text);
+        *n += !st; /* one that has just gone, or is damaged, is left out */
+    }
+    return OK;
+}
+
+status made_write(const char *name, const char *text, size_t n, err *e)
+{
+    arena mem = {0};
+    const char *dir, *path;
+    const made_model *had;
+    file_out f = {0};
+    if (!made_name_valid(name))
+        return err_set(e, E_ARG,
+                       "'%.80s' is no name for a model: 1 to %d letters, digits and -_.:/ ; the "
+                       "first one, and one after a '/', is a letter or a digit",
+                       name, NAME_MAX_BYTES);
+    if (n > MADE_BYTES_MAX)
+        return err_set(e, E_LIMIT, "%s: more than %d bytes", name, MADE_BYTES_MAX);
+    status st = find_dir(&mem, &dir, e);
+    if (!st && !dir)
+        st = err_set(e, E_IO, "there is no home directory, so there is no place for a model");
+    if (!st && !(st = make_dirs(dir, e)) && !(st = made_find(name, &mem, &had, e))) {
+        /* It keeps the spelling under which it is there. */
+        path = file_of(&mem, dir, had ? had->name : name);
+        st = path ? OK : err_memory(e, name, n);
+        if (!st && !(st = file_out_open_private(&f, path, e)) &&
+            !(st = file_out_write(&f, text, n, e)))
+            st = file_out_commit(&f, e);
+        file_out_discard(&f);
+    }
+    arena_free(&mem);
+    return st;
+}
+
+status made_remove(const char *name, bool *was, err *e)
+{
+    arena mem = {0};
+    const char *dir = NULL;
+    const made_model *had;
+    *was = false;
+    status st = made_find(name, &mem, &had, e);
+    if (!st && had && !(st = find_dir(&mem, &dir, e))) {
+        const char *path = file_of(&mem, dir, had->name);
+        if (!path)
+            st = err_memory(e, name, NAME_MAX_BYTES);
+        else if (unlink(path))
+            st = err_errno(e, "remove", path);
+        *was = !st;
+    }
+    arena_free(&mem);
+    return st;
+}
