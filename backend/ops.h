@@ -315,6 +315,7 @@ struct device {
     /* Bytes taken by alloc and weight_load and not released. Any thread may ask. */
     uint64_t (*used_bytes)(const device *d);
     size_t reserve_bytes; /* the most that the device takes beyond used_bytes */
+    int32_t watch_rooms;  /* rooms of a page_watch that it makes use of, at most; 0: one */
     /* Sifts n_wants rows of n logits each, at once; every `to` has room for cap. May be NULL. */
     void (*sift)(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap);
     /* An asynchronous device: its first failure since it was opened, or OK. May be NULL. */

@@ -62,7 +62,8 @@ enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
  *     score_i += softmax_i(s)
  *
  * A page with a NaN counts as s_i = -infinity. The caller owns the struct and must not change it
- * during the pass; score and room are memory of the side's device. A pass with one watch may be
+ * during the pass; score and room are memory of the side's device. Scores are there when the pass
+ * has ended. A pass with one watch may be
  * recorded: then it is played again for any n_pages, but for the same memory. */
 enum { PAGE_WATCH_HEADS = 64 }; /* query heads that share a KV head: at most */
 
@@ -90,10 +91,11 @@ typedef struct page_query_size {
 typedef struct page_watch {
     int32_t seq; /* of the step */
     int32_t pos, n_pages;
-    const struct page_sums *sums; /* [n_kv]: of each store; at NULL: it has none */
-    float *score[PASS_SIDES_MAX]; /* [n_pages] */
-    float *room[PASS_SIDES_MAX];  /* page_watch_room floats */
-    page_queries *keep;           /* NULL: no queries are kept */
+    const struct page_sums *sums;    /* [n_kv]: of each store; at NULL: it has none */
+    float *score[PASS_SIDES_MAX];    /* [n_pages] */
+    float *room[PASS_SIDES_MAX];     /* page_watch_room floats, n_rooms times */
+    int32_t n_rooms[PASS_SIDES_MAX]; /* 0: one. A GPU asks as many layers at once as it has rooms */
+    page_queries *keep;              /* NULL: no queries are kept */
 } page_watch;
 static inline size_t page_watch_room(int32_t n_pages, int32_t head_dim)
 {

@@ -248,6 +248,7 @@ static void score_layers(bench *b, scorer *s, int32_t n_head)
     p.n_watch = 1;
     for (int32_t i = 0; i < b->l.n; i++)
         b->d->op->watch_pages(&p, q, &b->l.view[i], 0.05f, &s->w);
+    pass_end(&p);
     if (pass_failed(&p))
         bench_check(err_set(&e, p.e.status, "%s", p.e.text), &e);
 }
@@ -277,11 +278,13 @@ static void open_scorer(bench *b, scorer *s)
     int32_t n_pages = SCORED / KV_PAGE;
     s->sum_bytes = (size_t)v->n_head_kv * (size_t)n_pages * 4 * (size_t)v->head_dim;
     s->score_bytes = (size_t)n_pages * sizeof(float);
-    s->room_bytes = page_watch_room(n_pages, v->head_dim) * sizeof(float);
+    int32_t n_rooms = b->l.n < b->d->watch_rooms ? b->l.n : b->d->watch_rooms;
+    s->room_bytes = page_watch_room(n_pages, v->head_dim) * sizeof(float) * (size_t)n_rooms;
     s->w = (page_watch){.n_pages = n_pages,
                         .sums = s->sums,
                         .score = {b->d->alloc(b->d, s->score_bytes)},
-                        .room = {b->d->alloc(b->d, s->room_bytes)}};
+                        .room = {b->d->alloc(b->d, s->room_bytes)},
+                        .n_rooms = {n_rooms}};
     for (int32_t i = 0; i < b->l.n; i++) {
         s->sums[i] = (page_sums){b->d->alloc(b->d, s->sum_bytes), n_pages, PAGE_SUM_BOUNDS};
         if (!s->sums[i].at || !s->w.score[0] || !s->w.room[0])

@@ -13,13 +13,24 @@ static size_t sums_bytes(const kv_layout *l, const kv_view *v)
            (size_t)v->head_dim * sizeof(uint16_t);
 }
 
+/* Rooms of a side: one for each of its layers, if its device makes use of them. */
+static int32_t n_rooms(const kv_layout *l, int32_t side)
+{
+    const device *d = l->dev[side];
+    int32_t n = 0;
+    for (int32_t i = 0; i < l->n; i++)
+        n += !l->view[i].window && l->view[i].side == side;
+    return !d || d->watch_rooms < 1 || n < 1 ? 1 : n < d->watch_rooms ? n : d->watch_rooms;
+}
+
 static size_t room_bytes(const kv_layout *l, int32_t side)
 {
     int32_t dim = 0;
     for (int32_t i = 0; i < l->n; i++)
         if (!l->view[i].window && l->view[i].side == side && l->view[i].head_dim > dim)
             dim = l->view[i].head_dim;
-    return dim ? page_watch_room(pages_of(l->n_ctx), dim) * sizeof(float) : 0;
+    size_t one = page_watch_room(pages_of(l->n_ctx), dim) * sizeof(float);
+    return dim ? (size_t)n_rooms(l, side) * one : 0;
 }
 
 uint64_t kv_pager_bytes(const kv_layout *l, kv_policy policy, int32_t side)
@@ -69,6 +80,7 @@ static status open_scores(kv_cache *c, kv_pager *g, err *e)
         g->room_bytes[side] = room_bytes(l, side);
         if (!g->room_bytes[side])
             continue;
+        g->watch.n_rooms[side] = n_rooms(l, side);
         g->watch.score[side] = d->alloc(d, g->score_bytes);
         g->watch.room[side] = d->alloc(d, g->room_bytes[side]);
         if (!g->watch.score[side] || !g->watch.room[side])

@@ -186,3 +186,34 @@ TEST(a_look_reads_pages_in_the_file)
     look(&o, m, 2500, 40);
     carat_model_close(m);
 }
+
+/* Layers with keys of the whole context on both sides: each side asks its own, and the shares of
+ * both are added. */
+TEST(every_side_of_a_divided_model_looks)
+{
+    static const struct {
+        const char *base, *words, *devices;
+        int32_t gpu_layers, n, rows;
+    } x[] = {{"dense", NULL, "cpu,cpu", 3, 1700, 40},
+             {"qwen3", "qwen2", "cpu,cpu,cpu", 2, 1703, 5}};
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        const carat_model_options mo = {
+            .device = x[i].devices, .gpu_layers = x[i].gpu_layers, .n_threads = 1};
+        const carat_session_options o = {
+            .n_ctx = CTX, .chunk = 64, .kv_resident = KEEP, .kv_k = "f16"};
+        carat_model *m = toy_model_open(
+            &(toy_model_file){
+                .base = x[i].base, .words = x[i].words, .n_ctx_train = CTX, .scale = 4},
+            &mo);
+        int32_t n_sides = 0;
+        for (int32_t side = 0; side < m->core.n_sides; side++) {
+            bool asked = false;
+            for (int32_t k = 0; k < m->core.n_kv; k++)
+                asked |= !m->core.kv[k].window && m->core.kv[k].side == side;
+            n_sides += asked;
+        }
+        CHECK_MSG(n_sides >= 2, "%d layers, %d", m->core.n_layer, n_sides);
+        look(&o, m, x[i].n, x[i].rows);
+        carat_model_close(m);
+    }
+}

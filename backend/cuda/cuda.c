@@ -310,7 +310,8 @@ static void cuda_begin(device *d, pass *p)
     c->next_shadow = 0;
     c->chosen = NULL;
     c->sorted.id = NULL;
-    c->watch_shown = false;
+    c->watch_shown = c->crowded = false;
+    c->watch.n_jobs = 0;
     if (c->broken) {
         err_set(&p->e, c->broken_why.status, "%s", c->broken_why.text);
         return;
@@ -355,7 +356,9 @@ static void cuda_end(device *d, pass *p)
         cuda_forget_waiting(c);
     else
         cuda_settle(c);
-    cuda_take_tallies(c, p);
+    cuda_ask_pages(c, p);
+    if (!c->recording) /* else the pass has not run yet */
+        cuda_take_tallies(c, p);
 }
 
 /* ---- Opening and closing ------------------------------------------------------------------ */
@@ -535,6 +538,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .available_bytes = cuda_available,
         .used_bytes = cuda_used,
         .reserve_bytes = RESERVE_BYTES,
+        .watch_rooms = WATCH_JOBS,
         .failed = cuda_failed,
         .begin = cuda_begin,
         .end = cuda_end,

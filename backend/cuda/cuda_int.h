@@ -98,6 +98,7 @@ typedef struct graph_slot {
     cudaGraphExec_t exec; /* NULL: seen once */
     mat y;                /* its result */
     uint64_t used;        /* 0: the slot is free */
+    bool crowded;         /* it takes counters while it runs, which no recording can */
     int32_t n_tallies;    /* what its kernels count, as cuda_device.counted */
     tally_place counted[SPARSE_TALLIES];
 } graph_slot;
@@ -162,6 +163,7 @@ typedef struct cuda_device {
     int32_t *recur_ticket;  /* [RECUR_TICKETS] */
     int32_t *watched_pages; /* [STEP_SEQS_MAX] n_pages of each page_watch of the pass */
     bool watch_shown;       /* it is on the device */
+    watch_args watch;       /* queries of the pass under way that have not been asked */
     cuda_blas *blas;        /* NULL: no cuBLASLt here */
     void *bounce;           /* pinned, for small downloads */
     cuda_pins *pins;        /* page-locked memory for snapshots */
@@ -170,7 +172,7 @@ typedef struct cuda_device {
     uint32_t *maxima;       /* [SIFT_ROWS][SIFT_BLOCKS] */
     sift_result *sift;      /* [SIFT_ROWS] pinned: kernels write it, the host reads it */
     graph_slot graphs[GRAPHS];
-    graph_slot *recording;
+    graph_slot *recording, *seen; /* of the pass under way; seen: for the first time */
     uint64_t graph_clock;
     bool no_graphs; /* the runtime cannot record */
     /* Counters of what attention leaves out, of the pass under way: [SPARSE_TALLIES], the first
@@ -179,6 +181,7 @@ typedef struct cuda_device {
     struct sparse_tally *tally[SPARSE_TALLIES];
     tally_place counted[SPARSE_TALLIES];
     int32_t n_tallies;
+    bool crowded; /* the pass under way has more than there is room for */
     char name[320];
 } cuda_device;
 
@@ -285,6 +288,8 @@ int32_t cuda_block_run(const step *st, const rowset *rs, const kv_view *kv, int3
 unsigned long long *cuda_tally_of(pass *p, int32_t i);
 int cuda_open_tallies(cuda_device *c); /* a CUDA error, or 0 */
 void cuda_close_tallies(cuda_device *c);
+/* Room for n counters more: takes those that are there, if need be. */
+void cuda_tally_room(pass *p, int32_t n);
 /* Waits for the pass and adds what it has left out to its rules' tallies. */
 void cuda_take_tallies(cuda_device *c, pass *p);
 /* skip.c: skip-softmax in answers. */
@@ -316,6 +321,8 @@ extern const struct page_move_ops cuda_page_moves;
 void cuda_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
                     int32_t first, int32_t row, int32_t n);
 void cuda_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w);
+/* Asks all pages with the queries that wait. */
+void cuda_ask_pages(cuda_device *c, pass *p);
 /* Before the pass's first launch that reads it, and outside of recordings. */
 void cuda_show_watch(cuda_device *c, const pass *p);
 /* The rows of the pass's only watch; false: a recording cannot have them. */

@@ -464,27 +464,23 @@ DEV uint32_t transpose8(uint32_t v)
 /* Starts a copy of 16 bytes from global to shared memory; zeros where !ok. */
 DEV void copy16_async(void *to, const void *from, bool ok)
 {
-    if (ok)
-        memcpy(__builtin_assume_aligned(to, 16), __builtin_assume_aligned(from, 16), 16);
-    else
-        memset(to, 0, 16);
+    emu_copy_async<16>(to, ok ? from : NULL);
 }
 DEV void copy8_async(void *to, const void *from)
 {
-    memcpy(__builtin_assume_aligned(to, 8), __builtin_assume_aligned(from, 8), 8);
+    emu_copy_async<8>(to, from);
 }
 DEV void copy4_async(void *to, const void *from, bool ok)
 {
-    if (ok)
-        memcpy(__builtin_assume_aligned(to, 4), __builtin_assume_aligned(from, 4), 4);
-    else
-        memset(to, 0, 4);
+    emu_copy_async<4>(to, ok ? from : NULL);
 }
 DEV void copy_commit()
 {
+    emu_copy_commit();
 }
 template <int N> DEV void copy_wait()
 {
+    emu_copy_wait(N);
 }
 #else
 DEV int dp4a(uint32_t a, uint32_t b, int c)

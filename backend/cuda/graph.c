@@ -94,7 +94,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
 {
     cuda_device *c = cuda_select(d);
     const step *st = p->st;
-    c->recording = NULL;
+    c->recording = c->seen = NULL;
     if (c->no_graphs || !on_main(p->taps) || st->prompt || st->all.n > GRAPH_ROWS || pass_failed(p))
         return false;
     graph_key k = {.model = model,
@@ -115,11 +115,12 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
     graph_slot *s = slot_of(c, &k);
     bool seen = s->used != 0;
     s->used = ++c->graph_clock;
-    if (!seen)
+    c->seen = seen ? NULL : s;
+    if (!seen || s->crowded)
         return false;
     if (!s->exec) {
         cudaError_t r = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
-        if (r == cudaErrorNotSupported) { /* the emulator */
+        if (r == cudaErrorNotSupported) {
             cudaGetLastError();
             c->no_graphs = true;
             return false;
@@ -133,6 +134,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
         return true;
     *y = s->y;
     show_tallies(c, s, st);
+    cuda_take_tallies(c, p);
     if (st->out.n)
         p->rows = &st->out;
     return true;
@@ -143,6 +145,8 @@ void cuda_recorded(device *d, pass *p, mat y)
     cuda_device *c = d->self;
     graph_slot *s = c->recording;
     cudaGraph_t g = NULL;
+    if (c->seen)
+        c->seen->crowded = c->crowded;
     if (!s)
         return;
     c->recording = NULL;
@@ -155,5 +159,6 @@ void cuda_recorded(device *d, pass *p, mat y)
         s->y = y;
     s->n_tallies = c->n_tallies;
     memcpy(s->counted, c->counted, sizeof s->counted);
+    cuda_take_tallies(c, p);
     cudaGraphDestroy(g);
 }

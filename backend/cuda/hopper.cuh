@@ -44,6 +44,7 @@ DEV void bar_wait(uint64_t *bar, int parity)
 /* Arrives as soon as this thread's copies so far are complete. */
 DEV void bar_arrive_copied(uint64_t *bar)
 {
+    emu_copy_wait(-1);
     bar_arrive(bar);
 }
 /* Makes earlier writes to shared memory visible to the tensor cores, including those that other

@@ -48,20 +48,35 @@ typedef struct sums_args {
     int32_t first, row, n;
 } sums_args;
 void cu_sum_pages(cudaStream_t s, sums_args a);
-/* page_watch of n rows from row0 on, and n_kv KV heads from head_kv0 on: PAGE_QUERIES queries at
- * most. room: PAGE_QUERIES floats for each page, and two more for each query. */
-enum { PAGE_QUERIES = 64 };
-typedef struct watch_args {
-    dev_kv kv;
-    dev_mat q;
+/* page_watch: a pass keeps the queries of its layers, and asks all of them at once.
+ * A job has the queries of n rows and of n_kv KV heads from head_kv0 on: PAGE_QUERIES at most. */
+enum { PAGE_QUERIES = 64, WATCH_JOBS = 64 };
+typedef struct watch_job {
     const uint16_t *sums;
-    float *room, *score;
+    float *room;    /* [PAGE_QUERIES][n_pages] */
+    float *stats;   /* [PAGE_QUERIES][2] */
+    float *queries; /* as cu_keep_queries leaves them */
+    float *score;   /* [n_pages]: shares are added */
+    int16_t watch;  /* its number of pages is n_pages[watch] */
+    int16_t head_kv0, n_kv, n;
+} watch_job;
+typedef struct watch_args {
     const int32_t *n_pages; /* on the device: it changes between passes */
-    int32_t n_rows, parts;  /* of sums; n_rows is the most pages */
-    int32_t group, head_kv0, n_kv, row0, n;
-    float scale;
+    int32_t head_dim, group;
+    int32_t n_rows, parts; /* of sums; n_rows is the most pages */
+    int32_t n_jobs;
+    watch_job job[WATCH_JOBS]; /* scores are added in this order */
 } watch_args;
-void cu_watch_pages(cudaStream_t s, watch_args a);
+/* Queries of n rows from row0 on to [n][n_kv][group][head_dim], as keys are stored, and scaled. */
+typedef struct query_args {
+    dev_mat q;
+    float *to;
+    int32_t head_dim, group, head_kv0, n_kv, row0, n;
+    bool rot;
+    float scale;
+} query_args;
+void cu_keep_queries(cudaStream_t s, query_args a);
+void cu_watch_pages(cudaStream_t s, const watch_args *a);
 
 #ifdef __cplusplus
 }

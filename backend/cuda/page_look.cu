@@ -1,7 +1,7 @@
 /* page_look.cu - how much queries attend to pages of keys (page_look in backend/ops.h).
  *
  *     keys of a page and KV head   some at a time, plain, in f32   -> shared memory
- *     queries of a block           a warp has one in registers     -> product[query][key]
+ *     queries of a block           a warp has some in registers    -> product[query][key]
  *     product                      log of the sum of exponentials  -> to[page][query]
  *
  * The pages are a few of a stage (kv/look.c), and copying them takes longer than asking them. So
@@ -10,12 +10,16 @@
  */
 #include "backend/cuda/keys.cuh"
 #include "backend/cuda/look_int.h"
+#include "backend/cuda/warp_sums.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, QUERIES = 64 /* of a block */ };
+enum { WARPS = 8, THREADS = 32 * WARPS, QUERIES = 32 /* of a block */ };
 
-/* Heads of up to 32 N; KEYS are plain at a time: 32 KB in heads of 256 and more. */
+/* Heads of up to 32 N. KEYS are plain at a time: 32 KB in heads of 512 and more. A warp has
+ * TOGETHER queries at a time: so many products for each read of a key, and their sums at once, of
+ * which every lane of a group of GROUP gets one. */
 template <int N> struct look_shape {
-    static constexpr int KEYS = N > 16 ? 8 : 16;
+    static constexpr int KEYS = N > 16 ? 8 : 16, TOGETHER = N > 16 ? 2 : 4, GROUP = 32 / TOGETHER;
+    static constexpr int MINE = (KEYS + GROUP - 1) / GROUP; /* products of a lane */
 };
 
 /* A key as attention meets it, from its row of two streams; by a warp. */
@@ -33,10 +37,11 @@ DEV void plain_key(float *to, const uint8_t *row, const dev_kv &kv)
 
 /* grid:   page x KV head x QUERIES queries of its heads
  * shared: KEYS keys, and the products of all queries and keys
- * bound:  instructions: a product is 2 d, and a sum over a warp */
-template <int N> __global__ void __launch_bounds__(THREADS) look_kernel(look_args a)
+ * bound:  instructions: products, and reads of keys for them */
+template <int N> __global__ void __launch_bounds__(THREADS, 2) look_kernel(look_args a)
 {
-    constexpr int KEYS = look_shape<N>::KEYS;
+    using S = look_shape<N>;
+    constexpr int KEYS = S::KEYS, GROUP = S::GROUP;
     DYN_SHARED(float, key);
     float *product = key + KEYS * N * 32;
     int warp = (int)threadIdx.x >> 5, lane = lane_id(), d = a.kv.head_dim;
@@ -56,23 +61,37 @@ template <int N> __global__ void __launch_bounds__(THREADS) look_kernel(look_arg
                 plain_key(key + k * d, row, a.kv);
         }
         __syncthreads();
-        for (int j = warp; j < n; j += WARPS) {
-            const float *q = a.q.at + (int64_t)((q0 + j) / a.group) * a.q.stride +
-                             (int64_t)(head * a.group + (q0 + j) % a.group) * d;
-            float x[N], mine = 0;
+        for (int j = warp * S::TOGETHER; j < n; j += WARPS * S::TOGETHER) {
+            float x[S::TOGETHER][N], mine[S::MINE] = {};
 #pragma unroll
-            for (int i = 0; i < N; i++)
-                x[i] = lane + 32 * i < d ? q[lane + 32 * i] : 0;
-            for (int k = 0; k < KEYS; k++) {
-                float sum = 0;
+            for (int t = 0; t < S::TOGETHER; t++) {
+                int at = q0 + min(j + t, n - 1);
+                const float *q = a.q.at + (int64_t)(at / a.group) * a.q.stride +
+                                 (int64_t)(head * a.group + at % a.group) * d;
 #pragma unroll
                 for (int i = 0; i < N; i++)
-                    sum = lane + 32 * i < d ? fma_rn(x[i], key[k * d + lane + 32 * i], sum) : sum;
-                sum = warp_sum(sum);
-                mine = lane == k ? sum : mine;
+                    x[t][i] = lane + 32 * i < d ? q[lane + 32 * i] : 0;
             }
-            if (lane < KEYS)
-                product[j * PAGE_KEYS + k0 + lane] = mul_rn(mine, a.scale);
+#pragma unroll
+            for (int m = 0; m < S::MINE; m++)
+                for (int k = m * GROUP; k < min((m + 1) * GROUP, KEYS); k++) {
+                    float sum[S::TOGETHER] = {};
+#pragma unroll
+                    for (int i = 0; i < N; i++) {
+                        float y = lane + 32 * i < d ? key[k * d + lane + 32 * i] : 0;
+#pragma unroll
+                        for (int t = 0; t < S::TOGETHER; t++)
+                            sum[t] = fma_rn(x[t][i], y, sum[t]);
+                    }
+                    float all = warp_sums<S::TOGETHER, 32>(sum);
+                    mine[m] = lane % GROUP == k % GROUP ? all : mine[m];
+                }
+            int of = j + summed_by<S::TOGETHER, 32>();
+#pragma unroll
+            for (int m = 0; m < S::MINE; m++)
+                if (of < n && m * GROUP + lane % GROUP < KEYS)
+                    product[of * PAGE_KEYS + k0 + m * GROUP + lane % GROUP] =
+                        mul_rn(mine[m], a.scale);
         }
         __syncthreads();
     }

@@ -1,9 +1,14 @@
 /* page_ops.c - summaries of pages of keys, and how much queries attend to each page.
  *
- * The rows of a watch are neighbours, but for unusual passes; a launch takes as many rows and KV
- * heads as there is room for. All that changes from pass to pass is the number of pages, which
- * kernels read from the device. So a watched pass of answers is recorded and replayed like any
- * other: without that, one token in eight of a long answer would cost hundreds of launches.
+ *     layer 0 .. layer 1 .. layer 2 ..            | end of the pass
+ *      queries    queries    queries -> job 2     |   products, shares, scores of all jobs
+ *
+ * A layer's queries are kept, and all layers are asked in three launches: one layer alone has too
+ * few blocks to hide how long its launches and its reads take. The rows of a watch are neighbours,
+ * but for unusual passes; a job takes as many rows and KV heads as a room has place for. All that
+ * changes from pass to pass is the number of pages, which kernels read from the device. So a
+ * watched pass of answers is recorded and replayed like any other: without that, one token in eight
+ * of a long answer would cost hundreds of launches.
  */
 #include "backend/cuda/look_int.h"
 #include "backend/cuda/ops_int.h"
@@ -86,6 +91,48 @@ void cuda_show_watch(cuda_device *c, const pass *p)
     c->watch_shown = true;
 }
 
+/* Summaries do not change in a pass. So queries may be asked at any time until it ends. */
+void cuda_ask_pages(cuda_device *c, pass *p)
+{
+    if (c->watch.n_jobs && !pass_failed(p)) {
+        cu_watch_pages(c->stream, &c->watch);
+        cuda_ok(c, p, cudaGetLastError(), "scoring pages of keys");
+    }
+    c->watch.n_jobs = 0;
+}
+
+/* The jobs that wait are of heads and summaries like these. */
+static bool same_shape(const watch_args *a, const watch_args *b)
+{
+    return a->head_dim == b->head_dim && a->group == b->group && a->n_rows == b->n_rows &&
+           a->parts == b->parts;
+}
+
+/* The next job, with a room of its own. */
+static watch_job *new_job(cuda_device *c, pass *p, const watch_args *shape, const page_watch *w)
+{
+    int32_t n_rooms = w->n_rooms[p->here] > 1 ? w->n_rooms[p->here] : 1, used = 0;
+    size_t room = page_watch_room(shape->n_rows, shape->head_dim);
+    watch_args *a = &c->watch;
+    for (int32_t i = 0; i < a->n_jobs; i++)
+        used += a->job[i].score == w->score[p->here];
+    if (a->n_jobs == WATCH_JOBS || used == n_rooms || !same_shape(a, shape)) {
+        cuda_ask_pages(c, p);
+        used = 0;
+    }
+    if (!a->n_jobs)
+        *a = *shape;
+    watch_job *j = &a->job[a->n_jobs++];
+    float *at = w->room[p->here] + (size_t)used * room;
+    float *stats = at + (size_t)PAGE_QUERIES * (size_t)shape->n_rows;
+    *j = (watch_job){.room = at,
+                     .stats = stats,
+                     .queries = stats + 2 * PAGE_QUERIES,
+                     .score = w->score[p->here],
+                     .watch = (int16_t)(w - p->watch)};
+    return j;
+}
+
 void cuda_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w)
 {
     _Static_assert((int)STEP_SEQS_MAX <= (int)PUT_WORDS, "a launch has room for every watch");
@@ -97,25 +144,32 @@ void cuda_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page
     if (cuda_skip(p, q))
         return;
     cuda_show_watch(c, p);
-    watch_args a = {.kv = cuda_kv_view(kv, NULL),
-                    .q = cuda_mat(q),
-                    .sums = sums->at,
-                    .room = w->room[p->here],
-                    .score = w->score[p->here],
-                    .n_pages = c->watched_pages + (w - p->watch),
-                    .n_rows = sums->n_rows,
-                    .parts = sums->parts,
-                    .group = group,
-                    .scale = scale};
+    const watch_args shape = {.n_pages = c->watched_pages,
+                              .head_dim = kv->head_dim,
+                              .group = group,
+                              .n_rows = sums->n_rows,
+                              .parts = sums->parts};
+    query_args keep = {.q = cuda_mat(q),
+                       .head_dim = kv->head_dim,
+                       .group = group,
+                       .rot = kv->k_rot && !kv->single,
+                       .scale = scale};
     for (row_run run = next_run(p->rows, w, 0); run.n;
          run = next_run(p->rows, w, run.first + run.n))
         for (int32_t r = 0; r < run.n; r += rows)
-            for (a.head_kv0 = 0; a.head_kv0 < kv->n_head_kv; a.head_kv0 += heads) {
-                int32_t left = kv->n_head_kv - a.head_kv0;
-                a.row0 = run.first + r;
-                a.n = run.n - r < rows ? run.n - r : rows;
-                a.n_kv = left < heads ? left : heads;
-                cu_watch_pages(c->stream, a);
+            for (int32_t head = 0; head < kv->n_head_kv; head += heads) {
+                int32_t left = kv->n_head_kv - head;
+                watch_job *j = new_job(c, p, &shape, w);
+                j->sums = sums->at;
+                j->head_kv0 = (int16_t)head;
+                j->n_kv = (int16_t)(left < heads ? left : heads);
+                j->n = (int16_t)(run.n - r < rows ? run.n - r : rows);
+                keep.to = j->queries;
+                keep.head_kv0 = head;
+                keep.n_kv = j->n_kv;
+                keep.row0 = run.first + r;
+                keep.n = j->n;
+                cu_keep_queries(c->stream, keep);
             }
     cuda_done(p, "watch_pages");
 }

@@ -2,6 +2,7 @@
  * attend to each page by them (page_watch in backend/pass.h).
  *
  *     keys       64 rows of a page and KV head   ->  mean, or smallest and largest of each dim
+ *     queries    of all layers of a pass         ->  kept as keys are stored, scaled
  *     summaries  page 0 | page 1 | ..            ->  room[query][page]: bounds of products
  *     room       query 0: .......                ->  its largest, and the sum of exponentials
  *                query 1: .......
@@ -12,11 +13,13 @@
  * summarised once, so simple reads do.
  *
  * Scores: a warp holds the summaries of a few pages in registers and goes over the queries, which
- * lie in shared memory; so a summary is read once for all rows and heads of a launch. Queries are
- * added in a fixed order, so scores are the same on every run.
+ * lie in shared memory; so a summary is read once for all rows and heads of a job. The layers of a
+ * pass are jobs of one launch: one after the other, each would have too few blocks to hide how long
+ * memory takes. Queries are added in a fixed order, so scores are the same on every run.
  */
 #include "backend/cuda/keys.cuh"
 #include "backend/cuda/launch_pages.h"
+#include "backend/cuda/warp_sums.cuh"
 
 /* ---- Summaries ----------------------------------------------------------------------------- */
 
@@ -125,112 +128,144 @@ extern "C" void cu_sum_pages(cudaStream_t s, sums_args a)
 
 enum { WARPS = 8, THREADS = 32 * WARPS, HEADS = 8 /* of queries in shared memory at a time */ };
 
-/* A lane's dims are 8 neighbours of each 256: e = 256 j + 8 lane .. + 7, j < N. */
-template <int N> struct watch_shape {
-    static constexpr int PAGES = 8 / N, DIM = 256 * N; /* of a warp at a time; at most */
+/* A lane's dims are 8 neighbours of each 256: e = 256 j + 8 lane .. + 7, j < N. In heads of up to
+ * 128 (HALF) half a warp has a page. SETS: pages of such lanes at a time. */
+template <int N, bool HALF> struct watch_shape {
+    static constexpr int LANES = HALF ? 16 : 32, SETS = 4 / N, PAGES = SETS * 32 / LANES;
+    static constexpr int DIM = 8 * LANES * N; /* at most */
 };
 
-/* A lane's part of a summary row; zeros beyond the head. */
-DEV uint4 summary_piece(const uint16_t *row, int e, int dim)
+/* to[((query n_kv + KV head) group + head), k] = scale q, rotated as keys are stored
+ * grid:   query; a thread has four neighbours, a warp 128: a group of the rotation
+ * shared: none
+ * bound:  latency */
+__global__ void __launch_bounds__(256) query_kernel(query_args a)
 {
-    if (e + 8 <= dim && dim % 8 == 0)
-        return *(const uint4 *)(row + e);
-    uint32_t v[4] = {0, 0, 0, 0};
-    for (int i = 0; i < 8 && e + i < dim; i++)
-        v[i / 2] |= (uint32_t)row[e + i] << 16 * (i % 2);
-    return make_uint4(v[0], v[1], v[2], v[3]);
+    int dim = a.head_dim, e = 4 * (int)threadIdx.x, query = (int)blockIdx.x;
+    int head = query % (a.n_kv * a.group), r = query / (a.n_kv * a.group);
+    const float *q =
+        a.q.at + (int64_t)(a.row0 + r) * a.q.stride + (int64_t)(a.head_kv0 * a.group + head) * dim;
+    float v[4];
+    grid_trigger();
+    grid_wait();
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        v[k] = e + k < dim ? q[e + k] : 0;
+    float4 x = make_float4(v[0], v[1], v[2], v[3]);
+    if (a.rot)
+        x = rotate_four(x, false);
+    v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (e + k < dim)
+            a.to[(size_t)query * dim + e + k] = mul_rn(v[k], a.scale);
 }
 
-/* Queries of HEADS heads to shared memory: rotated as keys are stored, and scaled. Piece j of lane
- * l and half h, four floats, lies at ((head N + j) 2 + h) 32 + l, so that reads have no conflicts.
- */
-template <int N> DEV void stage_queries(float4 *to, const watch_args &a, int row, int head0)
+extern "C" void cu_keep_queries(cudaStream_t s, query_args a)
 {
-    constexpr int DIM = watch_shape<N>::DIM;
-    int dim = a.kv.head_dim, n = min((int)HEADS, a.group - head0);
-    const float *q = a.q.at + (int64_t)row * a.q.stride +
-                     (int64_t)((a.head_kv0 + (int)blockIdx.y) * a.group + head0) * dim;
-    /* Four neighbours a lane, a warp 128: a group of the rotation. */
-    for (int i = (int)threadIdx.x; i < HEADS * DIM / 4; i += THREADS) {
-        int head = i / (DIM / 4), e = i % (DIM / 4) * 4;
+    LAUNCH(query_kernel, dim3((unsigned)(a.n * a.n_kv * a.group)),
+           dim3((unsigned)(a.head_dim + 127) / 128 * 32), 0, s, a);
+}
+
+/* A lane's part of a summary row; zeros beyond the head. */
+DEV void summary_piece(float *to, const uint16_t *row, int e, int dim)
+{
+    uint32_t v[4] = {0, 0, 0, 0};
+    if (e + 8 <= dim && dim % 8 == 0) {
+        uint4 u = *(const uint4 *)(row + e);
+        v[0] = u.x, v[1] = u.y, v[2] = u.z, v[3] = u.w;
+    } else {
+        for (int i = 0; i < 8 && e + i < dim; i++)
+            v[i / 2] |= (uint32_t)row[e + i] << 16 * (i % 2);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        to[2 * i] = bf16_to_f32(v[i] & 0xffff);
+        to[2 * i + 1] = __uint_as_float(v[i] & 0xffff0000u);
+    }
+}
+
+/* Queries of HEADS heads, from `from` on, to shared memory; zeros beyond n heads. Piece j of lane l
+ * and half h, four floats, lies at ((head N + j) 2 + h) LANES + l: reads have no conflicts. */
+template <int N, bool HALF> DEV void stage_queries(float4 *to, const float *from, int dim, int n)
+{
+    using S = watch_shape<N, HALF>;
+    for (int i = (int)threadIdx.x; i < HEADS * S::DIM / 4; i += THREADS) {
+        int head = i / (S::DIM / 4), e = i % (S::DIM / 4) * 4;
         float v[4];
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            v[k] = head < n && e + k < dim ? q[(int64_t)head * dim + e + k] : 0;
-        float4 x = make_float4(v[0], v[1], v[2], v[3]);
-        if (a.kv.k_rot && !a.kv.single)
-            x = rotate_four(x, false);
-        x.x = mul_rn(x.x, a.scale), x.y = mul_rn(x.y, a.scale);
-        x.z = mul_rn(x.z, a.scale), x.w = mul_rn(x.w, a.scale);
-        to[((head * N + e / 256) * 2 + e / 4 % 2) * 32 + e % 256 / 8] = x;
+            v[k] = head < n && e + k < dim ? from[head * dim + e + k] : 0;
+        to[((head * N + e / 256) * 2 + e / 4 % 2) * S::LANES + e % 256 / 8] =
+            make_float4(v[0], v[1], v[2], v[3]);
     }
 }
 
-/* Adds q times the bounds of two neighbours: the largest product with any key between them. */
-DEV void add_bounds(float &sum, float q0, float q1, uint32_t lo, uint32_t hi)
+/* Adds q times the bound of four neighbours: the largest product with any key between them. */
+DEV void add_bounds(float &sum, float4 q, const float *lo, const float *hi)
 {
-    sum = fma_rn(q0, bf16_to_f32((q0 > 0 ? hi : lo) & 0xffff), sum);
-    sum = fma_rn(q1, __uint_as_float((q1 > 0 ? hi : lo) & 0xffff0000u), sum);
+    sum = fma_rn(q.x, q.x > 0 ? hi[0] : lo[0], sum);
+    sum = fma_rn(q.y, q.y > 0 ? hi[1] : lo[1], sum);
+    sum = fma_rn(q.z, q.z > 0 ? hi[2] : lo[2], sum);
+    sum = fma_rn(q.w, q.w > 0 ? hi[3] : lo[3], sum);
 }
 
 /* room[query, page] = scale sum_k max(q_k lo_k, q_k hi_k), -infinity where it is a NaN
- * grid:   WARPS * PAGES pages x KV head; blocks beyond the pages exit
+ * grid:   WARPS * PAGES pages x KV head x job; blocks beyond the pages and heads exit
  * shared: the queries of HEADS heads of one row
  * bound:  memory: summaries, while rows times heads are few; then instructions */
-template <int N> __global__ void __launch_bounds__(THREADS) watch_kernel(watch_args a)
+template <int N, bool HALF> __global__ void __launch_bounds__(THREADS, 2) watch_kernel(watch_args a)
 {
-    constexpr int PAGES = watch_shape<N>::PAGES;
-    __shared__ float4 q[HEADS * N * 64];
-    int warp = (int)threadIdx.x >> 5, lane = lane_id(), dim = a.kv.head_dim;
-    int page0 = ((int)blockIdx.x * WARPS + warp) * PAGES;
-    uint4 lo[PAGES][N], hi[PAGES][N];
+    using S = watch_shape<N, HALF>;
+    constexpr int SETS = S::SETS;
+    __shared__ float4 q[HEADS * S::DIM / 4];
+    const watch_job &job = a.job[blockIdx.z];
+    int warp = (int)threadIdx.x >> 5, lane = lane_id(), at = lane % S::LANES, dim = a.head_dim;
+    int page0 = ((int)blockIdx.x * WARPS + warp) * S::PAGES + lane / S::LANES * SETS;
+    int kv = (int)blockIdx.y, n_kv = job.n_kv;
+    float lo[SETS][8 * N], hi[SETS][8 * N];
     grid_trigger();
     grid_wait();
-    int n_pages = *a.n_pages;
-    if ((int)blockIdx.x * WARPS * PAGES >= n_pages)
+    int n_pages = a.n_pages[job.watch];
+    if ((int)blockIdx.x * WARPS * S::PAGES >= n_pages || kv >= n_kv)
         return;
 #pragma unroll
-    for (int p = 0; p < PAGES; p++) {
+    for (int p = 0; p < SETS; p++) {
         int page = min(page0 + p, n_pages - 1);
-        const uint16_t *row = a.sums + ((size_t)(a.head_kv0 + blockIdx.y) * a.n_rows + page) *
-                                           ((size_t)a.parts * dim);
+        const uint16_t *row =
+            job.sums + ((size_t)(job.head_kv0 + kv) * a.n_rows + page) * ((size_t)a.parts * dim);
 #pragma unroll
         for (int j = 0; j < N; j++) {
-            lo[p][j] = summary_piece(row, 256 * j + 8 * lane, dim);
-            hi[p][j] = a.parts > 1 ? summary_piece(row + dim, 256 * j + 8 * lane, dim) : lo[p][j];
+            summary_piece(lo[p] + 8 * j, row, 256 * j + 8 * at, dim);
+            summary_piece(hi[p] + 8 * j, row + (a.parts > 1 ? dim : 0), 256 * j + 8 * at, dim);
         }
     }
-    for (int r = 0; r < a.n; r++)
+    for (int r = 0; r < job.n; r++)
         for (int head0 = 0; head0 < a.group; head0 += HEADS) {
+            int query = (r * n_kv + kv) * a.group + head0;
             __syncthreads();
-            stage_queries<N>(q, a, a.row0 + r, head0);
+            stage_queries<N, HALF>(q, job.queries + (size_t)query * dim, dim,
+                                   min((int)HEADS, a.group - head0));
             __syncthreads();
             for (int h = 0; h < HEADS && head0 + h < a.group; h++) {
-                float sum[PAGES];
+                float sum[SETS];
 #pragma unroll
-                for (int p = 0; p < PAGES; p++)
+                for (int p = 0; p < SETS; p++)
                     sum[p] = 0;
 #pragma unroll
                 for (int j = 0; j < N; j++) {
-                    float4 x = q[((h * N + j) * 2) * 32 + lane];
-                    float4 y = q[((h * N + j) * 2 + 1) * 32 + lane];
+                    float4 x = q[((h * N + j) * 2) * S::LANES + at];
+                    float4 y = q[((h * N + j) * 2 + 1) * S::LANES + at];
 #pragma unroll
-                    for (int p = 0; p < PAGES; p++) {
-                        add_bounds(sum[p], x.x, x.y, lo[p][j].x, hi[p][j].x);
-                        add_bounds(sum[p], x.z, x.w, lo[p][j].y, hi[p][j].y);
-                        add_bounds(sum[p], y.x, y.y, lo[p][j].z, hi[p][j].z);
-                        add_bounds(sum[p], y.z, y.w, lo[p][j].w, hi[p][j].w);
+                    for (int p = 0; p < SETS; p++) {
+                        add_bounds(sum[p], x, lo[p] + 8 * j, hi[p] + 8 * j);
+                        add_bounds(sum[p], y, lo[p] + 8 * j + 4, hi[p] + 8 * j + 4);
                     }
                 }
-                int query = (r * a.n_kv + (int)blockIdx.y) * a.group + head0 + h;
-                float mine = 0;
-#pragma unroll
-                for (int p = 0; p < PAGES; p++) {
-                    float all = warp_sum(sum[p]);
-                    mine = lane == p ? all : mine;
-                }
-                if (lane < PAGES && page0 + lane < n_pages)
-                    a.room[(size_t)query * n_pages + page0 + lane] =
+                float mine = warp_sums<SETS, S::LANES>(sum);
+                int page = page0 + summed_by<SETS, S::LANES>();
+                if (at % (S::LANES / SETS) == 0 && page < n_pages)
+                    job.room[(size_t)(query + h) * n_pages + page] =
                         mine != mine ? -INFINITY : mine;
             }
         }
@@ -239,16 +274,19 @@ template <int N> __global__ void __launch_bounds__(THREADS) watch_kernel(watch_a
 /* ---- Shares -------------------------------------------------------------------------------- */
 
 /* The largest value of each query, and the reciprocal of its sum of exponentials, behind the room.
- * grid:   query
+ * grid:   query x job; blocks beyond the queries exit
  * shared: a word per warp
  * bound:  latency */
 __global__ void __launch_bounds__(THREADS) watch_top_kernel(watch_args a)
 {
     __shared__ float table[WARPS];
+    const watch_job &job = a.job[blockIdx.y];
     grid_trigger();
     grid_wait();
-    int n_pages = *a.n_pages;
-    const float *x = a.room + (size_t)blockIdx.x * n_pages;
+    if ((int)blockIdx.x >= job.n * job.n_kv * a.group)
+        return;
+    int n_pages = a.n_pages[job.watch];
+    const float *x = job.room + (size_t)blockIdx.x * n_pages;
     float top = -INFINITY, sum = 0;
     for (int i = (int)threadIdx.x; i < n_pages; i += THREADS)
         top = x[i] > top ? x[i] : top;
@@ -263,51 +301,75 @@ __global__ void __launch_bounds__(THREADS) watch_top_kernel(watch_args a)
         sum += expf(x[i] - top);
     sum = block_sum(sum, table);
     if (threadIdx.x == 0) {
-        float *to = a.room + (size_t)PAGE_QUERIES * n_pages + 2 * blockIdx.x;
+        float *to = job.stats + 2 * blockIdx.x;
         to[0] = top;
         to[1] = top > -INFINITY ? 1.0f / sum : 0;
     }
 }
 
-/* score[page] += sum over queries of exp(room - top) / sum, in their order
- * grid:   THREADS pages; blocks beyond the pages exit
- * shared: none
- * bound:  latency */
+/* score[page] += sum over queries of exp(room - top) / sum, in their order, of all jobs of a watch
+ * grid:   32 pages x job; a block goes on with the later jobs of its watch; others exit
+ * shared: the shares of the queries of a job
+ * bound:  latency: PAGE_QUERIES / WARPS reads of a thread in flight */
 __global__ void __launch_bounds__(THREADS) watch_add_kernel(watch_args a)
 {
+    __shared__ float share[2][PAGE_QUERIES][32];
+    int first = (int)blockIdx.y, warp = (int)threadIdx.x >> 5, lane = lane_id(), turn = 0;
+    float *to = a.job[first].score;
     grid_trigger();
     grid_wait();
-    int n_pages = *a.n_pages, i = (int)blockIdx.x * THREADS + (int)threadIdx.x;
-    const float *stat = a.room + (size_t)PAGE_QUERIES * n_pages;
-    int n = a.n * a.n_kv * a.group;
-    if (i >= n_pages)
+    int n_pages = a.n_pages[a.job[first].watch], page = (int)blockIdx.x * 32 + lane;
+    for (int i = 0; i < first; i++)
+        if (a.job[i].score == to)
+            return;
+    if ((int)blockIdx.x * 32 >= n_pages)
         return;
-    float score = a.score[i];
-#pragma unroll 8
-    for (int k = 0; k < n; k++) {
-        float2 s = *(const float2 *)(stat + 2 * k);
-        float x = a.room[(size_t)k * n_pages + i];
-        score += s.y > 0 ? expf(x - s.x) * s.y : 0;
+    float score = warp == 0 && page < n_pages ? to[page] : 0;
+    for (int i = first; i < a.n_jobs; i++) {
+        const watch_job &job = a.job[i];
+        int n = job.n * job.n_kv * a.group;
+        if (job.score != to)
+            continue;
+#pragma unroll
+        for (int j = 0; j < PAGE_QUERIES / WARPS; j++) {
+            int k = warp + j * WARPS;
+            float2 s = make_float2(0, 0);
+            if (k < n)
+                s = *(const float2 *)(job.stats + 2 * k);
+            float x = k < n && page < n_pages ? job.room[(size_t)k * n_pages + page] : 0;
+            share[turn][k][lane] = s.y > 0 ? mul_rn(expf(x - s.x), s.y) : 0;
+        }
+        __syncthreads(); /* the last job but one has been added, too */
+        for (int k = 0; k < n && warp == 0; k++)
+            score += share[turn][k][lane];
+        turn ^= 1;
     }
-    a.score[i] = score;
+    if (warp == 0 && page < n_pages)
+        to[page] = score;
 }
 
-template <int N> static void watch(cudaStream_t s, watch_args a)
+template <int N, bool HALF> static void watch(cudaStream_t s, const watch_args &a)
 {
-    constexpr int PAGES = WARPS * watch_shape<N>::PAGES;
-    dim3 grid((unsigned)((a.n_rows + PAGES - 1) / PAGES), (unsigned)a.n_kv);
-    LAUNCH((watch_kernel<N>), grid, dim3(THREADS), 0, s, a);
+    constexpr int PAGES = WARPS * watch_shape<N, HALF>::PAGES;
+    unsigned heads = 1;
+    for (int i = 0; i < a.n_jobs; i++)
+        heads = heads > (unsigned)a.job[i].n_kv ? heads : (unsigned)a.job[i].n_kv;
+    dim3 grid((unsigned)((a.n_rows + PAGES - 1) / PAGES), heads, (unsigned)a.n_jobs);
+    LAUNCH((watch_kernel<N, HALF>), grid, dim3(THREADS), 0, s, a);
 }
 
-extern "C" void cu_watch_pages(cudaStream_t s, watch_args a)
+extern "C" void cu_watch_pages(cudaStream_t s, const watch_args *args)
 {
-    if (a.kv.head_dim <= watch_shape<1>::DIM)
-        watch<1>(s, a);
-    else if (a.kv.head_dim <= watch_shape<2>::DIM)
-        watch<2>(s, a);
+    const watch_args a = *args;
+    if (a.head_dim <= watch_shape<1, true>::DIM)
+        watch<1, true>(s, a);
+    else if (a.head_dim <= watch_shape<1, false>::DIM)
+        watch<1, false>(s, a);
+    else if (a.head_dim <= watch_shape<2, false>::DIM)
+        watch<2, false>(s, a);
     else
-        watch<4>(s, a);
-    LAUNCH(watch_top_kernel, dim3((unsigned)(a.n * a.n_kv * a.group)), dim3(THREADS), 0, s, a);
-    LAUNCH(watch_add_kernel, dim3((unsigned)((a.n_rows + THREADS - 1) / THREADS)), dim3(THREADS), 0,
-           s, a);
+        watch<4, false>(s, a);
+    LAUNCH(watch_top_kernel, dim3(PAGE_QUERIES, (unsigned)a.n_jobs), dim3(THREADS), 0, s, a);
+    LAUNCH(watch_add_kernel, dim3((unsigned)((a.n_rows + 31) / 32), (unsigned)a.n_jobs),
+           dim3(THREADS), 0, s, a);
 }

@@ -114,8 +114,7 @@ void cuda_skip_rows(pass *p, const kv_view *kv, const attend_args *a, int32_t ro
     x.kept = (uint32_t *)(at + n * room.parts);
     while (1 << x.deal.chunk_shift < chunk)
         x.deal.chunk_shift++;
-    if (c->n_tallies + p->st->n_seqs > SPARSE_TALLIES)
-        cuda_take_tallies(c, p); /* now: these must be there at once */
+    cuda_tally_room(p, p->st->n_seqs); /* all of them must be there at once */
     for (int32_t i = 0; i < p->st->n_seqs; i++) {
         x.skip[i] = p->st->sparse[i].skip;
         x.tally[i] = cuda_tally_of(p, i);
@@ -150,6 +149,5 @@ bool cuda_skip_key(const cuda_device *c, const step *st, graph_key *k)
     for (int32_t i = 0; i < st->n_seqs; i++)
         k->skip[i] = st->sparse[i].skip;
     k->counted = n_counted > 0;
-    return n_skip == st->all.n && (!n_counted || n_counted == st->all.n) &&
-           st->n_seqs * st->n_kv <= SPARSE_TALLIES;
+    return n_skip == st->all.n && (!n_counted || n_counted == st->all.n);
 }

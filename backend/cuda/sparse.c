@@ -86,7 +86,16 @@ bool cuda_sparse_allowed(pass *p, const kv_view *kv)
     return !why;
 }
 
-/* The counters of a layer of a sequence; NULL after a failure. */
+void cuda_tally_room(pass *p, int32_t n)
+{
+    cuda_device *c = cuda_of(p);
+    if (c->n_tallies + n <= SPARSE_TALLIES)
+        return;
+    c->crowded = true;
+    cuda_take_tallies(c, p);
+}
+
+/* The counters of a layer of a sequence. */
 static unsigned long long *tally_of(pass *p, int32_t seq)
 {
     cuda_device *c = cuda_of(p);
@@ -94,8 +103,7 @@ static unsigned long long *tally_of(pass *p, int32_t seq)
     for (int32_t i = 0; i < c->n_tallies; i++)
         if (c->tally[i] == to)
             return c->tally_at + (size_t)i * SPARSE_COUNTS;
-    if (c->n_tallies == SPARSE_TALLIES)
-        cuda_take_tallies(c, p);
+    cuda_tally_room(p, 1);
     c->tally[c->n_tallies] = to;
     c->counted[c->n_tallies] = (tally_place){(int16_t)seq, (int16_t)p->il};
     return c->tally_at + (size_t)c->n_tallies++ * SPARSE_COUNTS;

@@ -1,7 +1,8 @@
 /* check_pool.c - sessions on the CUDA device whose keys have a pool smaller than their context:
  * pages leave for the host and come back, the youngest ones or by scores. While everything fits the
  * logits are those without a pool, bit for bit; then they are those of the CPU with the same pool.
- * Free pages of the device are NaN.
+ * Free pages of the device are NaN. A model divided between GPU and CPU scores pages, and looks at
+ * them, on both sides.
  */
 #include "base/mem.h"
 #include "engine/engine_int.h"
@@ -100,15 +101,19 @@ static status check_pair(pool_rig *x, err *e)
 
 void check_pool(rig *g)
 {
-    static const char *const names[] = {"qwen3", "dense"};
-    for (int i = 0; i < (g->quick ? 1 : 2) && my_turn(g, "pool"); i++) {
-        pool_rig x = {.g = g, .name = names[i]};
+    static const struct {
+        const char *name, *base;
+        int32_t gpu_layers;
+    } c[] = {{"qwen3", "qwen3", 0}, {"qwen3 divided", "qwen3", 1}, {"dense", "dense", 0}};
+    for (int i = 0; i < (g->quick ? 2 : 3) && my_turn(g, "pool"); i++) {
+        pool_rig x = {.g = g, .name = c[i].name};
         fidelity f;
         carat_model_info info;
         err e = {0};
-        fidelity_open(&f, names[i]);
+        fidelity_open(&f, c[i].base);
         const char *path = fidelity_write(&f, NULL);
-        status st = carat_model_open(path, &(carat_model_options){.device = "cuda"}, &x.gpu, &e);
+        const carat_model_options mo = {.device = "cuda", .gpu_layers = c[i].gpu_layers};
+        status st = carat_model_open(path, &mo, &x.gpu, &e);
         st = st ? st : carat_model_open(path, &(carat_model_options){.device = "cpu"}, &x.cpu, &e);
         if (!st) {
             carat_model_get_info(x.gpu, &info);

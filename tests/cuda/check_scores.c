@@ -210,6 +210,7 @@ static void check_scores(scores_rig *x)
             p->n_watch = 1;
             d->op->watch_pages(p, q[k], &x->view[k], scale, &x->watch[k]);
             d->op->watch_pages(p, q[k], &x->view[k], scale, &x->watch[k]); /* scores are added */
+            pass_end(p);
         }
         g->gpu->download(g->gpu, got[turn], x->watch[1].score[0], x->score_bytes);
     }

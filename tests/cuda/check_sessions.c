@@ -5,10 +5,13 @@
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_skip.h"
+#include "backend/sparse.h"
 #include "base/mem.h"
 #include "kv/snapshot.h"
 #include "model/model.h"
 #include "tests/fidelity_model.h"
+#include "tests/rig_model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -26,7 +29,8 @@ typedef struct top {
     kv_layout l;
     kv_cache c[LINES];
     kv_batch b;
-    float *logits; /* [LINES, n_vocab] of the last pass */
+    float *logits;           /* [LINES, n_vocab] of the last pass */
+    const sparse_rule *rule; /* [LINES]; NULL: attention is exact */
 } top;
 
 static status top_open(top *t, const char *path, num_type type, int32_t n_ctx, int32_t rows_max,
@@ -79,6 +83,10 @@ static status step_all(top *t, kv_cache *const *c, int n_lines, const int32_t *c
         if ((st = kv_reserve(c[i], n, e)) ||
             (st = kv_batch_add(&t->b, c[i], ids[i] + c[i]->n_past, n, NULL, KV_WANT_LAST, e)))
             return st;
+    for (int i = 0; i < n_lines && t->rule; i++) {
+        t->b.sparse[i] = t->rule[c[i] - t->c];
+        t->b.st.sparse = t->b.sparse;
+    }
     t->b.st.prompt = of_prompt(n);
     pass_begin(&p, t->g->gpu, &t->b.st, t->g->gpu_scratch, t->g->scratch_bytes);
     if (t->m.n_sides > 1)
@@ -256,7 +264,7 @@ static void check_replays(rig *g, const char *path, const fidelity *f, const cha
         if (!a || !b || run_turns(&t, ids, rows[i], n, false, a, &e)) {
             failed(g, "replay", e.text);
         } else if (c->no_graphs) {
-            printf("      replay: this runtime records nothing\n"); /* the emulator */
+            printf("      replay: this runtime records nothing\n");
         } else if (run_turns(&t, ids, rows[i], n, true, b, &e)) {
             failed(g, "replay", e.text);
         } else {
@@ -271,10 +279,54 @@ static void check_replays(rig *g, const char *path, const fidelity *f, const cha
     top_close(&t);
 }
 
+/* The same of answers that drop tiles: what each timeline's account says is compared too. */
+static void check_skip_replays(rig *g)
+{
+    enum { ROWS = 7, PASSES = 26, TOKENS = ROWS * PASSES + 3, LAYERS = 16 };
+    static sparse_tally tally[2][LINES][LAYERS];
+    cuda_device *c = g->gpu->self;
+    int32_t tokens[TOKENS];
+    const int32_t *ids[2] = {tokens, tokens + 3};
+    float *out[2] = {NULL};
+    uint64_t n_dropped = 0;
+    top t = {.g = g};
+    err e = {0};
+    for (int i = 0; i < TOKENS; i++)
+        tokens[i] = (i * 7919 + 13) % (RIG_VOCAB - 3);
+    c->skip_least = 1;
+    status st = top_open(&t, rig_model_of(128, 256, 4), NUM_F16, TOKENS, 8, &e);
+    size_t size = 2 * PASSES * (size_t)t.m.n_vocab;
+    for (int plainly = 0; plainly < 2 && !st; plainly++) {
+        sparse_rule rule[LINES];
+        for (int i = 0; i < LINES; i++)
+            rule[i] = (sparse_rule){.skip = 60, .tally = tally[plainly][i]};
+        t.rule = rule;
+        out[plainly] = mem_calloc(size, sizeof *out[0]);
+        st = run_turns(&t, ids, ROWS, PASSES, plainly, out[plainly], &e);
+    }
+    for (int il = 0; il < LAYERS; il++)
+        n_dropped += tally[1][0][il].n_tiles - tally[1][0][il].n_kept;
+    if (st) {
+        failed(g, "replay", e.text);
+    } else {
+        verdict(g, "replay", "tiles dropped: logits that differ",
+                n_recordings(c) && n_dropped ? memcmp(out[0], out[1], size * sizeof *out[0]) != 0
+                                             : NAN,
+                0);
+        verdict(g, "replay", "tiles dropped: accounts that differ",
+                memcmp(tally[0], tally[1], sizeof tally[0]) != 0, 0);
+    }
+    c->skip_least = SKIP_LEAST;
+    mem_free(out[0]);
+    mem_free(out[1]);
+    top_close(&t);
+}
+
 static void check_all_replays(rig *g)
 {
     static const char *const names[] = {"all", "e2b", "moe"};
     static const num_type types[] = {NUM_F32, NUM_Q8_0, NUM_Q4_0};
+    check_skip_replays(g);
     for (int i = 0; i < 3; i++) {
         fidelity f;
         char what[64];

@@ -1,9 +1,11 @@
 /* emu.cpp - see emu.h: fibers, barriers, warp exchanges, and the host calls on host memory. */
 #include "tests/cuda/emu.h"
 
+#include <numeric>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <vector>
 
 enum {
     THREADS_MAX = 1024,
@@ -20,12 +22,23 @@ struct late_product {
     int commit; /* the number of the commit it belongs to */
 };
 
+/* A copy of up to 16 bytes that is not done; from NULL: zeros. */
+struct late_copy {
+    void *to;
+    const void *from;
+    int n, commit;
+};
+
 struct emu_fiber {
     void *sp;
     char *stack;
     dim3 tid;
     int index;
     bool done;
+    const unsigned *barrier; /* waits while this is `generation`; NULL: it can run */
+    unsigned generation;
+    late_copy *copy; /* oldest first */
+    int n_copies, copies_cap, n_copy_commits;
     /* Products not yet done, oldest first. */
     late_product late[PRODUCTS];
     int n_products, n_commits;
@@ -41,7 +54,7 @@ emu_fiber *emu_now;
 dim3 emu_block_idx, emu_block_dim, emu_grid_dim;
 static emu_fiber fibers[THREADS_MAX];
 static warp_table warps[THREADS_MAX / 32];
-static int n_fibers, block_in, block_alive;
+static int n_fibers, n_alive, block_in, block_alive;
 static unsigned block_generation;
 static void *main_sp;
 static void (*the_call)(void *);
@@ -69,23 +82,6 @@ __asm__(".text\n.globl emu_switch\nemu_switch:\n"
         "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
         "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
 
-/* To the next fiber that is not done; back to emu_run if there is none. */
-static void yield_on()
-{
-    emu_fiber *me = emu_now;
-    for (int i = 1; i <= n_fibers; i++) {
-        emu_fiber *f = &fibers[(me->index + i) % n_fibers];
-        if (f->done)
-            continue;
-        if (f == me)
-            return;
-        emu_now = f;
-        emu_switch(&me->sp, f->sp);
-        return;
-    }
-    emu_switch(&me->sp, main_sp);
-}
-
 static void stuck(const char *what)
 {
     fprintf(stderr, "emu: block (%u,%u,%u): %s never completes: threads diverged\n",
@@ -93,12 +89,129 @@ static void stuck(const char *what)
     abort();
 }
 
+/* ---- Orders -------------------------------------------------------------------------------- */
+
+/* What a block's threads do in EMU_ORDER. TURNS: every thread in turn, as without it. WARPS: a warp
+ * runs as long as it can, then the first one of `order` that can. So warps are as far apart as
+ * barriers allow, and lanes as far as exchanges do. */
+enum order_kind { TURNS, WARPS, ORDER_KINDS };
+static struct {
+    bool on;
+    uint64_t state; /* of random numbers */
+    order_kind kind;
+    int warp[THREADS_MAX / 32]; /* the first to the last */
+    int lane_from, lane_by;     /* the i-th lane is lane_from + i lane_by; lane_by is odd */
+    bool late_copies;
+} order;
+
+static uint32_t draw(uint32_t n)
+{
+    order.state = order.state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((order.state >> 33) % n);
+}
+
+static void read_order()
+{
+    static bool done;
+    const char *text = getenv("EMU_ORDER");
+    if (done)
+        return;
+    done = true;
+    order.on = text && *text;
+    order.state = order.on ? strtoull(text, NULL, 10) * 2 + 1 : 0;
+}
+
+static void begin_order(int n_warps)
+{
+    order.kind = order.on ? (order_kind)draw(ORDER_KINDS) : TURNS;
+    order.late_copies = order.on && draw(2);
+    order.lane_from = order.on ? (int)draw(32) : 0;
+    order.lane_by = order.on ? (int)draw(16) * 2 + 1 : 1;
+    for (int i = 0; i < n_warps; i++) {
+        int j = order.on ? (int)draw((uint32_t)i + 1) : i;
+        order.warp[i] = order.warp[j];
+        order.warp[j] = i;
+    }
+}
+
+/* A number that steps through 0 .. n - 1 as i does, each once. */
+static uint64_t shuffled(uint64_t i, uint64_t n, uint64_t by, uint64_t from)
+{
+    return order.on ? (i * by + from) % n : i;
+}
+
+static bool can_run(const emu_fiber *f)
+{
+    return !f->done && !(f->barrier && *f->barrier == f->generation);
+}
+
+/* The next lane of a warp that can run, behind lane `after` (-1: any); NULL: there is none. */
+static emu_fiber *next_lane(int warp, int after)
+{
+    int first = 0;
+    for (; after >= 0 && (order.lane_from + first * order.lane_by) % 32 != after; first++)
+        ;
+    for (int i = 1; i <= 32; i++) {
+        int lane = (order.lane_from + (first + i) * order.lane_by) % 32;
+        if (can_run(&fibers[warp * 32 + lane]))
+            return &fibers[warp * 32 + lane];
+    }
+    return NULL;
+}
+
+/* Who runs after `me`; NULL: nobody can. spins: it waits for something that others do. */
+static emu_fiber *next_fiber(const emu_fiber *me, bool spins)
+{
+    int n_warps = n_fibers / 32;
+    if (order.kind == TURNS) {
+        for (int i = 1; i <= n_fibers; i++) {
+            int at = (me->index + i) % n_fibers;
+            if (can_run(&fibers[at]))
+                return &fibers[at];
+        }
+        return NULL;
+    }
+    emu_fiber *f = next_lane(me->index / 32, me->index % 32);
+    if (f && !spins)
+        return f;
+    for (int i = 0, from = spins ? (int)draw((uint32_t)n_warps) : 0; i < n_warps; i++) {
+        int warp = order.warp[(from + i) % n_warps];
+        emu_fiber *other = next_lane(warp, spins ? (int)draw(32) : -1);
+        if (other)
+            return other;
+    }
+    return f;
+}
+
+/* To the next fiber; back to emu_run when all are done. */
+static void yield_on(bool spins, const char *what)
+{
+    emu_fiber *me = emu_now, *f = next_fiber(me, spins);
+    if (f == me)
+        return;
+    if (!f && n_alive)
+        stuck(what);
+    emu_now = f;
+    emu_switch(&me->sp, f ? f->sp : main_sp);
+}
+
 void emu_yield(long tries, const char *what)
 {
     if (tries > TRIES)
         stuck(what);
-    yield_on();
+    yield_on(true, what);
 }
+
+static void wait_at(const unsigned *barrier, unsigned generation, const char *what)
+{
+    emu_now->barrier = barrier;
+    emu_now->generation = generation;
+    while (*barrier == generation)
+        yield_on(false, what);
+    emu_now->barrier = NULL;
+}
+
+/* ---- Barriers ------------------------------------------------------------------------------ */
 
 static void release_block_barrier()
 {
@@ -115,6 +228,46 @@ static void release_warp_barrier(warp_table *w)
     }
 }
 
+/* ---- Copies to shared memory --------------------------------------------------------------- */
+
+/* Those of all but the last n commits; -1: those without a commit too. */
+static void run_copies_of(emu_fiber *f, int n)
+{
+    int done = 0;
+    for (; done < f->n_copies && f->copy[done].commit < f->n_copy_commits - n; done++) {
+        const late_copy *c = &f->copy[done];
+        if (c->from)
+            memcpy(c->to, c->from, (size_t)c->n);
+        else
+            memset(c->to, 0, (size_t)c->n);
+    }
+    f->n_copies -= done;
+    memmove(f->copy, f->copy + done, (size_t)f->n_copies * sizeof *f->copy);
+}
+void emu_copy_late(void *to, const void *from, int n)
+{
+    emu_fiber *f = emu_now;
+    if (f->n_copies == f->copies_cap) {
+        f->copies_cap = f->copies_cap ? 2 * f->copies_cap : 64;
+        f->copy = (late_copy *)realloc(f->copy, (size_t)f->copies_cap * sizeof *f->copy);
+    }
+    f->copy[f->n_copies++] = late_copy{to, from, n, f->n_copy_commits};
+    memset(to, 0xff, (size_t)n); /* NaN: it may be written from now on */
+}
+bool emu_copies_are_late()
+{
+    return order.late_copies;
+}
+void emu_copy_commit()
+{
+    emu_now->n_copy_commits++;
+}
+void emu_copy_wait(int n)
+{
+    if (emu_now->n_copies)
+        run_copies_of(emu_now, n);
+}
+
 static void fiber_main()
 {
     the_call(the_arg);
@@ -122,28 +275,25 @@ static void fiber_main()
         fprintf(stderr, "emu: a thread ends and has not waited for its products\n");
         abort();
     }
+    run_copies_of(emu_now, -1);
     emu_now->done = true;
+    n_alive--;
     /* As on the device: threads that have left no longer count at barriers. */
     warp_table *w = &warps[emu_now->index / 32];
     block_alive--;
     w->n_alive--;
     release_block_barrier();
     release_warp_barrier(w);
-    yield_on();
+    yield_on(false, "a block");
     abort();
 }
 
 void __syncthreads()
 {
     unsigned g = block_generation;
-    long spins = 0;
     block_in++;
     release_block_barrier();
-    while (g == block_generation) {
-        yield_on();
-        if (++spins > TRIES)
-            stuck("__syncthreads");
-    }
+    wait_at(&block_generation, g, "__syncthreads");
 }
 
 /* Named barriers: threads that have arrived, completed rounds. Empty when a block ends. */
@@ -154,30 +304,20 @@ static struct {
 void emu_named_barrier(int id, int n_threads)
 {
     unsigned g = named[id].generation;
-    long spins = 0;
     if (++named[id].in == n_threads) {
         named[id].in = 0;
         named[id].generation++;
     }
-    while (g == named[id].generation) {
-        yield_on();
-        if (++spins > TRIES)
-            stuck("a barrier of some threads");
-    }
+    wait_at(&named[id].generation, g, "a barrier of some threads");
 }
 
 static void warp_barrier()
 {
     warp_table *w = &warps[emu_now->index / 32];
     unsigned g = w->generation;
-    long spins = 0;
     w->n_in++;
     release_warp_barrier(w);
-    while (g == w->generation) {
-        yield_on();
-        if (++spins > TRIES)
-            stuck("a warp exchange");
-    }
+    wait_at(&w->generation, g, "a warp exchange");
 }
 void __syncwarp(unsigned mask)
 {
@@ -301,7 +441,7 @@ void emu_product_wait(int n)
     int done = 0;
     /* The other threads run meanwhile. */
     for (int i = 0; i < LATE_TURNS && f->n_products; i++)
-        yield_on();
+        yield_on(true, "a product");
     for (; done < f->n_products && f->late[done].commit < f->n_commits - n; done++) {
         late_product *l = &f->late[done];
         if (!l->p.a_regs)
@@ -321,6 +461,8 @@ static void start_fiber(emu_fiber *f, int i, dim3 block)
     f->index = i;
     f->done = false;
     f->n_products = f->n_commits = 0;
+    f->barrier = NULL;
+    f->n_copies = f->n_copy_commits = 0;
     f->tid = dim3((unsigned)i % block.x, (unsigned)i / block.x % block.y,
                   (unsigned)i / (block.x * block.y));
     if (!f->stack)
@@ -350,20 +492,28 @@ void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), v
     free(dyn);
     dyn_cap = (shared_bytes + 1023) & ~(size_t)1023;
     dyn = (char *)aligned_alloc(1024, dyn_cap ? dyn_cap : 1024);
-    for (unsigned z = 0; z < grid.z; z++)
-        for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++) {
-                emu_block_idx = dim3(x, y, z);
-                memset(dyn, 0xff, dyn_cap); /* NaN: shared memory starts undefined */
-                block_in = 0;
-                block_alive = n_fibers;
-                for (int w = 0; w < n_fibers / 32; w++)
-                    warps[w].n_in = 0, warps[w].n_alive = 32;
-                for (int i = 0; i < n_fibers; i++)
-                    start_fiber(&fibers[i], i, block);
-                emu_now = &fibers[0];
-                emu_switch(&main_sp, fibers[0].sp);
-            }
+    read_order();
+    uint64_t n_blocks = (uint64_t)grid.x * grid.y * grid.z, by = 1, from = 0;
+    if (order.on) {
+        from = draw((uint32_t)(n_blocks < UINT32_MAX ? n_blocks : UINT32_MAX));
+        for (by = from | 1; std::gcd(by, n_blocks) != 1;)
+            by += 2;
+    }
+    for (uint64_t i = 0; i < n_blocks; i++) {
+        uint64_t at = shuffled(i, n_blocks, by, from);
+        emu_block_idx = dim3((unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y),
+                             (unsigned)(at / grid.x / grid.y));
+        memset(dyn, 0xff, dyn_cap); /* NaN: shared memory starts undefined */
+        block_in = 0;
+        block_alive = n_alive = n_fibers;
+        begin_order(n_fibers / 32);
+        for (int w = 0; w < n_fibers / 32; w++)
+            warps[w].n_in = 0, warps[w].n_alive = 32;
+        for (int k = 0; k < n_fibers; k++)
+            start_fiber(&fibers[k], k, block);
+        emu_now = order.kind == TURNS ? &fibers[0] : next_lane(order.warp[0], -1);
+        emu_switch(&main_sp, emu_now->sp);
+    }
 }
 
 /* ---- Two unequal GPUs --------------------------------------------------------------------- */
@@ -385,9 +535,26 @@ struct emu_copy {
     size_t n;
 };
 enum { COPIES = 256 /* that wait on a stream */ };
+/* A recorded launch, copy or clearing. */
+struct emu_op {
+    dim3 grid, block;
+    size_t shared_bytes;
+    void (*call)(void *), (*drop)(void *); /* of a launch, with f; else NULL */
+    void *f;
+    emu_copy copy; /* from NULL: n bytes of `value` */
+    int value;
+};
+struct emu_graph {
+    std::vector<emu_op> op;
+};
+struct emu_graph_exec {
+    std::vector<emu_op> op;
+};
 struct emu_stream {
     int gpu;
     bool late;
+    emu_graph *record; /* NULL: it runs what it is given */
+    bool spoiled;      /* something was called that no recording can have */
     emu_copy copy[COPIES];
     size_t n_done, n; /* copies: done, asked for; the n-th is copy[n % COPIES] */
 };
@@ -398,6 +565,28 @@ struct emu_event {
     bool asked;
 };
 static int copies_to_failure;
+
+static void drop_ops(std::vector<emu_op> &op)
+{
+    for (emu_op &o : op)
+        if (o.drop)
+            o.drop(o.f);
+    op.clear();
+}
+bool emu_records(cudaStream_t s)
+{
+    return s && s->record;
+}
+void emu_record(cudaStream_t s, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *),
+                void (*drop)(void *), void *f)
+{
+    s->record->op.push_back({grid, block, shared_bytes, call, drop, f, {}, 0});
+}
+static cudaError_t record_copy(cudaStream_t s, void *to, const void *from, size_t n, int value)
+{
+    s->record->op.push_back({1, 1, 0, NULL, NULL, NULL, {to, from, n}, value});
+    return cudaSuccess;
+}
 
 static void run_copies(emu_stream *s, size_t until)
 {
@@ -521,6 +710,8 @@ cudaError_t cudaFreeHost(void *p)
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind,
                             cudaStream_t s)
 {
+    if (emu_records(s))
+        return record_copy(s, to, from, n, 0);
     if (!s || !s->late) {
         memmove(to, from, n);
         return cudaSuccess;
@@ -537,8 +728,7 @@ void emu_fail_copy(int n)
     copies_to_failure = n;
 }
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                              size_t width, size_t height, enum cudaMemcpyKind kind,
-                              cudaStream_t s)
+                              size_t width, size_t height, enum cudaMemcpyKind kind, cudaStream_t s)
 {
     cudaError_t r = cudaSuccess;
     for (size_t i = 0; i < height && !r; i++)
@@ -554,8 +744,10 @@ cudaError_t cudaHostUnregister(void *)
 {
     return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void *to, int v, size_t n, cudaStream_t)
+cudaError_t cudaMemsetAsync(void *to, int v, size_t n, cudaStream_t s)
 {
+    if (emu_records(s))
+        return record_copy(s, to, NULL, n, v);
     memset(to, v, n);
     return cudaSuccess;
 }
@@ -581,6 +773,10 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int)
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
+    if (emu_records(s)) {
+        s->spoiled = true;
+        return last_error = cudaErrorStreamCaptureUnsupported;
+    }
     run_copies(s, s ? s->n : 0);
     return cudaSuccess;
 }
@@ -629,28 +825,53 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
     *ms = (float)(b->ms - a->ms);
     return cudaSuccess;
 }
-cudaError_t cudaStreamBeginCapture(cudaStream_t, int)
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, int)
 {
-    return cudaErrorNotSupported;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *)
-{
-    return cudaErrorNotSupported;
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *, cudaGraph_t, unsigned long long)
-{
-    return cudaErrorNotSupported;
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t)
-{
-    return cudaErrorNotSupported;
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t)
-{
+    if (!s || s->record)
+        return last_error = cudaErrorInvalidValue;
+    s->record = new emu_graph;
+    s->spoiled = false;
     return cudaSuccess;
 }
-cudaError_t cudaGraphDestroy(cudaGraph_t)
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
 {
+    emu_graph *made = s->record;
+    s->record = NULL;
+    *g = made;
+    if (!made || !s->spoiled)
+        return made ? cudaSuccess : last_error = cudaErrorInvalidValue;
+    cudaGraphDestroy(made);
+    *g = NULL;
+    return last_error = cudaErrorStreamCaptureInvalidated;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long)
+{
+    *x = new emu_graph_exec;
+    (*x)->op.swap(g->op);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
+{
+    for (const emu_op &o : x->op) {
+        if (o.call)
+            emu_run(o.grid, o.block, o.shared_bytes, o.call, o.f);
+        else if (o.copy.from)
+            cudaMemcpyAsync(o.copy.to, o.copy.from, o.copy.n, cudaMemcpyDeviceToDevice, s);
+        else
+            cudaMemsetAsync(o.copy.to, o.value, o.copy.n, s);
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
+{
+    drop_ops(x->op);
+    delete x;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t g)
+{
+    drop_ops(g->op);
+    delete g;
     return cudaSuccess;
 }
 }

@@ -2,13 +2,21 @@
  *
  *     thread   a fiber on one OS thread; a barrier or a warp-wide exchange switches to the next
  *     block    its fibers; blocks run one after the other
+ *     record   launches and copies with their arguments; to wait for the stream meanwhile fails
  *     GPUs     two unequal ones; a launch needs its stream's GPU to be current, and the shared
  *              memory that this GPU has granted the kernel
  *
  * So a kernel's arithmetic, indexing, barriers and tails are tested without a GPU, and the address
- * sanitizer checks every access of device memory. Hidden are races between warps that the fixed
- * order of fibers avoids, and speed. The Makefile (cuda-emu) includes this file before every .cu;
- * backend/cuda/dev.cuh has the few places where a kernel's text differs.
+ * sanitizer checks every access of device memory. Hidden are speed, what two kernels do to each
+ * other, and races between warps that the fixed order of fibers avoids. The Makefile (cuda-emu)
+ * includes this file before every .cu; backend/cuda/dev.cuh has the few places where a kernel's
+ * text differs.
+ *
+ * EMU_ORDER=SEED in the environment changes the order, block by block: blocks come in any order; in
+ * every second one a warp runs from one barrier of the block to the next before another begins, and
+ * its lanes begin anywhere; in every second one asynchronous copies arrive as late as allowed, and
+ * their targets are NaN until then. So a barrier that is missing shows as a wrong result. What such
+ * a run finds at one seed it may miss at another.
  */
 #ifndef TESTS_CUDA_EMU_H
 #define TESTS_CUDA_EMU_H
@@ -109,6 +117,24 @@ void emu_product_issue(const emu_product *p);
 void emu_product_commit();
 void emu_product_wait(int n); /* all but the last n commits */
 
+/* An asynchronous copy to shared memory of n bytes; from NULL: of zeros. The barriers of
+ * copy_commit and copy_wait are the thread's own. */
+bool emu_copies_are_late();
+void emu_copy_late(void *to, const void *from, int n);
+void emu_copy_commit();
+void emu_copy_wait(int n); /* all but the last n commits; -1: what is not committed too */
+template <int N> static inline void emu_copy_async(void *to, const void *from)
+{
+    to = __builtin_assume_aligned(to, N);
+    from = from ? __builtin_assume_aligned(from, N) : NULL;
+    if (emu_copies_are_late())
+        emu_copy_late(to, from, N);
+    else if (from)
+        memcpy(to, from, N);
+    else
+        memset(to, 0, N);
+}
+
 template <class F> void emu_call(void *f)
 {
     (*(F *)f)();
@@ -121,14 +147,26 @@ template <class K> const void *emu_address(K *kernel)
 {
     return (const void *)kernel;
 }
+/* A launch with a copy of its arguments, for a stream that is being recorded. */
+bool emu_records(cudaStream_t s);
+void emu_record(cudaStream_t s, dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *),
+                void (*drop)(void *), void *f);
+template <class F> void emu_drop(void *f)
+{
+    delete (F *)f;
+}
 template <class F>
 void emu_launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t s, F f)
 {
-    if (emu_may_launch(kernel, shared_bytes, s))
+    if (!emu_may_launch(kernel, shared_bytes, s))
+        return;
+    if (emu_records(s))
+        emu_record(s, grid, block, shared_bytes, emu_call<F>, emu_drop<F>, new F(f));
+    else
         emu_run(grid, block, shared_bytes, emu_call<F>, &f);
 }
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
-    emu_launch(emu_address(kernel), grid, block, shared_bytes, stream, [&] { kernel(__VA_ARGS__); })
+    emu_launch(emu_address(kernel), grid, block, shared_bytes, stream, [=] { kernel(__VA_ARGS__); })
 #define DYN_SHARED(type, name) type *name = (type *)emu_dyn_shared()
 
 template <class T> T __ldg(const T *p)
