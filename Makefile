@@ -305,7 +305,8 @@ $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked): $(BUILD)/fuzz_%.linked: fuzz/fuzz_%.c 
 # The tests with threads, and portable kernels in two threads. Empty: all tests, which takes long.
 TSAN_TESTS ?= server_ jobs_may_come a_batch_ends is_written_now killed_at_any keeps_to_its_budget \
               pool_runs several_threads another_thread grammars_side_by_side \
-              timeline_portable every_format_portable
+              timeline_portable every_format_portable \
+              cold_pool_answers cold_pool_closes cold_pool_threads_that
 # Some of them fork; the child starts threads of its own and shares none.
 tsan: export TSAN_OPTIONS = die_after_fork=0
 tsan: ## the tests with threads, under ThreadSanitizer

@@ -81,7 +81,8 @@ static double post_job(const cold_room *room, int32_t first, int32_t n, int32_t 
     p->first[n] = n;
     atomic_store(&p->n_experts, (uint32_t)n);
     double start = clock_ms();
-    uint32_t seq = atomic_fetch_add(&p->seq, 1) + 1;
+    uint32_t last = atomic_load(&p->seq), seq = COLD_NEXT(last);
+    atomic_store(&p->seq, seq);
     while (atomic_load_explicit(&p->done, memory_order_acquire) != seq)
         ;
     return clock_ms() - start;

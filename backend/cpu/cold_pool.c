@@ -29,6 +29,9 @@ enum {
 /* How long threads poll without a pause since the last pass or job; with short pauses; at all. */
 static const int64_t SPIN_NS = 2000000, NAP_NS = 200000000, AWAKE_NS = 60000000000;
 static const int64_t SHORT_NAP_NS = 50000, LONG_NAP_NS = 1000000;
+/* A sleeper looks at the word so often. A pass that has waited a minute for the GPU may post a job
+ * while all sleep; the GPU waits for longer than this. */
+enum { LOOK_MS = 500 };
 static const size_t STACK_BYTES = 1 << 20;
 
 struct cold_pool {
@@ -41,7 +44,7 @@ struct cold_pool {
     _Alignas(64) atomic_uint_least64_t ticket; /* job << 32 | items << 16 | next item */
     _Alignas(64) atomic_uint n_ended;
     _Alignas(64) atomic_int gated[COLD_PAIRS]; /* chunks of 32 that have their copy, by expert */
-    _Alignas(64) atomic_int_least64_t woken_ns;
+    _Alignas(64) atomic_int_least64_t woken_ns, awake_ns;
     atomic_int n_sleeping;
     atomic_bool stop, hold;
     pthread_mutex_t lock;
@@ -144,18 +147,34 @@ static void gate_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t tile
     atomic_fetch_add_explicit(&p->gated[i], 1, memory_order_release);
 }
 
-static void down_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t item)
+/* Waits for the expert's gated unit. Its items were all taken before any of its down product, by
+ * threads that wait for nothing, so this ends. False: the pool closes, and the job, which changed
+ * in the room after it was posted, will never be complete. */
+static bool gated_unit_done(const cold_pool *p, const cold_layer *l, int32_t i)
+{
+    int looks = 0;
+    while (atomic_load_explicit(&p->gated[i], memory_order_acquire) < l->n_ff / COLD_GROUP) {
+        if (atomic_load_explicit(&p->stop, memory_order_relaxed))
+            return false;
+        if (looks == LOOKS * LOOKS) {
+            sched_yield();
+        } else {
+            looks++;
+            relax();
+        }
+    }
+    return true;
+}
+
+/* False: the job will never be complete. */
+static bool down_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t item)
 {
     const cold_post *post = p->room.post;
     const int32_t first = post->first[i], n = post->first[i + 1] - first;
     float y[COLD_ROWS][COLD_TILE];
     cold_row x[COLD_ROWS];
-    for (int looks = 0;
-         atomic_load_explicit(&p->gated[i], memory_order_acquire) < l->n_ff / COLD_GROUP; looks++)
-        if (looks < LOOKS * LOOKS)
-            relax();
-        else
-            sched_yield();
+    if (!gated_unit_done(p, l, i))
+        return false;
     for (int32_t r = 0; r < n; r++) {
         size_t at = (size_t)(first + r) * (size_t)p->n_ff;
         x[r] = (cold_row){p->q + at, p->s + at / COLD_GROUP};
@@ -170,6 +189,7 @@ static void down_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t item
             memcpy(p->room.y + (size_t)(first + r) * (size_t)p->room.n_out + o, y[r],
                    sizeof(float) * (size_t)(left < COLD_TILE ? left : COLD_TILE));
     }
+    return true;
 }
 
 /* ---- Jobs ------------------------------------------------------------------------------------ */
@@ -248,8 +268,8 @@ static void work(cold_pool *p, uint32_t seq)
             return; /* never answered: the device gives up */
         if (item < n_gate)
             gate_item(p, l, item / gate_items(l), item % gate_items(l));
-        else
-            down_item(p, l, (item - n_gate) / down_items(l), (item - n_gate) % down_items(l));
+        else if (!down_item(p, l, (item - n_gate) / down_items(l), (item - n_gate) % down_items(l)))
+            return;
         if (atomic_fetch_add_explicit(&p->n_ended, 1, memory_order_acq_rel) + 1 == items)
             answer(p, l, seq, n);
         t = atomic_load_explicit(&p->ticket, memory_order_acquire);
@@ -264,13 +284,31 @@ static void nap(int64_t ns)
     nanosleep(&t, NULL);
 }
 
-/* Until a pass wakes it. */
+/* The last job's number, if it waits for an answer; else 0. */
+static uint32_t open_job(const cold_pool *p)
+{
+    const cold_post *post = p->room.post;
+    uint32_t seq = atomic_load_explicit(&post->seq, memory_order_acquire);
+    return seq == atomic_load_explicit(&post->done, memory_order_relaxed) ||
+                   seq == atomic_load_explicit(&post->late, memory_order_relaxed) ||
+                   atomic_load_explicit(&p->hold, memory_order_relaxed)
+               ? 0
+               : seq;
+}
+
+/* Until a pass wakes it, or there is a job. */
 static void sleep_long(cold_pool *p, int64_t seen_ns)
 {
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->n_sleeping, 1);
-    while (atomic_load(&p->woken_ns) == seen_ns && !atomic_load(&p->stop))
-        pthread_cond_wait(&p->wake, &p->lock);
+    while (atomic_load(&p->woken_ns) == seen_ns && !atomic_load(&p->stop) && !open_job(p)) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        t.tv_nsec += LOOK_MS * 1000000L;
+        t.tv_sec += t.tv_nsec / 1000000000;
+        t.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&p->wake, &p->lock, &t);
+    }
     atomic_fetch_sub(&p->n_sleeping, 1);
     pthread_mutex_unlock(&p->lock);
 }
@@ -280,10 +318,8 @@ static void *run(void *arg)
     cold_pool *p = arg;
     int64_t active_ns = clock_ns();
     for (int looks = 0; !atomic_load_explicit(&p->stop, memory_order_relaxed); looks++) {
-        uint32_t seq = atomic_load_explicit(&p->room.post->seq, memory_order_acquire);
-        if (seq != atomic_load_explicit(&p->room.post->done, memory_order_relaxed) &&
-            seq != atomic_load_explicit(&p->room.post->late, memory_order_relaxed) &&
-            !atomic_load_explicit(&p->hold, memory_order_relaxed)) {
+        uint32_t seq = open_job(p);
+        if (seq) {
             work(p, seq);
             active_ns = 0;
         }
@@ -296,7 +332,7 @@ static void *run(void *arg)
         if (now - active_ns < SPIN_NS)
             continue;
         looks = -1; /* the clock is read after each pause */
-        if (now - active_ns < AWAKE_NS)
+        if (now - active_ns < atomic_load_explicit(&p->awake_ns, memory_order_relaxed))
             nap(now - active_ns < NAP_NS ? SHORT_NAP_NS : LONG_NAP_NS);
         else
             sleep_long(p, woken);
@@ -331,6 +367,23 @@ static status check_layers(const cold_layer *l, int32_t n, err *e)
                            i);
     }
     return OK;
+}
+
+/* Sleepers measure time by a clock that nobody sets. */
+static status open_lock(cold_pool *p, err *e)
+{
+    pthread_condattr_t how;
+    int failed = pthread_condattr_init(&how);
+    if (!failed) {
+        failed = pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
+        failed = failed ? failed : pthread_cond_init(&p->wake, &how);
+        pthread_condattr_destroy(&how);
+    }
+    if (!failed && (failed = pthread_mutex_init(&p->lock, NULL)))
+        pthread_cond_destroy(&p->wake);
+    p->has_lock = !failed;
+    return failed ? err_set(e, E_MEMORY, "a lock for experts on the CPU: %s", strerror(failed))
+                  : OK;
 }
 
 static status start_threads(cold_pool *p, err *e)
@@ -392,13 +445,12 @@ status cold_pool_open(cold_pool **out, const cold_layer *l, int32_t n, const col
     p->n_threads = p->n_threads < MAX_THREADS ? p->n_threads : MAX_THREADS;
     st = cold_kernels_find(isa, &p->k, e);
     st = st ? st : take_memory(p, l, e);
-    if (!st && pthread_mutex_init(&p->lock, NULL))
-        st = err_set(e, E_MEMORY, "a lock for experts on the CPU");
-    else if (!st && pthread_cond_init(&p->wake, NULL)) {
-        pthread_mutex_destroy(&p->lock);
-        st = err_set(e, E_MEMORY, "a lock for experts on the CPU");
-    } else if (!st)
-        p->has_lock = true;
+    st = st ? st : open_lock(p, e);
+    atomic_store(&room->post->seq, COLD_FIRST);
+    atomic_store(&room->post->done, COLD_FIRST);
+    atomic_store(&room->post->late, 0);
+    atomic_store(&p->ticket, (uint64_t)COLD_FIRST << 32);
+    atomic_store(&p->awake_ns, AWAKE_NS);
     atomic_store(&p->woken_ns, clock_ns());
     if ((st = st ? st : start_threads(p, e))) {
         cold_pool_close(p);
@@ -434,7 +486,7 @@ double cold_pool_time(cold_pool *p, int32_t n)
 {
     cold_post *post = p->room.post;
     const int64_t limit_ns = 1000000000;
-    if (n < 1 || n > COLD_PAIRS)
+    if (n < 1 || n > COLD_PAIRS || open_job(p)) /* whose threads still read the room */
         return -1;
     cold_pool_wake(p);
     for (int32_t i = 0; i < n; i++) {
@@ -447,7 +499,7 @@ double cold_pool_time(cold_pool *p, int32_t n)
     atomic_store_explicit(&post->silu, 0, memory_order_relaxed);
     atomic_store_explicit(&post->n_experts, (uint32_t)n, memory_order_relaxed);
     int64_t start = clock_ns();
-    uint32_t seq = atomic_load_explicit(&post->seq, memory_order_relaxed) + 1;
+    uint32_t last = atomic_load_explicit(&post->seq, memory_order_relaxed), seq = COLD_NEXT(last);
     atomic_store_explicit(&post->seq, seq, memory_order_release);
     while (atomic_load_explicit(&post->done, memory_order_acquire) != seq)
         if (clock_ns() - start > limit_ns)
@@ -473,6 +525,11 @@ int32_t cold_pool_threads(const cold_pool *p)
 const char *cold_pool_isa(const cold_pool *p)
 {
     return p->k->isa;
+}
+
+void cold_pool_tire(cold_pool *p)
+{
+    atomic_store(&p->awake_ns, 0);
 }
 
 void cold_pool_hold(cold_pool *p, bool hold)

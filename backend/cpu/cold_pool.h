@@ -6,8 +6,12 @@
  *
  * Threads take items one by one, so a slow core delays no other; the one that ends the last item
  * answers. While a pass may post jobs they poll its word in memory, first without a pause, later
- * with growing ones. A minute after the last pass they sleep. The device's bits do not depend on
- * how many threads there are, and on which computes what.
+ * with growing ones. A minute after the last pass they sleep, and look twice a second. The device's
+ * bits do not depend on how many threads there are, and on which computes what.
+ *
+ * Threads call nothing of a GPU's driver, allocate nothing, and hold no lock that others keep. So
+ * a kernel that waits for them cannot wait for itself. They end when the pool closes, and in no
+ * other way.
  */
 #ifndef BACKEND_CPU_COLD_POOL_H
 #define BACKEND_CPU_COLD_POOL_H
@@ -29,9 +33,10 @@ typedef struct cold_pool cold_pool;
  * aligned to 64 bytes, its pointers. */
 size_t cold_room_bytes(const cold_layer *l, int32_t n, char *at, cold_room *room);
 
-/* The layers are copied; the room and the weights outlive the pool. n_threads 0: one per physical
- * core that this process may use, but for one core, which the thread that waits for the GPU has.
- * isa as in cold_kernels_find. E_ARG for layers that this file cannot compute. */
+/* The layers are copied; the room and the weights outlive the pool. The room is zeroed; open sets
+ * the number of the last job. n_threads 0: one per physical core that this process may use, but for
+ * one core, which the thread that waits for the GPU has. isa as in cold_kernels_find. E_ARG for
+ * layers that this file cannot compute. */
 status cold_pool_open(cold_pool **p, const cold_layer *l, int32_t n, const cold_room *room,
                       int32_t n_threads, const char *isa, err *e);
 /* No job may be under way. */
@@ -41,7 +46,8 @@ void cold_pool_close(cold_pool *p);
 void cold_pool_wake(cold_pool *p);
 
 /* Milliseconds for one expert of layer 0 and one row, by a job of `n` experts that this thread
- * posts itself; before any device does. Negative: no answer within a second. */
+ * posts itself; before any device does. Negative: no answer within a second, or an earlier job
+ * has none yet. */
 double cold_pool_time(cold_pool *p, int32_t n);
 
 typedef struct cold_use {
@@ -53,5 +59,7 @@ const char *cold_pool_isa(const cold_pool *p);
 
 /* For tests: from now on no job is answered (true), or jobs are again. */
 void cold_pool_hold(cold_pool *p, bool hold);
+/* For tests: threads sleep soon after the last job, as they do a minute later. */
+void cold_pool_tire(cold_pool *p);
 
 #endif

@@ -9,6 +9,7 @@
 #include "num/num.h"
 #include "tests/test.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -89,6 +90,12 @@ static void close_rig(rig *g)
     mem_free(g->w);
 }
 
+static void post_next(cold_post *p)
+{
+    uint32_t last = atomic_load(&p->seq);
+    atomic_store(&p->seq, COLD_NEXT(last));
+}
+
 /* A job of random experts and rows. */
 static void post_job(rig *g)
 {
@@ -114,7 +121,7 @@ static void post_job(rig *g)
     atomic_store(&p->layer, (uint32_t)rng_below(&g->rng, 2));
     atomic_store(&p->silu, atomic_load(&p->layer));
     atomic_store(&p->n_experts, n);
-    atomic_fetch_add(&p->seq, 1);
+    post_next(p);
 }
 
 static bool answered(const rig *g, double ms)
@@ -206,8 +213,12 @@ TEST(cold_pool_ignores_what_is_no_job)
             p->row[0] = -1;
         else
             p->first[n] = COLD_PAIRS + 1;
-        atomic_fetch_add(&p->seq, 1);
+        post_next(p);
         CHECK(!answered(&g, 5));
+        uint32_t layer = atomic_load(&p->layer);
+        CHECK(cold_pool_time(g.p, 1) < 0); /* threads may still read this job */
+        CHECK_EQ(atomic_load(&p->layer), layer);
+        CHECK_EQ(atomic_load(&p->n_experts), i == 1 ? COLD_PAIRS + 1 : i == 2 ? 0 : n);
         atomic_store(&p->late, atomic_load(&p->seq));
         close_rig(&g);
         open_rig(&g, 2);
@@ -219,6 +230,46 @@ TEST(cold_pool_ignores_what_is_no_job)
     cold_pool_hold(g.p, false);
     CHECK(answered(&g, 60 * MANY));
     close_rig(&g);
+}
+
+/* Jobs follow each other at once, as layers do, and their numbers wrap; more threads than cores. */
+TEST(cold_pool_answers_jobs_that_follow_at_once)
+{
+    rig g;
+    open_rig(&g, 7);
+    const cold_post *p = g.room.post;
+    bool wrapped = false;
+    for (int trial = 0; trial < test_trials(600); trial++) {
+        post_job(&g);
+        double end = clock_ms() + 60 * MANY;
+        while (atomic_load_explicit(&p->done, memory_order_acquire) != atomic_load(&p->seq)) {
+            CHECK(clock_ms() < end);
+            sched_yield();
+        }
+        wrapped |= atomic_load(&p->seq) < COLD_FIRST;
+        if (trial % 8)
+            continue;
+        for (uint32_t k = 0; k < atomic_load(&p->n_experts); k++) {
+            float want[OUT_TILES * COLD_TILE];
+            int32_t j = p->first[k];
+            by_hand(&g, p->expert[k], p->row[j], atomic_load(&p->silu), want);
+            CHECK(!memcmp(g.room.y + j * N_OUT, want, sizeof(float) * N_OUT));
+        }
+    }
+    CHECK(wrapped);
+    close_rig(&g);
+}
+
+TEST(cold_pool_closes_in_the_middle_of_a_job)
+{
+    for (int trial = 0; trial < test_trials(30); trial++) {
+        rig g;
+        open_rig(&g, 3);
+        post_job(&g);
+        if (trial & 1)
+            usleep(20);
+        close_rig(&g);
+    }
 }
 
 static double cpu_ms(void)
@@ -240,6 +291,24 @@ TEST(cold_pool_threads_rest_when_nothing_comes)
     double before = cpu_ms();
     usleep(200000);
     CHECK(cpu_ms() - before < 150); /* of 800, if they did not pause */
+    cold_pool_wake(g.p);
+    post_job(&g);
+    CHECK(answered(&g, 60 * MANY));
+    close_rig(&g);
+}
+
+/* A pass that waits for its turn may post its first job long after it woke the threads. */
+TEST(cold_pool_threads_that_sleep_find_a_job)
+{
+    rig g;
+    open_rig(&g, 2);
+    cold_pool_tire(g.p);
+    post_job(&g);
+    CHECK(answered(&g, 60 * MANY));
+    usleep(100000);
+    post_job(&g);
+    CHECK(answered(&g, 60 * MANY));
+    usleep(100000);
     cold_pool_wake(g.p);
     post_job(&g);
     CHECK(answered(&g, 60 * MANY));

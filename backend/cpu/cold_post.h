@@ -6,6 +6,9 @@
  *
  * There is one job at a time: the GPU posts the next one after it has seen the answer, or after it
  * has given up, and then it posts none any more.
+ *
+ * Numbers of jobs wrap after some days of answers, and 0 is no job. The first number is close to
+ * the end, so every run passes it.
  */
 #ifndef BACKEND_CPU_COLD_POST_H
 #define BACKEND_CPU_COLD_POST_H
@@ -24,8 +27,11 @@ enum {
     COLD_JOB_ROWS = 16 /* a pass of more rows hands nothing over */
 };
 
+#define COLD_FIRST 0xfffffff0u /* the last job, before there was any */
+#define COLD_NEXT(seq) ((seq) == 0xffffffffu ? 1u : (seq) + 1u)
+
 typedef struct cold_post {
-    cold_word seq; /* the last job; 0: none yet */
+    cold_word seq; /* the last job */
     cold_word pad0[15];
     cold_word done; /* the last job that is answered */
     cold_word pad1[15];

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+#include <sched.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -16,8 +17,10 @@ enum {
     TIMED = 4,             /* experts of a timed job; after one that warms up */
     TRIALS = 5
 };
-/* The longest wait of a kernel; and of the host for a job that a failed pass has left. */
-static const uint64_t LIMIT_NS = 5000000000;
+/* The longest wait of a kernel; and of the host for a job that a failed pass has left. A driver
+ * ends kernels of a few seconds on a GPU that has a display, and all else of the process with them.
+ */
+static const uint64_t LIMIT_NS = 2000000000;
 /* A job's way to the host and its answer's way back, by what a read over the bus takes: assumed,
  * not measured. */
 static const double HAND_MS = 0.006;
@@ -44,7 +47,7 @@ struct cuda_cold {
     int32_t *place;
     cold_part *part;
     int32_t n;
-    bool handed; /* a job is perhaps under way, whose products no launch has read */
+    bool handed; /* places are of the layer under way, and no launch has read them so far */
     bool shares; /* the pass under way may hand over */
     bool told;
     bool wanted; /* the table gives the host experts: its threads are woken */
@@ -180,8 +183,8 @@ status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const ex
     if (!st) {
         x->n = n;
         x->bus_ms = bus_bytes_s > 0 ? (double)home[0].expert_bytes / bus_bytes_s * 1e3 : 0;
-        cold_pool_time(x->pool, 1);
-        x->expert_ms = time_expert(x->pool);
+        bool warm = cold_pool_time(x->pool, 1) >= 0;
+        x->expert_ms = warm ? time_expert(x->pool) : -1;
         if (x->expert_ms < 0)
             st = err_set(e, E_IO, "%s: the CPU's threads for experts did not answer in a second",
                          c->name);
@@ -223,13 +226,15 @@ static void finish_job(cuda_device *c, cuda_cold *x)
     x->handed = false;
     if (!cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "experts on the CPU"))
         return;
-    while (atomic_load_explicit(&post->done, memory_order_acquire) != atomic_load(&post->seq))
+    while (atomic_load_explicit(&post->done, memory_order_acquire) != atomic_load(&post->seq)) {
+        sched_yield(); /* a thread of the pool may need this core */
         if ((uint64_t)clock_ns() - start > LIMIT_NS) {
             atomic_store(&post->late, atomic_load(&post->seq));
             cuda_ok(c, NULL, cudaMemsetAsync(&x->state->dead, 1, sizeof x->state->dead, c->stream),
                     "experts on the CPU");
             return;
         }
+    }
 }
 
 void cuda_cold_begin(cuda_device *c, cuda_cold *x, bool shares)
@@ -257,15 +262,21 @@ cuda_cold *cuda_cold_shared(cuda_cold *x)
     return x && x->shares ? x : NULL;
 }
 
+static cold_view view_of(const cuda_cold *x, routing r)
+{
+    bool fits = r.rows <= COLD_JOB_ROWS && r.k <= PLACES / COLD_JOB_ROWS;
+    return (cold_view){fits ? x->place : NULL, x->state, x->room};
+}
+
 cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
                          bool silu)
 {
     const expert_home *h = gate->home;
     const cold_part *part = &x->part[h->layer];
-    cold_view v = cuda_cold_again(x, r);
-    if (!v.place)
+    cold_view v = view_of(x, r);
+    x->handed = v.place != NULL;
+    if (!x->handed)
         return v;
-    x->handed = true;
     cu_cold_hand(c->stream, (hand_args){.expert = r.id,
                                         .rows = r.rows,
                                         .k = r.k,
@@ -281,11 +292,15 @@ cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *
     return v;
 }
 
+/* A gated product of another kind hands nothing over, and places are then those of an earlier
+ * layer. */
 cold_view cuda_cold_again(cuda_cold *x, routing r)
 {
-    bool fits = r.rows <= COLD_JOB_ROWS && r.k <= PLACES / COLD_JOB_ROWS;
+    cold_view v = view_of(x, r);
+    if (!x->handed)
+        v.place = NULL;
     x->handed = false;
-    return (cold_view){fits ? x->place : NULL, x->state, x->room};
+    return v;
 }
 
 void cuda_cold_use(const cuda_cold *x, expert_use *to)

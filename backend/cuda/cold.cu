@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(THREADS) hand_kernel(hand_args a)
     system_fence();
     __syncthreads();
     if (e == 0) {
-        uint32_t seq = a.to.state->seq + 1;
+        uint32_t seq = COLD_NEXT(a.to.state->seq);
         a.to.state->seq = seq;
         store_system(&post->seq, seq);
     }

@@ -103,25 +103,31 @@ DEV int cold_place(const cold_view &c, int p)
 }
 
 /* Waits for the answer to the last job; false: it is late. One block asks over the bus and tells
- * the others; they ask too if it has not come so far. */
+ * the others; they ask too if it has not come so far.
+ *
+ * The host's threads answer without any help of the GPU: they use memory alone (cold_pool.h). So
+ * the blocks that wait may fill the GPU, and may keep later kernels and copies waiting. A wait ends
+ * after limit_ns, or, should the clock stand still, after LOOKS_MOST looks. A look takes the round
+ * trip to the second-level cache at least, so these are no less than 20 seconds. */
 DEV bool cold_answered(const cold_view &c, bool asks)
 {
-    enum { PAUSE = 100, ASK_AFTER = 20000 };
+    enum { PAUSE = 100, ASK_AFTER = 20000, LOOKS_MOST = 1 << 26 };
     const uint32_t seq = load_system(&c.state->seq);
-    const uint64_t start = time_ns(), limit = c.state->limit_ns;
-    for (;;) {
+    const uint64_t start = time_ns();
+    const int64_t limit = (int64_t)c.state->limit_ns;
+    for (int looks = 0;; looks++) {
         if (load_system(&c.state->seen) == seq)
             return true;
         if (load_system(&c.state->dead))
             return false;
-        uint64_t waited = time_ns() - start;
+        int64_t waited = (int64_t)(time_ns() - start);
         if (asks || waited > ASK_AFTER) {
             if (load_system(&c.room.post->done) == seq) {
                 store_system(&c.state->seen, seq);
                 return true;
             }
         }
-        if (waited > limit) {
+        if (waited > limit || looks == LOOKS_MOST) {
             store_system(&c.room.post->late, seq);
             store_system(&c.state->dead, 1);
             return false;
@@ -141,6 +147,7 @@ DEV float cold_value(const cold_view &c, int place, int o, bool there)
 DEV float cold_take(const cold_view &c, int place, int o, int n_out, bool asks)
 {
     bool there = lane_id() == 0 && cold_answered(c, asks);
+    __syncwarp(); /* the other lanes' reads come after lane 0's; an exchange alone orders nothing */
     there = shfl_u32(there, 0);
     return lane_id() < 16 && o < n_out ? cold_value(c, place, o, there) : 0.0f;
 }

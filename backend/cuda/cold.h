@@ -47,7 +47,7 @@ cuda_cold *cuda_cold_shared(cuda_cold *x);
 /* Launches the kernel that hands over; q: the int8 copy of the rows. For the gated product. */
 cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
                          bool silu);
-/* For the product that reads the host's. */
+/* For the product that reads the host's: the same, if the layer's gated product has handed over. */
 cold_view cuda_cold_again(cuda_cold *x, routing r);
 
 /* For tests: jobs stay unanswered, and kernels wait so long; 0: as usual again. */

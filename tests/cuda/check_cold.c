@@ -211,6 +211,47 @@ static void check_late(rig *g)
     pair_free(g, &r.w[2]);
 }
 
+/* A gated unit of an activation that hands nothing over, after one that did: the GPU computes all
+ * of its experts. */
+static void check_other_act(rig *g)
+{
+    cold_rig r = {.g = g};
+    double wrong = 0;
+    err e = {0};
+    status st = OK;
+    if (!my_turn(g, "cold") || !pair_make(g, &r.w[0], NUM_Q8_0, 64, 128, N_EXPERTS, 0.05, false) ||
+        !pair_make(g, &r.w[2], NUM_Q8_0, 64, 64, N_EXPERTS, 0.05, false))
+        return;
+    r.v = draw(g, (size_t)ROWS * 64, 1.0);
+    r.l = draw(g, ROWS * N_EXPERTS, 2);
+    r.layer = (expert_layer){.n_experts = N_EXPERTS, .n_slots = N_SLOTS, .n_used = K, .n_parts = 2};
+    r.layer.part[0] = &r.w[0].w[1];
+    r.layer.part[1] = &r.w[2].w[1];
+    for (int i = 0; i < 3; i += 2)
+        g->gpu->weight_free(g->gpu, &r.w[i].w[1]);
+    for (int32_t rows = 1; rows < 9 && !st; rows += 7) {
+        float *y[3] = {NULL};
+        for (int k = 0; k < 2 && !st; k++) {
+            st = open_experts(&r, k ? 1 : 2, &e);
+            for (int i = k ? 1 : 0; i < 1 + 2 * k && !st; i++) {
+                r.act = i == 1 ? ACT_SILU : ACT_SIGMOID;
+                st = (y[i] = run_rows(&r, rows, &e)) ? OK : e.status;
+            }
+            close_experts(&r);
+        }
+        wrong += st || memcmp(y[0], y[2], (size_t)rows * 64 * sizeof **y);
+        for (int i = 0; i < 3; i++)
+            mem_free(y[i]);
+    }
+    if (st)
+        failed(g, "cold", e.text);
+    verdict(g, "cold", "an activation that hands nothing over: other bits", wrong, 0);
+    mem_free(r.v);
+    mem_free(r.l);
+    pair_free(g, &r.w[0]);
+    pair_free(g, &r.w[2]);
+}
+
 /* ---- Whole models ---------------------------------------------------------------------------- */
 
 enum { CTX = 96, PROMPT = 20, STEPS = 5 };
@@ -325,6 +366,7 @@ void check_cold(rig *g)
     }
     check_formats(g, NUM_Q4_K, NUM_Q8_0, 768, 96, true, ACT_GELU_TANH);
     check_late(g);
+    check_other_act(g);
     check_floats(g);
     static const char *const names[] = {"laguna", "qwen35moe", NULL};
     for (int i = 0; i < 3; i++)
