@@ -415,6 +415,32 @@ TEST(server_closes_connections_that_trickle_a_second_request)
     stop(&s);
 }
 
+/* Waits until the server closes the connection; returns after how many ms. */
+static double wait_for_end(int fd)
+{
+    double start = clock_ms();
+    char c;
+    for (bool open = true; open;) {
+        struct pollfd p = {fd, POLLIN, 0};
+        open = poll(&p, 1, 100) == 0 || read(fd, &c, 1) > 0;
+        CHECK(clock_ms() - start < PATIENCE_MS);
+    }
+    return clock_ms() - start;
+}
+
+TEST(server_closes_connections_whose_body_stops)
+{
+    static const char begin[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                                "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
+    served s;
+    start_toy(&s, ARGS("--timeout", "1"));
+    int fd = http_dial(&s);
+    CHECK_EQ(send(fd, begin, sizeof begin - 1, MSG_NOSIGNAL), sizeof begin - 1);
+    CHECK(wait_for_end(fd) >= 900);
+    close(fd);
+    stop(&s);
+}
+
 TEST(server_takes_several_requests_of_one_connection)
 {
     static const char two[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"

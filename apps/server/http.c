@@ -40,12 +40,12 @@ enum {
     WAITING_MAX = 4096             /* connections without a complete header */
 };
 
-/* A connection of the library. It is idle between two requests. */
+/* A connection of the library. */
 typedef struct visitor {
     struct visitor *previous, *next;
     int fd;
-    bool idle;
-    double idle_ms; /* since */
+    bool awaited;      /* the client has to send: a header, or the rest of a body */
+    double awaited_ms; /* since */
 } visitor;
 
 struct http {
@@ -219,16 +219,6 @@ static ssize_t pull_stream(void *cls, uint64_t pos, char *buf, size_t max)
                     : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
-/* A stream may be silent for longer than --timeout. Then the library's timeout is off, and the
- * kernel closes the connection if the client's host acknowledges nothing for --timeout. */
-static void set_patience(const exchange *x, bool long_wait)
-{
-    unsigned seconds = long_wait ? 0 : (unsigned)x->s->o->timeout_s;
-    unsigned ms = long_wait ? (unsigned)x->s->o->timeout_s * 1000 : 0;
-    MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, seconds);
-    setsockopt(x->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
-}
-
 static enum MHD_Result send_reply(exchange *x, const char *allow)
 {
     struct MHD_Response *r;
@@ -240,7 +230,6 @@ static enum MHD_Result send_reply(exchange *x, const char *allow)
         x->status = 503;
         r = MHD_create_response_from_buffer(sizeof sorry - 1, sorry, MHD_RESPMEM_PERSISTENT);
     } else if (x->stream || x->feed) {
-        set_patience(x, true);
         r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, pull_stream, x, NULL);
     } else {
         void *at = x->file ? (void *)(size_t)x->file : (void *)(size_t)str_text(&x->out);
@@ -458,13 +447,14 @@ static request_state *open_request(server *s, struct MHD_Connection *c, const ch
     return q;
 }
 
-static void set_idle(http *h, visitor *v, bool idle)
+/* From now on the client has to send, or it has sent all. */
+static void await_client(http *h, visitor *v, bool awaited)
 {
     if (!v)
         return;
     pthread_mutex_lock(&h->lock);
-    v->idle = idle;
-    v->idle_ms = clock_ms();
+    v->awaited = awaited;
+    v->awaited_ms = clock_ms();
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -481,7 +471,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         if (!(q = open_request(h->s, c, path, method)))
             return MHD_NO;
         *state = q;
-        set_idle(h, q->visitor, false);
+        await_client(h, q->visitor, true);
         if (!strcmp(method, "OPTIONS") && route_methods(path, methods) && check_framing(&q->x, &p))
             return preflight(&q->x, methods);
         methods[0] = '\0';
@@ -489,11 +479,13 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     }
     if (*n_upload) {
         take_body(q, upload, *n_upload);
+        await_client(h, q->visitor, true);
         bool endless = q->n_swallowed > 4 * (size_t)h->s->o->max_body ||
                        clock_ms() - q->x.start_ms > UPLOAD_MAX_MS;
         *n_upload = 0;
         return endless ? MHD_NO : MHD_YES;
     }
+    await_client(h, q->visitor, false);
     return q->x.status ? MHD_YES : run_handler(q);
 }
 
@@ -506,8 +498,6 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **state,
     if (!q)
         return;
     exchange *x = &q->x;
-    if ((x->stream || x->feed) && why == MHD_REQUEST_TERMINATED_COMPLETED_OK)
-        set_patience(x, false);
     stream_close(x->stream);
     if (x->feed)
         x->feed->close(x->feed);
@@ -519,7 +509,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **state,
         histogram_add(&h->s->m.request, (clock_ms() - x->start_ms) * 1e-3);
         log_exchange(x);
     }
-    set_idle(h, q->visitor, true);
+    await_client(h, q->visitor, true);
     if (q->counted)
         atomic_fetch_sub(&h->s->n_active, 1);
     atomic_fetch_sub(&h->s->body_bytes, (long long)q->body.n);
@@ -546,11 +536,11 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
     pthread_mutex_lock(&h->lock);
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         h->n_visitors++;
-        if (v) { /* without memory it has no idle limit */
+        if (v) { /* without memory it has no limit */
             *v = (visitor){.next = h->first,
                            .fd = fd ? fd->connect_fd : -1,
-                           .idle = true,
-                           .idle_ms = clock_ms()};
+                           .awaited = true,
+                           .awaited_ms = clock_ms()};
             if (h->first)
                 h->first->previous = v;
             h->first = v;
@@ -568,14 +558,18 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
     pthread_mutex_unlock(&h->lock);
 }
 
+/* The kernel closes a connection whose client acknowledges nothing for --timeout. */
 static bool take_connection(void *user, int fd, const struct sockaddr *address, socklen_t n)
 {
     http *h = user;
+    unsigned ms = (unsigned)h->s->o->timeout_s * 1000;
     pthread_mutex_lock(&h->lock);
     bool room = h->n_visitors < h->s->o->connections;
     pthread_mutex_unlock(&h->lock);
-    if (room)
+    if (room) {
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
         MHD_add_connection(h->daemon, fd, address, n); /* closes it on failure */
+    }
     return room;
 }
 
@@ -585,15 +579,16 @@ static void count_expired(void *user)
     atomic_fetch_add(&h->s->m.expired, 1);
 }
 
-/* The next header must be complete --timeout after the last answer. Arriving bytes do not extend
- * that time. */
-static void close_idle(void *user)
+/* The next header must be complete --timeout after the last answer; arriving bytes do not extend
+ * that time. The bytes of a body must not stop for longer. The library's timeout would count the
+ * silence of a stream, too, and from version 1.0 on it cannot be turned off for one connection. */
+static void close_silent(void *user)
 {
     http *h = user;
     double before = clock_ms() - 1000.0 * (double)h->s->o->timeout_s;
     pthread_mutex_lock(&h->lock);
     for (visitor *v = h->first; v; v = v->next)
-        if (v->idle && v->idle_ms < before && v->fd >= 0)
+        if (v->awaited && v->awaited_ms < before && v->fd >= 0)
             shutdown(v->fd, SHUT_RDWR); /* the connection's thread closes it */
     pthread_mutex_unlock(&h->lock);
 }
@@ -686,14 +681,14 @@ status http_open(http **out, server *s, int *port, err *e)
     pthread_mutex_init(&h->lock, NULL);
     if ((st = listen_on(h, port, e)))
         goto out;
-    h->daemon = MHD_start_daemon(
-        MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
-            MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET,
-        0, NULL, NULL, on_request, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)s->o->connections + 1, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->o->timeout_s,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX, MHD_OPTION_THREAD_STACK_SIZE,
-        (size_t)THREAD_STACK, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    h->daemon = MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
+                                     MHD_USE_POLL | MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET,
+                                 0, NULL, NULL, on_request, h, MHD_OPTION_NOTIFY_COMPLETED,
+                                 on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o->connections + 1,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX,
+                                 MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,
+                                 MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (!h->daemon) {
         st = err_set(e, E_IO, "the HTTP server could not be started");
         goto out;
@@ -706,7 +701,7 @@ status http_open(http **out, server *s, int *port, err *e)
                       .user = h,
                       .enter = take_connection,
                       .expired = count_expired,
-                      .tick = close_idle};
+                      .tick = close_silent};
     st = gate_open(&h->gate, &o, e);
 out:
     if (st) {
