@@ -4,6 +4,7 @@
  */
 #include "apps/commands.h"
 #include "apps/hub/hub.h"
+#include "apps/hub/made.h"
 #include "apps/term.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -130,6 +131,26 @@ static void put_table(const model_list *l)
     }
 }
 
+/* Models that are made of others have no size of their own. */
+static bool put_made(bool quiet)
+{
+    arena mem = {0};
+    const made_model *list;
+    char age[32];
+    size_t n = 0;
+    if (!made_list(&mem, &list, &n, NULL))
+        for (size_t i = 0; i < n; i++) {
+            if (!i && !quiet)
+                puts("\nMADE OF OTHERS (by a server: /api/create, /api/copy)");
+            term_put_name(stdout, list[i].name, strlen(list[i].name), quiet ? 0 : 24);
+            if (!quiet)
+                printf("  %s", age_text(list[i].when_s, age, sizeof age));
+            putchar('\n');
+        }
+    arena_free(&mem);
+    return n > 0;
+}
+
 static int run_list(const command *c, int argc, char **argv)
 {
     list_options o = {0};
@@ -152,9 +173,13 @@ static int run_list(const command *c, int argc, char **argv)
             term_put_name(stdout, l.at[i].name, strlen(l.at[i].name), 0);
             putchar('\n');
         }
+        put_made(true);
         code = flushed();
     } else if (l.n) {
         put_table(&l);
+        put_made(false);
+        code = flushed();
+    } else if (put_made(false)) {
         code = flushed();
     } else {
         term_note(
@@ -295,9 +320,11 @@ static int run_rm(const command *c, int argc, char **argv)
         if (model_remove(argv[i], &freed, &e)) {
             int bad = fail(&e);
             code = bad > code ? bad : code;
-        } else {
+        } else if (freed) {
             term_note("removed %s; %s are free again", argv[i],
                       size_text(freed, size, sizeof size));
+        } else {
+            term_note("removed %s", argv[i]);
         }
     }
     return code;

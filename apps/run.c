@@ -258,6 +258,7 @@ static int run_run(const command *cmd, int argc, char **argv)
     chat c = {0};
     str prompt = {0}, files = {0};
     model_found pulled;
+    made_run made = {0};
     json_t *kept = NULL;
     talk_place place = {0};
     err e = {0};
@@ -271,8 +272,10 @@ static int run_run(const command *cmd, int argc, char **argv)
     term_watch(NULL);
     o.model_typed = config_typed(&settings, cmd, "model") || o.hub.repo;
     if ((st = hub_options_take(&o.hub, &o.model, &pulled, &e)) ||
-        (st = run_take_model(&o, &n_words, &argv, literal, &e))) {
+        (st = run_take_model(&o, &n_words, &argv, literal, &e)) ||
+        (st = run_take_made(&o, &settings, &made, &e))) {
         term_error(&e);
+        made_run_free(&made);
         model_found_free(&pulled);
         config_free(&settings);
         return st == E_CANCELLED ? EXIT_INTERRUPTED : st == E_ARG ? 2 : 1;
@@ -311,7 +314,7 @@ static int run_run(const command *cmd, int argc, char **argv)
     if (converse)
         term_converse(true);
     term_hold_keys();
-    if ((st = chat_open(&c, &o, &e)))
+    if ((st = chat_open(&c, &o, &e)) || (st = run_begin_made(&c, &o, &made, &e)))
         goto out;
     if (!c.seed_given)
         c.sampling.seed = random_seed();
@@ -344,6 +347,7 @@ out:
         code = st == E_CANCELLED ? EXIT_INTERRUPTED : 1;
     }
     chat_close(&c);
+    made_run_free(&made);
     model_found_free(&pulled);
     config_free(&settings);
     term_converse(false);

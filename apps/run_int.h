@@ -167,6 +167,23 @@ status check_utf8(const char *what, const char *text, size_t n, err *e);
 /* In other programs the first operand of `run` is the model. Here it is one if it names a model of
  * this machine, or a file that ends in .gguf; it is then taken off the words. E_ARG: it can only
  * have been meant as a model, and there is none of that name. literal: the user wrote "--". */
+/* ---- Models made of others (run_made.c) ---- */
+
+typedef struct made_run {
+    const char *name; /* NULL: the model is no such one */
+    json_t *root;     /* its file; the options borrow strings of it */
+    json_t *messages; /* of root; or NULL */
+    arena mem;
+} made_run;
+
+bool run_is_made(const char *name);
+/* Where o->model is one: sets the options that nothing above it has set, and o->model to the model
+ * that answers. made_run_free comes after the last use of the options, also after an error. */
+status run_take_made(run_options *o, config *f, made_run *m, err *e);
+/* Its messages begin the conversation, unless the options have one. */
+status run_begin_made(chat *c, const run_options *o, const made_run *m, err *e);
+void made_run_free(made_run *m);
+
 status run_take_model(run_options *o, int *n_words, char ***words, bool literal, err *e);
 bool run_has_dashes(int argc, char **argv); /* is "--" among the words of the command line? */
 /* How a file becomes part of a message. Between fences its text is code, which is never shortened

@@ -54,7 +54,7 @@ status run_take_model(run_options *o, int *n_words, char ***words, bool literal,
                        "%s is a file whose name does not end in .gguf: carat run -m %s takes it as "
                        "a model, -p as a prompt, -f as a part of one",
                        word, word);
-    if ((gguf && file) || (!file && model_known(word))) {
+    if ((gguf && file) || (!file && (model_known(word) || run_is_made(word)))) {
         o->model = word;
         ++*words;
         --*n_words;

@@ -1,4 +1,5 @@
 /* cli_test.c - the program as users run it: right use, wrong use, faults, terminals. */
+#include "apps/hub/place.h"
 #include "tests/spawn.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
@@ -689,4 +690,61 @@ TEST(cli_termination_ends_a_conversation_and_an_answer)
     run_and_check(
         &(spawn_options){.signal = SIGTERM}, 130, "cancelled",
         ARGS("run", "-m", m, "--raw", "--seed", "1", "-c", "131072", "--ignore-eog", "hi"));
+}
+
+/* ---- Models that a server has made of others ---- */
+
+static void write_made(const char *name, const char *fmt, const char *model)
+{
+    char path[700], text[1500];
+    int n = snprintf(text, sizeof text, fmt, model);
+    snprintf(path, sizeof path, "%s/carat/made/%s.json", getenv("XDG_DATA_HOME"), name);
+    test_write(path, text, (size_t)n);
+}
+
+TEST(cli_models_made_of_others)
+{
+    static const char said[] = "[{\"role\":\"user\",\"content\":\"hi\"},"
+                               "{\"role\":\"assistant\",\"content\":\"ho\"}]";
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    char dir[600];
+    err e = {0};
+    CHECK(!setenv("XDG_DATA_HOME", test_temp("data"), 1) && !setenv("HF_HOME", test_temp("hf"), 1));
+    snprintf(dir, sizeof dir, "%s/carat/made", getenv("XDG_DATA_HOME"));
+    CHECK_OK(make_dirs(dir, &e), e);
+    write_made("Own%two",
+               "{\"from\":\"x\",\"file\":\"%s\",\"system\":\"Be brief.\",\"messages\":[{\"role\":"
+               "\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"ho\"}],"
+               "\"parameters\":{\"temperature\":0,\"num_predict\":3,\"num_ctx\":9,\"top_k\":-1,"
+               "\"stop\":[\"never said\"]}}",
+               m);
+    write_made("nothing", "{}%s", "");
+    write_made("hot", "{\"from\":\"%s\",\"parameters\":{\"temperature\":\"hot\"}}", m);
+    write_made("lost", "{\"from\":\"gone%s\"}", "");
+    /* What it says is the same as options say, and these come first. */
+    spawned own, plain;
+    char messages[600];
+    snprintf(messages, sizeof messages, "%s", test_temp("messages.json"));
+    test_write(messages, said, sizeof said - 1);
+    spawn_carat(&own, NULL, ARGS("run", "own/TWO", "and?"));
+    CHECK_MSG(own.code == 0 && spawned_says(&own.err, "answer 3 tokens"), "%s", str_text(&own.err));
+    spawn_carat(&plain, NULL,
+                ARGS("run", "-m", m, "--messages", messages, "--system", "Be brief.", "--temp", "0",
+                     "-n", "3", "--stop", "never said", "and?"));
+    CHECK_MSG(plain.code == 0, "%s", str_text(&plain.err));
+    CHECK_STR(str_text(&own.out), str_text(&plain.out));
+    spawned_free(&own);
+    spawn_carat(&own, NULL, ARGS("run", "-m", "Own/two", "-n", "2", "and?"));
+    CHECK_MSG(spawned_says(&own.err, "answer 2 tokens"), "%s", str_text(&own.err));
+    spawned_free(&own);
+    spawned_free(&plain);
+    run_and_check(NULL, 1, "which model it is made of", ARGS("run", "nothing", "hi"));
+    run_and_check(NULL, 2, "expected a number", ARGS("run", "hot", "hi"));
+    run_and_check(NULL, 1, "gone", ARGS("run", "lost", "hi"));
+    run_and_check(NULL, 2, "other commands take the model", ARGS("show", "hot"));
+    spawn_carat(&own, NULL, ARGS("list", "-q"));
+    CHECK_STR(str_text(&own.out), "hot\nlost\nnothing\nOwn/two\n");
+    spawned_free(&own);
+    run_and_check(NULL, 0, NULL, ARGS("rm", "own/two"));
+    run_and_check(NULL, 2, "no model", ARGS("rm", "own/two"));
 }

@@ -1,5 +1,6 @@
 /* find.c - the models of this machine, and which one the user means. */
 #include "apps/hub/cache.h"
+#include "apps/hub/made.h"
 #include "apps/hub/names.h"
 #include "apps/hub/store.h"
 #include "base/mem.h"
@@ -129,6 +130,15 @@ static status not_there(const char *what, const model_name *n, const model_list 
 {
     arena mem = {0};
     str s = {0};
+    const made_model *made;
+    if (!made_find(what, &mem, &made, NULL) && made) {
+        err_set(e, E_ARG,
+                "'%s' is made of another model by a server's /api/create: `carat run` and `carat "
+                "serve` answer as it, other commands take the model that it is made of",
+                made->name);
+        arena_free(&mem);
+        return E_ARG;
+    }
     const char *near = suggest(n, l, &mem);
     str_printf(&s, "there is no model '%s' here", what);
     if (near)
@@ -264,9 +274,12 @@ status model_remove(const char *what, uint64_t *freed, err *e)
     place p;
     model_list l;
     const model_entry *found;
+    bool made;
     *freed = 0;
-    status st = place_read(&p, false, e);
-    if (st)
+    status st = made_remove(what, &made, e);
+    if (st || made)
+        return st;
+    if ((st = place_read(&p, false, e)))
         return st;
     if ((st = model_list_read(&l, e))) {
         place_free(&p);

@@ -59,8 +59,9 @@ void model_found_free(model_found *f); /* safe on a zeroed or freed one */
 /* Is this the name of a model on this machine? As model_find, but a path never counts. */
 bool model_known(const char *what);
 
-/* Removes a model from the store, and its files unless another model shares them. *freed: bytes of
- * disk that this gave back. E_ARG: as model_find; a model of the cache is not carat's to remove. */
+/* Removes a model from the store, and its files unless another model shares them; or one that is
+ * made of another (made.h), by its whole name. *freed: bytes of disk that this gave back. E_ARG: as
+ * model_find; a model of the cache is not carat's to remove. */
 status model_remove(const char *what, uint64_t *freed, err *e);
 
 /* ---- Pulling ----------------------------------------------------------------------------- */

@@ -1,7 +1,8 @@
 /* made.h - models that are made of others: a second name, with a system message, settings and
  * messages of their own. They have no weights.
  *
- *     STORE/made/NAME.json    {"from", "system", "messages", "parameters", "license"}
+ *     STORE/made/NAME.json    {"from", "file" or "bundled", "system", "messages", "parameters",
+ *                              "license"}
  *
  * A '/' of the name is a '%' in the file's name. Files appear and are replaced by rename. What is
  * in one is for the caller to check: the store holds texts here. Any thread and any process may

@@ -11,9 +11,12 @@
 #include "apps/server/begin.h"
 #include "apps/server/jsonw.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 void handle_ollama_refused(exchange *x)
 {
@@ -86,14 +89,41 @@ static void put_settings(const jtree *own, const jtree *old, str *o)
     json_close(o, '}');
 }
 
+/* Where the weights are, for `carat run`, which knows no names of a server. */
+static void put_file(const exchange *x, const beginning *b, const beginning *base, str *o)
+{
+    int32_t n = 0;
+    offer_view *list = base->name ? NULL : catalog_list(x->s->catalog, &n);
+    if (jtree_get(base->body, "file"))
+        json_tree(o, "file", jtree_get(base->body, "file"));
+    if (jtree_truthy(jtree_get(base->body, "bundled")))
+        json_bool(o, "bundled", true);
+    for (int32_t i = 0; list && i < n; i++) {
+        if (strcasecmp(list[i].name, b->from))
+            continue;
+        char path[4096], dir[2048] = "";
+        bool absolute = list[i].path && *list[i].path == '/';
+        if (!list[i].path) {
+            json_bool(o, "bundled", true);
+        } else if (absolute || getcwd(dir, sizeof dir)) {
+            int k = snprintf(path, sizeof path, "%s%s%s", dir, absolute ? "" : "/", list[i].path);
+            if (k < (int)sizeof path && utf8_valid(path, (size_t)k))
+                json_text(o, "file", path);
+        }
+        break;
+    }
+    mem_free(list);
+}
+
 /* base: the made model that `b` is of, its name NULL if that one has weights. */
-static void put_model(const beginning *b, const beginning *base, str *o)
+static void put_model(const exchange *x, const beginning *b, const beginning *base, str *o)
 {
     const char *system = b->system ? b->system : base->system;
     const char *license = b->license ? b->license : base->license;
     const jtree *messages = b->messages ? b->messages : base->messages;
     json_open(o, NULL, '{');
     json_text(o, "from", base->name ? base->from : b->from);
+    put_file(x, b, base, o);
     if (system)
         json_text(o, "system", system);
     if (messages)
@@ -122,7 +152,7 @@ static bool create(exchange *x, ollama_body *b, problem *p)
     if (ok && !base.name && !has_weights(x, own.from))
         ok = problem_set(p, 404, "from", "model '%.200s' not found", own.from);
     if (ok) {
-        put_model(&own, &base, &text);
+        put_model(x, &own, &base, &text);
         ok = write_model(b->name, &text, p);
     }
     str_free(&text);
@@ -175,7 +205,7 @@ static bool copy(exchange *x, ollama_body *b, problem *p)
         ok = problem_set(p, 404, "source", "model '%.200s' not found", b->name);
     if (ok) {
         beginning own = {.from = b->name};
-        put_model(&own, &source, &text);
+        put_model(x, &own, &source, &text);
         ok = write_model(to, &text, p);
     }
     str_free(&text);

@@ -1,0 +1,114 @@
+/* run_made.c - `carat run NAME` of a model that a server has made of another (apps/hub/made.h).
+ *
+ * Its system message and settings count as a preset that comes after --preset: the command line,
+ * the environment and a preset say more. Its messages begin the conversation.
+ */
+#include "apps/commands.h"
+#include "apps/hub/made.h"
+#include "apps/run_int.h"
+#include "base/json.h"
+#include "base/mem.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+bool run_is_made(const char *name)
+{
+    arena mem = {0};
+    const made_model *m = NULL;
+    bool is = !made_find(name, &mem, &m, NULL) && m;
+    arena_free(&mem);
+    return is;
+}
+
+/* The option that a setting of ollama's is; NULL: `run` has none, as for settings of loading. */
+static const option *option_of(const option *table, const char *key)
+{
+    return options_find(table, !strcmp(key, "temperature")   ? "temp"
+                               : !strcmp(key, "num_predict") ? "tokens"
+                                                             : key);
+}
+
+/* A number below 0 asks for the model's own value or for no limit; only this one has it as a value
+ * of its own. */
+static bool is_unset(const char *key, const json_t *v)
+{
+    return json_is_number(v) && json_number_value(v) < 0 && strcmp(key, "repeat_last_n");
+}
+
+static status set_one(run_options *o, config *f, const option *row, const json_t *v, made_run *m,
+                      err *e)
+{
+    char text[64] = "";
+    const option *table = command_run.options;
+    const char *value = json_string_value(v);
+    if (json_is_integer(v))
+        snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    else if (json_is_real(v))
+        snprintf(text, sizeof text, "%.17g", json_real_value(v));
+    else if (!value)
+        return err_set(e, E_FORMAT, "%s: its setting %s is neither a number nor a text", m->name,
+                       row->name);
+    if (!value && !(value = arena_strndup(&m->mem, text, strlen(text))))
+        return err_memory(e, m->name, sizeof text);
+    return options_set(table, row->name, value, o, &f->marks, CONFIG_PRESET_FROM, e);
+}
+
+static status set_all(run_options *o, config *f, made_run *m, err *e)
+{
+    const char *key, *system = json_string_value(json_object_get(m->root, "system"));
+    json_t *v, *all = json_object_get(m->root, "parameters");
+    status st = OK;
+    if (system && *system)
+        st =
+            options_set(command_run.options, "system", system, o, &f->marks, CONFIG_PRESET_FROM, e);
+    json_object_foreach(all, key, v)
+    {
+        const option *row = option_of(command_run.options, key);
+        if (st || !row || is_unset(key, v) || !strcmp(key, "num_ctx"))
+            continue;
+        if (!json_is_array(v))
+            st = set_one(o, f, row, v, m, e);
+        for (size_t i = 0; !st && json_is_array(v) && i < json_array_size(v); i++)
+            st = set_one(o, f, row, json_array_get(v, i), m, e);
+    }
+    return st;
+}
+
+status run_take_made(run_options *o, config *f, made_run *m, err *e)
+{
+    const made_model *found;
+    struct stat sb;
+    *m = (made_run){0};
+    if (!o->model || !stat(o->model, &sb) || made_find(o->model, &m->mem, &found, NULL) || !found)
+        return OK;
+    m->name = found->name;
+    status st = json_parse(&m->root, found->text, found->n, found->name, e);
+    if (st)
+        return st;
+    const char *from = json_string_value(json_object_get(m->root, "from"));
+    const char *file = json_string_value(json_object_get(m->root, "file"));
+    if (!from || !*from)
+        return err_set(e, E_FORMAT, "%s does not say which model it is made of", m->name);
+    if (json_is_true(json_object_get(m->root, "bundled")))
+        o->model = NULL;
+    else
+        o->model = file && !stat(file, &sb) ? file : from;
+    m->messages = json_object_get(m->root, "messages");
+    return set_all(o, f, m, e);
+}
+
+status run_begin_made(chat *c, const run_options *o, const made_run *m, err *e)
+{
+    if (!m->messages || o->resume || o->messages_file)
+        return OK;
+    status st = chat_take_messages(c, m->messages, m->name, e);
+    return st || !o->system ? st : chat_set_system(c, o->system, e);
+}
+
+void made_run_free(made_run *m)
+{
+    json_decref(m->root);
+    arena_free(&m->mem);
+    *m = (made_run){0};
+}
