@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* XXH3 of bytes[0..n), with seed 0. Any thread. */
 uint64_t hash64(const void *bytes, size_t n);
 
 /* The same over bytes that come in pieces. hash_value may be called between pieces. */

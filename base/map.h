@@ -45,6 +45,9 @@ status file_out_pad(file_out *f, uint64_t align, err *e); /* zeros up to a multi
 status file_out_commit(file_out *f, err *e); /* flush, sync, rename; closes in any case */
 void file_out_discard(file_out *f);          /* safe on a zeroed, committed or discarded file */
 
+/* Reads a whole regular file into memory. The caller frees *bytes, [*n], with mem_free; a NUL
+ * follows the last byte. E_LIMIT: the file is longer than max_bytes; E_IO, E_MEMORY: *bytes is
+ * NULL. */
 status file_read_all(const char *path, uint64_t max_bytes, char **bytes, size_t *n, err *e);
 
 #endif

@@ -12,6 +12,8 @@ typedef struct sha1 {
     unsigned char block[64];
 } sha1;
 
+/* Begin a stream, then put all bytes, in pieces of any size. The struct is the caller's and owns
+ * nothing. */
 void sha1_init(sha1 *s);
 void sha1_put(sha1 *s, const void *bytes, size_t n);
 /* The digest in lower-case hexadecimal. Ends the stream. */

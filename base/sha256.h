@@ -11,6 +11,8 @@ typedef struct sha256 {
     unsigned char block[64];
 } sha256;
 
+/* Begin a stream, then put all bytes, in pieces of any size. The struct is the caller's and owns
+ * nothing. */
 void sha256_init(sha256 *s);
 void sha256_put(sha256 *s, const void *bytes, size_t n);
 /* The digest in lower-case hexadecimal. Ends the stream. */

@@ -12,6 +12,7 @@ typedef struct {
     bool bad; /* out of memory; sticky */
 } str;
 
+/* Appends: n bytes, a NUL-terminated text, one byte, or formatted text as printf gives it. */
 void str_put(str *s, const char *bytes, size_t n);
 void str_puts(str *s, const char *text);
 void str_putc(str *s, char c);

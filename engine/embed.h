@@ -22,6 +22,7 @@
 
 typedef struct embedding embedding;
 
+/* Begins the embedding of one text. The caller closes *x. E_ARG: no such pooling; E_MEMORY. */
 status embedding_open(embedding **x, const carat_model *m, carat_pooling pooling, err *e);
 /* The importance of n tokens, as importance_open. */
 status embedding_open_importance(embedding **x, carat_model *m, const kv_layout *l,

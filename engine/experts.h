@@ -9,6 +9,7 @@
 
 #include "engine/engine_int.h"
 
+/* E_ARG: a share of experts that cannot be read, or options that exclude each other. */
 status experts_check_options(const carat_model_options *opt, err *e);
 /* m->dev is open, and the model divided if it shall be. Leaves m->experts NULL if the device of
  * each layer holds all of its experts. */

@@ -46,6 +46,7 @@ void generation_stop(generation *g, carat_finish why);
 bool generation_ended(const generation *g);
 status generation_finish(generation *g, err *e);
 
+/* The options of the answer; they belong to g. */
 const carat_generate_options *generation_options(const generation *g);
 /* The most tokens that may still come. */
 int32_t generation_left(const generation *g);

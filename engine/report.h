@@ -14,6 +14,7 @@ typedef struct report {
     expert_sums experts; /* at report_prompt */
 } report;
 
+/* Zeroes *r and starts its clock. */
 void report_begin(report *r, const carat_model *m);
 void report_waited(report *r); /* in a queue, until now */
 /* The prompt has found its place in t, and computing begins. */

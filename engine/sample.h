@@ -47,6 +47,7 @@ typedef struct sampler {
     size_t n_kept_for;
 } sampler;
 
+/* Work space for logits of n_vocab tokens. E_MEMORY: *s is zeroed. */
 status sampler_init(sampler *s, int32_t n_vocab, err *e);
 /* Makes room for DRY after up to n_past tokens. */
 status sampler_reserve(sampler *s, int64_t n_past, err *e);

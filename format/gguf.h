@@ -89,7 +89,11 @@ const char *gguf_kind_name(gguf_kind k);
  * kept, and gguf_write_header reports it. */
 typedef struct gguf_writer gguf_writer;
 
+/* Opens a temporary file beside path. On success the caller ends *w by gguf_commit or
+ * gguf_discard. E_IO, E_MEMORY: *w is NULL. */
 status gguf_create(gguf_writer **w, const char *path, err *e);
+/* Declare a metadata value of the type in the name; n: bytes of a text, items of an array. Copied.
+ */
 void gguf_put_u32(gguf_writer *w, const char *key, uint32_t v);
 void gguf_put_i32(gguf_writer *w, const char *key, int32_t v);
 void gguf_put_f32(gguf_writer *w, const char *key, float v);

@@ -54,6 +54,7 @@ typedef struct kv_format {
     bool rot; /* rotated before it is encoded */
 } kv_format;
 
+/* As kv_format_parse reads it, "q4_0+rot", in buf[cap], which it returns. 32 bytes suffice. */
 const char *kv_format_name(kv_format f, char *buf, size_t cap);
 
 typedef enum kv_single { KV_SINGLE_AUTO, KV_SINGLE_ON, KV_SINGLE_OFF } kv_single;

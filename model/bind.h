@@ -36,6 +36,8 @@ typedef struct real_key {
     double lo, hi, fallback;
 } real_key;
 
+/* E_FORMAT, with key and value in the sentence: the key is missing, of another type, or out of
+ * range. */
 status bind_int(const model *m, int_key key, int32_t *out, err *e);
 status bind_real(const model *m, real_key key, double *out, err *e);
 /* One integer per layer, from a scalar or an array of n. */
@@ -52,6 +54,8 @@ typedef struct binder {
     err *e;
 } binder;
 
+/* Bind a weight by the end of its name. bind_matrix: [n_out, n_in]. E_FORMAT: it is missing or of
+ * another shape; E_UNSUPPORTED: its format. */
 status bind_tensor(const binder *b, weight *w, const char *tail, model_want want);
 status bind_matrix(const binder *b, weight *w, const char *tail, int32_t n_in, int32_t n_out);
 status bind_vector(const binder *b, weight *w, const char *tail, int32_t n); /* f32, like norms */
@@ -64,6 +68,7 @@ typedef struct expert_sizes {
     int32_t n_embd, n_ff, n_expert, n_used;
 } expert_sizes;
 
+/* gate, up: [n_expert, n_ff, n_embd]; down: [n_expert, n_embd, n_ff]. Errors as of bind_tensor. */
 status bind_experts(const binder *b, const expert_sizes *s, weight *gate, weight *up, weight *down);
 /* Binds the embedding, whose rows give the number of tokens, and the head: output.weight, or else
  * the embedding. In n_params a tied model counts it once. */
@@ -99,6 +104,8 @@ typedef struct turning {
     const rope_scaling *scaling; /* NULL: none */
 } turning;
 
+/* Fills *r with the frequencies of t; the model owns them. E_FORMAT: a factor that is not above 0;
+ * E_MEMORY. */
 status bind_rope(model *m, rope *r, const turning *t, err *e);
 /* Sets r->turns: cosines and sines of the first ROPE_TURNS positions, for keys that attention
  * derives from values. Heads with more than TURNING_MAX rotating pairs get no table. */

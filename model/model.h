@@ -141,6 +141,8 @@ status model_plan_tail(const model *m, device *dev, const kv_layout *kv, int32_t
 status model_plan_head(const model *m, device *dev, const kv_layout *kv, int32_t rows, int32_t outs,
                        int32_t slice, size_t scratch_bytes[PASS_SIDES_MAX], err *e);
 
+/* The forward pass over the rows of p's step: the logits [wanted rows, n_vocab]; of a hidden pass
+ * the normed hidden rows [wanted rows, n_embd]. In p's scratch. Errors stay in p (pass_failed). */
 mat model_forward(pass *p, const model *m, const kv_layout *kv);
 /* The logits [x.rows, n_vocab] of rows that a hidden pass gave, as another pass would compute them
  * that is no hidden one. On the main side. */

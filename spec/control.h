@@ -63,6 +63,7 @@ typedef struct draft_seat {
     bool ended;            /* the answer ended there, so the nodes after it are not judged */
 } draft_seat;
 
+/* The caller closes *t, after all controls that use it. E_MEMORY. NULL may be closed. */
 status draft_times_open(draft_times **t, err *e);
 void draft_times_close(draft_times *t);
 

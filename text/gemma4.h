@@ -22,6 +22,8 @@ extern const chat_format gemma4_formats[N_GEMMA4_FORMATS];
 
 /* ---- chat_gemma.c ---- */
 
+/* Writes the prompt of a conversation, in the revision that f names; opt as in carat.h. Errors stay
+ * in w. */
 void gemma_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
                   const carat_chat_options *opt);
 
@@ -38,6 +40,7 @@ void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, int32_t 
 
 /* ---- call_gemma.c ---- */
 
+/* The text of one call to its name and its arguments as JSON. False: it is no call. */
 bool gemma_read_call(const call_text *c, str *name, str *arguments);
 
 #endif

@@ -102,6 +102,8 @@ void grammar_close(grammar *g); /* NULL is fine; matchers must be closed first *
 
 typedef struct token_tree token_tree;
 
+/* The tree of all tokens of v, which must outlive it. E_UNSUPPORTED: v has ids only; E_LIMIT: its
+ * tokens have too much text; E_MEMORY. */
 status token_tree_open(token_tree **t, const vocab *v, err *e);
 void token_tree_close(token_tree *t);      /* NULL is fine */
 int32_t token_tree_n(const token_tree *t); /* number of token ids, and of bits in a mask */

@@ -21,7 +21,9 @@ extern const chat_format laguna_formats[N_LAGUNA_FORMATS];
 
 /* ---- chat_laguna.c ---- */
 
+/* The format of a file's chat template of n bytes, by what it contains; NULL: not Laguna's. */
 const chat_format *laguna_recognise(const char *template_text, size_t n);
+/* As gemma_render. */
 void laguna_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
                    const carat_chat_options *opt);
 

@@ -21,7 +21,10 @@ extern const chat_format qwen_formats[N_QWEN_FORMATS];
 
 /* ---- chat_qwen.c ---- */
 
+/* The format of a file's chat template of n bytes, by what it contains; NULL: not of these models.
+ */
 const chat_format *qwen_recognise(const char *template_text, size_t n);
+/* As gemma_render. */
 void qwen_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
                  const carat_chat_options *opt);
 

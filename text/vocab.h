@@ -48,6 +48,9 @@ typedef struct vocab_settings {
     bool add_bos; /* tokenizer.ggml.add_bos_token */
 } vocab_settings;
 
+/* Building: begin, add n_tokens pieces in the order of their ids, then n_merges merges, finish. The
+ * first error stays in the builder, and vocab_finish reports it. type: a token_type, as the file
+ * has it. vocab_finish frees b in any case. */
 status vocab_begin(vocab_builder **b, int64_t n_tokens, int64_t n_merges, err *e);
 void vocab_add_token(vocab_builder *b, const char *piece, size_t n, int64_t type);
 /* merge is "A B", separated by its first space at index 1 or later. Ranks follow the order of
@@ -57,6 +60,7 @@ status vocab_finish(vocab_builder *b, const vocab_settings *s, vocab **v, err *e
 void vocab_abandon(vocab_builder *b); /* frees a builder that will not be finished; NULL is fine */
 void vocab_close(vocab *v);           /* NULL is fine */
 
+/* A vocabulary never changes: any thread may read it. vocab_n: the number of ids. */
 vocab_kind vocab_kind_of(const vocab *v);
 int32_t vocab_n(const vocab *v);
 const struct text_family *vocab_family(const vocab *v);
@@ -91,6 +95,7 @@ typedef struct id_list {
     int64_t n, cap;
 } id_list;
 
+/* free: safe on a zeroed or freed list. put: appends; E_MEMORY: the list is unchanged. */
 void id_list_free(id_list *l);
 status id_list_put(id_list *l, int32_t id, err *e);
 
@@ -123,6 +128,7 @@ typedef struct marked_text {
     size_t n_spans;
 } marked_text;
 
+/* Appends the ids of *t; on failure the list is as before the call. */
 status vocab_encode_spans(const vocab *v, const marked_text *t, id_list *out, err *e);
 
 #endif
