@@ -153,7 +153,7 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
         return st;
     for (int i = 0; i < n_s; i++)
         if (s[i] < 1 || s[i] > STREAMS_MAX)
-            return err_set(e, E_ARG, "--streams=%.60s: from 1 to %d answers side by side",
+            return err_set(e, E_ARG, "--streams=%.60s: expected 1 to %d answers side by side",
                            o->streams, STREAMS_MAX);
     int n_decode = n_g * (1 + n_s) * (o->spec ? 2 : 1); /* plain ones, then those with drafts */
     *tests = mem_calloc((size_t)n_d * (size_t)(n_p + n_decode), sizeof **tests);

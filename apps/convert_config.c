@@ -21,6 +21,11 @@ status convert_read_json(json_t **out, const char *dir, const char *name, bool r
     *out = NULL;
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
         return err_set(e, E_ARG, "%s: the path is too long", dir);
+    if (!stat(dir, &sb) && !S_ISDIR(sb.st_mode))
+        return err_set(e, E_ARG,
+                       "%s is not a directory: expected that of a checkpoint, with config.json and "
+                       "safetensors",
+                       dir);
     if (!required && stat(path, &sb) && errno == ENOENT)
         return OK;
     return json_parse_file(out, path, CONVERT_JSON_MAX, e);

@@ -390,6 +390,14 @@ TEST(convert_refuses_what_does_not_fit)
     }
 }
 
+TEST(convert_says_that_a_file_is_no_checkpoint)
+{
+    json_t *config;
+    err e = {0};
+    CHECK_STATUS(convert_read_json(&config, "/dev/null", "config.json", true, &e), E_ARG);
+    CHECK_MSG(!config && strstr(e.text, "/dev/null is not a directory"), "%s", e.text);
+}
+
 /* The frequencies of global layers, from the files that conversion made of both. */
 TEST(convert_divides_frequencies_by_the_factor)
 {

@@ -134,8 +134,8 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
     if (number_after(text, "auto", &x)) {
         if (!(x >= 1 && x <= INT32_MAX) || x != (double)(int64_t)x)
             return err_set(e, E_ARG,
-                           "sparse attention '%s': the least length of a prompt is a number of "
-                           "tokens, 1 or more",
+                           "sparse attention '%s': expected auto:TOKENS with 1 token or more, the "
+                           "least length of a prompt",
                            text);
         *c = (sparse_choice){.alpha = auto_alpha, .from = (int64_t)x};
         return check_support(m, text, c, e);
@@ -143,8 +143,8 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
     if (number_after(text, "flash", &x)) {
         if (!(x > 0 && x <= 1))
             return err_set(e, E_ARG,
-                           "sparse attention '%s': the threshold is above 0 and at most 1 (off "
-                           "keeps every block)",
+                           "sparse attention '%s': expected flash:ALPHA with ALPHA above 0 and at "
+                           "most 1 (off keeps every block)",
                            text);
         c->alpha = (float)x;
         return check_support(m, text, c, e);
@@ -155,7 +155,9 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
             "sparse attention '%s': expected off, auto, auto:TOKENS, skip:SCALE or flash:ALPHA",
             text);
     if (!(x >= 0 && x <= 1e6))
-        return err_set(e, E_ARG, "sparse attention '%s': the scale is 0 (drop nothing) to 1000000",
+        return err_set(e, E_ARG,
+                       "sparse attention '%s': expected skip:SCALE with SCALE from 0 (drops "
+                       "nothing) to 1000000",
                        text);
     c->skip = (float)x;
     return c->skip > 0 ? check_support(m, text, c, e) : OK;
@@ -237,13 +239,13 @@ status sparse_fits(sparse_choice c, const session_shape *s, err *e)
         return OK;
     if (s->chunk < SPARSE_TILE && s->chunk < s->n_ctx)
         return err_set(e, E_ARG,
-                       "sparse attention by blocks in passes of %d tokens: it needs passes of at "
-                       "least %d (--chunk)",
+                       "block selection (--sparse flash) in passes of %d tokens is not possible: "
+                       "expected %d or more (--chunk)",
                        s->chunk, SPARSE_TILE);
     if (s->kv_resident)
         return err_set(e, E_ARG,
-                       "sparse attention by blocks needs all keys on the device, and this session "
-                       "keeps some of them elsewhere (--kv-pool, --kv-keep)");
+                       "block selection (--sparse flash) needs all keys on the device, and this "
+                       "session keeps some of them on the host (--kv-pool, --kv-keep)");
     return OK;
 }
 
