@@ -498,6 +498,11 @@ TEST(ollama_makes_models_of_others)
         {"POST", "/api/show", "{\"model\":\"third\"}", 200,
          "\"parameters\":\"num_predict                    3\\ntemperature                    0\\n"},
         {"POST", "/api/show", "{" MADE "}", 200, "\"license\":\"MIT\""},
+        {"GET", "/v1/models", NULL, 200, "{\"id\":\"third\""},
+        {"GET", "/v1/models/OWN/Brief:v1", NULL, 200, "{\"id\":\"Own/Brief:v1\""},
+        {"POST", "/v1/embeddings", "{\"model\":\"third\",\"input\":\"x\"}", 200,
+         "\"model\":\"third\""},
+        {"POST", "/tokenize", "{\"model\":\"third\",\"content\":\"x\"}", 200, "tokens"},
         {"POST", "/api/chat", "{\"model\":\"third\"," ASK ",\"think\":false,\"stream\":false}", 200,
          "\"eval_count\":3,"},
         /* Refused. */

@@ -1,6 +1,8 @@
 /* exchange.c - see exchange.h. */
 #include "apps/server/exchange.h"
 
+#include "apps/server/begin.h"
+
 #include <string.h>
 
 void reply_problem(exchange *x, const problem *p)
@@ -22,7 +24,11 @@ pick_state exchange_pick_within(exchange *x, const char *name, int timeout_ms, p
 
 bool exchange_pick(exchange *x, const char *name, problem *p)
 {
-    return exchange_pick_within(x, name, -1, p) == PICK_DONE;
+    beginning made = {0};
+    bool ok = !name || !*name || beginning_find(&made, name, p);
+    ok = ok && exchange_pick_within(x, made.name ? made.from : name, -1, p) == PICK_DONE;
+    beginning_free(&made);
+    return ok;
 }
 
 bool exchange_pick_query(exchange *x)

@@ -58,10 +58,11 @@ typedef struct exchange {
 /* Makes the problem the answer, as the dialect writes errors. */
 void reply_problem(exchange *x, const problem *p);
 /* Takes a reference to the model of this name as x->m, until the end of the exchange. NULL and "":
- * the default model. Waits until the model is loaded. False: a problem. A second call with a
- * reference in hand does nothing. */
+ * the default model; of a made model: the one that it is of. Waits until the model is loaded.
+ * False: a problem. A second call with a reference in hand does nothing. */
 bool exchange_pick(exchange *x, const char *name, problem *p);
-/* The same for timeout_ms at most (< 0: no limit). PICK_WAITS: call again. */
+/* The same for timeout_ms at most (< 0: no limit), and without made models. PICK_WAITS: call again.
+ */
 pick_state exchange_pick_within(exchange *x, const char *name, int timeout_ms, problem *p);
 /* The same for requests without a body: the name is the query's `model`; with autoload=false the
  * model must be loaded. On a problem the answer is that problem. */

@@ -2,6 +2,8 @@
 #include "apps/server/info.h"
 
 #include "apps/embed.h"
+#include "apps/hub/made.h"
+#include "apps/server/begin.h"
 #include "apps/server/jsonw.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -134,6 +136,35 @@ static const offer_view *view_named(const exchange *x, const offer_view *list, i
     return NULL;
 }
 
+/* The list with the models that are made of its models, as views of these; of mem. NULL: no memory.
+ */
+static offer_view *with_made(const offer_view *list, int32_t *n, arena *mem)
+{
+    const made_model *made;
+    size_t n_made;
+    int32_t n_all = *n;
+    if (made_list(mem, &made, &n_made, NULL))
+        return NULL;
+    offer_view *all = arena_array(mem, (size_t)*n + n_made + 1, sizeof *all);
+    if (!all)
+        return NULL;
+    memcpy(all, list, (size_t)*n * sizeof *all);
+    for (size_t i = 0; i < n_made; i++) {
+        beginning b = {0};
+        problem p = {0};
+        if (beginning_find(&b, made[i].name, &p) && b.name)
+            for (int32_t k = 0; k < *n; k++)
+                if (!strcasecmp(list[k].name, b.from)) {
+                    all[n_all] = list[k];
+                    all[n_all++].name = made[i].name;
+                    break;
+                }
+        beginning_free(&b); /* one that is damaged is left out */
+    }
+    *n = n_all;
+    return all;
+}
+
 void handle_models(exchange *x)
 {
     static const char one[] = "/v1/models/";
@@ -141,7 +172,9 @@ void handle_models(exchange *x)
     const char *name = all ? "" : x->path + sizeof one - 1;
     problem p = {0};
     int32_t n = 0;
-    offer_view *list = catalog_list(x->s->catalog, &n);
+    arena mem = {0};
+    offer_view *own = catalog_list(x->s->catalog, &n);
+    const offer_view *list = own ? with_made(own, &n, &mem) : NULL;
     const offer_view *v = all || !list ? NULL : view_named(x, list, n, name);
     if (!list)
         problem_set(&p, 503, "", "no memory for the list of models");
@@ -154,7 +187,8 @@ void handle_models(exchange *x)
     x->status = 200;
     if (p.status)
         reply_problem(x, &p);
-    mem_free(list);
+    arena_free(&mem);
+    mem_free(own);
 }
 
 static void put_defaults(const served *m, str *o)
