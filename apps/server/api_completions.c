@@ -77,9 +77,10 @@ static bool read_refused(request *rq, problem *p)
     const jtree *suffix = jtree_get(rq->body, "suffix");
     int64_t best = 0;
     if (suffix && !(suffix->kind == JTREE_STRING && !suffix->n))
-        return problem_set(p, 400, "suffix",
-                           "'suffix' is not supported: models continue texts, "
-                           "it does not fill gaps");
+        return problem_set(
+            p, 400, "suffix",
+            "'suffix' is not supported by this path: it continues a text; /infill fills a "
+            "gap between two texts");
     if (!field_int(p, rq->body, "best_of", 0, INT32_MAX, &best))
         return false;
     if (best && best != rq->n)

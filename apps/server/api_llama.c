@@ -77,8 +77,8 @@ static bool read_extra(request *rq, problem *p)
         const jtree *text = jtree_get(i, "text"), *name = jtree_get(i, "filename");
         if (!jtree_is(text, JTREE_STRING) || (name && name->kind != JTREE_STRING))
             return problem_set(p, 400, "input_extra",
-                               "'input_extra[%d]' is %s; expected an object with 'text' and "
-                               "perhaps 'filename', both strings",
+                               "'input_extra[%d]' is %s; expected an object with 'text' and, if "
+                               "wanted, 'filename', both strings",
                                rq->n_extra, jtree_kind_name(i));
         rq->extra[rq->n_extra].text = (raw_prompt){.text = text->s, .n = text->n};
         rq->extra[rq->n_extra++].name = name ? name->s : NULL;

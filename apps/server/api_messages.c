@@ -289,7 +289,8 @@ static bool read_anthropic_messages(request *rq, problem *p)
     if (!rq->continue_last && !read_continue(rq, false, p))
         return false;
     return rq->messages.bad || rq->messages.n > 2 ||
-           problem_set(p, 400, "messages", "'messages' says nothing");
+           problem_set(p, 400, "messages",
+                       "'messages' has no text; expected at least one message with text");
 }
 
 bool messages_parse(request *rq, const request_limits *lim, problem *p)

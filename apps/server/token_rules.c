@@ -75,9 +75,10 @@ static bool make_bias(request *rq, const carat_model *m, problem *p)
         if (!tokens_of(rq, m, "", b->text, b->n, &t, p))
             return false;
         if (t.n > REQUEST_MAX_BIASES - s->n_bias)
-            return problem_set(p, 400, "logit_bias",
-                               "the texts of 'logit_bias' have more than %d tokens with its ids",
-                               REQUEST_MAX_BIASES);
+            return problem_set(
+                p, 400, "logit_bias",
+                "'logit_bias' names more than %d tokens, those of its texts included",
+                REQUEST_MAX_BIASES);
         for (int64_t k = 0; k < t.n; k++)
             all[s->n_bias++] = (carat_logit_bias){t.at[k], b->bias};
     }
