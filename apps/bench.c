@@ -383,6 +383,38 @@ static int only_ceilings(const bench_options *o)
     return ok ? 0 : 1;
 }
 
+static bench_setup setup_of(const bench_options *o)
+{
+    const char *k = kv_options_k(&o->kv) ? kv_options_k(&o->kv) : "f16";
+    return (bench_setup){.model_path = o->model,
+                         .other = o->vs,
+                         .kv_k = k,
+                         .kv_v = kv_options_v(&o->kv) ? kv_options_v(&o->kv) : k,
+                         .kv_layers = o->kv.layers,
+                         .kv_single = o->kv.single,
+                         .n_threads = (int32_t)(o->threads ? o->threads : pool_default_threads()),
+                         .n_reps = (int32_t)o->reps,
+                         .chunk = (int32_t)o->chunk,
+                         .json = o->json,
+                         .floors = o->floors,
+                         .blank = o->blank,
+                         .script = {.drafter = o->spec,
+                                    .n_max = (int32_t)o->draft.max,
+                                    .tree_max = (int32_t)o->draft.tree}};
+}
+
+/* Refuses options that contradict each other. */
+static status check_options(const bench_options *o, err *e)
+{
+    if (o->vs && !o->model)
+        return err_set(e, E_ARG, "--vs needs a file that both programs can open: name one with -m");
+    if (o->blank && (o->spec || o->streams))
+        return err_set(e, E_ARG, "--blank-depth has no tokens for --spec or --streams to continue");
+    if (!o->spec && (o->draft.max || o->draft.tree))
+        return err_set(e, E_ARG, "--draft-max and --draft-tree need --spec");
+    return OK;
+}
+
 static int run_bench(const command *c, int argc, char **argv)
 {
     bench_options o = {.prompt = "512", .gen = "128", .depth = "0", .reps = 5, .accept_mean = -1};
@@ -399,33 +431,9 @@ static int run_bench(const command *c, int argc, char **argv)
     term_watch(NULL);
     if (o.ceilings)
         return only_ceilings(&o);
-    bench_setup b = {.model_path = o.model,
-                     .other = o.vs,
-                     .kv_k = kv_options_k(&o.kv) ? kv_options_k(&o.kv) : "f16",
-                     .kv_layers = o.kv.layers,
-                     .kv_single = o.kv.single,
-                     .n_threads = (int32_t)(o.threads ? o.threads : pool_default_threads()),
-                     .n_reps = (int32_t)o.reps,
-                     .chunk = (int32_t)o.chunk,
-                     .json = o.json,
-                     .floors = o.floors,
-                     .blank = o.blank};
-    b.script = (bench_script){
-        .drafter = o.spec, .n_max = (int32_t)o.draft.max, .tree_max = (int32_t)o.draft.tree};
-    b.kv_v = kv_options_v(&o.kv) ? kv_options_v(&o.kv) : b.kv_k;
-    if (b.other && !b.model_path) {
-        st = err_set(&e, E_ARG, "--vs needs a file that both programs can open: name one with -m");
-        goto out;
-    }
-    if (o.blank && (o.spec || o.streams)) {
-        st = err_set(&e, E_ARG, "--blank-depth has no tokens for --spec or --streams to continue");
-        goto out;
-    }
-    if (!o.spec && (o.draft.max || o.draft.tree)) {
-        st = err_set(&e, E_ARG, "--draft-max and --draft-tree need --spec");
-        goto out;
-    }
-    if ((st = bench_script_read(&b.script, o.accept, o.accept_mean, &e)) ||
+    bench_setup b = setup_of(&o);
+    if ((st = check_options(&o, &e)) ||
+        (st = bench_script_read(&b.script, o.accept, o.accept_mean, &e)) ||
         (st = plan_tests(&o, &tests, &n_tests, &n_tokens, &e)))
         goto out;
     if (o.spec) /* the last round, too, has room for all its drafts */

@@ -248,6 +248,38 @@ static int check_formats(run_options *o)
     return 3;
 }
 
+/* Is there something to answer, and a terminal where one is needed? An exit status after a
+ * sentence; 0: yes. What stdin held is read by now; a conversation goes on at the terminal. */
+static int check_task(const run_options *o, bool converse, bool tty, bool empty)
+{
+    if (o->interactive && !tty && !term_take_terminal())
+        fprintf(stderr, "carat run: --interactive needs a terminal, and there is none\n");
+    else if (converse && o->format)
+        fprintf(stderr, "carat run: --format json is for one answer, not for a conversation\n");
+    else if (!converse && empty && !o->messages_file)
+        fprintf(stderr, "carat run: the prompt is empty\nTry 'carat run --help'.\n");
+    else
+        return 0;
+    return 2;
+}
+
+static void begin_chat(chat *c, const run_options *o, bool converse)
+{
+    if (!c->seed_given)
+        c->sampling.seed = random_seed();
+    if (converse)
+        c->out.interactive = true;
+    c->keep = converse && !o->no_history && !talks_off();
+}
+
+/* The answer, with --format json. */
+static status print_object(chat *c, err *e)
+{
+    const shorter_told told = chat_told(c);
+    return answer_print_object(&c->out, &c->timings, c->s, c->info.name,
+                               c->compresses ? &told : NULL, e);
+}
+
 static int run_run(const command *cmd, int argc, char **argv)
 {
     run_options o = {
@@ -285,22 +317,8 @@ static int run_run(const command *cmd, int argc, char **argv)
     if ((st = gather_files(&o, &files, &e)) ||
         (st = gather(&o, n_words, argv, &prompt, &files, &e)))
         goto out;
-    /* What stdin held is read by now; the conversation goes on at the terminal. */
-    if (o.interactive && !tty && !term_take_terminal()) {
-        fprintf(stderr, "carat run: --interactive needs a terminal, and there is none\n");
-        code = 2;
+    if ((code = check_task(&o, converse, tty, !prompt.n && !files.n)))
         goto out;
-    }
-    if (converse && o.format) {
-        fprintf(stderr, "carat run: --format json is for one answer, not for a conversation\n");
-        code = 2;
-        goto out;
-    }
-    if (!converse && !prompt.n && !files.n && !o.messages_file) {
-        fprintf(stderr, "carat run: the prompt is empty\nTry 'carat run --help'.\n");
-        code = 2;
-        goto out;
-    }
     if (o.resume && o.messages_file) {
         st = err_set(&e, E_ARG, "--resume and --messages exclude each other");
         goto out;
@@ -316,11 +334,7 @@ static int run_run(const command *cmd, int argc, char **argv)
     term_hold_keys();
     if ((st = chat_open(&c, &o, &e)) || (st = run_begin_made(&c, &o, &made, &e)))
         goto out;
-    if (!c.seed_given)
-        c.sampling.seed = random_seed();
-    if (converse)
-        c.out.interactive = true;
-    c.keep = converse && !o.no_history && !talks_off();
+    begin_chat(&c, &o, converse);
     if (kept && (st = chat_resume(&c, kept, &place, &e)))
         goto out;
     if (kept && converse && !prompt.n)
@@ -329,11 +343,7 @@ static int run_run(const command *cmd, int argc, char **argv)
     c.n_files = !files.n ? 0 : o.files.n ? o.files.n : 1;
     files = (str){0};
     if (prompt.n || (!converse && (o.messages_file || c.n_files))) {
-        if ((st = answer_once(&c, &o, &prompt, &e)))
-            goto out;
-        const shorter_told told = chat_told(&c);
-        if (o.format && (st = answer_print_object(&c.out, &c.timings, c.s, c.info.name,
-                                                  c.compresses ? &told : NULL, &e)))
+        if ((st = answer_once(&c, &o, &prompt, &e)) || (o.format && (st = print_object(&c, &e))))
             goto out;
         if (!converse && c.out.finish == CARAT_FINISH_CANCELLED)
             code = EXIT_INTERRUPTED;

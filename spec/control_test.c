@@ -179,101 +179,146 @@ static double best_fixed(const world *w, int32_t *best_n)
 
 enum { WINDOW = 256 };
 
-static void simulate(world *w)
-{
-    static draft_tree tree[64];
-    static proposal p;
-    static double took[64][WINDOW]; /* of a seat's last tokens: their time over plain */
+/* A simulation under way. */
+typedef struct simulation {
     draft_times *t;
-    draft_seat seat[64] = {0};
-    int64_t at[64] = {0}, done[64] = {0};
-    err e = {0};
+    draft_seat seat[64];
+    draft_tree tree[64];
+    int64_t at[64], done[64];
+    double took[64][WINDOW]; /* of a seat's last tokens: their time over plain */
+    double whole[64];        /* the time over plain of all tokens of a seat's answer */
+    uint64_t rng;
+} simulation;
+
+static void open_seat(const world *w, simulation *x, int32_t i)
+{
     const draft_wish wish = {.off = w->fixed == 0, .fixed = w->fixed > 0, .n_max = w->fixed};
     const int32_t slots[DRAFTERS_MAX] = {[DRAFTER_MODEL] = w->n_slots};
-    uint64_t rng = w->seed;
+    err e = {0};
+    CHECK_OK(draft_control_open(&x->seat[i].c, x->t, slots, &wish, &e), e);
+}
 
-    memset(took, 0, sizeof took);
-    CHECK_OK(draft_times_open(&t, &e), e);
-    for (int32_t i = 0; i < w->n_seats; i++)
-        CHECK_OK(draft_control_open(&seat[i].c, t, slots, &wish, &e), e);
-    w->ms = w->plain_ms = w->fair_ms = w->worst = w->worst_answer = 0;
-    double whole[64] = {0}; /* the time over plain of all tokens of a seat's answer */
-    w->n_rounds = w->n_drafted = w->n_accepted = 0;
-    for (bool going = true; going;) {
-        double draft_ms[DRAFTERS_MAX] = {0}, plain, target_ms;
-        int32_t rows = 0, n_drafts = 0, most = 0;
-        int64_t n_ctx = 0;
-        for (int32_t i = 0; i < w->n_seats; i++) {
-            seat[i].rows = w->n_slots + 1;
-            seat[i].tokens = w->n_tokens - (int32_t)at[i];
-            seat[i].n_ctx = 300 + at[i];
-            n_ctx += seat[i].n_ctx;
-            seat[i].tree = NULL;
-            seat[i].last_row = 0;
-        }
-        n_ctx /= w->n_seats;
-        draft_control_choose(t, seat, w->n_seats, 1024);
-        for (int32_t i = 0; i < w->n_seats; i++) {
-            int32_t n = seat[i].choice.n_slots;
-            CHECK(n >= 0 && n <= w->n_slots && n < (seat[i].tokens > 1 ? seat[i].tokens : 1));
-            if (!n)
-                continue;
-            propose(w, &p, n, at[i]);
-            tree_chain(&tree[i], &p, 0, n);
-            seat[i].tree = &tree[i];
-            n_drafts++;
-            most = n > most ? n : most;
-        }
-        draft_control_trim(t, seat, w->n_seats, 1024);
-        for (int32_t i = 0; i < w->n_seats; i++)
-            rows += seat[i].tree ? 1 + seat[i].tree->n : 1;
-        double factor = 1 + w->noise * (rng_unit(&rng) - 0.5);
-        if (rng_unit(&rng) < 0.01)
-            factor += 10 * w->noise; /* something else ran */
-        if (w->disturbed && rng_unit(&rng) < 0.03)
-            factor *= 30;
-        target_ms = 10 * factor * w->cost->pass(rows, n_ctx);
-        draft_ms[DRAFTER_MODEL] = n_drafts ? 10 * factor * w->cost->draft(most, n_drafts) : 0;
-        plain = 10 * factor * w->cost->pass(w->n_seats, n_ctx);
-        double ms = target_ms + draft_ms[DRAFTER_MODEL];
-        w->ms += ms;
-        w->n_rounds++;
-        going = false;
-        for (int32_t i = 0; i < w->n_seats; i++) {
-            int32_t n = seat[i].tree ? seat[i].tree->n : 0, a = 0;
-            while (a < n && rng_unit(&rng) < w->profile->chance(a, at[i]))
-                a++;
-            seat[i].last_row = a;
-            w->n_drafted += n;
-            w->n_accepted += a;
-            w->plain_ms += plain * (1 + a) / w->n_seats;
-            w->fair_ms += plain * expected_tokens(w->profile, n, at[i]) / w->n_seats;
-            for (int32_t k = 0; k <= a; k++, at[i]++)
-                took[i][at[i] % WINDOW] = ms / plain / (1 + a);
-            whole[i] += ms / plain;
-            if (at[i] >= WINDOW) {
-                double sum = 0;
-                for (int32_t k = 0; k < WINDOW; k++)
-                    sum += took[i][k];
-                w->worst = fmax(w->worst, sum / WINDOW);
-                w->worst_answer = fmax(w->worst_answer, whole[i] / (double)at[i]);
-            }
-        }
-        draft_control_tell(t, seat, w->n_seats, target_ms, draft_ms);
-        for (int32_t i = 0; i < w->n_seats; i++) {
-            if (at[i] >= w->n_tokens && done[i] + 1 < w->n_requests) {
-                done[i]++;
-                at[i] = 0;
-                whole[i] = 0;
-                draft_control_close(seat[i].c);
-                CHECK_OK(draft_control_open(&seat[i].c, t, slots, &wish, &e), e);
-            }
-            going = going || at[i] < w->n_tokens;
-        }
+/* The lengths that are chosen, and drafts. Returns how many seats draft; *most: the longest. */
+static int32_t draft_round(const world *w, simulation *x, int32_t *most)
+{
+    static proposal p;
+    int32_t n_drafts = 0;
+    *most = 0;
+    for (int32_t i = 0; i < w->n_seats; i++) {
+        draft_seat *seat = &x->seat[i];
+        seat->rows = w->n_slots + 1;
+        seat->tokens = w->n_tokens - (int32_t)x->at[i];
+        seat->n_ctx = 300 + x->at[i];
+        seat->tree = NULL;
+        seat->last_row = 0;
     }
+    draft_control_choose(x->t, x->seat, w->n_seats, 1024);
+    for (int32_t i = 0; i < w->n_seats; i++) {
+        draft_seat *seat = &x->seat[i];
+        int32_t n = seat->choice.n_slots;
+        CHECK(n >= 0 && n <= w->n_slots && n < (seat->tokens > 1 ? seat->tokens : 1));
+        if (!n)
+            continue;
+        propose(w, &p, n, x->at[i]);
+        tree_chain(&x->tree[i], &p, 0, n);
+        seat->tree = &x->tree[i];
+        n_drafts++;
+        *most = n > *most ? n : *most;
+    }
+    draft_control_trim(x->t, x->seat, w->n_seats, 1024);
+    return n_drafts;
+}
+
+/* By what a pass takes longer than its cost says. */
+static double draw_noise(const world *w, uint64_t *rng)
+{
+    double factor = 1 + w->noise * (rng_unit(rng) - 0.5);
+    if (rng_unit(rng) < 0.01)
+        factor += 10 * w->noise; /* something else ran */
+    if (w->disturbed && rng_unit(rng) < 0.03)
+        factor *= 30;
+    return factor;
+}
+
+/* Seat i accepts drafts by chance. The round took ms, a plain pass would have taken `plain`. */
+static void accept_drafts(world *w, simulation *x, int32_t i, double ms, double plain)
+{
+    draft_seat *seat = &x->seat[i];
+    int32_t n = seat->tree ? seat->tree->n : 0, a = 0;
+    while (a < n && rng_unit(&x->rng) < w->profile->chance(a, x->at[i]))
+        a++;
+    seat->last_row = a;
+    w->n_drafted += n;
+    w->n_accepted += a;
+    w->plain_ms += plain * (1 + a) / w->n_seats;
+    w->fair_ms += plain * expected_tokens(w->profile, n, x->at[i]) / w->n_seats;
+    for (int32_t k = 0; k <= a; k++, x->at[i]++)
+        x->took[i][x->at[i] % WINDOW] = ms / plain / (1 + a);
+    x->whole[i] += ms / plain;
+    if (x->at[i] < WINDOW)
+        return;
+    double sum = 0;
+    for (int32_t k = 0; k < WINDOW; k++)
+        sum += x->took[i][k];
+    w->worst = fmax(w->worst, sum / WINDOW);
+    w->worst_answer = fmax(w->worst_answer, x->whole[i] / (double)x->at[i]);
+}
+
+static void simulate_round(world *w, simulation *x)
+{
+    int32_t most, n_drafts = draft_round(w, x, &most), rows = 0;
+    int64_t n_ctx = 0;
+    for (int32_t i = 0; i < w->n_seats; i++) {
+        rows += x->seat[i].tree ? 1 + x->seat[i].tree->n : 1;
+        n_ctx += x->seat[i].n_ctx;
+    }
+    n_ctx /= w->n_seats;
+    double factor = 10 * draw_noise(w, &x->rng), target_ms = factor * w->cost->pass(rows, n_ctx);
+    const double draft_ms[DRAFTERS_MAX] = {
+        [DRAFTER_MODEL] = n_drafts ? factor * w->cost->draft(most, n_drafts) : 0};
+    double plain = factor * w->cost->pass(w->n_seats, n_ctx);
+    double ms = target_ms + draft_ms[DRAFTER_MODEL];
+    w->ms += ms;
+    w->n_rounds++;
     for (int32_t i = 0; i < w->n_seats; i++)
-        draft_control_close(seat[i].c);
-    draft_times_close(t);
+        accept_drafts(w, x, i, ms, plain);
+    draft_control_tell(x->t, x->seat, w->n_seats, target_ms, draft_ms);
+}
+
+/* Seats that have answered take the next request; false: there are none, and all have answered. */
+static bool next_requests(const world *w, simulation *x)
+{
+    bool going = false;
+    for (int32_t i = 0; i < w->n_seats; i++) {
+        if (x->at[i] >= w->n_tokens && x->done[i] + 1 < w->n_requests) {
+            x->done[i]++;
+            x->at[i] = 0;
+            x->whole[i] = 0;
+            draft_control_close(x->seat[i].c);
+            open_seat(w, x, i);
+        }
+        going = going || x->at[i] < w->n_tokens;
+    }
+    return going;
+}
+
+static void simulate(world *w)
+{
+    static simulation x;
+    err e = {0};
+    memset(&x, 0, sizeof x);
+    x.rng = w->seed;
+    CHECK_OK(draft_times_open(&x.t, &e), e);
+    for (int32_t i = 0; i < w->n_seats; i++)
+        open_seat(w, &x, i);
+    w->ms = w->plain_ms = w->fair_ms = w->worst = w->worst_answer = 0;
+    w->n_rounds = w->n_drafted = w->n_accepted = 0;
+    do
+        simulate_round(w, &x);
+    while (next_requests(w, &x));
+    for (int32_t i = 0; i < w->n_seats; i++)
+        draft_control_close(x.seat[i].c);
+    draft_times_close(x.t);
 }
 
 /* Tokens per time, over plain. */

@@ -76,6 +76,76 @@ static void take_scales_k4(const uint8_t *b, parts *s)
     }
 }
 
+static void take_q2_k(const uint8_t *b, parts *s)
+{
+    for (int j = 0; j < 16; j++) {
+        s->scale[j] = b[j] & 15;
+        s->min[j] = b[j] >> 4;
+    }
+    for (int y = 0; y < 256; y++)
+        s->code[y] = b[16 + 32 * (y / 128) + y % 32] >> (2 * (y / 32 % 4)) & 3;
+    memcpy(s->d, b + 80, 2);
+    memcpy(s->m, b + 82, 2);
+}
+
+static void take_q3_k(const uint8_t *b, parts *s)
+{
+    for (int i = 0; i < 16; i++) {
+        int low = i < 8 ? b[96 + i] & 15 : b[96 + i - 8] >> 4;
+        s->scale[i] = (uint8_t)(low | (b[104 + i % 4] >> (2 * (i / 4)) & 3) << 4);
+    }
+    for (int y = 0; y < 256; y++) {
+        int k = y / 32; /* hmask bit: 4 * half + quarter */
+        int low = b[32 + 32 * (y / 128) + y % 32] >> (2 * (k % 4)) & 3;
+        s->code[y] = (uint8_t)(low | (b[y % 32] >> k & 1) << 2);
+    }
+    memcpy(s->d, b + 108, 2);
+}
+
+/* Q4_K and Q5_K, which has fifth bits before the nibbles. */
+static void take_q45_k(num_type type, const uint8_t *b, parts *s)
+{
+    memcpy(s->d, b, 2);
+    memcpy(s->m, b + 2, 2);
+    take_scales_k4(b + 4, s);
+    for (int i = 0; i < 4; i++) {
+        const uint8_t *q = b + (type == NUM_Q4_K ? 16 : 48) + 32 * i;
+        for (int l = 0; l < 32; l++) {
+            s->code[64 * i + l] = q[l] & 15;
+            s->code[64 * i + 32 + l] = q[l] >> 4;
+        }
+    }
+    for (int i = 0; type == NUM_Q5_K && i < 8; i++)
+        for (int l = 0; l < 32; l++)
+            s->code[32 * i + l] |= (uint8_t)((b[16 + l] >> i & 1) << 4);
+}
+
+static void take_q6_k(const uint8_t *b, parts *s)
+{
+    for (int n = 0; n < 2; n++)
+        for (int l = 0; l < 32; l++) {
+            const uint8_t *lo = b + 64 * n, *hi = b + 128 + 32 * n;
+            uint8_t *c = s->code + 128 * n + l;
+            c[0] = (uint8_t)((lo[l] & 15) | (hi[l] & 3) << 4);
+            c[32] = (uint8_t)((lo[l + 32] & 15) | (hi[l] >> 2 & 3) << 4);
+            c[64] = (uint8_t)(lo[l] >> 4 | (hi[l] >> 4 & 3) << 4);
+            c[96] = (uint8_t)(lo[l + 32] >> 4 | (hi[l] >> 6) << 4);
+        }
+    memcpy(s->scale, b + 192, 16);
+    memcpy(s->d, b + 208, 2);
+}
+
+static void take_iq4_xs(const uint8_t *b, parts *s)
+{
+    memcpy(s->d, b, 2);
+    for (int i = 0; i < 8; i++) {
+        uint32_t high = (uint32_t)b[2] | (uint32_t)b[3] << 8;
+        s->scale[i] = (uint8_t)((b[4 + i / 2] >> (4 * (i % 2)) & 15) | (high >> (2 * i) & 3) << 4);
+        take_nibbles(b + 8 + 16 * i, s->code + 32 * i);
+    }
+}
+
+/* The codes and scales of a block, in the order of its elements. */
 static void take_apart(num_type type, const uint8_t *b, parts *s)
 {
     switch (type) {
@@ -110,64 +180,20 @@ static void take_apart(num_type type, const uint8_t *b, parts *s)
         take_nibbles(b + 1, s->code);
         break;
     case NUM_Q2_K:
-        for (int j = 0; j < 16; j++) {
-            s->scale[j] = b[j] & 15;
-            s->min[j] = b[j] >> 4;
-        }
-        for (int y = 0; y < 256; y++)
-            s->code[y] = b[16 + 32 * (y / 128) + y % 32] >> (2 * (y / 32 % 4)) & 3;
-        memcpy(s->d, b + 80, 2);
-        memcpy(s->m, b + 82, 2);
+        take_q2_k(b, s);
         break;
     case NUM_Q3_K:
-        for (int i = 0; i < 16; i++) {
-            int low = i < 8 ? b[96 + i] & 15 : b[96 + i - 8] >> 4;
-            s->scale[i] = (uint8_t)(low | (b[104 + i % 4] >> (2 * (i / 4)) & 3) << 4);
-        }
-        for (int y = 0; y < 256; y++) {
-            int k = y / 32; /* hmask bit: 4 * half + quarter */
-            int low = b[32 + 32 * (y / 128) + y % 32] >> (2 * (k % 4)) & 3;
-            s->code[y] = (uint8_t)(low | (b[y % 32] >> k & 1) << 2);
-        }
-        memcpy(s->d, b + 108, 2);
+        take_q3_k(b, s);
         break;
     case NUM_Q4_K:
     case NUM_Q5_K:
-        memcpy(s->d, b, 2);
-        memcpy(s->m, b + 2, 2);
-        take_scales_k4(b + 4, s);
-        for (int i = 0; i < 4; i++) {
-            const uint8_t *q = b + (type == NUM_Q4_K ? 16 : 48) + 32 * i;
-            for (int l = 0; l < 32; l++) {
-                s->code[64 * i + l] = q[l] & 15;
-                s->code[64 * i + 32 + l] = q[l] >> 4;
-            }
-        }
-        for (int i = 0; type == NUM_Q5_K && i < 8; i++)
-            for (int l = 0; l < 32; l++)
-                s->code[32 * i + l] |= (uint8_t)((b[16 + l] >> i & 1) << 4);
+        take_q45_k(type, b, s);
         break;
     case NUM_Q6_K:
-        for (int n = 0; n < 2; n++)
-            for (int l = 0; l < 32; l++) {
-                const uint8_t *lo = b + 64 * n, *hi = b + 128 + 32 * n;
-                uint8_t *c = s->code + 128 * n + l;
-                c[0] = (uint8_t)((lo[l] & 15) | (hi[l] & 3) << 4);
-                c[32] = (uint8_t)((lo[l + 32] & 15) | (hi[l] >> 2 & 3) << 4);
-                c[64] = (uint8_t)(lo[l] >> 4 | (hi[l] >> 4 & 3) << 4);
-                c[96] = (uint8_t)(lo[l + 32] >> 4 | (hi[l] >> 6) << 4);
-            }
-        memcpy(s->scale, b + 192, 16);
-        memcpy(s->d, b + 208, 2);
+        take_q6_k(b, s);
         break;
     case NUM_IQ4_XS:
-        memcpy(s->d, b, 2);
-        for (int i = 0; i < 8; i++) {
-            uint32_t high = (uint32_t)b[2] | (uint32_t)b[3] << 8;
-            s->scale[i] =
-                (uint8_t)((b[4 + i / 2] >> (4 * (i % 2)) & 15) | (high >> (2 * i) & 3) << 4);
-            take_nibbles(b + 8 + 16 * i, s->code + 32 * i);
-        }
+        take_iq4_xs(b, s);
         break;
     default:
         break;
