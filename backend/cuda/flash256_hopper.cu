@@ -1,83 +1,26 @@
 /* flash256_hopper.cu - attention of many rows over f16 keys and values in heads of 256, on GPUs of
  * compute capability 9.0. The store is read in place, or as slices that expand.cu makes of it.
- *
- *     warpgroup 0   fetch    K of tile i + 1, V of tile i; two tiles of either in flight
- *     warpgroup 1   attend   pairs  0 .. 63:    S of tile i + 1 | P V of tile i | softmax of i + 1
- *     warpgroup 2   attend   pairs 64 .. 127
+ * flash_pairs.cuh draws who does what.
  *
  * A block has 128 pairs (row, head). An attending warpgroup holds O and P in registers. While the
  * tensor cores multiply P V of one tile, it takes the exponentials of the next, whose S is complete
  * before. Sums, softmax and O are f32; q and the probabilities are rounded to f16, as in flash.cu.
  */
-#include "backend/cuda/flash_hopper.cuh"
+#include "backend/cuda/flash_pairs.cuh"
 #include "backend/cuda/launch_attend.h"
 
 enum {
     D = 256,
-    PAIRS = 128,
     KEYS = 64,
-    BLOCKS = D / 64,
-    TILE_BYTES = BLOCKS * BLOCK_BYTES, /* [4 blocks][64 keys or pairs] */
     FETCH_REGISTERS = 24,
     ATTEND_REGISTERS = 240,
 };
 static_assert(FETCH_REGISTERS + 2 * ATTEND_REGISTERS <= 504, "registers");
 
-struct notes {
-    uint64_t k_full[2], k_free[2], v_full[2], v_free[2];
-    sights<PAIRS> sees;
-};
-struct tiles {
-    uint8_t q[2][TILE_BYTES], k[2][TILE_BYTES], v[2][TILE_BYTES];
-    notes n;
-};
+using tiles = pair_tiles<D, KEYS>;
 enum { SHARED_BYTES = sizeof(tiles) + 1024 }; /* tiles begin at a multiple of 1024 */
 
 using block = job<D, PAIRS, KEYS>;
-using spot = place<KEYS>;
-
-/* ---- Fetch -------------------------------------------------------------------------------- */
-
-struct line { /* tiles in flight, of K or V */
-    uint8_t (*tile)[TILE_BYTES];
-    uint64_t *full, *free;
-};
-DEV void fetch_tile(const block &b, const line &to, const uint8_t *head,
-                    const int (&at)[spot::PAGES], uint32_t in, int turn)
-{
-    int which = turn & 1;
-    bar_wait(&to.free[which], (turn >> 1 & 1) ^ 1);
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-        fetch_key<D>(to.tile[which] + fetch_offset() + 16 * n * ROW_BYTES, head,
-                     row_of_key(b, at, n), in >> n & 1, 0, BLOCKS, BLOCK_BYTES);
-    bar_arrive_copied(&to.full[which]);
-}
-
-template <how HOW> DEV void fetch(const block &b, tiles &s)
-{
-    line k = {s.k, s.n.k_full, s.n.k_free}, v = {s.v, s.n.v_full, s.n.v_free};
-    walk w = walk_begin(b);
-    bool more = walk_on<HOW>(b, w);
-    spot now = {}, next = {};
-    key_walk_of<spot::PAGES> ahead;
-    if (more) {
-        place_on<HOW>(b, w, ahead, next);
-        now = next;
-        fetch_tile(b, k, now.k, now.k_at, now.in, 0);
-    }
-    for (int turn = 0; more; turn++) {
-        more = walk_on<HOW>(b, w);
-        if (more) {
-            place_on<HOW>(b, w, ahead, next);
-            fetch_tile(b, k, next.k, next.k_at, next.in, turn + 1);
-        }
-        fetch_tile(b, v, now.v, now.v_at, now.in, turn);
-        now = next;
-    }
-    copy_commit();
-    copy_wait<0>();
-}
 
 /* ---- Attend ------------------------------------------------------------------------------- */
 
@@ -108,39 +51,6 @@ DEV void multiply_values(tiles &s, float (&o)[128], const uint32_t (&p)[4][4], i
     for (int i = 0; i < KEYS / 16; i++)
         wg_mma_256(o, p[i], v + i * 16 * ROW_BYTES / 16);
     wg_commit();
-}
-/* Scores in the layout of a product's result to f16 in the layout of its first factor. */
-DEV void to_f16(const float (&x)[32], uint32_t (&p)[4][4])
-{
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        p[i / 4][i % 4] = f32x2_to_f16(x[2 * i], x[2 * i + 1]);
-}
-
-/* Scales O of pairs m0 and m0 + 8 to their new maxima. */
-DEV void worth(float (&o)[128], const float (&keep)[2])
-{
-    if (!warp_max_u32(keep[0] != 1 || keep[1] != 1)) /* rare after the first tiles */
-        return;
-#pragma unroll
-    for (int i = 0; i < 128; i++)
-        o[i] *= keep[i >> 1 & 1];
-}
-/* Loads O as the slice before left it. */
-DEV void load_sums(const block &b, float (&o)[128], int m0)
-{
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        if (m0 + 8 * h >= b.n_pairs)
-            continue;
-        const float *from = sums_of(b, m0 + 8 * h, 0, D);
-#pragma unroll
-        for (int j = 0; j < D / 8; j++) {
-            float2 x = *(const float2 *)(from + 8 * j);
-            o[4 * j + 2 * h] = x.x;
-            o[4 * j + 2 * h + 1] = x.y;
-        }
-    }
 }
 
 template <how HOW> DEV void attend(const block &b, tiles &s, int half)
@@ -183,30 +93,10 @@ template <how HOW> DEV void attend(const block &b, tiles &s, int half)
     } else if (!b.slice.first) {
         load_sums(b, o, m0);
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int m = m0 + 8 * h;
-        float by = softmax_end(b, sm[h], m);
-        if (m >= b.n_pairs)
-            continue;
-        float *to = sums_of(b, m, 0, D);
-#pragma unroll
-        for (int j = 0; j < D / 8; j++)
-            *(float2 *)(to + 8 * j) = make_float2(o[4 * j + 2 * h] * by, o[4 * j + 2 * h + 1] * by);
-    }
+    store_sums(b, o, sm, m0);
 }
 
 /* ---- The kernel --------------------------------------------------------------------------- */
-
-DEV void barriers(notes &n)
-{
-    for (int i = 0; i < 2; i++) {
-        bar_init(&n.k_full[i], GROUP_THREADS);
-        bar_init(&n.v_full[i], GROUP_THREADS);
-        bar_init(&n.k_free[i], 8); /* warps */
-        bar_init(&n.v_free[i], 8);
-    }
-}
 
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
  * grid:   tile of 128 pairs x KV head

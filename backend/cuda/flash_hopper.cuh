@@ -12,13 +12,17 @@
  * Instances of the kernels:
  *
  *     DENSE    all keys
- *     SKIPS    skip-softmax (sparse.h), in heads of 512 alone: in smaller ones votes cost more than
- *              they save. Each pair votes on each tile by itself. A tile that all pairs of the
- * block drop is not multiplied by values. Where some pairs keep it, the probabilities of the others
- * are 0. So a pair's bits do not depend on the others. LISTED   block selection. The rows of a
- * launch are whole query blocks, and a block of threads has pairs of one of them: LIST_KEYS rows
- * times the group is a multiple of PAIRS. So all its pairs read the tiles of one list, which lies
- * in shared memory.
+ *     SKIPS    skip-softmax (sparse.h), in heads of 512 alone: in smaller ones votes cost
+ *              more than they save
+ *     LISTED   block selection
+ *
+ * SKIPS: each pair votes on each tile by itself. A tile that all pairs of the block drop is not
+ * multiplied by values. Where some pairs keep it, the probabilities of the others are 0. So a
+ * pair's bits do not depend on the others.
+ *
+ * LISTED: the rows of a launch are whole query blocks, and a block of threads has pairs of one of
+ * them: LIST_KEYS rows times the group is a multiple of PAIRS. So all its pairs read the tiles of
+ * one list, which lies in shared memory.
  */
 #ifndef BACKEND_CUDA_FLASH_HOPPER_CUH
 #define BACKEND_CUDA_FLASH_HOPPER_CUH

@@ -451,9 +451,8 @@ static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu
 
 /* ---- All of them --------------------------------------------------------------------------- */
 
-void check_products(rig *g)
+static void check_single_products(rig *g)
 {
-    check_unknown_act(g);
     static const int32_t counts[] = {1, 2, 7, 8, 9, 16, 17, 32, 33, 100, 257};
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
@@ -475,6 +474,10 @@ void check_products(rig *g)
     check_product(g, NUM_Q8_0, 2112, 144, 40);
     check_product(g, NUM_Q4_0, 32, 16, 1);
     check_product(g, NUM_Q4_0, 32, 1, 4);
+}
+
+static void check_gated(rig *g)
+{
     for (int fused = 0; fused < 2; fused++) {
         check_glu(g, NUM_Q4_K, 256, 256, 1, fused);
         check_glu(g, NUM_Q6_K, 512, 48, 5, fused);
@@ -494,6 +497,10 @@ void check_products(rig *g)
     if (!g->quick)
         check_mixture(g, NUM_Q4_K, NUM_Q6_K, 2048, 512, 256, 8, false);
     check_experts(g, NUM_Q8_0, NUM_F16, 64, 24, 5, 2, 3, true); /* halves that end inside a tile */
+}
+
+static void check_all_experts_alone(rig *g)
+{
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         check_experts_alone(g, block_types[i], block_types[N_BLOCK_TYPES - 1 - i], 768, 256, 8, 3,
                             i % 2, false);
@@ -503,6 +510,10 @@ void check_products(rig *g)
     check_experts_alone(g, NUM_Q8_0, NUM_Q5_0, 352, 96, 256, 32, true,
                         false);                                              /* 32 rows at a time */
     check_experts_alone(g, NUM_Q4_0, NUM_Q4_0, 64, 32, 300, 4, true, false); /* too many experts */
+}
+
+static void check_routers(rig *g)
+{
     check_router(g, NUM_F32, 256, 8, 3, 1);
     check_router(g, NUM_BF16, 100, 37, 8, 5);
     check_router(g, NUM_F16, 3200, 256, 32, 3);
@@ -513,9 +524,10 @@ void check_products(rig *g)
     check_router(g, NUM_F32, 96, 2048, 32, 40);
     check_router(g, NUM_BF16, 96, 16, 4, FEW_ROWS);
     check_router(g, NUM_F32, 96, 16, 4, FEW_ROWS + 6);
-    if (g->quick)
-        return;
-    /* Real shapes. */
+}
+
+static void check_real_shapes(rig *g)
+{
     check_router(g, NUM_F32, 2816, 128, 8, 1);
     check_router(g, NUM_F32, 2816, 128, 8, 16);
     check_product(g, NUM_Q4_K, 5376, 4096, 1);
@@ -532,6 +544,17 @@ void check_products(rig *g)
     check_experts(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 16, 8, 4, true);
     check_experts_alone(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 64, 8, true, false);
     check_experts_alone(g, NUM_Q4_K, NUM_Q5_0, 2816, 704, 64, 8, true, true);
+}
+
+void check_products(rig *g)
+{
+    check_unknown_act(g);
+    check_single_products(g);
+    check_gated(g);
+    check_all_experts_alone(g);
+    check_routers(g);
+    if (!g->quick)
+        check_real_shapes(g);
 }
 
 void check_invariances(rig *g)

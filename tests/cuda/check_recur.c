@@ -134,74 +134,83 @@ static void settle(rig *g, const layer *y, line *l)
     l->s.n_pending = 0;
 }
 
+/* Rows of a pass, part after part. */
+typedef struct laid_rows {
+    chain c;
+    recur_base base[2][LINES];
+    recur_seq seq[LINES];
+    int32_t parent[PASS_ROWS], token[PASS_ROWS], n;
+} laid_rows;
+
+static void lay_rows(laid_rows *to, const layer *y, const part *parts, int32_t n_parts)
+{
+    chain *c = &to->c;
+    int32_t rows = 0;
+    bool certain = true;
+    chain_init(c, PASS_ROWS, 0, 0);
+    for (int32_t i = 0; i < n_parts; i++) {
+        const part *w = &parts[i];
+        to->base[0][i] = w->l->base[0];
+        to->base[1][i] = w->l->base[1];
+        to->seq[i] = w->l->s;
+        to->seq[i].row0 = rows;
+        to->seq[i].n = w->n;
+        to->seq[i].final = w->final;
+        certain = certain && w->final;
+        for (int32_t k = 0; k < w->n; k++, rows++) {
+            int32_t from = w->parent ? w->parent[k] : k - 1;
+            to->parent[rows] = from < 0 ? -1 : to->seq[i].row0 + from;
+            to->token[rows] = w->token[k];
+            c->pos[rows] = w->l->n + k;
+            c->seq[rows] = i;
+        }
+        if (w->final)
+            w->l->n += w->n;
+        if (w->parent)
+            c->st.all.seen = c->seen;
+    }
+    to->n = c->st.all.n = rows;
+    c->st.n_seqs = n_parts;
+    c->st.n_kv = 0;
+    c->st.n_recur = 1;
+    c->st.recur_seq = to->seq;
+    c->st.parent = to->parent;
+    c->st.prompt = y->prompts ? certain : parts->final && parts->n >= 5;
+}
+
+/* The rows of `from`, [tokens][width], that the pass has. */
+static void both_rows(rig *g, both *b, mat m[2], const float *from, const laid_rows *r,
+                      int32_t width)
+{
+    size_t n = (size_t)width;
+    float *x = mem_alloc((size_t)r->n * n * sizeof *x);
+    for (int32_t i = 0; i < r->n; i++)
+        memcpy(x + (size_t)i * n, from + (size_t)r->token[i] * n, n * sizeof *x);
+    both_mat(g, b, m, x, r->n, 1, width);
+    mem_free(x);
+}
+
 /* One pass on both devices, of a prompt if its first part is five certain rows or more, or as
  * layer.prompts says. The GPU's outputs to `out`, where it is not NULL; returns the error against
  * the reference. */
 static double run(rig *g, layer *y, const part *parts, int32_t n_parts, float *out)
 {
-    static chain c;
-    recur_base base[2][LINES];
-    recur_seq seq[LINES];
-    static int32_t parent[PASS_ROWS], token[PASS_ROWS];
-    int32_t rows = 0;
-    bool certain = true;
-    chain_init(&c, PASS_ROWS, 0, 0);
-    for (int32_t i = 0; i < n_parts; i++) {
-        const part *w = &parts[i];
-        base[0][i] = w->l->base[0];
-        base[1][i] = w->l->base[1];
-        seq[i] = w->l->s;
-        seq[i].row0 = rows;
-        seq[i].n = w->n;
-        seq[i].final = w->final;
-        certain = certain && w->final;
-        for (int32_t k = 0; k < w->n; k++, rows++) {
-            int32_t from = w->parent ? w->parent[k] : k - 1;
-            parent[rows] = from < 0 ? -1 : seq[i].row0 + from;
-            token[rows] = w->token[k];
-            c.pos[rows] = w->l->n + k;
-            c.seq[rows] = i;
-        }
-        if (w->final)
-            w->l->n += w->n;
-    }
-    c.st.all.n = rows;
-    c.st.n_seqs = n_parts;
-    c.st.n_kv = 0;
-    c.st.n_recur = 1;
-    c.st.recur_seq = seq;
-    c.st.parent = parent;
-    c.st.prompt = y->prompts ? certain : parts->final && parts->n >= 5;
-    for (int32_t i = 0; i < n_parts; i++)
-        if (parts[i].parent)
-            c.st.all.seen = c.seen;
-    step st[2] = {c.st, c.st};
-    st[0].recur = base[0];
-    st[1].recur = base[1];
+    static laid_rows r;
+    lay_rows(&r, y, parts, n_parts);
+    step st[2] = {r.c.st, r.c.st};
+    st[0].recur = r.base[0];
+    st[1].recur = r.base[1];
     both b;
     both_begin(g, &b, &st[1]);
     b.ref.st = &st[0];
     b.ref.rows = &st[0].all;
-    int32_t n = recur_channels(&y->v), nv = y->v.n_v;
-    float *x = mem_alloc((size_t)rows * (size_t)n * sizeof *x);
-    int32_t width = nv * y->v.dv;
-    float *z = mem_alloc((size_t)rows * (size_t)width * sizeof *z);
-    float *fade = mem_alloc((size_t)rows * (size_t)nv * sizeof *fade);
-    float *share = mem_alloc((size_t)rows * (size_t)nv * sizeof *share);
-    for (int32_t r = 0; r < rows; r++) {
-        size_t t = (size_t)token[r], at = (size_t)r;
-        memcpy(x + at * (size_t)n, y->x + t * (size_t)n, (size_t)n * sizeof *x);
-        memcpy(z + at * (size_t)width, y->z + t * (size_t)width, (size_t)width * sizeof *z);
-        memcpy(fade + at * (size_t)nv, y->fade + t * (size_t)nv, (size_t)nv * sizeof *x);
-        memcpy(share + at * (size_t)nv, y->share + t * (size_t)nv, (size_t)nv * sizeof *x);
-    }
     mat mx[2], mz[2], ma[2], mb[2], o[2];
     device_ops apart = *g->gpu->op, *usual = (device_ops *)g->gpu->op;
     apart.delta_unit = NULL;
-    both_mat(g, &b, mx, x, rows, 1, n);
-    both_mat(g, &b, mz, z, rows, 1, width);
-    both_mat(g, &b, ma, fade, rows, 1, nv);
-    both_mat(g, &b, mb, share, rows, 1, nv);
+    both_rows(g, &b, mx, y->x, &r, recur_channels(&y->v));
+    both_rows(g, &b, mz, y->z, &r, y->v.n_v * y->v.dv);
+    both_rows(g, &b, ma, y->fade, &r, y->v.n_v);
+    both_rows(g, &b, mb, y->share, &r, y->v.n_v);
     g->gpu->op = y->apart ? &apart : usual;
     for (int i = 0; i < 2; i++) {
         const delta_unit u = {&y->taps.w[i], &y->norm.w[i], {&y->a.w[i], &y->dt.w[i]}, 1e-6f};
@@ -211,13 +220,9 @@ static double run(rig *g, layer *y, const part *parts, int32_t n_parts, float *o
     g->gpu->op = usual;
     if (out && !pass_failed(&b.gpu)) {
         float *got = gpu_rows(g, o[1]);
-        memcpy(out, got, (size_t)rows * (size_t)mat_width(o[1]) * sizeof *got);
+        memcpy(out, got, (size_t)r.n * (size_t)mat_width(o[1]) * sizeof *got);
         mem_free(got);
     }
-    mem_free(x);
-    mem_free(z);
-    mem_free(fade);
-    mem_free(share);
     for (int32_t i = 0; i < n_parts; i++)
         parts[i].l->s.n_pending = 0;
     return e;
