@@ -4,18 +4,19 @@
  *     in a pass       queries are watched: page_watch in backend/pass.h           (kv_pager_watch)
  *     every tau       the best pages by those scores come in         (kv_pager_ready)
  *
- * Which page goes and which comes is decided by residency.h; this file moves their bytes, exactly,
- * and keeps the summaries of all whole pages. A page that is away costs host memory, and nothing of
- * the device but its summary. Its table entry is missing, so a linear store has fewer keys than the
- * context has tokens (kv_n_keys), and the rows of a pass see the pages that are there.
+ * residency.h decides which page goes and which comes. This file moves their bytes, unchanged, and
+ * keeps the summaries of all whole pages. A page that is away takes host memory, and of the device
+ * only its summary. Its table entry is missing. So a linear store has fewer keys than the context
+ * has tokens (kv_n_keys), and the rows of a pass attend to the pages that are there.
  *
  * As long as no page was away during a pass, the cache is exact, bit for bit. Tokens from the first
  * such pass on are lossy (n_exact): no exact snapshot is taken of them (kv_can_save).
  *
- * What is resident decides what is computed. So it may not depend on how a sequence is cut into
- * passes, nor on other sequences. Pages move at boundaries alone: those of pages while an answer is
- * computed, those of the engine's chunks in a prompt (kv_pager_ready), and reselections; no pass of
- * an answer crosses one (kv_pager_answer_end). Rows that may be dropped are not watched.
+ * The resident pages decide what is computed. So they must not depend on how a sequence is cut into
+ * passes, nor on other sequences. Pages move only at three kinds of places: at the ends of pages
+ * while an answer is computed, at the ends of the engine's chunks of a prompt (kv_pager_ready), and
+ * at reselections. No pass of an answer goes beyond such a place (kv_pager_answer_end). Rows that
+ * may be dropped are not watched.
  *
  * The pool may have other caches, with pagers too. Each keeps within n_resident pages.
  *
@@ -30,8 +31,8 @@
 #include "kv/residency.h"
 
 typedef enum kv_policy {
-    KV_POLICY_SCORED, /* by the model's own queries: the bounds of the pages' keys, and at the ends
-                         of prompts what the queries really attend to */
+    KV_POLICY_SCORED, /* by the model's own queries: votes by bounds, and at the ends of prompts
+                         real attention (look.h) */
     KV_POLICY_LRU,    /* sinks and the youngest pages */
     KV_POLICY_SNAPKV, /* scored, once, by the end of a prompt; what is not chosen is dropped for
                          good (arXiv 2404.14469, by pages) */
@@ -60,15 +61,15 @@ typedef struct kv_pager {
     page_sums *sums;      /* [layout->n]; at NULL: not a linear store, or not scored */
     int32_t n_summed;     /* pages 0 .. n_summed - 1 have a summary */
     page_watch watch;     /* its buffers */
-    page_queries queries; /* of a pass that looks; cap 0: none does */
+    page_queries queries; /* kept for a look; cap 0: this pager never looks */
     size_t score_bytes, room_bytes[PASS_SIDES_MAX];
     float *score;      /* [n_pages], of all sides together */
-    int32_t n_given;   /* KV_POLICY_DRAFTER: scores for the next choice; 0: none */
+    int32_t n_given;   /* KV_POLICY_DRAFTER: pages whose scores were given for the next selection */
     int64_t n_watched; /* rows watched since the last reselection */
-    bool wants_look;   /* the end of a prompt: reselect before the next pass */
-    int64_t ready;     /* the pages of tokens below it are in the pool */
-    int64_t hold;      /* tokens below it are of a prompt, and nothing is chosen before it */
-    bool renew;        /* it was cut to exact tokens: all pages come, and scores are forgotten */
+    bool wants_look;   /* the end of a prompt: select pages before the next pass */
+    int64_t ready;     /* kv_pager_ready was called for the tokens below this position */
+    int64_t hold;      /* no page moves before this position: a prompt's chunk ends there */
+    bool renew;        /* the cache was cut to exact tokens: all pages come, scores are forgotten */
     int64_t n_exact;   /* tokens below it were computed while no page was away */
     int64_t n_reselected;
 } kv_pager;
@@ -87,13 +88,14 @@ static inline bool kv_pager_lossy(const kv_cache *c)
 status kv_pager_open(kv_cache *c, const kv_pager_want *w, err *e);
 void kv_pager_close(kv_cache *c); /* before the cache; safe without a pager */
 
-/* KV_POLICY_DRAFTER. Before kv_pager_ready: will it choose pages? Then the caller gives scores of
- * the first n pages, which it writes to the array that kv_pager_scores returns. */
+/* KV_POLICY_DRAFTER, before kv_pager_ready. kv_pager_looks: will it select pages? Then the caller
+ * writes the scores of the first n pages to the array [n] that kv_pager_scores returns. */
 bool kv_pager_looks(const kv_cache *c);
 float *kv_pager_scores(kv_cache *c, int32_t n);
-/* The next pass chooses, if pages could have to leave before the cache has n tokens. */
+/* Makes kv_pager_ready select pages before the next pass, if pages may have to leave before the
+ * cache has n tokens. */
 void kv_pager_look(kv_cache *c, int64_t n);
-/* Do pages stay as they are, because a chunk of a prompt is being computed? */
+/* Is a chunk of a prompt being computed, so that no page moves? */
 bool kv_pager_held(const kv_cache *c);
 
 /* Could a page have to leave before the cache has n tokens? */
@@ -106,7 +108,7 @@ void kv_pager_hold(kv_cache *c, int64_t end);
 /* Makes the pages of tokens n_past .. end - 1 resident, and reselects if it is time. As kv_reserve,
  * which does it for the rows of a pass unless it has been done. */
 status kv_pager_ready(kv_cache *c, int64_t end, err *e);
-/* Free pages of the pool that suffice for that and kv_reserve. */
+/* How many free pages of the pool suffice for kv_pager_ready and kv_reserve of n rows. */
 int32_t kv_pager_needs(const kv_cache *c, int32_t n);
 /* The part of kv_reserve that takes pages. */
 status kv_pager_reserve(kv_cache *c, int32_t n, err *e);
