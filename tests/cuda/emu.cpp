@@ -162,8 +162,8 @@ static emu_fiber *next_lane(int warp, int after)
 /* Who runs after `me`; NULL: nobody can. spins: it waits for something that others do. */
 static emu_fiber *next_fiber(const emu_fiber *me, bool spins)
 {
-    int n_warps = n_fibers / 32;
-    if (order.kind == TURNS) {
+    /* In turn: those who spin can run, and would keep others of their warps from it. */
+    if (order.kind == TURNS || spins) {
         for (int i = 1; i <= n_fibers; i++) {
             int at = (me->index + i) % n_fibers;
             if (can_run(&fibers[at]))
@@ -172,14 +172,8 @@ static emu_fiber *next_fiber(const emu_fiber *me, bool spins)
         return NULL;
     }
     emu_fiber *f = next_lane(me->index / 32, me->index % 32);
-    if (f && !spins)
-        return f;
-    for (int i = 0, from = spins ? (int)draw((uint32_t)n_warps) : 0; i < n_warps; i++) {
-        int warp = order.warp[(from + i) % n_warps];
-        emu_fiber *other = next_lane(warp, spins ? (int)draw(32) : -1);
-        if (other)
-            return other;
-    }
+    for (int i = 0; i < n_fibers / 32 && !f; i++)
+        f = next_lane(order.warp[i], -1);
     return f;
 }
 
