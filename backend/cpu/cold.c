@@ -50,6 +50,21 @@ status cold_kernels_find(const char *isa, const cold_kernels **k, err *e)
     return err_set(e, E_ARG, "no instruction set %.40s for experts beside a GPU", isa);
 }
 
+int32_t cold_host_share(int32_t n, double hand_ms, double expert_ms, double bus_ms)
+{
+    int32_t share = 0;
+    double best_ms = n * bus_ms;
+    for (int32_t k = 1; k <= n; k++) {
+        double host_ms = hand_ms + k * expert_ms, rest_ms = (n - k) * bus_ms;
+        double ms = host_ms > rest_ms ? host_ms : rest_ms;
+        if (ms < best_ms) {
+            best_ms = ms;
+            share = k;
+        }
+    }
+    return share;
+}
+
 int32_t cold_gate_parts(int32_t n_tile, int32_t n_unit)
 {
     return n_tile < 4096 && 2 <= n_unit ? 2 : 1;

@@ -75,6 +75,10 @@ status cold_kernels_find(const char *isa, const cold_kernels **k, err *e);
  * units; a down product has one part. */
 int32_t cold_gate_parts(int32_t n_tile, int32_t n_unit);
 
+/* How many of n cold experts of a layer the host computes, so that the slower side ends first: the
+ * host takes hand_ms + k expert_ms for k of them, the GPU bus_ms for each of the others. */
+int32_t cold_host_share(int32_t n, double hand_ms, double expert_ms, double bus_ms);
+
 /* The activation of a gated unit: silu, or gelu by its tanh formula. Relative error below 4e-7
  * while |x| < 80. */
 float cold_act(bool silu, float x);

@@ -39,7 +39,7 @@ struct cold_pool {
     cold_layer *layer;
     int32_t n_layers;
     cold_room room;
-    int32_t n_threads, n_started;
+    int32_t n_threads, n_started, n_timed;
     pthread_t thread[MAX_THREADS];
     _Alignas(64) atomic_uint_least64_t ticket; /* job << 32 | items << 16 | next item */
     _Alignas(64) atomic_uint n_ended;
@@ -490,7 +490,7 @@ double cold_pool_time(cold_pool *p, int32_t n)
         return -1;
     cold_pool_wake(p);
     for (int32_t i = 0; i < n; i++) {
-        post->expert[i] = i % p->layer[0].n_experts;
+        post->expert[i] = p->n_timed++ % p->layer[0].n_experts;
         post->first[i] = i;
         post->row[i] = 0;
     }

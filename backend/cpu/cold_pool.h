@@ -45,9 +45,9 @@ void cold_pool_close(cold_pool *p);
 /* Before a pass that may post jobs. Cheap; any thread. */
 void cold_pool_wake(cold_pool *p);
 
-/* Milliseconds for one expert of layer 0 and one row, by a job of `n` experts that this thread
- * posts itself; before any device does. Negative: no answer within a second, or an earlier job
- * has none yet. */
+/* Milliseconds for one expert of layer 0 and one row, by a job of the next `n` experts: they come
+ * from memory, where those of earlier calls are in caches. This thread posts it itself, before any
+ * device does. Negative: no answer within a second, or an earlier job has none yet. */
 double cold_pool_time(cold_pool *p, int32_t n);
 
 typedef struct cold_use {

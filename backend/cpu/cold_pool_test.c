@@ -187,6 +187,9 @@ TEST(cold_pool_answers_with_the_bits_of_its_kernels)
         CHECK_EQ(use.n_pairs - before.n_pairs, pairs);
         CHECK_EQ(use.bytes, use.n_experts * sizeof(expert));
         CHECK(cold_pool_time(g.p, 3) >= 0);
+        int32_t timed = g.room.post->expert[2];
+        CHECK(cold_pool_time(g.p, 3) >= 0); /* goes on to others: the first are in caches now */
+        CHECK_EQ(g.room.post->expert[0], (timed + 1) % N_EXPERTS);
         close_rig(&g);
     }
 }

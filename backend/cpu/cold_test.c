@@ -122,6 +122,28 @@ TEST(cold_products_are_those_of_the_weights)
     free(p);
 }
 
+TEST(cold_host_share_ends_the_slower_side_first)
+{
+    uint64_t r = test_seed();
+    CHECK_EQ(cold_host_share(0, 1, 1, 1), 0);
+    CHECK_EQ(cold_host_share(1, 6, 39, 66), 1);
+    CHECK_EQ(cold_host_share(2, 6, 39, 66), 1);
+    CHECK_EQ(cold_host_share(3, 6, 39, 66), 2);
+    CHECK_EQ(cold_host_share(1, 6, 61, 66),
+             0); /* the way there and back costs more than it saves */
+    CHECK_EQ(cold_host_share(8, 0, 1, 0), 0);
+    CHECK_EQ(cold_host_share(8, 0, 0, 1), 8);
+    for (int trial = 0; trial < 1000; trial++) {
+        int32_t n = 1 + (int32_t)rng_below(&r, 64);
+        double hand = rng_unit(&r) * 10, host = rng_unit(&r) * 50, bus = rng_unit(&r) * 50;
+        int32_t k = cold_host_share(n, hand, host, bus);
+        CHECK(k >= 0 && k <= n);
+        double got = fmax(k ? hand + k * host : 0, (n - k) * bus);
+        for (int32_t i = 0; i <= n; i++)
+            CHECK(got <= fmax(i ? hand + i * host : 0, (n - i) * bus));
+    }
+}
+
 TEST(cold_activations_are_silu_and_gelu)
 {
     for (double x = -79; x < 79; x += 0.0137) {

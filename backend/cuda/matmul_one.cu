@@ -258,8 +258,9 @@ static void start(cudaStream_t s, one_args *a, int n_first, launch_memory memory
     }
     int blocks = a->share[0].blocks + a->share[1].blocks;
     size_t bytes = (size_t)(a->n_unit * UNIT * 40 + WARPS * longest);
+    const one_args args = *a; /* the emulator's recordings keep values */
     LAUNCH((one_kernel<K, K2>), dim3((unsigned)blocks), dim3(32 * WARPS),
-           spread_bytes(bytes, blocks), s, *a);
+           spread_bytes(bytes, blocks), s, args);
 }
 
 /* The first n_first of the n products have format K, the others K2. */

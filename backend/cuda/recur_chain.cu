@@ -83,10 +83,11 @@ extern "C" bool cu_conv_run(cudaStream_t s, const conv_args *a)
 {
     if (a->v.n_taps != CONV_TAPS)
         return false;
+    const conv_args args = *a; /* the emulator's recordings keep values */
     LAUNCH(conv_run_kernel,
            dim3((unsigned)((a->v.n_channels + CONV_THREADS - 1) / CONV_THREADS),
                 (unsigned)((a->x.rows + CONV_RUN - 1) / CONV_RUN)),
-           dim3(CONV_THREADS), 0, s, *a);
+           dim3(CONV_THREADS), 0, s, args);
     return true;
 }
 
