@@ -15,6 +15,8 @@ extern const command command_bench;
 extern const command command_kld;
 extern const command command_calibrate_sparse;
 extern const command command_list;
+extern const command command_create;
+extern const command command_cp;
 extern const command command_logits;
 extern const command command_pull;
 extern const command command_quantize;

@@ -51,10 +51,6 @@ static const struct habit {
     {"ps", "`carat serve` answers it: curl http://127.0.0.1:8080/api/ps lists the loaded models"},
     {"stop", "Ctrl-C ends a server; curl http://127.0.0.1:8080/models/unload -d '{\"model\": "
              "\"NAME\"}' unloads one of its models"},
-    {"create", "a server makes models of others (/api/create), and a preset does the same for one "
-               "user: carat help config"},
-    {"cp", "a server gives a model a second name (/api/copy), and so does a preset: carat help "
-           "config"},
     {"push", "carat sends no models anywhere"},
     {"chat", "carat run"},
     {"cli", "carat run"},

@@ -141,7 +141,7 @@ static bool put_made(bool quiet)
     if (!made_list(&mem, &list, &n, NULL))
         for (size_t i = 0; i < n; i++) {
             if (!i && !quiet)
-                puts("\nMADE OF OTHERS (by a server: /api/create, /api/copy)");
+                puts("\nMADE OF OTHERS (carat create, cp; servers)");
             term_put_name(stdout, list[i].name, strlen(list[i].name), quiet ? 0 : 24);
             if (!quiet)
                 printf("  %s", age_text(list[i].when_s, age, sizeof age));

@@ -180,6 +180,9 @@ bool run_is_made(const char *name);
 /* Where o->model is one: sets the options that nothing above it has set, and o->model to the model
  * that answers. made_run_free comes after the last use of the options, also after an error. */
 status run_take_made(run_options *o, config *f, made_run *m, err *e);
+/* Are the settings of what is to become such a model those of options, with values that these take?
+ */
+status run_check_made(const char *name, json_t *root, err *e);
 /* Its messages begin the conversation, unless the options have one. */
 status run_begin_made(chat *c, const run_options *o, const made_run *m, err *e);
 void made_run_free(made_run *m);

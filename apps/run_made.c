@@ -29,6 +29,18 @@ static const option *option_of(const option *table, const char *key)
                                                              : key);
 }
 
+/* Settings of ollama's about loading, which are kept without effect. */
+static bool is_of_loading(const char *key)
+{
+    static const char *const words[] = {"num_ctx",    "num_batch", "num_gpu",  "main_gpu",
+                                        "num_thread", "num_keep",  "use_mmap", "numa",
+                                        "low_vram",   "use_mlock"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcmp(key, words[i]))
+            return true;
+    return false;
+}
+
 /* A number below 0 asks for the model's own value or for no limit; only this one has it as a value
  * of its own. */
 static bool is_unset(const char *key, const json_t *v)
@@ -51,7 +63,9 @@ static status set_one(run_options *o, config *f, const option *row, const json_t
                        row->name);
     if (!value && !(value = arena_strndup(&m->mem, text, strlen(text))))
         return err_memory(e, m->name, sizeof text);
-    return options_set(table, row->name, value, o, &f->marks, CONFIG_PRESET_FROM, e);
+    err why = {0};
+    status st = options_set(table, row->name, value, o, &f->marks, CONFIG_PRESET_FROM, &why);
+    return st ? err_set(e, st, "%s: %s", m->name, why.text) : OK;
 }
 
 static status set_all(run_options *o, config *f, made_run *m, err *e)
@@ -64,8 +78,8 @@ static status set_all(run_options *o, config *f, made_run *m, err *e)
             options_set(command_run.options, "system", system, o, &f->marks, CONFIG_PRESET_FROM, e);
     json_object_foreach(all, key, v)
     {
-        const option *row = option_of(command_run.options, key);
-        if (st || !row || is_unset(key, v) || !strcmp(key, "num_ctx"))
+        const option *row = made_setting(key) ? option_of(command_run.options, key) : NULL;
+        if (st || !row || is_unset(key, v))
             continue;
         if (!json_is_array(v))
             st = set_one(o, f, row, v, m, e);
@@ -96,6 +110,25 @@ status run_take_made(run_options *o, config *f, made_run *m, err *e)
         o->model = file && !stat(file, &sb) ? file : from;
     m->messages = json_object_get(m->root, "messages");
     return set_all(o, f, m, e);
+}
+
+status run_check_made(const char *name, json_t *root, err *e)
+{
+    run_options o = {.seed = RUN_UNSET, .sample = SAMPLE_OPTIONS_UNSET};
+    config f = {0};
+    made_run m = {.name = name, .root = root};
+    const char *key;
+    json_t *v;
+    status st = OK;
+    json_object_foreach(json_object_get(root, "parameters"), key, v)
+    {
+        if (!st && !made_setting(key) && !is_of_loading(key))
+            st = err_set(e, E_ARG, "%s: PARAMETER %s: carat has no such setting", name, key);
+    }
+    if (!st)
+        st = set_all(&o, &f, &m, e);
+    arena_free(&m.mem);
+    return st;
 }
 
 status run_begin_made(chat *c, const run_options *o, const made_run *m, err *e)

@@ -82,7 +82,7 @@ TEST(cli_wrong_use_is_exit_2_and_points_to_help)
     /* What people type from habit with other programs. */
     run_and_check(NULL, 2, "api/ps", ARGS("ps"));
     run_and_check(NULL, 2, "models/unload", ARGS("stop", "x"));
-    run_and_check(NULL, 2, "preset", ARGS("create", "x"));
+    run_and_check(NULL, 1, "Modelfile: cannot open", ARGS("create", "x"));
     run_and_check(NULL, 2, "carat run -m MODEL", ARGS("-m", "x"));
     run_and_check(NULL, 2, "carat run answers", ARGS("What is it?"));
     run_and_check(NULL, 2, "is a directory and no model", ARGS("run", "/tmp"));
@@ -747,4 +747,62 @@ TEST(cli_models_made_of_others)
     spawned_free(&own);
     run_and_check(NULL, 0, NULL, ARGS("rm", "own/two"));
     run_and_check(NULL, 2, "no model", ARGS("rm", "own/two"));
+}
+
+TEST(cli_makes_models_by_modelfiles)
+{
+    static const struct {
+        const char *text, *says; /* NULL: it is made */
+    } cases[] = {
+        {"FROM bundled\n", NULL},
+        {"\xef\xbb\xbf# c\r\nfrom \"bundled\"\r\nsystem \"x\"\r\nPARAMETER seed 7\r\n", NULL},
+        {"", "empty"},
+        {"SYSTEM x", "FROM is missing"},
+        {"FROM \n", "FROM is missing"},
+        {"FROM no-such-model", "no model 'no-such-model'"},
+        {"FROM /tmp", "a directory"},
+        {"FROM bundled\nTEMPLATE {{.}}", ":2: TEMPLATE"},
+        {"FROM bundled\nADAPTER x", ":2: ADAPTER"},
+        {"FROM bundled\nHELLO x", ":2: no instruction"},
+        {"FROM bundled\nPARAMETER", ":2: expected PARAMETER"},
+        {"FROM bundled\nPARAMETER model /etc/passwd", "model: carat has no such setting"},
+        {"FROM bundled\nPARAMETER temperature hot", "expected a number"},
+        {"FROM bundled\nMESSAGE tool x", ":2: expected MESSAGE"},
+        {"FROM bundled\nSYSTEM \"\"\"a\n\nb", ":2: \"\"\" without"},
+        {"FROM bundled\xff", "UTF-8"}};
+    char file[700], path[700], text[1500], *got;
+    size_t n;
+    err e = {0};
+    CHECK(!setenv("XDG_DATA_HOME", test_temp("data"), 1) && !setenv("HF_HOME", test_temp("hf"), 1));
+    snprintf(file, sizeof file, "%s", test_temp("Modelfile"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        test_write(file, cases[i].text, strlen(cases[i].text));
+        spawned r;
+        spawn_carat(&r, NULL, ARGS("create", "made", "-f", file));
+        CHECK_MSG(cases[i].says ? r.code && spawned_says(&r.err, cases[i].says) : !r.code, "%s: %s",
+                  cases[i].text, str_text(&r.err));
+        spawned_free(&r);
+    }
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    int len =
+        snprintf(text, sizeof text,
+                 "FROM %s\nPARAMETER temperature 0\nPARAMETER num_predict 4\nPARAMETER stop zz\n"
+                 "PARAMETER stop \"<end>\"\nPARAMETER num_ctx 4096\nSYSTEM \"\"\"one\ntwo\"\"\"\n"
+                 "MESSAGE user hi\nMESSAGE assistant ho ho\nLICENSE MIT\n",
+                 m);
+    test_write(file, text, (size_t)len);
+    run_and_check(NULL, 0, "carat run own/made", ARGS("create", "own/made", "-f", file));
+    run_and_check(NULL, 0, NULL, ARGS("cp", "OWN/made", "second"));
+    snprintf(path, sizeof path, "%s/carat/made/second.json", getenv("XDG_DATA_HOME"));
+    CHECK_OK(file_read_all(path, 1 << 20, &got, &n, &e), e);
+    snprintf(text, sizeof text,
+             "\"parameters\":{\"temperature\":0,\"num_predict\":4,\"stop\":[\"zz\",\"<end>\"],"
+             "\"num_ctx\":4096}");
+    CHECK_MSG(strstr(got, text) && strstr(got, "\"one\\ntwo\"") && strstr(got, m) &&
+                  strstr(got, "\"ho ho\"") && strstr(got, "MIT"),
+              "%s", got);
+    mem_free(got);
+    run_and_check(NULL, 0, "answer 4 tokens", ARGS("run", "second", "and?"));
+    run_and_check(NULL, 2, "no model 'none'", ARGS("cp", "none", "x"));
+    run_and_check(NULL, 2, "no name for a model", ARGS("cp", "second", "../x"));
 }

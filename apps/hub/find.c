@@ -133,8 +133,8 @@ static status not_there(const char *what, const model_name *n, const model_list 
     const made_model *made;
     if (!made_find(what, &mem, &made, NULL) && made) {
         err_set(e, E_ARG,
-                "'%s' is made of another model by a server's /api/create: `carat run` and `carat "
-                "serve` answer as it, other commands take the model that it is made of",
+                "'%s' is made of another model: `carat run` and `carat serve` answer as it, other "
+                "commands take the model that it is made of",
                 made->name);
         arena_free(&mem);
         return E_ARG;

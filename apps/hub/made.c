@@ -31,6 +31,30 @@ bool made_name_valid(const char *name)
     return n && n <= NAME_MAX_BYTES && name[n - 1] != '/';
 }
 
+bool made_setting(const char *name)
+{
+    static const char *const all[] = {"temperature",
+                                      "top_k",
+                                      "top_p",
+                                      "min_p",
+                                      "typical_p",
+                                      "repeat_penalty",
+                                      "repeat_last_n",
+                                      "presence_penalty",
+                                      "seed",
+                                      "stop",
+                                      "frequency_penalty",
+                                      "num_predict",
+                                      "mirostat",
+                                      "mirostat_tau",
+                                      "mirostat_eta",
+                                      "num_keep"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(name, all[i]))
+            return true;
+    return false;
+}
+
 /* STORE/made, of mem; *dir NULL: there is no home directory. */
 static status find_dir(arena *mem, const char **dir, err *e)
 {

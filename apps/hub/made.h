@@ -34,5 +34,8 @@ status made_remove(const char *name, bool *was, err *e);
 /* 1 to 200 letters, digits and -_.:/ ; it begins with a letter or a digit, and so does what follows
  * a '/'. */
 bool made_name_valid(const char *name);
+/* Is this a setting that such a model may have? Those of a Modelfile's PARAMETER that change
+ * answers. */
+bool made_setting(const char *name);
 
 #endif

@@ -7,25 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Settings that a made model may have: those of a Modelfile's PARAMETER. Others are about loading,
- * which is the server's business, and are kept without effect, as in a request. */
-static const char *const settings[] = {"temperature",
-                                       "top_k",
-                                       "top_p",
-                                       "min_p",
-                                       "typical_p",
-                                       "repeat_penalty",
-                                       "repeat_last_n",
-                                       "presence_penalty",
-                                       "seed",
-                                       "stop",
-                                       "frequency_penalty",
-                                       "num_predict",
-                                       "mirostat",
-                                       "mirostat_tau",
-                                       "mirostat_eta",
-                                       "num_keep"};
-
 static bool is_harmless(const char *name)
 {
     field_row row;
@@ -35,17 +16,14 @@ static bool is_harmless(const char *name)
     return false;
 }
 
+/* Settings about loading are the server's business, and are kept without effect, as in a request.
+ */
 static bool check_settings(const jtree *v, problem *p)
 {
-    const size_t n = sizeof settings / sizeof *settings;
-    for (const jtree *i = v ? v->first : NULL; i; i = i->next) {
-        size_t k = 0;
-        while (k < n && strcmp(settings[k], i->key))
-            k++;
-        if (k == n && !is_harmless(i->key))
+    for (const jtree *i = v ? v->first : NULL; i; i = i->next)
+        if (!made_setting(i->key) && !is_harmless(i->key))
             return problem_set(p, 400, "parameters",
                                "'parameters.%.60s' is not a setting that a model can have", i->key);
-    }
     return true;
 }
 
