@@ -212,6 +212,12 @@ static void finish(job *j, int wstatus, const struct rusage *used, bool verbose,
     close(j->out);
 }
 
+static const char usage[] =
+    "usage: carat_test [-j N] [-v] [SUBSTRING...]\n"
+    "  -j N       run N tests side by side (default: 1)\n"
+    "  -v         list the tests that passed, with their output\n"
+    "  SUBSTRING  run only tests whose name or file contains one, such as kv/kv_test\n";
+
 int main(int argc, char **argv)
 {
     bool verbose = false;
@@ -223,7 +229,7 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[first], "-j") && first + 1 < argc)
             n_jobs = atoi(argv[++first]);
         else
-            return fprintf(stderr, "usage: carat_test [-j N] [-v] [SUBSTRING...]\n"), 2;
+            return fputs(usage, stderr), 2;
     }
     n_jobs = n_jobs < 1 ? 1 : n_jobs > MAX_JOBS ? MAX_JOBS : n_jobs;
     for (test_case *t = all; t; t = t->next)
