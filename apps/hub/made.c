@@ -108,6 +108,14 @@ static status read_one(arena *mem, const char *dir, const char *name, made_model
     return out->text ? OK : err_memory(e, path, n);
 }
 
+/* Another program may have removed it meanwhile. */
+static bool has_gone(arena *mem, const char *dir, const char *name)
+{
+    const char *path = file_of(mem, dir, name);
+    struct stat sb;
+    return path && stat(path, &sb) && errno == ENOENT;
+}
+
 static int by_name(const void *a, const void *b)
 {
     const char *const *x = a, *const *y = b;
@@ -156,9 +164,12 @@ status made_find(const char *name, arena *mem, const made_model **out, err *e)
         made_model *m = arena_alloc(mem, sizeof *m);
         if (!m)
             return err_memory(e, name, sizeof *m);
-        if (!(st = read_one(mem, dir, names[i], m, e)))
+        err why = {0};
+        if (!(st = read_one(mem, dir, names[i], m, &why)))
             *out = m;
-        return st;
+        else if (st == E_MEMORY || !has_gone(mem, dir, names[i]))
+            return err_set(e, st, "%s", why.text);
+        return OK;
     }
     return OK;
 }
@@ -226,9 +237,8 @@ status made_remove(const char *name, bool *was, err *e)
         const char *path = file_of(&mem, dir, had->name);
         if (!path)
             st = err_memory(e, name, NAME_MAX_BYTES);
-        else if (unlink(path))
+        else if (!(*was = !unlink(path)) && errno != ENOENT)
             st = err_errno(e, "remove", path);
-        *was = !st;
     }
     arena_free(&mem);
     return st;

@@ -40,6 +40,18 @@ static bool has_weights(const exchange *x, const char *name)
     return found || model_known(name);
 }
 
+/* A server with one model answers under every name, but models are made of those that are there. */
+static bool missing(const exchange *x, const char *field, const char *name, problem *p)
+{
+    int32_t n = 0;
+    offer_view *list = catalog_list(x->s->catalog, &n);
+    bool one = list && n == 1;
+    problem_set(p, 404, field, "model '%.200s' not found%s%.200s%s", name,
+                one ? "; this server has \"" : "", one ? list[0].name : "", one ? "\"" : "");
+    mem_free(list);
+    return false;
+}
+
 /* May a model made of others get this name? */
 static bool check_name(const exchange *x, const char *name, problem *p)
 {
@@ -150,7 +162,7 @@ static bool create(exchange *x, ollama_body *b, problem *p)
               beginning_check(&own, b->body, p) && ollama_plain_name(&b->mem, &own.from, p) &&
               beginning_find(&base, own.from, p);
     if (ok && !base.name && !has_weights(x, own.from))
-        ok = problem_set(p, 404, "from", "model '%.200s' not found", own.from);
+        ok = missing(x, "from", own.from, p);
     if (ok) {
         put_model(x, &own, &base, &text);
         ok = write_model(b->name, &text, p);
@@ -202,7 +214,7 @@ static bool copy(exchange *x, ollama_body *b, problem *p)
         ok = problem_set(p, 400, "destination", "'destination' is missing");
     ok = ok && check_name(x, to, p) && beginning_find(&source, b->name, p);
     if (ok && !source.name && !has_weights(x, b->name))
-        ok = problem_set(p, 404, "source", "model '%.200s' not found", b->name);
+        ok = missing(x, "source", b->name, p);
     if (ok) {
         beginning own = {.from = b->name};
         put_model(x, &own, &source, &text);
