@@ -1,10 +1,11 @@
 /* cold_pool.c - see cold_pool.h.
  *
- * One 64-bit word holds the job's number, how many items it has, and the next item. A thread that
- * looks at it late finds another number and takes nothing. Whoever sees a new job in memory first
- * puts it there; the exchange fails if another was quicker, so what it read of the job meanwhile
- * does not matter. The counters of a job are zero when it begins: the thread that ends the last
- * item clears them before it answers.
+ * One 64-bit word, the ticket, holds the number of the job, its number of items, and the next item.
+ * A thread takes an item by a compare-and-exchange of the ticket. A thread that comes late finds
+ * another job's number there and takes nothing. The first thread that sees a new job in memory
+ * writes its ticket. If another thread was quicker, the exchange fails, and what this thread read
+ * of the job does not count. A job begins with counters of zero: the thread that ends the last item
+ * clears them before it answers.
  */
 #include "backend/cpu/cold_pool.h"
 #include "base/clock.h"
@@ -194,8 +195,8 @@ static bool down_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t item
 
 /* ---- Jobs ------------------------------------------------------------------------------------ */
 
-/* The word of the job in memory; 0 if it makes no sense. It may change under the reader's eyes:
- * see above. */
+/* The ticket of the job in memory; 0 if the job makes no sense. Another job may be written while
+ * this thread reads: see above. */
 static uint64_t word_of(const cold_pool *p, uint32_t seq)
 {
     const cold_post *post = p->room.post;
@@ -208,7 +209,8 @@ static uint64_t word_of(const cold_pool *p, uint32_t seq)
     return items <= MAX_ITEMS ? (uint64_t)seq << 32 | (uint64_t)items << 16 : 0;
 }
 
-/* The device wrote it; nothing else does, but what is wrong here would be read beyond its end. */
+/* Only the device writes a job. It is checked all the same, because a wrong number would be an
+ * index beyond an array. */
 static bool sound(const cold_post *post, const cold_layer *l, uint32_t n)
 {
     bool ok = post->first[0] == 0 && post->first[n] <= COLD_PAIRS;
@@ -244,12 +246,12 @@ static void work(cold_pool *p, uint32_t seq)
 {
     uint64_t t = atomic_load_explicit(&p->ticket, memory_order_acquire);
     if ((int32_t)(seq - (uint32_t)(t >> 32)) < 0)
-        return; /* this thread has looked too long ago */
+        return; /* a later job has begun since this thread read seq */
     if ((uint32_t)(t >> 32) != seq) {
         uint64_t mine = word_of(p, seq);
         if (!mine || !atomic_compare_exchange_strong_explicit(
                          &p->ticket, &t, mine, memory_order_acq_rel, memory_order_acquire))
-            return; /* and looks again */
+            return; /* the caller polls again */
         t = mine;
     }
     const uint32_t items = (uint32_t)(t >> 16) & MAX_ITEMS;

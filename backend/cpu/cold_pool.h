@@ -1,13 +1,16 @@
-/* cold_pool.h - threads of the host that compute experts which a GPU hands over (cold_post.h).
+/* cold_pool.h - threads of the host that compute cold experts which a GPU hands over (cold_post.h).
  *
- *     gate items   16 outputs of a gated unit, for all rows of the expert; the second half of each
- *                  32 makes the int8 copy
- *     down items   some tiles of the down product, once all gate items of the expert are done
+ * The GPU hands over a job: some experts of a layer, and the rows that chose them. A job is divided
+ * into items:
  *
- * Threads take items one by one, so a slow core delays no other; the one that ends the last item
- * answers. While a pass may post jobs they poll its word in memory, first without a pause, later
- * with growing ones. A minute after the last pass they sleep, and look twice a second. The device's
- * bits do not depend on how many threads there are, and on which computes what.
+ *     gate items   16 outputs of a gated unit, for all rows of the expert. Two of them make 32
+ *                  outputs; the one that ends second makes the int8 copy of all 32
+ *     down items   some tiles of the down product, after all gate items of the expert
+ *
+ * Threads take items one by one, so a slow core delays no other. The thread that ends the last item
+ * answers. While a pass may post jobs, the threads poll a word in memory: first without pauses,
+ * then with pauses that grow. A minute after the last pass they sleep, and look twice a second.
+ * Results do not depend on how many threads there are, nor on which computes what.
  *
  * Threads call nothing of a GPU's driver, allocate nothing, and hold no lock that others keep. So
  * a kernel that waits for them cannot wait for itself. They end when the pool closes, and in no
@@ -29,8 +32,8 @@ typedef struct cold_layer {
 
 typedef struct cold_pool cold_pool;
 
-/* Of the block of memory that both sides share; sets the room's sizes, and with `at`, which is
- * aligned to 64 bytes, its pointers. */
+/* Bytes of the block of memory that GPU and host share. Sets the sizes in *room, and its pointers
+ * if `at` is not NULL: the block, aligned to 64 bytes. */
 size_t cold_room_bytes(const cold_layer *l, int32_t n, char *at, cold_room *room);
 
 /* The layers are copied; the room and the weights outlive the pool. The room is zeroed; open sets

@@ -4,8 +4,8 @@
  *     GPU     job -> x -> fence -> post.seq = n          .. post.done == n? -> y
  *     host    post.seq == n? -> products of x -> y -> post.done = n (release)
  *
- * There is one job at a time: the GPU posts the next one after it has seen the answer, or after it
- * has given up, and then it posts none any more.
+ * There is one job at a time. The GPU posts the next one after it has seen the answer. If it gives
+ * up waiting, it posts no more jobs.
  *
  * Numbers of jobs wrap after some days of answers, and 0 is no job. The first number is close to
  * the end, so every run passes it.

@@ -1,7 +1,8 @@
-/* cold.c - see cold.h: the host's side of experts that its cores compute beside the GPU.
+/* cold.c - see cold.h: what the host does for experts that its cores compute beside the GPU.
  *
- * How many of a layer's missing experts the host gets is decided for each number of them when the
- * model is loaded, by the measured costs of both sides: the split whose slower side ends first.
+ * A table says how many of m missing experts of a layer the host computes, for each m. It is made
+ * when the model is loaded, from the measured costs of both sides: the division with which both
+ * have finished earliest.
  */
 #include "backend/cuda/cold.h"
 #include "backend/cpu/cold_pool.h"
@@ -21,11 +22,11 @@ enum {
  * ends kernels of a few seconds on a GPU that has a display, and all else of the process with them.
  */
 static const uint64_t LIMIT_NS = 2000000000;
-/* A job's way to the host and its answer's way back, by what a read over the bus takes: assumed,
- * not measured. */
+/* Milliseconds for a job to reach the host and its answer to come back: assumed from the time of a
+ * read over the bus, not measured. */
 static const double HAND_MS = 0.006;
-/* Kernels read the host's memory at this part of a copy's speed: 44 to 50 of 55 GB/s on an H200, as
- * it follows from the bytes and times of decoding. */
+/* Kernels read the host's memory at this part of a copy's speed: 44 to 50 of 55 GB/s on an H200,
+ * computed from the bytes and times of decoding. */
 static const double READ_SPEED = 0.85;
 
 _Static_assert((int)COLD_Q4_1 - COLD_Q4_0 == (int)PACK_Q4_1 - PACK_Q4_0 &&
@@ -114,7 +115,7 @@ static void fill_take(int32_t *take, double part, double expert_ms, double bus_m
             part >= 0 ? (int32_t)(part * m + 0.5) : cold_host_share(m, HAND_MS, expert_ms, bus_ms);
 }
 
-/* The least of some trials; a busy machine makes single ones long. */
+/* The shortest of some trials, because other programs make single ones longer. */
 static double time_expert(cold_pool *p)
 {
     double best = -1;

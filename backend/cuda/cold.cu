@@ -40,8 +40,8 @@ DEV void copy_rows(const hand_args &a)
     }
 }
 
-/* Which pairs the host computes; their job. The first of the missing experts, in ascending order,
- * are the host's, as long as there is room for their pairs.
+/* Decides which pairs the host computes, and writes their job. The host gets the first of the
+ * missing experts, in ascending order, as long as there is room for their pairs.
  * grid:   one block; a thread per expert, then per pair, then per group of x
  * shared: pairs per expert, and where the next one goes
  * bound:  latency; nothing is written to the host where no expert is missing */
@@ -104,7 +104,8 @@ extern "C" void cu_cold_hand(cudaStream_t s, hand_args a)
     LAUNCH(hand_kernel, dim3(1), dim3(THREADS), 0, s, a);
 }
 
-/* y[r, o] = sum_j part[r, j, o], in ascending j; of the host's pairs share[r, j] y[place, o]
+/* y[r, o] = sum_j part[r, j, o], in ascending j. For the host's pairs the term is
+ * share[r, j] y[place, o]
  * grid:   256 columns x row
  * shared: is the answer there?
  * bound:  latency, and the host */
