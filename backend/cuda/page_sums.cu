@@ -307,44 +307,65 @@ __global__ void __launch_bounds__(THREADS) watch_top_kernel(watch_args a)
     }
 }
 
+/* The next job from i on that adds to `score`; n_jobs if there is none. */
+DEV int next_job(const watch_args &a, int i, const float *score)
+{
+    while (i < a.n_jobs && a.job[i].score != score)
+        i++;
+    return i;
+}
+
+/* Shares of a job's queries in the 32 pages from that of lane 0 on, by WARPS warps. */
+DEV void make_shares(float (*share)[32], const watch_args &a, int i, int page, int n_pages)
+{
+    int warp = (int)threadIdx.x >> 5, lane = lane_id();
+    bool there = i < a.n_jobs;
+    const watch_job &job = a.job[there ? i : 0];
+    int n = there ? job.n * job.n_kv * a.group : 0;
+#pragma unroll
+    for (int j = 0; j < PAGE_QUERIES / WARPS; j++) {
+        int k = warp + j * WARPS;
+        float2 s = make_float2(0, 0);
+        float x = 0;
+        if (k < n && page < n_pages) {
+            s = *(const float2 *)(job.stats + 2 * k);
+            x = job.room[(size_t)k * n_pages + page];
+        }
+        share[k][lane] = s.y > 0 ? mul_rn(expf(x - s.x), s.y) : 0;
+    }
+}
+
 /* score[page] += sum over queries of exp(room - top) / sum, in their order, of all jobs of a watch
  * grid:   32 pages x job; a block goes on with the later jobs of its watch; others exit
- * shared: the shares of the queries of a job
- * bound:  latency: PAGE_QUERIES / WARPS reads of a thread in flight */
-__global__ void __launch_bounds__(THREADS) watch_add_kernel(watch_args a)
+ * shared: the shares of the queries of two jobs, twice: WARPS warps make them, another one adds
+ * bound:  latency: 16 reads of a thread in flight */
+__global__ void __launch_bounds__(THREADS + 32) watch_add_kernel(watch_args a)
 {
-    __shared__ float share[2][PAGE_QUERIES][32];
+    __shared__ float share[2][2 * PAGE_QUERIES][32];
     int first = (int)blockIdx.y, warp = (int)threadIdx.x >> 5, lane = lane_id(), turn = 0;
     float *to = a.job[first].score;
     grid_trigger();
     grid_wait();
     int n_pages = a.n_pages[a.job[first].watch], page = (int)blockIdx.x * 32 + lane;
-    for (int i = 0; i < first; i++)
-        if (a.job[i].score == to)
-            return;
-    if ((int)blockIdx.x * 32 >= n_pages)
+    if (next_job(a, 0, to) < first || (int)blockIdx.x * 32 >= n_pages)
         return;
-    float score = warp == 0 && page < n_pages ? to[page] : 0;
-    for (int i = first; i < a.n_jobs; i++) {
-        const watch_job &job = a.job[i];
-        int n = job.n * job.n_kv * a.group;
-        if (job.score != to)
-            continue;
-#pragma unroll
-        for (int j = 0; j < PAGE_QUERIES / WARPS; j++) {
-            int k = warp + j * WARPS;
-            float2 s = make_float2(0, 0);
-            if (k < n)
-                s = *(const float2 *)(job.stats + 2 * k);
-            float x = k < n && page < n_pages ? job.room[(size_t)k * n_pages + page] : 0;
-            share[turn][k][lane] = s.y > 0 ? mul_rn(expf(x - s.x), s.y) : 0;
+    bool adds = warp == WARPS && page < n_pages;
+    float score = adds ? to[page] : 0;
+    for (int i = first; i < a.n_jobs; turn ^= 1) {
+        int second = next_job(a, i + 1, to);
+        if (warp < WARPS) {
+            make_shares(share[turn], a, i, page, n_pages);
+            make_shares(share[turn] + PAGE_QUERIES, a, second, page, n_pages);
         }
-        __syncthreads(); /* the last job but one has been added, too */
-        for (int k = 0; k < n && warp == 0; k++)
-            score += share[turn][k][lane];
-        turn ^= 1;
+        __syncthreads(); /* also: the shares that the next turn overwrites have been added */
+        if (warp == WARPS) {
+#pragma unroll 16
+            for (int k = 0; k < 2 * PAGE_QUERIES; k++) /* zeros behind a job's queries */
+                score += share[turn][k][lane];
+        }
+        i = next_job(a, second + 1, to);
     }
-    if (warp == 0 && page < n_pages)
+    if (adds)
         to[page] = score;
 }
 
@@ -371,5 +392,5 @@ extern "C" void cu_watch_pages(cudaStream_t s, const watch_args *args)
         watch<4, false>(s, a);
     LAUNCH(watch_top_kernel, dim3(PAGE_QUERIES, (unsigned)a.n_jobs), dim3(THREADS), 0, s, a);
     LAUNCH(watch_add_kernel, dim3((unsigned)((a.n_rows + 31) / 32), (unsigned)a.n_jobs),
-           dim3(THREADS), 0, s, a);
+           dim3(THREADS + 32), 0, s, a);
 }

@@ -105,11 +105,13 @@ void check_pool(rig *g)
         const char *name, *base;
         int32_t gpu_layers;
     } c[] = {{"qwen3", "qwen3", 0}, {"qwen3 divided", "qwen3", 1}, {"dense", "dense", 0}};
-    for (int i = 0; i < (g->quick ? 2 : 3) && my_turn(g, "pool"); i++) {
+    for (int i = 0; i < (g->quick ? 2 : 3); i++) {
         pool_rig x = {.g = g, .name = c[i].name};
         fidelity f;
         carat_model_info info;
         err e = {0};
+        if (!my_turn(g, "pool"))
+            continue;
         fidelity_open(&f, c[i].base);
         const char *path = fidelity_write(&f, NULL);
         const carat_model_options mo = {.device = "cuda", .gpu_layers = c[i].gpu_layers};
