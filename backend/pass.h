@@ -127,7 +127,7 @@ typedef struct pass {
                     the output head, and leaves the head out */
     bool fresh; /* set by model_forward: run, on a device that plays later passes of the shape from
                    a recording. Such a pass takes longer */
-    uint64_t n_flops, weight_bytes_read, kv_bytes_read; /* tallies of a dry pass */
+    uint64_t n_flops, weight_bytes_read; /* tallies of a dry pass */
     err e;
 } pass;
 

@@ -69,7 +69,6 @@ typedef struct {
     int64_t allocs_at_first, allocs_at_last;
     float logprob_sum;
     const char *stop;
-    bool logprobs_sorted;
 } record;
 
 static bool keep(void *user, const carat_event *ev)

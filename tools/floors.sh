@@ -6,7 +6,7 @@
 # include everything.
 set -eu
 cd "$(dirname "$0")/.."
-git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' | awk '
+git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' | awk '
 BEGIN {
     n = split("base num format backend backend/cpu backend/cuda kv text model spec engine apps/hub apps apps/server", f, " ")
     for (i = 1; i <= n; i++) floor[f[i]] = i

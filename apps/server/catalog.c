@@ -378,7 +378,6 @@ static offer_view view_of(const catalog *c, const offer *o)
     v.used_ms = o->used_ms;
     v.until_ms = offer_until_ms(o);
     v.failure = o->failure.status ? o->failure.text : "";
-    v.n_requests = o->n_refs;
     v.n_waiting = o->n_waiting;
     if (o->state != OFFER_LOADED)
         v.total_bytes = v.gpu_bytes = 0;

@@ -72,7 +72,7 @@ typedef struct offer_view {
     const char *failure;      /* why it was not loaded at the last try, or "" */
     uint64_t file_bytes;      /* of the first file */
     int64_t file_s;           /* its time, in seconds since 1970 */
-    int32_t n_requests, n_waiting;
+    int32_t n_waiting;
     /* Known from the first loading on; else zero and "". */
     bool known;
     char title[128], architecture[32], file_type[32];

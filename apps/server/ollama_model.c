@@ -37,7 +37,6 @@ void ollama_describe(ollama_model *out, const carat_model *m)
     out->n_ctx = i.n_ctx_train;
     out->n_embd = i.n_embd;
     out->completes = true;
-    out->chats = i.has_chat;
     out->calls = i.has_chat && marks.call_open >= 0;
     out->thinks = i.has_chat && marks.thought_open >= 0;
     out->fills = infill_possible(&gaps);
