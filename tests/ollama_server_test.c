@@ -512,6 +512,8 @@ TEST(ollama_makes_models_of_others)
         {"POST", "/api/copy", "{\"source\":\"base\",\"destination\":\"../x\"}", 400, "no name"},
         {"POST", "/api/copy", "{\"source\":\"second\",\"destination\":\"Base\"}", 400, "weights"},
         {"POST", "/api/create", "{\"model\":\"x\"}", 400, "'from' is missing"},
+        {"POST", "/api/create", "{\"model\":\"x\",\"from\":\"base\",\"system\":\"a\\u0000b\"}", 400,
+         "zero character"},
         {"POST", "/api/create", "{\"model\":\"x\",\"from\":\"none\"}", 404, "'none' not found"},
         {"POST", "/api/create", "{\"model\":\"x\",\"from\":\"base\",\"template\":\"{{.}}\"}", 400,
          "'template' is not supported"},

@@ -61,6 +61,9 @@ bool beginning_check(beginning *b, const jtree *body, problem *p)
         !field_kind(p, body, "parameters", JTREE_OBJECT, &b->settings) ||
         !check_settings(b->settings, p) || !check_messages(b->messages, p))
         return false;
+    const jtree *text = jtree_get(body, "system");
+    if (text && strlen(text->s) != text->n)
+        return problem_set(p, 400, "system", "'system' has a zero character");
     b->system = text_or_null(system);
     /* ollama's clients send a text, or a list of texts. */
     if (jtree_is(license, JTREE_ARRAY))
