@@ -9,6 +9,7 @@
 #include "apps/commands.h"
 #include "apps/config.h"
 #include "apps/hub/hub.h"
+#include "apps/hub/made.h"
 #include "apps/talks.h"
 #include "base/show.h"
 
@@ -122,6 +123,13 @@ static void offer_models(const char *typed)
             offer(typed, l.at[i].name, size);
         }
     model_list_free(&l);
+    arena mem = {0};
+    const made_model *made;
+    size_t n;
+    if (!made_list(&mem, &made, &n, NULL))
+        for (size_t i = 0; i < n; i++)
+            offer(typed, made[i].name, "made of another");
+    arena_free(&mem);
 }
 
 static void offer_talks(const char *typed)

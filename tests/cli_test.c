@@ -793,6 +793,10 @@ TEST(cli_makes_models_by_modelfiles)
     test_write(file, text, (size_t)len);
     run_and_check(NULL, 0, "carat run own/made", ARGS("create", "own/made", "-f", file));
     run_and_check(NULL, 0, NULL, ARGS("cp", "OWN/made", "second"));
+    spawned offered;
+    spawn_carat(&offered, NULL, ARGS("__complete", "run", "-m", "sec"));
+    CHECK_STR(str_text(&offered.out), "second\tmade of another\n");
+    spawned_free(&offered);
     snprintf(path, sizeof path, "%s/carat/made/second.json", getenv("XDG_DATA_HOME"));
     CHECK_OK(file_read_all(path, 1 << 20, &got, &n, &e), e);
     snprintf(text, sizeof text,
