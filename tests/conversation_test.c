@@ -1,4 +1,5 @@
-/* terminal_test.c - carat run on a terminal, key by key: lines, commands, pastes, signals, history.
+/* conversation_test.c - conversations of carat run on a terminal, key by key: commands, pastes, the
+ * history. terminal_test.c has files, settings and kept conversations.
  */
 #include "tests/spawn.h"
 #include "tests/test.h"
