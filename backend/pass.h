@@ -62,9 +62,9 @@ enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
  *     score_i += softmax_i(s)
  *
  * A page with a NaN counts as s_i = -infinity. The caller owns the struct and must not change it
- * during the pass; score and room are memory of the side's device. Scores are there when the pass
- * has ended. A pass with one watch may be
- * recorded: then it is played again for any n_pages, but for the same memory. */
+ * during the pass; score and room are memory of the side's device. Scores are complete when the
+ * pass has ended. A pass with one watch may be recorded: then it is played again for any n_pages,
+ * but for the same memory. */
 enum { PAGE_WATCH_HEADS = 64 }; /* query heads that share a KV head: at most */
 
 /* Queries that a pass keeps, to ask pages with them later (page_look in ops.h): of each layer with
@@ -131,6 +131,9 @@ typedef struct pass {
     err e;
 } pass;
 
+/* Begins a pass over the rows of st, which it borrows, with dev as its main side. scratch: memory
+ * of dev that the pass may use until it ends; NULL: a dry pass, which only counts what it would
+ * use. */
 void pass_begin(pass *p, device *dev, const step *st, void *scratch, size_t scratch_bytes);
 /* Adds the next side, 1 and up, with scratch of its own (NULL in a dry pass). */
 void pass_add_side(pass *p, device *dev, void *scratch, size_t scratch_bytes);

@@ -4,10 +4,10 @@
  * what it left out, in the answer and in the log. The other dialects refuse such a prompt, because
  * their clients shorten it themselves.
  *
- *     /api/chat             the oldest messages; never system messages, tools, the last user
- * message or the last message. A call and its results stay or go together. /api/generate the
- * beginning of the prompt's text; never its system message /api/generate, raw    tokens after the
- * first num_keep ones
+ *     /api/chat            the oldest messages; never system messages, tools, the last user
+ *                          message or the last message; a call and its results together
+ *     /api/generate        the beginning of the prompt's text; never its system message
+ *     /api/generate, raw   tokens after the first num_keep ones
  */
 #ifndef APPS_SERVER_FIT_H
 #define APPS_SERVER_FIT_H
