@@ -292,6 +292,7 @@ $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_config convert_draft
 $(eval $(call fuzz_also,hub,$(call src,apps/hub)))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,toml,apps/toml.c))
+$(eval $(call fuzz_also,modelfile,apps/modelfile.c))
 $(eval $(call fuzz_also,vocab,engine/text_file.c))
 $(eval $(call fuzz_also,experts,engine/expert_file.c))
 $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)

@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a, cold
     grid_wait();
     if (!a.chosen)
         begin(warp);
-    if (SHARED) {
+    if constexpr (SHARED) {
         int j = min(warp, of_choice);
         float s = product(warp < of_choice ? a.p.w : a.shared, j);
         if (lane_id() < 16)
@@ -270,26 +270,26 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a, cold
         for (int i = of_choice; i < n_warps; i++)
             u += part[i][lane_id()];
         a.p.y.at[o] = v + mul_rn(u, load_fresh(a.share + of_choice));
-        return;
-    }
-    for (int j0 = 0;; j0 += n_warps) {
-        int j = j0 + warp;
-        if (j < a.k) {
-            float s = product(a.p.w, r * a.k + j);
-            if (lane_id() < 16)
-                part[warp][lane_id()] = mul_rn(s, share);
+    } else {
+        for (int j0 = 0;; j0 += n_warps) {
+            int j = j0 + warp;
+            if (j < a.k) {
+                float s = product(a.p.w, r * a.k + j);
+                if (lane_id() < 16)
+                    part[warp][lane_id()] = mul_rn(s, share);
+            }
+            __syncthreads();
+            if (warp == 0 && lane_id() < 16)
+                for (int i = 0; i < n_warps && j0 + i < a.k; i++)
+                    v += part[i][lane_id()];
+            if (j0 + n_warps >= a.k)
+                break;
+            begin(j + n_warps);
+            __syncthreads();
         }
-        __syncthreads();
-        if (warp == 0 && lane_id() < 16)
-            for (int i = 0; i < n_warps && j0 + i < a.k; i++)
-                v += part[i][lane_id()];
-        if (j0 + n_warps >= a.k)
-            break;
-        begin(j + n_warps);
-        __syncthreads();
+        if (warp == 0 && lane_id() < 16 && o < a.p.n_out)
+            a.p.y.at[r * a.p.y.stride + o] = v;
     }
-    if (warp == 0 && lane_id() < 16 && o < a.p.n_out)
-        a.p.y.at[r * a.p.y.stride + o] = v;
 }
 
 template <int K, bool COLD> static void vec(cudaStream_t s, expert_product a, cold_view c)
