@@ -233,9 +233,10 @@ static status answer_once(chat *c, const run_options *o, const str *prompt, err 
     return OK;
 }
 
-/* --format decides what stdout is, --json and --json-schema what the answer is. Returns 0, or the
- * exit status + 1 after a sentence. Leaves NULL in o->format for plain text. */
-static int check_formats(run_options *o)
+/* What options say that a table of options cannot check. --format decides what stdout is, --json
+ * and --json-schema what the answer is. Returns 0, or the exit status + 1 after a sentence. Leaves
+ * NULL in o->format for plain text. */
+static int check_values(run_options *o)
 {
     if (o->format && !strcmp(o->format, "text"))
         o->format = NULL;
@@ -243,6 +244,10 @@ static int check_formats(run_options *o)
         fprintf(stderr, "carat run: --format %s: expected text or json\n", SHOWN(o->format));
     else if (o->format && o->json_events)
         fprintf(stderr, "carat run: --format json and --json-events exclude each other\n");
+    else if (o->effort && !effort_known(o->effort))
+        fprintf(stderr, "carat run: --effort %s: expected " EFFORT_LEVELS "\n", SHOWN(o->effort));
+    else if (o->result.n && !o->tools_file && !o->messages_file)
+        fprintf(stderr, "carat run: --result needs --tools: without tools there are no calls\n");
     else
         return 0;
     return 3;
@@ -296,7 +301,7 @@ static int run_run(const command *cmd, int argc, char **argv)
     err e = {0};
     status st;
 
-    if (bad || (bad = check_formats(&o))) {
+    if (bad || (bad = check_values(&o))) {
         config_free(&settings);
         return bad - 1;
     }

@@ -75,8 +75,19 @@ static status choose_sampling(chat *c, const run_options *o, err *e)
     return OK;
 }
 
+bool effort_known(const char *level)
+{
+    static const char *const levels[] = {"minimal", "low", "medium", "high", "xhigh", "max", NULL};
+    size_t i = 0;
+    while (levels[i] && strcmp(levels[i], level))
+        i++;
+    return levels[i];
+}
+
 status chat_apply_settings(chat *c, err *e)
 {
+    if (c->o.effort && !effort_known(c->o.effort))
+        return err_set(e, E_ARG, "effort %.40s: expected " EFFORT_LEVELS, c->o.effort);
     uint32_t seed = c->sampling.seed;
     c->seed_given = c->o.seed != RUN_UNSET;
     status st = choose_sampling(c, &c->o, e);

@@ -134,6 +134,8 @@ void chat_close(chat *c);
 status chat_set_system(chat *c, const char *text, err *e); /* NULL or "": none */
 status chat_load_tools(chat *c, const char *path, err *e);
 void chat_drop_tools(chat *c);
+#define EFFORT_LEVELS "minimal, low, medium, high, xhigh or max"
+bool effort_known(const char *level); /* one of these */
 /* Takes sampling, limit and stop strings from c->o; keeps a random seed. */
 status chat_apply_settings(chat *c, err *e);
 char *chat_keep_text(chat *c,

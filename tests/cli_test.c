@@ -65,6 +65,9 @@ TEST(cli_wrong_use_is_exit_2_and_points_to_help)
     run_and_check(NULL, 2, "expected a number from 0 to 100", ARGS("run", "--temp", "hot", "hi"));
     run_and_check(NULL, 2, "expected a whole number", ARGS("run", "--top-k=1.5", "hi"));
     run_and_check(NULL, 2, "takes no value", ARGS("run", "--think=yes", "hi"));
+    run_and_check(NULL, 2, "--effort huge: expected minimal",
+                  ARGS("run", "--effort", "huge", "hi"));
+    run_and_check(NULL, 2, "--result needs --tools", ARGS("run", "--result", "18", "hi"));
     run_and_check(NULL, 2, "the prompt is empty", ARGS("run"));
     run_and_check(NULL, 2, "terminal", ARGS("run", "--interactive"));
     run_and_check(NULL, 2, "needs --model", ARGS("logits", "-m", "x"));
