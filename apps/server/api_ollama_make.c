@@ -40,7 +40,8 @@ static bool has_weights(const exchange *x, const char *name)
     return found || model_known(name);
 }
 
-/* A server with one model answers under every name, but models are made of those that are there. */
+/* Says that no model has this name. A server with one model accepts any name in other requests;
+ * here the name must be that of a model that exists. */
 static bool missing(const exchange *x, const char *field, const char *name, problem *p)
 {
     int32_t n = 0;

@@ -148,9 +148,10 @@ static void gate_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t tile
     atomic_fetch_add_explicit(&p->gated[i], 1, memory_order_release);
 }
 
-/* Waits for the expert's gated unit. Its items were all taken before any of its down product, by
- * threads that wait for nothing, so this ends. False: the pool closes, and the job, which changed
- * in the room after it was posted, will never be complete. */
+/* Waits until all items of the expert's gated unit are computed. Threads take these items before
+ * any item of its down product, and a thread that computes one waits for no other thread. So the
+ * wait ends. False: the pool closes. Then a device changed the job in the room after posting it,
+ * and some items will never be computed. */
 static bool gated_unit_done(const cold_pool *p, const cold_layer *l, int32_t i)
 {
     int looks = 0;
@@ -371,7 +372,8 @@ static status check_layers(const cold_layer *l, int32_t n, err *e)
     return OK;
 }
 
-/* Sleepers measure time by a clock that nobody sets. */
+/* Threads sleep until a time of the monotonic clock. A user who sets the wall clock changes
+ * nothing. */
 static status open_lock(cold_pool *p, err *e)
 {
     pthread_condattr_t how;

@@ -162,6 +162,32 @@ static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_
             pair_free(g, &r.w[i]);
 }
 
+/* A gated unit of 64 -> 64 and a down product, in Q8_0. */
+static bool make_small(cold_rig *r)
+{
+    rig *g = r->g;
+    if (!pair_make(g, &r->w[0], NUM_Q8_0, 64, 128, N_EXPERTS, 0.05, false) ||
+        !pair_make(g, &r->w[2], NUM_Q8_0, 64, 64, N_EXPERTS, 0.05, false))
+        return false;
+    r->v = draw(g, (size_t)ROWS * 64, 1.0);
+    r->l = draw(g, ROWS * N_EXPERTS, 2);
+    r->layer =
+        (expert_layer){.n_experts = N_EXPERTS, .n_slots = N_SLOTS, .n_used = K, .n_parts = 2};
+    r->layer.part[0] = &r->w[0].w[1];
+    r->layer.part[1] = &r->w[2].w[1];
+    for (int i = 0; i < 3; i += 2)
+        g->gpu->weight_free(g->gpu, &r->w[i].w[1]);
+    return true;
+}
+
+static void free_small(cold_rig *r)
+{
+    mem_free(r->v);
+    mem_free(r->l);
+    pair_free(r->g, &r->w[0]);
+    pair_free(r->g, &r->w[2]);
+}
+
 /* A pass that ends in the middle of a layer. Threads that do not answer: the pass fails with a
  * sentence, once; the next ones do without them, and have the same bits. */
 static void check_late(rig *g)
@@ -169,16 +195,8 @@ static void check_late(rig *g)
     cold_rig r = {.g = g, .act = ACT_SILU};
     double wrong = 0;
     err e = {0};
-    if (!my_turn(g, "cold") || !pair_make(g, &r.w[0], NUM_Q8_0, 64, 128, N_EXPERTS, 0.05, false) ||
-        !pair_make(g, &r.w[2], NUM_Q8_0, 64, 64, N_EXPERTS, 0.05, false))
+    if (!my_turn(g, "cold") || !make_small(&r))
         return;
-    r.v = draw(g, (size_t)ROWS * 64, 1.0);
-    r.l = draw(g, ROWS * N_EXPERTS, 2);
-    r.layer = (expert_layer){.n_experts = N_EXPERTS, .n_slots = N_SLOTS, .n_used = K, .n_parts = 2};
-    r.layer.part[0] = &r.w[0].w[1];
-    r.layer.part[1] = &r.w[2].w[1];
-    for (int i = 0; i < 3; i += 2)
-        g->gpu->weight_free(g->gpu, &r.w[i].w[1]);
     for (int32_t rows = 1; rows < 9; rows += 7) {
         status st = open_experts(&r, 1, &e);
         float *before = st ? NULL : run_rows(&r, rows, &e);
@@ -205,10 +223,7 @@ static void check_late(rig *g)
         close_experts(&r);
     }
     verdict(g, "cold", "late answers: no sentence, or other bits later", wrong, 0);
-    mem_free(r.v);
-    mem_free(r.l);
-    pair_free(g, &r.w[0]);
-    pair_free(g, &r.w[2]);
+    free_small(&r);
 }
 
 /* A gated unit of an activation that hands nothing over, after one that did: the GPU computes all
@@ -219,16 +234,8 @@ static void check_other_act(rig *g)
     double wrong = 0;
     err e = {0};
     status st = OK;
-    if (!my_turn(g, "cold") || !pair_make(g, &r.w[0], NUM_Q8_0, 64, 128, N_EXPERTS, 0.05, false) ||
-        !pair_make(g, &r.w[2], NUM_Q8_0, 64, 64, N_EXPERTS, 0.05, false))
+    if (!my_turn(g, "cold") || !make_small(&r))
         return;
-    r.v = draw(g, (size_t)ROWS * 64, 1.0);
-    r.l = draw(g, ROWS * N_EXPERTS, 2);
-    r.layer = (expert_layer){.n_experts = N_EXPERTS, .n_slots = N_SLOTS, .n_used = K, .n_parts = 2};
-    r.layer.part[0] = &r.w[0].w[1];
-    r.layer.part[1] = &r.w[2].w[1];
-    for (int i = 0; i < 3; i += 2)
-        g->gpu->weight_free(g->gpu, &r.w[i].w[1]);
     for (int32_t rows = 1; rows < 9 && !st; rows += 7) {
         float *y[3] = {NULL};
         for (int k = 0; k < 2 && !st; k++) {
@@ -246,10 +253,7 @@ static void check_other_act(rig *g)
     if (st)
         failed(g, "cold", e.text);
     verdict(g, "cold", "an activation that hands nothing over: other bits", wrong, 0);
-    mem_free(r.v);
-    mem_free(r.l);
-    pair_free(g, &r.w[0]);
-    pair_free(g, &r.w[2]);
+    free_small(&r);
 }
 
 /* ---- Whole models ---------------------------------------------------------------------------- */
