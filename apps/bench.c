@@ -447,7 +447,7 @@ static int run_bench(const command *c, int argc, char **argv)
     draft_options_apply(&o.draft, NULL, &so);
     so.sparse = o.sparse;
     o.where.session = &so;
-    run_options ro = {.threads = b.n_threads,
+    run_options ro = {.threads = o.threads, /* 0: each device chooses */
                       .isa = o.isa,
                       .where = o.where,
                       .repack = o.repack,

@@ -242,24 +242,25 @@ static void answer(cold_pool *p, const cold_layer *l, uint32_t seq, uint32_t n)
     atomic_store_explicit(&p->room.post->done, seq, memory_order_release);
 }
 
-/* Takes items of job `seq` until none is left. */
-static void work(cold_pool *p, uint32_t seq)
+/* Takes items of job `seq` until none is left. False: the job has not begun, because what this
+ * thread read of it was of two jobs; the caller looks again. */
+static bool work(cold_pool *p, uint32_t seq)
 {
     uint64_t t = atomic_load_explicit(&p->ticket, memory_order_acquire);
     if ((int32_t)(seq - (uint32_t)(t >> 32)) < 0)
-        return; /* a later job has begun since this thread read seq */
+        return true; /* a later job has begun since this thread read seq */
     if ((uint32_t)(t >> 32) != seq) {
         uint64_t mine = word_of(p, seq);
         if (!mine || !atomic_compare_exchange_strong_explicit(
                          &p->ticket, &t, mine, memory_order_acq_rel, memory_order_acquire))
-            return; /* the caller polls again */
+            return false;
         t = mine;
     }
     const uint32_t items = (uint32_t)(t >> 16) & MAX_ITEMS;
     for (;;) {
         do {
             if ((uint32_t)(t >> 32) != seq || (uint32_t)(t & MAX_ITEMS) >= items)
-                return;
+                return true;
         } while (!atomic_compare_exchange_weak_explicit(&p->ticket, &t, t + 1, memory_order_acq_rel,
                                                         memory_order_acquire));
         /* The job stays as it is until this item has ended. */
@@ -268,11 +269,11 @@ static void work(cold_pool *p, uint32_t seq)
         uint32_t n = atomic_load_explicit(&p->room.post->n_experts, memory_order_relaxed);
         int32_t item = (int32_t)(t & MAX_ITEMS), n_gate = gate_items(l) * (int32_t)n;
         if (!sound(p->room.post, l, n))
-            return; /* never answered: the device gives up */
+            return true; /* never answered: the device gives up */
         if (item < n_gate)
             gate_item(p, l, item / gate_items(l), item % gate_items(l));
         else if (!down_item(p, l, (item - n_gate) / down_items(l), (item - n_gate) % down_items(l)))
-            return;
+            return true;
         if (atomic_fetch_add_explicit(&p->n_ended, 1, memory_order_acq_rel) + 1 == items)
             answer(p, l, seq, n);
         t = atomic_load_explicit(&p->ticket, memory_order_acquire);
@@ -316,14 +317,18 @@ static void sleep_long(cold_pool *p, int64_t seen_ns)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* A thread that has no part in a job any more reads only `seq`, until it changes: the word `done` is
+ * for the thread that answers and for the device. */
 static void *run(void *arg)
 {
     cold_pool *p = arg;
     int64_t active_ns = clock_ns();
+    uint32_t taken = COLD_FIRST; /* the last job whose items were all taken */
     for (int looks = 0; !atomic_load_explicit(&p->stop, memory_order_relaxed); looks++) {
-        uint32_t seq = open_job(p);
-        if (seq) {
-            work(p, seq);
+        uint32_t seq = atomic_load_explicit(&p->room.post->seq, memory_order_acquire);
+        if (seq != taken && (seq = open_job(p))) {
+            if (work(p, seq))
+                taken = seq;
             active_ns = 0;
         }
         relax();

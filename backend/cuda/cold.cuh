@@ -102,8 +102,11 @@ DEV int cold_place(const cold_view &c, int p)
     return c.place ? load_fresh(c.place + p) : -1;
 }
 
-/* Waits for the answer to the last job; false: it is late. One block asks over the bus and tells
- * the others; they ask too if it has not come so far.
+/* Waits for the answer to the last job; false: it is late. `asks`: this warp polls the host's word
+ * over the bus; all others poll the word that it writes to the GPU's memory. One block of each row
+ * asks, and blocks begin in the order of their numbers, so one that asks is always running. Others
+ * ask only after ASK_AFTER: the host's threads write to the line that they would read, and some
+ * hundred warps that read it delayed the answer by 0.2 ms.
  *
  * The host's threads answer without any help of the GPU: they use memory alone (cold_pool.h). So
  * the blocks that wait may fill the GPU, and may keep later kernels and copies waiting. A wait ends
@@ -111,7 +114,7 @@ DEV int cold_place(const cold_view &c, int p)
  * trip to the second-level cache at least, so these are no less than 20 seconds. */
 DEV bool cold_answered(const cold_view &c, bool asks)
 {
-    enum { PAUSE = 100, ASK_AFTER = 20000, LOOKS_MOST = 1 << 26 };
+    enum { PAUSE = 200, ASK_AFTER = 10000000, LOOKS_MOST = 1 << 26 };
     const uint32_t seq = load_system(&c.state->seq);
     const uint64_t start = time_ns();
     const int64_t limit = (int64_t)c.state->limit_ns;
@@ -132,7 +135,8 @@ DEV bool cold_answered(const cold_view &c, bool asks)
             store_system(&c.state->dead, 1);
             return false;
         }
-        pause_ns(PAUSE);
+        if (!asks)
+            pause_ns(PAUSE);
     }
 }
 

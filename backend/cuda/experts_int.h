@@ -42,6 +42,7 @@ typedef struct pool_layer {
     uint8_t *from;  /* the lowest address of slots, stages and copies: tables count from it, so no
                        distance is negative */
     uint8_t *host;  /* page-locked, [n_experts][bytes] */
+    size_t host_bytes;
     int32_t first;  /* of its experts, in tables and counts */
     expert_slots map;
 } pool_layer;

@@ -318,8 +318,10 @@ static void check_left_out(rig *g, scene *s)
     verdict(g, name, text("%s: tiles", s->shape), fabs((double)gpu->n_tiles - n), 0);
     verdict(g, name, text("%s: kept of %.0f", s->shape, n), fabs((double)gpu->n_kept - kept),
             blocks ? 0 : 0.005 * n + 1);
+    /* That rules drop tiles at all. Of the 48 of a single row a tenth, give or take three. */
     if ((!rule->alpha || rule->n_prompt == 1 << 20) && rule->skip != ATTEND_NEVER)
-        verdict(g, name, text("%s: share kept", s->shape), kept / n, blocks ? 0.95 : 0.9);
+        verdict(g, name, text("%s: share kept", s->shape), kept / n,
+                blocks || n < 100 ? 0.95 : 0.9);
     double p99 = sparse_quantile(ref, 0.99);
     double off = sparse_quantile(gpu, 0.99) - p99;
     verdict(g, name, text("%s: certificates", s->shape), s->st[1].prompt ? fabs(off) : fmax(off, 0),

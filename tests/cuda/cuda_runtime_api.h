@@ -63,9 +63,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcp
                             cudaStream_t s);
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
                               size_t width, size_t height, enum cudaMemcpyKind k, cudaStream_t s);
-enum { cudaHostRegisterPortable = 1 };
+enum { cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2 };
 cudaError_t cudaHostRegister(void *p, size_t n, unsigned flags);
 cudaError_t cudaHostUnregister(void *p);
+cudaError_t cudaHostGetDevicePointer(void **to, void *p, unsigned flags);
 cudaError_t cudaMemsetAsync(void *to, int v, size_t n, cudaStream_t s);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
 /* Copies on such a stream wait until something waits for them. */

@@ -734,6 +734,12 @@ cudaError_t cudaHostRegister(void *, size_t, unsigned)
 {
     return cudaSuccess;
 }
+cudaError_t cudaHostGetDevicePointer(void **to, void *p, unsigned)
+{
+    *to = p;
+    return cudaSuccess;
+}
+
 cudaError_t cudaHostUnregister(void *)
 {
     return cudaSuccess;
