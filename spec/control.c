@@ -30,7 +30,8 @@
  * drafter that gains on average loses by chance now and then, so a smaller purse_most stops good
  * drafters: with 5 passes, chains of 3 on a CPU were stopped in a fifth of all rounds and reached
  * 0.957 of the best length, with 8 passes 0.981. Where a plain pass is expected to be better, a
- * draft is a probe (Thompson sampling), paid from a smaller purse.
+ * draft is a probe (Thompson sampling), paid from a smaller purse. One seat probes, and the whole
+ * pass takes longer: so every seat pays. All learn from it.
  */
 #include "spec/control_int.h"
 
@@ -51,7 +52,8 @@ static const double prior_weight = 4;
 static const double few_trials = 12;
 /* Of the first slot, before any trial. */
 static const double prior_first[DRAFTERS_MAX] = {0.6, 0.7};
-static const double guess_draft = 0.2;     /* plain passes, before a draft was measured */
+/* Plain passes, before a draft was measured, for all seats; a draft for none has a fixed share. */
+static const double guess_draft = 0.2, guess_seats = 8;
 static const double least_survival = 0.02; /* less pays for no row: the rest is not weighed */
 static const double unmeasured = 0.97; /* widths without a measurement look cheaper, to get one */
 
@@ -236,6 +238,12 @@ static double pass_ms(const offer *o, int32_t rows)
     return times_measured(o->t, rows, o->n_ctx) ? ms : ms * unmeasured;
 }
 
+/* The time of a draft for n of the seats, before any was measured. */
+static double draft_guess(double plain, int32_t n, int32_t n_seats)
+{
+    return guess_draft * plain * (n + guess_seats) / (n_seats + guess_seats);
+}
+
 /* The time of a round in which every want takes its `taken`. */
 static double round_ms(const offer *o, double *tokens)
 {
@@ -253,7 +261,8 @@ static double round_ms(const offer *o, double *tokens)
     }
     double ms = pass_ms(o, rows);
     if (n_drafts && o->rate <= 0)
-        ms += times_draft(o->t, DRAFTER_MODEL, slots, n_drafts, guess_draft * o->plain);
+        ms += times_draft(o->t, DRAFTER_MODEL, slots, n_drafts,
+                          draft_guess(o->plain, n_drafts, o->n_seats));
     return ms;
 }
 
@@ -288,19 +297,31 @@ static void take_above(offer *o, double survival)
             o->want[i].taken = 0;
 }
 
+/* No more rows than the pass may have. The seats whose drafts stay change from round to round. */
+static void fit_rows(offer *o)
+{
+    int32_t over = rows_taken(o) - o->rows;
+    for (int32_t j = 0; j < o->n_wants && over > 0; j++) {
+        want *w = &o->want[(o->t->n_rounds + j) % o->n_wants];
+        int32_t cut = w->taken < over ? w->taken : over;
+        w->taken -= cut;
+        over -= cut;
+    }
+}
+
 /* Takes the best numbers of nodes. */
 static void take_best(offer *o)
 {
     int32_t best[SEATS_MAX] = {0};
-    bool alone = o->n_wants == 1;
+    bool alone = o->n_wants == 1, full = false;
     double line = 1;
     for (int32_t i = 0; i < o->n_wants; i++)
         o->want[i].taken = 0;
     double best_score = score(o);
-    for (int32_t k = 0; k < (alone ? o->want[0].n : 44); k++, line *= 0.9) {
+    for (int32_t k = 0; k < (alone ? o->want[0].n : 44) && !full; k++, line *= 0.9) {
         take_above(o, alone ? o->want[0].survival[k] : line);
-        if (rows_taken(o) > o->rows)
-            break;
+        full = rows_taken(o) > o->rows;
+        fit_rows(o);
         double x = score(o);
         if (x <= best_score)
             continue;
@@ -601,14 +622,15 @@ static void tell_times(draft_times *t, const draft_seat *seat, int32_t n, double
     }
     n_ctx /= n;
     times_add_pass(t, rows, n_ctx, target_ms);
-    double plain = times_pass(t, n, n_ctx);
-    times_add_draft(t, DRAFTER_MODEL, slots, n_drafts, draft_ms[DRAFTER_MODEL],
-                    guess_draft * plain);
+    double plain = times_pass(t, n, n_ctx), guess = draft_guess(plain, n_drafts, n);
+    times_add_draft(t, DRAFTER_MODEL, slots, n_drafts, draft_ms[DRAFTER_MODEL], guess);
     double most = 1.5 * times_pass(t, rows, n_ctx);
     if (n_drafts)
-        most += 1.5 * times_draft(t, DRAFTER_MODEL, slots, n_drafts, guess_draft * plain);
+        most += 1.5 * times_draft(t, DRAFTER_MODEL, slots, n_drafts, guess);
     double ms = fmin(target_ms + draft_ms[DRAFTER_LOOKUP] + draft_ms[DRAFTER_MODEL], most);
-    bool drafted = rows > n || n_drafts;
+    bool drafted = rows > n || n_drafts, probed = false;
+    for (int32_t i = 0; i < n; i++)
+        probed = probed || (seat[i].c && seat[i].c->probing);
     for (int32_t i = 0; i < n; i++) {
         draft_control *c = seat[i].c;
         if (!c)
@@ -617,7 +639,7 @@ static void tell_times(draft_times *t, const draft_seat *seat, int32_t n, double
         double loss = drafted ? ms / plain - emitted : 0;
         c->purse = fmin(c->purse - loss, purse_most);
         c->purse = fmax(c->purse, fmin(c->purse + purse_gain * emitted, purse_cap));
-        if (c->probing && loss > 0)
+        if (probed && loss > 0)
             c->probe_purse -= loss;
         c->probe_purse = fmin(c->probe_purse + probe_gain * emitted, probe_cap);
     }

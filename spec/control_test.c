@@ -35,6 +35,14 @@ static double expert_pass(int32_t rows, int64_t n_ctx)
     return line(rows, p, 8) * (1 + (double)n_ctx / 200000);
 }
 
+/* 26B-A4B on an H100. From 65 rows on experts are two launches. */
+static double stepped_pass(int32_t rows, int64_t n_ctx)
+{
+    static const double p[][2] = {{1, 1},    {4, 1.5},   {8, 1.77},   {16, 2.28}, {32, 4},
+                                  {64, 5.7}, {65, 6.05}, {128, 11.4}, {1024, 90}};
+    return line(rows, p, 9) * (1 + (double)n_ctx / 200000);
+}
+
 static double cpu_pass(int32_t rows, int64_t n_ctx)
 {
     return (0.55 + 0.45 * rows) * (1 + (double)n_ctx / 50000);
@@ -439,6 +447,30 @@ TEST(control_weighs_the_other_requests)
         CHECK_MSG(speed(&w) >= cases[k].least, "%s, %s, %d requests: %.3f of plain", w.cost->name,
                   w.profile->name, w.n_seats, speed(&w));
     }
+}
+
+/* 65 rows are two launches of experts where 64 are one, so the draft of a single answer costs all
+ * answers a twentieth. 26B-A4B on an H100; short answers, one after the other. */
+TEST(control_tries_few_rows_beside_many_answers)
+{
+    static const costs steps = {"experts in launches of 64 rows", stepped_pass, block_draft};
+    double sum = 0;
+    enum { SEEDS = 4 };
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        world w = {.cost = &steps,
+                   .profile = &profiles[1],
+                   .n_seats = 64,
+                   .n_tokens = 128,
+                   .n_requests = 1,
+                   .n_slots = 7,
+                   .fixed = -1,
+                   .noise = 0.01,
+                   .seed = seed};
+        simulate(&w);
+        printf("seed %d: %.4f of plain\n", (int)seed, speed(&w));
+        sum += speed(&w) / SEEDS;
+    }
+    CHECK_MSG(sum >= 0.99, "%.3f of plain", sum);
 }
 
 /* Other programs take the processor now and then. That says nothing about guesses. */

@@ -26,9 +26,12 @@
 enum {
     LONG_AGO_ROUNDS = 128,
     FADE_ROUNDS = 2048,
-    /* On a GPU the second row costs much and the third nearly nothing: after one and two rows
-     * alone, a slope would say that wider passes never pay. */
-    WIDEN = 4
+    /* How much wider the next attempt may be than the widest known pass: four times, and at most
+     * WIDEN_ROWS. On a GPU the second row costs much and the third nearly nothing: after one and
+     * two rows alone, a slope would say that wider passes never pay. Beside many answers a few rows
+     * show the slope, and three times as many would delay all of them. */
+    WIDEN = 4,
+    WIDEN_ROWS = 24
 };
 static const float smoothing = 0.08f, smoothing_old = 0.3f;
 static const double first_excess = 1.1;
@@ -141,8 +144,10 @@ int32_t times_widest(const draft_times *t, int64_t n_ctx)
 {
     const time_cell *at = nearest(t, context_of(n_ctx));
     for (int32_t w = WIDTHS - 1; at && w >= 0; w--)
-        if (at[w].ms > 0 && (at[w].n > 1 || !is_known_below(at, w)))
-            return WIDEN * (int32_t)rows_of(w);
+        if (at[w].ms > 0 && (at[w].n > 1 || !is_known_below(at, w))) {
+            int32_t rows = (int32_t)rows_of(w), more = (WIDEN - 1) * rows;
+            return rows + (more < WIDEN_ROWS ? more : WIDEN_ROWS);
+        }
     return 0;
 }
 

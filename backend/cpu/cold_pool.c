@@ -317,8 +317,8 @@ static void sleep_long(cold_pool *p, int64_t seen_ns)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* A thread that has no part in a job any more reads only `seq`, until it changes: the word `done` is
- * for the thread that answers and for the device. */
+/* A thread that has no part in a job any more reads only `seq`, until it changes: the word `done`
+ * is for the thread that answers and for the device. */
 static void *run(void *arg)
 {
     cold_pool *p = arg;

@@ -43,7 +43,7 @@ typedef struct pool_layer {
                        distance is negative */
     uint8_t *host;  /* page-locked, [n_experts][bytes] */
     size_t host_bytes;
-    int32_t first;  /* of its experts, in tables and counts */
+    int32_t first; /* of its experts, in tables and counts */
     expert_slots map;
 } pool_layer;
 

@@ -61,9 +61,13 @@ bool wanted(const rig *g, const char *name)
     return !g->only || strstr(name, g->only);
 }
 
+/* Each check begins with random numbers of its own: else its inputs would depend on the parts. */
 bool my_turn(rig *g, const char *name)
 {
-    return wanted(g, name) && g->n_turn++ % g->parts == g->part;
+    if (!wanted(g, name) || g->n_turn++ % g->parts != g->part)
+        return false;
+    g->rng = rng_mix((uint64_t)g->n_turn);
+    return true;
 }
 
 /* Keeps the slowest check, because the full set must stay short. */
