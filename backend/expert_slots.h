@@ -4,9 +4,12 @@
  *     recency   the order of last use of the experts that have slots
  *     heat      uses of an expert, halved at regular intervals
  *
- * The victim is the expert that was used longest ago (LRU). It gives its slot to a used expert
- * without one only if that expert is hotter (TinyLFU: Einziger, Friedman, Manes, arXiv 1512.00727).
- * So one odd prompt, which uses many experts a little, takes few slots.
+ * The victim is the coldest expert; of equally cold ones the one used longest ago. It gives its
+ * slot to a used expert without one only if that expert is hotter by EXPERT_MARGIN (admission as in
+ * TinyLFU: Einziger, Friedman, Manes, arXiv 1512.00727). So one odd prompt, which uses many experts
+ * a little, takes few slots, and experts that are used equally often do not take turns. With the
+ * expert used longest ago as the victim (LRU), 1 to 17 % more bytes crossed the bus
+ * (bench/journal/experts.md).
  *
  * Plain data, without devices and bytes: a copy of every expert stays on the host, so an eviction
  * moves nothing. The owner copies experts and says when a copy has ended. One thread at a time.
@@ -23,6 +26,7 @@ enum {
     EXPERTS_MAX = 4096,
     EXPERT_USES_MOST = 4,  /* uses by one pass that count as heat: a long prompt is one occasion */
     EXPERT_HEAT_MOST = 64, /* heat at the beginning, of the commonest expert */
+    EXPERT_MARGIN = 3,     /* an expert must be so much hotter than the one it replaces */
     EXPERT_AGEING = 16     /* heat is halved after so many uses per expert of the layer */
 };
 
@@ -31,9 +35,8 @@ typedef struct expert_slots {
     int32_t *slot;   /* [n_experts] its slot, -1: none. Also of an expert on its way */
     int32_t *expert; /* [n_slots] -1: empty */
     bool *coming;    /* [n_slots] its copy has not ended */
-    int32_t *newer,
-        *older; /* [n_slots] neighbours in the order of use; -1: none. Of filled slots */
-    int32_t newest, oldest; /* slots; -1: none is filled */
+    uint64_t *used;  /* [n_slots] of filled slots: the number of the last use */
+    uint64_t n_used;
     int32_t n_coming, n_empty;
     uint32_t *heat; /* [n_experts] */
     uint64_t age;   /* heat added since the last halving */
@@ -51,6 +54,8 @@ void expert_slots_use(expert_slots *s, int32_t expert, uint32_t n);
 /* The slot that the expert should have now; -1: it has one already, is not hot enough, or every
  * slot is on its way. Changes nothing. */
 int32_t expert_slots_offer(const expert_slots *s, int32_t expert);
+/* The filled slot whose expert was used longest ago; -1: none is filled. */
+int32_t expert_slots_oldest(const expert_slots *s);
 /* The slot's expert, if any, leaves; `expert`, which has no slot, is on its way to it. */
 void expert_slots_begin(expert_slots *s, int32_t slot, int32_t expert);
 /* The copy to the slot has ended: the expert is in it and is the newest. !ok: the slot is empty. */

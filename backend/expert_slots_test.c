@@ -44,16 +44,22 @@ static void plain_use(plain *p, int32_t expert, uint32_t n)
 
 static int32_t plain_offer(const plain *p, int32_t expert)
 {
-    int32_t oldest = -1;
     if (plain_slot(p, expert) >= 0)
         return -1;
     for (int32_t i = 0; i < p->n_slots; i++)
         if (!p->state[i])
             return i;
-    for (int32_t i = 0; i < p->n_slots; i++)
-        if (p->state[i] == 2 && (oldest < 0 || p->used[i] < p->used[oldest]))
-            oldest = i;
-    return oldest >= 0 && p->heat[expert] > p->heat[p->expert[oldest]] ? oldest : -1;
+    /* The slot to which no other filled one is to be preferred. */
+    for (int32_t i = 0; i < p->n_slots; i++) {
+        int32_t better = 0;
+        for (int32_t k = 0; k < p->n_slots; k++) {
+            uint32_t mine = p->heat[p->expert[i]], its = p->heat[p->expert[k]];
+            better += p->state[k] == 2 && (its < mine || (its == mine && p->used[k] < p->used[i]));
+        }
+        if (p->state[i] == 2 && !better)
+            return p->heat[expert] >= p->heat[p->expert[i]] + 3 ? i : -1;
+    }
+    return -1;
 }
 
 static bool same(const expert_slots *s, const plain *p)

@@ -234,7 +234,7 @@ static void stir(cuda_experts *x, bool *chosen)
     for (int n = 0; n < SWAPS; n++) {
         swap *s = free_swap(x);
         const expert_slots *m = &x->layer[x->turn].map;
-        int32_t slot = m->oldest, k = slot < 0 ? -1 : m->expert[slot];
+        int32_t slot = expert_slots_oldest(m), k = slot < 0 ? -1 : m->expert[slot];
         for (int32_t i = 0; slot >= 0 && m->slot[k] >= 0 && i < m->n_experts; i++)
             k = (k + 1) % m->n_experts;
         if (s && slot >= 0 && m->slot[k] < 0) {

@@ -147,7 +147,9 @@ static status check_answers(nextn_rig *x, err *e)
 void check_nextn(rig *g)
 {
     static const char *const names[] = {"qwen35-nextn", "qwen35moe-nextn"};
-    for (int i = 0; i < 2 && my_turn(g, "nextn"); i++) {
+    for (int i = 0; i < 2; i++) {
+        if (!my_turn(g, "nextn"))
+            continue;
         nextn_rig x = {.g = g, .name = names[i]};
         err e = {0};
         fidelity_open(&x.f, names[i]);

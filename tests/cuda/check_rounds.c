@@ -183,7 +183,9 @@ static void check_type(rounds_rig *x)
 void check_rounds(rig *g)
 {
     static const char *const types[] = {"f16", "q8_0", "tq3_0"};
-    for (const char *const *name = fidelity_names; *name && my_turn(g, "rounds"); name++) {
+    for (const char *const *name = fidelity_names; *name; name++) {
+        if (!my_turn(g, "rounds"))
+            continue;
         rounds_rig x = {.g = g, .name = *name};
         carat_error e = {0};
         fidelity_open(&x.f, *name);
