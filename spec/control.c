@@ -52,7 +52,8 @@ static const double prior_weight = 4;
 static const double few_trials = 12;
 /* Of the first slot, before any trial. */
 static const double prior_first[DRAFTERS_MAX] = {0.6, 0.7};
-/* Plain passes, before a draft was measured, for all seats; a draft for none has a fixed share. */
+/* What a draft for all seats takes, in plain passes, before one was measured; and for how many
+ * seats more its fixed part would suffice. */
 static const double guess_draft = 0.2, guess_seats = 8;
 static const double least_survival = 0.02; /* less pays for no row: the rest is not weighed */
 static const double unmeasured = 0.97; /* widths without a measurement look cheaper, to get one */
@@ -280,23 +281,6 @@ static double score(const offer *o)
     return o->rate > 0 ? tokens - o->rate * ms : tokens / ms;
 }
 
-/* Every node with at least this survival, where the seat can pay for a round without acceptance. */
-static void take_above(offer *o, double survival)
-{
-    double tokens;
-    for (int32_t i = 0; i < o->n_wants; i++) {
-        want *w = &o->want[i];
-        for (w->taken = 0; w->taken < w->n && w->survival[w->taken] >= survival;)
-            w->taken++;
-    }
-    if (o->rate > 0)
-        return;
-    double loss = round_ms(o, &tokens) / o->plain - 1;
-    for (int32_t i = 0; i < o->n_wants; i++)
-        if (loss > o->seat[o->want[i].seat].c->purse)
-            o->want[i].taken = 0;
-}
-
 /* No more rows than the pass may have. The seats whose drafts stay change from round to round. */
 static void fit_rows(offer *o)
 {
@@ -309,6 +293,27 @@ static void fit_rows(offer *o)
     }
 }
 
+/* Every node with at least this survival, where the seat can pay for a round without acceptance.
+ * True: there are more of them than rows. */
+static bool take_above(offer *o, double survival)
+{
+    double tokens;
+    for (int32_t i = 0; i < o->n_wants; i++) {
+        want *w = &o->want[i];
+        for (w->taken = 0; w->taken < w->n && w->survival[w->taken] >= survival;)
+            w->taken++;
+    }
+    bool full = rows_taken(o) > o->rows;
+    fit_rows(o);
+    if (o->rate > 0)
+        return full;
+    double loss = round_ms(o, &tokens) / o->plain - 1;
+    for (int32_t i = 0; i < o->n_wants; i++)
+        if (loss > o->seat[o->want[i].seat].c->purse)
+            o->want[i].taken = 0;
+    return full;
+}
+
 /* Takes the best numbers of nodes. */
 static void take_best(offer *o)
 {
@@ -319,9 +324,7 @@ static void take_best(offer *o)
         o->want[i].taken = 0;
     double best_score = score(o);
     for (int32_t k = 0; k < (alone ? o->want[0].n : 44) && !full; k++, line *= 0.9) {
-        take_above(o, alone ? o->want[0].survival[k] : line);
-        full = rows_taken(o) > o->rows;
-        fit_rows(o);
+        full = take_above(o, alone ? o->want[0].survival[k] : line);
         double x = score(o);
         if (x <= best_score)
             continue;

@@ -450,7 +450,7 @@ TEST(control_weighs_the_other_requests)
 }
 
 /* 65 rows are two launches of experts where 64 are one, so the draft of a single answer costs all
- * answers a twentieth. 26B-A4B on an H100; short answers, one after the other. */
+ * answers a twentieth: 26B-A4B on an H100. */
 TEST(control_tries_few_rows_beside_many_answers)
 {
     static const costs steps = {"experts in launches of 64 rows", stepped_pass, block_draft};
