@@ -8,8 +8,8 @@
  * slot to a used expert without one only if that expert is hotter by EXPERT_MARGIN (admission as in
  * TinyLFU: Einziger, Friedman, Manes, arXiv 1512.00727). So one odd prompt, which uses many experts
  * a little, takes few slots, and experts that are used equally often do not take turns. With the
- * expert used longest ago as the victim (LRU), 1 to 17 % more bytes crossed the bus
- * (bench/journal/experts.md).
+ * expert used longest ago as the victim (LRU), 1 to 5 % more experts crossed the bus in a
+ * simulation (bench/journal/experts.md).
  *
  * Plain data, without devices and bytes: a copy of every expert stays on the host, so an eviction
  * moves nothing. The owner copies experts and says when a copy has ended. One thread at a time.

@@ -30,8 +30,7 @@
  * drafter that gains on average loses by chance now and then, so a smaller purse_most stops good
  * drafters: with 5 passes, chains of 3 on a CPU were stopped in a fifth of all rounds and reached
  * 0.957 of the best length, with 8 passes 0.981. Where a plain pass is expected to be better, a
- * draft is a probe (Thompson sampling), paid from a smaller purse. One seat probes, and the whole
- * pass takes longer: so every seat pays. All learn from it.
+ * draft is a probe (Thompson sampling), paid from a smaller purse.
  */
 #include "spec/control_int.h"
 
@@ -631,9 +630,7 @@ static void tell_times(draft_times *t, const draft_seat *seat, int32_t n, double
     if (n_drafts)
         most += 1.5 * times_draft(t, DRAFTER_MODEL, slots, n_drafts, guess);
     double ms = fmin(target_ms + draft_ms[DRAFTER_LOOKUP] + draft_ms[DRAFTER_MODEL], most);
-    bool drafted = rows > n || n_drafts, probed = false;
-    for (int32_t i = 0; i < n; i++)
-        probed = probed || (seat[i].c && seat[i].c->probing);
+    bool drafted = rows > n || n_drafts;
     for (int32_t i = 0; i < n; i++) {
         draft_control *c = seat[i].c;
         if (!c)
@@ -642,7 +639,7 @@ static void tell_times(draft_times *t, const draft_seat *seat, int32_t n, double
         double loss = drafted ? ms / plain - emitted : 0;
         c->purse = fmin(c->purse - loss, purse_most);
         c->purse = fmax(c->purse, fmin(c->purse + purse_gain * emitted, purse_cap));
-        if (probed && loss > 0)
+        if (c->probing && loss > 0)
             c->probe_purse -= loss;
         c->probe_purse = fmin(c->probe_purse + probe_gain * emitted, probe_cap);
     }

@@ -103,10 +103,10 @@ DEV int cold_place(const cold_view &c, int p)
 }
 
 /* Waits for the answer to the last job; false: it is late. `asks`: this warp polls the host's word
- * over the bus; all others poll the word that it writes to the GPU's memory. One block of each row
- * asks, and blocks begin in the order of their numbers, so one that asks is always running. Others
- * ask only after ASK_AFTER: the host's threads write to the line that they would read, and some
- * hundred warps that read it delayed the answer by 0.2 ms.
+ * over the bus; all others poll the word that it writes to the GPU's memory. The first
+ * block of each row that waits asks. Blocks begin in the order of their numbers, so a block that
+ * asks is always running. The others ask only after ASK_AFTER: when some hundred warps polled the
+ * line that the host's threads write, an answer came 0.2 ms later.
  *
  * The host's threads answer without any help of the GPU: they use memory alone (cold_pool.h). So
  * the blocks that wait may fill the GPU, and may keep later kernels and copies waiting. A wait ends

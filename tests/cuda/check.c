@@ -61,13 +61,24 @@ bool wanted(const rig *g, const char *name)
     return !g->only || strstr(name, g->only);
 }
 
-/* Each check begins with random numbers of its own: else its inputs would depend on the parts. */
+/* Each check begins with random numbers of its own, by its name and its place among those of that
+ * name: else its inputs would depend on the other checks of the run. */
+static void draw_anew(rig *g, const char *name)
+{
+    if (strncmp(g->turn_name, name, sizeof g->turn_name - 1))
+        g->n_named = 0;
+    snprintf(g->turn_name, sizeof g->turn_name, "%s", name);
+    g->rng = (uint64_t)++g->n_named;
+    for (const char *c = name; *c; c++)
+        g->rng = rng_mix(g->rng + (unsigned char)*c);
+}
+
 bool my_turn(rig *g, const char *name)
 {
-    if (!wanted(g, name) || g->n_turn++ % g->parts != g->part)
+    if (!wanted(g, name))
         return false;
-    g->rng = rng_mix((uint64_t)g->n_turn);
-    return true;
+    draw_anew(g, name);
+    return g->n_turn++ % g->parts == g->part;
 }
 
 /* Keeps the slowest check, because the full set must stay short. */

@@ -18,8 +18,10 @@ typedef struct rig {
     size_t scratch_bytes;
     uint64_t rng;
     int n_run, n_failed;
-    const char *only;           /* substring of check names; NULL: all */
-    int part, parts, n_turn;    /* of the wanted checks every parts-th, from number `part` on */
+    const char *only;        /* substring of check names; NULL: all */
+    int part, parts, n_turn; /* of the wanted checks every parts-th, from number `part` on */
+    char turn_name[64];      /* of the last check, and how many of that name came in a row */
+    int n_named;
     double last_ms, slowest_ms; /* the time of the last verdict; the longest time of a check */
     char slowest[128];
     bool quick;         /* small shapes, for the emulator */
