@@ -494,7 +494,7 @@ TEST(cli_names_cannot_drive_the_terminal)
                                        ARGS("inspect", evil),
                                        ARGS("inspect", "--json", evil),
                                        ARGS("run", "-q", "-m", evil, "--kv-type", "\x1b", "hi"),
-                                       ARGS("run", "\xe2\x80\xae/gemma4", "hi")};
+                                       ARGS("run", "-n", "1", "\xe2\x80\xae/gemma4", "hi")};
     const size_t n = sizeof uses / sizeof *uses;
     for (size_t i = 0; i < n; i++) {
         spawned r;
