@@ -21,7 +21,12 @@ typedef struct expert_layer {
     int32_t n_parts, n_experts, n_slots;
     int32_t n_used;        /* experts of a row */
     const uint64_t *count; /* [n_experts] of earlier runs, or NULL: the commonest get slots first */
+    /* To guess the choice of this layer one layer before: floats; the router, the weight of the norm
+     * before it, and what it adds to choose, or NULL. */
+    const weight *router, *router_in, *router_bias;
+    int32_t n_early; /* experts that may be fetched by a guess; of all layers alike; 0: none */
 } expert_layer;
+enum { EXPERTS_EARLY_MOST = 4 };
 
 /* Since experts were opened. */
 typedef struct expert_use {
@@ -35,6 +40,10 @@ typedef struct expert_use {
     uint64_t n_cpu;             /* pairs of the misses that the host's cores computed */
     uint64_t cpu_bytes;         /* the bytes of their experts, which the bus did not carry */
     int32_t cpu_threads;        /* 0: they compute none */
+    uint64_t early_bytes;       /* copied by a guess, before a layer chose */
+    uint64_t n_early;           /* experts that these were, */
+    uint64_t n_early_used;      /* chosen of these, */
+    uint64_t n_early_late;      /* and waits for them that were given up */
     double cpu_expert_ms;       /* they take so long for an expert; measured after loading */
     double stage_ms;            /* passes of prompts waited so long for those copies; measured */
     double bus_bytes_s;         /* the bus to the device, measured while slots were filled */

@@ -45,7 +45,7 @@ static bool is_limited(const carat_model_options *opt)
 {
     const char *cpu = opt->experts_cpu;
     return opt->gpu_mb || (opt->experts_gpu && strcmp(opt->experts_gpu, "auto")) ||
-           (cpu && strcmp(cpu, "auto") && strcmp(cpu, "off"));
+           (cpu && strcmp(cpu, "auto") && strcmp(cpu, "off")) || opt->experts_early;
 }
 
 static bool is_divided(const carat_model_options *opt)

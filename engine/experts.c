@@ -101,6 +101,9 @@ status experts_check_options(const carat_model_options *opt, err *e)
         return st;
     if (opt->gpu_mb < 0)
         return err_set(e, E_ARG, "--gpu-mb %lld: expected 1 MiB or more", (long long)opt->gpu_mb);
+    if (opt->experts_early < 0 || opt->experts_early > EXPERTS_EARLY_MOST)
+        return err_set(e, E_ARG, "--experts-early %d: expected 0 to %d", opt->experts_early,
+                       EXPERTS_EARLY_MOST);
     if (opt->experts_gpu && strcmp(opt->experts_gpu, "auto") && opt->cpu_experts)
         return err_set(e, E_ARG,
                        "--cpu-experts leaves all experts to the CPU: it cannot be combined with "
@@ -114,7 +117,8 @@ status experts_check_options(const carat_model_options *opt, err *e)
 
 /* ---- The model's experts -------------------------------------------------------------------- */
 
-static status take_layers(model_pool *x, const carat_model *m, err *e)
+static status take_layers(model_pool *x, const carat_model *m, const carat_model_options *opt,
+                          err *e)
 {
     size_t n_all = 0, at = 0;
     x->n = m->core.n_expert_layers;
@@ -133,7 +137,11 @@ static status take_layers(model_pool *x, const carat_model *m, err *e)
         *l = (expert_layer){.n_experts = from->n_experts,
                             .n_slots = from->n_experts,
                             .n_used = from->n_used,
-                            .count = x->count + at};
+                            .count = x->count + at,
+                            .router = from->router,
+                            .router_in = from->router_in,
+                            .router_bias = from->router_bias,
+                            .n_early = opt->experts_early};
         l->part[l->n_parts++] = from->gate;
         if (from->up)
             l->part[l->n_parts++] = from->up;
@@ -295,7 +303,7 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
     double part;
     if ((st = parse_help(opt->experts_cpu, &help, &part, e)))
         return st;
-    forced |= help && part >= 0;
+    forced |= (help && part >= 0) || opt->experts_early;
     bool able = m->dev && m->dev->experts && m->n_sides == 1 && m->core.n_expert_layers > 0;
     if (forced && !m->core.n_expert_layers)
         return err_set(
@@ -311,10 +319,10 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
     model_pool *x = m->experts = mem_calloc(1, sizeof *x);
     if (!x)
         return err_memory(e, "experts", sizeof *x);
-    x->helped = help;
+    x->helped = help || opt->experts_early;
     snprintf(x->isa, sizeof x->isa, "%s", opt->isa ? opt->isa : "");
-    x->help = (expert_help){part, opt->n_threads, x->isa};
-    if ((st = take_layers(x, m, e)) || (st = read_counts(x, m, opt, e)))
+    x->help = (expert_help){help ? part : 0, opt->n_threads, x->isa};
+    if ((st = take_layers(x, m, opt, e)) || (st = read_counts(x, m, opt, e)))
         return st;
     if ((st = place(m, x, opt, w, e)))
         return st;
@@ -411,7 +419,7 @@ void experts_sum(const carat_model *m, expert_sums *to)
     m->dev->experts->use(m->dev, &u);
     to->n_hits = u.n_hits;
     to->n_misses = u.n_misses;
-    to->n_bytes = u.read_bytes + u.swap_bytes + u.stream_bytes;
+    to->n_bytes = u.read_bytes + u.swap_bytes + u.stream_bytes + u.early_bytes;
     to->n_cpu = u.n_cpu;
     to->wait_ms = wait_ms(&u);
 }
@@ -447,6 +455,10 @@ bool carat_experts(const carat_model *m, carat_expert_info *to)
                               .cpu_expert_ms = use.cpu_expert_ms,
                               .n_cpu = use.n_cpu,
                               .cpu_bytes = use.cpu_bytes,
+                              .early_bytes = use.early_bytes,
+                              .n_early = use.n_early,
+                              .n_early_used = use.n_early_used,
+                              .n_early_late = use.n_early_late,
                               .wait_ms = wait_ms(&use)};
     for (int32_t i = 0; i < x->n; i++) {
         to->n_experts += x->layer[i].n_experts;

@@ -124,6 +124,9 @@ typedef struct carat_model_options {
      * threads, n_threads of them, take their cores as long as answers come. Answers do not depend
      * on the part; against "off" the last digits of activations differ. */
     const char *experts_cpu;
+    /* Before a layer chooses, up to so many (4 at most) of the experts that it will probably choose
+     * are copied to the GPU, where it does not hold them; 0: none. Answers do not depend on it. */
+    int32_t experts_early;
     /* The sessions for which "auto" leaves room; NULL: one of a few thousand tokens. Read while the
      * model is opened. */
     const struct carat_session_options *session;
@@ -534,6 +537,10 @@ typedef struct carat_expert_info {
     int32_t cpu_threads;          /* that compute experts; 0: experts_cpu is off */
     double cpu_expert_ms;         /* their time for one expert, measured likewise */
     uint64_t n_cpu, cpu_bytes;    /* pairs of the misses that they computed; their experts */
+    uint64_t early_bytes;         /* copied before a layer chose its experts (experts_early) */
+    uint64_t n_early;             /* experts that these were, */
+    uint64_t n_early_used;        /* those of them that it then chose, */
+    uint64_t n_early_late;        /* and waits for them that were given up */
     double wait_ms;               /* for the bus: as carat_timings.expert_wait_ms */
 } carat_expert_info;
 

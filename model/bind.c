@@ -162,7 +162,10 @@ status bind_experts(const binder *b, const expert_sizes *s, weight *gate, weight
                                           .down = down,
                                           .il = b->il,
                                           .n_experts = s->n_expert,
-                                          .n_used = s->n_used});
+                                          .n_used = s->n_used,
+                                          .router = s->router,
+                                          .router_in = s->router_in,
+                                          .router_bias = s->router_bias});
 }
 
 status bind_tokens(model *m, weight *embd, weight *head, int32_t n_embd, err *e)

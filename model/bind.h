@@ -66,6 +66,7 @@ status bind_vector_if(const binder *b, weight *w, const char *tail, int32_t n);
 /* The experts of a layer: gate and up in one tensor (`up` is empty) or in two. */
 typedef struct expert_sizes {
     int32_t n_embd, n_ff, n_expert, n_used;
+    const weight *router, *router_in, *router_bias; /* as in model_experts */
 } expert_sizes;
 
 /* gate, up: [n_expert, n_ff, n_embd]; down: [n_expert, n_embd, n_ff]. Errors as of bind_tensor. */

@@ -97,7 +97,8 @@ static status bind_attention(const binder *b, gemma4_layer *L, const shapes *s)
 
 static status bind_moe(const binder *b, gemma4_layer *L, const shapes *s)
 {
-    const expert_sizes sizes = {s->n_embd, s->n_ff_exp, s->n_expert, s->n_used};
+    const expert_sizes sizes = {s->n_embd,  s->n_ff_exp,      s->n_expert, s->n_used,
+                                &L->router, &L->router_scale, NULL};
     int32_t d = s->n_embd, n = s->n_expert;
     status st;
     if ((st = bind_tensor(

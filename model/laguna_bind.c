@@ -183,7 +183,8 @@ static status bind_attention(const binder *b, laguna_layer *L, const shapes *s)
 
 static status bind_ffn(const binder *b, laguna_layer *L, const shapes *s)
 {
-    const expert_sizes sizes = {s->n_embd, s->n_ff_exp, s->n_expert, s->n_used};
+    const expert_sizes sizes = {s->n_embd,  s->n_ff_exp,  s->n_expert,    s->n_used,
+                                &L->router, &L->ffn_norm, &L->router_bias};
     int32_t d = s->n_embd, n = b->il < s->n_dense ? s->n_ff[b->il] : s->n_ff_shared;
     bool dense = b->il < s->n_dense;
     status st;

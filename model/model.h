@@ -52,6 +52,8 @@ typedef struct model_table {
 typedef struct model_experts {
     weight *gate, *up, *down;
     int32_t il, n_experts, n_used; /* n_used: of a row */
+    /* Floats: the router; the weight of the norm before it; what it adds to choose, or NULL. */
+    const weight *router, *router_in, *router_bias;
 } model_experts;
 
 enum { MODEL_TABLES_MAX = 8 + 4 * PASS_SIDES_MAX };

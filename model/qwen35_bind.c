@@ -253,7 +253,8 @@ static status bind_delta(const binder *b, qwen35_layer *L, const shapes *s)
 
 static status bind_ffn(const binder *b, qwen35_layer *L, const shapes *s)
 {
-    const expert_sizes sizes = {s->n_embd, s->n_ff_exp, s->n_expert, s->n_used};
+    const expert_sizes sizes = {s->n_embd,  s->n_ff_exp,  s->n_expert, s->n_used,
+                                &L->router, &L->ffn_norm, NULL};
     const char *gate = "ffn_gate.weight", *up = "ffn_up.weight", *down = "ffn_down.weight";
     int32_t d = s->n_embd;
     status st;

@@ -5,6 +5,7 @@
  * have finished earliest.
  */
 #include "backend/cuda/cold.h"
+#include "backend/cuda/early.h"
 #include "backend/cpu/cold_pool.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -56,12 +57,18 @@ struct cuda_cold {
     bool told;
     bool wanted; /* the table gives the host experts: its threads are woken */
     double expert_ms, bus_ms;
-    cold_use timed; /* what the timing has computed */
+    cuda_early *early; /* NULL: nothing is fetched early */
+    cold_use timed;    /* what the timing has computed */
 };
 
-size_t cuda_cold_bytes(void)
+static size_t own_bytes(void)
 {
     return sizeof(cold_state) + PLACES * sizeof(int32_t);
+}
+
+uint64_t cuda_cold_bytes(const expert_layer *l, int32_t n)
+{
+    return own_bytes() + cuda_early_bytes(l, n);
 }
 
 /* ---- Opening --------------------------------------------------------------------------------- */
@@ -138,8 +145,8 @@ static status take_memory(cuda_device *c, cuda_cold *x, const cold_layer *l, int
     }
     memset(x->block, 0, n_bytes);
     cold_room_bytes(l, n, x->block, &x->room);
-    if (!(x->memory = c->dev.alloc(&c->dev, cuda_cold_bytes())))
-        return err_memory(e, "experts on the CPU", cuda_cold_bytes());
+    if (!(x->memory = c->dev.alloc(&c->dev, own_bytes())))
+        return err_memory(e, "experts on the CPU", own_bytes());
     x->state = (cold_state *)x->memory;
     x->place = (int32_t *)(x->memory + sizeof *x->state);
     return OK;
@@ -159,7 +166,8 @@ static status send_state(cuda_device *c, cuda_cold *x, double part, err *e)
 }
 
 status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const expert_help *how,
-                      double bus_bytes_s, cuda_cold **to, err *e)
+                      double bus_bytes_s, uint8_t *buffers, size_t buffer_bytes, cuda_cold **to,
+                      err *e)
 {
     cuda_cold *x = *to = mem_calloc(1, sizeof *x);
     cold_layer *l = mem_calloc((size_t)n, sizeof *l);
@@ -187,6 +195,7 @@ status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const ex
         x->timed = cold_pool_use(x->pool);
     }
     st = st ? st : send_state(c, x, how->part, e);
+    st = st ? st : cuda_early_open(c, home, n, buffers, buffer_bytes, &x->early, e);
     mem_free(l);
     if (st) {
         cuda_cold_close(c, x);
@@ -202,8 +211,9 @@ void cuda_cold_close(cuda_device *c, cuda_cold *x)
     if (x->memory) {
         if (cudaStreamSynchronize(c->stream) != cudaSuccess)
             cudaGetLastError();
-        c->dev.release(&c->dev, x->memory, cuda_cold_bytes());
+        c->dev.release(&c->dev, x->memory, own_bytes());
     }
+    cuda_early_close(c, x->early);
     cold_pool_close(x->pool);
     if (x->block)
         cudaFreeHost(x->block);
@@ -238,6 +248,8 @@ void cuda_cold_begin(cuda_device *c, cuda_cold *x, bool shares)
     if (x->handed)
         finish_job(c, x);
     x->shares = shares;
+    if (shares && x->early)
+        cuda_early_begin(c, x->early);
     if (shares && x->wanted)
         cold_pool_wake(x->pool);
 }
@@ -258,10 +270,24 @@ cuda_cold *cuda_cold_shared(cuda_cold *x)
     return x && x->shares ? x : NULL;
 }
 
-static cold_view view_of(const cuda_cold *x, routing r)
+static cold_view view_of(const cuda_cold *x, routing r, const weight *w, int part)
 {
     bool fits = r.rows <= COLD_JOB_ROWS && r.k <= PLACES / COLD_JOB_ROWS;
-    return (cold_view){fits ? x->place : NULL, x->state, x->room};
+    cold_view v = {fits ? x->place : NULL, x->state, x->room, {0}};
+    if (fits && x->early)
+        v.early = cuda_early_view(x->early, w->home->layer, part);
+    return v;
+}
+
+void cuda_cold_guess(cuda_cold *x, const weight *router, router_args *a)
+{
+    if (x->early)
+        cuda_early_guess(x->early, router, a);
+}
+
+cuda_early *cuda_cold_early(cuda_cold *x)
+{
+    return x->early;
 }
 
 cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
@@ -269,7 +295,7 @@ cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *
 {
     const expert_home *h = gate->home;
     const cold_part *part = &x->part[h->layer];
-    cold_view v = view_of(x, r);
+    cold_view v = view_of(x, r, gate, EARLY_GATED);
     x->handed = v.place != NULL;
     if (!x->handed)
         return v;
@@ -284,15 +310,17 @@ cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *
                                         .x = q,
                                         .silu = silu,
                                         .place = x->place,
+                                        .ask = x->early ? cuda_early_ask(x->early, h->layer, r.rows)
+                                                        : (early_ask){0},
                                         .to = v});
     return v;
 }
 
 /* A gated product of another kind hands nothing over, and places are then those of an earlier
  * layer. */
-cold_view cuda_cold_again(cuda_cold *x, routing r)
+cold_view cuda_cold_again(cuda_cold *x, routing r, const weight *down)
 {
-    cold_view v = view_of(x, r);
+    cold_view v = view_of(x, r, down, EARLY_DOWN);
     if (!x->handed)
         v.place = NULL;
     x->handed = false;
@@ -306,6 +334,8 @@ void cuda_cold_use(const cuda_cold *x, expert_use *to)
     to->cpu_bytes = u.bytes - x->timed.bytes;
     to->cpu_threads = cold_pool_threads(x->pool);
     to->cpu_expert_ms = x->expert_ms;
+    if (x->early)
+        cuda_early_use(x->early, to);
 }
 
 void cuda_cold_hold(cuda_cold *x, uint64_t limit_ns, cuda_device *c)

@@ -40,6 +40,68 @@ DEV void copy_rows(const hand_args &a)
     }
 }
 
+/* Asks for experts of the next layer: those that its guess has and the device does not, up to a
+ * number, the first choices of rows first. None, if the buffers have copies under way. */
+DEV void ask_early(const early_ask &q, const early_view &v, int rows, int k)
+{
+    enum { PAIRS = COLD_JOB_ROWS * ROUTER_MOST };
+    __shared__ uint8_t
+        wants[PAIRS]; /* by pair, first choices first: the first one of a cold expert */
+    __shared__ int16_t id[PAIRS];
+    early_state *s = v.state;
+    early_list *l = &s->list[q.layer & 1];
+    int e = (int)threadIdx.x, n_pairs = rows * k, mine = PAIRS;
+    bool busy = load_fresh(&s->off);
+    for (int m = 0; m < l->n; m++)
+        busy |= load_system(&s->arrived[q.layer & 1][m][EARLY_DOWN]) != l->seq;
+    for (int p = e; p < n_pairs; p += THREADS) {
+        id[p % k * rows + p / k] = (int16_t)load_fresh(q.guess + p);
+        wants[p] = 0;
+    }
+    __syncthreads();
+    for (int p = n_pairs - 1; p >= 0; p--)
+        mine = id[p] == e ? p : mine;
+    int64_t at = e < q.n_expert && mine < PAIRS && !busy ? load_fresh(q.where + e) : -1;
+    bool cold = at >= q.host_from && at < q.host_end;
+    if (cold)
+        wants[mine] = 1;
+    __syncthreads();
+    int rank = 0, n = 0;
+    for (int p = 0; p < n_pairs; p++) {
+        rank += p < mine ? wants[p] : 0;
+        n += wants[p];
+    }
+    n = n < q.most ? n : q.most;
+    const uint32_t seq = s->seq + 1;
+    if (cold && rank < n) {
+        l->expert[rank] = e;
+        q.post->ask[seq % EARLY_POSTS].expert[rank] = (uint32_t)e;
+        for (int part = 0; part < EARLY_PARTS; part++)
+            s->arrived[q.layer & 1][rank][part] = seq - 1;
+    }
+    if (e == 0) {
+        l->layer = q.layer;
+        l->n = n;
+        l->seq = seq;
+    }
+    if (!n)
+        return;
+    if (e == 0) {
+        q.post->ask[seq % EARLY_POSTS].layer = (uint32_t)q.layer;
+        q.post->ask[seq % EARLY_POSTS].n = (uint32_t)n;
+        s->n_asked += (uint32_t)n;
+        q.post->n_asked = s->n_asked;
+        q.post->n_used = s->n_used;
+        q.post->n_late = s->n_late;
+    }
+    system_fence();
+    __syncthreads();
+    if (e == 0) {
+        s->seq = seq;
+        store_system(&q.post->seq, seq);
+    }
+}
+
 /* Decides which pairs the host computes, and writes their job. The host gets the first of the
  * missing experts, in ascending order, as long as there is room for their pairs.
  * grid:   one block; a thread per expert, then per pair, then per group of x
@@ -61,6 +123,11 @@ __global__ void __launch_bounds__(THREADS) hand_kernel(hand_args a)
     int64_t at = e < a.n_expert && count[e] && !off ? load_fresh(a.where + e) : -1;
     bool cold = at >= a.host_from && at < a.host_end;
     int n_cold, n_host, n_experts;
+    uint32_t entry;
+    if (cold && a.to.early.state && early_buffer(a.to.early, e, &entry) >= 0) {
+        atomicAdd(&a.to.early.state->n_used, 1u);
+        cold = false; /* it is on its way */
+    }
     int rank = sum_before(cold, sums, &n_cold);
     bool mine = cold && rank < load_fresh(a.to.state->take + min(n_cold, (int)COLD_PAIRS));
     int first = sum_before(mine ? count[e] : 0, sums, &n_host);
@@ -81,22 +148,24 @@ __global__ void __launch_bounds__(THREADS) hand_kernel(hand_args a)
         }
         a.place[p] = to;
     }
-    if (!n_experts)
-        return;
-    copy_rows(a);
-    if (e == 0) {
-        post->first[n_experts] = n_host;
-        post->layer = (uint32_t)a.layer;
-        post->n_experts = (uint32_t)n_experts;
-        post->silu = a.silu;
+    if (n_experts) {
+        copy_rows(a);
+        if (e == 0) {
+            post->first[n_experts] = n_host;
+            post->layer = (uint32_t)a.layer;
+            post->n_experts = (uint32_t)n_experts;
+            post->silu = a.silu;
+        }
+        system_fence();
+        __syncthreads();
+        if (e == 0) {
+            uint32_t seq = COLD_NEXT(a.to.state->seq);
+            a.to.state->seq = seq;
+            store_system(&post->seq, seq);
+        }
     }
-    system_fence();
-    __syncthreads();
-    if (e == 0) {
-        uint32_t seq = COLD_NEXT(a.to.state->seq);
-        a.to.state->seq = seq;
-        store_system(&post->seq, seq);
-    }
+    if (a.ask.guess)
+        ask_early(a.ask, a.to.early, a.rows, a.k);
 }
 
 extern "C" void cu_cold_hand(cudaStream_t s, hand_args a)

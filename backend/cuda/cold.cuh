@@ -140,6 +140,58 @@ DEV bool cold_answered(const cold_view &c, bool asks)
     }
 }
 
+/* ---- Experts on their way -------------------------------------------------------------------- */
+
+/* By a whole warp: has the part of buffer m arrived for entry seq? Waits, but no longer than the
+ * limit: the bytes are the same wherever they are read, so nothing hangs on the answer but time. */
+DEV bool early_arrived(const early_view &v, int m, uint32_t seq)
+{
+    enum { LOOKS_MOST = 1 << 22 };
+    bool here = false;
+    if (lane_id() == 0) {
+        const uint32_t *word = &v.state->arrived[v.layer & 1][m][v.part];
+        const uint64_t start = time_ns();
+        const int64_t limit = (int64_t)v.state->limit_ns;
+        for (int looks = 0; !here && looks < LOOKS_MOST; looks++) {
+            here = load_system(word) == seq;
+            if (!here && (int64_t)(time_ns() - start) > limit)
+                break;
+            if (!here)
+                pause_ns(200);
+        }
+        if (!here)
+            atomicAdd(&v.state->n_late, 1u);
+    }
+    __syncwarp(); /* the other lanes' reads come after lane 0's */
+    return shfl_u32(here, 0) != 0;
+}
+
+/* The buffer that expert e of the layer is on its way to, and its entry; -1: none. */
+DEV int early_buffer(const early_view &v, int e, uint32_t *seq)
+{
+    const early_list *l = &v.state->list[v.layer & 1];
+    uint4 head = load_fresh((const uint4 *)l), who = load_fresh((const uint4 *)l->expert);
+    const uint32_t n = head.x == (uint32_t)v.layer ? head.y : 0,
+                   of[] = {who.x, who.y, who.z, who.w};
+    int m = -1;
+    for (uint32_t i = 0; i < EARLY_MOST; i++)
+        m = i < n && of[i] == (uint32_t)e ? (int)i : m;
+    *seq = head.z;
+    return m;
+}
+
+/* By a whole warp: from the planes of matrix 0 to those of expert e. */
+DEV size_t cold_at(const cold_view &c, const packed &w, size_t e)
+{
+    uint32_t seq;
+    int m = c.early.state ? early_buffer(c.early, (int)e, &seq) : -1;
+    if (m >= 0 && early_arrived(c.early, m, seq))
+        return (size_t)(c.early.where + m * c.early.step);
+    return mat_at(w, e);
+}
+
+/* ---- Products of the host -------------------------------------------------------------------- */
+
 /* A number of the host's product; NaN if the answer is late, so that nothing looks right. */
 DEV float cold_value(const cold_view &c, int place, int o, bool there)
 {

@@ -32,9 +32,10 @@ typedef struct cold_home {
 
 /* After the slots were filled; bus_bytes_s: as measured then. */
 status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const expert_help *how,
-                      double bus_bytes_s, cuda_cold **to, err *e);
+                      double bus_bytes_s, uint8_t *buffers, size_t buffer_bytes, cuda_cold **to,
+                      err *e);
 void cuda_cold_close(cuda_device *c, cuda_cold *x);
-size_t cuda_cold_bytes(void); /* of device memory */
+uint64_t cuda_cold_bytes(const expert_layer *l, int32_t n); /* of device memory */
 
 /* Before a pass. shares: it may hand experts over. */
 void cuda_cold_begin(cuda_device *c, cuda_cold *x, bool shares);
@@ -48,13 +49,18 @@ cuda_cold *cuda_cold_shared(cuda_cold *x);
 cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
                          bool silu);
 /* For the product that reads the host's: the same, if the layer's gated product has handed over. */
-cold_view cuda_cold_again(cuda_cold *x, routing r);
+cold_view cuda_cold_again(cuda_cold *x, routing r, const weight *down);
+/* Before the launch of a router: early.h. */
+void cuda_cold_guess(cuda_cold *x, const weight *router, router_args *a);
+struct cuda_early *cuda_cold_early(cuda_cold *x); /* NULL: nothing is fetched early */
 
 /* For tests: jobs stay unanswered, and kernels wait so long; 0: as usual again. */
 void cuda_cold_hold(cuda_cold *x, uint64_t limit_ns, cuda_device *c);
 
 /* experts.c: NULL: the host computes none of the weight's experts in the pass under way. */
 cuda_cold *cuda_cold_of(cuda_device *c, const weight *w);
+/* The same for a router. */
+cuda_cold *cuda_cold_guesses(cuda_device *c);
 /* What went wrong with experts since it was last asked. */
 status cuda_experts_failed(const cuda_device *c, err *e);
 #endif

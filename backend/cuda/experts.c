@@ -108,7 +108,8 @@ static status pool_help(device *d, const expert_help *how, err *e)
         const pool_layer *l = &x->layer[i];
         home[i] = (cold_home){&l->want, l->bytes, distance(l, l->host)};
     }
-    status st = cuda_cold_open(c, home, x->n, how, x->use.bus_bytes_s, &x->cold, e);
+    status st = cuda_cold_open(c, home, x->n, how, x->use.bus_bytes_s, x->early, x->early_bytes,
+                               &x->cold, e);
     mem_free(home);
     return st;
 }
@@ -116,6 +117,11 @@ static status pool_help(device *d, const expert_help *how, err *e)
 cuda_cold *cuda_cold_of(cuda_device *c, const weight *w)
 {
     return c->experts && w->home ? cuda_cold_shared(c->experts->cold) : NULL;
+}
+
+cuda_cold *cuda_cold_guesses(cuda_device *c)
+{
+    return c->experts ? cuda_cold_shared(c->experts->cold) : NULL;
 }
 
 status cuda_experts_failed(const cuda_device *c, err *e)
@@ -181,10 +187,11 @@ static bool take_counts(cuda_experts *x)
             expert_slots_use(&l->map, k, n);
         }
     }
-    /* What the host computed was not read; its account may be a pass ahead. */
+    /* What the host computed was not read, nor what had come early; their accounts may be a pass
+     * ahead. All layers' experts are taken to be as large as the first one's. */
     if (x->cold)
         cuda_cold_use(x->cold, &x->use);
-    uint64_t less = x->use.cpu_bytes - x->cold_bytes;
+    uint64_t less = x->use.cpu_bytes + x->use.n_early_used * x->layer[0].bytes - x->cold_bytes;
     less = less < n_read ? less : n_read;
     x->cold_bytes += less;
     x->use.read_bytes += n_read - less;

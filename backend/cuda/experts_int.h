@@ -1,6 +1,6 @@
 /* experts_int.h - the records of experts of which only some have a place on the device.
  *
- *     one allocation   [slots of layer 0][slots of layer 1]..[stage 0][stage 1][tables][counts]
+ *     one allocation   [slots of layer 0][slots of layer 1]..[stage 0][stage 1][tables][counts][early]
  *     host             a page-locked copy of every expert, part after part, laid out by pack.cu
  *     table            by layer and expert: from a fixed address to the expert, in bytes
  *
@@ -85,8 +85,11 @@ struct cuda_experts {
     int32_t n_passes, n_covered; /* since counts were last asked for; before that: in them */
     bool streams;                /* the pass under way */
     bool restless;               /* for tests: slots change hands before every pass */
+    uint8_t *early;              /* buffers of early.h */
+    size_t early_bytes;          /* of one */
     cuda_cold *cold;             /* NULL: kernels read all misses over the bus */
-    uint64_t cold_bytes;         /* of experts that it computed, as far as read_bytes lacks them */
+    uint64_t cold_bytes; /* of experts that it computed, or that came early, as far as read_bytes
+                            lacks them */
     expert_use use;
 };
 

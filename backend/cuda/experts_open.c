@@ -36,7 +36,7 @@ uint64_t cuda_experts_one_bytes(const device *d, const expert_layer *l)
 
 /* The offsets of everything behind the slots. */
 typedef struct sizes {
-    uint64_t stage, stages_at, tables_at, counts_at, total;
+    uint64_t stage, stages_at, tables_at, counts_at, early, early_at, total;
     int32_t n_all;
 } sizes;
 
@@ -58,13 +58,15 @@ static sizes sizes_of(const device *d, const expert_layer *l, int32_t n)
     z.stage = aligned(z.stage < all ? z.stage : all);
     z.tables_at = z.stages_at + 2 * z.stage;
     z.counts_at = z.tables_at + aligned(2 * (size_t)z.n_all * sizeof(int64_t));
-    z.total = z.counts_at + aligned((size_t)z.n_all * sizeof(uint32_t));
+    z.early_at = z.counts_at + aligned((size_t)z.n_all * sizeof(uint32_t));
+    z.early = aligned(largest);
+    z.total = z.early_at + (n ? 2 * (uint64_t)l[0].n_early * z.early : 0);
     return z;
 }
 
 uint64_t cuda_experts_bytes(const device *d, const expert_layer *l, int32_t n)
 {
-    return sizes_of(d, l, n).total + cuda_cold_bytes();
+    return sizes_of(d, l, n).total + cuda_cold_bytes(l, n);
 }
 
 uint64_t cuda_experts_host_bytes(const device *d, const expert_layer *l, int32_t n)
@@ -250,6 +252,8 @@ status cuda_experts_open(device *d, const expert_layer *list, int32_t n, err *e)
     x->staged[0] = x->staged[1] = -1;
     x->table = (int64_t *)(x->memory + z.tables_at);
     x->count = (uint32_t *)(x->memory + z.counts_at);
+    x->early = x->memory + z.early_at;
+    x->early_bytes = z.early;
     if ((r = open_traffic(x))) {
         cudaGetLastError();
         st = err_set(e, E_MEMORY, "%s: room for experts on their way: %s", c->name,

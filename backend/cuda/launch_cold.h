@@ -17,11 +17,45 @@ typedef struct cold_state {
                                      last entry is for all larger n */
 } cold_state;
 
+/* Experts on their way to the device before their layer has chosen (early.h); device memory. */
+typedef struct early_list {
+    int32_t layer, n; /* of the list of layers with experts */
+    uint32_t seq, unused;
+    int32_t expert[EARLY_MOST];
+} early_list;
+enum { EARLY_GATED, EARLY_DOWN, EARLY_PARTS }; /* weights of the gated unit; of the down product */
+typedef struct early_state {
+    early_list list[2]; /* of a layer with an even number, and of one with an odd one */
+    /* The entry that a buffer's part has arrived for. */
+    uint32_t arrived[2][EARLY_MOST][EARLY_PARTS];
+    uint32_t seq, off, n_asked, n_used, n_late;
+    uint32_t unused;
+    uint64_t limit_ns; /* a product waits so long for a copy, then it reads over the bus */
+} early_state;
+
+/* For a product of a layer; state NULL: nothing comes early. */
+typedef struct early_view {
+    early_state *state;
+    int64_t where, step; /* as packed.where: of the layer's first buffer; from one to the next */
+    int32_t layer, part;
+} early_view;
+
+/* For the kernel that hands over: asks for experts of the next layer. guess NULL: it asks for none.
+ */
+typedef struct early_ask {
+    const int32_t *guess; /* [rows * k] experts that the next layer's router would choose */
+    early_post *post;
+    const int64_t *where; /* the next layer's; its experts in the host's memory are in */
+    int64_t host_from, host_end;
+    int32_t layer, n_expert, most;
+} early_ask;
+
 /* Which pairs of row and expert the host computes: for the products of a layer. */
 typedef struct cold_view {
     const int32_t *place; /* [pairs] of the pair's product in room.y, or -1; NULL: all are -1 */
     cold_state *state;
     cold_room room;
+    early_view early;
 } cold_view;
 
 enum { COLD_CHOICE = 256 /* experts of a layer, at most */ };
@@ -35,6 +69,7 @@ typedef struct hand_args {
     dev_quant x;
     bool silu;
     int32_t *place; /* [rows * k], written */
+    early_ask ask;
     cold_view to;
 } hand_args;
 

@@ -121,6 +121,13 @@ typedef struct router_args {
     /* One row: also share[k] = sigmoid(factor . x), factor a row of w's kind, or 1 without it. */
     bool shared;
     const uint8_t *factor;
+    /* Also the choice of another router from the same rows, of as many experts; both of floats.
+     * guess NULL: none. Rows: ROUTER_TICKETS / 2 times four at most. */
+    const uint8_t *guess;
+    const float *guess_bias;
+    float *guess_logits; /* [rows, experts] */
+    int32_t *guess_id;   /* [rows, k] */
+    float *guess_share;  /* [rows, k], of no use */
 } router_args;
 void cu_router(cudaStream_t s, router_args a);
 /* count[id[i]] += 1 */

@@ -230,13 +230,19 @@ template <bool GLU> DEV int units_of(const expert_args &a, int tile)
     return tile * TILE_ROWS < a.n_out ? n : 0;
 }
 
-template <int K, bool GLU>
+template <int K, bool GLU, bool COLD>
 DEV void begin_units(const expert_args &a, lane_units<K> *t, int tile, int expert)
 {
     bool up = GLU && (int)threadIdx.x >= THREADS / 2;
     planes w = up ? a.up : a.w;
+    uint32_t seq;
     size_t on = a.where ? (size_t)load_fresh(a.where + expert)
                         : (size_t)expert * (up ? a.up_bytes : a.w_bytes);
+    if (COLD && a.cold.early.state) {
+        int m = early_buffer(a.cold.early, expert, &seq);
+        if (m >= 0 && early_arrived(a.cold.early, m, seq))
+            on = (size_t)(a.cold.early.where + m * a.cold.early.step);
+    }
     w.codes += on, w.high += on, w.scale += on, w.super += on;
     int n = units_of<GLU>(a, tile);
     if (n)
@@ -360,7 +366,7 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
                                         rows_at<T>(mem, a.n_unit, turn), part[turn]);
         }
         if (more)
-            begin_units<K, GLU>(a, &t, tile_of<GLU>(a, then.column), list[then.group].expert);
+            begin_units<K, GLU, COLD>(a, &t, tile_of<GLU>(a, then.column), list[then.group].expert);
         if (first) {
             grid_wait();
             if (more)

@@ -52,7 +52,11 @@ template <int K, int AHEAD> struct warp_tile {
     /* Weights depend on no earlier kernel, so they are requested before grid_wait. */
     DEV void begin(const packed &w, size_t mat, int tile_, int first_, int step_)
     {
-        base = mat_at(w, mat);
+        begin_at(w, mat_at(w, mat), tile_, first_, step_);
+    }
+    DEV void begin_at(const packed &w, size_t base_, int tile_, int first_, int step_)
+    {
+        base = base_;
         tile = tile_, first = first_, step = step_;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
@@ -190,7 +194,8 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
         return;
     const packed w = shared ? (which ? a.shared_up : a.shared) : which ? a.p.up : a.p.w;
     if (in)
-        t.begin(w, mat, which && !shared ? tile + a.p.up_row / 16 : tile, warp & (n - 1), n);
+        t.begin_at(w, COLD && !shared ? cold_at(c, w, mat) : mat_at(w, mat),
+                   which && !shared ? tile + a.p.up_row / 16 : tile, warp & (n - 1), n);
     grid_wait();
     x_view x = x_shared(mem, a.p.x, x_row);
     if (in) {
@@ -241,8 +246,10 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a, cold
             return;
         if (COLD)
             place = cold_place(c, r * of_choice + j);
-        if (!COLD || place < 0)
-            t.begin(a.p.w, (size_t)load_fresh(a.expert + r * a.k + j), tile, 0, 1);
+        if (!COLD || place < 0) {
+            size_t mat = (size_t)load_fresh(a.expert + r * a.k + j);
+            t.begin_at(a.p.w, COLD ? cold_at(c, a.p.w, mat) : mat_at(a.p.w, mat), tile, 0, 1);
+        }
         share = load_fresh(a.share + r * a.k + j);
     };
     auto product = [&](const packed &w, int j) {

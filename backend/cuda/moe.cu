@@ -123,25 +123,29 @@ template <int K> DEV void shared_share(const router_args &a)
 
 /* logits[r, e] = x[r] . W[e] for a block's EXPERTS and ROWS, which share their reads. The last
  * block of a tile of rows chooses for them, a warp per row. Sums do not depend on EXPERTS and ROWS.
- * grid:   experts x rows; SHARED: a block more
+ * A guess has blocks and a choice of its own, so the choice waits for none of them.
+ * grid:   experts (those of a guess after them) x rows; SHARED: a block more
  * shared: a sum per product and warp; is this the last block?
  * bound:  latency: rows of W are in flight before x is known, then the choice; at many rows reads
  *         of both from the second cache */
-template <int K, int LANE, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED>
+template <int K, int LANE, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED, bool GUESS>
 __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
 {
     constexpr int WARPS = ROUTER_THREADS / 32;
     __shared__ float sums[EXPERTS * ROWS][WARPS];
     __shared__ int last;
     int lane = lane_id(), warp = (int)threadIdx.x >> 5, n = a.w.n_in;
-    int e0 = (int)blockIdx.x * EXPERTS, r0 = (int)blockIdx.y * ROWS;
+    const int n_blocks = (a.logits.cols + EXPERTS - 1) / EXPERTS;
+    const bool guess = GUESS && (int)blockIdx.x >= n_blocks;
+    int e0 = ((int)blockIdx.x - (guess ? n_blocks : 0)) * EXPERTS, r0 = (int)blockIdx.y * ROWS;
+    const uint8_t *codes = guess ? a.guess : a.w.codes;
     int i0 = 4 * (int)threadIdx.x;
     const uint8_t *row[EXPERTS];
     const float *x[ROWS];
     float4 w[AHEAD][EXPERTS];
     float acc[EXPERTS][ROWS];
     grid_trigger();
-    if (SHARED && (int)blockIdx.x == a.logits.cols) {
+    if (SHARED && blockIdx.x == gridDim.x - 1) {
         if (warp == 0)
             shared_share<K>(a);
         return;
@@ -149,7 +153,7 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
     /* Past the last expert or row the last one is repeated; the result is not written. */
 #pragma unroll
     for (int e = 0; e < EXPERTS; e++)
-        row[e] = a.w.codes + (size_t)min(e0 + e, a.logits.cols - 1) * n * (K == PACK_F32 ? 4 : 2);
+        row[e] = codes + (size_t)min(e0 + e, a.logits.cols - 1) * n * (K == PACK_F32 ? 4 : 2);
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         x[r] = a.x.at + min(r0 + r, a.x.rows - 1) * a.x.stride;
@@ -190,16 +194,19 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
     __syncthreads();
     if (warp >= ROWS)
         return;
+    float *logits = guess ? a.guess_logits : a.logits.at;
+    int64_t stride = guess ? a.logits.cols : a.logits.stride;
+    int32_t *ticket = a.ticket + (guess ? ROUTER_TICKETS / 2 : 0) + blockIdx.y;
     if (warp == 0) {
         int e = e0 + lane / ROWS, r = r0 + lane % ROWS;
         if (lane < EXPERTS * ROWS && e < a.logits.cols && r < a.x.rows) {
             const float *of = sums[lane];
-            a.logits.at[r * a.logits.stride + e] = (of[0] + of[1]) + (of[2] + of[3]);
+            logits[r * stride + e] = (of[0] + of[1]) + (of[2] + of[3]);
             write_fence();
         }
         __syncwarp();
         if (lane == 0)
-            last = atomicAdd(&a.ticket[blockIdx.y], 1) == (int)gridDim.x - 1 - SHARED;
+            last = atomicAdd(ticket, 1) == n_blocks - 1;
         __syncwarp();
     }
     if (ROWS > 1)
@@ -208,53 +215,60 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
     if (!last || r >= a.x.rows)
         return;
     write_fence();
-    choose<LANE, SIGMOID>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k,
-                          a.logits.at + r * a.logits.stride, a.logits.cols, a.how);
+    choice how = a.how;
+    if (guess)
+        how.bias = a.guess_bias;
+    choose<LANE, SIGMOID>((guess ? a.guess_id : a.id) + (size_t)r * a.k,
+                          (guess ? a.guess_share : a.share) + (size_t)r * a.k, a.k,
+                          logits + r * stride, a.logits.cols, how);
     if (threadIdx.x == 0)
-        a.ticket[blockIdx.y] = 0;
+        *ticket = 0;
 }
 
-template <int K, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED>
+template <int K, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED, bool GUESS>
 static void router_of(cudaStream_t s, router_args a)
 {
-    dim3 grid((unsigned)((a.logits.cols + EXPERTS - 1) / EXPERTS + SHARED),
+    int n_blocks = (a.logits.cols + EXPERTS - 1) / EXPERTS;
+    dim3 grid((unsigned)(n_blocks * (1 + GUESS) + SHARED),
               (unsigned)((a.x.rows + ROWS - 1) / ROWS));
     if (a.logits.cols <= 128)
-        LAUNCH((router_kernel<K, 4, EXPERTS, ROWS, SIGMOID, SHARED>), grid, dim3(ROUTER_THREADS), 0,
-               s, a);
+        LAUNCH((router_kernel<K, 4, EXPERTS, ROWS, SIGMOID, SHARED, GUESS>), grid,
+               dim3(ROUTER_THREADS), 0, s, a);
     else
-        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, EXPERTS, ROWS, SIGMOID, SHARED>), grid,
+        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, EXPERTS, ROWS, SIGMOID, SHARED, GUESS>), grid,
                dim3(ROUTER_THREADS), 0, s, a);
 }
 
-template <int K, bool SIGMOID> static void router_rows(cudaStream_t s, router_args a)
+template <int K, bool SIGMOID, bool GUESS> static void router_rows(cudaStream_t s, router_args a)
 {
     if (a.shared)
-        router_of<K, 1, 1, SIGMOID, true>(s, a);
+        router_of<K, 1, 1, SIGMOID, true, GUESS>(s, a);
     else if (a.x.rows == 1)
-        router_of<K, 1, 1, SIGMOID, false>(s, a);
+        router_of<K, 1, 1, SIGMOID, false, GUESS>(s, a);
     else if (a.x.rows <= 4)
-        router_of<K, 1, 4, SIGMOID, false>(s, a);
+        router_of<K, 1, 4, SIGMOID, false, GUESS>(s, a);
     else
-        router_of<K, 2, 4, SIGMOID, false>(s, a);
+        router_of<K, 2, 4, SIGMOID, false, GUESS>(s, a);
 }
 
-template <int K> static void router(cudaStream_t s, router_args a)
+template <int K, bool GUESS> static void router(cudaStream_t s, router_args a)
 {
     if (a.how.sigmoid)
-        router_rows<K, true>(s, a);
+        router_rows<K, true, GUESS>(s, a);
     else
-        router_rows<K, false>(s, a);
+        router_rows<K, false, GUESS>(s, a);
 }
 
 extern "C" void cu_router(cudaStream_t s, router_args a)
 {
-    if (a.w.kind == PACK_F32)
-        router<PACK_F32>(s, a);
+    if (a.guess) /* floats: launch_products.h */
+        router<PACK_F32, true>(s, a);
+    else if (a.w.kind == PACK_F32)
+        router<PACK_F32, false>(s, a);
     else if (a.w.kind == PACK_F16)
-        router<PACK_F16>(s, a);
+        router<PACK_F16, false>(s, a);
     else
-        router<PACK_BF16>(s, a);
+        router<PACK_BF16, false>(s, a);
 }
 
 enum { CLUSTERS = 2048 /* of a drafter's head, in registers too */ };

@@ -52,16 +52,20 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
     cuda_wrote_mat(p, logits);
     cuda_wrote(cuda_of(p), r.id, n);
     cuda_wrote(cuda_of(p), r.weight, n);
+    cuda_cold *guesses = x.rows <= COLD_JOB_ROWS ? cuda_cold_guesses(cuda_of(p)) : NULL;
     for (int32_t at = 0, rows; at < x.rows; at += rows) {
         rows = x.rows - at < FEW_ROWS ? x.rows - at : (int32_t)FEW_ROWS;
-        cu_router(cuda_of(p)->stream, (router_args){.x = cuda_mat(some_rows(x, at, rows)),
-                                                    .logits = cuda_mat(some_rows(logits, at, rows)),
-                                                    .w = cuda_view(w),
-                                                    .how = how,
-                                                    .id = r.id + (size_t)at * (size_t)r.k,
-                                                    .share = r.weight + (size_t)at * (size_t)r.k,
-                                                    .k = r.k,
-                                                    .ticket = cuda_of(p)->router_ticket});
+        router_args a = {.x = cuda_mat(some_rows(x, at, rows)),
+                         .logits = cuda_mat(some_rows(logits, at, rows)),
+                         .w = cuda_view(w),
+                         .how = how,
+                         .id = r.id + (size_t)at * (size_t)r.k,
+                         .share = r.weight + (size_t)at * (size_t)r.k,
+                         .k = r.k,
+                         .ticket = cuda_of(p)->router_ticket};
+        if (guesses)
+            cuda_cold_guess(guesses, w, &a);
+        cu_router(cuda_of(p)->stream, a);
     }
     cuda_done(p, "router");
 }
@@ -287,7 +291,7 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
                         .x_per_pair = true,
                         .chosen = c->chosen == r.id};
     cuda_cold *cold = cuda_cold_of(c, down);
-    const cold_view v = cold ? cuda_cold_again(cold, r) : (cold_view){0};
+    const cold_view v = cold ? cuda_cold_again(cold, r, down) : (cold_view){0};
     if (outputs.at) {
         expert_product b = a;
         cuda_wrote_mat(p, outputs);
@@ -360,17 +364,20 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     cuda_wrote_mat(p, logits);
     cuda_wrote_mat(p, e);
     cuda_wrote_mat(p, y);
-    cu_router(c->stream,
-              (router_args){.x = cuda_mat(x),
-                            .logits = cuda_mat(logits),
-                            .w = cuda_view(w),
-                            .how = how,
-                            .id = id,
-                            .share = share,
-                            .k = m->k,
-                            .ticket = c->router_ticket,
-                            .shared = true,
-                            .factor = m->shared_factor ? m->shared_factor->packed : NULL});
+    router_args choose = {.x = cuda_mat(x),
+                          .logits = cuda_mat(logits),
+                          .w = cuda_view(w),
+                          .how = how,
+                          .id = id,
+                          .share = share,
+                          .k = m->k,
+                          .ticket = c->router_ticket,
+                          .shared = true,
+                          .factor = m->shared_factor ? m->shared_factor->packed : NULL};
+    cuda_cold *cold = cuda_cold_of(c, m->gate);
+    if (cold)
+        cuda_cold_guess(cold, w, &choose);
+    cu_router(c->stream, choose);
     expert_product a = {.p = cuda_pair_args(m->gate, m->up, n_ff, m->act),
                         .expert = id,
                         .k = k,
@@ -380,7 +387,6 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     a.p.q = copy;
     a.shared = cuda_view(m->shared_gate);
     a.shared_up = cuda_view(m->shared_up);
-    cuda_cold *cold = cuda_cold_of(c, m->gate);
     cold_view v = {0};
     const routing r = {id, share, 1, m->k};
     if (cold) {
@@ -399,7 +405,7 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
         .shared_warps = warps,
         .shared = down};
     if (cold) {
-        cuda_cold_again(cold, r);
+        v = cuda_cold_again(cold, r, m->down);
         cu_product_vec_cold(c->stream, d, v);
     } else {
         cu_product_vec(c->stream, d);

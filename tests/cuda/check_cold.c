@@ -5,9 +5,11 @@
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cold.h"
 #include "backend/cuda/cuda_int.h"
+#include "backend/cuda/early.h"
 #include "backend/cuda/experts_int.h"
 #include "backend/experts.h"
 #include "base/mem.h"
+#include "engine/engine_int.h"
 #include "tests/fidelity_model.h"
 
 #include <stdio.h>
@@ -268,17 +270,27 @@ static void check_other_act(rig *g)
 
 enum { CTX = 96, PROMPT = 20, STEPS = 5 };
 
-/* The same tokens as a prompt and one by one; the last one after the model was parked. */
-static status logits_of(const char *path, const char *cpu, const fidelity *f, float *to,
+/* early: experts are fetched early, with this fate of the copies; -1: they are not. A copy that
+ * comes is waited for, however slow this computer is. The same tokens as a prompt and one by one;
+ * the last one after the model was parked. */
+static status logits_of(const char *path, const char *cpu, int early, const fidelity *f, float *to,
                         size_t n_vocab, carat_expert_info *info, err *e)
 {
     const carat_session_options so = {
         .n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1, .kv_k = "f16"};
-    const carat_model_options o = {
-        .device = "cuda", .experts_gpu = "50%", .experts_cpu = cpu, .n_threads = THREADS};
+    const carat_model_options o = {.device = "cuda",
+                                   .experts_gpu = early < 0 ? "50%" : "30%",
+                                   .experts_cpu = cpu,
+                                   .n_threads = THREADS,
+                                   .experts_early = early < 0 ? 0 : 2};
     carat_model *m = NULL;
     carat_session *s = NULL;
     status st = carat_model_open(path, &o, &m, e);
+    if (!st && early >= 0) {
+        cuda_device *c = m->dev->self;
+        cuda_early_test(cuda_cold_early(c->experts->cold), (early_fate)early,
+                        early == EARLY_COMES ? 2000000000 : 1000, c);
+    }
     st = st ? st : carat_session_open(m, &so, &s, e);
     st = st ? st : carat_eval(s, f->tokens, PROMPT, false, to, NULL, e);
     for (int i = 0; i < STEPS && !st; i++) {
@@ -301,14 +313,16 @@ static status logits_of(const char *path, const char *cpu, const fidelity *f, fl
 /* name: of a tiny model; NULL: the bundled one. */
 static void check_model(rig *g, const char *name)
 {
-    static const char *const cpu[] = {"0", "100%", "0.5", "auto"};
+    static const char *const cpu[] = {"0", "100%", "0.5", "0.5", "0", "0", "auto"};
+    static const int early[] = {-1, -1, EARLY_COMES, -1, EARLY_NEVER_COMES, EARLY_FAILS, -1};
+    enum { CASES = sizeof cpu / sizeof *cpu };
     char counts[300];
     fidelity f;
     err e = {0};
     carat_model *m = NULL;
     carat_model_info info;
     carat_expert_info used = {0};
-    double differ = 0, idle = 0;
+    double differ = 0, idle = 0, never = 0;
     float *want = NULL, *got = NULL;
     size_t n = 0;
     if (!my_turn(g, "cold"))
@@ -328,9 +342,12 @@ static void check_model(rig *g, const char *name)
         got = mem_calloc(n, sizeof *got);
     }
     carat_model_close(m);
-    for (int i = 0; i < (g->quick && !strcmp(name, "bundled") ? 2 : 4) && !st; i++) {
+    for (int i = 0; i < (g->quick && !strcmp(name, "bundled") ? 3 : CASES) && !st; i++) {
         unlink(counts); /* slots begin alike */
-        st = logits_of(path, cpu[i], &f, i ? got : want, (size_t)info.n_vocab, &used, &e);
+        st = logits_of(path, cpu[i], early[i], &f, i ? got : want, (size_t)info.n_vocab, &used, &e);
+        never += early[i] == EARLY_COMES   ? !used.n_early_used || used.n_early_late
+                 : early[i] == EARLY_FAILS ? used.n_early != 0
+                                           : used.n_early_used && !used.n_early_late;
         differ += i && memcmp(got, want, n * sizeof *got);
         idle += used.cpu_threads != THREADS || (i == 1 && (!used.n_cpu || !used.cpu_bytes)) ||
                 (!i && used.n_cpu);
@@ -339,6 +356,7 @@ static void check_model(rig *g, const char *name)
         failed(g, "cold", text("%s: %s", name, e.text));
     verdict(g, "cold", text("%s: models that differ", name), differ, 0);
     verdict(g, "cold", text("%s: wrong accounts of the CPU's part", name), idle, 0);
+    verdict(g, "cold", text("%s: experts that come early are not used, or late", name), never, 0);
     unlink(counts);
     if (strcmp(name, "bundled") != 0)
         unlink(path);

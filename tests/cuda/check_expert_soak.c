@@ -152,8 +152,8 @@ static status wave(soak *s, err *e)
 }
 
 /* One model with one share of its experts, for some waves. blocks: the CPU may compute some of the
- * others; then the model that gives the right answers leaves all of them to the GPU, because
- * without that help the activation has other last digits. */
+ * others, and some may be fetched early; then the model that gives the right answers leaves all of
+ * them to the GPU, because without that help the activation has other last digits. */
 static status campaign(soak *s, const char *path, bool blocks, double end_ms, err *e)
 {
     static const char *const parts[] = {"40%", "50%", "0.75"};
@@ -165,6 +165,7 @@ static status campaign(soak *s, const char *path, bool blocks, double end_ms, er
     o.experts_cpu = cpu;
     o.n_threads = 3;
     if (cpu) {
+        o.experts_early = (int32_t)rng_below(&s->rng, 5);
         all.experts_gpu = "50%";
         all.experts_cpu = "0";
         all.n_threads = 1;

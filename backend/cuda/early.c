@@ -1,0 +1,407 @@
+/* early.c - see early.h: what the host does for experts that are fetched before they are chosen. */
+#include "backend/cuda/early.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+enum { LOOKS = 64 /* between two readings of the clock */ };
+/* As cold_pool.c: how long the thread polls without a pause since the last pass or request; with
+ * pauses; then it sleeps until a pass wakes it. */
+static const int64_t SPIN_NS = 2000000, NAP_NS = 200000000, PAUSE_NS = 50000;
+/* A product waits so long for a copy. An expert takes some 70 us, and two may wait for the bus. */
+static const uint64_t LIMIT_NS = 300000;
+
+typedef struct early_layer {
+    int64_t from, end;    /* distances of its experts in the host's memory */
+    const int64_t *where; /* device */
+    const uint8_t *host;  /* of expert 0 */
+    size_t bytes, gated;  /* of an expert, and of the gated unit's parts of it, which come first */
+    const float *guess;   /* device, [n_experts][n_in]: what layer i - 1's router computes too */
+    const weight *router, *bias;
+    int64_t buffer; /* distance of the layer's first buffer */
+    int32_t n_experts;
+} early_layer;
+
+struct cuda_early {
+    cuda_device *c;
+    early_layer *layer;
+    int32_t n, n_early;
+    uint8_t *buffers, *memory;
+    size_t buffer_bytes, memory_bytes;
+    early_state *state;
+    float *logits, *share;
+    int32_t *id;
+    early_post *post; /* page-locked */
+    uint32_t *number; /* page-locked, [EARLY_POSTS]: of requests, which copies take to the device */
+    cudaStream_t copies;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool has_lock, started;
+    atomic_bool stop, hold, failed;
+    atomic_int_least64_t woken_ns;
+    atomic_uint_least64_t n_bytes; /* that copies have taken to the device */
+    atomic_bool sleeps;
+    bool told;
+    int32_t guessed, guessed_rows; /* the layer that the last router guessed; 0: none */
+};
+
+enum {
+    GUESS_ROWS = COLD_JOB_ROWS,
+    ALIGN = 256 /* of arrays in device memory */
+};
+
+static size_t aligned(size_t n)
+{
+    return (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+}
+
+static size_t guess_bytes(const expert_layer *l)
+{
+    return aligned((size_t)l->n_experts * (size_t)l->router->n_in * sizeof(float));
+}
+
+uint64_t cuda_early_bytes(const expert_layer *l, int32_t n)
+{
+    uint64_t bytes = aligned(sizeof(early_state)) + aligned(GUESS_ROWS * ROUTER_EXPERTS * 4) +
+                     2 * aligned(GUESS_ROWS * ROUTER_MOST * 4);
+    if (!n || !l[0].n_early)
+        return 0;
+    for (int32_t i = 1; i < n; i++)
+        bytes += l[i].router ? guess_bytes(&l[i]) : 0;
+    return bytes;
+}
+
+/* ---- The thread ------------------------------------------------------------------------------ */
+
+static bool copy_expert(cuda_early *x, const early_layer *l, uint8_t *to, int32_t e,
+                        uint32_t *arrived, const uint32_t *number)
+{
+    const uint8_t *from = l->host + l->bytes * (size_t)e;
+    const size_t at[] = {0, l->gated, l->bytes};
+    for (int k = 0; k < EARLY_PARTS; k++)
+        if (cudaMemcpyAsync(to + at[k], from + at[k], at[k + 1] - at[k], cudaMemcpyHostToDevice,
+                            x->copies) != cudaSuccess ||
+            cudaMemcpyAsync(arrived + k, number, sizeof *number, cudaMemcpyHostToDevice,
+                            x->copies) != cudaSuccess)
+            return false;
+    atomic_fetch_add_explicit(&x->n_bytes, l->bytes, memory_order_relaxed);
+    return true;
+}
+
+static void answer(cuda_early *x, uint32_t seq)
+{
+    const uint32_t at = seq % EARLY_POSTS;
+    const uint32_t i = atomic_load_explicit(&x->post->ask[at].layer, memory_order_relaxed);
+    const uint32_t n = atomic_load_explicit(&x->post->ask[at].n, memory_order_relaxed);
+    bool ok = i < (uint32_t)x->n && n <= (uint32_t)x->n_early;
+    x->number[at] = seq;
+    for (uint32_t m = 0; m < n && ok; m++) {
+        const early_layer *l = &x->layer[i];
+        const uint32_t e = atomic_load_explicit(&x->post->ask[at].expert[m], memory_order_relaxed);
+        uint8_t *to = x->buffers + ((i & 1) * (size_t)x->n_early + m) * x->buffer_bytes;
+        ok = e < (uint32_t)l->n_experts &&
+             copy_expert(x, l, to, (int32_t)e, x->state->arrived[i & 1][m], &x->number[at]);
+    }
+    if (!ok)
+        atomic_store(&x->failed, true);
+}
+
+static void sleep_long(cuda_early *x, int64_t seen_ns)
+{
+    pthread_mutex_lock(&x->lock);
+    atomic_store(&x->sleeps, true);
+    while (atomic_load(&x->woken_ns) == seen_ns && !atomic_load(&x->stop))
+        pthread_cond_wait(&x->wake, &x->lock);
+    atomic_store(&x->sleeps, false);
+    pthread_mutex_unlock(&x->lock);
+}
+
+static void *run(void *arg)
+{
+    cuda_early *x = arg;
+    uint32_t seen = 0;
+    int64_t active_ns = clock_ns();
+    if (cudaSetDevice(x->c->gpu) != cudaSuccess)
+        atomic_store(&x->failed, true);
+    for (int looks = 0; !atomic_load_explicit(&x->stop, memory_order_relaxed); looks++) {
+        uint32_t seq = atomic_load_explicit(&x->post->seq, memory_order_acquire);
+        if (seq != seen && !atomic_load_explicit(&x->hold, memory_order_relaxed) &&
+            !atomic_load_explicit(&x->failed, memory_order_relaxed)) {
+            answer(x, ++seen);
+            active_ns = 0;
+        }
+        if (looks % LOOKS)
+            continue;
+        int64_t now = clock_ns(), woken = atomic_load(&x->woken_ns);
+        active_ns = !active_ns ? now : active_ns;
+        active_ns = woken > active_ns ? woken : active_ns;
+        if (now - active_ns < SPIN_NS)
+            continue;
+        looks = -1;
+        if (now - active_ns < NAP_NS)
+            nanosleep(&(struct timespec){0, (long)PAUSE_NS}, NULL);
+        else
+            sleep_long(x, woken);
+    }
+    return NULL;
+}
+
+static status start_thread(cuda_early *x, err *e)
+{
+    sigset_t all, before;
+    if (pthread_mutex_init(&x->lock, NULL))
+        return err_set(e, E_MEMORY, "a lock for experts that come early");
+    if (pthread_cond_init(&x->wake, NULL)) {
+        pthread_mutex_destroy(&x->lock);
+        return err_set(e, E_MEMORY, "a lock for experts that come early");
+    }
+    x->has_lock = true;
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&x->thread, NULL, run, x);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    x->started = !failed;
+    return failed
+               ? err_set(e, E_MEMORY, "a thread for experts that come early: %s", strerror(failed))
+               : OK;
+}
+
+/* ---- Opening and closing --------------------------------------------------------------------- */
+
+static void decode_row(const weight *w, int64_t row, float *to)
+{
+    num_format_of(w->type)->decode(weight_row(w, 0, row), to, w->n_in);
+}
+
+/* Layer i's router, as it reads what layer i - 1's router reads. */
+static status send_guess(cuda_device *c, const expert_layer *l, const expert_layer *before,
+                         float *to, err *e)
+{
+    const int32_t n_in = l->router->n_in;
+    size_t n = (size_t)l->n_experts * (size_t)n_in;
+    float *w = mem_calloc(n + 2 * (size_t)n_in, sizeof *w), *own = w + n, *other = own + n_in;
+    if (!w)
+        return err_memory(e, "experts that come early", n * sizeof *w);
+    decode_row(l->router_in, 0, own);
+    decode_row(before->router_in, 0, other);
+    for (int32_t k = 0; k < l->n_experts; k++) {
+        float *row = w + (size_t)k * (size_t)n_in;
+        decode_row(l->router, k, row);
+        for (int32_t i = 0; i < n_in; i++)
+            row[i] = other[i] != 0 ? row[i] * (own[i] / other[i]) : 0;
+    }
+    c->dev.upload(&c->dev, to, w, n * sizeof *w);
+    mem_free(w);
+    return OK;
+}
+
+static bool can_guess(const expert_layer *l, const expert_layer *first)
+{
+    return l->router && l->router_in && l->router->packed_kind == PACK_F32 &&
+           l->router->n_in == first->router->n_in && l->n_experts == first->n_experts &&
+           l->router_in->n_in == l->router->n_in && l->n_experts <= ROUTER_EXPERTS &&
+           l->n_used <= ROUTER_MOST && (!l->router_bias || l->router_bias->packed);
+}
+
+static status open_layers(cuda_early *x, const cold_home *home, uint8_t *at, err *e)
+{
+    status st = OK;
+    for (int32_t i = 0; i < x->n && !st; i++) {
+        const expert_layer *l = home[i].list;
+        const weight *gate = l->part[0], *down = l->part[l->n_parts - 1];
+        if (!can_guess(l, home[0].list))
+            return err_set(e, E_UNSUPPORTED,
+                           "experts cannot be fetched early: layer %d of the mixture (%s) has a "
+                           "router that is not of floats, or of another shape",
+                           i, gate->name);
+        uint8_t *buffer = x->buffers + (size_t)(i & 1) * (size_t)x->n_early * x->buffer_bytes;
+        x->layer[i] = (early_layer){
+            .from = home[i].from,
+            .end = home[i].from + (int64_t)(home[i].expert_bytes * (size_t)l->n_experts),
+            .where = gate->home->where,
+            .host = gate->home->host,
+            .bytes = home[i].expert_bytes,
+            .gated = (size_t)(down->home->host - gate->home->host),
+            .router = l->router,
+            .bias = l->router_bias,
+            .buffer = (int64_t)((uintptr_t)buffer - (uintptr_t)gate->home->from),
+            .n_experts = l->n_experts};
+        if (!i)
+            continue;
+        st = send_guess(x->c, l, home[i - 1].list, (float *)at, e);
+        x->layer[i].guess = (float *)at;
+        at += guess_bytes(l);
+    }
+    return st;
+}
+
+static status take_memory(cuda_early *x, err *e)
+{
+    void *p = NULL;
+    x->memory = x->c->dev.alloc(&x->c->dev, x->memory_bytes);
+    if (!x->memory)
+        return err_memory(e, "experts that come early", x->memory_bytes);
+    if (cudaMallocHost(&p, sizeof *x->post + EARLY_POSTS * sizeof *x->number) != cudaSuccess ||
+        cudaStreamCreateWithFlags(&x->copies, cudaStreamNonBlocking) != cudaSuccess) {
+        cudaGetLastError();
+        x->post = p;
+        return err_memory(e, "requests for experts", sizeof *x->post);
+    }
+    memset(p, 0, sizeof *x->post + EARLY_POSTS * sizeof *x->number);
+    x->post = p;
+    x->number = (uint32_t *)(x->post + 1);
+    return OK;
+}
+
+status cuda_early_open(cuda_device *c, const cold_home *home, int32_t n, uint8_t *buffers,
+                       size_t buffer_bytes, cuda_early **to, err *e)
+{
+    *to = NULL;
+    if (!home[0].list->n_early || n < 2)
+        return OK;
+    cuda_early *x = mem_calloc(1, sizeof *x);
+    if (!x || !(x->layer = mem_calloc((size_t)n, sizeof *x->layer))) {
+        mem_free(x);
+        return err_memory(e, "experts that come early", (size_t)n * sizeof *x->layer);
+    }
+    x->c = c;
+    x->n = n;
+    x->n_early = home[0].list->n_early;
+    x->buffers = buffers;
+    x->buffer_bytes = buffer_bytes;
+    x->memory_bytes = aligned(sizeof *x->state) + aligned(GUESS_ROWS * ROUTER_EXPERTS * 4) +
+                      2 * aligned(GUESS_ROWS * ROUTER_MOST * 4);
+    for (int32_t i = 1; i < n; i++)
+        x->memory_bytes += home[i].list->router ? guess_bytes(home[i].list) : 0;
+    status st = take_memory(x, e);
+    if (!st) {
+        early_state s = {.limit_ns = LIMIT_NS};
+        x->state = (early_state *)x->memory;
+        x->logits = (float *)(x->memory + aligned(sizeof *x->state));
+        x->share = x->logits + aligned(GUESS_ROWS * ROUTER_EXPERTS * 4) / 4;
+        x->id = (int32_t *)(x->share + aligned(GUESS_ROWS * ROUTER_MOST * 4) / 4);
+        c->dev.upload(&c->dev, x->state, &s, sizeof s);
+        st = open_layers(x, home, (uint8_t *)x->id + aligned(GUESS_ROWS * ROUTER_MOST * 4), e);
+    }
+    st = st ? st : start_thread(x, e);
+    if (st)
+        cuda_early_close(c, x);
+    else
+        *to = x;
+    return st;
+}
+
+void cuda_early_close(cuda_device *c, cuda_early *x)
+{
+    if (!x)
+        return;
+    atomic_store(&x->stop, true);
+    if (x->has_lock) {
+        pthread_mutex_lock(&x->lock);
+        pthread_cond_broadcast(&x->wake);
+        pthread_mutex_unlock(&x->lock);
+    }
+    if (x->started)
+        pthread_join(x->thread, NULL);
+    if (x->has_lock) {
+        pthread_cond_destroy(&x->wake);
+        pthread_mutex_destroy(&x->lock);
+    }
+    if (x->copies) {
+        if (cudaStreamSynchronize(x->copies) != cudaSuccess)
+            cudaGetLastError();
+        cudaStreamDestroy(x->copies);
+    }
+    if (x->memory)
+        c->dev.release(&c->dev, x->memory, x->memory_bytes);
+    if (x->post)
+        cudaFreeHost(x->post);
+    mem_free(x->layer);
+    mem_free(x);
+}
+
+/* ---- Passes ---------------------------------------------------------------------------------- */
+
+void cuda_early_begin(cuda_device *c, cuda_early *x)
+{
+    if (atomic_load(&x->failed) && !x->told) {
+        x->told = true; /* nothing is asked for any more */
+        cuda_ok(c, NULL, cudaMemsetAsync(&x->state->off, 1, sizeof x->state->off, c->stream),
+                "experts that come early");
+    }
+    atomic_store(&x->woken_ns, clock_ns());
+    if (!atomic_load(&x->sleeps))
+        return;
+    pthread_mutex_lock(&x->lock);
+    pthread_cond_broadcast(&x->wake);
+    pthread_mutex_unlock(&x->lock);
+}
+
+/* The number of the layer behind the router's; 0: there is none. */
+static int32_t after(const cuda_early *x, const weight *router)
+{
+    for (int32_t i = 1; i < x->n; i++)
+        if (x->layer[i - 1].router == router)
+            return i;
+    return 0;
+}
+
+void cuda_early_guess(cuda_early *x, const weight *router, router_args *a)
+{
+    int32_t i = after(x, router);
+    x->guessed = 0;
+    if (!i || a->x.rows > GUESS_ROWS || a->k > ROUTER_MOST)
+        return;
+    x->guessed = i;
+    x->guessed_rows = a->x.rows;
+    a->guess = (const uint8_t *)x->layer[i].guess;
+    a->guess_bias = x->layer[i].bias ? x->layer[i].bias->packed : NULL;
+    a->guess_logits = x->logits;
+    a->guess_id = x->id;
+    a->guess_share = x->share;
+}
+
+early_ask cuda_early_ask(cuda_early *x, int32_t layer, int32_t rows)
+{
+    bool guessed = x->guessed == layer + 1 && x->guessed_rows == rows;
+    x->guessed = 0;
+    if (!guessed)
+        return (early_ask){0};
+    const early_layer *l = &x->layer[layer + 1];
+    return (early_ask){.guess = x->id,
+                       .post = x->post,
+                       .where = l->where,
+                       .host_from = l->from,
+                       .host_end = l->end,
+                       .layer = layer + 1,
+                       .n_expert = l->n_experts,
+                       .most = x->n_early};
+}
+
+early_view cuda_early_view(const cuda_early *x, int32_t layer, int part)
+{
+    return (early_view){x->state, x->layer[layer].buffer, (int64_t)x->buffer_bytes, layer, part};
+}
+
+void cuda_early_use(const cuda_early *x, expert_use *to)
+{
+    to->early_bytes = atomic_load_explicit(&x->n_bytes, memory_order_relaxed);
+    to->n_early = atomic_load_explicit(&x->post->n_asked, memory_order_relaxed);
+    to->n_early_used = atomic_load_explicit(&x->post->n_used, memory_order_relaxed);
+    to->n_early_late = atomic_load_explicit(&x->post->n_late, memory_order_relaxed);
+}
+
+void cuda_early_test(cuda_early *x, early_fate fate, uint64_t limit_ns, cuda_device *c)
+{
+    atomic_store(&x->hold, fate == EARLY_NEVER_COMES);
+    atomic_store(&x->failed, fate == EARLY_FAILS);
+    cudaMemcpyAsync(&x->state->limit_ns, &limit_ns, sizeof limit_ns, cudaMemcpyHostToDevice,
+                    c->stream);
+    cudaStreamSynchronize(c->stream);
+}
