@@ -89,6 +89,7 @@ typedef struct graph_key {
     const void *model, *kv, *scratch;
     int32_t rows, outs, n_seqs, kv_bucket[STORE_KINDS];
     bool tree, counted;        /* counted: what attention leaves out is */
+    bool far;                  /* rows have keys enough to drop tiles in every store (skip.c) */
     float skip[STEP_SEQS_MAX]; /* sparse_rule.skip; all 0: attention is exact */
     pass_taps taps;
     watched_rows watch;
@@ -301,6 +302,8 @@ size_t cuda_skip_bytes(const cuda_device *c, const kv_view *kv, int32_t rows, in
 /* Rows row0 .. row0 + rows - 1 of a. keys: no row sees more. copy: as join_args.q. */
 void cuda_skip_rows(pass *p, const kv_view *kv, const attend_args *a, int32_t row0, int32_t rows,
                     int32_t keys, void *scratch, dev_quant copy);
+/* Answers' rows of fewer keys are exact in this store. */
+int32_t cuda_skip_least(const cuda_device *c, const kv_view *kv);
 /* What a recording depends on; false: the pass's rows differ, and it is not recorded. */
 bool cuda_skip_key(const cuda_device *c, const step *st, graph_key *k);
 void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v);

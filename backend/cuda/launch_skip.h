@@ -10,10 +10,13 @@ extern "C" {
 #endif
 
 enum {
-    SKIP_TILE = 128,   /* keys that are dropped or kept together; tiles begin at multiples */
-    SKIP_TILES = 64,   /* of a chunk, at most */
-    SKIP_SEQS = 64,    /* sequences of a pass, at most */
-    SKIP_LEAST = 8192, /* answers' rows of fewer keys are exact. As predicted, not as measured */
+    SKIP_TILE = 128, /* keys that are dropped or kept together; tiles begin at multiples */
+    SKIP_TILES = 64, /* of a chunk, at most */
+    SKIP_SEQS = 64,  /* sequences of a pass, at most */
+    /* Answers' rows of fewer keys are exact: as predicted, not as measured. In some stores (skip.c)
+     * those of fewer than so many times that number. */
+    SKIP_LEAST = 8192,
+    SKIP_FAR = 8,
     SKIP_WORDS = LIST_WORDS
 };
 

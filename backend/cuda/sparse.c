@@ -39,7 +39,7 @@ void cuda_narrow_sparse(const device *d, const kv_view *kv, bool prompt, sparse_
     bool skip = prompt ? prompts_skip(c, kv) : cuda_answers_skip(c, kv);
     rule->skip = skip && !kv->window ? rule->skip : 0;
     rule->tile = prompt && rule->skip > 0 ? SKIP_PROMPT_TILE : 0;
-    rule->least = prompt ? 0 : c->skip_least;
+    rule->least = prompt ? 0 : cuda_skip_least(c, kv);
     rule->alpha = prompt && cuda_selects(c, kv) && !kv->window ? rule->alpha : 0;
 }
 

@@ -47,6 +47,8 @@ static void check_answers(rig *g, int32_t d)
                                    .label = label});
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 2, d, 0, 1400, 1021, 7, .skip = 40, .least = 1025,
                                    .label = label});
+    check_attend(g, &(attend_case){NUM_F16, 4, 2, d, 0, 1400, 1021, 7, .skip = 40,
+                                   .least = d == 128 ? 1025 / SKIP_FAR : 1025, .label = label});
     check_attend(g, &(attend_case){NUM_F16, 4, 2, d, 0, 1400, 770, 12, .skip = 40, .tree = true,
                                    .two_seqs = true, .label = label});
     for (int32_t past = 0; past < 130; past += past ? 1 : 126) /* 1, 127, 128, 129 keys */
