@@ -6,6 +6,7 @@
  */
 #include "base/pool.h"
 #include "base/mem.h"
+#include "base/relax.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -41,15 +42,6 @@ typedef struct {
     pool *p;
     int32_t index;
 } worker_arg;
-
-static inline void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 /* Claims chunks of generation gen until none is left or a newer loop has begun. */
 static void run_chunks(pool *p, uint32_t gen, int32_t thread)

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "base/relax.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -59,15 +60,6 @@ struct cold_pool {
     atomic_uchar *half; /* [COLD_PAIRS][n_ff / 32] halves of a chunk that are there */
     atomic_uint_least64_t n_jobs, n_experts, n_pairs, bytes;
 };
-
-static inline void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 static int32_t gate_items(const cold_layer *l)
 {

@@ -2,6 +2,7 @@
 #include "backend/cuda/early.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/relax.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -136,6 +137,7 @@ static void *run(void *arg)
             answer(x, ++seen);
             active_ns = 0;
         }
+        relax();
         if (looks % LOOKS)
             continue;
         int64_t now = clock_ns(), woken = atomic_load(&x->woken_ns);
