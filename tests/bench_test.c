@@ -97,7 +97,7 @@ TEST(bench_shares_what_prompts_have_in_common)
 {
     double used[2];
     for (int k = 0; k < 2; k++) {
-        json_t *root = report("moe", ARGS("-p", "0", "-n", "8", "-d", "256", "-s", "3", "-r", "1",
+        json_t *root = report("moe", ARGS("-p", "0", "-n", "64", "-d", "256", "-s", "3", "-r", "1",
                                           "-t", "1", "--shared", k ? "250" : "0"));
         const json_t *t = json_array_get(json_object_get(root, "tests"), 1);
         CHECK_EQ(real_of(t, "n_shared"), k ? 250 : 0);
