@@ -237,10 +237,11 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
     if (m->dev)
         return OK;
     if (is_limited(opt))
-        return err_set(
-            e, E_ARG,
-            "--gpu-mb, --experts-gpu and --experts-cpu need a GPU, and the model is on the CPU: %s",
-            m->device_why);
+        return err_set(e, E_ARG,
+                       "--gpu-mb, --experts-gpu, --experts-cpu and --experts-early need a GPU, and "
+                       "the model is "
+                       "on the CPU: %s",
+                       m->device_why);
     if ((st = open_cpu(m, opt, e)) || (st = divide(m, opt, e)) || opt->vocab_only)
         return st;
     return check_weights_fit(m, opt, e);

@@ -112,6 +112,10 @@ status experts_check_options(const carat_model_options *opt, err *e)
         return err_set(e, E_ARG,
                        "--cpu-experts leaves all experts to the CPU: it cannot be combined with "
                        "--experts-cpu");
+    if (opt->experts_early && opt->cpu_experts)
+        return err_set(e, E_ARG,
+                       "--cpu-experts leaves all experts to the CPU: it cannot be combined with "
+                       "--experts-early");
     return parse_want(opt->experts_gpu, &w, e);
 }
 
@@ -306,14 +310,16 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
     forced |= (help && part >= 0) || opt->experts_early;
     bool able = m->dev && m->dev->experts && m->n_sides == 1 && m->core.n_expert_layers > 0;
     if (forced && !m->core.n_expert_layers)
+        return err_set(e, E_ARG,
+                       "%s has no experts: --experts-gpu, --experts-cpu and --experts-early are "
+                       "for mixtures of "
+                       "experts",
+                       m->core.name);
+    if (forced && !able)
         return err_set(
             e, E_ARG,
-            "%s has no experts: --experts-gpu and --experts-cpu are for mixtures of experts",
-            m->core.name);
-    if (forced && !able)
-        return err_set(e, E_ARG,
-                       "--experts-gpu and --experts-cpu need the whole model on one GPU: no "
-                       "--gpu-layers, no --cpu-experts, no --wrap");
+            "--experts-gpu, --experts-cpu and --experts-early need the whole model on one "
+            "GPU: no --gpu-layers, no --cpu-experts, no --wrap");
     if (!able)
         return OK;
     model_pool *x = m->experts = mem_calloc(1, sizeof *x);

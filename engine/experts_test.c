@@ -53,6 +53,12 @@ TEST(shares_of_experts_that_cannot_be_are_refused)
     refused(path,
             (carat_model_options){.device = "cpu,cpu", .experts_cpu = "auto", .cpu_experts = true},
             "cannot be combined with");
+    refused(path, (carat_model_options){.device = "cpu", .experts_early = 1}, "need a GPU");
+    refused(path, (carat_model_options){.device = "cpu", .experts_early = -1}, "expected 0 to 4");
+    refused(path, (carat_model_options){.device = "cpu", .experts_early = 5}, "expected 0 to 4");
+    refused(path,
+            (carat_model_options){.device = "cpu,cpu", .experts_early = 1, .cpu_experts = true},
+            "cannot be combined with");
     fidelity_close(&f);
 }
 
