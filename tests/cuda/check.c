@@ -346,6 +346,7 @@ int main(int argc, char **argv)
         check_expert_slots(&g);
         check_placements(&g);
         check_cold(&g);
+        check_early(&g);
     }
     double models = clock_ms();
     printf("%d checks, %d failed   (ops %.1f s, models %.1f s; slowest %.1f s: %s)\n", g.n_run,

@@ -135,6 +135,7 @@ void check_pool_drafts(rig *g);
 void check_expert_slots(rig *g);
 void check_placements(rig *g);
 void check_cold(rig *g); /* experts on the host beside the GPU */
+void check_early(rig *g); /* experts that are fetched before their layer chooses */
 void check_expert_soak(rig *g, double minutes);
 
 #endif

@@ -1,0 +1,176 @@
+/* check_early.c - experts that are fetched before their layer chooses (early.h), in two layers
+ * whose experts and rows are alike, so that the first one's guess is the second one's choice: what
+ * is fetched must be used, and no bit may differ from passes that fetch nothing.
+ */
+#include "tests/cuda/check_int.h"
+#include "backend/cuda/cuda_int.h"
+#include "backend/cuda/early.h"
+#include "backend/cuda/experts_int.h"
+#include "backend/experts.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LAYERS = 2, N_EXPERTS = 24, N_SLOTS = 6, N_FF = 64, N_IN = 128, K = 3, ROWS = 17 };
+
+typedef struct early_rig {
+    rig *g;
+    pair gate[LAYERS], down[LAYERS], router[LAYERS], in[LAYERS], bias[LAYERS];
+    expert_layer layer[LAYERS];
+    float *x[LAYERS]; /* rows of each layer's router: the same, times its norm's weight */
+    bool sigmoid;
+} early_rig;
+
+static bool make(early_rig *r, num_type type)
+{
+    rig *g = r->g;
+    for (int i = 0; i < LAYERS; i++)
+        if (!pair_make(g, &r->gate[i], type, N_IN, 2 * N_FF, N_EXPERTS, 0.05, false) ||
+            !pair_make(g, &r->down[i], NUM_Q8_0, N_FF, N_IN, N_EXPERTS, 0.05, false) ||
+            !pair_make(g, &r->router[i], NUM_F32, N_IN, N_EXPERTS, 1, 0.3, false) ||
+            !pair_make(g, &r->in[i], NUM_F32, N_IN, 1, 1, 1, false) ||
+            !pair_make(g, &r->bias[i], NUM_F32, N_EXPERTS, 1, 1, 0.2, false))
+            return false;
+    float *x = draw(g, ROWS * N_IN, 1);
+    for (int i = 0; i < LAYERS; i++) {
+        float *norm = r->in[i].bytes;
+        for (int k = 0; k < N_IN; k++) /* not near 0: its inverse is a factor of the guess */
+            norm[k] += norm[k] < 0 ? -0.5f : 0.5f;
+        r->x[i] = mem_alloc(ROWS * N_IN * sizeof *x);
+        for (int k = 0; k < ROWS * N_IN; k++)
+            r->x[i][k] = x[k] * norm[k % N_IN];
+        r->layer[i] = (expert_layer){.n_parts = 2,
+                                     .n_experts = N_EXPERTS,
+                                     .n_slots = N_SLOTS,
+                                     .n_used = K,
+                                     .router = &r->router[i].w[1],
+                                     .router_in = &r->in[i].w[1],
+                                     .router_bias = r->sigmoid ? &r->bias[i].w[1] : NULL};
+        r->layer[i].part[0] = &r->gate[i].w[1];
+        r->layer[i].part[1] = &r->down[i].w[1];
+        g->gpu->weight_free(g->gpu, r->layer[i].part[0]);
+        g->gpu->weight_free(g->gpu, r->layer[i].part[1]);
+    }
+    mem_free(x);
+    return true;
+}
+
+static void unmake(early_rig *r)
+{
+    for (int i = 0; i < LAYERS; i++) {
+        pair_free(r->g, &r->gate[i]);
+        pair_free(r->g, &r->down[i]);
+        pair_free(r->g, &r->router[i]);
+        pair_free(r->g, &r->in[i]);
+        pair_free(r->g, &r->bias[i]);
+        mem_free(r->x[i]);
+    }
+}
+
+static status open_experts(early_rig *r, int32_t n_early, err *e)
+{
+    device *d = r->g->gpu;
+    for (int i = 0; i < LAYERS; i++) {
+        r->layer[i].n_early = n_early;
+        for (int k = 0; k < 2; k++)
+            r->layer[i].part[k]->in_slots = true;
+    }
+    status st = d->experts->open(d, r->layer, LAYERS, e);
+    for (int i = 0; i < 2 * LAYERS && !st; i++)
+        st = d->weight_load(d, r->layer[i / 2].part[i % 2], e);
+    st = st ? st : d->experts->fill(d, e);
+    return st ? st : d->experts->help(d, &(expert_help){.n_threads = 1}, e);
+}
+
+static void close_experts(early_rig *r)
+{
+    device *d = r->g->gpu;
+    for (int i = 0; i < 2 * LAYERS; i++)
+        d->weight_free(d, r->layer[i / 2].part[i % 2]);
+    d->experts->close(d);
+}
+
+/* Both layers' outputs, one after the other: mem_free. NULL: the pass failed. */
+static float *run_rows(early_rig *r, int32_t rows, err *e)
+{
+    static chain c;
+    rig *g = r->g;
+    pass p;
+    size_t n = (size_t)rows * N_IN;
+    chain_init(&c, rows, 0, 0);
+    pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+    mat y[LAYERS];
+    for (int i = 0; i < LAYERS; i++) {
+        const route_rule rule = {.sigmoid = r->sigmoid,
+                                 .bias = r->sigmoid ? &r->bias[i].w[1] : NULL};
+        mat x = pass_mat(&p, rows, 1, N_IN);
+        g->gpu->upload(g->gpu, x.at, r->x[i], n * sizeof(float));
+        routing t = op_router(&p, x, &r->router[i].w[1], K, &rule);
+        mat h = op_moe_glu(&p, x, t, r->layer[i].part[0], NULL, ACT_SILU);
+        y[i] = op_moe_down(&p, h, t, r->layer[i].part[1]);
+    }
+    float *out = pass_failed(&p) ? NULL : mem_alloc(LAYERS * n * sizeof *out);
+    for (int i = 0; i < LAYERS && out; i++) {
+        float *one = gpu_rows(g, y[i]);
+        memcpy(out + (size_t)i * n, one, n * sizeof *one);
+        mem_free(one);
+    }
+    *e = p.e;
+    pass_end(&p);
+    return out;
+}
+
+static void check_kind(rig *g, num_type type, bool sigmoid)
+{
+    static const int32_t counts[] = {1, 2, 7, COLD_JOB_ROWS, ROWS}, early[] = {0, 1, 4};
+    enum { N_COUNTS = sizeof counts / sizeof *counts, N_EARLY = sizeof early / sizeof *early };
+    early_rig r = {.g = g, .sigmoid = sigmoid};
+    float *want[N_COUNTS] = {NULL};
+    double differ = 0, unused = 0, none = 0;
+    err e = {0};
+    status st = OK;
+    if (!my_turn(g, "early") || !make(&r, type))
+        return;
+    for (int k = 0; k < N_EARLY && !st; k++) {
+        expert_use use = {0};
+        st = open_experts(&r, early[k], &e);
+        if (!st && early[k]) {
+            cuda_device *c = g->gpu->self;
+            cuda_early_test(cuda_cold_early(c->experts->cold), EARLY_COMES, 2000000000, c);
+        }
+        for (int i = 0; i < N_COUNTS && !st; i++) {
+            size_t n = LAYERS * (size_t)counts[i] * N_IN;
+            float *y = run_rows(&r, counts[i], &e);
+            st = y ? OK : e.status;
+            if (k && y) {
+                differ += memcmp(y, want[i], n * sizeof *y) != 0;
+                mem_free(y);
+            } else {
+                want[i] = y;
+            }
+        }
+        /* Accounts come with requests, so the last pass of few rows is not in them. */
+        g->gpu->experts->use(g->gpu, &use);
+        unused += early[k] && use.n_early_used + (uint64_t)early[k] < use.n_early;
+        none += early[k] ? !use.n_early_used || use.n_early_late : use.n_early != 0;
+        close_experts(&r);
+    }
+    if (st)
+        failed(g, "early", e.text);
+    char what[32];
+    snprintf(what, sizeof what, "%s%s", num_name(type), sigmoid ? " sigmoid" : "");
+    verdict(g, "early", text("%s: bits that differ", what), differ, 0);
+    verdict(g, "early", text("%s: fetched, and not chosen", what), unused, 0);
+    verdict(g, "early", text("%s: none was fetched, or one was late", what), none, 0);
+    for (int i = 0; i < N_COUNTS; i++)
+        mem_free(want[i]);
+    unmake(&r);
+}
+
+void check_early(rig *g)
+{
+    static const num_type types[] = {NUM_Q4_0, NUM_Q4_1, NUM_Q5_0, NUM_Q5_1, NUM_Q8_0};
+    for (int i = 0; i < 5; i++)
+        check_kind(g, types[i], i & 1);
+}
