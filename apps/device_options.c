@@ -99,7 +99,7 @@ void device_print_experts(FILE *f, const carat_model *m)
     if (x.n_early)
         fprintf(f,
                 "; %" PRIu64 " fetched before their layer chose (%.1f MiB), of which it chose "
-                "%" PRIu64 ", %" PRIu64 " waits for them given up",
+                "%" PRIu64 "; %" PRIu64 " requests came too late",
                 x.n_early, mib(x.early_bytes), x.n_early_used, x.n_early_late);
     if (x.n_failed)
         fprintf(f, "; %" PRIu64 " copies failed", x.n_failed);

@@ -540,7 +540,7 @@ typedef struct carat_expert_info {
     uint64_t early_bytes;         /* copied before a layer chose its experts (experts_early) */
     uint64_t n_early;             /* experts that these were, */
     uint64_t n_early_used;        /* those of them that it then chose, */
-    uint64_t n_early_late;        /* and waits for them that were given up */
+    uint64_t n_early_late;        /* and requests that were waited for in vain */
     double wait_ms;               /* for the bus: as carat_timings.expert_wait_ms */
 } carat_expert_info;
 

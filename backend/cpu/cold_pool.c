@@ -13,6 +13,7 @@
 #include "base/pool.h"
 #include "base/relax.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -316,7 +317,7 @@ static void *run(void *arg)
     cold_pool *p = arg;
     int64_t active_ns = clock_ns();
     uint32_t taken = COLD_FIRST; /* the last job whose items were all taken */
-    for (int looks = 0; !atomic_load_explicit(&p->stop, memory_order_relaxed); looks++) {
+    for (unsigned looks = 0; !atomic_load_explicit(&p->stop, memory_order_relaxed); looks++) {
         uint32_t seq = atomic_load_explicit(&p->room.post->seq, memory_order_acquire);
         if (seq != taken && (seq = open_job(p))) {
             if (work(p, seq))
@@ -331,7 +332,7 @@ static void *run(void *arg)
         active_ns = woken > active_ns ? woken : active_ns;
         if (now - active_ns < SPIN_NS)
             continue;
-        looks = -1; /* the clock is read after each pause */
+        looks = UINT_MAX; /* the clock is read after each pause */
         if (now - active_ns < atomic_load_explicit(&p->awake_ns, memory_order_relaxed))
             nap(now - active_ns < NAP_NS ? SHORT_NAP_NS : LONG_NAP_NS);
         else

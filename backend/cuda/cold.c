@@ -9,6 +9,7 @@
 #include "backend/cpu/cold_pool.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/pool.h"
 
 #include <sched.h>
 #include <stddef.h>
@@ -182,7 +183,13 @@ status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const ex
             home[i].list->n_experts};
     }
     st = st ? st : take_memory(c, x, l, n, e);
-    st = st ? st : cold_pool_open(&x->pool, l, n, &x->room, how->n_threads, how->isa, e);
+    int32_t n_threads = how->n_threads;
+    if (!n_threads && home[0].list->n_early) { /* a thread starts copies, and polls too */
+        n_threads = pool_default_threads() - 2;
+        n_threads = n_threads > 1 ? n_threads : 1;
+    }
+    st = st ? st : cold_pool_open(&x->pool, l, n, &x->room, n_threads, how->isa, e);
+    st = st ? st : cuda_early_open(c, home, n, buffers, buffer_bytes, bus_bytes_s, &x->early, e);
     if (!st) {
         x->n = n;
         double read_bytes_s = READ_SPEED * bus_bytes_s;
@@ -195,7 +202,6 @@ status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const ex
         x->timed = cold_pool_use(x->pool);
     }
     st = st ? st : send_state(c, x, how->part, e);
-    st = st ? st : cuda_early_open(c, home, n, buffers, buffer_bytes, &x->early, e);
     mem_free(l);
     if (st) {
         cuda_cold_close(c, x);

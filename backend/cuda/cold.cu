@@ -41,27 +41,35 @@ DEV void copy_rows(const hand_args &a)
 }
 
 /* Asks for experts of the next layer: those that its guess has and the device does not, up to a
- * number, the first choices of rows first. None, if the buffers have copies under way. */
+ * number, the first choices of rows first. None while copies for an earlier request are on their
+ * way to the same buffers, whose record stays. So at most two requests are open. */
 DEV void ask_early(const early_ask &q, const early_view &v, int rows, int k)
 {
     enum { PAIRS = COLD_JOB_ROWS * ROUTER_MOST };
-    __shared__ uint8_t
-        wants[PAIRS]; /* by pair, first choices first: the first one of a cold expert */
+    __shared__ uint8_t wants[PAIRS]; /* by pair, first choices first: a cold expert's first one */
     __shared__ int16_t id[PAIRS];
+    __shared__ bool busy;
     early_state *s = v.state;
     early_list *l = &s->list[q.layer & 1];
     int e = (int)threadIdx.x, n_pairs = rows * k, mine = PAIRS;
-    bool busy = load_fresh(&s->off);
-    for (int m = 0; m < l->n; m++)
-        busy |= load_system(&s->arrived[q.layer & 1][m][EARLY_DOWN]) != l->seq;
+    if (e == 0) { /* copies end in their order, so the last one's number says it of all */
+        busy = load_fresh(&s->off);
+        if (l->n && !busy)
+            busy = load_system(&s->arrived[q.layer & 1][l->n - 1][EARLY_DOWN]) != l->seq;
+        q.post->n_used = s->n_used;
+        q.post->n_late = s->n_late;
+        l->layer = busy ? -1 : q.layer;
+    }
     for (int p = e; p < n_pairs; p += THREADS) {
         id[p % k * rows + p / k] = (int16_t)load_fresh(q.guess + p);
         wants[p] = 0;
     }
     __syncthreads();
+    if (busy)
+        return;
     for (int p = n_pairs - 1; p >= 0; p--)
         mine = id[p] == e ? p : mine;
-    int64_t at = e < q.n_expert && mine < PAIRS && !busy ? load_fresh(q.where + e) : -1;
+    int64_t at = e < q.n_expert && mine < PAIRS ? load_fresh(q.where + e) : -1;
     bool cold = at >= q.host_from && at < q.host_end;
     if (cold)
         wants[mine] = 1;
@@ -80,9 +88,9 @@ DEV void ask_early(const early_ask &q, const early_view &v, int rows, int k)
             s->arrived[q.layer & 1][rank][part] = seq - 1;
     }
     if (e == 0) {
-        l->layer = q.layer;
         l->n = n;
         l->seq = seq;
+        l->gave_up = seq - 1;
     }
     if (!n)
         return;
@@ -91,8 +99,6 @@ DEV void ask_early(const early_ask &q, const early_view &v, int rows, int k)
         q.post->ask[seq % EARLY_POSTS].n = (uint32_t)n;
         s->n_asked += (uint32_t)n;
         q.post->n_asked = s->n_asked;
-        q.post->n_used = s->n_used;
-        q.post->n_late = s->n_late;
     }
     system_fence();
     __syncthreads();

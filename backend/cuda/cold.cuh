@@ -142,25 +142,29 @@ DEV bool cold_answered(const cold_view &c, bool asks)
 
 /* ---- Experts on their way -------------------------------------------------------------------- */
 
-/* By a whole warp: has the part of buffer m arrived for entry seq? Waits, but no longer than the
- * limit: the bytes are the same wherever they are read, so nothing hangs on the answer but time. */
+/* By a whole warp: has the part of buffer m arrived for request seq? Waits, but no longer than the
+ * limit, and not at all where another warp has waited in vain: the bytes are the same wherever they
+ * are read, so nothing hangs on the answer but time. */
 DEV bool early_arrived(const early_view &v, int m, uint32_t seq)
 {
     enum { LOOKS_MOST = 1 << 22 };
     bool here = false;
     if (lane_id() == 0) {
+        early_list *l = &v.state->list[v.layer & 1];
         const uint32_t *word = &v.state->arrived[v.layer & 1][m][v.part];
         const uint64_t start = time_ns();
         const int64_t limit = (int64_t)v.state->limit_ns;
-        for (int looks = 0; !here && looks < LOOKS_MOST; looks++) {
+        for (int looks = 0;; looks++) {
             here = load_system(word) == seq;
-            if (!here && (int64_t)(time_ns() - start) > limit)
+            if (here || load_system(&l->gave_up) == seq)
                 break;
-            if (!here)
-                pause_ns(200);
+            if ((int64_t)(time_ns() - start) > limit || looks == LOOKS_MOST) {
+                store_system(&l->gave_up, seq);
+                atomicAdd(&v.state->n_late, 1u);
+                break;
+            }
+            pause_ns(200);
         }
-        if (!here)
-            atomicAdd(&v.state->n_late, 1u);
     }
     __syncwarp(); /* the other lanes' reads come after lane 0's */
     return shfl_u32(here, 0) != 0;

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/relax.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -11,11 +12,14 @@
 #include <time.h>
 
 enum { LOOKS = 64 /* between two readings of the clock */ };
-/* As cold_pool.c: how long the thread polls without a pause since the last pass or request; with
- * pauses; then it sleeps until a pass wakes it. */
-static const int64_t SPIN_NS = 2000000, NAP_NS = 200000000, PAUSE_NS = 50000;
-/* A product waits so long for a copy. An expert takes some 70 us, and two may wait for the bus. */
-static const uint64_t LIMIT_NS = 300000;
+/* As in cold_pool.c: how long the thread polls without a pause since the last pass or request; with
+ * short pauses; with long ones. Then it sleeps until a pass wakes it, or a request that comes long
+ * after its pass was launched: it looks so often. */
+static const int64_t SPIN_NS = 2000000, NAP_NS = 200000000, AWAKE_NS = 60000000000;
+static const int64_t SHORT_NAP_NS = 50000, LONG_NAP_NS = 1000000, LOOK_NS = 500000000;
+/* A product waits for as long as the bus takes for so many times the experts of a request. */
+static const double PATIENCE = 4;
+static const uint64_t LIMIT_MOST_NS = 2000000;
 
 typedef struct early_layer {
     int64_t from, end;    /* distances of its experts in the host's memory */
@@ -49,7 +53,8 @@ struct cuda_early {
     atomic_uint_least64_t n_bytes; /* that copies have taken to the device */
     atomic_bool sleeps;
     bool told;
-    int32_t guessed, guessed_rows; /* the layer that the last router guessed; 0: none */
+    uint64_t n_asked, n_used, n_late; /* as last read */
+    int32_t guessed, guessed_rows;    /* the layer that the last router guessed; 0: none */
 };
 
 enum {
@@ -113,12 +118,24 @@ static void answer(cuda_early *x, uint32_t seq)
         atomic_store(&x->failed, true);
 }
 
-static void sleep_long(cuda_early *x, int64_t seen_ns)
+static void nap(int64_t ns)
+{
+    nanosleep(&(struct timespec){ns / 1000000000, (long)(ns % 1000000000)}, NULL);
+}
+
+static void sleep_long(cuda_early *x, int64_t seen_ns, uint32_t seen)
 {
     pthread_mutex_lock(&x->lock);
     atomic_store(&x->sleeps, true);
-    while (atomic_load(&x->woken_ns) == seen_ns && !atomic_load(&x->stop))
-        pthread_cond_wait(&x->wake, &x->lock);
+    while (atomic_load(&x->woken_ns) == seen_ns && !atomic_load(&x->stop) &&
+           atomic_load(&x->post->seq) == seen) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        t.tv_nsec += LOOK_NS;
+        t.tv_sec += t.tv_nsec / 1000000000;
+        t.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&x->wake, &x->lock, &t);
+    }
     atomic_store(&x->sleeps, false);
     pthread_mutex_unlock(&x->lock);
 }
@@ -130,11 +147,15 @@ static void *run(void *arg)
     int64_t active_ns = clock_ns();
     if (cudaSetDevice(x->c->gpu) != cudaSuccess)
         atomic_store(&x->failed, true);
-    for (int looks = 0; !atomic_load_explicit(&x->stop, memory_order_relaxed); looks++) {
+    for (unsigned looks = 0; !atomic_load_explicit(&x->stop, memory_order_relaxed); looks++) {
         uint32_t seq = atomic_load_explicit(&x->post->seq, memory_order_acquire);
-        if (seq != seen && !atomic_load_explicit(&x->hold, memory_order_relaxed) &&
-            !atomic_load_explicit(&x->failed, memory_order_relaxed)) {
-            answer(x, ++seen);
+        if (atomic_load_explicit(&x->failed, memory_order_relaxed)) {
+            seen = seq; /* the device asks for nothing more after its next pass has begun */
+        } else if (seq != seen && !atomic_load_explicit(&x->hold, memory_order_relaxed)) {
+            if (seq - seen > 2) /* at most two are open, or entries could be overwritten */
+                atomic_store(&x->failed, true);
+            else
+                answer(x, ++seen);
             active_ns = 0;
         }
         relax();
@@ -145,11 +166,11 @@ static void *run(void *arg)
         active_ns = woken > active_ns ? woken : active_ns;
         if (now - active_ns < SPIN_NS)
             continue;
-        looks = -1;
-        if (now - active_ns < NAP_NS)
-            nanosleep(&(struct timespec){0, (long)PAUSE_NS}, NULL);
+        looks = UINT_MAX; /* the clock is read after each pause */
+        if (now - active_ns < AWAKE_NS)
+            nap(now - active_ns < NAP_NS ? SHORT_NAP_NS : LONG_NAP_NS);
         else
-            sleep_long(x, woken);
+            sleep_long(x, woken, seen);
     }
     return NULL;
 }
@@ -157,16 +178,21 @@ static void *run(void *arg)
 static status start_thread(cuda_early *x, err *e)
 {
     sigset_t all, before;
-    if (pthread_mutex_init(&x->lock, NULL))
-        return err_set(e, E_MEMORY, "a lock for experts that come early");
-    if (pthread_cond_init(&x->wake, NULL)) {
-        pthread_mutex_destroy(&x->lock);
-        return err_set(e, E_MEMORY, "a lock for experts that come early");
+    pthread_condattr_t how;
+    int failed = pthread_condattr_init(&how);
+    if (!failed) { /* a user who sets the wall clock changes nothing */
+        failed = pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
+        failed = failed ? failed : pthread_cond_init(&x->wake, &how);
+        pthread_condattr_destroy(&how);
     }
+    if (!failed && (failed = pthread_mutex_init(&x->lock, NULL)))
+        pthread_cond_destroy(&x->wake);
+    if (failed)
+        return err_set(e, E_MEMORY, "a lock for experts that come early: %s", strerror(failed));
     x->has_lock = true;
     sigfillset(&all); /* signals are for the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&x->thread, NULL, run, x);
+    failed = pthread_create(&x->thread, NULL, run, x);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     x->started = !failed;
     return failed
@@ -262,7 +288,7 @@ static status take_memory(cuda_early *x, err *e)
 }
 
 status cuda_early_open(cuda_device *c, const cold_home *home, int32_t n, uint8_t *buffers,
-                       size_t buffer_bytes, cuda_early **to, err *e)
+                       size_t buffer_bytes, double bus_bytes_s, cuda_early **to, err *e)
 {
     *to = NULL;
     if (!home[0].list->n_early || n < 2)
@@ -283,7 +309,10 @@ status cuda_early_open(cuda_device *c, const cold_home *home, int32_t n, uint8_t
         x->memory_bytes += home[i].list->router ? guess_bytes(home[i].list) : 0;
     status st = take_memory(x, e);
     if (!st) {
-        early_state s = {.limit_ns = LIMIT_NS};
+        double ns = bus_bytes_s > 0
+                        ? PATIENCE * x->n_early * (double)buffer_bytes / bus_bytes_s * 1e9
+                        : (double)LIMIT_MOST_NS;
+        early_state s = {.limit_ns = ns < (double)LIMIT_MOST_NS ? (uint64_t)ns : LIMIT_MOST_NS};
         x->state = (early_state *)x->memory;
         x->logits = (float *)(x->memory + aligned(sizeof *x->state));
         x->share = x->logits + aligned(GUESS_ROWS * ROUTER_EXPERTS * 4) / 4;
@@ -391,12 +420,22 @@ early_view cuda_early_view(const cuda_early *x, int32_t layer, int part)
     return (early_view){x->state, x->layer[layer].buffer, (int64_t)x->buffer_bytes, layer, part};
 }
 
-void cuda_early_use(const cuda_early *x, expert_use *to)
+/* The device's accounts have 32 bits. */
+static uint64_t grown(uint64_t sum, uint32_t now)
 {
+    return sum + (uint32_t)(now - (uint32_t)sum);
+}
+
+void cuda_early_use(cuda_early *x, expert_use *to)
+{
+    early_post *p = x->post;
+    x->n_asked = grown(x->n_asked, atomic_load_explicit(&p->n_asked, memory_order_relaxed));
+    x->n_used = grown(x->n_used, atomic_load_explicit(&p->n_used, memory_order_relaxed));
+    x->n_late = grown(x->n_late, atomic_load_explicit(&p->n_late, memory_order_relaxed));
     to->early_bytes = atomic_load_explicit(&x->n_bytes, memory_order_relaxed);
-    to->n_early = atomic_load_explicit(&x->post->n_asked, memory_order_relaxed);
-    to->n_early_used = atomic_load_explicit(&x->post->n_used, memory_order_relaxed);
-    to->n_early_late = atomic_load_explicit(&x->post->n_late, memory_order_relaxed);
+    to->n_early = x->n_asked;
+    to->n_early_used = x->n_used;
+    to->n_early_late = x->n_late;
 }
 
 void cuda_early_test(cuda_early *x, early_fate fate, uint64_t limit_ns, cuda_device *c)

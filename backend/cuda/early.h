@@ -12,10 +12,12 @@
  * number and read the buffer; others are read over the bus or handed over, as without a guess.
  *
  * The bytes are the same in both places. So a guess changes times and no bit of a result, and a
- * copy that fails or comes too late costs a wait of limit_ns.
+ * copy that fails or comes too late costs a wait of limit_ns, once for a request and wave of
+ * blocks.
  *
  * There are two sets of buffers, for layers with even and odd numbers. A request waits for nobody:
- * while copies of an earlier one are on their way to the same buffers, nothing is asked for.
+ * while copies of an earlier one are on their way to the same buffers, nothing is asked for. So at
+ * most two requests are open, and no entry of the post is overwritten before it was answered.
  */
 #ifndef BACKEND_CUDA_EARLY_H
 #define BACKEND_CUDA_EARLY_H
@@ -30,7 +32,7 @@ typedef struct cuda_early cuda_early;
 uint64_t cuda_early_bytes(const expert_layer *l, int32_t n);
 /* buffers: device, [2][n_early][buffer_bytes]. Leaves *to NULL if they are not wanted. */
 status cuda_early_open(cuda_device *c, const cold_home *home, int32_t n, uint8_t *buffers,
-                       size_t buffer_bytes, cuda_early **to, err *e);
+                       size_t buffer_bytes, double bus_bytes_s, cuda_early **to, err *e);
 void cuda_early_close(cuda_device *c, cuda_early *x);
 
 /* Before a pass that may ask. */
@@ -41,7 +43,7 @@ void cuda_early_guess(cuda_early *x, const weight *router, router_args *a);
 /* After that launch, for the kernel that hands over the layer's experts. */
 early_ask cuda_early_ask(cuda_early *x, int32_t layer, int32_t rows);
 early_view cuda_early_view(const cuda_early *x, int32_t layer, int part);
-void cuda_early_use(const cuda_early *x, expert_use *to);
+void cuda_early_use(cuda_early *x, expert_use *to);
 
 /* For tests: what happens to requests, and how long products wait. */
 typedef enum early_fate { EARLY_COMES, EARLY_NEVER_COMES, EARLY_FAILS } early_fate;

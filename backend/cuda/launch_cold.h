@@ -19,8 +19,10 @@ typedef struct cold_state {
 
 /* Experts on their way to the device before their layer has chosen (early.h); device memory. */
 typedef struct early_list {
-    int32_t layer, n; /* of the list of layers with experts */
-    uint32_t seq, unused;
+    int32_t layer;    /* of the list of layers with experts; -1: of none */
+    int32_t n;        /* experts of the last request for these buffers, which may still come */
+    uint32_t seq;     /* its number */
+    uint32_t gave_up; /* a product has waited for it in vain: others look once */
     int32_t expert[EARLY_MOST];
 } early_list;
 enum { EARLY_GATED, EARLY_DOWN, EARLY_PARTS }; /* weights of the gated unit; of the down product */
