@@ -187,7 +187,8 @@ TEST(scorer_choices_depend_on_tokens_alone)
             ids[i][k] = k % 70 ? ids[i][k - 90] : k % m->core.n_vocab;
         g.speculation.off = true;
         CHECK_OK(carat_generate(s, ids[i], PROMPT - 37 * i, &g, keep, &want[i], NULL, &e), e);
-        g.speculation.off = false;
+        /* Of a fixed length: else measured times decide whether it drafts. */
+        g.speculation = (carat_speculation){.n_max = 7, .tree_max = -1, .fixed = true};
         carat_reset(s);
         CHECK_OK(carat_generate(s, ids[i], PROMPT - 37 * i, &g, keep, &fast, NULL, &e), e);
         CHECK(fast.n == ANSWER && !memcmp(fast.id, want[i].id, sizeof fast.id));

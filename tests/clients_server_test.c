@@ -151,7 +151,7 @@ TEST(server_drains_on_the_first_signal_and_ends_on_the_second)
 {
     served s;
     str seen = {0};
-    start_toy(&s, NULL);
+    start_toy(&s, ARGS("--drain", "300"));
     int fd = begin_long(&s, &seen);
     kill(s.pid, SIGTERM);
     CHECK_MSG(http_read_until(fd, &seen, "[DONE]"), "%s", str_text(&seen));

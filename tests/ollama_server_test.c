@@ -222,10 +222,12 @@ TEST(llama_infill_by_a_model_that_fills_gaps)
         {"POST", "/infill",
          "{\"input_prefix\":\"def f(\",\"input_suffix\":\"):\",\"prompt\":\"a, "
          "\",\"input_extra\":[{"
-         "\"text\":\"x = 1\",\"filename\":\"x.py\"},{\"text\":\"y\"}],\"n_predict\":4}",
+         "\"text\":\"x = "
+         "1\",\"filename\":\"x.py\"},{\"text\":\"y\"}],\"n_predict\":4,\"ignore_eos\":true}",
          200, "\"tokens_predicted\":4"},
         {"POST", "/api/generate",
-         "{\"prompt\":\"a\",\"suffix\":\"b\",\"stream\":false,\"options\":{\"num_predict\":4}}",
+         "{\"prompt\":\"a\",\"suffix\":\"b\",\"stream\":false,\"options\":{\"num_predict\":4,"
+         "\"ignore_eos\":true}}",
          200, "\"eval_count\":4"},
         {"POST", "/api/show", "{\"model\":\"m\"}", 200, "\"insert\""},
     };

@@ -227,8 +227,9 @@ TEST(run_prints_one_object)
     expect_run(2, NULL, "expected text or json", "", ARGS("run", "--format", "yaml", "hi"));
     expect_run(2, NULL, "exclude each other", "",
                ARGS("run", "--format=json", "--json-events", "hi"));
-    expect_run(0, "\n", NULL, "",
-               ARGS("run", "-m", m, "--format", "text", "-n", "2", "--ignore-eog", "hi"));
+    expect_run(
+        0, "\n", NULL, "",
+        ARGS("run", "-m", m, "--format", "text", "--seed", "1", "-n", "20", "--ignore-eog", "hi"));
     expect_run(1, "", "carat: ", "", ARGS("run", "-m", "/nowhere", "--format", "json", "hi"));
 }
 
@@ -249,7 +250,7 @@ TEST(run_keeps_conversations_and_resumes_them)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     terminal t;
-    converse(&t, NULL, ARGS("run", "-m", m, "-n", "8", "--ignore-eog"));
+    converse(&t, NULL, ARGS("run", "-m", m, "--seed", "1", "-n", "8", "--ignore-eog"));
     say(&t, "first words", "answer 8 tokens");
     say(&t, "/clear", "is empty");
     say(&t, "second talk", "answer 8 tokens");
@@ -262,15 +263,15 @@ TEST(run_keeps_conversations_and_resumes_them)
     CHECK_EQ(run_in_state("no conversation has", ARGS("history", "search", "third")), 1);
     CHECK_EQ(run_in_state("\"number\": 2", ARGS("history", "--json")), 0);
     /* The model is that of the conversation. */
-    converse(&t, NULL, ARGS("run", "-n", "8", "--ignore-eog", "--resume"));
+    converse(&t, NULL, ARGS("run", "--seed", "1", "-n", "8", "--ignore-eog", "--resume"));
     terminal_expect(&t, "2 messages: a title");
     say(&t, "third words", "answer 8 tokens");
     terminal_expect(&t, ">>> ");
     terminal_type(&t, "/bye\r");
     CHECK_EQ(terminal_close(&t), 0);
     CHECK_EQ(run_in_state("third words", ARGS("history", "2")), 0);
-    CHECK_EQ(run_in_state("conversation 1",
-                          ARGS("run", "-n", "8", "--ignore-eog", "--resume", "1", "more")),
+    CHECK_EQ(run_in_state("conversation 1", ARGS("run", "--seed", "1", "-n", "8", "--ignore-eog",
+                                                 "--resume", "1", "more")),
              0);
     CHECK_EQ(run_in_state("user: more", ARGS("history", "show", "last")), 0);
     CHECK_EQ(run_in_state("removed 1", ARGS("history", "rm", "1")), 0);

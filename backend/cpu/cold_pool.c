@@ -37,6 +37,8 @@ static const int64_t SHORT_NAP_NS = 50000, LONG_NAP_NS = 1000000;
 enum { LOOK_MS = 500 };
 static const size_t STACK_BYTES = 1 << 20;
 
+int64_t cold_pool_limit_ns = 1000000000;
+
 struct cold_pool {
     const cold_kernels *k;
     cold_layer *layer;
@@ -487,7 +489,6 @@ void cold_pool_close(cold_pool *p)
 double cold_pool_time(cold_pool *p, int32_t n)
 {
     cold_post *post = p->room.post;
-    const int64_t limit_ns = 1000000000;
     if (n < 1 || n > COLD_PAIRS || open_job(p)) /* whose threads still read the room */
         return -1;
     cold_pool_wake(p);
@@ -504,7 +505,7 @@ double cold_pool_time(cold_pool *p, int32_t n)
     uint32_t last = atomic_load_explicit(&post->seq, memory_order_relaxed), seq = COLD_NEXT(last);
     atomic_store_explicit(&post->seq, seq, memory_order_release);
     while (atomic_load_explicit(&post->done, memory_order_acquire) != seq)
-        if (clock_ns() - start > limit_ns)
+        if (clock_ns() - start > cold_pool_limit_ns)
             return -1;
         else
             sched_yield(); /* a thread of the pool may need this core */

@@ -50,7 +50,9 @@ void cold_pool_wake(cold_pool *p);
 
 /* Milliseconds for one expert of layer 0 and one row, by a job of the next `n` experts: they come
  * from memory, where those of earlier calls are in caches. This thread posts it itself, before any
- * device does. Negative: no answer within a second, or an earlier job has none yet. */
+ * device does. Negative: no answer within a second (cold_pool_limit_ns, which
+ * tests raise), or an earlier job has none yet. */
+extern int64_t cold_pool_limit_ns;
 double cold_pool_time(cold_pool *p, int32_t n);
 
 typedef struct cold_use {
