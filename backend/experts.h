@@ -44,6 +44,7 @@ typedef struct expert_use {
     uint64_t n_early;           /* experts that these were, */
     uint64_t n_early_used;      /* chosen of these, */
     uint64_t n_early_late;      /* and requests of which one was waited for in vain */
+    uint64_t n_early_failed;    /* 1: a copy of these could not begin, and none does any more */
     double cpu_expert_ms;       /* they take so long for an expert; measured after loading */
     double stage_ms;            /* passes of prompts waited so long for those copies; measured */
     double bus_bytes_s;         /* the bus to the device, measured while slots were filled */

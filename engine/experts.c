@@ -451,7 +451,7 @@ bool carat_experts(const carat_model *m, carat_expert_info *to)
                               .n_hits = use.n_hits,
                               .n_misses = use.n_misses,
                               .n_swaps = use.n_swaps,
-                              .n_failed = use.n_failed,
+                              .n_failed = use.n_failed + use.n_early_failed,
                               .swap_bytes = use.swap_bytes,
                               .stream_bytes = use.stream_bytes,
                               .n_streamed = use.n_streamed,

@@ -9,32 +9,25 @@
  */
 #include "backend/cpu/cold_pool.h"
 #include "base/clock.h"
+#include "base/idle.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/relax.h"
 
-#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     MAX_THREADS = 256,
     DOWN_TILES = 4,     /* of an item */
     MAX_ITEMS = 0xffff, /* of a job: 16 bits of the word */
-    LOOKS = 64,         /* between two readings of the clock */
+    LOOKS = 4096,       /* for other threads, before one gives its core away */
     HALF_CHUNKS = 2
 };
 
-/* How long threads poll without a pause since the last pass or job; with short pauses; at all. */
-static const int64_t SPIN_NS = 2000000, NAP_NS = 200000000, AWAKE_NS = 60000000000;
-static const int64_t SHORT_NAP_NS = 50000, LONG_NAP_NS = 1000000;
-/* A sleeper looks at the word so often. A pass that has waited a minute for the GPU may post a job
- * while all sleep; the GPU waits for longer than this. */
-enum { LOOK_MS = 500 };
 static const size_t STACK_BYTES = 1 << 20;
 
 int64_t cold_pool_limit_ns = 1000000000;
@@ -49,12 +42,8 @@ struct cold_pool {
     _Alignas(64) atomic_uint_least64_t ticket; /* job << 32 | items << 16 | next item */
     _Alignas(64) atomic_uint n_ended;
     _Alignas(64) atomic_int gated[COLD_PAIRS]; /* chunks of 32 that have their copy, by expert */
-    _Alignas(64) atomic_int_least64_t woken_ns, awake_ns;
-    atomic_int n_sleeping;
-    atomic_bool stop, hold;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    bool has_lock;
+    idle idle;
+    atomic_bool hold;
     /* Of pairs: W x and W' x [n_ff]; their gated product's copy. */
     int32_t n_ff; /* the largest */
     float *a, *b;
@@ -151,9 +140,9 @@ static bool gated_unit_done(const cold_pool *p, const cold_layer *l, int32_t i)
 {
     int looks = 0;
     while (atomic_load_explicit(&p->gated[i], memory_order_acquire) < l->n_ff / COLD_GROUP) {
-        if (atomic_load_explicit(&p->stop, memory_order_relaxed))
+        if (idle_stopped(&p->idle))
             return false;
-        if (looks == LOOKS * LOOKS) {
+        if (looks == LOOKS) {
             sched_yield();
         } else {
             looks++;
@@ -277,12 +266,6 @@ static bool work(cold_pool *p, uint32_t seq)
 
 /* ---- Threads --------------------------------------------------------------------------------- */
 
-static void nap(int64_t ns)
-{
-    const struct timespec t = {0, (long)ns};
-    nanosleep(&t, NULL);
-}
-
 /* The last job's number, if it waits for an answer; else 0. */
 static uint32_t open_job(const cold_pool *p)
 {
@@ -295,21 +278,9 @@ static uint32_t open_job(const cold_pool *p)
                : seq;
 }
 
-/* Until a pass wakes it, or there is a job. */
-static void sleep_long(cold_pool *p, int64_t seen_ns)
+static bool has_job(void *user)
 {
-    pthread_mutex_lock(&p->lock);
-    atomic_fetch_add(&p->n_sleeping, 1);
-    while (atomic_load(&p->woken_ns) == seen_ns && !atomic_load(&p->stop) && !open_job(p)) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        t.tv_nsec += LOOK_MS * 1000000L;
-        t.tv_sec += t.tv_nsec / 1000000000;
-        t.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&p->wake, &p->lock, &t);
-    }
-    atomic_fetch_sub(&p->n_sleeping, 1);
-    pthread_mutex_unlock(&p->lock);
+    return open_job(user) != 0;
 }
 
 /* A thread that has no part in a job any more reads only `seq`, until it changes: the word `done`
@@ -317,40 +288,22 @@ static void sleep_long(cold_pool *p, int64_t seen_ns)
 static void *run(void *arg)
 {
     cold_pool *p = arg;
-    int64_t active_ns = clock_ns();
     uint32_t taken = COLD_FIRST; /* the last job whose items were all taken */
-    for (unsigned looks = 0; !atomic_load_explicit(&p->stop, memory_order_relaxed); looks++) {
+    idler t;
+    idler_begin(&t);
+    while (!idle_stopped(&p->idle)) {
         uint32_t seq = atomic_load_explicit(&p->room.post->seq, memory_order_acquire);
-        if (seq != taken && (seq = open_job(p))) {
-            if (work(p, seq))
-                taken = seq;
-            active_ns = 0;
-        }
-        relax();
-        if (looks % LOOKS)
-            continue;
-        int64_t now = clock_ns(), woken = atomic_load(&p->woken_ns);
-        active_ns = !active_ns ? now : active_ns;
-        active_ns = woken > active_ns ? woken : active_ns;
-        if (now - active_ns < SPIN_NS)
-            continue;
-        looks = UINT_MAX; /* the clock is read after each pause */
-        if (now - active_ns < atomic_load_explicit(&p->awake_ns, memory_order_relaxed))
-            nap(now - active_ns < NAP_NS ? SHORT_NAP_NS : LONG_NAP_NS);
-        else
-            sleep_long(p, woken);
+        bool works = seq != taken && (seq = open_job(p));
+        if (works && work(p, seq))
+            taken = seq;
+        idle_between(&p->idle, &t, works, has_job, p);
     }
     return NULL;
 }
 
 void cold_pool_wake(cold_pool *p)
 {
-    atomic_store(&p->woken_ns, clock_ns());
-    if (!atomic_load(&p->n_sleeping))
-        return;
-    pthread_mutex_lock(&p->lock);
-    pthread_cond_broadcast(&p->wake);
-    pthread_mutex_unlock(&p->lock);
+    idle_wake(&p->idle);
 }
 
 /* ---- Opening and closing --------------------------------------------------------------------- */
@@ -370,24 +323,6 @@ static status check_layers(const cold_layer *l, int32_t n, err *e)
                            i);
     }
     return OK;
-}
-
-/* Threads sleep until a time of the monotonic clock. A user who sets the wall clock changes
- * nothing. */
-static status open_lock(cold_pool *p, err *e)
-{
-    pthread_condattr_t how;
-    int failed = pthread_condattr_init(&how);
-    if (!failed) {
-        failed = pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
-        failed = failed ? failed : pthread_cond_init(&p->wake, &how);
-        pthread_condattr_destroy(&how);
-    }
-    if (!failed && (failed = pthread_mutex_init(&p->lock, NULL)))
-        pthread_cond_destroy(&p->wake);
-    p->has_lock = !failed;
-    return failed ? err_set(e, E_MEMORY, "a lock for experts on the CPU: %s", strerror(failed))
-                  : OK;
 }
 
 static status start_threads(cold_pool *p, err *e)
@@ -449,13 +384,11 @@ status cold_pool_open(cold_pool **out, const cold_layer *l, int32_t n, const col
     p->n_threads = p->n_threads < MAX_THREADS ? p->n_threads : MAX_THREADS;
     st = cold_kernels_find(isa, &p->k, e);
     st = st ? st : take_memory(p, l, e);
-    st = st ? st : open_lock(p, e);
+    st = st ? st : idle_open(&p->idle, "experts on the CPU", e);
     atomic_store(&room->post->seq, COLD_FIRST);
     atomic_store(&room->post->done, COLD_FIRST);
     atomic_store(&room->post->late, 0);
     atomic_store(&p->ticket, (uint64_t)COLD_FIRST << 32);
-    atomic_store(&p->awake_ns, AWAKE_NS);
-    atomic_store(&p->woken_ns, clock_ns());
     if ((st = st ? st : start_threads(p, e))) {
         cold_pool_close(p);
         return st;
@@ -468,15 +401,10 @@ void cold_pool_close(cold_pool *p)
 {
     if (!p)
         return;
-    atomic_store(&p->stop, true);
-    if (p->has_lock)
-        cold_pool_wake(p);
+    idle_stop(&p->idle);
     for (int32_t i = 0; i < p->n_started; i++)
         pthread_join(p->thread[i], NULL);
-    if (p->has_lock) {
-        pthread_cond_destroy(&p->wake);
-        pthread_mutex_destroy(&p->lock);
-    }
+    idle_close(&p->idle);
     mem_free(p->half);
     mem_free(p->s);
     mem_free(p->q);
@@ -532,7 +460,7 @@ const char *cold_pool_isa(const cold_pool *p)
 
 void cold_pool_tire(cold_pool *p)
 {
-    atomic_store(&p->awake_ns, 0);
+    atomic_store(&p->idle.awake_ns, 0);
 }
 
 void cold_pool_hold(cold_pool *p, bool hold)

@@ -1,22 +1,13 @@
 /* early.c - see early.h: what the host does for experts that are fetched before they are chosen. */
 #include "backend/cuda/early.h"
-#include "base/clock.h"
+#include "base/idle.h"
 #include "base/mem.h"
-#include "base/relax.h"
 
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
-enum { LOOKS = 64 /* between two readings of the clock */ };
-/* As in cold_pool.c: how long the thread polls without a pause since the last pass or request; with
- * short pauses; with long ones. Then it sleeps until a pass wakes it, or a request that comes long
- * after its pass was launched: it looks so often. */
-static const int64_t SPIN_NS = 2000000, NAP_NS = 200000000, AWAKE_NS = 60000000000;
-static const int64_t SHORT_NAP_NS = 50000, LONG_NAP_NS = 1000000, LOOK_NS = 500000000;
 /* A product waits for as long as the bus takes for so many times the experts of a request. */
 static const double PATIENCE = 4;
 static const uint64_t LIMIT_MOST_NS = 2000000;
@@ -45,14 +36,10 @@ struct cuda_early {
     uint32_t *number; /* page-locked, [EARLY_POSTS]: of requests, which copies take to the device */
     cudaStream_t copies;
     pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    bool has_lock, started;
-    atomic_bool stop, hold, failed;
-    atomic_int_least64_t woken_ns;
-    atomic_uint_least64_t n_bytes; /* that copies have taken to the device */
-    atomic_bool sleeps;
-    bool told;
+    bool started, told;
+    idle idle;
+    atomic_bool hold, fails, failed;  /* hold, fails: for tests */
+    atomic_uint_least64_t n_bytes;    /* that copies have taken to the device */
     uint64_t n_asked, n_used, n_late; /* as last read */
     int32_t guessed, guessed_rows;    /* the layer that the last router guessed; 0: none */
 };
@@ -72,11 +59,22 @@ static size_t guess_bytes(const expert_layer *l)
     return aligned((size_t)l->n_experts * (size_t)l->router->n_in * sizeof(float));
 }
 
+enum {
+    LOGITS_BYTES = GUESS_ROWS * ROUTER_EXPERTS * 4,
+    CHOICE_BYTES = GUESS_ROWS * ROUTER_MOST * 4 /* of ids, and of shares */
+};
+_Static_assert(LOGITS_BYTES % ALIGN == 0 && CHOICE_BYTES % ALIGN == 0, "arrays follow each other");
+
+/* Of the state, and of a guess's logits, shares and ids. */
+static size_t fixed_bytes(void)
+{
+    return aligned(sizeof(early_state)) + LOGITS_BYTES + 2 * CHOICE_BYTES;
+}
+
 uint64_t cuda_early_bytes(const expert_layer *l, int32_t n)
 {
-    uint64_t bytes = aligned(sizeof(early_state)) + aligned(GUESS_ROWS * ROUTER_EXPERTS * 4) +
-                     2 * aligned(GUESS_ROWS * ROUTER_MOST * 4);
-    if (!n || !l[0].n_early)
+    uint64_t bytes = fixed_bytes();
+    if (n < 2 || !l[0].n_early)
         return 0;
     for (int32_t i = 1; i < n; i++)
         bytes += l[i].router ? guess_bytes(&l[i]) : 0;
@@ -90,6 +88,8 @@ static bool copy_expert(cuda_early *x, const early_layer *l, uint8_t *to, int32_
 {
     const uint8_t *from = l->host + l->bytes * (size_t)e;
     const size_t at[] = {0, l->gated, l->bytes};
+    if (atomic_load_explicit(&x->fails, memory_order_relaxed))
+        return false;
     for (int k = 0; k < EARLY_PARTS; k++)
         if (cudaMemcpyAsync(to + at[k], from + at[k], at[k + 1] - at[k], cudaMemcpyHostToDevice,
                             x->copies) != cudaSuccess ||
@@ -118,59 +118,37 @@ static void answer(cuda_early *x, uint32_t seq)
         atomic_store(&x->failed, true);
 }
 
-static void nap(int64_t ns)
-{
-    nanosleep(&(struct timespec){ns / 1000000000, (long)(ns % 1000000000)}, NULL);
-}
+/* Of the thread: the last request that it has answered. */
+typedef struct early_thread {
+    cuda_early *x;
+    uint32_t seen;
+} early_thread;
 
-static void sleep_long(cuda_early *x, int64_t seen_ns, uint32_t seen)
+/* After a failure there is no more work. */
+static bool has_request(void *user)
 {
-    pthread_mutex_lock(&x->lock);
-    atomic_store(&x->sleeps, true);
-    while (atomic_load(&x->woken_ns) == seen_ns && !atomic_load(&x->stop) &&
-           atomic_load(&x->post->seq) == seen) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        t.tv_nsec += LOOK_NS;
-        t.tv_sec += t.tv_nsec / 1000000000;
-        t.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&x->wake, &x->lock, &t);
-    }
-    atomic_store(&x->sleeps, false);
-    pthread_mutex_unlock(&x->lock);
+    const early_thread *t = user;
+    return !atomic_load_explicit(&t->x->failed, memory_order_relaxed) &&
+           !atomic_load_explicit(&t->x->hold, memory_order_relaxed) &&
+           atomic_load_explicit(&t->x->post->seq, memory_order_acquire) != t->seen;
 }
 
 static void *run(void *arg)
 {
     cuda_early *x = arg;
-    uint32_t seen = 0;
-    int64_t active_ns = clock_ns();
+    early_thread t = {.x = x};
+    idler own;
     if (cudaSetDevice(x->c->gpu) != cudaSuccess)
         atomic_store(&x->failed, true);
-    for (unsigned looks = 0; !atomic_load_explicit(&x->stop, memory_order_relaxed); looks++) {
-        uint32_t seq = atomic_load_explicit(&x->post->seq, memory_order_acquire);
-        if (atomic_load_explicit(&x->failed, memory_order_relaxed)) {
-            seen = seq; /* the device asks for nothing more after its next pass has begun */
-        } else if (seq != seen && !atomic_load_explicit(&x->hold, memory_order_relaxed)) {
-            if (seq - seen > 2) /* at most two are open, or entries could be overwritten */
-                atomic_store(&x->failed, true);
-            else
-                answer(x, ++seen);
-            active_ns = 0;
-        }
-        relax();
-        if (looks % LOOKS)
-            continue;
-        int64_t now = clock_ns(), woken = atomic_load(&x->woken_ns);
-        active_ns = !active_ns ? now : active_ns;
-        active_ns = woken > active_ns ? woken : active_ns;
-        if (now - active_ns < SPIN_NS)
-            continue;
-        looks = UINT_MAX; /* the clock is read after each pause */
-        if (now - active_ns < AWAKE_NS)
-            nap(now - active_ns < NAP_NS ? SHORT_NAP_NS : LONG_NAP_NS);
-        else
-            sleep_long(x, woken, seen);
+    idler_begin(&own);
+    while (!idle_stopped(&x->idle)) {
+        bool works = has_request(&t);
+        /* The device keeps at most two requests open. With more, entries could be overwritten. */
+        if (works && atomic_load(&x->post->seq) - t.seen > 2)
+            atomic_store(&x->failed, true);
+        else if (works)
+            answer(x, ++t.seen);
+        idle_between(&x->idle, &own, works, has_request, &t);
     }
     return NULL;
 }
@@ -178,21 +156,12 @@ static void *run(void *arg)
 static status start_thread(cuda_early *x, err *e)
 {
     sigset_t all, before;
-    pthread_condattr_t how;
-    int failed = pthread_condattr_init(&how);
-    if (!failed) { /* a user who sets the wall clock changes nothing */
-        failed = pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
-        failed = failed ? failed : pthread_cond_init(&x->wake, &how);
-        pthread_condattr_destroy(&how);
-    }
-    if (!failed && (failed = pthread_mutex_init(&x->lock, NULL)))
-        pthread_cond_destroy(&x->wake);
-    if (failed)
-        return err_set(e, E_MEMORY, "a lock for experts that come early: %s", strerror(failed));
-    x->has_lock = true;
+    status st = idle_open(&x->idle, "experts that come early", e);
+    if (st)
+        return st;
     sigfillset(&all); /* signals are for the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&x->thread, NULL, run, x);
+    int failed = pthread_create(&x->thread, NULL, run, x);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     x->started = !failed;
     return failed
@@ -303,8 +272,7 @@ status cuda_early_open(cuda_device *c, const cold_home *home, int32_t n, uint8_t
     x->n_early = home[0].list->n_early;
     x->buffers = buffers;
     x->buffer_bytes = buffer_bytes;
-    x->memory_bytes = aligned(sizeof *x->state) + aligned(GUESS_ROWS * ROUTER_EXPERTS * 4) +
-                      2 * aligned(GUESS_ROWS * ROUTER_MOST * 4);
+    x->memory_bytes = fixed_bytes();
     for (int32_t i = 1; i < n; i++)
         x->memory_bytes += home[i].list->router ? guess_bytes(home[i].list) : 0;
     status st = take_memory(x, e);
@@ -315,10 +283,10 @@ status cuda_early_open(cuda_device *c, const cold_home *home, int32_t n, uint8_t
         early_state s = {.limit_ns = ns < (double)LIMIT_MOST_NS ? (uint64_t)ns : LIMIT_MOST_NS};
         x->state = (early_state *)x->memory;
         x->logits = (float *)(x->memory + aligned(sizeof *x->state));
-        x->share = x->logits + aligned(GUESS_ROWS * ROUTER_EXPERTS * 4) / 4;
-        x->id = (int32_t *)(x->share + aligned(GUESS_ROWS * ROUTER_MOST * 4) / 4);
+        x->share = x->logits + LOGITS_BYTES / 4;
+        x->id = (int32_t *)(x->share + CHOICE_BYTES / 4);
         c->dev.upload(&c->dev, x->state, &s, sizeof s);
-        st = open_layers(x, home, (uint8_t *)x->id + aligned(GUESS_ROWS * ROUTER_MOST * 4), e);
+        st = open_layers(x, home, x->memory + fixed_bytes(), e);
     }
     st = st ? st : start_thread(x, e);
     if (st)
@@ -332,18 +300,10 @@ void cuda_early_close(cuda_device *c, cuda_early *x)
 {
     if (!x)
         return;
-    atomic_store(&x->stop, true);
-    if (x->has_lock) {
-        pthread_mutex_lock(&x->lock);
-        pthread_cond_broadcast(&x->wake);
-        pthread_mutex_unlock(&x->lock);
-    }
+    idle_stop(&x->idle);
     if (x->started)
         pthread_join(x->thread, NULL);
-    if (x->has_lock) {
-        pthread_cond_destroy(&x->wake);
-        pthread_mutex_destroy(&x->lock);
-    }
+    idle_close(&x->idle);
     if (x->copies) {
         if (cudaStreamSynchronize(x->copies) != cudaSuccess)
             cudaGetLastError();
@@ -366,12 +326,7 @@ void cuda_early_begin(cuda_device *c, cuda_early *x)
         cuda_ok(c, NULL, cudaMemsetAsync(&x->state->off, 1, sizeof x->state->off, c->stream),
                 "experts that come early");
     }
-    atomic_store(&x->woken_ns, clock_ns());
-    if (!atomic_load(&x->sleeps))
-        return;
-    pthread_mutex_lock(&x->lock);
-    pthread_cond_broadcast(&x->wake);
-    pthread_mutex_unlock(&x->lock);
+    idle_wake(&x->idle);
 }
 
 /* The number of the layer behind the router's; 0: there is none. */
@@ -436,12 +391,13 @@ void cuda_early_use(cuda_early *x, expert_use *to)
     to->n_early = x->n_asked;
     to->n_early_used = x->n_used;
     to->n_early_late = x->n_late;
+    to->n_early_failed = atomic_load(&x->failed);
 }
 
 void cuda_early_test(cuda_early *x, early_fate fate, uint64_t limit_ns, cuda_device *c)
 {
     atomic_store(&x->hold, fate == EARLY_NEVER_COMES);
-    atomic_store(&x->failed, fate == EARLY_FAILS);
+    atomic_store(&x->fails, fate == EARLY_FAILS);
     cudaMemcpyAsync(&x->state->limit_ns, &limit_ns, sizeof limit_ns, cudaMemcpyHostToDevice,
                     c->stream);
     cudaStreamSynchronize(c->stream);

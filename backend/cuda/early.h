@@ -4,20 +4,22 @@
  *     host                                             '--> copies to buffers of layer l + 1 --.
  *     layer l + 1                        router, guess | hand over, ask | products wait for them
  *
- * The router of layer l also has the rows of layer l + 1's, with their columns multiplied by the
- * ratio of both routers' norms: what that router would choose if nothing changed in between. The
- * kernel that hands experts over (cold.h) asks the host for some of those that are in its memory
- * alone. A thread of the host starts the copies, and after each part of an expert one of the
- * number of the request. If the layer then chooses such an expert, its products wait for that
- * number and read the buffer; others are read over the bus or handed over, as without a guess.
+ * The router's kernel of layer l also computes the logits of layer l + 1's router, from the rows of
+ * layer l. The columns of that router are multiplied by the ratio of both routers' norms. So the
+ * guess is what layer l + 1 would choose if the rows did not change between.
  *
- * The bytes are the same in both places. So a guess changes times and no bit of a result, and a
- * copy that fails or comes too late costs a wait of limit_ns, once for a request and wave of
- * blocks.
+ * The kernel that hands experts over (cold.h) finds the guessed experts that only the host has. It
+ * writes a request for the first few of them. A thread of the host reads the request and starts the
+ * copies. After each part of an expert it copies the request's number to the GPU. Layer l + 1 then
+ * chooses by its own router. If it chooses a requested expert, its products wait for the number and
+ * read the buffer. Products read all other cold experts over the bus, or the host computes them.
  *
- * There are two sets of buffers, for layers with even and odd numbers. A request waits for nobody:
- * while copies of an earlier one are on their way to the same buffers, nothing is asked for. So at
- * most two requests are open, and no entry of the post is overwritten before it was answered.
+ * The bytes are the same in both places. So a guess changes times and no bit of a result. A copy
+ * that fails or comes too late costs a wait of limit_ns, once for a request and wave of blocks.
+ *
+ * Layers with even and odd numbers have buffers of their own. The kernel writes no request while
+ * copies of an earlier request are on their way to the same buffers. So at most two requests are
+ * open, and the thread reads each request before the GPU overwrites it.
  */
 #ifndef BACKEND_CUDA_EARLY_H
 #define BACKEND_CUDA_EARLY_H
