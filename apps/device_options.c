@@ -99,8 +99,9 @@ void device_print_experts(FILE *f, const carat_model *m)
     if (x.n_early)
         fprintf(f,
                 "; %" PRIu64 " fetched before their layer chose (%.1f MiB), of which it chose "
-                "%" PRIu64 "; %" PRIu64 " requests came too late",
-                x.n_early, mib(x.early_bytes), x.n_early_used, x.n_early_late);
+                "%" PRIu64 " (%" PRIu64 " of them still on their way); %" PRIu64
+                " requests came too late",
+                x.n_early, mib(x.early_bytes), x.n_early_used, x.n_early_waited, x.n_early_late);
     if (x.n_failed)
         fprintf(f, "; %" PRIu64 " copies failed", x.n_failed);
     fprintf(f, "\n");
@@ -132,7 +133,7 @@ void device_options_apply(const device_options *o, carat_model_options *mo)
     mo->gpu_mb = o->gpu_mb;
     mo->experts_gpu = o->experts_gpu;
     mo->experts_cpu = o->experts_cpu;
-    mo->experts_early = (int32_t)o->experts_early;
+    mo->experts_early = o->experts_early;
     mo->session = o->session;
     mo->planned = o->session ? before_loading : NULL;
     mo->planned_user = (void *)o; /* only read */

@@ -15,8 +15,7 @@ typedef struct device_options {
     int64_t gpu_layers;
     bool cpu_experts, strict;
     int64_t gpu_mb;
-    const char *experts_gpu, *experts_cpu;
-    int64_t experts_early;
+    const char *experts_gpu, *experts_cpu, *experts_early;
     /* No options: the session that will be opened; may be NULL. Its plan is checked before weights
      * are loaded. `tell`, if not NULL, receives the plan, the devices and their kernels. */
     const carat_session_options *session;
@@ -38,8 +37,9 @@ typedef struct device_options {
         OPT_STR(T, where.experts_cpu, "experts-cpu", 0, "PART",                                    \
                 "of that rest, how much the CPU computes instead: off (default), auto (by "        \
                 "measured speeds) or a part (0.5, 50%)"),                                          \
-        OPT_INT(T, where.experts_early, "experts-early", 0, "N", 0, 4,                             \
-                "fetch up to N of a layer's experts before it chooses them (default: 0)"),         \
+        OPT_STR(T, where.experts_early, "experts-early", 0, "N",                                   \
+                "experts that are fetched before a layer chooses them, at a time: off, 1 to 4 or " \
+                "auto (default)"),                                                                 \
         OPT_FLAG(T, where.strict, "strict", 0,                                                     \
                  "refuse models and formats of keys and values that need a slow kernel")
 

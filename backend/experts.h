@@ -21,12 +21,15 @@ typedef struct expert_layer {
     int32_t n_parts, n_experts, n_slots;
     int32_t n_used;        /* experts of a row */
     const uint64_t *count; /* [n_experts] of earlier runs, or NULL: the commonest get slots first */
-    /* To guess the choice of this layer one layer before: floats; the router, the weight of the norm
+    /* To guess the choice of this layer some layers before: floats; the router, the weight of the norm
      * before it, and what it adds to choose, or NULL. */
     const weight *router, *router_in, *router_bias;
-    int32_t n_early; /* experts that may be fetched by a guess; of all layers alike; 0: none */
+    int32_t n_early; /* experts that a guess may have on their way; of all layers alike; 0: none */
 } expert_layer;
-enum { EXPERTS_EARLY_MOST = 4 };
+enum {
+    EXPERTS_EARLY_MOST = 4,
+    EXPERTS_EARLY_AHEAD = 2 /* layers between a guess and its use, so the first ones have none */
+};
 
 /* Since experts were opened. */
 typedef struct expert_use {
@@ -43,6 +46,7 @@ typedef struct expert_use {
     uint64_t early_bytes;       /* copied by a guess, before a layer chose */
     uint64_t n_early;           /* experts that these were, */
     uint64_t n_early_used;      /* chosen of these, */
+    uint64_t n_early_waited;    /* of the chosen, still on their way when the layer chose, */
     uint64_t n_early_late;      /* and requests of which one was waited for in vain */
     uint64_t n_early_failed;    /* 1: a copy of these could not begin, and none does any more */
     double cpu_expert_ms;       /* they take so long for an expert; measured after loading */

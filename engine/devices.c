@@ -43,9 +43,10 @@ static bool parse_gpu(const char *text, int32_t *which)
 /* Was something asked for that takes a GPU? */
 static bool is_limited(const carat_model_options *opt)
 {
-    const char *cpu = opt->experts_cpu;
+    const char *cpu = opt->experts_cpu, *early = opt->experts_early;
     return opt->gpu_mb || (opt->experts_gpu && strcmp(opt->experts_gpu, "auto")) ||
-           (cpu && strcmp(cpu, "auto") && strcmp(cpu, "off")) || opt->experts_early;
+           (cpu && strcmp(cpu, "auto") && strcmp(cpu, "off")) ||
+           (early && strcmp(early, "auto") && strcmp(early, "off") && strcmp(early, "0"));
 }
 
 static bool is_divided(const carat_model_options *opt)

@@ -32,7 +32,8 @@ static int descending(const void *a, const void *b)
  * equal ones the layer with the smaller part of its experts. */
 static bool better(const place_layer *a, uint64_t u, const place_layer *b, uint64_t v)
 {
-    double x = (double)u / (double)a->bytes, y = (double)v / (double)b->bytes;
+    double x = (double)u * (a->worth ? a->worth : 1) / (double)a->bytes;
+    double y = (double)v * (b->worth ? b->worth : 1) / (double)b->bytes;
     if (x != y)
         return x > y;
     return (int64_t)a->n_slots * b->n_experts < (int64_t)b->n_slots * a->n_experts;

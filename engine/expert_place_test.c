@@ -74,3 +74,14 @@ TEST(expert_budgets_go_where_the_uses_are)
     CHECK_EQ(l[0].n_slots, 4);
     CHECK_EQ(l[1].n_slots, 1);
 }
+
+TEST(expert_budgets_count_what_a_use_is_worth)
+{
+    static const uint64_t count[4] = {40, 20, 10, 5};
+    place_layer l[2] = {{.n_experts = 4, .n_used = 1, .bytes = 10, .count = count, .worth = 3},
+                        {.n_experts = 4, .n_used = 1, .bytes = 10, .count = count, .worth = 1}};
+    uint64_t used;
+    CHECK_OK(expert_place(l, 2, 50, &used, &why), why); /* 60, 30, then 20 and not 15 */
+    CHECK_EQ(l[0].n_slots, 3);
+    CHECK_EQ(l[1].n_slots, 2);
+}

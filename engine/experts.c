@@ -7,6 +7,7 @@
 #include "backend/experts.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/pool.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,8 +15,13 @@
 #include <string.h>
 
 enum {
-    ROOM_CTX = 8192,  /* tokens for which `auto` leaves room, if no context was asked for */
-    KEY_BYTES = 65536 /* of the first layer's experts, by which models are told apart */
+    ROOM_CTX = 8192,   /* tokens for which `auto` leaves room, if no context was asked for */
+    KEY_BYTES = 65536, /* of the first layer's experts, by which models are told apart */
+    UNGUESSED = 3,     /* expert_place.h: the worth of a hit in a layer whose misses come late */
+    /* What `auto` means for experts that are fetched early. Two keep the bus busy; a third one
+     * often waits behind them. Their thread polls, and so do those that run passes. */
+    EARLY_AUTO = 2,
+    EARLY_CORES = 4
 };
 
 struct model_pool {
@@ -27,7 +33,11 @@ struct model_pool {
     uint64_t device_bytes, host_bytes, slot_bytes, all_bytes, key;
     char *path; /* NULL: the model is in memory */
     bool open;
-    bool helped; /* the CPU computes some of the experts that the GPU does not hold */
+    bool helped; /* the CPU computes some of the experts that the GPU does not hold, or copies some
+                  */
+    bool optional; /* nobody asked for that */
+    carat_log_fn log;
+    void *log_user;
     expert_help help;
     char isa[16]; /* help's, which outlives the options */
 };
@@ -91,19 +101,33 @@ static status parse_help(const char *text, bool *help, double *part, err *e)
         e, E_ARG, "--experts-cpu '%.40s': expected off, auto, or a part such as 0.5 or 50%%", text);
 }
 
+/* *n: -1 for "auto". */
+static status parse_early(const char *text, int32_t *n, err *e)
+{
+    *n = -1;
+    if (!text || !strcmp(text, "auto"))
+        return OK;
+    if (!strcmp(text, "off"))
+        text = "0";
+    *n = text[0] - '0';
+    if (*n >= 0 && *n <= EXPERTS_EARLY_MOST && !text[1])
+        return OK;
+    return err_set(e, E_ARG, "--experts-early '%.40s': expected auto, off, or 1 to %d", text,
+                   EXPERTS_EARLY_MOST);
+}
+
 status experts_check_options(const carat_model_options *opt, err *e)
 {
     want w;
     bool help;
     double part;
+    int32_t n_early;
     status st = parse_help(opt->experts_cpu, &help, &part, e);
+    st = st ? st : parse_early(opt->experts_early, &n_early, e);
     if (st)
         return st;
     if (opt->gpu_mb < 0)
         return err_set(e, E_ARG, "--gpu-mb %lld: expected 1 MiB or more", (long long)opt->gpu_mb);
-    if (opt->experts_early < 0 || opt->experts_early > EXPERTS_EARLY_MOST)
-        return err_set(e, E_ARG, "--experts-early %d: expected 0 to %d", opt->experts_early,
-                       EXPERTS_EARLY_MOST);
     if (opt->experts_gpu && strcmp(opt->experts_gpu, "auto") && opt->cpu_experts)
         return err_set(e, E_ARG,
                        "--cpu-experts leaves all experts to the CPU: it cannot be combined with "
@@ -112,7 +136,7 @@ status experts_check_options(const carat_model_options *opt, err *e)
         return err_set(e, E_ARG,
                        "--cpu-experts leaves all experts to the CPU: it cannot be combined with "
                        "--experts-cpu");
-    if (opt->experts_early && opt->cpu_experts)
+    if (n_early > 0 && opt->cpu_experts)
         return err_set(e, E_ARG,
                        "--cpu-experts leaves all experts to the CPU: it cannot be combined with "
                        "--experts-early");
@@ -121,8 +145,22 @@ status experts_check_options(const carat_model_options *opt, err *e)
 
 /* ---- The model's experts -------------------------------------------------------------------- */
 
-static status take_layers(model_pool *x, const carat_model *m, const carat_model_options *opt,
-                          err *e)
+/* Can layer i's choice be guessed from what an earlier router reads? */
+static bool guessable(const model_experts *l, const model_experts *first)
+{
+    return l->router && l->router_in && l->router->type == NUM_F32 &&
+           l->router->n_in == first->router->n_in && l->n_experts == first->n_experts;
+}
+
+static int32_t early_of(const carat_model *m, int32_t wanted)
+{
+    bool all = pool_default_threads() >= EARLY_CORES;
+    for (int32_t i = 0; i < m->core.n_expert_layers && wanted < 0; i++)
+        all = all && guessable(&m->core.experts[i], &m->core.experts[0]);
+    return wanted >= 0 ? wanted : all ? (int32_t)EARLY_AUTO : 0;
+}
+
+static status take_layers(model_pool *x, const carat_model *m, int32_t n_early, err *e)
 {
     size_t n_all = 0, at = 0;
     x->n = m->core.n_expert_layers;
@@ -145,7 +183,7 @@ static status take_layers(model_pool *x, const carat_model *m, const carat_model
                             .router = from->router,
                             .router_in = from->router_in,
                             .router_bias = from->router_bias,
-                            .n_early = opt->experts_early};
+                            .n_early = n_early};
         l->part[l->n_parts++] = from->gate;
         if (from->up)
             l->part[l->n_parts++] = from->up;
@@ -154,6 +192,7 @@ static status take_layers(model_pool *x, const carat_model *m, const carat_model
         x->place[i] = (place_layer){.n_experts = from->n_experts,
                                     .n_used = from->n_used,
                                     .bytes = m->dev->experts->expert_bytes(m->dev, l),
+                                    .worth = l->n_early && i < EXPERTS_EARLY_AHEAD ? UNGUESSED : 1,
                                     .count = x->count + at};
         at += (size_t)from->n_experts;
     }
@@ -305,9 +344,11 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
         return st;
     bool help;
     double part;
-    if ((st = parse_help(opt->experts_cpu, &help, &part, e)))
+    int32_t early;
+    if ((st = parse_help(opt->experts_cpu, &help, &part, e)) ||
+        (st = parse_early(opt->experts_early, &early, e)))
         return st;
-    forced |= (help && part >= 0) || opt->experts_early;
+    forced |= (help && part >= 0) || early > 0;
     bool able = m->dev && m->dev->experts && m->n_sides == 1 && m->core.n_expert_layers > 0;
     if (forced && !m->core.n_expert_layers)
         return err_set(e, E_ARG,
@@ -325,10 +366,14 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
     model_pool *x = m->experts = mem_calloc(1, sizeof *x);
     if (!x)
         return err_memory(e, "experts", sizeof *x);
-    x->helped = help || opt->experts_early;
+    int32_t n_early = early_of(m, early);
+    x->helped = help || n_early;
+    x->optional = !help && early < 0;
+    x->log = opt->log;
+    x->log_user = opt->log_user;
     snprintf(x->isa, sizeof x->isa, "%s", opt->isa ? opt->isa : "");
-    x->help = (expert_help){help ? part : 0, opt->n_threads, x->isa};
-    if ((st = take_layers(x, m, opt, e)) || (st = read_counts(x, m, opt, e)))
+    x->help = (expert_help){help ? part : 0, help ? opt->n_threads : 1, x->isa};
+    if ((st = take_layers(x, m, n_early, e)) || (st = read_counts(x, m, opt, e)))
         return st;
     if ((st = place(m, x, opt, w, e)))
         return st;
@@ -362,7 +407,15 @@ status experts_fill(carat_model *m, err *e)
 {
     const model_pool *x = m->experts;
     status st = x ? m->dev->experts->fill(m->dev, e) : OK;
-    return !st && x && x->helped ? m->dev->experts->help(m->dev, &x->help, e) : st;
+    if (st || !x || !x->helped)
+        return st;
+    st = m->dev->experts->help(m->dev, &x->help, e);
+    if (st != E_UNSUPPORTED || !x->optional)
+        return st;
+    if (x->log) /* passes do without */
+        x->log(x->log_user, e->text);
+    *e = (err){0};
+    return OK;
 }
 
 /* A file that cannot be written leaves the counts of earlier runs: the next run knows less. */
@@ -464,6 +517,7 @@ bool carat_experts(const carat_model *m, carat_expert_info *to)
                               .early_bytes = use.early_bytes,
                               .n_early = use.n_early,
                               .n_early_used = use.n_early_used,
+                              .n_early_waited = use.n_early_waited,
                               .n_early_late = use.n_early_late,
                               .wait_ms = wait_ms(&use)};
     for (int32_t i = 0; i < x->n; i++) {

@@ -122,11 +122,13 @@ typedef struct carat_model_options {
      * or "off": none; "auto": as many of each layer's as make it end first, by measured speeds;
      * "0.5" or "50%": that part of them. Passes of more than 16 rows, and prompts, have none. Its
      * threads, n_threads of them, take their cores as long as answers come. Answers do not depend
-     * on the part; against "off" the last digits of activations differ. */
+     * on it. */
     const char *experts_cpu;
-    /* Before a layer chooses, up to so many (4 at most) of the experts that it will probably choose
-     * are copied to the GPU, where it does not hold them; 0: none. Answers do not depend on it. */
-    int32_t experts_early;
+    /* Experts that a layer will probably choose are copied to the GPU before it chooses, where it
+     * does not hold them: so many at a time, "1" to "4", or none, "off". NULL or "auto": 2, if the
+     * model's routers allow it and the CPU has a core for the thread that starts the copies. While
+     * most guesses are wrong, none is copied. Answers do not depend on it. */
+    const char *experts_early;
     /* The sessions for which "auto" leaves room; NULL: one of a few thousand tokens. Read while the
      * model is opened. */
     const struct carat_session_options *session;
@@ -154,7 +156,7 @@ typedef struct carat_model_options {
     void *planned_user;
     carat_progress_fn progress; /* of loading; of prompts, where no event reports it. May be NULL */
     void *progress_user;
-    carat_log_fn log; /* for `wrap`; may be NULL */
+    carat_log_fn log; /* for `wrap` and what is done without; may be NULL */
     void *log_user;   /* progress and log are kept until the model is closed */
 } carat_model_options;
 
@@ -540,6 +542,7 @@ typedef struct carat_expert_info {
     uint64_t early_bytes;         /* copied before a layer chose its experts (experts_early) */
     uint64_t n_early;             /* experts that these were, */
     uint64_t n_early_used;        /* those of them that it then chose, */
+    uint64_t n_early_waited;      /* of the chosen, still on their way when the layer chose, */
     uint64_t n_early_late;        /* and requests that were waited for in vain */
     double wait_ms;               /* for the bus: as carat_timings.expert_wait_ms */
 } carat_expert_info;

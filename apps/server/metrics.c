@@ -179,6 +179,7 @@ VALUE(expert_cpu, m->experts.n_cpu)
 VALUE(expert_cpu_bytes, m->experts.cpu_bytes)
 VALUE(expert_early, m->experts.n_early)
 VALUE(expert_early_used, m->experts.n_early_used)
+VALUE(expert_early_waited, m->experts.n_early_waited)
 VALUE(expert_early_bytes, m->experts.early_bytes)
 VALUE(expert_swaps, m->experts.n_swaps)
 VALUE(expert_swap_bytes, m->experts.swap_bytes)
@@ -242,8 +243,9 @@ static const model_row rows[] = {
      value_expert_cpu_bytes},
     {"expert_early_total", "counter", "Experts copied to the GPU before their layer chose.",
      value_expert_early},
-    {"expert_early_used_total", "counter", "Those of them that it chose.",
-     value_expert_early_used},
+    {"expert_early_used_total", "counter", "Those of them that it chose.", value_expert_early_used},
+    {"expert_early_waited_total", "counter",
+     "Of those, how many were still on their way when it chose.", value_expert_early_waited},
     {"expert_early_bytes_total", "counter", "Bytes of all of them.", value_expert_early_bytes},
     {"expert_swaps_total", "counter", "Experts copied to the GPU in another's place.",
      value_expert_swaps},

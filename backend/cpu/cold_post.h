@@ -42,9 +42,15 @@ typedef struct cold_post {
     int32_t expert[COLD_PAIRS], first[COLD_PAIRS + 1], row[COLD_PAIRS];
 } cold_post;
 
-/* What the GPU asks the host to copy into its buffers before a layer needs it (backend/cuda/early.h).
- * The GPU writes an entry, and then `seq`, its number; entry seq % EARLY_POSTS. */
-enum { EARLY_POSTS = 16, EARLY_MOST = 4 /* experts of a layer, at most */ };
+/* What the GPU asks the host to copy into its buffers before a layer needs it
+ * (backend/cuda/early.h). The GPU writes an entry, and then `seq`, its number; entry seq %
+ * EARLY_POSTS. */
+enum {
+    EARLY_POSTS = 16,
+    EARLY_MOST = 4,              /* experts on their way, at most */
+    EARLY_AHEAD = 2,             /* layers between the guess and its use */
+    EARLY_SETS = EARLY_AHEAD + 1 /* of buffers */
+};
 typedef struct early_post {
     cold_word seq; /* the last entry; 0: none so far */
     cold_word pad0[15];
@@ -52,8 +58,9 @@ typedef struct early_post {
         cold_word layer, n;
         cold_word expert[EARLY_MOST];
     } ask[EARLY_POSTS];
-    /* Since it was opened: experts asked for; chosen of these; of the chosen, too late. */
-    cold_word n_asked, n_used, n_late;
+    /* Since it was opened: experts asked for; chosen of these; of the chosen, still on their way
+     * when their layer chose; requests that were waited for in vain. */
+    cold_word n_asked, n_used, n_waited, n_late;
 } early_post;
 
 /* All of it, in one block of page-locked memory of cold_room_bytes. */

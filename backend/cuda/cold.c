@@ -276,12 +276,21 @@ cuda_cold *cuda_cold_shared(cuda_cold *x)
     return x && x->shares ? x : NULL;
 }
 
-static cold_view view_of(const cuda_cold *x, routing r, const weight *w, int part)
+static cold_view view_of(const cuda_cold *x, routing r, const weight *w)
 {
+    const cold_part *part = &x->part[w->home->layer];
     bool fits = r.rows <= COLD_JOB_ROWS && r.k <= PLACES / COLD_JOB_ROWS;
-    cold_view v = {fits ? x->place : NULL, x->state, x->room, {0}};
+    cold_view v = {.state = x->state,
+                   .room = x->room,
+                   .host_from = part->from,
+                   .host_end = part->end,
+                   .layer = w->home->layer};
+    if (fits && r.rows == 1)
+        v.alone = r.k;
+    else if (fits)
+        v.place = x->place;
     if (fits && x->early)
-        v.early = cuda_early_view(x->early, w->home->layer, part);
+        v.early = cuda_early_view(x->early, w->home->layer);
     return v;
 }
 
@@ -300,25 +309,21 @@ cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *
                          bool silu)
 {
     const expert_home *h = gate->home;
-    const cold_part *part = &x->part[h->layer];
-    cold_view v = view_of(x, r, gate, EARLY_GATED);
-    x->handed = v.place != NULL;
-    if (!x->handed)
-        return v;
-    cu_cold_hand(c->stream, (hand_args){.expert = r.id,
-                                        .rows = r.rows,
-                                        .k = r.k,
-                                        .n_expert = part->n_experts,
-                                        .layer = h->layer,
-                                        .where = h->where,
-                                        .host_from = part->from,
-                                        .host_end = part->end,
-                                        .x = q,
-                                        .silu = silu,
-                                        .place = x->place,
-                                        .ask = x->early ? cuda_early_ask(x->early, h->layer, r.rows)
-                                                        : (early_ask){0},
-                                        .to = v});
+    cold_view v = view_of(x, r, gate);
+    v.silu = silu;
+    if (x->early)
+        v.ask = cuda_early_ask(x->early, h->layer, r.rows);
+    v.posts = v.alone > 0;
+    if (v.place)
+        cu_cold_hand(c->stream, (hand_args){.expert = r.id,
+                                            .rows = r.rows,
+                                            .k = r.k,
+                                            .n_expert = x->part[h->layer].n_experts,
+                                            .where = h->where,
+                                            .x = q,
+                                            .place = x->place,
+                                            .to = v});
+    x->handed = v.place || v.posts;
     return v;
 }
 
@@ -326,9 +331,11 @@ cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *
  * layer. */
 cold_view cuda_cold_again(cuda_cold *x, routing r, const weight *down)
 {
-    cold_view v = view_of(x, r, down, EARLY_DOWN);
-    if (!x->handed)
+    cold_view v = view_of(x, r, down);
+    if (!x->handed) {
         v.place = NULL;
+        v.alone = 0;
+    }
     x->handed = false;
     return v;
 }

@@ -10,38 +10,6 @@
 #include <time.h>
 #endif
 
-/* ---- The activation -------------------------------------------------------------------------- */
-
-/* exp(x) by operations that a CPU has too: those of exp_of in backend/cpu/cold_int.h, which says
- * how it works. expf is a few operations shorter, but has one that only a GPU knows. */
-DEV float cold_exp(float x)
-{
-    const float magic = 0x1.8p23f;
-    x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-    float t = fma_rn(x, 0x1.715476p0f, magic);
-    float scale = __uint_as_float((__float_as_uint(t) - 0x4b400000u + 127u) << 23);
-    float k = t - magic;
-    float r = fma_rn(k, -0x1.62e4p-1f, x);
-    r = fma_rn(k, -0x1.7f7d1cp-20f, r);
-    float p = 0x1.a01a02p-13f;
-    p = fma_rn(p, r, 0x1.6c16c2p-10f);
-    p = fma_rn(p, r, 0x1.111112p-7f);
-    p = fma_rn(p, r, 0x1.555556p-5f);
-    p = fma_rn(p, r, 0x1.555556p-3f);
-    p = fma_rn(p, r, 0.5f);
-    p = fma_rn(p, r, 1.0f);
-    p = fma_rn(p, r, 1.0f);
-    return mul_rn(p, scale);
-}
-
-/* cold_act of backend/cpu/cold.h. */
-DEV float cold_gate(bool silu, float x)
-{
-    float cubic = fma_rn(mul_rn(mul_rn(0.044715f, x), x), x, x);
-    float z = silu ? -x : mul_rn(-1.5957691216057308f, cubic);
-    return x / (1.0f + cold_exp(z));
-}
-
 /* ---- Memory that the host reads and writes --------------------------------------------------- */
 
 #ifdef CARAT_EMU
@@ -142,7 +110,7 @@ DEV bool cold_answered(const cold_view &c, bool asks)
 
 /* ---- Experts on their way -------------------------------------------------------------------- */
 
-/* By a whole warp: has the part of buffer m arrived for request seq? Waits, but no longer than the
+/* By a whole warp: has buffer m's expert arrived for request seq? Waits, but no longer than the
  * limit, and not at all where another warp has waited in vain: the bytes are the same wherever they
  * are read, so nothing hangs on the answer but time. */
 DEV bool early_arrived(const early_view &v, int m, uint32_t seq)
@@ -150,8 +118,8 @@ DEV bool early_arrived(const early_view &v, int m, uint32_t seq)
     enum { LOOKS_MOST = 1 << 22 };
     bool here = false;
     if (lane_id() == 0) {
-        early_list *l = &v.state->list[v.layer & 1];
-        const uint32_t *word = &v.state->arrived[v.layer & 1][m][v.part];
+        early_list *l = &v.state->list[v.layer % EARLY_SETS];
+        const uint32_t *word = &v.state->arrived[v.layer % EARLY_SETS][m];
         const uint64_t start = time_ns();
         const int64_t limit = (int64_t)v.state->limit_ns;
         for (int looks = 0;; looks++) {
@@ -159,8 +127,8 @@ DEV bool early_arrived(const early_view &v, int m, uint32_t seq)
             if (here || load_system(&l->gave_up) == seq)
                 break;
             if ((int64_t)(time_ns() - start) > limit || looks == LOOKS_MOST) {
-                store_system(&l->gave_up, seq);
-                atomicAdd(&v.state->n_late, 1u);
+                if (atomicExch(&l->gave_up, seq) != seq) /* many warps wait */
+                    atomicAdd(&v.state->n_late, 1u);
                 break;
             }
             pause_ns(200);
@@ -173,7 +141,7 @@ DEV bool early_arrived(const early_view &v, int m, uint32_t seq)
 /* The buffer that expert e of the layer is on its way to, and its entry; -1: none. */
 DEV int early_buffer(const early_view &v, int e, uint32_t *seq)
 {
-    const early_list *l = &v.state->list[v.layer & 1];
+    const early_list *l = &v.state->list[v.layer % EARLY_SETS];
     uint4 head = load_fresh((const uint4 *)l), who = load_fresh((const uint4 *)l->expert);
     const uint32_t n = head.x == (uint32_t)v.layer ? head.y : 0,
                    of[] = {who.x, who.y, who.z, who.w};
@@ -184,6 +152,39 @@ DEV int early_buffer(const early_view &v, int e, uint32_t *seq)
     return m;
 }
 
+/* ---- Passes of one row ----------------------------------------------------------------------- */
+
+enum { COLD_POSTERS = 2 /* warps that write the job, and the request for a later layer */ };
+
+/* What becomes of a pair of the row. */
+typedef struct cold_pair {
+    int expert, place; /* place: in room.y, of an expert that the host computes; else -1 */
+    int buffer;        /* of an expert that comes early; else -1 */
+    uint32_t entry;
+    int64_t at; /* as packed.where */
+} cold_pair;
+
+/* By a whole warp: lane i gets pair i. The host gets the first of the missing experts, as many as
+ * its table says. Nothing that is read changes before the layer's products have ended, so all warps
+ * decide alike. */
+DEV cold_pair pair_alone(const cold_view &c, const int32_t *expert, const int64_t *where)
+{
+    int lane = lane_id(), take = load_fresh(c.state->take + 1 + lane);
+    cold_pair p = {lane < c.alone ? load_fresh(expert + lane) : -1, -1, -1, 0, -1};
+    bool off = load_fresh(&c.state->dead);
+    if (c.early.state)
+        p.buffer = early_buffer(c.early, p.expert, &p.entry);
+    if (p.expert >= 0)
+        p.at = load_fresh(where + p.expert);
+    bool cold = p.at >= c.host_from && p.at < c.host_end;
+    p.buffer = cold ? p.buffer : -1;
+    uint32_t votes = warp_votes(cold && p.buffer < 0 && !off);
+    int n = bits_set(votes), rank = bits_set(votes & ((1u << lane) - 1));
+    int most = n ? (int)shfl_u32((uint32_t)take, n - 1) : 0;
+    p.place = votes >> lane & 1 && rank < most ? rank : -1;
+    return p;
+}
+
 /* By a whole warp: from the planes of matrix 0 to those of expert e. */
 DEV size_t cold_at(const cold_view &c, const packed &w, size_t e)
 {
@@ -192,6 +193,46 @@ DEV size_t cold_at(const cold_view &c, const packed &w, size_t e)
     if (m >= 0 && early_arrived(c.early, m, seq))
         return (size_t)(c.early.where + m * c.early.step);
     return mat_at(w, e);
+}
+
+/* By a whole warp of a gated product that is to read over the bus. Thousands of reads would be
+ * ahead of the job and the request, so these go first; but for a time of no account, for a result
+ * does not hang on it. */
+DEV void let_post(const cold_view &c)
+{
+    enum { LONGEST = 20000, LOOKS_MOST = 1 << 12 };
+    if (lane_id() == 0) {
+        const uint64_t start = time_ns();
+        for (int looks = 0; looks < LOOKS_MOST && load_system(&c.state->posted) < COLD_POSTERS &&
+                            time_ns() - start < LONGEST;
+             looks++)
+            pause_ns(50);
+    }
+    __syncwarp();
+}
+
+/* By a whole warp: the place of pair p in room.y; or -1, and where its expert is. expert: of the
+ * first pair. */
+DEV int cold_find(const cold_view &c, const packed &w, const int32_t *expert, int p, size_t *at)
+{
+    if (!c.alone) {
+        int place = cold_place(c, p);
+        if (place < 0)
+            *at = cold_at(c, w, (size_t)load_fresh(expert + p));
+        return place;
+    }
+    cold_pair mine = pair_alone(c, expert, w.where);
+    int place = (int)shfl_u32((uint32_t)mine.place, p);
+    int buffer = (int)shfl_u32((uint32_t)mine.buffer, p);
+    uint32_t entry = shfl_u32(mine.entry, p), low = shfl_u32((uint32_t)mine.at, p);
+    uint32_t high = shfl_u32((uint32_t)((uint64_t)mine.at >> 32), p);
+    int64_t from = (int64_t)((uint64_t)high << 32 | low);
+    *at = (size_t)from;
+    if (buffer >= 0 && early_arrived(c.early, buffer, entry))
+        *at = (size_t)(c.early.where + buffer * c.early.step);
+    else if (c.posts && place < 0 && from >= c.host_from && from < c.host_end)
+        let_post(c);
+    return place;
 }
 
 /* ---- Products of the host -------------------------------------------------------------------- */

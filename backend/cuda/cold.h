@@ -5,11 +5,13 @@
  *                   |                           ^
  *                   '-> threads of the host ----'                  cold_pool.h
  *
- * A kernel after the choice of experts looks up which of them are in the host's memory. It gives
- * some to the host, by a table of measured costs, with the rows that chose them; the products leave
- * those pairs out, and where a row's experts are added, their products are read from the host's
- * memory as soon as its word says that they are there. A layer that misses none posts nothing and
- * waits for nothing. The bits do not depend on who computed an expert (backend/cpu/cold.h).
+ * After the choice of experts it is looked up which of them are in the host's memory. The host gets
+ * some of these, by a table of measured costs, with the rows that chose them. The products leave
+ * those pairs out. Where a row's experts are added, the host's products are read from its memory as
+ * soon as its word says that they are there. A layer that misses none posts nothing and waits for
+ * nothing. Of several rows a kernel of its own hands over. Of one row each warp of the products
+ * finds out what becomes of its pair, and a block of the gated product writes the job: a launch
+ * would take longer than all of it. The bits do not depend on who computed an expert (backend/cpu/cold.h).
  *
  * A kernel waits at most `limit_ns`. Then the pass fails with a sentence, and later passes hand
  * nothing over.
@@ -45,7 +47,8 @@ void cuda_cold_use(const cuda_cold *x, expert_use *to);
 /* x, if the pass under way shares; x may be NULL. */
 cuda_cold *cuda_cold_shared(cuda_cold *x);
 
-/* Launches the kernel that hands over; q: the int8 copy of the rows. For the gated product. */
+/* For the gated product, which then hands over, if there is one row; for more rows this launches a
+ * kernel that does. q: the int8 copy of the rows. */
 cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
                          bool silu);
 /* For the product that reads the host's: the same, if the layer's gated product has handed over. */

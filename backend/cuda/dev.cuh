@@ -245,6 +245,11 @@ DEV bool warp_any(bool v)
 {
     return warp_max_u32(v);
 }
+/* Bit i: lane i's v. */
+DEV uint32_t warp_votes(bool v)
+{
+    return (uint32_t)warp_sum_i32((int)((uint32_t)v << lane_id()));
+}
 DEV int bits_set(uint32_t v)
 {
     return __builtin_popcount(v);
@@ -268,6 +273,9 @@ template <class T> DEV T load_fresh(const T *p)
 {
     return *p;
 }
+DEV void prefetch(const void *)
+{
+}
 #else
 DEV uint32_t warp_max_u32(uint32_t v)
 {
@@ -280,6 +288,10 @@ DEV int warp_count(int v)
 DEV bool warp_any(bool v)
 {
     return __any_sync(0xffffffffu, v);
+}
+DEV uint32_t warp_votes(bool v)
+{
+    return __ballot_sync(0xffffffffu, v);
 }
 DEV int bits_set(uint32_t v)
 {
@@ -301,8 +313,20 @@ template <class T> DEV T load_fresh(const T *p)
 {
     return __ldcg(p);
 }
+DEV void prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 #endif
 
+/* By a whole warp, before grid_wait: the table of places comes to the second cache, from which the
+ * weights of a whole token have pushed it out. */
+DEV void expect_places(const packed &w)
+{
+    enum { PER_LINE = 16 };
+    for (int e = lane_id() * PER_LINE; w.where && e < w.n_mat; e += 32 * PER_LINE)
+        prefetch(w.where + e);
+}
 /* From the planes of matrix 0 to those of matrix e, in bytes. */
 DEV size_t mat_at(const packed &w, size_t e)
 {
@@ -599,28 +623,48 @@ template <int N> DEV void copy_wait()
 }
 #endif
 
-DEV float gelu_tanh(float x)
+/* exp(x) by operations that a CPU has too, for the host may compute some experts (cold.h): those of
+ * exp_of in backend/cpu/cold_int.h, which says how it works. expf is a few operations shorter, but
+ * has one that only a GPU knows. */
+DEV float exp_of(float x)
 {
-    float u = 0.79788456080286535588f * fma_rn(0.044715f * x * x, x, x);
-    return 0.5f * x * (1.0f + tanhf(u));
+    const float magic = 0x1.8p23f;
+    x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    float t = fma_rn(x, 0x1.715476p0f, magic);
+    float scale = __uint_as_float((__float_as_uint(t) - 0x4b400000u + 127u) << 23);
+    float k = t - magic;
+    float r = fma_rn(k, -0x1.62e4p-1f, x);
+    r = fma_rn(k, -0x1.7f7d1cp-20f, r);
+    float p = 0x1.a01a02p-13f;
+    p = fma_rn(p, r, 0x1.6c16c2p-10f);
+    p = fma_rn(p, r, 0x1.111112p-7f);
+    p = fma_rn(p, r, 0x1.555556p-5f);
+    p = fma_rn(p, r, 0x1.555556p-3f);
+    p = fma_rn(p, r, 0.5f);
+    p = fma_rn(p, r, 1.0f);
+    p = fma_rn(p, r, 1.0f);
+    return mul_rn(p, scale);
 }
 
-/* The activation of a gated unit. */
+/* The activation of a gated unit: silu, or gelu by its tanh formula; cold_act of
+ * backend/cpu/cold.h. Division is IEEE's on both sides. */
 DEV float gate_of(bool silu, float x)
 {
-    return silu ? x / (1.0f + expf(-x)) : gelu_tanh(x);
+    float cubic = fma_rn(mul_rn(mul_rn(0.044715f, x), x), x, x);
+    float z = silu ? -x : mul_rn(-1.5957691216057308f, cubic);
+    return x / (1.0f + exp_of(z));
 }
 
 /* Activations by their act_kind. */
 template <int ACT> DEV float act_of(float x)
 {
     if (ACT == 1)
-        return x / (1.0f + expf(-x));
+        return gate_of(true, x);
     if (ACT == 2)
         return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
     if (ACT == 3)
         return 1.0f / (1.0f + expf(-x));
-    return gelu_tanh(x);
+    return gate_of(false, x);
 }
 
 /* Sine and cosine of pos * inv_freq. Angles reach 2.6e5 radians at the end of a long context, too

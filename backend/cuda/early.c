@@ -11,13 +11,17 @@
 /* A product waits for as long as the bus takes for so many times the experts of a request. */
 static const double PATIENCE = 4;
 static const uint64_t LIMIT_MOST_NS = 2000000;
+/* A wrong guess takes the bus from what is read over it. Where fewer than about half are right,
+ * passes without any guess are faster (bench/journal/experts.md). So after so many requested
+ * experts they are judged, and after a pause of so many passes there is another try. */
+enum { JUDGED = 512, PAUSE = 1024 };
 
 typedef struct early_layer {
     int64_t from, end;    /* distances of its experts in the host's memory */
     const int64_t *where; /* device */
     const uint8_t *host;  /* of expert 0 */
-    size_t bytes, gated;  /* of an expert, and of the gated unit's parts of it, which come first */
-    const float *guess;   /* device, [n_experts][n_in]: what layer i - 1's router computes too */
+    size_t bytes;         /* of an expert */
+    const float *guess; /* device, [n_experts][n_in]: what an earlier layer's router computes too */
     const weight *router, *bias;
     int64_t buffer; /* distance of the layer's first buffer */
     int32_t n_experts;
@@ -37,11 +41,14 @@ struct cuda_early {
     cudaStream_t copies;
     pthread_t thread;
     bool started, told;
+    uint64_t judged, judged_used; /* experts asked for and used, when they were judged last */
+    uint64_t judge_after;
+    int32_t pause, paused; /* passes; paused: that are left of it */
     idle idle;
-    atomic_bool hold, fails, failed;  /* hold, fails: for tests */
-    atomic_uint_least64_t n_bytes;    /* that copies have taken to the device */
-    uint64_t n_asked, n_used, n_late; /* as last read */
-    int32_t guessed, guessed_rows;    /* the layer that the last router guessed; 0: none */
+    atomic_bool hold, fails, failed;            /* hold, fails: for tests */
+    atomic_uint_least64_t n_bytes;              /* that copies have taken to the device */
+    uint64_t n_asked, n_used, n_waited, n_late; /* as last read */
+    int32_t guessed, guessed_rows; /* the layer that the last router guessed; 0: none */
 };
 
 enum {
@@ -64,6 +71,8 @@ enum {
     CHOICE_BYTES = GUESS_ROWS * ROUTER_MOST * 4 /* of ids, and of shares */
 };
 _Static_assert(LOGITS_BYTES % ALIGN == 0 && CHOICE_BYTES % ALIGN == 0, "arrays follow each other");
+_Static_assert((int)EARLY_MOST == EXPERTS_EARLY_MOST && (int)EARLY_AHEAD == EXPERTS_EARLY_AHEAD,
+               "all plan alike");
 
 /* Of the state, and of a guess's logits, shares and ids. */
 static size_t fixed_bytes(void)
@@ -74,9 +83,9 @@ static size_t fixed_bytes(void)
 uint64_t cuda_early_bytes(const expert_layer *l, int32_t n)
 {
     uint64_t bytes = fixed_bytes();
-    if (n < 2 || !l[0].n_early)
+    if (n <= EARLY_AHEAD || !l[0].n_early)
         return 0;
-    for (int32_t i = 1; i < n; i++)
+    for (int32_t i = EARLY_AHEAD; i < n; i++)
         bytes += l[i].router ? guess_bytes(&l[i]) : 0;
     return bytes;
 }
@@ -86,16 +95,12 @@ uint64_t cuda_early_bytes(const expert_layer *l, int32_t n)
 static bool copy_expert(cuda_early *x, const early_layer *l, uint8_t *to, int32_t e,
                         uint32_t *arrived, const uint32_t *number)
 {
-    const uint8_t *from = l->host + l->bytes * (size_t)e;
-    const size_t at[] = {0, l->gated, l->bytes};
-    if (atomic_load_explicit(&x->fails, memory_order_relaxed))
+    if (atomic_load_explicit(&x->fails, memory_order_relaxed) ||
+        cudaMemcpyAsync(to, l->host + l->bytes * (size_t)e, l->bytes, cudaMemcpyHostToDevice,
+                        x->copies) != cudaSuccess ||
+        cudaMemcpyAsync(arrived, number, sizeof *number, cudaMemcpyHostToDevice, x->copies) !=
+            cudaSuccess)
         return false;
-    for (int k = 0; k < EARLY_PARTS; k++)
-        if (cudaMemcpyAsync(to + at[k], from + at[k], at[k + 1] - at[k], cudaMemcpyHostToDevice,
-                            x->copies) != cudaSuccess ||
-            cudaMemcpyAsync(arrived + k, number, sizeof *number, cudaMemcpyHostToDevice,
-                            x->copies) != cudaSuccess)
-            return false;
     atomic_fetch_add_explicit(&x->n_bytes, l->bytes, memory_order_relaxed);
     return true;
 }
@@ -110,9 +115,10 @@ static void answer(cuda_early *x, uint32_t seq)
     for (uint32_t m = 0; m < n && ok; m++) {
         const early_layer *l = &x->layer[i];
         const uint32_t e = atomic_load_explicit(&x->post->ask[at].expert[m], memory_order_relaxed);
-        uint8_t *to = x->buffers + ((i & 1) * (size_t)x->n_early + m) * x->buffer_bytes;
+        const uint32_t set = i % EARLY_SETS;
+        uint8_t *to = x->buffers + (set * (size_t)x->n_early + m) * x->buffer_bytes;
         ok = e < (uint32_t)l->n_experts &&
-             copy_expert(x, l, to, (int32_t)e, x->state->arrived[i & 1][m], &x->number[at]);
+             copy_expert(x, l, to, (int32_t)e, &x->state->arrived[set][m], &x->number[at]);
     }
     if (!ok)
         atomic_store(&x->failed, true);
@@ -143,8 +149,8 @@ static void *run(void *arg)
     idler_begin(&own);
     while (!idle_stopped(&x->idle)) {
         bool works = has_request(&t);
-        /* The device keeps at most two requests open. With more, entries could be overwritten. */
-        if (works && atomic_load(&x->post->seq) - t.seen > 2)
+        /* Each set of buffers has one open request. With more, entries could be overwritten. */
+        if (works && atomic_load(&x->post->seq) - t.seen > EARLY_SETS)
             atomic_store(&x->failed, true);
         else if (works)
             answer(x, ++t.seen);
@@ -211,27 +217,27 @@ static status open_layers(cuda_early *x, const cold_home *home, uint8_t *at, err
     status st = OK;
     for (int32_t i = 0; i < x->n && !st; i++) {
         const expert_layer *l = home[i].list;
-        const weight *gate = l->part[0], *down = l->part[l->n_parts - 1];
+        const weight *gate = l->part[0];
         if (!can_guess(l, home[0].list))
             return err_set(e, E_UNSUPPORTED,
                            "experts cannot be fetched early: layer %d of the mixture (%s) has a "
                            "router that is not of floats, or of another shape",
                            i, gate->name);
-        uint8_t *buffer = x->buffers + (size_t)(i & 1) * (size_t)x->n_early * x->buffer_bytes;
+        uint8_t *buffer =
+            x->buffers + (size_t)(i % EARLY_SETS) * (size_t)x->n_early * x->buffer_bytes;
         x->layer[i] = (early_layer){
             .from = home[i].from,
             .end = home[i].from + (int64_t)(home[i].expert_bytes * (size_t)l->n_experts),
             .where = gate->home->where,
             .host = gate->home->host,
             .bytes = home[i].expert_bytes,
-            .gated = (size_t)(down->home->host - gate->home->host),
             .router = l->router,
             .bias = l->router_bias,
             .buffer = (int64_t)((uintptr_t)buffer - (uintptr_t)gate->home->from),
             .n_experts = l->n_experts};
-        if (!i)
+        if (i < EARLY_AHEAD)
             continue;
-        st = send_guess(x->c, l, home[i - 1].list, (float *)at, e);
+        st = send_guess(x->c, l, home[i - EARLY_AHEAD].list, (float *)at, e);
         x->layer[i].guess = (float *)at;
         at += guess_bytes(l);
     }
@@ -260,7 +266,7 @@ status cuda_early_open(cuda_device *c, const cold_home *home, int32_t n, uint8_t
                        size_t buffer_bytes, double bus_bytes_s, cuda_early **to, err *e)
 {
     *to = NULL;
-    if (!home[0].list->n_early || n < 2)
+    if (!home[0].list->n_early || n <= EARLY_AHEAD)
         return OK;
     cuda_early *x = mem_calloc(1, sizeof *x);
     if (!x || !(x->layer = mem_calloc((size_t)n, sizeof *x->layer))) {
@@ -270,10 +276,12 @@ status cuda_early_open(cuda_device *c, const cold_home *home, int32_t n, uint8_t
     x->c = c;
     x->n = n;
     x->n_early = home[0].list->n_early;
+    x->judge_after = JUDGED;
+    x->pause = PAUSE;
     x->buffers = buffers;
     x->buffer_bytes = buffer_bytes;
     x->memory_bytes = fixed_bytes();
-    for (int32_t i = 1; i < n; i++)
+    for (int32_t i = EARLY_AHEAD; i < n; i++)
         x->memory_bytes += home[i].list->router ? guess_bytes(home[i].list) : 0;
     status st = take_memory(x, e);
     if (!st) {
@@ -319,28 +327,67 @@ void cuda_early_close(cuda_device *c, cuda_early *x)
 
 /* ---- Passes ---------------------------------------------------------------------------------- */
 
+/* The device's accounts have 32 bits. */
+static uint64_t grown(uint64_t sum, const cold_word *word)
+{
+    uint32_t now = atomic_load_explicit(word, memory_order_relaxed);
+    return sum + (uint32_t)(now - (uint32_t)sum);
+}
+
+static void read_accounts(cuda_early *x)
+{
+    const early_post *p = x->post;
+    x->n_asked = grown(x->n_asked, &p->n_asked);
+    x->n_used = grown(x->n_used, &p->n_used);
+    x->n_waited = grown(x->n_waited, &p->n_waited);
+    x->n_late = grown(x->n_late, &p->n_late);
+}
+
+static void switch_off(cuda_device *c, cuda_early *x, bool off)
+{
+    cuda_ok(c, NULL, cudaMemsetAsync(&x->state->off, off, sizeof x->state->off, c->stream),
+            "experts that come early");
+}
+
+/* Were the guesses worth their copies? */
+static void judge(cuda_device *c, cuda_early *x)
+{
+    read_accounts(x);
+    uint64_t n = x->n_asked - x->judged;
+    if (x->paused ? --x->paused > 0 : n < x->judge_after)
+        return;
+    bool resumes = n < x->judge_after, poor = 2 * (x->n_used - x->judged_used) < n;
+    x->judged = x->n_asked;
+    x->judged_used = x->n_used;
+    if (!resumes && !poor)
+        return;
+    x->paused = resumes ? 0 : x->pause;
+    switch_off(c, x, !resumes);
+}
+
 void cuda_early_begin(cuda_device *c, cuda_early *x)
 {
-    if (atomic_load(&x->failed) && !x->told) {
+    if (!atomic_load(&x->failed)) {
+        judge(c, x);
+    } else if (!x->told) {
         x->told = true; /* nothing is asked for any more */
-        cuda_ok(c, NULL, cudaMemsetAsync(&x->state->off, 1, sizeof x->state->off, c->stream),
-                "experts that come early");
+        switch_off(c, x, true);
     }
     idle_wake(&x->idle);
 }
 
-/* The number of the layer behind the router's; 0: there is none. */
-static int32_t after(const cuda_early *x, const weight *router)
+/* The number of the layer that this layer's router guesses; 0: there is none. */
+static int32_t guessed_by(const cuda_early *x, const weight *router)
 {
-    for (int32_t i = 1; i < x->n; i++)
-        if (x->layer[i - 1].router == router)
+    for (int32_t i = EARLY_AHEAD; i < x->n; i++)
+        if (x->layer[i - EARLY_AHEAD].router == router)
             return i;
     return 0;
 }
 
 void cuda_early_guess(cuda_early *x, const weight *router, router_args *a)
 {
-    int32_t i = after(x, router);
+    int32_t i = guessed_by(x, router);
     x->guessed = 0;
     if (!i || a->x.rows > GUESS_ROWS || a->k > ROUTER_MOST)
         return;
@@ -355,41 +402,33 @@ void cuda_early_guess(cuda_early *x, const weight *router, router_args *a)
 
 early_ask cuda_early_ask(cuda_early *x, int32_t layer, int32_t rows)
 {
-    bool guessed = x->guessed == layer + 1 && x->guessed_rows == rows;
+    bool guessed = x->guessed == layer + EARLY_AHEAD && x->guessed_rows == rows;
     x->guessed = 0;
     if (!guessed)
         return (early_ask){0};
-    const early_layer *l = &x->layer[layer + 1];
+    const early_layer *l = &x->layer[layer + EARLY_AHEAD];
     return (early_ask){.guess = x->id,
                        .post = x->post,
                        .where = l->where,
                        .host_from = l->from,
                        .host_end = l->end,
-                       .layer = layer + 1,
+                       .layer = layer + EARLY_AHEAD,
                        .n_expert = l->n_experts,
                        .most = x->n_early};
 }
 
-early_view cuda_early_view(const cuda_early *x, int32_t layer, int part)
+early_view cuda_early_view(const cuda_early *x, int32_t layer)
 {
-    return (early_view){x->state, x->layer[layer].buffer, (int64_t)x->buffer_bytes, layer, part};
-}
-
-/* The device's accounts have 32 bits. */
-static uint64_t grown(uint64_t sum, uint32_t now)
-{
-    return sum + (uint32_t)(now - (uint32_t)sum);
+    return (early_view){x->state, x->layer[layer].buffer, (int64_t)x->buffer_bytes, layer};
 }
 
 void cuda_early_use(cuda_early *x, expert_use *to)
 {
-    early_post *p = x->post;
-    x->n_asked = grown(x->n_asked, atomic_load_explicit(&p->n_asked, memory_order_relaxed));
-    x->n_used = grown(x->n_used, atomic_load_explicit(&p->n_used, memory_order_relaxed));
-    x->n_late = grown(x->n_late, atomic_load_explicit(&p->n_late, memory_order_relaxed));
+    read_accounts(x);
     to->early_bytes = atomic_load_explicit(&x->n_bytes, memory_order_relaxed);
     to->n_early = x->n_asked;
     to->n_early_used = x->n_used;
+    to->n_early_waited = x->n_waited;
     to->n_early_late = x->n_late;
     to->n_early_failed = atomic_load(&x->failed);
 }
@@ -401,4 +440,10 @@ void cuda_early_test(cuda_early *x, early_fate fate, uint64_t limit_ns, cuda_dev
     cudaMemcpyAsync(&x->state->limit_ns, &limit_ns, sizeof limit_ns, cudaMemcpyHostToDevice,
                     c->stream);
     cudaStreamSynchronize(c->stream);
+}
+
+void cuda_early_judge(cuda_early *x, int32_t after, int32_t pause)
+{
+    x->judge_after = (uint64_t)after;
+    x->pause = pause;
 }

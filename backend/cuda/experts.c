@@ -8,7 +8,8 @@
 #include <string.h>
 
 enum {
-    STREAM_PAIRS = 2 /* a prompt's pairs of row and expert per expert, from which on it streams */
+    STREAM_PAIRS = 2,  /* a prompt's pairs of row and expert per expert, from which on it streams */
+    COUNTED_PASSES = 4 /* counts come after so many: a copy stops the stream of passes for 10 us */
 };
 
 /* ---- Tables -------------------------------------------------------------------------------- */
@@ -161,6 +162,16 @@ static swap *free_swap(cuda_experts *x)
     return NULL;
 }
 
+static void ask_counts(cuda_device *c, cuda_experts *x)
+{
+    if (!fine(cudaMemcpyAsync(x->count_host, x->count, (size_t)x->n_all * sizeof *x->count_host,
+                              cudaMemcpyDeviceToHost, c->stream)))
+        return;
+    x->counting = fine(cudaEventRecord(x->counted, c->stream));
+    x->n_covered = x->n_passes;
+    x->n_passes = x->n_uncounted = 0;
+}
+
 /* Takes the counts of earlier passes, if they have come. */
 static bool take_counts(cuda_experts *x)
 {
@@ -255,6 +266,11 @@ static void stir(cuda_experts *x, bool *chosen)
 /* A copy that cannot begin leaves its slot empty; the next use of an expert offers it again. */
 static void copy_swaps(cuda_device *c, cuda_experts *x, const bool *chosen)
 {
+    bool any = false;
+    for (int i = 0; i < SWAPS; i++)
+        any |= chosen[i];
+    if (!any)
+        return;
     bool ordered = fine(cudaEventRecord(x->table_old, c->stream)) &&
                    fine(cudaStreamWaitEvent(x->copies, x->table_old, 0));
     for (int i = 0; i < SWAPS; i++) {
@@ -397,12 +413,14 @@ void cuda_experts_begin(cuda_device *c, pass *p)
     for (int32_t i = 0; i < x->n; i++)
         for (int32_t k = 0; k < x->layer[i].want.n_parts; k++)
             x->layer[i].home[k].where = x->table + (x->streams ? x->n_all : 0) + x->layer[i].first;
-    memcpy(x->count_before, x->count_seen, (size_t)x->n_all * sizeof *x->count_seen);
-    bool counted = take_counts(x);
+    bool counted = take_counts(x) || x->taken;
     if (x->restless && !x->streams)
         stir(x, chosen);
     else if (counted && !x->streams)
         choose_swaps(x, x->count_before, chosen);
+    if (counted)
+        memcpy(x->count_before, x->count_seen, (size_t)x->n_all * sizeof *x->count_seen);
+    x->taken = false;
     if (x->streams)
         begin_stream(c, x, p);
     if (x->table_changed && !send_tables(c, x))
@@ -410,28 +428,42 @@ void cuda_experts_begin(cuda_device *c, pass *p)
     copy_swaps(c, x, chosen);
     if (x->streams && !fill_stage(x, 0))
         x->staged[0] = -1; /* its arrival tries again, and says so */
-    if (!x->counting &&
-        fine(cudaMemcpyAsync(x->count_host, x->count, (size_t)x->n_all * sizeof *x->count_host,
-                             cudaMemcpyDeviceToHost, c->stream))) {
-        x->counting = fine(cudaEventRecord(x->counted, c->stream));
-        x->n_covered = x->n_passes;
-        x->n_passes = 0;
-    }
+    if (!x->counting && x->n_uncounted >= COUNTED_PASSES)
+        ask_counts(c, x);
+    x->n_uncounted++;
     x->n_passes += !x->streams; /* its misses lie in stages */
+}
+
+/* Waits for the counts of all passes so far. */
+static void take_all_counts(cuda_device *c, cuda_experts *x)
+{
+    for (int i = 0; i < 2 && !c->broken; i++) { /* those asked for before may lack some passes */
+        if (!x->counting && x->n_uncounted)
+            ask_counts(c, x);
+        if (x->counting && fine(cudaEventSynchronize(x->counted)))
+            x->taken |= take_counts(x);
+    }
 }
 
 static void pool_use(const device *d, expert_use *to)
 {
-    const cuda_experts *x = ((const cuda_device *)d->self)->experts;
-    *to = x ? x->use : (expert_use){0};
-    if (x && x->cold)
+    cuda_device *c = cuda_select(d);
+    cuda_experts *x = c->experts;
+    *to = (expert_use){0};
+    if (!x)
+        return;
+    take_all_counts(c, x);
+    *to = x->use;
+    if (x->cold)
         cuda_cold_use(x->cold, to);
 }
 
 static void pool_counts(const device *d, int32_t i, uint64_t *to)
 {
-    const cuda_experts *x = ((const cuda_device *)d->self)->experts;
+    cuda_device *c = cuda_select(d);
+    cuda_experts *x = c->experts;
     const pool_layer *l = &x->layer[i];
+    take_all_counts(c, x);
     memcpy(to, x->count_all + l->first, (size_t)l->want.n_experts * sizeof *to);
 }
 

@@ -83,6 +83,8 @@ struct cuda_experts {
     int32_t wait_first[WAIT_SETS], n_waits[WAIT_SETS]; /* layers with events, one after the other */
     int32_t wait_turn;
     int32_t n_passes, n_covered; /* since counts were last asked for; before that: in them */
+    int32_t n_uncounted;         /* as n_passes, with those that had their misses in stages */
+    bool taken;                  /* counts that have come and are not looked at for swaps yet */
     bool streams;                /* the pass under way */
     bool restless;               /* for tests: slots change hands before every pass */
     uint8_t *early;              /* buffers of early.h */

@@ -11,7 +11,7 @@ typedef struct cold_state {
     uint32_t seq;  /* of the last job */
     uint32_t seen; /* the last job whose answer a kernel has seen */
     uint32_t dead; /* an answer was late: no more jobs */
-    uint32_t unused;
+    uint32_t posted; /* of a layer of a pass of one row: warps that have written what they post */
     uint64_t limit_ns;
     int32_t take[COLD_PAIRS + 1]; /* of n experts that a layer misses: how many the host gets; the
                                      last entry is for all larger n */
@@ -25,13 +25,10 @@ typedef struct early_list {
     uint32_t gave_up; /* a product has waited for it in vain: others look once */
     int32_t expert[EARLY_MOST];
 } early_list;
-enum { EARLY_GATED, EARLY_DOWN, EARLY_PARTS }; /* weights of the gated unit; of the down product */
 typedef struct early_state {
-    early_list list[2]; /* of a layer with an even number, and of one with an odd one */
-    /* The entry that a buffer's part has arrived for. */
-    uint32_t arrived[2][EARLY_MOST][EARLY_PARTS];
-    uint32_t seq, off, n_asked, n_used, n_late;
-    uint32_t unused;
+    early_list list[EARLY_SETS];               /* of layer i: i % EARLY_SETS */
+    uint32_t arrived[EARLY_SETS][EARLY_MOST]; /* the request that a buffer's bytes have come for */
+    uint32_t seq, off, n_asked, n_used, n_waited, n_late;
     uint64_t limit_ns; /* a product waits so long for a copy, then it reads over the bus */
 } early_state;
 
@@ -39,17 +36,18 @@ typedef struct early_state {
 typedef struct early_view {
     early_state *state;
     int64_t where, step; /* as packed.where: of the layer's first buffer; from one to the next */
-    int32_t layer, part;
+    int32_t layer;
 } early_view;
 
-/* For the kernel that hands over: asks for experts of the next layer. guess NULL: it asks for none.
+/* For the kernel that hands over: asks for experts of a later layer. guess NULL: it asks for none.
  */
 typedef struct early_ask {
-    const int32_t *guess; /* [rows * k] experts that the next layer's router would choose */
+    const int32_t *guess; /* [rows * k] experts that the later layer's router would choose */
     early_post *post;
-    const int64_t *where; /* the next layer's; its experts in the host's memory are in */
+    const int64_t *where; /* the later layer's; its experts in the host's memory are in */
     int64_t host_from, host_end;
-    int32_t layer, n_expert, most;
+    int32_t layer, n_expert;
+    int32_t most; /* experts on their way at a time, of all requests */
 } early_ask;
 
 /* Which pairs of row and expert the host computes: for the products of a layer. */
@@ -58,20 +56,26 @@ typedef struct cold_view {
     cold_state *state;
     cold_room room;
     early_view early;
+    int64_t host_from, host_end; /* distances of experts in the host's memory */
+    int32_t layer;
+    bool silu;
+    /* A pass of one row: it has so many pairs, and no places in memory. Each warp finds the place of
+     * its pair, and the gated product has a block more, which posts the job. 0: more rows. */
+    int32_t alone;
+    bool posts; /* for the gated product of such a pass */
+    early_ask ask;
 } cold_view;
 
 enum { COLD_CHOICE = 256 /* experts of a layer, at most */ };
 
-/* After the choice, before the products. x: int8, the rows that all pairs share k by k. */
+/* More rows than one: after the choice, before the products. x: int8, the rows that all pairs share
+ * k by k. */
 typedef struct hand_args {
     const int32_t *expert; /* [rows * k] */
-    int32_t rows, k, n_expert, layer;
-    const int64_t *where;        /* as packed.where */
-    int64_t host_from, host_end; /* distances of experts in the host's memory */
+    int32_t rows, k, n_expert;
+    const int64_t *where; /* as packed.where */
     dev_quant x;
-    bool silu;
     int32_t *place; /* [rows * k], written */
-    early_ask ask;
     cold_view to;
 } hand_args;
 

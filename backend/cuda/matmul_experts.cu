@@ -275,7 +275,7 @@ DEV void write_gated(const expert_args &a, int column, group<T> g, const float (
             v += part[r][(k << a.lg) + i][lane_id() & 15];
             u += part[r][WARPS / 2 + (k << a.lg) + i][lane_id() & 15];
         }
-        v = (COLD ? cold_gate(a.silu, v) : gate_of(a.silu, v)) * u;
+        v = gate_of(a.silu, v) * u;
         *result_at(a, p, o) = v;
     }
     if (a.copy.q)

@@ -95,7 +95,7 @@ template <int K, int R> __global__ void __launch_bounds__(256) matmul_float_kern
         float s = warp_sum(acc[r]), u = a.glu ? warp_sum(acc2[r]) : 0;
         if (lane == 0 && r0 + r < a.y.rows)
             a.y.at[(r0 + r) * a.y.stride + (int64_t)head * a.n_out + o] =
-                a.glu ? gelu_tanh(s) * u : s;
+                a.glu ? gate_of(false, s) * u : s;
     }
 }
 

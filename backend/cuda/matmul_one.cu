@@ -123,7 +123,7 @@ DEV void write_item(const one_args &a, int item, const float (*part)[16])
             v = gate_of(a.silu, v) * u;
         j.y[o] = v;
         if (a.times)
-            a.timed[o] = gelu_tanh(v) * a.times[o];
+            a.timed[o] = gate_of(false, v) * a.times[o];
     }
     if (a.copy.q) /* gated: an item is 32 outputs, or 64 */
         quantise_warp(v, a.copy, 0, tile >> 1);

@@ -13,7 +13,7 @@
  * COLD: the host's cores may compute some of the pairs (cold.cuh). The gated unit leaves them out,
  * and the down product reads theirs where it adds.
  */
-#include "backend/cuda/cold.cuh"
+#include "backend/cuda/hand.cuh"
 #include "backend/cuda/launch_products.h"
 #include "backend/cuda/product.cuh"
 
@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(32 * WARPS, occupancy<K>::blocks / 2)
 
 /* y[r, o] = act(W x) * (W' x), and its int8 copy where wanted
  * grid:   pair x two tiles of 16 outputs; 1 << lg warps for each tile of W and of W'. Pairs of one
- *         expert read a tile at about the same time, so the second read hits the cache
+ *         expert read a tile at about the same time, so the second read hits the cache. COLD,
+ *         one row: before them a row of blocks, whose first one writes the host's job
  * shared: the row of x; a float per warp and output
  * bound:  reading W and W' */
 template <int K, bool COLD>
@@ -176,26 +177,37 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
     DYN_SHARED(uint4, mem);
     __shared__ float part[WARPS][16];
     int warp = (int)(threadIdx.x >> 5), n = 1 << lg, p = (int)blockIdx.x, x_row;
-    int which = warp >> (lg + 1), tile = (int)blockIdx.y * 2 + (warp >> lg & 1);
+    const int pair_of_tiles = (int)blockIdx.y - (COLD && c.posts);
+    int which = warp >> (lg + 1), tile = pair_of_tiles * 2 + (warp >> lg & 1), place = -1;
     bool in = tile * 16 < a.p.n_out;
-    size_t mat;
+    size_t mat, at = 0;
     bool shared = a.shared_warps && p == a.k - 1;
     warp_tile<K, occupancy<K>::gated> t;
+    if (blockIdx.y == 0 && warp == 0)
+        expect_places(a.p.w);
     if (a.expert && !shared)
         grid_wait();
     grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
+    if (COLD && pair_of_tiles < 0) { /* of the first pair, which is not the shared one */
+        if (p == 0 && warp < COLD_POSTERS)
+            post_alone(c, a.expert, a.p.w.where, a.p.x, warp);
+        return;
+    }
     if (shared)
         mat = 0, x_row = 0;
     else
         whose(a, p, &mat, &x_row);
-    if (a.p.w.count && !shared && blockIdx.y == 0 && threadIdx.x == 0)
+    if (a.p.w.count && !shared && pair_of_tiles == 0 && threadIdx.x == 0)
         atomicAdd(&a.p.w.count[mat], 1u);
-    if (COLD && !shared && cold_place(c, p) >= 0)
-        return;
     const packed w = shared ? (which ? a.shared_up : a.shared) : which ? a.p.up : a.p.w;
+    if (COLD && !shared)
+        place = cold_find(c, w, a.expert, p, &at);
+    else
+        at = mat_at(w, mat);
+    if (COLD && place >= 0)
+        return;
     if (in)
-        t.begin_at(w, COLD && !shared ? cold_at(c, w, mat) : mat_at(w, mat),
-                   which && !shared ? tile + a.p.up_row / 16 : tile, warp & (n - 1), n);
+        t.begin_at(w, at, which && !shared ? tile + a.p.up_row / 16 : tile, warp & (n - 1), n);
     grid_wait();
     x_view x = x_shared(mem, a.p.x, x_row);
     if (in) {
@@ -206,21 +218,21 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
     __syncthreads();
     if (warp > 0)
         return;
-    int k = lane_id() >> 4, o = (int)blockIdx.y * 32 + lane_id();
+    int k = lane_id() >> 4, o = pair_of_tiles * 32 + lane_id();
     float v = 0, u = 0;
     if (o < a.p.n_out) {
         for (int i = 0; i < n; i++) {
             v += part[(k << lg) + i][lane_id() & 15];
             u += part[((2 + k) << lg) + i][lane_id() & 15];
         }
-        v = (COLD && !shared ? cold_gate(a.p.silu, v) : gate_of(a.p.silu, v)) * u;
+        v = gate_of(a.p.silu, v) * u;
         if (a.expert)
             a.p.y.at[p / a.k * a.p.y.stride + (int64_t)(p % a.k) * a.p.n_out + o] = v;
         else
             a.p.y.at[p * a.p.y.stride + o] = v;
     }
     if (a.p.q.q)
-        quantise_warp(v, a.p.q, p, (int)blockIdx.y);
+        quantise_warp(v, a.p.q, p, pair_of_tiles);
 }
 
 /* y[r, o] = sum_j share[r, j] sum_i x[r, j, i] W_e(o, i), e = expert[r, j], in ascending j
@@ -244,12 +256,13 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a, cold
         }
         if (j >= a.k)
             return;
+        size_t at;
         if (COLD)
-            place = cold_place(c, r * of_choice + j);
-        if (!COLD || place < 0) {
-            size_t mat = (size_t)load_fresh(a.expert + r * a.k + j);
-            t.begin_at(a.p.w, COLD ? cold_at(c, a.p.w, mat) : mat_at(a.p.w, mat), tile, 0, 1);
-        }
+            place = cold_find(c, a.p.w, a.expert, r * of_choice + j, &at);
+        else
+            at = mat_at(a.p.w, (size_t)load_fresh(a.expert + r * a.k + j));
+        if (!COLD || place < 0)
+            t.begin_at(a.p.w, at, tile, 0, 1);
         share = load_fresh(a.share + r * a.k + j);
     };
     auto product = [&](const packed &w, int j) {
@@ -261,6 +274,8 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a, cold
     if (a.chosen)
         begin(warp);
     grid_wait();
+    if (COLD && tile == 0 && r == 0 && threadIdx.x == 0)
+        c.state->posted = 0;
     if (!a.chosen)
         begin(warp);
     if constexpr (SHARED) {
@@ -312,7 +327,7 @@ template <int K, bool COLD> static void vec(cudaStream_t s, expert_product a, co
         LAUNCH((expert_down_kernel<K, false, COLD>), dim3((unsigned)a.p.y.rows, (unsigned)tiles),
                dim3(32u * (unsigned)(a.k < 16 ? a.k : 16)), 0, s, a, c);
     else if (a.p.glu)
-        LAUNCH((glu_kernel<K, COLD>), dim3(rows, (unsigned)(tiles + 1) / 2),
+        LAUNCH((glu_kernel<K, COLD>), dim3(rows, (unsigned)(tiles + 1) / 2 + (COLD && c.posts)),
                dim3(128u * (unsigned)warps), shared, s, a, lg, c);
     else
         LAUNCH((vec_kernel<K>), dim3((unsigned)((tiles * warps + block - 1) / block), rows),

@@ -270,19 +270,21 @@ static void check_other_act(rig *g)
 
 enum { CTX = 96, PROMPT = 20, STEPS = 5 };
 
-/* early: experts are fetched early, with this fate of the copies; -1: they are not. A copy that
- * comes is waited for, however slow this computer is. The same tokens as a prompt and one by one;
- * the last one after the model was parked. */
+/* cpu NULL: the whole model. early: experts are fetched early, with this fate of the copies; -1:
+ * they are not. A copy that comes is waited for, however slow this computer is. The same tokens as
+ * a prompt and one by one; the last one after the model was parked. */
 static status logits_of(const char *path, const char *cpu, int early, const fidelity *f, float *to,
                         size_t n_vocab, carat_expert_info *info, err *e)
 {
     const carat_session_options so = {
         .n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1, .kv_k = "f16"};
     const carat_model_options o = {.device = "cuda",
-                                   .experts_gpu = early < 0 ? "50%" : "30%",
+                                   .experts_gpu = !cpu        ? "100%"
+                                                  : early < 0 ? "50%"
+                                                              : "30%",
                                    .experts_cpu = cpu,
                                    .n_threads = THREADS,
-                                   .experts_early = early < 0 ? 0 : 2};
+                                   .experts_early = early < 0 ? "off" : "2"};
     carat_model *m = NULL;
     carat_session *s = NULL;
     status st = carat_model_open(path, &o, &m, e);
@@ -313,8 +315,9 @@ static status logits_of(const char *path, const char *cpu, int early, const fide
 /* name: of a tiny model; NULL: the bundled one. */
 static void check_model(rig *g, const char *name)
 {
-    static const char *const cpu[] = {"0", "100%", "0.5", "0.5", "0", "0", "auto"};
-    static const int early[] = {-1, -1, EARLY_COMES, -1, EARLY_NEVER_COMES, EARLY_FAILS, -1};
+    static const char *const cpu[] = {NULL, "off", "0", "100%", "0.5", "0.5", "0", "0", "auto"};
+    static const int early[] = {-1,          -1, -1, -1, EARLY_COMES, -1, EARLY_NEVER_COMES,
+                                EARLY_FAILS, -1};
     enum { CASES = sizeof cpu / sizeof *cpu };
     char counts[300];
     fidelity f;
@@ -342,15 +345,15 @@ static void check_model(rig *g, const char *name)
         got = mem_calloc(n, sizeof *got);
     }
     carat_model_close(m);
-    for (int i = 0; i < (g->quick && !strcmp(name, "bundled") ? 3 : CASES) && !st; i++) {
+    for (int i = 0; i < (g->quick && !strcmp(name, "bundled") ? 5 : CASES) && !st; i++) {
         unlink(counts); /* slots begin alike */
         st = logits_of(path, cpu[i], early[i], &f, i ? got : want, (size_t)info.n_vocab, &used, &e);
         never += early[i] == EARLY_COMES   ? !used.n_early_used || used.n_early_late
                  : early[i] == EARLY_FAILS ? used.n_failed != 1 || used.n_early > 4
                                            : used.n_early_used && !used.n_early_late;
         differ += i && memcmp(got, want, n * sizeof *got);
-        idle += used.cpu_threads != THREADS || (i == 1 && (!used.n_cpu || !used.cpu_bytes)) ||
-                (!i && used.n_cpu);
+        idle += used.cpu_threads != (i < 2 ? 0 : THREADS) || (i < 3 && used.n_cpu) ||
+                (i == 3 && (!used.n_cpu || !used.cpu_bytes));
     }
     if (st)
         failed(g, "cold", text("%s: %s", name, e.text));
@@ -379,6 +382,9 @@ static void check_floats(rig *g)
     status st = carat_model_open(path, &o, &m, &e);
     verdict(g, "cold", "experts of floats: no sentence",
             st != E_UNSUPPORTED || m || !strstr(e.text, "not of blocks"), 0);
+    const carat_model_options plain = {.device = "cuda", .experts_gpu = "50%"};
+    st = carat_model_open(path, &plain, &m, &e);
+    verdict(g, "cold", "experts of floats, without help: not opened", st || !m, 0);
     carat_model_close(m);
     unlink(path);
     fidelity_close(&f);

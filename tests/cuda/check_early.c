@@ -1,6 +1,6 @@
-/* check_early.c - experts that are fetched before their layer chooses (early.h), in two layers
- * whose experts and rows are alike, so that the first one's guess is the second one's choice: what
- * is fetched must be used, and no bit may differ from passes that fetch nothing.
+/* check_early.c - experts that are fetched before their layer chooses (early.h). All layers have
+ * the same experts and rows. So the first layer's guess is the last one's choice: what is fetched
+ * must be used, and no bit may differ from passes that fetch nothing.
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
@@ -12,7 +12,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LAYERS = 2, N_EXPERTS = 24, N_SLOTS = 6, N_FF = 64, N_IN = 128, K = 3, ROWS = 17 };
+enum {
+    LAYERS = 1 + EARLY_AHEAD,
+    N_EXPERTS = 24,
+    N_SLOTS = 6,
+    N_FF = 64,
+    N_IN = 128,
+    K = 3,
+    ROWS = 17
+};
 
 typedef struct early_rig {
     rig *g;
@@ -159,7 +167,7 @@ static void check_kind(rig *g, num_type type, bool sigmoid)
         g->gpu->experts->use(g->gpu, &use);
         uint64_t asked = use.n_early - before.n_early;
         if (held)
-            many += asked > (uint64_t)n_early; /* one layer of the two has a guess */
+            many += asked > (uint64_t)n_early; /* one layer has a guess */
         else if (n_early) /* accounts come with requests, so the last pass's may be missing */
             unused += use.n_early_used + (uint64_t)n_early < use.n_early;
         none += n_early ? !asked : use.n_early != 0;
@@ -181,9 +189,59 @@ static void check_kind(rig *g, num_type type, bool sigmoid)
     unmake(&r);
 }
 
+/* A pass of one row. */
+static status one_pass(early_rig *r, uint64_t *asked, err *e)
+{
+    expert_use use;
+    float *y = run_rows(r, 1, e);
+    if (!y)
+        return e->status;
+    mem_free(y);
+    r->g->gpu->experts->use(r->g->gpu, &use);
+    *asked = use.n_early;
+    return OK;
+}
+
+/* The last layer's rows are those of the guess with the other sign, so it chooses what is guessed
+ * last. After some copies in vain none is asked for, and after a pause some are again. */
+static void check_wrong_guesses(rig *g)
+{
+    enum { AFTER = 24, PAUSE = 40, TRIES = 400 };
+    early_rig r = {.g = g};
+    cuda_device *c = g->gpu->self;
+    err e = {0};
+    uint64_t n = 0, before = 0;
+    if (!my_turn(g, "early") || !make(&r, NUM_Q4_0))
+        return;
+    for (int k = 0; k < ROWS * N_IN; k++)
+        r.x[LAYERS - 1][k] = -r.x[LAYERS - 1][k];
+    status st = open_experts(&r, 3, &e);
+    if (!st) {
+        cuda_early *x = cuda_cold_early(c->experts->cold);
+        cuda_early_test(x, EARLY_COMES, 2000000000, c);
+        cuda_early_judge(x, AFTER, PAUSE);
+    }
+    for (int i = 0; i < TRIES && n < AFTER && !st; i++)
+        st = one_pass(&r, &n, &e);
+    verdict(g, "early", "wrong guesses: too few are asked for", n < AFTER, 0);
+    for (int i = 0; i < 2 && !st; i++)
+        st = one_pass(&r, &before, &e);
+    for (int i = 0; i < PAUSE / 2 && !st; i++)
+        st = one_pass(&r, &n, &e);
+    verdict(g, "early", "wrong guesses: asked for in a pause", n != before, 0);
+    for (int i = 0; i < TRIES && n == before && !st; i++)
+        st = one_pass(&r, &n, &e);
+    verdict(g, "early", "wrong guesses: no other try", n == before, 0);
+    if (st)
+        failed(g, "early", e.text);
+    close_experts(&r);
+    unmake(&r);
+}
+
 void check_early(rig *g)
 {
     static const num_type types[] = {NUM_Q4_0, NUM_Q4_1, NUM_Q5_0, NUM_Q5_1, NUM_Q8_0};
     for (int i = 0; i < 5; i++)
         check_kind(g, types[i], i & 1);
+    check_wrong_guesses(g);
 }

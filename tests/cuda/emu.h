@@ -205,6 +205,10 @@ static inline unsigned atomicAdd(unsigned *p, unsigned v)
     *p += v;
     return old;
 }
+static inline unsigned atomicExch(unsigned *p, unsigned v)
+{
+    return __atomic_exchange_n(p, v, __ATOMIC_RELAXED);
+}
 static inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long v)
 {
     unsigned long long old = *p;
