@@ -93,7 +93,7 @@ void device_print_experts(FILE *f, const carat_model *m)
             "of waiting for the bus (%.1f GB/s)",
             100.0 * (double)x.n_hits / (double)n, n, x.n_swaps, mib(x.swap_bytes),
             mib(x.read_bytes), mib(x.stream_bytes), x.wait_ms, x.bus_bytes_s * 1e-9);
-    if (x.cpu_threads && (x.n_cpu || !x.n_early))
+    if (x.cpu_threads)
         fprintf(f, "; %" PRIu64 " uses computed by %" PRId32 " threads of the CPU (%.3f ms each)",
                 x.n_cpu, x.cpu_threads, x.cpu_expert_ms);
     if (x.n_early)

@@ -58,8 +58,8 @@ typedef struct early_post {
         cold_word layer, n;
         cold_word expert[EARLY_MOST];
     } ask[EARLY_POSTS];
-    /* Since it was opened: experts asked for; chosen of these; of the chosen, still on their way
-     * when their layer chose; requests that were waited for in vain. */
+    /* Since it was opened, as of the last request: experts asked for; chosen of these; of the
+     * chosen, still on their way when their layer chose; requests that were waited for in vain. */
     cold_word n_asked, n_used, n_waited, n_late;
 } early_post;
 

@@ -56,7 +56,8 @@ struct cuda_cold {
     bool handed; /* places are of the layer under way, and no launch has read them so far */
     bool shares; /* the pass under way may hand over */
     bool told;
-    bool wanted; /* the table gives the host experts: its threads are woken */
+    bool wanted;   /* the table gives the host experts: its threads are woken */
+    bool computes; /* it may */
     double expert_ms, bus_ms;
     cuda_early *early; /* NULL: nothing is fetched early */
     cold_use timed;    /* what the timing has computed */
@@ -194,8 +195,9 @@ status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const ex
         x->n = n;
         double read_bytes_s = READ_SPEED * bus_bytes_s;
         x->bus_ms = read_bytes_s > 0 ? (double)home[0].expert_bytes / read_bytes_s * 1e3 : 0;
-        bool warm = cold_pool_time(x->pool, 1) >= 0;
-        x->expert_ms = warm ? time_expert(x->pool) : -1;
+        x->computes = how->part != 0;
+        bool warm = x->computes && cold_pool_time(x->pool, 1) >= 0;
+        x->expert_ms = warm ? time_expert(x->pool) : x->computes ? -1 : 0;
         if (x->expert_ms < 0)
             st = err_set(e, E_IO, "%s: the CPU's threads for experts did not answer in a second",
                          c->name);
@@ -345,7 +347,7 @@ void cuda_cold_use(const cuda_cold *x, expert_use *to)
     cold_use u = cold_pool_use(x->pool);
     to->n_cpu = u.n_pairs - x->timed.n_pairs;
     to->cpu_bytes = u.bytes - x->timed.bytes;
-    to->cpu_threads = cold_pool_threads(x->pool);
+    to->cpu_threads = x->computes ? cold_pool_threads(x->pool) : 0;
     to->cpu_expert_ms = x->expert_ms;
     if (x->early)
         cuda_early_use(x->early, to);

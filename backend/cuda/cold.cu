@@ -24,11 +24,13 @@ DEV int sum_before(int v, int *sums, int *all)
 }
 
 /* Of several rows: decides which pairs the host computes, and writes their job. The host gets the
- * first of the missing experts, in ascending order, as long as there is room for their pairs. grid:
- * a block; a thread per expert, then per pair, then per group of x. A second block asks for experts
- * of a later layer, if any may be fetched early shared: pairs per expert, and where the next one
- * goes; is an expert missing? bound:  latency. Tables are read before the choice is known. Where no
- * expert is missing, no sum is made and nothing is written to the host */
+ * first of the missing experts, in ascending order, as long as there is room for their pairs.
+ * Tables are read before the choice is known. Where no expert is missing, no sum is made and
+ * nothing is written to the host.
+ * grid:   one block; a thread per expert, then per pair, then per group of x. One block more, which
+ *         asks for experts of a later layer, where any may be fetched early
+ * shared: pairs per expert, and where the next one goes; is an expert missing?
+ * bound:  latency */
 __global__ void __launch_bounds__(THREADS) hand_kernel(hand_args a)
 {
     __shared__ int count[THREADS], next[THREADS], sums[THREADS / 32], any;

@@ -41,8 +41,8 @@ struct cuda_early {
     cudaStream_t copies;
     pthread_t thread;
     bool started, told;
-    uint64_t judged, judged_used; /* experts asked for and used, when they were judged last */
-    uint64_t judge_after;
+    uint32_t judged, judged_used; /* experts asked for and used, when they were judged last */
+    uint32_t judge_after;
     int32_t pause, paused; /* passes; paused: that are left of it */
     idle idle;
     atomic_bool hold, fails, failed;            /* hold, fails: for tests */
@@ -327,22 +327,6 @@ void cuda_early_close(cuda_device *c, cuda_early *x)
 
 /* ---- Passes ---------------------------------------------------------------------------------- */
 
-/* The device's accounts have 32 bits. */
-static uint64_t grown(uint64_t sum, const cold_word *word)
-{
-    uint32_t now = atomic_load_explicit(word, memory_order_relaxed);
-    return sum + (uint32_t)(now - (uint32_t)sum);
-}
-
-static void read_accounts(cuda_early *x)
-{
-    const early_post *p = x->post;
-    x->n_asked = grown(x->n_asked, &p->n_asked);
-    x->n_used = grown(x->n_used, &p->n_used);
-    x->n_waited = grown(x->n_waited, &p->n_waited);
-    x->n_late = grown(x->n_late, &p->n_late);
-}
-
 static void switch_off(cuda_device *c, cuda_early *x, bool off)
 {
     cuda_ok(c, NULL, cudaMemsetAsync(&x->state->off, off, sizeof x->state->off, c->stream),
@@ -352,13 +336,14 @@ static void switch_off(cuda_device *c, cuda_early *x, bool off)
 /* Were the guesses worth their copies? */
 static void judge(cuda_device *c, cuda_early *x)
 {
-    read_accounts(x);
-    uint64_t n = x->n_asked - x->judged;
+    uint32_t asked = atomic_load_explicit(&x->post->n_asked, memory_order_relaxed);
+    uint32_t used = atomic_load_explicit(&x->post->n_used, memory_order_relaxed);
+    uint32_t n = asked - x->judged, n_used = used - x->judged_used;
     if (x->paused ? --x->paused > 0 : n < x->judge_after)
         return;
-    bool resumes = n < x->judge_after, poor = 2 * (x->n_used - x->judged_used) < n;
-    x->judged = x->n_asked;
-    x->judged_used = x->n_used;
+    bool resumes = n < x->judge_after, poor = n_used < n / 2;
+    x->judged = asked;
+    x->judged_used = used;
     if (!resumes && !poor)
         return;
     x->paused = resumes ? 0 : x->pause;
@@ -373,7 +358,8 @@ void cuda_early_begin(cuda_device *c, cuda_early *x)
         x->told = true; /* nothing is asked for any more */
         switch_off(c, x, true);
     }
-    idle_wake(&x->idle);
+    if (!x->paused && !x->told) /* else its thread has nothing to wait for */
+        idle_wake(&x->idle);
 }
 
 /* The number of the layer that this layer's router guesses; 0: there is none. */
@@ -422,9 +408,20 @@ early_view cuda_early_view(const cuda_early *x, int32_t layer)
     return (early_view){x->state, x->layer[layer].buffer, (int64_t)x->buffer_bytes, layer};
 }
 
+/* The device's accounts have 32 bits. */
+static uint64_t grown(uint64_t sum, const cold_word *word)
+{
+    uint32_t now = atomic_load_explicit(word, memory_order_relaxed);
+    return sum + (uint32_t)(now - (uint32_t)sum);
+}
+
 void cuda_early_use(cuda_early *x, expert_use *to)
 {
-    read_accounts(x);
+    const early_post *p = x->post;
+    x->n_asked = grown(x->n_asked, &p->n_asked);
+    x->n_used = grown(x->n_used, &p->n_used);
+    x->n_waited = grown(x->n_waited, &p->n_waited);
+    x->n_late = grown(x->n_late, &p->n_late);
     to->early_bytes = atomic_load_explicit(&x->n_bytes, memory_order_relaxed);
     to->n_early = x->n_asked;
     to->n_early_used = x->n_used;
@@ -444,6 +441,6 @@ void cuda_early_test(cuda_early *x, early_fate fate, uint64_t limit_ns, cuda_dev
 
 void cuda_early_judge(cuda_early *x, int32_t after, int32_t pause)
 {
-    x->judge_after = (uint64_t)after;
+    x->judge_after = (uint32_t)after;
     x->pause = pause;
 }

@@ -36,7 +36,7 @@ DEV void describe(const cold_view &c, int n_experts, int n_pairs)
 /* After a fence of all that wrote the job. */
 DEV void post_job(const cold_view &c)
 {
-    uint32_t seq = COLD_NEXT(c.state->seq);
+    uint32_t seq = COLD_NEXT(load_fresh(&c.state->seq));
     c.state->seq = seq;
     store_system(&c.room.post->seq, seq);
 }
@@ -50,9 +50,7 @@ DEV void post_row(const cold_view &c, const int32_t *expert, const int64_t *wher
     early_state *s = c.early.state;
     if (s) {
         bool early = p.buffer >= 0;
-        bool waits =
-            early &&
-            load_system(&s->arrived[c.layer % EARLY_SETS][early ? p.buffer : 0]) != p.entry;
+        bool waits = early && load_system(&s->arrived[c.layer % EARLY_SETS][p.buffer]) != p.entry;
         uint32_t n_used = (uint32_t)warp_count(early), n_waited = (uint32_t)warp_count(waits);
         if (lane_id() == 0) {
             atomicAdd(&s->n_used, n_used);
@@ -96,6 +94,15 @@ DEV int open_copies(const early_state *s, int set, int *of_set)
     return bits_set(all);
 }
 
+/* To the host's memory: not where nothing happens, for it is a way over the bus. */
+DEV void tell_accounts(const early_ask &q, const early_state *s)
+{
+    q.post->n_asked = load_fresh(&s->n_asked);
+    q.post->n_used = load_fresh(&s->n_used);
+    q.post->n_waited = load_fresh(&s->n_waited);
+    q.post->n_late = load_fresh(&s->n_late);
+}
+
 /* A warp asks for experts of a later layer: those that its guess has and the device does not, the
  * first choices of rows first, as many as may be on their way besides those of earlier requests.
  * None while copies of an earlier request are on their way to the same buffers, whose record stays.
@@ -107,12 +114,10 @@ DEV void ask_early(const early_ask &q, const early_view &v, int rows, int k)
     early_list *l = &s->list[set];
     int open_here, room = q.most - open_copies(s, set, &open_here), n = 0;
     int32_t mine = -1; /* lane i: the expert that is asked for as number i */
-    if (lane == 0) {
-        q.post->n_used = s->n_used;
-        q.post->n_waited = s->n_waited;
-        q.post->n_late = s->n_late;
+    if (lane == 0)
         l->layer = -1;
-    }
+    if (lane == 0 && open_here)
+        tell_accounts(q, s); /* no request may come for long, because copies do not */
     if (load_fresh(&s->off) || open_here)
         return;
     for (int p0 = 0; p0 < n_pairs && n < room; p0 += 32) {
@@ -127,7 +132,7 @@ DEV void ask_early(const early_ask &q, const early_view &v, int rows, int k)
             n++;
         }
     }
-    const uint32_t seq = s->seq + 1, at = seq % EARLY_POSTS;
+    const uint32_t seq = load_fresh(&s->seq) + 1, at = seq % EARLY_POSTS;
     if (lane < n) {
         l->expert[lane] = mine;
         s->arrived[set][lane] = seq - 1;
@@ -141,8 +146,8 @@ DEV void ask_early(const early_ask &q, const early_view &v, int rows, int k)
         if (n) {
             q.post->ask[at].layer = (uint32_t)q.layer;
             q.post->ask[at].n = (uint32_t)n;
-            s->n_asked += (uint32_t)n;
-            q.post->n_asked = s->n_asked;
+            s->n_asked = load_fresh(&s->n_asked) + (uint32_t)n;
+            tell_accounts(q, s);
         }
     }
     if (!n)

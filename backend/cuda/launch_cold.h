@@ -8,9 +8,9 @@
 
 /* Device memory. */
 typedef struct cold_state {
-    uint32_t seq;  /* of the last job */
-    uint32_t seen; /* the last job whose answer a kernel has seen */
-    uint32_t dead; /* an answer was late: no more jobs */
+    uint32_t seq;    /* of the last job */
+    uint32_t seen;   /* the last job whose answer a kernel has seen */
+    uint32_t dead;   /* an answer was late: no more jobs */
     uint32_t posted; /* of a layer of a pass of one row: warps that have written what they post */
     uint64_t limit_ns;
     int32_t take[COLD_PAIRS + 1]; /* of n experts that a layer misses: how many the host gets; the
@@ -26,9 +26,12 @@ typedef struct early_list {
     int32_t expert[EARLY_MOST];
 } early_list;
 typedef struct early_state {
-    early_list list[EARLY_SETS];               /* of layer i: i % EARLY_SETS */
+    early_list list[EARLY_SETS];              /* of layer i: i % EARLY_SETS */
     uint32_t arrived[EARLY_SETS][EARLY_MOST]; /* the request that a buffer's bytes have come for */
-    uint32_t seq, off, n_asked, n_used, n_waited, n_late;
+    uint32_t seq, off;                        /* of the last request; not 0: there are no more */
+    /* Since it was opened: experts asked for; chosen of these; of the chosen, still on their way
+     * when their layer chose; requests that were waited for in vain. */
+    uint32_t n_asked, n_used, n_waited, n_late;
     uint64_t limit_ns; /* a product waits so long for a copy, then it reads over the bus */
 } early_state;
 
@@ -59,8 +62,8 @@ typedef struct cold_view {
     int64_t host_from, host_end; /* distances of experts in the host's memory */
     int32_t layer;
     bool silu;
-    /* A pass of one row: it has so many pairs, and no places in memory. Each warp finds the place of
-     * its pair, and the gated product has a block more, which posts the job. 0: more rows. */
+    /* A pass of one row: it has so many pairs, and no places in memory. Each warp finds the place
+     * of its pair, and the gated product has a block more, which posts the job. 0: more rows. */
     int32_t alone;
     bool posts; /* for the gated product of such a pass */
     early_ask ask;

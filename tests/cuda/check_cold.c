@@ -352,7 +352,8 @@ static void check_model(rig *g, const char *name)
                  : early[i] == EARLY_FAILS ? used.n_failed != 1 || used.n_early > 4
                                            : used.n_early_used && !used.n_early_late;
         differ += i && memcmp(got, want, n * sizeof *got);
-        idle += used.cpu_threads != (i < 2 ? 0 : THREADS) || (i < 3 && used.n_cpu) ||
+        bool none = i < 3 || !strcmp(cpu[i], "0");
+        idle += used.cpu_threads != (none ? 0 : THREADS) || (none && used.n_cpu) ||
                 (i == 3 && (!used.n_cpu || !used.cpu_bytes));
     }
     if (st)
