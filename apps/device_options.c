@@ -102,6 +102,8 @@ void device_print_experts(FILE *f, const carat_model *m)
                 "%" PRIu64 " (%" PRIu64 " of them still on their way); %" PRIu64
                 " requests came too late",
                 x.n_early, mib(x.early_bytes), x.n_early_used, x.n_early_waited, x.n_early_late);
+    else if (!x.early_most)
+        fprintf(f, "; none is fetched before its layer chooses");
     if (x.n_failed)
         fprintf(f, "; %" PRIu64 " copies failed", x.n_failed);
     fprintf(f, "\n");

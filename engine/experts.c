@@ -35,7 +35,8 @@ struct model_pool {
     bool open;
     bool helped; /* the CPU computes some of the experts that the GPU does not hold, or copies some
                   */
-    bool optional; /* nobody asked for that */
+    bool optional; /* no option asked for that: the model opens without it where it is impossible */
+    int32_t n_early; /* experts on their way before a layer chooses */
     carat_log_fn log;
     void *log_user;
     expert_help help;
@@ -368,6 +369,7 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
         return err_memory(e, "experts", sizeof *x);
     int32_t n_early = early_of(m, early);
     x->helped = help || n_early;
+    x->n_early = n_early;
     x->optional = !help && early < 0;
     x->log = opt->log;
     x->log_user = opt->log_user;
@@ -405,14 +407,15 @@ status experts_open(carat_model *m, err *e)
 
 status experts_fill(carat_model *m, err *e)
 {
-    const model_pool *x = m->experts;
+    model_pool *x = m->experts;
     status st = x ? m->dev->experts->fill(m->dev, e) : OK;
     if (st || !x || !x->helped)
         return st;
     st = m->dev->experts->help(m->dev, &x->help, e);
     if (st != E_UNSUPPORTED || !x->optional)
         return st;
-    if (x->log) /* passes do without */
+    x->n_early = 0;
+    if (x->log)
         x->log(x->log_user, e->text);
     *e = (err){0};
     return OK;
@@ -514,6 +517,7 @@ bool carat_experts(const carat_model *m, carat_expert_info *to)
                               .cpu_expert_ms = use.cpu_expert_ms,
                               .n_cpu = use.n_cpu,
                               .cpu_bytes = use.cpu_bytes,
+                              .early_most = x->n_early,
                               .early_bytes = use.early_bytes,
                               .n_early = use.n_early,
                               .n_early_used = use.n_early_used,

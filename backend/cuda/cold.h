@@ -10,8 +10,8 @@
  * those pairs out. Where a row's experts are added, the host's products are read from its memory as
  * soon as its word says that they are there. A layer that misses none posts nothing and waits for
  * nothing. Of several rows a kernel of its own hands over. Of one row each warp of the products
- * finds out what becomes of its pair, and a block of the gated product writes the job: a launch
- * would take longer than all of it. The bits do not depend on who computed an expert (backend/cpu/cold.h).
+ * finds out what becomes of its pair, and a block of the gated product writes the job. That saves
+ * a launch in each layer. The bits do not depend on who computed an expert (backend/cpu/cold.h).
  *
  * A kernel waits at most `limit_ns`. Then the pass fails with a sentence, and later passes hand
  * nothing over.

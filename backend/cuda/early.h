@@ -1,10 +1,9 @@
 /* early.h - experts that are copied to the GPU before their layer has chosen them.
  *
- *     layer l        router, guess of layer l + 2 | ask, products ..
- *     host                                            '--> copies to buffers of layer l + 2 ----.
- *     layer l + 1                    router, guess of layer l + 3 | ask, products ..            |
- *     layer l + 2                                                   router, .. | products wait for
- * them
+ *     layer l        router, guess of layer l + 2 | request, products ..
+ *     host                                             '--> copies to buffers of layer l + 2 --.
+ *     layer l + 1                  router, guess of layer l + 3 | request, products ..         |
+ *     layer l + 2                                              router, .. | products wait <----'
  *
  * The router's kernel of layer l also computes the logits of a later layer's router, EARLY_AHEAD
  * layers on, from the rows of layer l. The columns of that router are multiplied by the ratio of

@@ -9,7 +9,7 @@
 
 enum {
     STREAM_PAIRS = 2,  /* a prompt's pairs of row and expert per expert, from which on it streams */
-    COUNTED_PASSES = 4 /* counts come after so many: a copy stops the stream of passes for 10 us */
+    COUNTED_PASSES = 4 /* the host reads the counts after so many passes */
 };
 
 /* ---- Tables -------------------------------------------------------------------------------- */

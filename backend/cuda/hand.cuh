@@ -33,7 +33,7 @@ DEV void describe(const cold_view &c, int n_experts, int n_pairs)
     post->silu = c.silu;
 }
 
-/* After a fence of all that wrote the job. */
+/* Publishes the job. All threads that wrote it have executed a system fence before. */
 DEV void post_job(const cold_view &c)
 {
     uint32_t seq = COLD_NEXT(load_fresh(&c.state->seq));

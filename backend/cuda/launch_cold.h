@@ -28,7 +28,8 @@ typedef struct early_list {
 typedef struct early_state {
     early_list list[EARLY_SETS];              /* of layer i: i % EARLY_SETS */
     uint32_t arrived[EARLY_SETS][EARLY_MOST]; /* the request that a buffer's bytes have come for */
-    uint32_t seq, off;                        /* of the last request; not 0: there are no more */
+    uint32_t seq;                             /* the number of the last request */
+    uint32_t off;                             /* not 0: no kernel writes a request */
     /* Since it was opened: experts asked for; chosen of these; of the chosen, still on their way
      * when their layer chose; requests that were waited for in vain. */
     uint32_t n_asked, n_used, n_waited, n_late;
@@ -42,8 +43,7 @@ typedef struct early_view {
     int32_t layer;
 } early_view;
 
-/* For the kernel that hands over: asks for experts of a later layer. guess NULL: it asks for none.
- */
+/* What a warp needs to request experts of a later layer. guess NULL: it requests none. */
 typedef struct early_ask {
     const int32_t *guess; /* [rows * k] experts that the later layer's router would choose */
     early_post *post;
