@@ -250,7 +250,8 @@ DEV gate_of_row gate_at(const unit_args &a, int r, int head)
                          *(const float4 *)(a.norm + at)};
 }
 
-/* y = silu(z) * norm(v) of row r, by a warp, and its copy. v: a lane's four values of the head. */
+/* y = silu(z) * norm(v) of row r, by a warp, and its copy, with the bits of act_mul_kernel. v: a
+ * lane's four values of the head. */
 DEV void put_gated(const unit_args &a, const gate_of_row &g, float4 v, int r, int head)
 {
     const float4 z = g.z, w = g.w;
@@ -260,10 +261,10 @@ DEV void put_gated(const unit_args &a, const gate_of_row &g, float4 v, int r, in
     sum = fma_rn(v.z, v.z, sum);
     sum = fma_rn(v.w, v.w, sum);
     float inv = 1.0f / sqrtf(warp_sum(sum) / (float)UNIT_KEYS + a.eps);
-    v.x = z.x / (1.0f + expf(-z.x)) * mul_rn(mul_rn(v.x, inv), w.x);
-    v.y = z.y / (1.0f + expf(-z.y)) * mul_rn(mul_rn(v.y, inv), w.y);
-    v.z = z.z / (1.0f + expf(-z.z)) * mul_rn(mul_rn(v.z, inv), w.z);
-    v.w = z.w / (1.0f + expf(-z.w)) * mul_rn(mul_rn(v.w, inv), w.w);
+    v.x = gate_of(true, z.x) * mul_rn(mul_rn(v.x, inv), w.x);
+    v.y = gate_of(true, z.y) * mul_rn(mul_rn(v.y, inv), w.y);
+    v.z = gate_of(true, z.z) * mul_rn(mul_rn(v.z, inv), w.z);
+    v.w = gate_of(true, z.w) * mul_rn(mul_rn(v.w, inv), w.w);
     *(float4 *)(a.y.at + r * a.y.stride + from) = v;
     if (a.q.q)
         quantise_four(v, a.q, r, (int)from, true);
