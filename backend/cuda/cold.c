@@ -42,19 +42,23 @@ _Static_assert((int)COLD_Q4_1 - COLD_Q4_0 == (int)PACK_Q4_1 - PACK_Q4_0 &&
 typedef struct cold_part { /* a layer, as the kernel that hands over sees it */
     int64_t from, end;
     int32_t n_experts;
+    const weight *router, *gate; /* router: NULL if it is not known */
 } cold_part;
 
 struct cuda_cold {
     cold_pool *pool;
     void *block; /* page-locked: the room */
     cold_room room;
-    uint8_t *memory; /* device: cold_state, places */
+    uint8_t *memory; /* device: pairs, cold_state */
+    cold_pair *pair;
     cold_state *state;
-    int32_t *place;
     cold_part *part;
     int32_t n;
-    bool handed; /* places are of the layer under way, and no launch has read them so far */
-    bool shares; /* the pass under way may hand over */
+    bool handed;        /* pairs are of the layer under way, and no launch has read them so far */
+    int32_t told_layer; /* whose router has told what becomes of the pairs of one row; -1: none */
+    int32_t posts;      /* then: pairs of a pass of one row, */
+    early_ask ask;      /* whose down product asks for experts */
+    bool shares;        /* the pass under way may hand over */
     bool told;
     bool wanted;   /* the table gives the host experts: its threads are woken */
     bool computes; /* it may */
@@ -65,7 +69,7 @@ struct cuda_cold {
 
 static size_t own_bytes(void)
 {
-    return sizeof(cold_state) + PLACES * sizeof(int32_t);
+    return sizeof(cold_state) + PLACES * sizeof(cold_pair);
 }
 
 uint64_t cuda_cold_bytes(const expert_layer *l, int32_t n)
@@ -149,8 +153,8 @@ static status take_memory(cuda_device *c, cuda_cold *x, const cold_layer *l, int
     cold_room_bytes(l, n, x->block, &x->room);
     if (!(x->memory = c->dev.alloc(&c->dev, own_bytes())))
         return err_memory(e, "experts on the CPU", own_bytes());
-    x->state = (cold_state *)x->memory;
-    x->place = (int32_t *)(x->memory + sizeof *x->state);
+    x->pair = (cold_pair *)x->memory;
+    x->state = (cold_state *)(x->memory + PLACES * sizeof *x->pair);
     return OK;
 }
 
@@ -181,7 +185,7 @@ status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const ex
         x->part[i] = (cold_part){
             home[i].from,
             home[i].from + (int64_t)(home[i].expert_bytes * (size_t)home[i].list->n_experts),
-            home[i].list->n_experts};
+            home[i].list->n_experts, home[i].list->router, home[i].list->part[0]};
     }
     st = st ? st : take_memory(c, x, l, n, e);
     int32_t n_threads = how->n_threads;
@@ -256,6 +260,7 @@ void cuda_cold_begin(cuda_device *c, cuda_cold *x, bool shares)
     if (x->handed)
         finish_job(c, x);
     x->shares = shares;
+    x->told_layer = -1;
     if (shares && x->early)
         cuda_early_begin(c, x->early);
     if (shares && x->wanted)
@@ -278,28 +283,40 @@ cuda_cold *cuda_cold_shared(cuda_cold *x)
     return x && x->shares ? x : NULL;
 }
 
-static cold_view view_of(const cuda_cold *x, routing r, const weight *w)
+static bool hands_over(int32_t rows, int32_t k)
 {
-    const cold_part *part = &x->part[w->home->layer];
-    bool fits = r.rows <= COLD_JOB_ROWS && r.k <= PLACES / COLD_JOB_ROWS;
-    cold_view v = {.state = x->state,
-                   .room = x->room,
-                   .host_from = part->from,
-                   .host_end = part->end,
-                   .layer = w->home->layer};
-    if (fits && r.rows == 1)
-        v.alone = r.k;
-    else if (fits)
-        v.place = x->place;
-    if (fits && x->early)
-        v.early = cuda_early_view(x->early, w->home->layer);
-    return v;
+    return rows <= COLD_JOB_ROWS && k <= PLACES / COLD_JOB_ROWS;
 }
 
-void cuda_cold_guess(cuda_cold *x, const weight *router, router_args *a)
+static cold_rule rule_of(const cuda_cold *x, int32_t layer)
+{
+    const cold_part *part = &x->part[layer];
+    cold_rule c = {.pair = x->pair,
+                   .where = part->gate->home->where,
+                   .host_from = part->from,
+                   .host_end = part->end,
+                   .state = x->state};
+    if (x->early)
+        c.early = cuda_early_view(x->early, layer);
+    return c;
+}
+
+cold_rule cuda_cold_tells(cuda_cold *x, const weight *router, int32_t rows, int32_t k)
+{
+    if (!x || rows != 1 || !hands_over(rows, k))
+        return (cold_rule){0};
+    for (int32_t i = 0; i < x->n; i++)
+        if (x->part[i].router == router) {
+            x->told_layer = i;
+            return rule_of(x, i);
+        }
+    return (cold_rule){0};
+}
+
+void cuda_cold_guess(cuda_cold *x, const weight *router, dev_mat rows, int32_t k, bool sigmoid)
 {
     if (x->early)
-        cuda_early_guess(x->early, router, a);
+        cuda_early_guess(x->early, router, rows, k, sigmoid);
 }
 
 cuda_early *cuda_cold_early(cuda_cold *x)
@@ -307,36 +324,50 @@ cuda_early *cuda_cold_early(cuda_cold *x)
     return x->early;
 }
 
-cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
-                         bool silu)
+static cold_view view_of(const cuda_cold *x, const weight *w)
 {
-    const expert_home *h = gate->home;
-    cold_view v = view_of(x, r, gate);
-    v.silu = silu;
+    cold_view v = {.state = x->state, .room = x->room, .layer = w->home->layer};
     if (x->early)
-        v.ask = cuda_early_ask(x->early, h->layer, r.rows);
-    v.posts = v.alone > 0;
-    if (v.place)
-        cu_cold_hand(c->stream, (hand_args){.expert = r.id,
-                                            .rows = r.rows,
-                                            .k = r.k,
-                                            .n_expert = x->part[h->layer].n_experts,
-                                            .where = h->where,
-                                            .x = q,
-                                            .place = x->place,
-                                            .to = v});
-    x->handed = v.place || v.posts;
+        v.early = cuda_early_view(x->early, w->home->layer);
     return v;
 }
 
-/* A gated product of another kind hands nothing over, and places are then those of an earlier
- * layer. */
-cold_view cuda_cold_again(cuda_cold *x, routing r, const weight *down)
+cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
+                         bool silu)
 {
-    cold_view v = view_of(x, r, down);
-    if (!x->handed) {
-        v.place = NULL;
-        v.alone = 0;
+    const int32_t layer = gate->home->layer;
+    const bool told = x->told_layer == layer && r.rows == 1;
+    cold_view v = view_of(x, gate);
+    v.silu = silu;
+    x->told_layer = -1;
+    x->handed = hands_over(r.rows, r.k);
+    if (!x->handed)
+        return v;
+    v.pair = x->pair;
+    if (x->early)
+        v.ask = cuda_early_ask(x->early, layer, r.rows);
+    x->posts = v.posts = told ? r.k : 0;
+    x->ask = v.ask;
+    if (!told)
+        cu_cold_hand(c->stream, (hand_args){.expert = r.id,
+                                            .rows = r.rows,
+                                            .k = r.k,
+                                            .n_expert = x->part[layer].n_experts,
+                                            .rule = rule_of(x, layer),
+                                            .x = q,
+                                            .to = v});
+    return v;
+}
+
+/* A gated product of another kind hands nothing over, and pairs are then those of an earlier
+ * layer. */
+cold_view cuda_cold_again(cuda_cold *x, const weight *down)
+{
+    cold_view v = view_of(x, down);
+    if (x->handed) {
+        v.pair = x->pair;
+        v.posts = x->posts;
+        v.ask = x->ask;
     }
     x->handed = false;
     return v;

@@ -1,7 +1,8 @@
 /* cold.cu - hands experts to the host's cores, and adds their products to a row's sum (cold.h). */
+#include "backend/cuda/guess.cuh"
 #include "backend/cuda/hand.cuh"
 
-enum { THREADS = COLD_CHOICE };
+enum { THREADS = COLD_CHOICE, GUESS_ROWS = 4 /* of a block that guesses */ };
 
 /* Exclusive prefix sum of v over the block's threads; *all: the sum. Begins with a barrier. */
 DEV int sum_before(int v, int *sums, int *all)
@@ -27,8 +28,8 @@ DEV int sum_before(int v, int *sums, int *all)
  * first of the missing experts, in ascending order, as long as there is room for their pairs.
  * Tables are read before the choice is known. Where no expert is missing, no sum is made and
  * nothing is written to the host.
- * grid:   one block; a thread per expert, then per pair, then per group of x. One block more, which
- *         asks for experts of a later layer, where any may be fetched early
+ * grid:   one block; a thread per expert, then per pair, then per group of x. After it the blocks
+ *         that guess (guess.cuh)
  * shared: pairs per expert, and where the next one goes; is an expert missing?
  * bound:  latency */
 __global__ void __launch_bounds__(THREADS) hand_kernel(hand_args a)
@@ -37,15 +38,12 @@ __global__ void __launch_bounds__(THREADS) hand_kernel(hand_args a)
     int e = (int)threadIdx.x, n_pairs = a.rows * a.k;
     cold_post *post = a.to.room.post;
     grid_trigger();
-    if (blockIdx.x == 1) {
-        if (e < 32) {
-            grid_wait();
-            ask_early(a.to.ask, a.to.early, a.rows, a.k);
-        }
+    if (blockIdx.x) {
+        guess<GUESS_ROWS>(a.to.ask, a.to.early, (int)blockIdx.x - 1);
         return;
     }
     /* Only copies between passes change this table. */
-    bool cold = e < a.n_expert && is_cold(a.where, a.to.host_from, a.to.host_end, e);
+    bool cold = e < a.n_expert && is_cold(a.rule.where, a.rule.host_from, a.rule.host_end, e);
     count[e] = 0;
     next[e] = -1;
     any = 0;
@@ -61,7 +59,7 @@ __global__ void __launch_bounds__(THREADS) hand_kernel(hand_args a)
     __syncthreads();
     if (!any) {
         for (int p = e; p < n_pairs; p += THREADS)
-            a.place[p] = -1;
+            a.rule.pair[p] = pair_read(a.rule, load_fresh(a.expert + p));
         return;
     }
     int n_cold, n_host, n_experts;
@@ -78,12 +76,13 @@ __global__ void __launch_bounds__(THREADS) hand_kernel(hand_args a)
     }
     __syncthreads();
     for (int p = e; p < n_pairs; p += THREADS) {
-        int id = load_fresh(a.expert + p), to = -1;
+        int id = load_fresh(a.expert + p);
+        cold_pair to = pair_read(a.rule, id);
         if (next[id] >= 0) { /* it only grows */
-            to = atomicAdd(&next[id], 1);
-            post->row[to] = p / a.k;
+            to.place = atomicAdd(&next[id], 1);
+            post->row[to.place] = p / a.k;
         }
-        a.place[p] = to;
+        a.rule.pair[p] = to;
     }
     if (!n_experts)
         return;
@@ -98,7 +97,8 @@ __global__ void __launch_bounds__(THREADS) hand_kernel(hand_args a)
 
 extern "C" void cu_cold_hand(cudaStream_t s, hand_args a)
 {
-    LAUNCH(hand_kernel, dim3(a.to.ask.guess ? 2 : 1), dim3(THREADS), 0, s, a);
+    LAUNCH(hand_kernel, dim3(1 + (unsigned)guess_blocks<GUESS_ROWS>(a.to.ask, THREADS / 32)),
+           dim3(THREADS), 0, s, a);
 }
 
 /* y[r, o] = sum_j part[r, j, o], in ascending j. For the host's pairs the term is

@@ -65,9 +65,10 @@ DEV void pause_ns(unsigned ns)
 
 /* ---- Pairs of the host ----------------------------------------------------------------------- */
 
+/* Of pair p: the place of its product in room.y; below 0: the host does not compute it. */
 DEV int cold_place(const cold_view &c, int p)
 {
-    return c.place ? load_fresh(c.place + p) : -1;
+    return c.pair ? load_fresh(&c.pair[p].place) : (int)COLD_READ;
 }
 
 /* Waits for the answer to the last job; false: it is late. `asks`: this warp polls the host's word
@@ -86,6 +87,7 @@ DEV bool cold_answered(const cold_view &c, bool asks)
     const uint32_t seq = load_system(&c.state->seq);
     const uint64_t start = time_ns();
     const int64_t limit = (int64_t)c.state->limit_ns;
+#pragma unroll 1
     for (int looks = 0;; looks++) {
         if (load_system(&c.state->seen) == seq)
             return true;
@@ -122,6 +124,7 @@ DEV bool early_arrived(const early_view &v, int m, uint32_t seq)
         const uint32_t *word = &v.state->arrived[v.layer % EARLY_SETS][m];
         const uint64_t start = time_ns();
         const int64_t limit = (int64_t)v.state->limit_ns;
+#pragma unroll 1
         for (int looks = 0;; looks++) {
             here = load_system(word) == seq;
             if (here || load_system(&l->gave_up) == seq)
@@ -152,87 +155,104 @@ DEV int early_buffer(const early_view &v, int e, uint32_t *seq)
     return m;
 }
 
-/* ---- Passes of one row ----------------------------------------------------------------------- */
+/* ---- What becomes of pairs ------------------------------------------------------------------- */
 
-enum { COLD_POSTERS = 2 /* warps that write the job, and the request for a later layer */ };
-
-/* What becomes of a pair of the row. */
-typedef struct cold_pair {
-    int expert, place; /* place: in room.y, of an expert that the host computes; else -1 */
-    int buffer;        /* of an expert that comes early; else -1 */
-    uint32_t entry;
-    int64_t at; /* as packed.where */
-} cold_pair;
-
-/* By a whole warp: lane i gets pair i. The host gets the first of the missing experts, as many as
- * its table says. Nothing that is read changes before the layer's products have ended, so all warps
- * decide alike. */
-DEV cold_pair pair_alone(const cold_view &c, const int32_t *expert, const int64_t *where)
+/* Is expert e of the layer in the host's memory alone? */
+DEV bool is_cold(const int64_t *where, int64_t from, int64_t end, int e)
 {
-    int lane = lane_id(), take = load_fresh(c.state->take + 1 + lane);
-    cold_pair p = {lane < c.alone ? load_fresh(expert + lane) : -1, -1, -1, 0, -1};
-    bool off = load_fresh(&c.state->dead);
-    if (c.early.state)
-        p.buffer = early_buffer(c.early, p.expert, &p.entry);
-    if (p.expert >= 0)
-        p.at = load_fresh(where + p.expert);
+    int64_t at = load_fresh(where + e);
+    return at >= from && at < end;
+}
+
+/* A pair that the host does not compute. */
+DEV cold_pair pair_read(const cold_rule &c, int e)
+{
+    cold_pair p = {load_fresh(c.where + e), COLD_READ, 0};
     bool cold = p.at >= c.host_from && p.at < c.host_end;
-    p.buffer = cold ? p.buffer : -1;
-    uint32_t votes = warp_votes(cold && p.buffer < 0 && !off);
-    int n = bits_set(votes), rank = bits_set(votes & ((1u << lane) - 1));
-    int most = n ? (int)shfl_u32((uint32_t)take, n - 1) : 0;
-    p.place = votes >> lane & 1 && rank < most ? rank : -1;
+    uint32_t entry;
+    int m = cold && c.early.state ? early_buffer(c.early, e, &entry) : -1;
+    if (m >= 0)
+        p.place = COLD_READ - 1 - m, p.entry = entry;
+    else
+        p.entry = cold;
     return p;
 }
 
-/* By a whole warp: from the planes of matrix 0 to those of expert e. */
-DEV size_t cold_at(const cold_view &c, const packed &w, size_t e)
+/* Asks for what tell_row reads, so that the second cache has it: the weights of a token have gone
+ * through the cache since the layer was computed last. By a warp. */
+DEV void expect_rule(const cold_rule &c, int n_experts)
 {
-    uint32_t seq;
-    int m = c.early.state ? early_buffer(c.early, (int)e, &seq) : -1;
-    if (m >= 0 && early_arrived(c.early, m, seq))
-        return (size_t)(c.early.where + m * c.early.step);
-    return mat_at(w, e);
+    enum { PER_LINE = 16 };
+    const int lane = lane_id();
+    for (int e = lane * PER_LINE; e < n_experts; e += 32 * PER_LINE)
+        prefetch(c.where + e);
+    if (lane < 2)
+        prefetch((const char *)c.state + 128 * lane);
+    if (lane == 2 && c.early.state)
+        prefetch(&c.early.state->list[c.early.layer % EARLY_SETS]);
+}
+
+/* By a warp, for the pairs of a row, one a lane; e: the pair's expert, or -1. The host gets the
+ * first of the missing experts, as many as its table says. */
+DEV void tell_row(const cold_rule &c, int e)
+{
+    const int lane = lane_id(), take = load_fresh(c.state->take + 1 + lane);
+    const bool off = load_fresh(&c.state->dead);
+    cold_pair p = {0, COLD_READ, 0};
+    if (e >= 0)
+        p = pair_read(c, e);
+    uint32_t votes = warp_votes(p.place == COLD_READ && p.entry && !off);
+    int n = bits_set(votes), rank = bits_set(votes & ((1u << lane) - 1));
+    int most = n ? (int)shfl_u32((uint32_t)take, n - 1) : 0;
+    if (votes >> lane & 1 && rank < most)
+        p.place = rank;
+    if (e >= 0)
+        c.pair[lane] = p;
 }
 
 /* By a whole warp of a gated product that is to read over the bus. Thousands of reads would be
- * ahead of the job and the request, so these go first; but for a time of no account, for a result
- * does not hang on it. */
+ * ahead of the job, so the job goes first; but for a time of no account, for a result does not hang
+ * on it. */
 DEV void let_post(const cold_view &c)
 {
     enum { LONGEST = 20000, LOOKS_MOST = 1 << 12 };
     if (lane_id() == 0) {
         const uint64_t start = time_ns();
-        for (int looks = 0; looks < LOOKS_MOST && load_system(&c.state->posted) < COLD_POSTERS &&
-                            time_ns() - start < LONGEST;
+#pragma unroll 1
+        for (int looks = 0;
+             looks < LOOKS_MOST && !load_system(&c.state->posted) && time_ns() - start < LONGEST;
              looks++)
             pause_ns(50);
     }
     __syncwarp();
 }
 
-/* By a whole warp: the place of pair p in room.y; or -1, and where its expert is. expert: of the
- * first pair. */
+/* By a whole warp: where a product reads an expert that the GPU does not hold. A call, so that
+ * products of experts that it holds are short: much of their time is the fetch of instructions. */
+static __device__ __noinline__ int64_t cold_reads(const cold_view &c, cold_pair p)
+{
+    int m = COLD_READ - 1 - p.place;
+    if (m >= 0 && early_arrived(c.early, m, p.entry))
+        return c.early.where + m * c.early.step;
+    if (c.posts)
+        let_post(c);
+    return p.at;
+}
+
+/* By a whole warp: the place of pair p in room.y; or below 0, and where its expert is. expert: of
+ * the first pair. */
 DEV int cold_find(const cold_view &c, const packed &w, const int32_t *expert, int p, size_t *at)
 {
-    if (!c.alone) {
-        int place = cold_place(c, p);
-        if (place < 0)
-            *at = cold_at(c, w, (size_t)load_fresh(expert + p));
-        return place;
+    if (!c.pair) {
+        *at = mat_at(w, (size_t)load_fresh(expert + p));
+        return COLD_READ;
     }
-    cold_pair mine = pair_alone(c, expert, w.where);
-    int place = (int)shfl_u32((uint32_t)mine.place, p);
-    int buffer = (int)shfl_u32((uint32_t)mine.buffer, p);
-    uint32_t entry = shfl_u32(mine.entry, p), low = shfl_u32((uint32_t)mine.at, p);
-    uint32_t high = shfl_u32((uint32_t)((uint64_t)mine.at >> 32), p);
-    int64_t from = (int64_t)((uint64_t)high << 32 | low);
-    *at = (size_t)from;
-    if (buffer >= 0 && early_arrived(c.early, buffer, entry))
-        *at = (size_t)(c.early.where + buffer * c.early.step);
-    else if (c.posts && place < 0 && from >= c.host_from && from < c.host_end)
-        let_post(c);
-    return place;
+    const uint4 u = load_fresh((const uint4 *)(c.pair + p));
+    cold_pair r = {(int64_t)((uint64_t)u.y << 32 | u.x), (int)u.z, u.w};
+    if (r.place < 0 && (r.place != COLD_READ || r.entry))
+        r.at = cold_reads(c, r);
+    *at = (size_t)r.at;
+    return r.place;
 }
 
 /* ---- Products of the host -------------------------------------------------------------------- */
@@ -244,8 +264,10 @@ DEV float cold_value(const cold_view &c, int place, int o, bool there)
     return there ? *y : __uint_as_float(0x7fc00000);
 }
 
-/* By a whole warp: output o of the pair at `place`, for lanes 0 to 15; o may be past the end. */
-DEV float cold_take(const cold_view &c, int place, int o, int n_out, bool asks)
+/* By a whole warp: output o of the pair at `place`, for lanes 0 to 15; o may be past the end. A
+ * call, as cold_reads. */
+static __device__ __noinline__ float cold_take(const cold_view &c, int place, int o, int n_out,
+                                               bool asks)
 {
     bool there = lane_id() == 0 && cold_answered(c, asks);
     __syncwarp(); /* the other lanes' reads come after lane 0's; an exchange alone orders nothing */

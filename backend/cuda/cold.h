@@ -9,9 +9,10 @@
  * some of these, by a table of measured costs, with the rows that chose them. The products leave
  * those pairs out. Where a row's experts are added, the host's products are read from its memory as
  * soon as its word says that they are there. A layer that misses none posts nothing and waits for
- * nothing. Of several rows a kernel of its own hands over. Of one row each warp of the products
- * finds out what becomes of its pair, and a block of the gated product writes the job. That saves
- * a launch in each layer. The bits do not depend on who computed an expert (backend/cpu/cold.h).
+ * nothing. Of several rows a kernel of its own hands over. Of one row the block of the router that
+ * chooses also tells what becomes of each pair, and a block of the gated product writes the job. That
+ * saves a launch in each layer. The bits do not depend on who computed an expert
+ * (backend/cpu/cold.h).
  *
  * A kernel waits at most `limit_ns`. Then the pass fails with a sentence, and later passes hand
  * nothing over.
@@ -47,14 +48,17 @@ void cuda_cold_use(const cuda_cold *x, expert_use *to);
 /* x, if the pass under way shares; x may be NULL. */
 cuda_cold *cuda_cold_shared(cuda_cold *x);
 
-/* For the gated product, which then hands over, if there is one row; for more rows this launches a
- * kernel that does. q: the int8 copy of the rows. */
+/* For the gated product, which then hands over, if the router has told what becomes of the pairs;
+ * else this launches a kernel that tells and hands over. q: the int8 copy of the rows. */
 cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
                          bool silu);
 /* For the product that reads the host's: the same, if the layer's gated product has handed over. */
-cold_view cuda_cold_again(cuda_cold *x, routing r, const weight *down);
-/* Before the launch of a router: early.h. */
-void cuda_cold_guess(cuda_cold *x, const weight *router, router_args *a);
+cold_view cuda_cold_again(cuda_cold *x, const weight *down);
+/* For the launch of a router of so many rows, which then tells what becomes of its pairs; .pair
+ * NULL: it tells nothing, because there are more rows, or x is NULL or has no such layer. */
+cold_rule cuda_cold_tells(cuda_cold *x, const weight *router, int32_t rows, int32_t k);
+/* After the launch of a router: early.h. */
+void cuda_cold_guess(cuda_cold *x, const weight *router, dev_mat rows, int32_t k, bool sigmoid);
 struct cuda_early *cuda_cold_early(cuda_cold *x); /* NULL: nothing is fetched early */
 
 /* For tests: jobs stay unanswered, and kernels wait so long; 0: as usual again. */
@@ -62,8 +66,7 @@ void cuda_cold_hold(cuda_cold *x, uint64_t limit_ns, cuda_device *c);
 
 /* experts.c: NULL: the host computes none of the weight's experts in the pass under way. */
 cuda_cold *cuda_cold_of(cuda_device *c, const weight *w);
-/* The same for a router. */
-cuda_cold *cuda_cold_guesses(cuda_device *c);
+cuda_cold *cuda_cold_any(cuda_device *c); /* of any layer's experts */
 /* What went wrong with experts since it was last asked. */
 status cuda_experts_failed(const cuda_device *c, err *e);
 #endif

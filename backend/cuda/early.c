@@ -21,7 +21,7 @@ typedef struct early_layer {
     const int64_t *where; /* device */
     const uint8_t *host;  /* of expert 0 */
     size_t bytes;         /* of an expert */
-    const float *guess; /* device, [n_experts][n_in]: what an earlier layer's router computes too */
+    const float *guess; /* device, [n_experts][n_in]: for the rows of an earlier layer's router */
     const weight *router, *bias;
     int64_t buffer; /* distance of the layer's first buffer */
     int32_t n_experts;
@@ -34,7 +34,7 @@ struct cuda_early {
     uint8_t *buffers, *memory;
     size_t buffer_bytes, memory_bytes;
     early_state *state;
-    float *logits, *share;
+    float *logits;
     int32_t *id;
     early_post *post; /* page-locked */
     uint32_t *number; /* page-locked, [EARLY_POSTS]: of requests, which copies take to the device */
@@ -48,7 +48,10 @@ struct cuda_early {
     atomic_bool hold, fails, failed;            /* hold, fails: for tests */
     atomic_uint_least64_t n_bytes;              /* that copies have taken to the device */
     uint64_t n_asked, n_used, n_waited, n_late; /* as last read */
-    int32_t guessed, guessed_rows; /* the layer that the last router guessed; 0: none */
+    /* After a router: the layer to guess, 0: none; from its rows. */
+    int32_t guessed, guessed_k;
+    dev_mat guessed_rows;
+    bool guessed_sigmoid;
 };
 
 enum {
@@ -68,16 +71,16 @@ static size_t guess_bytes(const expert_layer *l)
 
 enum {
     LOGITS_BYTES = GUESS_ROWS * ROUTER_EXPERTS * 4,
-    CHOICE_BYTES = GUESS_ROWS * ROUTER_MOST * 4 /* of ids, and of shares */
+    CHOICE_BYTES = GUESS_ROWS * ROUTER_MOST * 4 /* of ids */
 };
 _Static_assert(LOGITS_BYTES % ALIGN == 0 && CHOICE_BYTES % ALIGN == 0, "arrays follow each other");
 _Static_assert((int)EARLY_MOST == EXPERTS_EARLY_MOST && (int)EARLY_AHEAD == EXPERTS_EARLY_AHEAD,
                "all plan alike");
 
-/* Of the state, and of a guess's logits, shares and ids. */
+/* Of the state, and of a guess's logits and ids. */
 static size_t fixed_bytes(void)
 {
-    return aligned(sizeof(early_state)) + LOGITS_BYTES + 2 * CHOICE_BYTES;
+    return aligned(sizeof(early_state)) + LOGITS_BYTES + CHOICE_BYTES;
 }
 
 uint64_t cuda_early_bytes(const expert_layer *l, int32_t n)
@@ -291,8 +294,7 @@ status cuda_early_open(cuda_device *c, const cold_home *home, int32_t n, uint8_t
         early_state s = {.limit_ns = ns < (double)LIMIT_MOST_NS ? (uint64_t)ns : LIMIT_MOST_NS};
         x->state = (early_state *)x->memory;
         x->logits = (float *)(x->memory + aligned(sizeof *x->state));
-        x->share = x->logits + LOGITS_BYTES / 4;
-        x->id = (int32_t *)(x->share + CHOICE_BYTES / 4);
+        x->id = (int32_t *)(x->logits + LOGITS_BYTES / 4);
         c->dev.upload(&c->dev, x->state, &s, sizeof s);
         st = open_layers(x, home, x->memory + fixed_bytes(), e);
     }
@@ -362,7 +364,7 @@ void cuda_early_begin(cuda_device *c, cuda_early *x)
         idle_wake(&x->idle);
 }
 
-/* The number of the layer that this layer's router guesses; 0: there is none. */
+/* The number of the layer that is guessed beside this router's layer; 0: there is none. */
 static int32_t guessed_by(const cuda_early *x, const weight *router)
 {
     for (int32_t i = EARLY_AHEAD; i < x->n; i++)
@@ -371,29 +373,29 @@ static int32_t guessed_by(const cuda_early *x, const weight *router)
     return 0;
 }
 
-void cuda_early_guess(cuda_early *x, const weight *router, router_args *a)
+void cuda_early_guess(cuda_early *x, const weight *router, dev_mat rows, int32_t k, bool sigmoid)
 {
-    int32_t i = guessed_by(x, router);
-    x->guessed = 0;
-    if (!i || a->x.rows > GUESS_ROWS || a->k > ROUTER_MOST)
-        return;
-    x->guessed = i;
-    x->guessed_rows = a->x.rows;
-    a->guess = (const uint8_t *)x->layer[i].guess;
-    a->guess_bias = x->layer[i].bias ? x->layer[i].bias->packed : NULL;
-    a->guess_logits = x->logits;
-    a->guess_id = x->id;
-    a->guess_share = x->share;
+    x->guessed = guessed_by(x, router);
+    x->guessed_rows = rows;
+    x->guessed_k = k;
+    x->guessed_sigmoid = sigmoid;
 }
 
 early_ask cuda_early_ask(cuda_early *x, int32_t layer, int32_t rows)
 {
-    bool guessed = x->guessed == layer + EARLY_AHEAD && x->guessed_rows == rows;
+    bool guessed = x->guessed == layer + EARLY_AHEAD && x->guessed_rows.rows == rows &&
+                   rows <= GUESS_ROWS && x->guessed_k <= ROUTER_MOST;
     x->guessed = 0;
     if (!guessed)
         return (early_ask){0};
     const early_layer *l = &x->layer[layer + EARLY_AHEAD];
-    return (early_ask){.guess = x->id,
+    return (early_ask){.x = x->guessed_rows,
+                       .router = l->guess,
+                       .bias = l->bias ? (const float *)l->bias->packed : NULL,
+                       .logits = x->logits,
+                       .id = x->id,
+                       .k = x->guessed_k,
+                       .sigmoid = x->guessed_sigmoid,
                        .post = x->post,
                        .where = l->where,
                        .host_from = l->from,

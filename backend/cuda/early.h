@@ -1,19 +1,19 @@
 /* early.h - experts that are copied to the GPU before their layer has chosen them.
  *
- *     layer l        router, guess of layer l + 2 | request, products ..
- *     host                                             '--> copies to buffers of layer l + 2 --.
- *     layer l + 1                  router, guess of layer l + 3 | request, products ..         |
- *     layer l + 2                                              router, .. | products wait <----'
+ *     layer l        router | products, and beside them guess of layer l + 2, request
+ *     host                                              '--> copies to buffers of layer l + 2 --.
+ *     layer l + 1                      router | products, guess of layer l + 3, request         |
+ *     layer l + 2                                                  router | products wait <-----'
  *
- * The router's kernel of layer l also computes the logits of a later layer's router, EARLY_AHEAD
- * layers on, from the rows of layer l. The columns of that router are multiplied by the ratio of
- * both routers' norms. So the guess is what the later layer would choose if the rows did not change
- * between. One layer ahead would be a better guess, but a layer is shorter than the copy of an
- * expert.
+ * Beside the products of layer l some blocks compute the logits of a later layer's router,
+ * EARLY_AHEAD layers on, from the rows that the router of layer l has read (guess.cuh). The columns
+ * of the later router are multiplied by the ratio of both routers' norms. So the guess is what the
+ * later layer would choose if the rows did not change between. One layer ahead would be a better
+ * guess, but a layer is shorter than the copy of an expert.
  *
- * A warp (hand.cuh) finds the guessed experts that only the host has. It writes a request for the
- * first few of them: as many as may be on their way besides those of earlier requests. A thread of
- * the host reads the request and starts the copies. After each expert it copies the request's
+ * Then a warp finds the guessed experts that only the host has. It writes a request for the first
+ * few of them: as many as may be on their way besides those of earlier requests. A thread of the
+ * host reads the request and starts the copies. After each expert it copies the request's
  * number to the GPU. The later layer then chooses by its own router. If it chooses a requested
  * expert, its products wait for the number and read the buffer. Products read all other cold
  * experts over the bus, or the host computes them.
@@ -46,10 +46,11 @@ void cuda_early_close(cuda_device *c, cuda_early *x);
 
 /* Before a pass that may ask. */
 void cuda_early_begin(cuda_device *c, cuda_early *x);
-/* Adds the guess of a later layer to a launch of this router; rows: as many as COLD_JOB_ROWS at
- * most. Nothing if there is no such layer. */
-void cuda_early_guess(cuda_early *x, const weight *router, router_args *a);
-/* After that launch, for the view of the layer's gated product. */
+/* After a launch of this router, which chose k experts of each of these rows. They stay as they are
+ * until the layer's gated product. */
+void cuda_early_guess(cuda_early *x, const weight *router, dev_mat rows, int32_t k, bool sigmoid);
+/* For the view of that product, of so many rows. .router NULL: nothing is guessed, because there is
+ * no such layer, or more rows than COLD_JOB_ROWS. */
 early_ask cuda_early_ask(cuda_early *x, int32_t layer, int32_t rows);
 early_view cuda_early_view(const cuda_early *x, int32_t layer);
 void cuda_early_use(cuda_early *x, expert_use *to);

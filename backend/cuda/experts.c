@@ -120,7 +120,7 @@ cuda_cold *cuda_cold_of(cuda_device *c, const weight *w)
     return c->experts && w->home ? cuda_cold_shared(c->experts->cold) : NULL;
 }
 
-cuda_cold *cuda_cold_guesses(cuda_device *c)
+cuda_cold *cuda_cold_any(cuda_device *c)
 {
     return c->experts ? cuda_cold_shared(c->experts->cold) : NULL;
 }

@@ -1,12 +1,8 @@
-/* hand.cuh - jobs for the host's cores (cold.h), and requests for experts of a later layer
- * (early.h).
- */
+/* hand.cuh - jobs for the host's cores (cold.h). */
 #ifndef BACKEND_CUDA_HAND_CUH
 #define BACKEND_CUDA_HAND_CUH
 
 #include "backend/cuda/cold.cuh"
-
-/* ---- Jobs ------------------------------------------------------------------------------------ */
 
 /* The rows' codes in their natural order, a group a thread; quantise_warp has the device's. */
 DEV void copy_rows(const cold_room &room, const dev_quant &x, int rows, int thread, int n_threads)
@@ -41,18 +37,22 @@ DEV void post_job(const cold_view &c)
     store_system(&c.room.post->seq, seq);
 }
 
-/* A warp writes the job of a pass of one row. */
-DEV void post_row(const cold_view &c, const int32_t *expert, const int64_t *where,
-                  const dev_quant &x)
+/* A warp writes the job of a pass of one row, if there is one, and counts what came early. */
+DEV void write_job(const cold_view &c, const int32_t *expert, const dev_quant &x)
 {
+    const int lane = lane_id();
     cold_post *post = c.room.post;
-    cold_pair p = pair_alone(c, expert, where);
     early_state *s = c.early.state;
+    cold_pair p = {0, COLD_READ, 0};
+    if (lane < c.posts) {
+        const uint4 u = load_fresh((const uint4 *)(c.pair + lane));
+        p.place = (int)u.z, p.entry = u.w;
+    }
     if (s) {
-        bool early = p.buffer >= 0;
-        bool waits = early && load_system(&s->arrived[c.layer % EARLY_SETS][p.buffer]) != p.entry;
-        uint32_t n_used = (uint32_t)warp_count(early), n_waited = (uint32_t)warp_count(waits);
-        if (lane_id() == 0) {
+        int m = COLD_READ - 1 - p.place;
+        bool waits = m >= 0 && load_system(&s->arrived[c.layer % EARLY_SETS][m]) != p.entry;
+        uint32_t n_used = (uint32_t)warp_count(m >= 0), n_waited = (uint32_t)warp_count(waits);
+        if (lane == 0 && n_used) {
             atomicAdd(&s->n_used, n_used);
             atomicAdd(&s->n_waited, n_waited);
         }
@@ -61,103 +61,26 @@ DEV void post_row(const cold_view &c, const int32_t *expert, const int64_t *wher
     if (!n)
         return;
     if (p.place >= 0) {
-        post->expert[p.place] = p.expert;
+        post->expert[p.place] = load_fresh(expert + lane);
         post->first[p.place] = p.place;
         post->row[p.place] = 0;
     }
-    copy_rows(c.room, x, 1, lane_id(), 32);
-    if (lane_id() == 0)
+    copy_rows(c.room, x, 1, lane, 32);
+    if (lane == 0)
         describe(c, n, n);
     system_fence();
     __syncwarp();
-    if (lane_id() == 0)
+    if (lane == 0)
         post_job(c);
 }
 
-/* ---- Requests -------------------------------------------------------------------------------- */
-
-/* Is expert e of the layer in the host's memory alone? */
-DEV bool is_cold(const int64_t *where, int64_t from, int64_t end, int e)
+/* The same, for all warps that wait for it. */
+DEV void post_row(const cold_view &c, const int32_t *expert, const dev_quant &x)
 {
-    int64_t at = load_fresh(where + e);
-    return at >= from && at < end;
-}
-
-/* By a warp: buffers whose copies are on their way, those of set `set` in *of_set. */
-DEV int open_copies(const early_state *s, int set, int *of_set)
-{
-    int at = lane_id(), i = at / EARLY_MOST, m = at % EARLY_MOST;
-    bool open = i < EARLY_SETS && m < load_fresh(&s->list[i].n) &&
-                load_system(&s->arrived[i][m]) != load_fresh(&s->list[i].seq);
-    uint32_t all = warp_votes(open);
-    *of_set = bits_set(all >> set * EARLY_MOST & ((1 << EARLY_MOST) - 1));
-    return bits_set(all);
-}
-
-/* To the host's memory: not where nothing happens, for it is a way over the bus. */
-DEV void tell_accounts(const early_ask &q, const early_state *s)
-{
-    q.post->n_asked = load_fresh(&s->n_asked);
-    q.post->n_used = load_fresh(&s->n_used);
-    q.post->n_waited = load_fresh(&s->n_waited);
-    q.post->n_late = load_fresh(&s->n_late);
-}
-
-/* A warp asks for experts of a later layer: those that its guess has and the device does not, the
- * first choices of rows first, as many as may be on their way besides those of earlier requests.
- * None while copies of an earlier request are on their way to the same buffers, whose record stays.
- * So each set of buffers has one open request at most. */
-DEV void ask_early(const early_ask &q, const early_view &v, int rows, int k)
-{
-    early_state *s = v.state;
-    const int set = q.layer % EARLY_SETS, lane = lane_id(), n_pairs = rows * k;
-    early_list *l = &s->list[set];
-    int open_here, room = q.most - open_copies(s, set, &open_here), n = 0;
-    int32_t mine = -1; /* lane i: the expert that is asked for as number i */
-    if (lane == 0)
-        l->layer = -1;
-    if (lane == 0 && open_here)
-        tell_accounts(q, s); /* no request may come for long, because copies do not */
-    if (load_fresh(&s->off) || open_here)
-        return;
-    for (int p0 = 0; p0 < n_pairs && n < room; p0 += 32) {
-        int p = p0 + lane, e = p < n_pairs ? load_fresh(q.guess + p % rows * k + p / rows) : -1;
-        bool wants = e >= 0 && e < q.n_expert && is_cold(q.where, q.host_from, q.host_end, e);
-        for (int i = 0; i < n; i++)
-            wants = wants && (int)shfl_u32((uint32_t)mine, i) != e;
-        for (uint32_t left = warp_votes(wants); left && n < room; left = warp_votes(wants)) {
-            int next = (int)shfl_u32((uint32_t)e, lowest_bit(left));
-            mine = lane == n ? next : mine;
-            wants = wants && e != next;
-            n++;
-        }
-    }
-    const uint32_t seq = load_fresh(&s->seq) + 1, at = seq % EARLY_POSTS;
-    if (lane < n) {
-        l->expert[lane] = mine;
-        s->arrived[set][lane] = seq - 1;
-        q.post->ask[at].expert[lane] = (uint32_t)mine;
-    }
-    if (lane == 0) {
-        l->layer = q.layer;
-        l->n = n;
-        l->seq = seq;
-        l->gave_up = seq - 1;
-        if (n) {
-            q.post->ask[at].layer = (uint32_t)q.layer;
-            q.post->ask[at].n = (uint32_t)n;
-            s->n_asked = load_fresh(&s->n_asked) + (uint32_t)n;
-            tell_accounts(q, s);
-        }
-    }
-    if (!n)
-        return;
-    system_fence();
+    write_job(c, expert, x);
     __syncwarp();
-    if (lane == 0) {
-        s->seq = seq;
-        store_system(&q.post->seq, seq);
-    }
+    if (lane_id() == 0)
+        store_system(&c.state->posted, 1);
 }
 
 /* Is expert e of the layer on its way, or here? Counts it. */
@@ -171,21 +94,6 @@ DEV bool comes_early(const early_view &v, int e)
     if (load_system(&v.state->arrived[v.layer % EARLY_SETS][m]) != entry)
         atomicAdd(&v.state->n_waited, 1u);
     return true;
-}
-
-/* ---- Both, for a pass of one row ------------------------------------------------------------- */
-
-/* By warp 0 and warp 1 of a block of the gated product. */
-DEV void post_alone(const cold_view &c, const int32_t *expert, const int64_t *where,
-                    const dev_quant &x, int warp)
-{
-    if (warp == 0)
-        post_row(c, expert, where, x);
-    else if (c.ask.guess)
-        ask_early(c.ask, c.early, 1, c.alone);
-    __syncwarp();
-    if (lane_id() == 0)
-        atomicAdd(&c.state->posted, 1u);
 }
 
 #endif

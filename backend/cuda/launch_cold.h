@@ -8,10 +8,11 @@
 
 /* Device memory. */
 typedef struct cold_state {
-    uint32_t seq;    /* of the last job */
-    uint32_t seen;   /* the last job whose answer a kernel has seen */
-    uint32_t dead;   /* an answer was late: no more jobs */
-    uint32_t posted; /* of a layer of a pass of one row: warps that have written what they post */
+    uint32_t seq;  /* of the last job */
+    uint32_t seen; /* the last job whose answer a kernel has seen */
+    uint32_t dead; /* an answer was late: no more jobs */
+    uint32_t
+        posted; /* not 0: the job of a layer of a pass of one row is written, or there is none */
     uint64_t limit_ns;
     int32_t take[COLD_PAIRS + 1]; /* of n experts that a layer misses: how many the host gets; the
                                      last entry is for all larger n */
@@ -30,6 +31,7 @@ typedef struct early_state {
     uint32_t arrived[EARLY_SETS][EARLY_MOST]; /* the request that a buffer's bytes have come for */
     uint32_t seq;                             /* the number of the last request */
     uint32_t off;                             /* not 0: no kernel writes a request */
+    int32_t ticket; /* of a guess: blocks that have their logits; 0 between launches */
     /* Since it was opened: experts asked for; chosen of these; of the chosen, still on their way
      * when their layer chose; requests that were waited for in vain. */
     uint32_t n_asked, n_used, n_waited, n_late;
@@ -43,9 +45,15 @@ typedef struct early_view {
     int32_t layer;
 } early_view;
 
-/* What a warp needs to request experts of a later layer. guess NULL: it requests none. */
+/* A guess of a later layer's choice, and the request for experts (guess.cuh). router NULL: none. */
 typedef struct early_ask {
-    const int32_t *guess; /* [rows * k] experts that the later layer's router would choose */
+    dev_mat x;           /* what this layer's router reads */
+    const float *router; /* the later layer's, for these rows: [n_expert, x.cols] */
+    const float *bias;   /* [n_expert], or NULL */
+    float *logits;       /* [x.rows, n_expert] */
+    int32_t *id;         /* [x.rows, k] */
+    int32_t k;
+    bool sigmoid;
     early_post *post;
     const int64_t *where; /* the later layer's; its experts in the host's memory are in */
     int64_t host_from, host_end;
@@ -53,38 +61,56 @@ typedef struct early_ask {
     int32_t most; /* experts on their way at a time, of all requests */
 } early_ask;
 
+/* What becomes of a pair of row and expert; device memory. */
+typedef struct cold_pair {
+    int64_t at;     /* of its expert, as packed.where; of no use where the host computes the pair */
+    int32_t place;  /* from 0 on: of the host's product, in room.y; COLD_READ: the product reads its
+                       expert; below: the expert is on its way to buffer COLD_READ - 1 - place */
+    uint32_t entry; /* of such an expert: the request; COLD_READ: is it in the host's memory? */
+} cold_pair;
+enum { COLD_READ = -1 };
+
+/* What is needed to tell what becomes of a layer's pairs. pair NULL: nothing tells. */
+typedef struct cold_rule {
+    cold_pair *pair;             /* [pairs], written */
+    const int64_t *where;        /* as packed.where */
+    int64_t host_from, host_end; /* distances of experts in the host's memory */
+    const cold_state *state;
+    early_view early;
+} cold_rule;
+
 /* Which pairs of row and expert the host computes: for the products of a layer. */
 typedef struct cold_view {
-    const int32_t *place; /* [pairs] of the pair's product in room.y, or -1; NULL: all are -1 */
+    const cold_pair *pair; /* [pairs]; NULL: the products read all experts */
     cold_state *state;
     cold_room room;
     early_view early;
-    int64_t host_from, host_end; /* distances of experts in the host's memory */
     int32_t layer;
     bool silu;
-    /* A pass of one row: it has so many pairs, and no places in memory. Each warp finds the place
-     * of its pair, and the gated product has a block more, which posts the job. 0: more rows. */
-    int32_t alone;
-    bool posts; /* for the gated product of such a pass */
-    early_ask ask;
+    /* A pass of one row, whose router has told what becomes of its pairs: it has so many. Products
+     * have blocks more: of the gated one, which post the job and compute a guess's logits; and of
+     * the other one, which chooses and asks. 0: a kernel has done all that. */
+    int32_t posts;
+    early_ask ask; /* for these products, or that kernel */
 } cold_view;
 
 enum { COLD_CHOICE = 256 /* experts of a layer, at most */ };
 
-/* More rows than one: after the choice, before the products. x: int8, the rows that all pairs share
- * k by k. */
+/* After the choice, before the products, where the router has not told. x: int8, the rows that all
+ * pairs share k by k. */
 typedef struct hand_args {
     const int32_t *expert; /* [rows * k] */
     int32_t rows, k, n_expert;
-    const int64_t *where; /* as packed.where */
+    cold_rule rule;
     dev_quant x;
-    int32_t *place; /* [rows * k], written */
     cold_view to;
 } hand_args;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+/* moe.cu: cu_router for one row, which also tells what becomes of its pairs. */
+void cu_router_cold(cudaStream_t s, router_args a, cold_rule c);
 /* cold.cu. rows at most COLD_JOB_ROWS. */
 void cu_cold_hand(cudaStream_t s, hand_args a);
 /* y[r, o] = sum_j part[r, j, o] in ascending j, with the host's products times share[r, j]. */

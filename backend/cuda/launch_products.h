@@ -109,7 +109,7 @@ typedef struct choice {        /* a route_rule on the device */
 } choice;
 void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits, choice how);
 /* route of x w', for up to ROUTER_EXPERTS experts and FEW_ROWS rows; w: floats. */
-enum { ROUTER_EXPERTS = 256, ROUTER_MOST = 32 /* experts of a row */, ROUTER_TICKETS = 32 };
+enum { ROUTER_EXPERTS = 256, ROUTER_MOST = 32 /* experts of a row */, ROUTER_TICKETS = 16 };
 typedef struct router_args {
     dev_mat x, logits;
     packed w;
@@ -121,13 +121,6 @@ typedef struct router_args {
     /* One row: also share[k] = sigmoid(factor . x), factor a row of w's kind, or 1 without it. */
     bool shared;
     const uint8_t *factor;
-    /* Also the choice of another router from the same rows, of as many experts; both of floats.
-     * guess NULL: none. Rows: ROUTER_TICKETS / 2 times four at most. */
-    const uint8_t *guess;
-    const float *guess_bias;
-    float *guess_logits; /* [rows, experts] */
-    int32_t *guess_id;   /* [rows, k] */
-    float *guess_share;  /* [rows, k], of no use */
 } router_args;
 void cu_router(cudaStream_t s, router_args a);
 /* count[id[i]] += 1 */

@@ -13,6 +13,7 @@
  * COLD: the host's cores may compute some of the pairs (cold.cuh). The gated unit leaves them out,
  * and the down product reads theirs where it adds.
  */
+#include "backend/cuda/guess.cuh"
 #include "backend/cuda/hand.cuh"
 #include "backend/cuda/launch_products.h"
 #include "backend/cuda/product.cuh"
@@ -165,20 +166,41 @@ __global__ void __launch_bounds__(32 * WARPS, occupancy<K>::blocks / 2)
         a.p.y.at[p * a.p.y.stride + o] = v;
 }
 
+/* The blocks of a gated product that compute no outputs: the first one of those before the others
+ * posts the row's job; those after them compute the logits of a guess. A call, as cold_reads. */
+static __device__ __noinline__ void beside(const expert_product &a, const cold_view &c, int y)
+{
+    const int p = (int)blockIdx.x, n_warps = (int)blockDim.x >> 5;
+    if (y < 0) {
+        if (p == 0 && threadIdx.x < 32) {
+            grid_wait();
+            post_row(c, a.expert, a.p.x);
+        }
+        return;
+    }
+    int block = (y - (a.p.n_out + 31) / 32) * (int)gridDim.x + p;
+    if (block < guess_blocks<1>(c.ask, n_warps))
+        guess_part<1>(c.ask, block);
+}
+
 /* y[r, o] = act(W x) * (W' x), and its int8 copy where wanted
  * grid:   pair x two tiles of 16 outputs; 1 << lg warps for each tile of W and of W'. Pairs of one
  *         expert read a tile at about the same time, so the second read hits the cache. COLD,
- *         one row: before them a row of blocks, whose first one writes the host's job
+ *         one row: before them a row of blocks, whose first one writes the host's job; after them
+ *         those that compute the logits of a guess (guess.cuh)
  * shared: the row of x; a float per warp and output
  * bound:  reading W and W' */
 template <int K, bool COLD>
-__global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, int lg, cold_view c)
+__global__ void __launch_bounds__(32 * WARPS, 2)
+    glu_kernel(const __grid_constant__ expert_product a, int lg,
+               const __grid_constant__ cold_view c)
 {
     DYN_SHARED(uint4, mem);
     __shared__ float part[WARPS][16];
     int warp = (int)(threadIdx.x >> 5), n = 1 << lg, p = (int)blockIdx.x, x_row;
     const int pair_of_tiles = (int)blockIdx.y - (COLD && c.posts);
-    int which = warp >> (lg + 1), tile = pair_of_tiles * 2 + (warp >> lg & 1), place = -1;
+    int which = warp >> (lg + 1), tile = pair_of_tiles * 2 + (warp >> lg & 1);
+    int place = COLD_READ;
     bool in = tile * 16 < a.p.n_out;
     size_t mat, at = 0;
     bool shared = a.shared_warps && p == a.k - 1;
@@ -188,9 +210,8 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
     if (a.expert && !shared)
         grid_wait();
     grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
-    if (COLD && pair_of_tiles < 0) { /* of the first pair, which is not the shared one */
-        if (p == 0 && warp < COLD_POSTERS)
-            post_alone(c, a.expert, a.p.w.where, a.p.x, warp);
+    if (COLD && (unsigned)pair_of_tiles * 32 >= (unsigned)a.p.n_out) {
+        beside(a, c, pair_of_tiles);
         return;
     }
     if (shared)
@@ -235,12 +256,21 @@ __global__ void __launch_bounds__(32 * WARPS, 2) glu_kernel(expert_product a, in
         quantise_warp(v, a.p.q, p, pair_of_tiles);
 }
 
+/* The block of a down product that chooses by the logits of a guess, and asks. A call, too. */
+static __device__ __noinline__ void ask_beside(const cold_view &c)
+{
+    grid_wait();
+    choose_and_ask(c.ask, c.early);
+}
+
 /* y[r, o] = sum_j share[r, j] sum_i x[r, j, i] W_e(o, i), e = expert[r, j], in ascending j
  * grid:   row x tile of 16 outputs, as above; a warp per expert of the row
+ *         COLD, one row: after them a block that chooses and asks (guess.cuh)
  * shared: a float per expert and output
  * bound:  reading k experts' rows; at one row, latency */
 template <int K, bool SHARED, bool COLD>
-__global__ void __launch_bounds__(512) expert_down_kernel(expert_product a, cold_view c)
+__global__ void __launch_bounds__(512) expert_down_kernel(const __grid_constant__ expert_product a,
+                                                          const __grid_constant__ cold_view c)
 {
     __shared__ float part[16][16];
     int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5);
@@ -248,7 +278,7 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a, cold
     float v = 0, share = 0;
     warp_tile<K, occupancy<K>::down> t;
     int of_choice = a.k - SHARED; /* the warps after them have the shared expert's units */
-    int place = -1;               /* COLD: of the pair's product, which comes from the host */
+    int place = COLD_READ;        /* COLD: of the pair's product, which comes from the host */
     auto begin = [&](int j) {
         if (SHARED && j >= of_choice) {
             t.begin(a.shared, 0, tile, j - of_choice, a.shared_warps);
@@ -271,6 +301,10 @@ __global__ void __launch_bounds__(512) expert_down_kernel(expert_product a, cold
         return t.run(w, x_at(a.p.x, j));
     };
     grid_trigger();
+    if (COLD && tile * 16 >= a.p.n_out) {
+        ask_beside(c);
+        return;
+    }
     if (a.chosen)
         begin(warp);
     grid_wait();
@@ -319,15 +353,20 @@ template <int K, bool COLD> static void vec(cudaStream_t s, expert_product a, co
     int warps = product_warps(a.p.w, a.p.glu), lg = warps >= 8 ? 3 : warps >= 4 ? 2 : warps >> 1;
     unsigned rows = (unsigned)(a.expert ? a.p.y.rows * a.k : a.p.y.rows);
     int tiles = (a.p.n_out + 15) / 16, block = warps > 4 ? 8 : 4;
+    /* Blocks beside the rows' own, of a pass of one row. */
+    unsigned more = 0, asks = COLD && c.posts && c.ask.router;
+    if (COLD && c.posts)
+        more = 1 + (guess_blocks<1>(c.ask, 4 * warps) + rows - 1) / rows;
     size_t shared = (size_t)a.p.w.n_group * 40;
     if (a.share && a.shared_warps)
-        LAUNCH((expert_down_kernel<K, true, COLD>), dim3(1, (unsigned)tiles),
+        LAUNCH((expert_down_kernel<K, true, COLD>), dim3(1, (unsigned)tiles + asks),
                dim3(32u * (unsigned)(a.k - 1 + a.shared_warps)), 0, s, a, c);
     else if (a.share)
-        LAUNCH((expert_down_kernel<K, false, COLD>), dim3((unsigned)a.p.y.rows, (unsigned)tiles),
+        LAUNCH((expert_down_kernel<K, false, COLD>),
+               dim3((unsigned)a.p.y.rows, (unsigned)tiles + asks),
                dim3(32u * (unsigned)(a.k < 16 ? a.k : 16)), 0, s, a, c);
     else if (a.p.glu)
-        LAUNCH((glu_kernel<K, COLD>), dim3(rows, (unsigned)(tiles + 1) / 2 + (COLD && c.posts)),
+        LAUNCH((glu_kernel<K, COLD>), dim3(rows, (unsigned)(tiles + 1) / 2 + more),
                dim3(128u * (unsigned)warps), shared, s, a, lg, c);
     else
         LAUNCH((vec_kernel<K>), dim3((unsigned)((tiles * warps + block - 1) / block), rows),

@@ -5,85 +5,9 @@
  * matmul_experts.cu, matmul_float.cu) cover all pairs of row and expert, and read the expert's
  * number on the device.
  */
+#include "backend/cuda/choose.cuh"
+#include "backend/cuda/cold.cuh"
 #include "backend/cuda/launch_products.h"
-#include "backend/cuda/dev.cuh"
-
-/* An integer that orders like the float; NaN is below every number, and the result is never 0. */
-DEV uint32_t order_of(float f)
-{
-    uint32_t u = __float_as_uint(f + 0.0f); /* -0 is 0 */
-    if (f != f)
-        return 1;
-    return u >> 31 ? ~u : u | 0x80000000;
-}
-DEV float value_of(uint32_t order)
-{
-    if (order == 1)
-        return __uint_as_float(0x7fc00000);
-    return __uint_as_float(order >> 31 ? order & 0x7fffffff : ~order);
-}
-
-DEV float sigmoid_of(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
-/* A warp chooses for one row: the k largest of n logits, best first, ties to the lower index; their
- * softmax, normalised to sum 1, times scale. The softmax's own sum cancels. SIGMOID: the k largest
- * of sigmoid + bias, and their sigmoids over their sum. Logits are in registers, PER_LANE a lane;
- * each of k rounds takes two warp-wide maxima. */
-template <int PER_LANE, bool SIGMOID>
-DEV void choose(int32_t *id, float *share, int k, const float *z, int n, const choice &how)
-{
-    uint32_t order[PER_LANE], mine = 0;
-    int lane = lane_id(), who = 0;
-#pragma unroll
-    for (int j = 0; j < PER_LANE; j++) {
-        int e = lane + 32 * j;
-        if (SIGMOID)
-            order[j] =
-                e < n ? order_of(sigmoid_of(load_fresh(z + e)) + (how.bias ? how.bias[e] : 0.0f))
-                      : 0;
-        else
-            order[j] = e < n ? order_of(load_fresh(z + e)) : 0;
-    }
-#pragma unroll 1
-    for (int i = 0; i < k; i++) {
-        uint32_t best = 0, at = 0;
-#pragma unroll
-        for (int j = 0; j < PER_LANE; j++)
-            if (order[j] > best)
-                best = order[j], at = (uint32_t)(lane + 32 * j);
-        uint32_t most = warp_max_u32(best);
-        at = ~warp_max_u32(best == most ? ~at : 0); /* the lowest index among equals */
-        if (lane == i)
-            mine = most, who = (int)at;
-#pragma unroll
-        for (int j = 0; j < PER_LANE; j++)
-            if (at == (uint32_t)(lane + 32 * j))
-                order[j] = 0;
-    }
-    float p;
-    if (SIGMOID) {
-        p = lane < k ? sigmoid_of(load_fresh(z + who)) : 0;
-    } else {
-        float v = value_of(mine), top = shfl_f32(v, 0);
-        p = lane < k ? expf(v - top) : 0;
-    }
-    p = p / warp_sum(p) * how.factor * (how.scale ? how.scale[lane < k ? who : 0] : 1.0f);
-    if (lane < k) {
-        id[lane] = who;
-        share[lane] = p;
-    }
-}
-
-DEV float dot4(float acc, float4 w, float4 v)
-{
-    acc = fma_rn(w.x, v.x, acc);
-    acc = fma_rn(w.y, v.y, acc);
-    acc = fma_rn(w.z, v.z, acc);
-    return fma_rn(w.w, v.w, acc);
-}
 
 /* The router's weights are loaded into registers before x is known: AHEAD times 512 of a row. More
  * would lengthen the code, and the fetch of instructions is most of this kernel's time. */
@@ -123,28 +47,28 @@ template <int K> DEV void shared_share(const router_args &a)
 
 /* logits[r, e] = x[r] . W[e] for a block's EXPERTS and ROWS, which share their reads. The last
  * block of a tile of rows chooses for them, a warp per row. Sums do not depend on EXPERTS and ROWS.
- * A guess has blocks and a choice of its own, so the choice waits for none of them.
- * grid:   experts (those of a guess after them) x rows; SHARED: a block more
+ * COLD, one row: it also tells what becomes of the pairs (cold.h).
+ * grid:   experts x rows; SHARED: a block more
  * shared: a sum per product and warp; is this the last block?
  * bound:  latency: rows of W are in flight before x is known, then the choice; at many rows reads
  *         of both from the second cache */
-template <int K, int LANE, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED, bool GUESS>
-__global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
+template <int K, int LANE, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED, bool COLD>
+__global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a, cold_rule c)
 {
     constexpr int WARPS = ROUTER_THREADS / 32;
     __shared__ float sums[EXPERTS * ROWS][WARPS];
     __shared__ int last;
     int lane = lane_id(), warp = (int)threadIdx.x >> 5, n = a.w.n_in;
     const int n_blocks = (a.logits.cols + EXPERTS - 1) / EXPERTS;
-    const bool guess = GUESS && (int)blockIdx.x >= n_blocks;
-    int e0 = ((int)blockIdx.x - (guess ? n_blocks : 0)) * EXPERTS, r0 = (int)blockIdx.y * ROWS;
-    const uint8_t *codes = guess ? a.guess : a.w.codes;
+    int e0 = (int)blockIdx.x * EXPERTS, r0 = (int)blockIdx.y * ROWS;
     int i0 = 4 * (int)threadIdx.x;
     const uint8_t *row[EXPERTS];
     const float *x[ROWS];
     float4 w[AHEAD][EXPERTS];
     float acc[EXPERTS][ROWS];
     grid_trigger();
+    if (COLD && blockIdx.x == 0 && warp == 0)
+        expect_rule(c, a.logits.cols);
     if (SHARED && blockIdx.x == gridDim.x - 1) {
         if (warp == 0)
             shared_share<K>(a);
@@ -153,7 +77,7 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
     /* Past the last expert or row the last one is repeated; the result is not written. */
 #pragma unroll
     for (int e = 0; e < EXPERTS; e++)
-        row[e] = codes + (size_t)min(e0 + e, a.logits.cols - 1) * n * (K == PACK_F32 ? 4 : 2);
+        row[e] = a.w.codes + (size_t)min(e0 + e, a.logits.cols - 1) * n * (K == PACK_F32 ? 4 : 2);
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         x[r] = a.x.at + min(r0 + r, a.x.rows - 1) * a.x.stride;
@@ -194,19 +118,16 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
     __syncthreads();
     if (warp >= ROWS)
         return;
-    float *logits = guess ? a.guess_logits : a.logits.at;
-    int64_t stride = guess ? a.logits.cols : a.logits.stride;
-    int32_t *ticket = a.ticket + (guess ? ROUTER_TICKETS / 2 : 0) + blockIdx.y;
     if (warp == 0) {
         int e = e0 + lane / ROWS, r = r0 + lane % ROWS;
         if (lane < EXPERTS * ROWS && e < a.logits.cols && r < a.x.rows) {
             const float *of = sums[lane];
-            logits[r * stride + e] = (of[0] + of[1]) + (of[2] + of[3]);
+            a.logits.at[r * a.logits.stride + e] = (of[0] + of[1]) + (of[2] + of[3]);
             write_fence();
         }
         __syncwarp();
         if (lane == 0)
-            last = atomicAdd(ticket, 1) == n_blocks - 1;
+            last = atomicAdd(&a.ticket[blockIdx.y], 1) == n_blocks - 1;
         __syncwarp();
     }
     if (ROWS > 1)
@@ -215,60 +136,65 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a)
     if (!last || r >= a.x.rows)
         return;
     write_fence();
-    choice how = a.how;
-    if (guess)
-        how.bias = a.guess_bias;
-    choose<LANE, SIGMOID>((guess ? a.guess_id : a.id) + (size_t)r * a.k,
-                          (guess ? a.guess_share : a.share) + (size_t)r * a.k, a.k,
-                          logits + r * stride, a.logits.cols, how);
+    int e = choose<LANE, SIGMOID>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k,
+                                  a.logits.at + r * a.logits.stride, a.logits.cols, a.how);
+    if (COLD)
+        tell_row(c, e);
     if (threadIdx.x == 0)
-        *ticket = 0;
+        a.ticket[blockIdx.y] = 0;
 }
 
-template <int K, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED, bool GUESS>
-static void router_of(cudaStream_t s, router_args a)
+template <int K, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED, bool COLD>
+static void router_of(cudaStream_t s, const router_args &a, const cold_rule &c)
 {
     int n_blocks = (a.logits.cols + EXPERTS - 1) / EXPERTS;
-    dim3 grid((unsigned)(n_blocks * (1 + GUESS) + SHARED),
-              (unsigned)((a.x.rows + ROWS - 1) / ROWS));
+    dim3 grid((unsigned)(n_blocks + SHARED), (unsigned)((a.x.rows + ROWS - 1) / ROWS));
     if (a.logits.cols <= 128)
-        LAUNCH((router_kernel<K, 4, EXPERTS, ROWS, SIGMOID, SHARED, GUESS>), grid,
-               dim3(ROUTER_THREADS), 0, s, a);
+        LAUNCH((router_kernel<K, 4, EXPERTS, ROWS, SIGMOID, SHARED, COLD>), grid,
+               dim3(ROUTER_THREADS), 0, s, a, c);
     else
-        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, EXPERTS, ROWS, SIGMOID, SHARED, GUESS>), grid,
-               dim3(ROUTER_THREADS), 0, s, a);
+        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, EXPERTS, ROWS, SIGMOID, SHARED, COLD>), grid,
+               dim3(ROUTER_THREADS), 0, s, a, c);
 }
 
-template <int K, bool SIGMOID, bool GUESS> static void router_rows(cudaStream_t s, router_args a)
+template <int K, bool SIGMOID>
+static void router_rows(cudaStream_t s, const router_args &a, const cold_rule &c)
 {
-    if (a.shared)
-        router_of<K, 1, 1, SIGMOID, true, GUESS>(s, a);
+    if (a.shared && c.pair)
+        router_of<K, 1, 1, SIGMOID, true, true>(s, a, c);
+    else if (a.shared)
+        router_of<K, 1, 1, SIGMOID, true, false>(s, a, c);
+    else if (c.pair)
+        router_of<K, 1, 1, SIGMOID, false, true>(s, a, c);
     else if (a.x.rows == 1)
-        router_of<K, 1, 1, SIGMOID, false, GUESS>(s, a);
+        router_of<K, 1, 1, SIGMOID, false, false>(s, a, c);
     else if (a.x.rows <= 4)
-        router_of<K, 1, 4, SIGMOID, false, GUESS>(s, a);
+        router_of<K, 1, 4, SIGMOID, false, false>(s, a, c);
     else
-        router_of<K, 2, 4, SIGMOID, false, GUESS>(s, a);
+        router_of<K, 2, 4, SIGMOID, false, false>(s, a, c);
 }
 
-template <int K, bool GUESS> static void router(cudaStream_t s, router_args a)
+template <int K> static void router(cudaStream_t s, const router_args &a, const cold_rule &c)
 {
     if (a.how.sigmoid)
-        router_rows<K, true, GUESS>(s, a);
+        router_rows<K, true>(s, a, c);
     else
-        router_rows<K, false, GUESS>(s, a);
+        router_rows<K, false>(s, a, c);
+}
+
+extern "C" void cu_router_cold(cudaStream_t s, router_args a, cold_rule c)
+{
+    if (a.w.kind == PACK_F32)
+        router<PACK_F32>(s, a, c);
+    else if (a.w.kind == PACK_F16)
+        router<PACK_F16>(s, a, c);
+    else
+        router<PACK_BF16>(s, a, c);
 }
 
 extern "C" void cu_router(cudaStream_t s, router_args a)
 {
-    if (a.guess) /* floats: launch_products.h */
-        router<PACK_F32, true>(s, a);
-    else if (a.w.kind == PACK_F32)
-        router<PACK_F32, false>(s, a);
-    else if (a.w.kind == PACK_F16)
-        router<PACK_F16, false>(s, a);
-    else
-        router<PACK_BF16, false>(s, a);
+    cu_router_cold(s, a, cold_rule());
 }
 
 enum { CLUSTERS = 2048 /* of a drafter's head, in registers too */ };

@@ -52,7 +52,7 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
     cuda_wrote_mat(p, logits);
     cuda_wrote(cuda_of(p), r.id, n);
     cuda_wrote(cuda_of(p), r.weight, n);
-    cuda_cold *guesses = x.rows <= COLD_JOB_ROWS ? cuda_cold_guesses(cuda_of(p)) : NULL;
+    cuda_cold *cold = cuda_cold_any(cuda_of(p));
     for (int32_t at = 0, rows; at < x.rows; at += rows) {
         rows = x.rows - at < FEW_ROWS ? x.rows - at : (int32_t)FEW_ROWS;
         router_args a = {.x = cuda_mat(some_rows(x, at, rows)),
@@ -63,10 +63,10 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
                          .share = r.weight + (size_t)at * (size_t)r.k,
                          .k = r.k,
                          .ticket = cuda_of(p)->router_ticket};
-        if (guesses)
-            cuda_cold_guess(guesses, w, &a);
-        cu_router(cuda_of(p)->stream, a);
+        cu_router_cold(cuda_of(p)->stream, a, cuda_cold_tells(cold, w, x.rows, r.k));
     }
+    if (cold)
+        cuda_cold_guess(cold, w, cuda_mat(x), r.k, how.sigmoid);
     cuda_done(p, "router");
 }
 
@@ -175,7 +175,7 @@ static bool together(cuda_device *c, expert_product a, const cold_view *v)
         a.share = all.share ? all.share + (size_t)at * (size_t)a.k : NULL;
         if (n == 1 || !most)
             return false;
-        /* With places, all rows are one piece: COLD_JOB_ROWS are fewer than FEW_ROWS. */
+        /* With pairs, all rows are one piece: COLD_JOB_ROWS are fewer than FEW_ROWS. */
         if (!(v ? cu_product_experts_cold(c->stream, a, cuda_launch_memory(c), *v)
                 : cu_product_experts(c->stream, a, cuda_launch_memory(c))))
             return false;
@@ -291,7 +291,7 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
                         .x_per_pair = true,
                         .chosen = c->chosen == r.id};
     cuda_cold *cold = cuda_cold_of(c, down);
-    const cold_view v = cold ? cuda_cold_again(cold, r, down) : (cold_view){0};
+    const cold_view v = cold ? cuda_cold_again(cold, down) : (cold_view){0};
     if (outputs.at) {
         expert_product b = a;
         cuda_wrote_mat(p, outputs);
@@ -375,9 +375,9 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
                           .shared = true,
                           .factor = m->shared_factor ? m->shared_factor->packed : NULL};
     cuda_cold *cold = cuda_cold_of(c, m->gate);
+    cu_router_cold(c->stream, choose, cuda_cold_tells(cold, w, 1, m->k));
     if (cold)
-        cuda_cold_guess(cold, w, &choose);
-    cu_router(c->stream, choose);
+        cuda_cold_guess(cold, w, cuda_mat(x), m->k, how.sigmoid);
     expert_product a = {.p = cuda_pair_args(m->gate, m->up, n_ff, m->act),
                         .expert = id,
                         .k = k,
@@ -405,7 +405,7 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
         .shared_warps = warps,
         .shared = down};
     if (cold) {
-        v = cuda_cold_again(cold, r, m->down);
+        v = cuda_cold_again(cold, m->down);
         cu_product_vec_cold(c->stream, d, v);
     } else {
         cu_product_vec(c->stream, d);
