@@ -40,9 +40,10 @@
  * passes of one row, repeated to the 2 ms of a token, while pages go out and come back: GB/s, and
  * the passes' time without moves over that with them.
  *
- * scores: 128K tokens, 2048 pages: summarising a page, and scoring all pages by their bounds: us of
- * one layer for one row and for 8, the 8 rows before a choice one by one and together in a whole
- * model of so many layers, in ms, and reading the scores. At most 2 ms are demanded for a choice.
+ * scores: 128K tokens, 2048 pages, whole models: us of summarising a page; ms that 1, 4 and 8 rows
+ * of a pass take to score all pages by their bounds in all layers without a window, beyond the norm
+ * that makes their queries; four passes of one row, which are a choice of an answer: at most 2 ms
+ * are demanded of that; the rate at which one row reads bounds; reading the scores.
  */
 #include "bench/attend_cuda.h"
 

@@ -229,106 +229,138 @@ void bench_moves(bench *b, const char *only, const char *format)
 
 /* ---- Scores --------------------------------------------------------------------------------- */
 
-enum { SCORED = 131072, WATCHED = 8 };
+enum { SCORED = 131072, SCORED_LAYERS = 64, TURNS = 3 };
 
+static const int32_t watched[TURNS] = {1, 4, 8}; /* rows of a pass */
+
+/* A model's layers without a window: a few stores of keys, but summaries of every layer. */
 typedef struct scorer {
-    page_sums sums[LAYERS_MAX];
+    kv_view view[SCORED_LAYERS];
+    page_sums sums[SCORED_LAYERS];
     page_watch w;
+    int32_t layers, n_head;
     size_t sum_bytes, score_bytes, room_bytes;
 } scorer;
 
-/* Scores all layers by the last n rows of the open batch. */
-static void score_layers(bench *b, scorer *s, int32_t n_head)
+/* The queries of all layers, normed, by the rows of the open batch; watched or not. As in decoding,
+ * the pass is played from a recording, and the op before makes the queries. */
+static void score_layers(bench *b, scorer *s, bool watch)
 {
     pass p;
+    mat y = {0};
     err e = {0};
     pass_begin(&p, b->d, &b->b.st, b->scratch, b->scratch_bytes);
-    mat q = pass_mat(&p, b->b.st.all.n, n_head, b->l.view[0].head_dim);
     p.watch = &s->w;
-    p.n_watch = 1;
-    for (int32_t i = 0; i < b->l.n; i++)
-        b->d->op->watch_pages(&p, q, &b->l.view[i], 0.05f, &s->w);
+    p.n_watch = watch;
+    if (b->d->replay(b->d, &p, b->key, s, &y))
+        return;
+    for (int32_t i = 0; i < s->layers; i++) {
+        size_t mark = pass_mark(&p);
+        mat q = op_rms_norm(&p, pass_mat(&p, b->b.st.all.n, s->n_head, s->view[i].head_dim), NULL,
+                            1e-6f);
+        if (watch)
+            b->d->op->watch_pages(&p, q, &s->view[i], 0.05f, &s->w);
+        pass_release(&p, mark);
+    }
     pass_end(&p);
+    b->d->recorded(b->d, &p, y);
     if (pass_failed(&p))
         bench_check(err_set(&e, p.e.status, "%s", p.e.text), &e);
 }
 
-/* Microseconds of a layer. */
-static double time_scores(bench *b, scorer *s, int32_t n_head)
+/* Milliseconds that a pass takes longer if it is watched. */
+static double time_scores(bench *b, scorer *s)
 {
     enum { TIMES = 16 };
     float one;
-    double us[REPS];
-    for (int i = -2; i < REPS; i++) {
-        b->d->download(b->d, &one, b->scratch, sizeof one);
-        double from = clock_ms();
-        for (int k = 0; k < TIMES; k++)
-            score_layers(b, s, n_head);
-        b->d->download(b->d, &one, b->scratch, sizeof one);
+    double ms[REPS];
+    for (int i = -3; i < REPS; i++) {
+        double took[2];
+        for (int watch = 0; watch < 2; watch++) {
+            b->d->download(b->d, &one, b->scratch, sizeof one);
+            double from = clock_ms();
+            for (int k = 0; k < TIMES; k++)
+                score_layers(b, s, watch);
+            b->d->download(b->d, &one, b->scratch, sizeof one);
+            took[watch] = (clock_ms() - from) / TIMES;
+        }
         if (i >= 0)
-            us[i] = (clock_ms() - from) * 1e3 / TIMES / b->l.n;
+            ms[i] = took[1] - took[0];
     }
-    qsort(us, REPS, sizeof *us, bench_ascending);
-    return us[REPS / 2];
+    qsort(ms, REPS, sizeof *ms, bench_ascending);
+    return ms[REPS / 2];
 }
 
-static void open_scorer(bench *b, scorer *s)
+static void open_scorer(bench *b, scorer *s, int32_t n_head, int32_t layers)
 {
     const kv_view *v = &b->l.view[0];
-    int32_t n_pages = SCORED / KV_PAGE;
+    int32_t n_pages = SCORED / KV_PAGE, most = b->d->watch_rooms;
+    int32_t n_rooms = layers < most ? layers : most;
+    s->layers = layers;
+    s->n_head = n_head;
     s->sum_bytes = (size_t)v->n_head_kv * (size_t)n_pages * 4 * (size_t)v->head_dim;
     s->score_bytes = (size_t)n_pages * sizeof(float);
-    int32_t n_rooms = b->l.n < b->d->watch_rooms ? b->l.n : b->d->watch_rooms;
     s->room_bytes = page_watch_room(n_pages, v->head_dim) * sizeof(float) * (size_t)n_rooms;
     s->w = (page_watch){.n_pages = n_pages,
                         .sums = s->sums,
                         .score = {b->d->alloc(b->d, s->score_bytes)},
                         .room = {b->d->alloc(b->d, s->room_bytes)},
                         .n_rooms = {n_rooms}};
-    for (int32_t i = 0; i < b->l.n; i++) {
+    for (int32_t i = 0; i < layers; i++) {
+        s->view[i] = *v;
+        s->view[i].id = i;
         s->sums[i] = (page_sums){b->d->alloc(b->d, s->sum_bytes), n_pages, PAGE_SUM_BOUNDS};
         if (!s->sums[i].at || !s->w.score[0] || !s->w.room[0])
             exit(1);
     }
+    b->d->clear(b->d, s->w.score[0], s->score_bytes);
 }
 
 static void close_scorer(bench *b, scorer *s)
 {
-    for (int32_t i = 0; i < b->l.n; i++)
+    for (int32_t i = 0; i < s->layers; i++)
         b->d->release(b->d, s->sums[i].at, s->sum_bytes);
     b->d->release(b->d, s->w.score[0], s->score_bytes);
     b->d->release(b->d, s->w.room[0], s->room_bytes);
 }
 
+/* Summarises all pages of all layers; microseconds of a page. */
+static double sum_layers(bench *b, scorer *s)
+{
+    int32_t n_pages = SCORED / KV_PAGE;
+    float one;
+    b->d->download(b->d, &one, b->scratch, sizeof one);
+    double from = clock_ms();
+    for (int32_t i = 0; i < s->layers; i++)
+        b->d->sum_pages(b->d, &b->l.view[i % b->l.n], &b->c.base[i % b->l.n], &s->sums[i], 0, 0,
+                        n_pages);
+    b->d->download(b->d, &one, b->scratch, sizeof one);
+    return (clock_ms() - from) * 1e3 / s->layers / n_pages;
+}
+
 static void measure_scores(bench *b, int shape, int format, int32_t layers)
 {
     static float score[SCORED / KV_PAGE];
-    scorer s;
-    double bytes, us[2], from, sum_us;
-    float one;
-    for (int k = 0; k < 2; k++) {
-        if (!bench_open(b, shape, SCORED, format, k ? WATCHED : 1, &bytes))
+    static scorer s;
+    double bytes, ms[TURNS], from, sum_us = 0;
+    for (int k = 0; k < TURNS; k++) {
+        if (!bench_open(b, shape, SCORED, format, watched[k], &bytes))
             return;
-        open_scorer(b, &s);
-        int32_t n_pages = SCORED / KV_PAGE;
-        for (int i = 0; i < 2; i++) { /* the second time is kept */
-            b->d->download(b->d, &one, b->scratch, sizeof one);
-            from = clock_ms();
-            for (int32_t j = 0; j < b->l.n; j++)
-                b->d->sum_pages(b->d, &b->l.view[j], &b->c.base[j], &s.sums[j], 0, 0, n_pages);
-            b->d->download(b->d, &one, b->scratch, sizeof one);
-            sum_us = (clock_ms() - from) * 1e3 / b->l.n / n_pages;
-        }
-        us[k] = time_scores(b, &s, bench_shapes[shape].n_head);
+        open_scorer(b, &s, bench_shapes[shape].n_head, layers);
+        bench_fill(b->d, b->scratch, (size_t)64 << 20, (kv_format){.type = NUM_F32},
+                   s.view[0].head_dim);
+        for (int i = 0; i < 2; i++) /* the second time is kept */
+            sum_us = sum_layers(b, &s);
+        ms[k] = time_scores(b, &s);
         from = clock_ms();
         b->d->download(b->d, score, s.w.score[0], s.score_bytes);
         from = clock_ms() - from;
         close_scorer(b, &s);
         bench_close(b);
     }
-    printf("%-16s %-8s %6d %10.3f %8.1f %8.1f %10.3f %10.3f %9.3f\n", bench_shapes[shape].name,
-           bench_formats[format].name, layers, sum_us, us[0], us[1],
-           us[0] * WATCHED * layers * 1e-3, us[1] * layers * 1e-3, from);
+    printf("%-16s %-8s %6d %10.3f %8.3f %8.3f %8.3f %10.3f %7.0f %9.3f\n", bench_shapes[shape].name,
+           bench_formats[format].name, layers, sum_us, ms[0], ms[1], ms[2], 4 * ms[0],
+           (double)s.sum_bytes * layers / ms[0] * 1e-6, from);
     fflush(stdout);
 }
 
@@ -340,8 +372,9 @@ void bench_scores(bench *b, const char *only, const char *format)
     } models[] = {{"31B global", 10},     {"26B-A4B global", 5}, {"12B global", 8},
                   {"E4B global", 4},      {"Qwen3-32B", 64},     {"Qwen3.5-27B", 16},
                   {"Qwen3.5-35B-A3B", 10}};
-    printf("%s, %d tokens\n%-16s %-8s %6s %10s %8s %8s %10s %10s %9s\n", b->d->name, SCORED, "", "",
-           "layers", "us a page", "1 row", "8 rows", "8 x 1, ms", "8, ms", "read, ms");
+    printf("%s, %d tokens, ms of a model\n%-16s %-8s %6s %10s %8s %8s %8s %10s %7s %9s\n",
+           b->d->name, SCORED, "", "", "layers", "us a page", "1 row", "4 rows", "8 rows",
+           "4 x 1 row", "GB/s", "read, ms");
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
         for (int s = 0; s < SHAPES; s++)
             for (int f = 0; f < FORMATS; f++)

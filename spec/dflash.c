@@ -9,10 +9,11 @@
  * The drafter's keys number a timeline's tokens from `base` on, the first that it has seen without
  * a gap. Held rows come after them. All of them are absorbed in one pass when a draft is wanted,
  * the buffer is full or the keys are read: a pass of 16 rows takes little longer than a pass of
- * one, and plain decoding beside a drafter that does not pay would have one for each token. Rows
- * are bit-identical in any pass, so the drafts are the same. Rotation is relative, so tokens before
- * `base` are merely out of sight. All timelines of a pass have blocks of one length, so that few
- * shapes of passes are recorded on a GPU.
+ * one, and plain decoding beside a drafter that does not pay would have one for each token. Many
+ * timelines fill the buffer at once, so it has room for some passes of all of them. Rows
+ * are bit-identical in any pass of up to ANSWER_ROWS_MAX, so the drafts are the same. Rotation is
+ * relative, so tokens before `base` are merely out of sight. All timelines of a pass have blocks of
+ * one length, so that few shapes of passes are recorded on a GPU.
  */
 #include "backend/plan.h"
 #include "base/mem.h"
@@ -26,7 +27,9 @@ enum {
     ANSWER_ROWS_MAX =
         64,            /* larger passes take the kernels of prompts: drafts may round in any way */
     ABSORB_ROWS = 512, /* of a pass */
-    HELD_ROWS = 16
+    HELD_LEAST = 16,   /* rows that may be held: so many, */
+    HELD_PASSES = 4,   /* or those of so many passes with a row of each timeline, */
+    HELD_MOST = 256    /* but no more than these */
 };
 
 /* A row whose absorption was put off. */
@@ -45,8 +48,8 @@ typedef struct dflash_drafter {
     /* [rows of a pass of the target, n_features, n_embd], f32 as all activations: attention sinks
      * have values beyond f16 */
     mat features;
-    mat held; /* [HELD_ROWS, n_features, n_embd] */
-    held_row held_row[HELD_ROWS];
+    mat held; /* [held_most, n_features, n_embd] */
+    held_row held_row[HELD_MOST];
     int32_t n_held;
     pass_taps taps;
     float *result;                  /* [rows][cols] of a pass */
@@ -88,9 +91,18 @@ static size_t features_bytes(const dflash *g, const draft_sizes *z)
     return (size_t)z->rows_max * (size_t)g->n_features * (size_t)g->n_embd * sizeof(float);
 }
 
-static size_t held_bytes(const dflash *g)
+/* How many rows are held, while so many timelines go on. */
+static int32_t held_most(const draft_sizes *z, int32_t n)
 {
-    return HELD_ROWS * (size_t)g->n_features * (size_t)g->n_embd * sizeof(float);
+    int32_t most = n < HELD_MOST / HELD_PASSES ? n * HELD_PASSES : (int32_t)HELD_MOST;
+    most = most > HELD_LEAST ? most : (int32_t)HELD_LEAST;
+    return most < z->rows_max ? most : z->rows_max; /* what one pass absorbs */
+}
+
+static size_t held_bytes(const dflash *g, const draft_sizes *z)
+{
+    return (size_t)held_most(z, z->n_seqs) * (size_t)g->n_features * (size_t)g->n_embd *
+           sizeof(float);
 }
 
 /* at: [rows_max, n_features, n_embd], or NULL. A captured layer's stream is a range of columns. */
@@ -176,7 +188,7 @@ static status dflash_plan(const draft_model *m, const draft_sizes *z, draft_cost
     if (st)
         return st;
     st = plan_scratch(m, z, &l, &scratch, e);
-    *c = (draft_costs){.device_bytes = features_bytes(g, z) + held_bytes(g),
+    *c = (draft_costs){.device_bytes = features_bytes(g, z) + held_bytes(g, z),
                        .device_state_bytes = l.all.ring + l.all.linear + l.all.table,
                        .host_bytes = sizeof(dflash_drafter) + result_bytes(g, z),
                        .taps = taps_of(g, z, NULL)};
@@ -196,7 +208,7 @@ static void dflash_close(drafter *d)
     if (x->features.at)
         d->sizes.dev->release(d->sizes.dev, x->features.at, features_bytes(x->g, &d->sizes));
     if (x->held.at)
-        d->sizes.dev->release(d->sizes.dev, x->held.at, held_bytes(x->g));
+        d->sizes.dev->release(d->sizes.dev, x->held.at, held_bytes(x->g, &d->sizes));
     kv_batch_free(&x->batch);
     kv_layout_free(&x->layout);
     mem_free(x->result);
@@ -222,9 +234,9 @@ static status open_buffers(dflash_drafter *x, const draft_sizes *z, err *e)
     if (!x->features.at)
         return err_memory(e, "a drafter's features", n);
     x->held = x->features;
-    x->held.rows = HELD_ROWS;
-    if (!(x->held.at = z->dev->alloc(z->dev, held_bytes(x->g))))
-        return err_memory(e, "a drafter's features", held_bytes(x->g));
+    x->held.rows = held_most(z, z->n_seqs);
+    if (!(x->held.at = z->dev->alloc(z->dev, held_bytes(x->g, z))))
+        return err_memory(e, "a drafter's features", held_bytes(x->g, z));
     x->taps = taps_of(x->g, z, x->features.at);
     x->d.taps = &x->taps;
     return work_open(&x->work, m->target, z->dev, &scratch, e);
@@ -363,7 +375,7 @@ static status absorb_now(dflash_drafter *x, const draft_kept *kept, int32_t n, e
 /* The held rows of one timeline: adds them to the batch, in their order. */
 static status add_held(dflash_drafter *x, draft_state *s, err *e)
 {
-    int32_t row[HELD_ROWS], token[HELD_ROWS], n = 0, at = x->batch.st.out.n;
+    int32_t row[HELD_MOST], token[HELD_MOST], n = 0, at = x->batch.st.out.n;
     for (int32_t i = 0; i < x->n_held; i++)
         if (x->held_row[i].s == s) {
             token[n] = x->held_row[i].token;
@@ -381,7 +393,7 @@ static status add_held(dflash_drafter *x, draft_state *s, err *e)
 static status dflash_settle(drafter *d, err *e)
 {
     dflash_drafter *x = (dflash_drafter *)d;
-    draft_state *s[HELD_ROWS];
+    draft_state *s[HELD_MOST];
     int32_t n = 0;
     status st = OK;
     mat y;
@@ -455,7 +467,7 @@ static status dflash_absorb_rows(drafter *d, const draft_kept *kept, int32_t n, 
     }
     if (!rows)
         return OK;
-    int32_t most = d->sizes.rows_max < HELD_ROWS ? d->sizes.rows_max : HELD_ROWS; /* of a pass */
+    int32_t most = held_most(&d->sizes, n < d->sizes.n_seqs ? n : d->sizes.n_seqs);
     if (!asked && rows <= most) {
         if (rows > most - x->n_held)
             st = dflash_settle(d, e);

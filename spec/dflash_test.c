@@ -10,7 +10,8 @@
 
 #include <math.h>
 
-enum { N_CTX = 120, ROWS = 16, SEQS = 3, SLOTS = 7, ROW = DF_FEATURES * DF_EMBD, LAST = 100 };
+enum { N_CTX = 120, ROWS = 16, SLOTS = 7, ROW = DF_FEATURES * DF_EMBD, LAST = 100 };
+enum { SEQS = 3, CROWD = 6, CROWD_ROWS = 24 /* timelines; in one test more, in longer passes */ };
 
 typedef struct drafting {
     device *dev;
@@ -19,9 +20,10 @@ typedef struct drafting {
     draft_sizes z;
     draft_costs c;
     drafter *d;
-    draft_state *s[SEQS];
-    int32_t id[SEQS][N_CTX];
-    float features[SEQS][N_CTX][ROW]; /* of every token of three timelines */
+    draft_state *s[CROWD];
+    int32_t n; /* timelines */
+    int32_t id[CROWD][N_CTX];
+    float features[CROWD][N_CTX][ROW]; /* of every token of the timelines */
 } drafting;
 
 static void open_model(drafting *x, const df_options *o)
@@ -50,17 +52,19 @@ static void close_model(drafting *x)
     device_close(x->dev);
 }
 
-/* For passes of `rows` rows. */
-static drafting *open_drafting_of(const df_options *o, int32_t rows, int32_t n_ctx)
+/* n timelines, passes of `rows` rows. */
+static drafting *open_crowd(const df_options *o, int32_t n, int32_t rows, int32_t n_ctx)
 {
     drafting *x = mem_calloc(1, sizeof *x);
     uint64_t rng = test_seed();
     err e = {0};
     CHECK(x);
     open_model(x, o);
+    x->n = n;
+    x->z.n_seqs = n;
     x->z.rows_max = rows;
     x->z.n_ctx = n_ctx;
-    for (int32_t s = 0; s < SEQS; s++)
+    for (int32_t s = 0; s < n; s++)
         for (int32_t i = 0; i < N_CTX; i++) {
             x->id[s][i] = (int32_t)rng_below(&rng, DF_VOCAB);
             for (int32_t k = 0; k < ROW; k++)
@@ -68,11 +72,16 @@ static drafting *open_drafting_of(const df_options *o, int32_t rows, int32_t n_c
         }
     CHECK_OK(draft_dflash.open(x->m, &x->z, &x->d, &e), e);
     CHECK_EQ(x->d->taps->n, DF_FEATURES);
-    for (int32_t s = 0; s < SEQS; s++) {
+    for (int32_t s = 0; s < n; s++) {
         CHECK_OK(draft_dflash.state_open(x->d, &x->s[s], &e), e);
         rig_poison(draft_dflash.cache(x->s[s]));
     }
     return x;
+}
+
+static drafting *open_drafting_of(const df_options *o, int32_t rows, int32_t n_ctx)
+{
+    return open_crowd(o, SEQS, rows, n_ctx);
 }
 
 static drafting *open_drafting(const df_options *o)
@@ -82,7 +91,7 @@ static drafting *open_drafting(const df_options *o)
 
 static void close_drafting(drafting *x)
 {
-    for (int32_t s = 0; s < SEQS; s++)
+    for (int32_t s = 0; s < x->n; s++)
         draft_dflash.state_close(x->d, x->s[s]);
     draft_dflash.state_close(x->d, NULL);
     draft_dflash.close(x->d);
@@ -102,10 +111,13 @@ static void put_row(drafting *x, int32_t row, int32_t s, int64_t at)
  * nobody keeps. */
 static void absorb(drafting *x, const int64_t *n_past, const int32_t *n)
 {
-    int32_t row[SEQS][ROWS], at = 0, gap = n[0] + n[1] + n[2] <= ROWS / 2;
-    draft_kept kept[SEQS];
+    int32_t row[CROWD][CROWD_ROWS], at = 0, sum = 0;
+    draft_kept kept[CROWD];
     err e = {0};
-    for (int32_t s = 0; s < SEQS; s++) {
+    for (int32_t s = 0; s < x->n; s++)
+        sum += n[s];
+    int32_t gap = sum <= ROWS / 2;
+    for (int32_t s = 0; s < x->n; s++) {
         for (int32_t i = 0; i < n[s]; i++) {
             at += gap;
             row[s][i] = at;
@@ -118,14 +130,14 @@ static void absorb(drafting *x, const int64_t *n_past, const int32_t *n)
                                .row = row[s],
                                .norm_row = -1};
     }
-    CHECK(at <= ROWS);
-    CHECK_OK(draft_dflash.absorb(x->d, kept, SEQS, &e), e);
+    CHECK(at <= x->z.rows_max);
+    CHECK_OK(draft_dflash.absorb(x->d, kept, x->n, &e), e);
 }
 
 static void absorb_one(drafting *x, int32_t s, int64_t n_past, int32_t n)
 {
-    int64_t past[SEQS] = {0};
-    int32_t rows[SEQS] = {0};
+    int64_t past[CROWD] = {0};
+    int32_t rows[CROWD] = {0};
     past[s] = n_past;
     rows[s] = n;
     absorb(x, past, rows);
@@ -330,6 +342,41 @@ TEST(dflash_rows_wait_until_a_draft_is_wanted)
         absorb_one(x, 2, 8, 2);
         propose(x, 2, 10, SLOTS, 1, &waste);
         CHECK_EQ(waste.n_slots, SLOTS);
+        close_drafting(x);
+    }
+}
+
+/* With a row of each of many timelines in a pass, the rows of four passes wait. */
+TEST(dflash_rows_of_a_crowd_wait_for_four_passes)
+{
+    const int32_t one[CROWD] = {1, 1, 1, 1, 1, 1};
+    for (int k = 0; k < KINDS; k++) {
+        drafting *x = open_crowd(&kinds[k], CROWD, CROWD_ROWS, N_CTX);
+        static proposal waited, at_once;
+        int64_t past[CROWD] = {0};
+        err e = {0};
+        memcpy(x->id[1], x->id[0], sizeof x->id[0]);
+        memcpy(x->features[1], x->features[0], sizeof x->features[0]);
+        for (int32_t i = 0; i < 4; i++) {
+            absorb(x, past, one);
+            for (int32_t s = 0; s < CROWD; s++) {
+                CHECK_EQ(draft_dflash.cache(x->s[s])->n_past, 0);
+                past[s]++;
+            }
+        }
+        absorb(x, past, one); /* no room: the rows that waited are absorbed, these wait */
+        for (int32_t s = 0; s < CROWD; s++)
+            CHECK_EQ(draft_dflash.cache(x->s[s])->n_past, 4);
+        CHECK_OK(draft_dflash.settle(x->d, &e), e);
+        propose(x, 0, 5, SLOTS, 4, &waited);
+        draft_dflash.state_close(x->d, x->s[1]);
+        CHECK_OK(draft_dflash.state_open(x->d, &x->s[1], &e), e);
+        for (int64_t at = 0; at < 5; at++) {
+            absorb_one(x, 1, at, 1);
+            CHECK_OK(draft_dflash.settle(x->d, &e), e);
+        }
+        propose(x, 1, 5, SLOTS, 4, &at_once);
+        check_same(&waited, &at_once, "rows of a crowd");
         close_drafting(x);
     }
 }
