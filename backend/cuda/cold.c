@@ -56,8 +56,7 @@ struct cuda_cold {
     int32_t n;
     bool handed;        /* pairs are of the layer under way, and no launch has read them so far */
     int32_t told_layer; /* whose router has told what becomes of the pairs of one row; -1: none */
-    int32_t posts;      /* then: pairs of a pass of one row, */
-    early_ask ask;      /* whose down product asks for experts */
+    early_ask ask;      /* then: for the down product */
     bool shares;        /* the pass under way may hand over */
     bool told;
     bool wanted;   /* the table gives the host experts: its threads are woken */
@@ -346,8 +345,8 @@ cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *
     v.pair = x->pair;
     if (x->early)
         v.ask = cuda_early_ask(x->early, layer, r.rows);
-    x->posts = v.posts = told ? r.k : 0;
-    x->ask = v.ask;
+    v.posts = told ? r.k : 0;
+    x->ask = told ? v.ask : (early_ask){0};
     if (!told)
         cu_cold_hand(c->stream, (hand_args){.expert = r.id,
                                             .rows = r.rows,
@@ -366,7 +365,6 @@ cold_view cuda_cold_again(cuda_cold *x, const weight *down)
     cold_view v = view_of(x, down);
     if (x->handed) {
         v.pair = x->pair;
-        v.posts = x->posts;
         v.ask = x->ask;
     }
     x->handed = false;

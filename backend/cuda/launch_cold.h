@@ -87,11 +87,13 @@ typedef struct cold_view {
     early_view early;
     int32_t layer;
     bool silu;
-    /* A pass of one row, whose router has told what becomes of its pairs: it has so many. Products
-     * have blocks more: of the gated one, which post the job and compute a guess's logits; and of
-     * the other one, which chooses and asks. 0: a kernel has done all that. */
+    /* For the gated product of a pass of one row, whose router has told what becomes of the pairs:
+     * it has so many, and blocks more, which post the job and compute a guess's logits. 0: a kernel
+     * has done that. */
     int32_t posts;
-    early_ask ask; /* for these products, or that kernel */
+    /* For that product; for the down product behind it, which has a block more, that chooses and
+     * asks; or for that kernel. */
+    early_ask ask;
 } cold_view;
 
 enum { COLD_CHOICE = 256 /* experts of a layer, at most */ };

@@ -354,7 +354,7 @@ template <int K, bool COLD> static void vec(cudaStream_t s, expert_product a, co
     unsigned rows = (unsigned)(a.expert ? a.p.y.rows * a.k : a.p.y.rows);
     int tiles = (a.p.n_out + 15) / 16, block = warps > 4 ? 8 : 4;
     /* Blocks beside the rows' own, of a pass of one row. */
-    unsigned more = 0, asks = COLD && c.posts && c.ask.router;
+    unsigned more = 0, asks = COLD && c.ask.router;
     if (COLD && c.posts)
         more = 1 + (guess_blocks<1>(c.ask, 4 * warps) + rows - 1) / rows;
     size_t shared = (size_t)a.p.w.n_group * 40;
