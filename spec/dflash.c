@@ -10,10 +10,11 @@
  * a gap. Held rows come after them. All of them are absorbed in one pass when a draft is wanted,
  * the buffer is full or the keys are read: a pass of 16 rows takes little longer than a pass of
  * one, and plain decoding beside a drafter that does not pay would have one for each token. Many
- * timelines fill the buffer at once, so it has room for some passes of all of them. Rows
- * are bit-identical in any pass of up to ANSWER_ROWS_MAX, so the drafts are the same. Rotation is
- * relative, so tokens before `base` are merely out of sight. All timelines of a pass have blocks of
- * one length, so that few shapes of passes are recorded on a GPU.
+ * timelines fill the buffer at once, so it has room for some passes of all of them. Rows are
+ * bit-identical in passes of up to ANSWER_ROWS_MAX rows, so the drafts are the same. Larger passes
+ * round in another way: drafts may differ, answers do not. Rotation is relative, so tokens before
+ * `base` are merely out of sight. All timelines of a pass have blocks of one length, so that few
+ * shapes of passes are recorded on a GPU.
  */
 #include "backend/plan.h"
 #include "base/mem.h"
@@ -27,9 +28,9 @@ enum {
     ANSWER_ROWS_MAX =
         64,            /* larger passes take the kernels of prompts: drafts may round in any way */
     ABSORB_ROWS = 512, /* of a pass */
-    HELD_LEAST = 16,   /* rows that may be held: so many, */
-    HELD_PASSES = 4,   /* or those of so many passes with a row of each timeline, */
-    HELD_MOST = 256    /* but no more than these */
+    HELD_LEAST = 16,   /* rows that may be held, however few timelines there are */
+    HELD_PASSES = 4,   /* of more timelines: a row of each from so many passes */
+    HELD_MOST = 256    /* however many there are */
 };
 
 /* A row whose absorption was put off. */

@@ -10,7 +10,7 @@
  * order, so a row's result does not depend on other rows.
  */
 #include "backend/cuda/launch_small.h"
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/warp_best.cuh"
 
 enum {
     WARPS = 8,
@@ -35,34 +35,6 @@ DEV float value_of(uint32_t key)
 
 /* The keys of +infinity and -infinity: only keys between them are those of finite logits. */
 enum { KEY_HIGH = 0xff800000u, KEY_LOW = 0x007fffffu };
-
-struct candidates { /* lane i < k has the i-th best */
-    uint32_t key, column;
-};
-
-/* The k best of the warp's candidates, of which a lane's columns ascend where keys are equal; 0: no
- * candidate. Destroys key. */
-template <int N> DEV candidates warp_best(uint32_t (&key)[N], const uint32_t (&column)[N], int k)
-{
-    candidates mine = {0, 0};
-#pragma unroll 1
-    for (int i = 0; i < k; i++) {
-        uint32_t best = 0, at = 0;
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            if (key[j] > best)
-                best = key[j], at = column[j];
-        uint32_t most = warp_max_u32(best);
-        at = ~warp_max_u32(best == most ? ~at : 0); /* the lowest column among equals */
-        if (lane_id() == i)
-            mine = {most, at};
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            if (column[j] == at)
-                key[j] = 0;
-    }
-    return mine;
-}
 
 /* Warps leave their k best in `list`, and the first warp returns the best of all; n_warps warps,
  * at most N * 32 / k. */

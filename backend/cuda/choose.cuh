@@ -2,8 +2,8 @@
 #ifndef BACKEND_CUDA_CHOOSE_CUH
 #define BACKEND_CUDA_CHOOSE_CUH
 
-#include "backend/cuda/dev.cuh"
 #include "backend/cuda/launch_products.h"
+#include "backend/cuda/warp_best.cuh"
 
 /* An integer that orders like the float; NaN is below every number, and the result is never 0. */
 DEV uint32_t order_of(float f)
@@ -27,17 +27,17 @@ DEV float sigmoid_of(float x)
 
 /* A warp chooses for one row: the k largest of n logits, best first, ties to the lower index; their
  * softmax, normalised to sum 1, times scale. The softmax's own sum cancels. SIGMOID: the k largest
- * of sigmoid + bias, and their sigmoids over their sum. Logits are in registers, PER_LANE a lane;
- * each of k rounds takes two warp-wide maxima. share NULL: the choice alone. Returns lane i's: the
- * i-th expert, or -1. */
+ * of sigmoid + bias, and their sigmoids over their sum. Logits are in registers, PER_LANE a lane.
+ * share NULL: the choice alone. Returns lane i's: the i-th expert, or -1. */
 template <int PER_LANE, bool SIGMOID>
 DEV int choose(int32_t *id, float *share, int k, const float *z, int n, const choice &how)
 {
-    uint32_t order[PER_LANE], mine = 0;
-    int lane = lane_id(), who = 0;
+    uint32_t order[PER_LANE], column[PER_LANE];
+    int lane = lane_id();
 #pragma unroll
     for (int j = 0; j < PER_LANE; j++) {
         int e = lane + 32 * j;
+        column[j] = (uint32_t)e;
         if (SIGMOID)
             order[j] =
                 e < n ? order_of(sigmoid_of(load_fresh(z + e)) + (how.bias ? how.bias[e] : 0.0f))
@@ -45,22 +45,8 @@ DEV int choose(int32_t *id, float *share, int k, const float *z, int n, const ch
         else
             order[j] = e < n ? order_of(load_fresh(z + e)) : 0;
     }
-#pragma unroll 1
-    for (int i = 0; i < k; i++) {
-        uint32_t best = 0, at = 0;
-#pragma unroll
-        for (int j = 0; j < PER_LANE; j++)
-            if (order[j] > best)
-                best = order[j], at = (uint32_t)(lane + 32 * j);
-        uint32_t most = warp_max_u32(best);
-        at = ~warp_max_u32(best == most ? ~at : 0); /* the lowest index among equals */
-        if (lane == i)
-            mine = most, who = (int)at;
-#pragma unroll
-        for (int j = 0; j < PER_LANE; j++)
-            if (at == (uint32_t)(lane + 32 * j))
-                order[j] = 0;
-    }
+    const candidates mine = warp_best(order, column, k);
+    const int who = (int)mine.column;
     if (lane < k)
         id[lane] = who;
     if (!share)
@@ -69,7 +55,7 @@ DEV int choose(int32_t *id, float *share, int k, const float *z, int n, const ch
     if (SIGMOID) {
         p = lane < k ? sigmoid_of(load_fresh(z + who)) : 0;
     } else {
-        float v = value_of(mine), top = shfl_f32(v, 0);
+        float v = value_of(mine.key), top = shfl_f32(v, 0);
         p = lane < k ? expf(v - top) : 0;
     }
     p = p / warp_sum(p) * how.factor * (how.scale ? how.scale[lane < k ? who : 0] : 1.0f);

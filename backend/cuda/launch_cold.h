@@ -8,11 +8,10 @@
 
 /* Device memory. */
 typedef struct cold_state {
-    uint32_t seq;  /* of the last job */
-    uint32_t seen; /* the last job whose answer a kernel has seen */
-    uint32_t dead; /* an answer was late: no more jobs */
-    uint32_t
-        posted; /* not 0: the job of a layer of a pass of one row is written, or there is none */
+    uint32_t seq;    /* of the last job */
+    uint32_t seen;   /* the last job whose answer a kernel has seen */
+    uint32_t dead;   /* an answer was late: no more jobs */
+    uint32_t posted; /* of one row: not 0: its layer's job is written, or there is none */
     uint64_t limit_ns;
     int32_t take[COLD_PAIRS + 1]; /* of n experts that a layer misses: how many the host gets; the
                                      last entry is for all larger n */
@@ -111,8 +110,8 @@ typedef struct hand_args {
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* moe.cu: cu_router for one row, which also tells what becomes of its pairs. */
-void cu_router_cold(cudaStream_t s, router_args a, cold_rule c);
+/* moe.cu. c.pair not NULL: of one row it also tells what becomes of the pairs. */
+void cu_router(cudaStream_t s, router_args a, cold_rule c);
 /* cold.cu. rows at most COLD_JOB_ROWS. */
 void cu_cold_hand(cudaStream_t s, hand_args a);
 /* y[r, o] = sum_j part[r, j, o] in ascending j, with the host's products times share[r, j]. */

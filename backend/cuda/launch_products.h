@@ -108,7 +108,8 @@ typedef struct choice {        /* a route_rule on the device */
     bool sigmoid;
 } choice;
 void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits, choice how);
-/* route of x w', for up to ROUTER_EXPERTS experts and FEW_ROWS rows; w: floats. */
+/* cu_router (launch_cold.h): route of x w', for up to ROUTER_EXPERTS experts and FEW_ROWS rows; w:
+ * floats. */
 enum { ROUTER_EXPERTS = 256, ROUTER_MOST = 32 /* experts of a row */, ROUTER_TICKETS = 16 };
 typedef struct router_args {
     dev_mat x, logits;
@@ -122,7 +123,6 @@ typedef struct router_args {
     bool shared;
     const uint8_t *factor;
 } router_args;
-void cu_router(cudaStream_t s, router_args a);
 /* count[id[i]] += 1 */
 void cu_count_experts(cudaStream_t s, const int32_t *id, int32_t n, uint32_t *count);
 void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);

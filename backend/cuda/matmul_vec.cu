@@ -166,8 +166,9 @@ __global__ void __launch_bounds__(32 * WARPS, occupancy<K>::blocks / 2)
         a.p.y.at[p * a.p.y.stride + o] = v;
 }
 
-/* The blocks of a gated product that compute no outputs: the first one of those before the others
- * posts the row's job; those after them compute the logits of a guess. A call, as cold_reads. */
+/* A gated product also has blocks without outputs. They stand before and after the others. The
+ * first block of the grid posts the row's job. The blocks after the others compute the logits of a
+ * guess. A call, as cold_reads. */
 static __device__ __noinline__ void beside(const expert_product &a, const cold_view &c, int y)
 {
     const int p = (int)blockIdx.x, n_warps = (int)blockDim.x >> 5;
@@ -210,7 +211,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
     if (a.expert && !shared)
         grid_wait();
     grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
-    if (COLD && (unsigned)pair_of_tiles * 32 >= (unsigned)a.p.n_out) {
+    if (COLD && (pair_of_tiles < 0 || pair_of_tiles * 32 >= a.p.n_out)) {
         beside(a, c, pair_of_tiles);
         return;
     }

@@ -182,7 +182,7 @@ template <int K> static void router(cudaStream_t s, const router_args &a, const 
         router_rows<K, false>(s, a, c);
 }
 
-extern "C" void cu_router_cold(cudaStream_t s, router_args a, cold_rule c)
+extern "C" void cu_router(cudaStream_t s, router_args a, cold_rule c)
 {
     if (a.w.kind == PACK_F32)
         router<PACK_F32>(s, a, c);
@@ -190,11 +190,6 @@ extern "C" void cu_router_cold(cudaStream_t s, router_args a, cold_rule c)
         router<PACK_F16>(s, a, c);
     else
         router<PACK_BF16>(s, a, c);
-}
-
-extern "C" void cu_router(cudaStream_t s, router_args a)
-{
-    cu_router_cold(s, a, cold_rule());
 }
 
 enum { CLUSTERS = 2048 /* of a drafter's head, in registers too */ };

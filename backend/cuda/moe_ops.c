@@ -63,7 +63,7 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
                          .share = r.weight + (size_t)at * (size_t)r.k,
                          .k = r.k,
                          .ticket = cuda_of(p)->router_ticket};
-        cu_router_cold(cuda_of(p)->stream, a, cuda_cold_tells(cold, w, x.rows, r.k));
+        cu_router(cuda_of(p)->stream, a, cuda_cold_tells(cold, w, x.rows, r.k));
     }
     if (cold)
         cuda_cold_guess(cold, w, cuda_mat(x), r.k, how.sigmoid);
@@ -375,7 +375,7 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
                           .shared = true,
                           .factor = m->shared_factor ? m->shared_factor->packed : NULL};
     cuda_cold *cold = cuda_cold_of(c, m->gate);
-    cu_router_cold(c->stream, choose, cuda_cold_tells(cold, w, 1, m->k));
+    cu_router(c->stream, choose, cuda_cold_tells(cold, w, 1, m->k));
     if (cold)
         cuda_cold_guess(cold, w, cuda_mat(x), m->k, how.sigmoid);
     expert_product a = {.p = cuda_pair_args(m->gate, m->up, n_ff, m->act),
