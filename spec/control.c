@@ -40,7 +40,12 @@
 #include <math.h>
 #include <string.h>
 
-enum { SEATS_MAX = STEP_SEQS_MAX, PLAIN_AGAIN_LEAST = 16, PLAIN_AGAIN_ROUNDS = 512 };
+enum {
+    SEATS_MAX = STEP_SEQS_MAX,
+    PASS_TIMES = 512, /* rows of a pass: the times of so many are computed once in a round */
+    PLAIN_AGAIN_LEAST = 16,
+    PLAIN_AGAIN_ROUNDS = 512
+};
 
 static const double purse_cap = 5, purse_most = 8, purse_gain = 0.01;
 static const double probe_cap = 1.0, probe_gain = 0.004;
@@ -75,6 +80,12 @@ typedef struct want {
     int32_t taken; /* the first so many nodes are drafted */
 } want;
 
+/* The times of passes by their rows, computed when they are asked for; 0: not yet. One round asks
+ * some thousand times, while the GPU rests. */
+typedef struct pass_times {
+    double ms[PASS_TIMES];
+} pass_times;
+
 /* A pass whose rows are being given away. */
 typedef struct offer {
     draft_times *t;
@@ -85,6 +96,7 @@ typedef struct offer {
     double plain;  /* ms of a pass without drafts */
     double rate;   /* after drafting: tokens per ms; 0: before */
     int32_t fixed; /* rows of nodes that are taken already */
+    pass_times *times;
     want *want;
     int32_t n_wants;
 } offer;
@@ -232,10 +244,20 @@ static void learn(evidence *v, const draft_seat *s)
 
 /* ---- rows for nodes ---- */
 
-static double pass_ms(const offer *o, int32_t rows)
+static double expected_ms(const offer *o, int32_t rows)
 {
     double ms = times_pass_over(o->t, rows, o->n_seats, o->n_ctx);
     return times_measured(o->t, rows, o->n_ctx) ? ms : ms * unmeasured;
+}
+
+static double pass_ms(const offer *o, int32_t rows)
+{
+    if (rows >= PASS_TIMES)
+        return expected_ms(o, rows);
+    double *ms = &o->times->ms[rows];
+    if (*ms <= 0)
+        *ms = expected_ms(o, rows);
+    return *ms;
 }
 
 /* The time of a draft for n of the seats, before any was measured. */
@@ -336,10 +358,11 @@ static void take_best(offer *o)
 }
 
 static void offer_init(offer *o, draft_times *t, draft_seat *seat, int32_t n, int32_t rows,
-                       want *wants)
+                       want *wants, pass_times *times)
 {
     int64_t n_ctx = 0;
-    *o = (offer){.t = t, .seat = seat, .n_seats = n, .want = wants};
+    memset(times, 0, sizeof *times);
+    *o = (offer){.t = t, .seat = seat, .n_seats = n, .want = wants, .times = times};
     for (int32_t i = 0; i < n; i++)
         n_ctx += seat[i].n_ctx;
     o->n_ctx = n > 0 ? n_ctx / n : 0;
@@ -386,24 +409,33 @@ static void fill_want(const draft_times *t, const draft_seat *s, int32_t which, 
             w->survival[k] = fmin(w->survival[k] * lift, 1);
 }
 
+/* What a round is worth in which no other seat drafts. */
+static double solo_score(const offer *o, want *w)
+{
+    offer solo = *o;
+    solo.want = w;
+    solo.n_wants = 1;
+    take_best(&solo);
+    return score(&solo);
+}
+
 /* The better drafter of a seat, as though no other seat drafted. */
 static bool seat_want(const offer *o, int32_t seat, want *w)
 {
-    want one = {.seat = seat};
-    offer solo = *o;
     double best = 0;
-    w->n = 0;
-    solo.want = &one;
-    solo.n_wants = 1;
+    *w = (want){.seat = seat};
     for (int32_t d = 0; d < DRAFTERS_MAX; d++) {
+        want one = {.seat = seat};
         fill_want(o->t, &o->seat[seat], d, false, &one);
         if (!one.n)
             continue;
-        take_best(&solo);
-        double x = score(&solo);
-        if (w->n && x <= best)
-            continue;
-        best = x;
+        if (w->n) { /* two drafters to compare */
+            best = best > 0 ? best : solo_score(o, w);
+            double x = solo_score(o, &one);
+            if (x <= best)
+                continue;
+            best = x;
+        }
         *w = one;
     }
     w->taken = 0;
@@ -468,6 +500,7 @@ static void probe(offer *o)
 void draft_control_choose(draft_times *t, draft_seat *seat, int32_t n, int32_t rows)
 {
     want wants[SEATS_MAX];
+    pass_times times;
     offer o;
     for (int32_t i = 0; i < n; i++) {
         seat[i].choice = (draft_choice){0};
@@ -475,7 +508,7 @@ void draft_control_choose(draft_times *t, draft_seat *seat, int32_t n, int32_t r
             seat[i].c->probing = false;
     }
     n = least(n, SEATS_MAX);
-    offer_init(&o, t, seat, n, rows, wants);
+    offer_init(&o, t, seat, n, rows, wants, &times);
     bool known = times_known(t, n, o.n_ctx, PLAIN_AGAIN_ROUNDS);
     int32_t left = rows - n;
     for (int32_t i = 0; i < n; i++)
@@ -557,13 +590,14 @@ static bool is_new(const draft_times *t, const draft_seat *s)
 void draft_control_trim(draft_times *t, draft_seat *seat, int32_t n, int32_t rows)
 {
     want wants[SEATS_MAX];
+    pass_times times;
     offer o;
     double chain[SEATS_MAX];
     for (int32_t i = SEATS_MAX; i < n; i++)
         if (seat[i].tree)
             tree_cut(seat[i].tree, 0);
     n = least(n, SEATS_MAX);
-    offer_init(&o, t, seat, n, rows, wants);
+    offer_init(&o, t, seat, n, rows, wants, &times);
     o.rate = t->rate;
     for (int32_t i = 0; i < n; i++) {
         draft_seat *s = &seat[i];
