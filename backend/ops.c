@@ -322,6 +322,16 @@ routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *
     return r;
 }
 
+mat op_glu_router(pass *p, mat x, const weight *gate, const weight *up, act_kind act, mat z,
+                  const expert_router *to, routing *r)
+{
+    p->router_beside = true;
+    mat y = op_glu(p, x, gate, up, act);
+    *r = op_router(p, z, to->w, to->k, to->rule);
+    p->router_beside = false;
+    return y;
+}
+
 routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule)
 {
     rule = rule ? rule : &plain_rule;
@@ -380,10 +390,12 @@ mat op_mixture(pass *p, mat x, const mixture *m)
             return y;
         pass_release(p, mark);
     }
-    mat y = op_matmul(p, op_glu(p, x, m->shared_gate, m->shared_up, m->act), m->shared_down);
+    routing to;
+    const expert_router choose = {m->router, m->k, m->rule};
+    mat y = op_glu_router(p, x, m->shared_gate, m->shared_up, m->act, x, &choose, &to);
+    y = op_matmul(p, y, m->shared_down);
     if (m->shared_factor)
         y = op_act_mul(p, op_matmul(p, x, m->shared_factor), y, ACT_SIGMOID);
-    routing to = op_router(p, x, m->router, m->k, m->rule);
     visit v = op_visit(p, m->gate->side, &x, &to);
     mat e = op_moe_down(p, op_moe_glu(p, x, to, m->gate, m->up, m->act), to, m->down);
     return op_add(p, y, op_return(p, v, e));

@@ -52,6 +52,11 @@ typedef struct route_rule {
     const weight *scale; /* [experts]; or NULL */
     float factor;        /* 0 means 1 */
 } route_rule;
+typedef struct expert_router {
+    const weight *w;
+    int32_t k;              /* experts of a row */
+    const route_rule *rule; /* NULL: softmax, no scale */
+} expert_router;
 static inline float route_factor(const route_rule *t)
 {
     return t->factor != 0 ? t->factor : 1.0f;
@@ -357,6 +362,10 @@ mat op_add(pass *p, mat a, mat b);                      /* a += b; returns a */
 mat op_scale(pass *p, mat x, float c, const weight *w); /* in place; returns x */
 void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);
 void op_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps);
+/* op_glu of x, and *r = op_router of z, which was computed before: a device may run both at once.
+ */
+mat op_glu_router(pass *p, mat x, const weight *gate, const weight *up, act_kind act, mat z,
+                  const expert_router *to, routing *r);
 /* rule NULL: softmax, no scale. */
 routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *rule);
 routing op_route(pass *p, mat logits, int32_t k, const route_rule *rule);

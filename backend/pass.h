@@ -122,9 +122,10 @@ typedef struct pass {
     pass_tail *tail;         /* NULL: nobody asks; set after pass_begin */
     const page_watch *watch; /* [n_watch]; set after pass_begin */
     int32_t n_watch;
-    bool repeats; /* an op runs again, for comparison: it counts nothing */
-    bool hidden;  /* set after pass_begin: the forward pass ends with the normed input of
-                    the output head, and leaves the head out */
+    bool repeats;       /* an op runs again, for comparison: it counts nothing */
+    bool router_beside; /* within op_glu_router */
+    bool hidden;        /* set after pass_begin: the forward pass ends with the normed input of
+                          the output head, and leaves the head out */
     bool fresh; /* set by model_forward: run, on a device that plays later passes of the shape from
                    a recording. Such a pass takes longer */
     uint64_t n_flops, weight_bytes_read; /* tallies of a dry pass */

@@ -48,9 +48,11 @@ static void gemma4_add_experts(pass *p, const gemma4 *g, const gemma4_layer *L, 
                                {&L->expert_norm, 1.0f}};
     op_rms_norms(p, in, x, want, 3, g->eps);
 
-    mat f = op_matmul(p, op_glu(p, in[0], &L->gate, &L->up, ACT_GELU_TANH), &L->down);
     const route_rule rule = {.scale = or_null(&L->expert_scale)};
-    routing to = op_router(p, in[1], &L->router, g->n_expert_used, &rule);
+    const expert_router choose = {&L->router, g->n_expert_used, &rule};
+    routing to;
+    mat f = op_glu_router(p, in[0], &L->gate, &L->up, ACT_GELU_TANH, in[1], &choose, &to);
+    f = op_matmul(p, f, &L->down);
     mat h = in[2];
     visit v = op_visit(p, L->gate_exps.side, &h, &to); /* experts may be on another device */
     h = op_moe_glu(p, h, to, &L->gate_exps, or_null(&L->up_exps), ACT_GELU_TANH);

@@ -145,11 +145,14 @@ enum { CHUNKS_FEW = 40 /* a window of 1024 keys has 33 or 34 */, CHUNKS_SOME = 1
  * thread loads AHEAD parts before their weights are known, then ROUND parts at a time. */
 template <int C, int G, int A, int R> struct join_shape {
     static constexpr int COLUMNS = C, GROUPS = G, AHEAD = A, ROUND = R, THREADS = C * G;
-    static constexpr int BLOCKS = THREADS > 256 ? 1 : A > 16 ? 2 : 4; /* of a multiprocessor */
+    static constexpr int BLOCKS = THREADS > 256              ? 1
+                                  : THREADS<256 ? 10 : A> 16 ? 2
+                                                             : 4; /* of a multiprocessor */
 };
-typedef join_shape<128, 2, 16, 8> join_few;      /* windows, or enough blocks to fill the GPU */
-typedef join_shape<32, 8, 16, 16> join_some;     /* few blocks: many threads for each column */
-typedef join_shape<32, 8, 72, 8> join_many;      /* hundreds of parts: all loads in flight */
+typedef join_shape<128, 1, 8, 8> join_rows;  /* many rows: as many blocks at once as there are */
+typedef join_shape<128, 2, 16, 8> join_few;  /* windows, or enough blocks to fill the GPU */
+typedef join_shape<32, 8, 16, 16> join_some; /* few blocks: many threads for each column */
+typedef join_shape<32, 8, 72, 8> join_many;  /* hundreds of parts: all loads in flight */
 typedef join_shape<128, 8, 24, 24> join_rotated; /* groups of 128 columns, rotated back */
 
 /* The gate of column i of a head, if there are gates. */
@@ -306,7 +309,10 @@ extern "C" void cu_attend_combine(cudaStream_t s, join_args j, int n_sm)
 {
     const chunk_args &x = j.x;
     int columns = join_few::COLUMNS, slices = (x.a.kv.head_dim + columns - 1) / columns;
-    if (x.parts.n_chunk <= CHUNKS_FEW || slices * x.a.n_head * x.parts.n_rows > 2 * n_sm)
+    int blocks = slices * x.a.n_head * x.parts.n_rows;
+    if (blocks > join_few::BLOCKS * n_sm)
+        combine<join_rows>(s, j);
+    else if (x.parts.n_chunk <= CHUNKS_FEW || blocks > 2 * n_sm)
         combine<join_few>(s, j);
     else if (j.back)
         combine<join_rotated>(s, j);

@@ -308,7 +308,8 @@ static void cuda_begin(device *d, pass *p)
     memset(c->shadows, 0, sizeof c->shadows);
     cuda_forget_waiting(c);
     c->next_shadow = 0;
-    c->chosen = NULL;
+    c->chosen = c->choice = c->choice_done = NULL;
+    c->unit_late = false;
     c->sorted.id = NULL;
     c->watch_shown = c->crowded = false;
     c->watch.n_jobs = 0;

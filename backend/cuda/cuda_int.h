@@ -158,7 +158,11 @@ typedef struct cuda_device {
     waiting wait;
     sorted_pairs sorted;
     const int32_t *chosen; /* the choice of experts of the last gated product */
-    launch_memory launch;  /* its ticket: the first of TICKETS, given out in turn */
+    /* Of the last router: its choice, until a kernel behind it lets the next one begin late; from
+     * then on every kernel may read it before it waits. */
+    const int32_t *choice, *choice_done;
+    bool unit_late;       /* the last kernel is a gated unit that lets the next one begin late */
+    launch_memory launch; /* its ticket: the first of TICKETS, given out in turn */
     uint32_t next_ticket;
     int32_t *router_ticket; /* [ROUTER_TICKETS] */
     int32_t *recur_ticket;  /* [RECUR_TICKETS] */

@@ -70,13 +70,19 @@ launch_memory cuda_launch_memory(cuda_device *c)
 void cuda_products(cuda_device *c, const one_product *job, int32_t n)
 {
     product_args rows[ONE_JOBS];
-    if (job->p.y.rows == 1) {
-        cu_products(c->stream, job, n, cuda_launch_memory(c));
-        return;
+    one_product one[ONE_JOBS];
+    for (int i = 0; i < n; i++) {
+        one[i] = job[i];
+        one[i].p.late |= c->choice != NULL;
+        rows[i] = one[i].p;
     }
-    for (int i = 0; i < n; i++)
-        rows[i] = job[i].p;
-    cu_product_rows(c->stream, rows, n, c->launch);
+    if (job->p.y.rows == 1)
+        cu_products(c->stream, one, n, cuda_launch_memory(c));
+    else
+        cu_product_rows(c->stream, rows, n, c->launch);
+    if (c->choice)
+        c->choice_done = c->choice;
+    c->choice = NULL;
 }
 
 /* Does the job write into m? */

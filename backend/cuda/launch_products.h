@@ -25,6 +25,7 @@ typedef struct product_args {
     int32_t up_row, n_out; /* the first row of up; outputs */
     bool glu;
     bool silu;   /* instead of gelu */
+    bool late;   /* the next kernel may begin only when all kernels before this one have ended */
     dev_quant q; /* the copy of y to make as well (glu; n_out a multiple of 32) */
 } product_args;
 /* For matmul_one.cu: a row may come as floats instead of codes, and its result may be gated by a
@@ -42,7 +43,8 @@ typedef struct expert_product {
     const float *share; /* moe_down: y[r] = sum_j share[r, j] (down x[r, j]) */
     int32_t k;
     bool x_per_pair;
-    bool chosen; /* the preceding gated product had the same choice: readable before grid_wait */
+    bool chosen; /* expert and share were written before the preceding kernel could begin, so they
+                    are readable before grid_wait */
     /* One row: the last pair is the shared expert, whose weights have the layout and shape of an
      * expert's. `shared_warps` of its down product: matmul_one.cu's order. 0: no such pair. */
     int32_t shared_warps;
@@ -119,6 +121,7 @@ typedef struct router_args {
     float *share;
     int32_t k;
     int32_t *ticket; /* [ROUTER_TICKETS] zeros, and again after the launch */
+    bool beside;     /* x was written before the preceding kernel could begin */
     /* One row: also share[k] = sigmoid(factor . x), factor a row of w's kind, or 1 without it. */
     bool shared;
     const uint8_t *factor;

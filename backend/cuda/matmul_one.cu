@@ -43,7 +43,7 @@ struct one_args {
     const float *times; /* timed = gelu(y) * times */
     float *timed;
     dev_quant copy; /* of a gated unit's y */
-    bool glu, silu;
+    bool glu, silu, late;
 };
 
 template <int K> DEV shared_rows read_row(char *mem, const one_args &a)
@@ -158,6 +158,8 @@ DEV void run_share(const one_args &a, const one_share &s, int b, char *mem, one_
         t.begin(a.job[at.job].w, a.job[at.job].lg, a.n_group, a.n_unit, at.tile, at.unit);
     draw_item(s, &shared->drawn[1]);
     grid_wait();
+    if (a.late)
+        grid_trigger();
     shared_rows x = read_row<K>(mem, a);
     int next = s.ticket ? shared->drawn[1] : s.end;
     for (int turn = 0;; turn ^= 1) {
@@ -195,7 +197,8 @@ __global__ void __launch_bounds__(32 * WARPS, occupancy<K, K2>::blocks) one_kern
 {
     DYN_SHARED(char, mem);
     __shared__ one_shared shared;
-    grid_trigger();
+    if (!a.late)
+        grid_trigger();
     if (K == K2 || (int)blockIdx.x < a.share[0].blocks)
         run_share<K>(a, a.share[0], (int)blockIdx.x, mem, &shared);
     else
@@ -280,6 +283,7 @@ static void products(cudaStream_t s, const one_product *const *p, int n, int n_f
     a.copy = x.q;
     a.glu = x.glu;
     a.silu = x.silu;
+    a.late = x.late;
     for (int i = 0; i < n; i++) {
         if (i < n_first)
             put_job<K>(&a, p[i]->p, false);

@@ -353,7 +353,8 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
     const constants is = {shfl_u32(r.is.power, 0), shfl_u32(r.is.top, 0)};
     place_at now = {0, 0}, ahead = now; /* the units multiplied; the units requested */
     int n_step = r.steps, at = 0;       /* the stage multiplied */
-    grid_trigger();
+    if (!a.late)
+        grid_trigger();
     for (int k = 0; k < STAGES - 1; k++, ahead = ahead.next(r))
         if (in && k < n_step && ahead.unit(r, first) + share < n_unit)
 #pragma unroll
@@ -361,6 +362,8 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
                 from[m].copy(weights + k * stage + m * S::bytes, ahead.unit(r, first) + share,
                              n_group);
     grid_wait();
+    if (a.late)
+        grid_trigger();
     x_stage x_now = {0, r.x_first, 0};
     copy_x<K, NT>(xs, r, first, x_now);
     copy_commit();

@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
     warp_tile<K, occupancy<K>::gated> t;
     if (blockIdx.y == 0 && warp == 0)
         expect_places(a.p.w);
-    if (a.expert && !shared)
+    if (a.expert && !shared && !a.chosen)
         grid_wait();
     grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
     if (COLD && (pair_of_tiles < 0 || pair_of_tiles * 32 >= a.p.n_out)) {

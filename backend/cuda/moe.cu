@@ -47,7 +47,8 @@ template <int K> DEV void shared_share(const router_args &a)
 
 /* logits[r, e] = x[r] . W[e] for a block's EXPERTS and ROWS, which share their reads. The last
  * block of a tile of rows chooses for them, a warp per row. Sums do not depend on EXPERTS and ROWS.
- * COLD, one row: it also tells what becomes of the pairs (cold.h).
+ * COLD, one row: it also tells what becomes of the pairs (cold.h). beside: it runs at the same time
+ * as the kernel before it, whose results it does not read.
  * grid:   experts x rows; SHARED: a block more
  * shared: a sum per product and warp; is this the last block?
  * bound:  latency: rows of W are in flight before x is known, then the choice; at many rows reads
@@ -91,7 +92,8 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a, c
 #pragma unroll
     for (int k = 0; k < EXPERTS * ROWS; k++)
         acc[k / ROWS][k % ROWS] = 0;
-    grid_wait();
+    if (!a.beside)
+        grid_wait();
 #pragma unroll
     for (int j = 0; j < AHEAD; j++)
 #pragma unroll
@@ -116,32 +118,34 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a, c
             sums[k][warp] = sum;
     }
     __syncthreads();
-    if (warp >= ROWS)
-        return;
-    if (warp == 0) {
-        int e = e0 + lane / ROWS, r = r0 + lane % ROWS;
-        if (lane < EXPERTS * ROWS && e < a.logits.cols && r < a.x.rows) {
-            const float *of = sums[lane];
-            a.logits.at[r * a.logits.stride + e] = (of[0] + of[1]) + (of[2] + of[3]);
-            write_fence();
+    if (warp < ROWS) {
+        if (warp == 0) {
+            int e = e0 + lane / ROWS, r = r0 + lane % ROWS;
+            if (lane < EXPERTS * ROWS && e < a.logits.cols && r < a.x.rows) {
+                const float *of = sums[lane];
+                a.logits.at[r * a.logits.stride + e] = (of[0] + of[1]) + (of[2] + of[3]);
+                write_fence();
+            }
+            __syncwarp();
+            if (lane == 0)
+                last = atomicAdd(&a.ticket[blockIdx.y], 1) == n_blocks - 1;
+            __syncwarp();
         }
-        __syncwarp();
-        if (lane == 0)
-            last = atomicAdd(&a.ticket[blockIdx.y], 1) == n_blocks - 1;
-        __syncwarp();
+        if (ROWS > 1)
+            __syncthreads();
+        int r = r0 + warp;
+        if (last && r < a.x.rows) {
+            write_fence();
+            int e = choose<LANE, SIGMOID>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k,
+                                          a.logits.at + r * a.logits.stride, a.logits.cols, a.how);
+            if (COLD)
+                tell_row(c, e);
+            if (threadIdx.x == 0)
+                a.ticket[blockIdx.y] = 0;
+        }
     }
-    if (ROWS > 1)
-        __syncthreads();
-    int r = r0 + warp;
-    if (!last || r >= a.x.rows)
-        return;
-    write_fence();
-    int e = choose<LANE, SIGMOID>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k,
-                                  a.logits.at + r * a.logits.stride, a.logits.cols, a.how);
-    if (COLD)
-        tell_row(c, e);
-    if (threadIdx.x == 0)
-        a.ticket[blockIdx.y] = 0;
+    if (a.beside && blockIdx.x == 0 && blockIdx.y == 0)
+        grid_wait(); /* the next kernel relies on it */
 }
 
 template <int K, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED, bool COLD>

@@ -38,6 +38,9 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
 {
     choice how = choice_of(p, rule);
     mat logits = pass_mat(p, x.rows, 1, w->n_out);
+    bool beside = !p->dry && p->router_beside && cuda_of(p)->unit_late;
+    if (!p->dry)
+        cuda_of(p)->unit_late = false;
     if (pass_failed(p) || (!p->dry && !cuda_loaded(p, w)))
         return;
     if (!cuda_is_float(cuda_kind(p, w)) || !cuda_few(p) || w->n_out > ROUTER_EXPERTS ||
@@ -62,11 +65,14 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
                          .id = r.id + (size_t)at * (size_t)r.k,
                          .share = r.weight + (size_t)at * (size_t)r.k,
                          .k = r.k,
-                         .ticket = cuda_of(p)->router_ticket};
+                         .ticket = cuda_of(p)->router_ticket,
+                         .beside = beside && !at};
         cu_router(cuda_of(p)->stream, a, cuda_cold_tells(cold, w, x.rows, r.k));
     }
     if (cold)
         cuda_cold_guess(cold, w, cuda_mat(x), r.k, how.sigmoid);
+    cuda_of(p)->choice = r.id;
+    cuda_of(p)->choice_done = NULL;
     cuda_done(p, "router");
 }
 
@@ -233,13 +239,17 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     if (cuda_skip(p, y))
         return;
     cuda_wrote_mat(p, y);
-    expert_product a = {.p = cuda_pair_args(gate, up, y.cols, act), .expert = r.id, .k = r.k};
+    expert_product a = {.p = cuda_pair_args(gate, up, y.cols, act),
+                        .expert = r.id,
+                        .k = r.k,
+                        .chosen = c->choice_done == r.id};
     a.p.y = cuda_mat(y);
     a.p.x = q;
     a.p.q = copy;
     cuda_cold *cold = cuda_cold_of(c, gate);
     if (cold) {
         cold_view v = cuda_cold_hand(c, cold, r, gate, q, act == ACT_SILU);
+        a.chosen = a.chosen && (v.posts || !v.pair); /* else the kernel before tells the pairs */
         if (!together(c, a, &v))
             cu_product_vec_cold(c->stream, a, v);
     } else if (!together(c, a, NULL)) {

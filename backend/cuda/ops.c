@@ -371,7 +371,9 @@ static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, a
     a.p.y = cuda_mat(y);
     a.p.x = q;
     a.p.q = copy;
+    a.p.late = p->router_beside;
     cuda_products(c, &a, 1);
+    c->unit_late = p->router_beside;
     cuda_quant_keep(p, y.at, copy);
     cuda_done(p, "glu");
 }

@@ -28,8 +28,10 @@ void cuda_wrote(cuda_device *c, const void *at, size_t n_bytes)
                   touches(from, to, p->lists.tiles,
                           EXPERT_TILE_BYTES * (size_t)cu_expert_tiles(p->n, p->n_expert))))
         c->sorted.id = NULL;
-    if (from <= (const char *)c->chosen && (const char *)c->chosen < to)
-        c->chosen = NULL;
+    const int32_t **choices[] = {&c->chosen, &c->choice, &c->choice_done};
+    for (int i = 0; i < 3; i++)
+        if (from <= (const char *)*choices[i] && (const char *)*choices[i] < to)
+            *choices[i] = NULL;
     for (int i = 0; i < SHADOWS; i++) {
         shadow *s = &c->shadows[i];
         if (s->x && ((from < s->x_end && s->x < to) || (from < s->q_end && s->q < to)))
