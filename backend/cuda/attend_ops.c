@@ -29,6 +29,7 @@ enum {
     CHUNK = 128,
     CHUNK_SMALL = 64,
     CHUNK_WINDOW = 32,
+    WINDOW_HEADS = 16, /* so many KV heads fill the GPU with chunks of twice that length */
     CHUNKS_MAX = 256,
     PART_BYTES = 160 << 20, /* of the partial results that exist at a time */
     PART_ROWS_MIN = 8
@@ -171,6 +172,8 @@ void cuda_kv_store(pass *p, const kv_view *kv, mat k, mat v)
 static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
 {
     int64_t n = kv->window && split ? CHUNK_WINDOW : CHUNK, most = CHUNKS_MAX;
+    if (kv->window && split && kv->n_head_kv >= WINDOW_HEADS)
+        n *= 2;
     int64_t keys = kv->window ? (int64_t)kv->window + STEP_TREE_ROWS_MAX : kv->n_keys;
     if (keys_first)
         n = kv->window && kv->head_dim == 256 ? CHUNK_WINDOW : CHUNK_SMALL;

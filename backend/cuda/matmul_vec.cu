@@ -174,7 +174,8 @@ static __device__ __noinline__ void beside(const expert_product &a, const cold_v
     const int p = (int)blockIdx.x, n_warps = (int)blockDim.x >> 5;
     if (y < 0) {
         if (p == 0 && threadIdx.x < 32) {
-            grid_wait();
+            if (!a.ready)
+                grid_wait();
             post_row(c, a.expert, a.p.x);
         }
         return;
@@ -210,9 +211,14 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
         expect_places(a.p.w);
     if (a.expert && !shared && !a.chosen)
         grid_wait();
-    grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
+    grid_trigger();    /* a kernel that begins from here on may read the choice of experts */
+    auto leave = [&] { /* the next kernel relies on a block that waits */
+                       if (a.ready && p == 0 && blockIdx.y == 0)
+                           grid_wait();
+    };
     if (COLD && (pair_of_tiles < 0 || pair_of_tiles * 32 >= a.p.n_out)) {
         beside(a, c, pair_of_tiles);
+        leave();
         return;
     }
     if (shared)
@@ -226,11 +232,14 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
         place = cold_find(c, w, a.expert, p, &at);
     else
         at = mat_at(w, mat);
-    if (COLD && place >= 0)
+    if (COLD && place >= 0) {
+        leave();
         return;
+    }
     if (in)
         t.begin_at(w, at, which && !shared ? tile + a.p.up_row / 16 : tile, warp & (n - 1), n);
-    grid_wait();
+    if (!a.ready)
+        grid_wait();
     x_view x = x_shared(mem, a.p.x, x_row);
     if (in) {
         float s = t.run(w, x);
@@ -255,6 +264,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
     }
     if (a.p.q.q)
         quantise_warp(v, a.p.q, p, pair_of_tiles);
+    leave();
 }
 
 /* The block of a down product that chooses by the logits of a guess, and asks. A call, too. */

@@ -233,6 +233,7 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
                      act);
         return;
     }
+    bool ready = cuda_has_quant(c, cuda_mat(x));
     dev_quant q = cuda_quant(p, cuda_mat(x), false, false), copy = {0};
     if (y.cols % GROUP == 0)
         copy = cuda_quant_room(p, y.rows * y.heads, y.cols, false, true);
@@ -250,10 +251,13 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     if (cold) {
         cold_view v = cuda_cold_hand(c, cold, r, gate, q, act == ACT_SILU);
         a.chosen = a.chosen && (v.posts || !v.pair); /* else the kernel before tells the pairs */
+        a.ready = a.chosen && ready;
         if (!together(c, a, &v))
             cu_product_vec_cold(c->stream, a, v);
-    } else if (!together(c, a, NULL)) {
-        cu_product_vec(c->stream, a);
+    } else {
+        a.ready = a.chosen && ready;
+        if (!together(c, a, NULL))
+            cu_product_vec(c->stream, a);
     }
     c->chosen = r.id;
     cuda_quant_keep(p, y.at, copy);

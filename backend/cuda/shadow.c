@@ -103,6 +103,11 @@ static dev_quant known(const cuda_device *c, dev_mat x, bool bf, int32_t tile)
     return (dev_quant){0};
 }
 
+bool cuda_has_quant(const cuda_device *c, dev_mat x)
+{
+    return known(c, x, false, x.rows == 1 ? 1 : 8).q;
+}
+
 /* Fills the copy q: in the waiting norm that is about to write x, else by a kernel of its own. With
  * `free` only the former, and else nothing. */
 static dev_quant make_copy(pass *p, dev_mat x, dev_quant q, bool free)
