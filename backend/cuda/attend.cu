@@ -145,9 +145,8 @@ enum { CHUNKS_FEW = 40 /* a window of 1024 keys has 33 or 34 */, CHUNKS_SOME = 1
  * thread loads AHEAD parts before their weights are known, then ROUND parts at a time. */
 template <int C, int G, int A, int R> struct join_shape {
     static constexpr int COLUMNS = C, GROUPS = G, AHEAD = A, ROUND = R, THREADS = C * G;
-    static constexpr int BLOCKS = THREADS > 256              ? 1
-                                  : THREADS<256 ? 10 : A> 16 ? 2
-                                                             : 4; /* of a multiprocessor */
+    /* Of a multiprocessor. */
+    static constexpr int BLOCKS = (THREADS < 256) ? 10 : (THREADS > 256) ? 1 : (A > 16) ? 2 : 4;
 };
 typedef join_shape<128, 1, 8, 8> join_rows;  /* many rows: as many blocks at once as there are */
 typedef join_shape<128, 2, 16, 8> join_few;  /* windows, or enough blocks to fill the GPU */

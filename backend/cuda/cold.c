@@ -56,7 +56,7 @@ struct cuda_cold {
     int32_t n;
     bool handed;        /* pairs are of the layer under way, and no launch has read them so far */
     int32_t told_layer; /* whose router has told what becomes of the pairs of one row; -1: none */
-    early_ask ask;      /* then: for the down product */
+    early_ask ask;      /* then: what that router's launch guesses */
     bool shares;        /* the pass under way may hand over */
     bool told;
     bool wanted;   /* the table gives the host experts: its threads are woken */
@@ -306,8 +306,10 @@ cold_rule cuda_cold_tells(cuda_cold *x, const weight *router, int32_t rows, int3
         return (cold_rule){0};
     for (int32_t i = 0; i < x->n; i++)
         if (x->part[i].router == router) {
+            cold_rule c = rule_of(x, i);
             x->told_layer = i;
-            return rule_of(x, i);
+            x->ask = c.ask = x->early ? cuda_early_ask(x->early, i, 1) : (early_ask){0};
+            return c;
         }
     return (cold_rule){0};
 }
@@ -343,10 +345,11 @@ cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *
     if (!x->handed)
         return v;
     v.pair = x->pair;
-    if (x->early)
-        v.ask = cuda_early_ask(x->early, layer, r.rows);
     v.posts = told ? r.k : 0;
-    x->ask = told ? v.ask : (early_ask){0};
+    if (told)
+        v.ask = x->ask;
+    else if (x->early)
+        v.ask = cuda_early_ask(x->early, layer, r.rows);
     if (!told)
         cu_cold_hand(c->stream, (hand_args){.expert = r.id,
                                             .rows = r.rows,
@@ -363,10 +366,8 @@ cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *
 cold_view cuda_cold_again(cuda_cold *x, const weight *down)
 {
     cold_view v = view_of(x, down);
-    if (x->handed) {
+    if (x->handed)
         v.pair = x->pair;
-        v.ask = x->ask;
-    }
     x->handed = false;
     return v;
 }

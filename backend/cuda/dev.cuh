@@ -76,7 +76,9 @@ enum { BLOCKS_OF_113K = 1 };
  * kernels have ended. A kernel calls it before it touches memory that others write or read; weights
  * may be read before. Every grid has a block that waits, so a kernel ends after its predecessor,
  * and the order of any number of kernels holds. Other blocks without work may return without
- * waiting. */
+ * waiting. Where a kernel is told that what it reads was written before its predecessor could
+ * begin, it reads that without a wait, and by load_fresh: the first cache of its multiprocessor may
+ * hold older bytes. */
 #if !defined(CARAT_EMU) && __CUDA_ARCH__ >= 900
 DEV void grid_wait()
 {

@@ -1,12 +1,12 @@
 /* early.h - experts that are copied to the GPU before their layer has chosen them.
  *
- *     layer l        router | products, and beside them guess of layer l + 2, request
+ *     layer l        router, guess of layer l + 2 | products, request
  *     host                                              '--> copies to buffers of layer l + 2 --.
- *     layer l + 1                      router | products, guess of layer l + 3, request         |
+ *     layer l + 1          router, guess of layer l + 3 | products, request                     |
  *     layer l + 2                                                  router | products wait <-----'
  *
- * Beside the products of layer l some blocks compute the logits of a later layer's router,
- * EARLY_AHEAD layers on, from the rows that the router of layer l has read (guess.cuh). The columns
+ * Beside the router of layer l some blocks compute the logits of a later layer's router,
+ * EARLY_AHEAD layers on, from the rows that the router of layer l reads (guess.cuh). The columns
  * of the later router are multiplied by the ratio of both routers' norms. So the guess is what the
  * later layer would choose if the rows did not change between. One layer ahead would be a better
  * guess, but a layer is shorter than the copy of an expert.
@@ -46,8 +46,8 @@ void cuda_early_close(cuda_device *c, cuda_early *x);
 
 /* Before a pass that may ask. */
 void cuda_early_begin(cuda_device *c, cuda_early *x);
-/* After a launch of this router, which chose k experts of each of these rows. They stay as they are
- * until the layer's gated product. */
+/* Before a launch of this router, which chooses k experts of each of these rows. They stay as they
+ * are until the layer's gated product. */
 void cuda_early_guess(cuda_early *x, const weight *router, dev_mat rows, int32_t k, bool sigmoid);
 /* For the view of that product, of so many rows. .router NULL: nothing is guessed, because there is
  * no such layer, or more rows than COLD_JOB_ROWS. */

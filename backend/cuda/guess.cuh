@@ -4,9 +4,9 @@
  *     some blocks   logits of the later layer's router, from this layer's rows
  *     one block     its warps choose for each row; then a warp writes the request
  *
- * Of one row the logits are computed beside the gated product, and a block beside the down product
- * chooses and asks. Both in one launch would take longer than a product, and would keep blocks of
- * the next one from starting early. Of more rows the kernel that hands over has all these blocks.
+ * Of one row the logits are computed in the launch of the layer's own router, and a block beside
+ * the gated product chooses and asks. That chain of reads takes longer than a down product. Of more
+ * rows the kernel that hands over has all these blocks.
  */
 #ifndef BACKEND_CUDA_GUESS_CUH
 #define BACKEND_CUDA_GUESS_CUH
@@ -105,8 +105,8 @@ static __host__ __device__ inline int guess_blocks(const early_ask &q, int n_war
 }
 
 /* A warp's logits: expert e, up to ROWS rows from r0 on. The first weights are on their way before
- * the rows are known. */
-template <int ROWS> DEV void guess_logits(const early_ask &q, int e, int r0)
+ * the rows are known. ready: the rows were there before this kernel began. */
+template <int ROWS> DEV void guess_logits(const early_ask &q, int e, int r0, bool ready)
 {
     enum { AHEAD = 8 };
     const int n = q.x.cols, lane = lane_id();
@@ -123,7 +123,8 @@ template <int ROWS> DEV void guess_logits(const early_ask &q, int e, int r0)
         x[r] = q.x.at + min(r0 + r, q.x.rows - 1) * q.x.stride;
         acc[r] = 0;
     }
-    grid_wait();
+    if (!ready)
+        grid_wait();
 #pragma unroll 1
     for (int i0 = 4 * lane; i0 < n; i0 += 128 * AHEAD)
 #pragma unroll
@@ -132,7 +133,7 @@ template <int ROWS> DEV void guess_logits(const early_ask &q, int e, int r0)
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
                 if (i < n)
-                    acc[r] = dot4(acc[r], w[j], *(const float4 *)(x[r] + i));
+                    acc[r] = dot4(acc[r], w[j], load_fresh((const float4 *)(x[r] + i)));
             w[j] = next < n ? *(const float4 *)(row + next) : make_float4(0, 0, 0, 0);
         }
 #pragma unroll
@@ -144,11 +145,11 @@ template <int ROWS> DEV void guess_logits(const early_ask &q, int e, int r0)
 }
 
 /* The logits of block `block` of guess_blocks. */
-template <int ROWS> DEV void guess_part(const early_ask &q, int block)
+template <int ROWS> DEV void guess_part(const early_ask &q, int block, bool ready)
 {
     const int warp = (int)threadIdx.x >> 5, n_warps = (int)blockDim.x >> 5;
     const int per_tile = (q.n_expert + n_warps - 1) / n_warps, tile = block / per_tile;
-    guess_logits<ROWS>(q, block % per_tile * n_warps + warp, tile * ROWS);
+    guess_logits<ROWS>(q, block % per_tile * n_warps + warp, tile * ROWS, ready);
 }
 
 /* After all logits: the choice of each row, and the request. By a block. */
@@ -174,12 +175,11 @@ DEV void choose_and_ask(const early_ask &q, const early_view &v)
 template <int ROWS> DEV void guess(const early_ask &q, const early_view &v, int block)
 {
     __shared__ bool last;
-    guess_part<ROWS>(q, block);
+    guess_part<ROWS>(q, block, false);
     write_fence();
     __syncthreads();
     if (threadIdx.x == 0)
-        last = atomicAdd(&v.state->ticket, 1) ==
-               guess_blocks<ROWS>(q, (int)blockDim.x >> 5) - 1;
+        last = atomicAdd(&v.state->ticket, 1) == guess_blocks<ROWS>(q, (int)blockDim.x >> 5) - 1;
     __syncthreads();
     if (!last)
         return;

@@ -12,11 +12,11 @@ DEV void copy_rows(const cold_room &room, const dev_quant &x, int rows, int thre
         int r = i / n_group, g = i - r * n_group;
         size_t at = quant_index(x, r, g);
         const uint4 *q = (const uint4 *)x.q + 2 * at;
-        uint4 lo = q[0], hi = q[1];
+        uint4 lo = load_fresh(q), hi = load_fresh(q + 1);
         uint4 *to = (uint4 *)(room.q + (size_t)r * room.n_in + (size_t)g * 32);
         to[0] = make_uint4(lo.x, lo.z, hi.x, hi.z);
         to[1] = make_uint4(lo.y, lo.w, hi.y, hi.w);
-        ((float2 *)room.s)[(size_t)r * (room.n_in >> 5) + g] = ((const float2 *)x.s)[at];
+        ((float2 *)room.s)[(size_t)r * (room.n_in >> 5) + g] = load_fresh((const float2 *)x.s + at);
     }
 }
 

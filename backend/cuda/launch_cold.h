@@ -76,6 +76,7 @@ typedef struct cold_rule {
     int64_t host_from, host_end; /* distances of experts in the host's memory */
     const cold_state *state;
     early_view early;
+    early_ask ask; /* of a pass of one row: the router's launch computes the logits of this guess */
 } cold_rule;
 
 /* Which pairs of row and expert the host computes: for the products of a layer. */
@@ -87,12 +88,10 @@ typedef struct cold_view {
     int32_t layer;
     bool silu;
     /* For the gated product of a pass of one row, whose router has told what becomes of the pairs:
-     * it has so many, and blocks more, which post the job and compute a guess's logits. 0: a kernel
-     * has done that. */
+     * it has so many, and blocks more, which post the job, choose by a guess's logits and ask. 0: a
+     * kernel has done that. */
     int32_t posts;
-    /* For that product; for the down product behind it, which has a block more, that chooses and
-     * asks; or for that kernel. */
-    early_ask ask;
+    early_ask ask; /* for that product, or for that kernel */
 } cold_view;
 
 enum { COLD_CHOICE = 256 /* experts of a layer, at most */ };

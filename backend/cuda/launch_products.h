@@ -45,7 +45,7 @@ typedef struct expert_product {
     bool x_per_pair;
     bool chosen; /* expert and share were written before the preceding kernel could begin, so they
                     are readable before grid_wait */
-    bool ready;  /* and so was x; a gated product's alone */
+    bool ready;  /* and so was x: of a gated product of one row alone */
     /* One row: the last pair is the shared expert, whose weights have the layout and shape of an
      * expert's. `shared_warps` of its down product: matmul_one.cu's order. 0: no such pair. */
     int32_t shared_warps;

@@ -44,7 +44,6 @@ struct expert_args {
     bool silu;       /* the activation of a gated unit; else gelu */
     dev_quant copy;  /* of a gated unit's y, by pair */
     int32_t *ticket;
-    bool ready;     /* so was x, of a gated product */
     bool chosen;    /* `expert` was written before the preceding kernel began, so it may be read at
                        once */
     cold_view cold; /* COLD */
@@ -369,8 +368,7 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
         if (more)
             begin_units<K, GLU, COLD>(a, &t, tile_of<GLU>(a, then.column), list[then.group].expert);
         if (first) {
-            if (!GLU || !a.ready)
-                grid_wait();
+            grid_wait();
             if (more)
                 copy_group_rows(a, list[then.group], after);
             copy_wait<0>();
@@ -382,11 +380,8 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
         __syncthreads();
         if (GLU && !first)
             write_gated<T, COLD>(a, at.column, list[at.group], part[turn]);
-        if (!more) {
-            if (GLU && a.ready && blockIdx.x == 0)
-                grid_wait(); /* the next kernel relies on it */
+        if (!more)
             return;
-        }
         at = then;
         next = s.drawn[turn];
     }
@@ -436,7 +431,6 @@ static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memor
     a.silu = p.silu;
     a.ticket = memory.ticket;
     a.chosen = e.chosen;
-    a.ready = e.ready;
     a.cold = c;
     size_t shared = block_memory<K, T>::bytes(a.n_unit, a.n_pairs, a.n_expert);
     int fit = block_memory<K, T>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;

@@ -98,9 +98,9 @@ DEV x_view x_shared(uint4 *mem, const dev_quant &x, int row)
     int n = x.cols >> 5;
     xscale *s = (xscale *)(mem + 2 * n);
     for (int i = (int)threadIdx.x; i < 2 * n; i += (int)blockDim.x)
-        mem[i] = from.q[2 * (i >> 1) * from.step + (i & 1)];
+        mem[i] = load_fresh(from.q + 2 * (i >> 1) * from.step + (i & 1));
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-        s[i] = from.s[i * from.step];
+        ((uint2 *)s)[i] = load_fresh((const uint2 *)from.s + i * from.step);
     __syncthreads();
     x_view v = {mem, s, 1};
     return v;
@@ -121,7 +121,7 @@ template <int K> struct occupancy {
 /* The matrix and the row of x of pair p. */
 DEV void whose(const expert_product &a, int p, size_t *mat, int *x_row)
 {
-    *mat = a.expert ? (size_t)a.expert[p] : 0;
+    *mat = a.expert ? (size_t)load_fresh(a.expert + p) : 0;
     *x_row = a.expert && !a.x_per_pair ? p / a.k : p;
 }
 
@@ -166,30 +166,27 @@ __global__ void __launch_bounds__(32 * WARPS, occupancy<K>::blocks / 2)
         a.p.y.at[p * a.p.y.stride + o] = v;
 }
 
-/* A gated product also has blocks without outputs. They stand before and after the others. The
- * first block of the grid posts the row's job. The blocks after the others compute the logits of a
- * guess. A call, as cold_reads. */
-static __device__ __noinline__ void beside(const expert_product &a, const cold_view &c, int y)
+/* A gated product also has a row of blocks without outputs, before the others. The first one posts
+ * the row's job. The last one chooses by the logits of a guess, and asks. A call, as cold_reads. */
+static __device__ __noinline__ void beside(const expert_product &a, const cold_view &c)
 {
-    const int p = (int)blockIdx.x, n_warps = (int)blockDim.x >> 5;
-    if (y < 0) {
-        if (p == 0 && threadIdx.x < 32) {
-            if (!a.ready)
-                grid_wait();
-            post_row(c, a.expert, a.p.x);
-        }
-        return;
+    const unsigned p = blockIdx.x;
+    if (p == 0 && threadIdx.x < 32) {
+        if (!a.ready)
+            grid_wait();
+        post_row(c, a.expert, a.p.x);
     }
-    int block = (y - (a.p.n_out + 31) / 32) * (int)gridDim.x + p;
-    if (block < guess_blocks<1>(c.ask, n_warps))
-        guess_part<1>(c.ask, block);
+    if (p == gridDim.x - 1 && c.ask.router) {
+        if (!a.chosen)
+            grid_wait();
+        choose_and_ask(c.ask, c.early);
+    }
 }
 
 /* y[r, o] = act(W x) * (W' x), and its int8 copy where wanted
  * grid:   pair x two tiles of 16 outputs; 1 << lg warps for each tile of W and of W'. Pairs of one
  *         expert read a tile at about the same time, so the second read hits the cache. COLD,
- *         one row: before them a row of blocks, whose first one writes the host's job; after them
- *         those that compute the logits of a guess (guess.cuh)
+ *         one row: before them a row of blocks, for the host's job and for a guess (guess.cuh)
  * shared: the row of x; a float per warp and output
  * bound:  reading W and W' */
 template <int K, bool COLD>
@@ -211,13 +208,14 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
         expect_places(a.p.w);
     if (a.expert && !shared && !a.chosen)
         grid_wait();
-    grid_trigger();    /* a kernel that begins from here on may read the choice of experts */
-    auto leave = [&] { /* the next kernel relies on a block that waits */
-                       if (a.ready && p == 0 && blockIdx.y == 0)
-                           grid_wait();
+    grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
+    /* The next kernel relies on a block that waits. */
+    auto leave = [&] {
+        if (a.ready && p == 0 && blockIdx.y == 0)
+            grid_wait();
     };
-    if (COLD && (pair_of_tiles < 0 || pair_of_tiles * 32 >= a.p.n_out)) {
-        beside(a, c, pair_of_tiles);
+    if (COLD && pair_of_tiles < 0) {
+        beside(a, c);
         leave();
         return;
     }
@@ -267,16 +265,8 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
     leave();
 }
 
-/* The block of a down product that chooses by the logits of a guess, and asks. A call, too. */
-static __device__ __noinline__ void ask_beside(const cold_view &c)
-{
-    grid_wait();
-    choose_and_ask(c.ask, c.early);
-}
-
 /* y[r, o] = sum_j share[r, j] sum_i x[r, j, i] W_e(o, i), e = expert[r, j], in ascending j
  * grid:   row x tile of 16 outputs, as above; a warp per expert of the row
- *         COLD, one row: after them a block that chooses and asks (guess.cuh)
  * shared: a float per expert and output
  * bound:  reading k experts' rows; at one row, latency */
 template <int K, bool SHARED, bool COLD>
@@ -312,10 +302,6 @@ __global__ void __launch_bounds__(512) expert_down_kernel(const __grid_constant_
         return t.run(w, x_at(a.p.x, j));
     };
     grid_trigger();
-    if (COLD && tile * 16 >= a.p.n_out) {
-        ask_beside(c);
-        return;
-    }
     if (a.chosen)
         begin(warp);
     grid_wait();
@@ -364,17 +350,13 @@ template <int K, bool COLD> static void vec(cudaStream_t s, expert_product a, co
     int warps = product_warps(a.p.w, a.p.glu), lg = warps >= 8 ? 3 : warps >= 4 ? 2 : warps >> 1;
     unsigned rows = (unsigned)(a.expert ? a.p.y.rows * a.k : a.p.y.rows);
     int tiles = (a.p.n_out + 15) / 16, block = warps > 4 ? 8 : 4;
-    /* Blocks beside the rows' own, of a pass of one row. */
-    unsigned more = 0, asks = COLD && c.ask.router;
-    if (COLD && c.posts)
-        more = 1 + (guess_blocks<1>(c.ask, 4 * warps) + rows - 1) / rows;
+    unsigned more = COLD && c.posts; /* a row of blocks beside the rows' own */
     size_t shared = (size_t)a.p.w.n_group * 40;
     if (a.share && a.shared_warps)
-        LAUNCH((expert_down_kernel<K, true, COLD>), dim3(1, (unsigned)tiles + asks),
+        LAUNCH((expert_down_kernel<K, true, COLD>), dim3(1, (unsigned)tiles),
                dim3(32u * (unsigned)(a.k - 1 + a.shared_warps)), 0, s, a, c);
     else if (a.share)
-        LAUNCH((expert_down_kernel<K, false, COLD>),
-               dim3((unsigned)a.p.y.rows, (unsigned)tiles + asks),
+        LAUNCH((expert_down_kernel<K, false, COLD>), dim3((unsigned)a.p.y.rows, (unsigned)tiles),
                dim3(32u * (unsigned)(a.k < 16 ? a.k : 16)), 0, s, a, c);
     else if (a.p.glu)
         LAUNCH((glu_kernel<K, COLD>), dim3(rows, (unsigned)(tiles + 1) / 2 + more),

@@ -5,8 +5,7 @@
  * matmul_experts.cu, matmul_float.cu) cover all pairs of row and expert, and read the expert's
  * number on the device.
  */
-#include "backend/cuda/choose.cuh"
-#include "backend/cuda/cold.cuh"
+#include "backend/cuda/guess.cuh"
 #include "backend/cuda/launch_products.h"
 
 /* The router's weights are loaded into registers before x is known: AHEAD times 512 of a row. More
@@ -45,16 +44,23 @@ template <int K> DEV void shared_share(const router_args &a)
         a.share[a.k] = sigmoid_of(sum);
 }
 
+/* A call: the router's own blocks are short of time, and so much of it is the fetch of code. */
+static __device__ __noinline__ void guess_beside(const early_ask &q, int block, bool ready)
+{
+    guess_part<1>(q, block, ready);
+}
+
 /* logits[r, e] = x[r] . W[e] for a block's EXPERTS and ROWS, which share their reads. The last
  * block of a tile of rows chooses for them, a warp per row. Sums do not depend on EXPERTS and ROWS.
  * COLD, one row: it also tells what becomes of the pairs (cold.h). beside: it runs at the same time
  * as the kernel before it, whose results it does not read.
- * grid:   experts x rows; SHARED: a block more
+ * grid:   experts x rows; SHARED: a block more; COLD: then the blocks of a guess (guess.cuh)
  * shared: a sum per product and warp; is this the last block?
  * bound:  latency: rows of W are in flight before x is known, then the choice; at many rows reads
  *         of both from the second cache */
 template <int K, int LANE, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED, bool COLD>
-__global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a, cold_rule c)
+__global__ void __launch_bounds__(ROUTER_THREADS)
+    router_kernel(router_args a, const __grid_constant__ cold_rule c)
 {
     constexpr int WARPS = ROUTER_THREADS / 32;
     __shared__ float sums[EXPERTS * ROWS][WARPS];
@@ -70,7 +76,11 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a, c
     grid_trigger();
     if (COLD && blockIdx.x == 0 && warp == 0)
         expect_rule(c, a.logits.cols);
-    if (SHARED && blockIdx.x == gridDim.x - 1) {
+    if (COLD && (int)blockIdx.x >= n_blocks + SHARED) {
+        guess_beside(c.ask, (int)blockIdx.x - n_blocks - SHARED, a.beside);
+        return;
+    }
+    if (SHARED && (int)blockIdx.x == n_blocks) {
         if (warp == 0)
             shared_share<K>(a);
         return;
@@ -99,7 +109,7 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a, c
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             int i = i0 + 4 * ROUTER_THREADS * j;
-            float4 v = i < n ? *(const float4 *)(x[r] + i) : make_float4(0, 0, 0, 0);
+            float4 v = i < n ? load_fresh((const float4 *)(x[r] + i)) : make_float4(0, 0, 0, 0);
 #pragma unroll
             for (int e = 0; e < EXPERTS; e++)
                 acc[e][r] = dot4(acc[e][r], w[j][e], v);
@@ -109,7 +119,8 @@ __global__ void __launch_bounds__(ROUTER_THREADS) router_kernel(router_args a, c
 #pragma unroll
         for (int k = 0; k < EXPERTS * ROWS; k++) {
             int e = k / ROWS, r = k % ROWS;
-            acc[e][r] = dot4(acc[e][r], load4<K>(row[e], i), *(const float4 *)(x[r] + i));
+            acc[e][r] =
+                dot4(acc[e][r], load4<K>(row[e], i), load_fresh((const float4 *)(x[r] + i)));
         }
 #pragma unroll
     for (int k = 0; k < EXPERTS * ROWS; k++) {
@@ -152,7 +163,8 @@ template <int K, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED, bool COLD>
 static void router_of(cudaStream_t s, const router_args &a, const cold_rule &c)
 {
     int n_blocks = (a.logits.cols + EXPERTS - 1) / EXPERTS;
-    dim3 grid((unsigned)(n_blocks + SHARED), (unsigned)((a.x.rows + ROWS - 1) / ROWS));
+    int guesses = COLD ? guess_blocks<1>(c.ask, ROUTER_THREADS / 32) : 0;
+    dim3 grid((unsigned)(n_blocks + SHARED + guesses), (unsigned)((a.x.rows + ROWS - 1) / ROWS));
     if (a.logits.cols <= 128)
         LAUNCH((router_kernel<K, 4, EXPERTS, ROWS, SIGMOID, SHARED, COLD>), grid,
                dim3(ROUTER_THREADS), 0, s, a, c);

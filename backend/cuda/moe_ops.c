@@ -56,6 +56,8 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
     cuda_wrote(cuda_of(p), r.id, n);
     cuda_wrote(cuda_of(p), r.weight, n);
     cuda_cold *cold = cuda_cold_any(cuda_of(p));
+    if (cold)
+        cuda_cold_guess(cold, w, cuda_mat(x), r.k, how.sigmoid);
     for (int32_t at = 0, rows; at < x.rows; at += rows) {
         rows = x.rows - at < FEW_ROWS ? x.rows - at : (int32_t)FEW_ROWS;
         router_args a = {.x = cuda_mat(some_rows(x, at, rows)),
@@ -69,8 +71,6 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
                          .beside = beside && !at};
         cu_router(cuda_of(p)->stream, a, cuda_cold_tells(cold, w, x.rows, r.k));
     }
-    if (cold)
-        cuda_cold_guess(cold, w, cuda_mat(x), r.k, how.sigmoid);
     cuda_of(p)->choice = r.id;
     cuda_of(p)->choice_done = NULL;
     cuda_done(p, "router");
@@ -389,9 +389,9 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
                           .shared = true,
                           .factor = m->shared_factor ? m->shared_factor->packed : NULL};
     cuda_cold *cold = cuda_cold_of(c, m->gate);
-    cu_router(c->stream, choose, cuda_cold_tells(cold, w, 1, m->k));
     if (cold)
         cuda_cold_guess(cold, w, cuda_mat(x), m->k, how.sigmoid);
+    cu_router(c->stream, choose, cuda_cold_tells(cold, w, 1, m->k));
     expert_product a = {.p = cuda_pair_args(m->gate, m->up, n_ff, m->act),
                         .expert = id,
                         .k = k,
