@@ -362,8 +362,8 @@ mat op_add(pass *p, mat a, mat b);                      /* a += b; returns a */
 mat op_scale(pass *p, mat x, float c, const weight *w); /* in place; returns x */
 void op_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps);
 void op_add_branches(pass *p, mat x, branch a, branch b, const weight *w, float eps);
-/* op_glu of x, and *r = op_router of z, which was computed before: a device may run both at once.
- */
+/* Gives op_glu of x. *r: op_router of z. Neither reads what the other writes, so a device may run
+ * both at once. */
 mat op_glu_router(pass *p, mat x, const weight *gate, const weight *up, act_kind act, mat z,
                   const expert_router *to, routing *r);
 /* rule NULL: softmax, no scale. */

@@ -123,7 +123,7 @@ typedef struct pass {
     const page_watch *watch; /* [n_watch]; set after pass_begin */
     int32_t n_watch;
     bool repeats;       /* an op runs again, for comparison: it counts nothing */
-    bool router_beside; /* within op_glu_router */
+    bool router_beside; /* op_glu_router is under way: its router may run beside its gated unit */
     bool hidden;        /* set after pass_begin: the forward pass ends with the normed input of
                           the output head, and leaves the head out */
     bool fresh; /* set by model_forward: run, on a device that plays later passes of the shape from

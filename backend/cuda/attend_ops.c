@@ -29,7 +29,7 @@ enum {
     CHUNK = 128,
     CHUNK_SMALL = 64,
     CHUNK_WINDOW = 32,
-    WINDOW_HEADS = 16, /* so many KV heads fill the GPU with chunks of twice that length */
+    WINDOW_HEADS = 16, /* so many KV heads fill the GPU with chunks twice as long */
     CHUNKS_MAX = 256,
     PART_BYTES = 160 << 20, /* of the partial results that exist at a time */
     PART_ROWS_MIN = 8

@@ -56,7 +56,7 @@ struct cuda_cold {
     int32_t n;
     bool handed;        /* pairs are of the layer under way, and no launch has read them so far */
     int32_t told_layer; /* whose router has told what becomes of the pairs of one row; -1: none */
-    early_ask ask;      /* then: what that router's launch guesses */
+    early_ask ask;      /* while told_layer is not -1: the guess in that router's launch */
     bool shares;        /* the pass under way may hand over */
     bool told;
     bool wanted;   /* the table gives the host experts: its threads are woken */

@@ -158,8 +158,10 @@ typedef struct cuda_device {
     waiting wait;
     sorted_pairs sorted;
     const int32_t *chosen; /* the choice of experts of the last gated product */
-    /* Of the last router: its choice, until a kernel behind it lets the next one begin late; from
-     * then on every kernel may read it before it waits. */
+    /* The choice of the last router. choice: its kernel may still run when a later one begins. Then
+     * the next product lets its successor begin late (product_args.late). choice_done: every
+     * later kernel begins after that router has ended, so it may read the choice before it waits.
+     */
     const int32_t *choice, *choice_done;
     bool unit_late;       /* the last kernel is a gated unit that lets the next one begin late */
     launch_memory launch; /* its ticket: the first of TICKETS, given out in turn */

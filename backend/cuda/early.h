@@ -49,7 +49,7 @@ void cuda_early_begin(cuda_device *c, cuda_early *x);
 /* Before a launch of this router, which chooses k experts of each of these rows. They stay as they
  * are until the layer's gated product. */
 void cuda_early_guess(cuda_early *x, const weight *router, dev_mat rows, int32_t k, bool sigmoid);
-/* For the view of that product, of so many rows. .router NULL: nothing is guessed, because there is
+/* For that launch, or of several rows for the kernel that hands over. .router NULL: nothing is guessed, because there is
  * no such layer, or more rows than COLD_JOB_ROWS. */
 early_ask cuda_early_ask(cuda_early *x, int32_t layer, int32_t rows);
 early_view cuda_early_view(const cuda_early *x, int32_t layer);

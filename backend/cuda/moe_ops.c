@@ -248,15 +248,16 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     a.p.x = q;
     a.p.q = copy;
     cuda_cold *cold = cuda_cold_of(c, gate);
+    cold_view v = {0};
     if (cold) {
-        cold_view v = cuda_cold_hand(c, cold, r, gate, q, act == ACT_SILU);
+        v = cuda_cold_hand(c, cold, r, gate, q, act == ACT_SILU);
         a.chosen = a.chosen && (v.posts || !v.pair); /* else the kernel before tells the pairs */
-        a.ready = a.chosen && ready;
-        if (!together(c, a, &v))
+    }
+    a.ready = a.chosen && ready;
+    if (!together(c, a, cold ? &v : NULL)) {
+        if (cold)
             cu_product_vec_cold(c->stream, a, v);
-    } else {
-        a.ready = a.chosen && ready;
-        if (!together(c, a, NULL))
+        else
             cu_product_vec(c->stream, a);
     }
     c->chosen = r.id;
