@@ -196,5 +196,6 @@ TEST(cold_gates_are_quantised_like_the_gpu_does)
                   0.501f * first.d + 1e-35f);
     }
     const cold_kernels *k;
+    err_clear(&e); /* this processor may lack some of them */
     CHECK(cold_kernels_find("mmx", &k, &e) == E_ARG && strstr(e.text, "mmx"));
 }
