@@ -100,8 +100,9 @@ void device_print_experts(FILE *f, const carat_model *m)
         fprintf(f,
                 "; %" PRIu64 " fetched before their layer chose (%.1f MiB), of which it chose "
                 "%" PRIu64 " (%" PRIu64 " of them still on their way); %" PRIu64
-                " requests came too late",
-                x.n_early, mib(x.early_bytes), x.n_early_used, x.n_early_waited, x.n_early_late);
+                " requests came too late; the last guesses were %" PRId32 " layers ahead",
+                x.n_early, mib(x.early_bytes), x.n_early_used, x.n_early_waited, x.n_early_late,
+                x.early_ahead);
     else if (!x.early_most)
         fprintf(f, "; none is fetched before its layer chooses");
     if (x.n_failed)

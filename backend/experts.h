@@ -21,14 +21,14 @@ typedef struct expert_layer {
     int32_t n_parts, n_experts, n_slots;
     int32_t n_used;        /* experts of a row */
     const uint64_t *count; /* [n_experts] of earlier runs, or NULL: the commonest get slots first */
-    /* To guess the choice of this layer some layers before: floats; the router, the weight of the norm
-     * before it, and what it adds to choose, or NULL. */
+    /* To guess the choice of this layer some layers before: floats; the router, the weight of the
+     * norm before it, and what it adds to choose, or NULL. */
     const weight *router, *router_in, *router_bias;
     int32_t n_early; /* experts that a guess may have on their way; of all layers alike; 0: none */
 } expert_layer;
 enum {
     EXPERTS_EARLY_MOST = 4,
-    EXPERTS_EARLY_AHEAD = 2 /* layers between a guess and its use, so the first ones have none */
+    EXPERTS_EARLY_AHEAD = 3 /* layers between a guess and its use, so the first ones have none */
 };
 
 /* Since experts were opened. */
@@ -49,14 +49,14 @@ typedef struct expert_use {
     uint64_t n_early_waited;    /* of the chosen, still on their way when the layer chose, */
     uint64_t n_early_late;      /* and requests of which one was waited for in vain */
     uint64_t n_early_failed;    /* 1: a copy of these could not begin, and none does any more */
+    int32_t early_ahead;        /* layers between a guess and its use, now */
     double cpu_expert_ms;       /* they take so long for an expert; measured after loading */
     double stage_ms;            /* passes of prompts waited so long for those copies; measured */
     double bus_bytes_s;         /* the bus to the device, measured while slots were filled */
 } expert_use;
 
 /* The host's cores compute a part of the experts that a pass misses, while kernels read the others.
- * Results differ from those without help in the rounding of the activation, and by nothing else:
- * not by the part, the threads or the placement. */
+ * Results have the bits of those without help. */
 typedef struct expert_help {
     double part;       /* of a layer's missing experts; negative: by measured costs */
     int32_t n_threads; /* 0: one per physical core that this process may use, but one */

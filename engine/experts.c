@@ -18,9 +18,9 @@ enum {
     ROOM_CTX = 8192,   /* tokens for which `auto` leaves room, if no context was asked for */
     KEY_BYTES = 65536, /* of the first layer's experts, by which models are told apart */
     UNGUESSED = 3,     /* expert_place.h: the worth of a hit in a layer whose misses come late */
-    /* What `auto` means for experts that are fetched early. Two keep the bus busy; a third one
-     * often waits behind them. Their thread polls, and so do those that run passes. */
-    EARLY_AUTO = 2,
+    /* What `auto` means for experts that are fetched early: one for each layer between a guess and
+     * its use. Their thread polls, and so do those that run passes. */
+    EARLY_AUTO = 3,
     EARLY_CORES = 4
 };
 
@@ -523,6 +523,7 @@ bool carat_experts(const carat_model *m, carat_expert_info *to)
                               .n_early_used = use.n_early_used,
                               .n_early_waited = use.n_early_waited,
                               .n_early_late = use.n_early_late,
+                              .early_ahead = use.early_ahead,
                               .wait_ms = wait_ms(&use)};
     for (int32_t i = 0; i < x->n; i++) {
         to->n_experts += x->layer[i].n_experts;

@@ -545,6 +545,7 @@ typedef struct carat_expert_info {
     uint64_t n_early_used;        /* those of them that it then chose, */
     uint64_t n_early_waited;      /* of the chosen, still on their way when the layer chose, */
     uint64_t n_early_late;        /* and requests that were waited for in vain */
+    int32_t early_ahead;          /* layers between a guess and its use, now */
     double wait_ms;               /* for the bus: as carat_timings.expert_wait_ms */
 } carat_expert_info;
 

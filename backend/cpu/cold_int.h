@@ -19,7 +19,12 @@
 #include <math.h>
 #include <string.h>
 
-enum { UNIT_GROUPS = 8, LANES = COLD_TILE };
+enum {
+    UNIT_GROUPS = 8,
+    LANES = COLD_TILE,
+    CACHE_LINE = 64,
+    AHEAD_BYTES = 1024 /* of codes, asked for before they are read: the best of 1 to 8 KiB */
+};
 
 /* ---- Facts of the layouts, as traits of backend/cuda/formats.cuh ----------------------------- */
 
@@ -142,6 +147,16 @@ INLINE void add_group(const int kind, float *acc, const unit_scales *u, int g, c
     }
 }
 
+/* Asks for a group's codes, so that the first cache has them in time: a core's own look ahead ends
+ * with each page of memory. The group may be past the matrix's end; then nothing happens, or some
+ * bytes of what follows come. */
+INLINE void expect_codes(const int kind, const cold_matrix *w, int32_t tile, int32_t g)
+{
+    const uint8_t *at = codes_at(kind, w, tile, g);
+    for (int i = 0; i < LANES * CODE_BYTES(kind); i += CACHE_LINE)
+        __builtin_prefetch(at + i);
+}
+
 /* bound: reading W, once for all rows */
 INLINE void tile_of(const int kind, const cold_matrix *w, int32_t tile, int32_t n_parts,
                     const cold_row *x, int32_t n_rows, float (*y)[LANES])
@@ -156,6 +171,7 @@ INLINE void tile_of(const int kind, const cold_matrix *w, int32_t tile, int32_t 
         for (int32_t j = 0; j < UNIT_GROUPS && j < left; j++) {
             int32_t g = u * UNIT_GROUPS + j;
             group_codes c;
+            expect_codes(kind, w, tile, g + AHEAD_BYTES / (LANES * CODE_BYTES(kind)));
             take_codes(kind, &c, codes_at(kind, w, tile, g),
                        HIGH_BYTES(kind) ? high_at(kind, w, unit, j & 1) : NULL, j >> 1);
             for (int32_t r = 0; r < n_rows; r++) {

@@ -1,7 +1,7 @@
 /* cold_pool.c - see cold_pool.h.
  *
  * One 64-bit word, the ticket, holds the number of the job, its number of items, and the next item.
- * A thread takes an item by a compare-and-exchange of the ticket. A thread that comes late finds
+ * A thread takes items by a compare-and-exchange of the ticket. A thread that comes late finds
  * another job's number there and takes nothing. The first thread that sees a new job in memory
  * writes its ticket. If another thread was quicker, the exchange fails, and what this thread read
  * of the job does not count. A job begins with counters of zero: the thread that ends the last item
@@ -22,10 +22,9 @@
 
 enum {
     MAX_THREADS = 256,
-    DOWN_TILES = 4,     /* of an item */
-    MAX_ITEMS = 0xffff, /* of a job: 16 bits of the word */
-    LOOKS = 4096,       /* for other threads, before one gives its core away */
-    HALF_CHUNKS = 2
+    MAX_ITEMS = 0xffff,                      /* of a job: 16 bits of the word */
+    LOOKS = 4096,                            /* for other threads, before one gives its core away */
+    CHUNK_ITEMS = 2 * COLD_GROUP / COLD_TILE /* of a gated unit: that a chunk of 32 needs */
 };
 
 static const size_t STACK_BYTES = 1 << 20;
@@ -49,18 +48,18 @@ struct cold_pool {
     float *a, *b;
     int8_t *q;
     cold_scale *s;
-    atomic_uchar *half; /* [COLD_PAIRS][n_ff / 32] halves of a chunk that are there */
+    atomic_uchar *part; /* [COLD_PAIRS][n_ff / 32] items of a chunk that are there */
     atomic_uint_least64_t n_jobs, n_experts, n_pairs, bytes;
 };
 
+/* An item is a tile: of W, then of W', in turn; of the down product. */
 static int32_t gate_items(const cold_layer *l)
 {
-    return l->n_ff / COLD_TILE;
+    return 2 * (l->n_ff / COLD_TILE);
 }
 static int32_t down_items(const cold_layer *l)
 {
-    int32_t n_tiles = (l->down.n_out + COLD_TILE - 1) / COLD_TILE;
-    return (n_tiles + DOWN_TILES - 1) / DOWN_TILES;
+    return (l->down.n_out + COLD_TILE - 1) / COLD_TILE;
 }
 
 static size_t aligned(size_t n)
@@ -99,8 +98,10 @@ static cold_matrix of_expert(const cold_layer *l, cold_matrix w, int32_t e)
     return w;
 }
 
-static void gate_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t tile)
+static void gate_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t item)
 {
+    const int32_t tile = item / 2;
+    const bool second = item % 2;
     const cold_post *post = p->room.post;
     const int32_t first = post->first[i], n = post->first[i + 1] - first, n_in = p->room.n_in;
     const cold_scale *scale = p->room.s;
@@ -112,18 +113,15 @@ static void gate_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t tile
         x[r] =
             (cold_row){p->room.q + row * (size_t)n_in, scale + row * (size_t)(n_in / COLD_GROUP)};
     }
-    for (int second = 0; second < 2; second++) {
-        cold_matrix w = of_expert(l, second ? l->up : l->gate, post->expert[i]);
-        p->k->tile(&w, second ? tile + l->up_tile : tile, l->gate_parts, x, n, y);
-        for (int32_t r = 0; r < n; r++)
-            memcpy((second ? p->b : p->a) + (size_t)(first + r) * (size_t)p->n_ff +
-                       tile * COLD_TILE,
-                   y[r], sizeof y[r]);
-    }
-    int32_t chunk = tile / HALF_CHUNKS;
+    cold_matrix w = of_expert(l, second ? l->up : l->gate, post->expert[i]);
+    p->k->tile(&w, second ? tile + l->up_tile : tile, l->gate_parts, x, n, y);
+    for (int32_t r = 0; r < n; r++)
+        memcpy((second ? p->b : p->a) + (size_t)(first + r) * (size_t)p->n_ff + tile * COLD_TILE,
+               y[r], sizeof y[r]);
+    int32_t chunk = item / CHUNK_ITEMS;
     size_t n_chunks = (size_t)p->n_ff / COLD_GROUP;
-    if (!atomic_fetch_add_explicit(&p->half[(size_t)i * n_chunks + (size_t)chunk], 1,
-                                   memory_order_acq_rel))
+    if (atomic_fetch_add_explicit(&p->part[(size_t)i * n_chunks + (size_t)chunk], 1,
+                                  memory_order_acq_rel) < CHUNK_ITEMS - 1)
         return;
     for (int32_t r = 0; r < n; r++) {
         size_t at = (size_t)(first + r) * (size_t)p->n_ff + (size_t)chunk * COLD_GROUP;
@@ -166,15 +164,11 @@ static bool down_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t item
         x[r] = (cold_row){p->q + at, p->s + at / COLD_GROUP};
     }
     cold_matrix w = of_expert(l, l->down, post->expert[i]);
-    for (int32_t t = item * DOWN_TILES; t < (item + 1) * DOWN_TILES; t++) {
-        int32_t o = t * COLD_TILE, left = w.n_out - o;
-        if (left <= 0)
-            break;
-        p->k->tile(&w, t, 1, x, n, y);
-        for (int32_t r = 0; r < n; r++)
-            memcpy(p->room.y + (size_t)(first + r) * (size_t)p->room.n_out + o, y[r],
-                   sizeof(float) * (size_t)(left < COLD_TILE ? left : COLD_TILE));
-    }
+    int32_t o = item * COLD_TILE, left = w.n_out - o;
+    p->k->tile(&w, item, 1, x, n, y);
+    for (int32_t r = 0; r < n; r++)
+        memcpy(p->room.y + (size_t)(first + r) * (size_t)p->room.n_out + o, y[r],
+               sizeof(float) * (size_t)(left < COLD_TILE ? left : COLD_TILE));
     return true;
 }
 
@@ -216,7 +210,7 @@ static void answer(cold_pool *p, const cold_layer *l, uint32_t seq, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         atomic_store_explicit(&p->gated[i], 0, memory_order_relaxed);
         for (size_t k = 0; k < n_chunks; k++)
-            atomic_store_explicit(&p->half[i * n_chunks + k], 0, memory_order_relaxed);
+            atomic_store_explicit(&p->part[i * n_chunks + k], 0, memory_order_relaxed);
     }
     atomic_store_explicit(&p->n_ended, 0, memory_order_relaxed);
     atomic_fetch_add_explicit(&p->n_jobs, 1, memory_order_relaxed);
@@ -224,6 +218,25 @@ static void answer(cold_pool *p, const cold_layer *l, uint32_t seq, uint32_t n)
     atomic_fetch_add_explicit(&p->n_pairs, (uint64_t)n_pairs, memory_order_relaxed);
     atomic_fetch_add_explicit(&p->bytes, n * (uint64_t)l->expert_bytes, memory_order_relaxed);
     atomic_store_explicit(&p->room.post->done, seq, memory_order_release);
+}
+
+/* How many items a thread takes, from `next` on: the fewer are left, the fewer. So it seldom writes
+ * the ticket, and all threads end at about the same time. It takes items of gated units or of down
+ * products, not of both: a thread that waits for a gated unit owes no item of it. */
+static uint32_t share_of(const cold_pool *p, uint32_t items, uint32_t next, uint32_t n_gate)
+{
+    uint32_t left = next < n_gate ? n_gate - next : items - next;
+    uint32_t n = left / (2 * (uint32_t)p->n_threads);
+    return n ? n : 1;
+}
+
+/* False: it will never be complete. */
+static bool compute(cold_pool *p, const cold_layer *l, int32_t item, int32_t n_gate)
+{
+    if (item >= n_gate)
+        return down_item(p, l, (item - n_gate) / down_items(l), (item - n_gate) % down_items(l));
+    gate_item(p, l, item / gate_items(l), item % gate_items(l));
+    return true;
 }
 
 /* Takes items of job `seq` until none is left. False: the job has not begun, because what this
@@ -234,31 +247,36 @@ static bool work(cold_pool *p, uint32_t seq)
     if ((int32_t)(seq - (uint32_t)(t >> 32)) < 0)
         return true; /* a later job has begun since this thread read seq */
     if ((uint32_t)(t >> 32) != seq) {
-        uint64_t mine = word_of(p, seq);
-        if (!mine || !atomic_compare_exchange_strong_explicit(
-                         &p->ticket, &t, mine, memory_order_acq_rel, memory_order_acquire))
+        uint64_t first = word_of(p, seq);
+        if (!first || !atomic_compare_exchange_strong_explicit(
+                          &p->ticket, &t, first, memory_order_acq_rel, memory_order_acquire))
             return false;
-        t = mine;
+        t = first;
     }
     const uint32_t items = (uint32_t)(t >> 16) & MAX_ITEMS;
     for (;;) {
+        const cold_layer *l;
+        uint32_t n, next, n_gate, mine;
         do {
-            if ((uint32_t)(t >> 32) != seq || (uint32_t)(t & MAX_ITEMS) >= items)
+            next = (uint32_t)(t & MAX_ITEMS);
+            if ((uint32_t)(t >> 32) != seq || next >= items)
                 return true;
-        } while (!atomic_compare_exchange_weak_explicit(&p->ticket, &t, t + 1, memory_order_acq_rel,
-                                                        memory_order_acquire));
-        /* The job stays as it is until this item has ended. */
-        const cold_layer *l =
-            &p->layer[atomic_load_explicit(&p->room.post->layer, memory_order_relaxed)];
-        uint32_t n = atomic_load_explicit(&p->room.post->n_experts, memory_order_relaxed);
-        int32_t item = (int32_t)(t & MAX_ITEMS), n_gate = gate_items(l) * (int32_t)n;
-        if (!sound(p->room.post, l, n))
+            /* What is read here is of this job if the exchange succeeds. */
+            uint32_t layer = atomic_load_explicit(&p->room.post->layer, memory_order_relaxed);
+            l = &p->layer[layer < (uint32_t)p->n_layers ? layer : 0];
+            n = atomic_load_explicit(&p->room.post->n_experts, memory_order_relaxed);
+            n_gate = (uint32_t)gate_items(l) * n;
+            n_gate = n_gate < items ? n_gate : items;
+            mine = share_of(p, items, next, n_gate);
+        } while (!atomic_compare_exchange_weak_explicit(
+            &p->ticket, &t, t + mine, memory_order_acq_rel, memory_order_acquire));
+        /* The job stays as it is until these items have ended. */
+        if (n > COLD_PAIRS || !sound(p->room.post, l, n))
             return true; /* never answered: the device gives up */
-        if (item < n_gate)
-            gate_item(p, l, item / gate_items(l), item % gate_items(l));
-        else if (!down_item(p, l, (item - n_gate) / down_items(l), (item - n_gate) % down_items(l)))
-            return true;
-        if (atomic_fetch_add_explicit(&p->n_ended, 1, memory_order_acq_rel) + 1 == items)
+        for (uint32_t i = next; i < next + mine; i++)
+            if (!compute(p, l, (int32_t)i, (int32_t)n_gate))
+                return true;
+        if (atomic_fetch_add_explicit(&p->n_ended, mine, memory_order_acq_rel) + mine == items)
             answer(p, l, seq, n);
         t = atomic_load_explicit(&p->ticket, memory_order_acquire);
     }
@@ -358,8 +376,8 @@ static status take_memory(cold_pool *p, const cold_layer *l, err *e)
     p->b = mem_calloc(n, sizeof *p->b);
     p->q = mem_calloc(n, sizeof *p->q);
     p->s = mem_calloc(n / COLD_GROUP, sizeof *p->s);
-    p->half = mem_calloc(n / COLD_GROUP, sizeof *p->half);
-    if (!p->layer || !p->a || !p->b || !p->q || !p->s || !p->half)
+    p->part = mem_calloc(n / COLD_GROUP, sizeof *p->part);
+    if (!p->layer || !p->a || !p->b || !p->q || !p->s || !p->part)
         return err_memory(e, "experts on the CPU", n * 9);
     memcpy(p->layer, l, (size_t)p->n_layers * sizeof *l);
     return OK;
@@ -405,7 +423,7 @@ void cold_pool_close(cold_pool *p)
     for (int32_t i = 0; i < p->n_started; i++)
         pthread_join(p->thread[i], NULL);
     idle_close(&p->idle);
-    mem_free(p->half);
+    mem_free(p->part);
     mem_free(p->s);
     mem_free(p->q);
     mem_free(p->b);

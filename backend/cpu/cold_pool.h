@@ -3,12 +3,12 @@
  * The GPU hands over a job: some experts of a layer, and the rows that chose them. A job is divided
  * into items:
  *
- *     gate items   16 outputs of a gated unit, for all rows of the expert. Two of them make 32
- *                  outputs; the one that ends second makes the int8 copy of all 32
- *     down items   some tiles of the down product, after all gate items of the expert
+ *     gate items   16 outputs of one of the two products of a gated unit, for all rows of the expert.
+ *                  Four of them make 32 outputs of the unit; the last one to end makes their int8 copy
+ *     down items   16 outputs of the down product, after all gate items of the expert
  *
- * Threads take items one by one, so a slow core delays no other. The thread that ends the last item
- * answers. While a pass may post jobs, the threads poll a word in memory: first without pauses,
+ * Threads take some items at a time, and the last ones one by one, so a slow core delays others
+ * little. The thread that ends the last item answers. While a pass may post jobs, the threads poll a word in memory: first without pauses,
  * then with pauses that grow. A minute after the last pass they sleep, and look twice a second.
  * Results do not depend on how many threads there are, nor on which computes what.
  *

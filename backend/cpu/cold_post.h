@@ -47,9 +47,10 @@ typedef struct cold_post {
  * EARLY_POSTS. */
 enum {
     EARLY_POSTS = 16,
-    EARLY_MOST = 4,              /* experts on their way, at most */
-    EARLY_AHEAD = 2,             /* layers between the guess and its use */
-    EARLY_SETS = EARLY_AHEAD + 1 /* of buffers */
+    EARLY_MOST = 4,            /* experts on their way, at most */
+    EARLY_FAR = 3,             /* layers between a guess and its use; */
+    EARLY_NEAR = 2,            /* where guesses so far ahead are too often wrong */
+    EARLY_SETS = EARLY_FAR + 1 /* of buffers */
 };
 typedef struct early_post {
     cold_word seq; /* the last entry; 0: none so far */

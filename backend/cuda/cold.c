@@ -30,6 +30,8 @@ static const double HAND_MS = 0.006;
 /* Kernels read the host's memory at this part of a copy's speed: 44 to 50 of 55 GB/s on an H200,
  * computed from the bytes and times of decoding. */
 static const double READ_SPEED = 0.85;
+/* And at this part of that while the bus carries experts early, which it does most of the time. */
+static const double READ_SHARE = 0.5;
 
 _Static_assert((int)COLD_Q4_1 - COLD_Q4_0 == (int)PACK_Q4_1 - PACK_Q4_0 &&
                    (int)COLD_Q8_0 - COLD_Q4_0 == (int)PACK_Q8_0 - PACK_Q4_0 &&
@@ -196,7 +198,7 @@ status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const ex
     st = st ? st : cuda_early_open(c, home, n, buffers, buffer_bytes, bus_bytes_s, &x->early, e);
     if (!st) {
         x->n = n;
-        double read_bytes_s = READ_SPEED * bus_bytes_s;
+        double read_bytes_s = READ_SPEED * (x->early ? READ_SHARE : 1) * bus_bytes_s;
         x->bus_ms = read_bytes_s > 0 ? (double)home[0].expert_bytes / read_bytes_s * 1e3 : 0;
         x->computes = how->part != 0;
         bool warm = x->computes && cold_pool_time(x->pool, 1) >= 0;

@@ -11,26 +11,31 @@
 /* A product waits for as long as the bus takes for so many times the experts of a request. */
 static const double PATIENCE = 4;
 static const uint64_t LIMIT_MOST_NS = 2000000;
-/* A wrong guess takes the bus from what is read over it. Where fewer than about half are right,
- * passes without any guess are faster (bench/journal/experts.md). So after so many requested
- * experts they are judged, and after a pause of so many passes there is another try. */
-enum { JUDGED = 512, PAUSE = 1024 };
+/* A wrong guess takes the bus from what is read over it (bench/journal/experts.md). So after every
+ * JUDGED requested experts the guesses are judged, by their share in percent that is right:
+ *
+ *     EARLY_FAR layers ahead, below FAR_LEAST      from now on EARLY_NEAR layers ahead
+ *     EARLY_NEAR, from FAR_AGAIN on                EARLY_FAR again, after PAUSE passes at the
+ * earliest EARLY_NEAR, below LEAST                      nothing is copied for PAUSE passes */
+enum { JUDGED = 512, PAUSE = 1024, FAR_LEAST = 85, FAR_AGAIN = 95, LEAST = 50 };
 
 typedef struct early_layer {
     int64_t from, end;    /* distances of its experts in the host's memory */
     const int64_t *where; /* device */
     const uint8_t *host;  /* of expert 0 */
     size_t bytes;         /* of an expert */
-    const float *guess; /* device, [n_experts][n_in]: for the rows of an earlier layer's router */
+    float *guess; /* device, [n_experts][n_in]: for the rows of the router `ahead` layers before */
     const weight *router, *bias;
     int64_t buffer; /* distance of the layer's first buffer */
     int32_t n_experts;
+    const expert_layer *list;
 } early_layer;
 
 struct cuda_early {
     cuda_device *c;
     early_layer *layer;
     int32_t n, n_early;
+    int32_t ahead; /* layers between a guess and its use */
     uint8_t *buffers, *memory;
     size_t buffer_bytes, memory_bytes;
     early_state *state;
@@ -44,6 +49,7 @@ struct cuda_early {
     uint32_t judged, judged_used; /* experts asked for and used, when they were judged last */
     uint32_t judge_after;
     int32_t pause, paused; /* passes; paused: that are left of it */
+    int32_t n_aimed;       /* passes since `ahead` was set, at most `pause` */
     idle idle;
     atomic_bool hold, fails, failed;            /* hold, fails: for tests */
     atomic_uint_least64_t n_bytes;              /* that copies have taken to the device */
@@ -74,7 +80,7 @@ enum {
     CHOICE_BYTES = GUESS_ROWS * ROUTER_MOST * 4 /* of ids */
 };
 _Static_assert(LOGITS_BYTES % ALIGN == 0 && CHOICE_BYTES % ALIGN == 0, "arrays follow each other");
-_Static_assert((int)EARLY_MOST == EXPERTS_EARLY_MOST && (int)EARLY_AHEAD == EXPERTS_EARLY_AHEAD,
+_Static_assert((int)EARLY_MOST == EXPERTS_EARLY_MOST && (int)EARLY_FAR == EXPERTS_EARLY_AHEAD,
                "all plan alike");
 
 /* Of the state, and of a guess's logits and ids. */
@@ -86,9 +92,9 @@ static size_t fixed_bytes(void)
 uint64_t cuda_early_bytes(const expert_layer *l, int32_t n)
 {
     uint64_t bytes = fixed_bytes();
-    if (n <= EARLY_AHEAD || !l[0].n_early)
+    if (n <= EARLY_NEAR || !l[0].n_early)
         return 0;
-    for (int32_t i = EARLY_AHEAD; i < n; i++)
+    for (int32_t i = EARLY_NEAR; i < n; i++)
         bytes += l[i].router ? guess_bytes(&l[i]) : 0;
     return bytes;
 }
@@ -185,7 +191,7 @@ static void decode_row(const weight *w, int64_t row, float *to)
     num_format_of(w->type)->decode(weight_row(w, 0, row), to, w->n_in);
 }
 
-/* Layer i's router, as it reads what layer i - 1's router reads. */
+/* Layer l's router, as it reads what an earlier layer's router reads. */
 static status send_guess(cuda_device *c, const expert_layer *l, const expert_layer *before,
                          float *to, err *e)
 {
@@ -215,10 +221,25 @@ static bool can_guess(const expert_layer *l, const expert_layer *first)
            l->n_used <= ROUTER_MOST && (!l->router_bias || l->router_bias->packed);
 }
 
-static status open_layers(cuda_early *x, const cold_home *home, uint8_t *at, err *e)
+static int32_t farthest(const cuda_early *x)
+{
+    return x->n > EARLY_FAR ? EARLY_FAR : EARLY_NEAR;
+}
+
+/* Guesses are so many layers ahead from now on. On an error those of some layers may be. */
+static status aim(cuda_early *x, int32_t ahead, err *e)
 {
     status st = OK;
-    for (int32_t i = 0; i < x->n && !st; i++) {
+    x->ahead = ahead;
+    x->n_aimed = 0;
+    for (int32_t i = ahead; i < x->n && !st; i++)
+        st = send_guess(x->c, x->layer[i].list, x->layer[i - ahead].list, x->layer[i].guess, e);
+    return st;
+}
+
+static status open_layers(cuda_early *x, const cold_home *home, uint8_t *at, err *e)
+{
+    for (int32_t i = 0; i < x->n; i++) {
         const expert_layer *l = home[i].list;
         const weight *gate = l->part[0];
         if (!can_guess(l, home[0].list))
@@ -237,14 +258,14 @@ static status open_layers(cuda_early *x, const cold_home *home, uint8_t *at, err
             .router = l->router,
             .bias = l->router_bias,
             .buffer = (int64_t)((uintptr_t)buffer - (uintptr_t)gate->home->from),
-            .n_experts = l->n_experts};
-        if (i < EARLY_AHEAD)
+            .n_experts = l->n_experts,
+            .list = l};
+        if (i < EARLY_NEAR)
             continue;
-        st = send_guess(x->c, l, home[i - EARLY_AHEAD].list, (float *)at, e);
         x->layer[i].guess = (float *)at;
         at += guess_bytes(l);
     }
-    return st;
+    return aim(x, farthest(x), e);
 }
 
 static status take_memory(cuda_early *x, err *e)
@@ -269,7 +290,7 @@ status cuda_early_open(cuda_device *c, const cold_home *home, int32_t n, uint8_t
                        size_t buffer_bytes, double bus_bytes_s, cuda_early **to, err *e)
 {
     *to = NULL;
-    if (!home[0].list->n_early || n <= EARLY_AHEAD)
+    if (!home[0].list->n_early || n <= EARLY_NEAR)
         return OK;
     cuda_early *x = mem_calloc(1, sizeof *x);
     if (!x || !(x->layer = mem_calloc((size_t)n, sizeof *x->layer))) {
@@ -284,7 +305,7 @@ status cuda_early_open(cuda_device *c, const cold_home *home, int32_t n, uint8_t
     x->buffers = buffers;
     x->buffer_bytes = buffer_bytes;
     x->memory_bytes = fixed_bytes();
-    for (int32_t i = EARLY_AHEAD; i < n; i++)
+    for (int32_t i = EARLY_NEAR; i < n; i++)
         x->memory_bytes += home[i].list->router ? guess_bytes(home[i].list) : 0;
     status st = take_memory(x, e);
     if (!st) {
@@ -335,21 +356,40 @@ static void switch_off(cuda_device *c, cuda_early *x, bool off)
             "experts that come early");
 }
 
-/* Were the guesses worth their copies? */
+/* Recorded passes have the distance in their launches. If a guess cannot be sent, nothing is asked
+ * for any more. */
+static void aim_again(cuda_device *c, cuda_early *x, int32_t ahead)
+{
+    err e = {0};
+    if (aim(x, ahead, &e))
+        atomic_store(&x->failed, true);
+    cuda_graphs_drop(c);
+}
+
+/* Are the guesses worth their copies? */
 static void judge(cuda_device *c, cuda_early *x)
 {
     uint32_t asked = atomic_load_explicit(&x->post->n_asked, memory_order_relaxed);
     uint32_t used = atomic_load_explicit(&x->post->n_used, memory_order_relaxed);
-    uint32_t n = asked - x->judged, n_used = used - x->judged_used;
-    if (x->paused ? --x->paused > 0 : n < x->judge_after)
+    uint64_t n = (uint32_t)(asked - x->judged), right = (uint32_t)(used - x->judged_used);
+    bool resumes = x->paused == 1, rests = x->paused > 1;
+    x->n_aimed += x->n_aimed < x->pause;
+    x->paused -= x->paused > 0;
+    if (rests || (!resumes && n < x->judge_after))
         return;
-    bool resumes = n < x->judge_after, poor = n_used < n / 2;
     x->judged = asked;
     x->judged_used = used;
-    if (!resumes && !poor)
-        return;
-    x->paused = resumes ? 0 : x->pause;
-    switch_off(c, x, !resumes);
+    if (resumes) {
+        switch_off(c, x, false);
+    } else if (x->ahead == EARLY_FAR) {
+        if (100 * right < FAR_LEAST * n)
+            aim_again(c, x, EARLY_NEAR);
+    } else if (100 * right < LEAST * n) {
+        x->paused = x->pause;
+        switch_off(c, x, true);
+    } else if (x->ahead < farthest(x) && x->n_aimed == x->pause && 100 * right >= FAR_AGAIN * n) {
+        aim_again(c, x, farthest(x));
+    }
 }
 
 void cuda_early_begin(cuda_device *c, cuda_early *x)
@@ -367,8 +407,8 @@ void cuda_early_begin(cuda_device *c, cuda_early *x)
 /* The number of the layer that is guessed beside this router's layer; 0: there is none. */
 static int32_t guessed_by(const cuda_early *x, const weight *router)
 {
-    for (int32_t i = EARLY_AHEAD; i < x->n; i++)
-        if (x->layer[i - EARLY_AHEAD].router == router)
+    for (int32_t i = x->ahead; i < x->n; i++)
+        if (x->layer[i - x->ahead].router == router)
             return i;
     return 0;
 }
@@ -383,12 +423,12 @@ void cuda_early_guess(cuda_early *x, const weight *router, dev_mat rows, int32_t
 
 early_ask cuda_early_ask(cuda_early *x, int32_t layer, int32_t rows)
 {
-    bool guessed = x->guessed == layer + EARLY_AHEAD && x->guessed_rows.rows == rows &&
+    bool guessed = x->guessed == layer + x->ahead && x->guessed_rows.rows == rows &&
                    rows <= GUESS_ROWS && x->guessed_k <= ROUTER_MOST;
     x->guessed = 0;
     if (!guessed)
         return (early_ask){0};
-    const early_layer *l = &x->layer[layer + EARLY_AHEAD];
+    const early_layer *l = &x->layer[layer + x->ahead];
     return (early_ask){.x = x->guessed_rows,
                        .router = l->guess,
                        .bias = l->bias ? (const float *)l->bias->packed : NULL,
@@ -400,7 +440,7 @@ early_ask cuda_early_ask(cuda_early *x, int32_t layer, int32_t rows)
                        .where = l->where,
                        .host_from = l->from,
                        .host_end = l->end,
-                       .layer = layer + EARLY_AHEAD,
+                       .layer = layer + x->ahead,
                        .n_expert = l->n_experts,
                        .most = x->n_early};
 }
@@ -430,6 +470,7 @@ void cuda_early_use(cuda_early *x, expert_use *to)
     to->n_early_waited = x->n_waited;
     to->n_early_late = x->n_late;
     to->n_early_failed = atomic_load(&x->failed);
+    to->early_ahead = x->ahead;
 }
 
 void cuda_early_test(cuda_early *x, early_fate fate, uint64_t limit_ns, cuda_device *c)

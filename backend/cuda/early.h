@@ -1,15 +1,15 @@
 /* early.h - experts that are copied to the GPU before their layer has chosen them.
  *
- *     layer l        router, guess of layer l + 2 | products, request
- *     host                                              '--> copies to buffers of layer l + 2 --.
- *     layer l + 1          router, guess of layer l + 3 | products, request                     |
- *     layer l + 2                                                  router | products wait <-----'
+ *     layer l        router, guess of layer l + 3 | products, request
+ *     host                                              '--> copies to buffers of layer l + 3 --.
+ *     layer l + 1          router, guess of layer l + 4 | products, request                     |
+ *     layer l + 3                                                  router | products wait <-----'
  *
- * Beside the router of layer l some blocks compute the logits of a later layer's router,
- * EARLY_AHEAD layers on, from the rows that the router of layer l reads (guess.cuh). The columns
- * of the later router are multiplied by the ratio of both routers' norms. So the guess is what the
- * later layer would choose if the rows did not change between. One layer ahead would be a better
- * guess, but a layer is shorter than the copy of an expert.
+ * Beside the router of layer l some blocks compute the logits of a later layer's router, EARLY_FAR
+ * layers on, from the rows that the router of layer l reads (guess.cuh). The columns of the later
+ * router are multiplied by the ratio of both routers' norms. So the guess is what the later layer
+ * would choose if the rows did not change between. The nearer the layers, the better the guess; but
+ * a layer is shorter than the copy of an expert, and layers miss unequally many.
  *
  * Then a warp finds the guessed experts that only the host has. It writes a request for the first
  * few of them: as many as may be on their way besides those of earlier requests. A thread of the
@@ -25,8 +25,8 @@
  * copies of an earlier request are on their way to the same buffers. So each set has one open
  * request at most, and the thread reads each request before the GPU overwrites it.
  *
- * Guesses are judged by what layers choose. While most of them are wrong, none is copied, but for a
- * try now and then.
+ * Guesses are judged by what layers choose. If some are wrong, later ones are EARLY_NEAR layers
+ * ahead. While most of those are wrong, too, none is copied, but for a try now and then.
  */
 #ifndef BACKEND_CUDA_EARLY_H
 #define BACKEND_CUDA_EARLY_H

@@ -60,7 +60,7 @@ static sizes sizes_of(const device *d, const expert_layer *l, int32_t n)
     z.counts_at = z.tables_at + aligned(2 * (size_t)z.n_all * sizeof(int64_t));
     z.early_at = z.counts_at + aligned((size_t)z.n_all * sizeof(uint32_t));
     z.early = aligned(largest);
-    z.total = z.early_at + (n > EARLY_AHEAD ? EARLY_SETS * (uint64_t)l[0].n_early * z.early : 0);
+    z.total = z.early_at + (n > EARLY_NEAR ? EARLY_SETS * (uint64_t)l[0].n_early * z.early : 0);
     return z;
 }
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    LAYERS = 1 + EARLY_AHEAD,
+    LAYERS = 1 + EARLY_FAR,
     N_EXPERTS = 24,
     N_SLOTS = 6,
     N_FF = 64,
@@ -30,6 +30,18 @@ typedef struct early_rig {
     bool sigmoid;
 } early_rig;
 
+/* Rows for all layers, those of a set bit with the other sign. */
+static void draw_rows(early_rig *r, uint32_t other)
+{
+    float *x = draw(r->g, ROWS * N_IN, 1);
+    for (int i = 0; i < LAYERS; i++) {
+        const float *norm = r->in[i].bytes;
+        for (int k = 0; k < ROWS * N_IN; k++)
+            r->x[i][k] = (other >> i & 1 ? -x[k] : x[k]) * norm[k % N_IN];
+    }
+    mem_free(x);
+}
+
 static bool make(early_rig *r, num_type type)
 {
     rig *g = r->g;
@@ -40,14 +52,11 @@ static bool make(early_rig *r, num_type type)
             !pair_make(g, &r->in[i], NUM_F32, N_IN, 1, 1, 1, false) ||
             !pair_make(g, &r->bias[i], NUM_F32, N_EXPERTS, 1, 1, 0.2, false))
             return false;
-    float *x = draw(g, ROWS * N_IN, 1);
     for (int i = 0; i < LAYERS; i++) {
         float *norm = r->in[i].bytes;
         for (int k = 0; k < N_IN; k++) /* not near 0: its inverse is a factor of the guess */
             norm[k] += norm[k] < 0 ? -0.5f : 0.5f;
-        r->x[i] = mem_alloc(ROWS * N_IN * sizeof *x);
-        for (int k = 0; k < ROWS * N_IN; k++)
-            r->x[i][k] = x[k] * norm[k % N_IN];
+        r->x[i] = mem_alloc(ROWS * N_IN * sizeof *r->x[i]);
         r->layer[i] = (expert_layer){.n_parts = 2,
                                      .n_experts = N_EXPERTS,
                                      .n_slots = N_SLOTS,
@@ -60,7 +69,7 @@ static bool make(early_rig *r, num_type type)
         g->gpu->weight_free(g->gpu, r->layer[i].part[0]);
         g->gpu->weight_free(g->gpu, r->layer[i].part[1]);
     }
-    mem_free(x);
+    draw_rows(r, 0);
     return true;
 }
 
@@ -189,49 +198,95 @@ static void check_kind(rig *g, num_type type, bool sigmoid)
     unmake(&r);
 }
 
-/* A pass of one row. */
-static status one_pass(early_rig *r, uint64_t *asked, err *e)
+/* A pass of one row, and what has happened until now. */
+static status one_pass(early_rig *r, expert_use *use, err *e)
 {
-    expert_use use;
     float *y = run_rows(r, 1, e);
     if (!y)
         return e->status;
     mem_free(y);
-    r->g->gpu->experts->use(r->g->gpu, &use);
-    *asked = use.n_early;
+    r->g->gpu->experts->use(r->g->gpu, use);
     return OK;
 }
 
-/* The last layer's rows are those of the guess with the other sign, so it chooses what is guessed
- * last. After some copies in vain none is asked for, and after a pause some are again. */
-static void check_wrong_guesses(rig *g)
+/* The layers, whose guesses are judged after so many experts, with a pause of so many passes. */
+static status open_judged(early_rig *r, int32_t after, int32_t pause, err *e)
 {
-    enum { AFTER = 24, PAUSE = 40, TRIES = 400 };
-    early_rig r = {.g = g};
-    cuda_device *c = g->gpu->self;
-    err e = {0};
-    uint64_t n = 0, before = 0;
-    if (!my_turn(g, "early") || !make(&r, NUM_Q4_0))
-        return;
-    for (int k = 0; k < ROWS * N_IN; k++)
-        r.x[LAYERS - 1][k] = -r.x[LAYERS - 1][k];
-    status st = open_experts(&r, 3, &e);
+    cuda_device *c = r->g->gpu->self;
+    status st = open_experts(r, 3, e);
     if (!st) {
         cuda_early *x = cuda_cold_early(c->experts->cold);
         cuda_early_test(x, EARLY_COMES, 2000000000, c);
-        cuda_early_judge(x, AFTER, PAUSE);
+        cuda_early_judge(x, after, pause);
     }
-    for (int i = 0; i < TRIES && n < AFTER && !st; i++)
-        st = one_pass(&r, &n, &e);
-    verdict(g, "early", "wrong guesses: too few are asked for", n < AFTER, 0);
+    return st;
+}
+
+enum { AFTER = 24, PAUSE = 40, TRIES = 400 }; /* experts asked for; passes */
+
+/* All guesses are wrong, from far and from near: the layers that are guessed have the first layer's
+ * rows with the other sign, so they choose what is guessed last. After some copies in vain they are
+ * made from near; after some more none is asked for, and after a pause some are again. */
+static void check_wrong_guesses(rig *g)
+{
+    early_rig r = {.g = g};
+    expert_use use = {0}, before = {0};
+    err e = {0};
+    if (!my_turn(g, "early") || !make(&r, NUM_Q4_0))
+        return;
+    draw_rows(&r, ~0u << EARLY_NEAR);
+    status st = open_judged(&r, AFTER, PAUSE, &e);
+    for (int i = 0; i < TRIES && use.n_early < AFTER && !st; i++)
+        st = one_pass(&r, &use, &e);
+    verdict(g, "early", "wrong guesses: too few are asked for", use.n_early < AFTER, 0);
+    for (int i = 0; i < TRIES && use.n_early < 3 * AFTER && !st; i++) {
+        before = use;
+        st = one_pass(&r, &use, &e);
+        if (use.early_ahead == EARLY_NEAR && use.n_early == before.n_early)
+            break;
+    }
+    verdict(g, "early", "wrong guesses: they are not from near", use.early_ahead != EARLY_NEAR, 0);
     for (int i = 0; i < 2 && !st; i++)
         st = one_pass(&r, &before, &e);
     for (int i = 0; i < PAUSE / 2 && !st; i++)
-        st = one_pass(&r, &n, &e);
-    verdict(g, "early", "wrong guesses: asked for in a pause", n != before, 0);
-    for (int i = 0; i < TRIES && n == before && !st; i++)
-        st = one_pass(&r, &n, &e);
-    verdict(g, "early", "wrong guesses: no other try", n == before, 0);
+        st = one_pass(&r, &use, &e);
+    verdict(g, "early", "wrong guesses: asked for in a pause", use.n_early != before.n_early, 0);
+    for (int i = 0; i < TRIES && use.n_early == before.n_early && !st; i++)
+        st = one_pass(&r, &use, &e);
+    verdict(g, "early", "wrong guesses: no other try", use.n_early == before.n_early, 0);
+    if (st)
+        failed(g, "early", e.text);
+    close_experts(&r);
+    unmake(&r);
+}
+
+/* Guesses are wrong from far and right from near. So they are made from near, and after a pause
+ * from far again. Each pass has other rows, or slots would soon hold all experts that are chosen.
+ */
+static void check_near_guesses(rig *g)
+{
+    enum { OTHER = 1 << 1 | 1 << EARLY_FAR };
+    early_rig r = {.g = g};
+    expert_use use = {0}, near;
+    err e = {0};
+    int passes = 0;
+    if (!my_turn(g, "early") || !make(&r, NUM_Q4_0))
+        return;
+    status st = open_judged(&r, AFTER, PAUSE, &e);
+    for (int i = 0; i < TRIES && use.early_ahead != EARLY_NEAR && !st; i++) {
+        draw_rows(&r, OTHER);
+        st = one_pass(&r, &use, &e);
+    }
+    verdict(g, "early", "right from near: still from far", use.early_ahead != EARLY_NEAR, 0);
+    near = use;
+    for (; passes < TRIES && use.early_ahead == EARLY_NEAR && !st; passes++) {
+        draw_rows(&r, OTHER);
+        st = one_pass(&r, &use, &e);
+    }
+    uint64_t asked = use.n_early - near.n_early, used = use.n_early_used - near.n_early_used;
+    verdict(g, "early", "right from near: never from far again", use.early_ahead != EARLY_FAR, 0);
+    verdict(g, "early", "right from near: from far again too soon", passes < PAUSE, 0);
+    verdict(g, "early", "right from near: fetched, and not chosen", used + 2 * 3 < asked, 0);
     if (st)
         failed(g, "early", e.text);
     close_experts(&r);
@@ -244,4 +299,5 @@ void check_early(rig *g)
     for (int i = 0; i < 5; i++)
         check_kind(g, types[i], i & 1);
     check_wrong_guesses(g);
+    check_near_guesses(g);
 }
