@@ -17,7 +17,7 @@ static const uint64_t LIMIT_MOST_NS = 2000000;
  *     EARLY_FAR layers ahead, below FAR_LEAST      from now on EARLY_NEAR layers ahead
  *     EARLY_NEAR, from FAR_AGAIN on                EARLY_FAR again, after PAUSE passes at the
  * earliest EARLY_NEAR, below LEAST                      nothing is copied for PAUSE passes */
-enum { JUDGED = 512, PAUSE = 1024, FAR_LEAST = 85, FAR_AGAIN = 95, LEAST = 50 };
+enum { JUDGED = 512, PAUSE = 1024, FAR_LEAST = 65, FAR_AGAIN = 85, LEAST = 50 };
 
 typedef struct early_layer {
     int64_t from, end;    /* distances of its experts in the host's memory */
