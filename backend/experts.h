@@ -56,7 +56,7 @@ typedef struct expert_use {
 } expert_use;
 
 /* The host's cores compute a part of the experts that a pass misses, while kernels read the others.
- * Results have the bits of those without help. */
+ * Every result has the same bits with and without this help. */
 typedef struct expert_help {
     double part;       /* of a layer's missing experts; negative: by measured costs */
     int32_t n_threads; /* 0: one per physical core that this process may use, but one */

@@ -24,7 +24,7 @@ enum {
     MAX_THREADS = 256,
     MAX_ITEMS = 0xffff,                      /* of a job: 16 bits of the word */
     LOOKS = 4096,                            /* for other threads, before one gives its core away */
-    CHUNK_ITEMS = 2 * COLD_GROUP / COLD_TILE /* of a gated unit: that a chunk of 32 needs */
+    CHUNK_ITEMS = 2 * COLD_GROUP / COLD_TILE /* gate items that make 32 outputs of a gated unit */
 };
 
 static const size_t STACK_BYTES = 1 << 20;

@@ -25,9 +25,7 @@ typedef struct early_layer {
     const uint8_t *host;  /* of expert 0 */
     size_t bytes;         /* of an expert */
     float *guess; /* device, [n_experts][n_in]: for the rows of the router `ahead` layers before */
-    const weight *router, *bias;
     int64_t buffer; /* distance of the layer's first buffer */
-    int32_t n_experts;
     const expert_layer *list;
 } early_layer;
 
@@ -126,7 +124,7 @@ static void answer(cuda_early *x, uint32_t seq)
         const uint32_t e = atomic_load_explicit(&x->post->ask[at].expert[m], memory_order_relaxed);
         const uint32_t set = i % EARLY_SETS;
         uint8_t *to = x->buffers + (set * (size_t)x->n_early + m) * x->buffer_bytes;
-        ok = e < (uint32_t)l->n_experts &&
+        ok = e < (uint32_t)l->list->n_experts &&
              copy_expert(x, l, to, (int32_t)e, &x->state->arrived[set][m], &x->number[at]);
     }
     if (!ok)
@@ -226,7 +224,8 @@ static int32_t farthest(const cuda_early *x)
     return x->n > EARLY_FAR ? EARLY_FAR : EARLY_NEAR;
 }
 
-/* Guesses are so many layers ahead from now on. On an error those of some layers may be. */
+/* Guesses are so many layers ahead from now on. After an error some of them are of the distance
+ * before. */
 static status aim(cuda_early *x, int32_t ahead, err *e)
 {
     status st = OK;
@@ -255,10 +254,7 @@ static status open_layers(cuda_early *x, const cold_home *home, uint8_t *at, err
             .where = gate->home->where,
             .host = gate->home->host,
             .bytes = home[i].expert_bytes,
-            .router = l->router,
-            .bias = l->router_bias,
             .buffer = (int64_t)((uintptr_t)buffer - (uintptr_t)gate->home->from),
-            .n_experts = l->n_experts,
             .list = l};
         if (i < EARLY_NEAR)
             continue;
@@ -408,7 +404,7 @@ void cuda_early_begin(cuda_device *c, cuda_early *x)
 static int32_t guessed_by(const cuda_early *x, const weight *router)
 {
     for (int32_t i = x->ahead; i < x->n; i++)
-        if (x->layer[i - x->ahead].router == router)
+        if (x->layer[i - x->ahead].list->router == router)
             return i;
     return 0;
 }
@@ -429,9 +425,10 @@ early_ask cuda_early_ask(cuda_early *x, int32_t layer, int32_t rows)
     if (!guessed)
         return (early_ask){0};
     const early_layer *l = &x->layer[layer + x->ahead];
+    const weight *bias = l->list->router_bias;
     return (early_ask){.x = x->guessed_rows,
                        .router = l->guess,
-                       .bias = l->bias ? (const float *)l->bias->packed : NULL,
+                       .bias = bias ? (const float *)bias->packed : NULL,
                        .logits = x->logits,
                        .id = x->id,
                        .k = x->guessed_k,
@@ -441,7 +438,7 @@ early_ask cuda_early_ask(cuda_early *x, int32_t layer, int32_t rows)
                        .host_from = l->from,
                        .host_end = l->end,
                        .layer = layer + x->ahead,
-                       .n_expert = l->n_experts,
+                       .n_expert = l->list->n_experts,
                        .most = x->n_early};
 }
 

@@ -25,8 +25,9 @@
  * copies of an earlier request are on their way to the same buffers. So each set has one open
  * request at most, and the thread reads each request before the GPU overwrites it.
  *
- * Guesses are judged by what layers choose. If some are wrong, later ones are EARLY_NEAR layers
- * ahead. While most of those are wrong, too, none is copied, but for a try now and then.
+ * The host compares guesses with what layers choose (judge in early.c). If too many are wrong, it
+ * guesses EARLY_NEAR layers ahead. If more than half of those guesses are wrong, the GPU requests no
+ * expert for some passes. Then the host lets it try again.
  */
 #ifndef BACKEND_CUDA_EARLY_H
 #define BACKEND_CUDA_EARLY_H
