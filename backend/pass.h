@@ -58,13 +58,13 @@ enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
  * (page_sums in ops.h): by the bound of all products with a page's keys, or by its mean. For every
  * layer with a linear store, every row at `pos` or later, every query head, in this order:
  *
- *     s_i = scale sum_k max(q_k lo_ik, q_k hi_ik), or scale q . mean_i        i = 0 .. n_pages - 1
+ *     s_i = scale sum_k q_k m_ik + |q_k| w_ik, or scale q . mean_i        i = 0 .. n_pages - 1
  *     score_i += softmax_i(s)
  *
- * A page with a NaN counts as s_i = -infinity. The caller owns the struct and must not change it
- * during the pass; score and room are memory of the side's device. Scores are complete when the
- * pass has ended. A pass with one watch may be recorded: then it is played again for any n_pages,
- * but for the same memory. */
+ * s_i that is no number, or infinite, counts as -infinity. The caller owns the struct and must not
+ * change it during the pass; score and room are memory of the side's device. Scores are complete
+ * when the pass has ended. A pass with one watch may be recorded: then it is played again for any
+ * n_pages, but for the same memory. */
 enum { PAGE_WATCH_HEADS = 64 }; /* query heads that share a KV head: at most */
 
 /* Queries that a pass keeps, to ask pages with them later (page_look in ops.h): of each layer with

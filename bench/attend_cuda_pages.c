@@ -298,7 +298,8 @@ static void open_scorer(bench *b, scorer *s, int32_t n_head, int32_t layers)
     int32_t n_rooms = layers < most ? layers : most;
     s->layers = layers;
     s->n_head = n_head;
-    s->sum_bytes = (size_t)v->n_head_kv * (size_t)n_pages * 4 * (size_t)v->head_dim;
+    const page_sums sums = {NULL, n_pages, PAGE_SUM_BOUNDS};
+    s->sum_bytes = page_sums_bytes(&sums, v);
     s->score_bytes = (size_t)n_pages * sizeof(float);
     s->room_bytes = page_watch_room(n_pages, v->head_dim) * sizeof(float) * (size_t)n_rooms;
     s->w = (page_watch){.n_pages = n_pages,
@@ -309,7 +310,8 @@ static void open_scorer(bench *b, scorer *s, int32_t n_head, int32_t layers)
     for (int32_t i = 0; i < layers; i++) {
         s->view[i] = *v;
         s->view[i].id = i;
-        s->sums[i] = (page_sums){b->d->alloc(b->d, s->sum_bytes), n_pages, PAGE_SUM_BOUNDS};
+        s->sums[i] = sums;
+        s->sums[i].at = b->d->alloc(b->d, s->sum_bytes);
         if (!s->sums[i].at || !s->w.score[0] || !s->w.room[0])
             exit(1);
     }

@@ -5,10 +5,10 @@
  *     score     pages that were looked at: the sum of their shares; all others come after them, in
  *               the order of their votes
  *
- * A bound follows from the smallest and largest value of each dimension of a page's keys. It is far
- * above any real product. So bounds do not tell similar pages apart, and a low bound is no reason
- * to leave a page out. But the pages that are needed are nearly always in the quarter with the most
- * votes. So that quarter is looked at, and all pages of the pool.
+ * A bound follows from the range of each dimension of a page's keys. It is far above any real
+ * product. So bounds do not tell similar pages apart, and a low bound is no reason to leave a page
+ * out. But the pages that are needed are nearly always in the quarter with the most votes. So that
+ * quarter is looked at, and all pages of the pool.
  *
  * A look moves no page. It copies keys of pages that are away to a buffer on the device, the stage,
  * some pages at a time. A pool has one stage, because looks take place between passes. A look takes

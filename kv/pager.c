@@ -7,10 +7,15 @@
 
 /* ---- Opening -------------------------------------------------------------------------------- */
 
+static page_sums sums_of(const kv_layout *l)
+{
+    return (page_sums){.n_rows = pages_of(l->n_ctx), .parts = PAGE_SUM_BOUNDS};
+}
+
 static size_t sums_bytes(const kv_layout *l, const kv_view *v)
 {
-    return (size_t)v->n_head_kv * (size_t)pages_of(l->n_ctx) * PAGE_SUM_BOUNDS *
-           (size_t)v->head_dim * sizeof(uint16_t);
+    const page_sums s = sums_of(l);
+    return page_sums_bytes(&s, v);
 }
 
 /* Rooms of a side: one for each of its layers, if its device makes use of them. */
@@ -70,7 +75,7 @@ static status open_scores(kv_cache *c, kv_pager *g, err *e)
         device *d = kv_device(c, v);
         if (v->window)
             continue;
-        g->sums[i] = (page_sums){.n_rows = (int32_t)n, .parts = PAGE_SUM_BOUNDS};
+        g->sums[i] = sums_of(l);
         g->sums[i].at = d->alloc(d, sums_bytes(l, v));
         if (!g->sums[i].at)
             return err_memory(e, "summaries of pages", sums_bytes(l, v));

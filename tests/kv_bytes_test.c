@@ -4,6 +4,7 @@
  * is checked where caches are opened (kv_oracle_test.c). With -v this prints the table of KV bytes.
  * The file also checks which layers attention may read through f16.
  */
+#include "kv/pager.h"
 #include "kv/snapshot.h"
 #include "model/gemma4_shapes.h"
 #include "model/model.h"
@@ -13,7 +14,8 @@
 
 enum { CHUNK = 512 };
 
-static uint64_t planned(const gemma4_shape *s, const char *type, const char *single, int32_t n_ctx)
+static void open_layout(const gemma4_shape *s, const char *type, const char *single, int32_t n_ctx,
+                        kv_layout *l)
 {
     static const float freq[1] = {1};
     static const rope turn = {.n_pairs = 1, .inv_freq = freq, .n_turning = 1, .turns = freq};
@@ -28,10 +30,15 @@ static uint64_t planned(const gemma4_shape *s, const char *type, const char *sin
                             .k_norm = &norm,
                             .k_rope = &turn};
     kv_want_layout w = {.spec = spec, .n = n, .n_ctx = n_ctx, .rows_max = CHUNK};
-    kv_layout l;
     err e = {0};
     CHECK_OK(kv_choice_parse(&w.choice, &(kv_words){.k = type, .single = single}, &e), e);
-    CHECK_OK(kv_layout_init(&l, &w, &e), e);
+    CHECK_OK(kv_layout_init(l, &w, &e), e);
+}
+
+static uint64_t planned(const gemma4_shape *s, const char *type, const char *single, int32_t n_ctx)
+{
+    kv_layout l;
+    open_layout(s, type, single, n_ctx, &l);
     uint64_t bytes = l.all.ring + l.all.linear;
     kv_layout_free(&l);
     return bytes;
@@ -80,6 +87,41 @@ TEST(kv_bytes_of_published_sizes)
             printf("\n");
         }
     }
+}
+
+/* 31B at 256K tokens of f16 with a pool of 4,096, on a device that scores all layers at once:
+ * global layers take a 40th of what they take without a pool, in two streams. Summaries have two
+ * codes and a 32nd of two scales a dim; scores, queries and the stage of looks are the rest. */
+TEST(kv_bytes_of_a_pool)
+{
+    enum { N_CTX = 262144, POOL = 4096, PAGES = N_CTX / KV_PAGE };
+    gemma4_shape s;
+    kv_layout l;
+    device d = {.watch_rooms = 64};
+    CHECK(gemma4_shape_named("31b", &s));
+    open_layout(&s, "f16", "off", N_CTX, &l);
+    l.dev[PASS_MAIN] = &d;
+    page_query_size q = {0};
+    size_t dims = 0;
+    for (int32_t i = 0; i < l.n; i++) {
+        const kv_view *v = &l.view[i];
+        if (v->window)
+            continue;
+        dims += (size_t)v->n_head_kv * (size_t)v->head_dim;
+        q.layers++;
+        q.heads = s.n_head;
+        q.floats += (size_t)s.n_head * (size_t)v->head_dim;
+    }
+    CHECK_EQ(dims, 81920 / 4);
+    double rooms = q.layers * 4.0 * (double)page_watch_room(PAGES, 512);
+    double scored = (double)kv_pager_bytes(&l, KV_POLICY_SCORED, PASS_MAIN);
+    CHECK_EQ(scored - rooms - PAGES * 4.0, (2 + 2 * 2 / 128.0) * (double)dims * PAGES);
+    double pool = 81920.0 * POOL + scored + (double)kv_look_bytes(&l, &q, PASS_MAIN) +
+                  (double)kv_queries_bytes(&q);
+    printf("%.1f MiB whole, %.1f MiB with a pool: 1/%.2f\n", 81920.0 * N_CTX * 0x1p-20,
+           pool * 0x1p-20, 81920.0 * N_CTX / pool);
+    CHECK(40 * pool < 81920.0 * N_CTX);
+    kv_layout_free(&l);
 }
 
 /* Recurrent layers of the published sizes, in KiB: a checkpoint's states; keys and values of a

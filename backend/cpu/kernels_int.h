@@ -100,6 +100,13 @@ typedef struct delta_row {
     float *e, *o;       /* [n]: errors, outputs */
 } delta_row;
 
+/* The first of some pages of one KV head. */
+typedef struct page_bounds {
+    const int8_t *code;    /* [2 dim] a page: signed middles, unsigned half widths */
+    const uint16_t *scale; /* [groups][2] a page */
+    int32_t dim;
+} page_bounds;
+
 typedef struct cpu_kernels cpu_kernels;
 typedef void (*act_mul_fn)(float *y, const float *a, const float *b, int32_t n);
 
@@ -134,6 +141,8 @@ struct cpu_kernels {
     int32_t block_queries;
     /* to[it] = k[it], as num decodes it */
     void (*unpack)(const key_rows *k, float *to, int32_t to_stride);
+    /* Middles and half widths of n pages, [n][2 dim]: codes times scales (page_sums in ops.h). */
+    void (*unpack_bounds)(const page_bounds *b, int32_t n, float *to);
     /* to[it] = RoPE(w * u[it]) of pairs (i, n_turning + i), whose halves are at u->at and
      * u->high_bytes further on: the keys of one stream's values (kv_view). In floats `to` may be
      * u. */

@@ -1,6 +1,6 @@
-/* pages.c - summaries of pages of keys: the mean, the smallest and the largest value of every
- * dimension (page_sums in backend/ops.h). Scores of pages for queries: by summaries (page_watch),
- * and by real attention (page_look).
+/* pages.c - summaries of pages of keys: the mean, or the middle and half width of every
+ * dimension's values (page_sums in backend/ops.h). Scores of pages for queries: by summaries
+ * (page_watch), and by real attention (page_look).
  *
  * A task is a page of one KV head. Its keys are unpacked row by row into floats by the kernel of
  * the instruction set, and summed in the order of their positions. With one stream, rows become
@@ -86,15 +86,15 @@ static void sum_task(void *arg, int32_t chunk, int32_t thread)
     (void)thread;
     const sum_job *j = arg;
     int32_t head = chunk / j->n, i = chunk % j->n, dim = j->v->head_dim;
-    uint16_t *at = page_sum_row(j->to, j->v, head, j->row + i);
     float acc[3][PAGE_SUM_DIM_MAX];
     sum_page(j, head, j->first + i, acc);
-    for (int32_t d = 0; d < dim && j->to->parts == PAGE_SUM_MEAN; d++)
-        at[d] = num_f32_to_bf16(acc[0][d] * (1.0f / KV_PAGE));
-    for (int32_t d = 0; d < dim && j->to->parts == PAGE_SUM_BOUNDS; d++) {
-        at[d] = cpu_bf16_down(acc[1][d]);
-        at[dim + d] = cpu_bf16_up(acc[2][d]);
+    if (j->to->parts == PAGE_SUM_BOUNDS) {
+        cpu_put_bounds(j->to, j->v, head, j->row + i, acc[1], acc[2]);
+        return;
     }
+    uint16_t *at = page_mean(j->to, j->v, head, j->row + i);
+    for (int32_t d = 0; d < dim; d++)
+        at[d] = num_f32_to_bf16(acc[0][d] * (1.0f / KV_PAGE));
 }
 
 void cpu_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
@@ -107,7 +107,10 @@ void cpu_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_
 
 /* ---- Watching queries ---------------------------------------------------------------------- */
 
-enum { PAGES_PER_TASK = 512 };
+enum {
+    PAGES_PER_TASK = 512,
+    BOUND_FLOATS = 2 * PAGE_SUM_DIM_MAX /* that are unpacked at a time: 8 KB, or a page */
+};
 
 typedef struct watch_job {
     const cpu_kernels *k;
@@ -117,27 +120,45 @@ typedef struct watch_job {
     float *q;    /* [group][width]: the queries of one row that share a KV head */
     float *room; /* [group][n_pages] */
     int32_t head, group;
-    int32_t width; /* of a query: of bounds the negative part of q, then the positive one */
+    int32_t width; /* of a query: for bounds q, then its absolute values */
 } watch_job;
 
+/* s_i of n pages from i on, whose summaries are rows of `width` elements. */
+static void watch_rows(const watch_job *j, int32_t i, int32_t n, num_type t, const void *rows)
+{
+    const key_product p = {.type = t,
+                           .n_q = j->group,
+                           .n_keys = n,
+                           .dim = j->width,
+                           .s = j->room + i,
+                           .q = j->q,
+                           .s_stride = j->w->n_pages,
+                           .q_stride = j->width,
+                           .k = rows,
+                           .row_bytes = (size_t)j->width * (t == NUM_F32 ? 4 : 2),
+                           .source = t == NUM_F32 ? ROWS_IN_CACHE : ROWS_IN_MEMORY};
+    j->k->key_dot(&p);
+}
+
 /* s_i of some pages, for all queries. */
-static void watch_means(void *arg, int32_t chunk, int32_t thread)
+static void watch_task(void *arg, int32_t chunk, int32_t thread)
 {
     (void)thread;
     const watch_job *j = arg;
-    int32_t n = j->w->n_pages, i0 = chunk * PAGES_PER_TASK;
-    const key_product p = {.type = NUM_BF16,
-                           .n_q = j->group,
-                           .n_keys = n - i0 < PAGES_PER_TASK ? n - i0 : PAGES_PER_TASK,
-                           .dim = j->width,
-                           .s = j->room + i0,
-                           .q = j->q,
-                           .s_stride = n,
-                           .q_stride = j->width,
-                           .k = (const char *)page_sum_row(j->sums, j->kv, j->head, i0),
-                           .row_bytes = (size_t)j->width * sizeof(uint16_t),
-                           .source = ROWS_IN_MEMORY};
-    j->k->key_dot(&p);
+    const page_sums *s = j->sums;
+    int32_t all = j->w->n_pages, i = chunk * PAGES_PER_TASK;
+    int32_t end = all - i < PAGES_PER_TASK ? all : i + PAGES_PER_TASK;
+    float bound[BOUND_FLOATS];
+    if (s->parts == PAGE_SUM_MEAN)
+        watch_rows(j, i, end - i, NUM_BF16, page_mean(s, j->kv, j->head, i));
+    for (int32_t n; i < end && s->parts == PAGE_SUM_BOUNDS; i += n) {
+        n = end - i < BOUND_FLOATS / j->width ? end - i : BOUND_FLOATS / j->width;
+        const page_bounds b = {.code = page_middles(s, j->kv, j->head, i),
+                               .scale = page_scales(s, j->kv, j->head, i),
+                               .dim = j->kv->head_dim};
+        j->k->unpack_bounds(&b, n, bound);
+        watch_rows(j, i, n, NUM_F32, bound);
+    }
 }
 
 /* The soft max of one query over all pages. */
@@ -148,7 +169,7 @@ static void watch_share(void *arg, int32_t iq, int32_t thread)
     int32_t n = j->w->n_pages;
     float *x = j->room + (size_t)iq * (size_t)n, top;
     for (int32_t i = 0; i < n; i++)
-        x[i] = isnan(x[i]) ? -INFINITY : x[i];
+        x[i] = x[i] < INFINITY ? x[i] : -INFINITY; /* a NaN too */
     float sum = j->k->softmax(x, n, &top);
     j->k->scale(x, sum > 0 ? 1.0f / sum : 0.0f, n);
 }
@@ -157,17 +178,15 @@ static void watch_row(watch_job *j, pool *threads, const float *q, float scale, 
 {
     int32_t n = j->w->n_pages, dim = j->kv->head_dim;
     for (int32_t i = 0; i < j->group; i++) {
-        float *to = j->q + (size_t)i * (size_t)j->width, *high = to + dim;
+        float *to = j->q + (size_t)i * (size_t)j->width;
         memcpy(to, q + (size_t)i * (size_t)dim, (size_t)dim * sizeof *to);
         if (j->kv->k_rot && !j->kv->single)
             num_rotate(to, dim);
         j->k->scale(to, scale, dim);
-        for (int32_t d = 0; d < j->width - dim; d++) {
-            high[d] = to[d] > 0 ? to[d] : 0;
-            to[d] = to[d] > 0 ? 0 : to[d];
-        }
+        for (int32_t d = 0; d < j->width - dim; d++)
+            to[dim + d] = fabsf(to[d]);
     }
-    pool_run(threads, (n + PAGES_PER_TASK - 1) / PAGES_PER_TASK, watch_means, j);
+    pool_run(threads, (n + PAGES_PER_TASK - 1) / PAGES_PER_TASK, watch_task, j);
     pool_run(threads, j->group, watch_share, j);
     for (int32_t i = 0; i < j->group; i++)
         j->k->add(score, score, j->room + (size_t)i * (size_t)n, n);

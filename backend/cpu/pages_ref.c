@@ -10,21 +10,66 @@
 
 /* ---- Summaries of pages ------------------------------------------------------------------- */
 
-/* Truncation goes towards zero; one step more goes away from it. */
-static uint16_t bf16_towards(float x, bool away)
-{
-    uint32_t u = num_f32_bits(x);
-    return isnan(x) ? num_f32_to_bf16(x) : (uint16_t)((u >> 16) + (away && (u & 0xffff)));
-}
-
-uint16_t cpu_bf16_down(float x)
-{
-    return bf16_towards(x, x < 0);
-}
-
 uint16_t cpu_bf16_up(float x)
 {
-    return bf16_towards(x, x > 0);
+    uint32_t u = num_f32_bits(x);
+    return (uint16_t)((u >> 16) + ((u & 0xffff) != 0));
+}
+
+/* The larger of two magnitudes; a NaN is larger than any. */
+static float larger(float a, float b)
+{
+    return num_f32_bits(a) > num_f32_bits(b) ? a : b;
+}
+
+/* The scale with which the code `most` reaches `top`. false: top is no number, or too large. */
+static bool scale_for(float top, float most, float *scale)
+{
+    *scale = top > 0 ? num_bf16_to_f32(cpu_bf16_up(fmaxf(top / most, 0x1p-100f))) : 0;
+    return top < 0x1p126f;
+}
+
+/* One group of n dims. The factor on half widths is more than the roundings of their difference,
+ * its quotient and the scale's can take away. false: no codes can say it. */
+static bool put_group(int8_t *mid, uint8_t *wide, float *scale, const float *lo, const float *hi,
+                      int32_t n)
+{
+    float need[PAGE_SUM_GROUP], top = 0;
+    for (int32_t i = 0; i < n; i++)
+        top = larger(fabsf(0.5f * lo[i] + 0.5f * hi[i]), top);
+    if (!scale_for(top, 127, &scale[0]))
+        return false;
+    top = 0;
+    for (int32_t i = 0; i < n; i++) {
+        mid[i] = scale[0] > 0 ? (int8_t)rintf((0.5f * lo[i] + 0.5f * hi[i]) / scale[0]) : 0;
+        float at = scale[0] * mid[i], up = hi[i] - at, down = at - lo[i];
+        need[i] = (up > down ? up : down) * (1 + 0x1p-21f);
+        top = larger(fabsf(need[i]), top);
+    }
+    if (!scale_for(top, 255, &scale[1]))
+        return false;
+    for (int32_t i = 0; i < n; i++)
+        wide[i] = scale[1] > 0 ? (uint8_t)fminf(ceilf(need[i] / scale[1]), 255) : 0;
+    return true;
+}
+
+void cpu_put_bounds(const page_sums *to, const kv_view *v, int32_t head, int32_t row,
+                    const float *lo, const float *hi)
+{
+    int8_t *mid = page_middles(to, v, head, row);
+    uint8_t *wide = page_widths(to, v, head, row);
+    uint16_t *scale = page_scales(to, v, head, row);
+    for (int32_t i = 0, n; i < v->head_dim; i += n, scale += 2) {
+        float s[2];
+        n = v->head_dim - i < PAGE_SUM_GROUP ? v->head_dim - i : PAGE_SUM_GROUP;
+        if (!put_group(mid + i, wide + i, s, lo + i, hi + i, n)) {
+            memset(mid + i, 0, (size_t)n);
+            memset(wide + i, 0, (size_t)n);
+            s[0] = s[1] = NAN;
+        }
+        scale[0] = num_f32_to_bf16(s[0]);
+        scale[1] = num_f32_to_bf16(s[1]);
+    }
 }
 
 /* A key as attention meets it; the page's first key has position `pos`. */
@@ -49,30 +94,41 @@ void cpu_ref_sum_pages(device *d, const kv_view *v, const kv_base *base, const p
 {
     (void)d;
     double back[NUM_ROT_GROUP][NUM_ROT_GROUP], key[PAGE_SUM_DIM_MAX];
-    double sum[PAGE_SUM_DIM_MAX], lo[PAGE_SUM_DIM_MAX], hi[PAGE_SUM_DIM_MAX];
+    double sum[PAGE_SUM_DIM_MAX];
+    float lo[PAGE_SUM_DIM_MAX], hi[PAGE_SUM_DIM_MAX];
     size_t dim = (size_t)v->head_dim;
     cpu_ref_fill_back(back);
     for (int32_t h = 0; h < v->n_head_kv; h++)
         for (int32_t i = 0; i < n; i++) {
-            uint16_t *at = page_sum_row(to, v, h, row + i);
             for (int32_t k = 0; k < KV_PAGE; k++) {
                 stored_key(v, base, back, h, (int64_t)(first + i) * KV_PAGE + k, key);
                 for (size_t j = 0; j < dim; j++) {
-                    bool bad = isnan(key[j]);
+                    float x = (float)key[j];
+                    bool bad = isnan(x) || (k && isnan(lo[j])); /* stays */
                     sum[j] = k ? sum[j] + key[j] : key[j];
-                    lo[j] = !k || bad || key[j] < lo[j] ? key[j] : lo[j];
-                    hi[j] = !k || bad || key[j] > hi[j] ? key[j] : hi[j];
+                    lo[j] = bad ? NAN : !k || x < lo[j] ? x : lo[j];
+                    hi[j] = bad ? NAN : !k || x > hi[j] ? x : hi[j];
                 }
             }
-            for (size_t j = 0; j < dim; j++) {
-                if (to->parts == PAGE_SUM_MEAN) {
-                    at[j] = num_f32_to_bf16((float)(sum[j] / KV_PAGE));
-                } else {
-                    at[j] = cpu_bf16_down((float)lo[j]);
-                    at[dim + j] = cpu_bf16_up((float)hi[j]);
-                }
-            }
+            if (to->parts == PAGE_SUM_BOUNDS)
+                cpu_put_bounds(to, v, h, row + i, lo, hi);
+            for (size_t j = 0; j < dim && to->parts == PAGE_SUM_MEAN; j++)
+                page_mean(to, v, h, row + i)[j] = num_f32_to_bf16((float)(sum[j] / KV_PAGE));
         }
+}
+
+/* Product of q and a page's mean, or its bound. */
+static double judge(const page_sums *s, const kv_view *v, int32_t head, int32_t row, const float *q)
+{
+    double x = 0;
+    for (int32_t k = 0; k < v->head_dim && s->parts == PAGE_SUM_MEAN; k++)
+        x += (double)q[k] * num_bf16_to_f32(page_mean(s, v, head, row)[k]);
+    for (int32_t k = 0; k < v->head_dim && s->parts == PAGE_SUM_BOUNDS; k++) {
+        const uint16_t *scale = page_scales(s, v, head, row) + k / PAGE_SUM_GROUP * 2;
+        x += (double)q[k] * num_bf16_to_f32(scale[0]) * page_middles(s, v, head, row)[k];
+        x += fabs((double)q[k]) * num_bf16_to_f32(scale[1]) * page_widths(s, v, head, row)[k];
+    }
+    return x;
 }
 
 /* One row and head of a watch. */
@@ -87,14 +143,8 @@ static void watch_query(const page_watch *w, const kv_view *kv, float *score, co
         num_rotate(q, kv->head_dim);
     for (int walk = 0; walk < 3; walk++)
         for (int32_t i = 0; i < w->n_pages; i++) {
-            const uint16_t *at = page_sum_row(s, kv, g, i);
-            double x = 0;
-            for (int32_t k = 0; k < kv->head_dim; k++) {
-                bool high = s->parts == PAGE_SUM_BOUNDS && q[k] > 0;
-                x += (double)q[k] * num_bf16_to_f32(at[high ? kv->head_dim + k : k]);
-            }
-            x *= scale;
-            if (isnan(x))
+            double x = judge(s, kv, g, i, q) * scale;
+            if (!isfinite((float)x))
                 continue;
             if (walk == 0)
                 top = x > top ? x : top;

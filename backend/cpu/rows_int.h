@@ -10,6 +10,7 @@
 
 #include "backend/cpu/heads_int.h"
 #include "backend/cpu/small_int.h"
+#include "backend/ops.h"
 
 INLINE void unpack_rows(num_type t, const key_rows *k, float *to, int32_t to_stride)
 {
@@ -52,6 +53,44 @@ static void k_unpack(const key_rows *k, float *to, int32_t to_stride)
         UNPACK(NUM_IQ4_NL);
         UNPACK(NUM_TQ3_0);
 #undef UNPACK
+    }
+}
+
+/* Codes times scales are exact. */
+INLINE void unpack_codes(float *to, const int8_t *code, float scale, int32_t n)
+{
+    int32_t i = 0;
+#if VL >= 8
+    for (; i + VL <= n; i += VL)
+        vf_store(to + i, vf_of_codes(vb_load((const uint8_t *)code + i)) * scale);
+#endif
+    for (; i < n; i++)
+        to[i] = scale * (float)code[i];
+}
+INLINE void unpack_widths(float *to, const uint8_t *code, float scale, int32_t n)
+{
+    int32_t i = 0;
+#if VL >= 8
+    for (; i + VL <= n; i += VL)
+        vf_store(to + i, (vf_of_codes(vb_load(code + i) ^ 0x80) + 128) * scale);
+#endif
+    for (; i < n; i++)
+        to[i] = scale * (float)code[i];
+}
+
+static void k_unpack_bounds(const page_bounds *b, int32_t n, float *to)
+{
+    int32_t dim = b->dim, groups = page_sum_groups(dim);
+    for (int32_t it = 0; it < n; it++, to += 2 * dim) {
+        const int8_t *mid = b->code + (size_t)it * 2 * (size_t)dim;
+        const uint8_t *wide = (const uint8_t *)mid + dim;
+        const uint16_t *scale = b->scale + (size_t)it * 2 * (size_t)groups;
+        for (int32_t i = 0; i < dim; i += PAGE_SUM_GROUP, scale += 2) {
+            int32_t end = dim - i < PAGE_SUM_GROUP ? dim - i : PAGE_SUM_GROUP;
+            float m = num_bf16_to_f32(scale[0]), w = num_bf16_to_f32(scale[1]);
+            unpack_codes(to + i, mid + i, m, end);
+            unpack_widths(to + dim + i, wide + i, w, end);
+        }
     }
 }
 

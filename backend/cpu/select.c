@@ -57,7 +57,7 @@ static void load_means(const select_job *j, int32_t g, int32_t n0, int32_t n, fl
 {
     int32_t dim = j->kv->head_dim;
     for (int32_t i = 0; i < n; i++, to += dim) {
-        const uint16_t *a = page_sum_row(&j->sums, j->kv, g, 2 * (n0 + i)), *b = a + dim;
+        const uint16_t *a = page_mean(&j->sums, j->kv, g, 2 * (n0 + i)), *b = a + dim;
         for (int32_t d = 0; d < dim; d++)
             to[d] = 0.5f * (num_bf16_to_f32(a[d]) + num_bf16_to_f32(b[d]));
     }

@@ -10,8 +10,8 @@
     .sincos = k_sincos, .rotate = k_rotate, .key_dot = k_key_dot, .value_sum = k_value_sum,        \
     .keys_across = k_keys_across, .key_dot_across = k_key_dot_across, .across = {VL, KEYS_ACROSS}, \
     .dot_base = DOT_BASE, .to_f16 = k_to_f16, .merge = k_merge, .unpack = k_unpack,                \
-    .make_keys = k_make_keys, .block_queries = BLOCK_QUERIES, .float_tile = k_float_tile,          \
-    .quantise = k_quantise, .conv_row = k_conv_row, .delta_row = k_delta_row,                      \
-    .delta_apply = k_delta_apply
+    .unpack_bounds = k_unpack_bounds, .make_keys = k_make_keys, .block_queries = BLOCK_QUERIES,    \
+    .float_tile = k_float_tile, .quantise = k_quantise, .conv_row = k_conv_row,                    \
+    .delta_row = k_delta_row, .delta_apply = k_delta_apply
 
 #endif

@@ -58,8 +58,11 @@ void cpu_ref_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const p
 void cpu_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w);
 void cpu_ref_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l);
 void cpu_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l);
-/* bf16 that is not above x, or not below it. */
-uint16_t cpu_bf16_down(float x);
+/* The bounds of a page (page_sums in backend/ops.h) whose keys lie between lo and hi: [head_dim]
+ * each. */
+void cpu_put_bounds(const page_sums *to, const kv_view *v, int32_t head, int32_t row,
+                    const float *lo, const float *hi);
+/* bf16 that is not below x; x >= 0 */
 uint16_t cpu_bf16_up(float x);
 
 #endif

@@ -38,21 +38,25 @@ typedef struct put_args {
     uint32_t word[PUT_WORDS];
 } put_args;
 void cu_put(cudaStream_t s, const put_args *a);
+/* Dims that share two scales of bounds. */
+enum { SUM_GROUP = 128 };
 /* page_sums.cu: summaries of pages, as page_sums has them, of n pages from key PAGE_KEYS * first on
  * to rows from `row` on. */
 typedef struct sums_args {
     dev_kv kv;
     dev_kv_base base;
-    uint16_t *to;
+    void *to;
     int32_t n_rows, parts; /* of `to` */
     int32_t first, row, n;
+    uint32_t *scales; /* of bounds: pairs of bf16, as page_scales has them */
 } sums_args;
 void cu_sum_pages(cudaStream_t s, sums_args a);
 /* page_watch: a pass keeps the queries of its layers, and asks all of them at once.
  * A job has the queries of n rows and of n_kv KV heads from head_kv0 on: PAGE_QUERIES at most. */
 enum { PAGE_QUERIES = 64, WATCH_JOBS = 64 };
 typedef struct watch_job {
-    const uint16_t *sums;
+    const void *sums;
+    const uint32_t *scales;
     float *room;    /* [PAGE_QUERIES][n_pages] */
     float *stats;   /* [PAGE_QUERIES][2] */
     float *queries; /* as cu_keep_queries leaves them */

@@ -15,6 +15,7 @@
 
 _Static_assert((int)PAGE_QUERIES == (int)PAGE_WATCH_HEADS,
                "page_watch_room is for so many queries");
+_Static_assert((int)SUM_GROUP == (int)PAGE_SUM_GROUP, "scales are those of page_sums");
 
 void cuda_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
                     int32_t first, int32_t row, int32_t n)
@@ -23,6 +24,7 @@ void cuda_sum_pages(device *d, const kv_view *v, const kv_base *base, const page
     sums_args a = {.kv = cuda_kv_view(v, v->single ? v->k_weight->packed : NULL),
                    .base = {base->k, base->v, (const dev_kv_page *)base->page},
                    .to = to->at,
+                   .scales = (uint32_t *)(void *)page_scales(to, v, 0, 0),
                    .n_rows = to->n_rows,
                    .parts = to->parts,
                    .first = first,
@@ -161,6 +163,7 @@ void cuda_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page
                 int32_t left = kv->n_head_kv - head;
                 watch_job *j = new_job(c, p, &shape, w);
                 j->sums = sums->at;
+                j->scales = (const uint32_t *)(void *)page_scales(sums, kv, 0, 0);
                 j->head_kv0 = (int16_t)head;
                 j->n_kv = (int16_t)(left < heads ? left : heads);
                 j->n = (int16_t)(run.n - r < rows ? run.n - r : rows);

@@ -1,21 +1,22 @@
 /* page_sums.cu - summaries of pages of keys (page_sums in backend/ops.h), and how much queries
  * attend to each page by them (page_watch in backend/pass.h).
  *
- *     keys       64 rows of a page and KV head   ->  mean, or smallest and largest of each dim
+ *     keys       64 rows of a page and KV head   ->  mean, or middle and half width of each dim
  *     queries    of all layers of a pass         ->  kept as keys are stored, scaled
  *     summaries  page 0 | page 1 | ..            ->  room[query][page]: bounds of products
  *     room       query 0: .......                ->  its largest, and the sum of exponentials
  *                query 1: .......
  *                         | sum over queries     ->  score[page] += shares of all queries
  *
- * Summaries: a thread has a dim and goes over the keys in order of position. Smallest and largest
- * are the stored values', rounded outwards, so two streams give the bits of the host. A page is
- * summarised once, so simple reads do.
+ * Summaries: a thread has a dim and goes over the keys in order of position. Bounds follow from the
+ * smallest and largest stored values by the operations of the host, so two streams give the bits of
+ * the host. A page is summarised once, so simple reads do.
  *
- * Scores: a warp holds the summaries of a few pages in registers and goes over the queries, which
- * lie in shared memory; so a summary is read once for all rows and heads of a job. The layers of a
- * pass are jobs of one launch: one after the other, each would have too few blocks to hide how long
- * memory takes. Queries are added in a fixed order, so scores are the same on every run.
+ * Scores: a warp holds the summaries of a few pages in registers, as floats, and goes over the
+ * queries, which lie in shared memory; so a summary is read and unpacked once for all rows and
+ * heads of a job. The layers of a pass are jobs of one launch: one after the other, each would have
+ * too few blocks to hide how long memory takes. Queries are added in a fixed order, so scores are
+ * the same on every run.
  */
 #include "backend/cuda/keys.cuh"
 #include "backend/cuda/launch_pages.h"
@@ -24,13 +25,6 @@
 /* ---- Summaries ----------------------------------------------------------------------------- */
 
 enum { KEYS_MADE = 8 /* keys of one stream that a block makes at a time */ };
-
-/* Truncation goes towards zero; one step more goes away from it. */
-DEV uint16_t bf16_towards(float x, bool away)
-{
-    uint32_t u = __float_as_uint(x);
-    return (uint16_t)(x != x ? f32_to_bf16(x) : (u >> 16) + (away && (u & 0xffff)));
-}
 
 /* The sum, the smallest and the largest of some keys' values of a dim. A NaN stays. */
 struct dim_sum {
@@ -44,18 +38,70 @@ DEV void take_value(dim_sum &s, float x, bool first)
     s.hi = first || x > s.hi ? x : s.hi;
     s.bad = (!first && s.bad) || x != x;
 }
+
+/* bf16 that is not below x; x >= 0 */
+DEV uint32_t bf16_up(float x)
+{
+    uint32_t u = __float_as_uint(x);
+    return (u >> 16) + ((u & 0xffff) != 0);
+}
+
+/* The largest magnitude of the group of dims that this thread's is in; a NaN is larger than any.
+ * All threads of the block call. top: a word for each warp */
+DEV float group_top(float v, uint32_t *top)
+{
+    constexpr int WARPS_EACH = SUM_GROUP / 32;
+    int warp = (int)threadIdx.x >> 5, n = (int)blockDim.x >> 5, first = warp & ~(WARPS_EACH - 1);
+    uint32_t most = warp_max_u32(__float_as_uint(fabsf(v)));
+    if (lane_id() == 0)
+        top[warp] = most;
+    __syncthreads();
+    for (int w = first; w < first + WARPS_EACH && w < n; w++)
+        most = max(most, top[w]);
+    return __uint_as_float(most);
+}
+
+DEV float scale_for(float top, float most)
+{
+    return top > 0 ? bf16_to_f32(bf16_up(fmaxf(top / most, 0x1p-100f))) : 0;
+}
+
+/* Dim i's codes, and the group's scales by its first thread: the operations of cpu_put_bounds, in
+ * its order. Dims beyond the head have the value 0. */
+DEV void put_bounds(const sums_args &a, float lo, float hi, size_t row, int i)
+{
+    __shared__ uint32_t top[2][32];
+    int dim = a.kv.head_dim;
+    float mid = mul_rn(0.5f, lo) + mul_rn(0.5f, hi), most = group_top(mid, top[0]);
+    bool ok = most < 0x1p126f;
+    float scale = scale_for(most, 127), code = ok && scale > 0 ? rintf(mid / scale) : 0;
+    float at = ok ? mul_rn(scale, code) : 0, up = hi - at, down = at - lo;
+    float need = mul_rn(up > down ? up : down, 1 + 0x1p-21f);
+    most = group_top(need, top[1]);
+    ok = ok && most < 0x1p126f;
+    float wide_scale = scale_for(most, 255);
+    float wide = ok && wide_scale > 0 ? fminf(ceilf(need / wide_scale), 255) : 0;
+    if (i >= dim)
+        return;
+    uint8_t *to = (uint8_t *)a.to + row * 2 * dim;
+    to[i] = (uint8_t)(int)(ok ? code : 0);
+    to[dim + i] = (uint8_t)(int)wide;
+    if (i % SUM_GROUP == 0)
+        a.scales[row * ((dim + SUM_GROUP - 1) / SUM_GROUP) + i / SUM_GROUP] =
+            ok ? __float_as_uint(scale) >> 16 | (__float_as_uint(wide_scale) & 0xffff0000u)
+               : 0x7fc07fc0;
+}
+
+/* All threads of the block call; s of dims beyond the head is 0. */
 DEV void put_sum(const sums_args &a, const dim_sum &s, int i)
 {
     const float nan = __uint_as_float(0x7fc00000);
-    uint16_t *to = a.to + ((size_t)blockIdx.y * a.n_rows + a.row + blockIdx.x) *
-                              ((size_t)a.parts * a.kv.head_dim);
-    if (a.parts == 1) {
-        to[i] = (uint16_t)f32_to_bf16(mul_rn(s.sum, 1.0f / PAGE_KEYS));
-        return;
-    }
-    float lo = s.bad ? nan : s.lo, hi = s.bad ? nan : s.hi;
-    to[i] = bf16_towards(lo, lo < 0);
-    to[a.kv.head_dim + i] = bf16_towards(hi, hi > 0);
+    size_t row = (size_t)blockIdx.y * a.n_rows + a.row + blockIdx.x;
+    if (a.parts > 1)
+        put_bounds(a, s.bad ? nan : s.lo, s.bad ? nan : s.hi, row, i);
+    else if (i < a.kv.head_dim)
+        ((uint16_t *)a.to)[row * a.kv.head_dim + i] =
+            (uint16_t)f32_to_bf16(mul_rn(s.sum, 1.0f / PAGE_KEYS));
 }
 
 /* The first key's row of this block's page and head; rows of a page lie side by side. */
@@ -67,7 +113,7 @@ DEV const uint8_t *page_rows(const sums_args &a)
 }
 
 /* grid:   page x KV head; a thread per dim
- * shared: none
+ * shared: two words per warp
  * bound:  latency: 64 reads, 16 of them in flight */
 __global__ void __launch_bounds__(1024) sum_kernel(sums_args a)
 {
@@ -76,9 +122,7 @@ __global__ void __launch_bounds__(1024) sum_kernel(sums_args a)
     const uint8_t *rows = page_rows(a);
     int i = (int)threadIdx.x;
     dim_sum s = {};
-    if (i >= a.kv.head_dim)
-        return;
-    for (int k0 = 0; k0 < PAGE_KEYS; k0 += 16) {
+    for (int k0 = 0; k0 < PAGE_KEYS && i < a.kv.head_dim; k0 += 16) {
         float x[16];
 #pragma unroll
         for (int k = 0; k < 16; k++)
@@ -91,7 +135,7 @@ __global__ void __launch_bounds__(1024) sum_kernel(sums_args a)
 }
 
 /* The same of keys that are made of values: warps make KEYS_MADE of them, then threads take them.
- * shared: KEYS_MADE keys in f32 */
+ * shared: KEYS_MADE keys in f32; two words per warp */
 __global__ void __launch_bounds__(1024) sum_made_kernel(sums_args a)
 {
     DYN_SHARED(float, made);
@@ -110,8 +154,7 @@ __global__ void __launch_bounds__(1024) sum_made_kernel(sums_args a)
             take_value(s, made[k * d + i], k0 + k == 0);
         __syncthreads();
     }
-    if (i < d)
-        put_sum(a, s, i);
+    put_sum(a, s, i);
 }
 
 extern "C" void cu_sum_pages(cudaStream_t s, sums_args a)
@@ -185,6 +228,51 @@ DEV void summary_piece(float *to, const uint16_t *row, int e, int dim)
     }
 }
 
+/* Eight bytes of a row of `dim`, from e on; zeros beyond it. */
+DEV uint2 code_piece(const uint8_t *row, int e, int dim)
+{
+    uint2 v = make_uint2(0, 0);
+    if (e + 8 <= dim && dim % 8 == 0)
+        return *(const uint2 *)(row + e);
+    for (int i = 0; i < 8 && e + i < dim; i++)
+        (i < 4 ? v.x : v.y) |= (uint32_t)row[e + i] << 8 * (i % 4);
+    return v;
+}
+
+/* to[k] = scale (byte k of v - zero). Bytes become floats as the low bits of 2^23. */
+DEV void code_floats(float *to, uint2 v, float zero, float scale)
+{
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        float x = __uint_as_float(pick_bytes(k < 4 ? v.x : v.y, 0x4b000000, 0x7440 | k % 4));
+        to[k] = mul_rn(x - (0x1p23f + zero), scale);
+    }
+}
+
+/* A lane's middles and half widths of a page; of a mean, it and 0. */
+template <int N, bool HALF>
+DEV void page_piece(float *mid, float *wide, const watch_args &a, const watch_job &job, size_t row)
+{
+    using S = watch_shape<N, HALF>;
+    int dim = a.head_dim, at = 8 * (lane_id() % S::LANES);
+#pragma unroll
+    for (int j = 0; j < N; j++, at += 256, mid += 8, wide += 8) {
+        if (a.parts == 1) {
+            summary_piece(mid, (const uint16_t *)job.sums + row * dim, at, dim);
+            for (int k = 0; k < 8; k++)
+                wide[k] = 0;
+            continue;
+        }
+        const uint8_t *codes = (const uint8_t *)job.sums + row * 2 * dim;
+        int groups = (dim + SUM_GROUP - 1) / SUM_GROUP;
+        uint32_t scales = at < dim ? job.scales[row * groups + at / SUM_GROUP] : 0;
+        uint2 m = code_piece(codes, at, dim), w = code_piece(codes + dim, at, dim);
+        m.x ^= 0x80808080u, m.y ^= 0x80808080u;
+        code_floats(mid, m, 128, bf16_to_f32(scales & 0xffff));
+        code_floats(wide, w, 0, __uint_as_float(scales & 0xffff0000u));
+    }
+}
+
 /* Queries of HEADS heads, from `from` on, to shared memory; zeros beyond n heads. Piece j of lane l
  * and half h, four floats, lies at ((head N + j) 2 + h) LANES + l: reads have no conflicts. */
 template <int N, bool HALF> DEV void stage_queries(float4 *to, const float *from, int dim, int n)
@@ -201,16 +289,17 @@ template <int N, bool HALF> DEV void stage_queries(float4 *to, const float *from
     }
 }
 
-/* Adds q times the bound of four neighbours: the largest product with any key between them. */
-DEV void add_bounds(float &sum, float4 q, const float *lo, const float *hi)
+/* Adds the product of four neighbours, the largest with any key of the page: in two sums, since one
+ * would be a chain of twice as many steps. */
+DEV void add_bounds(float &sum, float &more, float4 q, const float *mid, const float *wide)
 {
-    sum = fma_rn(q.x, q.x > 0 ? hi[0] : lo[0], sum);
-    sum = fma_rn(q.y, q.y > 0 ? hi[1] : lo[1], sum);
-    sum = fma_rn(q.z, q.z > 0 ? hi[2] : lo[2], sum);
-    sum = fma_rn(q.w, q.w > 0 ? hi[3] : lo[3], sum);
+    sum = fma_rn(q.x, mid[0], sum), more = fma_rn(fabsf(q.x), wide[0], more);
+    sum = fma_rn(q.y, mid[1], sum), more = fma_rn(fabsf(q.y), wide[1], more);
+    sum = fma_rn(q.z, mid[2], sum), more = fma_rn(fabsf(q.z), wide[2], more);
+    sum = fma_rn(q.w, mid[3], sum), more = fma_rn(fabsf(q.w), wide[3], more);
 }
 
-/* room[query, page] = scale sum_k max(q_k lo_k, q_k hi_k), -infinity where it is a NaN
+/* room[query, page] = sum_k q_k m_k + |q_k| w_k, -infinity where it is infinite or no number
  * grid:   WARPS * PAGES pages x KV head x job; blocks beyond the pages and heads exit
  * shared: the queries of HEADS heads of one row
  * bound:  memory: summaries, while rows times heads are few; then instructions */
@@ -223,7 +312,7 @@ template <int N, bool HALF> __global__ void __launch_bounds__(THREADS, 2) watch_
     int warp = (int)threadIdx.x >> 5, lane = lane_id(), at = lane % S::LANES, dim = a.head_dim;
     int page0 = ((int)blockIdx.x * WARPS + warp) * S::PAGES + lane / S::LANES * SETS;
     int kv = (int)blockIdx.y, n_kv = job.n_kv;
-    float lo[SETS][8 * N], hi[SETS][8 * N];
+    float mid[SETS][8 * N], wide[SETS][8 * N];
     grid_trigger();
     grid_wait();
     int n_pages = a.n_pages[job.watch];
@@ -232,13 +321,7 @@ template <int N, bool HALF> __global__ void __launch_bounds__(THREADS, 2) watch_
 #pragma unroll
     for (int p = 0; p < SETS; p++) {
         int page = min(page0 + p, n_pages - 1);
-        const uint16_t *row =
-            job.sums + ((size_t)(job.head_kv0 + kv) * a.n_rows + page) * ((size_t)a.parts * dim);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            summary_piece(lo[p] + 8 * j, row, 256 * j + 8 * at, dim);
-            summary_piece(hi[p] + 8 * j, row + (a.parts > 1 ? dim : 0), 256 * j + 8 * at, dim);
-        }
+        page_piece<N, HALF>(mid[p], wide[p], a, job, (size_t)(job.head_kv0 + kv) * a.n_rows + page);
     }
     for (int r = 0; r < job.n; r++)
         for (int head0 = 0; head0 < a.group; head0 += HEADS) {
@@ -248,25 +331,28 @@ template <int N, bool HALF> __global__ void __launch_bounds__(THREADS, 2) watch_
                                    min((int)HEADS, a.group - head0));
             __syncthreads();
             for (int h = 0; h < HEADS && head0 + h < a.group; h++) {
-                float sum[SETS];
+                float sum[SETS], more[SETS];
 #pragma unroll
                 for (int p = 0; p < SETS; p++)
-                    sum[p] = 0;
+                    sum[p] = more[p] = 0;
 #pragma unroll
                 for (int j = 0; j < N; j++) {
                     float4 x = q[((h * N + j) * 2) * S::LANES + at];
                     float4 y = q[((h * N + j) * 2 + 1) * S::LANES + at];
 #pragma unroll
                     for (int p = 0; p < SETS; p++) {
-                        add_bounds(sum[p], x, lo[p] + 8 * j, hi[p] + 8 * j);
-                        add_bounds(sum[p], y, lo[p] + 8 * j + 4, hi[p] + 8 * j + 4);
+                        add_bounds(sum[p], more[p], x, mid[p] + 8 * j, wide[p] + 8 * j);
+                        add_bounds(sum[p], more[p], y, mid[p] + 8 * j + 4, wide[p] + 8 * j + 4);
                     }
                 }
+#pragma unroll
+                for (int p = 0; p < SETS; p++)
+                    sum[p] += more[p];
                 float mine = warp_sums<SETS, S::LANES>(sum);
                 int page = page0 + summed_by<SETS, S::LANES>();
                 if (at % (S::LANES / SETS) == 0 && page < n_pages)
                     job.room[(size_t)(query + h) * n_pages + page] =
-                        mine != mine ? -INFINITY : mine;
+                        mine < INFINITY ? mine : -INFINITY;
             }
         }
 }

@@ -105,7 +105,7 @@ static void shares_of(const list_rig *r, const page_sums *sums, int32_t i, int32
     double best = -INFINITY, most = 0;
     static double t[LIST_TILES][SPARSE_TILE];
     for (int32_t n = 0; n <= m; n++) {
-        const uint16_t *a = page_sum_row(sums, &r->view[0], g, 2 * n), *b = a + c->d;
+        const uint16_t *a = page_mean(sums, &r->view[0], g, 2 * n), *b = a + c->d;
         for (int32_t j = n < m ? 0 : SPARSE_TILE - 1; j < SPARSE_TILE; j++) {
             const float *q =
                 r->q +
@@ -177,8 +177,7 @@ static void check_lists(rig *g, const list_case *c)
     uint32_t *lists = mem_calloc(n_list, sizeof *lists);
     g->gpu->download(g->gpu, lists, at, n_list * sizeof *lists);
     page_sums sums = {.n_rows = r.view[0].n_keys / KV_PAGE, .parts = PAGE_SUM_MEAN};
-    sums.at =
-        mem_alloc((size_t)c->n_head_kv * (size_t)sums.n_rows * (size_t)c->d * sizeof *sums.at);
+    sums.at = mem_alloc(page_sums_bytes(&sums, &r.view[0]));
     g->ref->sum_pages(g->ref, &r.view[0], &r.base[0], &sums, 0, 0, sums.n_rows);
     for (int32_t i = 0; i < blocks; i++)
         for (int32_t head = 0; head < c->n_head_kv; head++) {
