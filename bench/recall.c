@@ -58,7 +58,7 @@ typedef enum feature {
     F_COS,  /* cosine with the mean key */
     F_DOT,  /* product with the mean key */
     F_SUB,  /* the largest product with a mean of 16 keys */
-    F_BOX,  /* the bound of all products by the smallest and largest values */
+    F_BOX,  /* the bound of all products, by the page's summary */
     F_ARK,  /* the same of the middle and the mean distance from it */
     N_FEATURES
 } feature;
@@ -226,7 +226,29 @@ static void read_keys(const kv_view *kv, int32_t head, int64_t n)
 
 typedef struct page_facts {
     float mean[1024], lo[1024], hi[1024], mid[1024], dev[1024], sub[4][1024];
+    float middle[1024], width[1024]; /* of the summary */
 } page_facts;
+
+/* The summaries of the first n pages, as a pool has them. The caller frees s->at. */
+static void sum_pages(const kv_view *kv, int32_t n, page_sums *s)
+{
+    kv_base base = g.c.base[kv->id];
+    base.page = NULL;
+    *s = (page_sums){.n_rows = n, .parts = PAGE_SUM_BOUNDS};
+    s->at = room(page_sums_bytes(s, kv));
+    if (n)
+        g.d->sum_pages(g.d, kv, &base, s, 0, 0, n);
+}
+
+static void unpack_bounds(const kv_view *kv, const page_sums *s, int32_t head, int32_t row,
+                          page_facts *f)
+{
+    for (int32_t i = 0; i < kv->head_dim; i++) {
+        const uint16_t *scale = page_scales(s, kv, head, row) + i / PAGE_SUM_GROUP * 2;
+        f->middle[i] = num_bf16_to_f32(scale[0]) * (float)page_middles(s, kv, head, row)[i];
+        f->width[i] = num_bf16_to_f32(scale[1]) * (float)page_widths(s, kv, head, row)[i];
+    }
+}
 
 static void facts_of(const float *key, int32_t dim, page_facts *f)
 {
@@ -302,7 +324,7 @@ static float value_of(feature k, const float *q, const float *key, const page_fa
         return scale * top;
     case F_BOX:
         for (int32_t i = 0; i < dim; i++)
-            sum += q[i] * (q[i] > 0 ? f->hi[i] : f->lo[i]);
+            sum += q[i] * f->middle[i] + fabsf(q[i]) * f->width[i];
         return scale * sum;
     default:
         for (int32_t i = 0; i < dim; i++)
@@ -319,6 +341,8 @@ static void fill_features(void)
     for (int32_t il = 0; il < g.n_layers; il++) {
         const layer_queries *y = &g.layer[il];
         int32_t dim = y->kv->head_dim, group = y->heads / y->kv->n_head_kv;
+        page_sums sums;
+        sum_pages(y->kv, n_whole, &sums);
         for (int k = 0; k < N_FEATURES; k++)
             if (g.n_rows[k] && !g.value[il][k])
                 g.value[il][k] = room((size_t)ROWS_MOST * (size_t)y->heads * (size_t)g.n_pages * 4);
@@ -327,6 +351,7 @@ static void fill_features(void)
             for (int32_t c = 0; c < n_whole; c++) {
                 const float *key = g.key + (size_t)c * KV_PAGE * (size_t)dim;
                 facts_of(key, dim, &f);
+                unpack_bounds(y->kv, &sums, head, c, &f);
                 for (int32_t h = head * group; h < (head + 1) * group; h++)
                     for (int k = 0; k < N_FEATURES; k++)
                         for (int32_t r = first_row(y, g.n_rows[k]); r < y->rows; r++)
@@ -334,6 +359,7 @@ static void fill_features(void)
                                 value_of((feature)k, query(y, r, h), key, &f, dim, y->scale);
             }
         }
+        mem_free(sums.at);
     }
 }
 
