@@ -448,7 +448,8 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     c->facts = (gpu_facts){.n_sm = prop.multiProcessorCount,
                            .shared_block = (int32_t)prop.sharedMemPerBlockOptin,
                            .shared_sm = (int32_t)prop.sharedMemPerMultiprocessor,
-                           .overlap = prop.major >= 9};
+                           .overlap = prop.major >= 9,
+                           .wgmma = prop.major == 9 && prop.minor == 0};
     cuda_select(&c->dev);
     c->blas = cuda_blas_open();
     snprintf(c->name, sizeof c->name, "cuda (%.200s, %d multiprocessors, %.0f GiB, %s)", prop.name,
@@ -478,7 +479,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
                           cu_split512_init(c->facts.shared_block) | cu_chain_init() |
                           cu_skip_init(c->facts.shared_block) | cu_select_init() |
                           cu_blocks_init());
-    c->can_hopper = c->hopper = prop.major == 9 && prop.minor == 0;
+    c->can_hopper = c->hopper = c->facts.wgmma;
     c->dev.select_timed = c->can_hopper;
     if (cu_blocks_fit()) {
         c->dev.recur_block = RECUR_BLOCK_ROWS;
@@ -489,7 +490,8 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     c->skip_least = SKIP_LEAST;
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash128_hopper_init() | cu_flash256_hopper_init() |
-                          cu_flash512_hopper_init() | cu_split_hopper_init());
+                          cu_flash512_hopper_init() | cu_split_hopper_init() |
+                          cu_select_hopper_init());
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     return OK;

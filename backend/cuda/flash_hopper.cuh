@@ -232,13 +232,6 @@ DEV void prepare(const job<D, PAIRS, KEYS> &b, sights<PAIRS> *sees, uint8_t *q)
     tensor_fence();
 }
 
-/* One arrival for the warp. */
-DEV void warp_arrive(uint64_t *bar)
-{
-    if (lane_id() == 0)
-        bar_arrive(bar);
-}
-
 /* ---- A tile of scores --------------------------------------------------------------------- */
 
 /* Minus infinity for keys that pair m, the thread's upper (h 0) or lower (h 1) one, does not see.

@@ -47,6 +47,13 @@ DEV void bar_arrive_copied(uint64_t *bar)
     emu_copy_wait(-1);
     bar_arrive(bar);
 }
+/* Copies n bytes from global to shared memory and then arrives for this thread; multiples of 16. */
+DEV void copy_bulk(void *to, const void *from, int n, uint64_t *bar)
+{
+    for (int i = 0; i < n; i += 16)
+        emu_copy_async<16>((char *)to + i, (const char *)from + i);
+    bar_arrive_copied(bar);
+}
 /* Makes earlier writes to shared memory visible to the tensor cores, including those that other
  * threads made before a barrier. */
 DEV void tensor_fence()
@@ -127,6 +134,16 @@ DEV void bar_wait(uint64_t *bar, int parity)
 DEV void bar_arrive_copied(uint64_t *bar)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_at(bar))
+                 : "memory");
+}
+DEV void copy_bulk(void *to, const void *from, int n, uint64_t *bar)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(bar)),
+                 "r"(n)
+                 : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+                 "%2, [%3];" ::"r"(shared_at(to)),
+                 "l"(from), "r"(n), "r"(shared_at(bar))
                  : "memory");
 }
 DEV void tensor_fence()
@@ -212,6 +229,13 @@ template <int N> DEV void registers_less()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 #endif
+
+/* One arrival for the warp. */
+DEV void warp_arrive(uint64_t *bar)
+{
+    if (lane_id() == 0)
+        bar_arrive(bar);
+}
 
 /* Describes an operand at byte `at` of shared memory to the tensor cores. next_block: bytes from 64
  * columns to the next 64, for operands laid out as V is; others take one block each. */

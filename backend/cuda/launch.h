@@ -77,6 +77,7 @@ typedef struct gpu_facts {
     int32_t shared_block; /* bytes of shared memory: the most that a block may ask for */
     int32_t shared_sm;    /* and all that a multiprocessor has */
     bool overlap;         /* a kernel may begin under the tail of the one before (9.0 and up) */
+    bool wgmma;           /* files *_hopper.cu run here (9.0 alone) */
 } gpu_facts;
 extern __thread gpu_facts cu_gpu;
 

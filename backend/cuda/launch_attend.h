@@ -131,16 +131,20 @@ typedef struct dev_sparse {
 enum {
     SELECT_ROWS = 128,  /* of a query block; keys of a tile */
     SELECT_BLOCKS = 16, /* query blocks of a launch, at most */
-    LIST_WORDS = 2048   /* of the tiles of a sequence: 8M keys */
+    LIST_WORDS = 2048,  /* of the tiles of a sequence: 8M keys */
+    MEAN_TILES = 64     /* means that lie together */
 };
 typedef struct select_args {
     dev_kv kv;
     dev_kv_base base; /* the sequence's store */
     dev_mat q;        /* as attention meets it */
     int32_t n_head, block0, n_blocks;
-    int32_t n_tiles;            /* of a head in the arrays below, at most */
-    uint16_t *pages;            /* bf16 [KV heads][2 n_tiles][head_dim]: of one rotated stream */
-    uint16_t *means;            /* f16 [KV heads][n_tiles][head_dim]: means of tiles */
+    int32_t n_tiles;   /* of a head in the arrays below, at most */
+    int32_t mean_room; /* n_tiles, up to a multiple of MEAN_TILES */
+    uint16_t *pages;   /* bf16 [KV heads][2 n_tiles][head_dim]: of one rotated stream */
+    /* Means of tiles, f16 [KV heads][mean_room / MEAN_TILES][head_dim / 64] blocks of 64 columns of
+     * MEAN_TILES tiles, as piece_at lays them out (dev.cuh). */
+    uint16_t *means;
     float *scores;              /* [SELECT_BLOCKS][n_head][n_tiles][2] */
     uint32_t *kept;             /* [n_blocks][KV heads][n_word] */
     unsigned long long *tally;  /* [SPARSE_COUNTS], tiles are added; NULL: nothing is counted */
@@ -150,6 +154,9 @@ typedef struct select_args {
 void cu_tile_means(cudaStream_t s, select_args a); /* of tiles 0 .. block0 + n_blocks - 1 */
 void cu_select(cudaStream_t s, select_args a);     /* of SELECT_BLOCKS blocks at most */
 int cu_select_init(void);
+/* select_hopper.cu: the scores of cu_select on GPUs of 9.0. */
+void cu_select_hopper(cudaStream_t s, select_args a);
+int cu_select_hopper_init(void);
 enum { SLICE_CARRY = 7, SLICE_KEYS = 128 };
 /* Which keys a kernel of flash*_hopper.cu takes at a time. Between the slices of a row, o holds its
  * sum of values, not yet divided, and `carry` the rest. */

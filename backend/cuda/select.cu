@@ -1,6 +1,6 @@
 /* select.cu - block selection (sparse.h): which tiles of 128 keys a query block of 128 rows reads.
  *
- *     keys     of a tile          ->  mean, f16                                  tile_means
+ *     keys     of a tile          ->  mean, f16                                  mean_kernel
  *     scores   rows x tile means  ->  (largest, sum of exponentials) of a tile   score_kernel
  *     lists    of a KV head's query heads  ->  a bit for each tile               list_kernel
  *
@@ -10,6 +10,9 @@
  *
  * The scores of all heads and query blocks of a launch lie in memory: 8 bytes for each tile, query
  * head and query block. SELECT_BLOCKS query blocks at a time bound that.
+ *
+ * On GPUs of 9.0 the scores are those of select_hopper.cu. Means lie as its products read them:
+ * 64 columns of 64 tiles are 8 KB, which one copy brings.
  */
 #include "backend/cuda/keys.cuh"
 #include "backend/cuda/launch_attend.h"
@@ -34,6 +37,14 @@ enum {
 
 /* ---- Means --------------------------------------------------------------------------------- */
 
+/* Element i of the mean of tile n, from the first tile of a KV head on. */
+DEV size_t mean_at(int n, int i, int head_dim)
+{
+    int k = n % MEAN_TILES;
+    return (size_t)(n - k) * head_dim + i / COLUMNS * MEAN_TILES * COLUMNS +
+           piece_at(k, i % COLUMNS / 8) / 2 + i % 8;
+}
+
 /* Eight f16 values as floats. */
 DEV void unpack_eight(float (&to)[8], uint4 v)
 {
@@ -48,38 +59,85 @@ DEV void unpack_eight(float (&to)[8], uint4 v)
 /* A thread's share of the keys of a page: eight neighbours of every GROUPS-th row. */
 template <int D> struct mean_shape {
     static constexpr int PIECES = D / 8, GROUPS = THREADS / PIECES, MINE = PAGE_KEYS / GROUPS;
+    static constexpr int F16_BLOCKS = D == 512 ? 2 : D == 256 ? 3 : 4; /* on a multiprocessor */
 };
 
-/* Sums of a page's rows as they are stored, to sum[group][dim]. */
-template <int KIND, int D> DEV void sum_rows(float (*sum)[D], const uint8_t *rows, int row_bytes)
+/* N of them, from the thread's k0-th row on. */
+template <int KIND, int D, int N>
+DEV void load_rows(uint4 (&u)[N], const uint8_t *rows, int row_bytes, int k0)
 {
     using S = mean_shape<D>;
     int e = (int)threadIdx.x % S::PIECES, g = (int)threadIdx.x / S::PIECES;
-    uint4 u[S::MINE];
-    float all[8] = {}, x[8];
 #pragma unroll
-    for (int k = 0; k < S::MINE; k++)
-        u[k] = kv_piece<KIND>(rows + (size_t)(g + k * S::GROUPS) * row_bytes, e);
+    for (int k = 0; k < N; k++)
+        u[k] = kv_piece<KIND>(rows + (size_t)(g + (k0 + k) * S::GROUPS) * row_bytes, e);
+}
+template <int N> DEV void add_rows(float (&sum)[8], const uint4 (&u)[N])
+{
 #pragma unroll
-    for (int k = 0; k < S::MINE; k++) {
+    for (int k = 0; k < N; k++) {
+        float x[8];
         unpack_eight(x, u[k]);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            all[i] += x[i];
+            sum[i] += x[i];
     }
+}
+/* The thread's sums to sum[group][dim]. */
+template <int D> DEV void store_sums(float (*to)[D], const float (&sum)[8])
+{
+    using S = mean_shape<D>;
+    int e = (int)threadIdx.x % S::PIECES, g = (int)threadIdx.x / S::PIECES;
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        sum[g][8 * e + i] = all[i];
+        to[g][8 * e + i] = sum[i];
+}
+/* Sums of the pages' rows as they are stored. Both pages are on their way at once, or a part of one
+ * that fits in registers. */
+template <int KIND, int D>
+DEV void sum_rows(float (*to)[mean_shape<D>::GROUPS][D], const uint8_t *const (&pages)[LIST_PAGES],
+                  int row_bytes)
+{
+    constexpr int MINE = mean_shape<D>::MINE, PART = KIND == KV_F16 ? MINE : MINE / 2;
+    if constexpr (D < 512) {
+        uint4 u[LIST_PAGES][MINE];
+#pragma unroll
+        for (int p = 0; p < LIST_PAGES; p++)
+            load_rows<KIND, D>(u[p], pages[p], row_bytes, 0);
+#pragma unroll
+        for (int p = 0; p < LIST_PAGES; p++) {
+            float sum[8] = {};
+            add_rows(sum, u[p]);
+            store_sums(to[p], sum);
+        }
+    } else {
+#pragma unroll 1
+        for (int p = 0; p < LIST_PAGES; p++) {
+            float sum[8] = {};
+#pragma unroll 1
+            for (int k0 = 0; k0 < MINE; k0 += PART) {
+                uint4 u[PART];
+                load_rows<KIND, D>(u, p ? pages[1] : pages[0], row_bytes, k0);
+                add_rows(sum, u);
+            }
+            store_sums(to[p], sum);
+        }
+    }
 }
 
 /* One stream: turning pairs of the same rows, turned by their places in the page. The sum over a
- * page is turned by the page's position afterwards: rotations are linear. */
+ * page is turned by the page's position afterwards: rotations are linear. Half of the threads take
+ * each page. */
 template <int KIND, int D>
-DEV void sum_turned(float (*sum)[D], const uint8_t *rows, const dev_kv &kv)
+DEV void sum_turned(float (*sums)[mean_shape<D>::GROUPS][D],
+                    const uint8_t *const (&pages)[LIST_PAGES], const dev_kv &kv)
 {
     using S = mean_shape<D>;
-    constexpr int TURN = key_shape<D>::TURN;
-    int e = (int)threadIdx.x % S::PIECES, g = (int)threadIdx.x / S::PIECES;
+    constexpr int TURN = key_shape<D>::TURN, HALF = S::PIECES / LIST_PAGES;
+    int e = (int)threadIdx.x % S::PIECES % HALF, g = (int)threadIdx.x / S::PIECES;
+    int p = (int)threadIdx.x % S::PIECES / HALF;
+    float(*sum)[D] = sums[p];
+    const uint8_t *rows = p ? pages[1] : pages[0];
     if (8 * e >= TURN)
         return;
     float low[8] = {}, high[8] = {};
@@ -125,44 +183,51 @@ template <int D> DEV float page_mean(const float (*sum)[D], const dev_kv &kv, in
     return bf16_to_f32(f32_to_bf16(mul_rn(x, 1.0f / PAGE_KEYS)));
 }
 
-template <int KIND, int D> DEV void tile_mean(const select_args &a, float (*sum)[D])
+template <int KIND, int D>
+DEV void tile_mean(const select_args &a, float (*sum)[mean_shape<D>::GROUPS][D])
 {
-    int n = (int)blockIdx.x, g = (int)blockIdx.y;
-    const uint8_t *rows = head_rows(a.kv, a.base.k, g, a.kv.k_bytes);
-    float mean[D < THREADS ? 1 : D / THREADS] = {};
-    for (int p = 0; p < LIST_PAGES; p++) {
-        int t = n * SELECT_ROWS + p * PAGE_KEYS;
-        const uint8_t *at = rows + (size_t)place_of_key(a.kv, a.base.page, t) * a.kv.k_bytes;
-        sum_rows<KIND, D>(sum, at, a.kv.k_bytes);
-        if (a.kv.single) {
-            __syncthreads();
-            sum_turned<KIND, D>(sum, at, a.kv);
-        }
-        __syncthreads();
-        for (int i = (int)threadIdx.x, j = 0; i < D; i += THREADS, j++)
-            mean[j] += 0.5f * page_mean<D>(sum, a.kv, i, key_pos(a.base.page, t));
+    int n = (int)blockIdx.x, g = (int)blockIdx.y, t = n * SELECT_ROWS;
+    const uint8_t *rows = head_rows(a.kv, a.base.k, g, a.kv.k_bytes), *at[LIST_PAGES];
+#pragma unroll
+    for (int p = 0; p < LIST_PAGES; p++)
+        at[p] = rows + (size_t)place_of_key(a.kv, a.base.page, t + p * PAGE_KEYS) * a.kv.k_bytes;
+    sum_rows<KIND, D>(sum, at, a.kv.k_bytes);
+    __syncthreads();
+    if (D > 128 && a.kv.single) {
+        sum_turned<KIND, D>(sum, at, a.kv);
         __syncthreads();
     }
-    for (int i = (int)threadIdx.x, j = 0; i < D; i += THREADS, j++)
-        a.means[((size_t)g * a.n_tiles + n) * D + i] = (uint16_t)f32_to_f16(mean[j]);
+    for (int i = (int)threadIdx.x; i < D; i += THREADS) {
+        float mean = 0;
+#pragma unroll
+        for (int p = 0; p < LIST_PAGES; p++)
+            mean += 0.5f * page_mean<D>(sum[p], a.kv, i, key_pos(a.base.page, t + p * PAGE_KEYS));
+        a.means[(size_t)g * a.mean_room * D + mean_at(n, i, D)] = (uint16_t)f32_to_f16(mean);
+    }
 }
 
 /* means[g, n] = the mean of the keys of tile n, each page's rounded to bf16 first
  * grid:   tile x KV head
- * shared: a sum of each dim for every group of threads that divide a page's rows: 8 KB
- * bound:  memory */
-template <int D> __global__ void __launch_bounds__(THREADS) mean_kernel(select_args a)
+ * shared: of both pages a sum of each dim for every group of threads that divide the rows: 16 KB
+ * bound:  memory. F16 has an instance of its own: other formats need more registers */
+template <int D, bool F16>
+__global__ void __launch_bounds__(THREADS, (F16 ? mean_shape<D>::F16_BLOCKS : 2))
+    mean_kernel(select_args a)
 {
-    __shared__ float sum[mean_shape<D>::GROUPS][D];
+    __shared__ float sum[LIST_PAGES][mean_shape<D>::GROUPS][D];
     grid_trigger();
     grid_wait();
-    switch (a.kv.k_kind) {
+    if constexpr (F16) {
+        tile_mean<KV_F16, D>(a, sum);
+    } else {
+        switch (a.kv.k_kind) {
 #define DO(kind)                                                                                   \
     case kind:                                                                                     \
         tile_mean<kind, D>(a, sum);                                                                \
         break;
-        EACH_FORMAT(DO)
+            EACH_BUT_F16(DO)
 #undef DO
+        }
     }
 }
 
@@ -175,12 +240,20 @@ __global__ void __launch_bounds__(THREADS) join_kernel(select_args a)
 {
     grid_trigger();
     grid_wait();
-    int d = a.kv.head_dim;
-    size_t tile = (size_t)blockIdx.y * a.n_tiles + blockIdx.x;
-    const uint16_t *first = a.pages + 2 * tile * d, *second = first + d;
+    int n = (int)blockIdx.x, g = (int)blockIdx.y, d = a.kv.head_dim;
+    const uint16_t *first = a.pages + 2 * ((size_t)g * a.n_tiles + n) * d, *second = first + d;
+    uint16_t *means = a.means + (size_t)g * a.mean_room * d;
     for (int i = (int)threadIdx.x; i < d; i += THREADS)
-        a.means[tile * d + i] =
+        means[mean_at(n, i, d)] =
             (uint16_t)f32_to_f16(mul_rn(0.5f, bf16_to_f32(first[i]) + bf16_to_f32(second[i])));
+}
+
+template <int D> static void mean(cudaStream_t s, dim3 grid, const select_args &a)
+{
+    if (a.kv.k_kind == KV_F16)
+        LAUNCH((mean_kernel<D, true>), grid, dim3(THREADS), 0, s, a);
+    else
+        LAUNCH((mean_kernel<D, false>), grid, dim3(THREADS), 0, s, a);
 }
 
 extern "C" void cu_tile_means(cudaStream_t s, select_args a)
@@ -191,11 +264,11 @@ extern "C" void cu_tile_means(cudaStream_t s, select_args a)
         cu_sum_pages(s, (sums_args){a.kv, a.base, a.pages, 2 * a.n_tiles, 1, 0, 0, 2 * n});
         LAUNCH(join_kernel, grid, dim3(THREADS), 0, s, a);
     } else if (a.kv.head_dim == 128) {
-        LAUNCH(mean_kernel<128>, grid, dim3(THREADS), 0, s, a);
+        mean<128>(s, grid, a);
     } else if (a.kv.head_dim == 256) {
-        LAUNCH(mean_kernel<256>, grid, dim3(THREADS), 0, s, a);
+        mean<256>(s, grid, a);
     } else {
-        LAUNCH(mean_kernel<512>, grid, dim3(THREADS), 0, s, a);
+        mean<512>(s, grid, a);
     }
 }
 
@@ -255,7 +328,7 @@ DEV void fetch_means(score_memory<D, STREAM> &s, const uint16_t *means, int i, i
 #pragma unroll
     for (int k = 0; k < MEANS * 8 / THREADS; k++) {
         int j = (int)threadIdx.x + k * THREADS, n = min(n0 + j / 8, m);
-        copy16_async(to + piece_at(j / 8, j % 8), means + (size_t)n * D + column + j % 8 * 8,
+        copy16_async(to + piece_at(j / 8, j % 8), means + mean_at(n, column + j % 8 * 8, D),
                      n0 + j / 8 <= m);
     }
 }
@@ -354,7 +427,7 @@ __global__ void __launch_bounds__(THREADS, (score_shape<D, STREAM>::BLOCKS))
     int h = (int)blockIdx.x, i = (int)blockIdx.y, m = a.block0 + i;
     int n_stages = (m / MEANS + 1) * STEPS, warp = (int)threadIdx.x >> 5;
     int row = warp / TILE_WARPS * WARP_ROWS, tile = warp % TILE_WARPS * WARP_MEANS;
-    const uint16_t *means = a.means + (size_t)(h / (a.n_head / a.kv.n_head_kv)) * a.n_tiles * D;
+    const uint16_t *means = a.means + (size_t)(h / (a.n_head / a.kv.n_head_kv)) * a.mean_room * D;
     float2 *scores = (float2 *)a.scores + (size_t)(i * a.n_head + h) * a.n_tiles;
     float x[FRAGMENTS][FRAGMENTS][4] = {};
     grid_trigger();
@@ -404,26 +477,35 @@ __global__ void __launch_bounds__(THREADS, (score_shape<D, STREAM>::BLOCKS))
 
 /* ---- Lists --------------------------------------------------------------------------------- */
 
-/* Over the block; all threads get it. table: a float per warp. */
-DEV float block_max(float v, float *table)
+/* A tile's estimate among those of its head, whose largest score is `best`. */
+DEV float share_of(float2 x, float best)
 {
-    v = warp_max(v);
-    __syncthreads();
-    if (lane_id() == 0)
-        table[threadIdx.x >> 5] = v;
-    __syncthreads();
-    for (int w = 0; w < WARPS; w++)
-        v = table[w] > v ? table[w] : v;
-    return v;
+    return x.y * expf(x.x - best);
+}
+
+/* By a warp: the largest score of tiles 0 .. m of a head, and the least estimate that is kept. */
+DEV float2 threshold_of(const float2 *x, int m, float alpha)
+{
+    float best = -INFINITY, most = 0;
+#pragma unroll 8
+    for (int n = lane_id(); n <= m; n += 32)
+        best = x[n].x > best ? x[n].x : best;
+    best = warp_max(best);
+#pragma unroll 8
+    for (int n = lane_id(); n <= m; n += 32) {
+        float w = share_of(x[n], best);
+        most = w > most ? w : most;
+    }
+    return make_float2(best, alpha * warp_max(most));
 }
 
 /* kept[i, g] = the tiles that a query head of KV head g keeps
- * grid:   KV head x query block
- * shared: a word per 32 tiles
+ * grid:   KV head x query block; a warp finds a head's threshold, then all warps divide the tiles
+ * shared: a word per 32 tiles, the thresholds of WARPS heads
  * bound:  latency */
 __global__ void __launch_bounds__(THREADS) list_kernel(select_args a)
 {
-    __shared__ float table[WARPS];
+    __shared__ float2 limit[WARPS]; /* of each head: its largest score, the least estimate kept */
     __shared__ uint32_t words[LIST_WORDS];
     int g = (int)blockIdx.x, i = (int)blockIdx.y, m = a.block0 + i, lane = lane_id();
     int group = a.n_head / a.kv.n_head_kv, warp = (int)threadIdx.x >> 5;
@@ -431,29 +513,32 @@ __global__ void __launch_bounds__(THREADS) list_kernel(select_args a)
     grid_wait();
     for (int w = warp; w < a.n_word; w += WARPS) {
         int n = 32 * w + lane;
-        uint32_t forced = n <= m && (n < a.sink || n > m - a.near) ? 1u << lane : 0;
-        words[w] = (uint32_t)warp_sum_i32((int)forced); /* of different bits */
+        words[w] = warp_votes(n <= m && (n < a.sink || n > m - a.near));
     }
-    for (int h = g * group; h < (g + 1) * group; h++) {
-        const float2 *x = (const float2 *)a.scores + (size_t)(i * a.n_head + h) * a.n_tiles;
-        float best = -INFINITY, most = 0;
-        for (int n = (int)threadIdx.x; n <= m; n += THREADS)
-            best = x[n].x > best ? x[n].x : best;
-        best = block_max(best, table);
-        for (int n = (int)threadIdx.x; n <= m; n += THREADS) {
-            float w = x[n].y * expf(x[n].x - best);
-            most = w > most ? w : most;
+    for (int k0 = 0; k0 < group; k0 += WARPS) {
+        int n_head = min(WARPS, group - k0);
+        const float2 *x =
+            (const float2 *)a.scores + (size_t)(i * a.n_head + g * group + k0) * a.n_tiles;
+        if (warp < n_head) {
+            float2 mine = threshold_of(x + (size_t)warp * a.n_tiles, m, a.alpha);
+            if (lane == 0)
+                limit[warp] = mine;
         }
-        most = block_max(most, table);
+        __syncthreads();
         for (int w = warp; w <= m / 32; w += WARPS) {
             int n = 32 * w + lane;
-            bool keep = n <= m && !(x[n].y * expf(x[n].x - best) < a.alpha * most);
-            uint32_t bits = (uint32_t)warp_sum_i32((int)(keep ? 1u << lane : 0));
+            bool keep = false;
+#pragma unroll 4
+            for (int k = 0; k < n_head; k++) {
+                float2 own = x[(size_t)k * a.n_tiles + min(n, m)];
+                keep |= !(share_of(own, limit[k].x) < limit[k].y);
+            }
+            uint32_t bits = warp_votes(keep && n <= m);
             if (lane == 0)
                 words[w] |= bits;
         }
+        __syncthreads();
     }
-    __syncthreads();
     int n_kept = 0;
     for (int w = (int)threadIdx.x; w < a.n_word; w += THREADS) {
         a.kept[(i * a.kv.n_head_kv + g) * a.n_word + w] = words[w];
@@ -485,7 +570,9 @@ template <int D> static void score(cudaStream_t s, const select_args &a)
 
 extern "C" void cu_select(cudaStream_t s, select_args a)
 {
-    if (a.kv.head_dim == 128)
+    if (cu_gpu.wgmma)
+        cu_select_hopper(s, a);
+    else if (a.kv.head_dim == 128)
         score<128>(s, a);
     else if (a.kv.head_dim == 256)
         score<256>(s, a);

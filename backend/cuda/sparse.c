@@ -143,17 +143,19 @@ int32_t cuda_block_run(const step *st, const rowset *rs, const kv_view *kv, int3
 
 /* How much lies where in the scratch: whole tiles of the store. */
 typedef struct select_room {
-    size_t n_tiles, page_bytes, mean_bytes, score_bytes, list_bytes;
+    size_t n_tiles, mean_room, page_bytes, mean_bytes, score_bytes, list_bytes;
 } select_room;
 static select_room room_of(const kv_view *kv, int32_t rows, int32_t n_head)
 {
     size_t n = (size_t)kv->n_keys / SPARSE_TILE, g = (size_t)kv->n_head_kv;
     size_t blocks = (size_t)rows / SPARSE_TILE;
     size_t at_a_time = blocks < SELECT_BLOCKS ? blocks : SELECT_BLOCKS;
-    size_t mean = blocks ? n * g * (size_t)kv->head_dim * sizeof(uint16_t) : 0;
+    size_t room = (n + MEAN_TILES - 1) / MEAN_TILES * MEAN_TILES;
+    size_t tile = blocks ? g * (size_t)kv->head_dim * sizeof(uint16_t) : 0;
     return (select_room){.n_tiles = n,
-                         .page_bytes = kv->single && kv->k_rot ? 2 * mean : 0,
-                         .mean_bytes = mean,
+                         .mean_room = room,
+                         .page_bytes = kv->single && kv->k_rot ? 2 * n * tile : 0,
+                         .mean_bytes = room * tile,
                          .score_bytes = at_a_time * (size_t)n_head * n * 2 * sizeof(float),
                          .list_bytes =
                              blocks * g * (size_t)sparse_words(kv->n_keys) * sizeof(uint32_t)};
@@ -196,6 +198,7 @@ const uint32_t *cuda_lists(pass *p, const kv_view *kv, const rowset *rs, const a
                      .q = a->q,
                      .n_head = a->n_head,
                      .n_tiles = (int32_t)room.n_tiles,
+                     .mean_room = (int32_t)room.mean_room,
                      .pages = room.page_bytes ? (uint16_t *)at : NULL,
                      .means = (uint16_t *)(at += room.page_bytes),
                      .scores = (float *)(at += room.mean_bytes),

@@ -214,11 +214,15 @@ void check_selection(rig *g)
     static const int32_t dims[] = {128, 256, 512};
     cuda_device *c = g->gpu->self;
     const gpu_facts facts = c->facts;
-    for (int k = 0; k < 3; k++) { /* with queries that come with every stage */
-        c->facts.shared_block = 99 << 10;
-        check_lists(g, &(list_case){NUM_F16, 4, 2, dims[k], 2048, 384, 0, 0.3f});
-        c->facts = facts;
+    c->facts.wgmma = false; /* scores of select.cu; then with queries that come with every stage */
+    for (int small = 0; small < 2; small++) {
+        c->facts.shared_block = small ? 99 << 10 : facts.shared_block;
+        for (int k = 0; k < 3; k++) {
+            check_lists(g, &(list_case){NUM_F16, 4, 2, dims[k], 2048, 384, 0, 0.3f});
+            check_lists(g, &(list_case){NUM_F16, 1, 1, dims[k], 130 * SPARSE_TILE, 128, 0, 0.5f});
+        }
     }
+    c->facts = facts;
     for (int i = 0; i < 9; i++)
         for (int k = 0; k < 3; k++)
             if (!g->quick || i % 3 == k)
@@ -229,7 +233,12 @@ void check_selection(rig *g)
     check_lists(g, &(list_case){NUM_F16, 16, 1, 512, 4864, 128, 0, 0.9f});
     check_lists(g, &(list_case){NUM_F16, 1, 1, 128, 5120, 384, 0, 0.5f});
     check_lists(g, &(list_case){NUM_F16, 2, 1, 128, 0, 2304 + 77, 0, 0.5f});
-    /* More tiles than select.cu scores at a time: 128. */
+    /* More tiles than are scored at a time: 128, or 64. */
     check_lists(g, &(list_case){NUM_F16, 1, 1, 128, 128 * SPARSE_TILE, 256, 0, 0.5f});
     check_lists(g, &(list_case){NUM_F16, 2, 1, 256, 150 * SPARSE_TILE, 128, 0, 0.5f});
+    /* Blocks of threads that take eight heads, of one and of two groups of 64 tiles. */
+    c->facts.n_sm = 3;
+    for (int k = 0; k < 3; k++)
+        check_lists(g, &(list_case){NUM_F16, 6, 2, dims[k], 62 * SPARSE_TILE, 512, 0, 0.5f});
+    c->facts = facts;
 }

@@ -99,7 +99,7 @@ static void check_listed(rig *g)
     const gpu_facts facts = c->facts;
     bool hopper = c->hopper;
     int32_t widest = c->flash_widest;
-    c->hopper = false;
+    c->hopper = c->facts.wgmma = false;
     for (int small = 0; small < 2; small++) {
         for (int i = 0; i < 27; i++) {
             int32_t d = dims[i / 9];
