@@ -216,9 +216,9 @@ typedef struct row_store {
  *
  *     PAGE_SUM_MEAN     the mean of the keys, bf16. The mean of a block of two pages is the mean of
  *                       their means. A NaN in a key stays one
- *     PAGE_SUM_BOUNDS   a middle m and a half width w of every dim: |k_i - m_i| <= w_i for every
- * key k of the page. So a query's product with no key of the page is above sum_i q_i m_i + |q_i|
- * w_i
+ *     PAGE_SUM_BOUNDS   a middle m and a half width w of every dim: |k_i - m_i| <= w_i for each
+ *                       key k of the page. So no product of a query q with a key of the page is
+ *                       above sum_i q_i m_i + |q_i| w_i
  *
  * m and w are codes of 8 bits, signed and unsigned, times two scales in bf16 that PAGE_SUM_GROUP
  * dims share. A product of code and scale is exact in f32. A scale is 0, or at least 2^-100. In a

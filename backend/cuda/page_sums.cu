@@ -14,9 +14,9 @@
  *
  * Scores: a warp holds the summaries of a few pages in registers, as floats, and goes over the
  * queries, which lie in shared memory; so a summary is read and unpacked once for all rows and
- * heads of a job. The layers of a pass are jobs of one launch: one after the other, each would have
- * too few blocks to hide how long memory takes. Queries are added in a fixed order, so scores are
- * the same on every run.
+ * heads of a job. Meanwhile the warp's next summaries are on their way. The layers of a pass are
+ * jobs of one launch: one after the other, each would have too few blocks to hide how long memory
+ * takes. Queries are added in a fixed order, so scores are the same on every run.
  */
 #include "backend/cuda/keys.cuh"
 #include "backend/cuda/launch_pages.h"
@@ -210,22 +210,15 @@ extern "C" void cu_keep_queries(cudaStream_t s, query_args a)
            dim3((unsigned)(a.head_dim + 127) / 128 * 32), 0, s, a);
 }
 
-/* A lane's part of a summary row; zeros beyond the head. */
-DEV void summary_piece(float *to, const uint16_t *row, int e, int dim)
+/* Eight bf16 numbers of a row of `dim`, from e on; zeros beyond it. */
+DEV uint4 mean_piece(const uint16_t *row, int e, int dim)
 {
     uint32_t v[4] = {0, 0, 0, 0};
-    if (e + 8 <= dim && dim % 8 == 0) {
-        uint4 u = *(const uint4 *)(row + e);
-        v[0] = u.x, v[1] = u.y, v[2] = u.z, v[3] = u.w;
-    } else {
-        for (int i = 0; i < 8 && e + i < dim; i++)
-            v[i / 2] |= (uint32_t)row[e + i] << 16 * (i % 2);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        to[2 * i] = bf16_to_f32(v[i] & 0xffff);
-        to[2 * i + 1] = __uint_as_float(v[i] & 0xffff0000u);
-    }
+    if (e + 8 <= dim && dim % 8 == 0)
+        return *(const uint4 *)(row + e);
+    for (int i = 0; i < 8 && e + i < dim; i++)
+        v[i / 2] |= (uint32_t)row[e + i] << 16 * (i % 2);
+    return make_uint4(v[0], v[1], v[2], v[3]);
 }
 
 /* Eight bytes of a row of `dim`, from e on; zeros beyond it. */
@@ -249,27 +242,50 @@ DEV void code_floats(float *to, uint2 v, float zero, float scale)
     }
 }
 
-/* A lane's middles and half widths of a page; of a mean, it and 0. */
+/* A lane's part of a page's summary as it is stored. Of bounds: codes of middles and of half
+ * widths, and their scales. Of means: eight numbers in `mid` and `wide`. */
+template <int N> struct page_codes {
+    uint2 mid[N], wide[N];
+    uint32_t scales[N];
+};
 template <int N, bool HALF>
-DEV void page_piece(float *mid, float *wide, const watch_args &a, const watch_job &job, size_t row)
+DEV void load_codes(page_codes<N> *to, const watch_args &a, const watch_job &job, size_t row)
 {
     using S = watch_shape<N, HALF>;
     int dim = a.head_dim, at = 8 * (lane_id() % S::LANES);
 #pragma unroll
-    for (int j = 0; j < N; j++, at += 256, mid += 8, wide += 8) {
+    for (int j = 0; j < N; j++, at += 256) {
         if (a.parts == 1) {
-            summary_piece(mid, (const uint16_t *)job.sums + row * dim, at, dim);
-            for (int k = 0; k < 8; k++)
-                wide[k] = 0;
+            uint4 u = mean_piece((const uint16_t *)job.sums + row * dim, at, dim);
+            to->mid[j] = make_uint2(u.x, u.y), to->wide[j] = make_uint2(u.z, u.w);
             continue;
         }
         const uint8_t *codes = (const uint8_t *)job.sums + row * 2 * dim;
         int groups = (dim + SUM_GROUP - 1) / SUM_GROUP;
-        uint32_t scales = at < dim ? job.scales[row * groups + at / SUM_GROUP] : 0;
-        uint2 m = code_piece(codes, at, dim), w = code_piece(codes + dim, at, dim);
+        to->scales[j] = at < dim ? job.scales[row * groups + at / SUM_GROUP] : 0;
+        to->mid[j] = code_piece(codes, at, dim);
+        to->wide[j] = code_piece(codes + dim, at, dim);
+    }
+}
+/* A lane's middles and half widths of a page; of a mean, it and 0. */
+template <int N> DEV void unpack_codes(float *mid, float *wide, const page_codes<N> &of, bool means)
+{
+#pragma unroll
+    for (int j = 0; j < N; j++, mid += 8, wide += 8) {
+        uint2 m = of.mid[j], w = of.wide[j];
+        if (means) {
+            uint32_t v[4] = {m.x, m.y, w.x, w.y};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                mid[2 * i] = bf16_to_f32(v[i] & 0xffff);
+                mid[2 * i + 1] = __uint_as_float(v[i] & 0xffff0000u);
+                wide[2 * i] = wide[2 * i + 1] = 0;
+            }
+            continue;
+        }
         m.x ^= 0x80808080u, m.y ^= 0x80808080u;
-        code_floats(mid, m, 128, bf16_to_f32(scales & 0xffff));
-        code_floats(wide, w, 0, __uint_as_float(scales & 0xffff0000u));
+        code_floats(mid, m, 128, bf16_to_f32(of.scales[j] & 0xffff));
+        code_floats(wide, w, 0, __uint_as_float(of.scales[j] & 0xffff0000u));
     }
 }
 
@@ -300,61 +316,78 @@ DEV void add_bounds(float &sum, float &more, float4 q, const float *mid, const f
 }
 
 /* room[query, page] = sum_k q_k m_k + |q_k| w_k, -infinity where it is infinite or no number
- * grid:   WARPS * PAGES pages x KV head x job; blocks beyond the pages and heads exit
+ * grid:   WARPS * PAGES pages x KV head x job; a block takes every gridDim.x-th of these. While it
+ *         multiplies, the summaries of its next pages are on their way
  * shared: the queries of HEADS heads of one row
  * bound:  memory: summaries, while rows times heads are few; then instructions */
 template <int N, bool HALF> __global__ void __launch_bounds__(THREADS, 2) watch_kernel(watch_args a)
 {
     using S = watch_shape<N, HALF>;
-    constexpr int SETS = S::SETS;
+    constexpr int SETS = S::SETS, BLOCK = WARPS * S::PAGES;
     __shared__ float4 q[HEADS * S::DIM / 4];
     const watch_job &job = a.job[blockIdx.z];
     int warp = (int)threadIdx.x >> 5, lane = lane_id(), at = lane % S::LANES, dim = a.head_dim;
-    int page0 = ((int)blockIdx.x * WARPS + warp) * S::PAGES + lane / S::LANES * SETS;
+    int mine0 = warp * S::PAGES + lane / S::LANES * SETS;
     int kv = (int)blockIdx.y, n_kv = job.n_kv;
+    bool staged = false, once = job.n == 1 && a.group <= HEADS; /* all queries fit at once */
     float mid[SETS][8 * N], wide[SETS][8 * N];
+    page_codes<N> codes[SETS];
     grid_trigger();
     grid_wait();
     int n_pages = a.n_pages[job.watch];
-    if ((int)blockIdx.x * WARPS * S::PAGES >= n_pages || kv >= n_kv)
-        return;
+    auto load = [&](int block) {
 #pragma unroll
-    for (int p = 0; p < SETS; p++) {
-        int page = min(page0 + p, n_pages - 1);
-        page_piece<N, HALF>(mid[p], wide[p], a, job, (size_t)(job.head_kv0 + kv) * a.n_rows + page);
-    }
-    for (int r = 0; r < job.n; r++)
-        for (int head0 = 0; head0 < a.group; head0 += HEADS) {
-            int query = (r * n_kv + kv) * a.group + head0;
-            __syncthreads();
-            stage_queries<N, HALF>(q, job.queries + (size_t)query * dim, dim,
-                                   min((int)HEADS, a.group - head0));
-            __syncthreads();
-            for (int h = 0; h < HEADS && head0 + h < a.group; h++) {
-                float sum[SETS], more[SETS];
-#pragma unroll
-                for (int p = 0; p < SETS; p++)
-                    sum[p] = more[p] = 0;
-#pragma unroll
-                for (int j = 0; j < N; j++) {
-                    float4 x = q[((h * N + j) * 2) * S::LANES + at];
-                    float4 y = q[((h * N + j) * 2 + 1) * S::LANES + at];
-#pragma unroll
-                    for (int p = 0; p < SETS; p++) {
-                        add_bounds(sum[p], more[p], x, mid[p] + 8 * j, wide[p] + 8 * j);
-                        add_bounds(sum[p], more[p], y, mid[p] + 8 * j + 4, wide[p] + 8 * j + 4);
-                    }
-                }
-#pragma unroll
-                for (int p = 0; p < SETS; p++)
-                    sum[p] += more[p];
-                float mine = warp_sums<SETS, S::LANES>(sum);
-                int page = page0 + summed_by<SETS, S::LANES>();
-                if (at % (S::LANES / SETS) == 0 && page < n_pages)
-                    job.room[(size_t)(query + h) * n_pages + page] =
-                        mine < INFINITY ? mine : -INFINITY;
-            }
+        for (int p = 0; p < SETS; p++) {
+            int page = min(block * BLOCK + mine0 + p, n_pages - 1);
+            load_codes<N, HALF>(&codes[p], a, job, (size_t)(job.head_kv0 + kv) * a.n_rows + page);
         }
+    };
+    if ((int)blockIdx.x * BLOCK >= n_pages || kv >= n_kv)
+        return;
+    load((int)blockIdx.x);
+#pragma unroll 1
+    for (int block = (int)blockIdx.x; block * BLOCK < n_pages; block += (int)gridDim.x) {
+#pragma unroll
+        for (int p = 0; p < SETS; p++)
+            unpack_codes<N>(mid[p], wide[p], codes[p], a.parts == 1);
+        if ((block + (int)gridDim.x) * BLOCK < n_pages)
+            load(block + (int)gridDim.x);
+        for (int r = 0; r < job.n; r++)
+            for (int head0 = 0; head0 < a.group; head0 += HEADS) {
+                int query = (r * n_kv + kv) * a.group + head0;
+                if (!staged) {
+                    __syncthreads();
+                    stage_queries<N, HALF>(q, job.queries + (size_t)query * dim, dim,
+                                           min((int)HEADS, a.group - head0));
+                    __syncthreads();
+                    staged = once;
+                }
+                for (int h = 0; h < HEADS && head0 + h < a.group; h++) {
+                    float sum[SETS], more[SETS];
+#pragma unroll
+                    for (int p = 0; p < SETS; p++)
+                        sum[p] = more[p] = 0;
+#pragma unroll
+                    for (int j = 0; j < N; j++) {
+                        float4 x = q[((h * N + j) * 2) * S::LANES + at];
+                        float4 y = q[((h * N + j) * 2 + 1) * S::LANES + at];
+#pragma unroll
+                        for (int p = 0; p < SETS; p++) {
+                            add_bounds(sum[p], more[p], x, mid[p] + 8 * j, wide[p] + 8 * j);
+                            add_bounds(sum[p], more[p], y, mid[p] + 8 * j + 4, wide[p] + 8 * j + 4);
+                        }
+                    }
+#pragma unroll
+                    for (int p = 0; p < SETS; p++)
+                        sum[p] += more[p];
+                    float mine = warp_sums<SETS, S::LANES>(sum);
+                    int page = block * BLOCK + mine0 + summed_by<SETS, S::LANES>();
+                    if (at % (S::LANES / SETS) == 0 && page < n_pages)
+                        job.room[(size_t)(query + h) * n_pages + page] =
+                            mine < INFINITY ? mine : -INFINITY;
+                }
+            }
+    }
 }
 
 /* ---- Shares -------------------------------------------------------------------------------- */
@@ -461,7 +494,10 @@ template <int N, bool HALF> static void watch(cudaStream_t s, const watch_args &
     unsigned heads = 1;
     for (int i = 0; i < a.n_jobs; i++)
         heads = heads > (unsigned)a.job[i].n_kv ? heads : (unsigned)a.job[i].n_kv;
-    dim3 grid((unsigned)((a.n_rows + PAGES - 1) / PAGES), heads, (unsigned)a.n_jobs);
+    /* As many blocks as a GPU holds at a time: two for each multiprocessor. */
+    unsigned most = (unsigned)((a.n_rows + PAGES - 1) / PAGES);
+    unsigned fit = 2 * (unsigned)cu_gpu.n_sm / (heads * (unsigned)a.n_jobs);
+    dim3 grid(fit < 1 ? 1 : fit < most ? fit : most, heads, (unsigned)a.n_jobs);
     LAUNCH((watch_kernel<N, HALF>), grid, dim3(THREADS), 0, s, a);
 }
 
