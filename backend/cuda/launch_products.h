@@ -45,7 +45,7 @@ typedef struct expert_product {
     bool x_per_pair;
     bool chosen; /* expert and share were written before the preceding kernel could begin, so they
                     are readable before grid_wait */
-    bool ready;  /* and so was x: of a gated product of one row alone */
+    bool ready;  /* and so was x: of a gated product alone */
     /* One row: the last pair is the shared expert, whose weights have the layout and shape of an
      * expert's. `shared_warps` of its down product: matmul_one.cu's order. 0: no such pair. */
     int32_t shared_warps;
@@ -90,6 +90,12 @@ int cu_one_init(void);
 enum { EXPERT_PAIRS = 1024 };
 bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory);
 int cu_experts_init(void);
+/* matmul_grouped.cu: the same for GROUPED_ROWS and more, down products from GROUPED_DOWN_ROWS on, on
+ * the integer tensor cores. False also where two blocks do not fit on a multiprocessor.
+ * cu_product_experts asks it first. */
+enum { GROUPED_ROWS = 33, GROUPED_DOWN_ROWS = 32 };
+bool cu_product_grouped(cudaStream_t s, expert_product a, launch_memory memory);
+int cu_grouped_init(void);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
 int cu_mma_init(void);

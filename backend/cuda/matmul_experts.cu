@@ -1,10 +1,11 @@
 /* matmul_experts.cu - products of experts for a few rows; rows of one expert share its weights.
  *
  *     pair     (row, expert); of 16 rows that choose 8 of 128 experts, two in five share theirs
- *     group    up to T pairs of one expert: two, or of more than 32 rows four; every block sorts
- * the pairs into groups itself item     a group times 8 tiles of outputs, a warp to a tile; of a
- * gated unit 4 >> lg tiles of W and as many of W', 1 << lg warps to a tile (product_warps) block
- * computes item b, then the next free one (ticket)
+ *     group    up to T pairs of one expert: two, or of more than 32 rows four, where
+ *              matmul_grouped.cu does not take them; every block sorts the pairs itself
+ *     item     a group times 8 tiles of outputs, a warp to a tile; of a gated unit 4 >> lg tiles of
+ *              W and as many of W', 1 << lg warps to a tile (product_warps)
+ *     block    computes item b, then the next free one (ticket)
  *
  * Sorting takes half a microsecond and needs no kernel of its own. At the end of an item the next
  * item's weights and rows are already in flight. The product after the gated one knows its experts
@@ -18,6 +19,7 @@
  */
 #include "backend/cuda/cold.cuh"
 #include "backend/cuda/launch_products.h"
+#include "backend/cuda/pairs.cuh"
 #include "backend/cuda/units.cuh"
 
 enum { WARPS = 8, THREADS = 32 * WARPS, NO_PAIR = 0xffff, TWO_ROWS = 32 /* most for T = 2 */ };
@@ -44,9 +46,8 @@ struct expert_args {
     bool silu;       /* the activation of a gated unit; else gelu */
     dev_quant copy;  /* of a gated unit's y, by pair */
     int32_t *ticket;
-    bool chosen;    /* `expert` was written before the preceding kernel began, so it may be read at
-                       once */
-    cold_view cold; /* COLD */
+    bool chosen, ready; /* as of expert_product */
+    cold_view cold;     /* COLD */
 };
 
 struct list_shared {
@@ -65,36 +66,6 @@ template <int K, int T> struct block_memory {
                (size_t)n_expert * 4;
     }
 };
-
-/* Inclusive prefix sum of v over the block's threads. */
-DEV int sum_up_to(int v, int *sums)
-{
-    int lane = lane_id(), warp = (int)threadIdx.x >> 5;
-    for (int d = 1; d < 32; d *= 2) {
-        int u = (int)shfl_u32((uint32_t)v, lane - d);
-        v += lane >= d ? u : 0;
-    }
-    if (lane == 31)
-        sums[warp] = v;
-    __syncthreads();
-    for (int i = 0; i < warp; i++)
-        v += sums[i];
-    return v;
-}
-
-/* The number of pairs before p with p's expert, four bytes of ids at a time. A row chooses an
- * expert at most once, so the byte counters cannot overflow. */
-DEV int rank_of(const uint32_t *ids, int p)
-{
-    uint32_t mine = ((const uint8_t *)ids)[p] * 0x01010101u, n = 0;
-#pragma unroll 4
-    for (int i = 0; i <= p >> 2; i++) {
-        uint32_t x = ids[i] ^ mine;
-        uint32_t equal = ~(((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) >> 7 & 0x01010101;
-        n += i < p >> 2 ? equal : equal & ((1u << 8 * (p & 3)) - 1);
-    }
-    return (int)(n * 0x01010101u >> 24);
-}
 
 /* Makes the groups: experts ascending, pairs ascending within an expert, the same in every block.
  * All pairs of an expert are cold, or none. count: zeros, one per expert; ids: a byte per pair.
@@ -282,18 +253,6 @@ DEV void write_gated(const expert_args &a, int column, group<T> g, const float (
         quantise_warp(v, a.copy, p, tile >> 1);
 }
 
-/* Thread 0 draws the number of the item after the next one. The ticket is drawn once per block and
- * item, so the last draw is known, and it resets the ticket for the next launch. */
-DEV void draw_expert_item(const expert_args &a, int n_items, int *drawn)
-{
-    if (threadIdx.x)
-        return;
-    int old = atomicAdd(a.ticket, 1);
-    *drawn = (int)gridDim.x + old;
-    if (old == n_items + (int)gridDim.x - 1)
-        *a.ticket = 0;
-}
-
 /* A warp's tile of a group. Gated: its sums go to part; else its outputs to y. The lower half of
  * the lanes has the even pairs, the upper half the odd ones. */
 template <int K, bool GLU, int T>
@@ -356,7 +315,7 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
     place at = {-1, 0}; /* no item at first; the first real one is requested in turn 0 */
     for (int turn = 0;; turn ^= 1) {
         bool more = next < n_items, first = at.group < 0;
-        draw_expert_item(a, n_items, &s.drawn[turn]);
+        draw_item(a.ticket, n_items, &s.drawn[turn]);
         place then = place_of(a, next);
         group_rows after = rows_at<T>(mem, a.n_unit, turn ^ 1);
         if (!first) {
@@ -368,7 +327,8 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
         if (more)
             begin_units<K, GLU, COLD>(a, &t, tile_of<GLU>(a, then.column), list[then.group].expert);
         if (first) {
-            grid_wait();
+            if (!a.ready)
+                grid_wait();
             if (more)
                 copy_group_rows(a, list[then.group], after);
             copy_wait<0>();
@@ -381,10 +341,12 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
         if (GLU && !first)
             write_gated<T, COLD>(a, at.column, list[at.group], part[turn]);
         if (!more)
-            return;
+            break;
         at = then;
         next = s.drawn[turn];
     }
+    if (a.ready && blockIdx.x == 0)
+        grid_wait(); /* the next kernel relies on it */
 }
 
 /* ---- Launching ----------------------------------------------------------------------------- */
@@ -431,6 +393,7 @@ static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memor
     a.silu = p.silu;
     a.ticket = memory.ticket;
     a.chosen = e.chosen;
+    a.ready = e.ready;
     a.cold = c;
     size_t shared = block_memory<K, T>::bytes(a.n_unit, a.n_pairs, a.n_expert);
     int fit = block_memory<K, T>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;
@@ -503,7 +466,9 @@ static bool experts_of_kind(cudaStream_t s, const expert_product &a, launch_memo
 
 extern "C" bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory)
 {
-    return experts_of_kind<false>(s, a, memory, cold_view());
+    const int least = a.p.glu ? GROUPED_ROWS : GROUPED_DOWN_ROWS;
+    return (a.p.y.rows >= least && cu_product_grouped(s, a, memory)) ||
+           experts_of_kind<false>(s, a, memory, cold_view());
 }
 
 extern "C" bool cu_product_experts_cold(cudaStream_t s, expert_product a, launch_memory memory,

@@ -8,9 +8,21 @@
 #include "backend/cuda/guess.cuh"
 #include "backend/cuda/launch_products.h"
 
-/* The router's weights are loaded into registers before x is known: AHEAD times 512 of a row. More
- * would lengthen the code, and the fetch of instructions is most of this kernel's time. */
-enum { ROUTER_THREADS = 128, AHEAD = 6 };
+enum { ROUTER_THREADS = 128 };
+
+/* What a block of the router computes: the products of `experts` with `rows`. Every block reads its
+ * experts and rows from the second-level cache, so larger blocks read less. Of few rows, small
+ * blocks occupy more multiprocessors. ahead: this many times 512 weights of an expert are loaded
+ * into registers before x is known. More would lengthen the code, and at few rows the fetch of
+ * instructions is most of the time. */
+template <int EXPERTS, int ROWS, int AHEAD> struct router_shape {
+    static constexpr int experts = EXPERTS, rows = ROWS, ahead = AHEAD;
+};
+typedef router_shape<1, 1, 6> one_row_shape;
+typedef router_shape<1, 4, 6> four_rows_shape;
+typedef router_shape<2, 4, 6> some_rows_shape; /* up to MANY_ROUTER_ROWS */
+typedef router_shape<4, 4, 4> many_rows_shape;
+enum { MANY_ROUTER_ROWS = 32 };
 
 /* The share of the expert that every row goes to, by a warp, in the order of matmul_float.cu. */
 template <int K> DEV void shared_share(const router_args &a)
@@ -50,19 +62,21 @@ static __device__ __noinline__ void guess_beside(const early_ask &q, int block, 
     guess_part<1>(q, block, ready);
 }
 
-/* logits[r, e] = x[r] . W[e] for a block's EXPERTS and ROWS, which share their reads. The last
- * block of a tile of rows chooses for them, a warp per row. Sums do not depend on EXPERTS and ROWS.
+/* logits[r, e] = x[r] . W[e] for a block's experts and rows, which share their reads. The last
+ * block of a tile of rows chooses for them, a warp for each row. Sums do not depend on the shape.
  * COLD, one row: it also tells what becomes of the pairs (cold.h). beside: it runs at the same time
  * as the kernel before it, whose results it does not read.
  * grid:   experts x rows; SHARED: a block more; COLD: then the blocks of a guess (guess.cuh)
  * shared: a sum per product and warp; is this the last block?
  * bound:  latency: rows of W are in flight before x is known, then the choice; at many rows reads
  *         of both from the second cache */
-template <int K, int LANE, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED, bool COLD>
+template <int K, int LANE, class SHAPE, bool SIGMOID, bool SHARED, bool COLD>
 __global__ void __launch_bounds__(ROUTER_THREADS)
     router_kernel(router_args a, const __grid_constant__ cold_rule c)
 {
-    constexpr int WARPS = ROUTER_THREADS / 32;
+    constexpr int WARPS = ROUTER_THREADS / 32, EXPERTS = SHAPE::experts, ROWS = SHAPE::rows;
+    constexpr int AHEAD = SHAPE::ahead;
+    static_assert(EXPERTS * ROWS <= 32, "a lane for each logit");
     __shared__ float sums[EXPERTS * ROWS][WARPS];
     __shared__ int last;
     int lane = lane_id(), warp = (int)threadIdx.x >> 5, n = a.w.n_in;
@@ -115,13 +129,19 @@ __global__ void __launch_bounds__(ROUTER_THREADS)
                 acc[e][r] = dot4(acc[e][r], w[j][e], v);
         }
 #pragma unroll 1
-    for (int i = i0 + 4 * ROUTER_THREADS * AHEAD; i < n; i += 4 * ROUTER_THREADS)
+    for (int i = i0 + 4 * ROUTER_THREADS * AHEAD; i < n; i += 4 * ROUTER_THREADS) {
+        float4 more[EXPERTS];
 #pragma unroll
-        for (int k = 0; k < EXPERTS * ROWS; k++) {
-            int e = k / ROWS, r = k % ROWS;
-            acc[e][r] =
-                dot4(acc[e][r], load4<K>(row[e], i), load_fresh((const float4 *)(x[r] + i)));
+        for (int e = 0; e < EXPERTS; e++)
+            more[e] = load4<K>(row[e], i);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float4 v = load_fresh((const float4 *)(x[r] + i));
+#pragma unroll
+            for (int e = 0; e < EXPERTS; e++)
+                acc[e][r] = dot4(acc[e][r], more[e], v);
         }
+    }
 #pragma unroll
     for (int k = 0; k < EXPERTS * ROWS; k++) {
         float sum = warp_sum(acc[k / ROWS][k % ROWS]);
@@ -144,8 +164,7 @@ __global__ void __launch_bounds__(ROUTER_THREADS)
         }
         if (ROWS > 1)
             __syncthreads();
-        int r = r0 + warp;
-        if (last && r < a.x.rows) {
+        for (int r = r0 + warp; last && r < min(r0 + ROWS, a.x.rows); r += WARPS) {
             write_fence();
             int e = choose<LANE, SIGMOID>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k,
                                           a.logits.at + r * a.logits.stride, a.logits.cols, a.how);
@@ -159,17 +178,18 @@ __global__ void __launch_bounds__(ROUTER_THREADS)
         grid_wait(); /* the next kernel relies on it */
 }
 
-template <int K, int EXPERTS, int ROWS, bool SIGMOID, bool SHARED, bool COLD>
+template <int K, class SHAPE, bool SIGMOID, bool SHARED, bool COLD>
 static void router_of(cudaStream_t s, const router_args &a, const cold_rule &c)
 {
-    int n_blocks = (a.logits.cols + EXPERTS - 1) / EXPERTS;
+    int n_blocks = (a.logits.cols + SHAPE::experts - 1) / SHAPE::experts;
     int guesses = COLD ? guess_blocks<1>(c.ask, ROUTER_THREADS / 32) : 0;
-    dim3 grid((unsigned)(n_blocks + SHARED + guesses), (unsigned)((a.x.rows + ROWS - 1) / ROWS));
+    dim3 grid((unsigned)(n_blocks + SHARED + guesses),
+              (unsigned)((a.x.rows + SHAPE::rows - 1) / SHAPE::rows));
     if (a.logits.cols <= 128)
-        LAUNCH((router_kernel<K, 4, EXPERTS, ROWS, SIGMOID, SHARED, COLD>), grid,
-               dim3(ROUTER_THREADS), 0, s, a, c);
+        LAUNCH((router_kernel<K, 4, SHAPE, SIGMOID, SHARED, COLD>), grid, dim3(ROUTER_THREADS), 0,
+               s, a, c);
     else
-        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, EXPERTS, ROWS, SIGMOID, SHARED, COLD>), grid,
+        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, SHAPE, SIGMOID, SHARED, COLD>), grid,
                dim3(ROUTER_THREADS), 0, s, a, c);
 }
 
@@ -177,17 +197,19 @@ template <int K, bool SIGMOID>
 static void router_rows(cudaStream_t s, const router_args &a, const cold_rule &c)
 {
     if (a.shared && c.pair)
-        router_of<K, 1, 1, SIGMOID, true, true>(s, a, c);
+        router_of<K, one_row_shape, SIGMOID, true, true>(s, a, c);
     else if (a.shared)
-        router_of<K, 1, 1, SIGMOID, true, false>(s, a, c);
+        router_of<K, one_row_shape, SIGMOID, true, false>(s, a, c);
     else if (c.pair)
-        router_of<K, 1, 1, SIGMOID, false, true>(s, a, c);
+        router_of<K, one_row_shape, SIGMOID, false, true>(s, a, c);
     else if (a.x.rows == 1)
-        router_of<K, 1, 1, SIGMOID, false, false>(s, a, c);
+        router_of<K, one_row_shape, SIGMOID, false, false>(s, a, c);
     else if (a.x.rows <= 4)
-        router_of<K, 1, 4, SIGMOID, false, false>(s, a, c);
+        router_of<K, four_rows_shape, SIGMOID, false, false>(s, a, c);
+    else if (a.x.rows <= MANY_ROUTER_ROWS)
+        router_of<K, some_rows_shape, SIGMOID, false, false>(s, a, c);
     else
-        router_of<K, 2, 4, SIGMOID, false, false>(s, a, c);
+        router_of<K, many_rows_shape, SIGMOID, false, false>(s, a, c);
 }
 
 template <int K> static void router(cudaStream_t s, const router_args &a, const cold_rule &c)

@@ -3,7 +3,8 @@
  *
  *   rows of     weights of blocks                          weights of floats
  *   answers: 1  matmul_vec      one row                    matmul_float
- *   more        matmul_experts  rows of an expert together matmul_float
+ *   more        matmul_experts  two rows of an expert      matmul_float
+ *   about 32 on matmul_grouped  eight rows of an expert    matmul_float
  *   prompts     matmul_mma      pairs sorted by expert     F32: matmul_float, else matmul_mma
  *
  * ops.c says what every op does before and after its launches.
