@@ -63,14 +63,29 @@ struct tile_source {
 
 struct split_block;
 DEV int block_key_place(const split_args &x, const split_block &b, int place, int t);
+DEV bool whole_tile(const split_block &b, int t0, int from, int until);
 
 /* Keys t0 .. t0 + 31, a row per warp at a time. Rows outside [from, until) are copies of one
- * inside: finite, and hidden by the softmax. */
+ * inside: finite, and hidden by the softmax. Where all keys of a tile are wanted and lie side by
+ * side, as most do, a copy is one instruction with an offset known in advance; otherwise computing
+ * its address takes some thirty. */
 template <int D, bool BLOCKS, int W>
 DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int until,
                    const split_args &x, const split_block &b)
 {
     int warp = (int)threadIdx.x >> 5, lane = lane_id(), bytes = BLOCKS ? s->row_bytes : 2 * D;
+    if (!BLOCKS && D >= 256 && whole_tile(b, t0, from, until) && keys_adjoin(s->next, KEYS)) {
+        constexpr int LINE = 2 * D + 16;
+        const uint8_t *row = s->head + (size_t)(s->next.place[0] + warp) * (2 * D) + 16 * lane;
+        to += warp * LINE + 16 * lane;
+#pragma unroll
+        for (int i = 0; i < KEYS / W; i++)
+#pragma unroll
+            for (int j = 0; j < D / 8; j += 32)
+                copy16_async(to + i * W * LINE + 16 * j, row + i * W * 2 * D + 16 * j, true);
+        key_walk_on(&s->next, KEYS, t0 + KEYS, until);
+        return;
+    }
     to += warp * line + 16 * lane;
 #pragma unroll
     for (int i = 0; i < KEYS / W; i++) {
@@ -129,6 +144,11 @@ struct split_block {
 DEV int block_key_place(const split_args &x, const split_block &b, int place, int t)
 {
     return t < b.own_from ? place : row_key_place(x.a.kv, b.base.page, x.a.st.rows, b.r0, t);
+}
+/* Are all keys of a tile in the run, and those of all rows? */
+DEV bool whole_tile(const split_block &b, int t0, int from, int until)
+{
+    return t0 >= from && t0 + KEYS <= min(until, b.own_from);
 }
 /* What each pair sees, into shared memory, and the block's share of the chunks. The step was
  * uploaded before the pass, so this needs no wait for the previous kernel. */
