@@ -212,7 +212,7 @@ void terminal_expect_answer(terminal *t)
     double start = clock_ms();
     struct pollfd p = {t->fd, POLLIN, 0};
     struct termios mode;
-    bool told = false; /* the editor has ended, and all its output was read */
+    bool told = false; /* the editor had ended before the last read, so its output was read */
     while (clock_ms() - start < PATIENCE_MS) {
         bool gone = !tcgetattr(t->fd, &mode) && mode.c_lflag & ISIG;
         bool more = poll(&p, 1, told ? 10 : 0) > 0;
@@ -220,7 +220,7 @@ void terminal_expect_answer(terminal *t)
             break;
         if (more && told)
             return;
-        told = gone && !more;
+        told = gone;
         if (!gone && !more)
             usleep(1000);
     }
