@@ -60,7 +60,10 @@ typedef struct sorted_pairs {
 typedef struct waiting {
     residual_args residual;
     join_args join;
-    bool has_residual, has_store, has_join;
+    bool has_residual, has_store, has_join, has_sum;
+    dev_mat sum; /* of rows' experts: the sum over k of `parts` [rows, k, sum.cols] */
+    const float *parts;
+    int32_t k;
     int32_t n_products, n_jobs;
     one_product product[ONE_JOBS];
     head_job job[HEAD_JOBS];
@@ -228,6 +231,7 @@ bool cuda_join_scale(cuda_device *c, dev_mat x, float k, const float *w);
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q);
 bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps);
 void cuda_wait_join(cuda_device *c, join_args j);
+void cuda_wait_sum(cuda_device *c, dev_mat y, const float *parts, int32_t k);
 /* Gates of the attention that waits to be joined: launches both. q: room for the copy of y. */
 bool cuda_join_gates(cuda_device *c, const gate_args *by, dev_mat o, dev_quant q);
 bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f);

@@ -3,7 +3,8 @@
  *     x += rms_norm(y) w; x *= c; h = rms_norm(x) w'      residual_kernel, as far as it goes;
  *                                                         without h it can copy x for a product
  *     x += y; h = rms_norm(x) w'                           the same kernel
- *     y = two branches, normed; the same; h, h', h''      branches_kernel
+ *     y = two branches, normed; the same; h, h', h''      branches_kernel; of many rows, one
+ *                                                         branch can be the sum of experts
  *     k = h K; v = h V; q = h Q                           one_kernel, rows_kernel: few rows, up to
  *                                                         four products
  *     g = x W; y = gelu(g) * ple                          the same, at one row
@@ -43,6 +44,8 @@ void cuda_settle(cuda_device *c)
 {
     waiting *w = &c->wait;
     cuda_select(&c->dev);
+    if (w->has_sum)
+        cu_expert_join(c->stream, w->sum, w->parts, NULL, w->k);
     if (w->has_residual)
         cu_residual(c->stream, w->residual);
     if (w->has_join)
@@ -56,7 +59,7 @@ void cuda_settle(cuda_device *c)
 
 void cuda_forget_waiting(cuda_device *c)
 {
-    c->wait.has_residual = c->wait.has_store = c->wait.has_join = false;
+    c->wait.has_residual = c->wait.has_store = c->wait.has_join = c->wait.has_sum = false;
     c->wait.n_products = c->wait.n_jobs = 0;
 }
 
@@ -97,7 +100,7 @@ void cuda_wait_product(cuda_device *c, one_product a)
     waiting *w = &c->wait;
     const one_product *first = w->product;
     dev_mat x = row_of(a.floats, a.p.w.n_in), y = a.p.y;
-    bool fits = !w->has_residual && !w->has_join && w->n_products < ONE_JOBS;
+    bool fits = !w->has_residual && !w->has_join && !w->has_sum && w->n_products < ONE_JOBS;
     if (w->n_products)
         fits = fits && first->p.x.q == a.p.x.q && first->floats == a.floats &&
                first->p.w.n_in == a.p.w.n_in && first->p.y.rows == y.rows;
@@ -132,6 +135,15 @@ void cuda_wait_join(cuda_device *c, join_args j)
     c->wait.has_join = true;
 }
 
+void cuda_wait_sum(cuda_device *c, dev_mat y, const float *parts, int32_t k)
+{
+    cuda_settle(c);
+    c->wait.sum = y;
+    c->wait.parts = parts;
+    c->wait.k = k;
+    c->wait.has_sum = true;
+}
+
 /* Heads may be rows of o, y and gate. */
 bool cuda_join_gates(cuda_device *c, const gate_args *by, dev_mat o, dev_quant q)
 {
@@ -161,6 +173,12 @@ bool cuda_join_gates(cuda_device *c, const gate_args *by, dev_mat o, dev_quant q
 
 void cuda_wait_residual(cuda_device *c, residual_args a)
 {
+    waiting *w = &c->wait;
+    if (w->has_sum && a.b.at && a.b.rows > REHEARSED_ROWS && same_mat(a.b, w->sum)) {
+        a.parts = w->parts;
+        a.k = w->k;
+        w->has_sum = false;
+    }
     cuda_settle(c);
     c->wait.residual = a;
     c->wait.has_residual = true;
@@ -186,12 +204,20 @@ static bool covers(dev_quant q, dev_mat m)
     return copy && copy < m1 && m0 < copy + (size_t)q.rows * (size_t)q.cols * 2 + 4096;
 }
 
+/* The second branch as it is read. */
+static dev_mat second_branch(const residual_args *a)
+{
+    int32_t width = a->k * a->b.cols;
+    return a->parts ? (dev_mat){(float *)a->parts, a->b.rows, width, width} : a->b;
+}
+
 /* Not over y: a block may write its row of the copy while another still reads its row of y. */
 bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q)
 {
     residual_args *a = &c->wait.residual;
+    dev_mat b = second_branch(a);
     if (!c->wait.has_residual || !same_mat(a->x, x) || x.cols % GROUP || covers(q, a->y) ||
-        (a->b.at && covers(q, a->b)))
+        (b.at && covers(q, b)))
         return false;
     a->q = q;
     cuda_settle(c);
@@ -201,12 +227,13 @@ bool cuda_join_copy(cuda_device *c, dev_mat x, dev_quant q)
 bool cuda_join_norms(cuda_device *c, dev_mat x, const norm_job *job, int32_t n, float eps)
 {
     residual_args a = c->wait.residual;
+    dev_mat b = second_branch(&a);
     if (!c->wait.has_residual || !same_mat(a.x, x) || n > NORM_JOBS ||
         (a.plain && (n > 1 || job->c != 1.0f || job->y.stride % 4)))
         return false;
     for (int i = 0; i < n; i++)
         if (overlap(job[i].y, x) || overlap(job[i].y, a.y) || covers(job[i].q, a.y) ||
-            (a.b.at && (overlap(job[i].y, a.b) || covers(job[i].q, a.b))))
+            (b.at && (overlap(job[i].y, b) || covers(job[i].q, b))))
             return false;
     for (int i = 0; i < n; i++)
         a.h[i] = job[i];
@@ -240,7 +267,7 @@ bool cuda_wait_head(cuda_device *c, head_job j, dev_step st)
 {
     waiting *w = &c->wait;
     int32_t n = j.y.cols / j.heads;
-    bool fits = !w->has_residual && !w->has_join && w->n_jobs < HEAD_JOBS;
+    bool fits = !w->has_residual && !w->has_join && !w->has_sum && w->n_jobs < HEAD_JOBS;
     if (!heads_take(n) || j.x.stride % 4 || j.y.stride % 4)
         return false;
     j.x_head = n;

@@ -47,12 +47,18 @@ typedef struct norm_job {
 enum { NORM_JOBS = 3 };
 /* n norms of x; results overlap neither each other nor x. */
 void cu_norms(cudaStream_t s, dev_mat x, const norm_job *job, int n, float eps);
+/* Up to so many rows kernels of norms run their instructions once before they begin (norm.cu). */
+enum { REHEARSED_ROWS = 16 };
 typedef struct residual_args {
     dev_mat x, y; /* x = x + rms_norm(y) w, then times c cw[0] if scaled */
     const float *w, *cw;
     float eps, c, h_eps;
     bool scaled;
     dev_mat b; /* optional: first y = rms_norm(y) yw + rms_norm(b) bw; y and b are overwritten */
+    /* More than REHEARSED_ROWS rows: b is the sum of these over k, in ascending order: [rows, k,
+     * b.cols]. Or NULL. */
+    const float *parts;
+    int32_t k;
     const float *yw, *bw;
     norm_job h[NORM_JOBS]; /* norms of the new x */
     int32_t n_h;

@@ -316,7 +316,7 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
             if (cold)
                 cu_cold_join(c->stream, a.p.y, outputs.at, r.weight, r.k, v);
             else
-                cu_expert_join(c->stream, a.p.y, outputs.at, NULL, r.k);
+                cuda_wait_sum(c, a.p.y, outputs.at, r.k);
             cuda_done(p, "moe_down");
             return;
         }

@@ -17,14 +17,14 @@
  */
 #include "backend/cuda/key_walk.cuh"
 #include "backend/cuda/kv_formats.cuh"
+#include "backend/cuda/launch_products.h"
 #include "backend/cuda/launch_small.h"
 
 enum { PER = 8, WIDEST = 8192 }; /* values a thread, twice four; the most of a block */
 
 static bool rehearses(int32_t rows)
 {
-    enum { FEW = 16 };
-    return cu_gpu.overlap && rows <= FEW;
+    return cu_gpu.overlap && rows <= REHEARSED_ROWS;
 }
 
 /* Sum over the block; every thread gets it. table: 32 floats, not used again. */
@@ -62,6 +62,20 @@ DEV eight take_eight(const float *from, int n, float beyond = 0)
     for (int k = 0; k < 2; k++)
         e.v[k] = place(k) < n ? *(const float4 *)(from + place(k))
                               : make_float4(beyond, beyond, beyond, beyond);
+    return e;
+}
+/* The sum of k vectors of n, in ascending order. */
+DEV eight take_sum(const float *parts, int k, int n)
+{
+    eight e = {};
+#pragma unroll 4
+    for (int j = 0; j < k; j++) {
+        eight p = take_eight(parts + (size_t)j * n, n);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            e.v[i] = make_float4(e.v[i].x + p.v[i].x, e.v[i].y + p.v[i].y, e.v[i].z + p.v[i].z,
+                                 e.v[i].w + p.v[i].w);
+    }
     return e;
 }
 /* Weights of a norm, requested before the values are known; ones without weights. */
@@ -217,7 +231,11 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
         if (a.y.at) {
             eight y = take_eight(a.y.at + r * a.y.stride, there, beyond);
             if (a.b.at) {
-                eight b = take_eight(a.b.at + r * a.b.stride, there, beyond);
+                eight b;
+                if (!REHEARSES && a.parts) /* few rows are short of instructions, see above */
+                    b = take_sum(a.parts + (size_t)r * a.k * n, a.k, n);
+                else
+                    b = take_eight(a.b.at + r * a.b.stride, there, beyond);
                 float inv = inverse(vector_sum(squares(y), sums), n, a.eps);
                 eight_times(&b, inverse(vector_sum(squares(b), sums + 32), n, a.eps), bw);
                 eight_times(&y, inv, yw);
@@ -525,6 +543,8 @@ extern "C" void cu_residual(cudaStream_t s, residual_args a)
             cu_quantise(s, a.x, a.q);
         return;
     }
+    if (a.parts)
+        cu_expert_join(s, a.b, a.parts, NULL, a.k);
     if (a.b.at) {
         cu_rms_norm(s, a.y, a.y, 1, a.yw, a.eps, none);
         cu_rms_norm(s, a.b, a.b, 1, a.bw, a.eps, none);
