@@ -30,24 +30,14 @@ template <int T> struct __align__(8) group
     uint16_t expert, p[T], unused[T == 2 ? 1 : 3];
 };
 
-struct expert_args {
+struct expert_args : pair_args {
     planes w, up;             /* of expert 0; up begins at row up_row */
     size_t w_bytes, up_bytes; /* from one expert to the next */
     const int64_t *where;     /* as packed.where and count */
     uint32_t *count;
     int32_t n_group, n_unit, lg; /* log2 of the warps per tile */
-    int32_t n_out, columns;      /* items of a group */
-    int32_t n_pairs, n_expert, k;
-    const int32_t *expert;
-    const float *share; /* the pair's weight in the sum over a row's experts, or NULL */
-    dev_quant x;
-    int32_t x_pairs; /* pairs per row of x: k or 1 */
-    dev_mat y;       /* [rows, k * n_out] */
-    bool silu;       /* the activation of a gated unit; else gelu */
-    dev_quant copy;  /* of a gated unit's y, by pair */
-    int32_t *ticket;
-    bool chosen, ready; /* as of expert_product */
-    cold_view cold;     /* COLD */
+    int32_t columns, n_expert;   /* columns: items of a group */
+    cold_view cold;              /* COLD */
 };
 
 struct list_shared {
@@ -366,6 +356,7 @@ static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memor
 {
     const product_args &p = e.p;
     expert_args a = {};
+    (pair_args &)a = pairs_of_product(e, memory);
     int half = p.glu ? WARPS / 2 : WARPS;
     while (p.glu && 1 << a.lg < product_warps(p.w, true))
         a.lg++;
@@ -379,21 +370,8 @@ static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memor
     }
     a.n_group = p.w.n_group;
     a.n_unit = p.w.n_unit;
-    a.n_out = p.n_out;
     a.columns = ((p.n_out + TILE_ROWS - 1) / TILE_ROWS + (half >> a.lg) - 1) / (half >> a.lg);
-    a.n_pairs = p.y.rows * e.k;
     a.n_expert = p.w.n_mat;
-    a.k = e.k;
-    a.expert = e.expert;
-    a.share = e.share;
-    a.x = p.x;
-    a.x_pairs = e.x_per_pair ? 1 : e.k;
-    a.y = p.y;
-    a.copy = p.q;
-    a.silu = p.silu;
-    a.ticket = memory.ticket;
-    a.chosen = e.chosen;
-    a.ready = e.ready;
     a.cold = c;
     size_t shared = block_memory<K, T>::bytes(a.n_unit, a.n_pairs, a.n_expert);
     int fit = block_memory<K, T>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;

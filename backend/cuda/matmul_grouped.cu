@@ -42,21 +42,11 @@ struct group_at {
     uint16_t expert, first; /* its first pair in the order; the next group's is the end */
 };
 
-struct grouped_args {
-    packed w, up;           /* up: of a gated unit, */
-    int32_t up_tile;        /* from this tile on */
-    int32_t parts;          /* warps that share a tile's columns */
-    int32_t n_out, columns; /* items of a group */
-    int32_t n_pairs, k;
-    const int32_t *expert;
-    const float *share; /* the pair's weight in the sum over a row's experts; NULL: gated */
-    dev_quant x;
-    int32_t x_pairs; /* pairs per row of x: k or 1 */
-    dev_mat y;       /* [rows, k * n_out] */
-    bool silu;       /* the activation of a gated unit; else gelu */
-    dev_quant copy;  /* of a gated unit's y, by pair */
-    int32_t *ticket;
-    bool chosen, ready; /* as of expert_product */
+struct grouped_args : pair_args {
+    packed w, up;    /* up: of a gated unit, */
+    int32_t up_tile; /* from this tile on */
+    int32_t parts;   /* warps that share a tile's columns */
+    int32_t columns; /* items of a group */
     constants is;
 };
 
@@ -65,6 +55,10 @@ struct grouped_args {
 template <int K, bool GLU> struct grouped_shape {
     static constexpr int TILES = GLU || !traits<K>::bytes ? 2 : 1, ROUNDS = GLU ? 1 : 2;
 };
+
+/* Do the stages of a gated unit leave room in half of 227 KB? Not those of Q6_K and of eight bits:
+ * such units are left to matmul_experts.cu, and so are long rows of five bits. */
+template <int K> static constexpr bool pairs_fit = WARPS *STAGES * 2 * staged<K>::bytes < 104 << 10;
 
 /* The parts of a block's shared memory, in bytes from its beginning. */
 struct grouped_memory {
@@ -458,25 +452,13 @@ static bool launch_grouped(cudaStream_t s, const expert_product &e, launch_memor
     using shape = grouped_shape<K, GLU>;
     const product_args &p = e.p;
     grouped_args a = {};
+    (pair_args &)a = pairs_of_product(e, memory);
     a.w = p.w;
     a.up = p.up;
     a.up_tile = p.up_row / TILE_ROWS;
     a.parts = GLU ? product_warps(p.w, true) : 1;
-    a.n_out = p.n_out;
     const int slots = WARPS / a.parts, tiles = GLU ? slots : slots * shape::TILES * shape::ROUNDS;
     a.columns = ((p.n_out + TILE_ROWS - 1) / TILE_ROWS + tiles - 1) / tiles;
-    a.n_pairs = p.y.rows * e.k;
-    a.k = e.k;
-    a.expert = e.expert;
-    a.share = e.share;
-    a.x = p.x;
-    a.x_pairs = e.x_per_pair ? 1 : e.k;
-    a.y = p.y;
-    a.silu = p.silu;
-    a.copy = p.q;
-    a.ticket = memory.ticket;
-    a.chosen = e.chosen;
-    a.ready = e.ready;
     a.is = (constants){0x4b000000, 0x80808080};
     if (a.n_pairs > EXPERT_PAIRS || p.w.n_mat > THREADS)
         return false;
@@ -491,7 +473,11 @@ static bool launch_grouped(cudaStream_t s, const expert_product &e, launch_memor
 
 template <int K> static bool grouped(cudaStream_t s, const expert_product &e, launch_memory memory)
 {
-    return e.p.glu ? launch_grouped<K, true>(s, e, memory) : launch_grouped<K, false>(s, e, memory);
+    if (!e.p.glu)
+        return launch_grouped<K, false>(s, e, memory);
+    if constexpr (pairs_fit<K>)
+        return launch_grouped<K, true>(s, e, memory);
+    return false;
 }
 
 extern "C" bool cu_product_grouped(cudaStream_t s, expert_product a, launch_memory memory)
@@ -509,8 +495,10 @@ extern "C" bool cu_product_grouped(cudaStream_t s, expert_product a, launch_memo
 
 template <int K> static int allow_grouped()
 {
-    int n = half_of_shared();
-    return allow_shared(grouped_kernel<K, true>, n) | allow_shared(grouped_kernel<K, false>, n);
+    int n = half_of_shared(), bad = allow_shared(grouped_kernel<K, false>, n);
+    if constexpr (pairs_fit<K>)
+        bad |= allow_shared(grouped_kernel<K, true>, n);
+    return bad;
 }
 
 /* Once per GPU, at open. */

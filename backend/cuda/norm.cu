@@ -64,20 +64,6 @@ DEV eight take_eight(const float *from, int n, float beyond = 0)
                               : make_float4(beyond, beyond, beyond, beyond);
     return e;
 }
-/* The sum of k vectors of n, in ascending order. */
-DEV eight take_sum(const float *parts, int k, int n)
-{
-    eight e = {};
-#pragma unroll 4
-    for (int j = 0; j < k; j++) {
-        eight p = take_eight(parts + (size_t)j * n, n);
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            e.v[i] = make_float4(e.v[i].x + p.v[i].x, e.v[i].y + p.v[i].y, e.v[i].z + p.v[i].z,
-                                 e.v[i].w + p.v[i].w);
-    }
-    return e;
-}
 /* Weights of a norm, requested before the values are known; ones without weights. */
 DEV eight take_weight(const float *w, int n)
 {
@@ -198,6 +184,16 @@ DEV eight sum_of(const eight &a, const eight &b)
     return e;
 }
 
+/* The sum of k vectors of n, in ascending order. */
+DEV eight sum_of_parts(const float *parts, int k, int n)
+{
+    eight e = {};
+#pragma unroll 4
+    for (int j = 0; j < k; j++)
+        e = sum_of(e, take_eight(parts + (size_t)j * n, n));
+    return e;
+}
+
 /* residual_kernel with two branches, each normed first, or with several norms of x:
  * y = rms_norm(y) yw + rms_norm(b) bw; x = (x + rms_norm(y) w) c cw[0]; h = rms_norm(x) hw
  * Without y: h alone. A kernel of its own, so that residual_kernel's code stays short.
@@ -233,7 +229,7 @@ template <bool REHEARSES> __global__ void __launch_bounds__(512) branches_kernel
             if (a.b.at) {
                 eight b;
                 if (!REHEARSES && a.parts) /* few rows are short of instructions, see above */
-                    b = take_sum(a.parts + (size_t)r * a.k * n, a.k, n);
+                    b = sum_of_parts(a.parts + (size_t)r * a.k * n, a.k, n);
                 else
                     b = take_eight(a.b.at + r * a.b.stride, there, beyond);
                 float inv = inverse(vector_sum(squares(y), sums), n, a.eps);

@@ -8,6 +8,39 @@
 #define BACKEND_CUDA_PAIRS_CUH
 
 #include "backend/cuda/dev.cuh"
+#include "backend/cuda/launch_products.h"
+
+/* What a product of experts is given, whichever kernel computes it. */
+struct pair_args {
+    int32_t n_out, n_pairs, k;
+    const int32_t *expert;
+    const float *share; /* the pair's weight in the sum over a row's experts; NULL: gated */
+    dev_quant x;
+    int32_t x_pairs; /* pairs per row of x: k or 1 */
+    dev_mat y;       /* [rows, k * n_out] */
+    bool silu;       /* the activation of a gated unit; else gelu */
+    dev_quant copy;  /* of a gated unit's y, by pair */
+    int32_t *ticket;
+    bool chosen, ready; /* as of expert_product */
+};
+static inline pair_args pairs_of_product(const expert_product &e, const launch_memory &memory)
+{
+    pair_args a = {};
+    a.n_out = e.p.n_out;
+    a.n_pairs = e.p.y.rows * e.k;
+    a.k = e.k;
+    a.expert = e.expert;
+    a.share = e.share;
+    a.x = e.p.x;
+    a.x_pairs = e.x_per_pair ? 1 : e.k;
+    a.y = e.p.y;
+    a.silu = e.p.silu;
+    a.copy = e.p.q;
+    a.ticket = memory.ticket;
+    a.chosen = e.chosen;
+    a.ready = e.ready;
+    return a;
+}
 
 /* Inclusive prefix sum of v over the block's threads. sums: an int for each warp. */
 DEV int sum_up_to(int v, int *sums)

@@ -510,6 +510,7 @@ static void check_all_experts_alone(rig *g)
     check_experts_alone(g, NUM_Q8_0, NUM_Q5_0, 352, 96, 256, 32, true,
                         false);                                              /* 32 rows at a time */
     check_experts_alone(g, NUM_Q4_0, NUM_Q4_0, 64, 32, 300, 4, true, false); /* too many experts */
+    check_experts_alone(g, NUM_Q4_0, NUM_Q8_0, 4096, 32, 6, 2, true, false); /* a wide stream */
 }
 
 static void check_routers(rig *g)
