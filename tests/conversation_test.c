@@ -127,7 +127,7 @@ TEST(cli_a_paste_of_several_lines_is_one_message)
     snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
     snprintf(saved, sizeof saved, "/save %s\r", test_temp("pasted.json"));
     terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1", "LC_ALL=C"),
-                  ARGS("run", "-m", m, "--seed", "1", "-c", "4096", "--ignore-eog", "-n", "5"));
+                  ARGS("run", "-m", m, "--seed", "1", "-c", "65536", "--ignore-eog", "-n", "5"));
     terminal_expect(&t, "\033[?2004h");
     terminal_type(&t, "\033[200~early\rbird\033[201~"); /* while the model loads */
     terminal_expect(&t, ">>> ");
@@ -148,6 +148,7 @@ TEST(cli_a_paste_of_several_lines_is_one_message)
     terminal_expect(&t, ">>> ");
     terminal_type(&t, "\033[200~/stats\033[201~\r");
     terminal_expect(&t, "last turn");
+    terminal_expect(&t, ">>> ");
     /* A paste during an answer. */
     terminal_type(&t, "/limit 0\r");
     terminal_expect(&t, ">>> ");

@@ -53,7 +53,8 @@ void terminal_open_piped(terminal *t, const char *in, const char *const *env,
                          const char *const *args);
 void terminal_type(terminal *t, const char *text);
 void terminal_expect(terminal *t, const char *text); /* in time, or the test fails */
-/* After a line was typed at a prompt: waits until its answer runs, when Ctrl-C is a signal. */
+/* After one line was typed at a prompt that terminal_expect has seen: waits for the first bytes of
+ * its answer. From then on Ctrl-C is a signal. */
 void terminal_expect_answer(terminal *t);
 int terminal_close(terminal *t); /* waits for the end; its exit status */
 
