@@ -90,9 +90,9 @@ int cu_one_init(void);
 enum { EXPERT_PAIRS = 1024 };
 bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory);
 int cu_experts_init(void);
-/* matmul_grouped.cu: the same for GROUPED_ROWS and more, down products from GROUPED_DOWN_ROWS on, on
- * the integer tensor cores. False also where two blocks do not fit on a multiprocessor.
- * cu_product_experts asks it first. */
+/* matmul_grouped.cu: the same on the integer tensor cores, for gated products of GROUPED_ROWS rows
+ * and more and down products of GROUPED_DOWN_ROWS and more. False also where two blocks do not fit
+ * on a multiprocessor. cu_product_experts asks it first. */
 enum { GROUPED_ROWS = 33, GROUPED_DOWN_ROWS = 32 };
 bool cu_product_grouped(cudaStream_t s, expert_product a, launch_memory memory);
 int cu_grouped_init(void);

@@ -4,10 +4,11 @@
  *   rows of     weights of blocks                          weights of floats
  *   answers: 1  matmul_vec      one row                    matmul_float
  *   more        matmul_experts  two rows of an expert      matmul_float
- *   about 32 on matmul_grouped  eight rows of an expert    matmul_float
+ *   33 and more matmul_grouped  eight rows of an expert    matmul_float
  *   prompts     matmul_mma      pairs sorted by expert     F32: matmul_float, else matmul_mma
  *
- * ops.c says what every op does before and after its launches.
+ * Down products of 32 rows take matmul_grouped too. ops.c says what every op does before and after
+ * its launches.
  */
 #include "backend/cuda/cold.h"
 #include "backend/cuda/ops_int.h"
