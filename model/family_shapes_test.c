@@ -3,6 +3,7 @@
 #include "tests/test.h"
 #include "base/mem.h"
 #include "model/laguna_shapes.h"
+#include "model/qwen35_shapes.h"
 
 static shape_tensor *list_of(const char *name, model_shape **s, int32_t *n)
 {
@@ -67,6 +68,7 @@ TEST(family_shape_checks_name_what_is_wrong)
 {
     qwen3_shape q;
     laguna_shape g;
+    model_shape *s;
     err e = {0};
     CHECK(qwen3_shape_named("qwen3-0.6b", &q) && laguna_shape_named("laguna-xs", &g));
     q.n_head_kv = 7;
@@ -76,4 +78,10 @@ TEST(family_shape_checks_name_what_is_wrong)
     g.n_rot = 130;
     CHECK_STATUS(laguna_shape_check(&g, "config.json", &e), E_ARG);
     CHECK_STR(e.text, "config.json: the number of rotated dims is 130, expected 2 to 128");
+    err_clear(&e);
+    CHECK_OK(shape_named("qwen3.6-27b", &s, &e), e);
+    ((qwen35_shape *)s)->head_dim = 255;
+    CHECK_STATUS(s->family->check(s, "config.json", &e), E_ARG);
+    CHECK_STR(e.text, "config.json: the head size 255 is odd");
+    mem_free(s);
 }

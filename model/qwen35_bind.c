@@ -175,8 +175,12 @@ static status read_shapes(const model *m, shapes *s, err *e)
         (st = bind_int(m, (int_key){"embedding_length", 1, WIDTH_MAX, REQUIRED}, &s->n_embd, e)) ||
         (st = bind_int(m, (int_key){"context_length", 1, CTX_MAX, REQUIRED}, &s->n_ctx, e)) ||
         (st = bind_int(m, (int_key){"attention.key_length", 2, WIDTH_MAX, REQUIRED}, &s->head_dim,
-                       e)) ||
-        (st = bind_equal(m, "attention.key_length", "attention.value_length", s->head_dim, e)) ||
+                       e)))
+        return st;
+    if (s->head_dim % 2)
+        return err_set(e, E_FORMAT, "%s: heads of %d: expected an even number", m->file.path,
+                       s->head_dim);
+    if ((st = bind_equal(m, "attention.key_length", "attention.value_length", s->head_dim, e)) ||
         (st = bind_int(m, (int_key){"rope.dimension_count", 2, s->head_dim, REQUIRED},
                        &s->n_rotating, e)) ||
         (st = bind_real(m, (real_key){"rope.freq_base", 1, 1e12, 1e7}, &s->theta, e)))

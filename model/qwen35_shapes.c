@@ -98,6 +98,8 @@ status qwen35_shape_check(const qwen35_shape *s, const char *what, err *e)
                        "%s: %" PRId32 " heads share %" PRId32 " key heads, %" PRId32
                        " linear value heads share %" PRId32 " key heads: expected whole numbers",
                        what, s->n_head, s->n_head_kv, s->n_v, s->n_k);
+    if (s->head_dim % 2)
+        return err_set(e, E_ARG, "%s: the head size %" PRId32 " is odd", what, s->head_dim);
     int32_t sections = s->section[0] + s->section[1] + s->section[2];
     if (s->n_rotating % 2 || (sections && 2 * sections != s->n_rotating))
         return err_set(e, E_ARG,
