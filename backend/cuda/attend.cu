@@ -193,25 +193,26 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS) combine_kernel(
         total_of[c0] = 0;
     grid_wait(); /* the step was uploaded before the pass; the parts are new */
     const float *part = part_at(a, x.parts, r, h, 0), *end = part + d;
+    const int stride = d + PART_MORE;
     const float *gate = gates_of(j.by, r, h, j.back ? i0 + 4 * lane : i);
     bool gated = j.by.gate.at && mine == 0 && i < d;
     float g = gated && !j.back ? *gate : 0;
     /* One thread computes a chunk's weight: its two floats share no line with another chunk's. */
     float top = -INFINITY, total = 0;
     if (c0 < n) {
-        top = end[(size_t)c0 * (d + 2)];
-        total = end[(size_t)c0 * (d + 2) + 1];
+        top = end[(size_t)c0 * stride];
+        total = end[(size_t)c0 * stride + 1];
     }
     /* These loads overlap the computation of the weights. */
     float ahead[AHEAD];
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
         int c = mine + k * GROUPS;
-        ahead[k] = i < d && c < n ? part[(size_t)c * (d + 2) + i] : 0;
+        ahead[k] = i < d && c < n ? part[(size_t)c * stride + i] : 0;
     }
     float m = top;
     for (int c = c0 + THREADS; c < n; c += THREADS)
-        m = fmaxf(m, end[(size_t)c * (d + 2)]);
+        m = fmaxf(m, end[(size_t)c * stride]);
     m = warp_max(m);
     if (lane == 0)
         top_of[c0 >> 5] = m;
@@ -221,8 +222,8 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS) combine_kernel(
 #pragma unroll 1
     for (int c = c0; c - lane < n; c += THREADS) {
         if (c != c0 && c < n) {
-            top = end[(size_t)c * (d + 2)];
-            total = end[(size_t)c * (d + 2) + 1];
+            top = end[(size_t)c * stride];
+            total = end[(size_t)c * stride + 1];
         }
         float w = c < n ? expf(top - m) : 0;
         weight[c] = w;
@@ -242,11 +243,11 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS) combine_kernel(
             v[k % OWN] = fma_rn(ahead[k], weight[mine + k * GROUPS], v[k % OWN]);
 #pragma unroll 1
     for (int c = mine + AHEAD * GROUPS; c < n; c += ROUND * GROUPS) {
-        const float *from = part + (size_t)c * (d + 2) + i;
+        const float *from = part + (size_t)c * stride + i;
         float next[ROUND];
 #pragma unroll
         for (int k = 0; k < ROUND; k++)
-            next[k] = i < d && c + k * GROUPS < n ? from[(size_t)(k * GROUPS) * (d + 2)] : 0;
+            next[k] = i < d && c + k * GROUPS < n ? from[(size_t)(k * GROUPS) * stride] : 0;
 #pragma unroll
         for (int k = 0; k < ROUND; k++)
             if (c + k * GROUPS < n)

@@ -39,7 +39,7 @@ DEV int row_chunk(const chunk_parts &parts, sight s)
 DEV float *part_at(const attend_args &a, const chunk_parts &parts, int r, int h, int c)
 {
     size_t row = (size_t)(r - parts.row0) * a.n_head + h;
-    return parts.at + (row * parts.n_chunk + c) * (a.kv.head_dim + 2);
+    return parts.at + (row * parts.n_chunk + c) * (a.kv.head_dim + PART_MORE);
 }
 
 /* The rows and the chunks of a block. Rows of a tree share the chunks of committed keys: n_block

@@ -624,7 +624,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     mat turned = turns ? pass_mat(p, q.rows, q.heads, d) : q;
     size_t mark = pass_mark(p);
     int32_t chunks = chunks_of(kv, &x.parts, kv->n_keys);
-    int64_t row_floats = (int64_t)q.heads * chunks * ((int64_t)d + 2);
+    int64_t row_floats = (int64_t)q.heads * chunks * ((int64_t)d + PART_MORE);
     int32_t at_a_time = part_rows(row_floats, q.rows);
     size_t part_bytes = few ? (size_t)row_floats * (size_t)at_a_time * sizeof(float) : 0;
     size_t skip_bytes = few ? cuda_skip_bytes(c, kv, q.rows, q.heads) : 0; /* for any rule */

@@ -16,10 +16,14 @@ typedef struct attend_args {
     int32_t n_head;
     float scale;
 } attend_args;
+/* Floats of a partial result beyond its head_dim sums: the largest score, the sum of exponentials
+ * relative to it, and a gap. So the sums of most heads begin at a multiple of 32 bytes, the unit in
+ * which a GPU writes. */
+enum { PART_MORE = 8 };
 /* Few rows: n_rows of them from row0 on, their keys cut into chunks. A kernel leaves a partial
  * result for each (row, head, chunk); combine_kernel joins those of a row and head. */
 typedef struct chunk_parts {
-    float *at; /* [n_rows, heads, n_chunk, head_dim + 2] */
+    float *at; /* [n_rows, heads, n_chunk, head_dim + PART_MORE] */
     int32_t row0, n_rows;
     int32_t chunk;   /* keys per chunk, a power of two */
     int32_t n_chunk; /* chunks of a row that `at` has room for */

@@ -251,7 +251,7 @@ DEV void store_queries(const split_args &x, const split_shared &s, const split_b
     const attend_args &a = x.a;
     constexpr int q_rows = 32 * F::W / (D / 4);
     int e = (int)threadIdx.x % (D / 4) * 4;
-#pragma unroll 2
+#pragma unroll 4
     for (int m = (int)threadIdx.x / (D / 4); m < SPLIT_PAIRS; m += q_rows) {
         uint2 u = make_uint2(0, 0);
         if (m < b.n_pairs) {
