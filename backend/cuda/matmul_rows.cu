@@ -58,6 +58,7 @@ struct rows_args {
     int x_steps;      /* by each further stage */
     int x_units;      /* units of activations that a stage has room for */
     bool x_whole;     /* the whole row stays: a first stage, and a second with the rest */
+    bool beside;      /* x was written before the preceding kernel could begin */
     constants is;
 };
 
@@ -115,16 +116,15 @@ DEV void copy_x(uint8_t *codes, const rows_args &r, int first, const x_stage &st
         for (int e = lane; e < 128; e += 32)
             copy16_async(to + e * 16, q + e * 16, row && e < 2 * left);
         to = scales + (t * r.x_units + stage.at + i) * 64 * S::x_scale;
+        if (T::offset) { /* of two rows, of which the second may be missing: nobody reads it */
+            row = 2 * (lane & 3) + 8 * t < rows.n;
+            copy16_async(to + lane * 16, s + 2 * lane, row && 2 * lane < left);
+            continue;
+        }
         row = (lane & 7) + 8 * t < rows.n;
 #pragma unroll
-        for (int e = lane; e < 64; e += 32) {
-            if (!T::offset)
-                copy4_async(to + e * 4, s + e, row && e < left);
-            else if (row && e < left)
-                copy8_async(to + e * 8, s + e);
-            else
-                *(uint2 *)(to + e * 8) = make_uint2(0, 0);
-        }
+        for (int e = lane; e < 64; e += 32)
+            copy4_async(to + e * 4, s + e, row && e < left);
     }
 }
 
@@ -136,13 +136,13 @@ template <int K, int NT> DEV void sum_x(uint8_t *codes, const rows_args &r, cons
         return;
     uint2 *scales = (uint2 *)(codes + r.x_units * NT * X_CODES);
     for (int j = (int)threadIdx.x >> 5; j < stage.n * r.abreast * NT; j += (int)blockDim.x >> 5) {
-        uint2 *at = scales + (j % NT * r.x_units + stage.at + j / NT) * 64;
-#pragma unroll
-        for (int e = lane_id(); e < 64; e += 32) {
-            uint2 v = at[e];
-            int sum = (int)(int16_t)v.y + (int16_t)(v.y >> 16);
-            at[e].y = __float_as_uint(mul_rn(__uint_as_float(v.x), (float)sum));
-        }
+        uint4 *at = (uint4 *)(scales + (j % NT * r.x_units + stage.at + j / NT) * 64) + lane_id();
+        uint4 v = *at; /* of two rows */
+        int sum = (int)(int16_t)v.y + (int16_t)(v.y >> 16);
+        v.y = __float_as_uint(mul_rn(__uint_as_float(v.x), (float)sum));
+        sum = (int)(int16_t)v.w + (int16_t)(v.w >> 16);
+        v.w = __float_as_uint(mul_rn(__uint_as_float(v.z), (float)sum));
+        *at = v;
     }
 }
 
@@ -361,7 +361,8 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
             for (int m = 0; m < M; m++)
                 from[m].copy(weights + k * stage + m * S::bytes, ahead.unit(r, first) + share,
                              n_group);
-    grid_wait();
+    if (!r.beside)
+        grid_wait();
     if (a.late)
         grid_trigger();
     x_stage x_now = {0, r.x_first, 0};
@@ -427,6 +428,8 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
         finish_spread(part, r, job, NT * 8, n_tile);
     else
         finish(part, r, job, NT * 8, n_tile);
+    if (r.beside && blockIdx.x == 0 && blockIdx.y == 0)
+        grid_wait(); /* the next kernel relies on it */
 }
 
 /* ---- Launching ----------------------------------------------------------------------------- */
@@ -451,13 +454,17 @@ static rows_shape launch_shape(const rows_args &r, int rows, int piece_rows)
     return s;
 }
 
-template <int K, int NT, int M> static void try_cuts(rows_plan *best, const rows_shape &s)
+template <int K, int NT, int M>
+static void try_cuts(rows_plan *best, const rows_shape &s, bool beside)
 {
     using S = staged<K>;
     using W = warp_of<NT, M>;
     const rows_gpu gpu = {(size_t)cu_gpu.shared_block, cu_gpu.n_sm};
     const rows_needs needs = {M, NT, W::stages * S::bytes + S::table, S::x_unit, W::most};
-    rows_try(best, &s, &needs, &gpu, forced);
+    rows_cut only = forced;
+    if (beside) /* the kernel beside it may use the memory of sums */
+        only.spread = ROWS_TOGETHER;
+    rows_try(best, &s, &needs, &gpu, only);
 }
 
 template <int K, int NT, bool GLU, int M>
@@ -494,10 +501,10 @@ template <int K, int NT, bool GLU> static rows_plan best_plan(const rows_args &r
     constexpr int MOST = threes<NT, GLU>::tiles;
     rows_plan best = {};
     const rows_shape s = launch_shape(r, n, NT * 8);
-    try_cuts<K, NT, 1>(&best, s);
-    try_cuts<K, NT, 2>(&best, s);
+    try_cuts<K, NT, 1>(&best, s, r.beside);
+    try_cuts<K, NT, 2>(&best, s, r.beside);
     if (MOST > 2)
-        try_cuts<K, NT, MOST>(&best, s);
+        try_cuts<K, NT, MOST>(&best, s, r.beside);
     return best;
 }
 
@@ -591,11 +598,40 @@ static void rows_by_kind(cudaStream_t s, const rows_args &r)
     }
 }
 
+/* Is a kernel of this layout correct beside the one before it? If it reads activations past the
+ * first cache: no document says that this cache holds no older bytes before a wait. */
+static bool reads_fresh(int32_t kind)
+{
+    return kind == PACK_Q4_1 || kind == PACK_Q5_1 || kind == PACK_Q4_K || kind == PACK_Q5_K ||
+           kind == PACK_G8;
+}
+
+/* Launches of several formats, one launch of rows for each. The last one begins when all blocks
+ * of the one before it know that x is written. Then it does not wait for that one's results, which
+ * it does not read, except in one block at its end. */
+static void launch_beside(cudaStream_t s, rows_args *r, int n)
+{
+    bool beside = n > 1 && r[0].p.y.rows <= LAUNCH_ROWS && !r[0].p.late;
+    if (beside && !reads_fresh(r[n - 1].p.w.kind)) {
+        rows_args last = r[n - 1];
+        r[n - 1] = r[0];
+        r[0] = last;
+    }
+    beside = beside && reads_fresh(r[n - 1].p.w.kind);
+    for (int i = 0; i < n; i++) {
+        r[i].p.late |= beside && i == n - 2;
+        r[i].beside = beside && i == n - 1;
+        rows_by_kind(s, r[i]);
+    }
+}
+
 /* Products of one format and one number of parts share a launch. */
 extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n,
                                 launch_memory memory)
 {
     bool done[ONE_JOBS] = {false};
+    rows_args launch[ONE_JOBS];
+    int n_launches = 0;
     for (int i = 0; i < n; i++) {
         rows_args r = {};
         r.p = job[i];
@@ -612,8 +648,9 @@ extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n,
             r.job[r.n_jobs++] = (rows_job){p.w, p.y, p.n_out, 0};
         }
         if (r.n_jobs)
-            rows_by_kind(s, r);
+            launch[n_launches++] = r;
     }
+    launch_beside(s, launch, n_launches);
 }
 
 template <class F> static int allow_cut(F *kernel)
