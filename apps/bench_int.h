@@ -64,7 +64,9 @@ typedef struct bench_test {
     /* With n_streams: tokens of keys of all answers, and those that several share, while all are
      * under way. */
     int32_t pool_used, pool_shared;
-    int64_t n_tokens, n_rounds, n_drafted, n_accepted; /* spec: of all repetitions */
+    /* spec, of all repetitions. n_tokens: all but the first of each answer, which the pass of the
+     * prompt gives. */
+    int64_t n_tokens, n_rounds, n_drafted, n_accepted;
     /* with --floors: the ops of the fastest repetition, owned */
     carat_op_time *ops;
     int32_t n_ops;

@@ -97,7 +97,7 @@ carat_generate_options bench_answer_options(const bench_setup *b, const bench_te
 
 void bench_count_rounds(bench_test *t, const carat_timings *tm)
 {
-    t->n_tokens += tm->n_generated;
+    t->n_tokens += tm->n_generated > 0 ? tm->n_generated - 1 : 0; /* the first is the prompt's */
     t->n_rounds += tm->n_rounds;
     t->n_drafted += tm->n_drafted;
     t->n_accepted += tm->n_accepted;

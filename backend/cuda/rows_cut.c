@@ -17,8 +17,9 @@
  * copied with their step or all at the beginning. wait_tile, wait_rows, stage: the wait of a step,
  * by the warp's tiles, by 8 rows of them, and at the start of a stage; further blocks on the
  * multiprocessor hide a share of the last (apart). start, again: the first wave of blocks, and each
- * later one relative to it. spread, join, leave: where the parts of a tile are in several blocks,
- * once per launch; per tile, part and 8 rows for the last block; per sum that a block leaves. */
+ * later one relative to it; CROWD more, once, for each warp of a block beyond CROWDED. spread,
+ * join, leave: where the parts of a tile are in several blocks, once per launch; per tile, part and
+ * 8 rows for the last block; per sum that a block leaves. */
 typedef struct step_price {
     float tile[3], warp[3];
     float staged, whole;
@@ -26,6 +27,8 @@ typedef struct step_price {
     float start, again;
     float spread, join, leave;
 } step_price;
+
+enum { CROWD = 150, CROWDED = 12 };
 
 static step_price price_of(int32_t kind)
 {
@@ -79,8 +82,8 @@ int32_t rows_steps(const rows_shape *s, rows_cut c)
 {
     int32_t own = rows_own(s, c), turns = own / c.abreast;
     /* Whether the last round of the last turn has no unit at all. */
-    bool none = own == s->shares &&
-                (s->unit_rounds - 1) * s->shares + (turns - 1) * c.abreast >= s->n_unit;
+    bool none =
+        own == s->shares && (s->unit_rounds - 1) * s->shares + (turns - 1) * c.abreast >= s->n_unit;
     return turns * s->unit_rounds - none;
 }
 
@@ -110,6 +113,8 @@ static double time_of(const rows_shape *s, const rows_needs *k, rows_cut c, int3
     double block = c.warps * (k->tiles * p.tile[by] + p.warp[by]); /* a step */
     double wait = k->tiles * (p.wait_tile + k->n_8 * p.wait_rows);
     double time = p.start * (1 + (waves - 1) * (fit > 1 ? p.again : 1));
+    if (c.warps > CROWDED)
+        time += CROWD * (c.warps - CROWDED);
     if (c.x == ROWS_WHOLE) {
         time += p.whole * blocks * steps * c.abreast * k->n_8;
     } else {
