@@ -160,6 +160,9 @@ TEST(bench_scripts_drafts)
         CHECK(real_of(t, "tokens_per_pass") > 2.3 && real_of(t, "tokens_per_pass") < 3.1);
         CHECK(real_of(t, "n_rounds") > 0 && real_of(t, "round") > 0 && real_of(t, "speedup") > 0);
         CHECK(real_of(t, "n_accepted") <= real_of(t, "n_drafted"));
+        /* The prompt gives the first token of an answer, passes the other 23. */
+        double n = 23 * (i % 2 ? 2 : 1), passes = n - real_of(t, "n_accepted");
+        CHECK(fabs(real_of(t, "tokens_per_pass") * passes - n) < 1e-6);
         CHECK(real_of(json_object_get(t, "plain"), "median_ts") > 0);
     }
     json_decref(root);

@@ -54,7 +54,7 @@ typedef struct expert_product {
 void cu_product_vec(cudaStream_t s, expert_product a); /* any number of rows, one at a time */
 int cu_product_warps(const packed *w);                 /* of a tile, in a product without a gate */
 /* 2 rows and more, LAUNCH_ROWS to a launch, no experts; one to ONE_JOBS products of the first job's
- * x, or one gated unit. */
+ * x, or one gated unit. Of several formats the last two run at the same time. */
 enum { ONE_JOBS = 4 };
 int cu_rows_init(void);
 /* The cut of a product: tiles of a warp, warps of a block, parts of a tile abreast; x: activations

@@ -58,7 +58,7 @@ struct rows_args {
     int x_steps;      /* by each further stage */
     int x_units;      /* units of activations that a stage has room for */
     bool x_whole;     /* the whole row stays: a first stage, and a second with the rest */
-    bool beside;      /* x was written before the preceding kernel could begin */
+    bool beside;      /* runs beside the preceding kernel; x is written when it begins */
     constants is;
 };
 
@@ -116,7 +116,7 @@ DEV void copy_x(uint8_t *codes, const rows_args &r, int first, const x_stage &st
         for (int e = lane; e < 128; e += 32)
             copy16_async(to + e * 16, q + e * 16, row && e < 2 * left);
         to = scales + (t * r.x_units + stage.at + i) * 64 * S::x_scale;
-        if (T::offset) { /* of two rows, of which the second may be missing: nobody reads it */
+        if (T::offset) { /* two rows'; the second may be missing: its results are not stored */
             row = 2 * (lane & 3) + 8 * t < rows.n;
             copy16_async(to + lane * 16, s + 2 * lane, row && 2 * lane < left);
             continue;
@@ -606,10 +606,10 @@ static bool reads_fresh(int32_t kind)
            kind == PACK_G8;
 }
 
-/* Launches of several formats, one launch of rows for each. The last one begins when all blocks
- * of the one before it know that x is written. Then it does not wait for that one's results, which
- * it does not read, except in one block at its end. */
-static void launch_beside(cudaStream_t s, rows_args *r, int n)
+/* A launch for each format. The last one reads nothing that the one before it writes, so the two
+ * run at the same time: the earlier one lets it begin when x is written, and of the last one's
+ * blocks only one waits, at its end. */
+static void launch_formats(cudaStream_t s, rows_args *r, int n)
 {
     bool beside = n > 1 && r[0].p.y.rows <= LAUNCH_ROWS && !r[0].p.late;
     if (beside && !reads_fresh(r[n - 1].p.w.kind)) {
@@ -650,7 +650,7 @@ extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n,
         if (r.n_jobs)
             launch[n_launches++] = r;
     }
-    launch_beside(s, launch, n_launches);
+    launch_formats(s, launch, n_launches);
 }
 
 template <class F> static int allow_cut(F *kernel)

@@ -73,7 +73,8 @@ static skip_room room_of(const kv_view *kv)
     size_t tiles = (size_t)up(kv->n_keys, SKIP_TILE), d = (size_t)kv->head_dim;
     return (skip_room){.weights = tiles * SKIP_TILE * sizeof(uint16_t),
                        .tops = tiles * 2 * sizeof(float),
-                       .parts = (size_t)up(kv->n_keys, chunk_of(kv)) * (d + PART_MORE) * sizeof(float),
+                       .parts =
+                           (size_t)up(kv->n_keys, chunk_of(kv)) * (d + PART_MORE) * sizeof(float),
                        .kept = (size_t)sparse_words(kv->n_keys) * sizeof(uint32_t)};
 }
 static size_t row_bytes(const kv_view *kv, int32_t n_head)
