@@ -160,9 +160,11 @@ TEST(bench_scripts_drafts)
         CHECK(real_of(t, "tokens_per_pass") > 2.3 && real_of(t, "tokens_per_pass") < 3.1);
         CHECK(real_of(t, "n_rounds") > 0 && real_of(t, "round") > 0 && real_of(t, "speedup") > 0);
         CHECK(real_of(t, "n_accepted") <= real_of(t, "n_drafted"));
-        /* The prompt gives the first token of an answer, passes the other 23. */
-        double n = 23 * (i % 2 ? 2 : 1), passes = n - real_of(t, "n_accepted");
+        /* The prompt gives the first token of an answer, passes the other 23. Each pass has drafts,
+         * except one for an answer's last token. */
+        double answers = i % 2 ? 2 : 1, n = 23 * answers, passes = n - real_of(t, "n_accepted");
         CHECK(fabs(real_of(t, "tokens_per_pass") * passes - n) < 1e-6);
+        CHECK(passes >= real_of(t, "n_rounds") && passes <= real_of(t, "n_rounds") + answers);
         CHECK(real_of(json_object_get(t, "plain"), "median_ts") > 0);
     }
     json_decref(root);

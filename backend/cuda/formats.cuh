@@ -13,6 +13,13 @@
 #include "backend/cuda/launch.h"
 #include "backend/cuda/dev.cuh"
 
+/* Does a layout add a value per group? Its products need the sums of the activations too. */
+static constexpr bool has_offset(int kind)
+{
+    return kind == PACK_Q4_1 || kind == PACK_Q5_1 || kind == PACK_Q4_K || kind == PACK_Q5_K ||
+           kind == PACK_G8;
+}
+
 /* Compile-time facts of a layout. */
 template <int K> struct traits {
     static constexpr bool bytes = K == PACK_Q8_0 || K == PACK_G8; /* codes of 8 bits */
@@ -20,8 +27,7 @@ template <int K> struct traits {
     static constexpr bool six = K == PACK_Q6_K;
     static constexpr bool super = K == PACK_Q4_K || K == PACK_Q5_K;
     static constexpr bool split = K == PACK_Q6_K || K == PACK_G8; /* scales per 16 */
-    static constexpr bool offset = K == PACK_Q4_1 || K == PACK_Q5_1 || K == PACK_Q4_K ||
-                                   K == PACK_Q5_K || K == PACK_G8; /* adds a value per group */
+    static constexpr bool offset = has_offset(K);
     /* Stored codes are this much larger than signed ones. */
     static constexpr int bias = K == PACK_Q4_0 ? 8 : K == PACK_Q5_0 ? 16 : K == PACK_Q6_K ? 32 : 0;
     static constexpr int code = bytes ? 32 : 16;

@@ -598,26 +598,20 @@ static void rows_by_kind(cudaStream_t s, const rows_args &r)
     }
 }
 
-/* Is a kernel of this layout correct beside the one before it? If it reads activations past the
- * first cache: no document says that this cache holds no older bytes before a wait. */
-static bool reads_fresh(int32_t kind)
-{
-    return kind == PACK_Q4_1 || kind == PACK_Q5_1 || kind == PACK_Q4_K || kind == PACK_Q5_K ||
-           kind == PACK_G8;
-}
-
 /* A launch for each format. The last one reads nothing that the one before it writes, so the two
  * run at the same time: the earlier one lets it begin when x is written, and of the last one's
- * blocks only one waits, at its end. */
+ * blocks only one waits, at its end. Until then it must not read through the first cache, which may
+ * hold older bytes before a wait: no document says otherwise. Of the layouts' kernels, those with
+ * offsets do not (copy_x), so the last one has to be of these. */
 static void launch_formats(cudaStream_t s, rows_args *r, int n)
 {
     bool beside = n > 1 && r[0].p.y.rows <= LAUNCH_ROWS && !r[0].p.late;
-    if (beside && !reads_fresh(r[n - 1].p.w.kind)) {
+    if (beside && !has_offset(r[n - 1].p.w.kind)) {
         rows_args last = r[n - 1];
         r[n - 1] = r[0];
         r[0] = last;
     }
-    beside = beside && reads_fresh(r[n - 1].p.w.kind);
+    beside = beside && has_offset(r[n - 1].p.w.kind);
     for (int i = 0; i < n; i++) {
         r[i].p.late |= beside && i == n - 2;
         r[i].beside = beside && i == n - 1;

@@ -396,6 +396,72 @@ static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bo
         pair_free(g, &u);
 }
 
+/* Products of v's first rows with the weights from `from` until `until`, which wait together: their
+ * results, one after the other. mem_free */
+static float *products_of(rig *g, const pair *w, int from, int until, const float *v, int32_t rows)
+{
+    static chain c;
+    pass p;
+    mat y[ONE_JOBS] = {0};
+    size_t at = 0, n = 0;
+    chain_init(&c, rows, 0, 0);
+    pass_begin(&p, g->gpu, &c.st, g->gpu_scratch, g->scratch_bytes);
+    mat x = pass_mat(&p, rows, 1, w[0].w[1].n_in);
+    g->gpu->upload(g->gpu, x.at, v, (size_t)rows * (size_t)x.cols * 4);
+    for (int i = from; i < until; i++) {
+        y[i] = op_matmul(&p, x, &w[i].w[1]);
+        n += (size_t)rows * (size_t)y[i].cols;
+    }
+    if (pass_failed(&p))
+        failed(g, "invariance", p.e.text);
+    float *all = mem_alloc(n * 4);
+    for (int i = from; i < until; i++) {
+        float *got = gpu_rows(g, y[i]);
+        n = (size_t)rows * (size_t)y[i].cols;
+        memcpy(all + at, got, n * 4);
+        at += n;
+        mem_free(got);
+    }
+    return all;
+}
+
+/* Products of the same rows in several formats have the bits that each has alone: their kernels run
+ * at the same time. */
+static void check_formats_together(rig *g, const num_type t[3], int32_t n_in,
+                                   const int32_t n_out[3])
+{
+    static const int32_t counts[] = {2, 5, 8, 16, 33, 100};
+    pair w[3];
+    int differ = 0;
+    if (!my_turn(g, "invariance"))
+        return;
+    for (int i = 0; i < 3; i++)
+        if (!pair_make(g, &w[i], t[i], n_in, n_out[i], 1, 0.05, false))
+            return;
+    float *v = draw(g, 100 * (size_t)n_in, 1.0);
+    few_rows(100);
+    for (int k = 0; k < (int)(sizeof counts / sizeof *counts); k++) {
+        size_t at = 0;
+        float *all = products_of(g, w, 0, 3, v, counts[k]);
+        for (int i = 0; i < 3; i++) {
+            size_t n = (size_t)counts[k] * (size_t)n_out[i];
+            float *alone = products_of(g, w, i, i + 1, v, counts[k]);
+            differ += memcmp(all + at, alone, n * 4) != 0;
+            at += n;
+            mem_free(alone);
+        }
+        mem_free(all);
+    }
+    few_rows(RIG_FEW);
+    verdict(g, "invariance",
+            text("%s, %s and %s together %d -> %d, %d, %d: that differ", num_name(t[0]),
+                 num_name(t[1]), num_name(t[2]), n_in, n_out[0], n_out[1], n_out[2]),
+            differ, 0);
+    mem_free(v);
+    for (int i = 0; i < 3; i++)
+        pair_free(g, &w[i]);
+}
+
 /* One product of v's first rows with that cut; NULL where the cut is impossible. mem_free */
 static float *cut_product(rig *g, const weight *w, const float *v, int32_t rows, rows_cut cut)
 {
@@ -576,6 +642,15 @@ void check_invariances(rig *g)
         check_invariance(g, NUM_Q4_K, 2048, 10432, true, false);
         check_invariance(g, NUM_Q4_1, 1056, 5200, true, false);
     }
+    static const int32_t small[] = {96, 40, 72}, large[] = {4096, 2048, 2048};
+    static const num_type formats[][3] = {{NUM_Q4_K, NUM_Q4_K, NUM_Q6_K},
+                                          {NUM_Q6_K, NUM_Q4_K, NUM_Q4_K},
+                                          {NUM_Q5_1, NUM_Q8_0, NUM_Q4_1},
+                                          {NUM_Q8_0, NUM_Q4_0, NUM_Q5_0}};
+    for (int i = 0; i < 4; i++)
+        check_formats_together(g, formats[i], 1280, small);
+    if (!g->quick)
+        check_formats_together(g, formats[0], 2816, large);
     check_cuts(g, NUM_Q4_K, 2304, 72, false);
     check_cuts(g, NUM_Q4_K, 4864, 40, false);
     check_cuts(g, NUM_Q4_K, 1280, 72, true);
