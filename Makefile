@@ -1,4 +1,5 @@
 # carat: `make` builds ./carat and the libraries; `make help` lists the rest.
+.DEFAULT_GOAL := all
 CC ?= gcc
 OBJCOPY ?= objcopy
 NM ?= nm
