@@ -323,6 +323,12 @@ TEST(server_refuses_a_body_of_two_lengths)
                   str_text(&seen));
         CHECK_MSG(!strstr(seen.at, "HTTP/1.1 200"), "%s: %s", frames[i], seen.at);
     }
+    static const char zero[] = "GET /health\0x HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    int fd = http_dial(&s);
+    str_cut(&seen, 0);
+    CHECK(send(fd, zero, sizeof zero - 1, MSG_NOSIGNAL) == sizeof zero - 1);
+    CHECK(http_read_until(fd, &seen, "HTTP/1.1 400"));
+    close(fd);
     response r;
     http_call(&r, &s, "GET", "/health", NULL, NULL);
     CHECK_EQ(r.status, 200);
@@ -438,6 +444,53 @@ TEST(server_closes_connections_whose_body_stops)
     CHECK_EQ(send(fd, begin, sizeof begin - 1, MSG_NOSIGNAL), sizeof begin - 1);
     CHECK(wait_for_end(fd) >= 900);
     close(fd);
+    stop(&s);
+}
+
+static void open_slow_clients(const served *s, int fd[4])
+{
+    static const char *const begin[] = {
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{",
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "fffff\r\n{",
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1;a",
+        "GET / HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\n\r\n"};
+    int small = 2048;
+    for (int i = 0; i < 4; i++) {
+        fd[i] = http_dial(s);
+        setsockopt(fd[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+        CHECK(send(fd[i], begin[i], strlen(begin[i]), MSG_NOSIGNAL) > 0);
+    }
+}
+
+/* Clients that hold all connections with bodies of a byte now and then (of a length, in a chunk, in
+ * the line before one), or with answers that they read a byte at a time, are closed. */
+TEST(server_closes_connections_that_trickle_a_body_or_read_slowly)
+{
+    static const char ask[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n"
+                              "Connection: close\r\n\r\n";
+    served s;
+    int fd[4];
+    start_toy(&s, ARGS("--timeout", "1", "--connections", "4"));
+    open_slow_clients(&s, fd);
+    double start = clock_ms();
+    for (bool answered = false; !answered;) {
+        str seen = {0};
+        char c;
+        int honest = http_dial(&s);
+        CHECK(send(honest, ask, sizeof ask - 1, MSG_NOSIGNAL) > 0);
+        for (struct pollfd p = {honest, POLLIN, 0}; poll(&p, 1, 100) == 0;) {
+            for (int i = 0; i < 3; i++)
+                send(fd[i], " ", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+            recv(fd[3], &c, 1, MSG_DONTWAIT);
+            CHECK_MSG(clock_ms() - start < PATIENCE_MS, "slow clients hold all connections");
+        }
+        answered = http_read_until(honest, &seen, "\"status\":\"ok\"");
+        close(honest);
+        str_free(&seen);
+    }
+    for (int i = 0; i < 4; i++)
+        close(fd[i]);
     stop(&s);
 }
 

@@ -127,6 +127,11 @@ TEST(server_refuses_with_the_apis_own_words)
         {"GET", "/v1/chat/completions", NULL, 405, "POST"},
         {"POST", "/health", "{}", 405, "GET"},
         {"GET", "/nothing", NULL, 404, "not_found_error"},
+        {"GET", "/health%00x", NULL, 404, "/health%00x"},
+        {"GET", "/v1/models%00.png", NULL, 404, "not_found_error"},
+        {"GET", "/v1/responses/resp_1%00", NULL, 404, "resp_1%00"},
+        {"GET", "/%68ealth", NULL, 200, "ok"},
+        {"POST", "/v1/chat/completions", "{\"model\":\"a\\u0000b\"," ASK "}", 400, "zero"},
         {"POST", "/v1/messages/x", "{}", 404, "\"type\":\"error\""},
         {"POST", "/tokenize", "{}", 400, "content"},
         {"POST", "/detokenize", "{\"tokens\":[-1]}", 400, "token id"},
@@ -214,7 +219,10 @@ TEST(server_keeps_other_pages_out)
                  {"Host: localhost\r\nOrigin: http://localhost\r\n", 200},
                  {"Host: localhost\r\nOrigin: http://evil.example\r\n", 403},
                  {"Host: localhost\r\nOrigin: null\r\n", 403},
-                 {"Host: localhost\r\nOrigin: https://good.example\r\n", 200}};
+                 {"Host: localhost\r\nOrigin: https://good.example\r\n", 200},
+                 {"Host: localhost\r\nHost: localhost\r\n", 400},
+                 {"Host: localhost\r\nhost: evil.example\r\n", 400},
+                 {"Host: localhost\r\nOrigin: http://localhost\r\nOrigin: null\r\n", 400}};
     served s;
     response r;
     start_toy(&s, ARGS("--cors", "https://good.example"));
@@ -229,6 +237,23 @@ TEST(server_keeps_other_pages_out)
     CHECK(strstr(r.head.at, "Access-Control-Allow-Origin: https://good.example"));
     response_free(&r);
     stop(&s);
+}
+
+/* Everybody who reaches the address may use it, and the log says so; --log off does not hide it. */
+TEST(server_says_that_it_is_open_to_all)
+{
+    static const char *const logs[] = {"text", "json", "off"};
+    for (int i = 0; i < 3; i++) {
+        served s;
+        char *log;
+        size_t n;
+        err e = {0};
+        start_toy(&s, ARGS("--host", "0.0.0.0", "--log", logs[i]));
+        CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
+        CHECK_MSG(strstr(log, "without --api-key"), "--log %s: %s", logs[i], log);
+        mem_free(log);
+        stop(&s);
+    }
 }
 
 TEST(server_limits_bodies)

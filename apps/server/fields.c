@@ -78,6 +78,8 @@ bool field_text(problem *p, const jtree *o, const char *key, const char **out)
         return true;
     if (v->kind != JTREE_STRING)
         return wrong_kind(p, key, v, "a string");
+    if (strlen(v->s) != v->n) /* what follows would not be seen */
+        return problem_set(p, 400, key, "'%s' has a zero character", key);
     *out = v->s;
     return true;
 }
@@ -149,7 +151,7 @@ bool field_real(problem *p, const jtree *o, const char *key, double min, double 
 
 bool tree_says(const jtree *v, const char *word)
 {
-    return jtree_is(v, JTREE_STRING) && !strcmp(v->s, word);
+    return jtree_is(v, JTREE_STRING) && v->n == strlen(word) && !memcmp(v->s, word, v->n);
 }
 
 static const char *const kind_names[] = {

@@ -80,14 +80,15 @@ static void expire(gate *g, waiting *w)
 
 /* ---- One connection ---- */
 
-/* Empty lines before a request do not end its header. */
-static bool is_complete(const char *s, size_t n)
+/* The end of the header, or NULL. Empty lines before a request do not end it. */
+static const char *header_end(const char *s, size_t n)
 {
     while (n && (*s == '\r' || *s == '\n')) {
         s++;
         n--;
     }
-    return memmem(s, n, "\r\n\r\n", 4) || memmem(s, n, "\n\n", 2);
+    const char *end = memmem(s, n, "\r\n\r\n", 4);
+    return end ? end : memmem(s, n, "\n\n", 2);
 }
 
 static void look_at_header(gate *g, waiting *w, double now)
@@ -100,7 +101,13 @@ static void look_at_header(gate *g, waiting *w, double now)
         return;
     }
     w->n_seen = (size_t)n;
-    bool whole = w->whole = (size_t)n == g->o.header_max || is_complete(g->header, (size_t)n);
+    const char *end = header_end(g->header, (size_t)n);
+    if (end && memchr(g->header, 0, (size_t)(end - g->header))) { /* it would end a path early */
+        gate_drop(g, w,
+                  "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        return;
+    }
+    bool whole = w->whole = (size_t)n == g->o.header_max || end;
     if (whole) {
         epoll_ctl(g->poll, EPOLL_CTL_DEL, w->fd, NULL);
         if (g->o.enter(g->o.user, w->fd, (const struct sockaddr *)&w->address, w->n_address)) {

@@ -20,11 +20,13 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -37,6 +39,8 @@ enum {
     WORK_MAX_SHARE = 16,           /* all of that memory, in units of --max-body */
     UPLOAD_MAX_MS = 5 * 60 * 1000, /* for a body: it holds a thread */
     HEADER_MAX_MS = 10 * 1000,     /* for the first header of a connection */
+    PRESSED_MS = 5 * 1000,         /* instead of --timeout, while a new connection finds no room */
+    LEAST_BYTES_PER_S = 4096,      /* of a body, and of an answer that the client reads */
     WAITING_MAX = 4096             /* connections without a complete header */
 };
 
@@ -44,8 +48,11 @@ enum {
 typedef struct visitor {
     struct visitor *previous, *next;
     int fd;
-    bool awaited;      /* the client has to send: a header, or the rest of a body */
-    double awaited_ms; /* since */
+    bool awaited;    /* the client has to send: a header, or the rest of a body */
+    double since_ms; /* the client has to send since then; or to read what was sent */
+    double heard_ms; /* the last bytes of a body */
+    uint64_t n_body; /* bytes of it so far */
+    uint64_t n_read; /* bytes of answers that the client had read at since_ms */
 } visitor;
 
 struct http {
@@ -53,9 +60,10 @@ struct http {
     struct MHD_Daemon *daemon;
     gate *gate;
     int listener;
-    pthread_mutex_t lock; /* of the next two */
+    pthread_mutex_t lock; /* of the next three */
     visitor *first;
     int64_t n_visitors;
+    bool pressed; /* a new connection found no room since the last tick */
 };
 
 /* ---- Permissions ---- */
@@ -300,7 +308,13 @@ typedef struct framing {
     int n_lengths, n_encodings;
     const char *coding; /* of the content; NULL: it is as it is */
     bool bad;           /* a length that is not a number, an encoding other than chunked */
+    unsigned seen;      /* bits of the headers of once[] */
+    const char *twice;  /* one of them that came again */
 } framing;
+
+/* Headers that decide who may ask. Of two such headers a proxy may read one, and carat the other.
+ */
+static const char *const once[] = {"Host", "Origin", "Authorization", "X-Api-Key"};
 
 static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *key,
                                   const char *value)
@@ -317,6 +331,12 @@ static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char
     } else if (!strcasecmp(key, "Content-Encoding") && value && strcasecmp(value, "identity")) {
         f->coding = value;
     }
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++)
+        if (!strcasecmp(key, once[i])) {
+            if (f->seen & 1u << i)
+                f->twice = once[i];
+            f->seen |= 1u << i;
+        }
     return MHD_YES;
 }
 
@@ -325,9 +345,11 @@ static bool check_framing(exchange *x, problem *p)
 {
     framing f = {0};
     MHD_get_connection_values(x->connection, MHD_HEADER_KIND, see_header, &f);
-    if (f.n_lengths + f.n_encodings <= 1 && !f.bad && !f.coding)
+    if (f.n_lengths + f.n_encodings <= 1 && !f.bad && !f.coding && !f.twice)
         return true;
     x->close = true;
+    if (f.twice)
+        return problem_set(p, 400, f.twice, "the header %s is given more than once", f.twice);
     if (f.coding)
         return problem_set(p, 415, "Content-Encoding",
                            "the body is %.40s: this server reads bodies that are not compressed",
@@ -447,14 +469,37 @@ static request_state *open_request(server *s, struct MHD_Connection *c, const ch
     return q;
 }
 
+/* Bytes of answers that the client has acknowledged; *waiting: others are sent and not read. */
+static uint64_t bytes_read(int fd, bool *waiting)
+{
+    struct tcp_info t = {0};
+    socklen_t n = sizeof t;
+    int queued = 0;
+    *waiting = !ioctl(fd, SIOCOUTQ, &queued) && queued > 0;
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &t, &n) ? 0 : t.tcpi_bytes_acked;
+}
+
 /* From now on the client has to send, or it has sent all. */
 static void await_client(http *h, visitor *v, bool awaited)
 {
+    bool waiting;
     if (!v)
         return;
     pthread_mutex_lock(&h->lock);
     v->awaited = awaited;
-    v->awaited_ms = clock_ms();
+    v->since_ms = v->heard_ms = clock_ms();
+    v->n_body = 0;
+    v->n_read = bytes_read(v->fd, &waiting);
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void hear_client(http *h, visitor *v, size_t n_bytes)
+{
+    if (!v)
+        return;
+    pthread_mutex_lock(&h->lock);
+    v->heard_ms = clock_ms();
+    v->n_body += n_bytes;
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -479,7 +524,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     }
     if (*n_upload) {
         take_body(q, upload, *n_upload);
-        await_client(h, q->visitor, true);
+        hear_client(h, q->visitor, *n_upload);
         bool endless = q->n_swallowed > 4 * (size_t)h->s->o->max_body ||
                        clock_ms() - q->x.start_ms > UPLOAD_MAX_MS;
         *n_upload = 0;
@@ -537,10 +582,12 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         h->n_visitors++;
         if (v) { /* without memory it has no limit */
+            double now = clock_ms();
             *v = (visitor){.next = h->first,
                            .fd = fd ? fd->connect_fd : -1,
                            .awaited = true,
-                           .awaited_ms = clock_ms()};
+                           .since_ms = now,
+                           .heard_ms = now};
             if (h->first)
                 h->first->previous = v;
             h->first = v;
@@ -558,6 +605,53 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
     pthread_mutex_unlock(&h->lock);
 }
 
+static void count_expired(void *user)
+{
+    http *h = user;
+    atomic_fetch_add(&h->s->m.expired, 1);
+}
+
+/* Whether a client that has to send is late: the next header must be complete grace_ms after the
+ * last answer, and a body gets grace_ms and a second for each LEAST_BYTES_PER_S of it. Its bytes
+ * must not stop for longer than grace_ms either. */
+static bool is_late_sender(const visitor *v, double now, double grace_ms)
+{
+    double earned_ms = 1000.0 * (double)v->n_body / LEAST_BYTES_PER_S;
+    return now > v->since_ms + grace_ms + earned_ms || now > v->heard_ms + grace_ms;
+}
+
+/* The same for a client that reads its answer. A stream that waits for the model is not late,
+ * because the client has read all that was sent. */
+static bool is_late_reader(visitor *v, double now, double grace_ms)
+{
+    bool waiting;
+    uint64_t n = bytes_read(v->fd, &waiting);
+    if (!waiting) {
+        v->since_ms = now;
+        v->n_read = n;
+        return false;
+    }
+    return now > v->since_ms + grace_ms + 1000.0 * (double)(n - v->n_read) / LEAST_BYTES_PER_S;
+}
+
+/* Closes the connections of late clients. While all connections are taken they have less time, so
+ * that the others are served. The library's timeout would count the silence of a stream, too, and
+ * from version 1.0 on it cannot be turned off for one connection. */
+static void close_late(void *user)
+{
+    http *h = user;
+    double now = clock_ms(), grace_ms = 1000.0 * (double)h->s->o->timeout_s;
+    pthread_mutex_lock(&h->lock);
+    if (h->pressed && grace_ms > PRESSED_MS)
+        grace_ms = PRESSED_MS;
+    h->pressed = false;
+    for (visitor *v = h->first; v; v = v->next)
+        if (v->fd >= 0 &&
+            (v->awaited ? is_late_sender(v, now, grace_ms) : is_late_reader(v, now, grace_ms)))
+            shutdown(v->fd, SHUT_RDWR); /* the connection's thread closes it */
+    pthread_mutex_unlock(&h->lock);
+}
+
 /* The kernel closes a connection whose client acknowledges nothing for --timeout. */
 static bool take_connection(void *user, int fd, const struct sockaddr *address, socklen_t n)
 {
@@ -565,32 +659,13 @@ static bool take_connection(void *user, int fd, const struct sockaddr *address, 
     unsigned ms = (unsigned)h->s->o->timeout_s * 1000;
     pthread_mutex_lock(&h->lock);
     bool room = h->n_visitors < h->s->o->connections;
+    h->pressed |= !room;
     pthread_mutex_unlock(&h->lock);
     if (room) {
         setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
         MHD_add_connection(h->daemon, fd, address, n); /* closes it on failure */
     }
     return room;
-}
-
-static void count_expired(void *user)
-{
-    http *h = user;
-    atomic_fetch_add(&h->s->m.expired, 1);
-}
-
-/* The next header must be complete --timeout after the last answer; arriving bytes do not extend
- * that time. The bytes of a body must not stop for longer. The library's timeout would count the
- * silence of a stream, too, and from version 1.0 on it cannot be turned off for one connection. */
-static void close_silent(void *user)
-{
-    http *h = user;
-    double before = clock_ms() - 1000.0 * (double)h->s->o->timeout_s;
-    pthread_mutex_lock(&h->lock);
-    for (visitor *v = h->first; v; v = v->next)
-        if (v->awaited && v->awaited_ms < before && v->fd >= 0)
-            shutdown(v->fd, SHUT_RDWR); /* the connection's thread closes it */
-    pthread_mutex_unlock(&h->lock);
 }
 
 /* Raises the limit of open files. Returns the limit of connections without a header. */
@@ -605,6 +680,33 @@ static int32_t raise_limit(void)
             l = more;
     }
     return l.rlim_cur / 2 < WAITING_MAX ? (int32_t)(l.rlim_cur / 2) : WAITING_MAX;
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* Decodes %XX in paths and queries. %00 stays as it is: as a NUL it would end the text, and
+ * "/health%00x" would be another path than it seems. */
+static size_t unescape(void *cls, struct MHD_Connection *c, char *text)
+{
+    char *to = text;
+    (void)cls, (void)c;
+    for (const char *at = text; *at; at++) {
+        int high = *at == '%' ? hex_digit(at[1]) : -1, low = high >= 0 ? hex_digit(at[2]) : -1;
+        if (low >= 0 && high + low > 0) {
+            *to++ = (char)(high << 4 | low);
+            at += 2;
+        } else {
+            *to++ = *at;
+        }
+    }
+    *to = 0;
+    return (size_t)(to - text);
 }
 
 /* ---- Listening ---- */
@@ -681,14 +783,14 @@ status http_open(http **out, server *s, int *port, err *e)
     pthread_mutex_init(&h->lock, NULL);
     if ((st = listen_on(h, port, e)))
         goto out;
-    h->daemon = MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
-                                     MHD_USE_POLL | MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET,
-                                 0, NULL, NULL, on_request, h, MHD_OPTION_NOTIFY_COMPLETED,
-                                 on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->o->connections + 1,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX,
-                                 MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,
-                                 MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    h->daemon = MHD_start_daemon(
+        MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
+            MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET,
+        0, NULL, NULL, on_request, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)s->o->connections + 1, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX,
+        MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_END);
     if (!h->daemon) {
         st = err_set(e, E_IO, "the HTTP server could not be started");
         goto out;
@@ -701,7 +803,7 @@ status http_open(http **out, server *s, int *port, err *e)
                       .user = h,
                       .enter = take_connection,
                       .expired = count_expired,
-                      .tick = close_silent};
+                      .tick = close_late};
     st = gate_open(&h->gate, &o, e);
 out:
     if (st) {

@@ -303,12 +303,31 @@ static status load_scorer(server *s, err *e)
     return st;
 }
 
+/* --log off does not silence it. */
+static void warn_open(const server *s, int port)
+{
+    char text[512];
+    snprintf(
+        text, sizeof text,
+        "warning: --host %.100s without --api-key: every machine that reaches port %d can ask "
+        "the models, load and unload them, and see the load of the server. So can web pages in "
+        "the browsers of these machines, under a name that leads here. --api-key closes it to "
+        "others, --host 127.0.0.1 to other machines",
+        s->o->host, port);
+    if (strcmp(s->o->log, "off"))
+        log_line(s, "%s", text);
+    else
+        fprintf(stderr, "carat serve: %s\n", SHOWN(text));
+}
+
 /* Returns when the server has drained. */
 static status work(server *s, int port, err *e)
 {
     bool single = catalog_single(s->catalog);
     status st = catalog_start(s->catalog, e);
     log_line(s, "listening on %s port %d%s", s->o->host, port, single ? ", loading the model" : "");
+    if (!s->loopback && !s->keys.n)
+        warn_open(s, port);
     if (!st && single)
         st = catalog_load_first(s->catalog, e);
     if (!st)
@@ -321,9 +340,6 @@ static status work(server *s, int port, err *e)
     print_address(s->o->host, port);
     if (!single)
         tell_models(s);
-    if (!s->loopback && !s->keys.n)
-        log_line(s, "everyone who reaches %s can use this server: --api-key changes that",
-                 s->o->host);
     passes_run(s);
     log_line(s, "shut down; requests cut short: %d", atomic_load(&s->n_active));
     return OK;
