@@ -190,6 +190,30 @@ TEST(toml_refuses_what_the_specification_forbids)
     }
 }
 
+/* Keys whose hashes share a beginning, and many keys: each is found, none is confused. */
+TEST(toml_finds_each_of_many_keys)
+{
+    enum { N = 20000 };
+    arena mem = {0};
+    str text = {0};
+    const toml *root;
+    err e = {0};
+    for (int i = 0; i < N; i++)
+        str_printf(&text, "[t.k%d]\nv = %d\n", i, i);
+    CHECK_OK(toml_parse(&root, text.at, text.n, "t", &mem, &e), e);
+    for (int i = 0; i < N; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%d", i);
+        CHECK_EQ(toml_get(toml_get(toml_get(root, "t"), key), "v")->integer, i);
+    }
+    CHECK(!toml_get(toml_get(root, "t"), "k20000"));
+    str_puts(&text, "[t.k77]\n");
+    CHECK_EQ(toml_parse(&root, text.at, text.n, "t", &mem, &e), E_FORMAT);
+    CHECK(strstr(e.text, "line 155"));
+    arena_free(&mem);
+    str_free(&text);
+}
+
 static const char settings[] =
     "version = 1\n"
     "[defaults]\ntemperature = 0.7\nctx = \"4k\"\nstop = [\"a\", \"b\"]\n"

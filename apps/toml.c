@@ -230,12 +230,21 @@ static status take_keys(parser *p, const char *key[KEYS_MAX], int *n)
 
 /* ---- The tree ------------------------------------------------------------------------------ */
 
+/* Where the member of this key is linked, or would be: two bits of the hash choose a branch. */
+static toml **place_of(toml **at, const char *key)
+{
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
+    for (const char *c = key; *c; c++)
+        h = (h ^ (unsigned char)*c) * 1099511628211u;
+    for (; *at && strcmp((*at)->key, key) != 0; h <<= 2)
+        at = &(*at)->branch[h >> 62];
+    return at;
+}
+
 const toml *toml_get(const toml *table, const char *key)
 {
-    for (const toml *t = table && table->kind == TOML_TABLE ? table->first : NULL; t; t = t->next)
-        if (!strcmp(t->key, key))
-            return t;
-    return NULL;
+    toml *root = table && table->kind == TOML_TABLE ? table->index : NULL;
+    return *place_of(&root, key);
 }
 
 static toml *add(parser *p, toml *parent, const char *key, toml_kind kind)
@@ -249,6 +258,8 @@ static toml *add(parser *p, toml *parent, const char *key, toml_kind kind)
     else
         parent->first = t;
     parent->last = t;
+    if (key)
+        *place_of(&parent->index, key) = t;
     return t;
 }
 

@@ -30,6 +30,7 @@ typedef struct toml {
     int line;           /* where its key or value stands, from 1 */
     struct toml *first; /* members, items */
     struct toml *last, *next;
+    struct toml *index, *branch[4]; /* a table's members by the hashes of their keys: a trie */
     unsigned char how; /* for the parser: how a table or an array came to be */
 } toml;
 
