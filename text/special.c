@@ -66,7 +66,8 @@ status special_build(vocab *v, err *e)
             }
             node = s->node;
         }
-        v->node_id[node] = id;
+        if (v->node_id[node] < 0) /* of equal pieces the first encodes */
+            v->node_id[node] = id;
     }
     return OK;
 }

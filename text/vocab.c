@@ -1,9 +1,11 @@
 /* vocab.c - builds a vocabulary from a file's lists, and answers queries about its pieces.
  *
- * The builder checks, once, types, duplicates, byte pieces, and that every merge joins two pieces
- * into a third. It also derives the tables that make encoding fast (vocab_int.h). Half a million
- * merges have to be resolved, and nearly every look-up is a cache miss. Merges are therefore
- * resolved in batches: first the hashes of a batch, each with a prefetch, then the look-ups.
+ * The builder checks, once, types, byte pieces, and that every merge joins two pieces into a third.
+ * Published files list some pieces and merges twice: the first id encodes, all ids decode, and the
+ * first rank of a merge counts. It also derives the tables that make encoding fast (vocab_int.h).
+ * Half a million merges have to be resolved, and nearly every look-up is a cache miss. Merges are
+ * therefore resolved in batches: first the hashes of a batch, each with a prefetch, then the
+ * look-ups.
  *
  * Not here: matching special pieces (special.c), encoding (bpe.c).
  */
@@ -193,6 +195,21 @@ int32_t vocab_mark(const vocab *v, const char *piece)
     return piece ? vocab_find(v, piece, strlen(piece)) : -1;
 }
 
+/* The id after `last` with that spelling, of a vocabulary that may list it several times. last -1:
+ * the one that encodes. -1: there are no more. */
+static int32_t next_spelled(const vocab *v, const char *piece, int32_t last)
+{
+    size_t n = strlen(piece), n_other;
+    if (last < 0)
+        return vocab_find(v, piece, n);
+    for (int32_t id = last + 1; v->has_twins && id < v->n; id++) {
+        const char *p = vocab_piece(v, id, &n_other);
+        if (v->type[id] != TOKEN_UNUSED && n_other == n && !memcmp(p, piece, n))
+            return id;
+    }
+    return -1;
+}
+
 static uint32_t table_size(uint64_t n)
 {
     uint32_t size = 16;
@@ -225,12 +242,11 @@ static status build_pieces(vocab *v, err *e)
             const char *p = vocab_piece(v, other, &n_other);
             if (n_other != n || memcmp(p, piece, n))
                 continue;
-            if (v->type[id] != TOKEN_UNUSED && v->type[other] != TOKEN_UNUSED)
-                return err_set(e, E_FORMAT, "pieces %d and %d are both \"%.*s\"", other, id,
-                               (int)(n < 60 ? n : 60), piece);
             /* A real piece replaces an unused one of the same spelling. */
             if (v->type[other] == TOKEN_UNUSED)
                 v->slot[i].id = id;
+            else if (v->type[id] != TOKEN_UNUSED)
+                v->has_twins = true;
             twin = true;
             break;
         }
@@ -261,14 +277,14 @@ static uint32_t first_char(const char *s, size_t n)
     return cp == SPACE_MARK_CP ? ' ' : cp;
 }
 
+/* A pair that is listed again keeps its first rank. */
 static status insert_pair(vocab *v, int32_t left, int32_t right, uint32_t rank, err *e)
 {
     uint32_t i = (uint32_t)hash_pair(left, right) & v->pair_mask, probes = 0;
     uint64_t key = pair_key(left, right);
     for (; v->pair[i] != PAIR_EMPTY; i = (i + 1) & v->pair_mask) {
         if (v->pair[i] >> 22 == key)
-            return err_set(e, E_FORMAT, "merges %" PRIu32 " and %" PRIu32 " join the same pieces",
-                           (uint32_t)v->pair[i] & VOCAB_MAX_MERGES, rank);
+            return OK;
         if (++probes > VOCAB_MAX_PROBES)
             return err_set(e, E_FORMAT, "the vocabulary's merges collide around merge %" PRIu32,
                            rank);
@@ -394,11 +410,10 @@ static int byte_of(const char *p, size_t n)
 
 static void set_flag(vocab *v, const char *const *piece, uint8_t flag)
 {
-    for (; *piece; piece++) {
-        int32_t id = vocab_mark(v, *piece);
-        if (id >= 0 && v->type[id] != TOKEN_BYTE)
-            v->flags[id] |= flag;
-    }
+    for (; *piece; piece++)
+        for (int32_t id = -1; (id = next_spelled(v, *piece, id)) >= 0;)
+            if (v->type[id] != TOKEN_BYTE)
+                v->flags[id] |= flag;
 }
 
 /* Files differ in the types of a family's pieces. Marks of an answer are found in any text; other
@@ -407,17 +422,15 @@ static void set_flag(vocab *v, const char *const *piece, uint8_t flag)
 static void set_types(vocab *v)
 {
     const text_family *f = v->family;
-    for (const char *const *piece = f->shown; *piece; piece++) {
-        int32_t id = vocab_mark(v, *piece);
-        if (id >= 0 && v->type[id] == TOKEN_NORMAL)
-            v->type[id] = TOKEN_USER_DEFINED;
-    }
-    for (const char *const *piece = f->ends; *piece; piece++) {
-        int32_t id = vocab_mark(v, *piece);
-        if (id >= 0 && (v->type[id] == TOKEN_NORMAL || v->type[id] == TOKEN_USER_DEFINED) &&
-            !text_is_one_of(f->shown, *piece, strlen(*piece)))
-            v->type[id] = TOKEN_CONTROL;
-    }
+    for (const char *const *piece = f->shown; *piece; piece++)
+        for (int32_t id = -1; (id = next_spelled(v, *piece, id)) >= 0;)
+            if (v->type[id] == TOKEN_NORMAL)
+                v->type[id] = TOKEN_USER_DEFINED;
+    for (const char *const *piece = f->ends; *piece; piece++)
+        for (int32_t id = -1; (id = next_spelled(v, *piece, id)) >= 0;)
+            if ((v->type[id] == TOKEN_NORMAL || v->type[id] == TOKEN_USER_DEFINED) &&
+                !text_is_one_of(f->shown, *piece, strlen(*piece)))
+                v->type[id] = TOKEN_CONTROL;
 }
 
 static void set_flags(vocab *v)
@@ -436,11 +449,10 @@ static void set_flags(vocab *v)
     }
     set_flag(v, v->family->shown, FLAG_SHOWN);
     set_flag(v, v->family->ends, FLAG_EOG);
-    for (const char *const *mark = v->family->shown; *mark; mark++) {
-        int32_t id = vocab_mark(v, *mark);
-        if (id >= 0 && v->type[id] == TOKEN_USER_DEFINED)
-            v->flags[id] |= FLAG_STRUCTURE;
-    }
+    for (const char *const *mark = v->family->shown; *mark; mark++)
+        for (int32_t id = -1; (id = next_spelled(v, *mark, id)) >= 0;)
+            if (v->type[id] == TOKEN_USER_DEFINED)
+                v->flags[id] |= FLAG_STRUCTURE;
 }
 
 /* Placeholders: of media, and the tokens of type UNUSED, which fill the vocabulary up to the rows
@@ -517,14 +529,16 @@ static status build_chars(vocab *v, err *e)
             if (byte < 0)
                 return err_set(e, E_FORMAT, "piece %d is of type byte but is spelled \"%.*s\"", id,
                                (int)(n < 60 ? n : 60), p);
-            v->byte_id[byte] = id;
+            v->byte_id[byte] = v->byte_id[byte] < 0 ? id : v->byte_id[byte];
         } else if (all_newlines(p, n) && (int32_t)n > v->newline_max) {
             v->newline_max = (int32_t)n;
         }
         if (n < 1 || n > 3 || utf8_decode(p, n, &cp, &ok) != (int)n || !ok)
             continue;
-        if (!(v->flags[id] & FLAG_STRUCTURE) && (v->char_id[cp] < 0 || v->type[id] != TOKEN_UNUSED))
-            v->char_id[cp] = id;
+        int32_t *first = &v->char_id[cp];
+        if (!(v->flags[id] & FLAG_STRUCTURE) &&
+            (*first < 0 || (v->type[*first] == TOKEN_UNUSED && v->type[id] != TOKEN_UNUSED)))
+            *first = id;
     }
     v->char_id[' '] = v->char_id[SPACE_MARK_CP]; /* texts spell U+2581 as a space */
     for (int byte = 0; byte < 256; byte++)

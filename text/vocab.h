@@ -54,7 +54,7 @@ typedef struct vocab_settings {
 status vocab_begin(vocab_builder **b, int64_t n_tokens, int64_t n_merges, err *e);
 void vocab_add_token(vocab_builder *b, const char *piece, size_t n, int64_t type);
 /* merge is "A B", separated by its first space at index 1 or later. Ranks follow the order of
- * calls. */
+ * calls; a merge that is added again keeps its first rank. */
 void vocab_add_merge(vocab_builder *b, const char *merge, size_t n);
 status vocab_finish(vocab_builder *b, const vocab_settings *s, vocab **v, err *e);
 void vocab_abandon(vocab_builder *b); /* frees a builder that will not be finished; NULL is fine */
@@ -74,7 +74,9 @@ bool vocab_is_eog(const vocab *v, int32_t id); /* false for ids out of range */
 const int32_t *vocab_never_sampled(const vocab *v, int32_t *n);
 bool vocab_is_never_sampled(const vocab *v, int32_t id); /* false for ids out of range */
 
-int32_t vocab_find(const vocab *v, const char *piece, size_t n); /* -1: no such piece */
+/* -1: no such piece. Of several ids with that piece the first that is not of type UNUSED: the one
+ * that texts encode to. */
+int32_t vocab_find(const vocab *v, const char *piece, size_t n);
 int32_t vocab_mark(const vocab *v, const char *piece); /* the same, NUL-terminated; NULL: -1 */
 token_type vocab_type(const vocab *v, int32_t id);
 /* The piece as the file spells it. NULL if id is out of range. */

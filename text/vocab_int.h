@@ -68,6 +68,7 @@ struct vocab {
      * use. Any thread may write, because all write the same value. */
     _Atomic uint8_t *self;
 
+    bool has_twins; /* real pieces of the same spelling */
     piece_slot *slot;
     uint32_t slot_mask;
     pair_slot *pair;

@@ -7,6 +7,7 @@
 #include "tests/toy_vocab.h"
 #include "tests/vocab_parts.h"
 #include "text/gemma4.h"
+#include "text/qwen.h"
 #include "text/vocab_int.h"
 #include "base/mem.h"
 
@@ -52,15 +53,11 @@ static void refused(const source *s, status want, const char *sentence)
 
 TEST(vocabularies_that_are_refused)
 {
-    refused(&(source){"gemma4", NULL, {"a", "b", "a"}, {0}, {"a b"}, 0, 0, 0}, E_FORMAT,
-            "pieces 0 and 2 are both \"a\"");
     refused(&(source){"gemma4", NULL, {"a", "b"}, {0}, {NULL}, 0, 0, 0}, E_FORMAT, "no merges");
     refused(&(source){"gemma4", NULL, {"a", "b"}, {0}, {"a b"}, 0, 0, 0}, E_FORMAT,
             "the whole is not a piece");
     refused(&(source){"gemma4", NULL, {"a", "ac"}, {0}, {"a c"}, 0, 0, 0}, E_FORMAT,
             "the second is not a piece");
-    refused(&(source){"gemma4", NULL, {"a", "aa"}, {0}, {"a a", "a a"}, 0, 0, 0}, E_FORMAT,
-            "merges 0 and 1 join the same pieces");
     refused(&(source){"gemma4", NULL, {"a"}, {0}, {"ab"}, 0, 0, 0}, E_FORMAT,
             "not two pieces and a space");
     refused(&(source){"gemma4", NULL, {"a"}, {0}, {"a "}, 0, 0, 0}, E_FORMAT,
@@ -247,6 +244,101 @@ TEST(plain_text_never_merges_into_structure)
     CHECK_EQ(ids.n, 1);
     CHECK_EQ(ids.at[0], 4);
     id_list_free(&ids);
+    vocab_close(v);
+}
+
+static void encodes(const vocab *v, const char *text, special_mode mode, int32_t want)
+{
+    id_list ids = {0};
+    err e = {0};
+    CHECK_OK(vocab_encode(v, text, strlen(text), mode, &ids, &e), e);
+    CHECK_EQ(ids.n, 1);
+    CHECK_EQ(ids.at[0], want);
+    id_list_free(&ids);
+}
+
+static void decodes(const vocab *v, int32_t id, const char *want)
+{
+    size_t n;
+    const char *text = vocab_text(v, id, true, &n);
+    CHECK_EQ(n, strlen(want));
+    CHECK(!memcmp(text, want, n));
+}
+
+/* Published files list pieces twice: ordinary ones, special ones, single characters, line breaks,
+ * the marks and ends of the family; and the type of one of them may be UNUSED. */
+TEST(of_pieces_listed_twice_the_first_encodes_and_all_decode)
+{
+    vocab *v;
+    err e = {0};
+    source s = {"gemma4",
+                NULL,
+                {"a", "aa", "a", "aa", "<x>", "<x>", "\n\n", "\n\n", "<turn|>", "<turn|>", "<eos>",
+                 "b", "b", "b", "<|image|>", "<|image|>"},
+                {1, 1, 1, 1, 3, 3, 4, 4, 1, 4, 3, 5, 1, 1, 3, 1},
+                {"a a", "a a"},
+                0,
+                0,
+                0};
+    CHECK_OK(build(&s, &v, &e), e);
+    encodes(v, "a", SPECIAL_ALL, 0);
+    encodes(v, "aa", SPECIAL_ALL, 1);
+    encodes(v, "<x>", SPECIAL_ALL, 4);
+    encodes(v, "\n\n", SPECIAL_ALL, 6);
+    encodes(v, "\n\n", SPECIAL_NONE, 6);
+    encodes(v, "<turn|>", SPECIAL_ALL, 8);
+    encodes(v, "b", SPECIAL_ALL, 12); /* the one of type UNUSED stands for nothing */
+    for (int32_t id = 0; id < 16; id++)
+        decodes(v, id, s.pieces[id]);
+    CHECK(vocab_is_eog(v, 8) && vocab_is_eog(v, 9));
+    CHECK(vocab_type(v, 8) == TOKEN_CONTROL && vocab_type(v, 9) == TOKEN_CONTROL);
+    CHECK(vocab_is_never_sampled(v, 11) && vocab_is_never_sampled(v, 14));
+    CHECK(vocab_is_never_sampled(v, 15));
+    vocab_close(v);
+}
+
+TEST(of_a_merge_listed_twice_the_first_rank_counts)
+{
+    vocab *v;
+    err e = {0};
+    id_list ids = {0};
+    source s = {"gemma4", NULL, {"a", "b", "c", "ab", "bc"}, {0}, {"a b", "b c", "a b"}, 0, 0, 0};
+    CHECK_OK(build(&s, &v, &e), e);
+    CHECK_OK(vocab_encode(v, "abc", 3, SPECIAL_ALL, &ids, &e), e);
+    CHECK_EQ(ids.n, 2);
+    CHECK_EQ(ids.at[0], 3);
+    CHECK_EQ(ids.at[1], 2);
+    id_list_free(&ids);
+    vocab_close(v);
+}
+
+/* Bytes and special pieces of a vocabulary over bytes. */
+TEST(of_byte_pieces_listed_twice_the_first_encodes)
+{
+    vocab_builder *b;
+    vocab *v;
+    err e = {0};
+    vocab_settings set = {&qwen_text, "gpt2", "qwen2", -1, -1, -1, -1, -1, false};
+    CHECK_OK(vocab_begin(&b, 256 + 6, 1, &e), e);
+    for (int i = 0; i < 256; i++) {
+        char piece[4];
+        size_t n = vocab_spell_byte((unsigned char)i, piece);
+        vocab_add_token(b, piece, n, TOKEN_NORMAL);
+    }
+    vocab_add_token(b, "a", 1, TOKEN_NORMAL);
+    vocab_add_token(b, "aa", 2, TOKEN_NORMAL);
+    vocab_add_token(b, "aa", 2, TOKEN_NORMAL);
+    vocab_add_token(b, "<|im_end|>", 10, TOKEN_CONTROL);
+    vocab_add_token(b, "<|im_end|>", 10, TOKEN_CONTROL);
+    vocab_add_token(b, "<tool_call>", 11, TOKEN_USER_DEFINED);
+    vocab_add_merge(b, "a a", 3);
+    CHECK_OK(vocab_finish(b, &set, &v, &e), e);
+    encodes(v, "a", SPECIAL_ALL, 'a');
+    encodes(v, "aa", SPECIAL_ALL, 257);
+    encodes(v, "<|im_end|>", SPECIAL_ALL, 259);
+    decodes(v, 256, "a");
+    decodes(v, 258, "aa");
+    CHECK(vocab_is_eog(v, 259) && vocab_is_eog(v, 260));
     vocab_close(v);
 }
 
