@@ -201,8 +201,10 @@ static status pick_token(generation *g, const timeline *t, int64_t n, workspace 
             return st;
         ev->id = sample_pick(&w->sampler, p, x.all, &at);
     }
-    if (ev->id < 0)
-        return err_set(e, E_NUMERIC, "after %lld tokens no token has a finite probability",
+    if (ev->id < 0) /* the model's own logits are finite: run_pass looks */
+        return err_set(e, E_ARG,
+                       "after %lld tokens no token may come: the biases, the bans, the allowed "
+                       "tokens and the form of the request leave none",
                        (long long)n);
     g->mu = at.mu;
     if (p->n_top_logprobs > 0) {

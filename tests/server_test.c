@@ -256,6 +256,52 @@ TEST(server_says_that_it_is_open_to_all)
     }
 }
 
+/* A bias, a list, a form with a bias, an end that must not come yet: each leaves no token. */
+TEST(server_answers_400_where_no_token_may_come)
+{
+    served s;
+    response r;
+    str ban = {0};
+    start_toy(&s, NULL);
+    http_call(&r, &s, "GET", "/v1/models", NULL, NULL);
+    arena mem = {0};
+    const jtree *list = json_parsed(&mem, r.body.at, r.body.n);
+    int n_vocab = atoi(json_at(list, "data.0.meta.n_vocab")->s);
+    for (int i = 0; i < n_vocab; i++)
+        str_printf(&ban, "%s\"%d\":-100", i ? "," : "{", i);
+    str_putc(&ban, '}');
+    response_free(&r);
+    static const struct {
+        const char *path, *more;
+        bool bias;
+    } calls[] = {
+        {"/v1/chat/completions", ASK, true},
+        {"/v1/completions", "\"prompt\":\"a\"", true},
+        {"/completion", "\"prompt\":\"a\"", true},
+        {"/v1/messages", "\"max_tokens\":4," ASK, true},
+        {"/v1/responses", "\"input\":\"a\"", true},
+        {"/v1/chat/completions", "\"response_format\":{\"type\":\"json_object\"}," ASK, true},
+        {"/v1/chat/completions",
+         "\"response_format\":{\"type\":\"json_object\"},\"logit_bias\":{\"{\":-100,\"{\\\"\":"
+         "-100},\"bad_words\":[\"{\"],\"allowed_token_ids\":[0]," ASK,
+         false},
+        {"/completion", "\"prompt\":\"a\",\"allowed_token_ids\":[0],\"logit_bias\":[[0,false]]",
+         false}};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        str body = {0};
+        str_printf(&body, "{%s%s%s}", calls[i].more, calls[i].bias ? ",\"logit_bias\":" : "",
+                   calls[i].bias ? ban.at : "");
+        http_post(&r, &s, calls[i].path, body.at);
+        CHECK_MSG(r.status == 400 && strstr(r.body.at, "no token"), "%s %s: %d %s", calls[i].path,
+                  calls[i].more, r.status, str_text(&r.body));
+        response_free(&r);
+        str_free(&body);
+    }
+    arena_free(&mem);
+    str_free(&ban);
+    stop(&s);
+}
+
 TEST(server_limits_bodies)
 {
     served s;
