@@ -189,28 +189,6 @@ static bool read_chat_logprobs(request *rq, problem *p)
     return true;
 }
 
-/* OpenRouter's `reasoning`: an effort or a budget, and a switch. */
-static bool read_reasoning(request *rq, problem *p)
-{
-    const jtree *r = NULL;
-    bool on = true, hidden = false;
-    int64_t most = -1;
-    if (!field_kind(p, rq->body, "reasoning", JTREE_OBJECT, &r) ||
-        !read_effort(rq, r, "effort", "reasoning.effort", p) ||
-        !field_int(p, r, "max_tokens", 1, INT32_MAX, &most) || !field_bool(p, r, "enabled", &on) ||
-        !field_bool(p, r, "exclude", &hidden))
-        return false;
-    if (hidden)
-        return problem_set(
-            p, 400, "reasoning.exclude",
-            "'reasoning.exclude' is not supported: leave 'reasoning_content' unread");
-    if (jtree_get(r, "enabled") || most > 0)
-        rq->think = on ? THINK_ON : THINK_OFF;
-    if (most > 0)
-        rq->think_max = most;
-    return true;
-}
-
 bool chat_parse(request *rq, const request_limits *lim, problem *p)
 {
     static const char *const limits[] = {"max_tokens", "max_completion_tokens", "n_predict", NULL};
@@ -221,9 +199,9 @@ bool chat_parse(request *rq, const request_limits *lim, problem *p)
         !field_bool(p, options, "include_usage", &rq->include_usage) ||
         !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
         !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) ||
-        !read_chat_logprobs(rq, p) || !read_prompt_logprobs(rq, p) || !read_thinking(rq, p) ||
+        !read_chat_logprobs(rq, p) || !read_prompt_logprobs(rq, p) || !read_thinking(rq, lim, p) ||
         !read_effort(rq, rq->body, "reasoning_effort", "reasoning_effort", p) ||
-        !read_reasoning(rq, p) ||
+        !read_reasoning(rq, lim, p) ||
         !field_kind(p, rq->body, "response_format", JTREE_OBJECT, &format) ||
         !read_format(rq, format, "response_format", false, p) || !read_forms(rq, p) ||
         !read_tools(rq, TOOLS_NESTED, p) || !read_tool_choice(rq, TOOLS_NESTED, p) ||

@@ -300,7 +300,8 @@ bool messages_parse(request *rq, const request_limits *lim, problem *p)
     if (!read_common(rq, lim, p) ||
         !field_int(p, rq->body, "max_tokens", 1, INT32_MAX, &rq->max_tokens) ||
         !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop_sequences", p) ||
-        !read_thinking(rq, p) || !field_kind(p, rq->body, "output_config", JTREE_OBJECT, &config) ||
+        !read_thinking(rq, lim, p) ||
+        !field_kind(p, rq->body, "output_config", JTREE_OBJECT, &config) ||
         !field_kind(p, config, "format", JTREE_OBJECT, &format) ||
         !read_format(rq, format, "output_config.format", true, p) || !read_forms(rq, p) ||
         !read_tools(rq, TOOLS_ANTHROPIC, p) || !read_tool_choice(rq, TOOLS_ANTHROPIC, p) ||

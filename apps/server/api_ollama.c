@@ -62,19 +62,6 @@ static bool read_answer_format(request *rq, problem *p)
     return true;
 }
 
-static bool read_think(request *rq, problem *p)
-{
-    const jtree *v = jtree_get(rq->body, "think");
-    bool on = false;
-    rq->thinks_by_default = true;
-    if (!v || v->kind == JTREE_STRING)
-        return read_effort(rq, rq->body, "think", "think", p);
-    if (!field_bool(p, rq->body, "think", &on))
-        return false;
-    rq->think = on ? THINK_ON : THINK_OFF;
-    return true;
-}
-
 /* Does `keep_alive` ask to unload the model? */
 static bool is_unload(const jtree *v)
 {
@@ -88,7 +75,7 @@ static bool read_both(request *rq, const request_limits *lim, problem *p)
 {
     int64_t top = 0;
     rq->n = 1;
-    rq->truncate = rq->shift = true;
+    rq->truncate = rq->shift = rq->thinks_by_default = true;
     rq->num_keep = KEEP_FIRST;
     if (!read_options(rq, lim, p))
         return false;
@@ -97,7 +84,8 @@ static bool read_both(request *rq, const request_limits *lim, problem *p)
     if (!field_bool(p, rq->body, "stream", &rq->stream) ||
         !field_bool(p, rq->body, "truncate", &rq->truncate) ||
         !field_bool(p, rq->body, "shift", &rq->shift) || !read_answer_format(rq, p) ||
-        !read_think(rq, p) || !field_bool(p, rq->body, "logprobs", &rq->logprobs) ||
+        !read_think(rq, rq->body, "think", "think", p) ||
+        !field_bool(p, rq->body, "logprobs", &rq->logprobs) ||
         !field_int(p, rq->body, "top_logprobs", 0, 20, &top))
         return false;
     rq->sampling.n_top_logprobs = (int32_t)top;

@@ -287,14 +287,13 @@ static bool read_include(request *rq, problem *p)
 bool responses_parse(request *rq, const request_limits *lim, problem *p)
 {
     static const char *const limits[] = {"max_tokens", "n_predict", NULL};
-    const jtree *reasoning = NULL, *text = NULL, *format = NULL, *options, *word;
+    const jtree *text = NULL, *format = NULL, *options, *word;
     if (!read_common(rq, lim, p) || !read_memory(rq, p) ||
         !field_int(p, rq->body, "max_output_tokens", 1, INT32_MAX, &rq->max_tokens) ||
         !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
         !field_bool(p, options, "include_usage", &rq->include_usage) ||
         !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) || !read_include(rq, p) ||
-        !read_thinking(rq, p) || !field_kind(p, rq->body, "reasoning", JTREE_OBJECT, &reasoning) ||
-        !read_effort(rq, reasoning, "effort", "reasoning.effort", p) ||
+        !read_thinking(rq, lim, p) || !read_reasoning(rq, lim, p) ||
         !field_kind(p, rq->body, "text", JTREE_OBJECT, &text) ||
         !field_kind(p, text, "format", JTREE_OBJECT, &format) ||
         !read_format(rq, format, "text.format", true, p) || !read_forms(rq, p) ||

@@ -51,7 +51,7 @@ bool embed_open(embed_request *rq, embed_api api, const char *body, size_t n, bo
         return problem_set(p, 400, "", "the body is %s; expected a JSON object",
                            jtree_kind_name(rq->body));
     for (const jtree *v = rq->body->first; v && !lenient; v = v->next)
-        if (!is_known(v->key, api) && jtree_truthy(v)) {
+        if (!is_known(v->key, api) && !tree_is_empty(v)) {
             p->code = "unknown_parameter";
             return problem_set(p, 400, v->key,
                                "'%.100s' is an unknown field; /openapi.json lists the fields of "

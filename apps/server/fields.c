@@ -166,6 +166,32 @@ bool field_kind(problem *p, const jtree *o, const char *key, jtree_kind kind, co
     return true;
 }
 
+bool tree_is_empty(const jtree *v)
+{
+    return v->kind == JTREE_NULL ||
+           ((v->kind == JTREE_STRING || v->kind == JTREE_ARRAY || v->kind == JTREE_OBJECT) &&
+            !jtree_truthy(v));
+}
+
+bool check_members(const jtree *o, const char *field, const char *const *names, size_t n,
+                   problem *p)
+{
+    str list = {0};
+    for (const jtree *m = o ? o->first : NULL; m && !p->status; m = m->next) {
+        size_t i = 0;
+        while (i < n && strcmp(m->key, names[i]))
+            i++;
+        if (i < n || tree_is_empty(m))
+            continue;
+        for (i = 0; i < n; i++)
+            str_printf(&list, "%s%s", i + 1 < n ? (i ? ", " : "") : " or ", names[i]);
+        problem_set(p, 400, field, "'%s' has the unknown member '%.100s'; expected %s", field,
+                    m->key, str_text(&list));
+    }
+    str_free(&list);
+    return !p->status;
+}
+
 /* ---- Speculation ---- */
 
 static bool field_int32(problem *p, const jtree *o, const char *key, int32_t min, int32_t max,
@@ -204,16 +230,8 @@ static bool read_speculation(request *rq, const request_limits *lim, problem *p)
         if (!field_bool(p, rq->body, "speculative", &on))
             return false;
     } else if (v) {
-        for (const jtree *m = v->first; m; m = m->next) {
-            int i = 0;
-            while (i < NAMES && strcmp(m->key, names[i]))
-                i++;
-            if (i == NAMES && jtree_truthy(m) && !lim->lenient)
-                return problem_set(p, 400, "speculative",
-                                   "'speculative' has the unknown member '%.100s'; expected "
-                                   "enabled, n_max, tree_max, n_min or p_min",
-                                   m->key);
-        }
+        if (!lim->lenient && !check_members(v, "speculative", names, NAMES, p))
+            return false;
         if (!field_bool(p, v, "enabled", &on) ||
             !field_int(p, v, "n_max", 0, SPECULATION_MAX, &n_max) ||
             !field_int32(p, v, "tree_max", -1, SPECULATION_MAX, &s->tree_max) ||
@@ -329,39 +347,147 @@ bool read_effort(request *rq, const jtree *o, const char *key, const char *field
                        field, v->s);
 }
 
+static bool set_switch(request *rq, bool on)
+{
+    rq->think = on ? THINK_ON : THINK_OFF;
+    return true;
+}
+
+static bool set_budget(request *rq, int64_t budget)
+{
+    rq->think_max = budget;
+    return budget || set_switch(rq, false);
+}
+
 static bool read_thinking_object(request *rq, const jtree *t, problem *p)
 {
     const char *type = NULL;
+    int64_t budget = -1;
     if (!field_text(p, t, "type", &type) ||
-        !field_int(p, t, "budget_tokens", 0, INT32_MAX, &rq->think_max) ||
+        !field_int(p, t, "budget_tokens", 0, INT32_MAX, &budget) ||
         !field_int(p, t, "reply_budget", 0, INT32_MAX, &rq->reserve))
         return false;
     if (!type)
         return problem_set(p, 400, "thinking.type", "'thinking.type' is missing");
     if (!strcmp(type, "disabled"))
-        rq->think = THINK_OFF;
+        set_switch(rq, false);
     else if (!strcmp(type, "enabled") || !strcmp(type, "adaptive"))
-        rq->think = THINK_ON;
+        set_switch(rq, true);
     else
         return problem_set(p, 400, "thinking.type",
                            "'thinking.type' is \"%.40s\"; expected enabled, adaptive or disabled",
                            type);
-    return true;
+    return budget < 0 || set_budget(rq, budget);
 }
 
-/* The template reads these variables, and carat sets them from the request. Names that the template
- * does not read have no effect and pass. */
-static bool check_kwargs(const jtree *kw, problem *p)
+/* A switch, as a boolean, or a level of effort. */
+bool read_think(request *rq, const jtree *o, const char *key, const char *field, problem *p)
 {
-    static const char *const own[] = {"messages", "tools", "bos_token"};
+    const jtree *v = jtree_get(o, key);
+    if (!v || v->kind == JTREE_STRING)
+        return read_effort(rq, o, key, field, p);
+    if (v->kind != JTREE_TRUE && v->kind != JTREE_FALSE)
+        return problem_set(p, 400, field, "'%s' is %s; expected true, false or a level", field,
+                           jtree_kind_name(v));
+    return set_switch(rq, v->kind == JTREE_TRUE);
+}
+
+/* What a request says about thoughts, with the names of several servers; later ones win. */
+static bool read_switches(request *rq, const jtree *kw, problem *p)
+{
+    static const char *const switches[] = {"enable_thinking", "thinking", "think"};
+    static const char *const budgets[] = {"reasoning_budget_tokens", "thinking_budget_tokens",
+                                          "thinking_token_budget", "thinking_budget",
+                                          "reasoning_budget"};
     char field[64];
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        if (jtree_get(kw, own[i])) {
-            snprintf(field, sizeof field, "chat_template_kwargs.%s", own[i]);
+    bool on = false;
+    int64_t budget = -1;
+    if (!field_bool(p, rq->body, "enable_thinking", &on))
+        return false;
+    if (jtree_get(rq->body, "enable_thinking"))
+        set_switch(rq, on);
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
+        snprintf(field, sizeof field, "chat_template_kwargs.%s", switches[i]);
+        if (!field_bool(p, kw, switches[i], &on))
+            return false;
+        if (jtree_get(kw, switches[i]))
+            set_switch(rq, on);
+    }
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++)
+        if (!field_int(p, rq->body, budgets[i], -1, INT32_MAX, &budget))
+            return false;
+    if (!field_int(p, kw, "thinking_budget", -1, INT32_MAX, &budget))
+        return false;
+    return budget < 0 || set_budget(rq, budget);
+}
+
+/* OpenRouter's `reasoning`: an effort or a budget, and a switch. OpenAI's has the effort and how to
+ * summarise thoughts, which carat returns whole. */
+bool read_reasoning(request *rq, const request_limits *lim, problem *p)
+{
+    static const char *const names[] = {"effort",  "max_tokens", "enabled",
+                                        "exclude", "summary",    "generate_summary"};
+    const jtree *r = NULL;
+    bool on = true, hidden = false;
+    int64_t most = -1;
+    if (!field_kind(p, rq->body, "reasoning", JTREE_OBJECT, &r) ||
+        (!lim->lenient && !check_members(r, "reasoning", names, sizeof names / sizeof *names, p)) ||
+        !read_effort(rq, r, "effort", "reasoning.effort", p) ||
+        !field_int(p, r, "max_tokens", 0, INT32_MAX, &most) || !field_bool(p, r, "enabled", &on) ||
+        !field_bool(p, r, "exclude", &hidden))
+        return false;
+    if (hidden)
+        return problem_set(
+            p, 400, "reasoning.exclude",
+            "'reasoning.exclude' is not supported: leave 'reasoning_content' unread");
+    if (jtree_get(r, "enabled") || most > 0)
+        set_switch(rq, on);
+    return most < 0 || set_budget(rq, most);
+}
+
+static bool is_word(char c)
+{
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool has_word(const char *text, size_t n_text, const char *word)
+{
+    const char *end = text + n_text;
+    size_t n = strlen(word);
+    for (const char *at = text; n && (at = memmem(at, (size_t)(end - at), word, n)); at++)
+        if ((at == text || !is_word(at[-1])) && (at + n == end || !is_word(at[n])))
+            return true;
+    return false;
+}
+
+/* The template reads these variables, and carat sets some of them from the request. Names that the
+ * template does not read have no effect and pass. */
+static bool check_kwargs(const jtree *kw, const request_limits *lim, problem *p)
+{
+    static const char *const known[] = {
+        "enable_thinking",      "thinking",         "think",
+        "thinking_budget",      "reasoning_effort", "preserve_thinking",
+        "add_generation_prompt"};
+    static const char *const own[] = {"messages", "tools", "bos_token"};
+    char field[128];
+    for (const jtree *m = kw ? kw->first : NULL; m; m = m->next) {
+        bool set_here = false, fixed = false;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            set_here |= !strcmp(m->key, known[i]);
+        for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+            fixed |= !strcmp(m->key, own[i]);
+        snprintf(field, sizeof field, "chat_template_kwargs.%.90s", m->key);
+        if (fixed && m->kind != JTREE_NULL)
             return problem_set(p, 400, field,
                                "'%s' is not supported: the prompt's own '%s' cannot be replaced",
-                               field, own[i]);
-        }
+                               field, m->key);
+        if (!set_here && m->kind != JTREE_NULL && lim->chat_template &&
+            has_word(lim->chat_template, lim->n_chat_template, m->key))
+            return problem_set(p, 400, field,
+                               "'%s' is not supported: the model's template reads it, and carat "
+                               "renders the prompt without it",
+                               field);
+    }
     return true;
 }
 
@@ -390,27 +516,18 @@ bool read_continue(request *rq, bool ends_with_assistant, problem *p)
     return true;
 }
 
-bool read_thinking(request *rq, problem *p)
+bool read_thinking(request *rq, const request_limits *lim, problem *p)
 {
-    const jtree *t = NULL, *kw = NULL;
-    bool on = false;
-    int64_t budget = -1;
-    if (!field_kind(p, rq->body, "thinking", JTREE_OBJECT, &t) ||
-        !field_kind(p, rq->body, "chat_template_kwargs", JTREE_OBJECT, &kw) ||
-        !field_int(p, rq->body, "reasoning_budget_tokens", -1, INT32_MAX, &budget) ||
-        !field_int(p, rq->body, "thinking_budget_tokens", -1, INT32_MAX, &budget) ||
-        !field_int(p, rq->body, "thinking_token_budget", -1, INT32_MAX, &budget) ||
-        !field_bool(p, rq->body, "enable_thinking", &on) ||
-        !field_bool(p, kw, "enable_thinking", &on) || !check_kwargs(kw, p) ||
+    const jtree *t = jtree_get(rq->body, "thinking"), *kw = NULL;
+    if (!field_kind(p, rq->body, "chat_template_kwargs", JTREE_OBJECT, &kw) ||
+        !check_kwargs(kw, lim, p) || !read_switches(rq, kw, p) ||
         !field_bool(p, kw, "preserve_thinking", &rq->preserve_thinking) ||
-        !read_effort(rq, kw, "reasoning_effort", "chat_template_kwargs.reasoning_effort", p))
+        !read_effort(rq, kw, "reasoning_effort", "chat_template_kwargs.reasoning_effort", p) ||
+        !read_think(rq, rq->body, "think", "think", p))
         return false;
     rq->drop_thinking = jtree_get(kw, "preserve_thinking") && !rq->preserve_thinking;
-    if (jtree_get(rq->body, "enable_thinking") || jtree_get(kw, "enable_thinking"))
-        rq->think = on ? THINK_ON : THINK_OFF;
-    if (budget >= 0)
-        rq->think_max = budget;
-    if (budget == 0)
-        rq->think = THINK_OFF;
-    return !t || read_thinking_object(rq, t, p);
+    if (jtree_is(t, JTREE_TRUE) || jtree_is(t, JTREE_FALSE))
+        return set_switch(rq, t->kind == JTREE_TRUE);
+    return field_kind(p, rq->body, "thinking", JTREE_OBJECT, &t) &&
+           (!t || read_thinking_object(rq, t, p));
 }

@@ -8,8 +8,9 @@
  *     ONLY       accepted with values that change nothing, refused with any other
  *
  * A field that is not in the table is refused, as by OpenAI's and Anthropic's servers, unless its
- * value is empty: null, false, 0, "", [] or {}. The option --lenient accepts unknown fields, for
- * clients that are newer than this table.
+ * value is empty: null, "", [] or {}. False and 0 are refused, too: "think": false asks for
+ * something. The option --lenient accepts unknown fields, for clients that are newer than this
+ * table.
  */
 #include "apps/server/request.h"
 
@@ -41,7 +42,8 @@ typedef struct known_field {
     const char *name;
     unsigned apis;
     known_kind kind;
-    const char *values; /* of ONLY, separated by |; [word]: a list of it; "": empty values */
+    const char *values; /* of ONLY, separated by |; [word]: a list of it; "": empty values; "null":
+                           none but that */
 } known_field;
 
 static const known_field fields[] = {
@@ -67,7 +69,9 @@ static const known_field fields[] = {
     {"best_of", TEXT, READ, NULL},
     {"best_of", CHAT, ONLY, "0|1"},
     {"logprobs", CHAT | TEXT, READ, NULL},
+    {"logprobs", RESP | MESS, ONLY, "false|0"},
     {"top_logprobs", CHAT | RESP, READ, NULL},
+    {"top_logprobs", TEXT | MESS | NATV, ONLY, "0"},
     {"include", RESP, READ, NULL},
     {"include_reasoning", ALL, ONLY, "true"},
     {"reasoning_format", ALL, ONLY, "auto|deepseek"},
@@ -85,6 +89,7 @@ static const known_field fields[] = {
     {"min_tokens", ALL, READ, NULL},
     {"stop_token_ids", ALL, READ, NULL},
     {"include_stop_str_in_output", ALL, ONLY, "false"},
+    {"no_stop_trim", ALL, ONLY, "false"},
     {"t_max_predict_ms", ALL, ONLY, "0|-1"},
     {"truncation", RESP, ONLY, "disabled|auto"},
     {"truncate_prompt_tokens", ALL, ONLY, ""},
@@ -92,6 +97,7 @@ static const known_field fields[] = {
     /* Sampling. */
     {"seed", ALL, READ, NULL},
     {"temperature", ALL, READ, NULL},
+    {"do_sample", ALL, READ, NULL},
     {"top_p", ALL, READ, NULL},
     {"top_k", ALL, READ, NULL},
     {"min_p", ALL, READ, NULL},
@@ -126,14 +132,26 @@ static const known_field fields[] = {
     {"allowed_token_ids", ALL, READ, NULL},
     {"samplers", ALL, READ, NULL},
     {"min_keep", ALL, READ, NULL},
+    {"adaptive_target", ALL, ONLY, "-1"},
     {"use_beam_search", ALL, ONLY, "false"},
+    {"num_beams", ALL, ONLY, "0|1"},
+    {"num_return_sequences", ALL, ONLY, "0|1"},
+    {"penalize_nl", ALL, ONLY, "true"},
+    {"watermark", ALL, ONLY, "false"},
     {"length_penalty", ALL, ONLY, "1"},
     {"early_stopping", ALL, ONLY, "false"},
     {"n_probs", TEXT | NATV, READ, NULL},
     {"n_probs", TALK | OPTS, ONLY, "0"},
     {"post_sampling_probs", ALL, ONLY, "false"},
     {"prompt_logprobs", CHAT | TEXT, READ, NULL},
-    {"prompt_logprobs", RESP | MESS | NATV | OPTS, ONLY, "0"},
+    {"prompt_logprobs", RESP | MESS | NATV | OPTS, ONLY, ""}, /* 0: of the prompt's tokens alone */
+    {"return_token_ids", ALL, ONLY, "false"},
+    {"return_tokens_as_token_ids", ALL, ONLY, "false"},
+    {"return_hidden_states", ALL, ONLY, "false"},
+    {"return_full_text", ALL, ONLY, "false"},
+    {"details", ALL, ONLY, "false"},
+    {"decoder_input_details", ALL, ONLY, "false"},
+    {"top_n_tokens", ALL, ONLY, "0"},
     {"skip_special_tokens", ALL, ONLY, "true"},
     {"spaces_between_special_tokens", ALL, HARMLESS, NULL}, /* special tokens are skipped */
     {"lora", ALL, ONLY, ""},
@@ -162,7 +180,9 @@ static const known_field fields[] = {
     {"max_tool_calls", RESP, HARMLESS, NULL}, /* limits tools that the server runs: none */
     {"tool_resources", ALL, ONLY, ""},
     {"mcp_servers", MESS, ONLY, ""},
-    {"web_search_options", CHAT, ONLY, ""},
+    {"enable_search", TALK, ONLY, "false"},
+    {"safe_prompt", TALK, ONLY, "false"},
+    {"web_search_options", CHAT, ONLY, "null"}, /* {} asks for a search */
     /* Thinking and the chat template. */
     {"thinking", TALK, READ, NULL},
     {"reasoning_effort", CHAT, READ, NULL},
@@ -171,7 +191,14 @@ static const known_field fields[] = {
     {"thinking_budget_tokens", TALK, READ, NULL},
     {"thinking_token_budget", TALK, READ, NULL},
     {"reasoning_budget_message", TALK, ONLY, ""},
+    {"thinking_budget", TALK, READ, NULL},
+    {"reasoning_budget", TALK, READ, NULL},
     {"enable_thinking", TALK, READ, NULL},
+    {"enable_thinking", TEXT | NATV, ONLY, "false"}, /* a text is continued without a thought */
+    {"think", TALK, READ, NULL},
+    {"think", TEXT | NATV, ONLY, "false"},
+    {"separate_reasoning", ALL, ONLY, "true"},
+    {"stream_reasoning", ALL, ONLY, "true"},
     {"chat_template_kwargs", TALK, READ, NULL},
     {"add_generation_prompt", TALK, READ, NULL},
     {"continue_final_message", TALK, READ, NULL},
@@ -179,7 +206,7 @@ static const known_field fields[] = {
     {"documents", TALK, ONLY, ""},
     {"add_special_tokens", CHAT | RESP | MESS, ONLY, "false"},
     {"add_special_tokens", TEXT, ONLY, "true"},
-    {"echo", TALK, ONLY, "false"},
+    {"echo", TALK | NATV, ONLY, "false"},
     /* Billing, storage, caching, scheduling; extra members of responses. */
     {"user", ALL, HARMLESS, NULL},
     {"metadata", ALL, HARMLESS, NULL},
@@ -206,6 +233,9 @@ static const known_field fields[] = {
     {"speculative.n_max", ALL, READ, NULL},
     {"n_cache_reuse", ALL, HARMLESS, NULL},
     {"id_slot", ALL, HARMLESS, NULL},
+    {"slot_id", NATV, HARMLESS, NULL},
+    {"api_key", NATV, HARMLESS, NULL}, /* of llama-server's old page */
+    {"use_cache", ALL, HARMLESS, NULL},
     {"n_keep", ALL, HARMLESS, NULL}, /* a context is never shifted */
     {"n_discard", ALL, HARMLESS, NULL},
     {"t_max_prompt_ms", ALL, HARMLESS, NULL},
@@ -272,6 +302,8 @@ static const known_field fields[] = {
     {"vocab_only", OPTS, ONLY, "false"},
     {"embedding_only", OPTS, ONLY, "false"},
     {"penalize_newline", OPTS, ONLY, "true"},
+    {"rope_frequency_base", OPTS, ONLY, "0"},
+    {"rope_frequency_scale", OPTS, ONLY, "0"},
 };
 
 static const known_field *find_field(const char *name, api_kind api)
@@ -325,7 +357,7 @@ static bool equals_word(const jtree *v, const char *word, size_t n)
 static bool is_neutral(const jtree *v, const char *values)
 {
     if (!*values)
-        return !jtree_truthy(v);
+        return tree_is_empty(v);
     for (const char *at = values;;) {
         size_t n = strcspn(at, "|");
         if (equals_word(v, at, n))
@@ -353,12 +385,12 @@ bool check_fields(const request *rq, const request_limits *lim, problem *p)
         const known_field *f = find_field(v->key, rq->api);
         if (v->kind == JTREE_NULL || (f && f->kind != ONLY) || (!f && lim->lenient))
             continue;
-        if (!f && jtree_truthy(v)) {
+        if (!f && !tree_is_empty(v)) {
             const char *near = near_field(v->key, rq->api);
             p->code = "unknown_parameter";
             return problem_set(p, 400, v->key,
                                "'%.100s' is an unknown field%s%s%s; /openapi.json lists the fields "
-                               "of each endpoint",
+                               "of each endpoint, and carat serve --lenient ignores others",
                                v->key, near ? "; did you mean '" : "", near ? near : "",
                                near ? "'?" : "");
         }

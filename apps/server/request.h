@@ -75,8 +75,10 @@ enum {
 /* What parsers need of the model and the options. */
 typedef struct request_limits {
     int32_t n_vocab;
-    carat_sampling sampling; /* defaults */
-    bool lenient;            /* unknown fields pass */
+    carat_sampling sampling;   /* defaults */
+    bool lenient;              /* unknown fields pass */
+    const char *chat_template; /* [n_chat_template] of the model's file; NULL: none */
+    size_t n_chat_template;
 } request_limits;
 
 typedef struct raw_prompt { /* of /v1/completions: text, or ids if that is not NULL */
@@ -229,6 +231,10 @@ bool field_kind(problem *p, const jtree *o, const char *key, jtree_kind kind, co
 bool tree_int(const jtree *v, int64_t min, int64_t max, int64_t *out);
 bool tree_real(const jtree *v, double min, double max, double *out);
 bool tree_says(const jtree *v, const char *word); /* v is this string */
+bool tree_is_empty(const jtree *v);               /* null, "", [] or {}: it asks for nothing */
+/* False: o (NULL: nothing) has a member that is not empty and not one of the names. */
+bool check_members(const jtree *o, const char *field, const char *const *names, size_t n,
+                   problem *p);
 
 /* Fields that several dialects share. */
 bool read_common(request *rq, const request_limits *lim, problem *p); /* model, stream, sampling */
@@ -236,7 +242,10 @@ bool read_common(request *rq, const request_limits *lim, problem *p); /* model, 
 bool read_sampling(request *rq, const jtree *o, const request_limits *lim, problem *p);
 bool read_token_rules(request *rq, const jtree *o, const request_limits *lim, problem *p);
 bool read_stops(request *rq, const char *key, problem *p);
-bool read_thinking(request *rq, problem *p); /* thinking, chat_template_kwargs, budgets */
+/* thinking, think, chat_template_kwargs, budgets; and `reasoning`. */
+bool read_thinking(request *rq, const request_limits *lim, problem *p);
+bool read_reasoning(request *rq, const request_limits *lim, problem *p);
+bool read_think(request *rq, const jtree *o, const char *key, const char *field, problem *p);
 bool read_effort(request *rq, const jtree *o, const char *key, const char *field, problem *p);
 /* Structured output (forms.c): the dialect's own field; the fields of other servers. */
 bool read_format(request *rq, const jtree *f, const char *field, bool flat, problem *p);

@@ -342,6 +342,11 @@ TEST(request_no_field_is_ignored_in_silence)
         {"reasoning_format", "\"none\""},
         {"lora", "[{\"id\":0,\"scale\":1}]"},
         {"never_heard_of", "7"},
+        {"never_heard_of", "0"},
+        {"never_heard_of", "false"},
+        {"use_sampling", "false"},
+        {"max_thoughts", "0"},
+        {"web_search_options", "{\"search_context_size\":\"low\"}"},
         {"guided_jsn", "{\"type\":\"object\"}"},
     };
     static const char *const neutral[] = {
@@ -360,7 +365,7 @@ TEST(request_no_field_is_ignored_in_silence)
         "\"service_tier\":\"auto\"",
         "\"never_heard_of\":null",
         "\"never_heard_of\":[]",
-        "\"never_heard_of\":0",
+        "\"do_sample\":true,\"num_beams\":1,\"return_token_ids\":false",
         "\"cache_prompt\":true,\"id_slot\":-1,\"n_keep\":4,\"timings_per_token\":true",
         "\"speculative.n_max\":4",
     };
@@ -390,6 +395,69 @@ TEST(request_no_field_is_ignored_in_silence)
     lenient.lenient = true;
     static const char odd[] = "{" M ",\"never_heard_of\":7}";
     CHECK(request_parse(&rq, API_CHAT, odd, sizeof odd - 1, &lenient, &p));
+    request_free(&rq);
+}
+
+/* What other servers name differently, with the values that are false or 0 and ask for something.
+ */
+TEST(request_false_and_zero_turn_thoughts_off)
+{
+    static const char *const off[] = {
+        "\"think\":false",
+        "\"think\":\"none\"",
+        "\"thinking\":false",
+        "\"thinking_budget\":0",
+        "\"reasoning_budget\":0",
+        "\"thinking_budget_tokens\":0",
+        "\"enable_thinking\":false",
+        "\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":0}",
+        "\"chat_template_kwargs\":{\"enable_thinking\":false}",
+        "\"chat_template_kwargs\":{\"thinking\":false}",
+        "\"chat_template_kwargs\":{\"thinking_budget\":0}",
+    };
+    static const char *const reasoning[] = {"\"reasoning\":{\"enabled\":false}",
+                                            "\"reasoning\":{\"max_tokens\":0}",
+                                            "\"reasoning\":{\"effort\":\"none\"}"};
+    static const api_kind talks[] = {API_CHAT, API_RESPONSES, API_MESSAGES};
+    char body[512];
+    request rq;
+    problem p;
+    for (size_t k = 0; k < 3; k++) {
+        for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+            snprintf(body, sizeof body, shells[talks[k]], off[i]);
+            parse_request(&rq, talks[k], body);
+            CHECK_MSG(rq.think == THINK_OFF, "%s", body);
+            request_free(&rq);
+        }
+        for (size_t i = 0; i < 3 && talks[k] != API_MESSAGES; i++) {
+            snprintf(body, sizeof body, shells[talks[k]], reasoning[i]);
+            parse_request(&rq, talks[k], body);
+            CHECK_MSG(rq.think == THINK_OFF, "%s", body);
+            request_free(&rq);
+        }
+    }
+    parse_request(&rq, API_CHAT, "{" M ",\"temperature\":0.7,\"do_sample\":false}");
+    CHECK(rq.sampling.temperature == 0);
+    request_free(&rq);
+    CHECK(is_refused(API_CHAT, "{" M ",\"web_search_options\":{}}", &p));
+    CHECK_STR(p.param, "web_search_options");
+    CHECK(is_refused(API_RESPONSES, "{" I ",\"reasoning\":{\"hide\":false}}", &p));
+    CHECK(strstr(p.text, "hide"));
+    /* A variable that the file's template reads, and carat's rendering does not. */
+    request_limits with = limits;
+    static const char template[] = "{%- if add_vision_id %}Picture{% endif %}{{ think_more }}";
+    static const char reads[] = "{" M ",\"chat_template_kwargs\":{\"add_vision_id\":false}}";
+    static const char other[] = "{" M ",\"chat_template_kwargs\":{\"vision\":false,\"more\":1}}";
+    with.chat_template = template;
+    with.n_chat_template = sizeof template - 1;
+    rq = (request){0};
+    p = (problem){0};
+    CHECK(!request_parse(&rq, API_CHAT, reads, sizeof reads - 1, &with, &p));
+    CHECK_STR(p.param, "chat_template_kwargs.add_vision_id");
+    request_free(&rq);
+    rq = (request){0};
+    p = (problem){0};
+    CHECK(request_parse(&rq, API_CHAT, other, sizeof other - 1, &with, &p));
     request_free(&rq);
 }
 
@@ -551,7 +619,7 @@ TEST(request_speculation)
         {"\"speculative.n_max\":7,\"speculative.p_min\":0.75", false, 7, 0},
         {"\"speculative.n_max\":0", true, 0, 0},
         {"\"speculative.n_max\":7,\"speculative\":{\"n_max\":3}", false, 3, 0},
-        {"\"speculative\":{\"never\":0}", false, 0, 0},
+        {"\"speculative\":{\"never\":null}", false, 0, 0},
     };
     static const char *const bad[][2] = {
         {"\"speculative\":1", "speculative"},

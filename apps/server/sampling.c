@@ -291,8 +291,15 @@ bool read_sampling(request *rq, const jtree *o, const request_limits *lim, probl
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!read_number(o, &numbers[i], s, p))
             return false;
+    bool draws = true;
     if (s->dry_base < 1) /* as in llama-server */
         s->dry_base = lim->sampling.dry_base;
+    if (!field_bool(p, o, "do_sample", &draws))
+        return false;
+    if (!draws) { /* as in Transformers: the likeliest token, whatever the temperature */
+        s->temperature = s->dynatemp_range = 0;
+        s->mirostat = 0;
+    }
     if (!field_bool(p, o, "ignore_eos", &s->ignore_eog) ||
         !field_int(p, o, "seed", INT64_MIN, INT64_MAX, &seed) || !read_order(o, s, p) ||
         !read_breakers(rq, o, s, p) || !read_biases(rq, o, lim, p))

@@ -156,6 +156,12 @@ static status describe(served *m, const served_ask *ask, carat_batch *b, err *e)
     sample_options_apply(&o->sample, &m->limits.sampling, NULL); /* checked at the start */
     m->limits.n_vocab = m->info.n_vocab;
     m->limits.lenient = o->lenient;
+    carat_meta template;
+    if (carat_model_find_meta(m->model, "tokenizer.chat_template", &template) &&
+        template.kind == CARAT_META_TEXT) {
+        m->limits.chat_template = template.text;
+        m->limits.n_chat_template = (size_t) template.n_text;
+    }
     m->names.name = ask->name ? ask->name : m->info.name;
     m->names.model = m->model;
     find_marks(m);
