@@ -73,7 +73,7 @@ TEST_OBJ := $(call obj,$(TEST_SRC))
 VERSION := $(shell sed -n 's/^.define CARAT_VERSION_[A-Z]* //p' include/carat.h | paste -sd.)
 SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
 
-.PHONY: all help check test test-isa asan ubsan sanitize tsan fuzz clean floors map vendor symbols format size \
+.PHONY: all help check test test-isa asan ubsan sanitize tsan fuzz clean floors map vendor headers symbols format size \
         install uninstall cli docs results results-check
 all: carat libcarat.a libcarat.so
 
@@ -235,7 +235,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 # A user's program: plain C, the public header, the shared library.
-$(BUILD)/chat: examples/chat.c include/carat.h libcarat.so
+$(BUILD)/chat: examples/chat.c include/carat.h $(wildcard include/carat/*.h) libcarat.so
 	$(Q)$(CC) -std=c11 $(WARN) -Iinclude -o $@ $< -L. -lcarat -Wl,-rpath,$(CURDIR)
 
 # One more than there are processors: some tests wait.
@@ -322,6 +322,8 @@ vendor: ## fail when a file of another project is not the one that apps/web/vend
 	@cd apps/web/vendor && grep -v '^#' VENDOR | sha256sum -c --quiet
 	@cd apps/web/vendor && find . -type f ! -name VENDOR | while read -r f; do \
 	    grep -q "  $${f#./}$$" VENDOR || { echo "apps/web/vendor/VENDOR does not name $$f"; exit 1; }; done
+headers: ## fail where a compiler at hand does not read the public headers, as C and as C++
+	@tools/headers.sh
 symbols: libcarat.a libcarat.so ## fail on a global name in a library that is not carat_*
 	@bad=$$({ $(NM) -g --defined-only libcarat.a; $(NM) -D --defined-only libcarat.so; } | \
 	    awk 'NF == 3 && $$3 !~ /^(carat_|_)/ { print $$3 }'); \
@@ -351,9 +353,10 @@ DESTLIB = $(DESTDIR)$(LIBDIR)
 ZSH_DIR ?= zsh/site-functions
 COMPLETIONS = bash-completion/completions/carat $(ZSH_DIR)/_carat fish/vendor_completions.d/carat.fish
 install: all carat.1 ## program, libraries, header, man page and bundled model, to DESTDIR and PREFIX
-	install -d $(DEST)/bin $(DEST)/include $(DEST)/share/man/man1 $(DESTLIB)/pkgconfig
+	install -d $(DEST)/bin $(DEST)/include/carat $(DEST)/share/man/man1 $(DESTLIB)/pkgconfig
 	install -m 755 carat $(DEST)/bin/carat
-	install -m 644 include/carat.h $(DEST)/include/carat.h
+	install -m 644 include/carat.h include/carat_bench.h $(DEST)/include
+	install -m 644 include/carat/*.h $(DEST)/include/carat
 	install -m 644 libcarat.a $(DESTLIB)/libcarat.a
 	install -m 755 libcarat.so $(DESTLIB)/libcarat.so.$(VERSION)
 	ln -sf libcarat.so.$(VERSION) $(DESTLIB)/$(SONAME)
@@ -369,9 +372,10 @@ install: all carat.1 ## program, libraries, header, man page and bundled model, 
 	if [ -f models/demo.gguf ]; then install -d $(DEST)/share/carat && \
 	    install -m 644 models/demo.gguf $(DEST)/share/carat/demo.gguf; fi
 uninstall:
-	rm -f $(DEST)/bin/carat $(DEST)/include/carat.h $(DESTLIB)/libcarat.a $(DESTLIB)/libcarat.so* \
+	rm -f $(DEST)/bin/carat $(DEST)/include/carat.h $(DEST)/include/carat_bench.h $(DESTLIB)/libcarat.a $(DESTLIB)/libcarat.so* \
 	    $(DESTLIB)/pkgconfig/carat.pc $(DEST)/share/man/man1/carat.1 $(DEST)/share/carat/demo.gguf \
 	    $(addprefix $(DEST)/share/,$(COMPLETIONS))
+	rm -rf $(DEST)/include/carat
 
 .PHONY: deb
 deb: all carat.1 ## Debian packages of program, library and header, in build/deb

@@ -12,7 +12,7 @@
 #define APPS_BENCH_INT_H
 
 #include "base/err.h"
-#include "carat.h"
+#include "carat_bench.h"
 
 #include <stdio.h>
 

@@ -9,6 +9,7 @@
  * answer the withheld text is resolved and sent, and the last event is END.
  */
 #include "engine/round.h"
+#include "carat_bench.h"
 #include "engine/forbid.h"
 #include "engine/report.h"
 #include "engine/score.h"

@@ -2,6 +2,7 @@
  * the caller asks for all.
  */
 #include "engine/round.h"
+#include "carat_bench.h"
 
 #include <string.h>
 

@@ -3,6 +3,7 @@
  * bit.
  */
 #include "engine/round.h"
+#include "carat_bench.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tests/recur_model.h"

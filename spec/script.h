@@ -4,6 +4,7 @@
 #ifndef SPEC_SCRIPT_H
 #define SPEC_SCRIPT_H
 
+#include "carat_bench.h"
 #include "spec/drafter.h"
 
 /* Replaces *ask->out for the given round of an answer that has n_done tokens, the last of ask->id

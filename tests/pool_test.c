@@ -3,7 +3,7 @@
  */
 #include "base/mem.h"
 #include "base/str.h"
-#include "carat.h"
+#include "carat_bench.h"
 #include "tests/test.h"
 
 #include <stdlib.h>

@@ -5,6 +5,7 @@
 #define TESTS_ROUND_RIG_H
 
 #include "engine/round.h"
+#include "carat_bench.h"
 #include "base/str.h"
 #include "tests/toy_model.h"
 

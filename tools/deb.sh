@@ -36,7 +36,8 @@ take() {
 
 library=lib/$triplet/libcarat.so
 take "libcarat$so" "$library.$so" "$library.$version"
-take libcarat-dev "$library" "lib/$triplet/libcarat.a" "lib/$triplet/pkgconfig/carat.pc" include/carat.h
+take libcarat-dev "$library" "lib/$triplet/libcarat.a" "lib/$triplet/pkgconfig/carat.pc" \
+    include/carat.h include/carat_bench.h include/carat
 take carat bin/carat share/man/man1/carat.1 share/bash-completion/completions/carat \
     share/zsh/vendor-completions/_carat share/fish/vendor_completions.d/carat.fish
 rm -f "$work/stage/usr/share/carat/demo.gguf" # the program holds the bundled model

@@ -3,6 +3,7 @@
  * the logits after them, are those without drafts. Free pages are NaN.
  */
 #include "engine/round.h"
+#include "carat_bench.h"
 #include "base/mem.h"
 #include "tests/cuda/check_int.h"
 #include "tests/dflash_file.h"

@@ -3,6 +3,7 @@
  * that chains and trees of all widths are cut at all depths, and recorded passes of many shapes are
  * replayed.
  */
+#include "carat_bench.h"
 #include "tests/cuda/check_int.h"
 #include "tests/fidelity_model.h"
 

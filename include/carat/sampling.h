@@ -1,0 +1,91 @@
+/* carat/sampling.h - how a token is chosen. */
+#ifndef CARAT_SAMPLING_H
+#define CARAT_SAMPLING_H
+
+#include "model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct carat_logit_bias {
+    int32_t id;
+    float bias; /* added to the logit; -INFINITY bans the token */
+} carat_logit_bias;
+
+/* The steps that choose a token, in the default order. Bias and bans come before all of them. */
+typedef enum carat_sampler {
+    CARAT_SAMPLER_NONE,        /* ends an order */
+    CARAT_SAMPLER_PENALTIES,   /* repeat, presence and frequency */
+    CARAT_SAMPLER_DRY,         /* tokens that would continue a repetition */
+    CARAT_SAMPLER_TOP_N_SIGMA, /* logits within n standard deviations of the largest */
+    CARAT_SAMPLER_TOP_K,
+    CARAT_SAMPLER_TYPICAL_P, /* tokens whose information is nearest to the entropy */
+    CARAT_SAMPLER_TOP_P,
+    CARAT_SAMPLER_MIN_P,
+    CARAT_SAMPLER_XTC, /* drops the likeliest of several likely tokens, by chance */
+    CARAT_SAMPLER_TEMPERATURE,
+    CARAT_SAMPLERS_MAX = CARAT_SAMPLER_TEMPERATURE
+} carat_sampler;
+
+/* engine/sample.h has the definition of each step. All random numbers for a token depend on seed
+ * and position alone. A struct of zeros with top_p and repeat_penalty 1 has every step off. */
+typedef struct carat_sampling {
+    float temperature;                         /* <= 0: greedy */
+    int32_t top_k;                             /* <= 0: off */
+    float top_p, min_p;                        /* 1 and 0: off */
+    float repeat_penalty;                      /* 1: off */
+    float presence_penalty, frequency_penalty; /* 0: off */
+    int32_t penalty_last_n; /* tokens that penalties look back, the prompt's too; -1: all, 0: off */
+    uint32_t seed;
+    const carat_logit_bias *bias; /* [n_bias]; read during the call */
+    int32_t n_bias;
+    int32_t n_top_logprobs; /* 0: no logprobs; at most 20 */
+    bool ignore_eog;        /* go on after tokens that end a turn (for benchmarks) */
+    float typical_p;        /* 0 and 1: off */
+    float top_n_sigma;      /* <= 0: off */
+    /* XTC: with this probability, all tokens of at least the threshold are dropped but the least
+     * likely of them. Probability 0 or a threshold above 0.5: off. */
+    float xtc_probability, xtc_threshold;
+    /* The temperature moves within `range` of `temperature` with the entropy of the candidates.
+     * range 0: off. exponent: 1 is usual. */
+    float dynatemp_range, dynatemp_exponent;
+    int32_t min_keep; /* top_p, min_p, typical_p and XTC leave at least so many tokens */
+    /* DRY: a token that would make a repetition of n >= allowed_length + 1 tokens loses
+     * multiplier * base^(n - 1 - allowed_length). multiplier 0 or base below 1: off. last_n: tokens
+     * that it looks back; -1: all, 0: off. No repetition reaches back across a breaker; breakers
+     * NULL: "\n", ":", "\"" and "*". Read as `bias` is. */
+    float dry_multiplier, dry_base;
+    int32_t dry_allowed_length, dry_last_n;
+    const char *const *dry_breakers; /* [n_dry_breakers], at most 32 */
+    int32_t n_dry_breakers;
+    /* Mirostat 1 or 2 keeps the surprise of tokens near tau bits; eta: how fast it adapts. Of the
+     * steps above only bias and the plain temperature count beside it. 0: off. */
+    int32_t mirostat;
+    float mirostat_tau, mirostat_eta;
+    /* The order of the steps, ended by CARAT_SAMPLER_NONE or full; each at most once. A step that
+     * is not in it is off. All zero: the default order, with all steps. */
+    carat_sampler order[CARAT_SAMPLERS_MAX];
+} carat_sampling;
+
+/* The step that other programs call by this name ("top_k", "typ_p", "temp") or letter ("k");
+ * CARAT_SAMPLER_NONE: there is none. Any thread. */
+CARAT_API carat_sampler carat_sampler_named(const char *name);
+/* "top_k"; static storage; NULL: not a step. */
+CARAT_API const char *carat_sampler_name(carat_sampler step);
+
+/* Fills *s with the recommended settings: general.sampling.* of the file, else those of the model's
+ * family. Any thread. */
+CARAT_API void carat_sampling_default(const carat_model *m, carat_sampling *s);
+
+/* Samples one token from logits [n_vocab], which it changes. past[0..n_past) are the tokens before,
+ * for penalties and DRY; *rng_state is advanced. *mu is mirostat's state: 0 before the first token;
+ * NULL without mirostat. Returns the id; -1: no logit is finite, the settings are invalid, or there
+ * is no memory for the work space that the first call allocates and the model keeps. Any thread. */
+CARAT_API int32_t carat_sample(const carat_model *m, const carat_sampling *p, float *logits,
+                               const int32_t *past, int64_t n_past, uint64_t *rng_state, float *mu);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

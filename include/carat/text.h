@@ -1,0 +1,71 @@
+/* carat/text.h - text and tokens, chat formats. */
+#ifndef CARAT_TEXT_H
+#define CARAT_TEXT_H
+
+#include "model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    CARAT_TOK_BOS = 1,     /* the begin-of-sequence token comes first */
+    CARAT_TOK_SPECIAL = 2, /* control tokens spelled out in the text become control tokens */
+};
+
+/* Bytes to ids, by the tokenizer of the file (byte-pair merges). Returns the number of tokens of
+ * the whole text, of which the first cap are written; ids may be NULL with cap 0. -1: failed, e
+ * says why. Any thread. */
+CARAT_API int64_t carat_tokenize(const carat_model *m, const char *text, size_t n_bytes,
+                                 int32_t flags, int32_t *ids, int64_t cap, carat_error *e);
+/* The bytes of one token, which need not be valid UTF-8 by themselves. A control token has none
+ * unless `special`. Returns their number, or -1 if id is out of range. *bytes belongs to the model
+ * and is not NUL-terminated. Any thread. */
+CARAT_API int32_t carat_token_bytes(const carat_model *m, int32_t id, bool special,
+                                    const char **bytes);
+CARAT_API int32_t carat_token_bos(const carat_model *m);             /* -1: the file has none */
+CARAT_API bool carat_token_is_eog(const carat_model *m, int32_t id); /* does it end a turn? */
+
+/* The tokens that mark up a model's answers; -1: it has none of that kind. */
+typedef struct carat_marks {
+    int32_t thought_open, thought_close, call_open, call_close;
+    int32_t all[16]; /* these, and the marks of turns, results and ends: never part of a text */
+    int32_t n_all;
+} carat_marks;
+
+CARAT_API void carat_model_get_marks(const carat_model *m, carat_marks *marks); /* any thread */
+
+typedef struct carat_chat_options {
+    bool thinking;             /* ask the model to think first */
+    bool preserve_thinking;    /* keep the thoughts of finished tool turns */
+    bool no_generation_prompt; /* do not open the assistant's turn */
+    bool raw_markers;   /* markers inside content become control tokens, as in a Jinja server */
+    bool continue_last; /* a last assistant message is the beginning of the answer: not closed */
+    bool drop_thinking; /* drop finished thoughts where the model's template keeps them by itself */
+    /* minimal, low, medium, high, xhigh or max, for templates with an instruction about it; others
+     * ignore it. NULL: the template's default. Read during the call. */
+    const char *reasoning_effort;
+} carat_chat_options;
+
+/* A rendered conversation: the prompt as text and as tokens. Free with carat_chat_free. */
+typedef struct carat_chat {
+    char *text; /* NUL-terminated; begins with one BOS, if the model has one */
+    size_t n_text;
+    int32_t *ids;
+    int64_t n_ids;
+    bool starts_thinking; /* the prompt ends inside a thought: carat_generate_options wants it */
+} carat_chat;
+
+/* Renders a conversation with the model's own chat format. messages_json: an array of messages as
+ * in OpenAI's chat completions; tools_json: an array of tools of the same API, or NULL. opt may be
+ * NULL. Without raw_markers, content never becomes a control token. E_FORMAT: the JSON or
+ * a message; E_UNSUPPORTED: images and sounds, or a model without chat format. Any thread. */
+CARAT_API carat_status carat_chat_render(const carat_model *m, const char *messages_json,
+                                         const char *tools_json, const carat_chat_options *opt,
+                                         carat_chat *out, carat_error *e);
+CARAT_API void carat_chat_free(carat_chat *c); /* safe on a zeroed or freed chat */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
