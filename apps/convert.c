@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/show.h"
+#include "carat.h"
 #include "format/gguf_stream.h"
 #include "format/safetensors.h"
 
@@ -365,6 +366,7 @@ status convert_write(const convert_request *r, const convert_job *j, const conve
     const char *name = r->name ? r->name : base;
     gguf_writer *w = NULL;
     pool *threads = NULL;
+    file_map written = {0};
     stream_tensor *rows = mem_calloc((size_t)j->n, sizeof *rows);
     status st;
     if (!rows)
@@ -395,6 +397,11 @@ status convert_write(const convert_request *r, const convert_job *j, const conve
     const stream_source from = {rows,      (uint64_t)j->n, fill_converted,
                                 (void *)j, term_progress,  NULL};
     st = gguf_stream(w, &from, threads, e);
+    if (!st)
+        st = gguf_map_written(w, &written, e);
+    if (!st && written.n_bytes)
+        st = j->check(j, &written, r->out, e);
+    file_map_close(&written);
     if (!st) {
         st = gguf_commit(w, e);
         w = NULL;
@@ -403,6 +410,19 @@ out:
     gguf_discard(w);
     pool_close(threads);
     mem_free(rows);
+    return st;
+}
+
+/* A file that the loader refuses is not written. */
+static status open_written(const convert_job *j, const file_map *m, const char *path, err *e)
+{
+    carat_model *opened;
+    status st = carat_model_open_bytes(
+        m->bytes, m->n_bytes, path,
+        &(carat_model_options){.vocab_only = true, .overcommit = true, .device = "cpu"}, &opened,
+        e);
+    (void)j;
+    carat_model_close(opened);
     return st;
 }
 
@@ -461,6 +481,7 @@ static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e
         (words.n && (st = convert_vocab_fit(&words, s->n_vocab, e))))
         goto out;
     j.s = s;
+    j.check = open_written;
     st = convert_write(r, &j, &words, NULL, n_bytes, e);
 out:
     for (int32_t i = 0; j.at && i < j.n; i++)

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -43,13 +44,21 @@ const json_t *config_get(const config_fields *f, const char *key)
     return json_is_null(v) ? NULL : v;
 }
 
+bool config_integer(const json_t *v, int64_t lo, int64_t hi, int32_t *out)
+{
+    double x = json_is_integer(v) ? (double)json_integer_value(v) : json_real_value(v);
+    if (!json_is_number(v) || !(x >= (double)lo && x <= (double)hi) || x != floor(x))
+        return false;
+    *out = (int32_t)x;
+    return true;
+}
+
 int32_t config_whole(config_fields *f, const char *key)
 {
-    const json_t *v = config_get(f, key);
-    json_int_t i = json_integer_value(v);
-    if (!json_is_integer(v) || i < 0 || i > INT32_MAX)
+    int32_t i = 0;
+    if (!config_integer(config_get(f, key), 0, INT32_MAX, &i))
         config_refuse(f, key, "number in range");
-    return f->st ? 0 : (int32_t)i;
+    return f->st ? 0 : i;
 }
 
 int32_t config_whole_or(config_fields *f, const char *key, int32_t otherwise)
@@ -57,12 +66,17 @@ int32_t config_whole_or(config_fields *f, const char *key, int32_t otherwise)
     return config_get(f, key) ? config_whole(f, key) : otherwise;
 }
 
-float config_real(config_fields *f, const char *key)
+double config_real(config_fields *f, const char *key)
 {
     const json_t *v = config_get(f, key);
     if (!json_is_number(v))
         config_refuse(f, key, "number");
-    return (float)json_number_value(v);
+    return json_number_value(v);
+}
+
+double config_real_or(config_fields *f, const char *key, double otherwise)
+{
+    return config_get(f, key) ? config_real(f, key) : otherwise;
 }
 
 bool config_truth(config_fields *f, const char *key)
@@ -72,6 +86,159 @@ bool config_truth(config_fields *f, const char *key)
         config_refuse(f, key, "true or false");
     return json_is_true(v);
 }
+
+/* ---- Equal meanings ---- */
+
+bool config_same(const char *have, const char *want)
+{
+    /* The names of torch's and of transformers' functions. */
+    static const char *const groups[][7] = {{"silu", "swish", NULL},
+                                            {"gelu_pytorch_tanh", "gelu_new", "gelu_fast",
+                                             "gelu_accurate", "gelu_python_tanh", "gelu_tanh",
+                                             NULL},
+                                            {"float32", "torch.float32", "fp32", NULL}};
+    if (!have || !want)
+        return false;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        if (text_is_one_of(groups[i], have, strlen(have)) &&
+            text_is_one_of(groups[i], want, strlen(want)))
+            return true;
+    return !strcmp(have, want);
+}
+
+static bool is_one(const json_t *factor)
+{
+    return !factor || json_is_null(factor) || json_number_value(factor) == 1;
+}
+
+/* The kind of a rotation; sections of pairs by axis mean nothing for texts. A factor without a kind
+ * is no rotation that the reference defines. */
+static const char *rope_kind(const json_t *rope)
+{
+    const char *kind = json_string_value(json_object_get(rope, "rope_type"));
+    kind = kind ? kind : json_string_value(json_object_get(rope, "type"));
+    if (!kind)
+        return is_one(json_object_get(rope, "factor")) ? "default" : "";
+    return strcmp(kind, "mrope") ? kind : "default";
+}
+
+/* Whether a rotation is that of no scaling at all. */
+static bool is_plain_rope(const json_t *rope)
+{
+    static const char *const known[] = {
+        "rope_type",         "type", "factor", "original_max_position_embeddings", "mrope_section",
+        "mrope_interleaved", NULL};
+    const char *kind = rope_kind(rope), *key;
+    json_t *v;
+    json_object_foreach((json_t *)rope, key, v)
+    {
+        if (!json_is_null(v) && !text_is_one_of(known, key, strlen(key)))
+            return false;
+    }
+    return !strcmp(kind, "default") ||
+           (!strcmp(kind, "linear") && is_one(json_object_get(rope, "factor")));
+}
+
+bool config_is_neutral(const json_t *v, const char *neutral)
+{
+    return !v || json_is_null(v) || json_is_false(v) ||
+           (json_is_number(v) && json_number_value(v) == 0) ||
+           config_same(json_string_value(v), neutral) || (json_is_object(v) && is_plain_rope(v));
+}
+
+void config_refuse_options(config_fields *f, const neutral_option *option, size_t n)
+{
+    for (size_t i = 0; i < n && !f->st; i++) {
+        const json_t *v = config_get(f, option[i].key);
+        const char *text = json_string_value(v), *neutral = option[i].neutral;
+        if (!config_is_neutral(v, neutral))
+            f->st = err_set(f->e, E_UNSUPPORTED, "%s: %s is %.80s, expected %s", f->path,
+                            option[i].key, text ? text : "set", neutral ? neutral : "none");
+    }
+}
+
+/* ---- Rotation ---- */
+
+/* How the reference scales cosines and sines for a stretched context. */
+static double yarn_scale(double factor, double m)
+{
+    return factor <= 1 ? 1 : 0.1 * m * log(factor) + 1;
+}
+
+static void read_yarn(config_fields *f, config_fields *r, yarn_shape *y)
+{
+    const char *trained = "original_max_position_embeddings";
+    double m = config_real_or(r, "mscale", 0), m_all = config_real_or(r, "mscale_all_dim", 0);
+    int32_t n_ctx = config_whole_or(f, "max_position_embeddings", 0);
+    y->n_ctx = config_whole_or(r, trained, n_ctx);
+    if (config_get(r, "factor") || !config_get(r, trained) || !y->n_ctx || !n_ctx)
+        y->factor = config_real(r, "factor");
+    else
+        y->factor = (double)n_ctx / y->n_ctx;
+    /* For the reference zero means the usual value. */
+    y->beta_fast = config_real_or(r, "beta_fast", 32);
+    y->beta_slow = config_real_or(r, "beta_slow", 1);
+    y->beta_fast = y->beta_fast != 0 ? y->beta_fast : 32;
+    y->beta_slow = y->beta_slow != 0 ? y->beta_slow : 1;
+    y->magnitude =
+        m != 0 && m_all != 0 ? yarn_scale(y->factor, m) / yarn_scale(y->factor, m_all) : 0;
+    if (config_get(r, "attention_factor")) {
+        y->magnitude = config_real(r, "attention_factor");
+        if (!(y->magnitude > 0))
+            config_refuse(r, "attention_factor", "number above 0");
+    }
+    if (config_get(r, "truncate") && !config_truth(r, "truncate"))
+        config_refuse(r, "truncate", "true, which alone is supported");
+}
+
+void config_rope(config_fields *f, const json_t *rope, const char *const *more, double *theta,
+                 double *part, yarn_shape *y)
+{
+    static const char *const known[] = {"rope_type",
+                                        "type",
+                                        "rope_theta",
+                                        "partial_rotary_factor",
+                                        "factor",
+                                        "original_max_position_embeddings",
+                                        "beta_fast",
+                                        "beta_slow",
+                                        "attention_factor",
+                                        "mscale",
+                                        "mscale_all_dim",
+                                        "truncate",
+                                        NULL};
+    const char *kind = rope_kind(rope), *key;
+    config_fields r = {rope, f->path, f->st, f->e};
+    json_t *v;
+    if (rope && !json_is_object(rope))
+        config_refuse(&r, "the rotation", "object");
+    json_object_foreach((json_t *)rope, key, v)
+    {
+        if (!r.st && !json_is_null(v) && !text_is_one_of(known, key, strlen(key)) &&
+            !(more && text_is_one_of(more, key, strlen(key))))
+            r.st =
+                err_set(f->e, E_UNSUPPORTED, "%s: rotation: %.60s is not supported", f->path, key);
+    }
+    if (r.st) {
+        f->st = r.st;
+        return;
+    }
+    *theta = config_real_or(&r, "rope_theta", config_real_or(f, "rope_theta", *theta));
+    double share = config_real_or(f, "partial_rotary_factor", part ? *part : 1);
+    share = config_real_or(&r, "partial_rotary_factor", share);
+    if (part)
+        *part = share;
+    if (!(share > 0 && share <= 1) || (!part && share != 1))
+        config_refuse(&r, "partial_rotary_factor",
+                      part ? "share of a head" : "1, which alone is supported");
+    if (!strcmp(kind, "yarn"))
+        read_yarn(f, &r, y);
+    else if (rope && strcmp(kind, "default") != 0 && !is_plain_rope(rope))
+        config_refuse(&r, "rope_type", "default or yarn");
+    f->st = f->st ? f->st : r.st;
+}
+
+/* ---- Gemma 4 ---- */
 
 void convert_gemma4_layers(config_fields *f, gemma4_shape *s)
 {
@@ -111,12 +278,11 @@ void convert_gemma4_rope(config_fields *f, gemma4_shape *s)
     const json_t *rope = config_get(f, "rope_parameters");
     config_fields full = rope_of(f, rope, "full_attention"),
                   swa = rope_of(f, rope, "sliding_attention");
-    const char *kind = json_string_value(config_get(&full, "rope_type"));
-    const char *kind_swa = json_string_value(config_get(&swa, "rope_type"));
+    const char *kind = rope_kind(full.object), *kind_swa = rope_kind(swa.object);
     f->st = full.st ? full.st : swa.st;
     if (f->st)
         return;
-    if (!kind || !kind_swa || strcmp(kind_swa, "default") != 0 ||
+    if (!full.object || !swa.object || strcmp(kind_swa, "default") != 0 ||
         (strcmp(kind, "proportional") != 0 && strcmp(kind, "default") != 0)) {
         config_refuse(f, "rope_parameters", "pair of a proportional and a default rotation");
         return;
@@ -173,13 +339,10 @@ void convert_gemma4_overrides(config_fields *f, gemma4_shape *s)
     }
 }
 
-/* Options of the reference that change the arithmetic and that no Gemma 4 model uses. Each is
- * listed with the one value, besides null, that has no effect. */
+/* Options of the reference that change the arithmetic and that no Gemma 4 model uses. */
 static void refuse_options(config_fields *f)
 {
-    static const struct {
-        const char *key, *neutral; /* NULL: there is none */
-    } option[] = {
+    static const neutral_option option[] = {
         {"hidden_activation", "gelu_pytorch_tanh"},
         {"hidden_act", "gelu_pytorch_tanh"},
         {"attention_bias", NULL},
@@ -189,14 +352,7 @@ static void refuse_options(config_fields *f)
         {"quantization_config", NULL},
         {"use_bidirectional_attention", "vision"}, /* between images; text stays causal */
     };
-    for (size_t i = 0; i < sizeof option / sizeof *option && !f->st; i++) {
-        const json_t *v = config_get(f, option[i].key);
-        const char *text = json_string_value(v), *neutral = option[i].neutral;
-        if (!v || json_is_false(v) || (text && neutral && !strcmp(text, neutral)))
-            continue;
-        f->st = err_set(f->e, E_UNSUPPORTED, "%s: %s is %.80s, expected %s", f->path, option[i].key,
-                        text ? text : "set", neutral ? neutral : "none");
-    }
+    config_refuse_options(f, option, sizeof option / sizeof *option);
 }
 
 void config_list_unknown(const config_fields *f, const char *const *known, str *unknown)

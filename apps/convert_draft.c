@@ -4,7 +4,8 @@
  * would trust the shapes. A tensor without a use is an error too: a drafter that lacks a norm
  * loads, and most of its drafts are wrong. Copies of the target's embedding and head are left out.
  *
- * The same directory and options give the same bytes. The new file is read back and compared.
+ * The same directory and options give the same bytes. The new file is read back and compared before
+ * it appears.
  */
 #include "apps/convert_int.h"
 #include "base/map.h"
@@ -22,7 +23,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 /* A checkpoint while its tensors are assigned. */
 typedef struct assignment {
@@ -497,11 +497,11 @@ static status compare_mtp(const char *path, const model *m, const gemma4_mtp_sha
 
 /* Binds the new file as a program that runs it does: its shapes and keys must tell what the
  * configuration says, without a contradiction. */
-static status bind_back(const char *path, const model_shape *s, err *e)
+static status bind_back(const file_map *written, const char *path, const model_shape *s, err *e)
 {
     gguf g = {0};
     model m = {0};
-    status st = gguf_open(&g, path, false, NULL, NULL, e);
+    status st = gguf_open_bytes(&g, written->bytes, written->n_bytes, path, e);
     if (!st)
         st = model_bind(&m, &g, e);
     if (st)
@@ -513,11 +513,11 @@ static status bind_back(const char *path, const model_shape *s, err *e)
 }
 
 /* Reads the new file as a program that runs it would, and compares it with the plan. */
-static status read_back(const char *path, const convert_job *j, err *e)
+static status read_back(const convert_job *j, const file_map *written, const char *path, err *e)
 {
     gguf g = {0};
     char have[96];
-    status st = gguf_open(&g, path, false, NULL, NULL, e);
+    status st = gguf_open_bytes(&g, written->bytes, written->n_bytes, path, e);
     if (!st)
         st = draft_kind_check(&g, e);
     if (!st && g.tensors.n != (uint64_t)j->n)
@@ -538,7 +538,7 @@ static status read_back(const char *path, const convert_job *j, err *e)
             st = compare_row(it, t, rows - 1, e);
     }
     gguf_close(&g);
-    return st ? st : bind_back(path, j->s, e);
+    return st ? st : bind_back(written, path, j->s, e);
 }
 
 /* -------------------------------------------------------------------------------------------- */
@@ -604,6 +604,7 @@ status convert_draft(const convert_request *r, const json_t *config, uint64_t *n
         goto out;
     dflash_shape *d = s->family == &dflash_shapes ? (dflash_shape *)s : NULL;
     j.s = s;
+    j.check = read_back;
     if (d && !d->n_target_layer) {
         st = err_set(e, E_FORMAT, "%s: num_target_layers is missing; --target FILE tells it too",
                      path);
@@ -613,8 +614,6 @@ status convert_draft(const convert_request *r, const json_t *config, uint64_t *n
         (st = hash_source(path, &from, d ? d->source : ((gemma4_mtp_shape *)s)->source, e)) ||
         (st = convert_write(r, &j, NULL, r->target ? &target : NULL, n_bytes, e)))
         goto out;
-    if ((st = read_back(r->out, &j, e)))
-        unlink(r->out);
 out:
     mem_free(j.at);
     mem_free(s);

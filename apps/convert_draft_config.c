@@ -61,12 +61,12 @@ static int32_t number(draft_config *c, const char *key)
     return v;
 }
 
-static float fraction(draft_config *c, const char *key)
+static double fraction(draft_config *c, const char *key)
 {
     config_fields *f = holder(c, key);
     if (!f)
         f = &c->at[1];
-    float v = config_real(f, key);
+    double v = config_real(f, key);
     fail(c, f->st);
     return v;
 }
@@ -86,8 +86,7 @@ static void refuse_option(draft_config *c, const char *key, const char *neutral)
 {
     const json_t *v = value(c, key);
     const char *text = json_string_value(v);
-    if (!v || json_is_false(v) || (text && neutral && !strcmp(text, neutral)) ||
-        (json_is_integer(v) && !json_integer_value(v)))
+    if (config_is_neutral(v, neutral))
         return;
     fail(c, err_set(c->e, E_UNSUPPORTED, "%s: %s is %.80s, expected %s", c->path, key,
                     text ? text : "set", neutral ? neutral : "none"));
@@ -114,19 +113,20 @@ static void read_captured(draft_config *c, dflash_shape *s)
         }
         for (size_t i = 0; i < n; i++) {
             const json_t *v = json_array_get(list, i);
-            json_int_t id = json_integer_value(v) - (k == 2);
-            if (!json_is_integer(v) || id < 0 || id >= SHAPE_LAYERS_MAX) {
+            int32_t id = 0, from = k == 2; /* of the number of the first layer */
+            if (!config_integer(v, from, SHAPE_LAYERS_MAX - 1 + from, &id)) {
                 fail(c, err_set(c->e, E_FORMAT, "%s: entry %zu of %s is no layer", c->path, i,
                                 keys[k]));
                 return;
             }
+            id -= from;
             if (any && (n != (size_t)s->n_features || s->feature[i] != id)) {
                 fail(c, err_set(c->e, E_FORMAT, "%s: %s contradicts the other list of layers",
                                 c->path, keys[k]));
                 return;
             }
             if (!any)
-                s->feature[i] = (int32_t)id;
+                s->feature[i] = id;
         }
         s->n_features = (int32_t)n;
         any = true;
@@ -138,49 +138,42 @@ static void read_captured(draft_config *c, dflash_shape *s)
                         c->path));
 }
 
+/* The base of one rotation, which must be that of all layers so far. */
+static void take_base(draft_config *c, dflash_shape *s, const json_t *rope, const char *where)
+{
+    config_fields alone = {NULL, c->path, OK, c->e};
+    yarn_shape stretched = {0};
+    double theta = 0;
+    config_rope(&alone, rope, NULL, &theta, NULL, &stretched);
+    if (!alone.st && stretched.factor != 0)
+        alone.st = err_set(c->e, E_UNSUPPORTED, "%s: rope_type is yarn, expected default", c->path);
+    if (!alone.st && theta != 0 && s->theta > 0 && theta != s->theta)
+        alone.st = err_set(c->e, E_UNSUPPORTED,
+                           "%s: rope_theta is %g and %s.rope_theta %g: a drafter has one base",
+                           c->path, s->theta, where, theta);
+    fail(c, alone.st);
+    s->theta = theta != 0 ? theta : s->theta;
+}
+
 /* One base for all layers. Other kinds of rotation are refused. */
 static void read_base(draft_config *c, dflash_shape *s)
 {
-    const json_t *nested = value(c, "rope_parameters"), *direct = value(c, "rope_theta");
+    const json_t *nested = value(c, "rope_parameters");
+    bool by_layer = false, plain = false;
     const char *key;
     json_t *v;
-    config_fields one = {nested, c->path, OK, c->e};
-    const char *kind = json_string_value(config_get(&one, "rope_type"));
     refuse_option(c, "rope_scaling", NULL);
-    if (nested && !json_is_object(nested))
-        fail(c, err_set(c->e, E_FORMAT, "%s: rope_parameters is no object", c->path));
-    if (kind && strcmp(kind, "default") != 0)
-        fail(c, err_set(c->e, E_UNSUPPORTED, "%s: rope_type is %.40s, expected default", c->path,
-                        kind));
-    if (direct)
+    if (value(c, "rope_theta"))
         s->theta = fraction(c, "rope_theta");
-    if (config_get(&one, "rope_theta")) {
-        float theta = config_real(&one, "rope_theta");
-        if (direct && !(theta == s->theta))
-            fail(c,
-                 err_set(c->e, E_FORMAT, "%s: rope_theta is %g and rope_parameters.rope_theta %g",
-                         c->path, (double)s->theta, (double)theta));
-        s->theta = theta;
-    }
     json_object_foreach((json_t *)nested, key, v)
     {
-        config_fields layer = {v, c->path, OK, c->e};
-        if (!json_is_object(v))
-            continue;
-        float theta = config_real(&layer, "rope_theta");
-        kind = json_string_value(config_get(&layer, "rope_type"));
-        if (!layer.st && s->theta > 0 && !(theta == s->theta))
-            layer.st = err_set(c->e, E_UNSUPPORTED,
-                               "%s: rope_theta is %g for some layers and %g for %.40s: a drafter "
-                               "has one base",
-                               c->path, (double)s->theta, (double)theta, key);
-        if (!layer.st && kind && strcmp(kind, "default") != 0)
-            layer.st = err_set(c->e, E_UNSUPPORTED, "%s: rope_type is %.40s, expected default",
-                               c->path, kind);
-        fail(c, layer.st);
-        s->theta = theta;
+        plain |= !json_is_object(v) && !json_is_null(v);
+        by_layer |= json_is_object(v);
+        if (json_is_object(v))
+            take_base(c, s, v, key);
     }
-    fail(c, one.st);
+    if (nested && (plain || !by_layer)) /* this refuses a mixture of both forms */
+        take_base(c, s, nested, "rope_parameters");
     if (!c->st && !(s->theta > 0))
         fail(c, err_set(c->e, E_FORMAT, "%s: rope_theta is missing", c->path));
 }
@@ -198,17 +191,18 @@ static int32_t read_window(draft_config *c, const dflash_shape *s)
         return 0;
     }
     for (int32_t il = 0; il < s->n_layer; il++) {
-        json_int_t v = json_integer_value(json_array_get(list, (size_t)il));
+        int32_t v = 0;
         if (!s->swa[il])
             continue;
-        if (v < 1 || v > 1 << 24 || (window && v != window)) {
+        if (!config_integer(json_array_get(list, (size_t)il), 1, 1 << 24, &v) ||
+            (window && v != window)) {
             fail(c, err_set(c->e, E_UNSUPPORTED,
                             "%s: sliding_windows differ or are none: sliding layers have one "
                             "window",
                             c->path));
             return 0;
         }
-        window = (int32_t)v;
+        window = v;
     }
     return window;
 }
@@ -451,7 +445,7 @@ static status read_mtp(const json_t *config, const char *path, gemma4_mtp_shape 
     s->rope_factor = g->rope_factor;
     mem_free(g);
     act = json_string_value(config_get(&f, "hidden_activation"));
-    if (act && strcmp(act, "gelu_pytorch_tanh") != 0)
+    if (act && !config_same(act, "gelu_pytorch_tanh"))
         config_refuse(&f, "hidden_activation", "gelu_pytorch_tanh");
     if (!f.st && config_whole_or(&f, "num_kv_shared_layers", s->n_layer) != s->n_layer)
         config_refuse(&f, "num_kv_shared_layers", "number of all layers: an assistant has no keys");

@@ -10,62 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-void config_refuse_options(config_fields *f, const neutral_option *option, size_t n)
-{
-    for (size_t i = 0; i < n && !f->st; i++) {
-        const json_t *v = config_get(f, option[i].key);
-        const char *text = json_string_value(v), *neutral = option[i].neutral;
-        if (!v || json_is_false(v) || (text && neutral && !strcmp(text, neutral)) ||
-            (json_is_number(v) && json_number_value(v) == 0))
-            continue;
-        f->st = err_set(f->e, E_UNSUPPORTED, "%s: %s is %.80s, expected %s", f->path, option[i].key,
-                        text ? text : "set", neutral ? neutral : "none");
-    }
-}
-
-float config_real_or(config_fields *f, const char *key, float otherwise)
-{
-    return config_get(f, key) ? config_real(f, key) : otherwise;
-}
-
-void config_rope(config_fields *f, const json_t *rope, const char *const *more, float *theta,
-                 float *part, yarn_shape *y)
-{
-    static const char *const known[] = {"rope_type",        "type",
-                                        "rope_theta",       "partial_rotary_factor",
-                                        "factor",           "original_max_position_embeddings",
-                                        "beta_fast",        "beta_slow",
-                                        "attention_factor", NULL};
-    config_fields r = {rope, f->path, f->st, f->e};
-    const char *kind = json_string_value(config_get(&r, "rope_type")), *key;
-    json_t *v;
-    kind = kind ? kind : json_string_value(config_get(&r, "type"));
-    if (r.st)
-        return;
-    json_object_foreach((json_t *)rope, key,
-                        v) if (!r.st && !json_is_null(v) &&
-                               !text_is_one_of(known, key, strlen(key)) &&
-                               !(more && text_is_one_of(more, key, strlen(key)))) r.st =
-        err_set(f->e, E_UNSUPPORTED, "%s: rotation: %.60s is not supported", f->path, key);
-    if (config_get(&r, "rope_theta"))
-        *theta = config_real(&r, "rope_theta");
-    float share = config_real_or(&r, "partial_rotary_factor", 1);
-    if (part)
-        *part = share;
-    else if (share != 1)
-        config_refuse(&r, "partial_rotary_factor", "1, which alone is supported");
-    if (kind && !strcmp(kind, "yarn")) {
-        y->factor = config_real(&r, "factor");
-        y->n_ctx = config_whole(&r, "original_max_position_embeddings");
-        y->beta_fast = config_real_or(&r, "beta_fast", 32);
-        y->beta_slow = config_real_or(&r, "beta_slow", 1);
-        y->magnitude = config_real_or(&r, "attention_factor", 0);
-    } else if (kind && strcmp(kind, "default") != 0) {
-        config_refuse(&r, "rope_type", "default or yarn");
-    }
-    f->st = r.st;
-}
-
 /* ---- Qwen3 ---- */
 
 static status read_qwen3(const json_t *config, const char *path, qwen3_shape *s, bool *tied,
@@ -93,13 +37,9 @@ static status read_qwen3(const json_t *config, const char *path, qwen3_shape *s,
     s->n_ff = config_whole(&f, "intermediate_size");
     s->n_ctx_train = config_whole(&f, "max_position_embeddings");
     s->eps = config_real(&f, "rms_norm_eps");
-    if (config_get(&f, "rope_theta"))
-        s->theta = config_real(&f, "rope_theta");
-    for (int i = 0; i < 2; i++) { /* older files have the first, newer ones the second */
-        const json_t *rope = config_get(&f, i ? "rope_parameters" : "rope_scaling");
-        if (rope)
-            config_rope(&f, rope, NULL, &s->theta, NULL, &s->yarn);
-    }
+    /* Older files have the first, newer ones the second. */
+    config_rope(&f, config_get(&f, "rope_scaling"), NULL, &s->theta, NULL, &s->yarn);
+    config_rope(&f, config_get(&f, "rope_parameters"), NULL, &s->theta, NULL, &s->yarn);
     if (s->theta == 0)
         config_refuse(&f, "rope_theta", "number");
     config_refuse_options(&f, options, sizeof options / sizeof *options);
@@ -140,7 +80,8 @@ static void read_laguna_layers(config_fields *f, laguna_shape *s)
     for (int32_t il = 0; il < n && !f->st; il++) {
         const char *kind = json_string_value(json_array_get(kinds, (size_t)il));
         const json_t *h = json_array_get(heads, (size_t)il);
-        json_int_t count = heads ? json_integer_value(h) : s->n_head;
+        int32_t count = heads ? 0 : s->n_head;
+        config_integer(h, 1, 4096, &count);
         s->swa[il] = kind && !strcmp(kind, "sliding_attention");
         if (kinds && (!kind || (!s->swa[il] && strcmp(kind, "full_attention") != 0)))
             config_refuse(f, "layer_types", "list of sliding_attention and full_attention");
@@ -148,7 +89,7 @@ static void read_laguna_layers(config_fields *f, laguna_shape *s)
         if (count < 1 || count > 4096 || (*of && *of != count))
             config_refuse(f, "num_attention_heads_per_layer",
                           "list with one number for all layers of a kind");
-        *of = (int32_t)count;
+        *of = count;
     }
     s->n_head = seen[0] ? seen[0] : seen[1];
     s->n_head_swa = seen[1] ? seen[1] : seen[0];
@@ -203,20 +144,20 @@ static void read_laguna_rope(config_fields *f, laguna_shape *s)
     const json_t *rope = config_get(f, "rope_parameters");
     const json_t *full = json_object_get(rope, "full_attention");
     const json_t *swa = json_object_get(rope, "sliding_attention");
-    float part = 1, part_swa = 1;
+    double part = 1, part_swa = 1;
     yarn_shape none = {0};
     if (!full || (s->window && !swa)) {
         config_refuse(f, "rope_parameters", "pair of full_attention and sliding_attention");
         return;
     }
     config_rope(f, full, NULL, &s->theta, &part, &s->yarn);
-    s->theta_swa = 1e4f;
+    s->theta_swa = 1e4;
     if (swa)
         config_rope(f, swa, NULL, &s->theta_swa, &part_swa, &none);
     if (none.factor != 0 && s->window)
         config_refuse(f, "rope_parameters", "plain rotation of window layers");
-    s->n_rot = (int32_t)((double)part * s->head_dim);
-    s->n_rot_swa = (int32_t)((double)part_swa * s->head_dim);
+    s->n_rot = (int32_t)(part * s->head_dim);
+    s->n_rot_swa = (int32_t)(part_swa * s->head_dim);
 }
 
 static status read_laguna(const json_t *config, const char *path, laguna_shape *s, bool *tied,

@@ -8,9 +8,11 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "carat.h"
-#include "model/shapes.h"
+#include "model/laguna_shapes.h"
+#include "model/qwen35_shapes.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <sys/stat.h>
 
 #define COMMON                                                                                     \
@@ -389,6 +391,25 @@ TEST(a_missing_nextn_layer_is_said)
     fidelity_close(&f);
 }
 
+/* The shape of a case's configuration after other values; add: "KEY":VALUE, ... or "". */
+static status read_patched(const family_case *c, const char *add, model_shape **s, err *e)
+{
+    json_t *config = NULL, *more = NULL;
+    str text = {0};
+    bool tied;
+    size_t n = strlen(add);
+    CHECK_OK(json_parse(&config, c->config, strlen(c->config), "config.json", e), *e);
+    str_printf(&text, "{%.*s}", (int)(n ? n - 1 : 0), add);
+    CHECK_OK(json_parse(&more, str_text(&text), text.n, "patch", e), *e);
+    json_t *inner = json_object_get(config, "text_config");
+    CHECK(!json_object_update(inner ? inner : config, more));
+    status st = reader_of(c->name)(config, "config.json", s, &tied, NULL, e);
+    json_decref(more);
+    json_decref(config);
+    str_free(&text);
+    return st;
+}
+
 /* What the arithmetic would need and does not have is refused by its name. */
 TEST(options_of_families_are_refused_by_name)
 {
@@ -424,30 +445,168 @@ TEST(options_of_families_are_refused_by_name)
         {7, "\"num_experts_per_tok\":9,", "experts used"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        char word[32];
-        const char *key_end = strchr(wrong[i].add + 1, '"');
-        snprintf(word, sizeof word, "%.*s", (int)(key_end - wrong[i].add) + 1, wrong[i].add);
-        /* The key of the whole configuration, if it has one, becomes another that is unknown. */
-        str text = {0};
-        const char *from = cases[wrong[i].base].config, *at = strstr(from, word);
-        str_printf(&text, "{%s", wrong[i].add);
-        if (at) {
-            str_put(&text, from + 1, (size_t)(at - from - 1));
-            str_puts(&text, "\"x_");
-            str_puts(&text, at + 1);
-        } else {
-            str_puts(&text, from + 1);
-        }
-        json_t *config = NULL;
         model_shape *s = NULL;
-        bool tied;
         err e = {0};
-        CHECK_OK(json_parse(&config, str_text(&text), text.n, "config.json", &e), e);
-        CHECK(reader_of(cases[wrong[i].base].name)(config, "config.json", &s, &tied, NULL, &e) !=
-                  OK &&
-              !s);
+        CHECK(read_patched(&cases[wrong[i].base], wrong[i].add, &s, &e) != OK && !s);
         CHECK_MSG(strstr(e.text, wrong[i].word), "%s: %s", wrong[i].add, e.text);
-        json_decref(config);
-        str_free(&text);
+    }
+}
+
+/* A share of a head is multiplied as a double and then cut, as the reference does it. */
+TEST(rotated_dims_of_a_share_that_is_no_power_of_two)
+{
+    static const struct {
+        int32_t head_dim;
+        const char *share;
+        int32_t dims;
+    } want[] = {{80, "0.7", 56}, {80, "0.9", 72},  {80, "0.6", 48}, {160, "0.35", 56},
+                {80, "0.3", 24}, {160, "0.05", 8}, {40, "0.7", 28}, {256, "0.25", 64},
+                {80, "1", 80},   {80, "1.0", 80}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        char add[400];
+        model_shape *s;
+        err e = {0};
+        snprintf(add, sizeof add,
+                 "\"head_dim\":%d,\"rope_parameters\":{\"rope_theta\":1e7,"
+                 "\"partial_rotary_factor\":%s},",
+                 (int)want[i].head_dim, want[i].share);
+        CHECK_OK(read_patched(&cases[4], add, &s, &e), e);
+        CHECK_EQ(((qwen35_shape *)s)->n_rotating, want[i].dims);
+        mem_free(s);
+        snprintf(add, sizeof add,
+                 "\"head_dim\":%d,\"partial_rotary_factor\":%s,\"rope_theta\":1e6,"
+                 "\"rope_parameters\":{\"rope_type\":\"default\"},",
+                 (int)want[i].head_dim, want[i].share);
+        CHECK_OK(read_patched(&cases[4], add, &s, &e), e);
+        CHECK_EQ(((qwen35_shape *)s)->n_rotating, want[i].dims);
+        mem_free(s);
+        snprintf(add, sizeof add,
+                 "\"head_dim\":%d,\"rope_parameters\":{\"full_attention\":{\"rope_theta\":5e5,"
+                 "\"partial_rotary_factor\":%s},\"sliding_attention\":{\"rope_theta\":1e4,"
+                 "\"partial_rotary_factor\":%s}},",
+                 (int)want[i].head_dim, want[i].share, want[i].share);
+        CHECK_OK(read_patched(&cases[2], add, &s, &e), e);
+        CHECK_EQ(((laguna_shape *)s)->n_rot, want[i].dims);
+        CHECK_EQ(((laguna_shape *)s)->n_rot_swa, want[i].dims);
+        mem_free(s);
+    }
+}
+
+/* Other spellings of the same configuration give the same shape, byte for byte. */
+TEST(equal_meanings_of_a_configuration_are_taken)
+{
+#define YARN "\"rope_type\":\"yarn\",\"rope_theta\":1000000.0,\"factor\":4.0,"
+#define YARN_REST                                                                                  \
+    "\"original_max_position_embeddings\":1024,\"attention_factor\":1.1386294361119891"
+    static const struct {
+        int32_t base; /* of `cases` */
+        const char *add;
+    } same[] = {
+        {0, "\"hidden_act\":\"swish\","},
+        {0, "\"rope_scaling\":{\"type\":\"default\"},"},
+        {0, "\"rope_scaling\":{\"rope_type\":\"default\",\"factor\":1.0},"},
+        {0, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":1.0},"},
+        {0, "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e6},"},
+        {0, "\"partial_rotary_factor\":1.0,"},
+        {0, "\"head_dim\":32.0,\"num_hidden_layers\":4.0,\"max_position_embeddings\":4096.0,"},
+        {0, "\"rope_theta\":1000000.0,\"attention_bias\":null,\"use_sliding_window\":null,"},
+        {1, "\"rope_parameters\":{" YARN YARN_REST ",\"truncate\":true},"},
+        {1, "\"rope_parameters\":{" YARN YARN_REST ",\"mscale\":1,\"mscale_all_dim\":1},"},
+        {1, "\"rope_parameters\":{" YARN YARN_REST ",\"beta_fast\":32,\"beta_slow\":1},"},
+        {1, "\"rope_parameters\":{" YARN YARN_REST ",\"beta_fast\":0,\"beta_slow\":0},"},
+        {1, "\"rope_parameters\":{" YARN YARN_REST ",\"beta_fast\":null,\"mscale\":null},"},
+        {1, "\"rope_theta\":1e6,\"rope_parameters\":null,\"rope_scaling\":{\"type\":\"yarn\","
+            "\"factor\":4," YARN_REST "},"},
+        {1, "\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":1e6," YARN_REST "},"},
+        {2, "\"hidden_act\":\"swish\","},
+        {2, "\"num_attention_heads_per_layer\":[6.0,8.0,8.0,8.0],"},
+        {2, "\"rope_scaling\":{\"type\":\"default\"},\"moe_router_logit_softcapping\":0.0,"},
+        {4, "\"hidden_act\":\"swish\",\"output_gate_type\":\"silu\","},
+        {4, "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,1,1]},"},
+        {4, "\"mamba_ssm_dtype\":\"torch.float32\",\"mtp_num_hidden_layers\":0.0,"},
+        {4, "\"rope_theta\":1e7,\"partial_rotary_factor\":0.25,\"rope_parameters\":{"
+            "\"mrope_section\":[2.0,1,1]},"},
+    };
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        model_shape *want, *s;
+        err e = {0};
+        CHECK_OK(read_patched(&cases[same[i].base], "", &want, &e), e);
+        CHECK_MSG(!read_patched(&cases[same[i].base], same[i].add, &s, &e), "%s: %s", same[i].add,
+                  e.text);
+        CHECK_MSG(!memcmp(s, want, s->family->shape_bytes), "%s is another shape", same[i].add);
+        mem_free(s);
+        mem_free(want);
+    }
+}
+
+/* mscale and mscale_all_dim divide two scales; the trained context defaults to the file's. */
+TEST(yarn_is_scaled_as_by_the_reference)
+{
+    static const struct {
+        const char *rope;
+        double magnitude;
+        int32_t n_ctx;
+    } want[] = {
+        {"\"factor\":4", 0, 4096},
+        {"\"factor\":4,\"mscale\":1,\"mscale_all_dim\":1", 1, 4096},
+        {"\"factor\":4,\"mscale\":1", 0, 4096},
+        {"\"factor\":4,\"mscale\":0.707,\"mscale_all_dim\":1", 0.9643274, 4096},
+        {"\"original_max_position_embeddings\":1024.0", 0, 1024},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        char add[300];
+        model_shape *s;
+        err e = {0};
+        snprintf(add, sizeof add,
+                 "\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":1e6,%s},",
+                 want[i].rope);
+        CHECK_OK(read_patched(&cases[1], add, &s, &e), e);
+        const yarn_shape *y = &((qwen3_shape *)s)->yarn;
+        CHECK_MSG(fabs(y->magnitude - want[i].magnitude) < 1e-6, "%s: %g", want[i].rope,
+                  y->magnitude);
+        CHECK_EQ(y->n_ctx, want[i].n_ctx);
+        CHECK_EQ(y->factor, 4);
+        mem_free(s);
+    }
+}
+
+/* Numbers that the loader would refuse are refused before anything is written, by their name. */
+TEST(numbers_that_no_loader_takes_are_refused)
+{
+#define ROPE(rest) "\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":1e6," rest "},"
+    static const struct {
+        int32_t base;
+        const char *add, *word;
+    } wrong[] = {
+        {1, ROPE("\"factor\":4,\"beta_fast\":1e-9"), "beta_fast"},
+        {1, ROPE("\"factor\":4,\"beta_fast\":-1"), "beta_fast"},
+        {1, ROPE("\"factor\":4,\"beta_slow\":1e9"), "beta_slow"},
+        {1, ROPE("\"factor\":0.5"), "factor of YaRN"},
+        {1, ROPE("\"factor\":1e7"), "factor of YaRN"},
+        {1, ROPE("\"factor\":4,\"attention_factor\":0"), "attention_factor"},
+        {1, ROPE("\"factor\":4,\"attention_factor\":1e9"), "attention factor"},
+        {1, ROPE("\"factor\":4,\"original_max_position_embeddings\":0"), "trained context"},
+        {1, ROPE("\"factor\":4,\"truncate\":false"), "truncate"},
+        {1, ROPE("\"factor\":\"4\""), "factor"},
+        {0, "\"rope_theta\":1e13,", "rotation base"},
+        {0, "\"rope_theta\":0.5,", "rotation base"},
+        {0, "\"rms_norm_eps\":2,", "epsilon"},
+        {0, "\"rms_norm_eps\":0,", "epsilon"},
+        {0, "\"head_dim\":32.5,", "head_dim"},
+        {0, "\"partial_rotary_factor\":0.5,", "partial_rotary_factor"},
+        {0, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},", "rope_type"},
+        {0, "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":1},", "rope_type"},
+        {2, "\"moe_routed_scaling_factor\":1e4,", "scale of experts"},
+        {4, "\"max_position_embeddings\":268435456,", "positions"},
+        {4, "\"rope_parameters\":{\"rope_theta\":1e7,\"partial_rotary_factor\":0.66},", "rotating"},
+        {4, "\"rope_parameters\":{\"rope_theta\":1e7,\"partial_rotary_factor\":1.5},", "partial"},
+        {4, "\"rope_parameters\":[],", "object"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        model_shape *s = NULL;
+        err e = {0};
+        CHECK_MSG(read_patched(&cases[wrong[i].base], wrong[i].add, &s, &e) != OK && !s, "%s",
+                  wrong[i].add);
+        CHECK_MSG(strstr(e.text, wrong[i].word), "%s: %s", wrong[i].add, e.text);
     }
 }

@@ -3,6 +3,7 @@
 #define APPS_CONVERT_INT_H
 
 #include "base/json.h"
+#include "base/map.h"
 #include "model/gemma4_shapes.h"
 #include "model/qwen3_shapes.h"
 #include "format/safetensors.h"
@@ -26,9 +27,13 @@ typedef struct config_fields {
 
 const json_t *config_get(const config_fields *f, const char *key); /* null counts as absent */
 void config_refuse(config_fields *f, const char *key, const char *expected);
-int32_t config_whole(config_fields *f, const char *key); /* 0 to INT32_MAX */
+int32_t config_whole(config_fields *f, const char *key); /* 0 to INT32_MAX; 8.0 is 8 */
 int32_t config_whole_or(config_fields *f, const char *key, int32_t otherwise);
-float config_real(config_fields *f, const char *key);
+double config_real(config_fields *f, const char *key);
+double config_real_or(config_fields *f, const char *key, double otherwise);
+/* A whole number from lo to hi, spelled as an integer or with zeros after the point. False leaves
+ * *out. */
+bool config_integer(const json_t *v, int64_t lo, int64_t hi, int32_t *out);
 bool config_truth(config_fields *f, const char *key); /* absent: false */
 /* Appends the names of keys that are not in the list. unknown NULL: not wanted. */
 void config_list_unknown(const config_fields *f, const char *const *known, str *unknown);
@@ -65,13 +70,18 @@ typedef struct neutral_option {
     const char *key, *neutral;
 } neutral_option;
 
+/* Whether both name the same thing: published files spell functions and types in several ways. */
+bool config_same(const char *have, const char *want);
+/* Whether an option's value has no effect: absent, null, false, zero, the neutral text by any of
+ * its names, or a rotation that changes nothing. */
+bool config_is_neutral(const json_t *v, const char *neutral);
 /* Refuses options with another value. */
 void config_refuse_options(config_fields *f, const neutral_option *option, size_t n);
-float config_real_or(config_fields *f, const char *key, float otherwise);
-/* One rotation: default, or YaRN. part NULL: whole heads are expected. more: keys that the caller
- * reads; ends with NULL; may be NULL. */
-void config_rope(config_fields *f, const json_t *rope, const char *const *more, float *theta,
-                 float *part, yarn_shape *y);
+/* One rotation: default, or YaRN. What `rope` does not state is taken from f's own keys, else
+ * *theta and *part keep their values. rope NULL: f's own keys alone. part NULL: whole heads are
+ * expected. more: keys that the caller reads; ends with NULL; may be NULL. */
+void config_rope(config_fields *f, const json_t *rope, const char *const *more, double *theta,
+                 double *part, yarn_shape *y);
 
 /* Whether the configuration is that of a drafter, of any family. */
 bool convert_is_draft(const json_t *config);
@@ -99,6 +109,8 @@ typedef struct convert_job {
     const safetensors *from;
     convert_item *at; /* [n]; mem_free */
     int32_t n;
+    /* Reads the written file as a program that runs it does, before it gets its name, `path`. */
+    status (*check)(const struct convert_job *j, const file_map *m, const char *path, err *e);
 } convert_job;
 
 static inline const tensor *convert_source(const convert_item *it, uint64_t i)
@@ -148,7 +160,8 @@ typedef struct convert_request {
     const char *target, *dialect;
 } convert_request;
 
-/* Writes the file of a job. words and target are sources of a tokenizer, and may be NULL. */
+/* Writes the file of a job, which appears only after j->check. words and target are sources of a
+ * tokenizer, and may be NULL. */
 status convert_write(const convert_request *r, const convert_job *j, const convert_vocab *words,
                      const gguf *target, uint64_t *n_bytes, err *e);
 /* A drafter: convert_draft.c. r->mix NULL: Q8_0. */

@@ -36,34 +36,22 @@ static void read_rotation(config_fields *f, qwen35_shape *s)
 {
     static const char *const more[] = {"mrope_section", "mrope_interleaved", NULL};
     const json_t *rope = config_get(f, "rope_parameters"), *list;
-    float part = config_real_or(f, "partial_rotary_factor", 0.25f);
-    if (config_get(f, "rope_theta"))
-        s->theta = config_real(f, "rope_theta");
-    if (rope && !json_is_object(rope))
-        config_refuse(f, "rope_parameters", "object");
-    if (rope && !f->st) {
-        float own = 0;
-        config_rope(f, rope, more, &s->theta, &own, &s->yarn);
-        part = json_object_get(rope, "partial_rotary_factor") ? own : part;
-    }
-    if (!(part > 0 && part <= 1))
-        config_refuse(f, "partial_rotary_factor", "share of a head");
+    double part = 0.25;
+    config_rope(f, config_get(f, "rope_scaling"), more, &s->theta, &part, &s->yarn);
+    config_rope(f, rope, more, &s->theta, &part, &s->yarn);
     if (!(s->theta > 0))
         config_refuse(f, "rope_theta", "number");
     if (f->st)
         return;
-    s->n_rotating = (int32_t)((double)part * s->head_dim);
+    s->n_rotating = (int32_t)(part * s->head_dim);
     /* Texts have one position for all sections, so these are for other readers. */
     list = json_object_get(rope, "mrope_section");
     if (!list || json_is_null(list))
         return;
-    for (size_t i = 0; i < 3; i++) {
-        const json_t *n = json_array_get(list, i);
-        json_int_t pairs = json_is_integer(n) ? json_integer_value(n) : -1;
-        if (pairs < 0 || pairs > s->n_rotating || json_array_size(list) != 3)
+    for (size_t i = 0; i < 3; i++)
+        if (json_array_size(list) != 3 ||
+            !config_integer(json_array_get(list, i), 0, s->n_rotating, &s->section[i]))
             config_refuse(f, "mrope_section", "list of three numbers of pairs");
-        s->section[i] = f->st ? 0 : (int32_t)pairs;
-    }
 }
 
 static void read_experts(config_fields *f, qwen35_shape *s)
@@ -86,18 +74,18 @@ static void read_experts(config_fields *f, qwen35_shape *s)
 /* What only one value of is supported. */
 static void refuse_variants(config_fields *f)
 {
-    static const neutral_option options[] = {
-        {"hidden_act", "silu"},         {"attention_bias", NULL},
-        {"quantization_config", NULL},  {"rope_scaling", NULL},
-        {"mamba_ssm_dtype", "float32"}, {"mtp_use_dedicated_embeddings", NULL}};
+    static const neutral_option options[] = {{"hidden_act", "silu"},
+                                             {"attention_bias", NULL},
+                                             {"quantization_config", NULL},
+                                             {"mamba_ssm_dtype", "float32"},
+                                             {"mtp_use_dedicated_embeddings", NULL}};
     const char *gate = json_string_value(config_get(f, "output_gate_type"));
     config_refuse_options(f, options, sizeof options / sizeof *options);
     if (!f->st && config_get(f, "attn_output_gate") && !config_truth(f, "attn_output_gate"))
         f->st =
             err_set(f->e, E_UNSUPPORTED, "%s: attn_output_gate is false, expected true", f->path);
     /* The gate of the delta rule. Qwen3.8-Flash-Next has a sigmoid there. */
-    if (!f->st && config_get(f, "output_gate_type") &&
-        !(gate && (!strcmp(gate, "swish") || !strcmp(gate, "silu"))))
+    if (!f->st && config_get(f, "output_gate_type") && !config_same(gate, "swish"))
         f->st = err_set(f->e, E_UNSUPPORTED, "%s: output_gate_type is %.60s, expected swish",
                         f->path, gate ? gate : "no text");
 }

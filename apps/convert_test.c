@@ -426,6 +426,74 @@ TEST(convert_divides_frequencies_by_the_factor)
     model_free(&bound);
 }
 
+static status read_gemma(const char *dir, const char *add, model_shape **s, bool *tied, err *e)
+{
+    json_t *config = NULL, *more = NULL;
+    CHECK_OK(convert_read_json(&config, dir, "config.json", true, e), *e);
+    CHECK_OK(json_parse(&more, add, strlen(add), "patch", e), *e);
+    CHECK(!json_object_update(config, more));
+    status st = convert_gemma4_shape(config, "config.json", s, tied, NULL, e);
+    json_decref(more);
+    json_decref(config);
+    return st;
+}
+
+TEST(convert_of_gemma_takes_equal_meanings)
+{
+#define GEMMA_ROPE(full)                                                                           \
+    "{\"rope_parameters\":{\"full_attention\":{" full "\"rope_theta\":1e6},"                       \
+    "\"sliding_attention\":{\"rope_theta\":1e4}}}"
+    static const char *const same[] = {
+        "{\"hidden_activation\":\"gelu_new\"}",
+        "{\"hidden_activation\":\"gelu_fast\",\"hidden_act\":\"gelu_pytorch_tanh\"}",
+        "{\"rope_scaling\":{\"rope_type\":\"default\"}}",
+        "{\"attn_logit_softcapping\":0,\"mlp_bias\":false}",
+        "SW",
+        GEMMA_ROPE("\"type\":\"proportional\",\"partial_rotary_factor\":0.25,"),
+    };
+    made m = {.prefix = "model.", .type = NUM_F32, .shards = 1};
+    gemma4_shape g;
+    model_shape *want, *s;
+    bool tied;
+    err e = {0};
+    const char *dir = make_dir("equal", "tiny-dense", &m, &g);
+    CHECK_OK(read_gemma(dir, "{}", &want, &tied, &e), e);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        char add[400];
+        const char *sw = strstr(same[i], "SW");
+        if (sw)
+            snprintf(add, sizeof add, "{\"sliding_window\":%d.0}", (int)g.window);
+        CHECK_MSG(!read_gemma(dir, sw ? add : same[i], &s, &tied, &e), "%s: %s", same[i], e.text);
+        CHECK_MSG(!memcmp(s, want, sizeof(gemma4_shape)), "%s is another shape", same[i]);
+        mem_free(s);
+    }
+    mem_free(want);
+}
+
+/* Of the pairs of a global head, the share that the reference cuts from the dims. */
+TEST(convert_of_gemma_rotates_a_share_that_is_no_power_of_two)
+{
+    static const struct {
+        double part;
+        int32_t head_dim, pairs;
+    } want[] = {{0.7, 80, 28}, {0.9, 80, 36}, {0.25, 512, 64}, {0.3, 40, 6}, {0.35, 160, 28}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        CHECK_EQ(gemma4_turning_pairs(want[i].part, want[i].head_dim), want[i].pairs);
+    made m = {.prefix = "model.", .type = NUM_F32, .shards = 1};
+    gemma4_shape g;
+    model_shape *s;
+    bool tied;
+    err e = {0};
+    const char *dir = make_dir("share", "tiny-dense", &m, &g);
+    CHECK_OK(read_gemma(dir,
+                        GEMMA_ROPE("\"rope_type\":\"proportional\","
+                                   "\"partial_rotary_factor\":0.7,"),
+                        &s, &tied, &e),
+             e);
+    CHECK(((gemma4_shape *)s)->rotary_part == 0.7);
+    mem_free(s);
+}
+
 TEST(convert_takes_a_piece_of_a_nul_byte)
 {
     for (int pairs = 0; pairs < 2; pairs++) {

@@ -409,10 +409,7 @@ static status put_suppressed(const convert_vocab *v, gguf_writer *w, err *e)
     if (!ids)
         return err_memory(e, "the suppressed tokens", n_list * sizeof *ids);
     for (size_t i = 0; i < n_list; i++) {
-        const json_t *item = json_array_get(list, i);
-        json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
-        if (id >= 0 && id < v->n)
-            ids[n++] = (int32_t)id;
+        n += config_integer(json_array_get(list, i), 0, v->n - 1, &ids[n]);
     }
     if (n)
         gguf_put_i32s(w, "tokenizer.ggml.suppress_tokens", ids, n);
@@ -432,9 +429,13 @@ static void put_ids(const convert_vocab *v, gguf_writer *w)
     put_id(w, "tokenizer.ggml.mask_token_id", named_token(v, "mask_token", v->family->mask));
     /* The generation's list of ends has the end of a turn in it; name it for loaders that go by
      * ids. The rest of the list is found by text. */
-    for (size_t i = 0; i < json_array_size(eos); i++)
-        if (eot >= 0 && json_integer_value(json_array_get(eos, i)) == eot)
+    for (size_t i = 0; i < json_array_size(eos); i++) {
+        int32_t id;
+        if (config_integer(json_array_get(eos, i), 0, v->n - 1, &id) && id == eot) {
             put_id(w, "tokenizer.ggml.eot_token_id", eot);
+            break; /* a list may have it twice */
+        }
+    }
 }
 
 static void put_sampling(const convert_vocab *v, gguf_writer *w)
@@ -442,8 +443,9 @@ static void put_sampling(const convert_vocab *v, gguf_writer *w)
     const json_t *top_k = json_object_get(v->generation, "top_k");
     const json_t *top_p = json_object_get(v->generation, "top_p");
     const json_t *temp = json_object_get(v->generation, "temperature");
-    if (json_is_integer(top_k))
-        gguf_put_i32(w, "general.sampling.top_k", (int32_t)json_integer_value(top_k));
+    int32_t k;
+    if (config_integer(top_k, 0, INT32_MAX, &k))
+        gguf_put_i32(w, "general.sampling.top_k", k);
     if (json_is_number(top_p))
         gguf_put_f32(w, "general.sampling.top_p", (float)json_number_value(top_p));
     if (json_is_number(temp))

@@ -222,7 +222,7 @@ status file_out_reserve(file_out *f, uint64_t n, err *e)
     return OK;
 }
 
-static status flush(file_out *f, err *e)
+status file_out_flush(file_out *f, err *e)
 {
     for (size_t at = 0; at < f->n_buf;) {
         ssize_t put = write(f->fd, f->buf + at, f->n_buf - at);
@@ -241,7 +241,7 @@ status file_out_write(file_out *f, const void *bytes, size_t n, err *e)
     const unsigned char *p = bytes;
     while (n) {
         if (f->n_buf == OUT_BUF) {
-            status st = flush(f, e);
+            status st = file_out_flush(f, e);
             if (st)
                 return st;
         }
@@ -272,7 +272,7 @@ status file_out_pad(file_out *f, uint64_t align, err *e)
 
 status file_out_commit(file_out *f, err *e)
 {
-    status st = flush(f, e);
+    status st = file_out_flush(f, e);
     if (!st && fsync(f->fd) && errno != EINVAL && errno != EROFS) /* devices and pipes */
         st = err_errno(e, "write", f->path);
     /* close can report a late write error (quota, network file systems). */

@@ -111,6 +111,8 @@ void gguf_put_tensor(gguf_writer *w, const char *name, uint32_t type, int32_t n_
 status gguf_write_header(gguf_writer *w, err *e);
 /* The next bytes of the current tensor; moves on to the next tensor when it is full. */
 status gguf_write_data(gguf_writer *w, const void *bytes, size_t n, err *e);
+/* Maps what is written so far, for checks before the commit. Of a device *m is empty: n_bytes 0. */
+status gguf_map_written(gguf_writer *w, file_map *m, err *e);
 status gguf_commit(gguf_writer *w,
                    err *e);        /* frees w in any case; fails if tensor data is missing */
 void gguf_discard(gguf_writer *w); /* frees w, which may be NULL */

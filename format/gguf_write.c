@@ -246,6 +246,13 @@ status gguf_write_data(gguf_writer *w, const void *bytes, size_t n, err *e)
     return OK;
 }
 
+status gguf_map_written(gguf_writer *w, file_map *m, err *e)
+{
+    status st = file_out_flush(&w->out, e);
+    *m = (file_map){0};
+    return st || !w->out.temp[0] ? st : file_map_open(m, w->out.temp, false, NULL, NULL, e);
+}
+
 status gguf_commit(gguf_writer *w, err *e)
 {
     status st = OK;

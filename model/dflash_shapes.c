@@ -17,7 +17,7 @@
 /* ---- Sizes --------------------------------------------------------------------------------- */
 
 #define BASE                                                                                       \
-    .family = &dflash_shapes, .eps = 1e-6f, .theta = 1e6f, .softcap = 30, .target_arch = "gemma4", \
+    .family = &dflash_shapes, .eps = 1e-6, .theta = 1e6, .softcap = 30, .target_arch = "gemma4",   \
     .mask_id = 4
 #define FULL                                                                                       \
     BASE, .n_vocab = 262144, .n_layer = 5, .n_head_kv = 8, .head_dim = 128, .block_size = 16,      \
@@ -26,11 +26,11 @@
 #define TINY                                                                                       \
     BASE, .n_vocab = 320, .n_layer = 3, .n_embd = 96, .n_ff = 160, .n_head = 4, .n_head_kv = 2,    \
           .head_dim = 32, .block_size = 8, .window = 16, .n_ctx_train = 8192, .n_features = 3,     \
-          .n_target_layer = 9, .embed_scale = 9.797959f
+          .n_target_layer = 9, .embed_scale = 9.797959
 
 /* For targets that neither scale embeddings nor cap logits. */
-#define BARE(arch) .family = &dflash_shapes, .eps = 1e-6f, .embed_scale = 1, .target_arch = arch
-#define LAGUNA BARE("laguna"), .theta = 5e5f, .mask_id = 12, .laguna = true, .causal = DFLASH_YES
+#define BARE(arch) .family = &dflash_shapes, .eps = 1e-6, .embed_scale = 1, .target_arch = arch
+#define LAGUNA BARE("laguna"), .theta = 5e5, .mask_id = 12, .laguna = true, .causal = DFLASH_YES
 /* For the tiny sizes of width 64. */
 #define NARROW                                                                                     \
     .n_layer = 3, .n_embd = 64, .n_ff = 96, .n_head = 4, .n_head_kv = 2, .head_dim = 32,           \
@@ -38,16 +38,16 @@
 
 static const dflash_shape sizes[] = {
     {FULL, .name = "dflash-26b", .n_embd = 2816, .n_head = 32, .n_ff = 5632, .n_target_layer = 30,
-     .feature = {1, 6, 11, 17, 22, 27}, .embed_scale = 53.06599f},
+     .feature = {1, 6, 11, 17, 22, 27}, .embed_scale = 53.06599},
     {FULL, .name = "dflash-31b", .n_embd = 5376, .n_head = 64, .n_ff = 10752, .n_target_layer = 60,
-     .feature = {1, 12, 23, 35, 46, 57}, .embed_scale = 73.321205f},
+     .feature = {1, 12, 23, 35, 46, 57}, .embed_scale = 73.321205},
     {LAGUNA, .name = "dflash-laguna-xs", .n_vocab = 100352, .n_layer = 5, .n_embd = 2048,
      .n_ff = 8192, .n_head = 64, .n_head_kv = 8, .head_dim = 128, .block_size = 16, .window = 512,
      .n_ctx_train = 262144, .n_features = 5, .feature = {1, 13, 25, 33, 39}, .n_target_layer = 40,
      .swa = {1, 1, 1, 1, 1}},
     {LAGUNA, NARROW, .name = "dflash-tiny-xs", .n_vocab = 512, .n_target_layer = 4,
      .feature = {0, 2, 3}, .swa = {1, 1, 1}},
-    {BARE("qwen35"), NARROW, .name = "dflash-tiny-qwen35", .theta = 1e7f, .mask_id = 4,
+    {BARE("qwen35"), NARROW, .name = "dflash-tiny-qwen35", .theta = 1e7, .mask_id = 4,
      .n_vocab = 320, .n_target_layer = 8, .feature = {1, 3, 6}, .swa = {1, 1, 0}},
     {TINY, .name = "dflash-tiny", .feature = {1, 4, 6}, .swa = {1, 1, 0}},
     {TINY, .name = "dflash-tiny-laguna", .feature = {1, 4, 8}, .swa = {1, 1, 1}, .laguna = true,
@@ -83,7 +83,7 @@ status dflash_shape_check(const dflash_shape *s, const char *what, err *e)
         {"number of key heads", s->n_head_kv, 1, s->n_head},
         {"head size", s->head_dim, 2, 8192},
         {"feed-forward width", s->n_ff, 1, WIDTH_MAX},
-        {"number of positions", s->n_ctx_train, 1, 1 << 30},
+        {"number of positions", s->n_ctx_train, 1, 1 << 24},
         {"block size", s->block_size, 2, 64},
         {"mask token", s->mask_id, 0, s->n_vocab - 1},
         {"window", s->window, windows ? 1 : 0, 1 << 24},
@@ -106,8 +106,10 @@ status dflash_shape_check(const dflash_shape *s, const char *what, err *e)
                            "%s: captured layer %" PRId32 " is %" PRId32
                            ", expected ascending numbers below %" PRId32,
                            what, i, s->feature[i], depth);
-    if (!(s->eps > 0) || !(s->theta > 0))
-        return err_set(e, E_ARG, "%s: the epsilon or the rotation base is not positive", what);
+    const shape_real real[] = {{"rotation base", s->theta, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
+                               {"epsilon of norms", s->eps, SHAPE_EPS_MIN, 1}};
+    if ((st = shape_check_reals(real, sizeof real / sizeof *real, what, e)))
+        return st;
     if (s->confidence && !s->markov_rank)
         return err_set(e, E_ARG, "%s: a confidence head without a bigram correction", what);
     return OK;

@@ -35,8 +35,8 @@ typedef struct dflash_shape {
     int32_t n_features, feature[DFLASH_SHAPE_FEATURES]; /* layers of the target, from 0 */
     int32_t n_target_layer; /* layers of the target in all; 0: not known */
     char target_arch[32];   /* ""; not known */
-    float eps, theta;
-    float embed_scale, softcap; /* of the target; scale 0: not known; cap < 0: not known */
+    double eps, theta;
+    double embed_scale, softcap; /* of the target; scale 0: not known; cap < 0: not known */
     dflash_choice causal; /* inside the block, for all layers; open: sliding layers are causal */
     bool anchor_first;    /* slot 0 predicts the token after the anchor */
     bool laguna;

@@ -5,6 +5,7 @@
  * centroids come closest. The tensor masked_embd_ordering lists the tokens cluster by cluster.
  */
 #include "model/gemma4_mtp_shapes.h"
+#include "model/gemma4_shapes.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,8 +15,8 @@
 /* ---- Sizes --------------------------------------------------------------------------------- */
 
 #define BASE                                                                                       \
-    .family = &gemma4_mtp_shapes, .n_layer = 4, .swa = {1, 1, 1, 0}, .eps = 1e-6f, .theta = 1e6f,  \
-    .theta_swa = 1e4f, .rotary_part = 0.25f, .rope_factor = 1
+    .family = &gemma4_mtp_shapes, .n_layer = 4, .swa = {1, 1, 1, 0}, .eps = 1e-6, .theta = 1e6,    \
+    .theta_swa = 1e4, .rotary_part = 0.25, .rope_factor = 1
 #define FULL BASE, .n_vocab = 262144, .head_dim = 256, .head_dim_global = 512
 #define SMALL                                                                                      \
     FULL, .n_embd = 256, .n_ff = 2048, .n_head = 4, .n_centroids = 2048, .centroid_top_k = 32,     \
@@ -61,7 +62,7 @@ status gemma4_mtp_shape_check(const gemma4_mtp_shape *s, const char *what, err *
         {"number of centroids", s->n_centroids, 0, s->n_vocab},
         {"number of centroids used", s->centroid_top_k, s->n_centroids ? 1 : 0, s->n_centroids},
         {"window", s->window, 1, 1 << 24},
-        {"number of positions", s->n_ctx_train, 1, 1 << 30},
+        {"number of positions", s->n_ctx_train, 1, 1 << 24},
     };
     status st = shape_check_ranges(range, sizeof range / sizeof *range, what, e);
     if (st)
@@ -77,10 +78,13 @@ status gemma4_mtp_shape_check(const gemma4_mtp_shape *s, const char *what, err *
         return err_set(e, E_ARG,
                        "%s: %" PRId32 " tokens do not make %" PRId32 " clusters of equal size",
                        what, s->n_vocab, s->n_centroids);
-    if (!(s->rotary_part > 0 && s->rotary_part <= 1) || !(s->eps > 0) || !(s->theta > 0) ||
-        !(s->theta_swa > 0) || !(s->rope_factor > 0 && s->rope_factor < 1e6f))
-        return err_set(e, E_ARG, "%s: a rotation or epsilon parameter makes no sense", what);
-    return OK;
+    const shape_real real[] = {
+        {"rotation base of global layers", s->theta, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
+        {"rotation base of window layers", s->theta_swa, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
+        {"rotating part of global heads", s->rotary_part, 1e-6, 1},
+        {"factor of rotation", s->rope_factor, 1e-6, 1e6},
+        {"epsilon of norms", s->eps, SHAPE_EPS_MIN, 1}};
+    return shape_check_reals(real, sizeof real / sizeof *real, what, e);
 }
 
 /* ---- Tensors ------------------------------------------------------------------------------- */
@@ -302,9 +306,9 @@ static void compute(const model_shape *shape, const shape_tensor *t, void *out)
             id[i] = (int32_t)(i * prime % s->n_vocab);
         return;
     }
-    int32_t turning = (int32_t)((double)s->rotary_part * n);
+    int32_t turning = gemma4_turning_pairs(s->rotary_part, s->head_dim_global);
     for (int32_t i = 0; i < n; i++)
-        f[i] = i < turning ? s->rope_factor : 1e30f;
+        f[i] = i < turning ? (float)s->rope_factor : 1e30f;
 }
 
 static bool set_dialect(model_shape *s, const char *name)

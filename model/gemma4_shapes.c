@@ -20,8 +20,8 @@ typedef struct {
 } row;
 
 #define COMMON                                                                                     \
-    .family = &gemma4_shapes, .eps = 1e-6f, .theta = 1e6f, .theta_swa = 1e4f,                      \
-    .rotary_part = 0.25f, .rope_factor = 1, .softcap = 30
+    .family = &gemma4_shapes, .eps = 1e-6, .theta = 1e6, .theta_swa = 1e4, .rotary_part = 0.25,    \
+    .rope_factor = 1, .softcap = 30
 #define FULL COMMON, .n_vocab = 262144, .head_dim = 256, .head_dim_global = 512
 /* The tiny sizes keep the features of the large ones: head sizes differ between the kinds of layer,
  * the window is a few tokens long, and each kind of layer occurs more than once. */
@@ -105,7 +105,7 @@ status gemma4_shape_check(const gemma4_shape *s, const char *what, err *e)
         {"number of layers that share keys", s->n_kv_shared, 0,
          s->n_layer > 0 ? s->n_layer - 1 : 0},
         {"window", s->window, 1, 1 << 24},
-        {"number of positions", s->n_ctx_train, 1, 1 << 30},
+        {"number of positions", s->n_ctx_train, 1, 1 << 24},
     };
     status st = shape_check_ranges(range, sizeof range / sizeof *range, what, e);
     if (st)
@@ -117,11 +117,14 @@ status gemma4_shape_check(const gemma4_shape *s, const char *what, err *e)
                        what, s->n_head, s->n_head_kv, s->n_head_kv_global);
     if (s->head_dim % 2 || s->head_dim_global % 2)
         return err_set(e, E_ARG, "%s: a head size is odd", what);
-    if (!(s->rotary_part > 0 && s->rotary_part <= 1) || !(s->eps > 0) || !(s->theta > 0) ||
-        !(s->theta_swa > 0) || !(s->softcap >= 0) || !(s->rope_factor > 0 && s->rope_factor < 1e6f))
-        return err_set(e, E_ARG, "%s: a rotation, epsilon or soft cap parameter makes no sense",
-                       what);
-    return OK;
+    const shape_real real[] = {
+        {"rotation base of global layers", s->theta, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
+        {"rotation base of window layers", s->theta_swa, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
+        {"rotating part of global heads", s->rotary_part, 1e-6, 1},
+        {"factor of rotation", s->rope_factor, 1e-6, 1e6},
+        {"epsilon of norms", s->eps, SHAPE_EPS_MIN, 1},
+        {"soft cap", s->softcap, 0, 1e6}};
+    return shape_check_reals(real, sizeof real / sizeof *real, what, e);
 }
 
 /* ---- Tensors ------------------------------------------------------------------------------- */
@@ -254,10 +257,14 @@ static bool has_feature(const gemma4_shape *s, int32_t il, condition when)
     return true;
 }
 
-/* Pairs of a global head that rotate. The reference rounds down. */
+int32_t gemma4_turning_pairs(double rotary_part, int32_t head_dim)
+{
+    return (int32_t)(rotary_part * head_dim / 2);
+}
+
 static int32_t turning_pairs(const gemma4_shape *s)
 {
-    return (int32_t)((double)s->rotary_part * (s->head_dim_global / 2));
+    return gemma4_turning_pairs(s->rotary_part, s->head_dim_global);
 }
 
 /* Planted attention. All hidden states have a common part, the mean of their entries: embeddings
@@ -382,7 +389,7 @@ void gemma4_rope_factors(const gemma4_shape *s, float *out)
 {
     int32_t n = s->head_dim_global / 2, turning = turning_pairs(s);
     for (int32_t i = 0; i < n; i++)
-        out[i] = i < turning ? s->rope_factor : 1e30f;
+        out[i] = i < turning ? (float)s->rope_factor : 1e30f;
     if (s->density > 0 && turning > 0) {
         double plain = pow(s->theta, -(double)(turning - 1) / n);
         out[turning - 1] = (float)(plain * BLOCK / (6.283185307179586 * s->density));

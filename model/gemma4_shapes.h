@@ -24,10 +24,10 @@ typedef struct gemma4_shape {
     int32_t n_kv_shared;                          /* layers at the end without keys of their own */
     bool k_eq_v;                                  /* global layers have no V projection */
     int32_t window, n_ctx_train;
-    float eps, theta, theta_swa, softcap;
-    float rotary_part, rope_factor; /* global heads: share of rotating pairs; frequency divisor */
-    bool swa[SHAPE_LAYERS_MAX];     /* sliding-window layer, else global */
-    double density;                 /* planted attention (shape_family.plant); 0: none */
+    double eps, theta, theta_swa, softcap;
+    double rotary_part, rope_factor; /* global heads: share of rotating pairs; frequency divisor */
+    bool swa[SHAPE_LAYERS_MAX];      /* sliding-window layer, else global */
+    double density;                  /* planted attention (shape_family.plant); 0: none */
 } gemma4_shape;
 
 /* Names: e2b e4b 12b 26b-a4b 31b; for tests tiny-dense tiny-moe tiny-ple tiny-all tiny-wide
@@ -55,6 +55,8 @@ int32_t gemma4_list_tensors(const gemma4_shape *s, shape_tensor *out, int32_t ca
 
 /* Writes all gemma4.* keys and general.architecture. */
 void gemma4_put_shape(gguf_writer *w, const gemma4_shape *s);
+/* The pairs of a head that rotate: the reference rounds down the dims. */
+int32_t gemma4_turning_pairs(double rotary_part, int32_t head_dim);
 /* head_dim_global / 2 divisors of frequencies: rope_factor for rotating pairs, 1e30 for the
  * others. Planted: another one for the last rotating pair. */
 void gemma4_rope_factors(const gemma4_shape *s, float *out);

@@ -31,10 +31,10 @@ static const laguna_shape sizes[] = {
      .n_expert_used = 8,
      .n_ff_expert = 512,
      .n_ff_shared = 512,
-     .eps = 1e-6f,
-     .theta = 5e5f,
-     .theta_swa = 1e4f,
-     .expert_scale = 2.5f,
+     .eps = 1e-6,
+     .theta = 5e5,
+     .theta_swa = 1e4,
+     .expert_scale = 2.5,
      .yarn = {.factor = 32, .beta_fast = 64, .beta_slow = 1, .n_ctx = 8192}},
     {.family = &laguna_shapes,
      .name = "tiny-laguna",
@@ -55,10 +55,10 @@ static const laguna_shape sizes[] = {
      .n_expert_used = 2,
      .n_ff_expert = 32,
      .n_ff_shared = 64,
-     .eps = 1e-6f,
-     .theta = 5e5f,
-     .theta_swa = 1e4f,
-     .expert_scale = 2.5f,
+     .eps = 1e-6,
+     .theta = 5e5,
+     .theta_swa = 1e4,
+     .expert_scale = 2.5,
      .yarn = {.factor = 32, .beta_fast = 64, .beta_slow = 1, .n_ctx = 8192}},
 };
 
@@ -108,10 +108,13 @@ status laguna_shape_check(const laguna_shape *s, const char *what, err *e)
                        what, s->n_head, s->n_head_swa, s->n_head_kv);
     if (s->head_dim % 2 || s->n_rot % 2 || s->n_rot_swa % 2)
         return err_set(e, E_ARG, "%s: a head size or a number of rotated dims is odd", what);
-    if (!(s->eps > 0) || !(s->theta >= 1) || !(s->theta_swa >= 1) || !(s->expert_scale > 0) ||
-        (s->yarn.factor != 0 && !(s->yarn.factor >= 1)))
-        return err_set(e, E_ARG, "%s: a rotation, epsilon or scale parameter makes no sense", what);
-    return OK;
+    const shape_real real[] = {
+        {"rotation base", s->theta, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
+        {"rotation base of window layers", s->theta_swa, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
+        {"epsilon of norms", s->eps, SHAPE_EPS_MIN, 1},
+        {"scale of experts", s->expert_scale, 1e-3, 1e3}};
+    st = shape_check_reals(real, sizeof real / sizeof *real, what, e);
+    return st ? st : yarn_shape_check(&s->yarn, what, e);
 }
 
 /* ---- Tensors ---- */

@@ -21,7 +21,7 @@ typedef struct laguna_shape {
     int32_t n_expert, n_expert_used, n_ff_expert, n_ff_shared;
     bool tied;             /* the head is the embedding */
     bool gate_per_element; /* else one gate per head */
-    float eps, theta, theta_swa, expert_scale;
+    double eps, theta, theta_swa, expert_scale;
     yarn_shape yarn; /* of full layers */
     bool swa[SHAPE_LAYERS_MAX];
 } laguna_shape;

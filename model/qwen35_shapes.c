@@ -18,7 +18,7 @@ enum {
     NEXTN_PUBLISHED = 1 /* NextN layers of a checkpoint */
 };
 
-#define COMMON .family = &qwen35_shapes, .eps = 1e-6f, .theta = 1e7f, .n_taps = 4
+#define COMMON .family = &qwen35_shapes, .eps = 1e-6, .theta = 1e7, .n_taps = 4
 #define PUBLISHED                                                                                  \
     COMMON, .n_vocab = 248320, .head_dim = 256, .n_rotating = 64, .section = {11, 11, 10},         \
             .n_k = 16, .dk = 128, .dv = 128, .n_ctx_train = 262144
@@ -88,7 +88,7 @@ status qwen35_shape_check(const qwen35_shape *s, const char *what, err *e)
         {"number of experts", s->n_expert, 0, 4096},
         {"number of experts used", s->n_expert_used, s->n_expert ? 1 : 0, s->n_expert},
         {"expert width", s->n_ff_expert, s->n_expert ? 1 : 0, WIDTH_MAX},
-        {"number of positions", s->n_ctx_train, 1, 1 << 30},
+        {"number of positions", s->n_ctx_train, 1, 1 << 24},
     };
     status st = shape_check_ranges(range, sizeof range / sizeof *range, what, e);
     if (st)
@@ -105,9 +105,10 @@ status qwen35_shape_check(const qwen35_shape *s, const char *what, err *e)
         return err_set(e, E_ARG,
                        "%s: %" PRId32 " rotating dimensions in sections of %" PRId32 " pairs", what,
                        s->n_rotating, sections);
-    if (!(s->eps > 0) || !(s->theta > 0) || s->yarn.factor < 0)
-        return err_set(e, E_ARG, "%s: a rotation or epsilon makes no sense", what);
-    return OK;
+    const shape_real real[] = {{"rotation base", s->theta, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
+                               {"epsilon of norms", s->eps, SHAPE_EPS_MIN, 1}};
+    st = shape_check_reals(real, sizeof real / sizeof *real, what, e);
+    return st ? st : yarn_shape_check(&s->yarn, what, e);
 }
 
 static void cut_layer(model_shape *s, int32_t n_layer)

@@ -24,7 +24,7 @@ typedef struct qwen35_shape {
     int32_t n_nextn;    /* NextN layers behind the others */
     yarn_shape yarn;
     bool tied;
-    float eps, theta;
+    double eps, theta;
     bool full[SHAPE_LAYERS_MAX]; /* attention, else the gated delta rule */
 } qwen35_shape;
 

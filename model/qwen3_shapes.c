@@ -12,7 +12,7 @@
 
 #define COMMON                                                                                     \
     .family = &qwen3_shapes, .head_dim = 128, .n_vocab = 151936, .n_ctx_train = 40960,             \
-    .eps = 1e-6f, .theta = 1e6f
+    .eps = 1e-6, .theta = 1e6
 
 static const qwen3_shape sizes[] = {
     {COMMON, .name = "qwen3-0.6b", .n_layer = 28, .n_embd = 1024, .n_ff = 3072, .n_head = 16,
@@ -39,8 +39,8 @@ static const qwen3_shape sizes[] = {
      .head_dim = 32,
      .n_ctx_train = 8192,
      .tied = true,
-     .eps = 1e-6f,
-     .theta = 1e6f},
+     .eps = 1e-6,
+     .theta = 1e6},
 };
 
 bool qwen3_shape_named(const char *name, qwen3_shape *s)
@@ -74,9 +74,10 @@ status qwen3_shape_check(const qwen3_shape *s, const char *what, err *e)
                        what, s->n_head, s->n_head_kv);
     if (s->head_dim % 2)
         return err_set(e, E_ARG, "%s: the head size %" PRId32 " is odd", what, s->head_dim);
-    if (!(s->eps > 0) || !(s->theta >= 1) || (s->yarn.factor != 0 && !(s->yarn.factor >= 1)))
-        return err_set(e, E_ARG, "%s: a rotation or epsilon parameter makes no sense", what);
-    return OK;
+    const shape_real real[] = {{"rotation base", s->theta, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
+                               {"epsilon of norms", s->eps, SHAPE_EPS_MIN, 1}};
+    st = shape_check_reals(real, sizeof real / sizeof *real, what, e);
+    return st ? st : yarn_shape_check(&s->yarn, what, e);
 }
 
 /* ---- Tensors ---- */
@@ -154,6 +155,25 @@ static int32_t list(const model_shape *shape, shape_tensor *out, int32_t cap)
 
 /* ---- Metadata ---- */
 
+/* Readers multiply the key attn_factor by 1 + 0.1 ln factor. */
+static double attn_factor(const yarn_shape *y)
+{
+    return y->magnitude != 0 ? y->magnitude / (1 + 0.1 * log(y->factor)) : 1;
+}
+
+status yarn_shape_check(const yarn_shape *y, const char *what, err *e)
+{
+    const shape_range range[] = {{"trained context of YaRN", y->n_ctx, 1, 1 << 24}};
+    const shape_real real[] = {{"factor of YaRN", y->factor, 1, 1e6},
+                               {"beta_fast of YaRN", y->beta_fast, 1e-3, 1e6},
+                               {"beta_slow of YaRN", y->beta_slow, 1e-3, 1e6},
+                               {"attention factor of YaRN", attn_factor(y), 1e-3, 1e3}};
+    if (y->factor == 0)
+        return OK;
+    status st = shape_check_ranges(range, 1, what, e);
+    return st ? st : shape_check_reals(real, sizeof real / sizeof *real, what, e);
+}
+
 void put_yarn_shape(gguf_writer *w, const char *arch, const yarn_shape *y)
 {
     char key[96];
@@ -165,9 +185,8 @@ void put_yarn_shape(gguf_writer *w, const char *arch, const yarn_shape *y)
     gguf_put_u32(w, KEY("original_context_length"), (uint32_t)y->n_ctx);
     gguf_put_f32(w, KEY("yarn_beta_fast"), y->beta_fast);
     gguf_put_f32(w, KEY("yarn_beta_slow"), y->beta_slow);
-    if (y->magnitude != 0) /* readers multiply this key by 1 + 0.1 ln factor */
-        gguf_put_f32(w, KEY("attn_factor"),
-                     (float)(y->magnitude / (1 + 0.1 * log((double)y->factor))));
+    if (y->magnitude != 0)
+        gguf_put_f32(w, KEY("attn_factor"), (float)attn_factor(y));
 #undef KEY
 }
 

@@ -9,9 +9,9 @@
 
 /* Rotation for contexts beyond the trained one; factor 0: none. */
 typedef struct yarn_shape {
-    float factor, beta_fast, beta_slow;
-    int32_t n_ctx; /* trained */
-    float magnitude; /* of cosines and sines; 0: 1 + 0.1 ln factor */
+    double factor, beta_fast, beta_slow;
+    int32_t n_ctx;    /* trained */
+    double magnitude; /* of cosines and sines; 0: 1 + 0.1 ln factor */
 } yarn_shape;
 
 typedef struct qwen3_shape {
@@ -23,7 +23,7 @@ typedef struct qwen3_shape {
     };
     int32_t n_head, n_head_kv, head_dim, n_ff, n_ctx_train;
     bool tied; /* the head is the embedding */
-    float eps, theta;
+    double eps, theta;
     yarn_shape yarn;
 } qwen3_shape;
 
@@ -33,6 +33,8 @@ bool qwen3_shape_named(const char *name, qwen3_shape *s);
 status qwen3_shape_check(const qwen3_shape *s, const char *what, err *e);
 extern const shape_family qwen3_shapes;
 
+/* E_ARG for numbers that readers refuse; what: as above. */
+status yarn_shape_check(const yarn_shape *y, const char *what, err *e);
 /* Writes rope.scaling.* of that architecture. */
 void put_yarn_shape(gguf_writer *w, const char *arch, const yarn_shape *y);
 

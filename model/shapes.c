@@ -25,6 +25,15 @@ status shape_check_ranges(const shape_range *range, size_t n, const char *what, 
     return OK;
 }
 
+status shape_check_reals(const shape_real *real, size_t n, const char *what, err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(real[i].v >= real[i].min && real[i].v <= real[i].max)) /* also true for NaN */
+            return err_set(e, E_ARG, "%s: the %s is %g, expected %g to %g", what, real[i].name,
+                           real[i].v, real[i].min, real[i].max);
+    return OK;
+}
+
 status shape_named(const char *size, model_shape **out, err *e)
 {
     char known[1024];

@@ -118,6 +118,17 @@ typedef struct shape_range {
 /* E_ARG for the first of n numbers that is out of bounds; what: as in check. */
 status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e);
 
+/* The same of a number that is no integer. Readers have the same bounds (model/bind.h). */
+typedef struct shape_real {
+    const char *name;
+    double v, min, max;
+} shape_real;
+
+status shape_check_reals(const shape_real *real, size_t n, const char *what, err *e);
+#define SHAPE_THETA_MIN 1
+#define SHAPE_THETA_MAX 1e12
+#define SHAPE_EPS_MIN 1e-30
+
 /* The shape of that name; free it with mem_free. E_ARG lists the known names. */
 status shape_named(const char *size, model_shape **s, err *e);
 
