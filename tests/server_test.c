@@ -302,6 +302,44 @@ TEST(server_answers_400_where_no_token_may_come)
     stop(&s);
 }
 
+/* item_reference names an item of a stored response; without one, or once it is deleted: 404. */
+TEST(server_finds_items_that_the_input_refers_to)
+{
+    served s;
+    response r, other;
+    arena mem = {0};
+    char body[512], path[128];
+    start_toy(&s, NULL);
+    http_post(&r, &s, "/v1/responses",
+              "{\"input\":\"One long question.\",\"max_output_tokens\":4}");
+    CHECK_EQ(r.status, 200);
+    const char *item = text_at(&mem, &r, "output.0.id"), *id = text_at(&mem, &r, "id");
+    snprintf(body, sizeof body,
+             "{\"input\":[{\"type\":\"item_reference\",\"id\":\"%s\"},{\"role\":\"user\","
+             "\"content\":\"On.\"}],\"max_output_tokens\":4}",
+             item);
+    http_post(&other, &s, "/v1/responses", body);
+    CHECK_MSG(other.status == 200, "%s", str_text(&other.body));
+    snprintf(path, sizeof path, "/v1/responses/%s/input_items", text_at(&mem, &other, "id"));
+    response_free(&other);
+    http_call(&other, &s, "GET", path, NULL, NULL); /* it is kept as the item itself */
+    CHECK_MSG(strstr(str_text(&other.body), "\"role\":\"assistant\""), "%s", other.body.at);
+    response_free(&other);
+    snprintf(path, sizeof path, "/v1/responses/%s", id);
+    http_call(&other, &s, "DELETE", path, NULL, NULL);
+    CHECK_EQ(other.status, 200);
+    response_free(&other);
+    snprintf(body, sizeof body,
+             "{\"input\":[{\"type\":\"item_reference\",\"id\":\"msg_1\"},{\"role\":"
+             "\"user\",\"content\":\"On.\"}]}");
+    http_post(&other, &s, "/v1/responses", body);
+    CHECK_MSG(other.status == 404 && strstr(other.body.at, "msg_1"), "%s", str_text(&other.body));
+    response_free(&other);
+    response_free(&r);
+    arena_free(&mem);
+    stop(&s);
+}
+
 TEST(server_limits_bodies)
 {
     served s;

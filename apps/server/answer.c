@@ -319,6 +319,17 @@ void put_extras(const usage *u, str *o)
     json_close(o, '}');
 }
 
+void put_warnings(const request *rq, str *o)
+{
+    if (!rq->left_out.n)
+        return;
+    json_open(o, "warnings", '[');
+    str_put(o, rq->left_out.at, rq->left_out.n);
+    if (rq->n_left_out > REQUEST_MAX_WARNINGS)
+        json_text(o, NULL, "and more");
+    json_close(o, ']');
+}
+
 void put_parts(str *o, const choice *c, part_kind kind)
 {
     for (int32_t i = 0; i < c->n_parts; i++)

@@ -135,6 +135,8 @@ usage answer_usage(const answer *a);
 /* "sparse_attention", "kv_pool", "compression" and "experts": {...}, of a usage where keys were
  * left out or away, prompts shortened, or experts read from the host's memory. */
 void put_extras(const usage *u, str *o);
+/* "warnings": [...], the parts of the request that were left out; nothing if there are none. */
+void put_warnings(const request *rq, str *o);
 /* All parts of a kind, one after the other. */
 void put_parts(str *o, const choice *c, part_kind kind);
 int32_t count_parts(const choice *c, part_kind kind);

@@ -24,13 +24,18 @@ typedef struct run {
     str stream, whole;
 } run;
 
-static void open_run(run *r, api_kind api)
+static void open_run_of(run *r, api_kind api, const char *body)
 {
     problem p = {0};
     *r = (run){.d = dialect_of(api)};
-    CHECK(request_parse(&r->rq, api, bodies[api], strlen(bodies[api]), &limits, &p));
+    CHECK_MSG(request_parse(&r->rq, api, body, strlen(body), &limits, &p), "%s", p.text);
     CHECK(answers_init(&r->a, &r->rq, &names, 1));
     r->d->begin(&r->a, &r->stream);
+}
+
+static void open_run(run *r, api_kind api)
+{
+    open_run_of(r, api, bodies[api]);
 }
 
 static void take_json(run *r, const happening *h)
@@ -336,6 +341,57 @@ TEST(answer_failures_end_a_stream_in_words)
         r.d->fail(&r.a, &p, &r.stream);
         CHECK(strstr(r.stream.at, "the model computed NaN"));
         CHECK(!strstr(r.stream.at, "[DONE]"));
+        close_run(&r);
+    }
+}
+
+/* Calls of tools that are no functions go back as the items that their clients know. */
+TEST(answer_calls_have_the_form_of_their_tool)
+{
+    static const struct {
+        const char *tool, *name, *arguments, *item; /* a part of the item in the answer */
+    } all[] = {
+        {"{\"type\":\"custom\",\"name\":\"patch\"}", "patch", "{\"input\":\"*** a\\n\"}",
+         "\"name\":\"patch\",\"input\":\"*** a\\n\""},
+        {"{\"type\":\"local_shell\"}", "local_shell", "{\"command\":[\"ls\"]}",
+         "\"action\":{\"type\":\"exec\",\"env\":{},\"command\":[\"ls\"]}"},
+        {"{\"type\":\"shell\"}", "shell", "{\"commands\":[\"ls\"]}", "\"type\":\"shell_call\""},
+        {"{\"type\":\"apply_patch\"}", "apply_patch", "{\"type\":\"delete_file\",\"path\":\"a\"}",
+         "\"operation\":{\"type\":\"delete_file\",\"path\":\"a\"}"},
+        {"{\"type\":\"tool_search\",\"execution\":\"client\"}", "tool_search", "{\"query\":\"x\"}",
+         "\"arguments\":{\"query\":\"x\"},\"execution\":\"client\""},
+        {"{\"type\":\"namespace\",\"name\":\"crm\",\"tools\":[{\"type\":\"function\",\"name\":"
+         "\"list\"}]}",
+         "crm.list", "{}", "\"namespace\":\"crm\",\"name\":\"list\",\"arguments\":\"{}\""},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char body[512];
+        run r;
+        snprintf(body, sizeof body,
+                 "{\"input\":\"x\",\"stream\":true,\"tools\":[%s,{\"type\":"
+                 "\"web_search\"}]}",
+                 all[i].tool);
+        open_run_of(&r, API_RESPONSES, body);
+        answer_event ev = {.kind = ANSWER_TOOL_CALL,
+                           .name = all[i].name,
+                           .text = all[i].arguments,
+                           .n = strlen(all[i].arguments)};
+        take_event(&r, &ev);
+        end_run(&r, CARAT_FINISH_STOP);
+        CHECK_MSG(strstr(r.whole.at, all[i].item), "%s: %s", all[i].name, r.whole.at);
+        const char *done = strstr(r.stream.at, "\"response.output_item.done\"");
+        CHECK_MSG(done && strstr(done, all[i].item), "%s: %s", all[i].name, r.stream.at);
+        CHECK(strstr(r.whole.at, "\"warnings\":[\"'tools[1]', a tool of type web_search"));
+        CHECK(!strstr(r.whole.at, "{\"type\":\"web_search\"}"));
+        arena mem = {0};
+        parsed(&mem, r.whole.at, r.whole.n);
+        arena_free(&mem);
+        str said[3] = {0};
+        hear_stream(&r, said); /* each event is JSON */
+        for (int k = 0; k < 3; k++)
+            str_free(&said[k]);
+        if (!i)
+            CHECK(strstr(r.stream.at, "response.custom_tool_call_input.done"));
         close_run(&r);
     }
 }

@@ -76,7 +76,87 @@ static bool read_system(request *rq, problem *p)
     return true;
 }
 
-/* The text of a tool's result: a string, or text blocks. */
+/* A string, or text blocks. False: a block is no text. */
+static bool plain_text(const place *at, size_t k, const jtree *c, str *out)
+{
+    if (jtree_is(c, JTREE_STRING)) {
+        str_put(out, c->s, c->n);
+        return true;
+    }
+    if (!jtree_is(c, JTREE_ARRAY))
+        return refuse_block(at, k, "has a content that is neither a string nor blocks");
+    for (const jtree *b = c->first; b; b = b->next) {
+        const jtree *t = jtree_get(b, "text");
+        if (!tree_says(jtree_get(b, "type"), "text") || !jtree_is(t, JTREE_STRING))
+            return refuse_block(at, k,
+                                "holds a block that is no text: carat reads text only so "
+                                "far");
+        str_put(out, t->s, t->n);
+    }
+    return true;
+}
+
+/* A document of text, with its title and its context before it. */
+static bool document_text(const place *at, size_t k, const jtree *block, str *out)
+{
+    const jtree *source = jtree_get(block, "source"), *type = jtree_get(source, "type");
+    const jtree *title = jtree_get(block, "title"), *context = jtree_get(block, "context");
+    bool text = tree_says(type, "text");
+    if (!text && !tree_says(type, "content"))
+        return refuse_block(at, k,
+                            "is a document whose source is no text: carat reads documents with a "
+                            "source of type text or content");
+    str_puts(out, "<document>\n");
+    if (jtree_is(title, JTREE_STRING))
+        str_printf(out, "Title: %s\n", title->s);
+    if (jtree_is(context, JTREE_STRING))
+        str_printf(out, "Context: %s\n", context->s);
+    if (text && !jtree_is(jtree_get(source, "data"), JTREE_STRING))
+        return refuse_block(at, k, "is a document without 'source.data', a string");
+    if (!plain_text(at, k, jtree_get(source, text ? "data" : "content"), out))
+        return false;
+    str_puts(out, "\n</document>\n");
+    return true;
+}
+
+/* A passage that a search of the client's has found. */
+static bool passage_text(const place *at, size_t k, const jtree *block, str *out)
+{
+    static const char *const heads[] = {"title", "source"};
+    str_puts(out, "<search_result>\n");
+    for (int i = 0; i < 2; i++)
+        if (jtree_is(jtree_get(block, heads[i]), JTREE_STRING))
+            str_printf(out, "%s: %s\n", heads[i], jtree_get(block, heads[i])->s);
+    if (!plain_text(at, k, jtree_get(block, "content"), out))
+        return false;
+    str_puts(out, "\n</search_result>\n");
+    return true;
+}
+
+/* The text of a block; blocks of unknown types have none, and are said to be left out. */
+static bool block_text(const place *at, size_t k, const jtree *b, str *out)
+{
+    const jtree *type = jtree_get(b, "type"), *t = jtree_get(b, "text");
+    if (tree_says(type, "document"))
+        return document_text(at, k, b, out);
+    if (tree_says(type, "search_result"))
+        return passage_text(at, k, b, out);
+    if (tree_says(type, "image"))
+        return refuse_block(at, k, "is an image: carat reads text only so far");
+    if (tree_says(type, "compaction")) /* a summary of what came before */
+        t = jtree_get(b, "content");
+    if (jtree_is(t, JTREE_STRING))
+        str_put(out, t->s, t->n);
+    else
+        leave_out(
+            at->rq,
+            "'messages[%zu].content[%zu]', a block of type %.60s, is left out: it has no text "
+            "for the model",
+            at->i, k, jtree_is(type, JTREE_STRING) ? type->s : "unknown");
+    return true;
+}
+
+/* The text of a tool's result: a string, or blocks. */
 static bool result_text(const place *at, size_t k, const jtree *block, str *out)
 {
     const jtree *c = jtree_get(block, "content");
@@ -90,14 +170,9 @@ static bool result_text(const place *at, size_t k, const jtree *block, str *out)
     }
     if (c->kind != JTREE_ARRAY)
         return refuse_block(at, k, "has a content that is neither a string nor blocks");
-    for (const jtree *b = c->first; b; b = b->next) {
-        const jtree *t = jtree_get(b, "text");
-        if (tree_says(jtree_get(b, "type"), "image") || tree_says(jtree_get(b, "type"), "document"))
-            return refuse_block(at, k,
-                                "holds an image or a document: carat reads text only so far");
-        if (jtree_is(t, JTREE_STRING))
-            str_put(out, t->s, t->n);
-    }
+    for (const jtree *b = c->first; b; b = b->next)
+        if (!block_text(at, k, b, out))
+            return false;
     return true;
 }
 
@@ -127,18 +202,31 @@ static bool put_results(const place *at, const jtree *blocks)
     return true;
 }
 
-/* Checks blocks of known types. Unknown types pass: new clients send new types. */
+/* Checks blocks of known types. */
 static bool check_block(const place *at, const jtree *b, size_t k)
 {
     const jtree *type = jtree_get(b, "type");
     if (!jtree_is(type, JTREE_STRING))
         return refuse_block(at, k, "has no 'type'");
-    if (tree_says(type, "image") || tree_says(type, "document"))
-        return refuse_block(at, k, "is an image or a document: carat reads text only so far");
     if (tree_says(type, "text") && !jtree_is(jtree_get(b, "text"), JTREE_STRING))
         return refuse_block(at, k, "has no 'text'");
     if (tree_says(type, "tool_use") && !jtree_is(jtree_get(b, "name"), JTREE_STRING))
         return refuse_block(at, k, "has no 'name'");
+    return true;
+}
+
+/* The texts of a message's blocks, but those of `others`, separated by |, which are read apart. */
+static bool join_blocks(const place *at, const jtree *blocks, const char *others, str *out)
+{
+    size_t k = 0;
+    for (const jtree *b = blocks->first; b; b = b->next, k++) {
+        const char *type = jtree_get(b, "type")->s, *found = strstr(others, type);
+        size_t n = strlen(type);
+        if (found && n && (found == others || found[-1] == '|') && (!found[n] || found[n] == '|'))
+            continue;
+        if (!block_text(at, k, b, out))
+            return false;
+    }
     return true;
 }
 
@@ -177,9 +265,10 @@ static int put_tool_uses(str *o, const jtree *blocks)
 static bool put_user(const place *at, const jtree *blocks)
 {
     str *o = &at->rq->messages, text = {0};
-    if (!put_results(at, blocks))
+    if (!put_results(at, blocks) || !join_blocks(at, blocks, "tool_result", &text)) {
+        str_free(&text);
         return false;
-    join_text(blocks, "text", "text", &text);
+    }
     bool results = false;
     for (const jtree *b = blocks->first; b; b = b->next)
         results |= tree_says(jtree_get(b, "type"), "tool_result");
@@ -200,9 +289,9 @@ static bool put_assistant(const place *at, const jtree *blocks, bool last)
 {
     request *rq = at->rq;
     str *o = &rq->messages, text = {0}, thought = {0};
-    join_text(blocks, "text", "text", &text);
     join_text(blocks, "thinking", "thinking", &thought);
-    bool ok = !last || read_continue(rq, true, at->p);
+    bool ok = join_blocks(at, blocks, "tool_use|thinking|redacted_thinking", &text) &&
+              (!last || read_continue(rq, true, at->p));
     for (const jtree *b = blocks->first; b && ok && last; b = b->next)
         if (tree_says(jtree_get(b, "type"), "tool_use"))
             ok = refuse_block(at, 0, "calls tools, and the results are missing");
@@ -259,7 +348,10 @@ static bool put_anthropic_message(const place *at, const jtree *m)
     if (system) { /* a reminder inside the conversation */
         str words = {0};
         note_origin(at->rq, at->i, false);
-        join_text(c, "text", "text", &words);
+        if (!join_blocks(at, c, "", &words)) {
+            str_free(&words);
+            return false;
+        }
         json_open(&at->rq->messages, NULL, '{');
         json_text(&at->rq->messages, "role", "system");
         json_text_n(&at->rq->messages, "content", str_text(&words), words.n);
@@ -394,6 +486,7 @@ static void put_message_head(const answer *a, str *o)
     json_text(o, "type", "message");
     json_text(o, "role", "assistant");
     json_text(o, "model", model_name(a));
+    put_warnings(a->rq, o);
 }
 
 static void messages_whole(answer *a, str *o)

@@ -3,15 +3,18 @@
  * A request has its whole history, or continues a stored response: then the items of that
  * conversation come before its own, as if the client had sent them. Items become messages:
  * consecutive calls become one message of the assistant, reasoning becomes the reasoning of the
- * message after it.
+ * message after it. Items that hold nothing for the model, such as searches that a host has done,
+ * are left out; the log and the answer say so.
  *
  * Logprobs are written if 'include' has "message.output_text.logprobs" or 'top_logprobs' is not 0.
  *
- * A stream has items (reasoning, message, function_call) in the order of the answer's parts. Each
- * item ends before the next one begins.
+ * A stream has items (reasoning, message, calls) in the order of the answer's parts. Each item ends
+ * before the next one begins. Calls of tools that are no functions have items of their own types
+ * (tool_kinds.h); these are whole from the beginning.
  */
 #include "apps/server/answer.h"
 #include "apps/server/jsonw.h"
+#include "apps/server/tool_kinds.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,6 +38,31 @@ static bool refuse_item(const items *at, const char *what)
     else
         snprintf(field, sizeof field, "input[%zu]", at->i);
     return problem_set(at->p, 400, field, "'%s' %s", field, what);
+}
+
+static void leave_out_part(const items *at, const char *what, const jtree *type)
+{
+    char field[48];
+    if (at->before) /* the answer to the request that brought it has said so */
+        return;
+    snprintf(field, sizeof field, "input[%zu]", at->i);
+    leave_out(at->rq, "'%s', %s of type %.60s, is left out: it has no text for the model", field,
+              what, jtree_is(type, JTREE_STRING) ? type->s : "unknown");
+}
+
+const jtree *request_item(const request *rq, const jtree *item)
+{
+    const jtree *id = jtree_get(item, "id"), *type = jtree_get(item, "type");
+    bool bare = !type && id && !jtree_get(item, "role");
+    if (!bare && !tree_says(type, "item_reference"))
+        return item;
+    for (const jtree *v = rq->referred ? rq->referred->first : NULL; v; v = v->next) {
+        const jtree *own = jtree_get(v, "id");
+        if (jtree_is(id, JTREE_STRING) && jtree_is(own, JTREE_STRING) && own->n == id->n &&
+            !memcmp(own->s, id->s, id->n))
+            return v;
+    }
+    return NULL;
 }
 
 static void close_calls(items *at)
@@ -71,9 +99,12 @@ static bool join_parts(const items *at, const jtree *c, str *out)
                                "holds an image, a file or a sound: carat reads text only so far");
         if (tree_says(type, "refusal"))
             text = jtree_get(q, "refusal");
-        if (!jtree_is(text, JTREE_STRING))
-            return refuse_item(at, "holds a part without text");
-        str_put(out, text->s, text->n);
+        if (jtree_is(text, JTREE_STRING))
+            str_put(out, text->s, text->n);
+        else if (q->kind != JTREE_OBJECT)
+            return refuse_item(at, "holds a part that is no object");
+        else
+            leave_out_part(at, "a part", type);
     }
     return true;
 }
@@ -118,13 +149,48 @@ out:
     return ok;
 }
 
-/* custom: the arguments are one text, in `input`. */
-static bool put_call_item(items *at, const jtree *item, bool custom)
+/* The name of a call as the model knows it. */
+static const char *name_of_call(const items *at, const jtree *item, const tool_kind *kind)
 {
-    const jtree *id = jtree_get(item, "call_id"), *name = jtree_get(item, "name");
-    const jtree *arguments = jtree_get(item, custom ? "input" : "arguments");
+    const jtree *name = jtree_get(item, "name"), *space = jtree_get(item, "namespace");
+    if (kind && kind->name)
+        return kind->name;
+    if (!jtree_is(name, JTREE_STRING))
+        return NULL;
+    for (int32_t i = 0; i < at->rq->n_tools && jtree_is(space, JTREE_STRING); i++) {
+        const tool_form *t = &at->rq->tool[i];
+        if (t->space && !strcmp(t->space, space->s) && !strcmp(t->own, name->s))
+            return t->name;
+    }
+    return name->s;
+}
+
+static void put_arguments(const jtree *item, const tool_kind *kind, str *o)
+{
+    const jtree *v = jtree_get(item, kind ? kind->member : "arguments");
+    if (kind && kind->text) {
+        json_open(o, "arguments", '{');
+        json_tree(o, kind->text, v);
+        json_close(o, '}');
+    } else if (kind && kind->constant && jtree_is(v, JTREE_OBJECT)) {
+        json_open(o, "arguments", '{');
+        for (const jtree *m = v->first; m; m = m->next)
+            if (m->kind != JTREE_NULL && strcmp(m->key, "type") != 0 && !tree_is_empty(m))
+                json_tree(o, m->key, m);
+        json_close(o, '}');
+    } else if (v) {
+        json_tree(o, "arguments", v);
+    }
+}
+
+/* kind NULL: of a function. */
+static bool put_call_item(items *at, const jtree *item, const tool_kind *kind)
+{
+    const jtree *id = jtree_get(item, "call_id");
+    const char *name = name_of_call(at, item, kind);
     str *o = &at->rq->messages;
-    if (!jtree_is(id, JTREE_STRING) || !jtree_is(name, JTREE_STRING))
+    id = id ? id : jtree_get(item, "id");
+    if (!jtree_is(id, JTREE_STRING) || !name)
         return refuse_item(at, "is a call without 'call_id' or 'name'");
     if (!at->in_call) {
         open_message(at, "assistant");
@@ -137,29 +203,81 @@ static bool put_call_item(items *at, const jtree *item, bool custom)
     json_tree(o, "id", id);
     json_text(o, "type", "function");
     json_open(o, "function", '{');
-    json_tree(o, "name", name);
-    if (custom) {
-        json_open(o, "arguments", '{');
-        json_tree(o, "input", arguments);
-        json_close(o, '}');
-    } else if (arguments) {
-        json_tree(o, "arguments", arguments);
-    }
+    json_text(o, "name", name);
+    put_arguments(item, kind, o);
     str_puts(o, "}}");
     return true;
+}
+
+/* What a command of `shell` has printed, and how it ended. */
+static void put_command_end(const jtree *v, str *out)
+{
+    static const char *const streams[] = {"stdout", "stderr"};
+    const jtree *outcome = jtree_get(v, "outcome"), *code = jtree_get(outcome, "exit_code");
+    for (int i = 0; i < 2; i++) {
+        const jtree *text = jtree_get(v, streams[i]);
+        if (jtree_is(text, JTREE_STRING) && text->n)
+            str_printf(out, "%s:\n%s\n", streams[i], text->s);
+    }
+    if (tree_says(jtree_get(outcome, "type"), "timeout"))
+        str_puts(out, "timeout\n");
+    else if (jtree_is(code, JTREE_INTEGER))
+        str_printf(out, "exit code: %s\n", code->s);
+}
+
+/* The text of a result. */
+static bool put_result(const items *at, const jtree *item, str *out)
+{
+    const jtree *v = jtree_get(item, "output"), *type = jtree_get(item, "type");
+    const jtree *list = jtree_get(item, "tools");
+    if (tree_says(type, "shell_call_output") && jtree_is(v, JTREE_ARRAY)) {
+        for (const jtree *i = v->first; i; i = i->next)
+            put_command_end(i, out);
+        return true;
+    }
+    if (tree_says(type, "apply_patch_call_output") && jtree_get(item, "status"))
+        str_printf(out, "%s\n", tree_says(jtree_get(item, "status"), "failed") ? "failed" : "done");
+    if (tree_says(type, "tool_search_output")) {
+        str_puts(out, "Tools found:");
+        for (const jtree *t = jtree_is(list, JTREE_ARRAY) ? list->first : NULL; t; t = t->next)
+            if (jtree_is(jtree_get(t, "name"), JTREE_STRING))
+                str_printf(out, " %s", jtree_get(t, "name")->s);
+        return true;
+    }
+    return join_parts(at, v, out);
 }
 
 static bool put_output(items *at, const jtree *item)
 {
     const jtree *id = jtree_get(item, "call_id");
     str text = {0};
+    id = id ? id : jtree_get(item, "id");
     if (!jtree_is(id, JTREE_STRING))
         return refuse_item(at, "is a result without 'call_id'");
-    bool ok = join_parts(at, jtree_get(item, "output"), &text);
+    bool ok = put_result(at, item, &text);
     if (ok) {
         open_message(at, "tool");
         json_tree(&at->rq->messages, "tool_call_id", id);
         json_text_n(&at->rq->messages, "content", str_text(&text), text.n);
+        json_close(&at->rq->messages, '}');
+    }
+    at->rq->messages.bad |= text.bad;
+    str_free(&text);
+    return ok;
+}
+
+/* What another agent says is told as the user's message, with its name. */
+static bool put_agent_message(items *at, const jtree *item)
+{
+    const jtree *author = jtree_get(item, "author");
+    str text = {0};
+    if (jtree_is(author, JTREE_STRING))
+        str_printf(&text, "Message from %s:\n", author->s);
+    size_t n = text.n;
+    bool ok = join_parts(at, jtree_get(item, "content"), &text);
+    if (ok && text.n > n) {
+        open_message(at, "user");
+        json_text_n(&at->rq->messages, "content", text.at, text.n);
         json_close(&at->rq->messages, '}');
     }
     at->rq->messages.bad |= text.bad;
@@ -176,26 +294,48 @@ static bool take_reasoning(items *at, const jtree *item)
     return join_parts(at, c, &at->thought);
 }
 
-static bool put_item(items *at, const jtree *item, bool last)
+static bool no_such_item(const items *at, const jtree *item)
 {
-    static const char *const ignored[] = {"web_search_call", "tool_search_call",
-                                          "image_generation_call", "compaction", "item_reference"};
-    const jtree *type = jtree_get(item, "type");
-    if (item->kind != JTREE_OBJECT)
+    const jtree *id = jtree_get(item, "id");
+    char field[48];
+    snprintf(field, sizeof field, "input[%zu]", at->i);
+    return problem_set(at->p, 404, field,
+                       "Item with id '%.60s' not found: this server keeps the items of responses "
+                       "that it stores",
+                       jtree_is(id, JTREE_STRING) ? id->s : "");
+}
+
+static bool put_item(items *at, const jtree *given, bool last)
+{
+    if (given->kind != JTREE_OBJECT)
         return refuse_item(at, "is no object");
+    const jtree *item = request_item(at->rq, given);
+    if (!item)
+        return no_such_item(at, given);
+    const jtree *type = jtree_get(item, "type");
     if (!type || tree_says(type, "message"))
         return put_message_item(at, item, last);
-    if (tree_says(type, "function_call") || tree_says(type, "custom_tool_call"))
+    const tool_kind *kind = tool_kind_of_item(type, false);
+    bool call = kind || tree_says(type, "function_call");
+    /* A search of the server's own has no arguments that the model gave. */
+    if (call && tree_says(type, "tool_search_call") && !jtree_get(item, "call_id"))
+        return true;
+    if (call)
         return (!last || refuse_item(at, "calls a tool, and the result is missing")) &&
-               put_call_item(at, item, tree_says(type, "custom_tool_call"));
-    if (tree_says(type, "function_call_output") || tree_says(type, "custom_tool_call_output"))
+               put_call_item(at, item, kind);
+    if (tree_says(type, "tool_search_output") && !jtree_get(item, "call_id"))
+        return true; /* its tools are declared */
+    if (tool_kind_of_item(type, true) || tree_says(type, "function_call_output"))
         return put_output(at, item);
+    if (tree_says(type, "mcp_call")) /* both in one item */
+        return put_call_item(at, item, NULL) && put_output(at, item);
     if (tree_says(type, "reasoning"))
         return take_reasoning(at, item);
-    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
-        if (tree_says(type, ignored[i]))
-            return true;
-    return refuse_item(at, "is of a type that carat does not know");
+    if (tree_says(type, "agent_message"))
+        return put_agent_message(at, item);
+    if (!tree_says(type, "additional_tools")) /* its tools are declared */
+        leave_out_part(at, "an item", type);
+    return true;
 }
 
 static void put_plain(request *rq, const char *role, const jtree *text, int32_t origin)
@@ -363,21 +503,81 @@ static void put_text_part(const answer *a, const part *q, bool empty, str *o)
     json_close(o, '}');
 }
 
-/* A complete item, or (open) the start of one. A call and its item have different ids: the item's
- * is derived from the call's. */
+/* How the tool of a call looks to the client; NULL: a function without a namespace. */
+static const tool_kind *kind_of_call(const answer *a, const part *q)
+{
+    const tool_form *t = q->kind == PART_CALL ? request_tool(a->rq, q->name) : NULL;
+    return t ? t->kind : NULL;
+}
+
+/* A call and its item have different ids: the item's is derived from the call's. */
+static void put_item_id(const answer *a, const part *q, const char *key, str *o)
+{
+    const tool_kind *kind = kind_of_call(a, q);
+    json_key(o, key);
+    if (q->kind == PART_CALL)
+        str_printf(o, "\"%s%s\"", kind && kind->id_prefix ? kind->id_prefix : "fc_",
+                   q->id + 5); /* behind "call_" */
+    else
+        str_printf(o, "\"%s\"", q->id);
+}
+
+/* The arguments of a call in the member of its item; open: none yet. */
+static void put_typed_arguments(const part *q, const tool_kind *kind, bool open, str *o)
+{
+    arena mem = {0};
+    const jtree *all = NULL, *text;
+    err e = {0};
+    if (!open && jtree_parse(str_text(&q->text), q->text.n, "the arguments", REQUEST_MAX_DEPTH,
+                             &mem, &all, &e))
+        all = NULL;
+    if (kind->text) {
+        text = jtree_get(all, kind->text);
+        if (jtree_is(text, JTREE_STRING))
+            json_text_n(o, kind->member, text->s, text->n);
+        else
+            json_text_n(o, kind->member, str_text(&q->text), open ? 0 : q->text.n);
+    } else {
+        bool inside = kind->constant && !strcmp(kind->member, "action");
+        json_open(o, kind->member, '{');
+        if (inside)
+            str_puts(o, kind->constant);
+        for (const jtree *m = jtree_is(all, JTREE_OBJECT) ? all->first : NULL; m; m = m->next)
+            json_tree(o, m->key, m);
+        json_close(o, '}');
+        if (kind->constant && !inside)
+            str_printf(o, ",%s", kind->constant);
+    }
+    arena_free(&mem);
+}
+
+static void put_call(const answer *a, const part *q, bool open, str *o)
+{
+    const tool_form *t = request_tool(a->rq, q->name);
+    json_text(o, "call_id", q->id);
+    if (t && t->kind) {
+        if (!t->kind->name)
+            json_text(o, "name", t->own);
+        put_typed_arguments(q, t->kind, open, o);
+        return;
+    }
+    if (t && t->space)
+        json_text(o, "namespace", t->space);
+    json_text(o, "name", t ? t->own : q->name);
+    json_text_n(o, "arguments", str_text(&q->text), open ? 0 : q->text.n);
+}
+
+/* A complete item, or (open) the start of one. */
 static void put_item_out(const answer *a, const part *q, bool open, const char *state, str *o)
 {
     static const char *const types[] = {"reasoning", "message", "function_call"};
+    const tool_kind *kind = kind_of_call(a, q);
     json_open(o, NULL, '{');
-    json_text(o, "type", types[q->kind]);
+    json_text(o, "type", kind && kind->call ? kind->call : types[q->kind]);
+    put_item_id(a, q, "id", o);
     if (q->kind == PART_CALL) {
-        json_key(o, "id");
-        str_printf(o, "\"fc_%s\"", q->id + 5); /* behind "call_" */
-        json_text(o, "call_id", q->id);
-        json_text(o, "name", q->name);
-        json_text_n(o, "arguments", str_text(&q->text), open ? 0 : q->text.n);
+        put_call(a, q, open, o);
     } else {
-        json_text(o, "id", q->id);
         if (q->kind == PART_TEXT)
             json_text(o, "role", "assistant");
         if (q->kind == PART_REASONING) {
@@ -391,6 +591,18 @@ static void put_item_out(const answer *a, const part *q, bool open, const char *
     }
     json_text(o, "status", open ? "in_progress" : state);
     json_close(o, '}');
+}
+
+/* The request's tools but those that were left out. */
+static void put_tools(const request *rq, str *o)
+{
+    const jtree *list = jtree_get(rq->body, "tools");
+    size_t i = 0;
+    json_open(o, "tools", '[');
+    for (const jtree *t = list ? list->first : NULL; t; t = t->next, i++)
+        if (!rq->tool_dropped || !rq->tool_dropped[i])
+            json_tree(o, NULL, t);
+    json_close(o, ']');
 }
 
 /* A member of the request, unchanged. */
@@ -450,7 +662,8 @@ static void put_response_object(const answer *a, const char *state, const proble
     json_number(o, "temperature", a->rq->sampling.temperature);
     put_echo(a, "text", "{\"format\":{\"type\":\"text\"}}", o);
     put_echo(a, "tool_choice", "\"auto\"", o);
-    put_echo(a, "tools", "[]", o);
+    put_tools(a->rq, o);
+    put_warnings(a->rq, o);
     json_number(o, "top_p", a->rq->sampling.top_p);
     json_text(o, "truncation", "disabled");
     put_echo(a, "metadata", "{}", o);
@@ -524,7 +737,7 @@ void responses_record(const answer *a, str *object, str *input, str *output)
     if (in->kind == JTREE_STRING)
         put_input_text(in, input);
     for (const jtree *v = in->kind == JTREE_ARRAY ? in->first : NULL; v; v = v->next)
-        put_input_item(v, input);
+        put_input_item(request_item(a->rq, v), input);
 }
 
 /* ---- A stream ---- */
@@ -564,13 +777,7 @@ static const part *current(const answer *a)
 
 static void put_place(const answer *a, bool content, str *o)
 {
-    const part *q = current(a);
-    if (q->kind == PART_CALL) {
-        json_key(o, "item_id");
-        str_printf(o, "\"fc_%s\"", q->id + 5);
-    } else {
-        json_text(o, "item_id", q->id);
-    }
+    put_item_id(a, current(a), "item_id", o);
     json_int(o, "output_index", a->open_part);
     if (content)
         json_int(o, "content_index", 0);
@@ -602,26 +809,58 @@ static void open_item(answer *a, int32_t i, str *o)
         tell_part(a, "response.content_part.added", true, o);
 }
 
+/* The text of a custom tool's call, in one piece. */
+static void tell_input(answer *a, const tool_kind *kind, str *o)
+{
+    static const char *const types[] = {"response.custom_tool_call_input.delta",
+                                        "response.custom_tool_call_input.done"};
+    tool_kind as[] = {*kind, *kind};
+    as[0].member = "delta";
+    for (int i = 0; i < 2; i++) {
+        open_response_event(a, types[i], o);
+        put_place(a, false, o);
+        put_typed_arguments(current(a), &as[i], false, o);
+        close_response_event(o);
+    }
+}
+
+static void end_text(answer *a, const part *q, str *o)
+{
+    bool thought = q->kind == PART_REASONING;
+    open_response_event(a, thought ? "response.reasoning_text.done" : "response.output_text.done",
+                        o);
+    put_place(a, true, o);
+    json_text_n(o, "text", str_text(&q->text), q->text.n);
+    if (!thought)
+        put_text_logprobs(a, q, q->token_from, o);
+    close_response_event(o);
+    tell_part(a, "response.content_part.done", false, o);
+}
+
+static void end_call(answer *a, const part *q, str *o)
+{
+    const tool_form *t = request_tool(a->rq, q->name);
+    if (t && t->kind) {
+        if (t->kind->text)
+            tell_input(a, t->kind, o);
+        return;
+    }
+    open_response_event(a, "response.function_call_arguments.done", o);
+    put_place(a, false, o);
+    json_text(o, "name", t ? t->own : q->name);
+    json_text_n(o, "arguments", str_text(&q->text), q->text.n);
+    close_response_event(o);
+}
+
 static void close_item(answer *a, const char *state, str *o)
 {
     if (a->open_part < 0)
         return;
     const part *q = current(a);
-    bool call = q->kind == PART_CALL, thought = q->kind == PART_REASONING;
-    open_response_event(a,
-                        call      ? "response.function_call_arguments.done"
-                        : thought ? "response.reasoning_text.done"
-                                  : "response.output_text.done",
-                        o);
-    put_place(a, !call, o);
-    if (call)
-        json_text(o, "name", q->name);
-    json_text_n(o, call ? "arguments" : "text", str_text(&q->text), q->text.n);
-    if (!call && !thought)
-        put_text_logprobs(a, q, q->token_from, o);
-    close_response_event(o);
-    if (!call)
-        tell_part(a, "response.content_part.done", false, o);
+    if (q->kind == PART_CALL)
+        end_call(a, q, o);
+    else
+        end_text(a, q, o);
     tell_item(a, "response.output_item.done", false, state, o);
     a->open_part = -1;
 }
@@ -645,6 +884,8 @@ static void responses_event(answer *a, const happening *h, int32_t i, bool opene
         open_item(a, i, o);
     }
     part_kind kind = current(a)->kind;
+    if (kind_of_call(a, current(a)))
+        return; /* close_item tells it whole */
     open_response_event(a,
                         kind == PART_CALL        ? "response.function_call_arguments.delta"
                         : kind == PART_REASONING ? "response.reasoning_text.delta"

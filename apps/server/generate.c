@@ -287,6 +287,43 @@ static bool take_history(stream *st, problem *p)
            problem_from(p, &e);
 }
 
+/* Finds the items of the store that the input refers to. Unknown ones are refused by the parser. */
+static bool take_references(stream *st, problem *p)
+{
+    const jtree *in = jtree_get(st->rq.body, "input");
+    const server *s = st->x->s;
+    str items = {0};
+    err e = {0};
+    size_t n = 0;
+    if (st->api != API_RESPONSES || !s->stored || !jtree_is(in, JTREE_ARRAY))
+        return true;
+    const char **ids = arena_array(&st->rq.mem, in->count + 1, sizeof *ids);
+    if (!ids)
+        return problem_set(p, 503, "", "no memory for 'input'");
+    for (const jtree *v = in->first; v; v = v->next)
+        if (!request_item(&st->rq, v) && jtree_is(jtree_get(v, "id"), JTREE_STRING))
+            ids[n++] = jtree_get(v, "id")->s;
+    if (!n)
+        return true;
+    str_puts(&items, "[");
+    stored_find_items(s->stored, st->x->owner, ids, n, &items);
+    str_puts(&items, "]");
+    bool ok = !items.bad || problem_set(p, 503, "", "no memory for the items of 'input'");
+    if (ok && items.n > (size_t)s->o->max_body)
+        ok = problem_set(p, 400, "input",
+                         "the items that 'input' refers to have %zu bytes, more "
+                         "than the limit of a request",
+                         items.n);
+    if (ok) {
+        st->rq.mem.max_bytes += arena_limit_for(items.n);
+        ok = !jtree_parse(items.at, items.n, "the items", REQUEST_MAX_DEPTH, &st->rq.mem,
+                          &st->rq.referred, &e) ||
+             problem_from(p, &e);
+    }
+    str_free(&items);
+    return ok;
+}
+
 /* Keeps a complete response before the client learns its id. */
 static void keep_response(stream *st)
 {
@@ -340,8 +377,11 @@ static pick_state read_request(stream *st, int timeout_ms, problem *p)
     if (picked != PICK_DONE || st->read)
         return picked;
     st->load_ms = clock_ms() - st->asked_ms;
-    if (!take_history(st, p) || !read_fields(st, p))
+    if (!take_history(st, p) || !take_references(st, p) || !read_fields(st, p))
         return PICK_FAILED;
+    if (st->rq.left_out.n)
+        log_line(x->s, "%s: %s%s", x->id, st->rq.left_out.at,
+                 st->rq.n_left_out > REQUEST_MAX_WARNINGS ? ", and more" : "");
     st->read = true;
     st->rq.store &= x->s->stored != NULL;
     return picked;

@@ -93,7 +93,7 @@ bool request_read(request *rq, const request_limits *lim, problem *p)
     if (check_fields(rq, lim, p))
         parsers[rq->api](rq, lim, p);
     if (!p->status && (rq->messages.bad || rq->tools.bad || rq->allowed.bad || rq->origin.bad ||
-                       rq->tool_origin.bad))
+                       rq->left_out.bad))
         problem_set(p, 503, "", "no memory for a request of this size");
     return !p->status;
 }
@@ -136,8 +136,11 @@ bool problem_of(const request *rq, problem *p, const err *e)
     int32_t i = index_in(e->text, "messages", &n), tool = index_in(e->text, "tools", &n_tool);
     const char *rest = e->text;
     if (tool >= 0) {
-        snprintf(field, sizeof field, "%s[%d]", rq->functions ? "functions" : "tools",
-                 (int)origin_of(&rq->tool_origin, tool));
+        int32_t at = tool < rq->n_tools ? rq->tool[tool].origin : tool;
+        if (at < 0)
+            snprintf(field, sizeof field, "input");
+        else
+            snprintf(field, sizeof field, "%s[%d]", rq->functions ? "functions" : "tools", (int)at);
         rest += n_tool;
     } else if (i >= 0 && rq->api != API_CHAT) {
         int32_t at = origin_of(&rq->origin, i);
@@ -168,7 +171,7 @@ void request_free(request *rq)
     str_free(&rq->tools);
     str_free(&rq->allowed);
     str_free(&rq->origin);
-    str_free(&rq->tool_origin);
+    str_free(&rq->left_out);
     arena_free(&rq->mem);
     *rq = (request){0};
 }

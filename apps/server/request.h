@@ -69,6 +69,7 @@ enum {
     REQUEST_MAX_LOGPROBS = 20,
     REQUEST_MAX_BREAKERS = 32, /* dry_sequence_breakers */
     REQUEST_MAX_NAME = 256,    /* bytes of a tool's name */
+    REQUEST_MAX_WARNINGS = 32, /* parts that were left out and are named */
     SPECULATION_MAX = 63       /* tokens drafted at once */
 };
 
@@ -93,6 +94,23 @@ typedef struct text_bias { /* of every token of a text */
     size_t n;
     float bias;
 } text_bias;
+
+typedef enum tools_shape {
+    TOOLS_NESTED,
+    TOOLS_FLAT,
+    TOOLS_ANTHROPIC,
+    TOOLS_BARE /* functions alone */
+} tools_shape;
+typedef struct tool_kind tool_kind; /* tool_kinds.h */
+
+/* A tool that is declared to the model. */
+typedef struct tool_form {
+    const char *name;        /* as the model is told: the client's, with the namespace before it */
+    const char *own, *space; /* as the client calls it; space NULL: none */
+    const jtree *from;       /* has its description and its schema */
+    const tool_kind *kind;   /* NULL: a function */
+    int32_t origin;          /* its index in the request; below 0: it is an item's */
+} tool_form;
 
 enum { KEEP_FOREVER = -1, KEEP_DEFAULT = -2 }; /* instead of milliseconds */
 
@@ -133,6 +151,12 @@ typedef struct request {
 
     /* Conversations. */
     str messages, tools; /* JSON; tools empty: none */
+    tool_form *tool;     /* [n_tools]: those of `tools`, in the same order */
+    int32_t n_tools;
+    bool *tool_dropped; /* of each tool of the body's list: it was left out; NULL: none was */
+    str left_out;       /* JSON strings, separated by commas: parts of the request that have no
+                           effect, for the log and the answer */
+    int32_t n_left_out;
     const char *prefill; /* the words with which the answer begins, or NULL */
     size_t n_prefill;
     tool_choice choice;
@@ -155,12 +179,13 @@ typedef struct request {
     bool thought;       /* that message has a thought already */
     bool functions;     /* the client uses `functions`, the predecessor of `tools` */
     str origin;         /* int32_t per message: its index in the request, -1: none */
-    str tool_origin;    /* the same per tool */
 
     /* /v1/responses. */
     bool store;           /* the client lets the response be kept */
     const char *previous; /* previous_response_id, or NULL */
-    const jtree *history; /* the items of that conversation: an array, set by the caller; or NULL */
+    /* Set by the caller: the items of that conversation, and those of the store that item_reference
+     * names. Arrays, or NULL. */
+    const jtree *history, *referred;
 
     /* Texts to continue: /v1/completions, /completion, ollama's `raw`. */
     raw_prompt *prompt;
@@ -268,8 +293,14 @@ typedef struct field_row {
 } field_row;
 bool field_row_at(size_t i, api_kind api, field_row *row);
 /* Tools in one of three shapes become rq->tools. tools.c says which types are left out. */
-typedef enum tools_shape { TOOLS_NESTED, TOOLS_FLAT, TOOLS_ANTHROPIC } tools_shape;
 bool read_tools(request *rq, tools_shape shape, problem *p);
+/* The tool that the model knows by this name, or NULL. */
+const tool_form *request_tool(const request *rq, const char *name);
+/* Records that a part of the request has no effect. */
+void leave_out(request *rq, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The item of /v1/responses that an item_reference of the input names; another item itself. NULL:
+ * there is none. */
+const jtree *request_item(const request *rq, const jtree *item);
 bool read_tool_choice(request *rq, tools_shape shape, problem *p);
 /* Copies into the arena. False: no memory. */
 bool keep_text(request *rq, problem *p, const char *s, size_t n, const char **out);

@@ -140,7 +140,31 @@ static const mistake mistakes[] = {
     {API_RESPONSES, "{}", "input", "missing"},
     {API_RESPONSES, "{\"input\":[]}", "input", "empty"},
     {API_RESPONSES, "{\"input\":[1]}", "input[0]", "no object"},
-    {API_RESPONSES, "{\"input\":[{\"type\":\"odd\"}]}", "input[0]", "does not know"},
+    {API_RESPONSES, "{\"input\":[{\"type\":\"odd\"}]}", "input", "empty"},
+    {API_RESPONSES,
+     "{" I ",\"tools\":[{\"type\":\"web_search\"}],\"tool_choice\":{\"type\":"
+     "\"web_search\"}}",
+     "tool_choice", "runs no tools"},
+    {API_RESPONSES, "{" I ",\"tools\":[{\"type\":\"mcp\"}],\"tool_choice\":\"required\"}",
+     "tool_choice", "can run"},
+    {API_RESPONSES, "{" I ",\"tools\":[{\"type\":\"custom\"}]}", "tools[0].name",
+     "expected a name"},
+    {API_RESPONSES,
+     "{" I ",\"tools\":[{\"type\":\"custom\",\"name\":\"a\"}],\"tool_choice\":"
+     "{\"type\":\"custom\",\"name\":\"b\"}}",
+     "tool_choice", "\"b\""},
+    {API_MESSAGES,
+     "{" M ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}],"
+     "\"tool_choice\":{\"type\":\"tool\",\"name\":\"web_search\"}}",
+     "tool_choice", "\"web_search\""},
+    {API_MESSAGES,
+     "{" M ",\"tools\":[{\"type\":\"code_execution_20250825\",\"name\":\"c\"}],"
+     "\"tool_choice\":{\"type\":\"any\"}}",
+     "tool_choice", "can run"},
+    {API_MESSAGES,
+     "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"document\",\"source\":"
+     "{\"type\":\"base64\",\"data\":\"\"}}]}]}",
+     "messages[0].content[0]", "no text"},
     {API_RESPONSES, "{\"input\":[{\"role\":\"robot\",\"content\":\"x\"}]}", "input[0]", "role"},
     {API_RESPONSES, "{" I ",\"max_output_tokens\":0}", "max_output_tokens", "from 1"},
     {API_RESPONSES, "{" I ",\"reasoning\":{\"effort\":\"x\"}}", "reasoning.effort", "x"},
@@ -283,6 +307,151 @@ TEST(request_responses_items_become_messages)
         "\"tool_call_id\":\"1\",\"content\":\"o\"},{\"role\":\"tool\",\"tool_call_id\":\"2\","
         "\"content\":\"p\"}]");
     CHECK_STR(str_text(&rq.tools), "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
+    request_free(&rq);
+}
+
+/* Tools that the client runs are functions to the model; those of a host are left out, and said. */
+TEST(request_tools_that_are_no_functions)
+{
+    static const struct {
+        api_kind api;
+        const char *tool, *told,
+            *left_out; /* parts of the declarations; the type that is left out */
+    } all[] = {
+        {API_RESPONSES,
+         "{\"type\":\"custom\",\"name\":\"patch\",\"description\":\"Patches.\",\"format\":"
+         "{\"type\":\"grammar\",\"syntax\":\"lark\",\"definition\":\"start: LINE\"}}",
+         "start: LINE", NULL},
+        {API_RESPONSES, "{\"type\":\"local_shell\"}", "\"name\":\"local_shell\"", NULL},
+        {API_RESPONSES, "{\"type\":\"shell\"}", "\"commands\"", NULL},
+        {API_RESPONSES, "{\"type\":\"shell\",\"environment\":{\"type\":\"container_auto\"}}", NULL,
+         "shell"},
+        {API_RESPONSES, "{\"type\":\"apply_patch\"}", "\"diff\"", NULL},
+        {API_RESPONSES, "{\"type\":\"tool_search\",\"execution\":\"client\"}", "tool_search", NULL},
+        {API_RESPONSES, "{\"type\":\"tool_search\"}", NULL, "tool_search"},
+        {API_RESPONSES,
+         "{\"type\":\"namespace\",\"name\":\"crm\",\"tools\":[{\"type\":\"function\","
+         "\"name\":\"list\"}]}",
+         "\"crm.list\"", NULL},
+        {API_RESPONSES, "{\"type\":\"web_search_preview_2025_03_11\"}", NULL, "web_search_preview"},
+        {API_RESPONSES, "{\"type\":\"file_search\",\"vector_store_ids\":[\"v\"]}", NULL,
+         "file_search"},
+        {API_RESPONSES, "{\"type\":\"code_interpreter\",\"container\":\"c\"}", NULL,
+         "code_interpreter"},
+        {API_RESPONSES, "{\"type\":\"image_generation\"}", NULL, "image_generation"},
+        {API_RESPONSES, "{\"type\":\"mcp\",\"server_label\":\"l\"}", NULL, "mcp"},
+        {API_RESPONSES, "{\"type\":\"computer_use_preview\"}", NULL, "computer_use_preview"},
+        {API_RESPONSES, "{\"type\":\"of_next_year\"}", NULL, "of_next_year"},
+        {API_MESSAGES, "{\"type\":\"bash_20250124\",\"name\":\"bash\"}", "\"restart\"", NULL},
+        {API_MESSAGES, "{\"type\":\"text_editor_20250124\",\"name\":\"str_replace_editor\"}",
+         "undo_edit", NULL},
+        {API_MESSAGES,
+         "{\"type\":\"text_editor_20250728\",\"name\":\"str_replace_based_edit_tool\","
+         "\"max_characters\":100}",
+         "str_replace_based_edit_tool", NULL},
+        {API_MESSAGES,
+         "{\"type\":\"computer_20250124\",\"name\":\"computer\",\"display_width_px\":1024,"
+         "\"display_height_px\":768}",
+         "1024 times 768", NULL},
+        {API_MESSAGES, "{\"type\":\"memory_20250818\",\"name\":\"memory\"}", "/memories", NULL},
+        {API_MESSAGES, "{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}", NULL,
+         "web_search_20250305"},
+        {API_MESSAGES, "{\"type\":\"web_fetch_20250910\",\"name\":\"web_fetch\"}", NULL,
+         "web_fetch_20250910"},
+        {API_MESSAGES, "{\"type\":\"code_execution_20250825\",\"name\":\"code_execution\"}", NULL,
+         "code_execution_20250825"},
+    };
+    char body[1024];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        request rq;
+        snprintf(body, sizeof body, "{%s,\"tools\":[%s]}", all[i].api == API_RESPONSES ? I : M,
+                 all[i].tool);
+        parse_request(&rq, all[i].api, body);
+        if (all[i].told)
+            CHECK_MSG(strstr(str_text(&rq.tools), all[i].told) && !rq.left_out.n, "%s: %s",
+                      all[i].tool, str_text(&rq.tools));
+        else
+            CHECK_MSG(!rq.tools.n && strstr(str_text(&rq.left_out), all[i].left_out), "%s: %s",
+                      all[i].tool, str_text(&rq.left_out));
+        request_free(&rq);
+    }
+}
+
+/* Items of agents that bring tools, calls and results of other types; and those that say nothing.
+ */
+TEST(request_items_of_agents_become_messages)
+{
+    request rq;
+    parse_request(
+        &rq, API_RESPONSES,
+        "{\"input\":[{\"type\":\"additional_tools\",\"role\":\"developer\",\"tools\":[{\"type\":"
+        "\"function\",\"name\":\"late\"}]},{\"type\":\"ghost_snapshot\"},{\"type\":\"web_search_"
+        "call\","
+        "\"id\":\"ws_1\"},{\"type\":\"agent_message\",\"author\":\"boss\",\"content\":[{\"type\":"
+        "\"input_text\",\"text\":\"do "
+        "it\"},{\"type\":\"encrypted_content\",\"encrypted_content\":\"x\"}]},"
+        "{\"type\":\"local_shell_call\",\"call_id\":\"1\",\"action\":{\"type\":\"exec\","
+        "\"command\":"
+        "[\"ls\"],\"env\":{}}},{\"type\":\"custom_tool_call\",\"call_id\":\"2\",\"name\":\"patch\","
+        "\"input\":\"a\"},{\"type\":\"local_shell_call_output\",\"id\":\"1\",\"output\":\"o\"},"
+        "{\"type\":\"custom_tool_call_output\",\"call_id\":\"2\",\"output\":\"p\"},{\"type\":"
+        "\"shell_call\",\"call_id\":\"3\",\"action\":{\"commands\":[\"w\"]}},{\"type\":"
+        "\"shell_call_output\",\"call_id\":\"3\",\"output\":[{\"stdout\":\"q\",\"stderr\":\"\","
+        "\"outcome\":{\"type\":\"exit\",\"exit_code\":1}}]},{\"type\":\"tool_search_call\",\"call_"
+        "id\":"
+        "\"4\",\"execution\":\"client\",\"arguments\":{\"query\":\"x\"}},{\"type\":"
+        "\"tool_search_output\",\"call_id\":\"4\",\"tools\":[{\"type\":\"function\",\"name\":"
+        "\"found\"}"
+        "]}]}");
+    CHECK_STR(
+        str_text(&rq.messages),
+        "[{\"role\":\"user\",\"content\":\"Message from boss:\\ndo it\"},{\"role\":\"assistant\","
+        "\"content\":\"\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":{"
+        "\"name\":"
+        "\"local_shell\",\"arguments\":{\"command\":[\"ls\"]}}},{\"id\":\"2\",\"type\":"
+        "\"function\","
+        "\"function\":{\"name\":\"patch\",\"arguments\":{\"input\":\"a\"}}}]},{\"role\":\"tool\","
+        "\"tool_call_id\":\"1\",\"content\":\"o\"},{\"role\":\"tool\",\"tool_call_id\":\"2\","
+        "\"content\":\"p\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"3\","
+        "\"type\":\"function\",\"function\":{\"name\":\"shell\",\"arguments\":{\"commands\":[\"w\"]"
+        "}}}]"
+        "},{\"role\":\"tool\",\"tool_call_id\":\"3\",\"content\":\"stdout:\\nq\\nexit code: "
+        "1\\n\"},"
+        "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"4\",\"type\":"
+        "\"function\","
+        "\"function\":{\"name\":\"tool_search\",\"arguments\":{\"query\":\"x\"}}}]},{\"role\":"
+        "\"tool\","
+        "\"tool_call_id\":\"4\",\"content\":\"Tools found: found\"}]");
+    CHECK(strstr(str_text(&rq.tools), "\"late\"") && strstr(rq.tools.at, "\"found\""));
+    CHECK(strstr(str_text(&rq.left_out), "ghost_snapshot"));
+    CHECK(strstr(rq.left_out.at, "web_search_call") && strstr(rq.left_out.at, "encrypted_content"));
+    CHECK_EQ(rq.n_left_out, 3);
+    request_free(&rq);
+}
+
+TEST(request_documents_of_text_are_read)
+{
+    request rq;
+    parse_request(
+        &rq, API_MESSAGES,
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"document\",\"title\":\"T\","
+        "\"source\":{\"type\":\"text\",\"media_type\":\"text/plain\",\"data\":\"one\"}},{\"type\":"
+        "\"text\",\"text\":\"hi\"}]},{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\","
+        "\"id\":\"t\",\"name\":\"f\",\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":"
+        "\"tool_result\",\"tool_use_id\":\"t\",\"content\":[{\"type\":\"document\",\"source\":{"
+        "\"type\":"
+        "\"content\",\"content\":[{\"type\":\"text\",\"text\":\"two\"}]}},{\"type\":\"search_"
+        "result\","
+        "\"title\":\"S\",\"source\":\"u\",\"content\":[{\"type\":\"text\",\"text\":\"three\"}]},"
+        "{\"type\":\"tool_reference\",\"tool_name\":\"f\"}]}]}]}");
+    CHECK_STR(
+        str_text(&rq.messages),
+        "[{\"role\":\"user\",\"content\":\"<document>\\nTitle: T\\none\\n</document>\\nhi\"},"
+        "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"t\",\"type\":"
+        "\"function\",\"function\":{\"name\":\"f\",\"arguments\":{}}}]},{\"role\":\"tool\","
+        "\"tool_call_id\":\"t\",\"content\":\"<document>\\ntwo\\n</document>\\n<search_result>\\n"
+        "title: S\\nsource: u\\nthree\\n</search_result>\\n\"}]");
+    CHECK(strstr(str_text(&rq.left_out), "tool_reference"));
     request_free(&rq);
 }
 

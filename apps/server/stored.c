@@ -1,10 +1,12 @@
 /* stored.c - see stored.h. */
 #include "apps/server/stored.h"
 
+#include "apps/server/jsonw.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { BUCKETS = 4096 };
@@ -224,6 +226,85 @@ bool stored_items(stored *s, int32_t owner, const char *id, bool output, str *it
     mem_free(path);
     pthread_mutex_unlock(&s->lock);
     return last != NULL;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Which of the sorted ids this is, or n. */
+static size_t place_of(const char *const *ids, size_t n, const char *id)
+{
+    const char *const *at = bsearch(&id, ids, n, sizeof *ids, by_text);
+    return at ? (size_t)(at - ids) : n;
+}
+
+/* Does the text name one of the ids as somebody's "id"? It may be no item's. */
+static bool may_have(const str *text, const char *const *ids, size_t n)
+{
+    static const char mark[] = "\"id\":\"";
+    const char *at = str_text(text), *end = at + text->n;
+    while ((at = memmem(at, (size_t)(end - at), mark, sizeof mark - 1))) {
+        char id[128];
+        at += sizeof mark - 1;
+        const char *quote = memchr(at, '"', (size_t)(end - at));
+        if (!quote)
+            return false;
+        size_t length = (size_t)(quote - at);
+        if (length >= sizeof id)
+            continue;
+        memcpy(id, at, length);
+        id[length] = 0;
+        if (place_of(ids, n, id) < n)
+            return true;
+    }
+    return false;
+}
+
+/* Takes the wanted items out of a list of items. found: [n]. */
+static void take_items(const str *text, const char *const *ids, size_t n, bool *found, str *items)
+{
+    arena mem = {.max_bytes = arena_limit_for(text->n)};
+    str list = {0};
+    const jtree *all;
+    err e = {0};
+    if (!text->n || !may_have(text, ids, n))
+        return;
+    str_putc(&list, '[');
+    str_put(&list, text->at, text->n);
+    str_putc(&list, ']');
+    if (!list.bad &&
+        !jtree_parse(list.at, list.n, "the items", REQUEST_MAX_DEPTH, &mem, &all, &e)) {
+        for (const jtree *v = all->first; v; v = v->next) {
+            const jtree *id = jtree_get(v, "id");
+            size_t i = jtree_is(id, JTREE_STRING) ? place_of(ids, n, id->s) : n;
+            if (i == n || found[i])
+                continue;
+            found[i] = true;
+            json_tree(items, NULL, v);
+        }
+    }
+    items->bad |= list.bad;
+    str_free(&list);
+    arena_free(&mem);
+}
+
+void stored_find_items(stored *s, int32_t owner, const char **ids, size_t n, str *items)
+{
+    bool *found = mem_calloc(n + 1, sizeof *found);
+    items->bad |= !found;
+    if (!found)
+        return;
+    qsort(ids, n, sizeof *ids, by_text);
+    pthread_mutex_lock(&s->lock);
+    for (const node *i = s->newest; i; i = i->older)
+        if (i->owner == owner) {
+            take_items(&i->output, ids, n, found, items);
+            take_items(&i->input, ids, n, found, items);
+        }
+    pthread_mutex_unlock(&s->lock);
+    mem_free(found);
 }
 
 void stored_count(stored *s, int64_t *count, uint64_t *bytes)

@@ -55,6 +55,24 @@ TEST(stored_responses_are_chains)
     str_free(&got);
 }
 
+TEST(stored_items_are_found_by_their_ids)
+{
+    stored *s;
+    err e = {0};
+    str got = {0};
+    const char *ids[] = {"m2", "m1", "gone", "x"};
+    CHECK_OK(stored_open(&s, &(stored_limits){100, 1 << 20}, &e), e);
+    put(s, 0, "a", NULL, "{\"id\":\"m1\",\"c\":{\"id\":\"x\"}}", "{\"id\":\"m2\"},{\"id\":\"m3\"}");
+    put(s, 0, "b", NULL, "{\"id\":\"gone\"}", "");
+    put(s, 1, "c", NULL, "{\"id\":\"x\"}", ""); /* another key's */
+    CHECK(stored_remove(s, 0, "b"));
+    str_puts(&got, "[");
+    stored_find_items(s, 0, ids, 4, &got);
+    CHECK_STR(got.at, "[{\"id\":\"m2\"},{\"id\":\"m1\",\"c\":{\"id\":\"x\"}}");
+    stored_close(s);
+    str_free(&got);
+}
+
 TEST(stored_responses_are_bounded)
 {
     stored *s;
