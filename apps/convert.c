@@ -16,6 +16,7 @@
 #include "carat.h"
 #include "format/gguf_stream.h"
 #include "format/safetensors.h"
+#include "model/unplaced.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -43,11 +44,14 @@ static const char *const prefixes[] = {"model.language_model.", "language_model.
                                        ""};
 
 /* NextN layers (mtp.*) lie beside the model's own tensors, not under their prefix. */
-static const tensor *find_source(const safetensors *from, const char *prefix, const char *name)
+static const tensor *find_source(const convert_job *j, const char *prefix, const char *name)
 {
     char full[TENSOR_NAME_MAX + 1];
     snprintf(full, sizeof full, "%s%s", strncmp(name, "mtp.", 4) ? prefix : "", name);
-    return tensor_find(&from->tensors, full);
+    const tensor *t = tensor_find(&j->from->tensors, full);
+    if (t)
+        j->used[t - j->from->tensors.at] = true;
+    return t;
 }
 
 /* A [1] may be a scalar, an [n, 1] a vector. */
@@ -91,7 +95,7 @@ static const tensor *find_stacked(const convert_job *j, const convert_item *it, 
     char name[TENSOR_NAME_MAX + 1];
     snprintf(name, sizeof name, "%.*s%s", (int)(star - it->t.hf_name), it->t.hf_name,
              down ? "down_proj" : "gate_up_proj");
-    const tensor *t = find_source(j->from, prefix, name);
+    const tensor *t = find_source(j, prefix, name);
     bool fits = t && t->ne[0] == it->t.ne[0] && t->ne[1] == it->t.ne[1] * (down ? 1 : 2) &&
                 t->ne[2] == it->t.ne[2];
     *first = up ? it->t.ne[1] : 0;
@@ -118,7 +122,7 @@ static status find_experts(convert_job *j, convert_item *it, const char *prefix,
                  k, star + 1);
         if (all)
             view[k] = expert_of(all, k, first, it->t.ne[1]);
-        const tensor *t = it->experts[k] = all ? &view[k] : find_source(j->from, prefix, name);
+        const tensor *t = it->experts[k] = all ? &view[k] : find_source(j, prefix, name);
         if (!t)
             return err_set(e, E_FORMAT, "%s: tensor %s%s is missing", path, prefix, name);
         status st = convert_check_source(&one, t, j->from->part_path[t->part], e);
@@ -130,7 +134,7 @@ static status find_experts(convert_job *j, convert_item *it, const char *prefix,
 }
 
 /* Names that the files of a published model and those saved by its library spell differently. */
-static const tensor *find_renamed(const safetensors *from, const char *prefix, const char *name)
+static const tensor *find_renamed(const convert_job *j, const char *prefix, const char *name)
 {
     static const char *const other[][2] = {
         {"mlp.experts.e_score_correction_bias", "mlp.gate.e_score_correction_bias"},
@@ -143,7 +147,7 @@ static const tensor *find_renamed(const safetensors *from, const char *prefix, c
             continue;
         snprintf(renamed, sizeof renamed, "%.*s%s%s", (int)(at - name), name, other[i][1],
                  at + strlen(other[i][0]));
-        return find_source(from, prefix, renamed);
+        return find_source(j, prefix, renamed);
     }
     return NULL;
 }
@@ -158,18 +162,92 @@ static void drop_middle_axis(tensor *src)
     }
 }
 
+/* MLX stores the norms of this kind with 1 added already, and taps as [channels, taps, 1]. */
+static status refuse_mlx(const convert_job *j, const convert_item *it, const tensor *src, err *e)
+{
+    bool turned = it->t.change.taps && src->n_dims == 3 && src->ne[0] == 1;
+    if (!turned && !(it->t.change.add != 0 && j->from->by_mlx))
+        return OK;
+    return err_set(e, E_UNSUPPORTED,
+                   "%s: tensor %s is in the form of MLX, which stores norms with 1 added: convert "
+                   "the original checkpoint",
+                   j->from->part_path[src->part], src->name);
+}
+
+/* The same without MLX's marks: norms that are near 0 before 1 is added are near 1. */
+static void note_shifted_norms(const convert_job *j, str *notes)
+{
+    double sum = 0, n = 0;
+    for (int32_t i = 0; i < j->n; i++) {
+        const convert_item *it = &j->at[i];
+        float *x =
+            it->t.change.add != 0 && it->t.n_dims == 1 ? mem_alloc(it->t.ne[0] * sizeof *x) : NULL;
+        for (uint64_t k = 0; x && k < it->t.ne[0]; k++) {
+            if (!k)
+                convert_decode_row(it, 0, x);
+            sum += x[k];
+            n++;
+        }
+        mem_free(x);
+    }
+    if (n > 0 && sum / n > 0.5)
+        str_printf(notes,
+                   "%sthe mean of the norms is %.2f, and conversion adds 1: if another program "
+                   "has added it before, the new file is wrong",
+                   notes->n ? "; " : "", sum / n);
+}
+
+static const tensor *find_head(const convert_job *j)
+{
+    static const char *const names[] = {"lm_head.weight", "language_model.lm_head.weight",
+                                        "model.lm_head.weight"};
+    const tensor *head = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !head; i++)
+        head = find_source(j, "", names[i]);
+    return head;
+}
+
+static bool same_bytes(const tensor *a, const tensor *b)
+{
+    return a->n_bytes == b->n_bytes && !memcmp(a->bytes, b->bytes, (size_t)a->n_bytes);
+}
+
+/* A tensor without a use is one that the model would lack. NextN layers that the configuration does
+ * not state are left out, with a note. */
+static status check_used(const convert_job *j, const model_shape *s, str *notes, err *e)
+{
+    const tensor_set *set = &j->from->tensors;
+    const tensor *join = tensor_find(set, "mtp.fc.weight");
+    bool may_lack = s->family->set_nextn && !(join && j->used[join - set->at]), nextn = false;
+    unplaced u = {0};
+    for (uint64_t i = 0; i < set->n; i++) {
+        const char *name = set->at[i].name;
+        bool left_out = may_lack && !strncmp(name, "mtp.", 4);
+        nextn |= left_out;
+        if (!j->used[i] && !left_out && !unplaced_is_allowed(name))
+            unplaced_add(&u, name);
+    }
+    if (nextn && notes && !notes->n)
+        str_puts(notes, "there are tensors of an MTP layer, and config.json states none: the new "
+                        "file has no NextN layer");
+    return unplaced_refuse(&u, j->from->part_path[0], "a model of this config.json", e);
+}
+
 /* Finds every tensor of the shape in the files. Drops keys that no layer uses and that the files
  * lack. n_vocab may shrink to the tokenizer's size. */
 static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, int32_t n_tokens,
-                         bool tied, err *e)
+                         bool tied, str *notes, err *e)
 {
     const char *prefix = NULL, *path = j->from->part_path[0];
     const tensor *embd = NULL, *head;
     status st;
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes && !embd; i++) {
+    j->used = mem_calloc((size_t)j->from->tensors.n + 1, sizeof *j->used);
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes && j->used && !embd; i++) {
         prefix = prefixes[i];
-        embd = find_source(j->from, prefix, "embed_tokens.weight");
+        embd = find_source(j, prefix, "embed_tokens.weight");
     }
+    if (!j->used)
+        return err_memory(e, path, (size_t)j->from->tensors.n);
     if (!embd)
         return err_set(e, E_FORMAT, "%s: there is no embed_tokens.weight under any known prefix",
                        path);
@@ -194,9 +272,9 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
         if (strchr(it.t.hf_name, '*')) {
             st = find_experts(j, &it, prefix, e);
         } else if (it.t.role != ROLE_ROPE_FACTORS) {
-            it.source[0] = find_source(j->from, prefix, it.t.hf_name);
+            it.source[0] = find_source(j, prefix, it.t.hf_name);
             if (!it.source[0])
-                it.source[0] = find_renamed(j->from, prefix, it.t.hf_name);
+                it.source[0] = find_renamed(j, prefix, it.t.hf_name);
             it.n_sources = it.source[0] != NULL;
             if (!it.n_sources && it.t.unused_kv)
                 continue;
@@ -208,6 +286,8 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
             /* A padded embedding has more rows than the vocabulary has tokens. */
             if ((it.source[0] == embd || it.t.role == ROLE_PLE_EMBD) && src.ne[1] > it.t.ne[1])
                 src.ne[1] = it.t.ne[1];
+            if ((st = refuse_mlx(j, &it, &src, e)))
+                break;
             if (it.t.change.taps)
                 drop_middle_axis(&src);
             st = convert_check_source(&it.t, &src, j->from->part_path[src.part], e);
@@ -215,13 +295,16 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
         j->at[k++] = it;
     }
     /* The reference ignores the head of a tied model, even if the files contain one. */
-    head = tied ? NULL : tensor_find(&j->from->tensors, "lm_head.weight");
+    head = find_head(j);
+    if (tied && head && notes && !same_bytes(head, embd))
+        str_printf(notes,
+                   "%s is not the embedding, and tie_word_embeddings is true: it is left out",
+                   head->name);
+    head = tied ? NULL : head;
     if (!st && !tied && !head)
         st = err_set(e, E_FORMAT,
                      "%s: tie_word_embeddings is false, and there is no lm_head.weight", path);
-    if (!st && head &&
-        (head->n_bytes != embd->n_bytes ||
-         memcmp(head->bytes, embd->bytes, (size_t)embd->n_bytes))) {
+    if (!st && head && !same_bytes(head, embd)) {
         convert_item it = {.t = list[own_head],
                            .type = weight_mix_type(mix, list, n, own_head),
                            .source = {head},
@@ -477,16 +560,20 @@ static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e
         (st = safetensors_open(&from, r->dir, e)))
         goto out;
     drop_missing_nextn(r, &from, s);
-    if ((st = plan_items(&j, s, r->mix, words.n, tied, e)) ||
+    if ((st = plan_items(&j, s, r->mix, words.n, tied, r->notes, e)) ||
+        (st = check_used(&j, s, r->notes, e)) ||
         (words.n && (st = convert_vocab_fit(&words, s->n_vocab, e))))
         goto out;
     j.s = s;
     j.check = open_written;
+    if (r->notes)
+        note_shifted_norms(&j, r->notes);
     st = convert_write(r, &j, &words, NULL, n_bytes, e);
 out:
     for (int32_t i = 0; j.at && i < j.n; i++)
         mem_free(j.at[i].experts);
     mem_free(j.at);
+    mem_free(j.used);
     mem_free(s);
     safetensors_close(&from);
     convert_vocab_free(&words);

@@ -16,6 +16,7 @@
 #include "model/draft_kind.h"
 #include "model/gemma4_mtp.h"
 #include "model/gemma4_mtp_shapes.h"
+#include "model/unplaced.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -273,10 +274,10 @@ static status drop_copies(assignment *a, const convert_item *own_embd)
 static status refuse_unknown(const assignment *a)
 {
     const tensor_set *set = &a->job->from->tensors;
-    draft_unknown u = {0};
+    unplaced u = {0};
     for (uint64_t i = 0; i < set->n; i++)
-        if (!a->used[i])
-            draft_unknown_add(&u, set->at[i].name);
+        if (!a->used[i] && !unplaced_is_allowed(set->at[i].name))
+            unplaced_add(&u, set->at[i].name);
     if (!u.n)
         return OK;
     return err_set(a->e, E_UNSUPPORTED,

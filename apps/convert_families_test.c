@@ -46,51 +46,54 @@ typedef struct family_case {
     const char *name, *config;
     bool saved; /* by the library: experts stacked, other names */
     bool without_nextn;
+    const char *extra; /* a tensor more, a vector of 64 */
+    bool by_mlx;
+    float shifted; /* added to the norms that conversion adds 1 to */
 } family_case;
 
 static const family_case cases[] = {
     {"qwen3",
      "{" QWEN "\"num_attention_heads\":4,\"rope_theta\":1000000,\"rope_scaling\":null,"
      "\"tie_word_embeddings\":true}",
-     false, false},
+     false, false, NULL, false, 0},
     {"qwen3-yarn",
      "{" QWEN "\"num_attention_heads\":6,\"tie_word_embeddings\":false,\"rope_parameters\":"
      "{\"rope_type\":\"yarn\",\"rope_theta\":1000000.0,\"factor\":4.0,"
      "\"original_max_position_embeddings\":1024,\"attention_factor\":1.1386294361119891}}",
-     false, false},
+     false, false, NULL, false, 0},
     {"laguna",
      "{" LAGUNA "\"gating\":true,\"num_attention_heads\":6,\"num_attention_heads_per_layer\":"
      "[6,8,8,8],\"moe_routed_scaling_factor\":2.5,\"layer_types\":[\"full_attention\","
      "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"]}",
-     false, false},
+     false, false, NULL, false, 0},
     {"laguna-element",
      "{" LAGUNA "\"gating_types\":[\"per-element\",\"per-element\",\"per-element\","
      "\"per-element\"],\"num_attention_heads\":4,\"moe_routed_scaling_factor\":1.0,"
      "\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\","
      "\"full_attention\"],\"mlp_layer_types\":[\"dense\",\"dense\",\"sparse\",\"sparse\"]}",
-     true, false},
+     true, false, NULL, false, 0},
     /* As published: the text part of a model with vision. */
     {"qwen35",
      "{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":false,\"text_config\":{" QWEN35
      "\"model_type\":\"qwen3_5_text\",\"intermediate_size\":96,\"full_attention_interval\":4}}",
-     false, false},
+     false, false, NULL, false, 0},
     {"qwen35-nextn",
      "{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":false,\"text_config\":{" QWEN35
      "\"model_type\":\"qwen3_5_text\",\"intermediate_size\":96,\"mtp_num_hidden_layers\":1,"
      "\"mtp_use_dedicated_embeddings\":false}}",
-     false, false},
+     false, false, NULL, false, 0},
     {"qwen35-uneven",
      "{" QWEN35_COMMON "\"model_type\":\"qwen3_5_text\",\"tie_word_embeddings\":false,"
      "\"num_hidden_layers\":5,\"intermediate_size\":96,\"linear_num_key_heads\":3,"
      "\"linear_num_value_heads\":3,\"linear_value_head_dim\":24,\"linear_conv_kernel_dim\":3,"
      "\"output_gate_type\":\"swish\",\"layer_types\":[\"full_attention\",\"linear_attention\","
      "\"linear_attention\",\"full_attention\",\"linear_attention\"]}",
-     false, false},
+     false, false, NULL, false, 0},
     {"qwen35moe",
      "{" QWEN35 "\"model_type\":\"qwen3_5_moe_text\",\"tie_word_embeddings\":true,"
      "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
      "\"shared_expert_intermediate_size\":48}",
-     true, false},
+     true, false, NULL, false, 0},
 };
 
 static convert_reader *reader_of(const char *name)
@@ -249,7 +252,12 @@ static const char *make_dir(const family_case *c, const gguf *g)
     int32_t n = s->family->list(s, NULL, 0);
     shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     s->family->list(s, list, n);
-    str_puts(&d.head, "{\"__metadata__\":{\"format\":\"pt\"}");
+    str_printf(&d.head, "{\"__metadata__\":{\"format\":\"%s\"}", c->by_mlx ? "mlx" : "pt");
+    if (c->extra) {
+        static const float zeros[64];
+        const tensor t = {.ne = {64, 1, 1, 1}};
+        put_source(&d, c->extra, &t, 1, 1, (const unsigned char *)zeros, sizeof zeros);
+    }
     for (int32_t i = 0; i < n; i++) {
         const tensor *t = tensor_find(&g->tensors, list[i].name);
         char name[160];
@@ -267,6 +275,8 @@ static const char *make_dir(const family_case *c, const gguf *g)
         if (c->saved && strstr(c->name, "laguna"))
             rename_saved(name, sizeof name);
         float *own = before_change(&list[i], t);
+        for (uint64_t k = 0; k < t->n_elements && list[i].change.add != 0; k++)
+            own[k] += c->shifted;
         if (reader_of(c->name) == convert_qwen35_shape)
             check_change(&list[i]);
         if (list[i].change.taps) /* [channels, 1, taps] */
@@ -389,6 +399,104 @@ TEST(a_missing_nextn_layer_is_said)
     gguf_close(&g);
     str_free(&notes);
     fidelity_close(&f);
+}
+
+static status convert_case(const family_case *c, const char *out, str *notes, err *e)
+{
+    fidelity f;
+    gguf g;
+    uint64_t n_bytes = 0;
+    fidelity_open(&f, c->name);
+    CHECK_OK(gguf_open(&g, fidelity_write(&f, &(fidelity_file){.split_experts = true}), true, NULL,
+                       NULL, e),
+             *e);
+    const convert_request r = {.dir = make_dir(c, &g),
+                               .out = out,
+                               .mix = weight_mix_named("f32"),
+                               .n_threads = 1,
+                               .notes = notes};
+    status st = convert_model(&r, &n_bytes, e);
+    gguf_close(&g);
+    fidelity_close(&f);
+    return st;
+}
+
+/* A tensor that the new file would lack is an error that names it. */
+TEST(convert_refuses_tensors_without_a_use)
+{
+    static const char *const bad[] = {"model.layers.0.self_attn.q_proj.bias",
+                                      "model.layers.0.self_attn.q_proj.lora_A.weight",
+                                      "model.layers.99.input_layernorm.weight",
+                                      "model.layers.1.mlp.down_proj.weight_scale",
+                                      "model.layers.1.mlp.up_proj.biases",
+                                      "score.weight",
+                                      "lm_head.bias",
+                                      "model.norm.bias",
+                                      "extra"};
+    static const char *const allowed[] = {"model.visual.blocks.0.norm1.weight",
+                                          "model.layers.0.self_attn.rotary_emb.inv_freq"};
+    const char *out = test_temp("extra.gguf");
+    for (int32_t k = 0; k < 8; k += k == 4 ? 3 : 2) /* each family, and experts */
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            family_case c = cases[k];
+            char name[32];
+            err e = {0};
+            c.extra = bad[(i + (size_t)k) % (sizeof bad / sizeof *bad)];
+            CHECK_STATUS(convert_case(&c, out, NULL, &e), E_UNSUPPORTED);
+            CHECK_MSG(strstr(e.text, c.extra), "%s: %s", c.extra, e.text);
+            if (i < 2) {
+                e = (err){0};
+                c.extra = allowed[i];
+                snprintf(name, sizeof name, "ok-%d-%zu.gguf", (int)k, i);
+                CHECK_OK(convert_case(&c, test_temp(name), NULL, &e), e);
+            }
+            if (i == 3)
+                break;
+        }
+}
+
+/* MLX adds 1 to norms of this kind, and conversion would add it again. */
+TEST(convert_knows_norms_that_mlx_has_shifted)
+{
+    family_case c = cases[4];
+    str notes = {0};
+    err e = {0};
+    const char *out = test_temp("mlx.gguf");
+    c.by_mlx = true;
+    CHECK_STATUS(convert_case(&c, out, &notes, &e), E_UNSUPPORTED);
+    CHECK_MSG(strstr(e.text, "MLX"), "%s", e.text);
+    c.by_mlx = false;
+    c.shifted = 1;
+    e = (err){0};
+    CHECK_OK(convert_case(&c, out, &notes, &e), e);
+    CHECK_MSG(notes.n && strstr(notes.at, "mean of the norms"), "%s", str_text(&notes));
+    str_free(&notes);
+    c = cases[0]; /* Qwen3 has no such norms */
+    c.by_mlx = true;
+    CHECK_OK(convert_case(&c, out, NULL, &e), e);
+}
+
+/* An MTP layer that config.json does not state, and a head that a tied model does not use. */
+TEST(convert_says_which_known_parts_it_leaves_out)
+{
+    family_case c = cases[4];
+    str notes = {0};
+    err e = {0};
+    c.extra = "mtp.norm.weight";
+    CHECK_OK(convert_case(&c, test_temp("mtp.gguf"), &notes, &e), e);
+    CHECK_MSG(notes.n && strstr(notes.at, "MTP"), "%s", str_text(&notes));
+    str_cut(&notes, 0);
+    c = cases[5];
+    c.extra = "mtp.extra.weight"; /* beside a layer that is written it has no place */
+    CHECK_STATUS(convert_case(&c, test_temp("mtp2.gguf"), &notes, &e), E_UNSUPPORTED);
+    e = (err){0};
+    c = cases[0];
+    c.extra = "lm_head.weight";
+    str_cut(&notes, 0);
+    CHECK_OK(convert_case(&c, test_temp("tied.gguf"), &notes, &e), e);
+    CHECK_MSG(notes.n && strstr(notes.at, "lm_head.weight is not the embedding"), "%s",
+              str_text(&notes));
+    str_free(&notes);
 }
 
 /* The shape of a case's configuration after other values; add: "KEY":VALUE, ... or "". */

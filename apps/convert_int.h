@@ -107,6 +107,7 @@ typedef struct convert_item {
 typedef struct convert_job {
     const model_shape *s;
     const safetensors *from;
+    bool *used;       /* [tensors of from], of a model; mem_free */
     convert_item *at; /* [n]; mem_free */
     int32_t n;
     /* Reads the written file as a program that runs it does, before it gets its name, `path`. */

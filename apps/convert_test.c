@@ -31,6 +31,7 @@ typedef struct {
     const char *nan;        /* a tensor with a NaN */
     double factor;          /* of the proportional rotation; 0: says none */
     bool nul_piece;         /* a piece U+0000, and a merge with it */
+    const char *extra;      /* a tensor more */
     const char *config_add; /* fields that come first, so they win nothing but can duplicate */
     const char *instead;    /* the whole config.json */
 } made;
@@ -118,6 +119,11 @@ static void put_weights(const char *dir, const gemma4_shape *s, const made *m)
         else
             snprintf(name, sizeof name, "model.safetensors");
         str_puts(&head, "{\"__metadata__\":{\"format\":\"pt\"}");
+        if (m->extra && !shard) {
+            str_put(&data, "\0\0\0\0", 4);
+            str_printf(&head, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}",
+                       m->extra);
+        }
         for (int32_t i = 0; i < n; i++) {
             const shape_tensor *t = &list[i];
             if (i % m->shards != shard || !t->hf_name[0] || (t->unused_kv && !m->shared_keys) ||
@@ -372,6 +378,10 @@ TEST(convert_refuses_what_does_not_fit)
         {.config_add = "\"quantization_config\":{\"bits\":4},"},
         {.config_add = "\"tie_word_embeddings\":false,"}, /* and there is no lm_head */
         {.factor = 1e30},
+        {.extra = "model.layers.0.self_attn.k_proj.bias"},
+        {.extra = "model.layers.77.layer_scalar"},
+        {.extra = "model.layers.0.self_attn.q_proj.lora_B.weight"},
+        {.extra = "model.altup.weight"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         made m = bad[i];

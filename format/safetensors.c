@@ -166,8 +166,11 @@ static status read_shard(safetensors *s, int32_t i_part, err *e)
     const entries f = {path, m, data, &s->mem};
     json_object_foreach(head, name, v)
     {
-        if (!strcmp(name, "__metadata__"))
+        if (!strcmp(name, "__metadata__")) {
+            const char *format = json_string_value(json_object_get(v, "format"));
+            s->by_mlx |= format && !strcmp(format, "mlx");
             continue;
+        }
         t = &s->tensors.at[s->tensors.n];
         t->part = i_part;
         if ((st = read_entry(&f, name, v, t, e)))

@@ -17,6 +17,7 @@ typedef struct safetensors {
     file_map *part;
     const char **part_path; /* for messages */
     int32_t n_parts;
+    bool by_mlx; /* __metadata__ of a file names MLX as the program that wrote it */
     arena mem;
 } safetensors;
 

@@ -223,29 +223,6 @@ bool bind_wide(const weight *w, int32_t head_dim, float factor)
     return !(sqrtf((float)head_dim) * bind_largest(w) * factor <= 65504.0f / 2);
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
-}
-
-status bind_refuse_extras(const model *m, const char *bias, err *e)
-{
-    for (uint64_t i = 0; i < m->file.tensors.n; i++) {
-        const char *name = m->file.tensors.at[i].name, *what = NULL;
-        if (ends_with(name, ".scale") || ends_with(name, ".scale.weight"))
-            what = "multipliers of products are";
-        else if (ends_with(name, ".bias") && !(bias && ends_with(name, bias)))
-            what = "this bias is";
-        else if (!strncmp(name, "cls.", 4))
-            what = "heads of rerankers are";
-        if (what)
-            return err_set(e, E_UNSUPPORTED, "%s: tensor %s: %s not supported in models of %s",
-                           m->file.path, name, what, m->arch->name);
-    }
-    return OK;
-}
-
 /* ---- Rotation ---- */
 
 /* The first of two keys that is in the file. Converters write "yarn_beta_fast", others

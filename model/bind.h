@@ -119,10 +119,6 @@ status bind_turns(model *m, rope *r, err *e);
  * rotated group exceeds sqrt(n) max |w| factor. Block formats may round above this bound, by less
  * than the half of the range that is kept free. */
 bool bind_wide(const weight *w, int32_t head_dim, float factor);
-/* E_UNSUPPORTED for tensors that change the arithmetic and that the families of Qwen3 and Laguna do
- * not have: multipliers of products (".scale", of NVFP4 files), biases except `bias`, the head of a
- * reranker ("cls."). */
-status bind_refuse_extras(const model *m, const char *bias, err *e);
 
 /* ---- Division between devices: divide.c ---- */
 

@@ -37,7 +37,6 @@ typedef struct draft_file {
     model *m;
     dflash *g;
     const char *arch; /* as the file has it */
-    bool *claimed;    /* [tensors]: used, or known to be a copy of the target's */
     str notes;
     bool sliding[DFLASH_LAYERS_MAX];
     err *e;
@@ -122,14 +121,6 @@ static const tensor_names FC = {{"fc.weight", "dflash.fc.weight", "dflash_fc.wei
                           CONF = {{"conf_proj.weight", "dflash.dspark.confidence.weight"}},
                           CONF_BIAS = {{"conf_proj.bias", "dflash.dspark.confidence.bias"}};
 
-/* Marks t as used. Returns it. */
-static const tensor *claim(draft_file *f, const tensor *t)
-{
-    if (t)
-        f->claimed[t - f->m->file.tensors.at] = true;
-    return t;
-}
-
 /* The tensor under whichever of its names the file has; il < 0: no layer's. NULL: none. Two names
  * at once are an error. */
 static const tensor *find_named(draft_file *f, int32_t il, const tensor_names *names)
@@ -162,7 +153,7 @@ static status missing(draft_file *f, int32_t il, const tensor_names *names)
 static status bind_named(draft_file *f, int32_t il, weight *w, const tensor_names *names,
                          model_want want)
 {
-    const tensor *t = claim(f, find_named(f, il, names));
+    const tensor *t = find_named(f, il, names);
     if (f->e->status)
         return f->e->status;
     if (!t)
@@ -482,29 +473,7 @@ static status bind_weights(draft_file *f)
 }
 
 /* The embedding and the head are the target's; a file may carry copies. */
-static void claim_copies(draft_file *f)
-{
-    static const char *const copies[] = {"token_embd.weight", "output.weight"};
-    for (int i = 0; i < 2; i++)
-        claim(f, tensor_find(&f->m->file.tensors, copies[i]));
-}
-
-/* The names are known (draft_kind.h); but a layer beyond the last, or a gate in some layers only,
- * has no place either. */
-static status check_claimed(draft_file *f)
-{
-    const tensor_set *t = &f->m->file.tensors;
-    draft_unknown u = {0};
-    for (uint64_t i = 0; i < t->n; i++)
-        if (!f->claimed[i])
-            draft_unknown_add(&u, t->at[i].name);
-    if (!u.n)
-        return OK;
-    return err_set(f->e, E_FORMAT,
-                   "%s: %" PRIu64 " tensors have no place in its %d layers of %s: %s%s",
-                   f->m->file.path, u.n, f->g->n_layer, f->g->laguna ? "Laguna's kind" : "its kind",
-                   u.names, u.n > 3 ? ", ..." : "");
-}
+static const char *const copies[] = {"token_embd.weight", "output.weight"};
 
 /* ---- Binding ------------------------------------------------------------------------------- */
 
@@ -526,9 +495,9 @@ static status bind_file(draft_file *f)
         (st = bind_weights(f)))
         return st;
     set_ranges(f);
-    claim_copies(f);
-    st = check_claimed(f);
-    return st ? st : keep_notes(f);
+    for (int i = 0; i < 2; i++)
+        model_claim(f->m, copies[i]);
+    return keep_notes(f);
 }
 
 status dflash_bind(model *m, err *e)
@@ -538,8 +507,7 @@ status dflash_bind(model *m, err *e)
     gguf_get_string(&m->file, "general.architecture", &arch);
     f.g = arena_alloc(&m->mem, sizeof *f.g);
     f.arch = arena_strndup(&m->mem, arch.at, (size_t)arch.n);
-    f.claimed = arena_array(&m->mem, (size_t)m->file.tensors.n + 1, sizeof *f.claimed);
-    if (!f.g || !f.arch || !f.claimed)
+    if (!f.g || !f.arch)
         return err_memory(e, m->file.path, sizeof *f.g);
     status st = draft_kind_check(&m->file, e);
     st = st ? st : bind_file(&f);
@@ -616,7 +584,6 @@ static status fit_vocabulary(draft_file *f, const model *target)
         return err_set(f->e, E_ARG, "%s: tensor %s has %d rows, and %s has %d tokens",
                        f->m->file.path, g->markov_in.name, g->markov_in.n_out, target->name,
                        target->n_vocab);
-    static const char *const copies[] = {"token_embd.weight", "output.weight"};
     for (int i = 0; i < 2; i++) {
         const tensor *t = tensor_find(&f->m->file.tensors, copies[i]);
         if (t && (t->ne[0] != (uint64_t)g->n_embd || t->ne[1] != (uint64_t)target->n_vocab))

@@ -2,6 +2,7 @@
  * methods that were published beside it.
  */
 #include "model/draft_kind.h"
+#include "model/unplaced.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -312,17 +313,10 @@ static bool is_known(const char *name, draft_kind kind)
     return kind == DRAFT_DFLASH && n && name[n - 1] == '.' && is_listed(name, n - 1, numbered);
 }
 
-void draft_unknown_add(draft_unknown *u, const char *name)
-{
-    size_t at = strlen(u->names);
-    if (u->n++ < 3)
-        snprintf(u->names + at, sizeof u->names - at, "%s%.60s", at ? ", " : "", name);
-}
-
 status draft_kind_check(const gguf *g, err *e)
 {
     const char *what;
-    draft_unknown u = {0};
+    unplaced u = {0};
     draft_kind kind = draft_kind_of(g, &what);
     if (kind == DRAFT_ALIEN)
         return err_set(e, E_UNSUPPORTED, "%s is %s", g->path, what);
@@ -330,7 +324,7 @@ status draft_kind_check(const gguf *g, err *e)
         return OK;
     for (uint64_t i = 0; i < g->tensors.n; i++)
         if (!is_known(g->tensors.at[i].name, kind))
-            draft_unknown_add(&u, g->tensors.at[i].name);
+            unplaced_add(&u, g->tensors.at[i].name);
     if (!u.n)
         return OK;
     return err_set(e, E_UNSUPPORTED,

@@ -33,11 +33,4 @@ const char *draft_alien_tensors(const tensor_set *t);
  */
 const char *draft_alien_class(const char *name, size_t n);
 
-/* Collects names of unknown tensors for one sentence. */
-typedef struct draft_unknown {
-    uint64_t n;
-    char names[200]; /* the first three */
-} draft_unknown;
-void draft_unknown_add(draft_unknown *u, const char *name);
-
 #endif

@@ -14,6 +14,7 @@
 #include "model/gemma4.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* The shapes of all layers, read before any tensor. */
 typedef struct shapes {
@@ -87,8 +88,16 @@ static status bind_attention(const binder *b, gemma4_layer *L, const shapes *s)
         (st = bind_matrix(b, &L->wo, "attn_output.weight", q, d)) ||
         (st = bind_vector(b, &L->attn_post_norm, "post_attention_norm.weight", d)))
         return st;
-    if (!L->owns_kv)
-        return OK; /* some converters write unused K and V here */
+    if (!L->owns_kv) { /* some converters write unused keys and values here */
+        static const char *const unused[] = {"attn_k.weight", "attn_k_norm.weight",
+                                             "attn_v.weight"};
+        for (int i = 0; i < 3; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%d.%s", b->il, unused[i]);
+            model_claim(b->m, name);
+        }
+        return OK;
+    }
     if ((st = bind_matrix(b, &L->wk, "attn_k.weight", d, kv)) ||
         (st = bind_vector(b, &L->k_norm, "attn_k_norm.weight", L->head_dim)))
         return st;

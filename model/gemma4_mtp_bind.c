@@ -346,30 +346,6 @@ static status bind_head(model *m, gemma4_mtp *g, const tensor_names *names, err 
 
 /* ---- All of it ----------------------------------------------------------------------------- */
 
-static bool is_read(const model *m, const tensor_names *names, const char *name)
-{
-    /* Without an own head the embedding is the head; with one it is not needed. */
-    if (!strcmp(name, names->order) || !strcmp(name, "token_embd.weight"))
-        return true;
-    for (int32_t i = 0; i < m->n_weights; i++)
-        if (!strcmp(name, m->weights[i]->name))
-            return true;
-    return false;
-}
-
-static status check_all_read(const model *m, const tensor_names *names, err *e)
-{
-    const char *unread[3] = {"", "", ""};
-    int n = 0;
-    for (uint64_t i = 0; i < m->file.tensors.n && n < 3; i++)
-        if (!is_read(m, names, m->file.tensors.at[i].name))
-            unread[n++] = m->file.tensors.at[i].name;
-    if (!n)
-        return OK;
-    return err_set(e, E_UNSUPPORTED, "%s: no Gemma 4 assistant has tensor %s%s%s%s%s", m->file.path,
-                   unread[0], n > 1 ? ", " : "", unread[1], n > 2 ? ", " : "", unread[2]);
-}
-
 static status bind_all(model *m, gemma4_mtp *g, err *e)
 {
     const binder b = {m, -1, e};
@@ -402,7 +378,9 @@ static status bind_all(model *m, gemma4_mtp *g, err *e)
         return st;
     g->eps = (float)eps;
     g->softcap = (float)softcap;
-    return check_all_read(m, names, e);
+    model_claim(m, names->order);
+    model_claim(m, "token_embd.weight"); /* without an own head it is the head, else it is unused */
+    return OK;
 }
 
 status gemma4_mtp_bind(model *m, err *e)

@@ -246,8 +246,7 @@ static status bind_all(model *m, laguna *g, const shapes *s, err *e)
                   .n_used = s->n_used,
                   .eps = (float)s->eps,
                   .expert_factor = (float)s->expert_factor};
-    if ((st = bind_refuse_extras(m, "exp_probs_b.bias", e)) ||
-        (st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
+    if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
         (st = bind_vector(&b, &g->out_norm, "output_norm.weight", s->n_embd)) ||
         (st = bind_rope(m, &g->rope_full[PASS_MAIN], &full, e)) ||
         (st = bind_rope(m, &g->rope_swa[PASS_MAIN], &swa, e)) || (st = bind_layers(m, g, s, e)))

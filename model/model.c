@@ -14,9 +14,11 @@
 #include "model/laguna.h"
 #include "model/qwen3.h"
 #include "model/qwen35.h"
+#include "model/unplaced.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* F32-only weights of fewer elements than this are widened at bind. Norms have thousands. */
@@ -95,6 +97,38 @@ static const char *file_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+const tensor *model_claim(model *m, const char *name)
+{
+    const tensor *t = tensor_find(&m->file.tensors, name);
+    if (t)
+        m->claimed[t - m->file.tensors.at] = true;
+    return t;
+}
+
+void model_claim_layers(model *m, int32_t lo, int32_t hi, bool outside)
+{
+    for (uint64_t i = 0; i < m->file.tensors.n; i++) {
+        const char *name = m->file.tensors.at[i].name;
+        char *end = NULL;
+        long il = strncmp(name, "blk.", 4) ? -1 : strtol(name + 4, &end, 10);
+        bool inside = end && *end == '.' && il >= lo && il < hi;
+        m->claimed[i] |= inside != outside;
+    }
+}
+
+static status check_claims(const model *m, err *e)
+{
+    unplaced u = {0};
+    char kind[64];
+    for (uint64_t i = 0; i < m->file.tensors.n; i++) {
+        const char *name = m->file.tensors.at[i].name;
+        if (!m->claimed[i] && !unplaced_is_allowed(name))
+            unplaced_add(&u, name);
+    }
+    snprintf(kind, sizeof kind, "a model of %s", m->arch->name);
+    return unplaced_refuse(&u, m->file.path, kind, e);
+}
+
 /* nextn: the NextN layers of the file, else its model. */
 static status bind_file(model *m, gguf *g, bool nextn, err *e)
 {
@@ -129,11 +163,12 @@ static status bind_file(model *m, gguf *g, bool nextn, err *e)
         m->name = arena_strndup(&m->mem, file_name(path), strlen(file_name(path)));
     m->tables = arena_array(&m->mem, MODEL_TABLES_MAX, sizeof *m->tables);
     m->weights_cap = 0;
-    if (!m->name || !m->tables) {
+    m->claimed = arena_array(&m->mem, (size_t)m->file.tensors.n + 1, sizeof *m->claimed);
+    if (!m->name || !m->tables || !m->claimed) {
         st = err_memory(e, path, 256);
         goto fail;
     }
-    if ((st = m->arch->bind(m, e)))
+    if ((st = m->arch->bind(m, e)) || (st = check_claims(m, e)))
         goto fail;
     m->n_sides = 1;
     m->layer_side = arena_array(&m->mem, (size_t)m->n_layer, sizeof *m->layer_side);
@@ -287,7 +322,7 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
 {
     *w = (weight){0};
     const char *path = m->file.path;
-    const tensor *t = tensor_find(&m->file.tensors, want->name);
+    const tensor *t = model_claim(m, want->name);
     if (!t && want->optional)
         return OK;
     if (!t)

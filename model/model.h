@@ -74,6 +74,7 @@ struct model {
     int32_t n_suppress;
     const int32_t *suppress; /* ids never generated */
     void *impl;              /* the architecture's own data, in mem */
+    bool *claimed;           /* [tensors of the file], in mem: bound, or known to be unneeded */
     weight **weights;        /* all weights of the forward pass, for loading */
     int32_t n_weights, weights_cap;
     model_table *tables; /* small computed arrays (rotation frequencies, id lists) */
@@ -167,6 +168,11 @@ typedef struct model_want {
     double active; /* share read per token: 1, k/E for experts, 0 for gathered tables */
 } model_want;
 status model_weight(model *m, weight *w, const model_want *want, err *e);
+/* The tensor of that name, as one that has a place; NULL: there is none. A file with a tensor that
+ * has none when bind returns is refused (unplaced.h). */
+const tensor *model_claim(model *m, const char *name);
+/* The same for the tensors of the layers from lo on and below hi; outside: for all others. */
+void model_claim_layers(model *m, int32_t lo, int32_t hi, bool outside);
 /* Registers n_bytes at *at, in m->mem, for a move to the main device. E_LIMIT at
  * MODEL_TABLES_MAX. */
 status model_add_table(model *m, const void **at, size_t n_bytes, err *e);

@@ -367,6 +367,7 @@ static status bind_all(model *m, qwen35 *g, const shapes *s, err *e)
             return st;
     }
     bind_ranges(m, g);
+    model_claim_layers(m, s->n_layer, s->n_blocks, false); /* NextN: a drafter binds them */
     return bind_suppressed(m, e);
 }
 
@@ -428,6 +429,7 @@ static status bind_nextn(model *m, qwen35_nextn *x, const shapes *s, err *e)
         (st = bind_layer(&b, g->layer, s)))
         return st;
     bind_ranges(m, g);
+    model_claim_layers(m, s->n_layer, s->n_blocks, true); /* the model's own */
     return OK;
 }
 

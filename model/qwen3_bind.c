@@ -133,8 +133,7 @@ static status bind_all(model *m, qwen3 *g, const shapes *s, err *e)
     status st;
     *g = (qwen3){
         .n_layer = s->n_layer, .n_embd = s->n_embd, .head_dim = s->head_dim, .eps = (float)s->eps};
-    if ((st = bind_refuse_extras(m, NULL, e)) ||
-        (st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
+    if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
         (st = bind_vector(&b, &g->out_norm, "output_norm.weight", s->n_embd)) ||
         (st = bind_vector_if(&b, &g->rope_factors, "rope_freqs.weight", s->n_rot / 2)) ||
         (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) || (st = bind_layers(m, g, s, e)))

@@ -356,7 +356,7 @@ TEST(mtp_refuses_damaged_files)
     check_refused(&r.m, (mtp_rig_file){.drop = "blk.2.attn_q.weight", .no_keys = true},
                   "rope_freqs.weight"); /* layer 1 is now the last, and so global */
     check_refused(&r.m, (mtp_rig_file){.extra = "blk.4.attn_norm.weight", .no_keys = true},
-                  "no Gemma 4 assistant has tensor blk.4.attn_norm.weight");
+                  "1 tensor has no place in a model of gemma4-assistant: blk.4.attn_norm.weight");
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         check_refused(&r.m,
                       (mtp_rig_file){.no_keys = true,
