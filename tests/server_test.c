@@ -134,6 +134,11 @@ TEST(server_refuses_with_the_apis_own_words)
         {"POST", "/v1/chat/completions", "{\"model\":\"a\\u0000b\"," ASK "}", 400, "zero"},
         {"POST", "/v1/messages/x", "{}", 404, "\"type\":\"error\""},
         {"POST", "/tokenize", "{}", 400, "content"},
+        {"POST", "/slots/0?action=save", "{}", 501, "--kv-cache-dir"},
+        {"GET", "/lora-adapters", NULL, 501, "no adapters"},
+        {"POST", "/rerank", "{\"query\":\"a\"}", 501, "reranking"},
+        {"POST", "/v1/audio/speech", "{}", 501, "text only"},
+        {"POST", "/v1/messages/batches", "{}", 501, "\"type\":\"error\""},
         {"POST", "/detokenize", "{\"tokens\":[-1]}", 400, "token id"},
         {"POST", "/v1/chat/completions", "{\"messages\":[{\"role\":\"robot\",\"content\":\"x\"}]}",
          400, "\"param\":\"messages[0]\""},
@@ -336,6 +341,56 @@ TEST(server_finds_items_that_the_input_refers_to)
     CHECK_MSG(other.status == 404 && strstr(other.body.at, "msg_1"), "%s", str_text(&other.body));
     response_free(&other);
     response_free(&r);
+    arena_free(&mem);
+    stop(&s);
+}
+
+/* The forms of llama-server and of vLLM, with the same tokens. */
+TEST(server_tokenizes_as_other_servers_do)
+{
+    static const char *const same[] = {
+        "{\"content\":\"A word.\",\"add_special\":true}", "{\"prompt\":\"A word.\"}",
+        "{\"prompt\":\"A word.\",\"add_special_tokens\":true,\"return_token_strs\":true}"};
+    served s;
+    response r, back;
+    arena mem = {0};
+    str first = {0}, body = {0};
+    start_toy(&s, NULL);
+    for (int i = 0; i < 3; i++) {
+        str ids = {0};
+        http_post(&r, &s, "/tokenize", same[i]);
+        CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
+        const jtree *v = json_parsed(&mem, r.body.at, r.body.n), *list = json_at(v, "tokens");
+        jtree_put_json(i ? &ids : &first, list);
+        CHECK_EQ(atoi(json_at(v, "count")->s), (int)list->count);
+        CHECK(json_at(v, "max_model_len") != NULL);
+        if (i)
+            CHECK_STR(ids.at, first.at);
+        if (i == 2)
+            CHECK_EQ(json_at(v, "token_strs")->count, list->count);
+        str_free(&ids);
+        response_free(&r);
+    }
+    str_printf(&body, "{\"tokens\":%s}", first.at);
+    http_post(&back, &s, "/detokenize", body.at);
+    CHECK(strstr(text_at(&mem, &back, "prompt"), "A word."));
+    CHECK_STR(text_at(&mem, &back, "prompt"), text_at(&mem, &back, "content"));
+    response_free(&back);
+    http_post(&r, &s, "/tokenize", "{\"return_token_strs\":true," ASK "}");
+    http_post(&back, &s, "/v1/chat/completions/input_tokens", "{" ASK "}");
+    CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
+    CHECK_STR(json_at(json_parsed(&mem, r.body.at, r.body.n), "count")->s,
+              json_at(json_parsed(&mem, back.body.at, back.body.n), "input_tokens")->s);
+    response_free(&back);
+    response_free(&r);
+    http_post(&r, &s, "/tokenize", "{\"messages\":[]}");
+    CHECK_EQ(r.status, 400);
+    response_free(&r);
+    http_call(&r, &s, "GET", "/tokenizer_info", NULL, NULL);
+    CHECK_MSG(r.status == 200 && strstr(r.body.at, "\"eos_token\":\""), "%s", str_text(&r.body));
+    response_free(&r);
+    str_free(&first);
+    str_free(&body);
     arena_free(&mem);
     stop(&s);
 }

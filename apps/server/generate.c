@@ -8,6 +8,7 @@
 #include "apps/server/generate_int.h"
 
 #include "apps/server/api_ollama_info.h"
+#include "apps/server/info.h"
 #include "apps/server/jsonw.h"
 #include "apps/server/stored.h"
 #include "base/clock.h"
@@ -523,6 +524,47 @@ void handle_count(exchange *x, api_kind api)
     request_free(&st.rq);
     beginning_free(&st.made);
     str_free(&st.history);
+}
+
+/* The body without a field that no chat has. */
+static bool without_field(exchange *x, const char *name, str *body, problem *p)
+{
+    arena mem = {.max_bytes = arena_limit_for(x->n_body)};
+    const jtree *all = NULL;
+    err e = {0};
+    bool ok = !jtree_parse(x->body, x->n_body, "the body", REQUEST_MAX_DEPTH, &mem, &all, &e) ||
+              problem_from(p, &e);
+    json_open(body, NULL, '{');
+    for (const jtree *m = ok ? all->first : NULL; m; m = m->next)
+        if (strcmp(m->key, name))
+            json_tree(body, m->key, m);
+    json_close(body, '}');
+    arena_free(&mem);
+    return ok && (!body->bad || problem_set(p, 503, "", "no memory for a request of this size"));
+}
+
+void handle_tokens(exchange *x, bool strs)
+{
+    stream st = {0};
+    prompt q = {0};
+    str body = {0};
+    problem p = {0};
+    const char *given = x->body;
+    size_t n_given = x->n_body;
+    if (without_field(x, "return_token_strs", &body, &p)) {
+        x->body = body.at;
+        x->n_body = body.n;
+        if (only_prompt(x, API_CHAT, &st, &q, NULL))
+            put_tokens(x, q.ids, q.n, false, strs);
+        request_free(&st.rq);
+        beginning_free(&st.made);
+        str_free(&st.history);
+    } else {
+        reply_problem(x, &p);
+    }
+    x->body = given;
+    x->n_body = n_given;
+    str_free(&body);
 }
 
 void handle_template(exchange *x)

@@ -7,6 +7,7 @@
 void handle_generation(exchange *x, api_kind api);
 void handle_count(exchange *x, api_kind api); /* the number of tokens of a conversation */
 void handle_template(exchange *x);
+void handle_tokens(exchange *x, bool strs); /* those of a conversation; strs: their texts, too */
 /* An answer as a stream of bytes. */
 typedef struct stream stream;
 /* Blocks until there are bytes. 0: the end; -1: failed, or the client left. */

@@ -370,6 +370,9 @@ static bool check_request_head(request_state *q, problem *p, char allow[METHODS_
     x->errors = route_errors(x->path);
     if (!check_framing(x, p))
         return false;
+    const char *why = q->route ? NULL : route_refusal(x->path);
+    if (why)
+        return problem_set(p, 501, "", "%.100s is not supported: %s", x->path, why);
     if (!q->route && route_methods(x->path, allow))
         return problem_set(p, 405, "", "%.100s does not know %.20s; its methods are %s", x->path,
                            x->method, allow);

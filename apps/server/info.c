@@ -4,6 +4,7 @@
 #include "apps/embed.h"
 #include "apps/hub/made.h"
 #include "apps/server/begin.h"
+#include "apps/server/generate.h"
 #include "apps/server/jsonw.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -205,7 +206,7 @@ static void put_defaults(const served *m, str *o)
     json_close(o, '}');
 }
 
-/* The file's chat template, as Jinja text, and how embeddings are pooled. */
+/* The file's chat template, as Jinja text. */
 static void put_template(const carat_model *m, str *o)
 {
     carat_meta v;
@@ -213,7 +214,6 @@ static void put_template(const carat_model *m, str *o)
         json_text_n(o, "chat_template", v.text, (size_t)v.n_text);
     else
         json_text(o, "chat_template", "");
-    json_text(o, "pooling", carat_model_pooling(m, NULL) == CARAT_POOL_LAST ? "last" : "mean");
 }
 
 void handle_props(exchange *x)
@@ -233,6 +233,8 @@ void handle_props(exchange *x)
     json_text(o, "device_why", m->info.device_why);
     json_text(o, "build_info", carat_version());
     put_template(m->model, o);
+    json_text(o, "pooling",
+              carat_model_pooling(m->model, NULL) == CARAT_POOL_LAST ? "last" : "mean");
     json_open(o, "modalities", '{');
     json_bool(o, "vision", false);
     json_bool(o, "audio", false);
@@ -388,6 +390,18 @@ static bool parse_body(exchange *x, token_request *t, problem *p)
     return field_text(p, t->body, "model", &name) && exchange_pick(x, name, p);
 }
 
+/* Bytes that are no text become U+FFFD. */
+static void put_shown(const char *bytes, size_t n, str *o)
+{
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        bool ok;
+        int len = utf8_decode(bytes + i, n - i, &cp, &ok);
+        str_put(o, ok ? bytes + i : "\xEF\xBF\xBD", ok ? (size_t)len : 3);
+        i += (size_t)len;
+    }
+}
+
 static void put_piece(const exchange *x, int32_t id, str *o)
 {
     const char *bytes = "";
@@ -406,18 +420,64 @@ static void put_piece(const exchange *x, int32_t id, str *o)
     json_close(o, '}');
 }
 
+static void put_token_strs(const exchange *x, const int32_t *ids, int64_t n, str *o)
+{
+    json_open(o, "token_strs", '[');
+    for (int64_t i = 0; i < n; i++) {
+        const char *bytes = "";
+        int32_t n_bytes = carat_token_bytes(x->m->model, ids[i], true, &bytes);
+        str shown = {0};
+        put_shown(bytes, n_bytes < 0 ? 0 : (size_t)n_bytes, &shown);
+        json_text_n(o, NULL, str_text(&shown), shown.n);
+        o->bad |= shown.bad;
+        str_free(&shown);
+    }
+    json_close(o, ']');
+}
+
+void put_tokens(exchange *x, const int32_t *ids, int64_t n, bool pieces, bool strs)
+{
+    str *o = &x->out;
+    json_open(o, NULL, '{');
+    json_open(o, "tokens", '[');
+    for (int64_t i = 0; i < n; i++) {
+        if (pieces)
+            put_piece(x, ids[i], o);
+        else
+            json_int(o, NULL, ids[i]);
+    }
+    json_close(o, ']');
+    json_int(o, "count", n);
+    json_int(o, "max_model_len", x->m->n_ctx);
+    if (strs)
+        put_token_strs(x, ids, n, o);
+    json_close(o, '}');
+    x->status = 200;
+}
+
+/* llama-server's form has `content`, vLLM's `prompt` or `messages`. */
 static bool tokenize(exchange *x, token_request *t, problem *p)
 {
-    bool bos = false, special = true, pieces = false;
-    const jtree *text;
+    bool bos = false, special = true, pieces = false, strs = false;
+    const jtree *text, *prompt;
     err e = {0};
     if (!parse_body(x, t, p) || !field_kind(p, t->body, "content", JTREE_STRING, &text) ||
-        !field_bool(p, t->body, "add_special", &bos) ||
+        !field_kind(p, t->body, "prompt", JTREE_STRING, &prompt) ||
+        !field_bool(p, t->body, "return_token_strs", &strs))
+        return false;
+    if (jtree_get(t->body, "messages")) {
+        handle_tokens(x, strs);
+        return true;
+    }
+    bos = !text; /* vLLM's default */
+    text = text ? text : prompt;
+    if (!text)
+        return problem_set(p, 400, "content", "'content' is missing, or 'prompt', or 'messages'");
+    if (!field_bool(p, t->body, "add_special", &bos) ||
+        !field_bool(p, t->body, "add_special_tokens", &bos) ||
         !field_bool(p, t->body, "parse_special", &special) ||
         !field_bool(p, t->body, "with_pieces", &pieces))
         return false;
-    if (!text)
-        return problem_set(p, 400, "content", "'content' is missing");
     int32_t flags = (bos ? CARAT_TOK_BOS : 0) | (special ? CARAT_TOK_SPECIAL : 0);
     int64_t n = carat_tokenize(x->m->model, text->s, text->n, flags, NULL, 0, &e);
     int32_t *ids = n >= 0 ? arena_array(&t->mem, (size_t)n + 1, sizeof *ids) : NULL;
@@ -426,16 +486,7 @@ static bool tokenize(exchange *x, token_request *t, problem *p)
     if (!ids)
         return problem_set(p, 503, "", "no memory for %lld tokens", (long long)n);
     carat_tokenize(x->m->model, text->s, text->n, flags, ids, n, &e);
-    json_open(&x->out, NULL, '{');
-    json_open(&x->out, "tokens", '[');
-    for (int64_t i = 0; i < n; i++) {
-        if (pieces)
-            put_piece(x, ids[i], &x->out);
-        else
-            json_int(&x->out, NULL, ids[i]);
-    }
-    json_close(&x->out, ']');
-    json_close(&x->out, '}');
+    put_tokens(x, ids, n, pieces, strs);
     return true;
 }
 
@@ -459,17 +510,14 @@ static bool detokenize(exchange *x, token_request *t, problem *p)
         else
             str_put(&text, bytes, (size_t)n);
     }
-    for (size_t i = 0; i < text.n && !p->status;) {
-        uint32_t cp;
-        bool ok;
-        int n = utf8_decode(text.at + i, text.n - i, &cp, &ok);
-        str_put(&shown, ok ? text.at + i : "\xEF\xBF\xBD", ok ? (size_t)n : 3);
-        i += (size_t)n;
-    }
+    if (!p->status)
+        put_shown(str_text(&text), text.n, &shown);
     if (!p->status) {
         json_open(&x->out, NULL, '{');
         json_text_n(&x->out, "content", str_text(&shown), shown.n);
+        json_text_n(&x->out, "prompt", str_text(&shown), shown.n); /* vLLM's name of it */
         json_close(&x->out, '}');
+        x->status = 200;
     }
     x->out.bad |= text.bad | shown.bad;
     str_free(&text);
@@ -481,11 +529,42 @@ static void with_tokens(exchange *x, bool (*work)(exchange *, token_request *, p
 {
     token_request t = {0};
     problem p = {0};
-    if (work(x, &t, &p))
-        x->status = 200;
-    else
+    if (!work(x, &t, &p))
         reply_problem(x, &p);
     arena_free(&t.mem);
+}
+
+/* vLLM's description of the tokenizer, in the words of tokenizer_config.json. */
+void handle_tokenizer_info(exchange *x)
+{
+    static const struct {
+        const char *name, *key;
+    } ids[] = {{"bos_token", "tokenizer.ggml.bos_token_id"},
+               {"eos_token", "tokenizer.ggml.eos_token_id"},
+               {"pad_token", "tokenizer.ggml.padding_token_id"},
+               {"unk_token", "tokenizer.ggml.unknown_token_id"}};
+    str *o = &x->out;
+    carat_meta v;
+    if (!exchange_pick_query(x))
+        return;
+    const carat_model *m = x->m->model;
+    json_open(o, NULL, '{');
+    json_text(o, "tokenizer_class", "carat");
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        const char *bytes = "";
+        bool has = carat_model_find_meta(m, ids[i].key, &v) && v.kind == CARAT_META_INT &&
+                   v.i >= 0 && v.i < x->m->info.n_vocab;
+        int32_t n = has ? carat_token_bytes(m, (int32_t)v.i, true, &bytes) : -1;
+        if (n > 0 && utf8_valid(bytes, (size_t)n))
+            json_text_n(o, ids[i].name, bytes, (size_t)n);
+        else
+            json_nothing(o, ids[i].name);
+    }
+    json_int(o, "vocab_size", x->m->info.n_vocab);
+    json_int(o, "model_max_length", x->m->n_ctx);
+    put_template(m, o);
+    json_close(o, '}');
+    x->status = 200;
 }
 
 void handle_tokenize(exchange *x)

@@ -14,6 +14,11 @@ void handle_slots(exchange *x);
 void handle_metrics(exchange *x);
 void handle_tokenize(exchange *x);
 void handle_detokenize(exchange *x);
+void handle_tokenizer_info(exchange *x);
 void handle_openapi(exchange *x);
+
+/* Answers with tokens, as ids or (pieces) with their texts; strs: with their texts as vLLM has it.
+ */
+void put_tokens(exchange *x, const int32_t *ids, int64_t n, bool pieces, bool strs);
 
 #endif

@@ -87,9 +87,13 @@ static const route routes[] = {
     {"POST", "/embedding", handle_llama_embedding, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"POST", "/embeddings", handle_llama_embedding, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"POST", "/chat/completions", post_chat, KEY_HOLDERS, true, ROUTE_CHAT, OAI},
+    {"POST", "/responses", post_responses, KEY_HOLDERS, true, ROUTE_RESPONSES, OAI},
+    {"POST", "/chat/completions/input_tokens", count_chat, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"POST", "/responses/input_tokens", count_responses, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"GET", "/models", handle_models, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"POST", "/tokenize", handle_tokenize, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"POST", "/detokenize", handle_detokenize, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"GET", "/tokenizer_info", handle_tokenizer_info, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"POST", "/apply-template", handle_template, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"GET", "/v1/responses/", handle_response, KEY_HOLDERS, false, ROUTE_OTHER, OAI},
     {"DELETE", "/v1/responses/", handle_response_delete, KEY_HOLDERS, false, ROUTE_OTHER, OAI},
@@ -121,6 +125,61 @@ static const route routes[] = {
     {"POST", "/api/push", handle_ollama_refused, KEY_HOLDERS, false, ROUTE_OTHER, OLL},
     {"POST", "/api/blobs/", handle_ollama_refused, KEY_HOLDERS, false, ROUTE_OTHER, OLL},
     {"GET", "/api/version", handle_ollama_version, ANYONE, false, ROUTE_OTHER, OLL},
+};
+
+/* Paths of other servers that carat does not have, and why. One that ends in '/' is a beginning. */
+static const struct {
+    const char *path, *why;
+} refusals[] = {
+    {"/slots/",
+     "carat saves and restores conversations by itself: --kv-cache-dir keeps them on disk, "
+     "and /slots shows what is at work"},
+    {"/lora-adapters", "carat has no adapters: merge them into the model's file"},
+    {"/v1/load_lora_adapter", "carat has no adapters: merge them into the model's file"},
+    {"/v1/unload_lora_adapter", "carat has no adapters: merge them into the model's file"},
+#define RERANK "carat runs no reranking models; /v1/embeddings has vectors of texts"
+    {"/rerank", RERANK},
+    {"/reranking", RERANK},
+    {"/v1/rerank", RERANK},
+    {"/v2/rerank", RERANK},
+    {"/v1/reranking", RERANK},
+#define SCORE                                                                                      \
+    "carat runs no models that score or classify texts; /v1/completions with echo and "            \
+    "logprobs scores their tokens"
+    {"/score", SCORE},
+    {"/v1/score", SCORE},
+    {"/classify", SCORE},
+    {"/pooling", SCORE},
+    {"/v1/moderations", SCORE},
+    {"/v1/chat/completions/control",
+     "a running answer cannot be steered: end the connection to stop "
+     "it, or limit its thought in the request"},
+    {"/v1/audio/", "carat reads and writes text only so far"},
+    {"/v1/images/", "carat reads and writes text only so far"},
+    {"/v1/videos", "carat reads and writes text only so far"},
+    {"/v1/realtime", "carat has no sessions over WebSockets: /v1/chat/completions streams"},
+#define STORE                                                                                      \
+    "carat stores no files, batches, threads and conversations; /v1/responses continues an "       \
+    "answer by previous_response_id"
+    {"/v1/files", STORE},
+    {"/v1/files/", STORE},
+    {"/v1/uploads", STORE},
+    {"/v1/batches", STORE},
+    {"/v1/batches/", STORE},
+    {"/v1/messages/batches", STORE},
+    {"/v1/messages/batches/", STORE},
+    {"/v1/vector_stores", STORE},
+    {"/v1/vector_stores/", STORE},
+    {"/v1/assistants", STORE},
+    {"/v1/assistants/", STORE},
+    {"/v1/threads", STORE},
+    {"/v1/threads/", STORE},
+    {"/v1/conversations", STORE},
+    {"/v1/conversations/", STORE},
+    {"/v1/fine_tuning/", "carat trains no models"},
+    {"/v1/responses/compact",
+     "carat shortens prompts by 'compress' in a request, and conversations by "
+     "none of its own"},
 };
 
 static bool path_matches(const route *r, const char *path)
@@ -169,6 +228,17 @@ const char *route_near(const char *path)
         for (size_t i = 0; i < n && at[1]; i++)
             if (path_matches(&routes[i], at))
                 return routes[i].path;
+    return NULL;
+}
+
+const char *route_refusal(const char *path)
+{
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        size_t n = strlen(refusals[i].path);
+        bool prefix = refusals[i].path[n - 1] == '/';
+        if (prefix ? !strncmp(path, refusals[i].path, n) : !strcmp(path, refusals[i].path))
+            return refusals[i].why;
+    }
     return NULL;
 }
 

@@ -29,6 +29,8 @@ const route *find_route(const char *method, const char *path);
 bool route_methods(const char *path, char out[METHODS_BYTES]);
 /* The path that was probably meant by one that is not there; NULL: none is near. */
 const char *route_near(const char *path);
+/* Why there is no such path, where another server has it; NULL: none is known to. */
+const char *route_refusal(const char *path);
 /* Writes the errors of a path: of its route, or what clients of its prefix expect. */
 const dialect *route_errors(const char *path);
 
