@@ -83,8 +83,9 @@ static int misuse_unknown(const command *c, const char *arg)
         snprintf(name, sizeof name, "%.*s", (int)strcspn(arg + 2, "="), arg + 2);
         near = nearest_option(c->options, name);
     }
-    char more[96];
-    snprintf(more, sizeof more, near ? "; did you mean --%s?" : "", near);
+    char more[96] = "";
+    if (near)
+        snprintf(more, sizeof more, "; did you mean --%s?", near);
     return misuse(c, "unknown option ", arg, more);
 }
 

@@ -59,7 +59,7 @@ static void open_drafting(drafting *d, const df_options *o)
     CHECK_OK(model_load(&d->m, d->dev, NULL, NULL, &e), e);
     const kv_want_layout w = {.spec = d->m.kv,
                               .n = d->m.n_kv,
-                              .choice = {.k = {NUM_F32}, .v = {NUM_F32}},
+                              .choice = {.k = {.type = NUM_F32}, .v = {.type = NUM_F32}},
                               .n_ctx = N_CTX + DF_BLOCK,
                               .rows_max = DF_BLOCK};
     CHECK_OK(kv_layout_init(&d->l, &w, &e), e);

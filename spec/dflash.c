@@ -122,7 +122,7 @@ static status layout_of(const draft_model *m, const draft_sizes *z, kv_layout *l
     int32_t slots = slots_of(m->core.impl, z);
     const kv_want_layout w = {.spec = m->core.kv,
                               .n = m->core.n_kv,
-                              .choice = {.k = {NUM_F16}, .v = {NUM_F16}},
+                              .choice = {.k = {.type = NUM_F16}, .v = {.type = NUM_F16}},
                               .n_ctx = z->n_ctx + slots,
                               .rows_max = z->rows_max > slots ? z->rows_max : slots,
                               .dev = {z->dev}};

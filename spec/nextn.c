@@ -138,7 +138,7 @@ static status layout_of(const draft_model *m, const draft_sizes *z, kv_layout *l
                               .n = m->core.n_kv,
                               .recur = &row,
                               .n_recur = 1,
-                              .choice = {.k = {type}, .v = {type}},
+                              .choice = {.k = {.type = type}, .v = {.type = type}},
                               .n_ctx = z->n_ctx + slots_of(z),
                               .rows_max = rows > 1 ? rows : 1,
                               .dev = {z->dev}};

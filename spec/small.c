@@ -97,7 +97,7 @@ static status layout_of(const draft_model *m, const draft_sizes *z, kv_layout *l
     int32_t chunk = chunk_of(m, z);
     const kv_want_layout w = {.spec = m->core.kv,
                               .n = m->core.n_kv,
-                              .choice = {.k = {NUM_F16}, .v = {NUM_F16}},
+                              .choice = {.k = {.type = NUM_F16}, .v = {.type = NUM_F16}},
                               .n_ctx = ctx_of(m, z),
                               .rows_max = chunk > z->n_slots + 1 ? chunk : z->n_slots + 1,
                               .dev = {z->dev}};

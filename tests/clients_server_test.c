@@ -451,8 +451,8 @@ static void open_slow_clients(const served *s, int fd[4])
 {
     static const char *const begin[] = {
         "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{",
-        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-        "fffff\r\n{",
+        ("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+         "fffff\r\n{"),
         "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1;a",
         "GET / HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\n\r\n"};
     int small = 2048;

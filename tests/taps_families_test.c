@@ -58,7 +58,7 @@ static streams *tapped(const char *path, const int32_t *ids, int32_t chunk)
                               .n = r.m.n_kv,
                               .recur = r.m.recur,
                               .n_recur = r.m.n_recur,
-                              .choice = {.k = {NUM_F32}, .v = {NUM_F32}},
+                              .choice = {.k = {.type = NUM_F32}, .v = {.type = NUM_F32}},
                               .n_ctx = N,
                               .rows_max = chunk,
                               .dev = {r.dev}};

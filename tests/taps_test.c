@@ -46,7 +46,7 @@ static void open_tapped(tapped *t, int32_t n_host)
     CHECK_OK(model_load(&r->m, r->dev, NULL, NULL, &e), e);
     const kv_want_layout w = {.spec = r->m.kv,
                               .n = r->m.n_kv,
-                              .choice = {.k = {NUM_F32}, .v = {NUM_F32}},
+                              .choice = {.k = {.type = NUM_F32}, .v = {.type = NUM_F32}},
                               .n_ctx = N,
                               .rows_max = CHUNK,
                               .dev = {r->dev, t->host}};

@@ -16,6 +16,13 @@
 #include <string.h>
 
 /* Sanitizer builds take many times as long, and their memory grows in another way. */
+#if defined(__has_feature) /* clang */
+#if __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#elif __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1
+#endif
+#endif
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SANITIZED = 1 };
 #else

@@ -88,8 +88,8 @@ TEST(grammar_masks_of_bytes_are_what_their_bytes_say)
 {
     static const char *const gbnf[] = {
         "root ::= [^\"\\\\]{1,12} \"!\"",
-        "root ::= (\"\xE6\x9D\xB1\xE4\xBA\xAC\" | \"\xE6\x97\xA5\xE6\x9C\xAC\" [\xE4\xB8\x80-"
-        "\xE9\xBF\xBF]*){2,4}",
+        ("root ::= (\"\xE6\x9D\xB1\xE4\xBA\xAC\" | \"\xE6\x97\xA5\xE6\x9C\xAC\" [\xE4\xB8\x80-"
+         "\xE9\xBF\xBF]*){2,4}"),
         "root ::= \"\\\"\" [\xD0\xB0-\xD1\x8F ]{3,8} \"\\\"\" [\xF0\x9F\x98\x80-\xF0\x9F\x9A\x80]",
     };
     static const char schema[] = "{\"type\":\"object\",\"properties\":{\"\xE5\x90\x8D\":{\"type\":"

@@ -361,7 +361,8 @@ void compress_join(const char *text, const text_span *span, size_t n, str *out)
     for (size_t i = 0; i < n && !out->bad; i++) {
         if (span[i].at > at) {
             bool line = ends_line(out, from);
-            str_puts(out, line ? "[...]\n" : " [...] " + (out->at[out->n - 1] == ' '));
+            bool blank = !line && out->at[out->n - 1] == ' ';
+            str_puts(out, line ? "[...]\n" : blank ? "[...] " : " [...] ");
         }
         str_put(out, text + span[i].at, span[i].n);
         at = span[i].at + span[i].n;

@@ -32,13 +32,13 @@ static gx *same_length(schema *s, const char *lo, const char *hi)
     if (strspn(lo + 1, "0") != n - 1)
         gx_add(s->b, &all,
                gx_seq2(s->b, schema_digit(s, from, from),
-                       same_length(s, lo + 1, "999999999999999999999" + 22 - n)));
+                       same_length(s, lo + 1, &"999999999999999999999"[22 - n])));
     if (strspn(lo + 1, "0") != n - 1)
         from++;
     if (strspn(hi + 1, "9") != n - 1)
         gx_add(s->b, &all,
                gx_seq2(s->b, schema_digit(s, to, to),
-                       same_length(s, "000000000000000000000" + 22 - n, hi + 1)));
+                       same_length(s, &"000000000000000000000"[22 - n], hi + 1)));
     if (strspn(hi + 1, "9") != n - 1)
         to--;
     if (from <= to)

@@ -9,7 +9,8 @@
 
 enum { ITEMS_DEFAULT = 20, ITEMS_MAX = 100 };
 
-static const char prefix[] = "/v1/responses/", list_suffix[] = "/input_items";
+#define PREFIX "/v1/responses/"
+static const char list_suffix[] = "/input_items";
 
 static void refuse(exchange *x, int http, const char *param, const char *text, const char *word)
 {
@@ -21,7 +22,7 @@ static void refuse(exchange *x, int http, const char *param, const char *text, c
 /* Copies the id out of the path. False: it is none, and the answer says so. */
 static bool read_id(exchange *x, char id[ID_BYTES], bool *items)
 {
-    const char *at = x->path + sizeof prefix - 1;
+    const char *at = x->path + sizeof PREFIX - 1;
     size_t n = strcspn(at, "/");
     *items = !strcmp(at + n, list_suffix);
     if (x->s->stored && n && n < ID_BYTES && (!at[n] || *items)) {

@@ -86,11 +86,15 @@ static bool has_key(exchange *x)
     bool ok = !k->n;
     if (auth && !strncasecmp(auth, "Bearer ", 7))
         auth += 7 + strspn(auth + 7, " ");
-    for (int32_t i = 0; i < k->n; i++)
-        if ((given && same_key(k->key[i], given)) | (auth && same_key(k->key[i], auth))) {
+    for (int32_t i = 0; i < k->n; i++) {
+        /* Both are compared, so that the time does not tell which header had the key. */
+        bool by_given = given && same_key(k->key[i], given);
+        bool by_auth = auth && same_key(k->key[i], auth);
+        if (by_given || by_auth) {
             x->owner = i;
             ok = true;
         }
+    }
     return ok;
 }
 

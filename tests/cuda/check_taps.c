@@ -40,7 +40,7 @@ static status open_tapped(tapped *t, device *dev, const model *m, void *scratch,
     const kv_want_layout want = {
         .spec = m->kv,
         .n = m->n_kv,
-        .choice = {.k = {NUM_F32}, .v = {NUM_F32}, .single = KV_SINGLE_OFF},
+        .choice = {.k = {.type = NUM_F32}, .v = {.type = NUM_F32}, .single = KV_SINGLE_OFF},
         .n_ctx = N,
         .rows_max = ROWS};
     t->host = mem_alloc(tap_bytes(t));
