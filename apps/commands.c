@@ -10,5 +10,6 @@ const command *const commands[] = {&command_run,        &command_serve,
                                    &command_convert,    &command_quantize,
                                    &command_synth,      &command_logits,
                                    &command_kld,        &command_calibrate_sparse,
-                                   &command_importance, &command_daemon,
-                                   &command_completion, NULL};
+                                   &command_importance, &command_tokenize,
+                                   &command_daemon,     &command_completion,
+                                   NULL};

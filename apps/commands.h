@@ -25,6 +25,7 @@ extern const command command_run;
 extern const command command_serve;
 extern const command command_show;
 extern const command command_synth;
+extern const command command_tokenize;
 
 enum { COMMANDS_MAX = 64 };
 extern const command *const commands[]; /* commands.c; ends with NULL */

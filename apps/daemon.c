@@ -43,7 +43,7 @@ static const option table[] = {
     OPT_INT(daemon_options, stream_fd, "stream-fd", 0, "N", 0, 1 << 20,
             "write tokens to this open file: int32 each, -1 after the last"),
     OPT_STR(daemon_options, tokens_file, "tokens-file", 0, "FILE",
-            "answer this prompt (int32 ids), then exit"),
+            "answer this prompt (int32 ids, or numbers with commas between), then exit"),
     OPT_INT(daemon_options, n_tokens, "tokens", 'n', "N", 1, 1 << 30,
             "most tokens of that answer (default 128)"),
     OPT_STR(daemon_options, samp, "samp", 0, "LIST",
@@ -593,7 +593,7 @@ const command command_daemon = {
     .about =
         "Reads commands from stdin and answers each with a line on stdout; tokens go to\n"
         "--stream-fd as they come, as int32 little-endian, with -1 after the last. Prompts are\n"
-        "files of int32 ids; paths cannot contain spaces.\n\n"
+        "files of int32 ids, or of numbers with commas between; paths cannot contain spaces.\n\n"
         "  PATH N [snap=POS:SLOT] [samp=LIST]               N tokens after the prompt in PATH\n"
         "  RESTORE SLOT PATH N [snap=POS:SLOT] [samp=LIST]  the same, from a snapshot on\n"
         "  generate IN N OUT [samp=LIST]                    into a file; both begin with a count\n"

@@ -4,8 +4,11 @@
 
 #include "carat.h"
 
-/* int32, little-endian, nothing else. The caller frees *ids with mem_free. */
+/* int32, little-endian, nothing else; or a text of numbers with commas or blanks between, perhaps
+ * in brackets. The caller frees *ids with mem_free. Failed: *ids and *n are as before. */
 carat_status ids_read(const char *path, int32_t **ids, int64_t *n, carat_error *e);
+/* Writes the first form. */
+carat_status ids_write(const char *path, const int32_t *ids, int64_t n, carat_error *e);
 /* The bytes of a text file as tokens, begin-of-sequence first. */
 carat_status ids_of_text(const carat_model *m, const char *path, int32_t **ids, int64_t *n,
                          carat_error *e);

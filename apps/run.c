@@ -109,28 +109,6 @@ static const option table[] = {
         "timings"),
     OPT_END};
 
-/* A closed stdin counts as an empty one, but is an error when `-p -` names it. */
-static status read_stdin(str *out, bool named, err *e)
-{
-    char buf[65536];
-    for (;;) {
-        ssize_t n = read(STDIN_FILENO, buf, sizeof buf);
-        if (n < 0 && errno == EINTR && !term_interrupts())
-            continue;
-        if (n < 0 && errno == EINTR)
-            return err_set(e, E_CANCELLED, "interrupted");
-        if (n < 0 && errno == EBADF && !named)
-            return OK;
-        if (n < 0)
-            return err_errno(e, "read", "stdin");
-        if (n == 0)
-            return out->bad ? err_memory(e, "the prompt", out->n) : OK;
-        str_put(out, buf, (size_t)n);
-        if (out->n > PROMPT_MAX)
-            return err_set(e, E_LIMIT, "stdin: a prompt of more than %d bytes", PROMPT_MAX);
-    }
-}
-
 static void drop_last_newline(str *s)
 {
     if (s->n && s->at[s->n - 1] == '\n')
@@ -160,7 +138,7 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
         mem_free(bytes);
     }
     if (from_stdin || (!isatty(STDIN_FILENO) && (!o->prompt_file || !n_words)))
-        if ((st = read_stdin(out, from_stdin, e)))
+        if ((st = term_read_stdin(out, PROMPT_MAX, from_stdin, e)))
             return st;
     if (!o->raw)
         drop_last_newline(out);

@@ -9,8 +9,10 @@
  */
 #include "apps/term.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/show.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -411,4 +413,27 @@ void term_hold_keys(void)
     t.c_cc[VMIN] = 1;
     t.c_cc[VTIME] = 0;
     tcsetattr(STDIN_FILENO, TCSADRAIN, &t);
+}
+
+/* ---- Input ---- */
+
+carat_status term_read_stdin(str *out, size_t max_bytes, bool named, carat_error *e)
+{
+    char buf[65536];
+    for (;;) {
+        ssize_t n = read(STDIN_FILENO, buf, sizeof buf);
+        if (n < 0 && errno == EINTR && !term_interrupts())
+            continue;
+        if (n < 0 && errno == EINTR)
+            return err_set(e, E_CANCELLED, "interrupted");
+        if (n < 0 && errno == EBADF && !named)
+            return OK;
+        if (n < 0)
+            return err_errno(e, "read", "stdin");
+        if (n == 0)
+            return out->bad ? err_memory(e, "the text of stdin", out->n) : OK;
+        str_put(out, buf, (size_t)n);
+        if (out->n > max_bytes)
+            return err_set(e, E_LIMIT, "stdin: a text of more than %zu bytes", max_bytes);
+    }
 }

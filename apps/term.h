@@ -8,6 +8,7 @@
 #define APPS_TERM_H
 
 #include "apps/term_wrap.h"
+#include "base/str.h"
 #include "carat.h"
 
 #include <stdio.h>
@@ -29,6 +30,10 @@ void term_end_words(FILE *f, word_wrap *w); /* prints the word held back */
 /* Prints "carat: SENTENCE" on stderr, after clearing the progress bar. */
 void term_error(const carat_error *e);
 void term_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Appends all of stdin. A closed stdin counts as an empty one, unless `named`: then the user asked
+ * for it. E_LIMIT: longer than max_bytes; E_CANCELLED: Ctrl-C. */
+carat_status term_read_stdin(str *out, size_t max_bytes, bool named, carat_error *e);
 
 /* A line of a list of commands on stderr; on a narrow terminal help goes below. */
 void term_help_line(const char *left, const char *help);

@@ -312,8 +312,8 @@ TEST(cli_logits_are_the_same_in_any_chunks_and_whole_or_not_at_all)
     check_refusal("cannot create",
                   ARGS("logits", "-m", m, "--tokens", ids, "-o", "/nowhere/at/all.f32"));
     check_refusal(
-        "not a list of 4-byte ids",
-        ARGS("logits", "-m", m, "--tokens", write_test_file("odd.bin", "12345", 5), "-o", c));
+        "neither a list of 4-byte ids",
+        ARGS("logits", "-m", m, "--tokens", write_test_file("odd.bin", "1234x", 5), "-o", c));
     int32_t far[2] = {1, 1 << 30};
     check_refusal("token 1 of the prompt is 1073741824",
                   ARGS("logits", "-m", m, "--tokens", write_test_file("far.bin", far, 8), "-o", c));

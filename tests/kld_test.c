@@ -140,7 +140,7 @@ TEST(kld_refuses_what_it_cannot_compare)
         {2, "either --tokens or --text", {"calibrate-sparse", "-m", m}},
         {1, "two tiles of keys", {"calibrate-sparse", "-m", m, "--tokens", ids}},
         {1, "nowhere.bin", {"kld", "-m", m, "--tokens", "/nowhere.bin"}},
-        {1, "not a list of 4-byte ids", {"kld", "-m", m, "--tokens", test_path("LICENSE")}},
+        {1, "neither a list of 4-byte ids", {"kld", "-m", m, "--tokens", test_path("LICENSE")}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         spawned r;
