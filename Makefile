@@ -295,6 +295,8 @@ $(eval $(call fuzz_also,request,$(patsubst %,apps/server/%.c,request fields samp
     answer api_chat api_completions api_responses api_messages api_llama api_ollama embed_form) \
     engine/sample_check.c))
 $(eval $(call fuzz_also,headers,apps/server/headers.c))
+$(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,head routes fields sampling) engine/sample_check.c))
+$(BUILD)/fuzz_http $(BUILD)/fuzz_http.linked: LIBS += -lmicrohttpd
 $(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/pass.c backend/page_moves.c))
 $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_config convert_draft_config) \
     model/shapes.c $(wildcard model/*_shapes.c) model/draft_kind.c))

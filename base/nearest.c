@@ -50,7 +50,8 @@ const char *nearest_word(const char *word, const char *const *words, size_t n)
         size_t len = strlen(words[i]);
         if (!len || len > WORD_MAX)
             continue;
-        int d = distance(word, n_word, words[i], len);
+        size_t apart = len > n_word ? len - n_word : n_word - len;
+        int d = apart > DISTANCE_MAX ? DISTANCE_MAX + 1 : distance(word, n_word, words[i], len);
         if (d < best_distance && 2 * (size_t)d < len) {
             best = words[i];
             best_distance = d;

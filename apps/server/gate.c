@@ -10,6 +10,8 @@
  */
 #include "apps/server/gate.h"
 
+#include "apps/server/head.h"
+
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -79,17 +81,6 @@ static void expire(gate *g, waiting *w)
 }
 
 /* ---- One connection ---- */
-
-/* The end of the header, or NULL. Empty lines before a request do not end it. */
-static const char *header_end(const char *s, size_t n)
-{
-    while (n && (*s == '\r' || *s == '\n')) {
-        s++;
-        n--;
-    }
-    const char *end = memmem(s, n, "\r\n\r\n", 4);
-    return end ? end : memmem(s, n, "\n\n", 2);
-}
 
 static void look_at_header(gate *g, waiting *w, double now)
 {

@@ -12,6 +12,7 @@
 
 #include "apps/server/gate.h"
 #include "apps/server/generate.h"
+#include "apps/server/head.h"
 #include "apps/server/routes.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -68,16 +69,6 @@ struct http {
 
 /* ---- Permissions ---- */
 
-/* In constant time, so that timing reveals no part of a key. */
-static bool same_key(const char *key, const char *given)
-{
-    size_t n = strlen(key), m = strlen(given);
-    unsigned diff = n != m;
-    for (size_t i = 0; i < n; i++)
-        diff |= (unsigned char)key[i] ^ (unsigned char)given[i < m ? i : 0];
-    return !diff;
-}
-
 static bool has_key(exchange *x)
 {
     const api_keys *k = &x->s->keys;
@@ -88,8 +79,8 @@ static bool has_key(exchange *x)
         auth += 7 + strspn(auth + 7, " ");
     for (int32_t i = 0; i < k->n; i++) {
         /* Both are compared, so that the time does not tell which header had the key. */
-        bool by_given = given && same_key(k->key[i], given);
-        bool by_auth = auth && same_key(k->key[i], auth);
+        bool by_given = given && key_is(k->key[i], given);
+        bool by_auth = auth && key_is(k->key[i], auth);
         if (by_given || by_auth) {
             x->owner = i;
             ok = true;
@@ -98,55 +89,23 @@ static bool has_key(exchange *x)
     return ok;
 }
 
-static bool is_local_name(const char *s, size_t n)
-{
-    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]", "::1"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (n == strlen(names[i]) && !strncasecmp(s, names[i], n))
-            return true;
-    return n > 4 && !strncmp(s, "127.", 4) && strspn(s, "0123456789.") == n;
-}
-
-/* The length of the name in "name", "name:port" and "[::1]:port". */
-static size_t host_length(const char *host)
-{
-    const char *end = *host == '[' ? strchr(host, ']') : NULL;
-    return end ? (size_t)(end - host) + 1 : strcspn(host, ":/");
-}
-
 /* The value of Access-Control-Allow-Origin, or NULL. */
 static const char *allowed_origin(const exchange *x)
 {
-    const char *list = x->s->o->cors;
     const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Origin");
-    if (!list || !origin)
-        return NULL;
-    for (const char *at = list; *at;) {
-        size_t n = strcspn(at, ",");
-        if ((n == 1 && *at == '*') || (n == strlen(origin) && !strncasecmp(at, origin, n)))
-            return origin;
-        at += n + (at[n] == ',');
-    }
-    return NULL;
-}
-
-/* A page of this server's own has the server's address for its origin. */
-static bool same_origin(const char *origin, const char *host)
-{
-    const char *at = strstr(origin, "://");
-    return at && host && !strcasecmp(at + 3, host);
+    return origin && origin_is_listed(x->s->o->cors, origin) ? origin : NULL;
 }
 
 static bool may_ask(exchange *x, const route *r, problem *p)
 {
     const char *host = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Host");
     const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Origin");
-    if (x->s->loopback && !x->s->keys.n && host && !is_local_name(host, host_length(host)))
+    if (x->s->loopback && !x->s->keys.n && host && !host_is_local(host))
         return problem_set(p, 403, "Host",
                            "this server is for this machine only; \"%.100s\" is no "
                            "name of it (give it an API key to reach it under other names)",
                            host);
-    if (origin && strcmp(origin, "null") && !same_origin(origin, host) && !allowed_origin(x))
+    if (origin && strcmp(origin, "null") && !origin_is_own(origin, host) && !allowed_origin(x))
         return problem_set(p, 403, "Origin",
                            "pages of %.100s may not use this server; --cors lets "
                            "them",
@@ -306,62 +265,20 @@ static bool check_state(const exchange *x, problem *p)
                                                : "the server is shutting down");
 }
 
-/* ---- The length of a body ---- */
-
-typedef struct framing {
-    int n_lengths, n_encodings;
-    const char *coding; /* of the content; NULL: it is as it is */
-    bool bad;           /* a length that is not a number, an encoding other than chunked */
-    unsigned seen;      /* bits of the headers of once[] */
-    const char *twice;  /* one of them that came again */
-} framing;
-
-/* Headers that decide who may ask. Of two such headers a proxy may read one, and carat the other.
- */
-static const char *const once[] = {"Host", "Origin", "Authorization", "X-Api-Key"};
-
-static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *key,
+static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *name,
                                   const char *value)
 {
-    framing *f = cls;
     (void)kind;
-    if (!strcasecmp(key, "Content-Length")) {
-        f->n_lengths++;
-        f->bad |=
-            !value || !*value || strspn(value, "0123456789") != strlen(value) || strlen(value) > 18;
-    } else if (!strcasecmp(key, "Transfer-Encoding")) {
-        f->n_encodings++;
-        f->bad |= !value || strcasecmp(value, "chunked") != 0;
-    } else if (!strcasecmp(key, "Content-Encoding") && value && strcasecmp(value, "identity")) {
-        f->coding = value;
-    }
-    for (size_t i = 0; i < sizeof once / sizeof *once; i++)
-        if (!strcasecmp(key, once[i])) {
-            if (f->seen & 1u << i)
-                f->twice = once[i];
-            f->seen |= 1u << i;
-        }
+    head_take(cls, name, value);
     return MHD_YES;
 }
 
-/* Request smuggling: a proxy and a server that read two lengths see different requests. */
 static bool check_framing(exchange *x, problem *p)
 {
-    framing f = {0};
-    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, see_header, &f);
-    if (f.n_lengths + f.n_encodings <= 1 && !f.bad && !f.coding && !f.twice)
-        return true;
-    x->close = true;
-    if (f.twice)
-        return problem_set(p, 400, f.twice, "the header %s is given more than once", f.twice);
-    if (f.coding)
-        return problem_set(p, 415, "Content-Encoding",
-                           "the body is %.40s: this server reads bodies that are not compressed",
-                           f.coding);
-    return problem_set(
-        p, 400, f.n_encodings ? "Transfer-Encoding" : "Content-Length",
-        "the length of the body is given more than once or in an unknown way: expected "
-        "one Content-Length, or Transfer-Encoding: chunked");
+    head h = {0};
+    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, see_header, &h);
+    x->close = !head_check(&h, p);
+    return !x->close;
 }
 
 /* All checks that need no body. */
@@ -689,31 +606,10 @@ static int32_t raise_limit(void)
     return l.rlim_cur / 2 < WAITING_MAX ? (int32_t)(l.rlim_cur / 2) : WAITING_MAX;
 }
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-/* Decodes %XX in paths and queries. %00 stays as it is: as a NUL it would end the text, and
- * "/health%00x" would be another path than it seems. */
 static size_t unescape(void *cls, struct MHD_Connection *c, char *text)
 {
-    char *to = text;
     (void)cls, (void)c;
-    for (const char *at = text; *at; at++) {
-        int high = *at == '%' ? hex_digit(at[1]) : -1, low = high >= 0 ? hex_digit(at[2]) : -1;
-        if (low >= 0 && high + low > 0) {
-            *to++ = (char)(high << 4 | low);
-            at += 2;
-        } else {
-            *to++ = *at;
-        }
-    }
-    *to = 0;
-    return (size_t)(to - text);
+    return url_unescape(text);
 }
 
 /* ---- Listening ---- */
