@@ -345,6 +345,29 @@ TEST(server_finds_items_that_the_input_refers_to)
     stop(&s);
 }
 
+TEST(server_tells_the_model_of_verbosity)
+{
+    static const char *const calls[][2] = {
+        {"{\"verbosity\":\"low\"," ASK "}", "briefly"},
+        {"{\"verbosity\":\"high\",\"messages\":[{\"role\":\"system\",\"content\":\"Be "
+         "kind.\"},{\"role\":"
+         "\"user\",\"content\":\"x\"}]}",
+         "Be kind.\\n\\nAnswer in detail"},
+        {"{\"verbosity\":\"low\",\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":"
+         "\"text\","
+         "\"text\":\"Be kind.\"}]},{\"role\":\"user\",\"content\":\"x\"}]}",
+         "briefly"}};
+    served s;
+    start_toy(&s, NULL);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        response r;
+        http_post(&r, &s, "/apply-template", calls[i][0]);
+        CHECK_MSG(r.status == 200 && strstr(r.body.at, calls[i][1]), "%s", str_text(&r.body));
+        response_free(&r);
+    }
+    stop(&s);
+}
+
 /* The forms of llama-server and of vLLM, with the same tokens. */
 TEST(server_tokenizes_as_other_servers_do)
 {

@@ -204,8 +204,9 @@ bool chat_parse(request *rq, const request_limits *lim, problem *p)
         !read_reasoning(rq, lim, p) ||
         !field_kind(p, rq->body, "response_format", JTREE_OBJECT, &format) ||
         !read_format(rq, format, "response_format", false, p) || !read_forms(rq, p) ||
-        !read_tools(rq, TOOLS_NESTED, p) || !read_tool_choice(rq, TOOLS_NESTED, p) ||
-        !read_prediction(rq, p) || !read_chat_messages(rq, p))
+        !read_verbosity(rq, rq->body, "verbosity", p) || !read_tools(rq, TOOLS_NESTED, p) ||
+        !read_tool_choice(rq, TOOLS_NESTED, p) || !read_prediction(rq, p) ||
+        !read_chat_messages(rq, p))
         return false;
     rq->n = (int32_t)n;
     return true;

@@ -116,6 +116,10 @@ static bool document_text(const place *at, size_t k, const jtree *block, str *ou
     if (!plain_text(at, k, jtree_get(source, text ? "data" : "content"), out))
         return false;
     str_puts(out, "\n</document>\n");
+    if (jtree_truthy(jtree_get(jtree_get(block, "citations"), "enabled")))
+        leave_out(at->rq,
+                  "'messages[%zu].content[%zu].citations' has no effect: answers cite nothing",
+                  at->i, k);
     return true;
 }
 

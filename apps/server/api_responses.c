@@ -427,7 +427,7 @@ static bool read_include(request *rq, problem *p)
 bool responses_parse(request *rq, const request_limits *lim, problem *p)
 {
     static const char *const limits[] = {"max_tokens", "n_predict", NULL};
-    const jtree *text = NULL, *format = NULL, *options, *word;
+    const jtree *text = NULL, *format = NULL, *options;
     if (!read_common(rq, lim, p) || !read_memory(rq, p) ||
         !field_int(p, rq->body, "max_output_tokens", 1, INT32_MAX, &rq->max_tokens) ||
         !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
@@ -436,14 +436,11 @@ bool responses_parse(request *rq, const request_limits *lim, problem *p)
         !read_thinking(rq, lim, p) || !read_reasoning(rq, lim, p) ||
         !field_kind(p, rq->body, "text", JTREE_OBJECT, &text) ||
         !field_kind(p, text, "format", JTREE_OBJECT, &format) ||
+        !read_verbosity(rq, text, "text.verbosity", p) ||
         !read_format(rq, format, "text.format", true, p) || !read_forms(rq, p) ||
         !read_tools(rq, TOOLS_FLAT, p) || !read_tool_choice(rq, TOOLS_FLAT, p) ||
         !read_items(rq, p))
         return false;
-    if ((word = jtree_get(text, "verbosity")) &&
-        !(word->kind == JTREE_STRING && !strcmp(word->s, "medium")))
-        return problem_set(p, 400, "text.verbosity",
-                           "'text.verbosity' is not supported: leave it out, or send medium");
     return !(rq->prefill && rq->think == THINK_ON && !rq->thought) ||
            problem_set(p, 400, "input",
                        "'reasoning' is on, and 'input' ends with the beginning of the answer: the "

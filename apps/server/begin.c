@@ -183,6 +183,57 @@ bool beginning_put(const beginning *b, const str *messages, const char *system, 
     return !out->bad || problem_set(p, 503, "", "no memory for the system message");
 }
 
+/* A message with a text behind its own. */
+static void put_longer(str *o, const jtree *m, const char *text)
+{
+    const jtree *c = jtree_get(m, "content");
+    str both = {0};
+    json_open(o, NULL, '{');
+    for (const jtree *f = m->first; f; f = f->next)
+        if (f != c)
+            json_tree(o, f->key, f);
+    if (jtree_is(c, JTREE_ARRAY)) {
+        json_open(o, "content", '[');
+        for (const jtree *i = c->first; i; i = i->next)
+            json_tree(o, NULL, i);
+        json_open(o, NULL, '{');
+        json_text(o, "type", "text");
+        json_text(o, "text", text);
+        json_close(o, '}');
+        json_close(o, ']');
+    } else {
+        if (jtree_is(c, JTREE_STRING))
+            str_put(&both, c->s, c->n);
+        str_printf(&both, "%s%s", both.n ? "\n\n" : "", text);
+        json_text_n(o, "content", str_text(&both), both.n);
+    }
+    json_close(o, '}');
+    o->bad |= both.bad;
+    str_free(&both);
+}
+
+bool beginning_add(const str *messages, const char *text, str *out, problem *p)
+{
+    static const jtree role = {
+        .kind = JTREE_STRING, .s = "system", .n = 6, .key = "role", .n_key = 4};
+    const jtree none = {.kind = JTREE_OBJECT, .first = (jtree *)&role, .count = 1};
+    arena mem = {.max_bytes = arena_limit_for(messages->n)};
+    err e = {0};
+    const jtree *all, *m;
+    if (jtree_parse(messages->at, messages->n, "messages", REQUEST_MAX_DEPTH + 2, &mem, &all, &e)) {
+        arena_free(&mem);
+        return problem_from(p, &e);
+    }
+    m = all->first;
+    json_open(out, NULL, '[');
+    put_longer(out, is_system(m) ? m : &none, text);
+    for (m = is_system(m) ? m->next : m; m; m = m->next)
+        json_tree(out, NULL, m);
+    json_close(out, ']');
+    arena_free(&mem);
+    return !out->bad || problem_set(p, 503, "", "no memory for the system message");
+}
+
 void beginning_put_settings(const beginning *b, const char *head, str *out)
 {
     for (const jtree *i = b->settings ? b->settings->first : NULL; i; i = i->next)

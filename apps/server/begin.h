@@ -33,6 +33,8 @@ bool beginning_set(request *rq, const request *own, problem *p);
  * the server's own, or NULL; that of the made model comes before it. */
 bool beginning_put(const beginning *b, const str *messages, const char *system, str *out,
                    problem *p);
+/* Writes messages with a text at the end of the system message; without one, with one of it. */
+bool beginning_add(const str *messages, const char *text, str *out, problem *p);
 /* Appends `name value` lines as ollama shows them: of settings, `stop` once for each string. head:
  * before each line. */
 void beginning_put_settings(const beginning *b, const char *head, str *out);

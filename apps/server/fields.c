@@ -347,6 +347,19 @@ bool read_effort(request *rq, const jtree *o, const char *key, const char *field
                        field, v->s);
 }
 
+/* OpenAI's models are trained for levels of verbosity; other models are told in words. */
+bool read_verbosity(request *rq, const jtree *o, const char *field, problem *p)
+{
+    const jtree *v = jtree_get(o, "verbosity");
+    if (tree_says(v, "low"))
+        rq->manner = "Answer briefly, with what was asked and no more.";
+    else if (tree_says(v, "high"))
+        rq->manner = "Answer in detail, with explanations.";
+    return !v || rq->manner || tree_says(v, "medium") ||
+           problem_set(p, 400, field, "'%s' is %.40s; expected low, medium or high", field,
+                       jtree_is(v, JTREE_STRING) ? v->s : jtree_kind_name(v));
+}
+
 static bool set_switch(request *rq, bool on)
 {
     rq->think = on ? THINK_ON : THINK_OFF;

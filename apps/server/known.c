@@ -93,7 +93,7 @@ static const known_field fields[] = {
     {"t_max_predict_ms", ALL, ONLY, "0|-1"},
     {"truncation", RESP, ONLY, "disabled|auto"},
     {"truncate_prompt_tokens", ALL, ONLY, ""},
-    {"verbosity", CHAT, ONLY, "medium"},
+    {"verbosity", CHAT, READ, NULL},
     /* Sampling. */
     {"seed", ALL, READ, NULL},
     {"temperature", ALL, READ, NULL},

@@ -92,6 +92,14 @@ static bool render(const stream *st, const str *own, str *begun, carat_chat *cha
     const char *tools = rq->tools.n ? rq->tools.at : NULL;
     if (!beginning_put(&st->made, own, m->s->o->system, begun, p))
         return false;
+    if (rq->manner) {
+        str longer = {0};
+        bool ok = beginning_add(begun->n ? begun : own, rq->manner, &longer, p);
+        str_free(begun);
+        *begun = longer;
+        if (!ok)
+            return false;
+    }
     if (!carat_chat_render(m->model, begun->n ? begun->at : own->at, tools, &opt, chat, &e))
         return true;
     err first = {0}; /* names messages by number, so the client's own list must make the error */

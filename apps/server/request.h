@@ -172,6 +172,7 @@ typedef struct request {
     const char *form_field; /* the field that asks for the format */
     const char *schema;     /* JSON schema, grammar or expression; NULL: none */
     size_t n_schema;
+    const char *manner;     /* a sentence for the end of the system message; NULL: none */
     bool preserve_thinking; /* keep the thoughts of finished tool turns */
     bool drop_thinking;     /* the client says not to */
     bool no_generation_prompt;
@@ -271,6 +272,7 @@ bool read_stops(request *rq, const char *key, problem *p);
 bool read_thinking(request *rq, const request_limits *lim, problem *p);
 bool read_reasoning(request *rq, const request_limits *lim, problem *p);
 bool read_think(request *rq, const jtree *o, const char *key, const char *field, problem *p);
+bool read_verbosity(request *rq, const jtree *o, const char *field, problem *p);
 bool read_effort(request *rq, const jtree *o, const char *key, const char *field, problem *p);
 /* Structured output (forms.c): the dialect's own field; the fields of other servers. */
 bool read_format(request *rq, const jtree *f, const char *field, bool flat, problem *p);

@@ -429,6 +429,25 @@ TEST(request_items_of_agents_become_messages)
     request_free(&rq);
 }
 
+static bool is_refused(api_kind api, const char *body, problem *p);
+
+TEST(request_verbosity_is_told_to_the_model)
+{
+    request rq;
+    problem p;
+    parse_request(&rq, API_CHAT, "{" M ",\"verbosity\":\"low\"}");
+    CHECK(strstr(rq.manner, "briefly"));
+    request_free(&rq);
+    parse_request(&rq, API_RESPONSES, "{" I ",\"text\":{\"verbosity\":\"high\"}}");
+    CHECK(strstr(rq.manner, "detail"));
+    request_free(&rq);
+    parse_request(&rq, API_RESPONSES, "{" I ",\"text\":{\"verbosity\":\"medium\"}}");
+    CHECK(!rq.manner);
+    request_free(&rq);
+    CHECK(is_refused(API_RESPONSES, "{" I ",\"text\":{\"verbosity\":0}}", &p));
+    CHECK_STR(p.param, "text.verbosity");
+}
+
 TEST(request_documents_of_text_are_read)
 {
     request rq;
