@@ -53,9 +53,9 @@ static const option table[] = {
     OPT_STR(bench_options, streams, "streams", 's', "LIST",
             "also decode this many answers side by side"),
     OPT_INT(bench_options, shared, "shared", 0, "N", 0, TOKENS_MAX,
-            "so many tokens at the start of their prompts are the same"),
+            "so many tokens at the start of their prompts are the same", "streams"),
     OPT_FLAG(bench_options, blank, "blank-depth", 0,
-             "do not compute the tokens of --depth: their keys and values are zeros"),
+             "do not compute the tokens of --depth: their keys and values are zeros", "depth"),
     OPT_INT(bench_options, reps, "reps", 'r', "N", 1, BENCH_REPS_MAX, "repetitions (default: 5)"),
     OPT_INT(bench_options, threads, "threads", 't', "N", 1, 4096,
             "threads (default: the physical cores)"),
@@ -65,10 +65,10 @@ static const option table[] = {
     OPT_STR(bench_options, spec, "spec", 0, "WHAT",
             "also decode with drafts of this drafter: a FILE, a DIR, auto or lookup"),
     OPT_STR(bench_options, accept, "accept", 0, "LIST",
-            "script the drafts: the chance of each slot after accepted ones"),
+            "script the drafts: the chance of each slot after accepted ones", "spec"),
     OPT_REAL(bench_options, accept_mean, "accept-mean", 0, "X", 0, DRAFT_TOKENS_MAX,
-             "script the drafts: so many are accepted per round"),
-    OPT_DRAFT_SIZES(bench_options),
+             "script the drafts: so many are accepted per round", "spec"),
+    OPT_DRAFT_SIZES(bench_options, "spec"),
     OPT_SPARSE(bench_options),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
     OPT_DEVICE(bench_options),
@@ -410,8 +410,6 @@ static status check_options(const bench_options *o, err *e)
         return err_set(e, E_ARG, "--vs needs a file that both programs can open: name one with -m");
     if (o->blank && (o->spec || o->streams))
         return err_set(e, E_ARG, "--blank-depth has no tokens for --spec or --streams to continue");
-    if (!o->spec && (o->draft.max || o->draft.tree))
-        return err_set(e, E_ARG, "--draft-max and --draft-tree need --spec");
     return OK;
 }
 

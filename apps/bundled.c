@@ -19,6 +19,18 @@ EMBED("carat_demo_mtp", BUNDLED_MTP);
 extern const unsigned char carat_demo_mtp_begin[], carat_demo_mtp_end[];
 #endif
 
+bool bundled_bytes(carat_bytes *b)
+{
+#ifdef BUNDLED_MODEL
+    *b = (carat_bytes){carat_demo_begin, (size_t)(carat_demo_end - carat_demo_begin),
+                       "the bundled model"};
+    return true;
+#else
+    (void)b;
+    return false;
+#endif
+}
+
 status bundled_open(const carat_model_options *o, carat_model **m, err *e)
 {
 #ifdef BUNDLED_MODEL

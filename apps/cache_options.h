@@ -23,7 +23,7 @@ typedef struct cache_options {
             "memory that the plan leaves, at most 4096)"),                                         \
         OPT_STR(T, cache.dir, "kv-cache-dir", 0, "DIR", "save checkpoints there between runs"),    \
         OPT_INT(T, cache.cache_mb, "kv-cache-mb", 0, "N", 1, 1 << 30,                              \
-                "most MiB in that directory (default: 4096)")
+                "most MiB in that directory (default: 4096)", "kv-cache-dir")
 
 static inline void cache_options_apply(const cache_options *o, carat_session_options *so)
 {

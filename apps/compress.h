@@ -19,11 +19,12 @@ typedef struct compress_options {
             "keep, as 0.3, or off; docs/compression.md (default: off)"),                           \
         OPT_STR(T, compress.model, "compress-model", 0, "FILE",                                    \
                 "the model that says which sentences matter, on the CPU: a small one, or bundled " \
-                "(default: the model itself)")
+                "(default: the model itself)",                                                     \
+                "compress")
 
 #define OPT_COMPRESS_SHOW(T)                                                                       \
     OPT_FLAG(T, compress.show, "compress-show", 0,                                                 \
-             "print the shortened texts on stderr, with what is left out")
+             "print the shortened texts on stderr, with what is left out", "compress")
 
 /* Tokens of a text that are scored at once. Longer texts go in parts, because attention costs the
  * square of a part, and the scorer's keys take its length: 0.9 GiB with Qwen3-0.6B. */

@@ -193,7 +193,7 @@ status config_read(config *f, const char *path, err *e)
         return OK;
     if (stat(path, &sb))
         return named ? err_errno(e, "open", path) : OK;
-    if (!sb.st_size)
+    if (S_ISREG(sb.st_mode) && !sb.st_size)
         return config_take(f, "", 0, path, true, e);
     status st = file_read_all(path, CONFIG_MAX, &text, &n, e);
     if (!st)

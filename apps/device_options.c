@@ -110,6 +110,13 @@ void device_print_experts(FILE *f, const carat_model *m)
     fprintf(f, "\n");
 }
 
+void device_tell_facts(const carat_model *m)
+{
+    carat_model_info info;
+    carat_model_get_info(m, &info);
+    options_tell_fact("gpu", info.on_gpu, "the model runs on the CPU");
+}
+
 static carat_status before_loading(void *user, const carat_model *m, carat_error *e)
 {
     const device_options *o = user;
@@ -117,6 +124,7 @@ static carat_status before_loading(void *user, const carat_model *m, carat_error
     carat_status st = carat_plan(m, o->session, &p, e);
     if (st)
         return st;
+    device_tell_facts(m);
     if (o->tell) {
         device_print(o->tell, m);
         device_print_experts(o->tell, m);

@@ -26,25 +26,34 @@ typedef struct device_options {
     OPT_STR(T, where.device, "device", 0, "NAME",                                                  \
             "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),                               \
         OPT_INT(T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                \
-                "only the last N layers on the GPU, the rest on the CPU (default: all)"),          \
+                "only the last N layers on the GPU, the rest on the CPU (default: all)",           \
+                "!device=cpu"),                                                                    \
         OPT_FLAG(T, where.cpu_experts, "cpu-experts", 0,                                           \
-                 "keep all experts in the host's memory, where the CPU computes them"),            \
+                 "keep all experts in the host's memory, where the CPU computes them",             \
+                 "!device=cpu&@gpu"),                                                              \
         OPT_INT(T, where.gpu_mb, "gpu-mb", 0, "N", 1, 1 << 24,                                     \
-                "take at most N MiB of the GPU's memory (default: what is free)"),                 \
+                "take at most N MiB of the GPU's memory (default: what is free)",                  \
+                "!device=cpu&@gpu"),                                                               \
         OPT_STR(T, where.experts_gpu, "experts-gpu", 0, "PART",                                    \
                 "experts that the GPU holds: auto, a part (0.5, 50%) or MiB (default: "            \
-                "auto, all that fit); the GPU reads the rest from host memory"),                   \
+                "auto, all that fit); the GPU reads the rest from host memory",                    \
+                "!device=cpu&@gpu"),                                                               \
         OPT_STR(T, where.experts_cpu, "experts-cpu", 0, "PART",                                    \
                 "of that rest, how much the CPU computes instead: off (default), auto (by "        \
-                "measured speeds) or a part (0.5, 50%)"),                                          \
+                "measured speeds) or a part (0.5, 50%)",                                           \
+                "!device=cpu&@gpu"),                                                               \
         OPT_STR(T, where.experts_early, "experts-early", 0, "N",                                   \
                 "experts that are fetched before a layer chooses them, at a time: off, 1 to 4 or " \
-                "auto (default)"),                                                                 \
+                "auto (default)",                                                                  \
+                "!device=cpu&@gpu"),                                                               \
         OPT_FLAG(T, where.strict, "strict", 0,                                                     \
                  "refuse models and formats of keys and values that need a slow kernel")
 
 /* *o outlives the opening of the model. */
 void device_options_apply(const device_options *o, carat_model_options *mo);
+
+/* Warns of options that have no effect on this model's device. */
+void device_tell_facts(const carat_model *m);
 
 /* Prints the memory that a session needs, one line per device. */
 void device_print_plan(FILE *f, const carat_memory_plan *p);

@@ -17,14 +17,17 @@ enum { DRAFT_TOKENS_MAX = 63 }; /* in a round: a pass checks at most 64 rows of 
     OPT_STR(T, draft.drafter, "draft", 0, "WHAT",                                                  \
             "speculative decoding; answers stay the same: the FILE or DIR of a drafter, nextn "    \
             "(the model's own NextN layer), auto, lookup or none (default: none)"),                \
-        OPT_DRAFT_SIZES(T)
+        OPT_DRAFT_SIZES(T, "draft")
 
-#define OPT_DRAFT_SIZES(T)                                                                         \
+/* by: the option that names the drafter. */
+#define OPT_DRAFT_SIZES(T, by)                                                                     \
     OPT_INT(T, draft.max, "draft-max", 0, "N", 0, DRAFT_TOKENS_MAX,                                \
             "draft at most N tokens in a row (default: what the drafter was made for, at most "    \
-            "15)"),                                                                                \
+            "15)",                                                                                 \
+            by),                                                                                   \
         OPT_INT(T, draft.tree, "draft-tree", 0, "N", -1, DRAFT_TOKENS_MAX,                         \
-                "draft alternatives, at most N tokens in all; -1: none (default: chosen by cost)")
+                "draft alternatives, at most N tokens in all; -1: none (default: chosen by cost)", \
+                by)
 
 static inline void draft_options_apply(const draft_options *o, carat_model_options *mo,
                                        carat_session_options *so)

@@ -21,6 +21,7 @@ status named_open(const char *what, const carat_model_options *o, carat_model **
 {
     carat_model_options own = o ? *o : (carat_model_options){0};
     model_found file = {0}, draft = {0}, scorer = {0};
+    carat_bytes scorer_bytes;
     struct stat sb;
     status st = OK;
     *m = NULL;
@@ -28,6 +29,13 @@ status named_open(const char *what, const carat_model_options *o, carat_model **
     if (!draft_stays(own.draft) && model_known(own.draft) &&
         !(st = model_find(own.draft, &draft, e)))
         own.draft = draft.path;
+    bool bundled = own.scorer && !strcmp(own.scorer, "bundled") && stat(own.scorer, &sb);
+    if (!st && bundled) {
+        if (!bundled_bytes(&scorer_bytes))
+            st = err_set(e, E_ARG, "--kv-scorer bundled: this program was built without it");
+        own.scorer = NULL;
+        own.scorer_bytes = &scorer_bytes;
+    }
     if (!st && own.scorer && stat(own.scorer, &sb) && model_known(own.scorer) &&
         !(st = model_find(own.scorer, &scorer, e)))
         own.scorer = scorer.path;

@@ -50,17 +50,6 @@ static const option *find_letter(const command *c, char letter)
     return NULL;
 }
 
-/* Words with one dash that users of llama-server type. */
-static const option *find_spelled(const option *table, const char *word)
-{
-    static const char *const words[][2] = {
-        {"-hf", "hf-repo"}, {"-hfr", "hf-repo"}, {"-hff", "hf-file"}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (!strcmp(word, words[i][0]))
-            return options_find(table, words[i][1]);
-    return NULL;
-}
-
 /* The option whose name is most like this one or begins with it, or NULL. */
 static const char *nearest_option(const option *table, const char *name)
 {
@@ -79,29 +68,35 @@ static int misuse_unknown(const command *c, const char *arg)
 {
     char name[64];
     const char *near = NULL;
+    const option *letter = arg[1] == '-' ? NULL : find_letter(c, arg[1]);
+    char more[160] = "";
+    if (letter && letter->kind != OPTION_FLAG)
+        snprintf(more, sizeof more, "; the value of -%c stands apart: -%c %.60s", arg[1], arg[1],
+                 arg + 2);
     if (arg[1] == '-') {
         snprintf(name, sizeof name, "%.*s", (int)strcspn(arg + 2, "="), arg + 2);
         near = nearest_option(c->options, name);
     }
-    char more[96] = "";
     if (near)
         snprintf(more, sizeof more, "; did you mean --%s?", near);
     return misuse(c, "unknown option ", arg, more);
 }
 
-/* Numbers are written 4096, 1e5, or 4k and 8K (k and K: times 1024). */
-static bool parse_number(const char *text, double *v)
+bool options_number(const char *text, double *v)
 {
     char *end;
     errno = 0;
-    *v = strtod(text, &end);
+    double x = strtod(text, &end);
     if (end == text || errno == ERANGE)
         return false;
     if ((*end == 'k' || *end == 'K') && !end[1]) {
-        *v *= 1024;
+        x *= 1024;
         end++;
     }
-    return !*end && *v == *v;
+    if (*end || x != x)
+        return false;
+    *v = x;
+    return true;
 }
 
 /* The layer that has set each row; 0: none has. Without marks every call may set a row. */
@@ -138,7 +133,7 @@ static status store_value(const option *table, const option *o, const char *valu
         list->at[list->n++] = value;
     } else {
         double v;
-        if (!parse_number(value, &v) || v < o->min || v > o->max ||
+        if (!options_number(value, &v) || v < o->min || v > o->max ||
             (o->kind == OPTION_INT && v != (double)(int64_t)v))
             return err_set(e, E_ARG, "%s=%.40s: expected %s from %.10g to %.10g", o->name, value,
                            o->kind == OPTION_INT ? "a whole number" : "a number", o->min, o->max);
@@ -176,58 +171,164 @@ static bool is_file(const char *word)
 
 int options_parse(const command *c, int argc, char **argv, void *opts, int *n_operands)
 {
-    return options_parse_marked(c, argc, argv, opts, n_operands, NULL);
+    option_marks m = {0};
+    int bad = options_parse_marked(c, argc, argv, opts, n_operands, &m);
+    return bad ? bad : options_check(c, opts, &m, NULL);
+}
+
+/* The words of one command line that are not yet read. */
+typedef struct word_list {
+    const command *c;
+    char **at;
+    int i, n; /* at[i] is being read */
+    void *opts;
+    option_marks *marks;
+} word_list;
+
+static int set_foreign(word_list *w, const char *word, const char *name, const char *value,
+                       const char *says)
+{
+    const option *o = options_find(w->c->options, name);
+    err e = {0};
+    char text[320];
+    if (o &&
+        !store_value(w->c->options, o, value, w->opts, w->marks, OPTION_LAYER_COMMAND_LINE, &e))
+        return 0;
+    if (o)
+        snprintf(text, sizeof text, ": --%.250s", e.text);
+    else
+        snprintf(text, sizeof text, ": carat %s has no --%s%s%s", w->c->name, name,
+                 says ? "; " : "", says ? says : "");
+    return misuse(w->c, word, text, "");
+}
+
+/* The value of an option of llama.cpp: after "=", or the next word. Returns NULL if there is none.
+ */
+static const char *foreign_text(word_list *w, const foreign_option *f, const char *equal)
+{
+    if (equal)
+        return equal + 1;
+    const char *next = w->i + 1 < w->n ? w->at[w->i + 1] : NULL;
+    bool optional = foreign_find_value(f, "") != NULL;
+    if (!next || (optional && !foreign_find_value(f, next)))
+        return optional ? "" : NULL;
+    w->i++;
+    return next;
+}
+
+/* Reads an option of llama.cpp: sets its option here, or says why there is none. */
+static int take_foreign(word_list *w, const foreign_option *f)
+{
+    const option *row = f->name ? options_find(w->c->options, f->name) : NULL;
+    char *arg = w->at[w->i], *equal = strchr(arg, '=');
+    char word[64], text[200];
+    snprintf(word, sizeof word, "%.*s", equal ? (int)(equal - arg) : (int)strlen(arg), arg);
+    bool takes = f->takes || (row && !f->value && row->kind != OPTION_FLAG);
+    const char *value = takes ? foreign_text(w, f, equal) : NULL;
+    if (equal && !takes)
+        return misuse(w->c, word, " takes no value", "");
+    if (takes && !value && (f->name || f->values))
+        return misuse(w->c, word, " needs a value", "");
+    const foreign_value *v = value ? foreign_find_value(f, value) : NULL;
+    if (f->met || (v && !v->name))
+        return 0;
+    if (v && *v->name)
+        return set_foreign(w, word, v->name, v->to, f->says);
+    if (row && !v && f->note)
+        fprintf(stderr, "carat %s: %s is --%s: %s\n", w->c->name, word, f->name, f->note);
+    if (f->name && !v)
+        return set_foreign(w, word, f->name, f->value ? f->value : value, f->says);
+    snprintf(text, sizeof text, "%s%.60s: ", value ? " " : "", value ? value : "");
+    return misuse(w->c, word, text, f->says);
+}
+
+/* Words of llama.cpp have a meaning where a model runs. */
+static const foreign_option *foreign_of(const command *c, const char *word)
+{
+    const foreign_option *f = options_find(c->options, "device") ? foreign_find(word) : NULL;
+    return f && !f->numbers ? f : NULL;
+}
+
+/* Reads one option of the command's table, in which value is what stands in the same word. */
+static int take_option(word_list *w, const option *o, const char *value)
+{
+    if (o->kind == OPTION_FLAG && value)
+        return misuse(w->c, "--", o->name, " takes no value");
+    if (o->kind == OPTION_MAYBE && !value)
+        value = w->i + 1 < w->n && is_number(w->at[w->i + 1]) ? w->at[++w->i] : "";
+    if (o->kind != OPTION_FLAG && !value) {
+        if (w->i + 1 >= w->n)
+            return misuse(w->c, "--", o->name, " needs a value");
+        value = w->at[++w->i];
+    }
+    bool apart = value == w->at[w->i];
+    do {
+        err e = {0};
+        if (store_value(w->c->options, o, value, w->opts, w->marks, OPTION_LAYER_COMMAND_LINE, &e))
+            return misuse(w->c, "--", e.text, "");
+    } while (apart && o->kind == OPTION_FILES && w->i + 1 < w->n && is_file(w->at[w->i + 1]) &&
+             (value = w->at[++w->i]));
+    return 0;
+}
+
+/* -x, -x=VALUE, or -xNUMBER where the option takes a number: other words of several letters are no
+ * clusters. */
+static const option *find_short(const command *c, const char *word, const char **value)
+{
+    const option *o = find_letter(c, word[1]);
+    bool number = o && (o->kind == OPTION_INT || o->kind == OPTION_REAL);
+    *value = NULL;
+    if (!o || !word[2])
+        return o;
+    if (word[2] == '=' && o->kind != OPTION_FLAG)
+        *value = word + 3;
+    else if (number && strchr("0123456789.-", word[2]))
+        *value = word + 2;
+    return *value ? o : NULL;
+}
+
+static int take_word(word_list *w)
+{
+    const char *a = w->at[w->i], *value = NULL;
+    const option *o;
+    if (a[1] == '-') {
+        size_t len = strcspn(a + 2, "=");
+        o = find_long(w->c->options, a + 2, len);
+        if (a[2 + len] == '=')
+            value = a + 3 + len;
+    } else {
+        o = find_short(w->c, a, &value);
+    }
+    if (o) {
+        const foreign_option *other = a[1] == '-' ? NULL : foreign_find(a);
+        const char *next = value ? value : w->i + 1 < w->n ? w->at[w->i + 1] : "";
+        if (other && other->numbers && strcmp(other->name, o->name) && o->kind == OPTION_STR &&
+            options_find(w->c->options, other->name) && is_number(next))
+            return misuse(w->c, "", other->says, "");
+        return take_option(w, o, value);
+    }
+    const foreign_option *f = foreign_of(w->c, a);
+    return f ? take_foreign(w, f) : misuse_unknown(w->c, a);
 }
 
 int options_parse_marked(const command *c, int argc, char **argv, void *opts, int *n_operands,
                          option_marks *m)
 {
-    int n = 0;
+    int n = 0, bad;
     bool only_operands = false;
-    for (int i = 0; i < argc; i++) {
-        char *a = argv[i];
+    word_list w = {.c = c, .at = argv, .n = argc, .opts = opts, .marks = m};
+    for (; w.i < argc; w.i++) {
+        char *a = argv[w.i];
         if (only_operands || a[0] != '-' || !a[1]) {
             argv[n++] = a;
-            continue;
-        }
-        if (!strcmp(a, "--")) {
+        } else if (!strcmp(a, "--")) {
             only_operands = true;
-            continue;
-        }
-        if (!strcmp(a, "--help") || !strcmp(a, "-h")) {
+        } else if (!strcmp(a, "--help") || !strcmp(a, "-h")) {
             options_print_help(c, stdout);
             return 1 + options_printed();
+        } else if ((bad = take_word(&w))) {
+            return bad;
         }
-        const option *o;
-        const char *value = NULL;
-        if (a[1] == '-') {
-            size_t len = strcspn(a + 2, "=");
-            o = find_long(c->options, a + 2, len);
-            if (a[2 + len] == '=')
-                value = a + 3 + len;
-        } else if (!(o = find_spelled(c->options, a))) {
-            o = find_letter(c, a[1]);
-            if (a[2])
-                value = a + 2;
-        }
-        if (!o)
-            return misuse_unknown(c, a);
-        if (o->kind == OPTION_FLAG && value)
-            return misuse(c, "--", o->name, " takes no value");
-        if (o->kind == OPTION_MAYBE && !value)
-            value = i + 1 < argc && is_number(argv[i + 1]) ? argv[++i] : "";
-        if (o->kind != OPTION_FLAG && !value) {
-            if (i + 1 >= argc)
-                return misuse(c, "--", o->name, " needs a value");
-            value = argv[++i];
-        }
-        bool apart = value == argv[i];
-        do {
-            err e = {0};
-            if (store_value(c->options, o, value, opts, m, OPTION_LAYER_COMMAND_LINE, &e))
-                return misuse(c, "--", e.text, "");
-        } while (apart && o->kind == OPTION_FILES && i + 1 < argc && is_file(argv[i + 1]) &&
-                 (value = argv[++i]));
     }
     if (n < c->n_operands_min)
         return misuse(c, "missing operand: expected ", c->operands, "");

@@ -7,11 +7,12 @@
  *         OPT_FLAG(inspect_options, json, "json", 0, "print JSON"),
  *         OPT_END};
  *
- * Accepted: --name VALUE, --name=VALUE, -x VALUE, -xVALUE, flags, "--" ends options. Options and
- * operands may be mixed. An unknown option or a value out of range gives one sentence on stderr and
- * exit status 2. -hf, -hfr and -hff stand for --hf-repo and --hf-file. Of an option given twice
- * the last value counts; an OPT_LIST keeps every value. An OPT_MAYBE takes --name=VALUE, --name,
- * and --name N where the next word is a number.
+ * Accepted: --name VALUE, --name=VALUE, -x VALUE, -x=VALUE, -xNUMBER, flags, "--" ends options.
+ * Options and operands may be mixed. An unknown option or a value out of range gives one sentence
+ * on stderr and exit status 2. Letters do not form clusters: -ngl is one word, which
+ * options_foreign.c knows or which is refused. Of an option given twice the last value counts; an
+ * OPT_LIST keeps every value. An OPT_MAYBE takes --name=VALUE, --name, and --name N where the next
+ * word is a number.
  * After -x VALUE of an OPT_FILES, the words that follow and name existing files are values too.
  */
 #ifndef APPS_OPTIONS_H
@@ -55,39 +56,44 @@ typedef struct option {
     double min, max;  /* numbers */
     size_t offset;    /* of the field: bool, int64_t, double, const char *, option_list */
     const char *help; /* one line, lower case, no full stop */
+    /* When the option has an effect; NULL: always. Terms with "&" between them must all hold; in a
+     * term "a|b" one of the options must be on, "a=VALUE" must have that value, "!a" must be off,
+     * and "@fact" is told later by options_tell_fact. "~" in front: never more than a warning. */
+    const char *needs;
 } option;
 
-#define OPT_FLAG(T, field, name, letter, help)                                                     \
+/* The last argument of these, which may be left out, is `needs`. */
+#define OPT_FLAG(T, field, name, letter, ...)                                                      \
     {                                                                                              \
-        name, letter, OPTION_FLAG, NULL, 0, 0, offsetof(T, field), help                            \
+        name, letter, OPTION_FLAG, NULL, 0, 0, offsetof(T, field), .help = __VA_ARGS__             \
     }
-#define OPT_INT(T, field, name, letter, arg, min, max, help)                                       \
+#define OPT_INT(T, field, name, letter, arg, min, max, ...)                                        \
     {                                                                                              \
-        name, letter, OPTION_INT, arg, min, max, offsetof(T, field), help                          \
+        name, letter, OPTION_INT, arg, min, max, offsetof(T, field), .help = __VA_ARGS__           \
     }
-#define OPT_REAL(T, field, name, letter, arg, min, max, help)                                      \
+#define OPT_REAL(T, field, name, letter, arg, min, max, ...)                                       \
     {                                                                                              \
-        name, letter, OPTION_REAL, arg, min, max, offsetof(T, field), help                         \
+        name, letter, OPTION_REAL, arg, min, max, offsetof(T, field), .help = __VA_ARGS__          \
     }
-#define OPT_STR(T, field, name, letter, arg, help)                                                 \
+#define OPT_STR(T, field, name, letter, arg, ...)                                                  \
     {                                                                                              \
-        name, letter, OPTION_STR, arg, 0, 0, offsetof(T, field), help                              \
+        name, letter, OPTION_STR, arg, 0, 0, offsetof(T, field), .help = __VA_ARGS__               \
     }
-#define OPT_LIST(T, field, name, letter, arg, help)                                                \
+#define OPT_LIST(T, field, name, letter, arg, ...)                                                 \
     {                                                                                              \
-        name, letter, OPTION_LIST, arg, 0, 0, offsetof(T, field), help                             \
+        name, letter, OPTION_LIST, arg, 0, 0, offsetof(T, field), .help = __VA_ARGS__              \
     }
-#define OPT_MAYBE(T, field, name, letter, arg, help)                                               \
+#define OPT_MAYBE(T, field, name, letter, arg, ...)                                                \
     {                                                                                              \
-        name, letter, OPTION_MAYBE, arg, 0, 0, offsetof(T, field), help                            \
+        name, letter, OPTION_MAYBE, arg, 0, 0, offsetof(T, field), .help = __VA_ARGS__             \
     }
-#define OPT_FILES(T, field, name, letter, arg, help)                                               \
+#define OPT_FILES(T, field, name, letter, arg, ...)                                                \
     {                                                                                              \
-        name, letter, OPTION_FILES, arg, 0, 0, offsetof(T, field), help                            \
+        name, letter, OPTION_FILES, arg, 0, 0, offsetof(T, field), .help = __VA_ARGS__             \
     }
 #define OPT_END                                                                                    \
     {                                                                                              \
-        NULL, 0, OPTION_FLAG, NULL, 0, 0, 0, NULL                                                  \
+        .name = NULL                                                                               \
     }
 
 /* --repack belongs to every command that computes with a model. */
@@ -115,7 +121,8 @@ int options_parse(const command *c, int argc, char **argv, void *opts, int *n_op
 typedef struct option_marks {
     unsigned char layer[OPTION_ROWS_MAX];
 } option_marks;
-/* options_parse, which also marks the rows that the command line has set. */
+/* options_parse, which also marks the rows that the command line has set, and leaves options_check
+ * to the caller. */
 int options_parse_marked(const command *c, int argc, char **argv, void *opts, int *n_operands,
                          option_marks *m);
 /* Sets one option by its long name, in which '-' and '_' are equal. value: as on the command line;
@@ -125,8 +132,41 @@ int options_parse_marked(const command *c, int argc, char **argv, void *opts, in
  * for an unknown name ("did you mean") or a bad value; opts is then unchanged. */
 status options_set(const option *table, const char *name, const char *value, void *opts,
                    option_marks *m, int layer, err *e);
+/* Looks at every option that was set, and at what it needs. One without effect ends the command if
+ * the command line set it: the result is 3, as of options_parse. Otherwise there is a warning.
+ * origin: where each row was set, or NULL. */
+int options_check(const command *c, const void *opts, const option_marks *m,
+                  const char *const *origin);
+/* A fact about the model or the machine, which the command knows once the model is open. Warns of
+ * each option of the last options_check that needs it. because: "the model runs on the CPU". */
+void options_tell_fact(const char *fact, bool holds, const char *because);
+/* Numbers are written 4096, 1e5, or 4k and 8K (k and K: times 1024). *v: only on success. */
+bool options_number(const char *text, double *v);
 /* The row with this long name, or NULL. Its number is the difference to table. */
 const option *options_find(const option *table, const char *name);
+
+/* A value of such an option that needs a translation. */
+typedef struct foreign_value {
+    const char *value; /* "*": every other one; NULL ends the list */
+    const char *name;  /* carat's option; NULL: carat does so in any case; "": refused */
+    const char *to;    /* the value of that option */
+} foreign_value;
+
+/* An option of llama.cpp, as its users type it (options_foreign.c). */
+typedef struct foreign_option {
+    const char *words; /* its spellings, with blanks between them */
+    const char *name;  /* carat's option; NULL: none */
+    const char *value; /* of that option; NULL: the word after the option */
+    const foreign_value *values;
+    const char *says; /* a hint beside a refusal; without `name` the reason of it */
+    const char *note; /* said where the option is taken, because its meaning differs a little */
+    bool takes;       /* a value follows, also where `name` is NULL */
+    bool met;         /* carat does so in any case */
+    bool numbers;     /* the letter means something else here: a number as its value is refused */
+} foreign_option;
+
+const foreign_option *foreign_find(const char *word); /* NULL: there is none */
+const foreign_value *foreign_find_value(const foreign_option *f, const char *value); /* or NULL */
 
 /* Reads the value of --repack (NULL: not given) into *off, for carat_model_options.no_repack. */
 status options_repack(const char *text, bool *off, err *e);

@@ -217,9 +217,12 @@ void options_print_markdown(const command *const *list, FILE *out)
         "# The commands of carat\n\n"
         "`make cli` writes this page from the tables that the program parses its command\n"
         "line with: it is `carat --markdown`. `carat help COMMAND` and `carat(1)` say the same.\n\n"
-        "Options and operands may be mixed. `--name VALUE`, `--name=VALUE`, `-x VALUE` and\n"
-        "`-xVALUE` are accepted, `--` ends the options. Numbers may end in `k`, which is 1024.\n"
-        "Of an option given twice the last counts, unless it may be repeated.\n\n",
+        "Options and operands may be mixed. `--name VALUE`, `--name=VALUE`, `-x VALUE`,\n"
+        "`-x=VALUE` and `-xNUMBER` are accepted, `--` ends the options. Numbers may end in `k`,\n"
+        "which is 1024. Of an option given twice the last counts, unless it may be repeated.\n"
+        "Options of llama.cpp with one dash (`-ngl`, `-sys`, `-fa`, `-np`, ...) are taken where\n"
+        "carat has the same, and explained otherwise. An option without effect beside the others\n"
+        "is refused; where a file of settings or the environment has it, there is a warning.\n\n",
         out);
     for (; *list; list++) {
         const command *c = *list;

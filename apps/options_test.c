@@ -101,6 +101,90 @@ TEST(options_tables_fit_their_marks)
     }
 }
 
+/* Does every name in `needs` stand in the same table? */
+static void check_needs(const command *c, const option *o)
+{
+    char copy[200], name[100];
+    snprintf(copy, sizeof copy, "%s", o->needs + (*o->needs == '~'));
+    for (char *save, *w = strtok_r(copy, "&|", &save); w; w = strtok_r(NULL, "&|", &save)) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(w + (*w == '!'), "="), w + (*w == '!'));
+        CHECK_MSG(*w == '@' || options_find(c->options, name), "%s --%s needs %s", c->name, o->name,
+                  w);
+    }
+}
+
+TEST(options_need_only_options_that_exist)
+{
+    for (const command *const *c = commands; *c; c++)
+        for (const option *o = (*c)->options; o && o->name; o++)
+            if (o->needs)
+                check_needs(*c, o);
+}
+
+typedef struct pool_rows {
+    const char *pool, *policy;
+    int64_t tau, most;
+    bool raw, trace;
+    double heat;
+} pool_rows;
+
+static const option needy[] = {
+    OPT_STR(pool_rows, pool, "pool", 0, "N", "tokens"),
+    OPT_STR(pool_rows, policy, "policy", 0, "NAME", "which", "pool"),
+    OPT_INT(pool_rows, tau, "tau", 't', "N", 0, 100, "between", "pool|trace&!policy=lru"),
+    OPT_INT(pool_rows, most, "most", 0, "N", 0, 100, "most", "policy=best"),
+    OPT_FLAG(pool_rows, raw, "raw", 0, "raw"),
+    OPT_FLAG(pool_rows, trace, "trace", 0, "trace", "!raw"),
+    OPT_REAL(pool_rows, heat, "heat", 0, "X", 0, 9, "heat", "~trace"),
+    OPT_END};
+
+static const command pools = {
+    .name = "pools", .operands = "", .summary = "", .options = needy, .n_operands_max = -1};
+
+TEST(options_without_effect_are_refused)
+{
+    static const struct {
+        const char *words[6];
+        int result;
+    } cases[] = {
+        {{"--policy", "lru"}, 3},
+        {{"--policy", "lru", "--pool", "5"}, 0},
+        {{"--policy", "lru", "--pool", "none"}, 3},
+        {{"--policy=none"}, 0},
+        {{"--tau", "4"}, 3},
+        {{"--tau", "0"}, 0},
+        {{"--tau", "4", "--trace"}, 0},
+        {{"--tau", "4", "--pool", "5"}, 0},
+        {{"-t4", "--pool", "5", "--policy", "lru"}, 3},
+        {{"--most", "4", "--pool", "5", "--policy", "lru"}, 3},
+        {{"--most", "4", "--pool", "5", "--policy", "best"}, 0},
+        {{"--trace", "--raw"}, 3},
+        {{"--heat", "2"}, 0},
+        {{"--tau=4", "word"}, 3},
+        {{"-t=4", "--trace"}, 0},
+        {{"-tx"}, 3},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *argv[6];
+        int n = 0, n_operands;
+        pool_rows o = {0};
+        for (; n < 6 && cases[i].words[n]; n++)
+            argv[n] = (char *)(size_t)cases[i].words[n];
+        CHECK_MSG(options_parse(&pools, n, argv, &o, &n_operands) == cases[i].result, "case %zu",
+                  i);
+    }
+}
+
+/* A setting of a file says nothing about this command line. */
+TEST(options_of_settings_without_effect_are_taken)
+{
+    pool_rows o = {0};
+    option_marks m = {{0}};
+    err e = {0};
+    CHECK_OK(options_set(needy, "policy", "lru", &o, &m, 2, &e), e);
+    CHECK_EQ(options_check(&pools, &o, &m, NULL), 0);
+}
+
 TEST(nearest_word_of_a_mistyped_one)
 {
     static const char *const words[] = {"temp", "top-k", "top-p", "repeat-penalty", "model", "raw"};

@@ -3,14 +3,11 @@
 #include "apps/term.h"
 #include "base/err.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 carat_status pool_scorer_check(const char *policy, const char *scorer, carat_error *e)
 {
     bool asked = policy && !strcmp(policy, "drafter");
-    if (scorer && !asked)
-        return err_set(e, E_ARG, "--kv-scorer %s: only --kv-policy drafter uses it", scorer);
     if (asked && !scorer)
         return err_set(e, E_ARG,
                        "--kv-policy drafter needs a small model that scores pages: expected "
@@ -18,30 +15,28 @@ carat_status pool_scorer_check(const char *policy, const char *scorer, carat_err
     return OK;
 }
 
+carat_status pool_tokens_read(const char *text, int32_t *tokens, carat_error *e)
+{
+    double n = 0;
+    bool any = text && options_number(text, &n);
+    if (!text || !strcmp(text, "auto")) {
+        *tokens = text ? -1 : 0;
+        return OK;
+    }
+    if (!any || !(n >= 1 && n <= 1 << 30) || n != (double)(int32_t)n)
+        return err_set(e, E_ARG, "--kv-pool %.40s: expected auto or a number of tokens", text);
+    *tokens = (int32_t)n;
+    return OK;
+}
+
 carat_status pool_options_apply(const pool_options *o, carat_session_options *so, carat_error *e)
 {
-    char *end = NULL;
-    double n = 0;
     carat_status st = pool_scorer_check(o->policy, o->scorer, e);
-    if (st)
+    if (st || (st = pool_tokens_read(o->tokens, &so->kv_resident, e)))
         return st;
     so->kv_policy = o->policy;
     so->kv_tau = (int32_t)o->tau;
     so->kv_host_mb = (int32_t)o->host_mb;
-    if (!o->tokens)
-        return OK;
-    if (!strcmp(o->tokens, "auto")) {
-        so->kv_resident = -1;
-        return OK;
-    }
-    n = strtod(o->tokens, &end);
-    if (end != o->tokens && (*end == 'k' || *end == 'K')) {
-        n *= 1024;
-        end++;
-    }
-    if (end == o->tokens || *end || !(n >= 1 && n <= 1 << 30) || n != (double)(int32_t)n)
-        return err_set(e, E_ARG, "--kv-pool %s: expected auto or a number of tokens", o->tokens);
-    so->kv_resident = (int32_t)n;
     return OK;
 }
 

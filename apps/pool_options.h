@@ -20,19 +20,26 @@ typedef struct pool_options {
         OPT_STR(T, pool.policy, "kv-policy", 0, "NAME",                                            \
                 "which of them stay on the device: scored (default: those that the model attends " \
                 "to), lru (the youngest), snapkv (selected once, at the end of a prompt; the "     \
-                "others are dropped), or drafter (those that --kv-scorer attends to)"),            \
-        OPT_STR(T, pool.scorer, "kv-scorer", 0, "FILE",                                            \
-                "with --kv-policy drafter: a small model that scores pages, on the CPU"),          \
+                "others are dropped), or drafter (those that --kv-scorer attends to)",             \
+                "kv-pool"),                                                                        \
+        OPT_STR(                                                                                   \
+            T, pool.scorer, "kv-scorer", 0, "FILE",                                                \
+            "with --kv-policy drafter: a small model that scores pages, on the CPU, or bundled",   \
+            "kv-pool&kv-policy=drafter"),                                                          \
         OPT_INT(T, pool.tau, "kv-tau", 0, "N", 1, 1 << 20,                                         \
-                "tokens between two selections (default: 64)"),                                    \
+                "tokens between two selections (default: 64)",                                     \
+                "kv-pool&!kv-policy=lru&!kv-policy=snapkv"),                                       \
         OPT_INT(T, pool.host_mb, "kv-host-mb", 0, "N", 1, 1 << 30,                                 \
                 "most MiB of host memory for the others; beyond it they go to --kv-cache-dir "     \
-                "(default: any)")
+                "(default: any)",                                                                  \
+                "kv-pool&!kv-policy=snapkv")
 
 /* E_ARG: the pool is neither auto nor a number of tokens; a scorer that no policy asks for, or the
  * other way round. */
 carat_status pool_options_apply(const pool_options *o, carat_session_options *so, carat_error *e);
-/* E_ARG: a scorer without the policy, or the policy without a scorer. */
+/* The value of --kv-pool: NULL gives 0, auto -1. */
+carat_status pool_tokens_read(const char *text, int32_t *tokens, carat_error *e);
+/* E_ARG: the policy that scores pages by a small model, without one. */
 carat_status pool_scorer_check(const char *policy, const char *scorer, carat_error *e);
 /* How the pool was chosen, and a policy that is not the one asked for. */
 void pool_note_open(const carat_session *s);

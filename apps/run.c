@@ -35,25 +35,26 @@ static const option table[] = {
         "put a text file in front of the prompt, under its name; repeatable, and -f *.c works"),
     OPT_INT(run_options, n_tokens, "tokens", 'n', "N", 0, 1 << 30,
             "most tokens of an answer (default: until the context is full)"),
-    OPT_STR(run_options, system, "system", 's', "TEXT", "the system message"),
+    OPT_STR(run_options, system, "system", 's', "TEXT", "the system message", "!raw"),
     OPT_FLAG(run_options, think, "think", 0,
-             "let the model think before it answers (default: as its chat template does)"),
-    OPT_FLAG(run_options, no_think, "no-think", 0, "let it answer at once"),
+             "let the model think before it answers (default: as its chat template does)", "!raw"),
+    OPT_FLAG(run_options, no_think, "no-think", 0, "let it answer at once", "!raw"),
     OPT_STR(run_options, effort, "effort", 0, "LEVEL",
-            "how much to think, where the chat template knows levels: low, medium, xhigh"),
+            "how much to think, where the chat template knows levels: low, medium, xhigh", "!raw"),
     OPT_FLAG(run_options, preserve_thinking, "preserve-thinking", 0,
-             "keep the thoughts of finished turns that called tools"),
+             "keep the thoughts of finished turns that called tools", "!raw"),
     OPT_FLAG(run_options, drop_thinking, "drop-thinking", 0,
-             "drop finished thoughts where the chat template keeps them"),
-    OPT_STR(run_options, tools_file, "tools", 0, "FILE",
-            "tool declarations, JSON as OpenAI has it"),
+             "drop finished thoughts where the chat template keeps them", "!raw"),
+    OPT_STR(run_options, tools_file, "tools", 0, "FILE", "tool declarations, JSON as OpenAI has it",
+            "!raw"),
     OPT_FLAG(run_options, json, "json", 0, "answers are JSON objects"),
     OPT_STR(run_options, schema_file, "json-schema", 0, "FILE",
             "answers are JSON that matches this schema"),
     OPT_STR(run_options, grammar_file, "grammar", 0, "FILE",
             "answers match this grammar, in llama.cpp's notation (GBNF)"),
     OPT_LIST(run_options, result, "result", 0, "TEXT",
-             "the result of a tool call in a one-shot run; repeatable, the last one repeats"),
+             "the result of a tool call in a one-shot run; repeatable, the last one repeats",
+             "tools|messages"),
     OPT_STR(run_options, messages_file, "messages", 0, "FILE",
             "begin with a saved conversation (JSON)"),
     OPT_MAYBE(run_options, resume, "resume", 0, "WHICH",
@@ -63,7 +64,9 @@ static const option table[] = {
              "keep neither this conversation nor the typed lines"),
     OPT_FLAG(run_options, raw, "raw", 0, "complete the text as it is: no chat format"),
     OPT_FLAG(run_options, interactive, "interactive", 'i', "converse after the given prompt"),
-    OPT_SAMPLE(run_options),
+    OPT_FLAG(run_options, single_turn, "single-turn", 0,
+             "one answer, also where a conversation would begin", "!interactive"),
+    OPT_SAMPLE(run_options, SAMPLE_ALONE),
     OPT_LIST(run_options, logit_bias, "logit-bias", 0, "ID=X",
              "add X to the logit of a token; -inf bans it; repeatable"),
     OPT_LIST(run_options, stop, "stop", 0, "TEXT", "end the answer before this text; repeatable"),
@@ -85,7 +88,7 @@ static const option table[] = {
     OPT_COMPRESS(run_options),
     OPT_COMPRESS_SHOW(run_options),
     OPT_FLAG(run_options, spec_trace, "spec-trace", 0,
-             "a line on stderr for every pass that checked drafts"),
+             "a line on stderr for every pass that checked drafts", "~draft"),
     OPT_FLAG(run_options, exact, "exact", 0, "f32 activations in matrix products"),
     OPT_FLAG(run_options, reference, "reference", 0, "the plain reference kernels (slow)"),
     OPT_STR(run_options, repack, "repack", 0, "WHEN", REPACK_HELP),
@@ -115,6 +118,22 @@ static void drop_last_newline(str *s)
         str_cut(s, s->n - 1);
 }
 
+/* Does an option take its file from stdin? Then the prompt does not. */
+static const option *taker_of_stdin(const run_options *o)
+{
+    for (const option *row = table; row->name; row++) {
+        const char *path =
+            row->kind == OPTION_STR ? *(const char *const *)((const char *)o + row->offset) : NULL;
+        if (path && row->arg && !strcmp(row->arg, "FILE") &&
+            (!strcmp(path, "/dev/stdin") || !strcmp(path, "/dev/fd/0")))
+            return row;
+    }
+    for (int i = 0; i < o->files.n; i++)
+        if (!strcmp(o->files.at[i], "/dev/stdin") || !strcmp(o->files.at[i], "/dev/fd/0"))
+            return options_find(table, "file");
+    return NULL;
+}
+
 /* Joins the parts of the prompt: file, stdin, words, with a blank line between them. With
  * --compress file and stdin go before the words as a message of their own, `before`: the last one
  * is never shortened. */
@@ -122,7 +141,10 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
 {
     bool apart = compress_wanted(&o->compress) && n_words && !o->raw;
     bool from_stdin = o->prompt_file && !strcmp(o->prompt_file, "-");
+    const option *taker = taker_of_stdin(o);
     status st;
+    if (from_stdin && taker)
+        return err_set(e, E_ARG, "--prompt and --%s cannot both read stdin", taker->name);
     if (o->prompt_file && !from_stdin) {
         char *bytes;
         size_t n;
@@ -137,7 +159,7 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
         str_put(out, bytes, n);
         mem_free(bytes);
     }
-    if (from_stdin || (!isatty(STDIN_FILENO) && (!o->prompt_file || !n_words)))
+    if (from_stdin || (!taker && !isatty(STDIN_FILENO) && (!o->prompt_file || !n_words)))
         if ((st = term_read_stdin(out, PROMPT_MAX, from_stdin, e)))
             return st;
     if (!o->raw)
@@ -224,8 +246,6 @@ static int check_values(run_options *o)
         fprintf(stderr, "carat run: --format json and --json-events exclude each other\n");
     else if (o->effort && !effort_known(o->effort))
         fprintf(stderr, "carat run: --effort %s: expected " EFFORT_LEVELS "\n", SHOWN(o->effort));
-    else if (o->result.n && !o->tools_file && !o->messages_file)
-        fprintf(stderr, "carat run: --result needs --tools: without tools there are no calls\n");
     else
         return 0;
     return 3;
@@ -288,15 +308,17 @@ static int run_run(const command *cmd, int argc, char **argv)
     o.model_typed = config_typed(&settings, cmd, "model") || o.hub.repo;
     if ((st = hub_options_take(&o.hub, &o.model, &pulled, &e)) ||
         (st = run_take_model(&o, &n_words, &argv, literal, &e)) ||
-        (st = run_take_made(&o, &settings, &made, &e))) {
-        term_error(&e);
+        (st = run_take_made(&o, &settings, &made, &e)) ||
+        (bad = options_check(cmd, &o, &settings.marks, settings.origin))) {
+        if (st)
+            term_error(&e);
         made_run_free(&made);
         model_found_free(&pulled);
         config_free(&settings);
-        return st == E_CANCELLED ? EXIT_INTERRUPTED : st == E_ARG ? 2 : 1;
+        return bad ? bad - 1 : st == E_CANCELLED ? EXIT_INTERRUPTED : st == E_ARG ? 2 : 1;
     }
     bool tty = isatty(STDIN_FILENO);
-    bool converse = o.interactive || (tty && !n_words && !o.prompt_file);
+    bool converse = o.interactive || (tty && !n_words && !o.prompt_file && !o.single_turn);
     if ((st = gather_files(&o, &files, &e)) ||
         (st = gather(&o, n_words, argv, &prompt, &files, &e)))
         goto out;

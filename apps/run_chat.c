@@ -168,8 +168,6 @@ status chat_open(chat *c, const run_options *o, err *e)
     *c = (chat){.o = *o, .raw = o->raw, .quiet = o->quiet};
     if ((st = compress_options_read(&o->compress, &c->compress, &c->compresses, e)))
         return st;
-    if (!c->compresses && (o->compress.model || o->compress.show))
-        return err_set(e, E_ARG, "--compress-model and --compress-show need --compress");
     if (o->think && o->no_think)
         return err_set(e, E_ARG, "--think and --no-think exclude each other");
     if (o->preserve_thinking && o->drop_thinking)

@@ -18,11 +18,10 @@
 
 enum { FILE_MAX = 16 << 20, FENCE_MIN = 3 };
 
-/* A regular file, or a pipe that the shell has opened: <(COMMAND) is /dev/fd/N. Any other pipe
- * could block for ever. */
+/* A regular file, or a pipe that the shell has opened. */
 static status read_file(const char *path, str *out, err *e)
 {
-    bool from_shell = !strncmp(path, "/dev/fd/", 8);
+    bool from_shell = file_is_opened(path);
     int fd = open(path, O_RDONLY | O_CLOEXEC | (from_shell ? 0 : O_NONBLOCK));
     struct stat sb;
     char buf[65536];

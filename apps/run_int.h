@@ -50,8 +50,8 @@ typedef struct run_options {
     option_list stop, logit_bias, result, files;
     const char *effort, *format, *resume;
     bool think, no_think, preserve_thinking, drop_thinking, raw, greedy, quiet, json_events, exact,
-        reference, no_mmap, overcommit, interactive, ignore_eog, verbose, json, spec_trace,
-        no_history;
+        reference, no_mmap, overcommit, interactive, single_turn, ignore_eog, verbose, json,
+        spec_trace, no_history;
 } run_options;
 
 enum { RUN_UNSET = -2 }; /* not given by the user: the model's recommended value is used */

@@ -31,7 +31,11 @@ typedef struct sample_options {
         .dry_allowed = SAMPLE_UNSET, .dry_last_n = SAMPLE_UNSET, .mirostat = SAMPLE_UNSET          \
     }
 
-#define OPT_SAMPLE(T)                                                                              \
+/* needs: SAMPLE_ALONE, or SAMPLE_REQUESTS where a request may say more. */
+#define SAMPLE_ALONE(needs) needs
+#define SAMPLE_REQUESTS(needs) NULL
+
+#define OPT_SAMPLE(T, needs)                                                                       \
     OPT_REAL(T, sample.temperature, "temp", 0, "X", 0, 100,                                        \
              "temperature; 0 takes the likeliest token"),                                          \
         OPT_INT(T, sample.top_k, "top-k", 0, "N", 0, 1 << 30,                                      \
@@ -55,27 +59,31 @@ typedef struct sample_options {
         OPT_REAL(T, sample.xtc_probability, "xtc-probability", 0, "X", 0, 1,                       \
                  "drop the likeliest of several likely tokens with this probability; 0 is off"),   \
         OPT_REAL(T, sample.xtc_threshold, "xtc-threshold", 0, "X", 0, 1,                           \
-                 "a token of at least this probability is likely (default 0.1)"),                  \
+                 "a token of at least this probability is likely (default 0.1)",                   \
+                 needs("~xtc-probability")),                                                       \
         OPT_REAL(T, sample.dynatemp_range, "dynatemp-range", 0, "X", 0, 100,                       \
                  "the temperature moves within X with the entropy; 0 is off"),                     \
         OPT_REAL(T, sample.dynatemp_exponent, "dynatemp-exp", 0, "X", 0, 100,                      \
-                 "the exponent of that (default 1)"),                                              \
+                 "the exponent of that (default 1)", needs("~dynatemp-range")),                    \
         OPT_REAL(T, sample.dry_multiplier, "dry-multiplier", 0, "X", 0, 1e6,                       \
                  "DRY: taken from tokens that would continue a repetition; 0 is off"),             \
         OPT_REAL(T, sample.dry_base, "dry-base", 0, "X", 0, 1e6,                                   \
-                 "DRY: the growth with each token of the repetition (default 1.75)"),              \
+                 "DRY: the growth with each token of the repetition (default 1.75)",               \
+                 needs("~dry-multiplier")),                                                        \
         OPT_INT(T, sample.dry_allowed, "dry-allowed-length", 0, "N", 0, INT32_MAX,                 \
-                "DRY: repetitions of up to N tokens cost nothing more (default 2)"),               \
+                "DRY: repetitions of up to N tokens cost nothing more (default 2)",                \
+                needs("~dry-multiplier")),                                                         \
         OPT_INT(T, sample.dry_last_n, "dry-penalty-last-n", 0, "N", -1, INT32_MAX,                 \
-                "DRY: tokens that it looks back; -1 all (default)"),                               \
+                "DRY: tokens that it looks back; -1 all (default)", needs("~dry-multiplier")),     \
         OPT_LIST(T, sample.breakers, "dry-sequence-breaker", 0, "TEXT",                            \
-                 "DRY: no repetition reaches across this text; repeatable"),                       \
+                 "DRY: no repetition reaches across this text; repeatable",                        \
+                 needs("~dry-multiplier")),                                                        \
         OPT_INT(T, sample.mirostat, "mirostat", 0, "N", 0, 2,                                      \
                 "mirostat 1 or 2 in place of the other samplers; 0 is off"),                       \
         OPT_REAL(T, sample.mirostat_tau, "mirostat-tau", 0, "X", 0, 100,                           \
-                 "mirostat: the target surprise in bits (default 5)"),                             \
+                 "mirostat: the target surprise in bits (default 5)", needs("~mirostat")),         \
         OPT_REAL(T, sample.mirostat_eta, "mirostat-eta", 0, "X", 0, 10,                            \
-                 "mirostat: how fast it adapts (default 0.1)"),                                    \
+                 "mirostat: how fast it adapts (default 0.1)", needs("~mirostat")),                \
         OPT_INT(T, sample.min_keep, "min-keep", 0, "N", 0, INT32_MAX,                              \
                 "top-p, min-p, typical-p and XTC leave at least N tokens"),                        \
         OPT_STR(T, sample.order, "samplers", 0, "LIST",                                            \

@@ -23,6 +23,7 @@
 enum {
     READ_STEP = 16 << 20,
     OUT_BUF = 4 << 20,
+    STREAM_BUF = 64 << 10,
     LINKS_MAX = 40 /* as many as the kernel follows */
 };
 
@@ -302,11 +303,63 @@ void file_out_discard(file_out *f)
     f->fd = -1;
 }
 
+bool file_is_opened(const char *path)
+{
+    return !strncmp(path, "/dev/fd/", 8) || !strcmp(path, "/dev/stdin");
+}
+
+/* Reads a pipe or a terminal to its end. */
+static status read_stream(int fd, const char *path, uint64_t max_bytes, char **bytes, size_t *n,
+                          err *e)
+{
+    char *text = NULL;
+    size_t used = 0, cap = 0;
+    for (;;) {
+        if (used == cap) {
+            size_t more = cap ? 2 * cap : STREAM_BUF;
+            char *longer = mem_realloc(text, more + 1, 1);
+            if (!longer) {
+                mem_free(text);
+                return err_memory(e, path, more);
+            }
+            text = longer;
+            cap = more;
+        }
+        ssize_t got = read(fd, text + used, cap - used);
+        if (got == 0)
+            break;
+        used += got > 0 ? (size_t)got : 0;
+        if (got > 0 && used <= max_bytes)
+            continue;
+        mem_free(text);
+        return got > 0 ? err_set(e, E_LIMIT, "%s: more bytes than the %llu that carat reads", path,
+                                 (unsigned long long)max_bytes)
+               : errno == EINTR ? err_set(e, E_CANCELLED, "interrupted")
+                                : err_errno(e, "read", path);
+    }
+    text[used] = 0;
+    if (!used) {
+        mem_free(text);
+        return err_set(e, E_FORMAT, "%s: the file is empty", path);
+    }
+    *bytes = text;
+    *n = used;
+    return OK;
+}
+
 status file_read_all(const char *path, uint64_t max_bytes, char **bytes, size_t *n, err *e)
 {
     file_map m;
+    struct stat sb;
     *bytes = NULL;
     *n = 0;
+    int fd = file_is_opened(path) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    bool streams = fd >= 0 && !fstat(fd, &sb) && (S_ISFIFO(sb.st_mode) || isatty(fd));
+    status failed = streams ? read_stream(fd, path, max_bytes, bytes, n, e) : OK;
+    if (fd >= 0)
+        close(fd);
+    if (streams)
+        return failed;
     status st = file_map_open(&m, path, false, NULL, NULL, e);
     if (st)
         return st;

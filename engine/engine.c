@@ -119,7 +119,9 @@ static status open_scorer(carat_model *m, const carat_model_options *opt, err *e
                                    .device = "cpu",
                                    .progress = opt->progress,
                                    .progress_user = opt->progress_user};
-    return carat_model_open(opt->scorer, &o, &m->scorer, e);
+    const carat_bytes *b = opt->scorer_bytes;
+    return b ? carat_model_open_bytes(b->at, b->n, b->name, &o, &m->scorer, e)
+             : carat_model_open(opt->scorer, &o, &m->scorer, e);
 }
 
 /* Takes g, on success and on failure. */
@@ -160,7 +162,8 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         goto out;
     if ((st = open_device(m, opt, e)))
         goto out;
-    if (opt->scorer && (st = open_scorer(m, opt, e))) /* plans ask how much it takes */
+    if ((opt->scorer || opt->scorer_bytes) &&
+        (st = open_scorer(m, opt, e))) /* plans ask how much it takes */
         goto out;
     if (opt->planned && (st = drafters_that_fit(m, opt, opt->planned, opt->planned_user, e)))
         goto out;

@@ -104,15 +104,24 @@ static int64_t auto_from(const carat_model *m, const kv_spec **kv)
 
 /* ---- Settings ------------------------------------------------------------------------------ */
 
-/* A number that follows `word:` and is all of the rest. */
+/* A number that follows `word:` and is all of the rest; k is 1024. */
 static bool number_after(const char *text, const char *word, double *x)
 {
     size_t n = strlen(word);
     char *end;
     if (strncmp(text, word, n) || text[n] != ':' || !text[n + 1])
         return false;
-    *x = strtod(text + n + 1, &end);
-    return !*end && end > text + n + 1;
+    double v = strtod(text + n + 1, &end);
+    if (end == text + n + 1)
+        return false;
+    if ((*end == 'k' || *end == 'K') && !end[1]) { /* as in every number of the command line */
+        v *= 1024;
+        end++;
+    }
+    if (*end)
+        return false;
+    *x = v;
+    return true;
 }
 
 status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,

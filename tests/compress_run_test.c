@@ -72,7 +72,7 @@ TEST(run_compresses_what_comes_before_the_question)
     says(&r, 1, "--compress: compression '1.5': expected auto, or the share");
     spawned_free(&r);
     RUN(&r, "--compress-show", "Hi");
-    says(&r, 1, "need --compress");
+    says(&r, 2, "--compress-show has no effect without --compress");
     spawned_free(&r);
     RUN(&r, "--compress", "0.3", "--compress-model", "/nowhere.gguf", "Hi");
     says(&r, 1, "/nowhere.gguf");

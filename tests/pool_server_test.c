@@ -223,7 +223,7 @@ TEST(pools_that_make_no_sense_are_refused_by_the_program)
         {"--kv-keep", "8192", "--kv-pool", "4096", "expected a larger --kv-pool"},
         {"--kv-host-mb", "0", NULL, NULL, "--kv-host-mb"},
         {"--kv-policy", "drafter", NULL, NULL, "expected --kv-scorer FILE"},
-        {"--kv-scorer", "x.gguf", NULL, NULL, "only --kv-policy drafter uses it"},
+        {"--kv-scorer", "x.gguf", NULL, NULL, "no effect without --kv-policy drafter"},
         {"--kv-policy", "drafter", "--kv-scorer", "/nowhere.gguf", "/nowhere.gguf"},
     };
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});

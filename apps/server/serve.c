@@ -57,24 +57,28 @@ static const option table[] = {
             "requests that may wait; beyond that 429 (default: 64)"),
     OPT_INT(serve_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
             "tokens of context of each request (default: what fits)"),
-    OPT_INT(serve_options, kv_pool, "kv-pool", 0, "N", 1, 1 << 30,
+    OPT_STR(serve_options, kv_pool, "kv-pool", 0, "N",
             "tokens of keys and values that all requests share; those without room wait (default: "
-            "a whole context for each)"),
+            "a whole context for each); auto: as many as the memory takes, and of a longer "
+            "conversation only a part, which changes answers"),
     OPT_STR(
         serve_options, kv_policy, "kv-policy", 0, "NAME",
         "a conversation keeps part of its keys in the pool, the rest on the host, which changes "
         "answers: scored (those that the model attends to), lru (the youngest), snapkv, or drafter "
         "(those that --kv-scorer attends to); docs/server.md (default: it keeps all)"),
     OPT_STR(serve_options, kv_scorer, "kv-scorer", 0, "FILE",
-            "with --kv-policy drafter: a small model that scores pages, on the CPU"),
+            "with --kv-policy drafter: a small model that scores pages, on the CPU, or bundled",
+            "kv-policy=drafter"),
     OPT_INT(serve_options, kv_keep, "kv-keep", 0, "N", 1, 1 << 30,
             "with --kv-policy: tokens that each keeps (default: an equal share of the pool)"),
     OPT_INT(serve_options, kv_tau, "kv-tau", 0, "N", 1, 1 << 20,
-            "with --kv-policy: tokens between two selections (default: 64)"),
+            "with --kv-policy: tokens between two selections (default: 64)",
+            "kv-policy|kv-keep|kv-pool=auto&!kv-policy=lru&!kv-policy=snapkv"),
     OPT_INT(
         serve_options, kv_host_mb, "kv-host-mb", 0, "N", 1, 1 << 30,
         "most MiB on the host for keys that left the pool; beyond it they go to --kv-cache-dir, "
-        "or the request ends (default: any)"),
+        "or the request ends (default: any)",
+        "kv-pool|kv-policy|kv-keep"),
     OPT_STR(serve_options, alias, "alias", 0, "NAME", "the model's name for clients"),
     OPT_STR(serve_options, api_key, "api-key", 0, "KEY", "the key that clients must send"),
     OPT_STR(serve_options, api_key_file, "api-key-file", 0, "FILE", "the same, one key per line"),
@@ -105,7 +109,7 @@ static const option table[] = {
     OPT_INT(serve_options, responses, "responses", 0, "N", 0, 1 << 20,
             "responses kept for previous_response_id; 0 none (default: 1000)"),
     OPT_INT(serve_options, responses_mb, "responses-memory", 0, "MIB", 1, 1 << 20,
-            "memory for them (default: 64)"),
+            "memory for them (default: 64)", "responses"),
     OPT_STR(serve_options, log, "log", 0, "FORM", "text, json or off (default: text)"),
     OPT_STR(serve_options, trace_dir, "trace", 0, "DIR",
             "write each request there with its tokens, for bug reports; made if it is not there"),
@@ -115,7 +119,7 @@ static const option table[] = {
             "threads that compute (default: the physical cores)"),
     OPT_STR(serve_options, system, "system", 0, "TEXT",
             "the system message of conversations that bring none"),
-    OPT_SAMPLE(serve_options),
+    OPT_SAMPLE(serve_options, SAMPLE_REQUESTS),
     OPT_KV(serve_options),
     OPT_CACHE(serve_options),
     OPT_DRAFT(serve_options),
@@ -397,7 +401,9 @@ static bool check_options(const serve_options *o)
         return false;
     }
     err e = {0};
-    if (pool_scorer_check(o->kv_policy, o->kv_scorer, &e)) {
+    int32_t pool;
+    if (pool_scorer_check(o->kv_policy, o->kv_scorer, &e) ||
+        pool_tokens_read(o->kv_pool, &pool, &e)) {
         fprintf(stderr, "carat serve: %s\n", e.text);
         return false;
     }
@@ -446,6 +452,10 @@ static int run_serve(const command *cmd, int argc, char **argv)
     err e = {0};
     if (bad)
         return bad - 1;
+    if ((bad = options_check(cmd, &o, &settings.marks, settings.origin))) {
+        config_free(&settings);
+        return bad - 1;
+    }
     carat_sampling sampling = {0};
     if (sample_options_apply(&o.sample, &sampling, &e)) {
         term_error(&e);

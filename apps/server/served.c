@@ -2,6 +2,7 @@
 #include "apps/server/served.h"
 
 #include "apps/named.h"
+#include "apps/pool_options.h"
 #include "apps/server/live.h"
 #include "apps/term.h"
 #include "base/mem.h"
@@ -116,6 +117,8 @@ static carat_status before_weights(void *user, const carat_model *model, carat_e
     carat_status st = tell_plan(m, model, &l->batch, e);
     if (st || (st = carat_plan_batch(model, &l->batch, &m->total, e)))
         return st;
+    if (!m->ask->scorer)
+        device_tell_facts(model);
     m->model = (carat_model *)(size_t)model; /* for `room`; it is not open yet */
     carat_model_get_info(model, &m->info);
     st = m->ask->room ? m->ask->room(m->ask->user, m, &m->total, e)
@@ -191,9 +194,7 @@ static status load(served *m, const served_ask *ask, err *e)
                               .isa = o->isa,
                               .progress = go_on_loading,
                               .progress_user = m};
-    carat_batch_options bo = {.session = {.n_ctx = (int32_t)o->n_ctx,
-                                          .chunk = (int32_t)o->chunk,
-                                          .kv_pool = (int32_t)o->kv_pool},
+    carat_batch_options bo = {.session = {.n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk},
                               .n_slots = (int32_t)o->parallel,
                               .queue_max = (int32_t)o->queue,
                               .stall_ms = (int32_t)o->stall_ms};
@@ -203,7 +204,11 @@ static status load(served *m, const served_ask *ask, err *e)
     draft_options_apply(&o->draft, &mo, &bo.session);
     mo.scorer = o->kv_scorer;
     bo.session.sparse = o->sparse;
-    if (o->kv_policy || o->kv_keep)
+    pool_tokens_read(o->kv_pool, &bo.session.kv_pool, NULL); /* checked at the start */
+    bool auto_pool = bo.session.kv_pool < 0;
+    if (auto_pool)
+        bo.session.kv_pool = 0;
+    if (o->kv_policy || o->kv_keep || auto_pool)
         bo.session.kv_resident = o->kv_keep ? (int32_t)o->kv_keep : -1;
     bo.session.kv_policy = o->kv_policy;
     bo.session.kv_tau = (int32_t)o->kv_tau;

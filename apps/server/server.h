@@ -50,10 +50,11 @@ typedef struct serve_options {
     const char *host, *api_key, *api_key_file, *cors, *alias, *trace_dir, *isa, *log, *keep_alive;
     kv_options kv;
     device_options where;
+    const char *kv_pool;   /* NULL: a whole context for each */
     const char *kv_policy; /* which pages of a long conversation stay; NULL: all */
     const char *kv_scorer; /* the model that scores them; NULL: none */
     int64_t kv_keep, kv_tau, kv_host_mb;
-    int64_t port, n_ctx, kv_pool, chunk, threads, parallel, queue, max_body, connections, timeout_s,
+    int64_t port, n_ctx, chunk, threads, parallel, queue, max_body, connections, timeout_s,
         drain_s, ping_s, think_max, stall_ms, max_loaded, memory_mb, load_wait_s, responses,
         responses_mb;
     cache_options cache;

@@ -1,0 +1,148 @@
+/* cli_options_test.c - options as users of other programs type them, and options that have no
+ * effect.
+ */
+#include "apps/commands.h"
+#include "tests/spawn.h"
+#include "tests/test.h"
+#include "tests/toy_model.h"
+
+#include <string.h>
+
+static void expect(int code, const char *says, const char *in, const char *const *args)
+{
+    spawned r;
+    spawn_carat(&r, &(spawn_options){.in = in}, args);
+    CHECK_MSG(r.code == code, "%s %s: exit status %d, expected %d; stderr: %s", args[0],
+              args[1] ? args[1] : "", r.code, code, str_text(&r.err));
+    CHECK_MSG(!says || spawned_says(&r.err, says), "%s %s: \"%s\", expected \"%s\" in it", args[0],
+              args[1] ? args[1] : "", str_text(&r.err), says);
+    spawned_free(&r);
+}
+
+/* The words of llama.cpp, and a part of what carat says of each; NULL: it is taken. */
+TEST(options_of_llama_cpp_are_taken_or_explained)
+{
+    static const struct {
+        const char *word, *value, *says;
+    } cases[] = {
+        {"-ngl", "99", NULL},
+        {"-ngl", "all", NULL},
+        {"-ngl", "0", NULL},
+        {"-ngl", NULL, "-ngl"},
+        {"-fa", "on", NULL},
+        {"-fa", NULL, NULL},
+        {"-fa", "off", "-fa off"},
+        {"--flash-attn=auto", NULL, NULL},
+        {"-np", "2", "-np"},
+        {"-st", NULL, NULL},
+        {"-sm", "none", NULL},
+        {"-sm", "row", "-sm row"},
+        {"-ctk", "q8_0", NULL},
+        {"-ctv", "f99", "f99"},
+        {"-cnv", NULL, "interactive"},
+        {"-md", "lookup", NULL},
+        {"-mli", NULL, "-mli"},
+        {"-tb", "4", "-tb"},
+        {"-ub", "64", NULL},
+        {"-b", "64", "--chunk"},
+        {"-ot", "x=CPU", "-ot"},
+        {"-ncmoe", "3", "-ncmoe"},
+        {"-dev", "none", NULL},
+        {"-mg", "x", "-mg x"},
+        {"-ts", "3,1", "-ts"},
+        {"-sysf", "x", "-sysf"},
+        {"-rea", "off", NULL},
+        {"-s", "42", "--seed"},
+        {"-jf", "/nowhere", "nowhere"},
+        {"-xyz", NULL, "unknown option -xyz"},
+        {"-tx", NULL, "-t x"},
+        {"-ignore", NULL, "unknown option"},
+        {"--ignore-eos", NULL, NULL},
+        {"--n-predict", "3", NULL},
+        {"--cache-type-k=q8_0", NULL, NULL},
+        {"--lora", "x", "merge"},
+    };
+    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 512});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        /* Words that lack their value stand last. */
+        bool last = cases[i].says && !cases[i].value && !strcmp(cases[i].word, "-ngl");
+        const char *const args[] = {"run",
+                                    last ? "--quiet" : cases[i].word,
+                                    cases[i].value ? cases[i].value : "--quiet",
+                                    "-m",
+                                    model,
+                                    "-n",
+                                    "1",
+                                    "hi",
+                                    last ? cases[i].word : NULL,
+                                    NULL};
+        spawned r;
+        spawn_carat(&r, &(spawn_options){0}, args);
+        CHECK_MSG((r.code == 0) == !cases[i].says, "%s %s: status %d: %s", cases[i].word, args[2],
+                  r.code, str_text(&r.err));
+        CHECK_MSG(!cases[i].says || spawned_says(&r.err, cases[i].says), "%s: %s", cases[i].word,
+                  str_text(&r.err));
+        spawned_free(&r);
+    }
+    expect(2, "-st", NULL, ARGS("serve", "-st"));
+    expect(2, "carat serve has no --single-turn", NULL, ARGS("serve", "-m", model, "-st"));
+    expect(2, "-fa 0", NULL, ARGS("bench", "-fa", "0"));
+    expect(2, "unknown option -ngl", NULL, ARGS("list", "-ngl", "99"));
+}
+
+/* -sys is the system message and not the letters s, y and s. */
+TEST(options_of_llama_cpp_set_the_system_message)
+{
+    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 512});
+    spawned a, b;
+    spawn_carat(&a, &(spawn_options){0},
+                ARGS("run", "-m", model, "-n", "4", "--temp", "0", "-sys", "terse", "hello"));
+    spawn_carat(&b, &(spawn_options){0},
+                ARGS("run", "-m", model, "-n", "4", "--temp", "0", "--system", "terse", "hello"));
+    CHECK_EQ(a.code, 0);
+    CHECK(a.out.n == b.out.n && !memcmp(str_text(&a.out), str_text(&b.out), a.out.n));
+    spawned_free(&a);
+    spawned_free(&b);
+}
+
+TEST(options_without_effect_name_what_is_missing)
+{
+    static const struct {
+        const char *command, *words[3], *says;
+    } cases[] = {
+        {"run", {"--kv-policy", "lru"}, "--kv-policy has no effect without --kv-pool"},
+        {"run", {"--kv-tau", "9"}, "--kv-tau has no effect without --kv-pool"},
+        {"run", {"--draft-max", "4"}, "--draft-max has no effect without --draft"},
+        {"run", {"--kv-cache-mb", "4"}, "without --kv-cache-dir"},
+        {"run", {"--compress-model", "bundled"}, "without --compress"},
+        {"run", {"--raw", "--think"}, "--think has no effect with --raw"},
+        {"run", {"--device=cpu", "--cpu-experts"}, "with --device cpu"},
+        {"serve", {"--draft-tree", "4"}, "--draft-tree has no effect without --draft"},
+        {"serve", {"--kv-tau", "4"}, "--kv-tau has no effect without --kv-policy"},
+        {"bench", {"--draft-max", "4"}, "--draft-max has no effect without --spec"},
+        {"bench", {"--kv-host-mb", "4"}, "--kv-host-mb has no effect without --kv-pool"},
+        {"kld", {"--kv-policy", "lru"}, "--kv-policy has no effect without --kv-pool"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect(2, cases[i].says, NULL,
+               ARGS(cases[i].command, cases[i].words[0], cases[i].words[1]));
+}
+
+/* What the machine lacks is known later, and said then. */
+TEST(options_without_effect_on_a_cpu_are_said)
+{
+    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 512});
+    expect(0, "--mirostat-tau has no effect without --mirostat", NULL,
+           ARGS("run", "-m", model, "-n", "1", "--mirostat-tau", "3", "hi"));
+}
+
+TEST(grammars_come_from_stdin)
+{
+    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 512});
+    expect(0, NULL, "root ::= [a-z]\n",
+           ARGS("run", "-m", model, "-n", "8", "--grammar", "/dev/stdin", "hi"));
+    expect(1, "cannot both read stdin", "root ::= [a-z]\n",
+           ARGS("run", "-m", model, "-n", "8", "--grammar", "/dev/stdin", "-p", "-"));
+    expect(1, "the file is empty", "",
+           ARGS("run", "-m", model, "-n", "8", "--grammar", "/dev/stdin", "hi"));
+}
