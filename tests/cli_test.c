@@ -125,9 +125,10 @@ TEST(cli_prompts_that_cannot_be)
                   ARGS("run", "-m", m, "--raw", "--kv-layer", "600=q8_0", "hi"));
     check_refusal("on, off or auto", ARGS("run", "-m", m, "--raw", "--kv-single", "no", "hi"));
     check_refusal("has heads of", ARGS("run", "-m", m, "--raw", "--kv-type", "tq3_0", "hi"));
-    check_refusal("nowhere.json", ARGS("run", "-m", m, "--tools", "/nowhere.json", "hi"));
+    check_refusal("nowhere.json",
+                  ARGS("run", "-m", m, "--raw", "--json-schema", "/nowhere.json", "hi"));
     const char *bad = write_test_file("bad.json", "[{]", 3);
-    check_refusal("not valid JSON at line 1", ARGS("run", "-m", m, "--tools", bad, "hi"));
+    run_and_check(NULL, 1, "not valid JSON at line 1", ARGS("run", "-m", m, "--tools", bad, "hi"));
     run_and_check(&(spawn_options){.in = ""}, 2, "the prompt is empty", ARGS("run", "-m", m));
     run_and_check(&(spawn_options){.no_in = true}, 2, "the prompt is empty", ARGS("run", "-m", m));
     run_and_check(&(spawn_options){.no_in = true}, 1, "stdin",
