@@ -4,12 +4,24 @@ ifeq ($(origin CC),default)
 CC = gcc
 endif
 OBJCOPY ?= objcopy
+STRIP ?= strip
 NM ?= nm
+# Objects and programs are in BUILD; a second one keeps builds of two kinds side by side.
 BUILD ?= build
 DEBUG ?=
+# `make clean all` cleans first.
+ifneq ($(filter clean,$(MAKECMDGOALS)),)
+.NOTPARALLEL:
+endif
+, := ,
 # make V=1 shows the commands
 Q = $(if $(V),,@)
 MACHINE := $(shell $(CC) -dumpmachine)
+# What a build depends on beside its sources: compilers, flags, lists of files. $(call noted,FILE,WORDS)
+# is FILE, which holds these words and is written anew when they are others. So a build with other flags
+# in the same BUILD makes everything anew.
+same = $(if $(subst =$(1)=,,=$(2)=),,$(if $(subst =$(2)=,,=$(1)=),,same))
+noted = $(1)$(if $(call same,$(strip $(file <$(1))),$(strip $(2))),,$(shell mkdir -p $(dir $(1)))$(file >$(1),$(strip $(2))))
 PKGS = jansson libcurl libedit libmicrohttpd libxxhash libzstd
 
 # Warnings stop a build by STRICT=1 alone, so that a compiler of next year still builds this. Sanitizer
@@ -31,12 +43,26 @@ CFLAGS_ALL += $(if $(SAN),-g1)
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
 PKG_DIRS := $(shell pkg-config --libs-only-L $(PKGS) 2>/dev/null)
 PKG_LIBS := $(PKG_DIRS) $(PKG_DIRS:-L%=-Wl,-rpath,%)
-LIBS = $(PKG_LIBS) -ljansson -lxxhash -lzstd -lm -pthread $(SAN)
+LIBS = -Wl,--build-id $(PKG_LIBS) -lxxhash -lzstd -lm -pthread $(SAN)
+# Kernels for one instruction set each; cpu.c picks one at run time. Functions begin at cache lines:
+# otherwise a change of another file moves the loops by 16 bytes, which cost attention a tenth.
+# Sanitized, their addresses are checked by AddressSanitizer alone: the checks of addresses of the other
+# sanitizer double the code, and the compiler's time. ThreadSanitizer checks the portable kernels, which
+# are the same source: in vectors its checks take three quarters of all time.
+KERNEL_SAN = $(if $(findstring undefined,$(SAN)),-fno-sanitize=alignment$(,)null$(,)object-size$(,)pointer-overflow) \
+             $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)
+ISA_AVX2 = -mavx2 -mfma -mf16c -falign-functions=64 $(KERNEL_SAN)
+ISA_AVX512 = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni \
+             -mavx2 -mfma -mf16c -mprefer-vector-width=512 -falign-functions=64 $(KERNEL_SAN)
+ISA_AVX512BF16 = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 \
+                 -mavx2 -mfma -mprefer-vector-width=512 $(KERNEL_SAN)
+FLAGS := $(call noted,$(BUILD)/flags,$(filter-out ccache,$(CC)) $(shell $(CC) --version 2>/dev/null | head -n 1) $(CFLAGS_ALL) \
+         $(ISA_AVX2) $(ISA_AVX512) $(ISA_AVX512BF16))
 
 # The floors, from the bottom up. Tests sit beside the code as *_test.c.
 LIB_DIRS = base num format backend backend/cpu kv model text spec engine
 APP_DIRS = apps apps/hub apps/server
-APP_LIBS = -lcurl -ledit -lmicrohttpd
+APP_LIBS = -ljansson -lcurl -ledit -lmicrohttpd
 ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c %_avx512bf16.c)
 src = $(filter-out %_test.c $(ISA_SKIP),$(sort $(wildcard $(addsuffix /*.c,$(1)))))
 LIB_SRC := $(call src,$(LIB_DIRS))
@@ -44,31 +70,34 @@ APP_SRC := $(call src,$(APP_DIRS))
 TEST_SRC := $(sort $(wildcard $(addsuffix /*_test.c,$(LIB_DIRS) $(APP_DIRS))) $(wildcard tests/*.c fuzz/*.c))
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 # The kernels take the compiler longest, by far, so they come first: the rest is built beside them.
-LIB_OBJ := $(call obj,$(filter %_avx512.c %_avx2.c,$(LIB_SRC)) $(filter-out %_avx512.c %_avx2.c,$(LIB_SRC)))
+CORE_OBJ := $(filter-out $(BUILD)/backend/cuda_none.o,$(call obj,$(filter %_avx512.c %_avx2.c,$(LIB_SRC)) \
+            $(filter-out %_avx512.c %_avx2.c,$(LIB_SRC))))
+LIB_OBJ := $(CORE_OBJ) $(BUILD)/backend/cuda_none.o
+# JSON files and safetensors are read by programs alone: libcarat is not linked with jansson.
+APP_ONLY := $(call obj,base/json.c format/safetensors.c)
 
-# CUDA=1 (make cuda) replaces backend/cuda_none.c by the CUDA device. The CUDA runtime is linked
-# statically and looks for the driver when the device is opened. ARCH=90 builds for one kind of GPU;
-# without it the build is for the kinds below and, as PTX, for later ones.
-CUDA ?=
+# CUDA=1 (make cuda) replaces backend/cuda_none.c by the CUDA device, in programs that are in
+# BUILD/cuda. The CUDA runtime is linked statically and looks for the driver when the device is opened.
+# ARCH=90 builds for one kind of GPU; without it the build is for the kinds below and, as PTX, for later
+# ones.
+CUDA ?= $(if $(filter cuda,$(MAKECMDGOALS)),1)
+OUT := $(BUILD)$(if $(CUDA),/cuda)
 NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc) nvcc)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 ARCH ?=
 GENCODE = $(if $(ARCH),-gencode arch=compute_$(ARCH)$(,)code=sm_$(ARCH),$(foreach a,80 86 89 90,\
           -gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_90$(,)code=compute_90)
-, := ,
 NVFLAGS = -std=c++17 -O3 -Iinclude -I. $(GENCODE) -Xcompiler \
           "-O2 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics"
 CU_SRC := $(sort $(wildcard backend/cuda/*.cu))
 CUDA_C := $(sort $(wildcard backend/cuda/*.c))
-ifneq ($(CUDA),)
-LIB_OBJ := $(filter-out $(BUILD)/backend/cuda_none.o,$(LIB_OBJ)) $(call obj,$(CUDA_C)) \
-           $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
-CFLAGS_ALL += -isystem $(CUDA_HOME)/include
-LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
-endif
+CUDA_OBJ := $(CORE_OBJ) $(call obj,$(CUDA_C)) $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
+CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+NVFLAGS_NOTED := $(call noted,$(BUILD)/nvcc,$(NVCC) $(shell $(NVCC) --version 2>/dev/null | tail -n 1) $(NVFLAGS))
+$(call obj,$(CUDA_C) $(wildcard tests/cuda/*.c bench/*_cuda*.c)): ISA = -isystem $(CUDA_HOME)/include
 # wgmma exists on compute capability 9.0 alone, and code for it runs nowhere else.
 $(BUILD)/%_hopper.cu.o: GENCODE = -gencode arch=compute_90a$(,)code=sm_90a
-$(BUILD)/%.cu.o: %.cu
+$(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc
 	@mkdir -p $(@D)
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 # Kernels take minutes, so each is compiled when a header of its own changes; one whose headers are
@@ -86,41 +115,49 @@ SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
         install uninstall cli docs results results-check
 all: carat libcarat.a libcarat.so
 
-# The program is built beside its objects, so that each kind of build tests its own.
-carat: $(BUILD)/carat
+LINKED := $(call noted,$(BUILD)/linked,$(LDFLAGS) $(LIBS) $(APP_LIBS) $(CUDA_LIBS) $(LIB_OBJ) $(CUDA_OBJ) $(APP_OBJ) $(TEST_OBJ))
+objects = $(filter %.o,$^)
+# Programs are built beside their objects, so that each kind of build tests its own, with debug
+# information. Those in the source tree are copies of one kind: programs and shared library without debug
+# information, which is in carat.debug and libcarat.so.debug, where debuggers look.
+SHOWN := $(call noted,build/shown,$(OUT))
+carat libcarat.so: %: $(OUT)/% $(SHOWN)
+	$(Q)$(OBJCOPY) --only-keep-debug $< $@.debug
+	@chmod -x $@.debug
+	$(Q)$(STRIP) --strip-unneeded -o $@.part $<
+	$(Q)$(OBJCOPY) --add-gnu-debuglink=$@.debug $@.part
+	@mv -f $@.part $@
+	$(if $(findstring .so,$@),@ln -sf $@ $(SONAME))
+libcarat.a: $(OUT)/libcarat.a $(SHOWN)
 	$(Q)cp -f $< $@
-$(BUILD)/carat: $(LIB_OBJ) $(APP_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) $(APP_LIBS)
+OUT_OBJ := $(if $(CUDA),$(CUDA_OBJ),$(LIB_OBJ))
+OUT_LIBS = $(LIBS) $(if $(CUDA),$(CUDA_LIBS))
+$(OUT)/carat: $(OUT_OBJ) $(APP_OBJ) $(BUILD)/linked
+	@mkdir -p $(@D)
+	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(OUT_LIBS) $(APP_LIBS)
 # One object whose only global names are carat_*: a program may have a str_free of its own.
-libcarat.a: $(LIB_OBJ)
+$(OUT)/libcarat.a: $(filter-out $(APP_ONLY),$(OUT_OBJ)) $(BUILD)/linked
+	@mkdir -p $(@D)
 	@rm -f $@
-	$(Q)$(CC) -r -nostdlib -o $(BUILD)/libcarat.o $(LIB_OBJ)
-	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/libcarat.o
-	$(Q)$(AR) rcs $@ $(BUILD)/libcarat.o
-libcarat.so: $(LIB_OBJ)
-	$(Q)$(CC) -shared -Wl,-soname,$(SONAME) -o $@ $(LIB_OBJ) $(LDFLAGS) $(LIBS)
-	$(Q)ln -sf $@ $(SONAME)
+	$(Q)$(CC) -r -nostdlib -o $(@:.a=.o) $(objects)
+	$(Q)$(OBJCOPY) --localize-hidden $(@:.a=.o)
+	$(Q)$(AR) rcs $@ $(@:.a=.o)
+$(OUT)/libcarat.so: $(filter-out $(APP_ONLY),$(OUT_OBJ)) $(BUILD)/linked
+	@mkdir -p $(@D)
+	$(Q)$(CC) -shared $(if $(SAN),,-Wl$(,)-z$(,)defs) -Wl,-soname,$(SONAME) -o $@ $(objects) $(LDFLAGS) $(OUT_LIBS)
 # The test program holds the code of apps/ too, except main().
-$(BUILD)/carat_test: $(LIB_OBJ) $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ))
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS) $(APP_LIBS)
+$(BUILD)/carat_test: $(LIB_OBJ) $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ)) $(BUILD)/linked
+	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) $(APP_LIBS)
 
-# Kernels for one instruction set each; cpu.c picks one at run time. Functions begin at cache lines:
-# otherwise a change of another file moves the loops by 16 bytes, which cost attention a tenth.
-# Sanitized, their addresses are checked by AddressSanitizer alone: the checks of addresses of the other
-# sanitizer double the code, and the compiler's time. ThreadSanitizer checks the portable kernels, which
-# are the same source: in vectors its checks take three quarters of all time.
-KERNEL_SAN = $(if $(findstring undefined,$(SAN)),-fno-sanitize=alignment$(,)null$(,)object-size$(,)pointer-overflow) \
-             $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)
-$(BUILD)/%_avx2.o: ISA = -mavx2 -mfma -mf16c -falign-functions=64 $(KERNEL_SAN)
-$(BUILD)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni \
-                           -mavx2 -mfma -mf16c -mprefer-vector-width=512 -falign-functions=64 $(KERNEL_SAN)
-$(BUILD)/%_avx512bf16.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 \
-                               -mavx2 -mfma -mprefer-vector-width=512 $(KERNEL_SAN)
+$(BUILD)/%_avx2.o: ISA = $(ISA_AVX2)
+$(BUILD)/%_avx512.o: ISA = $(ISA_AVX512)
+$(BUILD)/%_avx512bf16.o: ISA = $(ISA_AVX512BF16)
 # The bundled model and its drafters become part of the program if the files exist.
 DEMO := $(wildcard models/demo.gguf)
 DEMO_DFLASH := $(if $(DEMO),$(wildcard models/demo-dflash.gguf))
 DEMO_MTP := $(if $(DEMO),$(wildcard models/demo-mtp.gguf))
-$(BUILD)/apps/bundled.o: $(DEMO) $(DEMO_DFLASH) $(DEMO_MTP)
+BUNDLED := $(call noted,$(BUILD)/bundled,$(DEMO) $(DEMO_DFLASH) $(DEMO_MTP))
+$(BUILD)/apps/bundled.o: $(DEMO) $(DEMO_DFLASH) $(DEMO_MTP) $(BUNDLED)
 $(BUILD)/apps/bundled.o: ISA = $(if $(DEMO),-DBUNDLED_MODEL='"$(DEMO)"') \
                                $(if $(DEMO_DFLASH),-DBUNDLED_DFLASH='"$(DEMO_DFLASH)"') \
                                $(if $(DEMO_MTP),-DBUNDLED_MTP='"$(DEMO_MTP)"')
@@ -141,111 +178,85 @@ $(BUILD)/page.html: $(wildcard apps/web/* apps/web/vendor/* apps/web/vendor/*/*)
 $(BUILD)/page.html.gz: $(BUILD)/page.html
 	$(Q)gzip -9 -n < $< > $@.part
 	@mv $@.part $@
-$(BUILD)/%.o: %.c Makefile
+$(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
 -include $(LIB_OBJ:.o=.d) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 
-$(BUILD)/bench_tokenize: $(BUILD)/bench/tokenize.o $(BUILD)/tests/vocab_json.o $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-.PHONY: bench-tokenize
-bench-tokenize: $(BUILD)/bench_tokenize ## times the tokenizer; bench/tokenize.c says more
-	$(BUILD)/bench_tokenize
-
-$(BUILD)/bench_grammar: $(BUILD)/bench/grammar.o $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-.PHONY: bench-grammar
-bench-grammar: $(BUILD)/bench_grammar ## times masks of grammars; bench/grammar.c says more
-	$(BUILD)/bench_grammar
-
-$(BUILD)/bench_ops: $(BUILD)/bench/ops.o $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-.PHONY: bench-ops
+# Programs that time or measure one part; the file of each says what it does.
+BENCHES = attend cold grammar lookup ops recall snapshot sparse_recall streams tokenize
+$(BENCHES:%=$(BUILD)/bench_%): $(BUILD)/bench_%: $(BUILD)/bench/%.o $(LIB_OBJ)
+	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson
+$(BUILD)/bench_tokenize: $(BUILD)/tests/vocab_json.o
+.PHONY: bench-tokenize bench-grammar bench-ops bench-cold bench-snapshot bench-attend bench-streams
+bench-tokenize: $(BUILD)/bench_tokenize ## times the tokenizer
+bench-grammar: $(BUILD)/bench_grammar ## times masks of grammars
 bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; build/bench_ops [SUBSTRING] some of them
-	$(BUILD)/bench_ops
-
-$(BUILD)/bench_cold: $(BUILD)/bench/cold.o $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-.PHONY: bench-cold
-bench-cold: $(BUILD)/bench_cold ## times experts that the CPU computes beside a GPU; bench/cold.c says more
-	$(BUILD)/bench_cold
+bench-cold: $(BUILD)/bench_cold ## times experts that the CPU computes beside a GPU
+bench-snapshot: $(BUILD)/bench_snapshot ## times of saving and restoring sessions
+bench-attend: $(BUILD)/bench_attend ## times and errors of attention over every format of cache
+bench-streams: $(BUILD)/bench_streams ## builds build/bench_streams MODEL [STREAMS ...]: answers side by side
+bench-tokenize bench-grammar bench-ops bench-cold bench-snapshot bench-attend:
+	$<
 
 # The CUDA device against the CPU reference: on a GPU (cuda-check), and emulated (cuda-emu): the C++
 # compiler compiles the kernels for this machine's CPU, where SAN=-fsanitize=address checks each access.
 CHECK_C = $(wildcard tests/cuda/*.c) tests/fidelity_model.c tests/kv_rig.c tests/kv_codes.c \
           tests/dflash_file.c tests/mtp_rig.c
+CHECK_OBJ := $(call obj,$(CHECK_C))
+# Emulated are the files that see CUDA's headers; tests/cuda/ has headers that replace them.
 EMU = $(BUILD)/emu
-EMU_C = $(filter-out backend/cuda_none.c,$(LIB_SRC)) $(CUDA_C) $(CHECK_C)
-EMU_OBJ = $(EMU_C:%.c=$(EMU)/%.o) $(CU_SRC:%.cu=$(EMU)/%.cu.o) $(EMU)/tests/cuda/emu.o
+EMU_C := $(CUDA_C) $(filter tests/cuda/%,$(CHECK_C))
+EMU_DEVICE := $(CUDA_C:%.c=$(EMU)/%.o) $(CU_SRC:%.cu=$(EMU)/%.cu.o) $(EMU)/tests/cuda/emu.o
+EMU_CHECK := $(EMU_C:%.c=$(EMU)/%.o) $(call obj,$(filter-out tests/cuda/%,$(CHECK_C)))
 EMU_CXX = $(CXX) -std=c++17 -O2 -g -ffp-contract=off -Itests/cuda -Iinclude -I. $(SAN)
+EMU_NOTED := $(call noted,$(BUILD)/emulator,$(EMU_CXX))
 .PHONY: cuda cuda-check cuda-emu
-cuda: ## ./carat with the CUDA device; ARCH=90 for one kind of GPU
-	$(MAKE) CUDA=1 BUILD=build/cuda carat libcarat.a
-cuda-check: ## build/cuda/cuda_check, for a machine with a GPU (tools/gpu_check.sh)
-	$(MAKE) CUDA=1 BUILD=build/cuda build/cuda/cuda_check
+cuda: carat libcarat.a ## ./carat with the CUDA device; ARCH=90 for one kind of GPU
+cuda-check: $(BUILD)/cuda/cuda_check ## build/cuda/cuda_check, for a machine with a GPU (tools/gpu_check.sh)
 cuda-emu: $(EMU)/check ## the CUDA kernels, emulated, against the reference
 	$(EMU)/check --quick
-$(BUILD)/cuda_check: $(call obj,$(CHECK_C)) $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
--include $(patsubst %.o,%.d,$(call obj,$(CHECK_C)))
-$(EMU)/check: $(EMU_OBJ)
-	$(Q)$(CXX) $(SAN) -o $@ $^ $(LDFLAGS) $(LIBS)
-$(EMU)/%_avx2.o: ISA = -mavx2 -mfma -mf16c
-$(EMU)/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 \
-                         -mavx2 -mfma -mf16c -mprefer-vector-width=512
-$(EMU)/%.o: %.c Makefile
+$(BUILD)/cuda/cuda_check: $(CHECK_OBJ) $(CUDA_OBJ) $(BUILD)/linked
 	@mkdir -p $(@D)
-	$(Q)$(CC) -Itests/cuda $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
--include $(EMU_OBJ:.o=.d) $(wildcard $(EMU)/bench/*.d)
-$(EMU)/%.cu.o: %.cu tests/cuda/emu.h
+	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) $(CUDA_LIBS)
+-include $(CHECK_OBJ:.o=.d)
+$(EMU)/check: $(sort $(CORE_OBJ) $(EMU_DEVICE) $(EMU_CHECK)) $(BUILD)/linked
+	$(Q)$(CXX) $(SAN) -o $@ $(objects) $(LDFLAGS) $(LIBS)
+$(EMU)/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) -Itests/cuda $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
+-include $(EMU_CHECK:.o=.d) $(wildcard $(EMU)/bench/*.d)
+$(EMU)/%.cu.o: %.cu tests/cuda/emu.h $(BUILD)/emulator
 	@mkdir -p $(@D)
 	$(Q)$(EMU_CXX) -MMD -MP -include tests/cuda/emu.h -x c++ -c -o $@ $<
-$(EMU)/tests/cuda/emu.o: tests/cuda/emu.cpp tests/cuda/emu.h
+$(EMU)/tests/cuda/emu.o: tests/cuda/emu.cpp tests/cuda/emu.h $(BUILD)/emulator
 	@mkdir -p $(@D)
 	$(Q)$(EMU_CXX) -c -o $@ $<
 
-$(BUILD)/bench_snapshot: $(BUILD)/bench/snapshot.o $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-.PHONY: bench-snapshot
-bench-snapshot: $(BUILD)/bench_snapshot ## times of saving and restoring sessions; bench/snapshot.c says how
-
-$(BUILD)/bench_attend: $(BUILD)/bench/attend.o $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-.PHONY: bench-attend
-bench-attend: $(BUILD)/bench_attend ## times and errors of attention over every format of cache
-	$(BUILD)/bench_attend
-
-$(BUILD)/bench_recall: $(BUILD)/bench/recall.o $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-$(BUILD)/bench_sparse_recall: $(BUILD)/bench/sparse_recall.o $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-
-$(BUILD)/bench_lookup: $(BUILD)/bench/lookup.o $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-$(BUILD)/bench_streams: $(BUILD)/bench/streams.o $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-.PHONY: bench-streams
-bench-streams: $(BUILD)/bench_streams ## builds build/bench_streams MODEL [STREAMS ...]: answers side by side
-$(BUILD)/bench_attend_cuda: $(patsubst %.c,$(BUILD)/%.o,$(wildcard bench/attend_cuda*.c)) $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
-.PHONY: bench-attend-cuda
-bench-attend-cuda: ## build/cuda/bench_attend_cuda: the same on a GPU
-	$(MAKE) CUDA=1 BUILD=build/cuda build/cuda/bench_attend_cuda
-$(BUILD)/bench_matmul_cuda: $(BUILD)/bench/matmul_cuda.o $(LIB_OBJ)
-	$(Q)$(CC) -o $@ $^ $(LDFLAGS) $(LIBS)
+ATTEND_CUDA := $(call obj,$(wildcard bench/attend_cuda*.c))
+$(BUILD)/cuda/bench_attend_cuda: $(ATTEND_CUDA) $(CUDA_OBJ)
+$(BUILD)/cuda/bench_matmul_cuda: $(BUILD)/bench/matmul_cuda.o $(CUDA_OBJ)
+$(BUILD)/cuda/bench_attend_cuda $(BUILD)/cuda/bench_matmul_cuda: $(BUILD)/linked
+	@mkdir -p $(@D)
+	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) $(CUDA_LIBS)
 # The emulated bench compares kernels and times nothing: build/emu/bench_matmul_cuda --small
-$(EMU)/bench_matmul_cuda: $(EMU)/bench/matmul_cuda.o $(filter-out $(CHECK_C:%.c=$(EMU)/%.o),$(EMU_OBJ))
-	$(Q)$(CXX) $(SAN) -o $@ $^ $(LDFLAGS) $(LIBS)
-.PHONY: bench-matmul-cuda
-bench-matmul-cuda: ## build/cuda/bench_matmul_cuda: products of 1 to 32 rows on a GPU
-	$(MAKE) CUDA=1 BUILD=build/cuda build/cuda/bench_matmul_cuda
+$(EMU)/bench_matmul_cuda: $(EMU)/bench/matmul_cuda.o $(CORE_OBJ) $(EMU_DEVICE)
+	$(Q)$(CXX) $(SAN) -o $@ $(objects) $(LDFLAGS) $(LIBS)
+.PHONY: bench-attend-cuda bench-matmul-cuda
+bench-attend-cuda: $(BUILD)/cuda/bench_attend_cuda ## build/cuda/bench_attend_cuda: the same on a GPU
+bench-matmul-cuda: $(BUILD)/cuda/bench_matmul_cuda ## build/cuda/bench_matmul_cuda: products of 1 to 32 rows on a GPU
+
+# Where one of these files was removed.
+NOTED = $(addprefix $(BUILD)/,flags nvcc linked bundled emulator) build/shown
+$(NOTED):
+	@mkdir -p $(@D) && echo unknown > $@
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 # A user's program: plain C, the public header, the shared library.
 $(BUILD)/chat: examples/chat.c include/carat.h $(wildcard include/carat/*.h) libcarat.so
-	$(Q)$(CC) -std=c11 $(WARN) -Iinclude -o $@ $< -L. -lcarat -Wl,-rpath,$(CURDIR)
+	$(Q)$(CC) -std=c11 $(WARN) -Iinclude -o $@ $< -L. -lcarat '-Wl,-rpath,$(CURDIR)' 
 
 # One more than there are processors: some tests wait.
 TEST_JOBS ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))
@@ -307,13 +318,13 @@ $(eval $(call fuzz_also,modelfile,apps/modelfile.c))
 $(eval $(call fuzz_also,vocab,engine/text_file.c))
 $(eval $(call fuzz_also,experts,engine/expert_file.c))
 $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
-	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS) -ljansson
 # Any C compiler finds out whether the targets have all they call; only clang can run them.
 FUZZ_TARGETS := $(filter-out fuzz,$(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c)))
 .PHONY: fuzz-links
 fuzz-links: $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked) ## fail where a fuzz target does not link
 $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked): $(BUILD)/fuzz_%.linked: fuzz/fuzz_%.c $(FUZZ_OBJ)
-	$(Q)$(CC) $(CFLAGS_ALL) -O0 -DCARAT_FUZZ=1 -shared -Wl,-z,defs -o $@ $< $(FUZZ_OBJ) $(LIBS)
+	$(Q)$(CC) $(CFLAGS_ALL) -O0 -DCARAT_FUZZ=1 -shared -Wl,-z,defs -o $@ $< $(FUZZ_OBJ) $(LIBS) -ljansson
 # The tests with threads, and portable kernels in two threads. Empty: all tests, which takes long.
 TSAN_TESTS ?= server_ jobs_may_come a_batch_ends is_written_now killed_at_any keeps_to_its_budget \
               pool_runs several_threads another_thread grammars_side_by_side \
@@ -334,7 +345,9 @@ vendor: ## fail when a file of another project is not the one that apps/web/vend
 	    grep -q "  $${f#./}$$" VENDOR || { echo "apps/web/vendor/VENDOR does not name $$f"; exit 1; }; done
 headers: ## fail where a compiler at hand does not read the public headers, as C and as C++
 	@tools/headers.sh
-symbols: libcarat.a libcarat.so ## fail on a global name in a library that is not carat_*
+symbols: libcarat.a libcarat.so ## fail on a global name in a library that is not carat_*, and on jansson in it
+	@bad=$$($(NM) -D --undefined-only libcarat.so | awk '$$2 ~ /^(json_|curl_|MHD_)/ { print $$2 }'); \
+	[ -z "$$bad" ] || { echo "libcarat.so needs" $$bad; exit 1; }
 	@bad=$$({ $(NM) -g --defined-only libcarat.a; $(NM) -D --defined-only libcarat.so; } | \
 	    awk 'NF == 3 && $$3 !~ /^(carat_|_)/ { print $$3 }'); \
 	[ -z "$$bad" ] || { echo "libcarat shows" $$bad; exit 1; }
@@ -362,34 +375,38 @@ DESTLIB = $(DESTDIR)$(LIBDIR)
 # Where the shells look for completions, under PREFIX/share.
 ZSH_DIR ?= zsh/site-functions
 COMPLETIONS = bash-completion/completions/carat $(ZSH_DIR)/_carat fish/vendor_completions.d/carat.fish
-install: all carat.1 ## program, libraries, header, man page and bundled model, to DESTDIR and PREFIX
-	install -d $(DEST)/bin $(DEST)/include/carat $(DEST)/share/man/man1 $(DESTLIB)/pkgconfig
-	install -m 755 carat $(DEST)/bin/carat
-	install -m 644 include/carat.h include/carat_bench.h $(DEST)/include
-	install -m 644 include/carat/*.h $(DEST)/include/carat
-	install -m 644 libcarat.a $(DESTLIB)/libcarat.a
-	install -m 755 libcarat.so $(DESTLIB)/libcarat.so.$(VERSION)
-	ln -sf libcarat.so.$(VERSION) $(DESTLIB)/$(SONAME)
-	ln -sf $(SONAME) $(DESTLIB)/libcarat.so
+install: all carat.1 ## program, libraries, headers, man page and bundled model, to DESTDIR and PREFIX
+	install -d "$(DEST)/bin/.debug" "$(DEST)/include/carat" "$(DEST)/share/man/man1" "$(DESTLIB)/pkgconfig" \
+	    "$(DESTLIB)/.debug"
+	install -m 755 carat "$(DEST)/bin/carat"
+	install -m 644 carat.debug "$(DEST)/bin/.debug/carat.debug"
+	install -m 644 include/carat.h include/carat_bench.h "$(DEST)/include"
+	install -m 644 include/carat/*.h "$(DEST)/include/carat"
+	install -m 644 libcarat.a "$(DESTLIB)/libcarat.a"
+	install -m 755 libcarat.so "$(DESTLIB)/libcarat.so.$(VERSION)"
+	install -m 644 libcarat.so.debug "$(DESTLIB)/.debug/libcarat.so.debug"
+	ln -sf libcarat.so.$(VERSION) "$(DESTLIB)/$(SONAME)"
+	ln -sf $(SONAME) "$(DESTLIB)/libcarat.so"
 	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$${prefix}/include' '' \
 	    'Name: carat' 'Description: inference engine for language models' 'Version: $(VERSION)' \
-	    'Libs: -L$${libdir} -lcarat' 'Libs.private: -ljansson -lxxhash -lzstd -lm -pthread' \
-	    'Cflags: -I$${includedir}' > $(DESTLIB)/pkgconfig/carat.pc
-	install -m 644 carat.1 $(DEST)/share/man/man1/carat.1
-	install -d $(addprefix $(DEST)/share/,$(dir $(COMPLETIONS)))
+	    'Libs: -L$${libdir} -lcarat' 'Libs.private: -lxxhash -lzstd -lm -pthread' \
+	    'Cflags: -I$${includedir}' > "$(DESTLIB)/pkgconfig/carat.pc"
+	install -m 644 carat.1 "$(DEST)/share/man/man1/carat.1"
 	for f in $(COMPLETIONS); do case $$f in bash*) s=bash ;; zsh*) s=zsh ;; *) s=fish ;; esac; \
-	    $(BUILD)/carat completion $$s > $(DEST)/share/$$f && chmod 644 $(DEST)/share/$$f || exit 1; done
-	if [ -f models/demo.gguf ]; then install -d $(DEST)/share/carat && \
-	    install -m 644 models/demo.gguf $(DEST)/share/carat/demo.gguf; fi
+	    install -d "$(DEST)/share/$${f%/*}" && ./carat completion $$s > "$(DEST)/share/$$f" && \
+	    chmod 644 "$(DEST)/share/$$f" || exit 1; done
+	if [ -f models/demo.gguf ]; then install -d "$(DEST)/share/carat" && \
+	    install -m 644 models/demo.gguf "$(DEST)/share/carat/demo.gguf"; fi
 uninstall:
-	rm -f $(DEST)/bin/carat $(DEST)/include/carat.h $(DEST)/include/carat_bench.h $(DESTLIB)/libcarat.a $(DESTLIB)/libcarat.so* \
-	    $(DESTLIB)/pkgconfig/carat.pc $(DEST)/share/man/man1/carat.1 $(DEST)/share/carat/demo.gguf \
-	    $(addprefix $(DEST)/share/,$(COMPLETIONS))
-	rm -rf $(DEST)/include/carat
+	rm -f "$(DEST)/bin/carat" "$(DEST)/bin/.debug/carat.debug" "$(DEST)/include/carat.h" "$(DEST)/include/carat_bench.h" \
+	    "$(DESTLIB)/libcarat.a" "$(DESTLIB)"/libcarat.so* "$(DESTLIB)/.debug/libcarat.so.debug" \
+	    "$(DESTLIB)/pkgconfig/carat.pc" "$(DEST)/share/man/man1/carat.1" "$(DEST)/share/carat/demo.gguf"
+	rm -rf "$(DEST)/include/carat"
+	cd "$(DEST)/share" && rm -f $(COMPLETIONS)
 
 .PHONY: deb
 deb: all carat.1 ## Debian packages of program, library and header, in build/deb
 	@tools/deb.sh $(VERSION) $(BUILD)/deb BUILD=$(BUILD) $(if $(CUDA),CUDA=$(CUDA))
 
 clean: ## remove what was built
-	rm -rf build carat carat.1 libcarat.a libcarat.so*
+	rm -rf build carat carat.debug carat.1 libcarat.a libcarat.so*

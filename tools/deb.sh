@@ -1,5 +1,5 @@
 #!/bin/sh
-# deb.sh - Debian packages of what is built: carat, libcarat0 and libcarat-dev.
+# deb.sh - Debian packages of what is built: carat, libcarat0, libcarat-dev and debug information.
 #
 #     make deb          calls it as: tools/deb.sh VERSION OUTPUT_DIRECTORY MAKE_ARGUMENTS...
 #
@@ -41,6 +41,18 @@ take libcarat-dev "$library" "lib/$triplet/libcarat.a" "lib/$triplet/pkgconfig/c
 take carat bin/carat share/man/man1/carat.1 share/bash-completion/completions/carat \
     share/zsh/vendor-completions/_carat share/fish/vendor_completions.d/carat.fish
 rm -f "$work/stage/usr/share/carat/demo.gguf" # the program holds the bundled model
+
+# Debug information goes where debuggers look for it by build ID. $1 package, $2 the program in it,
+# $3 its debug information in the staging directory.
+take_debug() {
+    id=$(LC_ALL=C readelf -n "$work/$1/usr/$2" | sed -n 's/ *Build ID: //p')
+    [ -n "$id" ] || { echo "deb.sh: $2 has no build ID" >&2; exit 1; }
+    to=$work/$1-dbgsym/usr/lib/debug/.build-id/${id%"${id#??}"}
+    mkdir -p "$to"
+    mv "$work/stage/usr/$3" "$to/${id#??}.debug"
+}
+take_debug carat bin/carat bin/.debug/carat.debug
+take_debug "libcarat$so" "$library.$version" "lib/$triplet/.debug/libcarat.so.debug"
 left=$(find "$work/stage" ! -type d)
 [ -z "$left" ] || { echo "deb.sh: in no package:" "$left" >&2; exit 1; }
 
@@ -77,7 +89,7 @@ finish() {
         printf 'Package: %s\nSource: carat\nVersion: %s\nArchitecture: %s\nMaintainer: %s\n' \
             "$package" "$version" "$arch" "$maintainer"
         printf 'Installed-Size: %s\nSection: %s\nPriority: optional\n' "$size" "$2"
-        case $package in libcarat?*[0-9]) printf 'Multi-Arch: same\n' ;; esac
+        case $package in *-dbgsym) printf 'Auto-Built-Package: debug-symbols\n' ;; libcarat?*[0-9]) printf 'Multi-Arch: same\n' ;; esac
         [ -z "$3" ] || printf 'Depends: %s\n' "$3"
         printf 'Description: %s\n%s\n' "$4" "$5"
     } >"$work/$package/DEBIAN/control"
@@ -117,8 +129,13 @@ finish carat utils "$program_needs" 'inference engine for language models' "$tex
  and a unit for systemd, which is not enabled."
 finish "libcarat$so" libs "$library_needs" 'inference engine for language models - library' "$text
  This package has the shared library."
-# pkg-config --static names the last three.
-finish libcarat-dev libdevel "libcarat$so (= $version), libjansson-dev, libxxhash-dev, libzstd-dev" \
+for program in carat "libcarat$so"; do
+    mkdir -p "$work/$program-dbgsym/DEBIAN"
+    finish "$program-dbgsym" debug "$program (= $version)" "debug information of $program" "$text
+ This package has the debug information of the package $program."
+done
+# pkg-config --static names the last two.
+finish libcarat-dev libdevel "libcarat$so (= $version), libxxhash-dev, libzstd-dev" \
     'inference engine for language models - development' "$text
- This package has the header, the static library and the pkg-config file."
+ This package has the headers, the static library and the pkg-config file."
 rm -rf "$work"
