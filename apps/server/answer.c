@@ -319,6 +319,22 @@ void put_extras(const usage *u, str *o)
     json_close(o, '}');
 }
 
+void put_call_text(const part *q, const char *argument, const char *key, str *o)
+{
+    arena mem = {0};
+    const jtree *all = NULL;
+    err e = {0};
+    if (jtree_parse(str_text(&q->text), q->text.n, "the arguments", REQUEST_MAX_DEPTH, &mem, &all,
+                    &e))
+        all = NULL;
+    const jtree *text = jtree_get(all, argument);
+    if (jtree_is(text, JTREE_STRING))
+        json_text_n(o, key, text->s, text->n);
+    else
+        json_text_n(o, key, str_text(&q->text), q->text.n);
+    arena_free(&mem);
+}
+
 void put_warnings(const request *rq, str *o)
 {
     if (!rq->left_out.n)

@@ -135,6 +135,8 @@ usage answer_usage(const answer *a);
 /* "sparse_attention", "kv_pool", "compression" and "experts": {...}, of a usage where keys were
  * left out or away, prompts shortened, or experts read from the host's memory. */
 void put_extras(const usage *u, str *o);
+/* One argument of a complete call, a text, as the member `key`; without it: all arguments. */
+void put_call_text(const part *q, const char *argument, const char *key, str *o);
 /* "warnings": [...], the parts of the request that were left out; nothing if there are none. */
 void put_warnings(const request *rq, str *o);
 /* All parts of a kind, one after the other. */

@@ -395,3 +395,29 @@ TEST(answer_calls_have_the_form_of_their_tool)
         close_run(&r);
     }
 }
+
+TEST(answer_calls_of_custom_tools_in_chats)
+{
+    static const char *const custom = "\"custom\":{\"name\":\"patch\",\"input\":\"*** a\\n\"}";
+    static const char arguments[] = "{\"input\":\"*** a\\n\"}";
+    run r;
+    open_run_of(
+        &r, API_CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
+        "\"tool_calls\":[{\"id\":\"1\",\"type\":\"custom\",\"custom\":{\"name\":\"patch\","
+        "\"input\":\"b\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"ok\"}],"
+        "\"stream\":true,\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"patch\",\"format\":"
+        "{\"type\":\"grammar\",\"grammar\":{\"syntax\":\"lark\",\"definition\":\"start: A\"}}}}],"
+        "\"tool_choice\":{\"type\":\"custom\",\"custom\":{\"name\":\"patch\"}}}");
+    CHECK(strstr(str_text(&r.rq.tools), "start: A") && strstr(r.rq.tools.at, "lark"));
+    CHECK_STR(r.rq.only, "patch");
+    CHECK(strstr(str_text(&r.rq.messages), "\"arguments\":{\"input\":\"b\"}"));
+    answer_event ev = {
+        .kind = ANSWER_TOOL_CALL, .name = "patch", .text = arguments, .n = sizeof arguments - 1};
+    take_event(&r, &ev);
+    end_run(&r, CARAT_FINISH_STOP);
+    CHECK_MSG(strstr(r.whole.at, custom) && strstr(r.whole.at, "\"type\":\"custom\""), "%s",
+              r.whole.at);
+    CHECK_MSG(strstr(r.stream.at, custom), "%s", r.stream.at);
+    close_run(&r);
+}

@@ -1,6 +1,7 @@
 /* api_chat.c - POST /v1/chat/completions: its requests, answers and streams. */
 #include "apps/server/answer.h"
 #include "apps/server/jsonw.h"
+#include "apps/server/tool_kinds.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +37,25 @@ static void put_part(str *o, const jtree *piece)
     json_close(o, '}');
 }
 
+/* A call of an earlier answer. That of a custom tool has a text, which is the function's argument.
+ */
+static void put_call(str *o, const jtree *call)
+{
+    const jtree *custom = jtree_get(call, "custom");
+    if (!tree_says(jtree_get(call, "type"), "custom") || !custom) {
+        json_tree(o, NULL, call);
+        return;
+    }
+    json_open(o, NULL, '{');
+    json_tree(o, "id", jtree_get(call, "id"));
+    json_text(o, "type", "function");
+    json_open(o, "function", '{');
+    json_tree(o, "name", jtree_get(custom, "name"));
+    json_open(o, "arguments", '{');
+    json_tree(o, "input", jtree_get(custom, "input"));
+    str_puts(o, "}}}");
+}
+
 /* A member of a message. `function_call` and the role `function` are the predecessors of
  * `tool_calls` and `tool`; they have no ids, so the number of the call becomes one. */
 static void put_member(request *rq, const jtree *f, int32_t *n_calls)
@@ -54,6 +74,11 @@ static void put_member(request *rq, const jtree *f, int32_t *n_calls)
         snprintf(id, sizeof id, "function_%d", (int)*n_calls);
         json_text(o, "role", "tool");
         json_text(o, "tool_call_id", id);
+    } else if (!strcmp(f->key, "tool_calls") && f->kind == JTREE_ARRAY) {
+        json_open(o, "tool_calls", '[');
+        for (const jtree *call = f->first; call; call = call->next)
+            put_call(o, call);
+        json_close(o, ']');
     } else {
         json_tree(o, f->key, f);
     }
@@ -221,16 +246,21 @@ static const char *chat_finish(const answer *a, const choice *c)
     return c->finish == CARAT_FINISH_LENGTH ? "length" : "stop";
 }
 
-static void put_tool_call(const part *p, int32_t index, bool stream, str *o)
+static void put_tool_call(const answer *a, const part *p, int32_t index, bool stream, str *o)
 {
     json_open(o, NULL, '{');
     if (stream)
         json_int(o, "index", index);
     json_text(o, "id", p->id);
-    json_text(o, "type", "function");
-    json_open(o, "function", '{');
+    const tool_form *t = request_tool(a->rq, p->name);
+    bool custom = t && t->kind;
+    json_text(o, "type", custom ? "custom" : "function");
+    json_open(o, custom ? "custom" : "function", '{');
     json_text(o, "name", p->name);
-    json_text_n(o, "arguments", str_text(&p->text), p->text.n);
+    if (custom)
+        put_call_text(p, t->kind->text, "input", o);
+    else
+        json_text_n(o, "arguments", str_text(&p->text), p->text.n);
     json_close(o, '}');
     json_close(o, '}');
 }
@@ -271,7 +301,7 @@ static void put_message_out(const answer *a, const choice *c, str *o)
         json_open(o, "tool_calls", '[');
         for (int32_t i = 0, index = 0; i < c->n_parts; i++)
             if (c->part[i].kind == PART_CALL)
-                put_tool_call(&c->part[i], index++, false, o);
+                put_tool_call(a, &c->part[i], index++, false, o);
         json_close(o, ']');
     }
     json_close(o, '}');
@@ -407,7 +437,7 @@ static void chat_event(answer *a, const happening *h, int32_t part_index, bool o
         put_function_call(p, o);
     } else if (p->kind == PART_CALL) {
         json_open(o, "tool_calls", '[');
-        put_tool_call(p, c->n_calls - 1, true, o);
+        put_tool_call(a, p, c->n_calls - 1, true, o);
         json_close(o, ']');
     } else {
         json_text_n(o, p->kind == PART_TEXT ? "content" : "reasoning_content", h->ev.text,

@@ -523,28 +523,27 @@ static void put_item_id(const answer *a, const part *q, const char *key, str *o)
 static void put_typed_arguments(const part *q, const tool_kind *kind, bool open, str *o)
 {
     arena mem = {0};
-    const jtree *all = NULL, *text;
+    const jtree *all = NULL;
     err e = {0};
+    if (kind->text) {
+        if (open)
+            json_text(o, kind->member, "");
+        else
+            put_call_text(q, kind->text, kind->member, o);
+        return;
+    }
     if (!open && jtree_parse(str_text(&q->text), q->text.n, "the arguments", REQUEST_MAX_DEPTH,
                              &mem, &all, &e))
         all = NULL;
-    if (kind->text) {
-        text = jtree_get(all, kind->text);
-        if (jtree_is(text, JTREE_STRING))
-            json_text_n(o, kind->member, text->s, text->n);
-        else
-            json_text_n(o, kind->member, str_text(&q->text), open ? 0 : q->text.n);
-    } else {
-        bool inside = kind->constant && !strcmp(kind->member, "action");
-        json_open(o, kind->member, '{');
-        if (inside)
-            str_puts(o, kind->constant);
-        for (const jtree *m = jtree_is(all, JTREE_OBJECT) ? all->first : NULL; m; m = m->next)
-            json_tree(o, m->key, m);
-        json_close(o, '}');
-        if (kind->constant && !inside)
-            str_printf(o, ",%s", kind->constant);
-    }
+    bool inside = kind->constant && !strcmp(kind->member, "action");
+    json_open(o, kind->member, '{');
+    if (inside)
+        str_puts(o, kind->constant);
+    for (const jtree *m = jtree_is(all, JTREE_OBJECT) ? all->first : NULL; m; m = m->next)
+        json_tree(o, m->key, m);
+    json_close(o, '}');
+    if (kind->constant && !inside)
+        str_printf(o, ",%s", kind->constant);
     arena_free(&mem);
 }
 
@@ -809,14 +808,12 @@ static void open_item(answer *a, int32_t i, str *o)
 /* The text of a custom tool's call, in one piece. */
 static void tell_input(answer *a, const tool_kind *kind, str *o)
 {
-    static const char *const types[] = {"response.custom_tool_call_input.delta",
-                                        "response.custom_tool_call_input.done"};
-    tool_kind as[] = {*kind, *kind};
-    as[0].member = "delta";
+    static const char *const events[][2] = {{"response.custom_tool_call_input.delta", "delta"},
+                                            {"response.custom_tool_call_input.done", "input"}};
     for (int i = 0; i < 2; i++) {
-        open_response_event(a, types[i], o);
+        open_response_event(a, events[i][0], o);
         put_place(a, false, o);
-        put_typed_arguments(current(a), &as[i], false, o);
+        put_call_text(current(a), kind->text, events[i][1], o);
         close_response_event(o);
     }
 }

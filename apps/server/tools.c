@@ -64,8 +64,9 @@ static const jtree *schema_of(const tool_form *t)
 /* A custom tool takes any text. A grammar of that text is told to the model, not enforced. */
 static void describe_custom(const tool_form *t, str *o)
 {
-    const jtree *f = jtree_get(t->from, "format"), *rules = jtree_get(f, "definition");
-    const jtree *syntax = jtree_get(f, "syntax");
+    const jtree *f = jtree_get(t->from, "format"), *inner = jtree_get(f, "grammar");
+    f = inner ? inner : f; /* of chats */
+    const jtree *rules = jtree_get(f, "definition"), *syntax = jtree_get(f, "syntax");
     const jtree *own = jtree_get(t->from, "description");
     if (jtree_is(own, JTREE_STRING))
         str_printf(o, "%s\n\n", own->s);
@@ -213,12 +214,15 @@ static bool classify_tool(request *rq, const jtree *v, size_t i, const tool_list
         return problem_set(p, 400, field, "'%s.type' is %s; expected \"function\"", field,
                            jtree_kind_name(type));
     if (in->shape == TOOLS_NESTED) {
-        if (!tree_says(type, "function"))
-            return problem_set(p, 400, field, "'%s.type' is \"%.40s\"; expected \"function\"",
-                               field, type->s);
-        t->from = jtree_get(v, "function");
+        bool custom = tree_says(type, "custom");
+        if (!custom && !tree_says(type, "function"))
+            return problem_set(p, 400, field,
+                               "'%s.type' is \"%.40s\"; expected \"function\" or \"custom\"", field,
+                               type->s);
+        t->kind = custom ? tool_kind_find(TOOLS_FLAT, "custom") : NULL;
+        t->from = jtree_get(v, type->s);
         return jtree_is(t->from, JTREE_OBJECT) ||
-               problem_set(p, 400, field, "'%s.function' is %s; expected an object", field,
+               problem_set(p, 400, field, "'%s.%s' is %s; expected an object", field, type->s,
                            jtree_kind_name(t->from));
     }
     if (tree_says(type, "function") && in->shape == TOOLS_FLAT)
@@ -243,7 +247,7 @@ static bool declare_tool(request *rq, const jtree *v, size_t i, const tool_list 
         return !p->status;
     const jtree *name = jtree_get(t.from, "name"), *schema = schema_of(&t);
     const jtree *d = jtree_get(t.from, "description");
-    const char *inner = in->shape == TOOLS_NESTED ? ".function" : "";
+    const char *inner = in->shape != TOOLS_NESTED ? "" : t.kind ? ".custom" : ".function";
     bool named = !t.kind || !t.kind->name || name;
     snprintf(field, sizeof field, "%s[%zu]%s.name", in->field, i, inner);
     if (named && !check_name(p, field, name))
@@ -403,7 +407,7 @@ static bool allow_tool(request *rq, const jtree *t, tools_shape shape, const cha
     if (shape == TOOLS_FLAT && !space && !known && strcmp(kind, "function") != 0)
         return true; /* a host runs it, so it was left out of the declarations, too */
     if (shape == TOOLS_NESTED)
-        t = jtree_get(t, "function");
+        t = jtree_get(t, kind);
     if (!field_text(p, t, "name", &name))
         return false;
     if (!name && !(known && known->name))
@@ -476,8 +480,8 @@ static bool choice_object(request *rq, const jtree *c, tools_shape shape, proble
         rq->one_call = off;
         return tree_says(type, "tool") ? must_call(rq, NULL, c, p) : choice_word(rq, type->s, p);
     }
-    if (tree_says(type, "function"))
-        return must_call(rq, type->s, shape == TOOLS_NESTED ? jtree_get(c, "function") : c, p);
+    if (tree_says(type, "function") || tree_says(type, "custom"))
+        return must_call(rq, type->s, shape == TOOLS_NESTED ? jtree_get(c, type->s) : c, p);
     if (tree_says(type, "allowed_tools"))
         return allow_tools(rq, c, shape, p);
     if (shape == TOOLS_FLAT && tool_kind_find(shape, type->s))
