@@ -170,6 +170,12 @@ $(BUILD)/apps/server/page.o: ISA = $(if $(PAGE),-DCARAT_PAGE='"$(PAGE)"' -DCARAT
 $(BUILD)/openapi.json: apps/server/openapi.json include/carat.h
 	@mkdir -p $(@D)
 	$(Q)sed 's/@VERSION@/$(VERSION)/' $< > $@
+$(BUILD)/apps/licences.o: $(BUILD)/licences.txt
+$(BUILD)/apps/licences.o: ISA = -DCARAT_LICENCES='"$(BUILD)/licences.txt"'
+$(BUILD)/licences.txt: tools/licences.sh LICENSE apps/web/vendor/VENDOR $(wildcard apps/web/vendor/licences/*)
+	@mkdir -p $(@D)
+	$(Q)sh $< text > $@.part
+	@mv $@.part $@
 # The page is one file, made of those in apps/web/.
 $(BUILD)/page.html: $(wildcard apps/web/* apps/web/vendor/* apps/web/vendor/*/*)
 	@mkdir -p $(@D)
@@ -218,10 +224,10 @@ cuda-emu: $(EMU)/check ## the CUDA kernels, emulated, against the reference
 	$(EMU)/check --quick
 $(BUILD)/cuda/cuda_check: $(CHECK_OBJ) $(CUDA_OBJ) $(BUILD)/linked
 	@mkdir -p $(@D)
-	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) $(CUDA_LIBS)
+	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson $(CUDA_LIBS)
 -include $(CHECK_OBJ:.o=.d)
 $(EMU)/check: $(sort $(CORE_OBJ) $(EMU_DEVICE) $(EMU_CHECK)) $(BUILD)/linked
-	$(Q)$(CXX) $(SAN) -o $@ $(objects) $(LDFLAGS) $(LIBS)
+	$(Q)$(CXX) $(SAN) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson
 $(EMU)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) -Itests/cuda $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
@@ -238,10 +244,10 @@ $(BUILD)/cuda/bench_attend_cuda: $(ATTEND_CUDA) $(CUDA_OBJ)
 $(BUILD)/cuda/bench_matmul_cuda: $(BUILD)/bench/matmul_cuda.o $(CUDA_OBJ)
 $(BUILD)/cuda/bench_attend_cuda $(BUILD)/cuda/bench_matmul_cuda: $(BUILD)/linked
 	@mkdir -p $(@D)
-	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) $(CUDA_LIBS)
+	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson $(CUDA_LIBS)
 # The emulated bench compares kernels and times nothing: build/emu/bench_matmul_cuda --small
 $(EMU)/bench_matmul_cuda: $(EMU)/bench/matmul_cuda.o $(CORE_OBJ) $(EMU_DEVICE)
-	$(Q)$(CXX) $(SAN) -o $@ $(objects) $(LDFLAGS) $(LIBS)
+	$(Q)$(CXX) $(SAN) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson
 .PHONY: bench-attend-cuda bench-matmul-cuda
 bench-attend-cuda: $(BUILD)/cuda/bench_attend_cuda ## build/cuda/bench_attend_cuda: the same on a GPU
 bench-matmul-cuda: $(BUILD)/cuda/bench_matmul_cuda ## build/cuda/bench_matmul_cuda: products of 1 to 32 rows on a GPU

@@ -7,6 +7,7 @@
 #include "apps/commands.h"
 
 #include "apps/complete.h"
+#include "apps/licences.h"
 
 #include "base/nearest.h"
 #include "base/show.h"
@@ -14,6 +15,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -86,6 +88,24 @@ static int unknown_command(const char *name)
     return 2;
 }
 
+static int print_version(int n, char **arg)
+{
+    bool licences = n == 1 && (!strcmp(arg[0], "--licences") || !strcmp(arg[0], "--licenses"));
+    if (n == 1 && !strcmp(arg[0], "--help")) {
+        printf("Usage: carat version [--licences]\n\n%s.\n", OPTIONS_VERSION);
+        return options_printed();
+    }
+    if (n && !licences) {
+        fprintf(stderr, "carat: version takes --licences and nothing else: '%s'\n", SHOWN(arg[0]));
+        return 2;
+    }
+    if (licences)
+        fputs(licences_text(), stdout);
+    else
+        printf("carat %s\n", carat_version());
+    return options_printed();
+}
+
 int main(int argc, char **argv)
 {
     keep_standard_files();
@@ -98,8 +118,7 @@ int main(int argc, char **argv)
     if (!strcmp(name, "ls"))
         name = "list";
     if (!strcmp(name, "version") || !strcmp(name, "--version") || !strcmp(name, "-v")) {
-        printf("carat %s\n", carat_version());
-        return options_printed();
+        return print_version(argc - 2, argv + 2);
     }
     if (!strcmp(name, "--man")) { /* the Makefile makes carat.1 with it */
         options_print_man(commands, stdout);
@@ -123,7 +142,8 @@ int main(int argc, char **argv)
     if (help && (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")))
         name = "help";
     if (help && (!strcmp(name, "help") || !strcmp(name, "version"))) {
-        printf("Usage: carat %s\n\n%s.\n", strcmp(name, "help") ? name : "help [COMMAND]",
+        printf("Usage: carat %s\n\n%s.\n",
+               strcmp(name, "help") ? "version [--licences]" : "help [COMMAND]",
                strcmp(name, "help") ? OPTIONS_VERSION : OPTIONS_HELP);
         return options_printed();
     }

@@ -171,7 +171,7 @@ const foreign_value *foreign_find_value(const foreign_option *f, const char *val
 /* Reads the value of --repack (NULL: not given) into *off, for carat_model_options.no_repack. */
 status options_repack(const char *text, bool *off, err *e);
 #define OPTIONS_HELP "This list, or the help of a command"
-#define OPTIONS_VERSION "The version"
+#define OPTIONS_VERSION "The version; with --licences those of carat and what is part of it"
 /* Lines end at the terminal's width; elsewhere after at most 100 characters. */
 void options_print_help(const command *c, FILE *out);
 void options_print_commands(const command *const *list, FILE *out); /* what `carat help` says */

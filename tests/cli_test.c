@@ -342,7 +342,9 @@ TEST(cli_stdout_full_or_closed_is_an_error_not_a_silence)
 TEST(cli_help_that_cannot_be_written_is_an_error)
 {
     const spawn_options full = {.out_path = "/dev/full"};
+    run_and_check(NULL, 2, "nothing else", ARGS("version", "--license"));
     run_and_check(&full, 1, "cannot write", ARGS("version"));
+    run_and_check(&full, 1, "cannot write", ARGS("version", "--licences"));
     run_and_check(&full, 1, "cannot write", ARGS("help"));
     run_and_check(&full, 1, "cannot write", ARGS("help", "run"));
     run_and_check(&full, 1, "cannot write", ARGS("run", "--help"));

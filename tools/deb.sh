@@ -77,6 +77,7 @@ finish() {
             "$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y)"
         printf ' On Debian systems the text of the Apache License, version 2.0, is in\n'
         printf ' /usr/share/common-licenses/Apache-2.0.\n'
+        case $package in carat*) tools/licences.sh debian ;; esac # the program has the chat page
     } >"$doc/copyright"
     {
         printf 'carat (%s) unstable; urgency=medium\n\n' "$version"
