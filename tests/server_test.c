@@ -340,6 +340,12 @@ TEST(server_finds_items_that_the_input_refers_to)
     http_post(&other, &s, "/v1/responses", body);
     CHECK_MSG(other.status == 404 && strstr(other.body.at, "msg_1"), "%s", str_text(&other.body));
     response_free(&other);
+    http_post(&other, &s, "/v1/responses", /* a short body must not become a long prompt */
+              "{\"input\":[{\"type\":\"item_reference\",\"id\":\"a\"},{\"type\":"
+              "\"item_reference\",\"id\":\"a\"}]}");
+    CHECK_MSG(other.status == 400 && strstr(other.body.at, "more than once"), "%s",
+              str_text(&other.body));
+    response_free(&other);
     response_free(&r);
     arena_free(&mem);
     stop(&s);

@@ -54,6 +54,26 @@ def check_stream():
     assert said == whole and usage.completion_tokens > 0
 
 
+def check_tools_of_clients():
+    """Tools that are no functions: their calls are items of their own types."""
+    for tool, item in (({"type": "custom", "name": "apply"}, "custom_tool_call"), ({"type": "shell"}, "shell_call"),
+                       ({"type": "local_shell"}, "local_shell_call"), ({"type": "apply_patch"}, "apply_patch_call")):
+        ask = {"model": "any", "input": "List the files.", "tools": [tool], "tool_choice": "required",
+               "max_output_tokens": 400}
+        assert oai.responses.create(**ask).output[-1].type == item
+        with oai.responses.stream(**ask) as s:
+            assert s.get_final_response().output[-1].type == item
+    for tool in ({"type": "bash_20250124", "name": "bash"}, {"type": "memory_20250818", "name": "memory"}):
+        r = ant.messages.create(model="any", max_tokens=400, messages=ASK, tools=[tool],
+                                tool_choice={"type": "tool", "name": tool["name"]})
+        assert r.content[-1].name == tool["name"]
+    r = oai.responses.create(model="any", input="x", tools=[{"type": "web_search"}], max_output_tokens=4)
+    assert "web_search" in r.warnings[0] and not r.tools
+    r = ant.messages.create(model="any", max_tokens=4, messages=ASK,
+                            tools=[{"type": "web_search_20250305", "name": "web_search"}])
+    assert "web_search" in r.warnings[0]
+
+
 def check_n_and_seed():
     wild = {"n": 3, "temperature": 3, "top_p": 1, "seed": 7, "max_tokens": 12, "extra_body": {"top_k": 0}}
     r, again = chat(**wild), chat(**wild)

@@ -15,6 +15,7 @@
 #include "base/mem.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -288,6 +289,11 @@ static bool take_history(stream *st, problem *p)
            problem_from(p, &e);
 }
 
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 /* Finds the items of the store that the input refers to. Unknown ones are refused by the parser. */
 static bool take_references(stream *st, problem *p)
 {
@@ -306,6 +312,13 @@ static bool take_references(stream *st, problem *p)
             ids[n++] = jtree_get(v, "id")->s;
     if (!n)
         return true;
+    if (n > REQUEST_MAX_REFERENCES)
+        return problem_set(p, 400, "input", "'input' refers to %zu items; at most %d", n,
+                           REQUEST_MAX_REFERENCES);
+    qsort(ids, n, sizeof *ids, by_text);
+    for (size_t i = 1; i < n; i++) /* else a short body could become a long prompt */
+        if (!strcmp(ids[i - 1], ids[i]))
+            return problem_set(p, 400, "input", "'input' refers to '%.60s' more than once", ids[i]);
     str_puts(&items, "[");
     stored_find_items(s->stored, st->x->owner, ids, n, &items);
     str_puts(&items, "]");

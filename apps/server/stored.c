@@ -290,13 +290,12 @@ static void take_items(const str *text, const char *const *ids, size_t n, bool *
     arena_free(&mem);
 }
 
-void stored_find_items(stored *s, int32_t owner, const char **ids, size_t n, str *items)
+void stored_find_items(stored *s, int32_t owner, const char *const *ids, size_t n, str *items)
 {
     bool *found = mem_calloc(n + 1, sizeof *found);
     items->bad |= !found;
     if (!found)
         return;
-    qsort(ids, n, sizeof *ids, by_text);
     pthread_mutex_lock(&s->lock);
     for (const node *i = s->newest; i; i = i->older)
         if (i->owner == owner) {

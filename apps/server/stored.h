@@ -39,9 +39,9 @@ bool stored_remove(stored *s, int32_t owner, const char *id);
 /* Appends the items of the conversation up to this response, separated by commas: those before it,
  * its input and, with `output`, what was answered. */
 bool stored_items(stored *s, int32_t owner, const char *id, bool output, str *items);
-/* Appends the items with these ids, separated by commas, in any order, each once. The array is
- * sorted. */
-void stored_find_items(stored *s, int32_t owner, const char **ids, size_t n, str *items);
+/* Appends the items with these ids, which are sorted by strcmp, separated by commas, in any order,
+ * each once. */
+void stored_find_items(stored *s, int32_t owner, const char *const *ids, size_t n, str *items);
 /* What it holds now. */
 void stored_count(stored *s, int64_t *count, uint64_t *bytes);
 

@@ -60,7 +60,7 @@ TEST(stored_items_are_found_by_their_ids)
     stored *s;
     err e = {0};
     str got = {0};
-    const char *ids[] = {"m2", "m1", "gone", "x"};
+    const char *ids[] = {"gone", "m1", "m2", "x"};
     CHECK_OK(stored_open(&s, &(stored_limits){100, 1 << 20}, &e), e);
     put(s, 0, "a", NULL, "{\"id\":\"m1\",\"c\":{\"id\":\"x\"}}", "{\"id\":\"m2\"},{\"id\":\"m3\"}");
     put(s, 0, "b", NULL, "{\"id\":\"gone\"}", "");
