@@ -31,6 +31,8 @@ typedef struct slot {
     job *job;        /* NULL: idle */
     bool answering;  /* the prompt is computed */
     bool looked;     /* the prompt's last rows have chosen the pages, and are computed again */
+    bool alone;      /* a pass with its rows failed: they are computed alone, which shows whether it
+                        failed because of them */
     int64_t used_at; /* step of its last use */
     int32_t most;    /* rows that the next pass may have of the job; 0: it waits for pages */
     status st;       /* of its rows in the current pass */
@@ -59,6 +61,7 @@ struct carat_batch {
     bool apart;         /* prompts and answers have passes of their own */
     bool prompts_next;  /* apart, and both wait: whose turn it is */
     bool hidden_next;   /* the same of hidden passes and all others */
+    const slot *only;   /* the next pass has rows of this slot alone; NULL: of all */
     int64_t n_steps;
     double row_ms;    /* of a prompt's row; 0: not measured yet */
     double decode_ms; /* of a pass without prompts */

@@ -53,7 +53,7 @@ static void begin_job(carat_batch *b, slot *s, job *j)
     err e = {0};
     ask_others(b, s, j);
     s->job = j;
-    s->answering = s->looked = false;
+    s->answering = s->looked = s->alone = false;
     s->used_at = b->n_steps;
     report_waited(&j->r);
     status st = timeline_use(&s->t, j->sparse, &e);

@@ -36,14 +36,19 @@ static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
     b->part[n->n_parts++] = part;
 }
 
+static bool has_rows(const slot *s)
+{
+    return s->job && s->most && (!s->b->only || s->b->only == s);
+}
+
 static bool has_prompt(const slot *s)
 {
-    return s->job && !s->answering && s->most;
+    return has_rows(s) && !s->answering;
 }
 
 static bool has_answer(const slot *s)
 {
-    return s->job && s->answering && s->most;
+    return has_rows(s) && s->answering;
 }
 
 /* Does its next part want hidden rows? */
@@ -77,6 +82,7 @@ static int32_t whole_rows(const slot *s)
 typedef struct job_counts {
     int32_t answers, prompts, hidden; /* hidden: not in prompts */
     int32_t whole;                    /* the most rows of a prompt that must be in one pass */
+    int64_t longest;                  /* tokens of a prompt that are to come */
 } job_counts;
 
 static job_counts count_jobs(carat_batch *b)
@@ -88,8 +94,12 @@ static job_counts count_jobs(carat_batch *b)
         n.hidden += hidden;
         n.prompts += has_prompt(s) && !hidden;
         n.answers += has_answer(s);
-        if (has_prompt(s) && !hidden && whole_rows(s) > n.whole)
+        if (!has_prompt(s) || hidden)
+            continue;
+        if (whole_rows(s) > n.whole)
             n.whole = whole_rows(s);
+        if (s->job->n - s->t.kv.n_past > n.longest)
+            n.longest = s->job->n - s->t.kv.n_past;
     }
     return n;
 }
@@ -114,16 +124,18 @@ static int32_t prompt_rows(const carat_batch *b, int32_t n_rows, bool stalls)
     return bound < rows ? bound : rows;
 }
 
-/* Every answer with its drafts. n_prompts more rows may want logits in the same pass, and n_whole
- * rows are of a prompt that has them in one pass. */
-static void plan_answers(carat_batch *b, pass_rows *n, int32_t n_prompts, int32_t n_whole)
+/* Every answer with its drafts, and prompts beside them. A pass with a tree has at most
+ * STEP_TREE_ROWS_MAX rows of each sequence, so longer prompts have chains beside them. */
+static void plan_answers(carat_batch *b, pass_rows *n, job_counts beside)
 {
-    int32_t n_answers = 0, rows = b->shape.answer_rows - n_prompts;
-    rows = rows < b->layout.rows_max - n_whole ? rows : b->layout.rows_max - n_whole;
+    int32_t n_answers = 0, rows = b->shape.answer_rows - beside.prompts;
+    int32_t room = b->layout.rows_max - beside.whole;
+    rows = rows < room ? rows : room;
     for (int32_t i = 0; i < b->n_slots; i++)
         if (has_answer(&b->slot[i]))
             b->answering[n_answers++] = b->slot[i].x;
-    rounds_draft(b->rounds, b->answering, n_answers, rows > n_answers ? rows : n_answers);
+    rounds_draft(b->rounds, b->answering, n_answers, rows > n_answers ? rows : n_answers,
+                 beside.longest > STEP_TREE_ROWS_MAX);
     for (int32_t i = 0; i < b->n_slots; i++)
         if (has_answer(&b->slot[i]))
             add_part(b, n, i, reply_part(b->slot[i].x));
@@ -189,6 +201,10 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
 static pass_rows plan_step_rows(carat_batch *b)
 {
     pass_rows n = {0};
+    b->only = NULL;
+    for (int32_t i = b->n_slots - 1; i >= 0; i--)
+        if (has_rows(&b->slot[i]) && b->slot[i].alone)
+            b->only = &b->slot[i];
     job_counts c = count_jobs(b);
     bool others = c.answers || c.prompts;
     if (c.hidden && (b->hidden_next || !others)) {
@@ -200,7 +216,7 @@ static pass_rows plan_step_rows(carat_batch *b)
     bool prompts_only = b->apart && c.prompts && (b->prompts_next || !c.answers);
     b->prompts_next = !prompts_only;
     if (!prompts_only)
-        plan_answers(b, &n, b->apart ? 0 : c.prompts, b->apart ? 0 : c.whole);
+        plan_answers(b, &n, b->apart ? (job_counts){0} : c);
     if (prompts_only || !b->apart)
         plan_prompts(b, &n, false, c.answers > 0);
     return n;
@@ -281,6 +297,7 @@ static void use_part(carat_batch *b, slot *s, const pass_part *part)
 {
     const walk_stop stop = {.asked = cancel_wished, .user = s};
     s->e = (err){0};
+    s->alone = false;
     if (s->job->x)
         s->st = use_embedding_rows(b, s, part, &s->e);
     else if (part->hidden)
@@ -354,6 +371,23 @@ static uint64_t use_pass(carat_batch *b, const pass_rows *n, double ms)
     return n_generated;
 }
 
+/* Ends the jobs that the pass failed for. If no part is known to be the reason, each of them is
+ * computed alone first. */
+static void end_failed(carat_batch *b, int32_t n_parts, status st, const err *e)
+{
+    bool known = n_parts == 1;
+    rounds_drop(b->rounds);
+    for (int32_t k = 0; k < n_parts; k++)
+        known |= b->part[k].lost;
+    for (int32_t k = 0; k < n_parts; k++) {
+        slot *s = &b->slot[b->part_slot[k]];
+        err copy = *e;
+        s->alone = !known;
+        if (n_parts == 1 || b->part[k].lost)
+            end_job(b, s, st, &copy);
+    }
+}
+
 void carat_batch_share(carat_batch *b, int32_t pass_ms)
 {
     b->share_ms = pass_ms > 0 ? pass_ms : 0;
@@ -378,10 +412,8 @@ bool carat_batch_step(carat_batch *b)
         measure_pass(b, ms, &n);
         n_generated = use_pass(b, &n, ms);
     }
-    for (int32_t k = 0; st && k < n.n_parts; k++) {
-        err copy = e;
-        end_job(b, &b->slot[b->part_slot[k]], st, &copy);
-    }
+    if (st)
+        end_failed(b, n.n_parts, st, &e);
     show_slots(b, (uint64_t)(n.answers + n.prompts), n_generated, ms);
     return true;
 }

@@ -517,13 +517,15 @@ static status loop(carat_session *s, reply *x, err *e)
     const walk_stop stop = {.asked = take_cancel, .user = s, .before_rows = true};
     status st = first_token(s, x->g, e);
     while (!st && !generation_ended(x->g)) {
-        rounds_draft(s->rounds, &x, 1, s->shape.answer_rows);
+        rounds_draft(s->rounds, &x, 1, s->shape.answer_rows, false);
         pass_part part = reply_part(x);
         part.candidates = s->w.candidates;
         part.n_candidates = s->w.n_candidates;
         double start = clock_ms();
-        if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
+        if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e))) {
+            rounds_drop(s->rounds);
             break;
+        }
         double ms = clock_ms() - start;
         st = reply_walk(s->rounds, x, &s->w, &part, &stop, e);
         rounds_absorb(s->rounds);

@@ -254,8 +254,9 @@ void timeline_reset(timeline *t);
 /* Empties t for a prompt that may reuse nothing. A later prompt may go on from what t had: it is
  * saved, as timeline_prepare saves it. */
 void timeline_restart(timeline *t);
-/* After a pass that failed: a timeline with recurrent layers is reset, any other is as before. */
-void timeline_abandon(timeline *t);
+/* After a pass that failed: a timeline with recurrent layers is reset, any other is as before.
+ * True: it was reset. */
+bool timeline_abandon(timeline *t);
 /* Moves pages to host memory, where they wait until timeline_page_in. leaving: as kv_page_out.
  * n_wanted: free pages of the pool that are wanted. E_MEMORY: some may have moved. */
 status timeline_page_out(timeline *t, const int32_t *leaving, int32_t n_wanted, err *e);
@@ -325,6 +326,8 @@ typedef struct pass_part {
                               the row's logits are read; LOGITS_BAD: a NaN or +inf is in it */
     int32_t row0, out0;    /* set by run_pass: numbers of the first row, and of the first wanted
                               row, in the pass */
+    bool lost;             /* set by run_pass: it failed because of this part, or has reset its
+                              timeline */
 } pass_part;
 
 /* Is no wanted row LOGITS_BAD? Without `logits`, of the rows read so far. */
@@ -363,7 +366,8 @@ const char *paging_lossy(const timeline *t);
 int64_t paging_most(const timeline *t, int64_t n);
 
 /* One pass over the rows of all parts, no two of one timeline. No timeline moves. Where
- * prompts_apart of a device, all parts are prompts or none is. */
+ * prompts_apart of a device, all parts are prompts or none is. After a failure the parts that are
+ * not `lost` may be in another pass. */
 status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *part, int32_t n_parts,
                 err *e);
 /* After run_pass and before the next pass of w: wanted row k of a part. `all` is w->logits, unless

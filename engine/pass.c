@@ -123,6 +123,7 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
         }
         if (!(st = kv_reserve(&t->kv, part[i].rows.n, e)))
             st = kv_batch_add_rows(&w->batch, &t->kv, &part[i].rows, e);
+        part[i].lost = st != OK;
     }
     return st;
 }
@@ -146,12 +147,15 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
     page_watch watch[STEP_SEQS_MAX];
     bool watched[STEP_SEQS_MAX];
     status st;
+    for (int32_t i = 0; i < n_parts; i++)
+        part[i].lost = false;
     for (int32_t i = 0; i < n_parts; i++) {
         int64_t end = part[i].t->kv.n_past + part[i].rows.n;
         timeline_before_pass(part[i].t, &part[i].rows);
         timeline_make_room(part[i].t, part[i].rows.n); /* else kv_reserve says why not */
         st = timeline_ready(part[i].t, part[i].rows.token, part[i].until ? part[i].until : end,
                             part[i].until > 0, e);
+        part[i].lost = st != OK;
         if (st)
             return st;
     }
@@ -180,12 +184,14 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
     else if (!p.hidden)
         take_logits(m, w->y, part, n_parts);
     for (int32_t i = 0; i < n_parts && !st; i++)
-        if (watched[i])
+        if (watched[i]) {
             st = paging_look_at(&part[i].t->kv, &part[i], e);
+            part[i].lost = st != OK;
+        }
     st = st ? st : check_devices(m, e);
     pthread_mutex_unlock(&m->pass_lock);
     for (int32_t i = 0; st && i < n_parts; i++)
-        timeline_abandon(part[i].t);
+        part[i].lost |= timeline_abandon(part[i].t);
     return st;
 }
 

@@ -306,7 +306,7 @@ static void cut_trees(rounds *r, int32_t rows)
     }
 }
 
-void rounds_draft(rounds *r, reply *const *x, int32_t n, int32_t rows)
+void rounds_draft(rounds *r, reply *const *x, int32_t n, int32_t rows, bool chains)
 {
     r->n_seats = n;
     memset(r->draft_ms, 0, sizeof r->draft_ms);
@@ -326,6 +326,7 @@ void rounds_draft(rounds *r, reply *const *x, int32_t n, int32_t rows)
         r->seat[i] = (draft_seat){.c = a->control,
                                   .rows = room < r->verify_rows ? (int32_t)room : r->verify_rows,
                                   .tokens = generation_left(a->g),
+                                  .chain = chains,
                                   .n_ctx = t->kv.n_past};
     }
     if (!r->times)
@@ -507,6 +508,12 @@ void rounds_tell(rounds *r, double pass_ms, int32_t n_rows, bool mixed, bool fre
         if (r->seated[i]->tree.n)
             tell_round(r, r->seated[i], pass_ms, n_rows);
     r->n_seats = 0;
+}
+
+void rounds_drop(rounds *r)
+{
+    r->n_seats = 0;
+    r->n_kept = r->n_kept_rows = 0;
 }
 
 void reply_report(const reply *x, carat_timings *t)

@@ -12,6 +12,8 @@
  *     rounds_absorb      tells the drafters of all kept rows
  *     rounds_tell        tells the controller and the callers
  *
+ *     rounds_drop        instead of all after a pass that failed
+ *
  * A session or batch has one `rounds`, with or without drafters. The thread that runs its passes
  * makes all calls. A failed drafter ends its drafting and nothing else.
  */
@@ -71,8 +73,9 @@ void rounds_forget(timeline *t, int64_t n);
 status reply_open(rounds *r, reply *x, generation *g, err *e);
 void reply_close(reply *x); /* safe on a zeroed or closed answer; closes no generation */
 
-/* Decides what the next pass checks. rows: the most rows of all n answers together, n or more. */
-void rounds_draft(rounds *r, reply *const *x, int32_t n, int32_t rows);
+/* Decides what the next pass checks. rows: the most rows of all n answers together, n or more.
+ * chains: no trees. */
+void rounds_draft(rounds *r, reply *const *x, int32_t n, int32_t rows, bool chains);
 /* The part of the next pass: rows, and no buffers. */
 pass_part reply_part(const reply *x);
 /* Where a caller's cancellation takes effect: before a row's logits are used, or before the row
@@ -94,6 +97,8 @@ void rounds_absorb(rounds *r);
 void rounds_settle(timeline *t);
 /* pass_ms: of the pass; n_rows: its rows; mixed: it had rows of prompts too; fresh: pass.fresh. */
 void rounds_tell(rounds *r, double pass_ms, int32_t n_rows, bool mixed, bool fresh);
+/* After a pass that failed: its round never was, and its answers may end. */
+void rounds_drop(rounds *r);
 /* Adds the counts of the answer. */
 void reply_report(const reply *x, carat_timings *t);
 

@@ -146,10 +146,11 @@ void timeline_reset(timeline *t)
     after_cut(t);
 }
 
-void timeline_abandon(timeline *t)
+bool timeline_abandon(timeline *t)
 {
     if (is_recurrent(t))
         timeline_reset(t);
+    return is_recurrent(t);
 }
 
 /* Drops segments that no snapshot uses any more: the cache holds the same rows. */

@@ -404,7 +404,7 @@ static void fill_want(const draft_times *t, const draft_seat *s, int32_t which, 
             w->n = k + 1;
     }
     double lift = t->all[which].lift;
-    if (which == DRAFTER_MODEL && s->c->wish.tree_max >= 0 && lift > 1)
+    if (which == DRAFTER_MODEL && s->c->wish.tree_max >= 0 && !s->chain && lift > 1)
         for (int32_t k = 0; k < w->n; k++)
             w->survival[k] = fmin(w->survival[k] * lift, 1);
 }
@@ -449,10 +449,10 @@ static int32_t choose_fixed(draft_seat *s)
         int32_t n = slots_of(s, d), tree = s->c->wish.tree_max;
         if (!n)
             continue;
-        s->choice =
-            (draft_choice){.drafter = d,
-                           .n_slots = n,
-                           .budget = d == DRAFTER_MODEL && tree > 0 ? least(tree, s->rows - 1) : 0};
+        s->choice = (draft_choice){
+            .drafter = d,
+            .n_slots = n,
+            .budget = d == DRAFTER_MODEL && tree > 0 && !s->chain ? least(tree, s->rows - 1) : 0};
         return s->choice.budget ? s->choice.budget : n;
     }
     return 0;
@@ -462,7 +462,7 @@ static void set_choice(draft_seat *s, const want *w)
 {
     int32_t most = s->c->wish.tree_max;
     s->choice = (draft_choice){.drafter = w->drafter, .n_slots = w->taken};
-    if (w->drafter != DRAFTER_MODEL || most < 0 || !w->taken)
+    if (w->drafter != DRAFTER_MODEL || most < 0 || s->chain || !w->taken)
         return;
     s->choice.budget = least(s->rows - 1, DRAFT_SLOTS_MAX);
     if (most > 0)

@@ -56,6 +56,7 @@ typedef struct draft_seat {
     int32_t rows;          /* most rows of it in the pass: 1 + nodes */
     int32_t tokens;        /* tokens that the answer may still have */
     int64_t n_ctx;         /* tokens in its cache */
+    bool chain;            /* no tree: the pass has no room for one */
     const proposal *found; /* lookup's; NULL: none */
     draft_choice choice;   /* set by draft_control_choose */
     draft_tree *tree;      /* NULL: a plain row */
