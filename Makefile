@@ -319,6 +319,7 @@ $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_config convert_draft
     model/shapes.c $(wildcard model/*_shapes.c) model/draft_kind.c))
 $(eval $(call fuzz_also,hub,$(call src,apps/hub)))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
+$(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c))
 $(eval $(call fuzz_also,toml,apps/toml.c))
 $(eval $(call fuzz_also,modelfile,apps/modelfile.c))
 $(eval $(call fuzz_also,vocab,engine/text_file.c))
