@@ -80,7 +80,7 @@ static void stored(const char *s, size_t n)
 FUZZ(hub)
 {
     char text[512];
-    model_name name;
+    name_parts name;
     if (!n)
         return;
     const char *s = (const char *)data + 1;

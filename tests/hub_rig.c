@@ -128,6 +128,20 @@ static void send_file(visitor *v, const request *q, const hub_rig_file *f)
         send_text(v->fd, 416, lines, "");
         return;
     }
+    if (how->endless && !strcmp(q->method, "GET")) {
+        char junk[65536];
+        memset(junk, 'a', sizeof junk);
+        send_head(v->fd, how->endless_status ? how->endless_status : 200, "", -1);
+        while (!atomic_load(&r->stop)) {
+            ssize_t put = send(v->fd, junk, sizeof junk, MSG_NOSIGNAL);
+            if (try_again(r, put))
+                continue;
+            if (put <= 0)
+                return;
+            atomic_fetch_add(&r->n_sent, put);
+        }
+        return;
+    }
     bool part = q->ranged && !how->no_ranges;
     if (part) {
         from = q->from;

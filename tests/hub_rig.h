@@ -42,8 +42,10 @@ typedef struct hub_rig_how {
     bool other_range, no_total, more_bytes, other_bytes;
     int cut_times; /* so many answers of the storage end after cut_at bytes */
     size_t cut_at;
-    int expire_times; /* so many answers of the storage are 403 */
-    int error_times;  /* so many are 503 */
+    int expire_times;   /* so many answers of the storage are 403 */
+    int error_times;    /* so many are 503 */
+    bool endless;       /* answers of the storage name no length and do not end */
+    int endless_status; /* of these; 0: 200 */
     bool always_416, loop;
     size_t bytes_per_ms; /* 0: no limit */
 } hub_rig_how;

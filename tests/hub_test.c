@@ -407,6 +407,74 @@ TEST(hub_pull_gives_up_with_a_sentence)
     hub_rig_close(&r);
 }
 
+/* A storage that ignores ranges, names no length and never ends; and refusals of that kind. The
+ * pull takes no more than some copies of the file. */
+TEST(hub_pull_ends_when_the_storage_does_not)
+{
+    static const size_t sizes[] = {5 * CHUNK, 5 * CHUNK + 7, 100, 1};
+    static const int codes[] = {403, 404, 503};
+    static hub_rig r;
+    begin(&r);
+    hub_rig_file *f = hub_rig_add(&r, "a-Q4_0.gguf", 5 * CHUNK);
+    r.how.endless = true;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        f->size = (int64_t)(f->n = sizes[i]);
+        refuses("own/Model-GGUF", E_FORMAT, "another number");
+    }
+    f->size = (int64_t)(f->n = 5 * CHUNK);
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        r.how.endless_status = codes[i];
+        refuses("own/Model-GGUF", E_IO, "does not end");
+    }
+    CHECK(atomic_load(&r.n_sent) < 256 << 20);
+    r.how = (hub_rig_how){.no_ranges = true, .more_bytes = true};
+    refuses("own/Model-GGUF", E_FORMAT, "another number");
+    r.how = (hub_rig_how){0};
+    pulls(&r, "own/Model-GGUF", 0);
+    hub_rig_close(&r);
+}
+
+TEST(hub_pull_takes_names_as_people_publish_them)
+{
+    static const char *const names[] = {
+        "big-model-31b-it-Q4_K_M.gguf", "Some-0.6B-Instruct-Q8_0.gguf", "Q-27B-MTP-Q8_0.gguf",
+        "Qwen3.6-35B-A3B-...Q3_K_M.gguf", "Q4_K_M/model-00001-of-00001.gguf"};
+    static const char *const broken[] = {"m-Q4_K_M-00000-of-00000.gguf",
+                                         "m-Q4_K_M-00001-of-00000.gguf",
+                                         "m-Q4_K_M-00003-of-00002.gguf", "m-99999-of-99999.gguf"};
+    static hub_rig r;
+    err e = {0};
+    model_found f;
+    begin(&r);
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        r.n_files = 0;
+        hub_rig_add(&r, broken[i], 1000);
+        refuses("own/Model-GGUF", E_FORMAT, "a set that cannot be");
+        CHECK_STATUS(hub_pull(&(hub_ask){.what = "own/Model-GGUF", .file = broken[i]}, &f, &e),
+                     E_FORMAT);
+    }
+    r.n_files = 0;
+    hub_rig_add(&r, "m-Q4_0-00001-of-00003.gguf", 1000);
+    hub_rig_add(&r, "m-Q4_0-00002-of-00003.gguf", 1000);
+    refuses("own/Model-GGUF", E_FORMAT, "does not list m-Q4_0-00003-of-00003.gguf");
+    r.n_files = 0;
+    hub_rig_add(&r, "m-Q4_0-00002-of-00003.gguf", 1000);
+    refuses("own/Model-GGUF", E_ARG, "--file PATH");
+    r.n_files = 0;
+    hub_rig_add(&r, "mmproj-F16.gguf", 1000);
+    refuses("own/Model-GGUF", E_ARG, "mmproj-F16.gguf");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        r.n_files = 0;
+        hub_rig_add(&r, names[i], 1000 + i);
+        pulls(&r, "own/Model-GGUF", 0);
+    }
+    r.n_files = 0;
+    hub_rig_add(&r, "mmproj-F16.gguf", 1000);
+    CHECK_OK(hub_pull(&(hub_ask){.what = "own/Model-GGUF", .file = "mmproj-F16.gguf"}, &f, &e), e);
+    model_found_free(&f);
+    hub_rig_close(&r);
+}
+
 TEST(hub_refusals_are_explained)
 {
     static hub_rig r;

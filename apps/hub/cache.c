@@ -134,9 +134,9 @@ static void digest_of(const char *path, char out[65])
 static status add_model(const snapshot *s, size_t i, const char *repo, model_list *l, err *e)
 {
     char quant[QUANT_MAX];
-    int no = 1, count = 1;
-    size_t n_stem;
-    struct stat sb;
+    int no, count = 1;
+    size_t n_stem = 0;
+    struct stat sb = {0};
     uint64_t n_bytes = 0;
     bool split = split_name(s->path[i], &no, &count, &n_stem);
     for (int k = 1; k <= count; k++) {
@@ -188,12 +188,9 @@ static status read_repo(const char *dir, const char *repo, model_list *l, arena 
         return err_memory(e, repo, sizeof commit);
     qsort(s->path, s->n, sizeof *s->path, by_name);
     status st = OK;
-    for (size_t i = 0; i < s->n && !st; i++) {
-        int no, count;
-        size_t n_stem;
-        if (!split_name(s->path[i], &no, &count, &n_stem) || no == 1)
+    for (size_t i = 0; i < s->n && !st; i++)
+        if (is_first_file(s->path[i]))
             st = add_model(s, i, repo, l, e);
-    }
     return st;
 }
 

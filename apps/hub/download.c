@@ -22,6 +22,7 @@ enum {
     FAILURES_MAX = 5,                /* in a row, without a chunk between them */
     ASKED_MAX = 3 * CONNECTIONS_MAX, /* times that the hub is asked where a file is, as above */
     HOPS_MAX = 20,                   /* redirects of the storage, as above */
+    REFUSAL_MAX = 1 << 20,           /* bytes of the text of a refusal */
     HASH_STEP = 1 << 20,
     BUSY_WAIT_S = 1
 };
@@ -32,7 +33,8 @@ typedef enum verdict {
     WRONG_RANGE, /* other bytes than asked for */
     NO_RANGES,   /* the whole file, where a part was asked for */
     DISK_FAILED,
-    WRONG_LENGTH /* the file has another size than announced */
+    WRONG_LENGTH, /* the file has another size than announced */
+    ENDLESS       /* a refusal whose text does not end */
 } verdict;
 
 struct work;
@@ -44,6 +46,7 @@ typedef struct conn {
     char reason[CURL_ERROR_SIZE];
     uint64_t from, at, to; /* bytes: asked from, next one, end */
     bool begun;            /* the first byte of a body was judged */
+    size_t refusal;        /* bytes of the text of a refusal */
     verdict verdict;
 } conn;
 
@@ -150,14 +153,19 @@ static size_t take_bytes(char *bytes, size_t one, size_t n, void *user)
     work *w = c->w;
     part *p = &w->part;
     (void)one;
-    if (c->head.code != 200 && c->head.code != 206)
-        return n; /* the text of a refusal */
+    if (c->head.code != 200 && c->head.code != 206) {
+        if ((c->refusal += n) <= REFUSAL_MAX)
+            return n;
+        c->verdict = ENDLESS;
+        return 0;
+    }
     if (!c->begun) {
         c->begun = true;
         c->verdict = judge(c);
     }
+    /* More bytes than asked for. Beyond the file's end there is none to ask for again. */
     if (c->verdict == GOES_ON && n > c->to - c->at)
-        c->verdict = WRONG_RANGE;
+        c->verdict = c->head.code == 200 ? WRONG_LENGTH : WRONG_RANGE;
     if (c->verdict != GOES_ON)
         return 0;
     status st = part_write(p, c->at, bytes, n, &w->disk);
@@ -166,9 +174,12 @@ static size_t take_bytes(char *bytes, size_t one, size_t n, void *user)
     w->d->n_came += n;
     uint64_t after = c->at == p->n_bytes ? p->n_chunks : c->at / PART_CHUNK;
     for (uint64_t i = before; i < after && !st; i++) {
+        bool news = p->chunk[i] != PART_HERE;
         st = part_mark(p, i, &w->disk);
-        /* Whole chunks count: a server that cuts each answer after a byte must not keep us for
-         * ever. */
+        /* Whole chunks that were missing count: a server that cuts each answer after a byte, or
+         * sends the same bytes again, must not keep the pull busy for ever. */
+        if (!news)
+            continue;
         w->progress = true;
         w->failures = w->asked = w->hops = 0;
     }
@@ -238,6 +249,7 @@ static status start(work *w, conn *c, err *e)
     char range[64];
     c->easy = net_request(w->d->net, w->target, &c->head, c->reason);
     c->begun = false;
+    c->refusal = 0;
     c->verdict = GOES_ON;
     c->w = w;
     if (!c->easy)
@@ -260,6 +272,9 @@ static status gave_up(const work *w, const conn *c, CURLcode result, err *e)
 {
     char host[URL_PART_MAX];
     url_host(w->target, host);
+    if (c->verdict == ENDLESS)
+        return err_set(e, E_IO, "%s: %s answers %d with a text that does not end", w->d->file->path,
+                       host, c->head.code);
     if (c->verdict == WRONG_RANGE)
         return err_set(e, E_IO, "%s: %s sends other bytes than those asked for; try again later",
                        w->d->file->path, host);
@@ -289,6 +304,8 @@ static status settle(work *w, conn *c, CURLcode result, err *e)
             e, E_FORMAT,
             "%s: the hub announced %llu bytes, and its storage has another number; try again later",
             w->d->file->path, (unsigned long long)w->part.n_bytes);
+    if (c->verdict == ENDLESS)
+        return gave_up(w, c, result, e);
     /* No failure: from now on in one piece. Another connection may have asked for its part before
      * the first one found out. */
     if (c->verdict == NO_RANGES) {

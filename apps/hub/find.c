@@ -88,7 +88,7 @@ static const char *short_name(const char *repo, arena *mem)
 }
 
 /* What may have been meant: a name that is near in letters, or holds what was typed. NULL: none. */
-static const char *suggest(const model_name *n, const model_list *l, arena *mem)
+static const char *suggest(const name_parts *n, const model_list *l, arena *mem)
 {
     const char **words = arena_array(mem, 2 * l->n + 1, sizeof *words);
     size_t n_words = 0;
@@ -126,7 +126,7 @@ static const char *suggest(const model_name *n, const model_list *l, arena *mem)
 }
 
 /* A sentence about a name that fits nothing. */
-static status not_there(const char *what, const model_name *n, const model_list *l, err *e)
+static status not_there(const char *what, const name_parts *n, const model_list *l, err *e)
 {
     arena mem = {0};
     str s = {0};
@@ -161,7 +161,7 @@ static status not_there(const char *what, const model_name *n, const model_list 
 }
 
 /* The entry that a name means, or NULL with *several: models of different owners fit. */
-static const model_entry *pick(const model_name *n, const model_list *l, const model_entry **other)
+static const model_entry *pick(const name_parts *n, const model_list *l, const model_entry **other)
 {
     const model_entry *best = NULL;
     *other = NULL;
@@ -186,7 +186,7 @@ static const model_entry *pick(const model_name *n, const model_list *l, const m
 static status find_entry(const char *what, const model_list *l, const model_entry **out, err *e)
 {
     place p;
-    model_name n;
+    name_parts n;
     const model_entry *other = NULL;
     *out = NULL;
     status st = place_read(&p, false, e);

@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -81,13 +82,6 @@ bool hex_valid(const char *text, size_t n)
 
 /* ---- Names of files ------------------------------------------------------------------------ */
 
-bool is_model_file(const char *path)
-{
-    const char *name = base_name(path);
-    return has_end(path, ".gguf") && !strcasestr(name, "mmproj") && !strcasestr(name, "imatrix") &&
-           strncasecmp(name, "mtp-", 4) && !strcasestr(name, "-mtp-");
-}
-
 /* Five digits at s, or -1. */
 static int five_digits(const char *s)
 {
@@ -100,17 +94,46 @@ static int five_digits(const char *s)
     return v;
 }
 
-bool split_name(const char *path, int *no, int *count, size_t *n_stem)
+/* The numbers of a name that has the form of a part, whatever they are. */
+static bool split_numbers(const char *path, int *no, int *count, size_t *n_stem)
 {
     static const char shape[] = "-NNNNN-of-NNNNN.gguf";
     size_t n = strlen(path), m = sizeof shape - 1;
     if (n <= m || !has_end(path, ".gguf"))
         return false;
     const char *tail = path + n - m;
-    *no = tail[0] == '-' ? five_digits(tail + 1) : -1;
-    *count = strncmp(tail + 6, "-of-", 4) ? -1 : five_digits(tail + 10);
+    int number = *tail == '-' ? five_digits(tail + 1) : -1;
+    int of = strncmp(tail + 6, "-of-", 4) ? -1 : five_digits(tail + 10);
+    if (number < 0 || of < 0)
+        return false;
+    *no = number;
+    *count = of;
     *n_stem = n - m;
-    return *no >= 1 && *count >= *no && *count <= PARTS_MAX;
+    return true;
+}
+
+static bool numbers_fit(int no, int count)
+{
+    return no >= 1 && no <= count && count <= PARTS_MAX;
+}
+
+bool split_name(const char *path, int *no, int *count, size_t *n_stem)
+{
+    int number, of;
+    size_t n;
+    if (!split_numbers(path, &number, &of, &n) || !numbers_fit(number, of))
+        return false;
+    *no = number;
+    *count = of;
+    *n_stem = n;
+    return true;
+}
+
+bool split_broken(const char *path)
+{
+    int no, count;
+    size_t n;
+    return split_numbers(path, &no, &count, &n) && !numbers_fit(no, count);
 }
 
 /* "Q4_K_M", "IQ2_XXS", "TQ1_0", "BF16", "MXFP4": is the word of n characters a quantisation? */
@@ -130,61 +153,123 @@ static bool is_quant(const char *s, size_t n)
     return false;
 }
 
+/* The length of the name that begins at s without split numbers and ending. */
+static size_t stem_length(const char *s)
+{
+    int no, count;
+    size_t n = strlen(s);
+    if (!split_numbers(s, &no, &count, &n) && has_end(s, ".gguf"))
+        n -= 5;
+    return n;
+}
+
 /* The name without folder, split numbers and ending. */
 static void stem_of(const char *path, char out[QUANT_MAX])
 {
     const char *name = base_name(path);
-    int no, count;
-    size_t n;
-    if (!split_name(name, &no, &count, &n))
-        n = strlen(name) - (has_end(name, ".gguf") ? 5 : 0);
+    size_t n = stem_length(name);
     if (n >= QUANT_MAX)
         n = QUANT_MAX - 1;
     n -= utf8_partial_tail(name, n);
     for (size_t i = 0; i < n; i++) /* a label stands after a colon, and is a folder's name */
-        out[i] = name[i] == ':' || name[i] == ' ' ? '_' : name[i];
+        out[i] = (unsigned char)name[i] <= ' ' || strchr(":\\\"'", name[i]) ? '_' : name[i];
     out[n] = 0;
+}
+
+/* The last quantisation among the words of s[0..n), which '-' and '.' part; *len 0: none. */
+static size_t quant_at(const char *s, size_t n, size_t *len)
+{
+    for (size_t end = n; end;) {
+        size_t from = end;
+        while (from && s[from - 1] != '-' && s[from - 1] != '.')
+            from--;
+        if (is_quant(s + from, end - from)) {
+            if (from >= 3 && !strncasecmp(s + from - 3, "UD-", 3) &&
+                (from == 3 || s[from - 4] == '-' || s[from - 4] == '.'))
+                from -= 3;
+            *len = end - from;
+            return from;
+        }
+        end = from ? from - 1 : 0;
+    }
+    *len = 0;
+    return 0;
 }
 
 void quant_of(const char *path, char out[QUANT_MAX])
 {
-    char stem[QUANT_MAX];
-    stem_of(path, stem);
-    for (size_t end = strlen(stem); end;) {
-        size_t from = end;
-        while (from && stem[from - 1] != '-' && stem[from - 1] != '.')
-            from--;
-        if (is_quant(stem + from, end - from)) {
-            if (from >= 4 && !strncasecmp(stem + from - 4, "-UD-", 4))
-                from -= 3;
-            size_t n = end - from;
-            for (size_t i = 0; i < n; i++)
-                out[i] = (char)(stem[from + i] >= 'a' && stem[from + i] <= 'z' ? stem[from + i] - 32
-                                                                               : stem[from + i]);
-            out[n] = 0;
-            return;
-        }
-        end = from ? from - 1 : 0;
+    char stem[QUANT_MAX], whole[QUANT_MAX];
+    size_t n;
+    stem_of(path, whole);
+    memcpy(stem, whole, sizeof stem);
+    size_t at = quant_at(stem, strlen(stem), &n);
+    const char *name = base_name(path), *folder = name > path ? name - 1 : path;
+    size_t n_folder = 0;
+    while (folder > path && folder[-1] != '/')
+        folder--, n_folder++;
+    if (!n && n_folder && n_folder < QUANT_MAX) { /* Q4_K_M/model-00001-of-00002.gguf */
+        memcpy(stem, folder, n_folder);
+        stem[n_folder] = 0;
+        at = quant_at(stem, n_folder, &n);
     }
-    memcpy(out, stem, strlen(stem) + 1);
+    for (size_t i = 0; i < n; i++) {
+        char c = stem[at + i];
+        out[i] = (char)(c >= 'a' && c <= 'z' ? c - 32 : c);
+    }
+    out[n] = 0;
+    if (!n)
+        memcpy(out, whole, strlen(whole) + 1);
+}
+
+/* Has the name this word, between any of "-_." or its ends? */
+static bool has_word(const char *name, const char *word)
+{
+    size_t m = strlen(word);
+    for (const char *at = name; (at = strcasestr(at, word)); at++)
+        if ((at == name || strchr("-_.", at[-1])) && strchr("-_.", at[m]))
+            return true;
+    return false;
+}
+
+bool is_model_file(const char *path)
+{
+    const char *name = base_name(path);
+    size_t n_quant;
+    if (!has_end(path, ".gguf") || split_broken(path) || strcasestr(name, "mmproj") ||
+        !strncasecmp(name, "mtp-", 4) || !strncasecmp(name, "imatrix", 7))
+        return false;
+    /* "NAME-imatrix.gguf" is a matrix; "NAME-imatrix-Q4_K_M.gguf" was quantised with one. */
+    quant_at(name, stem_length(name), &n_quant);
+    return n_quant || !strcasestr(name, "imatrix");
+}
+
+bool is_first_file(const char *path)
+{
+    int no = 1, count;
+    size_t n;
+    return is_model_file(path) && (!split_name(path, &no, &count, &n) || no == 1);
+}
+
+/* A name of this kind belongs to a drafter, or to a model with a layer for drafts: the name does
+ * not say which. */
+static bool drafts_perhaps(const char *path)
+{
+    static const char *const words[] = {"mtp", "dflash", "dspark", "eagle", "eagle3", "draft"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (has_word(base_name(path), words[i]))
+            return true;
+    return has_word(base_name(path), "drafter") || has_word(base_name(path), "assistant");
 }
 
 void quant_among(const char *path, const char *const *paths, size_t n, char out[QUANT_MAX])
 {
     char other[QUANT_MAX];
-    int no, count;
-    size_t n_stem, n_own = strlen(path);
-    bool split = split_name(path, &no, &count, &n_stem);
-    if (split)
-        n_own = n_stem;
+    size_t n_own = stem_length(path);
     quant_of(path, out);
     for (size_t i = 0; i < n; i++) {
-        size_t m = strlen(paths[i]);
-        if (!is_model_file(paths[i]))
-            continue;
-        if (split_name(paths[i], &no, &count, &n_stem))
-            m = n_stem;
-        if (m == n_own && !strncmp(path, paths[i], m)) /* itself, or another part */
+        size_t m = stem_length(paths[i]);
+        if (!is_model_file(paths[i]) ||
+            (m == n_own && !strncmp(path, paths[i], m))) /* itself, or another part */
             continue;
         quant_of(paths[i], other);
         if (!strcmp(out, other)) {
@@ -216,27 +301,45 @@ static bool tag_in_path(const char *path, const char *tag)
     return false;
 }
 
+/* What speaks against a file, for a tag or without one; INT_MAX: it is no candidate. */
+static int cost_of(const char *path, const char *tag)
+{
+    static const char *const preferred[] = {"Q4_K_M", "Q8_0"};
+    enum { N = sizeof preferred / sizeof *preferred };
+    char quant[QUANT_MAX], stem[QUANT_MAX];
+    int late = drafts_perhaps(path);
+    if (!is_first_file(path))
+        return INT_MAX;
+    quant_of(path, quant);
+    if (tag) {
+        /* Whole labels first: Q4_0 is not the "Q4_0-" of a name with more words behind it. */
+        stem_of(path, stem);
+        return !strcmp(stem, tag)        ? 0
+               : !strcasecmp(stem, tag)  ? 1
+               : !strcasecmp(quant, tag) ? 2 + late
+               : tag_in_path(path, tag)  ? 4 + late
+                                         : INT_MAX;
+    }
+    int rank = 2 * N;
+    for (int k = N - 1; k >= 0; k--)
+        rank = !strcasecmp(quant, preferred[k])  ? k
+               : rank < N                        ? rank
+               : tag_in_path(path, preferred[k]) ? N + k
+                                                 : rank;
+    return late * (2 * N + 1) + rank;
+}
+
 int choose_file(const char *const *paths, size_t n, const char *tag)
 {
-    static const char *const preferred[] = {"Q4_K_M", "Q8_0", ""};
-    int no, count;
-    size_t n_stem;
-    /* Whole labels first: Q4_0 is not the "Q4_0-" of a name with more words behind it. */
-    for (int whole = 1; whole >= 0; whole--)
-        for (size_t k = 0; k < (tag ? 1 : sizeof preferred / sizeof *preferred); k++)
-            for (size_t i = 0; i < n; i++) {
-                const char *want = tag ? tag : preferred[k];
-                char quant[QUANT_MAX];
-                if (!is_model_file(paths[i]) ||
-                    (split_name(paths[i], &no, &count, &n_stem) && no != 1))
-                    continue;
-                quant_of(paths[i], quant);
-                if (!*want  ? whole == 0
-                    : whole ? !strcasecmp(quant, want)
-                            : tag_in_path(paths[i], want))
-                    return (int)i;
-            }
-    return -1;
+    int best = -1, least = INT_MAX;
+    for (size_t i = 0; i < n; i++) {
+        int cost = cost_of(paths[i], tag);
+        if (cost < least) {
+            least = cost;
+            best = (int)i;
+        }
+    }
+    return best;
 }
 
 /* ---- What users type ----------------------------------------------------------------------- */
@@ -272,7 +375,7 @@ static bool take(char *out, size_t cap, const char *s, size_t n)
 }
 
 /* The rest of an address behind OWNER/REPO: /resolve/REV/FILE or /blob/REV/FILE. */
-static bool parse_file(const char *s, model_name *n)
+static bool parse_file(const char *s, name_parts *n)
 {
     const char *rev = !strncmp(s, "/resolve/", 9) ? s + 9 : !strncmp(s, "/blob/", 6) ? s + 6 : NULL;
     const char *slash = rev ? strchr(rev, '/') : NULL;
@@ -282,9 +385,9 @@ static bool parse_file(const char *s, model_name *n)
            file_valid(n->file) && revision_valid(n->revision);
 }
 
-bool name_parse(const char *text, const char *endpoint, model_name *n)
+bool name_parse(const char *text, const char *endpoint, name_parts *n)
 {
-    *n = (model_name){0};
+    *n = (name_parts){0};
     const char *s = without_host(text, endpoint);
     size_t len = strcspn(s, "/:");
     if (s[len] == '/') {
@@ -315,7 +418,7 @@ bool name_parse(const char *text, const char *endpoint, model_name *n)
     return true;
 }
 
-bool name_fits(const model_name *n, const char *repo, const char *quant)
+bool name_fits(const name_parts *n, const char *repo, const char *quant)
 {
     const char *slash = strchr(repo, '/'), *name = slash ? slash + 1 : repo;
     size_t len = strlen(n->repo), m = strlen(name);

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,7 +34,7 @@ typedef struct pull {
     const hub_ask *ask;
     place p;
     net net;
-    model_name name;
+    name_parts name;
     listing list;
     char repo[REPO_MAX], quant[QUANT_MAX];
     const char *revision;
@@ -141,10 +142,9 @@ static status read_listing(pull *x, err *e)
 static void put_labels(const listing *l, const char *const *paths, str *out)
 {
     char quant[QUANT_MAX];
-    int shown = 0, no, count;
-    size_t n_stem;
+    int shown = 0;
     for (size_t i = 0; i < l->n; i++) {
-        if (!is_model_file(paths[i]) || (split_name(paths[i], &no, &count, &n_stem) && no != 1))
+        if (!is_first_file(paths[i]))
             continue;
         quant_among(paths[i], paths, l->n, quant);
         if (shown++ < 24)
@@ -154,13 +154,39 @@ static void put_labels(const listing *l, const char *const *paths, str *out)
         str_printf(out, " and %d more", shown - 24);
 }
 
+/* A GGUF file that is not taken for a model; NULL: there is none. */
+static const char *other_gguf(const char *const *paths, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strlen(paths[i]);
+        if (len > 5 && !strcasecmp(paths[i] + len - 5, ".gguf"))
+            return paths[i];
+    }
+    return NULL;
+}
+
+static status impossible_part(const pull *x, const char *path, err *e)
+{
+    return err_set(e, E_FORMAT,
+                   "%s: %s numbers itself as a part of a set that cannot be (1 to %d parts)",
+                   x->repo, path, PARTS_MAX);
+}
+
 static status no_such_file(const pull *x, const char *const *paths, const char *file, err *e)
 {
     str has = {0};
     put_labels(&x->list, paths, &has);
+    const char *other = has.n ? NULL : other_gguf(paths, x->list.n);
     status st;
     if (has.bad)
         st = err_memory(e, x->repo, has.n);
+    else if (other && !*file && split_broken(other))
+        st = impossible_part(x, other, e);
+    else if (other && !*file)
+        st = err_set(e, E_ARG,
+                     "%s holds no model, but files that belong to one, such as %s (--file PATH "
+                     "pulls it)",
+                     x->repo, other);
     else if (!has.n)
         st = err_set(e, E_ARG,
                      "%s holds no GGUF files, which carat needs; there may be a copy named "
@@ -179,7 +205,7 @@ static status choose(pull *x, err *e)
     const listing *l = &x->list;
     const char *file = x->ask->file ? x->ask->file : x->name.file;
     const char **paths = arena_array(&x->mem, l->n ? l->n : 1, sizeof *paths);
-    int first = -1, no = 1, count = 1;
+    int first = -1, no, count = 1;
     size_t n_stem = 0;
     if (!paths)
         return err_memory(e, x->repo, l->n * sizeof *paths);
@@ -192,6 +218,8 @@ static status choose(pull *x, err *e)
         first = choose_file(paths, l->n, *x->name.quant ? x->name.quant : NULL);
     if (first < 0)
         return no_such_file(x, paths, file, e);
+    if (split_broken(paths[first]))
+        return impossible_part(x, paths[first], e);
     bool split = split_name(paths[first], &no, &count, &n_stem);
     quant_among(paths[first], paths, l->n, x->quant);
     x->m = (manifest){.repo = x->repo,

@@ -10,7 +10,11 @@
 #include "base/sha256.h"
 #include "tests/test.h"
 
+#include <fcntl.h>
+#include <stdlib.h>
+#include <strings.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char commit[] = "0123456789abcdef0123456789abcdef01234567";
@@ -138,7 +142,7 @@ TEST(hub_names_in_parts)
                                       "a\033",
                                       "https://e.vil/a/b",
                                       "a/b/resolve/main/../x.gguf"};
-    model_name n;
+    name_parts n;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         bool ok = name_parse(good[i].text, "http://127.0.0.1:80", &n);
         CHECK_MSG(ok == !!good[i].owner, "%s", good[i].text);
@@ -168,7 +172,11 @@ TEST(hub_labels_of_files)
                                            {"M-BF16.gguf", "BF16"},
                                            {"M-mxfp4.gguf", "MXFP4"},
                                            {"M-IQ2_XXS.gguf", "IQ2_XXS"},
-                                           {"Q4_K_M/model-00001-of-00002.gguf", "model"},
+                                           {"Q4_K_M/model-00001-of-00002.gguf", "Q4_K_M"},
+                                           {"a/UD-IQ1_S/m.gguf", "UD-IQ1_S"},
+                                           {"UD-Q2_K_XL.gguf", "UD-Q2_K_XL"},
+                                           {"Carnice-V2-27B-Q5_K_M-mtp.gguf", "Q5_K_M"},
+                                           {"a/model.gguf", "model"},
                                            {"gemma-it.gguf", "gemma-it"},
                                            {"M-Q4_0-v2.gguf", "Q4_0"}};
     char out[QUANT_MAX];
@@ -209,6 +217,186 @@ TEST(hub_the_right_file_of_a_repository)
     CHECK_EQ(choose_file(all, N, "UD-Q4_K_XL"), 9);
     CHECK_EQ(choose_file(all, N, "Q2_K"), -1);
     CHECK_EQ(choose_file(all, N, "."), -1);
+}
+
+TEST(hub_a_name_that_is_no_part_leaves_the_outputs_alone)
+{
+    static const char *const none[] = {"",
+                                       ".gguf",
+                                       "a.gguf",
+                                       "big-model-31b-it-Q4_K_M.gguf",
+                                       "Some-0.6B-Instruct-Q8_0.gguf",
+                                       "00001-of-00003.gguf",
+                                       "-00001-of-00003.gguf",
+                                       "a-0001x-of-00003.gguf",
+                                       "a-00001_of-00003.gguf",
+                                       "a-00001-of-00003.bin",
+                                       "a-1-of-3.gguf"};
+    static const char *const broken[] = {"a-00000-of-00000.gguf", "a-00001-of-00000.gguf",
+                                         "a-00000-of-00001.gguf", "a-00003-of-00002.gguf",
+                                         "a-00001-of-10000.gguf", "a-99999-of-99999.gguf"};
+    int no = 7, count = 8;
+    size_t n_stem = 9;
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        CHECK_MSG(!split_name(none[i], &no, &count, &n_stem) && !split_broken(none[i]), "%s",
+                  none[i]);
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+        CHECK_MSG(!split_name(broken[i], &no, &count, &n_stem) && split_broken(broken[i]) &&
+                      !is_model_file(broken[i]),
+                  "%s", broken[i]);
+    CHECK(no == 7 && count == 8 && n_stem == 9);
+    CHECK(split_name("a-09999-of-09999.gguf", &no, &count, &n_stem));
+    CHECK(no == 9999 && count == PARTS_MAX && n_stem == 1);
+    CHECK(split_name("a-00001-of-00001.GGUF", &no, &count, &n_stem) && no == 1 && count == 1);
+}
+
+TEST(hub_words_of_drafts_in_names)
+{
+    static const char *const models[] = {"Q-27B-MTP-Q8_0.gguf", "Hy3-IQ1_M-mtp.gguf",
+                                         "Qwen3-4B-DFlash.gguf", "L3-8B-Stheno-v3.1-Q8_0-imat.gguf",
+                                         "M-imatrix-Q4_K_M.gguf"};
+    static const char *const none[] = {"mtp-M-Q4_0.gguf",     "MTP-Q4_K_M.gguf",
+                                       "mmproj-F16.gguf",     "gemma-3-27b-it-mmproj-bf16.gguf",
+                                       "imatrix-prev-0.gguf", "M.imatrix.gguf"};
+    static const char *const mixed[] = {"G-31B-it-DFlash-Q4_K_M.gguf", "G-31B-it-MTP-BF16.gguf",
+                                        "G-31B-it-Q8_0.gguf", "G-31B-it-assistant.Q4_K_M.gguf"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        CHECK_MSG(is_first_file(models[i]) && !choose_file(&models[i], 1, NULL), "%s", models[i]);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        CHECK_MSG(!is_model_file(none[i]) && choose_file(&none[i], 1, NULL) == -1, "%s", none[i]);
+    CHECK_EQ(choose_file(mixed, 4, NULL), 2); /* the model, not a drafter of a preferred label */
+    CHECK_EQ(choose_file(mixed, 4, "BF16"), 1);
+    CHECK_EQ(choose_file(mixed, 4, "G-31B-it-assistant.Q4_K_M"), 3);
+}
+
+enum { PUBLISHED_MAX = 2048 };
+
+/* The lines of tests/data/published-names.txt: files, then repositories. */
+static size_t read_published(const char *names[PUBLISHED_MAX], char **text)
+{
+    size_t n = 0, size;
+    err e = {0};
+    CHECK_OK(file_read_all(test_path("tests/data/published-names.txt"), 1 << 20, text, &size, &e),
+             e);
+    for (char *line = strtok(*text, "\n"); line && n < PUBLISHED_MAX; line = strtok(NULL, "\n"))
+        if (*line != '#')
+            names[n++] = line;
+    CHECK(n > 900);
+    return n;
+}
+
+static bool is_gguf(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 5 && !strcmp(name + n - 5, ".gguf");
+}
+
+/* Every published name: its parts, its label, and that the label finds the same file again, alone
+ * and among all. */
+TEST(hub_published_names)
+{
+    static const char *names[PUBLISHED_MAX], *files[PUBLISHED_MAX];
+    char *text, label[QUANT_MAX], typed[REPO_MAX + QUANT_MAX];
+    size_t n = read_published(names, &text), n_files = 0, n_models = 0;
+    name_parts parsed;
+    for (size_t i = 0; i < n; i++)
+        if (is_gguf(names[i]))
+            files[n_files++] = names[i];
+        else if (!strstr(names[i], "--")) /* folders of a cache, which some texts name */
+            CHECK_MSG(repo_valid(names[i]) && name_parse(names[i], NULL, &parsed) &&
+                          name_fits(&parsed, names[i], "Q4_0"),
+                      "%s", names[i]);
+    for (size_t i = 0; i < n_files; i++) {
+        const char *file = files[i];
+        int no = 1, count = 1;
+        size_t n_stem = 0;
+        bool split = split_name(file, &no, &count, &n_stem);
+        CHECK_MSG(file_valid(file) && !split_broken(file), "%s", file);
+        CHECK_MSG(split ? no >= 1 && no <= count : no == 1 && count == 1 && !n_stem, "%s", file);
+        bool other = strcasestr(file, "mmproj") || !strncasecmp(file, "imatrix", 7) ||
+                     !strncasecmp(file, "mtp-", 4);
+        CHECK_MSG(is_model_file(file) == !other, "%s", file);
+        CHECK_EQ(is_first_file(file), !other && no == 1);
+        CHECK_EQ(choose_file(&file, 1, NULL), is_first_file(file) ? 0 : -1);
+        if (!is_first_file(file))
+            continue;
+        n_models++;
+        quant_of(file, label);
+        snprintf(typed, sizeof typed, "org/Repo-GGUF:%s", label);
+        CHECK_MSG(name_parse(typed, NULL, &parsed) && name_fits(&parsed, "org/Repo-GGUF", label),
+                  "%s", typed);
+        CHECK_MSG(!choose_file(&file, 1, label), "%s: %s", file, label);
+        quant_among(file, files, n_files, label);
+        int at = choose_file(files, n_files, label);
+        CHECK_MSG(at >= 0 && !strncmp(files[at], file, split ? n_stem : strlen(file) - 5),
+                  "%s: %s finds %s", file, label, at < 0 ? "nothing" : files[at]);
+    }
+    CHECK(n_models > 500);
+    mem_free(text);
+}
+
+/* The same names as files in the cache of Python's client, each in a repository of its own. */
+TEST(hub_cache_lists_published_names)
+{
+    static const char *names[PUBLISHED_MAX];
+    char *text, folder[64];
+    size_t n = read_published(names, &text), n_want = 0, n_split = 0;
+    model_list l;
+    arena mem = {0};
+    err e = {0};
+    begin(&mem);
+    for (size_t i = 0; i < n; i++) {
+        int no, count;
+        size_t n_stem;
+        if (!is_gguf(names[i]))
+            continue;
+        snprintf(folder, sizeof folder, "own--R%zu", i);
+        put_cached(folder, names[i], "bytes");
+        bool split = split_name(names[i], &no, &count, &n_stem);
+        n_split += split; /* its other parts are not there */
+        n_want += is_first_file(names[i]) && !split;
+    }
+    CHECK_OK(model_list_read(&l, &e), e);
+    CHECK(n_split > 100 && n_want > 300);
+    CHECK_EQ(l.n, n_want);
+    for (size_t i = 0; i < l.n; i++) {
+        CHECK_MSG(l.at[i].n_bytes == 5 && l.at[i].n_files == 1, "%s", l.at[i].name);
+        CHECK_MSG(llabs((long long)(l.at[i].when_s - (int64_t)time(NULL))) < 86400, "%s",
+                  l.at[i].name);
+    }
+    model_list_free(&l);
+    mem_free(text);
+    arena_free(&mem);
+}
+
+/* refs/main with and without an end of line, and with a digit too few. */
+TEST(hub_cache_reads_the_commit_of_refs)
+{
+    static const struct {
+        const char *end;
+        size_t n;
+        bool takes;
+    } refs[] = {
+        {"", 40, true}, {"\n", 40, true}, {"\r\n", 40, true}, {"", 39, false}, {"0", 40, false}};
+    arena mem = {0};
+    char path[1300], other[1200], text[64];
+    err e = {0};
+    begin(&mem);
+    put_cached("own--Ref", "Ref-Q4_0.gguf", "old");
+    /* A newer snapshot: it counts only if refs/main names none. */
+    snprintf(other, sizeof other, "%s/hub/models--own--Ref/snapshots/%040d", getenv("HF_HOME"), 7);
+    CHECK_OK(make_dirs(other, &e), e);
+    snprintf(path, sizeof path, "%s/New-Q8_0.gguf", other);
+    write_text(path, "new");
+    struct timespec later[2] = {{.tv_sec = time(NULL) + 100}, {.tv_sec = time(NULL) + 100}};
+    CHECK(!utimensat(AT_FDCWD, other, later, 0));
+    for (size_t i = 0; i < sizeof refs / sizeof *refs; i++) {
+        snprintf(path, sizeof path, "%s/hub/models--own--Ref/refs/main", getenv("HF_HOME"));
+        snprintf(text, sizeof text, "%.*s%s", (int)refs[i].n, commit, refs[i].end);
+        write_text(path, text);
+        finds("ref", refs[i].takes ? "own/Ref:Q4_0" : "own/Ref:Q8_0");
+    }
+    arena_free(&mem);
 }
 
 /* ---- The store ----------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include "apps/server/catalog_int.h"
 
 #include "apps/hub/hub.h"
+#include "apps/hub/names.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/nearest.h"
@@ -27,33 +28,14 @@ enum {
 
 /* ---- Names ---- */
 
-/* The end of "-00001-of-00003", which is left out of names. Returns the length of the rest, or n;
- * *first: this is the first file of its set, or no set. */
-static size_t without_split(const char *name, size_t n, bool *first)
-{
-    static const char form[] = "-00000-of-00000";
-    size_t k = sizeof form - 1;
-    *first = true;
-    if (n <= k)
-        return n;
-    for (size_t i = 0; i < k; i++) {
-        char c = name[n - k + i];
-        if (form[i] == '0' ? c < '0' || c > '9' : c != form[i])
-            return n;
-    }
-    *first = !strncmp(name + n - k, "-00001", 6);
-    return n - k;
-}
-
 /* The name of a file without directory, ".gguf" and the number of a split set. */
 static char *name_of_file(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const char *base = base_name(path);
+    int no, count;
     size_t n = strlen(base);
-    bool first;
-    if (n > 5 && !strcasecmp(base + n - 5, ".gguf"))
+    if (!split_name(base, &no, &count, &n) && n > 5 && !strcasecmp(base + n - 5, ".gguf"))
         n -= 5;
-    n = without_split(base, n, &first);
     return mem_strndup(base, n);
 }
 
@@ -121,12 +103,6 @@ void offers_free(catalog *c)
     }
 }
 
-/* Files beside a model that are none: projectors, drafters, matrices of importance. */
-static bool is_companion(const char *file)
-{
-    return strcasestr(file, "mmproj") || strcasestr(file, "imatrix") || !strncmp(file, "mtp-", 4);
-}
-
 static status add_directory(catalog *c, const char *dir, err *e)
 {
     DIR *d = opendir(dir);
@@ -135,18 +111,14 @@ static status add_directory(catalog *c, const char *dir, err *e)
     if (!d)
         return err_errno(e, "read the directory of models", dir);
     while (!st && (f = readdir(d))) {
-        size_t n = strlen(f->d_name);
         str path = {0};
         struct stat sb;
-        bool first;
-        if (n <= 5 || *f->d_name == '.' || strcasecmp(f->d_name + n - 5, ".gguf") != 0 ||
-            is_companion(f->d_name))
+        if (*f->d_name == '.' || !is_first_file(f->d_name))
             continue;
-        without_split(f->d_name, n - 5, &first);
         str_printf(&path, "%s/%s", dir, f->d_name);
         if (path.bad)
-            st = err_memory(e, "the path of a model", n);
-        else if (first && !stat(path.at, &sb) && S_ISREG(sb.st_mode))
+            st = err_memory(e, "the path of a model", path.n);
+        else if (!stat(path.at, &sb) && S_ISREG(sb.st_mode))
             st = add_file(c, name_of_file(path.at), mem_strdup(path.at), e);
         str_free(&path);
     }

@@ -11,14 +11,14 @@
 
 enum { LIST_SHOWN = 5 }; /* longer lists of the metadata are shown empty */
 
-/* A time as RFC 3339 in UTC. */
+/* A time as RFC 3339 in UTC, whose years have four digits; clients fail to read others. */
 static void put_time(str *o, const char *key, int64_t seconds)
 {
-    time_t at = (time_t)seconds;
-    struct tm t;
+    static const int64_t year_10000_s = INT64_C(253402300800);
+    time_t at = seconds >= 0 && seconds < year_10000_s ? (time_t)seconds : 0;
+    struct tm t = {.tm_year = 70, .tm_mday = 1};
     char text[40];
-    if (!gmtime_r(&at, &t))
-        gmtime_r(&(time_t){0}, &t);
+    gmtime_r(&at, &t);
     strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &t);
     json_text(o, key, text);
 }
