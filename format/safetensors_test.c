@@ -134,6 +134,69 @@ TEST(safetensors_refuses_bad_lengths)
     CHECK_STATUS(open_str(&s, NULL), E_FORMAT);
 }
 
+/* One below, at, and one above what is read. */
+TEST(safetensors_at_the_limits_of_the_reader)
+{
+    for (int n = 15; n <= 17; n++) {
+        str head = {0};
+        str_puts(&head, "{\"a\":{\"dtype\":\"I8\",\"shape\":[");
+        for (int i = 0; i < n; i++)
+            str_puts(&head, i ? ",1" : "1");
+        str_puts(&head, "],\"data_offsets\":[0,1]}}");
+        check_head(str_text(&head), 1, n <= 16 ? OK : E_FORMAT, n <= 16 ? "" : "no valid shape");
+        str_free(&head);
+    }
+    for (int n = TENSOR_NAME_MAX - 1; n <= TENSOR_NAME_MAX + 1; n++) {
+        str head = {0};
+        str_puts(&head, "{\"");
+        for (int i = 0; i < n; i++)
+            str_putc(&head, 'a');
+        str_puts(&head, "\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}");
+        check_head(str_text(&head), 1, n <= TENSOR_NAME_MAX ? OK : E_FORMAT,
+                   n <= TENSOR_NAME_MAX ? "" : "a tensor name of");
+        str_free(&head);
+    }
+    check_head("{\"\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, E_FORMAT,
+               "a tensor name of 0");
+    for (uint64_t n = (100 << 20); n <= (100 << 20) + 1; n++) { /* only the length is there */
+        str s = {0};
+        err e = {0};
+        file_of(&s, "{}", n, 0);
+        CHECK_STATUS(open_str(&s, &e), E_FORMAT);
+    }
+}
+
+/* A set of as many files as are read, and of one more. */
+TEST(safetensors_at_the_limit_of_files)
+{
+    enum { PARTS = 4096 };
+    const char *dir = test_temp("parts");
+    str file = {0};
+    mkdir(dir, 0755);
+    file_of(&file, "{}", 2, 0);
+    for (int n = PARTS - 1; n <= PARTS + 1; n++) {
+        str index = {0};
+        safetensors s;
+        err e = {0};
+        str_puts(&index, "{\"weight_map\":{");
+        for (int i = 0; i < n; i++) {
+            char name[32];
+            snprintf(name, sizeof name, "p%d.safetensors", i);
+            str_printf(&index, "%s\"t%d\":\"%s\"", i ? "," : "", i, name);
+            if (n == PARTS - 1 || i >= PARTS - 1)
+                test_write_in(dir, name, str_text(&file), file.n);
+        }
+        str_puts(&index, "}}");
+        test_write_in(dir, "model.safetensors.index.json", str_text(&index), index.n);
+        status st = safetensors_open(&s, dir, &e);
+        CHECK_EQ(st != OK, 1); /* the files lack the tensors; the limit comes first */
+        CHECK_MSG((strstr(e.text, "4096") != NULL) == (n > PARTS), "%d files: %s", n, e.text);
+        safetensors_close(&s);
+        str_free(&index);
+    }
+    str_free(&file);
+}
+
 TEST(safetensors_flipped_bytes_never_crash)
 {
     static const char head[] =
