@@ -37,7 +37,7 @@ def copy_tree(to):
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, to / name)
     if (ROOT / "build").exists() and not (to / "build").exists():
-        shutil.copytree(ROOT / "build", to / "build", ignore=shutil.ignore_patterns("emu", "cuda"))
+        shutil.copytree(ROOT / "build", to / "build", ignore=shutil.ignore_patterns("emu", "cuda", "sanitize", "asan", "tsan", "fuzz"))
 
 
 def changed(text, old, new):
