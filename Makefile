@@ -33,7 +33,8 @@ CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -O3 -g -fno-math-errno -fno-trapping-math -f
              -fvisibility=hidden -pthread -Iinclude -I. $(WARN) $(if $(STRICT),$(if $(SAN),,-Werror)) \
              $(PKG_CFLAGS) $(SAN) $(CFLAGS)
 ifneq ($(DEBUG),)
-CFLAGS_ALL += -O2 -DCARAT_DEBUG=1
+# Sanitizers triple what the compiler has to do. -O1 gives back more of its time than the tests lose.
+CFLAGS_ALL += $(if $(SAN),-O1,-O2) -DCARAT_DEBUG=1
 endif
 # Sanitizer builds need line numbers alone: full debug information of unrolled kernels takes the
 # compiler minutes.
@@ -46,10 +47,9 @@ PKG_LIBS := $(PKG_DIRS) $(PKG_DIRS:-L%=-Wl,-rpath,%)
 LIBS = -Wl,--build-id $(PKG_LIBS) -lxxhash -lzstd -lm -pthread $(SAN)
 # Kernels for one instruction set each; cpu.c picks one at run time. Functions begin at cache lines:
 # otherwise a change of another file moves the loops by 16 bytes, which cost attention a tenth.
-# Sanitized, their addresses are checked by AddressSanitizer alone: the checks of addresses of the other
-# sanitizer double the code, and the compiler's time. ThreadSanitizer checks the portable kernels, which
-# are the same source: in vectors its checks take three quarters of all time.
-KERNEL_SAN = $(if $(findstring undefined,$(SAN)),-fno-sanitize=alignment$(,)null$(,)object-size$(,)pointer-overflow) \
+# Sanitized, AddressSanitizer alone checks them. The other sanitizers check the portable kernels, which
+# have the same source: in vectors their checks double the code, and take three quarters of all time.
+KERNEL_SAN = $(if $(findstring undefined,$(SAN)),-fno-sanitize=undefined) \
              $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)
 ISA_AVX2 = -mavx2 -mfma -mf16c -falign-functions=64 $(KERNEL_SAN)
 ISA_AVX512 = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni \
@@ -69,6 +69,14 @@ LIB_SRC := $(call src,$(LIB_DIRS))
 APP_SRC := $(call src,$(APP_DIRS))
 TEST_SRC := $(sort $(wildcard $(addsuffix /*_test.c,$(LIB_DIRS) $(APP_DIRS))) $(wildcard tests/*.c fuzz/*.c))
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
+# T=WORDS: files of tests that one of the words occurs in, or in whose path it does; and those without
+# tests of their own.
+T ?=
+ifneq ($(strip $(T)),)
+T_WORDS = $(foreach w,$(T),-e '$(w:fuzz_corpus_%=%)')
+T_OBJ := $(call obj,$(filter-out %_test.c fuzz/fuzz_%,$(TEST_SRC)) $(shell { printf '%s\n' $(TEST_SRC) | \
+         grep -F $(T_WORDS); grep -lF $(T_WORDS) $(TEST_SRC); } | grep -E '_test\.c$$|^fuzz/fuzz_' | sort -u))
+endif
 # The kernels take the compiler longest, by far, so they come first: the rest is built beside them.
 CORE_OBJ := $(filter-out $(BUILD)/backend/cuda_none.o,$(call obj,$(filter %_avx512.c %_avx2.c,$(LIB_SRC)) \
             $(filter-out %_avx512.c %_avx2.c,$(LIB_SRC))))
@@ -111,7 +119,7 @@ TEST_OBJ := $(call obj,$(TEST_SRC))
 VERSION := $(shell sed -n 's/^.define CARAT_VERSION_[A-Z]* //p' include/carat.h | paste -sd.)
 SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
 
-.PHONY: all help check test test-isa asan ubsan sanitize tsan fuzz clean floors map vendor headers symbols format size \
+.PHONY: all help check check-all test t test-isa asan ubsan sanitize tsan fuzz clean floors map vendor headers symbols format size \
         install uninstall cli docs results results-check
 all: carat libcarat.a libcarat.so
 
@@ -146,7 +154,12 @@ $(OUT)/libcarat.so: $(filter-out $(APP_ONLY),$(OUT_OBJ)) $(BUILD)/linked
 	@mkdir -p $(@D)
 	$(Q)$(CC) -shared $(if $(SAN),,-Wl$(,)-z$(,)defs) -Wl,-soname,$(SONAME) -o $@ $(objects) $(LDFLAGS) $(OUT_LIBS)
 # The test program holds the code of apps/ too, except main().
-$(BUILD)/carat_test: $(LIB_OBJ) $(TEST_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ)) $(BUILD)/linked
+TESTED_OBJ := $(LIB_OBJ) $(filter-out $(BUILD)/apps/main.o,$(APP_OBJ))
+$(BUILD)/carat_test: $(TESTED_OBJ) $(TEST_OBJ) $(BUILD)/linked
+	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) $(APP_LIBS)
+# The same with the tests of T alone.
+T_LINKED := $(if $(T),$(call noted,$(BUILD)/t_linked,$(T_OBJ)))
+$(BUILD)/t_carat_test: $(TESTED_OBJ) $(T_OBJ) $(BUILD)/linked $(T_LINKED)
 	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) $(APP_LIBS)
 
 $(BUILD)/%_avx2.o: ISA = $(ISA_AVX2)
@@ -215,13 +228,25 @@ EMU = $(BUILD)/emu
 EMU_C := $(CUDA_C) $(filter tests/cuda/%,$(CHECK_C))
 EMU_DEVICE := $(CUDA_C:%.c=$(EMU)/%.o) $(CU_SRC:%.cu=$(EMU)/%.cu.o) $(EMU)/tests/cuda/emu.o
 EMU_CHECK := $(EMU_C:%.c=$(EMU)/%.o) $(call obj,$(filter-out tests/cuda/%,$(CHECK_C)))
-EMU_CXX = $(CXX) -std=c++17 -O2 -g -ffp-contract=off -Itests/cuda -Iinclude -I. $(SAN)
+EMU_CXX = $(CXX) -std=c++17 -O1 -g1 -ffp-contract=off -Itests/cuda -Iinclude -I. $(SAN)
 EMU_NOTED := $(call noted,$(BUILD)/emulator,$(EMU_CXX))
-.PHONY: cuda cuda-check cuda-emu
+.PHONY: cuda cuda-check cuda-emu cuda-emu-all cuda-compile
 cuda: carat libcarat.a ## ./carat with the CUDA device; ARCH=90 for one kind of GPU
 cuda-check: $(BUILD)/cuda/cuda_check ## build/cuda/cuda_check, for a machine with a GPU (tools/gpu_check.sh)
-cuda-emu: $(EMU)/check ## the CUDA kernels, emulated, against the reference
-	$(EMU)/check --quick
+# $(call emulated,OPTIONS): a part of the checks for each processor.
+define emulated
+	@rm -f $(EMU)/log.*
+	@n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); seq 0 $$((n - 1)) | xargs -P $$n -I'{}' sh -c \
+	    '$(EMU)/check $(1) --part "{}/$$0" >$(EMU)/log.{} 2>&1 || { grep -v "^ok" $(EMU)/log.{}; exit 1; }' $$n
+	@tail -qn 1 $(EMU)/log.*
+endef
+cuda-emu: $(EMU)/check ## the CUDA kernels, emulated, against the reference: a few checks of each kind
+	$(call emulated,--brief)
+cuda-emu-all: $(EMU)/check ## all of them; minutes to an hour
+	$(call emulated,--quick)
+# SECS=90: no compilation begins after so many seconds, and the files left are named.
+cuda-compile: ## do all CUDA files compile for 8.6 and 9.0? (needs nvcc; keeps objects by content)
+	@tools/cuda_compile.sh '$(NVCC)' $(SECS)
 $(BUILD)/cuda/cuda_check: $(CHECK_OBJ) $(CUDA_OBJ) $(BUILD)/linked
 	@mkdir -p $(@D)
 	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson $(CUDA_LIBS)
@@ -253,7 +278,7 @@ bench-attend-cuda: $(BUILD)/cuda/bench_attend_cuda ## build/cuda/bench_attend_cu
 bench-matmul-cuda: $(BUILD)/cuda/bench_matmul_cuda ## build/cuda/bench_matmul_cuda: products of 1 to 32 rows on a GPU
 
 # Where one of these files was removed.
-NOTED = $(addprefix $(BUILD)/,flags nvcc linked bundled emulator) build/shown
+NOTED = $(addprefix $(BUILD)/,flags nvcc linked t_linked bundled emulator) build/shown
 $(NOTED):
 	@mkdir -p $(@D) && echo unknown > $@
 
@@ -266,24 +291,40 @@ $(BUILD)/chat: examples/chat.c include/carat.h $(wildcard include/carat/*.h) lib
 
 # One more than there are processors: some tests wait.
 TEST_JOBS ?= $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1))
-test: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## unit and end-to-end tests
+test: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## unit and end-to-end tests; TEST_LONG=1: the long suite
 	$(BUILD)/carat_test -j $(TEST_JOBS)
+# Its own program, so that files of tests that have nothing to do with it are neither compiled nor linked.
+t: ## make t T=WORD: the tests whose name or file holds WORD, from a program with them alone
+	@[ -n "$(strip $(T))" ] || { echo 'usage: make t T=WORD'; exit 2; }
+	+@$(MAKE) --no-print-directory T='$(T)' $(BUILD)/t_carat_test $(BUILD)/carat
+	$(BUILD)/t_carat_test -j $(TEST_JOBS) $(T)
 
 # The tests in which a whole model computes, with the kernels of a chosen instruction set. Tests of
 # single kernels go through all instruction sets anyway. `CARAT_ISA=avx2 make test` runs every test.
 KERNELS ?= portable
-ISA_TESTS ?= engine/ demo_test hybrid_test session_ daemon_ server_answers cli_answers cli_logits
+ISA_TESTS ?= engine/engine_test demo_answers hybrid_test session_random server_answers cli_answers cli_logits
 test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## KERNELS=avx2: the tests of whole models, with those kernels
 	CARAT_ISA=$(KERNELS) $(BUILD)/carat_test -j $(TEST_JOBS) $(ISA_TESTS)
 
 check: test floors map vendor symbols docs results-check fuzz-links ## test, plus the rules of folders, map, vendored files and docs
+check-all: export TEST_LONG = 1
+check-all: check ## the long suite: every shape, every instruction set, every test under the sanitizers
+	for isa in portable avx2; do ! CARAT_ISA=$$isa ./carat run -n 1 hello </dev/null >/dev/null 2>&1 || \
+	    CARAT_ISA=$$isa $(BUILD)/carat_test -j $(TEST_JOBS) engine/ $(ISA_TESTS) session_ daemon_ || exit 1; done
+	+$(MAKE) sanitize SAN_SKIP=
+	+$(MAKE) tsan
+	+$(MAKE) cuda-emu-all
 
 ASAN = -fsanitize=address -fno-omit-frame-pointer
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=all
+# What the tests left out show of memory, others show too: SAN_SKIP= runs them as well.
+SAN_SKIP ?= bench_compares bench_ceilings bench_shares bench_scripts fidelity_stored fidelity_generations \
+            session_edited session_rewinds fidelity_last_row fidelity_like_31b fidelity_like_12b kv_oracle_one_stream \
+            attention_along_a_timeline_avx2
 # $(call sanitized,NAME,FLAGS,TESTS): a build of its own, and its tests.
 define sanitized
 	+$(MAKE) BUILD=build/$(1) DEBUG=1 SAN="$(2)" build/$(1)/carat_test build/$(1)/carat
-	build/$(1)/carat_test -j $(TEST_JOBS) $(3)
+	build/$(1)/carat_test -j $(TEST_JOBS) $(addprefix -x ,$(SAN_SKIP)) $(3)
 endef
 asan: ## check under AddressSanitizer
 	$(call sanitized,asan,$(ASAN))
@@ -291,15 +332,21 @@ ubsan: ## check under UndefinedBehaviorSanitizer
 	$(call sanitized,ubsan,$(UBSAN))
 sanitize: ## check under both at once: one build, one run
 	$(call sanitized,sanitize,$(ASAN) $(UBSAN))
-# One target, linked with the instrumented library. Findings are written to build/fuzz/; a crash becomes
-# a file of fuzz/corpus/ and thereby a test.
-T ?= gguf
-SECS ?= 60
-fuzz: ## make fuzz T=gguf SECS=60: libFuzzer over fuzz/fuzz_$T.c (needs clang)
-	$(MAKE) CC=clang BUILD=build/fuzz DEBUG=1 SAN="-fsanitize=fuzzer-no-link,address,undefined" build/fuzz/fuzz_$(T)
-	@mkdir -p build/fuzz/found/$(T)
-	build/fuzz/fuzz_$(T) -max_total_time=$(SECS) -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
-	    -artifact_prefix=build/fuzz/$(T)- build/fuzz/found/$(T) fuzz/corpus/$(T)
+# Targets are linked with the instrumented library. Findings are written to build/fuzz/; a crash becomes a
+# file of fuzz/corpus/ and thereby a test. Of the last line of a log, exec/s says whether a target sees much:
+# below 2000 it needs smaller inputs or less to do for each.
+SECS ?=
+FUZZ_TARGETS := $(filter-out fuzz,$(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c)))
+FUZZ_RUN = $(or $(strip $(T)),$(FUZZ_TARGETS))
+fuzz: ## libFuzzer over every target, 60 s each; T=gguf SECS=300: over fuzz/fuzz_gguf.c (needs clang)
+	+$(MAKE) CC=clang BUILD=build/fuzz DEBUG=1 SAN="-fsanitize=fuzzer-no-link,address,undefined" \
+	    $(FUZZ_RUN:%=build/fuzz/fuzz_%)
+	@mkdir -p $(FUZZ_RUN:%=build/fuzz/found/%)
+	@printf '%s\n' $(FUZZ_RUN) | xargs -P $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) -I'{}' sh -c \
+	    'build/fuzz/fuzz_{} -max_total_time=$(or $(SECS),60) -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
+	    -print_final_stats=1 -artifact_prefix=build/fuzz/{}- build/fuzz/found/{} fuzz/corpus/{} >build/fuzz/{}.log 2>&1 \
+	    && echo "{}: $$(grep -o "average_exec_per_sec: *[0-9]*" build/fuzz/{}.log | grep -o "[0-9]*$$") inputs a second" \
+	    || { tail -n 40 build/fuzz/{}.log; echo "{}: build/fuzz/{}.log"; exit 1; }'
 # The floors that read bytes from outside: no kernels.
 FUZZ_OBJ := $(call obj,$(call src,base num format text))
 # $(call fuzz_also,NAME,FILES): what a target needs beside them.
@@ -327,20 +374,20 @@ $(eval $(call fuzz_also,experts,engine/expert_file.c))
 $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS) -ljansson
 # Any C compiler finds out whether the targets have all they call; only clang can run them.
-FUZZ_TARGETS := $(filter-out fuzz,$(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c)))
 .PHONY: fuzz-links
 fuzz-links: $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked) ## fail where a fuzz target does not link
 $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked): $(BUILD)/fuzz_%.linked: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -O0 -DCARAT_FUZZ=1 -shared -Wl,-z,defs -o $@ $< $(FUZZ_OBJ) $(LIBS) -ljansson
 # The tests with threads, and portable kernels in two threads. Empty: all tests, which takes long.
-TSAN_TESTS ?= server_ jobs_may_come a_batch_ends is_written_now killed_at_any keeps_to_its_budget \
-              pool_runs several_threads another_thread grammars_side_by_side \
-              timeline_portable every_format_portable \
+TSAN_TESTS ?= tests/server_test tests/clients_server tests/pool_server server_soak jobs_may_come a_batch_ends \
+              is_written_now killed_at_any keeps_to_its_budget pool_runs several_threads another_thread \
+              grammars_side_by_side timeline_portable every_format_portable \
               cold_pool_answers cold_pool_closes cold_pool_threads_that
 # Some of them fork; the child starts threads of its own and shares none.
 tsan: export TSAN_OPTIONS = die_after_fork=0
 tsan: ## the tests with threads, under ThreadSanitizer
-	$(call sanitized,tsan,-fsanitize=thread,$(TSAN_TESTS))
+	+$(MAKE) BUILD=build/tsan DEBUG=1 SAN=-fsanitize=thread T='$(TSAN_TESTS)' build/tsan/t_carat_test build/tsan/carat
+	build/tsan/t_carat_test -j $(TEST_JOBS) $(TSAN_TESTS)
 
 floors: ## fail on an #include of a folder above (DESIGN.md)
 	@tools/floors.sh

@@ -237,7 +237,7 @@ TEST(random_histories_equal_fresh_sessions_in_any_budget)
         carat_session *s = open_with(m, o);
         talk c[3] = {begin_talk(m, 1), begin_talk(m, 2), begin_talk(m, 3)};
         int64_t reused = 0;
-        for (int i = 0; i < (SANITIZED ? 8 : 15); i++) {
+        for (int i = 0; i < (test_brief() ? 8 : 15); i++) {
             talk *x = &c[rng_below(&rng, 3)];
             if (x->n > CTX - 120 || rng_below(&rng, 4) == 0)
                 x->n = 60 + (int64_t)rng_below(&rng, (uint64_t)x->n - 60);

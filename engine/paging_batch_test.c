@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CTX = 1536, KEEP = 512, JOBS = SANITIZED ? 6 : 10 };
+enum { CTX = 1536, KEEP = 512, JOBS_MAX = 10 };
 
 static carat_model *open_model(const char *draft)
 {
@@ -77,12 +77,13 @@ static void answers_as_alone(const char *policy, const char *draft)
 {
     static const int32_t pool[] = {0, 1280, 640}, budget_mb[] = {0, -1, 4};
     carat_model *plain = open_model(NULL), *m = draft ? open_model(draft) : plain;
-    question *q = mem_calloc(JOBS, sizeof *q);
-    answer *want = mem_calloc(JOBS, sizeof *want), *got = mem_calloc(JOBS, sizeof *got);
+    question *q = mem_calloc(JOBS_MAX, sizeof *q);
+    answer *want = mem_calloc(JOBS_MAX, sizeof *want), *got = mem_calloc(JOBS_MAX, sizeof *got);
+    const int n_jobs = test_brief() ? 6 : JOBS_MAX;
     uint64_t rng = test_seed(), n_preempted = 0;
     int n_lossy = 0;
     CHECK(q && want && got);
-    for (int i = 0; i < JOBS; i++) {
+    for (int i = 0; i < n_jobs; i++) {
         draw(m, &q[i], i, &rng);
         alone(plain, policy, &q[i], &want[i]);
         n_lossy += want[i].t.lossy != NULL;
@@ -94,15 +95,15 @@ static void answers_as_alone(const char *policy, const char *draft)
         got[i].n_done = 1;
         answer_check(&got[i], &want[i], i);
     }
-    CHECK(n_lossy >= JOBS / 2 && n_lossy < JOBS);
+    CHECK(n_lossy >= n_jobs / 2 && n_lossy < n_jobs);
     for (int k = 0; k < 3; k++) {
         carat_batch *b = open_batch(m, policy, pool[k], k == 1 ? 3 : 6, budget_mb[k]);
         carat_batch_info info;
-        for (int i = 0; i < JOBS; i++)
+        for (int i = 0; i < n_jobs; i++)
             answer_submit(b, &q[i], &got[i]);
         while (carat_batch_step(b))
             ;
-        for (int i = 0; i < JOBS; i++)
+        for (int i = 0; i < n_jobs; i++)
             answer_check(&got[i], &want[i], i);
         carat_batch_get_info(b, &info, NULL, 0);
         n_preempted += info.n_preempted;

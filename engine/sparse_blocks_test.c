@@ -110,7 +110,7 @@ TEST(block_selection_does_not_depend_on_chunks)
     fixture f = begin();
     static const int32_t chunks[] = {64, 200, CTX};
     static const char *const formats[] = {"q8_0", "tq3_0"};
-    for (size_t k = 0; k < (SANITIZED ? 1 : sizeof formats / sizeof *formats); k++) {
+    for (size_t k = 0; k < (test_brief() ? 1 : sizeof formats / sizeof *formats); k++) {
         carat_session_options o = options(lossy, 128);
         o.kv_k = formats[k];
         o.kv_single = k % 2 ? "on" : "off";

@@ -240,7 +240,7 @@ static void drive(const residency_rules *rules, int64_t n_steps, bool drops, uin
 TEST(residency_keeps_to_a_model)
 {
     uint64_t rng = test_seed();
-    int64_t n = SANITIZED ? 20000 : 250000;
+    int64_t n = test_brief() ? 20000 : 250000;
     residency_rules r = {.pool = 16,
                          .n_pages = PAGES,
                          .sinks = 1,

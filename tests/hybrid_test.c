@@ -22,10 +22,15 @@ enum {
     PAIRS = 6,
     RECALL = 5 * PAIRS + 1, /* bytes of the first line, with its end */
     ASKED = 3 * PAIRS,      /* the first byte of its answers */
-    TEXTS = SANITIZED ? 3 : 12,
+    TEXTS_MAX = 12,
     COPIED = 100 /* tokens of an answer; texts of training end after 80 */
 };
 static const float LEAD = 1;
+
+static int texts(void)
+{
+    return test_brief() ? 3 : TEXTS_MAX;
+}
 
 typedef struct text {
     int32_t id[CTX];
@@ -136,7 +141,7 @@ TEST(hybrid_recalls_and_leads_by_far)
     float *logits = mem_alloc((size_t)CTX * (size_t)n_vocab * sizeof *logits);
     err e = {0};
     CHECK(logits);
-    for (int trial = 0; trial < TEXTS; trial++) {
+    for (int trial = 0; trial < texts(); trial++) {
         text t = draw_text(&rng);
         for (int32_t i = 0, n = t.n; i < COPIED; i++)
             t.id[n + i] = copied(&t, i);
@@ -201,7 +206,7 @@ TEST(hybrid_answers_in_chunks_of_any_size)
         uint64_t rng = 11;
         char what[32];
         snprintf(what, sizeof what, "chunks of %d", chunks[i]);
-        for (int trial = 0; trial < (TEXTS + 2) / 3; trial++) {
+        for (int trial = 0; trial < (texts() + 2) / 3; trial++) {
             text t = draw_text(&rng);
             check_answers(s, &t, &how, COPIED, what); /* each prompt extends or rebuilds */
         }
@@ -240,7 +245,7 @@ TEST(hybrid_answers_after_drafts_that_were_taken_back)
         uint64_t rng = 11;
         pair p;
         pair_open_of(&p, path(), drafters[k], (carat_session_options){.chunk = 24});
-        for (int trial = 0; trial < TEXTS; trial++) {
+        for (int trial = 0; trial < texts(); trial++) {
             text t = draw_text(&rng);
             request q = {.n = t.n, .o = greedy(40)};
             memcpy(q.ids, t.id, (size_t)t.n * sizeof *t.id);
@@ -322,7 +327,7 @@ TEST(hybrid_answers_after_snapshots)
         carat_generate_options how = greedy(1);
         uint64_t rng = 11;
         err e = {0};
-        for (int trial = 0; trial < (TEXTS + 1) / 2; trial++) {
+        for (int trial = 0; trial < (texts() + 1) / 2; trial++) {
             text t = draw_text(&rng), other = draw_text(&rng);
             carat_snapshot *pairs, *copy;
             carat_reset(s);
@@ -379,20 +384,20 @@ TEST(hybrid_answers_from_checkpoints)
     enum { SHARED = RECALL + 1 }; /* 32 tokens: fewer are computed again */
     const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = 16};
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
-    text t[TEXTS], first = draw_text(&rng);
+    text t[TEXTS_MAX], first = draw_text(&rng);
     CHECK_OK(carat_generate(s, first.id, SHARED, &one, NULL, NULL, NULL, &e), e);
-    for (int i = 0; i < TEXTS; i++) {
+    for (int i = 0; i < texts(); i++) {
         t[i] = draw_text(&rng);
         memcpy(t[i].id, first.id, RECALL * sizeof *first.id);
         check_copy(s, &t[i], 40, "after a shared line");
         n_restored += !strcmp(carat_session_reuse(s, NULL), "restored");
     }
-    for (int i = 0; i < TEXTS; i++) {
+    for (int i = 0; i < texts(); i++) {
         check_copy(s, &t[i], COPIED, "again");
         n_restored += !strcmp(carat_session_reuse(s, NULL), "restored");
     }
-    printf("%d of %d prompts began at a checkpoint\n", n_restored, 2 * TEXTS);
-    CHECK(n_restored >= 2 * TEXTS - 1);
+    printf("%d of %d prompts began at a checkpoint\n", n_restored, 2 * texts());
+    CHECK(n_restored >= 2 * texts() - 1);
     carat_session_close(s);
     carat_model_close(m);
 }

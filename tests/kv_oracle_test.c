@@ -34,8 +34,8 @@ static void each_format(check_fn fn, int part, int of)
     char text[128];
     rig_open(&r);
     rig_draw(ids, RIG_LONG, &rng);
-    const int sixth = SANITIZED ? (int)(rng % 6) : 0;
-    for (int i = part + of * sixth; i < RIG_FORMATS; i += of * (SANITIZED ? 6 : 1)) {
+    const int sixth = test_brief() ? (int)(rng % 6) : 0;
+    for (int i = part + of * sixth; i < RIG_FORMATS; i += of * (test_brief() ? 6 : 1)) {
         printf("  %s\n", rig_words(&rig_format[i], text, sizeof text));
         float *want = rig_token_by_token(&r, &rig_format[i], ids);
         fn(&r, &rig_format[i], ids, want, &rng);
@@ -55,7 +55,7 @@ static void check_chunks(rig *r, const kv_words *w, const int32_t *ids, const fl
     CHECK(got);
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
         rig_open_cache(r, w, chunks[i]);
-        for (size_t j = SANITIZED ? 2 : 0; j < sizeof lengths / sizeof *lengths; j++) {
+        for (size_t j = test_brief() ? 2 : 0; j < sizeof lengths / sizeof *lengths; j++) {
             int32_t n = lengths[j];
             kv_reset(&r->c);
             rig_poison(&r->c); /* keys of an earlier prompt would hide a hole */
@@ -342,7 +342,7 @@ TEST(kv_oracle_codes_are_their_values)
     plain.ops.kv_store = plain_store;
     b.dev->op = &plain.ops;
     plain.from = &a.c;
-    for (int i = 0; i < RIG_FORMATS; i += SANITIZED ? 5 : 1) {
+    for (int i = 0; i < RIG_FORMATS; i += test_brief() ? 5 : 1) {
         double far = 0;
         rig_open_cache(&a, &rig_format[i], 1);
         rig_open_cache(&b, &(kv_words){.k = "f32", .single = "off"}, 1);

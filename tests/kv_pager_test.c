@@ -151,7 +151,7 @@ TEST(pager_keeps_every_byte)
                                      {.k = "q8_0+rot", .single = "on"}};
     static const kv_policy policies[] = {KV_POLICY_DRAFTER, KV_POLICY_SCORED, KV_POLICY_LRU};
     for (size_t k = 0; k < 4; k++)
-        for (size_t i = SANITIZED ? k % 3 : 0; i < 3; i += SANITIZED ? 3 : 1) {
+        for (size_t i = test_brief() ? k % 3 : 0; i < 3; i += test_brief() ? 3 : 1) {
             const kv_policy policy = policies[i];
             rig paged, whole;
             int32_t ids[TOKENS];
@@ -268,7 +268,8 @@ static void agree_with_the_reference(const kv_words *words)
                -1, 1);
     open_paged(&plain, &(cpu_options){.n_threads = 2, .reference = true}, words, KV_POLICY_SCORED,
                -1, 1);
-    for (int32_t i = 0; i < TOKENS; i++) {
+    const int32_t n = test_brief() ? POOL + (TOKENS - POOL) / 4 : TOKENS;
+    for (int32_t i = 0; i < n; i++) {
         CHECK_OK(one_token(&fast, ids[i], a, &e), e);
         CHECK_OK(one_token(&plain, ids[i], b, &e), e);
         for (int32_t k = 0; k < RIG_VOCAB; k++) {

@@ -157,14 +157,13 @@ static void compare_placements(const cpu_options *o, const char *isa, int every)
 
 TEST(results_do_not_depend_on_the_places_of_pages)
 {
-    compare_placements(&(cpu_options){.n_threads = 1}, "best", SANITIZED ? 9 : 1);
+    compare_placements(&(cpu_options){.n_threads = 1}, "best", test_brief() ? 9 : 1);
 }
 
-TEST(results_do_not_depend_on_the_places_of_pages_on_any_instruction_set)
+/* The same code as on the best one, but for kernels of other tests. */
+LONG_TEST(results_do_not_depend_on_the_places_of_pages_on_any_instruction_set)
 {
     static const char *const isa[] = {"portable", "avx2", "avx512", "neon"};
-    if (SANITIZED) /* the same code as on the best one, but for kernels of other tests */
-        test_skip("takes minutes in a sanitized program");
     compare_placements(&(cpu_options){.n_threads = 1, .reference = true}, "reference", 13);
     for (size_t i = 0; i < sizeof isa / sizeof *isa; i++)
         compare_placements(&(cpu_options){.n_threads = 2, .isa = isa[i]}, isa[i], 11);

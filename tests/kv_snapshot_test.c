@@ -179,7 +179,7 @@ TEST(kv_snapshots_go_on_bit_for_bit_in_every_format)
     char text[128];
     rig r;
     rig_open(&r);
-    for (int i = 0; i < RIG_FORMATS; i += SANITIZED ? 7 : 1) {
+    for (int i = 0; i < RIG_FORMATS; i += test_brief() ? 7 : 1) {
         printf("  %s\n", rig_words(&rig_format[i], text, sizeof text));
         one_format(&r, &rig_format[i], file, &rng);
     }

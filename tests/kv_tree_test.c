@@ -179,33 +179,33 @@ static void each_path(const cpu_options *o, int64_t end, int every)
         printf("  %s\n", rig_words(&rig_format[i], text, sizeof text));
         paths_in(&rig_format[i], &a, &b, ids, end, &seen, &rng);
     }
-    CHECK(SANITIZED || (seen.n_rewound > 0 && seen.n_saved > 0));
+    CHECK(test_brief() || (seen.n_rewound > 0 && seen.n_saved > 0));
     rig_close(&b);
     rig_close(&a);
 }
 
 TEST(kv_paths_of_trees_are_chains)
 {
-    each_path(&(cpu_options){.n_threads = 2}, LONG, SANITIZED ? 6 : 1);
+    each_path(&(cpu_options){.n_threads = 2}, LONG, test_brief() ? 6 : 1);
 }
 TEST(kv_paths_of_trees_are_chains_in_the_reference)
 {
     each_path(&(cpu_options){.n_threads = 1, .reference = true}, SHORT,
-              SANITIZED ? RIG_FORMATS : 3);
+              test_brief() ? RIG_FORMATS : 3);
 }
 TEST(kv_paths_of_trees_are_chains_portable)
 {
-    each_path(&(cpu_options){.n_threads = 1, .isa = "portable"}, SHORT, SANITIZED ? 4 : 1);
+    each_path(&(cpu_options){.n_threads = 1, .isa = "portable"}, SHORT, test_brief() ? 4 : 1);
 }
 TEST(kv_paths_of_trees_are_chains_avx2)
 {
-    each_path(&(cpu_options){.n_threads = 1, .isa = "avx2"}, SHORT, SANITIZED ? 4 : 1);
+    each_path(&(cpu_options){.n_threads = 1, .isa = "avx2"}, SHORT, test_brief() ? 4 : 1);
 }
 TEST(kv_paths_of_trees_are_chains_avx512)
 {
-    each_path(&(cpu_options){.n_threads = 1, .isa = "avx512"}, SHORT, SANITIZED ? 4 : 1);
+    each_path(&(cpu_options){.n_threads = 1, .isa = "avx512"}, SHORT, test_brief() ? 4 : 1);
 }
 TEST(kv_paths_of_trees_are_chains_neon)
 {
-    each_path(&(cpu_options){.n_threads = 1, .isa = "neon"}, SHORT, SANITIZED ? 4 : 1);
+    each_path(&(cpu_options){.n_threads = 1, .isa = "neon"}, SHORT, test_brief() ? 4 : 1);
 }

@@ -1,7 +1,8 @@
-/* main.c - runs the tests: `carat_test [-j N] [-v] [SUBSTRING...]`.
+/* main.c - runs the tests: `carat_test [-j N] [-v] [-f] [-x SUBSTRING] [SUBSTRING...]`.
  *
  * Each test runs in a forked child with its output captured, so a crash is one failed test and the
- * others still run. The exit status is 0 only if a test ran and none failed.
+ * others still run. The exit status is 0 only if a test ran and none failed. Tests that took
+ * longest in the last run start first, so that no processor waits for one of them at the end.
  */
 #include "tests/test.h"
 #include "base/clock.h"
@@ -21,6 +22,7 @@ enum { EXIT_SKIP = 77, TIMEOUT_S = 600, MAX_JOBS = 16 };
 
 static test_case *all;
 static const test_case *current;
+static bool brief = true; /* TEST_LONG is not set */
 static char temp_dir[256];
 
 void test_register(test_case *t)
@@ -46,6 +48,11 @@ void test_skip(const char *why)
     printf("  skipped: %s\n", why);
     fflush(stdout);
     _exit(EXIT_SKIP);
+}
+
+bool test_brief(void)
+{
+    return SANITIZED || brief;
 }
 
 uint64_t test_seed(void)
@@ -132,15 +139,57 @@ void test_every_allocation(status (*fn)(void *arg, err *e), void *arg)
     }
 }
 
-static int by_name(const void *a, const void *b)
+/* Longest first. Tests of whole programs (tests/) last longer than those beside the code; a test
+ * without a time of its own is one of these. */
+static int by_time(const void *a, const void *b)
 {
     const test_case *x = *(test_case *const *)a, *y = *(test_case *const *)b;
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? 1 : -1;
     int c = strcmp(x->file, y->file);
     return c ? c : strcmp(x->name, y->name);
 }
 
+static int by_time_shortest(const void *a, const void *b)
+{
+    return by_time(b, a);
+}
+
+/* PROGRAM.times has a line "seconds name" for each test of the last runs. */
+static void read_times(const char *program)
+{
+    char path[1024], name[256];
+    float seconds;
+    for (test_case *t = all; t; t = t->next)
+        t->seconds = strncmp(t->file, "tests/", 6) ? 0.01f : 1;
+    snprintf(path, sizeof path, "%s.times", program);
+    FILE *f = fopen(path, "re");
+    while (f && fscanf(f, "%f %255s", &seconds, name) == 2)
+        for (test_case *t = all; t; t = t->next)
+            if (!strcmp(t->name, name))
+                t->seconds = seconds;
+    if (f)
+        fclose(f);
+}
+
+/* Other runs may write at the same time, so the file is replaced whole. A folder that cannot be
+ * written to costs the order alone. */
+static void write_times(const char *program)
+{
+    char path[1024], part[1100];
+    snprintf(path, sizeof path, "%s.times", program);
+    snprintf(part, sizeof part, "%s.%d", path, (int)getpid());
+    FILE *f = fopen(part, "we");
+    if (!f)
+        return;
+    for (const test_case *t = all; t; t = t->next)
+        fprintf(f, "%.2f %s\n", (double)t->seconds, t->name);
+    if (fclose(f) || rename(part, path))
+        unlink(part);
+}
+
 typedef struct {
-    const test_case *t;
+    test_case *t;
     pid_t pid;
     int out;
     double start_ms;
@@ -160,7 +209,7 @@ static void live_nowhere(void)
         unsetenv(unset[i]);
 }
 
-static void start(job *j, const test_case *t)
+static void start(job *j, test_case *t)
 {
     char path[] = "/tmp/carat-out-XXXXXX";
     *j = (job){.t = t, .out = mkstemp(path), .start_ms = clock_ms()};
@@ -196,6 +245,7 @@ static void finish(job *j, int wstatus, const struct rusage *used, bool verbose,
     int kind = code == 0 ? 0 : code == EXIT_SKIP ? 2 : 1;
     static const char *const word[] = {"ok", "FAIL", "skip"};
     count[kind]++;
+    j->t->seconds = (float)s;
     if (kind || verbose || cpu > 5)
         printf("%-4s %s (%s, %.1f s, on processors %.1f s)\n", word[kind], j->t->name, j->t->file,
                s, cpu);
@@ -213,21 +263,39 @@ static void finish(job *j, int wstatus, const struct rusage *used, bool verbose,
 }
 
 static const char usage[] =
-    "usage: carat_test [-j N] [-v] [SUBSTRING...]\n"
+    "usage: carat_test [-j N] [-v] [-f] [-x SUBSTRING]... [SUBSTRING...]\n"
     "  -j N       run N tests side by side (default: 1)\n"
     "  -v         list the tests that passed, with their output\n"
-    "  SUBSTRING  run only tests whose name or file contains one, such as kv/kv_test\n";
+    "  -f         stop at the first failure, and begin with the shortest tests\n"
+    "  -x SUBSTRING  leave out the tests whose name or file contains it\n"
+    "  SUBSTRING  run only tests whose name or file contains one, such as kv/kv_test\n"
+    "TEST_LONG=1 in the environment runs the long suite.\n";
+
+static bool is_named(const test_case *t, char *const *words, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (strstr(t->name, words[i]) || strstr(t->file, words[i]))
+            return true;
+    return false;
+}
 
 int main(int argc, char **argv)
 {
-    bool verbose = false;
-    int n_jobs = 1, n = 0, count[3] = {0};
+    bool verbose = false, first_failure = false;
+    int n_jobs = 1, n = 0, n_left = 0, count[3] = {0}, n_without = 0;
     int first = 1;
+    const char *text = getenv("TEST_LONG");
+    brief = !text || !*text || !strcmp(text, "0");
+    char **without = calloc((size_t)argc, sizeof *without);
     for (; first < argc && argv[first][0] == '-'; first++) {
         if (!strcmp(argv[first], "-v"))
             verbose = true;
+        else if (!strcmp(argv[first], "-f"))
+            first_failure = true;
         else if (!strcmp(argv[first], "-j") && first + 1 < argc)
             n_jobs = atoi(argv[++first]);
+        else if (!strcmp(argv[first], "-x") && first + 1 < argc && without)
+            without[n_without++] = argv[++first];
         else
             return fputs(usage, stderr), 2;
     }
@@ -239,17 +307,22 @@ int main(int argc, char **argv)
         return 2;
     n = 0;
     for (test_case *t = all; t; t = t->next) {
-        bool wanted = first >= argc;
-        for (int i = first; i < argc; i++)
-            wanted |= strstr(t->name, argv[i]) || strstr(t->file, argv[i]);
-        if (wanted)
+        if ((first < argc && !is_named(t, argv + first, argc - first)) ||
+            is_named(t, without, n_without))
+            continue;
+        if (t->is_long && brief)
+            n_left++;
+        else
             list[n++] = t;
     }
-    qsort(list, (size_t)n, sizeof *list, by_name);
+    read_times(argv[0]);
+    qsort(list, (size_t)n, sizeof *list, first_failure ? by_time_shortest : by_time);
 
     job jobs[MAX_JOBS];
     int running = 0;
     for (int next = 0; next < n || running;) {
+        if (first_failure && count[1])
+            next = n;
         if (next < n && running < n_jobs) {
             start(&jobs[running++], list[next++]);
             continue;
@@ -265,6 +338,11 @@ int main(int argc, char **argv)
             }
     }
     free(list);
+    free(without);
+    if (!first_failure)
+        write_times(argv[0]);
+    if (n_left)
+        printf("%d only in the long suite (TEST_LONG=1)\n", n_left);
     printf("%d passed, %d failed, %d skipped\n", count[0], count[1], count[2]);
     return count[1] || !count[0];
 }

@@ -21,12 +21,17 @@
 
 enum {
     CLIENTS = 16,
-    TALKS = SANITIZED ? 10 : 32,
+    TALKS_MAX = 32,
     SECONDS_DEFAULT = 2,
     SECONDS_MAX = 7200,
     SECONDS_AROUND = 300, /* servers start, and every text is asked alone */
     GROWTH_MIB = 16
 };
+
+static int n_talks(void)
+{
+    return test_brief() ? 10 : TALKS_MAX;
+}
 
 typedef struct talk {
     str body, said;
@@ -90,10 +95,10 @@ static void *live(void *arg)
     client *c = arg;
     if (c->all->until_ms > 0) {
         while (clock_ms() < c->all->until_ms)
-            ask_again(c, &c->all->talk[rng_below(&c->rng, TALKS)]);
+            ask_again(c, &c->all->talk[rng_below(&c->rng, n_talks())]);
         return NULL;
     }
-    for (int i; (i = atomic_fetch_add(&c->all->next, 1)) < TALKS;)
+    for (int i; (i = atomic_fetch_add(&c->all->next, 1)) < n_talks();)
         ask_again(c, &c->all->talk[i]);
     return NULL;
 }
@@ -135,7 +140,7 @@ static void crowd_in(crowd *all, double *half, double *end)
 
 static void ask_alone(const served *s, talk *t, int least, int most, int answer)
 {
-    for (int i = 0; i < TALKS; i++) {
+    for (int i = 0; i < n_talks(); i++) {
         make_talk(&t[i], i, least, most, answer);
         ask(s, &t[i], &t[i].said, &t[i].lossy);
     }
@@ -143,7 +148,7 @@ static void ask_alone(const served *s, talk *t, int least, int most, int answer)
 
 static void forget(talk *t)
 {
-    for (int i = 0; i < TALKS; i++) {
+    for (int i = 0; i < n_talks(); i++) {
         str_free(&t[i].body);
         str_free(&t[i].said);
         t[i] = (talk){0};
@@ -152,7 +157,7 @@ static void forget(talk *t)
 
 TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
 {
-    static talk talks[TALKS];
+    static talk talks[TALKS_MAX];
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     const char *const whole[] = {"--ctx", "512", "--parallel", "1", NULL};
     const char *const pool[] = {"--ctx",           "512", "--parallel", "16", "--kv-pool", "1600",
@@ -181,7 +186,7 @@ TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
 /* Each text is asked once: a second time it would go on from what its slot has. */
 TEST(sixteen_clients_that_keep_part_of_their_keys_hear_what_they_hear_alone)
 {
-    static talk talks[TALKS];
+    static talk talks[TALKS_MAX];
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     const char *const one[] = {"--ctx", "2048",        "--parallel", "1", "--kv-keep",
                                "512",   "--kv-policy", "scored",     NULL};
@@ -195,9 +200,9 @@ TEST(sixteen_clients_that_keep_part_of_their_keys_hear_what_they_hear_alone)
     start(&s, model, one);
     ask_alone(&s, talks, 60, 500, 80);
     CHECK_EQ(served_stop(&s, SIGTERM), 0);
-    for (int i = 0; i < TALKS; i++)
+    for (int i = 0; i < n_talks(); i++)
         n_lossy += talks[i].lossy;
-    CHECK_MSG(n_lossy > TALKS / 2 && n_lossy < TALKS, "%d of %d", n_lossy, TALKS);
+    CHECK_MSG(n_lossy > n_talks() / 2 && n_lossy < n_talks(), "%d of %d", n_lossy, n_talks());
     start(&s, model, pool);
     CHECK_EQ(http_metric(&s, "carat_kv_pool_tokens"), 2560);
     crowd_in(&all, &half, &end);

@@ -10,7 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CTX = 9216, POOL = 2048, TEXT = SANITIZED ? 4000 : 8000 };
+enum { CTX = 9216, POOL = 2048 };
+
+static int text_size(void)
+{
+    return test_brief() ? 4000 : 8000;
+}
 
 static carat_model *open_demo(void)
 {
@@ -68,7 +73,7 @@ TEST(pool_of_a_quarter_recalls_what_is_asked_for)
     carat_pool_info p;
     str text = {0}, answer = {0};
     err e = {0};
-    read_text(&text, TEXT);
+    read_text(&text, text_size());
     CHECK_OK(
         carat_session_open(m, &(carat_session_options){.n_ctx = CTX, .kv_resident = POOL}, &s, &e),
         e);
@@ -77,7 +82,7 @@ TEST(pool_of_a_quarter_recalls_what_is_asked_for)
     carat_session_get_pool(s, &p);
     CHECK(p.on && p.lossy && p.n_tokens == POOL && p.n_out > 0 && p.n_in > 0);
     CHECK_STR(p.policy, "scored");
-    CHECK(p.n_away > TEXT - 3000 && p.n_away % 64 == 0);
+    CHECK(p.n_away > text_size() - 3000 && p.n_away % 64 == 0);
     CHECK(p.host_bytes >= (uint64_t)p.n_away / 64 * p.page_bytes);
     carat_session_close(s);
     str_free(&answer);
@@ -94,13 +99,13 @@ TEST(pool_of_snapkv_drops_for_good)
     str text = {0}, answer = {0};
     err e = {0};
     const carat_session_options o = {.n_ctx = CTX, .kv_resident = POOL, .kv_policy = "snapkv"};
-    read_text(&text, TEXT);
+    read_text(&text, text_size());
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
     ask(m, s, str_text(&text), "What is the secret code of the copper lantern?", &answer);
     CHECK_MSG(strstr(str_text(&answer), "7306"), "answered \"%s\"", str_text(&answer));
     carat_session_get_pool(s, &p);
     CHECK_STR(p.policy, "snapkv");
-    CHECK_MSG(p.lossy && p.n_away > TEXT - 3000 && p.host_bytes == 0,
+    CHECK_MSG(p.lossy && p.n_away > text_size() - 3000 && p.host_bytes == 0,
               "lossy %d, %lld away, %llu on the host", p.lossy, (long long)p.n_away,
               (unsigned long long)p.host_bytes);
     int64_t n = carat_session_n_past(s);

@@ -36,16 +36,23 @@ enum { RACES = 1 };
 enum { RACES = 0 };
 #endif
 
-/* How often a test repeats itself with other random draws: sanitized, a fifth as often, because a
- * fault of memory shows at the first visit of a line, not at the fifth. */
+/* The suite has two lengths. The short one runs with every change: a test shows itself a part of
+ * its shapes, and LONG_TESTs are left out. TEST_LONG=1 in the environment asks for the long one.
+ * Sanitizer builds always show a part, because a fault of memory shows at the first visit of a
+ * line. */
+bool test_brief(void);
+
+/* How often a test repeats itself with other random draws. */
 static inline int test_trials(int n)
 {
-    return SANITIZED ? (n + 4) / 5 : n;
+    return test_brief() ? (n + 4) / 5 : n;
 }
 
 typedef struct test_case {
     const char *name, *file;
     void (*fn)(void);
+    bool is_long;  /* in the long suite alone */
+    float seconds; /* of the last run, for the order */
     struct test_case *next;
 } test_case;
 
@@ -69,11 +76,14 @@ void test_every_allocation(status (*fn)(void *arg, err *e), void *arg);
 /* The words of a command line, ending with NULL. */
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-#define TEST(id)                                                                                   \
+#define TEST(id) TEST_OF(id, false)
+/* A test that takes seconds, and whose mistakes shorter tests see too: in the long suite alone. */
+#define LONG_TEST(id) TEST_OF(id, true)
+#define TEST_OF(id, is_long)                                                                       \
     static void test_##id(void);                                                                   \
     __attribute__((constructor)) static void test_reg_##id(void)                                   \
     {                                                                                              \
-        static test_case t = {#id, __FILE__, test_##id, NULL};                                     \
+        static test_case t = {#id, __FILE__, test_##id, is_long, 0, NULL};                         \
         test_register(&t);                                                                         \
     }                                                                                              \
     static void test_##id(void)

@@ -119,7 +119,7 @@ TEST(each_allocation_of_loading_may_fail)
 {
     rig r;
     rig_open(&r);
-    for (int64_t n = 0;; n += SANITIZED ? 7 : 1) {
+    for (int64_t n = 0;; n += test_brief() ? 7 : 1) {
         err e = {0};
         mem_fail_after(n);
         status st = load_one(&r, &e);

@@ -7,8 +7,13 @@
 /* Scores far enough apart that a good part of the tiles is dropped. */
 static const float PEAKED = 3.0f, SKIP = 40.0f;
 
-/* Sanitized, an instruction set takes a third of the shapes, and the next one another third. */
-enum { SHAPE_STEP = SANITIZED ? 3 : 1 };
+/* In the short suite an instruction set takes a third of the shapes, and the next one another
+ * third.
+ */
+static int shape_step(void)
+{
+    return test_brief() ? 3 : 1;
+}
 
 static mat peaked(const attend_fixture *f, int32_t n, uint64_t *rng)
 {
@@ -37,7 +42,7 @@ TEST(cpu_sparse_attention_is_that_of_the_reference)
     static const int32_t lengths[] = {1, 5, 1}, past[] = {127, 251, 421};
     uint64_t rng = test_seed(), n_tiles = 0, n_kept = 0;
     device *ref = test_device("portable", (cpu_options){.reference = true});
-    const int every = 2 * SHAPE_STEP - 1;
+    const int every = 2 * shape_step() - 1;
     for (int a = 0; a < N_ISA; a++)
         for (int i = a % every; i < N_SHAPES; i += every) {
             attend_fixture f;
@@ -86,13 +91,13 @@ TEST(cpu_sparse_attention_that_drops_nothing_is_dense)
 {
     uint64_t rng = test_seed();
     for (int a = 0; a < N_ISA; a++)
-        for (int i = a % SHAPE_STEP; i < N_SHAPES; i += SHAPE_STEP) {
+        for (int i = a % shape_step(); i < N_SHAPES; i += shape_step()) {
             attend_fixture f;
             if (!fixture_open(&f, every_isa[a], shapes[i], &rng))
                 break;
             int32_t past = f.s.window ? 3 : 700;
             store_chain(&f, 0, past);
-            for (int32_t n = 1; n <= 64; n += SANITIZED ? 42 : 21) {
+            for (int32_t n = 1; n <= 64; n += test_brief() ? 42 : 21) {
                 static sparse_tally t;
                 t = (sparse_tally){0};
                 sparse_rule tiny[2] = {{.skip = 1e-37f, .tally = &t}, {.tally = NULL}};
@@ -125,7 +130,7 @@ TEST(cpu_sparse_row_never_notices_its_neighbours)
     enum { PAST = 500, ROWS = 48 };
     uint64_t rng = test_seed();
     for (int a = 0; a < N_ISA; a++)
-        for (int i = a % SHAPE_STEP; i < N_SHAPES; i += SHAPE_STEP) {
+        for (int i = a % shape_step(); i < N_SHAPES; i += shape_step()) {
             attend_fixture f;
             if (shapes[i].window)
                 continue;
@@ -136,7 +141,7 @@ TEST(cpu_sparse_row_never_notices_its_neighbours)
             mat q = peaked(&f, ROWS, &rng);
             pass *p = test_pass_begin(&f.t, f.d, ROWS, PAST);
             mat all = attend_by(&f, f.d, p, q, (sparse_rule *)one);
-            for (int32_t len = 1; len < ROWS; len += SANITIZED ? 23 : 6)
+            for (int32_t len = 1; len < ROWS; len += test_brief() ? 23 : 6)
                 for (int32_t r = 0; r < ROWS; r += len) {
                     int32_t n = ROWS - r < len ? ROWS - r : len;
                     mat some = q;
@@ -190,7 +195,7 @@ TEST(cpu_sparse_attention_of_trees_has_the_bits_of_chains)
 {
     uint64_t rng = test_seed();
     for (int a = 0; a < N_ISA; a++)
-        for (int i = a % SHAPE_STEP; i < N_SHAPES; i += SHAPE_STEP) {
+        for (int i = a % shape_step(); i < N_SHAPES; i += shape_step()) {
             attend_fixture f;
             const int32_t past[2] = {379, 250};
             const sparse_rule rule[2] = {{.skip = 2 * SKIP}, {.skip = SKIP}};

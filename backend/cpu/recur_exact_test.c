@@ -329,7 +329,7 @@ TEST(recur_rows_equal_the_chunked_form)
         device *d = test_device(every_isa[s], (cpu_options){0});
         if (!d)
             continue;
-        distance many = drift(&t, d, 16, 8, SANITIZED ? 4096 : 65536);
+        distance many = drift(&t, d, 16, 8, test_brief() ? 4096 : 65536);
         distance wide = drift(&t, d, 128, 128, 2048);
         CHECK_MSG(many.rms <= 1e-5 && wide.rms <= 1e-5,
                   "%s: %.2e over many tokens, %.2e in wide heads", d->name, many.rms, wide.rms);

@@ -25,6 +25,7 @@ typedef struct rig {
     double last_ms, slowest_ms; /* the time of the last verdict; the longest time of a check */
     char slowest[128];
     bool quick;         /* small shapes, for the emulator */
+    bool brief;         /* and few of each check */
     device *meanwhile;  /* a device that the thread uses in the middle of a pass, or NULL */
     void *meanwhile_at; /* a few bytes of its memory */
     err e;
@@ -134,7 +135,7 @@ void check_pool(rig *g);
 void check_pool_drafts(rig *g);
 void check_expert_slots(rig *g);
 void check_placements(rig *g);
-void check_cold(rig *g); /* experts on the host beside the GPU */
+void check_cold(rig *g);  /* experts on the host beside the GPU */
 void check_early(rig *g); /* experts that are fetched before their layer chooses */
 void check_expert_soak(rig *g, double minutes);
 

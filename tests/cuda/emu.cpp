@@ -2,6 +2,7 @@
 #include "tests/cuda/emu.h"
 
 #include <numeric>
+#include <set>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -618,8 +619,28 @@ int emu_allow_shared(const void *kernel, int bytes)
     return cudaSuccess;
 }
 
+/* EMU_KERNELS=FILE: the kernels that ran, as distances from the code of this file, so that two runs of one
+ * program can be compared. */
+static std::set<const void *> ran;
+static void write_ran()
+{
+    FILE *f = fopen(getenv("EMU_KERNELS"), "w");
+    for (const void *k : ran)
+        if (f)
+            fprintf(f, "%td\n", (const char *)k - (const char *)&write_ran);
+    if (f)
+        fclose(f);
+}
+static void remember(const void *kernel)
+{
+    static const bool wanted = getenv("EMU_KERNELS") && !atexit(write_ran);
+    if (wanted)
+        ran.insert(kernel);
+}
+
 bool emu_may_launch(const void *kernel, size_t shared_bytes, cudaStream_t s)
 {
+    remember(kernel);
     if (s && s->gpu != current_gpu) {
         fprintf(stderr, "emu: a launch on a stream of GPU %d while GPU %d is current\n", s->gpu,
                 current_gpu);
