@@ -134,6 +134,7 @@ typedef struct convert_vocab {
     const jtree *tokenizer, *tokenizer_config;
     char *template;     /* Jinja source, or NULL */
     int32_t n;          /* tokens; 0: the directory has no tokenizer */
+    int32_t most;       /* ids must be below it; 0: any that carat reads */
     gguf_string *piece; /* [n], into the trees */
     int32_t *type;      /* [n] */
     float *score;       /* [n] */
@@ -143,6 +144,8 @@ typedef struct convert_vocab {
 } convert_vocab;
 
 status convert_vocab_read(convert_vocab *v, const char *dir, err *e);
+/* The part of it that reads v->tokenizer, for v->family. */
+status convert_vocab_take(convert_vocab *v, err *e);
 /* Cuts or extends the vocabulary to n tokens, the rows of the embedding. */
 status convert_vocab_fit(convert_vocab *v, int32_t n, err *e);
 status convert_vocab_put(const convert_vocab *v, gguf_writer *w,

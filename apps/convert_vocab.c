@@ -54,7 +54,7 @@ static int32_t token_type_of(const convert_vocab *v, gguf_string piece, bool add
 /* Makes space for tokens 0..id. */
 static status grow_vocab(convert_vocab *v, int64_t id, int32_t *cap, err *e)
 {
-    if (id < 0 || id >= TOKENS_MAX)
+    if (id < 0 || id >= (v->most ? v->most : TOKENS_MAX))
         return err_set(e, E_FORMAT, "tokenizer.json: token id %" PRId64 " is out of range", id);
     if (id >= *cap) {
         int32_t n = *cap ? *cap : 4096;
@@ -335,6 +335,14 @@ static status find_family(convert_vocab *v, const char *dir, err *e)
                    "%s/config.json: model_type is %.64s, which carat cannot convert", dir, type);
 }
 
+status convert_vocab_take(convert_vocab *v, err *e)
+{
+    status st = find_kind(v, e);
+    if (!st && v->tokenizer && !(st = read_pieces(v, e)))
+        st = read_merges(v, e);
+    return st;
+}
+
 status convert_vocab_read(convert_vocab *v, const char *dir, err *e)
 {
     status st;
@@ -342,11 +350,9 @@ status convert_vocab_read(convert_vocab *v, const char *dir, err *e)
         (st = read_tree(v, dir, "tokenizer_config.json", &v->tokenizer_config, e)) ||
         (st = convert_read_json(&v->generation, dir, "generation_config.json", false, e)) ||
         (st = convert_read_json(&v->config, dir, "config.json", true, e)) ||
-        (st = find_family(v, dir, e)) || (st = find_kind(v, e)) || (st = read_template(v, dir, e)))
+        (st = find_family(v, dir, e)) || (st = convert_vocab_take(v, e)))
         return st;
-    if (v->tokenizer && ((st = read_pieces(v, e)) || (st = read_merges(v, e))))
-        return st;
-    return OK;
+    return read_template(v, dir, e);
 }
 
 status convert_vocab_fit(convert_vocab *v, int32_t n, err *e)
