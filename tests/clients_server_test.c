@@ -463,33 +463,60 @@ static void open_slow_clients(const served *s, int fd[4])
     }
 }
 
-/* Clients that hold all connections with bodies of a byte now and then (of a length, in a chunk, in
- * the line before one), or with answers that they read a byte at a time, are closed. */
-TEST(server_closes_connections_that_trickle_a_body_or_read_slowly)
+/* Asks for /health until it is answered, while the slow clients go on. */
+static void get_past_slow_clients(const served *s, const int *fd, int n, int reader)
 {
     static const char ask[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n"
                               "Connection: close\r\n\r\n";
-    served s;
-    int fd[4];
-    start_toy(&s, ARGS("--timeout", "1", "--connections", "4"));
-    open_slow_clients(&s, fd);
     double start = clock_ms();
     for (bool answered = false; !answered;) {
         str seen = {0};
         char c;
-        int honest = http_dial(&s);
+        int honest = http_dial(s);
         CHECK(send(honest, ask, sizeof ask - 1, MSG_NOSIGNAL) > 0);
         for (struct pollfd p = {honest, POLLIN, 0}; poll(&p, 1, 100) == 0;) {
-            for (int i = 0; i < 3; i++)
-                send(fd[i], " ", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-            recv(fd[3], &c, 1, MSG_DONTWAIT);
+            for (int i = 0; i < n; i++)
+                if (i != reader)
+                    send(fd[i], " ", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (reader >= 0)
+                recv(fd[reader], &c, 1, MSG_DONTWAIT);
             CHECK_MSG(clock_ms() - start < PATIENCE_MS, "slow clients hold all connections");
         }
         answered = http_read_until(honest, &seen, "\"status\":\"ok\"");
         close(honest);
         str_free(&seen);
     }
+}
+
+/* Clients that hold all connections with bodies of a byte now and then (of a length, in a chunk, in
+ * the line before one), or with answers that they read a byte at a time, are closed. */
+TEST(server_closes_connections_that_trickle_a_body_or_read_slowly)
+{
+    served s;
+    int fd[4];
+    start_toy(&s, ARGS("--timeout", "1", "--connections", "4"));
+    open_slow_clients(&s, fd);
+    get_past_slow_clients(&s, fd, 4, 3);
     for (int i = 0; i < 4; i++)
+        close(fd[i]);
+    stop(&s);
+}
+
+/* More slow clients than connections, all at once: the first lose theirs long before --timeout. */
+TEST(server_makes_room_while_slow_clients_hold_all_connections)
+{
+    enum { CROWD = 12 };
+    static const char begin[] =
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{";
+    served s;
+    int fd[CROWD];
+    start_toy(&s, ARGS("--timeout", "86400", "--connections", "6"));
+    for (int i = 0; i < CROWD; i++) {
+        fd[i] = http_dial(&s);
+        CHECK(send(fd[i], begin, sizeof begin - 1, MSG_NOSIGNAL) > 0);
+    }
+    get_past_slow_clients(&s, fd, CROWD, -1);
+    for (int i = 0; i < CROWD; i++)
         close(fd[i]);
     stop(&s);
 }

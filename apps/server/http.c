@@ -504,7 +504,6 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
         v = mem_calloc(1, sizeof *v);
     pthread_mutex_lock(&h->lock);
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        h->n_visitors++;
         if (v) { /* without memory it has no limit */
             double now = clock_ms();
             *v = (visitor){.next = h->first,
@@ -583,13 +582,18 @@ static bool take_connection(void *user, int fd, const struct sockaddr *address, 
     unsigned ms = (unsigned)h->s->o->timeout_s * 1000;
     pthread_mutex_lock(&h->lock);
     bool room = h->n_visitors < h->s->o->connections;
+    h->n_visitors += room; /* now, because the library starts connections later */
     h->pressed |= !room;
     pthread_mutex_unlock(&h->lock);
-    if (room) {
-        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
-        MHD_add_connection(h->daemon, fd, address, n); /* closes it on failure */
+    if (!room)
+        return false;
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+    if (MHD_add_connection(h->daemon, fd, address, n) != MHD_YES) { /* it has closed fd */
+        pthread_mutex_lock(&h->lock);
+        h->n_visitors--;
+        pthread_mutex_unlock(&h->lock);
     }
-    return room;
+    return true;
 }
 
 /* Raises the limit of open files. Returns the limit of connections without a header. */
