@@ -217,17 +217,26 @@ TEST(server_keeps_other_pages_out)
     static const struct {
         const char *headers;
         int status;
-    } calls[] = {{"Host: localhost:1\r\n", 200},
-                 {"Host: [::1]:80\r\n", 200},
-                 {"Host: evil.example\r\n", 403},
-                 {"Host: 127.0.0.1.evil.example\r\n", 403},
-                 {"Host: localhost\r\nOrigin: http://localhost\r\n", 200},
-                 {"Host: localhost\r\nOrigin: http://evil.example\r\n", 403},
-                 {"Host: localhost\r\nOrigin: null\r\n", 403},
-                 {"Host: localhost\r\nOrigin: https://good.example\r\n", 200},
-                 {"Host: localhost\r\nHost: localhost\r\n", 400},
-                 {"Host: localhost\r\nhost: evil.example\r\n", 400},
-                 {"Host: localhost\r\nOrigin: http://localhost\r\nOrigin: null\r\n", 400}};
+    } calls[] = {
+        {"Host: localhost:1\r\n", 200},
+        {"Host: [::1]:80\r\n", 200},
+        {"Host: evil.example\r\n", 403},
+        {"Host: 127.0.0.1.evil.example\r\n", 403},
+        {"Host: localhost\r\nOrigin: http://localhost\r\n", 200},
+        {"Host: localhost\r\nOrigin: http://evil.example\r\n", 403},
+        {"Host: localhost\r\nOrigin: null\r\n", 403},
+        {"Host: localhost\r\nOrigin: https://good.example\r\n", 200},
+        {"Host: localhost\r\nSec-Fetch-Site: cross-site\r\n", 403},
+        {"Host: localhost\r\nSec-Fetch-Site: same-site\r\n", 403},
+        {"Host: localhost\r\nSec-Fetch-Site: same-origin\r\n", 200},
+        {"Host: localhost\r\nSec-Fetch-Site: none\r\n", 200},
+        {"Host: localhost\r\nReferer: http://evil.example/a?b=http://localhost/\r\n", 403},
+        {"Host: localhost\r\nReferer: http://localhost/page\r\n", 200},
+        {"Host: localhost\r\nSec-Fetch-Site: cross-site\r\nReferer: https://good.example/a\r\n",
+         200},
+        {"Host: localhost\r\nHost: localhost\r\n", 400},
+        {"Host: localhost\r\nhost: evil.example\r\n", 400},
+        {"Host: localhost\r\nOrigin: http://localhost\r\nOrigin: null\r\n", 400}};
     served s;
     response r;
     start_toy(&s, ARGS("--cors", "https://good.example"));
@@ -236,6 +245,20 @@ TEST(server_keeps_other_pages_out)
         CHECK_MSG(r.status == calls[i].status, "%s: %d", calls[i].headers, r.status);
         response_free(&r);
     }
+    /* Every path that names a model, and none that only says how the server is. */
+    static const char *const paths[] = {
+        "/props?model=b", "/slots?model=b", "/tokenizer_info?model=b", "/metrics", "/v1/models",
+        "/api/tags",      "/api/ps"};
+    static const char foreign[] = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n";
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        http_call(&r, &s, "GET", paths[i], foreign, NULL);
+        CHECK_MSG(r.status == 403 && strstr(r.body.at, "another origin"), "%s: %d", paths[i],
+                  r.status);
+        response_free(&r);
+    }
+    http_call(&r, &s, "GET", "/health", foreign, NULL);
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
     http_call(&r, &s, "OPTIONS", "/v1/models",
               "Host: localhost\r\nOrigin: https://good.example\r\n", NULL);
     CHECK_EQ(r.status, 204);

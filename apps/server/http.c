@@ -96,6 +96,23 @@ static const char *allowed_origin(const exchange *x)
     return origin && origin_is_listed(x->s->o->cors, origin) ? origin : NULL;
 }
 
+/* Has a page of another origin asked, which --cors does not list? Browsers send no Origin with
+ * pictures, links and frames: there Sec-Fetch-Site says it, and without that, Referer. */
+static bool page_is_foreign(const exchange *x, const char *host)
+{
+    const char *site =
+        MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Sec-Fetch-Site");
+    const char *from = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Referer");
+    const char *name = from ? strstr(from, "://") : NULL;
+    char origin[300] = "";
+    if (name)
+        snprintf(origin, sizeof origin, "%.*s", (int)(name + 3 + strcspn(name + 3, "/?#") - from),
+                 from);
+    bool foreign = site ? strcasecmp(site, "same-origin") && strcasecmp(site, "none")
+                        : *origin && !origin_is_own(origin, host);
+    return foreign && !allowed_origin(x) && !origin_is_listed(x->s->o->cors, origin);
+}
+
 static bool may_ask(exchange *x, const route *r, problem *p)
 {
     const char *host = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Host");
@@ -112,6 +129,11 @@ static bool may_ask(exchange *x, const route *r, problem *p)
                            origin);
     if (origin && !strcmp(origin, "null") && !allowed_origin(x))
         return problem_set(p, 403, "Origin", "pages without an origin may not use this server");
+    /* Any request may load a model and unload another, whatever its method. */
+    if (r->access == KEY_HOLDERS && page_is_foreign(x, host))
+        return problem_set(p, 403, "Origin",
+                           "a page of another origin asked; such pages may not use this server, "
+                           "--cors lets them");
     if (r->access == KEY_HOLDERS && !has_key(x))
         return problem_set(p, 401, "Authorization",
                            "the API key is missing or wrong: send it as "
