@@ -79,6 +79,8 @@ static status find_weights(json_t *root, err *e)
             st = err_set(e, E_LIMIT, "%s: its path is too long", found.path);
         else if (found.where == MODEL_PATH)
             json_object_set_new(root, "file", json_string(path));
+        else /* parts of a name may come to fit another model, too */
+            json_object_set_new(root, "from", json_string(found.name));
     }
     if (!st && json_was_short())
         st = err_memory(e, "a model", 1);

@@ -2,6 +2,7 @@
  *
  * What a name is, and where models are kept, is the business of apps/hub/. Here it is shown.
  */
+#include "apps/bundled.h"
 #include "apps/commands.h"
 #include "apps/hub/hub.h"
 #include "apps/hub/made.h"
@@ -12,6 +13,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 typedef struct list_options {
@@ -213,22 +215,54 @@ static void put_line(const char *what, const char *text)
     putchar('\n');
 }
 
-static int show_found(const model_found *f, const model_entry *m, bool json)
+/* What a made model says beside its weights. */
+static void put_made_lines(const json_t *made)
+{
+    const char *key;
+    json_t *v, *one;
+    size_t i;
+    char line[256];
+    put_line("made of", json_string_value(json_object_get(made, "from")));
+    put_line("system", json_string_value(json_object_get(made, "system")));
+    json_object_foreach(json_object_get((json_t *)made, "parameters"), key, v)
+    {
+        json_t *list = json_is_array(v) ? json_incref(v) : json_pack("[O]", v);
+        json_array_foreach(list, i, one)
+        {
+            char *text = json_dumps(one, JSON_ENCODE_ANY);
+            snprintf(line, sizeof line, "%s %s", key, text ? text : "");
+            put_line("parameter", line);
+            mem_free(text);
+        }
+        json_decref(list);
+    }
+    if ((i = json_array_size(json_object_get(made, "messages")))) {
+        snprintf(line, sizeof line, "%zu before the conversation", i);
+        put_line("messages", line);
+    }
+    put_line("license", json_string_value(json_object_get(made, "license")));
+}
+
+/* f->path NULL: the bundled model. made: what a made model of these weights says, or NULL. */
+static int show_found(const model_found *f, const model_entry *m, json_t *made, bool json)
 {
     carat_model_info info = {0};
     carat_model *model = NULL;
     err why = {0};
     char a[64];
     /* Of a model that carat cannot run the rest is shown. */
+    const carat_model_options o = {.vocab_only = true};
     bool opened =
-        !carat_model_open(f->path, &(carat_model_options){.vocab_only = true}, &model, &why);
+        f->path ? !carat_model_open(f->path, &o, &model, &why) : !bundled_open(&o, &model, &why);
     if (opened)
         carat_model_get_info(model, &info);
     int code;
     if (json) {
         json_was_short();
         json_t *v = m ? entry_json(m) : json_object();
-        if (!m)
+        if (made)
+            json_object_set(v, "made", made);
+        if (!m && f->path)
             json_object_set_new(v, "path", json_lossy_text(f->path, strlen(f->path)));
         if (opened) {
             json_object_set_new(v, "architecture", json_string(info.architecture));
@@ -243,6 +277,8 @@ static int show_found(const model_found *f, const model_entry *m, bool json)
     } else {
         term_put_name(stdout, f->name, strlen(f->name), 0);
         putchar('\n');
+        if (made)
+            put_made_lines(made);
         if (opened) {
             put_line("model", info.name);
             put_line("architecture", info.architecture);
@@ -263,11 +299,30 @@ static int show_found(const model_found *f, const model_entry *m, bool json)
             put_line("modified", age_text(m->when_s, a, sizeof a));
             put_line("in", where_text(m->where));
         }
-        put_line("file", f->path);
+        put_line("file", f->path ? f->path : "bundled with the program");
         code = flushed();
     }
     carat_model_close(model);
     return code;
+}
+
+/* A made model by its name: its text, and where its weights are. *made NULL: there is none. */
+static status find_made(const char *name, model_found *f, json_t **made, err *e)
+{
+    arena mem = {0};
+    const made_model *found;
+    const char *path;
+    int32_t n_ctx;
+    struct stat sb;
+    status st = stat(name, &sb) ? made_find(name, &mem, &found, e) : (found = NULL, OK);
+    if (!st && found && !(st = made_weights(found, &mem, &path, &n_ctx, e)) &&
+        !(st = json_parse(made, found->text, found->n, found->name, e))) {
+        *f = (model_found){path ? mem_strdup(path) : NULL, mem_strdup(found->name), MODEL_PATH};
+        if (!f->name || (path && !f->path))
+            st = err_memory(e, name, strlen(name));
+    }
+    arena_free(&mem);
+    return st;
 }
 
 static int run_show(const command *c, int argc, char **argv)
@@ -283,14 +338,15 @@ static int run_show(const command *c, int argc, char **argv)
     term_init();
     if (model_list_read(&l, &e))
         return fail(&e);
-    if (model_find(argv[0], &f, &e)) {
-        code = fail(&e);
-    } else {
-        for (size_t i = 0; i < l.n; i++)
-            if (!strcmp(l.at[i].path, f.path))
-                m = &l.at[i];
-        code = show_found(&f, m, o.json);
-    }
+    json_t *made = NULL;
+    status st = find_made(argv[0], &f, &made, &e);
+    if (!st && !made)
+        st = model_find(argv[0], &f, &e);
+    for (size_t i = 0; !st && f.path && i < l.n; i++)
+        if (!strcmp(l.at[i].path, f.path))
+            m = &l.at[i];
+    code = st ? fail(&e) : show_found(&f, m, made, o.json);
+    json_decref(made);
     model_found_free(&f);
     model_list_free(&l);
     return code;

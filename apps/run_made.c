@@ -21,15 +21,23 @@ bool run_is_made(const char *name)
     return is;
 }
 
-/* The option that a setting of ollama's is; NULL: `run` has none, as for settings of loading. */
-static const option *option_of(const option *table, const char *key)
+/* The option of `run` that a setting of ollama's is; NULL: there is none. */
+static const option *option_of(const char *key)
 {
-    return options_find(table, !strcmp(key, "temperature")   ? "temp"
-                               : !strcmp(key, "num_predict") ? "tokens"
-                                                             : key);
+    static const char *const pairs[][2] = {{"temperature", "temp"},
+                                           {"num_predict", "tokens"},
+                                           {"num_ctx", "ctx"},
+                                           {"num_batch", "chunk"},
+                                           {"num_thread", "threads"}};
+    if (!made_setting(key))
+        return NULL;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (!strcmp(key, pairs[i][0]))
+            key = pairs[i][1];
+    return options_find(command_run.options, key);
 }
 
-/* Settings of ollama's about loading, which are kept without effect. */
+/* Settings of ollama's about loading. Those without an option are kept without effect. */
 static bool is_of_loading(const char *key)
 {
     static const char *const words[] = {"num_ctx",    "num_batch", "num_gpu",  "main_gpu",
@@ -78,7 +86,7 @@ static status set_all(run_options *o, config *f, made_run *m, err *e)
             options_set(command_run.options, "system", system, o, &f->marks, CONFIG_PRESET_FROM, e);
     json_object_foreach(all, key, v)
     {
-        const option *row = made_setting(key) ? option_of(command_run.options, key) : NULL;
+        const option *row = option_of(key);
         if (st || !row || is_unset(key, v))
             continue;
         if (!json_is_array(v))
@@ -124,6 +132,8 @@ status run_check_made(const char *name, json_t *root, err *e)
     {
         if (!st && !made_setting(key) && !is_of_loading(key))
             st = err_set(e, E_ARG, "%s: PARAMETER %s: carat has no such setting", name, key);
+        else if (!st && !option_of(key))
+            term_note("%s: PARAMETER %s has no effect in carat", name, key);
     }
     if (!st)
         st = set_all(&o, &f, &m, e);

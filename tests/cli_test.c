@@ -551,7 +551,7 @@ TEST(cli_models_made_of_others)
     write_made("Own%two",
                "{\"from\":\"x\",\"file\":\"%s\",\"system\":\"Be brief.\",\"messages\":[{\"role\":"
                "\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"ho\"}],"
-               "\"parameters\":{\"temperature\":0,\"num_predict\":3,\"num_ctx\":9,\"top_k\":-1,"
+               "\"parameters\":{\"temperature\":0,\"num_predict\":3,\"num_ctx\":900,\"top_k\":-1,"
                "\"stop\":[\"never said\"]}}",
                m);
     write_made("nothing", "{}%s", "");
@@ -577,7 +577,20 @@ TEST(cli_models_made_of_others)
     run_and_check(NULL, 1, "which model it is made of", ARGS("run", "nothing", "hi"));
     run_and_check(NULL, 2, "expected a number", ARGS("run", "hot", "hi"));
     run_and_check(NULL, 1, "gone", ARGS("run", "lost", "hi"));
-    run_and_check(NULL, 2, "other commands take the model", ARGS("show", "hot"));
+    run_and_check(NULL, 1, "other commands take the model", ARGS("inspect", "hot"));
+    static const char *const shown[] = {"made of        x", "system         Be brief.",
+                                        "parameter      num_ctx 900", "messages       2 before"};
+    spawn_carat(&own, NULL, ARGS("show", "own/two"));
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+        CHECK_MSG(!own.code && strstr(str_text(&own.out), shown[i]), "%s", str_text(&own.out));
+    spawned_free(&own);
+    spawn_carat(&own, NULL, ARGS("show", "--json", "own/two"));
+    CHECK_MSG(!own.code && strstr(str_text(&own.out), "\"num_ctx\": 900"), "%s",
+              str_text(&own.out));
+    spawned_free(&own);
+    run_and_check(NULL, 1, "which model it is made of", ARGS("show", "nothing"));
+    run_and_check(NULL, 2, "gone", ARGS("show", "lost"));
+    run_and_check(NULL, 0, "900", ARGS("run", "-v", "own/two", "and?")); /* its context */
     spawn_carat(&own, NULL, ARGS("list", "-q"));
     CHECK_STR(str_text(&own.out), "hot\nlost\nnothing\nOwn/two\n");
     spawned_free(&own);

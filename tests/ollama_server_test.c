@@ -4,6 +4,7 @@
 #include "tests/http_client.h"
 #include "tests/hub_rig.h"
 #include "tests/server_rig.h"
+#include "tests/spawn.h"
 #include "apps/server/request.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -428,8 +429,11 @@ TEST(ollama_pulls_and_removes_models_of_a_hub)
     post_pull(&s, "own/Model-GGUF:Q4_0", "{\"error\":\"");
     snprintf(body, sizeof body, "{\"model\":\"%s\"}", name);
     const call calls[] = {
-        {"GET", "/api/tags", NULL, 200, name},
-        {"POST", "/api/show", body, 200, "\"general.architecture\":\"gemma4\""},
+        {"POST", "/api/show", body, 404, "carat serve --store"},
+        {"POST", "/api/copy", "{\"source\":\"own/Model-GGUF:F32\",\"destination\":\"my\"}", 200,
+         ""},
+        {"DELETE", "/api/delete", body, 400, "my is made of it"},
+        {"DELETE", "/api/delete", "{\"model\":\"my\"}", 200, ""},
         {"POST", "/api/pull", "{\"model\":\"own/Model-GGUF:Q4_0\",\"stream\":false}", 400,
          "{\"error\":\""},
         {"POST", "/api/pull", "{\"model\":7}", 400, "{\"error\":\"'model' is"},
@@ -439,6 +443,97 @@ TEST(ollama_pulls_and_removes_models_of_a_hub)
     make_calls(&s, calls, sizeof calls / sizeof *calls);
     stop(&s);
     hub_rig_close(&hub);
+}
+
+/* A server with one model: other models of this machine are not listed, and no endpoint answers in
+ * their name, nor in that of a model made of them. Any other name means the one that it has. */
+TEST(ollama_one_model_answers_for_no_other)
+{
+#define OTHER "\"model\":\"own/Model-GGUF:F32\""
+    static const call calls[] = {
+        {"POST", "/api/chat", "{" OTHER "," ASK ",\"stream\":false}", 404, "own/Model-GGUF:F32"},
+        {"POST", "/api/chat", "{\"model\":\"model\"," ASK "}", 404, "serves every model"},
+        {"POST", "/api/generate", "{" OTHER ",\"prompt\":\"a\"}", 404, "no model"},
+        {"POST", "/api/embed", "{" OTHER ",\"input\":\"a\"}", 404, "no model"},
+        {"POST", "/api/show", "{" OTHER "}", 404, "no model"},
+        {"POST", "/v1/chat/completions", "{" OTHER "," ASK "}", 404, "model_not_found"},
+        {"POST", "/v1/completions", "{" OTHER ",\"prompt\":\"a\"}", 404, "model_not_found"},
+        {"POST", "/v1/responses", "{" OTHER ",\"input\":\"a\"}", 404, "model_not_found"},
+        {"POST", "/v1/messages", "{" OTHER ",\"max_tokens\":1," ASK "}", 404, "not_found"},
+        {"POST", "/v1/embeddings", "{" OTHER ",\"input\":\"a\"}", 404, "model_not_found"},
+        {"POST", "/completion", "{" OTHER ",\"prompt\":\"a\"}", 404, "model_not_found"},
+        {"POST", "/tokenize", "{" OTHER ",\"content\":\"a\"}", 404, "model_not_found"},
+        {"POST", "/models/load", "{" OTHER "}", 404, "model_not_found"},
+        {"GET", "/props?model=own/Model-GGUF:F32", NULL, 404, "model_not_found"},
+        {"GET", "/slots?model=own/Model-GGUF:F32", NULL, 404, "model_not_found"},
+        {"GET", "/v1/models/own/Model-GGUF:F32", NULL, 404, "no such model"},
+        {"POST", "/api/chat", "{\"model\":\"second\"," ASK "}", 404, "no model"},
+        {"POST", "/api/show", "{\"model\":\"second\"}", 404, "no model"},
+        {"GET", "/v1/models/gpt-4o", NULL, 200, "gpt-4o"},
+        {"POST", "/api/generate", "{\"model\":\"gpt-4o\"}", 200, "\"done\":true"},
+        {"POST", "/api/generate", "{\"model\":\"toy:latest\"}", 200, "\"done\":true"},
+        {"POST", "/api/generate", "{}", 200, "\"done\":true"},
+    };
+    static const char *const lists[] = {"/api/tags", "/v1/models", "/models"};
+    static hub_rig hub;
+    const char *toy = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    char *bytes;
+    size_t n;
+    err e = {0};
+    served s;
+    spawned made;
+    hub_rig_open(&hub, "own/Model-GGUF");
+    CHECK_OK(file_read_all(toy, 1 << 30, &bytes, &n, &e), e);
+    hub_rig_add_bytes(&hub, "Toy-4-it-F32.gguf", bytes, n, false);
+    mem_free(bytes);
+    start_toy(&s, NULL);
+    post_pull(&s, "own/Model-GGUF", "{\"status\":\"success\"}\n");
+    spawn_carat(&made, NULL, ARGS("cp", "model", "second"));
+    CHECK_MSG(!made.code, "%s", str_text(&made.err));
+    spawned_free(&made);
+    make_calls(&s, calls, sizeof calls / sizeof *calls);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        response r;
+        http_call(&r, &s, "GET", lists[i], NULL, NULL);
+        CHECK_MSG(r.status == 200 && !strstr(str_text(&r.body), "Model-GGUF") &&
+                      !strstr(str_text(&r.body), "second"),
+                  "%s", str_text(&r.body));
+        response_free(&r);
+    }
+    stop(&s);
+    hub_rig_close(&hub);
+}
+
+/* `carat serve` of a made model: it answers to its name and to any other, with its context. */
+TEST(ollama_serves_a_made_model)
+{
+    static const call calls[] = {
+        {"GET", "/v1/models", NULL, 200, "{\"id\":\"brief\""},
+        {"GET", "/api/tags", NULL, 200, "\"name\":\"brief\""},
+        {"GET", "/props", NULL, 200, "\"n_ctx\":300"},
+        {"POST", "/api/show", "{\"model\":\"brief\"}", 200, "Be brief."},
+        {"POST", "/api/show", "{\"model\":\"anything\"}", 200, "Be brief."},
+        {"POST", "/api/chat", "{\"model\":\"brief\"," ASK ",\"stream\":false}", 200,
+         "\"eval_count\":3,"},
+        {"POST", "/api/chat", "{\"model\":\"x\"," ASK ",\"stream\":false}", 200,
+         "\"eval_count\":3,"},
+        {"POST", "/v1/chat/completions", "{" ASK "}", 200, "\"completion_tokens\":3"},
+    };
+    char file[700], text[900];
+    spawned made;
+    served s;
+    CHECK(!setenv("XDG_DATA_HOME", test_temp("data"), 1) && !setenv("HF_HOME", test_temp("hf"), 1));
+    snprintf(file, sizeof file, "%s", test_temp("Modelfile"));
+    int n = snprintf(text, sizeof text,
+                     "FROM %s\nSYSTEM Be brief.\nPARAMETER num_ctx 300\nPARAMETER num_predict 3\n",
+                     toy_model_write(&(toy_model_file){.n_ctx_train = 4096}));
+    test_write(file, text, (size_t)n);
+    spawn_carat(&made, NULL, ARGS("create", "brief", "-f", file));
+    CHECK_MSG(!made.code, "%s", str_text(&made.err));
+    spawned_free(&made);
+    served_start(&s, ARGS("brief", "-t", "1"));
+    make_calls(&s, calls, sizeof calls / sizeof *calls);
+    stop(&s);
 }
 
 TEST(ollama_strangers_change_no_store)

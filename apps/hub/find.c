@@ -132,10 +132,11 @@ static status not_there(const char *what, const name_parts *n, const model_list 
     str s = {0};
     const made_model *made;
     if (!made_find(what, &mem, &made, NULL) && made) {
-        err_set(e, E_ARG,
-                "'%s' is made of another model: `carat run` and `carat serve` answer as it, other "
-                "commands take the model that it is made of",
-                made->name);
+        err_set(
+            e, E_ARG,
+            "'%s' is made of another model: `carat run`, `carat serve` and `carat show` know it, "
+            "other commands take the model that it is made of",
+            made->name);
         arena_free(&mem);
         return E_ARG;
     }
@@ -269,6 +270,31 @@ bool model_known(const char *what)
     return known;
 }
 
+/* E_ARG: models that are made of this one, by name. */
+static status check_unused(const model_entry *m, err *e)
+{
+    arena mem = {0};
+    const made_model *made;
+    size_t n, n_users = 0;
+    str names = {0};
+    status st = made_list(&mem, &made, &n, e);
+    for (size_t i = 0; !st && i < n; i++) {
+        const char *path;
+        int32_t n_ctx;
+        if (!made_weights(&made[i], &mem, &path, &n_ctx, NULL) && path && !strcmp(path, m->path))
+            str_printf(&names, "%s%s", n_users++ ? ", " : "", made[i].name);
+    }
+    if (!st && names.bad)
+        st = err_memory(e, m->name, names.n);
+    else if (!st && n_users)
+        st = err_set(e, E_ARG,
+                     "%s stays: %.600s %s made of it and would lose the weights; remove %s first",
+                     m->name, names.at, n_users > 1 ? "are" : "is", n_users > 1 ? "them" : "it");
+    str_free(&names);
+    arena_free(&mem);
+    return st;
+}
+
 status model_remove(const char *what, uint64_t *freed, err *e)
 {
     place p;
@@ -299,7 +325,7 @@ status model_remove(const char *what, uint64_t *freed, err *e)
                          "%s lies in the cache of Python's client, which carat does not change: "
                          "'hf cache rm' removes it",
                          found->name);
-        else
+        else if (!(st = check_unused(found, e)))
             st = store_remove(p.store, found, freed, e);
     }
     model_list_free(&l);

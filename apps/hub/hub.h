@@ -61,7 +61,8 @@ bool model_known(const char *what);
 
 /* Removes a model from the store, and its files unless another model shares them; or one that is
  * made of another (made.h), by its whole name. *freed: bytes of disk that this gave back. E_ARG: as
- * model_find; a model of the cache is not carat's to remove. */
+ * model_find; a model of the cache is not carat's to remove, and one that others are made of stays.
+ */
 status model_remove(const char *what, uint64_t *freed, err *e);
 
 /* ---- Pulling ----------------------------------------------------------------------------- */

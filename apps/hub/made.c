@@ -1,7 +1,9 @@
 /* made.c - see made.h. */
 #include "apps/hub/made.h"
 
+#include "apps/hub/hub.h"
 #include "apps/hub/place.h"
+#include "base/json.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -48,7 +50,10 @@ bool made_setting(const char *name)
                                       "mirostat",
                                       "mirostat_tau",
                                       "mirostat_eta",
-                                      "num_keep"};
+                                      "num_keep",
+                                      "num_ctx",
+                                      "num_batch",
+                                      "num_thread"};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(name, all[i]))
             return true;
@@ -195,6 +200,38 @@ status made_list(arena *mem, const made_model **out, size_t *n, err *e)
         *n += !st; /* one that has just gone, or is damaged, is left out */
     }
     return OK;
+}
+
+status made_weights(const made_model *m, arena *mem, const char **path, int32_t *n_ctx, err *e)
+{
+    json_t *root;
+    struct stat sb;
+    model_found found = {0};
+    status st = json_parse(&root, m->text, m->n, m->name, e);
+    if (st)
+        return st;
+    const char *from = json_string_value(json_object_get(root, "from"));
+    const char *file = json_string_value(json_object_get(root, "file"));
+    json_int_t wants =
+        json_integer_value(json_object_get(json_object_get(root, "parameters"), "num_ctx"));
+    bool bundled = json_is_true(json_object_get(root, "bundled"));
+    const char *at = NULL;
+    if (!from || !*from)
+        st = err_set(e, E_FORMAT, "%s does not say which model it is made of", m->name);
+    else if (!bundled && file && !stat(file, &sb))
+        at = file;
+    else if (!bundled && !(st = model_find(from, &found, e)))
+        at = found.path;
+    const char *own = st || bundled ? NULL : arena_strndup(mem, at, strlen(at));
+    if (!st && !bundled && !own)
+        st = err_memory(e, m->name, strlen(at));
+    if (!st) {
+        *path = own;
+        *n_ctx = wants > 0 && wants <= INT32_MAX ? (int32_t)wants : 0;
+    }
+    model_found_free(&found);
+    json_decref(root);
+    return st;
 }
 
 status made_write(const char *name, const char *text, size_t n, err *e)

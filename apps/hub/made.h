@@ -34,6 +34,10 @@ status made_remove(const char *name, bool *was, err *e);
 /* 1 to 200 letters, digits and -_.:/ ; it begins with a letter or a digit, and so does what follows
  * a '/'. */
 bool made_name_valid(const char *name);
+/* The weights of a made model: *path, of mem, is the file to open; NULL: the bundled model. *n_ctx:
+ * the context that it asks for (num_ctx), 0: none. E_FORMAT: it does not say what it is made of;
+ * E_ARG: that is not here. */
+status made_weights(const made_model *m, arena *mem, const char **path, int32_t *n_ctx, err *e);
 /* Is this a setting that such a model may have? Those of a Modelfile's PARAMETER that change
  * answers. */
 bool made_setting(const char *name);

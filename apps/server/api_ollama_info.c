@@ -130,36 +130,39 @@ static ollama_model of_offer(const offer_view *v)
                           .completes = true};
 }
 
-/* The models that are made of others. What these are is told where the server has them. */
-static void put_made(const offer_view *list, int32_t n, str *o)
+/* The models that are made of those of the server. */
+static void put_made(exchange *x, const offer_view *list, int32_t n)
 {
     arena mem = {0};
     const made_model *made;
     size_t n_made;
     if (made_list(&mem, &made, &n_made, NULL)) {
-        o->bad = true;
+        x->out.bad = true;
         n_made = 0;
     }
     for (size_t i = 0; i < n_made; i++) {
         beginning b = {0};
         problem p = {0};
-        ollama_model m = {.completes = true};
-        if (beginning_find(&b, made[i].name, &p) && b.name) {
-            for (int32_t k = 0; k < n; k++)
-                if (!strcasecmp(list[k].name, b.from))
-                    m = of_offer(&list[k]);
+        const char *base = beginning_find(&b, made[i].name, &p) && b.name
+                               ? catalog_own_name(x->s->catalog, exchange_weights(x, &b))
+                               : NULL;
+        for (int32_t k = 0; base && k < n; k++) {
+            if (strcasecmp(list[k].name, base) || !strcasecmp(base, b.name))
+                continue;
+            ollama_model m = of_offer(&list[k]);
             m.name = b.name;
             m.parent = b.from;
             m.digest = "";
             m.when_s = b.when_s;
-            ollama_put_model(&m, false, o);
-        } /* one that is damaged is left out */
+            ollama_put_model(&m, false, &x->out);
+            break;
+        } /* one that is damaged, or of another model, is left out */
         beginning_free(&b);
     }
     arena_free(&mem);
 }
 
-/* The models of a server, and those of the store that a server with one model does not have. */
+/* The models of a server. A model that it does not serve is not listed: nobody could ask it. */
 static void put_tags(exchange *x, const offer_view *list, int32_t n, const model_list *l)
 {
     str *o = &x->out;
@@ -175,12 +178,7 @@ static void put_tags(exchange *x, const offer_view *list, int32_t n, const model
                 ollama_describe(&m, held[k]->model);
         ollama_put_model(&m, false, o);
     }
-    for (size_t i = 0; i < l->n && catalog_single(x->s->catalog); i++) {
-        ollama_model e = of_entry(&l->at[i]);
-        if (n != 1 || strcasecmp(e.name, list[0].name))
-            ollama_put_model(&e, false, o);
-    }
-    put_made(list, n, o);
+    put_made(x, list, n);
     json_close(o, ']');
     json_close(o, '}');
     catalog_drop(x->s->catalog, held, n_held);
@@ -265,15 +263,17 @@ static bool find_unloaded(exchange *x, const char *name, ollama_model *about, co
 {
     int32_t n = 0;
     offer_view *list = catalog_list(x->s->catalog, &n);
-    *path = NULL;
-    for (int32_t i = 0; i < n && list && !catalog_single(x->s->catalog); i++)
-        if (!strcasecmp(list[i].name, name) && list[i].state != OFFER_LOADED && list[i].path) {
+    const char *own = catalog_own_name(x->s->catalog, name);
+    bool found = false;
+    for (int32_t i = 0; i < n && list && own && !found; i++)
+        if (!strcasecmp(list[i].name, own) && list[i].state != OFFER_LOADED && list[i].path) {
             *about = of_offer(&list[i]);
             about->family = about->quant = NULL; /* of the list; the file has them */
             *path = list[i].path;
+            found = true;
         }
     mem_free(list);
-    return *path;
+    return found;
 }
 
 /* A made model is shown as the one that it is of, with its own name. */
@@ -289,7 +289,7 @@ static void name_made(ollama_model *about, const beginning *made)
 
 static bool show(exchange *x, const ollama_body *b, const beginning *made, problem *p)
 {
-    const char *name = made->name ? made->from : b->name;
+    const char *name = made->name ? exchange_weights(x, made) : b->name;
     bool verbose = false, ok;
     model_list l;
     ollama_model about;
@@ -300,12 +300,7 @@ static bool show(exchange *x, const ollama_body *b, const beginning *made, probl
     if (find_unloaded(x, name, &about, &path)) {
         name_made(&about, made);
         ok = show_stored(x, &about, path, made, verbose, p);
-    } else if (e && catalog_single(x->s->catalog) && exchange_pick(x, NULL, p) &&
-               strcasecmp(e->name, x->m->names.name)) {
-        about = of_entry(e);
-        name_made(&about, made);
-        ok = show_stored(x, &about, e->name, made, verbose, p);
-    } else if ((ok = !p->status && exchange_pick(x, name, p))) {
+    } else if ((ok = exchange_pick_within(x, name, -1, p) == PICK_DONE)) {
         about = e ? of_entry(e) : of_served(x->m);
         ollama_describe(&about, x->m->model);
         name_made(&about, made);
@@ -320,7 +315,7 @@ void handle_ollama_show(exchange *x)
     problem p = {0};
     ollama_body b = {0};
     beginning made = {0};
-    if (ollama_body_read(&b, x->body, x->n_body, &p) && beginning_find(&made, b.name, &p) &&
+    if (ollama_body_read(&b, x->body, x->n_body, &p) && exchange_begin(x, b.name, &made, &p) &&
         show(x, &b, &made, &p))
         x->status = 200;
     else

@@ -219,12 +219,13 @@ static pick_state begin(catalog *c, offer *o, exchange *x, problem *p)
 pick_state catalog_pick(catalog *c, const char *name, exchange *x, problem *p)
 {
     pthread_mutex_lock(&c->lock);
-    offer *o = offers_find(c, name ? name : "");
+    offer *(*find)(catalog *, const char *) = x->exact ? offers_find_own : offers_find;
+    offer *o = find(c, name ? name : "");
     if (!o && c->moving) {
         pthread_mutex_unlock(&c->lock);
         offers_refresh(c);
         pthread_mutex_lock(&c->lock);
-        o = offers_find(c, name ? name : "");
+        o = find(c, name ? name : "");
     }
     pick_state st = PICK_FAILED;
     if (o)
@@ -359,12 +360,11 @@ bool catalog_single(const catalog *c)
     return c->single;
 }
 
-/* What clients see. A model that is alone has the name of its file's metadata, as in answers. */
-static const char *shown_name(const catalog *c, const offer *o)
+const char *offer_shown_name(const catalog *c, const offer *o)
 {
-    if (!c->single)
-        return o->name;
     const char *alias = c->s->o->alias;
+    if (!c->single || (o->made && !alias))
+        return o->name;
     return alias ? alias : o->known.known ? o->known.title : o->name;
 }
 
@@ -372,7 +372,7 @@ static offer_view view_of(const catalog *c, const offer *o)
 {
     offer_view v = o->known;
     file_mark file;
-    v.name = shown_name(c, o);
+    v.name = offer_shown_name(c, o);
     v.path = o->path;
     v.state = o->state;
     v.used_ms = o->used_ms;
@@ -399,6 +399,32 @@ offer_view *catalog_list(catalog *c, int32_t *n)
             list[(*n)++] = view_of(c, o);
     pthread_mutex_unlock(&c->lock);
     return list;
+}
+
+const char *catalog_own_name(catalog *c, const char *name)
+{
+    pthread_mutex_lock(&c->lock);
+    const offer *o = offers_find_own(c, name);
+    const char *shown = o ? offer_shown_name(c, o) : NULL;
+    pthread_mutex_unlock(&c->lock);
+    return shown;
+}
+
+bool catalog_takes(catalog *c, const char *name)
+{
+    pthread_mutex_lock(&c->lock);
+    bool takes = offers_find(c, name) != NULL;
+    pthread_mutex_unlock(&c->lock);
+    return takes;
+}
+
+const char *catalog_made(catalog *c, const char *name)
+{
+    pthread_mutex_lock(&c->lock);
+    const offer *o = offers_find(c, name);
+    const char *made = o && o->made ? o->name : NULL;
+    pthread_mutex_unlock(&c->lock);
+    return made;
 }
 
 int32_t catalog_hold(catalog *c, served *list[PASSES_MAX])

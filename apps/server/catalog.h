@@ -8,7 +8,8 @@
  * live until the catalog is closed. One thread loads and unloads (loader.c), one model at a time,
  * so that two plans never count the same memory. Passes of loaded models go on meanwhile.
  *
- * A server with one offer accepts every name, loads it at the start and keeps it.
+ * A server with one offer loads it at the start and keeps it. It takes any name but those of other
+ * models on this machine: it never answers in the name of a model that somebody may mean.
  *
  * Any thread may call in, unless a call says otherwise.
  */
@@ -84,7 +85,13 @@ typedef struct offer_view {
 /* All offers, the default first, to be freed with mem_free. NULL: no memory. */
 offer_view *catalog_list(catalog *c, int32_t *n);
 const char *offer_state_name(offer_state s); /* as llama-server's router names it */
-bool catalog_single(const catalog *c);       /* one offer, which every name means */
+bool catalog_single(const catalog *c);       /* one offer */
+/* The name of the offer that is called so, has this file, or is the bundled model, as clients see
+ * it; NULL: none. */
+const char *catalog_own_name(catalog *c, const char *name);
+bool catalog_takes(catalog *c, const char *name); /* may a request name it? */
+/* The made model that answers to this name because it is the offer; NULL: none. */
+const char *catalog_made(catalog *c, const char *name);
 /* References to all loaded models, which do not count as use. Returns their number. */
 int32_t catalog_hold(catalog *c, served *list[PASSES_MAX]);
 void catalog_drop(catalog *c, served *const *list, int32_t n);

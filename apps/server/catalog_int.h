@@ -17,6 +17,8 @@ typedef struct file_mark {
 struct offer {
     offer *next;
     char *name, *path; /* path NULL: the bundled model */
+    bool made;         /* the name is that of a made model, whose weights these are */
+    int32_t n_ctx;     /* the context that it asks for; 0: none */
     /* Under the catalog's lock. */
     offer_state state;
     bool leaving; /* takes no requests; unloaded when the last one is answered */
@@ -60,7 +62,13 @@ struct catalog {
 status offers_read(catalog *c, err *e); /* fills c->first */
 /* Looks at directories and the store again; holds no lock on entry. */
 void offers_refresh(catalog *c);
-offer *offers_find(catalog *c, const char *name); /* under the lock; NULL: none */
+/* Which offer a request's name means; NULL: none. "": the first one. A server with one offer takes
+ * any name but that of another model on this machine. Under the lock. */
+offer *offers_find(catalog *c, const char *name);
+/* The same, but only what the offers themselves are called. */
+offer *offers_find_own(catalog *c, const char *name);
+/* What clients see. A model that is alone has the name of its file's metadata, as in answers. */
+const char *offer_shown_name(const catalog *c, const offer *o);
 /* "there is no model ...", with the names that are there. Under the lock. */
 bool offers_missing(catalog *c, const char *name, problem *p);
 void offers_free(catalog *c);

@@ -4,6 +4,7 @@
 #include "apps/server/begin.h"
 
 #include <string.h>
+#include <strings.h>
 
 void reply_problem(exchange *x, const problem *p)
 {
@@ -22,11 +23,33 @@ pick_state exchange_pick_within(exchange *x, const char *name, int timeout_ms, p
     return st == PICK_WAITS ? catalog_wait(c, x, timeout_ms, p) : st;
 }
 
+bool exchange_begin(exchange *x, const char *name, beginning *b, problem *p)
+{
+    if (name && *name && !beginning_find(b, name, p))
+        return false;
+    const char *own = b->name ? NULL : catalog_made(x->s->catalog, name ? name : "");
+    return !own || beginning_find(b, own, p);
+}
+
+const char *exchange_weights(exchange *x, const beginning *b)
+{
+    catalog *c = x->s->catalog;
+    const char *own = catalog_made(c, b->name);
+    const jtree *file = jtree_get(b->body, "file");
+    x->exact = true;
+    if (own && !strcasecmp(own, b->name))
+        return own;
+    if (jtree_truthy(jtree_get(b->body, "bundled")))
+        return "bundled";
+    return jtree_is(file, JTREE_STRING) && catalog_own_name(c, file->s) ? file->s : b->from;
+}
+
 bool exchange_pick(exchange *x, const char *name, problem *p)
 {
     beginning made = {0};
-    bool ok = !name || !*name || beginning_find(&made, name, p);
-    ok = ok && exchange_pick_within(x, made.name ? made.from : name, -1, p) == PICK_DONE;
+    bool ok = exchange_begin(x, name, &made, p);
+    const char *picks = ok && made.name ? exchange_weights(x, &made) : name;
+    ok = ok && exchange_pick_within(x, picks, -1, p) == PICK_DONE;
     beginning_free(&made);
     return ok;
 }

@@ -15,6 +15,8 @@ typedef struct feed {
     void (*close)(const struct feed *f); /* also frees f */
 } feed;
 
+struct beginning;
+
 typedef struct exchange {
     server *s;
     served *m; /* the model that the request names (exchange_pick); NULL: none yet */
@@ -23,6 +25,7 @@ typedef struct exchange {
     bool waits;
     uint64_t n_failed;
     bool no_load;     /* the model must be loaded already */
+    bool exact;       /* the name must be one of the server's own (offers_find_own) */
     int64_t keep_ms;  /* it stays so long after this request */
     void *connection; /* of http.c alone */
     /* The value of a key of the query, or NULL. */
@@ -61,6 +64,11 @@ void reply_problem(exchange *x, const problem *p);
  * the default model; of a made model: the one that it is of. Waits until the model is loaded.
  * False: a problem. A second call with a reference in hand does nothing. */
 bool exchange_pick(exchange *x, const char *name, problem *p);
+/* The made model that the name means, or that the server serves in its place; b->name NULL: none.
+ * False: a problem. The caller always calls beginning_free. */
+bool exchange_begin(exchange *x, const char *name, struct beginning *b, problem *p);
+/* What to pick for it: the offer with its weights. From then on the exchange picks no other. */
+const char *exchange_weights(exchange *x, const struct beginning *b);
 /* The same for timeout_ms at most (< 0: no limit), and without made models. PICK_WAITS: call again.
  */
 pick_state exchange_pick_within(exchange *x, const char *name, int timeout_ms, problem *p);

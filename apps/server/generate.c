@@ -381,12 +381,12 @@ static pick_state read_request(stream *st, int timeout_ms, problem *p)
         if (!request_open(&st->rq, st->api, x->body, x->n_body, p) ||
             (is_ollama(st->api) && !ollama_plain_name(&st->rq.mem, &st->rq.model, p)))
             return PICK_FAILED;
-        if (*st->rq.model && !beginning_find(&st->made, st->rq.model, p))
+        if (!exchange_begin(x, st->rq.model, &st->made, p))
             return PICK_FAILED;
         st->asked_ms = clock_ms();
         x->keep_ms = st->rq.keep_ms;
     }
-    const char *name = st->made.name ? st->made.from : st->rq.model;
+    const char *name = st->made.name ? exchange_weights(x, &st->made) : st->rq.model;
     pick_state picked = exchange_pick_within(x, name, timeout_ms, p);
     if (picked != PICK_DONE || st->read)
         return picked;

@@ -125,21 +125,21 @@ static void put_models(const offer_view *list, int32_t n, str *o)
     json_close(o, '}');
 }
 
-/* One model by name; with one model every name means it. NULL: there is none of that name. */
+/* One model by name. NULL: there is none of that name, and no only one that takes it. */
 static const offer_view *view_named(const exchange *x, const offer_view *list, int32_t n,
                                     const char *name)
 {
     if (!utf8_valid(name, strlen(name)))
         return NULL;
     for (int32_t i = 0; i < n; i++)
-        if (catalog_single(x->s->catalog) || !strcasecmp(list[i].name, name))
+        if (!strcasecmp(list[i].name, name))
             return &list[i];
-    return NULL;
+    return n && catalog_single(x->s->catalog) && catalog_takes(x->s->catalog, name) ? list : NULL;
 }
 
 /* The list with the models that are made of its models, as views of these; of mem. NULL: no memory.
  */
-static offer_view *with_made(const offer_view *list, int32_t *n, arena *mem)
+static offer_view *with_made(exchange *x, const offer_view *list, int32_t *n, arena *mem)
 {
     const made_model *made;
     size_t n_made;
@@ -153,13 +153,15 @@ static offer_view *with_made(const offer_view *list, int32_t *n, arena *mem)
     for (size_t i = 0; i < n_made; i++) {
         beginning b = {0};
         problem p = {0};
-        if (beginning_find(&b, made[i].name, &p) && b.name)
-            for (int32_t k = 0; k < *n; k++)
-                if (!strcasecmp(list[k].name, b.from)) {
-                    all[n_all] = list[k];
-                    all[n_all++].name = made[i].name;
-                    break;
-                }
+        const char *base = beginning_find(&b, made[i].name, &p) && b.name
+                               ? catalog_own_name(x->s->catalog, exchange_weights(x, &b))
+                               : NULL;
+        for (int32_t k = 0; base && k < *n; k++)
+            if (!strcasecmp(list[k].name, base) && strcasecmp(base, made[i].name)) {
+                all[n_all] = list[k];
+                all[n_all++].name = made[i].name;
+                break;
+            }
         beginning_free(&b); /* one that is damaged is left out */
     }
     *n = n_all;
@@ -175,7 +177,7 @@ void handle_models(exchange *x)
     int32_t n = 0;
     arena mem = {0};
     offer_view *own = catalog_list(x->s->catalog, &n);
-    const offer_view *list = own ? with_made(own, &n, &mem) : NULL;
+    const offer_view *list = own ? with_made(x, own, &n, &mem) : NULL;
     const offer_view *v = all || !list ? NULL : view_named(x, list, n, name);
     if (!list)
         problem_set(&p, 503, "", "no memory for the list of models");

@@ -232,12 +232,19 @@ static int32_t count_loaded(const catalog *c)
     return n;
 }
 
+/* NULL: the file's own. */
+static const char *offer_title(const catalog *c, const offer *o)
+{
+    return !c->single || (o->made && !c->s->o->alias) ? o->name : c->s->o->alias;
+}
+
 /* Reads the file while others use theirs. */
 static status open_model(catalog *c, offer *o, served **m, err *e)
 {
     loading l = {c, o};
     const served_ask ask = {.path = o->path,
-                            .name = c->single ? c->s->o->alias : o->name,
+                            .name = offer_title(c, o),
+                            .n_ctx = o->n_ctx,
                             .room = check_room,
                             .go_on = go_on_loading,
                             .user = &l};

@@ -7,6 +7,7 @@
 #include "apps/server/catalog_int.h"
 
 #include "apps/hub/hub.h"
+#include "apps/hub/made.h"
 #include "apps/hub/names.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -28,13 +29,19 @@ enum {
 
 /* ---- Names ---- */
 
+static bool has_gguf_end(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 5 && !strcasecmp(name + n - 5, ".gguf");
+}
+
 /* The name of a file without directory, ".gguf" and the number of a split set. */
 static char *name_of_file(const char *path)
 {
     const char *base = base_name(path);
     int no, count;
     size_t n = strlen(base);
-    if (!split_name(base, &no, &count, &n) && n > 5 && !strcasecmp(base + n - 5, ".gguf"))
+    if (!split_name(base, &no, &count, &n) && has_gguf_end(base))
         n -= 5;
     return mem_strndup(base, n);
 }
@@ -148,10 +155,34 @@ static bool is_there(const char *path)
     return !stat(path, &sb);
 }
 
+/* A made model by its name. *was: there is one. */
+static status add_made(catalog *c, const char *word, bool *was, err *e)
+{
+    arena mem = {0};
+    const made_model *made;
+    const char *path = NULL;
+    int32_t n_ctx = 0;
+    status st = made_find(word, &mem, &made, e);
+    *was = !st && made;
+    if (*was && !(st = made_weights(made, &mem, &path, &n_ctx, e))) {
+        char *own = path ? mem_strdup(path) : NULL;
+        st = path && !own ? err_memory(e, word, strlen(path))
+                          : add_offer(c, mem_strdup(made->name), own, e);
+        offer *o = st ? NULL : find_exact(c, made->name);
+        if (o) {
+            o->made = true;
+            o->n_ctx = n_ctx;
+        }
+    }
+    arena_free(&mem);
+    return st;
+}
+
 static status add_word(catalog *c, const char *word, err *e)
 {
     const char *eq = strchr(word, '=');
     model_found found = {0};
+    bool made = false;
     status st;
     if (is_directory(word)) {
         c->moving = true;
@@ -159,6 +190,8 @@ static status add_word(catalog *c, const char *word, err *e)
     }
     if (!eq || is_there(word))
         eq = NULL;
+    if (!eq && !is_there(word) && ((st = add_made(c, word, &made, e)) || made))
+        return st;
     if ((st = model_find(eq ? eq + 1 : word, &found, e)))
         return st;
     char *name = eq                          ? mem_strndup(word, (size_t)(eq - word))
@@ -226,18 +259,48 @@ void offers_refresh(catalog *c)
 
 /* ---- Finding ---- */
 
-/* "name:latest" is ollama's long form of a name. */
-offer *offers_find(catalog *c, const char *name)
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return a && b && !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* By its name, as clients see it or with ollama's ":latest"; by the path of its file; or the word
+ * for the bundled model. */
+offer *offers_find_own(catalog *c, const char *name)
 {
     static const char latest[] = ":latest";
     size_t n = strlen(name), k = sizeof latest - 1;
-    if (c->single || !*name)
-        return c->first;
     offer *o = find_exact(c, name);
-    for (offer *i = c->first; i && !o && n > k && !strcasecmp(name + n - k, latest); i = i->next)
-        if (strlen(i->name) == n - k && !strncasecmp(i->name, name, n - k))
+    if (n > k && !strcasecmp(name + n - k, latest))
+        n -= k;
+    for (offer *i = c->first; i && !o; i = i->next) {
+        const char *shown = offer_shown_name(c, i);
+        if ((strlen(i->name) == n && !strncasecmp(i->name, name, n)) ||
+            (strlen(shown) == n && !strncasecmp(shown, name, n)) ||
+            (!i->path && !strcmp(name, "bundled")) || (*name == '/' && same_file(i->path, name)))
             o = i;
+    }
     return o && o->gone && o->state == OFFER_UNLOADED ? NULL : o;
+}
+
+/* Does this machine have another model of that name than the only one of this server? */
+static bool names_another(const catalog *c, const char *name)
+{
+    model_found f = {0};
+    struct stat sb;
+    bool file = has_gguf_end(name) && !stat(name, &sb) && S_ISREG(sb.st_mode);
+    bool other = file ? !same_file(c->first->path, name)
+                      : model_known(name) && !model_find(name, &f, NULL) &&
+                            !same_file(c->first->path, f.path);
+    model_found_free(&f);
+    return other;
+}
+
+offer *offers_find(catalog *c, const char *name)
+{
+    offer *o = *name ? offers_find_own(c, name) : c->first;
+    return !o && c->single && !names_another(c, name) ? c->first : o;
 }
 
 bool offers_missing(catalog *c, const char *name, problem *p)
@@ -247,16 +310,17 @@ bool offers_missing(catalog *c, const char *name, problem *p)
     str list = {0};
     for (const offer *o = c->first; o && n < OFFERS_MAX; o = o->next)
         if (!o->gone)
-            names[n++] = o->name;
+            names[n++] = offer_shown_name(c, o);
     for (int i = 0; i < n && i < NAMES_TOLD; i++)
         str_printf(&list, "%s%s", i ? ", " : "", names[i]);
     if (n > NAMES_TOLD)
         str_printf(&list, " and %d more", n - NAMES_TOLD);
     const char *near = nearest_word(name, names, n);
     p->code = "model_not_found";
-    problem_set(p, 404, "model", "there is no model \"%.100s\" here%s%.100s%s: %.600s", name,
+    problem_set(p, 404, "model", "there is no model \"%.100s\" here%s%.100s%s: %.600s%s", name,
                 near ? "; did you mean \"" : "", near ? near : "", near ? "\"" : "",
-                str_text(&list));
+                str_text(&list),
+                c->single ? "; `carat serve --store` serves every model of this machine" : "");
     str_free(&list);
     return false;
 }
