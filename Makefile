@@ -3,6 +3,10 @@
 ifeq ($(origin CC),default)
 CC = gcc
 endif
+# A cache in front of CC serves the C++ compiler of the emulator too.
+ifeq ($(origin CXX),default)
+CXX = $(filter ccache,$(CC)) g++
+endif
 OBJCOPY ?= objcopy
 STRIP ?= strip
 NM ?= nm
@@ -299,18 +303,18 @@ t: ## make t T=WORD: the tests whose name or file holds WORD, from a program wit
 	+@$(MAKE) --no-print-directory T='$(T)' $(BUILD)/t_carat_test $(BUILD)/carat
 	$(BUILD)/t_carat_test -j $(TEST_JOBS) $(T)
 
-# The tests in which a whole model computes, with the kernels of a chosen instruction set. Tests of
-# single kernels go through all instruction sets anyway. `CARAT_ISA=avx2 make test` runs every test.
+# Programs with the kernels of a chosen instruction set. Tests of kernels and of fidelity go through all
+# instruction sets anyway. `CARAT_ISA=avx2 make test` runs every test.
 KERNELS ?= portable
-ISA_TESTS ?= engine/engine_test demo_answers hybrid_test session_random server_answers cli_answers cli_logits
-test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## KERNELS=avx2: the tests of whole models, with those kernels
+ISA_TESTS ?= demo_answers hybrid_test cli_answers
+test-isa: $(BUILD)/carat_test $(BUILD)/carat $(BUILD)/chat carat ## KERNELS=avx2: some tests of whole models, with those kernels
 	CARAT_ISA=$(KERNELS) $(BUILD)/carat_test -j $(TEST_JOBS) $(ISA_TESTS)
 
 check: test floors map vendor symbols docs results-check fuzz-links ## test, plus the rules of folders, map, vendored files and docs
 check-all: export TEST_LONG = 1
 check-all: check ## the long suite: every shape, every instruction set, every test under the sanitizers
 	for isa in portable avx2; do ! CARAT_ISA=$$isa ./carat run -n 1 hello </dev/null >/dev/null 2>&1 || \
-	    CARAT_ISA=$$isa $(BUILD)/carat_test -j $(TEST_JOBS) engine/ $(ISA_TESTS) session_ daemon_ || exit 1; done
+	    CARAT_ISA=$$isa $(BUILD)/carat_test -j $(TEST_JOBS) engine/ demo_test session_ daemon_ server_answers cli_logits $(ISA_TESTS) || exit 1; done
 	+$(MAKE) sanitize SAN_SKIP=
 	+$(MAKE) tsan
 	+$(MAKE) cuda-emu-all
@@ -318,7 +322,7 @@ check-all: check ## the long suite: every shape, every instruction set, every te
 ASAN = -fsanitize=address -fno-omit-frame-pointer
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=all
 # What the tests left out show of memory, others show too: SAN_SKIP= runs them as well.
-SAN_SKIP ?= bench_compares bench_ceilings bench_shares bench_scripts fidelity_stored fidelity_generations \
+SAN_SKIP ?= demo_ draft_steps draft_blocks run_compresses server_compresses bench_compares bench_ceilings bench_shares bench_scripts fidelity_stored fidelity_generations \
             session_edited session_rewinds fidelity_last_row fidelity_like_31b fidelity_like_12b kv_oracle_one_stream \
             attention_along_a_timeline_avx2
 # $(call sanitized,NAME,FLAGS,TESTS): a build of its own, and its tests.
