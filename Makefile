@@ -368,6 +368,7 @@ $(BUILD)/fuzz_http $(BUILD)/fuzz_http.linked: LIBS += -lmicrohttpd
 $(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/pass.c backend/page_moves.c))
 $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_config convert_draft_config) \
     model/shapes.c $(wildcard model/*_shapes.c) model/draft_kind.c model/unplaced.c))
+$(eval $(call fuzz_also,draft_load,$(filter-out backend/wrap%.c,$(call src,model kv backend))))
 $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_config.c $(patsubst %,model/%.c,shapes unplaced \
     draft_kind) $(wildcard model/*_shapes.c)))
 $(eval $(call fuzz_also,hub,$(call src,apps/hub)))
