@@ -18,8 +18,9 @@ static status read_qwen3(const json_t *config, const char *path, qwen3_shape *s,
     static const char *const known[] = {
         "model_type", "num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads",
         "num_key_value_heads", "head_dim", "intermediate_size", "max_position_embeddings",
-        "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "tie_word_embeddings",
-        "hidden_act", "attention_bias", "use_sliding_window", "quantization_config", "layer_types",
+        "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor",
+        "tie_word_embeddings", "hidden_act", "attention_bias", "use_sliding_window",
+        "quantization_config", "layer_types",
         /* without use_sliding_window these two say nothing */
         "sliding_window", "max_window_layers", CONFIG_WITHOUT_EFFECT, NULL};
     static const neutral_option options[] = {{"hidden_act", "silu"},
@@ -174,7 +175,10 @@ static status read_laguna(const json_t *config, const char *path, laguna_shape *
                                         "intermediate_size",
                                         "max_position_embeddings",
                                         "rms_norm_eps",
+                                        "rope_theta",
+                                        "rope_scaling",
                                         "rope_parameters",
+                                        "partial_rotary_factor",
                                         "tie_word_embeddings",
                                         "sliding_window",
                                         "layer_types",

@@ -32,6 +32,7 @@ typedef struct {
     double factor;          /* of the proportional rotation; 0: says none */
     bool nul_piece;         /* a piece U+0000, and a merge with it */
     const char *extra;      /* a tensor more */
+    bool twins;             /* pieces and a merge that are listed twice */
     const char *config_add; /* fields that come first, so they win nothing but can duplicate */
     const char *instead;    /* the whole config.json */
 } made;
@@ -182,15 +183,21 @@ static void put_tokenizer(const char *dir, const made *m)
         str_printf(&t, "%s{\"id\":%d,\"content\":\"%s\",\"special\":true}", i ? "," : "", i,
                    special[i]);
     str_puts(&t, ",{\"id\":12,\"content\":\"<custom>\",\"special\":false}");
+    if (m->twins)
+        str_printf(&t, ",{\"id\":%d,\"content\":\"<eos>\",\"special\":true}", FIRST_LETTER + 9);
     str_puts(&t, "],\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"vocab\":{");
     for (int i = 0; i < 256; i++)
         str_printf(&t, "%s\"<0x%02X>\":%d", i ? "," : "", i, FIRST_BYTE + i);
+    if (m->twins) /* of a key that JSON has twice the last counts, as in the reference */
+        str_printf(&t, ",\"a\":%d", FIRST_LETTER + 7);
     if (m->nul_piece)
         str_printf(&t, ",\"\\u0000\":%d,\"a\\u0000\":%d", FIRST_LETTER + 5, FIRST_LETTER + 6);
     str_printf(&t, ",\"a\":%d,\"b\":%d,\"ab\":%d,\"\\u2581\":%d,\"\\n\":%d},\"merges\":[",
                FIRST_LETTER, FIRST_LETTER + 1, FIRST_LETTER + 2, FIRST_LETTER + 3,
                FIRST_LETTER + 4);
     str_puts(&t, m->pairs ? "[\"a\",\"b\"]" : "\"a b\"");
+    if (m->twins)
+        str_puts(&t, m->pairs ? ",[\"a\",\"b\"]" : ",\"a b\"");
     if (m->nul_piece)
         str_puts(&t, m->pairs ? ",[\"a\",\"\\u0000\"]" : ",\"a \\u0000\"");
     str_puts(&t, "]}}");
@@ -520,6 +527,31 @@ TEST(convert_takes_a_piece_of_a_nul_byte)
                  e);
         CHECK_EQ(carat_tokenize(opened, "ba\0a", 4, 0, ids, 4, &e), 3);
         CHECK_EQ(ids[1], FIRST_LETTER + 6);
+        carat_model_close(opened);
+    }
+}
+
+TEST(convert_takes_pieces_and_merges_that_are_listed_twice)
+{
+    for (int pairs = 0; pairs < 2; pairs++) {
+        made m = {.prefix = "model.", .type = NUM_F32, .shards = 1, .pairs = pairs, .twins = true};
+        gemma4_shape s;
+        err e = {0};
+        carat_model *opened;
+        int32_t ids[4];
+        const char *bytes, *dir = make_dir(pairs ? "twin2" : "twin1", "tiny-dense", &m, &s);
+        const char *path = test_temp(pairs ? "twin2.gguf" : "twin1.gguf");
+        CHECK_EQ(convert(dir, path, "f32"), 0);
+        CHECK_OK(carat_model_open(path, &(carat_model_options){.vocab_only = true}, &opened, &e),
+                 e);
+        CHECK_EQ(carat_tokenize(opened, "aab", 3, 0, ids, 4, &e), 2);
+        CHECK_EQ(ids[0], FIRST_LETTER);
+        CHECK_EQ(ids[1], FIRST_LETTER + 2);
+        CHECK_EQ(carat_tokenize(opened, "<eos>", 5, CARAT_TOK_SPECIAL, ids, 4, &e), 1);
+        CHECK_EQ(ids[0], 1);
+        CHECK(carat_token_bytes(opened, FIRST_LETTER, true, &bytes) == 1 && *bytes == 'a');
+        CHECK(carat_token_bytes(opened, FIRST_LETTER + 9, true, &bytes) == 5);
+        CHECK(carat_token_is_eog(opened, FIRST_LETTER + 9));
         carat_model_close(opened);
     }
 }

@@ -368,6 +368,9 @@ static status bind_all(model *m, qwen35 *g, const shapes *s, err *e)
     }
     bind_ranges(m, g);
     model_claim_layers(m, s->n_layer, s->n_blocks, false); /* NextN: a drafter binds them */
+    for (uint64_t i = 0; i < m->file.tensors.n; i++)       /* the same under a checkpoint's names */
+        if (!strncmp(m->file.tensors.at[i].name, "mtp.", 4))
+            model_claim(m, m->file.tensors.at[i].name);
     return bind_suppressed(m, e);
 }
 
