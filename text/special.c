@@ -66,8 +66,12 @@ status special_build(vocab *v, err *e)
             }
             node = s->node;
         }
-        if (v->node_id[node] < 0) /* of equal pieces the first encodes */
-            v->node_id[node] = id;
+        if (v->node_id[node] >= 0)
+            continue;
+        /* Of equal pieces the first encodes, though not in the place of structure. */
+        int32_t first = v->has_twins ? vocab_find(v, p, n) : id;
+        bool stands_in = !(v->flags[id] & FLAG_STRUCTURE) || v->flags[first] & FLAG_STRUCTURE;
+        v->node_id[node] = stands_in ? first : id;
     }
     return OK;
 }

@@ -297,6 +297,28 @@ TEST(of_pieces_listed_twice_the_first_encodes_and_all_decode)
     vocab_close(v);
 }
 
+/* An ordinary piece and a special one of the same spelling, in either order. */
+TEST(of_an_ordinary_piece_and_a_special_one_the_first_encodes)
+{
+    vocab *v;
+    err e = {0};
+    source s = {"gemma4",
+                NULL,
+                {"a", "aa", "aa", "aa", "b", "b", "x", "x"},
+                {1, 1, 4, 1, 4, 1, 1, 3},
+                {"a a"},
+                0,
+                0,
+                0};
+    CHECK_OK(build(&s, &v, &e), e);
+    encodes(v, "aa", SPECIAL_ALL, 1);
+    encodes(v, "b", SPECIAL_ALL, 4);
+    encodes(v, "b", SPECIAL_NONE, 4);
+    encodes(v, "x", SPECIAL_ALL, 7); /* a control token stays one */
+    encodes(v, "x", SPECIAL_NONE, 6);
+    vocab_close(v);
+}
+
 TEST(of_a_merge_listed_twice_the_first_rank_counts)
 {
     vocab *v;
