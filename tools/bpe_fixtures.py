@@ -152,4 +152,5 @@ def main():
         print(name, len(pieces), "pieces,", len(merges), "merges,", len(texts), "cases")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -185,4 +185,5 @@ def main():
         print(name, len(merges), "merges,", done, "texts: the same ids")
 
 
-main()
+if __name__ == "__main__":
+    main()

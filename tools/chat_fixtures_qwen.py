@@ -264,4 +264,5 @@ def main():
             rng.random()
 
 
-main()
+if __name__ == "__main__":
+    main()

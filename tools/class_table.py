@@ -28,21 +28,6 @@ def members(pattern):
     return found
 
 
-classes = {name: members(p) for name, p in
-           (("letter", r"\p{L}"), ("mark", r"\p{M}"), ("number", r"\p{N}"))}
-spaces = members(r"\s")
-assert not any(spaces & chars for chars in classes.values())
-# A letter that each version was the first to have.
-versions = (("14.0", 0x10570), ("15.0", 0x11F04), ("15.1", 0x2EBF0), ("16.0", 0x105C0),
-            ("17.0", 0x323B0))
-version = [name for name, c in versions if c in classes["letter"]][-1]
-source = f"tokenizers {tokenizers.__version__} (Unicode {version})"
-
-code = {}
-for number, name in enumerate(classes, 1):
-    code.update(dict.fromkeys(classes[name], number))
-
-
 def block(first):
     words = []
     for at in range(first, first + BLOCK, 32):
@@ -70,17 +55,32 @@ def write_rows(f, items):
     f.write(line + "\n};\n")
 
 
-# The last planes have almost nothing: the table ends before them.
-end = max(c for c in code if c < 0x40000) // BLOCK * BLOCK + BLOCK
-tail = {c for c in code if c >= end}
-assert tail <= classes["mark"]
-blocks, index = {}, []
-for first in range(0, end, BLOCK):
-    index.append(blocks.setdefault(block(first), len(blocks)))
-assert len(blocks) <= 256
+if __name__ == "__main__":
+    classes = {name: members(p) for name, p in
+               (("letter", r"\p{L}"), ("mark", r"\p{M}"), ("number", r"\p{N}"))}
+    spaces = members(r"\s")
+    assert not any(spaces & chars for chars in classes.values())
+    # A letter that each version was the first to have.
+    versions = (("14.0", 0x10570), ("15.0", 0x11F04), ("15.1", 0x2EBF0), ("16.0", 0x105C0),
+                ("17.0", 0x323B0))
+    version = [name for name, c in versions if c in classes["letter"]][-1]
+    source = f"tokenizers {tokenizers.__version__} (Unicode {version})"
 
-with open(os.path.join(TOP, "text", "class_table_int.h"), "w", encoding="ascii") as f:
-    f.write(f"""/* class_table_int.h - the Unicode classes of characters as data, for split.c. Written by
+    code = {}
+    for number, name in enumerate(classes, 1):
+        code.update(dict.fromkeys(classes[name], number))
+
+    # The last planes have almost nothing: the table ends before them.
+    end = max(c for c in code if c < 0x40000) // BLOCK * BLOCK + BLOCK
+    tail = {c for c in code if c >= end}
+    assert tail <= classes["mark"]
+    blocks, index = {}, []
+    for first in range(0, end, BLOCK):
+        index.append(blocks.setdefault(block(first), len(blocks)))
+    assert len(blocks) <= 256
+
+    with open(os.path.join(TOP, "text", "class_table_int.h"), "w", encoding="ascii") as f:
+        f.write(f"""/* class_table_int.h - the Unicode classes of characters as data, for split.c. Written by
  * tools/class_table.py from {source}; do not edit. */
 #ifndef TEXT_CLASS_TABLE_INT_H
 #define TEXT_CLASS_TABLE_INT_H
@@ -94,23 +94,23 @@ enum {{ CLASS_TABLE_END = 0x{end:X} }}; /* characters from here on: late_marks *
 /* The block of each {BLOCK} characters. */
 static const uint8_t class_index[] = {{
 """)
-    write_rows(f, map(str, index))
-    f.write("""
+        write_rows(f, map(str, index))
+        f.write("""
 /* Two bits a character: 0 other, 1 letter, 2 mark, 3 number. */
 static const uint64_t class_block[][8] = {
 """)
-    for words in blocks:
-        f.write("    {" + ", ".join(f"0x{w:X}" for w in words[:4]) + ",\n     "
-                + ", ".join(f"0x{w:X}" for w in words[4:]) + "},\n")
-    f.write("};\n\n/* Marks beyond the table, as ranges. */\nstatic const uint32_t late_marks[][2] = {\n")
-    write_rows(f, (f"{{0x{a:X}, 0x{b:X}}}" for a, b in ranges(tail)))
-    f.write("\n/* White space outside ASCII, as ranges. */\n"
-            "static const uint32_t wide_spaces[][2] = {\n")
-    write_rows(f, (f"{{0x{a:X}, 0x{b:X}}}" for a, b in ranges(c for c in spaces if c > 127)))
-    f.write("\n/* clang-format on */\n\n#endif\n")
+        for words in blocks:
+            f.write("    {" + ", ".join(f"0x{w:X}" for w in words[:4]) + ",\n     "
+                    + ", ".join(f"0x{w:X}" for w in words[4:]) + "},\n")
+        f.write("};\n\n/* Marks beyond the table, as ranges. */\nstatic const uint32_t late_marks[][2] = {\n")
+        write_rows(f, (f"{{0x{a:X}, 0x{b:X}}}" for a, b in ranges(tail)))
+        f.write("\n/* White space outside ASCII, as ranges. */\n"
+                "static const uint32_t wide_spaces[][2] = {\n")
+        write_rows(f, (f"{{0x{a:X}, 0x{b:X}}}" for a, b in ranges(c for c in spaces if c > 127)))
+        f.write("\n/* clang-format on */\n\n#endif\n")
 
-with open(os.path.join(TOP, "tests", "data", "unicode", "classes.txt"), "w", encoding="ascii") as f:
-    f.write(f"# Classes by {source}: tools/class_table.py\n")
-    for name, chars in [*classes.items(), ("space", spaces)]:
-        for a, b in ranges(chars):
-            f.write(f"{name} {a:x} {b:x}\n")
+    with open(os.path.join(TOP, "tests", "data", "unicode", "classes.txt"), "w", encoding="ascii") as f:
+        f.write(f"# Classes by {source}: tools/class_table.py\n")
+        for name, chars in [*classes.items(), ("space", spaces)]:
+            for a, b in ranges(chars):
+                f.write(f"{name} {a:x} {b:x}\n")

@@ -15,15 +15,6 @@ TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 ALL = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 SIGMA, FINAL = "\u03a3", "\u03c2"
 
-# A capital sigma is final behind a cased character, with ignorable ones in between.
-after = {c for c in ALL if (chr(c) + SIGMA).lower()[-1] == FINAL}
-after_a = {c for c in ALL if ("a" + chr(c) + SIGMA).lower()[-1] == FINAL}
-cased, ignorable = after, after_a - after
-changed = [c for c in ALL if chr(c).lower() != chr(c)]
-single = [c for c in changed if len(chr(c).lower()) == 1]
-several = [c for c in changed if len(chr(c).lower()) > 1]
-assert several == [0x130], several
-
 
 def lower(c):
     return ord(chr(c).lower())
@@ -74,9 +65,19 @@ def write_rows(f, rows, text):
     f.write(line + "\n};\n")
 
 
-set_single = set(single)
-with open(os.path.join(TOP, "text", "lower_table_int.h"), "w", encoding="ascii") as f:
-    f.write(f"""/* lower_table_int.h - lower case as data, for lower.c. Written by tools/lower_table.py from Unicode
+if __name__ == "__main__":
+    # A capital sigma is final behind a cased character, with ignorable ones in between.
+    after = {c for c in ALL if (chr(c) + SIGMA).lower()[-1] == FINAL}
+    after_a = {c for c in ALL if ("a" + chr(c) + SIGMA).lower()[-1] == FINAL}
+    cased, ignorable = after, after_a - after
+    changed = [c for c in ALL if chr(c).lower() != chr(c)]
+    single = [c for c in changed if len(chr(c).lower()) == 1]
+    several = [c for c in changed if len(chr(c).lower()) > 1]
+    assert several == [0x130], several
+
+    set_single = set(single)
+    with open(os.path.join(TOP, "text", "lower_table_int.h"), "w", encoding="ascii") as f:
+        f.write(f"""/* lower_table_int.h - lower case as data, for lower.c. Written by tools/lower_table.py from Unicode
  * {unicodedata.unidata_version}; do not edit. */
 #ifndef TEXT_LOWER_TABLE_INT_H
 #define TEXT_LOWER_TABLE_INT_H
@@ -91,29 +92,29 @@ static const struct lower_range {{
     int32_t step, distance;
 }} lower_ranges[] = {{
 """)
-    write_rows(f, case_ranges(), lambda r: f"{{0x{r[0]:X}, 0x{r[1]:X}, {r[2]}, {r[3]}}}")
-    for name, chars, what in (
-        ("cased_ranges", cased, "Characters that have a case and are not ignorable."),
-        ("ignorable_ranges", ignorable, "Characters that the rule for the final sigma looks past."),
-    ):
-        f.write(f"\n/* {what} */\nstatic const uint32_t {name}[][2] = {{\n")
-        write_rows(f, ranges(chars), lambda r: f"{{0x{r[0]:X}, 0x{r[1]:X}}}")
-    f.write("\n/* clang-format on */\n\n#endif\n")
+        write_rows(f, case_ranges(), lambda r: f"{{0x{r[0]:X}, 0x{r[1]:X}, {r[2]}, {r[3]}}}")
+        for name, chars, what in (
+            ("cased_ranges", cased, "Characters that have a case and are not ignorable."),
+            ("ignorable_ranges", ignorable, "Characters that the rule for the final sigma looks past."),
+        ):
+            f.write(f"\n/* {what} */\nstatic const uint32_t {name}[][2] = {{\n")
+            write_rows(f, ranges(chars), lambda r: f"{{0x{r[0]:X}, 0x{r[1]:X}}}")
+        f.write("\n/* clang-format on */\n\n#endif\n")
 
-rng = random.Random(20261122)
-with open(os.path.join(TOP, "tests", "data", "unicode", "lower.txt"), "w", encoding="ascii") as f:
-    f.write(f"# Lower case by Python {unicodedata.unidata_version}: tools/lower_table.py\n")
-    f.write("# c: a character and its lower case; all others are their own\n")
-    for c in changed:
-        f.write(f"c {c:x} " + " ".join(f"{ord(x):x}" for x in chr(c).lower()) + "\n")
-    f.write("# s: a string and its lower case\n")
-    some = [sorted(x) for x in (cased, ignorable, set(changed), set(ALL))]
-    for _ in range(400):
-        s = "".join(rng.choice((SIGMA, "a", "'", " ", chr(rng.choice(rng.choice(some)))))
-                    for _ in range(rng.randrange(1, 8)))
-        f.write("s " + ".".join(f"{ord(x):x}" for x in s) + " "
-                + ".".join(f"{ord(x):x}" for x in s.lower()) + "\n")
-    f.write("# k: characters whose class the rule for the final sigma depends on, as ranges\n")
-    for name, chars in (("cased", cased), ("ignorable", ignorable)):
-        for a, b in ranges(chars):
-            f.write(f"k {name} {a:x} {b:x}\n")
+    rng = random.Random(20261122)
+    with open(os.path.join(TOP, "tests", "data", "unicode", "lower.txt"), "w", encoding="ascii") as f:
+        f.write(f"# Lower case by Python {unicodedata.unidata_version}: tools/lower_table.py\n")
+        f.write("# c: a character and its lower case; all others are their own\n")
+        for c in changed:
+            f.write(f"c {c:x} " + " ".join(f"{ord(x):x}" for x in chr(c).lower()) + "\n")
+        f.write("# s: a string and its lower case\n")
+        some = [sorted(x) for x in (cased, ignorable, set(changed), set(ALL))]
+        for _ in range(400):
+            s = "".join(rng.choice((SIGMA, "a", "'", " ", chr(rng.choice(rng.choice(some)))))
+                        for _ in range(rng.randrange(1, 8)))
+            f.write("s " + ".".join(f"{ord(x):x}" for x in s) + " "
+                    + ".".join(f"{ord(x):x}" for x in s.lower()) + "\n")
+        f.write("# k: characters whose class the rule for the final sigma depends on, as ranges\n")
+        for name, chars in (("cased", cased), ("ignorable", ignorable)):
+            for a, b in ranges(chars):
+                f.write(f"k {name} {a:x} {b:x}\n")

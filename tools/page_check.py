@@ -716,4 +716,5 @@ def main():
     print("page_check: ok")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -20,10 +20,6 @@ import openai
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no look-up on the internet
 import litellm  # noqa: E402
 
-URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080"
-oai = openai.OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0)
-ant = anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0)
-oll = ollama.Client(host=URL)
 ASK = [{"role": "user", "content": "What is carat?"}]
 GREEDY = {"extra_body": {"temperature": 0}}  # newer packages of Anthropic have no parameter for it
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -365,11 +361,18 @@ def check_litellm():
 
 
 failed = 0
-for name, check in [(k, v) for k, v in list(globals().items()) if k.startswith("check_")]:
-    try:
-        print(f"ok    {name[6:]}  {check() or ''}")
-    except Exception:
-        failed += 1
-        print(f"FAIL  {name[6:]}")
-        traceback.print_exc(limit=-2)
-sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080"
+    oai = openai.OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0)
+    ant = anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0)
+    oll = ollama.Client(host=URL)
+    for name, check in [(k, v) for k, v in list(globals().items()) if k.startswith("check_")]:
+        try:
+            print(f"ok    {name[6:]}  {check() or ''}")
+        except Exception:
+            failed += 1
+            print(f"FAIL  {name[6:]}")
+            traceback.print_exc(limit=-2)
+    sys.exit(1 if failed else 0)

@@ -26,16 +26,6 @@ import threading
 import time
 import urllib.parse
 
-p = argparse.ArgumentParser()
-p.add_argument("url", nargs="?", default="http://127.0.0.1:8080")
-p.add_argument("--clients", default="1,4,16")
-p.add_argument("--prompt", type=int, default=512, help="tokens of each prompt")
-p.add_argument("--tokens", type=int, default=256, help="tokens of each answer")
-p.add_argument("--seconds", type=float, default=15, help="of load for each number of clients")
-p.add_argument("--temperature", type=float, default=0)
-o = p.parse_args()
-URL = urllib.parse.urlparse(o.url)
-
 
 def get(path):
     c = http.client.HTTPConnection(URL.hostname, URL.port, timeout=120)
@@ -125,4 +115,15 @@ def main():
               flush=True)
 
 
-main()
+if __name__ == "__main__":
+    p = argparse.ArgumentParser()
+    p.add_argument("url", nargs="?", default="http://127.0.0.1:8080")
+    p.add_argument("--clients", default="1,4,16")
+    p.add_argument("--prompt", type=int, default=512, help="tokens of each prompt")
+    p.add_argument("--tokens", type=int, default=256, help="tokens of each answer")
+    p.add_argument("--seconds", type=float, default=15, help="of load for each number of clients")
+    p.add_argument("--temperature", type=float, default=0)
+    o = p.parse_args()
+    URL = urllib.parse.urlparse(o.url)
+
+    main()

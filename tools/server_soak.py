@@ -17,13 +17,9 @@ import time
 import urllib.parse
 import urllib.request
 
-URL = urllib.parse.urlparse(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080")
-SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 60
-CLIENTS = int(sys.argv[3]) if len(sys.argv) > 3 else 64
 QUESTIONS = ["What is carat?", "How do I measure the speed?", "What is 12 + 30?", "Who are you?",
              "Write a poem.", "What is the weather in Oslo?", "Name a colour."]
 FILLER = "The quick brown fox jumps over the lazy dog. "
-errors, counts, lock = [], {}, threading.Lock()
 
 
 def wrong(text):
@@ -107,13 +103,6 @@ def streamed(messages, leave_after):
     return said
 
 
-BAD = [b"", b"{", b"[]", b"\xff\xfe", b'{"messages":1}', b'{"messages":[{"role":"x"}]}', b"[" * 5000,
-       json.dumps({"messages": [{"role": "user", "content": "word " * 200000}]}).encode(),
-       b'{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema",'
-       b'"json_schema":{"schema":{"$ref":"#/nowhere"}}}}',
-       b'{"messages":[{"role":"user","content":"x"}],"temperature":1e999}']
-
-
 def client(seed, until, expected):
     rng = random.Random(seed)
     while time.time() < until:
@@ -149,30 +138,42 @@ def client(seed, until, expected):
             wrong(f"{type(e).__name__}: {e}")
 
 
-expected = [(m, whole(m)) for m in conversations()]
-assert all(isinstance(w, str) and w for _, w in expected), expected
-start = time.time()
-threads = [threading.Thread(target=client, args=(i, start + SECONDS, expected)) for i in range(CLIENTS)]
-for t in threads:
-    t.start()
-resident = []
-for i in range(1, 11):
-    time.sleep(max(0, start + SECONDS * i / 10 - time.time()))
-    resident.append(metrics()["carat_resident_memory_bytes"] / 2**20)
-for t in threads:
-    t.join()
-for _ in range(100):
-    m = metrics()
-    if not (m["carat_slots_busy"] or m["carat_queue_depth"] or m["carat_requests_active"]):
-        break
-    time.sleep(0.1)
-else:
-    wrong(f"still at work: {m}")
-print(", ".join(f"{n} {k}" for k, n in sorted(counts.items())), f"in {time.time() - start:.0f} s")
-print(f"tokens {m['carat_generated_tokens_total']:.0f}, prompt {m['carat_prompt_tokens_total']:.0f} of which "
-      f"{m['carat_prefix_hit_tokens_total']:.0f} cached; resident MiB: "
-      + " ".join(f"{r:.0f}" for r in resident))
-for e in errors[:20]:
-    print("WRONG", e)
-print(f"{len(errors)} wrong")
-sys.exit(1 if errors else 0)
+if __name__ == "__main__":
+    URL = urllib.parse.urlparse(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080")
+    SECONDS = float(sys.argv[2]) if len(sys.argv) > 2 else 60
+    CLIENTS = int(sys.argv[3]) if len(sys.argv) > 3 else 64
+    errors, counts, lock = [], {}, threading.Lock()
+
+    BAD = [b"", b"{", b"[]", b"\xff\xfe", b'{"messages":1}', b'{"messages":[{"role":"x"}]}', b"[" * 5000,
+           json.dumps({"messages": [{"role": "user", "content": "word " * 200000}]}).encode(),
+           b'{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema",'
+           b'"json_schema":{"schema":{"$ref":"#/nowhere"}}}}',
+           b'{"messages":[{"role":"user","content":"x"}],"temperature":1e999}']
+
+    expected = [(m, whole(m)) for m in conversations()]
+    assert all(isinstance(w, str) and w for _, w in expected), expected
+    start = time.time()
+    threads = [threading.Thread(target=client, args=(i, start + SECONDS, expected)) for i in range(CLIENTS)]
+    for t in threads:
+        t.start()
+    resident = []
+    for i in range(1, 11):
+        time.sleep(max(0, start + SECONDS * i / 10 - time.time()))
+        resident.append(metrics()["carat_resident_memory_bytes"] / 2**20)
+    for t in threads:
+        t.join()
+    for _ in range(100):
+        m = metrics()
+        if not (m["carat_slots_busy"] or m["carat_queue_depth"] or m["carat_requests_active"]):
+            break
+        time.sleep(0.1)
+    else:
+        wrong(f"still at work: {m}")
+    print(", ".join(f"{n} {k}" for k, n in sorted(counts.items())), f"in {time.time() - start:.0f} s")
+    print(f"tokens {m['carat_generated_tokens_total']:.0f}, prompt {m['carat_prompt_tokens_total']:.0f} of which "
+          f"{m['carat_prefix_hit_tokens_total']:.0f} cached; resident MiB: "
+          + " ".join(f"{r:.0f}" for r in resident))
+    for e in errors[:20]:
+        print("WRONG", e)
+    print(f"{len(errors)} wrong")
+    sys.exit(1 if errors else 0)
