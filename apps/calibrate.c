@@ -38,7 +38,8 @@ static const option table[] = {
             "a GGUF file, or the name of a model (carat list); default: the bundled one"),
     OPT_STR(calibrate_options, text, "text", 0, "FILE", "a text like those to come, and as long"),
     OPT_STR(calibrate_options, tokens, "tokens", 0, "FILE",
-            "token ids instead: int32 little-endian, or numbers with commas between"),
+            "token ids instead: a file, int32 little-endian or numbers with commas between, or the "
+            "numbers"),
     OPT_INT(calibrate_options, limit, "limit", 'n', "N", 2, 1 << 24, "only the first N tokens"),
     OPT_REAL(calibrate_options, dropped, "dropped", 0, "X", 1e-6, 1,
              "the most that 99 of 100 rows and heads may drop (default: 0.05)"),

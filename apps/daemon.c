@@ -43,7 +43,8 @@ static const option table[] = {
     OPT_INT(daemon_options, stream_fd, "stream-fd", 0, "N", 0, 1 << 20,
             "write tokens to this open file: int32 each, -1 after the last"),
     OPT_STR(daemon_options, tokens_file, "tokens-file", 0, "FILE",
-            "answer this prompt (int32 ids, or numbers with commas between), then exit"),
+            "answer this prompt (a file, int32 ids or numbers with commas between, or the "
+            "numbers), then exit"),
     OPT_INT(daemon_options, n_tokens, "tokens", 'n', "N", 1, 1 << 30,
             "most tokens of that answer (default 128)"),
     OPT_STR(daemon_options, samp, "samp", 0, "LIST",

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 
 #include <string.h>
+#include <unistd.h>
 
 enum { TEXT_MAX = 256 << 20 };
 
@@ -61,37 +62,33 @@ static status parse_text(const char *path, const char *p, size_t n_bytes, int32_
     return OK;
 }
 
-static status parse_bytes(const char *path, const file_map *f, int32_t *ids, int64_t *n, err *e)
+static status parse_bytes(const char *path, const unsigned char *bytes, size_t n_bytes,
+                          int32_t *ids, int64_t *n, err *e)
 {
-    reader r = reader_of(f->bytes, (size_t)f->n_bytes);
-    *n = (int64_t)(f->n_bytes / 4);
-    if (f->n_bytes % 4 || f->n_bytes / 4 > INT32_MAX)
+    reader r = reader_of(bytes, n_bytes);
+    *n = (int64_t)(n_bytes / 4);
+    if (n_bytes % 4 || n_bytes / 4 > INT32_MAX)
         return err_set(e, E_FORMAT,
                        "%s: %llu bytes are neither a list of 4-byte ids nor numbers with commas "
                        "between",
-                       path, (unsigned long long)f->n_bytes);
+                       path, (unsigned long long)n_bytes);
     for (int64_t i = 0; i < *n; i++)
         ids[i] = (int32_t)rd_u32(&r);
     return OK;
 }
 
-carat_status ids_read(const char *path, int32_t **ids, int64_t *n, carat_error *e)
+/* The ids of a text or of int32 in memory. */
+static status read_list(const char *path, const unsigned char *bytes, size_t n_bytes, int32_t **ids,
+                        int64_t *n, err *e)
 {
-    file_map f = {0};
-    int64_t count = 0;
-    status st = file_map_open(&f, path, false, NULL, NULL, e);
-    if (st)
-        return st;
-    bool text = is_text(f.bytes, (size_t)f.n_bytes);
-    size_t cap = (size_t)f.n_bytes / (text ? 2 : 4) + 1; /* of a text: a digit and a comma each */
+    bool text = is_text(bytes, n_bytes);
+    size_t cap = n_bytes / (text ? 2 : 4) + 1; /* of a text: a digit and a comma each */
     int32_t *list = mem_calloc(cap, sizeof *list);
+    int64_t count = 0;
     if (!list)
-        st = err_memory(e, path, cap * sizeof *list);
-    else if (text)
-        st = parse_text(path, (const char *)f.bytes, (size_t)f.n_bytes, list, &count, e);
-    else
-        st = parse_bytes(path, &f, list, &count, e);
-    file_map_close(&f);
+        return err_memory(e, path, cap * sizeof *list);
+    status st = text ? parse_text(path, (const char *)bytes, n_bytes, list, &count, e)
+                     : parse_bytes(path, bytes, n_bytes, list, &count, e);
     if (st) {
         mem_free(list);
         return st;
@@ -99,6 +96,20 @@ carat_status ids_read(const char *path, int32_t **ids, int64_t *n, carat_error *
     *ids = list;
     *n = count;
     return OK;
+}
+
+carat_status ids_read(const char *path, int32_t **ids, int64_t *n, carat_error *e)
+{
+    const unsigned char *words = (const unsigned char *)path;
+    file_map f = {0};
+    if (is_text(words, strlen(path)) && access(path, F_OK)) /* the list itself, and no file */
+        return read_list("the list", words, strlen(path), ids, n, e);
+    status st = file_map_open(&f, path, false, NULL, NULL, e);
+    if (st)
+        return st;
+    st = read_list(path, f.bytes, (size_t)f.n_bytes, ids, n, e);
+    file_map_close(&f);
+    return st;
 }
 
 carat_status ids_write(const char *path, const int32_t *ids, int64_t n, carat_error *e)

@@ -4,8 +4,9 @@
 
 #include "carat.h"
 
-/* int32, little-endian, nothing else; or a text of numbers with commas or blanks between, perhaps
- * in brackets. The caller frees *ids with mem_free. Failed: *ids and *n are as before. */
+/* A file of int32, little-endian, nothing else; or of numbers with commas or blanks between,
+ * perhaps in brackets. path may be such numbers itself, if no file has that name. The caller frees
+ * *ids with mem_free. Failed: *ids and *n are as before. */
 carat_status ids_read(const char *path, int32_t **ids, int64_t *n, carat_error *e);
 /* Writes the first form. */
 carat_status ids_write(const char *path, const int32_t *ids, int64_t n, carat_error *e);

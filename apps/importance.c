@@ -29,7 +29,8 @@ static const option table[] = {
             "a GGUF file, or the name of a model (carat list)"),
     OPT_STR(importance_options, text, "text", 0, "FILE", "a text"),
     OPT_STR(importance_options, tokens, "tokens", 0, "FILE",
-            "token ids instead: int32 little-endian, or numbers with commas between"),
+            "token ids instead: a file, int32 little-endian or numbers with commas between, or the "
+            "numbers"),
     OPT_INT(importance_options, limit, "limit", 'n', "N", 2, 1 << 24, "only the first N tokens"),
     OPT_INT(importance_options, chunk, "chunk", 0, "N", 1, 1 << 20,
             "tokens of a line (default: 64)"),

@@ -34,8 +34,9 @@ typedef struct kld_options {
 static const option table[] = {
     OPT_STR(kld_options, model, "model", 'm', "FILE",
             "a GGUF file, or the name of a model (carat list); default: the bundled one"),
-    OPT_STR(kld_options, tokens, "tokens", 0, "FILE",
-            "token ids: int32 little-endian, or numbers with commas between"),
+    OPT_STR(
+        kld_options, tokens, "tokens", 0, "FILE",
+        "token ids: a file, int32 little-endian or numbers with commas between, or the numbers"),
     OPT_STR(kld_options, text, "text", 0, "FILE", "a text instead of token ids"),
     OPT_INT(kld_options, limit, "limit", 'n', "N", 2, 1 << 24, "only the first N tokens"),
     OPT_INT(kld_options, from, "from", 0, "N", 0, 1 << 24, "count positions from N on only"),

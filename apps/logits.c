@@ -29,8 +29,9 @@ typedef struct logits_options {
 static const option table[] = {
     OPT_STR(logits_options, model, "model", 'm', "FILE",
             "a GGUF file, or the name of a model (carat list)"),
-    OPT_STR(logits_options, tokens, "tokens", 0, "FILE",
-            "token ids: int32 little-endian, or numbers with commas between"),
+    OPT_STR(
+        logits_options, tokens, "tokens", 0, "FILE",
+        "token ids: a file, int32 little-endian or numbers with commas between, or the numbers"),
     OPT_STR(logits_options, out, "output", 'o', "FILE", "logits, f32 little-endian"),
     OPT_FLAG(logits_options, all, "all", 0, "logits of every token (the default)"),
     OPT_FLAG(logits_options, last, "last", 0, "logits of the last token only"),

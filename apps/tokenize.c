@@ -27,7 +27,7 @@ static const option table[] = {
     OPT_STR(tokenize_options, file, "file", 'f', "FILE",
             "the text of a file; - is stdin (default without words)"),
     OPT_STR(tokenize_options, tokens_file, "tokens-file", 0, "FILE",
-            "the tokens of this file instead: int32 ids, or numbers with commas between"),
+            "tokens instead: a file, int32 ids or numbers with commas between, or the numbers"),
     OPT_FLAG(tokenize_options, no_bos, "no-bos", 0,
              "no begin-of-sequence token, where the model has one"),
     OPT_FLAG(tokenize_options, no_special, "no-special", 0,

@@ -173,6 +173,7 @@ TEST(ids_are_read_as_numbers_with_commas_too)
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         test_write(path, same[i], strlen(same[i]));
         prints("5,6,70,8\n", NULL, TOKENIZE("-m", m, "--ids", "--tokens-file", path));
+        prints("5,6,70,8\n", NULL, TOKENIZE("-m", m, "--ids", "--tokens-file", same[i]));
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         test_write(path, bad[i].text, strlen(bad[i].text));
