@@ -493,6 +493,10 @@ status device_open_cpu(device **d, const cpu_options *opt, err *e);
 typedef struct cuda_options {
     int32_t device;       /* which GPU; 0 the first */
     uint64_t limit_bytes; /* the most that it allocates, reserve_bytes apart; 0: what is free */
+    /* A compute capability such as "8.6": kernels are chosen as on a card of that capability.
+     * NULL: CARAT_CARD of the environment, or else the GPU's own. E_ARG: unknown; E_UNSUPPORTED:
+     * the GPU has less than such a card. */
+    const char *card;
 } cuda_options;
 
 /* E_UNSUPPORTED, with a sentence, in a build without CUDA and on a machine without a GPU. */

@@ -217,10 +217,11 @@ static void stored(const kv_cache *c, int32_t id, bool keys, int32_t head, int64
         x[i] = f[i];
 }
 
-/* As it is, or rounded to f16. */
+/* As it is, or a multiple of it rounded to f16. */
 static double rounded(const mtp_plain *p, double x)
 {
-    return p->halves ? (double)num_f16_to_f32(num_f32_to_f16((float)x)) : x;
+    double by = 1 + 0.23 * (p->halves - 1);
+    return p->halves ? (double)num_f16_to_f32(num_f32_to_f16((float)(x * by))) / by : x;
 }
 
 static void attend(const mtp_plain *p, bool sliding, int64_t c, const double *q, int32_t n_head,

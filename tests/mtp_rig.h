@@ -32,13 +32,14 @@ typedef struct mtp_rig_file {
 const char *mtp_rig_write(const mtp_rig_file *f);
 
 /* What the plain form computes with: a target, the assistant's file, and the target's cache, whose
- * stored keys and values it reads. halves: attention rounds queries, keys, values and probabilities
- * to f16, as kernels on tensor cores do. */
+ * stored keys and values it reads. halves: 0, or attention rounds queries, keys, values and
+ * probabilities to f16, as kernels on tensor cores do. Every number above 0 rounds other multiples
+ * of them, so that the errors of several numbers are a sample of what rounding does. */
 typedef struct mtp_plain {
     const model *target;
     const gguf *draft;
     const kv_cache *cache;
-    bool halves;
+    int halves;
 } mtp_plain;
 
 /* One step. h: [MTP_RIG_TARGET_WIDTH], replaced by the next one. The cache has the keys of

@@ -428,8 +428,65 @@ static key_range keys_seen(const rowset *rs, const kv_view *kv)
     return all;
 }
 
-static void wgmma_rows(const cuda_device *c, hopper_args x)
+/* Neighbouring rows of a pass, on the host and on the device. */
+typedef struct prompt_rows {
+    rowset rs;
+    attend_args a;
+    const step *st;
+    dev_sparse sparse; /* kept: the lists of their query blocks */
+    float *scores;     /* scratch of flash512_spread_hopper.cu */
+    size_t scores_bytes;
+} prompt_rows;
+/* The number of neighbouring rows of one sequence, from row r on. */
+static int32_t run_of(const rowset *rs, int32_t r)
 {
+    int32_t end = r + 1;
+    while (end < rs->n && rs->seq[end] == rs->seq[r])
+        end++;
+    return end - r;
+}
+
+/* Do these rows take flash512_spread_hopper.cu? Yes, if its blocks run side by side, and the keys
+ * are many enough to repay a second launch. Its bits are those of cu_flash512_hopper. */
+static bool spreads(const cuda_device *c, const prompt_rows *s, const kv_view *kv,
+                    const hopper_args *x, spread_args *y)
+{
+    enum { TILES_LEAST = 16 };
+    const attend_slice *l = &x->slice;
+    int32_t group = x->a.n_head / kv->n_head_kv, pairs = x->a.q.rows * group;
+    int32_t groups = (pairs + 63) / 64 * kv->n_head_kv;
+    if (kv->head_dim != 512 || !l->first || !l->last || x->sparse.kept || x->sparse.skip > 0 ||
+        groups * SPREAD_COLUMNS > c->facts.n_sm || run_of(&s->rs, 0) < s->rs.n)
+        return false;
+    key_range k = keys_seen(&s->rs, kv);
+    int64_t lo = k.lo > l->from ? k.lo : l->from, hi = k.hi < l->until ? k.hi : l->until;
+    *y = (spread_args){.h = *x,
+                       .scores = s->scores,
+                       .first_tile = (int32_t)(lo / SPREAD_KEYS),
+                       .n_warps = pairs < 64 ? (pairs + 15) / 16 : 4};
+    y->n_tiles = (int32_t)((hi + SPREAD_KEYS - 1) / SPREAD_KEYS) - y->first_tile;
+    int32_t parts = c->facts.n_sm / groups;
+    y->part_tiles = (y->n_tiles + parts - 1) / parts;
+    return y->n_tiles >= TILES_LEAST && (size_t)groups * (size_t)y->n_tiles * (size_t)y->n_warps *
+                                                SPREAD_WARP_BYTES <=
+                                            s->scores_bytes;
+}
+/* Scratch for scores of few rows, whatever their number. */
+static size_t spread_bytes_of(const cuda_device *c, const kv_view *kv)
+{
+    enum { MOST = 64 << 20 };
+    size_t tiles = (size_t)kv->n_keys / SPREAD_KEYS + 2;
+    size_t all = tiles * (size_t)kv->n_head_kv * 4 * SPREAD_WARP_BYTES;
+    return kv->head_dim != 512 || !c->hopper || !c->spread ? 0 : all < MOST ? all : MOST;
+}
+
+static void wgmma_rows(const cuda_device *c, const prompt_rows *s, const kv_view *kv, hopper_args x)
+{
+    spread_args y;
+    if (spreads(c, s, kv, &x, &y)) {
+        cu_flash512_spread(c->stream, y);
+        return;
+    }
     switch (x.a.kv.head_dim) {
     case 128:
         cu_flash128_hopper(c->stream, x);
@@ -442,13 +499,6 @@ static void wgmma_rows(const cuda_device *c, hopper_args x)
     }
 }
 
-/* Neighbouring rows of a pass, on the host and on the device. */
-typedef struct prompt_rows {
-    rowset rs;
-    attend_args a;
-    const step *st;
-    dev_sparse sparse; /* kept: the lists of their query blocks */
-} prompt_rows;
 static prompt_rows rows_of(const step *st, const rowset *rs, attend_args a, int32_t row0, int32_t n)
 {
     dev_rows *d = &a.st.rows;
@@ -477,7 +527,7 @@ static void wgmma(const cuda_device *c, const prompt_rows *s, const kv_view *kv,
     const uint32_t *kept = s->sparse.kept;
     float *carry = x.slice.carry;
     if (!kept) {
-        wgmma_rows(c, x);
+        wgmma_rows(c, s, kv, x);
         return;
     }
     for (int32_t r = 0, n; r < s->rs.n; r += n) {
@@ -489,7 +539,10 @@ static void wgmma(const cuda_device *c, const prompt_rows *s, const kv_view *kv,
         x.a.q.rows = x.a.o.rows = n;
         x.slice.carry = carry ? carry + (size_t)SLICE_CARRY * (size_t)(r * s->a.n_head) : NULL;
         x.sparse.kept = selects ? kept : NULL;
-        wgmma_rows(c, x);
+        prompt_rows part = rows_of(s->st, &s->rs, s->a, r, n);
+        part.scores = s->scores;
+        part.scores_bytes = s->scores_bytes;
+        wgmma_rows(c, &part, kv, x);
         kept += selects ? n / SELECT_ROWS * kv->n_head_kv * s->sparse.n_word : 0;
     }
 }
@@ -567,25 +620,21 @@ static void attend_run(const cuda_device *c, const prompt_rows *s, const kv_view
         cu_rotate(c->stream, s->a.o, s->a.o, true);
 }
 
-/* The number of neighbouring rows of one sequence, from row r on. */
-static int32_t run_of(const rowset *rs, int32_t r)
-{
-    int32_t end = r + 1;
-    while (end < rs->n && rs->seq[end] == rs->seq[r])
-        end++;
-    return end - r;
-}
-
 /* Rows of one or several prompts. A launch with slices has one sequence, and so has one that leaves
  * keys out. */
-static void attend_many(pass *p, const chunk_args *x, const kv_view *kv, void *temp, void *lists)
+static void attend_many(pass *p, const chunk_args *x, const kv_view *kv, void *temp, void *lists,
+                        void *scores)
 {
     const cuda_device *c = cuda_of(p);
     const rowset *rs = p->rows;
     bool slices = cuda_attend_path(c, kv, false) == ATTEND_SLICES, sparse = cuda_sparse_any(p, kv);
+    size_t scores_bytes = spread_bytes_of(c, kv);
+    bool few = scores_bytes && rs->n * (x->a.n_head / kv->n_head_kv) <= 64; /* one tile of pairs */
     for (int32_t r = 0, n; r < rs->n; r += n) {
-        n = slices || sparse ? run_of(rs, r) : rs->n;
+        n = slices || sparse || few ? run_of(rs, r) : rs->n;
         prompt_rows s = rows_of(p->st, rs, x->a, r, n);
+        s.scores = scores;
+        s.scores_bytes = scores_bytes;
         if (sparse) {
             s.sparse = cuda_sparse_of(p, kv, rs->seq[r]);
             s.sparse.kept = cuda_lists(p, kv, &s.rs, &s.a, lists);
@@ -630,7 +679,9 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     size_t skip_bytes = few ? cuda_skip_bytes(c, kv, q.rows, q.heads) : 0; /* for any rule */
     part_bytes = part_bytes > skip_bytes ? part_bytes : skip_bytes;
     size_t made_bytes = !few && path == ATTEND_SLICES ? slices_bytes(c, kv, q.rows, q.heads) : 0;
-    void *temp = cuda_temp(p, few ? part_bytes : made_bytes), *lists = NULL;
+    void *temp = cuda_temp(p, few ? part_bytes : made_bytes), *lists = NULL, *scores = NULL;
+    if (!few && path >= ATTEND_WGMMA)
+        scores = cuda_temp(p, spread_bytes_of(c, kv));
     if (!few && cuda_selects(c, kv)) /* for any rule that may come */
         lists = cuda_temp(p, cuda_select_bytes(kv, q.rows, q.heads));
     if (!few) /* unused after this op */
@@ -659,7 +710,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
         attend_answers(p, &x, kv, split, keys, at_a_time, copy);
         cuda_quant_keep(p, o.at, copy);
     } else {
-        attend_many(p, &x, kv, temp, lists);
+        attend_many(p, &x, kv, temp, lists, scores);
     }
     cuda_done(p, "attend");
 }

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -426,8 +427,9 @@ static cudaError_t open_sift(cuda_device *c)
     return r;
 }
 
-static status open_gpu(cuda_device *c, int32_t which, err *e)
+static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
 {
+    const int32_t which = opt->device;
     int n = 0;
     cudaError_t r = cudaGetDeviceCount(&n);
     if (r != cudaSuccess || n < 1) {
@@ -445,14 +447,15 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
         return err_set(e, E_UNSUPPORTED,
                        "GPU %d (%s) is of compute capability %d.%d: 8.0 is needed", which,
                        prop.name, prop.major, prop.minor);
-    c->facts = (gpu_facts){.n_sm = prop.multiProcessorCount,
-                           .shared_block = (int32_t)prop.sharedMemPerBlockOptin,
-                           .shared_sm = (int32_t)prop.sharedMemPerMultiprocessor,
-                           .overlap = prop.major >= 9,
-                           .wgmma = prop.major == 9 && prop.minor == 0};
+    c->facts = card_facts_of(&prop);
+    const char *card = opt->card ? opt->card : getenv("CARAT_CARD");
+    status st = card && *card ? card_imitate(card, &c->facts, e) : OK;
+    if (st)
+        return st;
     cuda_select(&c->dev);
     c->blas = cuda_blas_open();
-    snprintf(c->name, sizeof c->name, "cuda (%.200s, %d multiprocessors, %.0f GiB, %s)", prop.name,
+    snprintf(c->name, sizeof c->name, "cuda (%.200s%s%.8s, %d multiprocessors, %.0f GiB, %s)",
+             prop.name, card && *card ? " as " : "", card ? card : "",
              prop.multiProcessorCount, (double)prop.totalGlobalMem / (1 << 30),
              c->blas ? "cuBLASLt" : "no cuBLASLt: prompts at half speed");
     c->shared_max = 96 << 10; /* the least that a GPU of 8.0 and above grants a block */
@@ -479,7 +482,7 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
                           cu_split512_init(c->facts.shared_block) | cu_chain_init() |
                           cu_skip_init(c->facts.shared_block) | cu_select_init() |
                           cu_blocks_init());
-    c->can_hopper = c->hopper = c->facts.wgmma;
+    c->can_hopper = c->hopper = c->spread = c->facts.wgmma;
     c->dev.select_timed = c->can_hopper;
     if (cu_blocks_fit()) {
         c->dev.recur_block = RECUR_BLOCK_ROWS;
@@ -490,7 +493,8 @@ static status open_gpu(cuda_device *c, int32_t which, err *e)
     c->skip_least = SKIP_LEAST;
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash128_hopper_init() | cu_flash256_hopper_init() |
-                          cu_flash512_hopper_init() | cu_split_hopper_init() |
+                          cu_flash512_hopper_init() | cu_flash512_spread_init() |
+                          cu_split_hopper_init() |
                           cu_select_hopper_init());
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
@@ -550,7 +554,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .close = cuda_close,
     };
     c->limit_bytes = opt->limit_bytes;
-    status st = open_gpu(c, opt->device, e);
+    status st = open_gpu(c, opt, e);
     if (!st)
         st = cuda_pins_open(&c->pins, opt->device, e);
     if (st) {

@@ -134,6 +134,7 @@ typedef struct cuda_device {
     int32_t flash_widest; /* head sizes for flash.cu */
     split_limits split;
     bool can_hopper, hopper; /* files *_hopper.cu run here; they are used */
+    bool spread;             /* few rows of prompts take several blocks for a tile of pairs */
     int32_t shallow;    /* answers' rows of at most so many keys go to split.cu instead; checks and
                            benches set it, otherwise it is SHALLOW_MEASURED */
     size_t slice_bytes; /* of keys and values that expand.cu makes at a time */
@@ -201,6 +202,12 @@ static inline cuda_device *cuda_of(const pass *p)
 }
 
 extern const device_ops cuda_ops; /* ops.c */
+
+/* cards.c: the facts of a GPU, and those of the card that it is to imitate. E_ARG: no known
+ * compute capability; E_UNSUPPORTED: *f has less. *f changes only if the call succeeds. */
+struct cudaDeviceProp;
+gpu_facts card_facts_of(const struct cudaDeviceProp *p);
+status card_imitate(const char *name, gpu_facts *f, err *e);
 
 /* runtime.c: what every file asks of the CUDA runtime. */
 /* Makes the device's GPU the calling thread's. Every entry point that any thread may call begins

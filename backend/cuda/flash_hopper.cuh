@@ -202,10 +202,9 @@ DEV int fetch_offset()
 
 /* ---- Before the first tile ---------------------------------------------------------------- */
 
-/* The keys that pairs see, and queries times scale in f16, [PAIRS / 64][D / 64 blocks][64 pairs].
- * By all threads of the block; visible to the tensor cores after the next barrier. */
+/* The keys that pairs see. By all threads of the block. */
 template <int D, int PAIRS, int KEYS>
-DEV void prepare(const job<D, PAIRS, KEYS> &b, sights<PAIRS> *sees, uint8_t *q)
+DEV void look_at_keys(const job<D, PAIRS, KEYS> &b, sights<PAIRS> *sees)
 {
     for (int i = (int)threadIdx.x; i < PAIRS; i += (int)blockDim.x) {
         sight s = {0, 0};
@@ -216,6 +215,14 @@ DEV void prepare(const job<D, PAIRS, KEYS> &b, sights<PAIRS> *sees, uint8_t *q)
         sees->hi[i] = s.hi;
         sees->row[i] = r;
     }
+}
+
+/* The same, and queries times scale in f16, [PAIRS / 64][D / 64 blocks][64 pairs]; visible to the
+ * tensor cores after the next barrier. */
+template <int D, int PAIRS, int KEYS>
+DEV void prepare(const job<D, PAIRS, KEYS> &b, sights<PAIRS> *sees, uint8_t *q)
+{
+    look_at_keys(b, sees);
 #pragma unroll 4
     for (int i = (int)threadIdx.x; i < PAIRS * (D / 4); i += (int)blockDim.x) {
         int m = i / (D / 4), e = i % (D / 4) * 4, p = b.pair0 + m;

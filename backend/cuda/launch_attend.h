@@ -185,6 +185,19 @@ typedef struct hopper_args {
 void cu_flash128_hopper(cudaStream_t s, hopper_args x);
 void cu_flash256_hopper(cudaStream_t s, hopper_args x);
 void cu_flash512_hopper(cudaStream_t s, hopper_args x);
+/* flash512_spread_hopper.cu: the same as cu_flash512_hopper, bit for bit, by many blocks for each
+ * tile of 64 pairs. Rows of one sequence; all keys in one slice, none dropped. */
+enum { SPREAD_COLUMNS = 4, SPREAD_KEYS = 64 }; /* blocks for the columns of O; keys of a tile */
+typedef struct spread_args {
+    hopper_args h;
+    float *scores; /* [KV heads][tiles of pairs][n_tiles][n_warps] of SPREAD_WARP_BYTES */
+    int32_t first_tile, n_tiles; /* of SPREAD_KEYS keys, that the rows see */
+    int32_t part_tiles;          /* that one block multiplies by queries */
+    int32_t n_warps;             /* that have pairs, of 16 each: 1 to 4 */
+} spread_args;
+enum { SPREAD_WARP_BYTES = 16 * SPREAD_KEYS * 4 };
+void cu_flash512_spread(cudaStream_t s, spread_args x);
+int cu_flash512_spread_init(void);
 int cu_flash128_hopper_init(void);
 int cu_flash256_hopper_init(void);
 int cu_flash512_hopper_init(void);

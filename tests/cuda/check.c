@@ -1,6 +1,7 @@
 /* check.c - cuda_check: the CUDA device against the CPU reference, in one run.
  *
- *     cuda_check [--quick | --brief] [--ops | --models] [--part I/N] [SUBSTRING]
+ *     cuda_check [--quick | --brief] [--ops | --models] [--part I/N] [--card CAPABILITY]
+ *                [SUBSTRING]
  *     cuda_check --soak MINUTES   (check_expert_soak.c)
  *
  * Prints a line per check, then a summary. Exit status 0 only if something ran and all agreed. It
@@ -10,7 +11,7 @@
  * alone. --part I/N: every Nth check from the Ith on, with an Nth of the processors. The work
  * around an op's reference has one thread, so tools/gpu_check.sh runs parts of the ops side by
  * side. Models run alone: they are thousands of short passes, and processes that share a GPU would
- * only delay each other.
+ * only delay each other. --card 8.6: with the kernels of such a card (backend/cuda/cards.c).
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
@@ -315,6 +316,8 @@ int main(int argc, char **argv)
                 printf("--part: I/N is needed, I from 0 to N - 1, not %s\n", argv[i]);
                 return 2;
             }
+        } else if (!strcmp(argv[i], "--card") && i + 1 < argc) {
+            setenv("CARAT_CARD", argv[++i], 1);
         } else {
             g.only = argv[i];
         }

@@ -350,6 +350,24 @@ static void check_flash(rig *g, scene *s)
     gpu->hopper = usual;
 }
 
+static bool has_spread(const rig *g, const scene *s)
+{
+    const cuda_device *gpu = g->gpu->self;
+    return has_flash(g, s) && gpu->spread && s->a->d == 512;
+}
+
+/* Blocks that share a tile of pairs give the bits of one block that has it alone. */
+static void check_spread(rig *g, scene *s)
+{
+    cuda_device *gpu = g->gpu->self;
+    gpu->spread = false;
+    float *got = gpu_rows(g, op_attend(&s->b.gpu, s->q[1], &s->view[1], s->scale));
+    gpu->spread = true;
+    verdict(g, "attend spread", text("%s: bits that differ", s->shape),
+            memcmp(got, s->got, result_bytes(s->a)) != 0, 0);
+    mem_free(got);
+}
+
 static bool has_slices(const rig *g, const scene *s)
 {
     return s->c.st.prompt && path_of(g, s) == ATTEND_SLICES;
@@ -590,6 +608,7 @@ static const struct {
     void (*check)(rig *g, scene *s);
 } parts[] = {
     {leaves_out, check_left_out}, {has_flash, check_flash},  {has_slices, check_slices},
+    {has_spread, check_spread},
     {always, check_stored},       {rotates, check_rotation}, {is_tree, check_twins},
     {may_be_alone, check_alone},  {has_pages, check_paged},
 };

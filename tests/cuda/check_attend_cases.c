@@ -162,6 +162,25 @@ static void check_shared(rig *g)
                  &(attend_case){NUM_Q5_1, 8, 1, 512, 0, 400, 250, 9, .tree = true, .turning = 64});
 }
 
+/* Few rows of prompts in heads of 512, over so many keys that several blocks share a tile of pairs:
+ * one row, one tile and two, many KV heads, rings past their wrap, two sequences, one stream, slices
+ * of another format. */
+static void check_spread_rows(rig *g)
+{
+    few_rows(0);
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 2700, 2600, 1});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1025, 8});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1271, 13});
+    check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 1300, 1100, 3});
+    check_attend(g, &(attend_case){NUM_F16, 4, 2, 512, 1100, 2000, 1800, 5});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1400, 1200, 6, .two_seqs = true});
+    check_attend(g, &(attend_case){NUM_F16, 8, 2, 512, 0, 1300, 1100, 5, .turning = 64});
+    check_attend(g, &(attend_case){NUM_Q8_0, 8, 1, 512, 0, 1300, 1100, 5});
+    if (!g->quick)
+        check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 40000, 36000, 1});
+    few_rows(RIG_FEW);
+}
+
 /* The kernels of a view with such heads are fast ones. */
 static void check_speed(rig *g, num_type t, int32_t n_head_kv, int32_t d, int32_t window)
 {
@@ -266,6 +285,7 @@ void check_attention(rig *g)
     check_sparse_attention(g);
     check_one_stream(g);
     check_shared(g);
+    check_spread_rows(g);
     check_groups(g);
     few_rows(FEW_ROWS);
     check_attend(g, &(attend_case){NUM_F16, 4, 2, 256, 50, 400, 230, FEW_ROWS, .tree = false});

@@ -4,8 +4,11 @@
  *
  * How far the device may be from the plain form is not one number: its kernels round to f16, and
  * how much that changes a logarithm depends on the scores at hand. So the plain form is computed
- * once more with that rounding. The device may be as far from the plain form as this is, by the
- * root mean square of all logarithms, and a little farther; stores in f32 have no rounding.
+ * ROUNDINGS times more with that rounding. The device may be as far from the plain form as these
+ * are, by the root mean square of all logarithms, and a little farther; stores in f32 have no
+ * rounding. The farthest logarithm is compared with the roundings of its own step: keys of few bits
+ * make scores large, and where two large scores are nearly equal, rounding changes all logarithms
+ * of a step many times more than those of other steps.
  */
 #include "tests/cuda/check_int.h"
 #include "tests/mtp_rig.h"
@@ -19,8 +22,9 @@
 static const double CLOSE = 0.02; /* scores of clusters, between which rounding may decide */
 static const double LOOSE = 2;    /* of the distance that rounding to f16 makes; of f32: TIGHT */
 static const double TIGHT = 0.02;
-static const double FARTHEST = 8; /* the farthest logarithm, by the same measure */
-enum { STEPS = 4, RANKS = 8, SEQS = 3, ROWS = 6, CTX = 96 };
+static const double FARTHEST = 8; /* the farthest logarithm, by the roundings of its step */
+static const double CALM = 0.25;  /* a step counts at least as this part of the average one */
+enum { STEPS = 4, RANKS = 8, SEQS = 3, ROWS = 6, CTX = 96, ROUNDINGS = 4, STEPS_MAX = 256 };
 
 static const kv_words formats[] = {
     {.k = "f16", .single = "off"},
@@ -149,10 +153,13 @@ static draft_ask ask_of(const lines *n, int i, proposal *out)
 
 /* How far logarithms are from the plain form's: sums of squares, and the farthest. */
 typedef struct distance {
-    double device, halves; /* the device; the plain form rounded to f16 */
-    double farthest;       /* of the device. A rank that is none of the best counts by the logarithm
-                              that it misses */
-    int n;
+    double device, halves; /* the device; the plain form rounded to f16, on average */
+    /* Of each step: the device's farthest, and the mean square of the roundings. A rank that is
+     * none of the best counts by the logarithm that it misses. */
+    struct {
+        double farthest, halves;
+    } step[STEPS_MAX];
+    int n, n_steps;
 } distance;
 
 /* What is missed where rank r is not the best of those that the ranks before it left. */
@@ -172,30 +179,48 @@ static double missed(const int32_t *id, int r, const double *logp)
  */
 static void measure(const lines *n, const gguf *file, int i, const proposal *o, distance *d)
 {
-    double h[2][MTP_RIG_TARGET_WIDTH], logp[2][RIG_VOCAB];
+    enum { FORMS = 1 + ROUNDINGS };
+    double h[FORMS][MTP_RIG_TARGET_WIDTH], logp[FORMS][RIG_VOCAB];
     int64_t c = n->c[i].n_past;
     int32_t token = n->id[i][c];
     for (int k = 0; k < MTP_RIG_TARGET_WIDTH; k++)
-        h[0][k] = h[1][k] = n->hidden[i][k];
-    for (int s = 0; s < o->n_slots && s < STEPS; s++) {
-        double margin = INFINITY;
-        for (int k = 0; k < 2; k++) {
-            const mtp_plain p = {n->m, file, &n->c[i], k > 0};
-            margin = fmin(margin, mtp_plain_step(&p, c, token, h[k], logp[k]));
-            mtp_plain_log_softmax(logp[k], RIG_VOCAB);
+        for (int f = 0; f < FORMS; f++)
+            h[f][k] = n->hidden[i][k];
+    for (int s = 0; s < o->n_slots && s < STEPS && d->n_steps < STEPS_MAX; s++) {
+        double margin = INFINITY, farthest = 0, halves = 0;
+        for (int f = 0; f < FORMS; f++) {
+            const mtp_plain p = {n->m, file, &n->c[i], f};
+            margin = fmin(margin, mtp_plain_step(&p, c, token, h[f], logp[f]));
+            mtp_plain_log_softmax(logp[f], RIG_VOCAB);
         }
         if (margin < CLOSE)
             return;
         for (int r = 0; r < RANKS; r++) {
             double want = logp[0][o->id[s][r]], off = (double)o->logp[s][r] - want;
-            double half = logp[1][o->id[s][r]] - want;
+            for (int f = 1; f < FORMS; f++) {
+                double half = logp[f][o->id[s][r]] - want;
+                halves += half * half / ROUNDINGS;
+            }
             d->device += off * off;
-            d->halves += half * half;
-            d->farthest = fmax(d->farthest, fmax(fabs(off), missed(o->id[s], r, logp[0])));
-            d->n++;
+            farthest = fmax(farthest, fmax(fabs(off), missed(o->id[s], r, logp[0])));
         }
+        d->halves += halves;
+        d->n += RANKS;
+        d->step[d->n_steps].farthest = farthest;
+        d->step[d->n_steps++].halves = halves / RANKS;
         token = o->id[s][0];
     }
+}
+
+/* The farthest logarithm of all steps, by the roundings of its step. */
+static double farthest(const distance *d)
+{
+    double most = 0, least = CALM * CALM * d->halves / d->n;
+    for (int i = 0; i < d->n_steps; i++) {
+        double by = d->step[i].farthest / sqrt(fmax(d->step[i].halves, least));
+        most = by <= most ? most : by; /* NaN stays */
+    }
+    return most;
 }
 
 static bool same(const proposal *a, const proposal *b)
@@ -251,7 +276,7 @@ static status check_lines(lines *n, const gguf *file, const char *name, bool f32
         double f16 = sqrt(o.d.halves / o.d.n); /* none: not a number, and refused */
         verdict(n->g, "mtp", text("%s: logarithms, of %.4f by f16", name, f16),
                 sqrt(o.d.device / o.d.n) / f16, f32 ? TIGHT : LOOSE);
-        verdict(n->g, "mtp", text("%s: the farthest of %d", name, o.d.n), o.d.farthest / f16,
+        verdict(n->g, "mtp", text("%s: the farthest of %d", name, o.d.n), farthest(&o.d),
                 FARTHEST);
         verdict(n->g, "mtp", text("%s: drafts that are too short", name), o.n_short, 0);
         verdict(n->g, "mtp", text("%s: alone and together, that differ", name), o.differ, 0);

@@ -1,0 +1,55 @@
+/* cards.c - what GPUs of each compute capability have, as far as kernels are chosen by it.
+ *
+ * A device may imitate another card: its kernels are then chosen by that card's facts. Its memory,
+ * its multiprocessors and its speed stay. So kernels of cards that are not at hand are checked and
+ * compared on one that is.
+ */
+#include "backend/cuda/cuda_int.h"
+
+#include <string.h>
+
+typedef struct card {
+    const char *name; /* compute capability */
+    gpu_facts facts;  /* n_sm: not of a capability, 0 */
+} card;
+
+enum { KB = 1024 };
+/* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". */
+static const card cards[] = {
+    {"8.0", {.shared_block = 163 * KB, .shared_sm = 164 * KB}},
+    {"8.6", {.shared_block = 99 * KB, .shared_sm = 100 * KB}},
+    {"8.9", {.shared_block = 99 * KB, .shared_sm = 100 * KB}},
+    {"9.0", {.shared_block = 227 * KB, .shared_sm = 228 * KB, .overlap = true, .wgmma = true}},
+    {"10.0", {.shared_block = 227 * KB, .shared_sm = 228 * KB, .overlap = true}},
+    {"12.0", {.shared_block = 99 * KB, .shared_sm = 100 * KB, .overlap = true}},
+};
+
+gpu_facts card_facts_of(const struct cudaDeviceProp *p)
+{
+    return (gpu_facts){.n_sm = p->multiProcessorCount,
+                       .shared_block = (int32_t)p->sharedMemPerBlockOptin,
+                       .shared_sm = (int32_t)p->sharedMemPerMultiprocessor,
+                       .overlap = p->major >= 9,
+                       .wgmma = p->major == 9 && p->minor == 0};
+}
+
+status card_imitate(const char *name, gpu_facts *f, err *e)
+{
+    const card *c = NULL;
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
+        if (!strcmp(cards[i].name, name))
+            c = &cards[i];
+    if (!c)
+        return err_set(e, E_ARG,
+                       "card '%.20s': expected a compute capability: 8.0, 8.6, 8.9, 9.0, 10.0 or "
+                       "12.0",
+                       name);
+    if (c->facts.shared_block > f->shared_block || c->facts.shared_sm > f->shared_sm ||
+        (c->facts.overlap && !f->overlap) || (c->facts.wgmma && !f->wgmma))
+        return err_set(e, E_UNSUPPORTED, "this GPU cannot imitate a card of %s, which has more",
+                       name);
+    const int32_t n_sm = f->n_sm;
+    *f = c->facts;
+    f->n_sm = n_sm;
+    return OK;
+}
