@@ -233,7 +233,10 @@ static tile_deal deal(const cuda_device *c, const pass *p, const chunk_args *x)
     while (1 << t.chunk_shift < x->parts.chunk)
         t.chunk_shift++;
     bool plain = kv->k_kind == KV_F16 && kv->v_kind == KV_F16;
-    t.stages = d == 512 ? c->split.stages_512 : d == 256 && (plain || kv->single) ? 2 : 3;
+    t.stages = d == 512                           ? c->split.stages_512
+               : d < 256                          ? 3
+               : plain || kv->single              ? 2
+                                                  : c->split.stages_256;
     return t;
 }
 

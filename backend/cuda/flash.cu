@@ -9,6 +9,7 @@
  *   O += P V    [pairs, head_dim]
  *
  * The next tile of K is copied from the end of S on, the next tile of V from the end of P V on.
+ * In heads of 256 a tile has 32 pairs where a block has 99 KB of shared memory.
  * Formats other than f16 are copied as stored, each row to its final place, and converted to f16
  * there (kv_formats.cuh). Sums, softmax and O are f32; q and the probabilities are rounded to f16.
  *
@@ -24,10 +25,10 @@
 #include "backend/cuda/launch_skip.h"
 #include "backend/cuda/lists.cuh"
 
-enum { KEYS = 64, LINE_P = KEYS + 8, MT = 4 }; /* MT: 16 pairs each */
+enum { KEYS = 64, LINE_P = KEYS + 8 };
 
-/* Shapes of a tile: W warps; in S, WM of them divide the pairs and WN the keys. */
-template <int D, bool ONE = false> struct flash {
+/* Shapes of a tile: MT times 16 pairs; W warps; in S, WM of them divide the pairs and WN the keys. */
+template <int D, bool ONE = false, int MT = 4> struct flash {
     static constexpr int W = D == 64 ? 4 : 8, WM = W / 4, WN = 4;
     static constexpr int M = 16 * MT, MS = MT / WM, LINE = D + 8, COLS = D / W, NT = COLS / 8;
     static constexpr int halves = (M + 2 * KEYS) * LINE + M * LINE_P;
@@ -93,9 +94,9 @@ struct flash_shared {
     uint16_t *made;            /* one stream: keys */
     uint32_t *list;            /* LISTED: behind everything else */
 };
-template <int D, bool ONE> DEV flash_shared shared_parts(uint16_t *mem)
+template <int D, bool ONE, int MT> DEV flash_shared shared_parts(uint16_t *mem)
 {
-    using F = flash<D>;
+    using F = flash<D, false, MT>;
     flash_shared s;
     s.q = mem, s.k = s.q + F::M * F::LINE, s.v = s.k + KEYS * F::LINE, s.p = s.v + KEYS * F::LINE;
     s.red = (float *)(s.p + F::M * LINE_P), s.shrink = s.red + F::WN * F::M;
@@ -103,7 +104,7 @@ template <int D, bool ONE> DEV flash_shared shared_parts(uint16_t *mem)
     s.lo = (int *)(s.top + 2 * F::M), s.hi = s.lo + F::M, s.row = s.hi + F::M;
     s.turns = (float *)(s.row + F::M);
     s.made = (uint16_t *)(s.turns + D);
-    s.list = (uint32_t *)mem + flash<D, ONE>::bytes / 4;
+    s.list = (uint32_t *)mem + flash<D, ONE, MT>::bytes / 4;
     return s;
 }
 
@@ -118,10 +119,10 @@ struct row_run {
 };
 
 /* What each pair sees, and queries times scale in f16; zeros for absent pairs. */
-template <int D, bool ONE>
+template <int D, bool ONE, int MT>
 DEV void begin_pairs(const attend_args &a, const flash_shared &s, const flash_block &b)
 {
-    using F = flash<D>;
+    using F = flash<D, false, MT>;
     constexpr int M = F::M, TURN = key_shape<D>::TURN, threads = 32 * F::W;
     for (int i = (int)threadIdx.x; i < M; i += threads) {
         sight see = {0, 0};
@@ -243,7 +244,7 @@ DEV void scores(float (&x)[MS][2][4], const flash_shared &s, const warp_share &w
 }
 
 /* Hides what pairs do not see, and leaves the largest score of each pair and 16 keys in s.red. */
-template <int D, int MS>
+template <int D, int MT, int MS>
 DEV void hide_scores(float (&x)[MS][2][4], const flash_shared &s, const row_run &run,
                      const warp_share &w, int t0)
 {
@@ -275,17 +276,17 @@ DEV void hide_scores(float (&x)[MS][2][4], const flash_shared &s, const row_run 
             best = fmaxf(best, shfl_xor_f32(best, 1));
             best = fmaxf(best, shfl_xor_f32(best, 2));
             if (w.tid == 0)
-                s.red[w.wn * flash<D>::M + m] = best;
+                s.red[w.wn * flash<D, false, MT>::M + m] = best;
         }
 }
 
 /* Scores to probabilities in s.p, and by what O and the sums shrink. turn: which of s.top's halves
  * has the largest scores so far; the other gets the new ones. */
-template <int D, int MS>
+template <int D, int MT, int MS>
 DEV void probabilities(float (&sum)[MS][2], const float (&x)[MS][2][4], const flash_shared &s,
                        const warp_share &w, int turn)
 {
-    constexpr int M = flash<D>::M;
+    constexpr int M = flash<D, false, MT>::M;
     const float *old = s.top + turn * M, *red = s.red;
     float *now = s.top + (turn ^ 1) * M;
 #pragma unroll
@@ -315,7 +316,7 @@ DEV void probabilities(float (&sum)[MS][2], const float (&x)[MS][2][4], const fl
 }
 
 /* O shrinks, then gains P V of the warp's columns; values: s.k where there is one stream. */
-template <int D, int NT>
+template <int D, int MT, int NT>
 DEV void add_values(float (&o)[MT][NT][4], const flash_shared &s, const uint16_t *values,
                     const warp_share &w)
 {
@@ -356,11 +357,11 @@ DEV void add_values(float (&o)[MT][NT][4], const flash_shared &s, const uint16_t
 }
 
 /* O divided by its sums, to the result. */
-template <int D, int MS, int NT>
+template <int D, int MT, int MS, int NT>
 DEV void leave_rows(const float (&o)[MT][NT][4], const float (&sum)[MS][2], const attend_args &a,
                     const flash_shared &s, const flash_block &b, const warp_share &w)
 {
-    constexpr int M = flash<D>::M;
+    constexpr int M = flash<D, false, MT>::M;
     float *red = s.red;
 #pragma unroll
     for (int i = 0; i < MS; i++)
@@ -396,17 +397,17 @@ DEV void leave_rows(const float (&o)[MT][NT][4], const float (&sum)[MS][2], cons
  * grid:   tile of 64 pairs x KV head, the last rows first: they see most keys
  * shared: Q, 64 keys, 64 values, probabilities, in f16: 41 to 213 KB
  * bound:  tensor cores and ldmatrix, about evenly */
-template <int D, bool BLOCKS, bool ONE, bool LISTED>
+template <int D, bool BLOCKS, bool ONE, bool LISTED, int MT>
 __global__ void __launch_bounds__(32 * flash<D>::W, D == 64                       ? 3
-                                                    : D == 256 && !BLOCKS && !ONE ? BLOCKS_OF_113K
+                                                    : D == 256 && !BLOCKS && !ONE && MT == 4 ? BLOCKS_OF_113K
                                                                                   : 1)
     flash_kernel(listed_args x)
 {
     const attend_args &a = x.a;
-    using F = flash<D>;
+    using F = flash<D, false, MT>;
     constexpr int MS = F::MS, LINE = F::LINE, NT = F::NT, BLOCKS_D = BLOCKS ? D : 256;
     DYN_SHARED(uint16_t, mem);
-    flash_shared s = shared_parts<D, ONE>(mem);
+    flash_shared s = shared_parts<D, ONE, MT>(mem);
     flash_block b = {(int)(gridDim.x - 1 - blockIdx.x) * F::M, 0, a.n_head / a.kv.n_head_kv,
                      (int)blockIdx.y};
     b.n_pairs = min((int)F::M, a.st.rows.n * b.group - b.pair0);
@@ -414,7 +415,7 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 64                     
     warp_share w = {warp, warp / F::WN, warp % F::WN, lane, lane >> 2, lane & 3};
     grid_trigger();
     grid_wait();
-    begin_pairs<D, ONE>(a, s, b);
+    begin_pairs<D, ONE, MT>(a, s, b);
     if constexpr (LISTED)
         load_list(x, s, b);
 
@@ -472,13 +473,13 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 64                     
             if constexpr (ONE)
                 if (second)
                     tile_turns<D>(s.turns, a.kv, base.page, after, run.until, 4);
-            hide_scores<D>(z, s, run, w, t0);
+            hide_scores<D, MT>(z, s, run, w, t0);
             __syncthreads();
             if (!ONE && after < run.until)
                 load_tile<D, BLOCKS>(s.k, hk, kb, after, run.from, run.until, walk);
             else if (!ONE)
                 copy_commit();
-            probabilities<D>(sum, z, s, w, turn);
+            probabilities<D, MT>(sum, z, s, w, turn);
             if (!ONE)
                 copy_wait<1>();
             __syncthreads();
@@ -508,13 +509,13 @@ __global__ void __launch_bounds__(32 * flash<D>::W, D == 64                     
 
 /* Lists are 4 bytes for 4,096 keys. Heads of 512 in one stream leave room for those of 1M keys;
  * such prompts are of GPUs of 9.0, which have kernels of their own. */
-template <int D, bool BLOCKS, bool ONE = false> static int allow(int largest)
+template <int D, bool BLOCKS, bool ONE = false, int MT = 4> static int allow(int largest)
 {
-    int bytes = flash<D, ONE>::bytes, bad = 0;
+    int bytes = flash<D, ONE, MT>::bytes, bad = 0;
     int listed = bytes + LIST_WORDS * (int)sizeof(uint32_t);
     if constexpr (D >= 128)
-        bad = allow_shared(flash_kernel<D, BLOCKS, ONE, true>, listed < largest ? listed : largest);
-    return bad | allow_shared(flash_kernel<D, BLOCKS, ONE, false>, bytes);
+        bad = allow_shared(flash_kernel<D, BLOCKS, ONE, true, MT>, listed < largest ? listed : largest);
+    return bad | allow_shared(flash_kernel<D, BLOCKS, ONE, false, MT>, bytes);
 }
 
 /* Raises the limits on shared memory. largest: bytes that the GPU grants a block. *widest: the
@@ -528,6 +529,10 @@ extern "C" int cu_flash_init(int largest, int *widest)
         bad |= allow<256, false>(largest) | allow<256, true>(largest);
         bad |= allow<256, false, true>(largest) | allow<256, true, true>(largest);
         *widest = 256;
+    } else if (flash<256, true, 2>::bytes <= largest) {
+        bad |= allow<256, false, false, 2>(largest) | allow<256, true, false, 2>(largest);
+        bad |= allow<256, false, true, 2>(largest) | allow<256, true, true, 2>(largest);
+        *widest = 256;
     }
     if (flash<512, true>::bytes <= largest) {
         bad |= allow<512, false>(largest) | allow<512, true>(largest);
@@ -537,24 +542,32 @@ extern "C" int cu_flash_init(int largest, int *widest)
     return bad;
 }
 
-template <int D, bool BLOCKS, bool ONE = false> static void flash_of(cudaStream_t s, listed_args x)
+template <int D, bool BLOCKS, bool ONE, int MT> static void flash_of(cudaStream_t s, listed_args x)
 {
-    using F = flash<D, ONE>;
+    using F = flash<D, ONE, MT>;
     int pairs = x.a.q.rows * (x.a.n_head / x.a.kv.n_head_kv);
     dim3 grid((unsigned)((pairs + F::M - 1) / F::M), (unsigned)x.a.kv.n_head_kv), block(32 * F::W);
     if (D < 128 || !x.kept)
-        LAUNCH((flash_kernel<D, BLOCKS, ONE, false>), grid, block, F::bytes, s, x);
+        LAUNCH((flash_kernel<D, BLOCKS, ONE, false, MT>), grid, block, F::bytes, s, x);
     else if constexpr (D >= 128)
-        LAUNCH((flash_kernel<D, BLOCKS, ONE, true>), grid, block,
+        LAUNCH((flash_kernel<D, BLOCKS, ONE, true, MT>), grid, block,
                F::bytes + x.n_word * sizeof(uint32_t), s, x);
 }
 
-template <int D, bool ONE = false> static void flash_any(cudaStream_t s, listed_args x)
+template <int D, bool ONE = false, int MT = 4> static void flash_any(cudaStream_t s, listed_args x)
 {
     if (x.a.kv.k_kind == KV_F16 && x.a.kv.v_kind == KV_F16)
-        flash_of<D, false, ONE>(s, x);
+        flash_of<D, false, ONE, MT>(s, x);
     else
-        flash_of<D, true, ONE>(s, x);
+        flash_of<D, true, ONE, MT>(s, x);
+}
+/* Tiles of 64 pairs, or of 32 where a block has 99 KB of shared memory. */
+template <bool ONE> static void flash_256(cudaStream_t s, listed_args x)
+{
+    if (flash<256, true>::bytes <= cu_gpu.shared_block)
+        flash_any<256, ONE>(s, x);
+    else
+        flash_any<256, ONE, 2>(s, x);
 }
 
 extern "C" void cu_flash_listed(cudaStream_t s, listed_args x)
@@ -568,7 +581,7 @@ extern "C" void cu_flash_listed(cudaStream_t s, listed_args x)
         flash_any<128>(s, x);
         break;
     case 256:
-        one ? flash_any<256, true>(s, x) : flash_any<256>(s, x);
+        one ? flash_256<true>(s, x) : flash_256<false>(s, x);
         break;
     default:
         one ? flash_any<512, true>(s, x) : flash_any<512>(s, x);

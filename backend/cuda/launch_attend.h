@@ -71,9 +71,10 @@ typedef struct split_args {
     int32_t line; /* bytes from row to row in shared memory; the launcher fills it in */
 } split_args;
 void cu_split(cudaStream_t s, split_args x);
-/* What split.cu can do on a GPU: its largest heads, and stages of heads of 512. */
+/* What split.cu can do on a GPU: its largest heads, and stages of blocks in heads of 256 and of
+ * heads of 512. */
 typedef struct split_limits {
-    int32_t widest, stages_512;
+    int32_t widest, stages_256, stages_512;
 } split_limits;
 int cu_split_init(int largest, split_limits *l);
 /* split8.cu: the same for heads of 256 and 512 in blocks or bf16. How much shared memory a block

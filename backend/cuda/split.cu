@@ -550,9 +550,12 @@ template <int D, bool BLOCKS, bool ONE = false> static int allow(int stages)
 extern "C" int cu_split_init(int largest, split_limits *l)
 {
     int bad = allow<64, false>(3) | allow<128, false>(3) | allow<64, true>(3) | allow<128, true>(3);
-    *l = (split_limits){128, split_bytes<512, false, true>(3, 1040) <= largest ? 3 : 2};
-    if (split_bytes<256, true>(3, 528) <= largest) {
-        bad |= allow<256, false>(2) | allow<256, true>(3);
+    *l = (split_limits){.widest = 128,
+                        .stages_256 = split_bytes<256, true>(3, 528) <= largest ? 3 : 2,
+                        .stages_512 = split_bytes<512, false, true>(3, 1040) <= largest ? 3 : 2};
+    if (split_bytes<256, true>(l->stages_256, 528) <= largest &&
+        split_bytes<256, false, true>(2, 528) <= largest) {
+        bad |= allow<256, false>(2) | allow<256, true>(l->stages_256);
         bad |= allow<256, false, true>(2) | allow<256, true, true>(2);
         l->widest = 256;
     }
