@@ -323,7 +323,7 @@ status draft_kind_check(const gguf *g, err *e)
     if (kind == DRAFT_NONE || kind == DRAFT_NEXTN)
         return OK;
     for (uint64_t i = 0; i < g->tensors.n; i++)
-        if (!is_known(g->tensors.at[i].name, kind))
+        if (!is_known(g->tensors.at[i].name, kind) && !unplaced_is_allowed(g->tensors.at[i].name))
             unplaced_add(&u, g->tensors.at[i].name);
     if (!u.n)
         return OK;
