@@ -141,6 +141,8 @@ static const mistake mistakes[] = {
     {API_RESPONSES, "{\"input\":[]}", "input", "empty"},
     {API_RESPONSES, "{\"input\":[1]}", "input[0]", "no object"},
     {API_RESPONSES, "{\"input\":[{\"type\":\"odd\"}]}", "input", "empty"},
+    {API_RESPONSES, "{\"input\":[{\"type\":\"additional_tools\",\"tools\":\"x\"}]}",
+     "input[0].tools", "an array"},
     {API_RESPONSES,
      "{" I ",\"tools\":[{\"type\":\"web_search\"}],\"tool_choice\":{\"type\":"
      "\"web_search\"}}",

@@ -301,13 +301,16 @@ static bool declare_items(request *rq, const jtree *items, bool before, problem 
     for (const jtree *v = items ? items->first : NULL; v; v = v->next, i++) {
         const jtree *item = request_item(rq, v), *type = jtree_get(item, "type");
         const jtree *list = jtree_get(item, "tools");
-        if (!jtree_is(list, JTREE_ARRAY) ||
+        if (!list ||
             !(tree_says(type, "additional_tools") || tree_says(type, "tool_search_output")))
             continue;
         if (before)
             snprintf(field, sizeof field, "previous_response_id");
         else
             snprintf(field, sizeof field, "input[%zu].tools", i);
+        if (list->kind != JTREE_ARRAY)
+            return problem_set(p, 400, field, "'%s' is %s; expected an array", field,
+                               jtree_kind_name(list));
         tool_list in = {field, TOOLS_FLAT, NULL, -2};
         if (!declare_tools(rq, list, &in, p))
             return false;
