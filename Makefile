@@ -18,6 +18,8 @@ ifneq ($(filter clean,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
 , := ,
+# The linker of programs; tools/dist.sh has another than the compiler.
+LINK ?= $(CC)
 # make V=1 shows the commands
 Q = $(if $(V),,@)
 MACHINE := $(shell $(CC) -dumpmachine)
@@ -127,7 +129,7 @@ SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
         install uninstall cli docs results results-check
 all: carat libcarat.a libcarat.so
 
-LINKED := $(call noted,$(BUILD)/linked,$(LDFLAGS) $(LIBS) $(APP_LIBS) $(CUDA_LIBS) $(LIB_OBJ) $(CUDA_OBJ) $(APP_OBJ) $(TEST_OBJ))
+LINKED := $(call noted,$(BUILD)/linked,$(filter-out ccache,$(LINK)) $(LDFLAGS) $(LIBS) $(APP_LIBS) $(CUDA_LIBS) $(LIB_OBJ) $(CUDA_OBJ) $(APP_OBJ) $(TEST_OBJ))
 objects = $(filter %.o,$^)
 # Programs are built beside their objects, so that each kind of build tests its own, with debug
 # information. Those in the source tree are copies of one kind: programs and shared library without debug
@@ -146,7 +148,7 @@ OUT_OBJ := $(if $(CUDA),$(CUDA_OBJ),$(LIB_OBJ))
 OUT_LIBS = $(LIBS) $(if $(CUDA),$(CUDA_LIBS))
 $(OUT)/carat: $(OUT_OBJ) $(APP_OBJ) $(BUILD)/linked
 	@mkdir -p $(@D)
-	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(OUT_LIBS) $(APP_LIBS)
+	$(Q)$(LINK) -o $@ $(objects) $(LDFLAGS) $(OUT_LIBS) $(APP_LIBS)
 # One object whose only global names are carat_*: a program may have a str_free of its own.
 $(OUT)/libcarat.a: $(filter-out $(APP_ONLY),$(OUT_OBJ)) $(BUILD)/linked
 	@mkdir -p $(@D)
@@ -468,6 +470,10 @@ uninstall:
 .PHONY: deb
 deb: all carat.1 ## Debian packages of program, library and header, in build/deb
 	@tools/deb.sh $(VERSION) $(BUILD)/deb BUILD=$(BUILD) $(if $(CUDA),CUDA=$(CUDA))
+
+.PHONY: dist
+dist: ## programs for other machines: x86-64 and aarch64, any glibc from 2.28 on, in build/dist
+	@tools/dist.sh $(VERSION)
 
 clean: ## remove what was built
 	rm -rf build carat carat.debug carat.1 libcarat.a libcarat.so*
