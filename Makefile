@@ -250,7 +250,7 @@ cuda-emu: $(EMU)/check ## the CUDA kernels, emulated, against the reference: a f
 	$(call emulated,--brief)
 cuda-emu-all: $(EMU)/check ## all of them; minutes to an hour
 	$(call emulated,--quick)
-# SECS=90: no compilation begins after so many seconds, and the files left are named.
+# SECS=90: compilations end after so many seconds, and the files left are named.
 cuda-compile: ## do all CUDA files compile for 8.6 and 9.0? (needs nvcc; keeps objects by content)
 	@tools/cuda_compile.sh '$(NVCC)' $(SECS)
 $(BUILD)/cuda/cuda_check: $(CHECK_OBJ) $(CUDA_OBJ) $(BUILD)/linked

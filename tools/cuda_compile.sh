@@ -5,8 +5,8 @@
 #
 # An object stays in a cache, under a hash of the compiler's version, its options, the file and all that it
 # includes of this tree; so only files that changed are compiled. The cache is $CARAT_CUDA_CACHE, else
-# carat-cuda in $XDG_CACHE_HOME or ~/.cache. With SECONDS, no compilation begins after that time, and what is
-# left is named: the next run goes on. Run in the root of the tree. Exit status 1: a file does not compile.
+# carat-cuda in $XDG_CACHE_HOME or ~/.cache. With SECONDS, compilations end after that time, and what is left
+# is named: the next run goes on with it. Run in the root of the tree. Exit status 1: a file does not compile.
 set -eu
 nvcc=$1
 seconds=${2:-0}
@@ -49,25 +49,32 @@ for f in backend/cuda/*.cu; do
     if [ -f "$cache/$key.o" ]; then
         touch "$cache/$key.o"
     else
-        # The longest sources take the compiler longest, so they come first.
         echo "$(wc -c <"$f") $f $key $flags" >>"$tmp/todo"
     fi
 done
-sort -rn "$tmp/todo" | cut -d ' ' -f 2- >"$tmp/list"
+# The longest sources take the compiler longest. They come first, so that no processor waits at the end; where
+# time is short they come last, so that most files have their turn.
+sort -n $([ "$seconds" -gt 0 ] || echo -r) "$tmp/todo" | cut -d ' ' -f 2- >"$tmp/list"
 export nvcc cache tmp seconds start
 # shellcheck disable=SC2016 # expanded by the shell that xargs starts
 xargs -P "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)" -L 1 sh -c '
     f=$1 key=$2
     shift 2
-    if [ "$seconds" -gt 0 ] && [ $(($(date +%s) - start)) -ge "$seconds" ]; then
-        echo "$f" >>"$tmp/left"
-        exit 0
+    left=0
+    if [ "$seconds" -gt 0 ]; then
+        left=$((seconds + start - $(date +%s)))
+        if [ "$left" -le 0 ]; then
+            echo "$f" >>"$tmp/left"
+            exit 0
+        fi
     fi
-    if "$nvcc" "$@" -c -o "$cache/$key.part.$$" "$f"; then
+    rc=0
+    timeout "$left" "$nvcc" "$@" -c -o "$cache/$key.part.$$" "$f" || rc=$?
+    if [ "$rc" -eq 0 ]; then
         mv "$cache/$key.part.$$" "$cache/$key.o"
     else
         rm -f "$cache/$key.part.$$"
-        echo "$f" >>"$tmp/bad"
+        if [ "$left" -gt 0 ] && [ "$rc" -eq 124 ]; then echo "$f" >>"$tmp/left"; else echo "$f" >>"$tmp/bad"; fi
     fi' sh <"$tmp/list"
 # Objects that no run of a month asked for.
 find "$cache" -name '*.o' -mtime +30 -delete
