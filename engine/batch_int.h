@@ -3,6 +3,7 @@
 #define ENGINE_BATCH_INT_H
 
 #include "engine/embed.h"
+#include "engine/pace.h"
 #include "engine/report.h"
 #include "engine/round.h"
 
@@ -63,8 +64,7 @@ struct carat_batch {
     bool hidden_next;   /* the same of hidden passes and all others */
     const slot *only;   /* the next pass has rows of this slot alone; NULL: of all */
     int64_t n_steps;
-    double row_ms;    /* of a prompt's row; 0: not measured yet */
-    double decode_ms; /* of a pass without prompts */
+    pace pace;
 
     pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t changed;

@@ -13,11 +13,6 @@
 #include "engine/score.h"
 #include "base/clock.h"
 
-enum {
-    ROWS_UNMEASURED = 32, /* prompt rows beside answers until a row has been timed */
-    ROWS_LEAST = 8        /* prompt rows per pass even on the slowest device */
-};
-
 /* The rows of a pass by their kinds. */
 typedef struct pass_rows {
     int32_t n_parts, n_wanted;
@@ -113,15 +108,10 @@ static int32_t prompt_rows(const carat_batch *b, int32_t n_rows, bool stalls)
         rows = b->shape.chunk;
     if (!stalls && !b->share_ms)
         return rows;
-    /* If a pass of answers alone exceeds stall_ms, prompts may double its time: else each pass
-     * would read all weights for a few prompt rows. */
-    double headroom_ms = b->stall_ms - b->decode_ms;
-    headroom_ms = headroom_ms > b->decode_ms ? headroom_ms : b->decode_ms;
-    if (b->share_ms && (!stalls || b->share_ms < headroom_ms))
-        headroom_ms = b->share_ms;
-    double fit = b->row_ms > 0 ? headroom_ms / b->row_ms : ROWS_UNMEASURED;
-    int32_t bound = fit < ROWS_LEAST ? ROWS_LEAST : fit < rows ? (int32_t)fit : rows;
-    return bound < rows ? bound : rows;
+    double budget_ms = pace_budget_ms(&b->pace, b->stall_ms);
+    if (b->share_ms && (!stalls || b->share_ms < budget_ms))
+        budget_ms = b->share_ms;
+    return pace_rows(&b->pace, rows, budget_ms);
 }
 
 /* Every answer with its drafts, and prompts beside them. A pass with a tree has at most
@@ -220,18 +210,6 @@ static pass_rows plan_step_rows(carat_batch *b)
     if (prompts_only || !b->apart)
         plan_prompts(b, &n, false, c.answers > 0);
     return n;
-}
-
-/* Updates the smoothed times of a prompt row and of a pass of answers alone. */
-static void measure_pass(carat_batch *b, double ms, const pass_rows *n)
-{
-    double *to = n->prompts ? &b->row_ms : &b->decode_ms;
-    double x = ms;
-    if (n->prompts) {
-        double prompt_ms = n->answers ? ms - b->decode_ms : ms;
-        x = (prompt_ms > 0 ? prompt_ms : 0) / n->prompts;
-    }
-    *to = *to > 0 ? 0.7 * *to + 0.3 * x : x;
 }
 
 static bool cancel_wished(void *user)
@@ -409,7 +387,7 @@ bool carat_batch_step(carat_batch *b)
     status st = run_pass(b->m, &b->layout, &b->w, b->part, n.n_parts, &e);
     double ms = clock_ms() - start;
     if (!st) {
-        measure_pass(b, ms, &n);
+        pace_measure(&b->pace, n.answers, n.prompts, ms, b->w.fresh);
         n_generated = use_pass(b, &n, ms);
     }
     if (st)
