@@ -135,15 +135,23 @@ static entry *find_here(checkpoint_store *s, uint64_t lossy, const int32_t *ids,
     return best;
 }
 
-kv_snapshot *checkpoints_find(checkpoint_store *s, uint64_t lossy, const int32_t *ids, int64_t n,
-                              int64_t above, int64_t *usable)
+kv_snapshot *checkpoints_find(checkpoint_store *s, uint64_t lossy, uint64_t pool,
+                              const int32_t *ids, int64_t n, int64_t above, int64_t *usable)
 {
     *usable = above;
     entry *best = find_here(s, lossy, ids, n, usable);
     int64_t most = s->layout->n_recur ? n - 1 : n; /* states fit one position */
-    kv_snapshot *k = s->disk ? disk_load(s->disk, lossy, ids, most, *usable + LOAD_GAIN) : NULL;
+    kv_snapshot *k = s->disk ? disk_load(s->disk, lossy, 0, ids, most, *usable + LOAD_GAIN) : NULL;
+    int64_t exact = k ? kv_snapshot_usable(k, same_tokens(k, ids, n - 1)) : *usable;
+    kv_snapshot *paged =
+        s->disk && pool ? disk_load(s->disk, lossy, pool, ids, most, exact + LOAD_GAIN) : NULL;
+    if (paged) {
+        kv_snapshot_drop(k);
+        *usable = kv_snapshot_usable(paged, same_tokens(paged, ids, n - 1));
+        return paged;
+    }
     if (k) {
-        *usable = kv_snapshot_usable(k, same_tokens(k, ids, n - 1));
+        *usable = exact;
         kv_snapshot_keep(k);
         checkpoints_put(s, k, false);
         return k;
@@ -332,7 +340,7 @@ void checkpoints_put(checkpoint_store *s, kv_snapshot *k, bool to_disk)
         return;
     }
     /* The thread that writes files reads rows, because pages belong to this thread. */
-    if (s->disk && to_disk && disk_wants(s->disk, k->lossy, k->ids, k->n) && to_rows(s, k))
+    if (s->disk && to_disk && disk_wants(s->disk, k->lossy, 0, k->ids, k->n) && to_rows(s, k))
         disk_offer(s->disk, k);
     entry *t = &s->at[s->n++];
     *t = (entry){.k = k, .uses = 1, .used_ms = clock_ms()};
@@ -349,9 +357,16 @@ void checkpoints_put(checkpoint_store *s, kv_snapshot *k, bool to_disk)
             }
 }
 
-bool checkpoints_on_disk_wanted(checkpoint_store *s, uint64_t lossy, const int32_t *ids, int64_t n)
+bool checkpoints_on_disk_wanted(checkpoint_store *s, uint64_t lossy, uint64_t pool,
+                                const int32_t *ids, int64_t n)
 {
-    return s->disk && disk_wants(s->disk, lossy, ids, n);
+    return s->disk && disk_wants(s->disk, lossy, pool, ids, n);
+}
+
+void checkpoints_to_disk(checkpoint_store *s, kv_snapshot *k)
+{
+    if (s->disk)
+        disk_offer(s->disk, k);
 }
 
 void checkpoints_info(checkpoint_store *s, carat_cache_info *info)

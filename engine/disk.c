@@ -117,19 +117,22 @@ static uint64_t hash_ids(hash_stream *h, const int32_t *ids, int64_t from, int64
     return hash_value(h);
 }
 
-/* Of tokens whose rows are `lossy`: begins the hash of their ids. */
-static void restart_ids(hash_stream *h, uint64_t lossy)
+/* Begins the hash of the ids of tokens whose rows were computed so. */
+static void restart_ids(hash_stream *h, uint64_t lossy, uint64_t pool)
 {
     hash_restart(h);
-    if (lossy)
+    if (lossy || pool)
         put_u64(h, lossy);
+    if (pool)
+        put_u64(h, pool);
 }
 
 /* Rows that are computed in another way are those of another model. */
-static kv_file_id id_of(const kv_file_id *id, uint64_t lossy)
+static kv_file_id id_of(const kv_file_id *id, uint64_t lossy, uint64_t pool)
 {
     kv_file_id x = *id;
     x.model[1] ^= lossy * 0x9e3779b97f4a7c15u;
+    x.pool = pool;
     return x;
 }
 
@@ -359,8 +362,8 @@ static void write_one(disk_store *d, hash_stream *h, const kv_snapshot *k)
     char name[NAME_MAX_BYTES];
     err e = {0};
     uint64_t n_bytes = 0;
-    const kv_file_id id = id_of(&d->id, k->lossy);
-    restart_ids(h, k->lossy);
+    const kv_file_id id = id_of(&d->id, k->lossy, k->pool);
+    restart_ids(h, k->lossy, k->pool);
     file f = {.n = k->n, .hash = hash_ids(h, k->ids, 0, k->n)};
     name_of(d->key, &f, name, sizeof name);
     char *path = path_of(d, name);
@@ -418,11 +421,12 @@ static void *writer(void *arg)
 }
 
 /* The longest file that is a prefix of ids[0..n), up to n itself. The caller holds the lock. */
-static file longest(disk_store *d, uint64_t lossy, const int32_t *ids, int64_t n, int64_t above)
+static file longest(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids, int64_t n,
+                    int64_t above)
 {
     file best = {0};
     int64_t at = 0;
-    restart_ids(d->h, lossy);
+    restart_ids(d->h, lossy, pool);
     for (int32_t i = 0; i < d->n && d->at[i].n <= n; i++) {
         uint64_t hash = hash_ids(d->h, ids, at, d->at[i].n);
         at = d->at[i].n;
@@ -433,24 +437,27 @@ static file longest(disk_store *d, uint64_t lossy, const int32_t *ids, int64_t n
 }
 
 /* The caller holds the lock. */
-static bool is_worth_a_file(disk_store *d, uint64_t lossy, const int32_t *ids, int64_t n)
+static bool is_worth_a_file(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids,
+                            int64_t n)
 {
     if (d->n_queue == QUEUE_MAX || d->n_failures >= FAILURES_MAX)
         return false;
-    int64_t there = longest(d, lossy, ids, n, 0).n;
+    int64_t there = longest(d, lossy, pool, ids, n, 0).n;
     for (int32_t i = -1; i < d->n_queue; i++) {
         const kv_snapshot *q = i < 0 ? d->writing : d->queue[i];
-        if (q && q->n <= n && q->n > there && q->lossy == lossy &&
+        if (q && q->n <= n && q->n > there && q->lossy == lossy && q->pool == pool &&
             !memcmp(q->ids, ids, (size_t)q->n * sizeof *q->ids))
             there = q->n;
     }
+    if (pool)
+        return n > there;
     return n - there >= FRESH_LEAST && n - there >= n / FRESH_SHARE;
 }
 
-bool disk_wants(disk_store *d, uint64_t lossy, const int32_t *ids, int64_t n)
+bool disk_wants(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids, int64_t n)
 {
     pthread_mutex_lock(&d->lock);
-    bool yes = is_worth_a_file(d, lossy, ids, n);
+    bool yes = is_worth_a_file(d, lossy, pool, ids, n);
     pthread_mutex_unlock(&d->lock);
     return yes;
 }
@@ -458,7 +465,7 @@ bool disk_wants(disk_store *d, uint64_t lossy, const int32_t *ids, int64_t n)
 void disk_offer(disk_store *d, kv_snapshot *k)
 {
     pthread_mutex_lock(&d->lock);
-    if (is_worth_a_file(d, k->lossy, k->ids, k->n)) {
+    if (is_worth_a_file(d, k->lossy, k->pool, k->ids, k->n)) {
         kv_snapshot_keep(k);
         d->queue[d->n_queue++] = k;
         pthread_cond_broadcast(&d->changed);
@@ -498,15 +505,16 @@ static kv_snapshot *load_draft(disk_store *d, const file *f, const kv_snapshot *
     return k;
 }
 
-kv_snapshot *disk_load(disk_store *d, uint64_t lossy, const int32_t *ids, int64_t n, int64_t above)
+kv_snapshot *disk_load(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids, int64_t n,
+                       int64_t above)
 {
-    const kv_file_id id = id_of(&d->id, lossy);
+    const kv_file_id id = id_of(&d->id, lossy, pool);
     for (;;) {
         char name[NAME_MAX_BYTES];
         kv_snapshot *k = NULL;
         err e = {0};
         pthread_mutex_lock(&d->lock);
-        file f = longest(d, lossy, ids, n, above);
+        file f = longest(d, lossy, pool, ids, n, above);
         pthread_mutex_unlock(&d->lock);
         if (!f.n)
             return NULL;
@@ -597,7 +605,7 @@ static status open_dir(disk_store *d, err *e)
 static uint64_t key_of(hash_stream *h, const kv_file_id *id, const kv_layout *l)
 {
     hash_restart(h);
-    put_u64(h, kv_file_version(l));
+    put_u64(h, kv_file_version(l->n_recur, false));
     put_u64(h, id->model[0]);
     put_u64(h, id->model[1]);
     hash_put(h, id->layout.at, id->layout.n);

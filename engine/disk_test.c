@@ -66,7 +66,7 @@ static void want_format(fixture *f, int format)
     o.cache_dir = NULL;
     o.checkpoint_mb = -1;
     carat_session *s = open_with(f->m, o);
-    CHECK_OK(carat_eval(s, f->ids, N_IDS, false, f->want, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f->ids, N_IDS, f->want, NULL, &e), e);
     carat_session_close(s);
 }
 
@@ -102,7 +102,7 @@ static int64_t right(fixture *f, carat_session_options o, carat_cache_info *info
     carat_session *s = open_with(f->m, o);
     int64_t n_reused = -1;
     carat_error e = {0};
-    CHECK_OK(carat_eval(s, f->ids, N_IDS, false, f->got, &n_reused, &e), e);
+    CHECK_OK(carat_eval(s, f->ids, N_IDS, f->got, &n_reused, &e), e);
     for (int32_t i = 0; i < f->n_vocab; i++)
         CHECK_MSG(!memcmp(&f->got[i], &f->want[i], sizeof *f->got), "logit %d: %g, fresh %g", i,
                   f->got[i], f->want[i]);
@@ -117,7 +117,7 @@ static void leave_behind(const fixture *f, int64_t n, carat_session_options o)
 {
     carat_session *s = open_with(f->m, o);
     carat_error e = {0};
-    CHECK_OK(carat_eval(s, f->ids, n, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f->ids, n, NULL, NULL, &e), e);
     carat_session_close(s);
 }
 
@@ -183,7 +183,7 @@ TEST(a_conversation_outlives_the_program)
         carat_session *s = open_with(f.m, o);
         int64_t n_reused;
         carat_error e = {0};
-        CHECK_OK(carat_eval(s, f.ids, N_IDS, false, f.want, &n_reused, &e), e);
+        CHECK_OK(carat_eval(s, f.ids, N_IDS, f.want, &n_reused, &e), e);
         CHECK_EQ(n_reused, 0);
         carat_session_close(s);
         CHECK_EQ(right(&f, o, NULL), N_IDS - 1);
@@ -193,7 +193,7 @@ TEST(a_conversation_outlives_the_program)
     carat_session *s = open_with(other, options(&f));
     int64_t n_reused;
     carat_error e = {0};
-    CHECK_OK(carat_eval(s, f.ids, N_IDS, false, NULL, &n_reused, &e), e);
+    CHECK_OK(carat_eval(s, f.ids, N_IDS, NULL, &n_reused, &e), e);
     CHECK_EQ(n_reused, 0); /* another model's files are not used either */
     carat_session_close(s);
     carat_model_close(other);
@@ -368,7 +368,7 @@ static void on_a_full_disk(fixture *f, int format, rlim_t n_bytes)
     CHECK(!setrlimit(RLIMIT_FSIZE, &small));
     carat_session *s = open_with(f->m, options_in(f, format));
     carat_error e = {0};
-    CHECK_OK(carat_eval(s, f->ids, N_IDS, false, f->got, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f->ids, N_IDS, f->got, NULL, &e), e);
     CHECK(!memcmp(f->got, f->want, (size_t)f->n_vocab * sizeof *f->got));
     carat_generate_options o = {.max_tokens = 2};
     carat_sampling_default(f->m, &o.sampling);
@@ -492,7 +492,7 @@ TEST(every_allocation_beside_a_directory_may_fail)
         mem_fail_after(n);
         carat_status st = carat_session_open(f.m, &o, &s, &e);
         if (!st)
-            st = carat_eval(s, f.ids, N_IDS, false, f.got, NULL, &e);
+            st = carat_eval(s, f.ids, N_IDS, f.got, NULL, &e);
         carat_session_close(s);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);

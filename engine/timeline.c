@@ -18,6 +18,7 @@
 #include "engine/round.h"
 #include "base/mem.h"
 #include "engine/scorer.h"
+#include "kv/paging.h"
 
 #include <string.h>
 
@@ -406,6 +407,33 @@ static void fill_pending(timeline *t, int32_t n_more, bool all)
     t->n_pending = left;
 }
 
+/* Names the pager of t; 0: it has none. */
+static uint64_t pool_key(const timeline *t)
+{
+    return t->kv.pager ? kv_pager_key(&t->kv) : 0;
+}
+
+/* Tokens that were computed while keys were away become a file, with the records of their pager. In
+ * memory they stay with their timeline alone. */
+static void save_lossy(timeline *t)
+{
+    const kv_layout *l = t->kv.layout;
+    int64_t n = t->kv.n_past;
+    kv_snapshot *k;
+    if (!kv_pager_lossy(&t->kv) || t->kv.n_away || !is_fixed(t, n) ||
+        !checkpoints_on_disk_wanted(t->store, sparse_key(t->sparse), pool_key(t), t->id, n) ||
+        !checkpoints_make_room(t->store, snapshot_bytes(l, n) + kv_linear_bytes(l, n)))
+        return;
+    pthread_mutex_lock(&t->m->pass_lock);
+    status st = kv_snapshot_lossy(&t->kv, t->id, &k, NULL);
+    pthread_mutex_unlock(&t->m->pass_lock);
+    if (st)
+        return;
+    k->lossy = sparse_key(t->sparse);
+    checkpoints_to_disk(t->store, k);
+    kv_snapshot_drop(k);
+}
+
 void timeline_rest(timeline *t)
 {
     int64_t n = 0;
@@ -413,11 +441,13 @@ void timeline_rest(timeline *t)
         if (t->pending[i]->n > n && t->pending[i]->n <= t->kv.n_past)
             n = t->pending[i]->n;
     uint64_t lossy = sparse_key(t->sparse);
-    if (n && checkpoints_on_disk_wanted(t->store, lossy, t->id, n))
+    if (n && checkpoints_on_disk_wanted(t->store, lossy, 0, t->id, n))
         fill_pending(t, 0, true);
     n = t->kv.n_past;
-    if (n && t->store && checkpoints_on_disk_wanted(t->store, lossy, t->id, n))
+    if (n && t->store && checkpoints_on_disk_wanted(t->store, lossy, 0, t->id, n))
         save_end(t);
+    if (n && t->store)
+        save_lossy(t);
 }
 
 static bool is_stop(const timeline *t, int64_t n)
@@ -467,6 +497,10 @@ status timeline_ready(timeline *t, const int32_t *next, int64_t end, bool prompt
     if ((st = paging_score(t, next, end, prompt, e)))
         return st;
     if (kv_pager_is_short(c, end)) { /* pages that leave are kept for nobody else */
+        /* The exact beginning is of use in sessions with another pool, or with none. */
+        if (!c->n_absent && t->store &&
+            checkpoints_on_disk_wanted(t->store, sparse_key(t->sparse), 0, t->id, c->n_past))
+            save_end(t);
         fill_pending(t, (int32_t)(end - c->n_past), false);
         know_segment(&t->known, NULL, 0);
     }
@@ -623,8 +657,8 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
     return OK;
 }
 
-/* Restores from the timeline's own store, whose segments and pages it may share. False, and the
- * timeline is as before: the pool is too full. */
+/* Restores from the timeline's own store, whose segments and pages it may share. False: the pool is
+ * too full, and the timeline is as before or empty. */
 static bool restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
 {
     if (timeline_restore(t, k, NULL))
@@ -632,10 +666,14 @@ static bool restore_checkpoint(timeline *t, kv_snapshot *k, int64_t n)
     const kv_cache *c = draft_cache(t);
     t->saved_at = k->n;
     t->n_fixed = k->n; /* is_fixed, else it would not have been saved */
-    know_segment(&t->known, k->linear, k->n);
+    if (!k->paging)
+        know_segment(&t->known, k->linear, k->n);
     if (k->draft && c && c->n_past == k->n)
         know_segment(&t->draft_known, k->draft->linear, k->n);
-    kv_rewind(&t->kv, n); /* not to the beginning, so no state is cleared */
+    if (!kv_rewind(&t->kv, n)) { /* never to the beginning, so it clears no state */
+        timeline_reset(t);
+        return false;
+    }
     after_cut(t);
     t->reuse = k->from_disk ? "restored from disk" : "restored";
     return true;
@@ -730,9 +768,11 @@ void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
 {
     int64_t cached = t->kv.n_past, same = common_prefix(t, ids, n), use = 0;
     int64_t live = kv_can_rewind(&t->kv, same) ? same : 0;
+    /* A prompt that needs no page to leave is exact. */
+    uint64_t pool = t->kv.pager && paging_most(t, n) != n ? pool_key(t) : 0;
     kv_snapshot *k = NULL;
     if (t->store)
-        k = checkpoints_find(t->store, sparse_key(t->sparse), ids, n,
+        k = checkpoints_find(t->store, sparse_key(t->sparse), pool, ids, n,
                              live ? live + RESTORE_GAIN : 0, &use);
     if (k && (use = fixed_use(t, k, use)) <= live) {
         kv_snapshot_drop(k);

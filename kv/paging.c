@@ -1,6 +1,10 @@
 /* paging.c - see paging.h. */
 #include "kv/paging.h"
+#include "base/bytes.h"
 #include "base/mem.h"
+#include "base/rng.h"
+
+#include <string.h>
 
 void kv_paging_free(kv_paging *s)
 {
@@ -114,4 +118,187 @@ void kv_paging_apply(kv_cache *c, const kv_paging *s, int64_t n)
             c->dev[side]->upload(c->dev[side], g->watch.score[side], s->watched[side],
                                  (size_t)s->n_pages * sizeof(float));
     c->n_past = n;
+}
+
+/* ---- As bytes ------------------------------------------------------------------------------
+ *
+ *     policy, pool, tau, rows_max, flags, sides   u32 each
+ *     n_exact, since, clock, n_watched, hold      u64 each
+ *     of each page: used u64, score f32, flags u32
+ *     of each side that has them: votes of each page, f32
+ */
+
+enum { HEAD_BYTES = 6 * 4 + 5 * 8, PAGE_BYTES = 16 };
+enum { WANTS_LOOK = 1, RENEW = 2, FOR_GOOD = 4, FLAGS = 8 };
+enum { RESIDENT = 1, PINNED = 2, SCORED = 4, LOST = 8, PAGE_FLAGS = 16 };
+
+static uint64_t rules_key(kv_policy policy, int32_t pool, int32_t tau, int32_t rows_max)
+{
+    uint64_t key = rng_mix((uint64_t)policy + 1);
+    key = rng_mix(key ^ (uint64_t)pool);
+    key = rng_mix(key ^ (uint64_t)tau);
+    key = rng_mix(key ^ (uint64_t)rows_max);
+    return key ? key : 1;
+}
+
+uint64_t kv_paging_key(const kv_paging *s)
+{
+    return rules_key(s->policy, s->pool, s->tau, s->rows_max);
+}
+
+uint64_t kv_pager_key(const kv_cache *c)
+{
+    const residency_rules *r = &c->pager->r.rules;
+    return rules_key(c->pager->policy, r->pool, r->tau, r->rows_max);
+}
+
+static size_t packed_bytes(int32_t n_pages, uint32_t sides)
+{
+    size_t n = (size_t)n_pages * 4;
+    return HEAD_BYTES + (size_t)n_pages * PAGE_BYTES + n * (size_t)__builtin_popcount(sides);
+}
+
+static uint32_t sides_of(const kv_paging *s)
+{
+    uint32_t sides = 0;
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
+        sides |= (uint32_t)(s->watched[side] != NULL) << side;
+    return sides;
+}
+
+size_t kv_paging_packed_bytes(const kv_paging *s)
+{
+    return packed_bytes(s->n_pages, sides_of(s));
+}
+
+static unsigned char *put(unsigned char *to, uint64_t v, int n)
+{
+    for (int i = 0; i < n; i++)
+        to[i] = (unsigned char)(v >> (8 * i));
+    return to + n;
+}
+
+static unsigned char *put_f32(unsigned char *to, float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return put(to, bits, 4);
+}
+
+static float f32_of(reader *r)
+{
+    uint32_t bits = rd_u32(r);
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+void kv_paging_pack(const kv_paging *s, unsigned char *to)
+{
+    const uint32_t word[6] = {(uint32_t)s->policy,
+                              (uint32_t)s->pool,
+                              (uint32_t)s->tau,
+                              (uint32_t)s->rows_max,
+                              (s->wants_look ? WANTS_LOOK : 0u) | (s->renew ? RENEW : 0u) |
+                                  (s->for_good ? FOR_GOOD : 0u),
+                              sides_of(s)};
+    const int64_t count[5] = {s->n_exact, s->since, s->clock, s->n_watched, s->hold};
+    for (int i = 0; i < 6; i++)
+        to = put(to, word[i], 4);
+    for (int i = 0; i < 5; i++)
+        to = put(to, (uint64_t)count[i], 8);
+    for (int32_t p = 0; p < s->n_pages; p++) {
+        const kv_paging_page *x = &s->page[p];
+        to = put(to, (uint64_t)x->used, 8);
+        to = put_f32(to, x->score);
+        to = put(to,
+                 (x->resident ? RESIDENT : 0u) | (x->pinned ? PINNED : 0u) |
+                     (x->scored ? SCORED : 0u) | (x->lost ? LOST : 0u),
+                 4);
+    }
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
+        for (int32_t p = 0; s->watched[side] && p < s->n_pages; p++)
+            to = put_f32(to, s->watched[side][p]);
+}
+
+static const char *read_head(kv_paging *s, reader *r, int64_t n, uint32_t *sides)
+{
+    uint32_t policy = rd_u32(r), pool = rd_u32(r), tau = rd_u32(r), rows = rd_u32(r),
+             flags = rd_u32(r);
+    *sides = rd_u32(r);
+    s->n_exact = (int64_t)rd_u64(r);
+    s->since = (int64_t)rd_u64(r);
+    s->clock = (int64_t)rd_u64(r);
+    s->n_watched = (int64_t)rd_u64(r);
+    s->hold = (int64_t)rd_u64(r);
+    if (policy > KV_POLICY_DRAFTER || !pool || pool > INT32_MAX || !tau || tau > INT32_MAX ||
+        !rows || rows > INT32_MAX || flags >= FLAGS || *sides >> PASS_SIDES_MAX)
+        return "its pool of keys has impossible rules";
+    s->policy = (kv_policy)policy;
+    s->pool = (int32_t)pool;
+    s->tau = (int32_t)tau;
+    s->rows_max = (int32_t)rows;
+    s->wants_look = flags & WANTS_LOOK;
+    s->renew = flags & RENEW;
+    s->for_good = flags & FOR_GOOD;
+    if (s->n_exact < 0 || (s->n_exact > n && s->n_exact != INT64_MAX) || s->since < 0 ||
+        s->since > INT32_MAX || s->clock < 0 || s->clock > INT64_MAX / 2 || s->n_watched < 0 ||
+        s->n_watched > INT32_MAX || s->hold < 0 || s->hold > n + s->rows_max ||
+        (s->for_good && s->policy != KV_POLICY_SNAPKV))
+        return "its pool of keys has impossible counts";
+    return NULL;
+}
+
+static const char *read_pages(kv_paging *s, reader *r, int64_t n)
+{
+    int32_t n_resident = 0;
+    for (int32_t p = 0; p < s->n_pages; p++) {
+        kv_paging_page *x = &s->page[p];
+        x->used = (int64_t)rd_u64(r);
+        x->score = f32_of(r);
+        uint32_t flags = rd_u32(r);
+        x->resident = flags & RESIDENT;
+        x->pinned = flags & PINNED;
+        x->scored = flags & SCORED;
+        x->lost = flags & LOST;
+        n_resident += x->resident;
+        if (flags >= PAGE_FLAGS || x->used < 0 || x->used > s->clock || (x->resident && x->lost))
+            return "a page of its pool is in an impossible state";
+    }
+    if (n_resident > s->pool || !s->page[(n - 1) / KV_PAGE].resident)
+        return "its pool holds impossible pages";
+    return NULL;
+}
+
+kv_paging *kv_paging_unpack(const unsigned char *from, size_t n_bytes, int64_t n, const char **why)
+{
+    reader r = reader_of(from, n_bytes);
+    kv_paging *s = mem_calloc(1, sizeof *s);
+    uint32_t sides = 0;
+    *why = NULL;
+    if (!s)
+        return NULL;
+    s->n_pages = pages_of(n);
+    *why = n_bytes < HEAD_BYTES ? "the records of its pool are cut" : read_head(s, &r, n, &sides);
+    if (!*why && n_bytes != packed_bytes(s->n_pages, sides))
+        *why = "the records of its pool are not as many as its pages";
+    s->page = *why ? NULL : mem_calloc((size_t)s->n_pages, sizeof *s->page);
+    s->n_bytes = sizeof *s + (size_t)s->n_pages * sizeof *s->page;
+    if (!s->page || (*why = read_pages(s, &r, n))) {
+        kv_paging_free(s);
+        return NULL;
+    }
+    for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
+        if (!(sides >> side & 1))
+            continue;
+        s->watched[side] = mem_alloc((size_t)s->n_pages * sizeof(float));
+        s->n_bytes += (size_t)s->n_pages * sizeof(float);
+        if (!s->watched[side]) {
+            kv_paging_free(s);
+            return NULL;
+        }
+        for (int32_t p = 0; p < s->n_pages; p++)
+            s->watched[side][p] = f32_of(&r);
+    }
+    return s;
 }

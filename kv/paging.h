@@ -32,6 +32,16 @@ typedef struct kv_paging {
 /* Of c, which no pass runs on. NULL: no memory. */
 kv_paging *kv_paging_new(const kv_cache *c);
 void kv_paging_free(kv_paging *s); /* NULL is fine */
+/* Names the rules of a pager, never 0: records go to pagers of the same key. */
+uint64_t kv_paging_key(const kv_paging *s);
+/* The same of c, which has a pager. */
+uint64_t kv_pager_key(const kv_cache *c);
+/* As bytes, for files: little-endian, the same on every machine. */
+size_t kv_paging_packed_bytes(const kv_paging *s);
+void kv_paging_pack(const kv_paging *s, unsigned char *to);
+/* Records of n tokens from untrusted bytes. NULL: *why says what is wrong with them, as a phrase of
+ * static storage, or is NULL, and there is no memory. */
+kv_paging *kv_paging_unpack(const unsigned char *from, size_t n_bytes, int64_t n, const char **why);
 /* As if the n exact tokens of a snapshot had been computed: the youngest pages are resident. */
 kv_paging *kv_paging_young(const kv_cache *c, int64_t n);
 /* The part of kv_pager_load that follows the pages of its n tokens: records and counters of c's

@@ -10,6 +10,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/zip.h"
+#include "kv/paging.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,7 @@
 
 static const char head_mark[8] = "caratkv\n", tail_mark[8] = "kvcarat\n";
 
-enum section { LAYOUT, IDS, RINGS, LINEAR, STATES, SECTIONS_MAX };
+enum section { LAYOUT, IDS, RINGS, LINEAR, STATES, PAGING, SECTIONS_MAX };
 enum { HEAD_BYTES = 16, TAIL_BYTES = 24, ENTRY_BYTES = 40 };
 enum { TABLE_BYTES_MAX = 8 + 16 + SECTIONS_MAX * ENTRY_BYTES };
 #define PACKED 0x80000000u
@@ -29,14 +30,17 @@ typedef struct entry {
     uint64_t at, stored, raw, hash, stride;
 } entry;
 
-static int sections_of(int32_t n_recur)
+static bool has_section(int s, int32_t n_recur, bool paging)
 {
-    return n_recur ? SECTIONS_MAX : STATES;
+    return s < STATES || (s == STATES ? n_recur > 0 : paging);
 }
 
-static size_t table_bytes(int n_sections)
+static size_t table_bytes(int32_t n_recur, bool paging)
 {
-    return 8 + 16 + (size_t)n_sections * ENTRY_BYTES;
+    int n = 0;
+    for (int s = 0; s < SECTIONS_MAX; s++)
+        n += has_section(s, n_recur, paging);
+    return 8 + 16 + (size_t)n * ENTRY_BYTES;
 }
 
 /* ---- Layouts as words --------------------------------------------------------------------- */
@@ -214,6 +218,19 @@ out:
     return st;
 }
 
+static status put_paging(writer *w, const kv_paging *p)
+{
+    size_t n = kv_paging_packed_bytes(p);
+    unsigned char *bytes = mem_alloc(n);
+    if (!bytes)
+        return err_memory(w->e, "a snapshot", n);
+    kv_paging_pack(p, bytes);
+    begin_section(w, PAGING, 4);
+    status st = put_raw(w, bytes, n);
+    mem_free(bytes);
+    return st ? st : end_section(w);
+}
+
 static status put_sections(writer *w, const kv_snapshot *k, const kv_file_id *id)
 {
     uint64_t stride = stride_of(k->view, k->n_views);
@@ -235,29 +252,33 @@ static status put_sections(writer *w, const kv_snapshot *k, const kv_file_id *id
     if ((st = put_raw(w, k->rings, k->ring_bytes)) || (st = end_section(w)))
         return st;
     begin_section(w, LINEAR, stride);
-    if ((st = put_linear(w, k)) || (st = end_section(w)) || !k->n_recur)
+    if ((st = put_linear(w, k)) || (st = end_section(w)))
         return st;
-    begin_section(w, STATES, sizeof(float));
-    if ((st = put_raw(w, k->states, k->state_bytes)))
-        return st;
-    return end_section(w);
+    if (k->n_recur) {
+        begin_section(w, STATES, sizeof(float));
+        if ((st = put_raw(w, k->states, k->state_bytes)) || (st = end_section(w)))
+            return st;
+    }
+    return k->paging ? put_paging(w, k->paging) : OK;
 }
 
 static status put_table(writer *w, const kv_snapshot *k, const kv_file_id *id)
 {
     unsigned char table[TABLE_BYTES_MAX], tail[TAIL_BYTES], *at = table;
-    int n_sections = sections_of(k->n_recur);
-    size_t n = table_bytes(n_sections);
+    size_t n = table_bytes(k->n_recur, k->paging);
     status st;
     le(at, (uint64_t)k->n, 8);
     le(at + 8, id->model[0], 8);
     le(at + 16, id->model[1], 8);
     at += 24;
-    for (int i = 0; i < n_sections; i++, at += ENTRY_BYTES) {
+    for (int i = 0; i < SECTIONS_MAX; i++) {
         const entry *t = &w->entry[i];
+        if (!has_section(i, k->n_recur, k->paging))
+            continue;
         const uint64_t field[5] = {t->at, t->stored, t->raw, t->hash, t->stride};
         for (int f = 0; f < 5; f++)
             le(at + 8 * f, field[f], 8);
+        at += ENTRY_BYTES;
     }
     le(tail, n, 8);
     le(tail + 8, hash64(table, n), 8);
@@ -281,7 +302,7 @@ status kv_snapshot_write(const kv_snapshot *k, const char *path, const kv_file_i
         goto out;
     flock(w.f.fd, LOCK_EX); /* marks the temporary as in use; advisory, so a failure is harmless */
     memcpy(head, head_mark, 8);
-    le(head + 8, k->n_recur ? KV_FILE_VERSION_STATES : KV_FILE_VERSION, 4);
+    le(head + 8, kv_file_version(k->n_recur, k->paging), 4);
     if ((st = file_out_write(&w.f, head, sizeof head, e)) || (st = put_sections(&w, k, id)) ||
         (st = put_table(&w, k, id)))
         goto out;
@@ -335,8 +356,7 @@ static status read_at(const file_in *f, uint64_t at, void *to, size_t n)
 static status read_table(file_in *f, const kv_file_id *id, const kv_layout *l)
 {
     unsigned char head[HEAD_BYTES], table[TABLE_BYTES_MAX], tail[TAIL_BYTES];
-    int n_sections = sections_of(l->n_recur);
-    size_t n = table_bytes(n_sections);
+    size_t n = table_bytes(l->n_recur, id->pool);
     status st;
     if (f->n_bytes < HEAD_BYTES + n + TAIL_BYTES || f->n_bytes > INT64_MAX)
         return damaged(f, "too short to be a saved conversation");
@@ -347,7 +367,7 @@ static status read_table(file_in *f, const kv_file_id *id, const kv_layout *l)
     reader h = reader_of(head + 8, 8), t = reader_of(tail, 16), r = reader_of(table, n);
     if (memcmp(head, head_mark, 8) || memcmp(tail + 16, tail_mark, 8))
         return damaged(f, "no saved conversation, or one that was cut");
-    if (rd_u32(&h) != kv_file_version(l) || rd_u32(&h))
+    if (rd_u32(&h) != kv_file_version(l->n_recur, id->pool) || rd_u32(&h))
         return damaged(f, "saved by another version of carat");
     if (rd_u64(&t) != n || rd_u64(&t) != hash64(table, n))
         return damaged(f, "its table is damaged");
@@ -355,8 +375,10 @@ static status read_table(file_in *f, const kv_file_id *id, const kv_layout *l)
     if (rd_u64(&r) != id->model[0] || rd_u64(&r) != id->model[1])
         return damaged(f, "saved with another model");
     uint64_t at = HEAD_BYTES;
-    for (int i = 0; i < n_sections; i++) {
+    for (int i = 0; i < SECTIONS_MAX; i++) {
         entry *x = &f->entry[i];
+        if (!has_section(i, l->n_recur, id->pool))
+            continue;
         *x = (entry){rd_u64(&r), rd_u64(&r), rd_u64(&r), rd_u64(&r), rd_u64(&r)};
         if (x->at != at || x->stored > table_at - at || !x->stride || x->stride > 4)
             return damaged(f, "its sections are not where they should be");
@@ -427,7 +449,25 @@ static status read_token_ids(const file_in *f, int32_t **ids)
     return st;
 }
 
-static status read_rows(const file_in *f, const kv_layout *l, kv_snapshot **out)
+/* The pager's records, which are of the pool that the caller has. */
+static status read_paging(const file_in *f, uint64_t pool, kv_snapshot *k)
+{
+    uint64_t n = f->entry[PAGING].raw, most = (f->n + 64) * (16 + 4 * PASS_SIDES_MAX);
+    unsigned char *bytes = n && n <= most ? mem_alloc((size_t)n) : NULL;
+    const char *why;
+    if (!n || n > most)
+        return damaged(f, "the records of its pool have an impossible size");
+    status st = bytes ? read_section(f, PAGING, bytes, n) : err_memory(f->e, f->path, (size_t)n);
+    if (!st && !(k->paging = kv_paging_unpack(bytes, (size_t)n, (int64_t)f->n, &why)))
+        st = why ? damaged(f, why) : err_memory(f->e, f->path, (size_t)n);
+    if (!st && kv_paging_key(k->paging) != pool)
+        st = damaged(f, "saved with another pool of keys (--kv-pool, --kv-policy, --kv-tau)");
+    mem_free(bytes);
+    k->pool = pool;
+    return st;
+}
+
+static status read_rows(const file_in *f, const kv_layout *l, uint64_t pool, kv_snapshot **out)
 {
     int32_t *ids = NULL;
     kv_snapshot *k = NULL;
@@ -442,6 +482,8 @@ static status read_rows(const file_in *f, const kv_layout *l, kv_snapshot **out)
         st = read_section(f, LINEAR, k->linear->rows, k->linear->n_bytes);
     if (!st && l->n_recur)
         st = read_section(f, STATES, k->states, k->state_bytes);
+    if (!st && pool)
+        st = read_paging(f, pool, k);
     if (st) {
         kv_snapshot_drop(k);
         return st;
@@ -477,7 +519,7 @@ status kv_snapshot_read_fd(int fd, const char *path, const kv_file_id *id, const
                      (unsigned long long)f.n, l->n_ctx);
         goto out;
     }
-    st = read_rows(&f, l, out);
+    st = read_rows(&f, l, id->pool, out);
 out:
     mem_free(f.block);
     hash_close(f.h);

@@ -1,9 +1,10 @@
 /* snapshot_file.h - a snapshot as a file.
  *
- *     magic, version | layout | ids | rings | linear | states | table of these, checksums | end
+ *     magic, version | layout | ids | rings | linear | states | paging | table, checksums | end
  *
- * Files of models without recurrent layers are of version 1 and have no states; the others are of
- * version 2.
+ * Files of models with recurrent layers have states. Files of tokens that were computed while keys
+ * were away have the records of their pager (paging.h). The version says which of the two a file
+ * has.
  *
  * Every section and the table have checksums, and the file ends with the table's size and a mark,
  * so a truncated file is recognised wherever it was cut. Numbers are little-endian; rows are in
@@ -16,16 +17,17 @@
 #include "base/str.h"
 #include "kv/snapshot.h"
 
-enum { KV_FILE_VERSION = 1, KV_FILE_VERSION_STATES = 2 };
-static inline uint32_t kv_file_version(const kv_layout *l)
+enum { KV_FILE_VERSION = 1, KV_FILE_STATES = 1, KV_FILE_PAGING = 2 }; /* with them: more */
+static inline uint32_t kv_file_version(int32_t n_recur, bool paging)
 {
-    return l->n_recur ? KV_FILE_VERSION_STATES : KV_FILE_VERSION;
+    return KV_FILE_VERSION + (n_recur ? KV_FILE_STATES : 0u) + (paging ? KV_FILE_PAGING : 0u);
 }
 
 /* Identifies keys and values: their weights and their layout. */
 typedef struct kv_file_id {
     uint64_t model[2];
-    str layout; /* kv_layout_words */
+    str layout;    /* kv_layout_words */
+    uint64_t pool; /* of files to read: as kv_snapshot.pool */
 } kv_file_id;
 
 /* The shape and format of every store as text: everything that defines the meaning of a row. */
