@@ -210,7 +210,7 @@ static status go_to(bench_rig *rig, int32_t n, err *e)
         return carat_snapshot_restore(rig->s, rig->deep, e);
     carat_snapshot_free(rig->deep);
     rig->deep = NULL;
-    status st = carat_eval(rig->s, rig->ids, n, false, NULL, NULL, e);
+    status st = carat_eval(rig->s, rig->ids, n, NULL, NULL, e);
     if (st)
         return st;
     /* Without memory for a snapshot the depth is computed again: slower, same result. */
@@ -232,7 +232,7 @@ static status run_once(bench_rig *rig, const bench_test *t, int64_t *ns, err *e)
     carat_op_times(rig->m, NULL, 0, true);
     int64_t start = clock_ns(), n = t->n_depth;
     if (t->n_prompt) {
-        st = carat_eval(s, ids, n + t->n_prompt, false, NULL, NULL, e);
+        st = carat_eval(s, ids, n + t->n_prompt, NULL, NULL, e);
     } else {
         for (int32_t i = 0; i < t->n_gen && !st; i++)
             st = carat_append(s, ids + n + i, 1, false, NULL, e);

@@ -87,7 +87,7 @@ static status try_scale(calibration *c, double scale, trial **out, err *e)
         return st;
     term_watch(s);
     *t = (trial){.scale = scale, .ms = clock_ms()};
-    st = carat_eval(s, c->ids, c->n, false, NULL, NULL, e);
+    st = carat_eval(s, c->ids, c->n, NULL, NULL, e);
     t->ms = clock_ms() - t->ms;
     int32_t n = st ? 0 : carat_session_sparse(s, c->layer, LAYERS_MAX, false);
     for (int32_t i = 0; i < n && i < LAYERS_MAX; i++) {

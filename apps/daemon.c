@@ -158,7 +158,7 @@ static status snap_on_the_way(service *v, const daemon_request *r, carat_error *
         return OK;
     carat_snapshot *p;
     status st;
-    if ((st = carat_eval(v->s, r->ids, r->snap_pos, false, NULL, NULL, e)))
+    if ((st = carat_eval(v->s, r->ids, r->snap_pos, NULL, NULL, e)))
         return st;
     if ((st = carat_snapshot_take(v->s, &p, e)))
         return st;

@@ -58,11 +58,13 @@ static const option table[] = {
 
 typedef struct kld_run {
     carat_session *base, *tested;
-    float *base_rows, *tested_rows; /* [chunk, n_vocab] */
+    float *base_rows; /* [chunk, n_vocab] */
+    const int32_t *ids;
     int32_t chunk, n_vocab;
-    int64_t from;
+    int64_t from, n_ids;
     double *kld; /* [n_tokens], of the positions that count */
     int64_t n, n_same;
+    err e; /* of compare_rows */
 } kld_run;
 
 /* ---- Distances --------------------------------------------------------------------------- */
@@ -93,24 +95,33 @@ static void compare_row(kld_run *k, const float *a, const float *b)
     k->kld[k->n++] = sum > 0 ? sum : 0; /* never negative, except by rounding */
 }
 
-static status evaluate_chunk(kld_run *k, const int32_t *ids, int64_t n, err *e)
+/* Rows of the tested session's pass; the base computes the same tokens. */
+static bool compare_rows(void *user, int64_t first, int64_t n, const float *rows)
 {
-    status st;
-    for (int64_t at = 0; at < n; at += k->chunk) {
-        int64_t end = n - at < k->chunk ? n : at + k->chunk;
-        if (!term_progress(NULL, "tokens", (uint64_t)at, (uint64_t)n))
-            return err_set(e, E_CANCELLED, "interrupted after %" PRId64 " tokens", at);
-        if ((st = carat_eval(k->base, ids, end, true, k->base_rows, NULL, e)) ||
-            (st = carat_eval(k->tested, ids, end, true, k->tested_rows, NULL, e)))
-            return st;
-        for (int64_t i = at; i < end; i++)
-            if (i >= k->from) {
-                size_t row = (size_t)(i - at) * (size_t)k->n_vocab;
-                compare_row(k, k->base_rows + row, k->tested_rows + row);
-            }
+    kld_run *k = user;
+    if (!term_progress(NULL, "tokens", (uint64_t)first, (uint64_t)k->n_ids))
+        return err_set(&k->e, E_CANCELLED, "interrupted after %" PRId64 " tokens", first), false;
+    if (carat_append(k->base, k->ids + first, n, true, k->base_rows, &k->e))
+        return false;
+    for (int64_t i = 0; i < n; i++)
+        if (first + i >= k->from) {
+            size_t row = (size_t)i * (size_t)k->n_vocab;
+            compare_row(k, k->base_rows + row, rows + row);
+        }
+    return true;
+}
+
+/* The text is one prompt of the tested session: attention that leaves keys out chooses them by the
+ * whole prompt. */
+static status evaluate(kld_run *k, err *e)
+{
+    status st = carat_eval_rows(k->tested, k->ids, k->n_ids, compare_rows, k, e);
+    if (st && k->e.status) {
+        err_clear(e);
+        return err_set(e, k->e.status, "%s", k->e.text);
     }
     term_progress_clear();
-    return OK;
+    return st;
 }
 
 /* ---- Report ------------------------------------------------------------------------------ */
@@ -283,9 +294,8 @@ static status open_sessions(kld_run *k, const kld_options *o, carat_model *m, in
     r->v = so.kv_v ? so.kv_v : r->k;
     size_t cells = (size_t)k->chunk * (size_t)k->n_vocab;
     k->base_rows = mem_calloc(cells, sizeof *k->base_rows);
-    k->tested_rows = mem_calloc(cells, sizeof *k->tested_rows);
     k->kld = mem_calloc((size_t)n, sizeof *k->kld);
-    if (!k->base_rows || !k->tested_rows || !k->kld)
+    if (!k->base_rows || !k->kld)
         return err_memory(e, "the logits of a chunk", cells * sizeof *k->base_rows);
     return OK;
 }
@@ -350,7 +360,9 @@ static int run_kld(const command *c, int argc, char **argv)
     if ((st = open_sessions(&k, &o, m, n, &r, &e)))
         goto out;
     term_watch(k.tested);
-    if ((st = evaluate_chunk(&k, ids, n, &e)))
+    k.ids = ids;
+    k.n_ids = n;
+    if ((st = evaluate(&k, &e)))
         goto out;
     summarise(&k, &r);
     if ((st = sparse_layers(&k, &sparse, &n_sparse, &e)))
@@ -374,7 +386,6 @@ out:
     carat_model_close(m);
     mem_free(sparse);
     mem_free(k.base_rows);
-    mem_free(k.tested_rows);
     mem_free(k.kld);
     mem_free(ids);
     if (st)

@@ -61,29 +61,35 @@ static carat_status write_rows(file_out *f, const float *x, size_t n, carat_erro
 typedef struct evaluation {
     carat_session *s;
     int32_t *ids; /* [n] */
-    int64_t n, chunk;
+    int64_t n;
     int32_t n_vocab;
-    bool last;   /* only the last token's row */
-    float *rows; /* [chunk or 1, n_vocab] */
+    bool last;  /* only the last token's row */
+    float *row; /* [n_vocab] */
     file_out out;
+    carat_error e; /* of take_rows */
 } evaluation;
 
-/* Evaluates ids chunk by chunk. Each call gets the whole prefix; the session computes the new part.
- */
+static bool take_rows(void *user, int64_t first, int64_t n, const float *rows)
+{
+    evaluation *v = user;
+    if (!term_progress(NULL, "tokens", (uint64_t)first, (uint64_t)v->n))
+        return err_set(&v->e, E_CANCELLED, "interrupted after %lld tokens", (long long)first),
+               false;
+    return !write_rows(&v->out, rows, (size_t)n * (size_t)v->n_vocab, &v->e);
+}
+
 static carat_status evaluate_ids(evaluation *v, carat_error *e)
 {
-    status st = OK;
+    status st;
     if (v->last) {
-        if ((st = carat_eval(v->s, v->ids, v->n, false, v->rows, NULL, e)))
+        if ((st = carat_eval(v->s, v->ids, v->n, v->row, NULL, e)))
             return st;
-        return write_rows(&v->out, v->rows, (size_t)v->n_vocab, e);
+        return write_rows(&v->out, v->row, (size_t)v->n_vocab, e);
     }
-    for (int64_t at = 0; at < v->n && !st; at += v->chunk) {
-        int64_t end = v->n - at < v->chunk ? v->n : at + v->chunk;
-        if (!term_progress(NULL, "tokens", (uint64_t)at, (uint64_t)v->n))
-            return err_set(e, E_CANCELLED, "interrupted after %lld tokens", (long long)at);
-        if (!(st = carat_eval(v->s, v->ids, end, true, v->rows, NULL, e)))
-            st = write_rows(&v->out, v->rows, (size_t)(end - at) * (size_t)v->n_vocab, e);
+    st = carat_eval_rows(v->s, v->ids, v->n, take_rows, v, e);
+    if (st && v->e.status) {
+        err_clear(e);
+        return err_set(e, v->e.status, "%s", v->e.text);
     }
     return st;
 }
@@ -131,21 +137,20 @@ static int run_logits(const command *c, int argc, char **argv)
     int64_t chunk = o.chunk, fit = LOGITS_CHUNK_BYTES / ((int64_t)info.n_vocab * 4);
     if (!chunk)
         chunk = fit < 1 ? 1 : fit < 512 ? fit : 512;
-    v.chunk = chunk < v.n ? chunk : v.n;
+    chunk = chunk < v.n ? chunk : v.n;
     v.n_vocab = info.n_vocab;
     v.last = o.last;
     carat_session_options so = {.n_ctx = (int32_t)v.n,
-                                .chunk = (int32_t)v.chunk,
-                                .n_outputs = o.last ? 1 : (int32_t)v.chunk,
+                                .chunk = (int32_t)chunk,
+                                .n_outputs = o.last ? 1 : (int32_t)chunk,
                                 .checkpoint_mb = -1};
     kv_options_apply(&o.kv, &so);
     if ((st = carat_session_open(m, &so, &v.s, &e)))
         goto out;
     term_watch(v.s);
-    size_t n_rows = o.last ? 1 : (size_t)v.chunk;
-    v.rows = mem_calloc(n_rows * (size_t)info.n_vocab, sizeof *v.rows);
-    if (!v.rows) {
-        st = err_memory(&e, "the logits of a chunk", n_rows * (size_t)info.n_vocab * 4);
+    v.row = mem_calloc((size_t)info.n_vocab, sizeof *v.row);
+    if (!v.row) {
+        st = err_memory(&e, "the logits of a token", (size_t)info.n_vocab * sizeof *v.row);
         goto out;
     }
     if ((st = file_out_open(&v.out, o.out, &e)))
@@ -160,7 +165,7 @@ out:
     term_watch(NULL);
     if (v.out.path)
         file_out_discard(&v.out);
-    mem_free(v.rows);
+    mem_free(v.row);
     carat_session_close(v.s);
     carat_model_close(m);
     mem_free(v.ids);

@@ -299,7 +299,7 @@ TEST(synth_plants_attention_in_known_blocks)
         const carat_session_options o = {
             .n_ctx = N, .chunk = 512, .checkpoint_mb = -1, .sparse = i ? "flash:0.1" : NULL};
         CHECK_OK(carat_session_open(m, &o, &s, &e), e);
-        CHECK_OK(carat_eval(s, ids, N, false, logits[i], NULL, &e), e);
+        CHECK_OK(carat_eval(s, ids, N, logits[i], NULL, &e), e);
         if (i) {
             CHECK(carat_session_sparse(s, x, 6, false) > 0);
             CHECK_EQ(x[0].layer, 2);

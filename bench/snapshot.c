@@ -46,7 +46,7 @@ static carat_status round_trip(carat_session *s, carat_snapshot **p, const int32
     if ((st = carat_snapshot_restore(s, *p, e)))
         return st;
     ms[1] = clock_ms() - start;
-    if ((st = carat_eval(s, ids, n + 1, false, logits, NULL, e)))
+    if ((st = carat_eval(s, ids, n + 1, logits, NULL, e)))
         return st;
     if (!carat_rewind(s, n))
         return CARAT_E_NUMERIC;
@@ -114,7 +114,7 @@ int main(int argc, char **argv)
         return 1;
     for (int32_t i = 0; i <= n; i++)
         ids[i] = (int32_t)rng_below(&rng, n_vocab);
-    if (carat_eval(s, ids, n, false, NULL, NULL, &e) || measure(s, ids, n, logits, n_vocab, &e))
+    if (carat_eval(s, ids, n, NULL, NULL, &e) || measure(s, ids, n, logits, n_vocab, &e))
         return fail(&e);
     mem_free(logits);
     mem_free(ids);

@@ -237,7 +237,7 @@ static void run_text(carat_session *s, const text_case *c, const char *setting, 
     uint64_t tiles = 0, kept = 0;
     g.n_mass = 0;
     g.looked = 0;
-    or_exit(carat_eval(s, ids, n, false, g.logits, NULL, &e), &e);
+    or_exit(carat_eval(s, ids, n, g.logits, NULL, &e), &e);
     double took = seconds() - at - g.looked;
     int32_t n_layers = carat_session_sparse(s, layer, 64, true);
     for (int32_t i = 0; i < n_layers && i < 64; i++) {

@@ -53,8 +53,8 @@ static int64_t like_fresh(carat_session *s, carat_model *m, const carat_session_
     CHECK(a && b);
     plain.checkpoint_mb = -1;
     carat_session *fresh = open_with(m, plain);
-    CHECK_OK(carat_eval(s, ids, n, false, a, &n_reused, &e), e);
-    CHECK_OK(carat_eval(fresh, ids, n, false, b, NULL, &e), e);
+    CHECK_OK(carat_eval(s, ids, n, a, &n_reused, &e), e);
+    CHECK_OK(carat_eval(fresh, ids, n, b, NULL, &e), e);
     same_logits(a, b, (int32_t)n_vocab, n);
     carat_session_close(fresh);
     mem_free(a);
@@ -88,11 +88,11 @@ TEST(a_snapshot_goes_on_bit_for_bit_at_any_position)
             to.n_ctx = CTX - 7;
             carat_session *s = open_with(m, from), *t = open_with(m, to);
             carat_snapshot *p;
-            CHECK_OK(carat_eval(s, ids, at[i], false, NULL, NULL, &e), e);
+            CHECK_OK(carat_eval(s, ids, at[i], NULL, NULL, &e), e);
             CHECK_OK(carat_snapshot_take(s, &p, &e), e);
             CHECK_EQ(carat_snapshot_n(p), at[i]);
             CHECK(carat_snapshot_bytes(p) > 0);
-            CHECK_OK(carat_eval(t, other, 300, false, NULL, NULL, &e), e);
+            CHECK_OK(carat_eval(t, other, 300, NULL, NULL, &e), e);
             CHECK_OK(carat_snapshot_restore(t, p, &e), e);
             CHECK_EQ(carat_session_n_past(t), at[i]);
             CHECK_EQ(like_fresh(t, m, &to, ids, at[i] + 1), at[i]);
@@ -125,10 +125,10 @@ TEST(a_snapshot_is_refused_where_it_does_not_belong)
     CHECK_STATUS(carat_snapshot_take(s, &p, &e), E_ARG); /* an empty session */
     CHECK(!p);
     err_clear(&e);
-    CHECK_OK(carat_eval(s, ids, 100, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, ids, 100, NULL, NULL, &e), e);
     CHECK_OK(carat_snapshot_take(s, &p, &e), e);
     for (int i = 0; i < 3; i++) {
-        CHECK_OK(carat_eval(t[i], ids, 10, false, NULL, NULL, &e), e);
+        CHECK_OK(carat_eval(t[i], ids, 10, NULL, NULL, &e), e);
         CHECK_STATUS(carat_snapshot_restore(t[i], p, &e), E_ARG);
         CHECK(strstr(e.text, i < 2 ? "100 tokens" : "cannot be restored"));
         CHECK_EQ(carat_session_n_past(t[i]), 10);
@@ -269,7 +269,7 @@ TEST(a_checkpoint_that_cannot_be_made_changes_nothing)
     carat_session *s = open_with(m, o);
     carat_error e = {0};
     CHECK(want && got);
-    CHECK_OK(carat_eval(s, a.ids, a.n, false, want, NULL, &e), e);
+    CHECK_OK(carat_eval(s, a.ids, a.n, want, NULL, &e), e);
     carat_session_close(s);
     for (int64_t n = 0;; n++) {
         s = open_with(m, o);
@@ -278,7 +278,7 @@ TEST(a_checkpoint_that_cannot_be_made_changes_nothing)
         const talk *const order[] = {&a, &b, &a};
         carat_status st = CARAT_OK;
         for (int i = 0; i < 3 && !st; i++)
-            st = carat_eval(s, order[i]->ids, order[i]->n, false, got, NULL, &e);
+            st = carat_eval(s, order[i]->ids, order[i]->n, got, NULL, &e);
         bool hit = mem_fail_hit();
         mem_fail_after(-1);
         CHECK_OK(st, e);
@@ -321,7 +321,7 @@ TEST(a_checkpoint_in_the_middle_of_an_answer_allocates_nothing)
     carat_error e = {0};
     carat_sampling_default(m, &o.sampling);
     o.sampling.ignore_eog = true;
-    CHECK_OK(carat_eval(s, a.ids, a.n, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, a.ids, a.n, NULL, NULL, &e), e);
     carat_session_cache(s, &info);
     CHECK_EQ(info.n_checkpoints,
              1); /* after the system prompt; the end of the prompt is still in the rings */

@@ -29,9 +29,9 @@ static void evaluate(carat_model *m, const fidelity *f, int32_t chunk, float *lo
     carat_error e = {0};
     carat_session_options o = {.n_ctx = f->n_tokens, .chunk = chunk, .checkpoint_mb = -1};
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
-    CHECK_OK(carat_eval(s, f->tokens, f->n_tokens - 3, false, logits, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f->tokens, f->n_tokens - 3, logits, NULL, &e), e);
     for (int32_t i = 2; i >= 0; i--) /* and token by token, as in decoding */
-        CHECK_OK(carat_eval(s, f->tokens, f->n_tokens - i, false, logits, NULL, &e), e);
+        CHECK_OK(carat_eval(s, f->tokens, f->n_tokens - i, logits, NULL, &e), e);
     carat_session_close(s);
 }
 
@@ -107,15 +107,15 @@ static void saves_and_restores(const char *devices, bool park)
     int32_t at = f.n_tokens / 2;
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
     CHECK_OK(carat_session_open(m, &o, &t, &e), e);
-    CHECK_OK(carat_eval(s, f.tokens, at, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f.tokens, at, NULL, NULL, &e), e);
     CHECK_OK(carat_snapshot_take(s, &p, &e), e);
     if (park) {
         carat_model_park(m);
         CHECK_OK(carat_model_unpark(m, &e), e);
     }
     CHECK_OK(carat_snapshot_restore(t, p, &e), e);
-    CHECK_OK(carat_eval(s, f.tokens, f.n_tokens, false, a, NULL, &e), e);
-    CHECK_OK(carat_eval(t, f.tokens, f.n_tokens, false, b, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f.tokens, f.n_tokens, a, NULL, &e), e);
+    CHECK_OK(carat_eval(t, f.tokens, f.n_tokens, b, NULL, &e), e);
     CHECK(!memcmp(a, b, n * sizeof *a));
     carat_snapshot_free(p);
     carat_session_close(t);
@@ -235,12 +235,12 @@ TEST(any_device_of_a_divided_model_may_fail_a_pass)
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
     for (int32_t i = 0; i < 3; i++) {
         model_device(m, i)->failed = broken;
-        CHECK_STATUS(carat_eval(s, f.tokens, 8, false, NULL, NULL, &e), E_IO);
+        CHECK_STATUS(carat_eval(s, f.tokens, 8, NULL, NULL, &e), E_IO);
         CHECK_EQ(carat_session_n_past(s), 0);
         model_device(m, i)->failed = NULL;
         e = (carat_error){0};
     }
-    CHECK_OK(carat_eval(s, f.tokens, 8, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f.tokens, 8, NULL, NULL, &e), e);
     carat_session_close(s);
     carat_model_close(m);
     fidelity_close(&f);
@@ -265,8 +265,7 @@ static status open_divided(void *arg, err *e)
     if (st)
         return st;
     if (!(st = carat_session_open(m, &so, &s, e)) &&
-        !(st = carat_eval(s, f->tokens, 8, false, NULL, NULL, e)) &&
-        !(st = carat_snapshot_take(s, &p, e)))
+        !(st = carat_eval(s, f->tokens, 8, NULL, NULL, e)) && !(st = carat_snapshot_take(s, &p, e)))
         st = carat_snapshot_restore(s, p, e);
     carat_snapshot_free(p);
     carat_session_close(s);

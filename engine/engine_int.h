@@ -396,9 +396,11 @@ typedef bool (*prefill_fn)(void *user, int64_t done, int64_t total);
 typedef struct prefill {
     const int32_t *ids; /* [n], which come after the timeline's tokens */
     int64_t n;
-    bool answer;   /* computed like an answer's rows: tokens of a caller's own loop */
-    bool all;      /* logits of every row, [n, n_vocab]; else of the last */
-    float *logits; /* NULL: none */
+    bool answer;        /* computed like an answer's rows: tokens of a caller's own loop */
+    bool all;           /* logits of every row, [n, n_vocab]; else of the last */
+    float *logits;      /* NULL: none. With rows: of one pass, [n_outputs, n_vocab] */
+    carat_rows_fn rows; /* receives the rows of each pass; NULL: they stay in logits */
+    void *rows_user;
     prefill_fn fn; /* may be NULL */
     void *user;
 } prefill;

@@ -46,8 +46,8 @@ static int64_t check_like_fresh(carat_session *s, carat_model *m, const int32_t 
     err e = {0};
     CHECK(a && b);
     carat_session *fresh = open_session(m, CTX, chunk);
-    CHECK_OK(carat_eval(s, ids, n, false, a, &n_reused, &e), e);
-    CHECK_OK(carat_eval(fresh, ids, n, false, b, &none, &e), e);
+    CHECK_OK(carat_eval(s, ids, n, a, &n_reused, &e), e);
+    CHECK_OK(carat_eval(fresh, ids, n, b, &none, &e), e);
     CHECK_EQ(none, 0);
     CHECK_EQ(carat_session_n_past(s), n);
     for (size_t i = 0; i < n_vocab; i++)
@@ -186,6 +186,21 @@ TEST(session_random_edits_equal_fresh_sessions)
     carat_model_close(m);
 }
 
+typedef struct all_rows {
+    float *to;
+    size_t n_vocab;
+    int64_t next, most; /* most 0: all */
+} all_rows;
+
+static bool take_rows(void *user, int64_t first, int64_t n, const float *rows)
+{
+    all_rows *x = user;
+    CHECK_EQ(first, x->next);
+    memcpy(x->to + (size_t)first * x->n_vocab, rows, (size_t)n * x->n_vocab * sizeof *rows);
+    x->next += n;
+    return !x->most || x->next < x->most;
+}
+
 TEST(eval_gives_all_logits_in_any_chunks)
 {
     carat_model *m = toy_model_open(NULL, NULL);
@@ -197,13 +212,18 @@ TEST(eval_gives_all_logits_in_any_chunks)
     CHECK(a && b);
     random_ids(m, ids, 100, test_seed());
     carat_session *s = open_session(m, CTX, 0), *t = open_session(m, CTX, 3);
-    CHECK_OK(carat_eval(s, ids, 100, true, a, NULL, &e), e);
-    for (int64_t n = 7, done = 0; done < 100; n += 31) { /* by and by */
-        int64_t upto = n < 100 ? n : 100, n_reused;
-        CHECK_OK(carat_eval(t, ids, upto, true, b + (size_t)done * n_vocab, &n_reused, &e), e);
-        CHECK_EQ(n_reused, done);
-        done = upto;
+    CHECK_OK(carat_append(s, ids, 100, true, a, &e), e);
+    for (int again = 0; again < 2; again++) { /* the second time nothing is reused either */
+        all_rows all = {.to = b, .n_vocab = n_vocab};
+        memset(b, 0, n_bytes);
+        CHECK_OK(carat_eval_rows(t, ids, 100, take_rows, &all, &e), e);
+        CHECK_EQ(all.next, 100);
+        CHECK(!memcmp(a, b, n_bytes));
     }
+    all_rows some = {.to = b, .n_vocab = n_vocab, .most = 30};
+    CHECK_STATUS(carat_eval_rows(t, ids, 100, take_rows, &some, &e), E_CANCELLED);
+    err_clear(&e);
+    CHECK(some.next >= 30 && carat_session_n_past(t) == some.next);
     CHECK(!memcmp(a, b, n_bytes));
     memset(b, 0, n_bytes);
     carat_reset(t);
@@ -211,7 +231,7 @@ TEST(eval_gives_all_logits_in_any_chunks)
     for (int64_t n = 40; n < 100; n += 10)
         CHECK_OK(carat_append(t, ids + n, 10, true, b + (size_t)n * n_vocab, &e), e);
     CHECK(!memcmp(a, b, n_bytes));
-    CHECK_OK(carat_eval(t, ids, 100, false, b, &n_cached, &e), e);
+    CHECK_OK(carat_eval(t, ids, 100, b, &n_cached, &e), e);
     CHECK_EQ(n_cached, 99); /* what was appended is the timeline's */
     CHECK(!memcmp(a + 99 * n_vocab, b, n_vocab * sizeof *b));
     CHECK(carat_rewind(t, 95));
@@ -237,7 +257,7 @@ TEST(results_do_not_depend_on_the_number_of_threads)
         n_vocab = (size_t)n_vocab_of(m);
         float *x = mem_calloc(n_vocab, sizeof *x);
         CHECK(x);
-        CHECK_OK(carat_eval(s, ids, 200, false, x, NULL, &e), e);
+        CHECK_OK(carat_eval(s, ids, 200, x, NULL, &e), e);
         if (first)
             CHECK(!memcmp(first, x, n_vocab * sizeof *x));
         else
@@ -270,7 +290,7 @@ TEST(generate_is_the_eval_and_sample_loop)
     CHECK_EQ(carat_session_n_past(s), 30 + 49); /* the last token is not computed */
     uint64_t rng = 0;
     for (int i = 0; i < 50; i++) {
-        CHECK_OK(carat_eval(t, ids, 30 + i, false, x, NULL, &e), e);
+        CHECK_OK(carat_eval(t, ids, 30 + i, x, NULL, &e), e);
         ids[30 + i] = carat_sample(m, &o.sampling, x, ids, 30 + i, &rng, NULL);
         CHECK_EQ(r->ids[i], ids[30 + i]);
     }
@@ -494,9 +514,9 @@ TEST(cancel_from_the_callback_before_and_during)
     CHECK(check_like_fresh(s, m, ids, 100, 16) >= 99);
     carat_reset(s);
     carat_session_cancel(s); /* nothing runs: it ends the next call */
-    CHECK_STATUS(carat_eval(s, ids, 100, false, x, NULL, &e), E_CANCELLED);
+    CHECK_STATUS(carat_eval(s, ids, 100, x, NULL, &e), E_CANCELLED);
     err_clear(&e);
-    CHECK_OK(carat_eval(s, ids, 100, false, x, NULL, &e), e);
+    CHECK_OK(carat_eval(s, ids, 100, x, NULL, &e), e);
     mem_free(x);
     carat_session_close(s);
     carat_model_close(m);
@@ -520,7 +540,7 @@ TEST(cancel_from_another_thread)
     CHECK(ids);
     random_ids(m, ids, 1 << 16, test_seed());
     CHECK(!pthread_create(&other, NULL, cancel_soon, s));
-    CHECK_STATUS(carat_eval(s, ids, 1 << 16, false, NULL, NULL, &e), E_CANCELLED);
+    CHECK_STATUS(carat_eval(s, ids, 1 << 16, NULL, NULL, &e), E_CANCELLED);
     pthread_join(other, NULL);
     CHECK(carat_session_n_past(s) < 1 << 16);
     mem_free(ids);
@@ -540,7 +560,7 @@ static void *evaluate(void *arg)
     worker *w = arg;
     err e = {0};
     carat_session *s = open_session(w->m, CTX, 16);
-    CHECK_OK(carat_eval(s, w->ids, 100, false, w->x, NULL, &e), e);
+    CHECK_OK(carat_eval(s, w->ids, 100, w->x, NULL, &e), e);
     carat_session_close(s);
     return NULL;
 }
@@ -581,7 +601,7 @@ static void *eval_again_and_again(void *arg)
         ids[i] = 5 + i;
     for (int i = 0; i < 20 && !v->st; i++) {
         carat_reset(v->s);
-        v->st = carat_eval(v->s, ids, 40, false, NULL, NULL, &v->e);
+        v->st = carat_eval(v->s, ids, 40, NULL, NULL, &v->e);
     }
     atomic_store(&v->done, true);
     return NULL;
@@ -612,7 +632,7 @@ TEST(broken_weights_are_reported_as_such)
     err e = {0};
     float *x = mem_calloc((size_t)n_vocab_of(m), sizeof *x);
     CHECK(x);
-    CHECK_STATUS(carat_eval(s, ids, 3, false, x, NULL, &e), E_NUMERIC);
+    CHECK_STATUS(carat_eval(s, ids, 3, x, NULL, &e), E_NUMERIC);
     CHECK(strstr(e.text, "NaN"));
     err_clear(&e);
     carat_generate_options o = options(m, 0, 4);
@@ -629,19 +649,19 @@ TEST(what_makes_no_sense_is_refused_with_a_sentence)
     carat_session *s = open_session(m, 64, 0), *none;
     int32_t ids[100] = {0};
     err e = {0};
-    CHECK_STATUS(carat_eval(s, ids, 65, false, NULL, NULL, &e), E_LIMIT);
+    CHECK_STATUS(carat_eval(s, ids, 65, NULL, NULL, &e), E_LIMIT);
     CHECK(strstr(e.text, "65") && strstr(e.text, "64"));
     err_clear(&e);
-    CHECK_STATUS(carat_eval(s, ids, 0, false, NULL, NULL, &e), E_ARG);
+    CHECK_STATUS(carat_eval(s, ids, 0, NULL, NULL, &e), E_ARG);
     ids[1] = n_vocab_of(m);
     err_clear(&e);
-    CHECK_STATUS(carat_eval(s, ids, 2, false, NULL, NULL, &e), E_ARG);
+    CHECK_STATUS(carat_eval(s, ids, 2, NULL, NULL, &e), E_ARG);
     ids[1] = -1;
     err_clear(&e);
-    CHECK_STATUS(carat_eval(s, ids, 2, false, NULL, NULL, &e), E_ARG);
+    CHECK_STATUS(carat_eval(s, ids, 2, NULL, NULL, &e), E_ARG);
     ids[1] = 1;
     err_clear(&e);
-    CHECK_STATUS(carat_eval(s, ids, 2, true, NULL, NULL, &e), E_ARG);
+    CHECK_STATUS(carat_append(s, ids, 2, true, NULL, &e), E_ARG);
     err_clear(&e);
     CHECK_STATUS(carat_append(s, ids, 2, true, NULL, &e), E_ARG);
     err_clear(&e);

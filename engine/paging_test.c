@@ -31,7 +31,7 @@ TEST(pool_keeps_the_first_turn_and_the_last_question)
     CHECK_OK(
         carat_session_open(m, &(carat_session_options){.n_ctx = 8192, .kv_resident = POOL}, &s, &e),
         e);
-    CHECK_OK(carat_eval(s, ids, N, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, ids, N, NULL, NULL, &e), e);
     CHECK(pinned(s, 0) && pinned(s, SYSTEM - 1) && !pinned(s, SYSTEM + KV_PAGE));
     CHECK(pinned(s, SYSTEM + TEXT) && pinned(s, N - 5));
     for (int32_t p = 0; p <= (SYSTEM - 1) / KV_PAGE; p++)
@@ -39,7 +39,7 @@ TEST(pool_keeps_the_first_turn_and_the_last_question)
     /* The long turn is the last one: nothing of it is pinned. */
     int32_t n = SYSTEM + TEXT + 4;
     ids[SYSTEM + TEXT] = turn;
-    CHECK_OK(carat_eval(s, ids, n, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, ids, n, NULL, NULL, &e), e);
     CHECK(!pinned(s, SYSTEM + TEXT / 2) && pinned(s, 0));
     carat_session_close(s);
     carat_model_close(m);

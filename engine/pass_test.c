@@ -51,7 +51,7 @@ static void open_rig_as(rig *r, const toy_model_file *v, bool exact)
     for (size_t i = 0; i < TOKENS; i++)
         CHECK_OK(carat_append(plain, r->id + i, 1, false, r->want + i * row, &e), e);
     carat_session_close(plain);
-    CHECK_OK(carat_eval(r->s, r->id, PROMPT, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(r->s, r->id, PROMPT, NULL, NULL, &e), e);
 }
 
 static void open_rig(rig *r, const toy_model_file *v)

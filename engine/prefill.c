@@ -2,6 +2,7 @@
  * the caller asks for all.
  */
 #include "engine/round.h"
+#include "base/mem.h"
 #include "carat_bench.h"
 
 #include <string.h>
@@ -48,7 +49,10 @@ status session_prefill(carat_session *s, const prefill *p, err *e)
         }
         rounds_keep(s->rounds, &part, NULL, take);
         rounds_absorb(s->rounds);
-        if (p->all)
+        if (p->rows && !p->rows(p->rows_user, at, take, logits))
+            return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
+                           (long long)s->t.kv.n_past, (long long)end);
+        if (p->all && !p->rows)
             logits += (size_t)take * n_vocab;
         if (p->fn && !p->fn(p->user, s->t.kv.n_past, end))
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
@@ -87,20 +91,38 @@ static status use_setting(carat_session *s, int64_t n, err *e)
     return st ? st : timeline_use(&s->t, c, e);
 }
 
-carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool all_logits,
-                        float *logits, int64_t *n_reused, carat_error *e)
+carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, float *logits,
+                        int64_t *n_reused, carat_error *e)
 {
     status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
-    if (st || (st = check_place(all_logits, logits, e)))
-        return st;
-    if ((st = use_setting(s, n, e)))
+    if (st || (st = use_setting(s, n, e)))
         return st;
     timeline_prepare(&s->t, ids, n);
     int64_t cached = s->t.kv.n_past;
     if (n_reused)
         *n_reused = cached;
-    const prefill p = {.ids = ids + cached, .n = n - cached, .all = all_logits, .logits = logits};
+    const prefill p = {.ids = ids + cached, .n = n - cached, .logits = logits};
     return eval_new(s, p, e);
+}
+
+carat_status carat_eval_rows(carat_session *s, const int32_t *ids, int64_t n, carat_rows_fn fn,
+                             void *user, carat_error *e)
+{
+    size_t n_bytes = (size_t)s->shape.n_outputs * (size_t)s->m->core.n_vocab * sizeof(float);
+    status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
+    if (st || (st = use_setting(s, n, e)))
+        return st;
+    float *rows = mem_alloc(n_bytes);
+    if (!rows)
+        return err_memory(e, "the logits of a pass", n_bytes);
+    timeline_restart(&s->t);
+    paging_pin(&s->t, ids, n);
+    timeline_prompt(&s->t, n);
+    const prefill p = {
+        .ids = ids, .n = n, .all = true, .logits = rows, .rows = fn, .rows_user = user};
+    st = eval_new(s, p, e);
+    mem_free(rows);
+    return st;
 }
 
 carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool all_logits,

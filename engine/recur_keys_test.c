@@ -69,7 +69,7 @@ static void prompt_and_steps(carat_session *s, const fixture *f, int64_t n, int6
                              float *to)
 {
     err e = {0};
-    CHECK_OK(carat_eval(s, f->ids, n, false, to, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f->ids, n, to, NULL, &e), e);
     for (int64_t i = 0; i < n_steps; i++)
         CHECK_OK(carat_append(s, f->ids + n + i, 1, false, to + (size_t)(1 + i) * f->n_vocab, &e),
                  e);
@@ -131,7 +131,7 @@ TEST(recurrent_models_go_on_past_a_pool_and_from_its_snapshots)
         carat_session *s = open_kept(&f, CTX, KEEP, policies[i]),
                       *t = open_kept(&f, CTX, KEEP, policies[i]),
                       *whole = open_kept(&f, CTX, 0, NULL);
-        CHECK_OK(carat_eval(s, f.ids, PROMPT, false, NULL, NULL, &e), e);
+        CHECK_OK(carat_eval(s, f.ids, PROMPT, NULL, NULL, &e), e);
         int32_t next = go_on(s, &f, BEFORE, 7, f.want);
         CHECK_OK(carat_snapshot_take(s, &k, &e), e);
         CHECK_EQ(carat_snapshot_n(k), PROMPT + BEFORE);
@@ -139,7 +139,7 @@ TEST(recurrent_models_go_on_past_a_pool_and_from_its_snapshots)
         carat_session_get_pool(s, &p);
         CHECK(p.on && p.lossy && p.n_out > 0 && p.n_away >= PROMPT - KEEP);
         CHECK(strcmp(policies[i], "scored") != 0 || p.n_in > 0);
-        CHECK_OK(carat_eval(s, f.ids + 100, PROMPT - 200, false, NULL, NULL, &e), e);
+        CHECK_OK(carat_eval(s, f.ids + 100, PROMPT - 200, NULL, NULL, &e), e);
         for (int round = 0; round < 3; round++) {
             carat_session *at = round == 1 ? t : s;
             CHECK_OK(carat_snapshot_restore(at, k, &e), e);
@@ -177,7 +177,7 @@ static void eval_sparse(const fixture *f, const char *sparse, int32_t chunk, flo
 {
     err e = {0};
     carat_session *s = open_sparse(f, sparse, chunk);
-    CHECK_OK(carat_eval(s, f->ids, PROMPT, true, to, NULL, &e), e);
+    CHECK_OK(carat_append(s, f->ids, PROMPT, true, to, &e), e);
     carat_session_close(s);
 }
 
@@ -222,7 +222,7 @@ TEST(recurrent_models_leave_keys_out_in_full_layers_alone)
         err e = {0};
         begin(&f, false);
         carat_session *s = open_sparse(&f, lossy[k], 256), *exact = open_sparse(&f, NULL, 256);
-        CHECK_OK(carat_eval(s, f.ids, PROMPT, true, f.got, NULL, &e), e);
+        CHECK_OK(carat_append(s, f.ids, PROMPT, true, f.got, &e), e);
         int32_t n = carat_session_sparse(s, x, 16, false);
         CHECK_EQ(n, f.m->core.n_layer / INTERVAL);
         for (int32_t i = 0; i < n; i++) {
@@ -231,7 +231,7 @@ TEST(recurrent_models_leave_keys_out_in_full_layers_alone)
                       "%s, layer %d: %llu of %llu tiles", lossy[k], x[i].layer,
                       (unsigned long long)x[i].n_kept, (unsigned long long)x[i].n_tiles);
         }
-        CHECK_OK(carat_eval(exact, f.ids, PROMPT, true, f.got, NULL, &e), e);
+        CHECK_OK(carat_append(exact, f.ids, PROMPT, true, f.got, &e), e);
         CHECK_EQ(carat_session_sparse(exact, x, 16, false), 0);
         carat_session_close(s);
         carat_session_close(exact);

@@ -140,9 +140,9 @@ TEST(recurrent_histories_equal_fresh_sessions_in_any_budget)
             n = n + more <= CTX ? n : CTX - more;
             recur_draw(m, ids + n, more, &rng);
             n += more;
-            CHECK_OK(carat_eval(s, ids, n, false, a, NULL, &e), e);
+            CHECK_OK(carat_eval(s, ids, n, a, NULL, &e), e);
             carat_reset(fresh);
-            CHECK_OK(carat_eval(fresh, ids, n, false, b, NULL, &e), e);
+            CHECK_OK(carat_eval(fresh, ids, n, b, NULL, &e), e);
             CHECK_MSG(!memcmp(a, b, (size_t)m->core.n_vocab * sizeof *a),
                       "turn %d of %d tokens: %s", turn, n, carat_session_reuse(s, NULL));
             carat_session_cache(s, &info);

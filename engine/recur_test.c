@@ -80,7 +80,7 @@ TEST(recurrent_rows_are_the_same_in_chunks_of_any_size)
         for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
             carat_session *s = recur_session(
                 o.m, (carat_session_options){.chunk = chunks[i], .checkpoint_mb = i % 2 ? -1 : 4});
-            CHECK_OK(carat_eval(s, o.ids, N_IDS, true, o.got, NULL, &e), e);
+            CHECK_OK(carat_append(s, o.ids, N_IDS, true, o.got, &e), e);
             check_rows(&o, 0, N_IDS, "chunks of", chunks[i]);
             carat_session_close(s);
         }
@@ -533,7 +533,7 @@ TEST(recurrent_timelines_keep_nothing_of_a_pass_with_nan)
     err e = {0};
     recur_draw(m, ids, 40, &rng);
     for (int i = 0; i < 2; i++) {
-        CHECK_STATUS(carat_eval(s, ids, 40, false, NULL, NULL, &e), E_NUMERIC);
+        CHECK_STATUS(carat_eval(s, ids, 40, NULL, NULL, &e), E_NUMERIC);
         CHECK_EQ(carat_session_n_past(s), 0);
         err_clear(&e);
     }
@@ -601,8 +601,7 @@ static status open_answer_and_restore(void *arg, err *e)
                                  &s, e)))
         return st;
     if (!(st = carat_generate(s, ids, 60, &o, NULL, NULL, NULL, e)) &&
-        !(st = carat_snapshot_take(s, &k, e)) &&
-        !(st = carat_eval(s, ids, 50, false, NULL, NULL, e)))
+        !(st = carat_snapshot_take(s, &k, e)) && !(st = carat_eval(s, ids, 50, NULL, NULL, e)))
         st = carat_snapshot_restore(s, k, e);
     carat_snapshot_free(k);
     carat_session_close(s);

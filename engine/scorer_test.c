@@ -122,7 +122,7 @@ TEST(scorer_decides_which_pages_stay)
     err e = {0};
     draw(m, ids, PROMPT, &rng);
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
-    CHECK_OK(carat_eval(s, ids, PROMPT, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, ids, PROMPT, NULL, NULL, &e), e);
     plain_scores(m, ids, PROMPT, score);
     const residency *r = &s->t.kv.pager->r;
     int64_t last = PROMPT / 64 * 64; /* the last chunk's beginning: where the choice was made */

@@ -37,7 +37,7 @@ static void eval(const fixture *f, carat_session_options o, float *to)
     carat_error e = {0};
     o.checkpoint_mb = -1;
     carat_session *s = open_with(f->m, o);
-    CHECK_OK(carat_eval(s, f->ids, N_IDS, false, to, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f->ids, N_IDS, to, NULL, &e), e);
     carat_session_close(s);
 }
 
@@ -127,7 +127,7 @@ TEST(sparse_sessions_count_what_they_leave_out)
     carat_sparse_layer x[64];
     carat_session *s = open_with(f.m, options(lossy)), *t = open_with(f.m, options("off"));
     CHECK_EQ(carat_session_sparse(s, x, 64, false), 0);
-    CHECK_OK(carat_eval(s, f.ids, N_IDS, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f.ids, N_IDS, NULL, NULL, &e), e);
     int32_t n = carat_session_sparse(s, x, 64, false);
     CHECK(n > 0 && n < 64);
     for (int32_t i = 0; i < n; i++) {
@@ -140,7 +140,7 @@ TEST(sparse_sessions_count_what_they_leave_out)
     }
     CHECK_EQ(carat_session_sparse(s, NULL, 0, true), n);
     CHECK_EQ(carat_session_sparse(s, NULL, 0, false), 0);
-    CHECK_OK(carat_eval(t, f.ids, N_IDS, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(t, f.ids, N_IDS, NULL, NULL, &e), e);
     CHECK_EQ(carat_session_sparse(t, x, 64, false), 0);
     carat_session_close(s);
     carat_session_close(t);
@@ -206,13 +206,13 @@ TEST(a_lossy_snapshot_stays_lossy)
     int64_t n_reused;
     carat_snapshot *p;
     carat_session *s = open_with(f.m, options(lossy)), *t = open_with(f.m, options(NULL));
-    CHECK_OK(carat_eval(s, f.ids, N_IDS - 20, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f.ids, N_IDS - 20, NULL, NULL, &e), e);
     CHECK_OK(carat_snapshot_take(s, &p, &e), e);
     CHECK_OK(carat_snapshot_restore(t, p, &e), e);
     CHECK_OK(carat_append(t, f.ids + N_IDS - 20, 20, false, f.got, &e), e);
     CHECK(same(&f, f.got, f.sparse));
     CHECK_OK(carat_snapshot_restore(t, p, &e), e);
-    CHECK_OK(carat_eval(t, f.ids, N_IDS, false, f.got, &n_reused, &e), e);
+    CHECK_OK(carat_eval(t, f.ids, N_IDS, f.got, &n_reused, &e), e);
     CHECK(same(&f, f.got, f.exact));
     CHECK_EQ(n_reused, 0);
     carat_snapshot_free(p);
@@ -234,7 +234,7 @@ TEST(lossy_files_serve_lossy_prompts_alone)
         int64_t n_reused;
         o.cache_dir = dir;
         carat_session *s = open_with(f.m, o);
-        CHECK_OK(carat_eval(s, f.ids, N_IDS, false, f.got, &n_reused, &e), e);
+        CHECK_OK(carat_eval(s, f.ids, N_IDS, f.got, &n_reused, &e), e);
         CHECK(same(&f, f.got, k ? f.sparse : f.exact));
         CHECK_MSG(i < 2 ? !n_reused : n_reused > 0, "session %d reuses %lld", i,
                   (long long)n_reused);

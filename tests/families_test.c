@@ -16,7 +16,7 @@ static float *logits_of(const fidelity *f, const char *path)
     float *x = mem_calloc((size_t)f->n_vocab, sizeof *x);
     CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
     CHECK_OK(carat_session_open(m, &opt, &s, &e), e);
-    CHECK_OK(carat_eval(s, f->tokens, 40, false, x, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f->tokens, 40, x, NULL, &e), e);
     carat_session_close(s);
     carat_model_close(m);
     return x;

@@ -76,7 +76,7 @@ static float *all_logits(const fidelity *f, carat_model *m, int32_t chunk, const
     float *out = mem_calloc(n, sizeof *out);
     carat_session *s = open_session(m, N_CTX, chunk, kv);
     CHECK(out);
-    CHECK_OK(carat_eval(s, f->tokens, f->n_tokens, true, out, &reused, &e), e);
+    CHECK_OK(carat_append(s, f->tokens, f->n_tokens, true, out, &e), e);
     CHECK_EQ(reused, 0);
     CHECK_EQ(carat_session_n_past(s), f->n_tokens);
     carat_session_close(s);
@@ -381,7 +381,7 @@ TEST(fidelity_last_row_alone_is_the_last_of_all)
         for (int64_t n = 1; n <= f.n_tokens; n += 3) {
             err e = {0};
             carat_session *s = open_session(m, N_CTX, 9, "f32");
-            CHECK_OK(carat_eval(s, f.tokens, n, false, last, NULL, &e), e);
+            CHECK_OK(carat_eval(s, f.tokens, n, last, NULL, &e), e);
             CHECK_MSG(same_bits(last, all + (n - 1) * f.n_vocab, 1, f.n_vocab),
                       "%s: the last of %" PRId64 " rows differs when it is the only one wanted",
                       f.name, n);
@@ -404,8 +404,8 @@ static void check_like_fresh(const fidelity *f, carat_model *m, carat_session *s
     float *got = mem_alloc(n_bytes), *want = mem_alloc(n_bytes);
     carat_session *fresh = open_session(m, N_CTX, 32, "f32");
     CHECK(got && want);
-    CHECK_OK(carat_eval(s, ids, n, false, got, reused, &e), e);
-    CHECK_OK(carat_eval(fresh, ids, n, false, want, NULL, &e), e);
+    CHECK_OK(carat_eval(s, ids, n, got, reused, &e), e);
+    CHECK_OK(carat_eval(fresh, ids, n, want, NULL, &e), e);
     CHECK_EQ(carat_session_n_past(s), n);
     CHECK_MSG(same_bits(got, want, 1, f->n_vocab), "%s, %s: not what a fresh session gives",
               f->name, what);
@@ -544,17 +544,17 @@ TEST(session_errors_are_sentences)
     fidelity_open(&f, "dense");
     carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
     carat_session *s = open_session(m, 50, 8, "f32");
-    CHECK_STATUS(carat_eval(s, f.tokens, 51, false, logits, NULL, &e), E_LIMIT);
+    CHECK_STATUS(carat_eval(s, f.tokens, 51, logits, NULL, &e), E_LIMIT);
     CHECK(strstr(e.text, "51") && strstr(e.text, "50"));
     err_clear(&e);
     int32_t bad[3] = {2, 320, 5};
-    CHECK_STATUS(carat_eval(s, bad, 3, false, logits, NULL, &e), E_ARG);
+    CHECK_STATUS(carat_eval(s, bad, 3, logits, NULL, &e), E_ARG);
     CHECK(strstr(e.text, "320"));
     err_clear(&e);
     bad[1] = -1;
-    CHECK_STATUS(carat_eval(s, bad, 3, false, logits, NULL, &e), E_ARG);
+    CHECK_STATUS(carat_eval(s, bad, 3, logits, NULL, &e), E_ARG);
     err_clear(&e);
-    CHECK_STATUS(carat_eval(s, bad, 0, false, logits, NULL, &e), E_ARG);
+    CHECK_STATUS(carat_eval(s, bad, 0, logits, NULL, &e), E_ARG);
     /* A refused call leaves a session that works. */
     check_like_fresh(&f, m, s, f.tokens, 50, "after refusals", NULL);
     carat_session_close(s);
@@ -585,7 +585,7 @@ TEST(nan_weights_are_reported)
         status st = carat_model_open(fidelity_write(&f, &v), NULL, &m, &e);
         if (!st) {
             carat_session *s = open_session(m, N_CTX, 8, "f32");
-            st = carat_eval(s, f.tokens, f.n_tokens, false, logits, NULL, &e);
+            st = carat_eval(s, f.tokens, f.n_tokens, logits, NULL, &e);
             carat_session_close(s);
         }
         CHECK_MSG(st == E_NUMERIC || st == E_FORMAT, "NaN in %s gives %s", at[i].tensor,

@@ -152,7 +152,7 @@ TEST(hybrid_recalls_and_leads_by_far)
         CHECK_EQ(carat_tokenize(m, spelled, (size_t)t.n, 0, ids, CTX, &e), t.n);
         CHECK(!memcmp(ids, t.id, (size_t)t.n * sizeof *ids));
         carat_reset(s);
-        CHECK_OK(carat_eval(s, t.id, t.n + COPIED, true, logits, NULL, &e), e);
+        CHECK_OK(carat_append(s, t.id, t.n + COPIED, true, logits, &e), e);
         for (int32_t i = 0; i < t.n + COPIED - 1; i++) {
             bool digit = i >= ASKED && i < RECALL - 1 && (i - ASKED) % 2 == 0;
             if (!digit && i < t.n - 1)

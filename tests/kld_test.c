@@ -6,6 +6,8 @@
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
+#include <math.h>
+
 static const char *ids_file(int n)
 {
     err e = {0};
@@ -89,6 +91,28 @@ TEST(kld_of_sparse_attention_has_a_histogram_of_each_layer)
     CHECK(r.code == 0 && strstr(str_text(&r.out), "skip:1e6") &&
           strstr(str_text(&r.err), "take a smaller scale"));
     spawned_free(&r);
+}
+
+/* A text of several passes is one prompt, so the numbers are those of one pass. */
+TEST(kld_of_block_selection_is_the_same_in_one_pass_and_in_several)
+{
+    const char *m = toy_model_write(&(toy_model_file){.wide_heads = true, .n_ctx_train = 1024}),
+               *ids = ids_file(900);
+    static const char *const settings[] = {"flash:0.7", "auto:300", "skip:1e-4"};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        double one = -1;
+        static const char *const chunks[] = {"900", "512", "200", "128"};
+        for (size_t k = 0; k < sizeof chunks / sizeof *chunks; k++) {
+            json_t *v = KLD("-m", m, "--tokens", ids, "--base", "f32", "--kv-type", "f32",
+                            "--sparse", settings[i], "--chunk", chunks[k]);
+            double mean = real(v, "mean");
+            CHECK_EQ(real(v, "positions"), 900);
+            one = k ? one : mean;
+            CHECK_MSG(fabs(mean - one) <= 0.01 * one + 1e-9, "%s in passes of %s: %g, in one %g",
+                      settings[i], chunks[k], mean, one);
+            json_decref(v);
+        }
+    }
 }
 
 TEST(calibrate_sparse_recommends_a_scale_that_keeps_its_promise)

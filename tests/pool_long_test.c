@@ -91,13 +91,13 @@ static void answers_with_poison(const char *policy)
     open_all(&x);
     carat_session *clean = open_session(&x, KEEP, policy, false);
     carat_session *poisoned = open_session(&x, KEEP, policy, true);
-    CHECK_OK(carat_eval(clean, x.ids, PROMPT, false, x.a, NULL, &e), e);
-    CHECK_OK(carat_eval(poisoned, x.ids, PROMPT, false, x.b, NULL, &e), e);
+    CHECK_OK(carat_eval(clean, x.ids, PROMPT, x.a, NULL, &e), e);
+    CHECK_OK(carat_eval(poisoned, x.ids, PROMPT, x.b, NULL, &e), e);
     go_on(&x, clean, poisoned, ANSWER, policy);
     /* Another end of the same text: back into pages that are away, and on. */
     x.ids[PROMPT - 200] = x.ids[PROMPT - 200] ? 0 : 1;
-    CHECK_OK(carat_eval(clean, x.ids, PROMPT, false, x.a, NULL, &e), e);
-    CHECK_OK(carat_eval(poisoned, x.ids, PROMPT, false, x.b, NULL, &e), e);
+    CHECK_OK(carat_eval(clean, x.ids, PROMPT, x.a, NULL, &e), e);
+    CHECK_OK(carat_eval(poisoned, x.ids, PROMPT, x.b, NULL, &e), e);
     go_on(&x, clean, poisoned, 3, policy);
     carat_session_get_pool(poisoned, &p);
     CHECK(p.lossy && p.n_away > 1000);
@@ -133,19 +133,19 @@ TEST(long_pool_that_holds_everything_is_exact)
     open_all(&x);
     carat_session *whole = open_session(&x, 0, NULL, false);
     carat_session *pool = open_session(&x, LARGE, "scored", true);
-    CHECK_OK(carat_eval(whole, x.ids, FITS, false, x.a, NULL, &e), e);
-    CHECK_OK(carat_eval(pool, x.ids, FITS, false, x.b, NULL, &e), e);
+    CHECK_OK(carat_eval(whole, x.ids, FITS, x.a, NULL, &e), e);
+    CHECK_OK(carat_eval(pool, x.ids, FITS, x.b, NULL, &e), e);
     go_on(&x, whole, pool, LARGE - FITS, "everything fits");
     check_same(&x, "the pool is full", 0);
     carat_session_get_pool(pool, &p);
     CHECK(p.on && !p.lossy && !p.n_away);
     /* Beyond it, and back. */
-    CHECK_OK(carat_eval(pool, x.ids, LARGE + 2 * CHUNK + 3, false, x.b, NULL, &e), e);
+    CHECK_OK(carat_eval(pool, x.ids, LARGE + 2 * CHUNK + 3, x.b, NULL, &e), e);
     carat_session_get_pool(pool, &p);
     CHECK(p.lossy && p.n_away > 0);
     x.ids[FITS - 5] = x.ids[FITS - 5] ? 0 : 1;
-    CHECK_OK(carat_eval(whole, x.ids, FITS, false, x.a, NULL, &e), e);
-    CHECK_OK(carat_eval(pool, x.ids, FITS, false, x.b, NULL, &e), e);
+    CHECK_OK(carat_eval(whole, x.ids, FITS, x.a, NULL, &e), e);
+    CHECK_OK(carat_eval(pool, x.ids, FITS, x.b, NULL, &e), e);
     check_same(&x, "back at exact tokens", 0);
     carat_session_get_pool(pool, &p);
     CHECK(!p.lossy);

@@ -112,7 +112,7 @@ static void look(const carat_session_options *o, carat_model *m, int32_t n, int3
     draw(ids, n, (uint64_t)n);
     CHECK_OK(device_open_cpu(&ref, &(cpu_options){.n_threads = 1, .reference = true}, &e), e);
     CHECK_OK(carat_session_open(m, o, &s, &e), e);
-    CHECK_OK(carat_eval(s, ids, n - rows, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, ids, n - rows, NULL, NULL, &e), e);
     timeline *t = &s->t;
     kv_cache *c = &t->kv;
     const kv_pager *g = c->pager;

@@ -116,12 +116,12 @@ static void save_poison_restore(const char *policy, int n)
     err e = {0};
     open_all(&f);
     carat_session *s = open_session(f.m, KEEP, policy), *t = open_session(f.m, KEEP, policy);
-    CHECK_OK(carat_eval(s, f.ids, n, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f.ids, n, NULL, NULL, &e), e);
     go_on(s, f.n_vocab, 37, 7, &one, f.a); /* between two choices */
     CHECK_OK(carat_snapshot_take(s, &k, &e), e);
     CHECK_EQ(carat_snapshot_n(k), n + 37);
     go_on(s, f.n_vocab, GO_ON, 9, &one, f.a);
-    CHECK_OK(carat_eval(s, f.other, PROMPT + 200, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f.other, PROMPT + 200, NULL, NULL, &e), e);
     for (int round = 0; round < 2; round++) { /* in its own session, and in a new one */
         carat_session *at = round ? t : s;
         CHECK_OK(carat_snapshot_restore(at, k, &e), e);
@@ -187,12 +187,12 @@ TEST(a_whole_session_goes_on_bit_for_bit_when_its_pages_move)
     err e = {0};
     open_all(&f);
     carat_session *s = open_session(f.m, 0, NULL), *t = open_session(f.m, 0, NULL);
-    CHECK_OK(carat_eval(s, f.ids, n_prompt(), false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f.ids, n_prompt(), NULL, NULL, &e), e);
     CHECK_OK(carat_snapshot_take(s, &k, &e), e);
     go_on(s, f.n_vocab, GO_ON, 9, &one, f.a);
     for (int round = 0; round < 3; round++) {
         carat_session *at = round < 2 ? s : t;
-        CHECK_OK(carat_eval(at, f.other, 900, false, NULL, NULL, &e), e);
+        CHECK_OK(carat_eval(at, f.other, 900, NULL, NULL, &e), e);
         rig_poison(&at->t.kv);
         kv_reset(&at->t.kv);
         rig_shuffle(&at->t.kv);
@@ -218,7 +218,7 @@ TEST(snapshots_that_do_not_fit_a_pool_are_refused_with_a_sentence)
     carat_session *s = open_session(f.m, KEEP, "scored"), *whole = open_session(f.m, 0, NULL),
                   *larger = open_session(f.m, 2 * KEEP, "scored"),
                   *lru = open_session(f.m, KEEP, "lru");
-    CHECK_OK(carat_eval(s, f.ids, PROMPT, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f.ids, PROMPT, NULL, NULL, &e), e);
     CHECK_OK(carat_snapshot_take(s, &k, &e), e);
     CHECK_EQ(carat_snapshot_restore(whole, k, &no), E_ARG);
     CHECK_MSG(strstr(no.text, "while keys were away"), "%s", no.text);
@@ -228,7 +228,7 @@ TEST(snapshots_that_do_not_fit_a_pool_are_refused_with_a_sentence)
     err_clear(&no);
     CHECK_EQ(carat_snapshot_restore(lru, k, &no), E_ARG);
     for (int i = 0; i < 3; i++) /* all of them live on */
-        CHECK_OK(carat_eval(i ? i > 1 ? lru : larger : whole, f.ids, 100, false, NULL, NULL, &e),
+        CHECK_OK(carat_eval(i ? i > 1 ? lru : larger : whole, f.ids, 100, NULL, NULL, &e),
                  e);
     carat_snapshot_free(k);
     carat_session_close(s);
@@ -250,7 +250,7 @@ TEST(a_pool_takes_a_snapshot_longer_than_itself)
     open_all(&f);
     carat_session *whole = open_session(f.m, 0, NULL), *s = open_session(f.m, KEEP, "scored"),
                   *other = open_session(f.m, 0, NULL);
-    CHECK_OK(carat_eval(whole, f.ids, PROMPT, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(whole, f.ids, PROMPT, NULL, NULL, &e), e);
     CHECK_OK(carat_snapshot_take(whole, &k, &e), e);
     go_on(whole, f.n_vocab, 64, 9, &one, f.a);
     CHECK_OK(carat_snapshot_restore(s, k, &e), e);
@@ -283,7 +283,7 @@ TEST(snapshots_of_pools_survive_every_failed_allocation)
     err e = {0};
     open_all(&f);
     x.s = open_session(f.m, KEEP, "scored");
-    CHECK_OK(carat_eval(x.s, f.ids, 900, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(x.s, f.ids, 900, NULL, NULL, &e), e);
     CHECK_OK(carat_snapshot_take(x.s, &x.k, &e), e);
     for (int64_t n = 0;; n++) {
         err no = {0};
@@ -315,8 +315,8 @@ TEST(a_pool_goes_on_after_its_model_was_parked)
     err e = {0};
     open_all(&f);
     carat_session *s = open_session(f.m, KEEP, "scored"), *t = open_session(f.m, KEEP, "scored");
-    CHECK_OK(carat_eval(s, f.ids, PROMPT, false, NULL, NULL, &e), e);
-    CHECK_OK(carat_eval(t, f.ids, PROMPT, false, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(s, f.ids, PROMPT, NULL, NULL, &e), e);
+    CHECK_OK(carat_eval(t, f.ids, PROMPT, NULL, NULL, &e), e);
     go_on(s, f.n_vocab, 200, 9, &one, f.a);
     go_on(t, f.n_vocab, 100, 9, &two, f.b);
     carat_model_park(f.m);

@@ -147,8 +147,8 @@ TEST(pool_is_exact_while_everything_fits)
         CHECK_OK(carat_session_open(m, &o, &one, &e), e);
         o.kv_resident = pool[k];
         CHECK_OK(carat_session_open(m, &o, &two, &e), e);
-        CHECK_OK(carat_eval(one, ids, N, false, a, NULL, &e), e);
-        CHECK_OK(carat_eval(two, ids, N, false, b, NULL, &e), e);
+        CHECK_OK(carat_eval(one, ids, N, a, NULL, &e), e);
+        CHECK_OK(carat_eval(two, ids, N, b, NULL, &e), e);
         CHECK(!memcmp(a, b, (size_t)info.n_vocab * sizeof *a));
         for (int i = 0; i < 64; i++) {
             CHECK_OK(carat_append(one, &ids[i], 1, false, a, &e), e);
@@ -188,7 +188,7 @@ TEST(pool_and_whole_context_pretend)
         carat_pool_info p;
         CHECK_OK(carat_session_open(m, &o, &s, &e), e);
         CHECK_EQ(carat_pretend(s, ids, 5000, &e), E_LIMIT);
-        CHECK_OK(carat_eval(s, ids, 50, false, x, NULL, &e), e);
+        CHECK_OK(carat_eval(s, ids, 50, x, NULL, &e), e);
         CHECK_OK(carat_pretend(s, ids, N, &e), e);
         CHECK_EQ(carat_session_n_past(s), N);
         CHECK_OK(carat_append(s, ids + N, 1, false, x + n_vocab, &e), e);
@@ -196,7 +196,7 @@ TEST(pool_and_whole_context_pretend)
         CHECK_EQ(p.on, pool == 1);
         CHECK_EQ(p.n_out > 0, pool == 1);
         carat_reset(s);
-        CHECK_OK(carat_eval(s, ids, 50, false, x + 2 * n_vocab, NULL, &e), e);
+        CHECK_OK(carat_eval(s, ids, 50, x + 2 * n_vocab, NULL, &e), e);
         CHECK(!memcmp(x, x + 2 * n_vocab, n_vocab * sizeof *x));
         carat_session_close(s);
     }
@@ -273,12 +273,12 @@ TEST(pool_ends_when_the_host_is_full)
     CHECK(ids);
     int64_t n = carat_tokenize(m, text.at, text.n, CARAT_TOK_BOS, ids, CTX, &e);
     CHECK(n > 4000);
-    CHECK_EQ(carat_eval(s, ids, n, false, NULL, NULL, &e), E_LIMIT);
+    CHECK_EQ(carat_eval(s, ids, n, NULL, NULL, &e), E_LIMIT);
     CHECK_MSG(strstr(e.text, "host memory"), "%s", e.text);
     CHECK(carat_session_n_past(s) >= 1024);
     /* The session lives on with a shorter prompt. */
     err again = {0};
-    CHECK_OK(carat_eval(s, ids + 1, 500, false, NULL, NULL, &again), again);
+    CHECK_OK(carat_eval(s, ids + 1, 500, NULL, NULL, &again), again);
     mem_free(ids);
     str_free(&text);
     carat_session_close(s);

@@ -139,8 +139,8 @@ int64_t recur_like_fresh(carat_session *s, const int32_t *ids, int64_t n, int32_
     CHECK(a && b);
     carat_session *fresh =
         recur_session(s->m, (carat_session_options){.n_ctx = n_ctx, .checkpoint_mb = -1});
-    CHECK_OK(carat_eval(s, ids, n, false, a, &n_reused, &e), e);
-    CHECK_OK(carat_eval(fresh, ids, n, false, b, NULL, &e), e);
+    CHECK_OK(carat_eval(s, ids, n, a, &n_reused, &e), e);
+    CHECK_OK(carat_eval(fresh, ids, n, b, NULL, &e), e);
     CHECK_MSG(!memcmp(a, b, n_vocab * sizeof *a), "%lld tokens, %lld reused (%s): other logits",
               (long long)n, (long long)n_reused, carat_session_reuse(s, NULL));
     carat_session_close(fresh);

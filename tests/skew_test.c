@@ -52,7 +52,7 @@ static void run_texts(const char *path, int32_t n_texts)
         int32_t id[TOKENS];
         for (int32_t i = 0; i < TOKENS; i++)
             id[i] = (int32_t)rng_below(&rng, 2048);
-        CHECK_OK(carat_eval(s, id, TOKENS, false, NULL, NULL, &e), e);
+        CHECK_OK(carat_eval(s, id, TOKENS, NULL, NULL, &e), e);
     }
     carat_session_close(s);
     m->dev->op = inner;

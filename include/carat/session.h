@@ -19,7 +19,7 @@ typedef struct carat_session_options {
                               or first-last; TYPE as above or "keys/values". Later ones win */
     const char *kv_single; /* one stream for layers whose values are their raw keys (12B, 26B-A4B,
                               31B): "on", "off", or NULL or "auto": where the device gains by it */
-    int32_t n_outputs; /* most rows of one pass that give logits; 0: 16. carat_eval with all_logits
+    int32_t n_outputs; /* most rows of one pass that give logits; 0: 16. carat_eval_rows
                           runs passes of min(chunk, n_outputs) rows */
     /* Host memory in MiB for checkpoints: saved states that later prompts may return to. 0: a
      * quarter of the memory left over, at most 4 GiB; < 0: none. The slots of a batch share it. */
@@ -161,12 +161,18 @@ CARAT_API void carat_snapshot_free(carat_snapshot *p);            /* p may be NU
 
 /* Makes ids[0..n) the whole timeline: keeps the longest prefix that is cached, or saved in a
  * checkpoint, and computes the rest in chunks; at least the last token is computed. logits receives
- * the row [n_vocab] after the last token; with all_logits the rows [n - *n_reused, n_vocab] after
- * every computed token. logits may be NULL without all_logits; n_reused may be NULL. E_LIMIT: n is
- * beyond the context; E_CANCELLED, E_NUMERIC. After a failure the timeline is the part that was
- * computed. */
-CARAT_API carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, bool all_logits,
-                                  float *logits, int64_t *n_reused, carat_error *e);
+ * the row [n_vocab] after the last token. logits and n_reused may be NULL. E_LIMIT: n is beyond the
+ * context; E_CANCELLED, E_NUMERIC. After a failure the timeline is the part that was computed. */
+CARAT_API carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, float *logits,
+                                  int64_t *n_reused, carat_error *e);
+/* Rows of logits [n, n_vocab]: those after the tokens first .. first + n - 1. They are valid during
+ * the call. Returns false to cancel. */
+typedef bool (*carat_rows_fn)(void *user, int64_t first, int64_t n, const float *rows);
+/* As carat_eval, and fn receives the row after every token, in order, pass by pass, at most
+ * n_outputs rows at a time. So every token is computed: nothing is reused. E_CANCELLED also if fn
+ * returned false. */
+CARAT_API carat_status carat_eval_rows(carat_session *s, const int32_t *ids, int64_t n,
+                                       carat_rows_fn fn, void *user, carat_error *e);
 /* Computes ids[0..n) after the tokens that are cached. As carat_eval of both together, but it
  * compares no prefix, so a token costs the host the same at any depth. With all_logits there are n
  * rows. */

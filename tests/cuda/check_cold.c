@@ -294,7 +294,7 @@ static status logits_of(const char *path, const char *cpu, int early, const fide
                         early == EARLY_COMES ? 2000000000 : 1000, c);
     }
     st = st ? st : carat_session_open(m, &so, &s, e);
-    st = st ? st : carat_eval(s, f->tokens, PROMPT, false, to, NULL, e);
+    st = st ? st : carat_eval(s, f->tokens, PROMPT, to, NULL, e);
     for (int i = 0; i < STEPS && !st; i++) {
         const int32_t *id = f->tokens + (PROMPT + 7 * i) % f->n_tokens;
         st = carat_append(s, id, 1, false, to + (size_t)(1 + i) * n_vocab, e);
@@ -305,7 +305,7 @@ static status logits_of(const char *path, const char *cpu, int early, const fide
         carat_model_park(m);
         st = carat_model_unpark(m, e);
     }
-    st = st ? st : carat_eval(s, f->tokens, PROMPT, false, NULL, NULL, e);
+    st = st ? st : carat_eval(s, f->tokens, PROMPT, NULL, NULL, e);
     st = st ? st : carat_append(s, f->tokens, 1, false, to + (size_t)(1 + STEPS) * n_vocab, e);
     carat_session_close(s);
     carat_model_close(m);

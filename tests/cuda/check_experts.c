@@ -46,8 +46,8 @@ static double differs(const experts_rig *r)
 static status follow_from(experts_rig *r, int32_t from, int32_t n, int32_t n_steps, double *wrong,
                           err *e)
 {
-    status st = carat_eval(r->a, r->f.tokens + from, n, false, r->x, NULL, e);
-    st = st ? st : carat_eval(r->b, r->f.tokens + from, n, false, r->y, NULL, e);
+    status st = carat_eval(r->a, r->f.tokens + from, n, r->x, NULL, e);
+    st = st ? st : carat_eval(r->b, r->f.tokens + from, n, r->y, NULL, e);
     *wrong = st ? 1 : differs(r);
     for (int32_t i = 0; i < n_steps && !st; i++) {
         const int32_t *id = r->f.tokens + (from + n + 7 * i) % r->f.n_tokens;
@@ -161,12 +161,12 @@ static status copies_that_fail(experts_rig *r, err *e)
     int n_failed = 0;
     wrong = 0;
     carat_reset(r->a);
-    st = carat_eval(r->a, r->f.tokens, PROMPT, false, r->x, NULL, e);
+    st = carat_eval(r->a, r->f.tokens, PROMPT, r->x, NULL, e);
     /* A failure in the first layer's copies is made good; a layer has at most a few. */
     for (int n = 1; n <= 12 && !st && !n_failed; n++) {
         carat_reset(r->b);
         emu_fail_copy(n);
-        status failure = carat_eval(r->b, r->f.tokens, PROMPT, false, r->y, NULL, &why);
+        status failure = carat_eval(r->b, r->f.tokens, PROMPT, r->y, NULL, &why);
         emu_fail_copy(0);
         n_failed += failure != OK;
         wrong += failure ? failure != E_IO || !strstr(why.text, "copying experts") : differs(r);

@@ -380,7 +380,7 @@ static void check_memory(rig *g, const char *name)
         st = carat_session_open(m, &so, &s, &e);
     for (int64_t at = 0, n; at < f.n_tokens && !st; at = n) {
         n = at ? at + 1 : f.n_tokens / 2; /* passes of one row are recorded on the way */
-        st = carat_eval(s, f.tokens, n, false, NULL, NULL, &e);
+        st = carat_eval(s, f.tokens, n, NULL, NULL, &e);
     }
     if (st) {
         failed(g, "memory", e.text);

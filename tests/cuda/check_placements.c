@@ -95,7 +95,7 @@ static status learn_key(placed *p, err *e)
     const carat_model_options o = {.device = "cuda", .experts_gpu = "0.5"};
     status st = carat_model_open(p->path, &o, &p->some, e);
     st = st ? st : carat_session_open(p->some, &session, &s, e);
-    st = st ? st : carat_eval(s, p->ids, SHORT, false, p->y, NULL, e);
+    st = st ? st : carat_eval(s, p->ids, SHORT, p->y, NULL, e);
     st = st ? st : carat_append(s, p->ids, 1, false, p->y, e); /* reads the counts of the other */
     st = st ? st : carat_append(s, p->ids, 1, false, p->y, e);
     carat_session_close(s);
@@ -165,10 +165,10 @@ static status check_logits(placed *p, const placement *to, err *e)
         bool prompt = i % (1 + STEPS) == 0;
         int32_t n = !prompt ? 1 : i ? SHORT : PROMPT;
         const int32_t *ids = p->ids + (prompt ? i : PROMPT + 3 * i);
-        st = prompt ? carat_eval(a, ids, n, false, p->x, NULL, e)
+        st = prompt ? carat_eval(a, ids, n, p->x, NULL, e)
                     : carat_append(a, ids, n, false, p->x, e);
         st = st       ? st
-             : prompt ? carat_eval(b, ids, n, false, p->y, NULL, e)
+             : prompt ? carat_eval(b, ids, n, p->y, NULL, e)
                       : carat_append(b, ids, n, false, p->y, e);
         differ += !st && memcmp(p->x, p->y, p->n_vocab * sizeof *p->x);
         wrong += st ? 0 : ops_of(p->some)->n_wrong(p->some->dev);

@@ -52,8 +52,8 @@ static double distance(const pool_rig *x)
 static status follow(pool_rig *x, carat_session *one, carat_session *two, int32_t n, double *far,
                      err *e)
 {
-    status st = carat_eval(one, x->id, n, false, x->a, NULL, e);
-    st = st ? st : carat_eval(two, x->id, n, false, x->b, NULL, e);
+    status st = carat_eval(one, x->id, n, x->a, NULL, e);
+    st = st ? st : carat_eval(two, x->id, n, x->b, NULL, e);
     *far = st ? NAN : distance(x);
     for (int32_t i = 0; i < MORE && !st; i++) {
         st = carat_append(one, x->id + n + i, 1, false, x->a, e);
