@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 enum { CTX = 512, JOBS = 12, TOKENS = 40 };
 
@@ -668,4 +669,65 @@ static status batch_round(void *path, err *e)
 TEST(every_allocation_of_a_batch_may_fail)
 {
     test_every_allocation(batch_round, (void *)toy_model_write(NULL));
+}
+
+/* A callback that takes time, and cancels the job in the prompt or at a token. */
+typedef struct slow {
+    carat_batch *b;
+    int64_t id;
+    int n_tokens, cancel_at; /* 0: in the prompt */
+    carat_timings t;
+    bool done;
+} slow;
+
+enum { SLOW_MS = 4 };
+
+static bool be_slow(void *user, const carat_event *ev)
+{
+    slow *x = user;
+    if (ev->kind != CARAT_EV_PREFILL && ev->kind != CARAT_EV_TOKEN)
+        return true;
+    nanosleep(&(struct timespec){.tv_nsec = SLOW_MS * 1000000}, NULL);
+    x->n_tokens += ev->kind == CARAT_EV_TOKEN;
+    if (x->n_tokens == x->cancel_at)
+        carat_batch_cancel(x->b, x->id);
+    return true;
+}
+
+static void slow_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+{
+    slow *x = user;
+    CHECK_OK(st, *e);
+    x->t = *t;
+    x->done = true;
+}
+
+/* The time until the cancellation belongs to the prompt or to the answer, as far as the job came.
+ */
+TEST(times_of_a_cancelled_job_are_those_of_its_part)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_batch *b = open_batch(m, 1, 16);
+    request q;
+    carat_error e = {0};
+    uint64_t rng = test_seed();
+    random_request(m, &q, 1, &rng);
+    q.n = 100;
+    q.o.max_tokens = 30;
+    for (int at = 0; at <= 3; at += 3) {
+        slow x = {.b = b, .cancel_at = at};
+        const carat_job j = {
+            .ids = q.ids, .n = q.n, .opt = &q.o, .fn = be_slow, .done = slow_done, .user = &x};
+        q.ids[0] = 20 + at; /* nothing is reused */
+        CHECK_OK(carat_batch_submit(b, &j, &x.id, NULL, &e), e);
+        while (carat_batch_step(b))
+            ;
+        CHECK(x.done && x.t.finish == CARAT_FINISH_CANCELLED);
+        if (at)
+            CHECK_MSG(x.t.decode_ms >= 2 * SLOW_MS, "%g ms", x.t.decode_ms);
+        else
+            CHECK_MSG(x.t.prefill_ms >= SLOW_MS && !x.n_tokens, "%g ms", x.t.prefill_ms);
+    }
+    carat_batch_close(b);
+    carat_model_close(m);
 }

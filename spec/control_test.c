@@ -1,6 +1,6 @@
 /* control_test.c - draft lengths in a model of time: scripted acceptance, tables of costs, no
  * passes. Each simulation counts what plain decoding of the same tokens would take. */
-#include "spec/control.h"
+#include "spec/control_int.h"
 
 #include "base/rng.h"
 #include "tests/test.h"
@@ -529,6 +529,45 @@ static void one_round(draft_times *t, draft_seat *s, const proposal *p, int32_t 
                 break;
     }
     draft_control_tell(t, s, 1, 10 + 0.05 * (s->tree ? s->tree->n : 0), draft_ms);
+}
+
+/* Drafts of a kind that was hardly ever checked are checked though they lose: one in a round, and
+ * only where a row is left for it. */
+TEST(control_checks_one_new_draft_a_round)
+{
+    enum { SEATS = 3 };
+    const int32_t slots[DRAFTERS_MAX] = {[DRAFTER_MODEL] = 4};
+    static proposal p = {.n_slots = 2, .n_ranks = 1};
+    err e = {0};
+    for (int32_t s = 0; s < 2; s++)
+        p.id[s][0] = 10 + s;
+    for (int32_t rows = SEATS; rows <= 16; rows += 16 - SEATS) {
+        draft_times *t;
+        draft_seat seat[SEATS] = {0};
+        static draft_tree tree[SEATS];
+        int32_t n = 0;
+        CHECK_OK(draft_times_open(&t, &e), e);
+        for (int i = 0; i < 8; i++) { /* a row more costs more than a token is worth */
+            times_add_pass(t, SEATS, 0, 10);
+            times_add_pass(t, SEATS + 1, 0, 40);
+            times_add_pass(t, SEATS + 2, 0, 80);
+        }
+        t->rate = SEATS / 10.0;
+        for (int i = 0; i < SEATS; i++) {
+            const draft_wish wish = {.tree_max = -1};
+            seat[i] = (draft_seat){.rows = 8, .tokens = 100, .tree = &tree[i]};
+            CHECK_OK(draft_control_open(&seat[i].c, t, slots, &wish, &e), e);
+            seat[i].choice = (draft_choice){.drafter = DRAFTER_MODEL, .n_slots = 2};
+            tree_chain(&tree[i], &p, 1, 2);
+        }
+        draft_control_trim(t, seat, SEATS, rows);
+        for (int i = 0; i < SEATS; i++) {
+            n += tree[i].n > 0;
+            draft_control_close(seat[i].c);
+        }
+        CHECK_EQ(n, rows > SEATS);
+        draft_times_close(t);
+    }
 }
 
 TEST(control_keeps_to_the_wish)

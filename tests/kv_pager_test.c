@@ -520,6 +520,43 @@ TEST(pager_refuses_a_pool_below_the_minimum)
     close_all(&r);
 }
 
+static struct {
+    void *(*sound)(device *d, size_t n_bytes);
+    int left; /* allocations until one fails */
+} device_memory;
+
+static void *alloc_or_fail(device *d, size_t n_bytes)
+{
+    return device_memory.left-- == 0 ? NULL : device_memory.sound(d, n_bytes);
+}
+
+/* Each allocation on the device fails once; then all succeed. */
+TEST(pager_opens_without_memory_of_the_device)
+{
+    rig r;
+    const kv_pager_want w = {.policy = KV_POLICY_SCORED, .tau = 16};
+    err none = {0};
+    rig_open(&r);
+    r.n_pool = POOL;
+    rig_open_cache(&r, &f32_words, 1);
+    CHECK_OK(kv_mover_open(r.c.pool, &(kv_mover_want){.host_bytes = 1 << 30}, &none), none);
+    device_memory.sound = r.dev->alloc;
+    r.dev->alloc = alloc_or_fail;
+    uint64_t before = r.dev->used_bytes(r.dev);
+    int n = 0;
+    for (status st = E_MEMORY; st; n++) {
+        err e = {0};
+        device_memory.left = n;
+        st = kv_pager_open(&r.c, &w, &e);
+        CHECK_MSG(st ? st == E_MEMORY && !r.c.pager : device_memory.left >= 0, "allocation %d: %s",
+                  n, e.text);
+        CHECK(!st || r.dev->used_bytes(r.dev) == before);
+    }
+    CHECK(n > 3);
+    r.dev->alloc = device_memory.sound;
+    close_all(&r);
+}
+
 typedef struct opening {
     rig r;
 } opening;

@@ -186,6 +186,34 @@ TEST(kv_snapshots_go_on_bit_for_bit_in_every_format)
     rig_close(&r);
 }
 
+/* A segment of which no row would count is not kept alive. */
+TEST(kv_snapshot_of_a_branch_keeps_no_segment_without_rows_for_it)
+{
+    rig r;
+    int32_t ids[30] = {0};
+    kv_snapshot *a, *b, *c, *d;
+    err e = {0};
+    rig_open(&r);
+    rig_open_cache(&r, &rig_format[0], 32);
+    kv_snapshot_want w = {.layout = &r.l, .ids = ids, .n = 20};
+    CHECK_OK(kv_snapshot_new(&w, &a, &e), e);
+    w = (kv_snapshot_want){.layout = &r.l, .ids = ids, .n = 30, .base = a->linear};
+    CHECK_OK(kv_snapshot_new(&w, &b, &e), e);
+    CHECK(!b->linear->parent && atomic_load(&a->linear->refs) == 1);
+    w.base_n = 10;
+    CHECK_OK(kv_snapshot_new(&w, &c, &e), e);
+    CHECK(c->linear->parent == a->linear && c->linear->from == 10);
+    w.base = c->linear;
+    CHECK_OK(kv_snapshot_new(&w, &d, &e), e);
+    CHECK(d->linear->parent == a->linear && atomic_load(&c->linear->refs) == 1);
+    kv_snapshot_drop(a);
+    kv_snapshot_drop(b);
+    kv_snapshot_drop(c);
+    kv_snapshot_drop(d);
+    rig_close_cache(&r);
+    rig_close(&r);
+}
+
 /* A file of each format against the layouts of all: accepted only where the formats are equal. The
  * same for snapshots in memory. */
 TEST(kv_snapshots_of_another_format_are_refused)
