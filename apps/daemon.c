@@ -4,16 +4,23 @@
  *     stderr   errors outside of commands      --stream-fd   tokens as int32, -1 after the last
  *
  * Replies and tokens are separate channels; neither waits for the reader of the other. Each request
- * samples from its own seed, independent of earlier requests. A request names its whole prompt. The
- * session, or the restored snapshot, compares it token by token and reuses the equal beginning.
+ * samples from its own seed: the given one, or one that it draws and names in its reply. A request
+ * names its whole prompt. The session, or the restored snapshot, compares it token by token and
+ * reuses the equal beginning.
  */
 #include "apps/named.h"
 #include "apps/cache_options.h"
 #include "apps/compress.h"
 #include "apps/commands.h"
 #include "apps/daemon_int.h"
+#include "carat/drafter.h"
 #include "apps/device_options.h"
+#include "apps/draft_options.h"
+#include "apps/hub_options.h"
 #include "apps/kv_options.h"
+#include "apps/pool_options.h"
+#include "apps/sample_options.h"
+#include "apps/sparse_options.h"
 #include "apps/term.h"
 #include "base/clock.h"
 #include "base/map.h"
@@ -29,26 +36,31 @@
 #include <unistd.h>
 
 typedef struct daemon_options {
-    const char *model, *isa, *tokens_file, *samp;
+    const char *model, *isa, *tokens_file, *samp, *sparse, *repack;
     kv_options kv;
     device_options where;
     cache_options cache;
+    pool_options pool;
+    draft_options draft;
+    hub_options hub;
     int64_t n_ctx, chunk, threads, stream_fd, n_tokens;
-    bool ignore_eos, overcommit;
+    bool ignore_eos, overcommit, exact, reference, no_mmap;
 } daemon_options;
 
 static const option table[] = {
     OPT_STR(daemon_options, model, "model", 'm', "FILE",
             "a GGUF file, or the name of a model (carat list); default: the bundled one"),
+    OPT_HUB(daemon_options),
     OPT_INT(daemon_options, stream_fd, "stream-fd", 0, "N", 0, 1 << 20,
             "write tokens to this open file: int32 each, -1 after the last"),
     OPT_STR(daemon_options, tokens_file, "tokens-file", 0, "FILE",
             "answer this prompt (a file, int32 ids or numbers with commas between, or the "
             "numbers), then exit"),
     OPT_INT(daemon_options, n_tokens, "tokens", 'n', "N", 1, 1 << 30,
-            "most tokens of that answer (default 128)"),
+            "most tokens of that answer (default 128)", "tokens-file"),
     OPT_STR(daemon_options, samp, "samp", 0, "LIST",
-            "how to sample it: temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen (default: greedy)"),
+            "how to sample it: temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen (default: greedy)",
+            "tokens-file"),
     OPT_FLAG(daemon_options, ignore_eos, "ignore-eos", 0, "continue when the model ends its turn"),
     OPT_INT(daemon_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
             "tokens of context (default: what fits)"),
@@ -57,7 +69,14 @@ static const option table[] = {
     OPT_INT(daemon_options, threads, "threads", 't', "N", 0, 4096,
             "threads (default: the physical cores)"),
     OPT_KV(daemon_options),
+    OPT_POOL(daemon_options),
     OPT_CACHE(daemon_options),
+    OPT_DRAFT(daemon_options),
+    OPT_SPARSE(daemon_options),
+    OPT_FLAG(daemon_options, exact, "exact", 0, "f32 activations in matrix products"),
+    OPT_FLAG(daemon_options, reference, "reference", 0, "the plain reference kernels (slow)"),
+    OPT_STR(daemon_options, repack, "repack", 0, "WHEN", REPACK_HELP),
+    OPT_FLAG(daemon_options, no_mmap, "no-mmap", 0, "read the file instead of mapping it"),
     OPT_DEVICE(daemon_options),
     OPT_STR(daemon_options, isa, "isa", 0, "NAME",
             "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
@@ -69,7 +88,7 @@ typedef struct service {
     carat_model *m;
     carat_session *s;
     int stream_fd; /* -1: none */
-    const char *isa;
+    const char *isa, *pages;
     int32_t threads;
     bool ignore_eos, parked, reply_lost, overcommit;
     carat_snapshot *slot[DAEMON_SLOTS];
@@ -79,6 +98,12 @@ typedef struct service {
 } service;
 
 /* ---- Replies and tokens ---------------------------------------------------------------------- */
+
+static void reply_line(service *v, const char *line)
+{
+    if (printf("%s\n", line) < 0 || fflush(stdout))
+        v->reply_lost = true;
+}
 
 /* Prints one line; control characters become spaces. */
 static void reply(service *v, const char *fmt, ...)
@@ -91,8 +116,7 @@ static void reply(service *v, const char *fmt, ...)
     for (char *c = line; *c; c++)
         if ((unsigned char)*c < ' ')
             *c = ' ';
-    if (printf("%s\n", line) < 0 || fflush(stdout))
-        v->reply_lost = true;
+    reply_line(v, line);
 }
 
 /* Writes one token. A slow reader loses none; a reader that has gone does not end the generation.
@@ -167,9 +191,10 @@ static status snap_on_the_way(service *v, const daemon_request *r, carat_error *
     return OK;
 }
 
-static status generate_ids(service *v, const daemon_request *r, sink *k, carat_timings *t,
-                           carat_error *e)
+static status generate_ids(service *v, daemon_request *r, sink *k, carat_timings *t, carat_error *e)
 {
+    if (!r->seed_given)
+        r->sampling.seed = sample_random_seed();
     carat_generate_options o = {.max_tokens = r->n_gen, .sampling = r->sampling};
     o.sampling.ignore_eog = v->ignore_eos;
     status st = snap_on_the_way(v, r, e);
@@ -186,6 +211,14 @@ static double tokens_per_second(const carat_timings *t)
     return t->decode_ms > 0 && t->n_generated > 1
                ? (double)(t->n_generated - 1) / (t->decode_ms * 1e-3)
                : 0;
+}
+
+/* " seed=N" where the request has drawn N, so that its answer can be had again. */
+static const char *drawn_seed(const daemon_request *r, char text[24])
+{
+    bool drawn = r->sampling.temperature > 0 && !r->seed_given;
+    snprintf(text, 24, drawn ? " seed=%" PRIu32 : "", r->sampling.seed);
+    return text;
 }
 
 static void reply_failure(service *v, const char *why, bool sentinel)
@@ -207,16 +240,39 @@ static const char *obstacle(const service *v, const daemon_request *r)
     return NULL;
 }
 
+/* " ids=5,6,7" where there is no stream for them. */
+static void put_ids(const sink *k, str *out)
+{
+    str_puts(out, k->streamed ? "" : " ids=");
+    for (int64_t i = 0; i < k->n; i++)
+        str_printf(out, "%s%" PRId32, i ? "," : "", k->ids[i]);
+}
+
+static void reply_answer(service *v, const daemon_request *r, const sink *k, const carat_timings *t)
+{
+    str line = {0};
+    char seed[24];
+    str_printf(&line, "ok N=%" PRId64 " gen=%" PRId64, r->n, t->n_generated);
+    if (r->kind == DAEMON_RESTORE)
+        str_printf(&line, " prefix_len=%" PRId64 " (RESTORE slot=%d)", t->n_reused, r->slot);
+    else
+        str_printf(&line, " prefill_s=%.3f decode_s=%.3f decode_tok_s=%.1f", t->prefill_ms * 1e-3,
+                   t->decode_ms * 1e-3, tokens_per_second(t));
+    str_printf(&line, " stream_fd=%d%s", v->stream_fd, drawn_seed(r, seed));
+    put_ids(k, &line);
+    if (line.bad)
+        reply(v, "err no memory for the reply");
+    else
+        reply_line(v, str_text(&line));
+    str_free(&line);
+}
+
 static void run_prompt(service *v, daemon_request *r)
 {
-    sink k = {.v = v, .streamed = true};
+    sink k = {.v = v, .streamed = v->stream_fd >= 0};
     carat_timings t;
     carat_error e = {0};
     status st;
-    if (r->kind == DAEMON_PROMPT && v->stream_fd < 0) {
-        reply_failure(v, "no_stream_fd", false);
-        return;
-    }
     const char *why = obstacle(v, r);
     if (!why && (daemon_read_ids(r, false, &e) || !r->n))
         why = "empty_prompt";
@@ -233,17 +289,9 @@ static void run_prompt(service *v, daemon_request *r)
     stream(v, STREAM_END);
     if (st)
         reply(v, "err %s", e.text);
-    else if (r->kind == DAEMON_RESTORE)
-        reply(v,
-              "ok N=%" PRId64 " gen=%" PRId64 " prefix_len=%" PRId64
-              " (RESTORE slot=%d) stream_fd=%d",
-              r->n, t.n_generated, t.n_reused, r->slot, v->stream_fd);
     else
-        reply(v,
-              "ok N=%" PRId64 " gen=%" PRId64
-              " prefill_s=%.3f decode_s=%.3f decode_tok_s=%.1f stream_fd=%d",
-              r->n, t.n_generated, t.prefill_ms * 1e-3, t.decode_ms * 1e-3, tokens_per_second(&t),
-              v->stream_fd);
+        reply_answer(v, r, &k, &t);
+    mem_free(k.ids);
 }
 
 static void run_to_file(service *v, daemon_request *r)
@@ -251,6 +299,7 @@ static void run_to_file(service *v, daemon_request *r)
     sink k = {.v = v};
     carat_timings t;
     carat_error e = {0};
+    char seed[24];
     const char *why = obstacle(v, r);
     if (!why && (daemon_read_ids(r, true, &e) || !r->n))
         why = "empty_prompt";
@@ -263,9 +312,9 @@ static void run_to_file(service *v, daemon_request *r)
     else
         reply(v,
               "ok N=%" PRId64 " gen=%" PRId64
-              " prefill_s=%.3f decode_s=%.3f decode_tok_s=%.1f out=%s",
+              " prefill_s=%.3f decode_s=%.3f decode_tok_s=%.1f out=%s%s",
               r->n, t.n_generated, t.prefill_ms * 1e-3, t.decode_ms * 1e-3, tokens_per_second(&t),
-              r->out);
+              r->out, drawn_seed(r, seed));
     mem_free(k.ids);
 }
 
@@ -337,8 +386,11 @@ static void free_scorer(service *v)
 /* The scorer of this file, or the target; one that is open stays. */
 static status take_scorer(service *v, const char *path, carat_error *e)
 {
-    const scorer_ask ask = {
-        .path = path, .isa = v->isa, .threads = v->threads, .overcommit = v->overcommit};
+    const scorer_ask ask = {.path = path,
+                            .pages = v->pages,
+                            .isa = v->isa,
+                            .threads = v->threads,
+                            .overcommit = v->overcommit};
     status st;
     if (v->scorer.model && !strcmp(str_text(&v->scorer_path), path ? path : ""))
         return OK;
@@ -374,7 +426,8 @@ static void compress(service *v, daemon_request *r)
     int32_t *kept = NULL;
     int64_t n = 0;
     carat_error e = {0};
-    bool swap = !r->bad && r->scorer && !r->no_park && !v->parked;
+    bool own = r->scorer && !scorer_is_shared(r->scorer, v->pages); /* a model beside the target */
+    bool swap = !r->bad && own && !r->no_park && !v->parked;
     if (r->bad) {
         stream(v, STREAM_END);
         return;
@@ -383,7 +436,7 @@ static void compress(service *v, daemon_request *r)
         reply_failure(v, "empty_prompt", true);
         return;
     }
-    if (!r->scorer && v->parked) {
+    if (!own && v->parked) {
         reply_failure(v, "target_parked", true);
         return;
     }
@@ -401,7 +454,24 @@ static void compress(service *v, daemon_request *r)
     mem_free(kept);
 }
 
-/* The draft model is the scorer of compress, which is loaded again when it is needed. */
+/* Parks or unparks the drafter, and frees the scorer of compress, which is loaded again when it is
+ * needed. */
+static void move_draft(service *v, bool away)
+{
+    carat_error e = {0};
+    bool any = false;
+    if (away) {
+        any = v->scorer.own != NULL;
+        if (any)
+            free_scorer(v);
+        any |= carat_model_park_drafter(v->m);
+    } else if (carat_model_unpark_drafter(v->m, &any, &e)) {
+        reply(v, "err %s", e.text);
+    }
+    if (any)
+        reply(v, away ? "[park] draft released" : "[unpark] draft restored");
+}
+
 static void park(service *v, const daemon_request *r)
 {
     carat_error e = {0};
@@ -410,12 +480,12 @@ static void park(service *v, const daemon_request *r)
         reply_failure(v, "bad_args", true);
         return;
     }
-    if (r->draft && r->kind == DAEMON_PARK && v->scorer.own) {
-        free_scorer(v);
-        reply(v, "[park] draft released");
-    }
+    if (r->draft && r->kind == DAEMON_PARK)
+        move_draft(v, true);
     if (target && move_target(v, r->kind == DAEMON_PARK, &e))
         reply(v, r->kind == DAEMON_PARK ? "[park] target released" : "[unpark] target restored");
+    if (r->draft && r->kind == DAEMON_UNPARK)
+        move_draft(v, false);
     stream(v, STREAM_END);
 }
 
@@ -511,6 +581,10 @@ static status open_all(service *v, const daemon_options *o, carat_error *e)
     carat_model_options mo = {.n_threads = (int32_t)o->threads,
                               .isa = o->isa,
                               .overcommit = o->overcommit,
+                              .exact_f32 = o->exact,
+                              .reference = o->reference,
+                              .no_mmap = o->no_mmap,
+                              .scorer = o->pool.scorer,
                               .progress = term_progress};
     carat_session_options so = {
         .n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk, .n_outputs = 1};
@@ -518,6 +592,11 @@ static status open_all(service *v, const daemon_options *o, carat_error *e)
     status st;
     kv_options_apply(&o->kv, &so);
     cache_options_apply(&o->cache, &so);
+    draft_options_apply(&o->draft, &mo, &so);
+    so.sparse = o->sparse;
+    if ((st = pool_options_apply(&o->pool, &so, e)) ||
+        (st = options_repack(o->repack, &mo.no_repack, e)))
+        return st;
     where.session = &so;
     device_options_apply(&where, &mo);
     if (v->stream_fd >= 0 && fcntl(v->stream_fd, F_GETFD) < 0)
@@ -527,6 +606,7 @@ static status open_all(service *v, const daemon_options *o, carat_error *e)
     if ((st = carat_session_open(v->m, &so, &v->s, e)))
         return st;
     term_progress_clear();
+    pool_note_open(v->s);
     return OK;
 }
 
@@ -541,7 +621,7 @@ static status serve_one(service *v, const daemon_options *o, carat_error *e)
         return err_set(e, E_ARG, "--tokens-file needs --stream-fd: the answer goes there");
     if (o->samp) {
         snprintf(samp, sizeof samp, "%s", o->samp);
-        if (!daemon_parse_samp(samp, &r.sampling))
+        if (!daemon_parse_samp(samp, &r))
             return err_set(e, E_ARG,
                            "--samp '%.100s': expected numbers with commas between: "
                            "temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen",
@@ -556,6 +636,7 @@ static int run_daemon(const command *c, int argc, char **argv)
 {
     daemon_options o = {.stream_fd = -1, .cache = CACHE_OPTIONS_NONE};
     carat_model_info info;
+    model_found pulled;
     carat_error e = {0};
     int n_operands, bad = options_parse(c, argc, argv, &o, &n_operands);
     if (bad)
@@ -563,11 +644,12 @@ static int run_daemon(const command *c, int argc, char **argv)
     service v = {.stream_fd = (int)o.stream_fd,
                  .ignore_eos = o.ignore_eos,
                  .isa = o.isa,
+                 .pages = o.pool.scorer,
                  .threads = (int32_t)o.threads,
                  .overcommit = o.overcommit};
     signal(SIGPIPE, SIG_IGN); /* a closed channel must not end the program */
-    status st = open_all(&v, &o, &e);
-    if (st)
+    status st = hub_options_take(&o.hub, &o.model, &pulled, &e);
+    if (st || (st = open_all(&v, &o, &e)))
         goto out;
     carat_model_get_info(v.m, &info);
     if (o.tokens_file) {
@@ -582,6 +664,7 @@ out:
     free_scorer(&v);
     carat_session_close(v.s);
     carat_model_close(v.m);
+    model_found_free(&pulled);
     if (st)
         term_error(&e);
     return st ? 1 : 0;
@@ -593,7 +676,8 @@ const command command_daemon = {
     .summary = "Answer prompts of token ids, line by line, for another program",
     .about =
         "Reads commands from stdin and answers each with a line on stdout; tokens go to\n"
-        "--stream-fd as they come, as int32 little-endian, with -1 after the last. Prompts are\n"
+        "--stream-fd as they come, as int32 little-endian, with -1 after the last; without it\n"
+        "they are in the reply, as ids=5,6,7. Prompts are\n"
         "files of int32 ids, or of numbers with commas between; paths cannot contain spaces.\n\n"
         "  PATH N [snap=POS:SLOT] [samp=LIST]               N tokens after the prompt in PATH\n"
         "  RESTORE SLOT PATH N [snap=POS:SLOT] [samp=LIST]  the same, from a snapshot on\n"
@@ -607,6 +691,8 @@ const command command_daemon = {
         "  quit\n\n"
         "LIST is temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen, from the left as many as "
         "wanted;\n"
-        "without it decoding is greedy. Every request draws from its own seed.",
+        "without it decoding is greedy. A request without a seed draws one, and its reply ends "
+        "with\n"
+        "seed=N. While the draft is parked, answers are the same, without its drafts.",
     .options = table,
     .run = run_daemon};

@@ -36,7 +36,8 @@ typedef struct daemon_request {
     char *scorer;       /* the file of a model that scores; NULL: the target */
     bool no_park;       /* the target's weights stay meanwhile */
     carat_sampling sampling;
-    int32_t *ids; /* the prompt, after daemon_read_ids */
+    bool seed_given; /* else every request draws one */
+    int32_t *ids;    /* the prompt, after daemon_read_ids */
     int64_t n;
 } daemon_request;
 
@@ -44,8 +45,8 @@ typedef struct daemon_request {
 void daemon_parse(daemon_request *r, char *line);
 void daemon_request_free(daemon_request *r);
 /* Parses "temp,top_p,top_k,rep_pen,seed,freq_pen,pres_pen" in place; all but temp may be left
- * out. */
-bool daemon_parse_samp(char *text, carat_sampling *s);
+ * out. Without a seed, or with -1, the request draws one. */
+bool daemon_parse_samp(char *text, daemon_request *r);
 void daemon_greedy(carat_sampling *s);
 
 /* Reads the int32 ids in the file r->path; counted: their uint32 count comes first. */

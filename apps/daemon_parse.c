@@ -43,10 +43,11 @@ void daemon_greedy(carat_sampling *s)
     *s = (carat_sampling){.top_p = 1, .repeat_penalty = 1, .penalty_last_n = 64};
 }
 
-bool daemon_parse_samp(char *text, carat_sampling *s)
+bool daemon_parse_samp(char *text, daemon_request *r)
 {
     /* temp, top_p, top_k, rep_pen, seed, freq_pen, pres_pen */
-    double v[7] = {0, 1, 0, 1, 0, 0, 0};
+    double v[7] = {0, 1, 0, 1, -1, 0, 0};
+    carat_sampling *s = &r->sampling;
     int n = 0;
     for (char *at = text; at; n++) {
         char *end, *comma = strchr(at, ',');
@@ -60,7 +61,7 @@ bool daemon_parse_samp(char *text, carat_sampling *s)
         at = comma;
     }
     if (v[0] < 0 || v[1] < 0 || v[1] > 1 || v[2] < 0 || v[2] > INT32_MAX || v[2] != floor(v[2]) ||
-        v[3] <= 0 || v[4] < 0 || v[4] > UINT32_MAX || v[4] != floor(v[4]) || fabs(v[5]) > 100 ||
+        v[3] <= 0 || v[4] < -1 || v[4] > UINT32_MAX || v[4] != floor(v[4]) || fabs(v[5]) > 100 ||
         fabs(v[6]) > 100 || v[3] > 100 || v[0] > 100)
         return false;
     daemon_greedy(s);
@@ -68,7 +69,8 @@ bool daemon_parse_samp(char *text, carat_sampling *s)
     s->top_p = (float)v[1];
     s->top_k = (int32_t)v[2];
     s->repeat_penalty = (float)v[3];
-    s->seed = (uint32_t)v[4];
+    r->seed_given = v[4] >= 0;
+    s->seed = r->seed_given ? (uint32_t)v[4] : 0;
     s->frequency_penalty = (float)v[5];
     s->presence_penalty = (float)v[6];
     return true;
@@ -95,7 +97,7 @@ static int cut_word(daemon_request *r, char *line, char *word[WORDS_MAX])
     int n = 0;
     for (char *save, *w = strtok_r(line, " \t\r", &save); w; w = strtok_r(NULL, " \t\r", &save)) {
         if (n && !strncmp(w, "samp=", 5))
-            r->bad |= !daemon_parse_samp(w + 5, &r->sampling);
+            r->bad |= !daemon_parse_samp(w + 5, r);
         else if (n && !strncmp(w, "snap=", 5))
             r->bad |= !parse_snap(w + 5, r);
         else if (n < WORDS_MAX)

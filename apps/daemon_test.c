@@ -63,7 +63,7 @@ TEST(daemon_lines_become_requests)
                                       "/a 5 samp=1,2",
                                       "/a 5 samp=1,1,1.5",
                                       "/a 5 samp=0,1,0,1,0,0,0,0",
-                                      "/a 5 samp=0,1,0,1,-1",
+                                      "/a 5 samp=0,1,0,1,-2",
                                       "/a 5 samp=0,1,0,0",
                                       "/a 5 samp=0,,1",
                                       "/a 5 snap=5",
@@ -154,7 +154,9 @@ static tokens expected_answer(const fixture *f, const int32_t *ids, int32_t n, c
     daemon_greedy(&o.sampling);
     if (samp) {
         snprintf(copy, sizeof copy, "%s", samp);
-        CHECK(daemon_parse_samp(copy, &o.sampling));
+        daemon_request r = {0};
+        CHECK(daemon_parse_samp(copy, &r));
+        o.sampling = r.sampling;
     }
     o.sampling.ignore_eog = true;
     CHECK_OK(carat_session_open(f->m, &(carat_session_options){.n_ctx = CTX}, &s, &e), e);
@@ -209,7 +211,7 @@ TEST(daemon_answers_what_the_library_answers)
              "%s 20 samp=0.8,0.95,40,1.1,7 snap=60:5\n"
              "LIST_SLOTS\n"
              "RESTORE 5 %s 15\n"
-             "RESTORE 5 %s 15 samp=1\n"
+             "RESTORE 5 %s 15 samp=1,1,0,1,3\n"
              "%s 20 samp=0.8,0.95,40,1.1,7\n"
              "SNAPSHOT 63\n"
              "LIST_SLOTS\n"
@@ -248,7 +250,7 @@ TEST(daemon_answers_what_the_library_answers)
     tokens greedy = expected_answer(&f, f.ids, 20, NULL),
            b = expected_answer(&f, f.other, 15, NULL);
     tokens hot = expected_answer(&f, f.ids, 20, "0.8,0.95,40,1.1,7"),
-           b1 = expected_answer(&f, f.other, 15, "1");
+           b1 = expected_answer(&f, f.other, 15, "1,1,0,1,3");
     tokens none = {.n = 0};
     size_t at = expect_tokens(&r, 0, &greedy);
     at = expect_tokens(&r, at, &hot);
@@ -268,6 +270,83 @@ TEST(daemon_answers_what_the_library_answers)
     CHECK(n == 13 * 4 && !memcmp(bytes, &count, 4) && !memcmp(bytes + 4, greedy.ids, 12 * 4));
     mem_free(bytes);
     spawned_free(&r);
+    carat_model_close(f.m);
+}
+
+/* The seed that a reply names, after `from`. Moves *from behind it. */
+static uint32_t said_seed(const char **from)
+{
+    const char *at = strstr(*from, " seed=");
+    CHECK_MSG(at, "no seed in: %.200s", *from);
+    *from = at + 6;
+    return (uint32_t)strtoul(at + 6, NULL, 10);
+}
+
+/* Sampled requests without a seed: each draws its own, and names it. With it the answer is the same
+ * again. Greedy requests have none. */
+TEST(daemon_draws_a_seed_where_none_is_given)
+{
+    fixture f = begin_daemon();
+    char lines[8192], again[1024];
+    uint32_t seed[5];
+    snprintf(lines, sizeof lines,
+             "%s 20 samp=5\n%s 20 samp=5\ngenerate %s 20 %s samp=5\n%s 20 samp=5,1,0,1,-1\n"
+             "%s 5 snap=40:1\nRESTORE 1 %s 20 samp=5,1\n%s 20 samp=5,1,0,1,9\nquit\n",
+             f.a, f.a, f.counted, f.out, f.a, f.a, f.a, f.a);
+    spawned r = converse(&f, lines, true);
+    CHECK_EQ(r.code, 0);
+    const char *at = str_text(&r.out);
+    for (int i = 0; i < 5; i++) {
+        seed[i] = said_seed(&at);
+        for (int k = 0; k < i; k++)
+            CHECK_MSG(seed[i] != seed[k], "seeds %d and %d are %u", k, i, seed[i]);
+    }
+    CHECK(!strstr(at, "seed=")); /* the last one was given */
+    tokens first = {.n = 20};
+    CHECK(r.err.n > 84 && memcmp(r.err.at, r.err.at + 84, 80));
+    memcpy(first.ids, r.err.at, 80);
+    spawned_free(&r);
+    snprintf(again, sizeof again, "%s 20 samp=5,1,0,1,%u\nquit\n", f.a, seed[0]);
+    r = converse(&f, again, true);
+    CHECK_EQ(expect_tokens(&r, 0, &first), r.err.n);
+    spawned_free(&r);
+    carat_model_close(f.m);
+}
+
+/* Drafters, pools and the drafter's weights that come and go leave the answer as it is. */
+TEST(daemon_drafts_without_changing_answers)
+{
+    fixture f = begin_daemon();
+    char lines[8192];
+    tokens greedy = expected_answer(&f, f.ids, 20, NULL), none = {.n = 0};
+    snprintf(lines, sizeof lines,
+             "%s 20\npark draft\npark draft\n%s 20\nunpark draft\nunpark draft\n%s 20\n"
+             "park\nunpark draft\n%s 20\nunpark\n%s 20\nquit\n",
+             f.a, f.a, f.a, f.a, f.a);
+    static const char *const sets[][4] = {{"--draft", "lookup", "--draft-max", "4"},
+                                          {"--draft", "none", NULL, NULL},
+                                          {"--sparse", "off", NULL, NULL}};
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        const char *args[20] = {"daemon", "-m",           f.model,       "-c", "256",      "-t",
+                                "1",      "--ignore-eos", "--stream-fd", "2",  "--device", "cpu"};
+        for (int k = 0; k < 4 && sets[i][k]; k++)
+            args[12 + k] = sets[i][k];
+        spawned r;
+        spawn_carat(&r, &(spawn_options){.in = lines}, args);
+        CHECK_MSG(r.code == 0, "%s: %s", sets[i][0], str_text(&r.err));
+        static const char *const want[] = {
+            "[daemon] ready",           "ok N=90 gen=20",         "ok N=90 gen=20",
+            "ok N=90 gen=20",           "[park] target released", "err target_parked",
+            "[unpark] target restored", "ok N=90 gen=20",         NULL};
+        expect_lines(&r, want);
+        size_t at = expect_tokens(&r, 0, &greedy);
+        static const bool answers[] = {false, false, true,  false, false, true,
+                                       false, false, false, false, true};
+        for (size_t k = 0; k < sizeof answers / sizeof *answers; k++)
+            at = expect_tokens(&r, at, answers[k] ? &greedy : &none);
+        CHECK_EQ(at, r.err.n);
+        spawned_free(&r);
+    }
     carat_model_close(f.m);
 }
 
@@ -307,7 +386,7 @@ TEST(daemon_says_what_it_cannot_do)
     snprintf(lines, sizeof lines, "%s 5\nRESTORE 1 %s 5\ngenerate %s 3 %s\n", f.a, f.a, f.counted,
              f.out);
     r = converse(&f, lines, false);
-    static const char *const alone[] = {"[daemon] ready", "err no_stream_fd\n", "err empty_slot\n",
+    static const char *const alone[] = {"[daemon] ready", "ok N=90 gen=5", "err empty_slot\n",
                                         "ok N=90 gen=3", NULL};
     expect_lines(&r, alone);
     CHECK_EQ(r.err.n, 0);

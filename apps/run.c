@@ -191,17 +191,6 @@ static status gather_files(const run_options *o, str *out, err *e)
     return OK;
 }
 
-static uint32_t random_seed(void)
-{
-    uint32_t seed = 1;
-    FILE *f = fopen("/dev/urandom", "re");
-    if (f && fread(&seed, sizeof seed, 1, f) != 1)
-        seed = 1;
-    if (f)
-        fclose(f);
-    return seed;
-}
-
 /* Answers one prompt. With --result, also gives the model its tool results and shows the answers
  * that follow. */
 static status answer_once(chat *c, const run_options *o, const str *prompt, err *e)
@@ -269,7 +258,7 @@ static int check_task(const run_options *o, bool converse, bool tty, bool empty)
 static void begin_chat(chat *c, const run_options *o, bool converse)
 {
     if (!c->seed_given)
-        c->sampling.seed = random_seed();
+        c->sampling.seed = sample_random_seed();
     if (converse)
         c->out.interactive = true;
     c->keep = converse && !o->no_history && !talks_off();

@@ -1,8 +1,11 @@
 /* sample_options.c - see sample_options.h. */
 #include "apps/sample_options.h"
 
+#include "base/clock.h"
+
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 static void take_real(double from, float *to)
 {
@@ -69,4 +72,12 @@ status sample_options_apply(const sample_options *o, carat_sampling *p, err *e)
         p->n_dry_breakers = o->breakers.n;
     }
     return o->order ? read_order(o->order, p, e) : OK;
+}
+
+uint32_t sample_random_seed(void)
+{
+    uint32_t seed;
+    if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+        seed = (uint32_t)clock_ns();
+    return seed;
 }

@@ -89,6 +89,7 @@ typedef struct sample_options {
         OPT_STR(T, sample.order, "samplers", 0, "LIST",                                            \
                 "the order of samplers, by names and commas; what is left out is off")
 
+uint32_t sample_random_seed(void); /* of the system */
 /* Sets what was given. p borrows the breakers. E_ARG: an unknown name in the order. */
 status sample_options_apply(const sample_options *o, carat_sampling *p, err *e);
 

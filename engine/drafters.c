@@ -4,6 +4,7 @@
  * Beside a drafter with weights there is always lookup.
  */
 #include "engine/engine_int.h"
+#include "carat/drafter.h"
 #include "spec/find.h"
 
 #include <stdio.h>
@@ -82,6 +83,42 @@ status drafters_load(carat_model *m, const carat_model_options *opt, err *e)
     for (int i = 0; i < DRAFTERS_MAX && !st; i++)
         if (weights_of(m, i))
             st = model_load(weights_of(m, i), m->dev, opt->progress, opt->progress_user, e);
+    return st;
+}
+
+bool drafter_is_loaded(const carat_model *m, int which)
+{
+    return m->loaded && !(m->draft_parked && weights_of(m, which));
+}
+
+bool carat_model_park_drafter(carat_model *m)
+{
+    bool any = false;
+    pthread_mutex_lock(&m->pass_lock);
+    for (int i = 0; i < DRAFTERS_MAX && !m->draft_parked; i++)
+        any |= weights_of(m, i) != NULL;
+    if (any) {
+        if (m->loaded)
+            drafters_unload_weights(m);
+        m->draft_parked = true;
+    }
+    pthread_mutex_unlock(&m->pass_lock);
+    return any;
+}
+
+carat_status carat_model_unpark_drafter(carat_model *m, bool *any, carat_error *e)
+{
+    status st = OK;
+    *any = false;
+    pthread_mutex_lock(&m->pass_lock);
+    if (m->draft_parked) {
+        st = m->loaded ? drafters_load_weights(m, e) : OK; /* else unpark loads them */
+        if (st)
+            drafters_unload_weights(m);
+        m->draft_parked = st != OK;
+        *any = !st;
+    }
+    pthread_mutex_unlock(&m->pass_lock);
     return st;
 }
 

@@ -5,6 +5,7 @@
  * dry passes on it, but no weights.
  */
 #include "engine/engine_int.h"
+#include "carat/drafter.h"
 #include "engine/experts.h"
 #include "engine/text_file.h"
 #include "base/clock.h"
@@ -227,6 +228,11 @@ void carat_model_close(carat_model *m)
     mem_free(m);
 }
 
+carat_model *carat_model_page_scorer(carat_model *m)
+{
+    return m->scorer;
+}
+
 void carat_model_park(carat_model *m)
 {
     if (m->scorer)
@@ -235,7 +241,8 @@ void carat_model_park(carat_model *m)
     if (m->loaded) {
         experts_close(m);
         model_unload_weights(&m->core);
-        drafters_unload_weights(m);
+        if (!m->draft_parked)
+            drafters_unload_weights(m);
         m->loaded = false;
         m->parked = true;
         memset(m->taken_bytes, 0, sizeof m->taken_bytes);
@@ -253,10 +260,11 @@ carat_status carat_model_unpark(carat_model *m, carat_error *e)
         st = experts_open(m, e);
         st = st ? st : model_load_weights(&m->core, m->progress, m->progress_user, e);
         st = st ? st : experts_fill(m, e);
-        st = st ? st : drafters_load_weights(m, e);
+        st = st || m->draft_parked ? st : drafters_load_weights(m, e);
         if (st) {
             experts_close(m);
-            drafters_unload_weights(m);
+            if (!m->draft_parked)
+                drafters_unload_weights(m);
             model_unload_weights(&m->core);
         } else {
             count_taken(m);

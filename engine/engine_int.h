@@ -56,6 +56,7 @@ struct carat_model {
     const chat_format *chat; /* NULL: plain completion only */
     char *file_type;         /* "Q4_K_M" */
     atomic_bool loaded;      /* weights are on the device; changes under pass_lock */
+    atomic_bool draft_parked; /* carat_model_park_drafter has unloaded the drafter alone */
     atomic_bool parked;      /* carat_model_park has unloaded them */
     bool strict;             /* refuse slow kernels */
     bool overcommit;         /* allow plans beyond the available memory */
@@ -185,6 +186,7 @@ status drafters_open(carat_model *m, const carat_model_options *opt, err *e);
 status drafters_load(carat_model *m, const carat_model_options *opt, err *e);
 /* Gives back what the weights take on the device, and takes it again. */
 void drafters_unload_weights(carat_model *m);
+bool drafter_is_loaded(const carat_model *m, int which);
 status drafters_load_weights(carat_model *m, err *e);
 void drafters_close(carat_model *m); /* safe on a model without drafters */
 /* For "auto", before weights are loaded: where `fits` fails with E_MEMORY and would not without the

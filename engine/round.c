@@ -186,7 +186,7 @@ static void propose(rounds *r, int which, int32_t n)
         return;
     pthread_mutex_lock(&r->m->pass_lock);
     double start = clock_ms();
-    if (r->m->loaded)
+    if (drafter_is_loaded(r->m, which))
         st = d->class->propose(d, r->ask, n, &e);
     r->draft_ms[which] = clock_ms() - start;
     pthread_mutex_unlock(&r->m->pass_lock);
@@ -434,7 +434,7 @@ void rounds_absorb(rounds *r)
         for (int32_t k = 0; k < r->n_kept; k++)
             r->kept[k].s = r->kept_t[k]->draft[i];
         pthread_mutex_lock(&r->m->pass_lock);
-        if (r->m->loaded) /* else the rows are missed: drafter.h */
+        if (drafter_is_loaded(r->m, i)) /* else the rows are missed: drafter.h */
             st = d->class->absorb(d, r->kept, r->n_kept, &e);
         pthread_mutex_unlock(&r->m->pass_lock);
         if (st)
@@ -452,7 +452,7 @@ void rounds_settle(timeline *t)
         if (!d || t->rounds->failed[i] || !d->class->settle)
             continue;
         pthread_mutex_lock(&t->m->pass_lock);
-        status st = t->m->loaded ? d->class->settle(d, &e) : OK;
+        status st = drafter_is_loaded(t->m, i) ? d->class->settle(d, &e) : OK;
         pthread_mutex_unlock(&t->m->pass_lock);
         if (st)
             drafter_fails(t->rounds, i, &e);
