@@ -1,5 +1,6 @@
 /* compress.c - see compress.h. */
 #include "apps/compress.h"
+#include "carat/drafter.h"
 
 #include "apps/named.h"
 #include "apps/term.h"
@@ -8,6 +9,7 @@
 #include "base/show.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 enum { CTX_LEAST = 4096 }; /* tokens of the first session of a scorer */
 
@@ -52,6 +54,14 @@ static carat_status score(void *user, const int32_t *ids, int64_t n, float *out,
     return st;
 }
 
+bool scorer_is_shared(const char *a, const char *b)
+{
+    struct stat x, y;
+    return a && b &&
+           (!strcmp(a, b) ||
+            (!stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino));
+}
+
 status scorer_open(scorer *x, carat_model *m, const scorer_ask *ask, err *e)
 {
     carat_model_info info;
@@ -61,7 +71,9 @@ status scorer_open(scorer *x, carat_model *m, const scorer_ask *ask, err *e)
                               .device = "cpu",
                               .progress = term_progress};
     *x = (scorer){.model = m, .plan = {.n_outputs = 1, .checkpoint_mb = -1}};
-    if (ask->path) {
+    if (scorer_is_shared(ask->path, ask->pages)) {
+        x->model = carat_model_page_scorer(m);
+    } else if (ask->path) {
         status st = named_open(strcmp(ask->path, "bundled") ? ask->path : NULL, &mo, &x->own, e);
         if (st)
             return st;

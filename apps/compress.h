@@ -15,8 +15,8 @@ typedef struct compress_options {
 #define OPT_COMPRESS(T)                                                                            \
     OPT_STR(T, compress.what, "compress", 0, "WHAT",                                               \
             "shorten long texts of a conversation to what its question needs, which changes "      \
-            "answers: auto (from 32,000 tokens on, the more the longer), the share of tokens to "  \
-            "keep, as 0.3, or off; docs/compression.md (default: off)"),                           \
+            "answers: auto (from 32,000 tokens on, the more the longer), auto:TOKENS, the share "  \
+            "of tokens to keep, as 0.3, or off; docs/compression.md (default: off)"),              \
         OPT_STR(T, compress.model, "compress-model", 0, "FILE",                                    \
                 "the model that says which sentences matter, on the CPU: a small one, or bundled " \
                 "(default: the model itself)",                                                     \
@@ -47,10 +47,14 @@ typedef struct scorer {
 /* path NULL: m itself. threads, isa: for a model of its own. */
 typedef struct scorer_ask {
     const char *path, *isa;
+    const char
+        *pages; /* --kv-scorer's file, NULL: none; where path is the same, it is loaded once */
     int32_t threads;
     bool overcommit;
 } scorer_ask;
 
+/* Is the file of a scorer also that of --kv-scorer? */
+bool scorer_is_shared(const char *path, const char *pages);
 status scorer_open(scorer *x, carat_model *m, const scorer_ask *ask, err *e);
 void scorer_close(scorer *x); /* safe on a zeroed or closed scorer */
 /* Frees the session, which the next text opens again. */

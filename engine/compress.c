@@ -30,17 +30,25 @@ enum {
 carat_status carat_compress_parse(const char *text, carat_compress_options *opt, carat_error *e)
 {
     char *end = NULL;
-    *opt = (carat_compress_options){0};
-    if (!strcmp(text, "auto"))
+    bool from = !strncmp(text, "auto:", 5);
+    const char *number = from ? text + 5 : text;
+    if (!strcmp(text, "auto")) {
+        *opt = (carat_compress_options){0};
         return OK;
-    double v = strtod(text, &end);
-    if (end == text || *end || !(v >= 0.01 && v <= 0.99) ||
-        strspn(text, "0123456789.") != strlen(text))
-        return err_set(
-            e, E_ARG,
-            "compression '%.40s': expected auto, or the share of tokens to keep, from 0.01 to 0.99",
-            text);
-    opt->ratio = v;
+    }
+    double v = strtod(number, &end);
+    bool good = end != number && strspn(number, "0123456789.") == (size_t)(end - number);
+    if (from && good && (*end == 'k' || *end == 'K')) {
+        v *= 1024;
+        end++;
+    }
+    if (!good || *end ||
+        (from ? !(v >= 1 && v <= INT32_MAX && v == (double)(int64_t)v) : !(v >= 0.01 && v <= 0.99)))
+        return err_set(e, E_ARG,
+                       "compression '%.40s': expected auto, auto:TOKENS, or the share of tokens to "
+                       "keep, from 0.01 to 0.99",
+                       text);
+    *opt = (carat_compress_options){.ratio = from ? -v : v};
     return OK;
 }
 
@@ -390,11 +398,24 @@ static bool has_tools(const char *tools)
     return tools && tools[strspn(tools, " \t\r\n[]")];
 }
 
+/* The least prompt that "auto" shortens. "auto:TOKENS" is a ratio of -TOKENS. */
+static int64_t least_of(const carat_compress_options *opt)
+{
+    return opt->ratio < 0 ? (int64_t)-opt->ratio : CARAT_COMPRESS_FROM;
+}
+
 static status keep_all(carat_compressed *out, const char *why)
 {
     snprintf(out->why, sizeof out->why, "%.*s", (int)sizeof out->why - 1, why);
     out->n_kept = out->n_original;
     return OK;
+}
+
+static status keep_short(carat_compressed *out, const char *what, const carat_compress_options *opt)
+{
+    char why[100];
+    snprintf(why, sizeof why, "%s is shorter than %lld tokens", what, (long long)least_of(opt));
+    return keep_all(out, why);
 }
 
 /* Shortens every text. now[i]: what it becomes; at NULL: it stays. */
@@ -413,6 +434,7 @@ static status shorten_all(carat_compressor *c, const carat_scorer *s, double rat
             continue;
         compress_join(to->text, (const text_span *)(const void *)to->span, (size_t)to->n_spans,
                       &now[i]);
+        str_put(&now[i], to->text + to->n_text, texts->at[i].n_tail);
         out->n++;
         if (now[i].bad)
             st = err_memory(e, "a shortened text", now[i].n);
@@ -431,7 +453,7 @@ static status open_result(carat_compressed *out, err *e)
 static status forgive(const carat_compress_options *opt, carat_compressed *out, status st, err *why,
                       err *e)
 {
-    if (opt->ratio == 0 && st == E_UNSUPPORTED) {
+    if (opt->ratio <= 0 && st == E_UNSUPPORTED) {
         out->n = 0;
         return keep_all(out, why->text);
     }
@@ -451,6 +473,90 @@ static const char all_code[] =
     "nothing is left out of the long texts: they are code between fences, which stays whole, or "
     "have no 512 tokens";
 
+/* Where the end begins that is the question: a line, or else a word, before the last QUERY_MAX
+ * tokens, by the scorer's count. */
+static status find_question(const carat_scorer *s, const char *text, size_t n, size_t *at, err *e)
+{
+    compress_text all = {.text = text, .n = n, .query = "", .part = -1};
+    scored x = {0};
+    status st = tokenize_all(s->model, &all, &x, e);
+    size_t k = 0;
+    if (!st && x.n > QUERY_MAX) {
+        size_t to = x.end[x.n - 1 - QUERY_MAX];
+        for (k = to; k && text[k - 1] != '\n';)
+            k--;
+        if (!k || to - k > 1024)
+            for (k = to; k && text[k - 1] != ' ' && text[k - 1] != '\n';)
+                k--;
+    }
+    if (!st)
+        *at = k;
+    scored_free(&x);
+    return st;
+}
+
+/* A division inside a block of code between fences moves to the block's first line: code is kept or
+ * left out as a whole. */
+static size_t before_fence(const char *text, size_t n, size_t at)
+{
+    size_t begin = 0;
+    char open = 0;
+    for (size_t line = 0; line < at && line < n;) {
+        size_t k = line + strspn(text + line, " \t>"), marks = 0;
+        char mark = text[k] == '`' || text[k] == '~' ? text[k] : 0;
+        while (mark && text[k + marks] == mark)
+            marks++;
+        if (marks >= 3 && (!open || open == mark)) {
+            open = open ? 0 : mark;
+            begin = line;
+        }
+        const char *end = memchr(text + line, '\n', n - line);
+        line = end ? (size_t)(end - text) + 1 : n;
+    }
+    return open ? begin : at;
+}
+
+/* Divides a text that ends with its question: the end stays whole, and its last paragraph is what
+ * the rest is shortened for, where this is the question of the whole conversation. */
+static status divide_text(const carat_scorer *s, compress_text *t, err *e)
+{
+    size_t at = 0, end = t->n;
+    status st = find_question(s, t->text, t->n, &at, e);
+    if (st)
+        return st;
+    at = before_fence(t->text, t->n, at);
+    if (t->n_query >= t->n && !memcmp(t->query + t->n_query - t->n, t->text, t->n)) {
+        size_t q = at;
+        while (end > at && strchr(" \t\r\n", t->text[end - 1]))
+            end--;
+        for (size_t k = end; k > at + 1 && q == at; k--)
+            if (t->text[k - 1] == '\n' && t->text[k - 2] == '\n')
+                q = k;
+        t->query = t->text + q;
+        t->n_query = t->n - q;
+    }
+    t->n_tail = t->n - at;
+    t->n = at;
+    return OK;
+}
+
+/* Divides the texts that end with a question, and leaves out those that are short without it. */
+static status divide_all(const carat_scorer *s, compress_texts *texts, err *e)
+{
+    status st = OK;
+    size_t n = 0;
+    for (size_t i = 0; i < texts->n && !st; i++) {
+        compress_text t = texts->at[i];
+        if (t.asks)
+            st = divide_text(s, &t, e);
+        if (t.n >= COMPRESS_LEAST)
+            texts->at[n++] = t;
+    }
+    if (!st)
+        texts->n = n;
+    return st;
+}
+
 static status compress_messages(carat_compressor *c, const carat_scorer *s, const char *messages,
                                 const carat_compress_options *opt, carat_compressed *out, err *e)
 {
@@ -463,6 +569,8 @@ static status compress_messages(carat_compressor *c, const carat_scorer *s, cons
                           e)) ||
         (st = compress_find(tree, COMPRESS_LEAST, out->own, &texts, e)))
         return st;
+    if ((st = divide_all(s, &texts, &why)))
+        return forgive(opt, out, st, &why, e);
     if (!texts.n)
         return keep_all(out, "no message that may be shortened is long enough");
     if (!(now = mem_calloc(texts.n, sizeof *now)))
@@ -490,9 +598,9 @@ carat_status carat_compress_chat(carat_compressor *c, const carat_model *m, cons
     status st = open_result(out, e);
     if (st || (st = count_rendered(m, messages, tools, chat, &out->n_original, e)))
         goto out;
-    if (opt->ratio == 0 && out->n_original < CARAT_COMPRESS_FROM)
-        st = keep_all(out, "the conversation is shorter than 32000 tokens");
-    else if (opt->ratio == 0 && has_tools(tools))
+    if (opt->ratio <= 0 && out->n_original < least_of(opt))
+        st = keep_short(out, "the conversation", opt);
+    else if (opt->ratio <= 0 && has_tools(tools))
         st = keep_all(out, "the conversation has tools");
     else if (!(st = compress_messages(c, s, messages, opt, out, e)) && out->text)
         st = count_rendered(m, out->text, tools, chat, &out->n_kept, e);
@@ -527,27 +635,6 @@ static status check_plain(const carat_model *m, const char *text, size_t n_bytes
     return st;
 }
 
-/* Where the end begins that is the question: a line, or else a word, before the last QUERY_MAX
- * tokens, by the scorer's count. */
-static status find_question(const carat_scorer *s, const char *text, size_t n, size_t *at, err *e)
-{
-    compress_text all = {.text = text, .n = n, .query = "", .part = -1};
-    scored x = {0};
-    status st = tokenize_all(s->model, &all, &x, e);
-    *at = 0;
-    if (!st && x.n > QUERY_MAX) {
-        size_t to = x.end[x.n - 1 - QUERY_MAX], k = to;
-        while (k && text[k - 1] != '\n')
-            k--;
-        if (!k || to - k > 1024)
-            for (k = to; k && text[k - 1] != ' ' && text[k - 1] != '\n';)
-                k--;
-        *at = k;
-    }
-    scored_free(&x);
-    return st;
-}
-
 carat_status carat_compress_text(carat_compressor *c, const carat_model *m, const carat_scorer *s,
                                  const char *text, size_t n, const carat_compress_options *opt,
                                  carat_compressed *out, carat_error *e)
@@ -558,8 +645,8 @@ carat_status carat_compress_text(carat_compressor *c, const carat_model *m, cons
     status st = open_result(out, e);
     if (st || (st = check_plain(m, text, n, &out->n_original, e)))
         goto out;
-    if (opt->ratio == 0 && out->n_original < CARAT_COMPRESS_FROM) {
-        st = keep_all(out, "the prompt is shorter than 32000 tokens");
+    if (opt->ratio <= 0 && out->n_original < least_of(opt)) {
+        st = keep_short(out, "the prompt", opt);
         goto out;
     }
     if (!(st = find_question(s, text, n, &at, &why))) {

@@ -57,8 +57,8 @@ TEST(run_compresses_what_comes_before_the_question)
     json_decref(v);
     spawned_free(&r);
 
-    RUN(&r, "--compress", "0.3"); /* one message is the last one */
-    says(&r, 0, "[not compressed: no message");
+    RUN(&r, "--compress", "0.3"); /* the end of the one message is its question */
+    says(&r, 0, "[compressed in ");
     spawned_free(&r);
     RUN(&r, "-v", "--compress", "auto", "And?");
     says(&r, 0, "[not compressed: the conversation is shorter than 32000 tokens");
@@ -69,7 +69,7 @@ TEST(run_compresses_what_comes_before_the_question)
     in = NULL;
 
     RUN(&r, "--compress", "1.5", "Hi");
-    says(&r, 1, "--compress: compression '1.5': expected auto, or the share");
+    says(&r, 1, "--compress: compression '1.5': expected auto, auto:TOKENS, or the share");
     spawned_free(&r);
     RUN(&r, "--compress-show", "Hi");
     says(&r, 2, "--compress-show has no effect without --compress");

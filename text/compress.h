@@ -8,8 +8,9 @@
  * function of its arguments alone; so a text that is shortened again comes out the same.
  *
  * What is never touched: system and developer messages, tools, results of tools, calls and
- * thoughts, the last user message, parts of content that are no text, and answers of the last two
- * turns. A turn begins with a user message after a message of another role.
+ * thoughts, parts of content that are no text, and answers of the last two turns. Of the message
+ * that asks in a turn, the last user message of it, the end stays whole: it holds the question. A
+ * turn begins with a user message after a message of another role.
  *
  * A text of turn t is shortened for the last user message of turn t + 2, or of the last turn if
  * that comes first. So once its turn is not among the last two, it is the same in all later
@@ -88,6 +89,8 @@ typedef struct compress_text {
     size_t n;
     const char *query; /* the question that it is shortened for */
     size_t n_query;
+    bool asks;     /* it ends with a question: the caller divides it */
+    size_t n_tail; /* bytes behind the n that stay as they are: that question */
 } compress_text;
 
 typedef struct compress_texts {

@@ -82,7 +82,7 @@ static void find_question(finder *f, int64_t turn, compress_text *to)
     to->n_query = q->query ? q->n_query : 0;
 }
 
-static void add_text(finder *f, size_t message, int64_t part, const jtree *text)
+static void add_text(finder *f, size_t message, int64_t part, const jtree *text, bool asks)
 {
     compress_texts *out = f->out;
     if (text->n < f->least || out->n == COMPRESS_TEXTS_MAX || f->full)
@@ -101,7 +101,8 @@ static void add_text(finder *f, size_t message, int64_t part, const jtree *text)
     }
     compress_text *t = &out->at[out->n];
     int64_t turn = f->entry[message].turn + COMPRESS_TURNS;
-    *t = (compress_text){.message = message, .part = part, .text = text->s, .n = text->n};
+    *t = (compress_text){
+        .message = message, .part = part, .text = text->s, .n = text->n, .asks = asks};
     find_question(f, turn < f->n_turns ? turn : f->n_turns - 1, t);
     out->n += !f->full;
 }
@@ -113,16 +114,20 @@ static void add_message(finder *f, size_t i)
     const jtree *c = jtree_get(m->message, "content");
     bool aged = m->turn + COMPRESS_TURNS < f->n_turns;
     int64_t k = 0;
-    if (m->turn < 0 || m->who == WHO_OTHER || m->message == f->asked[f->n_turns - 1] ||
+    bool asks = m->turn >= 0 && m->message == f->asked[m->turn];
+    const jtree *last = NULL; /* part that is a text: the question is in it */
+    if (m->turn < 0 || m->who == WHO_OTHER ||
         (m->who == WHO_ASSISTANT && (!aged || jtree_truthy(jtree_get(m->message, "tool_calls")) ||
                                      jtree_truthy(jtree_get(m->message, "tool_responses")))))
         return;
     if (jtree_is(c, JTREE_STRING))
-        add_text(f, i, -1, c);
+        add_text(f, i, -1, c, asks);
+    for (const jtree *v = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; v && asks; v = v->next)
+        last = text_of_part(v) ? v : last;
     for (const jtree *v = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; v; v = v->next, k++) {
         const jtree *text = text_of_part(v);
         if (text)
-            add_text(f, i, k, text);
+            add_text(f, i, k, text, v == last);
     }
 }
 

@@ -251,12 +251,16 @@ static bool read_compression(request *rq, problem *p)
     if (!v || tree_says(v, "off") || v->kind == JTREE_FALSE)
         return true;
     rq->compresses = true;
-    if (tree_says(v, "auto") || tree_real(v, 0.01, 0.99, &rq->compress.ratio))
+    if (v->kind == JTREE_STRING && !strncmp(v->s, "auto", 4) &&
+        !carat_compress_parse(v->s, &rq->compress, NULL))
         return true;
-    return problem_set(p, 400, "compress",
-                       "'compress' is %.40s; expected \"auto\", \"off\", or the share of tokens "
-                       "that texts keep, from 0.01 to 0.99",
-                       v->s ? v->s : jtree_kind_name(v));
+    if (tree_real(v, 0.01, 0.99, &rq->compress.ratio))
+        return true;
+    return problem_set(
+        p, 400, "compress",
+        "'compress' is %.40s; expected \"auto\", \"auto:TOKENS\", \"off\", or the share of tokens "
+        "that texts keep, from 0.01 to 0.99",
+        v->s ? v->s : jtree_kind_name(v));
 }
 
 bool read_common(request *rq, const request_limits *lim, problem *p)
