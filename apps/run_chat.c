@@ -155,6 +155,7 @@ static status tell_sparse(const chat *c, err *e)
 static status open_scorer(chat *c, err *e)
 {
     const scorer_ask ask = {.path = c->o.compress.model,
+                            .pages = c->o.pool.scorer,
                             .isa = c->o.isa,
                             .threads = (int32_t)c->o.threads,
                             .overcommit = c->o.overcommit};
@@ -218,7 +219,8 @@ status chat_open(chat *c, const run_options *o, err *e)
     if ((st = answer_init(&c->out, format, false, e)))
         goto out;
     c->messages = json_array();
-    if (!c->messages) {
+    c->deleted = json_array();
+    if (!c->messages || !c->deleted) {
         st = chat_no_memory(e);
         goto out;
     }
@@ -250,6 +252,7 @@ void chat_close(chat *c)
     mem_free(c->tools);
     mem_free(c->system);
     json_decref(c->messages);
+    json_decref(c->deleted);
     if (c->s) {
         carat_cache_info cache;
         carat_session_cache(c->s, &cache);
@@ -581,11 +584,22 @@ status chat_answer(chat *c, err *e)
 
 /* ---- Going back ------------------------------------------------------------------------ */
 
+/* Notes the text of a question that goes. */
+static void note_deleted(chat *c, size_t i)
+{
+    json_t *content = json_object_get(json_array_get(c->messages, i), "content");
+    if (!strcmp(message_role(c->messages, i), "user") && json_is_string(content))
+        json_array_append(c->deleted, content);
+}
+
 static bool cut_after_last_user(chat *c, bool with_it)
 {
     size_t n = json_array_size(c->messages);
+    json_array_clear(c->deleted);
     for (size_t i = n; i-- > 0;)
         if (!strcmp(message_role(c->messages, i), "user")) {
+            if (with_it)
+                note_deleted(c, i);
             for (size_t k = n; k-- > i + (with_it ? 0 : 1);)
                 json_array_remove(c->messages, k);
             return true;
@@ -595,8 +609,14 @@ static bool cut_after_last_user(chat *c, bool with_it)
 
 bool chat_undo(chat *c)
 {
-    if (!c->raw)
-        return cut_after_last_user(c, true);
+    if (!c->raw) {
+        bool cut = cut_after_last_user(c, true);
+        if (!json_array_size(c->messages) && !c->named)
+            c->title = NULL; /* it was the first line of that question */
+        if (cut && c->talk.number)
+            chat_keep(c);
+        return cut;
+    }
     bool any = c->raw_text.n > c->raw_mark;
     str_cut(&c->raw_text, c->raw_mark);
     return any;
@@ -609,18 +629,23 @@ bool chat_drop_answer(chat *c)
 
 void chat_clear(chat *c)
 {
+    json_array_clear(c->deleted);
+    for (size_t i = 0; i < json_array_size(c->messages); i++)
+        note_deleted(c, i);
     json_array_clear(c->messages);
     str_cut(&c->raw_text, 0);
     c->raw_mark = 0;
-    c->talk = (talk_place){0}; /* what was kept stays, and a new conversation begins */
+    chat_keep(c);
+    c->talk = (talk_place){0};
     c->title = NULL;
+    c->named = false;
 }
 
 /* ---- Files ----------------------------------------------------------------------------- */
 
 status chat_save(const chat *c, const char *path, err *e)
 {
-    file_out f;
+    str lines = {0};
     status st;
     json_t *all = json_array();
     if (all && c->system)
@@ -631,13 +656,10 @@ status chat_save(const chat *c, const char *path, err *e)
     json_decref(all);
     if (!text)
         return chat_no_memory(e);
-    if (!(st = file_out_open(&f, path, e))) {
-        if ((st = file_out_write(&f, text, strlen(text), e)) ||
-            (st = file_out_write(&f, "\n", 1, e)))
-            file_out_discard(&f);
-        else
-            st = file_out_commit(&f, e);
-    }
+    str_puts(&lines, text);
+    str_putc(&lines, '\n');
+    st = lines.bad ? chat_no_memory(e) : file_replace(path, false, lines.at, lines.n, e);
+    str_free(&lines);
     free(text);
     return st;
 }

@@ -340,7 +340,8 @@ static status cmd_quit(chat *c, const char *arg, slash_result *r, err *e)
 
 static status cmd_clear(chat *c, const char *arg, slash_result *r, err *e)
 {
-    (void)arg, (void)r, (void)e;
+    (void)arg, (void)e;
+    r->cleared = true;
     chat_clear(c);
     term_note("the conversation is empty");
     return OK;
@@ -358,9 +359,10 @@ static status cmd_regen(chat *c, const char *arg, slash_result *r, err *e)
 
 static status cmd_undo(chat *c, const char *arg, slash_result *r, err *e)
 {
-    (void)arg, (void)r;
+    (void)arg;
     if (!chat_undo(c))
         return err_set(e, E_ARG, "there is nothing to take back");
+    r->undone = true;
     term_note("took back the last question");
     return OK;
 }
@@ -434,6 +436,7 @@ static status cmd_name(chat *c, const char *arg, slash_result *r, err *e)
     if (st)
         return st;
     chat_name(c, arg);
+    c->named = true;
     chat_keep(c);
     return OK;
 }
@@ -451,8 +454,11 @@ static status cmd_load(chat *c, const char *arg, slash_result *r, err *e)
 {
     (void)r;
     status st = *arg ? chat_load(c, arg, e) : err_set(e, E_ARG, "/load needs a file: /load FILE");
-    if (!st)
-        c->talk = (talk_place){0}; /* the conversation before stays as it was kept */
+    if (!st) { /* the conversation before stays as it was kept */
+        c->talk = (talk_place){0};
+        c->title = NULL;
+        c->named = false;
+    }
     if (!st)
         term_note("loaded %zu messages", json_array_size(c->messages));
     return st;

@@ -4,6 +4,7 @@
  * answer runs, Ctrl-C is SIGINT, and term_watch cancels the session. So Ctrl-C never ends the
  * program.
  */
+#include "apps/lines.h"
 #include "apps/run_int.h"
 #include "apps/run_tab.h"
 #include "apps/state_dir.h"
@@ -18,7 +19,6 @@
 #include <wchar.h>
 
 enum {
-    HISTORY_LINES = 1000,
     PATH_BYTES = 4096,
     PASTE_MAX = 256 << 10 /* characters; libedit redraws the whole line at every key */
 };
@@ -29,7 +29,8 @@ typedef struct editor {
     HistEvent ev;
     char history_path[PATH_BYTES];
     const char *prompt;
-    str typed;    /* the messages typed in this run, each with a NUL after it */
+    str typed;    /* the texts typed in this conversation, each with a NUL after it */
+    bool off;     /* nothing typed from here on is kept */
     bool dropped; /* Ctrl-C ended the last line */
     bool pasted;  /* the last line began with a paste of several lines */
 } editor;
@@ -191,10 +192,10 @@ static bool editor_open(editor *ed, bool no_history)
         return false;
     if (!no_history && state_path(ed->history_path, sizeof ed->history_path, "history"))
         state_make_parents(ed->history_path);
-    history(ed->history, &ed->ev, H_SETSIZE, HISTORY_LINES);
+    history(ed->history, &ed->ev, H_SETSIZE, LINES_MAX);
     history(ed->history, &ed->ev, H_SETUNIQUE, 1);
     if (ed->history_path[0])
-        history(ed->history, &ed->ev, H_LOAD, ed->history_path);
+        lines_load(ed->history_path, ed->history);
     el_set(ed->el, EL_CLIENTDATA, ed);
     el_set(ed->el, EL_PROMPT, prompt_of);
     el_set(ed->el, EL_EDITOR, "emacs");
@@ -218,42 +219,78 @@ static bool editor_open(editor *ed, bool no_history)
     return true;
 }
 
-/* Reads the history file again, because another run may have written it meanwhile, and appends the
- * messages of this run. The new file, with mode 0600, replaces the old one. */
-static void save_history(editor *ed)
+/* Remembers a typed text, and writes it to the file at once. */
+static void keep_line(editor *ed, const char *text)
 {
-    History *all = history_init();
-    FILE *text = tmpfile(); /* H_SAVE_FP calls fchmod, so a memory stream does not do */
-    str bytes = {0};
-    file_out f = {0};
-    err e = {0};
-    if (all && text) {
-        char chunk[4096];
-        history(all, &ed->ev, H_SETSIZE, HISTORY_LINES);
-        history(all, &ed->ev, H_SETUNIQUE, 1);
-        history(all, &ed->ev, H_LOAD, ed->history_path);
-        for (size_t at = 0; at < ed->typed.n; at += strlen(ed->typed.at + at) + 1)
-            history(all, &ed->ev, H_ENTER, ed->typed.at + at);
-        bool whole = history(all, &ed->ev, H_SAVE_FP, text) >= 0 && !fseek(text, 0, SEEK_SET);
-        for (size_t n; whole && (n = fread(chunk, 1, sizeof chunk, text));)
-            str_put(&bytes, chunk, n);
-        /* A failure to write is not reported: the history is a convenience. */
-        if (whole && !ferror(text) && !bytes.bad &&
-            (file_out_open_private(&f, ed->history_path, &e) ||
-             file_out_write(&f, str_text(&bytes), bytes.n, &e) || file_out_commit(&f, &e)))
-            file_out_discard(&f);
-    }
-    if (text)
-        fclose(text);
-    if (all)
-        history_end(all);
-    str_free(&bytes);
+    history(ed->history, &ed->ev, H_ENTER, text);
+    str_put(&ed->typed, text, strlen(text) + 1);
+    if (ed->history_path[0] && !ed->off)
+        lines_append(ed->history_path, text);
+}
+
+/* Texts to take out of the file: those typed from `from` on, and questions of the conversation. */
+typedef struct going {
+    const editor *ed;
+    size_t from;
+    const json_t *questions;
+} going;
+
+/* A question is the typed text, after the files that went with it. */
+static bool is_question(const char *question, const char *text)
+{
+    size_t n = strlen(question), n_text = strlen(text);
+    return n_text && n >= n_text && !strcmp(question + n - n_text, text) &&
+           (n == n_text || question[n - n_text - 1] == '\n');
+}
+
+static bool goes(void *user, const char *text)
+{
+    const going *g = user;
+    const str *typed = &g->ed->typed;
+    for (size_t at = g->from; at < typed->n; at += strlen(typed->at + at) + 1)
+        if (!strcmp(typed->at + at, text))
+            return true;
+    for (size_t i = 0; i < json_array_size(g->questions); i++)
+        if (is_question(json_string_value(json_array_get(g->questions, i)), text))
+            return true;
+    return false;
+}
+
+/* Takes the lines typed from `from` on out of the file, with the questions. They can still be
+ * brought back by keys until the program ends. */
+static void forget_lines(editor *ed, size_t from, const json_t *questions)
+{
+    going g = {ed, from, questions};
+    if (ed->history_path[0])
+        lines_forget(ed->history_path, goes, &g);
+    str_cut(&ed->typed, from);
+}
+
+/* Where the last question was typed; the end: not in this run. */
+static size_t typed_question(const editor *ed, const json_t *questions)
+{
+    size_t found = ed->typed.n;
+    const char *question = json_string_value(json_array_get(questions, 0));
+    for (size_t at = 0; question && at < ed->typed.n; at += strlen(ed->typed.at + at) + 1)
+        if (is_question(question, ed->typed.at + at))
+            found = at;
+    return found;
+}
+
+/* After a command: lines of what it has deleted go, and those of a run that keeps nothing. */
+static void follow_command(editor *ed, const chat *c, const slash_result *r)
+{
+    if (r->cleared)
+        forget_lines(ed, 0, c->deleted);
+    else if (r->undone)
+        forget_lines(ed, typed_question(ed, c->deleted), NULL);
+    if (c->o.no_history && !ed->off)
+        forget_lines(ed, 0, NULL);
+    ed->off = c->o.no_history;
 }
 
 static void editor_close(editor *ed)
 {
-    if (ed->history && ed->history_path[0] && ed->typed.n)
-        save_history(ed);
     str_free(&ed->typed);
     if (ed->history)
         history_end(ed->history);
@@ -317,10 +354,8 @@ static bool read_edited_message(editor *ed, str *in, bool *is_text)
     }
     if (ed->dropped)
         str_cut(in, 0);
-    else if (in->n && !in->bad) {
-        history(ed->history, &ed->ev, H_ENTER, str_text(in));
-        str_put(&ed->typed, str_text(in), strlen(str_text(in)) + 1);
-    }
+    else if (in->n && !in->bad)
+        keep_line(ed, str_text(in));
     return !in->bad;
 }
 
@@ -377,6 +412,7 @@ int run_interactive(chat *c, const run_options *o)
             st = err_set(&e, E_ARG, "the model waits for its tool: /result TEXT, or /undo");
         else
             r.speak_now = asked = !(st = chat_add_user(c, in.at, in.n, &e));
+        follow_command(&ed, c, &r);
         quit = r.quit;
         if (st)
             term_error(&e);
@@ -384,8 +420,6 @@ int run_interactive(chat *c, const run_options *o)
             speak(c, asked);
     }
     fputs("\n", stderr);
-    if (c->o.no_history) /* by /set nohistory */
-        str_cut(&ed.typed, 0);
     str_free(&in);
     editor_close(&ed);
     return c->out.broken ? 1 : 0;

@@ -106,6 +106,8 @@ typedef struct chat {
     bool keep;         /* this conversation is written after each answer */
     talk_place talk;   /* where */
     const char *title; /* of it; NULL: none yet */
+    bool named;        /* the user gave the title: it outlives the first question */
+    json_t *deleted;   /* texts of questions that /undo or /clear has deleted, for run_edit.c */
     json_t *messages;  /* OpenAI's shape, without the system message */
     char *system;      /* or NULL */
     char *tools;       /* JSON text, or NULL */
@@ -148,10 +150,11 @@ int chat_open_calls(const chat *c);
  * it before its first text, nothing is added. */
 status chat_answer(chat *c, err *e);
 shorter_told chat_told(const chat *c); /* how the last prompt was shortened */
-bool chat_undo(chat *c);               /* removes the last question and everything after it */
+/* Removes the last question and everything after it, also in the kept file where there is one. */
+bool chat_undo(chat *c);
 bool chat_drop_answer(
-    chat *c); /* removes everything after the last question; false: there is none */
-void chat_clear(chat *c);
+    chat *c);             /* removes everything after the last question; false: there is none */
+void chat_clear(chat *c); /* deletes the conversation, and its kept file */
 status chat_save(const chat *c, const char *path, err *e);
 status chat_load(chat *c, const char *path, err *e);
 /* Replaces the messages, and the system message if the list begins with one. what: for errors. */
@@ -211,6 +214,8 @@ typedef enum slash_kind {
 typedef struct slash_result {
     bool speak_now; /* the model must answer now */
     bool quit;
+    bool cleared; /* the conversation is deleted: lines typed in it go, too */
+    bool undone;  /* its last question is, whose text is the first of c->deleted */
 } slash_result;
 
 typedef struct slash_command {

@@ -40,8 +40,10 @@ status chat_resume(chat *c, json_t *kept, const talk_place *place, err *e)
     mem_free(system);
     if (!st && tools && !c->tools && !(c->tools = mem_strdup(tools)))
         st = err_memory(e, "the conversation", 256);
-    if (!st && title)
+    if (!st && title) {
         c->title = chat_keep_text(c, title);
+        c->named = true;
+    }
     c->talk = *place;
     c->keep = !c->o.no_history && !talks_off();
     if (!st)
@@ -93,10 +95,26 @@ static json_t *model_to_open(const chat *c)
     return json_string(!access(c->o.model, F_OK) && realpath(c->o.model, path) ? path : c->o.model);
 }
 
+/* The conversation is deleted, so its file goes. */
+static void forget(chat *c)
+{
+    err e = {0};
+    bool other = false;
+    int64_t number = c->talk.number;
+    if (talks_forget(&c->talk, &other, &e))
+        term_note("the kept conversation stays: %s", e.text);
+    else if (other)
+        term_note("another program has changed conversation %" PRId64 ", which stays", number);
+}
+
 void chat_keep(chat *c)
 {
     err e = {0};
     bool moved = false;
+    if (c->talk.number && !json_array_size(c->messages)) {
+        forget(c);
+        return;
+    }
     if (!c->keep || c->raw || !json_array_size(c->messages))
         return;
     json_t *list = json_array();

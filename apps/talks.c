@@ -256,16 +256,6 @@ static bool unchanged(const talk_place *place)
            sb.st_mtim.tv_nsec == place->changed.tv_nsec;
 }
 
-static status write_file(const char *path, const char *text, err *e)
-{
-    file_out f = {0};
-    status st = file_out_open_private(&f, path, e);
-    if (!st && !(st = file_out_write(&f, text, strlen(text), e)))
-        return file_out_commit(&f, e);
-    file_out_discard(&f);
-    return st;
-}
-
 status talks_write(talk_place *place, const json_t *object, bool *moved, err *e)
 {
     char path[PATH_BYTES];
@@ -283,7 +273,7 @@ status talks_write(talk_place *place, const json_t *object, bool *moved, err *e)
         goto out;
     if ((st = path_of_number(path, now.number, e)))
         goto out;
-    if ((st = write_file(path, text, e))) {
+    if ((st = file_replace(path, true, text, strlen(text), e))) {
         if (fresh)
             unlink(path); /* the empty file that claimed the number */
         goto out;
@@ -310,5 +300,24 @@ status talks_remove(int64_t number, err *e)
         st = errno == ENOENT ? err_set(e, E_ARG, "there is no conversation %" PRId64, number)
                              : err_errno(e, "remove", path);
     close(lock);
+    return st;
+}
+
+status talks_forget(talk_place *place, bool *other, err *e)
+{
+    char path[PATH_BYTES];
+    int lock;
+    *other = false;
+    if (!place->number)
+        return OK;
+    status st = path_of_number(path, place->number, e);
+    if (st || (st = lock_talks(&lock, e)))
+        return st;
+    *other = !unchanged(place) && !access(path, F_OK);
+    if (!*other && unlink(path) && errno != ENOENT)
+        st = err_errno(e, "remove", path);
+    close(lock);
+    if (!st)
+        *place = (talk_place){0};
     return st;
 }

@@ -55,6 +55,9 @@ status talks_read(int64_t number, json_t **out, talk_place *place, err *e);
 /* Writes an object. Gives it a number if it has none, or if another program has changed or removed
  * the file since `place` was set; *moved then says so. */
 status talks_write(talk_place *place, const json_t *object, bool *moved, err *e);
+/* Removes the file of a conversation that its writer has deleted, and zeroes place. *other: another
+ * program has changed the file, so it stays. */
+status talks_forget(talk_place *place, bool *other, err *e);
 status talks_remove(int64_t number, err *e);
 
 #endif

@@ -12,6 +12,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -301,6 +303,24 @@ void file_out_discard(file_out *f)
     mem_free(f->buf);
     *f = (file_out){0};
     f->fd = -1;
+}
+
+status file_replace(const char *path, bool private, const void *bytes, size_t n, err *e)
+{
+    file_out f;
+    sigset_t ends, before;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGHUP);
+    sigaddset(&ends, SIGINT);
+    sigaddset(&ends, SIGQUIT);
+    sigaddset(&ends, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &ends, &before);
+    status st = open_out(&f, path, private, e);
+    if (!st && !(st = file_out_write(&f, bytes, n, e)))
+        st = file_out_commit(&f, e);
+    file_out_discard(&f);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return st;
 }
 
 bool file_is_opened(const char *path)

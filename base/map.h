@@ -47,12 +47,15 @@ status file_out_flush(file_out *f, err *e);
 status file_out_commit(file_out *f, err *e); /* flush, sync, rename; closes in any case */
 void file_out_discard(file_out *f);          /* safe on a zeroed, committed or discarded file */
 
+/* Writes a short file whole, in place of the one that has the name. Signals that end a program wait
+ * meanwhile, so none leaves the temporary file. private: as file_out_open_private. */
+status file_replace(const char *path, bool private, const void *bytes, size_t n, err *e);
 /* Has the shell opened this file? <(COMMAND) is /dev/fd/N. Reading any other pipe could block for
  * ever. */
 bool file_is_opened(const char *path);
-/* Reads a whole regular file into memory, or a pipe or terminal for which file_is_opened. The caller frees *bytes, [*n], with mem_free; a NUL
- * follows the last byte. E_LIMIT: the file is longer than max_bytes; E_IO, E_MEMORY: *bytes is
- * NULL. */
+/* Reads a whole regular file into memory, or a pipe or terminal for which file_is_opened. The
+ * caller frees *bytes, [*n], with mem_free; a NUL follows the last byte. E_LIMIT: the file is
+ * longer than max_bytes; E_IO, E_MEMORY: *bytes is NULL. */
 status file_read_all(const char *path, uint64_t max_bytes, char **bytes, size_t *n, err *e);
 
 #endif

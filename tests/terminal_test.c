@@ -252,7 +252,10 @@ TEST(run_keeps_conversations_and_resumes_them)
     terminal t;
     converse(&t, NULL, ARGS("run", "-m", m, "--seed", "1", "-n", "8", "--ignore-eog"));
     say(&t, "first words", "answer 8 tokens");
-    say(&t, "/clear", "is empty");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/bye\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    converse(&t, NULL, ARGS("run", "-m", m, "--seed", "1", "-n", "8", "--ignore-eog"));
     say(&t, "second talk", "answer 8 tokens");
     say(&t, "/name a title", ">>> ");
     terminal_type(&t, "/bye\r");
@@ -281,6 +284,73 @@ TEST(run_keeps_conversations_and_resumes_them)
     CHECK_EQ(run_in_state("expected list", ARGS("history", "rm")), 2);
     CHECK_EQ(run_in_state(NULL, ARGS("history", "rm", "--all")), 0);
     CHECK_EQ(run_in_state("no conversation is kept", ARGS("history")), 0);
+}
+
+/* Fails where a file of the state directory has this text. */
+static void state_lacks(const char *text)
+{
+    char command[1400];
+    snprintf(command, sizeof command, "! grep -rqa -- '%s' '%s'", text, test_temp("state"));
+    CHECK_MSG(!system(command), "a file has '%s'", text);
+}
+
+/* A typed line is kept before anything else happens to the program, and nothing lies beside it. */
+TEST(run_keeps_typed_lines_at_once)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    terminal t;
+    char command[1400];
+    for (int i = 0; i < 2; i++) {
+        converse(&t, NULL, ARGS("run", "-m", m, "-n", "8", "--ignore-eog"));
+        say(&t, i ? "typed-second" : "typed-first", "answer 8 tokens");
+        snprintf(command, sizeof command,
+                 "grep -q typed-first '%s/carat/history' && [ $(ls '%s/carat' | wc -l) = 2 ]%s",
+                 test_temp("state"), test_temp("state"), i ? " " : "");
+        CHECK_MSG(!system(command), "run %d", i);
+        terminal_expect(&t, ">>> ");
+        terminal_type(&t, "/bye\r");
+        CHECK_EQ(terminal_close(&t), 0);
+    }
+    snprintf(command, sizeof command, "[ $(grep -c typed '%s/carat/history') = 2 ]",
+             test_temp("state"));
+    CHECK(!system(command));
+}
+
+/* Deleted questions are in no file: conversations, their titles, typed lines. */
+TEST(run_forgets_what_is_deleted)
+{
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    terminal t;
+    converse(&t, NULL, ARGS("run", "-m", m, "-n", "8", "--ignore-eog"));
+    say(&t, "kept-word", "answer 8 tokens");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/bye\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    converse(&t, NULL, ARGS("run", "-m", m, "-n", "8", "--ignore-eog"));
+    say(&t, "zanzibar one", "answer 8 tokens");
+    say(&t, "/name zanzibar title", ">>> ");
+    say(&t, "/clear", "is empty");
+    state_lacks("zanzibar");
+    say(&t, "zanzibar two", "answer 8 tokens");
+    say(&t, "/undo", "took back");
+    state_lacks("zanzibar");
+    say(&t, "hello", "answer 8 tokens"); /* its title is not that of the deleted question */
+    say(&t, "zanzibar three", "answer 8 tokens");
+    say(&t, "/undo", "took back");
+    state_lacks("zanzibar");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/bye\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    state_lacks("zanzibar");
+    CHECK_EQ(run_in_state("kept-word", ARGS("history", "search", "kept-word")), 0);
+    CHECK_EQ(run_in_state("hello", ARGS("history", "last")), 0);
+    /* A resumed conversation takes its file with it, and the lines of the run before. */
+    converse(&t, NULL, ARGS("run", "-m", m, "-n", "8", "--ignore-eog", "--resume=kept-word"));
+    say(&t, "/clear", "is empty");
+    state_lacks("kept-word");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "/bye\r");
+    CHECK_EQ(terminal_close(&t), 0);
 }
 
 TEST(run_keeps_nothing_where_it_is_told_so)
