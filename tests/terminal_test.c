@@ -328,7 +328,7 @@ TEST(run_forgets_what_is_deleted)
     CHECK_EQ(terminal_close(&t), 0);
     converse(&t, NULL, ARGS("run", "-m", m, "-n", "8", "--ignore-eog"));
     say(&t, "zanzibar one", "answer 8 tokens");
-    say(&t, "/name zanzibar title", ">>> ");
+    say(&t, "/name zanzibar title", "zanzibar title");
     say(&t, "/clear", "is empty");
     state_lacks("zanzibar");
     say(&t, "zanzibar two", "answer 8 tokens");
