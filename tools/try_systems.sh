@@ -52,12 +52,16 @@ make "$@" CC="$cc"
 ./carat run -q --greedy -n 24 "What is carat?" </dev/null
 '
 
-# Moves two libraries out of /usr, and back.
+# Moves what two libraries need to be built with out of /usr, and back. The libraries themselves stay:
+# linkers of some systems use them.
 libraries_out() {
     lib=$(echo "$1"/usr/lib/*-linux-gnu)
     mkdir -p "$1/opt/deps/include" "$1/opt/deps/lib" "$1/opt/deps/pkgconfig"
     mv "$1"/usr/include/jansson*.h "$1"/usr/include/x*hash.h "$1"/usr/include/xxh3.h "$1/opt/deps/include"
-    mv "$lib"/libjansson.so* "$lib"/libxxhash.so* "$1/opt/deps/lib"
+    mkdir -p "$1/opt/deps/aside"
+    mv "$lib/libjansson.so" "$lib/libxxhash.so" "$1/opt/deps/aside"
+    ln -sf "${lib#"$1"}/libjansson.so.4" "$1/opt/deps/lib/libjansson.so"
+    ln -sf "${lib#"$1"}/libxxhash.so.0" "$1/opt/deps/lib/libxxhash.so"
     for name in jansson libxxhash; do
         printf 'Name: %s\nDescription: moved\nVersion: 99\nLibs: -L/opt/deps/lib -l%s\nCflags: -I/opt/deps/include\n' \
             "$name" "${name#lib}" >"$1/opt/deps/pkgconfig/$name.pc"
@@ -66,7 +70,7 @@ libraries_out() {
 libraries_back() {
     lib=$(echo "$1"/usr/lib/*-linux-gnu)
     mv "$1/opt/deps/include/"*.h "$1/usr/include"
-    mv "$1/opt/deps/lib/"* "$lib"
+    mv "$1/opt/deps/aside/"* "$lib"
 }
 
 failed=0
