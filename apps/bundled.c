@@ -8,15 +8,15 @@
 
 #ifdef BUNDLED_MODEL
 EMBED("carat_demo", BUNDLED_MODEL);
-extern const unsigned char carat_demo_begin[], carat_demo_end[];
+EMBEDDED const unsigned char carat_demo_begin[], carat_demo_end[];
 #endif
 #ifdef BUNDLED_DFLASH
 EMBED("carat_demo_dflash", BUNDLED_DFLASH);
-extern const unsigned char carat_demo_dflash_begin[], carat_demo_dflash_end[];
+EMBEDDED const unsigned char carat_demo_dflash_begin[], carat_demo_dflash_end[];
 #endif
 #ifdef BUNDLED_MTP
 EMBED("carat_demo_mtp", BUNDLED_MTP);
-extern const unsigned char carat_demo_mtp_begin[], carat_demo_mtp_end[];
+EMBEDDED const unsigned char carat_demo_mtp_begin[], carat_demo_mtp_end[];
 #endif
 
 bool bundled_bytes(carat_bytes *b)

@@ -11,4 +11,8 @@
             ".byte 0\n"                                                                            \
             ".previous\n")
 
+/* Declares these arrays: EMBEDDED const char NAME_begin[]. They are of the program itself, so their
+ * addresses need no table that the loader fills. */
+#define EMBEDDED extern __attribute__((visibility("hidden")))
+
 #endif

@@ -5,7 +5,7 @@
 #include "apps/embed.h"
 
 EMBED("carat_licences", CARAT_LICENCES);
-extern const char carat_licences_begin[];
+EMBEDDED const char carat_licences_begin[];
 
 const char *licences_text(void)
 {

@@ -9,7 +9,7 @@
 # packages. gcc compiles carat, so its kernels are those that were measured. Zig links it, because it
 # has the symbols of old versions of glibc for both architectures.
 #
-# Runs on Debian 12 with gcc, gcc-aarch64-linux-gnu, make, python3 and network; a program for the other
+# Runs on Debian 12 with gcc, gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, make, python3 and network; a program for the other
 # architecture is tried under qemu-user. Everything downloaded stays in build/dist, for the next time.
 set -eu
 cd "$(dirname "$0")/.."
@@ -89,7 +89,7 @@ make_tarball() {
     arch=$1 at=$work/$1 lib=$work/$1/sys/usr/lib/$1-linux-gnu
     case $arch in
     "$(uname -m)") cc=${CC:-gcc} tools= run= ;;
-    *) cc="${CC_CROSS:-$arch-linux-gnu-gcc}" tools=$arch-linux-gnu- run=qemu-$arch ;;
+    *) cc="${CC_CROSS:-$arch-linux-gnu-gcc}" tools=$arch-linux-gnu- run="env QEMU_LD_PREFIX=/usr/$arch-linux-gnu qemu-$arch" ;;
     esac
     say "carat for $arch"
     # A program linked statically has one name space: carat has a utf8_encode too.

@@ -181,8 +181,11 @@ bool embed_norm(const embed_request *rq, float *v, int32_t *n, problem *p)
     double sum = 0, largest = 0, by;
     if (rq->dimensions && rq->dimensions < *n)
         *n = (int32_t)rq->dimensions;
-    for (int32_t i = 0; i < *n; i++)
-        largest = fmax(largest, fabs((double)v[i]));
+    for (int32_t i = 0; i < *n;
+         i++) { /* by fmax, gcc 12 for AArch64 stops with an internal error */
+        double size = fabs((double)v[i]);
+        largest = size > largest ? size : largest;
+    }
     if (rq->norm == EMBED_NORM_NONE)
         return true;
     if (!(largest > 0))

@@ -14,7 +14,7 @@
 
 /* A file that the Makefile embeds in the program. */
 EMBED("carat_openapi", CARAT_OPENAPI);
-extern const char carat_openapi_begin[], carat_openapi_end[];
+EMBEDDED const char carat_openapi_begin[], carat_openapi_end[];
 
 /* ---- Health ---- */
 

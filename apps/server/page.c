@@ -66,8 +66,8 @@ void page_policy(const char *page, size_t n, str *out)
 #ifdef CARAT_PAGE
 EMBED("carat_page", CARAT_PAGE);
 EMBED("carat_page_gz", CARAT_PAGE_GZ);
-extern const char carat_page_begin[], carat_page_end[];
-extern const char carat_page_gz_begin[], carat_page_gz_end[];
+EMBEDDED const char carat_page_begin[], carat_page_end[];
+EMBEDDED const char carat_page_gz_begin[], carat_page_gz_end[];
 
 static struct {
     str policy;
