@@ -246,9 +246,9 @@ define emulated
 	    '$(EMU)/check $(1) --part "{}/$$0" >$(EMU)/log.{} 2>&1 || { grep -v "^ok" $(EMU)/log.{}; exit 1; }' $$n
 	@tail -qn 1 $(EMU)/log.*
 endef
-cuda-emu: $(EMU)/check ## the CUDA kernels, emulated, against the reference: a few checks of each kind
-	$(call emulated,--brief)
-cuda-emu-all: $(EMU)/check ## all of them; minutes to an hour
+cuda-emu: $(EMU)/check ## the CUDA kernels, emulated, against the reference: a few checks of each op
+	$(call emulated,--brief --ops)
+cuda-emu-all: $(EMU)/check ## all checks, whole passes and sessions too; minutes to an hour
 	$(call emulated,--quick)
 # SECS=90: compilations end after so many seconds, and the files left are named.
 cuda-compile: ## do all CUDA files compile for 8.6 and 9.0? (needs nvcc; keeps objects by content)

@@ -22,9 +22,9 @@ enum { PIECES_MAX = 96, MERGES_MAX = 32, VOCAB_ROWS = 1 << 20, I32 = 5, STRING =
  * where it fills one buffer of the vocabulary, and a few where it fills many. The corpus fills them
  * all. */
 #if CARAT_FUZZ
-enum { LONG_PIECES = 1 << 16 };
+enum { LONG_PIECES = 1 << 12, TEXT_MAX = 128 };
 #else
-enum { LONG_PIECES = 1 << 23 };
+enum { LONG_PIECES = 1 << 23, TEXT_MAX = 65536 };
 #endif
 
 typedef struct bytes {
@@ -145,10 +145,11 @@ static void put_file(str *s, bytes *b)
 
 static void use(const vocab *v, const bytes *text)
 {
+    const size_t n_bytes = text->n < TEXT_MAX ? text->n : TEXT_MAX;
     for (int mode = SPECIAL_NONE; mode <= SPECIAL_ALL; mode++) {
         id_list ids = {0};
         err e = {0};
-        if (vocab_encode(v, (const char *)text->at, text->n, (special_mode)mode, &ids, &e) &&
+        if (vocab_encode(v, (const char *)text->at, n_bytes, (special_mode)mode, &ids, &e) &&
             !*e.text)
             abort();
         id_list_free(&ids);

@@ -76,10 +76,19 @@ static void draw_anew(rig *g, const char *name)
         g->rng = rng_mix(g->rng + (unsigned char)*c);
 }
 
-/* 1, 2, 5, 10, 17, ...: of many checks with one name the later ones differ less. */
-static bool is_sample(int n)
+/* The 1st, 2nd, 5th, 10th, 17th, ... check of a name: of many the later ones differ less. */
+static bool is_sample(const char *name)
 {
-    int root = 0;
+    enum { NAMES = 256 };
+    static struct {
+        char name[48];
+        int n;
+    } seen[NAMES];
+    int i = 0, root = 0;
+    while (i < NAMES - 1 && *seen[i].name && strncmp(seen[i].name, name, sizeof seen->name - 1))
+        i++;
+    snprintf(seen[i].name, sizeof seen->name, "%s", name);
+    const int n = ++seen[i].n;
     while (root * root + 1 < n)
         root++;
     return root * root + 1 == n;
@@ -90,7 +99,7 @@ bool my_turn(rig *g, const char *name)
     if (!wanted(g, name))
         return false;
     draw_anew(g, name);
-    if (g->brief && !is_sample(g->n_named))
+    if (g->brief && !is_sample(name))
         return false;
     return g->n_turn++ % g->parts == g->part;
 }
