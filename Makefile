@@ -324,8 +324,9 @@ check-all: check ## the long suite: every shape, every instruction set, every te
 ASAN = -fsanitize=address -fno-omit-frame-pointer
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=all
 # What the tests left out show of memory, others show too: SAN_SKIP= runs them as well.
-SAN_SKIP ?= demo_ draft_steps draft_blocks run_compresses server_compresses bench_compares bench_ceilings bench_shares bench_scripts fidelity_stored fidelity_generations \
-            session_edited session_rewinds fidelity_last_row fidelity_like_31b fidelity_like_12b kv_oracle_one_stream \
+SAN_SKIP ?= demo_ draft_steps draft_blocks drafts_are_accepted run_compresses server_compresses bench_compares \
+            bench_ceilings bench_shares bench_scripts fidelity_stored fidelity_generations fidelity_rounded fidelity_wide \
+            session_edited session_rewinds fidelity_last_row fidelity_like_31b fidelity_like_12b kv_oracle_one_stream kv_oracle_codes \
             attention_along_a_timeline_avx2
 # $(call sanitized,NAME,FLAGS,TESTS): a build of its own, and its tests.
 define sanitized
