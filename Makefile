@@ -374,7 +374,7 @@ $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_config convert_draft
 $(eval $(call fuzz_also,draft_load,$(filter-out backend/wrap%.c,$(call src,model kv backend))))
 $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_config.c $(patsubst %,model/%.c,shapes unplaced \
     draft_kind) $(wildcard model/*_shapes.c)))
-$(eval $(call fuzz_also,hub,$(call src,apps/hub)))
+$(eval $(call fuzz_also,hub,$(filter-out apps/hub/pull.c apps/hub/head.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c))
 $(eval $(call fuzz_also,toml,apps/toml.c))

@@ -11,6 +11,7 @@
 #include "apps/hub/store.h"
 #include "apps/hub/wire.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void lines(const char *s, size_t n)
@@ -35,6 +36,40 @@ static void lines(const char *s, size_t n)
         url_host(out, host);
         fuzz_check(!url_same_origin(out, "https://hub.example") || url_is_https(out), "an origin");
     }
+}
+
+/* Names, one a line: what is chosen is a first file, and its label finds a file of that label. */
+static void choices(char *s, size_t n)
+{
+    const char *paths[64];
+    size_t n_paths = 0;
+    char label[QUANT_MAX], typed[REPO_MAX + QUANT_MAX];
+    name_parts parsed;
+    s[n] = 0;
+    for (char *line = strtok(s, "\n"); line && n_paths < 64; line = strtok(NULL, "\n"))
+        if (file_valid(line))
+            paths[n_paths++] = line;
+    for (size_t i = 0; i < n_paths; i++) {
+        int no = -7, count = -7;
+        size_t n_stem = 7;
+        if (split_name(paths[i], &no, &count, &n_stem))
+            fuzz_check(no >= 1 && no <= count && count <= PARTS_MAX && n_stem < strlen(paths[i]),
+                       "a part");
+        else
+            fuzz_check(no == -7 && count == -7 && n_stem == 7, "outputs of a failed call");
+        if (!is_first_file(paths[i]))
+            continue;
+        quant_among(paths[i], paths, n_paths, label);
+        fuzz_check(*label && file_valid(label[0] == '.' ? "x" : label) && !strpbrk(label, "/: "),
+                   "a label");
+        snprintf(typed, sizeof typed, "own/Repo:%s", label);
+        fuzz_check(name_parse(typed, NULL, &parsed), "a label that cannot be typed");
+        int at = choose_file(paths, n_paths, label);
+        fuzz_check(strlen(label) + 1 == QUANT_MAX || (at >= 0 && is_first_file(paths[at])),
+                   "a label that finds nothing");
+    }
+    int at = choose_file(paths, n_paths, NULL);
+    fuzz_check(at < 0 || is_first_file(paths[at]), "a choice");
 }
 
 static void files(const char *s, size_t n)
@@ -79,7 +114,7 @@ static void stored(const char *s, size_t n)
 
 FUZZ(hub)
 {
-    char text[512];
+    static char text[4096];
     name_parts name;
     if (!n)
         return;
@@ -90,13 +125,18 @@ FUZZ(hub)
         lines(s, len);
         break;
     case 1:
+        if (len && *s != '[' && len < sizeof text) {
+            memcpy(text, s, len);
+            choices(text, len);
+            break;
+        }
         files(s, len);
         break;
     case 2:
         stored(s, len);
         break;
     default:
-        len = len < sizeof text - 1 ? len : sizeof text - 1;
+        len = len < 511 ? len : 511;
         memcpy(text, s, len);
         text[len] = 0;
         if (name_parse(text, "https://hub.example", &name))

@@ -1,5 +1,6 @@
 /* hub_test.c - pulling from a hub that misbehaves (hub_rig.h), in this process and by `carat pull`.
  */
+#include "apps/hub/head.h"
 #include "apps/hub/hub.h"
 #include "apps/hub/names.h"
 #include "apps/hub/net.h"
@@ -472,6 +473,55 @@ TEST(hub_pull_takes_names_as_people_publish_them)
     hub_rig_add(&r, "mmproj-F16.gguf", 1000);
     CHECK_OK(hub_pull(&(hub_ask){.what = "own/Model-GGUF", .file = "mmproj-F16.gguf"}, &f, &e), e);
     model_found_free(&f);
+    hub_rig_close(&r);
+}
+
+/* A GGUF head of one string. */
+static void put_head(hub_rig_file *f, const char *arch)
+{
+    static const char key[] = "general.architecture";
+    unsigned char *at = f->bytes;
+    uint32_t version = 3, kind = 8;
+    uint64_t n_tensors = 0, n_values = 1, n_key = sizeof key - 1, n_arch = strlen(arch);
+    memcpy(at + 4, &version, 4);
+    memcpy(at + 8, &n_tensors, 8);
+    memcpy(at + 16, &n_values, 8);
+    memcpy(at + 24, &n_key, 8);
+    memcpy(at + 32, key, n_key);
+    memcpy(at + 52, &kind, 4);
+    memcpy(at + 56, &n_arch, 8);
+    memcpy(at + 64, arch, n_arch);
+}
+
+/* A model that carat cannot run is refused after its first chunk, and nothing of it stays. */
+TEST(hub_pull_reads_the_head_first)
+{
+    static hub_rig r;
+    char names[1000];
+    begin(&r);
+    put_head(hub_rig_add(&r, "gemma-3-1b-it-Q4_K_M.gguf", 40 * CHUNK), "gemma3");
+    refuses("own/Model-GGUF", E_UNSUPPORTED, "architecture 'gemma3' is not supported");
+    CHECK(atomic_load(&r.n_sent) <= CHUNK);
+    CHECK_EQ(n_blobs(names, sizeof names), 0);
+    r.how.no_ranges = true; /* and where a storage knows no ranges */
+    refuses("own/Model-GGUF", E_UNSUPPORTED, "gemma3");
+    r.how.no_ranges = false;
+    static const char *const runs[] = {"gemma4",    "qwen3",  "laguna",          "qwen35",
+                                       "qwen35moe", "dflash", "gemma4-assistant"};
+    unsigned char *bytes = mem_calloc(1, CHUNK);
+    CHECK(bytes);
+    memcpy(bytes, "GGUF", 4);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        hub_rig_file f = {.bytes = bytes};
+        put_head(&f, runs[i]);
+        err e = {0};
+        CHECK_OK(model_head_check(bytes, CHUNK, "m.gguf", &e), e);
+        for (size_t n = 0; n < 100; n++) /* cut anywhere: nothing is known */
+            CHECK(!model_head_check(bytes, n, "m.gguf", &e));
+    }
+    mem_free(bytes);
+    hub_rig_add(&r, "unknown-Q8_0.gguf", 3 * CHUNK); /* no head that can be read */
+    pulls(&r, "own/Model-GGUF:Q8_0", 1);
     hub_rig_close(&r);
 }
 

@@ -445,6 +445,30 @@ TEST(ollama_pulls_and_removes_models_of_a_hub)
     hub_rig_close(&hub);
 }
 
+/* A pull ends when its client leaves, told by lines or not: the storage is slow enough to send for
+ * hours. */
+TEST(ollama_pull_ends_with_its_client)
+{
+    static const char *const bodies[] = {"{\"model\":\"own/Model-GGUF\"}",
+                                         "{\"model\":\"own/Model-GGUF\",\"stream\":false}"};
+    static hub_rig hub;
+    served s;
+    hub_rig_open(&hub, "own/Model-GGUF");
+    hub_rig_add(&hub, "a-Q4_0.gguf", 16 << 20);
+    start_toy(&s, NULL);
+    hub.how.bytes_per_ms = 1;
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        int fd = http_begin(&s, "/api/pull", bodies[i]);
+        while (!atomic_load(&hub.at_once))
+            usleep(1000);
+        close(fd);
+        while (atomic_load(&hub.at_once))
+            usleep(1000);
+    }
+    stop(&s);
+    hub_rig_close(&hub);
+}
+
 /* A server with one model: other models of this machine are not listed, and no endpoint answers in
  * their name, nor in that of a model made of them. Any other name means the one that it has. */
 TEST(ollama_one_model_answers_for_no_other)

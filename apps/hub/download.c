@@ -57,6 +57,8 @@ typedef struct work {
     int n_conns;
     char target[URL_MAX];      /* where the bytes are; "": ask the hub */
     bool no_ranges;            /* the server sends whole files only */
+    bool refused;              /* by check_head */
+    bool unread;               /* the first chunk was not given to check_head yet */
     bool progress;             /* bytes have come since the last failure */
     int failures, asked, hops; /* without progress: failures, questions to the hub, redirects */
     double resume_ms;          /* no new request before */
@@ -227,6 +229,8 @@ static bool claim(work *w, conn *c)
     }
     while (first < p->n_chunks && p->chunk[first] != PART_MISSING)
         first++;
+    if (w->unread && first) /* another connection brings the first chunk */
+        return false;
     if (first == p->n_chunks)
         return false;
     for (uint64_t i = first; i < p->n_chunks; i++)
@@ -236,7 +240,7 @@ static bool claim(work *w, conn *c)
     most = most < RUN_MIN ? RUN_MIN : most > RUN_MAX ? RUN_MAX : most;
     if (missing <= (uint64_t)w->n_conns * RUN_MIN)
         most = (missing + (uint64_t)w->n_conns - 1) / (uint64_t)w->n_conns;
-    most = most < RUN_LEAST ? RUN_LEAST : most;
+    most = w->unread ? 1 : most < RUN_LEAST ? RUN_LEAST : most;
     for (end = first; end < p->n_chunks && end - first < most && p->chunk[end] == PART_MISSING;)
         p->chunk[end++] = PART_CLAIMED;
     c->from = c->at = first * PART_CHUNK;
@@ -379,12 +383,29 @@ static status find_target(work *w, err *e)
 
 /* ---- The whole file ------------------------------------------------------------------------ */
 
+/* Gives the first chunk to check_head, once it is here. */
+static status check_head(work *w, err *e)
+{
+    size_t n = (size_t)part_end(&w->part, 0);
+    if (!w->unread || w->part.chunk[0] != PART_HERE)
+        return OK;
+    w->unread = false;
+    unsigned char *head = mem_alloc(n);
+    status st = head ? part_read(&w->part, 0, head, n, e) : err_memory(e, w->d->file->path, n);
+    if (!st && (st = w->d->check_head(w->d, head, n, e)))
+        w->refused = true;
+    mem_free(head);
+    return st;
+}
+
 /* Moves bytes until the file is whole and hashed. */
 static status bring(work *w, err *e)
 {
     download *d = w->d;
     status st = OK;
     while (!st && w->hashed < w->part.n_bytes) {
+        if ((st = check_head(w, e)))
+            break;
         int running = 0;
         bool missing = w->part.n_here < w->part.n_bytes;
         for (int i = 0; i < w->n_conns && missing && !st; i++) {
@@ -476,7 +497,10 @@ status download_file(download *d, err *e)
     while (!st && state == PART_OPEN) {
         begin_hash(&w->sha, &w->git, d->file->n_bytes);
         w->hashed = 0;
+        w->unread = d->check_head && w->part.n_chunks;
         st = bring(w, e);
+        if (w->refused)
+            part_drop(&w->part);
         if (st)
             break;
         err why = {0};

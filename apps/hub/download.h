@@ -22,6 +22,9 @@ typedef struct download {
     /* Progress, for the caller to show. Only the calling thread writes it. */
     uint64_t n_here, n_hashed, n_came;
     const char *note;
+    /* Called once with the first chunk of the file, before other chunks are asked for; may be NULL.
+     * Another status than OK ends the download, and nothing of the file stays. */
+    status (*check_head)(const struct download *d, const void *bytes, size_t n, err *e);
     char digest[65]; /* the file's SHA-256, when it is done */
 } download;
 

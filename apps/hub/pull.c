@@ -9,6 +9,7 @@
  */
 #include "apps/hub/cache.h"
 #include "apps/hub/download.h"
+#include "apps/hub/head.h"
 #include "apps/hub/hub.h"
 #include "apps/hub/names.h"
 #include "apps/hub/store.h"
@@ -285,6 +286,11 @@ static bool adopt(pull *x, const hub_file *f, const char *blob, status *st, err 
     return ok;
 }
 
+static status check_head(const download *d, const void *bytes, size_t n, err *e)
+{
+    return model_head_check(bytes, n, d->file->path, e);
+}
+
 /* Brings one file into the store, and writes its hash to the manifest. */
 static status bring(pull *x, int i, err *e)
 {
@@ -303,6 +309,7 @@ static status bring(pull *x, int i, err *e)
                          .file = f,
                          .blob = blob,
                          .connections = x->ask->connections,
+                         .check_head = i ? NULL : check_head,
                          .note = ""};
     x->said.file = f->path;
     x->said.digest = f->sha256;

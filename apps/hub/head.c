@@ -1,0 +1,111 @@
+/* head.c - see head.h. Versions 2 and 3 of GGUF, little-endian. No read leaves the bytes. */
+#include "apps/hub/head.h"
+
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <string.h>
+
+/* Kinds of values, as the format numbers them. */
+enum { KIND_STRING = 8, KIND_ARRAY = 9, KINDS = 13, ARCH_MAX = 256 };
+
+typedef struct text {
+    const char *at; /* not NUL-terminated; NULL: beyond the bytes */
+    uint64_t n;
+} text;
+
+static const char key[] = "general.architecture";
+
+static text take_text(reader *r)
+{
+    uint64_t n = rd_u64(r);
+    const char *at = rd_bytes(r, n);
+    return (text){at, at ? n : 0};
+}
+
+/* Arrays of arrays and unknown kinds end the search. */
+static bool skip_value(reader *r, uint32_t kind)
+{
+    static const unsigned char sizes[KINDS] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+    uint64_t n = 1, n_bytes;
+    if (kind == KIND_ARRAY) {
+        kind = rd_u32(r);
+        n = rd_u64(r);
+    }
+    if (kind < KINDS && sizes[kind])
+        return ck_mul(n, sizes[kind], &n_bytes) && rd_bytes(r, n_bytes);
+    while (n && kind == KIND_STRING && take_text(r).at)
+        n--;
+    return !n;
+}
+
+static text find_architecture(const void *bytes, size_t n_bytes)
+{
+    reader r = reader_of(bytes, n_bytes);
+    const void *magic = rd_bytes(&r, 4);
+    uint32_t version = rd_u32(&r);
+    rd_u64(&r); /* tensors */
+    uint64_t n = rd_u64(&r);
+    if (!magic || memcmp(magic, "GGUF", 4) || version < 2 || version > 3)
+        return (text){0};
+    for (; n; n--) {
+        text name = take_text(&r);
+        uint32_t kind = rd_u32(&r);
+        if (name.n == sizeof key - 1 && !memcmp(name.at, key, name.n))
+            return kind == KIND_STRING ? take_text(&r) : (text){0};
+        if (!name.at || !skip_value(&r, kind))
+            break;
+    }
+    return (text){0};
+}
+
+static void put_number(str *s, uint64_t v, int n_bytes)
+{
+    for (int i = 0; i < n_bytes; i++)
+        str_putc(s, (char)(v >> (8 * i)));
+}
+
+/* Drafters that --draft takes. As models they are refused, which here would be wrong. */
+static bool is_drafter(text arch)
+{
+    static const char *const names[] = {"dflash", "dflash-draft", "gemma4-assistant",
+                                        "gemma4_assistant", "gemma4_mtp"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t n = strlen(names[i]); /* "qwen35-dflash-draft" is one, too */
+        if (arch.n >= n && !memcmp(arch.at + arch.n - n, names[i], n))
+            return true;
+    }
+    return false;
+}
+
+/* A file that says its architecture alone: opening it fails in any case, with E_UNSUPPORTED where
+ * carat does not know the architecture. */
+status model_head_check(const void *bytes, size_t n_bytes, const char *name, err *e)
+{
+    text arch = find_architecture(bytes, n_bytes);
+    carat_model *m = NULL;
+    str probe = {0};
+    err why = {0};
+    if (!arch.n || arch.n > ARCH_MAX || is_drafter(arch))
+        return OK;
+    str_puts(&probe, "GGUF");
+    put_number(&probe, 3, 4);
+    put_number(&probe, 0, 8);
+    put_number(&probe, 1, 8);
+    put_number(&probe, sizeof key - 1, 8);
+    str_puts(&probe, key);
+    put_number(&probe, KIND_STRING, 4);
+    put_number(&probe, arch.n, 8);
+    str_put(&probe, arch.at, (size_t)arch.n);
+    while (probe.n % 32)
+        str_putc(&probe, 0);
+    status st = probe.bad ? err_memory(e, name, probe.n) : OK;
+    if (!st &&
+        carat_model_open_bytes(probe.at, probe.n, name, &(carat_model_options){.vocab_only = true},
+                               &m, &why) == E_UNSUPPORTED)
+        st = err_set(e, E_UNSUPPORTED, "%s", why.text);
+    carat_model_close(m);
+    str_free(&probe);
+    return st;
+}

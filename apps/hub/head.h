@@ -1,0 +1,12 @@
+/* head.h - what the first bytes of a GGUF file say about the rest, before that is here. */
+#ifndef APPS_HUB_HEAD_H
+#define APPS_HUB_HEAD_H
+
+#include "base/err.h"
+
+/* E_UNSUPPORTED: carat runs neither models nor drafters of the file's architecture; the sentence
+ * names both. OK also where the bytes do not say it, or are no GGUF file: opening the file tells
+ * that. name: of the file. */
+status model_head_check(const void *bytes, size_t n_bytes, const char *name, err *e);
+
+#endif
