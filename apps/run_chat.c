@@ -248,6 +248,7 @@ void chat_close(chat *c)
     }
     str_free(&c->files);
     str_free(&c->raw_text);
+    str_free(&c->waiting);
     mem_free(c->form);
     mem_free(c->tools);
     mem_free(c->system);
@@ -534,6 +535,16 @@ static status render_chat(chat *c, carat_chat *out, err *e)
     st = st ? st
             : carat_chat_render(c->m, c->last.text ? c->last.text : text, c->tools, &opt, out, e);
     free(text);
+    return st;
+}
+
+status chat_count(chat *c, int64_t *n, err *e)
+{
+    carat_chat prompt;
+    status st = render_chat(c, &prompt, e);
+    if (!st)
+        *n = prompt.n_ids;
+    carat_chat_free(&prompt);
     return st;
 }
 

@@ -367,6 +367,23 @@ static status cmd_undo(chat *c, const char *arg, slash_result *r, err *e)
     return OK;
 }
 
+static status cmd_drop(chat *c, const char *arg, slash_result *r, err *e)
+{
+    double n = 0;
+    if (c->raw)
+        return err_set(e, E_ARG, "/drop needs a conversation: with --raw there are no turns");
+    if (*arg && (!options_number(arg, &n) || !(n >= 1 && n <= 1e6)))
+        return err_set(e, E_ARG, "/drop %.40s: expected a number of turns", arg);
+    return chat_drop_turns(c, (int64_t)n, r, e);
+}
+
+static status cmd_summary(chat *c, const char *arg, slash_result *r, err *e)
+{
+    (void)arg;
+    return c->raw ? err_set(e, E_ARG, "/summary needs a conversation: with --raw there is none")
+                  : chat_summarise(c, r, e);
+}
+
 static status cmd_system(chat *c, const char *arg, slash_result *r, err *e)
 {
     (void)r;
@@ -486,6 +503,10 @@ const slash_command slash_commands[] = {
     {"clear", "", "delete the conversation", SLASH_NONE, NULL, cmd_clear},
     {"regen", "", "answer the last question again", SLASH_NONE, NULL, cmd_regen},
     {"undo", "", "take back the last question and its answer", SLASH_NONE, NULL, cmd_undo},
+    {"drop", "[N]", "drop the oldest turns: N, or as many as a full context needs", SLASH_NONE,
+     NULL, cmd_drop},
+    {"summary", "", "begin anew with a summary of the conversation, which is shown", SLASH_NONE,
+     NULL, cmd_summary},
     {"file", "[PATH... | none]", "put text files into the next message", SLASH_FILES, NULL,
      cmd_file},
     {"system", "[TEXT | none]", "show, set or remove the system message", SLASH_WORD, "none",

@@ -361,7 +361,8 @@ static bool read_edited_message(editor *ed, str *in, bool *is_text)
 
 /* ---- The loop -------------------------------------------------------------------------- */
 
-static void speak(chat *c, bool asked)
+/* asked: the question, which is the last message; NULL: none was typed. */
+static void speak(chat *c, const char *asked)
 {
     err e = {0};
     if (!c->seed_given)
@@ -375,6 +376,8 @@ static void speak(chat *c, bool asked)
     /* Without this the unanswered question would be part of the next prompt. */
     if (asked && (st || cancelled) && !c->kept)
         chat_undo(c);
+    if (st == E_LIMIT && asked && !c->kept && !c->raw)
+        chat_tell_full(c, asked);
     if (chat_open_calls(c))
         term_note("the model waits for the tool: /result TEXT");
 }
@@ -417,7 +420,7 @@ int run_interactive(chat *c, const run_options *o)
         if (st)
             term_error(&e);
         else if (r.speak_now)
-            speak(c, asked);
+            speak(c, asked ? in.at : NULL);
     }
     fputs("\n", stderr);
     str_free(&in);

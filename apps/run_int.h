@@ -7,6 +7,7 @@
  *     run_tab.c    what Tab offers
  *     run_file.c   text files as parts of a message
  *     run_edit.c   the interactive loop: line editing, history of lines
+ *     run_full.c   a full context: oldest turns dropped, or a summary in their place
  *     run_commands.c  the /commands
  *     run_model.c  opening the model: a file, or the bundled one
  */
@@ -116,6 +117,7 @@ typedef struct chat {
     carat_grammar_kind form_kind;
     char *form;
     size_t n_form;
+    str waiting;     /* the question that found no room in the context */
     str raw_text;    /* raw mode: prompt and answers so far */
     size_t raw_mark; /* offset of the last question in it */
     bool kept;       /* the last answer is part of the conversation */
@@ -149,7 +151,8 @@ int chat_open_calls(const chat *c);
 /* Generates one answer, shows it and adds it to the conversation. If an error or an interrupt ends
  * it before its first text, nothing is added. */
 status chat_answer(chat *c, err *e);
-shorter_told chat_told(const chat *c); /* how the last prompt was shortened */
+status chat_count(chat *c, int64_t *n, err *e); /* tokens of the prompt, as it stands */
+shorter_told chat_told(const chat *c);          /* how the last prompt was shortened */
 /* Removes the last question and everything after it, also in the kept file where there is one. */
 bool chat_undo(chat *c);
 bool chat_drop_answer(
@@ -224,6 +227,16 @@ typedef struct slash_command {
     const char *words; /* SLASH_WORD: the choices, with spaces between them */
     status (*run)(chat *c, const char *arg, slash_result *r, err *e);
 } slash_command;
+
+/* ---- A full context (run_full.c) ---- */
+
+/* The question finds no room: it waits, and the user is told of the two commands. */
+void chat_tell_full(chat *c, const char *question);
+/* Drops the oldest `wanted` turns; 0: as many as it takes. r->speak_now: a question waited. On
+ * failure the conversation is as before. */
+status chat_drop_turns(chat *c, int64_t wanted, slash_result *r, err *e);
+/* Puts a summary by the model in place of all turns. */
+status chat_summarise(chat *c, slash_result *r, err *e);
 
 extern const slash_command slash_commands[]; /* ends with a NULL name */
 /* Runs a line that begins with a slash. */

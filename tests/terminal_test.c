@@ -360,6 +360,50 @@ TEST(run_forgets_what_is_deleted)
     CHECK_EQ(terminal_close(&t), 0);
 }
 
+/* The tokens of a prompt with n words. */
+static int tokens_of(const char *m, int n)
+{
+    str line = {0};
+    spawned r;
+    for (int i = 0; i < n; i++)
+        str_puts(&line, "word ");
+    spawn_carat(&r, &(spawn_options){.in = ""},
+                ARGS("run", "-m", m, "-n", "1", "--ignore-eog", str_text(&line)));
+    const char *at = strstr(str_text(&r.err), "[prompt ");
+    CHECK_MSG(at, "%s", str_text(&r.err));
+    int tokens = atoi(at + 8);
+    spawned_free(&r);
+    str_free(&line);
+    return tokens;
+}
+
+/* A question that finds no room waits for /drop or /summary, which make room and ask it again. */
+TEST(run_goes_on_when_the_context_is_full)
+{
+    enum { CTX = 512, QUESTION = 300 }; /* one question fits, two do not */
+    const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    int few = tokens_of(m, 10), more = tokens_of(m, 30);
+    int n = 10 + (QUESTION - few) * 20 / (more - few);
+    str line = {0};
+    terminal t;
+    for (int i = 0; i < n; i++)
+        str_puts(&line, "word ");
+    for (int which = 0; which < 2; which++) {
+        converse(&t, NULL,
+                 ARGS("run", "-m", m, "-c", "512", "-n", "8", "--ignore-eog", "--no-history"));
+        say(&t, "/drop", "nothing to drop");
+        say(&t, "/drop x", "expected a number");
+        say(&t, str_text(&line), "answer 8 tokens");
+        say(&t, str_text(&line), "the context is full");
+        say(&t, which ? "/summary" : "/drop", which ? "begins anew" : "dropped");
+        terminal_expect(&t, "answer 8 tokens"); /* of the question that waited */
+        terminal_expect(&t, ">>> ");
+        terminal_type(&t, "/bye\r");
+        CHECK_EQ(terminal_close(&t), 0);
+    }
+    str_free(&line);
+}
+
 TEST(run_keeps_nothing_where_it_is_told_so)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});

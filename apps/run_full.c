@@ -1,0 +1,148 @@
+/* run_full.c - a conversation that has outgrown its context: /drop and /summary.
+ *
+ * The question that found no room waits in chat.waiting. Both commands make room and ask it again.
+ * The kept file of the conversation so far stays as it is: what follows gets a file of its own.
+ */
+#include "apps/run_int.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { ROOM_SHARE = 4 }; /* one part in so many of the context is kept free for the answer */
+
+static const char ask_summary[] =
+    "Summarise our conversation so far, so that it can go on from your summary alone: facts, "
+    "names, "
+    "numbers, decisions, and what is still open. Write only the summary.";
+static const char begin_summary[] = "This is a summary of our conversation so far:\n\n";
+
+static bool is_user(const chat *c, size_t i)
+{
+    const char *role = json_string_value(json_object_get(json_array_get(c->messages, i), "role"));
+    return role && !strcmp(role, "user");
+}
+
+/* Removes the oldest turn: up to the next question that follows an answer. False: there is only one
+ * turn. */
+static bool drop_turn(chat *c)
+{
+    size_t n = json_array_size(c->messages), i = 0;
+    while (i < n && is_user(c, i))
+        i++;
+    while (i < n && !is_user(c, i))
+        i++;
+    if (i >= n)
+        return false;
+    while (i--)
+        json_array_remove(c->messages, 0);
+    return true;
+}
+
+/* Drops turns until the prompt leaves room for an answer. *n: how many. */
+static status drop_until_fits(chat *c, int *n, err *e)
+{
+    int64_t most = carat_session_n_ctx(c->s), tokens;
+    status st;
+    for (most -= most / ROOM_SHARE, *n = 0;; ++*n) {
+        if ((st = chat_count(c, &tokens, e)) || tokens <= most)
+            return st;
+        if (!drop_turn(c))
+            return err_set(e, E_LIMIT,
+                           "the last question alone has %lld tokens, and the context %d: carat run "
+                           "-c N makes it longer",
+                           (long long)tokens, carat_session_n_ctx(c->s));
+    }
+}
+
+/* The question that waits becomes the last message. */
+static status take_waiting(chat *c, err *e)
+{
+    return c->waiting.n ? chat_add_user(c, str_text(&c->waiting), c->waiting.n, e) : OK;
+}
+
+/* After the messages have become others: the old conversation stays in its file. */
+static void go_on(chat *c, slash_result *r)
+{
+    c->talk = (talk_place){0};
+    r->speak_now = c->waiting.n > 0;
+    str_cut(&c->waiting, 0);
+}
+
+status chat_drop_turns(chat *c, int64_t wanted, slash_result *r, err *e)
+{
+    json_t *before = json_copy(c->messages);
+    int n = 0;
+    status st = before ? take_waiting(c, e) : err_memory(e, "the conversation", 256);
+    if (!st && !json_array_size(c->messages))
+        st = err_set(e, E_ARG, "there is nothing to drop");
+    while (!st && n < wanted && drop_turn(c))
+        n++;
+    if (!st && !wanted)
+        st = drop_until_fits(c, &n, e);
+    if (!st && !n)
+        st = err_set(e, E_ARG, "there is room: /drop N drops the oldest N turns all the same");
+    if (st) {
+        if (before) {
+            json_decref(c->messages);
+            c->messages = before;
+        }
+        return st;
+    }
+    json_decref(before);
+    term_note("%d of the oldest %s dropped; carat history has the whole conversation", n,
+              n == 1 ? "turns is" : "turns are");
+    go_on(c, r);
+    return OK;
+}
+
+status chat_summarise(chat *c, slash_result *r, err *e)
+{
+    json_t *before = json_copy(c->messages);
+    str text = {0};
+    bool keeps = c->keep;
+    int n = 0;
+    status st = before ? OK : err_memory(e, "the conversation", 256);
+    if (!st && !json_array_size(c->messages))
+        st = err_set(e, E_ARG, "there is nothing to summarise");
+    c->keep = false; /* the request for a summary is no part of the conversation */
+    st = st ? st : chat_add_user(c, ask_summary, sizeof ask_summary - 1, e);
+    st = st ? st : drop_until_fits(c, &n, e);
+    if (!st && n)
+        term_note("the oldest %d %s not in the summary: there is no room", n,
+                  n == 1 ? "turn is" : "turns are");
+    st = st ? st : chat_answer(c, e);
+    if (!st && (c->out.finish == CARAT_FINISH_CANCELLED || !c->out.content.n))
+        st = err_set(e, E_CANCELLED, "there is no summary: the conversation stays as it was");
+    c->keep = keeps;
+    str_puts(&text, begin_summary);
+    str_put(&text, str_text(&c->out.content), c->out.content.n);
+    if (!st && text.bad)
+        st = err_memory(e, "a summary", text.n);
+    if (!st) {
+        json_array_clear(c->messages);
+        st = chat_add_user(c, str_text(&text), text.n, e);
+        json_array_append_new(c->messages, json_pack("{s:s, s:s}", "role", "assistant", "content",
+                                                     "Understood. Let us go on from there."));
+        st = st ? st : take_waiting(c, e);
+    }
+    str_free(&text);
+    if (st) {
+        if (before) {
+            json_decref(c->messages);
+            c->messages = before;
+        }
+        return st;
+    }
+    json_decref(before);
+    term_note("the conversation begins anew with this summary; /show and carat history have both");
+    go_on(c, r);
+    return OK;
+}
+
+void chat_tell_full(chat *c, const char *question)
+{
+    str_cut(&c->waiting, 0);
+    str_puts(&c->waiting, question);
+    term_note("the context is full. /drop drops the oldest turns, /summary begins anew with a "
+              "summary that you see; either then answers your question");
+}
