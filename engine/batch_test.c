@@ -713,6 +713,8 @@ TEST(times_of_a_cancelled_job_are_those_of_its_part)
     uint64_t rng = test_seed();
     random_request(m, &q, 1, &rng);
     q.n = 100;
+    for (int64_t i = 0; i < q.n; i++)
+        q.ids[i] = 20 + (int32_t)rng_below(&rng, 200);
     q.o.max_tokens = 30;
     for (int at = 0; at <= 3; at += 3) {
         slow x = {.b = b, .cancel_at = at};

@@ -164,7 +164,7 @@ static void killed_with(setting v)
 {
     static const int64_t n[] = {KEEP + 131, KEEP + 256, KEEP + 600};
     for (int i = 0; i < 3; i++) {
-        char dir[16];
+        char dir[32];
         snprintf(dir, sizeof dir, "cache%d", i);
         killed_and_back(&v, n[i], 30 + 40 * i, dir);
     }
@@ -233,7 +233,7 @@ TEST(a_killed_conversation_of_another_pool_keeps_its_exact_beginning)
     } other[] = {{"scored", KEEP + 128, 24}, {"lru", KEEP, 24}, {"scored", KEEP, 48}, {NULL, 0, 0}};
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
         static said want, got;
-        char dir[16];
+        char dir[32];
         snprintf(dir, sizeof dir, "cache%d", (int)i);
         snprintf(v.dir, sizeof v.dir, "%s", test_temp(dir));
         first_turn_of_a_killed_process(&v, KEEP + 300);
