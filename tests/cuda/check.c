@@ -76,7 +76,8 @@ static void draw_anew(rig *g, const char *name)
         g->rng = rng_mix(g->rng + (unsigned char)*c);
 }
 
-/* The 1st, 2nd, 5th, 10th, 17th, ... check of a name: of many the later ones differ less. */
+/* The 1st, 2nd, 5th, 10th, 17th, ... check of a name's first word: of many the later ones differ
+ * less. */
 static bool is_sample(const char *name)
 {
     enum { NAMES = 256 };
@@ -84,10 +85,12 @@ static bool is_sample(const char *name)
         char name[48];
         int n;
     } seen[NAMES];
+    char word[sizeof seen->name];
     int i = 0, root = 0;
-    while (i < NAMES - 1 && *seen[i].name && strncmp(seen[i].name, name, sizeof seen->name - 1))
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(name, " "), name);
+    while (i < NAMES - 1 && *seen[i].name && strcmp(seen[i].name, word))
         i++;
-    snprintf(seen[i].name, sizeof seen->name, "%s", name);
+    memcpy(seen[i].name, word, sizeof word);
     const int n = ++seen[i].n;
     while (root * root + 1 < n)
         root++;
