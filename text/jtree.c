@@ -294,6 +294,7 @@ static status take_value(parser *p, int depth, jtree *v)
 {
     bool real;
     size_t n;
+    v->parsed = true;
     skip_json_space(p);
     if (p->at == p->n)
         return fail(p, "the text ends where a value should be");
@@ -359,15 +360,31 @@ static const jtree *find_member(const jtree *v, const char *key)
     return NULL;
 }
 
+/* Trees of constants are never written. A parsed one is in an arena, and const for its readers
+ * alone. */
+static void note_use(const jtree *v, jtree_use use)
+{
+    if (v && v->parsed && __atomic_load_n(&v->use, __ATOMIC_RELAXED) < use)
+        __atomic_store_n(&((jtree *)v)->use, (unsigned char)use, __ATOMIC_RELAXED);
+}
+
+void jtree_pass(const jtree *v)
+{
+    note_use(v, JTREE_PASSED);
+}
+
 const jtree *jtree_get(const jtree *v, const char *key)
 {
     const jtree *m = find_member(v, key);
+    note_use(m, JTREE_READ);
     return m && m->kind != JTREE_NULL ? m : NULL;
 }
 
 bool jtree_has(const jtree *v, const char *key)
 {
-    return find_member(v, key) != NULL;
+    const jtree *m = find_member(v, key);
+    note_use(m, JTREE_READ);
+    return m != NULL;
 }
 
 bool jtree_is(const jtree *v, jtree_kind kind)

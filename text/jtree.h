@@ -5,7 +5,8 @@
  * shortens a string. Strict RFC 8259: no comments, no trailing commas, valid UTF-8, surrogates only
  * in pairs, limited depth. A repeated key keeps its first place and its last value.
  *
- * A tree lives as long as its arena; it is read-only and borrows nothing from the text.
+ * A tree lives as long as its arena; it is read-only and borrows nothing from the text. It notes
+ * which members were read, so that a caller can name those that nobody asked for.
  */
 #ifndef TEXT_JTREE_H
 #define TEXT_JTREE_H
@@ -25,10 +26,18 @@ typedef enum jtree_kind {
     JTREE_OBJECT
 } jtree_kind;
 
+typedef enum jtree_use {
+    JTREE_UNREAD,
+    JTREE_READ,  /* jtree_get or jtree_has has found it */
+    JTREE_PASSED /* read with all that is in it */
+} jtree_use;
+
 typedef struct jtree jtree;
 struct jtree {
     jtree_kind kind;
-    const char *s; /* of a string: its bytes; of a number: its spelling. NUL-terminated */
+    unsigned char use; /* a jtree_use; set at any time, by any thread */
+    bool parsed;       /* by jtree_parse, so that `use` can be written */
+    const char *s;     /* of a string: its bytes; of a number: its spelling. NUL-terminated */
     size_t n;
     jtree *first, *next; /* items or members; next sibling */
     size_t count;        /* number of items or members */
@@ -43,6 +52,7 @@ status jtree_parse(const char *text, size_t n, const char *what, int max_depth, 
 /* The member. NULL if it is absent or null, or if v is not an object. */
 const jtree *jtree_get(const jtree *v, const char *key);
 bool jtree_has(const jtree *v, const char *key);
+void jtree_pass(const jtree *v); /* notes that v is read with all that is in it; v may be NULL */
 bool jtree_is(const jtree *v, jtree_kind kind); /* false for NULL */
 /* Truth as in Python: false for null, false, zero, "", an empty array or object, and NULL. */
 bool jtree_truthy(const jtree *v);

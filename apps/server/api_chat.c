@@ -72,9 +72,11 @@ static void put_member(request *rq, const jtree *f, int32_t *n_calls)
         str_puts(o, "}]");
     } else if (!strcmp(f->key, "role") && jtree_is(f, JTREE_STRING) && !strcmp(f->s, "function")) {
         snprintf(id, sizeof id, "function_%d", (int)*n_calls);
+        jtree_pass(f);
         json_text(o, "role", "tool");
         json_text(o, "tool_call_id", id);
     } else if (!strcmp(f->key, "tool_calls") && f->kind == JTREE_ARRAY) {
+        jtree_pass(f);
         json_open(o, "tool_calls", '[');
         for (const jtree *call = f->first; call; call = call->next)
             put_call(o, call);
@@ -221,8 +223,7 @@ bool chat_parse(request *rq, const request_limits *lim, problem *p)
     int64_t n = 1;
     if (!read_common(rq, lim, p) ||
         !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
-        !field_bool(p, options, "include_usage", &rq->include_usage) ||
-        !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
+        !read_usage(rq, options, p) || !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
         !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) ||
         !read_chat_logprobs(rq, p) || !read_prompt_logprobs(rq, p) || !read_thinking(rq, lim, p) ||
         !read_effort(rq, rq->body, "reasoning_effort", "reasoning_effort", p) ||

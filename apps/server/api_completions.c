@@ -109,8 +109,7 @@ bool completions_parse(request *rq, const request_limits *lim, problem *p)
     int64_t n = 1;
     if (!read_common(rq, lim, p) ||
         !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
-        !field_bool(p, options, "include_usage", &rq->include_usage) ||
-        !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
+        !read_usage(rq, options, p) || !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
         !read_max_tokens(rq, limits, p) || !read_logprobs(rq, p) || !read_prompt_logprobs(rq, p) ||
         !read_stops(rq, "stop", p) || !field_bool(p, rq->body, "echo", &rq->echo) ||
         !read_prompt(rq, lim, p))

@@ -149,14 +149,16 @@ static bool block_text(const place *at, size_t k, const jtree *b, str *out)
         return refuse_block(at, k, "is an image: carat reads text only so far");
     if (tree_says(type, "compaction")) /* a summary of what came before */
         t = jtree_get(b, "content");
-    if (jtree_is(t, JTREE_STRING))
+    if (jtree_is(t, JTREE_STRING)) {
         str_put(out, t->s, t->n);
-    else
+    } else {
+        jtree_pass(b);
         leave_out(
             at->rq,
             "'messages[%zu].content[%zu]', a block of type %.60s, is left out: it has no text "
             "for the model",
             at->i, k, jtree_is(type, JTREE_STRING) ? type->s : "unknown");
+    }
     return true;
 }
 

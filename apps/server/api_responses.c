@@ -40,9 +40,11 @@ static bool refuse_item(const items *at, const char *what)
     return problem_set(at->p, 400, field, "'%s' %s", field, what);
 }
 
-static void leave_out_part(const items *at, const char *what, const jtree *type)
+static void leave_out_part(const items *at, const char *what, const jtree *v)
 {
+    const jtree *type = jtree_get(v, "type");
     char field[48];
+    jtree_pass(v);
     if (at->before) /* the answer to the request that brought it has said so */
         return;
     snprintf(field, sizeof field, "input[%zu]", at->i);
@@ -104,7 +106,7 @@ static bool join_parts(const items *at, const jtree *c, str *out)
         else if (q->kind != JTREE_OBJECT)
             return refuse_item(at, "holds a part that is no object");
         else
-            leave_out_part(at, "a part", type);
+            leave_out_part(at, "a part", q);
     }
     return true;
 }
@@ -334,7 +336,7 @@ static bool put_item(items *at, const jtree *given, bool last)
     if (tree_says(type, "agent_message"))
         return put_agent_message(at, item);
     if (!tree_says(type, "additional_tools")) /* its tools are declared */
-        leave_out_part(at, "an item", type);
+        leave_out_part(at, "an item", item);
     return true;
 }
 

@@ -290,6 +290,14 @@ bool read_max_tokens(request *rq, const char *const *keys, problem *p)
     return true;
 }
 
+bool read_usage(request *rq, const jtree *stream_options, problem *p)
+{
+    const jtree *usage = NULL;
+    return field_bool(p, stream_options, "include_usage", &rq->include_usage) &&
+           field_kind(p, rq->body, "usage", JTREE_OBJECT, &usage) &&
+           field_bool(p, usage, "include", &rq->include_usage);
+}
+
 bool read_stops(request *rq, const char *key, problem *p)
 {
     const jtree *v = jtree_get(rq->body, key);

@@ -77,6 +77,7 @@ void json_nothing(str *o, const char *key)
 void json_tree(str *o, const char *key, const jtree *v)
 {
     json_key(o, key);
+    jtree_pass(v);
     switch (v ? v->kind : JTREE_NULL) {
     case JTREE_NULL:
         str_puts(o, "null");

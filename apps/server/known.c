@@ -63,6 +63,7 @@ static const known_field fields[] = {
     /* The shape of the response. */
     {"stream", ALL, READ, NULL},
     {"stream_options", OPEN, READ, NULL},
+    {"usage", CHAT | TEXT, READ, NULL},
     {"return_progress", ALL, READ, NULL},
     {"n", CHAT | TEXT, READ, NULL},
     {"n", RESP | MESS, ONLY, "1"},
@@ -220,6 +221,9 @@ static const known_field fields[] = {
     {"prompt_cache_options", ALL, HARMLESS, NULL},
     {"request_id", ALL, HARMLESS, NULL},
     {"priority", ALL, HARMLESS, NULL},
+    {"provider", CHAT | TEXT | RESP, HARMLESS, NULL}, /* OpenRouter's: who computes it */
+    {"route", CHAT | TEXT | RESP, HARMLESS, NULL},
+    {"models", CHAT | TEXT | RESP, HARMLESS, NULL}, /* others, if the first one fails */
     {"session_id", ALL, HARMLESS, NULL},
     {"cache_key", ALL, HARMLESS, NULL},
     {"cache_salt", ALL, HARMLESS, NULL},

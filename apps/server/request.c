@@ -92,6 +92,8 @@ bool request_read(request *rq, const request_limits *lim, problem *p)
                                                  [API_OLLAMA_GENERATE] = ollama_generate_parse};
     if (check_fields(rq, lim, p))
         parsers[rq->api](rq, lim, p);
+    if (!p->status)
+        say_unread(rq);
     if (!p->status && (rq->messages.bad || rq->tools.bad || rq->allowed.bad || rq->origin.bad ||
                        rq->left_out.bad))
         problem_set(p, 503, "", "no memory for a request of this size");

@@ -269,6 +269,8 @@ bool read_common(request *rq, const request_limits *lim, problem *p); /* model, 
 bool read_sampling(request *rq, const jtree *o, const request_limits *lim, problem *p);
 bool read_token_rules(request *rq, const jtree *o, const request_limits *lim, problem *p);
 bool read_stops(request *rq, const char *key, problem *p);
+/* stream_options.include_usage, and OpenRouter's usage.include. */
+bool read_usage(request *rq, const jtree *stream_options, problem *p);
 /* thinking, think, chat_template_kwargs, budgets; and `reasoning`. */
 bool read_thinking(request *rq, const request_limits *lim, problem *p);
 bool read_reasoning(request *rq, const request_limits *lim, problem *p);
@@ -301,6 +303,8 @@ bool read_tools(request *rq, tools_shape shape, problem *p);
 const tool_form *request_tool(const request *rq, const char *name);
 /* Records that a part of the request has no effect. */
 void leave_out(request *rq, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Records the members of the body that no parser has read (unread.c). */
+void say_unread(request *rq);
 /* The item of /v1/responses that an item_reference of the input names; another item itself. NULL:
  * there is none. */
 const jtree *request_item(const request *rq, const jtree *item);

@@ -450,6 +450,57 @@ TEST(request_verbosity_is_told_to_the_model)
     CHECK_STR(p.param, "text.verbosity");
 }
 
+TEST(request_members_that_nobody_reads_are_named)
+{
+    static const struct {
+        api_kind api;
+        const char *body, *named; /* NULL: nothing */
+    } all[] = {
+        {API_MESSAGES, "{" M ",\"thinking\":{\"type\":\"enabled\",\"display\":\"omitted\"}}",
+         "'thinking.display' has no effect"},
+        {API_MESSAGES,
+         "{" M ",\"tools\":[{\"name\":\"f\",\"input_schema\":{\"type\":\"object\",\"x\":1},"
+         "\"cache_control\":{\"type\":\"ephemeral\"},\"defer_loading\":false}]}",
+         NULL},
+        {API_MESSAGES, "{" M ",\"tools\":[{\"name\":\"f\",\"input_examples\":[{\"a\":1}]}]}",
+         "'tools[0].input_examples' has no effect"},
+        {API_MESSAGES, "{" M ",\"tools\":[{\"type\":\"web_search_1\",\"max_uses\":3}]}",
+         "'tools[0]', a tool"},
+        {API_RESPONSES, "{" I ",\"text\":{\"format\":{\"type\":\"text\"},\"tone\":\"dry\"}}",
+         "'text.tone' has no effect"},
+        {API_CHAT, "{" M ",\"stream_options\":{\"include_usage\":true,\"every\":2}}",
+         "'stream_options.every' has no effect"},
+        {API_CHAT,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+         "\"content\":\"\",\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":{"
+         "\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"c\","
+         "\"content\":\"r\"}],\"logit_bias\":{\"5\":1},\"metadata\":{\"a\":{\"b\":1}}}",
+         NULL},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        request rq;
+        parse_request(&rq, all[i].api, all[i].body);
+        CHECK_MSG(all[i].named ? strstr(str_text(&rq.left_out), all[i].named) != NULL
+                               : !rq.n_left_out,
+                  "%s: %s", all[i].body, str_text(&rq.left_out));
+        CHECK_MSG(rq.n_left_out <= 1, "%s: %s", all[i].body, str_text(&rq.left_out));
+        request_free(&rq);
+    }
+}
+
+TEST(request_of_an_openrouter_client)
+{
+    request rq;
+    problem p;
+    parse_request(&rq, API_CHAT,
+                  "{" M ",\"stream\":true,\"usage\":{\"include\":true},\"provider\":{\"order\":["
+                  "\"x\"]},\"route\":\"fallback\",\"models\":[\"a\"]}");
+    CHECK(rq.include_usage && !rq.n_left_out);
+    request_free(&rq);
+    CHECK(is_refused(API_CHAT, "{" M ",\"usage\":true}", &p));
+    CHECK_STR(p.param, "usage");
+}
+
 TEST(request_documents_of_text_are_read)
 {
     request rq;

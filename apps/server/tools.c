@@ -157,8 +157,10 @@ static bool add_tool(request *rq, const tool_list *in, tool_form *t, problem *p)
     return true;
 }
 
-static bool drop_tool(request *rq, const tool_list *in, size_t i, const char *type)
+static bool drop_tool(request *rq, const tool_list *in, size_t i, const jtree *v)
 {
+    const char *type = jtree_get(v, "type")->s;
+    jtree_pass(v);
     if (in->origin == -1 && rq->tool_dropped)
         rq->tool_dropped[i] = true;
     leave_out(rq, "'%s[%zu]', a tool of type %.60s, is left out: %s", in->field, i, type,
@@ -235,7 +237,7 @@ static bool classify_tool(request *rq, const jtree *v, size_t i, const tool_list
     if (t->kind && runs_at_client(v, type->s))
         return true;
     *done = true;
-    return drop_tool(rq, in, i, type->s);
+    return drop_tool(rq, in, i, v);
 }
 
 static bool declare_tool(request *rq, const jtree *v, size_t i, const tool_list *in, problem *p)
