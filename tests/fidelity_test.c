@@ -71,13 +71,11 @@ static carat_session *open_session(carat_model *m, int32_t n_ctx, int32_t chunk,
 static float *all_logits(const fidelity *f, carat_model *m, int32_t chunk, const char *kv)
 {
     err e = {0};
-    int64_t reused = -1;
     size_t n = (size_t)f->n_tokens * (size_t)f->n_vocab;
     float *out = mem_calloc(n, sizeof *out);
     carat_session *s = open_session(m, N_CTX, chunk, kv);
     CHECK(out);
     CHECK_OK(carat_append(s, f->tokens, f->n_tokens, true, out, &e), e);
-    CHECK_EQ(reused, 0);
     CHECK_EQ(carat_session_n_past(s), f->n_tokens);
     carat_session_close(s);
     return out;
