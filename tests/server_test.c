@@ -134,6 +134,8 @@ TEST(server_refuses_with_the_apis_own_words)
         {"POST", "/v1/chat/completions", "{\"model\":\"a\\u0000b\"," ASK "}", 400, "zero"},
         {"POST", "/v1/messages/x", "{}", 404, "\"type\":\"error\""},
         {"POST", "/tokenize", "{}", 400, "content"},
+        {"POST", "/tokenize", "{\"content\":\"a\",\"prompt\":\"b\"}", 400, "exclude"},
+        {"POST", "/tokenize", "{\"prompt\":\"a\",\"messages\":[]}", 400, "exclude"},
         {"POST", "/slots/0?action=save", "{}", 501, "--kv-cache-dir"},
         {"GET", "/lora-adapters", NULL, 501, "no adapters"},
         {"POST", "/rerank", "{\"query\":\"a\"}", 501, "reranking"},

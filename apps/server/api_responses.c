@@ -246,6 +246,10 @@ static bool put_result(const items *at, const jtree *item, str *out)
                 str_printf(out, " %s", jtree_get(t, "name")->s);
         return true;
     }
+    const jtree *failed = jtree_get(item, "error"), *message = jtree_get(failed, "message");
+    message = jtree_is(failed, JTREE_STRING) ? failed : message;
+    if (jtree_is(message, JTREE_STRING)) /* of an mcp_call, in place of its output */
+        str_printf(out, "Error: %s\n", message->s);
     return join_parts(at, v, out);
 }
 

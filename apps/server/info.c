@@ -468,9 +468,14 @@ static bool tokenize(exchange *x, token_request *t, problem *p)
         !field_bool(p, t->body, "return_token_strs", &strs))
         return false;
     if (jtree_get(t->body, "messages")) {
+        if (text || prompt)
+            return problem_set(p, 400, text ? "content" : "prompt",
+                               "'messages' and a text exclude each other");
         handle_tokens(x, strs);
         return true;
     }
+    if (text && prompt)
+        return problem_set(p, 400, "prompt", "'content' and 'prompt' exclude each other");
     bos = !text; /* vLLM's default */
     text = text ? text : prompt;
     if (!text)

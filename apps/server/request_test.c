@@ -450,6 +450,17 @@ TEST(request_verbosity_is_told_to_the_model)
     CHECK_STR(p.param, "text.verbosity");
 }
 
+TEST(request_failed_mcp_calls_say_why)
+{
+    request rq;
+    parse_request(&rq, API_RESPONSES,
+                  "{\"input\":[{\"type\":\"mcp_call\",\"id\":\"m\",\"server_label\":\"l\",\"name\":"
+                  "\"f\",\"arguments\":\"{}\",\"output\":null,\"error\":{\"type\":\"http_error\","
+                  "\"message\":\"no route\"}}]}");
+    CHECK(strstr(str_text(&rq.messages), "\"content\":\"Error: no route"));
+    request_free(&rq);
+}
+
 TEST(request_members_that_nobody_reads_are_named)
 {
     static const struct {
