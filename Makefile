@@ -362,8 +362,8 @@ $(BUILD)/fuzz_$(1) $(BUILD)/fuzz_$(1).linked: FUZZ_OBJ += $(call obj,$(2))
 $(BUILD)/fuzz_$(1) $(BUILD)/fuzz_$(1).linked: $(call obj,$(2))
 endef
 # The reader of requests needs no connection, model or thread.
-$(eval $(call fuzz_also,request,$(patsubst %,apps/server/%.c,request fields sampling forms known tools tool_kinds jsonw \
-    answer api_chat api_completions api_responses api_messages api_llama api_ollama embed_form) \
+$(eval $(call fuzz_also,request,$(patsubst %,apps/server/%.c,request fields sampling forms known unread tools tool_kinds \
+    jsonw answer api_chat api_completions api_responses api_responses_read api_messages api_llama api_ollama embed_form) \
     engine/sample_check.c))
 $(eval $(call fuzz_also,headers,apps/server/headers.c))
 $(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,head routes fields sampling) engine/sample_check.c))
