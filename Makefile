@@ -364,9 +364,10 @@ endef
 # The reader of requests needs no connection, model or thread.
 $(eval $(call fuzz_also,request,$(patsubst %,apps/server/%.c,request fields sampling forms known unread tools tool_kinds \
     jsonw answer api_chat api_completions api_responses api_responses_read api_messages api_llama api_ollama embed_form) \
-    engine/sample_check.c))
+    engine/sample_check.c engine/compress_parse.c))
 $(eval $(call fuzz_also,headers,apps/server/headers.c))
-$(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,head routes fields sampling) engine/sample_check.c))
+$(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,head routes fields sampling) \
+    engine/sample_check.c engine/compress_parse.c))
 $(BUILD)/fuzz_http $(BUILD)/fuzz_http.linked: LIBS += -lmicrohttpd
 $(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/pass.c backend/page_moves.c))
 $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_config convert_draft_config) \
