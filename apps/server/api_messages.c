@@ -394,14 +394,16 @@ static bool read_anthropic_messages(request *rq, problem *p)
 bool messages_parse(request *rq, const request_limits *lim, problem *p)
 {
     static const char *const limits[] = {"n_predict", NULL};
-    const jtree *config = NULL, *format = NULL;
+    const jtree *config = NULL, *format = NULL, *beta = NULL;
     if (!read_common(rq, lim, p) ||
         !field_int(p, rq->body, "max_tokens", 1, INT32_MAX, &rq->max_tokens) ||
         !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop_sequences", p) ||
         !read_thinking(rq, lim, p) ||
         !field_kind(p, rq->body, "output_config", JTREE_OBJECT, &config) ||
         !field_kind(p, config, "format", JTREE_OBJECT, &format) ||
-        !read_format(rq, format, "output_config.format", true, p) || !read_forms(rq, p) ||
+        !field_kind(p, rq->body, "output_format", JTREE_OBJECT, &beta) ||
+        !read_format(rq, format, "output_config.format", true, p) ||
+        !read_format(rq, beta, "output_format", true, p) || !read_forms(rq, p) ||
         !read_tools(rq, TOOLS_ANTHROPIC, p) || !read_tool_choice(rq, TOOLS_ANTHROPIC, p) ||
         !read_anthropic_messages(rq, p))
         return false;

@@ -1,6 +1,7 @@
 /* forms.c - the fields of structured output, of several servers.
  *
- *     response_format, text.format, output_config.format    OpenAI and Anthropic
+ *     response_format, text.format                          OpenAI
+ *     output_config.format, output_format                   Anthropic
  *     grammar, json_schema                                  llama-server
  *     guided_json, guided_regex, guided_choice,
  *     guided_grammar, structured_outputs                    vLLM

@@ -160,6 +160,7 @@ static const known_field fields[] = {
     {"response_format", CHAT | TEXT, READ, NULL},
     {"text", RESP, READ, NULL},
     {"output_config", MESS, READ, NULL},
+    {"output_format", MESS, READ, NULL}, /* the beta's name of output_config.format */
     {"grammar", ALL, READ, NULL},
     {"grammar_lazy", ALL, ONLY, "false"},
     {"json_schema", ALL, READ, NULL},

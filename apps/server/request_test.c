@@ -450,6 +450,22 @@ TEST(request_verbosity_is_told_to_the_model)
     CHECK_STR(p.param, "text.verbosity");
 }
 
+#define FORM "{\"type\":\"json_schema\",\"schema\":{\"type\":\"object\",\"properties\":{}}}"
+
+TEST(request_output_format_of_the_messages_beta)
+{
+    request rq;
+    problem p;
+    parse_request(&rq, API_MESSAGES, "{" M ",\"output_format\":" FORM "}");
+    CHECK(rq.schema && strstr(rq.schema, "properties") && !rq.n_left_out);
+    request_free(&rq);
+    CHECK(is_refused(API_MESSAGES,
+                     "{" M ",\"output_format\":" FORM ",\"output_config\":{\"format\":" FORM "}}",
+                     &p));
+    CHECK_STR(p.param, "output_format");
+    CHECK(is_refused(API_MESSAGES, "{" M ",\"output_format\":\"json\"}", &p));
+}
+
 TEST(request_failed_mcp_calls_say_why)
 {
     request rq;
