@@ -34,10 +34,10 @@ static const char *const towers[] = {
     "mm_projector.",
 };
 
-/* How names end of tables that carat computes from the configuration. */
+/* How names end of tables that carat computes from the configuration. rope_freqs.weight is none of
+ * them: its divisors stand in no configuration, so a model that does not read them is another one. */
 static const char *const computed[] = {
     "rotary_emb.inv_freq", "rotary_emb.original_inv_freq", "rotary_embd.inv_freq", "attn_rot_embd",
-    "rope_freqs.weight",
 };
 
 static const char *after(const char *name, const char *prefix)
@@ -79,6 +79,7 @@ static const char *hint_of(const char *names)
     } hints[] = {
         {"lora_", ": parts of an adapter, which must be merged into the weights first"},
         {"base_layer", ": parts of an adapter, which must be merged into the weights first"},
+        {"rope_freqs", ": divisors of this rotation are not supported"},
         {"cls.", ": heads of rerankers are not supported"},
         {"score.", ": heads of classifiers are not supported"},
         {"classifier.", ": heads of classifiers are not supported"},

@@ -44,6 +44,7 @@ TEST(a_tensor_without_a_place_is_refused_in_every_family)
         "blk.0.attn_q.weight.bias",
         "altup.weight",
         "blk.0.attn_sub_norm.weight",
+        "blk.0.rope_freqs.weight",
     };
     static const char *const allowed[] = {
         "v.blk.0.attn_q.weight", "mm.input_projection.weight",
@@ -63,6 +64,21 @@ TEST(a_tensor_without_a_place_is_refused_in_every_family)
             err e = {0};
             CHECK_MSG(!bind_with(base, allowed[k], &e), "%s: %s", sizes[i], e.text);
         }
+    }
+}
+
+/* Divisors of frequencies change every rotation, so a family that does not read them refuses them. */
+TEST(divisors_of_frequencies_are_read_or_refused)
+{
+    static const char *const without[] = {"tiny-qwen35", "tiny-qwen35moe", "tiny-laguna",
+                                          "dflash-tiny", "dflash-tiny-laguna"};
+    const char *base = test_temp("unturned.gguf");
+    for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
+        const char *argv[] = {without[i], base, "-t", "f32"};
+        err e = {0};
+        CHECK_EQ(command_synth.run(&command_synth, 4, (char **)argv), 0);
+        CHECK_STATUS(bind_with(base, "rope_freqs.weight", &e), E_UNSUPPORTED);
+        CHECK_MSG(strstr(e.text, "rope_freqs.weight"), "%s: %s", without[i], e.text);
     }
 }
 
@@ -121,13 +137,13 @@ TEST(towers_and_computed_tables_are_known_by_name)
                                       "model.vision_embedder.patch_dense.bias",
                                       "multi_modal_projector.linear_1.bias",
                                       "model.layers.0.self_attn.rotary_emb.inv_freq",
-                                      "rope_freqs.weight",
                                       "v.patch_embd.weight"};
     static const char *const no[] = {"model.layers.0.self_attn.q_proj.bias",
                                      "vocab.weight",
                                      "attn.weight",
                                      "model.visualise.weight",
                                      "lm_head.bias",
+                                     "rope_freqs.weight",
                                      "",
                                      "model.layers.0.visual.weight",
                                      "model.layers.0.mlp.up_proj.scales"};
