@@ -111,14 +111,16 @@ static bool is_one(const json_t *factor)
     return !factor || json_is_null(factor) || json_number_value(factor) == 1;
 }
 
-/* The kind of a rotation; sections of pairs by axis mean nothing for texts. A factor without a kind
- * is no rotation that the reference defines. */
+/* The kind of a rotation; sections of pairs by axis mean nothing for texts, and a linear one by 1
+ * changes nothing. A factor without a kind is no rotation that the reference defines. */
 static const char *rope_kind(const json_t *rope)
 {
     const char *kind = json_string_value(json_object_get(rope, "rope_type"));
     kind = kind ? kind : json_string_value(json_object_get(rope, "type"));
     if (!kind)
         return is_one(json_object_get(rope, "factor")) ? "default" : "";
+    if (!strcmp(kind, "linear") && is_one(json_object_get(rope, "factor")))
+        return "default";
     return strcmp(kind, "mrope") ? kind : "default";
 }
 
@@ -128,15 +130,14 @@ static bool is_plain_rope(const json_t *rope)
     static const char *const known[] = {
         "rope_type",         "type", "factor", "original_max_position_embeddings", "mrope_section",
         "mrope_interleaved", NULL};
-    const char *kind = rope_kind(rope), *key;
+    const char *key;
     json_t *v;
     json_object_foreach((json_t *)rope, key, v)
     {
         if (!json_is_null(v) && !text_is_one_of(known, key, strlen(key)))
             return false;
     }
-    return !strcmp(kind, "default") ||
-           (!strcmp(kind, "linear") && is_one(json_object_get(rope, "factor")));
+    return !strcmp(rope_kind(rope), "default");
 }
 
 bool config_is_neutral(const json_t *v, const char *neutral)
@@ -233,7 +234,7 @@ void config_rope(config_fields *f, const json_t *rope, const char *const *more, 
                       part ? "share of a head" : "1, which alone is supported");
     if (!strcmp(kind, "yarn"))
         read_yarn(f, &r, y);
-    else if (rope && strcmp(kind, "default") != 0 && !is_plain_rope(rope))
+    else if (strcmp(kind, "default") != 0)
         config_refuse(&r, "rope_type", "default or yarn");
     f->st = f->st ? f->st : r.st;
 }

@@ -615,6 +615,7 @@ TEST(equal_meanings_of_a_configuration_are_taken)
         {0, "\"rope_scaling\":{\"rope_type\":\"default\",\"factor\":1.0},"},
         {0, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":1.0},"},
         {0, "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e6},"},
+        {0, "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":1,\"rope_theta\":1e6},"},
         {0, "\"partial_rotary_factor\":1.0,"},
         {0, "\"head_dim\":32.0,\"num_hidden_layers\":4.0,\"max_position_embeddings\":4096.0,"},
         {0, "\"rope_theta\":1000000.0,\"attention_bias\":null,\"use_sliding_window\":null,"},
@@ -634,6 +635,8 @@ TEST(equal_meanings_of_a_configuration_are_taken)
         {4, "\"mamba_ssm_dtype\":\"torch.float32\",\"mtp_num_hidden_layers\":0.0,"},
         {4, "\"rope_theta\":1e7,\"partial_rotary_factor\":0.25,\"rope_parameters\":{"
             "\"mrope_section\":[2.0,1,1]},"},
+        {4, "\"rope_theta\":1e7,\"partial_rotary_factor\":0.25,\"rope_parameters\":{"
+            "\"type\":\"linear\",\"factor\":1.0,\"mrope_section\":[2,1,1]},"},
     };
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         model_shape *want, *s;

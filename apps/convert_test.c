@@ -461,6 +461,9 @@ TEST(convert_of_gemma_takes_equal_meanings)
     "{\"rope_parameters\":{\"full_attention\":{" full "\"rope_theta\":1e6},"                       \
     "\"sliding_attention\":{\"rope_theta\":1e4}}}"
     static const char *const same[] = {
+        "{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"proportional\","
+        "\"partial_rotary_factor\":0.25,\"rope_theta\":1e6},\"sliding_attention\":{"
+        "\"rope_type\":\"linear\",\"factor\":1.0,\"rope_theta\":1e4}}}",
         "{\"hidden_activation\":\"gelu_new\"}",
         "{\"hidden_activation\":\"gelu_fast\",\"hidden_act\":\"gelu_pytorch_tanh\"}",
         "{\"rope_scaling\":{\"rope_type\":\"default\"}}",
