@@ -25,12 +25,13 @@ bool ollama_settings_read(request *rq, const jtree *options, const request_limit
     static const jtree none = {.kind = JTREE_OBJECT, .s = ""};
     const jtree *body = rq->body;
     api_kind api = rq->api;
-    int64_t n = -1;
+    int64_t n = -1, n_ctx = 0; /* n_ctx is of a derived model, for its loading */
     rq->body = options ? options : &none;
     rq->api = API_OLLAMA_OPTIONS;
     bool ok = check_fields(rq, lim, p) && read_common(rq, lim, p) && read_stops(rq, "stop", p) &&
               read_max_tokens(rq, limits, p) &&
               field_int(p, rq->body, "num_predict", -2, INT32_MAX, &n) &&
+              field_int(p, rq->body, "num_ctx", 0, 1 << 30, &n_ctx) &&
               field_int(p, rq->body, "num_keep", -1, INT32_MAX, &rq->num_keep) && read_forms(rq, p);
     rq->body = body;
     rq->api = api;

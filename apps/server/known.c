@@ -290,7 +290,7 @@ static const known_field fields[] = {
     {"shift", OLLA, READ, NULL},
     {"_debug_render_only", OLLA, ONLY, "false"},
     {"num_predict", OPTS, READ, NULL},
-    {"num_ctx", OPTS, HARMLESS, NULL}, /* the context is the server's */
+    {"num_ctx", OPTS, READ, NULL}, /* of a derived model: a request's context is the server's */
     {"num_batch", OPTS, HARMLESS, NULL},
     {"num_gpu", OPTS, HARMLESS, NULL},
     {"main_gpu", OPTS, HARMLESS, NULL},
