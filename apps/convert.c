@@ -18,9 +18,13 @@
 #include "format/safetensors.h"
 #include "model/unplaced.h"
 
+#include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
 
 typedef struct {
     const char *type, *name, *target, *dialect;
@@ -593,6 +597,27 @@ status convert_model(const convert_request *request, uint64_t *n_bytes, err *e)
     return st;
 }
 
+/* Whether `out` is the target, or a file of a checkpoint, by any path. Other GGUF files may lie in
+ * the directory. */
+static bool is_source(const char *dir, const char *target, const char *out)
+{
+    struct stat own, other;
+    if (stat(out, &own))
+        return false;
+    bool found =
+        target && !stat(target, &other) && other.st_dev == own.st_dev && other.st_ino == own.st_ino;
+    DIR *d = opendir(dir);
+    for (struct dirent *it; d && !found && (it = readdir(d));) {
+        size_t n = strlen(it->d_name);
+        if (n < 5 || strcasecmp(it->d_name + n - 5, ".gguf") != 0)
+            found = !fstatat(dirfd(d), it->d_name, &other, 0) && S_ISREG(other.st_mode) &&
+                    other.st_dev == own.st_dev && other.st_ino == own.st_ino;
+    }
+    if (d)
+        closedir(d);
+    return found;
+}
+
 static int run_convert(const command *c, int argc, char **argv)
 {
     convert_options o = {.n_threads = pool_default_threads()};
@@ -618,6 +643,9 @@ static int run_convert(const command *c, int argc, char **argv)
                          .dialect = o.dialect};
     if (o.type && !mix)
         st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, weight_mix_names);
+    else if (is_source(argv[0], o.target, argv[1]))
+        st = err_set(&e, E_ARG, "%s is read by this conversion, so it cannot be the output",
+                     argv[1]);
     else
         st = convert_model(&r, &n_bytes, &e);
     if (unknown.n)

@@ -490,6 +490,33 @@ TEST(convert_of_gemma_takes_equal_meanings)
     mem_free(want);
 }
 
+/* The output's name given as that of the weights, or a link to them, would destroy the source. */
+TEST(convert_overwrites_no_file_of_the_checkpoint)
+{
+    static const char *const names[] = {"model.safetensors", "config.json", "./model.safetensors"};
+    made m = {.prefix = "model.", .type = NUM_F32, .shards = 1};
+    gemma4_shape g;
+    char path[1024], before[1024];
+    const char *dir = make_dir("source", "tiny-dense", &m, &g), *link = test_temp("link.gguf");
+    snprintf(before, sizeof before, "%s/model.safetensors", dir);
+    CHECK_EQ(symlink(before, link), 0);
+    for (size_t i = 0; i <= sizeof names / sizeof *names; i++) {
+        struct stat was, is;
+        bool named = i < sizeof names / sizeof *names;
+        snprintf(path, sizeof path, "%s/%s", dir, named ? names[i] : "");
+        const char *out = named ? path : link, *argv[] = {dir, out, "-t", "f32"};
+        CHECK_EQ(stat(out, &was), 0);
+        CHECK(command_convert.run(&command_convert, 4, (char **)argv) != 0);
+        CHECK_EQ(stat(out, &is), 0);
+        CHECK(was.st_ino == is.st_ino && was.st_size == is.st_size);
+    }
+    snprintf(path, sizeof path, "%s/model.gguf", dir); /* beside the weights, twice */
+    for (int i = 0; i < 2; i++) {
+        const char *argv[] = {dir, path, "-t", "f32"};
+        CHECK_EQ(command_convert.run(&command_convert, 4, (char **)argv), 0);
+    }
+}
+
 /* Of the pairs of a global head, the share that the reference cuts from the dims. */
 TEST(convert_of_gemma_rotates_a_share_that_is_no_power_of_two)
 {

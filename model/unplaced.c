@@ -35,9 +35,13 @@ static const char *const towers[] = {
 };
 
 /* How names end of tables that carat computes from the configuration. rope_freqs.weight is none of
- * them: its divisors stand in no configuration, so a model that does not read them is another one. */
+ * them: its divisors stand in no configuration, so a model that does not read them is another one.
+ */
 static const char *const computed[] = {
-    "rotary_emb.inv_freq", "rotary_emb.original_inv_freq", "rotary_embd.inv_freq", "attn_rot_embd",
+    "rotary_emb.inv_freq",
+    "rotary_emb.original_inv_freq",
+    "rotary_embd.inv_freq",
+    "attn_rot_embd",
 };
 
 static const char *after(const char *name, const char *prefix)

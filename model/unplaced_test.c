@@ -67,7 +67,8 @@ TEST(a_tensor_without_a_place_is_refused_in_every_family)
     }
 }
 
-/* Divisors of frequencies change every rotation, so a family that does not read them refuses them. */
+/* Divisors of frequencies change every rotation, so a family that does not read them refuses them.
+ */
 TEST(divisors_of_frequencies_are_read_or_refused)
 {
     static const char *const without[] = {"tiny-qwen35", "tiny-qwen35moe", "tiny-laguna",
