@@ -262,7 +262,9 @@ def gsm8k(x, name):
 
 
 def hendrycks(x, name):
-    want = x["answer"] if x.get("answer") else boxed(x["solution"])
+    want = str(x["answer"]) if x.get("answer") not in (None, "") else boxed(x.get("solution") or "")
+    if want is None:
+        raise ValueError(f"task {name}: no answer, and no \\boxed{{}} in a solution")
     ask = x["problem"] + "\n\nPut the final answer into \\boxed{}."
     return Task("MATH", name, user(ask), lambda a: same_math(math_answer(a["text"]), want), tokens=2048)
 
@@ -604,7 +606,9 @@ def check():
     assert x.judge(call(("f", {"n": 2}), ("f", {"n": 1}))) and not x.judge(call(("f", {"n": 1}), ("f", {"n": 1})))
     c = task_of({"messages": user("q"), "expect": "yes", "match": "exact"}, "6", {})
     assert c.judge(said(" yes\n")) and not c.judge(said("yes."))
-    for odd in ({"question": "q"}, {}, {"messages": []}):
+    assert task_of({"problem": "p", "answer": 204}, "4a", {}).judge(said("So \\boxed{204}"))
+    assert task_of({"problem": "p", "answer": 0, "solution": "none"}, "4b", {}).judge(said("\\boxed{0}"))
+    for odd in ({"question": "q"}, {}, {"messages": []}, {"problem": "p", "solution": "none"}):
         try:
             task_of(odd, "7", {})
             raise AssertionError("a task without a form was taken")
