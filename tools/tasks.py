@@ -649,6 +649,11 @@ def main():
     a = p.parse_args()
     try:
         sys.exit(run(a) if a.what == "run" else make(a) if a.what == "make" else check())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:     # the reader has enough; nothing is left for the flush at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(141)
     except (ValueError, RuntimeError, OSError) as e:
         sys.exit(f"tasks.py: {e}")
 
