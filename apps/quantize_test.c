@@ -153,7 +153,7 @@ TEST(quantize_refuses_and_leaves_nothing_behind)
     CHECK_EQ(rc, 1);
     quantise(q, to, "q4_0", NULL, &rc); /* twice loses twice */
     CHECK_EQ(rc, 1);
-    quantise(from, "/nonexistent/x.gguf", "q4_0", NULL, &rc);
+    quantise(from, test_temp("no-folder/x.gguf"), "q4_0", NULL, &rc);
     CHECK_EQ(rc, 1);
     CHECK_EQ(access(to, F_OK), -1);
     quantise(q, to, "q4_0", "--again", &rc);

@@ -341,6 +341,6 @@ TEST(synth_refuses_what_it_cannot_do)
     const char *path = test_temp("no.gguf");
     CHECK_EQ(synth("27b", path, "q4_k_m", "1"), 2);
     CHECK_EQ(synth("e2b", path, "q4", "1"), 2);
-    CHECK_EQ(synth("tiny-all", "/nonexistent/x.gguf", "f32", "1"), 1);
+    CHECK_EQ(synth("tiny-all", test_temp("no-folder/x.gguf"), "f32", "1"), 1);
     CHECK_EQ(access(path, F_OK), -1);
 }
