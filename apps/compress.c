@@ -21,13 +21,13 @@ bool compress_wanted(const compress_options *o)
 status compress_options_read(const compress_options *o, carat_compress_options *to, bool *on,
                              err *e)
 {
-    *on = compress_wanted(o);
-    *to = (carat_compress_options){0};
+    bool wanted = compress_wanted(o);
+    carat_compress_options read = {0};
     err why = {0};
-    if (!*on)
-        return OK;
-    if (carat_compress_parse(o->what, to, &why))
+    if (wanted && carat_compress_parse(o->what, &read, &why))
         return err_set(e, E_ARG, "--compress: %s", why.text);
+    *to = read;
+    *on = wanted;
     return OK;
 }
 

@@ -340,8 +340,9 @@ int options_parse_marked(const command *c, int argc, char **argv, void *opts, in
 
 status options_repack(const char *text, bool *off, err *e)
 {
-    *off = text && !strcmp(text, "off");
-    if (!text || *off || !strcmp(text, "auto"))
-        return OK;
-    return err_set(e, E_ARG, "--repack %.40s: expected auto or off", text);
+    bool is_off = text && !strcmp(text, "off");
+    if (text && !is_off && strcmp(text, "auto") != 0)
+        return err_set(e, E_ARG, "--repack %.40s: expected auto or off", text);
+    *off = is_off;
+    return OK;
 }

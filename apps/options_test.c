@@ -2,6 +2,7 @@
 #include "apps/commands.h"
 #include "base/nearest.h"
 #include "tests/test.h"
+#include "apps/compress.h"
 
 typedef struct sample_options {
     bool quiet;
@@ -204,4 +205,18 @@ TEST(nearest_word_of_a_mistyped_one)
     long_word[199] = 0;
     const char *const one[] = {long_word};
     CHECK(!nearest_word(long_word, words, 6) && !nearest_word("aaa", one, 1));
+}
+
+TEST(options_with_a_wrong_word_leave_the_settings_alone)
+{
+    bool off = true, on = true;
+    err e = {0};
+    carat_compress_options to, before;
+    memset(&to, 0x5a, sizeof to);
+    before = to;
+    CHECK_STATUS(options_repack("of", &off, &e), E_ARG);
+    CHECK(off);
+    on = false;
+    CHECK_STATUS(compress_options_read(&(compress_options){.what = "much"}, &to, &on, &e), E_ARG);
+    CHECK(!on && !memcmp(&to, &before, sizeof to));
 }

@@ -129,7 +129,7 @@ status talks_find(const char *which, int64_t *number, err *e)
     status st = talks_list(&l, e);
     char others[200] = "";
     int n_found = 0;
-    *number = 0;
+    int64_t found = 0;
     if (st)
         return st;
     bool last = !which || !*which || !strcmp(which, "last");
@@ -139,13 +139,15 @@ status talks_find(const char *which, int64_t *number, err *e)
         if (last ? i > 0 : digits ? l.at[i].number != wanted : !title_has(l.at[i].number, which))
             continue;
         if (!n_found++)
-            *number = l.at[i].number;
+            found = l.at[i].number;
         size_t at = strlen(others);
         snprintf(others + at, sizeof others - at, "%s%" PRId64, at ? ", " : "", l.at[i].number);
     }
     talks_free(&l);
-    if (n_found == 1)
+    if (n_found == 1) {
+        *number = found;
         return OK;
+    }
     if (n_found)
         return err_set(e, E_ARG, "%d conversations have '%.60s' in their titles: %s", n_found,
                        which, others);
@@ -264,11 +266,9 @@ status talks_write(talk_place *place, const json_t *object, bool *moved, err *e)
     struct stat sb;
     char *text = json_dumps(object, JSON_INDENT(1));
     status st = text ? lock_talks(&lock, e) : err_memory(e, "a conversation", 1 << 16);
-    *moved = false;
     if (st)
         goto out;
-    bool fresh = !unchanged(place);
-    *moved = fresh && place->number;
+    bool fresh = !unchanged(place), was_numbered = place->number;
     if (fresh && (st = claim_number(lock, &now.number, e)))
         goto out;
     if ((st = path_of_number(path, now.number, e)))
@@ -278,10 +278,12 @@ status talks_write(talk_place *place, const json_t *object, bool *moved, err *e)
             unlink(path); /* the empty file that claimed the number */
         goto out;
     }
-    if (stat(path, &sb))
+    if (stat(path, &sb)) {
         st = err_errno(e, "read", path);
-    else
-        *place = (talk_place){now.number, sb.st_ino, sb.st_mtim};
+        goto out;
+    }
+    *place = (talk_place){now.number, sb.st_ino, sb.st_mtim};
+    *moved = fresh && was_numbered;
 out:
     if (lock >= 0)
         close(lock);
@@ -307,17 +309,20 @@ status talks_forget(talk_place *place, bool *other, err *e)
 {
     char path[PATH_BYTES];
     int lock;
-    *other = false;
-    if (!place->number)
+    if (!place->number) {
+        *other = false;
         return OK;
+    }
     status st = path_of_number(path, place->number, e);
     if (st || (st = lock_talks(&lock, e)))
         return st;
-    *other = !unchanged(place) && !access(path, F_OK);
-    if (!*other && unlink(path) && errno != ENOENT)
+    bool changed = !unchanged(place) && !access(path, F_OK);
+    if (!changed && unlink(path) && errno != ENOENT)
         st = err_errno(e, "remove", path);
     close(lock);
-    if (!st)
+    if (!st) {
         *place = (talk_place){0};
+        *other = changed;
+    }
     return st;
 }

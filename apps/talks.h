@@ -44,13 +44,14 @@ typedef struct talk_place {
 
 extern int talks_wait_ms; /* most that a writer waits for others */
 bool talks_off(void);     /* the environment says CARAT_NO_HISTORY */
-/* A directory that does not exist is an empty list. */
+/* A directory that does not exist is an empty list, as is *l after a failure. */
 status talks_list(talk_list *l, err *e);
 void talks_free(talk_list *l);
 /* which: a number, "last" or NULL for the last changed one, or a part of one title. E_ARG: there is
  * none, or several. */
 status talks_find(const char *which, int64_t *number, err *e);
-/* The object, checked to have an array of messages (json_decref). place may be NULL. */
+/* The object, checked to have an array of messages (json_decref); NULL after a failure. place may
+ * be NULL. */
 status talks_read(int64_t number, json_t **out, talk_place *place, err *e);
 /* Writes an object. Gives it a number if it has none, or if another program has changed or removed
  * the file since `place` was set; *moved then says so. */

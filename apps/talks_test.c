@@ -58,11 +58,13 @@ TEST(talks_are_numbered_found_and_removed)
     CHECK_EQ(n, 2);
     CHECK_OK(talks_find("1", &n, &e), e);
     CHECK_EQ(n, 1);
+    n = 77;
     CHECK_STATUS(talks_find("fish", &n, &e), E_ARG);
     CHECK_MSG(strstr(e.text, "2 conversations") && strstr(e.text, "2, 1"), "%s", e.text);
     err_clear(&e);
     CHECK_STATUS(talks_find("9", &n, &e), E_ARG);
     CHECK_STATUS(talks_find("cat", &n, NULL), E_ARG);
+    CHECK_EQ(n, 77);
     snprintf(path, sizeof path, "%s/carat/conversations", dir);
     CHECK(!stat(path, &sb) && (sb.st_mode & 0777) == 0700);
     snprintf(path, sizeof path, "%s/carat/conversations/3.json", dir);
@@ -194,8 +196,9 @@ TEST(talks_without_a_place)
     CHECK(!setenv("XDG_STATE_HOME", "/proc/nowhere", 1));
     json_t *t = talk_of("x");
     talk_place place = {0};
-    bool moved;
+    bool moved = true;
     CHECK_STATUS(talks_write(&place, t, &moved, NULL), E_IO);
+    CHECK(moved);
     json_decref(t);
 }
 

@@ -45,7 +45,6 @@ carat_status carat_plan_batch(const carat_model *m, const carat_batch_options *o
     opt = opt ? opt : &none;
     int32_t n = opt->n_slots ? opt->n_slots : SLOTS_DEFAULT;
     status st;
-    *plan = (carat_memory_plan){0};
     if (n < 0 || n > STEP_SEQS_MAX)
         return err_set(e, E_ARG, "a batch of %d slots: expected 1 to %d, or 0 for the default", n,
                        STEP_SEQS_MAX);

@@ -456,37 +456,38 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
 }
 
 status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layout,
-                  carat_memory_plan *plan, err *e)
+                  carat_memory_plan *out, err *e)
 {
     kv_layout l = {0};
     model_costs costs = {0};
+    carat_memory_plan plan = {.n_ctx = s->n_ctx, .chunk = s->chunk};
     pass_taps taps;
     status st;
 
-    *plan = (carat_memory_plan){.n_ctx = s->n_ctx, .chunk = s->chunk};
     if ((st = plan_layout(m, s, &l, e)) || (st = check_kernels(m, &l, e)))
-        goto out;
-    if ((st = plan_drafters(m, s, &l, &plan->draft_bytes, &taps, e)))
-        goto out;
-    if ((st = paging_scorer_bytes(m, s, &plan->scorer_bytes, e)) ||
+        goto end;
+    if ((st = plan_drafters(m, s, &l, &plan.draft_bytes, &taps, e)))
+        goto end;
+    if ((st = paging_scorer_bytes(m, s, &plan.scorer_bytes, e)) ||
         (st = worst_pass(m, s, &taps, &l, &costs, e)))
-        goto out;
-    plan->weight_bytes = m->core.file.data_bytes;
-    plan->kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
-    plan->kv_global_bytes = l.all.linear + l.all.table * (uint64_t)s->n_seqs;
+        goto end;
+    plan.weight_bytes = m->core.file.data_bytes;
+    plan.kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
+    plan.kv_global_bytes = l.all.linear + l.all.table * (uint64_t)s->n_seqs;
     for (int32_t i = 0; i < m->n_sides; i++)
-        plan->kv_global_bytes += paging_bytes(s, &l, &costs.side[i].query, i);
-    plan->recurrent_bytes = l.all.recur * (uint64_t)s->n_seqs;
-    plan->checkpoint_state_bytes = kv_state_bytes(&l, 0);
-    plan->chunk_flops = costs.flops;
-    plan->n_ring_slots = l.n_ring_slots;
-    plan_devices(m, s, &l, &costs, plan);
-    plan_checkpoints(m, s, plan);
+        plan.kv_global_bytes += paging_bytes(s, &l, &costs.side[i].query, i);
+    plan.recurrent_bytes = l.all.recur * (uint64_t)s->n_seqs;
+    plan.checkpoint_state_bytes = kv_state_bytes(&l, 0);
+    plan.chunk_flops = costs.flops;
+    plan.n_ring_slots = l.n_ring_slots;
+    plan_devices(m, s, &l, &costs, &plan);
+    plan_checkpoints(m, s, &plan);
     if (layout) {
         *layout = l;
         l = (kv_layout){0};
     }
-out:
+    *out = plan;
+end:
     kv_layout_free(&l);
     return st;
 }
@@ -553,11 +554,7 @@ carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
 {
     session_shape shape;
     status st = plan_shape(m, opt, 1, 0, &shape, e);
-    if (st) {
-        *plan = (carat_memory_plan){0};
-        return st;
-    }
-    return plan_costs(m, &shape, NULL, plan, e);
+    return st ? st : plan_costs(m, &shape, NULL, plan, e);
 }
 
 static bool same_kind(const kv_view *a, const kv_view *b)

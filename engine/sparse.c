@@ -124,8 +124,8 @@ static bool number_after(const char *text, const char *word, double *x)
     return true;
 }
 
-status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
-                    const sparse_choice *otherwise, err *e)
+static status read_choice(sparse_choice *c, const carat_model *m, const char *text,
+                          const sparse_choice *otherwise, err *e)
 {
     double x = 0;
     *c = text ? (sparse_choice){0} : *otherwise;
@@ -170,6 +170,16 @@ status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
                        text);
     c->skip = (float)x;
     return c->skip > 0 ? check_support(m, text, c, e) : OK;
+}
+
+status sparse_parse(sparse_choice *c, const carat_model *m, const char *text,
+                    const sparse_choice *otherwise, err *e)
+{
+    sparse_choice read;
+    status st = read_choice(&read, m, text, otherwise, e);
+    if (!st)
+        *c = read;
+    return st;
 }
 
 status sparse_decide(sparse_choice *c, const carat_model *m, const char *text, int64_t n,

@@ -88,6 +88,11 @@ TEST(sparse_settings_are_read_or_refused_with_a_sentence)
         carat_session_options o = options(bad[i]);
         CHECK_EQ(carat_session_open(m, &o, &s, &e), CARAT_E_ARG);
         CHECK_MSG(!s && strstr(e.text, "sparse attention"), "'%s': %s", bad[i], e.text);
+        carat_memory_plan plan, before;
+        memset(&plan, 0x5a, sizeof plan);
+        before = plan;
+        CHECK_EQ(carat_plan(m, &o, &plan, NULL), CARAT_E_ARG);
+        CHECK(!memcmp(&plan, &before, sizeof plan));
     }
     carat_model_close(m);
 }

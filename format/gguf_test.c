@@ -471,6 +471,25 @@ TEST(gguf_every_allocation_may_fail)
     test_every_allocation(open_and_close, (void *)path);
 }
 
+TEST(gguf_values_that_do_not_fit_leave_the_output_alone)
+{
+    static const unsigned char most[8] = {255, 255, 255, 255, 255, 255, 255, 255};
+    gguf_value v = {.kind = GGUF_U64, .bytes = most, .n_bytes = 8};
+    int64_t i = 7;
+    CHECK(!gguf_value_i64(&v, &i));
+    v = (gguf_value){.kind = GGUF_ARRAY, .item = GGUF_U64, .count = 1, .bytes = most, .n_bytes = 8};
+    CHECK(!gguf_item_i64(&v, 0, &i));
+    CHECK_EQ(i, 7);
+    gguf_string s = {"before", 6}; /* a text that is longer than its value */
+    uint64_t at = 0;
+    v = (gguf_value){
+        .kind = GGUF_ARRAY, .item = GGUF_STRING, .count = 1, .bytes = most, .n_bytes = 8};
+    CHECK(!gguf_next_string(&v, &at, &s));
+    CHECK_STR(s.at, "before");
+    CHECK_EQ(s.n, 6);
+    CHECK_EQ(at, 0);
+}
+
 TEST(gguf_writer_reports_misuse)
 {
     const char *path = test_temp("never.gguf");
@@ -489,7 +508,7 @@ TEST(gguf_writer_reports_misuse)
     CHECK_STATUS(gguf_commit(w, &e), E_ARG);
     CHECK_MSG(strstr(e.text, "half") && strstr(e.text, "8 of its 400"), "%s", e.text);
     CHECK_EQ(access(path, F_OK), -1); /* and nothing is left */
-    CHECK_STATUS(gguf_create(&w, "/nonexistent/x.gguf", NULL), E_IO);
+    CHECK_STATUS(gguf_create(&w, test_temp("no-folder/x.gguf"), NULL), E_IO);
     CHECK(!w);
 }
 

@@ -42,9 +42,13 @@ static bool as_i64(gguf_kind kind, const unsigned char *at, int64_t *out)
         *out = rd_u8(&r) != 0;
         return true;
     case GGUF_U64:
-    case GGUF_I64:
-        *out = (int64_t)rd_u64(&r);
-        return kind == GGUF_I64 || *out >= 0;
+    case GGUF_I64: {
+        int64_t v = (int64_t)rd_u64(&r);
+        if (kind == GGUF_U64 && v < 0)
+            return false;
+        *out = v;
+        return true;
+    }
     default:
         return false;
     }
@@ -103,10 +107,13 @@ bool gguf_next_string(const gguf_value *v, uint64_t *at, gguf_string *out)
     if (v->kind != GGUF_ARRAY || v->item != GGUF_STRING || *at >= v->n_bytes)
         return false;
     reader r = reader_of(v->bytes + *at, (size_t)(v->n_bytes - *at));
-    out->n = rd_u64(&r);
-    out->at = rd_bytes(&r, out->n);
+    gguf_string s = {.n = rd_u64(&r)};
+    s.at = rd_bytes(&r, s.n);
+    if (r.bad)
+        return false;
+    *out = s;
     *at = (uint64_t)(r.at - v->bytes);
-    return !r.bad;
+    return true;
 }
 
 const gguf_value *gguf_find(const gguf *g, const char *key)

@@ -112,23 +112,26 @@ static status parse_rules(kv_choice *c, const char *text, err *e)
     }
 }
 
-status kv_choice_parse(kv_choice *c, const kv_words *w, err *e)
+status kv_choice_parse(kv_choice *out, const kv_words *w, err *e)
 {
     static const char *const singles[] = {"auto", "on", "off"};
+    kv_choice c = {.k = {NUM_F16, false}};
     status st;
-    *c = (kv_choice){.k = {NUM_F16, false}};
-    if (w->k && (st = parse_format(w->k, strlen(w->k), &c->k, e)))
+    if (w->k && (st = parse_format(w->k, strlen(w->k), &c.k, e)))
         return st;
-    c->v = c->k;
-    if (w->v && (st = parse_format(w->v, strlen(w->v), &c->v, e)))
+    c.v = c.k;
+    if (w->v && (st = parse_format(w->v, strlen(w->v), &c.v, e)))
         return st;
     for (int i = 0; w->single; i++) {
         if (i == 3)
             return err_set(e, E_ARG, "--kv-single '%.40s': expected on, off or auto", w->single);
         if (!strcmp(w->single, singles[i])) {
-            c->single = (kv_single)i;
+            c.single = (kv_single)i;
             break;
         }
     }
-    return w->layers ? parse_rules(c, w->layers, e) : OK;
+    if (w->layers && (st = parse_rules(&c, w->layers, e)))
+        return st;
+    *out = c;
+    return OK;
 }

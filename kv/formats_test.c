@@ -57,9 +57,12 @@ TEST(kv_words_that_mean_nothing_are_refused)
         {{.layers = "swa=q8_0/q4_0/q4_0"}, E_UNSUPPORTED, "'q4_0/q4_0' is no type"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        kv_choice c;
+        kv_choice c, before;
         err e = {0};
+        memset(&c, 0x5a, sizeof c);
+        before = c;
         CHECK_STATUS(kv_choice_parse(&c, &bad[i].w, &e), bad[i].st);
+        CHECK(!memcmp(&c, &before, sizeof c));
         CHECK_MSG(strstr(e.text, bad[i].part), "\"%s\" does not say \"%s\"", e.text, bad[i].part);
     }
     char many[512] = "0=f16";

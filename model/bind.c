@@ -42,13 +42,14 @@ status bind_int(const model *m, int_key key, int32_t *out, err *e)
 status bind_real(const model *m, real_key key, double *out, err *e)
 {
     char k[KEY_BYTES];
-    *out = key.fallback;
+    double v = key.fallback;
     full_key(m, key.name, k);
-    if (gguf_find(&m->file, k) && !gguf_get_f64(&m->file, k, out))
+    if (gguf_find(&m->file, k) && !gguf_get_f64(&m->file, k, &v))
         return err_set(e, E_FORMAT, "%s: key %s is not a number", m->file.path, k);
-    if (!(*out >= key.lo && *out <= key.hi)) /* also false for NaN */
-        return err_set(e, E_FORMAT, "%s: %s = %g, expected %g to %g", m->file.path, k, *out, key.lo,
+    if (!(v >= key.lo && v <= key.hi)) /* also false for NaN */
+        return err_set(e, E_FORMAT, "%s: %s = %g, expected %g to %g", m->file.path, k, v, key.lo,
                        key.hi);
+    *out = v;
     return OK;
 }
 

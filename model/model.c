@@ -519,7 +519,8 @@ status model_plan_tail(const model *m, device *dev, const kv_layout *kv, int32_t
     status failed = run_dry(&p, m, dev, kv, &st, NULL, &tail, true, e);
     for (int32_t i = 0; i < m->n_sides && !failed; i++)
         scratch_bytes[i] = p.side[i].peak;
-    *n_layers = tail.n_layers;
+    if (!failed)
+        *n_layers = tail.n_layers;
     return failed;
 }
 

@@ -234,8 +234,11 @@ bool schema_whole(const jtree *x, double *value)
     /* strtod does not depend on the locale up to the point. Only zeros may follow the point. */
     if (point && point[1 + strspn(point + 1, "0")])
         return false;
-    *value = strtod(x->s, &end);
-    return (point || !*end) && *value == floor(*value);
+    double v = strtod(x->s, &end);
+    if ((!point && *end) || v != floor(v))
+        return false;
+    *value = v;
+    return true;
 }
 
 bool view_bound(schema *s, const view *v, const char *key, bool largest, int64_t *bound)

@@ -301,10 +301,13 @@ status model_remove(const char *what, uint64_t *freed, err *e)
     model_list l;
     const model_entry *found;
     bool made;
-    *freed = 0;
     status st = made_remove(what, &made, e);
-    if (st || made)
+    if (st)
         return st;
+    if (made) {
+        *freed = 0;
+        return OK;
+    }
     if ((st = place_read(&p, false, e)))
         return st;
     if ((st = model_list_read(&l, e))) {

@@ -357,8 +357,8 @@ bool store_has(const char *store, const manifest *m, arena *mem, const char **pa
     const char *dir = path_join(mem, store, "models");
     dir = dir ? path_join(mem, dir, m->repo) : NULL;
     dir = dir ? path_join(mem, dir, m->quant) : NULL;
-    *path = dir ? path_join(mem, dir, base_name(m->file[0].path)) : NULL;
-    if (!*path || read_manifest(&old, dir, mem, NULL) || !old.repo || strcmp(old.repo, m->repo) ||
+    const char *first = dir ? path_join(mem, dir, base_name(m->file[0].path)) : NULL;
+    if (!first || read_manifest(&old, dir, mem, NULL) || !old.repo || strcmp(old.repo, m->repo) ||
         strcmp(old.commit, m->commit) || old.n_files != m->n_files)
         return false;
     for (int32_t i = 0; i < m->n_files; i++) {
@@ -367,6 +367,7 @@ bool store_has(const char *store, const manifest *m, arena *mem, const char **pa
             strcmp(old.file[i].sha256, m->file[i].sha256))
             return false;
     }
+    *path = first;
     return true;
 }
 
@@ -382,8 +383,8 @@ status store_enter(const char *store, const manifest *m, arena *mem, const char 
     dir = dir ? path_join(mem, dir, m->repo) : NULL;
     dir = dir ? path_join(mem, dir, m->quant) : NULL;
     const char *to = dir ? path_join(mem, dir, manifest_name) : NULL;
-    *path = dir ? path_join(mem, dir, base_name(m->file[0].path)) : NULL;
-    if (!to || !*path)
+    const char *first = dir ? path_join(mem, dir, base_name(m->file[0].path)) : NULL;
+    if (!to || !first)
         return err_memory(e, m->repo, strlen(store));
     for (int32_t i = 0; i < m->n_files; i++) {
         const char *blob = blob_path(mem, store, m->file[i].sha256, "");
@@ -412,6 +413,8 @@ status store_enter(const char *store, const manifest *m, arena *mem, const char 
         drop_other_files(dir, m, mem);
         st = drop_blobs(store, &old, mem, &freed, e); /* of the version that this one replaces */
     }
+    if (!st)
+        *path = first;
     str_free(&text);
     return st;
 }
@@ -423,7 +426,7 @@ status store_remove(const char *store, const model_entry *entry, uint64_t *freed
     store_lock lock;
     arena mem = {0};
     manifest gone = {0};
-    *freed = 0;
+    uint64_t n_freed = 0;
     status st = store_lock_take(&lock, store, e);
     char *dir = arena_strndup(&mem, entry->path, strlen(entry->path)), *end;
     const char *file = NULL;
@@ -440,8 +443,9 @@ status store_remove(const char *store, const model_entry *entry, uint64_t *freed
     if (!st && unlink(file))
         st = err_errno(e, "remove", file);
     if (!st)
-        st = drop_blobs(store, &gone, &mem, freed, e);
+        st = drop_blobs(store, &gone, &mem, &n_freed, e);
     if (!st) {
+        *freed = n_freed;
         drop_other_files(dir, NULL, &mem);
         for (int i = 0; i < 3 && !rmdir(dir) && (end = strrchr(dir, '/')); i++)
             *end = 0; /* QUANT, then REPO and OWNER, where they are empty now */

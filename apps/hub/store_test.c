@@ -440,7 +440,24 @@ TEST(hub_store_shares_files_and_removes_what_nothing_needs)
     put_model(store, "a/One-GGUF", "Q8_0", "One-v2-Q8_0.gguf", "newer", 40);
     finds("One", "a/One-GGUF:Q8_0");
     CHECK(access(blob_path(&mem, store, digest, ""), R_OK));
+    freed = 77;
     CHECK_STATUS(model_remove("nothing", &freed, &e), E_ARG);
+    CHECK_EQ(freed, 77);
+    arena_free(&mem);
+}
+
+TEST(hub_store_that_lacks_a_model_leaves_the_path_alone)
+{
+    arena mem = {0};
+    const char *store = begin(&mem), *path = "before";
+    err e = {0};
+    store_file f = {.path = "One-Q4_0.gguf", .n_bytes = 3};
+    manifest m = {.repo = "a/One", .quant = "Q4_0", .file = &f, .n_files = 1};
+    memset(f.sha256, 'a', 64);
+    CHECK(!store_has(store, &m, &mem, &path));
+    CHECK_STR(path, "before");
+    CHECK_STATUS(store_enter(store, &m, &mem, &path, &e), E_IO);
+    CHECK_STR(path, "before");
     arena_free(&mem);
 }
 
