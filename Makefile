@@ -377,6 +377,8 @@ $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_config.
     draft_kind) $(wildcard model/*_shapes.c)))
 $(eval $(call fuzz_also,hub,$(filter-out apps/hub/pull.c apps/hub/head.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
+$(eval $(call fuzz_also,cache,$(filter-out apps/hub/pull.c apps/hub/head.c,$(call src,apps/hub))))
+$(BUILD)/fuzz_cache $(BUILD)/fuzz_cache.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c))
 $(eval $(call fuzz_also,toml,apps/toml.c))
 $(eval $(call fuzz_also,modelfile,apps/modelfile.c))

@@ -84,6 +84,12 @@ typedef struct snapshot {
     arena *mem;
 } snapshot;
 
+static bool is_link(const char *path)
+{
+    struct stat sb;
+    return !lstat(path, &sb) && S_ISLNK(sb.st_mode);
+}
+
 /* Collects model files in root/inside. False: no memory. */
 static bool collect(snapshot *s, const char *inside, int depth)
 {
@@ -102,8 +108,8 @@ static bool collect(snapshot *s, const char *inside, int depth)
             ok = false;
         else if (!file_valid(rel) || stat(path, &sb))
             continue;
-        else if (S_ISDIR(sb.st_mode) && depth < DEPTH_MAX)
-            ok = collect(s, rel, depth + 1);
+        else if (S_ISDIR(sb.st_mode))
+            ok = depth == DEPTH_MAX || is_link(path) || collect(s, rel, depth + 1);
         else if (S_ISREG(sb.st_mode) && is_model_file(rel))
             s->path[s->n++] = rel;
     }

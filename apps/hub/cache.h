@@ -4,7 +4,9 @@
  *     CACHE/models--OWNER--NAME/snapshots/COMMIT/A/B.gguf   links to ../../../blobs/ETAG
  *
  * It is read and never written: its clients know when a file of it may go. Links are followed as
- * the kernel follows them. On file systems without links the files themselves are in snapshots/.
+ * the kernel follows them, but for those in a snapshot that lead to folders: the clients make none,
+ * and they may lead in circles. On file systems without links the files themselves are in
+ * snapshots/.
  */
 #ifndef APPS_HUB_CACHE_H
 #define APPS_HUB_CACHE_H

@@ -399,6 +399,27 @@ TEST(hub_cache_reads_the_commit_of_refs)
     arena_free(&mem);
 }
 
+/* Folders of a snapshot that are links to folders: followed, twenty of them make 20^8 ways. */
+TEST(hub_cache_with_links_in_circles_lists_a_model_once)
+{
+    arena mem = {0};
+    model_list l;
+    err e = {0};
+    char path[1200];
+    begin(&mem);
+    put_cached("own--Round", "sub/Round-Q4_0.gguf", "bytes");
+    for (int i = 0; i < 20; i++) {
+        snprintf(path, sizeof path, "%s/hub/models--own--Round/snapshots/%s/%s%d",
+                 getenv("HF_HOME"), commit, i % 2 ? "sub/" : "", i);
+        CHECK(!symlink(i % 2 ? ".." : ".", path));
+    }
+    CHECK_OK(model_list_read(&l, &e), e);
+    CHECK_EQ(l.n, 1);
+    CHECK_STR(l.at[0].name, "own/Round:Q4_0");
+    model_list_free(&l);
+    arena_free(&mem);
+}
+
 /* ---- The store ----------------------------------------------------------------------------- */
 
 TEST(hub_store_shares_files_and_removes_what_nothing_needs)
