@@ -4,6 +4,9 @@
  *     logits -> sample -> TOKEN event -> end of turn? -> bytes -> stream (whole characters, stop
  *     strings) -> answer parser (reasoning, content, calls) -> events -> budget? -> next pass
  *
+ * With a parser, the request's stop strings are the parser's, which looks for them in the content;
+ * the stream has the family's alone.
+ *
  * All memory is allocated before the first token. Between the first and the last token nothing here
  * allocates, except that the answer parser may grow its buffer for a tool call. At every end of an
  * answer the withheld text is resolved and sent, and the last event is END.
@@ -86,7 +89,7 @@ static bool take_stream_text(void *user, const char *text, size_t n)
 {
     generation *d = user;
     if (d->parser)
-        return answer_put(d->parser, text, n, &d->e) == OK;
+        return answer_put(d->parser, text, n, &d->e) == OK && answer_met(d->parser) < 0;
     while (n) {
         size_t now = fitting(text, n);
         memcpy(d->buf, text, now);
@@ -226,6 +229,13 @@ static void count_thought(thought *t, int32_t id)
         t->inside = false;
 }
 
+/* The request's stop string that ended the text, or NULL. */
+static const char *was_stopped(const generation *g)
+{
+    int32_t met = g->parser ? answer_met(g->parser) : g->text.met;
+    return met >= 0 && met < g->opt.n_stop ? g->opt.stop[met] : NULL;
+}
+
 /* Appends ev's token to the answer and applies every rule that may end the answer. */
 static void accept_token(generation *g, const carat_event *ev, bool context_full)
 {
@@ -246,7 +256,8 @@ static void accept_token(generation *g, const carat_event *ev, bool context_full
     }
     const char *bytes = m->text ? vocab_text(m->text, ev->id, false, &n) : NULL;
     if (bytes && n && !stream_put(&g->text, bytes, n))
-        generation_stop(g, g->text.met >= 0 ? CARAT_FINISH_STOP : CARAT_FINISH_CANCELLED);
+        generation_stop(g, g->text.met >= 0 || was_stopped(g) ? CARAT_FINISH_STOP
+                                                              : CARAT_FINISH_CANCELLED);
     if (!g->ended && forbid_is_stop(&g->forbid, ev->id)) {
         g->by_stop_id = true;
         generation_stop(g, CARAT_FINISH_STOP);
@@ -386,7 +397,10 @@ static status open_text(generation *g, err *e)
     const char *const *more =
         g->m->text && !g->opt.sampling.ignore_eog ? vocab_family(g->m->text)->end_texts : NULL;
     const char *stop[STREAM_MAX_STOPS];
-    int32_t n = g->opt.n_stop;
+    int32_t n = g->parser ? 0 : g->opt.n_stop;
+    status st = OK;
+    if (g->parser && (st = answer_stops(g->parser, g->opt.stop, g->opt.n_stop, e)))
+        return st;
     if (!more || n >= STREAM_MAX_STOPS)
         return stream_init(&g->text, g->opt.stop, n, take_stream_text, g, e);
     for (int32_t i = 0; i < n; i++)
@@ -394,12 +408,6 @@ static status open_text(generation *g, err *e)
     for (; *more && n < STREAM_MAX_STOPS; more++)
         stop[n++] = *more;
     return stream_init(&g->text, stop, n, take_stream_text, g, e);
-}
-
-/* Whether a stop string of the request ended the text. */
-static bool was_stopped(const generation *g)
-{
-    return g->text.met >= 0 && g->text.met < g->opt.n_stop;
 }
 
 static status open_parts(generation *g, err *e)
@@ -427,7 +435,7 @@ static status open_parts(generation *g, err *e)
         (st = answer_open(&g->parser, m->chat, g->opt.starts_thinking, tell_answer, g, e)))
         return st;
     const char *tools = g->opt.tools_json;
-    if (g->parser && tools && (st = answer_tools(g->parser, tools, strlen(tools), e)))
+    if (g->parser && tools && (st = answer_tools(g->parser, tools, strlen(tools), false, e)))
         return st;
     return open_text(g, e);
 }
@@ -469,21 +477,20 @@ status generation_finish(generation *g, err *e)
 {
     if (!g->refused)
         stream_end(&g->text);
-    /* The answer was cut: an incomplete tool call must not be completed and run. */
-    if (g->parser && (g->finish != CARAT_FINISH_STOP || was_stopped(g) || g->by_stop_id))
-        answer_was_cut(g->parser);
     if (g->parser && !g->refused)
         answer_end(g->parser, &g->e);
     if (g->refused)
         g->finish = CARAT_FINISH_CANCELLED;
     else if (g->e.status)
         return err_set(e, g->e.status, "%s", g->e.text);
+    if (g->finish == CARAT_FINISH_LENGTH && was_stopped(g)) /* it was held as a part of a mark */
+        g->finish = CARAT_FINISH_STOP;
     if (g->finish == CARAT_FINISH_STOP && g->parser && answer_n_calls(g->parser) > 0)
         g->finish = CARAT_FINISH_TOOL_CALLS;
     g->refused = false;
     tell_event(g, &(carat_event){.kind = CARAT_EV_END,
                                  .finish = g->finish,
-                                 .stop = was_stopped(g) ? g->opt.stop[g->text.met] : NULL,
+                                 .stop = was_stopped(g),
                                  .by_stop_id = g->by_stop_id,
                                  .stop_id = g->by_stop_id ? g->id : 0});
     return OK;

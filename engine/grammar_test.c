@@ -152,6 +152,7 @@ TEST(calls_follow_their_tools)
         heard h;
         CHECK_OK(carat_grammar_open(m, &go, &g, &e), e);
         o.mask = carat_grammar_mask(g);
+        o.tools_json = tools;
         say(s, &o, &h);
         CHECK_OK(h.st, h.e);
         CHECK_EQ(h.n_calls, 1);

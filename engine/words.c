@@ -114,6 +114,7 @@ carat_status carat_chat_render(const carat_model *m, const char *messages_json,
     if ((st = chat_tokenize(m->text, &p, opt && opt->raw_markers, &list, e)))
         goto out;
     out->starts_thinking = p.starts_thinking;
+    memcpy(out->odd_arguments, p.odd_arguments, sizeof out->odd_arguments);
     out->n_text = p.text.n;
     out->text = str_take(&p.text);
     out->n_ids = list.n;

@@ -63,11 +63,9 @@ static void read_answer(const char *s, size_t n, size_t piece, uint8_t flags, st
     err e = {0};
     if (answer_open(&a, format_of(flags), flags & 1, take_event, &h, &e))
         return;
-    fuzz_check(!answer_tools(a, tools, sizeof tools - 1, &e), e.text);
+    fuzz_check(!answer_tools(a, tools, sizeof tools - 1, false, &e), e.text);
     for (size_t i = 0; i < n; i += piece)
         fuzz_check(!answer_put(a, s + i, piece < n - i ? piece : n - i, &e), e.text);
-    if (flags & 2)
-        answer_was_cut(a);
     fuzz_check(!answer_end(a, &e), e.text);
     answer_close(a);
     *out = h.text;

@@ -7,7 +7,44 @@
 
 #include <string.h>
 
-bool gemma_read_call(const call_text *c, str *name, str *arguments)
+/* The name behind "call:", at *at; *at becomes the offset of what ends it. */
+static size_t take_gemma_name(const char *s, size_t n, size_t *at)
+{
+    size_t from, end;
+    while (*at < n && call_is_space(s[*at]))
+        ++*at;
+    from = end = *at;
+    while (end < n && s[end] != '{' && s[end] != '<' && (unsigned char)s[end] >= 0x20 &&
+           end - from <= CALL_MAX_NAME_BYTES)
+        end++;
+    *at = end;
+    while (end > from && call_is_space(s[end - 1]))
+        end--;
+    return end - from;
+}
+
+call_head gemma_read_head(const char *s, size_t n)
+{
+    call_head h = {0};
+    size_t at, from;
+    h.possible = call_may_begin(s, n, "call:", &at);
+    if (!at)
+        return h;
+    size_t n_name = take_gemma_name(s, n, &at);
+    if (at == n && n_name <= CALL_MAX_NAME_BYTES)
+        return h;
+    h.possible = at < n && s[at] == '{' && n_name > 0 && n_name <= CALL_MAX_NAME_BYTES;
+    for (from = at; from > 0 && s[from - 1] != ':'; from--)
+        ;
+    while (call_is_space(s[from]))
+        from++;
+    h.name = h.possible ? s + from : NULL;
+    h.n_name = n_name;
+    h.arguments = at + 1;
+    return h;
+}
+
+bool gemma_read_call(const call_text *c, str *name, str *arguments, size_t *n_read)
 {
     const char *s = c->s;
     call_reading r = {
@@ -19,24 +56,17 @@ bool gemma_read_call(const call_text *c, str *name, str *arguments)
     call_skip_space(&r);
     if (!call_take(&r, "call:"))
         return false;
+    size_t brace = r.at, n_name = take_gemma_name(s, r.n, &brace);
     call_skip_space(&r);
-    const char *brace = memchr(s + r.at, '{', r.n - r.at);
-    if (!brace)
+    if (brace == r.n || s[brace] != '{' || !n_name || n_name > CALL_MAX_NAME_BYTES)
         return false;
-    size_t end = (size_t)(brace - s);
-    while (end > r.at && call_is_space(s[end - 1]))
-        end--;
-    if (end == r.at || end - r.at > CALL_MAX_NAME_BYTES)
-        return false;
-    for (size_t i = r.at; i < end; i++)
-        if ((unsigned char)s[i] < 0x20 || s[i] == '<')
-            return false;
-    str_put(name, s + r.at, end - r.at);
-    r.at = (size_t)(brace - s) + 1;
+    str_put(name, s + r.at, n_name);
+    r.at = brace + 1;
     if (!call_read_object(&r))
         return false;
     call_skip_space(&r);
-    while (c->lenient && call_take(&r, "}"))
+    while (call_take(&r, "}"))
         call_skip_space(&r);
-    return call_at_end(&r);
+    *n_read = r.at;
+    return true;
 }

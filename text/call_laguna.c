@@ -3,7 +3,8 @@
  *     <tool_call>NAME <arg_key>k</arg_key> <arg_value>v</arg_value> ... </tool_call>
  *
  * The older template has line feeds between the marks, the newer one nothing; both are read alike.
- * Lenient reading also takes a value without its end mark, and JSON instead of the pairs.
+ * Lenient reading also takes a value without its end mark, and an object instead of the pairs. The
+ * JSON of Qwen3 is read, too.
  */
 #include "text/laguna.h"
 #include "text/grammar_int.h"
@@ -43,33 +44,63 @@ static bool take_pair(call_reading *r, const jtree *parameters, bool any, bool *
     return true;
 }
 
-static bool read_call(const call_text *c, str *name, str *arguments)
+/* The end of the name at s[at]. */
+static size_t name_end(const char *s, size_t at, size_t n)
+{
+    while (at < n && s[at] != '<' && s[at] != '{' && !call_is_space(s[at]))
+        at++;
+    return at;
+}
+
+static bool read_call(const call_text *c, str *name, str *arguments, size_t *n_read)
 {
     call_reading r = {.s = c->s, .n = c->n, .lenient = c->lenient, .out = arguments};
-    bool any = false, unclosed = false;
-    size_t n = 0;
+    bool any = false, unclosed = false, ok;
     str_cut(name, 0);
     str_cut(arguments, 0);
     call_skip_space(&r);
-    if (r.at < r.n && r.s[r.at] == '{')
-        return c->lenient && call_read_json(c->s, c->n, true, name, arguments);
-    while (r.at + n < r.n && r.s[r.at + n] != '\n' && r.s[r.at + n] != '<' && r.s[r.at + n] != '{')
-        n++;
-    if (!call_take_name(name, r.s + r.at, n))
+    if (r.at < r.n && (r.s[r.at] == '{' || r.s[r.at] == '['))
+        return call_read_json(c, name, arguments, n_read);
+    size_t end = name_end(r.s, r.at, r.n);
+    if (!call_take_name(name, r.s + r.at, end - r.at))
         return false;
-    r.at += n;
+    r.at = end;
     call_skip_space(&r);
     if (c->lenient && call_take(&r, "{")) {
-        bool ok = call_read_object(&r);
+        ok = call_read_object(&r);
         call_skip_space(&r);
-        return ok && call_at_end(&r);
+        *n_read = r.at;
+        return ok;
     }
     const jtree *parameters = call_parameters(c->tools, str_text(name));
     str_putc(arguments, '{');
     for (; call_take(&r, "<arg_key>"); call_skip_space(&r), any = true)
         if (!take_pair(&r, parameters, any, &unclosed))
             return false;
-    return call_end_typed(arguments) && call_at_end(&r);
+    *n_read = r.at;
+    return call_end_typed(arguments) && (any || call_at_end(&r));
+}
+
+static call_head read_head(const char *s, size_t n)
+{
+    call_head h = {.possible = true};
+    size_t at = 0, end;
+    while (at < n && call_is_space(s[at]))
+        at++;
+    if (at < n && (s[at] == '{' || s[at] == '['))
+        return call_json_head(s, n);
+    end = name_end(s, at, n);
+    h.possible = end - at <= CALL_MAX_NAME_BYTES && (end == n || end > at);
+    if (!h.possible || end == n)
+        return h;
+    h.name = s + at;
+    h.n_name = end - at;
+    while (end < n && call_is_space(s[end]))
+        end++;
+    size_t pair = 0;
+    h.possible = end == n || s[end] == '{' || call_may_begin(s + end, n - end, "<arg_key>", &pair);
+    h.arguments = pair ? end : 0;
+    return h;
 }
 
 static gx *lines_grammar(gx_builder *b, const char *name, gx *arguments)
@@ -89,15 +120,17 @@ static gx *compact_grammar(gx_builder *b, const char *name, gx *arguments)
     .opening = "", .thought_open = "<think>", .thought_label = "", .thought_close = "</think>",    \
     .call_open = "<tool_call>", .call_close = "</tool_call>", .value_open = "<arg_value>",         \
     .value_close = "</arg_value>", .stray = LIST("<assistant>", "</assistant>"),                   \
-    .thought_not = LIST("</think>", "<tool_call>", "</assistant>"),                                \
+    .thought_not = LIST("</think>", "</assistant>"),                                               \
     .content_not =                                                                                 \
         LIST("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>", "</assistant>"), \
-    .name_not = "\"\\{}<>\n\r\t ", .read_call = read_call
+    .name_not = "\"\\{}<>\n\r\t ", .read_call = read_call, .read_head = read_head
 
-static const call_pairs lines = {"<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n",
-                                 "</arg_value>"};
-static const call_pairs compact = {"<arg_key>", "</arg_key><arg_value>", "</arg_value>",
-                                   "</arg_value>"};
+static const call_pairs lines = {"<arg_key>",      "</arg_key>\n<arg_value>",
+                                 "</arg_value>\n", "</arg_value>",
+                                 "</arg_key>",     "<arg_value>"};
+static const call_pairs compact = {"<arg_key>",    "</arg_key><arg_value>",
+                                   "</arg_value>", "</arg_value>",
+                                   "</arg_key>",   "<arg_value>"};
 
 static const answer_syntax lines_answer = {LAGUNA_ANSWER, .n_gap = 1, .pairs = &lines,
                                            .call_grammar = lines_grammar};

@@ -6,18 +6,13 @@
  *
  * Exactly one line feed after <parameter=k> and one before </parameter> belong to the syntax. A
  * value ends at the first </parameter>. Lenient reading also takes a value that ends at the next
- * mark, a call without </function>, and the JSON of Qwen3.
+ * mark and a call without </function>. The JSON of Qwen3 is read, too.
  */
 #include "text/qwen.h"
 #include "text/grammar_int.h"
 #include "text/parse_int.h"
 
 #include <string.h>
-
-static bool read_json(const call_text *c, str *name, str *arguments)
-{
-    return call_read_json(c->s, c->n, c->lenient, name, arguments);
-}
 
 /* The text before the next `what`, which is passed; NULL: there is none. */
 static const char *take_until(call_reading *r, const char *what, size_t *n)
@@ -83,7 +78,7 @@ static bool read_parameters(call_reading *r, const jtree *parameters)
     return call_end_typed(r->out);
 }
 
-static bool read_xml(const call_text *c, str *name, str *arguments)
+static bool read_xml(const call_text *c, str *name, str *arguments, size_t *n_read)
 {
     call_reading r = {.s = c->s, .n = c->n, .lenient = c->lenient, .out = arguments};
     size_t n_name;
@@ -91,27 +86,49 @@ static bool read_xml(const call_text *c, str *name, str *arguments)
     str_cut(arguments, 0);
     call_skip_space(&r);
     if (!call_take(&r, "<function="))
-        return c->lenient && call_read_json(c->s, c->n, true, name, arguments);
+        return call_read_json(c, name, arguments, n_read);
     const char *called = take_until(&r, ">", &n_name);
     if (!called || !call_take_name(name, called, n_name) ||
         !read_parameters(&r, call_parameters(c->tools, str_text(name))))
         return false;
     bool closed = call_take(&r, "</function>");
     call_skip_space(&r);
-    return c->lenient || (closed && call_at_end(&r));
+    *n_read = r.at;
+    return closed || (c->lenient && (call_at_end(&r) || call_may_begin(r.s + r.at, r.n - r.at,
+                                                                       "<function=", &n_name)));
+}
+
+static call_head xml_head(const char *s, size_t n)
+{
+    call_head h = {0};
+    size_t at, end;
+    h.possible = call_may_begin(s, n, "<function=", &at);
+    if (!at)
+        return h.possible ? h : call_json_head(s, n);
+    for (end = at; end < n && s[end] != '>' && s[end] != '\n' && s[end] != '<';)
+        end++;
+    h.possible = end - at <= CALL_MAX_NAME_BYTES && (end == n || (s[end] == '>' && end > at));
+    if (!h.possible || end == n)
+        return h;
+    h.name = s + at;
+    h.n_name = end - at;
+    h.arguments = end + 1;
+    for (at = end + 1; at < n && call_is_space(s[at]);)
+        at++;
+    h.possible = at == n || s[at] == '<';
+    return h;
 }
 
 static gx *json_grammar(gx_builder *b, const char *name, gx *arguments)
 {
-    gx *head = gx_seq3(b, gx_text(b, "\n{\"name\": \""), gx_text(b, name), gx_text(b, "\", "));
-    return gx_seq2(b, head,
-                   gx_seq3(b, gx_text(b, "\"arguments\": "), arguments, gx_text(b, "}\n")));
+    gx *head = gx_seq3(b, gx_text(b, "{\"name\": \""), gx_text(b, name), gx_text(b, "\", "));
+    return gx_seq2(b, head, gx_seq3(b, gx_text(b, "\"arguments\": "), arguments, gx_text(b, "}")));
 }
 
 static gx *xml_grammar(gx_builder *b, const char *name, gx *arguments)
 {
-    gx *head = gx_seq3(b, gx_text(b, "\n<function="), gx_text(b, name), gx_text(b, ">\n"));
-    return gx_seq3(b, head, arguments, gx_text(b, "</function>\n"));
+    gx *head = gx_seq3(b, gx_text(b, "<function="), gx_text(b, name), gx_text(b, ">\n"));
+    return gx_seq3(b, head, arguments, gx_text(b, "</function>"));
 }
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -125,15 +142,18 @@ static const answer_syntax json_answer = {.opening = "",
                                           .json_calls = true,
                                           .n_gap = 2,
                                           .stray = LIST("<tool_response>", "</tool_response>"),
-                                          .thought_not = LIST("</think>", "<tool_call>"),
+                                          .thought_not = LIST("</think>"),
                                           .content_not = LIST("<think>", "</think>", "<tool_call>",
                                                               "</tool_call>", "<tool_response>",
                                                               "</tool_response>"),
                                           .name_not = "\"\\{}<>\n\r\t ",
-                                          .read_call = read_json,
+                                          .read_call = call_read_json,
+                                          .read_head = call_json_head,
+                                          .call_space = "\n",
                                           .call_grammar = json_grammar};
 
-static const call_pairs parameters = {"<parameter=", ">\n", "\n</parameter>\n", "</parameter>"};
+static const call_pairs parameters = {"<parameter=",  ">\n", "\n</parameter>\n",
+                                      "</parameter>", ">",   NULL};
 
 static const answer_syntax xml_answer = {.opening = "",
                                          .thought_open = "<think>",
@@ -146,14 +166,16 @@ static const answer_syntax xml_answer = {.opening = "",
                                          .bare_open = "<function=",
                                          .bare_close = "</function>",
                                          .stray = LIST("<tool_response>", "</tool_response>"),
-                                         .thought_not = LIST("</think>", "<tool_call>"),
+                                         .thought_not = LIST("</think>"),
                                          .content_not = LIST("<think>", "</think>", "<tool_call>",
                                                              "</tool_call>", "<tool_response>",
                                                              "</tool_response>"),
                                          .name_not = "\"\\{}<>\n\r\t ",
                                          .read_call = read_xml,
+                                         .read_head = xml_head,
                                          .pairs = &parameters,
                                          .n_gap = 2,
+                                         .call_space = "\n",
                                          .call_grammar = xml_grammar};
 
 const chat_format qwen_formats[N_QWEN_FORMATS] = {

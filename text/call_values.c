@@ -4,6 +4,7 @@
  *
  * Strict reading follows this grammar. Lenient reading also repairs occasional mistakes of models,
  * and with them reads JSON that is nearly right:
+ *   - key=value is key:value;
  *   - 'text' and "text" are strings; True, False, None are true, false, null;
  *   - a bare word is a string, up to the next "key:" or the end of the enclosing brackets;
  *   - the end of the text closes an open string and all open brackets, and drops a key without a
@@ -108,7 +109,7 @@ static bool read_quoted(call_reading *r, char quote)
     return false;
 }
 
-/* Whether "key:" follows the comma at i. */
+/* Whether "key:" follows the comma at i, or "key=" where the object has those. */
 static bool key_follows(const call_reading *r, size_t i)
 {
     size_t from;
@@ -119,7 +120,7 @@ static bool key_follows(const call_reading *r, size_t i)
                                 ((r->s[i] | 32) >= 'a' && (r->s[i] | 32) <= 'z'));
          i++)
         ;
-    return i > from && i < r->n && r->s[i] == ':';
+    return i > from && i < r->n && (r->s[i] == ':' || (r->equals && r->s[i] == '='));
 }
 
 static bool read_bare(call_reading *r)
@@ -214,7 +215,8 @@ static bool read_key(call_reading *r, const char **key, size_t *n)
             return false;
         r->at += (size_t)(end - s) + 1;
     } else {
-        while (!call_at_end(r) && r->s[r->at] != ':' && r->s[r->at] != '}')
+        while (!call_at_end(r) && r->s[r->at] != ':' && r->s[r->at] != '}' &&
+               !(r->lenient && r->s[r->at] == '='))
             r->at++;
         end = r->s + r->at;
         while (end > s && call_is_space(end[-1]))
@@ -226,6 +228,16 @@ static bool read_key(call_reading *r, const char **key, size_t *n)
     *n = (size_t)(end - s);
     call_skip_space(r);
     return *n > 0;
+}
+
+/* Models write = instead of the colon at times. */
+static bool take_colon(call_reading *r)
+{
+    if (call_take(r, ":"))
+        return true;
+    bool taken = r->lenient && call_take(r, "=");
+    r->equals |= taken;
+    return taken;
 }
 
 /* Reads an object from behind its opening brace. */
@@ -243,7 +255,7 @@ bool call_read_object(call_reading *r)
             break;
         if (r->lenient && call_at_end(r))
             break;
-        bool named = read_key(r, &key, &n) && call_take(r, ":");
+        bool named = read_key(r, &key, &n) && take_colon(r);
         call_skip_space(r);
         if (call_at_end(r) && r->lenient)
             break; /* a key without a value */
@@ -543,27 +555,95 @@ static bool take_json_call(const jtree *v, str *name, str *arguments)
     return true;
 }
 
-bool call_read_json(const char *s, size_t n, bool lenient, str *name, str *arguments)
+/* The end of the JSON value that s[0..n) begins with, by its brackets alone; 0: it has no end. */
+static size_t json_end(const char *s, size_t n)
 {
+    size_t depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        if (in_string) {
+            in_string = s[i] != '"';
+            i += s[i] == '\\';
+        } else if (s[i] == '"') {
+            in_string = true;
+        } else if (s[i] == '{' || s[i] == '[') {
+            depth++;
+        } else if ((s[i] == '}' || s[i] == ']') && depth && !--depth) {
+            return i + 1;
+        }
+    }
+    return 0;
+}
+
+/* Passes white space and the bytes of `what`. */
+static size_t pass_bytes(const char *s, size_t at, size_t n, const char *what)
+{
+    while (at < n && (call_is_space(s[at]) || (s[at] && strchr(what, s[at]))))
+        at++;
+    return at;
+}
+
+bool call_read_json(const call_text *c, str *name, str *arguments, size_t *n_read)
+{
+    const char *s = c->s;
+    size_t n = c->n, at = pass_bytes(s, 0, n, "[,"), end = at + json_end(s + at, n - at);
     arena mem = {.max_bytes = arena_limit_for(n)};
     const jtree *v = NULL;
-    status st = jtree_parse(s, n, "", CALL_MAX_DEPTH, &mem, &v, NULL);
     str repaired = {0};
     bool ok = false;
     str_cut(name, 0);
     str_cut(arguments, 0);
-    if (st && st != E_MEMORY && lenient) {
-        call_reading r = {.s = s, .n = n, .lenient = true, .out = &repaired};
-        call_skip_space(&r);
-        /* What follows the object is an extra brace, or the rest of a mark. */
+    status st =
+        end > at ? jtree_parse(s + at, end - at, "", CALL_MAX_DEPTH, &mem, &v, NULL) : E_FORMAT;
+    if (st && st != E_MEMORY && c->lenient) {
+        call_reading r = {.s = s, .n = n, .at = at, .lenient = true, .out = &repaired};
         if (call_take(&r, "{") && call_read_object(&r) && !repaired.bad)
             st = jtree_parse(repaired.at, repaired.n, "", CALL_MAX_DEPTH, &mem, &v, NULL);
         st = repaired.bad ? E_MEMORY : st;
+        end = r.at;
     }
     if (!st)
         ok = take_json_call(v, name, arguments);
     name->bad |= st == E_MEMORY;
     str_free(&repaired);
     arena_free(&mem);
+    *n_read = pass_bytes(s, end, n, "}]");
     return ok;
+}
+
+bool call_may_begin(const char *s, size_t n, const char *what, size_t *at)
+{
+    size_t from = pass_bytes(s, 0, n, ""), len = strlen(what);
+    *at = n - from >= len && !memcmp(s + from, what, len) ? from + len : 0;
+    return *at || (n - from < len && !memcmp(s + from, what, n - from));
+}
+
+/* Passes `what` and white space behind it. */
+static bool pass_text(const char *s, size_t n, size_t *at, const char *what)
+{
+    size_t len = strlen(what);
+    if (n - *at < len || memcmp(s + *at, what, len))
+        return false;
+    *at = pass_bytes(s, *at + len, n, "");
+    return true;
+}
+
+call_head call_json_head(const char *s, size_t n)
+{
+    size_t at = pass_bytes(s, 0, n, "[");
+    call_head h = {.possible = at == n || s[at] == '{'};
+    if (!pass_text(s, n, &at, "{") || !pass_text(s, n, &at, "\"name\"") ||
+        !pass_text(s, n, &at, ":") || at == n || s[at] != '"')
+        return h; /* another order of members: the whole call tells */
+    const char *name = s + at + 1, *end = memchr(name, '"', n - at - 1);
+    if (!end || memchr(name, '\\', (size_t)(end - name)))
+        return h;
+    h.name = name;
+    h.n_name = (size_t)(end - name);
+    at = (size_t)(end - s);
+    if (pass_text(s, n, &at, "\"") && pass_text(s, n, &at, ",") &&
+        (pass_text(s, n, &at, "\"arguments\"") || pass_text(s, n, &at, "\"parameters\"")) &&
+        pass_text(s, n, &at, ":") && at < n && s[at] == '{')
+        h.arguments = at + 1;
+    return h;
 }

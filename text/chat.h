@@ -5,7 +5,7 @@
  * pose as control tokens; see chat_tokenize.
  *
  * Parsing: the text of an answer, in pieces of any size, becomes events: reasoning, content and
- * whole tool calls. The events hold the same text for any division into pieces.
+ * tool calls. The events hold the same text for any division into pieces.
  *
  * No state is kept between conversations. Prompts and parsers belong to the caller; one thread at a
  * time may use each.
@@ -39,6 +39,10 @@ typedef struct chat_prompt {
     size_t n_segments, cap_segments;
     bool starts_thinking; /* the text ends inside a thought: the answer begins as reasoning */
     int32_t n_media;      /* placeholders of images, sounds and films in the text */
+    /* ID and name of the first call whose arguments are no JSON object, and so stand in one as
+     * text;
+     * "": there is none. */
+    char odd_arguments[120];
     const text_family *family;
 } chat_prompt;
 
@@ -58,14 +62,21 @@ status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_
 
 /* ---- An answer to events (parse.c, and the files of each family) ------------------------- */
 
-typedef enum answer_kind { ANSWER_REASONING, ANSWER_CONTENT, ANSWER_TOOL_CALL } answer_kind;
+/* ANSWER_CALL_PART: a piece of the arguments of a call that is not complete yet. Either the whole
+ * call follows, or another event: then it is no call, and its text comes as content. */
+typedef enum answer_kind {
+    ANSWER_REASONING,
+    ANSWER_CONTENT,
+    ANSWER_TOOL_CALL,
+    ANSWER_CALL_PART
+} answer_kind;
 
 typedef struct answer_event {
     answer_kind kind;
     const char
         *text; /* valid UTF-8, NUL-terminated, not empty; of a call: arguments, a JSON object */
     size_t n;
-    const char *name; /* of a call: NUL-terminated, not empty; else NULL */
+    const char *name; /* of a call and its parts: NUL-terminated, not empty; else NULL */
 } answer_event;
 
 /* Pointers are valid until the callback returns. Return false to cancel. */
@@ -82,16 +93,18 @@ enum {
 status answer_open(answer_parser **a, const chat_format *f, bool starts_thinking, answer_fn fn,
                    void *user, err *e);
 void answer_close(answer_parser *a); /* NULL is fine */
-/* Names the tools of the conversation, JSON in OpenAI's form: their schemas type the arguments that
- * a syntax writes as plain text. Before the first answer_put. Invalid JSON counts as no tools. */
-status answer_tools(answer_parser *a, const char *tools, size_t n, err *e);
+/* Names the tools that the answer may call, JSON in OpenAI's form. Without them, and in invalid
+ * JSON, there are none: then no text is a call. Their schemas type the arguments that a syntax
+ * writes as plain text. parts: tell ANSWER_CALL_PART. Before the first answer_put. */
+status answer_tools(answer_parser *a, const char *tools, size_t n, bool parts, err *e);
+/* Strings that end the content, and with it the answer. Before the first answer_put; see
+ * stream.h for the errors. */
+status answer_stops(answer_parser *a, const char *const *stop, int32_t n, err *e);
+int32_t answer_met(const answer_parser *a); /* the index of the stop string that was met, or -1 */
 /* Takes any bytes; invalid UTF-8 becomes U+FFFD. E_CANCELLED: fn returned false. E_MEMORY. */
 status answer_put(answer_parser *a, const char *bytes, size_t n, err *e);
-/* Call before answer_end if a limit, not the model, ended the answer. An incomplete call is then
- * dropped: a repaired one could run half a command, and its syntax is not readable text. */
-void answer_was_cut(answer_parser *a);
-/* The answer is complete. Held text becomes events; an unfinished call is repaired, or becomes
- * content. */
+/* The answer is complete. Held text becomes events; a call without its end is a call if its text is
+ * complete, else content. */
 status answer_end(answer_parser *a, err *e);
 int32_t answer_n_calls(const answer_parser *a); /* so far */
 

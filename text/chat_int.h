@@ -81,9 +81,11 @@ bool chat_split_thought(chat_text *content, const char *open, const char *close,
                         chat_text *thought);
 const jtree *chat_call_name(chat_writer *w, const chat_message *m, const jtree *call, size_t i);
 /* An object, or NULL for no arguments. They are an object, or a string that holds the JSON text of
- * one (OpenAI's form). where: their place. */
+ * one (OpenAI's form). Others, such as the broken JSON of an earlier answer, are {"arguments":
+ * TEXT}, and the prompt names their call. where: their place. */
 const jtree *chat_arguments(chat_writer *w, const chat_message *m, const jtree *call, size_t i,
                             char where[CHAT_WHERE]);
+bool chat_is_wrapped(const jtree *arguments); /* they are such an object */
 void chat_tool_place(const jtree *tool, size_t i, char where[CHAT_WHERE]);
 /* The `function` of a tool; NULL with an error if the tool is none. */
 const jtree *chat_function_of(chat_writer *w, const jtree *tool, const char *where);

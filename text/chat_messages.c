@@ -203,28 +203,80 @@ const jtree *chat_call_name(chat_writer *w, const chat_message *m, const jtree *
     return NULL;
 }
 
+/* The one key of arguments that are no object. */
+static const char text_key[] = "arguments";
+
+bool chat_is_wrapped(const jtree *arguments)
+{
+    return arguments->first && arguments->first->key == text_key;
+}
+
+/* {"arguments": TEXT} */
+static const jtree *wrap_text(chat_writer *w, const char *s, size_t n)
+{
+    jtree *object = arena_array(w->mem, 2, sizeof *object), *text = object + 1;
+    if (!object) {
+        chat_fail(w, E_MEMORY, "no memory for the arguments of a call");
+        return NULL;
+    }
+    *text = (jtree){.kind = JTREE_STRING, .s = s, .n = n};
+    text->key = text_key;
+    text->n_key = sizeof text_key - 1;
+    *object = (jtree){.kind = JTREE_OBJECT, .s = "", .first = text, .count = 1};
+    return object;
+}
+
+/* Arguments that are JSON, and no object. */
+static const jtree *wrap_tree(chat_writer *w, const jtree *v)
+{
+    str s = {0};
+    jtree_put_json(&s, v);
+    const char *copy = s.bad ? NULL : arena_strndup(w->mem, str_text(&s), s.n);
+    size_t n = s.n;
+    str_free(&s);
+    if (!copy) {
+        chat_fail(w, E_MEMORY, "no memory for the arguments of a call");
+        return NULL;
+    }
+    return wrap_text(w, copy, n);
+}
+
+/* Names the call in the prompt, without control characters: logs have it. */
+static void note_odd_arguments(chat_prompt *p, const jtree *call)
+{
+    const jtree *id = jtree_get(call, "id"), *name = jtree_get(jtree_get(call, "function"), "name");
+    char *s = p->odd_arguments;
+    if (*s)
+        return;
+    snprintf(s, sizeof p->odd_arguments, "%.60s of %.40s", jtree_is(id, JTREE_STRING) ? id->s : "?",
+             jtree_is(name, JTREE_STRING) ? name->s : "?");
+    for (; *s; s++)
+        if ((unsigned char)*s < 0x20 || (unsigned char)*s > 0x7E)
+            *s = '?';
+}
+
 const jtree *chat_arguments(chat_writer *w, const chat_message *m, const jtree *call, size_t i,
                             char where[CHAT_WHERE])
 {
-    const jtree *a = jtree_get(jtree_get(call, "function"), "arguments");
+    const jtree *a = jtree_get(jtree_get(call, "function"), "arguments"), *v = a;
     snprintf(where, CHAT_WHERE, "messages[%zu].tool_calls[%zu].function.arguments", m->i, i);
     if (jtree_is(a, JTREE_STRING)) {
         chat_text t = chat_trimmed((chat_text){a->s, a->n});
         if (!t.n)
             return NULL;
-        status st = jtree_parse(t.s, t.n, where, CHAT_MAX_DEPTH, w->mem, &a, w->e);
-        if (st) {
-            w->st = st;
-            return NULL;
+        err e = {0};
+        if (jtree_parse(t.s, t.n, where, CHAT_MAX_DEPTH, w->mem, &v, &e)) {
+            if (e.status != E_FORMAT)
+                chat_fail(w, e.status, "%s", e.text);
+            v = a; /* broken JSON is text */
         }
     }
-    if (!a || a->kind == JTREE_NULL)
+    if (w->st || !v || v->kind == JTREE_NULL)
         return NULL;
-    if (a->kind != JTREE_OBJECT) {
-        chat_fail(w, E_FORMAT, "%s: expected a JSON object, found %s", where, jtree_kind_name(a));
-        return NULL;
-    }
-    return a;
+    if (v->kind == JTREE_OBJECT)
+        return v;
+    note_odd_arguments(w->p, call);
+    return jtree_is(a, JTREE_STRING) ? wrap_text(w, a->s, a->n) : wrap_tree(w, v);
 }
 
 /* ---- Tools ---- */

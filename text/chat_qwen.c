@@ -13,8 +13,8 @@
  * unless preserve_thinking says otherwise.
  *
  * Differences from the templates, in every revision; each replaces an exception or Python text:
- *   - The role developer is the role system. System messages at the beginning are one message,
- *     where a template takes one only.
+ *   - The role developer is the role system. Where a template takes one system message, at the
+ *     beginning only, all system messages are that one, wherever they stand.
  *   - Null content is empty content; parts of text are joined.
  *   - A thought may be called reasoning instead of reasoning_content.
  *   - With continue_last, the turn of a last assistant message without calls stays open, and white
@@ -295,7 +295,7 @@ static void put_json_call(qwen *q, const chat_message *m, const jtree *call, siz
     chat_lit(q->w, "\", \"arguments\": ");
     if (!a)
         chat_lit(q->w, "{}");
-    else if (given->kind == JTREE_STRING)
+    else if (given->kind == JTREE_STRING && !chat_is_wrapped(a))
         chat_put(q->w, given->s, given->n); /* the text that the model wrote */
     else
         chat_put_json(q->w, a, where);
@@ -470,6 +470,25 @@ static void put_beginning_of_answer(qwen *q)
     q->w->p->starts_thinking = thinking && trims(q);
 }
 
+/* Moves the system messages to the front, in their order. Returns how many there are. */
+static size_t gather_system(chat_writer *w, chat_message *m, size_t n)
+{
+    chat_message *others = arena_array(w->mem, n, sizeof *others);
+    size_t n_system = 0, n_others = 0;
+    if (!others) {
+        chat_fail(w, E_MEMORY, "no memory for %zu messages", n);
+        return 0;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (is_system(&m[i]))
+            m[n_system++] = m[i];
+        else
+            others[n_others++] = m[i];
+    if (n_others)
+        memcpy(m + n_system, others, n_others * sizeof *others);
+    return n_system;
+}
+
 void qwen_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
                  const carat_chat_options *opt)
 {
@@ -480,6 +499,10 @@ void qwen_render(chat_writer *w, const chat_format *f, const jtree *messages, co
 
     if (!chat_read_messages(w, messages, tools, &m, &q.n))
         return;
+    if (trims(&q))
+        n_system = gather_system(w, m, q.n);
+    else
+        n_system = is_system(&m[0]);
     q.m = m;
     q.text = text = arena_array(w->mem, q.n, sizeof *text);
     if (!text) {
@@ -493,12 +516,10 @@ void qwen_render(chat_writer *w, const chat_format *f, const jtree *messages, co
             chat_fail(w, E_FORMAT,
                       "messages[%zu].tool_responses: this model's results are messages of the role "
                       "tool",
-                      i);
+                      m[i].i);
     }
     if (w->st)
         return;
-    while (n_system < q.n && is_system(&m[n_system]) && (trims(&q) || !n_system))
-        n_system++;
     if (!find_query(&q) && trims(&q))
         chat_fail(w, E_FORMAT,
                   "messages has no message of the user, and this model's template needs one");
@@ -515,11 +536,6 @@ void qwen_render(chat_writer *w, const chat_format *f, const jtree *messages, co
             put_assistant(&q, i);
         else if (m[i].role == CHAT_TOOL)
             put_result(&q, i, i == n_system);
-        else if (is_system(&m[i]) && trims(&q))
-            chat_fail(w, E_FORMAT,
-                      "messages[%zu] is a system message; this model takes them only at the "
-                      "beginning",
-                      i);
         else
             put_turn(&q, i);
     }

@@ -71,10 +71,19 @@ typedef struct call_text {
     const struct jtree *tools; /* the declared tools, whose schemas type plain text; or NULL */
 } call_text;
 
+/* The beginning of a call's text, as far as it is known. */
+typedef struct call_head {
+    bool possible;    /* the text can become a call */
+    const char *name; /* [n_name] not checked; NULL: not complete yet */
+    size_t n_name;
+    size_t arguments; /* their offset: behind the brace, or at the first pair; 0: not known yet */
+} call_head;
+
 /* Arguments as pairs of plain text: key_open KEY value_open VALUE value_close, for each one. end:
- * the mark in value_close, which no value contains. */
+ * the mark in value_close, which no value contains. key_close and value_mark are the marks in
+ * value_open; without a value_mark, one line feed at each end of a value belongs to the syntax. */
 typedef struct call_pairs {
-    const char *key_open, *value_open, *value_close, *end;
+    const char *key_open, *value_open, *value_close, *end, *key_close, *value_mark;
 } call_pairs;
 
 /* The marks of an answer. Each is a piece of the vocabulary. */
@@ -91,13 +100,19 @@ typedef struct answer_syntax {
     /* A call without call_open, from bare_open to bare_close; NULL: none. It counts as a call if it
      * names a declared tool. */
     const char *bare_open, *bare_close;
-    const char *const *stray;       /* marks without meaning in an answer: dropped */
+    const char *const *stray;       /* marks without meaning: dropped directly behind a call */
     const char *const *thought_not; /* a thought cannot contain these: they end it */
     const char *const *content_not; /* the same for content beside calls */
     const char *name_not;           /* characters not allowed in a call's name */
-    /* Reads the text between call_open and call_close. False if it is not a call. Always
-     * overwrites name and arguments (JSON); out of memory makes them `bad`. */
-    bool (*read_call)(const call_text *c, str *name, str *arguments);
+    /* Reads the call at the beginning of the text between call_open and call_close; *n_read: its
+     * bytes. False if there is none. Always overwrites name and arguments (JSON); out of memory
+     * makes them `bad`. */
+    bool (*read_call)(const call_text *c, str *name, str *arguments, size_t *n_read);
+    /* Looks at text of which more may come. */
+    call_head (*read_head)(const char *s, size_t n);
+    /* White space around the text of a call. Several calls may stand between two marks. NULL: one
+     * call alone, without white space. */
+    const char *call_space;
     /* The grammar of the text that read_call accepts. arguments: the grammar of the arguments
      * object, in the family's spelling. */
     struct gx *(*call_grammar)(struct gx_builder *b, const char *name, struct gx *arguments);
@@ -112,10 +127,11 @@ struct text_family {
     const tokenizer_name *tokenizers; /* the last row has no model */
     /* Pieces, for ids that the file does not give. NULL: the family has none. */
     const char *bos, *eos, *unk, *pad, *mask;
-    bool bos_always;             /* raw prompts begin with BOS, even if the file says no */
-    bool bos_never;              /* they never do, even if the file says so */
-    const char *const *ends;     /* pieces that end a generation */
-    /* Texts that end an answer, of ends that models sometimes spell in several tokens. NULL: none. */
+    bool bos_always;         /* raw prompts begin with BOS, even if the file says no */
+    bool bos_never;          /* they never do, even if the file says so */
+    const char *const *ends; /* pieces that end a generation */
+    /* Texts that end an answer, of ends that models sometimes spell in several tokens. NULL: none.
+     */
     const char *const *end_texts;
     const char *const *ends_not; /* pieces that never end one, even if the file says so */
     const char *const *shown;    /* marks for the output parser: always spelled out */

@@ -20,10 +20,11 @@ static size_t word_length(const char *s, size_t n)
 }
 
 /* Some converters write the model "llama", and may omit the pre-splitter's name. */
-static const tokenizer_name tokenizers[] = {{"gemma4", NULL, false, VOCAB_CHARS, word_length, NULL},
-                                            {"llama", "gemma4", false, VOCAB_CHARS, word_length, NULL},
-                                            {"llama", NULL, true, VOCAB_CHARS, word_length, NULL},
-                                            {0}};
+static const tokenizer_name tokenizers[] = {
+    {"gemma4", NULL, false, VOCAB_CHARS, word_length, NULL},
+    {"llama", "gemma4", false, VOCAB_CHARS, word_length, NULL},
+    {"llama", NULL, true, VOCAB_CHARS, word_length, NULL},
+    {0}};
 
 static bool has_piece(const char *text, size_t n, const char *what)
 {
@@ -67,11 +68,13 @@ static const answer_syntax answer = {
     .call_close = "<tool_call|>",
     .quote = GEMMA_QUOTE,
     .stray = LIST("<|tool_response>", "<tool_response|>", "<|turn>", "<turn|>"),
-    .thought_not = LIST("<channel|>", "<|channel>", "<|tool_call>", "<turn|>"),
+    .thought_not = LIST("<channel|>", "<|channel>", "<turn|>"),
     .content_not = LIST("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>",
                         "<|tool_response>", "<tool_response|>", "<|turn>", "<turn|>"),
     .name_not = "{}<>:,\"\n\r\t ",
     .read_call = gemma_read_call,
+    .read_head = gemma_read_head,
+    .call_space = "",
     .call_grammar = call_grammar};
 
 const text_family gemma4_text = {

@@ -41,6 +41,7 @@ void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, int32_t 
 /* ---- call_gemma.c ---- */
 
 /* The text of one call to its name and its arguments as JSON. False: it is no call. */
-bool gemma_read_call(const call_text *c, str *name, str *arguments);
+bool gemma_read_call(const call_text *c, str *name, str *arguments, size_t *n_read);
+call_head gemma_read_head(const char *s, size_t n);
 
 #endif

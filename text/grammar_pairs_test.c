@@ -27,8 +27,8 @@ static const text_family toy = {
     .model_type = "toy",
     .tokenizers = tokenizers,
     .ends = LIST("<end>"),
-                                .ends_not = LIST(NULL),
-                                .media = LIST(NULL),
+    .ends_not = LIST(NULL),
+    .media = LIST(NULL),
     .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>")};
 
 static vocab *toy_marks(void)
@@ -117,7 +117,7 @@ static void check_examples(const chat_format *f, const grammar_tools *o, grammar
         int n = 0;
         answer_parser *a;
         CHECK_OK(answer_open(&a, f, thought == THOUGHT_INSIDE, count_call, &n, &e), e);
-        CHECK_OK(answer_tools(a, tools, sizeof tools - 1, &e), e);
+        CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
         CHECK_OK(answer_put(a, x->text, strlen(x->text), &e), e);
         CHECK_OK(answer_end(a, &e), e);
         answer_close(a);

@@ -3,6 +3,9 @@
  *     answer = [ thought ] ( [ text ] { call } | call { call } | json )
  *     call   = call_open ... call_close, in the family's syntax
  *
+ * Where calls are free, several calls may stand between two marks, as models write them; and if
+ * no tool is strict, other text in front of call_close.
+ *
  * The markers are tokens; names and keys are plain text. The family's call parser reads the
  * arguments without repair. After a call the model ends its turn; the end is allowed wherever the
  * answer is complete.
@@ -90,17 +93,34 @@ static gx *content(gx_builder *b, arena *mem, const grammar_tools *o)
     return x;
 }
 
+/* What stands between the marks. many: one call or several. */
+static gx *between_marks(gx_builder *b, gx *call, bool many)
+{
+    enum { SPACE_MAX = 8 };
+    const char *space = syntax_of(b)->call_space;
+    if (!space)
+        return call;
+    if (!many)
+        return gx_seq3(b, gx_text(b, space), call, gx_text(b, space));
+    gx *before = gx_repeat(b, gx_alt2(b, gx_text(b, "\n"), gx_text(b, " ")), 0, SPACE_MAX);
+    gx *behind = gx_repeat(b, gx_alt2(b, gx_text(b, "\n"), gx_text(b, " ")), 0, SPACE_MAX);
+    return gx_seq2(b, gx_repeat(b, gx_seq2(b, before, call), 1, MAX_CALLS), behind);
+}
+
 static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree *tools)
 {
     gx_list calls = {0};
     schema anything;
     int i = 0;
+    bool json = o->json || o->schema, must = o->calls == CALLS_MUST;
+    bool free = !json && !must && !o->one && !o->only, loose = free && !o->strict_all;
     schema_init(&anything, b, mem, NULL, syntax_of(b));
     if (!jtree_is(tools, JTREE_ARRAY))
         gx_fail(b, E_FORMAT, "tools must be an array");
     for (const jtree *x = b->st ? NULL : tools->first; x && !b->st; x = x->next, i++) {
         tool t = {0};
         gx_work(b, 1 + x->count);
+        loose = loose && !jtree_is(jtree_get(jtree_get(x, "function"), "strict"), JTREE_TRUE);
         if (read_tool(b, x, i, &t) && (!o->only || !strcmp(o->only, t.name)))
             gx_add(b, &calls, call_of(b, &anything, &t, t.strict || o->strict_all, i));
     }
@@ -108,11 +128,13 @@ static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree
         gx_fail(b, E_FORMAT, "tool_choice names %.80s, which tools does not declare", o->only);
     else if (!calls.n)
         gx_fail(b, E_FORMAT, "tools is empty");
-    gx *call = gx_seq3(b, gx_special(b, syntax_of(b)->call_open), gx_alt(b, &calls),
+    gx *inside = between_marks(b, gx_alt(b, &calls), free);
+    if (loose)
+        inside = gx_seq2(b, inside, gx_without_any(b, syntax_of(b)->content_not));
+    gx *call = gx_seq3(b, gx_special(b, syntax_of(b)->call_open), inside,
                        gx_special(b, syntax_of(b)->call_close));
     if (syntax_of(b)->n_gap)
         call = gx_seq2(b, call, gx_repeat(b, gx_text(b, "\n"), 0, syntax_of(b)->n_gap));
-    bool json = o->json || o->schema, must = o->calls == CALLS_MUST;
     gx *all = gx_repeat(b, call, must || json, o->one ? 1 : MAX_CALLS);
     if (must)
         return all;

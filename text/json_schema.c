@@ -11,7 +11,8 @@
  *     whole numbers only, minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf;
  *     true, false and {"not": {}} as schemas
  *
- * A format is ignored beside pattern, and beside length limits that its texts may break.
+ * A format beside length limits that its texts may break is enforced for email and uri, with parts
+ * of limited length; the others, and a format beside pattern, are refused.
  *
  * Unsupported keywords that restrict values are refused by name. Unknown keywords are annotations,
  * as the standard says.

@@ -199,11 +199,22 @@ static const struct {
      {"\"0.0.0.0\"", "\"255.10.1.99\""},
      {"\"256.1.1.1\"", "\"1.1.1\""}},
     {"{\"type\":\"string\",\"format\":\"email\"}", {"\"a.b@c.de\""}, {"\"a@b\"", "\"@c.de\""}},
-    {"{\"type\":\"string\",\"format\":\"uuid\",\"pattern\":\"^u[0-9]$\"}", {"\"u1\""}, {"\"x\""}},
     {"{\"type\":\"string\",\"format\":\"date\",\"maxLength\":10}", {DATE_ROW}, {"\"2024-1-1\""}},
     {"{\"type\":\"string\",\"format\":\"email\",\"maxLength\":8}",
-     {"\"anything\""},
-     {"\"too long.\""}},
+     {"\"ab@cd.ef\"", "\"a@b.cd\""},
+     {"\"anything\"", "\"abcd@e.fg\"", "\"abcdef@g\""}},
+    {"{\"type\":\"string\",\"format\":\"email\",\"maxLength\":254}",
+     {"\"anna_b@example.com\""},
+     {"\"anything\"", "\"@b.cd\""}},
+    {"{\"type\":\"string\",\"format\":\"email\",\"minLength\":9}",
+     {"\"abcd@e.fg\"", "\"abcdefghijklmnop@example.com\""},
+     {"\"abc@d.ef\"", "\"anything at all\""}},
+    {"{\"type\":\"string\",\"format\":\"uri\",\"minLength\":1,\"maxLength\":2083}",
+     {"\"https://www.example.com/b/c.d?e=1\"", "\"ftp://x\""},
+     {"\"a.example\"", "\"https://\"", "\"http://a b\""}},
+    {"{\"type\":\"string\",\"format\":\"uri\",\"minLength\":12,\"maxLength\":12}",
+     {"\"a://b/678901\""},
+     {"\"a://b/67890\"", "\"a://b/6789012\"", "\"anything at a\""}},
     {"{\"anyOf\":[{\"not\":{}},{\"type\":\"null\"}]}", {"null"}, {"1", "{}"}},
     {"{\"type\":\"object\",\"propertyNames\":{\"type\":\"string\"},\"patternProperties\":{},"
      "\"additionalProperties\":{}}",
@@ -276,6 +287,13 @@ TEST(schema_refuses_by_name)
         {"{\"enum\":[\"ab\"],\"minLength\":5}", E_UNSUPPORTED, "minLength beside enum"},
         {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", E_UNSUPPORTED, "pattern is said"},
         {"{\"type\":\"array\",\"items\":[{}]}", E_UNSUPPORTED, "prefixItems"},
+        {"{\"format\":\"uuid\",\"pattern\":\"^u[0-9]$\"}", E_UNSUPPORTED,
+         "pattern together with format"},
+        {"{\"format\":\"uuid\",\"maxLength\":35}", E_UNSUPPORTED,
+         "maxLength 35 together with format"},
+        {"{\"format\":\"date-time\",\"minLength\":21}", E_UNSUPPORTED, "minLength 21 together"},
+        {"{\"format\":\"email\",\"maxLength\":5}", E_UNSUPPORTED, "maxLength 5 together"},
+        {"{\"format\":\"uri\",\"minLength\":9,\"maxLength\":8}", E_FORMAT, "less than minLength"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         grammar *g;
@@ -601,8 +619,9 @@ TEST(tool_grammar_calls_are_read_strictly)
             size_t open = strlen("<|tool_call>"), shut = strlen("<tool_call|>");
             const jtree *v;
             arena mem = {0};
+            size_t n_bytes;
             const call_text call = {.s = text.at + open, .n = text.n - open - shut};
-            CHECK(gemma_read_call(&call, &name, &arguments));
+            CHECK(gemma_read_call(&call, &name, &arguments, &n_bytes));
             CHECK_OK(jtree_parse(arguments.at, arguments.n, "x", 300, &mem, &v, &e), e);
             if (!strcmp(name.at, "get_weather"))
                 CHECK(jtree_is(jtree_get(v, "city"), JTREE_STRING));

@@ -148,6 +148,53 @@ static const format *find_format(const jtree *v)
     return NULL;
 }
 
+/* The most of the characters left that one part of a text gets; *left becomes the rest. */
+static int64_t take_share(int64_t *left, int64_t of, int64_t most)
+{
+    int64_t n = *left / of;
+    n = n < most ? n : most;
+    *left -= n;
+    return n;
+}
+
+/* A pattern for texts of the format with min to max characters (max < 0: any number): addresses get
+ * parts of limited length, and the first or last part takes the rest. False: there is none. */
+static bool pattern_with_length(const format *f, int64_t min, int64_t max, char *out, size_t cap)
+{
+    bool email = !strcmp(f->name, "email");
+    int64_t more = min > f->shortest ? min - f->shortest : 0, left = max - f->shortest;
+    char most[24] = "";
+    if ((!email && strcmp(f->name, "uri")) || (max >= 0 && left < more))
+        return false;
+    if (max < 0)
+        left = more + 1000;
+    else
+        left -= more; /* the part with the rest has them */
+    if (email) {
+        int64_t end = take_share(&left, 4, 10), domain = take_share(&left, 2, 60);
+        if (max >= 0)
+            snprintf(most, sizeof most, "%lld", (long long)(1 + more + left));
+        snprintf(out, cap, "^[A-Za-z0-9_+-]{%lld,%s}@[A-Za-z0-9]{1,%lld}\\.[A-Za-z]{2,%lld}$",
+                 (long long)(1 + more), most, (long long)(1 + domain), (long long)(2 + end));
+        return true;
+    }
+    int64_t scheme = take_share(&left, 3, 11), host = take_share(&left, 2, 60);
+    int64_t domains = take_share(&left, 2, 64) / 16; /* of 16 characters with their dot */
+    bool path = more > 0 || max < 0 || left > 0;
+    if (max >= 0)
+        snprintf(most, sizeof most, "%lld", (long long)(more + left - 1));
+    snprintf(out, cap,
+             "^[a-z][a-z0-9+.-]{0,%lld}://[A-Za-z0-9-]{1,%lld}(\\.[A-Za-z0-9-]{1,15}){0,%lld}",
+             (long long)scheme, (long long)(1 + host), (long long)domains);
+    size_t n = strlen(out);
+    if (path)
+        snprintf(out + n, cap - n, "(/[A-Za-z0-9._~!$&'()*+,;=:@/?-]{%lld,%s})%s$",
+                 (long long)(more > 0 ? more - 1 : 0), most, more > 0 ? "" : "?");
+    else
+        snprintf(out + n, cap - n, "$");
+    return true;
+}
+
 static bool in_json(const schema *s)
 {
     return !s->bare && !s->raw_end;
@@ -159,9 +206,18 @@ gx *value_string(schema *s, const view *v)
     const jtree *pattern = view_get(s, v, "pattern");
     bool has_min = view_bound(s, v, "minLength", true, &min);
     bool has_max = view_bound(s, v, "maxLength", false, &max);
-    const format *f = pattern ? NULL : find_format(view_get(s, v, "format"));
-    if (f && (min > f->shortest || (has_max && (f->longest < 0 || max < f->longest))))
-        f = NULL; /* lengths restrict; a format only annotates */
+    const format *f = find_format(view_get(s, v, "format"));
+    bool shorter = f && (min > f->shortest || (has_max && (f->longest < 0 || max < f->longest)));
+    char within[256];
+    if (f && pattern)
+        schema_refuse(s, E_UNSUPPORTED, v->where,
+                      "pattern together with format %s is not supported", f->name);
+    if (max >= 0 && max < min)
+        schema_refuse(s, E_FORMAT, v->where, "maxLength is less than minLength");
+    else if (shorter && !pattern_with_length(f, min, max, within, sizeof within))
+        schema_refuse(
+            s, E_UNSUPPORTED, v->where, "%s %lld together with format %s is not supported",
+            has_max ? "maxLength" : "minLength", (long long)(has_max ? max : min), f->name);
     if (pattern && pattern->kind != JTREE_STRING)
         schema_refuse(s, E_FORMAT, v->where, "pattern must be a string");
     if (pattern && (has_min || has_max) && min + (max >= 0) > 0)
@@ -171,10 +227,9 @@ gx *value_string(schema *s, const view *v)
         return value_any_string(s);
     if (pattern)
         return quoted(s, regex_parse(s->b, pattern->s, pattern->n, in_json(s), v->where));
-    if (f)
-        return quoted(s, regex_parse(s->b, f->pattern, strlen(f->pattern), in_json(s), v->where));
-    if (max >= 0 && max < min)
-        schema_refuse(s, E_FORMAT, v->where, "maxLength is less than minLength");
+    const char *text = shorter ? within : f ? f->pattern : NULL;
+    if (text)
+        return quoted(s, regex_parse(s->b, text, strlen(text), in_json(s), v->where));
     return quoted(s, gx_repeat(s->b, counted_char(s), (int32_t)min, (int32_t)max));
 }
 

@@ -8,19 +8,22 @@
  *
  * The text passes through `held`. Decided text leaves it as events. Undecided text waits: a
  * possible beginning of a mark, white space that a following mark would trim, and an incomplete
- * call. Decisions depend on the text alone, so any division into pieces gives the same events.
+ * call. Decisions depend on the text alone, so any division into pieces gives the same events, but
+ * for the pieces of ANSWER_CALL_PART.
  *
- * Rules beyond the grammar:
- *   - A mark without meaning at its place is dropped; the text around it stays.
- *   - thought_open without its label opens nothing.
- *   - A call ends an open thought. An unreadable call is content, without its marks. A call that
- *     the token limit cut is dropped: half a call is no text, and a client must not run it.
- *   - A quote mark outside of a call becomes a quotation mark.
- *   - White space next to thoughts and calls is trimmed from the text.
+ * Text is a call if its form is complete and the conversation declares its name. All other text is
+ * content, byte for byte, its marks too:
+ *   - A mark of calls in a thought is thought. Only thought_close ends a thought.
+ *   - Text after call_open that cannot become a call is content at once, and parsed again behind
+ *     the mark. READ_AGAIN_BYTES bounds the sum of such text, so time stays linear; beyond it marks
+ *     are text.
+ *   - Between a call_open and its call_close may be several calls. Text behind them is content.
+ *   - The mistakes of models are repaired in front of a call_close alone.
  *   - A string argument may spell call_close, so inside a string the mark is only noted. If the
- * call proves unreadable, the string was not closed: the call ends at the noted place, and the text
- *     after it is parsed again. REREAD_BYTES bounds the sum of such text, so time stays linear;
- *     beyond it the first call_close ends a call.
+ *     call proves unreadable, the string was not closed: the call ends at the noted place.
+ *
+ * Dropped are: white space next to thoughts and calls, marks of families with labelled thoughts
+ * that open or close none, a thought_close at the beginning, and strays directly behind a call.
  */
 #include "text/chat.h"
 #include "text/parse_int.h"
@@ -32,7 +35,7 @@
 
 enum {
     SPACE_HELD_BYTES = 4096,     /* longer runs of white space are not held */
-    REREAD_BYTES = 64 << 20,     /* the bound of all text that is parsed again */
+    READ_AGAIN_BYTES = 64 << 20, /* the bound of all text that is parsed again */
     FIRST_HELD_BYTES = 64 * 1024 /* allocated at open: enough for ordinary answers */
 };
 
@@ -72,19 +75,26 @@ struct answer_parser {
     answer_kind kind; /* of text: REASONING or CONTENT */
     bool fresh;       /* directly after a thought or call: leading white space is trimmed */
     bool said;        /* some text or a call has been told */
+    bool called;      /* directly after a call */
     bool spilled;     /* the white space at the end was too long to hold and has been shown */
-    bool cut;         /* a limit, not the model, ended the answer */
+    stream stops;     /* content passes through it, if there are stop strings */
+    int32_t n_stops;
     str held;
     size_t at; /* held[0..at) is finished */
     str space; /* white space not shown yet */
     str out;   /* the text of one event */
+    str args;  /* of a call */
     str name;
-    /* Of a call that begins at held[at]: */
+    /* Of a call whose mark ends at held[at]: */
     size_t scanned;          /* bytes of the call already searched */
     bool in_string, escaped; /* escaped: a backslash of JSON is the last byte searched */
-    bool bare;               /* it began with bare_open, which is part of its text */
+    bool bare;               /* it begins with bare_open, which is part of its text */
+    bool known;              /* its name is declared */
     size_t noted;            /* offset of the first end marker inside a string; SIZE_MAX: none */
-    size_t reread_bytes;
+    size_t again_bytes;      /* of all calls: text that was parsed again */
+    bool tells_parts;
+    call_parts parts;
+    str sent, piece; /* the arguments that were told in parts; the next part */
     arena mem;
     const jtree *tools; /* the declared tools, in mem; NULL: none */
     int32_t n_calls;
@@ -161,17 +171,15 @@ static void tell_text(answer_parser *a, answer_kind kind)
     str_cut(&a->out, 0);
 }
 
-/* Puts text of the current kind. The white space at its end waits. */
-static void put_answer_text(answer_parser *a, const char *s, size_t n)
+static bool met(const answer_parser *a)
 {
-    while (a->fresh && n && is_answer_space(*s)) {
-        s++;
-        n--;
-    }
-    if (!n)
-        return;
-    a->fresh = false;
-    a->said = true;
+    return a->n_stops && a->stops.met >= 0;
+}
+
+/* Puts text of the current kind. The white space at its end waits. */
+static bool put_text(void *user, const char *s, size_t n)
+{
+    answer_parser *a = user;
     size_t end = n;
     while (end && is_answer_space(s[end - 1]))
         end--;
@@ -190,35 +198,31 @@ static void put_answer_text(answer_parser *a, const char *s, size_t n)
     tell_text(a, a->kind);
     if (a->space.bad)
         a->no_memory = true;
+    return true;
 }
 
-/* Marks inside calls that are plain text elsewhere. */
-static bool is_plain_outside(mark m)
+/* The same, but content ends at a stop string. */
+static void put_answer_text(answer_parser *a, const char *s, size_t n)
 {
-    return m >= MARK_VALUE && m <= MARK_BARE_END;
-}
-
-/* Puts the text of an unreadable call, without its marks, as content. */
-static void put_failed_call(answer_parser *a, const char *s, size_t n)
-{
-    for (size_t at = 0, where; at < n;) {
-        mark m = find_mark(a, s, at, n, &where);
-        if (m == MARK_NONE)
-            where = n;
-        put_answer_text(a, s + at, where - at);
-        at = where;
-        if (m == MARK_QUOTE)
-            put_answer_text(a, "\"", 1);
-        else if (is_plain_outside(m))
-            put_answer_text(a, a->mark[m].s, a->mark[m].n);
-        if (m != MARK_NONE)
-            at += a->mark[m].n;
+    while (a->fresh && n && is_answer_space(*s)) {
+        s++;
+        n--;
     }
+    if (!n)
+        return;
+    a->fresh = a->called = false;
+    a->said = true;
+    if (a->n_stops && a->kind == ANSWER_CONTENT)
+        stream_put(&a->stops, s, n);
+    else
+        put_text(a, s, n);
 }
 
 /* Changes the kind of the text from here on, and trims the white space around the border. */
 static void change_kind(answer_parser *a, answer_kind kind)
 {
+    if (a->n_stops)
+        stream_flush(&a->stops); /* no stop string reaches over the border */
     str_cut(&a->space, 0);
     a->kind = kind;
     a->fresh = true;
@@ -228,50 +232,127 @@ static void change_kind(answer_parser *a, answer_kind kind)
 
 /* ---- Calls ---- */
 
-static bool is_declared(const answer_parser *a, const char *name)
+static bool is_declared(const answer_parser *a, const char *name, size_t len)
 {
     for (const jtree *t = a->tools ? a->tools->first : NULL; t; t = t->next) {
         const jtree *n = jtree_get(jtree_get(t, "function"), "name");
-        if (jtree_is(n, JTREE_STRING) && !strcmp(n->s, name))
+        if (jtree_is(n, JTREE_STRING) && n->n == len && !memcmp(n->s, name, len))
             return true;
     }
     return false;
 }
 
-static bool tell_call(answer_parser *a, const char *s, size_t n, bool lenient)
+static bool begins_with_sent(const answer_parser *a)
 {
-    const call_text text = {s, n, lenient, a->tools};
-    if (a->n_calls == ANSWER_MAX_CALLS || !a->syntax->read_call(&text, &a->name, &a->out) ||
-        (a->bare && !is_declared(a, str_text(&a->name)))) {
-        a->no_memory |= a->name.bad || a->out.bad;
-        str_cut(&a->out, 0);
-        return false;
-    }
-    a->no_memory |= a->name.bad || a->out.bad;
+    return a->args.n >= a->sent.n && !memcmp(a->args.at, a->sent.at, a->sent.n);
+}
+
+/* Tells a complete call; its arguments are in args. Parts of them may have been told. */
+static void tell_whole_call(answer_parser *a)
+{
+    const char *rest = NULL;
+    change_kind(a, ANSWER_CONTENT);
+    a->called = a->said = true;
     a->n_calls++;
-    tell(a, &(answer_event){ANSWER_TOOL_CALL, a->out.at, a->out.n, a->name.at});
-    str_cut(&a->out, 0);
-    return true;
+    if (a->sent.n) {
+        if (begins_with_sent(a)) {
+            rest = a->args.at + a->sent.n;
+        } else { /* a key was repeated: the parts have both, in order */
+            rest = "}";
+            str_cut(&a->args, 0);
+            str_put(&a->args, a->sent.at, a->sent.n);
+            str_puts(&a->args, rest);
+        }
+        a->no_memory |= a->args.bad;
+        if (*rest && !a->no_memory)
+            tell(a, &(answer_event){ANSWER_CALL_PART, rest, strlen(rest), a->name.at});
+        str_cut(&a->sent, 0);
+    }
+    if (!a->no_memory)
+        tell(a, &(answer_event){ANSWER_TOOL_CALL, a->args.at, a->args.n, a->name.at});
+}
+
+/* Whether the arguments told in parts can be completed to those in args. */
+static bool fits_parts(answer_parser *a)
+{
+    if (!a->sent.n || begins_with_sent(a))
+        return true;
+    arena mem = {.max_bytes = arena_limit_for(a->sent.n + 1)};
+    const jtree *v = NULL;
+    str all = {0};
+    str_put(&all, a->sent.at, a->sent.n);
+    str_putc(&all, '}');
+    a->no_memory |= all.bad;
+    if (!all.bad && jtree_parse(all.at, all.n, "", CALL_MAX_DEPTH + 1, &mem, &v, NULL) == E_MEMORY)
+        a->no_memory = true;
+    str_free(&all);
+    arena_free(&mem);
+    return v != NULL;
+}
+
+/* Tells the calls in s[0..n), text between marks. Returns the bytes that they have. */
+static size_t tell_calls(answer_parser *a, const char *s, size_t n, bool lenient)
+{
+    size_t at = 0, n_read = 0;
+    while (at < n && !a->cancelled && !a->no_memory) {
+        const call_text text = {s + at, n - at, lenient, a->tools};
+        bool ok = a->n_calls < ANSWER_MAX_CALLS &&
+                  a->syntax->read_call(&text, &a->name, &a->args, &n_read) &&
+                  is_declared(a, str_text(&a->name), a->name.n) && fits_parts(a);
+        a->no_memory |= a->name.bad || a->args.bad;
+        if (ok && !a->no_memory)
+            tell_whole_call(a);
+        str_cut(&a->args, 0);
+        if (!ok)
+            break;
+        at += n_read;
+    }
+    return at;
+}
+
+static void forget_parts(answer_parser *a)
+{
+    str_cut(&a->sent, 0);
+    str_cut(&a->piece, 0);
+}
+
+/* The text at held[at] is no call: its mark is content, and the text behind it is parsed anew. */
+static void fail_call(answer_parser *a, size_t n_seen)
+{
+    const mark_text *m = &a->mark[a->bare ? MARK_BARE : MARK_CALL];
+    a->again_bytes += n_seen;
+    forget_parts(a);
+    a->state = TEXT;
+    put_answer_text(a, m->s, m->n);
+    if (a->bare)
+        a->at += m->n;
 }
 
 /* Ends a call with the text held[at .. at + n). A mark of n_mark bytes follows it (0: none). */
 static void end_call(answer_parser *a, size_t n, size_t n_mark)
 {
     const char *s = a->held.at + a->at;
-    bool told = tell_call(a, s, n, false);
-    if (!told && a->noted < n) {
-        a->reread_bytes += n - a->noted;
+    const size_t n_all = n;
+    size_t done = tell_calls(a, s, n, false);
+    bool closed = n_mark > 0;
+    if (done <= a->noted && a->noted < n) {
         n = a->noted;
         n_mark = a->mark[MARK_CALL_END].n;
+        closed = true;
     }
-    bool half = !n_mark && a->cut;
-    if (!told && !half && !a->bare)
-        told = tell_call(a, s, n, true);
-    if (told || !a->bare)
-        change_kind(a, ANSWER_CONTENT);
+    if (closed && !a->bare && done < n)
+        done += tell_calls(a, s + done, n - done, true);
+    if (!done) {
+        fail_call(a, n_all);
+        return;
+    }
     a->state = TEXT;
-    if (!told && (a->bare || !half))
-        put_failed_call(a, s, n);
+    a->again_bytes += n_all - n;
+    forget_parts(a);
+    while (done < n && is_answer_space(s[done]))
+        done++;
+    if (done < n) /* text behind the calls, and before the mark */
+        put_answer_text(a, s + done, n - done);
     a->at += n + n_mark;
 }
 
@@ -279,8 +360,48 @@ static void begin_call(answer_parser *a)
 {
     a->state = CALL;
     a->scanned = 0;
-    a->in_string = a->escaped = a->bare = false;
+    a->in_string = a->escaped = a->bare = a->known = false;
     a->noted = SIZE_MAX;
+}
+
+/* Looks at the beginning of the call. False: it is none. */
+static bool follow_head(answer_parser *a, const char *s, size_t n)
+{
+    if (a->known)
+        return true;
+    const call_head h = a->syntax->read_head(s, n);
+    if (!h.possible)
+        return false;
+    if (!h.name)
+        return true;
+    if (!is_declared(a, h.name, h.n_name))
+        return false;
+    if (!h.arguments)
+        return true;
+    a->known = true;
+    str_cut(&a->name, 0);
+    str_put(&a->name, h.name, h.n_name);
+    a->no_memory |= a->name.bad;
+    call_parts_begin(&a->parts, a->syntax, call_parameters(a->tools, str_text(&a->name)),
+                     h.arguments);
+    return true;
+}
+
+/* Tells the arguments in s[0..n), the call's text so far. */
+static void tell_parts(answer_parser *a, const char *s, size_t n)
+{
+    if (!a->tells_parts || !a->known || a->n_calls == ANSWER_MAX_CALLS)
+        return;
+    call_parts_put(&a->parts, s, n, &a->piece);
+    a->no_memory |= a->piece.bad || a->parts.key.bad;
+    if (a->piece.n <= (a->sent.n ? 0 : 1) || a->no_memory)
+        return; /* a brace alone may be prose */
+    if (!a->sent.n && a->n_stops)
+        stream_flush(&a->stops);
+    str_put(&a->sent, a->piece.at, a->piece.n);
+    a->no_memory |= a->sent.bad;
+    tell(a, &(answer_event){ANSWER_CALL_PART, a->piece.at, a->piece.n, a->name.at});
+    str_cut(&a->piece, 0);
 }
 
 /* Follows the strings of JSON through s[0..n). */
@@ -296,8 +417,7 @@ static void follow_json(answer_parser *a, const char *s, size_t n)
     }
 }
 
-/* A call without call_open: its text begins with the mark. If it proves to be none, the white space
- * before it stays. */
+/* A call without call_open: its text begins with the mark. */
 static void begin_bare_call(answer_parser *a)
 {
     begin_call(a);
@@ -308,35 +428,59 @@ static void begin_bare_call(answer_parser *a)
 
 /* ---- Steps ---- */
 
+static bool has_label(const answer_parser *a)
+{
+    return *a->syntax->thought_label != 0;
+}
+
+/* A mark of thoughts, which held[at] follows. False: it is text. */
+static bool take_thought_mark(answer_parser *a, mark m)
+{
+    bool thought = a->kind == ANSWER_REASONING, apart = !a->said || a->called;
+    if (m == MARK_THOUGHT_END && thought) {
+        change_kind(a, ANSWER_CONTENT);
+        return true;
+    }
+    if (m == MARK_THOUGHT_END && apart) {
+        a->fresh = true; /* a thought that the prompt or nobody opened */
+        return true;
+    }
+    if (m == MARK_THOUGHT && (has_label(a) || (thought ? a->fresh : apart))) {
+        a->state = LABEL;
+        return true;
+    }
+    return has_label(a);
+}
+
+/* A mark outside of calls. False: it is text. */
+static bool take_mark(answer_parser *a, mark m)
+{
+    bool calls = a->tools && a->kind == ANSWER_CONTENT && a->again_bytes < READ_AGAIN_BYTES;
+    if (m == MARK_THOUGHT || m == MARK_THOUGHT_END)
+        return take_thought_mark(a, m);
+    if (m == MARK_CALL && calls)
+        begin_call(a);
+    else if (m == MARK_BARE && calls)
+        begin_bare_call(a);
+    else
+        return a->called && (m == MARK_CALL_END || m >= MARK_STRAY);
+    return true;
+}
+
 /* One step through held. False: more text is needed. last: no more text will come. */
 static bool step_text(answer_parser *a, bool last)
 {
     size_t where, n = a->held.n - a->at;
     const char *s = a->held.at + a->at;
     mark m = find_mark(a, s, 0, n, &where);
-    if (m == MARK_NONE) {
-        if (last)
-            where = n;
-        put_answer_text(a, s, where);
-        a->at += where;
-        return false;
-    }
+    if (m == MARK_NONE && last)
+        where = n;
     put_answer_text(a, s, where);
-    a->at += where + a->mark[m].n;
-    if (m == MARK_THOUGHT)
-        a->state = LABEL;
-    else if (m == MARK_THOUGHT_END && a->kind == ANSWER_REASONING)
-        change_kind(a, ANSWER_CONTENT);
-    else if (m == MARK_THOUGHT_END && !a->said)
-        a->fresh = true; /* a thought that the prompt or nobody opened */
-    else if (m == MARK_CALL) {
-        change_kind(a, ANSWER_CONTENT);
-        begin_call(a);
-    } else if (m == MARK_QUOTE)
-        put_answer_text(a, "\"", 1);
-    else if (m == MARK_BARE && a->kind == ANSWER_CONTENT && a->tools)
-        begin_bare_call(a);
-    else if (is_plain_outside(m))
+    a->at += where;
+    if (m == MARK_NONE)
+        return false;
+    a->at += a->mark[m].n;
+    if (!met(a) && !take_mark(a, m))
         put_answer_text(a, a->mark[m].s, a->mark[m].n);
     return true;
 }
@@ -367,28 +511,15 @@ static bool step_call(answer_parser *a, bool last)
     size_t where, n = a->held.n - a->at;
     const char *s = a->held.at + a->at;
     mark m = find_mark(a, s, a->scanned, n, &where);
-    if (where > ANSWER_MAX_CALL_BYTES) {
-        /* Too long for a call. The call ends at the call_close noted inside a string; without one,
-         * its text is content. The text after it is parsed again. */
-        n = ANSWER_MAX_CALL_BYTES;
-        while (n && ((unsigned char)s[n] & 0xC0) == 0x80)
-            n--;
-        for (size_t i = n - a->longest; i < n; i++)
-            if (s[i] == a->first)
-                n = i; /* do not split a mark */
-        if (a->noted < n) {
-            end_call(a, n, 0);
-            return true;
-        }
-        change_kind(a, ANSWER_CONTENT);
-        put_failed_call(a, s, n);
-        a->at += n;
+    if (where > ANSWER_MAX_CALL_BYTES || !follow_head(a, s, where)) {
+        fail_call(a, where);
         return true;
     }
     if (a->syntax->json_calls)
         follow_json(a, s + a->scanned, where - a->scanned);
     if (m == MARK_NONE) {
         a->scanned = where;
+        tell_parts(a, s, where);
         if (last)
             end_call(a, n, 0);
         return last;
@@ -402,7 +533,7 @@ static bool step_call(answer_parser *a, bool last)
         end_call(a, a->scanned, 0);
     } else if (m == MARK_QUOTE) {
         a->in_string = !a->in_string;
-    } else if (m == MARK_CALL_END && a->in_string && a->reread_bytes < REREAD_BYTES) {
+    } else if (m == MARK_CALL_END && a->in_string && a->again_bytes < READ_AGAIN_BYTES) {
         if (a->noted == SIZE_MAX)
             a->noted = where;
     } else if (m == MARK_CALL_END) {
@@ -428,7 +559,7 @@ static bool step_start(answer_parser *a, bool last)
 static void run(answer_parser *a, bool last)
 {
     bool more = true;
-    while (more && !a->cancelled && !a->no_memory && (a->at < a->held.n || last)) {
+    while (more && !a->cancelled && !a->no_memory && !met(a) && (a->at < a->held.n || last)) {
         switch (a->state) {
         case START:
             more = step_start(a, last);
@@ -454,8 +585,7 @@ static bool take_chars(void *user, const char *text, size_t n)
 {
     answer_parser *a = user;
     if (!a->syntax) {
-        str_put(&a->out, text, n);
-        tell_text(a, ANSWER_CONTENT);
+        put_answer_text(a, text, n);
         return !a->cancelled && !a->no_memory;
     }
     str_put(&a->held, text, n);
@@ -491,7 +621,8 @@ status answer_open(answer_parser **out, const chat_format *f, bool starts_thinki
     if ((st = stream_init(&a->bytes, NULL, 0, take_chars, a, e)))
         goto out;
     if (!reserve(&a->held, FIRST_HELD_BYTES) || !reserve(&a->out, FIRST_HELD_BYTES) ||
-        !reserve(&a->space, SPACE_HELD_BYTES * 2) || !reserve(&a->name, CALL_MAX_NAME_BYTES))
+        !reserve(&a->args, FIRST_HELD_BYTES) || !reserve(&a->space, SPACE_HELD_BYTES * 2) ||
+        !reserve(&a->name, CALL_MAX_NAME_BYTES))
         st = err_memory(e, "an answer", FIRST_HELD_BYTES);
 out:
     if (st)
@@ -509,20 +640,39 @@ void answer_close(answer_parser *a)
     str_free(&a->held);
     str_free(&a->space);
     str_free(&a->out);
+    str_free(&a->args);
     str_free(&a->name);
+    str_free(&a->sent);
+    str_free(&a->piece);
+    call_parts_free(&a->parts);
+    if (a->n_stops)
+        stream_free(&a->stops);
     arena_free(&a->mem);
     mem_free(a);
 }
 
-status answer_tools(answer_parser *a, const char *tools, size_t n, err *e)
+status answer_tools(answer_parser *a, const char *tools, size_t n, bool parts, err *e)
 {
     const jtree *t = NULL;
+    a->tells_parts = parts;
     a->mem.max_bytes = arena_limit_for(n);
     status st = n ? jtree_parse(tools, n, "tools", CHAT_MAX_DEPTH, &a->mem, &t, NULL) : OK;
     if (st == E_MEMORY)
         return err_memory(e, "the tools of an answer", n);
-    a->tools = jtree_is(t, JTREE_ARRAY) ? t : NULL;
+    a->tools = jtree_is(t, JTREE_ARRAY) && t->count ? t : NULL;
     return OK;
+}
+
+status answer_stops(answer_parser *a, const char *const *stop, int32_t n, err *e)
+{
+    status st = n ? stream_init(&a->stops, stop, n, put_text, a, e) : OK;
+    a->n_stops = st ? 0 : n;
+    return st;
+}
+
+int32_t answer_met(const answer_parser *a)
+{
+    return met(a) ? a->stops.met : -1;
 }
 
 static status how_it_went(const answer_parser *a, err *e)
@@ -539,17 +689,14 @@ status answer_put(answer_parser *a, const char *bytes, size_t n, err *e)
     return how_it_went(a, e);
 }
 
-void answer_was_cut(answer_parser *a)
-{
-    a->cut = true;
-}
-
 status answer_end(answer_parser *a, err *e)
 {
     if (!a->cancelled && !a->no_memory) {
         stream_end(&a->bytes);
         if (a->syntax)
             run(a, true);
+        if (a->n_stops)
+            stream_end(&a->stops);
         /* White space at the very end belongs to an answer, not to a thought. */
         if (a->kind == ANSWER_CONTENT && a->space.n) {
             str_put(&a->out, a->space.at, a->space.n);

@@ -3,6 +3,7 @@
 #define TEXT_PARSE_INT_H
 
 #include "base/str.h"
+#include "text/family.h"
 #include "text/jtree.h"
 
 enum {
@@ -18,6 +19,7 @@ typedef struct call_reading {
     size_t n, at;
     bool lenient;
     bool unpaired[2];  /* for ' and ": the text has no further one, so the search is not repeated */
+    bool equals;       /* some key was followed by = */
     const char *quote; /* encloses strings; NULL: only lenient reading knows strings */
     str *out;
     char open[CALL_MAX_DEPTH]; /* the closers of the open brackets, outermost first */
@@ -44,9 +46,35 @@ bool call_end_typed(str *out);
 /* The kinds of values that a schema inside `root` allows, as bits 1 << jtree_kind. It follows type,
  * enum, const, anyOf, oneOf, allOf and $ref; other keywords exclude no kind. */
 unsigned call_kinds_of(const jtree *root, const jtree *schema);
-/* Reads {"name": NAME, "arguments": {...}}. */
-bool call_read_json(const char *s, size_t n, bool lenient, str *name, str *arguments);
+/* Reads {"name": NAME, "arguments": {...}} at the beginning of c; commas and the brackets of a list
+ * around such objects are passed. */
+bool call_read_json(const call_text *c, str *name, str *arguments, size_t *n_read);
 /* Appends the name s[0..n) without white space around it. False: no possible name. */
 bool call_take_name(str *name, const char *s, size_t n);
+/* s[0..n) is, but for white space, the beginning of `what`, or begins with it; *at: the offset
+ * behind it, or 0. */
+bool call_may_begin(const char *s, size_t n, const char *what, size_t *at);
+call_head call_json_head(const char *s, size_t n);
+
+/* ---- call_parts.c ---- */
+
+/* Writes arguments as JSON while they come. */
+typedef struct call_parts {
+    const answer_syntax *syntax;
+    const jtree *parameters;
+    size_t at;       /* of the call's text: all before is done */
+    bool stuck;      /* the rest is not written before the call is complete */
+    bool any, begun; /* some value is written; in a value of text */
+    str key;
+    char open[64]; /* of objects and lists: the closers of the open brackets */
+    int depth;
+    bool wants_key, after;
+} call_parts;
+
+void call_parts_begin(call_parts *p, const answer_syntax *syntax, const jtree *parameters,
+                      size_t at);
+void call_parts_free(call_parts *p);
+/* Appends to out what is certain of the arguments in s[0..n), the call's text so far. */
+void call_parts_put(call_parts *p, const char *s, size_t n, str *out);
 
 #endif

@@ -1,6 +1,7 @@
 /* parse_qwen_test.c - answers in the Qwen and Laguna formats, each cut into pieces at every byte.
  */
 #include "tests/test.h"
+#include "text/gemma4.h"
 #include "text/laguna.h"
 #include "text/qwen.h"
 #include "base/mem.h"
@@ -48,7 +49,7 @@ static void read_answer(const chat_format *f, const char *text, bool thinking, s
     answer_parser *a;
     err e = {0};
     CHECK_OK(answer_open(&a, f, thinking, note, &r, &e), e);
-    CHECK_OK(answer_tools(a, tools, sizeof tools - 1, &e), e);
+    CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
     for (size_t i = 0, len; i < n; i += len) {
         len = piece ? piece : i ? n - i : cut ? cut : n;
         len = len > n - i ? n - i : len;
@@ -93,7 +94,8 @@ TEST(answers_of_qwen_are_split)
     expect(QWEN36, false, "</think>\n\nYes", "C(Yes)");
     expect(QWEN36, false, "in XML <parameter=a> and </parameter> are text, <function=f> too",
            "C(in XML <parameter=a> and </parameter> are text, <function=f> too)");
-    expect(QWEN36, false, "x<tool_response>y</tool_response>", "C(xy)");
+    expect(QWEN36, false, "x<tool_response>y</tool_response>",
+           "C(x<tool_response>y</tool_response>)");
 }
 
 TEST(calls_of_qwen3)
@@ -118,9 +120,6 @@ TEST(calls_of_qwen3)
            "T(f {\"b\": true})C(x)");
     expect(QWEN3, false, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"n\\\": 1}\"}",
            "T(f {\"n\": 1})");
-    expect(QWEN3, false, "<tool_call>what?</tool_call>ok", "C(what?ok)");
-    expect(QWEN3, false, "<think>\nlet me<tool_call>{\"name\": \"f\"}</tool_call>",
-           "R(let me)T(f {})");
     /* A string that was not closed swallows the end; what follows is still found. */
     expect(QWEN3, false,
            "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"x}}</tool_call><tool_call>"
@@ -170,17 +169,17 @@ TEST(calls_of_the_coder_formats)
     expect(QWEN36, false, "<function=unknown>\n</function> x",
            "C(<function=unknown>\n</function> x)");
     expect(QWEN36, false, "<tool_call>\n<parameter=a>\n1\n</parameter></tool_call>ok",
-           "C(<parameter=a>\n1\n</parameter>ok)");
+           "C(<tool_call>\n<parameter=a>\n1\n</parameter></tool_call>ok)");
 }
 
 TEST(answers_of_laguna)
 {
-    expect(LAGUNA, true, "hm</think>Yes.</assistant>", "R(hm)C(Yes.)");
-    expect(LAGUNA, false, "Yes.\n</assistant>", "C(Yes.\n)");
+    expect(LAGUNA, true, "hm</think>Yes.", "R(hm)C(Yes.)");
+    expect(LAGUNA, false, "Yes.\n", "C(Yes.\n)");
     expect(LAGUNA, false, "</think>Yes.", "C(Yes.)");
-    expect(LAGUNA, false, "Yes<think>no</think>yes", "C(Yes)R(no)C(yes)");
+    expect(LAGUNA, false, "Yes<think>no</think>yes", "C(Yes<think>no</think>yes)");
     expect(LAGUNA, true,
-           "Need it.<tool_call>f<arg_key>s</arg_key><arg_value>Ro\nme</arg_value><arg_key>n"
+           "Need it.</think><tool_call>f<arg_key>s</arg_key><arg_value>Ro\nme</arg_value><arg_key>n"
            "</arg_key><arg_value>2</arg_value><arg_key>b</arg_key><arg_value>false</arg_value>"
            "</tool_call></assistant>",
            "R(Need it.)T(f {\"s\": \"Ro\\nme\", \"n\": 2, \"b\": false})");
@@ -197,7 +196,156 @@ TEST(answers_of_laguna)
            "T(f {\"n\": 1})");
     expect(LAGUNA, false, "<tool_call>f {\"n\": 1}</tool_call>", "T(f {\"n\":1})");
     expect(LAGUNA, false, "<tool_call>two words\n and more</tool_call>.",
-           "C(two words\n and more.)");
+           "C(<tool_call>two words\n and more</tool_call>.)");
+}
+
+TEST(marks_of_calls_in_prose_are_text_in_every_family)
+{
+    static const char *const prose[] = {
+        "To call a tool, write <tool_call> and then the JSON.",
+        "`<tool_call>` begins a call and `</tool_call>` ends it",
+        "<tool_call>what?</tool_call>ok",
+        "Write <tool_call>",
+        "</tool_call>",
+        "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>",
+        "<tool_call>\n<function=unknown>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f> is how it begins</tool_call>",
+        "<tool_call>two words</tool_call> was meant.",
+        "<tool_call>unknown</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"argum",
+        "<tool_call>\n<function=f>\n<parameter=s>\nrm -rf /tmp",
+        "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>rm -rf /tmp",
+        "a\n\n<tool_call>\n\nb </tool_call>",
+        "<tool_call><tool_call><tool_call>",
+        "<tool_call>[]</tool_call> <tool_call>{}</tool_call>",
+    };
+    static const chat_format *const all[] = {QWEN3, QWEN36, LAGUNA};
+    str want = {0}, text = {0};
+    for (size_t i = 0; i < 3 * sizeof prose / sizeof *prose; i++) {
+        const char *s = prose[i / 3];
+        str_cut(&want, 0);
+        str_cut(&text, 0);
+        str_printf(&want, "C(%s)", s);
+        expect(all[i % 3], false, s, want.at);
+        str_cut(&want, 0);
+        str_printf(&text, "%s</think>\n\nok", s);
+        str_printf(&want, "R(%s)C(ok)", s);
+        expect(all[i % 3], true, text.at, want.at);
+        str_cut(&want, 0);
+        str_printf(&want, "R(%s)", s);
+        expect(all[i % 3], true, s, want.at);
+    }
+    str_free(&want);
+    str_free(&text);
+    expect(QWEN36, true, "I <tool_call>\n<function=g>\n</function>\n</tool_call> then</think>ok",
+           "R(I <tool_call>\n<function=g>\n</function>\n</tool_call> then)C(ok)");
+    expect(QWEN36, false, "Not <tool_call>.\n<tool_call>\n<function=g>\n</function>\n</tool_call>",
+           "C(Not <tool_call>.)T(g {})");
+}
+
+TEST(several_calls_between_two_marks_of_qwen_are_calls)
+{
+    expect(QWEN36, false,
+           "<tool_call>\n<function=f>\n<parameter=n>\n1\n</parameter>\n</function>\n<function=f>\n"
+           "<parameter=n>\n2\n</parameter>\n</function>\n</tool_call>\n",
+           "T(f {\"n\": 1})T(f {\"n\": 2})");
+    expect(QWEN36, false,
+           "<tool_call>\n<function=g>\n</function>\n<function=f>\n<parameter=n>\n2\n"
+           "</tool_call>",
+           "T(g {})T(f {\"n\": 2})");
+    expect(QWEN36, false, "<tool_call>\n<function=g>\n</function>\nthat is it</tool_call>.",
+           "T(g {})C(that is it.)");
+    expect(QWEN3, false,
+           "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n{\"name\": \"g\"}\n"
+           "</tool_call>",
+           "T(f {\"n\": 1})T(g {})");
+    expect(QWEN3, false,
+           "<tool_call>[{\"name\": \"f\", \"arguments\": {\"n\": [1]}}, {\"name\": \"g\"}]"
+           "</tool_call>",
+           "T(f {\"n\": [1]})T(g {})");
+    expect(QWEN3, false, "<tool_call>{\"name\": \"g\"} done</tool_call>", "T(g {})C(done)");
+    expect(QWEN3, false, "<tool_call>{\"name\": \"g\"}{\"name\": \"h\"}</tool_call>",
+           "T(g {})C({\"name\": \"h\"})");
+}
+
+/* Arguments in parts, as a client joins them: "name: part|part|" and "." behind a whole call. */
+static bool note_parts(void *user, const answer_event *ev)
+{
+    record *r = user;
+    if (ev->kind == ANSWER_CALL_PART)
+        str_put(&r->text, ev->text, ev->n);
+    else if (ev->kind == ANSWER_TOOL_CALL)
+        str_printf(&r->text, ".%s", ev->name);
+    else if (ev->kind == ANSWER_CONTENT)
+        str_printf(&r->text, "C(%s)", ev->text);
+    r->last += ev->kind == ANSWER_CALL_PART;
+    return true;
+}
+
+static int parts_of(const chat_format *f, const char *text, size_t piece, str *out)
+{
+    record r = {0};
+    answer_parser *a;
+    size_t n = strlen(text);
+    err e = {0};
+    CHECK_OK(answer_open(&a, f, false, note_parts, &r, &e), e);
+    CHECK_OK(answer_tools(a, tools, sizeof tools - 1, true, &e), e);
+    for (size_t i = 0; i < n; i += piece)
+        CHECK_OK(answer_put(a, text + i, piece < n - i ? piece : n - i, &e), e);
+    CHECK_OK(answer_end(a, &e), e);
+    answer_close(a);
+    str_cut(out, 0);
+    str_puts(out, str_text(&r.text));
+    str_free(&r.text);
+    return r.last;
+}
+
+TEST(arguments_of_calls_come_in_parts)
+{
+    static const struct {
+        const chat_format *f;
+        const char *text, *want;
+        int least; /* parts, where the text comes by bytes */
+    } x[] = {
+        {QWEN36,
+         "<tool_call>\n<function=f>\n<parameter=s>\nsome \"words\"\nand \xC3\xA9\n</parameter>\n"
+         "<parameter=n>\n12\n</parameter>\n<parameter=o>\n{\"k\": [1]}\n</parameter>\n</function>\n"
+         "</tool_call>",
+         "{\"s\": \"some \\\"words\\\"\\nand \xC3\xA9\", \"n\": 12, \"o\": {\"k\": [1]}}.f", 10},
+        {QWEN36, "<tool_call>\n<function=g>\n</function>\n</tool_call>", ".g", 0},
+        {QWEN3,
+         "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\":\"a\\n\\u00e9 b\",  \"n\": 1.50,\n"
+         "\"a\":[1,true,{\"x\":null},[],{}],\"e\":\"\\ud83d\\ude00\"}}\n</tool_call>",
+         "{\"s\": \"a\\n\xC3\xA9 b\", \"n\": 1.50, \"a\": [1, true, {\"x\": null}, [], {}], \"e\": "
+         "\"\xF0\x9F\x98\x80\"}.f",
+         10},
+        {LAGUNA,
+         "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>a b c d e f</arg_value>\n<arg_key>n"
+         "</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
+         "{\"s\": \"a b c d e f\", \"n\": 2}.f", 8},
+        {&gemma4_formats[GEMMA4_JULY_LARGE],
+         "<|tool_call>call:f{s:<|\"|>a \"b\"\n<c><|\"|>,n:12,a:[1,<|\"|>x<|\"|>],o:{k:true,l:{}}}"
+         "<tool_call|>",
+         "{\"s\":\"a \\\"b\\\"\\n<c>\",\"n\":12,\"a\":[1,\"x\"],\"o\":{\"k\":true,\"l\":{}}}.f", 8},
+        /* Two calls, each in its marks. */
+        {QWEN36,
+         "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>\n"
+         "<tool_call>\n<function=f>\n<parameter=s>\ny\n</parameter>\n</function>\n</tool_call>",
+         "{\"s\": \"x\"}.f{\"s\": \"y\"}.f", 4},
+    };
+    str got = {0};
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        for (size_t piece = 1; piece < 20; piece++) {
+            int n = parts_of(x[i].f, x[i].text, piece, &got);
+            CHECK_MSG(!strcmp(str_text(&got), x[i].want), "\"%s\" in pieces of %zu\n%s\n%s",
+                      x[i].text, piece, str_text(&got), x[i].want);
+            CHECK(piece > 1 || n >= x[i].least);
+        }
+    /* A form that breaks: the text is content, and no whole call follows the parts. */
+    parts_of(QWEN36, "<tool_call>\n<function=f>\n<parameter=s>\nsome text", 1, &got);
+    CHECK(strstr(got.at, "{\"s\": \"some text") == got.at && strstr(got.at, "C(<tool_call>)") &&
+          !strchr(got.at, '.'));
+    str_free(&got);
 }
 
 static const chat_format *const formats[] = {QWEN3, QWEN36, LAGUNA};
@@ -297,7 +445,7 @@ static status read_some(void *arg, err *e)
     for (int i = 0; i < 3 && !st; i++) {
         st = answer_open(&a, formats[i], true, count_bytes, &bytes, e);
         if (!st)
-            st = answer_tools(a, tools, sizeof tools - 1, e);
+            st = answer_tools(a, tools, sizeof tools - 1, true, e);
         if (!st)
             st = answer_put(a, text, sizeof text - 1, e);
         if (!st)

@@ -8,6 +8,9 @@
 
 #define Q "<|\"|>"
 
+static const char tools[] = "[{\"function\":{\"name\":\"f\"}},{\"function\":{\"name\":\"g\"}},"
+                            "{\"function\":{\"name\":\"f.g\"}},{\"function\":{\"name\":\"rm\"}}]";
+
 /* What came: "R(...)", "C(...)" with neighbours of a kind joined, "T(name args)". */
 typedef struct record {
     str text;
@@ -49,21 +52,19 @@ static bool note(void *user, const answer_event *ev)
 }
 
 /* Cuts: 0 whole, 1 single bytes, 2.. pieces of that size, -1 random. */
-static void parse(const char *text, size_t n, bool thinking, bool cut, int piece, uint64_t *rng,
-                  str *out)
+static void parse(const char *text, size_t n, bool thinking, int piece, uint64_t *rng, str *out)
 {
     record r = {.last = -1};
     answer_parser *a;
     err e = {0};
     CHECK_OK(answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], thinking, note, &r, &e), e);
+    CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
     for (size_t i = 0; i < n;) {
         size_t len = piece == 0 ? n : piece > 0 ? (size_t)piece : 1 + rng_below(rng, 12);
         len = len > n - i ? n - i : len;
         CHECK_OK(answer_put(a, text + i, len, &e), e);
         i += len;
     }
-    if (cut)
-        answer_was_cut(a);
     CHECK_OK(answer_end(a, &e), e);
     answer_close(a);
     if (r.last >= 0)
@@ -73,15 +74,15 @@ static void parse(const char *text, size_t n, bool thinking, bool cut, int piece
     str_free(&r.text);
 }
 
-static void expect_cut(const char *text, bool thinking, bool was_cut, const char *want)
+static void expect_from(const char *text, bool thinking, const char *want)
 {
     str got = {0}, other = {0};
     size_t n = strlen(text);
-    parse(text, n, thinking, was_cut, 0, NULL, &got);
+    parse(text, n, thinking, 0, NULL, &got);
     CHECK_MSG(!strcmp(str_text(&got), want), "\"%s\"\n  gives    %s\n  expected %s", text,
               str_text(&got), want);
     for (int piece = 1; piece < 8; piece++) {
-        parse(text, n, thinking, was_cut, piece, NULL, &other);
+        parse(text, n, thinking, piece, NULL, &other);
         CHECK_STR(str_text(&other), str_text(&got));
     }
     /* Two pieces, cut at every byte. */
@@ -90,10 +91,9 @@ static void expect_cut(const char *text, bool thinking, bool was_cut, const char
         answer_parser *a;
         err e = {0};
         CHECK_OK(answer_open(&a, &gemma4_formats[GEMMA4_JULY_SMALL], thinking, note, &r, &e), e);
+        CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
         CHECK_OK(answer_put(a, text, i, &e), e);
         CHECK_OK(answer_put(a, text + i, n - i, &e), e);
-        if (was_cut)
-            answer_was_cut(a);
         CHECK_OK(answer_end(a, &e), e);
         answer_close(a);
         if (r.last >= 0)
@@ -107,7 +107,7 @@ static void expect_cut(const char *text, bool thinking, bool was_cut, const char
 
 static void expect(const char *text, const char *want)
 {
-    expect_cut(text, false, false, want);
+    expect_from(text, false, want);
 }
 
 TEST(answers_are_split_into_thought_text_and_calls)
@@ -127,9 +127,8 @@ TEST(answers_are_split_into_thought_text_and_calls)
     expect("a\n<|tool_call>call:f{}<tool_call|>\nb", "C(a)T(f {})C(b)");
     expect("<|tool_call>call:f{}<tool_call|><|tool_call>call:g{a:1}<tool_call|><|tool_response>",
            "T(f {})T(g {\"a\":1})");
-    expect("<|channel>thought\nlet me see<|tool_call>call:f{}<tool_call|>", "R(let me see)T(f {})");
-    expect_cut("still thinking\n<channel|>done", true, false, "R(still thinking)C(done)");
-    expect_cut("<|channel>thought\nagain<channel|>done", true, false, "R(again)C(done)");
+    expect_from("still thinking\n<channel|>done", true, "R(still thinking)C(done)");
+    expect_from("<|channel>thought\nagain<channel|>done", true, "R(again)C(done)");
 }
 
 TEST(answers_with_stray_markers_keep_their_text)
@@ -140,8 +139,9 @@ TEST(answers_with_stray_markers_keep_their_text)
     expect("<|channel>thou", "");
     expect("Hello<channel|> there", "C(Hello there)");
     expect("<|tool_call>call:f{}<tool_call|><tool_call|>x", "T(f {})C(x)");
-    expect("a" Q "b" Q, "C(a\"b\")");
-    expect("x<turn|>", "C(x)");
+    expect("a" Q "b" Q, "C(a" Q "b" Q ")");
+    expect("x<turn|>", "C(x<turn|>)");
+    expect("x<tool_call|><tool_response|>", "C(x<tool_call|><tool_response|>)");
 }
 
 TEST(calls_of_every_value)
@@ -184,23 +184,113 @@ TEST(calls_are_repaired)
            "T(f {\"a\":\"x\"})T(g {\"b\":\"y\"})C(z)");
 }
 
-TEST(calls_without_end)
+TEST(an_equals_sign_in_a_call_of_gemma_is_a_colon)
+{
+    expect("<|tool_call>call:f{a=1}<tool_call|>", "T(f {\"a\":1})");
+    expect("<|tool_call>call:f{a=" Q "x=y" Q ",b:2}<tool_call|>", "T(f {\"a\":\"x=y\",\"b\":2})");
+    expect("<|tool_call>call:f{a=red, green,b=c=d}<tool_call|>",
+           "T(f {\"a\":\"red, green\",\"b\":\"c=d\"})");
+    expect("<|tool_call>call:f{cmd:a, b=c}<tool_call|>", "T(f {\"cmd\":\"a, b=c\"})");
+}
+
+TEST(calls_without_end_are_calls_if_they_are_complete)
 {
     expect("<|tool_call>call:f{a:" Q "x" Q "}", "T(f {\"a\":\"x\"})");
-    expect("<|tool_call>call:f{a:" Q "x" Q ",b:", "T(f {\"a\":\"x\"})");
-    expect("<|tool_call>call:f{a:" Q "x", "T(f {\"a\":\"x\"})");
-    expect("<|tool_call>call:f{a:1<|tool_call>call:g{}<tool_call|>", "T(f {\"a\":1})T(g {})");
-    expect("<|tool_call>call:f", "C(call:f)");
-    expect("<|tool_call>what?<tool_call|>ok", "C(what?ok)");
-    expect("<|tool_call>say " Q "a<|tool_call>b" Q "!<tool_call|>ok", "C(say \"ab\"!ok)");
-    /* Cut off by the token limit: half a call is neither run nor shown. */
-    expect_cut("<|tool_call>call:rm{path:" Q "/tmp", false, true, "");
-    expect_cut("One moment. <|tool_call>call:rm", false, true, "C(One moment.)");
-    expect_cut("<|tool_call>call:f{}<tool_call|><|tool_call>call:rm{path:" Q "/tmp<|", false, true,
-               "T(f {})");
-    expect_cut("<|tool_call>", false, true, "");
-    expect_cut("<|tool_call>call:f{a:1}", false, true, "T(f {\"a\":1})");
-    expect_cut("<|tool_call>call:f{a:1<tool_call|>", false, true, "T(f {\"a\":1})");
+    expect("<|tool_call>call:f{a:" Q "x" Q ",b:", "C(<|tool_call>call:f{a:" Q "x" Q ",b:)");
+    expect("<|tool_call>call:f{a:" Q "x", "C(<|tool_call>call:f{a:" Q "x)");
+    expect("<|tool_call>call:f{a:1<|tool_call>call:g{}<tool_call|>",
+           "C(<|tool_call>call:f{a:1)T(g {})");
+    expect("<|tool_call>call:f{a:1}<|tool_call>call:g{}<tool_call|>", "T(f {\"a\":1})T(g {})");
+    expect("<|tool_call>call:f", "C(<|tool_call>call:f)");
+}
+
+TEST(marks_of_calls_in_prose_are_text)
+{
+    static const char *const prose[] = {
+        "To call a tool, write <|tool_call> and then call:f{}.",
+        "<|tool_call>what?<tool_call|>ok",
+        "<|tool_call>say " Q "a<|tool_call>b" Q "!<tool_call|>ok",
+        "`<|tool_call>call:NAME{}<tool_call|>` is a call",
+        "<|tool_call>call:unknown{a:1}<tool_call|>",
+        "Write <|tool_call>",
+        "<|tool_call> <tool_call|>",
+        "a\n\n<|tool_call>\n\nb",
+        "One moment. <|tool_call>call:rm",
+        "<|tool_call>call:rm{path:" Q "/tmp",
+        "<|tool_call>call:f{a:1} is it<|tool_call>",
+    };
+    str want = {0};
+    for (size_t i = 0; i < sizeof prose / sizeof *prose; i++) {
+        str_cut(&want, 0);
+        str_printf(&want, "C(%s)", prose[i]);
+        if (i < 10)
+            expect(prose[i], want.at);
+        str_cut(&want, 0);
+        str_printf(&want, "R(%s)", prose[i]);
+        expect_from(prose[i], true, want.at);
+        str_cut(&want, 0);
+        str_printf(&want, "R(%s)C(ok)", prose[i]);
+        char *with_end = mem_alloc(strlen(prose[i]) + 20);
+        CHECK(with_end);
+        snprintf(with_end, strlen(prose[i]) + 20, "%s<channel|>ok", prose[i]);
+        expect_from(with_end, true, want.at);
+        mem_free(with_end);
+    }
+    str_free(&want);
+    expect("No. <|tool_call> is the mark.\n<|tool_call>call:f{}<tool_call|>",
+           "C(No. <|tool_call> is the mark.)T(f {})");
+}
+
+TEST(several_calls_between_two_marks_are_calls)
+{
+    expect("<|tool_call>call:f{a:1}call:g{}<tool_call|>", "T(f {\"a\":1})T(g {})");
+    expect("<|tool_call>call:f{a:1}\ncall:g{b:'x'}<tool_call|>z",
+           "T(f {\"a\":1})T(g {\"b\":\"x\"})C(z)");
+    expect("<|tool_call>call:f{} and more<tool_call|>", "T(f {})C(and more)");
+}
+
+static bool stop_note(const char *text, const char *stop, size_t piece, str *out)
+{
+    record r = {.last = -1};
+    answer_parser *a;
+    size_t n = strlen(text);
+    err e = {0};
+    CHECK_OK(answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], false, note, &r, &e), e);
+    CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
+    CHECK_OK(answer_stops(a, &stop, 1, &e), e);
+    for (size_t i = 0; i < n; i += piece)
+        CHECK_OK(answer_put(a, text + i, piece < n - i ? piece : n - i, &e), e);
+    CHECK_OK(answer_end(a, &e), e);
+    bool was_met = answer_met(a) == 0;
+    answer_close(a);
+    str_cut(out, 0);
+    str_printf(out, "%s%s", str_text(&r.text), r.last >= 0 ? ")" : "");
+    str_free(&r.text);
+    return was_met;
+}
+
+TEST(stop_strings_end_content_alone)
+{
+    static const struct {
+        const char *text, *want;
+        bool met;
+    } x[] = {
+        {"<|channel>thought\nParis?<channel|>It is in France. Paris!",
+         "R(Paris?)C(It is in France. )", true},
+        {"<|channel>thought\nParis", "R(Paris)", false},
+        {"<|tool_call>call:f{a:" Q "Paris" Q "}<tool_call|>Pa", "T(f {\"a\":\"Paris\"})C(Pa)",
+         false},
+        {"Pa<|tool_call>call:f{}<tool_call|>ris", "C(Pa)T(f {})C(ris)", false},
+        {"<|tool_call> Paris <|tool_call>call:f{}<tool_call|>", "C(<|tool_call> )", true},
+        {"Paris", "", true},
+    };
+    str got = {0};
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        for (size_t piece = 1; piece < 40; piece++) {
+            CHECK_EQ(stop_note(x[i].text, "Paris", piece, &got), x[i].met);
+            CHECK_STR(str_text(&got), x[i].want);
+        }
+    str_free(&got);
 }
 
 TEST(answers_are_the_same_however_they_are_cut)
@@ -243,12 +333,12 @@ TEST(answers_are_the_same_however_they_are_cut)
         str_puts(&text, "");
         for (uint64_t n = rng_below(&rng, 30); n > 0; n--)
             str_puts(&text, parts[rng_below(&rng, N)]);
-        bool thinking = rng_below(&rng, 4) == 0, cut = rng_below(&rng, 4) == 0;
-        parse(text.at, text.n, thinking, cut, 0, NULL, &want);
+        bool thinking = rng_below(&rng, 4) == 0;
+        parse(text.at, text.n, thinking, 0, NULL, &want);
         for (int piece = -1; piece < 4; piece++) {
             if (piece == 0)
                 continue;
-            parse(text.at, text.n, thinking, cut, piece, &rng, &got);
+            parse(text.at, text.n, thinking, piece, &rng, &got);
             CHECK_MSG(!strcmp(str_text(&got), str_text(&want)),
                       "\"%s\"\n  in pieces of %d: %s\n"
                       "  whole:           %s",
@@ -270,10 +360,10 @@ TEST(long_white_space_is_the_same_however_it_is_cut)
         for (size_t i = 0; i < n; i++)
             str_putc(&text, ' ');
         str_puts(&text, "<|tool_call>call:f{}<tool_call|>");
-        parse(text.at, text.n, false, false, 0, NULL, &want);
-        parse(text.at, text.n, false, false, 1, NULL, &got);
+        parse(text.at, text.n, false, 0, NULL, &want);
+        parse(text.at, text.n, false, 1, NULL, &got);
         CHECK_STR(str_text(&got), str_text(&want));
-        parse(text.at, text.n, false, false, -1, &rng, &got);
+        parse(text.at, text.n, false, -1, &rng, &got);
         CHECK_STR(str_text(&got), str_text(&want));
         CHECK_EQ(want.n > 4000, n > 4096);
     }
@@ -295,6 +385,7 @@ static size_t total(const char *text, size_t n, size_t piece, int32_t *calls)
     err e = {0};
     CHECK_OK(answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], false, count_bytes, &bytes, &e),
              e);
+    CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
     for (size_t i = 0; i < n; i += piece)
         CHECK_OK(answer_put(a, text + i, piece < n - i ? piece : n - i, &e), e);
     CHECK_OK(answer_end(a, &e), e);
@@ -340,6 +431,8 @@ static status parse_some(void *arg, err *e)
     status st = answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], false, count_bytes, &bytes, e);
     (void)arg;
     if (!st)
+        st = answer_tools(a, tools, sizeof tools - 1, true, e);
+    if (!st)
         st = answer_put(a, text, sizeof text - 1, e);
     if (!st)
         st = answer_end(a, e);
@@ -359,6 +452,7 @@ TEST(ordinary_answers_allocate_nothing_after_open)
     err e = {0};
     CHECK_OK(answer_open(&a, &gemma4_formats[GEMMA4_JULY_LARGE], false, count_bytes, &bytes, &e),
              e);
+    CHECK_OK(answer_tools(a, tools, sizeof tools - 1, false, &e), e);
     int64_t before = mem_count();
     for (int i = 0; i < 2000; i++) {
         CHECK_OK(answer_put(a, "Some words, ", 12, &e), e);

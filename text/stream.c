@@ -193,6 +193,15 @@ bool stream_put(stream *s, const char *bytes, size_t n)
     return s->met < 0 && !s->cancelled && !s->ended;
 }
 
+void stream_flush(stream *s)
+{
+    if (s->met >= 0 || s->ended)
+        return;
+    for (int32_t i = 0; i < s->n_stops; i++)
+        s->stop[i].matched = 0;
+    show(s, 0);
+}
+
 bool stream_end(stream *s)
 {
     if (!s->ended && s->met < 0) {

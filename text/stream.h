@@ -42,6 +42,9 @@ status stream_init(stream *s, const char *const *stop, int32_t n_stops, text_fn 
 void stream_free(stream *s); /* safe on a zeroed or freed stream */
 /* False when the text has ended: a stop string was found (s->met) or `out` cancelled. */
 bool stream_put(stream *s, const char *bytes, size_t n);
+/* Shows the held text: the beginning of a stop string in it is none. A part of a character stays.
+ */
+void stream_flush(stream *s);
 /* Call after the last token: shows the held text. An incomplete character becomes U+FFFD. */
 bool stream_end(stream *s);
 

@@ -174,12 +174,10 @@ def normal(name, messages):
             c["function"]["arguments"] = json.loads(a) if isinstance(a, str) and a.strip() else \
                 {} if isinstance(a, str) or a is None else a
     if name in ONE_SYSTEM:
-        n = 0
-        while n < len(out) and out[n]["role"] == "system":
-            n += 1
-        if n > 1:
-            parts = [m["content"].strip() for m in out[:n]]
-            out[:n] = [{"role": "system", "content": "\n\n".join(p for p in parts if p)}]
+        said = [m["content"].strip() for m in out if m["role"] == "system"]
+        if said:
+            out = [m for m in out if m["role"] != "system"]
+            out.insert(0, {"role": "system", "content": "\n\n".join(p for p in said if p)})
     return out
 
 

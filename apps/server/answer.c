@@ -130,11 +130,16 @@ static token_entry entry_of(const carat_event *ev)
     return t;
 }
 
-/* With the prompt before it, an answer has all its tokens, those without text too: a reader counts
- * them from the end. */
+/* Whether the tokens shown are those of the text alone. With the prompt before it, an answer has
+ * all its tokens, those without text too: a reader counts them from the end. */
+static bool tokens_are_text(const answer *a)
+{
+    return a->rq->logprobs && !a->rq->echo && a->m->model;
+}
+
 static void take_token(answer *a, choice *c, const carat_event *ev)
 {
-    for (int32_t i = 0; i < a->m->n_marks && !a->rq->echo; i++)
+    for (int32_t i = 0; i < a->m->n_marks && !a->rq->echo && !tokens_are_text(a); i++)
         if (ev->id == a->m->marks[i])
             return;
     c->token = grown(a, c->token, c->n_tokens, &c->cap_tokens, sizeof *c->token);
@@ -149,15 +154,58 @@ static void take_prompt_token(answer *a, choice *c, const carat_event *ev)
         c->prompt[c->n_prompt++] = entry_of(ev);
 }
 
+/* Shows the tokens that the text of ev is made of. Those before it, such as the end of a thought
+ * and the white space behind, are dropped; those behind it wait for their text. */
+static void show_tokens_of(answer *a, choice *c, const carat_event *ev)
+{
+    str all = {0};
+    const char *bytes = "";
+    int32_t n = 0, keep = c->n_shown;
+    if (c->n_over &&
+        (n = carat_token_bytes(a->m->model, c->token[c->n_shown - 1].id, false, &bytes)) > 0)
+        str_put(&all, bytes + (size_t)n - c->n_over, c->n_over);
+    for (int32_t i = c->n_shown; i < c->n_tokens; i++)
+        if ((n = carat_token_bytes(a->m->model, c->token[i].id, false, &bytes)) > 0)
+            str_put(&all, bytes, (size_t)n);
+    const char *at = all.n ? memmem(all.at, all.n, ev->text, ev->n_text) : NULL;
+    a->bad |= all.bad;
+    /* Without it the text has characters in place of invalid bytes: it is made of all tokens. */
+    size_t from = at ? (size_t)(at - all.at) : 0, to = at ? from + ev->n_text : all.n;
+    size_t pos = c->n_over;
+    c->n_over = pos > to ? pos - to : 0;
+    for (int32_t i = c->n_shown; i < c->n_tokens; i++) {
+        n = carat_token_bytes(a->m->model, c->token[i].id, false, &bytes);
+        size_t end = pos + (n > 0 ? (size_t)n : 0);
+        if (pos >= to) { /* its text is still held */
+            memmove(c->token + keep, c->token + i, (size_t)(c->n_tokens - i) * sizeof *c->token);
+            c->n_tokens -= i - keep;
+            break;
+        }
+        if (end > from) {
+            c->token[keep++] = c->token[i];
+            c->n_over = end > to ? end - to : 0;
+        }
+        pos = end;
+        if (i + 1 == c->n_tokens)
+            c->n_tokens = keep;
+    }
+    c->n_shown = keep;
+    str_free(&all);
+}
+
 static int32_t take_piece(answer *a, choice *c, part_kind kind, const carat_event *ev, bool *opened)
 {
     int32_t i = c->n_parts - 1, shown_before = c->n_shown;
-    /* Text comes after the tokens that it is made of. Content shows all tokens so far; the tokens
-     * of a thought or a call have no logprobs. */
-    if (kind == PART_TEXT)
-        c->n_shown = c->n_tokens;
-    else
+    /* Text comes after the tokens that it is made of. The tokens of a thought or a call have no
+     * logprobs. */
+    if (kind != PART_TEXT) {
         c->n_tokens = c->n_shown;
+        c->n_over = 0;
+    } else if (tokens_are_text(a)) {
+        show_tokens_of(a, c, ev);
+    } else {
+        c->n_shown = c->n_tokens;
+    }
     if (i < 0 || c->part[i].kind != kind || kind == PART_CALL) {
         i = answer_add_part(a, c, kind);
         if (i >= 0)
@@ -172,6 +220,11 @@ static int32_t take_piece(answer *a, choice *c, part_kind kind, const carat_even
     if (kind == PART_CALL) {
         p->name = mem_strdup(ev->name);
         c->n_calls++;
+        if (!c->span.whole && i > 0 && c->part[i - 1].kind == PART_CALL) {
+            /* Two calls between the same marks: no tokens are one of them alone. */
+            mem_free(c->part[i - 1].span);
+            c->part[i - 1].span = NULL;
+        }
         if (c->span.whole) { /* the part owns it now */
             p->span = c->span.at;
             p->n_span = c->span.n;

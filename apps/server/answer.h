@@ -19,7 +19,8 @@ typedef enum part_kind { PART_REASONING, PART_TEXT, PART_CALL } part_kind;
 
 typedef struct part {
     part_kind kind;
-    str text;          /* of a call: its arguments, a JSON object */
+    str text;          /* of a call: its arguments, a JSON object; open: their beginning */
+    bool open;         /* a call that is not complete: in streams, which tell it in pieces */
     char *name;        /* of a call */
     char id[ID_BYTES]; /* of a call, as the dialect spells ids; else of the item (responses) */
     int32_t token_from, token_to; /* of text, with logprobs: its tokens in the choice */
@@ -43,11 +44,12 @@ typedef struct token_entry {
 
 typedef struct choice {
     part *part;
-    int32_t n_parts, cap_parts, n_calls;
-    int64_t n_sampled; /* tokens so far */
+    int32_t n_parts, cap_parts, n_calls; /* n_calls: complete ones */
+    int64_t n_sampled;                   /* tokens so far */
     /* With logprobs: tokens whose text has been shown, and those whose text is still held. */
     token_entry *token;
     int32_t n_tokens, n_shown, cap_tokens;
+    size_t n_over;       /* of the last one shown: the bytes at its end whose text is still held */
     token_entry *prompt; /* with prompt logprobs: its tokens */
     int32_t n_prompt, cap_prompt;
     bool prompt_told; /* a stream has said what there is to say of them */

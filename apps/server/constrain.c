@@ -4,9 +4,9 @@
  *     tool_choice, strict tools    calls are forced or limited to some tools; arguments follow
  *                                  their schema
  *     both                         calls, or an answer of that form
- *     other tools                  text is free; inside a call the name is declared, and the
- *                                  arguments follow their schema if it can be compiled
- *     always                       the turn does not end before it has text
+ *     other tools                  text is free; a mark of calls may be prose. Where what follows
+ * it begins a call, the name is declared, and the arguments follow their schema if it can be
+ * compiled always                       the turn does not end before it has text
  *
  * If the client gave the beginning of the answer, that beginning counts: the grammar follows it
  * before the first token is sampled. Forced calls come after it.
@@ -26,7 +26,8 @@ struct constraint {
     carat_grammar *grammar; /* or NULL */
     const served *m;
     bool lazy; /* the grammar applies inside calls only */
-    bool thinking, spoken, calling, lost;
+    bool thinking, spoken, lost;
+    bool marked, calling; /* behind the mark of a call; some of the call's text is there */
 };
 
 /* ---- Answers are not empty ---- */
@@ -58,17 +59,19 @@ static bool is_blank(const served *m, int32_t id)
     return true;
 }
 
-/* Free text may leave the grammar, for example by a thought in the middle of an answer. From then
- * on calls are unconstrained. */
+/* Free text may leave the grammar, for example by a thought in the middle of an answer or by a mark
+ * of calls in prose. From then on calls are unconstrained. */
 static void follow_forced_call(constraint *c, int32_t id)
 {
     const carat_mask *g = carat_grammar_mask(c->grammar);
     g->accept(g->user, id);
     c->lost = *carat_grammar_failure(c->grammar) != 0;
-    if (id == c->m->names.call_open)
-        c->calling = true;
-    else if (id == c->m->names.call_close)
+    if (id == c->m->names.call_open || id == c->m->names.call_close) {
+        c->marked = id == c->m->names.call_open && !c->thinking;
         c->calling = false;
+    } else {
+        c->calling |= c->marked && !is_blank(c->m, id);
+    }
 }
 
 static void constraint_accept(void *user, int32_t id)

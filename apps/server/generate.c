@@ -35,11 +35,12 @@ static void fail_stream(stream *st, const problem *p)
         st->d->fail(&st->a, p, &st->out);
 }
 
-static void remember_call(const stream *st, const happening *h, int32_t part_index)
+/* At the end of a choice: a later call may be between the same marks. */
+static void remember_calls(const stream *st, const choice *c)
 {
-    const part *q = part_index >= 0 ? &st->a.choice[h->choice].part[part_index] : NULL;
-    if (q && q->span)
-        replay_put(st->x->m->calls, q->id, q->name, str_text(&q->text), q->span, q->n_span);
+    for (const part *q = c->part; q < c->part + c->n_parts; q++)
+        if (q->span)
+            replay_put(st->x->m->calls, q->id, q->name, str_text(&q->text), q->span, q->n_span);
 }
 
 /* Takes all events out of the mailbox. False: a choice failed, and p has the reason. */
@@ -65,7 +66,8 @@ static bool take_all(stream *st, problem *p)
         }
         if (st->a.bad)
             return problem_set(p, 503, "", "no memory for the answer");
-        remember_call(st, &h, part_index);
+        if (h.done)
+            remember_calls(st, &st->a.choice[h.choice]);
         if (st->rq.stream)
             st->d->event(&st->a, &h, part_index, opened, first, &st->out);
     }

@@ -120,6 +120,22 @@ bool prompt_count(stream *st, const str *messages, int64_t *n, problem *p)
     return ok;
 }
 
+/* Says once that a call's arguments are no JSON object: the call stands in the history of every
+ * later request. */
+static void log_odd_arguments(const stream *st, const char *odd)
+{
+    server *s = st->x->s;
+    uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    for (const char *c = odd; *c; c++)
+        h = (h ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
+    const size_t n = sizeof s->odd_calls / sizeof *s->odd_calls;
+    if (*odd && atomic_exchange(&s->odd_calls[h % n], h) != h)
+        log_line(s,
+                 "%s: the arguments of the call %s are no JSON object: the model gets them as "
+                 "text in one",
+                 st->x->id, odd);
+}
+
 bool prompt_render(stream *st, prompt *out, str *text, problem *p)
 {
     request *rq = &st->rq;
@@ -144,6 +160,7 @@ bool prompt_render(stream *st, prompt *out, str *text, problem *p)
     str_free(&begun);
     out->n = n;
     out->starts_thinking = chat.starts_thinking;
+    log_odd_arguments(st, chat.odd_arguments);
     if (text)
         str_put(text, chat.text, chat.n_text);
     carat_chat_free(&chat);
@@ -350,7 +367,7 @@ bool prompts_to_jobs(stream *st, problem *p)
         o->speculation = rq->speculation;
         o->parse = is_conversation(rq);
         o->starts_thinking = q->starts_thinking;
-        o->tools_json = rq->tools.n ? rq->tools.at : NULL;
+        o->tools_json = rq->tools.n && rq->choice != TOOLS_NONE ? rq->tools.at : NULL;
         if (o->parse)
             set_thinking(st, o);
         bool may_think = o->parse && wants_thought(st) && !rq->prefill && !rq->thought;

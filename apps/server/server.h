@@ -54,9 +54,8 @@ typedef struct serve_options {
     const char *kv_policy; /* which pages of a long conversation stay; NULL: all */
     const char *kv_scorer; /* the model that scores them; NULL: none */
     int64_t kv_keep, kv_tau, kv_host_mb;
-    int64_t port, n_ctx, chunk, threads, parallel, queue, max_body, connections, timeout_s,
-        drain_s, ping_s, think_max, stall_ms, max_loaded, memory_mb, load_wait_s, responses,
-        responses_mb;
+    int64_t port, n_ctx, chunk, threads, parallel, queue, max_body, connections, timeout_s, drain_s,
+        ping_s, think_max, stall_ms, max_loaded, memory_mb, load_wait_s, responses, responses_mb;
     cache_options cache;
     draft_options draft;
     const char *sparse;
@@ -97,9 +96,10 @@ typedef struct server {
     carat_compress_options compress;
     passes passes; /* passes.h: their batches take turns */
     ringer bells;
-    atomic_int n_active;     /* requests being answered */
-    atomic_llong body_bytes; /* of all bodies held in memory */
-    atomic_llong work_bytes; /* estimated memory for parsing and tokenising them */
+    atomic_int n_active;         /* requests being answered */
+    atomic_llong body_bytes;     /* of all bodies held in memory */
+    atomic_llong work_bytes;     /* estimated memory for parsing and tokenising them */
+    atomic_ullong odd_calls[64]; /* hashes of calls that the log has named: prompts.c */
     metrics m;
 } server;
 

@@ -103,8 +103,10 @@ typedef struct carat_tokens {
 
 typedef struct carat_generate_options {
     carat_sampling sampling;
-    int32_t max_tokens;      /* <= 0: until the context is full */
-    const char *const *stop; /* [n_stop] strings that end the answer; read during the call */
+    int32_t max_tokens; /* <= 0: until the context is full */
+    /* [n_stop] strings that end the answer; read during the call. With parse they end its content
+     * alone: thoughts and calls may spell them. */
+    const char *const *stop;
     int32_t n_stop;
     bool parse;           /* split the output into reasoning, content and tool calls */
     bool starts_thinking; /* the prompt ends inside a thought: from carat_chat_render */
@@ -120,8 +122,9 @@ typedef struct carat_generate_options {
      * the answer, and without a drafter it does nothing. Read until the generation ends. */
     const int32_t *predicted; /* [n_predicted]; NULL: none */
     int64_t n_predicted;
-    /* For parse: the tools of the prompt, as in carat_chat_render; NULL: none. Where a model writes
-     * arguments as plain text, the tools' schemas give them their types. Read at the begin. */
+    /* For parse: the tools that the answer may call, as in carat_chat_render; NULL: none, and the
+     * text of a call is content. Where a model writes arguments as plain text, the tools' schemas
+     * give them their types. Read at the begin. */
     const char *tools_json;
     carat_round_fn on_round; /* NULL: none */
     void *round_user;

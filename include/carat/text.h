@@ -54,6 +54,9 @@ typedef struct carat_chat {
     int32_t *ids;
     int64_t n_ids;
     bool starts_thinking; /* the prompt ends inside a thought: carat_generate_options wants it */
+    /* "ID of NAME" of the first call whose arguments are no JSON object, as broken JSON of an
+     * earlier answer; they stand in an object as text. "": there is none. */
+    char odd_arguments[120];
 } carat_chat;
 
 /* Renders a conversation with the model's own chat format. messages_json: an array of messages as
