@@ -6,10 +6,12 @@
 #include "tests/server_rig.h"
 #include "tests/spawn.h"
 #include "apps/server/request.h"
+#include "base/clock.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #define GREEDY "\"options\":{\"temperature\":0,\"num_predict\":12},\"think\":false"
@@ -465,6 +467,36 @@ TEST(ollama_pull_ends_with_its_client)
         while (atomic_load(&hub.at_once))
             usleep(1000);
     }
+    stop(&s);
+    hub_rig_close(&hub);
+}
+
+/* While the storage sends next to nothing, the connection waits for lines: it does not ask for them
+ * over and over, which takes a whole processor. */
+TEST(ollama_pull_that_waits_leaves_the_processor_alone)
+{
+    enum { LONG_MS = 1000, MOST_MS = 500 };
+    static hub_rig hub;
+    served s;
+    clockid_t of_server;
+    struct timespec used;
+    str seen = {0};
+    hub_rig_open(&hub, "own/Model-GGUF");
+    hub_rig_add(&hub, "a-Q4_0.gguf", 16 << 20);
+    start_toy(&s, NULL);
+    hub.how.bytes_per_ms = 1;
+    int fd = http_begin(&s, "/api/pull", "{\"model\":\"own/Model-GGUF\"}");
+    CHECK(http_read_until(fd, &seen, "\"completed\":"));
+    CHECK(!clock_getcpuclockid(s.pid, &of_server) && !clock_gettime(of_server, &used));
+    double before = (double)used.tv_sec * 1e3 + (double)used.tv_nsec * 1e-6, spent = 0;
+    for (double from = clock_ms(); clock_ms() - from < LONG_MS && spent < MOST_MS;) {
+        usleep(20000);
+        CHECK(!clock_gettime(of_server, &used));
+        spent = (double)used.tv_sec * 1e3 + (double)used.tv_nsec * 1e-6 - before;
+    }
+    CHECK_MSG(spent < MOST_MS, "%.0f ms of a processor in at most %d", spent, LONG_MS);
+    close(fd);
+    str_free(&seen);
     stop(&s);
     hub_rig_close(&hub);
 }

@@ -32,7 +32,7 @@ from mutate import ROOT, copy_tree
 FOLDERS = {
     "text": (["text"], [["text/"], ["fuzz_corpus", "engine/compress", "compress_", "bytes_server"]]),
     "kv": (["kv"], [["kv/"], ["tests/kv_", "engine/paging", "engine/checkpoint", "engine/disk"]]),
-    "hub": (["apps/hub"], [["apps/hub/"], ["tests/hub_test", "fuzz_corpus_hub", "models_server"]]),
+    "hub": (["apps/hub"], [["apps/hub/"], ["tests/hub_test", "fuzz_corpus_hub", "fuzz_corpus_cache", "models_server"]]),
     "server": (["apps/server"], [["apps/server/", "fuzz_corpus_request", "fuzz_corpus_headers"],
                                  ["server_test"]]),
     "engine": (["engine"], [["engine/"], ["tests/fidelity_test", "tests/demo_test", "tests/pool_"]]),

@@ -380,6 +380,7 @@ TEST(hub_cache_reads_the_commit_of_refs)
         {"", 40, true}, {"\n", 40, true}, {"\r\n", 40, true}, {"", 39, false}, {"0", 40, false}};
     arena mem = {0};
     char path[1300], other[1200], text[64];
+    model_list l;
     err e = {0};
     begin(&mem);
     put_cached("own--Ref", "Ref-Q4_0.gguf", "old");
@@ -395,6 +396,9 @@ TEST(hub_cache_reads_the_commit_of_refs)
         snprintf(text, sizeof text, "%.*s%s", (int)refs[i].n, commit, refs[i].end);
         write_text(path, text);
         finds("ref", refs[i].takes ? "own/Ref:Q4_0" : "own/Ref:Q8_0");
+        CHECK_OK(model_list_read(&l, &e), e);
+        CHECK_EQ(l.n, 1); /* of one snapshot */
+        model_list_free(&l);
     }
     arena_free(&mem);
 }
