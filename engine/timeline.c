@@ -472,7 +472,8 @@ void timeline_rest(timeline *t)
     if (n && t->store && checkpoints_on_disk_wanted(t->store, lossy, 0, t->id, n))
         save_end(t);
     int64_t turn = n && t->store && t->kv.pager && !is_recurrent(t) ? answer_turn(t) : 0;
-    if (turn && turn < n)
+    /* The prompt's end has chosen which pages are dropped. Another end may need those. */
+    if (turn && turn < n && !t->kv.pager->r.dropped)
         save_lossy(t, turn);
     if (n && t->store)
         save_lossy(t, n);
