@@ -39,8 +39,8 @@ static void enter_files(void)
 TEST(tab_completes_commands_and_their_words)
 {
     check_tab("/fi", "le ", 1, "file");
-    check_tab("/s", "", 5, "save");
-    check_tab("/", "", 17, "clear");
+    check_tab("/s", "", 6, "save");
+    check_tab("/", "", 19, "clear");
     check_tab("/nothing", "", 0, NULL);
     check_tab("/think o", "", 2, "off");
     check_tab("/think of", "f ", 1, "off");
