@@ -371,6 +371,8 @@ struct device {
     int32_t watch_rooms;  /* rooms of a page_watch that it makes use of, at most; 0: one */
     /* Sifts n_wants rows of n logits each, at once; every `to` has room for cap. May be NULL. */
     void (*sift)(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap);
+    /* Waits until all that was launched has ended. NULL: ops have ended when they return. */
+    void (*wait)(device *d);
     /* An asynchronous device: its first failure since it was opened, or OK. May be NULL. */
     status (*failed)(const device *d, err *e);
     /* Starts a pass that computes: uploads the step. NULL: ops read the step in place. */

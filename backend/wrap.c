@@ -498,6 +498,11 @@ static void w_end(device *d, pass *p)
     wrapper *w = d->self;
     w->inner->end(w->inner, p);
 }
+static void w_wait(device *d)
+{
+    wrapper *w = d->self;
+    w->inner->wait(w->inner);
+}
 static status w_failed(const device *d, err *e)
 {
     const wrapper *w = d->self;
@@ -662,6 +667,7 @@ static void add_optional(device *d, const device *inner)
     d->sift = inner->sift ? w_sift : NULL;
     d->begin = inner->begin ? w_begin : NULL;
     d->end = inner->end ? w_end : NULL;
+    d->wait = inner->wait ? w_wait : NULL;
     d->failed = inner->failed ? w_failed : NULL;
     d->available_bytes = inner->available_bytes ? w_available_bytes : NULL;
     d->one_stream = inner->one_stream ? w_one_stream : NULL;

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SLOTS_DEFAULT = 4, QUEUE_DEFAULT = 64, STALL_DEFAULT_MS = 12 };
+enum { SLOTS_DEFAULT = 4, QUEUE_DEFAULT = 64, STALL_DEFAULT_MS = 200 };
 
 /* ---- Opening --------------------------------------------------------------------------- */
 

@@ -17,6 +17,7 @@
 typedef struct pass_rows {
     int32_t n_parts, n_wanted;
     int32_t answers, prompts; /* rows */
+    bool stalls;              /* others wait for the prompts: answers, or share_ms says so */
 } pass_rows;
 
 static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
@@ -155,6 +156,7 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
     int32_t most = hidden ? hidden_rows(b) : left;
     left = left < most ? left : most;
     bool looks = false;
+    n->stalls = stalls || b->share_ms;
     for (int32_t k = 0; k < b->n_slots && left > 0; k++) {
         int32_t i = (first + k) % b->n_slots;
         slot *s = &b->slot[i];
@@ -366,6 +368,26 @@ static void end_failed(carat_batch *b, int32_t n_parts, status st, const err *e)
     }
 }
 
+/* A device that works on its own returns before a pass has ended. It is waited for where the time
+ * of prompts decides how many rows the next pass has of them. False: the pass may not have ended.
+ */
+static bool wait_pass(const carat_batch *b, const pass_rows *n)
+{
+    bool wait = n->prompts && n->stalls, ended = true;
+    for (int32_t i = 0; i < b->m->n_sides; i++) {
+        device *d = model_device(b->m, i);
+        if (!d->wait)
+            continue;
+        ended = wait;
+        if (!wait)
+            break;
+        pthread_mutex_lock(&b->m->pass_lock);
+        d->wait(d);
+        pthread_mutex_unlock(&b->m->pass_lock);
+    }
+    return ended;
+}
+
 void carat_batch_share(carat_batch *b, int32_t pass_ms)
 {
     b->share_ms = pass_ms > 0 ? pass_ms : 0;
@@ -385,9 +407,11 @@ bool carat_batch_step(carat_batch *b)
         return n_ended > 0;
     double start = clock_ms();
     status st = run_pass(b->m, &b->layout, &b->w, b->part, n.n_parts, &e);
+    bool ended = st || wait_pass(b, &n);
     double ms = clock_ms() - start;
     if (!st) {
-        pace_measure(&b->pace, n.answers, n.prompts, ms, b->w.fresh);
+        if (ended)
+            pace_measure(&b->pace, n.answers, n.prompts, ms, b->w.fresh);
         n_generated = use_pass(b, &n, ms);
     }
     if (st)

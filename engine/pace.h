@@ -6,6 +6,9 @@
  * time of a row is kept by ranges of widths, and a part takes the most rows whose time is within
  * the budget.
  *
+ * Only passes that have ended are measured. A device that works on its own is waited for where it
+ * computes prompts while others wait. Its passes of answers alone are not measured.
+ *
  * Plain data. Times decide how a prompt is cut, never what is answered.
  */
 #ifndef ENGINE_PACE_H

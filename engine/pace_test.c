@@ -1,6 +1,9 @@
 /* pace_test.c - how many prompt rows go beside answers, of times that are made up. */
+#include "engine/batch_int.h"
 #include "engine/pace.h"
+#include "tests/answers.h"
 #include "tests/test.h"
+#include "tests/toy_model.h"
 
 /* A device on which a part of n rows takes fixed + n * row milliseconds beside answers. */
 typedef struct made_up {
@@ -82,4 +85,53 @@ TEST(pace_of_nothing_measured_and_of_few_rows)
     for (int i = 0; i < 3; i++)
         pace_measure(&p, 0, 64, 6400, true); /* the first of a shape does not count again */
     CHECK_EQ(pace_rows(&p, 512, 40), 40);
+}
+
+static int n_waits;
+
+static void count_wait(device *d)
+{
+    (void)d;
+    n_waits++;
+}
+
+/* A device that works on its own is waited for in passes with prompts beside answers, and in no
+ * others. Passes that nobody waited for are not measured. */
+TEST(pace_waits_for_a_device_that_works_on_its_own)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    const carat_batch_options o = {.session = {.n_ctx = 512, .chunk = 32}, .n_slots = 2};
+    static question q[2];
+    static answer got[2];
+    carat_error e = {0};
+    carat_batch *b;
+    m->dev->wait = count_wait;
+    n_waits = 0;
+    CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
+    for (int i = 0; i < 2; i++) {
+        q[i].n = 100;
+        for (int64_t k = 0; k < q[i].n; k++)
+            q[i].ids[k] = 20 + (int32_t)k * (i + 1) % 150;
+        q[i].o.max_tokens = i ? 3 : 40;
+        carat_sampling_default(m, &q[i].o.sampling);
+        q[i].o.sampling.temperature = 0;
+        q[i].o.sampling.ignore_eog = true;
+    }
+    answer_submit(b, &q[0], &got[0]);
+    while (!got[0].n)
+        CHECK(carat_batch_step(b));
+    for (int i = 0; i < 3; i++)
+        CHECK(carat_batch_step(b));
+    CHECK(!n_waits && !b->pace.n_measured && b->pace.answers_ms == 0);
+    answer_submit(b, &q[1], &got[1]);
+    CHECK(carat_batch_step(b));
+    CHECK_EQ(n_waits, 1);
+    while (carat_batch_step(b))
+        ;
+    CHECK(n_waits > 1 && b->pace.answers_ms == 0);
+    CHECK_EQ(b->pace.n_measured, n_waits);
+    CHECK_OK(got[1].st, got[1].e);
+    carat_batch_close(b);
+    m->dev->wait = NULL;
+    carat_model_close(m);
 }

@@ -169,6 +169,13 @@ static uint64_t cuda_available(const device *d)
     return free_bytes ? free_bytes : 1;
 }
 
+static void cuda_wait(device *d)
+{
+    cuda_device *c = cuda_select(d);
+    cuda_settle(c);
+    cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "computing");
+}
+
 static status cuda_failed(const device *d, err *e)
 {
     const cuda_device *c = self_of(d);
@@ -546,6 +553,7 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .used_bytes = cuda_used,
         .reserve_bytes = RESERVE_BYTES,
         .watch_rooms = WATCH_JOBS,
+        .wait = cuda_wait,
         .failed = cuda_failed,
         .begin = cuda_begin,
         .end = cuda_end,

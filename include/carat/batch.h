@@ -33,7 +33,7 @@ typedef struct carat_batch_options {
     int32_t n_slots;               /* 0: 4; at most 64 */
     int32_t queue_max;             /* most jobs that wait for a slot; 0: 64 */
     int32_t stall_ms; /* beside answers, chunks of prompts are cut so that a pass takes at most
-                         about this long, or half longer than the answers' rows; 0: 12 */
+                         about this long, or half longer than the answers' rows; 0: 200 */
 } carat_batch_options;
 
 /* Takes all memory that the batch will need. opt may be NULL: all defaults. On failure *b is NULL;
