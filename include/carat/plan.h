@@ -48,7 +48,8 @@ typedef struct carat_memory_plan {
 } carat_memory_plan;
 
 /* The plan of the session that carat_session_open would open with opt, which may be NULL. A plan
- * that does not fit is no error here. Works for vocab_only models too. Any thread. */
+ * that does not fit is no error here. Works for vocab_only models too. A failure leaves *plan as it
+ * was. Any thread. */
 CARAT_API carat_status carat_plan(const carat_model *m, const carat_session_options *opt,
                                   carat_memory_plan *plan, carat_error *e);
 
