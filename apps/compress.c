@@ -1,6 +1,5 @@
 /* compress.c - see compress.h. */
 #include "apps/compress.h"
-#include "carat/drafter.h"
 
 #include "apps/named.h"
 #include "apps/term.h"

@@ -13,7 +13,6 @@
 #include "apps/compress.h"
 #include "apps/commands.h"
 #include "apps/daemon_int.h"
-#include "carat/drafter.h"
 #include "apps/device_options.h"
 #include "apps/draft_options.h"
 #include "apps/hub_options.h"

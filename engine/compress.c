@@ -373,10 +373,10 @@ static bool has_tools(const char *tools)
     return tools && tools[strspn(tools, " \t\r\n[]")];
 }
 
-/* The least prompt that "auto" shortens. "auto:TOKENS" is a ratio of -TOKENS. */
+/* The least prompt that "auto" shortens. */
 static int64_t least_of(const carat_compress_options *opt)
 {
-    return opt->ratio < 0 ? (int64_t)-opt->ratio : CARAT_COMPRESS_FROM;
+    return opt->least_tokens > 0 ? opt->least_tokens : CARAT_COMPRESS_FROM;
 }
 
 static status keep_all(carat_compressed *out, const char *why)

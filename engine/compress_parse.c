@@ -29,6 +29,7 @@ carat_status carat_compress_parse(const char *text, carat_compress_options *opt,
                        "compression '%.40s': expected auto, auto:TOKENS, or the share of tokens to "
                        "keep, from 0.01 to 0.99",
                        text);
-    *opt = (carat_compress_options){.ratio = from ? -v : v};
+    *opt = from ? (carat_compress_options){.least_tokens = (int64_t)v}
+                : (carat_compress_options){.ratio = v};
     return OK;
 }

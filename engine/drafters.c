@@ -4,7 +4,6 @@
  * Beside a drafter with weights there is always lookup.
  */
 #include "engine/engine_int.h"
-#include "carat/drafter.h"
 #include "spec/find.h"
 
 #include <stdio.h>

@@ -5,7 +5,6 @@
  * dry passes on it, but no weights.
  */
 #include "engine/engine_int.h"
-#include "carat/drafter.h"
 #include "engine/experts.h"
 #include "engine/text_file.h"
 #include "base/clock.h"

@@ -41,6 +41,7 @@
 #include "carat/grammar.h"
 #include "carat/embed.h"
 #include "carat/compress.h"
+#include "carat/drafter.h"
 #include "carat/batch.h"
 
 #endif

@@ -14,9 +14,10 @@ extern "C" {
  * unasked.
  *
  * Shortened are texts of 512 tokens or more in user messages, and in answers before the last two
- * turns. Never touched: system messages, tools and their results, calls, thoughts, the last user
- * message, answers of the last two turns. Blocks of code between fences stay whole or go as a
- * whole. Sentences and lines stay whole, and words always. What goes is marked by "[...]".
+ * turns. Never touched: system messages, tools and their results, calls, thoughts, answers of the
+ * last two turns, and the end of each turn's last user message: its last 256 tokens, from the
+ * beginning of a line on, which hold the question. Blocks of code between fences stay whole or go
+ * as a whole. Sentences and lines stay whole, and words always. What goes is marked by "[...]".
  *
  * A text before the last two turns is shortened for the question that came two turns after it, in
  * all later prompts alike; so these begin with what a cache has. The result depends on nothing but
@@ -35,11 +36,12 @@ typedef struct carat_scorer {
 
 typedef struct carat_compress_options {
     double ratio; /* the share of its tokens that a text keeps, 0.01 to 0.99; 0: chosen by its
-                     length, in conversations of CARAT_COMPRESS_FROM tokens or more without tools */
+                     length, in conversations of least_tokens or more without tools */
+    int64_t least_tokens; /* without a ratio; 0: CARAT_COMPRESS_FROM */
 } carat_compress_options;
 enum { CARAT_COMPRESS_FROM = 32000 };
 
-/* Reads "auto" or a ratio. E_ARG. Any thread. */
+/* Reads "auto", "auto:TOKENS" ("auto:4k") or a ratio. E_ARG. Any thread. */
 CARAT_API carat_status carat_compress_parse(const char *text, carat_compress_options *opt,
                                             carat_error *e);
 

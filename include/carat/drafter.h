@@ -1,6 +1,4 @@
-/* drafter.h - the weights of a drafter that come and go, and the model that scores pages. carat.h
- * does not include this part: few programs need it.
- */
+/* carat/drafter.h - the weights of a drafter that come and go, and the model that scores pages. */
 #ifndef CARAT_DRAFTER_H
 #define CARAT_DRAFTER_H
 
