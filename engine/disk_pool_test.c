@@ -63,8 +63,6 @@ static carat_session *open_session(carat_model *m, const setting *v, bool on_dis
     return s;
 }
 
-static int32_t turn_open = -1; /* opens the answer's turn, two tokens before its end; -1: none */
-
 /* One turn: the conversation so far and n new tokens of the user; x->id has the whole afterwards.
  */
 static void turn(carat_session *s, said *x, int64_t n, uint64_t seed)
@@ -75,8 +73,6 @@ static void turn(carat_session *s, said *x, int64_t n, uint64_t seed)
     int32_t prompt[CTX];
     for (int64_t i = 0; i < n; i++)
         x->id[x->n++] = 20 + (int32_t)rng_below(&seed, 200);
-    if (turn_open >= 0)
-        x->id[x->n - 3] = turn_open;
     memcpy(prompt, x->id, (size_t)x->n * sizeof *prompt);
     CHECK_OK(carat_generate(s, prompt, x->n, &o, hear, x, &x->t, &e), e);
 }
@@ -197,30 +193,6 @@ TEST(a_killed_conversation_of_recurrent_layers_with_a_pool_goes_on)
 {
     killed_with(
         (setting){.path = recur_model_write(NULL), .policy = "scored", .keep = KEEP, .tau = 24});
-}
-
-/* The next prompt opens the turn of the answer in another way, as templates with thoughts do. */
-TEST(a_killed_conversation_goes_on_before_a_turn_that_is_opened_otherwise)
-{
-    enum { N = KEEP + 331 };
-    static said got;
-    setting v = {.path = plain_model(), .policy = "scored", .keep = KEEP, .tau = 24};
-    carat_model *m = open_model(&v);
-    snprintf(v.dir, sizeof v.dir, "%s", test_temp("cache"));
-    CHECK(m->text && m->chat);
-    turn_open = vocab_mark(m->text, m->chat->family->turn_open);
-    CHECK(turn_open >= 0);
-    first_turn_of_a_killed_process(&v, N);
-    carat_session *a = open_session(m, &v, false), *b = open_session(m, &v, true);
-    turn(a, &got, N, 1);
-    got.n = N;
-    got.id[N - 1]++;
-    turn(b, &got, 30, 2);
-    CHECK_STR(carat_session_reuse(b, NULL), "restored from disk");
-    CHECK_EQ(got.t.n_reused, N - 3);
-    carat_session_close(a);
-    carat_session_close(b);
-    carat_model_close(m);
 }
 
 /* The exact beginning serves every other setting; the answers are those without the directory. */

@@ -413,50 +413,28 @@ static uint64_t pool_key(const timeline *t)
     return t->kv.pager ? kv_pager_key(&t->kv) : 0;
 }
 
-/* The first n tokens, some of which were computed while keys were away, become a file, with the
- * records of their pager. In memory they stay with their timeline alone. */
-static void save_lossy(timeline *t, int64_t n)
+/* All tokens, some of which were computed while keys were away, become a file, with the records of
+ * their pager. In memory they stay with their timeline alone. There is no file of fewer tokens: the
+ * pager's records belong to the conversation's end, and another end may need other pages. */
+static void save_lossy(timeline *t)
 {
     const kv_layout *l = t->kv.layout;
-    const kv_cache now = t->kv;
-    const kv_pager *g = now.pager;
+    const kv_pager *g = t->kv.pager;
+    const int64_t n = t->kv.n_past;
     kv_snapshot *k;
-    if (!g || n <= g->n_exact || now.n_away || !is_fixed(t, n) ||
-        kv_page_of(&now, (int32_t)((n - 1) / KV_PAGE)) < 0 ||
+    if (!g || n <= g->n_exact || t->kv.n_away || !is_fixed(t, n) ||
+        kv_page_of(&t->kv, (int32_t)((n - 1) / KV_PAGE)) < 0 ||
         !checkpoints_on_disk_wanted(t->store, sparse_key(t->sparse), pool_key(t), t->id, n) ||
         !checkpoints_make_room(t->store, snapshot_bytes(l, n) + kv_linear_bytes(l, n)))
         return;
     pthread_mutex_lock(&t->m->pass_lock);
-    const kv_pager pager_now = *g;
-    if (n < now.n_past) { /* the records as kv_pager_cut would leave them */
-        t->kv.n_past = n;
-        t->kv.pager->n_watched = t->kv.pager->hold = 0;
-        t->kv.pager->wants_look = false;
-    }
     status st = kv_snapshot_lossy(&t->kv, t->id, &k, NULL);
-    if (n < now.n_past) {
-        t->kv = now;
-        *t->kv.pager = pager_now;
-    }
     pthread_mutex_unlock(&t->m->pass_lock);
     if (st)
         return;
     k->lossy = sparse_key(t->sparse);
     checkpoints_to_disk(t->store, k);
     kv_snapshot_drop(k);
-}
-
-/* Where the prompt opens the turn of its answer; 0: it opens none. The next prompt may open it
- * otherwise, for example without an empty thought. */
-static int64_t answer_turn(const timeline *t)
-{
-    enum { OPEN_MOST = 24 };
-    const carat_model *m = t->m;
-    int32_t open = m->text && m->chat ? vocab_mark(m->text, m->chat->family->turn_open) : -1;
-    for (int64_t i = t->n_prompt - 1; open >= 0 && i >= 0 && i >= t->n_prompt - OPEN_MOST; i--)
-        if (t->id[i] == open)
-            return i;
-    return 0;
 }
 
 void timeline_rest(timeline *t)
@@ -471,12 +449,8 @@ void timeline_rest(timeline *t)
     n = t->kv.n_past;
     if (n && t->store && checkpoints_on_disk_wanted(t->store, lossy, 0, t->id, n))
         save_end(t);
-    int64_t turn = n && t->store && t->kv.pager && !is_recurrent(t) ? answer_turn(t) : 0;
-    /* The prompt's end has chosen which pages are dropped. Another end may need those. */
-    if (turn && turn < n && !t->kv.pager->r.dropped)
-        save_lossy(t, turn);
     if (n && t->store)
-        save_lossy(t, n);
+        save_lossy(t);
 }
 
 static bool is_stop(const timeline *t, int64_t n)

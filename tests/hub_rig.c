@@ -413,6 +413,13 @@ void hub_rig_open(hub_rig *r, const char *repo)
     unsetenv("http_proxy");
 }
 
+void hub_rig_clear(hub_rig *r)
+{
+    for (int i = 0; i < r->n_files; i++)
+        mem_free(r->file[i].bytes);
+    r->n_files = 0;
+}
+
 void hub_rig_close(hub_rig *r)
 {
     atomic_store(&r->stop, true);
@@ -422,8 +429,7 @@ void hub_rig_close(hub_rig *r)
         pause_ms(1);
     for (int i = 0; i < 2; i++)
         close(r->listener[i]);
-    for (int i = 0; i < r->n_files; i++)
-        mem_free(r->file[i].bytes);
+    hub_rig_clear(r);
 }
 
 hub_rig_file *hub_rig_add_bytes(hub_rig *r, const char *path, const void *bytes, size_t n, bool git)

@@ -69,6 +69,7 @@ typedef struct hub_rig {
 /* Starts both, for a repository OWNER/NAME. Sets HF_ENDPOINT, and empty folders as store and cache.
  */
 void hub_rig_open(hub_rig *r, const char *repo);
+void hub_rig_clear(hub_rig *r); /* without files, as it began; no request may be open */
 void hub_rig_close(hub_rig *r);
 /* Adds a file of n bytes that begins with "GGUF" and goes on with made-up ones. */
 hub_rig_file *hub_rig_add(hub_rig *r, const char *path, size_t n);

@@ -448,28 +448,28 @@ TEST(hub_pull_takes_names_as_people_publish_them)
     model_found f;
     begin(&r);
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
-        r.n_files = 0;
+        hub_rig_clear(&r);
         hub_rig_add(&r, broken[i], 1000);
         refuses("own/Model-GGUF", E_FORMAT, "a set that cannot be");
         CHECK_STATUS(hub_pull(&(hub_ask){.what = "own/Model-GGUF", .file = broken[i]}, &f, &e),
                      E_FORMAT);
     }
-    r.n_files = 0;
+    hub_rig_clear(&r);
     hub_rig_add(&r, "m-Q4_0-00001-of-00003.gguf", 1000);
     hub_rig_add(&r, "m-Q4_0-00002-of-00003.gguf", 1000);
     refuses("own/Model-GGUF", E_FORMAT, "does not list m-Q4_0-00003-of-00003.gguf");
-    r.n_files = 0;
+    hub_rig_clear(&r);
     hub_rig_add(&r, "m-Q4_0-00002-of-00003.gguf", 1000);
     refuses("own/Model-GGUF", E_ARG, "--file PATH");
-    r.n_files = 0;
+    hub_rig_clear(&r);
     hub_rig_add(&r, "mmproj-F16.gguf", 1000);
     refuses("own/Model-GGUF", E_ARG, "mmproj-F16.gguf");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        r.n_files = 0;
+        hub_rig_clear(&r);
         hub_rig_add(&r, names[i], 1000 + i);
         pulls(&r, "own/Model-GGUF", 0);
     }
-    r.n_files = 0;
+    hub_rig_clear(&r);
     hub_rig_add(&r, "mmproj-F16.gguf", 1000);
     CHECK_OK(hub_pull(&(hub_ask){.what = "own/Model-GGUF", .file = "mmproj-F16.gguf"}, &f, &e), e);
     model_found_free(&f);
