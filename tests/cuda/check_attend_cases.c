@@ -163,21 +163,21 @@ static void check_shared(rig *g)
 }
 
 /* Few rows of prompts in heads of 512, over so many keys that several blocks share a tile of pairs:
- * one row, one tile and two, many KV heads, rings past their wrap, two sequences, one stream, slices
- * of another format. */
+ * one row, one tile and two, many KV heads, rings past their wrap, two sequences, one stream,
+ * slices of another format. */
 static void check_spread_rows(rig *g)
 {
     few_rows(0);
-    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 2700, 2600, 1});
-    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1025, 8});
-    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1271, 13});
-    check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 1300, 1100, 3});
-    check_attend(g, &(attend_case){NUM_F16, 4, 2, 512, 1100, 2000, 1800, 5});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 2700, 2600, 1, .tree = false});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1025, 8, .tree = false});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1300, 1271, 13, .tree = false});
+    check_attend(g, &(attend_case){NUM_F16, 32, 4, 512, 0, 1300, 1100, 3, .tree = false});
+    check_attend(g, &(attend_case){NUM_F16, 4, 2, 512, 1100, 2000, 1800, 5, .tree = false});
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 1400, 1200, 6, .two_seqs = true});
     check_attend(g, &(attend_case){NUM_F16, 8, 2, 512, 0, 1300, 1100, 5, .turning = 64});
-    check_attend(g, &(attend_case){NUM_Q8_0, 8, 1, 512, 0, 1300, 1100, 5});
+    check_attend(g, &(attend_case){NUM_Q8_0, 8, 1, 512, 0, 1300, 1100, 5, .tree = false});
     if (!g->quick)
-        check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 40000, 36000, 1});
+        check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 40000, 36000, 1, .tree = false});
     few_rows(RIG_FEW);
 }
 
