@@ -162,7 +162,7 @@ static void put_made(exchange *x, const offer_view *list, int32_t n)
     arena_free(&mem);
 }
 
-/* The models of a server. A model that it does not serve is not listed: nobody could ask it. */
+/* The models of a server. A model that it does not serve is not listed. */
 static void put_tags(exchange *x, const offer_view *list, int32_t n, const model_list *l)
 {
     str *o = &x->out;

@@ -69,7 +69,7 @@ enum {
     REQUEST_MAX_LOGPROBS = 20,
     REQUEST_MAX_BREAKERS = 32,     /* dry_sequence_breakers */
     REQUEST_MAX_NAME = 256,        /* bytes of a tool's name */
-    REQUEST_MAX_REFERENCES = 4096, /* item_reference; each is compared with all that are found */
+    REQUEST_MAX_REFERENCES = 4096, /* item_reference; each is compared with every item found */
     REQUEST_MAX_WARNINGS = 32,     /* parts that were left out and are named */
     SPECULATION_MAX = 63           /* tokens drafted at once */
 };

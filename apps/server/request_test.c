@@ -477,7 +477,7 @@ TEST(request_failed_mcp_calls_say_why)
     request_free(&rq);
 }
 
-TEST(request_members_that_nobody_reads_are_named)
+TEST(request_members_without_a_reader_are_named)
 {
     static const struct {
         api_kind api;
