@@ -40,7 +40,8 @@ CFLAGS_ALL = -std=c11 -D_GNU_SOURCE -O3 -g -fno-math-errno -fno-trapping-math -f
              $(PKG_CFLAGS) $(SAN) $(CFLAGS)
 ifneq ($(DEBUG),)
 # Sanitizers triple what the compiler has to do. -O1 gives back more of its time than the tests lose.
-CFLAGS_ALL += $(if $(SAN),-O1,-O2) -DCARAT_DEBUG=1
+SAN_OPT ?= -O1
+CFLAGS_ALL += $(if $(SAN),$(SAN_OPT),-O2) -DCARAT_DEBUG=1
 endif
 # Sanitizer builds need line numbers alone: full debug information of unrolled kernels takes the
 # compiler minutes.
@@ -346,7 +347,7 @@ SECS ?=
 FUZZ_TARGETS := $(filter-out fuzz,$(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c)))
 FUZZ_RUN = $(or $(strip $(T)),$(FUZZ_TARGETS))
 fuzz: ## libFuzzer over every target, 60 s each; T=gguf SECS=300: over fuzz/fuzz_gguf.c (needs clang)
-	+$(MAKE) CC=clang BUILD=build/fuzz DEBUG=1 SAN="-fsanitize=fuzzer-no-link,address,undefined" \
+	+$(MAKE) CC=clang BUILD=build/fuzz DEBUG=1 SAN_OPT=-O2 SAN="-fsanitize=fuzzer-no-link,address,undefined" \
 	    $(FUZZ_RUN:%=build/fuzz/fuzz_%)
 	@mkdir -p $(FUZZ_RUN:%=build/fuzz/found/%)
 	@printf '%s\n' $(FUZZ_RUN) | xargs -P $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) -I'{}' sh -c \
@@ -380,6 +381,7 @@ $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,cache,$(filter-out apps/hub/pull.c apps/hub/head.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_cache $(BUILD)/fuzz_cache.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c))
+$(eval $(call fuzz_also,talks,apps/talks.c apps/state_dir.c))
 $(eval $(call fuzz_also,toml,apps/toml.c))
 $(eval $(call fuzz_also,modelfile,apps/modelfile.c))
 $(eval $(call fuzz_also,vocab,engine/text_file.c))

@@ -136,9 +136,9 @@ static inline size_t read_utf8(const char *s, size_t n, uint32_t *cp)
 static symbol symbol_of(const vocab *v, uint32_t cp)
 {
     int32_t id = -1;
-    if (cp < 0x10000) {
+    if (cp < v->n_chars) {
         id = v->char_id[cp];
-    } else {
+    } else if (cp >= 0x10000) {
         char c[4];
         id = vocab_find(v, c, (size_t)utf8_encode(cp, c));
         if (id >= 0 && v->flags[id] & FLAG_STRUCTURE)

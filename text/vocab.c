@@ -74,7 +74,7 @@ static bool grow_index(vocab_builder *b, char **bytes, size_t used, size_t *cap,
     }
     if (used + n <= *cap && *bytes)
         return true;
-    size_t want = *cap ? *cap * 2 : 1 << 16;
+    size_t want = *cap ? *cap * 2 : 1 << 12;
     while (want < used + n)
         want *= 2;
     char *p = mem_realloc(*bytes, want, 1);
@@ -318,7 +318,11 @@ static status build_merges(vocab_builder *b, err *e)
     v->pair_bytes = size * sizeof *v->pair;
     v->pair = mem_pages(v->pair_bytes);
     bool cuts = v->kind == VOCAB_CHARS;
-    v->join_other = mem_calloc(cuts ? JOIN_BITS / 64 : 1, 8);
+    uint32_t n_bits = 64;
+    while (cuts && n_bits < JOIN_BITS_MAX && n_bits < b->merges * JOIN_BITS_PER_MERGE)
+        n_bits *= 2;
+    v->join_mask = n_bits - 1;
+    v->join_other = mem_calloc(n_bits / 64, 8);
     v->merged = mem_alloc((size_t)b->merges * sizeof *v->merged);
     if (!v->pair || !v->join_other || !v->merged)
         return err_memory(e, "the table of merges", v->pair_bytes);
@@ -380,7 +384,7 @@ static status build_merges(vocab_builder *b, err *e)
             if ((x | y) < 128) {
                 v->join_ascii[x][y >> 6] |= (uint64_t)1 << (y & 63);
             } else {
-                uint32_t bit = join_bit(x, y);
+                uint32_t bit = join_bit(v, x, y);
                 v->join_other[bit >> 6] |= (uint64_t)1 << (bit & 63);
             }
         }
@@ -511,19 +515,33 @@ static bool all_newlines(const char *p, size_t n)
     return n && i == n;
 }
 
+/* Whether piece id is one character below U+10000. */
+static bool is_char(const vocab *v, int32_t id, uint32_t *cp)
+{
+    size_t n;
+    bool ok;
+    const char *p = vocab_piece(v, id, &n);
+    return n >= 1 && n <= 3 && utf8_decode(p, n, cp, &ok) == (int)n && ok;
+}
+
 static status build_chars(vocab *v, err *e)
 {
-    enum { BMP = 0x10000 };
-    v->char_id = mem_alloc(BMP * sizeof *v->char_id);
+    v->n_chars = SPACE_MARK_CP + 1;
+    for (int32_t id = 0; id < v->n; id++) {
+        uint32_t cp;
+        if (is_char(v, id, &cp) && cp >= v->n_chars)
+            v->n_chars = cp + 1;
+    }
+    size_t char_bytes = v->n_chars * sizeof *v->char_id;
+    v->char_id = mem_alloc(char_bytes);
     if (!v->char_id)
-        return err_memory(e, "the table of characters", BMP * sizeof *v->char_id);
-    memset(v->char_id, 0xFF, BMP * sizeof *v->char_id);
+        return err_memory(e, "the table of characters", char_bytes);
+    memset(v->char_id, 0xFF, char_bytes);
     memset(v->byte_id, 0xFF, sizeof v->byte_id);
     for (int32_t id = 0; id < v->n; id++) {
         size_t n;
         const char *p = vocab_piece(v, id, &n);
         uint32_t cp;
-        bool ok;
         if (v->type[id] == TOKEN_BYTE) {
             int byte = byte_of(p, n);
             if (byte < 0)
@@ -533,7 +551,7 @@ static status build_chars(vocab *v, err *e)
         } else if (all_newlines(p, n) && (int32_t)n > v->newline_max) {
             v->newline_max = (int32_t)n;
         }
-        if (n < 1 || n > 3 || utf8_decode(p, n, &cp, &ok) != (int)n || !ok)
+        if (!is_char(v, id, &cp))
             continue;
         int32_t *first = &v->char_id[cp];
         if (!(v->flags[id] & FLAG_STRUCTURE) &&

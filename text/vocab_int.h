@@ -78,7 +78,8 @@ struct vocab {
 
     /* VOCAB_CHARS has all of these tables, VOCAB_BYTES byte_id alone: the pieces that words begin
      * with. */
-    int32_t *char_id; /* [0x10000]: the piece of this one character, or -1 */
+    int32_t *char_id; /* [n_chars]: the piece of this one character, or -1 */
+    uint32_t n_chars; /* of U+0000 to U+FFFF: up to the largest with a piece */
     int32_t byte_id[256];
     int32_t *newline_id; /* [newline_max + 1]: the piece of this many LF, or -1 */
     int32_t newline_max;
@@ -87,7 +88,8 @@ struct vocab {
      * where the space stands for U+2581. Otherwise a hashed bitmap: a false "yes" costs time
      * only. */
     uint64_t join_ascii[128][2];
-    uint64_t *join_other; /* JOIN_BITS bits */
+    uint64_t *join_other; /* join_mask + 1 bits */
+    uint32_t join_mask;
 
     trie_slot *trie;
     uint32_t trie_mask, n_nodes;
@@ -98,7 +100,8 @@ struct vocab {
     int32_t *never, n_never;        /* in ascending order */
 };
 
-enum { JOIN_BITS = 1 << 21 };
+/* Gemma's half a million merges have the most bits; few merges need few. */
+enum { JOIN_BITS_MAX = 1 << 21, JOIN_BITS_PER_MERGE = 4 };
 
 /* How pieces of VOCAB_BYTES spell a byte: printable characters of Latin-1 as themselves, the other
  * 68 bytes as U+0100 and on, in order. */
@@ -183,9 +186,9 @@ static inline uint32_t pair_rank(const vocab *v, int32_t left, int32_t right)
     }
 }
 
-static inline uint32_t join_bit(uint32_t x, uint32_t y)
+static inline uint32_t join_bit(const vocab *v, uint32_t x, uint32_t y)
 {
-    return (uint32_t)(hash_fold((uint64_t)x << 32 | y, 0xe7037ed1a0b428dbu) & (JOIN_BITS - 1));
+    return (uint32_t)hash_fold((uint64_t)x << 32 | y, 0xe7037ed1a0b428dbu) & v->join_mask;
 }
 
 /* x and y: characters of pieces, with the space in place of U+2581. */
@@ -193,7 +196,7 @@ static inline bool may_join(const vocab *v, uint32_t x, uint32_t y)
 {
     if ((x | y) < 128)
         return v->join_ascii[x][y >> 6] >> (y & 63) & 1;
-    uint32_t b = join_bit(x, y);
+    uint32_t b = join_bit(v, x, y);
     return v->join_other[b >> 6] >> (b & 63) & 1;
 }
 
