@@ -161,9 +161,20 @@ status talks_find(const char *which, int64_t *number, err *e)
 
 /* ---- Reading --------------------------------------------------------------------------- */
 
+status talks_parse(json_t **out, const char *text, size_t n, const char *path, err *e)
+{
+    status st = json_parse_words(out, text, n, path, e);
+    if (st || (json_is_object(*out) && json_is_array(json_object_get(*out, "messages"))))
+        return st;
+    json_decref(*out);
+    *out = NULL;
+    return err_set(e, E_FORMAT, "%s: expected an object with messages", path);
+}
+
 status talks_read(int64_t number, json_t **out, talk_place *place, err *e)
 {
-    char path[PATH_BYTES];
+    char path[PATH_BYTES], *text = NULL;
+    size_t n;
     struct stat sb;
     *out = NULL;
     status st = path_of_number(path, number, e);
@@ -173,16 +184,12 @@ status talks_read(int64_t number, json_t **out, talk_place *place, err *e)
                  ? err_set(e, E_ARG,
                            "there is no conversation %" PRId64 ": carat history lists them", number)
                  : err_errno(e, "read", path);
-    if (st || (st = json_read_words(out, NULL, path, TALK_BYTES, e)))
-        return st;
-    if (!json_is_object(*out) || !json_is_array(json_object_get(*out, "messages"))) {
-        json_decref(*out);
-        *out = NULL;
-        return err_set(e, E_FORMAT, "%s: expected an object with messages", path);
-    }
-    if (place)
+    if (!st && !(st = file_read_all(path, TALK_BYTES, &text, &n, e)))
+        st = talks_parse(out, text, n, path, e);
+    mem_free(text);
+    if (!st && place)
         *place = (talk_place){number, sb.st_ino, sb.st_mtim};
-    return OK;
+    return st;
 }
 
 /* ---- Writing --------------------------------------------------------------------------- */

@@ -50,8 +50,10 @@ void talks_free(talk_list *l);
 /* which: a number, "last" or NULL for the last changed one, or a part of one title. E_ARG: there is
  * none, or several. */
 status talks_find(const char *which, int64_t *number, err *e);
-/* The object, checked to have an array of messages (json_decref); NULL after a failure. place may
- * be NULL. */
+/* The object in the bytes of a file, checked to have an array of messages (json_decref); NULL after
+ * a failure. path appears in messages. */
+status talks_parse(json_t **out, const char *text, size_t n, const char *path, err *e);
+/* The same of a kept file. place may be NULL. */
 status talks_read(int64_t number, json_t **out, talk_place *place, err *e);
 /* Writes an object. Gives it a number if it has none, or if another program has changed or removed
  * the file since `place` was set; *moved then says so. */

@@ -72,6 +72,11 @@ status json_parse(json_t **out, const char *text, size_t n, const char *what, er
     return parse_text(out, text, n, JSON_REJECT_DUPLICATES, what, e);
 }
 
+status json_parse_words(json_t **out, const char *text, size_t n, const char *what, err *e)
+{
+    return parse_text(out, text, n, JSON_ALLOW_NUL, what, e);
+}
+
 status json_parse_file(json_t **out, const char *path, size_t max_bytes, err *e)
 {
     char *text;
@@ -91,7 +96,7 @@ status json_read_words(json_t **out, char **text, const char *path, size_t max_b
     *out = NULL;
     status st = file_read_all(path, max_bytes, &bytes, &n, e);
     if (!st)
-        st = parse_text(out, bytes, n, JSON_ALLOW_NUL, path, e);
+        st = json_parse_words(out, bytes, n, path, e);
     if (!st && text)
         *text = bytes;
     else
