@@ -1,11 +1,12 @@
 /* fuzz_snapshot.c - any bytes as a saved conversation of a small layout.
  *
  * The target first makes the checksums right, because nearly every input would end there: it tests
- * the code behind them. Each input is read for a layout without recurrent layers, and for one with
- * them, whose files have a section more.
+ * the code behind them. The version in an input says for which layout it is read: with or without
+ * recurrent layers, with or without a pool of keys, whose files have a section more each.
  */
 #include "fuzz/fuzz.h"
 #include "base/hash.h"
+#include "kv/paging.h"
 #include "kv/snapshot_file.h"
 
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { TAIL = 24, ENTRY = 40 };
+enum { VERSION_AT = 8, TAIL = 24, ENTRY = 40, CONTEXT = 256 };
 
 static uint64_t get(const uint8_t *p)
 {
@@ -44,8 +45,10 @@ static void make_checksums_right(uint8_t *file, size_t n, size_t n_sections)
     put(table + n_table + 8, hash64(table, n_table));
 }
 
-static void read_as(const uint8_t *data, size_t n, int32_t n_recur)
+static void read_as(const uint8_t *data, size_t n, int32_t n_recur, bool pool)
 {
+    static const kv_paging rules = {
+        .policy = KV_POLICY_SCORED, .pool = 3, .tau = 100, .rows_max = 8};
     static const recur_view recur = {.n_k = 1, .n_v = 2, .dk = 4, .dv = 4, .n_taps = 3};
     static const kv_spec spec[2] = {{.window = 4, .n_head_kv = 2, .head_dim = 32},
                                     {.n_head_kv = 1, .head_dim = 32}};
@@ -54,10 +57,10 @@ static void read_as(const uint8_t *data, size_t n, int32_t n_recur)
                                  .recur = &recur,
                                  .n_recur = n_recur,
                                  .choice = {.k = {NUM_F16, false}, .v = {NUM_Q8_0, false}},
-                                 .n_ctx = 64,
+                                 .n_ctx = CONTEXT,
                                  .rows_max = 8};
     kv_layout l;
-    kv_file_id id = {.model = {1, 2}};
+    kv_file_id id = {.model = {1, 2}, .pool = pool ? kv_paging_key(&rules) : 0};
     kv_snapshot *k = NULL;
     err e = {0};
     int fd = memfd_create("snapshot", MFD_CLOEXEC);
@@ -66,7 +69,7 @@ static void read_as(const uint8_t *data, size_t n, int32_t n_recur)
         abort();
     kv_layout_words(&l, &id.layout);
     memcpy(copy, data, n);
-    make_checksums_right(copy, n, 4 + (size_t)n_recur);
+    make_checksums_right(copy, n, 4 + (size_t)n_recur + pool);
     for (size_t at = 0; at < n;) {
         ssize_t put_now = write(fd, copy + at, n - at);
         if (put_now <= 0)
@@ -87,6 +90,7 @@ static void read_as(const uint8_t *data, size_t n, int32_t n_recur)
 
 FUZZ(snapshot)
 {
-    read_as(data, n, 0);
-    read_as(data, n, 1);
+    for (int version = 0; version < 4; version++)
+        if (n > VERSION_AT ? data[VERSION_AT] == KV_FILE_VERSION + version : !version)
+            read_as(data, n, version & KV_FILE_STATES, version & KV_FILE_PAGING);
 }
