@@ -30,14 +30,13 @@
 
 enum {
     ROUNDS_MIN = 5,
-    LOOP_MS = 400, /* of each loop: longer than most bursts of other work on the machine */
-    READ_BYTES_MIN = 1 << 28,
-    READ_BYTES_MAX = 1 << 30,
     READ_CHUNK = 1 << 21,
     CHAINS = 16,
     STEPS = 1 << 17,      /* of each chain, per call */
     CALLS_PER_THREAD = 32 /* small, so that one delayed thread does not spoil a round */
 };
+
+bench_effort bench_ceilings_effort = {.loop_ms = 400, .read_min = 1 << 28, .read_max = 1 << 30};
 
 static _Atomic uint64_t sink; /* all threads add to it */
 
@@ -65,7 +64,7 @@ typedef float (*chain_fn)(void); /* CHAINS * STEPS steps; any number that depend
 static uint64_t read_plain(const void *p, size_t n) READ_BODY
 
 #if !defined(__aarch64__) /* which has its own for every processor */
-static float f32_plain(void)
+    static float f32_plain(void)
 {
     float a[CHAINS] = {0};
     for (int s = 0; s < STEPS; s++)
@@ -240,7 +239,7 @@ static void chain_chunk(void *arg, int32_t chunk, int32_t thread)
 /* Seconds of the fastest round. */
 static double best_of(pool *p, int32_t n_chunks, pool_fn fn, job *j)
 {
-    double best = 0, until = clock_ms() + LOOP_MS;
+    double best = 0, until = clock_ms() + bench_ceilings_effort.loop_ms;
     for (int i = 0; i < ROUNDS_MIN || clock_ms() < until; i++) {
         int64_t start = clock_ns();
         pool_run(p, n_chunks, fn, j);
@@ -253,12 +252,13 @@ static double best_of(pool *p, int32_t n_chunks, pool_fn fn, job *j)
 /* Several times the last cache, so that no round reads data that the round before left there. */
 static size_t read_bytes(void)
 {
+    const bench_effort *o = &bench_ceilings_effort;
     long l3 = -1;
 #if defined(_SC_LEVEL3_CACHE_SIZE)
     l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
-    size_t want = l3 > 0 ? 8 * (size_t)l3 : READ_BYTES_MIN, have = mem_available_bytes() / 4;
-    want = want < READ_BYTES_MIN ? READ_BYTES_MIN : want > READ_BYTES_MAX ? READ_BYTES_MAX : want;
+    size_t want = l3 > 0 ? 8 * (size_t)l3 : o->read_min, have = mem_available_bytes() / 4;
+    want = want < o->read_min ? o->read_min : want > o->read_max ? o->read_max : want;
     want = have && have < want ? have : want;
     return (want + READ_CHUNK - 1) / READ_CHUNK * READ_CHUNK;
 }

@@ -26,7 +26,15 @@ typedef struct bench_ceilings {
     int32_t n_threads;
 } bench_ceilings;
 
-/* n_threads 0: one per physical core. Takes about a second. */
+/* Longer than most bursts of other work on the machine, and several times the last cache. Tests,
+ * which need no true figures, set less. */
+typedef struct bench_effort {
+    int loop_ms;               /* of each of three loops */
+    size_t read_min, read_max; /* bytes of the buffer */
+} bench_effort;
+extern bench_effort bench_ceilings_effort;
+
+/* n_threads 0: one per physical core. Takes about two seconds. */
 status bench_measure_ceilings(int32_t n_threads, bench_ceilings *c, err *e);
 
 typedef struct bench_samples {
