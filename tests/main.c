@@ -1,4 +1,4 @@
-/* main.c - runs the tests: `carat_test [-j N] [-v] [-f] [-x SUBSTRING] [SUBSTRING...]`.
+/* main.c - runs the tests: `carat_test [-j N] [-v] [-f] [-l] [-x SUBSTRING] [SUBSTRING...]`.
  *
  * Each test runs in a forked child with its output captured, so a crash is one failed test and the
  * others still run. The exit status is 0 only if a test ran and none failed. Tests that took
@@ -265,25 +265,28 @@ static void finish(job *j, int wstatus, const struct rusage *used, bool verbose,
 }
 
 static const char usage[] =
-    "usage: carat_test [-j N] [-v] [-f] [-x SUBSTRING]... [SUBSTRING...]\n"
+    "usage: carat_test [-j N] [-v] [-f] [-l] [-x SUBSTRING]... [SUBSTRING...]\n"
     "  -j N       run N tests side by side (default: 1)\n"
     "  -v         list the tests that passed, with their output\n"
     "  -f         stop at the first failure, and begin with the shortest tests\n"
+    "  -l         list the names of the tests and run none\n"
     "  -x SUBSTRING  leave out the tests whose name or file contains it\n"
-    "  SUBSTRING  run only tests whose name or file contains one, such as kv/kv_test\n"
+    "  SUBSTRING  run only tests whose name or file contains one, such as kv/kv_test; =NAME: that "
+    "test\n"
     "TEST_LONG=1 in the environment runs the long suite.\n";
 
 static bool is_named(const test_case *t, char *const *words, int n)
 {
     for (int i = 0; i < n; i++)
-        if (strstr(t->name, words[i]) || strstr(t->file, words[i]))
+        if (words[i][0] == '=' ? !strcmp(t->name, words[i] + 1)
+                               : strstr(t->name, words[i]) || strstr(t->file, words[i]))
             return true;
     return false;
 }
 
 int main(int argc, char **argv)
 {
-    bool verbose = false, first_failure = false;
+    bool verbose = false, first_failure = false, names = false;
     int n_jobs = 1, n = 0, n_left = 0, count[3] = {0}, n_without = 0;
     int first = 1;
     const char *text = getenv("TEST_LONG");
@@ -294,6 +297,8 @@ int main(int argc, char **argv)
             verbose = true;
         else if (!strcmp(argv[first], "-f"))
             first_failure = true;
+        else if (!strcmp(argv[first], "-l"))
+            names = true;
         else if (!strcmp(argv[first], "-j") && first + 1 < argc)
             n_jobs = atoi(argv[++first]);
         else if (!strcmp(argv[first], "-x") && first + 1 < argc && without)
@@ -320,6 +325,10 @@ int main(int argc, char **argv)
     read_times(argv[0]);
     qsort(list, (size_t)n, sizeof *list, first_failure ? by_time_shortest : by_time);
 
+    for (int i = 0; names && i < n; i++)
+        puts(list[i]->name);
+    if (names)
+        n = 0;
     job jobs[MAX_JOBS];
     int running = 0;
     for (int next = 0; next < n || running;) {
@@ -341,6 +350,8 @@ int main(int argc, char **argv)
     }
     free(list);
     free(without);
+    if (names)
+        return 0;
     if (!first_failure)
         write_times(argv[0]);
     if (n_left)

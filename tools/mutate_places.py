@@ -2,15 +2,20 @@
 """Mistakes at places drawn from the sources of a folder, and which suite sees them.
 
     python3 tools/mutate_places.py [FOLDER ...] [--n 35] [--seed 1] [--long]
+    python3 tools/mutate_places.py --at server/api_chat.c:438 [--at ...]
 
 The folders are text, kv, hub, server and engine. A mistake is a small change of one line: a boundary
 moved, a condition turned round, a call or an assignment left out. The draw depends on folder, number and
-seed alone. One file is compiled for each, and the tests of the folder run first, the shortest before
-the others, up to the first that fails; those of whole programs run for what is left. --long: what the
-short suite does not see is shown to the tests that the long suite runs with more shapes, and to its
-own. Mistakes that no test sees change nothing, or are a hole: they are listed with their lines.
+seed alone. --at: all mistakes of a line.
+
+First every test runs once, alone, on a build that notes the lines it goes through (trace.json in the
+copy; --dir keeps it). For each mistake one file is compiled, and the tests that go through its line run,
+the shortest before the others, up to the first that fails. --long: what the short suite does not see is
+shown to the same tests with the shapes of the long suite. Mistakes that no test sees change nothing, or
+are a hole: they are listed with their lines.
 """
 import argparse
+import json
 import os
 import random
 import re
@@ -27,16 +32,8 @@ from typing import NamedTuple
 
 from mutate import ROOT, copy_tree
 
-# What each folder's mistakes are looked for with: first the tests beside the code, then those of
-# whole programs that go through it.
-FOLDERS = {
-    "text": (["text"], [["text/"], ["fuzz_corpus", "engine/compress", "compress_", "bytes_server"]]),
-    "kv": (["kv"], [["kv/"], ["tests/kv_", "engine/paging", "engine/checkpoint", "engine/disk"]]),
-    "hub": (["apps/hub"], [["apps/hub/"], ["tests/hub_test", "fuzz_corpus_hub", "fuzz_corpus_cache", "models_server"]]),
-    "server": (["apps/server"], [["apps/server/", "fuzz_corpus_request", "fuzz_corpus_headers"],
-                                 ["server_test"]]),
-    "engine": (["engine"], [["engine/"], ["tests/fidelity_test", "tests/demo_test", "tests/pool_"]]),
-}
+FOLDERS = {"text": ["text"], "kv": ["kv"], "hub": ["apps/hub"], "server": ["apps/server"], "engine": ["engine"]}
+PROGRAM_TOO = ("hub", "server") # their tests start the program
 
 # (name, pattern, text in its place). A pattern matches inside one line of code.
 KINDS = [
@@ -86,7 +83,7 @@ def is_code(line):
 
 def places_of(root, folder):
     out = []
-    for d in FOLDERS[folder][0]:
+    for d in FOLDERS[folder]:
         for path in sorted((root / d).glob("*.c")):
             if path.name.endswith("_test.c"):
                 continue
@@ -119,6 +116,39 @@ def draw(root, folder, n, seed):
     return out
 
 
+# Linked into the traced programs: each basic block of a traced file calls here. At the end the places
+# are written to a file of TRACE_DIR.
+TRACER = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+extern const char __executable_start[];
+static unsigned char seen[64 << 20];
+void __sanitizer_cov_trace_pc(void);
+void __sanitizer_cov_trace_pc(void)
+{
+    uintptr_t at = (uintptr_t)__builtin_return_address(0) - (uintptr_t)__executable_start;
+    if (at < sizeof seen)
+        seen[at] = 1;
+}
+__attribute__((destructor)) static void put(void)
+{
+    char path[512];
+    const char *dir = getenv("TRACE_DIR");
+    if (!dir || snprintf(path, sizeof path, "%s/%d", dir, (int)getpid()) >= (int)sizeof path)
+        return;
+    FILE *f = fopen(path, "ae");
+    for (uint32_t i = 0; f && i < sizeof seen; i++)
+        if (seen[i])
+            fwrite(&i, sizeof i, 1, f);
+    if (f)
+        fclose(f);
+}
+"""
+NEAR = 3  # lines: a statement of several has its code at one of them
+
+
 class Tree:
     """A copy of the sources with its objects."""
 
@@ -126,30 +156,91 @@ class Tree:
         self.root = Path(where)
         copy_tree(self.root)
         make = shlex.split(make)
-        subprocess.run(make + ["carat", "build/carat_test"], cwd=self.root, check=True,
-                       stdout=subprocess.DEVNULL)
-        shown = subprocess.run(make + ["-s", "--eval",
-                               "show:;@echo '$(CC) $(CFLAGS_ALL)'; echo '$(LDFLAGS) $(LIBS) $(APP_LIBS)'; "
-                               "echo '$(LIB_OBJ) $(APP_OBJ)'; echo '$(TEST_OBJ)'", "show"],
-                               cwd=self.root, check=True, capture_output=True, text=True).stdout
-        compile_, libs, objects, tests = shown.splitlines()[-4:]
-        self.cc = [w for w in shlex.split(compile_) if w not in ("-g", "-O3", "ccache")] + ["-w", "-O1"]
-        fast = ["-fuse-ld=lld"] if shutil.which("ld.lld") else []
-        self.link = self.cc[:1] + fast
-        self.libs, self.objects, self.tests = libs.split(), objects.split(), tests.split()
+        programs = ["build/carat", "build/carat_test"]
+        subprocess.run(make + programs, cwd=self.root, check=True, stdout=subprocess.DEVNULL)
+        commands = subprocess.run(make + ["-n", "-B", "V=1"] + programs, cwd=self.root, check=True,
+                                  capture_output=True, text=True).stdout
+        commands = [[w for w in shlex.split(c) if w != "ccache"] for c in commands.splitlines()
+                    if " -o build/" in c]
+        self.command = {c[c.index("-o") + 1]: c for c in commands}  # by what it makes
+        self.lines = self.seconds = None
 
-    def build(self, file, program_too):
+    def compile(self, file, object_, flags=("-O1", "-g0")):
         """None, or what the compiler says."""
-        object_ = f"build/{file[:-2]}.o"
-        p = subprocess.run(self.cc + ["-c", "-o", object_, file], cwd=self.root, capture_output=True,
-                           text=True)
-        if p.returncode:
-            return p.stderr.strip().splitlines()[:1]
-        without_main = [o for o in self.objects if o != "build/apps/main.o"]
-        for out, objects in (("build/carat_test", without_main + self.tests),
-                             ("build/carat", self.objects))[:2 if program_too else 1]:
-            subprocess.run(self.link + ["-o", out] + objects + self.libs, cwd=self.root, check=True)
-        return None
+        (self.root / object_).parent.mkdir(parents=True, exist_ok=True)
+        cc = [w for w in self.command[f"build/{file[:-2]}.o"] if w not in ("-MMD", "-MP", "-Werror")]
+        cc[cc.index("-o") + 1] = object_
+        p = subprocess.run(cc + ["-w"] + list(flags), cwd=self.root, capture_output=True, text=True)
+        return p.stderr.strip().splitlines()[:1] if p.returncode else None
+
+    def link(self, swapped, program_too=True, more=()):
+        for out in ("build/carat_test", "build/carat")[:2 if program_too else 1]:
+            c = [swapped.get(w, w) for w in self.command[out]] + list(more)
+            subprocess.run(c + (["-fuse-ld=lld"] if shutil.which("ld.lld") else []), cwd=self.root, check=True)
+
+    def trace(self):
+        """Which tests go through which line, and how long each takes. Kept in trace.json."""
+        kept = self.root / "trace.json"
+        if not kept.exists():
+            kept.write_text(json.dumps(self.traced()))
+        known = json.loads(kept.read_text())
+        self.lines, self.seconds = known["lines"], known["seconds"]
+
+    def traced(self):
+        (self.root / "build/trace").mkdir(exist_ok=True)
+        (self.root / "build/trace/tracer.c").write_text(TRACER)
+        subprocess.run(["cc", "-O2", "-c", "-o", "build/trace/tracer.o", "build/trace/tracer.c"],
+                       cwd=self.root, check=True)
+        swapped = {}
+        for made in self.command["build/carat"]:
+            file = made[len("build/"):-1] + "c"
+            if not made.endswith(".o") or "_avx" in made: # kernels: the portable ones are traced
+                continue
+            object_ = f"build/trace/{file[:-2]}.o"
+            flags = ["-O1", "-g1", "-fsanitize-coverage=trace-pc"]
+            if not self.compile(file, object_, flags):
+                swapped[made] = object_
+        self.link(swapped, more=["build/trace/tracer.o"])
+        places, seconds = {}, {}
+        with tempfile.TemporaryDirectory() as dir_:
+            for name in self.names():
+                start = time.monotonic()
+                env = dict(os.environ, CARAT_ROOT=str(self.root), TRACE_DIR=dir_)
+                subprocess.run(["build/carat_test", "=" + name], cwd=self.root, env=env,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                seconds[name] = time.monotonic() - start
+                found = set()
+                for f in Path(dir_).iterdir():
+                    found.update(memoryview(f.read_bytes()).cast("I"))
+                    f.unlink()
+                for at in found:
+                    places.setdefault(at, []).append(name)
+        lines = {}
+        for at, line in self.lines_of("build/carat_test", sorted(places)).items():
+            lines.setdefault(line, set()).update(places[at])
+        return {"lines": {k: sorted(v) for k, v in lines.items()}, "seconds": seconds}
+
+    def names(self):
+        out = subprocess.run(["build/carat_test", "-l"], cwd=self.root, check=True,
+                             capture_output=True, text=True).stdout
+        return out.split()
+
+    def lines_of(self, program, places):
+        out = subprocess.run(["addr2line", "-e", program], cwd=self.root, check=True, text=True,
+                             capture_output=True, input="".join(f"{at - 1:#x}\n" for at in places)).stdout
+        lines = {}
+        for at, line in zip(places, out.splitlines()):
+            file, _, n = line.partition(" ")[0].rpartition(":")
+            if n.isdigit():
+                lines[at] = f"{os.path.relpath(file, self.root)}:{n}"
+        return lines
+
+    def tests_of(self, p):
+        """The tests that go through the line of a place, or near it, the shortest first."""
+        found = set()
+        for n in range(p.line - NEAR, p.line + NEAR + 1):
+            found.update(self.lines.get(f"{p.file}:{n}", ()))
+        return sorted(found, key=self.seconds.get)
 
     def failing(self, tests, seconds, long=False):
         """The first test that fails, "hangs", or None; and the seconds that it took."""
@@ -157,7 +248,7 @@ class Tree:
             resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
         start = time.monotonic()
         env = dict(os.environ, CARAT_ROOT=str(self.root), TEST_LONG="1" if long else "")
-        p = subprocess.Popen(["build/carat_test", "-f", "-j", "2"] + tests, cwd=self.root, env=env,
+        p = subprocess.Popen(["build/carat_test", "-f"] + ["=" + t for t in tests], cwd=self.root, env=env,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                              start_new_session=True, preexec_fn=limit)
         try:
@@ -171,42 +262,32 @@ class Tree:
         return found, time.monotonic() - start
 
 
-def varied(root, tests):
-    """Those files of tests that show themselves less in the short suite."""
-    out = []
-    for path in sorted(list(root.glob("*/*_test.c")) + list(root.glob("*/*/*_test.c"))):
-        name = str(path.relative_to(root))
-        if any(t in name for t in tests) and re.search(r"test_brief|test_trials|LONG_TEST",
-                                                       path.read_text()):
-            out.append(name)
-    return out
-
-
 def judge(tree, p, o):
     path = tree.root / p.file
     text = path.read_text()
     lines = text.split("\n")
     assert lines[p.line - 1] == p.old
-    object_ = tree.root / f"build/{p.file[:-2]}.o"
-    compiled = object_.read_bytes()
     lines[p.line - 1] = p.new
+    tests = tree.tests_of(p)
     path.write_text("\n".join(lines))
+    object_ = f"build/mistake/{p.file[:-2]}.o"
     try:
-        if tree.build(p.file, p.folder in ("server", "hub")):
+        if tree.compile(p.file, object_):
             return "does not build", ""
-        stages = FOLDERS[p.folder][1]
-        for tests in stages:
-            found, _ = tree.failing(tests, o.seconds)
-            if found:
-                return "short", found
-        if o.long:
-            found, _ = tree.failing(varied(tree.root, sum(stages, [])), 3 * o.seconds, long=True)
-            if found:
-                return "long", found
-        return "none", ""
     finally:
         path.write_text(text)
-        object_.write_bytes(compiled)
+    if not tests:
+        return "none", "no test goes there"
+    tree.link({f"build/{p.file[:-2]}.o": object_}, p.folder in PROGRAM_TOO)
+    usual = sum(tree.seconds[t] for t in tests)
+    found, _ = tree.failing(tests, o.seconds + 2 * usual)
+    if found:
+        return "short", found
+    if o.long:
+        found, _ = tree.failing(tests, 3 * o.seconds + 20 * usual, long=True)
+        if found:
+            return "long", found
+    return "none", f"{len(tests)} tests"
 
 
 def main():
@@ -217,15 +298,21 @@ def main():
     ap.add_argument("--skip", type=int, default=0, help="leave out the first of each folder")
     ap.add_argument("--long", action="store_true")
     ap.add_argument("--list", action="store_true")
-    ap.add_argument("--seconds", type=float, default=300, help="longest run of a stage")
+    ap.add_argument("--at", action="append", help="FILE:LINE: all mistakes there")
+    ap.add_argument("--seconds", type=float, default=60, help="what the tests may take beyond their usual time")
     ap.add_argument("--dir", help="where the copy is; kept, and used again")
     ap.add_argument("--make", default="make -j2", help="how to build")
     o = ap.parse_args()
-    todo = [p for f in o.folders for p in draw(ROOT, f, o.n, o.seed)[o.skip:]]
+    if o.at:
+        todo = [p for f in FOLDERS for p in places_of(Path(ROOT), f)
+                if any(f"{p.file}:{p.line}".endswith(at) for at in o.at)]
+    else:
+        todo = [p for f in o.folders for p in draw(ROOT, f, o.n, o.seed)[o.skip:]]
     if o.list:
         print(*(f"{p.name}\n    {p.old.strip()}\n    {p.new.strip()}" for p in todo), sep="\n")
         return 0
     tree = Tree(o.dir or tempfile.mkdtemp(prefix="carat-mutate-"), o.make)
+    tree.trace()
     count = {}
     for p in todo:
         seen, test = judge(tree, p, o)
