@@ -71,7 +71,7 @@ static const option table[] = {
     OPT_DRAFT_SIZES(bench_options, "spec"),
     OPT_SPARSE(bench_options),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
-    OPT_DEVICE(bench_options),
+    OPT_DEVICE_AND_CARD(bench_options, CARD_HELP),
     OPT_STR(bench_options, repack, "repack", 0, "WHEN", REPACK_HELP),
     OPT_STR(bench_options, isa, "isa", 0, "NAME",
             "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),

@@ -191,7 +191,8 @@ static void offer_options(const command *c, const char *typed)
     for (const option *o = c->options; o && o->name; o++) {
         char text[64];
         snprintf(text, sizeof text, "--%s", o->name);
-        offer(typed, text, o->help);
+        if (o->help)
+            offer(typed, text, o->help);
     }
     offer(typed, "--help", "how to use it");
 }

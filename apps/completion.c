@@ -81,6 +81,8 @@ static void print_bash(void)
     for (const command *const *c = commands; *c; c++) {
         printf("    %s) echo '", (*c)->name);
         for (const option *o = (*c)->options; o && o->name; o++) {
+            if (!o->help)
+                continue;
             if (o->letter)
                 printf("-%c ", o->letter);
             printf("--%s ", o->name);
@@ -91,7 +93,7 @@ static void print_bash(void)
            "_carat_what() {\n    case \"$1 $2\" in\n");
     for (const command *const *c = commands; *c; c++)
         for (const option *o = (*c)->options; o && o->name; o++) {
-            if (!o->arg)
+            if (!o->arg || !o->help)
                 continue;
             printf("    '%s --%s'", (*c)->name, o->name);
             if (o->letter)
@@ -193,7 +195,8 @@ static void print_zsh(void)
     for (const command *const *c = commands; *c; c++) {
         printf("        %s)\n            _arguments -s -S \\\n", (*c)->name);
         for (const option *o = (*c)->options; o && o->name; o++)
-            zsh_option(o);
+            if (o->help)
+                zsh_option(o);
         printf("            '(- *)--help[how to use it]' \\\n            ");
         complete_what what = complete_operand(*c, 0, NULL);
         if ((*c)->n_operands_max != 0)
@@ -283,6 +286,8 @@ static void print_fish(void)
             printf("\n");
         }
         for (const option *o = (*c)->options; o && o->name; o++) {
+            if (!o->help)
+                continue;
             printf("complete -c carat -n '__fish_seen_subcommand_from %s'", (*c)->name);
             if (o->letter)
                 printf(" -s %c", o->letter);

@@ -142,6 +142,7 @@ void device_options_apply(const device_options *o, carat_model_options *mo)
     mo->cpu_experts = o->cpu_experts;
     mo->strict = o->strict;
     mo->gpu_mb = o->gpu_mb;
+    mo->card = o->card;
     mo->experts_gpu = o->experts_gpu;
     mo->experts_cpu = o->experts_cpu;
     mo->experts_early = o->experts_early;

@@ -15,6 +15,7 @@ typedef struct device_options {
     int64_t gpu_layers;
     bool cpu_experts, strict;
     int64_t gpu_mb;
+    const char *card;
     const char *experts_gpu, *experts_cpu, *experts_early;
     /* No options: the session that will be opened; may be NULL. Its plan is checked before weights
      * are loaded. `tell`, if not NULL, receives the plan, the devices and their kernels. */
@@ -22,7 +23,12 @@ typedef struct device_options {
     FILE *tell;
 } device_options;
 
-#define OPT_DEVICE(T)                                                                              \
+#define OPT_DEVICE(T) OPT_DEVICE_AND_CARD(T, NULL)
+/* The same with --card in the lists of options. */
+#define CARD_HELP                                                                                  \
+    "choose kernels as on a card of compute capability N: 8.0, 8.6, 8.9, 9.0, 10.0 or 12.0; with " \
+    "--gpu-mb also as on a card of that memory"
+#define OPT_DEVICE_AND_CARD(T, card_help)                                                          \
     OPT_STR(T, where.device, "device", 0, "NAME",                                                  \
             "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),                               \
         OPT_INT(T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                \
@@ -34,6 +40,7 @@ typedef struct device_options {
         OPT_INT(T, where.gpu_mb, "gpu-mb", 0, "N", 1, 1 << 24,                                     \
                 "take at most N MiB of the GPU's memory (default: what is free)",                  \
                 "!device=cpu&@gpu"),                                                               \
+        OPT_STR(T, where.card, "card", 0, "N", card_help, "!device=cpu&@gpu"),                     \
         OPT_STR(T, where.experts_gpu, "experts-gpu", 0, "PART",                                    \
                 "experts that the GPU holds: auto, a part (0.5, 50%) or MiB (default: "            \
                 "auto, all that fit); the GPU reads the rest from host memory",                    \

@@ -52,10 +52,11 @@ typedef struct option {
     const char *name; /* long name without dashes; NULL ends the table */
     char letter;      /* or 0 */
     option_kind kind;
-    const char *arg;  /* "FILE"; NULL for flags */
-    double min, max;  /* numbers */
-    size_t offset;    /* of the field: bool, int64_t, double, const char *, option_list */
-    const char *help; /* one line, lower case, no full stop */
+    const char *arg; /* "FILE"; NULL for flags */
+    double min, max; /* numbers */
+    size_t offset;   /* of the field: bool, int64_t, double, const char *, option_list */
+    const char
+        *help; /* one line, lower case, no full stop; NULL: the option is taken and not listed */
     /* When the option has an effect; NULL: always. Terms with "&" between them must all hold; in a
      * term "a|b" one of the options must be on, "a=VALUE" must have that value, "!a" must be off,
      * and "@fact" is told later by options_tell_fact. "~" in front: never more than a warning. */

@@ -55,6 +55,8 @@ void options_print_help(const command *c, FILE *out)
         fprintf(out, "\nOptions:\n");
     for (const option *o = c->options; o && o->name; o++) {
         char left[80];
+        if (!o->help)
+            continue;
         print_left(o, left, sizeof left);
         wrap_row(out, left, o->help, 30, width);
     }
@@ -150,6 +152,8 @@ void options_print_man(const command *const *list, FILE *out)
             roff_paragraphs(out, c->about);
         }
         for (const option *o = c->options; o && o->name; o++) {
+            if (!o->help)
+                continue;
             fputs(".TP\n", out);
             if (o->letter)
                 fprintf(out, "\\fB\\-%c\\fR, ", o->letter);
@@ -237,7 +241,8 @@ void options_print_markdown(const command *const *list, FILE *out)
             continue;
         fputs("| option | |\n| --- | --- |\n", out);
         for (const option *o = c->options; o->name; o++)
-            markdown_option(o, out);
+            if (o->help)
+                markdown_option(o, out);
         fputc('\n', out);
     }
     fputs("## Environment\n\n", out);

@@ -122,6 +122,51 @@ TEST(options_need_only_options_that_exist)
                 check_needs(*c, o);
 }
 
+/* The text of a FILE that print writes to. */
+static void printed_lists(const char *what, void (*print)(FILE *out))
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    CHECK(out != NULL);
+    print(out);
+    fclose(out);
+    CHECK_MSG(strstr(text, "seen"), "%s lacks an option with help", what);
+    CHECK_MSG(!strstr(text, "unlisted"), "%s lists an option without help", what);
+    free(text);
+}
+
+static const option half_listed[] = {OPT_STR(sample_options, name, "seen", 0, "FILE", "a file"),
+                                     OPT_INT(sample_options, n, "unlisted", 0, "N", 0, 9, NULL),
+                                     OPT_END};
+static const command half = {
+    .name = "half", .operands = "", .summary = "", .options = half_listed, .n_operands_max = 0};
+static void print_half_help(FILE *out)
+{
+    options_print_help(&half, out);
+}
+static void print_half_markdown(FILE *out)
+{
+    const command *const list[] = {&half, NULL};
+    options_print_markdown(list, out);
+}
+static void print_half_man(FILE *out)
+{
+    const command *const list[] = {&half, NULL};
+    options_print_man(list, out);
+}
+
+TEST(options_without_help_are_taken_and_not_listed)
+{
+    sample_options o = {0};
+    err e = {0};
+    CHECK_OK(options_set(half_listed, "unlisted", "7", &o, NULL, 1, &e), e);
+    CHECK_EQ(o.n, 7);
+    printed_lists("--help", print_half_help);
+    printed_lists("--markdown", print_half_markdown);
+    printed_lists("--man", print_half_man);
+}
+
 typedef struct pool_rows {
     const char *pool, *policy;
     int64_t tau, most;

@@ -108,6 +108,7 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, err *e)
     if (forced && !parse_gpu(opt->device, &gpu.device))
         return err_set(e, E_ARG, "device '%.40s': expected auto, cpu, cuda or cuda:N", opt->device);
     gpu.limit_bytes = (uint64_t)opt->gpu_mb << 20;
+    gpu.card = opt->card;
     bool for_cpu = opt->reference || opt->exact_f32 || opt->no_repack || opt->isa;
     if (for_cpu && forced)
         return err_set(e, E_ARG,
@@ -240,8 +241,7 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
     if (is_limited(opt))
         return err_set(e, E_ARG,
                        "--gpu-mb, --experts-gpu, --experts-cpu and --experts-early need a GPU, and "
-                       "the model is "
-                       "on the CPU: %s",
+                       "the model is on the CPU: %s",
                        m->device_why);
     if ((st = open_cpu(m, opt, e)) || (st = divide(m, opt, e)) || opt->vocab_only)
         return st;

@@ -51,6 +51,10 @@ typedef struct carat_model_options {
     bool cpu_experts;
     /* The most memory, in MiB, that carat may take of the GPU; 0: what is free. */
     int64_t gpu_mb;
+    /* A compute capability, "8.0", "8.6", "8.9", "9.0", "10.0" or "12.0": kernels are chosen as on
+     * a card of that capability, for checks and measurements. NULL: CARAT_CARD of the environment,
+     * or else the GPU's own. */
+    const char *card;
     /* Of a mixture: the experts that the GPU holds. The others stay in the host's memory, where the
      * GPU reads them; those used lately are exchanged for others. Answers do not depend on it. NULL
      * or "auto": all that fit beside the rest; "0.5" or "50%": that part of them; "4000": as many
