@@ -99,6 +99,49 @@ static void header_of(const response *r, const char *name, char *value, size_t n
     snprintf(value, n_value, "%.*s", (int)strcspn(at, "\r\n"), at);
 }
 
+/* A body as the page makes it, with n_turns before the last question. */
+static void put_page_body(str *body, int n_turns)
+{
+    str_cut(body, 0);
+    str_puts(body,
+             "{\"model\":\"toy\",\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"}");
+    for (int i = 0; i < n_turns; i++)
+        str_puts(body, ",{\"role\":\"user\",\"content\":\"What did I say before this?\"},"
+                       "{\"role\":\"assistant\",\"content\":\"I cannot know that.\"}");
+    str_puts(body, ",{\"role\":\"user\",\"content\":\"And now?\"}],\"stream\":true,"
+                   "\"stream_options\":{\"include_usage\":true},\"return_progress\":true,"
+                   "\"temperature\":0,\"max_tokens\":4,"
+                   "\"chat_template_kwargs\":{\"enable_thinking\":false}}");
+    CHECK(!body->bad);
+}
+
+/* What apps/web/full.js relies on: the code of the refusal, and counts of prompts that are too long
+ * for the context, from the same body. */
+TEST(server_page_counts_a_conversation_that_is_too_long)
+{
+    served s;
+    response r;
+    str body = {0};
+    start_toy(&s, NULL);
+    for (int n_turns = 0; n_turns <= 100; n_turns += 100) {
+        bool fits = !n_turns;
+        put_page_body(&body, n_turns);
+        http_call(&r, &s, "POST", "/v1/chat/completions", NULL, body.at);
+        CHECK_EQ(r.status, fits ? 200 : 400);
+        CHECK(!!strstr(r.body.at, "\"code\":\"context_length_exceeded\"") != fits);
+        response_free(&r);
+        http_call(&r, &s, "POST", "/tokenize", NULL, body.at);
+        CHECK_EQ(r.status, 200);
+        CHECK(strstr(r.body.at, "\"max_model_len\":512"));
+        const char *count = strstr(r.body.at, "\"count\":");
+        CHECK(count && atol(count + strlen("\"count\":")) > 0);
+        CHECK((atol(count + strlen("\"count\":")) < 512) == fits);
+        response_free(&r);
+    }
+    str_free(&body);
+    stop(&s);
+}
+
 TEST(server_page_is_compressed_and_plain)
 {
     served s;

@@ -5,7 +5,8 @@ port and uses the page: streams, regenerates, edits, stops, reloads, asks for st
 has two answers side by side. Then it answers requests itself, with texts that the small model never
 writes: Markdown, formulas, code, thoughts, tool calls, errors, markup that attacks the page, and 200 KB
 of texts that are slow to render. It attaches files, searches, imports hostile files, fills the
-browser's storage, damages it and takes it away. Two tabs write into one conversation. It fails on an
+browser's storage, damages it and takes it away. Two tabs write into one conversation. It fills the context, leaves
+turns out and takes a summary in their place. It fails on an
 error in the page's console, on a request to another server, on text wider than the screen, on colours
 without contrast and on controls without names. With -o it writes screenshots, light and dark, desktop
 and phone. --only PART... runs the parts whose names begin so.
@@ -427,6 +428,225 @@ def features(page):
     p.keyboard.press("Escape")
 
 
+def full(page):
+    """A conversation that has outgrown its context. Of this server, a message has 100 tokens and the context 1000."""
+    p, state = page.p, {"summary": "Badgers *dig*. The reader is Ada.", "status": 200, "counted": 0}
+    seen = []
+
+    def size(r):
+        return sum(len(m["content"] or "") if "LONG" in (m["content"] or "") else 100 for m in r["messages"])
+
+    def complete(route):
+        r = json.loads(route.request.post_data)
+        seen.append(r)
+        n, last = size(r), r["messages"][-1]["content"]
+        usage = {"choices": [], "usage": {"prompt_tokens": n, "completion_tokens": 60}}
+        if n >= 1000:
+            return route.fulfill(status=400, content_type="application/json", body=json.dumps({"error": {
+                "message": f"the prompt has {n} tokens, and the context holds 1000", "code": "context_length_exceeded"}}))
+        text = state["summary"] if last.startswith("Summarise") else f"Answer to {last[:40]}."
+        chunks = [delta(content=w + " ") for w in text.split(" ")] + [delta("stop"), usage]
+        route.fulfill(status=200, content_type="text/event-stream", body=stream(chunks))
+
+    def tokenize(route):
+        state["counted"] += 1
+        if state["status"] != 200:
+            return route.fulfill(status=state["status"], content_type="application/json", body='{"error":{"message":"no counting today"}}')
+        n = size(json.loads(route.request.post_data))
+        route.fulfill(status=200, content_type="application/json", body=json.dumps({"tokens": [1] * n, "count": n, "max_model_len": 1000}))
+
+    def fill(name, n_turns=5):
+        p.click("#new")
+        for k in range(1, n_turns + 1):
+            page.say(f"{name} {k}")
+            page.until(".cost", k)
+
+    def button(name):
+        return p.get_by_role("button", name=name, exact=True)
+
+    def texts(r):
+        return [m["content"].strip() for m in r["messages"]]
+
+    models = [{"id": "small", "context_length": 1000}]
+    p.unroute_all()
+    p.route("**/v1/models", lambda r: r.fulfill(status=200, content_type="application/json", body=json.dumps({"data": models})))
+    p.route("**/v1/chat/completions", complete)
+    p.route("**/tokenize", tokenize)
+    p.reload()
+    p.wait_for_selector("#model.up")
+    # The oldest turns are left out, and the question that waited is answered.
+    fill("Question")
+    want("960 of 1,000 tokens" in p.inner_text("#context") and p.is_visible("#room"), "an almost full context: " + p.inner_text("#hint"))
+    page.say("The sixth")
+    p.wait_for_selector(".full")
+    want("holds 1000" in p.inner_text(".full .fail"), "a full context is not explained")
+    want(not p.evaluate(NAMELESS), f"controls without a name: {p.evaluate(NAMELESS)}")
+    page.shot("17-full-context")
+    state["status"] = 500
+    button("Leave out the oldest turns").click()
+    p.get_by_text("no counting today").wait_for()
+    want(texts(seen[-1])[0] == "Question 1" and p.locator(".cut").count() == 0, "a failed count changed the conversation")
+    state["status"] = 200
+    button("Leave out the oldest turns").focus()
+    p.keyboard.press("Enter")
+    page.until(".cost", 6)
+    want(texts(seen[-1])[0] == "Question 3" and texts(seen[-1])[-1] == "The sixth", f"what was sent: {texts(seen[-1])}")
+    want(p.evaluate("document.activeElement.id") == "input", "the focus after turns were left out")
+    want("2 turns above are not sent" in p.inner_text(".cut") and "2 turns not sent" in p.inner_text("#context"), "what was left out is not said")
+    want(p.locator(".msg").count() == 12 and p.locator(".msg.unsent").count() == 4, "text that is not sent does not stay")
+    want(p.evaluate("document.querySelectorAll('#log > *')[4].className") == "cut", "the place of the line")
+    p.evaluate("document.querySelector('.cut').scrollIntoView({block: 'center'})")
+    page.shot("18-turns-left-out")
+    # It stays so: after a reload, for another version of the answer and of the question, for the next question.
+    p.reload()
+    p.wait_for_selector(".cut")
+    p.locator(".msg.assistant").last.get_by_text("Regenerate").click()
+    page.until(".versions", 1)
+    want(texts(seen[-1])[0] == "Question 3", f"what a regenerated answer is sent: {texts(seen[-1])}")
+    p.locator(".msg.user").last.hover()
+    p.locator(".msg.user").last.get_by_text("Edit").click()
+    p.fill(".edit", "The sixth, edited")
+    p.keyboard.press("Enter")
+    page.until(".cost", 6)
+    want(texts(seen[-1])[0] == "Question 3" and texts(seen[-1])[-1] == "The sixth, edited", f"what an edited question is sent: {texts(seen[-1])}")
+    page.say("The seventh")
+    page.until(".cost", 7)
+    page.say("The eighth")
+    p.wait_for_selector(".full")
+    button("Leave out the oldest turns").click()
+    page.until(".cost", 8)
+    want(texts(seen[-1])[0] == "Question 5" and "4 turns above" in p.inner_text(".cut"), f"turns left out twice: {texts(seen[-1])}")
+    # A branch above the line has none.
+    p.locator(".msg.user").first.hover()
+    p.locator(".msg.user").first.get_by_text("Edit").click()
+    p.fill(".edit", "Another beginning")
+    p.keyboard.press("Enter")
+    page.until(".cost", 1)
+    want(p.locator(".cut").count() == 0 and p.locator(".unsent").count() == 0 and texts(seen[-1]) == ["Another beginning"], "a branch above the line")
+    p.get_by_label("Version before").first.click()
+    p.wait_for_selector(".cut")
+    button("Send everything again").click()
+    want(p.locator(".cut").count() == 0 and p.locator(".unsent").count() == 0, "a line that stays")
+    page.say("The ninth")
+    p.wait_for_selector(".full")
+    want(texts(seen[-1])[0] == "Question 1", "everything is not sent again")
+    # A summary is shown, may be discarded and edited, and stands for the turns before.
+    button("Begin anew with a summary").click()
+    p.wait_for_selector(".full textarea")
+    want(p.evaluate("document.activeElement.matches('.full textarea')"), "a summary without the focus")
+    want("5 turns are not in it" in p.inner_text(".full") and texts(seen[-1])[0] == "The sixth, edited", "what the summary lacks: " + p.inner_text(".full"))
+    want(texts(seen[-1])[-1].startswith("Summarise our conversation") and "The ninth" not in texts(seen[-1]), "the request for a summary")
+    page.shot("19-summary")
+    button("Discard it").click()
+    want(p.locator(".full textarea").count() == 0 and p.locator(".cut").count() == 0 and button("Begin anew with a summary").is_visible(), "a discarded summary")
+    button("Begin anew with a summary").click()
+    p.wait_for_selector(".full textarea")
+    p.fill(".full textarea", "Badgers dig <b>holes</b>.")
+    button("Go on with this summary").click()
+    page.until(".cost", 9)
+    want(len(seen[-1]["messages"]) == 3 and "Badgers dig <b>holes</b>." in texts(seen[-1])[0] and texts(seen[-1])[-1] == "The ninth", f"what a summary stands for: {texts(seen[-1])}")
+    cut = p.inner_text(".cut")
+    want("8 turns above are not sent" in cut and "Badgers dig <b>holes</b>." in cut and "oldest 5 turns are not in the summary" in cut, "the summary on the screen: " + cut)
+    p.evaluate("document.querySelector('.cut').scrollIntoView({block: 'center'})")
+    page.shot("20-summary-in-place")
+    p.emulate_media(color_scheme="dark")
+    p.set_viewport_size({"width": 340, "height": 640})
+    page.fits("a summary in place")
+    page.shot("20-summary-in-place-phone-dark")
+    p.set_viewport_size({"width": 1280, "height": 860})
+    p.emulate_media(color_scheme="light")
+    page.say("The tenth")
+    page.until(".cost", 10)
+    want("Badgers dig" in texts(seen[-1])[0] and texts(seen[-1])[2] == "The ninth", "a summary is forgotten")
+    p.get_by_label("Edit the summary").click()
+    p.fill(".cut textarea", "Moles dig.")
+    p.keyboard.press("Control+Enter")
+    p.locator(".msg.assistant").last.get_by_text("Regenerate").click()
+    page.until(".versions", 3)
+    want(texts(seen[-1])[0].endswith("Moles dig."), "an edited summary is not sent")
+    # An export has it all; a hostile cut does no harm.
+    cuts = p.evaluate("JSON.stringify([...chat.messages.values()].filter((m) => m.cut).map((m) => m.cut))")
+    want("Moles dig." in cuts and p.evaluate("cleanMessage({id: 'x', role: 'user', content: '', cut: {from: {}, summary: 7, lost: 'n'}}).cut.summary") == "", "a stored cut: " + cuts)
+    for bad in ({"from": "", "summary": ""}, {"from": "nowhere", "summary": "x"}, {"from": "__proto__", "summary": ""}, {"from": "b", "summary": "", "lost": 1e99}):
+        want(p.evaluate("""(cut) => sentOf([{id: 'a', role: 'user', content: 'q'}, {id: 'b', role: 'assistant', content: 'a'},
+            cleanMessage({id: 'c', role: 'user', content: 'r', cut})]).length""", bad) >= 2, f"a hostile cut: {bad}")
+    # An answer that filled the context, an empty summary, a stopped one.
+    state["summary"] = " "
+    fill("Item")
+    p.click("#room")
+    want(p.evaluate("document.activeElement.closest('.full') !== null"), "Make room without the focus")
+    p.set_viewport_size({"width": 340, "height": 640})
+    page.fits("an offer")
+    page.shot("22-make-room-phone")
+    p.set_viewport_size({"width": 1280, "height": 860})
+    button("Begin anew with a summary").click()
+    p.get_by_text("The model wrote no summary").wait_for()
+    state["summary"] = "Five items."
+    button("Begin anew with a summary").click()
+    p.wait_for_selector(".full textarea")
+    want("Item 5" in texts(seen[-1]), "a summary without the last turn")
+    button("Go on with this summary").click()
+    want("5 turns above" in p.inner_text(".cut") and p.evaluate("$('log').lastChild.className") == "cut", "a summary of all")
+    page.say("On we go")
+    page.until(".cost", 6)
+    want(len(seen[-1]["messages"]) == 3 and "Five items." in texts(seen[-1])[0], f"after a summary of all: {texts(seen[-1])}")
+    # One message that is too long by itself.
+    p.click("#new")
+    page.say("LONG " * 300)
+    p.wait_for_selector(".full")
+    want("no older turn" in p.inner_text(".full") and button("Leave out the oldest turns").count() == 0, "a message that is too long by itself")
+    fill("Before")
+    page.say("LONG " * 300)
+    p.wait_for_selector(".full")
+    button("Leave out the oldest turns").click()
+    p.get_by_text("Without the older turns").wait_for()
+    want(p.locator(".cut").count() == 0, "a cut that helps nothing")
+    # Stop.
+    p.route("**/tokenize", lambda r: None)
+    button("Begin anew with a summary").click()
+    p.wait_for_selector(".full .wait")
+    p.keyboard.press("Escape")
+    button("Begin anew with a summary").wait_for()
+    want(p.locator(".full .fail").count() == 1, "a stopped summary leaves an error")
+    # A question after an answer that failed: its version before is not lost.
+    page.say("Short")
+    p.wait_for_selector(".full")
+    n = p.evaluate("shownPath(chat).length")
+    p.locator(".msg.assistant", has_text="holds 1000").first.get_by_text("Try again").click()
+    when(p, "document.querySelector('#log').ariaBusy === 'false'")
+    want(p.evaluate("[...chat.messages.values()].filter((m) => m.parent && !chat.messages.has(m.parent)).length") == 0 and n == 14, "messages without their parent")
+    page.troubles = [t for t in page.troubles if "400" not in t and "500" not in t]
+
+
+def full_for_real(browser, out):
+    """The bundled model in a short context: turns are left out until the question is answered."""
+    server, url = start("-c", "256")
+    try:
+        page = Page(browser, url, out, viewport={"width": 1280, "height": 860})
+        p = page.p
+        k = 0
+        while not p.locator(".full").count():
+            want(k < 40, "a context that is never full")
+            page.say("What is carat?")
+            k += 1
+            when(p, f"(document.querySelector('#log').ariaBusy === 'false' && document.querySelectorAll('.cost').length === {k}) || document.querySelector('.full')")
+        page.shot("21-full-for-real")
+        p.get_by_role("button", name="Begin anew with a summary").click()
+        p.wait_for_selector(".full textarea, .full .fail:has-text('no summary')")
+        if p.get_by_role("button", name="Discard it").count():
+            p.get_by_role("button", name="Discard it").click()
+        n = p.locator(".msg").count()
+        p.get_by_role("button", name="Leave out the oldest turns").click()
+        p.wait_for_selector(".cut")
+        when(p, "document.querySelector('#log').ariaBusy === 'false'")
+        want(p.locator(".full").count() == 0 and p.locator(".fail").count() == 0, "turns were left out in vain")
+        want(p.locator(".msg").count() >= n and p.locator(".msg.unsent").count() > 0, "what stays on the screen")
+        want(not [t for t in page.troubles if "400" not in t], f"in the console: {page.troubles}")
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def imports(page):
     """What was exported comes back; hostile files do no harm."""
     p = page.p
@@ -703,12 +923,13 @@ def main():
             kept = page.p.context.storage_state()
             for name, kw in looks.items():
                 run(look, Page(browser, url, o.o, storage_state=kept, **kw), name)
-            for part in (imports, two_tabs):
+            for part in (imports, two_tabs, full):
                 page = Page(browser, url, o.o, **size)
                 run(part, page)
                 want(not page.troubles, f"in the console: {page.troubles}")
             run(storage, browser, url, o.o)
             run(with_a_key, browser, o.o)
+            run(full_for_real, browser, o.o)
             browser.close()
     finally:
         server.terminate()

@@ -8,13 +8,14 @@ function headers(json) {
   return h;
 }
 
-function requestBody(c, path) {
+/* list: the messages, as sentOf gives them. */
+function requestBody(c, list) {
   const messages = c.system ? [{ role: 'system', content: c.system }] : [];
-  for (const m of path) {
+  for (const m of list) {
     if (m.role === 'user') messages.push({ role: 'user', content: contentWithFiles(m) });
     else if (m.role === 'tool')
       messages.push({ role: 'tool', tool_call_id: m.tool_call_id, content: m.content });
-    else if (m.content || m.calls) {
+    else {
       const a = { role: 'assistant', content: m.content || null };
       if (m.reasoning) a.reasoning_content = m.reasoning;
       if (m.calls)
@@ -74,22 +75,41 @@ async function* events(body) {
   }
 }
 
-async function sentence(response) {
-  try {
-    const j = await response.json();
-    return (
-      (j.error && j.error.message) || 'The server answered with status ' + response.status + '.'
-    );
-  } catch {
-    return 'The server answered with status ' + response.status + '.';
-  }
+/* An error of the server. Its field full says that the prompt is longer than the context. */
+function serverError(error, otherwise) {
+  const e = new Error(textOr(error.message, MAX_TEXT, '') || otherwise);
+  e.full = error.code === 'context_length_exceeded';
+  return e;
 }
+
+/* Posts a request as JSON and returns the response. Throws a sentence unless its status is 200. */
+async function post(path, body, signal) {
+  const response = await fetch(path, {
+    method: 'POST',
+    headers: headers(true),
+    body: JSON.stringify(body),
+    signal,
+  });
+  if (response.ok) return response;
+  if (response.status === 401)
+    throw new Error('The server asks for an API key: enter it under Parameters.');
+  const said = await response.json().catch(() => null);
+  throw serverError(
+    (said && said.error) || {},
+    'The server answered with status ' + response.status + '.',
+  );
+}
+
+const troubleOf = (e) =>
+  e instanceof TypeError
+    ? 'The server cannot be reached. Is carat serve still running?'
+    : e.message;
 
 function takeChunk(m, chunk, times) {
   if (typeof chunk.model === 'string') m.model = chunk.model;
   const choice = chunk.choices && chunk.choices[0],
     d = (choice && choice.delta) || {};
-  if (chunk.error) throw new Error(chunk.error.message || 'The server failed.');
+  if (chunk.error) throw serverError(chunk.error, 'The server failed.');
   if (chunk.prompt_progress) m.progress = chunk.prompt_progress;
   const now = performance.now(),
     thought = d.reasoning_content || d.reasoning;
@@ -130,9 +150,9 @@ function takeChunk(m, chunk, times) {
   if (m.stats && times.first) m.stats.first = times.first;
 }
 
-/* Returns a function that draws a growing answer. After a drawing that took t, the next one waits
- * for 3 t, so drawing takes at most a quarter of the time. */
-function painter(c, m) {
+/* Returns a function that draws a growing answer by show(). After a drawing that took t, the next one
+ * waits for 3 t, so drawing takes at most a quarter of the time. */
+function painter(c, m, show) {
   let waiting = 0;
   const draw = () => {
     const start = performance.now();
@@ -140,7 +160,7 @@ function painter(c, m) {
       waiting = 0;
       return;
     }
-    showMessage(c, m);
+    show();
     toEnd();
     waiting = setTimeout(
       () => {
@@ -159,49 +179,73 @@ function painter(c, m) {
   return request;
 }
 
-/* Requests the answer to the path that ends with parent, the id of a message. */
-async function generate(c, parent) {
-  if (isBusy(c)) return;
-  const m = { id: newId(), parent, at: Date.now(), role: 'assistant', content: '' };
-  const abort = new AbortController(),
-    times = { start: performance.now() },
-    paint = painter(c, m);
+/* Marks a message that is being written. The mark is not stored. */
+const writing = (m) =>
   Object.defineProperty(m, 'writing', {
     value: true,
     writable: true,
     configurable: true,
     enumerable: false,
   });
-  addMessage(c, m);
-  c.leaf = m.id;
-  flights.set(c.id, { chat: c, abort, message: m });
+
+/* Requests the answer m and fills it from the stream. show draws it. Throws a sentence. */
+async function fillAnswer(c, m, body, signal, show) {
+  const times = { start: performance.now() },
+    paint = painter(c, m, show),
+    named = modelNamed(body.model);
+  if (named && named.state !== 'loaded') m.progress = { loading: named.id };
+  paint();
+  const response = await post('v1/chat/completions', body, signal);
+  for await (const data of events(response.body)) {
+    if (data === '[DONE]') break;
+    takeChunk(m, JSON.parse(data), times);
+    paint();
+  }
+  if (!m.finish) throw new Error('The answer ended before it was complete.');
+}
+
+/* Begins what is in flight of c until settle. message: the one that grows, or null. Returns the signal
+ * of Stop. */
+function takeOff(c, message) {
+  const abort = new AbortController();
+  flights.set(c.id, { chat: c, abort, message });
   if (chat === c) showChat();
   showList();
+  return abort.signal;
+}
+
+function settle(c) {
+  flights.delete(c.id);
+  showList();
+  if (chat !== c) return;
+  for (const m of shownPath(c)) showMessage(c, m);
+  $('log').setAttribute('aria-busy', 'false');
+  showSend();
+  showContext();
+  toEnd();
+}
+
+/* Whether the answer m ended because the context has no room for another token. */
+function filledContext(c, m) {
+  const max = contextOf(c);
+  return m.finish === 'length' && m.stats && max && m.stats.prompt + m.stats.generated >= max - 1;
+}
+
+/* Requests the answer to the path that ends with parent, the id of a message. */
+async function generate(c, parent) {
+  if (isBusy(c)) return;
+  const m = writing({ id: newId(), parent, at: Date.now(), role: 'assistant', content: '' });
+  addMessage(c, m);
+  c.leaf = m.id;
+  const signal = takeOff(c, m);
   try {
-    const body = requestBody(c, pathTo(c, parent));
-    const named = modelNamed(body.model);
-    if (named && named.state !== 'loaded') m.progress = { loading: named.id };
-    paint();
-    const response = await fetch('v1/chat/completions', {
-      method: 'POST',
-      headers: headers(true),
-      body: JSON.stringify(body),
-      signal: abort.signal,
-    });
-    if (response.status === 401)
-      throw new Error('The server asks for an API key: enter it under Parameters.');
-    if (!response.ok) throw new Error(await sentence(response));
-    for await (const data of events(response.body)) {
-      if (data === '[DONE]') break;
-      takeChunk(m, JSON.parse(data), times);
-      paint();
-    }
-    if (!m.finish) throw new Error('The answer ended before it was complete.');
+    const body = requestBody(c, sentOf(pathTo(c, parent)));
+    await fillAnswer(c, m, body, signal, () => showMessage(c, m));
+    if (filledContext(c, m)) m.full = true;
   } catch (e) {
-    if (abort.signal.aborted) m.finish = 'cancelled';
-    else if (e instanceof TypeError)
-      m.error = 'The server cannot be reached. Is carat serve still running?';
-    else m.error = e.message;
+    if (signal.aborted) m.finish = 'cancelled';
+    else m.error = troubleOf(e);
+    if (!signal.aborted && e.full) m.full = true;
   }
   land(c, m);
   if (m.error || models.length > 1) connect(); /* other models may be loaded now */
@@ -212,23 +256,18 @@ function land(c, m) {
   m.writing = false;
   delete m.progress;
   if (m.calls) m.calls = m.calls.filter(Boolean);
-  flights.delete(c.id);
   c.at = Date.now();
   saveMessage(c, m);
-  showList();
-  if (chat !== c) return;
-  for (const x of shownPath(c)) showMessage(c, x);
-  $('log').setAttribute('aria-busy', 'false');
-  showSend();
-  showContext();
-  toEnd();
+  settle(c);
 }
 
-/* Adds a message of the user after parent, the id of a message or null, and requests its answer. */
-function ask(c, parent, text, files) {
+/* Adds a message of the user after parent, the id of a message or null, and requests its answer. old:
+ * the message that this one is another version of. */
+function ask(c, parent, text, files, old) {
   if (isBusy(c) || (!text.trim() && !(files && files.length))) return;
   const m = { id: newId(), parent, at: Date.now(), role: 'user', content: text };
   if (files && files.length) m.files = files;
+  if (old && old.cut) m.cut = copiedCut(old, m.id);
   if (!c.title) c.title = (text.trim() || files[0].name).replace(/\s+/g, ' ').slice(0, 60);
   addMessage(c, m);
   c.leaf = m.id;
@@ -241,7 +280,7 @@ function ask(c, parent, text, files) {
 /* Requests another version of the answer m. An m that holds only an error is removed. */
 function regenerate(c, m) {
   if (isBusy(c)) return;
-  if (m.error && !m.content && !m.calls) dropMessage(c, m);
+  if (m.error && !m.content && !m.calls && !(c.children.get(m.id) || []).length) dropMessage(c, m);
   generate(c, m.parent);
 }
 
@@ -251,6 +290,7 @@ function editAnswer(c, m, text) {
   const copy = { id: newId(), parent: m.parent, at: Date.now(), role: 'assistant', content: text };
   copy.edited = true;
   for (const key of ['reasoning', 'calls', 'thought_ms', 'model']) if (m[key]) copy[key] = m[key];
+  if (m.cut) copy.cut = copiedCut(m, copy.id);
   addMessage(c, copy);
   c.leaf = copy.id;
   c.at = copy.at;

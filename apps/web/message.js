@@ -245,8 +245,9 @@ function waitNodes(m) {
 /* Below a complete answer. */
 function restNodes(c, m, md) {
   const nodes = [],
-    versions = versionsNode(c, m);
-  if (m.error)
+    versions = versionsNode(c, m),
+    offered = c.leaf === m.id && (m.full || offers.has(m));
+  if (m.error && !offered)
     nodes.push(
       el(
         'p',
@@ -255,9 +256,10 @@ function restNodes(c, m, md) {
         el('button', { type: 'button', onclick: () => regenerate(c, m) }, 'Try again'),
       ),
     );
-  if (m.finish === 'length')
+  if (m.finish === 'length' && !(m.full && offered))
     nodes.push(el('p', { className: 'note' }, 'The answer was cut off at its limit of tokens.'));
   if (m.finish === 'cancelled') nodes.push(el('p', { className: 'note' }, 'Stopped.'));
+  if (offered) nodes.push(offerNode(c, m));
   if (m.error && !m.content && !m.calls && !versions) return nodes;
   const long = isLong(m, LONG_ANSWER) && c.leaf !== m.id;
   nodes.push(
@@ -296,7 +298,7 @@ function editMessage(c, m) {
     if (box.value === m.content) return back();
     if (!box.value.trim() && !(m.files && !answer)) return;
     if (answer) editAnswer(c, m, box.value);
-    else ask(c, m.parent, box.value, m.files);
+    else ask(c, m.parent, box.value, m.files, m);
   };
   box.onkeydown = (e) => {
     if (e.key === 'Escape') {
@@ -324,13 +326,28 @@ function editMessage(c, m) {
   node.scrollIntoView({ block: 'nearest' });
 }
 
+/* The messages of a path, with a line below those that are not sent. */
+function pathNodes(c, path) {
+  const cut = cutOf(path),
+    nodes = [];
+  path.forEach((m, k) => {
+    const node = showMessage(c, m);
+    if (cut && k === cut.first) nodes.push(cutNode(c, path, cut));
+    if (!node) return;
+    node.classList.toggle('unsent', !!cut && k < cut.first);
+    nodes.push(node);
+  });
+  if (cut && cut.first === path.length) nodes.push(cutNode(c, path, cut));
+  return nodes;
+}
+
 function showChat(stay) {
   const path = shownPath(chat);
   $('title').textContent = chat.title || 'New conversation';
   document.title = chat.title ? chat.title + ' \u2013 carat' : 'carat';
   $('empty').hidden = path.length > 0;
   $('log').hidden = !path.length;
-  $('log').replaceChildren(...path.map((m) => showMessage(chat, m)).filter(Boolean));
+  $('log').replaceChildren(...pathNodes(chat, path));
   $('log').setAttribute('aria-busy', String(isBusy(chat)));
   showSend();
   showContext();
@@ -340,9 +357,26 @@ function showChat(stay) {
 }
 
 function showContext() {
-  const last = shownPath(chat).findLast((m) => m.stats);
-  const used = last ? last.stats.prompt + last.stats.generated : 0,
-    max = contextOf(chat);
-  $('context').textContent =
-    used && max ? `${used.toLocaleString()} of ${max.toLocaleString()} tokens of context` : '';
+  const path = shownPath(chat),
+    cut = cutOf(path),
+    last = path.findLast((m) => m.stats);
+  /* A cut below the last answer makes its numbers old. */
+  const old = !last || (cut && path.indexOf(cut.at) >= path.indexOf(last));
+  const used = old ? 0 : last.stats.prompt + last.stats.generated,
+    max = contextOf(chat),
+    words = [];
+  if (used && max)
+    words.push(`${used.toLocaleString()} of ${max.toLocaleString()} tokens of context`);
+  if (cut) words.push(`${inTurns(countTurns(path.slice(0, cut.first)))} not sent`);
+  $('context').textContent = words.join(', ');
+  const full = used && max && used > max - max / ROOM_SHARE;
+  $('room').hidden = !full || isBusy(chat) || last !== path.at(-1) || last.full || offers.has(last);
 }
+$('room').onclick = () => {
+  const m = shownPath(chat).at(-1);
+  offers.set(m, {});
+  showMessage(chat, m);
+  showContext();
+  toEnd(true);
+  views.get(m).querySelector('.full button').focus();
+};

@@ -1,9 +1,10 @@
 /* page.js - the state of the page, its message box, keys, changes by other tabs, and the start.
  *
- * Each conversation can have one answer in flight. Buttons act on the one shown. */
+ * Each conversation can have one answer or summary in flight. Buttons act on the one shown. */
 
 let chat = null; /* the one shown */
-/* id of a conversation -> its answer in flight: {chat, abort, message} */
+/* id of a conversation -> what is in flight of it: {chat, abort, message}. message: the answer that is
+ * written; null while room is made in a full context. */
 const flights = new Map();
 /* id of a conversation -> {text, files}, not sent */
 const drafts = new Map();
@@ -215,7 +216,7 @@ function takeMessage(c, m) {
 
 addEventListener('pagehide', () => {
   for (const { chat: c, message: m } of flights.values())
-    if (m.content || m.reasoning) saveMessage(c, Object.assign({}, m, { finish: 'cancelled' }));
+    if (m && (m.content || m.reasoning)) saveMessage(c, Object.assign({}, m, { finish: 'cancelled' }));
 });
 
 /* ---- Start ---- */

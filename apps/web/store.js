@@ -4,9 +4,9 @@
  *     carat.msg.ID.MESSAGE   {id, parent, at, role, content, ...}
  *
  * A conversation is a tree: editing a message or regenerating an answer adds a sibling. The page
- * shows the path from a root to `leaf`. Each message has its own key, which only the tab that
- * made the message writes. So no tab overwrites a message of another; storage events tell the
- * other tabs.
+ * shows the path from a root to `leaf`. Each message has its own key. Only the tab that made the
+ * message writes it, except for its `cut` (full.js). So no tab overwrites the text of another; storage
+ * events tell the other tabs.
  *
  * Nothing is lost in silence. A value for which the browser has no room stays in this tab, and the
  * page says so until it has been written. An entry that cannot be read is left as it is. What is
@@ -101,7 +101,13 @@ function cleanMessage(m) {
   };
   for (const key of ['reasoning', 'error', 'finish', 'tool_call_id', 'model'])
     if (typeof m[key] === 'string' && m[key]) out[key] = m[key].slice(0, MAX_TEXT);
-  if (m.edited === true) out.edited = true;
+  for (const key of ['edited', 'full']) if (m[key] === true) out[key] = true;
+  if (m.cut && typeof m.cut === 'object')
+    out.cut = {
+      from: isId(m.cut.from) ? m.cut.from : '',
+      summary: textOr(m.cut.summary, MAX_TEXT, ''),
+      lost: Math.max(0, Math.floor(numberOr(m.cut.lost, 0))),
+    };
   if (numberOr(m.thought_ms, 0) > 0) out.thought_ms = m.thought_ms;
   const files = listOf(m.files)
     .filter((f) => f && typeof f.name === 'string' && typeof f.text === 'string')
