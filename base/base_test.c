@@ -7,6 +7,7 @@
 #include "tests/test.h"
 #include "base/arena.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -15,6 +16,7 @@
 #include "base/str.h"
 #include "base/utf8.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <fcntl.h>
@@ -35,6 +37,39 @@ TEST(err_keeps_the_first_sentence_and_no_control_bytes)
     err_set(&cut, E_FORMAT, "%s", name);
     CHECK_EQ(strlen(cut.text), sizeof cut.text - 2);
     CHECK(utf8_valid(cut.text, strlen(cut.text)));
+}
+
+/* Times for timed waits: whole, later by as much as was asked, and of the clock of the condition.
+ */
+TEST(clock_times_of_waits)
+{
+    const int64_t at[] = {0, 999999999, 1000000000, 1500000000, INT64_C(123456789987654321)};
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        struct timespec t = clock_timespec(at[i]);
+        CHECK(t.tv_nsec >= 0 && t.tv_nsec < 1000000000 &&
+              (int64_t)t.tv_sec * 1000000000 + t.tv_nsec == at[i]);
+    }
+    const double ms[] = {-5, 0, 0.5, 600, 86400e3, 1e300};
+    const int64_t late[] = {
+        0, 0, 500000, 600000000, INT64_C(86400000000000), INT64_C(366) * 86400 * 1000000000};
+    for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
+        int64_t before = clock_ns();
+        struct timespec t = clock_after_ms(ms[i]);
+        int64_t after = clock_ns(), got = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+        CHECK_MSG(got >= before + late[i] && got <= after + late[i], "%g ms", ms[i]);
+    }
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t never;
+    CHECK(!clock_cond_init(&never));
+    pthread_mutex_lock(&lock);
+    int64_t from = clock_ns();
+    struct timespec until = clock_after_ms(20);
+    int why = 0;
+    while (!why)
+        why = pthread_cond_timedwait(&never, &lock, &until);
+    CHECK(why == ETIMEDOUT && clock_ns() - from >= 20000000);
+    pthread_mutex_unlock(&lock);
+    pthread_cond_destroy(&never);
 }
 
 TEST(a_name_from_outside_cannot_drive_a_terminal)

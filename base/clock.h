@@ -1,10 +1,25 @@
-/* clock.h - monotonic time. */
+/* clock.h - monotonic time, and waits until a time of it.
+ *
+ *     clock_cond_init(&changed);
+ *     struct timespec until = clock_after_ms(500);
+ *     while (!done && pthread_cond_timedwait(&changed, &lock, &until) != ETIMEDOUT)
+ *         ;
+ */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 
+#include <pthread.h>
 #include <stdint.h>
+#include <time.h>
 
 int64_t clock_ns(void); /* monotonic, since some fixed point */
 double clock_ms(void);
+/* A value of clock_ns, for pthread_cond_timedwait. */
+struct timespec clock_timespec(int64_t ns);
+/* The time after so many milliseconds; one that has passed for none or a negative number. At most a
+ * year. */
+struct timespec clock_after_ms(double ms);
+/* A condition whose timed waits are by this clock. 0, or the error number of pthread_cond_init. */
+int clock_cond_init(pthread_cond_t *c);
 
 #endif

@@ -4,7 +4,6 @@
 #include "base/relax.h"
 
 #include <string.h>
-#include <time.h>
 
 enum {
     LOOKS = 64, /* between two readings of the clock */
@@ -15,13 +14,7 @@ static const int64_t SHORT_NAP_NS = 50000, LONG_NAP_NS = 1000000;
 
 status idle_open(idle *i, const char *what, err *e)
 {
-    pthread_condattr_t how;
-    int failed = pthread_condattr_init(&how);
-    if (!failed) {
-        failed = pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
-        failed = failed ? failed : pthread_cond_init(&i->wake, &how);
-        pthread_condattr_destroy(&how);
-    }
+    int failed = clock_cond_init(&i->wake);
     if (!failed && (failed = pthread_mutex_init(&i->lock, NULL)))
         pthread_cond_destroy(&i->wake);
     i->open = !failed;
@@ -78,11 +71,7 @@ static void sleep_long(idle *i, int64_t seen_ns, bool (*ready)(void *), void *us
     pthread_mutex_lock(&i->lock);
     atomic_fetch_add(&i->n_sleeping, 1);
     while (atomic_load(&i->woken_ns) == seen_ns && !atomic_load(&i->stop) && !ready(user)) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        t.tv_nsec += LOOK_MS * 1000000L;
-        t.tv_sec += t.tv_nsec / 1000000000;
-        t.tv_nsec %= 1000000000;
+        struct timespec t = clock_after_ms(LOOK_MS);
         pthread_cond_timedwait(&i->wake, &i->lock, &t);
     }
     atomic_fetch_sub(&i->n_sleeping, 1);

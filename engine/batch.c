@@ -11,10 +11,10 @@
  * together, room.c says which jobs have rows in the next pass, and which wait.
  */
 #include "engine/batch_int.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <string.h>
-#include <time.h>
 
 enum { SLOTS_DEFAULT = 4, QUEUE_DEFAULT = 64, STALL_DEFAULT_MS = 200 };
 
@@ -93,15 +93,10 @@ static status open_marks(carat_batch *b, err *e)
 
 static status open_lock(carat_batch *b, err *e)
 {
-    pthread_condattr_t attr;
     if (pthread_mutex_init(&b->lock, NULL))
         return err_set(e, E_MEMORY, "cannot make a lock");
     b->has_lock = true;
-    if (pthread_condattr_init(&attr))
-        return err_set(e, E_MEMORY, "cannot make a condition variable");
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    b->has_cond = !pthread_cond_init(&b->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    b->has_cond = !clock_cond_init(&b->changed);
     return b->has_cond ? OK : err_set(e, E_MEMORY, "cannot make a condition variable");
 }
 
@@ -362,14 +357,7 @@ static bool has_work(const carat_batch *b)
 
 bool carat_batch_wait(carat_batch *b, int32_t timeout_ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    const struct timespec until = clock_after_ms(timeout_ms);
     pthread_mutex_lock(&b->lock);
     while (!has_work(b) && !b->woken) {
         if (timeout_ms < 0)

@@ -10,13 +10,13 @@
 #include "apps/hub/hub.h"
 #include "apps/server/jsonw.h"
 #include "apps/server/live.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     LINES_MAX = 1 << 16, /* bytes of lines that wait for a slow client; more progress is not told */
@@ -131,11 +131,7 @@ static void *pull(void *arg)
 /* Waits for lines, for LOOK_MS at most. *over: there will be no more. */
 static void take_lines(puller *u, bool *over)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += (long)LOOK_MS * 1000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    const struct timespec until = clock_after_ms(LOOK_MS);
     str_cut(&u->taken, 0);
     u->at = 0;
     pthread_mutex_lock(&u->lock);
@@ -197,7 +193,7 @@ static void stream_pull(exchange *x, ollama_body *b)
         u->b = *b;
         *b = (ollama_body){0};
         pthread_mutex_init(&u->lock, NULL);
-        pthread_cond_init(&u->changed, NULL);
+        clock_cond_init(&u->changed);
         u->started = !pthread_create(&u->thread, NULL, pull, u);
     }
     if (!u || !u->started) {

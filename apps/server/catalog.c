@@ -22,16 +22,10 @@ enum {
 
 static status open_lock(catalog *c, err *e)
 {
-    pthread_condattr_t attr;
     if (pthread_mutex_init(&c->lock, NULL))
         return err_set(e, E_MEMORY, "cannot make a lock");
-    if (!pthread_condattr_init(&attr)) {
-        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-        int bad = pthread_cond_init(&c->changed, &attr);
-        pthread_condattr_destroy(&attr);
-        if (!bad)
-            return OK;
-    }
+    if (!clock_cond_init(&c->changed))
+        return OK;
     pthread_mutex_destroy(&c->lock);
     return err_set(e, E_MEMORY, "cannot make a condition variable");
 }
@@ -114,11 +108,7 @@ static bool draining(const catalog *c)
 
 static void wait_ms(catalog *c, int ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)ms * 1000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    const struct timespec until = clock_after_ms(ms);
     pthread_cond_timedwait(&c->changed, &c->lock, &until);
 }
 

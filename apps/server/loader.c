@@ -104,12 +104,7 @@ static void wait_until(catalog *c, double until_ms)
     }
     double ms = until_ms - clock_ms();
     ms = ms < 1 ? 1 : ms < MOST_MS ? ms : MOST_MS;
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_sec += (time_t)(ms / 1000);
-    at.tv_nsec += (long)(fmod(ms, 1000) * 1e6);
-    at.tv_sec += at.tv_nsec / 1000000000;
-    at.tv_nsec %= 1000000000;
+    const struct timespec at = clock_after_ms(ms);
     pthread_cond_timedwait(&c->changed, &c->lock, &at);
 }
 

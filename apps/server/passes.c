@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     LOOK_MS = 1000,     /* between looks at the errors of conversation files */
@@ -18,16 +17,9 @@ enum {
 
 status passes_init(passes *p, err *e)
 {
-    pthread_condattr_t attr;
     if (pthread_mutex_init(&p->lock, NULL))
         return err_set(e, E_MEMORY, "cannot make a lock");
-    if (pthread_condattr_init(&attr)) {
-        pthread_mutex_destroy(&p->lock);
-        return err_set(e, E_MEMORY, "cannot make a condition variable");
-    }
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    bool work = !pthread_cond_init(&p->work, &attr), gone = !pthread_cond_init(&p->gone, &attr);
-    pthread_condattr_destroy(&attr);
+    bool work = !clock_cond_init(&p->work), gone = !clock_cond_init(&p->gone);
     p->ready = work && gone;
     if (p->ready)
         return OK;
@@ -149,14 +141,7 @@ static bool draining(const server *s)
 
 static void sleep_until_work(passes *p, int ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    const struct timespec until = clock_after_ms(ms);
     pthread_mutex_lock(&p->lock);
     while (!p->woken && !pthread_cond_timedwait(&p->work, &p->lock, &until))
         ;

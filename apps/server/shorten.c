@@ -98,17 +98,13 @@ static void *run(void *arg)
 bool shorten_start(shortening **out, const shorten_ask *ask, problem *p)
 {
     shortening *x = *out = mem_calloc(1, sizeof *x);
-    pthread_condattr_t attr;
     if (!x)
         return problem_set(p, 503, "", "no memory for a request");
     x->ask = *ask;
     x->scorer = ask->m->s->scorer ? ask->m->s->scorer : ask->m;
     x->n = ask->prompt ? ask->n_prompts : 1;
     pthread_mutex_init(&x->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&x->done, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&x->done);
     x->result = mem_calloc((size_t)x->n, sizeof *x->result);
     x->started = x->result && !pthread_create(&x->thread, NULL, run, x);
     if (x->started)
@@ -121,11 +117,7 @@ bool shorten_start(shortening **out, const shorten_ask *ask, problem *p)
 /* True once the thread is done. */
 static bool wait_over(shortening *x, double ms)
 {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_nsec += (long)(ms < 1 ? 1 : ms < LOOK_MS ? ms : LOOK_MS) * 1000000;
-    at.tv_sec += at.tv_nsec / 1000000000;
-    at.tv_nsec %= 1000000000;
+    const struct timespec at = clock_after_ms(ms < 1 ? 1 : ms < LOOK_MS ? ms : LOOK_MS);
     pthread_mutex_lock(&x->lock);
     if (!x->over)
         pthread_cond_timedwait(&x->done, &x->lock, &at);
