@@ -63,8 +63,10 @@ ISA_AVX512 = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni \
              -mavx2 -mfma -mf16c -mprefer-vector-width=512 -falign-functions=64 $(KERNEL_SAN)
 ISA_AVX512BF16 = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 \
                  -mavx2 -mfma -mprefer-vector-width=512 $(KERNEL_SAN)
+# Tests compute little beside the product, except those of kernels, and this takes the compiler half the time.
+TEST_OPT ?= -O1
 FLAGS := $(call noted,$(BUILD)/flags,$(filter-out ccache,$(CC)) $(shell $(CC) --version 2>/dev/null | head -n 1) $(CFLAGS_ALL) \
-         $(ISA_AVX2) $(ISA_AVX512) $(ISA_AVX512BF16))
+         $(ISA_AVX2) $(ISA_AVX512) $(ISA_AVX512BF16) $(TEST_OPT))
 
 # The floors, from the bottom up. Tests sit beside the code as *_test.c.
 LIB_DIRS = base num format backend backend/cpu kv model text spec engine
@@ -169,6 +171,7 @@ T_LINKED := $(if $(T),$(call noted,$(BUILD)/t_linked,$(T_OBJ)))
 $(BUILD)/t_carat_test: $(TESTED_OBJ) $(T_OBJ) $(BUILD)/linked $(T_LINKED)
 	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) $(APP_LIBS)
 
+$(call obj,$(filter-out num/% backend/%,$(TEST_SRC))): ISA = $(TEST_OPT)
 $(BUILD)/%_avx2.o: ISA = $(ISA_AVX2)
 $(BUILD)/%_avx512.o: ISA = $(ISA_AVX512)
 $(BUILD)/%_avx512bf16.o: ISA = $(ISA_AVX512BF16)
@@ -240,11 +243,11 @@ EMU_NOTED := $(call noted,$(BUILD)/emulator,$(filter-out ccache,$(EMU_CXX)))
 .PHONY: cuda cuda-check cuda-emu cuda-emu-all cuda-compile
 cuda: carat libcarat.a ## ./carat with the CUDA device; ARCH=90 for one kind of GPU
 cuda-check: $(BUILD)/cuda/cuda_check ## build/cuda/cuda_check, for a machine with a GPU (tools/gpu_check.sh)
-# $(call emulated,OPTIONS): a part of the checks for each processor.
+# $(call emulated,OPTIONS): the checks in parts, several for each processor: they last differently.
 define emulated
 	@rm -f $(EMU)/log.*
-	@n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); seq 0 $$((n - 1)) | xargs -P $$n -I'{}' sh -c \
-	    '$(EMU)/check $(1) --part "{}/$$0" >$(EMU)/log.{} 2>&1 || { grep -v "^ok" $(EMU)/log.{}; exit 1; }' $$n
+	@n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); m=$$((5 * n)); seq 0 $$((m - 1)) | xargs -P $$n -I'{}' sh -c \
+	    '$(EMU)/check $(1) --part "{}/$$0" >$(EMU)/log.{} 2>&1 || { grep -v "^ok" $(EMU)/log.{}; exit 1; }' $$m
 	@tail -qn 1 $(EMU)/log.*
 endef
 cuda-emu: $(EMU)/check ## the CUDA kernels, emulated, against the reference: a few checks of each op

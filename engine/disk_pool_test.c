@@ -78,7 +78,7 @@ static void turn(carat_session *s, said *x, int64_t n, uint64_t seed)
 }
 
 /* Is there a file of n tokens, or, n 0, any? *path: the last of them. */
-static bool has_file(const setting *v, int64_t n, char path[700])
+static bool has_file(const setting *v, int64_t n, char path[1024])
 {
     char part[64];
     bool found = false;
@@ -89,7 +89,7 @@ static bool has_file(const setting *v, int64_t n, char path[700])
         if (k < 9 || strcmp(x->d_name + k - 9, ".carat-kv") || (n && !strstr(x->d_name, part)))
             continue;
         found = true;
-        snprintf(path, 700, "%s/%s", v->dir, x->d_name);
+        snprintf(path, 1024, "%s/%s", v->dir, x->d_name);
     }
     if (d)
         closedir(d);
@@ -104,7 +104,7 @@ static void first_turn_of_a_killed_process(const setting *v, int64_t n)
     CHECK(child >= 0);
     if (!child) {
         static said x;
-        char path[700];
+        char path[1024];
         carat_session *s = open_session(open_model(v), v, true);
         turn(s, &x, n, 1);
         int64_t rest = s->t.kv.n_past;
@@ -233,7 +233,7 @@ TEST(a_damaged_file_of_a_pooled_conversation_is_refused)
     setting v = {.path = plain_model(), .policy = "scored", .keep = KEEP, .tau = 24};
     static said want, got;
     int64_t rest;
-    char path[700];
+    char path[1024];
     static unsigned char bytes[8 << 20];
     uint64_t rng = test_seed();
     snprintf(v.dir, sizeof v.dir, "%s", test_temp("cache"));

@@ -81,7 +81,7 @@ static size_t stream_items(arena *mem, const response *r, const char *path, str 
 }
 
 /* A stream's chunks have what the whole answer has, in this order. */
-TEST(logprobs_of_prompts_are_streamed)
+TEST(logprobs_of_prompts_and_answers_are_streamed)
 {
     static const struct {
         const char *path, *body, *fields[4], *once;
@@ -102,7 +102,11 @@ TEST(logprobs_of_prompts_are_streamed)
         {"/v1/chat/completions",
          "{" ASK ",\"max_tokens\":3,\"temperature\":0,\"prompt_logprobs\":1%s}",
          {"prompt_logprobs"},
-         "prompt_logprobs"}};
+         "prompt_logprobs"},
+        {"/v1/chat/completions",
+         "{" ASK ",\"max_tokens\":6,\"temperature\":0,\"logprobs\":true,\"top_logprobs\":2%s}",
+         {"choices.0.logprobs.content"},
+         NULL}};
     served s;
     start_toy(&s, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -457,6 +457,37 @@ TEST(grammar_refuses_what_it_cannot_follow)
     str_free(&s);
 }
 
+/* A recursive rule that matches the empty text, by way of another one, hides nothing: what stands
+ * behind it may stand first. Whether it is empty is known after some rounds, in any order of rules.
+ */
+TEST(grammar_left_recursion_behind_recursive_empty_rules_is_refused)
+{
+    static const char *const rule[] = {"r ::= a r \"x\" | \"y\"\n", "a ::= b | \"(\" a \")\"\n",
+                                       "b ::= c c | \"[\" b \"]\"\n",
+                                       "c ::= \"\" | \"<\" c \">\"\n"};
+    for (int order = 0; order < 256; order++) {
+        char text[400] = "root ::= r\n";
+        int at[4] = {order & 3, order >> 2 & 3, order >> 4 & 3, order >> 6}, seen = 0;
+        for (int i = 0; i < 4; i++) {
+            strcat(text, rule[at[i]]);
+            seen |= 1 << at[i];
+        }
+        if (seen != 15)
+            continue;
+        grammar *g;
+        err e = {0};
+        status st = grammar_from_gbnf(&g, text, strlen(text), NULL, &e);
+        CHECK_MSG(st == E_UNSUPPORTED && strstr(e.text, "rule r begins with itself") && !g,
+                  "%s: %s: %s", text, carat_status_name(st), e.text);
+        char *behind = strstr(text, "a r \"x\""); /* a character before r makes it a fine rule */
+        memcpy(behind, "a \"x\" r", 7);
+        follower f;
+        open_bytes(&f, text);
+        CHECK(is_text(&f, "([<>])xxy", 9) && is_text(&f, "y", 1) && !is_text(&f, "x", 1));
+        close_all(&f);
+    }
+}
+
 TEST(grammar_nests_as_deep_as_it_says)
 {
     follower f;
