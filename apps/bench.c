@@ -115,9 +115,11 @@ static const char about[] =
     "\"Reached\" is the least time divided by the time taken.";
 
 /* "512,4096": whole numbers, ascending or not. */
-static status parse_list(const char *name, const char *text, int32_t *list, int *n, err *e)
+static status parse_list(const char *name, const char *text, int32_t list[BENCH_LIST_MAX], int *n,
+                         err *e)
 {
-    *n = 0;
+    int32_t read[BENCH_LIST_MAX];
+    int n_read = 0;
     for (const char *at = text;;) {
         char *end;
         errno = 0;
@@ -130,13 +132,16 @@ static status parse_list(const char *name, const char *text, int32_t *list, int 
             return err_set(e, E_ARG,
                            "--%s=%.60s: expected numbers from 0 to %d with commas between", name,
                            text, TOKENS_MAX);
-        if (*n == BENCH_LIST_MAX)
+        if (n_read == BENCH_LIST_MAX)
             return err_set(e, E_ARG, "--%s: more than %d numbers", name, BENCH_LIST_MAX);
-        list[(*n)++] = (int32_t)v;
+        read[n_read++] = (int32_t)v;
         if (!*end)
-            return OK;
+            break;
         at = end + 1;
     }
+    memcpy(list, read, (size_t)n_read * sizeof *list);
+    *n = n_read;
+    return OK;
 }
 
 /* All tests, by depth; *n_tokens is the longest timeline any of them needs. */
@@ -237,7 +242,8 @@ static status run_once(bench_rig *rig, const bench_test *t, int64_t *ns, err *e)
         for (int32_t i = 0; i < t->n_gen && !st; i++)
             st = carat_append(s, ids + n + i, 1, false, NULL, e);
     }
-    *ns = clock_ns() - start;
+    if (!st)
+        *ns = clock_ns() - start;
     return st;
 }
 

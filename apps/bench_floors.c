@@ -323,8 +323,10 @@ status bench_measure_ceilings(int32_t n_threads, bench_ceilings *c, err *e)
     close(fd[0]);
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         ;
-    *c = result.c;
     if (n != (ssize_t)sizeof result)
         return err_set(e, E_CANCELLED, "the measurement of ceilings was interrupted");
-    return result.e.status ? err_set(e, result.e.status, "%s", result.e.text) : OK;
+    if (result.e.status)
+        return err_set(e, result.e.status, "%s", result.e.text);
+    *c = result.c;
+    return OK;
 }

@@ -12,25 +12,30 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { SCRIPT_ROUNDS = 4096 };
 
-static status read_chances(const char *list, float *chance, int32_t *n, err *e)
+static status read_chances(const char *list, float chance[BENCH_SLOTS_MAX], int32_t *n, err *e)
 {
-    *n = 0;
+    float read[BENCH_SLOTS_MAX];
+    int32_t n_read = 0;
     for (const char *at = list;;) {
         char *end;
         double v = strtod(at, &end);
         if (end == at || !(v >= 0 && v <= 1) || (*end && *end != ','))
             return err_set(
                 e, E_ARG, "--accept=%.60s: expected numbers from 0 to 1 with commas between", list);
-        if (*n == BENCH_SLOTS_MAX)
+        if (n_read == BENCH_SLOTS_MAX)
             return err_set(e, E_ARG, "--accept: more than %d numbers", BENCH_SLOTS_MAX);
-        chance[(*n)++] = (float)v;
+        read[n_read++] = (float)v;
         if (!*end)
-            return OK;
+            break;
         at = end + 1;
     }
+    memcpy(chance, read, (size_t)n_read * sizeof *chance);
+    *n = n_read;
+    return OK;
 }
 
 status bench_script_read(bench_script *s, const char *list, double mean, err *e)

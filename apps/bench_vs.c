@@ -124,10 +124,10 @@ static status read_sample(const char *who, const str *out, int64_t *ns, err *e)
     json_t *samples = json_object_get(json_array_get(tests, 0), "samples_ns");
     json_int_t v = json_integer_value(json_array_get(samples, 0));
     json_decref(root);
-    *ns = v;
     if (v <= 0)
         return err_set(e, E_FORMAT,
                        "%s printed no JSON with samples_ns, as llama-bench -o json does", who);
+    *ns = v;
     return OK;
 }
 

@@ -118,8 +118,8 @@ static status search(calibration *c, const trial **best, err *e)
 {
     double low = 0, high = 0;
     trial *t;
+    const trial *found = NULL;
     status st;
-    *best = NULL;
     for (double scale = first_scale; scale <= last_scale; scale *= growth) {
         if ((st = try_scale(c, scale, &t, e)))
             return st;
@@ -128,7 +128,7 @@ static status search(calibration *c, const trial **best, err *e)
             break;
         }
         low = scale;
-        *best = t;
+        found = t;
     }
     for (int i = 0; high > 0 && low > 0 && i < HALVINGS; i++) {
         double scale = sqrt(low * high);
@@ -138,9 +138,10 @@ static status search(calibration *c, const trial **best, err *e)
             high = scale;
         } else {
             low = scale;
-            *best = t;
+            found = t;
         }
     }
+    *best = found;
     return OK;
 }
 

@@ -357,8 +357,11 @@ static status find_preset(const config *f, const char *name, const toml **out, e
     const char *words[WORDS_MAX];
     size_t n = 0;
     str all = {0};
-    if ((*out = toml_get(presets, name)))
+    const toml *found = toml_get(presets, name);
+    if (found) {
+        *out = found;
         return OK;
+    }
     for (const toml *t = presets ? presets->first : NULL; t && n < WORDS_MAX; t = t->next) {
         str_printf(&all, "%s%s", n ? ", " : "", t->key);
         words[n++] = t->key;
@@ -397,10 +400,11 @@ status config_apply(config *f, const command *c, const char *preset, void *opts,
 static status read_asked(config *f, const config_options *o, const char **preset, err *e)
 {
     const char *file = o->file ? o->file : getenv("CARAT_CONFIG");
-    *preset = o->preset ? o->preset : getenv("CARAT_PRESET");
-    if (*preset && !**preset)
-        *preset = NULL;
-    return o->none ? OK : config_read(f, file && *file ? file : NULL, e);
+    const char *asked = o->preset ? o->preset : getenv("CARAT_PRESET");
+    status st = o->none ? OK : config_read(f, file && *file ? file : NULL, e);
+    if (!st)
+        *preset = asked && *asked ? asked : NULL;
+    return st;
 }
 
 int config_parse(const command *c, int argc, char **argv, void *opts, int *n_operands, config *f)

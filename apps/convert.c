@@ -480,7 +480,7 @@ status convert_write(const convert_request *r, const convert_job *j, const conve
     }
     if ((st = gguf_write_header(w, e)))
         goto out;
-    *n_bytes = gguf_planned_bytes(w);
+    uint64_t planned = gguf_planned_bytes(w);
     const stream_source from = {rows,      (uint64_t)j->n, fill_converted,
                                 (void *)j, term_progress,  NULL};
     st = gguf_stream(w, &from, threads, e);
@@ -493,6 +493,8 @@ status convert_write(const convert_request *r, const convert_job *j, const conve
         st = gguf_commit(w, e);
         w = NULL;
     }
+    if (!st)
+        *n_bytes = planned;
 out:
     gguf_discard(w);
     pool_close(threads);

@@ -437,13 +437,16 @@ static status read_model_shape(const json_t *config, const char *path, gemma4_sh
     refuse_options(&f);
     config_fields whole_model = {config, path, f.st, e};
     const char *tie = "tie_word_embeddings"; /* the reference ties by default */
-    *tied = config_get(&f, tie)             ? config_truth(&f, tie)
-            : config_get(&whole_model, tie) ? config_truth(&whole_model, tie)
-                                            : true;
+    bool ties = config_get(&f, tie)             ? config_truth(&f, tie)
+                : config_get(&whole_model, tie) ? config_truth(&whole_model, tie)
+                                                : true;
     refuse_options(&whole_model);
     list_unknown(&f, unknown);
     f.st = f.st ? f.st : whole_model.st;
-    return f.st ? f.st : gemma4_shape_check(s, path, e);
+    status st = f.st ? f.st : gemma4_shape_check(s, path, e);
+    if (!st)
+        *tied = ties;
+    return st;
 }
 
 status convert_gemma4_shape(const json_t *config, const char *path, model_shape **out, bool *tied,

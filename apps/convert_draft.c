@@ -139,20 +139,23 @@ static status take_fused(assignment *a, convert_item *it, const dflash_shape *s,
     uint64_t hd = (uint64_t)s->head_dim, q = (uint64_t)s->n_head * hd,
              kv = (uint64_t)s->n_head_kv * hd;
     int part = 0;
-    *fused = false;
     while (part < 3 && strcmp(parts[part], tail) != 0)
         part++;
     const tensor *all = part < 3 ? find_listed(a, &it->t, "self_attn.qkv_proj.weight") : NULL;
-    if (!all)
+    if (!all) {
+        *fused = false;
         return OK;
+    }
     if (find_listed(a, &it->t, tail))
         return err_set(a->e, E_FORMAT, "%s: layer %d has %s and %s: one of them is expected",
                        path_of(a, all), (int)it->t.layer, all->name, tail);
-    *fused = true;
     it->source[0] = all;
     it->n_sources = 1;
     it->first_row = part == 0 ? 0 : part == 1 ? q : q + kv;
-    return check_rows(a, it, all, q + 2 * kv);
+    status st = check_rows(a, it, all, q + 2 * kv);
+    if (!st)
+        *fused = true;
+    return st;
 }
 
 /* A norm per feature: one row each. */

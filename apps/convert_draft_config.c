@@ -491,18 +491,18 @@ status convert_draft_shape(const json_t *config, const char *path, const char *d
         gemma4_mtp_shape *s = mem_calloc(1, sizeof *s);
         if (!s)
             return err_memory(e, path, sizeof *s);
-        st = read_mtp(config, path, s, unknown, e);
-        *out = &s->common;
+        if (!(st = read_mtp(config, path, s, unknown, e)))
+            *out = &s->common;
+        else
+            mem_free(s);
     } else {
         dflash_shape *s = mem_calloc(1, sizeof *s);
         if (!s)
             return err_memory(e, path, sizeof *s);
-        st = read_dflash(config, path, dir_name, s, unknown, e);
-        *out = &s->common;
-    }
-    if (st) {
-        mem_free(*out);
-        *out = NULL;
+        if (!(st = read_dflash(config, path, dir_name, s, unknown, e)))
+            *out = &s->common;
+        else
+            mem_free(s);
     }
     return st;
 }

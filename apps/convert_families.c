@@ -44,9 +44,12 @@ static status read_qwen3(const json_t *config, const char *path, qwen3_shape *s,
     if (s->theta == 0)
         config_refuse(&f, "rope_theta", "number");
     config_refuse_options(&f, options, sizeof options / sizeof *options);
-    *tied = s->tied = config_truth(&f, "tie_word_embeddings");
+    s->tied = config_truth(&f, "tie_word_embeddings");
     config_list_unknown(&f, known, unknown);
-    return f.st ? f.st : qwen3_shape_check(s, path, e);
+    status st = f.st ? f.st : qwen3_shape_check(s, path, e);
+    if (!st)
+        *tied = s->tied;
+    return st;
 }
 
 status convert_qwen3_shape(const json_t *config, const char *path, model_shape **out, bool *tied,
@@ -221,9 +224,12 @@ static status read_laguna(const json_t *config, const char *path, laguna_shape *
     if (!f.st)
         read_laguna_rope(&f, s);
     config_refuse_options(&f, options, sizeof options / sizeof *options);
-    *tied = s->tied = config_truth(&f, "tie_word_embeddings");
+    s->tied = config_truth(&f, "tie_word_embeddings");
     config_list_unknown(&f, known, unknown);
-    return f.st ? f.st : laguna_shape_check(s, path, e);
+    status st = f.st ? f.st : laguna_shape_check(s, path, e);
+    if (!st)
+        *tied = s->tied;
+    return st;
 }
 
 status convert_laguna_shape(const json_t *config, const char *path, model_shape **out, bool *tied,

@@ -161,11 +161,13 @@ static status read_qwen35(const json_t *config, const char *path, qwen35_shape *
     else
         s->n_ff = config_whole(&f, "intermediate_size");
     refuse_variants(&f);
-    *tied = config_get(&f, tie) ? config_truth(&f, tie) : config_truth(&whole, tie);
-    s->tied = *tied;
+    s->tied = config_get(&f, tie) ? config_truth(&f, tie) : config_truth(&whole, tie);
     config_list_unknown(&f, known, unknown);
     f.st = f.st ? f.st : whole.st;
-    return f.st ? f.st : qwen35_shape_check(s, path, e);
+    status st = f.st ? f.st : qwen35_shape_check(s, path, e);
+    if (!st)
+        *tied = s->tied;
+    return st;
 }
 
 status convert_qwen35_shape(const json_t *config, const char *path, model_shape **out, bool *tied,

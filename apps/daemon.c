@@ -411,10 +411,15 @@ static status compress_ids(service *v, daemon_request *r, int32_t **kept, int64_
     status st = take_scorer(v, r->scorer, e);
     if (st)
         return st;
-    if (!(*kept = mem_calloc((size_t)r->n, sizeof **kept)))
-        return err_memory(e, "a shortened prompt", (size_t)r->n * sizeof **kept);
-    st = carat_compress_ids(v->shortened, v->m, &v->scorer.face, r->ids, r->n, &o, *kept, n, e);
+    int32_t *ids = mem_calloc((size_t)r->n, sizeof *ids);
+    if (!ids)
+        return err_memory(e, "a shortened prompt", (size_t)r->n * sizeof *ids);
+    st = carat_compress_ids(v->shortened, v->m, &v->scorer.face, r->ids, r->n, &o, ids, n, e);
     scorer_rest(&v->scorer);
+    if (st)
+        mem_free(ids);
+    else
+        *kept = ids;
     return st;
 }
 

@@ -174,11 +174,13 @@ static double density(const carat_sparse_layer *x)
 /* The layers that left keys out, of the tested session; the caller frees. */
 static status sparse_layers(const kld_run *k, carat_sparse_layer **list, int32_t *n, err *e)
 {
-    *n = carat_session_sparse(k->tested, NULL, 0, false);
-    *list = mem_calloc((size_t)*n + 1, sizeof **list);
-    if (!*list)
-        return err_memory(e, "the layers", (size_t)*n * sizeof **list);
-    carat_session_sparse(k->tested, *list, *n, false);
+    int32_t n_layers = carat_session_sparse(k->tested, NULL, 0, false);
+    carat_sparse_layer *all = mem_calloc((size_t)n_layers + 1, sizeof *all);
+    if (!all)
+        return err_memory(e, "the layers", (size_t)n_layers * sizeof *all);
+    carat_session_sparse(k->tested, all, n_layers, false);
+    *list = all;
+    *n = n_layers;
     return OK;
 }
 
@@ -302,15 +304,22 @@ static status open_sessions(kld_run *k, const kld_options *o, carat_model *m, in
 
 static status get_ids(const kld_options *o, const carat_model *m, int32_t **ids, int64_t *n, err *e)
 {
-    status st = o->text ? ids_of_text(m, o->text, ids, n, e) : ids_read(o->tokens, ids, n, e);
+    int32_t *all = NULL;
+    int64_t n_all = 0;
+    status st =
+        o->text ? ids_of_text(m, o->text, &all, &n_all, e) : ids_read(o->tokens, &all, &n_all, e);
     if (st)
         return st;
-    if (o->limit && *n > o->limit)
-        *n = o->limit;
-    if (*n <= o->from)
+    if (o->limit && n_all > o->limit)
+        n_all = o->limit;
+    if (n_all <= o->from) {
+        mem_free(all);
         return err_set(e, E_ARG,
                        "%s has %" PRId64 " tokens: --from %" PRId64 " leaves none to count",
-                       o->text ? o->text : o->tokens, *n, o->from);
+                       o->text ? o->text : o->tokens, n_all, o->from);
+    }
+    *ids = all;
+    *n = n_all;
     return OK;
 }
 

@@ -312,14 +312,21 @@ static status find_made(const char *name, model_found *f, json_t **made, err *e)
     arena mem = {0};
     const made_model *found;
     const char *path;
+    json_t *root = NULL;
     int32_t n_ctx;
     struct stat sb;
     status st = stat(name, &sb) ? made_find(name, &mem, &found, e) : (found = NULL, OK);
     if (!st && found && !(st = made_weights(found, &mem, &path, &n_ctx, e)) &&
-        !(st = json_parse(made, found->text, found->n, found->name, e))) {
-        *f = (model_found){path ? mem_strdup(path) : NULL, mem_strdup(found->name), MODEL_PATH};
-        if (!f->name || (path && !f->path))
+        !(st = json_parse(&root, found->text, found->n, found->name, e))) {
+        model_found own = {path ? mem_strdup(path) : NULL, mem_strdup(found->name), MODEL_PATH};
+        if (!own.name || (path && !own.path)) {
             st = err_memory(e, name, strlen(name));
+            model_found_free(&own);
+            json_decref(root);
+        } else {
+            *f = own;
+            *made = root;
+        }
     }
     arena_free(&mem);
     return st;

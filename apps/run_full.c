@@ -42,16 +42,21 @@ static bool drop_turn(chat *c)
 static status drop_until_fits(chat *c, int *n, err *e)
 {
     int64_t most = carat_session_n_ctx(c->s), tokens;
-    status st;
-    for (most -= most / ROOM_SHARE, *n = 0;; ++*n) {
-        if ((st = chat_count(c, &tokens, e)) || tokens <= most)
+    int dropped = 0;
+    for (most -= most / ROOM_SHARE;; dropped++) {
+        status st = chat_count(c, &tokens, e);
+        if (st)
             return st;
+        if (tokens <= most)
+            break;
         if (!drop_turn(c))
             return err_set(e, E_LIMIT,
                            "the last question alone has %lld tokens, and the context %d: carat run "
                            "-c N makes it longer",
                            (long long)tokens, carat_session_n_ctx(c->s));
     }
+    *n = dropped;
+    return OK;
 }
 
 /* The question that waits becomes the last message. */

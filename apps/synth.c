@@ -310,12 +310,14 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
     }
     if ((st = pool_open(&threads, (int32_t)r->o->n_threads, e)) || (st = gguf_write_header(w, e)))
         goto out;
-    *n_bytes = gguf_planned_bytes(w);
+    uint64_t planned = gguf_planned_bytes(w);
     const stream_source from = {rows, (uint64_t)n, fill_tensor, &j, term_progress, NULL};
     if ((st = gguf_stream(w, &from, threads, e)))
         goto out;
     st = gguf_commit(w, e);
     w = NULL;
+    if (!st)
+        *n_bytes = planned;
 out:
     gguf_discard(w);
     pool_close(threads);

@@ -234,7 +234,7 @@ status synth_pool_open(synth_pool **out, num_type type, float sigma, float lean,
     size_t n = POOL_BLOCKS * (size_t)f->block_n;
     float *x = mem_alloc(n * sizeof *x);
     uint64_t seed = 1;
-    *out = p;
+    *out = NULL;
     if (p) {
         p->f = f;
         p->block = mem_alloc(POOL_BLOCKS * (size_t)f->block_bytes);
@@ -242,13 +242,13 @@ status synth_pool_open(synth_pool **out, num_type type, float sigma, float lean,
     if (!p || !p->block || !x) {
         mem_free(x);
         synth_pool_close(p);
-        *out = NULL;
         return err_memory(e, "random weights", n * sizeof *x);
     }
     for (size_t i = 0; i < n; i++)
         x[i] = sigma * ((float)rng_normal(&seed) + lean);
     f->encode(x, p->block, (int64_t)n);
     mem_free(x);
+    *out = p;
     return OK;
 }
 

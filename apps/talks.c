@@ -203,20 +203,20 @@ static status lock_talks(int *fd, err *e)
     if (st)
         return st;
     state_make_parents(path);
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (*fd < 0)
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file < 0)
         return err_errno(e, "open", path);
     double until = clock_ms() + talks_wait_ms;
-    while (flock(*fd, LOCK_EX | LOCK_NB)) {
+    while (flock(file, LOCK_EX | LOCK_NB)) {
         if (errno != EWOULDBLOCK && errno != EINTR)
-            return OK;
+            break;
         if (clock_ms() > until) {
-            close(*fd);
-            *fd = -1;
+            close(file);
             return err_set(e, E_IO, "%s: another program holds the lock", path);
         }
         usleep(LOCK_LOOK_US);
     }
+    *fd = file;
     return OK;
 }
 

@@ -388,16 +388,21 @@ static bool read_integer(const char *s, int64_t *v)
     } kinds[] = {{"0x", "0123456789abcdefABCDEF", 16}, {"0o", "01234567", 8}, {"0b", "01", 2}};
     char *end;
     errno = 0;
+    const char *digits = s + (*s == '+' || *s == '-'), *from = s, *set = "0123456789";
+    int base = 10;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strncmp(s, kinds[i].head, 2)) {
-            *v = strtoll(s + 2, &end, kinds[i].base);
-            return only(s + 2, kinds[i].digits) && !errno;
+            digits = from = s + 2;
+            set = kinds[i].digits;
+            base = kinds[i].base;
         }
-    const char *digits = s + (*s == '+' || *s == '-');
-    if (!only(digits, "0123456789") || (*digits == '0' && digits[1]))
+    if (!only(digits, set) || (base == 10 && *digits == '0' && digits[1]))
         return false;
-    *v = strtoll(s, &end, 10);
-    return !errno;
+    long long x = strtoll(from, &end, base);
+    if (errno)
+        return false;
+    *v = x;
+    return true;
 }
 
 static bool read_real(const char *s, double *v)

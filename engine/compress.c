@@ -198,14 +198,17 @@ static void scored_free(scored *x)
 static status append_tokens(const carat_model *m, const char *text, size_t n_bytes, scored *x,
                             int64_t have, int64_t *n, err *e)
 {
-    *n = carat_tokenize(m, text, n_bytes, 0, NULL, 0, e);
-    if (*n < 0)
+    int64_t more = carat_tokenize(m, text, n_bytes, 0, NULL, 0, e);
+    if (more < 0)
         return e && e->status ? e->status : E_MEMORY;
-    int32_t *ids = mem_realloc(x->ids, (size_t)(have + *n) + 1, sizeof *ids);
+    int32_t *ids = mem_realloc(x->ids, (size_t)(have + more) + 1, sizeof *ids);
     if (!ids)
-        return err_memory(e, "the tokens of a text", (size_t)(have + *n) * sizeof *ids);
+        return err_memory(e, "the tokens of a text", (size_t)(have + more) * sizeof *ids);
     x->ids = ids;
-    return carat_tokenize(m, text, n_bytes, 0, ids + have, *n, e) == *n ? OK : E_MEMORY;
+    if (carat_tokenize(m, text, n_bytes, 0, ids + have, more, e) != more)
+        return e && e->status ? e->status : E_MEMORY;
+    *n = more;
+    return OK;
 }
 
 /* Where each token of the text ends. E_UNSUPPORTED: the tokens are of another text. */
@@ -363,7 +366,8 @@ static status count_rendered(const carat_model *m, const char *messages, const c
 {
     carat_chat r = {0};
     status st = carat_chat_render(m, messages, tools, chat, &r, e);
-    *n = st ? 0 : r.n_ids;
+    if (!st)
+        *n = r.n_ids;
     carat_chat_free(&r);
     return st;
 }

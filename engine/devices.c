@@ -29,15 +29,14 @@ __attribute__((format(printf, 2, 3))) static void because(carat_model *m, const 
 /* "cuda" or "cuda:N" */
 static bool parse_gpu(const char *text, int32_t *which)
 {
-    char *end;
-    *which = 0;
+    char none[] = "", *end = none;
     if (strncmp(text, "cuda", 4) || (text[4] && text[4] != ':'))
         return false;
-    if (!text[4])
-        return true;
-    long n = text[5] >= '0' && text[5] <= '9' ? strtol(text + 5, &end, 10) : -1;
+    long n = !text[4] ? 0 : text[5] >= '0' && text[5] <= '9' ? strtol(text + 5, &end, 10) : -1;
+    if (n < 0 || n >= 1024 || *end)
+        return false;
     *which = (int32_t)n;
-    return n >= 0 && n < 1024 && !*end;
+    return true;
 }
 
 /* Was something asked for that takes a GPU? */

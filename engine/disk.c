@@ -265,8 +265,10 @@ static status list_dir(const disk_store *d, listing *l, err *e)
             st = err_memory(e, d->dir, sizeof f);
     }
     closedir(dir);
-    if (st)
+    if (st) {
         mem_free(l->at);
+        *l = (listing){0};
+    }
     return st;
 }
 

@@ -304,7 +304,7 @@ TEST(embeddings_fail_with_a_sentence)
 TEST(metadata_of_a_model_can_be_read)
 {
     carat_model *m = toy_model_open(NULL, NULL);
-    carat_meta v, item;
+    carat_meta v, item = {0};
     bool stated = true;
     int64_t n = 0, n_lists = 0;
     CHECK(carat_model_find_meta(m, "general.architecture", &v) && v.kind == CARAT_META_TEXT);
@@ -317,6 +317,8 @@ TEST(metadata_of_a_model_can_be_read)
             n_items++;
         CHECK_EQ(n_items, v.kind == CARAT_META_LIST ? v.n_items : 0);
         n_lists += v.kind == CARAT_META_LIST;
+        carat_meta last = item; /* the end of a list leaves it alone */
+        CHECK(!carat_meta_next(&v, &at, &item) && !memcmp(&last, &item, sizeof last));
     }
     CHECK(n > 10 && n_lists > 0);
     CHECK_EQ(carat_model_pooling(m, &stated), CARAT_POOL_MEAN);

@@ -70,59 +70,56 @@ static double read_number(const char *text, bool *percent)
 
 static status parse_want(const char *text, want *w, err *e)
 {
-    bool percent;
-    *w = (want){WANT_AUTO, 1, 0};
-    if (!text || !strcmp(text, "auto"))
-        return OK;
-    double v = read_number(text, &percent);
-    if (!percent && !strchr(text, '.') && v >= 1 && v <= 1e9)
+    bool percent, is_auto = !text || !strcmp(text, "auto");
+    double v = is_auto ? 1 : read_number(text, &percent);
+    if (is_auto)
+        *w = (want){WANT_AUTO, 1, 0};
+    else if (!percent && !strchr(text, '.') && v >= 1 && v <= 1e9)
         *w = (want){WANT_BYTES, 0, (uint64_t)v << 20};
-    if (w->kind == WANT_AUTO && v >= 0 && v <= 1)
+    else if (v >= 0 && v <= 1)
         *w = (want){WANT_PART, v, 0};
-    if (w->kind != WANT_AUTO)
-        return OK;
-    return err_set(
-        e, E_ARG,
-        "--experts-gpu '%.40s': expected auto, a part such as 0.5 or 50%%, or a number of MiB",
-        text);
+    else
+        return err_set(
+            e, E_ARG,
+            "--experts-gpu '%.40s': expected auto, a part such as 0.5 or 50%%, or a number of MiB",
+            text);
+    return OK;
 }
 
 /* *help is false for "off". */
 static status parse_help(const char *text, bool *help, double *part, err *e)
 {
-    bool percent;
-    *help = text && strcmp(text, "off") != 0;
-    *part = -1;
-    if (!*help || !strcmp(text, "auto"))
-        return OK;
-    *part = read_number(text, &percent);
-    if (*part >= 0 && *part <= 1)
-        return OK;
-    return err_set(
-        e, E_ARG, "--experts-cpu '%.40s': expected off, auto, or a part such as 0.5 or 50%%", text);
+    bool percent, wanted = text && strcmp(text, "off") != 0;
+    bool chosen = wanted && strcmp(text, "auto") != 0;
+    double v = chosen ? read_number(text, &percent) : -1;
+    if (chosen && !(v >= 0 && v <= 1))
+        return err_set(e, E_ARG,
+                       "--experts-cpu '%.40s': expected off, auto, or a part such as 0.5 or 50%%",
+                       text);
+    *help = wanted;
+    *part = v;
+    return OK;
 }
 
 /* *n: -1 for "auto". */
 static status parse_early(const char *text, int32_t *n, err *e)
 {
-    *n = -1;
-    if (!text || !strcmp(text, "auto"))
-        return OK;
-    if (!strcmp(text, "off"))
-        text = "0";
-    *n = text[0] - '0';
-    if (*n >= 0 && *n <= EXPERTS_EARLY_MOST && !text[1])
-        return OK;
-    return err_set(e, E_ARG, "--experts-early '%.40s': expected auto, off, or 1 to %d", text,
-                   EXPERTS_EARLY_MOST);
+    bool is_auto = !text || !strcmp(text, "auto");
+    const char *digit = is_auto || !strcmp(text, "off") ? "0" : text;
+    int32_t v = digit[0] - '0';
+    if (v < 0 || v > EXPERTS_EARLY_MOST || digit[1])
+        return err_set(e, E_ARG, "--experts-early '%.40s': expected auto, off, or 1 to %d", text,
+                       EXPERTS_EARLY_MOST);
+    *n = is_auto ? -1 : v;
+    return OK;
 }
 
 status experts_check_options(const carat_model_options *opt, err *e)
 {
     want w;
-    bool help;
-    double part;
-    int32_t n_early;
+    bool help = false;
+    double part = -1;
+    int32_t n_early = 0;
     status st = parse_help(opt->experts_cpu, &help, &part, e);
     st = st ? st : parse_early(opt->experts_early, &n_early, e);
     if (st)
@@ -246,7 +243,8 @@ static status plan_whole(const carat_model *m, const carat_model_options *opt,
     status st = plan_shape(m, &so, opt->n_sessions > 1 ? opt->n_sessions : 1, 0, &shape, e);
     if (!st)
         st = plan_costs(m, &shape, NULL, &all, e);
-    *plan = all.device[PASS_MAIN];
+    if (!st)
+        *plan = all.device[PASS_MAIN];
     return st;
 }
 
@@ -343,9 +341,9 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
     status st = parse_want(opt->experts_gpu, &w, e);
     if (st)
         return st;
-    bool help;
-    double part;
-    int32_t early;
+    bool help = false;
+    double part = -1;
+    int32_t early = 0;
     if ((st = parse_help(opt->experts_cpu, &help, &part, e)) ||
         (st = parse_early(opt->experts_early, &early, e)))
         return st;

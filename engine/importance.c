@@ -31,12 +31,12 @@ static status tail_rows(carat_model *m, const kv_layout *l, const workspace *w, 
                         int32_t *rows, err *e)
 {
     size_t need[PASS_SIDES_MAX];
-    int32_t n_layers = 0, most = chunk < TAIL ? chunk : TAIL;
+    int32_t n_layers = 0, n = chunk < TAIL ? chunk : TAIL;
     status st = OK;
     pthread_mutex_lock(&m->pass_lock);
-    for (*rows = most; *rows > 0; --*rows) {
+    for (; n > 0; n--) {
         bool fits = true;
-        if ((st = model_plan_tail(&m->core, m->dev, l, *rows, need, &n_layers, e)))
+        if ((st = model_plan_tail(&m->core, m->dev, l, n, need, &n_layers, e)))
             break;
         for (int32_t i = 0; i < m->n_sides; i++)
             fits &= need[i] <= w->scratch[i].n_bytes;
@@ -48,9 +48,11 @@ static status tail_rows(carat_model *m, const kv_layout *l, const workspace *w, 
         st = err_set(e, E_UNSUPPORTED,
                      "%s: carat cannot measure the importance of tokens with models of %s",
                      m->core.name, m->core.arch->name);
-    if (!st && !*rows)
+    if (!st && !n)
         st = err_set(e, E_MEMORY, "%s: passes of %d tokens at a time have no room for %zu bytes",
                      m->core.name, chunk, need[PASS_MAIN]);
+    if (!st)
+        *rows = n;
     return st;
 }
 

@@ -60,17 +60,18 @@ bool carat_meta_next(const carat_meta *list, uint64_t *at, carat_meta *item)
 {
     const gguf_value *v = list->list;
     gguf_string s;
-    *item = (carat_meta){.kind = CARAT_META_OTHER};
     if (list->kind != CARAT_META_LIST)
         return false;
     if (v->item == GGUF_STRING) {
         if (!gguf_next_string(v, at, &s))
             return false;
+        *item = (carat_meta){.kind = CARAT_META_OTHER};
         text_entry(s, item);
         return true;
     }
     if (*at >= v->count)
         return false;
+    *item = (carat_meta){.kind = CARAT_META_OTHER};
     if (v->item == GGUF_F32 || v->item == GGUF_F64) {
         if (gguf_item_f64(v, *at, &item->real))
             item->kind = CARAT_META_REAL;

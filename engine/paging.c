@@ -225,10 +225,10 @@ uint64_t paging_bytes(const session_shape *s, const kv_layout *l, const page_que
 
 status paging_scorer_bytes(const carat_model *m, const session_shape *s, uint64_t *n, err *e)
 {
+    if (shape_is_paged(s) && s->kv_policy == KV_POLICY_DRAFTER && m->scorer)
+        return page_scorer_bytes(m, s->n_ctx, s->n_seqs, n, e);
     *n = 0;
-    return shape_is_paged(s) && s->kv_policy == KV_POLICY_DRAFTER && m->scorer
-               ? page_scorer_bytes(m, s->n_ctx, s->n_seqs, n, e)
-               : OK;
+    return OK;
 }
 
 status paging_open_mover(const session_shape *s, kv_pool *p, const carat_session_options *opt,

@@ -54,7 +54,6 @@ status page_scorer_bytes(const carat_model *target, int32_t n_ctx, int32_t n_seq
     const carat_model *m = target->scorer;
     carat_memory_plan plan;
     status st = check_given(target, e);
-    *n_bytes = 0;
     if (st)
         return st;
     const carat_session_options o = options_for(m, n_ctx);
@@ -129,7 +128,7 @@ static status spell(page_scorer *s, const int32_t *ids, int64_t n, err *e)
 static status measure(page_scorer *s, int64_t *first, err *e)
 {
     int64_t n = s->ids.n, n_ctx = carat_session_n_ctx(s->s), part = n_ctx / PARTS;
-    *first = n > n_ctx ? (n - n_ctx + part - 1) / part * part : 0;
+    int64_t from = n > n_ctx ? (n - n_ctx + part - 1) / part * part : 0;
     if (n > s->value_cap) {
         void *at = mem_realloc(s->value, (size_t)n, sizeof *s->value);
         if (!at)
@@ -137,10 +136,14 @@ static status measure(page_scorer *s, int64_t *first, err *e)
         s->value = at;
         s->value_cap = n;
     }
-    if (n - *first > CARAT_IMPORTANCE_TAIL)
-        return carat_importance(s->s, s->ids.at + *first, n - *first, s->value + *first, e);
-    *first = n; /* too short a text: every page is worth the same */
-    return OK;
+    status st = OK;
+    if (n - from > CARAT_IMPORTANCE_TAIL)
+        st = carat_importance(s->s, s->ids.at + from, n - from, s->value + from, e);
+    else
+        from = n; /* too short a text: every page is worth the same */
+    if (!st)
+        *first = from;
+    return st;
 }
 
 /* Each token's value goes to the page that has the middle of its bytes. */
@@ -169,7 +172,7 @@ static void gather(const page_scorer *s, int64_t first, int64_t n_pages, float *
 status page_scorer_ask(page_scorer *s, const int32_t *ids, int64_t n, float *score, err *e)
 {
     const vocab *v = s->target->scorer->text;
-    int64_t first;
+    int64_t first = 0;
     status st;
     s->ids.n = 0;
     if ((st = spell(s, ids, n, e)))

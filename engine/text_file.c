@@ -13,16 +13,15 @@ static int32_t file_token(const gguf *g, const char *key)
 static status check_array(const gguf *g, const char *key, gguf_kind item, uint64_t count,
                           const gguf_value **out, err *e)
 {
-    const gguf_value *v = *out = gguf_find(g, key);
-    if (!v)
-        return OK;
-    bool fits = v->kind == GGUF_ARRAY && (item == GGUF_STRING) == (v->item == GGUF_STRING);
+    const gguf_value *v = gguf_find(g, key);
+    bool fits = !v || (v->kind == GGUF_ARRAY && (item == GGUF_STRING) == (v->item == GGUF_STRING));
     if (!fits)
         return err_set(e, E_FORMAT, "%s: %s is not an array of %s", g->path, key,
                        item == GGUF_STRING ? "strings" : "numbers");
-    if (count && v->count != count)
+    if (v && count && v->count != count)
         return err_set(e, E_FORMAT, "%s: %s has %llu entries, and there are %llu tokens", g->path,
                        key, (unsigned long long)v->count, (unsigned long long)count);
+    *out = v;
     return OK;
 }
 

@@ -302,17 +302,17 @@ static status part_path(arena *mem, const char *first, int64_t i, int64_t n, con
 /* The number of parts by the split.* keys of a part; 1 without them. */
 static status split_of(const part *p, int64_t *n_parts, int64_t *no, err *e)
 {
-    *n_parts = 1;
-    *no = 0;
-    if (!part_find(p, "split.count"))
-        return OK;
-    if (!part_i64(p, "split.count", n_parts) || *n_parts < 0 || *n_parts > PARTS_MAX)
+    int64_t count = 1, number = 0;
+    if (part_find(p, "split.count") &&
+        (!part_i64(p, "split.count", &count) || count < 0 || count > PARTS_MAX))
         return err_set(e, E_FORMAT, "%s: split.count must be a number up to %d", p->path,
                        PARTS_MAX);
-    if (*n_parts <= 1) /* some tools keep these keys in merged files */
-        *n_parts = 1;
-    else if (!part_i64(p, "split.no", no) || *no < 0 || *no >= *n_parts)
+    if (count <= 1) /* some tools keep these keys in merged files */
+        count = 1;
+    else if (!part_i64(p, "split.no", &number) || number < 0 || number >= count)
         return err_set(e, E_FORMAT, "%s: split.no must be a number below split.count", p->path);
+    *n_parts = count;
+    *no = number;
     return OK;
 }
 

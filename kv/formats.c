@@ -50,12 +50,14 @@ const char *kv_format_name(kv_format f, char *buf, size_t cap)
 /* "17": digits only, below a bound beyond all models. */
 static bool parse_layer(const char *text, size_t n, int32_t *layer)
 {
-    *layer = 0;
+    int32_t x = 0;
     for (size_t i = 0; i < n; i++) {
-        if (text[i] < '0' || text[i] > '9' || *layer > 99999)
+        if (text[i] < '0' || text[i] > '9' || x > 99999)
             return false;
-        *layer = *layer * 10 + (text[i] - '0');
+        x = x * 10 + (text[i] - '0');
     }
+    if (n)
+        *layer = x;
     return n > 0;
 }
 
@@ -63,17 +65,18 @@ static bool parse_spec(const char *text, size_t n, kv_rule *r)
 {
     const char *dash = memchr(text, '-', n);
     size_t first = dash ? (size_t)(dash - text) : n;
-    *r = (kv_rule){.layers = KV_RULE_LAYERS};
+    kv_rule x = {.layers = KV_RULE_LAYERS};
     if (n == 6 && !strncasecmp(text, "global", n))
-        r->layers = KV_RULE_GLOBAL;
+        x.layers = KV_RULE_GLOBAL;
     else if (n == 3 && !strncasecmp(text, "swa", n))
-        r->layers = KV_RULE_WINDOW;
-    else if (!parse_layer(text, first, &r->first))
+        x.layers = KV_RULE_WINDOW;
+    else if (!parse_layer(text, first, &x.first))
         return false;
     else if (!dash)
-        r->last = r->first;
-    else
-        return parse_layer(dash + 1, n - first - 1, &r->last) && r->first <= r->last;
+        x.last = x.first;
+    else if (!parse_layer(dash + 1, n - first - 1, &x.last) || x.first > x.last)
+        return false;
+    *r = x;
     return true;
 }
 

@@ -306,8 +306,9 @@ status kv_snapshot_write(const kv_snapshot *k, const char *path, const kv_file_i
     if ((st = file_out_write(&w.f, head, sizeof head, e)) || (st = put_sections(&w, k, id)) ||
         (st = put_table(&w, k, id)))
         goto out;
-    *n_bytes = w.f.at;
-    st = file_out_commit(&w.f, e);
+    uint64_t written = w.f.at;
+    if (!(st = file_out_commit(&w.f, e)))
+        *n_bytes = written;
 out:
     file_out_discard(&w.f);
     mem_free(w.block);

@@ -215,10 +215,10 @@ static status heads_of(draft_file *f, const char *name, int32_t *n)
     status st = dimension(f, 0, &(tensor_names){{name}}, 1, &rows);
     if (st)
         return st;
-    *n = rows / f->g->head_dim;
-    if (rows % f->g->head_dim || *n > HEADS_MAX)
+    if (rows % f->g->head_dim || rows / f->g->head_dim > HEADS_MAX)
         return err_set(f->e, E_FORMAT, "%s: tensor blk.0.%s has %d rows, no number of heads of %d",
                        f->m->file.path, name, rows, f->g->head_dim);
+    *n = rows / f->g->head_dim;
     return OK;
 }
 
@@ -265,15 +265,18 @@ static status read_widths(draft_file *f)
 /* One flag per layer, from an array of that name; false if it is absent or of another length. */
 static bool read_flags(draft_file *f, const gguf_value *v, bool *flag)
 {
+    bool read[DFLASH_LAYERS_MAX];
     int64_t x;
     if (!v)
         return false;
     bool fits = v->kind == GGUF_ARRAY && v->count == (uint64_t)f->g->n_layer;
     for (int32_t i = 0; fits && i < f->g->n_layer; i++) {
         fits = gguf_item_i64(v, (uint64_t)i, &x) && (x == 0 || x == 1);
-        flag[i] = fits && x;
+        read[i] = fits && x;
     }
-    if (!fits)
+    if (fits)
+        memcpy(flag, read, (size_t)f->g->n_layer * sizeof *flag);
+    else
         note(f, "%s is no list of %d booleans: ignored", v->key, f->g->n_layer);
     return fits;
 }

@@ -2,6 +2,7 @@
  * contradict themselves, lack something, or belong to another target.
  */
 #include "tests/dflash_file.h"
+#include "tests/doctor.h"
 #include "tests/kv_rig.h"
 #include "tests/test.h"
 #include "base/map.h"
@@ -378,6 +379,35 @@ TEST(dflash_shapes_beat_metadata)
         CHECK(m.kv[2].window == (g->laguna ? files[i].window : 0));
         CHECK(m.kv[0].inside == KV_INSIDE_CAUSAL);
         CHECK(m.kv[2].inside == (g->laguna ? KV_INSIDE_CAUSAL : KV_INSIDE_ALL));
+        model_free(&m);
+    }
+    model_free(&t);
+}
+
+/* What is noted as ignored leaves no trace: not even that of the flags before the wrong one. */
+TEST(dflash_list_of_sight_that_is_ignored_changes_no_layer)
+{
+    static const doctor_change lists[] = {
+        {.list = "carat.draft.causal", .item = {0, 0, 2}, .n_items = 3},
+        {.list = "carat.draft.causal", .item = {0, 0}, .n_items = 2},
+        {.list = "dflash.attention.sliding_window_pattern", .item = {0, 1, 9}, .n_items = 3},
+    };
+    const char *whole = df_write(&(df_options){0}, "whole.gguf");
+    model t, m;
+    gguf g;
+    err e = {0};
+    open_target(&t, NULL);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        const char *path = test_temp("ignored.gguf");
+        doctor_gguf(whole, path, &lists[i]);
+        CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+        CHECK_OK(model_bind(&m, &g, &e), e);
+        CHECK_OK(dflash_attach(&m, &t, &e), e);
+        check_note(lists[i].list, &m, "ignored");
+        for (int32_t il = 0; il < 3; il++) {
+            CHECK_EQ(m.kv[il].window, il < 2 ? 12 : 0);
+            CHECK_EQ(m.kv[il].inside, il < 2 ? KV_INSIDE_CAUSAL : KV_INSIDE_ALL);
+        }
         model_free(&m);
     }
     model_free(&t);

@@ -74,18 +74,19 @@ static status size_of(const model *m, const tensor *t, const char *name, int i, 
 /* The file's only set of names for what lies outside the layers. */
 static status find_dialect(const model *m, const tensor_names **out, err *e)
 {
-    *out = &dialects[0];
+    const tensor_names *found = &dialects[0];
     for (int i = 0; i < N_DIALECTS; i++)
         if (find(m, dialects[i].pre))
-            *out = &dialects[i];
+            found = &dialects[i];
     for (int i = 0; i < N_DIALECTS; i++) {
         const tensor_names *d = &dialects[i];
         const char *const names[] = {d->pre, d->post, d->centroids, d->order};
         for (int k = 0; k < 4; k++)
-            if (d != *out && find(m, names[k]))
+            if (d != found && find(m, names[k]))
                 return err_set(e, E_FORMAT, "%s: tensors %s and %s are names of two dialects",
-                               m->file.path, (*out)->pre, names[k]);
+                               m->file.path, found->pre, names[k]);
     }
+    *out = found;
     return OK;
 }
 
@@ -349,7 +350,7 @@ static status bind_head(model *m, gemma4_mtp *g, const tensor_names *names, err 
 static status bind_all(model *m, gemma4_mtp *g, err *e)
 {
     const binder b = {m, -1, e};
-    const tensor_names *names;
+    const tensor_names *names = NULL;
     const tensor *pre;
     double eps, softcap;
     int32_t wide = 0;

@@ -86,16 +86,18 @@ static status check_fixed(const model *m, err *e)
 static status read_uniform(const model *m, const shapes *s, int_key key, int32_t *out, err *e)
 {
     int32_t n[LAYERS_MAX];
+    int32_t common = 0;
     status st = bind_per_layer(m, key, n, s->n_blocks, e);
-    *out = 0;
     for (int32_t i = 0; i < s->n_blocks && !st; i++) {
-        if (n[i] && *out && n[i] != *out)
+        if (n[i] && common && n[i] != common)
             return err_set(e, E_UNSUPPORTED, "%s: %s.%s is %d in layer %d and %d before it",
-                           m->file.path, m->arch->name, key.name, n[i], i, *out);
-        *out = n[i] ? n[i] : *out;
+                           m->file.path, m->arch->name, key.name, n[i], i, common);
+        common = n[i] ? n[i] : common;
     }
-    if (!st && !*out)
+    if (!st && !common)
         st = err_set(e, E_FORMAT, "%s: %s.%s is 0", m->file.path, m->arch->name, key.name);
+    if (!st)
+        *out = common;
     return st;
 }
 

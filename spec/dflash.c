@@ -188,14 +188,17 @@ static status dflash_plan(const draft_model *m, const draft_sizes *z, draft_cost
     status st = layout_of(m, z, &l, e);
     if (st)
         return st;
-    st = plan_scratch(m, z, &l, &scratch, e);
+    if ((st = plan_scratch(m, z, &l, &scratch, e))) {
+        kv_layout_free(&l);
+        return st;
+    }
     *c = (draft_costs){.device_bytes = features_bytes(g, z) + held_bytes(g, z),
                        .device_state_bytes = l.all.ring + l.all.linear + l.all.table,
                        .host_bytes = sizeof(dflash_drafter) + result_bytes(g, z),
                        .taps = taps_of(g, z, NULL)};
     work_add_costs(&scratch, m->target, c);
     kv_layout_free(&l);
-    return st;
+    return OK;
 }
 
 /* ---- Opening ------------------------------------------------------------------------------- */

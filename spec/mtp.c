@@ -156,11 +156,11 @@ static status mtp_plan(const draft_model *m, const draft_sizes *z, draft_costs *
     work_sizes w;
     mtp_drafter *d = mem_alloc(sizeof *d);
     status st;
-    *c = (draft_costs){0};
     if (!d)
         return err_memory(e, "a drafter", sizeof *d);
     set_sizes(d, m, z);
     if (!(st = plan_passes(d, &w, e))) {
+        *c = (draft_costs){0};
         c->taps = d->taps;
         c->host_bytes = host_bytes(d);
         c->device_bytes = hidden_bytes(z, d->width);

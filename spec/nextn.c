@@ -225,17 +225,19 @@ static status nextn_plan(const draft_model *m, const draft_sizes *z, draft_costs
     kv_layout l;
     work_sizes scratch = {{0}};
     status st = layout_of(m, z, &l, e);
-    *c = (draft_costs){0};
     if (st)
         return st;
-    st = plan_scratch(m, z, &l, &scratch, e);
+    if ((st = plan_scratch(m, z, &l, &scratch, e))) {
+        kv_layout_free(&l);
+        return st;
+    }
     *c = (draft_costs){.device_bytes = hidden_bytes(m, z),
                        .device_state_bytes = l.all.ring + l.all.linear + l.all.table + l.all.recur,
                        .host_bytes = host_bytes(z),
                        .taps = taps_of(m, z, hidden_of(m, z, NULL))};
     work_add_costs(&scratch, m->target, c);
     kv_layout_free(&l);
-    return st;
+    return OK;
 }
 
 /* ---- The work space ------------------------------------------------------------------------ */

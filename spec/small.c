@@ -126,7 +126,7 @@ static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_
                            size_t *bytes, err *e)
 {
     int32_t most = chunk_of(m, z);
-    *bytes = 0;
+    size_t peak = 0;
     for (int32_t rows = 1; rows <= most; rows = next_count(rows, most))
         for (int32_t outs = 0; outs <= least(rows, z->n_seqs);
              outs = next_count(outs, least(rows, z->n_seqs))) {
@@ -137,9 +137,10 @@ static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_
             small_forward(&p, &m->core, l, ranks_of(&m->core));
             if (pass_failed(&p))
                 return err_set(e, p.e.status, "%s", p.e.text);
-            if (p.side[PASS_MAIN].peak > *bytes)
-                *bytes = p.side[PASS_MAIN].peak;
+            if (p.side[PASS_MAIN].peak > peak)
+                peak = p.side[PASS_MAIN].peak;
         }
+    *bytes = peak;
     return OK;
 }
 
@@ -148,8 +149,8 @@ static status small_plan(const draft_model *m, const draft_sizes *z, draft_costs
     kv_layout l = {0};
     size_t scratch;
     status st = layout_of(m, z, &l, e);
-    *c = (draft_costs){0};
     if (!st && !(st = plan_scratch(m, z, &l, &scratch, e))) {
+        *c = (draft_costs){0};
         uint64_t state = sizeof(draft_state) + (uint64_t)l.n_ctx * sizeof(int32_t) +
                          (uint64_t)l.n * sizeof(kv_base);
         c->device_bytes = scratch;

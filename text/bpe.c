@@ -482,12 +482,12 @@ status encode_counted(const vocab *v, const marked_text *t, id_list *out, encode
     mem_free(E.heap);
     mem_free(E.sym);
     mem_free(hit);
-    if (work)
-        *work = E.work;
     if (E.failed) {
         out->n = n_before;
         return err_memory(e, "encoding a text", n);
     }
+    if (work)
+        *work = E.work;
     return OK;
 }
 

@@ -69,7 +69,8 @@ static bool read_call(const call_text *c, str *name, str *arguments, size_t *n_r
     if (c->lenient && call_take(&r, "{")) {
         ok = call_read_object(&r);
         call_skip_space(&r);
-        *n_read = r.at;
+        if (ok)
+            *n_read = r.at;
         return ok;
     }
     const jtree *parameters = call_parameters(c->tools, str_text(name));
@@ -77,8 +78,10 @@ static bool read_call(const call_text *c, str *name, str *arguments, size_t *n_r
     for (; call_take(&r, "<arg_key>"); call_skip_space(&r), any = true)
         if (!take_pair(&r, parameters, any, &unclosed))
             return false;
-    *n_read = r.at;
-    return call_end_typed(arguments) && (any || call_at_end(&r));
+    ok = call_end_typed(arguments) && (any || call_at_end(&r));
+    if (ok)
+        *n_read = r.at;
+    return ok;
 }
 
 static call_head read_head(const char *s, size_t n)

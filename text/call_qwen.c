@@ -41,23 +41,26 @@ static bool take_value(call_reading *r, const char **s, size_t *n)
     call_reading next = *r;
     size_t stop = r->lenient ? next_of(r, "<parameter=", "</function>") : r->n;
     next.n = stop;
-    *s = take_until(&next, "</parameter>", n);
-    bool closed = *s != NULL;
+    size_t len = 0;
+    const char *value = take_until(&next, "</parameter>", &len);
+    bool closed = value != NULL;
     if (!closed && !r->lenient)
         return false;
     if (!closed) {
-        *s = r->s + r->at;
-        *n = stop - r->at;
-        while (*n && call_is_space((*s)[*n - 1]))
-            --*n;
+        value = r->s + r->at;
+        len = stop - r->at;
+        while (len && call_is_space(value[len - 1]))
+            len--;
     }
     r->at = closed ? next.at : stop;
-    if (*n && **s == '\n') {
-        ++*s;
-        --*n;
+    if (len && *value == '\n') {
+        value++;
+        len--;
     }
-    if (closed && *n && (*s)[*n - 1] == '\n')
-        --*n;
+    if (closed && len && value[len - 1] == '\n')
+        len--;
+    *s = value;
+    *n = len;
     return true;
 }
 
@@ -93,9 +96,11 @@ static bool read_xml(const call_text *c, str *name, str *arguments, size_t *n_re
         return false;
     bool closed = call_take(&r, "</function>");
     call_skip_space(&r);
-    *n_read = r.at;
-    return closed || (c->lenient && (call_at_end(&r) || call_may_begin(r.s + r.at, r.n - r.at,
-                                                                       "<function=", &n_name)));
+    bool ok = closed || (c->lenient && (call_at_end(&r) || call_may_begin(r.s + r.at, r.n - r.at,
+                                                                          "<function=", &n_name)));
+    if (ok)
+        *n_read = r.at;
+    return ok;
 }
 
 static call_head xml_head(const char *s, size_t n)

@@ -607,7 +607,8 @@ bool call_read_json(const call_text *c, str *name, str *arguments, size_t *n_rea
     name->bad |= st == E_MEMORY;
     str_free(&repaired);
     arena_free(&mem);
-    *n_read = pass_bytes(s, end, n, "}]");
+    if (ok)
+        *n_read = pass_bytes(s, end, n, "}]");
     return ok;
 }
 

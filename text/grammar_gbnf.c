@@ -118,7 +118,7 @@ static int32_t rule_here(gbnf *g)
 
 static bool gbnf_hex(gbnf *g, int digits, uint32_t *cp)
 {
-    *cp = 0;
+    uint32_t x = 0;
     for (int i = 0; i < digits; i++) {
         int c = gbnf_peek(g), v = c >= '0' && c <= '9'   ? c - '0'
                                   : c >= 'a' && c <= 'f' ? c - 'a' + 10
@@ -126,11 +126,12 @@ static bool gbnf_hex(gbnf *g, int digits, uint32_t *cp)
                                                          : -1;
         if (v < 0)
             return fail_at(g, "an escape with too few hexadecimal digits");
-        *cp = *cp << 4 | (uint32_t)v;
+        x = x << 4 | (uint32_t)v;
         g->at++;
     }
-    if (*cp > 0x10FFFF || (*cp >= 0xD800 && *cp <= 0xDFFF))
+    if (x > 0x10FFFF || (x >= 0xD800 && x <= 0xDFFF))
         return fail_at(g, "an escape that is no Unicode character");
+    *cp = x;
     return true;
 }
 
@@ -283,7 +284,8 @@ static bool read_count(gbnf *g, int32_t *v)
     skip_gbnf_space(g);
     if (x > GRAMMAR_MAX_REPEAT)
         return gx_fail(g->b, E_LIMIT, "the grammar repeats more than %d times", GRAMMAR_MAX_REPEAT);
-    *v = (int32_t)x;
+    if (any)
+        *v = (int32_t)x;
     return any;
 }
 

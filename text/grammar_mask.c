@@ -273,13 +273,13 @@ status grammar_mask(grammar_run *r, const uint64_t **bits, int32_t *n_allowed, e
         m->mask[i] = (mask){r->state, count};
         m->state[r->state].mask = i;
     }
-    *bits = m->bits + (size_t)i * n_words;
-    if (n_allowed)
-        *n_allowed = m->mask[i].n_allowed;
     if (!m->mask[i].n_allowed)
         return err_set(e, E_FORMAT,
                        "the grammar cannot go on: no token of this model continues the text, or it "
                        "nests deeper than %d",
                        GRAMMAR_MAX_DEPTH);
+    *bits = m->bits + (size_t)i * n_words;
+    if (n_allowed)
+        *n_allowed = m->mask[i].n_allowed;
     return OK;
 }

@@ -84,7 +84,7 @@ static gx *spelled_char(regex *r, uint32_t cp)
 
 static bool regex_hex(regex *r, int digits_wanted, uint32_t *cp)
 {
-    *cp = 0;
+    uint32_t x = 0;
     for (int i = 0; i < digits_wanted; i++, r->at++) {
         int c = regex_peek(r), v = c >= '0' && c <= '9'   ? c - '0'
                                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
@@ -92,8 +92,9 @@ static bool regex_hex(regex *r, int digits_wanted, uint32_t *cp)
                                                           : -1;
         if (v < 0)
             return regex_refuse(r, E_FORMAT, "an escape with too few hexadecimal digits");
-        *cp = *cp << 4 | (uint32_t)v;
+        x = x << 4 | (uint32_t)v;
     }
+    *cp = x;
     return true;
 }
 

@@ -245,6 +245,7 @@ bool schema_whole(const jtree *x, double *value)
 bool view_bound(schema *s, const view *v, const char *key, bool largest, int64_t *bound)
 {
     bool any = false;
+    int64_t tightest = 0;
     for (int32_t i = 0; i < v->n; i++) {
         const jtree *x = jtree_get(v->part[i], key);
         if (!x)
@@ -261,10 +262,12 @@ bool view_bound(schema *s, const view *v, const char *key, bool largest, int64_t
             return false;
         }
         n = n > GRAMMAR_MAX_REPEAT ? GRAMMAR_MAX_REPEAT : n;
-        if (!any || (largest ? n > *bound : n < *bound))
-            *bound = n;
+        if (!any || (largest ? n > tightest : n < tightest))
+            tightest = n;
         any = true;
     }
+    if (any)
+        *bound = tightest;
     return any;
 }
 

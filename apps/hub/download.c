@@ -120,8 +120,10 @@ status hash_file(net *n, const char *path, uint64_t n_bytes, char sha_out[65], c
         if (!n->tick(n->user, ""))
             st = err_set(e, E_CANCELLED, "interrupted");
     }
-    sha256_text(&sha, sha_out);
-    sha1_text(&git, git_out);
+    if (!st) {
+        sha256_text(&sha, sha_out);
+        sha1_text(&git, git_out);
+    }
     file_map_close(&m);
     return st;
 }

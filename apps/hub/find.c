@@ -188,19 +188,20 @@ static status find_entry(const char *what, const model_list *l, const model_entr
 {
     place p;
     name_parts n;
-    const model_entry *other = NULL;
-    *out = NULL;
+    const model_entry *found = NULL, *other = NULL;
     status st = place_read(&p, false, e);
     if (st)
         return st;
     if (!name_parse(what, p.endpoint, &n))
         st = err_set(e, E_ARG,
                      "'%s': no such file, and no name of a model, which is OWNER/REPO:QUANT", what);
-    else if (!(*out = pick(&n, l, &other)))
+    else if (!(found = pick(&n, l, &other)))
         st = not_there(what, &n, l, e);
     else if (other)
-        st = err_set(e, E_ARG, "'%s' may be %s or %s: name the owner too", what, (*out)->name,
+        st = err_set(e, E_ARG, "'%s' may be %s or %s: name the owner too", what, found->name,
                      other->name);
+    else
+        *out = found;
     place_free(&p);
     return st;
 }

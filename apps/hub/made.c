@@ -64,12 +64,14 @@ bool made_setting(const char *name)
 static status find_dir(arena *mem, const char **dir, err *e)
 {
     place p;
+    const char *made = NULL;
     status st = place_read(&p, false, e);
-    *dir = NULL;
     if (st)
         return st;
-    if (p.store && !(*dir = path_join(mem, p.store, "made")))
+    if (p.store && !(made = path_join(mem, p.store, "made")))
         st = err_memory(e, "a model", NAME_MAX_BYTES);
+    if (!st)
+        *dir = made;
     place_free(&p);
     return st;
 }
@@ -132,21 +134,22 @@ static status read_names(arena *mem, const char *dir, const char ***out, size_t 
 {
     const char **names = arena_array(mem, MADE_MAX, sizeof *names);
     DIR *d = dir ? opendir(dir) : NULL;
-    *n = 0;
-    *out = names;
+    size_t n_names = 0;
     if (!names) {
         if (d)
             closedir(d);
         return err_memory(e, "the list of models", MADE_MAX * sizeof *names);
     }
-    for (struct dirent *f; d && *n < MADE_MAX && (f = readdir(d));) {
+    for (struct dirent *f; d && n_names < MADE_MAX && (f = readdir(d));) {
         const char *name = name_of(mem, f->d_name);
         if (name)
-            names[(*n)++] = name;
+            names[n_names++] = name;
     }
     if (d)
         closedir(d);
-    qsort(names, *n, sizeof *names, by_name);
+    qsort(names, n_names, sizeof *names, by_name);
+    *out = names;
+    *n = n_names;
     return OK;
 }
 
@@ -154,14 +157,10 @@ status made_find(const char *name, arena *mem, const made_model **out, err *e)
 {
     const char *dir, **names;
     struct stat sb;
-    size_t n;
-    *out = NULL;
-    if (!made_name_valid(name))
-        return OK;
-    status st = find_dir(mem, &dir, e);
-    if (st || !dir || stat(dir, &sb))
-        return st;
-    if ((st = read_names(mem, dir, &names, &n, e)))
+    const made_model *found = NULL;
+    size_t n = 0;
+    status st = made_name_valid(name) ? find_dir(mem, &dir, e) : (dir = NULL, OK);
+    if (st || (dir && !stat(dir, &sb) && (st = read_names(mem, dir, &names, &n, e))))
         return st;
     for (size_t i = 0; i < n; i++) {
         if (strcasecmp(names[i], name))
@@ -171,34 +170,34 @@ status made_find(const char *name, arena *mem, const made_model **out, err *e)
             return err_memory(e, name, sizeof *m);
         err why = {0};
         if (!(st = read_one(mem, dir, names[i], m, &why)))
-            *out = m;
+            found = m;
         else if (st == E_MEMORY || !has_gone(mem, dir, names[i]))
             return err_set(e, st, "%s", why.text);
-        return OK;
+        break;
     }
+    *out = found;
     return OK;
 }
 
 status made_list(arena *mem, const made_model **out, size_t *n, err *e)
 {
     const char *dir, **names;
-    size_t n_names;
-    *n = 0;
-    *out = NULL;
+    size_t n_names, n_read = 0;
     status st = find_dir(mem, &dir, e);
     if (st || (st = read_names(mem, dir, &names, &n_names, e)))
         return st;
     made_model *list = arena_array(mem, n_names + 1, sizeof *list);
     if (!list)
         return err_memory(e, "the list of models", n_names * sizeof *list);
-    *out = list;
     for (size_t i = 0; i < n_names; i++) {
         err why = {0};
-        st = read_one(mem, dir, names[i], &list[*n], &why);
+        st = read_one(mem, dir, names[i], &list[n_read], &why);
         if (st == E_MEMORY)
             return err_set(e, st, "%s", why.text);
-        *n += !st; /* one that has just gone, or is damaged, is left out */
+        n_read += !st; /* one that has just gone, or is damaged, is left out */
     }
+    *out = list;
+    *n = n_read;
     return OK;
 }
 
@@ -267,16 +266,18 @@ status made_remove(const char *name, bool *was, err *e)
 {
     arena mem = {0};
     const char *dir = NULL;
-    const made_model *had;
-    *was = false;
+    const made_model *had = NULL;
+    bool gone = false;
     status st = made_find(name, &mem, &had, e);
     if (!st && had && !(st = find_dir(&mem, &dir, e))) {
         const char *path = file_of(&mem, dir, had->name);
         if (!path)
             st = err_memory(e, name, NAME_MAX_BYTES);
-        else if (!(*was = !unlink(path)) && errno != ENOENT)
+        else if (!(gone = !unlink(path)) && errno != ENOENT)
             st = err_errno(e, "remove", path);
     }
+    if (!st)
+        *was = gone;
     arena_free(&mem);
     return st;
 }

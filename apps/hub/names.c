@@ -385,9 +385,8 @@ static bool parse_file(const char *s, name_parts *n)
            file_valid(n->file) && revision_valid(n->revision);
 }
 
-bool name_parse(const char *text, const char *endpoint, name_parts *n)
+static bool read_parts(const char *text, const char *endpoint, name_parts *n)
 {
-    *n = (name_parts){0};
     const char *s = without_host(text, endpoint);
     size_t len = strcspn(s, "/:");
     if (s[len] == '/') {
@@ -415,6 +414,15 @@ bool name_parse(const char *text, const char *endpoint, name_parts *n)
             return false;
     if (!strcasecmp(n->quant, "latest")) /* a habit from elsewhere: no choice at all */
         n->quant[0] = 0;
+    return true;
+}
+
+bool name_parse(const char *text, const char *endpoint, name_parts *n)
+{
+    name_parts read = {0};
+    if (!read_parts(text, endpoint, &read))
+        return false;
+    *n = read;
     return true;
 }
 

@@ -72,10 +72,11 @@ static bool parse_file(store_file *f, const json_t *v, arena *mem)
 status manifest_parse(manifest *m, const char *text, size_t n, const char *what, arena *mem, err *e)
 {
     json_t *root;
-    *m = (manifest){0};
+    manifest read = {0}, *to = m;
     status st = json_parse(&root, text, n, what, e);
     if (st)
         return st;
+    m = &read;
     const json_t *files = json_object_get(root, "files");
     const char *commit = json_string_value(json_object_get(root, "commit"));
     bool ok = json_integer_value(json_object_get(root, "format")) == FORMAT;
@@ -101,6 +102,8 @@ status manifest_parse(manifest *m, const char *text, size_t n, const char *what,
         st = err_memory(e, what, n);
     else if (!ok)
         st = err_set(e, E_FORMAT, "%s: not a manifest of a model", what);
+    else
+        *to = read;
     json_decref(root);
     return st;
 }
@@ -196,10 +199,8 @@ static status read_manifest(manifest *m, const char *dir, arena *mem, err *e)
     status st = path ? file_read_all(path, MANIFEST_MAX, &text, &n, &why) : E_MEMORY;
     if (!st)
         st = manifest_parse(m, text, n, path, mem, &why);
-    if (st && st != E_MEMORY) {
-        *m = (manifest){0};
+    if (st && st != E_MEMORY)
         st = OK;
-    }
     if (st)
         err_memory(e, dir, n);
     mem_free(text);

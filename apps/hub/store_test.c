@@ -153,8 +153,12 @@ TEST(hub_names_in_parts)
         CHECK_STR(n.quant, good[i].quant);
         CHECK_STR(n.file, good[i].file);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        CHECK_MSG(!name_parse(bad[i], NULL, &n), "%s", bad[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        name_parts before;
+        memset(&n, 0x5a, sizeof n);
+        before = n;
+        CHECK_MSG(!name_parse(bad[i], NULL, &n) && !memcmp(&n, &before, sizeof n), "%s", bad[i]);
+    }
     CHECK(repo_valid("a/b") && !repo_valid("ab") && !repo_valid("a/b/c") && !repo_valid("a/b--c"));
     CHECK(file_valid("a/b.gguf") && !file_valid("/a") && !file_valid("a//b") &&
           !file_valid("a/../b"));
@@ -704,19 +708,22 @@ static const char made_text[] = "{\"from\":\"m\"}";
 
 static status make_and_find(void *arg, err *e)
 {
+    static const made_model before;
     arena mem = {0};
-    const made_model *found = NULL, *list;
-    size_t n = 0;
+    const made_model *found = &before, *list = &before;
+    size_t n = 77;
     bool was = false;
     (void)arg;
     status st = made_write("own/Second:v1", made_text, sizeof made_text - 1, e);
     if (!st)
         st = made_find("OWN/second:V1", &mem, &found, e);
+    CHECK(!st || found == &before);
     if (!st) {
         CHECK(found && found->when_s);
         CHECK_STR(found->name, "own/Second:v1");
         CHECK_STR(found->text, made_text);
         st = made_list(&mem, &list, &n, e);
+        CHECK(!st || (list == &before && n == 77));
     }
     if (!st) {
         CHECK_EQ(n, 1);

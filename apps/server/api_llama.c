@@ -59,8 +59,10 @@ static bool read_text(request *rq, const char *key, bool needed, raw_prompt *out
     const jtree *v;
     if (!field_kind(p, rq->body, key, JTREE_STRING, &v))
         return false;
+    if (!v && needed)
+        return problem_set(p, 400, key, "'%s' is missing", key);
     *out = v ? (raw_prompt){.text = v->s, .n = v->n} : (raw_prompt){.text = ""};
-    return v || !needed || problem_set(p, 400, key, "'%s' is missing", key);
+    return true;
 }
 
 static bool read_extra(request *rq, problem *p)

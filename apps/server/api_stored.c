@@ -24,10 +24,11 @@ static bool read_id(exchange *x, char id[ID_BYTES], bool *items)
 {
     const char *at = x->path + sizeof PREFIX - 1;
     size_t n = strcspn(at, "/");
-    *items = !strcmp(at + n, list_suffix);
-    if (x->s->stored && n && n < ID_BYTES && (!at[n] || *items)) {
+    bool is_list = !strcmp(at + n, list_suffix);
+    if (x->s->stored && n && n < ID_BYTES && (!at[n] || is_list)) {
         memcpy(id, at, n);
         id[n] = 0;
+        *items = is_list;
         return true;
     }
     refuse(x, 404, "response_id", "Response with id '%.60s' not found.", at);
@@ -37,17 +38,19 @@ static bool read_id(exchange *x, char id[ID_BYTES], bool *items)
 static bool read_page(exchange *x, size_t *limit, bool *ascending)
 {
     const char *l = x->query(x, "limit"), *order = x->query(x, "order");
-    *ascending = order && !strcmp(order, "asc");
-    if (order && !*ascending && strcmp(order, "desc") != 0) {
+    bool up = order && !strcmp(order, "asc");
+    size_t most = ITEMS_DEFAULT;
+    if (order && !up && strcmp(order, "desc") != 0) {
         refuse(x, 400, "order", "'order' is '%.20s': expected asc or desc", order);
         return false;
     }
-    *limit = ITEMS_DEFAULT;
     if (l && (strspn(l, "0123456789") != strlen(l) || strlen(l) > 4 ||
-              !(*limit = strtoul(l, NULL, 10)) || *limit > ITEMS_MAX)) {
+              !(most = strtoul(l, NULL, 10)) || most > ITEMS_MAX)) {
         refuse(x, 400, "limit", "'limit' is '%.20s': expected 1 to 100", l);
         return false;
     }
+    *limit = most;
+    *ascending = up;
     return true;
 }
 

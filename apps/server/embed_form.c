@@ -178,29 +178,28 @@ void embed_free(embed_request *rq)
 
 bool embed_norm(const embed_request *rq, float *v, int32_t *n, problem *p)
 {
-    double sum = 0, largest = 0, by;
-    if (rq->dimensions && rq->dimensions < *n)
-        *n = (int32_t)rq->dimensions;
-    for (int32_t i = 0; i < *n;
+    double sum = 0, largest = 0, by = 1;
+    int32_t dims = rq->dimensions && rq->dimensions < *n ? (int32_t)rq->dimensions : *n;
+    for (int32_t i = 0; i < dims;
          i++) { /* by fmax, gcc 12 for AArch64 stops with an internal error */
         double size = fabs((double)v[i]);
         largest = size > largest ? size : largest;
     }
-    if (rq->norm == EMBED_NORM_NONE)
-        return true;
-    if (!(largest > 0))
+    bool plain = rq->norm == EMBED_NORM_NONE;
+    if (!plain && !(largest > 0))
         return problem_set(p, 500, "",
                            "the model computed an embedding of zeros, which has no "
                            "direction");
     if (rq->norm == EMBED_NORM_MAX) {
         by = 32760 / largest;
-    } else {
-        for (int32_t i = 0; i < *n; i++) /* by shares of the largest: no overflow for any p */
+    } else if (!plain) {
+        for (int32_t i = 0; i < dims; i++) /* by shares of the largest: no overflow for any p */
             sum += pow(fabs((double)v[i]) / largest, rq->norm);
         by = 1 / (largest * pow(sum, 1.0 / rq->norm));
     }
-    for (int32_t i = 0; i < *n; i++)
+    for (int32_t i = 0; i < dims && !plain; i++)
         v[i] = (float)((double)v[i] * by);
+    *n = dims;
     return true;
 }
 

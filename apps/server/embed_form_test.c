@@ -43,6 +43,13 @@ TEST(embed_form_norms_as_asked)
     CHECK(embed_norm(&rq, huge, &n, &p));
     CHECK_NEAR(huge[0], sqrt(0.5), 1e-6);
     embed_free(&rq);
+    float zeros[3] = {0};
+    n = 3;
+    CHECK(parse(&rq, EMBED_OPENAI, "{\"input\":\"x\",\"dimensions\":2}", &p));
+    CHECK(!embed_norm(&rq, zeros, &n, &p) && p.status == 500);
+    CHECK_EQ(n, 3);
+    embed_free(&rq);
+    p = (problem){0};
     float cut[3] = {5, 12, 100};
     n = 3;
     CHECK(parse(&rq, EMBED_OPENAI, "{\"input\":\"x\",\"dimensions\":2}", &p));

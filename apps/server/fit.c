@@ -109,8 +109,10 @@ static bool choose_units(stream *st, const talk *t, int64_t goal, str *out, str 
         else
             lo = mid + 1;
     }
+    if (!count_kept(st, t, hi, out, origin, n, p))
+        return false;
     *n_dropped = hi;
-    return count_kept(st, t, hi, out, origin, n, p);
+    return true;
 }
 
 /* Tokens that a prompt of n shall have after the cut, a whole number of steps below. */

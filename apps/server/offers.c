@@ -163,8 +163,8 @@ static status add_made(catalog *c, const char *word, bool *was, err *e)
     const char *path = NULL;
     int32_t n_ctx = 0;
     status st = made_find(word, &mem, &made, e);
-    *was = !st && made;
-    if (*was && !(st = made_weights(made, &mem, &path, &n_ctx, e))) {
+    bool is = !st && made;
+    if (is && !(st = made_weights(made, &mem, &path, &n_ctx, e))) {
         char *own = path ? mem_strdup(path) : NULL;
         st = path && !own ? err_memory(e, word, strlen(path))
                           : add_offer(c, mem_strdup(made->name), own, e);
@@ -174,6 +174,8 @@ static status add_made(catalog *c, const char *word, bool *was, err *e)
             o->n_ctx = n_ctx;
         }
     }
+    if (!st)
+        *was = is;
     arena_free(&mem);
     return st;
 }

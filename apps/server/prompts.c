@@ -114,7 +114,8 @@ bool prompt_count(stream *st, const str *messages, int64_t *n, problem *p)
     carat_chat chat = {0};
     str begun = {0};
     bool ok = render(st, messages, &begun, &chat, p);
-    *n = chat.n_ids;
+    if (ok)
+        *n = chat.n_ids;
     carat_chat_free(&chat);
     str_free(&begun);
     return ok;

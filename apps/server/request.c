@@ -48,9 +48,10 @@ bool keep_alive_read(const jtree *body, int64_t *ms, problem *p)
 {
     const jtree *v = jtree_get(body, "keep_alive");
     double seconds;
-    *ms = KEEP_DEFAULT;
-    if (!v || v->kind == JTREE_NULL)
+    if (!v || v->kind == JTREE_NULL) {
+        *ms = KEEP_DEFAULT;
         return true;
+    }
     if (v->kind == JTREE_STRING && keep_alive_parse(v->s, ms))
         return true;
     if (tree_real(v, -1e12, 1e12, &seconds)) {

@@ -103,9 +103,9 @@ static bool read_words(request *rq, const jtree *o, const char *key, size_t most
     if (!read_list(o, key, most, &v, p) || !v)
         return !p->status;
     const char **words = arena_array(&rq->mem, v->count + 1, sizeof *words);
+    int32_t n_words = 0;
     if (!words)
         return problem_set(p, 503, "", "no memory for '%s'", key);
-    *n = 0;
     for (const jtree *i = v->first; i; i = i->next) {
         if (i->kind != JTREE_STRING)
             return problem_set(p, 400, key, "'%s' holds %s; expected strings", key,
@@ -115,9 +115,10 @@ static bool read_words(request *rq, const jtree *o, const char *key, size_t most
                                "'%s' holds a string that is empty, longer than %d bytes or has a "
                                "zero character",
                                key, REQUEST_MAX_STOP);
-        words[(*n)++] = i->s;
+        words[n_words++] = i->s;
     }
     *out = words;
+    *n = n_words;
     return true;
 }
 
@@ -129,16 +130,17 @@ static bool read_ids(request *rq, const jtree *o, const char *key, int32_t n_voc
     if (!read_list(o, key, (size_t)n_vocab, &v, p) || !v || !v->count)
         return !p->status;
     int32_t *ids = arena_array(&rq->mem, v->count, sizeof *ids);
+    int32_t n_ids = 0;
     if (!ids)
         return problem_set(p, 503, "", "no memory for '%s'", key);
-    *n = 0;
     for (const jtree *i = v->first; i; i = i->next) {
         if (!tree_int(i, 0, n_vocab - 1, &id))
             return problem_set(p, 400, key, "'%s' holds %s for a token id; ids are 0 to %d", key,
                                i->kind == JTREE_INTEGER ? i->s : jtree_kind_name(i), n_vocab - 1);
-        ids[(*n)++] = (int32_t)id;
+        ids[n_ids++] = (int32_t)id;
     }
     *out = ids;
+    *n = n_ids;
     return true;
 }
 
@@ -215,30 +217,33 @@ static bool read_bias_what(const jtree *v, int32_t n_vocab, int32_t *id, const c
                            size_t *n)
 {
     const jtree *first = v->first;
+    const char *words = NULL;
+    size_t n_words = 0;
     int64_t number = -1;
-    *text = NULL;
     if (v->key) { /* a member of an object: the key is the id */
         char *end;
         errno = 0;
         number = strtoll(v->key, &end, 10);
         if (end == v->key || *end || v->n_key != (size_t)(end - v->key)) {
-            *text = v->key;
-            *n = v->n_key;
+            words = v->key;
+            n_words = v->n_key;
         } else if (errno) {
             return false;
         }
     } else if (!jtree_is(v, JTREE_ARRAY) || v->count != 2) {
         return false;
     } else if (first->kind == JTREE_STRING) {
-        *text = first->s;
-        *n = first->n;
+        words = first->s;
+        n_words = first->n;
     } else if (!tree_int(first, 0, INT32_MAX, &number)) {
         return false;
     }
-    if (*text)
-        return *n > 0;
+    if (words ? !n_words : number < 0 || number >= n_vocab)
+        return false;
+    *text = words;
+    *n = n_words;
     *id = (int32_t)number;
-    return number >= 0 && number < n_vocab;
+    return true;
 }
 
 static bool read_biases(request *rq, const jtree *o, const request_limits *lim, problem *p)

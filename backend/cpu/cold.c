@@ -39,11 +39,13 @@ status cold_kernels_find(const char *isa, const cold_kernels **k, err *e)
 {
     bool any = !isa || !*isa;
     for (size_t i = 0; i < sizeof kernel_sets / sizeof *kernel_sets; i++) {
-        *k = kernel_sets[i];
-        if (!any && strcmp(isa, (*k)->isa) != 0)
+        const cold_kernels *set = kernel_sets[i];
+        if (!any && strcmp(isa, set->isa) != 0)
             continue;
-        if (runs_here(*k))
+        if (runs_here(set)) {
+            *k = set;
             return OK;
+        }
         if (!any)
             return err_set(e, E_UNSUPPORTED, "this processor has not all of %s", isa);
     }

@@ -62,6 +62,8 @@ TEST(cold_kernels_of_all_instruction_sets_give_the_same_bits)
     err e = {0};
     const cold_kernels *plain, *k;
     CHECK(p && !cold_kernels_find("portable", &plain, &e));
+    k = plain;
+    CHECK(cold_kernels_find("none", &k, NULL) == E_ARG && k == plain);
     for (int kind = 0; kind < COLD_KINDS; kind++) {
         /* K formats have whole units */
         bool whole = kind == COLD_Q4_K || kind == COLD_Q5_K || kind == COLD_Q6_K;

@@ -318,11 +318,13 @@ static const char *isa_from_environment(void)
 static status choose_kernels(const char *isa, const cpu_kernels **k, err *e)
 {
     for (size_t i = 0; i < sizeof kernel_sets / sizeof *kernel_sets; i++) {
-        *k = kernel_sets[i];
-        if (isa && strcmp(isa, (*k)->name) != 0)
+        const cpu_kernels *set = kernel_sets[i];
+        if (isa && strcmp(isa, set->name) != 0)
             continue;
-        if (runs_here(*k))
+        if (runs_here(set)) {
+            *k = set;
             return OK;
+        }
         if (isa)
             return err_set(e, E_UNSUPPORTED, "this processor has not all of %s", isa);
     }
