@@ -103,7 +103,8 @@ static bool show_json(answer *a, const carat_event *ev)
                                         "text", text_json(ev)));
     case CARAT_EV_TOOL_CALL:
         return print_call(a, ev, "{\"event\":\"tool_call\",\"call\":", "}");
-    case CARAT_EV_PROMPT_TOKEN: /* not asked for */
+    case CARAT_EV_PROMPT_TOKEN: /* these two are not asked for */
+    case CARAT_EV_CALL_PART:
         return true;
     case CARAT_EV_END:
         return print_event(

@@ -70,7 +70,8 @@ static bool tell_answer(void *user, const answer_event *a)
 {
     static const carat_event_kind kind[] = {[ANSWER_REASONING] = CARAT_EV_REASONING,
                                             [ANSWER_CONTENT] = CARAT_EV_CONTENT,
-                                            [ANSWER_TOOL_CALL] = CARAT_EV_TOOL_CALL};
+                                            [ANSWER_TOOL_CALL] = CARAT_EV_TOOL_CALL,
+                                            [ANSWER_CALL_PART] = CARAT_EV_CALL_PART};
     carat_event ev = {.kind = kind[a->kind], .text = a->text, .n_text = a->n, .name = a->name};
     return tell_event(user, &ev);
 }
@@ -435,7 +436,8 @@ static status open_parts(generation *g, err *e)
         (st = answer_open(&g->parser, m->chat, g->opt.starts_thinking, tell_answer, g, e)))
         return st;
     const char *tools = g->opt.tools_json;
-    if (g->parser && tools && (st = answer_tools(g->parser, tools, strlen(tools), false, e)))
+    if (g->parser && tools &&
+        (st = answer_tools(g->parser, tools, strlen(tools), g->opt.call_parts, e)))
         return st;
     return open_text(g, e);
 }

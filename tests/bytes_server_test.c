@@ -189,6 +189,69 @@ TEST(bytes_server_types_the_arguments_of_plain_text)
     }
 }
 
+/* The arguments of a call in a stream are those of the whole answer, byte for byte, and they come
+ * while they are written. */
+TEST(bytes_server_streams_the_arguments_of_calls)
+{
+    static const toy_model_file files[] = {
+        {.base = "qwen3", .words = "qwen2"},
+        {.base = "qwen3", .words = "qwen2", .template = "Qwen3.6.jinja"},
+        {.base = "laguna", .words = "laguna", .template = "laguna.jinja"},
+        {0}};
+#define SCHEMA                                                                                     \
+    "{\"type\":\"object\",\"properties\":{\"t\":{\"type\":\"string\",\"pattern\":\"^[a-z "         \
+    "]{40}$\"},"                                                                                   \
+    "\"n\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":9}},\"required\":[\"t\",\"n\"]}"
+    static const struct {
+        const char *path, *ask, *whole, *delta, *piece;
+    } apis[] = {
+        {"/v1/chat/completions",
+         ASK ",\"max_tokens\":300,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
+             "\"go\",\"parameters\":" SCHEMA "}}],\"tool_choice\":\"required\"," NO_THOUGHT
+             ",\"parallel_tool_calls\":false",
+         "choices.0.message.tool_calls.0.function.arguments",
+         "choices.0.delta.tool_calls.0.function.arguments", "\"arguments\":"},
+        {"/v1/responses",
+         "\"input\":\"x\",\"max_output_tokens\":300,\"tools\":[{\"type\":\"function\",\"name\":"
+         "\"go\",\"parameters\":" SCHEMA "}],\"tool_choice\":\"required\",\"reasoning\":{"
+         "\"effort\":\"none\"},\"parallel_tool_calls\":false",
+         "output.0.arguments", "delta", "event: response.function_call_arguments.delta"},
+        {"/v1/messages",
+         ASK ",\"max_tokens\":300,\"tools\":[{\"name\":\"go\",\"input_schema\":" SCHEMA
+             "}],\"tool_choice\":{\"type\":\"any\",\"disable_parallel_tool_use\":true}",
+         NULL, "delta.partial_json", "\"partial_json\":"}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        served s;
+        start_file(&s, files[i].base ? &files[i] : NULL, NULL);
+        for (size_t k = 0; k < sizeof apis / sizeof *apis; k++) {
+            response whole, stream;
+            arena mem = {0};
+            str said = {0};
+            char body[1024];
+            snprintf(body, sizeof body, "{%s,\"temperature\":1,\"seed\":3}", apis[k].ask);
+            ask(&whole, &s, apis[k].path, body);
+            snprintf(body, sizeof body, "{%s,\"temperature\":1,\"seed\":3,\"stream\":true}",
+                     apis[k].ask);
+            ask(&stream, &s, apis[k].path, body);
+            stream_text(&stream, apis[k].delta, &said);
+            int n = 0;
+            for (const char *at = stream.body.at; (at = strstr(at, apis[k].piece)); at++)
+                n++;
+            CHECK_MSG(n >= 4, "%zu, %zu: %s", i, k, stream.body.at);
+            if (apis[k].whole)
+                CHECK_STR(str_text(&said), text_at(&mem, &whole, apis[k].whole));
+            else
+                CHECK_MSG(said.n && strstr(whole.body.at, said.at), "%s: %s", said.at,
+                          whole.body.at);
+            str_free(&said);
+            arena_free(&mem);
+            response_free(&whole);
+            response_free(&stream);
+        }
+        stop(&s);
+    }
+}
+
 static int64_t thought_tokens(const served *s, const char *more)
 {
     response r;

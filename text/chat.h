@@ -62,8 +62,9 @@ status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_
 
 /* ---- An answer to events (parse.c, and the files of each family) ------------------------- */
 
-/* ANSWER_CALL_PART: a piece of the arguments of a call that is not complete yet. Either the whole
- * call follows, or another event: then it is no call, and its text comes as content. */
+/* ANSWER_CALL_PART: a piece of the arguments of a call that is not complete yet. The whole call
+ * follows, and the pieces are its arguments. If another event follows, it is no call, and its text
+ * comes as content. If none follows, the end of the answer cut it. */
 typedef enum answer_kind {
     ANSWER_REASONING,
     ANSWER_CONTENT,

@@ -98,6 +98,7 @@ struct answer_parser {
     arena mem;
     const jtree *tools; /* the declared tools, in mem; NULL: none */
     int32_t n_calls;
+    bool ending; /* no more text will come */
     bool cancelled, no_memory;
 };
 
@@ -316,13 +317,19 @@ static void forget_parts(answer_parser *a)
     str_cut(&a->piece, 0);
 }
 
-/* The text at held[at] is no call: its mark is content, and the text behind it is parsed anew. */
+/* The text at held[at] is no call: its mark is content, and the text behind it is parsed anew. If
+ * the end of the answer cuts a call that was told in parts, the parts stand for its text. */
 static void fail_call(answer_parser *a, size_t n_seen)
 {
     const mark_text *m = &a->mark[a->bare ? MARK_BARE : MARK_CALL];
+    bool told = a->ending && a->sent.n;
     a->again_bytes += n_seen;
     forget_parts(a);
     a->state = TEXT;
+    if (told) {
+        a->at = a->held.n;
+        return;
+    }
     put_answer_text(a, m->s, m->n);
     if (a->bare)
         a->at += m->n;
@@ -693,6 +700,7 @@ status answer_end(answer_parser *a, err *e)
 {
     if (!a->cancelled && !a->no_memory) {
         stream_end(&a->bytes);
+        a->ending = true;
         if (a->syntax)
             run(a, true);
         if (a->n_stops)

@@ -2,6 +2,7 @@
 #include "apps/server/answer.h"
 
 #include "apps/server/jsonw.h"
+#include "apps/server/tool_kinds.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -193,20 +194,24 @@ static void show_tokens_of(answer *a, choice *c, const carat_event *ev)
     str_free(&all);
 }
 
+/* The tokens of a thought or a call have no logprobs. */
+static void drop_tokens(choice *c)
+{
+    c->n_tokens = c->n_shown;
+    c->n_over = 0;
+}
+
 static int32_t take_piece(answer *a, choice *c, part_kind kind, const carat_event *ev, bool *opened)
 {
     int32_t i = c->n_parts - 1, shown_before = c->n_shown;
-    /* Text comes after the tokens that it is made of. The tokens of a thought or a call have no
-     * logprobs. */
-    if (kind != PART_TEXT) {
-        c->n_tokens = c->n_shown;
-        c->n_over = 0;
-    } else if (tokens_are_text(a)) {
+    /* Text comes after the tokens that it is made of. */
+    if (kind != PART_TEXT)
+        drop_tokens(c);
+    else if (tokens_are_text(a))
         show_tokens_of(a, c, ev);
-    } else {
+    else
         c->n_shown = c->n_tokens;
-    }
-    if (i < 0 || c->part[i].kind != kind || kind == PART_CALL) {
+    if (i < 0 || c->part[i].kind != kind) {
         i = answer_add_part(a, c, kind);
         if (i >= 0)
             c->part[i].token_from = shown_before;
@@ -217,22 +222,67 @@ static int32_t take_piece(answer *a, choice *c, part_kind kind, const carat_even
     part *p = &c->part[i];
     p->token_to = c->n_shown;
     str_put(&p->text, ev->text, ev->n_text);
-    if (kind == PART_CALL) {
-        p->name = mem_strdup(ev->name);
-        c->n_calls++;
-        if (!c->span.whole && i > 0 && c->part[i - 1].kind == PART_CALL) {
-            /* Two calls between the same marks: no tokens are one of them alone. */
-            mem_free(c->part[i - 1].span);
-            c->part[i - 1].span = NULL;
-        }
-        if (c->span.whole) { /* the part owns it now */
-            p->span = c->span.at;
-            p->n_span = c->span.n;
-            c->span = (id_span){0};
-        }
-    }
-    a->bad |= p->text.bad || (kind == PART_CALL && !p->name);
+    a->bad |= p->text.bad;
     return a->bad ? -1 : i;
+}
+
+/* The call whose pieces come, or a new one. */
+static part *growing_call(answer *a, choice *c, const carat_event *ev, bool *opened)
+{
+    int32_t i = c->n_parts - 1;
+    if (i >= 0 && c->part[i].open)
+        return &c->part[i];
+    if ((i = answer_add_part(a, c, PART_CALL)) < 0)
+        return NULL;
+    *opened = true;
+    c->part[i].open = true;
+    c->part[i].name = mem_strdup(ev->name);
+    a->bad |= !c->part[i].name;
+    return &c->part[i];
+}
+
+static int32_t put_in_call(answer *a, choice *c, part *p, const carat_event *ev)
+{
+    str_put(&p->text, ev->text, ev->n_text);
+    a->bad |= p->text.bad;
+    return a->bad ? -1 : (int32_t)(p - c->part);
+}
+
+/* A call of a tool that is no function has another form than its arguments, so it comes whole. Its
+ * tokens are kept for logprobs: what is no call after all is text. */
+static int32_t take_call_part(answer *a, choice *c, const carat_event *ev, bool *opened)
+{
+    const tool_form *t = request_tool(a->rq, ev->name);
+    if (t && t->kind && t->kind->call)
+        return -1;
+    part *p = growing_call(a, c, ev, opened);
+    return p ? put_in_call(a, c, p, ev) : -1;
+}
+
+static int32_t take_call(answer *a, choice *c, const carat_event *ev, bool *opened)
+{
+    part *p = growing_call(a, c, ev, opened);
+    drop_tokens(c);
+    if (!p)
+        return -1;
+    p->open = false;
+    c->n_calls++;
+    if (!c->span.whole && p > c->part && p[-1].kind == PART_CALL) {
+        /* Two calls between the same marks: no tokens are one of them alone. */
+        mem_free(p[-1].span);
+        p[-1].span = NULL;
+    }
+    if (c->span.whole) { /* the part owns it now */
+        p->span = c->span.at;
+        p->n_span = c->span.n;
+        c->span = (id_span){0};
+    }
+    return *opened ? put_in_call(a, c, p, ev) : -1; /* else its pieces were all */
+}
+
+bool is_whole_call(const part *q)
+{
+    return q->kind == PART_CALL && !q->open;
 }
 
 int32_t answers_take(answer *a, const happening *h, bool *opened)
@@ -266,7 +316,9 @@ int32_t answers_take(answer *a, const happening *h, bool *opened)
     case CARAT_EV_CONTENT:
         return take_piece(a, c, PART_TEXT, ev, opened);
     case CARAT_EV_TOOL_CALL:
-        return take_piece(a, c, PART_CALL, ev, opened);
+        return take_call(a, c, ev, opened);
+    case CARAT_EV_CALL_PART:
+        return take_call_part(a, c, ev, opened);
     case CARAT_EV_END:
         c->finish = ev->finish;
         c->by_stop_id = ev->by_stop_id;

@@ -20,7 +20,8 @@ typedef enum part_kind { PART_REASONING, PART_TEXT, PART_CALL } part_kind;
 typedef struct part {
     part_kind kind;
     str text;          /* of a call: its arguments, a JSON object; open: their beginning */
-    bool open;         /* a call that is not complete: in streams, which tell it in pieces */
+    bool open;         /* a call that is not complete: streams tell it in pieces. Still open when
+                          another part follows, it is no call */
     char *name;        /* of a call */
     char id[ID_BYTES]; /* of a call, as the dialect spells ids; else of the item (responses) */
     int32_t token_from, token_to; /* of text, with logprobs: its tokens in the choice */
@@ -109,8 +110,9 @@ typedef struct answer {
 bool answers_init(answer *a, const request *rq, const answer_model *m, int32_t n);
 void answers_free(answer *a);
 /* Returns the index of the part that got the event's text, -1 for none. *opened: the part is new.
- */
+ * The end of a call that came in pieces brings no text. */
 int32_t answers_take(answer *a, const happening *h, bool *opened);
+bool is_whole_call(const part *q);
 
 void make_seed(uint32_t *seed);
 void make_id(char out[ID_BYTES], const char *prefix); /* prefix and 32 random hex digits */
@@ -182,6 +184,7 @@ typedef struct dialect {
     const char *ping;
     void (*beat)(answer *a, str *o);
     const char *type; /* of a stream's content; NULL: text/event-stream */
+    bool call_parts;  /* its streams tell the arguments of calls in pieces */
 } dialect;
 
 extern const dialect chat_dialect, completions_dialect, responses_dialect, messages_dialect,

@@ -5,6 +5,8 @@
 #include "base/utf8.h"
 #include "tests/test.h"
 #include "text/gemma4.h"
+#include "text/laguna.h"
+#include "text/qwen.h"
 #include "text/chat.h"
 
 static const request_limits limits = {.n_vocab = 1000, .sampling = {.temperature = 1, .top_p = 1}};
@@ -48,7 +50,7 @@ static void take_json(run *r, const happening *h)
 static bool take_event(void *user, const answer_event *ev)
 {
     static const carat_event_kind kinds[] = {CARAT_EV_REASONING, CARAT_EV_CONTENT,
-                                             CARAT_EV_TOOL_CALL};
+                                             CARAT_EV_TOOL_CALL, CARAT_EV_CALL_PART};
     happening h = {
         .ev = {.kind = kinds[ev->kind], .text = ev->text, .n_text = ev->n, .name = ev->name}};
     take_json(user, &h);
@@ -161,6 +163,15 @@ static void hear_whole(const run *r, arena *mem, str said[3])
         hear_parts(jtree_get(v, "content"), said);
 }
 
+static bool has_broken_call(const run *r)
+{
+    const choice *c = &r->a.choice[0];
+    for (int32_t i = 0; i < c->n_parts; i++)
+        if (c->part[i].open)
+            return true;
+    return false;
+}
+
 static void check_run(const run *r)
 {
     arena mem = {0};
@@ -168,8 +179,9 @@ static void check_run(const run *r)
     CHECK(utf8_valid(r->stream.at, r->stream.n) && utf8_valid(r->whole.at, r->whole.n));
     hear_stream(r, streamed);
     hear_whole(r, &mem, whole);
-    /* The whole answer of messages has its inputs as objects, not as text. */
-    for (int i = 0; i < (r->rq.api == API_MESSAGES ? 2 : 3); i++)
+    /* The whole answer of messages has its inputs as objects, not as text. Streams alone have
+     * beginnings of what turns out to be no call. */
+    for (int i = 0; i < (r->rq.api == API_MESSAGES || has_broken_call(r) ? 2 : 3); i++)
         CHECK_STR(str_text(&streamed[i]), str_text(&whole[i]));
     for (int i = 0; i < 3; i++) {
         str_free(&streamed[i]);
@@ -223,20 +235,31 @@ static void random_output(str *o, uint64_t *seed)
         o->at[rng_next(seed) % o->n] = (char)rng_next(seed);
 }
 
+static const char call_tools[] =
+    "[{\"function\":{\"name\":\"get\",\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\"},"
+    "\"b\":{\"type\":\"integer\"},\"o\":{\"type\":\"object\"}}}}},{\"function\":{\"name\":\"put\"}}"
+    "]";
+
 /* In pieces of 1..7 bytes, like tokens. */
-static void feed_answer(run *r, const str *text, bool cut, uint64_t *seed)
+static void feed_text(run *r, const chat_format *f, const char *text, size_t n_text, uint64_t *seed)
 {
     answer_parser *a;
     err e = {0};
-    const chat_format *f = r->rq.api == API_COMPLETIONS ? NULL : &gemma4_formats[GEMMA4_JULY_LARGE];
     CHECK_OK(answer_open(&a, f, false, take_event, r, &e), e);
-    for (size_t at = 0, n; at < text->n; at += n) {
+    CHECK_OK(answer_tools(a, call_tools, sizeof call_tools - 1, r->d->call_parts, &e), e);
+    for (size_t at = 0, n; at < n_text; at += n) {
         n = 1 + rng_next(seed) % 7;
-        n = n < text->n - at ? n : text->n - at;
-        CHECK_OK(answer_put(a, text->at + at, n, &e), e);
+        n = n < n_text - at ? n : n_text - at;
+        CHECK_OK(answer_put(a, text + at, n, &e), e);
     }
     CHECK_OK(answer_end(a, &e), e);
     answer_close(a);
+}
+
+static void feed_answer(run *r, const str *text, bool cut, uint64_t *seed)
+{
+    const chat_format *f = r->rq.api == API_COMPLETIONS ? NULL : &gemma4_formats[GEMMA4_JULY_LARGE];
+    feed_text(r, f, text->at, text->n, seed);
     end_run(r, cut ? CARAT_FINISH_LENGTH : CARAT_FINISH_STOP);
 }
 
@@ -411,4 +434,198 @@ TEST(answer_calls_of_custom_tools_in_chats)
               r.whole.at);
     CHECK_MSG(strstr(r.stream.at, custom), "%s", r.stream.at);
     close_run(&r);
+}
+
+/* ---- Calls in pieces ---- */
+
+static const api_kind call_apis[] = {API_CHAT, API_RESPONSES, API_MESSAGES};
+static const char *const call_deltas[] = {
+    "\"tool_calls\":[{\"index\":", "event: response.function_call_arguments.delta",
+    "\"type\":\"input_json_delta\""};
+
+static int count_of(const char *s, const char *what)
+{
+    int n = 0;
+    for (; (s = strstr(s, what)); s += strlen(what))
+        n++;
+    return n;
+}
+
+static const char *behind(const char *s, const char *what)
+{
+    const char *at = strstr(s, what);
+    return at ? at + strlen(what) : "";
+}
+
+#define LONG_TEXT "one \"two\"\nthree \xC3\xA9 four \\ five six seven eight nine ten"
+#define LONG_JSON "one \\\"two\\\"\\nthree \xC3\xA9 four \\\\ five six seven eight nine ten"
+#define XML_GET(text)                                                                              \
+    "<tool_call>\n<function=get>\n<parameter=a>\n" text "\n</parameter>\n<parameter=b>\n12\n"      \
+    "</parameter>\n<parameter=o>\n{\"k\": [1, null]}\n</parameter>\n</function>\n</tool_call>"
+
+TEST(answers_tell_the_arguments_of_calls_in_pieces)
+{
+    static const struct {
+        const chat_format *f;
+        const char *text, *arguments;
+    } all[] = {
+        {&gemma4_formats[GEMMA4_JULY_LARGE],
+         "<|tool_call>call:get{a:<|\"|>" LONG_TEXT "<|\"|>,b:12,o:{k:[1,null]}}<tool_call|>",
+         "{\"a\":\"" LONG_JSON "\",\"b\":12,\"o\":{\"k\":[1,null]}}"},
+        {&qwen_formats[QWEN_3],
+         "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": \"" LONG_JSON
+         "\", \"b\": 12, \"o\": {\"k\": [1, null]}}}\n</tool_call>",
+         "{\"a\": \"" LONG_JSON "\", \"b\": 12, \"o\": {\"k\": [1, null]}}"},
+        {&qwen_formats[QWEN_36], XML_GET(LONG_TEXT),
+         "{\"a\": \"" LONG_JSON "\", \"b\": 12, \"o\": {\"k\": [1, null]}}"},
+        {&laguna_formats[LAGUNA_COMPACT],
+         "<tool_call>get<arg_key>a</arg_key><arg_value>" LONG_TEXT
+         "</arg_value><arg_key>b</arg_key><arg_value>12</arg_value><arg_key>o</arg_key><arg_value>"
+         "{\"k\": [1, null]}</arg_value></tool_call>",
+         "{\"a\": \"" LONG_JSON "\", \"b\": 12, \"o\": {\"k\": [1, null]}}"},
+    };
+    uint64_t seed = test_seed();
+    for (size_t i = 0; i < 3 * sizeof all / sizeof *all; i++) {
+        size_t api = i % 3, k = i / 3;
+        run r;
+        str said[3] = {0}, want = {0};
+        open_run(&r, call_apis[api]);
+        feed_text(&r, all[k].f, all[k].text, strlen(all[k].text), &seed);
+        end_run(&r, CARAT_FINISH_STOP);
+        check_run(&r);
+        hear_stream(&r, said);
+        str_printf(&want, "get%s", all[k].arguments);
+        CHECK_STR(str_text(&said[2]), want.at);
+        CHECK_MSG(count_of(r.stream.at, call_deltas[api]) >= 8, "%s", r.stream.at);
+        CHECK_EQ(r.a.choice[0].n_parts, 1);
+        CHECK_EQ(count_of(r.stream.at, r.a.choice[0].part[0].id),
+                 api == 1 ? 3 : 1); /* responses: the item's begin and end, and the response */
+        CHECK_STR(str_text(&r.a.choice[0].part[0].text), all[k].arguments);
+        for (int j = 0; j < 3; j++)
+            str_free(&said[j]);
+        str_free(&want);
+        close_run(&r);
+    }
+}
+
+TEST(answers_tell_calls_in_pieces_beside_other_parts)
+{
+    static const char text[] =
+        "So:\n" XML_GET("a long text") "\n" XML_GET("another long text") "\nDone.";
+    uint64_t seed = test_seed();
+    for (size_t api = 0; api < 3; api++) {
+        run r;
+        str said[3] = {0};
+        open_run(&r, call_apis[api]);
+        feed_text(&r, &qwen_formats[QWEN_36], text, sizeof text - 1, &seed);
+        end_run(&r, CARAT_FINISH_STOP);
+        check_run(&r);
+        hear_stream(&r, said);
+        CHECK_STR(str_text(&said[0]), "So:Done.");
+        CHECK_EQ(r.a.choice[0].n_parts, 4);
+        CHECK_EQ(r.a.choice[0].n_calls, 2);
+        CHECK(strstr(said[2].at, "\"a long text\"") && strstr(said[2].at, "\"another long text\""));
+        if (api == 0)
+            CHECK(strstr(r.stream.at, "\"tool_calls\":[{\"index\":1,\"id\":"));
+        for (int j = 0; j < 3; j++)
+            str_free(&said[j]);
+        close_run(&r);
+    }
+}
+
+TEST(answers_tell_functions_in_pieces_in_the_older_way)
+{
+    static const char text[] = XML_GET("a long text");
+    uint64_t seed = test_seed();
+    run r;
+    str said = {0};
+    open_run_of(&r, API_CHAT,
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"stream\":true,"
+                "\"functions\":[{\"name\":\"get\"}]}");
+    feed_text(&r, &qwen_formats[QWEN_36], text, sizeof text - 1, &seed);
+    end_run(&r, CARAT_FINISH_STOP);
+    for (const char *at = r.stream.at; (at = strstr(at, "\"arguments\":\"")); at++)
+        str_put(&said, at + 13, strcspn(at + 13, "}") - 1);
+    CHECK_EQ(count_of(r.stream.at, "\"name\":\"get\""), 1);
+    CHECK(count_of(r.stream.at, "\"function_call\":{") > 3 && !strstr(r.stream.at, "tool_calls"));
+    CHECK_MSG(strstr(said.at, "{\\\"a\\\": \\\"") == said.at, "%s", said.at);
+    CHECK(strstr(r.stream.at, "\"finish_reason\":\"function_call\""));
+    str_free(&said);
+    close_run(&r);
+}
+
+/* A call that the token limit or the client's cancellation cuts is told so far, and is no call. */
+TEST(answers_cut_inside_a_call)
+{
+    static const char text[] = "<tool_call>\n<function=get>\n<parameter=a>\nsome text that goes on";
+    static const char *const says[] = {"\"finish_reason\":\"length\"", "\"status\":\"incomplete\"",
+                                       "\"stop_reason\":\"max_tokens\""};
+    static const carat_finish finish[] = {CARAT_FINISH_LENGTH, CARAT_FINISH_CANCELLED};
+    uint64_t seed = test_seed();
+    for (size_t i = 0; i < 6; i++) {
+        size_t api = i % 3;
+        run r;
+        str said[3] = {0}, object = {0}, input = {0}, output = {0};
+        open_run(&r, call_apis[api]);
+        feed_text(&r, &qwen_formats[QWEN_36], text, sizeof text - 1, &seed);
+        end_run(&r, finish[i / 3]);
+        check_run(&r);
+        hear_stream(&r, said);
+        CHECK_STR(str_text(&said[0]), "");
+        CHECK_MSG(strstr(str_text(&said[2]), "get{\"a\": \"some text that"), "%s",
+                  str_text(&said[2]));
+        CHECK_EQ(r.a.choice[0].n_calls, 0);
+        CHECK_MSG(i >= 3 || strstr(r.stream.at, says[api]), "%s", r.stream.at);
+        CHECK(!strstr(r.stream.at, "\"tool_use\"}") && !strstr(r.stream.at, "\"tool_calls\"}"));
+        if (api == 1) {
+            const char *end = behind(r.stream.at, "event: response.output_item.done");
+            CHECK(!strstr(r.stream.at, "function_call_arguments.done"));
+            CHECK_MSG(strstr(end, "\"status\":\"incomplete\""), "%s", end);
+            CHECK(!strstr(behind(end, "\"output\":["), "\"status\":\"completed\""));
+            responses_record(&r.a, &object, &input, &output);
+            CHECK_STR(str_text(&output), "");
+        }
+        for (int j = 0; j < 3; j++)
+            str_free(&said[j]);
+        str_free(&object);
+        str_free(&input);
+        str_free(&output);
+        close_run(&r);
+    }
+}
+
+/* The first call breaks behind pieces that were told: its text comes as content, the next call has
+ * the next number, and nobody takes the broken one for a call. */
+TEST(answers_go_on_behind_a_broken_call)
+{
+    static const char text[] = "<tool_call>\n<function=get>\n<parameter=a>\nsome long text\n"
+                               "</parameter>\nand prose.</tool_call>" XML_GET("good text");
+    uint64_t seed = test_seed();
+    for (size_t api = 0; api < 3; api++) {
+        run r;
+        str said[3] = {0}, object = {0}, input = {0}, output = {0};
+        open_run(&r, call_apis[api]);
+        feed_text(&r, &qwen_formats[QWEN_36], text, sizeof text - 1, &seed);
+        end_run(&r, CARAT_FINISH_STOP);
+        check_run(&r);
+        hear_stream(&r, said);
+        CHECK_MSG(strstr(str_text(&said[0]), "<function=get>\n<parameter=a>\nsome long text\n"
+                                             "</parameter>\nand prose."),
+                  "%s", str_text(&said[0]));
+        CHECK_EQ(r.a.choice[0].n_calls, 1);
+        CHECK_EQ(count_of(r.whole.at, "get"), api == 1 ? 3 : 2); /* in the content, and the calls */
+        if (api == 0)
+            CHECK(strstr(r.stream.at, "\"tool_calls\":[{\"index\":1,\"id\":"));
+        if (api == 1) {
+            responses_record(&r.a, &object, &input, &output);
+            CHECK_EQ(count_of(str_text(&output), "\"function_call\""), 1);
+            CHECK_EQ(count_of(str_text(&object), "\"function_call\""), 2); /* places stay valid */
+        }
+        for (int j = 0; j < 3; j++)
+            str_free(&said[j]);
+        str_free(&object);
+        str_free(&input);
+        str_free(&output);
+        close_run(&r);
+    }
 }

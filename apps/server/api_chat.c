@@ -247,10 +247,11 @@ static const char *chat_finish(const answer *a, const choice *c)
     return c->finish == CARAT_FINISH_LENGTH ? "length" : "stop";
 }
 
-static void put_tool_call(const answer *a, const part *p, int32_t index, bool stream, str *o)
+/* index: in a stream; below 0: in a whole answer. */
+static void put_tool_call(const answer *a, const part *p, int32_t index, str *o)
 {
     json_open(o, NULL, '{');
-    if (stream)
+    if (index >= 0)
         json_int(o, "index", index);
     json_text(o, "id", p->id);
     const tool_form *t = request_tool(a->rq, p->name);
@@ -296,13 +297,13 @@ static void put_message_out(const answer *a, const choice *c, str *o)
     if (count_parts(c, PART_REASONING))
         put_joined(o, "reasoning_content", c, PART_REASONING);
     for (int32_t i = 0; a->rq->functions && i < c->n_parts; i++)
-        if (c->part[i].kind == PART_CALL)
+        if (is_whole_call(&c->part[i]))
             put_function_call(&c->part[i], o);
     if (c->n_calls && !a->rq->functions) {
         json_open(o, "tool_calls", '[');
-        for (int32_t i = 0, index = 0; i < c->n_parts; i++)
-            if (c->part[i].kind == PART_CALL)
-                put_tool_call(a, &c->part[i], index++, false, o);
+        for (int32_t i = 0; i < c->n_parts; i++)
+            if (is_whole_call(&c->part[i]))
+                put_tool_call(a, &c->part[i], -1, o);
         json_close(o, ']');
     }
     json_close(o, '}');
@@ -412,12 +413,47 @@ static void chat_tell_prompt(answer *a, str *o)
     a->choice[0].prompt_told = true;
 }
 
+/* More of the arguments of a call that the client has the id and the name of. */
+static void put_more_arguments(const answer *a, int32_t index, const carat_event *ev, str *o)
+{
+    if (!a->rq->functions) {
+        json_open(o, "tool_calls", '[');
+        json_open(o, NULL, '{');
+        json_int(o, "index", index);
+    }
+    json_open(o, a->rq->functions ? "function_call" : "function", '{');
+    json_text_n(o, "arguments", ev->text, ev->n_text);
+    str_puts(o, a->rq->functions ? "}" : "}}]");
+}
+
+/* The call's number among those that the client knows, the broken ones too. */
+static int32_t call_index(const choice *c, int32_t i)
+{
+    int32_t n = 0;
+    for (int32_t k = 0; k < i; k++)
+        n += c->part[k].kind == PART_CALL;
+    return n;
+}
+
+static void put_call_delta(const answer *a, const choice *c, int32_t i, const carat_event *ev,
+                           bool opened, str *o)
+{
+    if (!opened) {
+        put_more_arguments(a, call_index(c, i), ev, o);
+    } else if (a->rq->functions) {
+        put_function_call(&c->part[i], o);
+    } else {
+        json_open(o, "tool_calls", '[');
+        put_tool_call(a, &c->part[i], call_index(c, i), o);
+        json_close(o, ']');
+    }
+}
+
 static void chat_event(answer *a, const happening *h, int32_t part_index, bool opened,
                        int32_t first_token, str *o)
 {
     const choice *c = &a->choice[h->choice];
     bool progress = !h->done && h->ev.kind == CARAT_EV_PREFILL;
-    (void)opened;
     /* All tokens of the prompt come before the first one of the answer. */
     if (a->rq->prompt_logprobs >= 0 && !h->choice && !c->prompt_told && !progress && !c->failed &&
         (h->done || h->ev.kind != CARAT_EV_PROMPT_TOKEN))
@@ -434,16 +470,11 @@ static void chat_event(answer *a, const happening *h, int32_t part_index, bool o
         return;
     const part *p = &c->part[part_index];
     open_delta(a, h->choice, o);
-    if (p->kind == PART_CALL && a->rq->functions) {
-        put_function_call(p, o);
-    } else if (p->kind == PART_CALL) {
-        json_open(o, "tool_calls", '[');
-        put_tool_call(a, p, c->n_calls - 1, true, o);
-        json_close(o, ']');
-    } else {
+    if (p->kind == PART_CALL)
+        put_call_delta(a, c, part_index, &h->ev, opened, o);
+    else
         json_text_n(o, p->kind == PART_TEXT ? "content" : "reasoning_content", h->ev.text,
                     h->ev.n_text);
-    }
     json_close(o, '}');
     if (p->kind == PART_TEXT)
         put_choice_logprobs(a, c, first_token, c->n_shown, o);
@@ -465,4 +496,5 @@ const dialect chat_dialect = {.id_prefix = "chatcmpl-",
                               .fail = openai_fail,
                               .whole = chat_whole,
                               .error = openai_error,
-                              .ping = ": the server is at work\n\n"};
+                              .ping = ": the server is at work\n\n",
+                              .call_parts = true};

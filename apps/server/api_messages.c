@@ -504,7 +504,8 @@ static void messages_whole(answer *a, str *o)
     put_message_head(a, o);
     json_open(o, "content", '[');
     for (int32_t i = 0; i < c->n_parts; i++)
-        put_content_block(&c->part[i], false, o);
+        if (!c->part[i].open)
+            put_content_block(&c->part[i], false, o);
     json_close(o, ']');
     json_text(o, "stop_reason", stop_reason(c));
     json_text(o, "stop_sequence", c->stop);
@@ -629,4 +630,5 @@ const dialect messages_dialect = {.id_prefix = "msg_",
                                   .fail = messages_fail,
                                   .whole = messages_whole,
                                   .error = messages_error,
-                                  .ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n"};
+                                  .ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+                                  .call_parts = true};

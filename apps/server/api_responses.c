@@ -128,6 +128,14 @@ static void put_call(const answer *a, const part *q, bool open, str *o)
     json_text_n(o, "arguments", str_text(&q->text), open ? 0 : q->text.n);
 }
 
+/* The state of an item that has ended. A part that is still open is no call. */
+static const char *item_state(const answer *a, int32_t i)
+{
+    const choice *c = &a->choice[0];
+    bool cut = c->part[i].kind != PART_CALL && i + 1 == c->n_parts && was_cut(a);
+    return cut || c->part[i].open ? "incomplete" : "completed";
+}
+
 /* A complete item, or (open) the start of one. */
 static void put_item_out(const answer *a, const part *q, bool open, const char *state, str *o)
 {
@@ -178,12 +186,13 @@ static void put_echo(const answer *a, const char *key, const char *otherwise, st
     }
 }
 
-static void put_output_items(const answer *a, str *o)
+/* calls: also those that were not completed. */
+static void put_output_items(const answer *a, bool calls, str *o)
 {
     const choice *c = &a->choice[0];
     for (int32_t i = 0; i < c->n_parts; i++)
-        put_item_out(a, &c->part[i], false,
-                     i + 1 == c->n_parts && was_cut(a) ? "incomplete" : "completed", o);
+        if (calls || !c->part[i].open)
+            put_item_out(a, &c->part[i], false, item_state(a, i), o);
 }
 
 static void put_response_object(const answer *a, const char *state, const problem *failed, str *o)
@@ -214,7 +223,7 @@ static void put_response_object(const answer *a, const char *state, const proble
     json_text(o, "model", model_name(a));
     json_open(o, "output", '[');
     if (over)
-        put_output_items(a, o);
+        put_output_items(a, true, o);
     json_close(o, ']');
     put_echo(a, "parallel_tool_calls", "true", o);
     json_text(o, "previous_response_id", a->rq->previous);
@@ -294,7 +303,7 @@ void responses_record(const answer *a, str *object, str *input, str *output)
 {
     const jtree *in = jtree_get(a->rq->body, "input");
     put_response_object(a, was_cut(a) ? "incomplete" : "completed", NULL, object);
-    put_output_items(a, output);
+    put_output_items(a, false, output);
     if (in->kind == JTREE_STRING)
         put_input_text(in, input);
     for (const jtree *v = in->kind == JTREE_ARRAY ? in->first : NULL; v; v = v->next)
@@ -411,16 +420,16 @@ static void end_call(answer *a, const part *q, str *o)
     close_response_event(o);
 }
 
-static void close_item(answer *a, const char *state, str *o)
+static void close_item(answer *a, str *o)
 {
     if (a->open_part < 0)
         return;
     const part *q = current(a);
-    if (q->kind == PART_CALL)
+    if (is_whole_call(q))
         end_call(a, q, o);
-    else
+    else if (q->kind != PART_CALL)
         end_text(a, q, o);
-    tell_item(a, "response.output_item.done", false, state, o);
+    tell_item(a, "response.output_item.done", false, item_state(a, a->open_part), o);
     a->open_part = -1;
 }
 
@@ -439,7 +448,7 @@ static void responses_event(answer *a, const happening *h, int32_t i, bool opene
     if (i < 0)
         return;
     if (opened) {
-        close_item(a, "completed", o);
+        close_item(a, o);
         open_item(a, i, o);
     }
     part_kind kind = current(a)->kind;
@@ -460,7 +469,7 @@ static void responses_event(answer *a, const happening *h, int32_t i, bool opene
 static void responses_end(answer *a, str *o)
 {
     bool cut = was_cut(a);
-    close_item(a, cut ? "incomplete" : "completed", o);
+    close_item(a, o);
     tell_response(a, cut ? "response.incomplete" : "response.completed",
                   cut ? "incomplete" : "completed", NULL, o);
 }
@@ -478,4 +487,5 @@ const dialect responses_dialect = {.id_prefix = "resp_",
                                    .fail = responses_fail,
                                    .whole = responses_whole,
                                    .error = openai_error,
-                                   .ping = ": the server is at work\n\n"};
+                                   .ping = ": the server is at work\n\n",
+                                   .call_parts = true};

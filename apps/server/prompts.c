@@ -369,6 +369,7 @@ bool prompts_to_jobs(stream *st, problem *p)
         o->parse = is_conversation(rq);
         o->starts_thinking = q->starts_thinking;
         o->tools_json = rq->tools.n && rq->choice != TOOLS_NONE ? rq->tools.at : NULL;
+        o->call_parts = rq->stream && dialect_of(rq->api)->call_parts;
         if (o->parse)
             set_thinking(st, o);
         bool may_think = o->parse && wants_thought(st) && !rq->prefill && !rq->thought;

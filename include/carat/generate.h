@@ -10,15 +10,19 @@ extern "C" {
 #endif
 
 typedef enum carat_event_kind {
-    CARAT_EV_PREFILL,     /* progress: n_done of n_total prompt tokens */
-    CARAT_EV_TOKEN,       /* one sampled token, before its text; also the token that ends the turn,
-                             which has no text */
-    CARAT_EV_REASONING,   /* text of a thought */
-    CARAT_EV_CONTENT,     /* text of the answer */
-    CARAT_EV_TOOL_CALL,   /* a complete call: name and arguments as JSON */
-    CARAT_EV_END,         /* the reason of the end; the last event. Not sent if the call fails */
-    CARAT_EV_PROMPT_TOKEN /* with n_prompt_logprobs: the next token of the prompt and how probable
-                             it was, from the first token on; before the first TOKEN */
+    CARAT_EV_PREFILL,      /* progress: n_done of n_total prompt tokens */
+    CARAT_EV_TOKEN,        /* one sampled token, before its text; also the token that ends the turn,
+                              which has no text */
+    CARAT_EV_REASONING,    /* text of a thought */
+    CARAT_EV_CONTENT,      /* text of the answer */
+    CARAT_EV_TOOL_CALL,    /* a complete call: name and arguments as JSON */
+    CARAT_EV_END,          /* the reason of the end; the last event. Not sent if the call fails */
+    CARAT_EV_PROMPT_TOKEN, /* with n_prompt_logprobs: the next token of the prompt and how probable
+                              it was, from the first token on; before the first TOKEN */
+    CARAT_EV_CALL_PART /* with call_parts: a piece of the arguments of a call that is not complete
+                          yet. TOOL_CALL follows with the arguments that the pieces make. If another
+                          event follows, it is no call; then content has its text, but for a call
+                          that the end of the answer cuts */
 } carat_event_kind;
 
 typedef enum carat_finish {
@@ -42,9 +46,10 @@ typedef struct carat_event {
                                  order; none of the prompt's first token */
     int32_t n_top;
     int32_t rank;     /* PROMPT_TOKEN: 1 + the number of more probable tokens; 0: the first token */
-    const char *text; /* REASONING, CONTENT; TOOL_CALL: arguments. Valid UTF-8, NUL-terminated */
+    const char *text; /* REASONING, CONTENT; TOOL_CALL, CALL_PART: arguments. Valid UTF-8,
+                         NUL-terminated */
     size_t n_text;
-    const char *name;        /* TOOL_CALL */
+    const char *name;        /* TOOL_CALL, CALL_PART */
     int64_t n_done, n_total; /* PREFILL: prompt tokens */
     int64_t n_reused;        /* PREFILL: of n_done, tokens that a cache had */
     carat_finish finish;     /* END */
@@ -142,6 +147,8 @@ typedef struct carat_generate_options {
     int32_t n_prompt_logprobs;
     const char *sparse; /* as carat_session_options.sparse, for this answer; NULL: the session's.
                            Read at the begin */
+    bool call_parts;    /* for parse: tell CALL_PART. Of several calls between two marks the first
+                           comes in pieces */
 } carat_generate_options;
 
 typedef struct carat_timings {
