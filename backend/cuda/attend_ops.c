@@ -4,12 +4,12 @@
  *   answers    split.cu   f16 tensor cores           attend.cu  f32      chunks of keys
  *   prompts    flash.cu   f16 tensor cores           attend.cu  f32      all keys
  *
- * Answers: split8.cu takes two streams in heads of 256 and 512 that are not both f16; split512.cu
- * takes heads of 512 in the most common formats. GPUs of 9.0: split_hopper.cu takes f16 of answers
- * in heads of 128, 256 and 512; of prompts, flash128_hopper.cu, flash256_hopper.cu and
- * flash512_hopper.cu take them. These three read two streams of f16 in place; of every other store
- * expand.cu makes such streams, in slices of at most slice_bytes. Each sequence of a pass has its
- * own slices.
+ * Answers: split8.cu takes two streams in heads of 256 and 512 that are not both f16, and heads of
+ * 512 in f16 where split.cu does not fit; split512.cu takes heads of 512 in the most common
+ * formats. GPUs of 9.0: split_hopper.cu takes f16 of answers in heads of 128, 256 and 512; of
+ * prompts, flash128_hopper.cu, flash256_hopper.cu and flash512_hopper.cu take these heads. The
+ * kernels of prompts read two streams of f16 in place; of every other store expand.cu makes such
+ * streams, in slices of at most slice_bytes. Each sequence of a pass has its own slices.
  *
  * Tiles of a prompt's keys begin at multiples of their length, slices at multiples of the longest
  * tile, wherever the pass begins. A kernel
@@ -100,6 +100,16 @@ static bool holds(int32_t kind, bool rot, int32_t head_dim)
     return head_dim % (rot ? NUM_ROT_GROUP : kind >= KV_Q8_0 ? GROUP : 1) == 0;
 }
 
+/* Does split8.cu attend over such a store? The answer depends on the store and the GPU alone, so a
+ * row's bits do not depend on the other rows of a pass. */
+static bool keys_first(const cuda_device *c, const dev_kv *kv)
+{
+    int bytes = cu_split8_bytes(*kv, SPLIT_PAIRS, 1);
+    bool plain = kv->k_kind == KV_F16 && kv->v_kind == KV_F16;
+    return (!plain || kv->head_dim > c->split.widest) && bytes > 0 &&
+           bytes <= c->facts.shared_block;
+}
+
 /* Does split_hopper.cu attend over such a store, whose tiles the kernels of tiles take? The answer
  * depends on the store and the GPU alone. The few keys of a window would not pay for its start. */
 static bool by_wgmma(const cuda_device *c, const kv_view *kv)
@@ -118,23 +128,23 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
     bool tiles = (d == 64 || d == 128 || d == 256 || d == 512) && k != KV_F32 && v != KV_F32;
     if (kv->single)
         tiles = tiles && d >= 256 && kv->k_rope->n_turning == d / 8 && kv->k_rope->turns;
-    bool fits = d <= (few_rows ? c->split.widest : c->flash_widest);
-    if (!tiles || !fits || kv->wide)
+    if (!tiles || kv->wide)
         return ATTEND_PLAIN;
-    if (few_rows && by_wgmma(c, kv))
-        return ATTEND_WGMMA;
-    if (few_rows || !c->hopper || d < 128)
-        return ATTEND_TILES;
-    return k == KV_F16 && v == KV_F16 && !kv->single ? ATTEND_WGMMA : ATTEND_SLICES;
+    dev_kv view = cuda_kv_view(kv, NULL);
+    if (few_rows && d > c->split.widest && !keys_first(c, &view))
+        return ATTEND_PLAIN;
+    if (few_rows)
+        return by_wgmma(c, kv) ? ATTEND_WGMMA : ATTEND_TILES;
+    return k == KV_F16 && v == KV_F16 && !kv->single ? ATTEND_TILES : ATTEND_SLICES;
 }
 
 /* One row reads half, a prompt's slices take a twentieth. Of blocks two streams are as fast or
- * faster (split512.cu: instructions bind there), and prompts on other GPUs make keys in every block
- * that reads them. */
+ * faster (split512.cu: instructions bind there). */
 bool cuda_one_stream(const device *d, const kv_view *kv)
 {
     const cuda_device *c = d->self;
-    return kv->k_type == NUM_F16 && cuda_attend_path(c, kv, false) == ATTEND_SLICES;
+    return kv->k_type == NUM_F16 && cuda_attend_path(c, kv, false) == ATTEND_SLICES &&
+           cuda_attend_path(c, kv, true) >= ATTEND_TILES;
 }
 
 static bool readable(pass *p, const kv_view *kv)
@@ -233,20 +243,11 @@ static tile_deal deal(const cuda_device *c, const pass *p, const chunk_args *x)
     while (1 << t.chunk_shift < x->parts.chunk)
         t.chunk_shift++;
     bool plain = kv->k_kind == KV_F16 && kv->v_kind == KV_F16;
-    t.stages = d == 512                           ? c->split.stages_512
-               : d < 256                          ? 3
-               : plain || kv->single              ? 2
-                                                  : c->split.stages_256;
+    t.stages = d == 512              ? c->split.stages_512
+               : d < 256             ? 3
+               : plain || kv->single ? 2
+                                     : c->split.stages_256;
     return t;
-}
-
-/* Does split8.cu attend over such a store? The answer depends on the store alone, so a row's bits
- * do not depend on the other rows of a pass. */
-static bool keys_first(const cuda_device *c, const dev_kv *kv)
-{
-    int bytes = cu_split8_bytes(*kv, SPLIT_PAIRS, 1);
-    bool plain = kv->k_kind == KV_F16 && kv->v_kind == KV_F16;
-    return !plain && bytes > 0 && bytes <= c->facts.shared_block;
 }
 
 /* The same for split8.cu: as many blocks per multiprocessor as fit, with one stage where a block
@@ -259,7 +260,7 @@ static split8_args deal8(const cuda_device *c, const pass *p, const chunk_args *
     int32_t group = x->a.n_head / kv->n_head_kv, d = kv->head_dim;
     tile_deal t = deal(c, p, x);
     int32_t rows = t.tile_rows < parts->n_rows ? t.tile_rows : parts->n_rows;
-    int32_t tiles = (parts->n_rows + t.tile_rows - 1) / t.tile_rows, keys = d == 512 ? 64 : 32;
+    int32_t tiles = (parts->n_rows + t.tile_rows - 1) / t.tile_rows, keys = cu_split8_keys(*kv);
     int32_t blocks = d == 512 ? 2 : 4, one = cu_split8_bytes(*kv, rows * group, 1);
     while (blocks > 1 && blocks * (one + BLOCK_RESERVED) > c->facts.shared_sm)
         blocks--;
@@ -452,7 +453,7 @@ static int32_t run_of(const rowset *rs, int32_t r)
 /* Do these rows take flash512_spread_hopper.cu? Yes, if its blocks run side by side, and the keys
  * are many enough to repay a second launch. Its bits are those of cu_flash512_hopper. */
 static bool spreads(const cuda_device *c, const prompt_rows *s, const kv_view *kv,
-                    const hopper_args *x, spread_args *y)
+                    const flash_args *x, spread_args *y)
 {
     enum { TILES_LEAST = 16 };
     const attend_slice *l = &x->slice;
@@ -470,9 +471,9 @@ static bool spreads(const cuda_device *c, const prompt_rows *s, const kv_view *k
     y->n_tiles = (int32_t)((hi + SPREAD_KEYS - 1) / SPREAD_KEYS) - y->first_tile;
     int32_t parts = c->facts.n_sm / groups;
     y->part_tiles = (y->n_tiles + parts - 1) / parts;
-    return y->n_tiles >= TILES_LEAST && (size_t)groups * (size_t)y->n_tiles * (size_t)y->n_warps *
-                                                SPREAD_WARP_BYTES <=
-                                            s->scores_bytes;
+    return y->n_tiles >= TILES_LEAST &&
+           (size_t)groups * (size_t)y->n_tiles * (size_t)y->n_warps * SPREAD_WARP_BYTES <=
+               s->scores_bytes;
 }
 /* Scratch for scores of few rows, whatever their number. */
 static size_t spread_bytes_of(const cuda_device *c, const kv_view *kv)
@@ -483,23 +484,20 @@ static size_t spread_bytes_of(const cuda_device *c, const kv_view *kv)
     return kv->head_dim != 512 || !c->hopper || !c->spread ? 0 : all < MOST ? all : MOST;
 }
 
-static void wgmma_rows(const cuda_device *c, const prompt_rows *s, const kv_view *kv, hopper_args x)
+static void flash_rows(const cuda_device *c, const prompt_rows *s, const kv_view *kv, flash_args x)
 {
+    int32_t d = x.a.kv.head_dim;
     spread_args y;
-    if (spreads(c, s, kv, &x, &y)) {
+    if (!c->hopper || d < 128)
+        cu_flash(c->stream, x);
+    else if (spreads(c, s, kv, &x, &y))
         cu_flash512_spread(c->stream, y);
-        return;
-    }
-    switch (x.a.kv.head_dim) {
-    case 128:
+    else if (d == 128)
         cu_flash128_hopper(c->stream, x);
-        break;
-    case 256:
+    else if (d == 256)
         cu_flash256_hopper(c->stream, x);
-        break;
-    default:
+    else
         cu_flash512_hopper(c->stream, x);
-    }
 }
 
 static prompt_rows rows_of(const step *st, const rowset *rs, attend_args a, int32_t row0, int32_t n)
@@ -525,12 +523,12 @@ static prompt_rows rows_of(const step *st, const rowset *rs, attend_args a, int3
 
 /* The keys of x.slice for all rows: where query blocks have lists, by them; other rows in launches
  * of their own. */
-static void wgmma(const cuda_device *c, const prompt_rows *s, const kv_view *kv, hopper_args x)
+static void flash(const cuda_device *c, const prompt_rows *s, const kv_view *kv, flash_args x)
 {
     const uint32_t *kept = s->sparse.kept;
     float *carry = x.slice.carry;
     if (!kept) {
-        wgmma_rows(c, s, kv, x);
+        flash_rows(c, s, kv, x);
         return;
     }
     for (int32_t r = 0, n; r < s->rs.n; r += n) {
@@ -545,7 +543,7 @@ static void wgmma(const cuda_device *c, const prompt_rows *s, const kv_view *kv,
         prompt_rows part = rows_of(s->st, &s->rs, s->a, r, n);
         part.scores = s->scores;
         part.scores_bytes = s->scores_bytes;
-        wgmma_rows(c, &part, kv, x);
+        flash_rows(c, &part, kv, x);
         kept += selects ? n / SELECT_ROWS * kv->n_head_kv * s->sparse.n_word : 0;
     }
 }
@@ -564,13 +562,13 @@ static void attend_slices(const cuda_device *c, const prompt_rows *s, const kv_v
                      .room = room,
                      .k = to,
                      .v = values_stay(kv) ? NULL : to + elements};
-    hopper_args h = {.a = *a,
-                     .sparse = s->sparse,
-                     .slice = {.k = x.k,
-                               .v = x.v,
-                               .values_room = kv->n_slots,
-                               .first = true,
-                               .carry = (float *)((x.v ? x.v : x.k) + elements)}};
+    flash_args h = {.a = *a,
+                    .sparse = s->sparse,
+                    .slice = {.k = x.k,
+                              .v = x.v,
+                              .values_room = kv->n_slots,
+                              .first = true,
+                              .carry = (float *)((x.v ? x.v : x.k) + elements)}};
     h.a.kv.k_kind = h.a.kv.v_kind = KV_F16;
     h.a.kv.single = false;
     h.a.kv.n_slots = room;
@@ -582,23 +580,22 @@ static void attend_slices(const cuda_device *c, const prompt_rows *s, const kv_v
         h.slice.until = x.until = (int32_t)(h.slice.last ? k.hi : at + each);
         x.from = (int32_t)(at > k.lo ? at : k.lo);
         cu_expand(c->stream, x);
-        wgmma(c, s, kv, h);
+        flash(c, s, kv, h);
     }
 }
 
-/* Query blocks by their lists, other rows in launches of their own; by the kernels of all GPUs. */
-static void attend_lists(const cuda_device *c, const prompt_rows *s, const kv_view *kv, bool tiles)
+/* Query blocks by their lists, other rows in launches of their own, by the f32 kernel. */
+static void attend_lists(const cuda_device *c, const prompt_rows *s, const kv_view *kv)
 {
     const uint32_t *kept = s->sparse.kept;
     for (int32_t r = 0, n; r < s->rs.n; r += n) {
         bool selects;
         n = cuda_block_run(s->st, &s->rs, kv, r, &selects);
         attend_args a = rows_of(s->st, &s->rs, s->a, r, n).a;
-        listed_args x = {a, kept, s->sparse.n_word};
-        if (!selects)
-            tiles ? cu_flash(c->stream, a) : cu_attend(c->stream, a);
+        if (selects)
+            cu_attend_listed(c->stream, (listed_args){a, kept, s->sparse.n_word});
         else
-            tiles ? cu_flash_listed(c->stream, x) : cu_attend_listed(c->stream, x);
+            cu_attend(c->stream, a);
         kept += selects ? n / SELECT_ROWS * kv->n_head_kv * s->sparse.n_word : 0;
     }
 }
@@ -607,19 +604,16 @@ static void attend_lists(const cuda_device *c, const prompt_rows *s, const kv_vi
 static void attend_run(const cuda_device *c, const prompt_rows *s, const kv_view *kv, void *temp)
 {
     attend_path path = cuda_attend_path(c, kv, false);
-    bool tiles = path >= ATTEND_TILES;
-    if (s->sparse.kept && path <= ATTEND_TILES)
-        attend_lists(c, s, kv, tiles);
-    else if (!tiles)
-        cu_attend(c->stream, s->a);
-    else if (path == ATTEND_SLICES)
+    attend_slice whole = {.until = INT32_MAX, .first = true, .last = true};
+    if (path == ATTEND_SLICES)
         attend_slices(c, s, kv, temp);
-    else if (path == ATTEND_WGMMA)
-        wgmma(c, s, kv,
-              (hopper_args){s->a, {.until = INT32_MAX, .first = true, .last = true}, s->sparse});
+    else if (path == ATTEND_TILES)
+        flash(c, s, kv, (flash_args){s->a, whole, s->sparse});
+    else if (s->sparse.kept)
+        attend_lists(c, s, kv);
     else
-        cu_flash(c->stream, s->a);
-    if (kv->v_rot && !(tiles && kv->single))
+        cu_attend(c->stream, s->a);
+    if (kv->v_rot && !(path >= ATTEND_TILES && kv->single))
         cu_rotate(c->stream, s->a.o, s->a.o, true);
 }
 
@@ -683,7 +677,7 @@ void cuda_attend(pass *p, mat o, mat q, const kv_view *kv, float scale)
     part_bytes = part_bytes > skip_bytes ? part_bytes : skip_bytes;
     size_t made_bytes = !few && path == ATTEND_SLICES ? slices_bytes(c, kv, q.rows, q.heads) : 0;
     void *temp = cuda_temp(p, few ? part_bytes : made_bytes), *lists = NULL, *scores = NULL;
-    if (!few && path >= ATTEND_WGMMA)
+    if (!few && path >= ATTEND_TILES)
         scores = cuda_temp(p, spread_bytes_of(c, kv));
     if (!few && cuda_selects(c, kv)) /* for any rule that may come */
         lists = cuda_temp(p, cuda_select_bytes(kv, q.rows, q.heads));

@@ -131,7 +131,6 @@ typedef struct cuda_device {
     bool broken; /* a CUDA call failed; said once more in every later pass */
     err broken_why;
     int32_t shared_max;
-    int32_t flash_widest; /* head sizes for flash.cu */
     split_limits split;
     bool can_hopper, hopper; /* files *_hopper.cu run here; they are used */
     bool spread;             /* few rows of prompts take several blocks for a tile of pairs */
@@ -278,9 +277,9 @@ kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, 
 typedef enum attend_path {
     ATTEND_NONE,  /* a format or a rotation that is not there */
     ATTEND_PLAIN, /* attend.cu */
-    ATTEND_TILES, /* flash.cu, split.cu */
-    ATTEND_WGMMA, /* files *_hopper.cu; of answers, rows of more than `shallow` keys */
-    ATTEND_SLICES /* prompts: the same, over what expand.cu makes of the store, a slice at a time */
+    ATTEND_TILES, /* answers: split*.cu; prompts: flash.cu or flash*_hopper.cu, in the store */
+    ATTEND_WGMMA, /* answers: split_hopper.cu, in rows of more than `shallow` keys */
+    ATTEND_SLICES /* prompts: flash*.cu over what expand.cu makes of the store, a slice at a time */
 } attend_path;
 dev_kv cuda_kv_view(const kv_view *v, const float *k_weight); /* k_weight: of one stream */
 attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows);

@@ -1,5 +1,5 @@
 /* expand.cu - a slice of a store's keys and values, in any format, to two streams of f16: the input
- * of flash*_hopper.cu.
+ * of flash*.cu.
  *
  *     store    |............|xxxxxxxxxxxx|xxxxxxxxxxxx|xxxx......|       in any format
  *     scratch               [ k f16, v f16 ]                              one slice of it
@@ -214,6 +214,9 @@ template <int D> static void expand_one(cudaStream_t s, expand_args a)
 extern "C" void cu_expand(cudaStream_t s, expand_args a)
 {
     switch (a.kv.head_dim) {
+    case 64:
+        expand_two<64>(s, a);
+        break;
     case 128:
         expand_two<128>(s, a);
         break;

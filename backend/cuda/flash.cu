@@ -1,593 +1,519 @@
-/* flash.cu - attention of many rows on the f16 tensor cores: heads of 64, 128, 256 and 512, every
- * format but f32.
+/* flash.cu - attention of many rows over f16 keys and values on the f16 tensor cores of any GPU:
+ * heads of 64, 128, 256 and 512. The store is read in place, or as slices that expand.cu makes of
+ * it.
  *
- *            keys t0 .. t0+63
- *          +------------------+     A tile has 64 pairs (row, query head) of one KV head, from
- *   pairs  |  S = Q K'        |     neighbouring rows. For S the warps divide keys and pairs, for
- *    64    |                  |     P V the columns of V: no value of K or V is read from shared
- *          +------------------+     memory more often than the pairs demand.
- *   O += P V    [pairs, head_dim]
+ *     warp     16 pairs (row, head): their queries, probabilities and O stay in registers
+ *     block    8 warps, which share every copy of a key; 101,376 bytes of shared memory at most
+ *     unit     16 KB (heads of 64: 8 KB) of keys or values; a tile is one unit of each, or two
  *
- * The next tile of K is copied from the end of S on, the next tile of V from the end of P V on.
- * In heads of 256 a tile has 32 pairs where a block has 99 KB of shared memory.
- * Formats other than f16 are copied as stored, each row to its final place, and converted to f16
- * there (kv_formats.cuh). Sums, softmax and O are f32; q and the probabilities are rounded to f16.
+ *     unit n has arrived | barrier | products of unit n | the copy of unit n + STAGES - 1 begins
  *
- * One stream (keys.cuh): the two tiles are this one and the next. The next is copied during this
- * one; its keys are made before its S.
+ * In heads of 512 O of 16 pairs takes the registers of two warps. Each has the products of half of
+ * the columns, so each has half of every score: the halves meet in shared memory, and both warps
+ * take all exponentials.
  *
- * LISTED (block selection, sparse.h): the rows of a launch are whole query blocks of one sequence,
- * and a block of threads has pairs of one of them. It walks the two tiles of each listed 128 keys
- * as it walks all tiles otherwise.
+ * Sums, softmax and O are f32; q and the probabilities are rounded to f16. A block reads 128 (64)
+ * pairs' worth of products out of each key, so the second-level cache bounds heads of 512 where
+ * tensor cores are as fast as those of 9.0.
  */
-#include "backend/cuda/keys.cuh"
-#include "backend/cuda/launch_attend.h"
-#include "backend/cuda/launch_skip.h"
-#include "backend/cuda/lists.cuh"
+#include "backend/cuda/flash.cuh"
 
-enum { KEYS = 64, LINE_P = KEYS + 8 };
+enum { WARPS = 8, THREADS = 32 * WARPS, STAGES = 5 };
 
-/* Shapes of a tile: MT times 16 pairs; W warps; in S, WM of them divide the pairs and WN the keys. */
-template <int D, bool ONE = false, int MT = 4> struct flash {
-    static constexpr int W = D == 64 ? 4 : 8, WM = W / 4, WN = 4;
-    static constexpr int M = 16 * MT, MS = MT / WM, LINE = D + 8, COLS = D / W, NT = COLS / 8;
-    static constexpr int halves = (M + 2 * KEYS) * LINE + M * LINE_P;
-    static constexpr int bytes = halves * 2 + (WN + 3) * M * 4 + 3 * M * 4 +
-                                 (ONE ? KEYS * key_shape<D>::LINE * 2 + 4 * D : 0);
+template <int D> struct shape {
+    static constexpr int SPLIT = D == 512 ? 2 : 1; /* warps that share pairs */
+    static constexpr int PAIRS = 16 * WARPS / SPLIT, COLUMNS = D / SPLIT /* of a warp */;
+    static constexpr int KEYS = D <= 128 ? 64 : 32;
+    static constexpr int UNIT = D == 512 ? 16 : KEYS, UNITS = KEYS / UNIT; /* keys; of a tile */
+    static constexpr int UNIT_BYTES = UNIT * 2 * D;
 };
 
-/* 64 keys or values from t0 on, where `walk` is; zeros outside [from, until). BLOCKS: rows of any
- * size. In f16, where all 64 are wanted and lie side by side, as they almost always do, a copy is
- * one instruction. */
-template <int D, bool BLOCKS>
-DEV void load_tile(uint16_t *to, const uint8_t *head, int row_bytes, int t0, int from, int until,
-                   const key_walk &walk)
+/* A tile, as its copies and its products need it. */
+struct tile_note {
+    const uint8_t *k, *v; /* of its first key */
+    int t0, from, until;  /* the tile at t0 has keys [from, until) alone; t0 NO_TILE: the end */
+    int room;             /* rows from there to the end of a ring that is read in place */
+    int r0, r1;           /* it is for these rows */
+};
+/* Notes are written PLAN tiles at a time, so that many reads of tables of pages wait together. */
+enum { NO_TILE = -1, PLAN = 16, NOTES = 2 * PLAN };
+
+template <int D> struct shared {
+    uint8_t unit[STAGES][shape<D>::UNIT_BYTES];
+    float half[shape<D>::SPLIT > 1 ? WARPS : 1][shape<D>::KEYS / 8][4][32]; /* heads of 512 */
+    tile_note note[NOTES];
+    sights<shape<D>::PAIRS> sees;
+    walk at;                 /* the last tile that has a note */
+    int all_from, all_until; /* the keys that all pairs see, if they are of one sequence */
+};
+
+template <int D> using block = job<D, shape<D>::PAIRS, shape<D>::KEYS>;
+
+/* ---- Copies -------------------------------------------------------------------------------- */
+
+/* Writes the notes of PLAN more tiles, from number `first` on. By one warp. */
+template <how HOW, int D> DEV void plan(const block<D> &b, shared<D> &s, int first)
 {
-    if (BLOCKS && D <= 128) { /* rows begin at any multiple of 4 bytes */
-        int words = row_bytes / 4;
+    const attend_slice &slice = b.slice;
+    const dev_kv &kv = b.a.kv;
+    int lane = lane_id(), g = (int)blockIdx.y;
+    walk w = s.at;
+    tile_note n = {NULL, NULL, NO_TILE, 0, 0, 0, 0, 0};
 #pragma unroll 1
-        for (int i = (int)threadIdx.x; i < KEYS * words; i += (int)blockDim.x) {
-            int t = i / words, w = i - t * words;
-            bool ok = t0 + t >= from && t0 + t < until;
-            copy4_async((uint8_t *)(to + t * (D + 8)) + 4 * w,
-                        head + (size_t)(ok ? key_place(walk, t) : 0) * row_bytes + 4 * w, ok);
-        }
-        copy_commit();
-        return;
+    for (int i = 0; i < PLAN && walk_on<HOW>(b, w); i++)
+        if (lane == i)
+            n.t0 = w.t0, n.from = w.from, n.until = w.until, n.r0 = w.r0, n.r1 = w.r1;
+    if (n.t0 != NO_TILE) {
+        dev_kv_base base = store_of(b.a.st, b.a.st.rows.seq[n.r0], kv);
+        const uint8_t *k = head_rows(kv, slice.k ? (void *)slice.k : base.k, g, 2 * D);
+        const uint8_t *v = head_rows(kv, slice.k ? (void *)slice.v : base.v, g, 2 * D);
+        if (slice.k && !slice.v)
+            v = (const uint8_t *)base.k + (size_t)g * slice.values_room * (2 * D);
+        int in_slice = n.t0 - slice.from, place = slice.v ? 0 : place_of_key(kv, base.page, n.t0);
+        n.k = k + (size_t)(slice.k ? in_slice : place) * (2 * D);
+        n.v = v + (size_t)(slice.v ? in_slice : place) * (2 * D);
+        n.room = slice.k ? 0x7fffffff : kv.n_slots - place;
     }
-    int pieces = BLOCKS ? row_bytes / 16 : D / 8;
-    int k = (int)threadIdx.x / pieces, p = (int)threadIdx.x % pieces;
-    if (!BLOCKS && t0 >= from && t0 + KEYS <= until && keys_adjoin(walk, KEYS)) {
-        constexpr int step = 32 * flash<D>::W / (D / 8);
-        const uint8_t *at = head + (size_t)(walk.place[0] + k) * (2 * D) + 16 * p;
+    if (lane < PLAN)
+        s.note[(first + lane) % NOTES] = n;
+    __syncwarp(); /* all lanes have read s.at */
+    if (lane == 0)
+        s.at = w;
+}
+
+/* Finds the keys that all pairs see; none, if they are of several sequences. By one warp. */
+template <int D> DEV void look_at_all(const block<D> &b, shared<D> &s)
+{
+    int lane = lane_id(), from = 0, until = 0x7fffffff;
+    for (int m = lane; m < b.n_pairs; m += 32) {
+        from = max(from, s.sees.lo[m]);
+        until = min(until, s.sees.hi[m]);
+    }
+    int first = b.a.st.rows.seq[s.sees.row[0]], last = b.a.st.rows.seq[s.sees.row[b.n_pairs - 1]];
 #pragma unroll
-        for (int i = 0; i < KEYS; i += step)
-            copy16_async(to + (k + i) * (D + 8) + 8 * p, at + i * (2 * D), true);
+    for (int m = 1; m < 32; m *= 2) {
+        from = max(from, (int)shfl_xor_u32((uint32_t)from, m));
+        until = min(until, (int)shfl_xor_u32((uint32_t)until, m));
+    }
+    if (lane == 0) {
+        s.all_from = from;
+        s.all_until = first == last ? until : 0;
+    }
+}
+
+/* Starts the copy of unit u of a tile: a group of copies, empty after the last tile. Zeros for keys
+ * that are not in the tile. Piece p of a row lies at place p ^ (row & 7), so that neither 8 rows of
+ * a piece nor 8 pieces of a row share a bank. */
+template <int D> DEV void copy_unit(const block<D> &b, shared<D> &s, int stage, int tile, int u)
+{
+    using F = shape<D>;
+    constexpr int PIECES = D / 8, STEP = THREADS / PIECES;
+    const tile_note &n = s.note[tile % NOTES];
+    int p = (int)threadIdx.x % PIECES, k = (int)threadIdx.x / PIECES;
+    int first = u % F::UNITS * F::UNIT, t0 = n.t0 + first, row = first + k;
+    uint8_t *to = s.unit[stage] + k * (2 * D);
+    const uint8_t *from = (u < F::UNITS ? n.k : n.v) + (size_t)row * (2 * D) + 16 * p;
+    if (n.t0 == NO_TILE) {
         copy_commit();
         return;
     }
-    int step_k = (int)blockDim.x / pieces, step_p = (int)blockDim.x % pieces;
+    if (t0 >= n.from && t0 + F::UNIT <= n.until && first + F::UNIT <= n.room) {
+#pragma unroll
+        for (int i = 0; i < F::UNIT; i += STEP)
+            copy16_async(to + i * (2 * D) + ((p ^ (k + i & 7)) << 4), from + i * (2 * D), true);
+    } else {
 #pragma unroll 1
-    while (k < KEYS) {
-        int place = key_place(walk, k);
-        bool ok = t0 + k >= from && t0 + k < until;
-        copy16_async(to + k * (D + 8) + 8 * p, head + (size_t)(ok ? place : 0) * row_bytes + 16 * p,
-                     ok);
-        k += step_k;
-        p += step_p;
-        if (BLOCKS && p >= pieces) {
-            p -= pieces;
-            k++;
+        for (int i = 0; i < F::UNIT; i += STEP) {
+            bool in = t0 + k + i >= n.from && t0 + k + i < n.until;
+            int back = row + i;
+            while (in && back >= n.room) /* around the end of a ring, shorter than a tile perhaps */
+                back -= b.a.kv.n_slots;
+            copy16_async(to + i * (2 * D) + ((p ^ (k + i & 7)) << 4),
+                         from + (in ? back - row : 0) * (ptrdiff_t)(2 * D), in);
         }
     }
     copy_commit();
 }
 
-/* ---- A block's work ------------------------------------------------------------------------ */
-
-/* Shared memory of a block. One stream: k and v are exchanged after each tile. */
-struct flash_shared {
-    uint16_t *q, *k, *v, *p;   /* [M][LINE], [KEYS][LINE] twice, probabilities [M][LINE_P] */
-    float *red, *shrink, *top; /* [WN][M]; [M]; [2][M]: largest scores, before and after a tile */
-    int *lo, *hi, *row;        /* [M]: the keys that a pair sees, its row */
-    float *turns;              /* one stream: of two tiles */
-    uint16_t *made;            /* one stream: keys */
-    uint32_t *list;            /* LISTED: behind everything else */
-};
-template <int D, bool ONE, int MT> DEV flash_shared shared_parts(uint16_t *mem)
+/* Waits for the next unit. Then all warps have read the one before. */
+template <int D> DEV const uint8_t *next_unit(shared<D> &s, int &stage)
 {
-    using F = flash<D, false, MT>;
-    flash_shared s;
-    s.q = mem, s.k = s.q + F::M * F::LINE, s.v = s.k + KEYS * F::LINE, s.p = s.v + KEYS * F::LINE;
-    s.red = (float *)(s.p + F::M * LINE_P), s.shrink = s.red + F::WN * F::M;
-    s.top = s.shrink + F::M;
-    s.lo = (int *)(s.top + 2 * F::M), s.hi = s.lo + F::M, s.row = s.hi + F::M;
-    s.turns = (float *)(s.row + F::M);
-    s.made = (uint16_t *)(s.turns + D);
-    s.list = (uint32_t *)mem + flash<D, ONE, MT>::bytes / 4;
-    return s;
-}
-
-/* The pairs of a block: n_pairs from pair0 on, of KV head g. */
-struct flash_block {
-    int pair0, n_pairs, group, g;
-};
-/* Rows [r0, r1) of one sequence, and the keys [from, until) that they see. A block of rows of
- * several sequences takes one such run after the other. */
-struct row_run {
-    int r0, r1, seq, from, until;
-};
-
-/* What each pair sees, and queries times scale in f16; zeros for absent pairs. */
-template <int D, bool ONE, int MT>
-DEV void begin_pairs(const attend_args &a, const flash_shared &s, const flash_block &b)
-{
-    using F = flash<D, false, MT>;
-    constexpr int M = F::M, TURN = key_shape<D>::TURN, threads = 32 * F::W;
-    for (int i = (int)threadIdx.x; i < M; i += threads) {
-        sight see = {0, 0};
-        int r = (b.pair0 + min(i, b.n_pairs - 1)) / b.group;
-        if (i < b.n_pairs)
-            see = row_sight(a.st.rows, r, a.kv.window);
-        s.lo[i] = see.lo;
-        s.hi[i] = see.hi;
-        s.row[i] = r;
-        s.top[i] = -INFINITY;
-    }
-    constexpr int q_rows = threads / (D / 4);
-#pragma unroll 4
-    for (int m = (int)threadIdx.x / (D / 4); m < M; m += q_rows) {
-        int e = (int)threadIdx.x % (D / 4) * 4, p = b.pair0 + m;
-        int r = p / b.group, h = b.g * b.group + p % b.group;
-        uint2 u = make_uint2(0, 0);
-        if (m < b.n_pairs) {
-            float4 v = *(const float4 *)(a.q.at + r * a.q.stride + h * D + e);
-            if (ONE && e % (D / 2) >= TURN) { /* still dims have the keys' weight */
-                float4 w = *(const float4 *)(a.kv.k_weight + e);
-                v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
-            }
-            u = make_uint2(f32x2_to_f16(v.x * a.scale, v.y * a.scale),
-                           f32x2_to_f16(v.z * a.scale, v.w * a.scale));
-        }
-        *(uint2 *)(s.q + m * F::LINE + e) = u;
-    }
-}
-
-/* LISTED: the list of this block's pairs. */
-DEV void load_list(const listed_args &x, const flash_shared &s, const flash_block &b)
-{
-    int block = b.pair0 / (LIST_KEYS * b.group);
-    const uint32_t *from = x.kept + ((size_t)block * x.a.kv.n_head_kv + b.g) * (size_t)x.n_word;
-    for (int i = (int)threadIdx.x; i < x.n_word; i += (int)blockDim.x)
-        s.list[i] = from[i];
-}
-/* The first key of the tile after the one at t; `until` or more after the last. */
-template <bool LISTED> DEV int tile_after(const flash_shared &s, int t, int until)
-{
-    t += KEYS;
-    return LISTED && t % LIST_KEYS == 0 ? next_listed(s.list, t, until) : t;
-}
-/* Goes to the tile at key t, KEYS keys on if all tiles are walked. */
-template <bool LISTED> DEV void go_on(key_walk *walk, int t, int until)
-{
-    if constexpr (LISTED)
-        key_walk_to(walk, t, until);
-    else
-        key_walk_on(walk, KEYS, t, until);
-}
-
-/* The run of rows that begins at row r0; `last`: the block's last row. */
-DEV row_run run_at(const attend_args &a, const flash_shared &s, const flash_block &b, int r0,
-                   int last)
-{
-    row_run run = {r0, r0, a.st.rows.seq[r0], 0x7fffffff, 0};
-    for (; run.r1 <= last && a.st.rows.seq[run.r1] == run.seq; run.r1++) {
-        int m = max(run.r1 * b.group - b.pair0, 0);
-        run.from = min(run.from, s.lo[m]);
-        run.until = max(run.until, s.hi[m]);
-    }
-    return run;
-}
-
-/* ---- A tile -------------------------------------------------------------------------------- */
-
-/* A warp's share: for S, MS times 16 pairs (part wm) and 16 keys (part wn); of a lane's fragments,
- * pairs gid and gid + 8, keys or columns 2 tid and 2 tid + 1. */
-struct warp_share {
-    int warp, wm, wn, lane, gid, tid;
-};
-
-/* One stream: keys of a tile, made of the values in s.k. `second`: of two tiles whose first
- * positions' turns are at hand. */
-template <int D, bool BLOCKS>
-DEV void make_tile(const attend_args &a, const flash_shared &s, bool second)
-{
-    constexpr int STEP = flash<D>::W * key_shape<D>::KEYS, LINE = flash<D>::LINE;
-    key_maker<D> maker = key_maker_of<D>(a.kv);
-    key_tile t = {s.made, s.k, s.turns + second * (D / 2), LINE};
-    if (BLOCKS)
-        plain_rows<D>(s.k, LINE, (const uint8_t *)s.k, 2 * LINE, KEYS, a.kv);
-    make_keys<D, KEYS / STEP, STEP>(
-        t, maker, [&](int, int k) { return place_turns<D>(a.kv, maker.e, k & 31); });
-}
-
-/* x = Q K' of the warp's pairs and keys. */
-template <int D, bool ONE, int MS>
-DEV void scores(float (&x)[MS][2][4], const flash_shared &s, const warp_share &w)
-{
-    constexpr int LINE = flash<D>::LINE, TURN = key_shape<D>::TURN, K_LINE = key_shape<D>::LINE;
-    int lane = w.lane;
-#pragma unroll
-    for (int i = 0; i < MS; i++)
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                x[i][j][e] = 0;
-    const uint16_t *q = s.q + (w.wm * MS * 16 + (lane & 15)) * LINE + (lane >> 4 << 3);
-    int key = w.wn * 16 + (lane & 7) + (lane >> 4 << 3), half = (lane >> 3 & 1) << 3;
-    const uint16_t *k = s.k + key * LINE + half, *turning = s.made + key * K_LINE + half;
-#pragma unroll 8
-    for (int kk = 0; kk < D; kk += 16) {
-        uint32_t fa[MS][4], fb[4];
-        if (ONE && kk % (D / 2) < TURN)
-            ldmatrix4(fb, turning + (kk < D / 2 ? kk : kk - D / 2 + TURN));
-        else
-            ldmatrix4(fb, k + kk);
-#pragma unroll
-        for (int i = 0; i < MS; i++) {
-            ldmatrix4(fa[i], q + 16 * i * LINE + kk);
-            mma_f16(x[i][0], fa[i], fb);
-            mma_f16(x[i][1], fa[i], fb + 2);
-        }
-    }
-}
-
-/* Hides what pairs do not see, and leaves the largest score of each pair and 16 keys in s.red. */
-template <int D, int MT, int MS>
-DEV void hide_scores(float (&x)[MS][2][4], const flash_shared &s, const row_run &run,
-                     const warp_share &w, int t0)
-{
-#pragma unroll
-    for (int i = 0; i < MS; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int m = (w.wm * MS + i) * 16 + w.gid + 8 * h, r = s.row[m];
-            bool mine = r >= run.r0 && r < run.r1;
-            int from_m = s.lo[m], until_m = s.hi[m];
-            float best = -INFINITY;
-            if (!mine || t0 < from_m || t0 + KEYS > until_m) {
-                uint32_t sees = 0;
-#pragma unroll 1
-                for (int j = 0; j < 4; j++) {
-                    int t = t0 + w.wn * 16 + (j >> 1) * 8 + 2 * w.tid + (j & 1);
-                    bool in = mine && t >= from_m && t < until_m;
-                    sees |= (uint32_t)in << j;
-                }
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    float *v = &x[i][j >> 1][2 * h + (j & 1)];
-                    *v = sees >> j & 1 ? *v : -INFINITY;
-                }
-            }
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                best = fmaxf(best, x[i][j >> 1][2 * h + (j & 1)]);
-            best = fmaxf(best, shfl_xor_f32(best, 1));
-            best = fmaxf(best, shfl_xor_f32(best, 2));
-            if (w.tid == 0)
-                s.red[w.wn * flash<D, false, MT>::M + m] = best;
-        }
-}
-
-/* Scores to probabilities in s.p, and by what O and the sums shrink. turn: which of s.top's halves
- * has the largest scores so far; the other gets the new ones. */
-template <int D, int MT, int MS>
-DEV void probabilities(float (&sum)[MS][2], const float (&x)[MS][2][4], const flash_shared &s,
-                       const warp_share &w, int turn)
-{
-    constexpr int M = flash<D, false, MT>::M;
-    const float *old = s.top + turn * M, *red = s.red;
-    float *now = s.top + (turn ^ 1) * M;
-#pragma unroll
-    for (int i = 0; i < MS; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int m = (w.wm * MS + i) * 16 + w.gid + 8 * h;
-            float was = old[m];
-            float best = fmaxf(fmaxf(red[m], red[M + m]), fmaxf(red[2 * M + m], red[3 * M + m]));
-            best = fmaxf(best, was);
-            float zero = best == -INFINITY ? 0 : best; /* no infinity minus itself */
-            float keep = fast_exp2((was - zero) * 1.4426950408889634f), part_sum = 0;
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                float u = fast_exp2((x[i][j][2 * h] - zero) * 1.4426950408889634f);
-                float v = fast_exp2((x[i][j][2 * h + 1] - zero) * 1.4426950408889634f);
-                part_sum += u + v;
-                *(uint32_t *)(s.p + m * LINE_P + w.wn * 16 + j * 8 + 2 * w.tid) =
-                    f32x2_to_f16(u, v);
-            }
-            sum[i][h] = sum[i][h] * keep + part_sum;
-            if (w.wn == 0 && w.tid == 0) {
-                s.shrink[m] = keep;
-                now[m] = best;
-            }
-        }
-}
-
-/* O shrinks, then gains P V of the warp's columns; values: s.k where there is one stream. */
-template <int D, int MT, int NT>
-DEV void add_values(float (&o)[MT][NT][4], const flash_shared &s, const uint16_t *values,
-                    const warp_share &w)
-{
-    constexpr int LINE = flash<D>::LINE;
-#pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float keep = s.shrink[16 * i + w.gid + 8 * h];
-            if (keep == 1) /* almost always, after the first tiles */
-                continue;
-#pragma unroll
-            for (int j = 0; j < NT; j++) {
-                o[i][j][2 * h] *= keep;
-                o[i][j][2 * h + 1] *= keep;
-            }
-        }
-    int lane = w.lane;
-    const uint16_t *v = values + (lane & 15) * LINE + w.warp * flash<D>::COLS + (lane >> 4 << 3);
-    const uint16_t *p = s.p + (lane & 15) * LINE_P + (lane >> 4 << 3);
-#pragma unroll 4
-    for (int kk = 0; kk < KEYS; kk += 16) {
-        uint32_t fa[MT][4];
-#pragma unroll
-        for (int i = 0; i < MT; i++)
-            ldmatrix4(fa[i], p + 16 * i * LINE_P + kk);
-#pragma unroll
-        for (int j = 0; j < NT; j += 2) {
-            uint32_t fb[4];
-            ldmatrix4_t(fb, v + kk * LINE + j * 8);
-#pragma unroll
-            for (int i = 0; i < MT; i++) {
-                mma_f16(o[i][j], fa[i], fb);
-                mma_f16(o[i][j + 1], fa[i], fb + 2);
-            }
-        }
-    }
-}
-
-/* O divided by its sums, to the result. */
-template <int D, int MT, int MS, int NT>
-DEV void leave_rows(const float (&o)[MT][NT][4], const float (&sum)[MS][2], const attend_args &a,
-                    const flash_shared &s, const flash_block &b, const warp_share &w)
-{
-    constexpr int M = flash<D, false, MT>::M;
-    float *red = s.red;
-#pragma unroll
-    for (int i = 0; i < MS; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float v = sum[i][h] + shfl_xor_f32(sum[i][h], 1);
-            v += shfl_xor_f32(v, 2);
-            if (w.tid == 0)
-                red[w.wn * M + (w.wm * MS + i) * 16 + w.gid + 8 * h] = v;
-        }
+    copy_wait<STAGES - 2>();
     __syncthreads();
+    stage = stage + 1 == STAGES ? 0 : stage + 1;
+    return s.unit[stage];
+}
+/* After the products of unit u of a tile: the copy that the unit before it made room for, which is
+ * unit u again, some tiles on. */
+template <int D> DEV void copy_next(const block<D> &b, shared<D> &s, int stage, int tile, int u)
+{
+    constexpr int AHEAD = (STAGES - 1) / (2 * shape<D>::UNITS);
+    static_assert(AHEAD * 2 * shape<D>::UNITS == STAGES - 1, "whole tiles");
+    copy_unit<D>(b, s, stage ? stage - 1 : STAGES - 1, tile + AHEAD, u);
+}
+
+/* ---- Products ------------------------------------------------------------------------------ */
+
+/* What a warp computes: 16 pairs from m0 on, and the columns from `column` on. */
+struct warp_share {
+    int m0, column;
+};
+
+/* A warp's queries times scale in f16, in the layout of a product's first factor. */
+template <int D>
+DEV void load_queries(uint32_t (&q)[shape<D>::COLUMNS / 16][4], const block<D> &b,
+                      const warp_share &of)
+{
+    int lane = lane_id();
 #pragma unroll
-    for (int i = 0; i < MT; i++)
+    for (int h = 0; h < 2; h++) {
+        int m = of.m0 + (lane >> 2) + 8 * h, p = b.pair0 + m, r = p / b.group;
+        int head = (int)blockIdx.y * b.group + p % b.group;
+        const float *from = b.a.q.at + r * b.a.q.stride + head * D + of.column + 2 * (lane & 3);
+#pragma unroll
+        for (int i = 0; i < shape<D>::COLUMNS / 8; i++) {
+            float2 x = make_float2(0, 0);
+            if (m < b.n_pairs)
+                x = *(const float2 *)(from + 8 * i);
+            q[i / 2][2 * (i & 1) + h] = f32x2_to_f16(x.x * b.a.scale, x.y * b.a.scale);
+        }
+    }
+}
+
+/* S of the unit's keys, over the warp's columns. x: zeros. */
+template <int D>
+DEV void multiply_keys(float *x, const uint32_t (&q)[shape<D>::COLUMNS / 16][4],
+                       const uint8_t *unit, const warp_share &of)
+{
+    int lane = lane_id(), key = (lane & 7) + (lane >> 4 << 3);
+    int at = key * (2 * D) + 2 * of.column + ((lane >> 3 & 1 ^ (lane & 7)) << 4);
+#pragma unroll
+    for (int i = 0; i < shape<D>::COLUMNS / 16; i++) {
+        const uint8_t *from = unit + (at ^ (i & 3) << 5) + i / 4 * 128;
+#pragma unroll
+        for (int n = 0; n < shape<D>::UNIT / 16; n++) {
+            uint32_t k[4];
+            ldmatrix4(k, from + n * 16 * (2 * D));
+            mma_f16(x + 8 * n, q[i], k);
+            mma_f16(x + 8 * n + 4, q[i], k + 2);
+        }
+    }
+}
+
+/* O += P V of the unit's values, in the warp's columns. */
+template <int D>
+DEV void multiply_values(float (&o)[shape<D>::COLUMNS / 2], const uint32_t (*p)[4],
+                         const uint8_t *unit, const warp_share &of)
+{
+    int lane = lane_id();
+    int at = (lane & 15) * (2 * D) + 2 * of.column + ((lane >> 4 ^ (lane & 7)) << 4);
+#pragma unroll
+    for (int n = 0; n < shape<D>::UNIT / 16; n++)
+#pragma unroll
+        for (int i = 0; i < shape<D>::COLUMNS / 16; i++) {
+            uint32_t v[4];
+            ldmatrix4_t(v, unit + (at ^ (i & 3) << 5) + i / 4 * 128 + n * 16 * (2 * D));
+            mma_f16(o + 8 * i, p[n], v);
+            mma_f16(o + 8 * i + 4, p[n], v + 2);
+        }
+}
+
+/* The largest and the sum of N values, as a tree; overwrites them. NANS: a NaN is the largest. */
+template <int N, bool NANS> DEV void fold_max(float *x)
+{
+    if constexpr (N > 1) {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            x[i] = NANS ? max_nan(x[i], x[i + N / 2]) : fmaxf(x[i], x[i + N / 2]);
+        fold_max<N / 2, NANS>(x);
+    }
+}
+template <int N> DEV void fold_sum(float *x)
+{
+    if constexpr (N > 1) {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            x[i] += x[i + N / 2];
+        fold_sum<N / 2>(x);
+    }
+}
+/* The largest of a tile's scores x of each pair. Both pairs of a lane go step by step together,
+ * here and below, and folds are trees: few warps hide each other's latency in this kernel. */
+template <bool NANS, int N> DEV void largest(float (&top)[2], const float (&x)[N])
+{
+    float part[2][N / 2];
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        part[j >> 1 & 1][j / 4 * 2 + j % 2] = x[j];
+    fold_max<N / 2, NANS>(part[0]);
+    fold_max<N / 2, NANS>(part[1]);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        top[h] = part[h][0];
+#pragma unroll
+    for (int m = 1; m < 4; m *= 2)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int m = 16 * i + w.gid + 8 * h, p = b.pair0 + m;
-            if (m >= b.n_pairs)
-                continue;
-            float total = (red[m] + red[M + m]) + (red[2 * M + m] + red[3 * M + m]);
-            int r = p / b.group, head = b.g * b.group + p % b.group;
-            float *to = a.o.at + r * a.o.stride + head * D, by = 1.0f / total;
-#pragma unroll
-            for (int j = 0; j < NT; j++) {
-                int col = w.warp * flash<D>::COLS + j * 8 + 2 * w.tid;
-                *(float2 *)(to + col) = make_float2(o[i][j][2 * h] * by, o[i][j][2 * h + 1] * by);
-            }
+            float other = shfl_xor_f32(top[h], m);
+            top[h] = NANS ? max_nan(top[h], other) : fmaxf(top[h], other);
         }
+}
+/* Scores to exponentials relative to the new maxima, with `top` the largest of the tile; keep: the
+ * factors of O. */
+template <int N>
+DEV void soften_both(float (&x)[N], softmax (&sm)[2], const float (&top)[2], float (&keep)[2])
+{
+    float part[2][N / 2], less[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float best = fmaxf(top[h], sm[h].top);
+        less[h] = best == -INFINITY ? 0 : -best * log2_e; /* no infinity minus itself */
+        keep[h] = best == sm[h].top ? 1 : fast_exp2(fma_rn(sm[h].top, log2_e, less[h]));
+        sm[h].top = best;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        x[j] = fast_exp2(fma_rn(x[j], log2_e, less[j >> 1 & 1]));
+        part[j >> 1 & 1][j / 4 * 2 + j % 2] = x[j];
+    }
+    fold_sum<N / 2>(part[0]);
+    fold_sum<N / 2>(part[1]);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        sm[h].sum = fma_rn(sm[h].sum, keep[h], part[h][0]);
+}
+/* SKIPS: the votes of both pairs. The scores of one that drops the tile become -infinity. Returns
+ * whether any pair of the warp keeps it. */
+template <class J, int N>
+DEV bool vote_both(const J &b, float (&x)[N], const softmax (&sm)[2], votes (&v)[2],
+                   float (&top)[2], const walk &w, int m0)
+{
+    bool any = false;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        bool live = top[h] != -INFINITY && !(top[h] - sm[h].top < v[h].limit);
+        any |= live;
+        if (live) {
+            float best = fmaxf(top[h], sm[h].top);
+            v[h].delta *= best == sm[h].top ? 1 : fast_exp2((sm[h].top - best) * log2_e);
+            continue;
+        }
+        int n = keys_in(b, w, m0 + 8 * h);
+        if (n && top[h] != -INFINITY) {
+            v[h].delta += (float)n * fast_exp2((top[h] - sm[h].top) * log2_e);
+            v[h].dropped += 1;
+        }
+        top[h] = -INFINITY;
+#pragma unroll
+        for (int j = 0; j < N / 2; j++)
+            x[j / 2 * 4 + 2 * h + j % 2] = -INFINITY;
+    }
+    return warp_any(any);
+}
+
+/* Adds the scores of the warp that has the other half of the columns. */
+template <int D> DEV void add_other_half(float (&x)[shape<D>::KEYS / 2], shared<D> &s)
+{
+    int warp = (int)threadIdx.x >> 5, lane = lane_id();
+#pragma unroll
+    for (int i = 0; i < shape<D>::KEYS / 2; i++)
+        s.half[warp][i / 4][i % 4][lane] = x[i];
+    some_sync(1 + warp / 2, 64);
+#pragma unroll
+    for (int i = 0; i < shape<D>::KEYS / 2; i++)
+        x[i] += s.half[warp ^ 1][i / 4][i % 4][lane];
+}
+
+/* ---- O, from slice to slice ---------------------------------------------------------------- */
+
+template <int D>
+DEV void load_sums(const block<D> &b, float (&o)[shape<D>::COLUMNS / 2], const warp_share &of)
+{
+#pragma unroll
+    for (int i = 0; i < shape<D>::COLUMNS / 2; i++)
+        o[i] = 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int m = of.m0 + (lane_id() >> 2) + 8 * h;
+        if (b.slice.first || m >= b.n_pairs)
+            continue;
+        const float *from = sums_of(b, m, of.column, D);
+#pragma unroll
+        for (int j = 0; j < shape<D>::COLUMNS / 8; j++) {
+            float2 x = *(const float2 *)(from + 8 * j);
+            o[4 * j + 2 * h] = x.x;
+            o[4 * j + 2 * h + 1] = x.y;
+        }
+    }
+}
+/* by: the factors of O. */
+template <int D>
+DEV void store_sums(const block<D> &b, const float (&o)[shape<D>::COLUMNS / 2],
+                    const float (&by)[2], const warp_share &of)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int m = of.m0 + (lane_id() >> 2) + 8 * h;
+        if (m >= b.n_pairs)
+            continue;
+        float *to = sums_of(b, m, of.column, D);
+#pragma unroll
+        for (int j = 0; j < shape<D>::COLUMNS / 8; j++)
+            *(float2 *)(to + 8 * j) =
+                make_float2(o[4 * j + 2 * h] * by[h], o[4 * j + 2 * h + 1] * by[h]);
+    }
 }
 
 /* ---- The kernel ---------------------------------------------------------------------------- */
 
-/* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
- * grid:   tile of 64 pairs x KV head, the last rows first: they see most keys
- * shared: Q, 64 keys, 64 values, probabilities, in f16: 41 to 213 KB
- * bound:  tensor cores and ldmatrix, about evenly */
-template <int D, bool BLOCKS, bool ONE, bool LISTED, int MT>
-__global__ void __launch_bounds__(32 * flash<D>::W, D == 64                       ? 3
-                                                    : D == 256 && !BLOCKS && !ONE && MT == 4 ? BLOCKS_OF_113K
-                                                                                  : 1)
-    flash_kernel(listed_args x)
+template <how HOW, int D> DEV void attend(const block<D> &b, shared<D> &s)
 {
-    const attend_args &a = x.a;
-    using F = flash<D, false, MT>;
-    constexpr int MS = F::MS, LINE = F::LINE, NT = F::NT, BLOCKS_D = BLOCKS ? D : 256;
-    DYN_SHARED(uint16_t, mem);
-    flash_shared s = shared_parts<D, ONE, MT>(mem);
-    flash_block b = {(int)(gridDim.x - 1 - blockIdx.x) * F::M, 0, a.n_head / a.kv.n_head_kv,
-                     (int)blockIdx.y};
-    b.n_pairs = min((int)F::M, a.st.rows.n * b.group - b.pair0);
-    int warp = (int)threadIdx.x >> 5, lane = lane_id();
-    warp_share w = {warp, warp / F::WN, warp % F::WN, lane, lane >> 2, lane & 3};
+    using F = shape<D>;
+    int warp = (int)threadIdx.x >> 5;
+    int stage = STAGES - 1;
+    warp_share of = {16 * (warp / F::SPLIT), warp % F::SPLIT * F::COLUMNS};
+    int m0 = of.m0 + (lane_id() >> 2);
+    float o[F::COLUMNS / 2];
+    uint32_t q[F::COLUMNS / 16][4];
+    softmax sm[2] = {softmax_begin(b, m0), softmax_begin(b, m0 + 8)};
+    votes voted[2];
+    if constexpr (HOW == SKIPS)
+        voted[0] = votes_begin(b, m0), voted[1] = votes_begin(b, m0 + 8);
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; i++)
+        copy_unit<D>(b, s, i, i / (2 * F::UNITS), i % (2 * F::UNITS));
+    load_queries<D>(q, b, of);
+    load_sums<D>(b, o, of);
+#pragma unroll 1
+    for (int tile = 0; s.note[tile % NOTES].t0 != NO_TILE; tile++) {
+        float x[F::KEYS / 2], keep[2];
+        uint32_t p[F::KEYS / 16][4];
+        bool live = true;
+#pragma unroll
+        for (int i = 0; i < F::KEYS / 2; i++)
+            x[i] = 0;
+#pragma unroll
+        for (int u = 0; u < F::UNITS; u++) {
+            multiply_keys<D>(x + u * F::UNIT / 2, q, next_unit<D>(s, stage), of);
+            if (u == 0 && tile % PLAN == 0 && warp == 0)
+                plan<HOW>(b, s, tile + PLAN);
+            copy_next<D>(b, s, stage, tile, u);
+        }
+        if constexpr (F::SPLIT > 1)
+            add_other_half<D>(x, s);
+        const tile_note &note = s.note[tile % NOTES];
+        walk w = {note.r0, note.r1, note.t0, 0, 0, false};
+        if (w.t0 < s.all_from || w.t0 + F::KEYS > s.all_until) {
+            mask(b, x, w, m0, 0);
+            mask(b, x, w, m0 + 8, 1);
+        }
+        float top[2];
+        largest<HOW == SKIPS>(top, x);
+        if constexpr (HOW == SKIPS)
+            live = vote_both(b, x, sm, voted, top, w, m0);
+        soften_both(x, sm, top, keep);
+        worth(o, keep);
+        to_f16(x, p);
+#pragma unroll
+        for (int u = 0; u < F::UNITS; u++) {
+            const uint8_t *unit = next_unit<D>(s, stage);
+            if (live)
+                multiply_values<D>(o, p + u * F::UNIT / 16, unit, of);
+            copy_next<D>(b, s, stage, tile, F::UNITS + u);
+        }
+    }
+    float by[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (of.column ==
+            0) { /* one of the warps that share pairs leaves what they have in common */
+            if constexpr (HOW == SKIPS)
+                votes_end(b, voted[h], sm[h], m0 + 8 * h);
+            by[h] = softmax_end(b, sm[h], m0 + 8 * h);
+        } else {
+            by[h] = b.slice.last ? 1.0f / whole_sum(sm[h]) : 1;
+        }
+    }
+    store_sums<D>(b, o, by, of);
+}
+
+/* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
+ * grid:   tile of 128 pairs (heads of 512: 64) x KV head
+ * shared: five units: 40 to 98 KB
+ * bound:  tensor cores */
+template <how HOW, int D> __global__ void __launch_bounds__(THREADS, 1) flash_kernel(flash_args x)
+{
+    DYN_SHARED(uint8_t, mem);
+    shared<D> &s = *(shared<D> *)mem;
+    block<D> b = job_of<D, shape<D>::PAIRS, shape<D>::KEYS>(x, s.sees, NULL);
+    if constexpr (HOW == LISTED)
+        b.list = x.sparse.kept +
+                 ((size_t)(b.pair0 / (LIST_KEYS * b.group)) * x.a.kv.n_head_kv + blockIdx.y) *
+                     (size_t)x.sparse.n_word;
     grid_trigger();
     grid_wait();
-    begin_pairs<D, ONE, MT>(a, s, b);
-    if constexpr (LISTED)
-        load_list(x, s, b);
-
-    float o[MT][NT][4], sum[MS][2];
-#pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int j = 0; j < NT; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                o[i][j][e] = 0;
-#pragma unroll
-    for (int i = 0; i < MS; i++)
-        sum[i][0] = sum[i][1] = 0;
+    look_at_keys(b, &s.sees);
+    if (threadIdx.x == 0)
+        s.at = walk_begin(b);
     __syncthreads();
-
-    int turn = 0, last = (b.pair0 + b.n_pairs - 1) / b.group;
-    for (int r0 = b.pair0 / b.group; r0 <= last;) {
-        row_run run = run_at(a, s, b, r0, last);
-        dev_kv_base base = store_of(a.st, run.seq, a.kv);
-        int kb = BLOCKS ? a.kv.k_bytes : 2 * D, vb = BLOCKS ? a.kv.v_bytes : 2 * D;
-        const uint8_t *hk = head_rows(a.kv, base.k, b.g, kb);
-        const uint8_t *hv = head_rows(a.kv, base.v, b.g, vb);
-        int first = LISTED ? next_listed(s.list, 0, run.until) : run.from / KEYS * KEYS;
-        key_walk walk = key_walk_at(a.kv, base.page, first);
-        if (first < run.until) {
-            int second = ONE ? tile_after<LISTED>(s, first, run.until) : first;
-            load_tile<D, BLOCKS>(s.k, hk, kb, first, run.from, run.until, walk);
-            if (ONE)
-                go_on<LISTED>(&walk, second, run.until);
-            load_tile<D, BLOCKS>(s.v, ONE ? hk : hv, vb, second, run.from, run.until, walk);
-        }
-        if constexpr (ONE) {
-            tile_turns<D>(s.turns, a.kv, base.page, first, run.until, 4);
-            copy_wait<1>();
-            __syncthreads();
-        }
-        for (int t0 = first, after; t0 < run.until; t0 = after, turn ^= 1) {
-            /* Of two whose turns are at hand. Listed tiles come in twos. */
-            bool second = (LISTED ? t0 : t0 - first) / KEYS & 1;
-            after = tile_after<LISTED>(s, t0, run.until);
-            int next = ONE ? tile_after<LISTED>(s, after, run.until) : after;
-            go_on<LISTED>(&walk, next, run.until);
-            if constexpr (ONE)
-                make_tile<D, BLOCKS>(a, s, second);
-            else
-                copy_wait<1>();
-            __syncthreads();
-            if (BLOCKS && !ONE) {
-                expand_tile<BLOCKS_D>(s.k, LINE, (const uint8_t *)s.k, 2 * LINE, KEYS, a.kv.k_kind);
-                __syncthreads();
-            }
-            float z[MS][2][4];
-            scores<D, ONE>(z, s, w);
-            if constexpr (ONE)
-                if (second)
-                    tile_turns<D>(s.turns, a.kv, base.page, after, run.until, 4);
-            hide_scores<D, MT>(z, s, run, w, t0);
-            __syncthreads();
-            if (!ONE && after < run.until)
-                load_tile<D, BLOCKS>(s.k, hk, kb, after, run.from, run.until, walk);
-            else if (!ONE)
-                copy_commit();
-            probabilities<D, MT>(sum, z, s, w, turn);
-            if (!ONE)
-                copy_wait<1>();
-            __syncthreads();
-            if (BLOCKS && !ONE) {
-                expand_tile<BLOCKS_D>(s.v, LINE, (const uint8_t *)s.v, 2 * LINE, KEYS, a.kv.v_kind);
-                __syncthreads();
-            }
-            add_values<D>(o, s, ONE ? s.k : s.v, w);
-            if (ONE)
-                copy_wait<0>();
-            __syncthreads();
-            uint16_t *spent = ONE ? s.k : s.v;
-            if (next < run.until)
-                load_tile<D, BLOCKS>(spent, ONE ? hk : hv, vb, next, run.from, run.until, walk);
-            else
-                copy_commit();
-            if (ONE)
-                s.k = s.v, s.v = spent;
-        }
-        copy_wait<0>();
-        __syncthreads(); /* the next run's first tile of K overwrites what other warps may still
-                            read */
-        r0 = run.r1;
+    if (threadIdx.x < 32) {
+        plan<HOW>(b, s, 0);
+        look_at_all(b, s);
     }
-    leave_rows<D>(o, sum, a, s, b, w);
+    __syncthreads();
+    attend<HOW, D>(b, s);
+    copy_wait<0>();
 }
 
-/* Lists are 4 bytes for 4,096 keys. Heads of 512 in one stream leave room for those of 1M keys;
- * such prompts are of GPUs of 9.0, which have kernels of their own. */
-template <int D, bool BLOCKS, bool ONE = false, int MT = 4> static int allow(int largest)
+template <int D> static int init_of()
 {
-    int bytes = flash<D, ONE, MT>::bytes, bad = 0;
-    int listed = bytes + LIST_WORDS * (int)sizeof(uint32_t);
+    int r = allow_shared((flash_kernel<DENSE, D>), sizeof(shared<D>));
+    if constexpr (D == 512)
+        r |= allow_shared((flash_kernel<SKIPS, D>), sizeof(shared<D>));
     if constexpr (D >= 128)
-        bad = allow_shared(flash_kernel<D, BLOCKS, ONE, true, MT>, listed < largest ? listed : largest);
-    return bad | allow_shared(flash_kernel<D, BLOCKS, ONE, false, MT>, bytes);
+        r |= allow_shared((flash_kernel<LISTED, D>), sizeof(shared<D>));
+    return r;
 }
 
-/* Raises the limits on shared memory. largest: bytes that the GPU grants a block. *widest: the
- * largest head that fits. */
-extern "C" int cu_flash_init(int largest, int *widest)
+extern "C" int cu_flash_init(void)
 {
-    int bad = allow<64, false>(largest) | allow<128, false>(largest) | allow<64, true>(largest) |
-              allow<128, true>(largest);
-    *widest = 128;
-    if (flash<256, true>::bytes <= largest) {
-        bad |= allow<256, false>(largest) | allow<256, true>(largest);
-        bad |= allow<256, false, true>(largest) | allow<256, true, true>(largest);
-        *widest = 256;
-    } else if (flash<256, true, 2>::bytes <= largest) {
-        bad |= allow<256, false, false, 2>(largest) | allow<256, true, false, 2>(largest);
-        bad |= allow<256, false, true, 2>(largest) | allow<256, true, true, 2>(largest);
-        *widest = 256;
-    }
-    if (flash<512, true>::bytes <= largest) {
-        bad |= allow<512, false>(largest) | allow<512, true>(largest);
-        bad |= allow<512, false, true>(largest) | allow<512, true, true>(largest);
-        *widest = 512;
-    }
-    return bad;
+    static_assert(sizeof(shared<512>) <= 99 * 1024, "a block of 8.6, 8.9 and 12.0");
+    return init_of<64>() | init_of<128>() | init_of<256>() | init_of<512>();
 }
 
-template <int D, bool BLOCKS, bool ONE, int MT> static void flash_of(cudaStream_t s, listed_args x)
+template <int D> static void launch_of(cudaStream_t s, const flash_args &x)
 {
-    using F = flash<D, ONE, MT>;
     int pairs = x.a.q.rows * (x.a.n_head / x.a.kv.n_head_kv);
-    dim3 grid((unsigned)((pairs + F::M - 1) / F::M), (unsigned)x.a.kv.n_head_kv), block(32 * F::W);
-    if (D < 128 || !x.kept)
-        LAUNCH((flash_kernel<D, BLOCKS, ONE, false, MT>), grid, block, F::bytes, s, x);
-    else if constexpr (D >= 128)
-        LAUNCH((flash_kernel<D, BLOCKS, ONE, true, MT>), grid, block,
-               F::bytes + x.n_word * sizeof(uint32_t), s, x);
+    dim3 grid((unsigned)((pairs + shape<D>::PAIRS - 1) / shape<D>::PAIRS),
+              (unsigned)x.a.kv.n_head_kv);
+    if constexpr (D >= 128) {
+        if (x.sparse.kept) {
+            LAUNCH((flash_kernel<LISTED, D>), grid, dim3(THREADS), sizeof(shared<D>), s, x);
+            return;
+        }
+    }
+    if constexpr (D == 512) {
+        if (x.sparse.skip > 0) {
+            LAUNCH((flash_kernel<SKIPS, D>), grid, dim3(THREADS), sizeof(shared<D>), s, x);
+            return;
+        }
+    }
+    LAUNCH((flash_kernel<DENSE, D>), grid, dim3(THREADS), sizeof(shared<D>), s, x);
 }
 
-template <int D, bool ONE = false, int MT = 4> static void flash_any(cudaStream_t s, listed_args x)
+extern "C" void cu_flash(cudaStream_t s, flash_args x)
 {
-    if (x.a.kv.k_kind == KV_F16 && x.a.kv.v_kind == KV_F16)
-        flash_of<D, false, ONE, MT>(s, x);
-    else
-        flash_of<D, true, ONE, MT>(s, x);
-}
-/* Tiles of 64 pairs, or of 32 where a block has 99 KB of shared memory. */
-template <bool ONE> static void flash_256(cudaStream_t s, listed_args x)
-{
-    if (flash<256, true>::bytes <= cu_gpu.shared_block)
-        flash_any<256, ONE>(s, x);
-    else
-        flash_any<256, ONE, 2>(s, x);
-}
-
-extern "C" void cu_flash_listed(cudaStream_t s, listed_args x)
-{
-    bool one = x.a.kv.single;
     switch (x.a.kv.head_dim) {
     case 64:
-        flash_any<64>(s, x);
+        launch_of<64>(s, x);
         break;
     case 128:
-        flash_any<128>(s, x);
+        launch_of<128>(s, x);
         break;
     case 256:
-        one ? flash_256<true>(s, x) : flash_256<false>(s, x);
+        launch_of<256>(s, x);
         break;
     default:
-        one ? flash_any<512, true>(s, x) : flash_any<512>(s, x);
+        launch_of<512>(s, x);
     }
-}
-extern "C" void cu_flash(cudaStream_t s, attend_args a)
-{
-    cu_flash_listed(s, listed_args{a, NULL, 0});
 }

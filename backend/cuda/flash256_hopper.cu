@@ -103,7 +103,7 @@ template <how HOW> DEV void attend(const block &b, tiles &s, int half)
  * shared: Q, twice 64 keys and 64 values: 194 KB
  * bound:  shared memory, which an S of 64 keys reads as long as it is multiplied */
 template <how HOW>
-__global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(hopper_args x)
+__global__ void __launch_bounds__(3 * GROUP_THREADS, 1) flash256_hopper_kernel(flash_args x)
 {
     DYN_SHARED(uint8_t, mem);
     tiles &s = *(tiles *)(mem + (-shared_at(mem) & 1023));
@@ -133,7 +133,7 @@ extern "C" int cu_flash256_hopper_init(void)
            allow_shared(flash256_hopper_kernel<LISTED>, with_list(SHARED_BYTES, LIST_WORDS));
 }
 
-extern "C" void cu_flash256_hopper(cudaStream_t s, hopper_args x)
+extern "C" void cu_flash256_hopper(cudaStream_t s, flash_args x)
 {
     int pairs = x.a.q.rows * (x.a.n_head / x.a.kv.n_head_kv);
     dim3 grid((unsigned)((pairs + PAIRS - 1) / PAIRS), (unsigned)x.a.kv.n_head_kv);

@@ -333,7 +333,7 @@ template <how HOW> DEV void collect(const block &b, tiles &s, int half)
  * shared: Q, 64 keys, 64 values, P twice: 211 KB
  * bound:  second-level cache, before the tensor cores: 64 products per element read */
 template <how HOW>
-__global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(hopper_args x)
+__global__ void __launch_bounds__(4 * GROUP_THREADS, 1) flash512_hopper_kernel(flash_args x)
 {
     DYN_SHARED(uint8_t, mem);
     tiles &s = *(tiles *)(mem + (-shared_at(mem) & 1023));
@@ -367,7 +367,7 @@ extern "C" int cu_flash512_hopper_init(void)
            allow_shared(flash512_hopper_kernel<LISTED>, with_list(SHARED_BYTES, LIST_WORDS));
 }
 
-extern "C" void cu_flash512_hopper(cudaStream_t s, hopper_args x)
+extern "C" void cu_flash512_hopper(cudaStream_t s, flash_args x)
 {
     int pairs = x.a.q.rows * (x.a.n_head / x.a.kv.n_head_kv);
     dim3 grid((unsigned)((pairs + PAIRS - 1) / PAIRS), (unsigned)x.a.kv.n_head_kv);

@@ -89,23 +89,6 @@ DEV void fetch(const job<D, PAIRS, KEYS> &b, pair_tiles<D, KEYS> &s)
 
 /* ---- A warpgroup's P and O ---------------------------------------------------------------- */
 
-/* Scores in the layout of a product's result to f16 in the layout of its first factor. */
-template <int N> DEV void to_f16(const float (&x)[N], uint32_t (&p)[N / 8][4])
-{
-#pragma unroll
-    for (int i = 0; i < N / 2; i++)
-        p[i / 4][i % 4] = f32x2_to_f16(x[2 * i], x[2 * i + 1]);
-}
-
-/* Scales O of pairs m0 and m0 + 8 to their new maxima. */
-template <int N> DEV void worth(float (&o)[N], const float (&keep)[2])
-{
-    if (!warp_max_u32(keep[0] != 1 || keep[1] != 1)) /* rare after the first tiles */
-        return;
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        o[i] *= keep[i >> 1 & 1];
-}
 /* Loads O as the slice before left it. */
 template <int D, int KEYS>
 DEV void load_sums(const job<D, PAIRS, KEYS> &b, float (&o)[D / 2], int m0)

@@ -60,19 +60,15 @@ kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, 
     const char *one = kv->single ? ", keys made of values" : "";
     bool blocks = kv->k_type != NUM_F16 || kv->v_type != NUM_F16;
     const char *few = little == ATTEND_WGMMA ? "wgmma" : "f16 tensor cores";
+    const char *by = c->hopper && kv->head_dim >= 128 ? "wgmma" : "f16 tensor cores";
     if (little >= ATTEND_TILES && many >= ATTEND_TILES) {
-        snprintf(text, cap, "%s%s%s%s%s", few,
-                 many == little          ? ""
-                 : many == ATTEND_TILES  ? ", f16 tensor cores for prompts"
-                 : many == ATTEND_SLICES ? ", wgmma for prompts over slices made f16"
-                                         : ", wgmma for prompts",
+        bool slices = many == ATTEND_SLICES, apart = slices || strcmp(few, by) != 0;
+        snprintf(text, cap, "%s%s%s%s%s%s%s%s", few, apart ? ", " : "", apart ? by : "",
+                 apart ? " for prompts" : "", slices ? " over slices made f16" : "",
                  blocks ? ", made f16 in tiles" : "", one, turned);
         return KERNEL_FULL;
     }
-    if (little >= ATTEND_TILES)
-        snprintf(text, cap, "%s, f32 sums for prompts: too little shared memory%s%s", few, one,
-                 turned);
-    else
-        snprintf(text, cap, "f32 sums%s%s%s", kv->wide ? ": too large for f16" : "", one, turned);
+    const char *why = kv->wide ? ": too large for f16" : many >= ATTEND_TILES ? " in answers" : "";
+    snprintf(text, cap, "f32 sums%s%s%s", why, one, turned);
     return KERNEL_SLOW;
 }

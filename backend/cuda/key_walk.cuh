@@ -111,7 +111,7 @@ template <int PAGES> DEV void key_walk_to(key_walk_of<PAGES> *w, int t, int unti
         if (!w->page)
             w->place[i] = t;
         else if (t < until)
-            w->place[i] = page_of(w->page, t)->place;
+            w->place[i] = page_of(w->page, t)->place + in_page(t);
 }
 
 /* The key of the pass that row r numbers t: a row of a tree numbers them by depth, and key first +

@@ -77,8 +77,8 @@ typedef struct split_limits {
     int32_t widest, stages_256, stages_512;
 } split_limits;
 int cu_split_init(int largest, split_limits *l);
-/* split8.cu: the same for heads of 256 and 512 in blocks or bf16. How much shared memory a block
- * takes; 0: not these heads. */
+/* split8.cu: the same for heads of 256 and 512 in blocks or bf16, and for heads of 512 in f16 where
+ * split.cu does not fit. How much shared memory a block takes; 0: not these heads. */
 typedef struct split8_args {
     attend_args a;
     chunk_parts parts;
@@ -87,6 +87,7 @@ typedef struct split8_args {
 } split8_args;
 void cu_split8(cudaStream_t s, split8_args x);
 int cu_split8_bytes(dev_kv kv, int n_pairs, int stages);
+int cu_split8_keys(dev_kv kv); /* of a tile */
 int cu_split8_init(int largest);
 /* split512.cu: the same for heads of 512 in Q8_0, Q4_0 or TQ3_0, keys and values alike, or one
  * stream of the first two. Units of a ring where a block has so many bytes of shared memory; 0: not
@@ -113,11 +114,8 @@ typedef struct wgmma_args {
 } wgmma_args;
 void cu_split_hopper(cudaStream_t s, wgmma_args x);
 int cu_split_hopper_init(void);
-/* flash.cu: many rows on tensor cores, the same heads and formats, at most *widest. */
-void cu_flash(cudaStream_t s, attend_args a);
-int cu_flash_init(int largest, int *widest);
 /* Slices begin at multiples of SLICE_KEYS, the longest tile. */
-/* What rows of one sequence leave out (sparse.h), in kernels of 9.0. */
+/* What rows of one sequence leave out (sparse.h). */
 enum {
     SPARSE_COUNTS = 163, /* 64-bit counters: tiles, kept tiles, the bins of a sparse_tally */
     SPARSE_TALLIES = 256 /* tallies on the device: of sequences times layers of a pass */
@@ -163,7 +161,7 @@ int cu_select_init(void);
 void cu_select_hopper(cudaStream_t s, select_args a);
 int cu_select_hopper_init(void);
 enum { SLICE_CARRY = 7, SLICE_KEYS = 128 };
-/* Which keys a kernel of flash*_hopper.cu takes at a time. Between the slices of a row, o holds its
+/* Which keys a kernel of many rows takes at a time. Between the slices of a row, o holds its
  * sum of values, not yet divided, and `carry` the rest. */
 typedef struct attend_slice {
     const uint16_t *k, *v; /* f16, [KV heads][kv.n_slots][head_dim]: key `from` first; NULL: keys
@@ -176,21 +174,23 @@ typedef struct attend_slice {
     float *carry; /* [rows, heads][SLICE_CARRY]: largest score; sums of exponentials of the four
                      threads that share a row; what a certificate needs, and dropped tiles */
 } attend_slice;
-/* The same for f16 in two streams, heads of 128, 256 and 512, on GPUs of capability 9.0, and on
- * those alone. */
-typedef struct hopper_args {
+/* flash.cu: many rows on tensor cores, over two streams of f16, in heads of 64, 128, 256 and 512. */
+typedef struct flash_args {
     attend_args a;
     attend_slice slice;
     dev_sparse sparse; /* skip above 0: of one sequence alone */
-} hopper_args;
-void cu_flash128_hopper(cudaStream_t s, hopper_args x);
-void cu_flash256_hopper(cudaStream_t s, hopper_args x);
-void cu_flash512_hopper(cudaStream_t s, hopper_args x);
+} flash_args;
+void cu_flash(cudaStream_t s, flash_args x);
+int cu_flash_init(void);
+/* The same in heads of 128, 256 and 512, on GPUs of capability 9.0, and on those alone. */
+void cu_flash128_hopper(cudaStream_t s, flash_args x);
+void cu_flash256_hopper(cudaStream_t s, flash_args x);
+void cu_flash512_hopper(cudaStream_t s, flash_args x);
 /* flash512_spread_hopper.cu: the same as cu_flash512_hopper, bit for bit, by many blocks for each
  * tile of 64 pairs. Rows of one sequence; all keys in one slice, none dropped. */
 enum { SPREAD_COLUMNS = 4, SPREAD_KEYS = 64 }; /* blocks for the columns of O; keys of a tile */
 typedef struct spread_args {
-    hopper_args h;
+    flash_args h;
     float *scores; /* [KV heads][tiles of pairs][n_tiles][n_warps] of SPREAD_WARP_BYTES */
     int32_t first_tile, n_tiles; /* of SPREAD_KEYS keys, that the rows see */
     int32_t part_tiles;          /* that one block multiplies by queries */
@@ -203,7 +203,7 @@ int cu_flash128_hopper_init(void);
 int cu_flash256_hopper_init(void);
 int cu_flash512_hopper_init(void);
 /* expand.cu: keys and values of indices [from, until) of one sequence as two streams of f16, as
- * attend_slice has them; heads of 128, 256 and 512. Rotated ones stay rotated, but of one stream.
+ * attend_slice has them; heads of 64, 128, 256 and 512. Rotated ones stay rotated, but of one stream.
  */
 typedef struct expand_args {
     dev_kv kv;

@@ -46,7 +46,6 @@ typedef struct listed_args {
     int32_t n_word;
 } listed_args;
 void cu_attend_listed(cudaStream_t s, listed_args x); /* attend.cu; kept is not NULL */
-void cu_flash_listed(cudaStream_t s, listed_args x);  /* flash.cu: heads of 128 and above */
 
 #ifdef __cplusplus
 }

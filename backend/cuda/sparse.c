@@ -2,7 +2,7 @@
  * of block selection, and the account of it.
  *
  * Block selection of prompts by the kernels of exact prompts, with lists; skip-softmax of prompts
- * by those of 9.0, in heads of 512 (flash_hopper.cuh); of answers by skip.c. The kernels that vote
+ * by them too, in heads of 512 (flash.cuh); of answers by skip.c. The kernels that vote
  * or select add to counters in memory of the device, one tally for each sequence and layer of a
  * pass. A pass that counted ends with a copy of them to the host, which waits for the pass.
  *
@@ -18,7 +18,7 @@
 _Static_assert((int)SPARSE_COUNTS == (int)SPARSE_BINS + 2, "a tally on the device");
 _Static_assert((int)SELECT_ROWS == (int)SPARSE_TILE, "a query block");
 
-enum { SKIP_PROMPT_TILE = 64 }; /* keys of a tile of flash512_hopper.cu */
+enum { SKIP_TILE_HOPPER = 64, SKIP_TILE_FLASH = 32 }; /* keys: flash512_hopper.cu, flash.cu */
 
 bool cuda_selects(const cuda_device *c, const kv_view *kv)
 {
@@ -30,7 +30,7 @@ bool cuda_selects(const cuda_device *c, const kv_view *kv)
 /* Do they drop tiles? In heads of 128 and 256 votes were measured to cost what they save. */
 static bool prompts_skip(const cuda_device *c, const kv_view *kv)
 {
-    return cuda_attend_path(c, kv, false) >= ATTEND_WGMMA && kv->head_dim == 512;
+    return cuda_attend_path(c, kv, false) >= ATTEND_TILES && kv->head_dim == 512;
 }
 
 void cuda_narrow_sparse(const device *d, const kv_view *kv, bool prompt, sparse_rule *rule)
@@ -38,7 +38,8 @@ void cuda_narrow_sparse(const device *d, const kv_view *kv, bool prompt, sparse_
     const cuda_device *c = cuda_select(d); /* what fits depends on the GPU */
     bool skip = prompt ? prompts_skip(c, kv) : cuda_answers_skip(c, kv);
     rule->skip = skip && !kv->window ? rule->skip : 0;
-    rule->tile = prompt && rule->skip > 0 ? SKIP_PROMPT_TILE : 0;
+    int32_t tile = c->hopper ? SKIP_TILE_HOPPER : SKIP_TILE_FLASH;
+    rule->tile = prompt && rule->skip > 0 ? tile : 0;
     rule->least = prompt ? 0 : cuda_skip_least(c, kv);
     rule->alpha = prompt && cuda_selects(c, kv) && !kv->window ? rule->alpha : 0;
 }

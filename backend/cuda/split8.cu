@@ -1,5 +1,5 @@
 /* split8.cu - attention of few rows on the f16 tensor cores, keys first: heads of 256 and 512 whose
- * keys or values are in blocks or bf16.
+ * keys or values are in blocks or bf16; where split.cu does not fit, heads of 512 in f16 too.
  *
  *     S^T [16 keys x 8 pairs] = K Q^T        O^T [16 columns of V x 8 pairs] += V^T P^T
  *
@@ -9,10 +9,11 @@
  * Chunks, their division among blocks and the partial results are those of split.cu. Here keys are
  * the 16 rows of a product and pairs (row, head) its 8 columns, so eight heads per KV head waste
  * nothing, and the eight elements that a lane decodes (kv_pieces.cuh) go into products whole. A
- * block walks tiles of 64 keys (32 in heads of 256), with a barrier before each of the three steps
- * above. Keys and values have separate stages, refilled as soon as all warps have read them, so one
- * stage of each may do. Blocks are small, two or four per multiprocessor, and hide each other's
- * latency. Every warp adds up the parts of S and makes the probabilities that its products need.
+ * block walks tiles of 64 keys (32 in heads of 256, and where a tile would not fit in 99 KB), with
+ * a barrier before each of the three steps above. Keys and values have separate stages, refilled as
+ * soon as all warps have read them, so one stage of each may do. Blocks are small, two or four per
+ * multiprocessor, and hide each other's latency. Every warp adds up the parts of S and makes the
+ * probabilities that its products need.
  *
  * 9 to 16 pairs (NG = 2) are a second product with the decoded elements. Columns are independent,
  * so a pair's bits do not depend on other pairs. In a window a block has one tile and mostly waits
@@ -26,9 +27,12 @@
 
 static constexpr float LOG2E = 1.4426950408889634f; /* scores are made for exp2 */
 
-/* W warps. For S, KEYS / 16 of them share a part of the head's length. */
-template <int D, int NG> struct split8_shape {
-    static constexpr int W = D / 64, KEYS = D == 512 ? 64 : 32, PARTS = W / (KEYS / 16);
+/* Heads of HEAD, 8 GROUPS pairs, tiles of TILE keys; W warps. For S, KEYS / 16 of them share a part
+ * of the head's length. */
+template <int HEAD, int GROUPS, int TILE> struct split8_shape {
+    static constexpr int D = HEAD, NG = GROUPS, KEYS = TILE;
+    static constexpr int W = D / 64, PARTS = W / (KEYS / 16);
+    static constexpr int BLOCKS = D == 256 ? 4 : KEYS == 64 ? 2 : 1; /* per multiprocessor */
     static constexpr int PAIRS = 8 * NG, ROWS = PAIRS / W; /* ROWS: pairs of a warp's softmax */
     static constexpr int LINE_Q = D + 32, LINE_S = KEYS + 8, LINE_P = KEYS + 8;
     static constexpr int fixed =
@@ -55,11 +59,11 @@ struct tile_copier {
 
 /* The next tile, as a group of copies: THREADS threads a row. Absent rows are copies of a present
  * one: finite, and hidden by the softmax. */
-template <int D, int KIND>
+template <class F, int KIND>
 DEV void copy_next(tile_copier *c, int n_stages, const attend_args &a, int r0,
                    const split8_shared &mem)
 {
-    constexpr int KEYS = split8_shape<D, 1>::KEYS;
+    constexpr int D = F::D, KEYS = F::KEYS;
     constexpr int THREADS = D / 2 / KEYS, STEP = 16 * THREADS;
     int row = (int)threadIdx.x / THREADS, at = (int)threadIdx.x % THREADS * 16;
     int bytes = KIND == KV_KINDS ? c->bytes : row_bytes<KIND, D>;
@@ -92,10 +96,10 @@ DEV void copy_next(tile_copier *c, int n_stages, const attend_args &a, int r0,
 
 /* s: the warp's 16 keys x pairs, over its part of the head's length. Even and odd products have
  * separate sums: half the latency. */
-template <int D, int NG, int KIND>
+template <class F, int KIND>
 DEV void scores_as(float (*s)[4], const uint16_t *sq, const uint8_t *tile)
 {
-    using F = split8_shape<D, NG>;
+    constexpr int D = F::D, NG = F::NG;
     constexpr int LINE = line_bytes(row_bytes<KIND, D>), PART = D / F::PARTS, G = F::KEYS / 16;
     int lane = lane_id(), g = lane >> 2, t = lane & 3, warp = (int)threadIdx.x >> 5;
     const uint8_t *k = tile + (warp % G * 16 + g) * LINE + warp / G * row_bytes<KIND, PART>;
@@ -126,11 +130,10 @@ DEV void scores_as(float (*s)[4], const uint16_t *sq, const uint8_t *tile)
 }
 
 /* o += V^T P^T: piece `8 warp + g` of each value, its elements two to a product. */
-template <int D, int NG, int KIND>
+template <class F, int KIND>
 DEV void sums_as(float (*o)[4][4], const uint16_t *p, const uint8_t *tile)
 {
-    using F = split8_shape<D, NG>;
-    constexpr int LINE = line_bytes(row_bytes<KIND, D>);
+    constexpr int NG = F::NG, LINE = line_bytes(row_bytes<KIND, F::D>);
     int lane = lane_id(), warp = (int)threadIdx.x >> 5;
     p += (lane >> 2) * F::LINE_P + 2 * (lane & 3);
     const uint8_t *v = tile + 2 * (lane & 3) * LINE;
@@ -154,33 +157,33 @@ DEV void sums_as(float (*o)[4][4], const uint16_t *p, const uint8_t *tile)
     }
 }
 
-template <int D, int NG, int KIND>
+template <class F, int KIND>
 DEV void scores(float (*s)[4], const uint16_t *sq, const uint8_t *tile, int kind)
 {
     if constexpr (KIND != KV_KINDS) {
-        scores_as<D, NG, KIND>(s, sq, tile);
+        scores_as<F, KIND>(s, sq, tile);
         return;
     }
     switch (kind) {
 #define DO(k)                                                                                      \
     case k:                                                                                        \
-        scores_as<D, NG, k>(s, sq, tile);                                                          \
+        scores_as<F, k>(s, sq, tile);                                                              \
         break;
         EACH_FORMAT(DO)
 #undef DO
     }
 }
-template <int D, int NG, int KIND>
+template <class F, int KIND>
 DEV void sums(float (*o)[4][4], const uint16_t *p, const uint8_t *tile, int kind)
 {
     if constexpr (KIND != KV_KINDS) {
-        sums_as<D, NG, KIND>(o, p, tile);
+        sums_as<F, KIND>(o, p, tile);
         return;
     }
     switch (kind) {
 #define DO(k)                                                                                      \
     case k:                                                                                        \
-        sums_as<D, NG, k>(o, p, tile);                                                             \
+        sums_as<F, k>(o, p, tile);                                                                 \
         break;
         EACH_FORMAT(DO)
 #undef DO
@@ -212,11 +215,10 @@ template <int ROWS> struct pair_sums {
 
 /* Probabilities of the warp's pairs in the tile at t0, and the factors of O; a lane has
  * neighbouring keys. `last`: the chunk ends here. */
-template <int D, int NG>
-DEV void softmax(pair_sums<split8_shape<D, NG>::ROWS> *s, const split8_shared &mem,
-                 const block_pairs &b, const split8_args &args, int t0, bool last)
+template <class F>
+DEV void softmax(pair_sums<F::ROWS> *s, const split8_shared &mem, const block_pairs &b,
+                 const split8_args &args, int t0, bool last)
 {
-    using F = split8_shape<D, NG>;
     constexpr int EACH = F::KEYS / 32;
     int lane = lane_id(), warp = (int)threadIdx.x >> 5;
     bool all = t0 + F::KEYS <= b.whole && t0 >= b.lo[b.n - 1];
@@ -260,7 +262,7 @@ DEV void softmax(pair_sums<split8_shape<D, NG>::ROWS> *s, const split8_shared &m
             total = warp_sum(total);
             float *to = pair_part(args, b, m, t0 >> args.deal.chunk_shift);
             if (lane == 0 && to)
-                *(float2 *)(to + D) = make_float2(best / LOG2E, total);
+                *(float2 *)(to + F::D) = make_float2(best / LOG2E, total);
         }
     }
 }
@@ -290,11 +292,11 @@ DEV void leave_parts(float (*o)[4][4], const block_pairs &b, const split8_args &
 
 /* Queries in the element order of key pieces; zeros for absent pairs. A piece has four pairs of
  * neighbouring elements, 1 or 4 places apart. */
-template <int D, int NG>
+template <class F>
 DEV void load_queries(uint16_t *sq, const block_pairs &b, const split8_args &args, int kind)
 {
     const attend_args &a = args.a;
-    using F = split8_shape<D, NG>;
+    constexpr int D = F::D;
     bool far = kind == KV_Q4_0 || kind == KV_TQ3_0;
     float scale = a.scale * LOG2E;
 #pragma unroll 1
@@ -326,12 +328,12 @@ DEV void load_queries(uint16_t *sq, const block_pairs &b, const split8_args &arg
  * grid:   KV head x runs of chunks x tile of rows; D / 2 threads
  * shared: Q, parts of S, 1 to 3 stages of keys and values: 25 to 150 KB
  * bound:  reading K and V; decoding them, where a key has few bytes */
-template <int D, int NG, int KIND>
-__global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_args x)
+template <class F, int KIND>
+__global__ void __launch_bounds__(F::D / 2, F::BLOCKS) split8_kernel(split8_args x)
 {
     const attend_args &a = x.a;
-    using F = split8_shape<D, NG>;
-    constexpr int W = F::W, KEYS = F::KEYS, LINE_S = F::LINE_S, PAIRS = F::PAIRS, G = KEYS / 16;
+    constexpr int D = F::D, NG = F::NG, W = F::W, KEYS = F::KEYS, PAIRS = F::PAIRS, G = KEYS / 16;
+    constexpr int LINE_S = F::LINE_S;
     DYN_SHARED(uint16_t, sq);
     uint16_t *sp = sq + PAIRS * F::LINE_Q;
     float *ss = (float *)(sp + PAIRS * F::LINE_P);
@@ -397,12 +399,12 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
             grid_wait();
             waited = true;
         }
-        copy_next<D, KIND>(&keys, stages, a, r0, mem);
-        copy_next<D, KIND>(&values, stages, a, r0, mem);
+        copy_next<F, KIND>(&keys, stages, a, r0, mem);
+        copy_next<F, KIND>(&values, stages, a, r0, mem);
     }
     if (!waited)
         grid_wait();
-    load_queries<D, NG>(sq, b, x, KIND == KV_KINDS ? a.kv.k_kind : KIND);
+    load_queries<F>(sq, b, x, KIND == KV_KINDS ? a.kv.k_kind : KIND);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < PAIRS * F::LINE_P / 2; i += 32 * W)
         ((uint32_t *)sp)[i] = 0; /* probabilities of absent pairs */
@@ -425,16 +427,16 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
         copies_wait(2 * stages - (i ? 2 : 1));
         __syncthreads(); /* keys have arrived; values of the tile before have been read */
         if (i)
-            copy_next<D, KIND>(&values, stages, a, r0, mem);
+            copy_next<F, KIND>(&values, stages, a, r0, mem);
         float s[NG][4];
-        scores<D, NG, KIND>(s, sq, k_ring + stage * k_tile, a.kv.k_kind);
+        scores<F, KIND>(s, sq, k_ring + stage * k_tile, a.kv.k_kind);
         float *to = ss + (warp / G * PAIRS + 2 * (lane & 3)) * LINE_S + warp % G * 16 + (lane >> 2);
 #pragma unroll
         for (int n = 0; n < NG; n++, to += 8 * LINE_S)
             to[0] = s[n][0], to[LINE_S] = s[n][1], to[8] = s[n][2], to[LINE_S + 8] = s[n][3];
         __syncthreads(); /* scores are complete; keys have been read */
-        copy_next<D, KIND>(&keys, stages, a, r0, mem);
-        softmax<D, NG>(&sum, mem, b, x, t0, last);
+        copy_next<F, KIND>(&keys, stages, a, r0, mem);
+        softmax<F>(&sum, mem, b, x, t0, last);
         copies_wait(2 * stages - 1);
         __syncthreads(); /* probabilities are complete; values have arrived */
 #pragma unroll
@@ -446,7 +448,7 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
                 o[n][j][2] *= keep.x, o[n][j][3] *= keep.y;
             }
         }
-        sums<D, NG, KIND>(o, sp, v_ring + stage * v_tile, a.kv.v_kind);
+        sums<F, KIND>(o, sp, v_ring + stage * v_tile, a.kv.v_kind);
         if (last)
             leave_parts<NG>(o, b, x, t0 >> shift);
         stage = stage + 1 == stages ? 0 : stage + 1;
@@ -455,62 +457,88 @@ __global__ void __launch_bounds__(D / 2, D == 512 ? 2 : 4) split8_kernel(split8_
 
 /* ---- Host side ----------------------------------------------------------------------------- */
 
+/* Heads of 256 and 512: keys of a tile. It depends on the store alone, for the last bits of sums
+ * depend on it. */
+extern "C" int cu_split8_keys(dev_kv kv)
+{
+    enum { CARDS_99K = 99 << 10 };
+    int both = line_bytes(kv.k_bytes) + line_bytes(kv.v_bytes);
+    bool fits = 64 * both + split8_shape<512, 2, 64>::fixed <= CARDS_99K;
+    return kv.head_dim == 512 && fits ? 64 : 32;
+}
+template <int D, int TILE> static int fixed_bytes(int n_pairs)
+{
+    return n_pairs > 8 ? split8_shape<D, 2, TILE>::fixed : split8_shape<D, 1, TILE>::fixed;
+}
 /* Bytes of shared memory of a block; 0: no kernel for such heads. */
 extern "C" int cu_split8_bytes(dev_kv kv, int n_pairs, int stages)
 {
-    int stage = line_bytes(kv.k_bytes) + line_bytes(kv.v_bytes);
+    int keys = cu_split8_keys(kv);
     if (kv.single || (kv.head_dim != 256 && kv.head_dim != 512))
         return 0;
-    if (kv.head_dim == 256)
-        stage *= split8_shape<256, 1>::KEYS;
-    else
-        stage *= split8_shape<512, 1>::KEYS;
-    int fixed = kv.head_dim == 256
-                    ? n_pairs > 8 ? split8_shape<256, 2>::fixed : split8_shape<256, 1>::fixed
-                : n_pairs > 8 ? split8_shape<512, 2>::fixed
-                              : split8_shape<512, 1>::fixed;
-    return fixed + stages * stage;
+    int fixed = kv.head_dim == 256 ? fixed_bytes<256, 32>(n_pairs)
+                : keys == 64       ? fixed_bytes<512, 64>(n_pairs)
+                                   : fixed_bytes<512, 32>(n_pairs);
+    return fixed + stages * keys * (line_bytes(kv.k_bytes) + line_bytes(kv.v_bytes));
 }
 
-template <int D, int NG> static int allow(int largest)
+template <class F> static int allow(int largest)
 {
-    return allow_shared(split8_kernel<D, NG, KV_Q8_0>, largest) |
-           allow_shared(split8_kernel<D, NG, KV_Q4_0>, largest) |
-           allow_shared(split8_kernel<D, NG, KV_TQ3_0>, largest) |
-           allow_shared(split8_kernel<D, NG, KV_KINDS>, largest);
+    int bad = allow_shared(split8_kernel<F, KV_KINDS>, largest);
+    if constexpr (F::D == 256)
+        return bad | allow_shared(split8_kernel<F, KV_Q8_0>, largest) |
+               allow_shared(split8_kernel<F, KV_Q4_0>, largest) |
+               allow_shared(split8_kernel<F, KV_TQ3_0>, largest);
+    if constexpr (F::D == 512 && F::KEYS == 32)
+        bad |= allow_shared(split8_kernel<F, KV_F16>, largest);
+    return bad;
 }
 extern "C" int cu_split8_init(int largest)
 {
-    return allow<256, 1>(largest) | allow<256, 2>(largest) | allow<512, 1>(largest) |
-           allow<512, 2>(largest);
+    return allow<split8_shape<256, 1, 32>>(largest) | allow<split8_shape<256, 2, 32>>(largest) |
+           allow<split8_shape<512, 1, 64>>(largest) | allow<split8_shape<512, 2, 64>>(largest) |
+           allow<split8_shape<512, 1, 32>>(largest) | allow<split8_shape<512, 2, 32>>(largest);
 }
 
-template <int D, int NG, int KIND> static void launch_kind(cudaStream_t s, const split8_args &x)
+template <class F, int KIND> static void launch_kind(cudaStream_t s, const split8_args &x)
 {
     dim3 grid((unsigned)x.a.kv.n_head_kv, (unsigned)(x.deal.n_block + own_blocks(x.a, x.deal)),
               (unsigned)((x.parts.n_rows + x.deal.tile_rows - 1) / x.deal.tile_rows));
-    LAUNCH((split8_kernel<D, NG, KIND>), grid, dim3(D / 2), (size_t)x.spread, s, x);
+    LAUNCH((split8_kernel<F, KIND>), grid, dim3(F::D / 2), (size_t)x.spread, s, x);
 }
 
-template <int D, int NG> static void launch_of(cudaStream_t s, const split8_args &x)
+template <class F> static void launch_of(cudaStream_t s, const split8_args &x)
 {
-    int kind = x.a.kv.k_kind == x.a.kv.v_kind && D == 256 ? x.a.kv.k_kind : (int)KV_KINDS;
-    if (kind == KV_Q8_0)
-        launch_kind<D, NG, KV_Q8_0>(s, x);
-    else if (kind == KV_Q4_0)
-        launch_kind<D, NG, KV_Q4_0>(s, x);
-    else if (kind == KV_TQ3_0)
-        launch_kind<D, NG, KV_TQ3_0>(s, x);
+    int kind = x.a.kv.k_kind == x.a.kv.v_kind ? x.a.kv.k_kind : (int)KV_KINDS;
+    if constexpr (F::D == 256) {
+        if (kind == KV_Q8_0)
+            return launch_kind<F, KV_Q8_0>(s, x);
+        if (kind == KV_Q4_0)
+            return launch_kind<F, KV_Q4_0>(s, x);
+        if (kind == KV_TQ3_0)
+            return launch_kind<F, KV_TQ3_0>(s, x);
+    } else if constexpr (F::KEYS == 32) {
+        if (kind == KV_F16)
+            return launch_kind<F, KV_F16>(s, x);
+    }
+    launch_kind<F, KV_KINDS>(s, x);
+}
+
+template <int D, int TILE> static void launch_tile(cudaStream_t s, const split8_args &x)
+{
+    int rows = x.deal.tile_rows < x.parts.n_rows ? x.deal.tile_rows : x.parts.n_rows;
+    if (rows * (x.a.n_head / x.a.kv.n_head_kv) > 8)
+        launch_of<split8_shape<D, 2, TILE>>(s, x);
     else
-        launch_kind<D, NG, KV_KINDS>(s, x);
+        launch_of<split8_shape<D, 1, TILE>>(s, x);
 }
 
 extern "C" void cu_split8(cudaStream_t s, split8_args x)
 {
-    int rows = x.deal.tile_rows < x.parts.n_rows ? x.deal.tile_rows : x.parts.n_rows;
-    bool more = rows * (x.a.n_head / x.a.kv.n_head_kv) > 8;
     if (x.a.kv.head_dim == 256)
-        more ? launch_of<256, 2>(s, x) : launch_of<256, 1>(s, x);
+        launch_tile<256, 32>(s, x);
+    else if (cu_split8_keys(x.a.kv) == 64)
+        launch_tile<512, 64>(s, x);
     else
-        more ? launch_of<512, 2>(s, x) : launch_of<512, 1>(s, x);
+        launch_tile<512, 32>(s, x);
 }

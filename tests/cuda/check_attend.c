@@ -335,7 +335,9 @@ static void check_left_out(rig *g, scene *s)
 
 static bool has_flash(const rig *g, const scene *s)
 {
-    return s->c.st.prompt && path_of(g, s) >= ATTEND_WGMMA && !s->c.st.sparse;
+    const cuda_device *c = g->gpu->self;
+    return s->c.st.prompt && c->hopper && s->a->d >= 128 && path_of(g, s) >= ATTEND_TILES &&
+           !s->c.st.sparse;
 }
 
 /* The kernels of other GPUs. */
@@ -607,10 +609,9 @@ static const struct {
     bool (*concerns)(const rig *g, const scene *s);
     void (*check)(rig *g, scene *s);
 } parts[] = {
-    {leaves_out, check_left_out}, {has_flash, check_flash},  {has_slices, check_slices},
-    {has_spread, check_spread},
-    {always, check_stored},       {rotates, check_rotation}, {is_tree, check_twins},
-    {may_be_alone, check_alone},  {has_pages, check_paged},
+    {leaves_out, check_left_out}, {has_flash, check_flash},    {has_slices, check_slices},
+    {has_spread, check_spread},   {always, check_stored},      {rotates, check_rotation},
+    {is_tree, check_twins},       {may_be_alone, check_alone}, {has_pages, check_paged},
 };
 
 void check_attend(rig *g, const attend_case *a)

@@ -87,8 +87,7 @@ static void check_blocks(rig *g, int32_t d)
                                    .n_prompt = 1024 + 77});
 }
 
-/* Block selection by the kernels of GPUs of 8.x, whose blocks have 99 KB: heads of 128 by flash.cu,
- * others in f32; and with room for flash.cu in all heads, in every format and in one stream. */
+/* Block selection by flash.cu, in every format and in one stream. */
 static void check_listed(rig *g)
 {
     static const num_type types[] = {NUM_F16,  NUM_BF16, NUM_Q8_0,   NUM_Q5_1, NUM_Q5_0,
@@ -96,50 +95,33 @@ static void check_listed(rig *g)
     static const int32_t dims[] = {128, 256, 512};
     const char *label = "attend listed";
     cuda_device *c = g->gpu->self;
-    const gpu_facts facts = c->facts;
     bool hopper = c->hopper;
-    int32_t widest = c->flash_widest;
-    c->hopper = c->facts.wgmma = false;
-    for (int small = 0; small < 2; small++) {
-        for (int i = 0; i < 27; i++) {
-            int32_t d = dims[i / 9];
-            attend_case a = {types[i % 9],  3, 1, d, 0, 1800, 1100, 205, .alpha = 0.05f,
-                             .label = label};
-            if (!g->quick || i % 9 == 0 || i % 3 == i / 9)
-                check_attend(g, &a);
-        }
-        check_attend(g, &(attend_case){NUM_F16, 2, 1, 512, 0, 1800, 1152, 130, .turning = 64,
-                                       .alpha = 0.05f, .label = label});
-        check_attend(g, &(attend_case){NUM_Q8_0, 2, 1, 256, 0, 1800, 1100, 200, .turning = 32,
-                                       .alpha = 0.05f, .label = label});
-        for (int i = 0; i < 3; i++) {
-            check_attend(g, &(attend_case){NUM_F16, 2, 1, dims[i], 0, 1800, 1027, 290,
-                                           .two_seqs = true, .cut = 128, .alpha = 0.05f,
-                                           .label = label});
-            check_attend(g, &(attend_case){NUM_F16, 2, 2, dims[i], 0, 1800, 1024, 129,
-                                           .alpha = 0.05f, .n_prompt = 1153 + 128, .label = label});
-        }
-        c->facts.shared_block = 99 << 10;
-        c->flash_widest = 128;
+    c->hopper = false;
+    for (int i = 0; i < 27; i++) {
+        int32_t d = dims[i / 9];
+        attend_case a = {types[i % 9], 3, 1, d, 0, 1800, 1100, 205, .alpha = 0.05f, .label = label};
+        if (!g->quick || i % 9 == 0 || i % 3 == i / 9)
+            check_attend(g, &a);
     }
-    c->facts = facts;
-    c->flash_widest = widest;
+    check_attend(g, &(attend_case){NUM_F16, 2, 1, 512, 0, 1800, 1152, 130, .turning = 64,
+                                   .alpha = 0.05f, .label = label});
+    check_attend(g, &(attend_case){NUM_Q8_0, 2, 1, 256, 0, 1800, 1100, 200, .turning = 32,
+                                   .alpha = 0.05f, .label = label});
+    for (int i = 0; i < 3; i++) {
+        check_attend(g, &(attend_case){NUM_F16, 2, 1, dims[i], 0, 1800, 1027, 290, .two_seqs = true,
+                                       .cut = 128, .alpha = 0.05f, .label = label});
+        check_attend(g, &(attend_case){NUM_F16, 2, 2, dims[i], 0, 1800, 1024, 129, .alpha = 0.05f,
+                                       .n_prompt = 1153 + 128, .label = label});
+    }
     c->hopper = hopper;
 }
 
-/* Answers that leave keys out, and prompts: by the kernels of 8.x, and on GPUs of 9.0. */
-void check_sparse_attention(rig *g)
+/* Skip-softmax and block selection in prompts, by this card's kernels. */
+static void check_prompts(rig *g)
 {
-    const cuda_device *c = g->gpu->self;
     static const int32_t dims[] = {128, 256, 512};
     for (int i = 0; i < 3; i++)
-        check_answers(g, dims[i]);
-    check_listed(g);
-    if (!c->hopper)
-        return;
-    for (int i = 0; i < 3; i++) {
         check_blocks(g, dims[i]);
-    }
     check_skip(g, 512);
     /* one stream */
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 700, 430, 40, .turning = 64, .skip = 40});
@@ -151,4 +133,25 @@ void check_sparse_attention(rig *g)
         g, &(attend_case){NUM_Q8_0, 2, 1, 512, 0, 1800, 1100, 200, .turning = 64, .alpha = 0.05f});
     check_attend(
         g, &(attend_case){NUM_TQ3_0, 2, 1, 256, 0, 1800, 1152, 128, .turning = 32, .alpha = 0.05f});
+}
+
+/* Skip-softmax of prompts by flash.cu, on GPUs of 9.0. */
+static void check_skip_by_flash(rig *g)
+{
+    cuda_device *c = g->gpu->self;
+    c->hopper = false;
+    check_skip(g, 512);
+    c->hopper = true;
+}
+
+void check_sparse_attention(rig *g)
+{
+    const cuda_device *c = g->gpu->self;
+    static const int32_t dims[] = {128, 256, 512};
+    for (int i = 0; i < 3; i++)
+        check_answers(g, dims[i]);
+    check_listed(g);
+    check_prompts(g);
+    if (c->hopper)
+        check_skip_by_flash(g);
 }
