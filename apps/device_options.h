@@ -42,8 +42,8 @@ typedef struct device_options {
                 "!device=cpu&@gpu"),                                                               \
         OPT_STR(T, where.card, "card", 0, "N", card_help, "!device=cpu&@gpu"),                     \
         OPT_STR(T, where.experts_gpu, "experts-gpu", 0, "PART",                                    \
-                "experts that the GPU holds: auto, a part (0.5, 50%) or MiB (default: "            \
-                "auto, all that fit); the GPU reads the rest from host memory",                    \
+                "experts that the GPU holds: auto (as many as fit), a part (0.5, 50%) or "         \
+                "MiB; the GPU reads the others from host memory (default: auto)",                  \
                 "!device=cpu&@gpu"),                                                               \
         OPT_STR(T, where.experts_cpu, "experts-cpu", 0, "PART",                                    \
                 "of that rest, how much the CPU computes instead: off (default), auto (by "        \

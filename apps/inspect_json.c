@@ -1,7 +1,8 @@
 /* inspect_json.c - the report of `carat inspect` as JSON, for scripts.
  *
- * It has all that the text report has, and all metadata; of long arrays the first few items. NaN
- * and infinities become null. If memory runs out the report fails; it is never shortened.
+ * It has the contents of the text report and all metadata. Of long arrays it has the first few
+ * items. NaN and infinities become null. If memory runs out the report fails; it is never
+ * shortened.
  */
 #include "apps/inspect_int.h"
 #include "base/json.h"

@@ -27,8 +27,9 @@ static bool is_off(const char *text)
     return !text || !strcmp(text, "off") || !strcmp(text, "none");
 }
 
-/* Does the option ask for something? A number that nobody has set is on above 0: below are the
- * values that stand for "not given". */
+/* Whether the option asks for something. marked: the user gave it. A number that the user gave asks
+ * unless it is 0. A number that was not given is its default: defaults of 0 and below ask for
+ * nothing. */
 static bool is_on(const option *o, const void *opts, bool marked)
 {
     const void *field = field_of(o, opts);

@@ -29,7 +29,7 @@ enum {
 
 /* ---- The memory ------------------------------------------------------------------------------ */
 
-/* A text's spans, and all that they depend on. */
+/* The spans of a text, and the inputs that they depend on. */
 typedef struct memo {
     uint64_t hash;
     const carat_model *model;

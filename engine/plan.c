@@ -203,8 +203,9 @@ static int32_t next_count(int32_t n, int32_t most)
 
 /* The number of rows decides which kernels run, and so how much scratch they take. The largest pass
  * may not take the most, so all small counts are tried, then doublings. A pass of a session wants
- * logits of no row, one, all but one, or all that may have them. A pass of a batch, one that checks
- * drafts, or one that chooses pages for the end of a prompt, wants logits of any number of rows. */
+ * logits of no row, one row, all n_outputs rows, or all but one of these. A pass of a batch, one
+ * that checks drafts, or one that chooses pages for the end of a prompt, wants logits of any number
+ * of rows. */
 static status worst_pass(const carat_model *m, const session_shape *s, const pass_taps *taps,
                          const kv_layout *l, model_costs *worst, err *e)
 {

@@ -9,8 +9,8 @@
  *
  * A job takes pages only from jobs that began after it. So the oldest job always goes on, all
  * others do so in turn, and nothing is computed twice. A job that finds no pages skips the pass. A
- * job from the queue begins when its prompt has room beside those at work, and after all that have
- * left have come back.
+ * job from the queue begins when the pool has room for its prompt beside the running jobs, and when
+ * no job waits in host memory any more.
  */
 #include "engine/batch_int.h"
 

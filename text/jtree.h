@@ -29,7 +29,7 @@ typedef enum jtree_kind {
 typedef enum jtree_use {
     JTREE_UNREAD,
     JTREE_READ,  /* jtree_get or jtree_has has found it */
-    JTREE_PASSED /* read with all that is in it */
+    JTREE_PASSED /* read, with everything in it */
 } jtree_use;
 
 typedef struct jtree jtree;
@@ -52,7 +52,7 @@ status jtree_parse(const char *text, size_t n, const char *what, int max_depth, 
 /* The member. NULL if it is absent or null, or if v is not an object. */
 const jtree *jtree_get(const jtree *v, const char *key);
 bool jtree_has(const jtree *v, const char *key);
-void jtree_pass(const jtree *v); /* notes that v is read with all that is in it; v may be NULL */
+void jtree_pass(const jtree *v); /* marks v and everything in it as read; v may be NULL */
 bool jtree_is(const jtree *v, jtree_kind kind); /* false for NULL */
 /* Truth as in Python: false for null, false, zero, "", an empty array or object, and NULL. */
 bool jtree_truthy(const jtree *v);

@@ -130,7 +130,7 @@ static ollama_model of_offer(const offer_view *v)
                           .completes = true};
 }
 
-/* The models that are made of those of the server. */
+/* Lists the derived models whose base model is in `list`. */
 static void put_made(exchange *x, const offer_view *list, int32_t n)
 {
     arena mem = {0};

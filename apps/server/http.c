@@ -565,8 +565,8 @@ static bool is_late_sender(const visitor *v, double now, double grace_ms)
     return now > v->since_ms + grace_ms + earned_ms || now > v->heard_ms + grace_ms;
 }
 
-/* The same for a client that reads its answer. A stream that waits for the model is not late,
- * because the client has read all that was sent. */
+/* Whether a client that reads its answer is late. A client that has read every byte sent so far is
+ * not late: its answer waits for the model. */
 static bool is_late_reader(visitor *v, double now, double grace_ms)
 {
     bool waiting;

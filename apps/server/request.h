@@ -265,7 +265,8 @@ bool check_members(const jtree *o, const char *field, const char *const *names, 
 
 /* Fields that several dialects share. */
 bool read_common(request *rq, const request_limits *lim, problem *p); /* model, stream, sampling */
-/* The members of o, the body or a part of it (sampling.c). They change what is there already. */
+/* Each of these reads members of o, which is the body or an object in it (sampling.c). A member
+ * that o has overwrites the setting in rq; a member that o lacks leaves the setting alone. */
 bool read_sampling(request *rq, const jtree *o, const request_limits *lim, problem *p);
 bool read_token_rules(request *rq, const jtree *o, const request_limits *lim, problem *p);
 bool read_stops(request *rq, const char *key, problem *p);
