@@ -14,6 +14,7 @@ static const char ask_summary[] =
     "Summarise our conversation so far, so that it can go on from your summary alone: facts, "
     "names, "
     "numbers, decisions, and what is still open. Write only the summary.";
+static const char after_summary[] = "Understood. Let us go on from there.";
 static const char begin_summary[] = "This is a summary of our conversation so far:\n\n";
 
 static bool is_user(const chat *c, size_t i)
@@ -38,25 +39,45 @@ static bool drop_turn(chat *c)
     return true;
 }
 
-/* Drops turns until the prompt leaves room for an answer. *n: how many. */
-static status drop_until_fits(chat *c, int *n, err *e)
+static int count_turns(const chat *c)
 {
-    int64_t most = carat_session_n_ctx(c->s), tokens;
+    int n = 0;
+    for (size_t i = 0; i < json_array_size(c->messages); i++)
+        n += !i || (is_user(c, i) && !is_user(c, i - 1));
+    return n;
+}
+
+/* Drops turns until the prompt leaves room for an answer, or `stay` turns are left and fit. *n: how
+ * many it dropped. */
+static status drop_until_fits(chat *c, int stay, int *n, err *e)
+{
+    int64_t n_ctx = carat_session_n_ctx(c->s), tokens;
     int dropped = 0;
-    for (most -= most / ROOM_SHARE;; dropped++) {
+    for (;; dropped++) {
+        bool last = count_turns(c) <= stay;
         status st = chat_count(c, &tokens, e);
         if (st)
             return st;
-        if (tokens <= most)
+        if (tokens <= n_ctx - n_ctx / ROOM_SHARE || (last && tokens < n_ctx))
             break;
-        if (!drop_turn(c))
+        if (last || !drop_turn(c))
             return err_set(e, E_LIMIT,
-                           "the last question alone has %lld tokens, and the context %d: carat run "
-                           "-c N makes it longer",
-                           (long long)tokens, carat_session_n_ctx(c->s));
+                           "without the older turns the prompt still has %lld tokens, and the "
+                           "context %lld: carat run -c N makes it longer",
+                           (long long)tokens, (long long)n_ctx);
     }
     *n = dropped;
     return OK;
+}
+
+/* Ends a change of the messages that were `before`: a change that failed is undone. */
+static status keep_or_restore(chat *c, json_t *before, status st)
+{
+    json_t *gone = st && before ? c->messages : before;
+    if (st && before)
+        c->messages = before;
+    json_decref(gone);
+    return st;
 }
 
 /* The question that waits becomes the last message. */
@@ -83,17 +104,11 @@ status chat_drop_turns(chat *c, int64_t wanted, slash_result *r, err *e)
     while (!st && n < wanted && drop_turn(c))
         n++;
     if (!st && !wanted)
-        st = drop_until_fits(c, &n, e);
+        st = drop_until_fits(c, 1, &n, e);
     if (!st && !n)
         st = err_set(e, E_ARG, "there is room: /drop N drops the oldest N turns all the same");
-    if (st) {
-        if (before) {
-            json_decref(c->messages);
-            c->messages = before;
-        }
+    if ((st = keep_or_restore(c, before, st)))
         return st;
-    }
-    json_decref(before);
     term_note("%d of the oldest %s dropped; carat history has the whole conversation", n,
               n == 1 ? "turns is" : "turns are");
     go_on(c, r);
@@ -111,7 +126,7 @@ status chat_summarise(chat *c, slash_result *r, err *e)
         st = err_set(e, E_ARG, "there is nothing to summarise");
     c->keep = false; /* the request for a summary is no part of the conversation */
     st = st ? st : chat_add_user(c, ask_summary, sizeof ask_summary - 1, e);
-    st = st ? st : drop_until_fits(c, &n, e);
+    st = st ? st : drop_until_fits(c, 2, &n, e); /* a turn, and the request for its summary */
     if (!st && n)
         term_note("the oldest %d %s not in the summary: there is no room", n,
                   n == 1 ? "turn is" : "turns are");
@@ -126,19 +141,14 @@ status chat_summarise(chat *c, slash_result *r, err *e)
     if (!st) {
         json_array_clear(c->messages);
         st = chat_add_user(c, str_text(&text), text.n, e);
-        json_array_append_new(c->messages, json_pack("{s:s, s:s}", "role", "assistant", "content",
-                                                     "Understood. Let us go on from there."));
+        json_t *reply = json_pack("{s:s, s:s}", "role", "assistant", "content", after_summary);
+        if (json_array_append_new(c->messages, reply) && !st)
+            st = err_memory(e, "a summary", sizeof after_summary);
         st = st ? st : take_waiting(c, e);
     }
     str_free(&text);
-    if (st) {
-        if (before) {
-            json_decref(c->messages);
-            c->messages = before;
-        }
+    if ((st = keep_or_restore(c, before, st)))
         return st;
-    }
-    json_decref(before);
     term_note("the conversation begins anew with this summary; /show and carat history have both");
     go_on(c, r);
     return OK;

@@ -380,28 +380,38 @@ static int tokens_of(const char *m, int n)
 /* A question that finds no room waits for /drop or /summary, which make room and ask it again. */
 TEST(run_goes_on_when_the_context_is_full)
 {
-    enum { CTX = 512, QUESTION = 300 }; /* one question fits, two do not */
+    /* Of the context of 512: one question fits, two do not. The last one fits alone, and leaves
+     * less than a quarter free. */
+    static const struct {
+        int first, second;
+        const char *command, *said;
+    } cases[] = {{300, 300, "/drop", "dropped"},
+                 {300, 300, "/summary", "anew"},
+                 {300, 430, "/drop", "1 of"}};
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     int few = tokens_of(m, 10), more = tokens_of(m, 30);
-    int n = 10 + (QUESTION - few) * 20 / (more - few);
-    str line = {0};
     terminal t;
-    for (int i = 0; i < n; i++)
-        str_puts(&line, "word ");
-    for (int which = 0; which < 2; which++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        str line[2] = {{0}};
+        for (int k = 0; k < 2; k++) {
+            int n_tokens = k ? cases[i].second : cases[i].first;
+            for (int w = 10 + (n_tokens - few) * 20 / (more - few); w > 0; w--)
+                str_puts(&line[k], "word ");
+        }
         converse(&t, NULL,
                  ARGS("run", "-m", m, "-c", "512", "-n", "8", "--ignore-eog", "--no-history"));
         say(&t, "/drop", "nothing to drop");
         say(&t, "/drop x", "expected a number");
-        say(&t, str_text(&line), "answer 8 tokens");
-        say(&t, str_text(&line), "the context is full");
-        say(&t, which ? "/summary" : "/drop", which ? "begins anew" : "dropped");
+        say(&t, str_text(&line[0]), "answer 8 tokens");
+        say(&t, str_text(&line[1]), "the context is full");
+        say(&t, cases[i].command, cases[i].said);
         terminal_expect(&t, "answer 8 tokens"); /* of the question that waited */
         terminal_expect(&t, ">>> ");
         terminal_type(&t, "/bye\r");
         CHECK_EQ(terminal_close(&t), 0);
+        str_free(&line[0]);
+        str_free(&line[1]);
     }
-    str_free(&line);
 }
 
 TEST(run_keeps_nothing_where_it_is_told_so)
