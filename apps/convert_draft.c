@@ -10,7 +10,7 @@
 #include "apps/convert_int.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "base/sha256.h"
+#include "base/sha.h"
 #include "model/dflash.h"
 #include "model/dflash_shapes.h"
 #include "model/draft_kind.h"
@@ -397,18 +397,18 @@ static status refuse_inside(const char *dir, const char *out, err *e)
 /* Of config.json and all files of weights, in order. */
 static status hash_source(const char *config, const safetensors *from, char out[65], err *e)
 {
-    sha256 h;
+    sha_stream h;
     char *bytes;
     size_t n;
     status st = file_read_all(config, CONVERT_JSON_MAX, &bytes, &n, e);
     if (st)
         return st;
     sha256_init(&h);
-    sha256_put(&h, bytes, n);
+    sha_put(&h, bytes, n);
     mem_free(bytes);
     for (int32_t i = 0; i < from->n_parts; i++)
-        sha256_put(&h, from->part[i].bytes, (size_t)from->part[i].n_bytes);
-    sha256_text(&h, out);
+        sha_put(&h, from->part[i].bytes, (size_t)from->part[i].n_bytes);
+    sha_text(&h, out);
     return OK;
 }
 

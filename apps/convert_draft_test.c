@@ -7,7 +7,7 @@
 #include "apps/convert_int.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "base/sha256.h"
+#include "base/sha.h"
 #include "model/dflash_shapes.h"
 
 #include <sys/stat.h>
@@ -496,12 +496,12 @@ static void digest(const char *path, char out[65])
 {
     char *bytes;
     size_t n;
-    sha256 h;
+    sha_stream h;
     err e = {0};
     CHECK_OK(file_read_all(path, 1 << 28, &bytes, &n, &e), e);
     sha256_init(&h);
-    sha256_put(&h, bytes, n);
-    sha256_text(&h, out);
+    sha_put(&h, bytes, n);
+    sha_text(&h, out);
     mem_free(bytes);
 }
 

@@ -3,8 +3,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "base/sha1.h"
-#include "base/sha256.h"
+#include "base/sha.h"
 #include "base/str.h"
 #include "tests/test.h"
 
@@ -442,16 +441,16 @@ hub_rig_file *hub_rig_add_bytes(hub_rig *r, const char *path, const void *bytes,
     memcpy(f->bytes, bytes, n);
     if (git) {
         char head[32];
-        sha1 h;
+        sha_stream h;
         sha1_init(&h);
-        sha1_put(&h, head, (size_t)snprintf(head, sizeof head, "blob %zu", n) + 1);
-        sha1_put(&h, bytes, n);
-        sha1_text(&h, f->oid);
+        sha_put(&h, head, (size_t)snprintf(head, sizeof head, "blob %zu", n) + 1);
+        sha_put(&h, bytes, n);
+        sha_text(&h, f->oid);
     } else {
-        sha256 h;
+        sha_stream h;
         sha256_init(&h);
-        sha256_put(&h, bytes, n);
-        sha256_text(&h, f->oid);
+        sha_put(&h, bytes, n);
+        sha_text(&h, f->oid);
     }
     return f;
 }

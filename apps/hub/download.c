@@ -5,8 +5,7 @@
 #include "base/clock.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "base/sha1.h"
-#include "base/sha256.h"
+#include "base/sha.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -64,8 +63,8 @@ typedef struct work {
     double resume_ms;          /* no new request before */
     err disk;                  /* why writing failed */
     /* The hash of the first `hashed` bytes. */
-    sha256 sha;
-    sha1 git;
+    sha_stream sha;
+    sha_stream git;
     uint64_t hashed;
     unsigned char *buf; /* [HASH_STEP] */
 } work;
@@ -73,13 +72,13 @@ typedef struct work {
 /* ---- Hashing ------------------------------------------------------------------------------- */
 
 /* git hashes "blob SIZE", a zero byte, and the content. */
-static void begin_hash(sha256 *sha, sha1 *git, uint64_t n_bytes)
+static void begin_hash(sha_stream *sha, sha_stream *git, uint64_t n_bytes)
 {
     char head[64];
     int n = snprintf(head, sizeof head, "blob %llu", (unsigned long long)n_bytes);
     sha256_init(sha);
     sha1_init(git);
-    sha1_put(git, head, (size_t)n + 1);
+    sha_put(git, head, (size_t)n + 1);
 }
 
 /* Hashes a step of what is here in one piece from the beginning. False: nothing to do. */
@@ -93,9 +92,9 @@ static bool hash_more(work *w, status *st, err *e)
     size_t n = left < HASH_STEP ? (size_t)left : HASH_STEP;
     if ((*st = part_read(p, w->hashed, w->buf, n, e)))
         return false;
-    sha256_put(&w->sha, w->buf, n);
+    sha_put(&w->sha, w->buf, n);
     if (*w->d->file->git_sha1)
-        sha1_put(&w->git, w->buf, n);
+        sha_put(&w->git, w->buf, n);
     w->hashed += n;
     return true;
 }
@@ -104,8 +103,8 @@ status hash_file(net *n, const char *path, uint64_t n_bytes, char sha_out[65], c
                  uint64_t *n_hashed, err *e)
 {
     file_map m;
-    sha256 sha;
-    sha1 git;
+    sha_stream sha;
+    sha_stream git;
     status st = file_map_open(&m, path, false, NULL, NULL, e);
     if (!st && m.n_bytes != n_bytes)
         st = err_set(e, E_FORMAT, "%s: the file has %llu bytes, and the hub announced %llu", path,
@@ -113,16 +112,16 @@ status hash_file(net *n, const char *path, uint64_t n_bytes, char sha_out[65], c
     begin_hash(&sha, &git, n_bytes);
     for (uint64_t at = 0; !st && at < m.n_bytes; at += HASH_STEP) {
         size_t step = m.n_bytes - at < HASH_STEP ? (size_t)(m.n_bytes - at) : HASH_STEP;
-        sha256_put(&sha, m.bytes + at, step);
-        sha1_put(&git, m.bytes + at, step);
+        sha_put(&sha, m.bytes + at, step);
+        sha_put(&git, m.bytes + at, step);
         file_map_forget(&m, m.bytes + at, step);
         *n_hashed = at + step;
         if (!n->tick(n->user, ""))
             st = err_set(e, E_CANCELLED, "interrupted");
     }
     if (!st) {
-        sha256_text(&sha, sha_out);
-        sha1_text(&git, git_out);
+        sha_text(&sha, sha_out);
+        sha_text(&git, git_out);
     }
     file_map_close(&m);
     return st;
@@ -454,8 +453,8 @@ static status verify(work *w, err *e)
 {
     const hub_file *f = w->d->file;
     char git[41], magic[4] = {0};
-    sha256_text(&w->sha, w->d->digest);
-    sha1_text(&w->git, git);
+    sha_text(&w->sha, w->d->digest);
+    sha_text(&w->git, git);
     if (*f->sha256 && strcmp(f->sha256, w->d->digest))
         return err_set(e, E_FORMAT, "%s: its SHA-256 is %.16s... and should be %.16s...", f->path,
                        w->d->digest, f->sha256);

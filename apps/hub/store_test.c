@@ -7,7 +7,7 @@
 #include "apps/hub/wire.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "base/sha256.h"
+#include "base/sha.h"
 #include "tests/test.h"
 
 #include <fcntl.h>
@@ -47,15 +47,15 @@ static void put_model(const char *store, const char *repo, const char *quant, co
 {
     arena mem = {0};
     store_lock lock;
-    sha256 h;
+    sha_stream h;
     err e = {0};
     const char *path;
     store_file f = {.path = file, .n_bytes = strlen(text)};
     manifest m = {.repo = repo, .quant = quant, .pulled_s = when_s, .file = &f, .n_files = 1};
     memcpy(m.commit, commit, sizeof commit);
     sha256_init(&h);
-    sha256_put(&h, text, strlen(text));
-    sha256_text(&h, f.sha256);
+    sha_put(&h, text, strlen(text));
+    sha_text(&h, f.sha256);
     CHECK_OK(make_dirs(joined(&mem, store, "blobs"), &e), e);
     write_text(blob_path(&mem, store, f.sha256, ""), text);
     CHECK_OK(store_lock_take(&lock, store, &e), e);

@@ -3,7 +3,7 @@
 
 #include "apps/server/infill.h"
 #include "apps/server/jsonw.h"
-#include "base/sha256.h"
+#include "base/sha.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -94,10 +94,10 @@ static void put_digest(const ollama_model *m, str *o)
         json_text(o, "digest", m->digest);
         return;
     }
-    sha256 h;
+    sha_stream h;
     sha256_init(&h);
-    sha256_put(&h, m->name, strlen(m->name));
-    sha256_text(&h, made);
+    sha_put(&h, m->name, strlen(m->name));
+    sha_text(&h, made);
     json_text(o, "digest", made);
 }
 

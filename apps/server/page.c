@@ -6,7 +6,7 @@
 #include "apps/server/headers.h"
 #include "apps/server/info.h"
 #include "base/hash.h"
-#include "base/sha256.h"
+#include "base/sha.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -21,10 +21,10 @@ static void put_source(const char *bytes, size_t n, str *out)
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     char hex[65];
     unsigned char sum[33] = {0};
-    sha256 s;
+    sha_stream s;
     sha256_init(&s);
-    sha256_put(&s, bytes, n);
-    sha256_text(&s, hex);
+    sha_put(&s, bytes, n);
+    sha_text(&s, hex);
     for (int i = 0; i < 32; i++)
         sum[i] = (unsigned char)strtoul((char[]){hex[2 * i], hex[2 * i + 1], 0}, NULL, 16);
     str_puts(out, " 'sha256-");
