@@ -166,13 +166,29 @@ static bool open_bracket(call_reading *r, char close)
     return true;
 }
 
+typedef enum item { ITEM_MORE, ITEM_LAST, ITEM_BAD } item;
+
+/* Reads a value of an array or an object, and what follows it. A bad one leaves `before` bytes of
+ * the output. */
+static item read_item(call_reading *r, size_t before, const char *close)
+{
+    if (!read_value(r)) {
+        str_cut(r->out, before);
+        return ITEM_BAD;
+    }
+    call_skip_space(r);
+    if (call_take(r, ","))
+        return ITEM_MORE;
+    return call_take(r, close) || (r->lenient && call_at_end(r)) ? ITEM_LAST : ITEM_BAD;
+}
+
 static bool read_array(call_reading *r)
 {
-    bool any = false;
+    item next = ITEM_MORE;
     if (!open_bracket(r, ']'))
         return false;
     str_putc(r->out, '[');
-    for (;;) {
+    for (bool any = false; next == ITEM_MORE; any = true) {
         size_t before = r->out->n;
         call_skip_space(r);
         if ((!any || r->lenient) && call_take(r, "]"))
@@ -181,17 +197,8 @@ static bool read_array(call_reading *r)
             break;
         if (any)
             str_putc(r->out, ',');
-        if (!read_value(r)) {
-            str_cut(r->out, before);
+        if ((next = read_item(r, before, "]")) == ITEM_BAD)
             return false;
-        }
-        any = true;
-        call_skip_space(r);
-        if (call_take(r, ","))
-            continue;
-        if (call_take(r, "]") || (r->lenient && call_at_end(r)))
-            break;
-        return false;
     }
     str_putc(r->out, ']');
     r->depth--;
@@ -243,11 +250,11 @@ static bool take_colon(call_reading *r)
 /* Reads an object from behind its opening brace. */
 bool call_read_object(call_reading *r)
 {
-    bool any = false;
+    item next = ITEM_MORE;
     if (!open_bracket(r, '}'))
         return false;
     str_putc(r->out, '{');
-    for (;;) {
+    for (bool any = false; next == ITEM_MORE; any = true) {
         size_t before = r->out->n, n;
         const char *key;
         call_skip_space(r);
@@ -265,17 +272,8 @@ bool call_read_object(call_reading *r)
             str_putc(r->out, ',');
         jtree_put_string(r->out, key, n);
         str_putc(r->out, ':');
-        if (!read_value(r)) {
-            str_cut(r->out, before);
+        if ((next = read_item(r, before, "}")) == ITEM_BAD)
             return false;
-        }
-        any = true;
-        call_skip_space(r);
-        if (call_take(r, ","))
-            continue;
-        if (call_take(r, "}") || (r->lenient && call_at_end(r)))
-            break;
-        return false;
     }
     str_putc(r->out, '}');
     r->depth--;

@@ -31,18 +31,11 @@ bool ollama_plain_name(arena *mem, const char **name, problem *p)
 
 bool ollama_body_read(ollama_body *b, const char *body, size_t n, problem *p)
 {
-    err e = {0};
     b->name = "";
-    b->mem.max_bytes = arena_limit_for(n);
     if (!n)
         return problem_set(p, 400, "", "missing request body");
-    if (jtree_parse(body, n, "the body", REQUEST_MAX_DEPTH, &b->mem, &b->body, &e))
-        return problem_from(p, &e);
-    if (b->body->kind != JTREE_OBJECT)
-        return problem_set(p, 400, "", "the body is %s; expected a JSON object",
-                           jtree_kind_name(b->body));
-    if (!field_text(p, b->body, "name", &b->name) || !field_text(p, b->body, "source", &b->name) ||
-        !field_text(p, b->body, "model", &b->name))
+    if (!body_parse(&b->mem, body, n, &b->body, p) || !field_text(p, b->body, "name", &b->name) ||
+        !field_text(p, b->body, "source", &b->name) || !field_text(p, b->body, "model", &b->name))
         return false;
     if (!*b->name)
         return problem_set(p, 400, "model", "'model' is missing");
@@ -142,21 +135,15 @@ static void put_made(exchange *x, const offer_view *list, int32_t n)
     }
     for (size_t i = 0; i < n_made; i++) {
         beginning b = {0};
-        problem p = {0};
-        const char *base = beginning_find(&b, made[i].name, &p) && b.name
-                               ? catalog_own_name(x->s->catalog, exchange_weights(x, &b))
-                               : NULL;
-        for (int32_t k = 0; base && k < n; k++) {
-            if (strcasecmp(list[k].name, base) || !strcasecmp(base, b.name))
-                continue;
-            ollama_model m = of_offer(&list[k]);
+        const offer_view *base = exchange_base_of(x, made[i].name, list, n, &b);
+        if (base) {
+            ollama_model m = of_offer(base);
             m.name = b.name;
             m.parent = b.from;
             m.digest = "";
             m.when_s = b.when_s;
             ollama_put_model(&m, false, &x->out);
-            break;
-        } /* one that is damaged, or of another model, is left out */
+        }
         beginning_free(&b);
     }
     arena_free(&mem);

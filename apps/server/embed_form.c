@@ -39,17 +39,12 @@ static bool is_known(const char *name, embed_api api)
 bool embed_open(embed_request *rq, embed_api api, const char *body, size_t n, bool lenient,
                 problem *p)
 {
-    err e = {0};
     rq->api = api;
     rq->model = "";
     rq->truncate = api == EMBED_OLLAMA || api == EMBED_OLLAMA_OLD;
     rq->norm = api == EMBED_OLLAMA_OLD ? EMBED_NORM_NONE : EMBED_NORM_EUCLID;
-    rq->mem.max_bytes = arena_limit_for(n);
-    if (jtree_parse(body, n, "the body", REQUEST_MAX_DEPTH, &rq->mem, &rq->body, &e))
-        return problem_from(p, &e);
-    if (rq->body->kind != JTREE_OBJECT)
-        return problem_set(p, 400, "", "the body is %s; expected a JSON object",
-                           jtree_kind_name(rq->body));
+    if (!body_parse(&rq->mem, body, n, &rq->body, p))
+        return false;
     for (const jtree *v = rq->body->first; v && !lenient; v = v->next)
         if (!is_known(v->key, api) && !tree_is_empty(v)) {
             p->code = "unknown_parameter";

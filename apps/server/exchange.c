@@ -44,6 +44,19 @@ const char *exchange_weights(exchange *x, const beginning *b)
     return jtree_is(file, JTREE_STRING) && catalog_own_name(c, file->s) ? file->s : b->from;
 }
 
+const offer_view *exchange_base_of(exchange *x, const char *name, const offer_view *list, int32_t n,
+                                   beginning *b)
+{
+    problem p = {0};
+    const char *base = beginning_find(b, name, &p) && b->name
+                           ? catalog_own_name(x->s->catalog, exchange_weights(x, b))
+                           : NULL;
+    for (int32_t i = 0; base && strcasecmp(base, b->name) && i < n; i++)
+        if (!strcasecmp(list[i].name, base))
+            return &list[i];
+    return NULL;
+}
+
 bool exchange_pick(exchange *x, const char *name, problem *p)
 {
     beginning made = {0};

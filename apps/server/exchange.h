@@ -16,6 +16,7 @@ typedef struct feed {
 } feed;
 
 struct beginning;
+struct offer_view;
 
 typedef struct exchange {
     server *s;
@@ -69,6 +70,12 @@ bool exchange_pick(exchange *x, const char *name, problem *p);
 bool exchange_begin(exchange *x, const char *name, struct beginning *b, problem *p);
 /* What to pick for it: the offer with its weights. From then on the exchange picks no other. */
 const char *exchange_weights(exchange *x, const struct beginning *b);
+/* The model of list[0..n) that answers for the derived model of that name, which *b becomes. NULL:
+ * the derived model is damaged, of a model outside the list, or has the name of that model. The
+ * caller always calls beginning_free. */
+const struct offer_view *exchange_base_of(exchange *x, const char *name,
+                                          const struct offer_view *list, int32_t n,
+                                          struct beginning *b);
 /* The same for timeout_ms at most (< 0: no limit), and without made models. PICK_WAITS: call again.
  */
 pick_state exchange_pick_within(exchange *x, const char *name, int timeout_ms, problem *p);

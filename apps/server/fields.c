@@ -154,6 +154,20 @@ bool tree_says(const jtree *v, const char *word)
     return jtree_is(v, JTREE_STRING) && v->n == strlen(word) && !memcmp(v->s, word, v->n);
 }
 
+bool body_parse(arena *mem, const char *body, size_t n, const jtree **out, problem *p)
+{
+    const jtree *all;
+    err e = {0};
+    mem->max_bytes = arena_limit_for(n);
+    if (jtree_parse(body, n, "the body", REQUEST_MAX_DEPTH, mem, &all, &e))
+        return problem_from(p, &e);
+    if (all->kind != JTREE_OBJECT)
+        return problem_set(p, 400, "", "the body is %s; expected a JSON object",
+                           jtree_kind_name(all));
+    *out = all;
+    return true;
+}
+
 static const char *const kind_names[] = {
     [JTREE_STRING] = "a string", [JTREE_ARRAY] = "an array", [JTREE_OBJECT] = "an object"};
 

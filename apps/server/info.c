@@ -152,17 +152,12 @@ static offer_view *with_made(exchange *x, const offer_view *list, int32_t *n, ar
     memcpy(all, list, (size_t)*n * sizeof *all);
     for (size_t i = 0; i < n_made; i++) {
         beginning b = {0};
-        problem p = {0};
-        const char *base = beginning_find(&b, made[i].name, &p) && b.name
-                               ? catalog_own_name(x->s->catalog, exchange_weights(x, &b))
-                               : NULL;
-        for (int32_t k = 0; base && k < *n; k++)
-            if (!strcasecmp(list[k].name, base) && strcasecmp(base, made[i].name)) {
-                all[n_all] = list[k];
-                all[n_all++].name = made[i].name;
-                break;
-            }
-        beginning_free(&b); /* one that is damaged is left out */
+        const offer_view *base = exchange_base_of(x, made[i].name, list, *n, &b);
+        if (base) {
+            all[n_all] = *base;
+            all[n_all++].name = made[i].name;
+        }
+        beginning_free(&b);
     }
     *n = n_all;
     return all;
@@ -339,16 +334,12 @@ void handle_metrics(exchange *x)
 
 static void change_model(exchange *x, bool (*change)(catalog *, const char *, problem *))
 {
-    arena mem = {.max_bytes = arena_limit_for(x->n_body)};
+    arena mem = {0};
     const jtree *body = NULL;
     const char *name = "";
     problem p = {0};
-    err e = {0};
-    if (jtree_parse(x->body, x->n_body, "the body", REQUEST_MAX_DEPTH, &mem, &body, &e))
-        problem_from(&p, &e);
-    else if (body->kind != JTREE_OBJECT)
-        problem_set(&p, 400, "", "the body is %s; expected a JSON object", jtree_kind_name(body));
-    else if (field_text(&p, body, "model", &name) && !*name)
+    if (body_parse(&mem, x->body, x->n_body, &body, &p) && field_text(&p, body, "model", &name) &&
+        !*name)
         problem_set(&p, 400, "model", "'model' is missing");
     if (!p.status && change(x->s->catalog, name, &p)) {
         json_open(&x->out, NULL, '{');
@@ -382,14 +373,8 @@ typedef struct token_request {
 static bool parse_body(exchange *x, token_request *t, problem *p)
 {
     const char *name = "";
-    err e = {0};
-    t->mem.max_bytes = arena_limit_for(x->n_body);
-    if (jtree_parse(x->body, x->n_body, "the body", REQUEST_MAX_DEPTH, &t->mem, &t->body, &e))
-        return problem_from(p, &e);
-    if (t->body->kind != JTREE_OBJECT)
-        return problem_set(p, 400, "", "the body is %s; expected a JSON object",
-                           jtree_kind_name(t->body));
-    return field_text(p, t->body, "model", &name) && exchange_pick(x, name, p);
+    return body_parse(&t->mem, x->body, x->n_body, &t->body, p) &&
+           field_text(p, t->body, "model", &name) && exchange_pick(x, name, p);
 }
 
 /* Bytes that are no text become U+FFFD. */

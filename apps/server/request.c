@@ -65,18 +65,12 @@ bool keep_alive_read(const jtree *body, int64_t *ms, problem *p)
 
 bool request_open(request *rq, api_kind api, const char *body, size_t n, problem *p)
 {
-    err e = {0};
     rq->api = api;
     rq->model = "";
     rq->n = 1;
     rq->think_max = rq->reserve = rq->prompt_logprobs = -1;
-    rq->mem.max_bytes = arena_limit_for(n);
-    if (jtree_parse(body, n, "the body", REQUEST_MAX_DEPTH, &rq->mem, &rq->body, &e))
-        return problem_from(p, &e);
-    if (rq->body->kind != JTREE_OBJECT)
-        return problem_set(p, 400, "", "the body is %s; expected a JSON object",
-                           jtree_kind_name(rq->body));
-    return field_text(p, rq->body, "model", &rq->model) &&
+    return body_parse(&rq->mem, body, n, &rq->body, p) &&
+           field_text(p, rq->body, "model", &rq->model) &&
            keep_alive_read(rq->body, &rq->keep_ms, p);
 }
 

@@ -252,6 +252,8 @@ bool field_text(problem *p, const jtree *o, const char *key, const char **out);
 bool field_bool(problem *p, const jtree *o, const char *key, bool *out);
 bool field_int(problem *p, const jtree *o, const char *key, int64_t min, int64_t max, int64_t *out);
 bool field_real(problem *p, const jtree *o, const char *key, double min, double max, double *out);
+/* Parses the body of a request, which must be an object of JSON. Limits mem by n. */
+bool body_parse(arena *mem, const char *body, size_t n, const jtree **out, problem *p);
 /* *out: the member, or NULL. Another kind is a problem. */
 bool field_kind(problem *p, const jtree *o, const char *key, jtree_kind kind, const jtree **out);
 /* The number as it is spelled. False: not a (whole) number, or not in min..max. */
