@@ -240,7 +240,7 @@ static status check_used(const convert_job *j, const model_shape *s, str *notes,
 /* Finds every tensor of the shape in the files. Drops keys that no layer uses and that the files
  * lack. n_vocab may shrink to the tokenizer's size. */
 static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, int32_t n_tokens,
-                         bool tied, str *notes, err *e)
+                         str *notes, err *e)
 {
     const char *prefix = NULL, *path = j->from->part_path[0];
     const tensor *embd = NULL, *head;
@@ -300,12 +300,12 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
     }
     /* The reference ignores the head of a tied model, even if the files contain one. */
     head = find_head(j);
-    if (tied && head && notes && !same_bytes(head, embd))
+    if (s->tied && head && notes && !same_bytes(head, embd))
         str_printf(notes,
                    "%s is not the embedding, and tie_word_embeddings is true: it is left out",
                    head->name);
-    head = tied ? NULL : head;
-    if (!st && !tied && !head)
+    head = s->tied ? NULL : head;
+    if (!st && !s->tied && !head)
         st = err_set(e, E_FORMAT,
                      "%s: tie_word_embeddings is false, and there is no lm_head.weight", path);
     if (!st && head && !same_bytes(head, embd)) {
@@ -515,26 +515,26 @@ static status open_written(const convert_job *j, const file_map *m, const char *
     return st;
 }
 
-/* Reads config.json with the reader of its model_type. */
-static status read_tensor_shape(const convert_vocab *v, const char *path, model_shape **s,
-                                bool *tied, str *unknown, err *e)
+status convert_read_shape(const json_t *config, const char *path, model_shape **s, str *unknown,
+                          err *e)
 {
     static const struct {
         const char *type; /* model_type */
         convert_reader *read;
         bool more; /* types that begin with it, too */
     } readers[] = {{"gemma4", convert_gemma4_shape, true},
-                   {"qwen3", convert_qwen3_shape, false},
                    {"qwen3_5", convert_qwen35_shape, false},
                    {"qwen3_5_text", convert_qwen35_shape, false},
                    {"qwen3_5_moe", convert_qwen35_shape, false},
-                   {"qwen3_5_moe_text", convert_qwen35_shape, false},
-                   {"laguna", convert_laguna_shape, false}};
-    const char *type = json_string_value(json_object_get(v->config, "model_type"));
+                   {"qwen3_5_moe_text", convert_qwen35_shape, false}};
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    for (const config_family *c = config_families; c->shapes && type; c++)
+        if (text_is_one_of(c->types, type, strlen(type)))
+            return config_read_shape(c, config, path, s, unknown, e);
     for (size_t i = 0; i < sizeof readers / sizeof *readers && type; i++)
         if (readers[i].more ? !strncmp(type, readers[i].type, strlen(readers[i].type))
                             : !strcmp(type, readers[i].type))
-            return readers[i].read(v->config, path, s, tied, unknown, e);
+            return readers[i].read(config, path, s, unknown, e);
     return err_set(e, E_UNSUPPORTED, "%s: carat cannot convert models of type %.64s", path,
                    type ? type : "null");
 }
@@ -556,17 +556,16 @@ static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e
     model_shape *s = NULL;
     convert_job j = {.from = &from};
     char config[4096];
-    bool tied = true;
     status st;
     if (r->target || r->dialect)
         return err_set(e, E_ARG, "%s is a model: --target and --dialect are for drafters", r->dir);
     snprintf(config, sizeof config, "%s/config.json", r->dir);
     if ((st = convert_vocab_read(&words, r->dir, e)) ||
-        (st = read_tensor_shape(&words, config, &s, &tied, r->unknown, e)) ||
+        (st = convert_read_shape(words.config, config, &s, r->unknown, e)) ||
         (st = safetensors_open(&from, r->dir, e)))
         goto out;
     drop_missing_nextn(r, &from, s);
-    if ((st = plan_items(&j, s, r->mix, words.n, tied, r->notes, e)) ||
+    if ((st = plan_items(&j, s, r->mix, words.n, r->notes, e)) ||
         (st = check_used(&j, s, r->notes, e)) ||
         (words.n && (st = convert_vocab_fit(&words, s->n_vocab, e))))
         goto out;

@@ -142,10 +142,10 @@ static void read_captured(draft_config *c, dflash_shape *s)
 static void take_base(draft_config *c, dflash_shape *s, const json_t *rope, const char *where)
 {
     config_fields alone = {NULL, c->path, OK, c->e};
-    yarn_shape stretched = {0};
+    rope_scaling stretched = {0};
     double theta = 0;
     config_rope(&alone, rope, NULL, &theta, NULL, &stretched);
-    if (!alone.st && stretched.factor != 0)
+    if (!alone.st && stretched.kind)
         alone.st = err_set(c->e, E_UNSUPPORTED, "%s: rope_type is yarn, expected default", c->path);
     if (!alone.st && theta != 0 && s->theta > 0 && theta != s->theta)
         alone.st = err_set(c->e, E_UNSUPPORTED,

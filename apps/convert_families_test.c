@@ -8,7 +8,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "carat.h"
-#include "model/laguna_shapes.h"
+#include "model/laguna.h"
+#include "model/qwen3.h"
 #include "model/qwen35_shapes.h"
 #include "tests/test.h"
 
@@ -96,11 +97,9 @@ static const family_case cases[] = {
      true, false, NULL, false, 0},
 };
 
-static convert_reader *reader_of(const char *name)
+static bool is_qwen35(const char *name)
 {
-    return !strncmp(name, "qwen35", 6)  ? convert_qwen35_shape
-           : !strncmp(name, "qwen3", 5) ? convert_qwen3_shape
-                                        : convert_laguna_shape;
+    return !strncmp(name, "qwen35", 6);
 }
 
 static void put_file(const char *dir, const char *name, const str *s)
@@ -242,13 +241,12 @@ static const char *make_dir(const family_case *c, const gguf *g)
     str file = {0};
     json_t *config = NULL;
     model_shape *s = NULL;
-    bool tied;
     err e = {0};
     mkdir(dir, 0755);
     str_puts(&file, c->config);
     put_file(dir, "config.json", &file);
     CHECK_OK(convert_read_json(&config, dir, "config.json", true, &e), e);
-    CHECK_OK(reader_of(c->name)(config, "config.json", &s, &tied, NULL, &e), e);
+    CHECK_OK(convert_read_shape(config, "config.json", &s, NULL, &e), e);
     int32_t n = s->family->list(s, NULL, 0);
     shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     s->family->list(s, list, n);
@@ -277,7 +275,7 @@ static const char *make_dir(const family_case *c, const gguf *g)
         float *own = before_change(&list[i], t);
         for (uint64_t k = 0; k < t->n_elements && list[i].change.add != 0; k++)
             own[k] += c->shifted;
-        if (reader_of(c->name) == convert_qwen35_shape)
+        if (is_qwen35(c->name))
             check_change(&list[i]);
         if (list[i].change.taps) /* [channels, 1, taps] */
             put_taps(&d, name, t, (const unsigned char *)own);
@@ -352,7 +350,7 @@ TEST(converted_families_compute_the_same)
         CHECK_OK(convert_model(&r, &n_bytes, &e), e);
         CHECK_MSG(!unknown.n, "unknown keys: %s", unknown.at);
         CHECK_MSG(!notes.n, "%s", notes.at);
-        bool changes = reader_of(cases[i].name) == convert_qwen35_shape;
+        bool changes = is_qwen35(cases[i].name);
         gguf made;
         CHECK_OK(gguf_open(&made, r.out, true, NULL, NULL, &e), e);
         check_values(&made, &g, changes ? 1e-6f : 0);
@@ -504,14 +502,13 @@ static status read_patched(const family_case *c, const char *add, model_shape **
 {
     json_t *config = NULL, *more = NULL;
     str text = {0};
-    bool tied;
     size_t n = strlen(add);
     CHECK_OK(json_parse(&config, c->config, strlen(c->config), "config.json", e), *e);
     str_printf(&text, "{%.*s}", (int)(n ? n - 1 : 0), add);
     CHECK_OK(json_parse(&more, str_text(&text), text.n, "patch", e), *e);
     json_t *inner = json_object_get(config, "text_config");
     CHECK(!json_object_update(inner ? inner : config, more));
-    status st = reader_of(c->name)(config, "config.json", s, &tied, NULL, e);
+    status st = convert_read_shape(config, "config.json", s, NULL, e);
     json_decref(more);
     json_decref(config);
     str_free(&text);
@@ -529,11 +526,11 @@ TEST(options_of_families_are_refused_by_name)
         {0, "\"attention_bias\":true,", "attention_bias"},
         {0, "\"hidden_act\":\"gelu\",", "hidden_act"},
         {0, "\"rope_scaling\":{\"type\":\"longrope\",\"factor\":2},", "rope_type"},
-        {0, "\"num_key_value_heads\":3,", "3 key heads"},
+        {0, "\"num_key_value_heads\":3,", "3 KV heads"},
         {2, "\"moe_router_logit_softcapping\":5.0,", "softcapping"},
         {2, "\"gating\":\"per-layer\",", "gating"},
         {2, "\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\",\"sparse\"],", "dense layers"},
-        {2, "\"num_attention_heads_per_layer\":[6,8,8,6],", "per_layer"},
+        {2, "\"num_attention_heads_per_layer\":[6,8,8,6],", "8 and 6 heads"},
         {6, "\"output_gate_type\":\"sigmoid\",", "output_gate_type is sigmoid"},
         {6, "\"attn_output_gate\":false,", "attn_output_gate"},
         {6, "\"mamba_ssm_dtype\":\"bfloat16\",", "mamba_ssm_dtype"},
@@ -672,7 +669,7 @@ TEST(yarn_is_scaled_as_by_the_reference)
                  "\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":1e6,%s},",
                  want[i].rope);
         CHECK_OK(read_patched(&cases[1], add, &s, &e), e);
-        const yarn_shape *y = &((qwen3_shape *)s)->yarn;
+        const rope_scaling *y = &((qwen3_shape *)s)->scaling;
         CHECK_MSG(fabs(y->magnitude - want[i].magnitude) < 1e-6, "%s: %g", want[i].rope,
                   y->magnitude);
         CHECK_EQ(y->n_ctx, want[i].n_ctx);
@@ -699,15 +696,15 @@ TEST(numbers_that_no_loader_takes_are_refused)
         {1, ROPE("\"factor\":4,\"original_max_position_embeddings\":0"), "trained context"},
         {1, ROPE("\"factor\":4,\"truncate\":false"), "truncate"},
         {1, ROPE("\"factor\":\"4\""), "factor"},
-        {0, "\"rope_theta\":1e13,", "rotation base"},
-        {0, "\"rope_theta\":0.5,", "rotation base"},
-        {0, "\"rms_norm_eps\":2,", "epsilon"},
-        {0, "\"rms_norm_eps\":0,", "epsilon"},
+        {0, "\"rope_theta\":1e13,", "rope_theta is 1e+13"},
+        {0, "\"rope_theta\":0.5,", "rope_theta is 0.5"},
+        {0, "\"rms_norm_eps\":2,", "rms_norm_eps is 2"},
+        {0, "\"rms_norm_eps\":0,", "rms_norm_eps is 0"},
         {0, "\"head_dim\":32.5,", "head_dim"},
         {0, "\"partial_rotary_factor\":0.5,", "partial_rotary_factor"},
         {0, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},", "rope_type"},
         {0, "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":1},", "rope_type"},
-        {2, "\"moe_routed_scaling_factor\":1e4,", "scale of experts"},
+        {2, "\"moe_routed_scaling_factor\":1e4,", "moe_routed_scaling_factor is 10000"},
         {4, "\"max_position_embeddings\":268435456,", "positions"},
         {4, "\"rope_parameters\":{\"rope_theta\":1e7,\"partial_rotary_factor\":0.66},", "rotating"},
         {4, "\"rope_parameters\":{\"rope_theta\":1e7,\"partial_rotary_factor\":1.5},", "partial"},

@@ -2,10 +2,10 @@
 #ifndef APPS_CONVERT_INT_H
 #define APPS_CONVERT_INT_H
 
-#include "base/json.h"
 #include "base/map.h"
 #include "model/gemma4_shapes.h"
-#include "model/qwen3_shapes.h"
+#include "base/json.h"
+#include "model/table.h"
 #include "format/safetensors.h"
 #include "text/family.h"
 #include "text/jtree.h"
@@ -38,23 +38,6 @@ bool config_truth(config_fields *f, const char *key); /* absent: false */
 /* Appends the names of keys that are not in the list. unknown NULL: not wanted. */
 void config_list_unknown(const config_fields *f, const char *const *known, str *unknown);
 
-/* layer_types: "sliding_attention" or "full_attention" for each layer. */
-void convert_gemma4_layers(config_fields *f, gemma4_shape *s);
-/* rope_parameters: {"full_attention": {...}, "sliding_attention": {...}}. A proportional rotation
- * turns a part of the pairs, with frequencies divided by `factor`; a default one heeds neither. */
-void convert_gemma4_rope(config_fields *f, gemma4_shape *s);
-/* per_layer_config: newer files state the differences between layers in a table by layer number,
- * not in global_*. The layers' kinds, and the sizes of both kinds, are set. */
-void convert_gemma4_overrides(config_fields *f, gemma4_shape *s);
-
-/* Reads config.json, or the text_config of a multimodal one, to a shape (mem_free). *tied: the head
- * is the embedding. unknown receives the names of unknown keys, separated by ", ". */
-typedef status convert_reader(const json_t *config, const char *path, model_shape **s, bool *tied,
-                              str *unknown, err *e);
-convert_reader convert_gemma4_shape;                      /* convert_config.c */
-convert_reader convert_qwen3_shape, convert_laguna_shape; /* convert_families.c */
-convert_reader convert_qwen35_shape;                      /* convert_qwen.c */
-
 /* Keys that leave the logits unchanged, or that these models never set: for training, for other
  * programs, or token ids, which the tokenizer's files state. */
 #define CONFIG_WITHOUT_EFFECT                                                                      \
@@ -77,11 +60,52 @@ bool config_same(const char *have, const char *want);
 bool config_is_neutral(const json_t *v, const char *neutral);
 /* Refuses options with another value. */
 void config_refuse_options(config_fields *f, const neutral_option *option, size_t n);
+/* The kind of a rotation; sections of pairs by axis mean nothing for texts, and a linear one by 1
+ * changes nothing. A factor without a kind is no rotation that the reference defines. */
+const char *config_rope_kind(const json_t *rope);
 /* One rotation: default, or YaRN. What `rope` does not state is taken from f's own keys, else
  * *theta and *part keep their values. rope NULL: f's own keys alone. part NULL: whole heads are
  * expected. more: keys that the caller reads; ends with NULL; may be NULL. */
 void config_rope(config_fields *f, const json_t *rope, const char *const *more, double *theta,
-                 double *part, yarn_shape *y);
+                 double *part, rope_scaling *y);
+
+/* layer_types: "sliding_attention" or "full_attention" for each layer. */
+void convert_gemma4_layers(config_fields *f, gemma4_shape *s);
+/* rope_parameters: {"full_attention": {...}, "sliding_attention": {...}}. A proportional rotation
+ * turns a part of the pairs, with frequencies divided by `factor`; a default one heeds neither. */
+void convert_gemma4_rope(config_fields *f, gemma4_shape *s);
+/* per_layer_config: newer files state the differences between layers in a table by layer number,
+ * not in global_*. The layers' kinds, and the sizes of both kinds, are set. */
+void convert_gemma4_overrides(config_fields *f, gemma4_shape *s);
+
+/* A list with an entry for each layer; NULL: there is none, or f failed. */
+const json_t *config_by_layer(config_fields *f, const char *key, int32_t n_layer);
+/* Sets is[il] where that list has `yes`, clears it where it has `no`; refuses other entries. */
+void config_kinds(config_fields *f, const char *key, int32_t n_layer, bool *is, const char *yes,
+                  const char *no);
+
+/* What config.json says of a family's models beside the keys of its table (model/table.h). */
+typedef struct config_family {
+    const shape_family *shapes;
+    const char *types[5];          /* values of model_type; ends with NULL */
+    const neutral_option *options; /* that no published file sets; ends with a NULL key */
+    const char *const *more;       /* keys that `read` reads, or that say nothing; ends with NULL */
+    void (*read)(config_fields *f, model_shape *s); /* values that no row reads */
+} config_family;
+
+/* config.json, or the text_config of a multimodal one. *s: mem_free. unknown: as convert_reader. */
+status config_read_shape(const config_family *c, const json_t *config, const char *path,
+                         model_shape **s, str *unknown, err *e);
+extern const config_family config_families[]; /* ends with shapes NULL: convert_families.c */
+
+/* Reads config.json, or the text_config of a multimodal one, to a shape (mem_free). unknown
+ * receives the names of unknown keys, separated by ", "; may be NULL. E_UNSUPPORTED: of no known
+ * family. */
+typedef status convert_reader(const json_t *config, const char *path, model_shape **s, str *unknown,
+                              err *e);
+convert_reader convert_read_shape;   /* of the family that model_type names */
+convert_reader convert_gemma4_shape; /* convert_config.c */
+convert_reader convert_qwen35_shape; /* convert_qwen.c */
 
 /* Whether the configuration is that of a drafter, of any family. */
 bool convert_is_draft(const json_t *config);

@@ -12,21 +12,16 @@
 /* layer_types, or full_attention_interval, which published files have beside it. */
 static void read_layers(config_fields *f, qwen35_shape *s)
 {
-    const json_t *kinds = config_get(f, "layer_types");
-    int32_t every = config_whole_or(f, "full_attention_interval", kinds ? 0 : 4);
-    bool any = false;
+    bool listed = config_get(f, "layer_types") != NULL, any = false;
+    int32_t every = config_whole_or(f, "full_attention_interval", listed ? 0 : 4);
     if (f->st || s->n_layer > SHAPE_LAYERS_MAX)
         return; /* qwen35_shape_check reports this */
-    if (kinds && (!json_is_array(kinds) || json_array_size(kinds) != (size_t)s->n_layer))
-        config_refuse(f, "layer_types", "list with an entry per layer");
-    if (!kinds && every < 1)
+    config_kinds(f, "layer_types", s->n_layer, s->full, "full_attention", "linear_attention");
+    if (!listed && every < 1)
         config_refuse(f, "full_attention_interval", "number from 1 on");
     for (int32_t il = 0; il < s->n_layer && !f->st; il++) {
-        const char *kind = json_string_value(json_array_get(kinds, (size_t)il));
-        s->full[il] = kinds ? kind && !strcmp(kind, "full_attention") : (il + 1) % every == 0;
+        s->full[il] = listed ? s->full[il] : (il + 1) % every == 0;
         any |= s->full[il];
-        if (kinds && (!kind || (!s->full[il] && strcmp(kind, "linear_attention") != 0)))
-            config_refuse(f, "layer_types", "list of linear_attention and full_attention");
     }
     if (!any)
         config_refuse(f, "layer_types", "list with full_attention");
@@ -90,8 +85,8 @@ static void refuse_variants(config_fields *f)
                         f->path, gate ? gate : "no text");
 }
 
-static status read_qwen35(const json_t *config, const char *path, qwen35_shape *s, bool *tied,
-                          str *unknown, err *e)
+static status read_qwen35(const json_t *config, const char *path, qwen35_shape *s, str *unknown,
+                          err *e)
 {
     static const char *const known[] = {"model_type",
                                         "num_hidden_layers",
@@ -164,20 +159,17 @@ static status read_qwen35(const json_t *config, const char *path, qwen35_shape *
     s->tied = config_get(&f, tie) ? config_truth(&f, tie) : config_truth(&whole, tie);
     config_list_unknown(&f, known, unknown);
     f.st = f.st ? f.st : whole.st;
-    status st = f.st ? f.st : qwen35_shape_check(s, path, e);
-    if (!st)
-        *tied = s->tied;
-    return st;
+    return f.st ? f.st : qwen35_shape_check(s, path, e);
 }
 
-status convert_qwen35_shape(const json_t *config, const char *path, model_shape **out, bool *tied,
-                            str *unknown, err *e)
+status convert_qwen35_shape(const json_t *config, const char *path, model_shape **out, str *unknown,
+                            err *e)
 {
     qwen35_shape *s = mem_calloc(1, sizeof *s);
     *out = NULL;
     if (!s)
         return err_memory(e, path, sizeof *s);
-    status st = read_qwen35(config, path, s, tied, unknown, e);
+    status st = read_qwen35(config, path, s, unknown, e);
     if (st)
         mem_free(s);
     else

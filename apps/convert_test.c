@@ -443,13 +443,13 @@ TEST(convert_divides_frequencies_by_the_factor)
     model_free(&bound);
 }
 
-static status read_gemma(const char *dir, const char *add, model_shape **s, bool *tied, err *e)
+static status read_gemma(const char *dir, const char *add, model_shape **s, err *e)
 {
     json_t *config = NULL, *more = NULL;
     CHECK_OK(convert_read_json(&config, dir, "config.json", true, e), *e);
     CHECK_OK(json_parse(&more, add, strlen(add), "patch", e), *e);
     CHECK(!json_object_update(config, more));
-    status st = convert_gemma4_shape(config, "config.json", s, tied, NULL, e);
+    status st = convert_read_shape(config, "config.json", s, NULL, e);
     json_decref(more);
     json_decref(config);
     return st;
@@ -474,16 +474,15 @@ TEST(convert_of_gemma_takes_equal_meanings)
     made m = {.prefix = "model.", .type = NUM_F32, .shards = 1};
     gemma4_shape g;
     model_shape *want, *s;
-    bool tied;
     err e = {0};
     const char *dir = make_dir("equal", "tiny-dense", &m, &g);
-    CHECK_OK(read_gemma(dir, "{}", &want, &tied, &e), e);
+    CHECK_OK(read_gemma(dir, "{}", &want, &e), e);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         char add[400];
         const char *sw = strstr(same[i], "SW");
         if (sw)
             snprintf(add, sizeof add, "{\"sliding_window\":%d.0}", (int)g.window);
-        CHECK_MSG(!read_gemma(dir, sw ? add : same[i], &s, &tied, &e), "%s: %s", same[i], e.text);
+        CHECK_MSG(!read_gemma(dir, sw ? add : same[i], &s, &e), "%s: %s", same[i], e.text);
         CHECK_MSG(!memcmp(s, want, sizeof(gemma4_shape)), "%s is another shape", same[i]);
         mem_free(s);
     }
@@ -529,13 +528,12 @@ TEST(convert_of_gemma_rotates_a_share_that_is_no_power_of_two)
     made m = {.prefix = "model.", .type = NUM_F32, .shards = 1};
     gemma4_shape g;
     model_shape *s;
-    bool tied;
     err e = {0};
     const char *dir = make_dir("share", "tiny-dense", &m, &g);
     CHECK_OK(read_gemma(dir,
                         GEMMA_ROPE("\"rope_type\":\"proportional\","
                                    "\"partial_rotary_factor\":0.7,"),
-                        &s, &tied, &e),
+                        &s, &e),
              e);
     CHECK(((gemma4_shape *)s)->rotary_part == 0.7);
     mem_free(s);

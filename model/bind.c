@@ -89,6 +89,12 @@ status bind_equal(const model *m, const char *a, const char *b, int32_t va, err 
     return st;
 }
 
+const gguf_value *bind_find(const model *m, const char *name)
+{
+    char k[KEY_BYTES];
+    return gguf_find(&m->file, full_key(m, name, k));
+}
+
 /* ---- Weights ---- */
 
 status bind_tensor(const binder *b, weight *w, const char *tail, model_want want)
@@ -224,15 +230,33 @@ bool bind_wide(const weight *w, int32_t head_dim, float factor)
     return !(sqrtf((float)head_dim) * bind_largest(w) * factor <= 65504.0f / 2);
 }
 
+status bind_layer_structs(model *m, int32_t n_layer, void **layers, size_t layer_bytes, err *e)
+{
+    size_t n = (size_t)n_layer;
+    *layers = arena_array(&m->mem, n, layer_bytes);
+    m->kv = arena_array(&m->mem, n, sizeof *m->kv);
+    m->n_kv = n_layer;
+    return *layers && m->kv ? OK : err_memory(e, m->file.path, n * (layer_bytes + sizeof *m->kv));
+}
+
+void bind_done(model *m, const model_shape *s, void *impl, const weight *embd, const weight *head)
+{
+    m->impl = impl;
+    m->embd = embd;
+    m->head = head;
+    m->embd_scale = 1;
+    m->n_layer = s->n_layer;
+    m->n_embd = s->n_embd;
+    m->n_ctx_train = s->n_ctx_train;
+}
+
 /* ---- Rotation ---- */
 
 /* The first of two keys that is in the file. Converters write "yarn_beta_fast", others
  * "beta_fast". */
 static const char *first_key(const model *m, const char *a, const char *b)
 {
-    char k[KEY_BYTES];
-    return gguf_find(&m->file, full_key(m, a, k)) || !gguf_find(&m->file, full_key(m, b, k)) ? a
-                                                                                             : b;
+    return bind_find(m, a) || !bind_find(m, b) ? a : b;
 }
 
 static status scaling_kind_of(const model *m, rope_scaling *s, err *e)

@@ -9,16 +9,7 @@
 #define MODEL_BIND_H
 
 #include "model/model.h"
-
-/* Bounds against malformed files, far above every published model. */
-enum {
-    LAYERS_MAX = 512,
-    WIDTH_MAX = 1 << 20,
-    HEADS_MAX = 65536,
-    EXPERTS_MAX = 4096,
-    TURNING_MAX = 4096, /* pairs of a head that rotate */
-    CTX_MAX = 1 << 24   /* token positions are exact in f32 up to here */
-};
+#include "model/table.h"
 
 /* ---- Metadata ---- */
 
@@ -36,6 +27,7 @@ typedef struct real_key {
     double lo, hi, fallback;
 } real_key;
 
+const gguf_value *bind_find(const model *m, const char *name); /* NULL: the file lacks the key */
 /* E_FORMAT, with key and value in the sentence: the key is missing, of another type, or out of
  * range. */
 status bind_int(const model *m, int_key key, int32_t *out, err *e);
@@ -79,17 +71,19 @@ status bind_suppressed(model *m, err *e);
 /* The largest magnitude in a vector; infinity if an element is NaN. */
 float bind_largest(const weight *w);
 
-/* ---- Rotation ---- */
+/* ---- By a family's table ---- */
 
-/* Stretches rotation to contexts beyond the trained one. LINEAR divides every frequency by factor.
- * YARN (Peng et al., arXiv 2309.00071) divides those of the slow pairs, which turn less than
- * beta_slow times in n_ctx positions, leaves those of more than beta_fast turns, and blends in
- * between; cosines and sines are multiplied by magnitude. */
-typedef enum scaling_kind { SCALING_NONE, SCALING_LINEAR, SCALING_YARN } scaling_kind;
-typedef struct rope_scaling {
-    scaling_kind kind;
-    double factor, n_ctx, beta_fast, beta_slow, magnitude;
-} rope_scaling;
+/* Reads the shape of the file of m, in m->mem. E_FORMAT, E_UNSUPPORTED: a sentence with the key. */
+status table_read(const model *m, const shape_family *f, model_shape **s, err *e);
+/* Binds the weights of rows with a place to `to`, a struct of the layer b->il or, for -1, of the
+ * model. Errors as of bind_tensor. */
+status table_bind(const binder *b, const model_shape *s, void *to);
+/* Memory for n_layer structs of layers, zeroed, and for as many kv_specs: m->kv. */
+status bind_layer_structs(model *m, int32_t n_layer, void **layers, size_t layer_bytes, err *e);
+/* Sets the fields of m that the shape and these three tell. */
+void bind_done(model *m, const model_shape *s, void *impl, const weight *embd, const weight *head);
+
+/* ---- Rotation ---- */
 
 /* Reads rope.scaling.*; n_ctx: the file's context length. YaRN's magnitude is
  * (1 + 0.1 ln factor) times rope.scaling.attn_factor. rope.scaling.yarn_attn_factor has two

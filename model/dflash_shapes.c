@@ -70,7 +70,6 @@ static const char *family_name(const dflash_shape *s)
 status dflash_shape_check(const dflash_shape *s, const char *what, err *e)
 {
     /* Far above every published size. A product of two is far below an overflow of int64. */
-    enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 22 };
     int32_t depth = s->n_target_layer ? s->n_target_layer : SHAPE_LAYERS_MAX;
     bool windows = false;
     for (int32_t il = 0; il < s->n_layer && il < DFLASH_SHAPE_LAYERS; il++)
@@ -106,8 +105,8 @@ status dflash_shape_check(const dflash_shape *s, const char *what, err *e)
                            "%s: captured layer %" PRId32 " is %" PRId32
                            ", expected ascending numbers below %" PRId32,
                            what, i, s->feature[i], depth);
-    const shape_real real[] = {{"rotation base", s->theta, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
-                               {"epsilon of norms", s->eps, SHAPE_EPS_MIN, 1}};
+    const shape_real real[] = {{"rotation base", s->theta, THETA_MIN, THETA_MAX},
+                               {"epsilon of norms", s->eps, EPS_MIN, 1}};
     if ((st = shape_check_reals(real, sizeof real / sizeof *real, what, e)))
         return st;
     if (s->confidence && !s->markov_rank)

@@ -29,7 +29,7 @@ typedef struct dflash_shape {
         };
     };
     dflash_dialect dialect;
-    int32_t n_head, n_head_kv, head_dim, n_ff, n_ctx_train;
+    int32_t n_head, n_head_kv, head_dim, n_ff;
     int32_t block_size, mask_id;
     int32_t window;                                     /* of the sliding layers; 0: none */
     int32_t n_features, feature[DFLASH_SHAPE_FEATURES]; /* layers of the target, from 0 */

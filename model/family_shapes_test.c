@@ -2,7 +2,8 @@
  * tensor counts, parameters, and the types of a stock Q4_K_M file. */
 #include "tests/test.h"
 #include "base/mem.h"
-#include "model/laguna_shapes.h"
+#include "model/laguna.h"
+#include "model/qwen3.h"
 #include "model/qwen35_shapes.h"
 
 static shape_tensor *list_of(const char *name, model_shape **s, int32_t *n)
@@ -66,18 +67,20 @@ TEST(laguna_xs_has_the_types_of_the_published_file)
 
 TEST(family_shape_checks_name_what_is_wrong)
 {
-    qwen3_shape q;
-    laguna_shape g;
     model_shape *s;
     err e = {0};
-    CHECK(qwen3_shape_named("qwen3-0.6b", &q) && laguna_shape_named("laguna-xs", &g));
-    q.n_head_kv = 7;
-    CHECK_STATUS(qwen3_shape_check(&q, "config.json", &e), E_ARG);
-    CHECK_STR(e.text, "config.json: 16 heads do not share 7 key heads evenly");
+    CHECK_OK(shape_named("qwen3-0.6b", &s, &e), e);
+    ((qwen3_shape *)s)->n_head_kv[3] = 7;
+    CHECK_STATUS(s->family->check(s, "config.json", &e), E_ARG);
+    CHECK_STR(e.text, "config.json: layer 3: 16 heads of 128 with 7 KV heads do not share them "
+                      "evenly");
+    mem_free(s);
     err_clear(&e);
-    g.n_rot = 130;
-    CHECK_STATUS(laguna_shape_check(&g, "config.json", &e), E_ARG);
-    CHECK_STR(e.text, "config.json: the number of rotated dims is 130, expected 2 to 128");
+    CHECK_OK(shape_named("laguna-xs", &s, &e), e);
+    ((laguna_shape *)s)->n_rot = 130;
+    CHECK_STATUS(s->family->check(s, "config.json", &e), E_ARG);
+    CHECK_STR(e.text, "config.json: rope.dimension_count is 130, expected 2 to 128");
+    mem_free(s);
     err_clear(&e);
     CHECK_OK(shape_named("qwen3.6-27b", &s, &e), e);
     ((qwen35_shape *)s)->head_dim = 255;

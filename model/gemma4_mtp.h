@@ -31,7 +31,7 @@ typedef struct gemma4_mtp_layer {
 } gemma4_mtp_layer;
 
 typedef struct gemma4_mtp {
-    const model *target; /* NULL until attached */
+    const model *target;                            /* NULL until attached */
     int32_t n_layer, n_embd, n_target_embd, window; /* window 0: the file does not say */
     float eps, softcap;
     rope rope_swa, rope_global;

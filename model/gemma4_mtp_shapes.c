@@ -47,7 +47,6 @@ static const gemma4_mtp_shape sizes[] = {
 status gemma4_mtp_shape_check(const gemma4_mtp_shape *s, const char *what, err *e)
 {
     /* Far above every published size. A product of two is far below an overflow of int64. */
-    enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 22 };
     const shape_range range[] = {
         {"number of layers", s->n_layer, 1, MTP_SHAPE_LAYERS},
         {"hidden size", s->n_embd, 1, WIDTH_MAX},
@@ -79,11 +78,11 @@ status gemma4_mtp_shape_check(const gemma4_mtp_shape *s, const char *what, err *
                        "%s: %" PRId32 " tokens do not make %" PRId32 " clusters of equal size",
                        what, s->n_vocab, s->n_centroids);
     const shape_real real[] = {
-        {"rotation base of global layers", s->theta, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
-        {"rotation base of window layers", s->theta_swa, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
+        {"rotation base of global layers", s->theta, THETA_MIN, THETA_MAX},
+        {"rotation base of window layers", s->theta_swa, THETA_MIN, THETA_MAX},
         {"rotating part of global heads", s->rotary_part, 1e-6, 1},
         {"factor of rotation", s->rope_factor, 1e-6, 1e6},
-        {"epsilon of norms", s->eps, SHAPE_EPS_MIN, 1}};
+        {"epsilon of norms", s->eps, EPS_MIN, 1}};
     return shape_check_reals(real, sizeof real / sizeof *real, what, e);
 }
 

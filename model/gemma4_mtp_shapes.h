@@ -23,7 +23,7 @@ typedef struct gemma4_mtp_shape {
     int32_t n_ff, n_head, head_dim, head_dim_global;
     int32_t n_head_kv, n_head_kv_global; /* of the target's keys */
     int32_t n_centroids, centroid_top_k; /* 0: the head is dense */
-    int32_t window, n_ctx_train;
+    int32_t window;
     double eps, theta, theta_swa, rotary_part, rope_factor; /* as in gemma4_shape */
     char source[65]; /* hash of the converted checkpoint; "": none */
     bool swa[MTP_SHAPE_LAYERS];

@@ -23,7 +23,7 @@ typedef struct gemma4_shape {
     int32_t n_ple;                                /* width of per-layer embeddings; 0: none */
     int32_t n_kv_shared;                          /* layers at the end without keys of their own */
     bool k_eq_v;                                  /* global layers have no V projection */
-    int32_t window, n_ctx_train;
+    int32_t window;
     double eps, theta, theta_swa, softcap;
     double rotary_part, rope_factor; /* global heads: share of rotating pairs; frequency divisor */
     bool swa[SHAPE_LAYERS_MAX];      /* sliding-window layer, else global */

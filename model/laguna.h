@@ -7,11 +7,29 @@
 #define MODEL_LAGUNA_H
 
 #include "model/model.h"
+#include "model/shapes.h"
+
+typedef struct laguna_shape {
+    union {
+        model_shape common;
+        struct {
+            SHAPE_FIELDS;
+        };
+    };
+    int32_t n_head[LAYERS_MAX], n_head_kv[LAYERS_MAX], n_ff[LAYERS_MAX]; /* n_ff: dense layers */
+    bool swa[LAYERS_MAX];
+    int32_t head_dim, window, n_rot, n_rot_swa; /* n_rot: rotated dims of a head */
+    int32_t n_dense;                            /* leading layers without experts */
+    int32_t n_expert, n_used, n_ff_exp, n_ff_shared;
+    bool gate_per_element; /* else one gate per head; files tell it by a tensor */
+    double eps, theta, theta_swa, expert_scale;
+    rope_scaling scaling; /* of full layers */
+} laguna_shape;
 
 typedef struct laguna_layer {
     bool swa;    /* sliding window, else full attention */
     int8_t side; /* the index of its device: pass.h */
-    int32_t n_head, n_head_kv;
+    int32_t n_head;
     const rope *rope;
     weight attn_norm, wq, wk, wv, wo, q_norm, k_norm;
     weight attn_gate; /* one value per head, or one per element of the heads */
@@ -22,7 +40,7 @@ typedef struct laguna_layer {
 } laguna_layer;
 
 typedef struct laguna {
-    int32_t n_layer, n_embd, head_dim, n_expert, n_used;
+    int32_t n_layer, head_dim, n_expert, n_used;
     float eps, expert_factor;
     rope rope_full[PASS_SIDES_MAX], rope_swa[PASS_SIDES_MAX]; /* the same tables on each device */
     weight embd, head, out_norm;
@@ -30,9 +48,6 @@ typedef struct laguna {
 } laguna;
 
 extern const model_arch laguna_arch;
-
-status laguna_bind(model *m, err *e);                             /* laguna_bind.c */
-mat laguna_forward(pass *p, const model *m, const kv_layout *kv); /* laguna.c */
-status laguna_divide(model *m, err *e);
+extern const shape_family laguna_shapes;
 
 #endif

@@ -1,19 +1,223 @@
-/* qwen3.c - the forward pass of Qwen3 dense, in the order of the paper.
+/* qwen3.c - Qwen3 dense: sizes, keys, tensors, binding, and the forward pass in the order of the
+ * paper.
  *
- * Easy to get wrong: heads of queries and keys are normed before the rotation, all by one vector of
- * head_dim. Values are neither normed nor rotated. The size of a head is the file's, not the width
- * over the number of heads.
+ * GGUF names are llama.cpp's; safetensors names are transformers'. Easy to get wrong: heads of
+ * queries and keys are normed before the rotation, all by one vector of head_dim. Values are
+ * neither normed nor rotated. The size of a head is the file's, not the width over the number of
+ * heads. Files may have the number of heads and the feed-forward width by layer, queries, keys and
+ * values in one tensor, and divisors of frequencies. A window is refused: no published model has
+ * one.
  */
 #include "model/qwen3.h"
 #include "model/bind.h"
 
 #include <math.h>
+#include <stdio.h>
 
-const model_arch qwen3_arch = {.name = "qwen3",
-                               .sampling = {.temperature = 0.6f, .top_k = 20, .top_p = 0.95f},
-                               .bind = qwen3_bind,
-                               .forward = qwen3_forward,
-                               .divide = qwen3_divide};
+/* ---- Sizes ---- */
+
+#define COMMON                                                                                     \
+    .family = &qwen3_shapes, .head_dim = 128, .n_vocab = 151936, .n_ctx_train = 40960,             \
+    .eps = 1e-6, .theta = 1e6
+
+static const qwen3_shape sizes[] = {
+    {COMMON, .name = "qwen3-0.6b", .n_layer = 28, .n_embd = 1024, .n_ff = {3072}, .n_head = {16},
+     .n_head_kv = {8}, .tied = true},
+    {COMMON, .name = "qwen3-1.7b", .n_layer = 28, .n_embd = 2048, .n_ff = {6144}, .n_head = {16},
+     .n_head_kv = {8}, .tied = true},
+    {COMMON, .name = "qwen3-4b", .n_layer = 36, .n_embd = 2560, .n_ff = {9728}, .n_head = {32},
+     .n_head_kv = {8}, .tied = true},
+    {COMMON, .name = "qwen3-8b", .n_layer = 36, .n_embd = 4096, .n_ff = {12288}, .n_head = {32},
+     .n_head_kv = {8}},
+    {COMMON, .name = "qwen3-14b", .n_layer = 40, .n_embd = 5120, .n_ff = {17408}, .n_head = {40},
+     .n_head_kv = {8}},
+    {COMMON, .name = "qwen3-32b", .n_layer = 64, .n_embd = 5120, .n_ff = {25600}, .n_head = {64},
+     .n_head_kv = {8}},
+    /* Heads are wider than n_embd / n_head, as in the 0.6B. */
+    {.family = &qwen3_shapes,
+     .eps = 1e-6,
+     .theta = 1e6,
+     .name = "tiny-qwen3",
+     .n_layer = 4,
+     .n_embd = 64,
+     .n_vocab = 512,
+     .n_ff = {96},
+     .n_head = {4},
+     .n_head_kv = {2},
+     .head_dim = 32,
+     .n_ctx_train = 8192,
+     .tied = true},
+};
+
+/* ---- Keys ---- */
+
+#define F(name) offsetof(qwen3_shape, name)
+static const key_row keys[] = {
+    K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, LAYERS_MAX),
+    K("context_length", "max_position_embeddings", F(n_ctx_train), COUNT, 1, CTX_MAX),
+    K("embedding_length", "hidden_size", F(n_embd), COUNT, 1, WIDTH_MAX),
+    K("feed_forward_length", "intermediate_size", F(n_ff), COUNTS, 1, WIDTH_MAX),
+    K("attention.head_count", "num_attention_heads", F(n_head), COUNTS, 1, HEADS_MAX),
+    K("attention.head_count_kv", "num_key_value_heads", F(n_head_kv), COUNTS, 1, HEADS_MAX,
+      .how = MAY_LACK, .otherwise = F(n_head)),
+    K("attention.key_length", "head_dim", F(head_dim), COUNT, 2, WIDTH_MAX),
+    K("attention.value_length", NULL, F(head_dim), COUNT, 2, WIDTH_MAX,
+      .same_as = "attention.key_length"),
+    K("rope.dimension_count", NULL, F(n_rot), COUNT, 2, WIDTH_MAX, .how = MAY_LACK | READ_ONLY,
+      .upto = F(head_dim), .otherwise = F(head_dim)),
+    K("attention.sliding_window", NULL, 0, COUNT, 0, 0, .how = MAY_LACK | READ_ONLY),
+    K("attention.layer_norm_rms_epsilon", "rms_norm_eps", F(eps), REAL, EPS_MIN, 1, .how = MAY_LACK,
+      .value = 1e-6),
+    K("rope.freq_base", "rope_theta", F(theta), REAL, THETA_MIN, THETA_MAX,
+      .how = MAY_LACK | CONFIG_BY_HAND, .value = 1e6),
+    K("rope.scaling", NULL, F(scaling), YARN, 0, 0, .otherwise = F(n_ctx_train)),
+    K(NULL, "vocab_size", F(n_vocab), COUNT, 1, VOCAB_MAX),
+};
+
+static const qwen3_shape *own(const model_shape *s)
+{
+    return (const qwen3_shape *)s;
+}
+
+static status agree(const model_shape *m, status bad, const char *what, err *e)
+{
+    const qwen3_shape *s = own(m);
+    status st = OK;
+    if (s->head_dim % 2 || s->n_rot % 2)
+        return err_set(e, bad, "%s: heads of %d with %d rotated dims: expected even numbers", what,
+                       s->head_dim, s->n_rot);
+    for (int32_t il = 0; il < s->n_layer && !st; il++)
+        st = table_agree_heads(il, s->n_head[il], s->n_head_kv[il], s->head_dim, bad, what, e);
+    return st;
+}
+
+static void fill(model_shape *m, int32_t size)
+{
+    ((qwen3_shape *)m)->n_rot = sizes[size].head_dim;
+}
+
+/* ---- Tensors ---- */
+
+enum { D = 1, VOCAB, Q, KV, HD, FF };
+static int64_t dim(const model_shape *m, int32_t il, int8_t d)
+{
+    const qwen3_shape *s = own(m);
+    const int64_t of[] = {[D] = s->n_embd,
+                          [VOCAB] = s->n_vocab,
+                          [Q] = (int64_t)s->n_head[il < 0 ? 0 : il] * s->head_dim,
+                          [KV] = (int64_t)s->n_head_kv[il < 0 ? 0 : il] * s->head_dim,
+                          [HD] = s->head_dim,
+                          [FF] = s->n_ff[il < 0 ? 0 : il]};
+    return of[d];
+}
+
+#define M(name) offsetof(qwen3, name)
+/* Beside a head of its own the embedding is one more matrix. */
+static const tensor_row of_model[] = {
+    T(table_tied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", EMBD, D, VOCAB),
+    T(table_untied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", MATRIX, D, VOCAB),
+    T(ALWAYS, M(out_norm), "output_norm.weight", "norm.weight", NORM, D),
+    T(table_untied, ELSEWHERE, "output.weight", "", EMBD, D, VOCAB),
+};
+
+#define W(name) offsetof(qwen3_layer, name)
+static const tensor_row of_layer[] = {
+    T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
+    T(ALWAYS, ELSEWHERE, "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D,
+      Q), /* see bind_projections */
+    T(ALWAYS, ELSEWHERE, "attn_k.weight", "self_attn.k_proj.weight", MATRIX, D, KV),
+    T(ALWAYS, ELSEWHERE, "attn_v.weight", "self_attn.v_proj.weight", ATTN_V, D, KV),
+    T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
+    T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", QK_NORM, HD),
+    T(ALWAYS, W(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", QK_NORM, HD),
+    T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "post_attention_layernorm.weight", NORM, D),
+    T(ALWAYS, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
+    T(ALWAYS, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
+    T(ALWAYS, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
+};
+
+/* ---- The entry ---- */
+
+static void cut_layers(model_shape *s, int32_t n_layer)
+{
+    s->n_layer = n_layer;
+}
+
+static const family_table rows = {TABLE_ROWS, .dim = dim, .agree = agree, .fill = fill};
+
+const shape_family qwen3_shapes = {
+    TABLE_HOOKS(qwen3_shape),
+    .arch = "qwen3",
+    .title = "qwen",
+    .sizes = "qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b, tiny-qwen3",
+    .mix = "q4_k_m",
+    .cut = cut_layers};
+
+/* ---- Binding ---- */
+
+/* Queries, keys and values: three tensors, or the rows of one. */
+static status bind_projections(const binder *b, qwen3_layer *L, const qwen3_shape *s)
+{
+    static const char *const names[] = {"attn_q.weight", "attn_k.weight", "attn_v.weight"};
+    char fused[64];
+    int64_t q = dim(&s->common, b->il, Q), kv = dim(&s->common, b->il, KV), at = 0;
+    const int64_t n[] = {q, kv, kv};
+    weight *w[] = {&L->wq, &L->wk, &L->wv};
+    snprintf(fused, sizeof fused, "blk.%d.attn_qkv.weight", b->il);
+    bool one = tensor_find(&b->m->file.tensors, fused) != NULL;
+    status st = OK;
+    for (int i = 0; i < 3 && !st; at += n[i++])
+        st = bind_tensor(b, w[i], one ? "attn_qkv.weight" : names[i],
+                         (model_want){.n_in = s->n_embd,
+                                      .n_out = n[i],
+                                      .n_mat = 1,
+                                      .active = 1,
+                                      .of_rows = one ? q + 2 * kv : 0,
+                                      .row = one ? at : 0});
+    return st;
+}
+
+static status bind_each(model *m, qwen3 *g, const qwen3_shape *s, err *e)
+{
+    status st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e);
+    for (int32_t i = 0; i < s->n_layer && !st; i++) {
+        qwen3_layer *L = &g->layer[i];
+        const binder b = {m, i, e};
+        L->rope = &g->rope[PASS_MAIN];
+        if ((st = bind_projections(&b, L, s)) || (st = table_bind(&b, &s->common, L)))
+            return st;
+        m->kv[i] = (kv_spec){.layer = i,
+                             .n_head_kv = s->n_head_kv[i],
+                             .head_dim = s->head_dim,
+                             .wide = bind_wide(&L->q_norm, s->head_dim, L->rope->factor) ||
+                                     bind_wide(&L->k_norm, s->head_dim, L->rope->factor)};
+    }
+    return st;
+}
+
+static status bind_qwen3(model *m, err *e)
+{
+    qwen3 *g = arena_alloc(&m->mem, sizeof *g);
+    model_shape *shape = NULL;
+    status st =
+        g ? table_read(m, &qwen3_shapes, &shape, e) : err_memory(e, m->file.path, sizeof *g);
+    if (st)
+        return st;
+    const qwen3_shape *s = own(shape);
+    const binder b = {m, -1, e};
+    const turning t = {s->n_rot, s->theta, s->n_rot / 2, &g->rope_factors, &s->scaling};
+    *g = (qwen3){.n_layer = s->n_layer, .head_dim = s->head_dim, .eps = (float)s->eps};
+    if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
+        (st = table_bind(&b, shape, g)) ||
+        (st = bind_vector_if(&b, &g->rope_factors, "rope_freqs.weight", s->n_rot / 2)) ||
+        (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) || (st = bind_each(m, g, s, e)) ||
+        (st = bind_suppressed(m, e)))
+        return st;
+    bind_done(m, shape, g, &g->embd, &g->head);
+    return OK;
+}
+
+/* ---- The forward pass ---- */
 
 /* x += attention over the layer's keys and those of the rows. In the last layer only the wanted
  * rows go on, unless a tap reads it. */
@@ -42,7 +246,7 @@ static void qwen3_add_dense(pass *p, const qwen3 *g, const qwen3_layer *L, mat x
     op_add(p, x, op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down));
 }
 
-mat qwen3_forward(pass *p, const model *m, const kv_layout *kv)
+static mat qwen3_forward(pass *p, const model *m, const kv_layout *kv)
 {
     const qwen3 *g = m->impl;
     int32_t last_tap = pass_last_tap(p);
@@ -69,7 +273,7 @@ mat qwen3_forward(pass *p, const model *m, const kv_layout *kv)
 }
 
 /* The embeddings are on the side of the first layer, the head on the main device. */
-status qwen3_divide(model *m, err *e)
+static status qwen3_divide(model *m, err *e)
 {
     qwen3 *g = m->impl;
     status st = divide_check_experts(m, false, e);
@@ -87,3 +291,9 @@ status qwen3_divide(model *m, err *e)
     }
     return OK;
 }
+
+const model_arch qwen3_arch = {.name = "qwen3",
+                               .sampling = {.temperature = 0.6f, .top_k = 20, .top_p = 0.95f},
+                               .bind = bind_qwen3,
+                               .forward = qwen3_forward,
+                               .divide = qwen3_divide};

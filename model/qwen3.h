@@ -7,17 +7,30 @@
 #define MODEL_QWEN3_H
 
 #include "model/model.h"
+#include "model/shapes.h"
+
+typedef struct qwen3_shape {
+    union {
+        model_shape common;
+        struct {
+            SHAPE_FIELDS;
+        };
+    };
+    int32_t n_head[LAYERS_MAX], n_head_kv[LAYERS_MAX], n_ff[LAYERS_MAX];
+    int32_t head_dim, n_rot; /* n_rot: rotated dims of a head */
+    double eps, theta;
+    rope_scaling scaling;
+} qwen3_shape;
 
 typedef struct qwen3_layer {
     int8_t side; /* the index of its device: pass.h */
-    int32_t n_head, n_head_kv, n_ff;
     const rope *rope;
     weight attn_norm, wq, wk, wv, wo, q_norm, k_norm;
     weight ffn_norm, gate, up, down;
 } qwen3_layer;
 
 typedef struct qwen3 {
-    int32_t n_layer, n_embd, head_dim;
+    int32_t n_layer, head_dim;
     float eps;
     rope rope[PASS_SIDES_MAX]; /* the same tables on each device with layers */
     weight rope_factors;       /* read at bind */
@@ -26,9 +39,6 @@ typedef struct qwen3 {
 } qwen3;
 
 extern const model_arch qwen3_arch;
-
-status qwen3_bind(model *m, err *e);                             /* qwen3_bind.c */
-mat qwen3_forward(pass *p, const model *m, const kv_layout *kv); /* qwen3.c */
-status qwen3_divide(model *m, err *e);
+extern const shape_family qwen3_shapes;
 
 #endif

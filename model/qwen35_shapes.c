@@ -69,7 +69,6 @@ static bool named(const char *size, model_shape *to)
 
 status qwen35_shape_check(const qwen35_shape *s, const char *what, err *e)
 {
-    enum { WIDTH_MAX = 1 << 20, VOCAB_MAX = 1 << 22 };
     const shape_range range[] = {
         {"number of layers", s->n_layer, 1, SHAPE_LAYERS_MAX - NEXTN_PUBLISHED},
         {"number of NextN layers", s->n_nextn, 0, NEXTN_PUBLISHED},
@@ -105,10 +104,10 @@ status qwen35_shape_check(const qwen35_shape *s, const char *what, err *e)
         return err_set(e, E_ARG,
                        "%s: %" PRId32 " rotating dimensions in sections of %" PRId32 " pairs", what,
                        s->n_rotating, sections);
-    const shape_real real[] = {{"rotation base", s->theta, SHAPE_THETA_MIN, SHAPE_THETA_MAX},
-                               {"epsilon of norms", s->eps, SHAPE_EPS_MIN, 1}};
+    const shape_real real[] = {{"rotation base", s->theta, THETA_MIN, THETA_MAX},
+                               {"epsilon of norms", s->eps, EPS_MIN, 1}};
     st = shape_check_reals(real, sizeof real / sizeof *real, what, e);
-    return st ? st : yarn_shape_check(&s->yarn, what, e);
+    return st ? st : scaling_check(&s->yarn, what, e);
 }
 
 static void cut_layer(model_shape *s, int32_t n_layer)
@@ -431,7 +430,7 @@ static void put_shape(gguf_writer *w, const model_shape *m)
         snprintf(key, sizeof key, "%s.nextn_predict_layers", arch);
         gguf_put_u32(w, key, (uint32_t)s->n_nextn);
     }
-    put_yarn_shape(w, arch, &s->yarn);
+    scaling_put(w, arch, &s->yarn);
     snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
     gguf_put_f32(w, key, s->eps);
     snprintf(key, sizeof key, "%s.rope.freq_base", arch);

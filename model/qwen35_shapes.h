@@ -6,7 +6,7 @@
 #ifndef MODEL_QWEN35_SHAPES_H
 #define MODEL_QWEN35_SHAPES_H
 
-#include "model/qwen3_shapes.h"
+#include "model/shapes.h"
 
 typedef struct qwen35_shape {
     union {
@@ -19,11 +19,9 @@ typedef struct qwen35_shape {
     int32_t n_k, n_v, dk, dv, n_taps;             /* of the gated delta rule */
     int32_t n_ff;                                 /* with experts that of the shared one */
     int32_t n_expert, n_expert_used, n_ff_expert; /* 0: dense */
-    int32_t n_ctx_train;
-    int32_t section[3]; /* of rotating pairs: time, height, width */
-    int32_t n_nextn;    /* NextN layers behind the others */
-    yarn_shape yarn;
-    bool tied;
+    int32_t section[3];                           /* of rotating pairs: time, height, width */
+    int32_t n_nextn;                              /* NextN layers behind the others */
+    rope_scaling yarn;
     double eps, theta;
     bool full[SHAPE_LAYERS_MAX]; /* attention, else the gated delta rule */
 } qwen35_shape;

@@ -4,11 +4,12 @@
 #include "model/dflash_shapes.h"
 #include "model/gemma4_mtp_shapes.h"
 #include "model/gemma4_shapes.h"
-#include "model/laguna_shapes.h"
+#include "model/laguna.h"
 #include "model/qwen35_shapes.h"
-#include "model/qwen3_shapes.h"
+#include "model/qwen3.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,6 +35,42 @@ status shape_check_reals(const shape_real *real, size_t n, const char *what, err
     return OK;
 }
 
+/* ---- Rotation ---- */
+
+static double attn_factor(const rope_scaling *y)
+{
+    return y->magnitude != 0 ? y->magnitude / (1 + 0.1 * log(y->factor)) : 1;
+}
+
+status scaling_check(const rope_scaling *y, const char *what, err *e)
+{
+    const shape_real real[] = {{"trained context of YaRN", y->n_ctx, 1, CTX_MAX},
+                               {"factor of YaRN", y->factor, 1, 1e6},
+                               {"beta_fast of YaRN", y->beta_fast, 1e-3, 1e6},
+                               {"beta_slow of YaRN", y->beta_slow, 1e-3, 1e6},
+                               {"attention factor of YaRN", attn_factor(y), 1e-3, 1e3}};
+    return y->kind == SCALING_NONE ? OK
+                                   : shape_check_reals(real, sizeof real / sizeof *real, what, e);
+}
+
+void scaling_put(gguf_writer *w, const char *arch, const rope_scaling *y)
+{
+    char key[96];
+#define KEY(tail) (snprintf(key, sizeof key, "%s.rope.scaling." tail, arch), key)
+    if (y->kind == SCALING_NONE)
+        return;
+    gguf_put_string(w, KEY("type"), "yarn", 4);
+    gguf_put_f32(w, KEY("factor"), (float)y->factor);
+    gguf_put_u32(w, KEY("original_context_length"), (uint32_t)y->n_ctx);
+    gguf_put_f32(w, KEY("yarn_beta_fast"), (float)y->beta_fast);
+    gguf_put_f32(w, KEY("yarn_beta_slow"), (float)y->beta_slow);
+    if (y->magnitude != 0)
+        gguf_put_f32(w, KEY("attn_factor"), (float)attn_factor(y));
+#undef KEY
+}
+
+/* ---- Shapes ---- */
+
 status shape_named(const char *size, model_shape **out, err *e)
 {
     char known[1024];
@@ -44,6 +81,7 @@ status shape_named(const char *size, model_shape **out, err *e)
         model_shape *s = mem_calloc(1, (*f)->shape_bytes);
         if (!s)
             return err_memory(e, "a shape", (*f)->shape_bytes);
+        s->family = *f;
         if ((*f)->named(size, s)) {
             *out = s;
             return OK;

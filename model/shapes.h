@@ -14,6 +14,17 @@ enum {
     SHAPE_TENSORS_MAX = 8 + 27 * SHAPE_LAYERS_MAX
 };
 
+/* Bounds against malformed files, far above every published model. */
+enum {
+    LAYERS_MAX = 512,
+    WIDTH_MAX = 1 << 20,
+    HEADS_MAX = 65536,
+    EXPERTS_MAX = 4096,
+    VOCAB_MAX = 1 << 22,
+    TURNING_MAX = 4096, /* pairs of a head that rotate */
+    CTX_MAX = 1 << 24   /* token positions are exact in f32 up to here */
+};
+
 /* ---- Tensors ---- */
 
 /* The use of a tensor. It decides the storage formats and the random values. */
@@ -70,13 +81,32 @@ typedef struct shape_tensor {
     hf_change change;
 } shape_tensor;
 
+/* ---- Rotation ---- */
+
+/* Stretches rotation to contexts beyond the trained one. LINEAR divides every frequency by factor.
+ * YARN (Peng et al., arXiv 2309.00071) divides those of the slow pairs, which turn less than
+ * beta_slow times in n_ctx positions, leaves those of more than beta_fast turns, and blends in
+ * between; cosines and sines are multiplied by magnitude. In a shape that is written, magnitude 0
+ * is the usual one, 1 + 0.1 ln factor. */
+typedef enum scaling_kind { SCALING_NONE, SCALING_LINEAR, SCALING_YARN } scaling_kind;
+typedef struct rope_scaling {
+    scaling_kind kind;
+    double factor, n_ctx, beta_fast, beta_slow, magnitude;
+} rope_scaling;
+
+/* E_ARG for a scaling that readers refuse; what: as in shape_family.check. */
+status scaling_check(const rope_scaling *s, const char *what, err *e);
+/* Writes rope.scaling.* of that architecture. */
+void scaling_put(gguf_writer *w, const char *arch, const rope_scaling *s);
+
 /* ---- Shapes ---- */
 
 /* The first fields of every family's shape. */
 #define SHAPE_FIELDS                                                                               \
     const struct shape_family *family;                                                             \
     char name[32]; /* "e2b" */                                                                     \
-    int32_t n_layer, n_embd, n_vocab
+    int32_t n_layer, n_embd, n_vocab, n_ctx_train;                                                 \
+    bool tied /* the head is the embedding */
 typedef struct model_shape {
     SHAPE_FIELDS;
 } model_shape;
@@ -107,6 +137,7 @@ typedef struct shape_family {
     void (*compute)(const model_shape *s, const shape_tensor *t, void *out);
     /* Sets the names of keys and tensors; false: no such dialect. NULL: one dialect. */
     bool (*dialect)(model_shape *s, const char *name);
+    const struct family_table *table; /* NULL: the family has none yet */
 } shape_family;
 
 /* A number of a shape, and its bounds. */
@@ -125,9 +156,9 @@ typedef struct shape_real {
 } shape_real;
 
 status shape_check_reals(const shape_real *real, size_t n, const char *what, err *e);
-#define SHAPE_THETA_MIN 1
-#define SHAPE_THETA_MAX 1e12
-#define SHAPE_EPS_MIN 1e-30
+#define THETA_MIN 1
+#define THETA_MAX 1e12
+#define EPS_MIN 1e-30
 
 /* The shape of that name; free it with mem_free. E_ARG lists the known names. */
 status shape_named(const char *size, model_shape **s, err *e);

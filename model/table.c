@@ -1,0 +1,306 @@
+/* table.c - the verbs of families' tables: table.h says what a row is. */
+#include "model/bind.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_BYTES = 128 };
+
+/* ---- Fields ---- */
+
+static bool per_layer(const key_row *r)
+{
+    return r->kind == KEY_COUNTS || r->kind == KEY_LIST || r->kind == KEY_FLAGS;
+}
+
+static bool is_flag(const key_row *r)
+{
+    return r->kind == KEY_FLAG || r->kind == KEY_FLAGS;
+}
+
+static void *field(model_shape *s, size_t at)
+{
+    return (char *)s + at;
+}
+
+/* A whole number of the shape; il: of fields with a number for each layer. */
+static int32_t whole(const model_shape *s, size_t at, int32_t il)
+{
+    return ((const int32_t *)((const char *)s + at))[il];
+}
+
+/* The row's value of layer il, which fields for the whole model ignore. */
+static double value_of(const model_shape *s, const key_row *r, int32_t il)
+{
+    const char *at = (const char *)s + r->at;
+    if (!r->at)
+        return r->value;
+    if (r->kind == KEY_REAL)
+        return *(const double *)at;
+    return is_flag(r) ? ((const bool *)at)[il] : whole(s, r->at, il);
+}
+
+static void set_whole(model_shape *s, const key_row *r, int32_t il, int32_t v)
+{
+    if (r->at && is_flag(r))
+        ((bool *)field(s, r->at))[il] = v;
+    else if (r->at)
+        ((int32_t *)field(s, r->at))[il] = v;
+}
+
+/* Gives every layer the number of the first. */
+static void spread(model_shape *s, const key_row *r)
+{
+    for (int32_t il = 1; il < s->n_layer && il < LAYERS_MAX; il++)
+        set_whole(s, r, il, (int32_t)value_of(s, r, 0));
+}
+
+void table_set(model_shape *s, const key_row *r, int32_t v)
+{
+    set_whole(s, r, 0, v);
+    if (per_layer(r))
+        spread(s, r);
+}
+
+static double most_of(const model_shape *s, const key_row *r)
+{
+    double most = r->most;
+    if (r->upto)
+        most = fmin(most, whole(s, r->upto, 0));
+    return r->below ? fmin(most, whole(s, r->below, 0) - 1) : most;
+}
+
+static bool has_key(const model_shape *s, const key_row *r)
+{
+    return r->gguf && (!r->when || r->when(s));
+}
+
+/* ---- Sizes ---- */
+
+bool table_named(const char *size, model_shape *s)
+{
+    const family_table *t = NULL;
+    size_t bytes = 0;
+    const shape_family *f = s->family;
+    t = f->table;
+    bytes = f->shape_bytes;
+    for (int32_t i = 0; i < t->n_sizes; i++) {
+        const model_shape *row = (const void *)((const char *)t->sizes + (size_t)i * bytes);
+        if (strcmp(row->name, size) != 0)
+            continue;
+        memcpy(s, row, bytes);
+        for (int32_t k = 0; k < t->n_keys; k++)
+            if (per_layer(&t->keys[k]))
+                spread(s, &t->keys[k]);
+        if (t->fill)
+            t->fill(s, i);
+        return true;
+    }
+    return false;
+}
+
+/* The name of a key for messages: that of the source, if it has one. */
+static status check_key(const model_shape *s, const key_row *r, const char *what, err *e)
+{
+    int32_t n = per_layer(r) ? s->n_layer : 1;
+    double most = most_of(s, r);
+    if (r->kind == KEY_YARN)
+        return scaling_check((const rope_scaling *)((const char *)s + r->at), what, e);
+    if (!r->at || r->same_as || is_flag(r) || (r->when && !r->when(s)))
+        return OK;
+    for (int32_t il = 0; il < n; il++) {
+        double v = value_of(s, r, il);
+        if (!(v >= r->least && v <= most)) /* also true for NaN */
+            return err_set(e, E_ARG, "%s: %s is %.9g, expected %.9g to %.9g", what,
+                           r->config ? r->config : r->gguf, v, r->least, most);
+    }
+    return OK;
+}
+
+status table_check(const model_shape *s, const char *what, err *e)
+{
+    const family_table *t = s->family->table;
+    status st = OK;
+    for (int32_t i = 0; i < t->n_keys && !st; i++)
+        st = check_key(s, &t->keys[i], what, e);
+    return st ? st : t->agree(s, E_ARG, what, e);
+}
+
+status table_agree_heads(int32_t il, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                         status bad, const char *what, err *e)
+{
+    if (n_head % n_head_kv)
+        return err_set(e, bad,
+                       "%s: layer %d: %d heads of %d with %d KV heads do not share them evenly",
+                       what, il, n_head, head_dim, n_head_kv);
+    if (((int64_t)n_head + 2 * (int64_t)n_head_kv) * head_dim > WIDTH_MAX)
+        return err_set(e, bad,
+                       "%s: layer %d: %d heads of %d with %d KV heads: expected at most %d values",
+                       what, il, n_head, head_dim, n_head_kv, WIDTH_MAX);
+    return OK;
+}
+
+/* ---- GGUF files: keys ---- */
+
+static void put_key(gguf_writer *w, const char *arch, const model_shape *s, const key_row *r)
+{
+    char name[NAME_BYTES];
+    uint64_t n = (uint64_t)s->n_layer;
+    bool equal = r->kind == KEY_COUNTS;
+    snprintf(name, sizeof name, "%s.%s", arch, r->gguf);
+    for (int32_t il = 1; il < s->n_layer && equal; il++)
+        equal = whole(s, r->at, il) == whole(s, r->at, 0);
+    const char *at = (const char *)s + r->at;
+    if (r->kind == KEY_YARN)
+        scaling_put(w, arch, (const rope_scaling *)at);
+    else if (r->kind == KEY_REAL)
+        gguf_put_f32(w, name, (float)value_of(s, r, 0));
+    else if (r->kind == KEY_FLAG)
+        gguf_put_bool(w, name, value_of(s, r, 0) != 0);
+    else if (r->kind == KEY_FLAGS)
+        gguf_put_bools(w, name, (const bool *)at, n);
+    else if (r->kind == KEY_COUNT || equal)
+        gguf_put_u32(w, name, (uint32_t)value_of(s, r, 0));
+    else
+        gguf_put_i32s(w, name, (const int32_t *)at, n);
+}
+
+void table_put(gguf_writer *w, const model_shape *s)
+{
+    const family_table *t = s->family->table;
+    const char *arch = t->arch ? t->arch(s) : s->family->arch;
+    gguf_put_string(w, "general.architecture", arch, strlen(arch));
+    for (int32_t i = 0; i < t->n_keys; i++)
+        if (has_key(s, &t->keys[i]) && !(t->keys[i].how & READ_ONLY))
+            put_key(w, arch, s, &t->keys[i]);
+}
+
+static status read_key(const model *m, model_shape *s, const key_row *r, err *e)
+{
+    const char *name =
+        r->or_gguf && !bind_find(m, r->gguf) && bind_find(m, r->or_gguf) ? r->or_gguf : r->gguf;
+    double fallback = r->otherwise && r->kind != KEY_YARN ? whole(s, r->otherwise, 0) : r->value;
+    int32_t v[LAYERS_MAX];
+    status st;
+    if (r->kind == KEY_YARN)
+        return bind_scaling(m, field(s, r->at), whole(s, r->otherwise, 0), e);
+    if (r->same_as)
+        return bind_equal(m, r->same_as, name, whole(s, r->at, 0), e);
+    if (r->kind == KEY_REAL) {
+        double x;
+        if (!(r->how & MAY_LACK) && !bind_find(m, name))
+            return err_set(e, E_FORMAT, "%s: key %s.%s is missing", m->file.path, m->arch->name,
+                           name);
+        st = bind_real(m, (real_key){name, r->least, r->most, fallback}, &x, e);
+        if (!st && r->at)
+            *(double *)field(s, r->at) = x;
+        return st;
+    }
+    const int_key key = {name, (int64_t)r->least, (int64_t)most_of(s, r),
+                         r->how & MAY_LACK ? (int64_t)fallback : REQUIRED};
+    int32_t n = per_layer(r) ? s->n_layer : 1;
+    st = per_layer(r) ? bind_per_layer(m, key, v, n, e) : bind_int(m, key, v, e);
+    for (int32_t il = 0; il < n && !st; il++)
+        set_whole(s, r, il, v[il]);
+    return st;
+}
+
+status table_read(const model *m, const shape_family *f, model_shape **out, err *e)
+{
+    const family_table *t = f->table;
+    model_shape *s = arena_alloc((arena *)&m->mem, f->shape_bytes);
+    status st = OK;
+    if (!s)
+        return err_memory(e, m->file.path, f->shape_bytes);
+    memset(s, 0, f->shape_bytes);
+    s->family = f;
+    for (int32_t i = 0; i < t->n_keys && !st; i++)
+        if (has_key(s, &t->keys[i]) && !(t->keys[i].how & WRITE_ONLY))
+            st = read_key(m, s, &t->keys[i], e);
+    if (!st && t->read)
+        st = t->read(m, s, e);
+    st = st ? st : t->agree(s, E_FORMAT, m->file.path, e);
+    if (!st)
+        *out = s;
+    return st;
+}
+
+/* ---- Tensors ---- */
+
+bool table_tied(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return s->tied;
+}
+
+bool table_untied(const model_shape *s, int32_t il)
+{
+    return !table_tied(s, il);
+}
+
+static void describe(const model_shape *s, int32_t il, const tensor_row *r, shape_tensor *t)
+{
+    const family_table *f = s->family->table;
+    *t = (shape_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
+    if (il < 0) {
+        snprintf(t->name, sizeof t->name, "%s", r->gguf);
+        snprintf(t->hf_name, sizeof t->hf_name, "%s", r->hf);
+    } else {
+        snprintf(t->name, sizeof t->name, "blk.%d.%s", (int)il, r->gguf);
+        snprintf(t->hf_name, sizeof t->hf_name, "layers.%d.%s", (int)il, r->hf);
+    }
+    for (int i = 0; i < 3 && r->ne[i]; i++) {
+        t->ne[i] = (uint64_t)f->dim(s, il, r->ne[i]);
+        t->n_dims = i + 1;
+    }
+    if (f->describe)
+        f->describe(s, r, t);
+}
+
+/* The rows of a layer or, for il == -1, of the model. */
+static const tensor_row *rows_of(const family_table *t, int32_t il, int32_t *n)
+{
+    *n = il < 0 ? t->n_of_model : t->n_of_layer;
+    return il < 0 ? t->of_model : t->of_layer;
+}
+
+int32_t table_list(const model_shape *s, shape_tensor *out, int32_t cap)
+{
+    const family_table *t = s->family->table;
+    int32_t n = 0, n_rows;
+    for (int32_t il = -1; il < s->n_layer; il++) {
+        const tensor_row *r = rows_of(t, il, &n_rows);
+        for (const tensor_row *end = r + n_rows; r < end; r++) {
+            if (r->when && !r->when(s, il))
+                continue;
+            if (n < cap)
+                describe(s, il, r, &out[n]);
+            n++;
+        }
+    }
+    return n;
+}
+
+status table_bind(const binder *b, const model_shape *s, void *to)
+{
+    const family_table *t = s->family->table;
+    int32_t n_rows;
+    const tensor_row *r = rows_of(t, b->il, &n_rows);
+    status st = OK;
+    for (const tensor_row *end = r + n_rows; r < end && !st; r++) {
+        if (!r->at || (r->when && !r->when(s, b->il)))
+            continue;
+        bool matrix = r->role >= ROLE_HALF || r->role == ROLE_PLE_PROJ;
+        bool table = r->role == ROLE_PLE_EMBD;
+        st = bind_tensor(b, (weight *)((char *)to + r->at), r->gguf,
+                         (model_want){.n_in = t->dim(s, b->il, r->ne[0]),
+                                      .n_out = r->ne[1] ? t->dim(s, b->il, r->ne[1]) : 1,
+                                      .n_mat = 1,
+                                      .active = !table,
+                                      .f32 = !matrix && !table,
+                                      .gather = table || r->role == ROLE_TAPS,
+                                      .optional = r->may_lack});
+    }
+    return st;
+}

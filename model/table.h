@@ -1,0 +1,134 @@
+/* table.h - a family of models as rows, and the verbs that read them.
+ *
+ * A family has one table of keys and two of tensors: of the model, and of a layer. The same rows
+ * read and check a GGUF file, write one, read and check config.json, name the tensors of both, and
+ * bind weights. So `inspect`, `convert`, `synth`, `quantize` and the loader cannot disagree.
+ *
+ * A row names a field of the family's shape (keys) or a weight of its structs (tensors) by its
+ * offset: F() and W() in a family's file. No struct begins with such a field, so 0 is none.
+ * Keys are in the order in which a file has them. A row may refer to fields of rows above it.
+ *
+ * A quirk of one family is a plain function that a row or the entry names; rows stay dull.
+ */
+#ifndef MODEL_TABLE_H
+#define MODEL_TABLE_H
+
+#include "model/shapes.h"
+
+#include <stddef.h>
+
+/* ---- Keys ---- */
+
+typedef enum key_kind {
+    KEY_COUNT,  /* int32_t; u32 in GGUF */
+    KEY_REAL,   /* double; f32 in GGUF */
+    KEY_FLAG,   /* bool */
+    KEY_COUNTS, /* int32_t[LAYERS_MAX]; in GGUF one number, or a list where layers differ */
+    KEY_LIST,   /* the same, always written as a list */
+    KEY_FLAGS,  /* bool[LAYERS_MAX]; a list in GGUF */
+    KEY_YARN    /* rope_scaling: the keys rope.scaling.* */
+} key_kind;
+
+enum {
+    MAY_LACK = 1,        /* a GGUF file: the value is `otherwise` or `value` */
+    CONFIG_MAY_LACK = 2, /* a config.json: `otherwise`, or 0 */
+    READ_ONLY = 4,       /* not written to GGUF files */
+    CONFIG_BY_HAND = 16, /* apps/convert_families.c reads `config`, which is here for messages */
+    WRITE_ONLY = 8       /* not read from GGUF files: a tensor tells it */
+};
+
+typedef struct key_row {
+    const char *gguf;   /* after the architecture's name and a dot; NULL: in no GGUF file */
+    const char *config; /* NULL: in no config.json */
+    size_t at;          /* F(field); 0: none, for keys with one value that carat supports */
+    key_kind kind;
+    double least, most;
+    int how;             /* MAY_LACK and the like */
+    double value;        /* of files that lack the key; what is written for at == 0 */
+    size_t otherwise;    /* F(field) whose value an absent key has */
+    size_t upto, below;  /* F(field) that is another bound, inclusive and not */
+    const char *or_gguf; /* a second spelling of gguf, which is read too */
+    const char *same_as; /* another key of the same field, which must have the same value */
+    bool (*when)(const model_shape *s); /* NULL: every model has the key */
+} key_row;
+
+/* K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, LAYERS_MAX, .how = ...) */
+#define K(gguf_, config_, at_, kind_, least_, most_, ...)                                          \
+    {                                                                                              \
+        .gguf = gguf_, .config = config_, .at = at_, .kind = KEY_##kind_, .least = least_,         \
+        .most = most_, __VA_ARGS__                                                                 \
+    }
+
+/* ---- Tensors ---- */
+
+typedef bool tensor_when(const model_shape *s, int32_t il);
+
+typedef struct tensor_row {
+    tensor_when *when; /* ALWAYS: every model, every layer */
+    size_t at;         /* W(weight); ELSEWHERE: the family binds it itself */
+    const char *gguf;  /* of a layer: after blk.N. */
+    const char *hf;    /* of a layer: after layers.N. ; "": not in safetensors */
+    tensor_role role;
+    int8_t ne[3];  /* numbers for family_table.dim; 0: none */
+    bool may_lack; /* a file need not have it */
+    int8_t change; /* for family_table.describe */
+} tensor_row;
+
+/* T(ALWAYS, W(wq), "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q) */
+#define T(when_, at_, gguf_, hf_, role_, ...)                                                      \
+    {                                                                                              \
+        .when = when_, .at = at_, .gguf = gguf_, .hf = hf_, .role = ROLE_##role_, .ne = {          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define ALWAYS NULL
+#define ELSEWHERE 0
+
+struct model;
+
+/* ---- The entry of a family: shape_family.table ---- */
+
+typedef struct family_table {
+    const void *sizes; /* shapes with names; layers' numbers in their first item */
+    int32_t n_sizes, n_keys, n_of_model, n_of_layer;
+    const key_row *keys;
+    const tensor_row *of_model, *of_layer;
+    int64_t (*dim)(const model_shape *s, int32_t il, int8_t dim); /* a number of tensor_row.ne */
+    /* Whether the numbers fit each other: else the status `bad`, with a sentence about `what`. */
+    status (*agree)(const model_shape *s, status bad, const char *what, err *e);
+    /* The rest may be NULL. */
+    void (*fill)(model_shape *s, int32_t size); /* what differs between the layers of a size */
+    const char *(*arch)(const model_shape *s);  /* where it is not shape_family.arch */
+    /* From a GGUF file what no row reads, before the numbers are compared. */
+    status (*read)(const struct model *m, model_shape *s, err *e);
+    void (*describe)(const model_shape *s, const tensor_row *r, shape_tensor *t); /* quirks */
+} family_table;
+
+/* A family's rows, in arrays of these names. */
+#define TABLE_ROWS                                                                                 \
+    .sizes = sizes, .n_sizes = sizeof sizes / sizeof *sizes, .keys = keys,                         \
+    .n_keys = sizeof keys / sizeof *keys, .of_model = of_model,                                    \
+    .n_of_model = sizeof of_model / sizeof *of_model, .of_layer = of_layer,                        \
+    .n_of_layer = sizeof of_layer / sizeof *of_layer
+/* The hooks of shape_family for a table named `rows`. */
+#define TABLE_HOOKS(shape)                                                                         \
+    .table = &rows, .shape_bytes = sizeof(shape), .named = table_named, .check = table_check,      \
+    .list = table_list, .put = table_put
+
+/* ---- Verbs ---- */
+
+/* The hooks of shape_family, for families with tables. */
+bool table_named(const char *size, model_shape *s);
+status table_check(const model_shape *s, const char *what, err *e);
+int32_t table_list(const model_shape *s, shape_tensor *out, int32_t cap);
+void table_put(gguf_writer *w, const model_shape *s);
+
+/* For tensor_row.when: whether the head is the embedding. */
+tensor_when table_tied, table_untied;
+/* Sets a row's field to a whole number: that of all layers. */
+void table_set(model_shape *s, const key_row *r, int32_t v);
+/* For family_table.agree: the status `bad` for heads that do not fit each other. */
+status table_agree_heads(int32_t il, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
+                         status bad, const char *what, err *e);
+
+#endif
