@@ -12,13 +12,6 @@
 
 enum { CTX = 512, JOBS = 12, TOKENS = 40 };
 
-static int32_t n_vocab_of(const carat_model *m)
-{
-    carat_model_info info;
-    carat_model_get_info(m, &info);
-    return info.n_vocab;
-}
-
 typedef struct {
     int32_t ids[CTX];
     int n, n_end, n_done, stop_after;
@@ -87,7 +80,7 @@ static void random_request(const carat_model *m, request *q, int i, uint64_t *rn
     uint64_t shared = (uint64_t)(i / 3) + 99;
     q->n = 1 + (int64_t)rng_below(rng, i % 2 ? 300 : 30);
     for (int64_t k = 0; k < q->n; k++)
-        q->ids[k] = (int32_t)rng_below(k < 20 ? &shared : rng, (uint64_t)n_vocab_of(m));
+        q->ids[k] = (int32_t)rng_below(k < 20 ? &shared : rng, (uint64_t)toy_n_vocab(m));
     q->o = options(m, i % 4 ? 0.8f : 0, 1 + (int32_t)rng_below(rng, TOKENS));
     q->o.sampling.seed = (uint32_t)i;
     q->o.sampling.repeat_penalty = i % 5 ? 1 : 1.2f;
@@ -190,7 +183,7 @@ TEST(every_mixture_of_answers_and_prompts_fits_the_plan)
         CHECK(r);
         for (int i = 0; i < n_slots; i++) {
             for (int64_t k = 0; k < q.n; k++)
-                q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)n_vocab_of(m));
+                q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)toy_n_vocab(m));
             submit(b, &q, &r[i], NULL);
             carat_batch_step(b); /* one more answer beside this prompt */
         }
@@ -238,7 +231,7 @@ TEST(a_long_prompt_stalls_nobody)
         request q = {.n = n[i], .o = options(m, 0, i ? 5 : 150)};
         carat_error e = {0};
         for (int64_t k = 0; k < q.n; k++)
-            q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)n_vocab_of(m));
+            q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)toy_n_vocab(m));
         carat_job j = {.ids = q.ids, .n = q.n, .opt = &q.o, .fn = watch, .user = &x[i]};
         CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
         for (int k = 0; k < 5; k++)
@@ -269,7 +262,7 @@ TEST(a_follow_up_goes_to_the_slot_that_knows_it)
     for (int i = 0; i < 3; i++) {
         q[i].n = 100;
         for (int64_t k = 0; k < 100; k++)
-            q[i].ids[k] = (int32_t)rng_below(&rng, (uint64_t)n_vocab_of(m));
+            q[i].ids[k] = (int32_t)rng_below(&rng, (uint64_t)toy_n_vocab(m));
         q[i].o = options(m, 0, 10);
     }
     for (int round = 0; round < 4; round++)
@@ -285,7 +278,7 @@ TEST(a_follow_up_goes_to_the_slot_that_knows_it)
                 q[i].ids[q[i].n++] = r.ids[k];
             q[i].n--; /* the last token was not computed */
             for (int k = 0; k < 6; k++)
-                q[i].ids[q[i].n++] = (int32_t)rng_below(&rng, (uint64_t)n_vocab_of(m));
+                q[i].ids[q[i].n++] = (int32_t)rng_below(&rng, (uint64_t)toy_n_vocab(m));
         }
     carat_batch_close(b);
     carat_model_close(m);
@@ -301,7 +294,7 @@ TEST(jobs_with_one_prompt_compute_it_once)
     record r[4] = {0}, want = {0};
     uint64_t rng = test_seed();
     for (int64_t k = 0; k < 200; k++)
-        q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)n_vocab_of(m));
+        q.ids[k] = (int32_t)rng_below(&rng, (uint64_t)toy_n_vocab(m));
     q.o.sampling.seed = 3;
     alone(m, &q, &want);
     for (int i = 0; i < 3; i++) {

@@ -13,19 +13,6 @@ static const char *const formats[] = {"f16",  "bf16", "f32",    "q8_0",     "q4_
                                       "q5_0", "q5_1", "iq4_nl", "q4_0+rot", "tq3_0", "q5_0+rot"};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
-static int32_t n_vocab_of(const carat_model *m)
-{
-    carat_model_info info;
-    carat_model_get_info(m, &info);
-    return info.n_vocab;
-}
-
-static void random_ids(const carat_model *m, int32_t *ids, int64_t n, uint64_t seed)
-{
-    for (int64_t i = 0; i < n; i++)
-        ids[i] = (int32_t)rng_below(&seed, (uint64_t)n_vocab_of(m));
-}
-
 static carat_session *open_with(carat_model *m, carat_session_options o)
 {
     carat_session *s;
@@ -45,7 +32,7 @@ static void same_logits(const float *a, const float *b, int32_t n, int64_t at)
 static int64_t like_fresh(carat_session *s, carat_model *m, const carat_session_options *o,
                           const int32_t *ids, int64_t n)
 {
-    size_t n_vocab = (size_t)n_vocab_of(m);
+    size_t n_vocab = (size_t)toy_n_vocab(m);
     float *a = mem_calloc(n_vocab, sizeof *a), *b = mem_calloc(n_vocab, sizeof *b);
     carat_session_options plain = *o;
     int64_t n_reused = -1;
@@ -72,8 +59,8 @@ TEST(a_snapshot_goes_on_bit_for_bit_at_any_position)
     int32_t ids[N_IDS], other[N_IDS];
     carat_error e = {0};
     static const int64_t at[] = {1, 16, 17, 64, 127, 350};
-    random_ids(m, ids, N_IDS, test_seed());
-    random_ids(m, other, N_IDS, test_seed() + 1);
+    toy_random_ids(m, ids, N_IDS, test_seed());
+    toy_random_ids(m, other, N_IDS, test_seed() + 1);
     for (int f = 0; f < N_FORMATS; f++)
         for (size_t k = 0; k < 2; k++) {
             size_t i = ((size_t)f + 3 * k) % (sizeof at / sizeof *at);
@@ -121,7 +108,7 @@ TEST(a_snapshot_is_refused_where_it_does_not_belong)
     int32_t ids[100];
     carat_snapshot *p;
     carat_error e = {0};
-    random_ids(m, ids, 100, 3);
+    toy_random_ids(m, ids, 100, 3);
     CHECK_STATUS(carat_snapshot_take(s, &p, &e), E_ARG); /* an empty session */
     CHECK(!p);
     err_clear(&e);
@@ -154,7 +141,7 @@ static void say(talk *c, int64_t n, uint64_t seed)
 {
     c->ids[c->n++] = c->turn;
     for (int64_t i = 1; i < n; i++) {
-        int32_t id = (int32_t)rng_below(&seed, (uint64_t)n_vocab_of(c->m));
+        int32_t id = (int32_t)rng_below(&seed, (uint64_t)toy_n_vocab(c->m));
         c->ids[c->n++] = id == c->turn ? id + 1 : id;
     }
 }
@@ -262,7 +249,7 @@ TEST(a_checkpoint_that_cannot_be_made_changes_nothing)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session_options o = {.n_ctx = CTX, .chunk = 16};
-    int32_t n_vocab = n_vocab_of(m);
+    int32_t n_vocab = toy_n_vocab(m);
     talk a = begin_talk(m, 10), b = begin_talk(m, 20);
     float *want = mem_calloc((size_t)n_vocab, sizeof *want);
     float *got = mem_calloc((size_t)n_vocab, sizeof *got);

@@ -22,25 +22,12 @@ static carat_session *open_session(carat_model *m, int32_t n_ctx, int32_t chunk)
     return s;
 }
 
-static int32_t n_vocab_of(const carat_model *m)
-{
-    carat_model_info info;
-    carat_model_get_info(m, &info);
-    return info.n_vocab;
-}
-
-static void random_ids(const carat_model *m, int32_t *ids, int64_t n, uint64_t seed)
-{
-    for (int64_t i = 0; i < n; i++)
-        ids[i] = (int32_t)rng_below(&seed, (uint64_t)n_vocab_of(m));
-}
-
 /* Logits of the last of ids[0..n), from s as it stands and from a fresh session, are the same
  * bits. Returns what s reused. */
 static int64_t check_like_fresh(carat_session *s, carat_model *m, const int32_t *ids, int64_t n,
                                 int32_t chunk)
 {
-    size_t n_vocab = (size_t)n_vocab_of(m);
+    size_t n_vocab = (size_t)toy_n_vocab(m);
     float *a = mem_calloc(n_vocab, sizeof *a), *b = mem_calloc(n_vocab, sizeof *b);
     int64_t n_reused = -1, none = -1;
     err e = {0};
@@ -140,7 +127,7 @@ TEST(session_reuses_a_prefix_bit_for_bit)
     carat_model *m = toy_model_open(NULL, NULL);
     int32_t ids[N_IDS];
     uint64_t seed = test_seed();
-    random_ids(m, ids, N_IDS, seed);
+    toy_random_ids(m, ids, N_IDS, seed);
     for (int32_t chunk = 1; chunk <= 65; chunk += 32) {
         carat_session *s = open_session(m, CTX, chunk);
         CHECK_EQ(check_like_fresh(s, m, ids, 50, chunk), 0);
@@ -173,13 +160,13 @@ TEST(session_random_edits_equal_fresh_sessions)
     carat_session *s = open_session(m, CTX, 19);
     int32_t ids[N_IDS];
     uint64_t rng = test_seed();
-    random_ids(m, ids, N_IDS, rng);
+    toy_random_ids(m, ids, N_IDS, rng);
     for (int i = 0; i < 40; i++) {
         int64_t n = 1 + (int64_t)rng_below(&rng, N_IDS);
         int64_t edit = (int64_t)rng_below(&rng, (uint64_t)n);
         if (i % 3)
             edit = n - 1 - (int64_t)rng_below(&rng, (uint64_t)(n < 20 ? n : 20));
-        ids[edit] = (int32_t)rng_below(&rng, (uint64_t)n_vocab_of(m));
+        ids[edit] = (int32_t)rng_below(&rng, (uint64_t)toy_n_vocab(m));
         check_like_fresh(s, m, ids, n, 1 + (int32_t)rng_below(&rng, 64));
     }
     carat_session_close(s);
@@ -204,13 +191,13 @@ static bool take_rows(void *user, int64_t first, int64_t n, const float *rows)
 TEST(eval_gives_all_logits_in_any_chunks)
 {
     carat_model *m = toy_model_open(NULL, NULL);
-    size_t n_vocab = (size_t)n_vocab_of(m), n_bytes = 100 * n_vocab * sizeof(float);
+    size_t n_vocab = (size_t)toy_n_vocab(m), n_bytes = 100 * n_vocab * sizeof(float);
     float *a = mem_alloc(n_bytes), *b = mem_alloc(n_bytes);
     int64_t n_cached;
     int32_t ids[100];
     err e = {0};
     CHECK(a && b);
-    random_ids(m, ids, 100, test_seed());
+    toy_random_ids(m, ids, 100, test_seed());
     carat_session *s = open_session(m, CTX, 0), *t = open_session(m, CTX, 3);
     CHECK_OK(carat_append(s, ids, 100, true, a, &e), e);
     for (int again = 0; again < 2; again++) { /* the second time nothing is reused either */
@@ -253,8 +240,8 @@ TEST(results_do_not_depend_on_the_number_of_threads)
         carat_session *s = open_session(m, CTX, 33);
         int32_t ids[200];
         err e = {0};
-        random_ids(m, ids, 200, 7);
-        n_vocab = (size_t)n_vocab_of(m);
+        toy_random_ids(m, ids, 200, 7);
+        n_vocab = (size_t)toy_n_vocab(m);
         float *x = mem_calloc(n_vocab, sizeof *x);
         CHECK(x);
         CHECK_OK(carat_eval(s, ids, 200, x, NULL, &e), e);
@@ -276,12 +263,12 @@ TEST(generate_is_the_eval_and_sample_loop)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, CTX, 0), *t = open_session(m, CTX, 0);
-    size_t n_vocab = (size_t)n_vocab_of(m);
+    size_t n_vocab = (size_t)toy_n_vocab(m);
     float *x = mem_calloc(n_vocab, sizeof *x);
     int32_t ids[200];
     err e = {0};
     CHECK(x);
-    random_ids(m, ids, 30, test_seed());
+    toy_random_ids(m, ids, 30, test_seed());
     carat_generate_options o = options(m, 0, 50);
     record *r = generate(s, ids, 30, &o);
     CHECK_EQ(r->n, 50);
@@ -309,7 +296,7 @@ typedef struct sample_job {
 static void *sample_often(void *arg)
 {
     sample_job *j = arg;
-    size_t n = (size_t)n_vocab_of(j->m);
+    size_t n = (size_t)toy_n_vocab(j->m);
     float *x = mem_calloc(n, sizeof *x);
     carat_sampling p;
     CHECK(x);
@@ -347,7 +334,7 @@ TEST(same_seed_same_answer_and_another_seed_another)
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, CTX, 0);
     int32_t ids[20];
-    random_ids(m, ids, 20, test_seed());
+    toy_random_ids(m, ids, 20, test_seed());
     carat_generate_options o = options(m, 1, 60);
     o.sampling.seed = 7;
     record *a = generate(s, ids, 20, &o), *b = generate(s, ids, 20, &o);
@@ -369,7 +356,7 @@ TEST(decode_allocates_nothing_between_first_and_last_token)
     carat_session *s = open_session(m, CTX, 0);
     static const char *const stops[] = {"never this", "nor that"};
     int32_t ids[20];
-    random_ids(m, ids, 20, test_seed());
+    toy_random_ids(m, ids, 20, test_seed());
     carat_generate_options o = options(m, 1, 200);
     o.sampling.n_top_logprobs = 5;
     o.sampling.repeat_penalty = 1.1f;
@@ -392,7 +379,7 @@ TEST(generate_ends_at_the_context)
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, 64, 0);
     int32_t ids[64];
-    random_ids(m, ids, 64, test_seed());
+    toy_random_ids(m, ids, 64, test_seed());
     carat_generate_options o = options(m, 0, 0);
     record *r = generate(s, ids, 60, &o);
     CHECK_EQ(r->n, 5); /* 60 + 4 computed, and one more sampled */
@@ -410,7 +397,7 @@ TEST(generate_stops_at_a_stop_string_and_before_it)
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, CTX, 0);
     int32_t ids[20];
-    random_ids(m, ids, 20, test_seed());
+    toy_random_ids(m, ids, 20, test_seed());
     carat_generate_options o = options(m, 1, 200);
     o.sampling.seed = 3;
     record *whole = generate(s, ids, 20, &o);
@@ -445,7 +432,7 @@ TEST(a_banned_token_is_never_sampled_and_a_favoured_one_always)
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, CTX, 0);
     int32_t ids[20];
-    random_ids(m, ids, 20, test_seed());
+    toy_random_ids(m, ids, 20, test_seed());
     carat_generate_options o = options(m, 0, 40);
     record *r = generate(s, ids, 20, &o);
     carat_logit_bias bias = {r->ids[0], -INFINITY};
@@ -470,8 +457,8 @@ TEST(generate_ends_at_the_end_of_turn)
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, CTX, 0);
     int32_t ids[20], eog = -1;
-    random_ids(m, ids, 20, test_seed());
-    for (int32_t i = 0; i < n_vocab_of(m) && eog < 0; i++)
+    toy_random_ids(m, ids, 20, test_seed());
+    for (int32_t i = 0; i < toy_n_vocab(m) && eog < 0; i++)
         eog = carat_token_is_eog(m, i) ? i : -1;
     CHECK(eog >= 0);
     carat_generate_options o = options(m, 0, 40);
@@ -496,10 +483,10 @@ TEST(cancel_from_the_callback_before_and_during)
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, CTX, 16);
     int32_t ids[100];
-    float *x = mem_calloc((size_t)n_vocab_of(m), sizeof *x);
+    float *x = mem_calloc((size_t)toy_n_vocab(m), sizeof *x);
     err e = {0};
     CHECK(x);
-    random_ids(m, ids, 100, test_seed());
+    toy_random_ids(m, ids, 100, test_seed());
     carat_generate_options o = options(m, 0, 40);
     record r = {.stop_after = 3};
     CHECK_OK(carat_generate(s, ids, 100, &o, keep, &r, NULL, &e), e);
@@ -538,7 +525,7 @@ TEST(cancel_from_another_thread)
     pthread_t other;
     err e = {0};
     CHECK(ids);
-    random_ids(m, ids, 1 << 16, test_seed());
+    toy_random_ids(m, ids, 1 << 16, test_seed());
     CHECK(!pthread_create(&other, NULL, cancel_soon, s));
     CHECK_STATUS(carat_eval(s, ids, 1 << 16, NULL, NULL, &e), E_CANCELLED);
     pthread_join(other, NULL);
@@ -568,11 +555,11 @@ static void *evaluate(void *arg)
 TEST(sessions_in_several_threads_do_not_disturb_each_other)
 {
     carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 2});
-    size_t n_vocab = (size_t)n_vocab_of(m);
+    size_t n_vocab = (size_t)toy_n_vocab(m);
     int32_t ids[100];
     worker w[4];
     pthread_t thread[4];
-    random_ids(m, ids, 100, test_seed());
+    toy_random_ids(m, ids, 100, test_seed());
     for (int i = 0; i < 4; i++) {
         w[i] = (worker){m, ids, mem_calloc(n_vocab, sizeof *w[i].x)};
         CHECK(w[i].x && !pthread_create(&thread[i], NULL, evaluate, &w[i]));
@@ -630,7 +617,7 @@ TEST(broken_weights_are_reported_as_such)
     carat_session *s = open_session(m, CTX, 0);
     int32_t ids[3] = {5, 6, 7};
     err e = {0};
-    float *x = mem_calloc((size_t)n_vocab_of(m), sizeof *x);
+    float *x = mem_calloc((size_t)toy_n_vocab(m), sizeof *x);
     CHECK(x);
     CHECK_STATUS(carat_eval(s, ids, 3, x, NULL, &e), E_NUMERIC);
     CHECK(strstr(e.text, "NaN"));
@@ -653,7 +640,7 @@ TEST(what_makes_no_sense_is_refused_with_a_sentence)
     CHECK(strstr(e.text, "65") && strstr(e.text, "64"));
     err_clear(&e);
     CHECK_STATUS(carat_eval(s, ids, 0, NULL, NULL, &e), E_ARG);
-    ids[1] = n_vocab_of(m);
+    ids[1] = toy_n_vocab(m);
     err_clear(&e);
     CHECK_STATUS(carat_eval(s, ids, 2, NULL, NULL, &e), E_ARG);
     ids[1] = -1;

@@ -15,17 +15,6 @@
 
 /* ---- Batches ----------------------------------------------------------------------------- */
 
-static void job_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
-{
-    heard *h = user;
-    CHECK(!h->done);
-    h->done = true;
-    h->st = st;
-    h->t = *t;
-    if (e)
-        h->e = *e;
-}
-
 /* Jobs arrive in the middle of rounds; some are cancelled or refuse tokens. */
 static void run_jobs(pair *p, bool apart, int trial, uint64_t *rng)
 {
@@ -63,7 +52,7 @@ static void run_jobs(pair *p, bool apart, int trial, uint64_t *rng)
                                  .n = q[sent].n,
                                  .opt = &q[sent].o,
                                  .fn = heard_event,
-                                 .done = job_done,
+                                 .done = heard_done,
                                  .user = got[sent]};
             CHECK_OK(carat_batch_submit(b, &j, &got[sent]->job, NULL, &e), e);
             sent++;
@@ -124,8 +113,12 @@ TEST(round_of_a_batch_ends_at_a_cancellation)
         q.o.script = &script;
         q.o.speculation = (carat_speculation){.n_max = 6, .tree_max = -1, .fixed = true};
         q.o.round_user = got;
-        const carat_job j = {
-            .ids = q.ids, .n = q.n, .opt = &q.o, .fn = heard_event, .done = job_done, .user = got};
+        const carat_job j = {.ids = q.ids,
+                             .n = q.n,
+                             .opt = &q.o,
+                             .fn = heard_event,
+                             .done = heard_done,
+                             .user = got};
         CHECK_OK(carat_batch_submit(b, &j, &got->job, NULL, &e), e);
         while (carat_batch_step(b))
             ;

@@ -56,17 +56,6 @@ static bool step_batch(carat_batch *b, bool short_of_memory)
 
 /* ---- Jobs -------------------------------------------------------------------------------- */
 
-static void one_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
-{
-    heard *h = user;
-    CHECK(!h->done);
-    h->done = true;
-    h->st = st;
-    h->t = *t;
-    if (e)
-        h->e = *e;
-}
-
 typedef struct load {
     request q[JOBS];
     heard *want[JOBS], *got[JOBS];
@@ -123,7 +112,7 @@ static void submit(load *x, int i, carat_batch *b)
                          .opt = x->vector[i] ? NULL : &x->q[i].o,
                          .embedding = x->vector[i],
                          .fn = x->vector[i] ? NULL : heard_event,
-                         .done = one_done,
+                         .done = heard_done,
                          .user = x->got[i]};
     x->got[i]->cancel_batch = x->got[i]->cancel_at ? b : NULL;
     CHECK_OK(carat_batch_submit(b, &j, &x->got[i]->job, NULL, &e), e);

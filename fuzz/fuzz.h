@@ -37,6 +37,33 @@ void fuzz_replay(const char *target, void (*fn)(const uint8_t *data, size_t n));
     static void fuzz_##name(const uint8_t *data, size_t n)
 #endif
 
+/* The bytes of an input that are not taken yet. */
+typedef struct fuzz_bytes {
+    const uint8_t *at;
+    size_t n;
+} fuzz_bytes;
+
+/* Takes a byte; 0 at the end. */
+static inline uint8_t fuzz_next(fuzz_bytes *b)
+{
+    return b->n ? (b->n--, *b->at++) : 0;
+}
+
+/* A little-endian number of 8 bytes. */
+static inline uint64_t fuzz_get64(const uint8_t *p)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < 8; i++)
+        v |= (uint64_t)p[i] << (8 * i);
+    return v;
+}
+
+static inline void fuzz_put64(uint8_t *p, uint64_t v)
+{
+    for (int i = 0; i < 8; i++)
+        p[i] = (uint8_t)(v >> (8 * i));
+}
+
 /* Ends the program, which libFuzzer reports with the input, unless ok. */
 static inline void fuzz_check(bool ok, const char *what)
 {

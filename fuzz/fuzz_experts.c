@@ -15,20 +15,6 @@
 
 enum { KEY_AT = 18, TAIL = 8, EXPERTS = 3, OTHERS = 2, LENGTH = 30 + 2 * 8 + 5 * 8 + TAIL };
 
-static uint64_t get(const uint8_t *p)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < 8; i++)
-        v |= (uint64_t)p[i] << (8 * i);
-    return v;
-}
-
-static void put(uint8_t *p, uint64_t v)
-{
-    for (int i = 0; i < 8; i++)
-        p[i] = (uint8_t)(v >> (8 * i));
-}
-
 FUZZ(experts)
 {
     uint64_t count[EXPERTS + OTHERS] = {1, 2, 3, 4, 5}, sum = 0;
@@ -40,18 +26,18 @@ FUZZ(experts)
     fuzz_check(fd >= 0 && copy, "no memory");
     memcpy(copy, data, n);
     if (n >= TAIL)
-        put(copy + n - TAIL, hash64(copy, n - TAIL));
+        fuzz_put64(copy + n - TAIL, hash64(copy, n - TAIL));
     fuzz_check(write(fd, copy, n) == (ssize_t)n, "no memory");
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    uint64_t key = n >= KEY_AT + 8 ? get(copy + KEY_AT) : 0;
+    uint64_t key = n >= KEY_AT + 8 ? fuzz_get64(copy + KEY_AT) : 0;
     status st = expert_file_read(path, key, l, 2, &e);
     for (int i = 0; i < EXPERTS + OTHERS; i++)
         sum |= count[i];
     if (st)
         fuzz_check(st == E_FORMAT && *e.text && !sum, "refused without a reason, or half read");
     else
-        fuzz_check(n == LENGTH && count[0] == get(copy + 38) &&
-                       count[EXPERTS + OTHERS - 1] == get(copy + n - 2 * TAIL),
+        fuzz_check(n == LENGTH && count[0] == fuzz_get64(copy + 38) &&
+                       count[EXPERTS + OTHERS - 1] == fuzz_get64(copy + n - 2 * TAIL),
                    "read otherwise");
     close(fd);
     free(copy);

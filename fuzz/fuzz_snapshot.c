@@ -16,20 +16,6 @@
 
 enum { VERSION_AT = 8, TAIL = 24, ENTRY = 40, CONTEXT = 256 };
 
-static uint64_t get(const uint8_t *p)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < 8; i++)
-        v |= (uint64_t)p[i] << (8 * i);
-    return v;
-}
-
-static void put(uint8_t *p, uint64_t v)
-{
-    for (int i = 0; i < 8; i++)
-        p[i] = (uint8_t)(v >> (8 * i));
-}
-
 static void make_checksums_right(uint8_t *file, size_t n, size_t n_sections)
 {
     size_t n_table = 24 + n_sections * ENTRY;
@@ -38,11 +24,11 @@ static void make_checksums_right(uint8_t *file, size_t n, size_t n_sections)
     uint8_t *table = file + n - TAIL - n_table;
     for (size_t i = 0; i < n_sections; i++) {
         uint8_t *x = table + 24 + i * ENTRY;
-        uint64_t at = get(x), stored = get(x + 8);
+        uint64_t at = fuzz_get64(x), stored = fuzz_get64(x + 8);
         if (at <= n && stored <= n - at)
-            put(x + 24, hash64(file + at, (size_t)stored));
+            fuzz_put64(x + 24, hash64(file + at, (size_t)stored));
     }
-    put(table + n_table + 8, hash64(table, n_table));
+    fuzz_put64(table + n_table + 8, hash64(table, n_table));
 }
 
 static void read_as(const uint8_t *data, size_t n, int32_t n_recur, bool pool)

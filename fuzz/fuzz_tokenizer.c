@@ -26,17 +26,7 @@ enum { INPUT_MAX = 192, ONE_MODE = 1 };
 enum { INPUT_MAX = 65536, ONE_MODE = 0 };
 #endif
 
-typedef struct bytes {
-    const uint8_t *at;
-    size_t n;
-} bytes;
-
-static uint8_t next(bytes *b)
-{
-    return b->n ? (b->n--, *b->at++) : 0;
-}
-
-static const char *stretch(bytes *b, size_t want, size_t *n)
+static const char *stretch(fuzz_bytes *b, size_t want, size_t *n)
 {
     const char *s = (const char *)b->at;
     *n = want < b->n ? want : b->n;
@@ -73,9 +63,9 @@ static void encode(const vocab *v, const char *text, size_t n, special_mode mode
 static void try_text(const uint8_t *data, size_t size)
 {
     static const char *const markers[] = {"<bos>", "<eos>", "<|turn>", "<turn|>", "<|\"|>"};
-    bytes b = {data, size}, again;
-    uint8_t flags = next(&b);
-    int n_pieces = next(&b), n_merges = 0;
+    fuzz_bytes b = {data, size}, again;
+    uint8_t flags = fuzz_next(&b);
+    int n_pieces = fuzz_next(&b), n_merges = 0;
     vocab_builder *builder;
     vocab_settings set = {.family = &gemma4_text,
                           .model = "gemma4",
@@ -97,15 +87,15 @@ static void try_text(const uint8_t *data, size_t size)
 
     again = b;
     for (int i = 0; i < n_pieces; i++) {
-        next(&again);
-        stretch(&again, next(&again) % 24, &n);
+        fuzz_next(&again);
+        stretch(&again, fuzz_next(&again) % 24, &n);
     }
-    n_merges = next(&again);
+    n_merges = fuzz_next(&again);
     if (vocab_begin(&builder, n_pieces + (flags & 1 ? 256 : 0) + (flags & 2 ? 5 : 0), n_merges, &e))
         return;
     for (int i = 0; i < n_pieces; i++) {
-        int type = next(&b) % 8;
-        const char *s = stretch(&b, next(&b) % 24, &n);
+        int type = fuzz_next(&b) % 8;
+        const char *s = stretch(&b, fuzz_next(&b) % 24, &n);
         vocab_add_token(builder, s, n, type);
     }
     for (int i = 0; i < 256 && flags & 1 && spelled; i++) {
@@ -117,9 +107,9 @@ static void try_text(const uint8_t *data, size_t size)
     for (int i = 0; i < 5 && flags & 2; i++)
         vocab_add_token(builder, markers[i], strlen(markers[i]),
                         i < 4 ? TOKEN_CONTROL : TOKEN_USER_DEFINED);
-    next(&b);
+    fuzz_next(&b);
     for (int i = 0; i < n_merges; i++) {
-        const char *s = stretch(&b, next(&b) % 24, &n);
+        const char *s = stretch(&b, fuzz_next(&b) % 24, &n);
         vocab_add_merge(builder, s, n);
     }
     if (vocab_finish(builder, &set, &v, &e)) {

@@ -29,16 +29,6 @@ enum { PIECES_MAX = 32, LONG_PIECES = 1 << 10, TEXT_MAX = 64 };
 enum { PIECES_MAX = 96, LONG_PIECES = 1 << 23, TEXT_MAX = 65536 };
 #endif
 
-typedef struct bytes {
-    const uint8_t *at;
-    size_t n;
-} bytes;
-
-static uint8_t next(bytes *b)
-{
-    return b->n ? (b->n--, *b->at++) : 0;
-}
-
 static void put_number(str *s, uint64_t v, int n_bytes)
 {
     char b[8];
@@ -80,9 +70,9 @@ static void put_run(str *s, char letter, size_t n)
 }
 
 /* The keys of a file. */
-static void put_file(str *s, bytes *b)
+static void put_file(str *s, fuzz_bytes *b)
 {
-    uint8_t flags = next(b), n = next(b) % PIECES_MAX, types[PIECES_MAX + 2];
+    uint8_t flags = fuzz_next(b), n = fuzz_next(b) % PIECES_MAX, types[PIECES_MAX + 2];
     uint64_t sizes[PIECES_MAX + 2], total = 0, n_bytes = 0;
     bool spelled = flags & 8, unknown = flags & 16;
     if (flags & 1 && !unknown)
@@ -93,12 +83,12 @@ static void put_file(str *s, bytes *b)
     char letters[PIECES_MAX + 2];
     int n_pieces = n;
     for (int i = 0; i < n; i++) {
-        types[i] = next(b) % 8;
-        sizes[i] = next(b);
-        sizes[i] |= (uint64_t)next(b) << 8;
+        types[i] = fuzz_next(b) % 8;
+        sizes[i] = fuzz_next(b);
+        sizes[i] |= (uint64_t)fuzz_next(b) << 8;
         if (total + sizes[i] > LONG_PIECES)
             sizes[i] %= 64;
-        letters[i] = (char)next(b);
+        letters[i] = (char)fuzz_next(b);
         total += sizes[i];
     }
     if (flags & 4) {
@@ -142,12 +132,12 @@ static void put_file(str *s, bytes *b)
         put_number(s, spelled ? TOKEN_NORMAL : TOKEN_BYTE, 4);
     for (int i = 0; i < n_pieces; i++)
         put_number(s, types[i], 4);
-    int n_merges = next(b) % MERGES_MAX;
+    int n_merges = fuzz_next(b) % MERGES_MAX;
     put_array_key(s, "tokenizer.ggml.merges", STRING, (uint64_t)n_merges);
     for (int i = 0; i < n_merges; i++) {
         str merge = {0};
         for (int side = 0; side < 2; side++) {
-            int k = n_pieces ? next(b) % n_pieces : 0;
+            int k = n_pieces ? fuzz_next(b) % n_pieces : 0;
             for (uint64_t j = 0; n_pieces && j < sizes[k] && j < 64; j++)
                 str_putc(&merge, letters[k]);
             if (!side)
@@ -158,7 +148,7 @@ static void put_file(str *s, bytes *b)
     }
 }
 
-static void use(const vocab *v, const bytes *text)
+static void use(const vocab *v, const fuzz_bytes *text)
 {
     const size_t n_bytes = text->n < TEXT_MAX ? text->n : TEXT_MAX;
     for (int mode = SPECIAL_NONE; mode <= SPECIAL_ALL; mode++) {
@@ -180,7 +170,7 @@ static void use(const vocab *v, const bytes *text)
 
 FUZZ(vocab)
 {
-    bytes b = {data, n};
+    fuzz_bytes b = {data, n};
     str file = {0};
     gguf g;
     err e = {0};

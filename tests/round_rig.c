@@ -61,6 +61,17 @@ void heard_round(void *user, const carat_round *r)
     h->n_accepted += r->n_accepted;
 }
 
+void heard_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+{
+    heard *h = user;
+    CHECK(!h->done);
+    h->done = true;
+    h->st = st;
+    h->t = *t;
+    if (e)
+        h->e = *e;
+}
+
 void heard_free(heard *h)
 {
     str_free(&h->events);

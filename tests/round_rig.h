@@ -52,6 +52,8 @@ typedef struct pair {
 /* Callbacks of a generation; user: a heard. */
 bool heard_event(void *user, const carat_event *ev);
 void heard_round(void *user, const carat_round *r);
+/* The end of a job of a batch; user: a heard. */
+void heard_done(void *user, carat_status st, const carat_error *e, const carat_timings *t);
 heard *heard_new(void);
 void heard_free(heard *h);
 /* The same events, and counts that agree with the timings. */

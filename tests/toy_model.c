@@ -187,3 +187,16 @@ carat_model *toy_model_open(const toy_model_file *v, const carat_model_options *
     CHECK_OK(carat_model_open(toy_model_write(v), opt, &m, &e), e);
     return m;
 }
+
+int32_t toy_n_vocab(const carat_model *m)
+{
+    carat_model_info info;
+    carat_model_get_info(m, &info);
+    return info.n_vocab;
+}
+
+void toy_random_ids(const carat_model *m, int32_t *ids, int64_t n, uint64_t seed)
+{
+    for (int64_t i = 0; i < n; i++)
+        ids[i] = (int32_t)rng_below(&seed, (uint64_t)toy_n_vocab(m));
+}

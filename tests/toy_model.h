@@ -21,5 +21,8 @@ typedef struct toy_model_file {
 /* Writes the file into the test's temporary directory. v may be NULL. */
 const char *toy_model_write(const toy_model_file *v);
 carat_model *toy_model_open(const toy_model_file *v, const carat_model_options *opt);
+/* Of any model: its number of tokens; n ids that the seed draws. */
+int32_t toy_n_vocab(const carat_model *m);
+void toy_random_ids(const carat_model *m, int32_t *ids, int64_t n, uint64_t seed);
 
 #endif
