@@ -12,27 +12,6 @@
 
 /* ---- Reading ---- */
 
-static bool read_prompt_ids(request *rq, const request_limits *lim, const jtree *list,
-                            raw_prompt *out, problem *p)
-{
-    int32_t *ids = arena_array(&rq->mem, list->count + 1, sizeof *ids);
-    int64_t n = 0, id;
-    if (!ids)
-        return problem_set(p, 503, "", "no memory for 'prompt'");
-    for (const jtree *i = list->first; i; i = i->next) {
-        if (!tree_int(i, 0, lim->n_vocab - 1, &id))
-            return problem_set(p, 400, "prompt",
-                               "'prompt' holds %s for a token id; ids are 0 "
-                               "to %d",
-                               jtree_kind_name(i), lim->n_vocab - 1);
-        ids[n++] = (int32_t)id;
-    }
-    if (!n)
-        return problem_set(p, 400, "prompt", "'prompt' holds an empty list of tokens");
-    *out = (raw_prompt){.ids = ids, .n_ids = n};
-    return true;
-}
-
 bool read_prompt(request *rq, const request_limits *lim, problem *p)
 {
     const jtree *v = jtree_get(rq->body, "prompt");
@@ -55,7 +34,7 @@ bool read_prompt(request *rq, const request_limits *lim, problem *p)
         return problem_set(p, 503, "", "no memory for 'prompt'");
     if (of_ids) {
         rq->n_prompts = 1;
-        return read_prompt_ids(rq, lim, v, &rq->prompt[0], p);
+        return field_prompt_ids(&rq->mem, "prompt", v, lim->n_vocab, &rq->prompt[0], p);
     }
     for (const jtree *i = list ? v->first : v; i; i = list ? i->next : NULL) {
         raw_prompt *out = &rq->prompt[rq->n_prompts++];
@@ -66,7 +45,7 @@ bool read_prompt(request *rq, const request_limits *lim, problem *p)
                                "'prompt' holds %s; expected strings or arrays of "
                                "token ids",
                                jtree_kind_name(i));
-        else if (!read_prompt_ids(rq, lim, i, out, p))
+        else if (!field_prompt_ids(&rq->mem, "prompt", i, lim->n_vocab, out, p))
             return false;
     }
     return true;

@@ -57,25 +57,6 @@ bool embed_open(embed_request *rq, embed_api api, const char *body, size_t n, bo
            keep_alive_read(rq->body, &rq->keep_ms, p);
 }
 
-static bool read_ids(embed_request *rq, const char *field, const jtree *list, int32_t n_vocab,
-                     raw_prompt *out, problem *p)
-{
-    int32_t *ids = arena_array(&rq->mem, list->count + 1, sizeof *ids);
-    int64_t n = 0, id;
-    if (!ids)
-        return problem_set(p, 503, "", "no memory for '%s'", field);
-    for (const jtree *i = list->first; i; i = i->next) {
-        if (!tree_int(i, 0, n_vocab - 1, &id))
-            return problem_set(p, 400, field, "'%s' holds %s for a token id; ids are 0 to %d",
-                               field, jtree_kind_name(i), n_vocab - 1);
-        ids[n++] = (int32_t)id;
-    }
-    if (!n)
-        return problem_set(p, 400, field, "'%s' holds an empty list of tokens", field);
-    *out = (raw_prompt){.ids = ids, .n_ids = n};
-    return true;
-}
-
 static bool is_number(const jtree *v)
 {
     return v && (v->kind == JTREE_INTEGER || v->kind == JTREE_REAL);
@@ -86,7 +67,7 @@ static bool read_one(embed_request *rq, const char *field, const jtree *v, int32
 {
     raw_prompt *out = &rq->input[rq->n_inputs++];
     if (v->kind == JTREE_ARRAY)
-        return read_ids(rq, field, v, n_vocab, out, p);
+        return field_prompt_ids(&rq->mem, field, v, n_vocab, out, p);
     if (v->kind != JTREE_STRING)
         return problem_set(p, 400, field, "'%s' holds %s; expected strings or lists of token ids",
                            field, jtree_kind_name(v));

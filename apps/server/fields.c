@@ -154,6 +154,38 @@ bool tree_says(const jtree *v, const char *word)
     return jtree_is(v, JTREE_STRING) && v->n == strlen(word) && !memcmp(v->s, word, v->n);
 }
 
+bool field_ids(arena *mem, const char *field, const jtree *list, int32_t n_vocab, int32_t **out,
+               int64_t *n, problem *p)
+{
+    int32_t *ids = arena_array(mem, list->count + 1, sizeof *ids);
+    int64_t n_ids = 0, id;
+    if (!ids)
+        return problem_set(p, 503, "", "no memory for '%s'", field);
+    for (const jtree *i = list->first; i; i = i->next) {
+        if (!tree_int(i, 0, n_vocab - 1, &id))
+            return problem_set(p, 400, field, "'%s' holds %.40s for a token id; ids are 0 to %d",
+                               field, jtree_is(i, JTREE_INTEGER) ? i->s : jtree_kind_name(i),
+                               n_vocab - 1);
+        ids[n_ids++] = (int32_t)id;
+    }
+    *out = ids;
+    *n = n_ids;
+    return true;
+}
+
+bool field_prompt_ids(arena *mem, const char *field, const jtree *list, int32_t n_vocab,
+                      raw_prompt *out, problem *p)
+{
+    int32_t *ids;
+    int64_t n;
+    if (!field_ids(mem, field, list, n_vocab, &ids, &n, p))
+        return false;
+    if (!n)
+        return problem_set(p, 400, field, "'%s' holds an empty list of tokens", field);
+    *out = (raw_prompt){.ids = ids, .n_ids = n};
+    return true;
+}
+
 bool body_parse(arena *mem, const char *body, size_t n, const jtree **out, problem *p)
 {
     const jtree *all;

@@ -486,25 +486,24 @@ static bool detokenize(exchange *x, token_request *t, problem *p)
 {
     const jtree *list;
     str text = {0}, shown = {0};
-    int64_t id;
+    int32_t *ids;
+    int64_t n_ids;
     if (!parse_body(x, t, p) || !field_kind(p, t->body, "tokens", JTREE_ARRAY, &list))
         return false;
     if (!list)
         return problem_set(p, 400, "tokens", "'tokens' is missing");
-    for (const jtree *i = list->first; i && !p->status; i = i->next) {
+    if (!field_ids(&t->mem, "tokens", list, x->m->info.n_vocab, &ids, &n_ids, p))
+        return false;
+    for (int64_t i = 0; i < n_ids && !p->status; i++) {
         const char *bytes = "";
-        int32_t n = -1;
-        if (tree_int(i, 0, x->m->info.n_vocab - 1, &id))
-            n = carat_token_bytes(x->m->model, (int32_t)id, true, &bytes);
+        int32_t n = carat_token_bytes(x->m->model, ids[i], true, &bytes);
         if (n < 0)
-            problem_set(p, 400, "tokens", "'tokens' holds what is no token id; ids are 0 to %d",
-                        x->m->info.n_vocab - 1);
+            problem_set(p, 400, "tokens", "'tokens' holds %d, which the vocabulary lacks", ids[i]);
         else
             str_put(&text, bytes, (size_t)n);
     }
-    if (!p->status)
-        put_shown(str_text(&text), text.n, &shown);
     if (!p->status) {
+        put_shown(str_text(&text), text.n, &shown);
         json_open(&x->out, NULL, '{');
         json_text_n(&x->out, "content", str_text(&shown), shown.n);
         json_text_n(&x->out, "prompt", str_text(&shown), shown.n); /* vLLM's name of it */

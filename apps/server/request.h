@@ -256,6 +256,12 @@ bool field_real(problem *p, const jtree *o, const char *key, double min, double 
 bool body_parse(arena *mem, const char *body, size_t n, const jtree **out, problem *p);
 /* *out: the member, or NULL. Another kind is a problem. */
 bool field_kind(problem *p, const jtree *o, const char *key, jtree_kind kind, const jtree **out);
+/* Token ids below n_vocab, of mem. */
+bool field_ids(arena *mem, const char *field, const jtree *list, int32_t n_vocab, int32_t **out,
+               int64_t *n, problem *p);
+/* The same for a prompt, which has at least one. */
+bool field_prompt_ids(arena *mem, const char *field, const jtree *list, int32_t n_vocab,
+                      raw_prompt *out, problem *p);
 /* The number as it is spelled. False: not a (whole) number, or not in min..max. */
 bool tree_int(const jtree *v, int64_t min, int64_t max, int64_t *out);
 bool tree_real(const jtree *v, double min, double max, double *out);

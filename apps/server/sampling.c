@@ -126,21 +126,12 @@ static bool read_ids(request *rq, const jtree *o, const char *key, int32_t n_voc
                      int32_t *n, problem *p)
 {
     const jtree *v;
-    int64_t id;
+    int64_t n_ids;
     if (!read_list(o, key, (size_t)n_vocab, &v, p) || !v || !v->count)
         return !p->status;
-    int32_t *ids = arena_array(&rq->mem, v->count, sizeof *ids);
-    int32_t n_ids = 0;
-    if (!ids)
-        return problem_set(p, 503, "", "no memory for '%s'", key);
-    for (const jtree *i = v->first; i; i = i->next) {
-        if (!tree_int(i, 0, n_vocab - 1, &id))
-            return problem_set(p, 400, key, "'%s' holds %s for a token id; ids are 0 to %d", key,
-                               i->kind == JTREE_INTEGER ? i->s : jtree_kind_name(i), n_vocab - 1);
-        ids[n_ids++] = (int32_t)id;
-    }
-    *out = ids;
-    *n = n_ids;
+    if (!field_ids(&rq->mem, key, v, n_vocab, out, &n_ids, p))
+        return false;
+    *n = (int32_t)n_ids; /* at most n_vocab */
     return true;
 }
 
