@@ -95,14 +95,18 @@ APP_ONLY := $(call obj,base/json.c format/safetensors.c)
 
 # CUDA=1 (make cuda) replaces backend/cuda_none.c by the CUDA device, in programs that are in
 # BUILD/cuda. The CUDA runtime is linked statically and looks for the driver when the device is opened.
-# ARCH=90 builds for one kind of GPU; without it the build is for the kinds below and, as PTX, for later
-# ones.
+# ARCH=90 builds for one kind of GPU; without it the build is for the kinds below that NVCC knows and, as
+# PTX, for later ones. AS=80 with it compiles the kernels of 8.x for that GPU: to be checked there, with
+# CARAT_CARD or --card.
 CUDA ?= $(if $(filter cuda,$(MAKECMDGOALS)),1)
 OUT := $(BUILD)$(if $(CUDA),/cuda)
 NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc) nvcc)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 ARCH ?=
-GENCODE = $(if $(ARCH),-gencode arch=compute_$(ARCH)$(,)code=sm_$(ARCH),$(foreach a,80 86 89 90,\
+CU_AS = $(if $(filter command,$(firstword $(origin AS))),$(AS),$(ARCH))
+# Those of 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0; the last two since CUDA 12.8.
+ARCHS = 80 86 89 90 $(filter 100 120,$(subst compute_,,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
+GENCODE = $(if $(ARCH),-gencode arch=compute_$(CU_AS)$(,)code=sm_$(ARCH),$(foreach a,$(ARCHS),\
           -gencode arch=compute_$(a)$(,)code=sm_$(a)) -gencode arch=compute_90$(,)code=compute_90)
 NVFLAGS = -std=c++17 -O3 -Iinclude -I. $(GENCODE) -Xcompiler \
           "-O2 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics"

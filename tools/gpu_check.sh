@@ -1,9 +1,9 @@
 #!/bin/sh
 # Everything a GPU must answer, in one call of a few minutes: the ops of the CUDA device against the
 # CPU reference, row invariance, tiny models against their golden logits; greedy answers of the
-# bundled model on both devices; how many of its answers depend on company; then, where the
-# toolkit's checker is there, the quick checks once more under it. Build first, anywhere: make cuda
-# cuda-check.
+# bundled model on both devices; all of these once more with the kernels of a card of 8.6; how many of
+# its answers depend on company; then, where the toolkit's checker is there, the quick checks once more
+# under it. Build first, anywhere: make cuda cuda-check.
 #
 #     tools/gpu_check.sh [DIRECTORY]        where carat and cuda_check are; default build/cuda
 #
@@ -17,27 +17,36 @@ nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
 start=$(date +%s)
 since() { echo "$(($(date +%s) - start)) s"; }
 # Ops one part a processor, for the reference is what takes the time: of four times as many parts as
-# processors all end about together.
+# processors all end about together. $1: "own" or a card to imitate; $2: --quick or nothing.
 n=$(($(nproc) * 4))
-"$check" --models >$out.ops.m 2>&1 || echo "FAIL  models ended with $?" >>$out.ops.m
-echo "models: $(since)"
-seq 0 $((n - 1)) | xargs -P "$(nproc)" -n 1 \
-    sh -c '"$1" --ops --part "$4/$2" >"$3.$4" 2>&1 || echo "FAIL  part $4 ended with $?" >>"$3.$4"' \
-    sh "$check" "$n" "$out.ops"
-for i in m $(seq 0 $((n - 1))); do
-    grep -q '^FAIL' "$out.ops.$i" && bad=1
-    grep -vE '^(ok|cuda|[0-9]+ checks|NVIDIA)' "$out.ops.$i"
-done
-cat $out.ops.* | awk -v want=$((n + 1)) '/^[0-9]+ checks/ { ran += $1; bad += $3; parts++ }
-    END { printf "%d checks, %d failed, in %d parts of %d; ", ran, bad, parts, want
-          exit bad || parts != want }' || bad=1
-since
+kernels() {
+    [ "$1" = own ] || export CARAT_CARD="$1"
+    "$check" --models >$out.ops.m 2>&1 || echo "FAIL  models ended with $?" >>$out.ops.m
+    echo "$1: models: $(since)"
+    seq 0 $((n - 1)) | xargs -P "$(nproc)" -n 1 \
+        sh -c '"$1" --ops $4 --part "$5/$2" >"$3.$5" 2>&1 || echo "FAIL  part $5 ended with $?" >>"$3.$5"' \
+        sh "$check" "$n" "$out.ops" "$2"
+    for i in m $(seq 0 $((n - 1))); do
+        grep -q '^FAIL' "$out.ops.$i" && bad=1
+        grep -vE '^(ok|cuda|[0-9]+ checks|NVIDIA)' "$out.ops.$i"
+    done
+    cat $out.ops.* | awk -v want=$((n + 1)) '/^[0-9]+ checks/ { ran += $1; bad += $3; parts++ }
+        END { printf "%d checks, %d failed, in %d parts of %d; ", ran, bad, parts, want
+              exit bad || parts != want }' || bad=1
+    since
+    rm -f $out.ops.*
+    unset CARAT_CARD
+}
+kernels own ""
+kernels 8.6 --quick
 
 same=0
 while read -r prompt; do
     "$dir/carat" run --greedy -q -n 256 --device cpu "$prompt" </dev/null >$out.cpu 2>$out.err &&
-        "$dir/carat" run --greedy -q -n 256 --device cuda "$prompt" </dev/null >$out.gpu 2>>$out.err
-    if [ $? = 0 ] && [ -s $out.cpu ] && cmp -s $out.cpu $out.gpu; then
+        "$dir/carat" run --greedy -q -n 256 --device cuda "$prompt" </dev/null >$out.gpu 2>>$out.err &&
+        "$dir/carat" run --greedy -q -n 256 --device cuda --card 8.6 "$prompt" \
+            </dev/null >$out.gpu86 2>>$out.err
+    if [ $? = 0 ] && [ -s $out.cpu ] && cmp -s $out.cpu $out.gpu && cmp -s $out.cpu $out.gpu86; then
         same=$((same + 1))
     else
         bad=1
@@ -67,7 +76,7 @@ Copy this: xylophone
 Are you a person?
 END
 [ $same = 20 ] || bad=1
-echo "$same of 20 greedy answers are the CPU's; $(since)"
+echo "$same of 20 greedy answers are the CPU's, on this card and as 8.6; $(since)"
 
 # No answer may depend on company or on what is reused.
 timeout 120 python3 tools/server_answers.py "$dir/carat" --device cuda || bad=1

@@ -60,13 +60,6 @@ template <class F> static inline int allow_shared(F *kernel, int bytes)
 
 #define DEV __device__ __forceinline__
 
-/* How many blocks of 113 KB of shared memory fit into a multiprocessor. */
-#if !defined(CARAT_EMU) && __CUDA_ARCH__ >= 900
-enum { BLOCKS_OF_113K = 2 };
-#else
-enum { BLOCKS_OF_113K = 1 };
-#endif
-
 /* ---- One kernel under the tail of another ------------------------------------------------- */
 
 /*     kernel A  ....work....grid_trigger....work....end
