@@ -325,21 +325,16 @@ check-all: export TEST_LONG = 1
 check-all: check ## the long suite: every shape, every instruction set, every test under the sanitizers
 	for isa in portable avx2; do ! CARAT_ISA=$$isa ./carat run -n 1 hello </dev/null >/dev/null 2>&1 || \
 	    CARAT_ISA=$$isa $(BUILD)/carat_test -j $(TEST_JOBS) engine/ demo_test session_ daemon_ server_answers cli_logits $(ISA_TESTS) || exit 1; done
-	+$(MAKE) sanitize SAN_SKIP=
+	+$(MAKE) sanitize
 	+$(MAKE) tsan
 	+$(MAKE) cuda-emu-all
 
 ASAN = -fsanitize=address -fno-omit-frame-pointer
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=all
-# What the tests left out show of memory, others show too: SAN_SKIP= runs them as well.
-SAN_SKIP ?= demo_ draft_steps draft_blocks drafts_are_accepted run_compresses server_compresses bench_compares \
-            bench_ceilings bench_shares bench_scripts fidelity_stored fidelity_generations fidelity_rounded fidelity_wide \
-            session_edited session_rewinds fidelity_last_row fidelity_like_31b fidelity_like_12b kv_oracle_one_stream kv_oracle_codes \
-            attention_along_a_timeline_avx2
 # $(call sanitized,NAME,FLAGS,TESTS): a build of its own, and its tests.
 define sanitized
 	+$(MAKE) BUILD=build/$(1) DEBUG=1 SAN="$(2)" build/$(1)/carat_test build/$(1)/carat
-	build/$(1)/carat_test -j $(TEST_JOBS) $(addprefix -x ,$(SAN_SKIP)) $(3)
+	build/$(1)/carat_test -j $(TEST_JOBS) $(3)
 endef
 asan: ## check under AddressSanitizer
 	$(call sanitized,asan,$(ASAN))

@@ -297,7 +297,7 @@ static void check_tokens(const gguf *g)
     CHECK(gguf_get_i64(g, "gemma4.vocab_size", &v) && v == FIRST_LETTER + 5);
 }
 
-TEST(convert_keeps_every_value)
+PLAIN_TEST(convert_keeps_every_value)
 {
     static const struct {
         const char *size, *type;

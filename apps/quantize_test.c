@@ -65,7 +65,7 @@ static double loss_of(const tensor *a, const tensor *b, float *worst)
     return sqrt(lost / square);
 }
 
-TEST(quantize_gives_every_tensor_the_format_of_its_role)
+PLAIN_TEST(quantize_gives_every_tensor_the_format_of_its_role)
 {
     static const char *const sizes[] = {
         "tiny-all",         "tiny-ple",   "tiny-wide",   "dflash-tiny-laguna", "dflash-tiny-dspark",

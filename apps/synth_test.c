@@ -54,7 +54,7 @@ TEST(synth_blocks_have_the_sigma_asked_for)
     }
 }
 
-TEST(synth_files_hold_every_tensor_of_their_shape)
+PLAIN_TEST(synth_files_hold_every_tensor_of_their_shape)
 {
     static const char *const sizes[] = {"tiny-dense", "tiny-moe", "tiny-ple", "tiny-all",
                                         "tiny-wide"};
@@ -145,7 +145,7 @@ TEST(synth_writes_drafters_in_every_dialect)
 
 /* Routers read random rows of unit elements: how often is each of their experts among the 8 best?
  */
-TEST(synth_routers_use_experts_by_a_zipf_law)
+PLAIN_TEST(synth_routers_use_experts_by_a_zipf_law)
 {
     enum { E = 128, D = 64, ROWS = 20000 };
     static float factor[E], w[E][D];

@@ -181,6 +181,8 @@ void pool_run(pool *p, int32_t n_chunks, pool_fn fn, void *arg)
     }
 }
 
+int32_t pool_default_most = 64;
+
 /* Cores, not hyper-threads: two threads of one core share its arithmetic units. */
 int32_t pool_default_threads(void)
 {
@@ -204,5 +206,5 @@ int32_t pool_default_threads(void)
         if (first == cpu || !CPU_ISSET(first, &set))
             n++;
     }
-    return n < 1 ? 1 : n > 64 ? 64 : n;
+    return n < 1 ? 1 : n > pool_default_most ? pool_default_most : n;
 }

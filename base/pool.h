@@ -18,5 +18,6 @@ void pool_close(pool *p);
 int32_t pool_n_threads(const pool *p);
 void pool_run(pool *p, int32_t n_chunks, pool_fn fn, void *arg);
 int32_t pool_default_threads(void); /* physical cores this process may use */
+extern int32_t pool_default_most;   /* as a rule; tests set less, before other threads start */
 
 #endif

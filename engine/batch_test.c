@@ -127,7 +127,7 @@ static void check_same(const record *a, const record *b, int i)
     CHECK_EQ(a->n_end, 1);
 }
 
-TEST(jobs_of_a_batch_answer_as_if_alone)
+PLAIN_TEST(jobs_of_a_batch_answer_as_if_alone)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     request *q = mem_calloc(JOBS, sizeof *q);
@@ -172,7 +172,7 @@ TEST(jobs_of_a_batch_answer_as_if_alone)
 
 /* The planned scratch suffices for any number of prompt rows beside any number of answers. With one
  * head and many threads, a few rows are divided otherwise than one or sixteen. */
-TEST(every_mixture_of_answers_and_prompts_fits_the_plan)
+PLAIN_TEST(every_mixture_of_answers_and_prompts_fits_the_plan)
 {
     carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 4});
     for (int n_slots = 2; n_slots <= 20; n_slots += 9) {
@@ -219,7 +219,7 @@ static bool watch(void *user, const carat_event *ev)
 
 /* While a long prompt is computed, another job's answer gets a token in every pass. A short prompt
  * that is submitted last is answered before the long prompt is complete. */
-TEST(a_long_prompt_stalls_nobody)
+PLAIN_TEST(a_long_prompt_stalls_nobody)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_batch *b = open_batch(m, 3, 8);
@@ -253,7 +253,7 @@ TEST(a_long_prompt_stalls_nobody)
     carat_model_close(m);
 }
 
-TEST(a_follow_up_goes_to_the_slot_that_knows_it)
+PLAIN_TEST(a_follow_up_goes_to_the_slot_that_knows_it)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_batch *b = open_batch(m, 3, 16);
@@ -286,7 +286,7 @@ TEST(a_follow_up_goes_to_the_slot_that_knows_it)
 
 /* n answers to one prompt, and one to a prompt that shares its prefix: the prefix is computed once.
  */
-TEST(jobs_with_one_prompt_compute_it_once)
+PLAIN_TEST(jobs_with_one_prompt_compute_it_once)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_batch *b = open_batch(m, 4, 32);
@@ -659,7 +659,7 @@ static status batch_round(void *path, err *e)
     return st;
 }
 
-TEST(every_allocation_of_a_batch_may_fail)
+PLAIN_TEST(every_allocation_of_a_batch_may_fail)
 {
     test_every_allocation(batch_round, (void *)toy_model_write(NULL));
 }

@@ -89,7 +89,7 @@ TEST(bytes_models_read_and_write_text)
     }
 }
 
-TEST(bytes_models_answer_in_whole_characters)
+PLAIN_TEST(bytes_models_answer_in_whole_characters)
 {
     for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
         carat_model *m = toy_model_open(&models[k].file, NULL);

@@ -53,7 +53,7 @@ static int64_t like_fresh(carat_session *s, carat_model *m, const carat_session_
 
 /* Positions before, at and after the window and the wrap; restored into a session with another ring
  * size that held other tokens. */
-TEST(a_snapshot_goes_on_bit_for_bit_at_any_position)
+PLAIN_TEST(a_snapshot_goes_on_bit_for_bit_at_any_position)
 {
     carat_model *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
     int32_t ids[N_IDS], other[N_IDS];
@@ -169,7 +169,7 @@ static carat_timings answer(carat_session *s, talk *c, int32_t n_tokens)
     return t;
 }
 
-TEST(a_regenerated_edited_or_switched_conversation_costs_only_new_tokens)
+PLAIN_TEST(a_regenerated_edited_or_switched_conversation_costs_only_new_tokens)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session_options o = {.n_ctx = CTX, .chunk = 16};
@@ -211,7 +211,7 @@ TEST(a_regenerated_edited_or_switched_conversation_costs_only_new_tokens)
 
 /* Random histories that grow, are cut, edited and switched give the results of fresh sessions, with
  * a large, a small and no checkpoint budget. */
-TEST(random_histories_equal_fresh_sessions_in_any_budget)
+PLAIN_TEST(random_histories_equal_fresh_sessions_in_any_budget)
 {
     carat_model *m = toy_model_open(&(toy_model_file){.wide_heads = true}, NULL);
     uint64_t rng = test_seed();
@@ -245,7 +245,7 @@ TEST(random_histories_equal_fresh_sessions_in_any_budget)
 }
 
 /* If the n-th allocation fails, the call returns an error or the right answer. */
-TEST(a_checkpoint_that_cannot_be_made_changes_nothing)
+PLAIN_TEST(a_checkpoint_that_cannot_be_made_changes_nothing)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session_options o = {.n_ctx = CTX, .chunk = 16};

@@ -262,7 +262,7 @@ static int check_conversation(const str *messages, const carat_compressed *x)
     return n;
 }
 
-TEST(compress_touches_nothing_that_is_protected)
+PLAIN_TEST(compress_touches_nothing_that_is_protected)
 {
     uint64_t rng = test_seed();
     int n_texts = 0, n_conversations = test_trials(1000);
@@ -608,7 +608,7 @@ static carat_status score_session(void *user, const int32_t *ids, int64_t n, flo
     return carat_importance(user, ids, n, out, e);
 }
 
-TEST(compress_with_a_model)
+PLAIN_TEST(compress_with_a_model)
 {
     uint64_t rng = test_seed();
     rig r;

@@ -166,22 +166,22 @@ static void killed_with(setting v)
     }
 }
 
-TEST(a_killed_conversation_with_a_scored_pool_goes_on)
+PLAIN_TEST(a_killed_conversation_with_a_scored_pool_goes_on)
 {
     killed_with((setting){.path = plain_model(), .policy = "scored", .keep = KEEP, .tau = 24});
 }
 
-TEST(a_killed_conversation_with_an_lru_pool_goes_on)
+PLAIN_TEST(a_killed_conversation_with_an_lru_pool_goes_on)
 {
     killed_with((setting){.path = plain_model(), .policy = "lru", .keep = KEEP, .tau = 24});
 }
 
-TEST(a_killed_conversation_with_a_snapkv_pool_goes_on)
+PLAIN_TEST(a_killed_conversation_with_a_snapkv_pool_goes_on)
 {
     killed_with((setting){.path = plain_model(), .policy = "snapkv", .keep = KEEP, .tau = 24});
 }
 
-TEST(a_killed_conversation_with_a_pool_by_another_models_scores_goes_on)
+PLAIN_TEST(a_killed_conversation_with_a_pool_by_another_models_scores_goes_on)
 {
     char path[256];
     snprintf(path, sizeof path, "%s", plain_model());
@@ -196,7 +196,7 @@ TEST(a_killed_conversation_of_recurrent_layers_with_a_pool_goes_on)
 }
 
 /* The exact beginning serves every other setting; the answers are those without the directory. */
-TEST(a_killed_conversation_of_another_pool_keeps_its_exact_beginning)
+PLAIN_TEST(a_killed_conversation_of_another_pool_keeps_its_exact_beginning)
 {
     setting v = {.path = plain_model(), .policy = "scored", .keep = KEEP, .tau = 24};
     static const struct {
@@ -228,7 +228,7 @@ TEST(a_killed_conversation_of_another_pool_keeps_its_exact_beginning)
 }
 
 /* Any byte that is changed or missing is found, and the tokens are computed. */
-TEST(a_damaged_file_of_a_pooled_conversation_is_refused)
+PLAIN_TEST(a_damaged_file_of_a_pooled_conversation_is_refused)
 {
     setting v = {.path = plain_model(), .policy = "scored", .keep = KEEP, .tau = 24};
     static said want, got;

@@ -160,7 +160,7 @@ static unsigned char *slurp(const char *path, size_t *n)
     return b;
 }
 
-TEST(a_conversation_outlives_the_program)
+PLAIN_TEST(a_conversation_outlives_the_program)
 {
     fixture f = begin();
     char path[1024];
@@ -264,7 +264,7 @@ static void believe_no_damage(fixture *f, int format, int every, uint64_t *rng)
 
 /* Files cut at many lengths, or with single bits flipped: the answer is right, and the file is
  * removed. */
-TEST(a_damaged_file_is_removed_and_never_believed)
+PLAIN_TEST(a_damaged_file_is_removed_and_never_believed)
 {
     fixture f = begin();
     uint64_t rng = test_seed();
@@ -387,7 +387,7 @@ static void on_a_full_disk(fixture *f, int format, rlim_t n_bytes)
     CHECK(!setrlimit(RLIMIT_FSIZE, &before));
 }
 
-TEST(a_full_disk_costs_files_and_nothing_else)
+PLAIN_TEST(a_full_disk_costs_files_and_nothing_else)
 {
     static const rlim_t room[] = {400, 4000, 20000};
     fixture f = begin();
@@ -440,7 +440,7 @@ _Noreturn static void write_until_killed(const fixture *f, int format, int ready
         leave_behind(&g, 70 + (i * 13) % 80, options_in(&g, format));
 }
 
-TEST(killed_at_any_moment_nothing_is_lost_or_wrong)
+PLAIN_TEST(killed_at_any_moment_nothing_is_lost_or_wrong)
 {
     fixture f = begin();
     uint64_t rng = test_seed();

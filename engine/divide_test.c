@@ -59,7 +59,7 @@ static bool has_experts(const char *name)
     return !strcmp(name, "all") || strstr(name, "moe") || strstr(name, "26b");
 }
 
-TEST(divided_models_compute_what_whole_ones_do)
+PLAIN_TEST(divided_models_compute_what_whole_ones_do)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
         fidelity f;
@@ -126,7 +126,7 @@ static void saves_and_restores(const char *devices, bool park)
     fidelity_close(&f);
 }
 
-TEST(a_divided_model_saves_and_restores)
+PLAIN_TEST(a_divided_model_saves_and_restores)
 {
     saves_and_restores("cpu,cpu", false);
     saves_and_restores("cpu,cpu,cpu", true);

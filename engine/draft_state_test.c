@@ -118,7 +118,7 @@ static int64_t go_on(int32_t *ids, int64_t n, const heard *h)
     return n + h->n + 20;
 }
 
-TEST(draft_state_follows_a_snapshot)
+PLAIN_TEST(draft_state_follows_a_snapshot)
 {
     carat_model *m = open_pair();
     carat_session *s = open_with(m, NULL), *restored = open_with(m, NULL);
@@ -150,7 +150,7 @@ TEST(draft_state_follows_a_snapshot)
     carat_model_close(m);
 }
 
-TEST(draft_state_follows_checkpoints)
+PLAIN_TEST(draft_state_follows_checkpoints)
 {
     carat_model *m = open_pair();
     carat_session *s = open_with(m, NULL);
@@ -177,7 +177,7 @@ TEST(draft_state_follows_checkpoints)
 }
 
 /* Greedy and sampled, in chains of every length and in trees. */
-TEST(draft_answers_are_those_without_drafts)
+PLAIN_TEST(draft_answers_are_those_without_drafts)
 {
     static const carat_speculation how[] = {{.off = true},
                                             {.n_max = 1, .tree_max = -1, .fixed = true},
@@ -247,7 +247,7 @@ static void damage_smaller(const char *path, int64_t n_bytes, void *arg)
         CHECK(!truncate(path, n_bytes / 2));
 }
 
-TEST(draft_state_follows_files)
+PLAIN_TEST(draft_state_follows_files)
 {
     enum { WHOLE, DAMAGED, WITHOUT, WAYS };
     carat_model *m = open_pair();

@@ -169,7 +169,7 @@ static void compare_batch(carat_model *plain, carat_model *with, const char *wha
     carat_batch_close(b);
 }
 
-TEST(drafters_mtp_changes_no_answer)
+PLAIN_TEST(drafters_mtp_changes_no_answer)
 {
     static const char *const formats[] = {"f32", "f16", "bf16", "q8_0", "q4_0+rot", "tq3_0"};
     const char *path = toy_model_write(&(toy_model_file){.wide_heads = true, .scale = 3});
@@ -185,7 +185,7 @@ TEST(drafters_mtp_changes_no_answer)
 }
 
 /* With greedy sampling every draft is right; the last round may end before its last draft. */
-TEST(drafters_copy_of_the_target_is_always_right)
+PLAIN_TEST(drafters_copy_of_the_target_is_always_right)
 {
     const char *path = toy_model_write(&(toy_model_file){.scale = 3});
     carat_model *plain = opened(path, NULL), *with = opened(path, path);

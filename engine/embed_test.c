@@ -98,7 +98,7 @@ static void check_model(const char *name)
     fidelity_close(&f);
 }
 
-TEST(embeddings_are_the_hidden_rows_of_transformers)
+PLAIN_TEST(embeddings_are_the_hidden_rows_of_transformers)
 {
     for (int i = 0; fidelity_names[i]; i++)
         check_model(fidelity_names[i]);
@@ -212,7 +212,7 @@ static void check_batch(carat_model *m, int32_t n_slots, int32_t chunk)
     mem_free(r);
 }
 
-TEST(embeddings_of_a_batch_are_those_of_a_session)
+PLAIN_TEST(embeddings_of_a_batch_are_those_of_a_session)
 {
     static const char *const bases[] = {"all", "e2b", "qwen35"};
     for (int i = 0; i < 3; i++) {

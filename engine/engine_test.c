@@ -122,7 +122,7 @@ static record *generate(carat_session *s, const int32_t *ids, int64_t n,
 
 /* ---- The timeline ---------------------------------------------------------------------- */
 
-TEST(session_reuses_a_prefix_bit_for_bit)
+PLAIN_TEST(session_reuses_a_prefix_bit_for_bit)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     int32_t ids[N_IDS];
@@ -154,7 +154,7 @@ TEST(session_reuses_a_prefix_bit_for_bit)
     carat_model_close(m);
 }
 
-TEST(session_random_edits_equal_fresh_sessions)
+PLAIN_TEST(session_random_edits_equal_fresh_sessions)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, CTX, 19);
@@ -231,7 +231,7 @@ TEST(eval_gives_all_logits_in_any_chunks)
     carat_model_close(m);
 }
 
-TEST(results_do_not_depend_on_the_number_of_threads)
+PLAIN_TEST(results_do_not_depend_on_the_number_of_threads)
 {
     size_t n_vocab = 0;
     float *first = NULL;
@@ -259,7 +259,7 @@ TEST(results_do_not_depend_on_the_number_of_threads)
 
 /* ---- Generation ------------------------------------------------------------------------ */
 
-TEST(generate_is_the_eval_and_sample_loop)
+PLAIN_TEST(generate_is_the_eval_and_sample_loop)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, CTX, 0), *t = open_session(m, CTX, 0);
@@ -329,7 +329,7 @@ TEST(carat_sample_allocates_once_and_serves_several_threads)
     carat_model_close(m);
 }
 
-TEST(same_seed_same_answer_and_another_seed_another)
+PLAIN_TEST(same_seed_same_answer_and_another_seed_another)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, CTX, 0);
@@ -392,7 +392,7 @@ TEST(generate_ends_at_the_context)
     carat_model_close(m);
 }
 
-TEST(generate_stops_at_a_stop_string_and_before_it)
+PLAIN_TEST(generate_stops_at_a_stop_string_and_before_it)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, CTX, 0);
@@ -427,7 +427,7 @@ TEST(generate_stops_at_a_stop_string_and_before_it)
     carat_model_close(m);
 }
 
-TEST(a_banned_token_is_never_sampled_and_a_favoured_one_always)
+PLAIN_TEST(a_banned_token_is_never_sampled_and_a_favoured_one_always)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s = open_session(m, CTX, 0);
@@ -595,7 +595,7 @@ static void *eval_again_and_again(void *arg)
 }
 
 /* A wrapped device knows the call it is in: plans, which are calls too, have to wait. */
-TEST(a_session_that_opens_does_not_disturb_a_wrapped_pass)
+PLAIN_TEST(a_session_that_opens_does_not_disturb_a_wrapped_pass)
 {
     carat_model *m = toy_model_open(NULL, &(carat_model_options){.wrap = "check"});
     evals v = {.s = open_session(m, CTX, 0)};

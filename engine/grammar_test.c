@@ -97,7 +97,7 @@ static void say(carat_session *s, const carat_generate_options *o, heard *h)
     h->st = carat_generate(s, prompt, 5, o, hear, h, NULL, &h->e);
 }
 
-TEST(answers_follow_their_grammar)
+PLAIN_TEST(answers_follow_their_grammar)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     carat_session *s;
@@ -128,7 +128,7 @@ TEST(answers_follow_their_grammar)
     carat_model_close(m);
 }
 
-TEST(calls_follow_their_tools)
+PLAIN_TEST(calls_follow_their_tools)
 {
     static const char tools[] =
         "[{\"type\":\"function\",\"function\":{\"name\":\"pick\",\"parameters\":{\"type\":"
@@ -181,7 +181,7 @@ static void *open_one(void *user)
 }
 
 /* Opened on threads of their own, followed in one batch: the same answers as alone. */
-TEST(grammars_side_by_side)
+PLAIN_TEST(grammars_side_by_side)
 {
     enum { N = 6 };
     carat_model *m = toy_model_open(NULL, NULL);

@@ -94,7 +94,7 @@ static void check_lengths(const importance_rig *r, carat_session *s, double boun
     }
 }
 
-TEST(importance_equals_transformers)
+PLAIN_TEST(importance_equals_transformers)
 {
     static const char *const names[] = {"qwen3", "qwen3-yarn"};
     static const int32_t chunks[] = {1, 3, 64, 0};

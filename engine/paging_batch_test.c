@@ -125,17 +125,17 @@ TEST(conversations_that_keep_scored_pages_answer_as_if_alone)
     answers_as_alone("scored", NULL);
 }
 
-TEST(conversations_that_keep_young_pages_answer_as_if_alone)
+PLAIN_TEST(conversations_that_keep_young_pages_answer_as_if_alone)
 {
     answers_as_alone("lru", NULL);
 }
 
-TEST(conversations_that_drop_pages_answer_as_if_alone)
+PLAIN_TEST(conversations_that_drop_pages_answer_as_if_alone)
 {
     answers_as_alone("snapkv", NULL);
 }
 
-TEST(conversations_that_keep_pages_answer_alike_with_drafts)
+PLAIN_TEST(conversations_that_keep_pages_answer_alike_with_drafts)
 {
     answers_as_alone("scored", "lookup");
 }
@@ -218,7 +218,7 @@ static void exact_and_lossy_in_turns(const char *policy)
     carat_model_close(m);
 }
 
-TEST(a_slot_of_scored_pages_is_exact_and_lossy_in_turns)
+PLAIN_TEST(a_slot_of_scored_pages_is_exact_and_lossy_in_turns)
 {
     exact_and_lossy_in_turns("scored");
 }

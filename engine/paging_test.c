@@ -13,7 +13,7 @@ static bool pinned(const carat_session *s, int64_t pos)
 }
 
 /* A system prompt, a long turn, a question, and the answer's turn. */
-TEST(pool_keeps_the_first_turn_and_the_last_question)
+PLAIN_TEST(pool_keeps_the_first_turn_and_the_last_question)
 {
     const char *path = test_path("models/demo.gguf");
     carat_model *m;

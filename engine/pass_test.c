@@ -90,7 +90,7 @@ static void compute(rig *r, pass_part *part)
     CHECK(part_finite(part));
 }
 
-TEST(pass_computes_and_commits_apart)
+PLAIN_TEST(pass_computes_and_commits_apart)
 {
     rig r;
     open_rig(&r, NULL);
@@ -144,7 +144,7 @@ TEST(pass_gives_the_rows_that_are_listed)
 }
 
 /* The last rows, in passes of more rows and of fewer. A part that looks gives nothing. */
-TEST(pass_gives_the_last_rows)
+PLAIN_TEST(pass_gives_the_last_rows)
 {
     rig r;
     open_rig(&r, NULL);
@@ -229,7 +229,7 @@ static double distance(const rig *r, int32_t k, int64_t pos)
 /*     context - 0 - 1 (wrong)          the tokens that come are those of 0, 2, 4, 5
  *                 \ 2 - 3 (wrong)
  *                     \ 4 - 5                                                          */
-TEST(pass_keeps_a_path_of_a_tree)
+PLAIN_TEST(pass_keeps_a_path_of_a_tree)
 {
     static const int32_t parent[VERIFY] = {-1, 0, 0, 2, 2, 4}, path[] = {0, 2, 4, 5};
     const double near = 1e-3;

@@ -119,7 +119,7 @@ static int32_t go_on(carat_session *s, const fixture *f, int n, int32_t id, floa
 /* A text of more than twice the pool. A snapshot between two choices of pages carries the states
  * and the pages: restored in its own session after another text, and in a new one, the next tokens
  * have the same logits. */
-TEST(recurrent_models_go_on_past_a_pool_and_from_its_snapshots)
+PLAIN_TEST(recurrent_models_go_on_past_a_pool_and_from_its_snapshots)
 {
     enum { BEFORE = 37, AFTER = 90 };
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
@@ -181,7 +181,7 @@ static void eval_sparse(const fixture *f, const char *sparse, int32_t chunk, flo
     carat_session_close(s);
 }
 
-TEST(recurrent_models_with_settings_that_keep_every_key_are_exact)
+PLAIN_TEST(recurrent_models_with_settings_that_keep_every_key_are_exact)
 {
     static const char *const all[] = {"flash:1e-37", "skip:0", "skip:1e-30"};
     fixture f;
@@ -194,7 +194,7 @@ TEST(recurrent_models_with_settings_that_keep_every_key_are_exact)
     end(&f);
 }
 
-TEST(recurrent_models_leave_keys_out_the_same_in_chunks_of_any_size)
+PLAIN_TEST(recurrent_models_leave_keys_out_the_same_in_chunks_of_any_size)
 {
     static const int32_t chunks[] = {64, 200, CTX};
     for (size_t k = 0; k < sizeof lossy / sizeof *lossy; k++) {
@@ -214,7 +214,7 @@ TEST(recurrent_models_leave_keys_out_the_same_in_chunks_of_any_size)
 
 /* The account names the full layers alone, and each of them has left tiles out. The logits of all
  * tokens are asked for: otherwise the last layer computes one row, which keeps everything. */
-TEST(recurrent_models_leave_keys_out_in_full_layers_alone)
+PLAIN_TEST(recurrent_models_leave_keys_out_in_full_layers_alone)
 {
     for (size_t k = 0; k < sizeof lossy / sizeof *lossy; k++) {
         fixture f;

@@ -12,7 +12,7 @@
 
 enum { CTX = RECUR_CTX };
 
-TEST(recurrent_prompts_resume_at_the_checkpoint_before_the_change)
+PLAIN_TEST(recurrent_prompts_resume_at_the_checkpoint_before_the_change)
 {
     enum { LONG = 5300, LONG_CTX = 5400 };
     static int32_t ids[LONG], other[LONG];
@@ -42,7 +42,7 @@ TEST(recurrent_prompts_resume_at_the_checkpoint_before_the_change)
 
 /* On a device that computes prompts in blocks, checkpoints of prompts are taken where a block ends,
  * if the pass did not begin inside it. */
-TEST(recurrent_checkpoints_are_taken_between_blocks)
+PLAIN_TEST(recurrent_checkpoints_are_taken_between_blocks)
 {
     enum { LONG = 4800, LONG_CTX = 4900 };
     static int32_t ids[LONG], other[LONG];
@@ -77,7 +77,7 @@ static void add_turn(talk *t, int32_t n, uint64_t *rng)
         t->ids[t->n++] = (int32_t)rng_below(rng, 200); /* of bytes: no mark */
 }
 
-TEST(recurrent_conversations_are_edited_regenerated_and_continued)
+PLAIN_TEST(recurrent_conversations_are_edited_regenerated_and_continued)
 {
     carat_model *m = recur_model_open(NULL, NULL);
     carat_session *s = recur_session(m, (carat_session_options){.checkpoint_mb = 16});

@@ -70,7 +70,7 @@ static void go_on(const oracle *o, carat_session *s, int64_t n, int32_t k, const
 
 /* ---- Passes, snapshots, rewinds ------------------------------------------------------------ */
 
-TEST(recurrent_rows_are_the_same_in_chunks_of_any_size)
+PLAIN_TEST(recurrent_rows_are_the_same_in_chunks_of_any_size)
 {
     static const int32_t chunks[] = {1, 2, 3, 5, 31, 64, 512};
     for (int experts = 0; experts < 2; experts++) {
@@ -88,7 +88,7 @@ TEST(recurrent_rows_are_the_same_in_chunks_of_any_size)
     }
 }
 
-TEST(recurrent_snapshot_goes_on_twice)
+PLAIN_TEST(recurrent_snapshot_goes_on_twice)
 {
     oracle o;
     err e = {0};
@@ -140,7 +140,7 @@ TEST(recurrent_timelines_rewind_by_a_pending_token_or_to_the_beginning)
 }
 
 /* A divided model computes the same; states of all devices are saved, and cleared. */
-TEST(recurrent_models_may_be_divided)
+PLAIN_TEST(recurrent_models_may_be_divided)
 {
     static const carat_model_options how[] = {
         {.device = "cpu,cpu", .gpu_layers = 3},
@@ -243,7 +243,7 @@ static void answer_both(pair *p, const int32_t *ids, int64_t n, int32_t width, b
     check_alike(p->plain, p->fast, "after an answer", trial);
 }
 
-TEST(recurrent_answers_with_drafts_are_those_without)
+PLAIN_TEST(recurrent_answers_with_drafts_are_those_without)
 {
     uint64_t rng = test_seed();
     pair p;
@@ -299,7 +299,7 @@ TEST(recurrent_answers_with_drafts_go_on_in_later_turns)
     close_pair(&p);
 }
 
-TEST(recurrent_answers_may_be_refused_at_any_token)
+PLAIN_TEST(recurrent_answers_may_be_refused_at_any_token)
 {
     static const int32_t accept[] = {5, 2, 4};
     uint64_t rng = test_seed();
@@ -382,7 +382,7 @@ static void batch_like_alone(pair *p, bool apart, int32_t chunk, uint64_t *rng)
     p->with->dev->prompts_apart = false;
 }
 
-TEST(recurrent_jobs_of_a_batch_answer_as_if_alone)
+PLAIN_TEST(recurrent_jobs_of_a_batch_answer_as_if_alone)
 {
     uint64_t rng = test_seed();
     pair p;
@@ -618,12 +618,12 @@ static status open_all_and_answer(void *path, err *e)
     return st;
 }
 
-TEST(recurrent_models_need_their_memory)
+PLAIN_TEST(recurrent_models_need_their_memory)
 {
     test_every_allocation(open_all_and_answer, (void *)recur_model_write(NULL));
 }
 
-TEST(recurrent_sessions_need_their_memory)
+PLAIN_TEST(recurrent_sessions_need_their_memory)
 {
     carat_model *m = recur_model_open(NULL, &(carat_model_options){.draft = "lookup"});
     test_every_allocation(open_answer_and_restore, m);

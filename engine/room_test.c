@@ -41,7 +41,7 @@ static carat_batch *open_batch(carat_model *m, int32_t pool, int32_t checkpoint_
     return b;
 }
 
-TEST(jobs_of_a_small_pool_answer_as_if_alone)
+PLAIN_TEST(jobs_of_a_small_pool_answer_as_if_alone)
 {
     static const int32_t pool[] = {512, 832, 1024, 0}, budget_mb[] = {0, -1, 1, 0};
     carat_model *m = toy_model_open(NULL, NULL);
@@ -121,7 +121,7 @@ TEST(jobs_of_a_small_pool_may_be_cancelled_at_any_time)
 }
 
 /* An answer as long as the pool: the pool bounds the context. */
-TEST(an_answer_ends_where_the_pool_ends)
+PLAIN_TEST(an_answer_ends_where_the_pool_ends)
 {
     carat_model *m = toy_model_open(NULL, NULL);
     question q;
@@ -222,7 +222,7 @@ static status small_pool_round(carat_model *m, err *e)
     return st;
 }
 
-TEST(every_allocation_of_a_small_pool_may_fail)
+PLAIN_TEST(every_allocation_of_a_small_pool_may_fail)
 {
     carat_model *m = toy_model_open(NULL, &(carat_model_options){.n_threads = 1});
     for (int64_t n = 0;; n++) {

@@ -79,7 +79,7 @@ static void run_jobs(pair *p, bool apart, int trial, uint64_t *rng)
     p->with->dev->prompts_apart = false;
 }
 
-TEST(round_of_a_batch_answers_as_if_alone)
+PLAIN_TEST(round_of_a_batch_answers_as_if_alone)
 {
     pair p;
     uint64_t rng = test_seed();
@@ -90,7 +90,7 @@ TEST(round_of_a_batch_answers_as_if_alone)
 }
 
 /* A job that is cancelled at a token has no token after it, and its slot the rows before it. */
-TEST(round_of_a_batch_ends_at_a_cancellation)
+PLAIN_TEST(round_of_a_batch_ends_at_a_cancellation)
 {
     pair p;
     uint64_t rng = test_seed();
@@ -186,18 +186,18 @@ static void run_with_weights(const char *draft, const char *name)
     }
 }
 
-TEST(round_with_a_dflash_drafter)
+PLAIN_TEST(round_with_a_dflash_drafter)
 {
     run_with_weights(df_write(&(df_options){0}, "draft.gguf"), "dflash");
 }
 
-TEST(round_with_an_mtp_assistant)
+PLAIN_TEST(round_with_an_mtp_assistant)
 {
     run_with_weights(mtp_rig_write(&(mtp_rig_file){0}), "mtp");
 }
 
 /* A model that drafts for itself drafts every greedy token, whatever it has to forget between. */
-TEST(round_with_a_model_as_drafter)
+PLAIN_TEST(round_with_a_model_as_drafter)
 {
     pair p;
     uint64_t rng = test_seed();
@@ -223,7 +223,7 @@ TEST(round_with_a_model_as_drafter)
 }
 
 /* The drafter is on the main device; its features come from the others. */
-TEST(round_of_a_divided_model)
+PLAIN_TEST(round_of_a_divided_model)
 {
     const char *const drafts[] = {"lookup", df_write(&(df_options){0}, "draft.gguf"),
                                   mtp_rig_write(&(mtp_rig_file){0})};
@@ -248,7 +248,7 @@ TEST(round_of_a_divided_model)
 }
 
 /* As many rows as a tree may have. */
-TEST(round_of_the_widest_tree)
+PLAIN_TEST(round_of_the_widest_tree)
 {
     pair p;
     uint64_t rng = test_seed();

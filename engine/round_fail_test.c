@@ -198,14 +198,14 @@ static void run(pair *p, const char *what)
     pair_close(p);
 }
 
-TEST(failed_passes_of_a_batch_with_lookup)
+PLAIN_TEST(failed_passes_of_a_batch_with_lookup)
 {
     pair p;
     pair_open(&p, NULL, (carat_session_options){0});
     run(&p, "lookup");
 }
 
-TEST(failed_passes_of_a_batch_with_a_dflash_drafter)
+PLAIN_TEST(failed_passes_of_a_batch_with_a_dflash_drafter)
 {
     pair p;
     pair_open_of(&p, rig_model(), df_write(&(df_options){0}, "draft.gguf"),
@@ -213,14 +213,14 @@ TEST(failed_passes_of_a_batch_with_a_dflash_drafter)
     run(&p, "dflash");
 }
 
-TEST(failed_passes_of_a_batch_with_an_mtp_assistant)
+PLAIN_TEST(failed_passes_of_a_batch_with_an_mtp_assistant)
 {
     pair p;
     pair_open_of(&p, rig_model(), mtp_rig_write(&(mtp_rig_file){0}), (carat_session_options){0});
     run(&p, "mtp");
 }
 
-TEST(failed_passes_of_a_batch_with_a_nextn_layer)
+PLAIN_TEST(failed_passes_of_a_batch_with_a_nextn_layer)
 {
     pair p;
     pair_open_of(&p, recur_model_write(&(recur_model_file){.nextn = true}), "nextn",
@@ -228,7 +228,7 @@ TEST(failed_passes_of_a_batch_with_a_nextn_layer)
     run(&p, "nextn");
 }
 
-TEST(failed_passes_of_a_batch_with_a_model_as_drafter)
+PLAIN_TEST(failed_passes_of_a_batch_with_a_model_as_drafter)
 {
     pair p;
     char path[256];

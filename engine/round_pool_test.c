@@ -49,21 +49,21 @@ static void run(const char *path, const char *draft, const char *name, const cha
     pair_close(&p);
 }
 
-TEST(round_on_a_pool_with_a_dflash_drafter)
+PLAIN_TEST(round_on_a_pool_with_a_dflash_drafter)
 {
     const char *draft = df_write(&(df_options){0}, "draft.gguf");
     run(rig_model(), draft, "dflash", "scored", "f32");
     run(rig_model(), draft, "dflash", "lru", "q8_0");
 }
 
-TEST(round_on_a_pool_with_an_mtp_assistant)
+PLAIN_TEST(round_on_a_pool_with_an_mtp_assistant)
 {
     const char *draft = mtp_rig_write(&(mtp_rig_file){0});
     run(rig_model(), draft, "mtp", "scored", "f32");
     run(rig_model(), draft, "mtp", "snapkv", "q8_0");
 }
 
-TEST(round_on_a_pool_with_a_model_as_drafter)
+PLAIN_TEST(round_on_a_pool_with_a_model_as_drafter)
 {
     char path[256];
     snprintf(path, sizeof path, "%s", toy_model_write(&(toy_model_file){.n_ctx_train = CONTEXT}));
@@ -71,7 +71,7 @@ TEST(round_on_a_pool_with_a_model_as_drafter)
 }
 
 /* Recurrent layers cannot go back, so the end of a prompt is not computed twice. */
-TEST(round_on_a_pool_with_a_nextn_layer)
+PLAIN_TEST(round_on_a_pool_with_a_nextn_layer)
 {
     run(recur_model_write(&(recur_model_file){.nextn = true}), "nextn", "nextn", "scored", "f32");
 }

@@ -13,7 +13,7 @@
 #include "tests/round_rig.h"
 #include "tests/test.h"
 
-TEST(round_answers_are_those_without_drafts)
+PLAIN_TEST(round_answers_are_those_without_drafts)
 {
     pair p;
     uint64_t rng = test_seed();
@@ -27,7 +27,7 @@ TEST(round_answers_are_those_without_drafts)
     pair_close(&p);
 }
 
-TEST(round_accepts_what_the_script_says)
+PLAIN_TEST(round_accepts_what_the_script_says)
 {
     static const int32_t depths[] = {3};
     pair p;
@@ -51,7 +51,7 @@ TEST(round_accepts_what_the_script_says)
     pair_close(&p);
 }
 
-TEST(round_ends_where_a_stop_string_ends)
+PLAIN_TEST(round_ends_where_a_stop_string_ends)
 {
     pair p;
     uint64_t rng = test_seed();
@@ -69,7 +69,7 @@ TEST(round_ends_where_a_stop_string_ends)
     pair_close(&p);
 }
 
-TEST(round_ends_at_any_count_of_tokens)
+PLAIN_TEST(round_ends_at_any_count_of_tokens)
 {
     pair p;
     uint64_t rng = test_seed();
@@ -84,7 +84,7 @@ TEST(round_ends_at_any_count_of_tokens)
     pair_close(&p);
 }
 
-TEST(round_ends_with_the_context)
+PLAIN_TEST(round_ends_with_the_context)
 {
     pair p;
     uint64_t rng = test_seed();
@@ -99,7 +99,7 @@ TEST(round_ends_with_the_context)
     pair_close(&p);
 }
 
-TEST(round_ends_when_it_is_cancelled)
+PLAIN_TEST(round_ends_when_it_is_cancelled)
 {
     pair p;
     uint64_t rng = test_seed();
@@ -127,7 +127,7 @@ TEST(round_ends_when_it_is_cancelled)
     pair_close(&p);
 }
 
-TEST(round_with_every_format_of_keys_and_values)
+PLAIN_TEST(round_with_every_format_of_keys_and_values)
 {
     static const char *const formats[] = {"f32",  "f16",  "bf16",   "q8_0",  "q5_1",    "q5_0",
                                           "q4_1", "q4_0", "iq4_nl", "tq3_0", "q4_0+rot"};
@@ -148,7 +148,7 @@ TEST(round_with_every_format_of_keys_and_values)
 }
 
 /* The smallest rings that a session can have, and answers that pass their ends many times. */
-TEST(round_rolls_back_at_every_place_of_the_smallest_ring)
+PLAIN_TEST(round_rolls_back_at_every_place_of_the_smallest_ring)
 {
     for (int32_t width = 1; width <= 16; width += 3) {
         pair p;
@@ -178,7 +178,7 @@ static void next_turn(request *q, const timeline *t, uint64_t *rng)
     q->n = n;
 }
 
-TEST(round_goes_on_in_later_turns_and_from_snapshots)
+PLAIN_TEST(round_goes_on_in_later_turns_and_from_snapshots)
 {
     pair p;
     uint64_t rng = test_seed();
@@ -214,7 +214,7 @@ TEST(round_goes_on_in_later_turns_and_from_snapshots)
 }
 
 /* A text that repeats itself is what lookup drafts best. */
-TEST(round_of_lookup_accepts_repetitions)
+PLAIN_TEST(round_of_lookup_accepts_repetitions)
 {
     pair p;
     request q;
@@ -242,7 +242,7 @@ TEST(round_of_lookup_accepts_repetitions)
 }
 
 /* Predictions that are the answer, the answer with differences, and nothing like it. */
-TEST(round_of_lookup_copies_a_prediction)
+PLAIN_TEST(round_of_lookup_copies_a_prediction)
 {
     pair p;
     request q;
@@ -290,7 +290,7 @@ static status open_and_say(void *arg, err *e)
     return st;
 }
 
-TEST(round_needs_its_memory)
+PLAIN_TEST(round_needs_its_memory)
 {
     static shared_model k;
     uint64_t rng = test_seed();
@@ -311,7 +311,7 @@ static status open_all_and_say(void *arg, err *e)
     return st;
 }
 
-TEST(round_of_a_dflash_drafter_needs_its_memory)
+PLAIN_TEST(round_of_a_dflash_drafter_needs_its_memory)
 {
     static shared_model k = {.q = {.ids = {1, 2, 3}, .n = 3, .o = {.max_tokens = 4}}};
     k.q.o.sampling = (carat_sampling){.top_p = 1, .repeat_penalty = 1};

@@ -320,7 +320,7 @@ static void same_survivors(const fixture *f, list *want, int32_t n, double t)
     }
 }
 
-TEST(sampling_steps_are_their_definitions_in_any_order)
+PLAIN_TEST(sampling_steps_are_their_definitions_in_any_order)
 {
     fixture *f = mem_calloc(1, sizeof *f);
     list *want = mem_calloc(1, sizeof *want);

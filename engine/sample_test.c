@@ -116,7 +116,7 @@ static void compare(const carat_sampling *p, const float *logits, int32_t n, con
     mem_free(prob);
 }
 
-TEST(sampler_draws_what_the_definition_says)
+PLAIN_TEST(sampler_draws_what_the_definition_says)
 {
     uint64_t rng = test_seed();
     for (int round = 0; round < 30; round++) {
@@ -166,7 +166,7 @@ TEST(greedy_takes_the_lowest_id_among_equals)
     sampler_free(&s);
 }
 
-TEST(top_k_keeps_exactly_k_with_the_lowest_ids_among_equals)
+PLAIN_TEST(top_k_keeps_exactly_k_with_the_lowest_ids_among_equals)
 {
     enum { N = 5000 };
     static float x[N], y[N];
@@ -195,7 +195,7 @@ TEST(top_k_keeps_exactly_k_with_the_lowest_ids_among_equals)
 }
 
 /* A device returns all logits above a bound, in any order. */
-TEST(picks_among_the_largest_what_it_picks_among_all)
+PLAIN_TEST(picks_among_the_largest_what_it_picks_among_all)
 {
     enum { N = 5000, ROUNDS = 300 };
     uint64_t rng = test_seed();

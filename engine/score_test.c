@@ -234,7 +234,7 @@ static void check_batch(carat_model *m, int32_t n_slots, int32_t chunk, uint64_t
     mem_free(h);
 }
 
-TEST(prompt_logprobs_of_a_batch_are_those_of_single_tokens)
+PLAIN_TEST(prompt_logprobs_of_a_batch_are_those_of_single_tokens)
 {
     uint64_t rng = test_seed();
     for (int i = 0; i < 3; i++) {

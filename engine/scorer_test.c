@@ -74,7 +74,7 @@ static void plain_scores(const carat_model *m, const int32_t *ids, int64_t n, fl
     mem_free(byte_page);
 }
 
-TEST(scorer_gives_each_page_the_mean_of_its_tokens)
+PLAIN_TEST(scorer_gives_each_page_the_mean_of_its_tokens)
 {
     carat_model *m = open_both(NULL);
     float got[PROMPT / KV_PAGE + 1], want[PROMPT / KV_PAGE + 1];
@@ -163,7 +163,7 @@ static void done(void *user, carat_status st, const carat_error *e, const carat_
 }
 
 /* Alone, with drafts, and side by side in a pool that is too small: the same answers. */
-TEST(scorer_choices_depend_on_tokens_alone)
+PLAIN_TEST(scorer_choices_depend_on_tokens_alone)
 {
     enum { JOBS = 3 };
     carat_model *m = open_both("lookup");

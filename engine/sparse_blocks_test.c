@@ -105,7 +105,7 @@ TEST(block_selection_has_a_threshold_or_is_refused_with_a_sentence)
     end(&f);
 }
 
-TEST(block_selection_does_not_depend_on_chunks)
+PLAIN_TEST(block_selection_does_not_depend_on_chunks)
 {
     fixture f = begin();
     static const int32_t chunks[] = {64, 200, CTX};
@@ -133,7 +133,7 @@ TEST(block_selection_does_not_depend_on_chunks)
 
 /* A longer prompt goes on from where the shorter one's last blocks begin, and no later; live, from
  * a checkpoint, and from a file. Its result is that of a fresh session. */
-TEST(block_selection_reuses_only_what_a_fresh_session_would_compute)
+PLAIN_TEST(block_selection_reuses_only_what_a_fresh_session_would_compute)
 {
     enum { SHORT = 1100 };
     fixture f = begin();
@@ -178,7 +178,7 @@ static void ask(carat_session *s, const fixture *f, int64_t n, const char *spars
 
 /* The length of a prompt alone decides, and a prompt that is computed otherwise than the rows at
  * hand goes on from none of them. */
-TEST(auto_selects_in_long_prompts_alone)
+PLAIN_TEST(auto_selects_in_long_prompts_alone)
 {
     enum { FROM = 1200 };
     static const int64_t length[] = {FROM - 1, FROM, N_IDS, 300};
@@ -235,7 +235,7 @@ TEST(auto_is_described_and_wrong_lengths_are_refused)
 
 /* Requests of both kinds at once; answers are those of sessions alone, and the account says what
  * was left out. */
-TEST(block_selection_in_a_batch_is_that_of_a_session)
+PLAIN_TEST(block_selection_in_a_batch_is_that_of_a_session)
 {
     enum { JOBS = 5 };
     static answer alone[3], r[JOBS];

@@ -99,7 +99,7 @@ TEST(sparse_settings_are_read_or_refused_with_a_sentence)
 
 /* Chunks do not change a row's bits; a scale under which nothing falls, and 0, are the exact model
  * bit for bit. */
-TEST(sparse_prompts_do_not_depend_on_chunks_and_small_scales_are_exact)
+PLAIN_TEST(sparse_prompts_do_not_depend_on_chunks_and_small_scales_are_exact)
 {
     fixture f = begin();
     static const int32_t chunks[] = {1, 7, 64, 128, CTX};
@@ -170,7 +170,7 @@ static void generate(carat_session *s, const fixture *f, int64_t n, const char *
 
 /* One session, prompts of both kinds in turn: each goes on from rows of its own kind alone, live or
  * from a checkpoint. */
-TEST(an_exact_prompt_never_reuses_what_a_lossy_one_computed)
+PLAIN_TEST(an_exact_prompt_never_reuses_what_a_lossy_one_computed)
 {
     fixture f = begin();
     answer fresh[2], r;
@@ -204,7 +204,7 @@ TEST(an_exact_prompt_never_reuses_what_a_lossy_one_computed)
 
 /* Snapshots carry their kind: whoever restores one goes on in it, and an exact prompt after that
  * begins anew. */
-TEST(a_lossy_snapshot_stays_lossy)
+PLAIN_TEST(a_lossy_snapshot_stays_lossy)
 {
     fixture f = begin();
     carat_error e = {0};
@@ -227,7 +227,7 @@ TEST(a_lossy_snapshot_stays_lossy)
 }
 
 /* Files of one directory, written by sessions of both kinds. */
-TEST(lossy_files_serve_lossy_prompts_alone)
+PLAIN_TEST(lossy_files_serve_lossy_prompts_alone)
 {
     fixture f = begin();
     char dir[512];
@@ -250,7 +250,7 @@ TEST(lossy_files_serve_lossy_prompts_alone)
 
 /* A batch with requests of both kinds at once, more than slots: every answer is that of a session
  * alone. */
-TEST(a_batch_keeps_lossy_and_exact_requests_apart)
+PLAIN_TEST(a_batch_keeps_lossy_and_exact_requests_apart)
 {
     enum { JOBS = 9 };
     fixture f = begin();

@@ -167,7 +167,7 @@ TEST(safetensors_at_the_limits_of_the_reader)
 }
 
 /* A set of as many files as are read, and of one more. */
-TEST(safetensors_at_the_limit_of_files)
+PLAIN_TEST(safetensors_at_the_limit_of_files)
 {
     enum { PARTS = 4096 };
     const char *dir = test_temp("parts");

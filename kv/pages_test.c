@@ -134,7 +134,7 @@ static void check_model(const model *m)
     CHECK_EQ(m->p.n_shared, n_shared);
 }
 
-TEST(pages_hold_what_a_model_of_them_holds)
+PLAIN_TEST(pages_hold_what_a_model_of_them_holds)
 {
     static model m;
     uint64_t rng = test_seed();

@@ -223,7 +223,7 @@ static const df_options variants[] = {
 };
 enum { N_VARIANTS = sizeof variants / sizeof *variants };
 
-TEST(dflash_drafts_like_the_plain_computation)
+PLAIN_TEST(dflash_drafts_like_the_plain_computation)
 {
     for (int i = 0; i < N_VARIANTS; i++) {
         drafting d;
@@ -242,7 +242,7 @@ TEST(dflash_drafts_like_the_plain_computation)
     }
 }
 
-TEST(dflash_dialects_draft_alike)
+PLAIN_TEST(dflash_dialects_draft_alike)
 {
     static const df_options kinds[] = {
         {0}, {.laguna = true}, {.rank = 16, .conf = true, .anchor_first = true}};

@@ -26,7 +26,7 @@ static status bind_with(const char *base, const char *add, err *e)
     return st;
 }
 
-TEST(a_tensor_without_a_place_is_refused_in_every_family)
+PLAIN_TEST(a_tensor_without_a_place_is_refused_in_every_family)
 {
     static const char *const bad[] = {
         "blk.0.my_extra.weight",

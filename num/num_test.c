@@ -143,7 +143,7 @@ static double snr(uint32_t type, int kind, int rows)
     return 10 * log10(signal / noise);
 }
 
-TEST(num_snr_gates)
+PLAIN_TEST(num_snr_gates)
 {
     /* Gauss, Laplace. Up to mxfp4 what the rules are known to reach, the rest what
      * the search reached when it was written; both less 0.5 dB. */

@@ -112,7 +112,7 @@ static double snr_of(uint32_t type, bool rotate, bool outlier)
     return 10 * log10(signal / noise);
 }
 
-TEST(cache_formats_keep_their_signal)
+PLAIN_TEST(cache_formats_keep_their_signal)
 {
     static const struct {
         uint32_t type;

@@ -368,7 +368,7 @@ static void comes_close(const costs *cost, const profile *p, bool modest)
               p->name, sum / SEEDS);
 }
 
-TEST(control_comes_close_to_the_best_fixed_length)
+PLAIN_TEST(control_comes_close_to_the_best_fixed_length)
 {
     for (int32_t c = 0; c < TABLES; c++)
         for (int32_t f = 0; f < PROFILES; f++)
@@ -377,7 +377,7 @@ TEST(control_comes_close_to_the_best_fixed_length)
 }
 
 /* With exact times the guarantee is exact: the bound, and the last round. */
-TEST(control_never_loses_more_than_its_purse)
+PLAIN_TEST(control_never_loses_more_than_its_purse)
 {
     for (int32_t c = 0; c < TABLES; c++)
         for (int32_t f = 0; f < PROFILES; f++)
@@ -421,7 +421,7 @@ TEST(control_of_a_reject_storm_stays_near_plain)
 }
 
 /* Many requests share their passes. The rows of one are the others' time. */
-TEST(control_weighs_the_other_requests)
+PLAIN_TEST(control_weighs_the_other_requests)
 {
     static const struct {
         int32_t table, profile, seats;
@@ -783,7 +783,7 @@ static void reaches(grove *g, uint64_t n_seeds, double share)
 
 /* A best token that is nearly always right makes chains, though the drafter says 0.5 of it: with
  * trees as the drafter would have them, three answers reach half of the best speed. */
-TEST(control_learns_what_probabilities_are_worth)
+PLAIN_TEST(control_learns_what_probabilities_are_worth)
 {
     enum { SEEDS = 4 };
     static const double says[] = {0.5, 0.9, 0.3};
@@ -795,7 +795,7 @@ TEST(control_learns_what_probabilities_are_worth)
             }
 }
 
-TEST(control_learns_while_passes_are_recorded)
+PLAIN_TEST(control_learns_while_passes_are_recorded)
 {
     enum { SEEDS = 8 };
     static const double says[] = {0.2, 0.7};

@@ -43,7 +43,7 @@ static void draw(const carat_model *m, int32_t *id, int32_t n, uint64_t *rng)
         id[i] = (int32_t)rng_below(rng, (uint64_t)m->core.n_vocab);
 }
 
-TEST(dflash_answers_of_other_families_are_those_without_drafts)
+PLAIN_TEST(dflash_answers_of_other_families_are_those_without_drafts)
 {
     for (int k = 0; k < KINDS; k++) {
         files f;

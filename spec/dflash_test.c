@@ -163,7 +163,7 @@ static const df_options kinds[] = {
     {0}, {.laguna = true}, {.rank = 16, .conf = true, .anchor_first = true}, {.causal = DF_CAUSAL}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-TEST(dflash_chunks_of_any_length_are_absorbed_alike)
+PLAIN_TEST(dflash_chunks_of_any_length_are_absorbed_alike)
 {
     for (int k = 0; k < KINDS; k++) {
         drafting *x = open_drafting(&kinds[k]);
@@ -224,7 +224,7 @@ TEST(dflash_long_passes_are_absorbed_in_pieces)
     close_drafting(x);
 }
 
-TEST(dflash_timelines_of_a_pass_do_not_notice_each_other)
+PLAIN_TEST(dflash_timelines_of_a_pass_do_not_notice_each_other)
 {
     for (int k = 0; k < KINDS; k++) {
         drafting *x = open_drafting(&kinds[k]);
@@ -262,7 +262,7 @@ TEST(dflash_timelines_of_a_pass_do_not_notice_each_other)
     }
 }
 
-TEST(dflash_scratch_is_enough_for_any_number_of_timelines)
+PLAIN_TEST(dflash_scratch_is_enough_for_any_number_of_timelines)
 {
     enum { MANY = 20 };
     static const int32_t counts[] = {1, 2, 5, 11, MANY};
@@ -347,7 +347,7 @@ TEST(dflash_rows_wait_until_a_draft_is_wanted)
 }
 
 /* With a row of each of many timelines in a pass, the rows of four passes wait. */
-TEST(dflash_rows_of_a_crowd_wait_for_four_passes)
+PLAIN_TEST(dflash_rows_of_a_crowd_wait_for_four_passes)
 {
     const int32_t one[CROWD] = {1, 1, 1, 1, 1, 1};
     for (int k = 0; k < KINDS; k++) {
@@ -382,7 +382,7 @@ TEST(dflash_rows_of_a_crowd_wait_for_four_passes)
 }
 
 /* No more rows wait than a pass of the session may have. */
-TEST(dflash_few_rows_wait_for_small_passes)
+PLAIN_TEST(dflash_few_rows_wait_for_small_passes)
 {
     for (int32_t rows = 2; rows <= 5; rows++) { /* the kept row is the second */
         drafting *x = open_drafting_of(&kinds[0], rows, N_CTX);

@@ -203,7 +203,7 @@ static void check_format(mtp_bench *b, const kv_words *words)
     mem_free(out);
 }
 
-TEST(mtp_drafts_equal_the_plain_form_dense)
+PLAIN_TEST(mtp_drafts_equal_the_plain_form_dense)
 {
     mtp_bench b;
     bench_open(&b, &(mtp_rig_file){0});
@@ -212,7 +212,7 @@ TEST(mtp_drafts_equal_the_plain_form_dense)
     bench_close(&b);
 }
 
-TEST(mtp_drafts_equal_the_plain_form_clusters)
+PLAIN_TEST(mtp_drafts_equal_the_plain_form_clusters)
 {
     mtp_bench b;
     bench_open(&b, &(mtp_rig_file){.n_clusters = 16, .n_top = 5, .old = true});
@@ -383,7 +383,7 @@ TEST(mtp_refuses_damaged_files)
 }
 
 /* Without keys the tensors say all that the published files share. */
-TEST(mtp_needs_no_keys)
+PLAIN_TEST(mtp_needs_no_keys)
 {
     mtp_bench b;
     bench_open(&b, &(mtp_rig_file){.no_keys = true});

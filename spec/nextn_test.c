@@ -124,7 +124,7 @@ static void check_golden(const char *name, bool split, int32_t chunk)
     fidelity_close(&f);
 }
 
-TEST(nextn_drafts_are_those_of_transformers)
+PLAIN_TEST(nextn_drafts_are_those_of_transformers)
 {
     static const int32_t chunks[] = {1, 3, 64};
     for (int i = 0; i < 3; i++) {
@@ -284,7 +284,7 @@ TEST(nextn_goes_on_after_a_rewind)
 
 /* ---- Answers ------------------------------------------------------------------------------- */
 
-TEST(nextn_answers_are_those_without_drafts)
+PLAIN_TEST(nextn_answers_are_those_without_drafts)
 {
     for (int experts = 0; experts < 2; experts++) {
         const char *path =
@@ -304,7 +304,7 @@ TEST(nextn_answers_are_those_without_drafts)
     }
 }
 
-TEST(nextn_goes_on_in_later_turns)
+PLAIN_TEST(nextn_goes_on_in_later_turns)
 {
     const char *path = recur_model_write(&(recur_model_file){.nextn = true});
     uint64_t rng = test_seed();
@@ -327,7 +327,7 @@ TEST(nextn_goes_on_in_later_turns)
 }
 
 /* Where the layer's formula gives the model's own next token, every draft is accepted. */
-TEST(nextn_is_accepted_where_it_is_right)
+PLAIN_TEST(nextn_is_accepted_where_it_is_right)
 {
     const recur_model_file sure = {.nextn = true, .next_by_last = true, .scale = 4};
     uint64_t rng = test_seed();
@@ -401,7 +401,7 @@ TEST(nextn_takes_the_memory_it_planned)
 
 /* ---- Batches ------------------------------------------------------------------------------- */
 
-TEST(nextn_answers_of_a_batch_are_those_of_sessions)
+PLAIN_TEST(nextn_answers_of_a_batch_are_those_of_sessions)
 {
     enum { JOBS = 5 };
     const char *path = recur_model_write(&(recur_model_file){.nextn = true});

@@ -28,7 +28,7 @@ static void measure_briefly(void)
             (bench_effort){.loop_ms = 5, .read_min = 1 << 24, .read_max = 1 << 24};
 }
 
-TEST(bench_ceilings_are_plausible)
+PLAIN_TEST(bench_ceilings_are_plausible)
 {
     measure_briefly();
     bench_ceilings c;
@@ -85,7 +85,7 @@ static json_t *report(const char *kind, const char *const *more)
     return root;
 }
 
-TEST(bench_runs_answers_side_by_side)
+PLAIN_TEST(bench_runs_answers_side_by_side)
 {
     json_t *root = report("moe", ARGS("-p", "0", "-n", "6", "-d", "0,5", "-s", "3", "-r", "2", "-t",
                                       "2", "--device", "cpu"));
@@ -103,7 +103,7 @@ TEST(bench_runs_answers_side_by_side)
 }
 
 /* Prompts that begin alike are kept once. */
-TEST(bench_shares_what_prompts_have_in_common)
+PLAIN_TEST(bench_shares_what_prompts_have_in_common)
 {
     double used[2];
     for (int k = 0; k < 2; k++) {
@@ -118,7 +118,7 @@ TEST(bench_shares_what_prompts_have_in_common)
     CHECK_MSG(used[1] < 0.8 * used[0], "%g tokens of %g", used[1], used[0]);
 }
 
-TEST(bench_leaves_depths_blank)
+PLAIN_TEST(bench_leaves_depths_blank)
 {
     json_t *root = report(
         "moe", ARGS("-p", "0", "-n", "2", "-d", "100", "-r", "2", "-t", "1", "--blank-depth"));
@@ -128,7 +128,7 @@ TEST(bench_leaves_depths_blank)
     json_decref(root);
 }
 
-TEST(bench_reports_every_test_in_json)
+PLAIN_TEST(bench_reports_every_test_in_json)
 {
     static const int want[6][3] = {{16, 0, 0},  {5, 0, 0},  {0, 2, 0},
                                    {16, 0, 40}, {5, 0, 40}, {0, 2, 40}};
@@ -150,7 +150,7 @@ TEST(bench_reports_every_test_in_json)
 }
 
 /* With scripted drafts: drafter and checks run, and as many drafts are accepted as asked. */
-TEST(bench_scripts_drafts)
+PLAIN_TEST(bench_scripts_drafts)
 {
     json_t *root =
         report("dense", ARGS("-p", "0", "-n", "24", "-d", "9", "-s", "2", "-r", "1", "-t", "1",
@@ -214,7 +214,7 @@ TEST(bench_sets_every_op_beside_its_floor)
     json_decref(root);
 }
 
-TEST(bench_compares_with_another_program)
+PLAIN_TEST(bench_compares_with_another_program)
 {
     char other[1024];
     snprintf(other, sizeof other, "%s", test_path("carat"));

@@ -20,7 +20,7 @@ static void expect(int code, const char *says, const char *in, const char *const
 }
 
 /* The words of llama.cpp, and a part of what carat says of each; NULL: it is taken. */
-TEST(options_of_llama_cpp_are_taken_or_explained)
+PLAIN_TEST(options_of_llama_cpp_are_taken_or_explained)
 {
     static const struct {
         const char *word, *value, *says;
@@ -91,7 +91,7 @@ TEST(options_of_llama_cpp_are_taken_or_explained)
 }
 
 /* -sys is the system message and not the letters s, y and s. */
-TEST(options_of_llama_cpp_set_the_system_message)
+PLAIN_TEST(options_of_llama_cpp_set_the_system_message)
 {
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 512});
     spawned a, b;
@@ -105,7 +105,7 @@ TEST(options_of_llama_cpp_set_the_system_message)
     spawned_free(&b);
 }
 
-TEST(options_without_effect_name_what_is_missing)
+PLAIN_TEST(options_without_effect_name_what_is_missing)
 {
     static const struct {
         const char *command, *words[3], *says;

@@ -204,7 +204,7 @@ TEST(cli_answers_go_to_stdout_and_nothing_else_does)
     spawned_free(&c);
 }
 
-TEST(cli_a_seed_repeats_an_answer)
+PLAIN_TEST(cli_a_seed_repeats_an_answer)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     spawned r[3];
@@ -287,7 +287,7 @@ TEST(cli_events_are_lines_of_json)
     spawned_free(&r);
 }
 
-TEST(cli_logits_are_the_same_in_any_chunks_and_whole_or_not_at_all)
+PLAIN_TEST(cli_logits_are_the_same_in_any_chunks_and_whole_or_not_at_all)
 {
     const char *m = toy_model_write(NULL), *ids = write_ids(100);
     const char *a = test_temp("a.f32"), *b = test_temp("b.f32"), *c = test_temp("c.f32");
@@ -371,7 +371,7 @@ TEST(cli_a_bench_that_is_interrupted_ends_with_130)
                   ARGS("bench", "-m", m, "-p", "0", "-n", "60000", "-t", "1"));
 }
 
-TEST(cli_a_reader_that_leaves_ends_it_quietly)
+PLAIN_TEST(cli_a_reader_that_leaves_ends_it_quietly)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
     run_and_check(
@@ -393,7 +393,7 @@ TEST(cli_interrupt_ends_the_answer_with_130)
 
 /* The grammar allows one text only, so every instruction set writes the same bytes: a window title,
  * colours, a C1 control, a delete and a bell. */
-TEST(cli_model_text_cannot_drive_the_terminal)
+PLAIN_TEST(cli_model_text_cannot_drive_the_terminal)
 {
     static const char rule[] = "root ::= \"a\\x1b]0;owned\\x07b\\x1b[31mc\\x9bd\\x7f\\x08e\\n\"\n";
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 16});

@@ -503,7 +503,7 @@ TEST(server_closes_connections_that_trickle_a_body_or_read_slowly)
 }
 
 /* More slow clients than connections, all at once: the first lose theirs long before --timeout. */
-TEST(server_makes_room_while_slow_clients_hold_all_connections)
+PLAIN_TEST(server_makes_room_while_slow_clients_hold_all_connections)
 {
     enum { CROWD = 12 };
     static const char begin[] =

@@ -25,7 +25,7 @@ static void says(const spawned *r, int code, const char *what)
               what, str_text(&r->err));
 }
 
-TEST(run_compresses_what_comes_before_the_question)
+PLAIN_TEST(run_compresses_what_comes_before_the_question)
 {
     char path[512];
     str text = {0};

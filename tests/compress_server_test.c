@@ -59,7 +59,7 @@ static void check_shorter(const jtree *c, const char *index)
     CHECK_EQ(number(c, "texts.0.bytes"), (int)strlen(long_text()));
 }
 
-TEST(server_compresses_prompts_of_every_dialect)
+PLAIN_TEST(server_compresses_prompts_of_every_dialect)
 {
     static const struct {
         const char *path, *list, *more, *usage;
@@ -136,7 +136,7 @@ TEST(server_refuses_compression_that_makes_no_sense)
 
 /* The server's option holds where a request does not say; a client that leaves while its text is
  * scored leaves nothing behind. */
-TEST(server_compresses_with_a_scorer)
+PLAIN_TEST(server_compresses_with_a_scorer)
 {
     served s;
     response r;

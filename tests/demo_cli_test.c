@@ -25,7 +25,7 @@ static void ask_bundled(const char *in, const char *says, const char *const *arg
     spawned_free(&r);
 }
 
-TEST(demo_answers_from_arguments_stdin_and_file)
+PLAIN_TEST(demo_answers_from_arguments_stdin_and_file)
 {
     need_bundled();
     const char *question = test_temp("q.txt");
@@ -36,7 +36,7 @@ TEST(demo_answers_from_arguments_stdin_and_file)
                 ARGS("run", "-q", "--greedy", "-m", test_path("models/demo.gguf"), "-p", question));
 }
 
-TEST(demo_recalls_from_the_middle_of_a_long_text)
+PLAIN_TEST(demo_recalls_from_the_middle_of_a_long_text)
 {
     need_bundled();
     str text = {0};
@@ -60,7 +60,7 @@ TEST(demo_recalls_from_the_middle_of_a_long_text)
     str_free(&text);
 }
 
-TEST(demo_thinks_on_stderr_and_answers_on_stdout)
+PLAIN_TEST(demo_thinks_on_stderr_and_answers_on_stdout)
 {
     need_bundled();
     spawned r;
@@ -72,7 +72,7 @@ TEST(demo_thinks_on_stderr_and_answers_on_stdout)
     spawned_free(&r);
 }
 
-TEST(demo_stops_before_any_of_its_stop_strings)
+PLAIN_TEST(demo_stops_before_any_of_its_stop_strings)
 {
     need_bundled();
     spawned r;
@@ -87,7 +87,7 @@ TEST(demo_stops_before_any_of_its_stop_strings)
     spawned_free(&r);
 }
 
-TEST(demo_calls_a_tool_and_reads_its_result)
+PLAIN_TEST(demo_calls_a_tool_and_reads_its_result)
 {
     need_bundled();
     const char *tools = test_path("tools/demo_tools.json");
@@ -105,7 +105,7 @@ TEST(demo_calls_a_tool_and_reads_its_result)
         ARGS("run", "--greedy", "--json-events", "--tools", tools, "What is the weather in Oslo?"));
 }
 
-TEST(demo_conversation_with_tools_thoughts_and_files)
+PLAIN_TEST(demo_conversation_with_tools_thoughts_and_files)
 {
     need_bundled();
     char state[512], line[700];
@@ -159,7 +159,7 @@ TEST(demo_conversation_with_tools_thoughts_and_files)
                 ARGS("run", "-q", "--greedy", "--messages", saved, "What is carat?"));
 }
 
-TEST(demo_through_the_library_from_plain_c)
+PLAIN_TEST(demo_through_the_library_from_plain_c)
 {
     spawned r;
     need_bundled();

@@ -61,7 +61,7 @@ static bool answers(asker *a, const json_t *c)
     return right;
 }
 
-TEST(demo_answers_what_it_has_never_seen)
+PLAIN_TEST(demo_answers_what_it_has_never_seen)
 {
     const char *model = test_path("models/demo.gguf");
     if (access(model, R_OK))

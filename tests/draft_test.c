@@ -195,7 +195,7 @@ static int every(void)
 
 /* PyTorch has the same rounds for these prompts, all but one of 390, in f32. Trees of 16 have 361
  * rounds there and here. */
-TEST(draft_blocks_are_accepted)
+PLAIN_TEST(draft_blocks_are_accepted)
 {
     static const double golden[] = {0.98, 0.96, 0.89, 0.85, 0.80, 0.71, 0.62};
     speaker a;
@@ -229,7 +229,7 @@ LONG_TEST(draft_blocks_are_accepted_far_into_a_text)
 }
 
 /* PyTorch has exactly as many rounds for these prompts in f32: 496. */
-TEST(draft_steps_are_accepted)
+PLAIN_TEST(draft_steps_are_accepted)
 {
     static const double golden[] = {0.99, 0.98, 0.975, 0.89};
     static const char *const formats[] = {"f16", "q8_0", "q4_0+rot"};
@@ -285,7 +285,7 @@ TEST(draft_of_the_bundled_model)
 
 /* Half of the text's pages are on the host. An assistant reads the keys that are left, as the
  * target does; a block drafter has keys of its own. */
-TEST(drafts_are_accepted_on_a_pool)
+PLAIN_TEST(drafts_are_accepted_on_a_pool)
 {
     static const struct {
         const char *file;

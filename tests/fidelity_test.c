@@ -137,73 +137,73 @@ static void check_model(const char *name)
     fidelity_close(&f);
 }
 
-TEST(fidelity_everything_on)
+PLAIN_TEST(fidelity_everything_on)
 {
     check_model("all");
 }
 
-TEST(fidelity_like_e2b)
+PLAIN_TEST(fidelity_like_e2b)
 {
     check_model("e2b");
 }
 
-TEST(fidelity_like_26b)
+PLAIN_TEST(fidelity_like_26b)
 {
     check_model("moe");
 }
 
-TEST(fidelity_like_31b)
+PLAIN_TEST(fidelity_like_31b)
 {
     check_model("dense");
 }
 
-TEST(fidelity_like_12b)
+PLAIN_TEST(fidelity_like_12b)
 {
     check_model("unified");
 }
 
-TEST(fidelity_wide_heads_odd_window)
+PLAIN_TEST(fidelity_wide_heads_odd_window)
 {
     check_model("wide");
 }
 
-TEST(fidelity_qwen3)
+PLAIN_TEST(fidelity_qwen3)
 {
     check_model("qwen3");
 }
 
-TEST(fidelity_qwen3_yarn)
+PLAIN_TEST(fidelity_qwen3_yarn)
 {
     check_model("qwen3-yarn");
 }
 
-TEST(fidelity_laguna)
+PLAIN_TEST(fidelity_laguna)
 {
     check_model("laguna");
 }
 
-TEST(fidelity_laguna_gate_per_element)
+PLAIN_TEST(fidelity_laguna_gate_per_element)
 {
     check_model("laguna-element");
 }
 
-TEST(fidelity_qwen35)
+PLAIN_TEST(fidelity_qwen35)
 {
     check_model("qwen35");
 }
 
-TEST(fidelity_qwen35_uneven)
+PLAIN_TEST(fidelity_qwen35_uneven)
 {
     check_model("qwen35-uneven");
 }
 
-TEST(fidelity_qwen35moe)
+PLAIN_TEST(fidelity_qwen35moe)
 {
     check_model("qwen35moe");
 }
 
 /* Default options: what the device does to F32 weights for speed stays within the bounds. */
-TEST(fidelity_with_default_options)
+PLAIN_TEST(fidelity_with_default_options)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
         fidelity f;
@@ -214,7 +214,7 @@ TEST(fidelity_with_default_options)
 }
 
 /* Every generation of files says the same in other words: the results are bit-identical. */
-TEST(fidelity_generations_of_files_agree)
+PLAIN_TEST(fidelity_generations_of_files_agree)
 {
     static const struct {
         const char *what;
@@ -258,7 +258,7 @@ TEST(fidelity_generations_of_files_agree)
 }
 
 /* Files without per-layer embeddings may leave their width out. */
-TEST(fidelity_absent_ple_key_is_zero)
+PLAIN_TEST(fidelity_absent_ple_key_is_zero)
 {
     static const fidelity_file v = {.no_ple_key = true};
     fidelity f;
@@ -277,7 +277,7 @@ static bool has_experts(const fidelity *f)
 /* An upper bound of what rounding keys and values costs on these models: about twice the measured
  * value. Where a router chooses, one rounding may change an expert and thereby everything: there
  * only chunk sizes are compared. */
-TEST(fidelity_rounded_caches)
+PLAIN_TEST(fidelity_rounded_caches)
 {
     static const struct {
         const char *kv;
@@ -352,23 +352,23 @@ static void check_types(const char *name)
     fidelity_close(&f);
 }
 
-TEST(fidelity_stored_types_everything_on)
+PLAIN_TEST(fidelity_stored_types_everything_on)
 {
     check_types("all");
 }
 
-TEST(fidelity_stored_types_like_e2b)
+PLAIN_TEST(fidelity_stored_types_like_e2b)
 {
     check_types("e2b");
 }
 
-TEST(fidelity_stored_types_wide_heads)
+PLAIN_TEST(fidelity_stored_types_wide_heads)
 {
     check_types("wide");
 }
 
 /* Rows without wanted logits leave the pass at the last layer that owns keys; no result changes. */
-TEST(fidelity_last_row_alone_is_the_last_of_all)
+PLAIN_TEST(fidelity_last_row_alone_is_the_last_of_all)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
         fidelity f;
@@ -412,7 +412,7 @@ static void check_like_fresh(const fidelity *f, carat_model *m, carat_session *s
     mem_free(want);
 }
 
-TEST(session_edited_prompt_equals_a_fresh_session)
+PLAIN_TEST(session_edited_prompt_equals_a_fresh_session)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
         fidelity f;
@@ -443,7 +443,7 @@ TEST(session_edited_prompt_equals_a_fresh_session)
     }
 }
 
-TEST(session_extends_shortens_and_repeats)
+PLAIN_TEST(session_extends_shortens_and_repeats)
 {
     fidelity f;
     fidelity_open(&f, "all");
@@ -471,7 +471,7 @@ TEST(session_extends_shortens_and_repeats)
     fidelity_close(&f);
 }
 
-TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
+PLAIN_TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
         fidelity f;
@@ -501,7 +501,7 @@ TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
 }
 
 /* Random edits, extensions, cuts and rewinds on one session, each compared with a fresh one. */
-TEST(session_survives_random_edits)
+PLAIN_TEST(session_survives_random_edits)
 {
     for (const char *const *name = fidelity_names; *name; name++) {
         fidelity f;
@@ -562,7 +562,7 @@ TEST(session_errors_are_sentences)
 
 /* ---- Broken files ------------------------------------------------------------------------ */
 
-TEST(nan_weights_are_reported)
+PLAIN_TEST(nan_weights_are_reported)
 {
     static const struct {
         const char *model, *tensor;

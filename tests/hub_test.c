@@ -184,7 +184,7 @@ TEST(hub_pull_takes_pages_renames_and_files_without_storage)
 
 /* ---- Interrupted --------------------------------------------------------------------------- */
 
-TEST(hub_pull_continues_where_it_was_stopped)
+PLAIN_TEST(hub_pull_continues_where_it_was_stopped)
 {
     static hub_rig r;
     begin(&r);
@@ -220,7 +220,7 @@ static bool tell(void *user, const hub_progress *p)
     return true;
 }
 
-TEST(hub_pull_of_a_killed_program_continues)
+PLAIN_TEST(hub_pull_of_a_killed_program_continues)
 {
     static hub_rig r;
     int told[2];

@@ -276,7 +276,7 @@ static void tally_round(void *user, const carat_round *r)
 
 /* Golden values: the share of rounds that accept draft i and all before it. The NextN layer was
  * trained for three steps; later ones go on from its own states. */
-TEST(hybrid_nextn_drafts_are_accepted)
+PLAIN_TEST(hybrid_nextn_drafts_are_accepted)
 {
     enum { N = 6, PROFILED = 12 }; /* drafts; texts of the golden values, sanitized too */
     static const double golden[N] = {1, 1, 0.99, 0.97, 0.965, 0.965};

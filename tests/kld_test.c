@@ -94,7 +94,7 @@ TEST(kld_of_sparse_attention_has_a_histogram_of_each_layer)
 }
 
 /* A text of several passes is one prompt, so the numbers are those of one pass. */
-TEST(kld_of_block_selection_is_the_same_in_one_pass_and_in_several)
+PLAIN_TEST(kld_of_block_selection_is_the_same_in_one_pass_and_in_several)
 {
     const char *m = toy_model_write(&(toy_model_file){.wide_heads = true, .n_ctx_train = 1024}),
                *ids = ids_file(900);
@@ -115,7 +115,7 @@ TEST(kld_of_block_selection_is_the_same_in_one_pass_and_in_several)
     }
 }
 
-TEST(calibrate_sparse_recommends_a_scale_that_keeps_its_promise)
+PLAIN_TEST(calibrate_sparse_recommends_a_scale_that_keeps_its_promise)
 {
     const char *m = toy_model_write(&(toy_model_file){.wide_heads = true}), *ids = ids_file(400);
     spawned r;

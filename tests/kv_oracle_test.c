@@ -71,11 +71,11 @@ static void check_chunks(rig *r, const kv_words *w, const int32_t *ids, const fl
     mem_free(got);
 }
 
-TEST(kv_oracle_chunks_of_every_size_a)
+PLAIN_TEST(kv_oracle_chunks_of_every_size_a)
 {
     each_format(check_chunks, 0, 2);
 }
-TEST(kv_oracle_chunks_of_every_size_b)
+PLAIN_TEST(kv_oracle_chunks_of_every_size_b)
 {
     each_format(check_chunks, 1, 2);
 }
@@ -105,7 +105,7 @@ static void check_verify(rig *r, const kv_words *w, const int32_t *ids, const fl
     rig_close_cache(r);
 }
 
-TEST(kv_oracle_verify_batches_with_rejections)
+PLAIN_TEST(kv_oracle_verify_batches_with_rejections)
 {
     each_format(check_verify, 0, 1);
 }
@@ -149,7 +149,7 @@ static void check_trees(rig *r, const kv_words *w, const int32_t *ids, const flo
     rig_close_cache(r);
 }
 
-TEST(kv_oracle_verify_trees_with_rejections)
+PLAIN_TEST(kv_oracle_verify_trees_with_rejections)
 {
     each_format(check_trees, 0, 1);
 }
@@ -194,7 +194,7 @@ static void check_neighbours(rig *r, const kv_words *w, const int32_t *ids, cons
     rig_close_cache(r);
 }
 
-TEST(kv_oracle_timelines_in_one_pass)
+PLAIN_TEST(kv_oracle_timelines_in_one_pass)
 {
     each_format(check_neighbours, 0, 1);
 }
@@ -238,7 +238,7 @@ static void check_edits(rig *r, const kv_words *w, const int32_t *ids, const flo
     mem_free(got);
 }
 
-TEST(kv_oracle_rewinds_and_edits)
+PLAIN_TEST(kv_oracle_rewinds_and_edits)
 {
     each_format(check_edits, 0, 1);
 }
@@ -264,7 +264,7 @@ static double largest_distance(const float *a, const float *b, int32_t *n_flips)
 
 /* In f32, one stream and two compute the same function with another order of rounding. Coarser
  * formats round u instead of w u, which loses no more. Distances are from two streams of f32. */
-TEST(kv_oracle_one_stream_is_two)
+PLAIN_TEST(kv_oracle_one_stream_is_two)
 {
     static const struct {
         const char *type;
@@ -327,7 +327,7 @@ static void plain_store(pass *p, const kv_view *kv, mat k, mat v)
 
 /* A cache in any format gives the logits of an f32 cache with the same numbers, up to the rounding
  * of reads; how coarse the format is does not matter. Largest difference seen: 1e-5. */
-TEST(kv_oracle_codes_are_their_values)
+PLAIN_TEST(kv_oracle_codes_are_their_values)
 {
     uint64_t rng = test_seed();
     int32_t ids[RIG_LONG];
@@ -364,7 +364,7 @@ TEST(kv_oracle_codes_are_their_values)
 
 /* Layers 4 and 5 read the last layers of their kind that own keys: by type, by size, and in effect:
  * logits change when the donor's content changes, and only then. */
-TEST(kv_oracle_donors_are_of_their_kind)
+PLAIN_TEST(kv_oracle_donors_are_of_their_kind)
 {
     uint64_t rng = test_seed();
     int32_t ids[40];

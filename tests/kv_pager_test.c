@@ -143,7 +143,7 @@ static void give_scores(kv_cache *c)
         score[p] = (float)((p + 3 * c->pager->n_reselected) % 8);
 }
 
-TEST(pager_keeps_every_byte)
+PLAIN_TEST(pager_keeps_every_byte)
 {
     static const kv_words words[] = {{.k = "f32", .single = "off"},
                                      {.k = "q4_0+rot", .v = "q8_0", .single = "off"},
@@ -192,7 +192,7 @@ TEST(pager_keeps_every_byte)
 
 /* Pages that are free, and rows that no pass has written, are NaN in one of two caches. Every row
  * of logits is the same. */
-TEST(pager_reads_no_free_page)
+PLAIN_TEST(pager_reads_no_free_page)
 {
     static const kv_words words[] = {{.k = "f32", .single = "off"},
                                      {.k = "q4_0+rot", .v = "q8_0", .single = "off"},
@@ -228,7 +228,7 @@ TEST(pager_reads_no_free_page)
     }
 }
 
-TEST(pager_rewinds_into_pages_that_are_away)
+PLAIN_TEST(pager_rewinds_into_pages_that_are_away)
 {
     rig paged, whole;
     int32_t ids[TOKENS];
@@ -282,19 +282,19 @@ static void agree_with_the_reference(const kv_words *words)
     close_all(&plain);
 }
 
-TEST(pager_agrees_with_the_reference)
+PLAIN_TEST(pager_agrees_with_the_reference)
 {
     agree_with_the_reference(&f32_words);
 }
 
 /* Keys are made of values, by the positions of their pages. */
-TEST(pager_agrees_with_the_reference_in_one_stream)
+PLAIN_TEST(pager_agrees_with_the_reference_in_one_stream)
 {
     agree_with_the_reference(&(kv_words){.k = "f32", .single = "on"});
 }
 
 /* Keys that are made of values have the positions of their pages, whatever pages are away. */
-TEST(pager_keeps_one_stream)
+PLAIN_TEST(pager_keeps_one_stream)
 {
     static const kv_words one = {.k = "f32", .single = "on"};
     for (int policy = 0; policy < 2; policy++) {
@@ -327,7 +327,7 @@ TEST(pager_keeps_one_stream)
 }
 
 /* The n-th allocation of a pass fails; the pass is run again and gives what it would have given. */
-TEST(pager_loses_nothing_when_memory_fails)
+PLAIN_TEST(pager_loses_nothing_when_memory_fails)
 {
     rig paged, calm;
     int32_t ids[TOKENS];
@@ -360,7 +360,7 @@ TEST(pager_loses_nothing_when_memory_fails)
     close_all(&calm);
 }
 
-TEST(pager_ends_with_a_sentence_when_the_host_is_full)
+PLAIN_TEST(pager_ends_with_a_sentence_when_the_host_is_full)
 {
     rig r;
     float a[RIG_VOCAB];

@@ -155,7 +155,7 @@ static void compare_placements(const cpu_options *o, const char *isa, int every)
     rig_close(&r);
 }
 
-TEST(results_do_not_depend_on_the_places_of_pages)
+PLAIN_TEST(results_do_not_depend_on_the_places_of_pages)
 {
     compare_placements(&(cpu_options){.n_threads = 1}, "best", test_brief() ? 9 : 1);
 }

@@ -172,7 +172,7 @@ static void one_format(rig *r, const kv_words *words, const char *file, uint64_t
     mem_free(want);
 }
 
-TEST(kv_snapshots_go_on_bit_for_bit_in_every_format)
+PLAIN_TEST(kv_snapshots_go_on_bit_for_bit_in_every_format)
 {
     uint64_t rng = test_seed();
     const char *file = test_temp("saved");
@@ -216,7 +216,7 @@ TEST(kv_snapshot_of_a_branch_keeps_no_segment_without_rows_for_it)
 
 /* A file of each format against the layouts of all: accepted only where the formats are equal. The
  * same for snapshots in memory. */
-TEST(kv_snapshots_of_another_format_are_refused)
+PLAIN_TEST(kv_snapshots_of_another_format_are_refused)
 {
     enum { N = 20 };
     uint64_t rng = test_seed();

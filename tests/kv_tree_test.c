@@ -184,24 +184,24 @@ static void each_path(const cpu_options *o, int64_t end, int every)
     rig_close(&a);
 }
 
-TEST(kv_paths_of_trees_are_chains)
+PLAIN_TEST(kv_paths_of_trees_are_chains)
 {
     each_path(&(cpu_options){.n_threads = 2}, LONG, test_brief() ? 6 : 1);
 }
-TEST(kv_paths_of_trees_are_chains_in_the_reference)
+PLAIN_TEST(kv_paths_of_trees_are_chains_in_the_reference)
 {
     each_path(&(cpu_options){.n_threads = 1, .reference = true}, SHORT,
               test_brief() ? RIG_FORMATS : 3);
 }
-TEST(kv_paths_of_trees_are_chains_portable)
+PLAIN_TEST(kv_paths_of_trees_are_chains_portable)
 {
     each_path(&(cpu_options){.n_threads = 1, .isa = "portable"}, SHORT, test_brief() ? 4 : 1);
 }
-TEST(kv_paths_of_trees_are_chains_avx2)
+PLAIN_TEST(kv_paths_of_trees_are_chains_avx2)
 {
     each_path(&(cpu_options){.n_threads = 1, .isa = "avx2"}, SHORT, test_brief() ? 4 : 1);
 }
-TEST(kv_paths_of_trees_are_chains_avx512)
+PLAIN_TEST(kv_paths_of_trees_are_chains_avx512)
 {
     each_path(&(cpu_options){.n_threads = 1, .isa = "avx512"}, SHORT, test_brief() ? 4 : 1);
 }

@@ -7,6 +7,7 @@
 #include "tests/test.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "base/rng.h"
 
 #include <dirent.h>
@@ -211,6 +212,17 @@ static void live_nowhere(void)
         unsetenv(unset[i]);
 }
 
+/* Models of tests are so small that a second thread only waits for the first, a third of all time,
+ * and tests run side by side. Those of threads say how many they want. The long suite, and the one
+ * that looks for races, have as many as users have. */
+static void take_one_thread(void)
+{
+    if (!brief || RACES)
+        return;
+    pool_default_most = 1;
+    setenv("CARAT_THREADS", "1", 0); /* of programs that tests start */
+}
+
 static void start(job *j, test_case *t)
 {
     char path[] = "/tmp/carat-out-XXXXXX";
@@ -224,6 +236,7 @@ static void start(job *j, test_case *t)
         alarm(TIMEOUT_S);
         current = t;
         live_nowhere();
+        take_one_thread();
         t->fn();
         if (temp_dir[0])
             remove_dir(temp_dir);
@@ -317,7 +330,7 @@ int main(int argc, char **argv)
         if ((first < argc && !is_named(t, argv + first, argc - first)) ||
             is_named(t, without, n_without))
             continue;
-        if (t->is_long && brief)
+        if (brief && (t->when == TEST_LONG || (t->when == TEST_PLAIN && ADDRESSES)))
             n_left++;
         else
             list[n++] = t;

@@ -273,7 +273,7 @@ static void *press(void *arg)
 
 /* Models come and go while six clients ask all three and two fit. Each answer is the one given
  * alone. */
-TEST(models_server_answers_alike_while_models_come_and_go)
+PLAIN_TEST(models_server_answers_alike_while_models_come_and_go)
 {
     enum { N_CLIENTS = 6 };
     served s;

@@ -107,24 +107,24 @@ static void answers_with_poison(const char *policy)
     close_all(&x);
 }
 
-TEST(long_pool_of_scored_pages_reads_no_free_page)
+PLAIN_TEST(long_pool_of_scored_pages_reads_no_free_page)
 {
     answers_with_poison("scored");
 }
 
-TEST(long_pool_of_young_pages_reads_no_free_page)
+PLAIN_TEST(long_pool_of_young_pages_reads_no_free_page)
 {
     answers_with_poison("lru");
 }
 
-TEST(long_pool_of_dropped_pages_reads_no_free_page)
+PLAIN_TEST(long_pool_of_dropped_pages_reads_no_free_page)
 {
     answers_with_poison("snapkv");
 }
 
 /* As long as a pool holds everything, a session answers as one of the whole context does; so does
  * one that has gone back to such a place. */
-TEST(long_pool_that_holds_everything_is_exact)
+PLAIN_TEST(long_pool_that_holds_everything_is_exact)
 {
     enum { FITS = 9 * CHUNK + 2, LARGE = 2560 };
     pair x;

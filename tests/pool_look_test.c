@@ -145,7 +145,7 @@ static void look(const carat_session_options *o, carat_model *m, int32_t n, int3
     device_close(ref);
 }
 
-TEST(a_prompts_end_has_the_pages_that_it_attends_to)
+PLAIN_TEST(a_prompts_end_has_the_pages_that_it_attends_to)
 {
     static const struct {
         const char *type, *single;
@@ -189,7 +189,7 @@ TEST(a_look_reads_pages_in_the_file)
 
 /* Layers with keys of the whole context on both sides: each side asks its own, and the shares of
  * both are added. */
-TEST(every_side_of_a_divided_model_looks)
+PLAIN_TEST(every_side_of_a_divided_model_looks)
 {
     static const struct {
         const char *base, *words, *devices;

@@ -155,7 +155,7 @@ static void forget(talk *t)
     }
 }
 
-TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
+PLAIN_TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
 {
     static talk talks[TALKS_MAX];
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
@@ -184,7 +184,7 @@ TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
 }
 
 /* Each text is asked once: a second time it would go on from what its slot has. */
-TEST(sixteen_clients_that_keep_part_of_their_keys_hear_what_they_hear_alone)
+PLAIN_TEST(sixteen_clients_that_keep_part_of_their_keys_hear_what_they_hear_alone)
 {
     static talk talks[TALKS_MAX];
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
@@ -287,7 +287,7 @@ TEST(programs_score_pages_by_a_small_model)
 
 /* The host's memory is spent: one request ends with a sentence, the others go on; with a directory
  * its pages go to a file, and the answer is the same. */
-TEST(a_request_beyond_the_hosts_budget_ends_alone)
+PLAIN_TEST(a_request_beyond_the_hosts_budget_ends_alone)
 {
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 8192, .wide_heads = true});
     const char *dir = test_temp("pages");
@@ -333,7 +333,7 @@ TEST(a_request_beyond_the_hosts_budget_ends_alone)
 
 /* Killed while pages leave and conversations are saved: nothing that is left is damaged, and
  * answers are the same. */
-TEST(a_killed_server_leaves_nothing_damaged)
+PLAIN_TEST(a_killed_server_leaves_nothing_damaged)
 {
     enum { KILLS = 5 };
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 8192, .wide_heads = true});

@@ -138,22 +138,22 @@ static void save_poison_restore(const char *policy, int n)
     close_all(&f);
 }
 
-TEST(a_snapshot_of_scored_pages_goes_on_as_the_session)
+PLAIN_TEST(a_snapshot_of_scored_pages_goes_on_as_the_session)
 {
     save_poison_restore("scored", n_prompt());
 }
 
-TEST(a_snapshot_of_young_pages_goes_on_as_the_session)
+PLAIN_TEST(a_snapshot_of_young_pages_goes_on_as_the_session)
 {
     save_poison_restore("lru", n_prompt());
 }
 
-TEST(a_snapshot_of_dropped_pages_goes_on_as_the_session)
+PLAIN_TEST(a_snapshot_of_dropped_pages_goes_on_as_the_session)
 {
     save_poison_restore("snapkv", n_prompt());
 }
 
-TEST(a_snapshot_before_any_page_leaves_goes_on_as_the_session)
+PLAIN_TEST(a_snapshot_before_any_page_leaves_goes_on_as_the_session)
 {
     save_poison_restore("scored", 300);
 }
@@ -179,7 +179,7 @@ static void relocate(carat_session *s)
 
 /* A session that keeps all keys goes on, and from its snapshot does so again, with its pages in
  * other places: after they have moved, and where the snapshot was loaded to. */
-TEST(a_whole_session_goes_on_bit_for_bit_when_its_pages_move)
+PLAIN_TEST(a_whole_session_goes_on_bit_for_bit_when_its_pages_move)
 {
     fixture f;
     words one, two;
@@ -209,7 +209,7 @@ TEST(a_whole_session_goes_on_bit_for_bit_when_its_pages_move)
     close_all(&f);
 }
 
-TEST(snapshots_that_do_not_fit_a_pool_are_refused_with_a_sentence)
+PLAIN_TEST(snapshots_that_do_not_fit_a_pool_are_refused_with_a_sentence)
 {
     fixture f;
     carat_snapshot *k;
@@ -228,8 +228,7 @@ TEST(snapshots_that_do_not_fit_a_pool_are_refused_with_a_sentence)
     err_clear(&no);
     CHECK_EQ(carat_snapshot_restore(lru, k, &no), E_ARG);
     for (int i = 0; i < 3; i++) /* all of them live on */
-        CHECK_OK(carat_eval(i ? i > 1 ? lru : larger : whole, f.ids, 100, NULL, NULL, &e),
-                 e);
+        CHECK_OK(carat_eval(i ? i > 1 ? lru : larger : whole, f.ids, 100, NULL, NULL, &e), e);
     carat_snapshot_free(k);
     carat_session_close(s);
     carat_session_close(whole);
@@ -308,7 +307,7 @@ TEST(snapshots_of_pools_survive_every_failed_allocation)
 }
 
 /* The weights leave while pages are away, and come back: the session goes on. */
-TEST(a_pool_goes_on_after_its_model_was_parked)
+PLAIN_TEST(a_pool_goes_on_after_its_model_was_parked)
 {
     fixture f;
     words one, two;

@@ -66,7 +66,7 @@ static void ask(carat_model *m, carat_session *s, const char *text, const char *
     str_free(&messages);
 }
 
-TEST(pool_of_a_quarter_recalls_what_is_asked_for)
+PLAIN_TEST(pool_of_a_quarter_recalls_what_is_asked_for)
 {
     carat_model *m = open_demo();
     carat_session *s;
@@ -91,7 +91,7 @@ TEST(pool_of_a_quarter_recalls_what_is_asked_for)
 }
 
 /* Once, at the end of the prompt: what is not chosen is nowhere any more. */
-TEST(pool_of_snapkv_drops_for_good)
+PLAIN_TEST(pool_of_snapkv_drops_for_good)
 {
     carat_model *m = open_demo();
     carat_session *s;
@@ -122,7 +122,7 @@ TEST(pool_of_snapkv_drops_for_good)
     carat_model_close(m);
 }
 
-TEST(pool_is_exact_while_everything_fits)
+PLAIN_TEST(pool_is_exact_while_everything_fits)
 {
     enum { N = 900 };
     carat_model *m = open_demo();
@@ -260,7 +260,7 @@ TEST(pool_plan_counts_the_pool_alone)
     carat_model_close(m);
 }
 
-TEST(pool_ends_when_the_host_is_full)
+PLAIN_TEST(pool_ends_when_the_host_is_full)
 {
     carat_model *m = open_demo();
     carat_session *s;

@@ -150,7 +150,7 @@ static void check_norm(const streams *s, const char *path)
     gguf_close(&g);
 }
 
-TEST(taps_of_every_family_have_the_rows_of_every_layer)
+PLAIN_TEST(taps_of_every_family_have_the_rows_of_every_layer)
 {
     static const char *const names[] = {"qwen3", "laguna", "qwen35", "qwen35moe"};
     static const int32_t chunks[] = {1, 7, 16};

@@ -165,7 +165,7 @@ static void go_through(tapped *t, const oracle *o)
     }
 }
 
-TEST(taps_have_the_rows_of_every_layer)
+PLAIN_TEST(taps_have_the_rows_of_every_layer)
 {
     oracle *o = oracle_open();
     for (int32_t il = PASS_TAP_NORM; il < LAYERS; il++) { /* each alone, and all of them */
@@ -214,7 +214,7 @@ static void count_rows(pass *p, mat o, mat q, const kv_view *kv, float scale)
     counted.usual->attend(p, o, q, kv, scale);
 }
 
-TEST(taps_end_where_nobody_reads_further)
+PLAIN_TEST(taps_end_where_nobody_reads_further)
 {
     oracle *o = oracle_open();
     for (int32_t last = PASS_TAP_NORM; last < LAYERS; last++) {

@@ -31,7 +31,7 @@ static void need_python(void)
         test_skip("there is no python3 of version 3.9 or later");
 }
 
-TEST(tasks_judges_and_sandbox)
+PLAIN_TEST(tasks_judges_and_sandbox)
 {
     char line[2048];
     str out = {0};
@@ -42,7 +42,7 @@ TEST(tasks_judges_and_sandbox)
 }
 
 /* Drafts and other threads change no answer, so neither the control nor the comparison may. */
-TEST(tasks_finds_nothing_where_nothing_changes)
+PLAIN_TEST(tasks_finds_nothing_where_nothing_changes)
 {
     char line[8192], carat[1024], tool[1024];
     const char *tasks = test_temp("tasks.jsonl");

@@ -204,7 +204,7 @@ TEST(run_settings_are_shown_changed_and_taken_back)
     save_and_quit(&t, saved);
 }
 
-TEST(run_prints_one_object)
+PLAIN_TEST(run_prints_one_object)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     spawned r;

@@ -29,6 +29,12 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
+#if defined(__SANITIZE_ADDRESS__)
+enum { ADDRESSES = 1 };
+#else
+enum { ADDRESSES = 0 };
+#endif
+
 /* ThreadSanitizer takes longest: tests of arithmetic show it a part of their shapes. */
 #if defined(__SANITIZE_THREAD__)
 enum { RACES = 1 };
@@ -48,10 +54,13 @@ static inline int test_trials(int n)
     return test_brief() ? (n + 4) / 5 : n;
 }
 
+/* In which suites a test is. */
+typedef enum { TEST_ALWAYS, TEST_LONG, TEST_PLAIN } test_when;
+
 typedef struct test_case {
     const char *name, *file;
     void (*fn)(void);
-    bool is_long;  /* in the long suite alone */
+    test_when when;
     float seconds; /* of the last run, for the order */
     struct test_case *next;
 } test_case;
@@ -76,14 +85,17 @@ void test_every_allocation(status (*fn)(void *arg, err *e), void *arg);
 /* The words of a command line, ending with NULL. */
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-#define TEST(id) TEST_OF(id, false)
+#define TEST(id) TEST_OF(id, TEST_ALWAYS)
 /* A test that takes seconds, and whose mistakes shorter tests see too: in the long suite alone. */
-#define LONG_TEST(id) TEST_OF(id, true)
-#define TEST_OF(id, is_long)                                                                       \
+#define LONG_TEST(id) TEST_OF(id, TEST_LONG)
+/* A test of results that takes seconds, and whose lines shorter tests go through too: under
+ * AddressSanitizer in the long suite alone. tools/mutate_places.py --plain says which. */
+#define PLAIN_TEST(id) TEST_OF(id, TEST_PLAIN)
+#define TEST_OF(id, when)                                                                          \
     static void test_##id(void);                                                                   \
     __attribute__((constructor)) static void test_reg_##id(void)                                   \
     {                                                                                              \
-        static test_case t = {#id, __FILE__, test_##id, is_long, 0, NULL};                         \
+        static test_case t = {#id, __FILE__, test_##id, when, 0, NULL};                            \
         test_register(&t);                                                                         \
     }                                                                                              \
     static void test_##id(void)

@@ -41,7 +41,7 @@ static void put_list(str *s, const int32_t *ids, int64_t n)
     str_putc(s, '\n');
 }
 
-TEST(tokenize_prints_the_ids_that_the_library_gives)
+PLAIN_TEST(tokenize_prints_the_ids_that_the_library_gives)
 {
     static const struct {
         const char *option;

@@ -241,7 +241,7 @@ static void check_same(const toy *t, const str *s, special_mode mode, int round)
     id_list_free(&got);
 }
 
-TEST(bpe_agrees_with_its_definition)
+PLAIN_TEST(bpe_agrees_with_its_definition)
 {
     uint64_t rng = test_seed();
     str s = {0};

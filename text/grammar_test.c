@@ -160,7 +160,7 @@ static int random_text(const plain *p, const gx *x, matcher *m, const pieces *v,
     return compared;
 }
 
-TEST(grammar_masks_are_those_of_the_plain_matcher)
+PLAIN_TEST(grammar_masks_are_those_of_the_plain_matcher)
 {
     uint64_t rng = test_seed();
     int n_built = 0, n_masks = 0, n_refused = 0;

@@ -199,7 +199,7 @@ TEST(answers_of_laguna)
            "C(<tool_call>two words\n and more</tool_call>.)");
 }
 
-TEST(marks_of_calls_in_prose_are_text_in_every_family)
+PLAIN_TEST(marks_of_calls_in_prose_are_text_in_every_family)
 {
     static const char *const prose[] = {
         "To call a tool, write <tool_call> and then the JSON.",
@@ -356,7 +356,7 @@ TEST(arguments_of_calls_come_in_parts)
 
 static const chat_format *const formats[] = {QWEN3, QWEN36, LAGUNA};
 
-TEST(answers_of_qwen_and_laguna_are_the_same_however_they_are_cut)
+PLAIN_TEST(answers_of_qwen_and_laguna_are_the_same_however_they_are_cut)
 {
     static const char *const parts[] = {"<think>",
                                         "</think>",

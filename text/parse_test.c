@@ -293,7 +293,7 @@ TEST(stop_strings_end_content_alone)
     str_free(&got);
 }
 
-TEST(answers_are_the_same_however_they_are_cut)
+PLAIN_TEST(answers_are_the_same_however_they_are_cut)
 {
     static const char *const parts[] = {"<|channel>",
                                         "thought",
@@ -394,7 +394,7 @@ static size_t total(const char *text, size_t n, size_t piece, int32_t *calls)
     return bytes;
 }
 
-TEST(hostile_answers_are_bounded)
+PLAIN_TEST(hostile_answers_are_bounded)
 {
     static const char *const units[] = {"<",
                                         "<|tool_call>",

@@ -3,10 +3,12 @@
 
     python3 tools/mutate_places.py [FOLDER ...] [--n 35] [--seed 1] [--long]
     python3 tools/mutate_places.py --at server/api_chat.c:438 [--at ...]
+    python3 tools/mutate_places.py --plain build/sanitize/carat_test.times
 
 The folders are text, kv, hub, server and engine. A mistake is a small change of one line: a boundary
 moved, a condition turned round, a call or an assignment left out. The draw depends on folder, number and
-seed alone. --at: all mistakes of a line.
+seed alone. --at: all mistakes of a line. --plain: no mistakes; lists the tests that sanitizers need not
+run, because the lines that they go through are those of tests that take less time in that file.
 
 First every test runs once, alone, on a build that notes the lines it goes through (trace.json in the
 copy; --dir keeps it). For each mistake one file is compiled, and the tests that go through its line run,
@@ -235,12 +237,18 @@ class Tree:
                 lines[at] = f"{os.path.relpath(file, self.root)}:{n}"
         return lines
 
-    def tests_of(self, p):
-        """The tests that go through the line of a place, or near it, the shortest first."""
+    def tests_of(self, p, most):
+        """The tests that go through the line of a place, or near it, the shortest first; those that take
+        more than `most` seconds together are left out."""
         found = set()
         for n in range(p.line - NEAR, p.line + NEAR + 1):
             found.update(self.lines.get(f"{p.file}:{n}", ()))
-        return sorted(found, key=self.seconds.get)
+        tests, total = sorted(found, key=self.seconds.get), 0
+        for i, t in enumerate(tests):
+            total += self.seconds[t]
+            if total > most:
+                return tests[:i]
+        return tests
 
     def failing(self, tests, seconds, long=False):
         """The first test that fails, "hangs", or None; and the seconds that it took."""
@@ -262,13 +270,32 @@ class Tree:
         return found, time.monotonic() - start
 
 
+def plain_tests(tree, times, cheap=0.5, worth=1.5):
+    """(seconds, test) of those without lines of their own. cheap: seconds of tests that stay in any case;
+    worth: the most that one line may cost."""
+    seconds = {n: float(s) for s, n in (line.split() for line in Path(times).read_text().splitlines())}
+    lines = {}
+    for line, tests in tree.lines.items():
+        for t in tests:
+            lines.setdefault(t, set()).add(line)
+    left = {t for t in lines if seconds.get(t, 0) > cheap}
+    seen = set().union(*(lines[t] for t in lines if t not in left))
+    while left:
+        best = max(left, key=lambda t: len(lines[t] - seen) / seconds[t])
+        if len(lines[best] - seen) * worth < seconds[best]:
+            break
+        seen |= lines[best]
+        left.remove(best)
+    return sorted(((seconds[t], t) for t in left), reverse=True)
+
+
 def judge(tree, p, o):
     path = tree.root / p.file
     text = path.read_text()
     lines = text.split("\n")
     assert lines[p.line - 1] == p.old
     lines[p.line - 1] = p.new
-    tests = tree.tests_of(p)
+    tests = tree.tests_of(p, o.most)
     path.write_text("\n".join(lines))
     object_ = f"build/mistake/{p.file[:-2]}.o"
     try:
@@ -295,10 +322,12 @@ def main():
     ap.add_argument("folders", nargs="*", default=list(FOLDERS))
     ap.add_argument("--n", type=int, default=35, help="mistakes of each folder")
     ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--most", type=float, default=float("inf"), help="seconds of tests for each mistake")
     ap.add_argument("--skip", type=int, default=0, help="leave out the first of each folder")
     ap.add_argument("--long", action="store_true")
     ap.add_argument("--list", action="store_true")
     ap.add_argument("--at", action="append", help="FILE:LINE: all mistakes there")
+    ap.add_argument("--plain", metavar="TIMES")
     ap.add_argument("--seconds", type=float, default=60, help="what the tests may take beyond their usual time")
     ap.add_argument("--dir", help="where the copy is; kept, and used again")
     ap.add_argument("--make", default="make -j2", help="how to build")
@@ -313,6 +342,9 @@ def main():
         return 0
     tree = Tree(o.dir or tempfile.mkdtemp(prefix="carat-mutate-"), o.make)
     tree.trace()
+    if o.plain:
+        print(*(f"{s:6.1f} s {t}" for s, t in plain_tests(tree, o.plain)), sep="\n")
+        return 0
     count = {}
     for p in todo:
         seen, test = judge(tree, p, o)

@@ -37,7 +37,7 @@ static uint64_t pairs_of(const sparse_tally *t)
 }
 
 /* The reference is slow: few rows, of one, a few and many keys. */
-TEST(cpu_sparse_attention_is_that_of_the_reference)
+PLAIN_TEST(cpu_sparse_attention_is_that_of_the_reference)
 {
     static const int32_t lengths[] = {1, 5, 1}, past[] = {127, 251, 421};
     uint64_t rng = test_seed(), n_tiles = 0, n_kept = 0;
@@ -87,7 +87,7 @@ TEST(cpu_sparse_attention_is_that_of_the_reference)
 }
 
 /* A limit that no tile is under takes the sparse path and gives the dense bits. */
-TEST(cpu_sparse_attention_that_drops_nothing_is_dense)
+PLAIN_TEST(cpu_sparse_attention_that_drops_nothing_is_dense)
 {
     uint64_t rng = test_seed();
     for (int a = 0; a < N_ISA; a++)
@@ -125,7 +125,7 @@ TEST(cpu_sparse_attention_that_drops_nothing_is_dense)
 
 /* The same row alone, in passes of any length, and beside the rows of a sequence that drops
  * nothing. */
-TEST(cpu_sparse_row_never_notices_its_neighbours)
+PLAIN_TEST(cpu_sparse_row_never_notices_its_neighbours)
 {
     enum { PAST = 500, ROWS = 48 };
     uint64_t rng = test_seed();
@@ -191,7 +191,7 @@ static void lay_trees(attend_fixture *f, int32_t n, const int32_t *past, uint64_
     }
 }
 
-TEST(cpu_sparse_attention_of_trees_has_the_bits_of_chains)
+PLAIN_TEST(cpu_sparse_attention_of_trees_has_the_bits_of_chains)
 {
     uint64_t rng = test_seed();
     for (int a = 0; a < N_ISA; a++)

@@ -139,15 +139,15 @@ static void check_chains(const char *isa, int begin)
     }
 }
 
-TEST(cpu_attention_along_a_timeline_portable)
+PLAIN_TEST(cpu_attention_along_a_timeline_portable)
 {
     check_chains("portable", 0);
 }
-TEST(cpu_attention_along_a_timeline_avx2)
+PLAIN_TEST(cpu_attention_along_a_timeline_avx2)
 {
     check_chains("avx2", 1);
 }
-TEST(cpu_attention_along_a_timeline_avx512)
+PLAIN_TEST(cpu_attention_along_a_timeline_avx512)
 {
     check_chains("avx512", 0);
 }
@@ -174,7 +174,7 @@ static void put_pages(attend_fixture *f, kv_page (*table)[PAGES], uint64_t *rng)
 }
 
 /* One stream makes a key with its page's position; two streams have it in the key. */
-TEST(cpu_attention_over_pages_that_are_apart)
+PLAIN_TEST(cpu_attention_over_pages_that_are_apart)
 {
     static const int32_t lengths[] = {64, 64, 1, 17, 3, 60, 64, 40, 1, 5};
     static const shape paged[] = {
@@ -205,7 +205,7 @@ TEST(cpu_attention_over_pages_that_are_apart)
 
 /* Two sequences of different lengths in one pass, in runs and alternating, also with rows that see
  * all rows of their sequence; then two trees. */
-TEST(cpu_attention_of_two_sequences_and_of_trees)
+PLAIN_TEST(cpu_attention_of_two_sequences_and_of_trees)
 {
     uint64_t rng = test_seed();
     for (int a = 0; a < N_ISA; a++)
@@ -254,7 +254,7 @@ TEST(cpu_attention_of_two_sequences_and_of_trees)
 }
 
 /* A store that keeps fewer keys than its sequence has tokens: only numbers say what a row sees. */
-TEST(cpu_attention_by_numbers_that_are_not_positions)
+PLAIN_TEST(cpu_attention_by_numbers_that_are_not_positions)
 {
     uint64_t rng = test_seed();
     for (int a = 0; a < N_ISA; a++)
@@ -275,7 +275,7 @@ TEST(cpu_attention_by_numbers_that_are_not_positions)
 }
 
 /* A row alone, in a chunk and beside another sequence: the same bits. */
-TEST(cpu_attention_rows_do_not_notice_their_neighbours)
+PLAIN_TEST(cpu_attention_rows_do_not_notice_their_neighbours)
 {
     enum { PAST = 300, ROWS = 24 };
     uint64_t rng = test_seed();
@@ -309,7 +309,7 @@ TEST(cpu_attention_rows_do_not_notice_their_neighbours)
 
 /* Scores of +-3e3 and more neither overflow nor lose the winner. f32 leaves them an error of 1e-3,
  * which is what the bound is about. */
-TEST(cpu_attention_with_huge_scores)
+PLAIN_TEST(cpu_attention_with_huge_scores)
 {
     uint64_t rng = test_seed();
     for (int a = 0; a < N_ISA; a++) {
@@ -328,7 +328,7 @@ TEST(cpu_attention_with_huge_scores)
 
 /* Far more keys than one wave of a split decode holds, in runs of blocks and merged by all threads:
  * as the reference says, and to the bit what another number of threads, and a chunk, make of it. */
-TEST(cpu_attention_over_several_waves)
+PLAIN_TEST(cpu_attention_over_several_waves)
 {
     enum { DIM = 64, KEYS = 17000, ROWS = 20, HEADS = 6 };
     size_t n = (size_t)KEYS * DIM;

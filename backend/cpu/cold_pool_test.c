@@ -286,7 +286,7 @@ static double cpu_ms(void)
 }
 
 /* Soon after the last job threads only look now and then. */
-TEST(cold_pool_threads_rest_when_nothing_comes)
+PLAIN_TEST(cold_pool_threads_rest_when_nothing_comes)
 {
     rig g;
     open_rig(&g, 4);

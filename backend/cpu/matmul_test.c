@@ -138,15 +138,15 @@ TEST(cpu_products_of_every_format_portable)
 {
     check_shapes("portable", (cpu_options){0});
 }
-TEST(cpu_products_of_every_format_avx2)
+PLAIN_TEST(cpu_products_of_every_format_avx2)
 {
     check_shapes("avx2", (cpu_options){0});
 }
-TEST(cpu_products_of_every_format_avx512)
+PLAIN_TEST(cpu_products_of_every_format_avx512)
 {
     check_shapes("avx512", (cpu_options){0});
 }
-TEST(cpu_products_of_every_format_avx512bf16)
+PLAIN_TEST(cpu_products_of_every_format_avx512bf16)
 {
     check_shapes("avx512bf16", (cpu_options){0});
 }
@@ -154,20 +154,20 @@ TEST(cpu_products_of_every_format_neon)
 {
     check_shapes("neon", (cpu_options){0});
 }
-TEST(cpu_products_without_repacking)
+PLAIN_TEST(cpu_products_without_repacking)
 {
     check_shapes(NULL, (cpu_options){.no_repack = true});
 }
-TEST(cpu_products_with_f32_activations)
+PLAIN_TEST(cpu_products_with_f32_activations)
 {
     check_shapes(NULL, (cpu_options){.exact_f32 = true});
 }
-TEST(cpu_products_of_the_reference)
+PLAIN_TEST(cpu_products_of_the_reference)
 {
     check_shapes(NULL, (cpu_options){.reference = true, .exact_f32 = true});
 }
 
-TEST(cpu_products_of_real_shapes)
+PLAIN_TEST(cpu_products_of_real_shapes)
 {
     static const struct {
         num_type t;
@@ -241,7 +241,7 @@ static void check_invariance(const char *isa, int32_t n_out)
 
 /* The head of a published model: every one of its rows, with panels enough that each thread takes
  * many tasks. */
-TEST(cpu_product_of_a_head_at_full_height)
+PLAIN_TEST(cpu_product_of_a_head_at_full_height)
 {
     device *d = test_device(NULL, (cpu_options){0});
     uint64_t rng = test_seed();
@@ -253,7 +253,7 @@ TEST(cpu_product_of_a_head_at_full_height)
     device_close(d);
 }
 
-TEST(cpu_product_rows_do_not_notice_their_neighbours)
+PLAIN_TEST(cpu_product_rows_do_not_notice_their_neighbours)
 {
     for (int i = 0; i < N_ISA; i++)
         for (int32_t n_out = 1; n_out <= 70; n_out += 69)
@@ -492,7 +492,7 @@ static void check_experts(const char *isa, num_type type, bool halves, int32_t f
     device_close(d);
 }
 
-TEST(cpu_experts_alone_and_together)
+PLAIN_TEST(cpu_experts_alone_and_together)
 {
     for (int i = 0; i < N_ISA; i++) {
         check_experts(every_isa[i], NUM_Q4_K, true, 64);

@@ -278,7 +278,7 @@ static void check_formats(device *d, uint64_t *rng)
         }
 }
 
-TEST(page_sums_of_every_format)
+PLAIN_TEST(page_sums_of_every_format)
 {
     uint64_t rng = test_seed();
     device *ref = test_device(NULL, (cpu_options){.reference = true});
@@ -368,7 +368,7 @@ static void check_odd(const fixture *f, const page_sums *s, odd_keys kind, uint6
         CHECK(!page_middles(s, &f->v, 1, 1)[i] && !page_widths(s, &f->v, 1, 1)[i]);
 }
 
-TEST(page_bounds_of_odd_keys_hold_with_the_same_bits)
+PLAIN_TEST(page_bounds_of_odd_keys_hold_with_the_same_bits)
 {
     static const int32_t dims[] = {256, 36, 320};
     uint64_t rng = test_seed();

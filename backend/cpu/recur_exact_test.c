@@ -321,7 +321,7 @@ static distance drift(test_pass *t, device *d, int32_t dk, int32_t dv, int32_t n
 }
 
 /* Heads of the published size stay as close over as many tokens: bench/journal/exactness.md. */
-TEST(recur_rows_equal_the_chunked_form)
+PLAIN_TEST(recur_rows_equal_the_chunked_form)
 {
     test_pass t;
     test_pass_open(&t, 16u << 20);

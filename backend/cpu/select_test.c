@@ -82,7 +82,7 @@ TEST(cpu_block_selection_is_that_of_the_reference)
 }
 
 /* A threshold that no tile is under; passes without a whole query block; the prompt's end. */
-TEST(cpu_block_selection_that_keeps_all_is_exact)
+PLAIN_TEST(cpu_block_selection_that_keeps_all_is_exact)
 {
     static const struct {
         int32_t rows, past, n_prompt;
@@ -117,7 +117,7 @@ TEST(cpu_block_selection_that_keeps_all_is_exact)
 }
 
 /* The same rows in one pass, in passes of one query block, and beside another sequence. */
-TEST(cpu_block_selection_does_not_depend_on_passes)
+PLAIN_TEST(cpu_block_selection_does_not_depend_on_passes)
 {
     enum { PAST = 896, ROWS = 256 };
     uint64_t rng = test_seed();

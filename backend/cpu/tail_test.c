@@ -94,7 +94,7 @@ static void measure(tail_rig *g, const tail_shape *s, test_pass *t, device *d, i
     CHECK_EQ(tail.n_layers, 1);
 }
 
-TEST(tail_shares_equal_the_definition)
+PLAIN_TEST(tail_shares_equal_the_definition)
 {
     static const int32_t n_keys[] = {1, 9, 64, 65, 200, N_KEYS}, n_rows[] = {1, 3, 8, 8, 5, 8};
     uint64_t rng = test_seed();
