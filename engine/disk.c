@@ -152,11 +152,17 @@ static void name_of(uint64_t key, const file *f, char *name, size_t cap)
 static bool parse_name(const char *name, uint64_t *key, file *f)
 {
     char again[128];
-    if (sscanf(name, "%16" SCNx64 "-%18" SCNd64 "-%16" SCNx64, key, &f->n, &f->hash) != 3)
+    uint64_t its_key;
+    file x = {0};
+    if (sscanf(name, "%16" SCNx64 "-%18" SCNd64 "-%16" SCNx64, &its_key, &x.n, &x.hash) != 3)
         return false;
-    snprintf(again, sizeof again, "%016" PRIx64 "-%" PRId64 "-%016" PRIx64 "%s", *key, f->n,
-             f->hash, suffix);
-    return f->n > 0 && !strcmp(name, again);
+    snprintf(again, sizeof again, "%016" PRIx64 "-%" PRId64 "-%016" PRIx64 "%s", its_key, x.n,
+             x.hash, suffix);
+    if (x.n <= 0 || strcmp(name, again) != 0)
+        return false;
+    *key = its_key;
+    *f = x;
+    return true;
 }
 
 static void insert(disk_store *d, file f)

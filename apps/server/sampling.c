@@ -91,15 +91,20 @@ static bool read_number(const jtree *o, const number_field *f, carat_sampling *s
 /* An array of at most `most` items, or nothing. *v: NULL if absent. */
 static bool read_list(const jtree *o, const char *key, size_t most, const jtree **v, problem *p)
 {
-    if (!field_kind(p, o, key, JTREE_ARRAY, v) || !*v || (*v)->count <= most)
-        return !p->status;
-    return problem_set(p, 400, key, "'%s' has %zu entries; at most %zu", key, (*v)->count, most);
+    const jtree *list;
+    if (!field_kind(p, o, key, JTREE_ARRAY, &list))
+        return false;
+    if (list && list->count > most)
+        return problem_set(p, 400, key, "'%s' has %zu entries; at most %zu", key, list->count,
+                           most);
+    *v = list;
+    return true;
 }
 
 static bool read_words(request *rq, const jtree *o, const char *key, size_t most, const char ***out,
                        int32_t *n, problem *p)
 {
-    const jtree *v;
+    const jtree *v = NULL;
     if (!read_list(o, key, most, &v, p) || !v)
         return !p->status;
     const char **words = arena_array(&rq->mem, v->count + 1, sizeof *words);
@@ -125,7 +130,7 @@ static bool read_words(request *rq, const jtree *o, const char *key, size_t most
 static bool read_ids(request *rq, const jtree *o, const char *key, int32_t n_vocab, int32_t **out,
                      int32_t *n, problem *p)
 {
-    const jtree *v;
+    const jtree *v = NULL;
     int64_t n_ids;
     if (!read_list(o, key, (size_t)n_vocab, &v, p) || !v || !v->count)
         return !p->status;

@@ -106,8 +106,8 @@ async function turnsToDrop(c, list, least, most, signal) {
   if (count < max) return lo;
   throw new Error(
     `Without the older turns the prompt still has ${count.toLocaleString()} tokens, and the context ` +
-      `holds ${max.toLocaleString()}. Shorten the last message, or start the server with a longer ` +
-      'context: carat serve -c N.',
+      `holds ${max.toLocaleString()}. Shorten the last message or the system message, or start the ` +
+      'server with a longer context: carat serve -c N.',
   );
 }
 
@@ -138,8 +138,8 @@ function setCut(c, m, cut) {
   saveMessage(c, place);
   offers.delete(m);
   if (m.full) regenerate(c, m);
-  else showChat(true);
-  $('input').focus();
+  else if (chat === c) showChat(true);
+  if (chat === c) $('input').focus();
 }
 
 async function dropTurns(c, m) {
@@ -224,6 +224,14 @@ function offerNode(c, m) {
   return node;
 }
 
+/* The conversation stays as it is. */
+function endOffer(c, m) {
+  offers.delete(m);
+  showMessage(c, m);
+  showContext();
+  $('input').focus();
+}
+
 function jobNodes(offer) {
   const text = offer.s && offer.s.content;
   return [
@@ -253,6 +261,7 @@ function choiceNodes(c, m) {
       ),
     );
   if (m.error) choices.push(choice('Try again', () => regenerate(c, m)));
+  if (!m.full) choices.push(choice('Not now', () => endOffer(c, m)));
   return [
     ...(n > 1 || !m.full
       ? []
@@ -293,11 +302,7 @@ function summaryNodes(c, m, offer) {
         if (isBusy(c)) return toast('Stop the answer first.');
         if (summary) setCut(c, m, { from: offer.from, summary, lost: offer.lost });
       }),
-      choice('Discard it', () => {
-        offers.delete(m);
-        showMessage(c, m);
-        $('input').focus();
-      }),
+      choice('Discard it', () => endOffer(c, m)),
     ),
   ];
 }
