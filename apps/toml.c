@@ -615,7 +615,6 @@ status toml_parse(const toml **out, const char *text, size_t n, const char *what
     parser p = {.at = text, .end = text + n, .what = what, .line = 1, .mem = mem, .e = e};
     toml *root = arena_alloc(mem, sizeof *root), *table = root;
     status st = OK;
-    *out = root;
     if (!root)
         return err_memory(e, what, n);
     *root = (toml){.kind = TOML_TABLE, .line = 1, .how = BY_HEADER};
@@ -632,6 +631,8 @@ status toml_parse(const toml **out, const char *text, size_t n, const char *what
         if (!st)
             st = end_line(&p);
     }
+    if (!st)
+        *out = root;
     return st;
 }
 

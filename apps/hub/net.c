@@ -193,6 +193,7 @@ static size_t take_text(char *bytes, size_t one, size_t n, void *user)
 static status run_one(net *n, CURL *c, CURLcode *result, err *e)
 {
     status st = OK;
+    CURLcode code = CURLE_OK;
     bool done = false;
     if (curl_multi_add_handle(n->single, c))
         return err_memory(e, "a connection", sizeof *n);
@@ -201,11 +202,13 @@ static status run_one(net *n, CURL *c, CURLcode *result, err *e)
         st = poll_multi(n, n->single, 1, false, e);
         for (CURLMsg *m; (m = curl_multi_info_read(n->single, &left));)
             if (m->msg == CURLMSG_DONE && m->easy_handle == c) {
-                *result = m->data.result;
+                code = m->data.result;
                 done = true;
             }
     }
     curl_multi_remove_handle(n->single, c);
+    if (!st)
+        *result = code;
     return st;
 }
 
@@ -343,32 +346,32 @@ status net_text(net *n, const char *url, const char *repo, size_t max, str *body
 status net_locate(net *n, const char *url, const char *repo, char out[URL_MAX], reply *first,
                   err *e)
 {
-    char to[URL_MAX];
-    reply *head = mem_alloc(sizeof *head);
-    status st = head ? OK : err_memory(e, "an answer", sizeof *head);
+    char at[URL_MAX], to[URL_MAX];
+    reply *head = mem_alloc(2 * sizeof *head), *found = head ? head + 1 : NULL;
+    status st = head ? OK : err_memory(e, "an answer", 2 * sizeof *head);
     bool known = false;
-    snprintf(out, URL_MAX, "%s", url);
+    snprintf(at, sizeof at, "%s", url);
     for (int hops = 0; !st; hops++) {
-        if ((st = exchange(n, out, NULL, head, e)))
+        if ((st = exchange(n, at, NULL, head, e)))
             break;
         /* The file's size and hash are on the answer of the hub, not on that of the storage. */
         if (!known && *head->commit) {
-            *first = *head;
+            *found = *head;
             known = true;
         }
         if (head->code == 200)
             break;
         if (!is_redirect(head->code))
-            st = refused(n, head, out, repo, e);
+            st = refused(n, head, at, repo, e);
         else if (hops == HOPS_MAX)
             st = err_set(e, E_IO, "%s: more than %d redirects", url, HOPS_MAX);
-        else if (!url_resolve(out, head->location, to))
-            st = bad_redirect(out, e);
-        else if (url_is_https(out) && !url_is_https(to))
+        else if (!url_resolve(at, head->location, to))
+            st = bad_redirect(at, e);
+        else if (url_is_https(at) && !url_is_https(to))
             st = err_set(e, E_IO, "%s redirects to an address without encryption", n->p->endpoint);
         if (st)
             break;
-        strcpy(out, to);
+        strcpy(at, to);
         if (!url_same_origin(to,
                              n->p->endpoint)) /* the storage; its address may be for GET alone */
             break;
@@ -378,6 +381,10 @@ status net_locate(net *n, const char *url, const char *repo, char out[URL_MAX], 
                      "%s does not answer as a hub: a wrong HF_ENDPOINT, or a network that wants a "
                      "login first",
                      n->p->endpoint);
+    if (!st) {
+        strcpy(out, at);
+        *first = *found;
+    }
     mem_free(head);
     return st;
 }

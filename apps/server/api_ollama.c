@@ -138,17 +138,16 @@ static bool put_calls(request *rq, const jtree *m, size_t i, pending *w, problem
                            jtree_kind_name(list));
     if (!list || !list->count)
         return true;
-    *w = (pending){list, i, arena_array(&rq->mem, list->count, sizeof *w->answered)};
-    if (!w->answered)
+    pending calls = {list, i, arena_array(&rq->mem, list->count, sizeof *w->answered)};
+    if (!calls.answered)
         return problem_set(p, 503, "", "no memory for '%s'", field);
-    memset(w->answered, 0, list->count * sizeof *w->answered);
     json_open(o, "tool_calls", '[');
     for (const jtree *call = list->first; call; call = call->next) {
         const jtree *f = jtree_get(call, "function");
         if (!jtree_is(call_name(call), JTREE_STRING))
             return problem_set(p, 400, field, "'%s[%zu]' has no function with a name", field, k);
         json_open(o, NULL, '{');
-        put_call_id(o, "id", w, call, k++);
+        put_call_id(o, "id", &calls, call, k++);
         json_text(o, "type", "function");
         json_open(o, "function", '{');
         json_tree(o, "name", call_name(call));
@@ -159,6 +158,7 @@ static bool put_calls(request *rq, const jtree *m, size_t i, pending *w, problem
         str_puts(o, "}}");
     }
     json_close(o, ']');
+    *w = calls;
     return true;
 }
 

@@ -100,15 +100,16 @@ static bool choose_grammar(const request *rq, carat_grammar_options *o, bool *an
                            problem *p)
 {
     bool calls = rq->tools.n && rq->choice != TOOLS_NONE;
-    *any = true;
-    *lazy = calls && rq->choice == TOOLS_AUTO && !rq->allowed.n && !has_strict_tool(rq) &&
-            rq->format == FORMAT_TEXT;
+    bool waits = calls && rq->choice == TOOLS_AUTO && !rq->allowed.n && !has_strict_tool(rq) &&
+                 rq->format == FORMAT_TEXT;
     bool free_form = rq->format == FORMAT_GRAMMAR || rq->format == FORMAT_REGEX;
     if (calls && free_form && rq->choice != TOOLS_REQUIRED)
         return problem_set(p, 400, rq->form_field,
                            "'%s' and 'tools' exclude each other unless 'tool_choice' is \"none\" "
                            "or \"required\"",
                            rq->form_field);
+    *lazy = waits;
+    *any = calls || rq->format != FORMAT_TEXT;
     if (calls) { /* calls, or an answer of the form */
         o->content_json = rq->format == FORMAT_JSON_OBJECT;
         o->content_schema = rq->format == FORMAT_JSON_SCHEMA ? rq->schema : NULL;
@@ -126,7 +127,6 @@ static bool choose_grammar(const request *rq, carat_grammar_options *o, bool *an
     o->n_source = rq->n_schema;
     switch (rq->format) {
     case FORMAT_TEXT:
-        *any = false;
         break;
     case FORMAT_JSON_OBJECT:
         o->kind = CARAT_GRAMMAR_JSON;
@@ -211,7 +211,7 @@ bool constraint_open(constraint **out, served *m, const constraint_plan *plan, p
                                .cancelled = is_over,
                                .user = &who};
     constraint *c;
-    bool any, lazy;
+    bool any = false, lazy = false;
     err e = {0};
     *out = NULL;
     if (!choose_grammar(rq, &o, &any, &lazy, p))

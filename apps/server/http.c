@@ -703,6 +703,7 @@ static status listen_on(http *h, int *port, err *e)
 status http_open(http **out, server *s, int *port, err *e)
 {
     http *h = mem_calloc(1, sizeof *h);
+    int bound = 0;
     status st;
     *out = NULL;
     if (!h)
@@ -710,7 +711,7 @@ status http_open(http **out, server *s, int *port, err *e)
     h->s = s;
     h->listener = -1;
     pthread_mutex_init(&h->lock, NULL);
-    if ((st = listen_on(h, port, e)))
+    if ((st = listen_on(h, &bound, e)))
         goto out;
     h->daemon = MHD_start_daemon(
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
@@ -745,6 +746,7 @@ out:
         return st;
     }
     *out = h;
+    *port = bound;
     return OK;
 }
 
