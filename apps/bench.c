@@ -161,11 +161,11 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
             return err_set(e, E_ARG, "--streams=%.60s: expected 1 to %d answers side by side",
                            o->streams, STREAMS_MAX);
     int n_decode = n_g * (1 + n_s) * (o->spec ? 2 : 1); /* plain ones, then those with drafts */
-    *tests = mem_calloc((size_t)n_d * (size_t)(n_p + n_decode), sizeof **tests);
-    if (!*tests)
-        return err_memory(e, "the tests", sizeof **tests);
-    *n = 0;
-    *n_tokens = 0;
+    bench_test *list = mem_calloc((size_t)n_d * (size_t)(n_p + n_decode), sizeof *list);
+    int n_list = 0;
+    int32_t most = 0;
+    if (!list)
+        return err_memory(e, "the tests", sizeof *list);
     for (int i = 0; i < n_d; i++)
         for (int j = 0; j < n_p + n_decode; j++) {
             bench_test t = {.n_depth = d[i]};
@@ -181,14 +181,21 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
             t.spec = k >= n_g * (1 + n_s);
             if (!bench_tokens(&t))
                 continue;
-            if (t.spec && t.n_gen < 2)
-                return err_set(e, E_ARG, "--spec measures answers of 2 tokens or more");
+            if (t.spec && t.n_gen < 2 && !st)
+                st = err_set(e, E_ARG, "--spec measures answers of 2 tokens or more");
             int32_t end = t.n_depth + t.n_prompt + t.n_gen;
-            *n_tokens = end > *n_tokens ? end : *n_tokens;
-            (*tests)[(*n)++] = t;
+            most = end > most ? end : most;
+            list[n_list++] = t;
         }
-    if (!*n)
-        return err_set(e, E_ARG, "nothing to measure: --prompt and --gen are both 0");
+    if (!st && !n_list)
+        st = err_set(e, E_ARG, "nothing to measure: --prompt and --gen are both 0");
+    if (st) {
+        mem_free(list);
+        return st;
+    }
+    *tests = list;
+    *n = n_list;
+    *n_tokens = most;
     return OK;
 }
 

@@ -464,19 +464,21 @@ status grammar_accept_bytes(grammar_run *r, const char *s, size_t n, bool *ok, e
 {
     matcher *m = r->m;
     status st = OK;
-    *ok = true;
+    bool fits = true;
     m->path[0] = r->state;
     m->n_path = 1;
-    for (size_t i = 0; i < n && *ok && !st; i++) {
+    for (size_t i = 0; i < n && fits && !st; i++) {
         int32_t to;
         st = matcher_step(m, (unsigned char)s[i], &to, e);
-        *ok = !st && to != STATE_DEAD;
-        if (*ok)
+        fits = !st && to != STATE_DEAD;
+        if (fits)
             m->path[0] = to;
     }
-    if (*ok)
+    if (fits)
         r->state = m->path[0];
     m->n_path = 0;
+    if (!st)
+        *ok = fits;
     return st;
 }
 
@@ -484,9 +486,10 @@ status grammar_accept(grammar_run *r, int32_t id, bool *ok, err *e)
 {
     matcher *m = r->m;
     const token_tree *t = m->t;
-    *ok = false;
-    if (id < 0 || id >= t->n)
+    if (id < 0 || id >= t->n) {
+        *ok = false;
         return OK;
+    }
     for (int32_t i = 0; i < m->g->n_specials; i++) {
         int32_t to;
         if (m->special_id[i] != id)
@@ -503,12 +506,10 @@ status grammar_accept(grammar_run *r, int32_t id, bool *ok, err *e)
             return OK;
         }
     }
-    if (t->eog[id]) {
-        *ok = grammar_may_end(r);
+    if (t->eog[id] || t->at[id + 1] == t->at[id]) {
+        *ok = t->eog[id] && grammar_may_end(r);
         return OK;
     }
-    if (t->at[id + 1] == t->at[id])
-        return OK;
     return grammar_accept_bytes(r, t->bytes + t->at[id], t->at[id + 1] - t->at[id], ok, e);
 }
 
