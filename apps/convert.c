@@ -518,23 +518,12 @@ static status open_written(const convert_job *j, const file_map *m, const char *
 status convert_read_shape(const json_t *config, const char *path, model_shape **s, str *unknown,
                           err *e)
 {
-    static const struct {
-        const char *type; /* model_type */
-        convert_reader *read;
-        bool more; /* types that begin with it, too */
-    } readers[] = {{"gemma4", convert_gemma4_shape, true},
-                   {"qwen3_5", convert_qwen35_shape, false},
-                   {"qwen3_5_text", convert_qwen35_shape, false},
-                   {"qwen3_5_moe", convert_qwen35_shape, false},
-                   {"qwen3_5_moe_text", convert_qwen35_shape, false}};
     const char *type = json_string_value(json_object_get(config, "model_type"));
     for (const config_family *c = config_families; c->shapes && type; c++)
         if (text_is_one_of(c->types, type, strlen(type)))
             return config_read_shape(c, config, path, s, unknown, e);
-    for (size_t i = 0; i < sizeof readers / sizeof *readers && type; i++)
-        if (readers[i].more ? !strncmp(type, readers[i].type, strlen(readers[i].type))
-                            : !strcmp(type, readers[i].type))
-            return readers[i].read(config, path, s, unknown, e);
+    if (type && !strncmp(type, "gemma4", 6))
+        return convert_gemma4_shape(config, path, s, unknown, e);
     return err_set(e, E_UNSUPPORTED, "%s: carat cannot convert models of type %.64s", path,
                    type ? type : "null");
 }

@@ -1,12 +1,13 @@
-/* convert_families.c - config.json of Laguna to a shape.
+/* convert_families.c - what config.json of a family says beside the keys of its table.
  *
  * As in convert_config.c: every field that the arithmetic depends on is read or refused, and none
- * has a default that the publishers do not state in every file.
+ * has a default that the publishers do not state in every file. Most files of Qwen3.5 are
+ * multimodal; their text_config is read, and the head's tie may be stated outside it.
  */
 #include "apps/convert_int.h"
-#include "base/mem.h"
 #include "model/laguna.h"
 #include "model/qwen3.h"
+#include "model/qwen35.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -124,9 +125,120 @@ static const char *const laguna_more[] = {"num_attention_heads_per_layer",
                                           "gating_types",
                                           NULL};
 
+/* ---- Qwen3.5 ---- */
+
+/* layer_types, or full_attention_interval, which published files have beside it. */
+static void read_qwen35_layers(config_fields *f, qwen35_shape *s)
+{
+    bool listed = config_get(f, "layer_types") != NULL, any = false;
+    int32_t every = config_whole_or(f, "full_attention_interval", listed ? 0 : 4);
+    if (f->st)
+        return;
+    config_kinds(f, "layer_types", s->n_layer, s->full, "full_attention", "linear_attention");
+    if (!listed && every < 1)
+        config_refuse(f, "full_attention_interval", "number from 1 on");
+    for (int32_t il = 0; il < s->n_layer && !f->st; il++) {
+        s->full[il] = listed ? s->full[il] : (il + 1) % every == 0;
+        any |= s->full[il];
+    }
+    if (!any)
+        config_refuse(f, "layer_types", "list with full_attention");
+}
+
+static void read_qwen35_rotation(config_fields *f, qwen35_shape *s)
+{
+    static const char *const more[] = {"mrope_section", "mrope_interleaved", NULL};
+    const json_t *now = config_get(f, "rope_parameters"), *list;
+    double part = 0.25;
+    config_rope(f, config_get(f, "rope_scaling"), more, &s->theta, &part, &s->scaling);
+    config_rope(f, now, more, &s->theta, &part, &s->scaling);
+    if (!(s->theta > 0))
+        config_refuse(f, "rope_theta", "number");
+    if (f->st)
+        return;
+    s->n_rotating = (int32_t)(part * s->head_dim);
+    /* Texts have one position for all sections, so these are for other readers. */
+    list = json_object_get(now, "mrope_section");
+    if (!list || json_is_null(list))
+        return;
+    for (size_t i = 0; i < 3; i++)
+        if (json_array_size(list) != 3 ||
+            !config_integer(json_array_get(list, i), 0, s->n_rotating, &s->section[i]))
+            config_refuse(f, "mrope_section", "list of three numbers of pairs");
+}
+
+static void read_qwen35_experts(config_fields *f, qwen35_shape *s)
+{
+    const json_t *dense = config_get(f, "mlp_only_layers");
+    if (dense && json_array_size(dense))
+        config_refuse(f, "mlp_only_layers", "empty list");
+    if (config_whole_or(f, "decoder_sparse_step", 1) != 1)
+        config_refuse(f, "decoder_sparse_step", "1, which alone is supported");
+    if (config_get(f, "norm_topk_prob") && !config_truth(f, "norm_topk_prob"))
+        config_refuse(f, "norm_topk_prob", "true, which alone is supported");
+    s->n_expert = config_whole(f, "num_experts");
+    s->n_used = config_whole(f, "num_experts_per_tok");
+    s->n_ff_exp = config_whole(f, "moe_intermediate_size");
+    s->n_ff = config_whole(f, "shared_expert_intermediate_size");
+    if (!f->st && !s->n_expert)
+        config_refuse(f, "num_experts", "number from 1 on");
+}
+
+/* Options with a value that is supported beside their absence. */
+static void refuse_qwen35_variants(config_fields *f)
+{
+    const char *gate = json_string_value(config_get(f, "output_gate_type"));
+    if (!f->st && config_get(f, "attn_output_gate") && !config_truth(f, "attn_output_gate"))
+        f->st =
+            err_set(f->e, E_UNSUPPORTED, "%s: attn_output_gate is false, expected true", f->path);
+    /* The gate of the delta rule. Qwen3.8-Flash-Next has a sigmoid there. */
+    if (!f->st && config_get(f, "output_gate_type") && !config_same(gate, "swish"))
+        f->st = err_set(f->e, E_UNSUPPORTED, "%s: output_gate_type is %.60s, expected swish",
+                        f->path, gate ? gate : "no text");
+}
+
+static void read_qwen35(config_fields *f, model_shape *m)
+{
+    qwen35_shape *s = (qwen35_shape *)m;
+    const char *type = json_string_value(config_get(f, "model_type"));
+    s->inner = config_whole(f, "linear_num_value_heads") * s->dv;
+    if (s->n_nextn > 1)
+        config_refuse(f, "mtp_num_hidden_layers", "number of NextN layers, 0 or 1");
+    read_qwen35_layers(f, s);
+    read_qwen35_rotation(f, s);
+    if (type && strstr(type, "moe"))
+        read_qwen35_experts(f, s);
+    else
+        s->n_ff = config_whole(f, "intermediate_size");
+    refuse_qwen35_variants(f);
+}
+
+static const neutral_option qwen35_options[] = {{"hidden_act", "silu"},
+                                                {"attention_bias", NULL},
+                                                {"quantization_config", NULL},
+                                                {"mamba_ssm_dtype", "float32"},
+                                                {"mtp_use_dedicated_embeddings", NULL},
+                                                {NULL, NULL}};
+static const char *const qwen35_more[] = {"rope_scaling",
+                                          "rope_parameters",
+                                          "partial_rotary_factor",
+                                          "layer_types",
+                                          "mlp_only_layers",
+                                          "decoder_sparse_step",
+                                          "norm_topk_prob",
+                                          "full_attention_interval",
+                                          "attn_output_gate",
+                                          "output_gate_type",
+                                          NULL};
+
 /* ---- The list ---- */
 
 const config_family config_families[] = {
     {&qwen3_shapes, {"qwen3"}, qwen3_options, qwen3_more, read_qwen3},
     {&laguna_shapes, {"laguna"}, laguna_options, laguna_more, read_laguna},
+    {&qwen35_shapes,
+     {"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"},
+     qwen35_options,
+     qwen35_more,
+     read_qwen35},
     {.shapes = NULL}};

@@ -10,7 +10,7 @@
 #include "carat.h"
 #include "model/laguna.h"
 #include "model/qwen3.h"
-#include "model/qwen35_shapes.h"
+#include "model/qwen35.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -535,8 +535,8 @@ TEST(options_of_families_are_refused_by_name)
         {6, "\"attn_output_gate\":false,", "attn_output_gate"},
         {6, "\"mamba_ssm_dtype\":\"bfloat16\",", "mamba_ssm_dtype"},
         {6, "\"linear_num_value_heads\":4,", "linear value heads"},
-        {6, "\"linear_num_key_heads\":0,", "linear key heads"},
-        {6, "\"linear_conv_kernel_dim\":9,", "kernel size"},
+        {6, "\"linear_num_key_heads\":0,", "linear_num_key_heads is 0"},
+        {6, "\"linear_conv_kernel_dim\":9,", "linear_conv_kernel_dim is 9"},
         {6, "\"layer_types\":[\"full_attention\"],", "layer_types"},
         {6, "\"layer_types\":[\"mamba\",\"mamba\",\"mamba\",\"mamba\",\"mamba\"],", "layer_types"},
         {6, "\"model_type\":\"qwen3_next\",", "qwen3_next"},
@@ -547,7 +547,7 @@ TEST(options_of_families_are_refused_by_name)
         {7, "\"norm_topk_prob\":false,", "norm_topk_prob"},
         {7, "\"mlp_only_layers\":[1],", "mlp_only_layers"},
         {7, "\"num_experts\":0,", "num_experts"},
-        {7, "\"num_experts_per_tok\":9,", "experts used"},
+        {7, "\"num_experts_per_tok\":9,", "num_experts_per_tok is 9"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         model_shape *s = NULL;
@@ -705,7 +705,7 @@ TEST(numbers_that_no_loader_takes_are_refused)
         {0, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},", "rope_type"},
         {0, "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":1},", "rope_type"},
         {2, "\"moe_routed_scaling_factor\":1e4,", "moe_routed_scaling_factor is 10000"},
-        {4, "\"max_position_embeddings\":268435456,", "positions"},
+        {4, "\"max_position_embeddings\":268435456,", "max_position_embeddings is 268435456"},
         {4, "\"rope_parameters\":{\"rope_theta\":1e7,\"partial_rotary_factor\":0.66},", "rotating"},
         {4, "\"rope_parameters\":{\"rope_theta\":1e7,\"partial_rotary_factor\":1.5},", "partial"},
         {4, "\"rope_parameters\":[],", "object"},

@@ -105,7 +105,6 @@ typedef status convert_reader(const json_t *config, const char *path, model_shap
                               err *e);
 convert_reader convert_read_shape;   /* of the family that model_type names */
 convert_reader convert_gemma4_shape; /* convert_config.c */
-convert_reader convert_qwen35_shape; /* convert_qwen.c */
 
 /* Whether the configuration is that of a drafter, of any family. */
 bool convert_is_draft(const json_t *config);

@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "model/laguna.h"
 #include "model/qwen3.h"
-#include "model/qwen35_shapes.h"
+#include "model/qwen35.h"
 
 static shape_tensor *list_of(const char *name, model_shape **s, int32_t *n)
 {
@@ -85,6 +85,6 @@ TEST(family_shape_checks_name_what_is_wrong)
     CHECK_OK(shape_named("qwen3.6-27b", &s, &e), e);
     ((qwen35_shape *)s)->head_dim = 255;
     CHECK_STATUS(s->family->check(s, "config.json", &e), E_ARG);
-    CHECK_STR(e.text, "config.json: the head size 255 is odd");
+    CHECK_STR(e.text, "config.json: the head size 255 is odd: expected an even number");
     mem_free(s);
 }

@@ -8,6 +8,27 @@
 #define MODEL_QWEN35_H
 
 #include "model/model.h"
+#include "model/shapes.h"
+
+typedef struct qwen35_shape {
+    union {
+        model_shape common;
+        struct {
+            SHAPE_FIELDS;
+        };
+    };
+    int32_t n_head, n_head_kv, head_dim, n_rotating;
+    int32_t n_k, n_v, dk, dv, n_taps, inner; /* of the gated delta rule; inner: n_v * dv */
+    int32_t n_ff;                            /* with experts that of the shared one */
+    int32_t n_expert, n_used, n_ff_exp;      /* 0: dense */
+    int32_t section[3];                      /* of rotating pairs: time, height, width */
+    int32_t n_nextn;                         /* NextN layers behind the others */
+    rope_scaling scaling;
+    double eps, theta;
+    bool full[LAYERS_MAX]; /* attention, else the gated delta rule */
+} qwen35_shape;
+
+extern const shape_family qwen35_shapes;
 
 typedef struct qwen35_layer {
     bool full;   /* attention, else the gated delta rule */
@@ -25,7 +46,7 @@ typedef struct qwen35_layer {
 } qwen35_layer;
 
 typedef struct qwen35 {
-    int32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_expert, n_expert_used;
+    int32_t n_layer, n_head, n_head_kv, head_dim, n_expert, n_expert_used;
     float eps;
     rope rope[PASS_SIDES_MAX]; /* the same table on each device with layers */
     weight embd, head, out_norm;
@@ -34,8 +55,8 @@ typedef struct qwen35 {
 
 extern const model_arch qwen35_arch, qwen35moe_arch;
 
-status qwen35_bind(model *m, err *e);                             /* qwen35_bind.c */
-status qwen35_divide(model *m, err *e);                           /* qwen35_bind.c */
+status qwen35_bind(model *m, err *e);                             /* qwen35_table.c */
+status qwen35_divide(model *m, err *e);                           /* qwen35_table.c */
 mat qwen35_forward(pass *p, const model *m, const kv_layout *kv); /* qwen35.c */
 
 /* ---- The NextN (MTP) layer: qwen35_nextn.c ----
@@ -63,7 +84,7 @@ typedef struct qwen35_nextn {
 
 typedef enum nextn_norm { NEXTN_BY_MODEL, NEXTN_BY_LAYER } nextn_norm;
 
-/* Binds the NextN layer of a file, which may have no other: qwen35_bind.c. */
+/* Binds the NextN layer of a file, which may have no other: qwen35_table.c. */
 status qwen35_nextn_bind(model *m, err *e);
 /* Between model_bind_nextn and model_load. E_ARG for a layer of another model. The target outlives
  * m. */

@@ -42,7 +42,7 @@ static const weight *layer_norm(const qwen35_nextn *x)
 static mat joined(pass *p, const qwen35_nextn *x, mat hidden, const weight *made_by)
 {
     const model *t = x->target;
-    int32_t d = x->g.n_embd;
+    int32_t d = t->n_embd;
     op_cross(p, t->embd->side, NULL, 0);
     mat e = op_embed(p, t->embd, t->embd_scale);
     op_cross(p, PASS_MAIN, (mat *const[]){&e}, 1);

@@ -1,6 +1,6 @@
 /* qwen35_test.c - files of Qwen3.5 and 3.6: tensor counts of published sizes, NextN layers that are
  * not layers, and what is refused, with the sentence's main words. */
-#include "model/qwen35_shapes.h"
+#include "model/qwen35.h"
 #include "base/mem.h"
 #include "model/model.h"
 #include "tests/doctor.h"
@@ -73,7 +73,8 @@ TEST(qwen35_files_that_are_something_else_are_refused)
         {{.key = "qwen35.ssm.conv_kernel", .value = 9}, "ssm.conv_kernel = 9"},
         {{.key = "qwen35.ssm.conv_kernel", .value = 3}, "ssm_conv1d.weight: shape"},
         {{.key = "qwen35.attention.head_count_kv", .value = 3}, "with 3 KV heads"},
-        {{.key = "qwen35.attention.key_length", .value = 33}, "heads of 33: expected an even"},
+        {{.key = "qwen35.attention.key_length", .value = 33},
+         "value_length = 32: they must be equal"},
         {{.key = "qwen35.rope.dimension_count", .value = 7}, "expected an even number"},
         {{.key = "qwen35.nextn_predict_layers", .value = 8}, "nextn_predict_layers = 8"},
         {{.key = "qwen35.expert_gating_func", .value = 2}, "expert_gating_func = 2"},

@@ -5,7 +5,7 @@
 #include "model/gemma4_mtp_shapes.h"
 #include "model/gemma4_shapes.h"
 #include "model/laguna.h"
-#include "model/qwen35_shapes.h"
+#include "model/qwen35.h"
 #include "model/qwen3.h"
 
 #include <inttypes.h>

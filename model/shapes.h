@@ -120,7 +120,7 @@ typedef struct shape_family {
     const char *mix;      /* the default type, a weight_mix */
     const char *dialects; /* names that `dialect` takes, for messages; NULL: one dialect */
     size_t shape_bytes;
-    bool (*named)(const char *size, model_shape *s); /* false: no such size */
+    bool (*named)(const char *size, model_shape *s); /* s->family is set; false: no such size */
     /* E_ARG for an inconsistent shape; `what` names its source in the error sentence. */
     status (*check)(const model_shape *s, const char *what, err *e);
     void (*cut)(model_shape *s, int32_t n_layer); /* keeps the first n_layer layers */

@@ -80,11 +80,8 @@ static bool has_key(const model_shape *s, const key_row *r)
 
 bool table_named(const char *size, model_shape *s)
 {
-    const family_table *t = NULL;
-    size_t bytes = 0;
-    const shape_family *f = s->family;
-    t = f->table;
-    bytes = f->shape_bytes;
+    const family_table *t = s->family->table;
+    size_t bytes = s->family->shape_bytes;
     for (int32_t i = 0; i < t->n_sizes; i++) {
         const model_shape *row = (const void *)((const char *)t->sizes + (size_t)i * bytes);
         if (strcmp(row->name, size) != 0)
@@ -100,7 +97,6 @@ bool table_named(const char *size, model_shape *s)
     return false;
 }
 
-/* The name of a key for messages: that of the source, if it has one. */
 static status check_key(const model_shape *s, const key_row *r, const char *what, err *e)
 {
     int32_t n = per_layer(r) ? s->n_layer : 1;
@@ -160,8 +156,9 @@ static void put_key(gguf_writer *w, const char *arch, const model_shape *s, cons
         gguf_put_bool(w, name, value_of(s, r, 0) != 0);
     else if (r->kind == KEY_FLAGS)
         gguf_put_bools(w, name, (const bool *)at, n);
-    else if (r->kind == KEY_COUNT || equal)
-        gguf_put_u32(w, name, (uint32_t)value_of(s, r, 0));
+    else if (r->kind == KEY_COUNT || r->kind == KEY_UNIFORM || equal)
+        gguf_put_u32(w, name,
+                     (uint32_t)value_of(s, r, 0) + (r->plus ? (uint32_t)whole(s, r->plus, 0) : 0));
     else
         gguf_put_i32s(w, name, (const int32_t *)at, n);
 }
@@ -172,8 +169,30 @@ void table_put(gguf_writer *w, const model_shape *s)
     const char *arch = t->arch ? t->arch(s) : s->family->arch;
     gguf_put_string(w, "general.architecture", arch, strlen(arch));
     for (int32_t i = 0; i < t->n_keys; i++)
-        if (has_key(s, &t->keys[i]) && !(t->keys[i].how & READ_ONLY))
+        if (has_key(s, &t->keys[i]) && !(t->keys[i].how & READ_ONLY) &&
+            !((t->keys[i].how & OMIT_ZERO) && value_of(s, &t->keys[i], 0) == 0))
             put_key(w, arch, s, &t->keys[i]);
+    if (t->put)
+        t->put(w, arch, s);
+}
+
+/* The one number of a list whose items are equal or 0. */
+static status read_uniform(const model *m, const model_shape *s, int_key key, int32_t *out, err *e)
+{
+    int32_t n[LAYERS_MAX], common = 0;
+    int64_t least = key.lo;
+    key.lo = 0;
+    status st = bind_per_layer(m, key, n, s->n_layer, e);
+    for (int32_t i = 0; i < s->n_layer && !st; i++) {
+        if (n[i] && common && n[i] != common)
+            return err_set(e, E_UNSUPPORTED, "%s: %s.%s is %d in layer %d and %d before it",
+                           m->file.path, m->arch->name, key.name, n[i], i, common);
+        common = n[i] ? n[i] : common;
+    }
+    if (!st && common < least)
+        st = err_set(e, E_FORMAT, "%s: %s.%s is 0", m->file.path, m->arch->name, key.name);
+    *out = st ? *out : common;
+    return st;
 }
 
 static status read_key(const model *m, model_shape *s, const key_row *r, err *e)
@@ -200,7 +219,9 @@ static status read_key(const model *m, model_shape *s, const key_row *r, err *e)
     const int_key key = {name, (int64_t)r->least, (int64_t)most_of(s, r),
                          r->how & MAY_LACK ? (int64_t)fallback : REQUIRED};
     int32_t n = per_layer(r) ? s->n_layer : 1;
-    st = per_layer(r) ? bind_per_layer(m, key, v, n, e) : bind_int(m, key, v, e);
+    st = r->kind == KEY_UNIFORM ? read_uniform(m, s, key, v, e)
+         : per_layer(r)         ? bind_per_layer(m, key, v, n, e)
+                                : bind_int(m, key, v, e);
     for (int32_t il = 0; il < n && !st; il++)
         set_whole(s, r, il, v[il]);
     return st;
@@ -268,8 +289,8 @@ static const tensor_row *rows_of(const family_table *t, int32_t il, int32_t *n)
 int32_t table_list(const model_shape *s, shape_tensor *out, int32_t cap)
 {
     const family_table *t = s->family->table;
-    int32_t n = 0, n_rows;
-    for (int32_t il = -1; il < s->n_layer; il++) {
+    int32_t n = 0, n_rows, n_layers = s->n_layer + (t->nextn ? whole(s, t->nextn, 0) : 0);
+    for (int32_t il = -1; il < n_layers; il++) {
         const tensor_row *r = rows_of(t, il, &n_rows);
         for (const tensor_row *end = r + n_rows; r < end; r++) {
             if (r->when && !r->when(s, il))

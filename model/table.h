@@ -20,13 +20,14 @@
 /* ---- Keys ---- */
 
 typedef enum key_kind {
-    KEY_COUNT,  /* int32_t; u32 in GGUF */
-    KEY_REAL,   /* double; f32 in GGUF */
-    KEY_FLAG,   /* bool */
-    KEY_COUNTS, /* int32_t[LAYERS_MAX]; in GGUF one number, or a list where layers differ */
-    KEY_LIST,   /* the same, always written as a list */
-    KEY_FLAGS,  /* bool[LAYERS_MAX]; a list in GGUF */
-    KEY_YARN    /* rope_scaling: the keys rope.scaling.* */
+    KEY_COUNT,   /* int32_t; u32 in GGUF */
+    KEY_REAL,    /* double; f32 in GGUF */
+    KEY_FLAG,    /* bool */
+    KEY_COUNTS,  /* int32_t[LAYERS_MAX]; in GGUF one number, or a list where layers differ */
+    KEY_UNIFORM, /* int32_t; a file may have a list whose items are equal or 0 */
+    KEY_LIST,    /* the same, always written as a list */
+    KEY_FLAGS,   /* bool[LAYERS_MAX]; a list in GGUF */
+    KEY_YARN     /* rope_scaling: the keys rope.scaling.* */
 } key_kind;
 
 enum {
@@ -34,6 +35,7 @@ enum {
     CONFIG_MAY_LACK = 2, /* a config.json: `otherwise`, or 0 */
     READ_ONLY = 4,       /* not written to GGUF files */
     CONFIG_BY_HAND = 16, /* apps/convert_families.c reads `config`, which is here for messages */
+    OMIT_ZERO = 32,      /* not written if it is 0 */
     WRITE_ONLY = 8       /* not read from GGUF files: a tensor tells it */
 };
 
@@ -47,6 +49,7 @@ typedef struct key_row {
     double value;        /* of files that lack the key; what is written for at == 0 */
     size_t otherwise;    /* F(field) whose value an absent key has */
     size_t upto, below;  /* F(field) that is another bound, inclusive and not */
+    size_t plus;         /* F(field) that is added where the key is written */
     const char *or_gguf; /* a second spelling of gguf, which is read too */
     const char *same_as; /* another key of the same field, which must have the same value */
     bool (*when)(const model_shape *s); /* NULL: every model has the key */
@@ -74,12 +77,21 @@ typedef struct tensor_row {
     int8_t change; /* for family_table.describe */
 } tensor_row;
 
-/* T(ALWAYS, W(wq), "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q) */
-#define T(when_, at_, gguf_, hf_, role_, ...)                                                      \
+/* T(ALWAYS, W(wq), "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q). T_IF: a file may lack
+ * it. T_AS(change, ...): with a change. */
+#define TENSOR(when_, at_, gguf_, hf_, role_, ...)                                                 \
+    .when = when_, .at = at_, .gguf = gguf_, .hf = hf_, .role = ROLE_##role_, .ne = {__VA_ARGS__}
+#define T(...)                                                                                     \
     {                                                                                              \
-        .when = when_, .at = at_, .gguf = gguf_, .hf = hf_, .role = ROLE_##role_, .ne = {          \
-            __VA_ARGS__                                                                            \
-        }                                                                                          \
+        TENSOR(__VA_ARGS__)                                                                        \
+    }
+#define T_IF(...)                                                                                  \
+    {                                                                                              \
+        TENSOR(__VA_ARGS__), .may_lack = true                                                      \
+    }
+#define T_AS(change_, ...)                                                                         \
+    {                                                                                              \
+        TENSOR(__VA_ARGS__), .change = change_                                                     \
     }
 #define ALWAYS NULL
 #define ELSEWHERE 0
@@ -101,6 +113,9 @@ typedef struct family_table {
     const char *(*arch)(const model_shape *s);  /* where it is not shape_family.arch */
     /* From a GGUF file what no row reads, before the numbers are compared. */
     status (*read)(const struct model *m, model_shape *s, err *e);
+    /* Writes keys of which no row tells whether and how. */
+    void (*put)(gguf_writer *w, const char *arch, const model_shape *s);
+    size_t nextn; /* offset of the number of NextN layers, which are listed behind the others */
     void (*describe)(const model_shape *s, const tensor_row *r, shape_tensor *t); /* quirks */
 } family_table;
 

@@ -8,7 +8,7 @@
 #include "kv/snapshot.h"
 #include "model/gemma4_shapes.h"
 #include "model/model.h"
-#include "model/qwen35_shapes.h"
+#include "model/qwen35.h"
 #include "tests/rig_model.h"
 #include "tests/test.h"
 
@@ -136,7 +136,7 @@ TEST(kv_bytes_of_recurrent_layers)
                  {"qwen3.6-27b", 153216, 64, 6930},
                  {"qwen3.6-35b-a3b", 64320, 20, 3367.5}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        qwen35_shape s = {0};
+        qwen35_shape s = {.family = &qwen35_shapes};
         recur_view view[SHAPE_LAYERS_MAX];
         kv_spec spec[SHAPE_LAYERS_MAX];
         kv_want_layout w = {

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "engine/engine_int.h"
-#include "model/qwen35_shapes.h"
+#include "model/qwen35.h"
 
 #include <math.h>
 
@@ -79,7 +79,7 @@ const char *recur_model_write(const recur_model_file *v)
     v = v ? v : &plain;
     const char *size = v->experts ? "tiny-qwen35moe" : "tiny-qwen35";
     const shape_family *f = &qwen35_shapes;
-    qwen35_shape s = {0};
+    qwen35_shape s = {.family = f};
     char file[64];
     gguf_writer *w;
     uint64_t rng = 35;
