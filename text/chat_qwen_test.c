@@ -52,6 +52,41 @@ TEST(templates_of_qwen_and_laguna_are_recognised)
     CHECK(!chat_format_of(&qwen_text, NULL, 0) && !chat_format_of(&laguna_text, NULL, 0));
 }
 
+/* Thoughts before the last question are left out. A user's message is a question, and not the
+ * result of a tool, unless one mark begins it and the other one ends it. */
+TEST(messages_with_half_the_marks_of_a_result_are_questions)
+{
+    static const struct {
+        const char *text;
+        bool result;
+    } row[] = {{"<tool_response>\nx\n</tool_response>", true},
+               {"<tool_response></tool_response>", true},
+               {"<tool_response>\nx", false},
+               {"x\n</tool_response>", false},
+               {"<tool_response>", false},
+               {"</tool_response>", false},
+               {"x<tool_response></tool_response>", false},
+               {"<tool_response></tool_response>x", false},
+               {"", false}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        char m[500];
+        int n = snprintf(
+            m, sizeof m,
+            "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\","
+            "\"reasoning_content\":\"deep\"},{\"role\":\"user\",\"content\":\"%s\"}]",
+            row[i].text);
+        for (char *c = m; (c = strchr(c, '\n'));)
+            *c = ' ';
+        carat_chat_options opt = {.thinking = true};
+        chat_prompt p;
+        err e = {0};
+        CHECK_OK(chat_render(&qwen_formats[QWEN_3], m, (size_t)n, NULL, 0, &opt, &p, &e), e);
+        CHECK_MSG(!strstr(str_text(&p.text), "deep") == !row[i].result, "%s: %s", row[i].text,
+                  str_text(&p.text));
+        chat_prompt_free(&p);
+    }
+}
+
 static uint64_t fnv(const char *s, size_t n)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325);

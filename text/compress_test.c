@@ -124,6 +124,32 @@ TEST(compress_keeps_the_sentence_of_value)
     rig_free(&r);
 }
 
+/* Digits after a point end no sentence, quotation marks after it do not begin one. */
+TEST(compress_cuts_sentences_at_their_ends_alone)
+{
+    static const char *const whole[] = {
+        "Release 1.234 of it came out in May.",
+        "It says \xe2\x80\x9cno.\xe2\x80\x9d to whom came out in May.",
+        "The file a.tar.gz of it came out in May."};
+    static const char behind[] = "Nothing else came out in May.";
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+        uint64_t rng = test_seed();
+        rig r = {0};
+        put_filler(&r.text, 100, &rng);
+        str_printf(&r.text, "%s ", whole[i]);
+        put_filler(&r.text, 50, &rng);
+        str_printf(&r.text, "Old news.\xe2\x80\x9d %s ", behind);
+        put_filler(&r.text, 50, &rng);
+        tokenize(&r);
+        raise_value(&r, i == 1 ? "to whom came out" : "of it came out", 1);
+        r.in.keep = 0.05;
+        str s = kept_text(&r, NULL);
+        CHECK_MSG(strstr(s.at, i == 1 ? "to whom came out in May." : whole[i]), "%s", s.at);
+        str_free(&s);
+        rig_free(&r);
+    }
+}
+
 TEST(compress_keeps_rare_words_of_the_question)
 {
     uint64_t rng = test_seed();

@@ -184,6 +184,13 @@ TEST(calls_are_repaired)
            "T(f {\"a\":\"x\"})T(g {\"b\":\"y\"})C(z)");
 }
 
+/* A key whose quotation mark is never closed is no key, wherever the text ends. */
+TEST(calls_with_open_keys_are_text)
+{
+    expect("<|tool_call>call:f{\"a:1}<tool_call|>", "C(<|tool_call>call:f{\"a:1}<tool_call|>)");
+    expect("<|tool_call>call:f{\"<tool_call|>", "T(f {})"); /* cut: no key has begun */
+}
+
 TEST(an_equals_sign_in_a_call_of_gemma_is_a_colon)
 {
     expect("<|tool_call>call:f{a=1}<tool_call|>", "T(f {\"a\":1})");

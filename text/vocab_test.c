@@ -364,6 +364,28 @@ TEST(of_byte_pieces_listed_twice_the_first_encodes)
     vocab_close(v);
 }
 
+/* The first one has id 0, and no piece spells its character. */
+TEST(of_pieces_of_a_byte_listed_twice_the_first_encodes_though_its_id_is_0)
+{
+    vocab_builder *b;
+    vocab *v;
+    err e = {0};
+    id_list ids = {0};
+    vocab_settings set = gemma_settings();
+    CHECK_OK(vocab_begin(&b, 256 + 4, 1, &e), e);
+    add_byte_pieces(b);
+    vocab_add_token(b, "<0x00>", BYTE_PIECE_LEN, TOKEN_BYTE);
+    vocab_add_token(b, "<0x01>", BYTE_PIECE_LEN, TOKEN_BYTE);
+    vocab_add_token(b, "a", 1, TOKEN_NORMAL);
+    vocab_add_token(b, "aa", 2, TOKEN_NORMAL);
+    vocab_add_merge(b, "a a", 3);
+    CHECK_OK(vocab_finish(b, &set, &v, &e), e);
+    CHECK_OK(vocab_encode(v, "\0\1", 2, SPECIAL_ALL, &ids, &e), e);
+    CHECK(ids.n == 2 && ids.at[0] == 0 && ids.at[1] == 1);
+    id_list_free(&ids);
+    vocab_close(v);
+}
+
 static status build_and_encode(void *arg, err *e)
 {
     static const source s = {
