@@ -118,36 +118,60 @@ def draw(root, folder, n, seed):
     return out
 
 
-# Linked into the traced programs: each basic block of a traced file calls here. At the end the places
-# are written to a file of TRACE_DIR.
+# Linked into the traced programs: each basic block of a traced file calls here. A byte for each place is in
+# a file of TRACE_DIR for each program, which all its processes share, so that killed ones count too.
 TRACER = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 extern const char __executable_start[];
-static unsigned char seen[64 << 20];
+enum { PLACES = 64 << 20 };
+static unsigned char *seen;
 void __sanitizer_cov_trace_pc(void);
 void __sanitizer_cov_trace_pc(void)
 {
     uintptr_t at = (uintptr_t)__builtin_return_address(0) - (uintptr_t)__executable_start;
-    if (at < sizeof seen)
+    if (seen && at < PLACES)
         seen[at] = 1;
 }
-__attribute__((destructor)) static void put(void)
+__attribute__((constructor)) static void open_seen(void)
 {
     char path[512];
     const char *dir = getenv("TRACE_DIR");
-    if (!dir || snprintf(path, sizeof path, "%s/%d", dir, (int)getpid()) >= (int)sizeof path)
+    int fd = -1;
+    if (!dir || snprintf(path, sizeof path, "%s/%s", dir, program_invocation_short_name) >= (int)sizeof path)
         return;
-    FILE *f = fopen(path, "ae");
-    for (uint32_t i = 0; f && i < sizeof seen; i++)
-        if (seen[i])
-            fwrite(&i, sizeof i, 1, f);
-    if (f)
-        fclose(f);
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd >= 0 && !ftruncate(fd, PLACES)) {
+        void *p = mmap(NULL, PLACES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        seen = p == MAP_FAILED ? NULL : p;
+    }
+    if (fd >= 0)
+        close(fd);
 }
 """
+
+
+def places_in(path):
+    """Where a sparse file has bytes."""
+    fd, found, at = os.open(path, os.O_RDONLY), [], 0
+    try:
+        while True:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+            end = os.lseek(fd, at, os.SEEK_HOLE)
+            found += [at + m.start() for m in re.finditer(b"\1", os.pread(fd, end - at, at))]
+            at = end
+    except OSError: # no more
+        return found
+    finally:
+        os.close(fd)
+
+
 NEAR = 3  # lines: a statement of several has its code at one of them
 
 
@@ -188,7 +212,7 @@ class Tree:
         known = json.loads(kept.read_text())
         self.lines, self.seconds = known["lines"], known["seconds"]
 
-    def traced(self):
+    def traced(self, tests=None):
         (self.root / "build/trace").mkdir(exist_ok=True)
         (self.root / "build/trace/tracer.c").write_text(TRACER)
         subprocess.run(["cc", "-O2", "-c", "-o", "build/trace/tracer.o", "build/trace/tracer.c"],
@@ -203,23 +227,22 @@ class Tree:
             if not self.compile(file, object_, flags):
                 swapped[made] = object_
         self.link(swapped, more=["build/trace/tracer.o"])
-        places, seconds = {}, {}
-        with tempfile.TemporaryDirectory() as dir_:
-            for name in self.names():
+        places, seconds = {"carat": {}, "carat_test": {}}, {}
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as dir_:
+            for name in tests or self.names():
                 start = time.monotonic()
                 env = dict(os.environ, CARAT_ROOT=str(self.root), TRACE_DIR=dir_)
                 subprocess.run(["build/carat_test", "=" + name], cwd=self.root, env=env,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 seconds[name] = time.monotonic() - start
-                found = set()
                 for f in Path(dir_).iterdir():
-                    found.update(memoryview(f.read_bytes()).cast("I"))
+                    for at in places_in(f) if f.name in places else ():
+                        places[f.name].setdefault(at, set()).add(name)
                     f.unlink()
-                for at in found:
-                    places.setdefault(at, []).append(name)
         lines = {}
-        for at, line in self.lines_of("build/carat_test", sorted(places)).items():
-            lines.setdefault(line, set()).update(places[at])
+        for program, found in places.items():
+            for at, line in self.lines_of(f"build/{program}", sorted(found)).items():
+                lines.setdefault(line, set()).update(found[at])
         return {"lines": {k: sorted(v) for k, v in lines.items()}, "seconds": seconds}
 
     def names(self):
