@@ -71,6 +71,11 @@ void scaling_put(gguf_writer *w, const char *arch, const rope_scaling *y)
 
 /* ---- Shapes ---- */
 
+const shape_family *shape_family_at(int32_t i)
+{
+    return shape_families[i];
+}
+
 status shape_named(const char *size, model_shape **out, err *e)
 {
     char known[1024];

@@ -160,6 +160,8 @@ status shape_check_reals(const shape_real *real, size_t n, const char *what, err
 #define THETA_MAX 1e12
 #define EPS_MIN 1e-30
 
+/* The families, in the order in which names are looked up; NULL after the last. */
+const shape_family *shape_family_at(int32_t i);
 /* The shape of that name; free it with mem_free. E_ARG lists the known names. */
 status shape_named(const char *size, model_shape **s, err *e);
 

@@ -76,7 +76,8 @@ void cu_split(cudaStream_t s, split_args x);
 typedef struct split_limits {
     int32_t widest, stages_256, stages_512;
 } split_limits;
-int cu_split_init(int largest, split_limits *l);
+split_limits cu_split_limits(int largest);
+int cu_split_init(split_limits l);
 /* split8.cu: the same for heads of 256 and 512 in blocks or bf16, and for heads of 512 in f16 where
  * split.cu does not fit. How much shared memory a block takes; 0: not these heads. */
 typedef struct split8_args {

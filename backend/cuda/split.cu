@@ -546,23 +546,31 @@ template <int D, bool BLOCKS, bool ONE = false> static int allow(int stages)
                         split_bytes<D, BLOCKS, ONE>(stages, 2 * D + 16));
 }
 
-/* Raises the limits on shared memory. largest: bytes that the GPU grants a block. */
-extern "C" int cu_split_init(int largest, split_limits *l)
+/* largest: bytes that the GPU grants a block. */
+extern "C" split_limits cu_split_limits(int largest)
+{
+    split_limits l = {.widest = 128,
+                      .stages_256 = split_bytes<256, true>(3, 528) <= largest ? 3 : 2,
+                      .stages_512 = split_bytes<512, false, true>(3, 1040) <= largest ? 3 : 2};
+    if (split_bytes<256, true>(l.stages_256, 528) <= largest &&
+        split_bytes<256, false, true>(2, 528) <= largest)
+        l.widest = 256;
+    if (split_bytes<512, false, true>(l.stages_512, 1040) <= largest)
+        l.widest = 512;
+    return l;
+}
+
+/* Raises the limits on shared memory. */
+extern "C" int cu_split_init(split_limits l)
 {
     int bad = allow<64, false>(3) | allow<128, false>(3) | allow<64, true>(3) | allow<128, true>(3);
-    *l = (split_limits){.widest = 128,
-                        .stages_256 = split_bytes<256, true>(3, 528) <= largest ? 3 : 2,
-                        .stages_512 = split_bytes<512, false, true>(3, 1040) <= largest ? 3 : 2};
-    if (split_bytes<256, true>(l->stages_256, 528) <= largest &&
-        split_bytes<256, false, true>(2, 528) <= largest) {
-        bad |= allow<256, false>(2) | allow<256, true>(l->stages_256);
+    if (l.widest >= 256) {
+        bad |= allow<256, false>(2) | allow<256, true>(l.stages_256);
         bad |= allow<256, false, true>(2) | allow<256, true, true>(2);
-        l->widest = 256;
     }
-    if (split_bytes<512, false, true>(l->stages_512, 1040) <= largest) {
-        bad |= allow<512, false>(l->stages_512) | allow<512, true>(l->stages_512);
-        bad |= allow<512, false, true>(l->stages_512) | allow<512, true, true>(l->stages_512);
-        l->widest = 512;
+    if (l.widest >= 512) {
+        bad |= allow<512, false>(l.stages_512) | allow<512, true>(l.stages_512);
+        bad |= allow<512, false, true>(l.stages_512) | allow<512, true, true>(l.stages_512);
     }
     return bad;
 }

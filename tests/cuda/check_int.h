@@ -119,6 +119,7 @@ void check_invariances(rig *g);
 void check_families(rig *g);
 void check_attention(rig *g);
 void check_selection(rig *g);
+void check_cards(rig *g);
 void check_models(rig *g);
 void check_sessions(rig *g);
 void check_caches(rig *g);

@@ -431,6 +431,7 @@ void check_ops(rig *g)
     check_products(g);
     check_attention(g);
     check_selection(g);
+    check_cards(g);
     static const int32_t rows[] = {1, 2, 9, 32};
     for (int i = 0; i < 4; i++) {
         check_together(g, NUM_Q4_K, NUM_Q6_K, 768, rows[i], false);
