@@ -136,15 +136,19 @@ carat_status ids_of_text(const carat_model *m, const char *path, int32_t **ids, 
     status st = file_read_all(path, TEXT_MAX, &text, &n_bytes, e);
     if (st)
         return st;
-    int64_t cap = (int64_t)n_bytes + 1; /* no token is shorter than a byte */
-    *ids = mem_calloc((size_t)cap, sizeof **ids);
-    if (!*ids) {
-        st = err_memory(e, path, (size_t)cap * sizeof **ids);
-        goto out;
-    }
-    *n = carat_tokenize(m, text, n_bytes, CARAT_TOK_BOS, *ids, cap, e);
-    st = *n < 0 ? e->status : OK;
-out:
+    int64_t cap = (int64_t)n_bytes + 1, n_ids = -1; /* no token is shorter than a byte */
+    int32_t *list = mem_calloc((size_t)cap, sizeof *list);
+    err why = {0};
+    if (!list)
+        st = err_memory(e, path, (size_t)cap * sizeof *list);
+    else if ((n_ids = carat_tokenize(m, text, n_bytes, CARAT_TOK_BOS, list, cap, &why)) < 0)
+        st = err_set(e, why.status, "%s", why.text);
     mem_free(text);
-    return st;
+    if (st) {
+        mem_free(list);
+        return st;
+    }
+    *ids = list;
+    *n = n_ids;
+    return OK;
 }

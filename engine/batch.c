@@ -294,8 +294,6 @@ carat_status carat_batch_submit(carat_batch *b, const carat_job *from, int64_t *
 {
     job *j = NULL;
     status st;
-    if (id)
-        *id = 0;
     if (queue_full)
         *queue_full = false;
     if ((st = check_ids(b->m, from->ids, from->n, b->shape.n_ctx, e)))

@@ -382,8 +382,10 @@ TEST(a_batch_refuses_what_it_cannot_do)
     request q = {.n = 65, .o = options(m, 0, 4)};
     record r[4] = {0};
     carat_job j = {.ids = q.ids, .n = 65, .opt = &q.o, .done = done, .user = r};
-    CHECK_STATUS(carat_batch_submit(b, &j, NULL, &full, &e), E_LIMIT);
+    int64_t id = 77;
+    CHECK_STATUS(carat_batch_submit(b, &j, &id, &full, &e), E_LIMIT);
     CHECK(!full && strstr(e.text, "65") && strstr(e.text, "64"));
+    CHECK_EQ(id, 77);
     j.n = 0;
     err_clear(&e);
     CHECK_STATUS(carat_batch_submit(b, &j, NULL, &full, &e), E_ARG);

@@ -814,7 +814,6 @@ carat_status carat_compress_ids(carat_compressor *c, const carat_model *m, const
     size_t *owner = NULL, tail = 0;
     str *now = NULL;
     status st = open_result(&x, e);
-    *n_out = 0;
     if (st || (st = read_stretches(m, ids, n, x.own, &all, e)))
         goto out;
     texts.at = arena_array(x.own, all.n + 1, sizeof *texts.at);

@@ -108,16 +108,17 @@ bool carat_model_park_drafter(carat_model *m)
 carat_status carat_model_unpark_drafter(carat_model *m, bool *any, carat_error *e)
 {
     status st = OK;
-    *any = false;
     pthread_mutex_lock(&m->pass_lock);
-    if (m->draft_parked) {
+    bool parked = m->draft_parked;
+    if (parked) {
         st = m->loaded ? drafters_load_weights(m, e) : OK; /* else unpark loads them */
         if (st)
             drafters_unload_weights(m);
         m->draft_parked = st != OK;
-        *any = !st;
     }
     pthread_mutex_unlock(&m->pass_lock);
+    if (!st)
+        *any = parked;
     return st;
 }
 

@@ -99,10 +99,10 @@ carat_status carat_eval(carat_session *s, const int32_t *ids, int64_t n, float *
         return st;
     timeline_prepare(&s->t, ids, n);
     int64_t cached = s->t.kv.n_past;
-    if (n_reused)
-        *n_reused = cached;
     const prefill p = {.ids = ids + cached, .n = n - cached, .logits = logits};
-    return eval_new(s, p, e);
+    if (!(st = eval_new(s, p, e)) && n_reused)
+        *n_reused = cached;
+    return st;
 }
 
 carat_status carat_eval_rows(carat_session *s, const int32_t *ids, int64_t n, carat_rows_fn fn,

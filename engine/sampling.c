@@ -132,8 +132,9 @@ int32_t carat_sample(const carat_model *m, const carat_sampling *p, float *logit
         id = sample_pick(s, p, logits, &at);
     }
     give_sampler(m, s);
-    *rng_state = at.rng;
-    if (p->mirostat)
+    if (id >= 0)
+        *rng_state = at.rng;
+    if (id >= 0 && p->mirostat)
         *mu = at.mu;
     return id;
 }

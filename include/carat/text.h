@@ -19,8 +19,8 @@ enum {
 CARAT_API int64_t carat_tokenize(const carat_model *m, const char *text, size_t n_bytes,
                                  int32_t flags, int32_t *ids, int64_t cap, carat_error *e);
 /* The bytes of one token, which need not be valid UTF-8 by themselves. A control token has none
- * unless `special`. Returns their number, or -1 if id is out of range. *bytes belongs to the model
- * and is not NUL-terminated. Any thread. */
+ * unless `special`. Returns their number, or -1 if id is out of range; *bytes is "" then. *bytes
+ * belongs to the model and is not NUL-terminated. Any thread. */
 CARAT_API int32_t carat_token_bytes(const carat_model *m, int32_t id, bool special,
                                     const char **bytes);
 CARAT_API int32_t carat_token_bos(const carat_model *m);             /* -1: the file has none */
