@@ -1,25 +1,54 @@
 /* call_parts.c - the arguments of a call as JSON, piece by piece while the model writes them.
  *
  * Strings come as they grow; every other value comes when it is complete. Two forms are followed:
- * pairs of plain text, and objects. What strict reading would not take (repeated marks, words
- * without quotes) is left to the reader of the whole call: then p->stuck is set and nothing more is
- * written. The pieces together are a beginning of the whole arguments, but for a repeated key.
+ * pairs of plain text, and objects. The pieces together are always a beginning of the arguments
+ * that the reader of the whole call finds, even where it repairs a mistake:
+ *   - a comma and a key come with the first byte of their value, because a key without a value is
+ *     dropped;
+ *   - a quote of JSON ends a string if a value can end there, as for lenient reading;
+ *   - the brackets, or the white space, at the end of a string may be the call's own, if its end
+ *     mark was forgotten: they wait for the next text;
+ *   - the end of the call inside a string, words without quotes and repeated marks stop the flow
+ *     (p->stuck): the rest comes with the whole call.
+ *
+ * Each byte is looked at a bounded number of times: more than WAIT_BYTES of waiting text stop the
+ * flow.
  */
 #include "text/parse_int.h"
 
 #include <string.h>
+
+enum { WAIT_BYTES = 4096, LONGEST_ESCAPE = 12, LONGEST_MARK = 32 };
 
 void call_parts_begin(call_parts *p, const answer_syntax *syntax, const jtree *parameters,
                       size_t at)
 {
     str key = p->key;
     str_cut(&key, 0);
-    *p = (call_parts){.syntax = syntax, .parameters = parameters, .at = at, .key = key};
+    *p = (call_parts){.syntax = syntax,
+                      .parameters = parameters,
+                      .at = at,
+                      .seen = at,
+                      .wants_key = true,
+                      .key = key};
 }
 
 void call_parts_free(call_parts *p)
 {
     str_free(&p->key);
+}
+
+static bool stop(call_parts *p)
+{
+    p->stuck = true;
+    return false;
+}
+
+/* More text is needed, behind s[p->at..n). */
+static bool wait_for_more(call_parts *p, size_t n)
+{
+    p->stuck |= n - p->at > WAIT_BYTES;
+    return false;
 }
 
 /* The bytes at the end of s[0..n) that begin `mark`. */
@@ -63,6 +92,29 @@ static size_t whole_chars(const char *s, size_t from, size_t n)
     return n - (at - 1) >= need ? n : at - 1;
 }
 
+/* What stands before a value: the comma, and in objects the key. */
+static void put_head(call_parts *p, str *out)
+{
+    bool tight = !p->syntax->pairs && p->syntax->quote;
+    if (p->any)
+        str_puts(out, tight ? "," : ", ");
+    if (p->has_key) {
+        jtree_put_string(out, str_text(&p->key), p->key.n);
+        str_puts(out, tight ? ":" : ": ");
+    }
+    p->has_key = false;
+    p->any = true;
+}
+
+static bool take_key_text(call_parts *p, const char *s, size_t n)
+{
+    str_cut(&p->key, 0);
+    str_put(&p->key, s, n);
+    p->has_key = true;
+    p->wants_key = false;
+    return !p->key.bad;
+}
+
 /* ---- Pairs ---- */
 
 /* key_open KEY key_close [ space value_mark ]; false: not complete, or no pair. */
@@ -71,15 +123,13 @@ static bool take_key(call_parts *p, const char *s, size_t n)
     const call_pairs *m = p->syntax->pairs;
     size_t at = skip_space(s, p->at, n), n_open = strlen(m->key_open);
     if (n - at < n_open)
-        return false;
-    if (memcmp(s + at, m->key_open, n_open)) {
-        p->stuck = true;
-        return false;
-    }
+        return wait_for_more(p, n);
+    if (memcmp(s + at, m->key_open, n_open))
+        return stop(p);
     const char *key = s + at + n_open;
     const char *end = memmem(key, n - at - n_open, m->key_close, strlen(m->key_close));
     if (!end)
-        return false;
+        return wait_for_more(p, n);
     size_t n_key = (size_t)(end - key);
     at = (size_t)(end - s) + strlen(m->key_close);
     if (m->value_mark) {
@@ -92,23 +142,19 @@ static bool take_key(call_parts *p, const char *s, size_t n)
         at = skip_space(s, at, n);
         size_t n_mark = strlen(m->value_mark);
         if (n - at < n_mark)
-            return false;
-        p->stuck = memcmp(s + at, m->value_mark, n_mark) != 0;
+            return wait_for_more(p, n);
+        if (memcmp(s + at, m->value_mark, n_mark))
+            return stop(p);
         at += n_mark;
-    } else if (at < n && s[at] == '\n') {
-        at++;
     } else if (at == n) {
         return false; /* a line feed may follow */
+    } else if (s[at] == '\n') {
+        at++;
     }
-    if (p->stuck || !n_key || memchr(key, '\n', n_key)) {
-        p->stuck = true;
-        return false;
-    }
-    str_cut(&p->key, 0);
-    str_put(&p->key, key, n_key);
-    p->at = at;
-    p->wants_key = false;
-    return !p->key.bad;
+    if (!n_key || memchr(key, '\n', n_key))
+        return stop(p);
+    p->at = p->seen = at;
+    return take_key_text(p, key, n_key);
 }
 
 static bool is_text(const call_parts *p)
@@ -117,58 +163,70 @@ static bool is_text(const call_parts *p)
     return call_kinds_of(p->parameters, jtree_get(map, str_text(&p->key))) == 1u << JTREE_STRING;
 }
 
-static void put_head(call_parts *p, str *out)
+/* What is certain of the open text s[0..n): no beginning of a mark, no white space at the end. */
+static size_t certain_text(const call_parts *p, const char *s, size_t n)
 {
-    str_puts(out, p->any ? ", " : "{");
-    p->any = true;
+    const char *const marks[] = {p->syntax->pairs->end, p->syntax->pairs->key_open,
+                                 p->syntax->bare_close, p->syntax->call_close};
+    size_t hold = 0;
+    for (int i = 0; i < 4; i++) {
+        size_t k = marks[i] ? open_end(s, n, marks[i]) : 0;
+        hold = k > hold ? k : hold;
+    }
+    n -= hold;
+    while (n && call_is_space(s[n - 1]))
+        n--;
+    return whole_chars(s, 0, n);
 }
 
-/* A value up to its end mark. What may be a mark of the syntax stops the flow: the whole call says
- * what it is. */
+/* Whether a mark in s[0..n) leaves open what the text is. */
+static bool has_other_mark(const call_parts *p, const char *s, size_t n)
+{
+    const char *const marks[] = {p->syntax->pairs->key_open, p->syntax->bare_close,
+                                 p->syntax->call_close};
+    for (int i = 0; i < 3; i++)
+        if (marks[i] && memmem(s, n, marks[i], strlen(marks[i])))
+            return true;
+    return false;
+}
+
+/* A value up to its end mark. */
 static bool take_pair_value(call_parts *p, const char *s, size_t n, str *out)
 {
     const call_pairs *m = p->syntax->pairs;
-    const char *text = s + p->at, *end = memmem(text, n - p->at, m->end, strlen(m->end));
+    const char *text = s + p->at;
+    size_t from = p->seen - p->at > LONGEST_MARK ? p->seen - LONGEST_MARK : p->at;
+    const char *end = memmem(s + from, n - from, m->end, strlen(m->end));
     size_t len = end ? (size_t)(end - text) : n - p->at;
-    const char *const others[] = {m->key_open, p->syntax->bare_close, p->syntax->call_close};
-    for (int i = 0; i < 3; i++)
-        if (others[i] && memmem(text, len, others[i], strlen(others[i]))) {
-            p->stuck = true;
-            return false;
-        }
-    bool is_string = is_text(p);
+    if (has_other_mark(p, s + from, end ? (size_t)(end - s) - from : n - from))
+        return stop(p);
+    p->seen = n;
+    bool is_string = p->begun || is_text(p);
     if (!is_string && !end)
         return false;
-    if (!p->begun) {
-        put_head(p, out);
-        if (!is_string) {
-            if (!m->value_mark && len && text[len - 1] == '\n')
-                len--;
-            call_put_typed(out, p->parameters, p->key.at, p->key.n, text, len);
-        } else {
-            jtree_put_string(out, p->key.at, p->key.n);
-            str_puts(out, ": \"");
+    if (!p->begun && !p->any)
+        str_putc(out, '{');
+    if (end && !m->value_mark && len && text[len - 1] == '\n')
+        len--;
+    if (!is_string) {
+        str_puts(out, p->any ? ", " : "");
+        call_put_typed(out, p->parameters, p->key.at, p->key.n, text, len);
+        p->has_key = false;
+        p->any = true;
+    } else {
+        if (!p->begun) {
+            put_head(p, out);
+            str_putc(out, '"');
+            p->begun = true;
         }
-    }
-    if (is_string) {
-        p->begun = true;
-        if (!end) { /* hold the beginning of a mark, and the last line feed */
-            size_t hold = open_end(text, len, m->end);
-            for (int i = 0; i < 3; i++) {
-                size_t k = others[i] ? open_end(text, len, others[i]) : 0;
-                hold = k > hold ? k : hold;
-            }
-            len = whole_chars(text, 0, len - hold);
-        }
-        if (!m->value_mark && len && text[len - 1] == '\n')
-            len--;
+        len = end ? len : certain_text(p, text, len);
         put_inside(out, text, len);
         p->at += len;
         if (!end)
-            return false;
+            return wait_for_more(p, n);
         str_putc(out, '"');
     }
-    p->at = (size_t)(end - s) + strlen(m->end);
+    p->at = p->seen = (size_t)(end - s) + strlen(m->end);
     p->wants_key = true;
     p->begun = false;
     return true;
@@ -176,101 +234,151 @@ static bool take_pair_value(call_parts *p, const char *s, size_t n, str *out)
 
 /* ---- Objects ---- */
 
-/* A string: of JSON, or between quote marks. begun: its opening is written. */
-static bool take_string(call_parts *p, const char *s, size_t n, bool json, str *out)
+/* What is certain of the open string s[at..n). Without its end quote, as many brackets at its end
+ * as are open would be the call's. */
+static size_t certain_string(const call_parts *p, const char *s, size_t at, size_t n)
 {
-    const char *quote = json ? "\"" : p->syntax->quote;
-    size_t at = p->at, n_quote = strlen(quote);
-    if (!p->begun) {
-        str_putc(out, '"');
-        p->begun = true;
+    const char *quote = p->syntax->quote, *close = p->syntax->call_close;
+    size_t hold = open_end(s + at, n - at, close), k = quote ? open_end(s + at, n - at, quote) : 0;
+    n -= hold > k ? hold : k;
+    size_t end = n;
+    for (int left = p->depth + 1; n > at; n--) {
+        char c = s[n - 1];
+        bool bracket = c == '}' || c == ']';
+        if (bracket ? !left-- : !call_is_space(c))
+            break;
+        end = bracket ? n - 1 : end;
     }
-    if (!json) {
-        const char *end = memmem(s + at, n - at, quote, n_quote);
-        size_t to =
-            end ? (size_t)(end - s) : whole_chars(s, at, n - open_end(s + at, n - at, quote));
-        put_inside(out, s + at, to - at);
-        p->at = end ? to + n_quote : to;
-        if (!end)
-            return false;
-    } else {
-        size_t to = at;
-        while (to < n && s[to] != '"') {
-            size_t step = s[to] != '\\' ? 1 : to + 1 < n && s[to + 1] == 'u' ? 6 : 2;
-            /* A pair of surrogates is one character. */
-            if (step == 6 && to + 3 < n && (s[to + 2] | 32) == 'd' && strchr("89abAB", s[to + 3]))
-                step = 12;
-            if (to + step > n)
+    return whole_chars(s, at, end);
+}
+
+/* Puts the text of a string of JSON, s[at..limit), unescaped. *to: the end of the part that was
+ * read. True: the quote there ends the string. */
+static bool read_json_string(const char *s, size_t at, size_t limit, size_t n, str *text,
+                             size_t *to)
+{
+    *to = at;
+    while (at < limit) {
+        size_t from = at;
+        while (at < limit && s[at] != '"' && s[at] != '\\')
+            at++;
+        str_put(text, s + from, at - from);
+        *to = at;
+        if (at == limit)
+            break;
+        size_t step = 1, next;
+        if (s[at] == '"') {
+            if ((next = skip_space(s, at + 1, n)) == n)
                 break;
-            to += step;
+            if (strchr(",}]", s[next]))
+                return true;
+            str_putc(text, '"');
+        } else if (!(step = jtree_take_escape(s + at, n - at, text))) {
+            if (n - at < LONGEST_ESCAPE)
+                break;
+            str_putc(text, '\\'); /* no escape: the backslash stays */
+            step = 1;
         }
-        size_t end = to < n && s[to] == '"' ? to : whole_chars(s, at, to);
-        str chunk = {0};
-        arena mem = {.max_bytes = arena_limit_for(end - at + 2)};
-        const jtree *v = NULL;
-        str_putc(&chunk, '"');
-        str_put(&chunk, s + at, end - at);
-        str_putc(&chunk, '"');
-        status st = chunk.bad ? E_MEMORY : jtree_parse(chunk.at, chunk.n, "", 1, &mem, &v, NULL);
-        p->stuck = st != OK;
-        out->bad |= st == E_MEMORY;
-        if (!st)
-            put_inside(out, v->s, v->n);
-        str_free(&chunk);
-        arena_free(&mem);
-        p->at = end;
-        if (p->stuck || end == n || s[end] != '"')
-            return false;
-        p->at++;
+        *to = at += step;
     }
+    return false;
+}
+
+/* Puts the text of a string between quote marks. The results are those of read_json_string. */
+static bool read_quoted_string(call_parts *p, const char *s, size_t n, str *out, size_t *to)
+{
+    const char *quote = p->syntax->quote, *close = p->syntax->call_close, *text = s + p->at;
+    const char *end = memmem(text, n - p->at, quote, strlen(quote));
+    const char *mark = memmem(text, end ? (size_t)(end - text) : n - p->at, close, strlen(close));
+    p->stuck |= mark != NULL;
+    *to = mark  ? certain_string(p, s, p->at, (size_t)(mark - s))
+          : end ? (size_t)(end - s)
+                : certain_string(p, s, p->at, n);
+    put_inside(out, text, *to - p->at);
+    return end != NULL;
+}
+
+static bool read_open_json(call_parts *p, const char *s, size_t n, str *out, size_t *to)
+{
+    const char *close = p->syntax->call_close, *text = s + p->at;
+    const char *mark = memmem(text, n - p->at, close, strlen(close));
+    size_t sure = mark ? (size_t)(mark - s) : n - open_end(text, n - p->at, close);
+    str all = {0};
+    bool ended = read_json_string(s, p->at, sure, sure, &all, to);
+    if (!ended) {
+        str_cut(&all, 0);
+        read_json_string(s, p->at, certain_string(p, s, p->at, sure), sure, &all, to);
+        p->stuck |= mark != NULL;
+    }
+    put_inside(out, str_text(&all), all.n);
+    out->bad |= all.bad;
+    str_free(&all);
+    return ended;
+}
+
+/* A string whose opening is written. */
+static bool take_string(call_parts *p, const char *s, size_t n, str *out)
+{
+    const char *quote = p->syntax->quote;
+    size_t to = p->at;
+    bool ended = quote ? read_quoted_string(p, s, n, out, &to) : read_open_json(p, s, n, out, &to);
+    p->at = to;
+    if (p->stuck || !ended)
+        return wait_for_more(p, n);
+    p->at += quote ? strlen(quote) : 1;
     str_putc(out, '"');
     p->begun = false;
     return true;
 }
 
-/* A key, complete, and the colon. */
-static bool take_object_key(call_parts *p, const char *s, size_t n, str *out)
+/* A key in quotes. *colon: the place of what follows it. */
+static const char *quoted_key(call_parts *p, const char *s, size_t n, size_t *n_key, size_t *colon)
 {
-    const char *quote = p->syntax->quote ? NULL : "\"";
-    size_t at = p->at, to;
-    if (quote) {
-        if (s[at] != '"') {
-            p->stuck = true;
-            return false;
-        }
-        const char *end = memchr(s + at + 1, '"', n - at - 1);
-        if (!end)
-            return false;
-        to = (size_t)(end - s);
-        if (memchr(s + at, '\\', to - at)) {
-            p->stuck = true;
-            return false;
-        }
-        at++;
-    } else {
-        for (to = at; to < n && s[to] != ':'; to++)
-            if (strchr("{}[],<>|\"'=\n", s[to])) {
-                p->stuck = true;
-                return false;
-            }
-        if (to == n)
-            return false;
+    const char *key = s + p->at + 1, *end;
+    if (s[p->at] != '"') {
+        stop(p);
+        return NULL;
     }
-    size_t colon = skip_space(s, to + (quote ? 1 : 0), n), n_key = to - at;
+    if (!(end = memchr(key, '"', n - p->at - 1))) {
+        wait_for_more(p, n);
+        return NULL;
+    }
+    *n_key = (size_t)(end - key);
+    *colon = skip_space(s, (size_t)(end - s) + 1, n);
+    if (memchr(key, '\\', *n_key))
+        stop(p);
+    return p->stuck ? NULL : key;
+}
+
+static const char *bare_key(call_parts *p, const char *s, size_t n, size_t *n_key, size_t *colon)
+{
+    size_t to = p->at;
+    for (; to < n && s[to] != ':'; to++)
+        if (strchr("{}[],<>|\"'=\n", s[to])) {
+            stop(p);
+            return NULL;
+        }
+    *colon = to;
+    while (to > p->at && call_is_space(s[to - 1]))
+        to--;
+    *n_key = to - p->at;
+    return s + p->at;
+}
+
+/* A key, complete, and the colon. */
+static bool take_object_key(call_parts *p, const char *s, size_t n)
+{
+    size_t colon = 0, n_key = 0;
+    const char *key =
+        p->syntax->quote ? bare_key(p, s, n, &n_key, &colon) : quoted_key(p, s, n, &n_key, &colon);
+    if (!key)
+        return false;
     if (colon == n)
-        return false;
-    while (n_key && !quote && call_is_space(s[at + n_key - 1]))
-        n_key--;
-    if (s[colon] != ':' || !n_key) {
-        p->stuck = true;
-        return false;
-    }
-    str_puts(out, p->any ? quote ? ", " : "," : "");
-    jtree_put_string(out, s + at, n_key);
-    str_puts(out, quote ? ": " : ":");
+        return wait_for_more(p, n);
+    if (s[colon] != ':' || !n_key)
+        return stop(p);
     p->at = colon + 1;
-    p->wants_key = false;
-    return true;
+    return take_key_text(p, key, n_key);
 }
 
 /* A number or a word, complete. */
@@ -282,14 +390,13 @@ static bool take_word(call_parts *p, const char *s, size_t n, str *out)
     while (to < n && !call_is_space(s[to]) && !strchr(",}]", s[to]))
         to++;
     if (to == n)
-        return false;
+        return wait_for_more(p, n);
     bool ok = jtree_number_length(s + p->at, to - p->at, &real) == to - p->at && to > p->at;
     for (int i = 0; i < 3; i++)
         ok |= strlen(words[i]) == to - p->at && !memcmp(s + p->at, words[i], to - p->at);
-    if (!ok) {
-        p->stuck = true;
-        return false;
-    }
+    if (!ok)
+        return stop(p);
+    put_head(p, out);
     str_put(out, s + p->at, to - p->at);
     p->at = to;
     return true;
@@ -297,10 +404,10 @@ static bool take_word(call_parts *p, const char *s, size_t n, str *out)
 
 static bool open_bracket(call_parts *p, char c, str *out)
 {
-    if (p->depth == (int)sizeof p->open) {
-        p->stuck = true;
-        return false;
-    }
+    if (p->depth == (int)sizeof p->open)
+        return stop(p);
+    if (p->depth)
+        put_head(p, out);
     p->open[p->depth++] = c == '{' ? '}' : ']';
     p->any = p->after = false;
     p->wants_key = c == '{';
@@ -308,65 +415,68 @@ static bool open_bracket(call_parts *p, char c, str *out)
     return true;
 }
 
+/* True if a value begins with a whole quote; then its opening is written. */
+static bool begin_string(call_parts *p, const char *s, size_t n, str *out)
+{
+    const char *quote = p->syntax->quote ? p->syntax->quote : "\"";
+    size_t n_quote = strlen(quote);
+    if (n - p->at < n_quote || memcmp(s + p->at, quote, n_quote))
+        return false;
+    put_head(p, out);
+    str_putc(out, '"');
+    p->at += n_quote;
+    return p->begun = true;
+}
+
+static bool close_bracket(call_parts *p, str *out)
+{
+    char c = p->open[--p->depth];
+    p->at++;
+    p->any = p->after = true;
+    p->wants_key = false;
+    if (p->depth) /* the last brace comes with the whole call */
+        str_putc(out, c);
+    return p->depth > 0;
+}
+
 /* One step through an object; false: more text is needed. */
 static bool step_object(call_parts *p, const char *s, size_t n, str *out)
 {
     const char *quote = p->syntax->quote;
-    size_t n_quote = quote ? strlen(quote) : 0;
-    if (p->begun) {
-        p->after = take_string(p, s, n, !quote, out);
-        return p->after;
-    }
+    if (p->begun)
+        return p->after = take_string(p, s, n, out);
     p->at = skip_space(s, p->at, n);
     if (p->at == n || !p->depth)
         return false;
     char c = s[p->at], close = p->open[p->depth - 1];
-    if (c == close && (p->after || !p->any) && (p->wants_key || close == ']' || p->after)) {
-        p->depth--;
-        p->at++;
-        p->any = p->after = true;
-        p->wants_key = false;
-        if (p->depth) /* the last brace comes with the whole call */
-            str_putc(out, c);
-        return p->depth > 0;
-    }
+    if (c == close && (p->after || (!p->any && (p->wants_key || close == ']'))))
+        return close_bracket(p, out);
     if (p->after) {
         p->stuck = c != ',';
         p->at++;
         p->after = false;
-        p->any = true;
         p->wants_key = close == '}';
         return !p->stuck;
     }
     if (p->wants_key)
-        return take_object_key(p, s, n, out);
-    if (close == ']' && p->any)
-        str_puts(out, quote ? "," : ", ");
-    if (close == ']')
-        p->any = false; /* the comma is written */
+        return take_object_key(p, s, n);
     if (c == '{' || c == '[') {
         p->at++;
         return open_bracket(p, c, out);
     }
-    if (quote ? n - p->at >= n_quote && !memcmp(s + p->at, quote, n_quote) : c == '"') {
-        p->at += quote ? n_quote : 1;
-        p->after = take_string(p, s, n, !quote, out);
-        return p->after;
-    }
+    if (begin_string(p, s, n, out))
+        return true;
     if (quote && c == *quote) { /* a part of the mark, or none */
-        p->stuck = memcmp(s + p->at, quote, n - p->at < n_quote ? n - p->at : n_quote) != 0;
+        p->stuck = memcmp(s + p->at, quote, n - p->at < strlen(quote) ? n - p->at : strlen(quote));
         return false;
     }
-    p->after = take_word(p, s, n, out);
-    return p->after;
+    return p->after = take_word(p, s, n, out);
 }
 
 void call_parts_put(call_parts *p, const char *s, size_t n, str *out)
 {
     bool more = !p->stuck;
     if (p->syntax->pairs) {
-        if (!p->any && !p->begun && !p->key.n)
-            p->wants_key = true;
         while (more && !p->stuck)
             more = p->wants_key ? take_key(p, s, n) : take_pair_value(p, s, n, out);
         return;

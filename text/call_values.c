@@ -9,7 +9,8 @@
  *   - a bare word is a string, up to the next "key:" or the end of the enclosing brackets;
  *   - the end of the text closes an open string and all open brackets, and drops a key without a
  *     value.
- * The JSON is written while the object is read: one pass, no tree.
+ * The JSON is written while the object is read: one pass, no tree. A repeated key stays repeated,
+ * as in JSON: readers take its last value, and a value that a stream has told cannot be taken back.
  *
  * A value of plain text has the type that the tool's schema gives it.
  */
@@ -62,6 +63,29 @@ static bool at_boundary(const call_reading *r)
 
 static bool read_value(call_reading *r);
 
+/* Writes the text between two quotes. In double ones JSON's escapes mean what they mean there; a
+ * backslash that begins none is text. */
+static void put_quoted(str *out, char quote, const char *s, size_t n)
+{
+    str text = {0};
+    const char *slash = quote == '"' ? memchr(s, '\\', n) : NULL;
+    if (!slash) {
+        jtree_put_string(out, s, n);
+        return;
+    }
+    for (size_t at = 0; at < n; slash = memchr(s + at, '\\', n - at)) {
+        size_t to = slash ? (size_t)(slash - s) : n;
+        str_put(&text, s + at, to - at);
+        size_t taken = slash ? jtree_take_escape(slash, n - to, &text) : 0;
+        if (slash && !taken)
+            str_putc(&text, '\\');
+        at = to + (taken ? taken : slash != NULL);
+    }
+    jtree_put_string(out, str_text(&text), text.n);
+    out->bad |= text.bad;
+    str_free(&text);
+}
+
 /* Reads the rest of the text, without the closers of open brackets at its end. */
 static bool read_unclosed_string(call_reading *r)
 {
@@ -74,7 +98,7 @@ static bool read_unclosed_string(call_reading *r)
             break;
         end = e - 1;
     }
-    jtree_put_string(r->out, r->s + r->at, end - r->at);
+    put_quoted(r->out, r->quote ? 0 : '"', r->s + r->at, end - r->at);
     r->at = r->n;
     return true;
 }
@@ -94,15 +118,7 @@ static bool read_quoted(call_reading *r, char quote)
         call_skip_space(&after);
         if (!at_boundary(&after))
             continue;
-        /* JSON's own escapes mean what they mean there; anything else is taken as it stands. */
-        arena mem = {0};
-        const jtree *v = NULL;
-        status st = quote == '"'
-                        ? jtree_parse(r->s + r->at - 1, i - r->at + 2, "", 1, &mem, &v, NULL)
-                        : E_FORMAT;
-        jtree_put_string(r->out, v ? v->s : r->s + r->at, v ? v->n : i - r->at);
-        r->out->bad |= st == E_MEMORY;
-        arena_free(&mem);
+        put_quoted(r->out, quote, r->s + r->at, i - r->at);
         r->at = i + 1;
         return true;
     }
@@ -506,8 +522,9 @@ bool call_end_typed(str *out)
     arena mem = {.max_bytes = arena_limit_for(out->n)};
     const jtree *v = NULL;
     str_putc(out, '}');
-    status st =
-        out->bad ? E_MEMORY : jtree_parse(out->at, out->n, "", CALL_MAX_DEPTH + 1, &mem, &v, NULL);
+    status st = out->bad
+                    ? E_MEMORY
+                    : jtree_parse_repeats(out->at, out->n, "", CALL_MAX_DEPTH + 1, &mem, &v, NULL);
     str_cut(out, 0);
     if (v)
         jtree_put_json(out, v);
@@ -538,8 +555,9 @@ bool call_take_name(str *name, const char *s, size_t n)
 /* Takes name and arguments out of a call's tree. Arguments may be JSON in a string. */
 static bool take_json_call(const jtree *v, str *name, str *arguments)
 {
-    const jtree *n = jtree_get(v, "name"), *a = jtree_get(v, "arguments");
-    a = a ? a : jtree_get(v, "parameters");
+    const jtree *n = jtree_get(v, "name"), *a = v && v->kind == JTREE_OBJECT ? v->first : NULL;
+    while (a && strcmp(a->key, "arguments") && strcmp(a->key, "parameters"))
+        a = a->next;
     if (!jtree_is(n, JTREE_STRING) || !call_take_name(name, n->s, n->n))
         return false;
     if (jtree_is(a, JTREE_STRING) && put_as_json(arguments, 1u << JTREE_OBJECT, a->s, a->n))
@@ -591,12 +609,12 @@ bool call_read_json(const call_text *c, str *name, str *arguments, size_t *n_rea
     bool ok = false;
     str_cut(name, 0);
     str_cut(arguments, 0);
-    status st =
-        end > at ? jtree_parse(s + at, end - at, "", CALL_MAX_DEPTH, &mem, &v, NULL) : E_FORMAT;
+    status st = end > at ? jtree_parse_repeats(s + at, end - at, "", CALL_MAX_DEPTH, &mem, &v, NULL)
+                         : E_FORMAT;
     if (st && st != E_MEMORY && c->lenient) {
         call_reading r = {.s = s, .n = n, .at = at, .lenient = true, .out = &repaired};
         if (call_take(&r, "{") && call_read_object(&r) && !repaired.bad)
-            st = jtree_parse(repaired.at, repaired.n, "", CALL_MAX_DEPTH, &mem, &v, NULL);
+            st = jtree_parse_repeats(repaired.at, repaired.n, "", CALL_MAX_DEPTH, &mem, &v, NULL);
         st = repaired.bad ? E_MEMORY : st;
         end = r.at;
     }

@@ -22,6 +22,7 @@ typedef struct parser {
     arena *mem;
     err *e;
     status st;
+    bool keeps_repeats;
     str scratch; /* a string being unescaped */
 } parser;
 
@@ -278,7 +279,7 @@ static status take_children(parser *p, int depth, jtree *v)
             return fail(p, object ? "expected a comma or a closing brace"
                                   : "expected a comma or a closing bracket");
     }
-    return object && v->count > 1 ? drop_repeats(p, v) : OK;
+    return object && v->count > 1 && !p->keeps_repeats ? drop_repeats(p, v) : OK;
 }
 
 static bool take_word(parser *p, const char *word)
@@ -328,23 +329,52 @@ static status take_value(parser *p, int depth, jtree *v)
     return OK;
 }
 
+static status take_all(parser *p, const jtree **out)
+{
+    jtree *v = arena_alloc(p->mem, sizeof *v);
+    *out = NULL;
+    if (!v)
+        return err_memory(p->e, p->what, sizeof *v);
+    if (!take_value(p, 0, v)) {
+        skip_json_space(p);
+        if (p->at < p->n)
+            fail(p, "text after the end of the value");
+    }
+    str_free(&p->scratch);
+    if (!p->st)
+        *out = v;
+    return p->st;
+}
+
 status jtree_parse(const char *text, size_t n, const char *what, int max_depth, arena *mem,
                    const jtree **out, err *e)
 {
     parser p = {.text = text, .what = what, .n = n, .max_depth = max_depth, .mem = mem, .e = e};
-    jtree *v = arena_alloc(mem, sizeof *v);
-    *out = NULL;
-    if (!v)
-        return err_memory(e, what, sizeof *v);
-    if (!take_value(&p, 0, v)) {
-        skip_json_space(&p);
-        if (p.at < n)
-            fail(&p, "text after the end of the value");
-    }
+    return take_all(&p, out);
+}
+
+status jtree_parse_repeats(const char *text, size_t n, const char *what, int max_depth, arena *mem,
+                           const jtree **out, err *e)
+{
+    parser p = {.text = text,
+                .what = what,
+                .n = n,
+                .max_depth = max_depth,
+                .mem = mem,
+                .e = e,
+                .keeps_repeats = true};
+    return take_all(&p, out);
+}
+
+size_t jtree_take_escape(const char *s, size_t n, str *out)
+{
+    parser p = {.text = s, .what = "an escape", .n = n};
+    size_t taken = take_json(&p, '\\') && !take_escape(&p) ? p.at : 0;
+    if (taken)
+        str_put(out, str_text(&p.scratch), p.scratch.n);
+    out->bad |= p.scratch.bad;
     str_free(&p.scratch);
-    if (!p.st)
-        *out = v;
-    return p.st;
+    return taken;
 }
 
 /* ---- Questions ---- */

@@ -49,6 +49,12 @@ struct jtree {
  * than max_depth). */
 status jtree_parse(const char *text, size_t n, const char *what, int max_depth, arena *mem,
                    const jtree **out, err *e);
+/* The same, but all members of a repeated key stay; jtree_get finds the first. */
+status jtree_parse_repeats(const char *text, size_t n, const char *what, int max_depth, arena *mem,
+                           const jtree **out, err *e);
+/* Appends the character of the escape that s[0..n) begins with. Returns its length; 0: it is none,
+ * or not complete. */
+size_t jtree_take_escape(const char *s, size_t n, str *out);
 /* The member. NULL if it is absent or null, or if v is not an object. */
 const jtree *jtree_get(const jtree *v, const char *key);
 bool jtree_has(const jtree *v, const char *key);

@@ -243,52 +243,24 @@ static bool is_declared(const answer_parser *a, const char *name, size_t len)
     return false;
 }
 
-static bool begins_with_sent(const answer_parser *a)
+/* Whether the parts that were told are a beginning of the arguments in args. */
+static bool fits_parts(const answer_parser *a)
 {
-    return a->args.n >= a->sent.n && !memcmp(a->args.at, a->sent.at, a->sent.n);
+    return !a->sent.n || (a->args.n >= a->sent.n && !memcmp(a->args.at, a->sent.at, a->sent.n));
 }
 
-/* Tells a complete call; its arguments are in args. Parts of them may have been told. */
+/* Tells a complete call; its arguments are in args, and begin with the parts that were told. */
 static void tell_whole_call(answer_parser *a)
 {
-    const char *rest = NULL;
+    size_t n = a->sent.n;
     change_kind(a, ANSWER_CONTENT);
     a->called = a->said = true;
     a->n_calls++;
-    if (a->sent.n) {
-        if (begins_with_sent(a)) {
-            rest = a->args.at + a->sent.n;
-        } else { /* a key was repeated: the parts have both, in order */
-            rest = "}";
-            str_cut(&a->args, 0);
-            str_put(&a->args, a->sent.at, a->sent.n);
-            str_puts(&a->args, rest);
-        }
-        a->no_memory |= a->args.bad;
-        if (*rest && !a->no_memory)
-            tell(a, &(answer_event){ANSWER_CALL_PART, rest, strlen(rest), a->name.at});
-        str_cut(&a->sent, 0);
-    }
+    if (n && n < a->args.n)
+        tell(a, &(answer_event){ANSWER_CALL_PART, a->args.at + n, a->args.n - n, a->name.at});
+    str_cut(&a->sent, 0);
     if (!a->no_memory)
         tell(a, &(answer_event){ANSWER_TOOL_CALL, a->args.at, a->args.n, a->name.at});
-}
-
-/* Whether the arguments told in parts can be completed to those in args. */
-static bool fits_parts(answer_parser *a)
-{
-    if (!a->sent.n || begins_with_sent(a))
-        return true;
-    arena mem = {.max_bytes = arena_limit_for(a->sent.n + 1)};
-    const jtree *v = NULL;
-    str all = {0};
-    str_put(&all, a->sent.at, a->sent.n);
-    str_putc(&all, '}');
-    a->no_memory |= all.bad;
-    if (!all.bad && jtree_parse(all.at, all.n, "", CALL_MAX_DEPTH + 1, &mem, &v, NULL) == E_MEMORY)
-        a->no_memory = true;
-    str_free(&all);
-    arena_free(&mem);
-    return v != NULL;
 }
 
 /* Tells the calls in s[0..n), text between marks. Returns the bytes that they have. */
@@ -328,6 +300,7 @@ static void fail_call(answer_parser *a, size_t n_seen)
     a->state = TEXT;
     if (told) {
         a->at = a->held.n;
+        str_cut(&a->space, 0);
         return;
     }
     put_answer_text(a, m->s, m->n);

@@ -40,8 +40,7 @@ const jtree *call_parameters(const jtree *tools, const char *name);
  * spells it, and as a string if it is neither. */
 void call_put_typed(str *out, const jtree *parameters, const char *key, size_t n_key, const char *s,
                     size_t n);
-/* Ends the object that begins with "{" and holds such arguments. A repeated one keeps its first
- * place and its last value. */
+/* Ends the object that begins with "{" and holds such arguments. False: it is no JSON. */
 bool call_end_typed(str *out);
 /* The kinds of values that a schema inside `root` allows, as bits 1 << jtree_kind. It follows type,
  * enum, const, anyOf, oneOf, allOf and $ref; other keywords exclude no kind. */
@@ -62,13 +61,15 @@ call_head call_json_head(const char *s, size_t n);
 typedef struct call_parts {
     const answer_syntax *syntax;
     const jtree *parameters;
-    size_t at;       /* of the call's text: all before is done */
-    bool stuck;      /* the rest is not written before the call is complete */
-    bool any, begun; /* some value is written; in a value of text */
-    str key;
-    char open[64]; /* of objects and lists: the closers of the open brackets */
+    size_t at,
+        seen;   /* of the call's text: all before `at` is done, all before `seen` was searched */
+    bool stuck; /* the rest is not written before the call is complete */
+    bool any,
+        begun; /* some value is written, of the innermost object or list; in a value of text */
+    bool wants_key, has_key, after; /* after: a value has ended */
+    str key;                        /* has_key: of the value that comes next */
+    char open[64];                  /* of objects and lists: the closers of the open brackets */
     int depth;
-    bool wants_key, after;
 } call_parts;
 
 void call_parts_begin(call_parts *p, const answer_syntax *syntax, const jtree *parameters,

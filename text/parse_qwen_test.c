@@ -327,6 +327,21 @@ TEST(arguments_of_calls_come_in_parts)
          "<|tool_call>call:f{s:<|\"|>a \"b\"\n<c><|\"|>,n:12,a:[1,<|\"|>x<|\"|>],o:{k:true,l:{}}}"
          "<tool_call|>",
          "{\"s\":\"a \\\"b\\\"\\n<c>\",\"n\":12,\"a\":[1,\"x\"],\"o\":{\"k\":true,\"l\":{}}}.f", 8},
+        /* A repeated key stays repeated; a backslash that begins no escape is text; a comma in
+         * front of nothing, and a forgotten quote. */
+        {QWEN36,
+         "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n<parameter=s>\ny\n"
+         "</parameter>\n</function>\n</tool_call>",
+         "{\"s\": \"x\", \"s\": \"y\"}.f", 4},
+        {QWEN3,
+         "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"a\\n\\d+ b\", \"s\": "
+         "\"c\"}}</tool_call>",
+         "{\"s\": \"a\\n\\\\d+ b\", \"s\": \"c\"}.f", 8},
+        {QWEN3,
+         "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": [1,], \"s\": \"c}}</tool_call>",
+         "{\"a\": [1], \"s\": \"c\"}.f", 2},
+        {&gemma4_formats[GEMMA4_JULY_LARGE], "<|tool_call>call:f{s:<|\"|>some text}<tool_call|>",
+         "{\"s\":\"some text\"}.f", 8},
         /* Two calls, each in its marks. */
         {QWEN36,
          "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>\n"
