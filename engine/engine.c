@@ -120,6 +120,10 @@ static status open_scorer(carat_model *m, const carat_model_options *opt, err *e
                                    .progress = opt->progress,
                                    .progress_user = opt->progress_user};
     const carat_bytes *b = opt->scorer_bytes;
+    m->scorer = opt->scorer_model;
+    m->lent_scorer = m->scorer != NULL;
+    if (m->scorer)
+        return OK;
     return b ? carat_model_open_bytes(b->at, b->n, b->name, &o, &m->scorer, e)
              : carat_model_open(opt->scorer, &o, &m->scorer, e);
 }
@@ -162,7 +166,7 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         goto out;
     if ((st = open_device(m, opt, e)))
         goto out;
-    if ((opt->scorer || opt->scorer_bytes) &&
+    if ((opt->scorer || opt->scorer_bytes || opt->scorer_model) &&
         (st = open_scorer(m, opt, e))) /* plans ask how much it takes */
         goto out;
     if (opt->planned && (st = drafters_that_fit(m, opt, opt->planned, opt->planned_user, e)))
@@ -210,7 +214,8 @@ void carat_model_close(carat_model *m)
     if (spare)
         sampler_free(spare);
     mem_free(spare);
-    carat_model_close(m->scorer);
+    if (!m->lent_scorer)
+        carat_model_close(m->scorer);
     token_tree_close(m->tree);
     vocab_close(m->text);
     drafters_close(m);
@@ -234,7 +239,7 @@ carat_model *carat_model_page_scorer(carat_model *m)
 
 void carat_model_park(carat_model *m)
 {
-    if (m->scorer)
+    if (m->scorer && !m->lent_scorer)
         carat_model_park(m->scorer);
     pthread_mutex_lock(&m->pass_lock);
     if (m->loaded) {
@@ -251,7 +256,7 @@ void carat_model_park(carat_model *m)
 
 carat_status carat_model_unpark(carat_model *m, carat_error *e)
 {
-    status st = m->scorer ? carat_model_unpark(m->scorer, e) : OK;
+    status st = m->scorer && !m->lent_scorer ? carat_model_unpark(m->scorer, e) : OK;
     if (st)
         return st;
     pthread_mutex_lock(&m->pass_lock);

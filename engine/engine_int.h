@@ -53,14 +53,14 @@ struct carat_model {
     vocab *text;                      /* NULL: a model without vocabulary */
     token_tree *tree;                 /* of text; made for the first grammar */
     pthread_mutex_t tree_lock;
-    const chat_format *chat; /* NULL: plain completion only */
-    char *file_type;         /* "Q4_K_M" */
-    atomic_bool loaded;      /* weights are on the device; changes under pass_lock */
+    const chat_format *chat;  /* NULL: plain completion only */
+    char *file_type;          /* "Q4_K_M" */
+    atomic_bool loaded;       /* weights are on the device; changes under pass_lock */
     atomic_bool draft_parked; /* carat_model_park_drafter has unloaded the drafter alone */
-    atomic_bool parked;      /* carat_model_park has unloaded them */
-    bool strict;             /* refuse slow kernels */
-    bool overcommit;         /* allow plans beyond the available memory */
-    bool direct;             /* the file was read into memory, whose pages the kernel cannot drop */
+    atomic_bool parked;       /* carat_model_park has unloaded them */
+    bool strict;              /* refuse slow kernels */
+    bool overcommit;          /* allow plans beyond the available memory */
+    bool direct; /* the file was read into memory, whose pages the kernel cannot drop */
     /* By side: memory that loading took for packed or copied weights. */
     uint64_t taken_bytes[PASS_SIDES_MAX];
     double load_ms;
@@ -70,6 +70,7 @@ struct carat_model {
     pthread_mutex_t pass_lock; /* the device runs one pass at a time */
     bool has_lock;
     carat_model *scorer;              /* scores pages for the policy "drafter"; NULL: none */
+    bool lent_scorer;                 /* it is the caller's */
     _Atomic(sampler *) spare_sampler; /* for the next carat_sample; NULL: in use or not made */
 };
 

@@ -9,6 +9,7 @@
 #include "tests/test.h"
 #include "tests/toy_model.h"
 #include "base/clock.h"
+#include "base/map.h"
 #include "base/mem.h"
 #include "base/rng.h"
 
@@ -281,6 +282,56 @@ TEST(programs_score_pages_by_a_small_model)
               str_text(&r.err));
     spawned_free(&r);
     str_free(&said);
+    str_free(&t.body);
+    str_free(&t.said);
+}
+
+/* One file for prompt compression and for pages: it is loaded once, and both work. */
+TEST(server_loads_a_scorer_of_prompts_and_pages_once)
+{
+    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    const char *const args[] = {"-m",
+                                model,
+                                "-t",
+                                "2",
+                                "--ctx",
+                                "2048",
+                                "--parallel",
+                                "2",
+                                "--kv-keep",
+                                "512",
+                                "--kv-policy",
+                                "drafter",
+                                "--kv-scorer",
+                                model,
+                                "--compress",
+                                "0.3",
+                                "--compress-model",
+                                model,
+                                NULL};
+    talk t = {0};
+    served s;
+    response r;
+    char *log = NULL;
+    size_t n = 0;
+    err e = {0};
+    make_talk(&t, 1, 400, 401, 40);
+    served_start(&s, args);
+    ask(&s, &t, &t.said, &t.lossy);
+    CHECK(t.lossy);
+    str_cut(&t.body, 0);
+    str_puts(&t.body, "{\"max_tokens\":2,\"compress\":0.3,\"prompt\":\"");
+    for (int i = 0; i < 200; i++)
+        str_printf(&t.body, "Sentence %d has words. ", i);
+    str_puts(&t.body, "\"}");
+    http_post(&r, &s, "/v1/completions", t.body.at);
+    CHECK_MSG(r.status == 200 && strstr(r.body.at, "\"compression\""), "%d: %s", r.status,
+              str_text(&r.body));
+    response_free(&r);
+    CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
+    CHECK_MSG(strstr(log, "tokens at once, of pages, too"), "%s", log);
+    mem_free(log);
     str_free(&t.body);
     str_free(&t.said);
 }

@@ -303,7 +303,8 @@ static status load_scorer(server *s, err *e)
     if (!st && !passes_add(s, s->scorer))
         st = err_set(e, E_CANCELLED, "the server is shutting down");
     if (!st)
-        log_line(s, "scorer: %s, %d tokens at once", s->scorer->info.name, s->scorer->n_ctx);
+        log_line(s, "scorer: %s, %d tokens at once%s", s->scorer->info.name, s->scorer->n_ctx,
+                 scorer_is_shared(path, s->o->kv_scorer) ? ", of pages, too" : "");
     return st;
 }
 
@@ -332,10 +333,10 @@ static status work(server *s, int port, err *e)
     log_line(s, "listening on %s port %d%s", s->o->host, port, single ? ", loading the model" : "");
     if (!s->loopback && !s->keys.n)
         warn_open(s, port);
+    if (!st)
+        st = load_scorer(s, e); /* first: models may score their pages by it, too */
     if (!st && single)
         st = catalog_load_first(s->catalog, e);
-    if (!st)
-        st = load_scorer(s, e);
     if (st)
         return st == E_CANCELLED ? OK : st; /* a signal during loading */
     int loading = SERVER_LOADING;

@@ -95,6 +95,7 @@ static void be_scorer(carat_model_options *mo, carat_batch_options *bo)
     mo->draft_bytes = NULL;
     mo->n_draft_bytes = mo->gpu_layers = 0;
     mo->cpu_experts = mo->strict = false;
+    mo->scorer = NULL;
     bo->session = (carat_session_options){.chunk = bo->session.chunk, .checkpoint_mb = -1};
     bo->n_slots = 1;
 }
@@ -203,7 +204,10 @@ static status load(served *m, const served_ask *ask, err *e)
     kv_options_apply(&o->kv, &bo.session);
     cache_options_apply(&o->cache, &bo.session);
     draft_options_apply(&o->draft, &mo, &bo.session);
-    mo.scorer = o->kv_scorer;
+    if (m->s->scorer && scorer_is_shared(o->compress.model, o->kv_scorer))
+        mo.scorer_model = m->s->scorer->model;
+    else
+        mo.scorer = o->kv_scorer;
     bo.session.sparse = o->sparse;
     pool_tokens_read(o->kv_pool, &bo.session.kv_pool, NULL); /* checked at the start */
     bool auto_pool = bo.session.kv_pool < 0;

@@ -90,7 +90,9 @@ typedef struct carat_model_options {
     /* A model file that scores pages of keys for kv_policy "drafter", of any family and vocabulary.
      * It runs on the CPU, with n_threads; plans have its memory. NULL: none. */
     const char *scorer;
-    const carat_bytes *scorer_bytes; /* the same as a file in memory, in place of `scorer` */
+    const carat_bytes *scorer_bytes;  /* the same as a file in memory, in place of `scorer` */
+    struct carat_model *scorer_model; /* the same, open already: of the caller, who closes it after
+                                         this model. It is neither parked nor unparked with it */
     /* Called after devices are chosen and before weights are loaded. It may ask for plans and
      * nothing else. Another status than OK makes opening fail with that status and e. With draft
      * "auto", E_MEMORY leads to a second call without the drafter's weights: if that is OK, lookup
