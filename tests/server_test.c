@@ -972,3 +972,78 @@ TEST(server_says_that_a_port_is_taken)
     spawned_free(&r);
     stop(&s);
 }
+
+/* A history with a call whose arguments are no JSON object goes on in every API, and the log says
+ * it once for each call. */
+TEST(server_goes_on_with_histories_of_malformed_arguments)
+{
+    static const char *const arguments[] = {"\"{\\\"v\\\": \"",
+                                            "\"[1, 2]\"",
+                                            "\"\\\"x\\\"\"",
+                                            "\"not JSON\"",
+                                            "\"\"",
+                                            "5",
+                                            "[1]",
+                                            "true",
+                                            NULL};
+    static const struct {
+        const char *path, *head, *tail;
+    } apis[] = {
+        {"/v1/chat/completions",
+         "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":"
+         "\"assistant\","
+         "\"tool_calls\":[{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+         "\"arguments\":",
+         "}}]},{\"role\":\"tool\",\"tool_call_id\":\"%s\",\"content\":\"no\"},{\"role\":\"user\","
+         "\"content\":\"b\"}]}"},
+        {"/v1/responses",
+         "{\"max_output_tokens\":1,\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"type\":"
+         "\"function_call\",\"call_id\":\"%s\",\"name\":\"f\",\"arguments\":",
+         "},{\"type\":\"function_call_output\",\"call_id\":\"%s\",\"output\":\"no\"},{\"role\":"
+         "\"user\",\"content\":\"b\"}]}"},
+        {"/v1/messages",
+         "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":"
+         "\"assistant\","
+         "\"content\":[{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":\"f\",\"input\":",
+         "}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"%s\","
+         "\"content\":\"no\"},{\"type\":\"text\",\"text\":\"b\"}]}]}"},
+        {"/api/chat",
+         "{\"stream\":false,\"options\":{\"num_predict\":1},\"messages\":[{\"role\":\"user\","
+         "\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"%"
+         "s\","
+         "\"function\":{\"name\":\"f\",\"arguments\":",
+         "}}]},{\"role\":\"tool\",\"tool_call_id\":\"%s\",\"content\":\"no\"},{\"role\":\"user\","
+         "\"content\":\"b\"}]}"}};
+    char deep[300] = "\"";
+    served s;
+    response r;
+    str body = {0};
+    char *log = NULL;
+    size_t n = 0;
+    err e = {0};
+    memset(deep + 1, '[', 200);
+    strcpy(deep + 201, "\"");
+    start_toy(&s, NULL);
+    for (size_t i = 0; i < 2 * sizeof apis / sizeof *apis; i++) /* every history twice */
+        for (size_t k = 0; k < sizeof arguments / sizeof *arguments; k++) {
+            char id[32];
+            snprintf(id, sizeof id, "call_%zu_%zu", i / 2, k);
+            str_cut(&body, 0);
+            str_printf(&body, apis[i / 2].head, id);
+            str_puts(&body, arguments[k] ? arguments[k] : deep);
+            str_printf(&body, apis[i / 2].tail, id);
+            http_post(&r, &s, apis[i / 2].path, body.at);
+            CHECK_MSG(r.status == 200, "%s: %s: %s", apis[i / 2].path, body.at, str_text(&r.body));
+            response_free(&r);
+        }
+    stop(&s);
+    CHECK_OK(file_read_all(s.log, 1 << 20, &log, &n, &e), e);
+    for (size_t i = 0; i < sizeof apis / sizeof *apis; i++) {
+        char id[32];
+        snprintf(id, sizeof id, "call_%zu_0 ", i);
+        const char *at = strstr(log, id);
+        CHECK_MSG(at && !strstr(at + 1, id), "%s in %s", id, log);
+    }
+    mem_free(log);
+    str_free(&body);
+}

@@ -266,9 +266,9 @@ const jtree *chat_arguments(chat_writer *w, const chat_message *m, const jtree *
             return NULL;
         err e = {0};
         if (jtree_parse(t.s, t.n, where, CHAT_MAX_DEPTH, w->mem, &v, &e)) {
-            if (e.status != E_FORMAT)
+            if (e.status == E_MEMORY || w->mem->over)
                 chat_fail(w, e.status, "%s", e.text);
-            v = a; /* broken JSON is text */
+            v = a; /* broken JSON is text, and so is JSON nested too deep */
         }
     }
     if (w->st || !v || v->kind == JTREE_NULL)
