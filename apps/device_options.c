@@ -110,21 +110,35 @@ void device_print_experts(FILE *f, const carat_model *m)
     fprintf(f, "\n");
 }
 
+static bool has_experts(const carat_model *m, const carat_model_info *info)
+{
+    carat_meta count;
+    char key[128];
+    snprintf(key, sizeof key, "%s.expert_count", info->architecture);
+    return carat_model_find_meta(m, key, &count) && count.kind == CARAT_META_INT && count.i > 0;
+}
+
 void device_tell_facts(const carat_model *m)
 {
     carat_model_info info;
     carat_model_get_info(m, &info);
-    options_tell_fact("gpu", info.on_gpu, "the model runs on the CPU");
+    const char *cpu = "the model runs on the CPU";
+    bool experts = has_experts(m, &info);
+    options_tell_fact("gpu", info.on_gpu, cpu);
+    options_tell_fact("experts", info.on_gpu && experts,
+                      experts ? cpu : "the model has no experts");
 }
 
 static carat_status before_loading(void *user, const carat_model *m, carat_error *e)
 {
     const device_options *o = user;
     carat_memory_plan p;
+    device_tell_facts(m);
+    if (!o->session)
+        return CARAT_OK;
     carat_status st = carat_plan(m, o->session, &p, e);
     if (st)
         return st;
-    device_tell_facts(m);
     if (o->tell) {
         device_print(o->tell, m);
         device_print_experts(o->tell, m);
@@ -147,6 +161,6 @@ void device_options_apply(const device_options *o, carat_model_options *mo)
     mo->experts_cpu = o->experts_cpu;
     mo->experts_early = o->experts_early;
     mo->session = o->session;
-    mo->planned = o->session ? before_loading : NULL;
+    mo->planned = before_loading;
     mo->planned_user = (void *)o; /* only read */
 }

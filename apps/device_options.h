@@ -13,12 +13,14 @@
 typedef struct device_options {
     const char *device;
     int64_t gpu_layers;
+    bool all_layers; /* the default, asked for: a machine without a GPU says that it has none */
     bool cpu_experts, strict;
     int64_t gpu_mb;
     const char *card;
     const char *experts_gpu, *experts_cpu, *experts_early;
-    /* No options: the session that will be opened; may be NULL. Its plan is checked before weights
-     * are loaded. `tell`, if not NULL, receives the plan, the devices and their kernels. */
+    /* No options: the session that will be opened; NULL: none, or its plan is not checked. It is
+     * checked before weights are loaded. `tell`, if not NULL, receives the plan, the devices and
+     * their kernels. */
     const carat_session_options *session;
     FILE *tell;
 } device_options;
@@ -33,10 +35,11 @@ typedef struct device_options {
             "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),                               \
         OPT_INT(T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                \
                 "only the last N layers on the GPU, the rest on the CPU (default: all)",           \
-                "!device=cpu"),                                                                    \
+                "!device=cpu&@gpu"),                                                               \
+        OPT_FLAG(T, where.all_layers, "all-layers-on-gpu", 0, NULL, "~!device=cpu&@gpu"),          \
         OPT_FLAG(T, where.cpu_experts, "cpu-experts", 0,                                           \
                  "keep all experts in the host's memory, where the CPU computes them",             \
-                 "!device=cpu&@gpu"),                                                              \
+                 "!device=cpu&@experts"),                                                          \
         OPT_INT(T, where.gpu_mb, "gpu-mb", 0, "N", 1, 1 << 24,                                     \
                 "take at most N MiB of the GPU's memory (default: what is free)",                  \
                 "!device=cpu&@gpu"),                                                               \
@@ -44,15 +47,15 @@ typedef struct device_options {
         OPT_STR(T, where.experts_gpu, "experts-gpu", 0, "PART",                                    \
                 "experts that the GPU holds: auto (as many as fit), a part (0.5, 50%) or "         \
                 "MiB; the GPU reads the others from host memory (default: auto)",                  \
-                "!device=cpu&@gpu"),                                                               \
+                "!device=cpu&@experts"),                                                           \
         OPT_STR(T, where.experts_cpu, "experts-cpu", 0, "PART",                                    \
                 "of that rest, how much the CPU computes instead: off (default), auto (by "        \
                 "measured speeds) or a part (0.5, 50%)",                                           \
-                "!device=cpu&@gpu"),                                                               \
+                "!device=cpu&@experts"),                                                           \
         OPT_STR(T, where.experts_early, "experts-early", 0, "N",                                   \
                 "experts that are fetched before a layer chooses them, at a time: off, 1 to 4 or " \
                 "auto (default)",                                                                  \
-                "!device=cpu&@gpu"),                                                               \
+                "!device=cpu&@experts"),                                                           \
         OPT_FLAG(T, where.strict, "strict", 0,                                                     \
                  "refuse models and formats of keys and values that need a slow kernel")
 

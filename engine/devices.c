@@ -120,7 +120,7 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, err *e)
     if (for_cpu || (opt->vocab_only && !forced))
         return OK;
     status st = device_open_cuda(&m->dev, &gpu, &why);
-    if (st && (forced || is_divided(opt)))
+    if (st && forced)
         return err_set(e, st, "%s", why.text);
     if (st)
         because(m, "%.250s", why.text);

@@ -8,15 +8,25 @@
 
 #include <string.h>
 
-static void expect(int code, const char *says, const char *in, const char *const *args)
+static void expect_with(const spawn_options *o, int code, const char *says, const char *const *args)
 {
     spawned r;
-    spawn_carat(&r, &(spawn_options){.in = in}, args);
+    spawn_carat(&r, o, args);
     CHECK_MSG(r.code == code, "%s %s: exit status %d, expected %d; stderr: %s", args[0],
               args[1] ? args[1] : "", r.code, code, str_text(&r.err));
     CHECK_MSG(!says || spawned_says(&r.err, says), "%s %s: \"%s\", expected \"%s\" in it", args[0],
               args[1] ? args[1] : "", str_text(&r.err), says);
     spawned_free(&r);
+}
+
+static void expect(int code, const char *says, const char *in, const char *const *args)
+{
+    expect_with(&(spawn_options){.in = in}, code, says, args);
+}
+
+static void expect_without_gpu(int code, const char *says, const char *const *args)
+{
+    expect_with(&(spawn_options){.env = "CUDA_VISIBLE_DEVICES="}, code, says, args);
 }
 
 /* The words of llama.cpp, and a part of what carat says of each; NULL: it is taken. */
@@ -131,9 +141,27 @@ PLAIN_TEST(options_without_effect_name_what_is_missing)
 /* What the machine lacks is known later, and said then. */
 TEST(options_without_effect_on_a_cpu_are_said)
 {
-    const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 512});
+    const char *model = toy_model_write(
+        &(toy_model_file){.base = "qwen3", .words = "qwen2", .n_ctx_train = 512}); /* dense */
     expect(0, "--mirostat-tau has no effect without --mirostat", NULL,
            ARGS("run", "-m", model, "-n", "1", "--mirostat-tau", "3", "hi"));
+    expect(0, "--experts-gpu has no effect: the model has no experts", NULL,
+           ARGS("run", "-m", model, "-n", "1", "--experts-gpu", "auto", "hi"));
+    expect(0, "--experts-cpu has no effect: the model has no experts", NULL,
+           ARGS("run", "-m", model, "-n", "1", "--experts-cpu", "auto", "hi"));
+    expect(0, "--experts-early has no effect: the model has no experts", NULL,
+           ARGS("run", "-m", model, "-n", "1", "--experts-early", "auto", "hi"));
+    expect(0, "--all-layers-on-gpu has no effect with --device cpu", NULL,
+           ARGS("run", "-m", model, "-n", "1", "--device", "cpu", "-ngl", "99", "hi"));
+    expect_without_gpu(0, "--all-layers-on-gpu has no effect: the model runs on the CPU",
+                       ARGS("run", "-m", model, "-n", "1", "-ngl", "99", "hi"));
+    expect_without_gpu(
+        0, "--all-layers-on-gpu has no effect: the model runs on the CPU",
+        ARGS("logits", "-m", model, "--tokens", "1,2", "-o", "/dev/null", "-ngl", "all"));
+    expect_without_gpu(1, "--gpu-layers and --cpu-experts need a GPU, and the model is on the CPU",
+                       ARGS("run", "-m", model, "-n", "1", "-ngl", "1", "hi"));
+    expect_without_gpu(1, "--gpu-layers and --cpu-experts need a GPU, and the model is on the CPU",
+                       ARGS("run", "-m", model, "-n", "1", "-cmoe", "hi"));
 }
 
 TEST(grammars_come_from_stdin)
