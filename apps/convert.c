@@ -520,10 +520,8 @@ status convert_read_shape(const json_t *config, const char *path, model_shape **
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
     for (const config_family *c = config_families; c->shapes && type; c++)
-        if (text_is_one_of(c->types, type, strlen(type)))
+        if (config_is_type(c, type))
             return config_read_shape(c, config, path, s, unknown, e);
-    if (type && !strncmp(type, "gemma4", 6))
-        return convert_gemma4_shape(config, path, s, unknown, e);
     return err_set(e, E_UNSUPPORTED, "%s: carat cannot convert models of type %.64s", path,
                    type ? type : "null");
 }

@@ -1,6 +1,6 @@
 /* convert_families.c - what config.json of a family says beside the keys of its table.
  *
- * As in convert_config.c: every field that the arithmetic depends on is read or refused, and none
+ * Every field that the arithmetic depends on is read or refused, and none
  * has a default that the publishers do not state in every file. Most files of Qwen3.5 are
  * multimodal; their text_config is read, and the head's tie may be stated outside it.
  */
@@ -10,6 +10,7 @@
 #include "model/qwen35.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- Qwen3 ---- */
@@ -203,7 +204,10 @@ static void read_qwen35(config_fields *f, model_shape *m)
     const char *type = json_string_value(config_get(f, "model_type"));
     s->inner = config_whole(f, "linear_num_value_heads") * s->dv;
     if (s->n_nextn > 1)
-        config_refuse(f, "mtp_num_hidden_layers", "number of NextN layers, 0 or 1");
+        f->st = f->st ? f->st
+                      : err_set(f->e, E_ARG,
+                                "%s: mtp_num_hidden_layers (NextN layers) is %d, expected 0 or 1",
+                                f->path, s->n_nextn);
     read_qwen35_layers(f, s);
     read_qwen35_rotation(f, s);
     if (type && strstr(type, "moe"))
@@ -231,14 +235,152 @@ static const char *const qwen35_more[] = {"rope_scaling",
                                           "output_gate_type",
                                           NULL};
 
+/* ---- Gemma 4 ---- */
+
+void convert_gemma4_layers(config_fields *f, gemma4_shape *s)
+{
+    if (f->st || s->n_layer > LAYERS_MAX)
+        return; /* table_check reports this */
+    if (!config_get(f, "layer_types"))
+        config_refuse(f, "layer_types", "list with an entry per layer");
+    config_kinds(f, "layer_types", s->n_layer, s->swa, "sliding_attention", "full_attention");
+}
+
+/* One kind of layer's rotation. A key that is not known here could change it. */
+static config_fields rope_of(const config_fields *f, const json_t *both, const char *kind)
+{
+    static const char *const known[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor",
+                                        "factor",    NULL};
+    config_fields r = {json_object_get(both, kind), f->path, f->st, f->e};
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)r.object, key, v) if (!r.st &&
+                                                        !text_is_one_of(known, key, strlen(key)) &&
+                                                        !json_is_null(v)) r.st =
+        err_set(f->e, E_UNSUPPORTED, "%s: rope_parameters.%s.%.60s is not supported", f->path, kind,
+                key);
+    return r;
+}
+
+void convert_gemma4_rope(config_fields *f, gemma4_shape *s)
+{
+    const json_t *both = config_get(f, "rope_parameters");
+    config_fields full = rope_of(f, both, "full_attention"),
+                  swa = rope_of(f, both, "sliding_attention");
+    const char *kind = config_rope_kind(full.object), *kind_swa = config_rope_kind(swa.object);
+    f->st = full.st ? full.st : swa.st;
+    if (f->st)
+        return;
+    if (!full.object || !swa.object || strcmp(kind_swa, "default") != 0 ||
+        (strcmp(kind, "proportional") != 0 && strcmp(kind, "default") != 0)) {
+        config_refuse(f, "rope_parameters", "pair of a proportional and a default rotation");
+        return;
+    }
+    bool proportional = !strcmp(kind, "proportional");
+    s->theta = config_real(&full, "rope_theta");
+    s->theta_swa = config_real(&swa, "rope_theta");
+    s->rotary_part = proportional ? config_real(&full, "partial_rotary_factor") : 1;
+    s->rope_factor = proportional && config_get(&full, "factor") ? config_real(&full, "factor") : 1;
+    const config_fields *whole_heads[] = {proportional ? &swa : &full, &swa};
+    for (int i = 0; i < 2; i++)
+        if (config_get(whole_heads[i], "partial_rotary_factor") &&
+            json_number_value(config_get(whole_heads[i], "partial_rotary_factor")) != 1)
+            config_refuse(f, "rope_parameters",
+                          "rotation of whole heads where the type is default");
+    f->st = f->st ? f->st : full.st ? full.st : swa.st;
+}
+
+void convert_gemma4_overrides(config_fields *f, gemma4_shape *s)
+{
+    const json_t *table = config_get(f, "per_layer_config");
+    const char *key;
+    json_t *v;
+    bool first = true;
+    if (f->st || !table)
+        return;
+    json_object_foreach((json_t *)table, key, v)
+    {
+        char *end;
+        long il = strtol(key, &end, 10);
+        if (end == key || *end || il < 0 || il >= s->n_layer) {
+            config_refuse(f, "per_layer_config", "table by layer number");
+            return;
+        }
+        config_fields one = {v, f->path, OK, f->e};
+        int32_t hd =
+            config_whole_or(&one, "head_dim", s->swa[il] ? s->head_dim : s->head_dim_global);
+        int32_t kv = config_whole_or(&one, "num_key_value_heads",
+                                     s->swa[il] ? s->n_head_kv : s->n_head_kv_global);
+        if (!one.st && !s->swa[il] && first) {
+            s->head_dim_global = hd;
+            s->n_head_kv_global = kv;
+            first = false;
+        }
+        if (one.st || hd != gemma4_head_dim(s, (int32_t)il) ||
+            kv != gemma4_n_head_kv(s, (int32_t)il)) {
+            f->st = one.st ? one.st
+                           : err_set(f->e, E_UNSUPPORTED,
+                                     "%s: per_layer_config gives layers of one kind different "
+                                     "head sizes",
+                                     f->path);
+            return;
+        }
+    }
+}
+
+static void read_gemma4(config_fields *f, model_shape *m)
+{
+    gemma4_shape *s = (gemma4_shape *)m;
+    s->n_head = config_whole(f, "num_attention_heads");
+    s->n_head_kv = config_whole(f, "num_key_value_heads");
+    s->k_eq_v = config_truth(f, "attention_k_eq_v");
+    s->head_dim_global = config_whole_or(f, "global_head_dim", s->head_dim);
+    /* The reference uses this field only together with attention_k_eq_v. */
+    s->n_head_kv_global =
+        s->k_eq_v ? config_whole_or(f, "num_global_key_value_heads", s->n_head_kv) : s->n_head_kv;
+    s->n_ff = config_whole(f, "intermediate_size");
+    s->double_wide = config_truth(f, "use_double_wide_mlp");
+    if (config_truth(f, "enable_moe_block")) {
+        s->n_expert = config_whole(f, "num_experts");
+        s->n_used = config_whole(f, "top_k_experts");
+        s->n_ff_exp = config_whole(f, "moe_intermediate_size");
+    }
+    convert_gemma4_layers(f, s);
+    convert_gemma4_rope(f, s);
+    convert_gemma4_overrides(f, s);
+}
+
+/* Options of the reference that change the arithmetic and that no Gemma 4 model uses. */
+static const neutral_option gemma4_options[] = {
+    {"hidden_activation", "gelu_pytorch_tanh"},
+    {"hidden_act", "gelu_pytorch_tanh"},
+    {"attention_bias", NULL},
+    {"mlp_bias", NULL},
+    {"attn_logit_softcapping", NULL},
+    {"rope_scaling", NULL},
+    {"quantization_config", NULL},
+    {"use_bidirectional_attention", "vision"}, /* between images; text stays causal */
+    {NULL, NULL}};
+static const char *const gemma4_more[] = {
+    "attention_k_eq_v", "num_global_key_value_heads", "use_double_wide_mlp", "enable_moe_block",
+    "layer_types", "rope_parameters", "per_layer_config",
+    /* the table of per-layer embeddings says its own size */
+    "vocab_size_per_layer_input",
+    /* for other programs, or token ids, which the tokenizer's files state */
+    "attn_implementation", "experts_implementation", "boa_token_id", "boi_token_id", "eoa_token_id",
+    "eoi_token_id", "image_token_id", "audio_token_id", "video_token_id", "sep_token_id",
+    "cache_implementation", "num_labels", "vision_config", "audio_config", NULL};
+
 /* ---- The list ---- */
 
 const config_family config_families[] = {
-    {&qwen3_shapes, {"qwen3"}, qwen3_options, qwen3_more, read_qwen3},
-    {&laguna_shapes, {"laguna"}, laguna_options, laguna_more, read_laguna},
+    {&gemma4_shapes, {"gemma4*"}, gemma4_options, gemma4_more, read_gemma4, true},
+    {&qwen3_shapes, {"qwen3"}, qwen3_options, qwen3_more, read_qwen3, false},
+    {&laguna_shapes, {"laguna"}, laguna_options, laguna_more, read_laguna, false},
     {&qwen35_shapes,
      {"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"},
      qwen35_options,
      qwen35_more,
-     read_qwen35},
+     read_qwen35,
+     false},
     {.shapes = NULL}};

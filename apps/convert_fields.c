@@ -8,8 +8,27 @@
 #include "base/mem.h"
 #include "text/family.h"
 
+#include <errno.h>
 #include <math.h>
+#include <sys/stat.h>
 #include <string.h>
+
+status convert_read_json(json_t **out, const char *dir, const char *name, bool required, err *e)
+{
+    char path[4096];
+    struct stat sb;
+    *out = NULL;
+    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+        return err_set(e, E_ARG, "%s: the path is too long", dir);
+    if (!stat(dir, &sb) && !S_ISDIR(sb.st_mode))
+        return err_set(e, E_ARG,
+                       "%s is not a directory: expected that of a checkpoint, with config.json and "
+                       "safetensors",
+                       dir);
+    if (!required && stat(path, &sb) && errno == ENOENT)
+        return OK;
+    return json_parse_file(out, path, CONVERT_JSON_MAX, e);
+}
 
 void config_refuse(config_fields *f, const char *key, const char *expected)
 {
@@ -256,7 +275,7 @@ void config_list_unknown(const config_fields *f, const char *const *known, str *
 
 /* ---- A family's table ---- */
 
-static void read_key(config_fields *f, model_shape *s, const key_row *r)
+static void read_key(config_fields *f, model_shape *s, const table_key *r)
 {
     int32_t v;
     if (!r->config || (r->how & CONFIG_BY_HAND) || (r->when && !r->when(s)))
@@ -303,6 +322,16 @@ static void list_unknown(const config_family *c, const json_t *object, str *unkn
     }
 }
 
+bool config_is_type(const config_family *c, const char *type)
+{
+    for (const char *const *t = c->types; *t; t++) {
+        size_t n = strlen(*t), n_begin = n - ((*t)[n - 1] == '*');
+        if (n_begin < n ? !strncmp(type, *t, n_begin) : !strcmp(type, *t))
+            return true;
+    }
+    return false;
+}
+
 static status read_shape(const config_family *c, const json_t *config, const char *path,
                          model_shape *s, str *unknown, err *e)
 {
@@ -311,6 +340,10 @@ static status read_shape(const config_family *c, const json_t *config, const cha
     const char *tie = "tie_word_embeddings";
     config_fields f = {text ? text : config, path, OK, e}, all = {config, path, OK, e};
     size_t n_options = 0;
+    const char *type = json_string_value(config_get(&f, "model_type"));
+    if (!type || !config_is_type(c, type))
+        return err_set(e, E_UNSUPPORTED, "%s: model_type is %.64s, expected %s", path,
+                       type ? type : "missing", c->types[0]);
     s->family = c->shapes;
     snprintf(s->name, sizeof s->name, "converted");
     for (int32_t i = 0; i < t->n_keys; i++)
@@ -320,7 +353,10 @@ static status read_shape(const config_family *c, const json_t *config, const cha
     while (c->options[n_options].key)
         n_options++;
     config_refuse_options(&f, c->options, n_options);
-    s->tied = config_get(&f, tie) ? config_truth(&f, tie) : config_truth(&all, tie);
+    config_refuse_options(&all, c->options, f.st ? 0 : n_options);
+    s->tied = config_get(&f, tie)     ? config_truth(&f, tie)
+              : config_get(&all, tie) ? config_truth(&all, tie)
+                                      : c->tied;
     list_unknown(c, f.object, unknown);
     f.st = f.st ? f.st : all.st;
     return f.st ? f.st : table_check(s, path, e);

@@ -87,24 +87,25 @@ void config_kinds(config_fields *f, const char *key, int32_t n_layer, bool *is, 
 /* What config.json says of a family's models beside the keys of its table (model/table.h). */
 typedef struct config_family {
     const shape_family *shapes;
-    const char *types[5];          /* values of model_type; ends with NULL */
+    const char *types[5];          /* values of model_type, or "beginning*"; ends with NULL */
     const neutral_option *options; /* that no published file sets; ends with a NULL key */
     const char *const *more;       /* keys that `read` reads, or that say nothing; ends with NULL */
     void (*read)(config_fields *f, model_shape *s); /* values that no row reads */
+    bool tied; /* the head is the embedding, if no field says so */
 } config_family;
 
-/* config.json, or the text_config of a multimodal one. *s: mem_free. unknown: as convert_reader. */
+/* config.json, or the text_config of a multimodal one. *s: mem_free. unknown: as
+ * convert_read_shape. */
 status config_read_shape(const config_family *c, const json_t *config, const char *path,
                          model_shape **s, str *unknown, err *e);
+bool config_is_type(const config_family *c, const char *type);
 extern const config_family config_families[]; /* ends with shapes NULL: convert_families.c */
 
 /* Reads config.json, or the text_config of a multimodal one, to a shape (mem_free). unknown
  * receives the names of unknown keys, separated by ", "; may be NULL. E_UNSUPPORTED: of no known
  * family. */
-typedef status convert_reader(const json_t *config, const char *path, model_shape **s, str *unknown,
-                              err *e);
-convert_reader convert_read_shape;   /* of the family that model_type names */
-convert_reader convert_gemma4_shape; /* convert_config.c */
+status convert_read_shape(const json_t *config, const char *path, model_shape **s, str *unknown,
+                          err *e);
 
 /* Whether the configuration is that of a drafter, of any family. */
 bool convert_is_draft(const json_t *config);
@@ -181,7 +182,7 @@ typedef struct convert_request {
     const weight_mix *mix;
     const char *name; /* general.name; NULL: the directory's name */
     int32_t n_threads;
-    str *unknown; /* see convert_reader; NULL: not wanted */
+    str *unknown; /* see convert_read_shape; NULL: not wanted */
     str *notes;   /* receives a sentence about what the files lack; NULL: not wanted */
     /* Of drafters: the model's file, for checks and the tokenizer, and the dialect; may be NULL. */
     const char *target, *dialect;

@@ -70,7 +70,7 @@ static void put_config(const char *dir, const gemma4_shape *s, const made *m)
         str_printf(&c,
                    "\"enable_moe_block\":true,\"num_experts\":%d,\"top_k_experts\":%d,"
                    "\"moe_intermediate_size\":%d,",
-                   s->n_expert, s->n_expert_used, s->n_ff_expert);
+                   s->n_expert, s->n_used, s->n_ff_exp);
     if (m->nested) {
         str_printf(&c, "\"global_head_dim\":%d,\"num_global_key_value_heads\":%d,",
                    s->head_dim_global, s->n_head_kv_global);
@@ -107,10 +107,10 @@ static float value_of(const char *name, uint64_t i)
 
 static void put_weights(const char *dir, const gemma4_shape *s, const made *m)
 {
-    int32_t n = gemma4_list_tensors(s, NULL, 0);
+    int32_t n = table_list(&s->common, NULL, 0);
     shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     str index = {0};
-    gemma4_list_tensors(s, list, n);
+    table_list(&s->common, list, n);
     str_puts(&index, "{\"metadata\":{},\"weight_map\":{");
     for (int shard = 0; shard < m->shards; shard++) {
         str head = {0}, data = {0}, file = {0};
@@ -237,9 +237,9 @@ static int convert(const char *dir, const char *out, const char *type)
 /* Every tensor of the shape, against the values that went in. */
 static void compare(const gguf *g, const gemma4_shape *s, const made *m, double tolerance)
 {
-    int32_t n = gemma4_list_tensors(s, NULL, 0), seen = 0;
+    int32_t n = table_list(&s->common, NULL, 0), seen = 0;
     shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
-    gemma4_list_tensors(s, list, n);
+    table_list(&s->common, list, n);
     for (int32_t i = 0; i < n; i++) {
         const tensor *t = tensor_find(&g->tensors, list[i].name);
         if (list[i].unused_kv && !m->shared_keys) {

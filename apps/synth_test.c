@@ -68,9 +68,9 @@ PLAIN_TEST(synth_files_hold_every_tensor_of_their_shape)
             CHECK_EQ(synth(sizes[i], path, types[k], "2"), 0);
             CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
             CHECK(gemma4_shape_named(sizes[i], &s));
-            int32_t n = gemma4_list_tensors(&s, NULL, 0);
+            int32_t n = table_list(&s.common, NULL, 0);
             shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
-            gemma4_list_tensors(&s, list, n);
+            table_list(&s.common, list, n);
             CHECK_EQ(g.tensors.n, n);
             for (int32_t j = 0; j < n; j++) {
                 const tensor *t = tensor_find(&g.tensors, list[j].name);

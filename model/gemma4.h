@@ -14,7 +14,7 @@ typedef struct gemma4_layer {
     bool owns_kv;
     bool last_owner; /* no later layer owns keys: only the wanted rows go on */
     int32_t kv;      /* the store it reads: its own, or its donor's */
-    int32_t head_dim, n_head, n_head_kv, n_ff;
+    int32_t head_dim, n_head_kv;
     const rope *rope;
     weight attn_norm, wq, wk, wv, wo, q_norm, k_norm, attn_post_norm;
     weight ffn_norm, gate, up, down, ffn_post_norm;
@@ -38,7 +38,7 @@ typedef struct gemma4 {
 
 extern const model_arch gemma4_arch;
 
-status gemma4_bind(model *m, err *e);                             /* gemma4_bind.c */
+status gemma4_bind(model *m, err *e);                             /* gemma4_table.c */
 status gemma4_divide(model *m, err *e);                           /* gemma4_divide.c */
 mat gemma4_forward(pass *p, const model *m, const kv_layout *kv); /* gemma4.c */
 

@@ -16,10 +16,10 @@ static shape_tensor *list_of(const char *name, gemma4_shape *s, int32_t *n)
 {
     err e = {0};
     CHECK(gemma4_shape_named(name, s));
-    CHECK_OK(gemma4_shape_check(s, name, &e), e);
-    *n = gemma4_list_tensors(s, NULL, 0);
+    CHECK_OK(table_check(&s->common, name, &e), e);
+    *n = table_list(&s->common, NULL, 0);
     shape_tensor *t = mem_calloc((size_t)*n, sizeof *t);
-    CHECK_EQ(gemma4_list_tensors(s, t, *n), *n);
+    CHECK_EQ(table_list(&s->common, t, *n), *n);
     CHECK(*n <= SHAPE_TENSORS_MAX);
     return t;
 }
@@ -112,11 +112,11 @@ TEST(gemma4_shape_check_names_what_is_wrong)
     err e = {0};
     CHECK(gemma4_shape_named("e2b", &s));
     s.n_kv_shared = 35;
-    CHECK_STATUS(gemma4_shape_check(&s, "config.json", &e), E_ARG);
-    CHECK_STR(e.text, "config.json: the number of layers that share keys is 35, expected 0 to 34");
+    CHECK_STATUS(table_check(&s.common, "config.json", &e), E_ARG);
+    CHECK_STR(e.text, "config.json: num_kv_shared_layers is 35, expected 0 to 34");
     CHECK(gemma4_shape_named("31b", &s));
     s.n_head_kv = 7;
-    CHECK_STATUS(gemma4_shape_check(&s, "config.json", NULL), E_ARG);
+    CHECK_STATUS(table_check(&s.common, "config.json", NULL), E_ARG);
     s.n_layer = INT32_MIN;
-    CHECK_STATUS(gemma4_shape_check(&s, "config.json", NULL), E_ARG);
+    CHECK_STATUS(table_check(&s.common, "config.json", NULL), E_ARG);
 }

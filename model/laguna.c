@@ -66,7 +66,7 @@ static bool has_experts(const model_shape *s)
 #define F(name) offsetof(laguna_shape, name)
 #define EXPERTS(gguf, config, field, least, most, ...)                                             \
     K(gguf, config, field, COUNT, least, most, .when = has_experts, __VA_ARGS__)
-static const key_row keys[] = {
+static const table_key keys[] = {
     K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, LAYERS_MAX),
     K("context_length", "max_position_embeddings", F(n_ctx_train), COUNT, 1, CTX_MAX),
     K("embedding_length", "hidden_size", F(n_embd), COUNT, 1, WIDTH_MAX),
@@ -185,7 +185,7 @@ static bool is_sparse(const model_shape *s, int32_t il)
 }
 
 #define M(name) offsetof(laguna, name)
-static const tensor_row of_model[] = {
+static const table_tensor of_model[] = {
     T(table_tied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", EMBD, D, VOCAB),
     T(table_untied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", MATRIX, D, VOCAB),
     T(ALWAYS, M(out_norm), "output_norm.weight", "norm.weight", NORM, D),
@@ -195,7 +195,7 @@ static const tensor_row of_model[] = {
 #define W(name) offsetof(laguna_layer, name)
 #define HF_EXPERT(tail) "mlp.experts.*." tail "_proj.weight"
 #define HF_SHARED(tail) "mlp.shared_expert." tail "_proj.weight"
-static const tensor_row of_layer[] = {
+static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
     T(ALWAYS, W(wq), "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q),
     T(ALWAYS, W(wk), "attn_k.weight", "self_attn.k_proj.weight", MATRIX, D, KV),

@@ -52,7 +52,7 @@ static const qwen3_shape sizes[] = {
 /* ---- Keys ---- */
 
 #define F(name) offsetof(qwen3_shape, name)
-static const key_row keys[] = {
+static const table_key keys[] = {
     K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, LAYERS_MAX),
     K("context_length", "max_position_embeddings", F(n_ctx_train), COUNT, 1, CTX_MAX),
     K("embedding_length", "hidden_size", F(n_embd), COUNT, 1, WIDTH_MAX),
@@ -113,7 +113,7 @@ static int64_t dim(const model_shape *m, int32_t il, int8_t d)
 
 #define M(name) offsetof(qwen3, name)
 /* Beside a head of its own the embedding is one more matrix. */
-static const tensor_row of_model[] = {
+static const table_tensor of_model[] = {
     T(table_tied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", EMBD, D, VOCAB),
     T(table_untied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", MATRIX, D, VOCAB),
     T(ALWAYS, M(out_norm), "output_norm.weight", "norm.weight", NORM, D),
@@ -121,7 +121,7 @@ static const tensor_row of_model[] = {
 };
 
 #define W(name) offsetof(qwen3_layer, name)
-static const tensor_row of_layer[] = {
+static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
     T(ALWAYS, ELSEWHERE, "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D,
       Q), /* see bind_projections */

@@ -95,7 +95,7 @@ static bool has_none(const model_shape *s)
 }
 
 #define F(name) offsetof(qwen35_shape, name)
-static const key_row keys[] = {
+static const table_key keys[] = {
     K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, LAYERS_MAX, .plus = F(n_nextn)),
     K("context_length", "max_position_embeddings", F(n_ctx_train), COUNT, 1, CTX_MAX),
     K("embedding_length", "hidden_size", F(n_embd), COUNT, 1, WIDTH_MAX),
@@ -166,7 +166,7 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
             e, bad, "%s: %d heads of %d, %d layers: expected at most %d values and %d layers", what,
             s->n_head, s->head_dim, s->n_layer + s->n_nextn, WIDTH_MAX / 2, LAYERS_MAX);
     if (s->n_ff < 1)
-        return err_set(e, bad, "%s: feed_forward_length is 0", what);
+        return err_set(e, bad, "%s: feed_forward_length (intermediate_size) is 0", what);
     if (s->inner % s->n_v || s->n_v % s->n_k || (int64_t)s->n_k * s->dk > WIDTH_MAX / 4)
         return err_set(e, bad,
                        "%s: linear value heads: ssm.inner_size %d over %d value heads "
@@ -326,7 +326,7 @@ typedef enum conversion {
 } conversion;
 
 #define M(name) offsetof(qwen35, name)
-static const tensor_row of_model[] = {
+static const table_tensor of_model[] = {
     T(table_tied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", EMBD, D, VOCAB),
     T(table_untied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", MATRIX, D, VOCAB),
     T_AS(ONE_MORE, ALWAYS, M(out_norm), "output_norm.weight", "norm.weight", NORM, D),
@@ -335,7 +335,7 @@ static const tensor_row of_model[] = {
 
 /* A NextN layer is a layer of attention with the last four, which bind_nextn binds. */
 #define W(name) offsetof(qwen35_layer, name)
-static const tensor_row of_layer[] = {
+static const table_tensor of_layer[] = {
     T_AS(ONE_MORE, ALWAYS, W(norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
     T(attends, W(wq), "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q_GATE),
     T(attends, W(wk), "attn_k.weight", "self_attn.k_proj.weight", MATRIX, D, KV),
@@ -403,7 +403,7 @@ static hf_change change_of(const qwen35_shape *s, conversion how, const int8_t *
     return c;
 }
 
-static void describe(const model_shape *m, const tensor_row *r, shape_tensor *t)
+static void describe(const model_shape *m, const table_tensor *r, shape_tensor *t)
 {
     t->change = change_of(own(m), (conversion)r->change, r->ne);
     if (t->layer < m->n_layer)

@@ -9,12 +9,12 @@ enum { NAME_BYTES = 128 };
 
 /* ---- Fields ---- */
 
-static bool per_layer(const key_row *r)
+static bool per_layer(const table_key *r)
 {
     return r->kind == KEY_COUNTS || r->kind == KEY_LIST || r->kind == KEY_FLAGS;
 }
 
-static bool is_flag(const key_row *r)
+static bool is_flag(const table_key *r)
 {
     return r->kind == KEY_FLAG || r->kind == KEY_FLAGS;
 }
@@ -31,17 +31,19 @@ static int32_t whole(const model_shape *s, size_t at, int32_t il)
 }
 
 /* The row's value of layer il, which fields for the whole model ignore. */
-static double value_of(const model_shape *s, const key_row *r, int32_t il)
+static double value_of(const model_shape *s, const table_key *r, int32_t il)
 {
     const char *at = (const char *)s + r->at;
     if (!r->at)
         return r->value;
+    if (r->of)
+        return r->of(s, il);
     if (r->kind == KEY_REAL)
         return *(const double *)at;
     return is_flag(r) ? ((const bool *)at)[il] : whole(s, r->at, il);
 }
 
-static void set_whole(model_shape *s, const key_row *r, int32_t il, int32_t v)
+static void set_whole(model_shape *s, const table_key *r, int32_t il, int32_t v)
 {
     if (r->at && is_flag(r))
         ((bool *)field(s, r->at))[il] = v;
@@ -50,20 +52,20 @@ static void set_whole(model_shape *s, const key_row *r, int32_t il, int32_t v)
 }
 
 /* Gives every layer the number of the first. */
-static void spread(model_shape *s, const key_row *r)
+static void spread(model_shape *s, const table_key *r)
 {
     for (int32_t il = 1; il < s->n_layer && il < LAYERS_MAX; il++)
         set_whole(s, r, il, (int32_t)value_of(s, r, 0));
 }
 
-void table_set(model_shape *s, const key_row *r, int32_t v)
+void table_set(model_shape *s, const table_key *r, int32_t v)
 {
     set_whole(s, r, 0, v);
     if (per_layer(r))
         spread(s, r);
 }
 
-static double most_of(const model_shape *s, const key_row *r)
+static double most_of(const model_shape *s, const table_key *r)
 {
     double most = r->most;
     if (r->upto)
@@ -71,7 +73,7 @@ static double most_of(const model_shape *s, const key_row *r)
     return r->below ? fmin(most, whole(s, r->below, 0) - 1) : most;
 }
 
-static bool has_key(const model_shape *s, const key_row *r)
+static bool has_key(const model_shape *s, const table_key *r)
 {
     return r->gguf && (!r->when || r->when(s));
 }
@@ -88,7 +90,7 @@ bool table_named(const char *size, model_shape *s)
             continue;
         memcpy(s, row, bytes);
         for (int32_t k = 0; k < t->n_keys; k++)
-            if (per_layer(&t->keys[k]))
+            if (per_layer(&t->keys[k]) && !t->keys[k].of)
                 spread(s, &t->keys[k]);
         if (t->fill)
             t->fill(s, i);
@@ -97,7 +99,7 @@ bool table_named(const char *size, model_shape *s)
     return false;
 }
 
-static status check_key(const model_shape *s, const key_row *r, const char *what, err *e)
+static status check_key(const model_shape *s, const table_key *r, const char *what, err *e)
 {
     int32_t n = per_layer(r) ? s->n_layer : 1;
     double most = most_of(s, r);
@@ -139,14 +141,19 @@ status table_agree_heads(int32_t il, int32_t n_head, int32_t n_head_kv, int32_t 
 
 /* ---- GGUF files: keys ---- */
 
-static void put_key(gguf_writer *w, const char *arch, const model_shape *s, const key_row *r)
+static void put_key(gguf_writer *w, const char *arch, const model_shape *s, const table_key *r)
 {
     char name[NAME_BYTES];
     uint64_t n = (uint64_t)s->n_layer;
     bool equal = r->kind == KEY_COUNTS;
+    int32_t v[LAYERS_MAX];
     snprintf(name, sizeof name, "%s.%s", arch, r->gguf);
-    for (int32_t il = 1; il < s->n_layer && equal; il++)
-        equal = whole(s, r->at, il) == whole(s, r->at, 0);
+    for (int32_t il = 0; il < s->n_layer && (equal || r->kind == KEY_LIST); il++)
+        v[il] = (int32_t)value_of(s, r, il);
+    for (int32_t il = 1; il < s->n_layer && equal && !r->listed; il++)
+        equal = v[il] == v[0];
+    if (r->listed)
+        equal = !r->listed(s);
     const char *at = (const char *)s + r->at;
     if (r->kind == KEY_YARN)
         scaling_put(w, arch, (const rope_scaling *)at);
@@ -160,7 +167,7 @@ static void put_key(gguf_writer *w, const char *arch, const model_shape *s, cons
         gguf_put_u32(w, name,
                      (uint32_t)value_of(s, r, 0) + (r->plus ? (uint32_t)whole(s, r->plus, 0) : 0));
     else
-        gguf_put_i32s(w, name, (const int32_t *)at, n);
+        gguf_put_i32s(w, name, v, n);
 }
 
 void table_put(gguf_writer *w, const model_shape *s)
@@ -195,7 +202,7 @@ static status read_uniform(const model *m, const model_shape *s, int_key key, in
     return st;
 }
 
-static status read_key(const model *m, model_shape *s, const key_row *r, err *e)
+static status read_key(const model *m, model_shape *s, const table_key *r, err *e)
 {
     const char *name =
         r->or_gguf && !bind_find(m, r->gguf) && bind_find(m, r->or_gguf) ? r->or_gguf : r->gguf;
@@ -260,7 +267,7 @@ bool table_untied(const model_shape *s, int32_t il)
     return !table_tied(s, il);
 }
 
-static void describe(const model_shape *s, int32_t il, const tensor_row *r, shape_tensor *t)
+static void describe(const model_shape *s, int32_t il, const table_tensor *r, shape_tensor *t)
 {
     const family_table *f = s->family->table;
     *t = (shape_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
@@ -280,7 +287,7 @@ static void describe(const model_shape *s, int32_t il, const tensor_row *r, shap
 }
 
 /* The rows of a layer or, for il == -1, of the model. */
-static const tensor_row *rows_of(const family_table *t, int32_t il, int32_t *n)
+static const table_tensor *rows_of(const family_table *t, int32_t il, int32_t *n)
 {
     *n = il < 0 ? t->n_of_model : t->n_of_layer;
     return il < 0 ? t->of_model : t->of_layer;
@@ -291,8 +298,8 @@ int32_t table_list(const model_shape *s, shape_tensor *out, int32_t cap)
     const family_table *t = s->family->table;
     int32_t n = 0, n_rows, n_layers = s->n_layer + (t->nextn ? whole(s, t->nextn, 0) : 0);
     for (int32_t il = -1; il < n_layers; il++) {
-        const tensor_row *r = rows_of(t, il, &n_rows);
-        for (const tensor_row *end = r + n_rows; r < end; r++) {
+        const table_tensor *r = rows_of(t, il, &n_rows);
+        for (const table_tensor *end = r + n_rows; r < end; r++) {
             if (r->when && !r->when(s, il))
                 continue;
             if (n < cap)
@@ -307,9 +314,9 @@ status table_bind(const binder *b, const model_shape *s, void *to)
 {
     const family_table *t = s->family->table;
     int32_t n_rows;
-    const tensor_row *r = rows_of(t, b->il, &n_rows);
+    const table_tensor *r = rows_of(t, b->il, &n_rows);
     status st = OK;
-    for (const tensor_row *end = r + n_rows; r < end && !st; r++) {
+    for (const table_tensor *end = r + n_rows; r < end && !st; r++) {
         if (!r->at || (r->when && !r->when(s, b->il)))
             continue;
         bool matrix = r->role >= ROLE_HALF || r->role == ROLE_PLE_PROJ;

@@ -39,21 +39,23 @@ enum {
     WRITE_ONLY = 8       /* not read from GGUF files: a tensor tells it */
 };
 
-typedef struct key_row {
+typedef struct table_key {
     const char *gguf;   /* after the architecture's name and a dot; NULL: in no GGUF file */
     const char *config; /* NULL: in no config.json */
     size_t at;          /* F(field); 0: none, for keys with one value that carat supports */
     key_kind kind;
     double least, most;
-    int how;             /* MAY_LACK and the like */
-    double value;        /* of files that lack the key; what is written for at == 0 */
-    size_t otherwise;    /* F(field) whose value an absent key has */
-    size_t upto, below;  /* F(field) that is another bound, inclusive and not */
+    int how;            /* MAY_LACK and the like */
+    double value;       /* of files that lack the key; what is written for at == 0 */
+    size_t otherwise;   /* F(field) whose value an absent key has */
+    size_t upto, below; /* F(field) that is another bound, inclusive and not */
+    int32_t (*of)(const model_shape *s, int32_t il); /* a layer's number, instead of the field's */
+    bool (*listed)(const model_shape *s);            /* COUNTS: whether a list is written */
     size_t plus;         /* F(field) that is added where the key is written */
     const char *or_gguf; /* a second spelling of gguf, which is read too */
     const char *same_as; /* another key of the same field, which must have the same value */
     bool (*when)(const model_shape *s); /* NULL: every model has the key */
-} key_row;
+} table_key;
 
 /* K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, LAYERS_MAX, .how = ...) */
 #define K(gguf_, config_, at_, kind_, least_, most_, ...)                                          \
@@ -66,7 +68,7 @@ typedef struct key_row {
 
 typedef bool tensor_when(const model_shape *s, int32_t il);
 
-typedef struct tensor_row {
+typedef struct table_tensor {
     tensor_when *when; /* ALWAYS: every model, every layer */
     size_t at;         /* W(weight); ELSEWHERE: the family binds it itself */
     const char *gguf;  /* of a layer: after blk.N. */
@@ -75,7 +77,7 @@ typedef struct tensor_row {
     int8_t ne[3];  /* numbers for family_table.dim; 0: none */
     bool may_lack; /* a file need not have it */
     int8_t change; /* for family_table.describe */
-} tensor_row;
+} table_tensor;
 
 /* T(ALWAYS, W(wq), "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q). T_IF: a file may lack
  * it. T_AS(change, ...): with a change. */
@@ -103,9 +105,9 @@ struct model;
 typedef struct family_table {
     const void *sizes; /* shapes with names; layers' numbers in their first item */
     int32_t n_sizes, n_keys, n_of_model, n_of_layer;
-    const key_row *keys;
-    const tensor_row *of_model, *of_layer;
-    int64_t (*dim)(const model_shape *s, int32_t il, int8_t dim); /* a number of tensor_row.ne */
+    const table_key *keys;
+    const table_tensor *of_model, *of_layer;
+    int64_t (*dim)(const model_shape *s, int32_t il, int8_t dim); /* a number of table_tensor.ne */
     /* Whether the numbers fit each other: else the status `bad`, with a sentence about `what`. */
     status (*agree)(const model_shape *s, status bad, const char *what, err *e);
     /* The rest may be NULL. */
@@ -116,7 +118,7 @@ typedef struct family_table {
     /* Writes keys of which no row tells whether and how. */
     void (*put)(gguf_writer *w, const char *arch, const model_shape *s);
     size_t nextn; /* offset of the number of NextN layers, which are listed behind the others */
-    void (*describe)(const model_shape *s, const tensor_row *r, shape_tensor *t); /* quirks */
+    void (*describe)(const model_shape *s, const table_tensor *r, shape_tensor *t); /* quirks */
 } family_table;
 
 /* A family's rows, in arrays of these names. */
@@ -138,10 +140,10 @@ status table_check(const model_shape *s, const char *what, err *e);
 int32_t table_list(const model_shape *s, shape_tensor *out, int32_t cap);
 void table_put(gguf_writer *w, const model_shape *s);
 
-/* For tensor_row.when: whether the head is the embedding. */
+/* For table_tensor.when: whether the head is the embedding. */
 tensor_when table_tied, table_untied;
 /* Sets a row's field to a whole number: that of all layers. */
-void table_set(model_shape *s, const key_row *r, int32_t v);
+void table_set(model_shape *s, const table_key *r, int32_t v);
 /* For family_table.agree: the status `bad` for heads that do not fit each other. */
 status table_agree_heads(int32_t il, int32_t n_head, int32_t n_head_kv, int32_t head_dim,
                          status bad, const char *what, err *e);

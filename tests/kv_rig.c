@@ -7,7 +7,8 @@
 #include "model/gemma4.h"
 #include "model/gemma4_shapes.h"
 
-static const gemma4_shape rig_shape = {.name = "rig",
+static const gemma4_shape rig_shape = {.family = &gemma4_shapes,
+                                       .name = "rig",
                                        .n_layer = 6,
                                        .n_embd = 64,
                                        .n_vocab = RIG_VOCAB,
@@ -62,16 +63,16 @@ const char *rig_model_of(int32_t head_dim, int32_t head_dim_global, float qk_nor
     const char *path = test_temp("rig.gguf");
     shape.head_dim = head_dim;
     shape.head_dim_global = head_dim_global;
-    int32_t n = gemma4_list_tensors(s, NULL, 0);
+    int32_t n = table_list(&s->common, NULL, 0);
     shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     gguf_writer *w;
     uint64_t rng = 11;
     err e = {0};
     CHECK(list);
-    CHECK_OK(gemma4_shape_check(s, "the rig's model", &e), e);
-    gemma4_list_tensors(s, list, n);
+    CHECK_OK(table_check(&s->common, "the rig's model", &e), e);
+    table_list(&s->common, list, n);
     CHECK_OK(gguf_create(&w, path, &e), e);
-    gemma4_put_shape(w, s);
+    table_put(w, &s->common);
     gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
     for (int32_t i = 0; i < n; i++)
         gguf_put_tensor(w, list[i].name, NUM_F32, list[i].n_dims, list[i].ne);
