@@ -373,11 +373,11 @@ $(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,head routes fields sam
     engine/sample_check.c engine/compress_parse.c))
 $(BUILD)/fuzz_http $(BUILD)/fuzz_http.linked: LIBS += -lmicrohttpd
 $(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/pass.c backend/page_moves.c))
-$(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_config convert_draft_config) \
-    model/shapes.c $(wildcard model/*_shapes.c) model/draft_kind.c model/unplaced.c))
+$(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_fields convert_families convert_draft_config) \
+    $(filter-out backend/wrap%.c,$(call src,model kv backend))))
 $(eval $(call fuzz_also,draft_load,$(filter-out backend/wrap%.c,$(call src,model kv backend))))
-$(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_config.c $(patsubst %,model/%.c,shapes unplaced \
-    draft_kind) $(wildcard model/*_shapes.c)))
+$(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_fields.c \
+    $(filter-out backend/wrap%.c,$(call src,model kv backend))))
 $(eval $(call fuzz_also,hub,$(filter-out apps/hub/pull.c apps/hub/head.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,cache,$(filter-out apps/hub/pull.c apps/hub/head.c,$(call src,apps/hub))))

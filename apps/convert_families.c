@@ -117,7 +117,6 @@ static const neutral_option laguna_options[] = {{"hidden_act", "silu"},
                                                 {"moe_apply_router_weight_on_input", NULL},
                                                 {NULL, NULL}};
 static const char *const laguna_more[] = {"num_attention_heads_per_layer",
-                                          "rope_theta",
                                           "rope_parameters",
                                           "partial_rotary_factor",
                                           "layer_types",

@@ -330,7 +330,7 @@ static status read_stores(draft_file *f)
     return OK;
 }
 
-/* Attention may use f16 unless a norm's weights are huge (gemma4_bind.c has the bound). */
+/* Attention may use f16 unless a norm's weights are huge (gemma4_table.c has the bound). */
 static void set_ranges(draft_file *f)
 {
     const dflash *g = f->g;

@@ -414,7 +414,7 @@ static int32_t donor_of(const model *target, bool swa)
 static status attach_layer(const model *m, gemma4_mtp_layer *L, int32_t il, const model *target,
                            err *e)
 {
-    const float room = 65504.0f / 2; /* as gemma4_bind.c has it */
+    const float room = 65504.0f / 2; /* as gemma4_table.c has it */
     L->donor = donor_of(target, L->swa);
     if (L->donor < 0)
         return err_set(e, E_ARG,

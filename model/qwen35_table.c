@@ -177,7 +177,9 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
                        s->head_dim);
     if (s->n_rotating % 2 || (sections && 2 * sections != s->n_rotating))
         return err_set(
-            e, bad, "%s: %d rotating dimensions in sections of %d pairs: expected an even number",
+            e, bad,
+            "%s: rope.dimension_count = %d in sections of %d pairs: expected an even number "
+            "of rotating dimensions, that of all sections",
             what, s->n_rotating, sections);
     return OK;
 }
@@ -250,6 +252,9 @@ static status read_rest(const model *m, model_shape *shape, err *e)
     if (is_moe(m) != has_experts(shape))
         return err_set(e, E_FORMAT, "%s: key %s.expert_count is %s", m->file.path, m->arch->name,
                        is_moe(m) ? "missing or 0" : "above 0, and the architecture is dense");
+    if (!is_moe(m) && !s->n_ff)
+        return err_set(e, E_FORMAT, "%s: key %s.feed_forward_length is missing or 0", m->file.path,
+                       m->arch->name);
     if ((st = list ? bind_per_layer(m, listed, linear, n, e)
                    : bind_int(m, (int_key){"full_attention_interval", 1, LAYERS_MAX, FULL_EVERY},
                               &every, e)))

@@ -37,14 +37,13 @@ SMALL_H, BIND, OPS = "backend/cpu/small_int.h", "model/bind.c", "backend/ops.c"
 
 # ---- Qwen3 ---------------------------------------------------------------------------------
 
-QWEN3, QWEN3_BIND = "model/qwen3.c", "model/qwen3_bind.c"
+QWEN3, QWEN3_BIND = "model/qwen3.c", "model/qwen3.c"
 Q3 = "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"
 K = "k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);"
 STORE = "op_kv_store(p, kv, k, v);"
 
 mistake("qwen3", "head size from the width over the heads",
-        (QWEN3_BIND, "if (s->head_dim % 2 || s->n_rot % 2)",
-         "s->head_dim = s->n_embd / s->n_head[0]; if (s->head_dim % 2 || s->n_rot % 2)"))
+        (QWEN3_BIND, "[HD] = s->head_dim,", "[HD] = s->n_embd / s->n_head[0],"))
 mistake("qwen3", "queries normed after the rotation",
         (QWEN3, Q3, "op_rope(p, q, L->rope); q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"),
         (QWEN3, "op_attend(p, op_rope(p, q, L->rope), kv,", "op_attend(p, q, kv,"))
@@ -70,16 +69,16 @@ mistake("qwen3", "key head by modulo, definition",
 mistake("qwen3", "YaRN: no ramp", (BIND, "return 1 - ramp + ramp / s->factor;",
                                    "return ramp < 2 ? 1 / s->factor : 1;"))
 mistake("qwen3", "YaRN: no factor on cosines and sines",
-        (BIND, "(1 + 0.1 * log(s->factor)) * attn", "(s->factor > 0) * attn"))
+        (BIND, "(1 + 0.1 * log(x.factor)) * attn", "(x.factor > 0) * attn"))
 
 # ---- Qwen3.5: attention --------------------------------------------------------------------
 
-QWEN35, QWEN35_BIND = "model/qwen35.c", "model/qwen35_bind.c"
+QWEN35, QWEN35_BIND = "model/qwen35.c", "model/qwen35_table.c"
 GATE = "a = op_act_mul(p, mat_columns(both, d, d), a, ACT_SIGMOID);"
 Q35 = "mat q = op_rms_norm(p, mat_columns(both, 0, d), &L->q_norm, g->eps);"
 BOTH = "mat both = mat_head_rows(mat_heads(op_matmul(p, h, &L->wq), 2 * d));"
-USED35 = ".n_expert_used = s->n_used}; const turning t = "
-TURN35 = USED35 + "{s->n_rotating, s->theta, s->n_rotating / 2, NULL, &scaling}"
+USED35 = "const turning t = "
+TURN35 = USED35 + "{s->n_rotating, s->theta, s->n_rotating / 2, NULL, &s->scaling}"
 
 mistake("qwen35", "attention's gate by SiLU", (QWEN35, GATE, GATE.replace("SIGMOID", "SILU")))
 mistake("qwen35", "attention's gate by softplus", (QWEN35, GATE, GATE.replace("SIGMOID", "SOFTPLUS")))
@@ -113,14 +112,14 @@ mistake("qwen35", "queries normed after the rotation",
         (QWEN35, "op_attend(p, op_rope(p, q, L->rope), kv,", "op_attend(p, q, kv,"))
 mistake("qwen35", "frequencies by the head's size, not the rotated dims",
         (QWEN35_BIND, TURN35, USED35 + "{s->n_rotating, pow(s->theta, (double)s->n_rotating / s->head_dim), "
-         "s->n_rotating / 2, NULL, &scaling}"))
+         "s->n_rotating / 2, NULL, &s->scaling}"))
 mistake("qwen35", "all dims rotate",
-        (QWEN35_BIND, TURN35, USED35 + "{s->head_dim, s->theta, s->head_dim / 2, NULL, &scaling}"))
+        (QWEN35_BIND, TURN35, USED35 + "{s->head_dim, s->theta, s->head_dim / 2, NULL, &s->scaling}"))
 mistake("qwen35", "1 added to the norms again",
-        (QWEN35_BIND, "bind_ranges(m, g); return bind_suppressed(m, e);", """for (int32_t i = 0; i < g->n_layer; i++)
+        (QWEN35_BIND, "bind_ranges(m, g); model_claim_layers(m, s->n_layer, s->n_layer + s->n_nextn, false);", """for (int32_t i = 0; i < g->n_layer; i++)
             for (int32_t j = 0; j < s->n_embd; j++)
                 ((float *)g->layer[i].norm.data)[j] += 1;
-        bind_ranges(m, g); return bind_suppressed(m, e);"""))
+        bind_ranges(m, g); model_claim_layers(m, s->n_layer, s->n_layer + s->n_nextn, false);"""))
 mistake("qwen35", "the other norm of the layer", (QWEN35, "op_rms_norm(p, x, &L->ffn_norm, g->eps)",
                                                  "op_rms_norm(p, x, &L->norm, g->eps)"))
 
@@ -260,39 +259,34 @@ mistake("states", "a rewind forgets no pending row",
 
 # ---- Qwen3.5: conversion -------------------------------------------------------------------
 
-SHAPES35, CONVERT = "model/qwen35_shapes.c", "apps/convert.c"
+SHAPES35, CONVERT = "model/qwen35_table.c", "apps/convert.c"
 mistake("convert", "1 not added to norms of layers", (SHAPES35, ".add = how == ONE_MORE,", ".add = how == ONE_MORE && il < 0,"),
-        (SHAPES35, "static hf_change change_of(const qwen35_shape *s, conversion how, const dim *ne)",
-         "static hf_change change_of(const qwen35_shape *s, conversion how, const dim *ne, int il)"),
-        (SHAPES35, "t->change = change_of(s, r->how, r->ne);", "t->change = change_of(s, r->how, r->ne, il);"))
-NORM_ROW = '{{"{0}.weight", "self_attn.{1}.weight", ROLE_QK_NORM, IF_FULL, {{HD}}, {2}}}'
-for _a, _b in (("attn_q_norm", "q_norm"), ("attn_k_norm", "k_norm")):
-    mistake("convert", f"1 not added to {_a}",
-            (SHAPES35, NORM_ROW.format(_a, _b, "ONE_MORE"), NORM_ROW.format(_a, _b, "AS_IS")))
-mistake("convert", "1 not added to the last norm",
-        (SHAPES35, '"norm.weight", ROLE_NORM, ALWAYS, {D}, ONE_MORE}, {"output.weight"',
-         '"norm.weight", ROLE_NORM, ALWAYS, {D}, AS_IS}, {"output.weight"'))
+        (SHAPES35, "static hf_change change_of(const qwen35_shape *s, conversion how, const int8_t *ne)",
+         "static hf_change change_of(const qwen35_shape *s, conversion how, const int8_t *ne, int il)"),
+        (SHAPES35, "change_of(own(m), (conversion)r->change, r->ne);",
+         "change_of(own(m), (conversion)r->change, r->ne, t->layer);"))
+for _place, _what in (("attends, W(q_norm)", "attn_q_norm"), ("attends, W(k_norm)", "attn_k_norm"),
+                      ("ALWAYS, M(out_norm)", "the last norm")):
+    mistake("convert", f"1 not added to {_what}",
+            (SHAPES35, f"T_AS(ONE_MORE, {_place},", f"T_AS(AS_IS, {_place},"))
 mistake("convert", "1 added to the norm after the delta rule",
-        (SHAPES35, "ROLE_NORM, IF_LINEAR, {DV}, AS_IS", "ROLE_NORM, IF_LINEAR, {DV}, ONE_MORE"))
+        (SHAPES35, "T(recurs, W(out_norm),", "T_AS(ONE_MORE, recurs, W(out_norm),"))
 mistake("convert", "value heads stay grouped",
         (SHAPES35, "c.n_k = (uint32_t)s->n_k;", "c.n_k = 0;"))
 mistake("convert", "value heads moved the other way",
         (CONVERT, "head % c->n_k * (c->n_v / c->n_k) + head / c->n_k",
          "head % (c->n_v / c->n_k) * c->n_k + head / (c->n_v / c->n_k)"))
-mistake("convert", "columns of ssm_out stay",
-        (SHAPES35, "IF_LINEAR, {VALUES, D}, V_COLUMNS", "IF_LINEAR, {VALUES, D}, AS_IS"))
-mistake("convert", "ssm_dt stays", (SHAPES35, "ROLE_BIAS, IF_LINEAR, {HEADS}, V_COLUMNS", "ROLE_BIAS, IF_LINEAR, {HEADS}, AS_IS"))
-mistake("convert", "ssm_alpha stays", (SHAPES35, 'in_proj_a.weight", ROLE_MATRIX, IF_LINEAR, {D, HEADS}, V_ROWS',
-        'in_proj_a.weight", ROLE_MATRIX, IF_LINEAR, {D, HEADS}, AS_IS'))
-mistake("convert", "attn_gate stays", (SHAPES35, "IF_LINEAR, {D, VALUES}, V_ROWS", "IF_LINEAR, {D, VALUES}, AS_IS"))
+for _was, _place, _what in (("V_COLUMNS", "W(out)", "columns of ssm_out"), ("V_COLUMNS", "W(dt)", "ssm_dt"),
+                            ("V_ROWS", "W(wa)", "ssm_alpha"), ("V_ROWS", "W(wz)", "attn_gate"),
+                            ("TAPS_OF", "W(taps)", "taps")):
+    mistake("convert", f"{_what} stay", (SHAPES35, f"T_AS({_was}, recurs, {_place},", f"T_AS(AS_IS, recurs, {_place},"))
 mistake("convert", "rows of queries and keys move too",
         (SHAPES35, "in_qkv ? 2 * (uint64_t)s->n_k * (uint64_t)s->dk : 0", "0 * in_qkv"))
-mistake("convert", "taps stay", (SHAPES35, "{TAPS, QKV}, TAPS_OF", "{TAPS, QKV}, AS_IS"))
 mistake("convert", "A_log as it is", (SHAPES35, ".neg_exp = how == A_LOG", ".neg_exp = how == A_LOG && !how"))
 
 # ---- Laguna --------------------------------------------------------------------------------
 
-LAGUNA, LAGUNA_BIND = "model/laguna.c", "model/laguna_bind.c"
+LAGUNA, LAGUNA_BIND = "model/laguna.c", "model/laguna.c"
 HEAD_GATE = "a = op_act_mul(p, gate, a, ACT_SOFTPLUS);"
 WINDOW = ".window = L->swa ? s->window : 0,"
 RULE = ".sigmoid = true, .bias = &L->router_bias, .factor = g->expert_factor"
@@ -332,12 +326,12 @@ mistake("laguna", "rotated dims of the layer kinds exchanged",
 mistake("laguna", "YaRN's factor on all dims",
         (LAGUNA, "op_rope(p, q, L->rope), kv, 1.0f / sqrtf((float)g->head_dim)",
          "op_rope(p, q, L->rope), kv, (L->swa ? 1 : L->rope->factor * L->rope->factor) / sqrtf((float)g->head_dim)"),
-        (LAGUNA_BIND, "bind_layers(m, g, s, e)))", "bind_layers(m, g, s, e))) return st; "
-         "if ((g->rope_full[PASS_MAIN].factor = 1) < 0)"),
+        (LAGUNA_BIND, "if (st || (st = bind_suppressed(m, e)))", "g->rope_full[PASS_MAIN].factor = 1; "
+         "if (st || (st = bind_suppressed(m, e)))"),
         (LAGUNA, "L->rope->factor * L->rope->factor", "(1 + 0.1f * logf(32)) * (1 + 0.1f * logf(32))"))
-mistake("laguna", "beta_fast 32 instead of the file's", (BIND, "1e-3, 1e6, 32}, &s->beta_fast, e)",
-        "1e-3, 1e6, 32}, &s->beta_fast, e)) || ((s->beta_fast = 32) < 0"))
-mistake("laguna", "no factor on cosines and sines", (BIND, "(1 + 0.1 * log(s->factor)) * attn", "(s->factor > 0) * attn"))
+mistake("laguna", "beta_fast 32 instead of the file's", (BIND, "1e-3, 1e6, 32}, &x.beta_fast, e)",
+        "1e-3, 1e6, 32}, &x.beta_fast, e)) || ((x.beta_fast = 32) < 0"))
+mistake("laguna", "no factor on cosines and sines", (BIND, "(1 + 0.1 * log(x.factor)) * attn", "(x.factor > 0) * attn"))
 mistake("laguna", "YaRN's ramp turned round", (BIND, "1 - ramp + ramp / s->factor", "ramp + (1 - ramp) / s->factor"))
 mistake("laguna", "YaRN in window layers too",
         (LAGUNA_BIND, "s->n_rot_swa / 2, NULL, NULL}", "s->n_rot_swa / 2, NULL, &s->scaling}"))
@@ -493,7 +487,7 @@ mistake("nextn", "rows that were missed are not noticed",
 
 # ---- Conversion of Qwen3.5 -----------------------------------------------------------------
 
-CONVERT, SHAPES35 = "apps/convert.c", "model/qwen35_shapes.c"
+CONVERT, SHAPES35 = "apps/convert.c", "model/qwen35_table.c"
 
 mistake("convert", "norms without the 1", (CONVERT, "x[i] += c->add;", "x[i] += 0;"))
 mistake("convert", "decay without the exponential", (CONVERT, "x[i] = -expf(x[i]);", "x[i] = -x[i];"))
@@ -504,14 +498,8 @@ mistake("convert", "columns in their order", (CONVERT, "x[i] = spare[place_befor
         "x[i] = spare[i];"))
 mistake("convert", "rows of queries and keys moved too",
         (SHAPES35, "c.before = in_qkv ? 2 * (uint64_t)s->n_k * (uint64_t)s->dk : 0;", "c.before = 0;"))
-mistake("convert", "the norm after the delta rule with 1 more",
-        (SHAPES35, '"linear_attn.norm.weight", ROLE_NORM, IF_LINEAR, {DV}, AS_IS}',
-         '"linear_attn.norm.weight", ROLE_NORM, IF_LINEAR, {DV}, ONE_MORE}'))
 mistake("convert", "a NextN norm without the 1",
-        (SHAPES35, '"pre_fc_norm_hidden.weight", ROLE_NORM, ALWAYS, {D}, ONE_MORE}',
-         '"pre_fc_norm_hidden.weight", ROLE_NORM, ALWAYS, {D}, AS_IS}'))
-mistake("convert", "gates of the delta rule in their order",
-        (SHAPES35, '"linear_attn.in_proj_z.weight", ROLE_MATRIX, IF_LINEAR, {D, VALUES}, V_ROWS}',
-         '"linear_attn.in_proj_z.weight", ROLE_MATRIX, IF_LINEAR, {D, VALUES}, AS_IS}'))
+        (SHAPES35, 'T_AS(ONE_MORE, is_nextn_layer, ELSEWHERE, "nextn.hnorm.weight"',
+         'T_AS(AS_IS, is_nextn_layer, ELSEWHERE, "nextn.hnorm.weight"'))
 mistake("convert", "gate and up of experts exchanged",
         (CONVERT, "*first = up ? it->t.ne[1] : 0;", "*first = up ? 0 : down ? 0 : it->t.ne[1];"))
