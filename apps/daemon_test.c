@@ -350,6 +350,67 @@ TEST(daemon_drafts_without_changing_answers)
     carat_model_close(f.m);
 }
 
+static void synth_file(const char *size, const char *path, const char *more)
+{
+    spawned r;
+    spawn_carat(&r, &(spawn_options){0}, (const char *const[]){"synth", size, path, more, NULL});
+    CHECK_MSG(r.code == 0, "%s: %s", size, str_text(&r.err));
+    spawned_free(&r);
+}
+
+/* Drafters with weights of their own: these go and come back, and the answers stay the same. */
+TEST(daemon_parks_the_weights_of_drafters)
+{
+    static const struct {
+        const char *model, *nextn, *drafter; /* drafter NULL: the model's own layer */
+    } pairs[] = {{"tiny-dense", NULL, "mtp-tiny"},
+                 {"tiny-dense", NULL, "dflash-tiny"},
+                 {"tiny-qwen35", "--nextn", NULL}};
+    static const char *const want[] = {"[daemon] ready",
+                                       "ok N=8",
+                                       "[park] draft released",
+                                       "ok N=8",
+                                       "[unpark] draft restored",
+                                       "ok N=8",
+                                       "[park] draft released",
+                                       "[park] target released",
+                                       "[unpark] target restored",
+                                       "ok N=8",
+                                       "[unpark] draft restored",
+                                       "ok N=8",
+                                       NULL};
+    static const int32_t ids[] = {5, 6, 7, 8, 9, 10, 11, 12};
+    char lines[4096], model[512], draft[512], prompt[512];
+    snprintf(prompt, sizeof prompt, "%s", test_temp("ids"));
+    snprintf(model, sizeof model, "%s", test_temp("model.gguf"));
+    snprintf(draft, sizeof draft, "%s", test_temp("draft.gguf"));
+    FILE *file = fopen(prompt, "wb");
+    CHECK(file && fwrite(ids, sizeof ids, 1, file) == 1 && !fclose(file));
+    snprintf(lines, sizeof lines,
+             "%s 12\npark draft\npark draft\n%s 12\nunpark draft\nunpark draft\n%s 12\n"
+             "park draft\npark target\nunpark target\n%s 12\nunpark draft\n%s 12\nquit\n",
+             prompt, prompt, prompt, prompt, prompt);
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        synth_file(pairs[i].model, model, pairs[i].nextn);
+        if (pairs[i].drafter)
+            synth_file(pairs[i].drafter, draft, NULL);
+        spawned r;
+        spawn_carat(&r, &(spawn_options){.in = lines},
+                    (const char *const[]){"daemon", "-m", model, "--draft",
+                                          pairs[i].drafter ? draft : "nextn", "-c", "256", "-t",
+                                          "1", "--device", "cpu", NULL});
+        CHECK_MSG(r.code == 0, "%s: %s", pairs[i].model, str_text(&r.err));
+        expect_lines(&r, want);
+        const char *first = strstr(r.out.at, "ids=");
+        size_t n = first ? strcspn(first, "\n") : 0;
+        CHECK(n > 8);
+        for (const char *at = first; at; at = strstr(at + 1, "ids="))
+            CHECK_MSG(strcspn(at, "\n") == n && !memcmp(at, first, n), "%s: %s", pairs[i].model,
+                      r.out.at);
+        spawned_free(&r);
+    }
+}
+
 TEST(daemon_says_what_it_cannot_do)
 {
     fixture f = begin_daemon();

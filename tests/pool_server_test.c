@@ -286,6 +286,26 @@ TEST(programs_score_pages_by_a_small_model)
     str_free(&t.said);
 }
 
+/* Words in place of numbers and files: the pool's size, the bundled scorer, a length with k. */
+TEST(server_takes_words_for_pools_scorers_and_sparse_attention)
+{
+    static const char *const words[][7] = {
+        {"--kv-pool", "auto"},
+        {"--kv-policy", "drafter", "--kv-keep", "512", "--kv-scorer", "bundled"},
+        {"--sparse", "auto:4k"}};
+    char model[512];
+    snprintf(model, sizeof model, "%s", toy_model_write(&(toy_model_file){.n_ctx_train = 4096}));
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        served s;
+        response r;
+        start(&s, model, words[i]);
+        http_post(&r, &s, "/v1/completions", "{\"prompt\":\"a b\",\"max_tokens\":2}");
+        CHECK_MSG(r.status == 200, "%s: %s", words[i][0], str_text(&r.body));
+        response_free(&r);
+        CHECK_EQ(served_stop(&s, SIGTERM), 0);
+    }
+}
+
 /* One file for prompt compression and for pages: it is loaded once, and both work. */
 TEST(server_loads_a_scorer_of_prompts_and_pages_once)
 {
