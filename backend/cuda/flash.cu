@@ -12,9 +12,7 @@
  * the columns, so each has half of every score: the halves meet in shared memory, and both warps
  * take all exponentials.
  *
- * Sums, softmax and O are f32; q and the probabilities are rounded to f16. A block reads 128 (64)
- * pairs' worth of products out of each key, so the second-level cache bounds heads of 512 where
- * tensor cores are as fast as those of 9.0.
+ * Sums, softmax and O are f32; q and the probabilities are rounded to f16.
  */
 #include "backend/cuda/flash.cuh"
 
@@ -440,7 +438,8 @@ template <how HOW, int D> DEV void attend(const block<D> &b, shared<D> &s)
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g]
  * grid:   tile of 128 pairs (heads of 512: 64) x KV head
  * shared: five units: 40 to 98 KB
- * bound:  tensor cores */
+ * bound:  shared memory during products; barriers and exponentials, in which all warps are at once
+ */
 template <how HOW, int D> __global__ void __launch_bounds__(THREADS, 1) flash_kernel(flash_args x)
 {
     DYN_SHARED(uint8_t, mem);
