@@ -181,6 +181,7 @@ PLAIN_TEST(an_exact_prompt_never_reuses_what_a_lossy_one_computed)
         generate(s, &f, N_IDS, NULL, &fresh[k]);
         CHECK((fresh[k].t.sparse != NULL) == k);
         CHECK(k ? fresh[k].t.n_tiles > fresh[k].t.n_tiles_kept : !fresh[k].t.n_tiles);
+        CHECK(fresh[k].t.sparse_value == (k ? 1e6f : 0));
         carat_session_close(s);
     }
     for (int store = 0; store < 2; store++) {

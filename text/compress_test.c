@@ -124,6 +124,75 @@ TEST(compress_keeps_the_sentence_of_value)
     rig_free(&r);
 }
 
+/* A part that is no longer than the mark of a gap is kept where both of its neighbours are, and not
+ * for one of them alone. */
+TEST(compress_leaves_no_gap_that_is_shorter_than_its_mark)
+{
+    enum { MARK_TOKENS = 4 };
+    uint64_t rng = test_seed();
+    int n_closed = 0, n_open = 0;
+    for (int trial = 0; trial < 60; trial++) {
+        rig r = {0};
+        compress_units u = {0};
+        compress_result x;
+        err e = {0};
+        for (int i = 0; i < 40; i++) { /* between blocks of code even a word stands alone */
+            str_puts(&r.text, "```\n");
+            put_filler(&r.text, 2, &rng);
+            str_puts(&r.text, rng_below(&rng, 2) ? "\n```\nso\n" : "\n```\nand then so\n");
+        }
+        tokenize(&r);
+        for (int64_t i = 0; i < r.in.n_tokens; i++)
+            r.value[i] = (float)rng_below(&rng, 1000);
+        r.in.keep = trial % 2 ? 0.6 : 0.2;
+        CHECK_OK(compress_cut(&r.in, &u, &e), e);
+        CHECK_OK(compress_choose(&r.in, &x, &e), e);
+        bool *kept = mem_calloc(u.n, 1);
+        CHECK(kept);
+        for (size_t i = 0; i < u.n; i++)
+            for (size_t k = 0; k < x.n; k++)
+                kept[i] |= u.at[i].from >= x.span[k].at && u.at[i].to <= x.span[k].at + x.span[k].n;
+        for (size_t i = 1; i + 1 < u.n; i++) {
+            if (u.at[i].tokens > MARK_TOKENS)
+                continue;
+            CHECK_MSG(kept[i] || !kept[i - 1] || !kept[i + 1], "trial %d, unit %zu", trial, i);
+            n_closed += kept[i] && kept[i - 1] && kept[i + 1];
+            n_open += !kept[i] && (kept[i - 1] || kept[i + 1]);
+        }
+        mem_free(kept);
+        mem_free(u.at);
+        compress_result_free(&x);
+        rig_free(&r);
+    }
+    CHECK_MSG(n_closed > 20 && n_open > 20, "%d closed, %d open", n_closed, n_open);
+}
+
+/* Short sentences are not cut inside, whatever follows a point in them. */
+TEST(compress_units_end_with_sentences)
+{
+    static const char *const inside[] = {"1.234", "a.tar", "3.14159", "x.y\xe2\x82\xac", "no.Not"};
+    uint64_t rng = test_seed();
+    rig r = {0};
+    compress_units u = {0};
+    err e = {0};
+    for (int i = 0; i < 300; i++) {
+        for (int k = 2 + (int)rng_below(&rng, 4); k; k--)
+            str_puts(&r.text, "so ");
+        str_printf(&r.text, "%s ", inside[rng_below(&rng, 5)]);
+        for (int k = 2 + (int)rng_below(&rng, 4); k; k--)
+            str_puts(&r.text, k > 1 ? "then " : rng_below(&rng, 2) ? "end. " : "end.\xe2\x80\x9d ");
+    }
+    tokenize(&r);
+    CHECK_OK(compress_cut(&r.in, &u, &e), e);
+    CHECK(u.n > 20);
+    for (size_t i = 0; i + 1 < u.n; i++)
+        CHECK_MSG(u.at[i].to > 8 && strstr(r.in.text + u.at[i].to - 8, "end.") &&
+                      strstr(r.in.text + u.at[i].to - 8, "end.") < r.in.text + u.at[i].to,
+                  "a unit ends with '%.20s'", r.in.text + u.at[i].to - 20);
+    mem_free(u.at);
+    rig_free(&r);
+}
+
 /* Digits after a point end no sentence, quotation marks after it do not begin one. */
 TEST(compress_cuts_sentences_at_their_ends_alone)
 {

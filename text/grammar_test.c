@@ -486,6 +486,14 @@ TEST(grammar_left_recursion_behind_recursive_empty_rules_is_refused)
         CHECK(is_text(&f, "([<>])xxy", 9) && is_text(&f, "y", 1) && !is_text(&f, "x", 1));
         close_all(&f);
     }
+    /* b, which comes after a, is empty by way of it. */
+    static const char behind_b[] = "root ::= r\nr ::= \"q\" a | b r \"x\" | \"y\"\n"
+                                   "a ::= \"\" | \"(\" a b \")\"\nb ::= a | \"[\" b \"]\"\n";
+    grammar *g;
+    err e = {0};
+    status st = grammar_from_gbnf(&g, behind_b, strlen(behind_b), NULL, &e);
+    CHECK_MSG(st == E_UNSUPPORTED && strstr(e.text, "rule r begins with itself") && !g, "%s",
+              e.text);
 }
 
 TEST(grammar_nests_as_deep_as_it_says)

@@ -35,8 +35,6 @@ from typing import NamedTuple
 from mutate import ROOT, copy_tree
 
 FOLDERS = {"text": ["text"], "kv": ["kv"], "hub": ["apps/hub"], "server": ["apps/server"], "engine": ["engine"]}
-PROGRAM_TOO = ("hub", "server") # their tests start the program
-
 # (name, pattern, text in its place). A pattern matches inside one line of code.
 KINDS = [
     ("boundary moved", r"(?<=[\w)\]]) < (?=[\w(\-&*])", " <= "),
@@ -199,8 +197,8 @@ class Tree:
         p = subprocess.run(cc + ["-w"] + list(flags), cwd=self.root, capture_output=True, text=True)
         return p.stderr.strip().splitlines()[:1] if p.returncode else None
 
-    def link(self, swapped, program_too=True, more=()):
-        for out in ("build/carat_test", "build/carat")[:2 if program_too else 1]:
+    def link(self, swapped, more=()):
+        for out in "build/carat_test", "build/carat":
             c = [swapped.get(w, w) for w in self.command[out]] + list(more)
             subprocess.run(c + (["-fuse-ld=lld"] if shutil.which("ld.lld") else []), cwd=self.root, check=True)
 
@@ -328,7 +326,7 @@ def judge(tree, p, o):
         path.write_text(text)
     if not tests:
         return "none", "no test goes there"
-    tree.link({f"build/{p.file[:-2]}.o": object_}, p.folder in PROGRAM_TOO)
+    tree.link({f"build/{p.file[:-2]}.o": object_})
     usual = sum(tree.seconds[t] for t in tests)
     found, _ = tree.failing(tests, o.seconds + 2 * usual)
     if found:
