@@ -188,6 +188,7 @@ TEST(calls_are_repaired)
 TEST(calls_with_open_keys_are_text)
 {
     expect("<|tool_call>call:f{\"a:1}<tool_call|>", "C(<|tool_call>call:f{\"a:1}<tool_call|>)");
+    expect("<|tool_call>call:f{\":1}<tool_call|>", "C(<|tool_call>call:f{\":1}<tool_call|>)");
     expect("<|tool_call>call:f{\"<tool_call|>", "T(f {})"); /* cut: no key has begun */
 }
 
