@@ -460,7 +460,7 @@ static status read_mtp(const json_t *config, const char *path, gemma4_mtp_shape 
     if (text)
         config_list_unknown(&f, known, unknown);
     f.st = top.st ? top.st : f.st;
-    return f.st ? f.st : gemma4_mtp_shape_check(s, path, e);
+    return f.st ? f.st : table_check(&s->common, path, e);
 }
 
 /* -------------------------------------------------------------------------------------------- */

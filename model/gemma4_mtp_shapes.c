@@ -7,12 +7,11 @@
 #include "model/gemma4_mtp_shapes.h"
 #include "model/gemma4_shapes.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Sizes --------------------------------------------------------------------------------- */
+/* ---- Sizes ---- */
 
 #define BASE                                                                                       \
     .family = &gemma4_mtp_shapes, .n_layer = 4, .swa = {1, 1, 1, 0}, .eps = 1e-6, .theta = 1e6,    \
@@ -44,246 +43,192 @@ static const gemma4_mtp_shape sizes[] = {
      .n_head_kv_global = 1, .window = 16, .n_ctx_train = 8192},
 };
 
-status gemma4_mtp_shape_check(const gemma4_mtp_shape *s, const char *what, err *e)
+static const gemma4_mtp_shape *own(const model_shape *s)
 {
-    /* Far above every published size. A product of two is far below an overflow of int64. */
-    const shape_range range[] = {
-        {"number of layers", s->n_layer, 1, MTP_SHAPE_LAYERS},
-        {"hidden size", s->n_embd, 1, WIDTH_MAX},
-        {"hidden size of the target", s->n_target_embd, 1, WIDTH_MAX},
-        {"vocabulary size", s->n_vocab, 1, VOCAB_MAX},
-        {"number of heads", s->n_head, 1, 4096},
-        {"number of key heads", s->n_head_kv, 1, s->n_head},
-        {"number of key heads of global layers", s->n_head_kv_global, 1, s->n_head},
-        {"head size", s->head_dim, 2, 8192},
-        {"head size of global layers", s->head_dim_global, 2, 8192},
-        {"feed-forward width", s->n_ff, 1, WIDTH_MAX},
-        {"number of centroids", s->n_centroids, 0, s->n_vocab},
-        {"number of centroids used", s->centroid_top_k, s->n_centroids ? 1 : 0, s->n_centroids},
-        {"window", s->window, 1, 1 << 24},
-        {"number of positions", s->n_ctx_train, 1, 1 << 24},
-    };
-    status st = shape_check_ranges(range, sizeof range / sizeof *range, what, e);
-    if (st)
-        return st;
+    return (const gemma4_mtp_shape *)s;
+}
+
+/* ---- Keys ---- */
+
+static int32_t is_swa(const model_shape *s, int32_t il)
+{
+    return own(s)->swa[il];
+}
+
+static int32_t n_head_kv_of(const model_shape *s, int32_t il)
+{
+    return is_swa(s, il) ? own(s)->n_head_kv : own(s)->n_head_kv_global;
+}
+
+static int32_t is_ordered(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return own(s)->n_centroids > 0;
+}
+
+static bool is_old(const model_shape *s)
+{
+    return own(s)->old;
+}
+
+static bool is_new(const model_shape *s)
+{
+    return !is_old(s);
+}
+
+#define F(name) offsetof(gemma4_mtp_shape, name)
+static const table_key keys[] = {
+    K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, MTP_SHAPE_LAYERS),
+    K("nextn_predict_layers", NULL, F(n_layer), COUNT, 1, MTP_SHAPE_LAYERS, .when = is_new),
+    K("context_length", "max_position_embeddings", F(n_ctx_train), COUNT, 1, CTX_MAX),
+    K("embedding_length", "hidden_size", F(n_embd), COUNT, 1, WIDTH_MAX),
+    K("n_embd_backbone", "backbone_hidden_size", F(n_target_embd), COUNT, 1, WIDTH_MAX,
+      .when = is_old),
+    K("embedding_length_out", "backbone_hidden_size", F(n_target_embd), COUNT, 1, WIDTH_MAX,
+      .when = is_new),
+    K("feed_forward_length", "intermediate_size", F(n_ff), COUNT, 1, WIDTH_MAX),
+    K("vocab_size", "vocab_size", F(n_vocab), COUNT, 1, VOCAB_MAX),
+    K("attention.head_count", "num_attention_heads", F(n_head), COUNT, 1, HEADS_MAX),
+    K("attention.shared_kv_layers", NULL, F(n_layer), COUNT, 1, MTP_SHAPE_LAYERS),
+    K("attention.key_length", "global_head_dim", F(head_dim_global), COUNT, 2, WIDTH_MAX),
+    K("attention.value_length", NULL, F(head_dim_global), COUNT, 2, WIDTH_MAX),
+    K("attention.key_length_swa", "head_dim", F(head_dim), COUNT, 2, WIDTH_MAX),
+    K("attention.value_length_swa", NULL, F(head_dim), COUNT, 2, WIDTH_MAX),
+    K("attention.sliding_window", "sliding_window", F(window), COUNT, 1, CTX_MAX),
+    K("rope.dimension_count", NULL, F(head_dim_global), COUNT, 2, WIDTH_MAX),
+    K("rope.dimension_count_swa", NULL, F(head_dim), COUNT, 2, WIDTH_MAX),
+    K("n_centroids", "num_centroids", F(n_centroids), COUNT, 0, VOCAB_MAX, .how = OMIT_ZERO,
+      .upto = F(n_vocab)),
+    K("centroid_top_k", "centroid_intermediate_top_k", F(centroid_top_k), COUNT, 0, VOCAB_MAX,
+      .how = OMIT_ZERO, .upto = F(n_centroids)),
+    K(NULL, "num_key_value_heads", F(n_head_kv), COUNT, 1, HEADS_MAX, .upto = F(n_head)),
+    K(NULL, "num_global_key_value_heads", F(n_head_kv_global), COUNT, 1, HEADS_MAX,
+      .upto = F(n_head)),
+    K("attention.head_count_kv", "num_key_value_heads", F(n_head_kv), LIST, 1, HEADS_MAX,
+      .of = n_head_kv_of),
+    K("attention.sliding_window_pattern", NULL, F(swa), FLAGS, 0, 1, .of = is_swa),
+    K("use_ordered_embeddings", NULL, F(n_centroids), FLAG, 0, 1, .of = is_ordered),
+    K("attention.layer_norm_rms_epsilon", "rms_norm_eps", F(eps), REAL, EPS_MIN, 1),
+    K("rope.freq_base", "rope_theta", F(theta), REAL, THETA_MIN, THETA_MAX),
+    K("rope.freq_base_swa", "rope_theta", F(theta_swa), REAL, THETA_MIN, THETA_MAX),
+    K(NULL, "partial_rotary_factor", F(rotary_part), REAL, 1e-6, 1),
+    K(NULL, "factor", F(rope_factor), REAL, 1e-6, 1e6),
+};
+
+static void put_own_keys(gguf_writer *w, const char *arch, const model_shape *m)
+{
+    const char *source = own(m)->source;
+    (void)arch;
+    gguf_put_string(w, "carat.draft.family", "mtp", 3);
+    if (*source)
+        gguf_put_string(w, "carat.draft.source_sha256", source, strlen(source));
+}
+
+static status agree(const model_shape *m, status bad, const char *what, err *e)
+{
+    const gemma4_mtp_shape *s = own(m);
     if (s->n_head % s->n_head_kv || s->n_head % s->n_head_kv_global)
-        return err_set(e, E_ARG,
-                       "%s: %" PRId32 " heads do not share %" PRId32 " or %" PRId32
-                       " key heads evenly",
-                       what, s->n_head, s->n_head_kv, s->n_head_kv_global);
+        return err_set(e, bad, "%s: %d heads do not share %d or %d key heads evenly", what,
+                       s->n_head, s->n_head_kv, s->n_head_kv_global);
     if (s->head_dim % 2 || s->head_dim_global % 2)
-        return err_set(e, E_ARG, "%s: a head size is odd", what);
-    if (s->n_centroids && s->n_vocab % s->n_centroids)
-        return err_set(e, E_ARG,
-                       "%s: %" PRId32 " tokens do not make %" PRId32 " clusters of equal size",
-                       what, s->n_vocab, s->n_centroids);
-    const shape_real real[] = {
-        {"rotation base of global layers", s->theta, THETA_MIN, THETA_MAX},
-        {"rotation base of window layers", s->theta_swa, THETA_MIN, THETA_MAX},
-        {"rotating part of global heads", s->rotary_part, 1e-6, 1},
-        {"factor of rotation", s->rope_factor, 1e-6, 1e6},
-        {"epsilon of norms", s->eps, EPS_MIN, 1}};
-    return shape_check_reals(real, sizeof real / sizeof *real, what, e);
+        return err_set(e, bad, "%s: head sizes %d and %d: expected even numbers", what,
+                       s->head_dim_global, s->head_dim);
+    if (s->n_centroids && (s->n_vocab % s->n_centroids || !s->centroid_top_k))
+        return err_set(e, bad,
+                       "%s: %d tokens do not make %d clusters of equal size, %d of them used", what,
+                       s->n_vocab, s->n_centroids, s->centroid_top_k);
+    return OK;
 }
 
-/* ---- Tensors ------------------------------------------------------------------------------- */
+/* ---- Tensors ---- */
 
-/* Sizes from Q on differ between layers. */
-typedef enum { NONE, D, D_T, D_T2, FF, VOCAB, CENTROIDS, HALF_G, ONE, Q, HD } dim;
+enum { D = 1, D_T, D_T2, FF, VOCAB, CENTROIDS, HALF_G, ONE, Q, HD };
+static int64_t dim(const model_shape *m, int32_t il, int8_t d)
+{
+    const gemma4_mtp_shape *s = own(m);
+    int32_t hd = is_swa(m, il < 0 ? 0 : il) ? s->head_dim : s->head_dim_global;
+    const int64_t of[] = {[D] = s->n_embd,
+                          [D_T] = s->n_target_embd,
+                          [D_T2] = 2 * (int64_t)s->n_target_embd,
+                          [FF] = s->n_ff,
+                          [VOCAB] = s->n_vocab,
+                          [CENTROIDS] = s->n_centroids,
+                          [HALF_G] = s->head_dim_global / 2,
+                          [ONE] = 1,
+                          [Q] = (int64_t)s->n_head * hd,
+                          [HD] = hd};
+    return of[d];
+}
 
-typedef struct {
-    const char *gguf, *old; /* old NULL: the same */
-    const char *hf;
-    tensor_role role;
-    bool ordered; /* only with a head of clusters */
-    dim ne[2];
-} tensor_row;
+static bool if_old(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return is_old(s);
+}
 
-static const tensor_row of_model[] = {
-    {"token_embd.weight", NULL, "model.embed_tokens.weight", ROLE_EMBD, false, {D, VOCAB}},
-    {"output_norm.weight", NULL, "model.norm.weight", ROLE_NORM, false, {D}},
-    {"rope_freqs.weight", NULL, "", ROLE_ROPE_FACTORS, false, {HALF_G}},
-    {"nextn.pre_projection.weight",
-     "mtp.pre_projection.weight",
-     "pre_projection.weight",
-     ROLE_MATRIX,
-     false,
-     {D_T2, D}},
-    {"nextn.post_projection.weight",
-     "mtp.post_projection.weight",
-     "post_projection.weight",
-     ROLE_MATRIX,
-     false,
-     {D, D_T}},
-    {"masked_embd_centroids.weight",
-     "mtp.centroids.weight",
-     "masked_embedding.centroids.weight",
-     ROLE_EIGHT_BITS,
-     true,
-     {D, CENTROIDS}},
-    {"masked_embd_ordering",
-     "mtp.token_ordering.weight",
-     "masked_embedding.token_ordering",
-     ROLE_IDS,
-     true,
-     {VOCAB}},
+static bool if_new(const model_shape *s, int32_t il)
+{
+    return !if_old(s, il);
+}
+
+static bool if_ordered(const model_shape *s, int32_t il)
+{
+    return is_ordered(s, il) && is_new(s);
+}
+
+static bool if_ordered_old(const model_shape *s, int32_t il)
+{
+    return is_ordered(s, il) && is_old(s);
+}
+
+/* Readers bind them by the names of the dialect that a file has: gemma4_mtp_bind.c. */
+#define R(when, ...) T(when, ELSEWHERE, __VA_ARGS__)
+static const table_tensor of_model[] = {
+    R(ALWAYS, "token_embd.weight", "model.embed_tokens.weight", EMBD, D, VOCAB),
+    R(ALWAYS, "output_norm.weight", "model.norm.weight", NORM, D),
+    R(ALWAYS, "rope_freqs.weight", "", ROPE_FACTORS, HALF_G),
+    R(if_new, "nextn.pre_projection.weight", "pre_projection.weight", MATRIX, D_T2, D),
+    R(if_old, "mtp.pre_projection.weight", "pre_projection.weight", MATRIX, D_T2, D),
+    R(if_new, "nextn.post_projection.weight", "post_projection.weight", MATRIX, D, D_T),
+    R(if_old, "mtp.post_projection.weight", "post_projection.weight", MATRIX, D, D_T),
+    R(if_ordered, "masked_embd_centroids.weight", "masked_embedding.centroids.weight", EIGHT_BITS,
+      D, CENTROIDS),
+    R(if_ordered_old, "mtp.centroids.weight", "masked_embedding.centroids.weight", EIGHT_BITS, D,
+      CENTROIDS),
+    R(if_ordered, "masked_embd_ordering", "masked_embedding.token_ordering", IDS, VOCAB),
+    R(if_ordered_old, "mtp.token_ordering.weight", "masked_embedding.token_ordering", IDS, VOCAB),
 };
 
-static const tensor_row of_layer[] = {
-    {"attn_norm.weight", NULL, "input_layernorm.weight", ROLE_NORM, false, {D}},
-    {"attn_q.weight", NULL, "self_attn.q_proj.weight", ROLE_MATRIX, false, {D, Q}},
-    {"attn_q_norm.weight", NULL, "self_attn.q_norm.weight", ROLE_QK_NORM, false, {HD}},
-    {"attn_output.weight", NULL, "self_attn.o_proj.weight", ROLE_MATRIX, false, {Q, D}},
-    {"post_attention_norm.weight", NULL, "post_attention_layernorm.weight", ROLE_NORM, false, {D}},
-    {"ffn_norm.weight", NULL, "pre_feedforward_layernorm.weight", ROLE_NORM, false, {D}},
-    {"ffn_gate.weight", NULL, "mlp.gate_proj.weight", ROLE_MATRIX, false, {D, FF}},
-    {"ffn_up.weight", NULL, "mlp.up_proj.weight", ROLE_MATRIX, false, {D, FF}},
-    {"ffn_down.weight", NULL, "mlp.down_proj.weight", ROLE_FFN_DOWN, false, {FF, D}},
-    {"post_ffw_norm.weight", NULL, "post_feedforward_layernorm.weight", ROLE_NORM, false, {D}},
-    {"layer_output_scale.weight", NULL, "layer_scalar", ROLE_SCALE, false, {ONE}},
+static const table_tensor of_layer[] = {
+    R(ALWAYS, "attn_norm.weight", "input_layernorm.weight", NORM, D),
+    R(ALWAYS, "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q),
+    R(ALWAYS, "attn_q_norm.weight", "self_attn.q_norm.weight", QK_NORM, HD),
+    R(ALWAYS, "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
+    R(ALWAYS, "post_attention_norm.weight", "post_attention_layernorm.weight", NORM, D),
+    R(ALWAYS, "ffn_norm.weight", "pre_feedforward_layernorm.weight", NORM, D),
+    R(ALWAYS, "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
+    R(ALWAYS, "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
+    R(ALWAYS, "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
+    R(ALWAYS, "post_ffw_norm.weight", "post_feedforward_layernorm.weight", NORM, D),
+    R(ALWAYS, "layer_output_scale.weight", "layer_scalar", SCALE, ONE),
 };
 
-static int32_t head_dim_of(const gemma4_mtp_shape *s, int32_t il)
+static void describe(const model_shape *s, const table_tensor *r, shape_tensor *t)
 {
-    return s->swa[il] ? s->head_dim : s->head_dim_global;
-}
-
-static uint64_t size_of(const gemma4_mtp_shape *s, int32_t il, dim d)
-{
-    switch (d) {
-    case D:
-        return (uint64_t)s->n_embd;
-    case D_T:
-        return (uint64_t)s->n_target_embd;
-    case D_T2:
-        return 2 * (uint64_t)s->n_target_embd;
-    case FF:
-        return (uint64_t)s->n_ff;
-    case VOCAB:
-        return (uint64_t)s->n_vocab;
-    case CENTROIDS:
-        return (uint64_t)s->n_centroids;
-    case HALF_G:
-        return (uint64_t)s->head_dim_global / 2;
-    case Q:
-        return (uint64_t)s->n_head * (uint64_t)head_dim_of(s, il);
-    case HD:
-        return (uint64_t)head_dim_of(s, il);
-    case ONE:
-    case NONE:
-        break;
-    }
-    return 1;
-}
-
-static void describe(const gemma4_mtp_shape *s, int32_t il, const tensor_row *r, shape_tensor *t)
-{
-    *t = (shape_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
-    if (il < 0) {
-        snprintf(t->name, sizeof t->name, "%s", s->old && r->old ? r->old : r->gguf);
-        snprintf(t->hf_name, sizeof t->hf_name, "%s", r->hf);
-    } else {
-        snprintf(t->name, sizeof t->name, "blk.%d.%s", (int)il, r->gguf);
-        snprintf(t->hf_name, sizeof t->hf_name, "model.layers.%d.%s", (int)il, r->hf);
-    }
-    for (int i = 0; i < 2 && r->ne[i] != NONE; i++) {
-        t->ne[i] = size_of(s, il < 0 ? 0 : il, r->ne[i]);
-        t->n_dims = i + 1;
-    }
+    (void)s;
+    if (t->layer >= 0)
+        snprintf(t->hf_name, sizeof t->hf_name, "model.layers.%d.%s", (int)t->layer, r->hf);
     /* The attention scale is 1: the trained q norm contains its part of 1 / sqrt(head size). */
     if (r->role == ROLE_QK_NORM)
         t->centre = powf((float)t->ne[0], -0.25f);
 }
 
-static int32_t list(const model_shape *shape, shape_tensor *out, int32_t cap)
+static const char *arch_of(const model_shape *s)
 {
-    const gemma4_mtp_shape *s = (const gemma4_mtp_shape *)shape;
-    int32_t n = 0;
-    shape_tensor t;
-    for (size_t i = 0; i < sizeof of_model / sizeof *of_model; i++)
-        if (!of_model[i].ordered || s->n_centroids) {
-            describe(s, -1, &of_model[i], n < cap ? &out[n] : &t);
-            n++;
-        }
-    for (int32_t il = 0; il < s->n_layer; il++)
-        for (size_t i = 0; i < sizeof of_layer / sizeof *of_layer; i++, n++)
-            describe(s, il, &of_layer[i], n < cap ? &out[n] : &t);
-    return n;
+    return is_old(s) ? "gemma4_assistant" : "gemma4-assistant";
 }
 
-/* ---- Metadata ------------------------------------------------------------------------------ */
-
-static void put_shape(gguf_writer *w, const model_shape *shape)
-{
-    const gemma4_mtp_shape *s = (const gemma4_mtp_shape *)shape;
-    const char *arch = s->old ? "gemma4_assistant" : "gemma4-assistant";
-    char key[96];
-    int32_t kv[MTP_SHAPE_LAYERS];
-    const struct {
-        const char *key;
-        int32_t v;
-        bool skip;
-    } numbers[] = {
-        {"block_count", s->n_layer, false},
-        {"nextn_predict_layers", s->n_layer, s->old},
-        {"context_length", s->n_ctx_train, false},
-        {"embedding_length", s->n_embd, false},
-        {s->old ? "n_embd_backbone" : "embedding_length_out", s->n_target_embd, false},
-        {"feed_forward_length", s->n_ff, false},
-        {"vocab_size", s->n_vocab, false},
-        {"attention.head_count", s->n_head, false},
-        {"attention.shared_kv_layers", s->n_layer, false},
-        {"attention.key_length", s->head_dim_global, false},
-        {"attention.value_length", s->head_dim_global, false},
-        {"attention.key_length_swa", s->head_dim, false},
-        {"attention.value_length_swa", s->head_dim, false},
-        {"attention.sliding_window", s->window, false},
-        {"rope.dimension_count", s->head_dim_global, false},
-        {"rope.dimension_count_swa", s->head_dim, false},
-        {"n_centroids", s->n_centroids, !s->n_centroids},
-        {"centroid_top_k", s->centroid_top_k, !s->n_centroids},
-    };
-    for (int32_t il = 0; il < s->n_layer; il++)
-        kv[il] = s->swa[il] ? s->n_head_kv : s->n_head_kv_global;
-    gguf_put_string(w, "general.architecture", arch, strlen(arch));
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!numbers[i].skip) {
-            snprintf(key, sizeof key, "%s.%s", arch, numbers[i].key);
-            gguf_put_u32(w, key, (uint32_t)numbers[i].v);
-        }
-    snprintf(key, sizeof key, "%s.attention.head_count_kv", arch);
-    gguf_put_i32s(w, key, kv, (uint64_t)s->n_layer);
-    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", arch);
-    gguf_put_bools(w, key, s->swa, (uint64_t)s->n_layer);
-    snprintf(key, sizeof key, "%s.use_ordered_embeddings", arch);
-    gguf_put_bool(w, key, s->n_centroids > 0);
-    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
-    gguf_put_f32(w, key, s->eps);
-    snprintf(key, sizeof key, "%s.rope.freq_base", arch);
-    gguf_put_f32(w, key, s->theta);
-    snprintf(key, sizeof key, "%s.rope.freq_base_swa", arch);
-    gguf_put_f32(w, key, s->theta_swa);
-    gguf_put_string(w, "carat.draft.family", "mtp", 3);
-    if (s->source[0])
-        gguf_put_string(w, "carat.draft.source_sha256", s->source, strlen(s->source));
-}
-
-/* ---- The entry ----------------------------------------------------------------------------- */
-
-static bool named(const char *size, model_shape *s)
-{
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (!strcmp(sizes[i].name, size)) {
-            *(gemma4_mtp_shape *)s = sizes[i];
-            return true;
-        }
-    return false;
-}
-
-static status check_shape(const model_shape *s, const char *what, err *e)
-{
-    return gemma4_mtp_shape_check((const gemma4_mtp_shape *)s, what, e);
-}
+/* ---- The entry ---- */
 
 /* The last layer of every size is global. */
 static void cut_layer(model_shape *shape, int32_t n_layer)
@@ -316,7 +261,11 @@ static bool set_dialect(model_shape *s, const char *name)
     return !strcmp(name, "old") || !strcmp(name, "llama.cpp");
 }
 
+static const family_table rows = {TABLE_ROWS,      .dim = dim,          .agree = agree,
+                                  .arch = arch_of, .put = put_own_keys, .describe = describe};
+
 const shape_family gemma4_mtp_shapes = {
+    TABLE_HOOKS(gemma4_mtp_shape),
     .arch = "gemma4-assistant",
     .title = "drafter",
     .sizes = "mtp-e2b, mtp-e4b, mtp-12b, mtp-26b, mtp-31b, mtp-tiny, mtp-tiny-ordered, "
@@ -324,11 +273,6 @@ const shape_family gemma4_mtp_shapes = {
     .drafter = true,
     .mix = "q8_0",
     .dialects = "llama.cpp, old",
-    .shape_bytes = sizeof(gemma4_mtp_shape),
-    .named = named,
-    .check = check_shape,
     .cut = cut_layer,
-    .list = list,
-    .put = put_shape,
     .compute = compute,
     .dialect = set_dialect};

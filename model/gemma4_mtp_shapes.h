@@ -30,7 +30,5 @@ typedef struct gemma4_mtp_shape {
 } gemma4_mtp_shape;
 
 extern const shape_family gemma4_mtp_shapes;
-/* E_ARG for an inconsistent shape; `what` names its source in the error sentence. */
-status gemma4_mtp_shape_check(const gemma4_mtp_shape *s, const char *what, err *e);
 
 #endif
