@@ -184,10 +184,7 @@ static void print_choice(const calibration *c, const carat_model_info *info, con
 static status get_ids(calibration *c, err *e)
 {
     const calibrate_options *o = c->o;
-    status st = o->text ? ids_of_text(c->m, o->text, &c->ids, &c->n, e)
-                        : ids_read(o->tokens, &c->ids, &c->n, e);
-    if (!st && o->limit && c->n > o->limit)
-        c->n = o->limit;
+    status st = ids_given(c->m, o->text, o->tokens, o->limit, &c->ids, &c->n, e);
     if (!st && c->n < 2 * 128)
         st =
             err_set(e, E_ARG, "%s has %" PRId64 " tokens: expected 256 (two tiles of keys) or more",

@@ -152,3 +152,12 @@ carat_status ids_of_text(const carat_model *m, const char *path, int32_t **ids, 
     *n = n_ids;
     return OK;
 }
+
+carat_status ids_given(const carat_model *m, const char *text, const char *tokens, int64_t limit,
+                       int32_t **ids, int64_t *n, carat_error *e)
+{
+    status st = text ? ids_of_text(m, text, ids, n, e) : ids_read(tokens, ids, n, e);
+    if (!st && limit && *n > limit)
+        *n = limit;
+    return st;
+}

@@ -57,15 +57,6 @@ typedef struct importance_run {
     float *value, *chunk; /* of tokens; of chunks */
 } importance_run;
 
-static status get_ids(const importance_options *o, importance_run *r, err *e)
-{
-    status st = o->text ? ids_of_text(r->m, o->text, &r->ids, &r->n, e)
-                        : ids_read(o->tokens, &r->ids, &r->n, e);
-    if (!st && o->limit && r->n > o->limit)
-        r->n = o->limit;
-    return st;
-}
-
 static status compute(const importance_options *o, importance_run *r, err *e)
 {
     carat_session_options so = {
@@ -161,7 +152,8 @@ static int run_importance(const command *c, int argc, char **argv)
                       .where = o.where,
                       .exact = o.exact,
                       .overcommit = o.overcommit};
-    if ((st = run_open_model(o.model, &ro, &r.m, &e)) || (st = get_ids(&o, &r, &e)) ||
+    if ((st = run_open_model(o.model, &ro, &r.m, &e)) ||
+        (st = ids_given(r.m, o.text, o.tokens, o.limit, &r.ids, &r.n, &e)) ||
         (st = compute(&o, &r, &e)))
         goto out;
     carat_model_get_info(r.m, &info);

@@ -306,12 +306,9 @@ static status get_ids(const kld_options *o, const carat_model *m, int32_t **ids,
 {
     int32_t *all = NULL;
     int64_t n_all = 0;
-    status st =
-        o->text ? ids_of_text(m, o->text, &all, &n_all, e) : ids_read(o->tokens, &all, &n_all, e);
+    status st = ids_given(m, o->text, o->tokens, o->limit, &all, &n_all, e);
     if (st)
         return st;
-    if (o->limit && n_all > o->limit)
-        n_all = o->limit;
     if (n_all <= o->from) {
         mem_free(all);
         return err_set(e, E_ARG,
