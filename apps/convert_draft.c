@@ -371,7 +371,7 @@ static status check_target(model_shape *s, const gguf *g, const char *dir, err *
                  arch.at);
         if (!strcmp(d->target_arch, "gemma4"))
             d->embed_scale = sqrtf((float)d->n_embd);
-        if ((st = dflash_shape_check(d, dir, e)))
+        if ((st = table_check(&d->common, dir, e)))
             return st;
     }
     return must_equal(dir, g, "vocab_size", s->n_vocab, (int64_t)embd->ne[1], e);

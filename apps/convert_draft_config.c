@@ -212,7 +212,7 @@ static void read_kinds(draft_config *c, dflash_shape *s)
     const json_t *list = value(c, "layer_types");
     bool any = false;
     if (c->st || s->n_layer < 1 || s->n_layer > DFLASH_SHAPE_LAYERS)
-        return; /* dflash_shape_check reports this */
+        return; /* table_check reports this */
     if (list && json_array_size(list) != (size_t)s->n_layer)
         fail(c, err_set(c->e, E_FORMAT, "%s: layer_types has %zu entries for %" PRId32 " layers",
                         c->path, json_array_size(list), s->n_layer));
@@ -380,7 +380,7 @@ static status read_dflash(const json_t *config, const char *path, const char *di
     for (int i = 0; i < 3; i++)
         if (c.at[i].object)
             config_list_unknown(&c.at[i], dflash_keys, unknown);
-    return c.st ? c.st : dflash_shape_check(s, path, e);
+    return c.st ? c.st : table_check(&s->common, path, e);
 }
 
 /* ---- MTP ----------------------------------------------------------------------------------- */

@@ -9,8 +9,8 @@
  * carat.draft.causal states it by layer.
  */
 #include "model/dflash_shapes.h"
+#include "model/table.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -67,50 +67,66 @@ static const char *family_name(const dflash_shape *s)
     return s->laguna ? "laguna-dflash" : s->markov_rank ? "dspark" : "dflash";
 }
 
-status dflash_shape_check(const dflash_shape *s, const char *what, err *e)
+static dflash_shape *own(const model_shape *s)
 {
-    /* Far above every published size. A product of two is far below an overflow of int64. */
+    return (dflash_shape *)s;
+}
+
+static int32_t is_swa(const model_shape *s, int32_t il)
+{
+    return own(s)->swa[il];
+}
+
+static bool has_windows(const model_shape *s)
+{
+    bool any = false;
+    for (int32_t il = 0; il < s->n_layer; il++)
+        any |= own(s)->swa[il];
+    return any;
+}
+
+#define F(name) offsetof(dflash_shape, name)
+static const table_key keys[] = {
+    K("context_length", "max_position_embeddings", F(n_ctx_train), COUNT, 1, CTX_MAX),
+    K("embedding_length", "hidden_size", F(n_embd), COUNT, 1, WIDTH_MAX),
+    K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, DFLASH_SHAPE_LAYERS),
+    K("feed_forward_length", "intermediate_size", F(n_ff), COUNT, 1, WIDTH_MAX),
+    K("attention.head_count", "num_attention_heads", F(n_head), COUNT, 1, HEADS_MAX),
+    K("attention.head_count_kv", "num_key_value_heads", F(n_head_kv), COUNT, 1, HEADS_MAX),
+    K("attention.key_length", "head_dim", F(head_dim), COUNT, 2, WIDTH_MAX),
+    K("attention.value_length", NULL, F(head_dim), COUNT, 2, WIDTH_MAX),
+    K("vocab_size", "vocab_size", F(n_vocab), COUNT, 1, VOCAB_MAX),
+    K("attention.sliding_window", "sliding_window", F(window), COUNT, 0, CTX_MAX),
+    K("attention.sliding_window_pattern", NULL, F(swa), FLAGS, 0, 1, .of = is_swa),
+    K("attention.layer_norm_rms_epsilon", "rms_norm_eps", F(eps), REAL, EPS_MIN, 1),
+    K("rope.freq_base", "rope_theta", F(theta), REAL, THETA_MIN, THETA_MAX),
+    /* put_rest writes these in the form of each dialect. */
+    K(NULL, "block_size", F(block_size), COUNT, 2, 64),
+    K(NULL, "mask_token_id", F(mask_id), COUNT, 0, VOCAB_MAX, .below = F(n_vocab)),
+    K(NULL, "number of captured layers", F(n_features), COUNT, 1, DFLASH_SHAPE_FEATURES),
+    K(NULL, "num_target_layers", F(n_target_layer), COUNT, 0, SHAPE_LAYERS_MAX),
+    K(NULL, "markov_rank", F(markov_rank), COUNT, 0, 8192),
+};
+
+static status agree(const model_shape *m, status bad, const char *what, err *e)
+{
+    const dflash_shape *s = own(m);
     int32_t depth = s->n_target_layer ? s->n_target_layer : SHAPE_LAYERS_MAX;
-    bool windows = false;
-    for (int32_t il = 0; il < s->n_layer && il < DFLASH_SHAPE_LAYERS; il++)
-        windows |= s->swa[il];
-    const shape_range range[] = {
-        {"number of layers", s->n_layer, 1, DFLASH_SHAPE_LAYERS},
-        {"hidden size", s->n_embd, 1, WIDTH_MAX},
-        {"vocabulary size", s->n_vocab, 1, VOCAB_MAX},
-        {"number of heads", s->n_head, 1, 4096},
-        {"number of key heads", s->n_head_kv, 1, s->n_head},
-        {"head size", s->head_dim, 2, 8192},
-        {"feed-forward width", s->n_ff, 1, WIDTH_MAX},
-        {"number of positions", s->n_ctx_train, 1, 1 << 24},
-        {"block size", s->block_size, 2, 64},
-        {"mask token", s->mask_id, 0, s->n_vocab - 1},
-        {"window", s->window, windows ? 1 : 0, 1 << 24},
-        {"number of captured layers", s->n_features, 1, DFLASH_SHAPE_FEATURES},
-        {"number of the target's layers", s->n_target_layer, 0, SHAPE_LAYERS_MAX},
-        {"rank of the bigram correction", s->markov_rank, 0, 8192},
-    };
-    status st = shape_check_ranges(range, sizeof range / sizeof *range, what, e);
+    status st = table_agree_heads(0, s->n_head, s->n_head_kv, s->head_dim, bad, what, e);
     if (st)
         return st;
-    if (s->n_head % s->n_head_kv)
-        return err_set(e, E_ARG, "%s: %" PRId32 " heads do not share %" PRId32 " key heads evenly",
-                       what, s->n_head, s->n_head_kv);
     if (s->head_dim % 2)
-        return err_set(e, E_ARG, "%s: the head size %" PRId32 " is odd", what, s->head_dim);
+        return err_set(e, bad, "%s: the head size %d is odd", what, s->head_dim);
+    if (!s->window && has_windows(m))
+        return err_set(e, bad, "%s: sliding_window is 0, and layers have a window", what);
     for (int32_t i = 0; i < s->n_features; i++)
         if (s->feature[i] < 0 || s->feature[i] >= depth ||
             (i && s->feature[i] <= s->feature[i - 1]))
-            return err_set(e, E_ARG,
-                           "%s: captured layer %" PRId32 " is %" PRId32
-                           ", expected ascending numbers below %" PRId32,
-                           what, i, s->feature[i], depth);
-    const shape_real real[] = {{"rotation base", s->theta, THETA_MIN, THETA_MAX},
-                               {"epsilon of norms", s->eps, EPS_MIN, 1}};
-    if ((st = shape_check_reals(real, sizeof real / sizeof *real, what, e)))
-        return st;
+            return err_set(e, bad,
+                           "%s: captured layer %d is %d, expected ascending numbers below %d", what,
+                           i, s->feature[i], depth);
     if (s->confidence && !s->markov_rank)
-        return err_set(e, E_ARG, "%s: a confidence head without a bigram correction", what);
+        return err_set(e, bad, "%s: a confidence head without a bigram correction", what);
     return OK;
 }
 
@@ -118,7 +134,7 @@ status dflash_shape_check(const dflash_shape *s, const char *what, err *e)
 
 typedef enum { NONE, D, FD, FEATURES, FF, Q, KV, HD, HEADS, VOCAB, RANK, D_RANK, ONE } dim;
 
-typedef enum { ALWAYS, IF_LAGUNA, IF_AUX_ROWS, IF_MARKOV, IF_CONFIDENCE } condition;
+typedef enum { EVERYWHERE, IF_LAGUNA, IF_AUX_ROWS, IF_MARKOV, IF_CONFIDENCE } condition;
 
 typedef struct {
     const char *gguf[3]; /* by dialect */
@@ -132,7 +148,7 @@ static const tensor_row of_model[] = {
     {{"fc.weight", "dflash.fc.weight", "dflash_fc.weight"},
      "fc.weight",
      ROLE_EIGHT_BITS,
-     ALWAYS,
+     EVERYWHERE,
      {FD, D}},
     {{"enc.aux_norm.weight", "", ""}, "", ROLE_NORM, IF_LAGUNA, {D, FEATURES}},
     {{"", "dflash.aux_hidden_norm", "dflash_aux_hidden_norm"},
@@ -143,12 +159,12 @@ static const tensor_row of_model[] = {
     {{"enc.output_norm.weight", "dflash.hidden_norm.weight", "dflash_hidden_norm.weight"},
      "hidden_norm.weight",
      ROLE_NORM,
-     ALWAYS,
+     EVERYWHERE,
      {D}},
     {{"output_norm.weight", "output_norm.weight", "output_norm.weight"},
      "norm.weight",
      ROLE_NORM,
-     ALWAYS,
+     EVERYWHERE,
      {D}},
     {{"markov_w1.weight", "dflash.dspark.markov.w1.weight", "markov_w1.weight"},
      "markov_head.markov_w1.weight",
@@ -177,22 +193,22 @@ static const tensor_row of_model[] = {
         name, name, name                                                                           \
     }
 static const tensor_row of_layer[] = {
-    {ALL_THREE("attn_norm.weight"), "input_layernorm.weight", ROLE_NORM, ALWAYS, {D}},
+    {ALL_THREE("attn_norm.weight"), "input_layernorm.weight", ROLE_NORM, EVERYWHERE, {D}},
     {{"ffn_norm.weight", "ffn_norm.weight", "post_attention_norm.weight"},
      "post_attention_layernorm.weight",
      ROLE_NORM,
-     ALWAYS,
+     EVERYWHERE,
      {D}},
-    {ALL_THREE("attn_q.weight"), "self_attn.q_proj.weight", ROLE_MATRIX, ALWAYS, {D, Q}},
-    {ALL_THREE("attn_k.weight"), "self_attn.k_proj.weight", ROLE_MATRIX, ALWAYS, {D, KV}},
-    {ALL_THREE("attn_v.weight"), "self_attn.v_proj.weight", ROLE_ATTN_V, ALWAYS, {D, KV}},
-    {ALL_THREE("attn_output.weight"), "self_attn.o_proj.weight", ROLE_MATRIX, ALWAYS, {Q, D}},
-    {ALL_THREE("attn_q_norm.weight"), "self_attn.q_norm.weight", ROLE_NORM, ALWAYS, {HD}},
-    {ALL_THREE("attn_k_norm.weight"), "self_attn.k_norm.weight", ROLE_NORM, ALWAYS, {HD}},
+    {ALL_THREE("attn_q.weight"), "self_attn.q_proj.weight", ROLE_MATRIX, EVERYWHERE, {D, Q}},
+    {ALL_THREE("attn_k.weight"), "self_attn.k_proj.weight", ROLE_MATRIX, EVERYWHERE, {D, KV}},
+    {ALL_THREE("attn_v.weight"), "self_attn.v_proj.weight", ROLE_ATTN_V, EVERYWHERE, {D, KV}},
+    {ALL_THREE("attn_output.weight"), "self_attn.o_proj.weight", ROLE_MATRIX, EVERYWHERE, {Q, D}},
+    {ALL_THREE("attn_q_norm.weight"), "self_attn.q_norm.weight", ROLE_NORM, EVERYWHERE, {HD}},
+    {ALL_THREE("attn_k_norm.weight"), "self_attn.k_norm.weight", ROLE_NORM, EVERYWHERE, {HD}},
     {ALL_THREE("attn_gate.weight"), "self_attn.g_proj.weight", ROLE_HALF, IF_LAGUNA, {D, HEADS}},
-    {ALL_THREE("ffn_gate.weight"), "mlp.gate_proj.weight", ROLE_MATRIX, ALWAYS, {D, FF}},
-    {ALL_THREE("ffn_up.weight"), "mlp.up_proj.weight", ROLE_MATRIX, ALWAYS, {D, FF}},
-    {ALL_THREE("ffn_down.weight"), "mlp.down_proj.weight", ROLE_FFN_DOWN, ALWAYS, {FF, D}},
+    {ALL_THREE("ffn_gate.weight"), "mlp.gate_proj.weight", ROLE_MATRIX, EVERYWHERE, {D, FF}},
+    {ALL_THREE("ffn_up.weight"), "mlp.up_proj.weight", ROLE_MATRIX, EVERYWHERE, {D, FF}},
+    {ALL_THREE("ffn_down.weight"), "mlp.down_proj.weight", ROLE_FFN_DOWN, EVERYWHERE, {FF, D}},
 };
 
 static uint64_t size_of(const dflash_shape *s, dim d)
@@ -239,7 +255,7 @@ static int32_t copies(const dflash_shape *s, const tensor_row *r)
         return s->markov_rank > 0;
     case IF_CONFIDENCE:
         return s->confidence;
-    case ALWAYS:
+    case EVERYWHERE:
         break;
     }
     return 1;
@@ -268,7 +284,7 @@ static void describe(const dflash_shape *s, int32_t il, int32_t copy, const tens
         t->fan_in = 1; /* rows are looked up, not multiplied by a row of unit size */
 }
 
-static int32_t list(const model_shape *shape, shape_tensor *out, int32_t cap)
+static int32_t list_dialect(const model_shape *shape, shape_tensor *out, int32_t cap)
 {
     const dflash_shape *s = (const dflash_shape *)shape;
     int32_t n = 0;
@@ -286,13 +302,14 @@ static int32_t list(const model_shape *shape, shape_tensor *out, int32_t cap)
 /* ---- Metadata ------------------------------------------------------------------------------ */
 
 /* general.architecture, which is the prefix of the keys too. */
-static const char *arch_of(const dflash_shape *s, char *buf, size_t cap)
+static const char *arch_of(const model_shape *m, char buf[TABLE_ARCH])
 {
+    const dflash_shape *s = own(m);
     if (s->dialect == DFLASH_LLAMA)
         return "dflash";
     if (s->dialect == DFLASH_IK || !s->target_arch[0])
         return "dflash-draft";
-    snprintf(buf, cap, "%s-dflash-draft", s->target_arch);
+    snprintf(buf, TABLE_ARCH, "%s-dflash-draft", s->target_arch);
     return buf;
 }
 
@@ -372,54 +389,14 @@ static void put_own_keys(gguf_writer *w, const dflash_shape *s)
         gguf_put_string(w, "carat.draft.source_sha256", s->source, strlen(s->source));
 }
 
-static void put_shape(gguf_writer *w, const model_shape *shape)
+static void put_rest(gguf_writer *w, const char *arch, const model_shape *m)
 {
-    const dflash_shape *s = (const dflash_shape *)shape;
-    char buf[64], key[96];
-    const char *arch = arch_of(s, buf, sizeof buf);
-    const struct {
-        const char *key;
-        int32_t v;
-    } numbers[] = {
-        {"context_length", s->n_ctx_train},
-        {"embedding_length", s->n_embd},
-        {"block_count", s->n_layer},
-        {"feed_forward_length", s->n_ff},
-        {"attention.head_count", s->n_head},
-        {"attention.head_count_kv", s->n_head_kv},
-        {"attention.key_length", s->head_dim},
-        {"attention.value_length", s->head_dim},
-        {"vocab_size", s->n_vocab},
-        {"attention.sliding_window", s->window},
-    };
-    gguf_put_string(w, "general.architecture", arch, strlen(arch));
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        gguf_put_u32(w, key_of(arch, numbers[i].key, key, sizeof key), (uint32_t)numbers[i].v);
-    gguf_put_bools(w, key_of(arch, "attention.sliding_window_pattern", key, sizeof key), s->swa,
-                   (uint64_t)s->n_layer);
-    gguf_put_f32(w, key_of(arch, "attention.layer_norm_rms_epsilon", key, sizeof key), s->eps);
-    gguf_put_f32(w, key_of(arch, "rope.freq_base", key, sizeof key), s->theta);
-    put_captured(w, s, arch);
-    put_variant(w, s, arch);
-    put_own_keys(w, s);
+    put_captured(w, own(m), arch);
+    put_variant(w, own(m), arch);
+    put_own_keys(w, own(m));
 }
 
-/* ---- The entry ----------------------------------------------------------------------------- */
-
-static bool named(const char *size, model_shape *s)
-{
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (!strcmp(sizes[i].name, size)) {
-            *(dflash_shape *)s = sizes[i];
-            return true;
-        }
-    return false;
-}
-
-static status check_shape(const model_shape *s, const char *what, err *e)
-{
-    return dflash_shape_check((const dflash_shape *)s, what, e);
-}
+/* ---- The entry ---- */
 
 /* The last layer keeps its kind: in the published drafters it is the only full one. */
 static void cut_layer(model_shape *shape, int32_t n_layer)
@@ -440,6 +417,16 @@ static bool set_dialect(model_shape *shape, const char *name)
     return false;
 }
 
+/* Names of tensors differ by dialect, and some occur once per captured layer: list_dialect lists
+ * them, and dflash_bind.c binds them. */
+static const family_table rows = {.sizes = sizes,
+                                  .n_sizes = sizeof sizes / sizeof *sizes,
+                                  .keys = keys,
+                                  .n_keys = sizeof keys / sizeof *keys,
+                                  .agree = agree,
+                                  .arch = arch_of,
+                                  .put = put_rest};
+
 const shape_family dflash_shapes = {
     .arch = "dflash",
     .title = "drafter",
@@ -448,10 +435,11 @@ const shape_family dflash_shapes = {
     .drafter = true,
     .mix = "q8_0",
     .dialects = "llama.cpp, lucebox, ik",
+    .table = &rows,
     .shape_bytes = sizeof(dflash_shape),
-    .named = named,
-    .check = check_shape,
+    .named = table_named,
+    .check = table_check,
     .cut = cut_layer,
-    .list = list,
-    .put = put_shape,
+    .list = list_dialect,
+    .put = table_put,
     .dialect = set_dialect};

@@ -47,8 +47,6 @@ typedef struct dflash_shape {
 } dflash_shape;
 
 extern const shape_family dflash_shapes;
-/* E_ARG for an inconsistent shape; `what` names its source in the error sentence. */
-status dflash_shape_check(const dflash_shape *s, const char *what, err *e);
 
 static inline bool dflash_layer_causal(const dflash_shape *s, int32_t il)
 {

@@ -223,8 +223,9 @@ static void describe(const model_shape *s, const table_tensor *r, shape_tensor *
         t->centre = powf((float)t->ne[0], -0.25f);
 }
 
-static const char *arch_of(const model_shape *s)
+static const char *arch_of(const model_shape *s, char buf[TABLE_ARCH])
 {
+    (void)buf;
     return is_old(s) ? "gemma4_assistant" : "gemma4-assistant";
 }
 

@@ -420,8 +420,9 @@ static void describe(const model_shape *m, const table_tensor *r, shape_tensor *
                  r->hf);
 }
 
-static const char *arch_of(const model_shape *s)
+static const char *arch_of(const model_shape *s, char buf[TABLE_ARCH])
 {
+    (void)buf;
     return has_experts(s) ? "qwen35moe" : "qwen35";
 }
 

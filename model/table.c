@@ -173,7 +173,8 @@ static void put_key(gguf_writer *w, const char *arch, const model_shape *s, cons
 void table_put(gguf_writer *w, const model_shape *s)
 {
     const family_table *t = s->family->table;
-    const char *arch = t->arch ? t->arch(s) : s->family->arch;
+    char buf[TABLE_ARCH];
+    const char *arch = t->arch ? t->arch(s, buf) : s->family->arch;
     gguf_put_string(w, "general.architecture", arch, strlen(arch));
     for (int32_t i = 0; i < t->n_keys; i++)
         if (has_key(s, &t->keys[i]) && !(t->keys[i].how & READ_ONLY) &&

@@ -100,6 +100,8 @@ typedef struct table_tensor {
 
 struct model;
 
+enum { TABLE_ARCH = 64 };
+
 /* ---- The entry of a family: shape_family.table ---- */
 
 typedef struct family_table {
@@ -112,7 +114,8 @@ typedef struct family_table {
     status (*agree)(const model_shape *s, status bad, const char *what, err *e);
     /* The rest may be NULL. */
     void (*fill)(model_shape *s, int32_t size); /* what differs between the layers of a size */
-    const char *(*arch)(const model_shape *s);  /* where it is not shape_family.arch */
+    /* general.architecture, where it is not shape_family.arch; perhaps in buf. */
+    const char *(*arch)(const model_shape *s, char buf[TABLE_ARCH]);
     /* From a GGUF file what no row reads, before the numbers are compared. */
     status (*read)(const struct model *m, model_shape *s, err *e);
     /* Writes keys of which no row tells whether and how. */
