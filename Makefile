@@ -51,7 +51,7 @@ CFLAGS_ALL += $(if $(SAN),-g1)
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
 PKG_DIRS := $(shell pkg-config --libs-only-L $(PKGS) 2>/dev/null)
 PKG_LIBS := $(PKG_DIRS) $(PKG_DIRS:-L%=-Wl,-rpath,%)
-LIBS = -Wl,--build-id $(PKG_LIBS) -lxxhash -lzstd -lm -pthread $(SAN)
+LIBS = -Wl,--build-id $(PKG_LIBS) -lxxhash -lzstd -lm -ldl -pthread $(SAN)
 # Kernels for one instruction set each; cpu.c picks one at run time. Functions begin at cache lines:
 # otherwise a change of another file moves the loops by 16 bytes, which cost attention a tenth.
 # Sanitized, AddressSanitizer alone checks them. The other sanitizers check the portable kernels, which
@@ -87,13 +87,17 @@ T_OBJ := $(call obj,$(filter-out %_test.c fuzz/fuzz_%,$(TEST_SRC)) $(shell { pri
          grep -F $(T_WORDS); grep -lF $(T_WORDS) $(TEST_SRC); } | grep -E '_test\.c$$|^fuzz/fuzz_' | sort -u))
 endif
 # The kernels take the compiler longest, by far, so they come first: the rest is built beside them.
-CORE_OBJ := $(filter-out $(BUILD)/backend/cuda_none.o,$(call obj,$(filter %_avx512.c %_avx2.c,$(LIB_SRC)) \
-            $(filter-out %_avx512.c %_avx2.c,$(LIB_SRC))))
-LIB_OBJ := $(CORE_OBJ) $(BUILD)/backend/cuda_none.o
+CORE_OBJ := $(call obj,$(filter %_avx512.c %_avx2.c,$(LIB_SRC)) $(filter-out %_avx512.c %_avx2.c,$(LIB_SRC)))
+# In a build without CUDA the host code of the CUDA device plans for GPUs that are not here: none.h is the
+# runtime's header, and never.c has the launchers and calls of the runtime that a plan does not make.
+NONE = $(BUILD)/none
+CUDA_HOST := $(sort $(wildcard backend/cuda/*.c))
+NONE_OBJ := $(CUDA_HOST:%.c=$(NONE)/%.o)
+LIB_OBJ := $(CORE_OBJ) $(NONE_OBJ) $(NONE)/never.o
 # JSON files and safetensors are read by programs alone: libcarat is not linked with jansson.
 APP_ONLY := $(call obj,base/json.c format/safetensors.c)
 
-# CUDA=1 (make cuda) replaces backend/cuda_none.c by the CUDA device, in programs that are in
+# CUDA=1 (make cuda) adds kernels and runtime, in programs that are in
 # BUILD/cuda. The CUDA runtime is linked statically and looks for the driver when the device is opened.
 # ARCH=90 builds for one kind of GPU; without it the build is for the kinds below that NVCC knows and, as
 # PTX, for later ones. AS=80 with it compiles the kernels of 8.x for that GPU: to be checked there, with
@@ -111,7 +115,7 @@ GENCODE = $(if $(ARCH),-gencode arch=compute_$(CU_AS)$(,)code=sm_$(ARCH),$(forea
 NVFLAGS = -std=c++17 -O3 -Iinclude -I. $(GENCODE) -Xcompiler \
           "-O2 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics"
 CU_SRC := $(sort $(wildcard backend/cuda/*.cu))
-CUDA_C := $(sort $(wildcard backend/cuda/*.c))
+CUDA_C := $(filter-out backend/cuda/none.c,$(CUDA_HOST))
 CUDA_OBJ := $(CORE_OBJ) $(call obj,$(CUDA_C)) $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 NVFLAGS_NOTED := $(call noted,$(BUILD)/nvcc,$(NVCC) $(shell $(NVCC) --version 2>/dev/null | tail -n 1) $(NVFLAGS))
@@ -133,7 +137,7 @@ VERSION := $(shell sed -n 's/^.define CARAT_VERSION_[A-Z]* //p' include/carat.h 
 SONAME = libcarat.so.$(firstword $(subst ., ,$(VERSION)))
 
 .PHONY: all help check check-all test t test-isa asan ubsan sanitize tsan fuzz clean floors map vendor headers symbols format size \
-        install uninstall cli docs results results-check
+        install uninstall cli cards docs results results-check
 all: carat libcarat.a libcarat.so
 
 LINKED := $(call noted,$(BUILD)/linked,$(filter-out ccache,$(LINK)) $(LDFLAGS) $(LIBS) $(APP_LIBS) $(CUDA_LIBS) $(LIB_OBJ) $(CUDA_OBJ) $(APP_OBJ) $(TEST_OBJ))
@@ -214,6 +218,18 @@ $(BUILD)/page.html.gz: $(BUILD)/page.html
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
+$(NONE)/cuda_runtime_api.h:
+	@mkdir -p $(@D)
+	@echo '#include "backend/cuda/none.h"' > $@
+$(NONE)/%.o: %.c $(BUILD)/flags $(NONE)/cuda_runtime_api.h
+	@mkdir -p $(@D)
+	$(Q)$(CC) -I$(NONE) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
+$(NONE)/never.c: $(NONE_OBJ)
+	$(Q)$(CC) -r -nostdlib -o $(NONE)/all.o $^
+	@$(NM) -u $(NONE)/all.o | sed -n 's/^ *U \(cu[a-zA-Z0-9_]*\)$$/int \1(void);\nint \1(void)\n{\n    return 801; \/* cudaErrorNotSupported *\/\n}/p' > $@.part
+	@mv -f $@.part $@
+$(NONE)/never.o: $(NONE)/never.c
+	$(Q)$(CC) $(CFLAGS_ALL) -c -o $@ $<
 -include $(LIB_OBJ:.o=.d) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 
 # Programs that time or measure one part; the file of each says what it does.
@@ -431,7 +447,12 @@ carat.1: carat
 # docs/cli.md is what the program prints. `make cli` writes it, `make docs` compares.
 cli: carat ## write docs/cli.md
 	./carat --markdown > docs/cli.md
-docs: carat ## fail when docs/cli.md is not what the program prints
+cards: carat ## write docs/cards.md
+	tools/cards.sh ./carat > docs/cards.md.part
+	@mv docs/cards.md.part docs/cards.md
+docs: carat ## fail when docs/cli.md or docs/cards.md is not what the program says
+	@tools/cards.sh ./carat | cmp -s - docs/cards.md || \
+	    { echo "docs/cards.md is not what the planner says; run 'make cards'"; exit 1; }
 	@./carat --markdown | cmp -s - docs/cli.md || \
 	    { echo "docs/cli.md is not what the program prints; run 'make cli'"; exit 1; }
 results: ## write README's table of speed from bench/results.csv

@@ -473,6 +473,8 @@ static int run_bench(const command *c, int argc, char **argv)
     b.load_ms = clock_ms() - start_ms;
     term_progress_clear();
     carat_model_get_info(m, &b.info);
+    if (!kv_options_given(&o.kv))
+        b.kv_k = b.kv_v = b.info.fit_kv;
     /* The CPU's limits say nothing about a GPU. */
     if (!b.info.on_gpu && (st = raise_ceilings(&b, &e)))
         goto out;

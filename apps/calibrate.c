@@ -82,7 +82,7 @@ static status try_scale(calibration *c, double scale, trial **out, err *e)
     snprintf(what, sizeof what, "skip:%.6g", scale);
     carat_session_options so = {
         .n_ctx = (int32_t)c->n, .chunk = (int32_t)c->o->chunk, .checkpoint_mb = -1, .sparse = what};
-    kv_options_apply(&c->o->kv, &so);
+    kv_options_apply_exact(&c->o->kv, &so);
     if ((st = carat_session_open(c->m, &so, &s, e)))
         return st;
     term_watch(s);

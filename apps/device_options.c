@@ -1,6 +1,7 @@
 /* device_options.c - see device_options.h. */
 #include "apps/device_options.h"
 #include "apps/kv_options.h"
+#include "apps/term.h"
 
 #include <inttypes.h>
 
@@ -146,7 +147,13 @@ static carat_status before_loading(void *user, const carat_model *m, carat_error
         if ((st = kv_print_plan(o->tell, m, o->session, e)))
             return st;
     }
-    return carat_plan_check(m, &p, e);
+    if ((st = carat_plan_check(m, &p, e)))
+        return st;
+    carat_model_info info;
+    carat_model_get_info(m, &info);
+    if (*info.fit_text)
+        term_note("%s", info.fit_text);
+    return OK;
 }
 
 void device_options_apply(const device_options *o, carat_model_options *mo)

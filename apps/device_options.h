@@ -32,9 +32,9 @@ typedef struct device_options {
     "--gpu-mb also as on a card of that memory"
 #define OPT_DEVICE_AND_CARD(T, card_help)                                                          \
     OPT_STR(T, where.device, "device", 0, "NAME",                                                  \
-            "auto, cpu, cuda or cuda:N (default: a GPU that fits)"),                               \
+            "auto, cpu, cuda or cuda:N (default: a GPU, with as much of the model as fits)"),      \
         OPT_INT(T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                \
-                "only the last N layers on the GPU, the rest on the CPU (default: all)",           \
+                "only the last N layers on the GPU, the rest on the CPU (default: all that fit)",  \
                 "!device=cpu&@gpu"),                                                               \
         OPT_FLAG(T, where.all_layers, "all-layers-on-gpu", 0, NULL, "~!device=cpu&@gpu"),          \
         OPT_FLAG(T, where.cpu_experts, "cpu-experts", 0,                                           \

@@ -62,7 +62,7 @@ static status compute(const importance_options *o, importance_run *r, err *e)
     carat_session_options so = {
         .n_ctx = (int32_t)r->n, .chunk = (int32_t)o->batch, .checkpoint_mb = -1};
     status st;
-    kv_options_apply(&o->kv, &so);
+    kv_options_apply_exact(&o->kv, &so);
     if ((st = carat_session_open(r->m, &so, &r->s, e)))
         return st;
     term_watch(r->s);

@@ -17,14 +17,19 @@ typedef struct {
     int64_t n_ctx;
     kv_options kv;
     device_options where;
-    const char *repack, *target;
+    const char *repack, *target, *gpu;
     bool json;
 } inspect_options;
 
 static const option table[] = {OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 1, 1 << 30,
                                        "plan for N tokens of context (default: the model's own)"),
                                OPT_KV(inspect_options),
-                               OPT_DEVICE(inspect_options),
+                               OPT_STR(inspect_options, gpu, "gpu", 0, "SIZE,...",
+                                       "only print the plans of carat run on cards of these sizes, "
+                                       "which need not be here: 24GB, or free memory: 23936MiB"),
+                               OPT_DEVICE_AND_CARD(inspect_options,
+                                                   "with --gpu: its compute capability, 8.0, 8.6 "
+                                                   "(default), 8.9, 9.0, 10.0 or 12.0"),
                                OPT_STR(inspect_options, repack, "repack", 0, "WHEN", REPACK_HELP),
                                OPT_STR(inspect_options, target, "target", 0, "FILE",
                                        "of a drafter: what it costs beside this model"),
@@ -263,6 +268,16 @@ static int run_inspect(const command *c, int argc, char **argv)
     if ((st = model_find(argv[0], &file, &e)) ||
         (o.target && (st = model_find(o.target, &target, &e))))
         goto out;
+    if (o.gpu) {
+        so.n_ctx = (int32_t)o.n_ctx;
+        so.n_outputs = 1; /* as carat run */
+        kv_options_apply(&o.kv, &so);
+        st = o.where.gpu_mb ? err_set(&e, E_ARG, "--gpu-mb is the memory of a GPU that is here")
+                            : inspect_gpus(file.path, o.gpu, &mo, &so, o.json, &e);
+        if (!st && (fflush(stdout) || ferror(stdout)))
+            st = err_set(&e, E_IO, "cannot write to standard output");
+        goto out;
+    }
     if ((st = gguf_open(&g, file.path, false, NULL, NULL, &e)))
         goto out;
     r.g = &g;
@@ -319,7 +334,10 @@ const command command_inspect = {
         "every\n"
         "GGUF file and loads nothing. Of a drafter\n"
         "it prints what the drafter sees and drafts, contradictions in the file, and with\n"
-        "--target what it costs beside its model. Any model may draft for a larger one.",
+        "--target what it costs beside its model. Any model may draft for a larger one.\n"
+        "\n"
+        "With --gpu it prints what carat run would choose on a card of that size: context, format\n"
+        "of keys, experts and layers on the host. No GPU is needed.",
     .options = table,
     .n_operands_min = 1,
     .n_operands_max = 1,

@@ -76,4 +76,8 @@ typedef struct inspect_report {
 
 status inspect_json(const inspect_report *r, err *e); /* one object on stdout */
 
+/* inspect_gpu.c: the plans of sessions on GPUs of these sizes ("24GB,8GB"), to stdout. */
+status inspect_gpus(const char *path, const char *sizes, const carat_model_options *opt,
+                    const carat_session_options *so, bool json, err *e);
+
 #endif

@@ -285,7 +285,7 @@ static status open_sessions(kld_run *k, const kld_options *o, carat_model *m, in
     if ((st = carat_plan(m, &so, &plan, e)) || (st = carat_session_open(m, &so, &k->base, e)))
         return st;
     r->base_bytes = plan.kv_swa_bytes + plan.kv_global_bytes;
-    kv_options_apply(&o->kv, &so);
+    kv_options_apply_exact(&o->kv, &so);
     if ((st = pool_options_apply(&o->pool, &so, e)))
         return st;
     so.sparse = o->sparse;

@@ -27,6 +27,12 @@ void kv_options_apply(const kv_options *o, carat_session_options *so)
     so->kv_single = o->single;
 }
 
+void kv_options_apply_exact(const kv_options *o, carat_session_options *so)
+{
+    kv_options_apply(o, so);
+    so->kv_k = so->kv_k ? so->kv_k : "f16";
+}
+
 bool kv_options_given(const kv_options *o)
 {
     return o->type || o->k || o->v || o->layers || o->single;

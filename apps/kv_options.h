@@ -16,8 +16,9 @@ typedef struct kv_options {
 
 #define OPT_KV(T)                                                                                  \
     OPT_STR(T, kv.type, "kv-type", 0, "TYPE",                                                      \
-            "format of cached keys and values: f32, f16 (default), bf16, q8_0, q5_1, q5_0, q4_1, " \
-            "q4_0, iq4_nl or tq3_0; q4_0+rot is q4_0 rotated"),                                    \
+            "format of cached keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, "     \
+            "iq4_nl or tq3_0; q4_0+rot is q4_0 rotated (default: f16, or q8_0 where a model "      \
+            "would not fit its GPU)"),                                                             \
         OPT_STR(T, kv.k, "kv-k", 0, "TYPE", "format of the keys alone"),                           \
         OPT_STR(T, kv.v, "kv-v", 0, "TYPE", "format of the values alone"),                         \
         OPT_STR(T, kv.layers, "kv-layer", 0, "LIST",                                               \
@@ -30,6 +31,8 @@ typedef struct kv_options {
 const char *kv_options_k(const kv_options *o); /* the type asked for, or NULL */
 const char *kv_options_v(const kv_options *o);
 void kv_options_apply(const kv_options *o, carat_session_options *so);
+/* The same for measurements: keys are f16 where no format is named, whatever would fit better. */
+void kv_options_apply_exact(const kv_options *o, carat_session_options *so);
 bool kv_options_given(const kv_options *o); /* was any of them given? */
 
 /* Prints a layout: layers by format, with their sizes and kernels. */

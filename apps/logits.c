@@ -144,7 +144,7 @@ static int run_logits(const command *c, int argc, char **argv)
                                 .chunk = (int32_t)chunk,
                                 .n_outputs = o.last ? 1 : (int32_t)chunk,
                                 .checkpoint_mb = -1};
-    kv_options_apply(&o.kv, &so);
+    kv_options_apply_exact(&o.kv, &so);
     if ((st = carat_session_open(m, &so, &v.s, &e)))
         goto out;
     term_watch(v.s);

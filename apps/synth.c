@@ -22,7 +22,7 @@
 
 typedef struct {
     const char *type, *vocab, *dialect;
-    bool full_vocab, nextn;
+    bool full_vocab, nextn, hollow;
     int64_t seed, n_threads, n_layer;
     double density, skew;
 } synth_options;
@@ -45,6 +45,8 @@ static const option table[] = {
         synth_options, skew, "expert-skew", 0, "S", 0, 2,
         "experts are used by a Zipf law, the r-th in proportion to 1 / r^S; 0: evenly (default: "
         "as random routers do)"),
+    OPT_FLAG(synth_options, hollow, "hollow", 0,
+             "no matrices: holes in the file take their places, for carat inspect and plans"),
     OPT_STR(synth_options, dialect, "dialect", 0, "NAME",
             "of a drafter: names of keys and tensors (default llama.cpp)"),
     OPT_INT(synth_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
@@ -257,6 +259,27 @@ static status put_vocab(gguf_writer *w, const recipe *r, err *e)
     return OK;
 }
 
+/* Vectors, which are read when a model is opened, and holes in the place of matrices. */
+static status write_hollow(gguf_writer *w, job *j, const stream_tensor *rows, int32_t n, err *e)
+{
+    status st = OK;
+    for (int32_t i = 0; i < n && !st; i++) {
+        if (j->list[i].n_dims > 1) {
+            st = gguf_write_hole(w, e);
+            continue;
+        }
+        size_t n_bytes = (size_t)(rows[i].n_rows * rows[i].row_bytes);
+        void *data = mem_alloc(n_bytes);
+        if (!data)
+            return err_memory(e, j->list[i].name, n_bytes);
+        st = fill_tensor(j, (uint64_t)i, 0, rows[i].n_rows, data, e);
+        if (!st)
+            st = gguf_write_data(w, data, n_bytes, e);
+        mem_free(data);
+    }
+    return st;
+}
+
 /* Writes the file, from the list of tensors on. */
 static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, err *e)
 {
@@ -308,11 +331,13 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
             (st = synth_pool_open(&led[i], type[i], sigma_of(&j, &list[i]), list[i].lean, e)))
             goto out;
     }
+    if (r->o->hollow)
+        gguf_expect_holes(w);
     if ((st = pool_open(&threads, (int32_t)r->o->n_threads, e)) || (st = gguf_write_header(w, e)))
         goto out;
     uint64_t planned = gguf_planned_bytes(w);
     const stream_source from = {rows, (uint64_t)n, fill_tensor, &j, term_progress, NULL};
-    if ((st = gguf_stream(w, &from, threads, e)))
+    if ((st = r->o->hollow ? write_hollow(w, &j, rows, n, e) : gguf_stream(w, &from, threads, e)))
         goto out;
     st = gguf_commit(w, e);
     w = NULL;

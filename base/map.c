@@ -239,6 +239,20 @@ status file_out_flush(file_out *f, err *e)
     return OK;
 }
 
+status file_out_skip(file_out *f, uint64_t n, err *e)
+{
+    status st = file_out_flush(f, e);
+    if (st)
+        return st;
+    if (n > (uint64_t)INT64_MAX - f->at)
+        return err_set(e, E_LIMIT, "%s: too large", f->path);
+    off_t to = (off_t)(f->at + n);
+    if (ftruncate(f->fd, to) || lseek(f->fd, to, SEEK_SET) != to)
+        return err_errno(e, "write", f->path);
+    f->at += n;
+    return OK;
+}
+
 status file_out_write(file_out *f, const void *bytes, size_t n, err *e)
 {
     const unsigned char *p = bytes;

@@ -44,6 +44,8 @@ status file_out_write(file_out *f, const void *bytes, size_t n, err *e);
 status file_out_pad(file_out *f, uint64_t align, err *e); /* zeros up to a multiple */
 /* Writes what is buffered. Until the commit f->temp is the file's path; of a device it is "". */
 status file_out_flush(file_out *f, err *e);
+/* n zeros: a hole, where the file system knows holes. */
+status file_out_skip(file_out *f, uint64_t n, err *e);
 status file_out_commit(file_out *f, err *e); /* flush, sync, rename; closes in any case */
 void file_out_discard(file_out *f);          /* safe on a zeroed, committed or discarded file */
 

@@ -4,8 +4,10 @@
  * else the CPU. The reason is kept as a phrase, which is never empty. A model is divided only if
  * the caller asks for it.
  */
+#include "backend/cuda/plan_only.h"
 #include "engine/engine_int.h"
 #include "engine/experts.h"
+#include "engine/fit.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -97,35 +99,41 @@ static status wrap(carat_model *m, const carat_model_options *opt, err *e)
 /* Leaves m->dev NULL if the model shall run on the CPU; device_why has the reason. */
 static status choose_gpu(carat_model *m, const carat_model_options *opt, err *e)
 {
-    bool forced = is_named(opt);
+    bool forced = is_named(opt) || opt->plan_gpu_mb;
     cuda_options gpu = {0};
     err why = {0};
-    if (is_stand_in(opt) || (forced && !strcmp(opt->device, "cpu"))) {
+    if (is_stand_in(opt) || (is_named(opt) && !strcmp(opt->device, "cpu"))) {
         because(m, "it was asked for");
         return OK;
     }
-    if (forced && !parse_gpu(opt->device, &gpu.device))
+    if (is_named(opt) && !parse_gpu(opt->device, &gpu.device))
         return err_set(e, E_ARG, "device '%.40s': expected auto, cpu, cuda or cuda:N", opt->device);
     gpu.limit_bytes = (uint64_t)opt->gpu_mb << 20;
     gpu.card = opt->card;
+    if (opt->plan_gpu_mb && !opt->vocab_only)
+        return err_set(e, E_ARG, "a model for a GPU that need not be here computes nothing");
     bool for_cpu = opt->reference || opt->exact_f32 || opt->no_repack || opt->isa;
     if (for_cpu && forced)
         return err_set(e, E_ARG,
                        "the options for CPU kernels (reference, exact, repack, isa) cannot be used "
                        "with device %s",
-                       opt->device);
+                       is_named(opt) ? opt->device : "cuda");
     for_cpu |= opt->wrap && *opt->wrap && !forced;
     because(m, for_cpu ? "options for CPU kernels or wrappers were given"
                        : "nothing is computed, so no GPU was looked for");
     if (for_cpu || (opt->vocab_only && !forced))
         return OK;
-    status st = device_open_cuda(&m->dev, &gpu, &why);
+    status st = opt->plan_gpu_mb
+                    ? device_plan_cuda(&m->dev, opt->card, (uint64_t)opt->plan_gpu_mb << 20, &why)
+                    : device_open_cuda(&m->dev, &gpu, &why);
     if (st && forced)
         return err_set(e, st, "%s", why.text);
     if (st)
         because(m, "%.250s", why.text);
     else
-        because(m, forced ? "it was asked for" : "a GPU is here, and the model fits it");
+        because(m, opt->plan_gpu_mb ? "a plan for it was asked for"
+                   : forced         ? "it was asked for"
+                                    : "a GPU is here, and the model fits it");
     return st ? OK : wrap(m, opt, e);
 }
 
@@ -163,10 +171,32 @@ static void tell_division(carat_model *m, bool experts)
     }
 }
 
+status divide_model(carat_model *m, const carat_model_options *opt, model_division d, err *e)
+{
+    const cpu_options cpu = cpu_wanted(opt);
+    int32_t n = is_stand_in(opt) ? n_stand_ins(opt) : 2;
+    status st;
+    while (m->n_sides < n) {
+        if ((st = device_open_cpu(&m->other[m->n_sides - 1], &cpu, e)))
+            return st;
+        m->n_sides++;
+    }
+    return model_divide(&m->core, m->other, n - 1, d, e);
+}
+
+void undivide_model(carat_model *m)
+{
+    if (m->n_sides > 1)
+        model_divide(&m->core, NULL, 0, (model_division){0}, NULL); /* as it was */
+    for (; m->n_sides > 1; m->n_sides--) {
+        device_close(m->other[m->n_sides - 2]);
+        m->other[m->n_sides - 2] = NULL;
+    }
+}
+
 /* m->dev is open. */
 static status divide(carat_model *m, const carat_model_options *opt, err *e)
 {
-    const cpu_options cpu = cpu_wanted(opt);
     model_division d = {.experts = opt->cpu_experts};
     status st;
     if (!is_divided(opt))
@@ -183,16 +213,9 @@ static status divide(carat_model *m, const carat_model_options *opt, err *e)
         d.n_layers = m->core.n_layer - opt->gpu_layers;
     if (!d.n_layers && !d.experts)
         return OK;
-    int32_t n = is_stand_in(opt) ? n_stand_ins(opt) : 2;
-    while (m->n_sides < n) {
-        if ((st = device_open_cpu(&m->other[m->n_sides - 1], &cpu, e)))
-            return st;
-        m->n_sides++;
-    }
-    if ((st = model_divide(&m->core, m->other, n - 1, d, e)))
-        return st;
-    tell_division(m, d.experts);
-    return OK;
+    if (!(st = divide_model(m, opt, d, e)))
+        tell_division(m, d.experts);
+    return st;
 }
 
 /* Checks the shortest context before weights are loaded: if it does not fit, no session will. */
@@ -225,13 +248,15 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
         return st;
     if (m->dev && (st = divide(m, opt, e)))
         return st;
-    if (m->dev && !(st = experts_choose(m, opt, &why)) && !opt->vocab_only)
-        st = check_weights_fit(m, opt, &why);
+    if (m->dev && !(st = plan_check_weights(m, &why)) && !(st = fit_choose(m, opt, &why)) &&
+        m->fit.divided)
+        tell_division(m, m->fit.level == CARAT_FIT_EXPERTS);
     if (m->dev && st) {
-        if (is_named(opt) || is_divided(opt) || is_limited(opt) || st == E_ARG)
+        if (is_named(opt) || opt->plan_gpu_mb || is_divided(opt) || is_limited(opt) || st == E_ARG)
             return err_set(e, st, "%s", why.text);
         because(m, "%.250s", why.text);
         experts_free(m);
+        m->fit = (model_fit){0};
         device_close(m->dev);
         m->dev = NULL;
     }

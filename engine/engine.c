@@ -82,8 +82,31 @@ static void count_taken(carat_model *m)
             m->taken_bytes[PASS_MAIN] += m->draft[k]->core.weights[i]->packed_bytes;
 }
 
+/* Memory of each GPU that is free; 0: the side has none of its own. */
+static void free_of_gpus(const carat_model *m, uint64_t n_bytes[PASS_SIDES_MAX])
+{
+    for (int32_t i = 0; i < m->n_sides; i++) {
+        const device *d = model_device(m, i);
+        n_bytes[i] = d->available_bytes ? d->available_bytes(d) : 0;
+    }
+}
+
+/* A part of the reserve that every plan has: the driver took it while weights were loaded. */
+static void count_reserve(carat_model *m, const uint64_t before[PASS_SIDES_MAX])
+{
+    uint64_t now[PASS_SIDES_MAX];
+    free_of_gpus(m, now);
+    for (int32_t i = 0; i < m->n_sides; i++) {
+        uint64_t kept = now[i] + m->taken_bytes[i], most = model_device(m, i)->reserve_bytes;
+        uint64_t lost = before[i] > kept ? before[i] - kept : 0;
+        m->reserve_taken[i] = lost < most ? lost : most;
+    }
+}
+
 static status load_weights(carat_model *m, const carat_model_options *opt, err *e)
 {
+    uint64_t before[PASS_SIDES_MAX];
+    free_of_gpus(m, before);
     status st = experts_open(m, e);
     if (st || (st = model_load(&m->core, m->dev, opt->progress, opt->progress_user, e)) ||
         (st = experts_fill(m, e)))
@@ -92,6 +115,7 @@ static status load_weights(carat_model *m, const carat_model_options *opt, err *
         return st;
     m->loaded = true;
     count_taken(m);
+    count_reserve(m, before);
     return OK;
 }
 
@@ -142,6 +166,7 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         return err_memory(e, "the model", sizeof *m);
     }
     m->overcommit = opt->overcommit;
+    m->plan_only = opt->plan_gpu_mb > 0;
     m->strict = opt->strict;
     m->progress = opt->progress;
     m->progress_user = opt->progress_user;
@@ -300,6 +325,10 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .device = m->dev->name,
                                .device_why = m->device_why,
                                .on_gpu = device_bare(m->dev)->kind == DEVICE_CUDA,
+                               .fit = m->fit.level,
+                               .fit_text = m->fit.text,
+                               .fit_ctx = m->fit.n_ctx,
+                               .fit_kv = m->fit.kv ? m->fit.kv : "f16",
                                .n_layer = c->n_layer,
                                .n_embd = c->n_embd,
                                .n_vocab = c->n_vocab,

@@ -43,11 +43,24 @@ enum {
 
 typedef struct model_pool model_pool; /* experts.c */
 
+/* What a model gives up to fit its GPU (fit.h). */
+typedef struct model_fit {
+    carat_fit level;
+    int32_t n_ctx;  /* of sessions that name no context; 0: the longest that fits when they open */
+    const char *kv; /* formats of keys and values of sessions that name none; NULL: f16 */
+    int32_t chunk;  /* of sessions that name none; 0: the device's own */
+    bool divided;   /* some layers or experts are on the CPU that the options leave open */
+    bool trying;    /* a plan of exactly n_ctx is made */
+    uint64_t needed_bytes, available_bytes; /* of the main device, by the last plan */
+    char text[320];
+} model_fit;
+
 struct carat_model {
     model core;
     device *dev;                       /* the main one, core.dev[PASS_MAIN]: it gives the logits */
     device *other[PASS_SIDES_MAX - 1]; /* of sides 1 .. n_sides - 1 of a divided model */
     int32_t n_sides;
+    model_fit fit;
     model_pool *experts;              /* NULL: each layer's device holds all of its experts */
     draft_model *draft[DRAFTERS_MAX]; /* NULL: there is none */
     vocab *text;                      /* NULL: a model without vocabulary */
@@ -59,10 +72,12 @@ struct carat_model {
     atomic_bool draft_parked; /* carat_model_park_drafter has unloaded the drafter alone */
     atomic_bool parked;       /* carat_model_park has unloaded them */
     bool strict;              /* refuse slow kernels */
+    bool plan_only;           /* for a GPU that need not be here: the host's memory is not asked */
     bool overcommit;          /* allow plans beyond the available memory */
     bool direct; /* the file was read into memory, whose pages the kernel cannot drop */
     /* By side: memory that loading took for packed or copied weights. */
     uint64_t taken_bytes[PASS_SIDES_MAX];
+    uint64_t reserve_taken[PASS_SIDES_MAX]; /* of GPUs: of their reserve, by the driver meanwhile */
     double load_ms;
     char device_why[256];       /* the reason for these devices, as a phrase */
     carat_progress_fn progress; /* of loading, and of prompts */
@@ -180,6 +195,11 @@ status model_check_loaded(const carat_model *m, err *e);
 /* devices.c: opens the devices of m, divides it, and checks that it fits. Sets device_why. */
 status open_device(carat_model *m, const carat_model_options *opt, err *e);
 
+/* Divides m between its main device and the CPU, again if it is divided already; before weights are
+ * loaded. E_ARG: not there. After a failure undivide_model has to follow. */
+status divide_model(carat_model *m, const carat_model_options *opt, model_division d, err *e);
+void undivide_model(carat_model *m); /* everything is on the main device */
+
 /* drafters.c: opens the drafters that wish names (carat_model_options.draft), their weights not yet
  * loaded. */
 status drafters_open(carat_model *m, const carat_model_options *opt, err *e);
@@ -209,6 +229,8 @@ status plan_costs(const carat_model *m, const session_shape *shape, kv_layout *l
 status plan_queries(const carat_model *m, const kv_layout *l, page_query_size to[PASS_SIDES_MAX],
                     err *e);
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e);
+/* Has every device of the plan the memory? */
+bool plan_fits(const carat_model *m, const carat_memory_plan *plan);
 /* The sizes that drafters of such a session have. */
 draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *shape, const kv_layout *l);
 /* With `strict`: E_UNSUPPORTED if a product has no kernel at full speed. */

@@ -152,7 +152,7 @@ static bool guessable(const model_experts *l, const model_experts *first)
 
 static int32_t early_of(const carat_model *m, int32_t wanted)
 {
-    bool all = pool_default_threads() >= EARLY_CORES;
+    bool all = m->plan_only || pool_default_threads() >= EARLY_CORES;
     for (int32_t i = 0; i < m->core.n_expert_layers && wanted < 0; i++)
         all = all && guessable(&m->core.experts[i], &m->core.experts[0]);
     return wanted >= 0 ? wanted : all ? (int32_t)EARLY_AUTO : 0;
@@ -238,7 +238,7 @@ static status plan_whole(const carat_model *m, const carat_model_options *opt,
     carat_session_options so = opt->session ? *opt->session : none;
     carat_memory_plan all;
     session_shape shape;
-    if (!so.n_ctx)
+    if (!so.n_ctx && !m->fit.trying)
         so.n_ctx = m->core.n_ctx_train < ROOM_CTX ? m->core.n_ctx_train : ROOM_CTX;
     status st = plan_shape(m, &so, opt->n_sessions > 1 ? opt->n_sessions : 1, 0, &shape, e);
     if (!st)
@@ -326,7 +326,7 @@ static status place(carat_model *m, model_pool *x, const carat_model_options *op
 static status check_host(const carat_model *m, const model_pool *x, err *e)
 {
     uint64_t there = mem_available_bytes();
-    if (m->overcommit || !there || x->host_bytes <= there)
+    if (m->overcommit || m->plan_only || !there || x->host_bytes <= there)
         return OK;
     return err_set(e, E_MEMORY,
                    "%s: a GPU that cannot hold all experts needs a copy of all in host memory: "

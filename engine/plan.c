@@ -26,8 +26,8 @@ static const carat_device_plan *first_too_large(const carat_memory_plan *plan);
 
 /* The pool of keys that was asked for, against contexts of n_ctx tokens, which is at most the pool
  * afterwards: no timeline may hold more. */
-static status plan_pool(const carat_session_options *opt, session_shape *shape, int32_t *n_ctx,
-                        err *e)
+static status plan_pool(const carat_model *m, const carat_session_options *opt,
+                        session_shape *shape, int32_t *n_ctx, err *e)
 {
     int64_t all = (int64_t)pages_of(*n_ctx) * KV_PAGE * shape->n_seqs;
     int64_t least = all < POOL_MIN ? all : POOL_MIN;
@@ -42,6 +42,10 @@ static status plan_pool(const carat_session_options *opt, session_shape *shape, 
             e, E_ARG,
             "a pool of %d tokens for keys is too small: expected at least %lld (--kv-pool)",
             opt->kv_pool, (long long)least);
+    if (opt->kv_pool > all && !opt->n_ctx && *n_ctx < m->core.n_ctx_train) {
+        shape->n_pool = (int32_t)all; /* the context was shortened, and so is the pool */
+        return OK;
+    }
     if (opt->kv_pool > all)
         return err_set(e, E_ARG,
                        "a pool of %d tokens for keys is too large: %d contexts of %d tokens never "
@@ -60,7 +64,7 @@ static status longest_fit(const carat_model *m, session_shape *shape, err *e)
     for (;;) {
         if ((st = plan_costs(m, shape, NULL, &plan, e)))
             return st;
-        if (m->overcommit || !first_too_large(&plan) || shape->n_ctx / 2 < N_CTX_MIN)
+        if (plan_fits(m, &plan) || shape->n_ctx / 2 < N_CTX_MIN)
             return OK;
         shape->n_ctx /= 2;
         int64_t all = (int64_t)pages_of(shape->n_ctx) * KV_PAGE * shape->n_seqs;
@@ -100,7 +104,8 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
                              .checkpoint_mb = opt->checkpoint_mb};
     if ((st = sparse_parse(&shape->sparse, m, opt->sparse, &(sparse_choice){0}, e)))
         return st;
-    const kv_words words = {opt->kv_k, opt->kv_v, opt->kv_layers, opt->kv_single};
+    const char *fitted = opt->kv_k || opt->kv_v || opt->kv_layers ? NULL : m->fit.kv;
+    const kv_words words = {fitted ? fitted : opt->kv_k, opt->kv_v, opt->kv_layers, opt->kv_single};
     if ((st = kv_choice_parse(&shape->kv, &words, e)))
         return st;
     if (opt->n_ctx < 0 || opt->chunk < 0 || opt->n_outputs < 0)
@@ -116,15 +121,16 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
                        opt->draft_max, opt->draft_tree, DRAFT_SLOTS_MAX);
     if ((st = paging_options(opt, shape, e)))
         return st;
-    shape->chunk = opt->chunk ? opt->chunk : m->dev->chunk_rows;
-    if (!opt->chunk && m->experts) /* a chunk copies all experts that are on the host */
+    shape->chunk = opt->chunk ? opt->chunk : m->fit.chunk ? m->fit.chunk : m->dev->chunk_rows;
+    if (!opt->chunk && !m->fit.chunk &&
+        m->experts) /* a chunk copies all experts that are on the host */
         shape->chunk *= EXPERT_CHUNKS;
     if (shape->sparse.alpha > 0 && shape->chunk < SPARSE_TILE)
         shape->chunk = SPARSE_TILE; /* whole query blocks */
-    int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->core.n_ctx_train;
+    int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->fit.n_ctx ? m->fit.n_ctx : m->core.n_ctx_train;
     if (shape->kv_resident >= n_ctx_max)
         shape->kv_resident = 0;
-    if ((st = plan_pool(opt, shape, &n_ctx_max, e)))
+    if ((st = plan_pool(m, opt, shape, &n_ctx_max, e)))
         return st;
     plan_rounds(m, opt, shape);
     shape->n_outputs = opt->n_outputs ? opt->n_outputs : OUTPUTS_DEFAULT;
@@ -139,7 +145,7 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     shape->n_ctx = n_ctx_max;
     bool chosen = shape->kv_resident < 0; /* then the least pool decides which context fits */
     shape->kv_resident = chosen ? POOL_MIN : shape->kv_resident;
-    if (!opt->n_ctx && (st = longest_fit(m, shape, e)))
+    if (!opt->n_ctx && !m->fit.trying && (st = longest_fit(m, shape, e)))
         return st;
     shape->kv_resident = chosen ? -1 : shape->kv_resident;
     if (shape->chunk > shape->n_ctx)
@@ -444,7 +450,7 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
         else
             plan_apart(d, &c->side[i], p);
         if (p->available_bytes)
-            p->available_bytes += m->taken_bytes[i];
+            p->available_bytes += m->taken_bytes[i] + m->reserve_taken[i];
         if (i == host_side(m)) {
             p->total_bytes += plan->scorer_bytes;
             p->available_bytes += p->available_bytes ? scorer_taken(m) : 0;
@@ -500,6 +506,12 @@ static const carat_device_plan *first_too_large(const carat_memory_plan *plan)
             plan->device[i].total_bytes > plan->device[i].available_bytes)
             return &plan->device[i];
     return NULL;
+}
+
+bool plan_fits(const carat_model *m, const carat_memory_plan *plan)
+{
+    const carat_device_plan *p = first_too_large(plan);
+    return m->overcommit || !p || (m->plan_only && p != &plan->device[PASS_MAIN]);
 }
 
 /* Beside devices with memory of their own. */

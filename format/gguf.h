@@ -107,8 +107,12 @@ void gguf_put_strings(gguf_writer *w, const char *key, const gguf_string *v, uin
 void gguf_put_value(gguf_writer *w, const gguf_value *v); /* copied from another file */
 void gguf_put_tensor(gguf_writer *w, const char *name, uint32_t type, int32_t n_dims,
                      const uint64_t *ne);
+/* Before the header: not all of the data will be written, so the disk need not have room for it. */
+void gguf_expect_holes(gguf_writer *w);
 /* Ends the declarations, writes the header. Reports any earlier failure. */
 status gguf_write_header(gguf_writer *w, err *e);
+/* The next tensor is zeros: a hole in the file, where the file system knows holes. */
+status gguf_write_hole(gguf_writer *w, err *e);
 /* The next bytes of the current tensor; moves on to the next tensor when it is full. */
 status gguf_write_data(gguf_writer *w, const void *bytes, size_t n, err *e);
 /* Maps what is written so far, for checks before the commit. Of a device *m is empty: n_bytes 0. */

@@ -28,7 +28,7 @@ struct gguf_writer {
     uint64_t head_bytes;       /* once written */
     uint64_t data_bytes;       /* with the padding after each tensor */
     uint64_t i_tensor, filled; /* while writing data */
-    bool wrote_header;
+    bool wrote_header, hollow;
     err first; /* the first failure while declaring */
 };
 
@@ -192,6 +192,11 @@ void gguf_put_tensor(gguf_writer *w, const char *name, uint32_t type, int32_t n_
         err_set(&w->first, E_LIMIT, "%s: too large", w->out.path);
 }
 
+void gguf_expect_holes(gguf_writer *w)
+{
+    w->hollow = true;
+}
+
 status gguf_write_header(gguf_writer *w, err *e)
 {
     str head = {0};
@@ -213,12 +218,28 @@ status gguf_write_header(gguf_writer *w, err *e)
         st = file_out_pad(&w->out, ALIGN, e);
     w->wrote_header = !st;
     w->head_bytes = w->out.at;
-    if (!st) /* a full disk fails now, not after an hour */
+    if (!st && !w->hollow) /* a full disk fails now, not after an hour */
         st = file_out_reserve(&w->out, gguf_planned_bytes(w), e);
     str_free(&head);
     str_free(&w->values); /* a vocabulary is tens of megabytes */
     str_free(&w->records);
     return st;
+}
+
+/* The current tensor is full. */
+static status next_tensor(gguf_writer *w, err *e)
+{
+    w->i_tensor++;
+    w->filled = 0;
+    return file_out_pad(&w->out, ALIGN, e);
+}
+
+status gguf_write_hole(gguf_writer *w, err *e)
+{
+    if (w->i_tensor >= w->n_tensors || w->filled)
+        return err_set(e, E_ARG, "%s: no tensor begins here", w->out.path);
+    status st = file_out_skip(&w->out, w->tensor[w->i_tensor].n_bytes, e);
+    return st ? st : next_tensor(w, e);
 }
 
 status gguf_write_data(gguf_writer *w, const void *bytes, size_t n, err *e)
@@ -236,12 +257,8 @@ status gguf_write_data(gguf_writer *w, const void *bytes, size_t n, err *e)
         p += step;
         n -= step;
         w->filled += step;
-        if (w->filled == w->tensor[w->i_tensor].n_bytes) {
-            w->i_tensor++;
-            w->filled = 0;
-            if ((st = file_out_pad(&w->out, ALIGN, e)))
-                return st;
-        }
+        if (w->filled == w->tensor[w->i_tensor].n_bytes && (st = next_tensor(w, e)))
+            return st;
     }
     return OK;
 }

@@ -389,6 +389,11 @@ status model_add_table(model *m, const void **at, size_t n_bytes, err *e)
 status model_copy_table(model *m, const void *const *table, const void **at, int8_t side, err *e)
 {
     for (int32_t i = 0; i < m->n_tables; i++)
+        if (m->tables[i].at == at) { /* the model was divided before */
+            *at = *table;
+            return OK;
+        }
+    for (int32_t i = 0; i < m->n_tables; i++)
         if (m->tables[i].at == (const void **)table) {
             *at = *table;
             return add_table(

@@ -192,7 +192,9 @@ static status check_room(void *user, const served *m, const carat_memory_plan *p
                      (double)needed * 0x1p-30, (int)opt->parallel, p->n_ctx,
                      (double)c->memory_bytes * 0x1p-30,
                      taken < c->memory_bytes ? (double)(c->memory_bytes - taken) * 0x1p-30 : 0);
-    l->o->wants_gpu = !st && any_device && gpu_taken && !m->info.on_gpu && !l->o->no_gpu;
+    /* It would go to the CPU, or give up more than context, because others are on the GPU. */
+    bool squeezed = !m->info.on_gpu || m->info.fit > CARAT_FIT_CONTEXT;
+    l->o->wants_gpu = !st && any_device && gpu_taken && squeezed && !l->o->no_gpu;
     if (l->o->wants_gpu)
         st = err_set(e, E_MEMORY, "other models are on the GPU");
     l->o->no_room = st == E_MEMORY;

@@ -54,6 +54,8 @@ static status tell_plan(const served *m, const carat_model *model, const carat_b
     const char *whose = pool ? "all slots'" : "a slot's";
     carat_model_get_info(model, &info);
     log_line(s, "device %s: %s", info.device, info.device_why);
+    if (*info.fit_text)
+        log_line(s, "%s", info.fit_text);
     if (info.drafter)
         log_line(s, "drafter %s: %s", info.drafter, info.drafter_why);
     for (const char *at = info.drafter_notes; *at;) {

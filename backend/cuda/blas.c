@@ -159,6 +159,11 @@ void cuda_blas_close(cuda_blas *b)
     mem_free(b);
 }
 
+cuda_blas *cuda_blas_plan_only(void)
+{
+    return mem_calloc(1, sizeof(cuda_blas));
+}
+
 cuda_blas *cuda_blas_open(void)
 {
     cuda_blas *b = mem_calloc(1, sizeof *b);

@@ -10,18 +10,23 @@
 
 typedef struct card {
     const char *name; /* compute capability */
-    gpu_facts facts;  /* n_sm: not of a capability, 0 */
+    gpu_facts facts;  /* n_sm: of a common card of that capability */
 } card;
 
 enum { KB = 1024 };
 /* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". */
 static const card cards[] = {
-    {"8.0", {.shared_block = 163 * KB, .shared_sm = 164 * KB}},
-    {"8.6", {.shared_block = 99 * KB, .shared_sm = 100 * KB}},
-    {"8.9", {.shared_block = 99 * KB, .shared_sm = 100 * KB}},
-    {"9.0", {.shared_block = 227 * KB, .shared_sm = 228 * KB, .overlap = true, .wgmma = true}},
-    {"10.0", {.shared_block = 227 * KB, .shared_sm = 228 * KB, .overlap = true}},
-    {"12.0", {.shared_block = 99 * KB, .shared_sm = 100 * KB, .overlap = true}},
+    {"8.0", {.n_sm = 108, .shared_block = 163 * KB, .shared_sm = 164 * KB}},
+    {"8.6", {.n_sm = 82, .shared_block = 99 * KB, .shared_sm = 100 * KB}},
+    {"8.9", {.n_sm = 128, .shared_block = 99 * KB, .shared_sm = 100 * KB}},
+    {"9.0",
+     {.n_sm = 132,
+      .shared_block = 227 * KB,
+      .shared_sm = 228 * KB,
+      .overlap = true,
+      .wgmma = true}},
+    {"10.0", {.n_sm = 148, .shared_block = 227 * KB, .shared_sm = 228 * KB, .overlap = true}},
+    {"12.0", {.n_sm = 170, .shared_block = 99 * KB, .shared_sm = 100 * KB, .overlap = true}},
 };
 
 gpu_facts card_facts_of(const struct cudaDeviceProp *p)
@@ -33,23 +38,29 @@ gpu_facts card_facts_of(const struct cudaDeviceProp *p)
                        .wgmma = p->major == 9 && p->minor == 0};
 }
 
+status card_facts(const char *name, gpu_facts *f, err *e)
+{
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
+        if (!strcmp(cards[i].name, name)) {
+            *f = cards[i].facts;
+            return OK;
+        }
+    return err_set(e, E_ARG,
+                   "card '%.20s': expected a compute capability: 8.0, 8.6, 8.9, 9.0, 10.0 or 12.0",
+                   name);
+}
+
 status card_imitate(const char *name, gpu_facts *f, err *e)
 {
-    const card *c = NULL;
-    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
-        if (!strcmp(cards[i].name, name))
-            c = &cards[i];
-    if (!c)
-        return err_set(e, E_ARG,
-                       "card '%.20s': expected a compute capability: 8.0, 8.6, 8.9, 9.0, 10.0 or "
-                       "12.0",
-                       name);
-    if (c->facts.shared_block > f->shared_block || c->facts.shared_sm > f->shared_sm ||
-        (c->facts.overlap && !f->overlap) || (c->facts.wgmma && !f->wgmma))
+    gpu_facts other;
+    status st = card_facts(name, &other, e);
+    if (st)
+        return st;
+    if (other.shared_block > f->shared_block || other.shared_sm > f->shared_sm ||
+        (other.overlap && !f->overlap) || (other.wgmma && !f->wgmma))
         return err_set(e, E_UNSUPPORTED, "this GPU cannot imitate a card of %s, which has more",
                        name);
-    const int32_t n_sm = f->n_sm;
-    *f = c->facts;
-    f->n_sm = n_sm;
+    other.n_sm = f->n_sm;
+    *f = other;
     return OK;
 }

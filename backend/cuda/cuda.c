@@ -158,6 +158,8 @@ static uint64_t cuda_used(const device *d)
 static uint64_t cuda_available(const device *d)
 {
     size_t free_bytes = 0, total = 0;
+    if (self_of(d)->plan_only)
+        return self_of(d)->limit_bytes;
     cuda_select(d);
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
         cudaGetLastError();
@@ -374,7 +376,13 @@ static void cuda_end(device *d, pass *p)
 
 static void cuda_close(device *d)
 {
-    cuda_device *c = cuda_select(d);
+    cuda_device *c = self_of(d);
+    if (c->plan_only) {
+        cuda_blas_close(c->blas);
+        mem_free(c);
+        return;
+    }
+    cuda_select(d);
     if (c->stream || c->step_done[0])
         cuda_loading_free(c);
     cuda_expert_ops.close(d);
@@ -434,6 +442,19 @@ static cudaError_t open_sift(cuda_device *c)
     return r;
 }
 
+void cuda_choose_kernels(cuda_device *c)
+{
+    c->can_hopper = c->hopper = c->spread = c->facts.wgmma;
+    c->dev.select_timed = c->can_hopper;
+    if (cu_blocks_fit()) {
+        c->dev.recur_block = RECUR_BLOCK_ROWS;
+        c->dev.recur_head = RECUR_HEAD;
+    }
+    c->shallow = SHALLOW_MEASURED;
+    c->slice_bytes = SLICE_BYTES;
+    c->skip_least = SKIP_LEAST;
+}
+
 static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
 {
     const int32_t which = opt->device;
@@ -465,7 +486,7 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
              prop.name, card && *card ? " as " : "", card ? card : "",
              prop.multiProcessorCount, (double)prop.totalGlobalMem / (1 << 30),
              c->blas ? "cuBLASLt" : "no cuBLASLt: prompts at half speed");
-    c->shared_max = 96 << 10; /* the least that a GPU of 8.0 and above grants a block */
+    c->shared_max = SHARED_LEAST;
     if ((r = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)))
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     for (int i = 0; i < STEP_BUFFERS && !r; i++)
@@ -490,15 +511,7 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
                           cu_split512_init(c->facts.shared_block) | cu_chain_init() |
                           cu_skip_init(c->facts.shared_block) | cu_select_init() |
                           cu_blocks_init());
-    c->can_hopper = c->hopper = c->spread = c->facts.wgmma;
-    c->dev.select_timed = c->can_hopper;
-    if (cu_blocks_fit()) {
-        c->dev.recur_block = RECUR_BLOCK_ROWS;
-        c->dev.recur_head = RECUR_HEAD;
-    }
-    c->shallow = SHALLOW_MEASURED;
-    c->slice_bytes = SLICE_BYTES;
-    c->skip_least = SKIP_LEAST;
+    cuda_choose_kernels(c);
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash128_hopper_init() | cu_flash256_hopper_init() |
                           cu_flash512_hopper_init() | cu_flash512_spread_init() |
@@ -509,15 +522,12 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
     return OK;
 }
 
-status device_open_cuda(device **out, const cuda_options *opt, err *e)
+cuda_device *cuda_new_device(void)
 {
-    static const cuda_options defaults;
-    *out = NULL;
-    if (!opt)
-        opt = &defaults;
     cuda_device *c = mem_calloc(1, sizeof *c);
     if (!c)
-        return err_memory(e, "the CUDA device", sizeof *c);
+        return NULL;
+    c->plan_only = true;
     c->dev = (device){
         .op = &cuda_ops,
         .kind = DEVICE_CUDA,
@@ -562,6 +572,19 @@ status device_open_cuda(device **out, const cuda_options *opt, err *e)
         .recorded = cuda_recorded,
         .close = cuda_close,
     };
+    return c;
+}
+
+status device_open_cuda(device **out, const cuda_options *opt, err *e)
+{
+    static const cuda_options defaults;
+    *out = NULL;
+    if (!opt)
+        opt = &defaults;
+    cuda_device *c = cuda_new_device();
+    if (!c)
+        return err_memory(e, "the CUDA device", sizeof *c);
+    c->plan_only = false;
     c->limit_bytes = opt->limit_bytes;
     status st = open_gpu(c, opt, e);
     if (!st)

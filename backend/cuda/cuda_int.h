@@ -13,6 +13,7 @@
  * page_ops.c     summaries of pages, and scores by them
  * recur_ops.c    recurrent layers
  * kernels.c      the words for which kernel does what
+ * plan_only.c    a device without a GPU, for plans; sizes.c: what launchers say of memory
  * *.cu           kernels, one idea per file, each behind an extern "C" launcher that takes a stream
  * launch*.h      these launchers by subject. Kernels include no other header of the host, so a
  *                change of this one compiles none of them
@@ -128,6 +129,7 @@ typedef struct cuda_device {
     cudaStream_t stream;
     int32_t gpu; /* its number */
     gpu_facts facts;
+    bool plan_only; /* there is no GPU behind it: plans and dry passes alone */
     bool broken; /* a CUDA call failed; said once more in every later pass */
     err broken_why;
     int32_t shared_max;
@@ -207,6 +209,12 @@ extern const device_ops cuda_ops; /* ops.c */
 struct cudaDeviceProp;
 gpu_facts card_facts_of(const struct cudaDeviceProp *p);
 status card_imitate(const char *name, gpu_facts *f, err *e);
+enum { SHARED_LEAST = 96 << 10 /* bytes that every GPU of 8.0 and above grants a block */ };
+void cuda_choose_kernels(cuda_device *c); /* cuda.c: by c->facts, and cu_gpu, which is the same */
+/* cuda.c: with its table of functions, for plans alone; NULL: no memory. device_close ends it. */
+cuda_device *cuda_new_device(void);
+/* The facts of such a card, and the multiprocessors of a common one. E_ARG as card_imitate. */
+status card_facts(const char *name, gpu_facts *f, err *e);
 
 /* runtime.c: what every file asks of the CUDA runtime. */
 /* Makes the device's GPU the calling thread's. Every entry point that any thread may call begins
@@ -247,6 +255,7 @@ bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b);
 
 /* blas.c */
 cuda_blas *cuda_blas_open(void); /* NULL if it is not here */
+cuda_blas *cuda_blas_plan_only(void); /* no library is looked for; NULL: no memory */
 void cuda_blas_close(cuda_blas *b);
 /* Which passes of prompts multiply by the library: none; long ones, with the bits that
  * matmul_mma.cu gives short ones; all. */

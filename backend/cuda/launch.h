@@ -60,10 +60,31 @@ typedef struct packed {
     uint32_t *count;
 } packed;
 
-/* Sizes in bytes per row and group (super: per row and unit). */
+/* Sizes in bytes per row and group (super: per row and unit). formats.cuh reads weights so. */
 typedef struct pack_sizes {
     int32_t code, high, scale, super;
 } pack_sizes;
+#define PACK_SIZES(X)                                                                              \
+    X(Q4_0, 16, 0, 2, 0)                                                                           \
+    X(Q4_1, 16, 0, 4, 0)                                                                           \
+    X(Q5_0, 16, 4, 2, 0)                                                                           \
+    X(Q5_1, 16, 4, 4, 0)                                                                           \
+    X(Q8_0, 32, 0, 2, 0)                                                                           \
+    X(Q4_K, 16, 0, 0, 16)                                                                          \
+    X(Q5_K, 16, 4, 0, 16)                                                                          \
+    X(Q6_K, 16, 8, 2, 2)                                                                           \
+    X(G8, 32, 0, 16, 0)
+/* Zeros: another kind. */
+static inline pack_sizes pack_sizes_of(int kind)
+{
+    pack_sizes z = {0, 0, 0, 0};
+#define PACK_SIZES_OF(KIND, CODE, HIGH, SCALE, SUPER)                                              \
+    if (kind == PACK_##KIND)                                                                       \
+        z.code = CODE, z.high = HIGH, z.scale = SCALE, z.super = SUPER;
+    PACK_SIZES(PACK_SIZES_OF)
+#undef PACK_SIZES_OF
+    return z;
+}
 
 #ifdef __cplusplus
 extern "C" {

@@ -11,7 +11,6 @@ extern "C" {
 /* pack.cu */
 void cu_pack(cudaStream_t s, packed w, int type, const void *file_bytes, size_t row_bytes);
 void cu_unpack_bf16(cudaStream_t s, packed w, int32_t first_row, int32_t n_rows, uint16_t *to);
-pack_sizes cu_pack_sizes(int kind);
 /* matmul_float.cu */
 /* prompt: by the order of sums of prompts */
 void cu_matmul_float(cudaStream_t s, dev_mat y, dev_mat x, packed w, bool prompt);
@@ -99,14 +98,25 @@ int cu_grouped_init(void);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
 int cu_mma_init(void);
-/* Pairs (row, expert) sorted by expert, on the device: order [pairs], tiles [cu_expert_tiles] of
+/* Pairs (row, expert) sorted by expert, on the device: order [pairs], tiles [expert_tiles] of
  * EXPERT_TILE_BYTES, n_tiles [1]. */
 enum { EXPERT_TILE_BYTES = 16 };
 typedef struct expert_lists {
     int32_t *order, *n_tiles;
     void *tiles;
 } expert_lists;
-int32_t cu_expert_tiles(int32_t n_pairs, int32_t n_expert);
+/* Rows of a tile of experts: about as many as an expert has. */
+static inline int32_t expert_tile_rows(int32_t n_pairs, int32_t n_expert)
+{
+    int32_t each = n_pairs / n_expert;
+    return each <= 20 ? 32 : each <= 48 ? 64 : 128;
+}
+/* An upper bound of the tiles: full ones, and a last one per expert. */
+static inline int32_t expert_tiles(int32_t n_pairs, int32_t n_expert)
+{
+    int32_t last = n_pairs < n_expert ? n_pairs : n_expert;
+    return n_pairs / expert_tile_rows(n_pairs, n_expert) + last;
+}
 void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs, int32_t n_expert,
                     expert_lists l);
 void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, expert_lists l, int32_t k);

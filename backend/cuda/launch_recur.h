@@ -55,7 +55,10 @@ bool cu_chain_knows(const recur_shape *v);
 void cu_delta_chain(cudaStream_t s, delta_args a);
 bool cu_conv_run(cudaStream_t s, const conv_args *a);
 int cu_chain_init(void);
-bool cu_delta_knows(int32_t dk);
+static inline bool cu_delta_knows(int32_t dk)
+{
+    return dk == 16 || dk == 32 || dk == 64 || dk == 128 || dk == 256;
+}
 /* recur_blocks.cu: the same of prompts in blocks, which end at multiples of RECUR_BLOCK_ROWS in
  * their sequences, for shapes that it knows. All rows are final. */
 enum { RECUR_BLOCK_ROWS = 64, RECUR_BLOCK_HEAD_FLOATS = 64, RECUR_HEAD = 128, RECUR_BLOCKS = 16 };
@@ -74,10 +77,17 @@ typedef struct block_args {
     block_walk walk[RECUR_BLOCKS];
     int32_t n, n_walks;
 } block_args;
-bool cu_blocks_fit(void); /* has the GPU the shared memory? */
+/* Bytes of a block's key head and of its value head in memory, and of shared memory. */
+enum {
+    RECUR_KEY_BYTES = 4 * RECUR_BLOCK_ROWS * 256,
+    RECUR_PAIR_BYTES = 4 * RECUR_BLOCK_ROWS * 128 + 4 * RECUR_BLOCK_ROWS * 4,
+    RECUR_WALK_BYTES = 2 * (RECUR_KEY_BYTES + RECUR_PAIR_BYTES + RECUR_BLOCK_ROWS * 64 * 4)
+};
+static inline bool cu_blocks_fit(void) /* has the GPU the shared memory? */
+{
+    return cu_gpu.shared_block >= RECUR_WALK_BYTES;
+}
 bool cu_blocks_know(const recur_shape *v);
-size_t cu_block_keys_bytes(const recur_shape *v); /* of keys and of pairs, of one block */
-size_t cu_block_pairs_bytes(const recur_shape *v);
 void cu_delta_blocks(cudaStream_t s, const block_args *b);
 int cu_blocks_init(void);
 /* recur_unit.cu: a layer of answers from its convolution to the gate; chains alone. ticket:

@@ -442,12 +442,7 @@ extern "C" void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w)
 
 /* ---- Experts ------------------------------------------------------------------------------- */
 
-/* Rows of a tile of experts: about as many as an expert has, a function of the host's numbers. */
-static int expert_rows(int32_t n_pairs, int32_t n_expert)
-{
-    int each = n_pairs / n_expert;
-    return each <= 20 ? 32 : each <= 48 ? 64 : (int)BN;
-}
+static_assert((int)BN == 128, "the largest tile of expert_tile_rows");
 
 /* The sum of the lanes' values up to this lane. */
 DEV int sum_to_lane(int v)
@@ -531,17 +526,11 @@ __global__ void __launch_bounds__(SORT_THREADS)
     }
 }
 
-/* An upper bound of the tiles: full ones, and a last one per expert. */
-extern "C" int32_t cu_expert_tiles(int32_t n_pairs, int32_t n_expert)
-{
-    return n_pairs / expert_rows(n_pairs, n_expert) + (n_pairs < n_expert ? n_pairs : n_expert);
-}
-
 extern "C" void cu_expert_sort(cudaStream_t s, const int32_t *expert, int32_t n_pairs,
                                int32_t n_expert, expert_lists l)
 {
     LAUNCH(sort_kernel, dim3(1), dim3(SORT_THREADS), (size_t)n_expert * 2 * sizeof(int32_t), s,
-           expert, n_pairs, n_expert, expert_rows(n_pairs, n_expert), l.order,
+           expert, n_pairs, n_expert, expert_tile_rows(n_pairs, n_expert), l.order,
            (expert_tile *)l.tiles, l.n_tiles);
 }
 
@@ -550,5 +539,5 @@ extern "C" void cu_expert_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w, 
                               int32_t k)
 {
     mma_args a = {y, x.bf, w, y.rows, (const expert_tile *)l.tiles, l.n_tiles, l.order, k};
-    mma_any(s, a, expert_rows(y.rows, w.n_mat), cu_expert_tiles(y.rows, w.n_mat));
+    mma_any(s, a, expert_tile_rows(y.rows, w.n_mat), expert_tiles(y.rows, w.n_mat));
 }

@@ -129,7 +129,7 @@ static expert_lists sort_pairs(pass *p, routing r, int32_t n_expert)
     expert_lists l = {.order = cuda_temp(p, (size_t)n * 4),
                       .n_tiles = cuda_temp(p, 4),
                       .tiles =
-                          cuda_temp(p, (size_t)cu_expert_tiles(n, n_expert) * EXPERT_TILE_BYTES)};
+                          cuda_temp(p, (size_t)expert_tiles(n, n_expert) * EXPERT_TILE_BYTES)};
     if (p->dry || pass_failed(p))
         return l;
     cuda_settle(cuda_of(p));

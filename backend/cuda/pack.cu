@@ -327,44 +327,17 @@ __global__ void __launch_bounds__(256)
         to[i] = ((const uint16_t *)w.codes)[first + i];
 }
 
-template <int K> static pack_sizes sizes_of()
-{
-    pack_sizes z = {traits<K>::code, traits<K>::high, traits<K>::scale, traits<K>::super_bytes};
-    return z;
-}
-
-extern "C" pack_sizes cu_pack_sizes(int kind)
-{
-    switch (kind) {
-    case PACK_Q4_0:
-        return sizes_of<PACK_Q4_0>();
-    case PACK_Q4_1:
-        return sizes_of<PACK_Q4_1>();
-    case PACK_Q5_0:
-        return sizes_of<PACK_Q5_0>();
-    case PACK_Q5_1:
-        return sizes_of<PACK_Q5_1>();
-    case PACK_Q8_0:
-        return sizes_of<PACK_Q8_0>();
-    case PACK_Q4_K:
-        return sizes_of<PACK_Q4_K>();
-    case PACK_Q5_K:
-        return sizes_of<PACK_Q5_K>();
-    case PACK_Q6_K:
-        return sizes_of<PACK_Q6_K>();
-    case PACK_G8:
-        return sizes_of<PACK_G8>();
-    default:
-        break;
-    }
-    pack_sizes none = {0, 0, 0, 0};
-    return none;
-}
+#define SAME(KIND, CODE, HIGH, SCALE, SUPER)                                                       \
+    static_assert(traits<PACK_##KIND>::code == CODE && traits<PACK_##KIND>::high == HIGH &&        \
+                      traits<PACK_##KIND>::scale == SCALE &&                                       \
+                      traits<PACK_##KIND>::super_bytes == SUPER,                                   \
+                  "the host lays weights out as kernels read them");
+PACK_SIZES(SAME)
 
 extern "C" void cu_pack(cudaStream_t s, packed w, int type, const void *file, size_t row_bytes)
 {
     int64_t n = (int64_t)w.n_tile * w.n_group * 16;
-    pack_sizes z = cu_pack_sizes(w.kind);
+    pack_sizes z = pack_sizes_of(w.kind);
     dim3 grid((unsigned)((n + 127) / 128), (unsigned)w.n_mat);
     LAUNCH(pack_kernel, grid, dim3(128), 0, s, w, z, type, (const uint8_t *)file, row_bytes);
 }

@@ -267,11 +267,6 @@ template <int KEYS> static void launch_delta(cudaStream_t s, delta_args a)
            dim3(DELTA_THREADS), 0, s, a);
 }
 
-extern "C" bool cu_delta_knows(int32_t dk)
-{
-    return dk == 16 || dk == 32 || dk == 64 || dk == 128 || dk == 256;
-}
-
 extern "C" void cu_delta_rows(cudaStream_t s, delta_args a)
 {
     LAUNCH(delta_rows_kernel, dim3((unsigned)a.c.rows), dim3(256), 0, s, a);

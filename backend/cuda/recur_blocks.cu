@@ -52,14 +52,8 @@ struct pair_block {
                                                                       exp(G_63 - G) */
 };
 
-extern "C" size_t cu_block_keys_bytes(const recur_shape *v)
-{
-    return (size_t)v->n_k * sizeof(key_block);
-}
-extern "C" size_t cu_block_pairs_bytes(const recur_shape *v)
-{
-    return (size_t)v->n_v * sizeof(pair_block);
-}
+static_assert((int)sizeof(key_block) == (int)RECUR_KEY_BYTES, "the host allocates key blocks");
+static_assert((int)sizeof(pair_block) == (int)RECUR_PAIR_BYTES, "the host allocates pair blocks");
 
 DEV int key_piece(int row, int piece)
 {
@@ -684,10 +678,7 @@ static int walk_warps(const recur_shape *v)
     return v->n_v * 4 <= cu_gpu.n_sm ? 2 : 4;
 }
 
-extern "C" bool cu_blocks_fit(void)
-{
-    return (size_t)cu_gpu.shared_block >= walk_bytes(4);
-}
+static_assert(2 * (int)sizeof(walk_stage<4>) == (int)RECUR_WALK_BYTES, "the host asks for it");
 
 /* Value head j reads key head j mod n_k. */
 extern "C" bool cu_blocks_know(const recur_shape *v)

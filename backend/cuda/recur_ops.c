@@ -105,8 +105,8 @@ void cuda_delta(pass *p, mat o, mat c, mat a, mat b, const delta_gate *g, const 
     block_args blocks = {.n = 0};
     if (rv->block) { /* a pass goes in blocks or row by row: both share the scratch */
         size_t n = rows < RECUR_BLOCKS ? rows : RECUR_BLOCKS;
-        blocks.keys = cuda_temp(p, n * cu_block_keys_bytes(&d.v));
-        blocks.pairs = cuda_temp(p, n * cu_block_pairs_bytes(&d.v));
+        blocks.keys = cuda_temp(p, n * (size_t)d.v.n_k * RECUR_KEY_BYTES);
+        blocks.pairs = cuda_temp(p, n * (size_t)d.v.n_v * RECUR_PAIR_BYTES);
         pass_release(p, mark);
     }
     if (cuda_skip(p, o))

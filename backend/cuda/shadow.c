@@ -26,7 +26,7 @@ void cuda_wrote(cuda_device *c, const void *at, size_t n_bytes)
     if (p->id && (touches(from, to, p->id, n) || touches(from, to, p->lists.order, n) ||
                   touches(from, to, p->lists.n_tiles, sizeof *p->lists.n_tiles) ||
                   touches(from, to, p->lists.tiles,
-                          EXPERT_TILE_BYTES * (size_t)cu_expert_tiles(p->n, p->n_expert))))
+                          EXPERT_TILE_BYTES * (size_t)expert_tiles(p->n, p->n_expert))))
         c->sorted.id = NULL;
     const int32_t **choices[] = {&c->chosen, &c->choice, &c->choice_done};
     for (int i = 0; i < 3; i++)

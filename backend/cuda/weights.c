@@ -73,7 +73,7 @@ static packed lay_out(const weight *w, int32_t kind, const uint8_t *at, size_t *
         *n_bytes = w->n_bytes;
         return v;
     }
-    pack_sizes z = cu_pack_sizes(kind);
+    pack_sizes z = pack_sizes_of(kind);
     v.n_group = w->n_in / GROUP;
     v.n_unit = (v.n_group + UNIT - 1) / UNIT;
     v.n_tile = (w->n_out + TILE_ROWS - 1) / TILE_ROWS;

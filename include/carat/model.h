@@ -55,6 +55,10 @@ typedef struct carat_model_options {
      * a card of that capability, for checks and measurements. NULL: CARAT_CARD of the environment,
      * or else the GPU's own. */
     const char *card;
+    /* With vocab_only: plans are made for a GPU with so much free memory, in MiB, and of compute
+     * capability `card` ("8.6" if NULL). It need not be here, and the host's memory is not asked.
+     * 0: not. */
+    int64_t plan_gpu_mb;
     /* Of a mixture: the experts that the GPU holds. The others stay in the host's memory, where the
      * GPU reads them; those used lately are exchanged for others. Answers do not depend on it. NULL
      * or "auto": as many as fit beside everything else on the GPU; "0.5" or "50%": that part of
@@ -125,6 +129,16 @@ CARAT_API void carat_model_close(carat_model *m);
 CARAT_API void carat_model_park(carat_model *m);
 CARAT_API carat_status carat_model_unpark(carat_model *m, carat_error *e);
 
+/* The last thing that a model gave up to fit the memory of its GPU, of those that its options left
+ * open. Each comes after the ones before it. */
+typedef enum carat_fit {
+    CARAT_FIT_WHOLE,   /* nothing */
+    CARAT_FIT_CONTEXT, /* the longest context */
+    CARAT_FIT_KEYS,    /* keys of f16: they are q8_0 */
+    CARAT_FIT_EXPERTS, /* experts on the GPU: some are in the host's memory */
+    CARAT_FIT_LAYERS   /* layers on the GPU: the CPU computes some */
+} carat_fit;
+
 typedef struct carat_model_info {
     const char *name;         /* general.name, or the file name */
     const char *architecture; /* "gemma4" */
@@ -132,6 +146,10 @@ typedef struct carat_model_info {
     const char *device;       /* the main device: "cpu (avx512, 2 threads)" */
     const char *device_why;   /* the reason for this device, as a phrase */
     bool on_gpu;              /* the main device is a GPU */
+    carat_fit fit;            /* and for the sessions that carat_model_options.session describes */
+    const char *fit_text;     /* a line that says so; "": nothing was given up */
+    int32_t fit_ctx;          /* tokens of a session that names no context; 0: not chosen yet */
+    const char *fit_kv;       /* formats of a session that names none: "f16" or "q8_0" */
     int32_t n_layer, n_embd, n_vocab;
     int32_t n_ctx_train;               /* the longest context, in tokens */
     int32_t window;                    /* of sliding-window layers, in tokens */

@@ -9,18 +9,19 @@ extern "C" {
 #endif
 
 typedef struct carat_session_options {
-    int32_t n_ctx; /* capacity in tokens; 0: the model's longest, halved until it fits memory */
+    int32_t n_ctx; /* capacity in tokens; 0: the model's longest, halved until it fits memory; on a
+                      GPU as carat_model_info.fit_ctx has it */
     int32_t chunk; /* most rows of a prompt in one pass; 0: chosen by the device */
     /* Formats of keys and of values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, tq3_0.
-     * From q8_0 to iq4_nl, "+rot" rotates before encoding: "q4_0+rot". NULL: keys "f16", values as
-     * keys. */
+     * From q8_0 to iq4_nl, "+rot" rotates before encoding: "q4_0+rot". NULL: keys
+     * carat_model_info.fit_kv, values as keys. */
     const char *kv_k, *kv_v;
     const char *kv_layers; /* NULL, or "SPEC=TYPE,..." for some layers: SPEC is global, swa, a layer
                               or first-last; TYPE as above or "keys/values". Later ones win */
     const char *kv_single; /* one stream for layers whose values are their raw keys (12B, 26B-A4B,
                               31B): "on", "off", or NULL or "auto": where the device gains by it */
-    int32_t n_outputs; /* most rows of one pass that give logits; 0: 16. carat_eval_rows
-                          runs passes of min(chunk, n_outputs) rows */
+    int32_t n_outputs;     /* most rows of one pass that give logits; 0: 16. carat_eval_rows
+                              runs passes of min(chunk, n_outputs) rows */
     /* Host memory in MiB for checkpoints: saved states that later prompts may return to. 0: a
      * quarter of the memory left over, at most 4 GiB; < 0: none. The slots of a batch share it. */
     int32_t checkpoint_mb;

@@ -358,6 +358,7 @@ int main(int argc, char **argv)
         check_families(&g);
         check_recur(&g);
         check_scores_of_pages(&g);
+        check_plans(&g);
     }
     double ops = clock_ms();
     if (!only_ops) {

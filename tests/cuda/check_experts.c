@@ -292,7 +292,7 @@ static void check_budgets(rig *g)
     carat_device_memory mem[CARAT_DEVICES_MAX];
     char counts[300];
     double beyond = 0, fewer = 0, mute = 0, lost = 0;
-    int32_t before = 0, n_refused = 0, n_part = 0, n_whole = 0;
+    int32_t before = -1, n_refused = 0, n_host = 0, n_part = 0, n_whole = 0;
     uint64_t reserve = g->gpu->reserve_bytes;
     fidelity_open(&f, "moe");
     const char *path = fidelity_write(&f, NULL);
@@ -311,13 +311,19 @@ static void check_budgets(rig *g)
         mute += st && (st != E_MEMORY || !strstr(e.text, "MiB"));
         if (!st) {
             bool part = carat_experts(m, &info);
+            carat_model_info about;
+            carat_model_get_info(m, &about);
             int32_t slots = part ? info.n_slots : INT32_MAX;
+            if (!part && about.fit >= CARAT_FIT_EXPERTS) { /* the CPU computes experts, or layers */
+                slots = -1;
+                n_host++;
+            }
             carat_memory(m, mem);
             beyond += mem[0].used_bytes + reserve > (uint64_t)mb << 20;
             fewer += slots < before;
             before = slots;
             n_part += part;
-            n_whole += !part;
+            n_whole += slots == INT32_MAX;
         }
         carat_session_close(s);
         carat_model_close(m);
@@ -327,8 +333,9 @@ static void check_budgets(rig *g)
     verdict(g, "experts", "budgets: no sentence", mute, 0);
     verdict(g, "experts", "budgets: a model that fits, and its session does not", lost, 0);
     verdict(g, "experts",
-            text("budgets: %d too small, %d of a part, %d of all", n_refused, n_part, n_whole),
-            !n_refused || !n_part || !n_whole, 0);
+            text("budgets: %d too small, %d without slots, %d of a part, %d of all", n_refused,
+                 n_host, n_part, n_whole),
+            !n_host || !n_part || !n_whole, 0);
     unlink(counts);
     unlink(path);
     fidelity_close(&f);

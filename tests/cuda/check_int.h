@@ -136,6 +136,7 @@ void check_pool(rig *g);
 void check_pool_drafts(rig *g);
 void check_expert_slots(rig *g);
 void check_placements(rig *g);
+void check_plans(rig *g); /* for GPUs that are not here, against the device's */
 void check_cold(rig *g);  /* experts on the host beside the GPU */
 void check_early(rig *g); /* experts that are fetched before their layer chooses */
 void check_expert_soak(rig *g, double minutes);

@@ -1,0 +1,169 @@
+/* inspect_gpu.c - carat inspect --gpu: the plan of `carat run` on GPUs of given sizes, which need
+ * not be here. The file's header is read, no weight is. The planner is the one that opens models
+ * (engine/fit.c); this file reads sizes and prints.
+ */
+#include "apps/device_options.h"
+#include "apps/inspect_int.h"
+#include "apps/kv_options.h"
+#include "apps/term.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SIZES_MAX = 32,
+    KINDS = 32,
+    GIB_MAX = 4096,
+    /* MiB that driver and context take of a card, beside a part of its memory for page tables and
+     * error correction: an RTX 3090 leaves 23887 of 24576, an RTX 3060 11911 of 12288. */
+    CARD_TAKEN = 256,
+    CARD_PART = 64
+};
+
+typedef struct gpu_size {
+    char name[24];
+    int64_t mib; /* free for programs */
+} gpu_size;
+
+/* "24GB": a card of that size, with nothing else on it; "23936MiB": so much free memory. */
+static status read_size(const char *text, size_t n, gpu_size *to, err *e)
+{
+    char *end;
+    snprintf(to->name, sizeof to->name, "%.*s", (int)n, text);
+    bool number = strspn(to->name, "0123456789.") == strcspn(to->name, "gGmM"); /* no 0x1, no 1e9 */
+    double v = number && *to->name >= '0' && *to->name <= '9' ? strtod(to->name, &end) : -1;
+    bool free_memory = v > 0 && (!strcasecmp(end, "mib") || !strcasecmp(end, "mb"));
+    bool card = v > 0 && (!*end || !strcasecmp(end, "gb") || !strcasecmp(end, "gib") ||
+                          !strcasecmp(end, "g"));
+    double mib = free_memory ? v : card ? v * 1024 - CARD_TAKEN - v * 1024 / CARD_PART : 0;
+    to->mib = mib >= 1 && mib <= (double)GIB_MAX * 1024 ? (int64_t)mib : 0;
+    if (n < sizeof to->name && to->mib)
+        return OK;
+    return err_set(e, E_ARG,
+                   "--gpu '%.40s': expected sizes such as 24GB, of a card, or 23936MiB, of free "
+                   "memory, with commas between",
+                   text);
+}
+
+static status read_sizes(const char *text, gpu_size *to, int *n, err *e)
+{
+    for (*n = 0;; text++) {
+        size_t len = strcspn(text, ",");
+        if (*n == SIZES_MAX)
+            return err_set(e, E_ARG, "--gpu: more than %d sizes", SIZES_MAX);
+        status st = read_size(text, len, &to[*n], e);
+        if (st)
+            return st;
+        ++*n;
+        text += len;
+        if (!*text)
+            return OK;
+    }
+}
+
+/* A plan; of one that fails *why says how. */
+typedef struct gpu_plan {
+    carat_model *m; /* NULL: there is none */
+    carat_model_info info;
+    carat_memory_plan plan;
+    carat_kv_kind kind[KINDS];
+    int32_t n_kinds;
+    carat_expert_info experts;
+    bool shared; /* experts says which are on the GPU */
+    err why;
+} gpu_plan;
+
+static void plan_for(gpu_plan *p, const char *path, const carat_model_options *opt,
+                     const carat_session_options *so, const gpu_size *size)
+{
+    carat_model_options mo = *opt;
+    mo.vocab_only = true;
+    mo.session = so;
+    mo.planned = NULL;
+    mo.plan_gpu_mb = size->mib;
+    *p = (gpu_plan){0};
+    if (carat_model_open(path, &mo, &p->m, &p->why))
+        return;
+    carat_model_get_info(p->m, &p->info);
+    p->shared = carat_experts(p->m, &p->experts);
+    if (!carat_plan(p->m, so, &p->plan, &p->why))
+        p->n_kinds = carat_plan_kv(p->m, so, p->kind, KINDS, &p->why);
+}
+
+static const char *choice_of(const gpu_plan *p)
+{
+    static const char *const names[] = {[CARAT_FIT_WHOLE] = "whole",
+                                        [CARAT_FIT_CONTEXT] = "context",
+                                        [CARAT_FIT_KEYS] = "keys",
+                                        [CARAT_FIT_EXPERTS] = "experts",
+                                        [CARAT_FIT_LAYERS] = "layers"};
+    return names[p->info.fit];
+}
+
+static void put_plan(const gpu_plan *p, const gpu_size *size)
+{
+    printf("%s: %" PRId64 " MiB free\n", size->name, size->mib);
+    if (p->why.status) {
+        fputs("  no plan: ", stdout);
+        term_put(stdout, p->why.text, strlen(p->why.text));
+        putchar('\n');
+        return;
+    }
+    printf("  %s\n",
+           *p->info.fit_text ? p->info.fit_text : "everything fits, with the longest context");
+    printf("  a context of %" PRId32 " tokens, prompts in chunks of %" PRId32 "\n", p->plan.n_ctx,
+           p->plan.chunk);
+    device_print_plan(stdout, &p->plan);
+    if (p->shared)
+        printf("  the host needs %.1f MiB for copies of all experts\n",
+               (double)p->experts.host_bytes * 0x1p-20);
+    kv_print_kinds(stdout, p->kind, p->n_kinds < KINDS ? p->n_kinds : KINDS);
+}
+
+static json_t *plan_json(const gpu_plan *p, const gpu_size *size)
+{
+    if (p->why.status)
+        return json_pack("{s:s, s:I, s:s}", "gpu", size->name, "free_mib", (json_int_t)size->mib,
+                         "problem", p->why.text);
+    const carat_device_plan *d = &p->plan.device[0];
+    return json_pack(
+        "{s:s, s:I, s:s, s:s, s:i, s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "gpu",
+        size->name, "free_mib", (json_int_t)size->mib, "given_up", choice_of(p), "text",
+        p->info.fit_text, "context", (int)p->plan.n_ctx, "keys", p->info.fit_kv, "gpu_layers",
+        (int)d->n_layers, "layers", (int)p->info.n_layer, "expert_slots",
+        p->shared ? (int)p->experts.n_slots : 0, "experts",
+        p->shared ? (int)p->experts.n_experts : 0, "total_bytes", (json_int_t)d->total_bytes,
+        "weight_bytes", (json_int_t)d->weight_bytes, "expert_bytes", (json_int_t)d->expert_bytes,
+        "kv_bytes", (json_int_t)(d->kv_swa_bytes + d->kv_global_bytes + d->recurrent_bytes),
+        "scratch_bytes", (json_int_t)d->scratch_bytes, "active_bytes_per_token",
+        (json_int_t)p->info.active_bytes_per_token);
+}
+
+status inspect_gpus(const char *path, const char *sizes, const carat_model_options *opt,
+                    const carat_session_options *so, bool json, err *e)
+{
+    gpu_size size[SIZES_MAX];
+    int n;
+    status st = read_sizes(sizes, size, &n, e);
+    gpu_plan *p = st ? NULL : malloc(sizeof *p);
+    json_t *list = json && !st ? json_array() : NULL;
+    if (!st && (!p || (json && !list)))
+        st = err_memory(e, "a plan", sizeof *p);
+    for (int i = 0; i < n && !st; i++) {
+        plan_for(p, path, opt, so, &size[i]);
+        if (json && json_array_append_new(list, plan_json(p, &size[i])))
+            st = err_memory(e, "the report", 0);
+        if (!json)
+            put_plan(p, &size[i]);
+        if (p->why.status == E_FORMAT || p->why.status == E_IO || p->why.status == E_ARG)
+            st = err_set(e, p->why.status, "%s", p->why.text);
+        carat_model_close(p->m);
+    }
+    if (!st && json && !json_write(stdout, list, JSON_INDENT(1)))
+        st = err_set(e, E_IO, "cannot write to standard output");
+    json_decref(list);
+    free(p);
+    return st;
+}

@@ -1,0 +1,300 @@
+/* fit.c - see fit.h. The choice is the first of a list of candidates that fits. Each candidate of
+ * the list takes less of the GPU than the one before, in this order:
+ *
+ *     keys f16       context halved from the longest to FIT_CTX_KEYS
+ *     keys q8_0      context halved from there to FIT_CTX_HOST, of mixtures to FIT_CTX_EXPERTS
+ *     experts        as many as fit have slots on the GPU, which reads the others from the host
+ *     experts        all of them in the host's memory, where the CPU computes them
+ *     chunks         of prompts, a quarter as long: less scratch, and shorter rings of windows
+ *     layers         as many as fit on the GPU, the CPU computes the others
+ *
+ * So more memory never gives less. Contexts, formats and places that the caller names are kept.
+ */
+#include "engine/fit.h"
+#include "engine/experts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Tokens of one conversation. Slots of a batch divide them, down to FIT_CTX_SLOT each. */
+enum {
+    FIT_CTX_KEYS = 65536,    /* programs that call tools fill this; q8_0 comes before less */
+    FIT_CTX_EXPERTS = 32768, /* a few experts on the host cost less than a shorter context */
+    FIT_CTX_HOST = 8192,     /* layers on the CPU make every token several times slower */
+    FIT_CTX_SLOT = 4096,
+    FIT_CHUNK = 512 /* rows: prompts take a few percent longer than with 2048 */
+};
+
+/* The caller's part of the choice. */
+typedef struct fit_ask {
+    const carat_model_options *opt;
+    carat_session_options so;
+    int32_t n_seqs, top;                   /* top: the longest context */
+    bool own_ctx, own_kv, experts, divide; /* may experts be on the host, and layers? */
+} fit_ask;
+
+/* Do experts' options leave their place open? */
+static bool is_open(const char *option)
+{
+    return !option || !strcmp(option, "auto") || !strcmp(option, "off") || !strcmp(option, "0");
+}
+
+static fit_ask ask_of(const carat_model *m, const carat_model_options *opt)
+{
+    fit_ask a = {.opt = opt, .n_seqs = opt->n_sessions > 1 ? opt->n_sessions : 1};
+    bool placed = opt->gpu_layers || opt->cpu_experts;
+    bool shared = opt->experts_gpu && strcmp(opt->experts_gpu, "auto");
+    if (opt->session)
+        a.so = *opt->session;
+    a.own_ctx = a.so.n_ctx > 0;
+    a.own_kv = a.so.kv_k || a.so.kv_v || a.so.kv_layers;
+    a.top = a.own_ctx ? a.so.n_ctx : m->core.n_ctx_train;
+    a.experts = !placed && !shared && m->dev->experts && m->n_sides == 1 && m->core.n_expert_layers;
+    a.divide = !placed && !shared && is_open(opt->experts_cpu) && is_open(opt->experts_early) &&
+               device_bare(m->dev) == m->dev;
+    return a;
+}
+
+/* The shortest context of a stage: `most` tokens of one conversation. */
+static int32_t floor_of(const fit_ask *a, int32_t most)
+{
+    int32_t each = most / a->n_seqs, least = most < FIT_CTX_SLOT ? most : FIT_CTX_SLOT;
+    each = each < least ? least : each;
+    return a->own_ctx || each > a->top ? a->top : each;
+}
+
+/* Does the session fit, and every later one without a context of its own? */
+static status try_one(carat_model *m, const fit_ask *a, int32_t n_ctx, bool q8, bool *fits, err *e)
+{
+    carat_memory_plan plan;
+    session_shape shape;
+    m->fit.n_ctx = n_ctx;
+    m->fit.kv = q8 ? "q8_0" : NULL;
+    m->fit.trying = true;
+    status st = plan_shape(m, &a->so, a->n_seqs, 0, &shape, e);
+    if (!st && !(st = plan_costs(m, &shape, NULL, &plan, e))) {
+        *fits = plan_fits(m, &plan);
+        m->fit.needed_bytes = plan.device[PASS_MAIN].total_bytes;
+        m->fit.available_bytes = plan.device[PASS_MAIN].available_bytes;
+    }
+    m->fit.trying = false;
+    return st;
+}
+
+/* Contexts from `from` to `least`, each half of the one before; the first that fits. */
+static status try_contexts(carat_model *m, const fit_ask *a, int32_t from, int32_t least, bool q8,
+                           bool *fits, err *e)
+{
+    for (int32_t n = from;; n = n / 2 > least ? n / 2 : least) {
+        status st = try_one(m, a, n, q8, fits, e);
+        if (st || *fits || n <= least)
+            return st;
+    }
+}
+
+/* The context and the formats of keys, where everything else is settled. */
+static status try_keys(carat_model *m, const fit_ask *a, int32_t least, bool *fits, err *e)
+{
+    int32_t f16_least = floor_of(a, FIT_CTX_KEYS);
+    f16_least = a->own_kv || f16_least < least ? least : f16_least;
+    status st = try_contexts(m, a, a->top, f16_least, false, fits, e);
+    return st || *fits || a->own_kv ? st : try_contexts(m, a, f16_least, least, true, fits, e);
+}
+
+/* ---- Experts and layers on the host -------------------------------------------------------- */
+
+/* Slots for as many experts as fit. */
+static status try_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
+{
+    carat_model_options o = *a->opt;
+    int32_t n = floor_of(a, FIT_CTX_EXPERTS);
+    err why = {0};
+    o.session = &a->so;
+    m->fit.n_ctx = n;
+    m->fit.kv = a->own_kv ? NULL : "q8_0";
+    m->fit.trying = true;
+    status st = experts_choose(m, &o, &why);
+    m->fit.trying = false;
+    if (!st)
+        st = try_one(m, a, n, !a->own_kv, fits, e);
+    else if (st != E_MEMORY)
+        err_set(e, st, "%s", why.text);
+    if (st || !*fits)
+        experts_free(m);
+    return st == E_MEMORY ? OK : st;
+}
+
+static status try_cpu_experts(carat_model *m, const fit_ask *a, bool *fits, err *e)
+{
+    status st = divide_model(m, a->opt, (model_division){.experts = true}, e);
+    if (!st)
+        st = try_contexts(m, a, floor_of(a, FIT_CTX_EXPERTS), floor_of(a, FIT_CTX_HOST), !a->own_kv,
+                          fits, e);
+    return st;
+}
+
+/* The last n layers on the GPU; *can: the model may be divided there. */
+static status try_layers(carat_model *m, const fit_ask *a, int32_t n, bool *can, bool *fits, err *e)
+{
+    err why = {0};
+    status st = divide_model(m, a->opt, (model_division){.n_layers = m->core.n_layer - n}, &why);
+    *can = st != E_ARG;
+    *fits = false;
+    if (st == E_ARG) /* a layer would be parted from the one whose keys it reads */
+        return OK;
+    if (st)
+        return err_set(e, st, "%s", why.text);
+    return try_one(m, a, floor_of(a, FIT_CTX_HOST), !a->own_kv, fits, e);
+}
+
+/* The most layers that fit, all of them with short chunks. */
+static status try_some_layers(carat_model *m, const fit_ask *a, bool *fits, err *e)
+{
+    int32_t lo = 0, hi = m->core.n_layer; /* lo fits, or is 0; hi does not */
+    bool can;
+    m->fit.chunk = FIT_CHUNK;
+    undivide_model(m);
+    status whole = try_one(m, a, floor_of(a, FIT_CTX_HOST), !a->own_kv, fits, e);
+    if (whole || *fits) {
+        m->fit.divided = false;
+        m->fit.level = a->own_kv ? CARAT_FIT_CONTEXT : CARAT_FIT_KEYS;
+        return whole;
+    }
+    m->fit.divided = true;
+    m->fit.level = CARAT_FIT_LAYERS;
+    while (hi - lo > 1) {
+        int32_t n = lo + (hi - lo) / 2;
+        status st = try_layers(m, a, n, &can, fits, e);
+        if (st)
+            return st;
+        if (*fits || !can)
+            lo = n;
+        else
+            hi = n;
+    }
+    status st = lo ? try_layers(m, a, lo, &can, fits, e) : OK;
+    return st;
+}
+
+/* ---- The choice ---------------------------------------------------------------------------- */
+
+/* All levels up to the experts; E_MEMORY: none fits. */
+static status try_without_layers(void *user, const carat_model *of, err *e)
+{
+    const fit_ask *a = user;
+    carat_model *m = (carat_model *)(size_t)of;
+    bool fits = false;
+    int32_t least = a->experts  ? floor_of(a, FIT_CTX_EXPERTS)
+                    : a->divide ? floor_of(a, FIT_CTX_HOST)
+                                : floor_of(a, N_CTX_MIN);
+    experts_free(m);
+    status st = a->experts ? OK : experts_choose(m, a->opt, e); /* which also refuses options */
+    m->fit = (model_fit){0};
+    if (!st)
+        st = try_keys(m, a, least, &fits, e);
+    m->fit.level = m->fit.kv               ? CARAT_FIT_KEYS
+                   : m->fit.n_ctx < a->top ? CARAT_FIT_CONTEXT
+                                           : CARAT_FIT_WHOLE;
+    if (!st && !fits && a->experts) {
+        st = try_experts(m, a, &fits, e);
+        m->fit.level = CARAT_FIT_EXPERTS;
+    }
+    if (st || fits)
+        return st;
+    return err_set(e, E_MEMORY, "with it, layers would be on the CPU");
+}
+
+static status try_on_host(carat_model *m, const fit_ask *a, bool *fits, err *e)
+{
+    status st = OK;
+    m->fit.divided = true;
+    if (a->experts) {
+        st = try_cpu_experts(m, a, fits, e);
+        m->fit.level = CARAT_FIT_EXPERTS;
+    }
+    if (!st && !*fits)
+        st = try_some_layers(m, a, fits, e);
+    if (st || !*fits)
+        undivide_model(m);
+    return st;
+}
+
+/* By how much the least that may be given up fails, and a context that would fit. */
+static status too_large(carat_model *m, const fit_ask *a, err *e)
+{
+    bool fits = false;
+    char hint[128] = "";
+    status st = try_one(m, a, a->top, false, &fits, e);
+    uint64_t needed = m->fit.needed_bytes, there = m->fit.available_bytes;
+    for (int q8 = 0; q8 < (a->own_kv ? 1 : 2) && !st && !fits; q8++) {
+        fit_ask b = *a;
+        b.so.n_ctx = 0;
+        st = try_contexts(m, &b, a->top, a->top < N_CTX_MIN ? a->top : N_CTX_MIN, q8, &fits, e);
+        if (fits)
+            snprintf(hint, sizeof hint, "; a context of %d tokens%s would fit", m->fit.n_ctx,
+                     q8 ? " with keys of q8_0" : "");
+    }
+    m->fit = (model_fit){0};
+    if (st)
+        return st;
+    return err_set(e, E_MEMORY,
+                   "%s with a context of %d tokens needs %.1f MiB of memory of %s, %.1f MiB more "
+                   "than the %.1f MiB that are available%s",
+                   m->core.name, a->top, (double)needed * 0x1p-20, m->dev->name,
+                   needed > there ? (double)(needed - there) * 0x1p-20 : 0.0,
+                   (double)there * 0x1p-20, hint);
+}
+
+/* One line for users: what was given up, and the options that say it. */
+static void tell(carat_model *m, const fit_ask *a)
+{
+    model_fit *f = &m->fit;
+    carat_expert_info x;
+    size_t n = 0, cap = sizeof f->text;
+    f->text[0] = 0;
+    if (f->level == CARAT_FIT_WHOLE)
+        return;
+    n += (size_t)snprintf(f->text + n, cap - n, "fitted to %.0f MiB of GPU memory (%.0f used): ",
+                          (double)f->available_bytes * 0x1p-20, (double)f->needed_bytes * 0x1p-20);
+    n += (size_t)snprintf(f->text + n, cap - n, "a context of %d", f->n_ctx);
+    if (f->n_ctx < m->core.n_ctx_train)
+        n += (size_t)snprintf(f->text + n, cap - n, " of %d", m->core.n_ctx_train);
+    n += (size_t)snprintf(f->text + n, cap - n, " tokens%s", a->n_seqs > 1 ? " for each slot" : "");
+    if (f->kv)
+        n += (size_t)snprintf(f->text + n, cap - n, ", keys and values of %s", f->kv);
+    if (f->chunk)
+        n += (size_t)snprintf(f->text + n, cap - n, ", prompts in chunks of %d", f->chunk);
+    if (f->level == CARAT_FIT_EXPERTS && carat_experts(m, &x))
+        n += (size_t)snprintf(
+            f->text + n, cap - n,
+            ", %d of %d experts on the GPU, which reads the others from host memory", x.n_slots,
+            x.n_experts);
+    else if (f->level == CARAT_FIT_EXPERTS)
+        n += (size_t)snprintf(f->text + n, cap - n, ", all experts on the CPU");
+    if (f->level == CARAT_FIT_LAYERS)
+        snprintf(f->text + n, cap - n, ", %d of %d layers on the GPU, the others on the CPU",
+                 model_layers_on(&m->core, PASS_MAIN), m->core.n_layer);
+}
+
+status fit_choose(carat_model *m, const carat_model_options *opt, err *e)
+{
+    fit_ask a = ask_of(m, opt);
+    err why = {0};
+    if (m->overcommit)
+        return experts_choose(m, opt, e);
+    status st = drafters_that_fit(m, opt, try_without_layers, &a, &why);
+    if (st && st != E_MEMORY)
+        return err_set(e, st, "%s", why.text);
+    if (st) {
+        bool fits = false;
+        st = a.divide ? try_on_host(m, &a, &fits, e) : OK;
+        if (st)
+            return st;
+        if (!fits)
+            return too_large(m, &a, e);
+    }
+    tell(m, &a);
+    if (a.own_ctx)
+        m->fit.n_ctx = 0; /* that session's alone */
+    return OK;
+}

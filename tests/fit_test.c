@@ -1,0 +1,234 @@
+/* fit_test.c - what models give up to fit GPUs: plans over published shapes and sizes of cards,
+ * without a GPU and without weights (carat_model_options.plan_gpu_mb, carat synth --hollow).
+ */
+#include "carat.h"
+#include "base/mem.h"
+#include "tests/spawn.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const shapes[] = {"26b-a4b",         "31b",       "e4b",       "e2b",
+                                     "qwen3.6-35b-a3b", "laguna-xs", "qwen3-14b", "qwen3.6-27b"};
+/* MiB free. */
+static const int64_t sizes[] = {2500,  3600,  5000,  6000,  7808,  9500,  11840, 13900,
+                                15872, 19000, 21500, 23936, 32000, 47900, 79000};
+enum { SHAPES = sizeof shapes / sizeof *shapes, SIZES = sizeof sizes / sizeof *sizes };
+
+/* A file of that shape and type, without weights. The caller unlinks it. */
+static void write_hollow(const char *shape, const char *type, char path[128])
+{
+    spawned r;
+    const spawn_options o = {0};
+    snprintf(path, 128, "%s/fit-%s-%s-%d.gguf", P_tmpdir, shape, type, (int)getpid());
+    spawn_carat(&r, &o,
+                (const char *const[]){"synth", "--hollow", "--vocab", "none", "-t", type, shape,
+                                      path, NULL});
+    CHECK_EQ(r.code, 0);
+    spawned_free(&r);
+}
+
+typedef struct fitted {
+    carat_status st;
+    carat_error e;
+    carat_fit fit;
+    bool q8;
+    int32_t n_ctx, n_layers, n_slots; /* layers on the GPU; all experts: INT32_MAX */
+    uint64_t total_bytes;
+    char text[400], kv[16];
+} fitted;
+
+static fitted fit_with(const char *path, int64_t mib, carat_model_options mo,
+                       const carat_session_options *so)
+{
+    fitted f = {0};
+    carat_model *m;
+    carat_model_info i;
+    carat_memory_plan p;
+    carat_expert_info x;
+    carat_kv_kind kind;
+    mo.vocab_only = true;
+    mo.plan_gpu_mb = mib;
+    mo.session = so;
+    if ((f.st = carat_model_open(path, &mo, &m, &f.e)))
+        return f;
+    carat_model_get_info(m, &i);
+    f.st = carat_plan(m, so, &p, &f.e);
+    f.fit = i.fit;
+    f.q8 = !strcmp(i.fit_kv, "q8_0");
+    f.n_ctx = p.n_ctx;
+    f.n_layers = p.device[0].n_layers;
+    f.n_slots = carat_experts(m, &x) ? x.n_slots : i.fit >= CARAT_FIT_EXPERTS ? 0 : INT32_MAX;
+    f.total_bytes = p.device[0].total_bytes;
+    snprintf(f.text, sizeof f.text, "%s", i.fit_text);
+    CHECK(carat_plan_kv(m, so, &kind, 1, &f.e) > 0);
+    snprintf(f.kv, sizeof f.kv, "%s", kind.k);
+    carat_model_close(m);
+    return f;
+}
+
+/* One plan: within the memory, in the order that fit.c documents. */
+static void check_one(const char *shape, int64_t mib, const fitted *f, int32_t n_layer)
+{
+    CHECK_MSG(f->total_bytes <= (uint64_t)mib << 20, "%s: %.1f MiB planned in %lld", shape,
+              (double)f->total_bytes * 0x1p-20, (long long)mib);
+    CHECK_MSG((f->fit == CARAT_FIT_WHOLE) == !*f->text, "%s, %lld: '%s'", shape, (long long)mib,
+              f->text);
+    CHECK_MSG(!strcmp(f->kv, f->q8 ? "q8_0" : "f16"), "%s: keys of %s", shape, f->kv);
+    bool right = true;
+    if (f->fit <= CARAT_FIT_CONTEXT)
+        right = !f->q8 && f->n_ctx >= 32768 && f->n_layers == n_layer && f->n_slots == INT32_MAX;
+    if (f->fit == CARAT_FIT_KEYS)
+        right = f->q8 && f->n_ctx <= 65536 && f->n_ctx >= 8192 && f->n_layers == n_layer &&
+                f->n_slots == INT32_MAX;
+    if (f->fit == CARAT_FIT_EXPERTS)
+        right = f->q8 && f->n_ctx <= 32768 && f->n_ctx >= 8192 && f->n_layers == n_layer;
+    if (f->fit == CARAT_FIT_LAYERS)
+        right = f->q8 && f->n_ctx == 8192 && f->n_layers >= 1 && f->n_layers < n_layer;
+    CHECK_MSG(right, "%s, %lld MiB: choice %d: %s", shape, (long long)mib, (int)f->fit, f->text);
+}
+
+static void check_shape(const char *shape, const char *card)
+{
+    char path[128];
+    write_hollow(shape, "q4_k_m", path);
+    const carat_session_options so = {.n_outputs = 1};
+    const carat_model_options mo = {.card = card};
+    fitted last = fit_with(path, 1 << 20, mo, &so), f;
+    CHECK_OK(last.st, last.e);
+    CHECK_EQ((int)last.fit, CARAT_FIT_WHOLE);
+    int32_t n_layer = last.n_layers;
+    for (int i = SIZES - 1; i >= 0; i--) {
+        f = fit_with(path, sizes[i], mo, &so);
+        if (f.st == CARAT_E_MEMORY) { /* nor does less fit */
+            last.n_ctx = last.n_layers = last.n_slots = -1;
+            continue;
+        }
+        CHECK_OK(f.st, f.e);
+        check_one(shape, sizes[i], &f, n_layer);
+        CHECK_MSG(f.fit >= last.fit && f.n_ctx <= last.n_ctx && f.n_layers <= last.n_layers &&
+                      f.n_slots <= last.n_slots && f.q8 >= last.q8,
+                  "%s: %lld MiB has more than %lld MiB: %s", shape, (long long)sizes[i],
+                  (long long)(i + 1 < SIZES ? sizes[i + 1] : 0), f.text);
+        last = f;
+    }
+    unlink(path);
+}
+
+TEST(fit_more_memory_never_gives_less)
+{
+    for (int i = 0; i < SHAPES; i++)
+        check_shape(shapes[i], "8.6");
+}
+
+TEST(fit_on_cards_of_every_capability)
+{
+    static const char *const cards[] = {"8.0", "8.9", "9.0", "10.0", "12.0"};
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
+        check_shape(i % 2 ? "26b-a4b" : "e4b", cards[i]);
+}
+
+TEST(fit_of_the_models_that_people_run)
+{
+    char path[128];
+    const carat_session_options def = {.n_outputs = 1};
+    carat_session_options so = {.n_ctx = 65536, .n_outputs = 1};
+    write_hollow("26b-a4b", "q4_k_m", path);
+    fitted f = fit_with(path, 23936, (carat_model_options){0}, &so);
+    CHECK_OK(f.st, f.e);
+    CHECK(f.fit == CARAT_FIT_WHOLE && f.n_ctx == 65536 && f.n_slots == INT32_MAX);
+    f = fit_with(path, 11840, (carat_model_options){0}, &def);
+    CHECK_OK(f.st, f.e);
+    CHECK(f.fit == CARAT_FIT_EXPERTS && f.n_ctx == 32768 && f.n_slots > 1000);
+    unlink(path);
+    write_hollow("qwen3.6-27b", "q4_k_m", path);
+    so.n_ctx = 131072; /* kept: the formats of keys change in its place */
+    f = fit_with(path, 23936, (carat_model_options){0}, &so);
+    CHECK_OK(f.st, f.e);
+    CHECK(f.fit == CARAT_FIT_KEYS && f.q8 && f.n_ctx == 131072);
+    unlink(path);
+    write_hollow("e4b", "q4_k_m", path);
+    so.n_ctx = 32768;
+    f = fit_with(path, 7808, (carat_model_options){0}, &so);
+    CHECK_OK(f.st, f.e);
+    CHECK(f.fit <= CARAT_FIT_KEYS && f.n_ctx == 32768);
+    unlink(path);
+}
+
+TEST(fit_keeps_what_options_say)
+{
+    char path[128];
+    write_hollow("31b", "q4_k_m", path);
+    carat_session_options so = {.kv_k = "f16", .n_outputs = 1};
+    fitted f = fit_with(path, 23936, (carat_model_options){0}, &so);
+    CHECK_OK(f.st, f.e);
+    CHECK(!strcmp(f.kv, "f16") && f.n_ctx >= 8192 && f.n_layers == 60);
+    so = (carat_session_options){.n_ctx = 100000, .kv_k = "f16", .n_outputs = 1};
+    f = fit_with(path, 23936, (carat_model_options){0}, &so);
+    CHECK_OK(f.st, f.e);
+    CHECK(f.n_ctx == 100000 && f.fit == CARAT_FIT_LAYERS && !strcmp(f.kv, "f16"));
+    so = (carat_session_options){.n_outputs = 1};
+    f = fit_with(path, 23936, (carat_model_options){.gpu_layers = 20}, &so);
+    CHECK_OK(f.st, f.e);
+    CHECK(f.n_layers == 20 && f.fit <= CARAT_FIT_CONTEXT);
+    /* What cannot be is told with numbers, and what would fit beside it. */
+    so.n_ctx = 262144;
+    f = fit_with(path, 11840, (carat_model_options){.gpu_layers = 30}, &so);
+    CHECK_STATUS(f.st, CARAT_E_MEMORY);
+    CHECK_MSG(strstr(f.e.text, "context of 262144 tokens needs") && strstr(f.e.text, "MiB more") &&
+                  !strstr(f.e.text, "(null)"),
+              "%s", f.e.text);
+    so.n_ctx = 131072;
+    f = fit_with(path, 23936, (carat_model_options){.gpu_layers = 59}, &so);
+    CHECK_STATUS(f.st, CARAT_E_MEMORY);
+    CHECK_MSG(strstr(f.e.text, "would fit"), "%s", f.e.text);
+    unlink(path);
+    write_hollow("26b-a4b", "q4_k_m", path);
+    so.n_ctx = 0;
+    f = fit_with(path, 15872, (carat_model_options){.experts_gpu = "0.25"}, &so);
+    CHECK_OK(f.st, f.e);
+    CHECK(f.n_slots > 900 && f.n_slots <= 960);
+    f = fit_with(path, 7808, (carat_model_options){.cpu_experts = true}, &so);
+    CHECK_OK(f.st, f.e);
+    CHECK(f.n_slots == INT32_MAX && f.fit <= CARAT_FIT_KEYS && f.n_layers == 30);
+    unlink(path);
+}
+
+TEST(fit_of_a_gpu_that_is_not_here_computes_nothing)
+{
+    char path[128];
+    carat_model *m;
+    carat_error e = {0};
+    write_hollow("e2b", "q4_k_m", path);
+    CHECK_STATUS(carat_model_open(path, &(carat_model_options){.plan_gpu_mb = 8000}, &m, &e),
+                 CARAT_E_ARG);
+    err_clear(&e);
+    const carat_model_options o = {.plan_gpu_mb = 8000, .vocab_only = true, .card = "7.5"};
+    CHECK_STATUS(carat_model_open(path, &o, &m, &e), CARAT_E_ARG);
+    CHECK_MSG(strstr(e.text, "8.0, 8.6"), "%s", e.text);
+    unlink(path);
+}
+
+TEST(fit_is_printed_by_inspect)
+{
+    static const char *const bad[] = {"",      "x",   "0GB",   "24XB",  "-1GB",
+                                      "8GB,,", "nan", "1e9GB", "0x10GB"};
+    char path[128];
+    spawned r;
+    const spawn_options o = {0};
+    write_hollow("26b-a4b", "q4_k_m", path);
+    spawn_carat(&r, &o, (const char *const[]){"inspect", "--gpu", "8GB,24GB,9000MiB", path, NULL});
+    CHECK_EQ(r.code, 0);
+    CHECK(spawned_says(&r.out, "8GB: 7808 MiB free") && spawned_says(&r.out, "24GB: 23936 MiB") &&
+          spawned_says(&r.out, "9000MiB: 9000 MiB free") &&
+          spawned_says(&r.out, "of 3840 experts on the GPU"));
+    spawned_free(&r);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        spawn_carat(&r, &o, (const char *const[]){"inspect", "--gpu", bad[i], path, NULL});
+        CHECK_MSG(r.code != 0 && spawned_says(&r.err, "expected sizes"), "--gpu '%s'", bad[i]);
+        spawned_free(&r);
+    }
+    unlink(path);
+}
