@@ -130,7 +130,8 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
                 e, bad, "%s: layers %d and %d both have %s attention, and %d and %d heads", what,
                 *of, i, s->swa[i] ? "sliding-window" : "full", s->n_head[*of], s->n_head[i]);
         if (i < s->n_dense && !s->n_ff[i])
-            return err_set(e, bad, "%s: layer %d is dense, and laguna.feed_forward_length is 0",
+            return err_set(e, bad,
+                           "%s: layer %d is dense, and laguna.feed_forward_length is missing or 0",
                            what, i);
     }
     return OK;
