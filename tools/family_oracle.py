@@ -279,6 +279,10 @@ def complete(run, d, config):
             shape = [int(x) for x in found[2].split(",")][::-1]
             if name.endswith("conv1d.weight"):
                 shape = [shape[0], 1, shape[1]]
+        elif "there are no tensors layers" in text:  # of a drafter
+            tensors = {f"{'model.' if 'assistant' in str(config) else ''}layers.{i}.input_layernorm.weight": ([1], b"\0" * 4)
+                       for i in range(config.get("text_config", config)["num_hidden_layers"])}
+            continue
         elif "there is no lm_head.weight" in text:
             name, shape = "lm_head.weight", [1, 1]
         elif found := re.search(r"tensors? ha\S+ no place in .*?: (\S+?)[,:]?(\s|$)", text):
