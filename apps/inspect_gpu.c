@@ -111,8 +111,9 @@ static void put_plan(const gpu_plan *p, const gpu_size *size)
         putchar('\n');
         return;
     }
-    printf("  %s\n",
-           *p->info.fit_text ? p->info.fit_text : "everything fits, with the longest context");
+    bool longest = p->plan.n_ctx >= p->info.n_ctx_train;
+    printf("  %s%s\n", *p->info.fit_text ? p->info.fit_text : "everything fits",
+           !*p->info.fit_text && longest ? ", with the longest context" : "");
     printf("  a context of %" PRId32 " tokens, prompts in chunks of %" PRId32 "\n", p->plan.n_ctx,
            p->plan.chunk);
     device_print_plan(stdout, &p->plan);
