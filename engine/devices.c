@@ -126,7 +126,7 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, err *e)
     status st = opt->plan_gpu_mb
                     ? device_plan_cuda(&m->dev, opt->card, (uint64_t)opt->plan_gpu_mb << 20, &why)
                     : device_open_cuda(&m->dev, &gpu, &why);
-    if (st && forced)
+    if (st && (forced || st == E_MEMORY)) /* the host lacks memory, for a CPU too */
         return err_set(e, st, "%s", why.text);
     if (st)
         because(m, "%.250s", why.text);

@@ -228,7 +228,8 @@ status model_place(model *m, device *const *others, int32_t n_others, const int8
             expert_side[i] > n_others)
             return err_set(e, E_ARG, "layer %d of %s is on a device that is not there", i, m->name);
     m->n_sides = 1 + n_others;
-    memcpy(m->dev + 1, others, (size_t)n_others * sizeof *others);
+    if (n_others)
+        memcpy(m->dev + 1, others, (size_t)n_others * sizeof *others);
     memcpy(m->layer_side, layer_side, (size_t)m->n_layer * sizeof *layer_side);
     memcpy(m->expert_side, expert_side, (size_t)m->n_layer * sizeof *expert_side);
     return m->arch->divide(m, e);

@@ -57,7 +57,7 @@ done
 sort -n $([ "$seconds" -gt 0 ] || echo -r) "$tmp/todo" | cut -d ' ' -f 2- >"$tmp/list"
 export nvcc cache tmp seconds start
 # shellcheck disable=SC2016 # expanded by the shell that xargs starts
-xargs -P "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)" -L 1 sh -c '
+[ ! -s "$tmp/list" ] || xargs -P "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)" -L 1 sh -c '
     f=$1 key=$2
     shift 2
     left=0
