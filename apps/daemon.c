@@ -216,7 +216,9 @@ static double tokens_per_second(const carat_timings *t)
 static const char *drawn_seed(const daemon_request *r, char text[24])
 {
     bool drawn = r->sampling.temperature > 0 && !r->seed_given;
-    snprintf(text, 24, drawn ? " seed=%" PRIu32 : "", r->sampling.seed);
+    text[0] = 0;
+    if (drawn)
+        snprintf(text, 24, " seed=%" PRIu32, r->sampling.seed);
     return text;
 }
 

@@ -265,7 +265,7 @@ static void *take_piece(cuda_pins *k, size_t n_bytes)
     use(k, p);
     char *at = p->free_piece;
     if (at)
-        memcpy(&p->free_piece, at, sizeof at);
+        memcpy(&p->free_piece, at, sizeof p->free_piece);
     else
         at = p->at + piece * p->n_fresh++;
     p->n_taken++;
@@ -278,7 +278,7 @@ static void *take_piece(cuda_pins *k, size_t n_bytes)
 
 static void give_piece(cuda_pins *k, pin *p, char *at)
 {
-    memcpy(at, &p->free_piece, sizeof at);
+    memcpy(at, &p->free_piece, sizeof p->free_piece);
     p->free_piece = at;
     if (!--p->n_taken)
         unuse(k, p);

@@ -109,15 +109,15 @@ void cuda_skip_rows(pass *p, const kv_view *kv, const attend_args *a, int32_t ro
     int32_t at_a_time = rows_at_a_time(kv, a->n_head, rows);
     skip_room room = room_of(kv);
     size_t n = (size_t)at_a_time * (size_t)a->n_head;
-    char *at = scratch;
+    char *weights = scratch, *tops = weights + n * room.weights, *at = tops + n * room.tops;
     skip_args x = {.a = *a,
                    .parts = {.chunk = chunk, .n_chunk = up(keys, chunk)},
                    .deal = {.group_inverse = (65536 + group - 1) / group},
-                   .weights = (uint16_t *)at,
-                   .tops = (float *)(at += n * room.weights),
+                   .weights = (uint16_t *)weights,
+                   .tops = (float *)tops,
                    .n_tiles = up(kv->n_keys, SKIP_TILE),
                    .n_word = sparse_words(kv->n_keys)};
-    x.parts.at = (float *)(at += n * room.tops);
+    x.parts.at = (float *)at;
     x.kept = (uint32_t *)(at + n * room.parts);
     while (1 << x.deal.chunk_shift < chunk)
         x.deal.chunk_shift++;

@@ -193,17 +193,17 @@ const uint32_t *cuda_lists(pass *p, const kv_view *kv, const rowset *rs, const a
     const sparse_rule *rule = &p->st->sparse[rs->seq[0]];
     const kv_base *base = step_store(p->st, rs->seq[0], kv);
     select_room room = room_of(kv, p->rows->n, a->n_head);
-    char *at = scratch;
+    char *pages = scratch, *means = pages + room.page_bytes, *scores = means + room.mean_bytes;
     select_args x = {.kv = a->kv,
                      .base = {base->k, base->v, (const dev_kv_page *)base->page},
                      .q = a->q,
                      .n_head = a->n_head,
                      .n_tiles = (int32_t)room.n_tiles,
                      .mean_room = (int32_t)room.mean_room,
-                     .pages = room.page_bytes ? (uint16_t *)at : NULL,
-                     .means = (uint16_t *)(at += room.page_bytes),
-                     .scores = (float *)(at += room.mean_bytes),
-                     .kept = (uint32_t *)(at += room.score_bytes),
+                     .pages = room.page_bytes ? (uint16_t *)pages : NULL,
+                     .means = (uint16_t *)means,
+                     .scores = (float *)scores,
+                     .kept = (uint32_t *)(scores + room.score_bytes),
                      .n_word = sparse_words(kv->n_keys),
                      .sink = SPARSE_SINK,
                      .near = SPARSE_NEAR,
