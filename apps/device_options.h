@@ -33,9 +33,10 @@ typedef struct device_options {
 #define OPT_DEVICE_AND_CARD(T, card_help)                                                          \
     OPT_STR(T, where.device, "device", 0, "NAME",                                                  \
             "auto, cpu, cuda or cuda:N (default: a GPU, with as much of the model as fits)"),      \
-        OPT_INT(T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                \
-                "only the last N layers on the GPU, the rest on the CPU (default: all that fit)",  \
-                "!device=cpu&@gpu"),                                                               \
+        OPT_INT(                                                                                   \
+            T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                    \
+            "the GPU computes the last N layers, the CPU the others (default: as many as fit)",    \
+            "!device=cpu&@gpu"),                                                                   \
         OPT_FLAG(T, where.all_layers, "all-layers-on-gpu", 0, NULL, "~!device=cpu&@gpu"),          \
         OPT_FLAG(T, where.cpu_experts, "cpu-experts", 0,                                           \
                  "keep all experts in the host's memory, where the CPU computes them",             \

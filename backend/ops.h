@@ -371,7 +371,7 @@ struct device {
     int32_t watch_rooms;  /* rooms of a page_watch that it makes use of, at most; 0: one */
     /* Sifts n_wants rows of n logits each, at once; every `to` has room for cap. May be NULL. */
     void (*sift)(device *d, sift_want *want, int32_t n_wants, int32_t n, int32_t cap);
-    /* Waits until all that was launched has ended. NULL: ops have ended when they return. */
+    /* Waits until every launched op has ended. NULL: an op has ended when its function returns. */
     void (*wait)(device *d);
     /* An asynchronous device: its first failure since it was opened, or OK. May be NULL. */
     status (*failed)(const device *d, err *e);

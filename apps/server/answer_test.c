@@ -594,8 +594,8 @@ TEST(answers_cut_inside_a_call)
     }
 }
 
-/* The first call breaks behind pieces that were told: its text comes as content, the next call has
- * the next number, and nobody takes the broken one for a call. */
+/* The first call breaks after pieces of it were sent. Its text comes as content. The next call has
+ * the next number. No API counts the broken call as a call. */
 TEST(answers_go_on_behind_a_broken_call)
 {
     static const char text[] = "<tool_call>\n<function=get>\n<parameter=a>\nsome long text\n"

@@ -82,6 +82,8 @@ static int32_t slow_layers(rig *g, const char *size, const char *card)
     layer_heads last = {0};
     if (t)
         s->family->list(s, t, n);
+    else
+        failed(g, "cards", "no memory for a list of tensors");
     for (int32_t il = 0; t && il < s->n_layer; il++) {
         layer_heads h = heads_of(t, n, il);
         char why[256];
