@@ -15,6 +15,20 @@
 
 /* ---- Qwen3 ---- */
 
+/* Mixtures that carat has in every layer alone, with weights whose sum is 1. */
+static void refuse_mixtures(config_fields *f, int32_t n_expert, bool norm_by_default)
+{
+    const json_t *dense = config_get(f, "mlp_only_layers"), *norm = config_get(f, "norm_topk_prob");
+    if (dense && json_array_size(dense))
+        config_refuse(f, "mlp_only_layers", "empty list");
+    if (config_whole_or(f, "decoder_sparse_step", 1) != 1)
+        config_refuse(f, "decoder_sparse_step", "1, which alone is supported");
+    if (norm ? !config_truth(f, "norm_topk_prob") : !norm_by_default)
+        config_refuse(f, "norm_topk_prob", "true, which alone is supported");
+    if (!f->st && !n_expert)
+        config_refuse(f, "num_experts", "number from 1 on");
+}
+
 /* The rotation: older files have the first object, newer ones the second. */
 static void read_qwen3(config_fields *f, model_shape *m)
 {
@@ -24,6 +38,11 @@ static void read_qwen3(config_fields *f, model_shape *m)
     if (s->theta == 0)
         config_refuse(f, "rope_theta", "number");
     s->n_rot = s->head_dim;
+    const char *type = json_string_value(config_get(f, "model_type"));
+    if (type && !strcmp(type, "qwen3_moe"))
+        refuse_mixtures(f, s->n_expert, false);
+    else if (s->n_expert)
+        config_refuse(f, "num_experts", "field of dense models");
 }
 
 static const neutral_option qwen3_options[] = {{"hidden_act", "silu"},
@@ -32,13 +51,11 @@ static const neutral_option qwen3_options[] = {{"hidden_act", "silu"},
                                                {"quantization_config", NULL},
                                                {NULL, NULL}};
 /* Without use_sliding_window the last two say nothing. */
-static const char *const qwen3_more[] = {"rope_scaling",
-                                         "rope_parameters",
-                                         "partial_rotary_factor",
-                                         "layer_types",
-                                         "sliding_window",
-                                         "max_window_layers",
-                                         NULL};
+static const char *const qwen3_more[] = {"rope_scaling",          "rope_parameters",
+                                         "partial_rotary_factor", "layer_types",
+                                         "sliding_window",        "max_window_layers",
+                                         "mlp_only_layers",       "decoder_sparse_step",
+                                         "norm_topk_prob",        NULL};
 
 /* ---- Laguna ---- */
 
@@ -169,19 +186,11 @@ static void read_qwen35_rotation(config_fields *f, qwen35_shape *s)
 
 static void read_qwen35_experts(config_fields *f, qwen35_shape *s)
 {
-    const json_t *dense = config_get(f, "mlp_only_layers");
-    if (dense && json_array_size(dense))
-        config_refuse(f, "mlp_only_layers", "empty list");
-    if (config_whole_or(f, "decoder_sparse_step", 1) != 1)
-        config_refuse(f, "decoder_sparse_step", "1, which alone is supported");
-    if (config_get(f, "norm_topk_prob") && !config_truth(f, "norm_topk_prob"))
-        config_refuse(f, "norm_topk_prob", "true, which alone is supported");
     s->n_expert = config_whole(f, "num_experts");
     s->n_used = config_whole(f, "num_experts_per_tok");
     s->n_ff_exp = config_whole(f, "moe_intermediate_size");
     s->n_ff = config_whole(f, "shared_expert_intermediate_size");
-    if (!f->st && !s->n_expert)
-        config_refuse(f, "num_experts", "number from 1 on");
+    refuse_mixtures(f, s->n_expert, true);
 }
 
 /* Options with a value that is supported beside their absence. */
@@ -374,7 +383,7 @@ static const char *const gemma4_more[] = {
 
 const config_family config_families[] = {
     {&gemma4_shapes, {"gemma4*"}, gemma4_options, gemma4_more, read_gemma4, true},
-    {&qwen3_shapes, {"qwen3"}, qwen3_options, qwen3_more, read_qwen3, false},
+    {&qwen3_shapes, {"qwen3", "qwen3_moe"}, qwen3_options, qwen3_more, read_qwen3, false},
     {&laguna_shapes, {"laguna"}, laguna_options, laguna_more, read_laguna, false},
     {&qwen35_shapes,
      {"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"},

@@ -21,6 +21,10 @@
     "\"num_key_value_heads\":2,\"head_dim\":32,\"rms_norm_eps\":1e-06,"                            \
     "\"max_position_embeddings\":4096,\"hidden_act\":\"silu\",\"attention_bias\":false,"
 #define QWEN COMMON "\"model_type\":\"qwen3\",\"use_sliding_window\":false,"
+#define QWEN3MOE                                                                                   \
+    COMMON "\"model_type\":\"qwen3_moe\",\"use_sliding_window\":false,\"num_attention_heads\":4,"  \
+           "\"num_experts_per_tok\":3,\"moe_intermediate_size\":32,\"norm_topk_prob\":true,"       \
+           "\"decoder_sparse_step\":1,\"mlp_only_layers\":[],\"tie_word_embeddings\":false,"
 #define LAGUNA                                                                                     \
     COMMON "\"model_type\":\"laguna\",\"num_experts\":8,\"num_experts_per_tok\":2,"                \
            "\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":64,"                  \
@@ -94,6 +98,13 @@ static const family_case cases[] = {
      "{" QWEN35 "\"model_type\":\"qwen3_5_moe_text\",\"tie_word_embeddings\":true,"
      "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
      "\"shared_expert_intermediate_size\":48}",
+     true, false, NULL, false, 0},
+    {"qwen3moe", "{" QWEN3MOE "\"num_experts\":8,\"rope_theta\":10000000.0,\"rope_scaling\":null}",
+     false, false, NULL, false, 0},
+    /* As transformers 5.17 saves it: another name of the experts' number. */
+    {"qwen3moe",
+     "{" QWEN3MOE "\"num_local_experts\":8,\"rope_parameters\":"
+     "{\"rope_type\":\"default\",\"rope_theta\":10000000.0}}",
      true, false, NULL, false, 0},
 };
 
@@ -548,6 +559,12 @@ TEST(options_of_families_are_refused_by_name)
         {7, "\"mlp_only_layers\":[1],", "mlp_only_layers"},
         {7, "\"num_experts\":0,", "num_experts"},
         {7, "\"num_experts_per_tok\":9,", "num_experts_per_tok is 9"},
+        {0, "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,", "dense"},
+        {8, "\"norm_topk_prob\":null,", "norm_topk_prob"},
+        {8, "\"mlp_only_layers\":[0],", "mlp_only_layers"},
+        {8, "\"decoder_sparse_step\":2,", "decoder_sparse_step"},
+        {8, "\"num_experts\":0,", "num_experts"},
+        {8, "\"moe_intermediate_size\":null,", "moe_intermediate_size"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         model_shape *s = NULL;

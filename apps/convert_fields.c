@@ -280,18 +280,18 @@ static void read_key(config_fields *f, model_shape *s, const table_key *r)
     int32_t v;
     if (!r->config || (r->how & CONFIG_BY_HAND) || (r->when && !r->when(s)))
         return;
+    const char *name = r->or_config && !config_get(f, r->config) ? r->or_config : r->config;
     if (r->kind == KEY_REAL) {
         *(double *)((char *)s + r->at) =
-            r->how & CONFIG_MAY_LACK ? config_real_or(f, r->config, 0) : config_real(f, r->config);
+            r->how & CONFIG_MAY_LACK ? config_real_or(f, name, 0) : config_real(f, name);
         return;
     }
     if (r->kind == KEY_FLAG)
-        v = config_truth(f, r->config);
+        v = config_truth(f, name);
     else if (r->how & CONFIG_MAY_LACK)
-        v = config_whole_or(f, r->config,
-                            r->otherwise ? *(int32_t *)((char *)s + r->otherwise) : 0);
+        v = config_whole_or(f, name, r->otherwise ? *(int32_t *)((char *)s + r->otherwise) : 0);
     else
-        v = config_whole(f, r->config);
+        v = config_whole(f, name);
     table_set(s, r, v);
 }
 
@@ -303,7 +303,8 @@ static bool is_known(const config_family *c, const char *key)
     const family_table *t = c->shapes->table;
     size_t n = strlen(key);
     for (int32_t i = 0; i < t->n_keys; i++)
-        if (t->keys[i].config && !strcmp(t->keys[i].config, key))
+        if ((t->keys[i].config && !strcmp(t->keys[i].config, key)) ||
+            (t->keys[i].or_config && !strcmp(t->keys[i].or_config, key)))
             return true;
     for (const neutral_option *o = c->options; o->key; o++)
         if (!strcmp(o->key, key))

@@ -374,14 +374,21 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down)
     return y;
 }
 
+/* Whether the shared expert is whole, or absent. */
+static bool shares_fit(const mixture *m, int32_t n_in)
+{
+    const weight *f = m->shared_factor;
+    if (!m->shared_gate)
+        return !m->shared_up && !m->shared_down && !f;
+    return m->shared_up && m->shared_down && m->shared_down->n_out == m->down->n_out &&
+           (!f || (f->n_in == n_in && f->n_out == 1));
+}
+
 mat op_mixture(pass *p, mat x, const mixture *m)
 {
     if (!pass_shapes(p, "mixture",
-                     m && m->router && m->gate && m->down && m->shared_gate && m->shared_up &&
-                         m->shared_down && x.heads == 1 && x.cols == m->router->n_in &&
-                         (!m->shared_factor ||
-                          (m->shared_factor->n_in == x.cols && m->shared_factor->n_out == 1)) &&
-                         m->shared_down->n_out == m->down->n_out))
+                     m && m->router && m->gate && m->down && x.heads == 1 &&
+                         x.cols == m->router->n_in && shares_fit(m, x.cols)))
         return (mat){0};
     if (p->dev->op->mixture && p->here == m->gate->side) {
         size_t mark = pass_mark(p);
@@ -392,13 +399,19 @@ mat op_mixture(pass *p, mat x, const mixture *m)
     }
     routing to;
     const expert_router choose = {m->router, m->k, m->rule};
-    mat y = op_glu_router(p, x, m->shared_gate, m->shared_up, m->act, x, &choose, &to);
-    y = op_matmul(p, y, m->shared_down);
+    mat y = {0};
+    if (m->shared_gate) {
+        y = op_glu_router(p, x, m->shared_gate, m->shared_up, m->act, x, &choose, &to);
+        y = op_matmul(p, y, m->shared_down);
+    } else {
+        to = op_router(p, x, m->router, m->k, m->rule);
+    }
     if (m->shared_factor)
         y = op_act_mul(p, op_matmul(p, x, m->shared_factor), y, ACT_SIGMOID);
     visit v = op_visit(p, m->gate->side, &x, &to);
     mat e = op_moe_down(p, op_moe_glu(p, x, to, m->gate, m->up, m->act), to, m->down);
-    return op_add(p, y, op_return(p, v, e));
+    e = op_return(p, v, e);
+    return m->shared_gate ? op_add(p, y, e) : e;
 }
 
 mat op_moe_matmul(pass *p, mat x, routing r, const weight *w)

@@ -76,7 +76,7 @@ typedef struct norm_want {
 } norm_want;
 enum { NORMS_MAX = 3 };
 
-/* A mixture of experts beside an expert that every row goes to. */
+/* A mixture of experts, perhaps beside an expert that every row goes to: shared_*, else NULL. */
 typedef struct mixture {
     const weight *router, *gate, *up, *down; /* up NULL: gate holds both */
     const weight *shared_factor;             /* [1 row of n_in]; NULL: factor 1 */

@@ -31,6 +31,7 @@ static const struct {
 } archs[] = {
     {"gemma4", &gemma4_arch},
     {"qwen3", &qwen3_arch},
+    {"qwen3moe", &qwen3moe_arch},
     {"laguna", &laguna_arch},
     {"dflash", &dflash_arch},
     {"*dflash-draft", &dflash_arch},

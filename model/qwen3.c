@@ -1,12 +1,14 @@
-/* qwen3.c - Qwen3 dense: sizes, keys, tensors, binding, and the forward pass in the order of the
- * paper.
+/* qwen3.c - Qwen3, dense and with experts: sizes, keys, tensors, binding, and the forward pass in
+ * the order of the paper.
  *
  * GGUF names are llama.cpp's; safetensors names are transformers'. Easy to get wrong: heads of
  * queries and keys are normed before the rotation, all by one vector of head_dim. Values are
  * neither normed nor rotated. The size of a head is the file's, not the width over the number of
  * heads. Files may have the number of heads and the feed-forward width by layer, queries, keys and
  * values in one tensor, and divisors of frequencies. A window is refused: no published model has
- * one.
+ * one. With experts every layer has them, and no shared one: the feed-forward width, which files
+ * state too, is of no layer. The weights of a row's experts are the softmax over all, divided by
+ * their sum.
  */
 #include "model/qwen3.h"
 #include "model/bind.h"
@@ -16,9 +18,16 @@
 
 /* ---- Sizes ---- */
 
-#define COMMON                                                                                     \
-    .family = &qwen3_shapes, .head_dim = 128, .n_vocab = 151936, .n_ctx_train = 40960,             \
-    .eps = 1e-6, .theta = 1e6
+#define PUBLISHED .family = &qwen3_shapes, .head_dim = 128, .n_vocab = 151936, .eps = 1e-6
+#define COMMON PUBLISHED, .n_ctx_train = 40960, .theta = 1e6
+#define SIZE_30B                                                                                   \
+    .n_layer = 48, .n_embd = 2048, .n_head = {32}, .n_head_kv = {4}, .n_expert = 128, .n_used = 8, \
+    .n_ff_exp = 768
+/* Heads are wider than n_embd / n_head, as in the 0.6B. */
+#define TINY                                                                                       \
+    .family = &qwen3_shapes, .eps = 1e-6, .theta = 1e6, .n_layer = 4, .n_embd = 64,                \
+    .n_vocab = 512, .n_ff = {96}, .n_head = {4}, .n_head_kv = {2}, .head_dim = 32,                 \
+    .n_ctx_train = 8192
 
 static const qwen3_shape sizes[] = {
     {COMMON, .name = "qwen3-0.6b", .n_layer = 28, .n_embd = 1024, .n_ff = {3072}, .n_head = {16},
@@ -33,23 +42,26 @@ static const qwen3_shape sizes[] = {
      .n_head_kv = {8}},
     {COMMON, .name = "qwen3-32b", .n_layer = 64, .n_embd = 5120, .n_ff = {25600}, .n_head = {64},
      .n_head_kv = {8}},
-    /* Heads are wider than n_embd / n_head, as in the 0.6B. */
-    {.family = &qwen3_shapes,
-     .eps = 1e-6,
-     .theta = 1e6,
-     .name = "tiny-qwen3",
-     .n_layer = 4,
-     .n_embd = 64,
-     .n_vocab = 512,
-     .n_ff = {96},
-     .n_head = {4},
-     .n_head_kv = {2},
-     .head_dim = 32,
-     .n_ctx_train = 8192,
-     .tied = true},
+    {COMMON, SIZE_30B, .name = "qwen3-30b-a3b", .n_ff = {6144}},
+    {COMMON, .name = "qwen3-235b-a22b", .n_layer = 94, .n_embd = 4096, .n_ff = {12288},
+     .n_head = {64}, .n_head_kv = {4}, .n_expert = 128, .n_used = 8, .n_ff_exp = 1536},
+    {PUBLISHED, SIZE_30B, .name = "qwen3-coder-30b-a3b", .n_ff = {5472}, .n_ctx_train = 262144,
+     .theta = 1e7},
+    {TINY, .name = "tiny-qwen3", .tied = true},
+    {TINY, .name = "tiny-qwen3moe", .n_expert = 8, .n_used = 2, .n_ff_exp = 32},
 };
 
 /* ---- Keys ---- */
+
+static const qwen3_shape *own(const model_shape *s)
+{
+    return (const qwen3_shape *)s;
+}
+
+static bool has_experts(const model_shape *s)
+{
+    return own(s)->n_expert > 0;
+}
 
 #define F(name) offsetof(qwen3_shape, name)
 static const table_key keys[] = {
@@ -72,12 +84,13 @@ static const table_key keys[] = {
       .how = MAY_LACK | CONFIG_BY_HAND, .value = 1e6),
     K("rope.scaling", NULL, F(scaling), YARN, 0, 0, .otherwise = F(n_ctx_train)),
     K(NULL, "vocab_size", F(n_vocab), COUNT, 1, VOCAB_MAX),
+    K("expert_count", "num_experts", F(n_expert), COUNT, 0, EXPERTS_MAX,
+      .how = MAY_LACK | CONFIG_MAY_LACK | OMIT_ZERO, .or_config = "num_local_experts"),
+    K("expert_used_count", "num_experts_per_tok", F(n_used), COUNT, 1, EXPERTS_MAX,
+      .when = has_experts, .upto = F(n_expert)),
+    K("expert_feed_forward_length", "moe_intermediate_size", F(n_ff_exp), COUNT, 1, WIDTH_MAX / 2,
+      .when = has_experts),
 };
-
-static const qwen3_shape *own(const model_shape *s)
-{
-    return (const qwen3_shape *)s;
-}
 
 static status agree(const model_shape *m, status bad, const char *what, err *e)
 {
@@ -98,7 +111,7 @@ static void fill(model_shape *m, int32_t size)
 
 /* ---- Tensors ---- */
 
-enum { D = 1, VOCAB, Q, KV, HD, FF };
+enum { D = 1, VOCAB, Q, KV, HD, FF, N_EXP, FF_EXP };
 static int64_t dim(const model_shape *m, int32_t il, int8_t d)
 {
     const qwen3_shape *s = own(m);
@@ -107,8 +120,21 @@ static int64_t dim(const model_shape *m, int32_t il, int8_t d)
                           [Q] = (int64_t)s->n_head[il < 0 ? 0 : il] * s->head_dim,
                           [KV] = (int64_t)s->n_head_kv[il < 0 ? 0 : il] * s->head_dim,
                           [HD] = s->head_dim,
-                          [FF] = s->n_ff[il < 0 ? 0 : il]};
+                          [FF] = s->n_ff[il < 0 ? 0 : il],
+                          [N_EXP] = s->n_expert,
+                          [FF_EXP] = s->n_ff_exp};
     return of[d];
+}
+
+static bool is_sparse(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return has_experts(s);
+}
+
+static bool is_dense(const model_shape *s, int32_t il)
+{
+    return !is_sparse(s, il);
 }
 
 #define M(name) offsetof(qwen3, name)
@@ -121,6 +147,7 @@ static const table_tensor of_model[] = {
 };
 
 #define W(name) offsetof(qwen3_layer, name)
+#define HF_EXPERT(tail) "mlp.experts.*." tail "_proj.weight"
 static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
     T(ALWAYS, ELSEWHERE, "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D,
@@ -131,9 +158,14 @@ static const table_tensor of_layer[] = {
     T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", QK_NORM, HD),
     T(ALWAYS, W(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", QK_NORM, HD),
     T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "post_attention_layernorm.weight", NORM, D),
-    T(ALWAYS, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
+    T(is_dense, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
+    T(is_dense, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
+    T(is_dense, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
+    T(is_sparse, W(router), "ffn_gate_inp.weight", "mlp.gate.weight", ROUTER, D, N_EXP),
+    T(is_sparse, ELSEWHERE, "ffn_gate_exps.weight", HF_EXPERT("gate"), MATRIX, D, FF_EXP, N_EXP),
+    T(is_sparse, ELSEWHERE, "ffn_up_exps.weight", HF_EXPERT("up"), MATRIX, D, FF_EXP, N_EXP),
+    T(is_sparse, ELSEWHERE, "ffn_down_exps.weight", HF_EXPERT("down"), DOWN_EXPERTS, FF_EXP, D,
+      N_EXP),
 };
 
 /* ---- The entry ---- */
@@ -143,13 +175,21 @@ static void cut_layers(model_shape *s, int32_t n_layer)
     s->n_layer = n_layer;
 }
 
-static const family_table rows = {TABLE_ROWS, .dim = dim, .agree = agree, .fill = fill};
+static const char *arch_of(const model_shape *s, char buf[TABLE_ARCH])
+{
+    (void)buf;
+    return has_experts(s) ? "qwen3moe" : "qwen3";
+}
+
+static const family_table rows = {TABLE_ROWS, .dim = dim, .agree = agree, .fill = fill,
+                                  .arch = arch_of};
 
 const shape_family qwen3_shapes = {
     TABLE_HOOKS(qwen3_shape),
     .arch = "qwen3",
     .title = "qwen",
-    .sizes = "qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b, tiny-qwen3",
+    .sizes = "qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b, qwen3-30b-a3b, "
+             "qwen3-235b-a22b, qwen3-coder-30b-a3b, tiny-qwen3, tiny-qwen3moe",
     .mix = "q4_k_m",
     .cut = cut_layers};
 
@@ -183,8 +223,12 @@ static status bind_each(model *m, qwen3 *g, const qwen3_shape *s, err *e)
     for (int32_t i = 0; i < s->n_layer && !st; i++) {
         qwen3_layer *L = &g->layer[i];
         const binder b = {m, i, e};
+        const expert_sizes sizes_of = {s->n_embd,  s->n_ff_exp,  s->n_expert, s->n_used,
+                                       &L->router, &L->ffn_norm, NULL};
         L->rope = &g->rope[PASS_MAIN];
-        if ((st = bind_projections(&b, L, s)) || (st = table_bind(&b, &s->common, L)))
+        if ((st = bind_projections(&b, L, s)) || (st = table_bind(&b, &s->common, L)) ||
+            (s->n_expert &&
+             (st = bind_experts(&b, &sizes_of, &L->gate_exps, &L->up_exps, &L->down_exps))))
             return st;
         m->kv[i] = (kv_spec){.layer = i,
                              .n_head_kv = s->n_head_kv[i],
@@ -206,7 +250,11 @@ static status bind_qwen3(model *m, err *e)
     const qwen3_shape *s = own(shape);
     const binder b = {m, -1, e};
     const turning t = {s->n_rot, s->theta, s->n_rot / 2, &g->rope_factors, &s->scaling};
-    *g = (qwen3){.n_layer = s->n_layer, .head_dim = s->head_dim, .eps = (float)s->eps};
+    *g = (qwen3){
+        .n_layer = s->n_layer, .head_dim = s->head_dim, .n_used = s->n_used, .eps = (float)s->eps};
+    if (has_experts(shape) != (m->arch == &qwen3moe_arch))
+        return err_set(e, E_FORMAT, "%s: %s.expert_count = %d, expected %s", m->file.path,
+                       m->arch->name, s->n_expert, s->n_expert ? "no experts" : "1 or more");
     if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
         (st = table_bind(&b, shape, g)) ||
         (st = bind_vector_if(&b, &g->rope_factors, "rope_freqs.weight", s->n_rot / 2)) ||
@@ -240,10 +288,21 @@ static void qwen3_add_attention(pass *p, const qwen3 *g, const qwen3_layer *L, c
     op_add(p, *x, op_matmul(p, mat_flat(a), &L->wo));
 }
 
-static void qwen3_add_dense(pass *p, const qwen3 *g, const qwen3_layer *L, mat x)
+/* x += a gated unit, or the chosen experts' units, weighted. */
+static void qwen3_add_ffn(pass *p, const qwen3 *g, const qwen3_layer *L, mat x)
 {
     mat h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
-    op_add(p, x, op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down));
+    if (!L->router.n_in) {
+        op_add(p, x, op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down));
+        return;
+    }
+    const mixture m = {.router = &L->router,
+                       .gate = &L->gate_exps,
+                       .up = L->up_exps.n_in ? &L->up_exps : NULL,
+                       .down = &L->down_exps,
+                       .k = g->n_used,
+                       .act = ACT_SILU};
+    op_add(p, x, op_mixture(p, h, &m));
 }
 
 static mat qwen3_forward(pass *p, const model *m, const kv_layout *kv)
@@ -262,7 +321,7 @@ static mat qwen3_forward(pass *p, const model *m, const kv_layout *kv)
         mat before = x;
         qwen3_add_attention(p, g, L, &kv->view[il], &x, il == g->n_layer - 1 && last_tap < il);
         if (p->rows->n)
-            qwen3_add_dense(p, g, L, x);
+            qwen3_add_ffn(p, g, L, x);
         if (p->rows->n)
             pass_tap(p, il, x); /* a drafter may read this layer */
         /* If the wanted rows were moved, they lie above the mark and are kept to the end. */
@@ -276,7 +335,7 @@ static mat qwen3_forward(pass *p, const model *m, const kv_layout *kv)
 static status qwen3_divide(model *m, err *e)
 {
     qwen3 *g = m->impl;
-    status st = divide_check_experts(m, false, e);
+    status st = divide_check_experts(m, g->n_used > 0, e);
     for (int8_t side = 1; side < m->n_sides && !st; side++)
         if (model_layers_on(m, side))
             st = divide_rope(m, g->rope, side, e);
@@ -292,8 +351,8 @@ static status qwen3_divide(model *m, err *e)
     return OK;
 }
 
-const model_arch qwen3_arch = {.name = "qwen3",
-                               .sampling = {.temperature = 0.6f, .top_k = 20, .top_p = 0.95f},
-                               .bind = bind_qwen3,
-                               .forward = qwen3_forward,
-                               .divide = qwen3_divide};
+#define QWEN3                                                                                      \
+    .sampling = {.temperature = 0.6f, .top_k = 20, .top_p = 0.95f}, .bind = bind_qwen3,            \
+    .forward = qwen3_forward, .divide = qwen3_divide
+const model_arch qwen3_arch = {.name = "qwen3", QWEN3};
+const model_arch qwen3moe_arch = {.name = "qwen3moe", QWEN3};

@@ -1,7 +1,7 @@
-/* qwen3.h - Qwen3 dense text models, 0.6B to 32B.
+/* qwen3.h - Qwen3 text models: dense, 0.6B to 32B, and with experts, 30B-A3B to 480B-A35B.
  *
- * Reference for arithmetic and names: transformers' modeling_qwen3.py; GGUF keys and tensors:
- * llama.cpp's qwen3 architecture.
+ * Reference for arithmetic and names: transformers' modeling_qwen3.py and modeling_qwen3_moe.py;
+ * GGUF keys and tensors: llama.cpp's qwen3 and qwen3moe architectures.
  */
 #ifndef MODEL_QWEN3_H
 #define MODEL_QWEN3_H
@@ -17,7 +17,8 @@ typedef struct qwen3_shape {
         };
     };
     int32_t n_head[LAYERS_MAX], n_head_kv[LAYERS_MAX], n_ff[LAYERS_MAX];
-    int32_t head_dim, n_rot; /* n_rot: rotated dims of a head */
+    int32_t head_dim, n_rot;            /* n_rot: rotated dims of a head */
+    int32_t n_expert, n_used, n_ff_exp; /* n_expert 0: dense */
     double eps, theta;
     rope_scaling scaling;
 } qwen3_shape;
@@ -26,11 +27,13 @@ typedef struct qwen3_layer {
     int8_t side; /* the index of its device: pass.h */
     const rope *rope;
     weight attn_norm, wq, wk, wv, wo, q_norm, k_norm;
-    weight ffn_norm, gate, up, down;
+    weight ffn_norm;
+    weight gate, up, down;                        /* of dense layers */
+    weight router, gate_exps, up_exps, down_exps; /* up_exps empty: gate_exps holds both */
 } qwen3_layer;
 
 typedef struct qwen3 {
-    int32_t n_layer, head_dim;
+    int32_t n_layer, head_dim, n_used;
     float eps;
     rope rope[PASS_SIDES_MAX]; /* the same tables on each device with layers */
     weight rope_factors;       /* read at bind */
@@ -38,7 +41,7 @@ typedef struct qwen3 {
     qwen3_layer *layer;
 } qwen3;
 
-extern const model_arch qwen3_arch;
+extern const model_arch qwen3_arch, qwen3moe_arch;
 extern const shape_family qwen3_shapes;
 
 #endif

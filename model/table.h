@@ -51,9 +51,10 @@ typedef struct table_key {
     size_t upto, below; /* F(field) that is another bound, inclusive and not */
     int32_t (*of)(const model_shape *s, int32_t il); /* a layer's number, instead of the field's */
     bool (*listed)(const model_shape *s);            /* COUNTS: whether a list is written */
-    size_t plus;         /* F(field) that is added where the key is written */
-    const char *or_gguf; /* a second spelling of gguf, which is read too */
-    const char *same_as; /* another key of the same field, which must have the same value */
+    size_t plus;           /* F(field) that is added where the key is written */
+    const char *or_gguf;   /* a second spelling of gguf, which is read too */
+    const char *or_config; /* the same of config */
+    const char *same_as;   /* another key of the same field, which must have the same value */
     bool (*when)(const model_shape *s); /* NULL: every model has the key */
 } table_key;
 

@@ -61,6 +61,7 @@ TEST(qwen3_fused_projections)
 {
     check_same("qwen3", &(fidelity_file){.fused_qkv = true});
     check_same("qwen3-yarn", &(fidelity_file){.fused_qkv = true});
+    check_same("qwen3moe", &(fidelity_file){.fused_qkv = true});
 }
 
 TEST(families_refuse_what_they_cannot_compute)
@@ -81,6 +82,12 @@ TEST(families_refuse_what_they_cannot_compute)
         {"qwen3-yarn",
          {.set_key = "qwen3.rope.scaling.original_context_length", .set_value = 0},
          "original_context_length = 0"},
+        {"qwen3moe", {.drop_key = "qwen3moe.expert_count"}, "qwen3moe.expert_count = 0"},
+        {"qwen3moe",
+         {.set_key = "qwen3moe.expert_used_count", .set_value = 9},
+         "expert_used_count = 9, expected 1 to 8"},
+        {"qwen3moe", {.drop_tensor = "blk.2.ffn_gate_inp.weight"}, "gate_inp.weight is missing"},
+        {"qwen3moe", {.add_tensor = "blk.0.ffn_gate_shexp.weight"}, "ffn_gate_shexp"},
         {"laguna", {.add_tensor = "blk.0.ffn_down.bias"}, "ffn_down.bias"},
         {"laguna",
          {.set_key = "laguna.attention.sliding_window_pattern", .set_value = 2},

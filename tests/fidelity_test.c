@@ -177,6 +177,11 @@ PLAIN_TEST(fidelity_qwen3_yarn)
     check_model("qwen3-yarn");
 }
 
+PLAIN_TEST(fidelity_qwen3moe)
+{
+    check_model("qwen3moe");
+}
+
 PLAIN_TEST(fidelity_laguna)
 {
     check_model("laguna");

@@ -37,6 +37,17 @@ def qwen3(overrides):
     return Qwen3ForCausalLM, Qwen3Config(**c)
 
 
+def qwen3moe(overrides):
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-6,
+             max_position_embeddings=4096, use_sliding_window=False, tie_word_embeddings=False,
+             num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True,
+             rope_parameters=dict(rope_type="default", rope_theta=1e7))
+    c.update(overrides)
+    return Qwen3MoeForCausalLM, Qwen3MoeConfig(**c)
+
+
 def laguna(overrides):
     from transformers import LagunaConfig, LagunaForCausalLM
     yarn = dict(rope_type="yarn", rope_theta=5e5, partial_rotary_factor=0.5, factor=32.0,
@@ -61,6 +72,7 @@ CASES = {
         tie_word_embeddings=False, num_attention_heads=6,
         rope_parameters=dict(rope_type="yarn", rope_theta=1e6, factor=4.0,
                              original_max_position_embeddings=1024))),
+    "qwen3moe": (qwen3moe, 1100, 100, {}),
     "laguna": (laguna, 900, 130, {}),
     "laguna-element": (laguna, 1000, 100, dict(
         gating="per-element", layer_types=[G] * 4, num_attention_heads=4,
@@ -92,10 +104,14 @@ def model_values(arch, c):
          (a + "attention.key_length", U32, c.head_dim),
          (a + "attention.value_length", U32, c.head_dim),
          (a + "attention.layer_norm_rms_epsilon", F32, c.rms_norm_eps)]
-    if arch == "qwen3":
+    if arch in ("qwen3", "qwen3moe"):
         rope = c.rope_parameters
-        return v + [(a + "attention.head_count", U32, c.num_attention_heads),
-                    (a + "rope.freq_base", F32, rope["rope_theta"])] + rope_values(a, rope)
+        v += [(a + "attention.head_count", U32, c.num_attention_heads),
+              (a + "rope.freq_base", F32, rope["rope_theta"])] + rope_values(a, rope)
+        return v if arch == "qwen3" else v + [
+            (a + "expert_count", U32, c.num_experts),
+            (a + "expert_used_count", U32, c.num_experts_per_tok),
+            (a + "expert_feed_forward_length", U32, c.moe_intermediate_size)]
     full, swa = c.rope_parameters[G], c.rope_parameters[S]
     windows = S in c.layer_types
     v += [(a + "attention.head_count", (ARR, I32), c.num_attention_heads_per_layer),
@@ -209,14 +225,17 @@ def run_f64(model, ids):
 
 def router_gap(model, ids):
     """Smallest distance between the last expert chosen and the first one left out."""
+    sigmoid = model.config.model_type == "laguna"
     gap = [float("inf")]
 
     def hook(m, _, out):
-        p = (torch.sigmoid(out[0]) + m.e_score_correction_bias).sort(-1, descending=True).values
+        p = (torch.sigmoid(out[0]) + m.e_score_correction_bias if sigmoid else
+             torch.softmax(out[0], -1))
+        p = p.sort(-1, descending=True).values
         k = out[1].shape[-1]
         gap[0] = min(gap[0], float((p[:, k - 1] - p[:, k]).min()))
     handles = [m.register_forward_hook(hook) for m in model.modules()
-               if type(m).__name__ == "LagunaTopKRouter"]
+               if type(m).__name__ in ("LagunaTopKRouter", "Qwen3MoeTopKRouter")]
     model(ids, use_cache=False)
     for h in handles:
         h.remove()

@@ -16,6 +16,7 @@ MUTATIONS = []
 # Substrings of tests and their files, as carat_test takes them.
 TESTS = {
     "qwen3": ["fidelity_qwen3"],
+    "qwen3moe": ["fidelity_qwen3moe"],
     "qwen35": ["fidelity_qwen35", "backend/cpu/recur"],
     "states": ["engine/recur_test", "tests/hybrid_test"],
     "taps": ["taps_of_every_family"],
@@ -70,6 +71,16 @@ mistake("qwen3", "YaRN: no ramp", (BIND, "return 1 - ramp + ramp / s->factor;",
                                    "return ramp < 2 ? 1 / s->factor : 1;"))
 mistake("qwen3", "YaRN: no factor on cosines and sines",
         (BIND, "(1 + 0.1 * log(x.factor)) * attn", "(x.factor > 0) * attn"))
+
+mistake("qwen3moe", "experts' gate and up exchanged",
+        (QWEN3, ".up = L->up_exps.n_in ? &L->up_exps : NULL",
+         ".up = L->up_exps.n_in ? &L->gate_exps : NULL"))
+mistake("qwen3moe", "one expert fewer", (QWEN3, ".k = g->n_used", ".k = g->n_used - 1"))
+mistake("qwen3moe", "router by sigmoid",
+        (QWEN3, ".k = g->n_used", ".rule = &(route_rule){.sigmoid = true, .factor = 1}, "
+         ".k = g->n_used"))
+mistake("qwen3moe", "router before the norm", (OPS, "to = op_router(p, x, m->router, m->k, m->rule);",
+        "to = op_router(p, op_scale(p, x, 0.5f), m->router, m->k, m->rule);"))
 
 # ---- Qwen3.5: attention --------------------------------------------------------------------
 

@@ -128,8 +128,7 @@ static expert_lists sort_pairs(pass *p, routing r, int32_t n_expert)
         return known->lists;
     expert_lists l = {.order = cuda_temp(p, (size_t)n * 4),
                       .n_tiles = cuda_temp(p, 4),
-                      .tiles =
-                          cuda_temp(p, (size_t)expert_tiles(n, n_expert) * EXPERT_TILE_BYTES)};
+                      .tiles = cuda_temp(p, (size_t)expert_tiles(n, n_expert) * EXPERT_TILE_BYTES)};
     if (p->dry || pass_failed(p))
         return l;
     cuda_settle(cuda_of(p));
@@ -359,6 +358,8 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     cuda_device *c = cuda_of(p);
     const route_rule plain = {.factor = 1}, *rule = m->rule ? m->rule : &plain;
     const weight *w = m->router;
+    if (!m->shared_gate)
+        return false;
     int32_t n_ff = m->shared_gate->n_out, k = m->k + 1; /* pairs */
     if (p->dry || x.rows != 1 || !cuda_few(p) || !cuda_gates(m->act) || !routes(m) ||
         x.stride % 4 || n_ff % GROUP || m->gate->n_out != (m->up ? n_ff : 2 * n_ff) ||

@@ -405,7 +405,7 @@ void check_cold(rig *g)
     check_late(g);
     check_other_act(g);
     check_floats(g);
-    static const char *const names[] = {"laguna", "qwen35moe", NULL};
-    for (int i = 0; i < 3; i++)
+    static const char *const names[] = {"laguna", "qwen35moe", "qwen3moe", NULL};
+    for (int i = 0; i < 4; i++)
         check_model(g, names[i]);
 }

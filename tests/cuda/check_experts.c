@@ -383,13 +383,13 @@ static void check_bundled(rig *g)
 
 void check_expert_slots(rig *g)
 {
-    static const char *const names[] = {"moe", "laguna", "qwen35moe"};
+    static const char *const names[] = {"moe", "laguna", "qwen35moe", "qwen3moe"};
     static const num_type types[] = {NUM_Q8_0, NUM_F32, NUM_BF16};
     if (my_turn(g, "experts"))
         check_budgets(g);
     if (my_turn(g, "experts"))
         check_bundled(g);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         for (int k = 0; k < (g->quick ? 2 : 3); k++) {
             if (!my_turn(g, "experts") || (g->quick && i && k))
                 continue;

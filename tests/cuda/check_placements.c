@@ -299,9 +299,9 @@ static void check_text(rig *g, const placement *to)
 
 void check_placements(rig *g)
 {
-    static const char *const names[] = {"moe", "laguna", "qwen35moe"};
+    static const char *const names[] = {"moe", "laguna", "qwen35moe", "qwen3moe"};
     static const num_type types[] = {NUM_F32, NUM_Q8_0};
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         for (int k = 0; k < 2; k++)
             if (my_turn(g, "placements") && !(g->quick && i && k))
                 check_fidelity(g, names[i], types[k], g->quick && i ? 3 : 1);

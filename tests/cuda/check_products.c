@@ -133,7 +133,8 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     pair_free(g, &scale);
 }
 
-/* A mixture against the reference; in one launch of experts and op by op, bit for bit. */
+/* A mixture against the reference; in one launch of experts and op by op, bit for bit. Once it has
+ * no shared expert. */
 static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t n_ff, int32_t n,
                           int32_t k, bool sigmoid)
 {
@@ -168,10 +169,10 @@ static void check_mixture(rig *g, num_type t, num_type td, int32_t n_in, int32_t
                                .gate = &gate.w[w],
                                .up = fused ? NULL : &up.w[w],
                                .down = &down.w[w],
-                               .shared_factor = sigmoid ? NULL : &factor.w[w],
-                               .shared_gate = &one[0].w[w],
-                               .shared_up = &one[1].w[w],
-                               .shared_down = &one[2].w[w],
+                               .shared_factor = sigmoid || !turn ? NULL : &factor.w[w],
+                               .shared_gate = turn ? &one[0].w[w] : NULL,
+                               .shared_up = turn ? &one[1].w[w] : NULL,
+                               .shared_down = turn ? &one[2].w[w] : NULL,
                                .rule = &rule,
                                .k = k,
                                .act = ACT_SILU};
