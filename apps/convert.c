@@ -629,8 +629,9 @@ static int run_convert(const command *c, int argc, char **argv)
                          .notes = &notes,
                          .target = o.target,
                          .dialect = o.dialect};
-    if (o.type && !mix)
-        st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, weight_mix_names);
+    if (o.type && (!mix || !weight_mix_writes(mix)))
+        st = err_set(&e, E_ARG, "carat writes no type %s; the types are %s", o.type,
+                     weight_mix_names);
     else if (is_source(argv[0], o.target, argv[1]))
         st = err_set(&e, E_ARG, "%s is read by this conversion, so it cannot be the output",
                      argv[1]);

@@ -356,8 +356,8 @@ static int run_quantize(const command *c, int argc, char **argv)
     term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
     const weight_mix *mix = weight_mix_named(argv[2]);
     target to = {argv[1], mix, (int32_t)o.n_threads, 0};
-    if (!mix)
-        st = err_set(&e, E_ARG, "there is no type %.40s; the types are %s", argv[2],
+    if (!mix || !weight_mix_writes(mix))
+        st = err_set(&e, E_ARG, "carat writes no type %.40s; the types are %s", argv[2],
                      weight_mix_names);
     else
         st = quantize(argv[0], &o, &to, &e);

@@ -327,7 +327,8 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
         if (type[i] != NUM_I32 && !j.blocks[type[i]] &&
             (st = synth_blocks_open(&j.blocks[type[i]], type[i], e)))
             goto out;
-        if (list[i].led_period && list[i].n_dims > 1 &&
+        /* Formats without an encoder have no rows that lean: keys are chosen less sharply. */
+        if (list[i].led_period && list[i].n_dims > 1 && num_format_of(type[i])->encode &&
             (st = synth_pool_open(&led[i], type[i], sigma_of(&j, &list[i]), list[i].lean, e)))
             goto out;
     }
@@ -381,7 +382,8 @@ static int run_synth(const command *c, int argc, char **argv)
         goto out;
     }
     if (!mix) {
-        st = err_set(&e, E_ARG, "there is no type %s; the types are %s", o.type, weight_mix_names);
+        st = err_set(&e, E_ARG, "there is no type %s; the types are %s, and %s", o.type,
+                     weight_mix_names, weight_mix_read_names);
         goto out;
     }
     if (o.nextn && !s->family->set_nextn) {
@@ -436,7 +438,8 @@ const command command_synth = {
         "file has every key and tensor of a\n"
         "published one, and a tokenizer if --vocab says which. TYPE is f32, f16, bf16, q8_0,\n"
         "q4_0, q4_1, q5_0, q5_1, q6_k, iq4_nl, iq4_xs, mxfp4, or one of the mixes q2_k, q3_k_m,\n"
-        "q4_k_s, q4_k_m, q5_k_s, q5_k_m.\n"
+        "q4_k_s, q4_k_m, q5_k_s, q5_k_m, or one that carat reads and does not write:\n"
+        "iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_m, iq3_xxs, iq3_m, tq1_0, tq2_0, nvfp4, q1_0, q2_0.\n"
         "With --attention-density D a query of a layer without a window attends to the keys whose\n"
         "distance is a multiple of 128 / D tokens, and to those close by: with 0.1 to one block "
         "of\n"

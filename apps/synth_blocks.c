@@ -26,6 +26,7 @@ typedef struct {
     uint16_t d[16], m[16];
     uint8_t k4[16][12]; /* scales and minima of Q4_K and Q5_K, each scale equal to its minimum */
     uint8_t e;          /* MXFP4 */
+    float f[16];        /* d, for formats without an encoder */
 } scales;
 
 /* The mean code of a format with minima. The minimum is this many scales. */
@@ -54,6 +55,7 @@ static void make_scales(scales *s, num_type t, double size)
         double v = size * (0.79 + 0.06 * (i & 7)); /* the mean square is 1.01 */
         float d = (float)(i & 8 && !minimum ? -v : v);
         s->d[i] = num_f32_to_f16(d);
+        s->f[i] = t == NUM_NVFP4 ? fabsf(d) : d;
         s->m[i] = num_f32_to_f16(sign_m * mean_code(t) * num_f16_to_f32(s->d[i]));
         uint64_t r = rng_mix((uint64_t)i + 1);
         uint8_t sc[8];
@@ -133,6 +135,8 @@ static void patch(num_type t, const scales *s, uint8_t *p, uint64_t n_blocks)
             put16(p, s->d[p[0] & 15]);
         break;
     default:
+        for (const num_format *f = num_format_of(t); n_blocks; n_blocks--, p += f->block_bytes)
+            num_set_factor(t, p, s->f[p[f->block_bytes / 2] & 15]);
         break;
     }
 }

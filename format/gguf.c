@@ -269,9 +269,10 @@ static status read_tensors(part *p, int32_t i_part, arena *mem, tensor *t, err *
             end > p->map.n_bytes)
             return err_set(e, E_FORMAT,
                            "%s: tensor %s (%" PRIu64
-                           " bytes) reaches past the end of the file at %" PRIu64
-                           "; is the download complete?",
-                           p->path, t[i].name, t[i].n_bytes, p->map.n_bytes);
+                           " bytes) reaches past the end of the file at %" PRIu64 "%s",
+                           p->path, t[i].name, t[i].n_bytes, p->map.n_bytes,
+                           t[i].type == NUM_Q2_0 ? tensor_q2_0_hint
+                                                 : "; is the download complete?");
         t[i].bytes = p->map.bytes + t[i].offset;
         t[i].part = i_part;
     }

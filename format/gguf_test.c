@@ -245,6 +245,28 @@ TEST(gguf_refuses_bad_tensors)
     }
 }
 
+/* Groups of 128 in 34 bytes, as files had them before id 42 meant groups of 64 in 18. */
+TEST(gguf_says_that_old_files_of_q2_0_must_be_converted)
+{
+    str s = {0};
+    header(&s, 3, 2, 0);
+    record(&s, "a", 1, 4096, 0, NUM_Q2_0, 0);
+    record(&s, "b", 1, 4096, 0, NUM_Q2_0, 1088);
+    data(&s, 2 * 1088);
+    CHECK_REFUSED(s, E_FORMAT, "groups of 128");
+    header(&s, 3, 2, 0);
+    record(&s, "a", 1, 4096, 0, NUM_Q2_0, 0);
+    record(&s, "b", 1, 4096, 0, NUM_Q2_0, 1152);
+    data(&s, 1152 + 1088);
+    CHECK_REFUSED(s, E_FORMAT, "groups of 128");
+    header(&s, 3, 2, 0);
+    record(&s, "a", 1, 4096, 0, NUM_Q2_0, 0);
+    record(&s, "b", 1, 4096, 0, NUM_Q2_0, 1152);
+    data(&s, 2 * 1152);
+    err e = {0};
+    CHECK_OK(open_str(&s, &e), e);
+}
+
 TEST(gguf_refuses_twins_and_overlaps)
 {
     str s = {0};

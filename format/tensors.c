@@ -106,6 +106,10 @@ static void sort_by_place(uint32_t *order, uint64_t n, const tensor *at)
     }
 }
 
+const char tensor_q2_0_hint[] =
+    "; a file from before q2_0 was settled has groups of 128 under the same number, in 34 bytes "
+    "each: such a file must be converted anew";
+
 status tensor_set_check_overlap(const tensor_set *s, arena *mem, const char *file, err *e)
 {
     uint32_t *order = arena_array(mem, (size_t)s->n, sizeof *order);
@@ -123,8 +127,9 @@ status tensor_set_check_overlap(const tensor_set *s, arena *mem, const char *fil
         if (a->part == b->part && b->offset - a->offset < a->n_bytes && b->n_bytes > 0)
             return err_set(e, E_FORMAT,
                            "%s: tensors %s and %s overlap (%" PRIu64 " bytes from %" PRIu64
-                           ", and one from %" PRIu64 ")",
-                           file, a->name, b->name, a->n_bytes, a->offset, b->offset);
+                           ", and one from %" PRIu64 ")%s",
+                           file, a->name, b->name, a->n_bytes, a->offset, b->offset,
+                           a->type == NUM_Q2_0 ? tensor_q2_0_hint : "");
     }
     return OK;
 }

@@ -49,6 +49,9 @@ int64_t name_index_find(const name_index *x, const void *records, size_t size, c
 /* Builds the index in mem. E_FORMAT on a name that occurs twice. */
 status tensor_set_index(tensor_set *s, arena *mem, const char *file, err *e);
 const tensor *tensor_find(const tensor_set *s, const char *name); /* NULL when absent */
+/* What follows a sentence about bytes that do not fit, where a tensor is in Q2_0. */
+extern const char tensor_q2_0_hint[];
+
 /* E_FORMAT when the bytes of two tensors of one part overlap. Scratch comes from mem. */
 status tensor_set_check_overlap(const tensor_set *s, arena *mem, const char *file, err *e);
 /* Elements and bytes from ne and type; *why names what is wrong when it returns false. */

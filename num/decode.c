@@ -9,7 +9,7 @@
 const int8_t num_iq4_level[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1,    13,   25,  38,  53,  69,  89,  113};
 /* The 8 magnitudes of MXFP4, doubled, with both signs. */
-static const int8_t mxfp4_level[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+const int8_t num_fp4_level[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 NUM_DECODE(f32)
 {
@@ -121,9 +121,68 @@ NUM_DECODE(mxfp4)
     for (; n > 0; n -= 32, b += 17, dst += 32) {
         float d = mxfp4_factor(b[0]);
         for (int j = 0; j < 16; j++) {
-            dst[j] = (float)mxfp4_level[b[1 + j] & 15] * d;
-            dst[j + 16] = (float)mxfp4_level[b[1 + j] >> 4] * d;
+            dst[j] = (float)num_fp4_level[b[1 + j] & 15] * d;
+            dst[j + 16] = (float)num_fp4_level[b[1 + j] >> 4] * d;
         }
+    }
+}
+
+/* Four scales, one per 16, qs[32]; byte j of a sixteen holds element j (low) and j + 8 (high). */
+NUM_DECODE(nvfp4)
+{
+    const uint8_t *b = src;
+    for (; n > 0; n -= 64, b += 36, dst += 64)
+        for (int g = 0; g < 4; g++) {
+            float d = nvfp4_factor(b[g]);
+            for (int j = 0; j < 8; j++) {
+                int q = b[4 + 8 * g + j];
+                dst[16 * g + j] = (float)num_fp4_level[q & 15] * d;
+                dst[16 * g + j + 8] = (float)num_fp4_level[q >> 4] * d;
+            }
+        }
+}
+
+/* d, a bit per element: +d or -d */
+NUM_DECODE(q1_0)
+{
+    const uint8_t *b = src;
+    for (; n > 0; n -= 128, b += 18, dst += 128) {
+        float d = ld_f16(b);
+        for (int j = 0; j < 128; j++)
+            dst[j] = b[2 + j / 8] >> j % 8 & 1 ? d : -d;
+    }
+}
+
+/* d, two bits per element: -d, 0, d, 2d */
+NUM_DECODE(q2_0)
+{
+    const uint8_t *b = src;
+    for (; n > 0; n -= 64, b += 18, dst += 64) {
+        float d = ld_f16(b);
+        for (int j = 0; j < 64; j++)
+            dst[j] = (float)((b[2 + j / 4] >> 2 * (j % 4) & 3) - 1) * d;
+    }
+}
+
+/* qs[64], d: the pairs of bits of Q2_K, and one factor */
+NUM_DECODE(tq2_0)
+{
+    const uint8_t *b = src;
+    for (; n > 0; n -= QK, b += 66, dst += QK) {
+        float d = ld_f16(b + 64);
+        for (int j = 0; j < QK; j++)
+            dst[j] = (float)((b[j / 128 * 32 + j % 32] >> 2 * (j % 128 / 32) & 3) - 1) * d;
+    }
+}
+
+/* qs[48], qh[4], d. A byte has five digits of base 3 (qh: four), the most significant first. */
+NUM_DECODE(tq1_0)
+{
+    const uint8_t *b = src;
+    for (; n > 0; n -= QK, b += 54, dst += QK) {
+        float d = ld_f16(b + 52);
+        for (int j = 0; j < QK; j++)
+            dst[j] = (float)(tq1_digit(b, j) - 1) * d;
     }
 }
 

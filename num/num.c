@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #define BOTH(n) num_decode_##n, num_encode_##n
+#define READS(n) num_decode_##n, NULL
 #define NEITHER NULL, NULL
 
 static const num_format table[NUM_TYPE_END] = {
@@ -25,26 +26,27 @@ static const num_format table[NUM_TYPE_END] = {
     [NUM_Q5_K] = {"q5_k", QK, 176, BOTH(q5_k)},
     [NUM_Q6_K] = {"q6_k", QK, 210, BOTH(q6_k)},
     [NUM_Q8_K] = {"q8_k", QK, 292, NEITHER},
-    [NUM_IQ2_XXS] = {"iq2_xxs", QK, 66, NEITHER},
-    [NUM_IQ2_XS] = {"iq2_xs", QK, 74, NEITHER},
-    [NUM_IQ3_XXS] = {"iq3_xxs", QK, 98, NEITHER},
-    [NUM_IQ1_S] = {"iq1_s", QK, 50, NEITHER},
+    [NUM_IQ2_XXS] = {"iq2_xxs", QK, 66, READS(iq2_xxs)},
+    [NUM_IQ2_XS] = {"iq2_xs", QK, 74, READS(iq2_xs)},
+    [NUM_IQ3_XXS] = {"iq3_xxs", QK, 98, READS(iq3_xxs)},
+    [NUM_IQ1_S] = {"iq1_s", QK, 50, READS(iq1_s)},
     [NUM_IQ4_NL] = {"iq4_nl", 32, 18, BOTH(iq4_nl)},
-    [NUM_IQ3_S] = {"iq3_s", QK, 110, NEITHER},
-    [NUM_IQ2_S] = {"iq2_s", QK, 82, NEITHER},
+    [NUM_IQ3_S] = {"iq3_s", QK, 110, READS(iq3_s)},
+    [NUM_IQ2_S] = {"iq2_s", QK, 82, READS(iq2_s)},
     [NUM_IQ4_XS] = {"iq4_xs", QK, 136, BOTH(iq4_xs)},
     [NUM_I8] = {"i8", 1, 1, NEITHER},
     [NUM_I16] = {"i16", 1, 2, NEITHER},
     [NUM_I32] = {"i32", 1, 4, NEITHER},
     [NUM_I64] = {"i64", 1, 8, NEITHER},
     [NUM_F64] = {"f64", 1, 8, NEITHER},
-    [NUM_IQ1_M] = {"iq1_m", QK, 56, NEITHER},
+    [NUM_IQ1_M] = {"iq1_m", QK, 56, READS(iq1_m)},
     [NUM_BF16] = {"bf16", 1, 2, BOTH(bf16)},
-    [NUM_TQ1_0] = {"tq1_0", QK, 54, NEITHER},
-    [NUM_TQ2_0] = {"tq2_0", QK, 66, NEITHER},
+    [NUM_TQ1_0] = {"tq1_0", QK, 54, READS(tq1_0)},
+    [NUM_TQ2_0] = {"tq2_0", QK, 66, READS(tq2_0)},
     [NUM_MXFP4] = {"mxfp4", 32, 17, BOTH(mxfp4)},
-    [NUM_NVFP4] = {"nvfp4", 64, 36, NEITHER},
-    [NUM_Q1_0] = {"q1_0", 128, 18, NEITHER},
+    [NUM_NVFP4] = {"nvfp4", 64, 36, READS(nvfp4)},
+    [NUM_Q1_0] = {"q1_0", 128, 18, READS(q1_0)},
+    [NUM_Q2_0] = {"q2_0", 64, 18, READS(q2_0)},
 };
 
 static const num_format tq3_0 = {"tq3_0", NUM_ROT_GROUP, 56, BOTH(tq3_0)};
@@ -59,11 +61,11 @@ const num_format *num_format_of(uint32_t type)
 const char *num_name(uint32_t type)
 {
     /* Names of the numbers just above the known ones, in static storage; others share one name. */
-    static const char *const unknown[] = {"type 42", "type 43", "type 44", "type 45", "type 46"};
+    static const char *const unknown[] = {"type 43", "type 44", "type 45", "type 46"};
     const num_format *f = num_format_of(type);
     if (f)
         return f->name;
-    return type >= 42 && type <= 46 ? unknown[type - 42] : "unknown type";
+    return type >= 43 && type <= 46 ? unknown[type - 43] : "unknown type";
 }
 
 bool num_parse(const char *name, num_type *type)
@@ -81,4 +83,18 @@ bool num_row_bytes(uint32_t type, uint64_t n, uint64_t *n_bytes)
     const num_format *f = num_format_of(type);
     return f && n % (uint32_t)f->block_n == 0 &&
            !__builtin_mul_overflow(n / (uint32_t)f->block_n, (uint64_t)f->block_bytes, n_bytes);
+}
+
+void num_set_factor(num_type type, void *block, float d)
+{
+    const num_format *f = num_format_of(type);
+    uint8_t *b = block;
+    uint16_t h = num_f32_to_f16(d);
+    if (type == NUM_NVFP4) /* see nvfp4_factor */
+        memset(b, (uint8_t)(((num_f32_to_f16(fminf(d, 400) / 256) & 0x7fff) + 64) >> 7), 4);
+    else if (type == NUM_IQ1_M) /* a nibble of it in each of four words */
+        for (int i = 0; i < 4; i++)
+            b[49 + 2 * i] = (uint8_t)((b[49 + 2 * i] & 15) | (h >> 4 * i & 15) << 4);
+    else
+        st_u16(b + (type == NUM_TQ1_0 || type == NUM_TQ2_0 ? f->block_bytes - 2 : 0), h);
 }

@@ -27,7 +27,7 @@ typedef enum num_type {
     NUM_Q5_K = 13,
     NUM_Q6_K = 14,
     NUM_Q8_K = 15,
-    NUM_IQ2_XXS = 16, /* including types that carat knows only by name */
+    NUM_IQ2_XXS = 16,
     NUM_IQ2_XS = 17,
     NUM_IQ3_XXS = 18,
     NUM_IQ1_S = 19,
@@ -47,6 +47,7 @@ typedef enum num_type {
     NUM_MXFP4 = 39,
     NUM_NVFP4 = 40,
     NUM_Q1_0 = 41,
+    NUM_Q2_0 = 42,
     NUM_TYPE_END = 64, /* above every number that files use */
     NUM_TQ3_0 = 1000   /* a format of caches: no file's number, and no name that num_parse knows */
 } num_type;
@@ -74,6 +75,10 @@ bool num_parse(const char *name, num_type *type); /* case-insensitive */
 /* Bytes of a row of n elements; false if n is not a multiple of the block, or on overflow. */
 bool num_row_bytes(uint32_t type, uint64_t n, uint64_t *n_bytes);
 
+/* Sets the factor of a block in one of the formats that have no encoder: f16, or for NVFP4 the
+ * nearest scale, four times. With it, any other bytes are finite values. */
+void num_set_factor(num_type type, void *block, float d);
+
 /* x := Rot x, and the inverse, in place, for each group of NUM_ROT_GROUP; n is a multiple of it.
  * Rot is orthogonal: it keeps dot products and lengths. TQ3_0 encodes and decodes rotated values
  * (tq3.c). */
@@ -83,9 +88,12 @@ void num_unrotate(float *x, int64_t n);
  * Walsh-Hadamard matrix in natural order. */
 void num_rotation_signs(float first[NUM_ROT_GROUP], float last[NUM_ROT_GROUP]);
 
-/* Levels of the codes of IQ4_NL and TQ3_0, for kernels. */
-extern const int8_t num_iq4_level[16];
+/* Levels of the codes of IQ4_NL, of MXFP4 and NVFP4 (doubled), and of TQ3_0, for kernels. */
+extern const int8_t num_iq4_level[16], num_fp4_level[16];
 extern const float num_tq3_level[8];
+
+/* The entries of a format of lattices (lattice.h); NULL: it is none. */
+const uint16_t *num_lattice(num_type type);
 
 /* Scalars. f32 to f16 and bf16 round to nearest even; NaN stays NaN. */
 static inline float num_bits_f32(uint32_t u)

@@ -39,6 +39,21 @@ static inline float mxfp4_factor(uint8_t e)
 {
     return num_bits_f32(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
 }
+/* Half the value of an unsigned E4M3 number: levels of NVFP4 are doubled. Its top bit is ignored, and
+ * 0x7f, a NaN, counts as 0. The bits, shifted, are an f16 with a bias of 15 instead of 7. */
+static inline float nvfp4_factor(uint8_t e)
+{
+    return e == 0x7f ? 0 : num_f16_to_f32((uint16_t)((e & 0x7f) << 7)) * 128;
+}
+/* Digit j of the block of TQ1_0 at b. Its bytes are fractions of 256: multiplied by 3^k they lose k
+ * digits, and the next one is what 3 times the rest carries. */
+static inline int tq1_digit(const uint8_t *b, int j)
+{
+    static const uint8_t power[5] = {1, 3, 9, 27, 81};
+    int at = j < 160 ? j % 32 : j < 240 ? 32 + (j - 160) % 16 : 48 + (j - 240) % 4;
+    int k = j < 160 ? j / 32 : j < 240 ? (j - 160) / 16 : (j - 240) / 4;
+    return (uint8_t)(b[at] * power[k]) * 3 >> 8;
+}
 /* Scale and minimum j of the twelve packed bytes of Q4_K and Q5_K. */
 static inline void k4_scale_min(const uint8_t *b, int j, uint8_t *sc, uint8_t *mn)
 {
@@ -71,6 +86,18 @@ NUM_DECODE(iq4_nl);
 NUM_DECODE(iq4_xs);
 NUM_DECODE(mxfp4);
 NUM_DECODE(tq3_0);
+NUM_DECODE(nvfp4);
+NUM_DECODE(q1_0);
+NUM_DECODE(q2_0);
+NUM_DECODE(tq1_0);
+NUM_DECODE(tq2_0);
+NUM_DECODE(iq1_s);
+NUM_DECODE(iq1_m);
+NUM_DECODE(iq2_xxs);
+NUM_DECODE(iq2_xs);
+NUM_DECODE(iq2_s);
+NUM_DECODE(iq3_xxs);
+NUM_DECODE(iq3_s);
 
 NUM_ENCODE(f32);
 NUM_ENCODE(f16);

@@ -13,7 +13,8 @@ from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize, quantize
 
 DECODE = [T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.Q2_K, T.Q3_K, T.Q4_K, T.Q5_K,
-          T.Q6_K, T.IQ4_NL, T.IQ4_XS, T.MXFP4]
+          T.Q6_K, T.IQ4_NL, T.IQ4_XS, T.MXFP4, T.IQ1_S, T.IQ1_M, T.IQ2_XXS, T.IQ2_XS, T.IQ2_S,
+          T.IQ3_XXS, T.IQ3_S, T.TQ1_0, T.TQ2_0, T.NVFP4]
 ENCODE = [T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0]
 
 rng = np.random.default_rng(4)

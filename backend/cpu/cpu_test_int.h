@@ -104,7 +104,7 @@ __attribute__((unused)) static void test_weight(weight *w, num_type t, int32_t n
 {
     uint64_t row_bytes;
     const num_format *f = num_format_of(t);
-    CHECK(f && f->encode && num_row_bytes(t, (uint64_t)n_in, &row_bytes));
+    CHECK(f && f->decode && num_row_bytes(t, (uint64_t)n_in, &row_bytes));
     *w = (weight){.name = "w", .type = t, .n_in = n_in, .n_out = n_out, .n_mat = n_mat};
     w->row_bytes = row_bytes;
     w->mat_bytes = w->row_bytes * (size_t)n_out;
@@ -115,6 +115,13 @@ __attribute__((unused)) static void test_weight(weight *w, num_type t, int32_t n
     int64_t n_rows = (int64_t)n_out * n_mat, fresh = n_rows < 48 ? n_rows : 48;
     for (int64_t r = 0; r < n_rows; r++) {
         unsigned char *to = data + (size_t)r * w->row_bytes;
+        if (r < fresh && !f->encode) {
+            for (size_t i = 0; i < w->row_bytes; i++)
+                to[i] = (unsigned char)rng_next(rng);
+            for (size_t i = 0; i < w->row_bytes; i += (size_t)f->block_bytes)
+                num_set_factor(t, to + i, 0.05f + 0.001f * (float)rng_below(rng, 16));
+            continue;
+        }
         if (r < fresh) {
             test_fill(v, (size_t)n_in, 0.05f, rng);
             f->encode(v, to, n_in);

@@ -8,8 +8,10 @@
 #include "backend/cpu/cpu_test_int.h"
 
 static const num_type every_type[] = {
-    NUM_F32,  NUM_F16,  NUM_BF16, NUM_Q4_0, NUM_Q4_1, NUM_Q5_0,   NUM_Q5_1,   NUM_Q8_0,
-    NUM_Q2_K, NUM_Q3_K, NUM_Q4_K, NUM_Q5_K, NUM_Q6_K, NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4};
+    NUM_F32,    NUM_F16,     NUM_BF16,  NUM_Q4_0,  NUM_Q4_1,  NUM_Q5_0,    NUM_Q5_1,
+    NUM_Q8_0,   NUM_Q2_K,    NUM_Q3_K,  NUM_Q4_K,  NUM_Q5_K,  NUM_Q6_K,    NUM_IQ4_NL,
+    NUM_IQ4_XS, NUM_MXFP4,   NUM_NVFP4, NUM_IQ1_S, NUM_IQ1_M, NUM_IQ2_XXS, NUM_IQ2_XS,
+    NUM_IQ2_S,  NUM_IQ3_XXS, NUM_IQ3_S, NUM_Q1_0,  NUM_Q2_0,  NUM_TQ1_0,   NUM_TQ2_0};
 enum { N_TYPES = sizeof every_type / sizeof *every_type };
 
 /* The activations a product of codes sees: rounded to multiples of amax / 127 in blocks of 32. */

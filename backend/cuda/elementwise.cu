@@ -4,7 +4,7 @@
  * grid. All are bound by launch latency at few rows and by bandwidth at many.
  */
 #include "backend/cuda/launch_small.h"
-#include "backend/cuda/dev.cuh"
+#include "backend/cuda/blocks.cuh"
 
 enum { T_F32 = 0, T_F16 = 1, T_BF16 = 30 };
 
@@ -133,7 +133,11 @@ __global__ void embed_blocks_kernel(dev_mat y, const uint8_t *table, int type, s
     int id = id_of(ids, r);
     const uint8_t *row = table + (size_t)max(id, 0) * row_bytes;
     bool k = (type >= 10 && type <= 14) || type == 23;
-    float v = k ? k_value(row, type, i) : block_value(row, type, i);
+    float f, v;
+    if (small_block(type))
+        v = (float)small_code(type, row, i >> 5, i & 31, &f) * f;
+    else
+        v = k ? k_value(row, type, i) : block_value(row, type, i);
     y.at[r * y.stride + i] = id < 0 ? NAN : v * scale;
 }
 

@@ -5,6 +5,7 @@
  * become int8 codes with an f32 factor and offset per 16. Unpacking to bf16 serves products of many
  * rows.
  */
+#include "backend/cuda/blocks.cuh"
 #include "backend/cuda/formats.cuh"
 #include "backend/cuda/launch_products.h"
 
@@ -158,6 +159,12 @@ DEV void take_file_group(group_bits *b, int type, const uint8_t *row, int g)
         break;
     }
     default: {
+        if (small_block(type)) {
+            for (int i = 0; i < 32; i++)
+                b->code[i] = (uint8_t)small_code(type, row, g, i, &b->f[i >> 4]);
+            b->m[0] = b->m[1] = 0;
+            break;
+        }
         int bytes = type == T_Q4_K   ? 144
                     : type == T_Q5_K ? 176
                     : type == T_Q6_K ? 210

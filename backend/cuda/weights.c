@@ -53,6 +53,18 @@ int32_t cuda_pack_kind(const weight *w)
     case NUM_IQ4_NL:
     case NUM_IQ4_XS:
     case NUM_MXFP4:
+    case NUM_NVFP4:
+    case NUM_IQ1_S:
+    case NUM_IQ1_M:
+    case NUM_IQ2_XXS:
+    case NUM_IQ2_XS:
+    case NUM_IQ2_S:
+    case NUM_IQ3_XXS:
+    case NUM_IQ3_S:
+    case NUM_Q1_0:
+    case NUM_Q2_0:
+    case NUM_TQ1_0:
+    case NUM_TQ2_0:
         return PACK_G8;
     default:
         return PACK_NONE;

@@ -239,11 +239,17 @@ bool pair_make(rig *g, pair *p, num_type type, int32_t n_in, int32_t n_out, int3
     }
     p->bytes = mem_alloc(rows * row);
     float *v = draw(g, (size_t)n_in, sigma);
-    for (size_t r = 0; r < rows; r++) {
+    const num_format *f = num_format_of(type);
+    for (size_t at = 0; !f->encode && at < rows * row; at++)
+        ((uint8_t *)p->bytes)[at] = (uint8_t)rng_next(&g->rng);
+    for (size_t at = 0; !f->encode && at < rows * row; at += (size_t)f->block_bytes)
+        num_set_factor(type, (uint8_t *)p->bytes + at,
+                       (float)(sigma * (0.5 + 0.05 * (double)rng_below(&g->rng, 10))));
+    for (size_t r = 0; f->encode && r < rows; r++) {
         for (int32_t i = 0; i < n_in; i++) /* a cheap way to make rows differ */
             v[i] = v[i] * 0.75f +
                    (float)(sigma * 0.66 * ((double)(rng_next(&g->rng) >> 40) * 0x1p-23 - 1));
-        num_format_of(type)->encode(v, (char *)p->bytes + r * row, n_in);
+        f->encode(v, (char *)p->bytes + r * row, n_in);
     }
     mem_free(v);
     p->w[0] = (weight){.name = "test",

@@ -420,6 +420,10 @@ void check_ops(rig *g)
         check_embed(g, more[i], 320);
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         check_embed(g, block_types[i], 512);
+    for (int t = NUM_IQ2_XXS; t <= NUM_Q2_0; t++)
+        if (num_format_of((uint32_t)t) && num_format_of((uint32_t)t)->decode &&
+            !num_format_of((uint32_t)t)->encode)
+            check_embed(g, (num_type)t, 512);
     check_best(g, 1, 262144, 1, 0, 0);
     check_best(g, 2, 262144, 8, 2, 0);
     check_best(g, 5, 5001, 4, 1, 0);

@@ -17,6 +17,10 @@ const double F32_BOUND = 1e-10, INT8_BOUND = 2e-4, BF16_BOUND = 2e-5;
 const num_type block_types[] = {NUM_Q4_0,   NUM_Q4_1,   NUM_Q5_0, NUM_Q5_1, NUM_Q8_0,
                                 NUM_Q4_K,   NUM_Q5_K,   NUM_Q6_K, NUM_Q2_K, NUM_Q3_K,
                                 NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4};
+/* Also packed from blocks of their own; then products are those of a layout above. */
+static const num_type more_types[] = {NUM_NVFP4,  NUM_IQ1_S, NUM_IQ1_M,   NUM_IQ2_XXS,
+                                      NUM_IQ2_XS, NUM_IQ2_S, NUM_IQ3_XXS, NUM_IQ3_S,
+                                      NUM_Q1_0,   NUM_Q2_0,  NUM_TQ1_0,   NUM_TQ2_0};
 _Static_assert(sizeof block_types / sizeof *block_types == N_BLOCK_TYPES, "the list");
 
 double product_bound(num_type t, int32_t rows)
@@ -524,6 +528,9 @@ static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu
 static void check_single_products(rig *g)
 {
     static const int32_t counts[] = {1, 2, 7, 8, 9, 16, 17, 32, 33, 100, 257};
+    for (size_t i = 0; i < sizeof more_types / sizeof *more_types; i++)
+        for (int k = 0; k < 2; k++)
+            check_product(g, more_types[i], 768, 35, k ? 40 : 3);
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
             if (g->quick && counts[k] > 100)
