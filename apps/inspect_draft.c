@@ -132,7 +132,7 @@ static void read_nextn_facts(inspect_draft *d, const gguf *g)
     d->n_embd = d->n_target_embd = d->core.n_embd;
     d->n_head = f->g.n_head;
     d->n_ff = f->g.layer->gate.n_out;
-    d->token_bytes = 2 * 2 * (uint64_t)f->g.n_head_kv * (uint64_t)f->g.head_dim;
+    d->token_bytes = 2 * 2 * (uint64_t)d->core.kv->n_head_kv * (uint64_t)f->g.head_dim;
     snprintf(d->head, sizeof d->head, "the target's");
 }
 

@@ -135,6 +135,28 @@ status bind_vector_if(const binder *b, weight *w, const char *tail, int32_t n)
             .n_in = n, .n_out = 1, .n_mat = 1, .active = 1, .f32 = true, .optional = true});
 }
 
+status bind_qkv(const binder *b, weight *wq, weight *wk, weight *wv, int32_t n_in, int64_t q,
+                int64_t kv)
+{
+    static const char *const names[] = {"attn_q.weight", "attn_k.weight", "attn_v.weight"};
+    char fused[64];
+    const int64_t n[] = {q, kv, kv};
+    weight *w[] = {wq, wk, wv};
+    int64_t at = 0;
+    status st = OK;
+    snprintf(fused, sizeof fused, "blk.%d.attn_qkv.weight", b->il);
+    bool one = tensor_find(&b->m->file.tensors, fused) != NULL;
+    for (int i = 0; i < 3 && !st; at += n[i++])
+        st = bind_tensor(b, w[i], one ? "attn_qkv.weight" : names[i],
+                         (model_want){.n_in = n_in,
+                                      .n_out = n[i],
+                                      .n_mat = 1,
+                                      .active = 1,
+                                      .of_rows = one ? q + 2 * kv : 0,
+                                      .row = one ? at : 0});
+    return st;
+}
+
 static status add_experts(const binder *b, model_experts x)
 {
     model *m = b->m;
@@ -230,16 +252,32 @@ bool bind_wide(const weight *w, int32_t head_dim, float factor)
     return !(sqrtf((float)head_dim) * bind_largest(w) * factor <= 65504.0f / 2);
 }
 
+bool bind_wide_heads(const weight *q_norm, const weight *k_norm, int32_t head_dim, float factor)
+{
+    return bind_wide(q_norm, head_dim, factor) || bind_wide(k_norm, head_dim, factor);
+}
+
+void *bind_begin(model *m, const shape_family *f, size_t impl_bytes, model_shape **s, err *e)
+{
+    void *impl = arena_alloc(&m->mem, impl_bytes);
+    if (!impl)
+        err_memory(e, m->file.path, impl_bytes);
+    return impl && !table_read(m, f, s, e) ? impl : NULL;
+}
+
 status bind_layer_structs(model *m, int32_t n_layer, void **layers, size_t layer_bytes, err *e)
 {
     size_t n = (size_t)n_layer;
     *layers = arena_array(&m->mem, n, layer_bytes);
     m->kv = arena_array(&m->mem, n, sizeof *m->kv);
     m->n_kv = n_layer;
+    m->layers = *layers;
+    m->layer_bytes = layer_bytes;
     return *layers && m->kv ? OK : err_memory(e, m->file.path, n * (layer_bytes + sizeof *m->kv));
 }
 
-void bind_done(model *m, const model_shape *s, void *impl, const weight *embd, const weight *head)
+status bind_done(model *m, const model_shape *s, void *impl, const weight *embd, const weight *head,
+                 err *e)
 {
     m->impl = impl;
     m->embd = embd;
@@ -248,6 +286,7 @@ void bind_done(model *m, const model_shape *s, void *impl, const weight *embd, c
     m->n_layer = s->n_layer;
     m->n_embd = s->n_embd;
     m->n_ctx_train = s->n_ctx_train;
+    return head ? bind_suppressed(m, e) : OK;
 }
 
 /* ---- Rotation ---- */

@@ -55,6 +55,11 @@ status bind_vector(const binder *b, weight *w, const char *tail, int32_t n); /* 
 status bind_matrix_if(const binder *b, weight *w, const char *tail, int32_t n_in, int32_t n_out);
 status bind_vector_if(const binder *b, weight *w, const char *tail, int32_t n);
 
+/* Queries, keys and values from n_in numbers: three tensors of q, kv and kv rows, or the rows of
+ * one, attn_qkv.weight. */
+status bind_qkv(const binder *b, weight *wq, weight *wk, weight *wv, int32_t n_in, int64_t q,
+                int64_t kv);
+
 /* The experts of a layer: gate and up in one tensor (`up` is empty) or in two. */
 typedef struct expert_sizes {
     int32_t n_embd, n_ff, n_expert, n_used;
@@ -78,10 +83,15 @@ status table_read(const model *m, const shape_family *f, model_shape **s, err *e
 /* Binds the weights of rows with a place to `to`, a struct of the layer b->il or, for -1, of the
  * model. Errors as of bind_tensor. */
 status table_bind(const binder *b, const model_shape *s, void *to);
+/* How binding begins: memory for the architecture's own data, zeroed, and the shape of the file.
+ * NULL: an error. */
+void *bind_begin(model *m, const shape_family *f, size_t impl_bytes, model_shape **s, err *e);
 /* Memory for n_layer structs of layers, zeroed, and for as many kv_specs: m->kv. */
 status bind_layer_structs(model *m, int32_t n_layer, void **layers, size_t layer_bytes, err *e);
-/* Sets the fields of m that the shape and these three tell. */
-void bind_done(model *m, const model_shape *s, void *impl, const weight *embd, const weight *head);
+/* How it ends: sets the fields of m that the shape and these three tell. head NULL: of a drafter,
+ * else it reads the suppressed tokens. */
+status bind_done(model *m, const model_shape *s, void *impl, const weight *embd, const weight *head,
+                 err *e);
 
 /* ---- Rotation ---- */
 
@@ -113,6 +123,8 @@ status bind_turns(model *m, rope *r, err *e);
  * rotated group exceeds sqrt(n) max |w| factor. Block formats may round above this bound, by less
  * than the half of the range that is kept free. */
 bool bind_wide(const weight *w, int32_t head_dim, float factor);
+/* The same of either norm. */
+bool bind_wide_heads(const weight *q_norm, const weight *k_norm, int32_t head_dim, float factor);
 
 /* ---- Division between devices: divide.c ---- */
 
@@ -120,6 +132,10 @@ bool bind_wide(const weight *w, int32_t head_dim, float factor);
  * weights. The weights of `first`, a list that ends with NULL, go with the first layer; all others
  * to the main side. */
 void divide_weights(model *m, const void *layers, size_t layer_bytes, const weight *const *first);
+/* All of it for an architecture whose layers begin with MODEL_LAYER: the sides of weights, layers,
+ * rotations and stores. divide_plain: only the embeddings go with the first layer. */
+status divide_layers(model *m, const weight *const *first, err *e);
+status divide_plain(model *m, err *e);
 /* by_side[side] becomes a copy of by_side[PASS_MAIN] on that side. */
 status divide_rope(model *m, rope *by_side, int8_t side, err *e);
 /* E_ARG where experts should be apart from their layers and there are none. */

@@ -22,12 +22,7 @@ typedef enum dflash_dialect { DFLASH_LLAMA, DFLASH_LUCEBOX, DFLASH_IK } dflash_d
 typedef enum dflash_choice { DFLASH_OPEN, DFLASH_NO, DFLASH_YES } dflash_choice;
 
 typedef struct dflash_shape {
-    union {
-        model_shape common;
-        struct {
-            SHAPE_FIELDS;
-        };
-    };
+    MODEL_SHAPE;
     dflash_dialect dialect;
     int32_t n_head, n_head_kv, head_dim, n_ff;
     int32_t block_size, mask_id;

@@ -39,6 +39,39 @@ status divide_rope(model *m, rope *by_side, int8_t side, err *e)
                                  side, e);
 }
 
+static model_layer *layer_at(const model *m, int32_t il)
+{
+    return (model_layer *)(void *)((char *)m->layers + (size_t)il * m->layer_bytes);
+}
+
+status divide_layers(model *m, const weight *const *first, err *e)
+{
+    status st = divide_check_experts(m, m->n_expert_layers > 0, e);
+    for (int32_t i = 0; i < m->n_layer && !st; i++) {
+        const model_layer *L = layer_at(m, i);
+        int8_t side = m->layer_side[i];
+        if (L->rope && side != PASS_MAIN)
+            st = divide_rope(m, (rope *)L->rope - L->side, side, e);
+    }
+    if (st)
+        return st;
+    divide_weights(m, m->layers, m->layer_bytes, first);
+    for (int32_t i = 0; i < m->n_layer; i++) {
+        model_layer *L = layer_at(m, i);
+        if (L->rope)
+            L->rope += m->layer_side[i] - L->side;
+        L->side = m->layer_side[i];
+    }
+    for (int32_t i = 0; i < m->n_kv; i++)
+        m->kv[i].side = m->layer_side[m->kv[i].layer];
+    return OK;
+}
+
+status divide_plain(model *m, err *e)
+{
+    return divide_layers(m, (const weight *const[]){m->embd, NULL}, e);
+}
+
 status divide_check_experts(const model *m, bool has_experts, err *e)
 {
     for (int32_t i = 0; i < m->n_layer && !has_experts; i++)

@@ -9,13 +9,12 @@
 #include "model/model.h"
 
 typedef struct gemma4_layer {
-    bool swa;    /* sliding window, else global */
-    int8_t side; /* the index of its device: pass.h */
+    MODEL_LAYER;
+    bool swa; /* sliding window, else global */
     bool owns_kv;
     bool last_owner; /* no later layer owns keys: only the wanted rows go on */
     int32_t kv;      /* the store it reads: its own, or its donor's */
     int32_t head_dim, n_head_kv;
-    const rope *rope;
     weight attn_norm, wq, wk, wv, wo, q_norm, k_norm, attn_post_norm;
     weight ffn_norm, gate, up, down, ffn_post_norm;
     weight router, router_scale, expert_scale; /* experts: router.n_in > 0 */

@@ -30,31 +30,17 @@ static status check_division(const model *m, const gemma4 *g, err *e)
                            "reads: the last %d layers belong together",
                            i, m->name, from, g->n_layer - first_donor(g));
     }
-    return divide_check_experts(m, g->n_expert > 0, e);
+    return OK;
 }
 
 status gemma4_divide(model *m, err *e)
 {
     gemma4 *g = m->impl;
-    status st = check_division(m, g, e);
-    for (int8_t side = 1; side < m->n_sides && !st; side++) {
-        if (!model_layers_on(m, side))
-            continue;
-        st = divide_rope(m, g->rope_swa, side, e);
-        st = st ? st : divide_rope(m, g->rope_global, side, e);
-    }
-    if (st)
-        return st;
     const weight *const first[] = {&g->embd, &g->ple_embd, &g->ple_proj, &g->ple_norm, NULL};
-    divide_weights(m, g->layer, sizeof *g->layer, first);
-    for (int32_t i = 0; i < g->n_layer; i++) {
-        gemma4_layer *L = &g->layer[i];
-        L->side = m->layer_side[i];
-        L->rope = L->swa ? &g->rope_swa[L->side] : &g->rope_global[L->side];
-        if (!L->owns_kv)
-            continue;
-        m->kv[i].side = L->side;
-        m->kv[i].k_rope = L->rope;
-    }
+    status st = check_division(m, g, e);
+    if (st || (st = divide_layers(m, first, e)))
+        return st;
+    for (int32_t i = 0; i < m->n_kv; i++)
+        m->kv[i].k_rope = g->layer[i].rope;
     return OK;
 }

@@ -12,12 +12,7 @@ enum { MTP_SHAPE_LAYERS = 16 };
 
 /* n_embd is the assistant's own width. */
 typedef struct gemma4_mtp_shape {
-    union {
-        model_shape common;
-        struct {
-            SHAPE_FIELDS;
-        };
-    };
+    MODEL_SHAPE;
     bool old; /* names of the first files: gemma4_assistant, mtp.* */
     int32_t n_target_embd;
     int32_t n_ff, n_head, head_dim, head_dim_global;

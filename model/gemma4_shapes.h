@@ -5,12 +5,7 @@
 #include "model/table.h"
 
 typedef struct gemma4_shape {
-    union {
-        model_shape common;
-        struct {
-            SHAPE_FIELDS;
-        };
-    };
+    MODEL_SHAPE;
     int32_t n_head, n_head_kv, n_head_kv_global;
     int32_t head_dim, head_dim_global;
     int32_t n_ff;

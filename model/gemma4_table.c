@@ -387,22 +387,19 @@ static status bind_layer(const binder *b, gemma4_layer *L, const gemma4_shape *s
 }
 
 /* Sets the store of each layer: its own, or that of the last owner of the same kind. */
-static status bind_kv(model *m, gemma4 *g, const gemma4_shape *s, kv_spec **out, err *e)
+static status bind_kv(model *m, gemma4 *g, const gemma4_shape *s, err *e)
 {
     int32_t first_shared = s->n_layer - s->n_kv_shared;
-    kv_spec *spec = arena_array(&m->mem, (size_t)first_shared, sizeof *spec);
-    if (!spec)
-        return err_memory(e, m->file.path, (size_t)first_shared * sizeof *spec);
     for (int32_t i = 0; i < s->n_layer; i++) {
         gemma4_layer *L = &g->layer[i];
         L->owns_kv = i < first_shared;
         L->last_owner = i == first_shared - 1;
         if (L->owns_kv) {
             L->kv = i;
-            spec[i] = (kv_spec){.layer = i,
-                                .window = L->swa ? s->window : 0,
-                                .n_head_kv = L->n_head_kv,
-                                .head_dim = L->head_dim};
+            m->kv[i] = (kv_spec){.layer = i,
+                                 .window = L->swa ? s->window : 0,
+                                 .n_head_kv = L->n_head_kv,
+                                 .head_dim = L->head_dim};
             continue;
         }
         int32_t donor = first_shared - 1;
@@ -419,14 +416,13 @@ static status bind_kv(model *m, gemma4 *g, const gemma4_shape *s, kv_spec **out,
                            g->layer[donor].n_head_kv, g->layer[donor].head_dim);
         L->kv = donor;
     }
-    m->kv = *out = spec;
     m->n_kv = first_shared;
     return OK;
 }
 
 /* A layer whose values are its raw keys may store one stream instead of keys and values. This marks
  * such layers, and gives the norm and rotation that derive the keys. */
-static status bind_streams(model *m, gemma4 *g, kv_spec *spec, err *e)
+static status bind_streams(model *m, gemma4 *g, err *e)
 {
     for (int32_t i = 0; i < m->n_kv; i++) {
         gemma4_layer *L = &g->layer[i];
@@ -434,9 +430,9 @@ static status bind_streams(model *m, gemma4 *g, kv_spec *spec, err *e)
         status st = L->wv.n_in ? OK : bind_turns(m, r, e);
         if (st)
             return st;
-        spec[i].k_is_v = !L->wv.n_in && r->turns;
-        spec[i].k_norm = &L->k_norm;
-        spec[i].k_rope = r;
+        m->kv[i].k_is_v = !L->wv.n_in && r->turns;
+        m->kv[i].k_norm = &L->k_norm;
+        m->kv[i].k_rope = r;
     }
     return OK;
 }
@@ -444,23 +440,22 @@ static status bind_streams(model *m, gemma4 *g, kv_spec *spec, err *e)
 /* Decides whether attention may use f16. A normed head has length sqrt(n). After the norm's weight
  * w, no element, rotating pair or rotated group exceeds sqrt(n) max |w|. Block formats may round
  * above this bound, by less than the half of the f16 range that is kept free. */
-static void bind_ranges(const gemma4 *g, kv_spec *spec)
+static void bind_ranges(model *m, const gemma4 *g)
 {
     const float room = 65504.0f / 2;
     for (int32_t i = 0; i < g->n_layer; i++) {
         const gemma4_layer *L = &g->layer[i];
         float length = sqrtf((float)L->head_dim), k = bind_largest(&g->layer[L->kv].k_norm);
         float q = length * bind_largest(&L->q_norm);
-        float product = spec[L->kv].k_is_v ? q * k : 0; /* one stream: q takes on k's weights */
+        float product = m->kv[L->kv].k_is_v ? q * k : 0; /* one stream: q takes on k's weights */
         if (!(q <= room && length * k <= room && product <= room))
-            spec[L->kv].wide = true;
+            m->kv[L->kv].wide = true;
     }
 }
 
 static status bind_all(model *m, gemma4 *g, gemma4_shape *s, err *e)
 {
     status st;
-    kv_spec *spec = NULL;
     /* Without the file's list a quarter of the global pairs rotate, as in the published models. */
     const turning global = {s->head_dim_global, s->theta, s->head_dim_global / 8, &g->rope_factors,
                             NULL};
@@ -471,11 +466,9 @@ static status bind_all(model *m, gemma4 *g, gemma4_shape *s, err *e)
                   .n_expert = s->n_expert,
                   .n_expert_used = s->n_used,
                   .eps = (float)s->eps,
-                  .softcap = (float)s->softcap,
-                  .layer = arena_array(&m->mem, (size_t)s->n_layer, sizeof *g->layer)};
-    if (!g->layer)
-        return err_memory(e, m->file.path, (size_t)s->n_layer * sizeof *g->layer);
-    if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)))
+                  .softcap = (float)s->softcap};
+    if ((st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e)) ||
+        (st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)))
         return st;
     s->n_vocab = m->n_vocab;
     if ((st = table_bind(&(binder){m, -1, e}, &s->common, g)) ||
@@ -489,27 +482,27 @@ static status bind_all(model *m, gemma4 *g, gemma4_shape *s, err *e)
         L->n_head_kv = n_head_kv_of(&s->common, i);
         L->rope = L->swa ? &g->rope_swa[PASS_MAIN] : &g->rope_global[PASS_MAIN];
     }
-    if ((st = bind_kv(m, g, s, &spec, e)))
+    if ((st = bind_kv(m, g, s, e)))
         return st;
     for (int32_t i = 0; i < s->n_layer; i++)
         if ((st = bind_layer(&(binder){m, i, e}, &g->layer[i], s)))
             return st;
-    if ((st = bind_streams(m, g, spec, e)))
+    if ((st = bind_streams(m, g, e)))
         return st;
-    bind_ranges(g, spec);
-    return bind_suppressed(m, e);
+    bind_ranges(m, g);
+    return OK;
 }
 
 status gemma4_bind(model *m, err *e)
 {
-    gemma4 *g = arena_alloc(&m->mem, sizeof *g);
     model_shape *s = NULL;
+    gemma4 *g = bind_begin(m, &gemma4_shapes, sizeof *g, &s, e);
     status st;
     if (!g)
-        return err_memory(e, m->file.path, sizeof *g);
-    if ((st = table_read(m, &gemma4_shapes, &s, e)) || (st = bind_all(m, g, (gemma4_shape *)s, e)))
+        return e->status;
+    if ((st = bind_all(m, g, (gemma4_shape *)s, e)) ||
+        (st = bind_done(m, s, g, &g->embd, &g->head, e)))
         return st;
-    bind_done(m, s, g, &g->embd, &g->head);
     m->embd_scale = sqrtf((float)g->n_embd);
     m->softcap = g->softcap;
     m->window = own(s)->window;

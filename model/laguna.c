@@ -187,12 +187,7 @@ static bool is_sparse(const model_shape *s, int32_t il)
 }
 
 #define M(name) offsetof(laguna, name)
-static const table_tensor of_model[] = {
-    T(table_tied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", EMBD, D, VOCAB),
-    T(table_untied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", MATRIX, D, VOCAB),
-    T(ALWAYS, M(out_norm), "output_norm.weight", "norm.weight", NORM, D),
-    T(table_untied, ELSEWHERE, "output.weight", "", EMBD, D, VOCAB),
-};
+static const table_tensor of_model[] = {T_TOKENS(M(out_norm))};
 
 #define W(name) offsetof(laguna_layer, name)
 #define HF_EXPERT(tail) "mlp.experts.*." tail "_proj.weight"
@@ -260,45 +255,40 @@ static status bind_layer(model *m, laguna *g, const laguna_shape *s, int32_t i, 
         (is_sparse(&s->common, i) &&
          (st = bind_experts(&b, &sizes_of, &L->gate_exps, &L->up_exps, &L->down_exps))))
         return st;
-    m->kv[i] = (kv_spec){.layer = i,
-                         .window = L->swa ? s->window : 0,
-                         .n_head_kv = s->n_head_kv[i],
-                         .head_dim = s->head_dim,
-                         .wide = bind_wide(&L->q_norm, s->head_dim, L->rope->factor) ||
-                                 bind_wide(&L->k_norm, s->head_dim, L->rope->factor)};
+    m->kv[i] =
+        (kv_spec){.layer = i,
+                  .window = L->swa ? s->window : 0,
+                  .n_head_kv = s->n_head_kv[i],
+                  .head_dim = s->head_dim,
+                  .wide = bind_wide_heads(&L->q_norm, &L->k_norm, s->head_dim, L->rope->factor)};
     return OK;
 }
 
 static status bind_laguna(model *m, err *e)
 {
-    laguna *g = arena_alloc(&m->mem, sizeof *g);
     model_shape *shape = NULL;
-    status st =
-        g ? table_read(m, &laguna_shapes, &shape, e) : err_memory(e, m->file.path, sizeof *g);
-    if (st)
-        return st;
+    laguna *g = bind_begin(m, &laguna_shapes, sizeof *g, &shape, e);
+    if (!g)
+        return e->status;
     const laguna_shape *s = own(shape);
     const turning full = {s->n_rot, s->theta, s->n_rot / 2, NULL, &s->scaling};
     const turning swa = {s->n_rot_swa, s->theta_swa, s->n_rot_swa / 2, NULL, NULL};
-    *g = (laguna){.n_layer = s->n_layer,
-                  .head_dim = s->head_dim,
-                  .n_expert = s->n_expert,
-                  .n_used = s->n_used,
-                  .eps = (float)s->eps,
-                  .expert_factor = (float)s->expert_scale};
+    status st;
+    g->head_dim = s->head_dim;
+    g->n_used = s->n_used;
+    g->eps = (float)s->eps;
+    g->expert_factor = (float)s->expert_scale;
     if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
         (st = table_bind(&(binder){m, -1, e}, shape, g)) ||
         (st = bind_rope(m, &g->rope_full[PASS_MAIN], &full, e)) ||
         (st = bind_rope(m, &g->rope_swa[PASS_MAIN], &swa, e)) ||
         (st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e)))
         return st;
-    for (int32_t i = 0; i < s->n_layer && !st; i++)
-        st = bind_layer(m, g, s, i, e);
-    if (st || (st = bind_suppressed(m, e)))
-        return st;
-    bind_done(m, shape, g, &g->embd, &g->head);
+    for (int32_t i = 0; i < s->n_layer; i++)
+        if ((st = bind_layer(m, g, s, i, e)))
+            return st;
     m->window = s->window;
-    return OK;
+    return bind_done(m, shape, g, &g->embd, &g->head, e);
 }
 
 /* ---- The forward pass ---- */
@@ -354,53 +344,19 @@ static void laguna_add_ffn(pass *p, const laguna *g, const laguna_layer *L, mat 
     op_add(p, x, op_mixture(p, h, &m));
 }
 
+static void laguna_layer_forward(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x)
+{
+    const laguna *g = m->impl;
+    const laguna_layer *L = &g->layer[il];
+    laguna_add_attention(p, g, L, &kv->view[il], x, model_cuts_rows(p, m, il));
+    if (p->rows->n)
+        laguna_add_ffn(p, g, L, *x);
+}
+
 static mat laguna_forward(pass *p, const model *m, const kv_layout *kv)
 {
     const laguna *g = m->impl;
-    int32_t last_tap = pass_last_tap(p);
-    if (!pass_shapes(p, "taps", last_tap < g->n_layer))
-        return (mat){0};
-    op_cross(p, g->embd.side, NULL, 0);
-    mat x = op_embed(p, &g->embd, 1.0f);
-    for (int32_t il = 0; il < g->n_layer && p->rows->n && !pass_failed(p); il++) {
-        const laguna_layer *L = &g->layer[il];
-        p->il = il;
-        op_cross(p, L->side, (mat *const[]){&x}, 1); /* once, if the model is divided */
-        size_t mark = pass_mark(p);
-        mat before = x;
-        laguna_add_attention(p, g, L, &kv->view[il], &x, il == g->n_layer - 1 && last_tap < il);
-        if (p->rows->n)
-            laguna_add_ffn(p, g, L, x);
-        if (p->rows->n)
-            pass_tap(p, il, x); /* a drafter may read this layer */
-        /* If the wanted rows were moved, they lie above the mark and are kept to the end. */
-        if (x.at == before.at && x.rows == before.rows)
-            pass_release(p, mark);
-    }
-    return model_finish(p, m, x, &g->out_norm, g->eps);
-}
-
-/* The embeddings are on the side of the first layer, the head on the main device. */
-static status laguna_divide(model *m, err *e)
-{
-    laguna *g = m->impl;
-    status st = divide_check_experts(m, g->n_expert > 0, e);
-    for (int8_t side = 1; side < m->n_sides && !st; side++) {
-        if (!model_layers_on(m, side))
-            continue;
-        st = divide_rope(m, g->rope_full, side, e);
-        st = st ? st : divide_rope(m, g->rope_swa, side, e);
-    }
-    if (st)
-        return st;
-    const weight *const first[] = {&g->embd, NULL};
-    divide_weights(m, g->layer, sizeof *g->layer, first);
-    for (int32_t i = 0; i < g->n_layer; i++) {
-        laguna_layer *L = &g->layer[i];
-        L->side = m->kv[i].side = m->layer_side[i];
-        L->rope = L->swa ? &g->rope_swa[L->side] : &g->rope_full[L->side];
-    }
-    return OK;
+    return model_run(p, m, kv, laguna_layer_forward, &g->out_norm, g->eps);
 }
 
 /* The publisher states no sampling for the model; these are the values of a server that runs it. */
@@ -408,4 +364,4 @@ const model_arch laguna_arch = {.name = "laguna",
                                 .sampling = {.temperature = 0.6f, .top_k = 50, .top_p = 0.95f},
                                 .bind = bind_laguna,
                                 .forward = laguna_forward,
-                                .divide = laguna_divide};
+                                .divide = divide_plain};

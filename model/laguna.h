@@ -10,12 +10,7 @@
 #include "model/shapes.h"
 
 typedef struct laguna_shape {
-    union {
-        model_shape common;
-        struct {
-            SHAPE_FIELDS;
-        };
-    };
+    MODEL_SHAPE;
     int32_t n_head[LAYERS_MAX], n_head_kv[LAYERS_MAX], n_ff[LAYERS_MAX]; /* n_ff: dense layers */
     bool swa[LAYERS_MAX];
     int32_t head_dim, window, n_rot, n_rot_swa; /* n_rot: rotated dims of a head */
@@ -27,10 +22,9 @@ typedef struct laguna_shape {
 } laguna_shape;
 
 typedef struct laguna_layer {
-    bool swa;    /* sliding window, else full attention */
-    int8_t side; /* the index of its device: pass.h */
+    MODEL_LAYER;
+    bool swa; /* sliding window, else full attention */
     int32_t n_head;
-    const rope *rope;
     weight attn_norm, wq, wk, wv, wo, q_norm, k_norm;
     weight attn_gate; /* one value per head, or one per element of the heads */
     weight ffn_norm;
@@ -40,7 +34,7 @@ typedef struct laguna_layer {
 } laguna_layer;
 
 typedef struct laguna {
-    int32_t n_layer, head_dim, n_expert, n_used;
+    int32_t head_dim, n_used;
     float eps, expert_factor;
     rope rope_full[PASS_SIDES_MAX], rope_swa[PASS_SIDES_MAX]; /* the same tables on each device */
     weight embd, head, out_norm;

@@ -566,6 +566,33 @@ mat model_finish(pass *p, const model *m, mat x, const weight *norm, float eps)
     return p->hidden ? y : model_head(p, m, y);
 }
 
+bool model_cuts_rows(const pass *p, const model *m, int32_t il)
+{
+    return il == m->n_layer - 1 && pass_last_tap(p) < il;
+}
+
+mat model_run(pass *p, const model *m, const kv_layout *kv, model_layer_fn *layer,
+              const weight *norm, float eps)
+{
+    if (!pass_shapes(p, "taps", pass_last_tap(p) < m->n_layer))
+        return (mat){0};
+    op_cross(p, m->embd->side, NULL, 0);
+    mat x = op_embed(p, m->embd, m->embd_scale);
+    for (int32_t il = 0; il < m->n_layer && p->rows->n && !pass_failed(p); il++) {
+        p->il = il;
+        op_cross(p, m->layer_side[il], (mat *const[]){&x}, 1); /* once, if the model is divided */
+        size_t mark = pass_mark(p);
+        mat before = x;
+        layer(p, m, il, kv, &x);
+        if (p->rows->n)
+            pass_tap(p, il, x); /* a drafter may read this layer */
+        /* If the wanted rows were moved, they lie above the mark and are kept to the end. */
+        if (x.at == before.at && x.rows == before.rows)
+            pass_release(p, mark);
+    }
+    return model_finish(p, m, x, norm, eps);
+}
+
 mat model_forward(pass *p, const model *m, const kv_layout *kv)
 {
     device *d = p->dev;

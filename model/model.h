@@ -40,6 +40,21 @@ typedef struct model_division {
     bool experts;     /* the experts of every layer go to the last side */
 } model_division;
 
+/* The first fields of every struct of a layer. rope: of `side`; an array by side has those of the
+ * other sides beside it. NULL: the layer does not rotate. */
+typedef struct model_layer {
+    int8_t side; /* the index of its device: pass.h */
+    const rope *rope;
+} model_layer;
+#define MODEL_LAYER                                                                                \
+    union {                                                                                        \
+        model_layer common;                                                                        \
+        struct {                                                                                   \
+            int8_t side;                                                                           \
+            const rope *rope;                                                                      \
+        };                                                                                         \
+    }
+
 /* Host memory until model_load copies it to its side's device. */
 typedef struct model_table {
     const void **at;
@@ -73,9 +88,11 @@ struct model {
     uint64_t n_params, n_params_active, active_bytes; /* active: per decoded token, with the head */
     int32_t n_suppress;
     const int32_t *suppress; /* ids never generated */
-    void *impl;              /* the architecture's own data, in mem */
-    bool *claimed;           /* [tensors of the file], in mem: bound, or known to be unneeded */
-    weight **weights;        /* all weights of the forward pass, for loading */
+    void *layers;       /* [n_layer] the architecture's structs, which begin with MODEL_LAYER */
+    size_t layer_bytes; /* of one */
+    void *impl;         /* the architecture's own data, in mem */
+    bool *claimed;      /* [tensors of the file], in mem: bound, or known to be unneeded */
+    weight **weights;   /* all weights of the forward pass, for loading */
     int32_t n_weights, weights_cap;
     model_table *tables; /* small computed arrays (rotation frequencies, id lists) */
     int32_t n_tables;
@@ -150,6 +167,14 @@ mat model_forward(pass *p, const model *m, const kv_layout *kv);
 /* The logits [x.rows, n_vocab] of rows that a hidden pass gave, as another pass would compute them
  * that is no hidden one. On the main side. */
 mat model_head(pass *p, const model *m, mat x);
+/* For architectures whose layers pass on rows alone: embeds the tokens, runs every layer, and ends
+ * as model_finish does. `layer` adds its results to *x. After its keys are stored it may cut *x
+ * down to the wanted rows where model_cuts_rows says so; if none are left, it returns at once. */
+typedef void model_layer_fn(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x);
+mat model_run(pass *p, const model *m, const kv_layout *kv, model_layer_fn *layer,
+              const weight *norm, float eps);
+/* Whether only the wanted rows go on in layer il: it is the last, and no tap reads it. */
+bool model_cuts_rows(const pass *p, const model *m, int32_t il);
 /* For architectures: the end of a forward pass, after the last layer. The wanted rows of x, normed;
  * through the head, unless the pass is a hidden one. */
 mat model_finish(pass *p, const model *m, mat x, const weight *norm, float eps);

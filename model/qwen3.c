@@ -14,7 +14,6 @@
 #include "model/bind.h"
 
 #include <math.h>
-#include <stdio.h>
 
 /* ---- Sizes ---- */
 
@@ -138,20 +137,14 @@ static bool is_dense(const model_shape *s, int32_t il)
 }
 
 #define M(name) offsetof(qwen3, name)
-/* Beside a head of its own the embedding is one more matrix. */
-static const table_tensor of_model[] = {
-    T(table_tied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", EMBD, D, VOCAB),
-    T(table_untied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", MATRIX, D, VOCAB),
-    T(ALWAYS, M(out_norm), "output_norm.weight", "norm.weight", NORM, D),
-    T(table_untied, ELSEWHERE, "output.weight", "", EMBD, D, VOCAB),
-};
+static const table_tensor of_model[] = {T_TOKENS(M(out_norm))};
 
 #define W(name) offsetof(qwen3_layer, name)
 #define HF_EXPERT(tail) "mlp.experts.*." tail "_proj.weight"
 static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
     T(ALWAYS, ELSEWHERE, "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D,
-      Q), /* see bind_projections */
+      Q), /* see bind_qkv */
     T(ALWAYS, ELSEWHERE, "attn_k.weight", "self_attn.k_proj.weight", MATRIX, D, KV),
     T(ALWAYS, ELSEWHERE, "attn_v.weight", "self_attn.v_proj.weight", ATTN_V, D, KV),
     T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
@@ -195,28 +188,6 @@ const shape_family qwen3_shapes = {
 
 /* ---- Binding ---- */
 
-/* Queries, keys and values: three tensors, or the rows of one. */
-static status bind_projections(const binder *b, qwen3_layer *L, const qwen3_shape *s)
-{
-    static const char *const names[] = {"attn_q.weight", "attn_k.weight", "attn_v.weight"};
-    char fused[64];
-    int64_t q = dim(&s->common, b->il, Q), kv = dim(&s->common, b->il, KV), at = 0;
-    const int64_t n[] = {q, kv, kv};
-    weight *w[] = {&L->wq, &L->wk, &L->wv};
-    snprintf(fused, sizeof fused, "blk.%d.attn_qkv.weight", b->il);
-    bool one = tensor_find(&b->m->file.tensors, fused) != NULL;
-    status st = OK;
-    for (int i = 0; i < 3 && !st; at += n[i++])
-        st = bind_tensor(b, w[i], one ? "attn_qkv.weight" : names[i],
-                         (model_want){.n_in = s->n_embd,
-                                      .n_out = n[i],
-                                      .n_mat = 1,
-                                      .active = 1,
-                                      .of_rows = one ? q + 2 * kv : 0,
-                                      .row = one ? at : 0});
-    return st;
-}
-
 static status bind_each(model *m, qwen3 *g, const qwen3_shape *s, err *e)
 {
     status st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e);
@@ -226,43 +197,43 @@ static status bind_each(model *m, qwen3 *g, const qwen3_shape *s, err *e)
         const expert_sizes sizes_of = {s->n_embd,  s->n_ff_exp,  s->n_expert, s->n_used,
                                        &L->router, &L->ffn_norm, NULL};
         L->rope = &g->rope[PASS_MAIN];
-        if ((st = bind_projections(&b, L, s)) || (st = table_bind(&b, &s->common, L)) ||
+        if ((st = bind_qkv(&b, &L->wq, &L->wk, &L->wv, s->n_embd, dim(&s->common, i, Q),
+                           dim(&s->common, i, KV))) ||
+            (st = table_bind(&b, &s->common, L)) ||
             (s->n_expert &&
              (st = bind_experts(&b, &sizes_of, &L->gate_exps, &L->up_exps, &L->down_exps))))
             return st;
-        m->kv[i] = (kv_spec){.layer = i,
-                             .n_head_kv = s->n_head_kv[i],
-                             .head_dim = s->head_dim,
-                             .wide = bind_wide(&L->q_norm, s->head_dim, L->rope->factor) ||
-                                     bind_wide(&L->k_norm, s->head_dim, L->rope->factor)};
+        m->kv[i] = (kv_spec){
+            .layer = i,
+            .n_head_kv = s->n_head_kv[i],
+            .head_dim = s->head_dim,
+            .wide = bind_wide_heads(&L->q_norm, &L->k_norm, s->head_dim, L->rope->factor)};
     }
     return st;
 }
 
 static status bind_qwen3(model *m, err *e)
 {
-    qwen3 *g = arena_alloc(&m->mem, sizeof *g);
     model_shape *shape = NULL;
-    status st =
-        g ? table_read(m, &qwen3_shapes, &shape, e) : err_memory(e, m->file.path, sizeof *g);
-    if (st)
-        return st;
+    qwen3 *g = bind_begin(m, &qwen3_shapes, sizeof *g, &shape, e);
+    if (!g)
+        return e->status;
     const qwen3_shape *s = own(shape);
     const binder b = {m, -1, e};
     const turning t = {s->n_rot, s->theta, s->n_rot / 2, &g->rope_factors, &s->scaling};
-    *g = (qwen3){
-        .n_layer = s->n_layer, .head_dim = s->head_dim, .n_used = s->n_used, .eps = (float)s->eps};
+    status st;
+    g->head_dim = s->head_dim;
+    g->n_used = s->n_used;
+    g->eps = (float)s->eps;
     if (has_experts(shape) != (m->arch == &qwen3moe_arch))
         return err_set(e, E_FORMAT, "%s: %s.expert_count = %d, expected %s", m->file.path,
                        m->arch->name, s->n_expert, s->n_expert ? "no experts" : "1 or more");
     if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
         (st = table_bind(&b, shape, g)) ||
         (st = bind_vector_if(&b, &g->rope_factors, "rope_freqs.weight", s->n_rot / 2)) ||
-        (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) || (st = bind_each(m, g, s, e)) ||
-        (st = bind_suppressed(m, e)))
+        (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) || (st = bind_each(m, g, s, e)))
         return st;
-    bind_done(m, shape, g, &g->embd, &g->head);
-    return OK;
+    return bind_done(m, shape, g, &g->embd, &g->head, e);
 }
 
 /* ---- The forward pass ---- */
@@ -305,54 +276,23 @@ static void qwen3_add_ffn(pass *p, const qwen3 *g, const qwen3_layer *L, mat x)
     op_add(p, x, op_mixture(p, h, &m));
 }
 
+static void qwen3_layer_forward(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x)
+{
+    const qwen3 *g = m->impl;
+    const qwen3_layer *L = &g->layer[il];
+    qwen3_add_attention(p, g, L, &kv->view[il], x, model_cuts_rows(p, m, il));
+    if (p->rows->n)
+        qwen3_add_ffn(p, g, L, *x);
+}
+
 static mat qwen3_forward(pass *p, const model *m, const kv_layout *kv)
 {
     const qwen3 *g = m->impl;
-    int32_t last_tap = pass_last_tap(p);
-    if (!pass_shapes(p, "taps", last_tap < g->n_layer))
-        return (mat){0};
-    op_cross(p, g->embd.side, NULL, 0);
-    mat x = op_embed(p, &g->embd, 1.0f);
-    for (int32_t il = 0; il < g->n_layer && p->rows->n && !pass_failed(p); il++) {
-        const qwen3_layer *L = &g->layer[il];
-        p->il = il;
-        op_cross(p, L->side, (mat *const[]){&x}, 1); /* once, if the model is divided */
-        size_t mark = pass_mark(p);
-        mat before = x;
-        qwen3_add_attention(p, g, L, &kv->view[il], &x, il == g->n_layer - 1 && last_tap < il);
-        if (p->rows->n)
-            qwen3_add_ffn(p, g, L, x);
-        if (p->rows->n)
-            pass_tap(p, il, x); /* a drafter may read this layer */
-        /* If the wanted rows were moved, they lie above the mark and are kept to the end. */
-        if (x.at == before.at && x.rows == before.rows)
-            pass_release(p, mark);
-    }
-    return model_finish(p, m, x, &g->out_norm, g->eps);
-}
-
-/* The embeddings are on the side of the first layer, the head on the main device. */
-static status qwen3_divide(model *m, err *e)
-{
-    qwen3 *g = m->impl;
-    status st = divide_check_experts(m, g->n_used > 0, e);
-    for (int8_t side = 1; side < m->n_sides && !st; side++)
-        if (model_layers_on(m, side))
-            st = divide_rope(m, g->rope, side, e);
-    if (st)
-        return st;
-    const weight *const first[] = {&g->embd, NULL};
-    divide_weights(m, g->layer, sizeof *g->layer, first);
-    for (int32_t i = 0; i < g->n_layer; i++) {
-        qwen3_layer *L = &g->layer[i];
-        L->side = m->kv[i].side = m->layer_side[i];
-        L->rope = &g->rope[L->side];
-    }
-    return OK;
+    return model_run(p, m, kv, qwen3_layer_forward, &g->out_norm, g->eps);
 }
 
 #define QWEN3                                                                                      \
     .sampling = {.temperature = 0.6f, .top_k = 20, .top_p = 0.95f}, .bind = bind_qwen3,            \
-    .forward = qwen3_forward, .divide = qwen3_divide
+    .forward = qwen3_forward, .divide = divide_plain
 const model_arch qwen3_arch = {.name = "qwen3", QWEN3};
 const model_arch qwen3moe_arch = {.name = "qwen3moe", QWEN3};

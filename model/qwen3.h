@@ -10,12 +10,7 @@
 #include "model/shapes.h"
 
 typedef struct qwen3_shape {
-    union {
-        model_shape common;
-        struct {
-            SHAPE_FIELDS;
-        };
-    };
+    MODEL_SHAPE;
     int32_t n_head[LAYERS_MAX], n_head_kv[LAYERS_MAX], n_ff[LAYERS_MAX];
     int32_t head_dim, n_rot;            /* n_rot: rotated dims of a head */
     int32_t n_expert, n_used, n_ff_exp; /* n_expert 0: dense */
@@ -24,8 +19,7 @@ typedef struct qwen3_shape {
 } qwen3_shape;
 
 typedef struct qwen3_layer {
-    int8_t side; /* the index of its device: pass.h */
-    const rope *rope;
+    MODEL_LAYER;
     weight attn_norm, wq, wk, wv, wo, q_norm, k_norm;
     weight ffn_norm;
     weight gate, up, down;                        /* of dense layers */
@@ -33,7 +27,7 @@ typedef struct qwen3_layer {
 } qwen3_layer;
 
 typedef struct qwen3 {
-    int32_t n_layer, head_dim, n_used;
+    int32_t head_dim, n_used;
     float eps;
     rope rope[PASS_SIDES_MAX]; /* the same tables on each device with layers */
     weight rope_factors;       /* read at bind */

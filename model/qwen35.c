@@ -15,22 +15,16 @@ const model_arch qwen35_arch = {.name = "qwen35", SAMPLING, QWEN35, .nextn = &qw
 const model_arch qwen35moe_arch = {
     .name = "qwen35moe", SAMPLING, QWEN35, .nextn = &qwen35moe_nextn_arch};
 
-/* In the last layer the wanted rows alone go on, once the others have left their keys or have
- * passed through the state. */
-static bool cuts_rows(const pass *p, const qwen35 *g, int32_t il)
-{
-    return il == g->n_layer - 1 && pass_last_tap(p) < il;
-}
-
-/* x += W_out(norm(delta(conv(W_qkv h))) * silu(W_z h)) */
-static void add_delta(pass *p, const qwen35 *g, const qwen35_layer *L, int32_t il,
-                      const recur_view *rv, mat *x, mat h)
+/* x += W_out(norm(delta(conv(W_qkv h))) * silu(W_z h)). cut: the wanted rows alone go on, once the
+ * others have passed through the state. */
+static void add_delta(pass *p, const qwen35 *g, const qwen35_layer *L, const recur_view *rv, mat *x,
+                      mat h, bool cut)
 {
     const delta_unit u = {&L->taps, &L->out_norm, {&L->a, &L->dt}, g->eps};
     mat m = op_matmul(p, h, &L->wqkv), z = op_matmul(p, h, &L->wz);
     mat a = op_matmul(p, h, &L->wa), b = op_matmul(p, h, &L->wb);
     mat o = op_delta_unit(p, m, z, a, b, &u, rv);
-    if (cuts_rows(p, g, il)) {
+    if (cut) {
         op_keep_outputs(p, (mat *const[]){x, &o}, 2);
         if (!p->rows->n)
             return;
@@ -59,11 +53,12 @@ void qwen35_add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const
     op_add(p, x, op_matmul(p, mat_flat(mat_row_heads(a, g->n_head)), &L->wo));
 }
 
-static void add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, int32_t il,
-                          const kv_view *kv, mat *x, mat h)
+/* The same, once the others have left their keys. */
+static void add_attention(pass *p, const qwen35 *g, const qwen35_layer *L, const kv_view *kv,
+                          mat *x, mat h, bool cut)
 {
     qwen35_store_keys(p, g, L, kv, h);
-    if (cuts_rows(p, g, il)) {
+    if (cut) {
         op_keep_outputs(p, (mat *const[]){x, &h}, 2);
         if (!p->rows->n)
             return;
@@ -91,30 +86,22 @@ void qwen35_add_ffn(pass *p, const qwen35 *g, const qwen35_layer *L, mat x)
     op_add(p, x, op_mixture(p, f, &m));
 }
 
+static void layer_forward(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x)
+{
+    const qwen35 *g = m->impl;
+    const qwen35_layer *L = &g->layer[il];
+    mat h = op_rms_norm(p, *x, &L->norm, g->eps);
+    bool cut = model_cuts_rows(p, m, il);
+    if (L->full)
+        add_attention(p, g, L, &kv->view[L->at], x, h, cut);
+    else
+        add_delta(p, g, L, &kv->recur[L->at], x, h, cut);
+    if (p->rows->n)
+        qwen35_add_ffn(p, g, L, *x);
+}
+
 mat qwen35_forward(pass *p, const model *m, const kv_layout *kv)
 {
     const qwen35 *g = m->impl;
-    if (!pass_shapes(p, "taps", pass_last_tap(p) < g->n_layer))
-        return (mat){0};
-    op_cross(p, g->embd.side, NULL, 0);
-    mat x = op_embed(p, &g->embd, 1);
-    for (int32_t il = 0; il < g->n_layer && p->rows->n && !pass_failed(p); il++) {
-        const qwen35_layer *L = &g->layer[il];
-        p->il = il;
-        op_cross(p, L->side, (mat *const[]){&x}, 1); /* once, if the model is divided */
-        size_t mark = pass_mark(p);
-        mat before = x, h = op_rms_norm(p, x, &L->norm, g->eps);
-        if (L->full)
-            add_attention(p, g, L, il, &kv->view[L->at], &x, h);
-        else
-            add_delta(p, g, L, il, &kv->recur[L->at], &x, h);
-        if (p->rows->n) {
-            qwen35_add_ffn(p, g, L, x);
-            pass_tap(p, il, x); /* a drafter may read this layer */
-        }
-        /* If the wanted rows were moved, they lie above the mark and are kept to the end. */
-        if (x.at == before.at && x.rows == before.rows)
-            pass_release(p, mark);
-    }
-    return model_finish(p, m, x, &g->out_norm, g->eps);
+    return model_run(p, m, kv, layer_forward, &g->out_norm, g->eps);
 }

@@ -11,12 +11,7 @@
 #include "model/shapes.h"
 
 typedef struct qwen35_shape {
-    union {
-        model_shape common;
-        struct {
-            SHAPE_FIELDS;
-        };
-    };
+    MODEL_SHAPE;
     int32_t n_head, n_head_kv, head_dim, n_rotating;
     int32_t n_k, n_v, dk, dv, n_taps, inner; /* of the gated delta rule; inner: n_v * dv */
     int32_t n_ff;                            /* with experts that of the shared one */
@@ -31,10 +26,9 @@ typedef struct qwen35_shape {
 extern const shape_family qwen35_shapes;
 
 typedef struct qwen35_layer {
-    bool full;   /* attention, else the gated delta rule */
-    int8_t side; /* the index of its device: pass.h */
-    int32_t at;  /* its store: of keys and values, or recurrent */
-    const rope *rope;
+    MODEL_LAYER;
+    bool full;  /* attention, else the gated delta rule */
+    int32_t at; /* its store: of keys and values, or recurrent */
     weight norm, ffn_norm;
     /* Attention. wq: for each head the query's rows, then the gate's. */
     weight wq, wk, wv, wo, q_norm, k_norm;
@@ -46,7 +40,7 @@ typedef struct qwen35_layer {
 } qwen35_layer;
 
 typedef struct qwen35 {
-    int32_t n_layer, n_head, n_head_kv, head_dim, n_expert, n_expert_used;
+    int32_t n_head, head_dim, n_expert_used;
     float eps;
     rope rope[PASS_SIDES_MAX]; /* the same table on each device with layers */
     weight embd, head, out_norm;

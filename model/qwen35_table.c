@@ -478,40 +478,37 @@ static status bind_layer(const binder *b, qwen35_layer *L, const qwen35_shape *s
 static status bind_stores(model *m, qwen35 *g, const qwen35_shape *s, err *e)
 {
     size_t n = (size_t)s->n_layer;
-    kv_spec *kv = arena_array(&m->mem, n, sizeof *kv);
     m->recur = arena_array(&m->mem, n, sizeof *m->recur);
-    if (!kv || !m->recur)
-        return err_memory(e, m->file.path, n * (sizeof *kv + sizeof *m->recur));
+    if (!m->recur)
+        return err_memory(e, m->file.path, n * sizeof *m->recur);
+    m->n_kv = 0;
     for (int32_t i = 0; i < s->n_layer; i++) {
         qwen35_layer *L = &g->layer[i];
         L->full = s->full[i];
         L->at = L->full ? m->n_kv : m->n_recur;
         if (L->full)
-            kv[m->n_kv++] =
+            m->kv[m->n_kv++] =
                 (kv_spec){.layer = i, .n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
         else
-            m->recur[m->n_recur++] = (recur_view){
-                .n_taps = s->n_taps, .n_k = s->n_k, .n_v = s->n_v, .dk = s->dk, .dv = s->dv};
-        if (!L->full)
-            m->recur[L->at].id = L->at;
+            m->recur[m->n_recur++] = (recur_view){.id = L->at,
+                                                  .n_taps = s->n_taps,
+                                                  .n_k = s->n_k,
+                                                  .n_v = s->n_v,
+                                                  .dk = s->dk,
+                                                  .dv = s->dv};
     }
-    m->kv = kv;
     if (!m->n_kv)
         return err_set(e, E_UNSUPPORTED, "%s: no layer attends", m->file.path);
     return OK;
 }
 
-/* Decides whether attention may use f16. A normed head has length sqrt(n). After the norm's weight
- * w, no element and no rotating pair exceeds sqrt(n) max |w|; block formats may round above. */
-static void bind_ranges(model *m, const qwen35 *g)
+static void bind_ranges(model *m, const qwen35 *g, int32_t n_layer)
 {
-    const float room = 65504.0f / 2;
-    for (int32_t i = 0; i < g->n_layer; i++) {
+    for (int32_t i = 0; i < n_layer; i++) {
         const qwen35_layer *L = &g->layer[i];
-        float length = sqrtf((float)g->head_dim);
-        if (L->full && !(length * bind_largest(&L->q_norm) <= room &&
-                         length * bind_largest(&L->k_norm) <= room))
-            m->kv[L->at].wide = true;
+        if (L->full)
+            m->kv[L->at].wide =
+                bind_wide_heads(&L->q_norm, &L->k_norm, g->head_dim, L->rope->factor);
     }
 }
 
@@ -519,16 +516,14 @@ static void bind_ranges(model *m, const qwen35 *g)
 static status bind_common(model *m, qwen35 *g, const qwen35_shape *s, int32_t n_layer, err *e)
 {
     const turning t = {s->n_rotating, s->theta, s->n_rotating / 2, NULL, &s->scaling};
-    *g = (qwen35){.n_layer = n_layer,
-                  .n_head = s->n_head,
-                  .n_head_kv = s->n_head_kv,
+    *g = (qwen35){.n_head = s->n_head,
                   .head_dim = s->head_dim,
-                  .n_expert = s->n_expert,
                   .n_expert_used = s->n_used,
-                  .eps = (float)s->eps,
-                  .layer = arena_array(&m->mem, (size_t)n_layer, sizeof *g->layer)};
-    return g->layer ? bind_rope(m, &g->rope[PASS_MAIN], &t, e)
-                    : err_memory(e, m->file.path, (size_t)n_layer * sizeof *g->layer);
+                  .eps = (float)s->eps};
+    status st = bind_layer_structs(m, n_layer, (void **)&g->layer, sizeof *g->layer, e);
+    for (int32_t i = 0; i < n_layer && !st; i++)
+        g->layer[i].rope = &g->rope[PASS_MAIN];
+    return st ? st : bind_rope(m, &g->rope[PASS_MAIN], &t, e);
 }
 
 static status bind_all(model *m, qwen35 *g, const qwen35_shape *s, err *e)
@@ -538,33 +533,28 @@ static status bind_all(model *m, qwen35 *g, const qwen35_shape *s, err *e)
         (st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
         (st = table_bind(&(binder){m, -1, e}, &s->common, g)) || (st = bind_stores(m, g, s, e)))
         return st;
-    for (int32_t i = 0; i < s->n_layer; i++) {
-        binder b = {m, i, e};
-        g->layer[i].rope = &g->rope[PASS_MAIN];
-        if ((st = bind_layer(&b, &g->layer[i], s)))
+    for (int32_t i = 0; i < s->n_layer; i++)
+        if ((st = bind_layer(&(binder){m, i, e}, &g->layer[i], s)))
             return st;
-    }
-    bind_ranges(m, g);
+    bind_ranges(m, g, s->n_layer);
     model_claim_layers(m, s->n_layer, s->n_layer + s->n_nextn,
                        false);                       /* NextN: a drafter binds them */
     for (uint64_t i = 0; i < m->file.tensors.n; i++) /* the same under a checkpoint's names */
         if (!strncmp(m->file.tensors.at[i].name, "mtp.", 4))
             model_claim(m, m->file.tensors.at[i].name);
-    return bind_suppressed(m, e);
+    return OK;
 }
 
 status qwen35_bind(model *m, err *e)
 {
-    qwen35 *g = arena_alloc(&m->mem, sizeof *g);
     model_shape *s = NULL;
-    status st;
-    if (!g)
-        return err_memory(e, m->file.path, sizeof *g);
-    if ((st = refuse_relatives(m, e)) || (st = table_read(m, &qwen35_shapes, &s, e)) ||
-        (st = bind_all(m, g, own(s), e)))
+    qwen35 *g = NULL;
+    status st = refuse_relatives(m, e);
+    if (!st && !(g = bind_begin(m, &qwen35_shapes, sizeof *g, &s, e)))
+        st = e->status;
+    if (st || (st = bind_all(m, g, own(s), e)))
         return st;
-    bind_done(m, s, g, &g->embd, &g->head);
-    return OK;
+    return bind_done(m, s, g, &g->embd, &g->head, e);
 }
 
 /* ---- NextN layers ---- */
@@ -593,10 +583,7 @@ static status bind_nextn(model *m, qwen35_nextn *x, const qwen35_shape *s, err *
     status st;
     if ((st = bind_common(m, g, s, 1, e)))
         return st;
-    *g->layer = (qwen35_layer){.full = true, .rope = &g->rope[PASS_MAIN]};
-    m->n_kv = 1;
-    if (!(m->kv = arena_array(&m->mem, 1, sizeof *m->kv)))
-        return err_memory(e, m->file.path, sizeof *m->kv);
+    g->layer->full = true;
     *m->kv = (kv_spec){.layer = s->n_layer, .n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
     if ((st = refuse_own_tables(m, s->n_layer, e)) ||
         (st = bind_matrix(&b, &x->join, "nextn.eh_proj.weight", 2 * s->n_embd, s->n_embd)) ||
@@ -605,20 +592,19 @@ static status bind_nextn(model *m, qwen35_nextn *x, const qwen35_shape *s, err *
         (st = bind_vector_if(&b, &x->head_norm, "nextn.shared_head_norm.weight", s->n_embd)) ||
         (st = bind_layer(&b, g->layer, s)))
         return st;
-    bind_ranges(m, g);
+    bind_ranges(m, g, 1);
     model_claim_layers(m, s->n_layer, s->n_layer + s->n_nextn, true); /* the model's own */
     return OK;
 }
 
 status qwen35_nextn_bind(model *m, err *e)
 {
-    qwen35_nextn *x = arena_alloc(&m->mem, sizeof *x);
     model_shape *s = NULL;
-    status st;
-    if (!x)
-        return err_memory(e, m->file.path, sizeof *x);
-    *x = (qwen35_nextn){0};
-    if ((st = refuse_relatives(m, e)) || (st = table_read(m, &qwen35_shapes, &s, e)))
+    qwen35_nextn *x = NULL;
+    status st = refuse_relatives(m, e);
+    if (!st && !(x = bind_begin(m, &qwen35_shapes, sizeof *x, &s, e)))
+        st = e->status;
+    if (st)
         return st;
     if (own(s)->n_nextn != 1)
         return err_set(e, E_UNSUPPORTED,
@@ -627,28 +613,17 @@ status qwen35_nextn_bind(model *m, err *e)
                        m->file.path, m->arch->name, own(s)->n_nextn);
     if ((st = bind_nextn(m, x, own(s), e)))
         return st;
-    bind_done(m, s, x, NULL, NULL); /* n_layer: of the model that it drafts for */
-    return OK;
+    return bind_done(m, s, x, NULL, NULL, e); /* n_layer: of the model that it drafts for */
 }
 
 /* ---- Several devices ---- */
 
-/* Every layer has a side, its experts perhaps another; a layer's store is where the layer is. */
 status qwen35_divide(model *m, err *e)
 {
-    qwen35 *g = m->impl;
-    status st = divide_check_experts(m, g->n_expert > 0, e);
-    for (int8_t side = 1; side < m->n_sides && !st; side++)
-        if (model_layers_on(m, side))
-            st = divide_rope(m, g->rope, side, e);
-    if (st)
-        return st;
-    divide_weights(m, g->layer, sizeof *g->layer, (const weight *const[]){&g->embd, NULL});
-    for (int32_t i = 0; i < g->n_layer; i++) {
-        qwen35_layer *L = &g->layer[i];
-        L->side = m->layer_side[i];
-        L->rope = &g->rope[L->side];
-        *(L->full ? &m->kv[L->at].side : &m->recur[L->at].side) = L->side;
-    }
-    return OK;
+    const qwen35 *g = m->impl;
+    status st = divide_plain(m, e);
+    for (int32_t i = 0; i < m->n_layer && !st; i++)
+        if (!g->layer[i].full)
+            m->recur[g->layer[i].at].side = g->layer[i].side;
+    return st;
 }

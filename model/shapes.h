@@ -101,7 +101,7 @@ void scaling_put(gguf_writer *w, const char *arch, const rope_scaling *s);
 
 /* ---- Shapes ---- */
 
-/* The first fields of every family's shape. */
+/* The first fields of every family's shape: MODEL_SHAPE. */
 #define SHAPE_FIELDS                                                                               \
     const struct shape_family *family;                                                             \
     char name[32]; /* "e2b" */                                                                     \
@@ -110,6 +110,14 @@ void scaling_put(gguf_writer *w, const char *arch, const rope_scaling *s);
 typedef struct model_shape {
     SHAPE_FIELDS;
 } model_shape;
+
+#define MODEL_SHAPE                                                                                \
+    union {                                                                                        \
+        model_shape common;                                                                        \
+        struct {                                                                                   \
+            SHAPE_FIELDS;                                                                          \
+        };                                                                                         \
+    }
 
 /* Each function takes a shape of its own family. */
 typedef struct shape_family {

@@ -96,6 +96,13 @@ typedef struct table_tensor {
     {                                                                                              \
         TENSOR(__VA_ARGS__), .change = change_                                                     \
     }
+/* Embedding, last norm and head, for of_model; D and VOCAB are numbers of family_table.dim. Beside
+ * a head of its own the embedding is one more matrix. */
+#define T_TOKENS(norm_)                                                                            \
+    T(table_tied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", EMBD, D, VOCAB),          \
+        T(table_untied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", MATRIX, D, VOCAB),  \
+        T(ALWAYS, norm_, "output_norm.weight", "norm.weight", NORM, D),                            \
+        T(table_untied, ELSEWHERE, "output.weight", "", EMBD, D, VOCAB)
 #define ALWAYS NULL
 #define ELSEWHERE 0
 
