@@ -197,7 +197,18 @@ struct cpu_kernels {
     DO(NUM_Q6_K, 2, false)                                                                         \
     DO(NUM_IQ4_NL, 1, false)                                                                       \
     DO(NUM_IQ4_XS, 1, false)                                                                       \
-    DO(NUM_MXFP4, 1, false)
+    DO(NUM_MXFP4, 1, false)                                                                        \
+    DO(NUM_NVFP4, 2, false)                                                                        \
+    DO(NUM_Q1_0, 1, false)                                                                         \
+    DO(NUM_Q2_0, 1, false)                                                                         \
+    DO(NUM_TQ2_0, 1, false)                                                                        \
+    DO(NUM_IQ1_S, 1, false)                                                                        \
+    DO(NUM_IQ1_M, 2, false)                                                                        \
+    DO(NUM_IQ2_XXS, 1, false)                                                                      \
+    DO(NUM_IQ2_XS, 2, false)                                                                       \
+    DO(NUM_IQ2_S, 2, false)                                                                        \
+    DO(NUM_IQ3_XXS, 1, false)                                                                      \
+    DO(NUM_IQ3_S, 1, false)
 
 /* float_tile of the AVX-512 table with bf16 activations for bf16 weights (matmul_avx512bf16.c). */
 void cpu_float_tile_bf16(num_type t, const void *const w[TILE_GROUPS], int32_t n,

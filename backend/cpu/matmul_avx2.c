@@ -109,23 +109,66 @@ INLINE __m256i bits_of(__m256i v, int n, int mask)
     return _mm256_and_si256(s, _mm256_set1_epi8((char)mask));
 }
 
+/* Bit i of the 32 at p as byte i: 0 or -1. */
+INLINE __m256i bytes_of_bits(const uint8_t *p)
+{
+    const __m256i from = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
+                                          2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i bit = _mm256_set1_epi64x((int64_t)0x8040201008040201ull);
+    int32_t v;
+    memcpy(&v, p, 4);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(v), from), bit),
+                             bit);
+}
+/* Bit i of a byte as lane i: 0 or -1. */
+INLINE __m256i lanes_of_bits(uint8_t v)
+{
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(v), bit), bit);
+}
+
+/* Quad k of the codes of a lattice by eight outputs, as in take_entries (codes_int.h). */
+INLINE __m256i entry_codes(num_type t, const uint8_t *z, int half, int quad)
+{
+    const int n = 32 / lattice_width((int)t), quads = 8 / n, k = quad / quads;
+    const bool shifts = lattice_shifts((int)t);
+    const uint8_t *signs = z + 16 * n, *planes = signs + (shifts ? 0 : 64);
+    const int *table = (const int *)(const void *)lattice_codes(t) + quad % quads;
+    __m256i i = _mm256_cvtepu8_epi32(
+        _mm_loadl_epi64((const __m128i *)(const void *)(z + 16 * k + 8 * half)));
+    for (int b = 0; b < index_planes(t); b++)
+        i = _mm256_or_si256(i, _mm256_and_si256(lanes_of_bits(planes[2 * (n * b + k) + half]),
+                                                _mm256_set1_epi32(256 << b)));
+    __m256i v =
+        quads == 1 ? _mm256_i32gather_epi32(table, i, 4) : _mm256_i32gather_epi32(table, i, 8);
+    if (shifts)
+        return _mm256_sub_epi8(v, _mm256_and_si256(lanes_of_bits(planes[2 * (n * 3 + k) + half]),
+                                                   _mm256_set1_epi8(2)));
+    __m256i minus = _mm256_sub_epi8(_mm256_set1_epi8((char)(2 * lattice_off(t))), v);
+    return _mm256_blendv_epi8(v, minus, bytes_of_bits(signs + 8 * quad + 4 * half));
+}
+
 /* Codes of inputs 4k .. 4k + 3 by eight outputs, as in take_codes (codes_int.h). */
 INLINE __m256i codes_at(num_type t, const uint8_t *z, int half, int k)
 {
+    if (lattice_type((int)t))
+        return entry_codes(t, z, half, k);
     z += 32 * half;
     if (t == NUM_Q8_0)
         return load32(z + 64 * k);
-    if (t == NUM_Q2_K || t == NUM_Q3_K) {
+    if (t == NUM_Q1_0)
+        return bits_of(load32(z), k - 1, 2);
+    if (t == NUM_Q2_K || t == NUM_Q3_K || t == NUM_Q2_0 || t == NUM_TQ2_0) {
         __m256i w = bits_of(load32(z + 64 * (k / 4)), 2 * (k % 4), 3);
-        return t == NUM_Q2_K ? w : _mm256_or_si256(w, bits_of(load32(z + 128), k - 2, 4));
+        return t != NUM_Q3_K ? w : _mm256_or_si256(w, bits_of(load32(z + 128), k - 2, 4));
     }
     __m256i w = bits_of(load32(z + 64 * (k % 4)), k < 4 ? 0 : 4, 15);
     if (t == NUM_Q6_K)
         w = _mm256_or_si256(w, bits_of(load32(z + 256 + 64 * (k / 4)), 2 * (k % 4) - 4, 0x30));
     if (t == NUM_Q5_0 || t == NUM_Q5_1 || t == NUM_Q5_K)
         w = _mm256_or_si256(w, bits_of(load32(z + 256), k - 4, 0x10));
-    if (t == NUM_IQ4_NL || t == NUM_IQ4_XS || t == NUM_MXFP4) {
-        const uint8_t *table = t == NUM_MXFP4 ? fp4_codes : iq4_codes;
+    if (t == NUM_IQ4_NL || t == NUM_IQ4_XS || t == NUM_MXFP4 || t == NUM_NVFP4) {
+        const uint8_t *table = t == NUM_MXFP4 || t == NUM_NVFP4 ? fp4_codes : iq4_codes;
         w = _mm256_shuffle_epi8(
             _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table)), w);
     }

@@ -158,6 +158,46 @@ INLINE __m512i table16(const uint8_t *codes16)
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)codes16));
 }
 
+INLINE __m128i load16(const uint8_t *p)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+INLINE __mmask16 mask16(const uint8_t *p)
+{
+    uint16_t m;
+    memcpy(&m, p, 2);
+    return m;
+}
+
+/* The codes of a lattice, as in take_entries (codes_int.h): of each entry 16 lanes at once. */
+INLINE void entries_in_registers(num_type t, const uint8_t *z, __m512i w[8])
+{
+    const int n = 32 / lattice_width((int)t), quads = 8 / n;
+    const bool shifts = lattice_shifts((int)t);
+    const uint32_t *table = lattice_codes(t);
+    const uint8_t *signs = z + 16 * n, *planes = signs + (shifts ? 0 : 64);
+    UNROLL(8)
+    for (int k = 0; k < n; k++) {
+        __m512i i = _mm512_cvtepu8_epi32(load16(z + 16 * k));
+        for (int b = 0; b < index_planes(t); b++)
+            i = _mm512_mask_add_epi32(i, mask16(planes + 2 * (n * b + k)), i,
+                                      _mm512_set1_epi32(256 << b));
+        for (int h = 0; h < quads; h++) {
+            __m512i v = quads == 1 ? _mm512_i32gather_epi32(i, table, 4)
+                                   : _mm512_i32gather_epi32(i, table + h, 8);
+            __mmask64 m;
+            if (shifts) {
+                v = _mm512_mask_sub_epi32(v, mask16(planes + 2 * (n * 3 + k)), v,
+                                          _mm512_set1_epi32(0x02020202));
+            } else {
+                memcpy(&m, signs + 8 * (k * quads + h), 8);
+                v = _mm512_mask_sub_epi8(v, m, _mm512_set1_epi8((char)(2 * lattice_off(t))), v);
+            }
+            w[k * quads + h] = v;
+        }
+    }
+}
+
 /* The codes of 32 inputs by 16 outputs, as in take_codes (codes_int.h), in eight registers. */
 INLINE void codes_in_registers(num_type t, const uint8_t *z, __m512i w[8])
 {
@@ -166,7 +206,16 @@ INLINE void codes_in_registers(num_type t, const uint8_t *z, __m512i w[8])
             w[k] = load64(z + 64 * k);
         return;
     }
-    if (t == NUM_Q2_K || t == NUM_Q3_K) {
+    if (lattice_type((int)t)) {
+        entries_in_registers(t, z, w);
+        return;
+    }
+    if (t == NUM_Q1_0) {
+        for (int k = 0; k < 8; k++)
+            w[k] = bits_of(load64(z), k - 1, 2);
+        return;
+    }
+    if (t == NUM_Q2_K || t == NUM_Q3_K || t == NUM_Q2_0 || t == NUM_TQ2_0) {
         __m512i lo = load64(z), hi = load64(z + 64);
         for (int k = 0; k < 4; k++) {
             w[k] = bits_of(lo, 2 * k, 3);
@@ -196,17 +245,13 @@ INLINE void codes_in_registers(num_type t, const uint8_t *z, __m512i w[8])
         for (int k = 0; k < 8; k++)
             w[k] = or_bits(w[k], h, k - 4, 0x10);
     }
-    if (t == NUM_IQ4_NL || t == NUM_IQ4_XS || t == NUM_MXFP4) {
-        __m512i table = table16(t == NUM_MXFP4 ? fp4_codes : iq4_codes);
+    if (t == NUM_IQ4_NL || t == NUM_IQ4_XS || t == NUM_MXFP4 || t == NUM_NVFP4) {
+        __m512i table = table16(t == NUM_MXFP4 || t == NUM_NVFP4 ? fp4_codes : iq4_codes);
         for (int k = 0; k < 8; k++)
             w[k] = _mm512_shuffle_epi8(table, w[k]);
     }
 }
 
-INLINE __m128i load16(const uint8_t *p)
-{
-    return _mm_loadu_si128((const __m128i *)(const void *)p);
-}
 INLINE __m512 f32_of_u8(__m128i v)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(v));
@@ -239,6 +284,17 @@ INLINE __m512 scale_of(num_type t, const uint8_t *z, const uint8_t *six, int a, 
         }
         __m512i i = _mm512_sub_epi32(_mm512_cvtepu8_epi32(v), _mm512_set1_epi32(32));
         return _mm512_mul_ps(d, _mm512_cvtepi32_ps(i));
+    }
+    if (t == NUM_NVFP4) { /* num_int.h: an f16 with another bias */
+        __m256i h = _mm256_slli_epi16(_mm256_cvtepu8_epi16(load16(z + 16 * a)), 7);
+        return _mm512_mul_ps(_mm512_cvtph_ps(h), _mm512_set1_ps(128));
+    }
+    if (lattice_type((int)t)) {
+        const int n = 4 * lattice_halves(t);
+        __m128i v = load16(z + 16 * (a % n));
+        v = _mm_and_si128(a < n ? v : _mm_srli_epi16(v, 4), low4);
+        v = _mm_or_si128(_mm_add_epi8(v, v), _mm_set1_epi8(1));
+        return _mm512_mul_ps(d, f32_of_u8(v));
     }
     return d;
 }
@@ -297,21 +353,17 @@ INLINE void scales_begin(num_type t, const uint8_t *z, uint8_t six[64], __m512 *
         return;
     }
     default:
-        *d = f32_of_f16(z);
+        *d = lattice_type((int)t) ? _mm512_mul_ps(f32_of_f16(z + 64 * lattice_halves(t)),
+                                                  _mm512_set1_ps(lattice_unit((int)t)))
+                                  : f32_of_f16(z);
     }
-}
-
-INLINE bool in_256(num_type t)
-{
-    return t == NUM_Q2_K || t == NUM_Q3_K || t == NUM_Q4_K || t == NUM_Q5_K || t == NUM_Q6_K ||
-           t == NUM_IQ4_XS;
 }
 
 /* Asks for a part of a superblock as long as block j of it, which lies ahead of it. */
 INLINE void ask_block(num_type t, const uint8_t *z, int j, int super_bytes, const reach *a)
 {
-    const int n = super_bytes / (in_256(t) ? 8 : 1);
-    if (in_256(t) || a->upwards)
+    const int n = super_bytes / blocks_of(t);
+    if (blocks_of(t) > 1 || a->upwards)
         ask_ahead(z + j * n, n, a);
 }
 
@@ -332,7 +384,7 @@ INLINE void packed_rows(num_type t, const int n_sub, const bool mins, const pack
                         const int n_rows)
 {
     const pack_kind *kind = p->kind;
-    const int n_blocks = in_256(t) ? 8 : 1;
+    const int n_blocks = blocks_of(t);
     const uint8_t *z = p->z;
     __m512 sum[4];
     for (int r = 0; r < n_rows; r++)
@@ -409,7 +461,7 @@ INLINE void wide_rows(num_type t, const int n_sub, const bool mins, const wide_w
                       const int n_rows)
 {
     const pack_kind *kind = p->kind;
-    const int n_blocks = in_256(t) ? 8 : 1;
+    const int n_blocks = blocks_of(t);
     const uint8_t *z = p->z;
     const xblock *xb = p->x;
     __m512 sum[WIDE_ROWS];
@@ -469,7 +521,7 @@ typedef struct unpacked {
 INLINE void unpack_as(num_type t, const int n_sub, const bool mins, const pack_kind *kind,
                       const uint8_t *z, const unpacked *to)
 {
-    const int n_blocks = in_256(t) ? 8 : 1, n_scales = n_blocks * n_sub;
+    const int n_blocks = blocks_of(t), n_scales = n_blocks * n_sub;
     uint8_t *q = to->q;
     float *s = to->s, *m = to->m;
     for (int32_t b0 = 0; b0 < to->n; b0 += n_blocks, z += kind->super_bytes) {

@@ -4,27 +4,42 @@
  * superblock is taken apart into codes and scales, then spread over the sixteen-row layout.
  */
 #include "backend/cpu/pack_int.h"
+#include "num/lattice.h"
 
+#include <pthread.h>
 #include <string.h>
 
 static const pack_kind kinds[] = {
-    {NUM_Q4_0, 1, 8, 1, false, true, false, false, false, 32, 256, 288},
-    {NUM_Q4_1, 1, 0, 1, true, true, false, false, false, 64, 256, 320},
-    {NUM_Q5_0, 1, 16, 1, false, true, false, true, false, 32, 320, 352},
-    {NUM_Q5_1, 1, 0, 1, true, true, false, true, false, 64, 320, 384},
-    {NUM_Q8_0, 1, 128, 1, false, false, false, false, true, 32, 512, 544},
-    {NUM_Q2_K, 8, 0, 2, true, false, true, false, false, 320, 128, 1344},
-    {NUM_Q3_K, 8, 4, 2, false, false, true, true, false, 224, 192, 1760},
-    {NUM_Q4_K, 8, 0, 1, true, true, false, false, false, 256, 256, 2304},
-    {NUM_Q5_K, 8, 0, 1, true, true, false, true, false, 256, 320, 2816},
-    {NUM_Q6_K, 8, 32, 2, false, true, true, false, false, 288, 384, 3360},
-    {NUM_IQ4_NL, 1, 128, 1, false, true, false, false, false, 32, 256, 288},
-    {NUM_IQ4_XS, 8, 128, 1, false, true, false, false, false, 128, 256, 2176},
-    {NUM_MXFP4, 1, 12, 1, false, true, false, false, false, 16, 256, 272},
+    {NUM_Q4_0, 1, 8, 1, false, true, false, false, false, 32, 256, 288, 0, 0},
+    {NUM_Q4_1, 1, 0, 1, true, true, false, false, false, 64, 256, 320, 0, 0},
+    {NUM_Q5_0, 1, 16, 1, false, true, false, true, false, 32, 320, 352, 0, 0},
+    {NUM_Q5_1, 1, 0, 1, true, true, false, true, false, 64, 320, 384, 0, 0},
+    {NUM_Q8_0, 1, 128, 1, false, false, false, false, true, 32, 512, 544, 0, 0},
+    {NUM_Q2_K, 8, 0, 2, true, false, true, false, false, 320, 128, 1344, 0, 0},
+    {NUM_Q3_K, 8, 4, 2, false, false, true, true, false, 224, 192, 1760, 0, 0},
+    {NUM_Q4_K, 8, 0, 1, true, true, false, false, false, 256, 256, 2304, 0, 0},
+    {NUM_Q5_K, 8, 0, 1, true, true, false, true, false, 256, 320, 2816, 0, 0},
+    {NUM_Q6_K, 8, 32, 2, false, true, true, false, false, 288, 384, 3360, 0, 0},
+    {NUM_IQ4_NL, 1, 128, 1, false, true, false, false, false, 32, 256, 288, 0, 0},
+    {NUM_IQ4_XS, 8, 128, 1, false, true, false, false, false, 128, 256, 2176, 0, 0},
+    {NUM_MXFP4, 1, 12, 1, false, true, false, false, false, 16, 256, 272, 0, 0},
+    {NUM_NVFP4, 2, 12, 2, false, true, false, false, false, 64, 256, 576, 0, 0},
+    {NUM_Q1_0, 4, 1, 1, false, false, false, true, false, 32, 64, 288, 0, 0},
+    {NUM_Q2_0, 2, 1, 1, false, false, true, false, false, 32, 128, 288, 0, 0},
+    {NUM_TQ2_0, 8, 1, 1, false, false, true, false, false, 32, 128, 1056, 0, 0},
+    {NUM_IQ1_S, 8, 9, 1, false, false, false, false, false, 96, 96, 864, 8, 4},
+    {NUM_IQ1_M, 8, 9, 2, false, false, false, false, false, 160, 96, 928, 8, 4},
+    {NUM_IQ2_XXS, 8, 43, 1, false, false, false, false, false, 96, 128, 1120, 8, 0},
+    {NUM_IQ2_XS, 8, 43, 2, false, false, false, false, false, 160, 136, 1248, 8, 1},
+    {NUM_IQ2_S, 8, 43, 2, false, false, false, false, false, 160, 144, 1312, 8, 2},
+    {NUM_IQ3_XXS, 8, 62, 1, false, false, false, false, false, 96, 192, 1632, 4, 0},
+    {NUM_IQ3_S, 8, 15, 1, false, false, false, false, false, 96, 208, 1760, 4, 1},
 };
 
 const pack_kind *pack_kind_of(num_type type)
 {
+    if (type == NUM_TQ1_0) /* three codes in 1.6 bits become pairs of bits */
+        type = NUM_TQ2_0;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (kinds[i].type == type)
             return &kinds[i];
@@ -49,6 +64,7 @@ typedef struct parts {
     uint8_t code[256];
     uint8_t scale[16], min[16]; /* as stored: of 6, 4 or 8 bits */
     uint8_t d[2], m[2];         /* the f16 factors, or MXFP4's exponent */
+    lattice_group group[8];
 } parts;
 
 static void take_nibbles(const uint8_t *q, uint8_t *code)
@@ -145,6 +161,42 @@ static void take_iq4_xs(const uint8_t *b, parts *s)
     }
 }
 
+static void take_lattice(num_type type, const uint8_t *b, parts *s)
+{
+    for (int j = 0; j < 8; j++) {
+        lattice_take(&s->group[j], (int)type, b, j);
+        for (int h = 0; h < 2; h++) /* for put_scales: of all groups, or of all halves */
+            s->scale[pack_kind_of(type)->n_sub == 2 ? 2 * j + h : j] = s->group[j].scale[h];
+    }
+    s->d[0] = (uint8_t)s->group[0].d;
+    s->d[1] = (uint8_t)(s->group[0].d >> 8);
+}
+
+/* Of a format with one factor: its codes by decoding with a factor of 1. */
+static void take_few_bits(num_type type, const uint8_t *b, parts *s)
+{
+    const num_format *f = num_format_of(type);
+    uint8_t one[66];
+    float v[256];
+    memcpy(one, b, (size_t)f->block_bytes);
+    num_set_factor(type, one, 1);
+    f->decode(one, v, f->block_n);
+    for (int j = 0; j < f->block_n; j++)
+        s->code[j] = (uint8_t)(type == NUM_Q1_0 ? v[j] > 0 : (int)v[j] + 1);
+    memcpy(s->d, b + (type == NUM_TQ1_0 || type == NUM_TQ2_0 ? f->block_bytes - 2 : 0), 2);
+}
+
+static void take_nvfp4(const uint8_t *b, parts *s)
+{
+    for (int g = 0; g < 4; g++) { /* without the bit that is ignored; NaN counts as 0 */
+        s->scale[g] = b[g] == 0x7f ? 0 : b[g] & 0x7f;
+        for (int j = 0; j < 8; j++) {
+            s->code[16 * g + j] = b[4 + 8 * g + j] & 15;
+            s->code[16 * g + j + 8] = b[4 + 8 * g + j] >> 4;
+        }
+    }
+}
+
 /* The codes and scales of a block, in the order of its elements. */
 static void take_apart(num_type type, const uint8_t *b, parts *s)
 {
@@ -195,7 +247,17 @@ static void take_apart(num_type type, const uint8_t *b, parts *s)
     case NUM_IQ4_XS:
         take_iq4_xs(b, s);
         break;
+    case NUM_NVFP4:
+        take_nvfp4(b, s);
+        break;
+    case NUM_Q1_0:
+    case NUM_Q2_0:
+    case NUM_TQ1_0:
+    case NUM_TQ2_0:
+        take_few_bits(type, b, s);
+        break;
     default:
+        take_lattice(type, b, s);
         break;
     }
 }
@@ -245,7 +307,13 @@ static void put_scales(const pack_kind *p, const parts *s, int lane, uint8_t *z)
             z[64 + 16 * (a % 2) + lane] |= (uint8_t)((s->scale[a] >> 4) << (2 * (a / 2)));
         }
         break;
-    default:
+    case NUM_NVFP4:
+        for (int a = 0; a < 4; a++)
+            z[16 * a + lane] = s->scale[a];
+        return;
+    default: /* lattices: a nibble each, the second half above the first */
+        for (int a = 0, n = 4 * p->n_sub; p->width && a < 2 * n; a++)
+            z[16 * (a % n) + lane] |= (uint8_t)(s->scale[a] << (4 * (a / n)));
         break;
     }
     memcpy(factors + 2 * lane, s->d, 2);
@@ -289,13 +357,61 @@ static void pack_codes(const pack_kind *p, const uint8_t *code, int lane, uint8_
         }
         z += 128;
     }
-    if (p->bits) { /* above a nibble or a pair */
-        int shift = p->nibbles ? 4 : 2;
+    if (p->bits) { /* above a nibble or a pair, or alone */
+        int shift = p->nibbles ? 4 : p->pairs ? 2 : 0;
         uint32_t v = 0;
         for (int t = 0; t < 8; t++)
             v |= four_codes(code + 4 * t, shift, 1) << t;
         pack_four(z, 0, lane, v);
     }
+}
+
+/* Sixteen lanes' bit of one of their entries, or of one of their quads of signs. */
+static void set_bit(uint8_t *z, int bit, uint32_t v)
+{
+    z[bit / 8] |= (uint8_t)((v & 1) << bit % 8);
+}
+
+/* Writes a group of entries of one lane; z is zeroed. */
+static void pack_entries(const pack_kind *p, const lattice_group *g, int lane, uint8_t *z)
+{
+    int n = 32 / p->width;
+    bool shifts = lattice_shifts((int)p->type);
+    uint8_t *signs = z + 16 * n, *planes = signs + (shifts ? 0 : 64);
+    for (int k = 0; k < n; k++) {
+        z[16 * k + lane] = (uint8_t)g->index[k];
+        for (int b = 0; b < p->planes; b++)
+            set_bit(planes + 2 * (n * b + k), lane,
+                    shifts && b == 3 ? g->negative >> k : (uint32_t)g->index[k] >> (8 + b));
+    }
+    for (int i = 0; !shifts && i < 32; i++)
+        set_bit(signs + i / 4 * 8, 4 * lane + i % 4, g->negative >> i);
+}
+
+pack_lattices pack_codes_of;
+static pthread_once_t lattices_filled = PTHREAD_ONCE_INIT;
+
+static void fill_lattice(num_type type, uint32_t *to, int n)
+{
+    const uint16_t *grid = num_lattice(type);
+    int width = lattice_width((int)type), off = pack_kind_of(type)->off;
+    for (int i = 0; i < n * width / 4; i++, to++) {
+        *to = 0;
+        for (int j = 0; j < 4; j++) {
+            int size = lattice_size((int)type, grid[4 * i / width], 4 * i % width + j);
+            *to |= (uint32_t)(off + size + lattice_shifts((int)type)) << 8 * j;
+        }
+    }
+}
+
+static void fill_lattices(void)
+{
+    fill_lattice(NUM_IQ2_XXS, pack_codes_of.iq2_xxs, 256);
+    fill_lattice(NUM_IQ2_XS, pack_codes_of.iq2_xs, 512);
+    fill_lattice(NUM_IQ2_S, pack_codes_of.iq2_s, 1024);
+    fill_lattice(NUM_IQ1_S, pack_codes_of.iq1, 2048);
+    fill_lattice(NUM_IQ3_XXS, pack_codes_of.iq3_xxs, 256);
+    fill_lattice(NUM_IQ3_S, pack_codes_of.iq3_s, 512);
 }
 
 static void pack_group_floats(const weight *w, int32_t k, int64_t row, unsigned char *to)
@@ -320,6 +436,8 @@ void pack_group(const weight *w, int32_t k, int64_t row, unsigned char *to)
     }
     const num_format *f = num_format_of(w->type);
     parts s = {0};
+    if (p->width)
+        pthread_once(&lattices_filled, fill_lattices);
     memset(to, 0, pack_group_bytes(w));
     for (int lane = 0; lane < PACK_LANES && row + lane < w->n_out; lane++) {
         const uint8_t *from = weight_row(w, k, row + lane);
@@ -327,7 +445,9 @@ void pack_group(const weight *w, int32_t k, int64_t row, unsigned char *to)
         for (int32_t i = 0; i < w->n_in / f->block_n; i++) {
             take_apart(w->type, from, &s);
             put_scales(p, &s, lane, z);
-            for (int b = 0; b < p->n_blocks; b++)
+            for (int b = 0; p->width && b < p->n_blocks; b++)
+                pack_entries(p, &s.group[b], lane, z + p->scale_bytes + b * p->block_bytes);
+            for (int b = 0; !p->width && b < p->n_blocks; b++)
                 pack_codes(p, s.code + 32 * b, lane, z + p->scale_bytes + b * p->block_bytes);
             from += f->block_bytes;
             z += p->super_bytes;

@@ -13,6 +13,10 @@
  *   bits     1 x 64 bytes: byte (lane, i) holds input 4t + i at bit t
  *   bytes    8 x 64 bytes: byte (lane, i) of vector t is input 4t + i
  *
+ *    entries  of lattices (num/lattice.h): for each entry 16 bytes, the low bytes of its index by
+ *            lane; then 8 x 8 bytes of signs, bit 4 lane + i of quad t for input 4t + i; then
+ * planes of 2 bytes per entry, a bit per lane: the upper bits of indices, and IQ1's shifts
+ *
  * So four consecutive inputs of a row are one 32-bit lane, the operand of integer dot products.
  * Codes are unsigned: value = scale * (code - off), or scale * code - min.
  */
@@ -33,7 +37,17 @@ typedef struct pack_kind {
     int32_t scale_bytes; /* at the head of a superblock, 16 rows */
     int32_t block_bytes; /* of 32 inputs, 16 rows */
     int32_t super_bytes;
+    int32_t width, planes; /* values of a lattice's entry, or 0; planes of bits per entry */
 } pack_kind;
+
+/* The entries of each lattice as codes, four to a word; filled by pack_group. Sizes and signs: the
+ * code off + size, and 2 off - code where the sign is a minus. Shifts: off + 8 e + 1, and 2 less
+ * where the shift is down. */
+typedef struct pack_lattices {
+    uint32_t iq2_xxs[2 * 256], iq2_xs[2 * 512], iq2_s[2 * 1024], iq1[2 * 2048];
+    uint32_t iq3_xxs[256], iq3_s[512];
+} pack_lattices;
+extern pack_lattices pack_codes_of;
 
 /* NULL for a type that is not packed as codes. */
 const pack_kind *pack_kind_of(num_type type);
