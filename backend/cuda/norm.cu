@@ -302,16 +302,21 @@ struct turns {
     float f[4], sn[4], cs[4];
     int apart; /* 0: both halves are the thread's own */
 };
+/* Does a thread have both halves of each pair of a head of n? */
+static __host__ __device__ bool turns_whole(const head_job &j, int n)
+{
+    return n >= 256 && 2 * j.n_pairs == n;
+}
 DEV turns no_turns()
 {
     turns t = {};
     return t;
 }
-DEV turns turns_at(const head_job &j, int n, int pos)
+template <bool WHOLE> DEV turns turns_at(const head_job &j, int n, int pos)
 {
     turns t = no_turns();
     int i = place(0);
-    t.apart = n >= 256 && 2 * j.n_pairs == n ? 0 : j.n_pairs / 4;
+    t.apart = WHOLE || turns_whole(j, n) ? 0 : j.n_pairs / 4;
     if (t.apart && i >= 2 * j.n_pairs)
         return t;
     bool low = !t.apart || i < j.n_pairs;
@@ -381,20 +386,20 @@ DEV void leave_head(float *to, const eight &v, int parts)
 
 /* Heads: norm, rotation and store, each as the job says. A thread of a head of 256 and more holds
  * both halves of its pairs; a head of 128 is a warp, four values a lane. KIND: the format of keys
- * and values; KV_F16 stands for all formats without blocks, KV_KINDS for a mixture. One kernel per
- * format, so that none fetches the code of another. Of many rows a warp makes several heads of one
- * row, whose sines it takes once.
+ * and values; KV_F16 stands for all formats without blocks, KV_KINDS for a mixture. WHOLE: threads
+ * have both halves of all pairs. One kernel per format and WHOLE, so that none fetches the code of
+ * another. Of many rows a warp makes several heads of one row, whose sines it takes once.
  * grid:   row x heads x job; as many threads as a head's values need, or twice as many where a job
  *         has bare rows, which the second half makes; times the heads that a block makes at once
  * shared: one float per warp, four times
  * bound:  latency; of many rows, bandwidth */
-template <int KIND, bool REHEARSES>
+template <int KIND, bool REHEARSES, bool WHOLE>
 __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, dev_step st)
 {
     __shared__ float table[2][2][32];
     head_job j = blockIdx.z == 0 ? jobs.at[0] : blockIdx.z == 1 ? jobs.at[1] : jobs.at[2];
     int h = (int)(blockIdx.y * blockDim.z + threadIdx.z), step = (int)(gridDim.y * blockDim.z);
-    int r = (int)blockIdx.x, n = jobs.n, parts = n < 256 ? 1 : 2;
+    int r = (int)blockIdx.x, n = jobs.n, parts = !WHOLE && n < 256 ? 1 : 2;
     bool second = threadIdx.y > 0;
     int what = second ? j.store & 2 : j.bare.at ? j.store & 1 : j.store; /* to store: 1 keys */
     grid_trigger();
@@ -404,13 +409,13 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
     eight w = take_weight(j.w, n);
     turns t = no_turns();
     if (j.inv_freq)
-        t = turns_at(j, n, st.rows.pos[r]);
+        t = turns_at<WHOLE>(j, n, st.rows.pos[r]);
     uint8_t *row = what ? stored_row(kv, st, r, h, what == 1) : NULL;
 #pragma unroll 1
-    for (int go = REHEARSES ? 0 : 1; h < j.heads; go++) {
+    for (int go = REHEARSES ? 0 : 1; WHOLE || h < j.heads; go++) {
         if (go == 1)
             grid_wait();
-        if (go > 1 && what)
+        if (!WHOLE && go > 1 && what)
             row = stored_row(kv, st, r, h, what == 1);
         eight v = take_eight(j.x.at + r * j.x.stride + (int64_t)h * j.x_head, go ? n : 0,
                              go ? 0.0f : 1.0f);
@@ -440,6 +445,8 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
         }
         if (what)
             store_share<KIND>(row, v, what == 1, kv, parts, go);
+        if (WHOLE && go)
+            break;
         h += go ? step : 0;
     }
 }
@@ -559,9 +566,15 @@ template <int KIND>
 static void heads(cudaStream_t s, dim3 grid, dim3 block, const head_jobs &jobs, const dev_kv &kv,
                   const dev_step &st)
 {
-    bool rehearsed = rehearses((int32_t)grid.x);
-    LAUNCH((rehearsed ? heads_kernel<KIND, true> : heads_kernel<KIND, false>), grid, block, 0, s,
-           jobs, kv, st);
+    bool rehearsed = rehearses((int32_t)grid.x), whole = true;
+    for (int i = 0; i < (int)grid.z; i++)
+        whole = whole && (jobs.at[i].inv_freq ? turns_whole(jobs.at[i], jobs.n) : jobs.n >= 256);
+    if (whole)
+        LAUNCH((rehearsed ? heads_kernel<KIND, true, true> : heads_kernel<KIND, false, true>), grid,
+               block, 0, s, jobs, kv, st);
+    else
+        LAUNCH((rehearsed ? heads_kernel<KIND, true, false> : heads_kernel<KIND, false, false>),
+               grid, block, 0, s, jobs, kv, st);
 }
 
 extern "C" void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, dev_step st)

@@ -432,16 +432,28 @@ DEV void expand_values(const split_shared &s, const uint8_t *stage, int line, in
                    kind);
 }
 
+/* The same arguments, with what a pass of one row has as constants. Its instructions run once, and
+ * fetching them is much of its time. */
+DEV split_args lone_row(split_args x)
+{
+    x.a.st.rows.seen = NULL;
+    x.deal.tile_rows = x.parts.n_rows = 1;
+    x.deal.group_inverse = 0;
+    return x;
+}
+
 /* ---- The kernel ---------------------------------------------------------------------------- */
 
 /* o[r, h] = sum_t softmax_t(scale q[r, h] . k[t, g]) v[t, g], in parts
  * grid:   runs of chunks x KV head x tile of rows
  * shared: Q, 2 or 3 stages of 32 keys and values, scores, probabilities: 50 to 227 KB
  * bound:  reading K and V */
-template <int D, bool BLOCKS, bool ONE>
+template <int D, bool BLOCKS, bool ONE, bool LONE>
 __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ONE>>::W,
                                   D == 512 ? 1 : 2) split_kernel(split_args x)
 {
+    if (LONE)
+        x = lone_row(x);
     constexpr bool REGISTERS = in_registers<D, BLOCKS, ONE>, EXPAND = BLOCKS && !ONE && !REGISTERS;
     constexpr int EXPAND_D = EXPAND ? D : 256, LINE_F16 = 2 * D + 16;
     using F = split_shape<D, REGISTERS>;
@@ -540,10 +552,15 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     }
 }
 
+/* Which have a kernel of their own for one row. */
+template <int D, bool BLOCKS, bool ONE> constexpr bool has_lone = D <= 256 && !BLOCKS && !ONE;
+
 template <int D, bool BLOCKS, bool ONE = false> static int allow(int stages)
 {
-    return allow_shared(split_kernel<D, BLOCKS, ONE>,
-                        split_bytes<D, BLOCKS, ONE>(stages, 2 * D + 16));
+    int bytes = split_bytes<D, BLOCKS, ONE>(stages, 2 * D + 16), bad = 0;
+    if constexpr (has_lone<D, BLOCKS, ONE>)
+        bad = allow_shared(split_kernel<D, BLOCKS, ONE, true>, bytes);
+    return bad | allow_shared(split_kernel<D, BLOCKS, ONE, false>, bytes);
 }
 
 /* largest: bytes that the GPU grants a block. */
@@ -588,7 +605,12 @@ template <int D, bool BLOCKS, bool ONE = false> static void split_of(cudaStream_
         x.line = (row + 15) / 16 * 16 + 16;
     dim3 block(32 * split_shape<D, in_registers<D, BLOCKS, ONE>>::W);
     size_t bytes = split_bytes<D, BLOCKS, ONE>(x.deal.stages, x.line);
-    LAUNCH((split_kernel<D, BLOCKS, ONE>), grid, block, bytes, s, x);
+    if constexpr (has_lone<D, BLOCKS, ONE>)
+        if (x.parts.n_rows == 1 && !x.a.st.rows.seen) {
+            LAUNCH((split_kernel<D, BLOCKS, ONE, true>), grid, block, bytes, s, x);
+            return;
+        }
+    LAUNCH((split_kernel<D, BLOCKS, ONE, false>), grid, block, bytes, s, x);
 }
 
 template <int D, bool ONE = false> static void split_any(cudaStream_t s, split_args x)
