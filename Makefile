@@ -391,6 +391,7 @@ $(BUILD)/fuzz_http $(BUILD)/fuzz_http.linked: LIBS += -lmicrohttpd
 $(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/pass.c backend/page_moves.c))
 $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_fields convert_families convert_draft_config) \
     $(filter-out backend/wrap%.c,$(call src,model kv backend))))
+$(eval $(call fuzz_also,table,tests/table_file.c $(filter-out backend/wrap%.c,$(call src,model kv backend))))
 $(eval $(call fuzz_also,draft_load,$(filter-out backend/wrap%.c,$(call src,model kv backend))))
 $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_fields.c \
     $(filter-out backend/wrap%.c,$(call src,model kv backend))))

@@ -21,6 +21,16 @@ static const char *full_key(const model *m, const char *key, char buf[KEY_BYTES]
     return buf;
 }
 
+/* The file has the key. */
+static status wrong_kind(const model *m, const char *key, const char *expected, err *e)
+{
+    const gguf_value *v = gguf_find(&m->file, key);
+    bool list = v->kind == GGUF_ARRAY;
+    return err_set(e, E_FORMAT, "%s: key %s is %s%s, expected %s", m->file.path, key,
+                   list ? "a list of " : "of type ", gguf_kind_name(list ? v->item : v->kind),
+                   expected);
+}
+
 status bind_int(const model *m, int_key key, int32_t *out, err *e)
 {
     char k[KEY_BYTES];
@@ -30,7 +40,7 @@ status bind_int(const model *m, int_key key, int32_t *out, err *e)
         if (key.fallback == REQUIRED)
             return err_set(e, E_FORMAT, "%s: key %s is missing", m->file.path, k);
     } else if (!gguf_get_i64(&m->file, k, &v)) {
-        return err_set(e, E_FORMAT, "%s: key %s is not an integer", m->file.path, k);
+        return wrong_kind(m, k, "an integer", e);
     }
     if (v < key.lo || v > key.hi)
         return err_set(e, E_FORMAT, "%s: %s = %" PRId64 ", expected %" PRId64 " to %" PRId64,
@@ -45,7 +55,7 @@ status bind_real(const model *m, real_key key, double *out, err *e)
     double v = key.fallback;
     full_key(m, key.name, k);
     if (gguf_find(&m->file, k) && !gguf_get_f64(&m->file, k, &v))
-        return err_set(e, E_FORMAT, "%s: key %s is not a number", m->file.path, k);
+        return wrong_kind(m, k, "a number", e);
     if (!(v >= key.lo && v <= key.hi)) /* also false for NaN */
         return err_set(e, E_FORMAT, "%s: %s = %g, expected %g to %g", m->file.path, k, v, key.lo,
                        key.hi);
@@ -307,7 +317,7 @@ static status scaling_kind_of(const model *m, rope_scaling *s, err *e)
     if (!v)
         return OK;
     if (!gguf_get_string(&m->file, k, &type))
-        return err_set(e, E_FORMAT, "%s: key %s is not a string", m->file.path, k);
+        return wrong_kind(m, k, "a string", e);
     if (type.n == 4 && !memcmp(type.at, "none", 4))
         s->kind = SCALING_NONE;
     else if (type.n == 4 && !memcmp(type.at, "yarn", 4))

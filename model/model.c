@@ -73,6 +73,12 @@ static status refuse_known(const char *path, gguf_string arch, err *e)
         {"qwen3next",
          "Qwen3-Next packs the projections of its recurrent layers in another way than "
          "Qwen3.5, and orders their heads in another way"},
+        {"gemma3n",
+         "Gemma 3n has alternating updates, learned residual scales and sparse activations, which "
+         "Gemma 4 does not have"},
+        {"llama4",
+         "Llama 4 has attention in chunks, layers without rotation and experts that scale "
+         "their input, which Llama 3 does not have"},
         {"qwen4exp", "for Qwen3.8-Flash-Next, hyper-connections, n-gram embeddings and indexer "
                      "attention are missing"},
     };

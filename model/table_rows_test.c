@@ -1,0 +1,197 @@
+/* table_rows_test.c - every row of every family: files whose key or tensor is absent, of another
+ * type, out of its range, doubled, or strange are refused by a sentence that names it. */
+#include "base/mem.h"
+#include "model/table.h"
+#include "tests/table_file.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <string.h>
+
+static int32_t n_refused;
+
+/* The file is refused, by a sentence that names `key`. */
+static void refused(table_file *f, const char *key, const char *what)
+{
+    err e = {0};
+    status st = table_file_open(f, &e);
+    CHECK_MSG(st, "%s: %s: %s was taken", f->shape->name, key, what);
+    CHECK_MSG(!st || strstr(e.text, key), "%s: %s: %s: %s", f->shape->name, key, what, e.text);
+    n_refused++;
+}
+
+/* With this value of the key, which the file may have or lack. */
+static void try_value(table_file *f, const char *key, gguf_value v, const char *what)
+{
+    gguf_value *at = table_file_key(f, key);
+    at = at ? at : &f->key[f->n_keys++];
+    v.key = key;
+    *at = v;
+    refused(f, key, what);
+    table_file_reset(f);
+}
+
+static gguf_value number(gguf_kind kind, const void *bytes)
+{
+    return (gguf_value){
+        .kind = kind, .count = 1, .bytes = bytes, .n_bytes = kind == GGUF_U32 ? 4 : 8};
+}
+
+static void try_types(table_file *f, const table_key *r, const char *key)
+{
+    static const unsigned char text[] = {1, 0, 0, 0, 0, 0, 0, 0, 'x'}, zeros[8 * LAYERS_MAX];
+    bool layers = r->kind == KEY_COUNTS || r->kind == KEY_LIST || r->kind == KEY_FLAGS ||
+                  r->kind == KEY_UNIFORM;
+    try_value(f, key, (gguf_value){.kind = GGUF_STRING, .count = 1, .bytes = text, .n_bytes = 9},
+              "a text");
+    uint64_t n = (uint64_t)(layers ? f->shape->n_layer + 7 : 1);
+    try_value(
+        f, key,
+        (gguf_value){
+            .kind = GGUF_ARRAY, .item = GGUF_U32, .count = n, .bytes = zeros, .n_bytes = 4 * n},
+        "a list of another length");
+}
+
+static void try_ranges(table_file *f, const table_key *r, const char *key)
+{
+    bool flag = r->kind == KEY_FLAG || r->kind == KEY_FLAGS;
+    if (r->kind == KEY_REAL) {
+        const double v[] = {r->least - fmax(1, fabs(r->least)), r->most * 2 + 1, NAN, INFINITY};
+        for (int i = 0; i < 4; i++)
+            try_value(f, key, number(GGUF_F64, &v[i]), "a number out of its range");
+        return;
+    }
+    const int64_t v[] = {flag ? -1 : (int64_t)r->least - 1, flag ? 2 : (int64_t)r->most + 1,
+                         INT64_MIN, INT64_MAX};
+    for (int i = 0; i < 4; i++)
+        try_value(f, key, number(GGUF_I64, &v[i]), "a number out of its range");
+}
+
+static void try_absent(table_file *f, const table_key *r, const char *key)
+{
+    gguf_value *at = table_file_key(f, key);
+    if (!at)
+        return;
+    gguf_value twin = *at;
+    *at = f->key[--f->n_keys];
+    if (!(r->how & MAY_LACK) && !r->same_as)
+        refused(f, key, "its absence");
+    table_file_reset(f);
+    f->key[f->n_keys++] = twin;
+    refused(f, key, "twice");
+    table_file_reset(f);
+}
+
+static void walk_keys(table_file *f)
+{
+    const family_table *t = f->shape->family->table;
+    for (int32_t i = 0; i < t->n_keys; i++) {
+        const table_key *r = &t->keys[i];
+        char key[160];
+        if (!r->gguf || r->kind == KEY_YARN || (r->how & WRITE_ONLY) ||
+            (r->when && !r->when(f->shape)))
+            continue;
+        snprintf(key, sizeof key, "%s.%s", f->arch, r->gguf);
+        try_absent(f, r, key);
+        try_types(f, r, key);
+        try_ranges(f, r, key);
+    }
+}
+
+/* The row of a tensor; NULL: it has none. */
+static const table_tensor *row_of(const table_file *f, const table_file_tensor *x)
+{
+    const family_table *t = f->shape->family->table;
+    const char *tail = x->layer < 0 ? x->name : strchr(x->name + 4, '.') + 1;
+    const table_tensor *r = x->layer < 0 ? t->of_model : t->of_layer;
+    for (int32_t n = x->layer < 0 ? t->n_of_model : t->n_of_layer; n > 0; n--, r++)
+        if (!strcmp(r->gguf, tail) && (!r->when || r->when(f->shape, x->layer)))
+            return r;
+    return NULL;
+}
+
+static void walk_tensors(table_file *f)
+{
+    for (int32_t i = 0; i < f->n_tensors; i++) {
+        table_file_tensor *x = &f->tensor[i], old = *x;
+        const table_tensor *r = row_of(f, x);
+        CHECK_MSG(r, "%s: no row of %s", f->shape->name, x->name);
+        if (!r || x->layer >= f->shape->n_layer ||
+            (x->layer > 0 && x->layer < f->shape->n_layer - 1))
+            continue; /* a NextN layer is a drafter's; layers in the middle are like the first */
+        if (r->at) {  /* what the family binds itself may have other spellings and dims */
+            x->ne[0] += 32;
+            refused(f, old.name, "longer rows");
+            *x = old;
+            if (r->ne[1]) {
+                x->ne[1]++;
+                refused(f, old.name, "another row");
+                *x = old;
+            }
+        }
+        if (r->at && !r->may_lack) {
+            *x = f->tensor[--f->n_tensors];
+            refused(f, old.name, "its absence");
+            f->tensor[f->n_tensors++] = *x;
+            *x = old;
+        }
+        x->type = 200;
+        refused(f, old.name, "an unknown type");
+        *x = old;
+    }
+    if (f->n_tensors + 1 > TABLE_FILE_TENSORS)
+        return;
+    static const char *const strange[] = {"blk.0.nonsense.weight", "nonsense",
+                                          "blk.400.ffn_up.weight", "blk.-1.attn_norm.weight"};
+    for (int i = 0; i < 4; i++) {
+        table_file_tensor *x = &f->tensor[f->n_tensors++];
+        *x = (table_file_tensor){.ne = {32, 1, 1, 1}, .n_dims = 1, .type = NUM_F32};
+        snprintf(x->name, sizeof x->name, "%s", strange[i]);
+        refused(f, strange[i], "its presence");
+        f->n_tensors--;
+    }
+    f->tensor[f->n_tensors] = f->tensor[0];
+    f->n_tensors++;
+    refused(f, f->tensor[0].name, "twice");
+    table_file_reset(f);
+}
+
+TEST(rows_of_every_family_refuse_by_name)
+{
+    static table_file f;
+    table_file_name name[32];
+    int32_t n = table_file_sizes(name, 32);
+    CHECK(n >= 4);
+    for (int32_t i = 0; i < n; i++) {
+        err e = {0};
+        bool made = table_file_make(&f, name[i]);
+        CHECK_MSG(made, "%s", name[i]);
+        if (made) {
+            CHECK_OK(table_file_open(&f, &e), e);
+            walk_keys(&f);
+            walk_tensors(&f);
+        }
+        table_file_free(&f);
+    }
+    CHECK(n_refused > 1500);
+}
+
+TEST(near_families_are_refused_by_what_they_have)
+{
+    static table_file f;
+    static const char *const near[] = {"qwen3next", "gemma3n", "llama4"};
+    CHECK(table_file_make(&f, "tiny-qwen3"));
+    for (int i = 0; i < 3; i++) {
+        unsigned char text[24] = {(unsigned char)strlen(near[i])};
+        char want[64];
+        err e = {0};
+        memcpy(text + 8, near[i], strlen(near[i]));
+        gguf_value *v = table_file_key(&f, "general.architecture");
+        v->bytes = text;
+        v->n_bytes = 8 + strlen(near[i]);
+        CHECK_STATUS(table_file_open(&f, &e), E_UNSUPPORTED);
+        snprintf(want, sizeof want, "a file: architecture %s is not supported: ", near[i]);
+        CHECK_MSG(!strncmp(e.text, want, strlen(want)), "%s", e.text);
+    }
+    table_file_free(&f);
+}
