@@ -347,17 +347,18 @@ check-all: check ## the long suite: every shape, every instruction set, every te
 
 ASAN = -fsanitize=address -fno-omit-frame-pointer
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=all
-# $(call sanitized,NAME,FLAGS,TESTS): a build of its own, and its tests.
-define sanitized
-	+$(MAKE) BUILD=build/$(1) DEBUG=1 SAN="$(2)" build/$(1)/carat_test build/$(1)/carat
-	build/$(1)/carat_test -j $(TEST_JOBS) $(3)
-endef
+# $(call sanitized,NAME,FLAGS): a build of its own. Its tests are a line of their own: a `+` in a canned recipe
+# holds for all of its lines, and `make -n` would run the tests.
+sanitized = +$(MAKE) BUILD=build/$(1) DEBUG=1 SAN="$(2)" build/$(1)/carat_test build/$(1)/carat
 asan: ## check under AddressSanitizer
 	$(call sanitized,asan,$(ASAN))
+	build/asan/carat_test -j $(TEST_JOBS)
 ubsan: ## check under UndefinedBehaviorSanitizer
 	$(call sanitized,ubsan,$(UBSAN))
+	build/ubsan/carat_test -j $(TEST_JOBS)
 sanitize: ## check under both at once: one build, one run
 	$(call sanitized,sanitize,$(ASAN) $(UBSAN))
+	build/sanitize/carat_test -j $(TEST_JOBS)
 # Targets are linked with the instrumented library. Findings are written to build/fuzz/; a crash becomes a
 # file of fuzz/corpus/ and thereby a test. Of the last line of a log, exec/s says whether a target sees much:
 # below 2000 it needs smaller inputs or less to do for each.
