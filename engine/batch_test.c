@@ -1,6 +1,7 @@
 /* batch_test.c - generations in a batch against the same generations alone; masks and budgets;
  * every way to enter and leave a batch. */
 #include "carat.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tests/test.h"
@@ -716,10 +717,12 @@ TEST(times_of_a_cancelled_job_are_those_of_its_part)
         const carat_job j = {
             .ids = q.ids, .n = q.n, .opt = &q.o, .fn = be_slow, .done = slow_done, .user = &x};
         q.ids[0] = 20 + at; /* nothing is reused */
+        double began = clock_ms();
         CHECK_OK(carat_batch_submit(b, &j, &x.id, NULL, &e), e);
         while (carat_batch_step(b))
             ;
         CHECK(x.done && x.t.finish == CARAT_FINISH_CANCELLED);
+        CHECK_MSG(x.t.queue_ms >= 0 && x.t.queue_ms <= clock_ms() - began, "%g ms", x.t.queue_ms);
         if (at)
             CHECK_MSG(x.t.decode_ms >= 2 * SLOW_MS, "%g ms", x.t.decode_ms);
         else
