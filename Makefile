@@ -297,12 +297,13 @@ $(EMU)/tests/cuda/emu.o: tests/cuda/emu.cpp tests/cuda/emu.h $(BUILD)/emulator
 
 ATTEND_CUDA := $(call obj,$(wildcard bench/attend_cuda*.c))
 $(BUILD)/cuda/bench_attend_cuda: $(ATTEND_CUDA) $(CUDA_OBJ)
-$(BUILD)/cuda/bench_matmul_cuda: $(BUILD)/bench/matmul_cuda.o $(CUDA_OBJ)
+MATMUL_CUDA := $(wildcard bench/matmul_cuda*.c)
+$(BUILD)/cuda/bench_matmul_cuda: $(call obj,$(MATMUL_CUDA)) $(CUDA_OBJ)
 $(BUILD)/cuda/bench_attend_cuda $(BUILD)/cuda/bench_matmul_cuda: $(BUILD)/linked
 	@mkdir -p $(@D)
 	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson $(CUDA_LIBS)
 # The emulated bench compares kernels and times nothing: build/emu/bench_matmul_cuda --small
-$(EMU)/bench_matmul_cuda: $(EMU)/bench/matmul_cuda.o $(CORE_OBJ) $(EMU_DEVICE)
+$(EMU)/bench_matmul_cuda: $(MATMUL_CUDA:%.c=$(EMU)/%.o) $(CORE_OBJ) $(EMU_DEVICE)
 	$(Q)$(CXX) $(SAN) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson
 .PHONY: bench-attend-cuda bench-matmul-cuda
 bench-attend-cuda: $(BUILD)/cuda/bench_attend_cuda ## build/cuda/bench_attend_cuda: the same on a GPU

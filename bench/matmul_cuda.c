@@ -3,6 +3,7 @@
  *
  *     bench_matmul_cuda [--cuts [--piece N]] [--mix] [--rows N]... [--read GB/S] [--small]
  *                       [SUBSTRING of printed names]
+ *     bench_matmul_cuda long [SUBSTRING]     (matmul_cuda_long.c)
  *
  * A line per product and row count:
  *     us       the time with the device's own cut, as in decoding
@@ -14,9 +15,9 @@
  * the time in pieces of so many rows, each by its own best cut 1, 2, 3 tiles, gain    the best cut
  * with so many tiles to a warp; how much quicker the device's own cut is than that with one many
  * the time by the kernels of prompts: not recorded, and with other bits; then which passes of
- * prompts multiply by cuBLASLt: a all, l long ones, - none At the end, per model and row count, the
- * sum over a pass of the Q4_K_M mix, as far as its products were measured. --mix: only what is in
- * that mix. --cuts times every cut as well, with
+ * prompts multiply by cuBLASLt: a all, l long ones, o and - none At the end, per model and row
+ * count, the sum over a pass of the Q4_K_M mix, as far as its products were measured. --mix: only
+ * what is in that mix. --cuts times every cut as well, with
  * --piece those in pieces of N rows; all cuts must give the same bits. --rows: only 1 and
  * those row counts. --small: small shapes for the emulated build, whose times mean nothing.
  *
@@ -24,8 +25,8 @@
  * all of them is recorded and replayed, as in decoding. A time is the median of the replays, by the
  * host's clock.
  */
+#include "bench/matmul_cuda.h"
 #include "backend/cuda/cuda_int.h"
-#include "backend/ops.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -475,8 +476,8 @@ static double by_many(bench *b, int32_t rows)
 static char blas_letter(const bench *b)
 {
     const weight *w = &b->w[0][0];
-    blas_way way = w->n_mat > 1 ? BLAS_NONE : cuda_blas_way(b->d->self, w->n_in, w->n_out);
-    return "-la"[way];
+    long_choice by = cuda_long_choice(b->d->self, w);
+    return by.rows == INT32_MAX ? '-' : "ola"[by.way];
 }
 
 /* One product in one format: a line per row count. False if results differ. */
@@ -582,6 +583,12 @@ int main(int argc, char **argv)
     static bench b;
     wishes want = {.read_rate = 4660, .only = ""};
     err e = {0};
+    if (argc > 1 && !strcmp(argv[1], "long")) {
+        check(device_open_cuda(&b.d, NULL, &e), &e);
+        int rc = bench_long(b.d, argc > 2 ? argv[2] : "");
+        device_close(b.d);
+        return rc;
+    }
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--small"))
             want.small = true;

@@ -1,19 +1,22 @@
-/* blas.c - products of many rows through cuBLASLt, where the library is found at run time.
+/* blas.c - products of long prompts: by cuBLASLt, where the library is found at run time, or by
+ * matmul_wide.cu.
  *
- * A weight of blocks becomes bf16 in scratch once per chunk of a prompt, and the library
+ * A weight of blocks becomes bf16 in scratch once per chunk of a prompt, and one of the two
  * multiplies. Unpacking moves 2.6 bytes per weight, shared by all rows, so from some hundred rows
  * on it is nearly free. Nothing is linked: the few entry points are declared here as the library's
- * manual has them, and looked up by name. Without the library matmul_mma.cu computes the same
- * product at about half the speed; the device's name says so.
+ * manual has them, and looked up by name.
  *
  * A prompt's rows must have the same bits however many of them are in a pass, and few rows are
  * quicker by matmul_mma.cu. So the library's algorithms are tried out when a weight's shape is
- * first seen, on random numbers: one that gives every bit of matmul_mma.cu serves passes of many
- * rows, and matmul_mma.cu all others (BLAS_LONG). Where there is none, one algorithm that gives a
- * row the same bits at every number of rows serves all passes (BLAS_ALL), and where there is none
- * either, matmul_mma.cu does (BLAS_NONE).
+ * first seen, on random numbers. One that gives every bit of matmul_mma.cu may serve passes of many
+ * rows. matmul_wide.cu gives these bits too. The quicker of the two, by the clock, is taken
+ * (LONG_BLAS, LONG_OWN); the clock also says from how many rows on it is quicker than
+ * matmul_mma.cu. If no algorithm of the library gives these bits, one that gives a row the same
+ * bits at every number of rows serves all passes (LONG_ALL), and if there is none either,
+ * matmul_wide.cu serves.
  */
 #include "backend/cuda/cuda_int.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <dlfcn.h>
@@ -74,23 +77,28 @@ typedef struct lt_plan {
 enum { CLASSES = 2 };
 static const int32_t class_rows[CLASSES] = {512, 2048};
 
-/* What was found out about the products of a shape. */
+/* What was found out about the products of a shape and layout. */
 typedef struct lt_choice {
-    int32_t n_in, n_out;
-    blas_way way;
+    int32_t n_in, n_out, kind;
+    bool library; /* `algo` is set */
+    long_choice as;
     lt_algo algo[CLASSES];
 } lt_choice;
 
 enum {
     LT_PLANS = 64,
     LT_WORKSPACE = 32 << 20,
-    LT_CHOICES = 256,   /* shapes; further ones go without the library */
+    LT_CHOICES = 256,   /* shapes; further ones take matmul_mma.cu */
     LT_CANDIDATES = 24, /* algorithms tried for a shape */
     LT_SAMPLE = 64,     /* rows that are compared, at the beginning and at the end of a product */
+    LONG_ROWS = 192,    /* of a pass that is long, where nothing was measured */
+    MEASURED = 4 << 20, /* weights of a piece; times of smaller ones do not matter */
+    TIMES = 3,          /* the least of so many times counts */
     PIECE_BYTES = 128 << 20 /* of a weight that is unpacked at a time */
 };
 
 struct cuda_blas {
+    bool here; /* or a plan counts on it */
     void *library, *handle, *workspace;
     lt_calls call;
     lt_plan plan[LT_PLANS];
@@ -159,22 +167,28 @@ void cuda_blas_close(cuda_blas *b)
     mem_free(b);
 }
 
-cuda_blas *cuda_blas_plan_only(void)
+bool cuda_blas_here(const cuda_device *c)
 {
-    return mem_calloc(1, sizeof(cuda_blas));
+    return c->blas->here;
 }
 
-cuda_blas *cuda_blas_open(void)
+cuda_blas *cuda_blas_plan_only(void)
 {
     cuda_blas *b = mem_calloc(1, sizeof *b);
-    if (!b)
-        return NULL;
-    if (!look_up(b) || b->call.create(&b->handle) ||
-        cudaMalloc(&b->workspace, LT_WORKSPACE) != cudaSuccess) {
+    if (b)
+        b->here = true;
+    return b;
+}
+
+cuda_blas *cuda_blas_open(bool library)
+{
+    cuda_blas *b = mem_calloc(1, sizeof *b);
+    if (!b || !library)
+        return b;
+    b->here = look_up(b) && !b->call.create(&b->handle) &&
+              cudaMalloc(&b->workspace, LT_WORKSPACE) == cudaSuccess;
+    if (!b->here)
         cudaGetLastError();
-        cuda_blas_close(b);
-        return NULL;
-    }
     return b;
 }
 
@@ -228,11 +242,12 @@ static bool multiply(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_
                            p->d, algo, b->workspace, LT_WORKSPACE, c->stream);
 }
 
-/* ---- Which algorithm ----------------------------------------------------------------------- */
+/* ---- Which kernel, which algorithm ---------------------------------------------------------- */
 
-/* Random operands of a product, and room for two results. */
+/* Random operands of a product, and room for two results. packed: rows of the weight itself. */
 typedef struct trial {
     cuda_device *c;
+    packed packed;
     int32_t n_in, n_out;
     uint16_t *x, *w; /* [class_rows of the last, n_in], [n_out, n_in] */
     float *y, *z;    /* [class_rows of the last, n_out], [LT_SAMPLE, n_out] */
@@ -322,32 +337,114 @@ static bool choose(const trial *t, int32_t rows, bool mma, lt_algo *algo)
     return chosen;
 }
 
-static lt_choice *choice_of(cuda_blas *b, int32_t n_in, int32_t n_out)
+/* ---- Times --------------------------------------------------------------------------------- */
+
+typedef enum maker { BY_TILES, BY_WIDE, BY_BLAS } maker; /* BY_TILES: matmul_mma.cu */
+
+/* Milliseconds of a product of so many rows, with the unpacking that it needs. */
+static double time_of(const trial *t, int32_t rows, maker by, const lt_algo *algo)
+{
+    const cudaStream_t s = t->c->stream;
+    const dev_mat y = {t->y, rows, t->n_out, t->n_out};
+    const bool as_is = t->packed.kind == PACK_BF16;
+    const uint16_t *w = as_is ? (const uint16_t *)t->packed.codes : t->w;
+    double least = 0;
+    for (int i = 0; i < TIMES; i++) {
+        cudaStreamSynchronize(s);
+        double from = clock_ms();
+        if (by == BY_TILES)
+            cu_matmul_mma(s, y, (dev_quant){.bf = t->x, .rows = rows, .cols = t->n_in}, t->packed);
+        else if (!as_is)
+            cu_unpack_bf16(s, t->packed, 0, t->n_out, t->w);
+        if (by == BY_WIDE)
+            cu_matmul_wide(s, y, t->x, w, t->n_in, 0);
+        if (by == BY_BLAS)
+            multiply(t->c, y, t->x, w, t->n_in, algo);
+        cudaStreamSynchronize(s);
+        double ms = clock_ms() - from;
+        least = i && least < ms ? least : ms;
+    }
+    return least;
+}
+
+/* From how many rows on b is quicker than a, if times are lines through those of class_rows. */
+static int32_t rows_from(const double *a, const double *b)
+{
+    const double gain = a[0] - b[0], more = a[1] - b[1] - gain; /* at fewer rows; at more */
+    const double apart = class_rows[1] - class_rows[0];
+    double at = class_rows[0] - apart * gain / more;
+    if (a[1] <= b[1])
+        return INT32_MAX;
+    return more <= 0 || at <= FEW_ROWS ? FEW_ROWS + 1 : (int32_t)at + 1;
+}
+
+/* The quicker of the library, if it may serve, and matmul_wide.cu; and from how many rows on. */
+static void measure(const trial *t, lt_choice *x)
+{
+    double tiles[CLASSES], wide[CLASSES], blas[CLASSES];
+    for (int i = 0; i < CLASSES; i++) {
+        tiles[i] = time_of(t, class_rows[i], BY_TILES, NULL);
+        wide[i] = time_of(t, class_rows[i], BY_WIDE, NULL);
+        if (x->library)
+            blas[i] = time_of(t, class_rows[i], BY_BLAS, &x->algo[i]);
+    }
+    const bool by_blas = x->library && blas[1] <= wide[1];
+    x->as.way = by_blas ? LONG_BLAS : LONG_OWN;
+    x->as.rows = rows_from(tiles, by_blas ? blas : wide);
+}
+
+static lt_choice *choice_of(cuda_blas *b, int32_t n_in, int32_t n_out, int32_t kind)
 {
     for (int32_t i = 0; i < b->n_choices; i++)
-        if (b->choice[i].n_in == n_in && b->choice[i].n_out == n_out)
+        if (b->choice[i].n_in == n_in && b->choice[i].n_out == n_out && b->choice[i].kind == kind)
             return &b->choice[i];
     return NULL;
 }
 
-static status learn_piece(cuda_device *c, int32_t n_in, int32_t n_out, err *e)
+/* The choice of the library's algorithms: those of the same shape in another layout, or new ones.
+ */
+static void choose_algorithms(const trial *t, lt_choice *x)
 {
-    cuda_blas *b = c->blas;
-    if (choice_of(b, n_in, n_out) || b->n_choices == LT_CHOICES)
-        return OK;
-    trial t = {.c = c, .n_in = n_in, .n_out = n_out};
-    if (!trial_open(&t))
-        return err_set(e, E_MEMORY, "%s: no memory to try products of %d x %d", c->name, n_in,
-                       n_out);
-    lt_choice *x = &b->choice[b->n_choices++];
-    *x = (lt_choice){.n_in = n_in, .n_out = n_out, .way = BLAS_LONG};
-    for (int i = 0; i < CLASSES && x->way == BLAS_LONG; i++)
-        if (!choose(&t, class_rows[i], true, &x->algo[i]))
-            x->way = BLAS_NONE;
-    if (x->way == BLAS_NONE && choose(&t, class_rows[CLASSES - 1], false, &x->algo[0])) {
-        x->way = BLAS_ALL;
+    cuda_blas *b = t->c->blas;
+    for (lt_choice *o = b->choice; o < x; o++)
+        if (o->n_in == x->n_in && o->n_out == x->n_out) {
+            int32_t kind = x->kind;
+            *x = *o;
+            x->kind = kind;
+            return;
+        }
+    x->library = true;
+    for (int i = 0; i < CLASSES && x->library; i++)
+        x->library = choose(t, class_rows[i], true, &x->algo[i]);
+    if (x->library) {
+        x->as.way = LONG_BLAS;
+    } else if (choose(t, class_rows[CLASSES - 1], false, &x->algo[0])) {
+        x->library = true;
+        x->as = (long_choice){LONG_ALL, 0};
         x->algo[1] = x->algo[0];
     }
+}
+
+static status learn_piece(cuda_device *c, const weight *w, int32_t n_out, err *e)
+{
+    cuda_blas *b = c->blas;
+    const int32_t n_in = w->n_in, kind = w->packed_kind;
+    const bool measured = (size_t)n_in * (size_t)n_out >= MEASURED;
+    if (choice_of(b, n_in, n_out, kind) || b->n_choices == LT_CHOICES)
+        return OK;
+    trial t = {.c = c, .packed = cuda_view(w), .n_in = n_in, .n_out = n_out};
+    const bool can = (b->here || measured) && trial_open(&t);
+    if (b->here && !can)
+        return err_set(e, E_MEMORY, "%s: no memory to try products of %d x %d", c->name, n_in,
+                       n_out);
+    t.packed.n_out = n_out;
+    t.packed.n_tile = (n_out + TILE_ROWS - 1) / TILE_ROWS;
+    lt_choice *x = &b->choice[b->n_choices++];
+    *x = (lt_choice){.n_in = n_in, .n_out = n_out, .kind = kind, .as = {LONG_OWN, LONG_ROWS}};
+    if (b->here)
+        choose_algorithms(&t, x);
+    if (can && measured && x->as.way != LONG_ALL)
+        measure(&t, x);
     cudaStreamSynchronize(c->stream);
     cudaFree(t.at);
     cudaGetLastError();
@@ -355,7 +452,7 @@ static status learn_piece(cuda_device *c, int32_t n_in, int32_t n_out, err *e)
 }
 
 /* Pieces of one size, but the last; none is so small that it would leave multiprocessors idle. */
-int32_t cuda_blas_piece(int32_t n_in, int32_t n_out)
+int32_t cuda_long_piece(int32_t n_in, int32_t n_out)
 {
     size_t most = (size_t)PIECE_BYTES / ((size_t)n_in * 2) & ~(size_t)127, all = (size_t)n_out;
     if (!most || all <= most)
@@ -364,30 +461,51 @@ int32_t cuda_blas_piece(int32_t n_in, int32_t n_out)
     return (int32_t)((each + 127) & ~(size_t)127);
 }
 
-status cuda_blas_learn(cuda_device *c, int32_t n_in, int32_t n_out, err *e)
+/* Products of rows that are no multiple of a group are sums of floats (matmul_float.cu). */
+static bool is_long(const weight *w)
 {
-    int32_t n = cuda_blas_piece(n_in, n_out);
-    if (!c->blas || n_in % 8 || !n)
+    return w->n_mat == 1 && w->n_in % GROUP == 0 && cuda_long_piece(w->n_in, w->n_out);
+}
+
+status cuda_long_learn(cuda_device *c, const weight *w, err *e)
+{
+    if (!is_long(w))
         return OK;
-    status st = learn_piece(c, n_in, n, e);
-    return st || n_out % n == 0 ? st : learn_piece(c, n_in, n_out % n, e);
+    int32_t n = cuda_long_piece(w->n_in, w->n_out);
+    status st = learn_piece(c, w, n, e);
+    return st || w->n_out % n == 0 ? st : learn_piece(c, w, w->n_out % n, e);
 }
 
 /* Of a weight in pieces: what all its pieces can do. */
-blas_way cuda_blas_way(const cuda_device *c, int32_t n_in, int32_t n_out)
+long_choice cuda_long_choice(const cuda_device *c, const weight *w)
 {
-    int32_t n = cuda_blas_piece(n_in, n_out);
-    if (!c->blas || n_in % 8 || !n)
-        return BLAS_NONE;
-    const lt_choice *a = choice_of(c->blas, n_in, n);
-    const lt_choice *z = n_out % n ? choice_of(c->blas, n_in, n_out % n) : a;
-    if (!a || !z || a->way == BLAS_NONE || z->way == BLAS_NONE)
-        return BLAS_NONE;
-    return a->way == z->way ? a->way : BLAS_ALL;
+    const long_choice none = {LONG_OWN, INT32_MAX};
+    if (!is_long(w))
+        return none;
+    int32_t n = cuda_long_piece(w->n_in, w->n_out), rest = w->n_out % n;
+    const lt_choice *a = choice_of(c->blas, w->n_in, n, w->packed_kind);
+    const lt_choice *z = rest ? choice_of(c->blas, w->n_in, rest, w->packed_kind) : a;
+    if (!a || !z)
+        return none;
+    if (a->as.way != LONG_ALL && z->as.way != LONG_ALL)
+        return (long_choice){a->as.way, a->as.rows > z->as.rows ? a->as.rows : z->as.rows};
+    return a->library && z->library ? (long_choice){LONG_ALL, 0}
+                                    : (long_choice){LONG_OWN, LONG_ROWS};
 }
 
-bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w, int32_t n_in)
+bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
+                      const weight *of)
 {
-    const lt_choice *a = choice_of(c->blas, n_in, y.cols);
-    return a && multiply(c, y, x, w, n_in, &a->algo[y.rows > class_rows[0]]);
+    const lt_choice *a = choice_of(c->blas, of->n_in, y.cols, of->packed_kind);
+    return a && a->library && multiply(c, y, x, w, of->n_in, &a->algo[y.rows > class_rows[0]]);
+}
+
+bool cuda_long_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
+                      const weight *of, long_way way)
+{
+    const lt_choice *a = choice_of(c->blas, of->n_in, y.cols, of->packed_kind);
+    if (a && way != LONG_OWN && a->as.way != LONG_OWN)
+        return cuda_blas_matmul(c, y, x, w, of);
+    cu_matmul_wide(c->stream, y, x, w, of->n_in, 0);
+    return true;
 }

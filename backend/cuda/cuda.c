@@ -481,11 +481,14 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
     if (st)
         return st;
     cuda_select(&c->dev);
-    c->blas = cuda_blas_open();
+    const char *library = getenv("CARAT_CUBLASLT");
+    if (!(c->blas = cuda_blas_open(!library || strcmp(library, "off"))))
+        return err_memory(e, "the CUDA device", sizeof *c);
+    const char *slow = c->facts.wgmma ? "no cuBLASLt: slower prompts" : "no cuBLASLt";
     snprintf(c->name, sizeof c->name, "cuda (%.200s%s%.8s, %d multiprocessors, %.0f GiB, %s)",
              prop.name, card && *card ? " as " : "", card ? card : "",
              prop.multiProcessorCount, (double)prop.totalGlobalMem / (1 << 30),
-             c->blas ? "cuBLASLt" : "no cuBLASLt: prompts at half speed");
+             cuda_blas_here(c) ? "cuBLASLt" : slow);
     c->shared_max = SHARED_LEAST;
     if ((r = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)))
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
@@ -503,7 +506,7 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
         r = (cudaError_t)cuda_open_tallies(c);
     c->split = cu_split_limits(c->facts.shared_block);
     if (!r)
-        r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() | cu_one_init() |
+        r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() | cu_wide_init() | cu_one_init() |
                           cu_experts_init() | cu_grouped_init() | cu_rows_init() |
                           cu_flash_init() |
                           cu_split_init(c->split) |

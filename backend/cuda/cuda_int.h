@@ -5,7 +5,7 @@
  * ops.c          the op table: picks kernels by row count and weight layout
  * shadow.c       which activations already have an int8 or bf16 copy
  * fuse.c         small ops that become one kernel with the next
- * blas.c         products of many rows through cuBLASLt
+ * blas.c         products of long prompts: cuBLASLt or matmul_wide.cu
  * graph.c        passes of few rows, recorded and replayed
  * pinned.c       page-locked host memory, and large copies
  * experts.c      experts of which only some have a place on the device
@@ -130,7 +130,7 @@ typedef struct cuda_device {
     int32_t gpu; /* its number */
     gpu_facts facts;
     bool plan_only; /* there is no GPU behind it: plans and dry passes alone */
-    bool broken; /* a CUDA call failed; said once more in every later pass */
+    bool broken;    /* a CUDA call failed; said once more in every later pass */
     err broken_why;
     int32_t shared_max;
     split_limits split;
@@ -176,7 +176,7 @@ typedef struct cuda_device {
     int32_t *watched_pages; /* [STEP_SEQS_MAX] n_pages of each page_watch of the pass */
     bool watch_shown;       /* it is on the device */
     watch_args watch;       /* queries of the pass under way that have not been asked */
-    cuda_blas *blas;        /* NULL: no cuBLASLt here */
+    cuda_blas *blas;        /* what is known about products of long prompts */
     void *bounce;           /* pinned, for small downloads */
     cuda_pins *pins;        /* page-locked memory for snapshots */
     cuda_experts *experts;  /* NULL: all experts are on the device */
@@ -254,20 +254,29 @@ bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q);
 bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b);
 
 /* blas.c */
-cuda_blas *cuda_blas_open(void); /* NULL if it is not here */
-cuda_blas *cuda_blas_plan_only(void); /* no library is looked for; NULL: no memory */
+cuda_blas *cuda_blas_open(bool library); /* false: it is not looked for; NULL: no memory */
+cuda_blas *cuda_blas_plan_only(void);    /* a plan counts on the library; NULL: no memory */
 void cuda_blas_close(cuda_blas *b);
-/* Which passes of prompts multiply by the library: none; long ones, with the bits that
- * matmul_mma.cu gives short ones; all. */
-typedef enum blas_way { BLAS_NONE, BLAS_LONG, BLAS_ALL } blas_way;
-/* Finds out the way of a shape, unless it is known. */
-status cuda_blas_learn(cuda_device *c, int32_t n_in, int32_t n_out, err *e);
-blas_way cuda_blas_way(const cuda_device *c, int32_t n_in, int32_t n_out);
+bool cuda_blas_here(const cuda_device *c);
+/* What multiplies passes of prompts of `rows` rows and more: matmul_wide.cu or the library, both
+ * with the bits that matmul_mma.cu gives fewer rows; or the library, which then takes all passes.
+ */
+typedef enum long_way { LONG_OWN, LONG_BLAS, LONG_ALL } long_way;
+typedef struct long_choice {
+    long_way way;
+    int32_t rows; /* INT32_MAX: none are quicker so */
+} long_choice;
+/* Finds out the choice for a loaded weight's shape and layout, unless it is known. */
+status cuda_long_learn(cuda_device *c, const weight *w, err *e);
+long_choice cuda_long_choice(const cuda_device *c, const weight *w);
 /* Rows of a weight that are unpacked and multiplied at a time; 0: too long ones. */
-int32_t cuda_blas_piece(int32_t n_in, int32_t n_out);
-/* y = x w', all rows of w, a piece, as bf16; false: the library would not. */
+int32_t cuda_long_piece(int32_t n_in, int32_t n_out);
+/* y = x w', all rows of w, a piece of the weight, as bf16; false: the library would not. */
+bool cuda_long_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
+                      const weight *of, long_way way);
+/* The same by the library, whatever the choice; false also where it does not serve. */
 bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
-                      int32_t n_in);
+                      const weight *of);
 
 /* pinned.c */
 status cuda_pins_open(cuda_pins **k, int32_t gpu, err *e);

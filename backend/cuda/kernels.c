@@ -9,6 +9,13 @@
 
 enum { ROUTER_ROWS = 1024 }; /* a matrix of floats up to this size costs little in any kernel */
 
+/* Without the library products of long prompts are slow where it has wgmma and matmul_wide.cu has
+ * not. */
+static kernel_speed prompt_speed(const cuda_device *c)
+{
+    return cuda_blas_here(c) || !c->facts.wgmma ? KERNEL_FULL : KERNEL_SLOW;
+}
+
 static kernel_speed float_kernel(const cuda_device *c, const weight *w, char *text, size_t cap)
 {
     bool small = w->n_out <= ROUTER_ROWS && w->n_mat == 1;
@@ -21,8 +28,8 @@ static kernel_speed float_kernel(const cuda_device *c, const weight *w, char *te
         return small ? KERNEL_FULL : KERNEL_SLOW;
     }
     snprintf(text, cap, "f32 sums, bf16 tensor cores for prompts%s",
-             c->blas ? ", cuBLASLt for long ones" : " without cuBLASLt");
-    return c->blas ? KERNEL_FULL : KERNEL_SLOW;
+             cuda_blas_here(c) ? ", cuBLASLt for long ones" : " without cuBLASLt");
+    return prompt_speed(c);
 }
 
 kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, size_t cap)
@@ -46,8 +53,9 @@ kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, s
         return KERNEL_FULL;
     }
     snprintf(text, cap, "int8 dots, int8 tensor cores from 2 rows on, %s",
-             c->blas ? "cuBLASLt for prompts" : "bf16 tensor cores for prompts: no cuBLASLt");
-    return c->blas ? KERNEL_FULL : KERNEL_SLOW;
+             cuda_blas_here(c) ? "cuBLASLt for prompts"
+                               : "bf16 tensor cores for prompts: no cuBLASLt");
+    return prompt_speed(c);
 }
 
 kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)

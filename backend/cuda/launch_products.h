@@ -98,6 +98,11 @@ int cu_grouped_init(void);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
 int cu_mma_init(void);
+/* matmul_wide.cu: many rows; w: bf16 [y.cols, n_in], n_in a multiple of 32. tile: rows of a block,
+ * 128, 192 or 256; 0: the quickest. */
+void cu_matmul_wide(cudaStream_t s, dev_mat y, const uint16_t *x, const uint16_t *w, int32_t n_in,
+                    int32_t tile);
+int cu_wide_init(void);
 /* Pairs (row, expert) sorted by expert, on the device: order [pairs], tiles [expert_tiles] of
  * EXPERT_TILE_BYTES, n_tiles [1]. */
 enum { EXPERT_TILE_BYTES = 16 };

@@ -5,6 +5,7 @@
  *   more        matmul_rows  int8 tensor cores    matmul_float   f32
  *   experts     moe_ops.c
  *   prompts     matmul_mma   bf16 tensor cores    F32: matmul_float, else matmul_mma
+ *     long      matmul_wide or cuBLASLt (blas.c), over weights made bf16
  *
  * Answers and prompts round differently, whatever their number of rows (step.prompt). So a row's
  * bits depend neither on the other rows of its pass nor on how its prompt was cut into passes.
@@ -265,17 +266,15 @@ static void c_best(pass *p, mat y, mat x)
 
 /* ---- Products ------------------------------------------------------------------------------ */
 
-enum { BLAS_ROWS = 192 }; /* from here on it is quicker to unpack the weight first */
-
 /* True if the product is done, or, in a dry pass, if it may be. */
-static bool blas_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t kind)
+static bool long_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t kind)
 {
     cuda_device *c = cuda_of(p);
-    int32_t n_at_a_time = w->n_mat == 1 ? cuda_blas_piece(w->n_in, w->n_out) : 0;
-    blas_way way = n_at_a_time ? cuda_blas_way(c, w->n_in, w->n_out) : BLAS_NONE;
-    if (p->dry && c->blas && n_at_a_time && w->n_in % 8 == 0)
-        way = BLAS_ALL; /* weights are not loaded yet, so their ways are unknown */
-    if (way == BLAS_NONE || (way == BLAS_LONG && y.rows < BLAS_ROWS))
+    int32_t n_at_a_time = w->n_mat == 1 ? cuda_long_piece(w->n_in, w->n_out) : 0;
+    long_choice by = {LONG_ALL, 0}; /* of a dry pass: weights are not loaded yet */
+    if (!p->dry)
+        by = cuda_long_choice(c, w);
+    if (!n_at_a_time || y.rows < by.rows)
         return false;
     size_t mark = pass_mark(p);
     uint16_t *to =
@@ -293,7 +292,7 @@ static bool blas_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t ki
         d.cols = n;
         if (to)
             cu_unpack_bf16(c->stream, v, first, n, to);
-        if (!cuda_blas_matmul(c, d, q.bf, to ? to : from, w->n_in))
+        if (!cuda_long_matmul(c, d, q.bf, to ? to : from, w, by.way))
             err_set(&p->e, E_IO, "%s: cuBLASLt refused a product of %d x %d x %d", c->name, y.rows,
                     w->n_in, n);
     }
@@ -335,7 +334,7 @@ void cuda_matmul(pass *p, mat y, mat x, const weight *w)
         return;
     }
     dev_quant q = cuda_quant(p, dx, mma, false);
-    if (blas_matmul(p, y, q, w, kind)) {
+    if (long_matmul(p, y, q, w, kind)) {
         cuda_done(p, "matmul");
         return;
     }

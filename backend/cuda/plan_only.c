@@ -3,7 +3,7 @@
  *
  * Its table of ops, its layouts of weights and its choice of kernels are those of the real device.
  * A dry pass calls no kernel and no runtime, so nothing else is needed. cuBLASLt is taken to be
- * there: with it a pass takes more memory than without.
+ * there.
  */
 #include "backend/cuda/plan_only.h"
 #include "backend/cuda/cuda_int.h"

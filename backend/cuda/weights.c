@@ -280,8 +280,8 @@ status cuda_weight_load(device *d, weight *w, err *e)
         cuda_ok(c, NULL, cudaGetLastError(), "packing weights");
     }
     status st = OK;
-    if (kind >= PACK_F16 && w->n_mat == 1 && w->n_in % GROUP == 0)
-        st = cuda_blas_learn(c, w->n_in, w->n_out, e);
+    if (kind >= PACK_F16)
+        st = cuda_long_learn(c, w, e);
     if (!st && c->broken)
         st = err_set(e, c->broken_why.status, "%s: %s", w->name, c->broken_why.text);
     if (st)

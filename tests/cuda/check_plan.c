@@ -104,12 +104,10 @@ static void check_same_plan(rig *g, const char *name, const char *card)
         if ((st = plan_on(path, card, false, kv[i], &a, &e)) ||
             (st = plan_on(path, card, true, kv[i], &b, &e)))
             break;
-        /* Without cuBLASLt here, products take less scratch than a plan that counts on it. */
-        bool blas = !strstr(a.device, "no cuBLASLt");
         wrong += a.weight_bytes != b.weight_bytes || a.expert_bytes != b.expert_bytes ||
                  a.kv_swa_bytes != b.kv_swa_bytes || a.kv_global_bytes != b.kv_global_bytes ||
                  a.recurrent_bytes != b.recurrent_bytes || a.reserve_bytes != b.reserve_bytes ||
-                 (blas ? a.scratch_bytes != b.scratch_bytes : a.scratch_bytes > b.scratch_bytes);
+                 a.scratch_bytes != b.scratch_bytes;
     }
     char what[64];
     snprintf(what, sizeof what, "%s as %s, formats that differ", name, card);

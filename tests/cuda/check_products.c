@@ -6,6 +6,7 @@
  */
 #include "tests/cuda/check_int.h"
 #include "backend/cuda/cuda_int.h"
+#include "backend/cuda/launch_small.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -523,6 +524,47 @@ static void check_cuts(rig *g, num_type t, int32_t n_in, int32_t n_out, bool glu
         pair_free(g, &u);
 }
 
+/* matmul_wide.cu, in tiles of so many rows, gives every bit of matmul_mma.cu; columns of y past its
+ * own stay as they are. */
+static void check_wide(rig *g, int32_t n_in, int32_t n_out, int32_t rows, int32_t tile)
+{
+    cuda_device *c = g->gpu->self;
+    const int32_t stride = n_out + 3;
+    const size_t n_x = (size_t)rows * (size_t)n_in, n_w = (size_t)n_out * (size_t)n_in;
+    const size_t n_y = (size_t)rows * (size_t)stride;
+    int32_t differ = 1;
+    if (!my_turn(g, "matmul wide"))
+        return;
+    char *at = g->gpu->alloc(g->gpu, 8 * n_y + 2 * (n_x + n_w) + 64);
+    uint16_t *x = (uint16_t *)(at + 64), *w = x + n_x; /* n_in is a multiple of 32: aligned */
+    float *y = (float *)(w + n_w), *z = y + n_y;
+    cu_random_bf16(c->stream, x, n_x, 3);
+    cu_random_bf16(c->stream, w, n_w, 4);
+    cu_matmul_wide(c->stream, (dev_mat){y, rows, n_out, stride}, x, w, n_in, tile);
+    cu_matmul_mma(c->stream, (dev_mat){z, rows, n_out, stride},
+                  (dev_quant){.bf = x, .rows = rows, .cols = n_in},
+                  (packed){.codes = (const uint8_t *)w,
+                           .kind = PACK_BF16,
+                           .n_in = n_in,
+                           .n_out = n_out,
+                           .n_mat = 1});
+    cu_count_different(c->stream, y, z, n_y, (int32_t *)at);
+    g->gpu->download(g->gpu, &differ, at, sizeof differ);
+    verdict(g, "matmul wide", text("%d x %d -> %d, tiles of %d: bits", rows, n_in, n_out, tile),
+            differ, 0);
+    g->gpu->release(g->gpu, at, 8 * n_y + 2 * (n_x + n_w) + 64);
+}
+
+static void check_all_wide(rig *g)
+{
+    for (int32_t tile = 128; tile <= 256; tile += 64) {
+        check_wide(g, 256, 133, 301, tile);
+        check_wide(g, 32, 17, 5, tile); /* fewer steps than stages, fewer rows than a warp's */
+        check_wide(g, 96, 256, tile, tile);
+    }
+    check_wide(g, 160, 40, 2 * 256 + 1, 0);
+}
+
 /* ---- All of them --------------------------------------------------------------------------- */
 
 static void check_single_products(rig *g)
@@ -551,6 +593,8 @@ static void check_single_products(rig *g)
     check_product(g, NUM_Q8_0, 2112, 144, 40);
     check_product(g, NUM_Q4_0, 32, 16, 1);
     check_product(g, NUM_Q4_0, 32, 1, 4);
+    check_product(g, NUM_Q6_K, 256, 130, 200); /* long enough to be unpacked first */
+    check_product(g, NUM_Q8_0, 96, 40, 193);
 }
 
 static void check_gated(rig *g)
@@ -626,6 +670,7 @@ static void check_real_shapes(rig *g)
 
 void check_products(rig *g)
 {
+    check_all_wide(g);
     check_unknown_act(g);
     check_single_products(g);
     check_gated(g);

@@ -1,0 +1,10 @@
+/* matmul_cuda.h - the parts of bench_matmul_cuda. */
+#ifndef BENCH_MATMUL_CUDA_H
+#define BENCH_MATMUL_CUDA_H
+
+#include "backend/ops.h"
+
+/* matmul_cuda_long.c: products whose names have `only` in them. Returns an exit status. */
+int bench_long(device *d, const char *only);
+
+#endif
