@@ -81,8 +81,9 @@ typedef struct weight {
     int32_t n_in, n_out, n_mat;
     const void *data;
     size_t row_bytes, mat_bytes, n_bytes;
-    bool gather; /* rows are gathered, never multiplied: no device repacks it */
-    int8_t side; /* which of a pass's devices has it: pass.h */
+    const float *factor; /* [n_mat]: of each matrix as a whole, in products; NULL: 1. NVFP4 alone */
+    bool gather;         /* rows are gathered, never multiplied: no device repacks it */
+    int8_t side;         /* which of a pass's devices has it: pass.h */
     void *packed;
     size_t packed_bytes;
     int32_t packed_kind; /* device's own numbering */
@@ -95,6 +96,11 @@ typedef struct weight {
 static inline const void *weight_row(const weight *w, int32_t k, int64_t row)
 {
     return (const char *)w->data + (size_t)k * w->mat_bytes + (size_t)row * w->row_bytes;
+}
+
+static inline float weight_factor(const weight *w, int32_t k)
+{
+    return w->factor ? w->factor[k] : 1;
 }
 
 #endif

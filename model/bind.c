@@ -189,6 +189,7 @@ status bind_experts(const binder *b, const expert_sizes *s, weight *gate, weight
     both.optional = true;
     back.n_in = s->n_ff;
     back.n_out = s->n_embd;
+    back.own_scale = s->down_scaled;
     if ((st = bind_tensor(b, gate, "ffn_gate_up_exps.weight", both)) ||
         (st = bind_tensor(b, down, "ffn_down_exps.weight", back)))
         return st;

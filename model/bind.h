@@ -64,6 +64,7 @@ status bind_qkv(const binder *b, weight *wq, weight *wk, weight *wv, int32_t n_i
 typedef struct expert_sizes {
     int32_t n_embd, n_ff, n_expert, n_used;
     const weight *router, *router_in, *router_bias; /* as in model_experts */
+    bool down_scaled; /* the family has ffn_down_exps.scale in its table */
 } expert_sizes;
 
 /* gate, up: [n_expert, n_ff, n_embd]; down: [n_expert, n_embd, n_ff]. Errors as of bind_tensor. */

@@ -379,7 +379,7 @@ static status bind_keys(const binder *b, gemma4_layer *L, const gemma4_shape *s)
 static status bind_layer(const binder *b, gemma4_layer *L, const gemma4_shape *s)
 {
     const expert_sizes sizes_of = {s->n_embd,  s->n_ff_exp,      s->n_expert, s->n_used,
-                                   &L->router, &L->router_scale, NULL};
+                                   &L->router, &L->router_scale, NULL, true};
     status st;
     if ((st = table_bind(b, &s->common, L)) || (st = bind_keys(b, L, s)) || !s->n_expert)
         return st;

@@ -246,7 +246,7 @@ static status bind_layer(model *m, laguna *g, const laguna_shape *s, int32_t i, 
     laguna_layer *L = &g->layer[i];
     const binder b = {m, i, e};
     const expert_sizes sizes_of = {s->n_embd,  s->n_ff_exp,  s->n_expert,    s->n_used,
-                                   &L->router, &L->ffn_norm, &L->router_bias};
+                                   &L->router, &L->ffn_norm, &L->router_bias, false};
     status st;
     L->swa = s->swa[i];
     L->n_head = s->n_head[i];

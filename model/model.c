@@ -16,6 +16,7 @@
 #include "model/qwen35.h"
 #include "model/unplaced.h"
 
+#include <math.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -326,6 +327,41 @@ static status widen_weights(model *m, weight *w, const num_format *f, err *e)
     return OK;
 }
 
+/* The factor of a weight in NVFP4: NAME.scale, a number for each matrix. NAME.input_scale would
+ * scale activations of four bits; carat computes with its own. */
+static status bind_factor(model *m, weight *w, err *e)
+{
+    char name[160], have[96];
+    size_t n = strlen(w->name), tail = strlen(".weight");
+    if (n < tail || n >= sizeof name - 16 || strcmp(w->name + n - tail, ".weight"))
+        return OK;
+    snprintf(name, sizeof name, "%.*s.input_scale", (int)(n - tail), w->name);
+    model_claim(m, name);
+    snprintf(name, sizeof name, "%.*s.scale", (int)(n - tail), w->name);
+    const tensor *t = model_claim(m, name);
+    if (!t)
+        return OK;
+    if (t->type != NUM_F32 || t->n_elements != (uint64_t)w->n_mat)
+        return err_set(e, E_FORMAT, "%s: tensor %s: shape %s in %s, expected {%d} in f32",
+                       m->file.path, t->name, tensor_shape_text(t, have, sizeof have),
+                       num_name(t->type), w->n_mat);
+    if (w->gather)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: tensor %s: a table of embeddings with a factor is "
+                       "not supported",
+                       m->file.path, t->name);
+    float *v = arena_array(&m->mem, (size_t)w->n_mat, sizeof *v);
+    if (!v)
+        return err_memory(e, t->name, (size_t)w->n_mat * sizeof *v);
+    memcpy(v, t->bytes, (size_t)w->n_mat * sizeof *v);
+    for (int32_t i = 0; i < w->n_mat; i++)
+        if (!isfinite(v[i]))
+            return err_set(e, E_FORMAT, "%s: tensor %s: element %d is %g", m->file.path, t->name, i,
+                           (double)v[i]);
+    w->factor = v;
+    return OK;
+}
+
 status model_weight(model *m, weight *w, const model_want *want, err *e)
 {
     *w = (weight){0};
@@ -372,6 +408,8 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
     }
     size_t n_bytes = w->n_bytes; /* in the file */
     status st = want->f32 && t->type != NUM_F32 ? widen_weights(m, w, f, e) : OK;
+    if (!st && w->type == NUM_NVFP4 && !want->own_scale)
+        st = bind_factor(m, w, e);
     if (st || (!want->host && (st = remember_weight(m, w, e))))
         return st;
     m->n_params += n_elements;

@@ -188,6 +188,8 @@ typedef struct model_want {
     bool gather; /* rows are gathered, never multiplied */
     bool f32;    /* must be F32 (norms, scales) */
     bool host;   /* read by the host alone: not loaded */
+    bool
+        own_scale; /* NAME.scale of NVFP4 is a weight of the family, and no factor of the product */
     int64_t of_rows,
         row;       /* of_rows > 0: the tensor has that many rows; n_out of them, from `row` */
     double active; /* share read per token: 1, k/E for experts, 0 for gathered tables */

@@ -195,7 +195,7 @@ static status bind_each(model *m, qwen3 *g, const qwen3_shape *s, err *e)
         qwen3_layer *L = &g->layer[i];
         const binder b = {m, i, e};
         const expert_sizes sizes_of = {s->n_embd,  s->n_ff_exp,  s->n_expert, s->n_used,
-                                       &L->router, &L->ffn_norm, NULL};
+                                       &L->router, &L->ffn_norm, NULL, false};
         L->rope = &g->rope[PASS_MAIN];
         if ((st = bind_qkv(&b, &L->wq, &L->wk, &L->wv, s->n_embd, dim(&s->common, i, Q),
                            dim(&s->common, i, KV))) ||

@@ -461,7 +461,7 @@ static status check_kind(const model *m, int32_t il, bool full, err *e)
 static status bind_layer(const binder *b, qwen35_layer *L, const qwen35_shape *s)
 {
     const expert_sizes sizes_of = {s->n_embd,  s->n_ff_exp,  s->n_expert, s->n_used,
-                                   &L->router, &L->ffn_norm, NULL};
+                                   &L->router, &L->ffn_norm, NULL, false};
     status st;
     if ((st = check_kind(b->m, b->il, L->full, b->e)) || (st = table_bind(b, &s->common, L)))
         return st;

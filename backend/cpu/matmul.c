@@ -174,11 +174,20 @@ static void float_sums(const panel_job *j, float *acc)
     }
 }
 
+/* Sums of n rows times the factor of their matrix. */
+static void apply_factor(const panel_job *j, int32_t n, float *a)
+{
+    float f = weight_factor(j->w, j->k);
+    for (size_t i = 0; f != 1 && i < (size_t)n * TILE_COLS; i++)
+        a[i] *= f;
+}
+
 /* Outputs of rows r .. r + n, whose sums are at a, to y. */
-static void put_rows(const panel_job *j, int32_t r, int32_t n, const float *a)
+static void put_rows(const panel_job *j, int32_t r, int32_t n, float *a)
 {
     const product *m = j->m;
     const float *gate = j->gate ? j->gate + (size_t)r * TILE_COLS : NULL;
+    apply_factor(j, n, a);
     for (int32_t i = 0; i < n; i++, a += TILE_COLS) {
         float *y = m->y + (size_t)span_row(j->s, r + i) * m->y_stride + j->out;
         if (gate)
@@ -265,10 +274,14 @@ static void panel_sums(panel_job *j, int64_t o, float *acc)
         kern->packed_tile(j->kind, j->group, j->w->n_in / 32, xs, j->s->n, acc);
     } else {
         code_sums(j, acc);
+        if (!j->last)
+            apply_factor(j, j->s->n, acc);
         return;
     }
     if (j->last)
         put_rows(j, 0, j->s->n, acc);
+    else
+        apply_factor(j, j->s->n, acc);
 }
 
 /* n panels from panel p0 on, for rows whose sums fit. All panels of part 0, then all of part 1: a
@@ -488,6 +501,8 @@ static void one_output(pass *p, mat y, mat x, const weight *w)
     const void *row = weight_row(w, 0, 0);
     if (w->type != NUM_F32) {
         num_format_of(w->type)->decode(row, decoded, w->n_in);
+        for (int32_t i = 0; w->factor && i < w->n_in; i++)
+            decoded[i] *= w->factor[0];
         row = decoded;
     }
     cpu_of(p)->k->key_dot(&(key_product){.type = NUM_F32,

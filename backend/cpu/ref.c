@@ -211,7 +211,7 @@ static void product_row(void *arg, int32_t o, int32_t thread)
         double sum = 0;
         for (int32_t i = 0; i < n; i++)
             sum += (double)row[i] * x[i];
-        mat_row(m->y, r)[o] = (float)sum;
+        mat_row(m->y, r)[o] = (float)(sum * weight_factor(m->w, 0));
     }
 }
 
@@ -289,7 +289,7 @@ static double expert_dot(const weight *w, int32_t e, int64_t o, const float *x, 
     double sum = 0;
     for (int32_t i = 0; i < w->n_in; i++)
         sum += (double)row[i] * x[i];
-    return sum;
+    return sum * weight_factor(w, e);
 }
 
 static void moe_glu_row(void *arg, int32_t chunk, int32_t thread)

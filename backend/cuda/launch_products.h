@@ -9,7 +9,9 @@ extern "C" {
 #endif
 
 /* pack.cu */
-void cu_pack(cudaStream_t s, packed w, int type, const void *file_bytes, size_t row_bytes);
+/* factor: [w.n_mat] in the host's memory, of formats that become PACK_G8; or NULL. */
+void cu_pack(cudaStream_t s, packed w, int type, const void *file_bytes, size_t row_bytes,
+             const float *factor);
 void cu_unpack_bf16(cudaStream_t s, packed w, int32_t first_row, int32_t n_rows, uint16_t *to);
 /* matmul_float.cu */
 /* prompt: by the order of sums of prompts */

@@ -208,7 +208,8 @@ DEV uint8_t *plane(const uint8_t *p)
  * bound:  reading single bytes; once per load, and far faster than the disk
  * No trigger: a following product reads weights before its wait. */
 __global__ void __launch_bounds__(128)
-    pack_kernel(packed w, pack_sizes z, int type, const uint8_t *file, size_t row_bytes)
+    pack_kernel(packed w, pack_sizes z, int type, const uint8_t *file, size_t row_bytes,
+                float factor)
 {
     grid_wait();
     int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x;
@@ -256,7 +257,8 @@ __global__ void __launch_bounds__(128)
     if (z.scale == 4)
         *(uint32_t *)(plane(w.scale) + base + at * 4) = b.scale;
     if (z.scale == 16)
-        *(float4 *)(plane(w.scale) + base + at * 16) = make_float4(b.f[0], b.f[1], b.m[0], b.m[1]);
+        *(float4 *)(plane(w.scale) + base + at * 16) =
+            make_float4(mul_rn(b.f[0], factor), mul_rn(b.f[1], factor), b.m[0], b.m[1]);
     if (g % 8 || !z.super)
         return;
     size_t ts = (size_t)tile * w.n_unit + g / 8;
@@ -341,12 +343,21 @@ __global__ void __launch_bounds__(256)
                   "the host lays weights out as kernels read them");
 PACK_SIZES(SAME)
 
-extern "C" void cu_pack(cudaStream_t s, packed w, int type, const void *file, size_t row_bytes)
+extern "C" void cu_pack(cudaStream_t s, packed w, int type, const void *file, size_t row_bytes,
+                        const float *factor)
 {
     int64_t n = (int64_t)w.n_tile * w.n_group * 16;
     pack_sizes z = pack_sizes_of(w.kind);
-    dim3 grid((unsigned)((n + 127) / 128), (unsigned)w.n_mat);
-    LAUNCH(pack_kernel, grid, dim3(128), 0, s, w, z, type, (const uint8_t *)file, row_bytes);
+    dim3 grid((unsigned)((n + 127) / 128), (unsigned)(factor ? 1 : w.n_mat));
+    for (int i = 0; i < (factor ? w.n_mat : 1); i++) { /* a matrix at a time, or all at once */
+        LAUNCH(pack_kernel, grid, dim3(128), 0, s, w, z, type, (const uint8_t *)file, row_bytes,
+               factor ? factor[i] : 1.0f);
+        file = (const uint8_t *)file + (size_t)w.n_out * row_bytes;
+        w.codes += w.mat_bytes;
+        w.high += w.mat_bytes;
+        w.scale += w.mat_bytes;
+        w.super += w.mat_bytes;
+    }
 }
 
 template <int K>

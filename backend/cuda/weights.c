@@ -232,7 +232,7 @@ static status load_to_host(cuda_device *c, weight *w, int32_t kind, err *e)
         /* Packing leaves out the groups past the end of a row, which must be zeros. */
         cuda_ok(c, NULL, cudaMemsetAsync(made, 0, one_bytes * (size_t)n, c->stream),
                 "packing experts");
-        cu_pack(c->stream, v, (int)w->type, c->raw, w->row_bytes);
+        cu_pack(c->stream, v, (int)w->type, c->raw, w->row_bytes, w->factor ? w->factor + i : NULL);
         if (!cuda_ok(c, NULL, cudaGetLastError(), "packing experts") ||
             !cuda_ok(c, NULL,
                      cudaMemcpy2DAsync(h->host + (size_t)i * h->expert_bytes, h->expert_bytes, made,
@@ -276,7 +276,7 @@ status cuda_weight_load(device *d, weight *w, err *e)
     w->packed_kind = kind;
     v = cuda_view(w);
     if (send(c, as_is ? (char *)w->packed : c->raw, w->data, w->n_bytes) && !as_is) {
-        cu_pack(c->stream, v, (int)w->type, c->raw, w->row_bytes);
+        cu_pack(c->stream, v, (int)w->type, c->raw, w->row_bytes, w->factor);
         cuda_ok(c, NULL, cudaGetLastError(), "packing weights");
     }
     status st = OK;

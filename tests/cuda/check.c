@@ -262,6 +262,11 @@ bool pair_make(rig *g, pair *p, num_type type, int32_t n_in, int32_t n_out, int3
                        .mat_bytes = row * (size_t)n_out,
                        .n_bytes = row * rows,
                        .gather = gather};
+    static float factor[64]; /* of each matrix */
+    for (int i = 0; i < 64; i++)
+        factor[i] = 0.7f + 0.01f * (float)i;
+    if (type == NUM_NVFP4 && !gather && n_mat <= 64)
+        p->w[0].factor = factor;
     p->w[1] = p->w[0];
     err e = {0};
     if (g->gpu->weight_load(g->gpu, &p->w[1], &e)) {
