@@ -332,8 +332,8 @@ static uint64_t place_before(const hf_change *c, uint64_t i)
     if (!c->n_k || i < c->before)
         return i;
     uint64_t head = (i - c->before) / c->per_head, rest = (i - c->before) % c->per_head;
-    uint64_t from = head % c->n_k * (c->n_v / c->n_k) + head / c->n_k;
-    return c->before + from * c->per_head + rest;
+    uint64_t j = head % c->n_v, from = j % c->n_k * (c->n_v / c->n_k) + j / c->n_k;
+    return c->before + (head - j + from) * c->per_head + rest;
 }
 
 /* Changes a row's values and the order of its columns. spare: as long as the row. */

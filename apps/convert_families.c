@@ -6,6 +6,7 @@
  */
 #include "apps/convert_int.h"
 #include "model/laguna.h"
+#include "model/llama.h"
 #include "model/qwen3.h"
 #include "model/qwen35.h"
 
@@ -243,6 +244,63 @@ static const char *const qwen35_more[] = {"rope_scaling",
                                           "output_gate_type",
                                           NULL};
 
+/* ---- Llama and Mistral ---- */
+
+/* rope_type llama3: false for another. */
+static bool read_llama3(config_fields *f, const json_t *turn, llama_shape *s)
+{
+    config_fields r = {turn, f->path, f->st, f->e};
+    static const char *const known[] = {"rope_type",
+                                        "type",
+                                        "rope_theta",
+                                        "partial_rotary_factor",
+                                        "factor",
+                                        "original_max_position_embeddings",
+                                        "low_freq_factor",
+                                        "high_freq_factor",
+                                        NULL};
+    const char *key;
+    json_t *v;
+    if (strcmp(config_rope_kind(turn), "llama3") != 0)
+        return false;
+    json_object_foreach((json_t *)turn, key, v) if (!r.st && !json_is_null(v) &&
+                                                    !text_is_one_of(known, key, strlen(key))) r.st =
+        err_set(f->e, E_UNSUPPORTED, "%s: rotation: %.60s is not supported", f->path, key);
+    s->llama3 = (llama3_scaling){.factor = config_real(&r, "factor"),
+                                 .low = config_real(&r, "low_freq_factor"),
+                                 .high = config_real(&r, "high_freq_factor"),
+                                 .n_ctx = config_whole(&r, "original_max_position_embeddings")};
+    s->theta = config_real_or(&r, "rope_theta", config_real_or(f, "rope_theta", s->theta));
+    if (!(s->llama3.factor >= 1 && s->llama3.low > 0 && s->llama3.high > s->llama3.low &&
+          s->llama3.n_ctx >= 1) ||
+        config_real_or(&r, "partial_rotary_factor", 1) != 1)
+        config_refuse(&r, "rope_type", "llama3 with a factor from 1 on and 0 < low < high");
+    f->st = r.st;
+    return true;
+}
+
+static void read_llama(config_fields *f, model_shape *m)
+{
+    static const char *const names[] = {"rope_scaling", "rope_parameters"};
+    llama_shape *s = (llama_shape *)m;
+    s->theta = 1e4;
+    for (int i = 0; i < 2; i++)
+        if (!read_llama3(f, config_get(f, names[i]), s))
+            config_rope(f, config_get(f, names[i]), NULL, &s->theta, NULL, &s->scaling);
+    if (!f->st && !s->head_dim && s->n_head)
+        s->head_dim = s->n_embd / s->n_head;
+    s->n_rot = s->head_dim;
+}
+
+static const neutral_option llama_options[] = {{"hidden_act", "silu"},
+                                               {"attention_bias", NULL},
+                                               {"mlp_bias", NULL},
+                                               {"quantization_config", NULL},
+                                               {NULL, NULL}};
+/* pretraining_tp divides products, and changes no result. */
+static const char *const llama_more[] = {"rope_scaling", "rope_parameters", "partial_rotary_factor",
+                                         "pretraining_tp", NULL};
+
 /* ---- Gemma 4 ---- */
 
 void convert_gemma4_layers(config_fields *f, gemma4_shape *s)
@@ -391,4 +449,5 @@ const config_family config_families[] = {
      qwen35_more,
      read_qwen35,
      false},
+    {&llama_shapes, {"llama", "mistral"}, llama_options, llama_more, read_llama, false},
     {.shapes = NULL}};

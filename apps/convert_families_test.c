@@ -106,6 +106,21 @@ static const family_case cases[] = {
      "{" QWEN3MOE "\"num_local_experts\":8,\"rope_parameters\":"
      "{\"rope_type\":\"default\",\"rope_theta\":10000000.0}}",
      true, false, NULL, false, 0},
+    {"llama",
+     "{\"vocab_size\":128,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,"
+     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"rms_norm_eps\":1e-05,"
+     "\"max_position_embeddings\":4096,\"hidden_act\":\"silu\",\"attention_bias\":false,"
+     "\"model_type\":\"llama\",\"mlp_bias\":false,"
+     "\"pretraining_tp\":1,\"rope_theta\":500000.0,\"tie_word_embeddings\":true,\"rope_scaling\":"
+     "{\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+     "\"original_max_position_embeddings\":64,\"rope_type\":\"llama3\"}}",
+     false, false, NULL, false, 0},
+    {"mistral",
+     "{\"vocab_size\":128,\"hidden_size\":96,\"intermediate_size\":96,\"num_hidden_layers\":4,"
+     "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"rms_norm_eps\":1e-05,"
+     "\"max_position_embeddings\":4096,\"hidden_act\":\"silu\",\"model_type\":\"mistral\","
+     "\"sliding_window\":16,\"rope_theta\":10000.0,\"tie_word_embeddings\":false}",
+     false, false, NULL, false, 0},
 };
 
 static bool is_qwen35(const char *name)
@@ -168,8 +183,8 @@ static void rename_saved(char *name, size_t cap)
  * h mod r * n_k + h / r. */
 static uint64_t file_head(uint64_t h, uint64_t n_k, uint64_t n_v)
 {
-    uint64_t r = n_v / n_k;
-    return h % r * n_k + h / r;
+    uint64_t r = n_v / n_k, j = h % n_v;
+    return h - j + j % r * n_k + j / r;
 }
 
 /* The checkpoint's form of a tensor of Qwen3.5: what hf_change says, backwards. mem_free. */
@@ -275,6 +290,8 @@ static const char *make_dir(const family_case *c, const gguf *g)
             put_experts(&d, g, &list[i], c->saved);
             continue;
         }
+        if (list[i].role == ROLE_ROPE_FACTORS)
+            continue;
         bool beside = !strncmp(list[i].hf_name, "mtp.", 4);
         if (beside && c->without_nextn)
             continue;
@@ -560,6 +577,12 @@ TEST(options_of_families_are_refused_by_name)
         {7, "\"num_experts\":0,", "num_experts"},
         {7, "\"num_experts_per_tok\":9,", "num_experts_per_tok is 9"},
         {0, "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,", "dense"},
+        {10, "\"attention_bias\":true,", "attention_bias"},
+        {10, "\"mlp_bias\":true,", "mlp_bias"},
+        {10, "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8},", "low_freq_factor"},
+        {10, "\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":8},", "rope_type"},
+        {10, "\"head_dim\":31,", "heads of 31"},
+        {11, "\"num_attention_heads\":7,", "heads of 13"},
         {8, "\"norm_topk_prob\":null,", "norm_topk_prob"},
         {8, "\"mlp_only_layers\":[0],", "mlp_only_layers"},
         {8, "\"decoder_sparse_step\":2,", "decoder_sparse_step"},

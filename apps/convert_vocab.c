@@ -152,7 +152,7 @@ static bool steps_match(const step_list *have, const struct split_step *want)
 /* Refuses what the encoder does not do. */
 static status check_model(const convert_vocab *v, err *e)
 {
-    static const char *const off[] = {"byte_fallback", "ignore_merges"};
+    static const char *const off[] = {"byte_fallback"};
     static const char *const empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const jtree *model = jtree_get(v->tokenizer, "model"), *x;
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
@@ -188,8 +188,16 @@ static status find_kind(convert_vocab *v, err *e)
         return st;
     if (list_steps(pre, &steps))
         for (; v->kind->model; v->kind++)
-            if (steps_match(&steps, v->kind->steps))
-                return OK;
+            if (steps_match(&steps, v->kind->steps)) {
+                bool whole = jtree_is(jtree_get(jtree_get(v->tokenizer, "model"), "ignore_merges"),
+                                      JTREE_TRUE);
+                return whole == v->kind->whole_words
+                           ? OK
+                           : err_set(e, E_UNSUPPORTED,
+                                     "tokenizer.json: ignore_merges is %s, which carat does not "
+                                     "know for %s",
+                                     whole ? "true" : "false", v->family->name);
+            }
     str found = {0};
     for (size_t i = 0; i < steps.n; i++) {
         const jtree *type = jtree_get(steps.at[i], "type");
@@ -324,8 +332,9 @@ static status find_family(convert_vocab *v, const char *dir, err *e)
     const json_t *text = json_object_get(v->config, "text_config");
     const char *type = json_string_value(json_object_get(text ? text : v->config, "model_type"));
     for (const text_family *const *f = text_families; *f && type; f++)
-        if (!strncmp(type, (*f)->model_type, strlen((*f)->model_type)))
-            v->family = *f;
+        for (const char *const *t = (*f)->model_types; *t; t++)
+            if (!strncmp(type, *t, strlen(*t)))
+                v->family = *f;
     if (v->family)
         return OK;
     if (!type)

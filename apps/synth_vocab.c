@@ -146,7 +146,8 @@ static void put(gguf_writer *w, const maker *m, const made_words *k)
             if (!strcmp(m->special[s].piece, id[i].piece))
                 gguf_put_u32(w, id[i].key, (uint32_t)(m->first + s));
     gguf_put_bool(w, "tokenizer.ggml.add_bos_token", f->bos_always);
-    gguf_put_string(w, "tokenizer.chat_template", k->template, strlen(k->template));
+    if (k->template)
+        gguf_put_string(w, "tokenizer.chat_template", k->template, strlen(k->template));
 }
 
 status synth_vocab_put(gguf_writer *w, const char *arch, int32_t n, err *e)

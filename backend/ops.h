@@ -17,10 +17,10 @@
 
 #include "backend/pass.h"
 
-/* Rotary embedding of the first 2 n_pairs dims of a head, half-split pairs (i, i + n_pairs): angle
- * = pos * inv_freq[i]. Later dims stay as they are. Who turns many keys at once adds angles instead
- * of computing sines: pos = ROPE_TURNS * a + b, and the table has the cosines and sines of every
- * b. */
+/* Rotary embedding of the first 2 n_pairs dims of a head, half-split pairs (i, i + n_pairs) or
+ * interleaved ones (2 i, 2 i + 1): angle = pos * inv_freq[i]. Later dims stay as they are. Who
+ * turns many keys at once adds angles instead of computing sines: pos = ROPE_TURNS * a + b, and the
+ * table has the cosines and sines of every b. */
 enum { ROPE_TURNS = 128 };
 typedef struct rope {
     int32_t n_pairs;       /* at most head_dim / 2 */
@@ -28,7 +28,17 @@ typedef struct rope {
     float factor;          /* of all cosines and sines (YaRN's magnitude); 0 means 1 */
     int32_t n_turning;     /* pairs from here on have frequency 0 */
     const float *turns;    /* device memory, [ROPE_TURNS][2][n_turning], cosines first; or NULL */
+    bool interleaved;
 } rope;
+/* Where the elements of pair i are in a head: pair_at(r, i) and pair_step(r) behind it. */
+static inline int32_t pair_at(const rope *r, int32_t i)
+{
+    return r->interleaved ? 2 * i : i;
+}
+static inline int32_t pair_step(const rope *r)
+{
+    return r->interleaved ? 1 : r->n_pairs;
+}
 static inline float rope_factor(const rope *r)
 {
     return r->factor != 0 ? r->factor : 1.0f;

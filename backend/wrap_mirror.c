@@ -85,7 +85,10 @@ routing mirror_routing(wrapper *w, pass *p, routing r)
 
 const rope *mirror_rope(wrapper *w, pass *p, const rope *r)
 {
-    w->host_rope = (rope){.n_pairs = r->n_pairs, .n_turning = r->n_turning, .factor = r->factor};
+    w->host_rope = (rope){.n_pairs = r->n_pairs,
+                          .n_turning = r->n_turning,
+                          .factor = r->factor,
+                          .interleaved = r->interleaved};
     w->host_rope.inv_freq =
         mirror_bytes(w, p, r->inv_freq, (size_t)r->n_pairs * sizeof *r->inv_freq);
     return &w->host_rope;

@@ -25,9 +25,12 @@ TEST(family_shapes_have_the_published_counts)
         const char *name;
         int32_t tensors;
         double total;
-    } want[] = {{"qwen3-0.6b", 310, 596.05},         {"qwen3-8b", 399, 8190.7},
-                {"qwen3-32b", 707, 32762.1},         {"qwen3-30b-a3b", 579, 30532.1},
-                {"qwen3-235b-a22b", 1131, 235093.6}, {"laguna-xs", 678, 33440}};
+    } want[] = {{"qwen3-0.6b", 310, 596.05},        {"qwen3-8b", 399, 8190.7},
+                {"qwen3-32b", 707, 32762.1},        {"qwen3-30b-a3b", 579, 30532.1},
+                {"llama-3.1-8b", 292, 8030.3},      {"llama-3.2-1b", 147, 1235.8},
+                {"llama-2-7b", 291, 6738.4},        {"mistral-7b", 291, 7248.0},
+                {"mistral-nemo-12b", 363, 12247.8}, {"qwen3-235b-a22b", 1131, 235093.6},
+                {"laguna-xs", 678, 33440}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         model_shape *s;
         int32_t n;

@@ -12,6 +12,7 @@
 #include "model/gemma4.h"
 #include "model/gemma4_mtp.h"
 #include "model/laguna.h"
+#include "model/llama.h"
 #include "model/qwen3.h"
 #include "model/qwen35.h"
 #include "model/unplaced.h"
@@ -34,6 +35,7 @@ static const struct {
     {"qwen3", &qwen3_arch},
     {"qwen3moe", &qwen3moe_arch},
     {"laguna", &laguna_arch},
+    {"llama", &llama_arch},
     {"dflash", &dflash_arch},
     {"*dflash-draft", &dflash_arch},
     {"gemma4-assistant", &gemma4_mtp_arch},

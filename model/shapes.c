@@ -5,6 +5,7 @@
 #include "model/gemma4_mtp_shapes.h"
 #include "model/gemma4_shapes.h"
 #include "model/laguna.h"
+#include "model/llama.h"
 #include "model/qwen35.h"
 #include "model/qwen3.h"
 
@@ -14,8 +15,8 @@
 #include <string.h>
 
 static const shape_family *const shape_families[] = {
-    &gemma4_shapes,     &qwen3_shapes, &qwen35_shapes, &laguna_shapes, &dflash_shapes,
-    &gemma4_mtp_shapes, NULL};
+    &gemma4_shapes, &qwen3_shapes,  &qwen35_shapes,     &laguna_shapes,
+    &llama_shapes,  &dflash_shapes, &gemma4_mtp_shapes, NULL};
 
 status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e)
 {

@@ -59,7 +59,7 @@ typedef struct hf_change {
     bool neg_exp;      /* then x becomes -exp(x) */
     bool columns;      /* the heads are columns, else rows */
     bool taps;         /* [channels, 1, taps]: the axis in the middle is left out */
-    uint32_t n_k, n_v; /* n_k 0: the order is kept */
+    uint32_t n_k, n_v; /* n_k 0: the order is kept; heads beyond n_v: in groups of n_v */
     uint64_t per_head, before;
 } hf_change;
 

@@ -182,6 +182,16 @@ PLAIN_TEST(fidelity_qwen3moe)
     check_model("qwen3moe");
 }
 
+PLAIN_TEST(fidelity_llama)
+{
+    check_model("llama");
+}
+
+PLAIN_TEST(fidelity_llama_of_mistral)
+{
+    check_model("mistral");
+}
+
 PLAIN_TEST(fidelity_laguna)
 {
     check_model("laguna");

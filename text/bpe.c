@@ -323,10 +323,12 @@ static void encode_long(encoder *E, const char *text, size_t n_bytes)
 
 /* ---- Parts, words, fragments ---- */
 
+enum { WHOLE_BYTES = 512 }; /* no published piece is longer */
+
 /* The id of the piece with the part's spelling. -1: none, or a structural piece. */
 static int32_t find_whole(const vocab *v, const char *text, size_t n_bytes)
 {
-    char piece[3 * CACHE_KEY_BYTES + 2]; /* utf8_encode may write 4 bytes */
+    char piece[3 * WHOLE_BYTES + 2]; /* utf8_encode may write 4 bytes */
     size_t n = 0;
     for (size_t i = 0; i < n_bytes; i++) {
         if (v->kind == VOCAB_BYTES) {
@@ -373,8 +375,12 @@ static void encode_part(encoder *E, const char *text, size_t n_bytes)
                 return;
             }
         }
+    }
+    if (n_bytes <= (v->whole_words ? WHOLE_BYTES : CACHE_KEY_BYTES)) {
         whole = find_whole(v, text, n_bytes);
-        if (whole >= 0 && atomic_load_explicit(&v->self[whole], memory_order_relaxed) == SELF_YES) {
+        if (whole >= 0 &&
+            (v->whole_words ||
+             atomic_load_explicit(&v->self[whole], memory_order_relaxed) == SELF_YES)) {
             E->work.whole_hits++;
             put_symbol(E, whole);
             remember_word(c, text, n_bytes, &whole, 1);

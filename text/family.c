@@ -2,11 +2,13 @@
 #include "text/family.h"
 #include "text/gemma4.h"
 #include "text/laguna.h"
+#include "text/llama.h"
 #include "text/qwen.h"
 
 #include <string.h>
 
-const text_family *const text_families[] = {&gemma4_text, &qwen_text, &laguna_text, NULL};
+const text_family *const text_families[] = {&gemma4_text, &qwen_text, &laguna_text, &llama_text,
+                                            NULL};
 
 bool text_is_one_of(const char *const *list, const char *s, size_t n)
 {

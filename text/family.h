@@ -37,6 +37,7 @@ typedef struct tokenizer_name {
     const struct split_step {
         const char *pattern, *behavior; /* the regular expression; "Isolated" */
     } * steps;
+    bool whole_words; /* a word that is a piece is that piece, whatever the merges give */
 } tokenizer_name;
 
 /* A vocabulary for files with random weights (carat synth): the special pieces at their published
@@ -51,7 +52,8 @@ typedef struct made_words {
     const char *model, *pre;
     const special_piece *special; /* in the order of ids; the last row has no piece */
     int32_t first;                /* id of special[0] */
-    const char *template;         /* the landmarks of a chat template, which is otherwise empty */
+    const char
+        *template; /* the landmarks of a chat template, which is otherwise empty; NULL: none */
 } made_words;
 
 /* One revision of a chat template. */
@@ -119,9 +121,9 @@ typedef struct answer_syntax {
 } answer_syntax;
 
 struct text_family {
-    const char *const *archs; /* general.architecture */
-    const char *name;         /* "Gemma 4" */
-    const char *model_type;   /* the prefix of config.json's model_type */
+    const char *const *archs;       /* general.architecture */
+    const char *name;               /* "Gemma 4" */
+    const char *const *model_types; /* prefixes of config.json's model_type */
 
     /* ---- Vocabulary ---- */
     const tokenizer_name *tokenizers; /* the last row has no model */

@@ -94,7 +94,7 @@ static const answer_syntax syntax = {.opening = "",
 static const text_family toy_family = {
     .archs = LIST("toy"),
     .name = "the toy",
-    .model_type = "toy",
+    .model_types = (const char *const[]){"toy", NULL},
     .tokenizers = tokenizers,
     .eos = "<|end|>",
     .ends = LIST("<|im_end|>", "<|end|>"),

@@ -21,9 +21,9 @@ static size_t word_length(const char *s, size_t n)
 
 /* Some converters write the model "llama", and may omit the pre-splitter's name. */
 static const tokenizer_name tokenizers[] = {
-    {"gemma4", NULL, false, VOCAB_CHARS, word_length, NULL},
-    {"llama", "gemma4", false, VOCAB_CHARS, word_length, NULL},
-    {"llama", NULL, true, VOCAB_CHARS, word_length, NULL},
+    {"gemma4", NULL, false, VOCAB_CHARS, word_length, NULL, false},
+    {"llama", "gemma4", false, VOCAB_CHARS, word_length, NULL, false},
+    {"llama", NULL, true, VOCAB_CHARS, word_length, NULL, false},
     {0}};
 
 static bool has_piece(const char *text, size_t n, const char *what)
@@ -80,7 +80,7 @@ static const answer_syntax answer = {
 const text_family gemma4_text = {
     .archs = LIST("gemma4"),
     .name = "Gemma 4",
-    .model_type = "gemma4",
+    .model_types = LIST("gemma4"),
     .tokenizers = tokenizers,
     .bos = "<bos>",
     .eos = "<eos>",

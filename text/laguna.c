@@ -3,14 +3,14 @@
 #include "text/split.h"
 
 static const tokenizer_name tokenizers[] = {
-    {"gpt2", "laguna", true, VOCAB_BYTES, split_laguna, split_laguna_steps}, {0}};
+    {"gpt2", "laguna", true, VOCAB_BYTES, split_laguna, split_laguna_steps, false}, {0}};
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 const text_family laguna_text = {
     .archs = LIST("laguna"),
     .name = "Laguna",
-    .model_type = "laguna",
+    .model_types = LIST("laguna"),
     .tokenizers = tokenizers,
     .bos = LAGUNA_EOS,
     .eos = LAGUNA_EOS,

@@ -7,8 +7,8 @@
 #include "text/split.h"
 
 static const tokenizer_name tokenizers[] = {
-    {"gpt2", "qwen2", true, VOCAB_BYTES, split_qwen2, split_qwen2_steps},
-    {"gpt2", "qwen35", true, VOCAB_BYTES, split_qwen35, split_qwen35_steps},
+    {"gpt2", "qwen2", true, VOCAB_BYTES, split_qwen2, split_qwen2_steps, false},
+    {"gpt2", "qwen35", true, VOCAB_BYTES, split_qwen35, split_qwen35_steps, false},
     {0}};
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -16,7 +16,7 @@ static const tokenizer_name tokenizers[] = {
 const text_family qwen_text = {
     .archs = LIST("qwen3", "qwen3moe", "qwen35", "qwen35moe"),
     .name = "Qwen",
-    .model_type = "qwen3",
+    .model_types = LIST("qwen3"),
     .tokenizers = tokenizers,
     .eos = "<|im_end|>",
     .pad = "<|endoftext|>",

@@ -13,6 +13,8 @@
  *     6  \s+ (?!\S)
  *     7  \s+
  *
+ * llama3 is qwen2 with up to three numbers in alternative 3.
+ *
  * laguna cuts the text before each run of line breaks and applies qwen2 to the parts.
  *
  * No alternative looks back, so a word depends on the text after its start alone.
@@ -24,15 +26,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define QWEN2                                                                                      \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+"      \
-    "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define LETTERS(numbers)                                                                           \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers                          \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define QWEN2 LETTERS("\\p{N}")
 #define QWEN35                                                                                     \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"                    \
     "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define LINE_BREAKS "(?:\\r?\\n)+(?!\\r?\\n)"
 
 const struct split_step split_qwen2_steps[] = {{QWEN2, "Isolated"}, {0}};
+const struct split_step split_llama3_steps[] = {{LETTERS("\\p{N}{1,3}"), "Isolated"}, {0}};
 const struct split_step split_qwen35_steps[] = {{QWEN35, "Isolated"}, {0}};
 const struct split_step split_laguna_steps[] = {
     {LINE_BREAKS, "MergedWithNext"}, {QWEN2, "Isolated"}, {0}};
@@ -50,9 +54,10 @@ typedef enum char_class {
 typedef struct splitter {
     const char *s;
     size_t n;
-    bool marks;  /* marks are letters */
-    bool breaks; /* a run of line breaks after the first `head` bytes ends the part */
-    size_t head; /* length of the run of line breaks at s[0] */
+    bool marks;       /* marks are letters */
+    bool breaks;      /* a run of line breaks after the first `head` bytes ends the part */
+    size_t head;      /* length of the run of line breaks at s[0] */
+    int more_numbers; /* of a word, behind the first */
 } splitter;
 
 #define COUNT_OF(a) (sizeof(a) / sizeof *(a))
@@ -153,8 +158,12 @@ static inline size_t word_length(const splitter *p)
     }
     i = *p->s == ' ';
     c = class_at(p, i, &next);
-    if (c == CHAR_NUMBER && !i)
-        return next;
+    if (c == CHAR_NUMBER && !i) {
+        i = next;
+        for (int k = 0; k < p->more_numbers && class_at(p, i, &next) == CHAR_NUMBER; k++)
+            i += next;
+        return i;
+    }
     if (!is_sign(p, c))
         return space_length(p);
     do
@@ -167,17 +176,22 @@ static inline size_t word_length(const splitter *p)
 
 size_t split_qwen2(const char *s, size_t n)
 {
-    return word_length(&(splitter){s, n, false, false, 0});
+    return word_length(&(splitter){.s = s, .n = n});
+}
+
+size_t split_llama3(const char *s, size_t n)
+{
+    return word_length(&(splitter){.s = s, .n = n, .more_numbers = 2});
 }
 
 size_t split_qwen35(const char *s, size_t n)
 {
-    return word_length(&(splitter){s, n, true, false, 0});
+    return word_length(&(splitter){.s = s, .n = n, .marks = true});
 }
 
 size_t split_laguna(const char *s, size_t n)
 {
-    splitter p = {s, n, false, true, 0};
+    splitter p = {.s = s, .n = n, .breaks = true};
     while (p.head < n && is_break(&p, p.head))
         p.head += s[p.head] == '\r' ? 2 : 1;
     return word_length(&p);

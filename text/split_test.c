@@ -21,7 +21,7 @@ static int class_seen(uint32_t c)
         return MARK;
     if (split_qwen2(s + 1, two - 1) == n - 1)
         return NUMBER; /* alone before a letter; signs and spaces take the letter with them */
-    *s = '-'; /* a run of signs */
+    *s = '-';          /* a run of signs */
     return split_qwen2(s, n) == n ? OTHER : SPACE;
 }
 

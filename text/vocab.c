@@ -684,6 +684,7 @@ static status choose_kind(const vocab_builder *b, const vocab_settings *s, err *
                        model);
     v->kind = t->kind;
     v->word_length = t->word_length;
+    v->whole_words = t->whole_words;
     return OK;
 }
 

@@ -27,6 +27,7 @@ QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
           r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 BREAKS = r"(?:\r?\n)+(?!\r?\n)"
 
 QWEN_CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>",
@@ -34,6 +35,8 @@ QWEN_CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_sta
                 "<|video_pad|>"]
 QWEN_USER = ["<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_pad|>", "<tool_response>",
              "</tool_response>", "<think>", "</think>"]
+LLAMA_CONTROL = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
+                 "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"]
 LAGUNA_CONTROL = ["<unk>", "\u3008|CODE_START|\u3009", "\u3008|EOS|\u3009",
                   "\u3008|CODE_END|\u3009"]
 LAGUNA_USER = ["<think>", "</think>", "<assistant>", "</assistant>", "<tool_call>", "</tool_call>"]
@@ -42,6 +45,7 @@ LAGUNA_USER = ["<think>", "</think>", "<assistant>", "</assistant>", "<tool_call
 KINDS = {
     "qwen2": ("qwen3", [(QWEN2, "isolated")], None, QWEN_CONTROL, QWEN_USER),
     "qwen35": ("qwen35", [(QWEN35, "isolated")], None, QWEN_CONTROL, QWEN_USER),
+    "llama-bpe": ("llama", [(LLAMA3, "isolated")], None, LLAMA_CONTROL, []),
     "laguna": ("laguna", [(BREAKS, "merged_with_next"), (QWEN2, "isolated")], None, LAGUNA_CONTROL,
                LAGUNA_USER),
 }
@@ -127,7 +131,7 @@ def train(name, n_merges, rng):
 def tokenizer(name, pieces, merges):
     _, splits, normalizer, control, user = KINDS[name]
     t = Tokenizer(BPE(vocab={p: i for i, p in enumerate(pieces)}, merges=merges, fuse_unk=False,
-                      byte_fallback=False, ignore_merges=False))
+                      byte_fallback=False, ignore_merges=name == "llama-bpe"))
     t.normalizer = normalizer
     t.pre_tokenizer = pre_tokenizer(splits)
     t.decoder = decoders.ByteLevel()
@@ -159,7 +163,8 @@ def write(path, name, pieces, merges, texts, t):
 
 def main():
     all_of = int(sys.argv[2]) if sys.argv[1:2] == ["--all"] else 0
-    for number, name in enumerate(KINDS):
+    for name in KINDS:
+        number = ["qwen2", "qwen35", "laguna", "llama-bpe"].index(name)
         rng = random.Random(20261122 + number)
         pieces, merges = train(name, 8000 if all_of else 1500, rng)
         t, marks = tokenizer(name, pieces, merges), KINDS[name][3] + KINDS[name][4]

@@ -48,6 +48,28 @@ def qwen3moe(overrides):
     return Qwen3MoeForCausalLM, Qwen3MoeConfig(**c)
 
 
+def llama(overrides):
+    from transformers import LlamaConfig, LlamaForCausalLM
+    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+             max_position_embeddings=4096, tie_word_embeddings=True, bos_token_id=None,
+             eos_token_id=None, rope_parameters=dict(
+                 rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0,
+                 high_freq_factor=4.0, original_max_position_embeddings=64))
+    c.update(overrides)
+    return LlamaForCausalLM, LlamaConfig(**c)
+
+
+def mistral(overrides):
+    from transformers import MistralConfig, MistralForCausalLM
+    c = dict(vocab_size=128, hidden_size=96, intermediate_size=96, num_hidden_layers=4,
+             num_attention_heads=6, num_key_value_heads=2, rms_norm_eps=1e-5, sliding_window=16,
+             max_position_embeddings=4096, tie_word_embeddings=False, bos_token_id=None,
+             eos_token_id=None, rope_parameters=dict(rope_type="default", rope_theta=1e4))
+    c.update(overrides)
+    return MistralForCausalLM, MistralConfig(**c)
+
+
 def laguna(overrides):
     from transformers import LagunaConfig, LagunaForCausalLM
     yarn = dict(rope_type="yarn", rope_theta=5e5, partial_rotary_factor=0.5, factor=32.0,
@@ -73,6 +95,8 @@ CASES = {
         rope_parameters=dict(rope_type="yarn", rope_theta=1e6, factor=4.0,
                              original_max_position_embeddings=1024))),
     "qwen3moe": (qwen3moe, 1100, 100, {}),
+    "llama": (llama, 1200, 100, {}),
+    "mistral": (mistral, 1300, 130, {}),
     "laguna": (laguna, 900, 130, {}),
     "laguna-element": (laguna, 1000, 100, dict(
         gating="per-element", layer_types=[G] * 4, num_attention_heads=4,
@@ -96,6 +120,20 @@ def rope_values(a, rope):
 
 def model_values(arch, c):
     a = arch + "."
+    if arch == "llama":
+        v = [(a + "block_count", U32, c.num_hidden_layers),
+             (a + "context_length", U32, c.max_position_embeddings),
+             (a + "embedding_length", U32, c.hidden_size),
+             (a + "feed_forward_length", U32, c.intermediate_size),
+             (a + "attention.head_count", U32, c.num_attention_heads),
+             (a + "attention.head_count_kv", U32, c.num_key_value_heads),
+             (a + "attention.layer_norm_rms_epsilon", F32, c.rms_norm_eps),
+             (a + "rope.freq_base", F32, c.rope_parameters["rope_theta"])]
+        if c.head_dim != c.hidden_size // c.num_attention_heads:
+            v += [(a + "attention.key_length", U32, c.head_dim),
+                  (a + "attention.value_length", U32, c.head_dim)]
+        window = getattr(c, "sliding_window", None)
+        return v + ([(a + "attention.sliding_window", U32, window)] if window else [])
     v = [(a + "block_count", U32, c.num_hidden_layers),
          (a + "context_length", U32, c.max_position_embeddings),
          (a + "embedding_length", U32, c.hidden_size),
@@ -179,6 +217,27 @@ def init_of(name, shape):
     return 0.0, float(1.2 / np.sqrt(np.float64(shape[-1])))
 
 
+def checkpoint_rows(name, a, config):
+    """Rows of queries and keys as a checkpoint has them: files of llama interleave a head's halves."""
+    if config.model_type not in ("llama", "mistral") or not name.endswith(
+            ("attn_q.weight", "attn_k.weight")):
+        return a
+    d = config.head_dim
+    return a.reshape(-1, d // 2, 2, a.shape[1]).swapaxes(1, 2).reshape(a.shape)
+
+
+def rope_factors(model):
+    """[("rope_freqs.weight", divisors)] of a model that scales frequencies by pair."""
+    c = model.config
+    if (getattr(c, "rope_parameters", None) or {}).get("rope_type") != "llama3":
+        return []
+    with everything_f64(model):
+        scaled = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](c)[0].numpy()
+    assert scaled.dtype == np.float64
+    plain = c.rope_parameters["rope_theta"] ** (-np.arange(0, c.head_dim, 2) / c.head_dim)
+    return [("rope_freqs.weight", (plain / scaled).astype(np.float32))]
+
+
 def tensor_list(model, config):
     """[(gguf name, parameter)] in file order; every parameter once."""
     slots = dict(model.named_parameters())
@@ -254,7 +313,7 @@ def run_case(name):
             shape = tuple(slot.shape)
             mean, sigma = init_of(tname, shape)
             a = base.draw(seed, i, shape, mean, sigma)
-            slot.copy_(torch.from_numpy(a))
+            slot.copy_(torch.from_numpy(np.ascontiguousarray(checkpoint_rows(tname, a, config))))
             arrays.append(a)
             recipe.append((tname, shape, mean, sigma))
         ids = base.draw_tokens(seed, n_tokens, config.vocab_size)
@@ -271,8 +330,8 @@ def run_case(name):
     print(f"{name}: seed {seed}, {len(arrays)} tensors, logit deviation {logits.std():.2f}, "
           f"margin {margin:.3f}, router gap {gap:.1e}, f32 against f64: max {floor_max:.1e} "
           f"rms {floor_rms:.1e}")
-    arch = family.__name__
-    return dict(arch=arch, seed=seed, values=model_values(arch, config), recipe=recipe,
+    arch = "llama" if family is mistral else family.__name__
+    return dict(arch=arch, rope=rope_factors(model), seed=seed, values=model_values(arch, config), recipe=recipe,
                 arrays=arrays, ids=ids, logits=logits, floor=(floor_max, floor_rms),
                 print=base.fingerprint(arrays))
 
@@ -296,14 +355,15 @@ def golden_bytes(name, r):
         (f + "tensor.mean", (ARR, F64), [x[2] for x in r["recipe"]]),
         (f + "tensor.sigma", (ARR, F64), [x[3] for x in r["recipe"]]),
     ] + r["values"]
-    return base.gguf_bytes(values, [("logits", r["logits"])])
+    return base.gguf_bytes(values, r["rope"] + [("logits", r["logits"])])
 
 
 def model_bytes(name, r):
     values = [("general.architecture", STR, r["arch"]), ("general.name", STR, "tiny " + name),
               ("general.file_type", U32, 0)] + r["values"]
     values += [("tokenizer.ggml.model", STR, "no_vocab")]
-    return base.gguf_bytes(values, [(x[0], a) for x, a in zip(r["recipe"], r["arrays"])])
+    return base.gguf_bytes(values, [(x[0], a) for x, a in zip(r["recipe"], r["arrays"])] +
+                           r["rope"])
 
 
 def main():

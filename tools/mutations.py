@@ -20,6 +20,7 @@ TESTS = {
     "qwen35": ["fidelity_qwen35", "backend/cpu/recur"],
     "states": ["engine/recur_test", "tests/hybrid_test"],
     "taps": ["taps_of_every_family"],
+    "llama": ["fidelity_llama", "apps/convert_families_test"],
     "laguna": ["fidelity_laguna"],
     "importance": ["importance_", "tail_"],
     "drafters": ["spec/mtp_test", "model/dflash_test", "spec/dflash_test", "draft_blocks",
@@ -81,6 +82,18 @@ mistake("qwen3moe", "router by sigmoid",
          ".k = g->n_used"))
 mistake("qwen3moe", "router before the norm", (OPS, "to = op_router(p, x, m->router, m->k, m->rule);",
         "to = op_router(p, op_scale(p, x, 0.5f), m->router, m->k, m->rule);"))
+
+LLAMA = "model/llama.c"
+mistake("llama", "half-split rotation", (LLAMA, "rope[PASS_MAIN].interleaved = true", "rope[PASS_MAIN].interleaved = false"))
+mistake("llama", "no divisors of frequencies", (LLAMA, "s->n_rot / 2, &g->rope_factors, &s->scaling}",
+        "s->n_rot / 2, NULL, &s->scaling}"))
+mistake("llama", "values rotated", (LLAMA, "op_rope(p, k, L->rope), v);", "op_rope(p, k, L->rope), op_rope(p, v, L->rope));"))
+mistake("llama", "no window", (LLAMA, ".window = s->window,", ".window = 0,"))
+mistake("llama", "rows of keys as in the checkpoint",
+        (LLAMA, 'T_AS(INTERLEAVE, ALWAYS, W(wk),', 'T(ALWAYS, W(wk),'))
+mistake("llama", "divisors: no blend", (LLAMA, "fmin(fmax((turns - y->low) / (y->high - y->low), 0), 1)",
+        "(turns > y->low)"))
+mistake("llama", "gate and up exchanged", (LLAMA, "&L->gate, &L->up", "&L->up, &L->gate"))
 
 # ---- Qwen3.5: attention --------------------------------------------------------------------
 

@@ -97,16 +97,16 @@ static void ref_rope(pass *p, mat x, const rope *f)
 {
     if (p->dry)
         return;
-    int32_t half = f->n_pairs;
+    int32_t apart = pair_step(f);
     for (int32_t r = 0; r < x.rows; r++)
-        for (int32_t i = 0; i < half; i++) {
+        for (int32_t i = 0; i < f->n_pairs; i++) {
             double angle = (double)p->rows->pos[r] * f->inv_freq[i];
             double c = rope_factor(f) * cos(angle), s = rope_factor(f) * sin(angle);
             for (int32_t h = 0; h < x.heads; h++) {
-                float *v = mat_row(x, r) + (size_t)h * (size_t)x.cols;
-                double a = v[i], b = v[i + half];
-                v[i] = (float)(a * c - b * s);
-                v[i + half] = (float)(a * s + b * c);
+                float *v = mat_row(x, r) + (size_t)h * (size_t)x.cols + pair_at(f, i);
+                double a = v[0], b = v[apart];
+                v[0] = (float)(a * c - b * s);
+                v[apart] = (float)(a * s + b * c);
             }
         }
 }

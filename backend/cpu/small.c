@@ -141,6 +141,19 @@ static void softcap_row(const rows_job *j, int32_t r, int32_t thread)
         mat_row(j->y, r)[j->ids[i]] = -INFINITY;
 }
 
+void cpu_rotate(const cpu_kernels *k, const rope *f, float *x, const float *c, const float *s)
+{
+    if (!f->interleaved) {
+        k->rotate(x, c, s, f->n_pairs);
+        return;
+    }
+    for (int32_t i = 0; i < f->n_pairs; i++) {
+        float a = x[2 * i], b = x[2 * i + 1];
+        x[2 * i] = a * c[i] - b * s[i];
+        x[2 * i + 1] = a * s[i] + b * c[i];
+    }
+}
+
 static void rope_row(const rows_job *j, int32_t r, int32_t thread)
 {
     int32_t n = j->rope->n_pairs;
@@ -149,7 +162,7 @@ static void rope_row(const rows_job *j, int32_t r, int32_t thread)
     if (rope_factor(j->rope) != 1.0f)
         kernels(j)->scale(c, rope_factor(j->rope), 2 * n);
     for (int32_t h = 0; h < j->y.heads; h++)
-        kernels(j)->rotate(mat_row(j->y, r) + (size_t)h * (size_t)j->y.cols, c, s, n);
+        cpu_rotate(kernels(j), j->rope, mat_row(j->y, r) + (size_t)h * (size_t)j->y.cols, c, s);
 }
 
 /* One head's row x of a store; rotated formats take a copy, since x belongs to the model. */

@@ -35,9 +35,9 @@ static void plain_key(const kv_view *kv, const kv_base *base, const rope *r, int
     for (int32_t i = 0; i < half && !kv->single; i++) {
         double angle = (double)key_pos(base, t) * r->inv_freq[i];
         double c = cos(angle) / rope_factor(r), s = sin(angle) / rope_factor(r);
-        double a = x[i], b = x[i + half];
-        x[i] = a * c + b * s;
-        x[i + half] = b * c - a * s;
+        double *pair = x + pair_at(r, i), a = pair[0], b = pair[pair_step(r)];
+        pair[0] = a * c + b * s;
+        pair[pair_step(r)] = b * c - a * s;
     }
 }
 
@@ -136,8 +136,8 @@ static void plain_keys(const tail_job *j, float *keys, const float *angles, int3
         for (size_t c = 0; kv->single && c < dim; c++)
             keys[c] *= ((const float *)kv->k_weight->data)[c];
         if (half && !kv->single)
-            j->k->rotate(keys, angles + (size_t)i * 2 * half, angles + ((size_t)i * 2 + 1) * half,
-                         (int32_t)half);
+            cpu_rotate(j->k, j->r, keys, angles + (size_t)i * 2 * half,
+                       angles + ((size_t)i * 2 + 1) * half);
     }
 }
 

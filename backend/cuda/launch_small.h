@@ -99,6 +99,8 @@ static inline bool heads_turn(int32_t n, int32_t n_pairs, float factor)
 typedef struct rope_args {
     dev_mat x;
     int32_t heads, head_dim, n_pairs;
+    int32_t pair_width,
+        pair_step; /* from a pair to the next, and from its first element to its second */
     const int32_t *pos;
     const float *inv_freq;
     float factor;

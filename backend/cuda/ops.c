@@ -179,6 +179,8 @@ static void c_rope(pass *p, mat x, const rope *f)
                                             .heads = x.heads,
                                             .head_dim = x.cols,
                                             .n_pairs = f->n_pairs,
+                                            .pair_width = pair_at(f, 1),
+                                            .pair_step = pair_step(f),
                                             .pos = cuda_step_rows(p)->rows.pos,
                                             .inv_freq = f->inv_freq,
                                             .factor = rope_factor(f)});

@@ -3,7 +3,7 @@
 #include "backend/cuda/launch_small.h"
 #include "backend/cuda/dev.cuh"
 
-/* Pairs (i, i + n_pairs) of every head turned by pos * inv_freq[i], in place.
+/* Pairs (i, i + n_pairs), or (2 i, 2 i + 1), of every head turned by pos * inv_freq[i], in place.
  * grid:   row x 256 (head, pair)
  * shared: none
  * bound:  latency */
@@ -18,10 +18,10 @@ __global__ void __launch_bounds__(256) rope_kernel(rope_args a)
     float sn, cs;
     turn_of(a.pos[r], a.inv_freq[i], &sn, &cs);
     sn *= a.factor, cs *= a.factor;
-    float *v = a.x.at + r * a.x.stride + (int64_t)h * a.head_dim;
-    float p = v[i], q = v[i + a.n_pairs];
-    v[i] = p * cs - q * sn;
-    v[i + a.n_pairs] = p * sn + q * cs;
+    float *v = a.x.at + r * a.x.stride + (int64_t)h * a.head_dim + i * a.pair_width;
+    float p = v[0], q = v[a.pair_step];
+    v[0] = p * cs - q * sn;
+    v[a.pair_step] = p * sn + q * cs;
 }
 
 extern "C" void cu_rope(cudaStream_t s, rope_args a)

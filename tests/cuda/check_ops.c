@@ -119,8 +119,12 @@ static void check_small(rig *g, int32_t rows, int32_t heads, int32_t d)
     both_begin(g, &b, &c.st);
     both_mat(g, &b, x, v, rows, heads, d);
     both_mat(g, &b, y, u, rows, heads, d);
-    op_rope(&b.ref, x[0], &(rope){.n_pairs = d / 2, .inv_freq = inv, .n_turning = d / 2});
-    op_rope(&b.gpu, x[1], &(rope){.n_pairs = d / 2, .inv_freq = inv_gpu, .n_turning = d / 2});
+    for (int i = 0; i < 2; i++) {
+        rope turn = {.n_pairs = d / 2, .inv_freq = inv, .n_turning = d / 2, .interleaved = i};
+        op_rope(&b.ref, x[0], &turn);
+        turn.inv_freq = inv_gpu;
+        op_rope(&b.gpu, x[1], &turn);
+    }
     verdict(g, "small rope", shape, both_error(g, &b, x[0], x[1]), F32_BOUND);
     mat zr =
         op_act_mul(&b.ref, mat_head(x[0], heads - 1), mat_head(y[0], heads / 2), ACT_GELU_TANH);

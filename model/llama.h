@@ -1,0 +1,46 @@
+/* llama.h - Llama 2, 3, 3.1, 3.2 and 3.3, and the Mistral models whose files are of the
+ * architecture llama: 7B, Nemo, Small.
+ *
+ * Reference for arithmetic and names: transformers' modeling_llama.py and modeling_mistral.py; GGUF
+ * keys and tensors: llama.cpp's llama architecture.
+ */
+#ifndef MODEL_LLAMA_H
+#define MODEL_LLAMA_H
+
+#include "model/model.h"
+#include "model/shapes.h"
+
+/* Divisors of frequencies for contexts beyond n_ctx, in a file as rope_freqs.weight: `factor` for
+ * pairs that turn less than `low` times in n_ctx positions, 1 for those of more than `high`, and
+ * between them in between. factor 0: none. */
+typedef struct llama3_scaling {
+    double factor, low, high, n_ctx;
+} llama3_scaling;
+
+typedef struct llama_shape {
+    MODEL_SHAPE;
+    int32_t n_head, n_head_kv, n_ff, head_dim, n_rot, window; /* window 0: full attention */
+    double eps, theta;
+    rope_scaling scaling;
+    llama3_scaling llama3; /* of checkpoints; a file has the divisors instead */
+} llama_shape;
+
+typedef struct llama_layer {
+    MODEL_LAYER;
+    weight attn_norm, wq, wk, wv, wo;
+    weight ffn_norm, gate, up, down;
+} llama_layer;
+
+typedef struct llama {
+    int32_t head_dim;
+    float eps;
+    rope rope[PASS_SIDES_MAX]; /* the same tables on each device with layers */
+    weight rope_factors;       /* read at bind */
+    weight embd, head, out_norm;
+    llama_layer *layer;
+} llama;
+
+extern const model_arch llama_arch;
+extern const shape_family llama_shapes;
+
+#endif

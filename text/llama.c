@@ -1,0 +1,41 @@
+/* llama.c - Llama 3's entry in the table of families: its tokenizer.
+ *
+ * There is no chat format yet: prompts are plain text. Llama 2 and
+ * Mistral have other tokenizers (llama, tekken), which carat refuses by name.
+ */
+#include "text/llama.h"
+#include "text/split.h"
+
+static const tokenizer_name tokenizers[] = {
+    {"gpt2", "llama-bpe", true, VOCAB_BYTES, split_llama3, split_llama3_steps, true}, {0}};
+
+/* The first special pieces, which are followed by reserved ones. */
+static const special_piece special[] = {{"<|begin_of_text|>", TOKEN_CONTROL},
+                                        {"<|end_of_text|>", TOKEN_CONTROL},
+                                        {"<|reserved_special_token_0|>", TOKEN_CONTROL},
+                                        {"<|reserved_special_token_1|>", TOKEN_CONTROL},
+                                        {"<|finetune_right_pad_id|>", TOKEN_CONTROL},
+                                        {"<|reserved_special_token_2|>", TOKEN_CONTROL},
+                                        {"<|start_header_id|>", TOKEN_CONTROL},
+                                        {"<|end_header_id|>", TOKEN_CONTROL},
+                                        {"<|eom_id|>", TOKEN_CONTROL},
+                                        {"<|eot_id|>", TOKEN_CONTROL},
+                                        {"<|python_tag|>", TOKEN_CONTROL},
+                                        {0}};
+static const made_words made[] = {{"llama", "gpt2", "llama-bpe", special, 128000, NULL}, {0}};
+
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+const text_family llama_text = {.archs = LIST("llama"),
+                                .name = "Llama",
+                                .model_types = LIST("llama", "mistral"),
+                                .tokenizers = tokenizers,
+                                .bos = "<|begin_of_text|>",
+                                .eos = "<|eot_id|>",
+                                .pad = "<|finetune_right_pad_id|>",
+                                .bos_always = true, /* files do not state it */
+                                .ends = LIST("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
+                                .ends_not = LIST(NULL),
+                                .shown = LIST(NULL),
+                                .media = LIST(NULL),
+                                .made = made};
