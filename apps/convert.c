@@ -1,9 +1,9 @@
 /* convert.c - carat convert: a directory of safetensors to one GGUF file.
  *
  * Most weights keep their values and their order. The exceptions are in the shape's list
- * (hf_change): Qwen3.5's norms, decays and value heads. Rotation factors are computed from
- * config.json. Weights are decoded and encoded row by row, on all threads, while the file is
- * written.
+ * (hf_change): norms of Gemma 3 and Qwen3.5, and the latter's decays and value heads. Rotation
+ * factors are computed from config.json. Weights are decoded and encoded row by row, on all
+ * threads, while the file is written.
  */
 #include "apps/commands.h"
 #include "apps/convert_int.h"
@@ -170,7 +170,7 @@ static void drop_middle_axis(tensor *src)
 static status refuse_mlx(const convert_job *j, const convert_item *it, const tensor *src, err *e)
 {
     bool turned = it->t.change.taps && src->n_dims == 3 && src->ne[0] == 1;
-    if (!turned && !(it->t.change.add != 0 && j->from->by_mlx))
+    if (!turned && !(it->t.change.around_0 && j->from->by_mlx))
         return OK;
     return err_set(e, E_UNSUPPORTED,
                    "%s: tensor %s is in the form of MLX, which stores norms with 1 added: convert "
@@ -185,7 +185,7 @@ static void note_shifted_norms(const convert_job *j, str *notes)
     for (int32_t i = 0; i < j->n; i++) {
         const convert_item *it = &j->at[i];
         float *x =
-            it->t.change.add != 0 && it->t.n_dims == 1 ? mem_alloc(it->t.ne[0] * sizeof *x) : NULL;
+            it->t.change.around_0 && it->t.n_dims == 1 ? mem_alloc(it->t.ne[0] * sizeof *x) : NULL;
         for (uint64_t k = 0; x && k < it->t.ne[0]; k++) {
             if (!k)
                 convert_decode_row(it, 0, x);
@@ -650,7 +650,7 @@ static int run_convert(const command *c, int argc, char **argv)
 const command command_convert = {
     .name = "convert",
     .operands = "DIR OUT.gguf",
-    .summary = "Convert safetensors of Gemma 4, Qwen3 to 3.8, Laguna or a drafter to GGUF",
+    .summary = "Convert safetensors of Gemma 3 and 4, Qwen3 to 3.8, Laguna or a drafter to GGUF",
     .about =
         "DIR holds config.json, model.safetensors or its shards, and the tokenizer's files, as\n"
         "published. TYPE is bf16, f16, f32, q8_0, q4_0, or any other type that synth writes.\n"

@@ -5,11 +5,13 @@
  * multimodal; their text_config is read, and the head's tie may be stated outside it.
  */
 #include "apps/convert_int.h"
+#include "model/gemma3.h"
 #include "model/laguna.h"
 #include "model/llama.h"
 #include "model/qwen3.h"
 #include "model/qwen35.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -437,10 +439,89 @@ static const char *const gemma4_more[] = {
     "eoi_token_id", "image_token_id", "audio_token_id", "video_token_id", "sep_token_id",
     "cache_implementation", "num_labels", "vision_config", "audio_config", NULL};
 
+/* ---- Gemma 3 ---- */
+
+/* Published files state no more than what differs from the reference's 4B. */
+static void fill_gemma3(gemma3_shape *s)
+{
+    s->n_head = s->n_head ? s->n_head : 8;
+    s->n_head_kv = s->n_head_kv ? s->n_head_kv : 4;
+    s->head_dim = s->head_dim ? s->head_dim : 256;
+    s->n_ctx_train = s->n_ctx_train ? s->n_ctx_train : 131072;
+    s->n_vocab = s->n_vocab ? s->n_vocab : 262208;
+    s->eps = s->eps > 0 ? s->eps : 1e-6;
+}
+
+/* layer_types, or a period whose last layer is global. */
+static void read_gemma3_layers(config_fields *f, gemma3_shape *s)
+{
+    bool listed = config_get(f, "layer_types") != NULL, windows = false;
+    int32_t period = config_whole_or(f, "sliding_window_pattern",
+                                     config_whole_or(f, "_sliding_window_pattern", 6));
+    if (!f->st && period < 1)
+        config_refuse(f, "sliding_window_pattern", "number from 1 on");
+    if (f->st)
+        return;
+    config_kinds(f, "layer_types", s->n_layer, s->swa, "sliding_attention", "full_attention");
+    for (int32_t il = 0; il < s->n_layer; il++) {
+        s->swa[il] = listed ? s->swa[il] : (il + 1) % period != 0;
+        windows |= s->swa[il];
+    }
+    s->window = windows ? s->window : 0;
+}
+
+/* Older files have rope_scaling beside two bases, newer ones an object for each kind of layer. */
+static void read_gemma3_rope(config_fields *f, gemma3_shape *s)
+{
+    const json_t *both = config_get(f, "rope_parameters");
+    const json_t *full = json_object_get(both, "full_attention");
+    const json_t *swa = json_object_get(both, "sliding_attention");
+    rope_scaling none = {0};
+    s->theta = 1e6;
+    s->theta_swa = config_real_or(f, "rope_local_base_freq", 1e4);
+    config_rope(f, full ? full : config_get(f, "rope_scaling"), NULL, &s->theta, NULL, &s->scaling);
+    if (swa)
+        config_rope(f, swa, NULL, &s->theta_swa, NULL, &none);
+    if (none.kind)
+        config_refuse(f, "rope_parameters", "plain rotation of window layers");
+}
+
+static void read_gemma3(config_fields *f, model_shape *m)
+{
+    gemma3_shape *s = (gemma3_shape *)m;
+    fill_gemma3(s);
+    read_gemma3_layers(f, s);
+    read_gemma3_rope(f, s);
+    double scalar = config_real_or(f, "query_pre_attn_scalar", 256);
+    if (!f->st && !(scalar > 0))
+        config_refuse(f, "query_pre_attn_scalar", "number above 0");
+    if (!f->st && fabs(1 / sqrt(scalar) - gemma3_scale(s)) > 1e-9)
+        s->scale = 1 / sqrt(scalar);
+}
+
+static const neutral_option gemma3_options[] = {{"hidden_activation", "gelu_pytorch_tanh"},
+                                                {"hidden_act", "gelu_pytorch_tanh"},
+                                                {"attention_bias", NULL},
+                                                {"attn_logit_softcapping", NULL},
+                                                {"quantization_config", NULL},
+                                                {"use_bidirectional_attention", NULL},
+                                                {NULL, NULL}};
+static const char *const gemma3_more[] = {"layer_types",
+                                          "sliding_window_pattern",
+                                          "_sliding_window_pattern",
+                                          "rope_theta",
+                                          "rope_scaling",
+                                          "rope_parameters",
+                                          "query_pre_attn_scalar",
+                                          "cache_implementation",
+                                          "attn_implementation",
+                                          NULL};
+
 /* ---- The list ---- */
 
 const config_family config_families[] = {
     {&gemma4_shapes, {"gemma4*"}, gemma4_options, gemma4_more, read_gemma4, true},
+    {&gemma3_shapes, {"gemma3", "gemma3_text"}, gemma3_options, gemma3_more, read_gemma3, true},
     {&qwen3_shapes, {"qwen3", "qwen3_moe"}, qwen3_options, qwen3_more, read_qwen3, false},
     {&laguna_shapes, {"laguna"}, laguna_options, laguna_more, read_laguna, false},
     {&qwen35_shapes,

@@ -257,8 +257,10 @@ void config_rope(config_fields *f, const json_t *rope, const char *const *more, 
                       part ? "share of a head" : "1, which alone is supported");
     if (!strcmp(kind, "yarn"))
         read_yarn(f, &r, y);
+    else if (!strcmp(kind, "linear"))
+        *y = (rope_scaling){SCALING_LINEAR, .factor = config_real(&r, "factor")};
     else if (strcmp(kind, "default") != 0)
-        config_refuse(&r, "rope_type", "default or yarn");
+        config_refuse(&r, "rope_type", "default, linear or yarn");
     f->st = f->st ? f->st : r.st;
 }
 

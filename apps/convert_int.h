@@ -63,7 +63,7 @@ void config_refuse_options(config_fields *f, const neutral_option *option, size_
 /* The kind of a rotation; sections of pairs by axis mean nothing for texts, and a linear one by 1
  * changes nothing. A factor without a kind is no rotation that the reference defines. */
 const char *config_rope_kind(const json_t *rope);
-/* One rotation: default, or YaRN. What `rope` does not state is taken from f's own keys, else
+/* One rotation: default, linear, or YaRN. What `rope` does not state is taken from f's own keys, else
  * *theta and *part keep their values. rope NULL: f's own keys alone. part NULL: whole heads are
  * expected. more: keys that the caller reads; ends with NULL; may be NULL. */
 void config_rope(config_fields *f, const json_t *rope, const char *const *more, double *theta,

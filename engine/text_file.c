@@ -46,6 +46,17 @@ static status build_vocab(const vocab_settings *set, const gguf_value *tokens,
     return vocab_finish(b, set, v, e);
 }
 
+/* *score: mem_free. */
+static status read_scores(const gguf_value *v, float **score, err *e)
+{
+    double x;
+    if (!(*score = mem_calloc((size_t)v->count + 1, sizeof **score)))
+        return err_memory(e, "the scores of a vocabulary", (size_t)v->count * sizeof **score);
+    for (uint64_t i = 0; i < v->count; i++)
+        (*score)[i] = gguf_item_f64(v, i, &x) ? (float)x : 0;
+    return OK;
+}
+
 static bool flag_of(const gguf *g, const char *key)
 {
     bool value = false;
@@ -55,7 +66,8 @@ static bool flag_of(const gguf *g, const char *key)
 
 status text_from_gguf(const gguf *g, int32_t n_vocab, vocab **v, const chat_format **chat, err *e)
 {
-    const gguf_value *tokens, *types, *merges;
+    const gguf_value *tokens, *types, *merges, *scores = NULL;
+    float *score = NULL;
     gguf_string arch = {0}, kind, pre = {0}, template;
     char *model_name = NULL, *pre_name = NULL;
     status st;
@@ -75,7 +87,9 @@ status text_from_gguf(const gguf *g, int32_t n_vocab, vocab **v, const chat_form
         return err_set(e, E_FORMAT, "%s: %llu tokens, and the embedding has %d rows", g->path,
                        (unsigned long long)tokens->count, n_vocab);
     if ((st = check_array(g, "tokenizer.ggml.token_type", GGUF_I32, tokens->count, &types, e)) ||
-        (st = check_array(g, "tokenizer.ggml.merges", GGUF_STRING, 0, &merges, e)))
+        (st = check_array(g, "tokenizer.ggml.merges", GGUF_STRING, 0, &merges, e)) ||
+        (!merges &&
+         (st = check_array(g, "tokenizer.ggml.scores", GGUF_F32, tokens->count, &scores, e))))
         return st;
     model_name = mem_strndup(kind.at, kind.n);
     if (gguf_get_string(g, "tokenizer.ggml.pre", &pre))
@@ -91,7 +105,10 @@ status text_from_gguf(const gguf *g, int32_t n_vocab, vocab **v, const chat_form
                      g->path, (int)(arch.n < 64 ? arch.n : 64), arch.n ? arch.at : "");
         goto out;
     }
+    if (!merges && scores && (st = read_scores(scores, &score, e)))
+        goto out;
     vocab_settings set = {.family = family,
+                          .score = score,
                           .model = model_name,
                           .pre = pre_name,
                           .bos = file_token(g, "tokenizer.ggml.bos_token_id"),
@@ -108,6 +125,7 @@ status text_from_gguf(const gguf *g, int32_t n_vocab, vocab **v, const chat_form
     if (gguf_get_string(g, "tokenizer.chat_template", &template))
         *chat = chat_format_of(family, template.at, template.n);
 out:
+    mem_free(score);
     mem_free(pre_name);
     mem_free(model_name);
     return st;

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "model/dflash.h"
+#include "model/gemma3.h"
 #include "model/gemma4.h"
 #include "model/gemma4_mtp.h"
 #include "model/laguna.h"
@@ -32,6 +33,7 @@ static const struct {
     const model_arch *arch;
 } archs[] = {
     {"gemma4", &gemma4_arch},
+    {"gemma3", &gemma3_arch},
     {"qwen3", &qwen3_arch},
     {"qwen3moe", &qwen3moe_arch},
     {"laguna", &laguna_arch},

@@ -395,7 +395,7 @@ static const table_tensor of_layer[] = {
 
 static hf_change change_of(const qwen35_shape *s, conversion how, const int8_t *ne)
 {
-    hf_change c = {.add = how == ONE_MORE, .neg_exp = how == A_LOG, .taps = how == TAPS_OF};
+    hf_change c = {.add = how == ONE_MORE, .around_0 = how == ONE_MORE, .neg_exp = how == A_LOG, .taps = how == TAPS_OF};
     if (how == AS_IS || how == ONE_MORE)
         return c;
     c.columns = how == V_COLUMNS || how == A_LOG;

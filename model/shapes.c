@@ -2,6 +2,7 @@
 #include "model/shapes.h"
 #include "base/mem.h"
 #include "model/dflash_shapes.h"
+#include "model/gemma3.h"
 #include "model/gemma4_mtp_shapes.h"
 #include "model/gemma4_shapes.h"
 #include "model/laguna.h"
@@ -15,8 +16,9 @@
 #include <string.h>
 
 static const shape_family *const shape_families[] = {
-    &gemma4_shapes, &qwen3_shapes,  &qwen35_shapes,     &laguna_shapes,
-    &llama_shapes,  &dflash_shapes, &gemma4_mtp_shapes, NULL};
+    &gemma4_shapes, &gemma3_shapes,     &qwen3_shapes,
+    &qwen35_shapes, &laguna_shapes,     &llama_shapes,
+    &dflash_shapes, &gemma4_mtp_shapes, NULL};
 
 status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e)
 {
@@ -45,13 +47,13 @@ static double attn_factor(const rope_scaling *y)
 
 status scaling_check(const rope_scaling *y, const char *what, err *e)
 {
-    const shape_real real[] = {{"trained context of YaRN", y->n_ctx, 1, CTX_MAX},
-                               {"factor of YaRN", y->factor, 1, 1e6},
+    const shape_real real[] = {{"factor of the rotation", y->factor, 1, 1e6},
+                               {"trained context of YaRN", y->n_ctx, 1, CTX_MAX},
                                {"beta_fast of YaRN", y->beta_fast, 1e-3, 1e6},
                                {"beta_slow of YaRN", y->beta_slow, 1e-3, 1e6},
                                {"attention factor of YaRN", attn_factor(y), 1e-3, 1e3}};
-    return y->kind == SCALING_NONE ? OK
-                                   : shape_check_reals(real, sizeof real / sizeof *real, what, e);
+    size_t n[] = {[SCALING_LINEAR] = 1, [SCALING_YARN] = sizeof real / sizeof *real};
+    return shape_check_reals(real, n[y->kind], what, e);
 }
 
 void scaling_put(gguf_writer *w, const char *arch, const rope_scaling *y)
@@ -60,8 +62,11 @@ void scaling_put(gguf_writer *w, const char *arch, const rope_scaling *y)
 #define KEY(tail) (snprintf(key, sizeof key, "%s.rope.scaling." tail, arch), key)
     if (y->kind == SCALING_NONE)
         return;
-    gguf_put_string(w, KEY("type"), "yarn", 4);
+    bool linear = y->kind == SCALING_LINEAR;
+    gguf_put_string(w, KEY("type"), linear ? "linear" : "yarn", linear ? 6 : 4);
     gguf_put_f32(w, KEY("factor"), (float)y->factor);
+    if (linear)
+        return;
     gguf_put_u32(w, KEY("original_context_length"), (uint32_t)y->n_ctx);
     gguf_put_f32(w, KEY("yarn_beta_fast"), (float)y->beta_fast);
     gguf_put_f32(w, KEY("yarn_beta_slow"), (float)y->beta_slow);

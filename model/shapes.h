@@ -56,6 +56,7 @@ typedef enum tensor_role {
  * `per_head` rows or columns each, after `before` others. */
 typedef struct hf_change {
     float add;         /* to every value */
+    bool around_0;     /* the values are, before the addition: else it is done already */
     bool neg_exp;      /* then x becomes -exp(x) */
     bool columns;      /* the heads are columns, else rows */
     bool taps;         /* [channels, 1, taps]: the axis in the middle is left out */

@@ -57,10 +57,11 @@ TEST(laguna_pattern_as_a_period_and_by_default)
     check_same("laguna", &(fidelity_file){.drop_key = "laguna.expert_gating_func"});
 }
 
-TEST(qwen3_fused_projections)
+TEST(fused_projections)
 {
     check_same("qwen3", &(fidelity_file){.fused_qkv = true});
     check_same("qwen3-yarn", &(fidelity_file){.fused_qkv = true});
+    check_same("gemma3", &(fidelity_file){.fused_qkv = true});
     check_same("qwen3moe", &(fidelity_file){.fused_qkv = true});
 }
 

@@ -9,9 +9,9 @@
 #include <inttypes.h>
 
 const char *const fidelity_names[] = {
-    "all",           "e2b",       "moe",   "dense",   "unified", "wide",           "qwen3",
-    "qwen3-yarn",    "qwen3moe",  "llama", "mistral", "laguna",  "laguna-element", "qwen35",
-    "qwen35-uneven", "qwen35moe", NULL};
+    "all",           "e2b",       "moe",    "dense",        "unified", "wide",           "qwen3",
+    "qwen3-yarn",    "qwen3moe",  "llama",  "mistral",      "laguna",  "laguna-element", "qwen35",
+    "qwen35-uneven", "qwen35moe", "gemma3", "gemma3-plain", NULL};
 
 /* One tensor of the recipe. */
 typedef struct {

@@ -202,6 +202,16 @@ PLAIN_TEST(fidelity_laguna_gate_per_element)
     check_model("laguna-element");
 }
 
+PLAIN_TEST(fidelity_gemma3)
+{
+    check_model("gemma3");
+}
+
+PLAIN_TEST(fidelity_gemma3_without_windows)
+{
+    check_model("gemma3-plain");
+}
+
 PLAIN_TEST(fidelity_qwen35)
 {
     check_model("qwen35");

@@ -499,15 +499,15 @@ TEST(hub_pull_reads_the_head_first)
     static hub_rig r;
     char names[1000];
     begin(&r);
-    put_head(hub_rig_add(&r, "gemma-3-1b-it-Q4_K_M.gguf", 40 * CHUNK), "gemma3");
-    refuses("own/Model-GGUF", E_UNSUPPORTED, "architecture 'gemma3' is not supported");
+    put_head(hub_rig_add(&r, "gemma-3n-E2B-it-Q4_K_M.gguf", 40 * CHUNK), "gemma3n");
+    refuses("own/Model-GGUF", E_UNSUPPORTED, "architecture 'gemma3n' is not supported");
     CHECK(atomic_load(&r.n_sent) <= CHUNK);
     CHECK_EQ(n_blobs(names, sizeof names), 0);
     r.how.no_ranges = true; /* and where a storage knows no ranges */
-    refuses("own/Model-GGUF", E_UNSUPPORTED, "gemma3");
+    refuses("own/Model-GGUF", E_UNSUPPORTED, "gemma3n");
     r.how.no_ranges = false;
-    static const char *const runs[] = {"gemma4",    "qwen3",  "laguna",          "qwen35",
-                                       "qwen35moe", "dflash", "gemma4-assistant"};
+    static const char *const runs[] = {"gemma4", "gemma3",    "qwen3",  "laguna",
+                                       "qwen35", "qwen35moe", "dflash", "gemma4-assistant"};
     unsigned char *bytes = mem_calloc(1, CHUNK);
     CHECK(bytes);
     memcpy(bytes, "GGUF", 4);

@@ -152,7 +152,7 @@ static void check_norm(const streams *s, const char *path)
 
 PLAIN_TEST(taps_of_every_family_have_the_rows_of_every_layer)
 {
-    static const char *const names[] = {"qwen3", "laguna", "qwen35", "qwen35moe"};
+    static const char *const names[] = {"gemma3", "qwen3", "laguna", "qwen35", "qwen35moe"};
     static const int32_t chunks[] = {1, 7, 16};
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         fidelity f;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* A word is a run of line feeds, or a run of other characters: usually a whole paragraph. */
-static size_t word_length(const char *s, size_t n)
+size_t gemma_word_length(const char *s, size_t n)
 {
     size_t i = 1;
     if (*s != '\n') {
@@ -21,9 +21,9 @@ static size_t word_length(const char *s, size_t n)
 
 /* Some converters write the model "llama", and may omit the pre-splitter's name. */
 static const tokenizer_name tokenizers[] = {
-    {"gemma4", NULL, false, VOCAB_CHARS, word_length, NULL, false},
-    {"llama", "gemma4", false, VOCAB_CHARS, word_length, NULL, false},
-    {"llama", NULL, true, VOCAB_CHARS, word_length, NULL, false},
+    {"gemma4", NULL, false, VOCAB_CHARS, gemma_word_length, NULL, false},
+    {"llama", "gemma4", false, VOCAB_CHARS, gemma_word_length, NULL, false},
+    {"llama", NULL, true, VOCAB_CHARS, gemma_word_length, NULL, false},
     {0}};
 
 static bool has_piece(const char *text, size_t n, const char *what)

@@ -17,6 +17,9 @@ enum {
 extern const text_family gemma4_text;
 extern const chat_format gemma4_formats[N_GEMMA4_FORMATS];
 
+/* The pre-splitter of tokenizer_name, of Gemma 3 too. */
+size_t gemma_word_length(const char *s, size_t n);
+
 /* Encloses a string in declarations, calls and responses. */
 #define GEMMA_QUOTE "<|\"|>"
 

@@ -277,8 +277,7 @@ static uint32_t first_char(const char *s, size_t n)
     return cp == SPACE_MARK_CP ? ' ' : cp;
 }
 
-/* A pair that is listed again keeps its first rank. */
-static status insert_pair(vocab *v, int32_t left, int32_t right, uint32_t rank, err *e)
+status merges_put(vocab *v, int32_t left, int32_t right, uint32_t rank, err *e)
 {
     uint32_t i = (uint32_t)hash_pair(left, right) & v->pair_mask, probes = 0;
     uint64_t key = pair_key(left, right);
@@ -309,25 +308,44 @@ static bool spells_words(const vocab *v, int32_t id)
     return i == n;
 }
 
-static status build_merges(vocab_builder *b, err *e)
+status merges_begin(vocab *v, uint64_t n_pairs, uint64_t n_ranks, err *e)
 {
-    enum { BATCH = 32 };
-    vocab *v = b->v;
-    uint32_t size = table_size((uint64_t)b->merges);
+    uint32_t size = table_size(n_pairs);
     v->pair_mask = size - 1;
     v->pair_bytes = size * sizeof *v->pair;
     v->pair = mem_pages(v->pair_bytes);
     bool cuts = v->kind == VOCAB_CHARS;
     uint32_t n_bits = 64;
-    while (cuts && n_bits < JOIN_BITS_MAX && n_bits < b->merges * JOIN_BITS_PER_MERGE)
+    while (cuts && n_bits < JOIN_BITS_MAX && n_bits < n_pairs * JOIN_BITS_PER_MERGE)
         n_bits *= 2;
     v->join_mask = n_bits - 1;
     v->join_other = mem_calloc(n_bits / 64, 8);
-    v->merged = mem_alloc((size_t)b->merges * sizeof *v->merged);
+    v->merged = mem_alloc((size_t)n_ranks * sizeof *v->merged);
     if (!v->pair || !v->join_other || !v->merged)
         return err_memory(e, "the table of merges", v->pair_bytes);
     memset(v->pair, 0xFF, v->pair_bytes);
+    return OK;
+}
 
+void merges_may_join(vocab *v, const char *left, size_t n_left, const char *right, size_t n_right)
+{
+    uint32_t x = last_char(left, n_left), y = first_char(right, n_right);
+    if ((x | y) < 128) {
+        v->join_ascii[x][y >> 6] |= (uint64_t)1 << (y & 63);
+    } else {
+        uint32_t bit = join_bit(v, x, y);
+        v->join_other[bit >> 6] |= (uint64_t)1 << (bit & 63);
+    }
+}
+
+static status build_merges(vocab_builder *b, err *e)
+{
+    enum { BATCH = 32 };
+    vocab *v = b->v;
+    uint64_t n_merges = (uint64_t)b->merges;
+    status st = merges_begin(v, n_merges, n_merges, e);
+    if (st)
+        return st;
     for (int64_t base = 0; base < b->merges; base += BATCH) {
         int n_batch = (int)(b->merges - base < BATCH ? b->merges - base : BATCH);
         uint64_t h[BATCH][3];
@@ -375,18 +393,10 @@ static status build_merges(vocab_builder *b, err *e)
             v->merged[base + k] = id[k][2];
             if (!spells_words(v, id[k][2]))
                 continue;
-            status st = insert_pair(v, id[k][0], id[k][1], (uint32_t)(base + k), e);
-            if (st)
+            if ((st = merges_put(v, id[k][0], id[k][1], (uint32_t)(base + k), e)))
                 return st;
-            if (!cuts)
-                continue;
-            uint32_t x = last_char(s, cut), y = first_char(s + cut, n - cut);
-            if ((x | y) < 128) {
-                v->join_ascii[x][y >> 6] |= (uint64_t)1 << (y & 63);
-            } else {
-                uint32_t bit = join_bit(v, x, y);
-                v->join_other[bit >> 6] |= (uint64_t)1 << (bit & 63);
-            }
+            if (v->kind == VOCAB_CHARS)
+                merges_may_join(v, s, cut, s + cut, n - cut);
         }
     }
     return OK;
@@ -679,9 +689,11 @@ static status choose_kind(const vocab_builder *b, const vocab_settings *s, err *
         t++;
     if (!t->model)
         return refuse_kind(s->family, model, pre, b->merges, e);
-    if (!b->merges)
-        return err_set(e, E_FORMAT, "the tokenizer is \"%s\" but the file has no merges for it",
-                       model);
+    /* In GGUF files this is the name of SentencePiece, whose pieces have scores. */
+    bool by_score = !strcmp(t->model, "llama") && !t->pre;
+    if (!b->merges && !(by_score && s->score))
+        return err_set(e, E_FORMAT, "the tokenizer is \"%s\" but the file has no merges%s for it",
+                       model, by_score ? " or scores" : "");
     v->kind = t->kind;
     v->word_length = t->word_length;
     v->whole_words = t->whole_words;
@@ -727,7 +739,8 @@ status vocab_finish(vocab_builder *b, const vocab_settings *s, vocab **out, err 
         goto out;
     if (v->kind != VOCAB_NONE &&
         ((st = v->kind == VOCAB_BYTES ? build_bytes(v, e) : build_chars(v, e)) ||
-         (st = build_merges(b, e)) || (st = special_build(v, e))))
+         (st = b->merges ? build_merges(b, e) : spm_build(v, s->score, e)) ||
+         (st = special_build(v, e))))
         goto out;
     *out = v;
     b->v = NULL;

@@ -46,6 +46,7 @@ typedef struct vocab_settings {
     const char *pre;                  /* tokenizer.ggml.pre, or NULL */
     int32_t bos, eos, eot, unk, pad;
     bool add_bos; /* tokenizer.ggml.add_bos_token */
+    const float *score; /* of every piece, where the file has no merges; NULL: it has none */
 } vocab_settings;
 
 /* Building: begin, add n_tokens pieces in the order of their ids, then n_merges merges, finish. The

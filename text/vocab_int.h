@@ -173,6 +173,15 @@ static inline void pair_prefetch(const vocab *v, int32_t left, int32_t right)
     __builtin_prefetch(&v->pair[(uint32_t)hash_pair(left, right) & v->pair_mask]);
 }
 
+/* Building the table of merges: memory for n_pairs pairs and n_ranks results (v->merged); a pair
+ * that is put again keeps its first rank; its pieces' texts may stand side by side in one part. */
+status merges_begin(vocab *v, uint64_t n_pairs, uint64_t n_ranks, err *e);
+status merges_put(vocab *v, int32_t left, int32_t right, uint32_t rank, err *e);
+void merges_may_join(vocab *v, const char *left, size_t n_left, const char *right, size_t n_right);
+
+/* The merges that scores stand for; score: of every piece. */
+status spm_build(vocab *v, const float *score, err *e); /* spm.c */
+
 /* The rank of the merge of two pieces, or NO_RANK. */
 static inline uint32_t pair_rank(const vocab *v, int32_t left, int32_t right)
 {

@@ -87,6 +87,18 @@ def laguna(overrides):
     return LagunaForCausalLM, LagunaConfig(**c)
 
 
+def gemma3(overrides):
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=7,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=32, sliding_window=16,
+             query_pre_attn_scalar=32, rms_norm_eps=1e-6, max_position_embeddings=4096,
+             tie_word_embeddings=True,
+             rope_parameters={G: dict(rope_type="linear", rope_theta=1e6, factor=8.0),
+                              S: dict(rope_type="default", rope_theta=1e4)})
+    c.update(overrides)
+    return Gemma3ForCausalLM, Gemma3TextConfig(**c)
+
+
 # name: (family, seed, tokens, configuration)
 CASES = {
     "qwen3": (qwen3, 700, 100, {}),
@@ -102,6 +114,13 @@ CASES = {
         gating="per-element", layer_types=[G] * 4, num_attention_heads=4,
         num_attention_heads_per_layer=[4] * 4, mlp_layer_types=["dense"] * 2 + ["sparse"] * 2,
         moe_routed_scaling_factor=1.0)),
+    "gemma3": (gemma3, 1400, 130, {}),
+    # The 27B's scale is that of no head size; soft cap, a head and a pattern of its own.
+    "gemma3-plain": (gemma3, 1500, 100, dict(
+        num_hidden_layers=3, layer_types=[G] * 3, query_pre_attn_scalar=21, num_attention_heads=8,
+        final_logit_softcapping=20.0, tie_word_embeddings=False,
+        rope_parameters={G: dict(rope_type="default", rope_theta=5e5),
+                         S: dict(rope_type="default", rope_theta=1e4)})),
 }
 
 
@@ -152,6 +171,20 @@ def model_values(arch, c):
             (a + "expert_feed_forward_length", U32, c.moe_intermediate_size)]
     full, swa = c.rope_parameters[G], c.rope_parameters[S]
     windows = S in c.layer_types
+    if arch == "gemma3":
+        v += [(a + "attention.head_count", U32, c.num_attention_heads),
+              (a + "rope.freq_base", F32, full["rope_theta"]),
+              (a + "rope.freq_base_swa", F32, swa["rope_theta"])]
+        if windows:
+            v += [(a + "attention.sliding_window", U32, c.sliding_window)]
+        if c.query_pre_attn_scalar != c.head_dim:
+            v += [(a + "attention.scale", F32, c.query_pre_attn_scalar ** -0.5)]
+        if c.final_logit_softcapping:
+            v += [(a + "final_logit_softcapping", F32, c.final_logit_softcapping)]
+        if full["rope_type"] == "linear":
+            v += [(a + "rope.scaling.type", STR, "linear"),
+                  (a + "rope.scaling.factor", F32, full["factor"])]
+        return v
     v += [(a + "attention.head_count", (ARR, I32), c.num_attention_heads_per_layer),
           (a + "attention.sliding_window", U32, c.sliding_window if windows else 0),
           (a + "rope.dimension_count", U32, int(c.head_dim * full["partial_rotary_factor"])),
@@ -195,6 +228,10 @@ LAYER_NAMES = [
     ("mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"),
     ("mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"),
 ]
+# Gemma's post norms take names that are the next norm's in other families.
+GEMMA_NAMES = {"post_attention_layernorm.weight": "post_attention_norm.weight",
+               "pre_feedforward_layernorm.weight": "ffn_norm.weight",
+               "post_feedforward_layernorm.weight": "post_ffw_norm.weight"}
 GLOBAL_NAMES = [
     ("model.embed_tokens.weight", "token_embd.weight"),
     ("model.norm.weight", "output_norm.weight"),
@@ -243,7 +280,10 @@ def tensor_list(model, config):
     slots = dict(model.named_parameters())
     out = [(name, slots.pop(hf)) for hf, name in GLOBAL_NAMES if hf in slots]
     for i in range(config.num_hidden_layers):
-        for hf, name in LAYER_NAMES:
+        names = dict(LAYER_NAMES)
+        if config.model_type == "gemma3_text":
+            names.update(GEMMA_NAMES)
+        for hf, name in names.items():
             key = f"model.layers.{i}.{hf}"
             if key in slots:
                 out.append((f"blk.{i}.{name}", slots.pop(key)))
@@ -313,7 +353,10 @@ def run_case(name):
             shape = tuple(slot.shape)
             mean, sigma = init_of(tname, shape)
             a = base.draw(seed, i, shape, mean, sigma)
-            slot.copy_(torch.from_numpy(np.ascontiguousarray(checkpoint_rows(tname, a, config))))
+            w = torch.from_numpy(np.ascontiguousarray(checkpoint_rows(tname, a, config)))
+            if cls.__name__ == "Gemma3ForCausalLM" and len(shape) == 1:
+                w = w - 1  # a file's norms are 1 + w
+            slot.copy_(w)
             arrays.append(a)
             recipe.append((tname, shape, mean, sigma))
         ids = base.draw_tokens(seed, n_tokens, config.vocab_size)

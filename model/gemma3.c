@@ -1,0 +1,280 @@
+/* gemma3.c - Gemma 3: sizes, keys, tensors, binding, and the forward pass in the order of the
+ * paper.
+ *
+ * Easy to get wrong: a checkpoint's norms are w of 1 + w; GGUF files have 1 + w. Attention divides
+ * by the root of the head size, in the 27B by that of n_embd / n_head. GGUF files have no key for
+ * it: the 27B is the model with 62 layers. Linear scaling is of global layers alone. The
+ * embedding's factor sqrt(n_embd) is rounded to the type of the model, which is bf16.
+ */
+#include "model/gemma3.h"
+#include "model/bind.h"
+
+#include <math.h>
+
+/* ---- Sizes ---- */
+
+enum { PERIOD = 6, LAYERS_27B = 62 }; /* the last layer of each six is global */
+
+#define COMMON .family = &gemma3_shapes, .eps = 1e-6, .theta = 1e6, .theta_swa = 1e4, .tied = true
+#define LARGE                                                                                      \
+    COMMON, .n_vocab = 262144, .window = 1024, .n_ctx_train = 131072,                              \
+            .scaling = {SCALING_LINEAR, .factor = 8}
+#define SMALL                                                                                      \
+    COMMON, .n_vocab = 262144, .window = 512, .n_ctx_train = 32768, .n_head = 4, .n_head_kv = 1,   \
+            .head_dim = 256
+
+static const gemma3_shape sizes[] = {
+    {SMALL, .name = "gemma3-270m", .n_layer = 18, .n_embd = 640, .n_ff = 2048},
+    {SMALL, .name = "gemma3-1b", .n_layer = 26, .n_embd = 1152, .n_ff = 6912},
+    {LARGE, .name = "gemma3-4b", .n_layer = 34, .n_embd = 2560, .n_ff = 10240, .n_head = 8,
+     .n_head_kv = 4, .head_dim = 256},
+    {LARGE, .name = "gemma3-12b", .n_layer = 48, .n_embd = 3840, .n_ff = 15360, .n_head = 16,
+     .n_head_kv = 8, .head_dim = 256},
+    {LARGE, .name = "gemma3-27b", .n_layer = LAYERS_27B, .n_embd = 5376, .n_ff = 21504,
+     .n_head = 32, .n_head_kv = 16, .head_dim = 128},
+    {COMMON, .name = "tiny-gemma3", .n_layer = 7, .n_embd = 64, .n_ff = 96, .n_vocab = 512,
+     .n_head = 4, .n_head_kv = 2, .head_dim = 32, .window = 16, .n_ctx_train = 8192,
+     .scaling = {SCALING_LINEAR, .factor = 8}},
+};
+
+static void fill(model_shape *m, int32_t size)
+{
+    (void)size;
+    for (int32_t il = 0; il < m->n_layer; il++)
+        ((gemma3_shape *)m)->swa[il] = (il + 1) % PERIOD != 0;
+}
+
+static void cut_layers(model_shape *m, int32_t n_layer)
+{
+    m->n_layer = n_layer;
+}
+
+/* ---- Keys ---- */
+
+static const gemma3_shape *own(const model_shape *s)
+{
+    return (const gemma3_shape *)s;
+}
+
+#define F(name) offsetof(gemma3_shape, name)
+static const table_key keys[] = {
+    K("context_length", "max_position_embeddings", F(n_ctx_train), COUNT, 1, CTX_MAX,
+      .how = CONFIG_MAY_LACK),
+    K("embedding_length", "hidden_size", F(n_embd), COUNT, 1, WIDTH_MAX),
+    K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, LAYERS_MAX),
+    K("feed_forward_length", "intermediate_size", F(n_ff), UNIFORM, 1, WIDTH_MAX),
+    K("attention.head_count", "num_attention_heads", F(n_head), UNIFORM, 1, HEADS_MAX,
+      .how = CONFIG_MAY_LACK),
+    K("attention.layer_norm_rms_epsilon", "rms_norm_eps", F(eps), REAL, EPS_MIN, 1,
+      .how = CONFIG_MAY_LACK),
+    K("attention.key_length", "head_dim", F(head_dim), COUNT, 2, WIDTH_MAX, .how = CONFIG_MAY_LACK),
+    K("attention.value_length", NULL, F(head_dim), COUNT, 2, WIDTH_MAX,
+      .same_as = "attention.key_length"),
+    K("rope.freq_base", "rope_theta", F(theta), REAL, THETA_MIN, THETA_MAX,
+      .how = MAY_LACK | CONFIG_BY_HAND, .value = 1e6),
+    K("rope.freq_base_swa", "rope_local_base_freq", F(theta_swa), REAL, THETA_MIN, THETA_MAX,
+      .how = MAY_LACK | CONFIG_BY_HAND, .value = 1e4),
+    K("rope.scaling", NULL, F(scaling), YARN, 0, 0, .otherwise = F(n_ctx_train)),
+    K("attention.sliding_window", "sliding_window", F(window), COUNT, 0, CTX_MAX, .how = MAY_LACK),
+    K("attention.sliding_window_pattern", NULL, F(swa), FLAGS, 0, 1, .how = WRITE_ONLY),
+    K("attention.head_count_kv", "num_key_value_heads", F(n_head_kv), UNIFORM, 1, HEADS_MAX,
+      .how = MAY_LACK | CONFIG_MAY_LACK, .otherwise = F(n_head)),
+    K("attention.scale", NULL, F(scale), REAL, 0, 1e3, .how = MAY_LACK | OMIT_ZERO),
+    K("attn_logit_softcapping", "attn_logit_softcapping", 0, REAL, 0, 0,
+      .how = MAY_LACK | READ_ONLY | CONFIG_BY_HAND),
+    K("final_logit_softcapping", "final_logit_softcapping", F(softcap), REAL, 0, 1e6,
+      .how = MAY_LACK | OMIT_ZERO | CONFIG_MAY_LACK),
+    K(NULL, "vocab_size", F(n_vocab), COUNT, 1, VOCAB_MAX, .how = CONFIG_MAY_LACK),
+};
+
+static status agree(const model_shape *m, status bad, const char *what, err *e)
+{
+    const gemma3_shape *s = own(m);
+    if (s->head_dim % 2)
+        return err_set(e, bad, "%s: heads of %d, expected an even number", what, s->head_dim);
+    if (s->scaling.kind == SCALING_YARN)
+        return err_set(e, bad, "%s: the rotation is stretched by YaRN, expected linear or none",
+                       what);
+    return table_agree_heads(0, s->n_head, s->n_head_kv, s->head_dim, bad, what, e);
+}
+
+/* Kinds of the layers: a list, or a period whose last layer is global. */
+static status read_kinds(const model *m, model_shape *shape, err *e)
+{
+    gemma3_shape *s = (gemma3_shape *)shape;
+    const char *name = "attention.sliding_window_pattern";
+    int32_t swa[LAYERS_MAX], period = PERIOD;
+    const gguf_value *v = bind_find(m, name);
+    bool list = v && v->kind == GGUF_ARRAY;
+    status st = list ? bind_per_layer(m, (int_key){name, 0, 1, REQUIRED}, swa, s->n_layer, e)
+                     : bind_int(m, (int_key){name, 1, LAYERS_MAX, PERIOD}, &period, e);
+    for (int32_t i = 0; i < s->n_layer && !st; i++)
+        s->swa[i] = s->window && (list ? swa[i] : (i + 1) % period != 0);
+    return st;
+}
+
+double gemma3_scale(const gemma3_shape *s)
+{
+    return 1 / sqrt(s->n_layer == LAYERS_27B ? s->n_embd / s->n_head : s->head_dim);
+}
+
+/* ---- Tensors ---- */
+
+enum { D = 1, VOCAB, Q, KV, HD, FF };
+static int64_t dim(const model_shape *m, int32_t il, int8_t d)
+{
+    const gemma3_shape *s = own(m);
+    const int64_t of[] = {[D] = s->n_embd,
+                          [VOCAB] = s->n_vocab,
+                          [Q] = (int64_t)s->n_head * s->head_dim,
+                          [KV] = (int64_t)s->n_head_kv * s->head_dim,
+                          [HD] = s->head_dim,
+                          [FF] = s->n_ff};
+    (void)il;
+    return of[d];
+}
+
+#define M(name) offsetof(gemma3, name)
+static const table_tensor of_model[] = {T_TOKENS(M(out_norm))};
+
+#define W(name) offsetof(gemma3_layer, name)
+static const table_tensor of_layer[] = {
+    T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
+    T(ALWAYS, ELSEWHERE, "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q),
+    T(ALWAYS, ELSEWHERE, "attn_k.weight", "self_attn.k_proj.weight", MATRIX, D, KV),
+    T(ALWAYS, ELSEWHERE, "attn_v.weight", "self_attn.v_proj.weight", ATTN_V, D, KV),
+    T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
+    T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", QK_NORM, HD),
+    T(ALWAYS, W(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", QK_NORM, HD),
+    T(ALWAYS, W(attn_post_norm), "post_attention_norm.weight", "post_attention_layernorm.weight",
+      NORM, D),
+    T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "pre_feedforward_layernorm.weight", NORM, D),
+    T(ALWAYS, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
+    T(ALWAYS, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
+    T(ALWAYS, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
+    T(ALWAYS, W(ffn_post_norm), "post_ffw_norm.weight", "post_feedforward_layernorm.weight", NORM,
+      D),
+};
+
+static void describe(const model_shape *m, const table_tensor *r, shape_tensor *t)
+{
+    (void)m;
+    t->change.add = r->role == ROLE_NORM || r->role == ROLE_QK_NORM ? 1 : 0;
+}
+
+static const family_table rows = {TABLE_ROWS,   .dim = dim,         .agree = agree,
+                                  .fill = fill, .read = read_kinds, .describe = describe};
+
+const shape_family gemma3_shapes = {
+    TABLE_HOOKS(gemma3_shape),
+    .arch = "gemma3",
+    .title = "gemma-3",
+    .sizes = "gemma3-270m, gemma3-1b, gemma3-4b, gemma3-12b, gemma3-27b, tiny-gemma3",
+    .mix = "q4_k_m",
+    .cut = cut_layers};
+
+/* ---- Binding ---- */
+
+static status bind_each(model *m, gemma3 *g, const gemma3_shape *s, err *e)
+{
+    status st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e);
+    for (int32_t i = 0; i < s->n_layer && !st; i++) {
+        gemma3_layer *L = &g->layer[i];
+        const binder b = {m, i, e};
+        L->rope = s->swa[i] ? &g->rope_swa[PASS_MAIN] : &g->rope_global[PASS_MAIN];
+        if ((st = bind_qkv(&b, &L->wq, &L->wk, &L->wv, s->n_embd, dim(&s->common, i, Q),
+                           dim(&s->common, i, KV))) ||
+            (st = table_bind(&b, &s->common, L)))
+            return st;
+        m->kv[i] = (kv_spec){.layer = i,
+                             .window = s->swa[i] ? s->window : 0,
+                             .n_head_kv = s->n_head_kv,
+                             .head_dim = s->head_dim,
+                             .wide = bind_wide_heads(&L->q_norm, &L->k_norm, s->head_dim, 1)};
+    }
+    return st;
+}
+
+/* Files of f32 are of models in f32; every other file is of a published model in bf16. */
+static float embd_scale(const weight *embd)
+{
+    float x = sqrtf((float)embd->n_in);
+    return embd->type == NUM_F32 ? x : num_bf16_to_f32(num_f32_to_bf16(x));
+}
+
+static status bind_gemma3(model *m, err *e)
+{
+    model_shape *shape = NULL;
+    gemma3 *g = bind_begin(m, &gemma3_shapes, sizeof *g, &shape, e);
+    if (!g)
+        return e->status;
+    const gemma3_shape *s = own(shape);
+    const turning global = {s->head_dim, s->theta, s->head_dim / 2, NULL, &s->scaling};
+    const turning swa = {s->head_dim, s->theta_swa, s->head_dim / 2, NULL, NULL};
+    status st;
+    g->head_dim = s->head_dim;
+    g->eps = (float)s->eps;
+    g->scale = (float)(s->scale > 0 ? s->scale : gemma3_scale(s));
+    if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
+        (st = table_bind(&(binder){m, -1, e}, shape, g)) ||
+        (st = bind_rope(m, &g->rope_global[PASS_MAIN], &global, e)) ||
+        (st = bind_rope(m, &g->rope_swa[PASS_MAIN], &swa, e)) || (st = bind_each(m, g, s, e)) ||
+        (st = bind_done(m, shape, g, &g->embd, &g->head, e)))
+        return st;
+    m->embd_scale = embd_scale(&g->embd);
+    m->softcap = (float)s->softcap;
+    m->window = s->window;
+    return OK;
+}
+
+/* ---- The forward pass ---- */
+
+/* x += normed attention over the layer's keys and those of the rows. In the last layer only the
+ * wanted rows go on, unless a tap reads it. */
+static void gemma3_add_attention(pass *p, const gemma3 *g, const gemma3_layer *L, const kv_view *kv,
+                                 mat *x, bool cut)
+{
+    mat h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
+    mat k = mat_heads(op_matmul(p, h, &L->wk), g->head_dim);
+    mat v = mat_heads(op_matmul(p, h, &L->wv), g->head_dim);
+    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
+    op_kv_store(p, kv, k, v);
+    if (cut)
+        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
+    if (!p->rows->n)
+        return;
+    mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
+    q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);
+    if (!kv->window) /* a window has the last tokens alone */
+        op_tail(p, q, kv, L->rope, g->scale);
+    mat a = op_attend(p, op_rope(p, q, L->rope), kv, g->scale);
+    op_add_rms_norm(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
+}
+
+static void gemma3_add_dense(pass *p, const gemma3 *g, const gemma3_layer *L, mat x)
+{
+    mat f = op_rms_norm(p, x, &L->ffn_norm, g->eps);
+    f = op_matmul(p, op_glu(p, f, &L->gate, &L->up, ACT_GELU_TANH), &L->down);
+    op_add_rms_norm(p, x, f, &L->ffn_post_norm, g->eps);
+}
+
+static void gemma3_layer_forward(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x)
+{
+    const gemma3 *g = m->impl;
+    const gemma3_layer *L = &g->layer[il];
+    gemma3_add_attention(p, g, L, &kv->view[il], x, model_cuts_rows(p, m, il));
+    if (p->rows->n)
+        gemma3_add_dense(p, g, L, *x);
+}
+
+static mat gemma3_forward(pass *p, const model *m, const kv_layout *kv)
+{
+    const gemma3 *g = m->impl;
+    return model_run(p, m, kv, gemma3_layer_forward, &g->out_norm, g->eps);
+}
+
+const model_arch gemma3_arch = {.name = "gemma3",
+                                .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f},
+                                .bind = bind_gemma3,
+                                .forward = gemma3_forward,
+                                .divide = divide_plain};

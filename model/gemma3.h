@@ -1,0 +1,41 @@
+/* gemma3.h - Gemma 3 text models: 270M, 1B, 4B, 12B, 27B.
+ *
+ * Reference for arithmetic and names: transformers' modeling_gemma3.py; GGUF keys and tensors:
+ * llama.cpp's gemma3 architecture.
+ */
+#ifndef MODEL_GEMMA3_H
+#define MODEL_GEMMA3_H
+
+#include "model/model.h"
+#include "model/shapes.h"
+
+typedef struct gemma3_shape {
+    MODEL_SHAPE;
+    int32_t n_head, n_head_kv, n_ff, head_dim, window;
+    bool swa[LAYERS_MAX];
+    double eps, theta, theta_swa, softcap;
+    double scale;         /* of attention; 0: gemma3_scale */
+    rope_scaling scaling; /* of global layers */
+} gemma3_shape;
+
+typedef struct gemma3_layer {
+    MODEL_LAYER;
+    weight attn_norm, wq, wk, wv, wo, q_norm, k_norm, attn_post_norm;
+    weight ffn_norm, gate, up, down, ffn_post_norm;
+} gemma3_layer;
+
+typedef struct gemma3 {
+    int32_t head_dim;
+    float eps, scale;
+    rope rope_swa[PASS_SIDES_MAX], rope_global[PASS_SIDES_MAX]; /* the same tables on each device */
+    weight embd, head, out_norm;
+    gemma3_layer *layer;
+} gemma3;
+
+/* The scale of attention that GGUF files imply. */
+double gemma3_scale(const gemma3_shape *s);
+
+extern const model_arch gemma3_arch;
+extern const shape_family gemma3_shapes;
+
+#endif
