@@ -500,7 +500,7 @@ TEST(hub_pull_reads_the_head_first)
     char names[1000];
     begin(&r);
     put_head(hub_rig_add(&r, "gemma-3n-E2B-it-Q4_K_M.gguf", 40 * CHUNK), "gemma3n");
-    refuses("own/Model-GGUF", E_UNSUPPORTED, "architecture 'gemma3n' is not supported");
+    refuses("own/Model-GGUF", E_UNSUPPORTED, "architecture gemma3n is not supported: Gemma 3n");
     CHECK(atomic_load(&r.n_sent) <= CHUNK);
     CHECK_EQ(n_blobs(names, sizeof names), 0);
     r.how.no_ranges = true; /* and where a storage knows no ranges */
