@@ -103,24 +103,6 @@ static const family_case cases[] = {
      "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
      "\"shared_expert_intermediate_size\":48}",
      true, false, NULL, false, 0},
-    /* As published: the text part of a model with a tower; few numbers, and the rest by default. */
-    {"gemma3",
-     "{\"model_type\":\"gemma3\",\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
-     "\"vision_config\":{},\"text_config\":{" GEMMA3 "\"query_pre_attn_scalar\":32,"
-     "\"num_hidden_layers\":7,\"num_attention_heads\":4,\"rope_theta\":1000000.0,"
-     "\"rope_local_base_freq\":10000.0,\"sliding_window_pattern\":6,"
-     "\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"}}}",
-     false, false, NULL, false, 0},
-    /* As transformers 5.17 saves it. */
-    {"gemma3-plain",
-     "{" GEMMA3 "\"query_pre_attn_scalar\":21,\"num_hidden_layers\":3,"
-     "\"num_attention_heads\":8,\"tie_word_embeddings\":false,"
-     "\"final_logit_softcapping\":20.0,\"use_bidirectional_attention\":false,"
-     "\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\"],"
-     "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\","
-     "\"rope_theta\":500000.0},\"sliding_attention\":{\"rope_type\":\"default\","
-     "\"rope_theta\":10000.0}}}",
-     true, false, NULL, false, 0},
     {"qwen3moe", "{" QWEN3MOE "\"num_experts\":8,\"rope_theta\":10000000.0,\"rope_scaling\":null}",
      false, false, NULL, false, 0},
     /* As transformers 5.17 saves it: another name of the experts' number. */
@@ -143,6 +125,24 @@ static const family_case cases[] = {
      "\"max_position_embeddings\":4096,\"hidden_act\":\"silu\",\"model_type\":\"mistral\","
      "\"sliding_window\":16,\"rope_theta\":10000.0,\"tie_word_embeddings\":false}",
      false, false, NULL, false, 0},
+    /* As published: the text part of a model with a tower; few numbers, and the rest by default. */
+    {"gemma3",
+     "{\"model_type\":\"gemma3\",\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
+     "\"vision_config\":{},\"text_config\":{" GEMMA3 "\"query_pre_attn_scalar\":32,"
+     "\"num_hidden_layers\":7,\"num_attention_heads\":4,\"rope_theta\":1000000.0,"
+     "\"rope_local_base_freq\":10000.0,\"sliding_window_pattern\":6,"
+     "\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"}}}",
+     false, false, NULL, false, 0},
+    /* As transformers 5.17 saves it. */
+    {"gemma3-plain",
+     "{" GEMMA3 "\"query_pre_attn_scalar\":21,\"num_hidden_layers\":3,"
+     "\"num_attention_heads\":8,\"tie_word_embeddings\":false,"
+     "\"final_logit_softcapping\":20.0,\"use_bidirectional_attention\":false,"
+     "\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\"],"
+     "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\","
+     "\"rope_theta\":500000.0},\"sliding_attention\":{\"rope_type\":\"default\","
+     "\"rope_theta\":10000.0}}}",
+     true, false, NULL, false, 0},
 };
 
 static bool is_qwen35(const char *name)
@@ -751,8 +751,8 @@ TEST(numbers_that_no_loader_takes_are_refused)
         {1, ROPE("\"factor\":4,\"beta_fast\":1e-9"), "beta_fast"},
         {1, ROPE("\"factor\":4,\"beta_fast\":-1"), "beta_fast"},
         {1, ROPE("\"factor\":4,\"beta_slow\":1e9"), "beta_slow"},
-        {1, ROPE("\"factor\":0.5"), "factor of YaRN"},
-        {1, ROPE("\"factor\":1e7"), "factor of YaRN"},
+        {1, ROPE("\"factor\":0.5"), "factor of the rotation"},
+        {1, ROPE("\"factor\":1e7"), "factor of the rotation"},
         {1, ROPE("\"factor\":4,\"attention_factor\":0"), "attention_factor"},
         {1, ROPE("\"factor\":4,\"attention_factor\":1e9"), "attention factor"},
         {1, ROPE("\"factor\":4,\"original_max_position_embeddings\":0"), "trained context"},
@@ -764,7 +764,7 @@ TEST(numbers_that_no_loader_takes_are_refused)
         {0, "\"rms_norm_eps\":0,", "rms_norm_eps is 0"},
         {0, "\"head_dim\":32.5,", "head_dim"},
         {0, "\"partial_rotary_factor\":0.5,", "partial_rotary_factor"},
-        {0, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},", "rope_type"},
+        {0, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5},", "factor of the rotation"},
         {0, "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":1},", "rope_type"},
         {2, "\"moe_routed_scaling_factor\":1e4,", "moe_routed_scaling_factor is 10000"},
         {4, "\"max_position_embeddings\":268435456,", "max_position_embeddings is 268435456"},

@@ -395,7 +395,10 @@ static const table_tensor of_layer[] = {
 
 static hf_change change_of(const qwen35_shape *s, conversion how, const int8_t *ne)
 {
-    hf_change c = {.add = how == ONE_MORE, .around_0 = how == ONE_MORE, .neg_exp = how == A_LOG, .taps = how == TAPS_OF};
+    hf_change c = {.add = how == ONE_MORE,
+                   .around_0 = how == ONE_MORE,
+                   .neg_exp = how == A_LOG,
+                   .taps = how == TAPS_OF};
     if (how == AS_IS || how == ONE_MORE)
         return c;
     c.columns = how == V_COLUMNS || how == A_LOG;
@@ -461,7 +464,7 @@ static status check_kind(const model *m, int32_t il, bool full, err *e)
 static status bind_layer(const binder *b, qwen35_layer *L, const qwen35_shape *s)
 {
     const expert_sizes sizes_of = {s->n_embd,  s->n_ff_exp,  s->n_expert, s->n_used,
-                                   &L->router, &L->ffn_norm, NULL, false};
+                                   &L->router, &L->ffn_norm, NULL,        false};
     status st;
     if ((st = check_kind(b->m, b->il, L->full, b->e)) || (st = table_bind(b, &s->common, L)))
         return st;
