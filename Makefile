@@ -203,7 +203,7 @@ $(BUILD)/openapi.json: apps/server/openapi.json include/carat.h
 	$(Q)sed 's/@VERSION@/$(VERSION)/' $< > $@
 $(BUILD)/apps/licences.o: $(BUILD)/licences.txt
 $(BUILD)/apps/licences.o: ISA = -DCARAT_LICENCES='"$(BUILD)/licences.txt"'
-$(BUILD)/licences.txt: tools/licences.sh LICENSE apps/web/vendor/VENDOR $(wildcard apps/web/vendor/licences/*)
+$(BUILD)/licences.txt: tools/licences.sh LICENSE num/grids.licence.txt apps/web/vendor/VENDOR $(wildcard apps/web/vendor/licences/*)
 	@mkdir -p $(@D)
 	$(Q)sh $< text > $@.part
 	@mv $@.part $@

@@ -653,7 +653,8 @@ const command command_convert = {
     .summary = "Convert safetensors of Gemma 3 and 4, Qwen3 to 3.8, Laguna or a drafter to GGUF",
     .about =
         "DIR holds config.json, model.safetensors or its shards, and the tokenizer's files, as\n"
-        "published. TYPE is bf16, f16, f32, q8_0, q4_0, or any other type that synth writes.\n"
+        "published. TYPE is bf16, f16, f32, q8_0, q4_0, or any other of the types of synth that "
+        "carat writes.\n"
         "Norms, scales and routers stay f32. The output appears only when it is complete. The "
         "NextN\n"
         "(MTP) layer of Qwen3.5 to 3.8 is written if the files have it; the vision part is not.\n"

@@ -369,7 +369,8 @@ const command command_quantize = {
     .operands = "IN.gguf OUT.gguf TYPE",
     .summary = "Write a model file with its weights in another format",
     .about =
-        "TYPE is q4_0, q4_k_m, q5_k_m, q6_k, q8_0, or any other type that synth writes. Norms,\n"
+        "TYPE is q4_0, q4_k_m, q5_k_m, q6_k, q8_0, or any other of the types of synth that carat "
+        "writes. Norms,\n"
         "scales and routers stay as they are; embeddings and some layers of a mix get more\n"
         "bits, and rows that a format's blocks do not divide get the next wider one. For each\n"
         "tensor that changed the error is printed: the root mean square of what was lost, as a\n"

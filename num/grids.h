@@ -4,7 +4,8 @@
  * 8, 25, 43 (IQ2) or -1, 0, 1 (IQ1). An entry of IQ3 has four values of four bits: steps among
  * 4, 12, 20, 28, 36, 44, 52, 62 (IQ3_XXS) or the odd numbers 1 to 15 (IQ3_S). The entries were
  * chosen by the authors of these formats, in ggml-common.h of llama.cpp: Copyright (c) 2023-2026
- * The ggml authors, MIT licence. Lists for arrays of uint16_t; the host and the GPU expand them.
+ * The ggml authors, MIT licence (its text is grids.licence.txt). Lists for arrays of uint16_t; the
+ * host and the GPU expand them.
  */
 #ifndef NUM_GRIDS_H
 #define NUM_GRIDS_H

@@ -5,10 +5,12 @@
 TEST(version_names_the_licences_of_all_that_the_program_embeds)
 {
     static const char *const said[] = {
-        "KaTeX ",        "KaTeX fonts", "SIL OPEN FONT LICENSE", "Khan Academy",
-        "markdown-it ",  "linkify-it ", "Vitaly Puzrin",         "highlight.js ",
-        "Ivan Sagalaev", "entities ",   "punycode.js",           "Mathias Bynens",
-        "uc.micro ",     "mdurl ",      "Apache License",        "END OF TERMS AND CONDITIONS"};
+        "KaTeX ",           "KaTeX fonts",    "SIL OPEN FONT LICENSE",
+        "Khan Academy",     "markdown-it ",   "linkify-it ",
+        "Vitaly Puzrin",    "highlight.js ",  "Ivan Sagalaev",
+        "entities ",        "punycode.js",    "Mathias Bynens",
+        "uc.micro ",        "mdurl ",         "llama.cpp",
+        "The ggml authors", "Apache License", "END OF TERMS AND CONDITIONS"};
     static const char *const spelled[] = {"--licences", "--licenses"};
     for (int i = 0; i < 2; i++) {
         spawned r;

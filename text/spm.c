@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-enum { SPM_PIECE_MAX = 256 }; /* bytes of a piece that merges make: the longest published has 93 */
+enum { SPM_PIECE_MAX = 256 }; /* a piece of more bytes is not made by merges */
 
 typedef struct scored {
     float score;

@@ -77,7 +77,10 @@ finish() {
             "$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y)"
         printf ' On Debian systems the text of the Apache License, version 2.0, is in\n'
         printf ' /usr/share/common-licenses/Apache-2.0.\n'
-        case $package in carat*) tools/licences.sh debian ;; esac # the program has the chat page
+        case $package in # the program has the chat page
+        carat*) tools/licences.sh debian ;;
+        *) tools/licences.sh library ;;
+        esac
     } >"$doc/copyright"
     {
         printf 'carat (%s) unstable; urgency=medium\n\n' "$version"
