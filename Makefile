@@ -230,7 +230,7 @@ $(NONE)/never.c: $(NONE_OBJ)
 	@mv -f $@.part $@
 $(NONE)/never.o: $(NONE)/never.c
 	$(Q)$(CC) $(CFLAGS_ALL) -c -o $@ $<
--include $(LIB_OBJ:.o=.d) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(wildcard $(BUILD)/bench/*.d)
+-include $(LIB_OBJ:.o=.d) $(patsubst %.o,%.d,$(call obj,$(CUDA_C))) $(APP_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 
 # Programs that time or measure one part; the file of each says what it does.
 BENCHES = attend cold grammar lookup ops recall snapshot sparse_recall streams tokenize

@@ -87,7 +87,10 @@ static void run_wrapped(const char *path, const fidelity *f, const char *const *
                            .n_ctx = f->n_tokens,
                            .rows_max = ROWS,
                            .dev = {d}};
-    CHECK_OK(kv_choice_parse(&want.choice, &(kv_words){.k = "q8_0"}, &e), e);
+    bool blocks = true; /* q8_0 stores 32 numbers at a time */
+    for (int32_t i = 0; i < m.n_kv; i++)
+        blocks = blocks && m.kv[i].head_dim % 32 == 0;
+    CHECK_OK(kv_choice_parse(&want.choice, &(kv_words){.k = blocks ? "q8_0" : "f16"}, &e), e);
     CHECK_OK(kv_layout_init(&l, &want, &e), e);
     CHECK_OK(kv_open(&c, d, &l, &e), e);
     CHECK_OK(kv_batch_init(&b, ROWS, 1, &l, &e), e);

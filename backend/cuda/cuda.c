@@ -486,9 +486,8 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
         return err_memory(e, "the CUDA device", sizeof *c);
     const char *slow = c->facts.wgmma ? "no cuBLASLt: slower prompts" : "no cuBLASLt";
     snprintf(c->name, sizeof c->name, "cuda (%.200s%s%.8s, %d multiprocessors, %.0f GiB, %s)",
-             prop.name, card && *card ? " as " : "", card ? card : "",
-             prop.multiProcessorCount, (double)prop.totalGlobalMem / (1 << 30),
-             cuda_blas_here(c) ? "cuBLASLt" : slow);
+             prop.name, card && *card ? " as " : "", card ? card : "", prop.multiProcessorCount,
+             (double)prop.totalGlobalMem / (1 << 30), cuda_blas_here(c) ? "cuBLASLt" : slow);
     c->shared_max = SHARED_LEAST;
     if ((r = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)))
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
@@ -506,10 +505,9 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
         r = (cudaError_t)cuda_open_tallies(c);
     c->split = cu_split_limits(c->facts.shared_block);
     if (!r)
-        r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() | cu_wide_init() | cu_one_init() |
-                          cu_experts_init() | cu_grouped_init() | cu_rows_init() |
-                          cu_flash_init() |
-                          cu_split_init(c->split) |
+        r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() | cu_wide_init() |
+                          cu_one_init() | cu_experts_init() | cu_grouped_init() | cu_rows_init() |
+                          cu_flash_init() | cu_split_init(c->split) |
                           cu_split8_init(c->facts.shared_block) |
                           cu_split512_init(c->facts.shared_block) | cu_chain_init() |
                           cu_skip_init(c->facts.shared_block) | cu_select_init() |
@@ -518,8 +516,7 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash128_hopper_init() | cu_flash256_hopper_init() |
                           cu_flash512_hopper_init() | cu_flash512_spread_init() |
-                          cu_split_hopper_init() |
-                          cu_select_hopper_init());
+                          cu_split_hopper_init() | cu_select_hopper_init());
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     return OK;

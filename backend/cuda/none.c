@@ -41,7 +41,9 @@ static int line_bytes(int row)
 /* split.cu: the least of two stages, and three. */
 split_limits cu_split_limits(int largest)
 {
-    return (split_limits){.widest = largest >= 165568 ? 512 : largest >= 84672 ? 256 : 128,
+    return (split_limits){.widest = largest >= 165568  ? 512
+                                    : largest >= 84672 ? 256
+                                                       : 128,
                           .stages_256 = largest >= 114624 ? 3 : 2,
                           .stages_512 = largest >= 232128 ? 3 : 2};
 }
