@@ -205,6 +205,7 @@ status chat_open(chat *c, const run_options *o, err *e)
         goto out;
     }
     if (!c->info.has_chat && !c->raw) {
+        options_tell_fact("chat", false, "the model has no chat format");
         term_note("%s has no chat format: completing plain text", c->info.name);
         c->raw = true;
     }
@@ -230,6 +231,9 @@ status chat_open(chat *c, const run_options *o, err *e)
         goto out;
     if (o->messages_file && (st = chat_load(c, o->messages_file, e)))
         goto out;
+    if (c->raw && !o->raw && (o->tools_file || o->messages_file))
+        st = err_set(e, E_UNSUPPORTED, "--%s: %s has no chat format",
+                     o->tools_file ? "tools" : "messages", c->info.name);
 out:
     if (st)
         chat_close(c);

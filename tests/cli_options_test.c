@@ -174,3 +174,20 @@ TEST(grammars_come_from_stdin)
     expect(1, "the file is empty", "",
            ARGS("run", "-m", model, "-n", "8", "--grammar", "/dev/stdin", "hi"));
 }
+
+TEST(options_of_conversations_need_a_model_with_a_chat_format)
+{
+    const char *path = test_temp("plain.gguf");
+    expect(0, NULL, NULL, ARGS("synth", "--layers", "1", "tiny-llama3", path));
+    expect(1, "--tools: ", NULL, ARGS("run", "-m", path, "--tools", "tools/demo_tools.json", "hi"));
+    expect(1, "--messages: ", "[{\"role\": \"user\", \"content\": \"hi\"}]",
+           ARGS("run", "-m", path, "--messages", "/dev/stdin"));
+    expect(2, "--messages has no effect with --raw", NULL,
+           ARGS("run", "-m", path, "--raw", "--messages", "none.json"));
+    static const char *const options[][2] = {
+        {"--system=x", "--system has no effect: the model has no chat format"},
+        {"--think", "--think has no effect: the model has no chat format"},
+        {"--effort=low", "--effort has no effect: the model has no chat format"}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        expect(0, options[i][1], NULL, ARGS("run", "-m", path, options[i][0], "-n", "1", "hi"));
+}
