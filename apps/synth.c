@@ -34,7 +34,7 @@ static const option table[] = {
     OPT_STR(synth_options, vocab, "vocab", 0, "FILE",
             "take the tokenizer of this GGUF file, or none (default: a made-up one, if any)"),
     OPT_FLAG(synth_options, full_vocab, "full-vocab", 0,
-             "with --vocab: made-up words up to the size's own number of tokens"),
+             "with --vocab: made-up words up to the size's own number of tokens", "vocab"),
     OPT_INT(synth_options, n_layer, "layers", 0, "N", 1, SHAPE_LAYERS_MAX,
             "stop after N layers (default all)"),
     OPT_FLAG(synth_options, nextn, "nextn", 0,

@@ -136,6 +136,8 @@ PLAIN_TEST(options_without_effect_name_what_is_missing)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect(2, cases[i].says, NULL,
                ARGS(cases[i].command, cases[i].words[0], cases[i].words[1]));
+    expect(2, "--full-vocab has no effect without --vocab", NULL,
+           ARGS("synth", "--full-vocab", "e2b", "/nowhere/x.gguf"));
 }
 
 /* What the machine lacks is known later, and said then. */
