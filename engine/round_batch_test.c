@@ -337,6 +337,51 @@ TEST(round_goes_on_without_a_drafter_that_fails)
     pair_close(&p);
 }
 
+/* A drafter that names a token which the target does not have: only the slots before it are drafts.
+ */
+static const draft_class *sound_class;
+static int32_t foreign_id, foreign_slot;
+
+static status propose_foreign(drafter *d, const draft_ask *ask, int32_t n, err *e)
+{
+    status st = sound_class->propose(d, ask, n, e);
+    for (int32_t i = 0; i < n && !st; i++)
+        ask[i].out->id[foreign_slot][0] = foreign_id;
+    return st;
+}
+
+TEST(round_cuts_a_proposal_before_an_unknown_token)
+{
+    pair p;
+    request q;
+    uint64_t rng = test_seed();
+    pair_open_of(&p, rig_model(), df_write(&(df_options){0}, "draft.gguf"),
+                 (carat_session_options){0});
+    const int32_t foreign[] = {p.m->core.n_vocab, -1, INT32_MAX, INT32_MIN};
+    drafter *d = p.fast->rounds->d[DRAFTER_MODEL];
+    draft_class class = *(sound_class = d->class);
+    class.propose = propose_foreign;
+    d->class = &class;
+    request_draw(p.m, &q, 20, 0, &rng);
+    for (int trial = 0; trial < 8; trial++) {
+        foreign_id = foreign[trial / 2];
+        foreign_slot = trial % 2;
+        q.o.speculation = (carat_speculation){0};
+        heard *want = heard_say(p.plain, &q, heard_new()), *got = heard_new();
+        q.o.speculation = (carat_speculation){.n_max = 4, .tree_max = -1, .fixed = true};
+        heard_say(p.fast, &q, got);
+        heard_same(got, want, "foreign", trial);
+        CHECK_MSG(got->n_drafted <= foreign_slot * got->n_rounds &&
+                      (got->n_drafted > 0) == (foreign_slot > 0),
+                  "token %d in slot %d: %d drafts in %d rounds", foreign_id, foreign_slot,
+                  got->n_drafted, got->n_rounds);
+        heard_free(got);
+        heard_free(want);
+    }
+    d->class = sound_class;
+    pair_close(&p);
+}
+
 /* Weights that are parked while an answer is made: a sentence, and no draft from them. */
 TEST(round_of_a_parked_model_fails_with_a_sentence)
 {
