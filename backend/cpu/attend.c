@@ -297,12 +297,13 @@ static void split_run(const attention *a, int32_t chunk, int32_t thread, split_h
     int32_t n_head = a->kv->n_head_kv, n_runs = a->wave_blocks / a->run_blocks;
     int32_t th = chunk / n_runs, head = th % n_head, tile = th / n_head;
     row_tile t = tile_at(a, tile);
+    if (!t.n) /* its bounds are no keys */
+        return;
     size_t cap = queries_cap(a), dim = (size_t)a->kv->head_dim;
     int64_t lo = a->tile_lo[tile], hi = a->tile_hi[tile], b_lo, b_hi;
     int32_t block = chunk % n_runs * a->run_blocks, end = block + a->run_blocks;
     int64_t b0 = (lo / KEY_BLOCK + (int64_t)a->wave * a->wave_blocks + block) * KEY_BLOCK;
-
-    if (!t.n || !block_span(lo, hi, b0, &b_lo, &b_hi))
+    if (!block_span(lo, hi, b0, &b_lo, &b_hi))
         return;
     block_work w = work_of(a, t, head, thread);
     attend_load_queries(a, t, head, w.queries);
