@@ -186,7 +186,8 @@ typedef struct weight_mix {
 } weight_mix;
 
 const weight_mix *weight_mix_named(const char *name); /* NULL if there is none */
-extern const char weight_mix_names[];      /* of those that carat writes */
+extern const char
+    weight_mix_names[]; /* the types that weight_mix_writes is true of, for messages */
 extern const char weight_mix_read_names[]; /* of the others, for synth alone */
 bool weight_mix_writes(const weight_mix *m);
 /* The type of tensor i of list[0..n). Its blocks always divide the rows. */

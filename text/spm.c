@@ -35,7 +35,7 @@ static int by_score(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Whether pieces of text become it: neither structure nor a byte or a placeholder. */
+/* Can merges of text give this token? Control tokens, bytes and unused tokens come another way. */
 static bool is_word(const vocab *v, int32_t id)
 {
     return id >= 0 && !(v->flags[id] & FLAG_STRUCTURE) && v->type[id] != TOKEN_BYTE &&
