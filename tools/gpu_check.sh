@@ -16,25 +16,24 @@ bad=0
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
 start=$(date +%s)
 since() { echo "$(($(date +%s) - start)) s"; }
-# Ops one part a processor, for the reference is what takes the time: of four times as many parts as
+# One part a processor, for the reference is what takes the time: of four times as many parts as
 # processors all end about together. $1: "own" or a card to imitate; $2: --quick or nothing.
 n=$(($(nproc) * 4))
 kernels() {
     [ "$1" = own ] || export CARAT_CARD="$1"
-    "$check" --models >$out.ops.m 2>&1 || echo "FAIL  models ended with $?" >>$out.ops.m
-    echo "$1: models: $(since)"
-    seq 0 $((n - 1)) | xargs -P "$(nproc)" -n 1 \
-        sh -c '"$1" --ops $4 --part "$5/$2" >"$3.$5" 2>&1 || echo "FAIL  part $5 ended with $?" >>"$3.$5"' \
-        sh "$check" "$n" "$out.ops" "$2"
-    for i in m $(seq 0 $((n - 1))); do
-        grep -q '^FAIL' "$out.ops.$i" && bad=1
-        grep -vE '^(ok|cuda|[0-9]+ checks|NVIDIA)' "$out.ops.$i"
+    for kind in --models --ops; do
+        [ $kind = --models ] && quick= || quick=$2
+        seq 0 $((n - 1)) | xargs -P "$(nproc)" -n 1 \
+            sh -c '"$1" $4 $5 --part "$6/$2" >"$3.$4.$6" 2>&1 || echo "FAIL  part $6 of $4 ended with $?" >>"$3.$4.$6"' \
+            sh "$check" "$n" "$out" $kind "$quick"
+        echo "$1: $kind: $(since)"
     done
-    cat $out.ops.* | awk -v want=$((n + 1)) '/^[0-9]+ checks/ { ran += $1; bad += $3; parts++ }
+    cat $out.--* | grep -vE '^(ok|cuda|[0-9]+ checks|NVIDIA)'
+    cat $out.--* | awk -v want=$((2 * n)) '/^[0-9]+ checks/ { ran += $1; bad += $3; parts++ }
         END { printf "%d checks, %d failed, in %d parts of %d; ", ran, bad, parts, want
               exit bad || parts != want }' || bad=1
     since
-    rm -f $out.ops.*
+    rm -f $out.--*
     unset CARAT_CARD
 }
 kernels own ""
