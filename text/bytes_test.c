@@ -21,6 +21,7 @@ TEST(bytes_agree_with_tokenizers)
     replay_vocab_cases(test_path("tests/data/vocab/qwen35.json"));
     replay_vocab_cases(test_path("tests/data/vocab/laguna.json"));
     replay_vocab_cases(test_path("tests/data/vocab/llama-bpe.json"));
+    replay_vocab_cases(test_path("tests/data/vocab/gpt-4o.json"));
 }
 
 TEST(every_byte_is_spelled_by_a_character_of_its_own)

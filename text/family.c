@@ -2,14 +2,15 @@
 #include "text/family.h"
 #include "text/gemma3.h"
 #include "text/gemma4.h"
+#include "text/gpt_oss.h"
 #include "text/laguna.h"
 #include "text/llama.h"
 #include "text/qwen.h"
 
 #include <string.h>
 
-const text_family *const text_families[] = {&gemma4_text, &gemma3_text, &qwen_text,
-                                            &laguna_text, &llama_text,  NULL};
+const text_family *const text_families[] = {&gemma4_text, &gemma3_text,  &qwen_text, &laguna_text,
+                                            &llama_text,  &gpt_oss_text, NULL};
 
 bool text_is_one_of(const char *const *list, const char *s, size_t n)
 {

@@ -15,6 +15,14 @@
  *
  * llama3 is qwen2 with up to three numbers in alternative 3.
  *
+ * gpt4o has up to three numbers, too. A run of signs takes slashes behind it like line breaks. In
+ * the place of alternatives 1 and 2 are two that end a word where lower case is followed by upper
+ * case. U is letters of upper and title case, l is letters of lower case, B is letters without case
+ * and marks:
+ *
+ *     1  [^\r\n L N]? [U B]* [l B]+ (?i:'s|'t|'re|'ve|'m|'ll|'d)?
+ *     2  [^\r\n L N]? [U B]+ [l B]* (?i:'s|'t|'re|'ve|'m|'ll|'d)?
+ *
  * laguna cuts the text before each run of line breaks and applies qwen2 to the parts.
  *
  * No alternative looks back, so a word depends on the text after its start alone.
@@ -33,11 +41,18 @@
 #define QWEN35                                                                                     \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"                    \
     "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define GPT4O                                                                                      \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" SUFFIX "[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER   \
+    "*" SUFFIX "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define LINE_BREAKS "(?:\\r?\\n)+(?!\\r?\\n)"
 
 const struct split_step split_qwen2_steps[] = {{QWEN2, "Isolated"}, {0}};
 const struct split_step split_llama3_steps[] = {{LETTERS("\\p{N}{1,3}"), "Isolated"}, {0}};
 const struct split_step split_qwen35_steps[] = {{QWEN35, "Isolated"}, {0}};
+const struct split_step split_gpt4o_steps[] = {{GPT4O, "Isolated"}, {0}};
 const struct split_step split_laguna_steps[] = {
     {LINE_BREAKS, "MergedWithNext"}, {QWEN2, "Isolated"}, {0}};
 
@@ -48,13 +63,16 @@ typedef enum char_class {
     CHAR_NUMBER,
     CHAR_SPACE,
     CHAR_BREAK, /* CR and LF */
-    CHAR_END    /* of the text or part */
+    CHAR_END,   /* of the text or part */
+    CHAR_UPPER, /* where cases matter, CHAR_LETTER has none */
+    CHAR_LOWER
 } char_class;
 
 typedef struct splitter {
     const char *s;
     size_t n;
     bool marks;       /* marks are letters */
+    bool cases;       /* letters have a case */
     bool breaks;      /* a run of line breaks after the first `head` bytes ends the part */
     size_t head;      /* length of the run of line breaks at s[0] */
     int more_numbers; /* of a word, behind the first */
@@ -83,6 +101,14 @@ static char_class class_of(uint32_t c)
     return found;
 }
 
+static char_class letter_case(uint32_t c)
+{
+    static const char_class found[] = {CHAR_LETTER, CHAR_UPPER, CHAR_LOWER};
+    return c < CASE_TABLE_END
+               ? found[case_block[case_index[c >> 8]][c >> 5 & 7] >> 2 * (c & 31) & 3]
+               : CHAR_LETTER;
+}
+
 static bool is_break(const splitter *p, size_t i)
 {
     return p->s[i] == '\n' || (p->s[i] == '\r' && i + 1 < p->n && p->s[i + 1] == '\n');
@@ -97,7 +123,8 @@ static inline char_class class_at(const splitter *p, size_t i, size_t *len)
     if (i >= p->n || (p->breaks && i >= p->head && is_break(p, i)))
         return CHAR_END;
     *len = (size_t)utf8_decode(p->s + i, p->n - i, &c, &ok);
-    return class_of(c);
+    char_class found = class_of(c);
+    return p->cases && found == CHAR_LETTER ? letter_case(c) : found;
 }
 
 static inline bool is_word(const splitter *p, char_class c)
@@ -111,11 +138,13 @@ static inline bool is_sign(const splitter *p, char_class c)
     return c == CHAR_OTHER || (c == CHAR_MARK && !p->marks);
 }
 
-/* Alternative 1 at the apostrophe s[0]; 0: no match. U+017F, the long s, is an s in another case.
+/* Alternative 1 at s[0]; 0: no match. U+017F, the long s, is an s in another case.
  */
 static size_t contraction(const char *s, size_t n)
 {
     char a = n > 1 ? s[1] | 32 : 0, b = n > 2 ? s[2] | 32 : 0;
+    if (!n || *s != '\'')
+        return 0;
     if (a == 's' || a == 't' || a == 'm' || a == 'd')
         return 2;
     if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l'))
@@ -139,11 +168,12 @@ static size_t space_length(const splitter *p)
     return c == CHAR_END || !last ? i : last;
 }
 
-static inline size_t word_length(const splitter *p)
+/* Alternatives 1 and 2; 0: no match. */
+static inline size_t letters_length(const splitter *p)
 {
     size_t i, len, next;
     char_class c;
-    if (*p->s == '\'' && (i = contraction(p->s, p->n)))
+    if ((i = contraction(p->s, p->n)))
         return i;
     c = class_at(p, 0, &len);
     i = len;
@@ -151,11 +181,50 @@ static inline size_t word_length(const splitter *p)
         c = class_at(p, i, &next); /* the optional character of alternative 2, if a word follows */
         i += next;
     }
-    if (is_word(p, c)) {
-        while (is_word(p, class_at(p, i, &next)))
-            i += next;
-        return i;
+    if (!is_word(p, c))
+        return 0;
+    while (is_word(p, class_at(p, i, &next)))
+        i += next;
+    return i;
+}
+
+/* Of gpt4o: [U B]* [l B]+ at byte i, and the contraction behind it; 0: no match. The first run
+ * gives back what the second one needs: all behind its last B. *upper: the end of the first run. */
+static size_t lower_word(const splitter *p, size_t i, size_t *upper)
+{
+    size_t len, last = 0;
+    char_class c;
+    while ((c = class_at(p, i, &len)) == CHAR_UPPER || c == CHAR_LETTER || c == CHAR_MARK) {
+        i += len;
+        last = c == CHAR_UPPER ? last : i;
     }
+    *upper = i;
+    if (c != CHAR_LOWER)
+        return last ? last + contraction(p->s + last, p->n - last) : 0;
+    while (c == CHAR_LOWER || c == CHAR_LETTER || c == CHAR_MARK) {
+        i += len;
+        c = class_at(p, i, &len);
+    }
+    return i + contraction(p->s + i, p->n - i);
+}
+
+/* The same for gpt4o. A mark may be the optional character, or the first of its word. */
+static size_t cased_length(const splitter *p)
+{
+    size_t len, end, upper, all;
+    char_class c = class_at(p, 0, &len);
+    size_t at = c == CHAR_OTHER || c == CHAR_SPACE || c == CHAR_MARK ? len : 0;
+    if ((end = lower_word(p, at, &upper)) || (c == CHAR_MARK && (end = lower_word(p, 0, &all))))
+        return end;
+    return upper > at ? upper + contraction(p->s + upper, p->n - upper) : 0;
+}
+
+static inline size_t word_length(const splitter *p)
+{
+    size_t next, i = p->cases ? cased_length(p) : letters_length(p);
+    char_class c;
+    if (i)
+        return i;
     i = *p->s == ' ';
     c = class_at(p, i, &next);
     if (c == CHAR_NUMBER && !i) {
@@ -169,7 +238,8 @@ static inline size_t word_length(const splitter *p)
     do
         i += next;
     while (is_sign(p, c = class_at(p, i, &next)));
-    for (; c == CHAR_BREAK; c = class_at(p, i, &next))
+    for (; c == CHAR_BREAK || (p->cases && c == CHAR_OTHER && p->s[i] == '/');
+         c = class_at(p, i, &next))
         i += next;
     return i;
 }
@@ -182,6 +252,11 @@ size_t split_qwen2(const char *s, size_t n)
 size_t split_llama3(const char *s, size_t n)
 {
     return word_length(&(splitter){.s = s, .n = n, .more_numbers = 2});
+}
+
+size_t split_gpt4o(const char *s, size_t n)
+{
+    return word_length(&(splitter){.s = s, .n = n, .cases = true, .more_numbers = 2});
 }
 
 size_t split_qwen35(const char *s, size_t n)

@@ -6,7 +6,20 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
-enum { OTHER, LETTER, MARK, NUMBER, SPACE, LAST = 0x10FFFF };
+enum { OTHER, LETTER, MARK, NUMBER, SPACE, UPPER, LOWER, N_CLASSES, LAST = 0x10FFFF };
+
+/* The case of a letter: words of gpt4o end before upper case, and behind lower case in front of
+ * upper case. */
+static int case_seen(uint32_t c)
+{
+    char s[8] = "a";
+    size_t n = 1 + (size_t)utf8_encode(c, s + 1);
+    if (split_gpt4o(s, n) == 1)
+        return UPPER;
+    s[n] = 'A';
+    s[n + 1] = 'a';
+    return split_gpt4o(s + 1, n + 1) == n + 1 ? LETTER : LOWER;
+}
 
 /* What a word tells of character c. Words end between "a" and a sign, a number, a space; a mark
  * belongs to a word for qwen35 alone. */
@@ -16,7 +29,7 @@ static int class_seen(uint32_t c)
     size_t n = 1 + (size_t)utf8_encode(c, s + 1), two = n + 1;
     s[n] = 'a';
     if (split_qwen2(s, n) == n)
-        return LETTER;
+        return case_seen(c);
     if (split_qwen35(s, n) == n)
         return MARK;
     if (split_qwen2(s + 1, two - 1) == n - 1)
@@ -27,7 +40,8 @@ static int class_seen(uint32_t c)
 
 TEST(split_classes_are_those_of_the_reference)
 {
-    static const char *const name[] = {"other", "letter", "mark", "number", "space"};
+    static const char *const name[] = {"other", "letter", "mark", "number",
+                                       "space", "upper",  "lower"};
     uint8_t *want = mem_calloc(LAST + 1, 1);
     FILE *f = fopen(test_path("tests/data/unicode/classes.txt"), "re");
     char line[200], class[16];
@@ -38,9 +52,9 @@ TEST(split_classes_are_those_of_the_reference)
             continue;
         CHECK(sscanf(line, "%15s %x %x", class, &first, &last) == 3 && last <= LAST);
         int k = LAST;
-        for (int i = 0; i < 5; i++)
+        for (int i = 0; i < N_CLASSES; i++)
             k = strcmp(class, name[i]) ? k : i;
-        CHECK(k < 5);
+        CHECK(k < N_CLASSES);
         memset(want + first, k, last - first + 1);
         rows++;
     }
@@ -83,6 +97,35 @@ TEST(split_words_by_example)
     WORDS(split_qwen35, "e\xCC\x81te\xCC\x81", "e\xCC\x81te\xCC\x81");
     WORDS(split_qwen35, "-\xCC\x81", "-\xCC\x81");
     WORDS(split_qwen2, "a\xFFz \xFF\xE4", "a", "\xFFz", " \xFF\xE4");
+}
+
+TEST(split_gpt4o_cuts_at_cases)
+{
+    WORDS(split_gpt4o, "HelloWorld it's DON'T", "Hello", "World", " it's", " DON'T");
+    WORDS(split_gpt4o, "HTTPServer parseJSON x", "HTTPServer", " parse", "JSON", " x");
+    WORDS(split_gpt4o,
+          "\xE4\xB8\xAD"
+          "AB",
+          "\xE4\xB8\xAD", "AB"); /* the run gives back */
+    WORDS(split_gpt4o,
+          "\xE4\xB8\xAD"
+          "ABc",
+          "\xE4\xB8\xAD"
+          "ABc");
+    WORDS(split_gpt4o,
+          "\xCC\x81"
+          "AB",
+          "\xCC\x81", "AB"); /* a mark alone is a word */
+    WORDS(split_gpt4o,
+          "\xCC\x81"
+          "ABc -\xCC\x81",
+          "\xCC\x81"
+          "ABc",
+          " -\xCC\x81");
+    WORDS(split_gpt4o, "1234 a1", "123", "4", " a", "1");
+    WORDS(split_gpt4o, "-\n/\r\n//a/b", "-\n/\r\n//", "a", "/b");
+    WORDS(split_gpt4o, "it'S'\xC5\xBF 's", "it'S", "'\xC5\xBF", " '", "s");
+    WORDS(split_gpt4o, "a\xFFz \xFF\xE4", "a", "\xFFz", " \xFF\xE4");
 }
 
 TEST(split_laguna_cuts_before_line_breaks)

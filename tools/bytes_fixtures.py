@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains small byte-level vocabularies and records how `tokenizers` encodes many texts.
 
-    tools/bytes_fixtures.py           writes tests/data/vocab/{qwen2,qwen35,laguna}.json
-    tools/bytes_fixtures.py --all N   encodes N texts with each of the three, in files for
+    tools/bytes_fixtures.py           writes tests/data/vocab/{qwen2,qwen35,laguna,llama-bpe,gpt-4o}.json
+    tools/bytes_fixtures.py --all N   encodes N texts with each of them, in files for
                                       BPE_CASES=FILE build/carat_test bytes_agree_with_tokenizers,
                                       runs this, and says how many texts agree
 
@@ -28,6 +28,10 @@ QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{
 QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
           r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+GPT4O = "|".join([rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+                  rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+                  r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 BREAKS = r"(?:\r?\n)+(?!\r?\n)"
 
 QWEN_CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>",
@@ -37,6 +41,8 @@ QWEN_USER = ["<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_pad|>", "<t
              "</tool_response>", "<think>", "</think>"]
 LLAMA_CONTROL = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
                  "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"]
+GPT4O_CONTROL = ["<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>",
+                 "<|start|>", "<|end|>", "<|message|>", "<|call|>", "<|endofprompt|>"]
 LAGUNA_CONTROL = ["<unk>", "\u3008|CODE_START|\u3009", "\u3008|EOS|\u3009",
                   "\u3008|CODE_END|\u3009"]
 LAGUNA_USER = ["<think>", "</think>", "<assistant>", "</assistant>", "<tool_call>", "</tool_call>"]
@@ -46,6 +52,7 @@ KINDS = {
     "qwen2": ("qwen3", [(QWEN2, "isolated")], None, QWEN_CONTROL, QWEN_USER),
     "qwen35": ("qwen35", [(QWEN35, "isolated")], None, QWEN_CONTROL, QWEN_USER),
     "llama-bpe": ("llama", [(LLAMA3, "isolated")], None, LLAMA_CONTROL, []),
+    "gpt-4o": ("gpt-oss", [(GPT4O, "isolated")], None, GPT4O_CONTROL, []),
     "laguna": ("laguna", [(BREAKS, "merged_with_next"), (QWEN2, "isolated")], None, LAGUNA_CONTROL,
                LAGUNA_USER),
 }
@@ -131,13 +138,35 @@ def train(name, n_merges, rng):
 def tokenizer(name, pieces, merges):
     _, splits, normalizer, control, user = KINDS[name]
     t = Tokenizer(BPE(vocab={p: i for i, p in enumerate(pieces)}, merges=merges, fuse_unk=False,
-                      byte_fallback=False, ignore_merges=name == "llama-bpe"))
+                      byte_fallback=False, ignore_merges=name in ("llama-bpe", "gpt-4o")))
     t.normalizer = normalizer
     t.pre_tokenizer = pre_tokenizer(splits)
     t.decoder = decoders.ByteLevel()
     t.add_special_tokens([AddedToken(p, special=True, normalized=False) for p in control])
     t.add_tokens([AddedToken(p, special=False, normalized=False) for p in user])
     return t
+
+
+def check_tiktoken(pieces, merges, texts, t):
+    """gpt-4o: the package that the models were trained with agrees, too."""
+    import tiktoken
+    byte = {c: b for b, c in enumerate(bytes_to_chars())}
+    ranks = [c for c in bytes_to_chars()] + [a + b for a, b in merges]
+    of = {bytes(byte[c] for c in p): i for i, p in enumerate(ranks)}
+    e = tiktoken.Encoding("small", pat_str=GPT4O, mergeable_ranks=of,
+                          special_tokens={p: len(of) + i for i, p in enumerate(GPT4O_CONTROL)})
+    for c in texts:
+        want = [pieces[i] for i in t.encode(c, add_special_tokens=False).ids]
+        got = ["".join(bytes_to_chars()[b] for b in e.decode_single_token_bytes(i))
+               if i < len(of) else GPT4O_CONTROL[i - len(of)]
+               for i in e.encode(c, allowed_special="all")]
+        assert got == want, (c, got, want)
+
+
+def bytes_to_chars():
+    own = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    other = iter(range(256, 512))
+    return [chr(b) if b in own else chr(next(other)) for b in range(256)]
 
 
 def published():
@@ -164,13 +193,15 @@ def write(path, name, pieces, merges, texts, t):
 def main():
     all_of = int(sys.argv[2]) if sys.argv[1:2] == ["--all"] else 0
     for name in KINDS:
-        number = ["qwen2", "qwen35", "laguna", "llama-bpe"].index(name)
+        number = ["qwen2", "qwen35", "laguna", "llama-bpe", "gpt-4o"].index(name)
         rng = random.Random(20261122 + number)
         pieces, merges = train(name, 8000 if all_of else 1500, rng)
         t, marks = tokenizer(name, pieces, merges), KINDS[name][3] + KINDS[name][4]
         if not all_of:
             texts = published() + [text(rng, marks, 8) for _ in range(900)]
             texts = [c for c in texts if len(c) < 90 or c in published()]
+            if name == "gpt-4o":
+                check_tiktoken(pieces, merges, texts, t)
             write(os.path.join(DATA, name + ".json"), name, pieces, merges, texts, t)
             print(name, len(pieces), "pieces,", len(merges), "merges,", len(texts), "texts")
             continue

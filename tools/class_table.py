@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes text/class_table_int.h and tests/data/unicode/classes.txt: letters, marks, numbers, spaces.
+"""Writes text/class_table_int.h and tests/data/unicode/classes.txt: letters, marks, numbers, spaces,
+and the case of letters.
 
     tools/class_table.py
 
 The definition is the regular expression engine of the tokenizers package, which the pre-splitters
-of byte-level vocabularies were written for: \\p{L}, \\p{M}, \\p{N} and \\s as it answers them. The
-package does not name its Unicode version, so the script finds it by characters that a version
+of byte-level vocabularies were written for: \\p{L}, \\p{M}, \\p{N}, \\s, and \\p{Lu}, \\p{Lt} and \\p{Ll}
+as it answers them. The package does not name its Unicode version, so the script finds it by characters that a version
 added. The header has two bits for each character; the text file has the same answers as ranges,
 for text/split_test.c.
 """
@@ -28,11 +29,30 @@ def members(pattern):
     return found
 
 
-def block(first):
+def block(code, first):
     words = []
     for at in range(first, first + BLOCK, 32):
         words.append(sum(code.get(at + i, 0) << 2 * i for i in range(32)))
     return tuple(words)
+
+
+def table(code, end):
+    blocks, index = {}, []
+    for first in range(0, end, BLOCK):
+        index.append(blocks.setdefault(block(code, first), len(blocks)))
+    assert len(blocks) <= 256
+    return blocks, index
+
+
+def write_blocks(f, name, what, blocks):
+    f.write(f"""
+/* Two bits a character: {what}. */
+static const uint64_t {name}[][8] = {{
+""")
+    for words in blocks:
+        f.write("    {" + ", ".join(f"0x{w:X}" for w in words[:4]) + ",\n     "
+                + ", ".join(f"0x{w:X}" for w in words[4:]) + "},\n")
+    f.write("};\n")
 
 
 def ranges(chars):
@@ -74,10 +94,13 @@ if __name__ == "__main__":
     end = max(c for c in code if c < 0x40000) // BLOCK * BLOCK + BLOCK
     tail = {c for c in code if c >= end}
     assert tail <= classes["mark"]
-    blocks, index = {}, []
-    for first in range(0, end, BLOCK):
-        index.append(blocks.setdefault(block(first), len(blocks)))
-    assert len(blocks) <= 256
+    blocks, index = table(code, end)
+
+    cases = {"upper": members(r"[\p{Lu}\p{Lt}]"), "lower": members(r"\p{Ll}")}
+    assert all(chars <= classes["letter"] for chars in cases.values())
+    case = {c: number for number, chars in enumerate(cases.values(), 1) for c in chars}
+    case_end = max(case) // BLOCK * BLOCK + BLOCK
+    case_blocks, case_index = table(case, case_end)
 
     with open(os.path.join(TOP, "text", "class_table_int.h"), "w", encoding="ascii") as f:
         f.write(f"""/* class_table_int.h - the Unicode classes of characters as data, for split.c. Written by
@@ -95,14 +118,16 @@ enum {{ CLASS_TABLE_END = 0x{end:X} }}; /* characters from here on: late_marks *
 static const uint8_t class_index[] = {{
 """)
         write_rows(f, map(str, index))
-        f.write("""
-/* Two bits a character: 0 other, 1 letter, 2 mark, 3 number. */
-static const uint64_t class_block[][8] = {
+        write_blocks(f, "class_block", "0 other, 1 letter, 2 mark, 3 number", blocks)
+        f.write(f"""
+enum {{ CASE_TABLE_END = 0x{case_end:X} }}; /* characters from here on have no case */
+
+/* The same for the case of letters. */
+static const uint8_t case_index[] = {{
 """)
-        for words in blocks:
-            f.write("    {" + ", ".join(f"0x{w:X}" for w in words[:4]) + ",\n     "
-                    + ", ".join(f"0x{w:X}" for w in words[4:]) + "},\n")
-        f.write("};\n\n/* Marks beyond the table, as ranges. */\nstatic const uint32_t late_marks[][2] = {\n")
+        write_rows(f, map(str, case_index))
+        write_blocks(f, "case_block", "0 none, 1 upper or title case, 2 lower case", case_blocks)
+        f.write("\n/* Marks beyond the table, as ranges. */\nstatic const uint32_t late_marks[][2] = {\n")
         write_rows(f, (f"{{0x{a:X}, 0x{b:X}}}" for a, b in ranges(tail)))
         f.write("\n/* White space outside ASCII, as ranges. */\n"
                 "static const uint32_t wide_spaces[][2] = {\n")
@@ -111,6 +136,6 @@ static const uint64_t class_block[][8] = {
 
     with open(os.path.join(TOP, "tests", "data", "unicode", "classes.txt"), "w", encoding="ascii") as f:
         f.write(f"# Classes by {source}: tools/class_table.py\n")
-        for name, chars in [*classes.items(), ("space", spaces)]:
+        for name, chars in [*classes.items(), ("space", spaces), *cases.items()]:
             for a, b in ranges(chars):
                 f.write(f"{name} {a:x} {b:x}\n")
