@@ -425,8 +425,8 @@ const command command_synth = {
     .about =
         "SIZE is of Gemma 4 e2b, e4b, 12b, 26b-a4b, 31b, or for tests tiny-dense, tiny-moe,\n"
         "tiny-ple, tiny-all, tiny-wide, tiny-many; of Gemma 3 gemma3-270m, gemma3-1b, gemma3-4b,\n"
-        "gemma3-12b, gemma3-27b, tiny-gemma3; of Qwen3 qwen3-0.6b, qwen3-1.7b, qwen3-4b, "
-        "qwen3-8b,\n"
+        "gemma3-12b, gemma3-27b, tiny-gemma3; of EmbeddingGemma embeddinggemma-300m,\n"
+        "tiny-embeddinggemma; of Qwen3 qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b,\n"
         "qwen3-14b, qwen3-32b, qwen3-30b-a3b, qwen3-235b-a22b, qwen3-coder-30b-a3b, tiny-qwen3,\n"
         "tiny-qwen3moe; of Qwen3.5 to 3.8 qwen3.5-0.8b, qwen3.5-2b,\n"
         "qwen3.5-4b, qwen3.5-9b, qwen3.6-27b, qwen3.8-27b, qwen3.6-35b-a3b, tiny-qwen35,\n"

@@ -49,16 +49,15 @@ typedef struct key_range {
 /* The mask of row r of a tree; 0 for rows of chains. */
 static inline uint64_t row_mask(const rowset *rs, const kv_view *kv, int32_t r)
 {
-    return rs->seen && kv->inside != KV_INSIDE_ALL ? rs->seen[r] : 0;
+    return rs->seen && kv->inside == KV_INSIDE_CAUSAL ? rs->seen[r] : 0;
 }
 
 static inline key_range row_range(const rowset *rs, const kv_view *kv, int32_t r)
 {
     const row_keys *k = rows_keys(rs, kv);
     uint64_t mask = row_mask(rs, kv, r);
-    bool all = kv->inside == KV_INSIDE_ALL;
     int64_t lo = kv->window ? (int64_t)rs->pos[r] - kv->window + 1 : 0;
-    int64_t hi = (int64_t)(all ? k->last : k->index)[r] + 1;
+    int64_t hi = (int64_t)newest_keys(k, kv)[r] + 1;
     if (mask)
         hi = (int64_t)k->first[r] + __builtin_popcountll(mask);
     return (key_range){lo > 0 ? lo : 0, hi};

@@ -19,6 +19,9 @@
  *   ....................|  r0  r1  r2  r3      chain: r2 sees r0 r1 r2
  *   0            first-1|first        last     tree:  r2 sees what its `seen` says
  *                                              KV_INSIDE_ALL: r2 sees r0 r1 r2 r3
+ *
+ *   newest    where views of KV_INSIDE_ROWS exist: the number of the last key of this pass that the
+ *             row sees. It never falls from one row of a sequence to the next. NULL elsewhere.
  */
 #ifndef BACKEND_STEP_H
 #define BACKEND_STEP_H
@@ -37,7 +40,7 @@ typedef enum store_kind { STORE_LINEAR, STORE_RING, STORE_KINDS } store_kind;
 
 /* The keys of some rows in stores of one kind. Arrays of rowset.n. */
 typedef struct row_keys {
-    const int32_t *index, *first, *last;
+    const int32_t *index, *first, *last, *newest;
 } row_keys;
 
 /* Some rows of the pass, with what kernels need to know of each. Arrays of n. */
@@ -181,8 +184,9 @@ struct rope;
 /* Which keys of its own pass a row sees; committed keys are not concerned. */
 typedef enum kv_inside {
     KV_INSIDE_CAUSAL, /* a chain: all up to its own; a tree: its ancestors and its own */
-    KV_INSIDE_ALL     /* all of its sequence, which is a chain: drafters that predict a block of
+    KV_INSIDE_ALL,    /* all of its sequence, which is a chain: drafters that predict a block of
                          tokens at once */
+    KV_INSIDE_ROWS    /* all up to row_keys.newest, in a chain: texts whose tokens see later ones */
 } kv_inside;
 
 typedef struct kv_view {
@@ -206,6 +210,14 @@ typedef struct kv_view {
 static inline const row_keys *rows_keys(const rowset *rs, const kv_view *kv)
 {
     return &rs->keys[kv->kind];
+}
+
+/* The number of the last key that each row of a chain sees. */
+static inline const int32_t *newest_keys(const row_keys *k, const kv_view *kv)
+{
+    return kv->inside == KV_INSIDE_ALL    ? k->last
+           : kv->inside == KV_INSIDE_ROWS ? k->newest
+                                          : k->index;
 }
 
 #endif

@@ -169,12 +169,12 @@ static void cost_attention(pass *p, mat q, const kv_view *kv)
     wrapper *d = p->dev->self;
     const rowset *rs = p->rows;
     const row_keys *keys = rows_keys(rs, kv);
-    const int32_t *newest = kv->inside == KV_INSIDE_ALL ? keys->last : keys->index;
+    const int32_t *newest = newest_keys(keys, kv);
     for (int32_t r = 0, end; !p->dry && r < q.rows; r = end) {
         int64_t lo = INT64_MAX, hi = 0;
         for (end = r; end < q.rows && rs->seq[end] == rs->seq[r]; end++) {
-            int64_t to = (int64_t)newest[end] + 1;
-            int64_t from = kv->window && to > kv->window ? to - kv->window : 0;
+            int64_t to = (int64_t)newest[end] + 1, own = (int64_t)keys->index[end] + 1;
+            int64_t from = kv->window && own > kv->window ? own - kv->window : 0;
             lo = from < lo ? from : lo;
             hi = to > hi ? to : hi;
             d->cost.f32_ops += 4 * (uint64_t)mat_width(q) * (uint64_t)(to - from);

@@ -69,10 +69,12 @@ static int32_t hidden_rows(carat_batch *b)
 }
 
 /* Rows of a prompt that must be in one pass; 0: any will do. */
-static int32_t whole_rows(const slot *s)
+static int32_t whole_rows(const slot *s, bool hidden)
 {
-    return !s->job->x && paging_is_whole(&s->t, s->job->n) ? (int32_t)(s->job->n - s->t.kv.n_past)
-                                                           : 0;
+    if (s->job->x)
+        return embedding_whole_rows(s->job->x);
+    bool whole = !hidden && paging_is_whole(&s->t, s->job->n);
+    return whole ? (int32_t)(s->job->n - s->t.kv.n_past) : 0;
 }
 
 typedef struct job_counts {
@@ -92,8 +94,8 @@ static job_counts count_jobs(carat_batch *b)
         n.answers += has_answer(s);
         if (!has_prompt(s) || hidden)
             continue;
-        if (whole_rows(s) > n.whole)
-            n.whole = whole_rows(s);
+        if (whole_rows(s, false) > n.whole)
+            n.whole = whole_rows(s, false);
         if (s->job->n - s->t.kv.n_past > n.longest)
             n.longest = s->job->n - s->t.kv.n_past;
     }
@@ -170,7 +172,7 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
         if (s->t.sparse.alpha > 0 && !n->prompts && left < SPARSE_TILE)
             left = b->layout.rows_max - n->answers; /* else it would wait for ever */
         int32_t rows = left < s->most ? left : s->most;
-        int32_t whole = hidden ? 0 : whole_rows(s);
+        int32_t whole = whole_rows(s, hidden);
         if (whole > left && n->prompts) /* it is the first one in the next pass */
             continue;
         if (whole > left && whole <= b->layout.rows_max - n->answers)

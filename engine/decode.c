@@ -415,7 +415,7 @@ static status open_parts(generation *g, err *e)
 {
     const carat_model *m = g->m;
     status st;
-    if ((st = check_speculation(&g->opt, e)))
+    if ((st = model_check_writes(m, e)) || (st = check_speculation(&g->opt, e)))
         return st;
     if ((st = sample_check(&g->opt.sampling, m->core.n_vocab, e)))
         return st;

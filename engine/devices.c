@@ -224,7 +224,8 @@ static status shortest_fits(void *user, const carat_model *m, err *e)
     (void)user;
     carat_memory_plan plan;
     session_shape shape;
-    carat_session_options least = {.n_ctx = N_CTX_MIN, .chunk = 1, .n_outputs = 1};
+    carat_session_options least = {
+        .n_ctx = N_CTX_MIN, .chunk = m->core.encoder ? 0 : 1, .n_outputs = 1};
     status st = plan_check_weights(m, e);
     if (m->core.n_ctx_train < N_CTX_MIN)
         least.n_ctx = m->core.n_ctx_train;

@@ -24,8 +24,10 @@ status drafters_open(carat_model *m, const carat_model_options *opt, err *e)
     const char *beside = m->core.file.part ? m->core.file.path : NULL;
     draft_found f = {0};
     status st;
-    if (!opt->draft)
+    if (!opt->draft || (m->core.encoder && !strcmp(opt->draft, "auto")))
         return OK;
+    if (strcmp(opt->draft, "none") != 0 && (st = model_check_writes(m, e)))
+        return st;
     st = draft_find_held(opt->draft, &m->core, opt->draft_bytes, opt->n_draft_bytes, &f, e);
     if (!st && !f.class)
         st = draft_find(opt->draft, &m->core, beside, &f, e);

@@ -8,6 +8,7 @@ enum { ROWS_AT_ONCE = 16 }; /* hidden rows copied from the device together */
 
 struct embedding {
     carat_pooling pooling;
+    bool whole; /* an encoder: all rows are in one pass */
     int32_t n_embd;
     const int32_t *ids;
     int64_t n;
@@ -24,7 +25,7 @@ status embedding_open(embedding **out, const carat_model *m, carat_pooling pooli
         return err_set(e, E_ARG, "pooling %d: expected the mean or the last row", (int)pooling);
     x = mem_calloc(1, sizeof *x);
     if (x) {
-        *x = (embedding){.pooling = pooling, .n_embd = m->core.n_embd};
+        *x = (embedding){.pooling = pooling, .whole = m->core.encoder, .n_embd = m->core.n_embd};
         x->sum = mem_calloc(n_embd, sizeof *x->sum);
         x->rows = mem_calloc(ROWS_AT_ONCE * n_embd, sizeof *x->rows);
     }
@@ -63,7 +64,12 @@ void embedding_close(embedding *x)
 
 bool embedding_reuses_nothing(const embedding *x)
 {
-    return x->pooling == CARAT_POOL_MEAN;
+    return x->whole || x->pooling == CARAT_POOL_MEAN;
+}
+
+int32_t embedding_whole_rows(const embedding *x)
+{
+    return x->whole ? (int32_t)x->n : 0;
 }
 
 void embedding_begin(embedding *x, timeline *t, const int32_t *ids, int64_t n)
@@ -76,7 +82,7 @@ void embedding_begin(embedding *x, timeline *t, const int32_t *ids, int64_t n)
         return;
     }
     memset(x->sum, 0, (size_t)x->n_embd * sizeof *x->sum);
-    if (x->pooling == CARAT_POOL_MEAN)
+    if (embedding_reuses_nothing(x))
         timeline_restart(t);
     else
         timeline_prepare(t, ids, n);
@@ -93,7 +99,7 @@ bool embedding_wants_hidden(const embedding *x, const timeline *t, int32_t rows)
 {
     if (x->i)
         return importance_at_tail(x->i, t);
-    return x->pooling == CARAT_POOL_MEAN || t->kv.n_past + rows_of_part(x, t, rows) == x->n;
+    return embedding_reuses_nothing(x) || t->kv.n_past + rows_of_part(x, t, rows) == x->n;
 }
 
 bool embedding_is_alone(const embedding *x, const timeline *t)
@@ -106,7 +112,7 @@ pass_part embedding_part(const embedding *x, timeline *t, int32_t rows, bool hid
     if (x->i)
         return importance_part(x->i, t, rows);
     int64_t at = t->kv.n_past;
-    int32_t n = rows_of_part(x, t, rows);
+    int32_t n = x->whole ? (int32_t)x->n : rows_of_part(x, t, rows);
     bool last = at + n == x->n;
     if (!hidden && last && n > 1) /* the last row belongs to a hidden pass */
         n--;
@@ -114,10 +120,11 @@ pass_part embedding_part(const embedding *x, timeline *t, int32_t rows, bool hid
                    : x->pooling == CARAT_POOL_MEAN ? KV_WANT_ALL
                    : last                          ? KV_WANT_LAST
                                                    : KV_WANT_NONE;
-    return (pass_part){.t = t,
-                       .rows = {.token = x->ids + at, .n = n, .final = true, .want = want},
-                       .prompt = true,
-                       .hidden = hidden};
+    return (pass_part){
+        .t = t,
+        .rows = {.token = x->ids + at, .n = n, .both_ways = x->whole, .final = true, .want = want},
+        .prompt = true,
+        .hidden = hidden};
 }
 
 status embedding_take(embedding *x, carat_model *m, const workspace *w, const pass_part *part,

@@ -29,6 +29,8 @@ status embedding_open_importance(embedding **x, carat_model *m, const kv_layout 
                                  const workspace *w, int32_t chunk, int64_t n, err *e);
 void embedding_close(embedding *x);                /* NULL is fine */
 bool embedding_reuses_nothing(const embedding *x); /* it computes every token again */
+/* Of an encoder the rows of the text, which must be in one pass; else 0: any will do. */
+int32_t embedding_whole_rows(const embedding *x);
 /* Prepares t for the prompt ids[0..n), which stay valid until the end. */
 void embedding_begin(embedding *x, timeline *t, const int32_t *ids, int64_t n);
 /* Is the next part of a hidden pass, if it has at most `rows` rows? Else it is a plain part of a

@@ -104,6 +104,61 @@ PLAIN_TEST(embeddings_are_the_hidden_rows_of_transformers)
         check_model(fidelity_names[i]);
 }
 
+/* ---- Encoders ----------------------------------------------------------------------------- */
+
+/* Every text of the golden file in a session, of another length each time. worst: the largest
+ * distance from sentence-transformers, against vectors whose entries have a deviation of about 1.
+ */
+static void check_encoder(const fidelity *f, carat_model *m, const char *kv, double worst)
+{
+    size_t n_embd = (size_t)m->core.n_embd;
+    float *x = mem_calloc(n_embd, sizeof *x), *again = mem_calloc(n_embd, sizeof *again);
+    carat_session_options o = {.n_ctx = N_CTX, .kv_k = kv};
+    carat_pooling pooling = carat_model_pooling(m, NULL);
+    carat_session *s;
+    err e = {0};
+    CHECK(x && again);
+    CHECK_OK(carat_session_open(m, &o, &s, &e), e);
+    for (int32_t i = 0, n; (n = fidelity_length(f, i)); i++) {
+        double d = 0;
+        embed(s, f->tokens, n, pooling, x);
+        embed(s, f->tokens, n, pooling, again); /* nothing is left of the first time */
+        CHECK(!memcmp(x, again, n_embd * sizeof *x));
+        for (size_t c = 0; c < n_embd; c++)
+            d = fmax(d, fabs((double)x[c] - (double)f->vectors[(size_t)i * n_embd + c]));
+        CHECK_MSG(d <= worst, "%s, keys in %s: %d tokens: %.2e from sentence-transformers", f->name,
+                  kv, n, d);
+    }
+    carat_session_close(s);
+    mem_free(again);
+    mem_free(x);
+}
+
+/* Windows on both sides, before and past their edges; the mean and the last row; dense layers. */
+TEST(embeddings_of_encoders_are_those_of_sentence_transformers)
+{
+    static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
+    for (int i = 0; fidelity_encoders[i]; i++) {
+        fidelity f;
+        carat_model *m;
+        err e = {0};
+        fidelity_open(&f, fidelity_encoders[i]);
+        const char *path = fidelity_write(&f, NULL);
+        for (int k = 0; k < 5; k++) {
+            carat_model_options o = {.n_threads = 2, .exact_f32 = true, .reference = k == 4};
+            o.isa = k < 4 ? isas[k] : NULL;
+            if (carat_model_open(path, &o, &m, NULL))
+                continue; /* not this machine's */
+            check_encoder(&f, m, "f32", 1e-5);
+            carat_model_close(m);
+        }
+        CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
+        check_encoder(&f, m, "f16", 0.02); /* what the defaults round */
+        carat_model_close(m);
+        fidelity_close(&f);
+    }
+}
+
 /* ---- In a batch ---------------------------------------------------------------------------- */
 
 enum { JOBS = 12 };
@@ -224,6 +279,97 @@ PLAIN_TEST(embeddings_of_a_batch_are_those_of_a_session)
         check_batch(m, 4, 0);
         carat_model_close(m);
     }
+}
+
+/* Several whole texts share a pass: fewer passes than texts, and the vectors of a session. */
+TEST(embeddings_of_encoders_share_passes)
+{
+    fidelity f;
+    carat_model *m;
+    carat_batch *b;
+    err e = {0};
+    fidelity_open(&f, "encoder");
+    CHECK_OK(carat_model_open(fidelity_write(&f, NULL), NULL, &m, &e), e);
+    size_t n_bytes = (size_t)m->core.n_embd * sizeof(float);
+    record *r = mem_calloc(JOBS, sizeof *r);
+    float *want = mem_calloc(1, n_bytes);
+    uint64_t rng = test_seed();
+    carat_batch_options bo = {.session = {.n_ctx = N_CTX, .kv_k = "f32"}, .n_slots = 5};
+    carat_batch_info info;
+    CHECK(r && want);
+    CHECK_OK(carat_batch_open(m, &bo, &b, &e), e);
+    for (int i = 0; i < JOBS; i++) {
+        int64_t n = i == 5 ? N_CTX : 1 + (int64_t)rng_below(&rng, 40);
+        random_ids(&r[i], m->core.n_vocab, n, &rng);
+        r[i].vector = mem_calloc(1, n_bytes);
+        CHECK(r[i].vector);
+        submit(b, &r[i], NULL, i % 3 ? CARAT_POOL_MEAN : CARAT_POOL_LAST);
+    }
+    while (carat_batch_step(b))
+        ;
+    carat_batch_get_info(b, &info, NULL, 0);
+    CHECK_MSG(info.n_passes <= JOBS / 2, "%d passes for %d texts", (int)info.n_passes, JOBS);
+    carat_session *s = open_session(m, 0);
+    for (int i = 0; i < JOBS; i++) {
+        CHECK_EQ(r[i].n_done, 1);
+        CHECK_EQ(r[i].st, CARAT_OK);
+        embed(s, r[i].ids, r[i].n, i % 3 ? CARAT_POOL_MEAN : CARAT_POOL_LAST, want);
+        CHECK_MSG(!memcmp(want, r[i].vector, n_bytes), "text %d", i);
+        mem_free(r[i].vector);
+    }
+    carat_session_close(s);
+    carat_batch_close(b);
+    mem_free(want);
+    mem_free(r);
+    carat_model_close(m);
+    fidelity_close(&f);
+}
+
+/* What an encoder cannot do is refused with the reason. */
+TEST(encoders_write_no_text)
+{
+    static const int32_t ids[] = {3, 1, 4};
+    fidelity f;
+    carat_model *m;
+    carat_session *s, *none;
+    carat_batch *b;
+    float *logits;
+    err e = {0};
+    fidelity_open(&f, "encoder");
+    CHECK_OK(carat_model_open(fidelity_write(&f, NULL), NULL, &m, &e), e);
+    CHECK(logits = mem_calloc((size_t)m->core.n_vocab, sizeof *logits));
+    s = open_session(m, 0);
+    CHECK_STATUS(carat_generate(s, ids, 3, NULL, NULL, NULL, NULL, &e), CARAT_E_UNSUPPORTED);
+    CHECK(strstr(e.text, "is an encoder"));
+    e = (err){0};
+    CHECK_STATUS(carat_eval(s, ids, 3, logits, NULL, &e), CARAT_E_UNSUPPORTED);
+    e = (err){0};
+    embed(s, ids, 3, CARAT_POOL_MEAN, logits);
+    CHECK_STATUS(carat_append(s, ids, 3, false, logits, &e), CARAT_E_UNSUPPORTED);
+    e = (err){0};
+    CHECK_STATUS(carat_importance(s, f.tokens, 20, logits, &e), CARAT_E_UNSUPPORTED);
+    carat_session_close(s);
+    const carat_session_options wrong[] = {
+        {.n_ctx = 128, .chunk = 64}, {.kv_pool = 1024}, {.kv_resident = -1}};
+    for (int i = 0; i < 3; i++) {
+        e = (err){0};
+        CHECK_STATUS(carat_session_open(m, &wrong[i], &none, &e), CARAT_E_ARG);
+    }
+    e = (err){0};
+    CHECK_OK(carat_session_open(m, &(carat_session_options){.chunk = 64}, &s, &e), e);
+    CHECK_EQ(carat_session_n_ctx(s), 64); /* a text is a chunk */
+    carat_session_close(s);
+    CHECK_OK(carat_batch_open(m, NULL, &b, &e), e);
+    CHECK_STATUS(carat_batch_submit(b, &(carat_job){.ids = ids, .n = 3}, NULL, NULL, &e),
+                 CARAT_E_UNSUPPORTED);
+    carat_batch_close(b);
+    mem_free(logits);
+    carat_model_close(m);
+    e = (err){0};
+    CHECK_STATUS(carat_model_open(fidelity_write(&f, NULL),
+                                  &(carat_model_options){.draft = "lookup"}, &m, &e),
+                 CARAT_E_UNSUPPORTED);
+    fidelity_close(&f);
 }
 
 /* A pass of answers is never more than one pass away. */

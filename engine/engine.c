@@ -319,6 +319,16 @@ status model_check_loaded(const carat_model *m, err *e)
                    m->core.file.path);
 }
 
+status model_check_writes(const carat_model *m, err *e)
+{
+    if (!m->core.encoder)
+        return OK;
+    return err_set(e, E_UNSUPPORTED,
+                   "%s is an encoder: it makes vectors of texts (carat embed, /v1/embeddings) and "
+                   "writes no text",
+                   m->core.name);
+}
+
 void carat_model_get_info(const carat_model *m, carat_model_info *info)
 {
     const model *c = &m->core;

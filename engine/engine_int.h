@@ -191,6 +191,8 @@ void workspace_begin_pass(const workspace *w, const carat_model *m, pass *p);
 
 /* engine.c */
 status model_check_loaded(const carat_model *m, err *e);
+/* E_UNSUPPORTED: it is an encoder, which writes no text and has no logits. */
+status model_check_writes(const carat_model *m, err *e);
 
 /* devices.c: opens the devices of m, divides it, and checks that it fits. Sets device_why. */
 status open_device(carat_model *m, const carat_model_options *opt, err *e);

@@ -67,6 +67,8 @@ static status longest_fit(const carat_model *m, session_shape *shape, err *e)
         if (plan_fits(m, &plan) || shape->n_ctx / 2 < N_CTX_MIN)
             return OK;
         shape->n_ctx /= 2;
+        if (m->core.encoder)
+            shape->chunk = shape->n_ctx;
         int64_t all = (int64_t)pages_of(shape->n_ctx) * KV_PAGE * shape->n_seqs;
         shape->n_pool = all < shape->n_pool ? (int32_t)all : shape->n_pool;
     }
@@ -89,6 +91,28 @@ static void plan_rounds(const carat_model *m, const carat_session_options *opt,
         rows = shape->verify_rows = shape->draft_slots ? 1 + nodes : 1;
     rows *= shape->n_seqs;
     shape->answer_rows = rows < ANSWER_ROWS_MAX ? rows : ANSWER_ROWS_MAX;
+}
+
+/* A text of an encoder is in one pass, so the chunk is the context. Keys outlive no pass: nothing
+ * is kept for later prompts. */
+static status shape_encoder(const carat_model *m, const carat_session_options *opt,
+                            session_shape *shape, int32_t *n_ctx, err *e)
+{
+    if (opt->kv_pool || opt->kv_resident)
+        return err_set(e, E_ARG,
+                       "%s is an encoder, whose keys live for one pass: there is no pool of them "
+                       "(--kv-pool, --kv-resident)",
+                       m->core.name);
+    if (opt->chunk && opt->n_ctx > opt->chunk)
+        return err_set(
+            e, E_ARG,
+            "%s computes a text in one pass: a context of %d tokens (--ctx) does not fit "
+            "a chunk of %d (--chunk)",
+            m->core.name, opt->n_ctx, opt->chunk);
+    *n_ctx = opt->chunk && opt->chunk < *n_ctx ? opt->chunk : *n_ctx;
+    shape->chunk = *n_ctx;
+    shape->checkpoint_mb = -1;
+    return OK;
 }
 
 status plan_shape(const carat_model *m, const carat_session_options *opt, int32_t n_seqs,
@@ -128,6 +152,8 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     if (shape->sparse.alpha > 0 && shape->chunk < SPARSE_TILE)
         shape->chunk = SPARSE_TILE; /* whole query blocks */
     int32_t n_ctx_max = opt->n_ctx ? opt->n_ctx : m->fit.n_ctx ? m->fit.n_ctx : m->core.n_ctx_train;
+    if (m->core.encoder && (st = shape_encoder(m, opt, shape, &n_ctx_max, e)))
+        return st;
     if (shape->kv_resident >= n_ctx_max)
         shape->kv_resident = 0;
     if ((st = plan_pool(m, opt, shape, &n_ctx_max, e)))
@@ -230,6 +256,26 @@ static status worst_pass(const carat_model *m, const session_shape *s, const pas
                 return st;
     }
     return OK;
+}
+
+/* Of an encoder: all rows are wanted, or all but one, and none has logits. */
+static status worst_text(const carat_model *m, const session_shape *s, const kv_layout *l,
+                         model_costs *worst, err *e)
+{
+    size_t need[PASS_SIDES_MAX];
+    int32_t most = rows_max(s);
+    pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock; /* as in plan_pass */
+    status st = plan_pass(m, NULL, l, most, most, worst, e);
+    for (int32_t rows = 1; rows <= most && !st; rows = next_count(rows, most))
+        for (int32_t outs = rows > 1 ? rows - 1 : 1; outs <= rows && !st; outs++) {
+            pthread_mutex_lock(lock);
+            st = model_plan_hidden(&m->core, m->dev, l, rows, outs, need, e);
+            pthread_mutex_unlock(lock);
+            for (int32_t i = 0; i < m->n_sides && !st; i++)
+                if (worst->side[i].scratch_bytes < need[i])
+                    worst->side[i].scratch_bytes = need[i];
+        }
+    return st;
 }
 
 static status plan_layout(const carat_model *m, const session_shape *s, kv_layout *l, err *e)
@@ -476,7 +522,8 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     if ((st = plan_drafters(m, s, &l, &plan.draft_bytes, &taps, e)))
         goto end;
     if ((st = paging_scorer_bytes(m, s, &plan.scorer_bytes, e)) ||
-        (st = worst_pass(m, s, &taps, &l, &costs, e)))
+        (st = m->core.encoder ? worst_text(m, s, &l, &costs, e)
+                              : worst_pass(m, s, &taps, &l, &costs, e)))
         goto end;
     plan.weight_bytes = m->core.file.data_bytes;
     plan.kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;

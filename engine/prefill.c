@@ -87,7 +87,8 @@ static status check_place(bool all, const float *logits, err *e)
 static status use_setting(carat_session *s, int64_t n, err *e)
 {
     sparse_choice c;
-    status st = sparse_decide(&c, s->m, NULL, n, &s->shape, e);
+    status st = model_check_writes(s->m, e);
+    st = st ? st : sparse_decide(&c, s->m, NULL, n, &s->shape, e);
     return st ? st : timeline_use(&s->t, c, e);
 }
 
@@ -130,7 +131,7 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
 {
     int64_t cached = s->t.kv.n_past;
     status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
-    if (st || (st = check_place(all_logits, logits, e)))
+    if (st || (st = model_check_writes(s->m, e)) || (st = check_place(all_logits, logits, e)))
         return st;
     if (!cached && (st = use_setting(s, n, e)))
         return st;

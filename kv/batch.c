@@ -8,15 +8,16 @@
 
 #include <string.h>
 
-enum { ARRAYS_PER_SET = 3 + 3 * STORE_KINDS };
+enum { ARRAYS_PER_SET = 3 + 4 * STORE_KINDS };
 
 static void set_arrays(rowset *r, int32_t **at, uint64_t **seen, int32_t cap)
 {
     const int32_t **field[ARRAYS_PER_SET] = {&r->token, &r->pos, &r->seq};
     for (int k = 0; k < STORE_KINDS; k++) {
-        field[3 + 3 * k] = &r->keys[k].index;
-        field[4 + 3 * k] = &r->keys[k].first;
-        field[5 + 3 * k] = &r->keys[k].last;
+        field[3 + 4 * k] = &r->keys[k].index;
+        field[4 + 4 * k] = &r->keys[k].first;
+        field[5 + 4 * k] = &r->keys[k].last;
+        field[6 + 4 * k] = &r->keys[k].newest;
     }
     for (int i = 0; i < ARRAYS_PER_SET; i++) {
         *field[i] = *at;
@@ -40,7 +41,7 @@ static bool open_recur(kv_batch *b, int32_t n_recur)
 
 status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, const kv_layout *l, err *e)
 {
-    *b = (kv_batch){.rows_cap = rows_cap, .seqs_cap = seqs_cap};
+    *b = (kv_batch){.rows_cap = rows_cap, .seqs_cap = seqs_cap, .rows_inside = l->rows_inside};
     size_t rows = (size_t)rows_cap;
     b->i32 = mem_calloc(rows * (2 * ARRAYS_PER_SET + 1), sizeof *b->i32);
     b->u64 = mem_calloc(rows * 2, sizeof *b->u64);
@@ -83,6 +84,8 @@ void kv_batch_clear(kv_batch *b)
     set_arrays(&b->st.out, &at, &seen, b->rows_cap);
     b->st.out_row = at;
     b->has_tree = false;
+    for (int k = 0; k < STORE_KINDS && !b->rows_inside; k++)
+        b->st.all.keys[k].newest = b->st.out.keys[k].newest = NULL;
     /* Without masks kernels take the faster path for chains. kv_batch_add_rows sets them when a
      * tree joins. */
     b->st.all.seen = b->st.out.seen = NULL;
@@ -90,6 +93,7 @@ void kv_batch_clear(kv_batch *b)
 
 typedef struct row {
     int32_t token, pos, seq, nth, n; /* the nth of n rows of its sequence */
+    int32_t newest;                  /* the last of them that it sees */
     uint64_t seen;
 } row;
 
@@ -105,6 +109,11 @@ static void put_row(rowset *r, uint64_t *seen, int32_t at, const row *x, const k
         ((int32_t *)r->keys[k].index)[at] = first + x->nth;
         ((int32_t *)r->keys[k].first)[at] = first;
         ((int32_t *)r->keys[k].last)[at] = first + x->n - 1;
+        int32_t newest = x->newest, reach = k == STORE_RING ? c->layout->reach : 0;
+        if (reach && newest > x->nth + reach - 1)
+            newest = x->nth + reach - 1;
+        if (r->keys[k].newest)
+            ((int32_t *)r->keys[k].newest)[at] = first + newest;
     }
 }
 
@@ -184,6 +193,7 @@ status kv_batch_add_rows(kv_batch *b, kv_cache *c, const kv_rows *rows, err *e)
                        .seq = st->n_seqs,
                        .nth = i,
                        .n = n,
+                       .newest = rows->both_ways ? n - 1 : i,
                        .seen = self | (from >= 0 ? seen_all[row0 + from] : 0)};
         put_row(&st->all, seen_all, row0 + i, &x, c);
         if (is_wanted(rows, i, &next)) {

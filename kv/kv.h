@@ -102,6 +102,8 @@ typedef struct kv_layout {
     int32_t n_table;                           /* entries of a cache's table of pages */
     int32_t rows_max;                          /* most rows of one sequence in a pass */
     int32_t n_ring_slots;                      /* the largest ring; 0 if all stores are linear */
+    bool rows_inside;                          /* a view is of KV_INSIDE_ROWS */
+    int32_t reach; /* of rings of KV_INSIDE_ROWS: their window, which is on both sides; 0: none */
     kv_layout_bytes all, side[PASS_SIDES_MAX]; /* all: the sum of the sides */
     device *dev[PASS_SIDES_MAX];               /* as wanted */
     arena mem;
@@ -269,7 +271,8 @@ typedef struct kv_batch {
     step st;
     int32_t rows_cap, seqs_cap;
     bool has_tree;
-    int32_t *i32; /* backing of the step's int32 arrays */
+    bool rows_inside; /* as the layout's */
+    int32_t *i32;     /* backing of the step's int32 arrays */
     uint64_t *u64;
     kv_base *bases;
     sparse_rule *sparse;
@@ -295,6 +298,8 @@ typedef struct kv_rows {
     const int32_t *parent; /* [n]: the row that each row follows, -1: the committed context; a
                               parent comes before its children. NULL: a chain */
     int32_t n;
+    bool both_ways;        /* in views of KV_INSIDE_ROWS each row sees all n rows, of a ring those
+                              in its window on both sides; else those up to its own */
     bool final;            /* all rows will be committed: those of prompts */
     kv_want want;          /* which rows' logits are wanted */
     const int32_t *wanted; /* [n_wanted], ascending: the rows of KV_WANT_LISTED */

@@ -271,6 +271,18 @@ static void plan_tables(kv_layout *l, int32_t n_pool)
         }
 }
 
+/* A step has one list of newest keys for all rings (row_keys). */
+static status see_both_ways(kv_layout *l, const kv_view *v, err *e)
+{
+    l->rows_inside = true;
+    if (v->window && l->reach && v->window != l->reach)
+        return err_set(e, E_UNSUPPORTED,
+                       "layers with windows of %d and %d tokens on both sides: expected one width",
+                       l->reach, v->window);
+    l->reach = v->window ? v->window : l->reach;
+    return OK;
+}
+
 status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
 {
     int32_t n_pool = 0;
@@ -300,6 +312,10 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
         uint64_t bytes =
             (uint64_t)v->n_slots * (uint64_t)v->n_head_kv * (v->k_row_bytes + v->v_row_bytes);
         kv_layout_bytes *side = &l->side[v->side];
+        if (v->inside == KV_INSIDE_ROWS && (st = see_both_ways(l, v, e))) {
+            kv_layout_free(l);
+            return st;
+        }
         if (v->window) {
             side->ring += bytes;
             l->all.ring += bytes;

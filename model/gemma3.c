@@ -1,10 +1,15 @@
-/* gemma3.c - Gemma 3: sizes, keys, tensors, binding, and the forward pass in the order of the
- * paper.
+/* gemma3.c - Gemma 3 and EmbeddingGemma: sizes, keys, tensors, binding, and the forward pass in the
+ * order of the paper.
  *
  * Easy to get wrong: a checkpoint's norms are w of 1 + w; GGUF files have 1 + w. Attention divides
  * by the root of the head size, in the 27B by that of n_embd / n_head. GGUF files have no key for
  * it: the 27B is the model with 62 layers. Linear scaling is of global layers alone. The
  * embedding's factor sqrt(n_embd) is rounded to the type of the model, which is bf16.
+ *
+ * EmbeddingGemma is an encoder: tokens see later ones. It is published in f32, so its factor is not
+ * rounded. Its files state the width W of a whole window: a token sees W / 2 tokens on each side.
+ * Two products without bias or activation follow the last norm. sentence-transformers applies them
+ * to the mean of the rows; the mean of their results is the same vector.
  */
 #include "model/gemma3.h"
 #include "model/bind.h"
@@ -37,6 +42,23 @@ static const gemma3_shape sizes[] = {
      .scaling = {SCALING_LINEAR, .factor = 8}},
 };
 
+enum { POOLING_MEAN = 1, POOLING_KINDS = 5 }; /* as llama.cpp numbers them */
+#define ENCODER                                                                                    \
+    .family = &gemma_embedding_shapes, .eps = 1e-6, .theta = 1e6, .theta_swa = 1e4, .tied = true,  \
+    .n_ctx_train = 2048, .pooling = POOLING_MEAN
+static const gemma3_shape encoder_sizes[] = {
+    {ENCODER, .name = "embeddinggemma-300m", .n_layer = 24, .n_embd = 768, .n_ff = 1152,
+     .n_vocab = 262144, .n_head = 3, .n_head_kv = 1, .head_dim = 256, .window = 512,
+     .n_dense = 3072},
+    {ENCODER, .name = "tiny-embeddinggemma", .n_layer = 7, .n_embd = 64, .n_ff = 96, .n_vocab = 512,
+     .n_head = 3, .n_head_kv = 1, .head_dim = 32, .window = 16, .n_dense = 128},
+};
+
+static bool is_encoder(const model_shape *s)
+{
+    return s->family == &gemma_embedding_shapes;
+}
+
 static void fill(model_shape *m, int32_t size)
 {
     (void)size;
@@ -54,6 +76,17 @@ static void cut_layers(model_shape *m, int32_t n_layer)
 static const gemma3_shape *own(const model_shape *s)
 {
     return (const gemma3_shape *)s;
+}
+
+static bool has_dense(const model_shape *s)
+{
+    return own(s)->n_dense > 0;
+}
+
+static bool has_dense_layers(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return has_dense(s);
 }
 
 #define F(name) offsetof(gemma3_shape, name)
@@ -84,6 +117,17 @@ static const table_key keys[] = {
       .how = MAY_LACK | READ_ONLY | CONFIG_BY_HAND),
     K("final_logit_softcapping", "final_logit_softcapping", F(softcap), REAL, 0, 1e6,
       .how = MAY_LACK | OMIT_ZERO | CONFIG_MAY_LACK),
+    K("pooling_type", NULL, F(pooling), COUNT, 0, POOLING_KINDS - 1, .how = MAY_LACK,
+      .value = POOLING_MEAN, .when = is_encoder),
+    K("attention.causal", NULL, 0, FLAG, 0, 0, .how = MAY_LACK | READ_ONLY, .when = is_encoder),
+    K("dense_2_feat_out", NULL, F(n_dense), COUNT, 0, WIDTH_MAX, .how = MAY_LACK | OMIT_ZERO,
+      .when = is_encoder),
+    K("dense_2_feat_in", NULL, F(n_embd), COUNT, 1, WIDTH_MAX, .same_as = "embedding_length",
+      .when = has_dense),
+    K("dense_3_feat_in", NULL, F(n_dense), COUNT, 1, WIDTH_MAX, .same_as = "dense_2_feat_out",
+      .when = has_dense),
+    K("dense_3_feat_out", NULL, F(n_embd), COUNT, 1, WIDTH_MAX, .same_as = "embedding_length",
+      .when = has_dense),
     K(NULL, "vocab_size", F(n_vocab), COUNT, 1, VOCAB_MAX, .how = CONFIG_MAY_LACK),
 };
 
@@ -120,7 +164,7 @@ double gemma3_scale(const gemma3_shape *s)
 
 /* ---- Tensors ---- */
 
-enum { D = 1, VOCAB, Q, KV, HD, FF };
+enum { D = 1, VOCAB, Q, KV, HD, FF, DENSE };
 static int64_t dim(const model_shape *m, int32_t il, int8_t d)
 {
     const gemma3_shape *s = own(m);
@@ -129,13 +173,18 @@ static int64_t dim(const model_shape *m, int32_t il, int8_t d)
                           [Q] = (int64_t)s->n_head * s->head_dim,
                           [KV] = (int64_t)s->n_head_kv * s->head_dim,
                           [HD] = s->head_dim,
-                          [FF] = s->n_ff};
+                          [FF] = s->n_ff,
+                          [DENSE] = s->n_dense};
     (void)il;
     return of[d];
 }
 
 #define M(name) offsetof(gemma3, name)
-static const table_tensor of_model[] = {T_TOKENS(M(out_norm))};
+static const table_tensor of_model[] = {T_TOKENS(M(out_norm)),
+                                        T(has_dense_layers, M(dense_2), "dense_2.weight",
+                                          "2_Dense.linear.weight", EIGHT_BITS, D, DENSE),
+                                        T(has_dense_layers, M(dense_3), "dense_3.weight",
+                                          "3_Dense.linear.weight", EIGHT_BITS, DENSE, D)};
 
 #define W(name) offsetof(gemma3_layer, name)
 static const table_tensor of_layer[] = {
@@ -162,18 +211,40 @@ static void describe(const model_shape *m, const table_tensor *r, shape_tensor *
     t->change.add = r->role == ROLE_NORM || r->role == ROLE_QK_NORM ? 1 : 0;
 }
 
-static const family_table rows = {TABLE_ROWS,   .dim = dim,         .agree = agree,
-                                  .fill = fill, .read = read_kinds, .describe = describe};
+#define HOOKS .dim = dim, .agree = agree, .fill = fill, .read = read_kinds, .describe = describe
+static const family_table rows = {TABLE_ROWS, HOOKS};
+static const family_table encoder_rows = {TABLE_ROWS_OF(encoder_sizes), HOOKS};
 
 const shape_family gemma3_shapes = {
-    TABLE_HOOKS(gemma3_shape),
+    TABLE_HOOKS(gemma3_shape, rows),
     .arch = "gemma3",
     .title = "gemma-3",
     .sizes = "gemma3-270m, gemma3-1b, gemma3-4b, gemma3-12b, gemma3-27b, tiny-gemma3",
     .mix = "q4_k_m",
     .cut = cut_layers};
 
+const shape_family gemma_embedding_shapes = {TABLE_HOOKS(gemma3_shape, encoder_rows),
+                                             .arch = "gemma-embedding",
+                                             .title = "embeddinggemma",
+                                             .sizes = "embeddinggemma-300m, tiny-embeddinggemma",
+                                             .mix = "q8_0",
+                                             .cut = cut_layers};
+
 /* ---- Binding ---- */
+
+/* The keys of a layer: a token of an encoder sees half of a window on each side. */
+static kv_spec store_of(const gemma3_shape *s, int32_t il, const gemma3_layer *L)
+{
+    bool both = is_encoder(&s->common);
+    return (kv_spec){.layer = il,
+                     .window = !s->swa[il] ? 0
+                               : both      ? s->window / 2 + 1
+                                           : s->window,
+                     .n_head_kv = s->n_head_kv,
+                     .head_dim = s->head_dim,
+                     .wide = bind_wide_heads(&L->q_norm, &L->k_norm, s->head_dim, 1),
+                     .inside = both ? KV_INSIDE_ROWS : KV_INSIDE_CAUSAL};
+}
 
 static status bind_each(model *m, gemma3 *g, const gemma3_shape *s, err *e)
 {
@@ -186,11 +257,7 @@ static status bind_each(model *m, gemma3 *g, const gemma3_shape *s, err *e)
                            dim(&s->common, i, KV))) ||
             (st = table_bind(&b, &s->common, L)))
             return st;
-        m->kv[i] = (kv_spec){.layer = i,
-                             .window = s->swa[i] ? s->window : 0,
-                             .n_head_kv = s->n_head_kv,
-                             .head_dim = s->head_dim,
-                             .wide = bind_wide_heads(&L->q_norm, &L->k_norm, s->head_dim, 1)};
+        m->kv[i] = store_of(s, i, L);
     }
     return st;
 }
@@ -202,10 +269,25 @@ static float embd_scale(const weight *embd)
     return embd->type == NUM_F32 ? x : num_bf16_to_f32(num_f32_to_bf16(x));
 }
 
+/* An encoder has no head, though some files repeat the embedding as one. */
+static status bind_words(model *m, gemma3 *g, const gemma3_shape *s, err *e)
+{
+    const binder b = {m, -1, e};
+    if (!is_encoder(&s->common))
+        return bind_tokens(m, &g->embd, &g->head, s->n_embd, e);
+    model_claim(m, "output.weight");
+    status st = bind_tensor(&b, &g->embd, "token_embd.weight",
+                            (model_want){.n_in = s->n_embd, .n_mat = 1, .gather = true});
+    m->n_vocab = g->embd.n_out;
+    return st;
+}
+
 static status bind_gemma3(model *m, err *e)
 {
     model_shape *shape = NULL;
-    gemma3 *g = bind_begin(m, &gemma3_shapes, sizeof *g, &shape, e);
+    bool encoder = m->arch == &gemma_embedding_arch;
+    gemma3 *g =
+        bind_begin(m, encoder ? &gemma_embedding_shapes : &gemma3_shapes, sizeof *g, &shape, e);
     if (!g)
         return e->status;
     const gemma3_shape *s = own(shape);
@@ -215,15 +297,15 @@ static status bind_gemma3(model *m, err *e)
     g->head_dim = s->head_dim;
     g->eps = (float)s->eps;
     g->scale = (float)(s->scale > 0 ? s->scale : gemma3_scale(s));
-    if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
-        (st = table_bind(&(binder){m, -1, e}, shape, g)) ||
+    if ((st = bind_words(m, g, s, e)) || (st = table_bind(&(binder){m, -1, e}, shape, g)) ||
         (st = bind_rope(m, &g->rope_global[PASS_MAIN], &global, e)) ||
         (st = bind_rope(m, &g->rope_swa[PASS_MAIN], &swa, e)) || (st = bind_each(m, g, s, e)) ||
-        (st = bind_done(m, shape, g, &g->embd, &g->head, e)))
+        (st = bind_done(m, shape, g, &g->embd, encoder ? NULL : &g->head, e)))
         return st;
-    m->embd_scale = embd_scale(&g->embd);
+    m->embd_scale = encoder ? sqrtf((float)s->n_embd) : embd_scale(&g->embd);
     m->softcap = (float)s->softcap;
     m->window = s->window;
+    m->encoder = encoder;
     return OK;
 }
 
@@ -245,7 +327,7 @@ static void gemma3_add_attention(pass *p, const gemma3 *g, const gemma3_layer *L
         return;
     mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
     q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);
-    if (!kv->window) /* a window has the last tokens alone */
+    if (!kv->window && kv->inside == KV_INSIDE_CAUSAL) /* a window has the last tokens alone */
         op_tail(p, q, kv, L->rope, g->scale);
     mat a = op_attend(p, op_rope(p, q, L->rope), kv, g->scale);
     op_add_rms_norm(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
@@ -270,11 +352,14 @@ static void gemma3_layer_forward(pass *p, const model *m, int32_t il, const kv_l
 static mat gemma3_forward(pass *p, const model *m, const kv_layout *kv)
 {
     const gemma3 *g = m->impl;
-    return model_run(p, m, kv, gemma3_layer_forward, &g->out_norm, g->eps);
+    mat y = model_run(p, m, kv, gemma3_layer_forward, &g->out_norm, g->eps);
+    if (!g->dense_2.n_in || !y.rows)
+        return y;
+    return op_matmul(p, op_matmul(p, y, &g->dense_2), &g->dense_3);
 }
 
-const model_arch gemma3_arch = {.name = "gemma3",
-                                .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f},
-                                .bind = bind_gemma3,
-                                .forward = gemma3_forward,
-                                .divide = divide_plain};
+#define GEMMA3                                                                                     \
+    .sampling = {.temperature = 1, .top_k = 64, .top_p = 0.95f}, .bind = bind_gemma3,              \
+    .forward = gemma3_forward, .divide = divide_plain
+const model_arch gemma3_arch = {.name = "gemma3", GEMMA3};
+const model_arch gemma_embedding_arch = {.name = "gemma-embedding", GEMMA3};

@@ -1,7 +1,8 @@
-/* gemma3.h - Gemma 3 text models: 270M, 1B, 4B, 12B, 27B.
+/* gemma3.h - Gemma 3 text models: 270M, 1B, 4B, 12B, 27B; and EmbeddingGemma, an encoder.
  *
- * Reference for arithmetic and names: transformers' modeling_gemma3.py; GGUF keys and tensors:
- * llama.cpp's gemma3 architecture.
+ * Reference for arithmetic and names: transformers' modeling_gemma3.py, and sentence-transformers
+ * for what follows the model in EmbeddingGemma; GGUF keys and tensors: llama.cpp's architectures
+ * gemma3 and gemma-embedding.
  */
 #ifndef MODEL_GEMMA3_H
 #define MODEL_GEMMA3_H
@@ -16,6 +17,9 @@ typedef struct gemma3_shape {
     double eps, theta, theta_swa, softcap;
     double scale;         /* of attention; 0: gemma3_scale */
     rope_scaling scaling; /* of global layers */
+    /* Of an encoder: the rows of the first dense layer behind it, 0: there are none; how rows
+     * become a vector, as llama.cpp numbers it. */
+    int32_t n_dense, pooling;
 } gemma3_shape;
 
 typedef struct gemma3_layer {
@@ -29,13 +33,14 @@ typedef struct gemma3 {
     float eps, scale;
     rope rope_swa[PASS_SIDES_MAX], rope_global[PASS_SIDES_MAX]; /* the same tables on each device */
     weight embd, head, out_norm;
+    weight dense_2, dense_3; /* of an encoder; perhaps empty */
     gemma3_layer *layer;
 } gemma3;
 
 /* The scale of attention that GGUF files imply. */
 double gemma3_scale(const gemma3_shape *s);
 
-extern const model_arch gemma3_arch;
-extern const shape_family gemma3_shapes;
+extern const model_arch gemma3_arch, gemma_embedding_arch;
+extern const shape_family gemma3_shapes, gemma_embedding_shapes;
 
 #endif

@@ -266,7 +266,7 @@ static const family_table rows = {TABLE_ROWS,      .dim = dim,          .agree =
                                   .arch = arch_of, .put = put_own_keys, .describe = describe};
 
 const shape_family gemma4_mtp_shapes = {
-    TABLE_HOOKS(gemma4_mtp_shape),
+    TABLE_HOOKS(gemma4_mtp_shape, rows),
     .arch = "gemma4-assistant",
     .title = "drafter",
     .sizes = "mtp-e2b, mtp-e4b, mtp-12b, mtp-26b, mtp-31b, mtp-tiny, mtp-tiny-ordered, "

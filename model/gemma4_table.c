@@ -345,7 +345,7 @@ static const family_table rows = {TABLE_ROWS, .dim = dim, .agree = agree, .fill 
                                   .describe = describe};
 
 const shape_family gemma4_shapes = {
-    TABLE_HOOKS(gemma4_shape),
+    TABLE_HOOKS(gemma4_shape, rows),
     .arch = "gemma4",
     .title = "gemma-4",
     .sizes = "e2b, e4b, 12b, 26b-a4b, 31b, tiny-dense, tiny-moe, tiny-ple, tiny-all, tiny-wide, "

@@ -220,7 +220,7 @@ static const table_tensor of_layer[] = {
 static const family_table rows = {TABLE_ROWS, .dim = dim, .agree = agree, .fill = fill,
                                   .read = read_kinds};
 
-const shape_family laguna_shapes = {TABLE_HOOKS(laguna_shape), .arch = "laguna",
+const shape_family laguna_shapes = {TABLE_HOOKS(laguna_shape, rows), .arch = "laguna",
                                     .title = "poolside",       .sizes = "laguna-xs, tiny-laguna",
                                     .mix = "q4_k_m",           .cut = cut_layers};
 

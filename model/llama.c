@@ -174,7 +174,7 @@ static const family_table rows = {TABLE_ROWS,   .dim = dim,        .agree = agre
                                   .fill = fill, .read = read_rest, .describe = describe};
 
 const shape_family llama_shapes = {
-    TABLE_HOOKS(llama_shape),
+    TABLE_HOOKS(llama_shape, rows),
     .arch = "llama",
     .title = "llama",
     .sizes = "llama-2-7b, llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, llama-3.3-70b, mistral-7b, "

@@ -34,6 +34,7 @@ static const struct {
 } archs[] = {
     {"gemma4", &gemma4_arch},
     {"gemma3", &gemma3_arch},
+    {"gemma-embedding", &gemma_embedding_arch},
     {"qwen3", &qwen3_arch},
     {"qwen3moe", &qwen3moe_arch},
     {"laguna", &laguna_arch},
@@ -611,7 +612,7 @@ mat model_finish(pass *p, const model *m, mat x, const weight *norm, float eps)
         return (mat){0};
     mat y = op_rms_norm(p, x, norm, eps);
     pass_tap(p, PASS_TAP_NORM, y);
-    return p->hidden ? y : model_head(p, m, y);
+    return p->hidden || m->encoder ? y : model_head(p, m, y);
 }
 
 bool model_cuts_rows(const pass *p, const model *m, int32_t il)

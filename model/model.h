@@ -91,6 +91,8 @@ struct model {
     void *layers;       /* [n_layer] the architecture's structs, which begin with MODEL_LAYER */
     size_t layer_bytes; /* of one */
     void *impl;         /* the architecture's own data, in mem */
+    bool encoder;       /* tokens see later ones: a text is computed in one pass, and there is no
+                           head that would write another */
     bool *claimed;      /* [tensors of the file], in mem: bound, or known to be unneeded */
     weight **weights;   /* all weights of the forward pass, for loading */
     int32_t n_weights, weights_cap;

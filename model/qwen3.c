@@ -178,7 +178,7 @@ static const family_table rows = {TABLE_ROWS, .dim = dim, .agree = agree, .fill 
                                   .arch = arch_of};
 
 const shape_family qwen3_shapes = {
-    TABLE_HOOKS(qwen3_shape),
+    TABLE_HOOKS(qwen3_shape, rows),
     .arch = "qwen3",
     .title = "qwen",
     .sizes = "qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b, qwen3-30b-a3b, "

@@ -434,7 +434,7 @@ static const family_table rows = {TABLE_ROWS,      .dim = dim,          .agree =
                                   .put = put_rest, .nextn = F(n_nextn), .describe = describe};
 
 const shape_family qwen35_shapes = {
-    TABLE_HOOKS(qwen35_shape),
+    TABLE_HOOKS(qwen35_shape, rows),
     .arch = "qwen35",
     .title = "qwen",
     .sizes = "qwen3.5-0.8b, qwen3.5-2b, qwen3.5-4b, qwen3.5-9b, qwen3.6-27b, qwen3.8-27b, "

@@ -16,9 +16,8 @@
 #include <string.h>
 
 static const shape_family *const shape_families[] = {
-    &gemma4_shapes, &gemma3_shapes,     &qwen3_shapes,
-    &qwen35_shapes, &laguna_shapes,     &llama_shapes,
-    &dflash_shapes, &gemma4_mtp_shapes, NULL};
+    &gemma4_shapes, &gemma3_shapes, &gemma_embedding_shapes, &qwen3_shapes,      &qwen35_shapes,
+    &laguna_shapes, &llama_shapes,  &dflash_shapes,          &gemma4_mtp_shapes, NULL};
 
 status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e)
 {

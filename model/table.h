@@ -133,14 +133,15 @@ typedef struct family_table {
 } family_table;
 
 /* A family's rows, in arrays of these names. */
-#define TABLE_ROWS                                                                                 \
-    .sizes = sizes, .n_sizes = sizeof sizes / sizeof *sizes, .keys = keys,                         \
+#define TABLE_ROWS TABLE_ROWS_OF(sizes)
+#define TABLE_ROWS_OF(sizes_)                                                                      \
+    .sizes = sizes_, .n_sizes = sizeof sizes_ / sizeof *sizes_, .keys = keys,                      \
     .n_keys = sizeof keys / sizeof *keys, .of_model = of_model,                                    \
     .n_of_model = sizeof of_model / sizeof *of_model, .of_layer = of_layer,                        \
     .n_of_layer = sizeof of_layer / sizeof *of_layer
-/* The hooks of shape_family for a table named `rows`. */
-#define TABLE_HOOKS(shape)                                                                         \
-    .table = &rows, .shape_bytes = sizeof(shape), .named = table_named, .check = table_check,      \
+/* The hooks of shape_family for that table. */
+#define TABLE_HOOKS(shape, rows_)                                                                  \
+    .table = &rows_, .shape_bytes = sizeof(shape), .named = table_named, .check = table_check,     \
     .list = table_list, .put = table_put
 
 /* ---- Verbs ---- */

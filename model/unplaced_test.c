@@ -9,6 +9,7 @@
 
 static const char *const sizes[] = {
     "tiny-dense",     "tiny-moe",           "tiny-ple",    "tiny-gemma3",     "tiny-qwen3",
+    "tiny-embeddinggemma",
     "tiny-qwen35",    "tiny-qwen35moe",     "tiny-laguna", "dflash-tiny",     "dflash-tiny-laguna",
     "dflash-tiny-xs", "dflash-tiny-dspark", "mtp-tiny",    "mtp-tiny-ordered"};
 

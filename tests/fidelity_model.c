@@ -13,6 +13,8 @@ const char *const fidelity_names[] = {
     "qwen3-yarn",    "qwen3moe",  "llama",  "mistral",      "laguna",  "laguna-element", "qwen35",
     "qwen35-uneven", "qwen35moe", "gemma3", "gemma3-plain", NULL};
 
+const char *const fidelity_encoders[] = {"encoder", "encoder-plain", NULL};
+
 /* One tensor of the recipe. */
 typedef struct {
     char name[64];
@@ -60,10 +62,14 @@ void fidelity_open(fidelity *f, const char *name)
 
     const gguf *g = &f->golden;
     const tensor *logits = tensor_find(&g->tensors, "logits");
+    const tensor *vectors = tensor_find(&g->tensors, "vectors");
     const gguf_value *ids = get_array(g, "fidelity.tokens");
-    CHECK(logits && logits->type == NUM_F32 && logits->ne[1] == ids->count);
-    f->logits = (const float *)logits->bytes; /* the reader keeps tensor data aligned */
-    f->n_vocab = (int32_t)logits->ne[0];
+    CHECK(vectors ? vectors->type == NUM_F32
+                  : logits && logits->type == NUM_F32 && logits->ne[1] == ids->count);
+    /* the reader keeps tensor data aligned */
+    f->logits = logits ? (const float *)logits->bytes : NULL;
+    f->n_vocab = logits ? (int32_t)logits->ne[0] : 0;
+    f->vectors = vectors ? (const float *)vectors->bytes : NULL;
     f->n_tokens = (int32_t)ids->count;
     snprintf(f->arch, sizeof f->arch, "gemma4");
     if (gguf_get_string(g, "fidelity.arch", &arch))
@@ -359,12 +365,23 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
     return path;
 }
 
+int32_t fidelity_length(const fidelity *f, int32_t i)
+{
+    const gguf_value *v = get_array(&f->golden, "fidelity.lengths");
+    int64_t n = 0;
+    return i < (int32_t)v->count && gguf_item_i64(v, (uint64_t)i, &n) ? (int32_t)n : 0;
+}
+
 /* Both sides must draw the same weights, or the comparison means nothing. */
 TEST(fidelity_weights_are_those_of_the_reference)
 {
-    for (const char *const *name = fidelity_names; *name; name++) {
+    for (int i = 0;; i++) {
+        int n = sizeof fidelity_names / sizeof *fidelity_names - 1;
+        const char *one = i < n ? fidelity_names[i] : fidelity_encoders[i - n], **name = &one;
         fidelity f;
         int64_t want = 0;
+        if (!one)
+            break;
         fidelity_open(&f, *name);
         const gguf_value *v = gguf_find(&f.golden, "fidelity.fingerprint");
         CHECK(v && v->kind == GGUF_U64);

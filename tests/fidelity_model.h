@@ -11,7 +11,8 @@
 
 #include "format/gguf.h"
 
-extern const char *const fidelity_names[]; /* "all", "e2b", ...; ends with NULL */
+extern const char *const fidelity_names[];    /* "all", "e2b", ...; ends with NULL */
+extern const char *const fidelity_encoders[]; /* with vectors instead of logits; ends with NULL */
 
 typedef struct fidelity {
     const char *name;
@@ -22,12 +23,15 @@ typedef struct fidelity {
     bool has_states; /* recurrent layers: no rewinding but to pending rows and snapshots */
     bool has_rings;
     int32_t *tokens;
-    const float *logits;         /* [n_tokens, n_vocab] */
+    const float *logits;         /* [n_tokens, n_vocab]; NULL: of an encoder */
+    const float *vectors;        /* of an encoder: [n_embd] of each text (fidelity_length) */
     double floor_max, floor_rms; /* distance of transformers' own f32 and f64 results */
 } fidelity;
 
 void fidelity_open(fidelity *f, const char *name); /* a failure fails the test */
 void fidelity_close(fidelity *f);
+/* The number of tokens of text i of an encoder; 0: there are no more. */
+int32_t fidelity_length(const fidelity *f, int32_t i);
 
 /* How the model file differs from the plain one; zeroed: the plain one. */
 typedef struct fidelity_file {

@@ -107,7 +107,7 @@ static void render(chat_writer *w, const chat_format *f, const jtree *messages, 
 const chat_format gemma3_format = {"gemma3", &gemma3_text, 0, NULL, false};
 
 const text_family gemma3_text = {
-    .archs = LIST("gemma3"),
+    .archs = LIST("gemma3", "gemma-embedding"),
     .name = "Gemma 3",
     .model_types = LIST("gemma3"),
     .tokenizers = tokenizers,

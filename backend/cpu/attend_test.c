@@ -25,8 +25,8 @@ static bool sees(const attend_fixture *f, const pass *p, int32_t r, int32_t t)
     const rowset *rs = p->rows;
     const row_keys *k = rows_keys(rs, &f->view);
     int32_t window = f->s.window;
-    if (f->view.inside == KV_INSIDE_ALL) {
-        if (t > k->last[r])
+    if (f->view.inside != KV_INSIDE_CAUSAL) {
+        if (t > (f->view.inside == KV_INSIDE_ALL ? k->last : k->newest)[r])
             return false;
     } else if (rs->seen && t >= k->first[r]) {
         if (!(rs->seen[r] >> (t - k->first[r]) & 1))
@@ -203,8 +203,23 @@ PLAIN_TEST(cpu_attention_over_pages_that_are_apart)
         }
 }
 
+/* Blocks of a few keys, in which each row sees the whole block: pictures inside a text; or, as
+ * often, one block, which a window cuts on both sides. */
+static void put_newest(attend_fixture *f, int32_t n, uint64_t *rng)
+{
+    int32_t size = rng_below(rng, 2) ? 1 + (int32_t)rng_below(rng, 9) : LINE_MAX_KEYS;
+    for (int32_t r = 0; r < n; r++) {
+        int32_t own = f->t.index[r], end = f->t.first[r];
+        while (end <= own)
+            end += size;
+        end = end - 1 < f->t.last[r] ? end - 1 : f->t.last[r];
+        int32_t reach = f->s.window ? own + f->s.window - 1 : end;
+        f->t.newest[r] = end < reach ? end : reach;
+    }
+}
+
 /* Two sequences of different lengths in one pass, in runs and alternating, also with rows that see
- * all rows of their sequence; then two trees. */
+ * all rows of their sequence, or some later ones; then two trees. */
 PLAIN_TEST(cpu_attention_of_two_sequences_and_of_trees)
 {
     uint64_t rng = test_seed();
@@ -233,6 +248,9 @@ PLAIN_TEST(cpu_attention_of_two_sequences_and_of_trees)
                                &rng);
                     f.view.inside = KV_INSIDE_ALL;
                     check_pass(&f, p, "all rows", 1e-11, &rng);
+                    put_newest(&f, n, &rng);
+                    f.view.inside = KV_INSIDE_ROWS;
+                    check_pass(&f, p, "later rows", 1e-11, &rng);
                     f.view.inside = KV_INSIDE_CAUSAL;
                     /* the same rows as random trees */
                     taken[0] = taken[1] = 0;

@@ -27,7 +27,7 @@ typedef struct test_pass {
     step st;
     kv_base kv[STEP_SEQS_MAX];
     int32_t token[ROWS_CAP], pos[ROWS_CAP], index[ROWS_CAP], first[ROWS_CAP], last[ROWS_CAP],
-        seq[ROWS_CAP];
+        newest[ROWS_CAP], seq[ROWS_CAP];
     uint64_t seen[ROWS_CAP];
     unsigned char *scratch;
     size_t scratch_bytes;
@@ -41,7 +41,7 @@ __attribute__((unused)) static void test_pass_open(test_pass *t, size_t scratch_
     CHECK(t->scratch);
     t->st.all = (rowset){.token = t->token, .pos = t->pos, .seq = t->seq};
     for (int k = 0; k < STORE_KINDS; k++)
-        t->st.all.keys[k] = (row_keys){t->index, t->first, t->last};
+        t->st.all.keys[k] = (row_keys){t->index, t->first, t->last, t->newest};
     t->st.n_seqs = 1;
     t->st.n_kv = 1;
     t->st.kv = t->kv;
@@ -63,6 +63,7 @@ __attribute__((unused)) static pass *test_pass_begin(test_pass *t, device *d, in
         t->pos[i] = t->index[i] = first + i;
         t->first[i] = first;
         t->last[i] = first + n - 1;
+        t->newest[i] = first + i;
         t->seq[i] = 0;
     }
     pass_begin(&t->p, d, &t->st, t->scratch, t->scratch_bytes);

@@ -123,8 +123,8 @@ static bool by_wgmma(const cuda_device *c, const kv_view *kv)
 attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows)
 {
     int32_t k = kind_of(kv->k_type), v = kind_of(kv->v_type), d = kv->head_dim;
-    if (!holds(k, kv->k_rot, d) || !holds(v, kv->v_rot, d))
-        return ATTEND_NONE;
+    if (!holds(k, kv->k_rot, d) || !holds(v, kv->v_rot, d) || kv->inside == KV_INSIDE_ROWS)
+        return ATTEND_NONE; /* rows that see later ones: not on a GPU yet */
     bool tiles = (d == 64 || d == 128 || d == 256 || d == 512) && k != KV_F32 && v != KV_F32;
     if (kv->single)
         tiles = tiles && d >= 256 && kv->k_rope->n_turning == d / 8 && kv->k_rope->turns;
@@ -509,7 +509,8 @@ static prompt_rows rows_of(const step *st, const rowset *rs, attend_args a, int3
                  .seen = rs->seen ? rs->seen + row0 : NULL};
     for (int i = 0; i < STORE_KINDS; i++) {
         const row_keys *k = &rs->keys[i];
-        of.keys[i] = (row_keys){k->index + row0, k->first + row0, k->last + row0};
+        of.keys[i] = (row_keys){k->index + row0, k->first + row0, k->last + row0,
+                                k->newest ? k->newest + row0 : NULL};
     }
     d->token += row0, d->pos += row0, d->seq += row0;
     d->index += row0, d->first += row0, d->newest += row0;
