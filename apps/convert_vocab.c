@@ -191,7 +191,7 @@ static status find_kind(convert_vocab *v, err *e)
             if (steps_match(&steps, v->kind->steps)) {
                 bool whole = jtree_is(jtree_get(jtree_get(v->tokenizer, "model"), "ignore_merges"),
                                       JTREE_TRUE);
-                return whole == v->kind->whole_words
+                return whole == !!(v->kind->how & WHOLE_WORDS)
                            ? OK
                            : err_set(e, E_UNSUPPORTED,
                                      "tokenizer.json: ignore_merges is %s, which carat does not "

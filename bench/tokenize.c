@@ -271,7 +271,7 @@ static void time_text(const vocab *v, const char *name, const char *text, size_t
     id_list ids = {0};
     err e = {0};
     text_span all = {0, n};
-    marked_text whole = {text, n, SPECIAL_ALL, &all, 1};
+    marked_text whole = {text, n, SPECIAL_ALL, &all, 1, BEFORE_NOTHING};
     for (int i = 0; i < repeats; i++) {
         ids.n = 0;
         double from = cpu_ms();

@@ -70,7 +70,8 @@ static status make_tails(dry_breakers *d, const vocab *v, dry_text *b, err *e)
     for (size_t k = 1; k < b->n; k++) {
         dry_tail *t = &d->tail[d->n_tails++];
         id_list list = {0};
-        status st = vocab_encode(v, b->at + k, b->n - k, SPECIAL_NONE, &list, e);
+        const marked_text rest = {.at = b->at + k, .n = b->n - k, .before = BEFORE_TEXT};
+        status st = vocab_encode_spans(v, &rest, &list, e);
         if (st) {
             id_list_free(&list);
             return st;

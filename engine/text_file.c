@@ -70,6 +70,7 @@ status text_from_gguf(const gguf *g, int32_t n_vocab, vocab **v, const chat_form
     float *score = NULL;
     gguf_string arch = {0}, kind, pre = {0}, template;
     char *model_name = NULL, *pre_name = NULL;
+    bool space;
     status st;
 
     *v = NULL;
@@ -88,8 +89,7 @@ status text_from_gguf(const gguf *g, int32_t n_vocab, vocab **v, const chat_form
                        (unsigned long long)tokens->count, n_vocab);
     if ((st = check_array(g, "tokenizer.ggml.token_type", GGUF_I32, tokens->count, &types, e)) ||
         (st = check_array(g, "tokenizer.ggml.merges", GGUF_STRING, 0, &merges, e)) ||
-        (!merges &&
-         (st = check_array(g, "tokenizer.ggml.scores", GGUF_F32, tokens->count, &scores, e))))
+        (st = check_array(g, "tokenizer.ggml.scores", GGUF_F32, tokens->count, &scores, e)))
         return st;
     model_name = mem_strndup(kind.at, kind.n);
     if (gguf_get_string(g, "tokenizer.ggml.pre", &pre))
@@ -99,24 +99,26 @@ status text_from_gguf(const gguf *g, int32_t n_vocab, vocab **v, const chat_form
         goto out;
     }
     gguf_get_string(g, "general.architecture", &arch);
-    const text_family *family = text_family_of(arch.at, arch.n);
+    const text_family *family = text_family_for(arch.at, arch.n, model_name, pre_name);
     if (!family) {
         st = err_set(e, E_UNSUPPORTED, "%s: carat knows no tokenizer of the architecture '%.*s'",
                      g->path, (int)(arch.n < 64 ? arch.n : 64), arch.n ? arch.at : "");
         goto out;
     }
-    if (!merges && scores && (st = read_scores(scores, &score, e)))
+    if (scores && (st = read_scores(scores, &score, e)))
         goto out;
-    vocab_settings set = {.family = family,
-                          .score = score,
-                          .model = model_name,
-                          .pre = pre_name,
-                          .bos = file_token(g, "tokenizer.ggml.bos_token_id"),
-                          .eos = file_token(g, "tokenizer.ggml.eos_token_id"),
-                          .eot = file_token(g, "tokenizer.ggml.eot_token_id"),
-                          .unk = file_token(g, "tokenizer.ggml.unknown_token_id"),
-                          .pad = file_token(g, "tokenizer.ggml.padding_token_id"),
-                          .add_bos = flag_of(g, "tokenizer.ggml.add_bos_token")};
+    vocab_settings set = {
+        .family = family,
+        .score = score,
+        .model = model_name,
+        .pre = pre_name,
+        .bos = file_token(g, "tokenizer.ggml.bos_token_id"),
+        .eos = file_token(g, "tokenizer.ggml.eos_token_id"),
+        .eot = file_token(g, "tokenizer.ggml.eot_token_id"),
+        .unk = file_token(g, "tokenizer.ggml.unknown_token_id"),
+        .pad = file_token(g, "tokenizer.ggml.padding_token_id"),
+        .add_bos = flag_of(g, "tokenizer.ggml.add_bos_token"),
+        .no_space_first = gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &space) && !space};
     err why = {0};
     if (build_vocab(&set, tokens, types, merges, v, &why)) {
         st = err_set(e, why.status, "%s: %s", g->path, why.text);

@@ -55,7 +55,9 @@ static void encode(const vocab *v, const char *text, size_t n, special_mode mode
     }
     fuzz_check(!exact || at == n, "a shorter text");
     b.n = 0;
-    fuzz_check(!vocab_encode_spans(v, &(marked_text){text, n, mode, span, 2}, &b, &e), e.text);
+    fuzz_check(
+        !vocab_encode_spans(v, &(marked_text){text, n, mode, span, 2, BEFORE_NOTHING}, &b, &e),
+        e.text);
     id_list_free(&a);
     id_list_free(&b);
 }

@@ -18,8 +18,8 @@ enum { DEPTH_MAX = 32, TOKENS_MOST = 1024, TEXT_MOST = 256 };
 
 static void load(const convert_vocab *v, const uint8_t *data, size_t n)
 {
-    const vocab_settings set = {v->family, v->kind->model, v->kind->pre, -1, -1, -1, -1,
-                                -1,        false,          NULL};
+    const vocab_settings set = {v->family, v->kind->model, v->kind->pre, -1,   -1, -1, -1,
+                                -1,        false,          NULL,         false};
     vocab_builder *b;
     vocab *made = NULL;
     id_list ids = {0};

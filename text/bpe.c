@@ -1,7 +1,8 @@
 /* bpe.c - bytes to token ids, by byte-pair merges.
  *
  * The definition:
- *  1. Cut the text at its special pieces, and spell each space U+2581.
+ *  1. Cut the text at its special pieces, and spell each space U+2581. In a vocabulary with
+ *     space_first, put a space before the text and its parts (text_before in vocab.h).
  *  2. Cut the rest into words with the family's pre-splitter (Gemma 4: runs of LF, and runs of
  *     any other characters).
  *  3. Split each word into characters, or into bytes where the vocabulary is one of bytes. Join the
@@ -435,11 +436,12 @@ static void encode_fragment(encoder *E, const char *text, size_t n)
 {
     const vocab *v = E->v;
     for (size_t i = 0, end; i < n && !E->failed; i = end) {
-        size_t length = v->word_length(text + i, n - i);
+        size_t length = v->word_length ? v->word_length(text + i, n - i) : n;
         end = i + length;
         /* A run of line feeds with a piece of its own becomes this piece, whatever the merges
          * give. */
-        if (text[i] == '\n' && length <= (size_t)v->newline_max && v->newline_id[length] >= 0) {
+        if (v->word_length && text[i] == '\n' && length <= (size_t)v->newline_max &&
+            v->newline_id[length] >= 0) {
             put_symbol(E, v->newline_id[length]);
             continue;
         }
@@ -450,6 +452,33 @@ static void encode_fragment(encoder *E, const char *text, size_t n)
         }
     }
     E->work.chars += n;
+}
+
+/* The same behind a space. */
+static void encode_spaced(encoder *E, const char *text, size_t n)
+{
+    char *copy = mem_alloc(n + 1);
+    E->failed |= !copy;
+    if (E->failed) {
+        mem_free(copy);
+        return;
+    }
+    copy[0] = ' ';
+    memcpy(copy + 1, text, n);
+    encode_fragment(E, copy, n + 1);
+    mem_free(copy);
+}
+
+/* A text between special pieces, and what stands before it. */
+static void encode_between(encoder *E, const char *text, size_t n, text_before before)
+{
+    bool space = n && E->v->space_first &&
+                 (before == BEFORE_NOTHING || (before == BEFORE_SPECIAL && *text != ' '));
+    E->unk_last = false;
+    if (space)
+        encode_spaced(E, text, n);
+    else
+        encode_fragment(E, text, n);
 }
 
 status encode_counted(const vocab *v, const marked_text *t, id_list *out, encode_work *work, err *e)
@@ -477,8 +506,7 @@ status encode_counted(const vocab *v, const marked_text *t, id_list *out, encode
     }
     for (size_t i = 0; i <= n_hits && !E.failed; i++) {
         size_t end = i < n_hits ? hit[i].at : n;
-        E.unk_last = false;
-        encode_fragment(&E, t->at + at, end - at);
+        encode_between(&E, t->at + at, end - at, i ? BEFORE_SPECIAL : t->before);
         if (i < n_hits) {
             put_id(&E, hit[i].id);
             at = end + hit[i].n;
@@ -506,5 +534,5 @@ status vocab_encode(const vocab *v, const char *text, size_t n, special_mode mod
                     err *e)
 {
     const text_span all = {0, n};
-    return vocab_encode_spans(v, &(marked_text){text, n, mode, &all, 1}, out, e);
+    return vocab_encode_spans(v, &(marked_text){text, n, mode, &all, 1, BEFORE_NOTHING}, out, e);
 }

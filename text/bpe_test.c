@@ -417,8 +417,8 @@ TEST(spans_limit_where_specials_match)
     toy *t = toy_gemma();
     const char *text = "<|turn>a<|turn>\n<turn|>";
     text_span span[] = {{0, 7}, {15, 8}};
-    const marked_text marked = {text, strlen(text), SPECIAL_ALL, span, 2};
-    const marked_text half = {"<|turn>", 7, SPECIAL_ALL, span, 1};
+    const marked_text marked = {text, strlen(text), SPECIAL_ALL, span, 2, BEFORE_NOTHING};
+    const marked_text half = {"<|turn>", 7, SPECIAL_ALL, span, 1, BEFORE_NOTHING};
     id_list l = {0};
     err e = {0};
     CHECK_OK(vocab_encode_spans(t->v, &marked, &l, &e), e);
@@ -468,7 +468,7 @@ TEST(hostile_texts_take_linear_work)
         encode_work w;
         id_list l = {0};
         text_span all = {0, N};
-        marked_text whole = {text, N, SPECIAL_ALL, &all, 1};
+        marked_text whole = {text, N, SPECIAL_ALL, &all, 1, BEFORE_NOTHING};
         CHECK_OK(encode_counted(t->v, &whole, &l, &w, &e), e);
         CHECK_MSG(w.pair_lookups <= 3 * (uint64_t)N, "text %d: %llu pair look-ups", kind,
                   (unsigned long long)w.pair_lookups);

@@ -22,6 +22,7 @@ TEST(bytes_agree_with_tokenizers)
     replay_vocab_cases(test_path("tests/data/vocab/laguna.json"));
     replay_vocab_cases(test_path("tests/data/vocab/llama-bpe.json"));
     replay_vocab_cases(test_path("tests/data/vocab/gpt-4o.json"));
+    replay_vocab_cases(test_path("tests/data/vocab/tekken.json"));
 }
 
 TEST(every_byte_is_spelled_by_a_character_of_its_own)
@@ -242,7 +243,7 @@ TEST(bytes_of_hostile_texts_take_linear_work)
             encode_work w;
             id_list l = {0};
             text_span all = {0, N};
-            marked_text whole = {text, N, SPECIAL_ALL, &all, 1};
+            marked_text whole = {text, N, SPECIAL_ALL, &all, 1, BEFORE_NOTHING};
             CHECK_OK(encode_counted(v, &whole, &l, &w, &e), e);
             CHECK(w.pair_lookups <= 3 * (uint64_t)N && w.heap_moves <= 44 * (uint64_t)N);
             id_list_free(&l);

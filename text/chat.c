@@ -195,7 +195,12 @@ status chat_tokenize(const vocab *v, const chat_prompt *p, bool raw_markers, id_
             span[n_spans++] = (text_span){s.at - skip, end - s.at};
         }
     }
-    const marked_text t = {str_text(&p->text) + skip, p->text.n - skip, SPECIAL_ALL, span, n_spans};
+    const marked_text t = {str_text(&p->text) + skip,
+                           p->text.n - skip,
+                           SPECIAL_ALL,
+                           span,
+                           n_spans,
+                           skip ? BEFORE_SPECIAL : BEFORE_NOTHING};
     st = vocab_encode_spans(v, &t, out, e);
     mem_free(span);
     if (st)

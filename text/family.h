@@ -27,18 +27,24 @@ typedef struct text_family text_family;
 /* A tokenizer name that occurs in files of the family. */
 typedef struct tokenizer_name {
     const char *model, *pre; /* tokenizer.ggml.model, .pre; pre NULL: any, or none */
-    bool needs_merges;       /* without merges, the name means another tokenizer */
     vocab_kind kind;
     /* The pre-splitter: length of the word that begins at s[0], n > 0. No merge crosses a word's
-     * end. */
+     * end. NULL: the text between special pieces is one word. */
     size_t (*word_length)(const char *s, size_t n);
     /* The steps of tokenizer.json that this pre-splitter stands for; the last has no pattern. NULL:
      * files of this name are not looked at for it. */
     const struct split_step {
         const char *pattern, *behavior; /* the regular expression; "Isolated" */
     } * steps;
-    bool whole_words; /* a word that is a piece is that piece, whatever the merges give */
+    int how; /* NEEDS_MERGES and the like */
 } tokenizer_name;
+
+enum {
+    NEEDS_MERGES = 1, /* without merges, the name means another tokenizer */
+    WHOLE_WORDS = 2,  /* a word that is a piece is that piece, whatever the merges give */
+    BY_SCORE = 4,     /* pieces join by their scores, if the file has scores (spm.c) */
+    SPACE_FIRST = 8   /* texts begin with a space, unless the file says no (add_space_prefix) */
+};
 
 /* A vocabulary for files with random weights (carat synth): the special pieces at their published
  * ids; the other pieces are made up. */
@@ -149,8 +155,12 @@ struct text_family {
     const answer_syntax *answer; /* without a known template too; NULL: the templates differ */
 };
 
-/* The family with this architecture, or NULL. */
+/* The family with this architecture, or NULL. Of several families with one architecture: the one
+ * that knows the tokenizer, else the first. model: tokenizer.ggml.model; NULL: any. */
 const text_family *text_family_of(const char *arch, size_t n);
+const text_family *text_family_for(const char *arch, size_t n, const char *model, const char *pre);
+/* Whether the row has this name. */
+bool text_is_tokenizer(const tokenizer_name *t, const char *model, const char *pre);
 /* All entries. The last element is NULL. */
 extern const text_family *const text_families[];
 

@@ -75,8 +75,7 @@ static gx *call_grammar(gx_builder *b, const char *name, gx *arguments)
     return gx_seq2(b, head, gx_seq3(b, gx_text(b, "\"arguments\": "), arguments, gx_text(b, "}")));
 }
 
-static const tokenizer_name tokenizers[] = {
-    {"toy", NULL, false, VOCAB_CHARS, whole_text, NULL, false}, {0}};
+static const tokenizer_name tokenizers[] = {{"toy", NULL, VOCAB_CHARS, whole_text, NULL, 0}, {0}};
 static const answer_syntax syntax = {.opening = "",
                                      .thought_open = "<think>",
                                      .thought_label = "",

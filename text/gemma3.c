@@ -21,8 +21,8 @@
 /* Published files have the pieces of SentencePiece with scores. Those that carat converts have the
  * merges of tokenizer.json, under the name that other programs have for such a tokenizer. */
 static const tokenizer_name tokenizers[] = {
-    {"gemma4", NULL, true, VOCAB_CHARS, gemma_word_length, NULL, false},
-    {"llama", NULL, false, VOCAB_CHARS, gemma_word_length, NULL, false},
+    {"gemma4", NULL, VOCAB_CHARS, gemma_word_length, NULL, NEEDS_MERGES},
+    {"llama", NULL, VOCAB_CHARS, gemma_word_length, NULL, BY_SCORE},
     {0}};
 
 /* Gemma 2's template ends turns alike, and has no part for images. */

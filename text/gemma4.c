@@ -21,9 +21,9 @@ size_t gemma_word_length(const char *s, size_t n)
 
 /* Some converters write the model "llama", and may omit the pre-splitter's name. */
 static const tokenizer_name tokenizers[] = {
-    {"gemma4", NULL, false, VOCAB_CHARS, gemma_word_length, NULL, false},
-    {"llama", "gemma4", false, VOCAB_CHARS, gemma_word_length, NULL, false},
-    {"llama", NULL, true, VOCAB_CHARS, gemma_word_length, NULL, false},
+    {"gemma4", NULL, VOCAB_CHARS, gemma_word_length, NULL, 0},
+    {"llama", "gemma4", VOCAB_CHARS, gemma_word_length, NULL, 0},
+    {"llama", NULL, VOCAB_CHARS, gemma_word_length, NULL, NEEDS_MERGES},
     {0}};
 
 static bool has_piece(const char *text, size_t n, const char *what)

@@ -3,7 +3,8 @@
 #include "text/split.h"
 
 static const tokenizer_name tokenizers[] = {
-    {"gpt2", "gpt-4o", true, VOCAB_BYTES, split_gpt4o, split_gpt4o_steps, true}, {0}};
+    {"gpt2", "gpt-4o", VOCAB_BYTES, split_gpt4o, split_gpt4o_steps, NEEDS_MERGES | WHOLE_WORDS},
+    {0}};
 
 /* The special pieces of o200k_harmony, at the end of the words. */
 #define C(piece)                                                                                   \

@@ -20,8 +20,7 @@ static const char *const marks[] = {"<think>", "</think>", "<tool_call>", "</too
                                     "<assistant>"};
 enum { N_MARKS = sizeof marks / sizeof *marks };
 
-static const tokenizer_name tokenizers[] = {
-    {"toy", NULL, false, VOCAB_CHARS, one_byte, NULL, false}, {0}};
+static const tokenizer_name tokenizers[] = {{"toy", NULL, VOCAB_CHARS, one_byte, NULL, 0}, {0}};
 static const text_family toy = {
     .archs = LIST("toy"),
     .name = "the toy",

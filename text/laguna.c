@@ -3,7 +3,7 @@
 #include "text/split.h"
 
 static const tokenizer_name tokenizers[] = {
-    {"gpt2", "laguna", true, VOCAB_BYTES, split_laguna, split_laguna_steps, false}, {0}};
+    {"gpt2", "laguna", VOCAB_BYTES, split_laguna, split_laguna_steps, NEEDS_MERGES}, {0}};
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 

@@ -11,7 +11,7 @@
  * are joined; with continue_last, the turn of a last assistant message stays open, and white space
  * at its end is kept.
  *
- * Llama 2 and Mistral have other tokenizers (llama, tekken), which carat refuses by name.
+ * Llama 2 and Mistral have other tokenizers and formats: mistral.c.
  */
 #include "text/llama.h"
 #include "text/chat_int.h"
@@ -24,8 +24,9 @@
 #define TURN_END "<|eot_id|>"
 #define DATES "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 
-static const tokenizer_name tokenizers[] = {
-    {"gpt2", "llama-bpe", true, VOCAB_BYTES, split_llama3, split_llama3_steps, true}, {0}};
+static const tokenizer_name tokenizers[] = {{"gpt2", "llama-bpe", VOCAB_BYTES, split_llama3,
+                                             split_llama3_steps, NEEDS_MERGES | WHOLE_WORDS},
+                                            {0}};
 
 /* The first special pieces, which are followed by reserved ones. */
 static const special_piece special[] = {{"<|begin_of_text|>", TOKEN_CONTROL},

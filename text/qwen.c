@@ -7,8 +7,8 @@
 #include "text/split.h"
 
 static const tokenizer_name tokenizers[] = {
-    {"gpt2", "qwen2", true, VOCAB_BYTES, split_qwen2, split_qwen2_steps, false},
-    {"gpt2", "qwen35", true, VOCAB_BYTES, split_qwen35, split_qwen35_steps, false},
+    {"gpt2", "qwen2", VOCAB_BYTES, split_qwen2, split_qwen2_steps, NEEDS_MERGES},
+    {"gpt2", "qwen35", VOCAB_BYTES, split_qwen35, split_qwen35_steps, NEEDS_MERGES},
     {0}};
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})

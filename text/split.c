@@ -23,6 +23,8 @@
  *     1  [^\r\n L N]? [U B]* [l B]+ (?i:'s|'t|'re|'ve|'m|'ll|'d)?
  *     2  [^\r\n L N]? [U B]+ [l B]* (?i:'s|'t|'re|'ve|'m|'ll|'d)?
  *
+ * tekken is gpt4o with one number, and without contractions.
+ *
  * laguna cuts the text before each run of line breaks and applies qwen2 to the parts.
  *
  * No alternative looks back, so a word depends on the text after its start alone.
@@ -44,15 +46,16 @@
 #define SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define GPT4O                                                                                      \
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" SUFFIX "[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER   \
-    "*" SUFFIX "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define CASED(suffix, numbers)                                                                     \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER   \
+    "*" suffix numbers "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define LINE_BREAKS "(?:\\r?\\n)+(?!\\r?\\n)"
 
 const struct split_step split_qwen2_steps[] = {{QWEN2, "Isolated"}, {0}};
 const struct split_step split_llama3_steps[] = {{LETTERS("\\p{N}{1,3}"), "Isolated"}, {0}};
 const struct split_step split_qwen35_steps[] = {{QWEN35, "Isolated"}, {0}};
-const struct split_step split_gpt4o_steps[] = {{GPT4O, "Isolated"}, {0}};
+const struct split_step split_gpt4o_steps[] = {{CASED(SUFFIX, "\\p{N}{1,3}"), "Isolated"}, {0}};
+const struct split_step split_tekken_steps[] = {{CASED("|", "\\p{N}"), "Isolated"}, {0}};
 const struct split_step split_laguna_steps[] = {
     {LINE_BREAKS, "MergedWithNext"}, {QWEN2, "Isolated"}, {0}};
 
@@ -75,6 +78,7 @@ typedef struct splitter {
     bool cases;       /* letters have a case */
     bool breaks;      /* a run of line breaks after the first `head` bytes ends the part */
     size_t head;      /* length of the run of line breaks at s[0] */
+    bool suffixes;    /* with cases: a contraction belongs to the word before it */
     int more_numbers; /* of a word, behind the first */
 } splitter;
 
@@ -188,6 +192,12 @@ static inline size_t letters_length(const splitter *p)
     return i;
 }
 
+/* The end of a cased word that ends at i without its contraction. */
+static size_t with_suffix(const splitter *p, size_t i)
+{
+    return p->suffixes ? i + contraction(p->s + i, p->n - i) : i;
+}
+
 /* Of gpt4o: [U B]* [l B]+ at byte i, and the contraction behind it; 0: no match. The first run
  * gives back what the second one needs: all behind its last B. *upper: the end of the first run. */
 static size_t lower_word(const splitter *p, size_t i, size_t *upper)
@@ -200,12 +210,12 @@ static size_t lower_word(const splitter *p, size_t i, size_t *upper)
     }
     *upper = i;
     if (c != CHAR_LOWER)
-        return last ? last + contraction(p->s + last, p->n - last) : 0;
+        return last ? with_suffix(p, last) : 0;
     while (c == CHAR_LOWER || c == CHAR_LETTER || c == CHAR_MARK) {
         i += len;
         c = class_at(p, i, &len);
     }
-    return i + contraction(p->s + i, p->n - i);
+    return with_suffix(p, i);
 }
 
 /* The same for gpt4o. A mark may be the optional character, or the first of its word. */
@@ -216,7 +226,7 @@ static size_t cased_length(const splitter *p)
     size_t at = c == CHAR_OTHER || c == CHAR_SPACE || c == CHAR_MARK ? len : 0;
     if ((end = lower_word(p, at, &upper)) || (c == CHAR_MARK && (end = lower_word(p, 0, &all))))
         return end;
-    return upper > at ? upper + contraction(p->s + upper, p->n - upper) : 0;
+    return upper > at ? with_suffix(p, upper) : 0;
 }
 
 static inline size_t word_length(const splitter *p)
@@ -256,7 +266,13 @@ size_t split_llama3(const char *s, size_t n)
 
 size_t split_gpt4o(const char *s, size_t n)
 {
-    return word_length(&(splitter){.s = s, .n = n, .cases = true, .more_numbers = 2});
+    return word_length(
+        &(splitter){.s = s, .n = n, .cases = true, .suffixes = true, .more_numbers = 2});
+}
+
+size_t split_tekken(const char *s, size_t n)
+{
+    return word_length(&(splitter){.s = s, .n = n, .cases = true});
 }
 
 size_t split_qwen35(const char *s, size_t n)

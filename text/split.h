@@ -11,12 +11,13 @@
 size_t split_qwen2(const char *s, size_t n);  /* Qwen2, Qwen3 */
 size_t split_llama3(const char *s, size_t n); /* Llama 3 */
 size_t split_gpt4o(const char *s, size_t n);  /* GPT-4o, gpt-oss: words end before upper case */
+size_t split_tekken(const char *s, size_t n); /* Mistral: the same for its Tekken */
 size_t split_qwen35(const char *s, size_t n); /* Qwen3.5 and later: marks belong to words */
 /* Laguna: every run of line breaks (LF and CR LF) begins a part of its own, which qwen2 splits. */
 size_t split_laguna(const char *s, size_t n);
 
 /* Their steps in tokenizer.json (tokenizer_name.steps). */
 extern const struct split_step split_qwen2_steps[], split_llama3_steps[], split_gpt4o_steps[],
-    split_qwen35_steps[], split_laguna_steps[];
+    split_tekken_steps[], split_qwen35_steps[], split_laguna_steps[];
 
 #endif

@@ -128,6 +128,13 @@ TEST(split_gpt4o_cuts_at_cases)
     WORDS(split_gpt4o, "a\xFFz \xFF\xE4", "a", "\xFFz", " \xFF\xE4");
 }
 
+TEST(split_tekken_cuts_before_capitals)
+{
+    WORDS(split_tekken, "helloWorld HELLOWorld", "hello", "World", " HELLOWorld");
+    WORDS(split_tekken, "ABC12d it's", "ABC", "1", "2", "d", " it", "'s");
+    WORDS(split_tekken, "a//\n/b/", "a", "//\n/", "b", "/");
+}
+
 TEST(split_laguna_cuts_before_line_breaks)
 {
     WORDS(split_qwen2, "a \n b", "a", " \n", " b");

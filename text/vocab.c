@@ -658,15 +658,18 @@ static status build_texts(vocab *v, err *e)
     return OK;
 }
 
+/* The tokenizers of every family with the architecture of f. */
 static status refuse_kind(const text_family *f, const char *model, const char *pre, bool merges,
                           err *e)
 {
     char known[200] = "";
     size_t n = 0;
-    for (const tokenizer_name *t = f->tokenizers; t->model && n < sizeof known; t++)
-        n +=
-            (size_t)snprintf(known + n, sizeof known - n, "%s\"%s\"%s%s%s", n ? ", " : "", t->model,
-                             t->pre ? " (pre \"" : "", t->pre ? t->pre : "", t->pre ? "\")" : "");
+    for (const text_family *const *g = text_families; *g; g++)
+        for (const tokenizer_name *t = (*g)->tokenizers; t->model && n < sizeof known; t++)
+            if (text_is_one_of((*g)->archs, f->archs[0], strlen(f->archs[0])))
+                n += (size_t)snprintf(known + n, sizeof known - n, "%s\"%s\"%s%s%s", n ? ", " : "",
+                                      t->model, t->pre ? " (pre \"" : "", t->pre ? t->pre : "",
+                                      t->pre ? "\")" : "");
     return err_set(
         e, E_UNSUPPORTED,
         "the tokenizer is \"%.64s\" (pre \"%.64s\")%s, which carat does not know for %s; it "
@@ -674,7 +677,7 @@ static status refuse_kind(const text_family *f, const char *model, const char *p
         model, pre, merges ? "" : " without merges", f->name, known);
 }
 
-static status choose_kind(const vocab_builder *b, const vocab_settings *s, err *e)
+static status choose_kind(const vocab_builder *b, const vocab_settings *s, bool *by_score, err *e)
 {
     const char *model = s->model ? s->model : "", *pre = s->pre ? s->pre : "";
     vocab *v = b->v;
@@ -684,25 +687,26 @@ static status choose_kind(const vocab_builder *b, const vocab_settings *s, err *
         return OK;
     }
     const tokenizer_name *t = s->family->tokenizers;
-    while (t->model && (strcmp(model, t->model) || (t->pre && strcmp(pre, t->pre)) ||
-                        (t->needs_merges && !b->merges)))
+    while (t->model &&
+           (!text_is_tokenizer(t, model, pre) || ((t->how & NEEDS_MERGES) && !b->merges)))
         t++;
     if (!t->model)
         return refuse_kind(s->family, model, pre, b->merges, e);
-    /* In GGUF files this is the name of SentencePiece, whose pieces have scores. */
-    bool by_score = !strcmp(t->model, "llama") && !t->pre;
-    if (!b->merges && !(by_score && s->score))
+    *by_score = (t->how & BY_SCORE) && s->score;
+    if (!b->merges && !*by_score)
         return err_set(e, E_FORMAT, "the tokenizer is \"%s\" but the file has no merges%s for it",
-                       model, by_score ? " or scores" : "");
+                       model, t->how & BY_SCORE ? " or scores" : "");
     v->kind = t->kind;
     v->word_length = t->word_length;
-    v->whole_words = t->whole_words;
+    v->whole_words = t->how & WHOLE_WORDS;
+    v->space_first = (t->how & SPACE_FIRST) && !s->no_space_first;
     return OK;
 }
 
 status vocab_finish(vocab_builder *b, const vocab_settings *s, vocab **out, err *e)
 {
     vocab *v = b->v;
+    bool by_score = false;
     status st;
 
     *out = NULL;
@@ -727,7 +731,7 @@ status vocab_finish(vocab_builder *b, const vocab_settings *s, vocab **out, err 
         st = err_set(e, E_ARG, "a vocabulary of no family");
         goto out;
     }
-    if ((st = choose_kind(b, s, e)))
+    if ((st = choose_kind(b, s, &by_score, e)))
         goto out;
     if ((st = build_pieces(v, e)))
         goto out;
@@ -739,7 +743,7 @@ status vocab_finish(vocab_builder *b, const vocab_settings *s, vocab **out, err 
         goto out;
     if (v->kind != VOCAB_NONE &&
         ((st = v->kind == VOCAB_BYTES ? build_bytes(v, e) : build_chars(v, e)) ||
-         (st = b->merges ? build_merges(b, e) : spm_build(v, s->score, e)) ||
+         (st = by_score ? spm_build(v, s->score, e) : build_merges(b, e)) ||
          (st = special_build(v, e))))
         goto out;
     *out = v;

@@ -45,8 +45,9 @@ typedef struct vocab_settings {
     const char *model;                /* tokenizer.ggml.model; "no_vocab": ids only */
     const char *pre;                  /* tokenizer.ggml.pre, or NULL */
     int32_t bos, eos, eot, unk, pad;
-    bool add_bos; /* tokenizer.ggml.add_bos_token */
-    const float *score; /* of every piece, where the file has no merges; NULL: it has none */
+    bool add_bos;        /* tokenizer.ggml.add_bos_token */
+    const float *score;  /* of every piece; NULL: the file has none */
+    bool no_space_first; /* tokenizer.ggml.add_space_prefix is there, and false */
 } vocab_settings;
 
 /* Building: begin, add n_tokens pieces in the order of their ids, then n_merges merges, finish. The
@@ -123,12 +124,17 @@ typedef struct text_span {
     size_t at, n;
 } text_span;
 
+/* What stands before a text. A vocabulary with space_first puts a space before a text that begins,
+ * as SentencePiece does, and behind special pieces before a text that does not begin with one. */
+typedef enum text_before { BEFORE_NOTHING, BEFORE_SPECIAL, BEFORE_TEXT } text_before;
+
 typedef struct marked_text {
     const char *at;
     size_t n;
     special_mode mode;
     const text_span *span;
     size_t n_spans;
+    text_before before;
 } marked_text;
 
 /* Appends the ids of *t; on failure the list is as before the call. */

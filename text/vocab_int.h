@@ -58,7 +58,7 @@ struct vocab {
     const text_family *family;
     vocab_kind kind;
     size_t (*word_length)(const char *s, size_t n); /* tokenizer_name in family.h */
-    bool whole_words;
+    bool whole_words, space_first;
     int32_t n;
     uint32_t *piece_at; /* [n + 1] into piece_bytes */
     char *piece_bytes;

@@ -23,8 +23,8 @@ static status build(const source *s, vocab **v, err *e)
 {
     vocab_builder *b;
     int64_t n = 0, m = 0;
-    vocab_settings set = {&gemma4_text, s->model, s->pre, s->bos - 1, s->eos - 1,
-                          s->eot - 1,   -1,       -1,     false,      NULL};
+    vocab_settings set = {&gemma4_text, s->model, s->pre, s->bos - 1, s->eos - 1, s->eot - 1,
+                          -1,           -1,       false,  NULL,       false};
     while (n < 16 && s->pieces[n])
         n++;
     while (m < 8 && s->merges[m])
@@ -81,7 +81,7 @@ TEST(vocabularies_that_are_refused)
     e = (err){0};
     CHECK_OK(vocab_begin(&b, 3, 0, &e), e);
     vocab *v;
-    vocab_settings set = {&gemma4_text, "gemma4", NULL, -1, -1, -1, -1, -1, false, NULL};
+    vocab_settings set = {&gemma4_text, "gemma4", NULL, -1, -1, -1, -1, -1, false, NULL, false};
     CHECK_STATUS(vocab_finish(b, &set, &v, &e), E_ARG); /* announced three, none came */
     e = (err){0};
     CHECK_OK(vocab_begin(&b, 1, 1, &e), e);
@@ -95,7 +95,7 @@ TEST(vocabularies_without_bytes_need_an_unknown_token)
     vocab *v;
     err e = {0};
     id_list ids = {0};
-    vocab_settings set = {&gemma4_text, "gemma4", NULL, -1, -1, -1, -1, -1, false, NULL};
+    vocab_settings set = {&gemma4_text, "gemma4", NULL, -1, -1, -1, -1, -1, false, NULL, false};
     for (int unk = 0; unk < 2; unk++) {
         CHECK_OK(vocab_begin(&b, 3, 1, &e), e);
         vocab_add_token(b, "a", 1, 1);
@@ -213,7 +213,7 @@ TEST(an_empty_last_piece_is_not_looked_at)
     vocab *v;
     err e = {0};
     char piece[LONG];
-    vocab_settings set = {&gemma4_text, "gemma4", NULL, -1, -1, -1, 0, -1, false, NULL};
+    vocab_settings set = {&gemma4_text, "gemma4", NULL, -1, -1, -1, 0, -1, false, NULL, false};
     CHECK_OK(vocab_begin(&b, BUFFER / LONG + 1 + 2, 1, &e), e);
     for (int i = 0; i < BUFFER / LONG; i++) {
         size_t n = i ? LONG : LONG - 3;
@@ -340,7 +340,7 @@ TEST(of_byte_pieces_listed_twice_the_first_encodes)
     vocab_builder *b;
     vocab *v;
     err e = {0};
-    vocab_settings set = {&qwen_text, "gpt2", "qwen2", -1, -1, -1, -1, -1, false, NULL};
+    vocab_settings set = {&qwen_text, "gpt2", "qwen2", -1, -1, -1, -1, -1, false, NULL, false};
     CHECK_OK(vocab_begin(&b, 256 + 6, 1, &e), e);
     for (int i = 0; i < 256; i++) {
         char piece[4];

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains small byte-level vocabularies and records how `tokenizers` encodes many texts.
 
-    tools/bytes_fixtures.py           writes tests/data/vocab/{qwen2,qwen35,laguna,llama-bpe,gpt-4o}.json
+    tools/bytes_fixtures.py           writes tests/data/vocab/{qwen2,qwen35,laguna,llama-bpe,gpt-4o,tekken}.json
     tools/bytes_fixtures.py --all N   encodes N texts with each of them, in files for
                                       BPE_CASES=FILE build/carat_test bytes_agree_with_tokenizers,
                                       runs this, and says how many texts agree
@@ -32,6 +32,8 @@ UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 GPT4O = "|".join([rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
                   rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
                   r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+TEKKEN = "|".join([rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*",
+                   r"\p{N}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 BREAKS = r"(?:\r?\n)+(?!\r?\n)"
 
 QWEN_CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>",
@@ -43,6 +45,8 @@ LLAMA_CONTROL = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", 
                  "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"]
 GPT4O_CONTROL = ["<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>",
                  "<|start|>", "<|end|>", "<|message|>", "<|call|>", "<|endofprompt|>"]
+TEKKEN_CONTROL = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]",
+                  "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]"]
 LAGUNA_CONTROL = ["<unk>", "\u3008|CODE_START|\u3009", "\u3008|EOS|\u3009",
                   "\u3008|CODE_END|\u3009"]
 LAGUNA_USER = ["<think>", "</think>", "<assistant>", "</assistant>", "<tool_call>", "</tool_call>"]
@@ -53,6 +57,7 @@ KINDS = {
     "qwen35": ("qwen35", [(QWEN35, "isolated")], None, QWEN_CONTROL, QWEN_USER),
     "llama-bpe": ("llama", [(LLAMA3, "isolated")], None, LLAMA_CONTROL, []),
     "gpt-4o": ("gpt-oss", [(GPT4O, "isolated")], None, GPT4O_CONTROL, []),
+    "tekken": ("llama", [(TEKKEN, "isolated")], None, TEKKEN_CONTROL, []),
     "laguna": ("laguna", [(BREAKS, "merged_with_next"), (QWEN2, "isolated")], None, LAGUNA_CONTROL,
                LAGUNA_USER),
 }
@@ -124,7 +129,7 @@ def train(name, n_merges, rng):
     t = Tokenizer(BPE())
     t.normalizer = normalizer
     t.pre_tokenizer = pre_tokenizer(splits)
-    first = control + user if name == "laguna" else []
+    first = control + user if name in ("laguna", "tekken") else []
     t.train_from_iterator(corpus(rng, 6000), BpeTrainer(
         vocab_size=len(first) + 256 + n_merges, show_progress=False, special_tokens=first,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), max_token_length=24))
@@ -138,7 +143,7 @@ def train(name, n_merges, rng):
 def tokenizer(name, pieces, merges):
     _, splits, normalizer, control, user = KINDS[name]
     t = Tokenizer(BPE(vocab={p: i for i, p in enumerate(pieces)}, merges=merges, fuse_unk=False,
-                      byte_fallback=False, ignore_merges=name in ("llama-bpe", "gpt-4o")))
+                      byte_fallback=False, ignore_merges=name in ("llama-bpe", "gpt-4o", "tekken")))
     t.normalizer = normalizer
     t.pre_tokenizer = pre_tokenizer(splits)
     t.decoder = decoders.ByteLevel()
@@ -193,7 +198,7 @@ def write(path, name, pieces, merges, texts, t):
 def main():
     all_of = int(sys.argv[2]) if sys.argv[1:2] == ["--all"] else 0
     for name in KINDS:
-        number = ["qwen2", "qwen35", "laguna", "llama-bpe", "gpt-4o"].index(name)
+        number = ["qwen2", "qwen35", "laguna", "llama-bpe", "gpt-4o", "tekken"].index(name)
         rng = random.Random(20261122 + number)
         pieces, merges = train(name, 8000 if all_of else 1500, rng)
         t, marks = tokenizer(name, pieces, merges), KINDS[name][3] + KINDS[name][4]
@@ -210,7 +215,7 @@ def main():
             n = min(10000, all_of - done)
             path = f"/tmp/bytes_cases_{os.getpid()}.json"
             write(path, name, pieces, merges, [text(rng, marks) for _ in range(n)], t)
-            run = subprocess.run([os.path.join(TOP, "build", "carat_test"),
+            run = subprocess.run([os.environ.get("CARAT_TEST", os.path.join(TOP, "build", "carat_test")),
                                   "bytes_agree_with_tokenizers"],
                                  env={**os.environ, "BPE_CASES": path}, capture_output=True,
                                  text=True)
