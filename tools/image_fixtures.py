@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Writes what the tests of image/ compare with: small files of pictures in fuzz/corpus/{png,jpeg,webp},
+what Pillow reads from them (tests/data/images/decode.txt), and what it makes of 200 pictures at other
+sizes (tests/data/images/resize.txt).
+
+    python3 tools/image_fixtures.py          needs Pillow 13 (older ones resize tall pictures in
+                                             another order) and numpy
+
+A line has a hash of the pixels: the first 16 digits of the SHA-256 of their RGB bytes. Where carat
+differs from Pillow on purpose, the line is what carat promises: of 16-bit grey the upper 8 bits.
+"""
+import hashlib
+import io
+import pathlib
+import random
+import struct
+import zlib
+
+import numpy as np
+from PIL import Image, ImageOps
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CORPUS = ROOT / "fuzz/corpus"
+DATA = ROOT / "tests/data/images"
+
+
+def mix(z):
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def picture(seed, w, h):
+    """Noise, a smooth pattern or hard edges, as image/image_test_int.h draws them."""
+    y, x, c = np.meshgrid(np.arange(h), np.arange(w), np.arange(3), indexing="ij")
+    if seed % 3 == 0:
+        at = ((y * w + x) * 3 + c).astype(np.uint64) + np.uint64(seed) * np.uint64(1 << 32)
+        return (mix(at) & np.uint64(255)).astype(np.uint8)
+    if seed % 3 == 1:
+        return (((3 * x * x + 5 * y * y + 85 * c + seed) >> 4) & 255).astype(np.uint8)
+    return ((x // 3 + y // 2 + c) % 2 * 255).astype(np.uint8)
+
+
+def digest(rgb):
+    return hashlib.sha256(np.ascontiguousarray(rgb).tobytes()).hexdigest()[:16]
+
+
+# ---- Files ----
+
+CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
+
+
+def png(samples, depth, colour, interlace=False, before=(), after=()):
+    """A PNG file of samples [h, w, channels]; chunks before and after the pixels."""
+    h, w, _ = samples.shape
+
+    def rows(part):
+        out = b""
+        for row in part:
+            bits = "".join(format(int(v), f"0{depth}b") for v in row.reshape(-1))
+            bits += "0" * (-len(bits) % 8)
+            out += b"\0" + int(bits, 2).to_bytes(len(bits) // 8, "big")
+        return out
+
+    if interlace:
+        parts = [samples[y0::dy, x0::dx] for x0, y0, dx, dy in ADAM7]
+        raw = b"".join(rows(p) for p in parts if p.size)
+    else:
+        raw = rows(samples)
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", w, h, depth, colour, 0, 0, int(interlace))
+    all_chunks = [(b"IHDR", head), *before, (b"IDAT", zlib.compress(raw, 9)), *after, (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*c) for c in all_chunks)
+
+
+def exif(orientation, big=False):
+    order = ">" if big else "<"
+    return (b"MM\0*" if big else b"II*\0") + struct.pack(order + "IHHHI", 8, 2, 0x010F, 2, 4) + b"abc\0" + \
+        struct.pack(order + "HHIHHI", 0x0112, 3, 1, orientation, 0, 0)
+
+
+def png_files():
+    rng = np.random.default_rng(7)
+    palette = (b"PLTE", bytes(rng.integers(0, 256, 48, dtype=np.uint8)))
+    for colour, depths in ((0, (1, 2, 4, 8, 16)), (2, (8, 16)), (3, (1, 2, 4)), (4, (8, 16)), (6, (8, 16))):
+        for depth in depths:
+            for interlace in (False, True):
+                w, h = (11, 7) if interlace else (13, 5)
+                top = 1 << depth
+                samples = rng.integers(0, top, (h, w, CHANNELS[colour]))
+                name = f"{ {0: 'grey', 2: 'rgb', 3: 'palette', 4: 'grey-alpha', 6: 'rgba'}[colour]}{depth}"
+                before = [(b"PLTE", palette[1][: 3 * min(top, 16)])] if colour == 3 else []
+                yield name + ("-interlaced" if interlace else ""), png(samples, depth, colour, interlace, before)
+    small = rng.integers(0, 16, (4, 9, 1))
+    yield "palette8-transparent-entry", png(small, 8, 3, before=[palette, (b"tRNS", b"\xff\xff\0")])
+    yield "palette4-alpha", png(small, 4, 3, before=[palette, (b"tRNS", bytes(range(16)))])
+    rgb = rng.integers(0, 256, (4, 9, 3))
+    yield "rgb8-transparent-colour", png(rgb, 8, 2, before=[(b"tRNS", struct.pack(">HHH", *rgb[1, 1]))])
+    yield "grey8-transparent-level", png(small, 8, 0, before=[(b"tRNS", b"\0\3")])
+    yield "exif-6", png(rgb, 8, 2, before=[(b"eXIf", exif(6))])
+    yield "exif-3-behind", png(rgb, 8, 2, after=[(b"eXIf", exif(3, True))])
+    yield "text", png(rgb, 8, 2, before=[(b"gAMA", struct.pack(">I", 45455)), (b"tEXt", b"Title\0a picture"),
+                                         (b"zTXt", b"Comment\0\0" + zlib.compress(b"a" * 100))])
+    yield "one-pixel", png(rgb[:1, :1], 8, 2)
+
+
+def saved(rgb, kind, mode="RGB", **how):
+    out = io.BytesIO()
+    Image.fromarray(rgb).convert(mode).save(out, kind, **how)
+    return out.getvalue()
+
+
+def jpeg_files():
+    rgb = picture(1, 37, 22)
+    for name, how in (("420", {"subsampling": 2}), ("422", {"subsampling": 1}), ("444", {"subsampling": 0}),
+                      ("420-progressive", {"subsampling": 2, "progressive": True}),
+                      ("444-progressive", {"subsampling": 0, "progressive": True}),
+                      ("restart", {"subsampling": 2, "restart_marker_blocks": 1}),
+                      ("optimised", {"optimize": True}), ("poor", {"quality": 3}),
+                      ("rgb", {"keep_rgb": True, "subsampling": 0})):
+        yield name, saved(rgb, "JPEG", **({"quality": 85} | how))
+    yield "grey", saved(rgb, "JPEG", "L")
+    yield "grey-progressive", saved(rgb, "JPEG", "L", progressive=True)
+    yield "noise", saved(picture(3, 17, 9), "JPEG", quality=95)
+    yield "one-pixel", saved(rgb[:1, :1], "JPEG")
+    yield "cmyk", saved(rgb[:8, :8], "JPEG", "CMYK")
+    for o in range(1, 10):
+        yield f"exif-{o}", saved(rgb[:9, :14], "JPEG", quality=60, exif=b"Exif\0\0" + exif(o, o % 2 == 0))
+
+
+def webp_files():
+    rgb = picture(1, 37, 22)
+    alpha = Image.fromarray(np.dstack([rgb, picture(0, 37, 22)[:, :, :1]]))
+    yield "lossy", saved(rgb, "WEBP", quality=80)
+    yield "lossless", saved(picture(3, 9, 6), "WEBP", lossless=True)
+    yield "one-pixel", saved(rgb[:1, :1], "WEBP")
+    for name, how in (("alpha", {"quality": 60}), ("alpha-lossless", {"lossless": True, "exact": True})):
+        out = io.BytesIO()
+        alpha.crop((0, 0, 11, 8)).save(out, "WEBP", **how)
+        yield name, out.getvalue()
+    yield "exif-8", saved(rgb[:9, :14], "WEBP", quality=60, exif=exif(8))
+    yield "exif-5-as-in-jpeg", saved(rgb[:9, :14], "WEBP", lossless=True, exif=b"Exif\0\0" + exif(5))
+    out = io.BytesIO()
+    Image.fromarray(rgb[:8, :8]).save(out, "WEBP", save_all=True, lossless=True,
+                                      append_images=[Image.fromarray(rgb[8:16, :8])])
+    yield "animated", out.getvalue()
+
+
+REFUSED = {"jpeg/cmyk", "webp/animated"}
+
+
+def expected(name, data):
+    m = Image.open(io.BytesIO(data))
+    if name in REFUSED:
+        return "refused 0 0 -"
+    if m.mode.startswith("I"):
+        grey = (np.array(m) >> 8).astype(np.uint8)
+        rgb = np.repeat(grey[:, :, None], 3, axis=2)
+    else:
+        rgb = np.array(ImageOps.exif_transpose(m).convert("RGB"))
+    return f"read {rgb.shape[1]} {rgb.shape[0]} {digest(rgb)}"
+
+
+def write_files():
+    lines = []
+    for folder, files in (("png", png_files()), ("jpeg", jpeg_files()), ("webp", webp_files())):
+        (CORPUS / folder).mkdir(parents=True, exist_ok=True)
+        for name, data in files:
+            (CORPUS / folder / name).write_bytes(data)
+            lines.append(f"{folder}/{name} {expected(f'{folder}/{name}', data)}")
+    (DATA / "decode.txt").write_text("\n".join(lines) + "\n")
+
+
+# ---- Sizes ----
+
+def write_resizes():
+    rng = random.Random(11)
+    lines = []
+    for seed in range(200):
+        # Sides at random on a scale of ratios, so that some grow or shrink much; some stay.
+        w, h, tw, th = (int(2 ** rng.uniform(0, 7.5)) for _ in range(4))
+        if seed % 10 == 7:
+            tw = w
+        if seed % 10 == 8:
+            th = h
+        kind = "bilinear" if seed % 4 == 3 else "bicubic"
+        m = Image.fromarray(picture(seed, w, h)).resize((tw, th), getattr(Image.Resampling, kind.upper()))
+        lines.append(f"{seed} {w} {h} {tw} {th} {kind} {digest(np.array(m))}")
+    (DATA / "resize.txt").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    DATA.mkdir(parents=True, exist_ok=True)
+    write_files()
+    write_resizes()
