@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Writes what the tests of image/ compare with: small files of pictures in fuzz/corpus/{png,jpeg,webp},
 what Pillow reads from them (tests/data/images/decode.txt), and what it makes of 200 pictures at other
-sizes (tests/data/images/resize.txt).
+sizes (tests/data/images/resize.txt). With transformers also the sizes that its processors choose
+(sizes.txt) and the patches that they give (patches.txt).
 
     python3 tools/image_fixtures.py          needs Pillow 13 (older ones resize tall pictures in
-                                             another order) and numpy
+                                             another order), numpy and, for processors,
+                                             transformers
 
 A line has a hash of the pixels: the first 16 digits of the SHA-256 of their RGB bytes. Where carat
 differs from Pillow on purpose, the line is what carat promises: of 16-bit grey the upper 8 bits.
@@ -193,7 +195,71 @@ def write_resizes():
     (DATA / "resize.txt").write_text("\n".join(lines) + "\n")
 
 
+# ---- Processors ----
+
+BUDGETS = (70, 140, 280, 560, 1120)
+QWEN = (65536, 16777216)
+
+
+def write_sizes():
+    from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    rng = random.Random(13)
+    shapes = [(1, 1), (1920, 1080), (512, 512), (1500, 1000), (900, 3), (3, 900), (1, 71), (71, 1), (1, 16384),
+              (48, 48), (768, 768), (16383, 4096), (1080, 2400), (200, 1), (201, 1), (16, 16), (80, 48), (15, 17)]
+    shapes += [tuple(int(2 ** rng.uniform(0, 13)) for _ in "wh") for _ in range(82)]
+    lines = []
+    for w, h in shapes:
+        for b in BUDGETS:
+            for patch, merge in ((16, 3), (48, 1)) if b == 280 else ((16, 3),):
+                th, tw = get_aspect_ratio_preserving_size(h, w, patch, b * merge**2, merge)
+                lines.append(f"budget {patch} {merge} {b} {w} {h} {tw} {th}")
+        for patch, merge, least, most in ((16, 2, *QWEN), (14, 2, 3136, 1003520), (16, 3, 70 * 2304, 1120 * 2304)):
+            try:
+                th, tw = smart_resize(h, w, patch * merge, least, most)
+            except ValueError:
+                th = tw = 0
+            lines.append(f"pixels {patch} {merge} {least} {most} {w} {h} {tw} {th}")
+    (DATA / "sizes.txt").write_text("\n".join(lines) + "\n")
+
+
+def write_patches():
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    lines = []
+    cases = [(3, 40, 30), (1, 97, 200), (2, 33, 5), (4, 300, 200), (6, 60, 150)]
+    for seed, w, h in cases:
+        rgb = Image.fromarray(picture(seed, w, h))
+        # The tower's own first step, 2 (x - 1/2), is in our patches; 12B has patches of 48 and no such step.
+        for patch, merge, half in ((16, 3, True), (48, 1, False)):
+            out = Gemma4ImageProcessorPil(patch_size=patch, pooling_kernel_size=merge, max_soft_tokens=70)(rgb)
+            n = out["num_soft_tokens_per_image"][0] * merge**2
+            v = np.asarray(out["pixel_values"][0], np.float32)[:n]
+            v = v.reshape(n, patch, patch, 3).transpose(0, 3, 1, 2)
+            if half:
+                v = np.float32(2) * (v - np.float32(0.5))
+            at = np.asarray(out["image_position_ids"][0])[:n].max(axis=0) + 1
+            mean = "0.5 0.5 " * 3 if half else "0 1 " * 3
+            lines.append(f"budget {patch} {merge} 70 {mean}{seed} {w} {h} {at[0] * patch} {at[1] * patch} {digest(v)}")
+        for least, most, means, stds in ((4096, 65536, [0.5] * 3, [0.5] * 3),
+                                         (256, 4096, [0.48145466, 0.4578275, 0.40821073],
+                                          [0.26862954, 0.26130258, 0.27577711])):
+            out = Qwen2VLImageProcessorPil(patch_size=16, min_pixels=least, max_pixels=most, image_mean=means,
+                                           image_std=stds)(rgb)
+            grid = out["image_grid_thw"][0]
+            v = np.asarray(out["pixel_values"], np.float32).reshape(-1, 3, 2, 16, 16)
+            assert (v[:, :, 0] == v[:, :, 1]).all()  # a still picture, twice
+            stats = " ".join(f"{m} {s}" for m, s in zip(means, stds))
+            lines.append(f"pixels 16 2 {least} {most} {stats} {seed} {w} {h} {grid[2] * 16} {grid[1] * 16} "
+                         f"{digest(v[:, :, 0])}")
+    (DATA / "patches.txt").write_text("\n".join(lines) + "\n")
+
+
 if __name__ == "__main__":
     DATA.mkdir(parents=True, exist_ok=True)
     write_files()
     write_resizes()
+    write_sizes()
+    write_patches()
