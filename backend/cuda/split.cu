@@ -64,30 +64,39 @@ struct tile_source {
 struct split_block;
 DEV int block_key_place(const split_args &x, const split_block &b, int place, int t);
 DEV bool whole_tile(const split_block &b, int t0, int from, int until);
+DEV bool shared_tile(const split_args &x, const split_block &b, int t0);
 
-/* Keys t0 .. t0 + 31, a row per warp at a time. Rows outside [from, until) are copies of one
- * inside: finite, and hidden by the softmax. Where all keys of a tile are wanted and lie side by
- * side, as most do, a copy is one instruction with an offset known in advance; otherwise computing
- * its address takes some thirty. */
+/* Keys t0 .. t0 + 31. Rows outside [from, until) are copies of one inside: finite, and hidden by
+ * the softmax. A copy's address takes some thirty instructions, because a tile may lie around the
+ * end of a ring, or have other keys for each row of a tree. Most tiles do neither: in heads of up
+ * to 128 a warp then copies several rows at a time, and in larger ones, where all rows are wanted,
+ * with offsets known in advance. */
 template <int D, bool BLOCKS, int W>
 DEV void copy_tile(uint8_t *to, int line, tile_source *s, int t0, int from, int until,
                    const split_args &x, const split_block &b)
 {
+    constexpr int PIECES = D / 8, ROWS = PIECES < 32 ? 32 / PIECES : 1; /* of f16, in a warp */
     int warp = (int)threadIdx.x >> 5, lane = lane_id(), bytes = BLOCKS ? s->row_bytes : 2 * D;
-    if (!BLOCKS && D >= 256 && whole_tile(b, t0, from, until) && keys_adjoin(s->next, KEYS)) {
+    bool inside = D <= 128 ? shared_tile(x, b, t0) : whole_tile(b, t0, from, until);
+    if (!BLOCKS && inside && keys_adjoin(s->next, KEYS)) {
         constexpr int LINE = 2 * D + 16;
-        const uint8_t *row = s->head + (size_t)(s->next.place[0] + warp) * (2 * D) + 16 * lane;
-        to += warp * LINE + 16 * lane;
+        int k = warp * ROWS + lane / (32 / ROWS), piece = 16 * (lane % (32 / ROWS));
+        const uint8_t *tile = s->head + (size_t)s->next.place[0] * (2 * D) + piece;
+        to += k * LINE + piece;
+        if (D >= 256)
+            tile += k * 2 * D;
 #pragma unroll
-        for (int i = 0; i < KEYS / W; i++)
+        for (int i = 0; i < KEYS / W / ROWS; i++) {
+            int at = D >= 256 ? i * W : min(max(k + i * W * ROWS, from - t0), until - 1 - t0);
 #pragma unroll
-            for (int j = 0; j < D / 8; j += 32)
-                copy16_async(to + i * W * LINE + 16 * j, row + i * W * 2 * D + 16 * j, true);
+            for (int j = 0; j < PIECES; j += 32)
+                copy16_async(to + i * W * ROWS * LINE + 16 * j, tile + at * 2 * D + 16 * j, true);
+        }
         key_walk_on(&s->next, KEYS, t0 + KEYS, until);
         return;
     }
     to += warp * line + 16 * lane;
-#pragma unroll
+#pragma unroll(BLOCKS || D >= 256 ? KEYS / W : 2)
     for (int i = 0; i < KEYS / W; i++) {
         int k = warp + i * W;
         k = min(max(k, from - t0), until - 1 - t0);
@@ -143,7 +152,13 @@ struct split_block {
 /* The place of key t, which is `place` where all rows have the same keys. */
 DEV int block_key_place(const split_args &x, const split_block &b, int place, int t)
 {
-    return t < b.own_from ? place : row_key_place(x.a.kv, b.base.page, x.a.st.rows, b.r0, t);
+    bool same = !x.a.st.rows.seen || t < b.own_from; /* the former is known in passes of one row */
+    return same ? place : row_key_place(x.a.kv, b.base.page, x.a.st.rows, b.r0, t);
+}
+/* Have all rows the same keys in the tile? */
+DEV bool shared_tile(const split_args &x, const split_block &b, int t0)
+{
+    return !x.a.st.rows.seen || t0 + KEYS <= b.own_from;
 }
 /* Are all keys of a tile in the run, and those of all rows? */
 DEV bool whole_tile(const split_block &b, int t0, int from, int until)
