@@ -12,8 +12,8 @@
  * rows. matmul_wide.cu gives these bits too. The quicker of the two, by the clock, is taken
  * (LONG_BLAS, LONG_OWN); the clock also says from how many rows on it is quicker than
  * matmul_mma.cu. If no algorithm of the library gives these bits, one that gives a row the same
- * bits at every number of rows serves all passes (LONG_ALL), and if there is none either,
- * matmul_wide.cu serves.
+ * bits at every number of rows is compared instead. Where it is the quicker, it serves all passes
+ * (LONG_ALL). If there is none either, matmul_wide.cu serves.
  */
 #include "backend/cuda/cuda_int.h"
 #include "base/clock.h"
@@ -81,6 +81,7 @@ static const int32_t class_rows[CLASSES] = {512, 2048};
 typedef struct lt_choice {
     int32_t n_in, n_out, kind;
     bool library; /* `algo` is set */
+    bool apart;   /* its bits are not those of matmul_mma.cu, but the same at any number of rows */
     long_choice as;
     lt_algo algo[CLASSES];
 } lt_choice;
@@ -389,8 +390,11 @@ static void measure(const trial *t, lt_choice *x)
             blas[i] = time_of(t, class_rows[i], BY_BLAS, &x->algo[i]);
     }
     const bool by_blas = x->library && blas[1] <= wide[1];
-    x->as.way = by_blas ? LONG_BLAS : LONG_OWN;
-    x->as.rows = rows_from(tiles, by_blas ? blas : wide);
+    if (by_blas && x->apart)
+        x->as = (long_choice){LONG_ALL, 0};
+    else
+        x->as =
+            (long_choice){by_blas ? LONG_BLAS : LONG_OWN, rows_from(tiles, by_blas ? blas : wide)};
 }
 
 static lt_choice *choice_of(cuda_blas *b, int32_t n_in, int32_t n_out, int32_t kind)
@@ -408,19 +412,16 @@ static void choose_algorithms(const trial *t, lt_choice *x)
     cuda_blas *b = t->c->blas;
     for (lt_choice *o = b->choice; o < x; o++)
         if (o->n_in == x->n_in && o->n_out == x->n_out) {
-            int32_t kind = x->kind;
-            *x = *o;
-            x->kind = kind;
+            x->library = o->library;
+            x->apart = o->apart;
+            memcpy(x->algo, o->algo, sizeof x->algo);
             return;
         }
     x->library = true;
     for (int i = 0; i < CLASSES && x->library; i++)
         x->library = choose(t, class_rows[i], true, &x->algo[i]);
-    if (x->library) {
-        x->as.way = LONG_BLAS;
-    } else if (choose(t, class_rows[CLASSES - 1], false, &x->algo[0])) {
-        x->library = true;
-        x->as = (long_choice){LONG_ALL, 0};
+    if (!x->library && choose(t, class_rows[CLASSES - 1], false, &x->algo[0])) {
+        x->library = x->apart = true;
         x->algo[1] = x->algo[0];
     }
 }
@@ -443,7 +444,9 @@ static status learn_piece(cuda_device *c, const weight *w, int32_t n_out, err *e
     *x = (lt_choice){.n_in = n_in, .n_out = n_out, .kind = kind, .as = {LONG_OWN, LONG_ROWS}};
     if (b->here)
         choose_algorithms(&t, x);
-    if (can && measured && x->as.way != LONG_ALL)
+    if (x->library)
+        x->as = x->apart ? (long_choice){LONG_ALL, 0} : (long_choice){LONG_BLAS, LONG_ROWS};
+    if (can && measured)
         measure(&t, x);
     cudaStreamSynchronize(c->stream);
     cudaFree(t.at);
@@ -504,7 +507,7 @@ bool cuda_long_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16
                       const weight *of, long_way way)
 {
     const lt_choice *a = choice_of(c->blas, of->n_in, y.cols, of->packed_kind);
-    if (a && way != LONG_OWN && a->as.way != LONG_OWN)
+    if (a && way != LONG_OWN && (way == LONG_ALL || a->as.way != LONG_OWN))
         return cuda_blas_matmul(c, y, x, w, of);
     cu_matmul_wide(c->stream, y, x, w, of->n_in, 0);
     return true;

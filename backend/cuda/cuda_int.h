@@ -259,8 +259,8 @@ cuda_blas *cuda_blas_plan_only(void);    /* a plan counts on the library; NULL: 
 void cuda_blas_close(cuda_blas *b);
 bool cuda_blas_here(const cuda_device *c);
 /* What multiplies passes of prompts of `rows` rows and more: matmul_wide.cu or the library, both
- * with the bits that matmul_mma.cu gives fewer rows; or the library, which then takes all passes.
- */
+ * with the bits that matmul_mma.cu gives fewer rows; or the library with bits of its own, which
+ * then takes all passes. */
 typedef enum long_way { LONG_OWN, LONG_BLAS, LONG_ALL } long_way;
 typedef struct long_choice {
     long_way way;

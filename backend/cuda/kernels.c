@@ -16,6 +16,17 @@ static kernel_speed prompt_speed(const cuda_device *c)
     return cuda_blas_here(c) || !c->facts.wgmma ? KERNEL_FULL : KERNEL_SLOW;
 }
 
+/* Who multiplies the rows of long prompts by w. Before w is loaded nothing is measured. */
+static const char *prompts_by(const cuda_device *c, const weight *w)
+{
+    if (!cuda_blas_here(c))
+        return "bf16 tensor cores for prompts: no cuBLASLt";
+    if (!w->packed)
+        return "cuBLASLt or bf16 tensor cores for prompts";
+    return cuda_long_choice(c, w).way == LONG_OWN ? "bf16 tensor cores for prompts"
+                                                  : "cuBLASLt for prompts";
+}
+
 static kernel_speed float_kernel(const cuda_device *c, const weight *w, char *text, size_t cap)
 {
     bool small = w->n_out <= ROUTER_ROWS && w->n_mat == 1;
@@ -27,8 +38,7 @@ static kernel_speed float_kernel(const cuda_device *c, const weight *w, char *te
         snprintf(text, cap, "f32 sums: rows of %d are no multiple of %d", w->n_in, GROUP);
         return small ? KERNEL_FULL : KERNEL_SLOW;
     }
-    snprintf(text, cap, "f32 sums, bf16 tensor cores for prompts%s",
-             cuda_blas_here(c) ? ", cuBLASLt for long ones" : " without cuBLASLt");
+    snprintf(text, cap, "f32 sums, %s", prompts_by(c, w));
     return prompt_speed(c);
 }
 
@@ -52,9 +62,7 @@ kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, s
         snprintf(text, cap, "int8 dots, bf16 tensor cores by expert for prompts");
         return KERNEL_FULL;
     }
-    snprintf(text, cap, "int8 dots, int8 tensor cores from 2 rows on, %s",
-             cuda_blas_here(c) ? "cuBLASLt for prompts"
-                               : "bf16 tensor cores for prompts: no cuBLASLt");
+    snprintf(text, cap, "int8 dots, int8 tensor cores from 2 rows on, %s", prompts_by(c, w));
     return prompt_speed(c);
 }
 
