@@ -7,6 +7,7 @@
  */
 #include "text/gemma4.h"
 #include "text/laguna.h"
+#include "text/mistral.h"
 #include "text/qwen.h"
 #include "fuzz/fuzz.h"
 #include "text/chat.h"
@@ -47,9 +48,13 @@ static bool take_event(void *user, const answer_event *ev)
 static const chat_format *format_of(uint8_t flags)
 {
     static const chat_format *const all[] = {&gemma4_formats[GEMMA4_JULY_LARGE],
-                                             &qwen_formats[QWEN_3], &qwen_formats[QWEN_36],
-                                             &laguna_formats[LAGUNA_COMPACT]};
-    return all[(flags >> 2) / 17];
+                                             &qwen_formats[QWEN_3],
+                                             &qwen_formats[QWEN_36],
+                                             &laguna_formats[LAGUNA_COMPACT],
+                                             &mistral_formats[MISTRAL_V3],
+                                             &mistral_formats[MISTRAL_V11],
+                                             &mistral_formats[MISTRAL_V13]};
+    return all[(flags >> 2) / 10];
 }
 
 static void read_answer(const char *s, size_t n, size_t piece, uint8_t flags, str *out)

@@ -51,10 +51,10 @@ static bool wait_for_more(call_parts *p, size_t n)
     return false;
 }
 
-/* The bytes at the end of s[0..n) that begin `mark`. */
+/* The bytes at the end of s[0..n) that begin `mark`; NULL: none. */
 static size_t open_end(const char *s, size_t n, const char *mark)
 {
-    size_t most = strlen(mark) - 1;
+    size_t most = mark ? strlen(mark) - 1 : 0;
     for (size_t k = most < n ? most : n; k > 0; k--)
         if (!memcmp(s + n - k, mark, k))
             return k;
@@ -170,7 +170,7 @@ static size_t certain_text(const call_parts *p, const char *s, size_t n)
                                  p->syntax->bare_close, p->syntax->call_close};
     size_t hold = 0;
     for (int i = 0; i < 4; i++) {
-        size_t k = marks[i] ? open_end(s, n, marks[i]) : 0;
+        size_t k = open_end(s, n, marks[i]);
         hold = k > hold ? k : hold;
     }
     n -= hold;
@@ -234,12 +234,18 @@ static bool take_pair_value(call_parts *p, const char *s, size_t n, str *out)
 
 /* ---- Objects ---- */
 
+/* The first `mark` in s[0..n); NULL: there is none, or there is no such mark. */
+static const char *find_close(const char *s, size_t n, const char *mark)
+{
+    return mark ? memmem(s, n, mark, strlen(mark)) : NULL;
+}
+
 /* What is certain of the open string s[at..n). Without its end quote, as many brackets at its end
  * as are open would be the call's. */
 static size_t certain_string(const call_parts *p, const char *s, size_t at, size_t n)
 {
     const char *quote = p->syntax->quote, *close = p->syntax->call_close;
-    size_t hold = open_end(s + at, n - at, close), k = quote ? open_end(s + at, n - at, quote) : 0;
+    size_t hold = open_end(s + at, n - at, close), k = open_end(s + at, n - at, quote);
     n -= hold > k ? hold : k;
     size_t end = n;
     for (int left = p->depth + 1; n > at; n--) {
@@ -289,7 +295,7 @@ static bool read_quoted_string(call_parts *p, const char *s, size_t n, str *out,
 {
     const char *quote = p->syntax->quote, *close = p->syntax->call_close, *text = s + p->at;
     const char *end = memmem(text, n - p->at, quote, strlen(quote));
-    const char *mark = memmem(text, end ? (size_t)(end - text) : n - p->at, close, strlen(close));
+    const char *mark = find_close(text, end ? (size_t)(end - text) : n - p->at, close);
     p->stuck |= mark != NULL;
     *to = mark  ? certain_string(p, s, p->at, (size_t)(mark - s))
           : end ? (size_t)(end - s)
@@ -301,7 +307,7 @@ static bool read_quoted_string(call_parts *p, const char *s, size_t n, str *out,
 static bool read_open_json(call_parts *p, const char *s, size_t n, str *out, size_t *to)
 {
     const char *close = p->syntax->call_close, *text = s + p->at;
-    const char *mark = memmem(text, n - p->at, close, strlen(close));
+    const char *mark = find_close(text, n - p->at, close);
     size_t sure = mark ? (size_t)(mark - s) : n - open_end(text, n - p->at, close);
     str all = {0};
     bool ended = read_json_string(s, p->at, sure, sure, &all, to);

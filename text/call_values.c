@@ -628,6 +628,24 @@ bool call_read_json(const call_text *c, str *name, str *arguments, size_t *n_rea
     return ok;
 }
 
+bool call_read_arguments(const call_text *c, size_t at, str *arguments, size_t *n_read)
+{
+    size_t from = pass_bytes(c->s, at, c->n, ""), end = from + json_end(c->s + from, c->n - from);
+    arena mem = {.max_bytes = arena_limit_for(c->n)};
+    const jtree *v = NULL;
+    status st = end > from ? jtree_parse_repeats(c->s + from, end - from, "", CALL_MAX_DEPTH, &mem,
+                                                 &v, NULL)
+                           : E_FORMAT;
+    bool ok = !st && v->kind == JTREE_OBJECT;
+    if (ok) {
+        jtree_put_json(arguments, v);
+        *n_read = pass_bytes(c->s, end, c->n, "");
+    }
+    arguments->bad |= st == E_MEMORY;
+    arena_free(&mem);
+    return ok;
+}
+
 bool call_may_begin(const char *s, size_t n, const char *what, size_t *at)
 {
     size_t from = pass_bytes(s, 0, n, ""), len = strlen(what);

@@ -98,7 +98,7 @@ typedef struct call_pairs {
 typedef struct answer_syntax {
     const char *opening; /* the end of the prompt, if models may repeat it first; "": none */
     const char *thought_open, *thought_label, *thought_close; /* label: "" for none */
-    const char *call_open, *call_close;
+    const char *call_open, *call_close; /* call_close NULL: the next call or the end ends one */
     const char *quote; /* encloses strings in calls; NULL: they are JSON or plain text */
     /* Marks around plain text in a call; NULL: none. Between them call_close is text. */
     const char *value_open, *value_close;
@@ -118,6 +118,8 @@ typedef struct answer_syntax {
     bool (*read_call)(const call_text *c, str *name, str *arguments, size_t *n_read);
     /* Looks at text of which more may come. */
     call_head (*read_head)(const char *s, size_t n);
+    /* For grammars: what stands before, between and behind the calls of one mark. NULL: nothing. */
+    const char *list_open, *list_next, *list_close;
     /* White space around the text of a call. Several calls may stand between two marks. NULL: one
      * call alone, without white space. */
     const char *call_space;

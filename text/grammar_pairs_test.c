@@ -1,10 +1,11 @@
-/* grammar_pairs_test.c - forced calls in the Qwen and Laguna formats: what the grammars allow, and
- * that the parsers read it.
+/* grammar_pairs_test.c - forced calls in the Qwen, Laguna and Mistral formats: what the grammars
+ * allow, and that the parsers read it.
  */
 #include "tests/test.h"
 #include "tests/vocab_parts.h"
 #include "text/grammar_int.h"
 #include "text/laguna.h"
+#include "text/mistral.h"
 #include "text/qwen.h"
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -16,20 +17,22 @@ static size_t one_byte(const char *s, size_t n)
     return 1;
 }
 
-static const char *const marks[] = {"<think>", "</think>", "<tool_call>", "</tool_call>",
-                                    "<assistant>"};
+static const char *const marks[] = {"<think>",     "</think>",     "<tool_call>", "</tool_call>",
+                                    "<assistant>", "[TOOL_CALLS]", "[CALL_ID]",   "[ARGS]",
+                                    "[THINK]",     "[/THINK]"};
 enum { N_MARKS = sizeof marks / sizeof *marks };
 
 static const tokenizer_name tokenizers[] = {{"toy", NULL, VOCAB_CHARS, one_byte, NULL, 0}, {0}};
-static const text_family toy = {
-    .archs = LIST("toy"),
-    .name = "the toy",
-    .model_types = (const char *const[]){"toy", NULL},
-    .tokenizers = tokenizers,
-    .ends = LIST("<end>"),
-    .ends_not = LIST(NULL),
-    .media = LIST(NULL),
-    .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>")};
+static const text_family toy = {.archs = LIST("toy"),
+                                .name = "the toy",
+                                .model_types = (const char *const[]){"toy", NULL},
+                                .tokenizers = tokenizers,
+                                .ends = LIST("<end>"),
+                                .ends_not = LIST(NULL),
+                                .media = LIST(NULL),
+                                .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>",
+                                              "<assistant>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]",
+                                              "[THINK]", "[/THINK]")};
 
 static vocab *toy_marks(void)
 {
@@ -196,6 +199,48 @@ TEST(forced_calls_of_laguna)
         {NULL, 0}};
     check_examples(&laguna_formats[LAGUNA_COMPACT], &must, THOUGHT_INSIDE, compact);
     check_examples(&laguna_formats[LAGUNA_LINES], &must, THOUGHT_NONE, lines);
+}
+
+TEST(forced_calls_of_mistral)
+{
+    static const example list[] = {
+        {"[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"city\": \"[Rome]\", \"days\": 3}, "
+         "\"id\": "
+         "\"aZ3456789\"}]",
+         1},
+        {"[TOOL_CALLS][{\"name\": \"ping\", \"arguments\": {}}]", 1},
+        {"[TOOL_CALLS][{\"name\": \"ping\", \"arguments\": {}}, {\"name\": \"ping\", "
+         "\"arguments\": {}}]",
+         -1},
+        {"[TOOL_CALLS][{\"name\": \"ping\", \"arguments\": {}, \"id\": \"short\"}]", -1},
+        {"[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}]", -1},
+        {"[TOOL_CALLS]{\"name\": \"ping\", \"arguments\": {}}", -1},
+        {NULL, 0}};
+    static const example free_list[] = {{"Let me see.[TOOL_CALLS][{\"name\": \"ping\", "
+                                         "\"arguments\": {}}, {\"name\": \"f\", \"arguments\": "
+                                         "{\"x\": [1]}, \"id\": \"aZ3456789\"}]",
+                                         2},
+                                        {"Hello [1]", 0},
+                                        {NULL, 0}};
+    static const example named[] = {{"[TOOL_CALLS]f[CALL_ID]aZ3456789[ARGS]{\"city\": "
+                                     "\"Rome\"}[TOOL_CALLS]ping[CALL_ID]123456789"
+                                     "[ARGS]{}",
+                                     2},
+                                    {"[TOOL_CALLS]ping[ARGS]{}", -1},
+                                    {"[TOOL_CALLS]ping[CALL_ID]12345678[ARGS]{}", -1},
+                                    {NULL, 0}};
+    static const example bare[] = {
+        {"[THINK]hm[/THINK][TOOL_CALLS]f[ARGS]{\"city\": \"Rome\"}[TOOL_CALLS]ping[ARGS]{}", 2},
+        {"[TOOL_CALLS]ping[ARGS]{}", 1},
+        {"[TOOL_CALLS]f[ARGS]{}", -1},
+        {NULL, 0}};
+    grammar_tools may = must;
+    may.calls = CALLS_MAY;
+    may.strict_all = false;
+    check_examples(&mistral_formats[MISTRAL_V3], &must, THOUGHT_NONE, list);
+    check_examples(&mistral_formats[MISTRAL_V3_TEKKEN], &may, THOUGHT_NONE, free_list);
+    check_examples(&mistral_formats[MISTRAL_V11], &must, THOUGHT_NONE, named);
+    check_examples(&mistral_formats[MISTRAL_V13], &must, THOUGHT_MAY, bare);
 }
 
 TEST(json_may_follow_the_line_feeds_after_a_thought)

@@ -1,7 +1,7 @@
 /* grammar_tools.c - answers that may or must call the tools of a request.
  *
  *     answer = [ thought ] ( [ text ] { call } | call { call } | json )
- *     call   = call_open ... call_close, in the family's syntax
+ *     call   = call_open ... [ call_close ], in the family's syntax
  *
  * Where calls are free, several calls may stand between two marks, as models write them; and if
  * no tool is strict, other text in front of call_close.
@@ -97,7 +97,13 @@ static gx *content(gx_builder *b, arena *mem, const grammar_tools *o)
 static gx *between_marks(gx_builder *b, gx *call, bool many)
 {
     enum { SPACE_MAX = 8 };
-    const char *space = syntax_of(b)->call_space;
+    const char *space = syntax_of(b)->call_space, *list = syntax_of(b)->list_open;
+    if (list) {
+        gx *next = gx_seq2(b, gx_text(b, syntax_of(b)->list_next), call);
+        gx *all = many ? gx_seq2(b, call, gx_repeat(b, next, 0, MAX_CALLS - 1)) : call;
+        return gx_seq3(b, gx_seq2(b, gx_maybe(b, gx_text(b, " ")), gx_text(b, list)), all,
+                       gx_text(b, syntax_of(b)->list_close));
+    }
     if (!space)
         return call;
     if (!many)
@@ -131,8 +137,9 @@ static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree
     gx *inside = between_marks(b, gx_alt(b, &calls), free);
     if (loose)
         inside = gx_seq2(b, inside, gx_without_any(b, syntax_of(b)->content_not));
+    const char *close = syntax_of(b)->call_close;
     gx *call = gx_seq3(b, gx_special(b, syntax_of(b)->call_open), inside,
-                       gx_special(b, syntax_of(b)->call_close));
+                       close ? gx_special(b, close) : gx_text(b, ""));
     if (syntax_of(b)->n_gap)
         call = gx_seq2(b, call, gx_repeat(b, gx_text(b, "\n"), 0, syntax_of(b)->n_gap));
     gx *all = gx_repeat(b, call, must || json, o->one ? 1 : MAX_CALLS);

@@ -15,18 +15,21 @@ static const tokenizer_name tokenizers[] = {
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-const text_family mistral_text = {.archs = LIST("llama"),
-                                  .name = "Llama 2 and Mistral",
-                                  .model_types = LIST("mistral"),
-                                  .tokenizers = tokenizers,
-                                  .bos = "<s>",
-                                  .eos = "</s>",
-                                  .unk = "<unk>",
-                                  .pad = "<pad>",
-                                  .bos_always = true, /* older files do not state it */
-                                  .ends = LIST("</s>"),
-                                  .ends_not = LIST(NULL),
-                                  .shown = LIST(NULL),
-                                  .media = LIST("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
-                                  .turn_open = "[INST]",
-                                  .turn_close = "</s>"};
+const text_family mistral_text = {
+    .archs = LIST("llama"),
+    .name = "Llama 2 and Mistral",
+    .model_types = LIST("mistral"),
+    .tokenizers = tokenizers,
+    .bos = "<s>",
+    .eos = "</s>",
+    .unk = "<unk>",
+    .pad = "<pad>",
+    .bos_always = true, /* older files do not state it */
+    .ends = LIST("</s>"),
+    .ends_not = LIST(NULL),
+    .shown = LIST("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[THINK]", "[/THINK]"),
+    .media = LIST("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+    .turn_open = "[INST]",
+    .turn_close = "</s>",
+    .recognise = mistral_recognise,
+    .render = mistral_render};

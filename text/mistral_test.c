@@ -2,6 +2,7 @@
  * stands before a text.
  */
 #include "text/mistral.h"
+#include "tests/chat_replay.h"
 #include "tests/test.h"
 #include "tests/vocab_json.h"
 #include "tests/vocab_parts.h"
@@ -88,4 +89,36 @@ TEST(files_of_the_architecture_llama_are_told_apart_by_the_tokenizer)
     CHECK(text_family_for("llama", 5, "llama", NULL) == &mistral_text);
     CHECK_STR(text_family_for("llama", 5, "gpt2", "smaug-bpe")->name, "Llama");
     CHECK(!text_family_for("lama", 4, "llama", NULL));
+}
+
+/* ---- Prompts ---- */
+
+static const replay_template templates[] = {
+    {"llama2.jinja", &mistral_formats[LLAMA2]},
+    {"mistral-v0.1.jinja", &mistral_formats[MISTRAL_V0]},
+    {"mistral-v0.2.jinja", &mistral_formats[MISTRAL_V0_TIGHT]},
+    {"mistral-v1.jinja", &mistral_formats[MISTRAL_V1]},
+    {"mistral-v3.jinja", &mistral_formats[MISTRAL_V3]},
+    {"mistral-v3-tekken.jinja", &mistral_formats[MISTRAL_V3_TEKKEN]},
+    {"mistral-v7.jinja", &mistral_formats[MISTRAL_V7]},
+    {"mistral-v7-tekken.jinja", &mistral_formats[MISTRAL_V7_TEKKEN]},
+    {"mistral-v11.jinja", &mistral_formats[MISTRAL_V11]},
+    {"mistral-v13.jinja", &mistral_formats[MISTRAL_V13]},
+};
+
+TEST(templates_of_mistral_are_recognised)
+{
+    chat_recognised(templates, N_MISTRAL_FORMATS);
+    /* A system message of the template's own, which carat does not write. */
+    static const char other[] =
+        "{% set system_message = 'You are a helpful, respectful assistant' %}"
+        "{% set system_message = false %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' "
+        "}}";
+    CHECK(!chat_format_of(&mistral_text, other, sizeof other - 1));
+    CHECK(!chat_format_of(&mistral_text, "[INST]", 6) && !chat_format_of(&mistral_text, "", 0));
+}
+
+TEST(prompts_of_mistral_are_what_jinja_renders)
+{
+    chat_replay("tests/data/chat/mistral.jsonl", templates, N_MISTRAL_FORMATS, 25, NULL);
 }

@@ -48,6 +48,8 @@ unsigned call_kinds_of(const jtree *root, const jtree *schema);
 /* Reads {"name": NAME, "arguments": {...}} at the beginning of c; commas and the brackets of a list
  * around such objects are passed. */
 bool call_read_json(const call_text *c, str *name, str *arguments, size_t *n_read);
+/* Reads the object at c->s[at] as JSON. */
+bool call_read_arguments(const call_text *c, size_t at, str *arguments, size_t *n_read);
 /* Appends the name s[0..n) without white space around it. False: no possible name. */
 bool call_take_name(str *name, const char *s, size_t n);
 /* s[0..n) is, but for white space, the beginning of `what`, or begins with it; *at: the offset

@@ -1,8 +1,10 @@
-/* parse_qwen_test.c - answers in the Qwen and Laguna formats, each cut into pieces at every byte.
+/* parse_qwen_test.c - answers in the Qwen, Laguna and Mistral formats, each cut into pieces at
+ * every byte.
  */
 #include "tests/test.h"
 #include "text/gemma4.h"
 #include "text/laguna.h"
+#include "text/mistral.h"
 #include "text/qwen.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -80,6 +82,9 @@ static void expect(const chat_format *f, bool thinking, const char *text, const 
 
 #define QWEN3 &qwen_formats[QWEN_3]
 #define QWEN36 &qwen_formats[QWEN_36]
+#define V3 &mistral_formats[MISTRAL_V3]
+#define V11 &mistral_formats[MISTRAL_V11]
+#define V13 &mistral_formats[MISTRAL_V13]
 #define LAGUNA &laguna_formats[LAGUNA_COMPACT]
 
 TEST(answers_of_qwen_are_split)
@@ -243,6 +248,41 @@ PLAIN_TEST(marks_of_calls_in_prose_are_text_in_every_family)
            "C(Not <tool_call>.)T(g {})");
 }
 
+TEST(answers_of_mistral)
+{
+    /* The space that SentencePiece puts before a text, and no more. */
+    expect(&mistral_formats[LLAMA2], false, " Hello </s", "C(Hello </s)");
+    expect(&mistral_formats[MISTRAL_V1], false, "  Hello [TOOL_CALLS]", "C( Hello [TOOL_CALLS])");
+    expect(V3, false, " [TOOL_CALLS", "C([TOOL_CALLS)");
+    expect(V13, false, "[THINK]hm[/THINK]Yes.", "R(hm)C(Yes.)");
+    expect(V11, false, " [1] [THINK]", "C( [1] [THINK])");
+}
+
+TEST(calls_of_mistral)
+{
+    expect(
+        V3, false,
+        "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"n\": 1.50, \"s\": \"[TOOL_CALLS]]}\"}, "
+        "\"id\": \"abcdefghi\"}, {\"name\": \"g\", \"arguments\": {}, \"id\": \"123456789\"}]",
+        "T(f {\"n\": 1.50, \"s\": \"[TOOL_CALLS]]}\"})T(g {})");
+    expect(V3, false, " Wait.\n[TOOL_CALLS][{\"name\": \"g\", \"arguments\": {}}] so",
+           "C(Wait.)T(g {})C(so)");
+    expect(V3, false, "[TOOL_CALLS] [{\"name\": \"h\", \"arguments\": {}}]",
+           "C([TOOL_CALLS] [{\"name\": \"h\", \"arguments\": {}}])");
+    expect(V3, false, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"n\": 1",
+           "C([TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"n\": 1)");
+    expect(V11, false,
+           "a[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{\"s\": \"x[ARGS][TOOL_CALLS]\"}[TOOL_CALLS]g"
+           "[CALL_ID]123456789[ARGS]{}",
+           "C(a)T(f {\"s\": \"x[ARGS][TOOL_CALLS]\"})T(g {})");
+    expect(V13, false, "[THINK]a [TOOL_CALLS][/THINK][TOOL_CALLS]f[ARGS]{\"o\": {\"k\": []}}",
+           "R(a [TOOL_CALLS])T(f {\"o\": {\"k\": []}})");
+    expect(V13, false, "[TOOL_CALLS]g[ARGS] {}\nb", "T(g {})C(b)");
+    expect(V13, false, "[TOOL_CALLS]g[ARGX]{}", "C([TOOL_CALLS]g[ARGX]{})");
+    expect(V13, false, "[TOOL_CALLS]g[ARGS]1", "C([TOOL_CALLS]g[ARGS]1)");
+    expect(V13, false, "[TOOL_CALLS]f [ARGS]{}", "C([TOOL_CALLS]f [ARGS]{})");
+}
+
 TEST(several_calls_between_two_marks_of_qwen_are_calls)
 {
     expect(QWEN36, false,
@@ -342,6 +382,15 @@ TEST(arguments_of_calls_come_in_parts)
          "{\"a\": [1], \"s\": \"c\"}.f", 2},
         {&gemma4_formats[GEMMA4_JULY_LARGE], "<|tool_call>call:f{s:<|\"|>some text}<tool_call|>",
          "{\"s\":\"some text\"}.f", 8},
+        {V3,
+         "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"s\": \"some text\", \"n\": 1}}, "
+         "{\"name\": "
+         "\"g\", \"arguments\": {}}]",
+         "{\"s\": \"some text\", \"n\": 1}.f.g", 8},
+        {V11, "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{\"s\": \"some text\", \"n\": 1}",
+         "{\"s\": \"some text\", \"n\": 1}.f", 8},
+        {V13, "[TOOL_CALLS]f[ARGS]{\"s\": \"some text\"}[TOOL_CALLS]f[ARGS]{\"n\": 1}",
+         "{\"s\": \"some text\"}.f{\"n\": 1}.f", 8},
         /* Two calls, each in its marks. */
         {QWEN36,
          "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>\n"
@@ -369,9 +418,10 @@ TEST(arguments_of_calls_come_in_parts)
     str_free(&got);
 }
 
-static const chat_format *const formats[] = {QWEN3, QWEN36, LAGUNA};
+static const chat_format *const formats[] = {QWEN3, QWEN36, LAGUNA, V3, V11, V13};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
 
-PLAIN_TEST(answers_of_qwen_and_laguna_are_the_same_however_they_are_cut)
+PLAIN_TEST(answers_are_the_same_however_they_are_cut)
 {
     static const char *const parts[] = {"<think>",
                                         "</think>",
@@ -404,12 +454,17 @@ PLAIN_TEST(answers_of_qwen_and_laguna_are_the_same_however_they_are_cut)
                                         "{\"name\": \"g\"}",
                                         "'",
                                         "[",
-                                        ","};
+                                        ",",
+                                        "[TOOL_CALLS]",
+                                        "[ARGS]",
+                                        "[CALL_ID]",
+                                        "[THINK]",
+                                        "[/THINK]"};
     enum { N = sizeof parts / sizeof *parts };
     uint64_t rng = test_seed();
     str text = {0}, want = {0}, got = {0};
     for (int round = 0; round < 3000; round++) {
-        const chat_format *f = formats[round % 3];
+        const chat_format *f = formats[round % N_FORMATS];
         str_cut(&text, 0);
         str_puts(&text, "");
         for (uint64_t n = rng_below(&rng, 30); n > 0; n--)
@@ -456,14 +511,15 @@ TEST(hostile_calls_of_pairs_are_bounded)
 static status read_some(void *arg, err *e)
 {
     static const char text[] =
-        "x</think>y <tool_call>\n<function=f>\n<parameter=o>\n{'a': 1}\n</parameter>\n"
+        "[TOOL_CALLS]f[ARGS]{\"s\": \"x\"}[TOOL_CALLS] [{\"name\": \"g\", \"arguments\": "
+        "{}}]x</think>y <tool_call>\n<function=f>\n<parameter=o>\n{'a': 1}\n</parameter>\n"
         "<parameter=n>\n1\n</tool_call><tool_call>{\"name\": \"f\", \"arguments\": {'s': 'x'}}"
         "</tool_call>";
     answer_parser *a;
     size_t bytes = 0;
     status st = OK;
     (void)arg;
-    for (int i = 0; i < 3 && !st; i++) {
+    for (int i = 0; i < N_FORMATS && !st; i++) {
         st = answer_open(&a, formats[i], true, count_bytes, &bytes, e);
         if (!st)
             st = answer_tools(a, tools, sizeof tools - 1, true, e);
@@ -476,7 +532,7 @@ static status read_some(void *arg, err *e)
     return st;
 }
 
-TEST(answers_of_qwen_survive_every_failed_allocation)
+TEST(answers_of_all_formats_survive_every_failed_allocation)
 {
     test_every_allocation(read_some, NULL);
 }

@@ -3,7 +3,7 @@
 
     tools/spm_fixtures.py                writes tests/data/vocab/llama-spm.json
     tools/spm_fixtures.py --all N FILE   encodes N texts with the pieces of a GGUF file's vocabulary
-                                         (tokenizer.ggml.model = llama), in files for
+                                         (tokenizer.ggml.model = llama) or of a tokenizer.model, in files for
                                          BPE_CASES=FILE build/carat_test pieces_with_scores_agree_with_sentencepiece,
                                          runs this, and says how many texts agree
 
@@ -35,7 +35,12 @@ def train(rng):
     return model
 
 
-def of_gguf(path):
+def of_file(path):
+    if not path.endswith(".gguf"):
+        model = pb.ModelProto()
+        with open(path, "rb") as f:
+            model.ParseFromString(f.read())
+        return model
     from gguf import GGUFReader
     fields = GGUFReader(path).fields
     model = pb.ModelProto()
@@ -70,7 +75,7 @@ def main():
         write(os.path.join(DATA, "llama-spm.json"), model, texts)
         print(len(model.pieces), "pieces,", len(texts), "texts")
         return
-    model, path, left = of_gguf(sys.argv[3]), f"/tmp/spm_cases_{os.getpid()}.json", int(sys.argv[2])
+    model, path, left = of_file(sys.argv[3]), f"/tmp/spm_cases_{os.getpid()}.json", int(sys.argv[2])
     while left > 0:
         write(path, model, [text(rng, [" "]) for _ in range(min(10000, left))])
         run = subprocess.run([os.environ.get("CARAT_TEST", os.path.join(TOP, "build", "carat_test")), "pieces_with_scores_agree_with_sentencepiece"],

@@ -1,0 +1,103 @@
+/* chat_replay.c - see chat_replay.h. */
+#include "tests/chat_replay.h"
+#include "tests/test.h"
+#include "text/jtree.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+#include <inttypes.h>
+
+static uint64_t fnv(const char *s, size_t n)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ (unsigned char)s[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+static void check_tiles(const chat_prompt *p)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < p->n_segments; i++) {
+        CHECK_EQ(p->segment[i].at, at);
+        CHECK(p->segment[i].n > 0);
+        at += p->segment[i].n;
+    }
+    CHECK_EQ(at, p->text.n);
+    CHECK(utf8_valid(str_text(&p->text), p->text.n));
+}
+
+/* want: the hash of the text, or null. */
+static bool check_line(int line, const jtree *c, const jtree *want, const chat_format *f,
+                       void (*check)(const chat_prompt *p, const carat_chat_options *opt))
+{
+    const jtree *m = jtree_get(c, "messages"), *tools = jtree_get(c, "tools");
+    const jtree *effort = jtree_get(c, "effort");
+    carat_chat_options opt = {.thinking = jtree_truthy(jtree_get(c, "thinking")),
+                              .preserve_thinking = jtree_truthy(jtree_get(c, "preserve")),
+                              .drop_thinking = jtree_truthy(jtree_get(c, "drop")),
+                              .continue_last = jtree_truthy(jtree_get(c, "continue")),
+                              .no_generation_prompt = !jtree_truthy(jtree_get(c, "generate")),
+                              .reasoning_effort = effort ? effort->s : NULL};
+    chat_prompt p;
+    err e = {0};
+    status st =
+        chat_render(f, m->s, m->n, tools ? tools->s : NULL, tools ? tools->n : 0, &opt, &p, &e);
+    if (want->kind == JTREE_NULL) {
+        CHECK_MSG(st && *e.text, "line %d, template %s: not refused", line, f->name);
+        return false;
+    }
+    char hash[20];
+    CHECK_MSG(!st, "line %d, template %s: %s", line, f->name, e.text);
+    snprintf(hash, sizeof hash, "%016" PRIx64, fnv(p.text.at, p.text.n));
+    CHECK_MSG(!strcmp(hash, want->s), "line %d, template %s: another text than Jinja's:\n%s", line,
+              f->name, p.text.at);
+    check_tiles(&p);
+    if (check)
+        check(&p, &opt);
+    chat_prompt_free(&p);
+    return true;
+}
+
+void chat_replay(const char *path, const replay_template *t, int n, int n_least,
+                 void (*check)(const chat_prompt *p, const carat_chat_options *opt))
+{
+    enum { FORMATS_MAX = 16 };
+    char *text;
+    size_t n_text;
+    err e = {0};
+    int line = 0, compared[FORMATS_MAX] = {0};
+    CHECK(n <= FORMATS_MAX);
+    CHECK_OK(file_read_all(test_path(path), 4 << 20, &text, &n_text, &e), e);
+    for (char *at = text, *end; at < text + n_text; at = end + 1) {
+        arena mem = {0};
+        const jtree *c;
+        end = memchr(at, '\n', (size_t)(text + n_text - at));
+        CHECK(end);
+        line++;
+        CHECK_OK(jtree_parse(at, (size_t)(end - at), "fixtures", 10, &mem, &c, &e), e);
+        const jtree *want = jtree_get(c, "want")->first;
+        for (int k = 0; k < n; k++, want = want->next)
+            compared[k] += check_line(line, c, want, t[k].f, check);
+        arena_free(&mem);
+    }
+    for (int k = 0; k < n; k++)
+        CHECK_MSG(compared[k] >= n_least, "%s: %d conversations", t[k].f->name, compared[k]);
+    mem_free(text);
+}
+
+void chat_recognised(const replay_template *t, int n)
+{
+    char path[200], *text;
+    size_t n_text;
+    err e = {0};
+    for (int i = 0; i < n; i++) {
+        snprintf(path, sizeof path, "tests/data/chat/%s", t[i].path);
+        CHECK_OK(file_read_all(test_path(path), 1 << 20, &text, &n_text, &e), e);
+        for (const text_family *const *x = text_families; *x; x++)
+            CHECK_MSG(chat_format_of(*x, text, n_text) == (*x == t[i].f->family ? t[i].f : NULL),
+                      "%s as a template of %s", t[i].path, (*x)->name);
+        mem_free(text);
+    }
+}
