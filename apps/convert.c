@@ -201,6 +201,21 @@ static void note_shifted_norms(const convert_job *j, str *notes)
                    notes->n ? "; " : "", sum / n);
 }
 
+/* Experts in MXFP4 keep it, whatever type is wanted: their bits are the publisher's. False: they
+ * are not in blocks. */
+static bool find_blocks(const convert_job *j, convert_item *it, const char *prefix)
+{
+    char name[TENSOR_NAME_MAX + 1];
+    snprintf(name, sizeof name, "%s_blocks", it->t.hf_name);
+    it->source[0] = find_source(j, prefix, name);
+    snprintf(name, sizeof name, "%s_scales", it->t.hf_name);
+    it->source[1] = find_source(j, prefix, name);
+    bool found = it->source[0] && it->source[1];
+    if (found)
+        it->type = NUM_MXFP4;
+    return found;
+}
+
 static const tensor *find_head(const convert_job *j)
 {
     static const char *const names[] = {"lm_head.weight", "language_model.lm_head.weight",
@@ -280,6 +295,8 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
             if (!it.source[0])
                 it.source[0] = find_renamed(j, prefix, it.t.hf_name);
             it.n_sources = it.source[0] != NULL;
+            if (!it.n_sources && it.t.change.turned)
+                it.n_sources = find_blocks(j, &it, prefix);
             if (!it.n_sources && it.t.unused_kv)
                 continue;
             if (!it.n_sources) {
@@ -292,6 +309,11 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
                 src.ne[1] = it.t.ne[1];
             if ((st = refuse_mlx(j, &it, &src, e)))
                 break;
+            if (convert_is_turned(&it)) {
+                st = convert_check_turned(&it, j->from->part_path[src.part], e);
+                j->at[k++] = it;
+                continue;
+            }
             if (it.t.change.taps)
                 drop_middle_axis(&src);
             st = convert_check_source(&it.t, &src, j->from->part_path[src.part], e);
@@ -357,6 +379,10 @@ void convert_decode_row(const convert_item *it, uint64_t r, float *x)
         memset(x, 0, (size_t)n * sizeof *x);
         return;
     }
+    if (convert_is_turned(it)) {
+        convert_turned_row(it, r, x);
+        return;
+    }
     if (!it->t.change.columns)
         r = place_before(&it->t.change, r);
     share = rows / (uint64_t)it->n_sources;
@@ -409,6 +435,10 @@ static status fill_converted(void *user, uint64_t i, uint64_t first, uint64_t n_
         mem_free(x);
         return err_memory(e, "a row of weights", 2 * (size_t)n * sizeof *x);
     }
+    for (uint64_t r = 0; r < n_rows && convert_in_blocks(it); r++)
+        convert_block_row(it, first + r, (unsigned char *)dst + r * size);
+    if (convert_in_blocks(it))
+        n_rows = 0;
     share = it->n_sources ? it->t.ne[1] * it->t.ne[2] / (uint64_t)it->n_sources : 1;
     for (uint64_t r = 0; r < n_rows && !st; r++) {
         convert_decode_row(it, first + r, x);
@@ -650,11 +680,13 @@ static int run_convert(const command *c, int argc, char **argv)
 const command command_convert = {
     .name = "convert",
     .operands = "DIR OUT.gguf",
-    .summary = "Convert safetensors of Gemma 3 and 4, Qwen3 to 3.8, Laguna or a drafter to GGUF",
+    .summary =
+        "Convert safetensors of Gemma 3 and 4, Qwen3 to 3.8, Laguna, gpt-oss or a drafter to GGUF",
     .about =
         "DIR holds config.json, model.safetensors or its shards, and the tokenizer's files, as\n"
         "published. TYPE is bf16, f16, f32, q8_0, q4_0, or any other of the types of synth that "
         "carat writes.\n"
+        "Experts in MXFP4, as of gpt-oss, keep their bits whatever TYPE is. "
         "Norms, scales and routers stay f32. The output appears only when it is complete. The "
         "NextN\n"
         "(MTP) layer of Qwen3.5 to 3.8 is written if the files have it; the vision part is not.\n"

@@ -6,6 +6,7 @@
  */
 #include "apps/convert_int.h"
 #include "model/gemma3.h"
+#include "model/gpt_oss.h"
 #include "model/laguna.h"
 #include "model/llama.h"
 #include "model/qwen3.h"
@@ -303,6 +304,45 @@ static const neutral_option llama_options[] = {{"hidden_act", "silu"},
 static const char *const llama_more[] = {"rope_scaling", "rope_parameters", "partial_rotary_factor",
                                          "pretraining_tp", NULL};
 
+/* ---- gpt-oss ---- */
+
+/* Without a list windows are in layers 0, 2, ..: that is the reference's default. */
+static void read_gpt_oss_layers(config_fields *f, gpt_oss_shape *s)
+{
+    for (int32_t il = 0; il < s->n_layer; il++)
+        s->swa[il] = il % 2 == 0;
+    config_kinds(f, "layer_types", s->n_layer, s->swa, "sliding_attention", "full_attention");
+}
+
+/* The blend of YaRN, and the cut of the experts' units, are of the family, not of its files. */
+static void read_gpt_oss(config_fields *f, model_shape *m)
+{
+    static const char *const more[] = {"truncate", NULL};
+    gpt_oss_shape *s = (gpt_oss_shape *)m;
+    const json_t *blocks = config_get(f, "quantization_config");
+    const char *method = json_string_value(json_object_get(blocks, "quant_method"));
+    read_gpt_oss_layers(f, s);
+    s->theta = 1.5e5;
+    if (!config_get(f, "rope_scaling") && !config_get(f, "rope_parameters")) /* the reference's */
+        s->scaling = (rope_scaling){SCALING_YARN, 32, 4096, 32, 1, 0, true};
+    config_rope(f, config_get(f, "rope_scaling"), more, &s->theta, NULL, &s->scaling);
+    config_rope(f, config_get(f, "rope_parameters"), more, &s->theta, NULL, &s->scaling);
+    if (s->scaling.kind == SCALING_YARN && !s->scaling.unrounded)
+        config_refuse(f, "truncate", "false, which alone is supported of gpt-oss");
+    if (config_real_or(f, "swiglu_limit", SWIGLU_CUT) != SWIGLU_CUT)
+        config_refuse(f, "swiglu_limit", "7, which alone is supported");
+    if (config_get(f, "attention_bias") && !config_truth(f, "attention_bias"))
+        config_refuse(f, "attention_bias", "true, which alone is supported of gpt-oss");
+    if (blocks && !config_same(method, "mxfp4"))
+        config_refuse(f, "quantization_config", "mxfp4, or none");
+}
+
+static const neutral_option gpt_oss_options[] = {{"hidden_act", "silu"}, {NULL, NULL}};
+/* The number of trained positions without YaRN is in rope_scaling too. */
+static const char *const gpt_oss_more[] = {
+    "layer_types",    "rope_scaling",        "rope_parameters",        "partial_rotary_factor",
+    "attention_bias", "quantization_config", "initial_context_length", NULL};
+
 /* ---- Gemma 4 ---- */
 
 void convert_gemma4_layers(config_fields *f, gemma4_shape *s)
@@ -531,4 +571,5 @@ const config_family config_families[] = {
      read_qwen35,
      false},
     {&llama_shapes, {"llama", "mistral"}, llama_options, llama_more, read_llama, false},
+    {&gpt_oss_shapes, {"gpt_oss"}, gpt_oss_options, gpt_oss_more, read_gpt_oss, false},
     {.shapes = NULL}};

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "carat.h"
+#include "model/gpt_oss.h"
 #include "model/laguna.h"
 #include "model/qwen3.h"
 #include "model/qwen35.h"
@@ -51,6 +52,23 @@
     "\"vocab_size\":128,\"hidden_size\":64,\"intermediate_size\":96,\"head_dim\":32,"              \
     "\"num_key_value_heads\":2,\"max_position_embeddings\":4096,\"sliding_window\":16,"            \
     "\"model_type\":\"gemma3_text\",\"hidden_activation\":\"gelu_pytorch_tanh\","
+/* As published, but for sizes. */
+#define GPT_OSS                                                                                    \
+    "{\"architectures\":[\"GptOssForCausalLM\"],\"attention_bias\":true,"                          \
+    "\"attention_dropout\":0.0,\"eos_token_id\":200002,\"experts_per_token\":3,\"head_dim\":32,"   \
+    "\"hidden_act\":\"silu\",\"hidden_size\":64,\"initial_context_length\":4096,"                  \
+    "\"initializer_range\":0.02,\"intermediate_size\":32,\"layer_types\":"                         \
+    "[\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\"],"         \
+    "\"max_position_embeddings\":131072,\"model_type\":\"gpt_oss\",\"num_attention_heads\":8,"     \
+    "\"num_experts_per_tok\":3,\"num_hidden_layers\":4,\"num_key_value_heads\":2,"                 \
+    "\"num_local_experts\":8,\"output_router_logits\":false,\"pad_token_id\":199999,"              \
+    "\"rms_norm_eps\":1e-05,\"router_aux_loss_coef\":0.9,\"sliding_window\":16,"                   \
+    "\"swiglu_limit\":7.0,\"tie_word_embeddings\":false,\"transformers_version\":\"4.55.0\","      \
+    "\"use_cache\":true,\"vocab_size\":128,"
+#define GPT_OSS_YARN                                                                               \
+    "\"beta_fast\":32.0,\"beta_slow\":1.0,\"factor\":32.0,"                                        \
+    "\"original_max_position_embeddings\":4096,\"rope_type\":\"yarn\",\"truncate\":false}}"
+
 typedef struct family_case {
     const char *name, *config;
     bool saved; /* by the library: experts stacked, other names */
@@ -58,58 +76,59 @@ typedef struct family_case {
     const char *extra; /* a tensor more, a vector of 64 */
     bool by_mlx;
     float shifted; /* added to the norms that conversion adds 1 to */
+    bool blocks;   /* experts in MXFP4 */
 } family_case;
 
 static const family_case cases[] = {
     {"qwen3",
      "{" QWEN "\"num_attention_heads\":4,\"rope_theta\":1000000,\"rope_scaling\":null,"
      "\"tie_word_embeddings\":true}",
-     false, false, NULL, false, 0},
+     false, false, NULL, false, 0, false},
     {"qwen3-yarn",
      "{" QWEN "\"num_attention_heads\":6,\"tie_word_embeddings\":false,\"rope_parameters\":"
      "{\"rope_type\":\"yarn\",\"rope_theta\":1000000.0,\"factor\":4.0,"
      "\"original_max_position_embeddings\":1024,\"attention_factor\":1.1386294361119891}}",
-     false, false, NULL, false, 0},
+     false, false, NULL, false, 0, false},
     {"laguna",
      "{" LAGUNA "\"gating\":true,\"num_attention_heads\":6,\"num_attention_heads_per_layer\":"
      "[6,8,8,8],\"moe_routed_scaling_factor\":2.5,\"layer_types\":[\"full_attention\","
      "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"]}",
-     false, false, NULL, false, 0},
+     false, false, NULL, false, 0, false},
     {"laguna-element",
      "{" LAGUNA "\"gating_types\":[\"per-element\",\"per-element\",\"per-element\","
      "\"per-element\"],\"num_attention_heads\":4,\"moe_routed_scaling_factor\":1.0,"
      "\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\","
      "\"full_attention\"],\"mlp_layer_types\":[\"dense\",\"dense\",\"sparse\",\"sparse\"]}",
-     true, false, NULL, false, 0},
+     true, false, NULL, false, 0, false},
     /* As published: the text part of a model with vision. */
     {"qwen35",
      "{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":false,\"text_config\":{" QWEN35
      "\"model_type\":\"qwen3_5_text\",\"intermediate_size\":96,\"full_attention_interval\":4}}",
-     false, false, NULL, false, 0},
+     false, false, NULL, false, 0, false},
     {"qwen35-nextn",
      "{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":false,\"text_config\":{" QWEN35
      "\"model_type\":\"qwen3_5_text\",\"intermediate_size\":96,\"mtp_num_hidden_layers\":1,"
      "\"mtp_use_dedicated_embeddings\":false}}",
-     false, false, NULL, false, 0},
+     false, false, NULL, false, 0, false},
     {"qwen35-uneven",
      "{" QWEN35_COMMON "\"model_type\":\"qwen3_5_text\",\"tie_word_embeddings\":false,"
      "\"num_hidden_layers\":5,\"intermediate_size\":96,\"linear_num_key_heads\":3,"
      "\"linear_num_value_heads\":3,\"linear_value_head_dim\":24,\"linear_conv_kernel_dim\":3,"
      "\"output_gate_type\":\"swish\",\"layer_types\":[\"full_attention\",\"linear_attention\","
      "\"linear_attention\",\"full_attention\",\"linear_attention\"]}",
-     false, false, NULL, false, 0},
+     false, false, NULL, false, 0, false},
     {"qwen35moe",
      "{" QWEN35 "\"model_type\":\"qwen3_5_moe_text\",\"tie_word_embeddings\":true,"
      "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,"
      "\"shared_expert_intermediate_size\":48}",
-     true, false, NULL, false, 0},
+     true, false, NULL, false, 0, false},
     {"qwen3moe", "{" QWEN3MOE "\"num_experts\":8,\"rope_theta\":10000000.0,\"rope_scaling\":null}",
-     false, false, NULL, false, 0},
+     false, false, NULL, false, 0, false},
     /* As transformers 5.17 saves it: another name of the experts' number. */
     {"qwen3moe",
      "{" QWEN3MOE "\"num_local_experts\":8,\"rope_parameters\":"
      "{\"rope_type\":\"default\",\"rope_theta\":10000000.0}}",
-     true, false, NULL, false, 0},
+     true, false, NULL, false, 0, false},
     {"llama",
      "{\"vocab_size\":128,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4,"
      "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"rms_norm_eps\":1e-05,"
@@ -118,13 +137,13 @@ static const family_case cases[] = {
      "\"pretraining_tp\":1,\"rope_theta\":500000.0,\"tie_word_embeddings\":true,\"rope_scaling\":"
      "{\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
      "\"original_max_position_embeddings\":64,\"rope_type\":\"llama3\"}}",
-     false, false, NULL, false, 0},
+     false, false, NULL, false, 0, false},
     {"mistral",
      "{\"vocab_size\":128,\"hidden_size\":96,\"intermediate_size\":96,\"num_hidden_layers\":4,"
      "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"rms_norm_eps\":1e-05,"
      "\"max_position_embeddings\":4096,\"hidden_act\":\"silu\",\"model_type\":\"mistral\","
      "\"sliding_window\":16,\"rope_theta\":10000.0,\"tie_word_embeddings\":false}",
-     false, false, NULL, false, 0},
+     false, false, NULL, false, 0, false},
     /* As published: the text part of a model with a tower; few numbers, and the rest by default. */
     {"gemma3",
      "{\"model_type\":\"gemma3\",\"architectures\":[\"Gemma3ForConditionalGeneration\"],"
@@ -132,7 +151,7 @@ static const family_case cases[] = {
      "\"num_hidden_layers\":7,\"num_attention_heads\":4,\"rope_theta\":1000000.0,"
      "\"rope_local_base_freq\":10000.0,\"sliding_window_pattern\":6,"
      "\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"}}}",
-     false, false, NULL, false, 0},
+     false, false, NULL, false, 0, false},
     /* As transformers 5.17 saves it. */
     {"gemma3-plain",
      "{" GEMMA3 "\"query_pre_attn_scalar\":21,\"num_hidden_layers\":3,"
@@ -142,7 +161,17 @@ static const family_case cases[] = {
      "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\","
      "\"rope_theta\":500000.0},\"sliding_attention\":{\"rope_type\":\"default\","
      "\"rope_theta\":10000.0}}}",
-     true, false, NULL, false, 0},
+     true, false, NULL, false, 0, false},
+    {"gpt-oss", GPT_OSS "\"rope_theta\":150000,\"rope_scaling\":{" GPT_OSS_YARN, false, false, NULL,
+     false, 0, false},
+    {"gpt-oss",
+     GPT_OSS "\"quantization_config\":{\"modules_to_not_convert\":[\"model.layers.*.self_attn\","
+             "\"model.layers.*.mlp.router\",\"model.embed_tokens\",\"lm_head\"],"
+             "\"quant_method\":\"mxfp4\"},\"rope_theta\":150000,\"rope_scaling\":{" GPT_OSS_YARN,
+     false, false, NULL, false, 0, true},
+    /* As transformers 5.17 saves it. */
+    {"gpt-oss", GPT_OSS "\"rope_parameters\":{\"rope_theta\":150000.0," GPT_OSS_YARN, false, false,
+     NULL, false, 0, false},
 };
 
 static bool is_qwen35(const char *name)
@@ -282,6 +311,81 @@ static void put_experts(source_dir *d, const gguf *g, const shape_tensor *st, bo
     str_free(&both);
 }
 
+static void put_bytes(source_dir *d, const char *name, const uint64_t *ne, int32_t n_dims,
+                      const unsigned char *bytes)
+{
+    size_t from = d->data.n, n = 1;
+    str_printf(&d->head, ",\"%s\":{\"dtype\":\"U8\",\"shape\":[", name);
+    for (int32_t i = n_dims - 1; i >= 0; i--) {
+        str_printf(&d->head, "%llu%s", (unsigned long long)ne[i], i ? "," : "],");
+        n *= (size_t)ne[i];
+    }
+    str_put(&d->data, (const char *)bytes, n);
+    str_printf(&d->head, "\"data_offsets\":[%zu,%zu]}", from, d->data.n);
+}
+
+/* MXFP4 as published: two neighbours in a byte, scales apart. row[o]: [E][n_in] of outputs. */
+static void put_blocks(source_dir *d, const char *name, const float *w, uint64_t n_in,
+                       uint64_t rows, uint64_t n_experts)
+{
+    enum { BLOCK = 32, BYTES = 17 };
+    uint64_t n = n_in / BLOCK * rows * n_experts;
+    unsigned char *scale = mem_alloc(n), *code = mem_alloc(16 * n), b[BYTES];
+    char full[200];
+    CHECK(scale && code);
+    for (uint64_t i = 0; i < n; i++) {
+        num_format_of(NUM_MXFP4)->encode(w + BLOCK * i, b, BLOCK);
+        scale[i] = b[0];
+        for (int k = 0; k < 16; k++) { /* values 2 k and 2 k + 1 */
+            unsigned low = k < 8 ? b[1 + 2 * k] & 15u : b[1 + 2 * k - 16] >> 4;
+            unsigned high = k < 8 ? b[2 + 2 * k] & 15u : b[2 + 2 * k - 16] >> 4;
+            code[16 * i + (uint64_t)k] = (unsigned char)(low | high << 4);
+        }
+    }
+    snprintf(full, sizeof full, "%s_blocks", name);
+    put_bytes(d, full, (const uint64_t[]){16, n_in / BLOCK, rows, n_experts}, 4, code);
+    snprintf(full, sizeof full, "%s_scales", name);
+    put_bytes(d, full, (const uint64_t[]){n_in / BLOCK, rows, n_experts}, 3, scale);
+    mem_free(scale);
+    mem_free(code);
+}
+
+/* Experts of gpt-oss: gates and ups in turns; inputs before outputs, or in blocks. */
+static void put_turned(source_dir *d, const gguf *g, const shape_tensor *st, const char *name,
+                       bool blocks)
+{
+    const tensor *t = tensor_find(&g->tensors, st->name);
+    bool turned = st->change.turned;
+    uint64_t every = st->change.every ? st->change.every : 1, n_in = turned ? t->ne[0] : 1;
+    uint64_t rows = turned ? t->ne[1] : t->ne[0], n_experts = turned ? t->ne[2] : t->ne[1];
+    const float *part[2] = {(const float *)t->bytes, NULL};
+    char other[64];
+    if (st->change.from)
+        return; /* beside the gate */
+    if (every == 2) {
+        snprintf(other, sizeof other, "blk.%d.ffn_up_exps.%s", (int)st->layer,
+                 turned ? "weight" : "bias");
+        part[1] = (const float *)tensor_find(&g->tensors, other)->bytes;
+    }
+    uint64_t all = rows * every, n = n_experts * n_in * all;
+    float *to = mem_alloc(n * sizeof *to);
+    CHECK(to);
+    for (uint64_t e = 0; e < n_experts; e++)
+        for (uint64_t i = 0; i < n_in; i++)
+            for (uint64_t o = 0; o < all; o++) {
+                uint64_t at =
+                    blocks && turned ? (e * all + o) * n_in + i : (e * n_in + i) * all + o;
+                to[at] = part[o % every][(e * rows + o / every) * n_in + i];
+            }
+    const tensor shape = {.ne = {all, 1, 1, 1}};
+    if (blocks && turned)
+        put_blocks(d, name, to, n_in, all, n_experts);
+    else
+        put_source(d, name, &shape, turned ? n_in : n_experts, turned ? n_experts : 1,
+                   (const unsigned char *)to, n * sizeof *to);
+    mem_free(to);
+}
+
 static const char *make_dir(const family_case *c, const gguf *g)
 {
     const char *dir = test_temp(c->name);
@@ -322,6 +426,10 @@ static const char *make_dir(const family_case *c, const gguf *g)
             snprintf(name, sizeof name, "lm_head.weight");
         if (c->saved && strstr(c->name, "laguna"))
             rename_saved(name, sizeof name);
+        if (list[i].change.turned || list[i].change.every) {
+            put_turned(&d, g, &list[i], name, c->blocks);
+            continue;
+        }
         float *own = before_change(&list[i], t);
         for (uint64_t k = 0; k < t->n_elements && list[i].change.add != 0; k++)
             own[k] += c->shifted;
@@ -355,7 +463,16 @@ static void check_values(const gguf *have, const gguf *want, float part)
     CHECK_EQ(have->tensors.n, want->tensors.n);
     for (uint64_t i = 0; i < want->tensors.n; i++) {
         const tensor *b = &want->tensors.at[i], *a = tensor_find(&have->tensors, b->name);
-        CHECK_MSG(a && a->n_bytes == b->n_bytes && a->type == NUM_F32, "%s", b->name);
+        CHECK_MSG(a, "%s", b->name);
+        if (a->type == NUM_MXFP4) { /* the bits of the checkpoint */
+            unsigned char *bytes = mem_alloc(a->n_bytes);
+            num_format_of(NUM_MXFP4)->encode((const float *)b->bytes, bytes,
+                                             (int64_t)b->n_elements);
+            CHECK_MSG(!memcmp(a->bytes, bytes, a->n_bytes), "%s: other blocks", b->name);
+            mem_free(bytes);
+            continue;
+        }
+        CHECK_MSG(a->n_bytes == b->n_bytes && a->type == NUM_F32, "%s", b->name);
         const float *x = (const float *)a->bytes, *y = (const float *)b->bytes;
         for (uint64_t k = 0; k < b->n_elements; k++)
             CHECK_MSG(fabsf(x[k] - y[k]) <= part * (1 + fabsf(y[k])), "%s, %llu: %g, expected %g",
@@ -409,8 +526,8 @@ TEST(converted_families_compute_the_same)
         float most = 0;
         for (size_t k = 0; k < 40 * (size_t)f.n_vocab; k++)
             most = fmaxf(most, fabsf(want[k] - got[k]));
-        CHECK_MSG(most <= (changes ? 1e-3f : 0), "%s: other logits after conversion, by %g",
-                  cases[i].name, (double)most);
+        CHECK_MSG(cases[i].blocks || most <= (changes ? 1e-3f : 0),
+                  "%s: other logits after conversion, by %g", cases[i].name, (double)most);
         str_free(&unknown);
         mem_free(want);
         mem_free(got);
@@ -447,6 +564,71 @@ TEST(a_missing_nextn_layer_is_said)
     gguf_close(&g);
     str_free(&notes);
     fidelity_close(&f);
+}
+
+/* openai/gpt-oss-20b. */
+TEST(the_published_configuration_of_gpt_oss)
+{
+    static const char *const refused[][3] = {
+        {"\"truncate\":false", "\"truncate\":true ", "truncate"},
+        {"\"swiglu_limit\":7.0", "\"swiglu_limit\":8.0", "swiglu_limit"},
+        {"\"quant_method\":\"mxfp4\"", "\"quant_method\":\"nvfp4\"", "quantization_config"},
+        {"\"attention_bias\":true", "\"attention_bias\":null", NULL},
+        {"\"attention_bias\":true", "\"attention_bias\":0.00", "attention_bias"},
+        {"\"experts_per_token\":4", "\"experts_per_toke\":4 ", NULL},
+        {"\"sliding_window\":128", "\"sliding_window\":0.0", "sliding_window"},
+        {"\"num_experts_per_tok\":4", "\"num_experts_per_tok\":9", NULL}};
+    str text = {0};
+    model_shape *want, *s = NULL;
+    json_t *j;
+    err e = {0};
+    str_puts(&text, "{\"architectures\":[\"GptOssForCausalLM\"],\"attention_bias\":true,"
+                    "\"attention_dropout\":0.0,\"eos_token_id\":200002,\"experts_per_token\":4,"
+                    "\"head_dim\":64,\"hidden_act\":\"silu\",\"hidden_size\":2880,"
+                    "\"initial_context_length\":4096,\"initializer_range\":0.02,"
+                    "\"intermediate_size\":2880,\"layer_types\":[");
+    for (int i = 0; i < 24; i++)
+        str_printf(&text, "%s\"%s_attention\"", i ? "," : "", i % 2 ? "full" : "sliding");
+    str_puts(&text,
+             "],\"max_position_embeddings\":131072,\"model_type\":\"gpt_oss\","
+             "\"num_attention_heads\":64,\"num_experts_per_tok\":4,\"num_hidden_layers\":24,"
+             "\"num_key_value_heads\":8,\"num_local_experts\":32,\"output_router_logits\":false,"
+             "\"pad_token_id\":199999,\"quantization_config\":{\"modules_to_not_convert\":["
+             "\"model.layers.*.self_attn\",\"model.layers.*.mlp.router\",\"model.embed_tokens\","
+             "\"lm_head\"],\"quant_method\":\"mxfp4\"},\"rms_norm_eps\":1e-05,\"rope_scaling\":{"
+             "\"beta_fast\":32.0,\"beta_slow\":1.0,\"factor\":32.0,"
+             "\"original_max_position_embeddings\":4096,\"rope_type\":\"yarn\","
+             "\"truncate\":false},\"rope_theta\":150000,\"router_aux_loss_coef\":0.9,"
+             "\"sliding_window\":128,\"swiglu_limit\":7.0,\"tie_word_embeddings\":false,"
+             "\"transformers_version\":\"4.55.0.dev0\",\"use_cache\":true,\"vocab_size\":201088}");
+    CHECK_OK(shape_named("gpt-oss-20b", &want, &e), e);
+    str unknown = {0};
+    CHECK(j = json_loads(str_text(&text), 0, NULL));
+    CHECK_OK(convert_read_shape(j, "config.json", &s, &unknown, &e), e);
+    CHECK_MSG(!unknown.n, "unknown keys: %s", unknown.at);
+    json_decref(j);
+    gpt_oss_shape *a = (gpt_oss_shape *)want, *b = (gpt_oss_shape *)s;
+    memcpy(b->name, a->name, sizeof b->name);
+    a->scaling.unrounded = true; /* what reading any file sets */
+    CHECK(!memcmp(a, b, sizeof *a));
+    mem_free(s);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char *at = strstr(text.at, refused[i][0]);
+        CHECK(at && strlen(refused[i][0]) == strlen(refused[i][1]));
+        memcpy(at, refused[i][1], strlen(refused[i][1]));
+        CHECK(j = json_loads(text.at, 0, NULL));
+        memcpy(at, refused[i][0], strlen(refused[i][0]));
+        status st = convert_read_shape(j, "config.json", &s, NULL, &e);
+        json_decref(j);
+        CHECK_MSG(!st == !refused[i][2] && (!st || strstr(e.text, refused[i][2])), "%s: %s",
+                  refused[i][1], e.text);
+        if (!st)
+            mem_free(s);
+        err_clear(&e);
+    }
+    str_free(&unknown);
+    str_free(&text);
+    mem_free(want);
 }
 
 static status convert_case(const family_case *c, const char *out, str *notes, err *e)

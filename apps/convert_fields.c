@@ -211,8 +211,7 @@ static void read_yarn(config_fields *f, config_fields *r, rope_scaling *y)
         if (!(y->magnitude > 0))
             config_refuse(r, "attention_factor", "number above 0");
     }
-    if (config_get(r, "truncate") && !config_truth(r, "truncate"))
-        config_refuse(r, "truncate", "true, which alone is supported");
+    y->unrounded = config_get(r, "truncate") && !config_truth(r, "truncate");
 }
 
 void config_rope(config_fields *f, const json_t *rope, const char *const *more, double *theta,
@@ -255,9 +254,11 @@ void config_rope(config_fields *f, const json_t *rope, const char *const *more, 
     if (!(share > 0 && share <= 1) || (!part && share != 1))
         config_refuse(&r, "partial_rotary_factor",
                       part ? "share of a head" : "1, which alone is supported");
-    if (!strcmp(kind, "yarn"))
+    if (!strcmp(kind, "yarn")) {
         read_yarn(f, &r, y);
-    else if (!strcmp(kind, "linear"))
+        if (y->unrounded && !(more && text_is_one_of(more, "truncate", strlen("truncate"))))
+            config_refuse(&r, "truncate", "true, which alone is supported");
+    } else if (!strcmp(kind, "linear"))
         *y = (rope_scaling){SCALING_LINEAR, .factor = config_real(&r, "factor")};
     else if (strcmp(kind, "default") != 0)
         config_refuse(&r, "rope_type", "default, linear or yarn");

@@ -63,9 +63,9 @@ void config_refuse_options(config_fields *f, const neutral_option *option, size_
 /* The kind of a rotation; sections of pairs by axis mean nothing for texts, and a linear one by 1
  * changes nothing. A factor without a kind is no rotation that the reference defines. */
 const char *config_rope_kind(const json_t *rope);
-/* One rotation: default, linear, or YaRN. What `rope` does not state is taken from f's own keys, else
- * *theta and *part keep their values. rope NULL: f's own keys alone. part NULL: whole heads are
- * expected. more: keys that the caller reads; ends with NULL; may be NULL. */
+/* One rotation: default, linear, or YaRN. What `rope` does not state is taken from f's own keys,
+ * else *theta and *part keep their values. rope NULL: f's own keys alone. part NULL: whole heads
+ * are expected. more: keys that the caller reads; ends with NULL; may be NULL. */
 void config_rope(config_fields *f, const json_t *rope, const char *const *more, double *theta,
                  double *part, rope_scaling *y);
 
@@ -145,7 +145,19 @@ static inline const tensor *convert_source(const convert_item *it, uint64_t i)
 
 /* Checks for the same shape, and for floats. */
 status convert_check_source(const shape_tensor *t, const tensor *src, const char *path, err *e);
-/* Row r of an item as floats. */
+/* Items whose source has another order of elements (hf_change.every and .turned):
+ * convert_turned.c. */
+static inline bool convert_is_turned(const convert_item *it)
+{
+    return it->t.change.turned || it->t.change.every;
+}
+/* source: NAME_blocks and NAME_scales, which are MXFP4. */
+bool convert_in_blocks(const convert_item *it);
+status convert_check_turned(const convert_item *it, const char *path, err *e);
+/* Row r of an item in blocks, and of another. */
+void convert_block_row(const convert_item *it, uint64_t r, unsigned char *to);
+void convert_turned_row(const convert_item *it, uint64_t r, float *x);
+/* Row r of an item as floats. Not of an item in blocks. */
 void convert_decode_row(const convert_item *it, uint64_t r, float *x);
 
 /* The tokenizer data of a directory. */

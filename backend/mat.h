@@ -82,6 +82,8 @@ typedef struct weight {
     const void *data;
     size_t row_bytes, mat_bytes, n_bytes;
     const float *factor; /* [n_mat]: of each matrix as a whole, in products; NULL: 1. NVFP4 alone */
+    /* [n_mat * n_out] f32, added to every product of a row, after the factor; NULL: none */
+    const struct weight *bias;
     bool gather;         /* rows are gathered, never multiplied: no device repacks it */
     int8_t side;         /* which of a pass's devices has it: pass.h */
     void *packed;
@@ -101,6 +103,12 @@ static inline const void *weight_row(const weight *w, int32_t k, int64_t row)
 static inline float weight_factor(const weight *w, int32_t k)
 {
     return w->factor ? w->factor[k] : 1;
+}
+
+/* The biases of matrix k, [n_out], in host memory; NULL: none. */
+static inline const float *weight_bias(const weight *w, int32_t k)
+{
+    return w->bias ? (const float *)w->bias->data + (size_t)k * (size_t)w->n_out : NULL;
 }
 
 #endif

@@ -145,7 +145,7 @@ mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
 mat op_act_mul(pass *p, mat a, mat b, act_kind act)
 {
     bool per_head = a.rows == b.rows && a.heads == b.heads && a.cols == 1;
-    if (!pass_shapes(p, "act_mul", per_head || same_shape(a, b)) || !knows_act(p, "act_mul", act))
+    if (!pass_shapes(p, "act_mul", (per_head && act != ACT_SWIGLU_CUT) || same_shape(a, b)) || !knows_act(p, "act_mul", act))
         return (mat){0};
     mat y = pass_mat(p, b.rows, b.heads, b.cols);
     if (!pass_failed(p))
@@ -223,7 +223,7 @@ mat op_attend(pass *p, mat q, const kv_view *kv, float scale)
 {
     if (!pass_shapes(p, "attend",
                      kv && q.cols == kv->head_dim && q.heads % kv->n_head_kv == 0 &&
-                         q.rows == p->rows->n))
+                         q.rows == p->rows->n && is_vector(kv->sinks, q.heads)))
         return (mat){0};
     mat o = pass_mat(p, q.rows, q.heads, q.cols);
     watch_pages(p, q, kv, scale);

@@ -16,6 +16,7 @@
 #define BACKEND_OPS_H
 
 #include "backend/pass.h"
+#include "backend/swiglu.h"
 
 /* Rotary embedding of the first 2 n_pairs dims of a head, half-split pairs (i, i + n_pairs) or
  * interleaved ones (2 i, 2 i + 1): angle = pos * inv_freq[i]. Later dims stay as they are. Who
@@ -50,6 +51,9 @@ typedef enum act_kind {
     ACT_SILU,     /* x / (1 + e^-x) */
     ACT_SOFTPLUS, /* log(1 + e^x) */
     ACT_SIGMOID,  /* 1 / (1 + e^-x) */
+    /* Of a gated unit as a whole, where the others are multiplied by b: with a cut to at most 7 and
+     * b to -7 .. 7, a / (1 + e^(-1.702 a)) (b + 1). */
+    ACT_SWIGLU_CUT,
     ACT_KINDS
 } act_kind;
 
@@ -125,20 +129,21 @@ typedef struct device_ops {
     void (*rms_norm)(pass *p, mat y, mat x, const weight *w, float eps);
     /* y[i] = x * (mean(x^2) + eps)^-1/2 * w[i] * c[i], n of them. Optional. */
     void (*rms_norms)(pass *p, const mat *y, mat x, const norm_want *want, int32_t n, float eps);
-    /* y[r, o] = sum_i x[r, i] W[o, i] */
+    /* y[r, o] = sum_i x[r, i] W[o, i] + bias[o]; the bias (weight.bias) belongs to every product */
     void (*matmul)(pass *p, mat y, mat x, const weight *w);
     /* y = act(gate x) * (up x). gate and up may be the halves of one weight (up NULL: rows
      * 0..n/2-1 are the gate's, the rest up's). Optional. */
     void (*glu)(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act);
     /* y = act(a) * b; y may be a. a may have one column per head: then it is the factor of the
-     * whole head, and y is not a. */
+     * whole head, and y is not a. Of ACT_SWIGLU_CUT: the unit of a and b. */
     void (*act_mul)(pass *p, mat y, mat a, mat b, act_kind act);
     /* in place, every head */
     void (*rope)(pass *p, mat x, const rope *r);
     /* k, v: [rows, n_head_kv, head_dim], into the slots of the rows' indices; a view of one stream
      * takes u from k and ignores v */
     void (*kv_store)(pass *p, const kv_view *kv, mat k, mat v);
-    /* o[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / group]) v[t, h / group] */
+    /* o[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / group]) v[t, h / group]. With sinks, the
+     * soft max has one more score, kv->sinks[h], whose value is 0. */
     void (*attend)(pass *p, mat o, mat q, const kv_view *kv, float scale);
     /* See op_tail; p->tail is not NULL. r may be NULL. Optional: scorers alone need it. */
     void (*tail)(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
@@ -413,6 +418,7 @@ mat op_rope(pass *p, mat x, const rope *r); /* in place; returns x */
 void op_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 mat op_attend(pass *p, mat q, const kv_view *kv, float scale);
 /* Where p->tail is set: the shares softmax_t(scale q[r, h] . k[t]) over the keys t that row r sees,
+ * without the sinks,
  * and their maximum over the heads into p->tail->top[r][position of t] if it is larger. q and k are
  * taken before the rotation, so that distance does not count: q is not rotated yet, stored keys are
  * turned back by r (NULL: they were never rotated). Of a single stream, k is its values by its

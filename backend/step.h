@@ -205,6 +205,7 @@ typedef struct kv_view {
     bool single; /* one stream: k holds u; v_type and v_rot are k's, v_row_bytes is 0 */
     const struct weight *k_weight; /* single: the norm weight of keys, [head_dim] */
     const struct rope *k_rope;     /* single: the rotation of keys; its table is there */
+    const struct weight *sinks;    /* [query heads]; NULL: none. See op_attend */
 } kv_view;
 
 static inline const row_keys *rows_keys(const rowset *rs, const kv_view *kv)

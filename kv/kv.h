@@ -43,6 +43,7 @@ typedef struct kv_spec {
     bool k_is_v;          /* values are the raw projection of keys: one stream can hold both */
     const weight *k_norm; /* with k_is_v: norm and rotation that make keys of values */
     const rope *k_rope;
+    const weight *sinks; /* as in kv_view */
     int8_t side; /* which of the model's devices has the layer: pass.h */
     kv_inside inside;
 } kv_spec;

@@ -131,6 +131,7 @@ static status view_init(const kv_want_layout *w, int32_t i, int32_t rows_max, in
                    .k_rot = kf.rot,
                    .v_rot = vf.rot,
                    .wide = s->wide,
+                   .sinks = s->sinks,
                    .inside = s->inside};
     if ((st = head_row_bytes(kf, s->layer, s->head_dim, &v->k_row_bytes, e)) ||
         (st = head_row_bytes(vf, s->layer, s->head_dim, &v->v_row_bytes, e)) ||

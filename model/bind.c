@@ -89,6 +89,19 @@ status bind_per_layer(const model *m, int_key key, int32_t *out, int32_t n, err 
     return OK;
 }
 
+status bind_windows(const model *m, int32_t usual, bool *swa, int32_t n, err *e)
+{
+    const char *name = "attention.sliding_window_pattern";
+    int32_t is[LAYERS_MAX], period = usual;
+    const gguf_value *v = bind_find(m, name);
+    bool list = v && v->kind == GGUF_ARRAY;
+    status st = list ? bind_per_layer(m, (int_key){name, 0, 1, REQUIRED}, is, n, e)
+                     : bind_int(m, (int_key){name, 1, LAYERS_MAX, usual}, &period, e);
+    for (int32_t i = 0; i < n && !st; i++)
+        swa[i] = list ? is[i] : (i + 1) % period != 0;
+    return st;
+}
+
 status bind_equal(const model *m, const char *a, const char *b, int32_t va, err *e)
 {
     int32_t vb = va;
@@ -367,8 +380,9 @@ static double scaled_by(const turning *t, int32_t i)
         return 1;
     if (s->kind == SCALING_LINEAR)
         return 1 / s->factor;
-    double low = fmax(floor(pair_of_turns(t, s->beta_fast)), 0);
-    double high = fmin(ceil(pair_of_turns(t, s->beta_slow)), t->n_dims - 1);
+    double low = pair_of_turns(t, s->beta_fast), high = pair_of_turns(t, s->beta_slow);
+    low = fmax(s->unrounded ? low : floor(low), 0);
+    high = fmin(s->unrounded ? high : ceil(high), t->n_dims - 1);
     double ramp = fmin(fmax((i - low) / fmax(high - low, 0.001), 0), 1);
     return 1 - ramp + ramp / s->factor;
 }

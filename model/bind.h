@@ -34,6 +34,9 @@ status bind_int(const model *m, int_key key, int32_t *out, err *e);
 status bind_real(const model *m, real_key key, double *out, err *e);
 /* One integer per layer, from a scalar or an array of n. */
 status bind_per_layer(const model *m, int_key key, int32_t *out, int32_t n, err *e);
+/* Which of n layers have a window: attention.sliding_window_pattern, a list, or a period (`usual`
+ * if the file lacks it) whose last layer has none. */
+status bind_windows(const model *m, int32_t usual, bool *swa, int32_t n, err *e);
 /* Refuses a file in which key b differs from key a, whose value is va. b may be absent. */
 status bind_equal(const model *m, const char *a, const char *b, int32_t va, err *e);
 

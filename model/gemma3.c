@@ -142,18 +142,12 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
     return table_agree_heads(0, s->n_head, s->n_head_kv, s->head_dim, bad, what, e);
 }
 
-/* Kinds of the layers: a list, or a period whose last layer is global. */
 static status read_kinds(const model *m, model_shape *shape, err *e)
 {
     gemma3_shape *s = (gemma3_shape *)shape;
-    const char *name = "attention.sliding_window_pattern";
-    int32_t swa[LAYERS_MAX], period = PERIOD;
-    const gguf_value *v = bind_find(m, name);
-    bool list = v && v->kind == GGUF_ARRAY;
-    status st = list ? bind_per_layer(m, (int_key){name, 0, 1, REQUIRED}, swa, s->n_layer, e)
-                     : bind_int(m, (int_key){name, 1, LAYERS_MAX, PERIOD}, &period, e);
+    status st = bind_windows(m, PERIOD, s->swa, s->n_layer, e);
     for (int32_t i = 0; i < s->n_layer && !st; i++)
-        s->swa[i] = s->window && (list ? swa[i] : (i + 1) % period != 0);
+        s->swa[i] = s->swa[i] && s->window;
     return st;
 }
 

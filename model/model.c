@@ -12,6 +12,7 @@
 #include "model/gemma3.h"
 #include "model/gemma4.h"
 #include "model/gemma4_mtp.h"
+#include "model/gpt_oss.h"
 #include "model/laguna.h"
 #include "model/llama.h"
 #include "model/qwen3.h"
@@ -38,6 +39,7 @@ static const struct {
     {"qwen3", &qwen3_arch},
     {"qwen3moe", &qwen3moe_arch},
     {"laguna", &laguna_arch},
+    {"gpt-oss", &gpt_oss_arch},
     {"llama", &llama_arch},
     {"dflash", &dflash_arch},
     {"*dflash-draft", &dflash_arch},

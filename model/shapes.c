@@ -5,6 +5,7 @@
 #include "model/gemma3.h"
 #include "model/gemma4_mtp_shapes.h"
 #include "model/gemma4_shapes.h"
+#include "model/gpt_oss.h"
 #include "model/laguna.h"
 #include "model/llama.h"
 #include "model/qwen35.h"
@@ -15,9 +16,17 @@
 #include <stdio.h>
 #include <string.h>
 
-static const shape_family *const shape_families[] = {
-    &gemma4_shapes, &gemma3_shapes, &gemma_embedding_shapes, &qwen3_shapes,      &qwen35_shapes,
-    &laguna_shapes, &llama_shapes,  &dflash_shapes,          &gemma4_mtp_shapes, NULL};
+static const shape_family *const shape_families[] = {&gemma4_shapes,
+                                                     &gemma3_shapes,
+                                                     &gemma_embedding_shapes,
+                                                     &qwen3_shapes,
+                                                     &qwen35_shapes,
+                                                     &laguna_shapes,
+                                                     &llama_shapes,
+                                                     &gpt_oss_shapes,
+                                                     &dflash_shapes,
+                                                     &gemma4_mtp_shapes,
+                                                     NULL};
 
 status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e)
 {

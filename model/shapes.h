@@ -55,11 +55,16 @@ typedef enum tensor_role {
  * i / (n_v / n_k); a file tiles them, so head j belongs to key head j mod n_k. The heads are
  * `per_head` rows or columns each, after `before` others. */
 typedef struct hf_change {
-    float add;         /* to every value */
-    bool around_0;     /* the values are, before the addition: else it is done already */
-    bool neg_exp;      /* then x becomes -exp(x) */
-    bool columns;      /* the heads are columns, else rows */
-    bool taps;         /* [channels, 1, taps]: the axis in the middle is left out */
+    float add;     /* to every value */
+    bool around_0; /* the values are, before the addition: else it is done already */
+    bool neg_exp;  /* then x becomes -exp(x) */
+    bool columns;  /* the heads are columns, else rows */
+    bool taps;     /* [channels, 1, taps]: the axis in the middle is left out */
+    /* Row i, or entry i of a row of biases, is `every` i + `from` of the checkpoint's. every 0: i
+     */
+    uint32_t every, from;
+    /* Matrices of experts, [inputs, outputs] each, or in MXFP4: NAME_blocks and NAME_scales. */
+    bool turned;
     uint32_t n_k, n_v; /* n_k 0: the order is kept; heads beyond n_v: in groups of n_v */
     uint64_t per_head, before;
 } hf_change;
@@ -93,6 +98,7 @@ typedef enum scaling_kind { SCALING_NONE, SCALING_LINEAR, SCALING_YARN } scaling
 typedef struct rope_scaling {
     scaling_kind kind;
     double factor, n_ctx, beta_fast, beta_slow, magnitude;
+    bool unrounded; /* YARN: the blend's ends are not rounded to whole pairs */
 } rope_scaling;
 
 /* E_ARG for a scaling that readers refuse; what: as in shape_family.check. */

@@ -7,11 +7,12 @@
 #include "tests/doctor.h"
 #include "tests/test.h"
 
-static const char *const sizes[] = {
-    "tiny-dense",     "tiny-moe",           "tiny-ple",    "tiny-gemma3",     "tiny-qwen3",
-    "tiny-embeddinggemma",
-    "tiny-qwen35",    "tiny-qwen35moe",     "tiny-laguna", "dflash-tiny",     "dflash-tiny-laguna",
-    "dflash-tiny-xs", "dflash-tiny-dspark", "mtp-tiny",    "mtp-tiny-ordered"};
+static const char *const sizes[] = {"tiny-dense",      "tiny-moe",           "tiny-ple",
+                                    "tiny-gemma3",     "tiny-qwen3",         "tiny-embeddinggemma",
+                                    "tiny-gpt-oss",    "tiny-qwen35",        "tiny-qwen35moe",
+                                    "tiny-laguna",     "dflash-tiny",        "dflash-tiny-laguna",
+                                    "dflash-tiny-xs",  "dflash-tiny-dspark", "mtp-tiny",
+                                    "mtp-tiny-ordered"};
 
 static status bind_with(const char *base, const char *add, err *e)
 {

@@ -11,7 +11,7 @@
 const char *const fidelity_names[] = {
     "all",           "e2b",       "moe",    "dense",        "unified", "wide",           "qwen3",
     "qwen3-yarn",    "qwen3moe",  "llama",  "mistral",      "laguna",  "laguna-element", "qwen35",
-    "qwen35-uneven", "qwen35moe", "gemma3", "gemma3-plain", NULL};
+    "qwen35-uneven", "qwen35moe", "gemma3", "gemma3-plain", "gpt-oss", "gpt-oss-wide",   NULL};
 
 const char *const fidelity_encoders[] = {"encoder", "encoder-plain", NULL};
 
@@ -261,7 +261,7 @@ static uint32_t type_of(const recipe *r, const fidelity_file *v)
 {
     const num_format *f = num_format_of(v->type);
     bool matrix = r->n_dims > 1 && !ends(r->name, "ffn_gate_inp.weight") &&
-                  !ends(r->name, "per_layer_model_proj.weight");
+                  !ends(r->name, ".bias") && !ends(r->name, "per_layer_model_proj.weight");
     return matrix && r->ne[0] % (uint64_t)f->block_n == 0 ? v->type : NUM_F32;
 }
 

@@ -207,6 +207,17 @@ PLAIN_TEST(fidelity_gemma3)
     check_model("gemma3");
 }
 
+/* Sinks, biases, cut units, and YaRN whose blend ends between pairs. */
+PLAIN_TEST(fidelity_gpt_oss)
+{
+    check_model("gpt-oss");
+}
+
+PLAIN_TEST(fidelity_gpt_oss_wide_heads)
+{
+    check_model("gpt-oss-wide");
+}
+
 PLAIN_TEST(fidelity_gemma3_without_windows)
 {
     check_model("gemma3-plain");

@@ -97,8 +97,9 @@ static bool ends_in(const char *s, const char *with)
 /* A copy of the file whose layers after il add nothing. */
 static const char *cut_after(const char *path, int32_t il)
 {
-    static const char *const outputs[] = {"attn_output.weight", "ssm_out.weight", "ffn_down.weight",
-                                          "ffn_down_exps.weight", "ffn_down_shexp.weight"};
+    static const char *const outputs[] = {
+        "attn_output.weight",    "attn_output.bias",     "ssm_out.weight",    "ffn_down.weight",
+        "ffn_down_shexp.weight", "ffn_down_exps.weight", "ffn_down_exps.bias"};
     static const char zero[4096];
     const char *to = test_temp("cut.gguf");
     char *bytes;
@@ -152,7 +153,8 @@ static void check_norm(const streams *s, const char *path)
 
 PLAIN_TEST(taps_of_every_family_have_the_rows_of_every_layer)
 {
-    static const char *const names[] = {"gemma3", "qwen3", "laguna", "qwen35", "qwen35moe"};
+    static const char *const names[] = {"gemma3", "qwen3",     "laguna",
+                                        "qwen35", "qwen35moe", "gpt-oss"};
     static const int32_t chunks[] = {1, 7, 16};
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         fidelity f;

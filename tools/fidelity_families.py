@@ -99,6 +99,18 @@ def gemma3(overrides):
     return Gemma3ForCausalLM, Gemma3TextConfig(**c)
 
 
+def gpt_oss(overrides):
+    from transformers import GptOssConfig, GptOssForCausalLM
+    c = dict(vocab_size=128, hidden_size=64, intermediate_size=32, num_hidden_layers=4,
+             num_attention_heads=8, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+             sliding_window=16, max_position_embeddings=131072, tie_word_embeddings=False,
+             num_local_experts=8, num_experts_per_tok=3, rope_parameters=dict(
+                 rope_type="yarn", rope_theta=1.5e5, factor=32.0, beta_fast=32.0, beta_slow=1.0,
+                 truncate=False, original_max_position_embeddings=4096))
+    c.update(overrides)
+    return GptOssForCausalLM, GptOssConfig(**c)
+
+
 # name: (family, seed, tokens, configuration)
 CASES = {
     "qwen3": (qwen3, 700, 100, {}),
@@ -121,6 +133,10 @@ CASES = {
         final_logit_softcapping=20.0, tie_word_embeddings=False,
         rope_parameters={G: dict(rope_type="default", rope_theta=5e5),
                          S: dict(rope_type="default", rope_theta=1e4)})),
+    "gpt-oss": (gpt_oss, 1600, 130, {}),
+    # Heads as published: 64 wide, eight to a KV head.
+    "gpt-oss-wide": (gpt_oss, 1700, 100, dict(num_hidden_layers=2, num_key_value_heads=1,
+                                              head_dim=64, sliding_window=8)),
 }
 
 
@@ -161,6 +177,14 @@ def model_values(arch, c):
          (a + "attention.key_length", U32, c.head_dim),
          (a + "attention.value_length", U32, c.head_dim),
          (a + "attention.layer_norm_rms_epsilon", F32, c.rms_norm_eps)]
+    if arch == "gpt-oss":
+        return v + [(a + "attention.head_count", U32, c.num_attention_heads),
+                    (a + "attention.sliding_window", U32, c.sliding_window),
+                    (a + "expert_count", U32, c.num_local_experts),
+                    (a + "expert_used_count", U32, c.num_experts_per_tok),
+                    (a + "expert_feed_forward_length", U32, c.intermediate_size),
+                    (a + "rope.freq_base", F32, c.rope_parameters["rope_theta"]),
+                    ] + rope_values(a, c.rope_parameters)
     if arch in ("qwen3", "qwen3moe"):
         rope = c.rope_parameters
         v += [(a + "attention.head_count", U32, c.num_attention_heads),
@@ -232,6 +256,23 @@ LAYER_NAMES = [
 GEMMA_NAMES = {"post_attention_layernorm.weight": "post_attention_norm.weight",
                "pre_feedforward_layernorm.weight": "ffn_norm.weight",
                "post_feedforward_layernorm.weight": "post_ffw_norm.weight"}
+GPT_OSS_NAMES = {"self_attn.q_proj.bias": "attn_q.bias",
+                 "self_attn.k_proj.bias": "attn_k.bias",
+                 "self_attn.v_proj.bias": "attn_v.bias",
+                 "self_attn.o_proj.bias": "attn_output.bias",
+                 "self_attn.sinks": "attn_sinks.weight",
+                 "post_attention_layernorm.weight": "post_attention_norm.weight",
+                 "mlp.router.weight": "ffn_gate_inp.weight",
+                 "mlp.router.bias": "ffn_gate_inp.bias"}
+# Parts of a parameter: gates and ups in turns, inputs before outputs.
+GPT_OSS_EXPERTS = [
+    ("mlp.experts.gate_up_proj", "ffn_gate_exps.weight", lambda p: p.transpose(1, 2)[:, 0::2]),
+    ("mlp.experts.gate_up_proj", "ffn_up_exps.weight", lambda p: p.transpose(1, 2)[:, 1::2]),
+    ("mlp.experts.gate_up_proj_bias", "ffn_gate_exps.bias", lambda p: p[:, 0::2]),
+    ("mlp.experts.gate_up_proj_bias", "ffn_up_exps.bias", lambda p: p[:, 1::2]),
+    ("mlp.experts.down_proj", "ffn_down_exps.weight", lambda p: p.transpose(1, 2)),
+    ("mlp.experts.down_proj_bias", "ffn_down_exps.bias", lambda p: p),
+]
 GLOBAL_NAMES = [
     ("model.embed_tokens.weight", "token_embd.weight"),
     ("model.norm.weight", "output_norm.weight"),
@@ -247,6 +288,12 @@ def init_of(name, shape):
         return 1.0, 0.3
     if name.endswith("exp_probs_b.bias"):
         return 0.0, 0.3
+    if name.endswith("attn_sinks.weight"):
+        return 0.5, 1.0
+    if name.endswith(".bias"):
+        return 0.0, 0.3
+    if name.endswith(("ffn_gate_exps.weight", "ffn_up_exps.weight")):  # the cut at 7 is reached
+        return 0.0, float(4 / np.sqrt(np.float64(shape[-1])))
     if name == "token_embd.weight":
         return 0.0, 0.5
     if name == "output.weight":
@@ -283,6 +330,14 @@ def tensor_list(model, config):
         names = dict(LAYER_NAMES)
         if config.model_type == "gemma3_text":
             names.update(GEMMA_NAMES)
+        if config.model_type == "gpt_oss":
+            names.update(GPT_OSS_NAMES)
+            parts = [(f"model.layers.{i}.{hf}", f"blk.{i}.{name}", part)
+                     for hf, name, part in GPT_OSS_EXPERTS]
+            names = {hf: n for hf, n in names.items() if not hf.startswith("mlp.experts.")}
+            out += [(name, part(slots[key])) for key, name, part in parts]
+            for key in {key for key, _, _ in parts}:
+                slots.pop(key)
         for hf, name in names.items():
             key = f"model.layers.{i}.{hf}"
             if key in slots:
@@ -334,7 +389,7 @@ def router_gap(model, ids):
         k = out[1].shape[-1]
         gap[0] = min(gap[0], float((p[:, k - 1] - p[:, k]).min()))
     handles = [m.register_forward_hook(hook) for m in model.modules()
-               if type(m).__name__ in ("LagunaTopKRouter", "Qwen3MoeTopKRouter")]
+               if type(m).__name__ in ("LagunaTopKRouter", "Qwen3MoeTopKRouter", "GptOssTopKRouter")]
     model(ids, use_cache=False)
     for h in handles:
         h.remove()
@@ -373,7 +428,7 @@ def run_case(name):
     print(f"{name}: seed {seed}, {len(arrays)} tensors, logit deviation {logits.std():.2f}, "
           f"margin {margin:.3f}, router gap {gap:.1e}, f32 against f64: max {floor_max:.1e} "
           f"rms {floor_rms:.1e}")
-    arch = "llama" if family is mistral else family.__name__
+    arch = "llama" if family is mistral else family.__name__.replace("_", "-")
     return dict(arch=arch, rope=rope_factors(model), seed=seed, values=model_values(arch, config), recipe=recipe,
                 arrays=arrays, ids=ids, logits=logits, floor=(floor_max, floor_rms),
                 print=base.fingerprint(arrays))

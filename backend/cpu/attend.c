@@ -101,6 +101,16 @@ static void merge_block(const attention *a, float *o, float *top, float *sum, co
     *top = new_top;
 }
 
+/* The sum of query iq with its head's sink, a score without a value. Far above `top` it is infinite,
+ * and the result 0. */
+static float with_sink(const attention *a, int32_t head, int32_t iq, float top, float sum)
+{
+    if (!a->kv->sinks)
+        return sum;
+    const float *sinks = a->kv->sinks->data;
+    return sum + expf(sinks[head * a->group + iq % a->group] - top);
+}
+
 static float *o_head(const attention *a, row_tile t, int32_t head, int32_t iq)
 {
     int32_t h = head * a->group + iq % a->group;
@@ -232,10 +242,13 @@ static void begin_queries(const attention *a, row_tile t, int32_t head, float *t
     }
 }
 
-static void finish_queries(const attention *a, row_tile t, int32_t head, const float *sum)
+static void finish_queries(const attention *a, row_tile t, int32_t head, const float *top,
+                           float *sum)
 {
-    for (int32_t iq = 0; iq < t.n * a->group; iq++)
+    for (int32_t iq = 0; iq < t.n * a->group; iq++) {
+        sum[iq] = with_sink(a, head, iq, top[iq], sum[iq]);
         a->k->scale(o_head(a, t, head, iq), 1.0f / sum[iq], a->kv->head_dim);
+    }
 }
 
 /* attend_block for the queries that keep the block. */
@@ -283,7 +296,7 @@ static void attend_tile(void *arg, int32_t chunk, int32_t thread)
             merge_block(a, o_head(a, t, head, iq), &top[iq], &sum[iq], w.values + (size_t)iq * dim,
                         w.top[iq], w.sum[iq]);
     }
-    finish_queries(a, t, head, sum);
+    finish_queries(a, t, head, top, sum);
     for (int32_t iq = 0; walk && iq < w.n_q; iq++)
         end_walk(a, t, head, iq, &walk[iq], sum[iq]);
 }
@@ -393,6 +406,7 @@ static void merge_query(void *arg, int32_t chunk, int32_t thread)
                     state[cap]);
     }
     if (a->wave == a->n_waves - 1) {
+        *sum = with_sink(a, head, iq, *top, *sum);
         a->k->scale(o, 1.0f / *sum, a->kv->head_dim);
         if (a->walk)
             end_walk(a, t, head, iq, &a->walk[(size_t)th * cap + (size_t)iq], *sum);

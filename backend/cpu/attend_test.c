@@ -88,6 +88,8 @@ static mat plain(const attend_fixture *f, const pass *p, mat q, float scale)
                 for (int32_t i = 0; i < dim && e[t] > 0; i++)
                     sum[i] += e[t] * v[i];
             }
+            if (f->view.sinks)
+                total += exp(((const float *)f->sinks.data)[h] - top);
             for (int32_t i = 0; i < dim; i++)
                 mat_row(o, r)[h * dim + i] = (float)(sum[i] / total);
         }

@@ -24,7 +24,7 @@ typedef struct attend_fixture {
     shape s;
     kv_view view;
     rope turn;
-    weight norm;
+    weight norm, sinks;
     test_pass t;
     size_t k_bytes, v_bytes;
     timeline line[2];
@@ -110,6 +110,14 @@ __attribute__((unused)) static bool fixture_open(attend_fixture *f, const char *
                         .single = s.single,
                         .k_weight = &f->norm,
                         .k_rope = &f->turn};
+    /* Half of the fixtures have sinks; one may be above all scores, and leave nothing of its head.
+     */
+    float *sinks = mem_alloc((size_t)s.n_head * sizeof *sinks);
+    CHECK(sinks);
+    test_fill(sinks, (size_t)s.n_head, 3.0f, rng);
+    sinks[0] = rng_below(rng, 4) ? sinks[0] : 1e4f;
+    f->sinks = (weight){.name = "sinks", .n_in = s.n_head, .n_out = 1, .n_mat = 1, .data = sinks};
+    f->view.sinks = rng_below(rng, 2) ? &f->sinks : NULL;
     test_pass_open(&f->t, 64u << 20);
     f->t.st.all.keys[!f->view.kind] = (row_keys){0}; /* numbers of another kind: nobody's */
     f->k_bytes = (size_t)s.n_head_kv * (size_t)s.n_slots * f->view.k_row_bytes;
@@ -146,6 +154,7 @@ __attribute__((unused)) static void fixture_close(attend_fixture *f)
         mem_free(f->line[i].v_seen);
     }
     mem_free((void *)f->norm.data);
+    mem_free((void *)f->sinks.data);
     mem_free((void *)f->turn.inv_freq);
     mem_free((void *)f->turn.turns);
     test_pass_close(&f->t);

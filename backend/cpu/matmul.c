@@ -97,6 +97,7 @@ typedef struct panel_job {
     bool last;          /* the part after which outputs are complete */
     const float *gate;  /* the sums of part 0; NULL: there is one part */
     int32_t out, n_out; /* the panel's outputs in a row of y */
+    int64_t first;      /* the output of w that is y's first */
     int32_t k, thread;  /* the matrix; the thread whose temporaries are used */
     const weight *w;
     const pack_kind *kind; /* NULL: float sums */
@@ -118,7 +119,8 @@ static panel_job product_part(const product *m, int part, const row_span *s, int
                        .kind = m->kind[part],
                        .x = other ? m->x2 : m->x,
                        .x_row_bytes = other ? m->x2_row_bytes : m->x_row_bytes,
-                       .type = m->w[part]->type};
+                       .type = m->w[part]->type,
+                       .first = m->first[part]};
 }
 
 static const void *x_row(const panel_job *j, int32_t i)
@@ -174,12 +176,17 @@ static void float_sums(const panel_job *j, float *acc)
     }
 }
 
-/* Sums of n rows times the factor of their matrix. */
+/* Sums of n rows times the factor of their matrix, and its biases. */
 static void apply_factor(const panel_job *j, int32_t n, float *a)
 {
     float f = weight_factor(j->w, j->k);
+    const float *bias = weight_bias(j->w, j->k);
     for (size_t i = 0; f != 1 && i < (size_t)n * TILE_COLS; i++)
         a[i] *= f;
+    if (bias)
+        for (int32_t r = 0; r < n; r++, a += TILE_COLS)
+            for (int32_t o = 0; o < j->n_out; o++)
+                a[o] += bias[j->first + j->out + o];
 }
 
 /* Outputs of rows r .. r + n, whose sums are at a, to y. */
@@ -516,6 +523,8 @@ static void one_output(pass *p, mat y, mat x, const weight *w)
                                          .k = row,
                                          .row_bytes = (size_t)w->n_in * sizeof *decoded,
                                          .source = ROWS_IN_CACHE});
+    for (int32_t r = 0; w->bias && r < x.rows; r++)
+        *mat_row(y, r) += *weight_bias(w, 0);
 }
 
 void cpu_matmul(pass *p, mat y, mat x, const weight *w)

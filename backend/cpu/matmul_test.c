@@ -41,6 +41,22 @@ static mat rounded_bf16(mat x)
     return y;
 }
 
+/* Half of the weights have biases. *bias: bias_free. */
+static void put_bias(weight *w, weight *bias, uint64_t *rng)
+{
+    size_t n = (size_t)w->n_mat * (size_t)w->n_out;
+    float *v = mem_alloc(n * sizeof *v);
+    CHECK(v);
+    test_fill(v, n, 0.5f, rng);
+    *bias = (weight){.name = "bias", .n_in = (int32_t)n, .n_out = 1, .n_mat = 1, .data = v};
+    w->bias = rng_below(rng, 2) ? bias : NULL;
+}
+
+static void bias_free(weight *bias)
+{
+    mem_free((void *)bias->data);
+}
+
 static mat plain_product(const weight *w, int32_t k, mat x)
 {
     mat y = test_mat(x.rows, 1, w->n_out);
@@ -52,7 +68,7 @@ static mat plain_product(const weight *w, int32_t k, mat x)
             double sum = 0;
             for (int32_t i = 0; i < w->n_in; i++)
                 sum += (double)row[i] * mat_row(x, r)[i];
-            mat_row(y, r)[o] = (float)sum;
+            mat_row(y, r)[o] = (float)(sum + (w->bias ? weight_bias(w, k)[o] : 0));
         }
     }
     mem_free(row);
@@ -72,22 +88,25 @@ static mat run_product(device *d, test_pass *t, const weight *w, mat x)
 static void check_product(device *d, test_pass *t, num_type type, int32_t n_in, int32_t n_out,
                           int32_t rows, bool exact, uint64_t *rng)
 {
-    weight w;
+    weight w, bias;
     err e = {0};
     test_weight(&w, type, n_in, n_out, 1, rng);
+    put_bias(&w, &bias, rng);
+    bool coded = pack_kind_of(type) && !exact && n_in % 32 == 0;
+    /* few outputs, or few rounding errors shared by all of them, have no steady mean square; the
+     * terms of one sum may cancel */
+    bool many = rows * n_in >= 2048 && n_out >= 32;
+    if ((coded || type == NUM_BF16) && !many) /* nor may a bias cancel what little there is */
+        w.bias = NULL;
     mat x = test_mat(rows, 1, n_in);
     test_fill(x.at, (size_t)rows * (size_t)n_in, 3.0f, rng);
     size_t plan = d->weight_bytes(d, &w);
     CHECK_OK(d->weight_load(d, &w, &e), e);
     CHECK_EQ(plan, w.packed_bytes);
     mat y = run_product(d, t, &w, x), want = plain_product(&w, 0, x);
-    bool coded = pack_kind_of(type) && !exact && n_in % 32 == 0;
     bool pairs =
         type == NUM_BF16 && w.packed && !strcmp(((cpu_device *)d->self)->k->name, "avx512bf16");
     double nmse = test_nmse(y, want);
-    /* few outputs, or few rounding errors shared by all of them, have no steady mean square; the
-     * terms of one sum may cancel */
-    bool many = rows * n_in >= 2048 && n_out >= 32;
     CHECK_MSG(nmse < (coded       ? many ? 6e-5 : 1
                       : pairs     ? many ? 1e-5 : 1e-2
                       : n_out > 1 ? 1e-10
@@ -103,6 +122,7 @@ static void check_product(device *d, test_pass *t, num_type type, int32_t n_in, 
     }
     d->weight_free(d, &w);
     test_weight_free(&w);
+    bias_free(&bias);
     mem_free(x.at);
     mem_free(y.at);
     mem_free(want.at);
@@ -422,7 +442,7 @@ static void check_experts(const char *isa, num_type type, bool halves, int32_t f
     uint64_t rng = test_seed();
     static int32_t id[ROWS * K];
     static float share[ROWS * K];
-    weight gate, up, down;
+    weight gate, up, down, bias[3];
     test_pass t;
     err e = {0};
     if (!d)
@@ -431,6 +451,9 @@ static void check_experts(const char *isa, num_type type, bool halves, int32_t f
     test_weight(&gate, type, N_IN, halves ? 2 * f : f, E, &rng);
     test_weight(&up, type, N_IN, f, E, &rng);
     test_weight(&down, f % 256 ? NUM_Q8_0 : type, f, 50, E, &rng);
+    put_bias(&gate, &bias[0], &rng);
+    put_bias(&up, &bias[1], &rng);
+    put_bias(&down, &bias[2], &rng);
     CHECK_OK(d->weight_load(d, &gate, &e), e);
     CHECK_OK(d->weight_load(d, &up, &e), e);
     CHECK_OK(d->weight_load(d, &down, &e), e);
@@ -486,6 +509,8 @@ static void check_experts(const char *isa, num_type type, bool halves, int32_t f
     test_weight_free(&gate);
     test_weight_free(&up);
     test_weight_free(&down);
+    for (int i = 0; i < 3; i++)
+        bias_free(&bias[i]);
     mem_free(x.at);
     mem_free(y.at);
     mem_free(z.at);

@@ -83,6 +83,17 @@ static double ref_act(act_kind act, double x)
     }
 }
 
+/* The gated unit of a and b. */
+static double ref_gate(act_kind act, double a, double b)
+{
+    const double cut = SWIGLU_CUT;
+    if (act != ACT_SWIGLU_CUT)
+        return ref_act(act, a) * b;
+    a = a > cut ? cut : a; /* not fmin: a NaN must show */
+    b = b > cut ? cut : b < -cut ? -cut : b;
+    return a / (1.0 + exp(-(double)SWIGLU_SLOPE * a)) * (b + 1);
+}
+
 static void ref_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
 {
     if (p->dry)
@@ -90,7 +101,7 @@ static void ref_act_mul(pass *p, mat y, mat a, mat b, act_kind act)
     int32_t share = mat_width(b) == mat_width(a) ? 1 : b.cols; /* columns of b per column of a */
     for (int32_t r = 0; r < y.rows; r++)
         for (int32_t i = 0; i < mat_width(y); i++)
-            mat_row(y, r)[i] = (float)(ref_act(act, mat_row(a, r)[i / share]) * mat_row(b, r)[i]);
+            mat_row(y, r)[i] = (float)ref_gate(act, mat_row(a, r)[i / share], mat_row(b, r)[i]);
 }
 
 static void ref_rope(pass *p, mat x, const rope *f)
@@ -205,13 +216,14 @@ static void product_row(void *arg, int32_t o, int32_t thread)
     ref_product *m = arg;
     int32_t n = m->w->n_in;
     float *row = m->row + (size_t)thread * (size_t)n;
+    const float *bias = weight_bias(m->w, 0);
     num_format_of(m->w->type)->decode(weight_row(m->w, 0, o), row, n);
     for (int32_t r = 0; r < m->x.rows; r++) {
         const float *x = mat_row(m->x, r);
         double sum = 0;
         for (int32_t i = 0; i < n; i++)
             sum += (double)row[i] * x[i];
-        mat_row(m->y, r)[o] = (float)(sum * weight_factor(m->w, 0));
+        mat_row(m->y, r)[o] = (float)(sum * weight_factor(m->w, 0) + (bias ? bias[o] : 0));
     }
 }
 
@@ -286,10 +298,11 @@ typedef struct ref_experts {
 static double expert_dot(const weight *w, int32_t e, int64_t o, const float *x, float *row)
 {
     num_format_of(w->type)->decode(weight_row(w, e, o), row, w->n_in);
+    const float *bias = weight_bias(w, e);
     double sum = 0;
     for (int32_t i = 0; i < w->n_in; i++)
         sum += (double)row[i] * x[i];
-    return sum * weight_factor(w, e);
+    return sum * weight_factor(w, e) + (bias ? bias[o] : 0);
 }
 
 static void moe_glu_row(void *arg, int32_t chunk, int32_t thread)
@@ -302,7 +315,7 @@ static void moe_glu_row(void *arg, int32_t chunk, int32_t thread)
     for (int32_t o = 0; o < m->n_ff; o++) {
         double g = expert_dot(m->a, e, o, mat_row(m->x, r), row);
         double u = expert_dot(up, e, m->b ? o : o + m->n_ff, mat_row(m->x, r), row);
-        mat_row(m->y, r)[(size_t)j * (size_t)m->n_ff + (size_t)o] = (float)(ref_act(m->act, g) * u);
+        mat_row(m->y, r)[(size_t)j * (size_t)m->n_ff + (size_t)o] = (float)ref_gate(m->act, g, u);
     }
 }
 
@@ -552,6 +565,8 @@ static void attend_head(void *arg, int32_t chunk, int32_t thread)
                 sum[i] += e * row[i];
         }
     }
+    if (kv->sinks)
+        total += exp(((const float *)kv->sinks->data)[h] - top);
     for (int32_t i = 0; i < n; i++)
         mat_row(a->o, r)[(size_t)h * (size_t)n + (size_t)i] = (float)(sum[i] / total);
     if (rule)

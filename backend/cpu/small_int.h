@@ -8,6 +8,7 @@
 
 #include "backend/cpu/kernels_int.h"
 #include "backend/cpu/vec_int.h"
+#include "backend/swiglu.h"
 
 #include <math.h>
 
@@ -83,6 +84,13 @@ static void k_silu_mul(float *y, const float *a, const float *b, int32_t n)
 static void k_sigmoid_mul(float *y, const float *a, const float *b, int32_t n)
 {
     EACH(n, PUT(y, vf_sigmoid(AT(a)) * AT(b)));
+}
+
+static void k_swiglu_cut(float *y, const float *a, const float *b, int32_t n)
+{
+    vf cut = vf_set(SWIGLU_CUT), slope = vf_set(SWIGLU_SLOPE), one = vf_set(1);
+    EACH(n, vf g = vf_min(cut, AT(a)); vf u = vf_max(-cut, vf_min(cut, AT(b)));
+         PUT(y, g * vf_sigmoid(g * slope) * (u + one)));
 }
 
 /* One by one: models apply it to a value per head. */

@@ -41,6 +41,16 @@ static void do_sigmoid(device *d, pass *p, mat y, mat a, mat b, const weight *w)
     (void)w;
     d->op->act_mul(p, y, a, b, ACT_SIGMOID);
 }
+/* Of numbers on both sides of the cut. */
+static void do_swiglu_cut(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)w;
+    d->op->scale(p, a, 8, NULL);
+    d->op->scale(p, b, 8, NULL);
+    d->op->act_mul(p, y, a, b, ACT_SWIGLU_CUT);
+    d->op->scale(p, a, 0.125f, NULL);
+    d->op->scale(p, b, 0.125f, NULL);
+}
 /* The first value of each row's heads, side by side, is the gate of the heads. */
 static void do_head_gate(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
@@ -128,6 +138,7 @@ TEST(cpu_small_ops_equal_the_reference)
     check_op("act_mul silu", do_silu, 1e-12);
     check_op("act_mul softplus", do_softplus, 1e-12);
     check_op("act_mul sigmoid", do_sigmoid, 1e-12);
+    check_op("act_mul of a cut unit", do_swiglu_cut, 1e-11);
     check_op("act_mul of a head's gate", do_head_gate, 1e-12);
     check_op("add", do_add, 1e-30);
     check_op("scale", do_scale, 1e-12);
@@ -217,6 +228,12 @@ TEST(cpu_functions_at_their_edges)
         k->sigmoid_mul(seven, edge, ones, 7);
         CHECK(seven[0] == 1 && seven[1] == 0 && isnan(seven[2]) && seven[3] == 1 && seven[4] == 0 &&
               seven[5] == 0.5f);
+        k->swiglu_cut(seven, edge, ones, 7);
+        CHECK(fabsf(seven[0] - 14) < 1e-3f && isnan(seven[2]) && seven[3] == seven[0] &&
+              seven[4] == 0 && seven[5] == 0);
+        k->swiglu_cut(seven, ones, edge, 7);
+        CHECK(seven[0] > 6 && seven[1] < -5 && isnan(seven[2]) && seven[3] == seven[0] &&
+              seven[4] == seven[1]);
         memcpy(seven, edge, sizeof seven);
         k->softcap(seven, 30.0f, 7);
         CHECK(seven[0] == 30 && seven[1] == -30 && isnan(seven[2]) && seven[5] == 0);
