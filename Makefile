@@ -401,7 +401,7 @@ $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_fields convert_famil
     $(filter-out backend/wrap%.c,$(call src,model kv backend))))
 $(eval $(call fuzz_also,table,tests/table_file.c $(filter-out backend/wrap%.c,$(call src,model kv backend))))
 $(eval $(call fuzz_also,draft_load,$(filter-out backend/wrap%.c,$(call src,model kv backend))))
-$(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_fields.c \
+$(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_scores.c apps/convert_fields.c \
     $(filter-out backend/wrap%.c,$(call src,model kv backend))))
 $(eval $(call fuzz_also,hub,$(filter-out apps/hub/pull.c apps/hub/head.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl

@@ -176,8 +176,17 @@ typedef struct convert_vocab {
     float *score;       /* [n] */
     gguf_string *merge; /* [n_merges] */
     uint64_t n_merges;
+    bool space_first; /* of kinds with SPACE_FIRST */
     arena mem;
 } convert_vocab;
+
+/* ---- convert_scores.c ---- */
+
+/* Fills v->score by the merges of v. */
+status convert_scores(convert_vocab *v, err *e);
+/* Whether tokenizer.json spells spaces as SentencePiece does, and falls back to bytes;
+ * *space_first: a space stands before a text. */
+bool convert_is_spaced(const jtree *tokenizer, bool *space_first);
 
 status convert_vocab_read(convert_vocab *v, const char *dir, err *e);
 /* The part of it that reads v->tokenizer, for v->family. */

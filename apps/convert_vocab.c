@@ -182,8 +182,12 @@ static status find_kind(convert_vocab *v, err *e)
     step_list steps = {.n = 0};
     status st;
     v->kind = v->family->tokenizers;
-    if (!v->tokenizer || !v->kind->steps)
+    v->space_first = false;
+    if (!v->tokenizer)
         return OK;
+    for (; v->kind->model && !v->kind->steps; v->kind++) /* its spelling of spaces tells it */
+        if (!(v->kind->how & SPACE_FIRST) || convert_is_spaced(v->tokenizer, &v->space_first))
+            return OK;
     if ((st = check_model(v, e)))
         return st;
     if (list_steps(pre, &steps))
@@ -326,17 +330,28 @@ static status read_template(convert_vocab *v, const char *dir, err *e)
     return OK;
 }
 
-/* Finds the family by model_type, which begins with the family's name. */
+/* Finds the family by model_type, which begins with the family's name. Of several families the one
+ * that knows the tokenizer. */
 static status find_family(convert_vocab *v, const char *dir, err *e)
 {
     const json_t *text = json_object_get(v->config, "text_config");
     const char *type = json_string_value(json_object_get(text ? text : v->config, "model_type"));
+    err first = {0};
+    status st;
     for (const text_family *const *f = text_families; *f && type; f++)
         for (const char *const *t = (*f)->model_types; *t; t++)
-            if (!strncmp(type, *t, strlen(*t)))
+            if (!strncmp(type, *t, strlen(*t))) {
+                err why = {0};
                 v->family = *f;
+                st = find_kind(v, &why);
+                if (!st)
+                    return OK;
+                /* A row that fits but for one member says more than one that does not. */
+                first = first.status && !v->kind->model ? first : why;
+                break;
+            }
     if (v->family)
-        return OK;
+        return err_set(e, first.status, "%s", first.text);
     if (!type)
         return err_set(e, E_FORMAT,
                        "%s/config.json: no model_type: is this a checkpoint's directory?", dir);
@@ -346,7 +361,7 @@ static status find_family(convert_vocab *v, const char *dir, err *e)
 
 status convert_vocab_take(convert_vocab *v, err *e)
 {
-    status st = find_kind(v, e);
+    status st = find_kind(v, e); /* again, for callers that know the family */
     if (!st && v->tokenizer && !(st = read_pieces(v, e)))
         st = read_merges(v, e);
     return st;
@@ -372,8 +387,10 @@ status convert_vocab_fit(convert_vocab *v, int32_t n, err *e)
                        v->n, n);
     if (!(v->score = arena_array(&v->mem, (size_t)v->n, sizeof *v->score)))
         return err_memory(e, "the vocabulary", (size_t)v->n * sizeof *v->score);
-    for (int32_t id = 0; id < v->n; id++) {
-        v->score[id] = -1000; /* not used, but loaders require the array */
+    status st = v->kind->how & SPACE_FIRST ? convert_scores(v, e) : OK;
+    for (int32_t id = 0; id < v->n && !st; id++) {
+        if (!(v->kind->how & SPACE_FIRST))
+            v->score[id] = -1000; /* not used, but loaders require the array */
         if (v->type[id])
             continue;
         char name[32];
@@ -384,7 +401,7 @@ status convert_vocab_fit(convert_vocab *v, int32_t n, err *e)
         v->piece[id] = (gguf_string){p, (uint64_t)len};
         v->type[id] = TYPE_UNUSED;
     }
-    return OK;
+    return st;
 }
 
 static int32_t find_piece(const convert_vocab *v, const char *text)
@@ -481,12 +498,13 @@ status convert_vocab_put(const convert_vocab *v, gguf_writer *w, err *e)
     if (v->kind->kind == VOCAB_CHARS)
         gguf_put_f32s(w, "tokenizer.ggml.scores", v->score, (uint64_t)v->n);
     gguf_put_i32s(w, "tokenizer.ggml.token_type", v->type, (uint64_t)v->n);
-    gguf_put_strings(w, "tokenizer.ggml.merges", v->merge, v->n_merges);
+    if (!(v->kind->how & SPACE_FIRST))
+        gguf_put_strings(w, "tokenizer.ggml.merges", v->merge, v->n_merges);
     put_ids(v, w);
     bool bos = jtree_is(jtree_get(v->tokenizer_config, "add_bos_token"), JTREE_TRUE);
     gguf_put_bool(w, "tokenizer.ggml.add_bos_token",
                   v->family->bos_always || (bos && !v->family->bos_never));
-    gguf_put_bool(w, "tokenizer.ggml.add_space_prefix", false);
+    gguf_put_bool(w, "tokenizer.ggml.add_space_prefix", v->space_first);
     if (v->template)
         gguf_put_string(w, "tokenizer.chat_template", v->template, strlen(v->template));
     return put_suppressed(v, w, e);

@@ -22,6 +22,8 @@ typedef struct made {
     const char *behavior;   /* of the last Split; NULL: Isolated */
     const char *spelling;   /* the last step; NULL: as published */
     const char *tokenizer_config, *generation;
+    const char *pre_tokenizer; /* JSON, instead of the recorded steps */
+    const vocab *scored;       /* merges are all cuts of its pieces */
 } made;
 
 static void put_file(const char *dir, const char *name, const str *s)
@@ -44,7 +46,10 @@ static void put_json(str *s, const char *text, size_t n)
     for (size_t i = 0; i < n; i++) {
         if (text[i] == '"' || text[i] == '\\')
             str_putc(s, '\\');
-        str_putc(s, text[i]);
+        if ((unsigned char)text[i] < ' ')
+            str_printf(s, "\\u%04x", text[i]);
+        else
+            str_putc(s, text[i]);
     }
     str_putc(s, '"');
 }
@@ -67,6 +72,21 @@ static void put_steps(str *t, const jtree *root, const made *m)
     str_puts(t, "]}");
 }
 
+/* The merges of a piece, as transformers makes them of scores. */
+static void put_cuts(str *t, const vocab *v, int32_t id, int32_t *any)
+{
+    size_t n;
+    const char *p = vocab_piece(v, id, &n);
+    for (size_t k = 1; k < n && vocab_type(v, id) == TOKEN_NORMAL; k++)
+        if (vocab_find(v, p, k) >= 0 && vocab_find(v, p + k, n - k) >= 0) {
+            str_puts(t, (*any)++ ? ",[" : "[");
+            put_json(t, p, k);
+            str_putc(t, ',');
+            put_json(t, p + k, n - k);
+            str_putc(t, ']');
+        }
+}
+
 /* Special pieces in added_tokens, the others in the model's vocabulary. */
 static void put_tokenizer(const char *dir, const jtree *root, const made *m)
 {
@@ -74,10 +94,10 @@ static void put_tokenizer(const char *dir, const jtree *root, const made *m)
     const char *types = jtree_get(root, "types")->s;
     int id = 0;
     for (const jtree *p = jtree_get(root, "pieces")->first; p; p = p->next, id++) {
-        str *to = types[id] == '1' ? &normal : &added;
+        str *to = strchr("16", types[id]) ? &normal : &added;
         if (to->n)
             str_putc(to, ',');
-        if (types[id] == '1') {
+        if (to == &normal) {
             put_json(to, p->s, p->n);
             str_printf(to, ":%d", id);
         } else {
@@ -88,11 +108,17 @@ static void put_tokenizer(const char *dir, const jtree *root, const made *m)
     }
     str_printf(&t, "{\"added_tokens\":[%s],\"normalizer\":%s,", str_text(&added),
                m->normalizer ? m->normalizer : "{\"type\":\"NFC\"}");
-    put_steps(&t, root, m);
+    if (m->pre_tokenizer)
+        str_printf(&t, "\"pre_tokenizer\":%s", m->pre_tokenizer);
+    else
+        put_steps(&t, root, m);
     str_printf(&t, ",\"model\":{\"type\":\"BPE\",\"unk_token\":null,%s\"vocab\":{",
                m->model_add ? m->model_add : "\"byte_fallback\":false,\"dropout\":null,");
     str_put(&t, str_text(&normal), normal.n);
     str_puts(&t, "},\"merges\":[");
+    for (int32_t i = 0, any = 0; m->scored && i < vocab_n(m->scored); i++)
+        put_cuts(&t, m->scored, i, &any);
+    str_puts(&t, m->scored ? "]}}" : "");
     for (const jtree *x = jtree_get(root, "merges")->first; x; x = x->next) {
         const char *space = memchr(x->s, ' ', x->n);
         if (m->pairs) {
@@ -281,6 +307,88 @@ TEST(convert_refuses_other_byte_level_tokenizers)
         if (strcmp(one[i].says, "MergedWithNext"))
             CHECK_MSG(strstr(e.text, one[i].says), "%s", e.text);
         CHECK_MSG(strstr(e.text, "Qwen"), "%s", e.text);
+        close_recorded(&r);
+    }
+}
+
+#define GAP "\xE2\x96\x81"
+#define PREPEND                                                                                    \
+    "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"" GAP             \
+    "\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" GAP "\"}]}"
+#define METASPACE(scheme)                                                                          \
+    "{\"type\":\"Metaspace\",\"replacement\":\"" GAP "\",\"prepend_scheme\":\"" scheme             \
+    "\",\"split\":false}"
+#define FALLBACK "\"byte_fallback\":true,\"fuse_unk\":true,"
+
+/* Both published forms; the ids are those that SentencePiece gave. */
+TEST(convert_tokenizers_with_scores)
+{
+    static const made forms[] = {
+        {"llama-spm", "llama", .model_add = FALLBACK, .normalizer = PREPEND,
+         .pre_tokenizer = "null"},
+        {"llama-spm", "mistral", .model_add = FALLBACK, .normalizer = "null",
+         .pre_tokenizer = METASPACE("first")},
+        {"llama-spm", "mixtral", .model_add = FALLBACK, .normalizer = "null",
+         .pre_tokenizer = METASPACE("never")},
+    };
+    for (int i = 0; i < 3; i++) {
+        recorded r;
+        gguf g;
+        vocab *v;
+        const chat_format *chat;
+        err e = {0};
+        gguf_string s;
+        bool space;
+        made m = forms[i];
+        open_recorded(&r, m.vocab);
+        m.scored = r.v;
+        const char *out = test_temp("scores.gguf");
+        CHECK_OK(convert(&r, &m, out, &e), e);
+        CHECK_OK(gguf_open(&g, out, false, NULL, NULL, &e), e);
+        CHECK(gguf_get_string(&g, "tokenizer.ggml.model", &s) && s.n == 5 &&
+              !memcmp(s.at, "llama", 5));
+        CHECK(!gguf_find(&g, "tokenizer.ggml.merges"));
+        CHECK(gguf_get_bool(&g, "tokenizer.ggml.add_space_prefix", &space) && space == (i < 2));
+        CHECK_OK(text_from_gguf(&g, vocab_n(r.v), &v, &chat, &e), e);
+        for (int32_t k = 0; k < vocab_n(v); k++)
+            CHECK_EQ(vocab_type(v, k), vocab_type(r.v, k));
+        for (const jtree *c = jtree_get(r.root, "cases")->first; c && i < 2; c = c->next)
+            check_same(v, r.v, c->first->s);
+        vocab_close(v);
+        gguf_close(&g);
+        close_recorded(&r);
+    }
+}
+
+TEST(convert_of_llama_and_mistral_goes_by_the_tokenizer)
+{
+    static const struct {
+        made m;
+        const char *pre, *says;
+    } one[] = {
+        {{"tekken", "mistral", .normalizer = "null", .model_add = "\"ignore_merges\":true,"},
+         "tekken",
+         NULL},
+        {{"llama-bpe", "llama", .normalizer = "null", .model_add = "\"ignore_merges\":true,"},
+         "llama-bpe",
+         NULL},
+        {{"tekken", "llama", .normalizer = "null"}, NULL, "ignore_merges is false"},
+        {{"qwen2", "mistral", .normalizer = "null"}, NULL, "the pre-tokenizer is Split"},
+    };
+    for (int i = 0; i < 4; i++) {
+        recorded r;
+        gguf g;
+        gguf_string s;
+        err e = {0};
+        open_recorded(&r, one[i].m.vocab);
+        const char *out = test_temp("which.gguf");
+        status st = convert(&r, &one[i].m, out, &e);
+        CHECK_MSG(!st == !one[i].says && (!st || strstr(e.text, one[i].says)), "%s", e.text);
+        if (!st) {
+            CHECK_OK(gguf_open(&g, out, false, NULL, NULL, &e), e);
+            CHECK(gguf_get_string(&g, "tokenizer.ggml.pre", &s) && s.n == strlen(one[i].pre));
+            gguf_close(&g);
+        }
         close_recorded(&r);
     }
 }
