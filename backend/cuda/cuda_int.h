@@ -226,6 +226,7 @@ bool cuda_ok(cuda_device *c, pass *p, cudaError_t r, const char *doing);
 
 /* weights.c */
 packed cuda_view(const weight *w);       /* of w->packed */
+size_t cuda_slot_bytes(const weight *w); /* of one expert that may stay with the host */
 int32_t cuda_pack_kind(const weight *w); /* the layout w gets, PACK_NONE if none */
 size_t cuda_weight_bytes(const device *d, const weight *w);
 status cuda_weight_load(device *d, weight *w, err *e);

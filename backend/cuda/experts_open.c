@@ -18,11 +18,7 @@ static size_t aligned(size_t n)
 
 static size_t part_bytes(const weight *w)
 {
-    weight one = *w;
-    one.n_mat = 1;
-    one.n_bytes = one.mat_bytes;
-    one.in_slots = false;
-    return aligned(cuda_weight_bytes(NULL, &one));
+    return aligned(cuda_slot_bytes(w));
 }
 
 uint64_t cuda_experts_one_bytes(const device *d, const expert_layer *l)

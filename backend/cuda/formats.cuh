@@ -26,7 +26,9 @@ template <int K> struct traits {
     static constexpr bool five = K == PACK_Q5_0 || K == PACK_Q5_1 || K == PACK_Q5_K;
     static constexpr bool six = K == PACK_Q6_K;
     static constexpr bool super = K == PACK_Q4_K || K == PACK_Q5_K;
-    static constexpr bool split = K == PACK_Q6_K || K == PACK_G8; /* scales per 16 */
+    static constexpr bool levels = K == PACK_IQ4 || K == PACK_FP4;      /* codes index a table */
+    static constexpr bool split = six || K == PACK_FP4 || K == PACK_G8; /* scales per 16 */
+    static constexpr bool is_signed = bytes || levels;                  /* code_words gives int8 */
     static constexpr bool offset = has_offset(K);
     /* Stored codes are this much larger than signed ones. */
     static constexpr int bias = K == PACK_Q4_0 ? 8 : K == PACK_Q5_0 ? 16 : K == PACK_Q6_K ? 32 : 0;
@@ -34,10 +36,10 @@ template <int K> struct traits {
     static constexpr int high = five ? 4 : six ? 8 : 0;
     static constexpr int scale = K == PACK_Q4_0 || K == PACK_Q5_0 || K == PACK_Q8_0 ? 2
                                  : K == PACK_Q4_1 || K == PACK_Q5_1                 ? 4
-                                 : K == PACK_Q6_K                                   ? 2
+                                 : K == PACK_Q6_K || levels                         ? 2
                                  : K == PACK_G8                                     ? 16
                                                                                     : 0;
-    static constexpr int super_bytes = super ? 16 : six ? 2 : 0;
+    static constexpr int super_bytes = super ? 16 : six ? 2 : levels ? 4 : 0;
 };
 
 struct scales {
@@ -87,6 +89,8 @@ DEV void load_scales(raw_group<K> *r, const packed &w, size_t base, int tile, in
         r->s = *(const uint4 *)(w.super + base + (ts * 16 + row) * 16);
     if (T::six)
         r->s.y = *(const uint16_t *)(w.super + base + (ts * 16 + row) * 2);
+    if (T::levels)
+        r->s.y = *(const uint32_t *)(w.super + base + (ts * 16 + row) * 4);
 }
 
 template <int K>
@@ -169,6 +173,8 @@ DEV void load_unit(raw_unit<K> *r, const packed &w, size_t base, int tile, int u
         r->super = load16(w.super + base + ts * 16);
     if (T::six)
         r->super.x = *(const uint16_t *)(w.super + base + ts * 2);
+    if (T::levels)
+        r->super.x = *(const uint32_t *)(w.super + base + ts * 4);
 }
 
 DEV uint32_t pick(const uint4 &v, int i)
@@ -197,7 +203,7 @@ template <int K> DEV void take_group(raw_group<K> *g, const raw_unit<K> &u, int 
         g->s = u.s[T::scale == 16 ? i : 0];
     if (T::super)
         g->s = u.super;
-    if (T::six)
+    if (T::six || T::levels)
         g->s.y = u.super.x;
 }
 
@@ -211,6 +217,19 @@ DEV uint32_t fifth_sixth(uint32_t h, int w) /* w 0..3 within its half */
     return (w <= 2 ? h << (4 - 2 * w) : h >> (2 * w - 4)) & 0x30303030;
 }
 
+/* The levels of eight nibbles as int8: of the lower four and of the upper four. Two permutes choose
+ * among eight levels each, a third takes one of the two by the nibble's top bit. */
+template <int K> DEV void level_words(uint32_t nib, uint32_t *lo, uint32_t *hi)
+{
+    constexpr bool iq = K == PACK_IQ4;
+    constexpr uint32_t a = iq ? 0xbfad9881 : 0x03020100, b = iq ? 0xf6eaddcf : 0x0c080604,
+                       c = iq ? 0x26190d01 : 0xfdfeff00, d = iq ? 0x71594535 : 0xf4f8fafc;
+    uint32_t at = nib & 0x77777777, top = (nib >> 1 & 0x44444444) | 0x32103210;
+    *lo = pick_by(pick_by(a, b, at), pick_by(c, d, at), top);
+    at >>= 16;
+    *hi = pick_by(pick_by(a, b, at), pick_by(c, d, at), top >> 16);
+}
+
 /* Word w (0..3) of the first half and of the second: lo and hi from one word of nibbles. */
 template <int K>
 DEV void code_words(uint32_t nib, uint32_t byte1, uint32_t h0, uint32_t h1, int w, uint32_t *lo,
@@ -220,6 +239,10 @@ DEV void code_words(uint32_t nib, uint32_t byte1, uint32_t h0, uint32_t h1, int 
     if (T::bytes) {
         *lo = nib;
         *hi = byte1;
+        return;
+    }
+    if (T::levels) {
+        level_words<K>(nib, lo, hi);
         return;
     }
     *lo = nib & 0x0f0f0f0f;
@@ -269,6 +292,13 @@ template <int K> DEV scales group_scales(const uint4 s, int g)
         float d = f16_to_f32(s.y & 0xffff);
         v.f0 = mul_rn(d, (float)(int8_t)(s.x & 0xff));
         v.f1 = mul_rn(d, (float)(int8_t)(s.x >> 8 & 0xff));
+    } else if (K == PACK_IQ4) {
+        v.f0 = mul_rn(f16_to_f32(s.x & 0xffff), __uint_as_float(s.y));
+    } else if (K == PACK_FP4) { /* a bfloat16 of both halves with its sign set, or two e4m3 */
+        float both = __uint_as_float((s.x & 0x7fff) << 16), by = __uint_as_float(s.y);
+        float e0 = f16_to_f32((s.x & 0x7f) << 7) * 128, e1 = f16_to_f32(s.x >> 1 & 0x3f80) * 128;
+        v.f0 = mul_rn(s.x & 0x8000 ? both : e0, by);
+        v.f1 = mul_rn(s.x & 0x8000 ? both : e1, by);
     } else {
         v.f0 = __uint_as_float(s.x);
         v.f1 = __uint_as_float(s.y);

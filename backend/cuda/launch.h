@@ -19,11 +19,12 @@ enum { FEW_ROWS = 64, LAUNCH_ROWS = 128, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
  * a row each, read 16 x 16 neighbouring bytes in every format:
  *
  *   codes  [tile][group][16 rows][16 bytes]   byte j: element j low, element j + 16 high nibble;
+ *          IQ4, FP4: word w of four, lowest nibbles first, of words w and w + 4 (below)
  *          [tile][group][2 halves][16 rows][16 bytes]   8-bit codes, elements 0..15 and 16..31
  *   high   [tile][unit][2 parities][16 rows][4 groups][4 or 8 bytes]   fifth bits: bit 8b + w for
  *          byte b of word w; fifth and sixth: bits 8b + 2w of two words, the second for words 4..7
  *   scale  [tile][unit][2 parities][16 rows][4 groups][scale bytes]
- *   super  [tile][unit][16 rows][super bytes]   K formats
+ *   super  [tile][unit][16 rows][super bytes]   K formats; IQ4, FP4: an f32 factor
  *
  * A unit is 8 groups; parity p has its groups p, p + 2, p + 4, p + 6. That is a lane's share in the
  * kernels of one row: one wide load each for its high bits and its scales.
@@ -44,7 +45,9 @@ enum pack_kind {
     PACK_Q4_K,
     PACK_Q5_K,
     PACK_Q6_K,
-    PACK_G8, /* any other block format: int8 codes, f32 scale and offset per 16 */
+    PACK_G8,  /* any other block format: int8 codes, f32 scale and offset per 16 */
+    PACK_IQ4, /* nibbles that are numbers of levels: of IQ4_NL and IQ4_XS, */
+    PACK_FP4, /* of MXFP4 and NVFP4 */
     PACK_END
 };
 
@@ -73,6 +76,8 @@ typedef struct pack_sizes {
     X(Q4_K, 16, 0, 0, 16)                                                                          \
     X(Q5_K, 16, 4, 0, 16)                                                                          \
     X(Q6_K, 16, 8, 2, 2)                                                                           \
+    X(IQ4, 16, 0, 2, 4)                                                                            \
+    X(FP4, 16, 0, 2, 4)                                                                            \
     X(G8, 32, 0, 16, 0)
 /* Zeros: another kind. */
 static inline pack_sizes pack_sizes_of(int kind)

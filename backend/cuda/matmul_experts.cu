@@ -413,7 +413,8 @@ extern "C" int cu_experts_init(void)
     int n = largest_shared();
     return allow_experts<PACK_Q4_0>(n) | allow_experts<PACK_Q4_1>(n) | allow_experts<PACK_Q5_0>(n) |
            allow_experts<PACK_Q5_1>(n) | allow_experts<PACK_Q8_0>(n) | allow_experts<PACK_Q4_K>(n) |
-           allow_experts<PACK_Q5_K>(n) | allow_experts<PACK_Q6_K>(n) | allow_experts<PACK_G8>(n);
+           allow_experts<PACK_Q5_K>(n) | allow_experts<PACK_Q6_K>(n) | allow_experts<PACK_IQ4>(n) |
+           allow_experts<PACK_FP4>(n) | allow_experts<PACK_G8>(n);
 }
 
 template <bool COLD>
@@ -437,6 +438,10 @@ static bool experts_of_kind(cudaStream_t s, const expert_product &a, launch_memo
         return experts<PACK_Q5_K, COLD>(s, a, memory, c);
     case PACK_Q6_K:
         return experts<PACK_Q6_K, COLD>(s, a, memory, c);
+    case PACK_IQ4:
+        return experts<PACK_IQ4, COLD>(s, a, memory, c);
+    case PACK_FP4:
+        return experts<PACK_FP4, COLD>(s, a, memory, c);
     default:
         return experts<PACK_G8, COLD>(s, a, memory, c);
     }

@@ -34,6 +34,8 @@
     DO(PACK_Q4_K)                                                                                  \
     DO(PACK_Q5_K)                                                                                  \
     DO(PACK_Q6_K)                                                                                  \
+    DO(PACK_IQ4)                                                                                   \
+    DO(PACK_FP4)                                                                                   \
     DO(PACK_G8)
 
 enum { WARPS = 8, THREADS = 32 * WARPS, GROUP_PAIRS = 8, STAGES = 2, TILE_SUMS = 16 * GROUP_PAIRS };

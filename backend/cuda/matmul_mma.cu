@@ -51,7 +51,8 @@ template <int K, bool FLOATS = floats_kind<K>::value> struct raw_weights {
                     m = -(float)T::bias * f;
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    int q = T::bytes ? (int)(int8_t)(c[h] >> 8 * e) : (int)(c[h] >> 8 * e & 0xff);
+                    int q =
+                        T::is_signed ? (int)(int8_t)(c[h] >> 8 * e) : (int)(c[h] >> 8 * e & 0xff);
                     x[e] = fma_rn((float)q, f, m);
                 }
                 out[8 * h + 2 * k] = f32x2_to_bf16(x[0], x[1]);
@@ -369,7 +370,8 @@ extern "C" int cu_mma_init(void)
     return allow_mma<PACK_F16>() | allow_mma<PACK_BF16>() | allow_mma<PACK_Q4_0>() |
            allow_mma<PACK_Q4_1>() | allow_mma<PACK_Q5_0>() | allow_mma<PACK_Q5_1>() |
            allow_mma<PACK_Q8_0>() | allow_mma<PACK_Q4_K>() | allow_mma<PACK_Q5_K>() |
-           allow_mma<PACK_Q6_K>() | allow_mma<PACK_G8>() | cu_short_init();
+           allow_mma<PACK_Q6_K>() | allow_mma<PACK_IQ4>() | allow_mma<PACK_FP4>() |
+           allow_mma<PACK_G8>() | cu_short_init();
 }
 
 /* tile: rows of a tile, 16, 32, 64 or BN. tiles: of experts. */
@@ -421,6 +423,12 @@ static void mma_any(cudaStream_t s, mma_args a, int tile, int tiles)
         break;
     case PACK_Q6_K:
         mma<PACK_Q6_K>(s, a, tile, tiles);
+        break;
+    case PACK_IQ4:
+        mma<PACK_IQ4>(s, a, tile, tiles);
+        break;
+    case PACK_FP4:
+        mma<PACK_FP4>(s, a, tile, tiles);
         break;
     default:
         mma<PACK_G8>(s, a, tile, tiles);

@@ -308,6 +308,7 @@ extern "C" int cu_one_init(void)
            allow_one<PACK_Q5_0, PACK_Q5_0>(n) | allow_one<PACK_Q5_1, PACK_Q5_1>(n) |
            allow_one<PACK_Q8_0, PACK_Q8_0>(n) | allow_one<PACK_Q4_K, PACK_Q4_K>(n) |
            allow_one<PACK_Q5_K, PACK_Q5_K>(n) | allow_one<PACK_Q6_K, PACK_Q6_K>(n) |
+           allow_one<PACK_IQ4, PACK_IQ4>(n) | allow_one<PACK_FP4, PACK_FP4>(n) |
            allow_one<PACK_G8, PACK_G8>(n) | allow_one<PACK_Q4_K, PACK_Q6_K>(n);
 }
 
@@ -326,6 +327,8 @@ static void products_of(cudaStream_t s, const one_product *const *p, int n, laun
         SAME(PACK_Q4_K)
         SAME(PACK_Q5_K)
         SAME(PACK_Q6_K)
+        SAME(PACK_IQ4)
+        SAME(PACK_FP4)
     default:
         products<PACK_G8, PACK_G8>(s, p, n, n, memory);
     }

@@ -593,6 +593,12 @@ static void rows_by_kind(cudaStream_t s, const rows_args &r)
     case PACK_Q6_K:
         launch_gated_or_not<PACK_Q6_K>(s, r);
         break;
+    case PACK_IQ4:
+        launch_gated_or_not<PACK_IQ4>(s, r);
+        break;
+    case PACK_FP4:
+        launch_gated_or_not<PACK_FP4>(s, r);
+        break;
     default:
         launch_gated_or_not<PACK_G8>(s, r);
     }
@@ -668,7 +674,8 @@ extern "C" int cu_rows_init(void)
 {
     return allow_kind<PACK_Q4_0>() | allow_kind<PACK_Q4_1>() | allow_kind<PACK_Q5_0>() |
            allow_kind<PACK_Q5_1>() | allow_kind<PACK_Q8_0>() | allow_kind<PACK_Q4_K>() |
-           allow_kind<PACK_Q5_K>() | allow_kind<PACK_Q6_K>() | allow_kind<PACK_G8>();
+           allow_kind<PACK_Q5_K>() | allow_kind<PACK_Q6_K>() | allow_kind<PACK_IQ4>() |
+           allow_kind<PACK_FP4>() | allow_kind<PACK_G8>();
 }
 
 extern "C" void cu_rows_force(rows_cut c)

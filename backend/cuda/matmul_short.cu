@@ -39,22 +39,23 @@ template <int K> struct short_warp {
 /* The floats that bytes become: a code in byte 2 of 2^7, or a signed code plus 128 in byte 1 of
  * 2^15. The mantissas begin with them. */
 template <int K> struct code_float {
-    static constexpr uint32_t power = traits<K>::bytes ? 0x47000000 : 0x43000000;
-    static constexpr float zero = traits<K>::bytes ? 32768.0f + 128.0f : 128.0f + traits<K>::bias;
+    static constexpr uint32_t power = traits<K>::is_signed ? 0x47000000 : 0x43000000;
+    static constexpr float zero =
+        traits<K>::is_signed ? 32768.0f + 128.0f : 128.0f + traits<K>::bias;
 };
 
 /* Byte i of v as such a float. power: its bits, in a register. */
 template <int K> DEV float float_of(uint32_t v, int i, uint32_t power)
 {
     return __uint_as_float(
-        pick_bytes(v, power, traits<K>::bytes ? 0x7404 + (i << 4) : 0x7044 + (i << 8)));
+        pick_bytes(v, power, traits<K>::is_signed ? 0x7404 + (i << 4) : 0x7044 + (i << 8)));
 }
 
 /* A weight: code times f plus m, rounded once. Without offsets, -zero f is exact, because f has at
  * most 19 bits. off: that, or m. */
 template <int K> DEV float weight_of(float code, float f, float off)
 {
-    if (traits<K>::offset)
+    if (traits<K>::offset || traits<K>::levels) /* a factor of 24 bits */
         return fma_rn(code - code_float<K>::zero, f, off);
     return fma_rn(code, f, off);
 }
@@ -84,6 +85,13 @@ template <int K> DEV void half_codes(uint32_t *q, const uint8_t *unit, int g, in
     if (T::bytes) {
         q[0] = four_codes(unit + (g * 32 + row) * 16, tid) ^ 0x80808080;
         q[1] = four_codes(unit + (g * 32 + 16 + row) * 16, tid) ^ 0x80808080;
+        return;
+    }
+    if (T::levels) {
+        const uint32_t *at = (const uint32_t *)(unit + (g * 16 + row) * 16) + (tid >> 1);
+        level_words<K>(pick_bytes(at[0], at[2], tid & 1 ? 0x7351 : 0x6240), &q[0], &q[1]);
+        q[0] ^= 0x80808080;
+        q[1] ^= 0x80808080;
         return;
     }
     uint32_t c = four_codes(unit + (g * 16 + row) * 16, tid);
@@ -159,7 +167,9 @@ DEV void group_fragments(uint32_t (*a)[4], const uint8_t *unit, const uint8_t *t
 #pragma unroll
         for (int s = 0; s < 2; s++) {
             float f = T::split && s ? v.f1 : v.f0, x[4];
-            float off = T::offset ? (T::split && s ? v.m1 : v.m0) : -code_float<K>::zero * f;
+            float off = T::levels   ? 0
+                        : T::offset ? (T::split && s ? v.m1 : v.m0)
+                                    : -code_float<K>::zero * f;
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 x[i] = weight_of<K>(float_of<K>(q[s], i, is.top), f, off);
@@ -396,6 +406,10 @@ bool cu_short(cudaStream_t s, const mma_args &a, int tile, int tiles)
         return short_kind<PACK_Q5_K>(s, a, tile, tiles);
     case PACK_Q6_K:
         return short_kind<PACK_Q6_K>(s, a, tile, tiles);
+    case PACK_IQ4:
+        return short_kind<PACK_IQ4>(s, a, tile, tiles);
+    case PACK_FP4:
+        return short_kind<PACK_FP4>(s, a, tile, tiles);
     case PACK_G8:
         return short_kind<PACK_G8>(s, a, tile, tiles);
     default:
@@ -414,5 +428,6 @@ int cu_short_init()
 {
     return allow_short<PACK_Q4_0>() | allow_short<PACK_Q4_1>() | allow_short<PACK_Q5_0>() |
            allow_short<PACK_Q5_1>() | allow_short<PACK_Q8_0>() | allow_short<PACK_Q4_K>() |
-           allow_short<PACK_Q5_K>() | allow_short<PACK_Q6_K>() | allow_short<PACK_G8>();
+           allow_short<PACK_Q5_K>() | allow_short<PACK_Q6_K>() | allow_short<PACK_IQ4>() |
+           allow_short<PACK_FP4>() | allow_short<PACK_G8>();
 }

@@ -398,6 +398,12 @@ template <bool COLD> static void vec_of_kind(cudaStream_t s, const expert_produc
     case PACK_Q6_K:
         vec<PACK_Q6_K, COLD>(s, a, c);
         break;
+    case PACK_IQ4:
+        vec<PACK_IQ4, COLD>(s, a, c);
+        break;
+    case PACK_FP4:
+        vec<PACK_FP4, COLD>(s, a, c);
+        break;
     default:
         vec<PACK_G8, COLD>(s, a, c);
     }

@@ -25,7 +25,8 @@ enum { /* numbers of GGUF types, as in num/num.h */
        T_IQ4_NL = 20,
        T_IQ4_XS = 23,
        T_BF16 = 30,
-       T_MXFP4 = 39
+       T_MXFP4 = 39,
+       T_NVFP4 = 40
 };
 
 DEV uint32_t ld2(const uint8_t *p)
@@ -175,6 +176,50 @@ DEV void take_file_group(group_bits *b, int type, const uint8_t *row, int g)
     }
 }
 
+/* The low nibbles of four bytes, next to each other. */
+DEV uint32_t four_nibbles(uint32_t v)
+{
+    return (v & 0xf) | (v >> 4 & 0xf0) | (v >> 8 & 0xf00) | (v >> 12 & 0xf000);
+}
+
+/* Replaces the codes of b by nibbles. Returns the factor of the row's unit; the group's own becomes
+ * 16 bits of b->scale (group_scales). row: NULL past n_out. */
+DEV float take_levels(group_bits *b, int type, const uint8_t *row, int g, float factor)
+{
+    if (!row)
+        return 0;
+    const uint8_t *p;
+    float by = factor;
+    if (type == T_NVFP4) {
+        p = row + (g >> 1) * 36;
+        for (int h = 0; h < 2; h++) {
+            int part = (g & 1) * 2 + h, e = p[part];
+            b->scale |= (uint32_t)(e == 0x7f ? 0 : e & 0x7f) << 8 * h;
+            for (int j = 0; j < 16; j++)
+                b->code[16 * h + j] = p[4 + 8 * part + (j & 7)] >> (j & 8 ? 4 : 0) & 15;
+        }
+        return by;
+    }
+    if (type == T_MXFP4) {
+        p = row + g * 17;
+        b->scale = 0x8000u | (p[0] < 2 ? 0x20u << p[0] : (uint32_t)(p[0] - 1) << 7);
+        p += 1;
+    } else if (type == T_IQ4_NL) {
+        p = row + g * 18;
+        b->scale = ld2(p);
+        p += 2;
+    } else { /* IQ4_XS */
+        const uint8_t *sb = row + g / 8 * 136;
+        int j = g & 7;
+        int ls = (sb[4 + j / 2] >> 4 * (j & 1) & 15) | (int)(ld2(sb + 2) >> 2 * j & 3) << 4;
+        b->scale = f32_to_f16((float)(ls - 32)); /* exact */
+        by = f16_to_f32(ld2(sb));
+        p = sb + 8 + 16 * j;
+    }
+    nibbles(b, p);
+    return by;
+}
+
 /* d, dmin and the twelve packed bytes of Q4_K and Q5_K, rearranged so that scale j and minimum j
  * are shifts by 4j and 2j: see group_scales. */
 DEV uint4 k4_super(const uint8_t *p)
@@ -221,7 +266,11 @@ __global__ void __launch_bounds__(128)
     int o = tile * 16 + r;
     const uint8_t *row = file + ((size_t)blockIdx.y * w.n_out + o) * row_bytes;
     group_bits b = {};
-    if (o < w.n_out)
+    const bool levels = w.kind == PACK_IQ4 || w.kind == PACK_FP4;
+    float by = 0; /* of layouts with levels */
+    if (levels)
+        by = take_levels(&b, type, o < w.n_out ? row : NULL, g, factor);
+    else if (o < w.n_out)
         take_file_group(&b, type, row, g);
     uint32_t word[8], h0 = 0, h1 = 0;
     for (int k = 0; k < 8; k++) {
@@ -243,6 +292,11 @@ __global__ void __launch_bounds__(128)
         *(uint4 *)(plane(w.codes) + base + ((tg * 2 + 1) * 16 + r) * 16) =
             make_uint4(word[4], word[5], word[6], word[7]);
     } else {
+        if (levels)
+            for (int k = 0; k < 4; k++) {
+                word[k] = four_nibbles(word[k]);
+                word[k + 4] = four_nibbles(word[k + 4]) << 12; /* and 4 below */
+            }
         *(uint4 *)(plane(w.codes) + base + (tg * 16 + r) * 16) =
             make_uint4(word[0] | word[4] << 4, word[1] | word[5] << 4, word[2] | word[6] << 4,
                        word[3] | word[7] << 4);
@@ -262,6 +316,10 @@ __global__ void __launch_bounds__(128)
     if (g % 8 || !z.super)
         return;
     size_t ts = (size_t)tile * w.n_unit + g / 8;
+    if (z.super == 4) {
+        *(float *)(plane(w.super) + base + (ts * 16 + r) * 4) = by;
+        return;
+    }
     int bytes = type == T_Q4_K ? 144 : type == T_Q5_K ? 176 : 210;
     const uint8_t *sb = row + (size_t)(g / 8) * bytes;
     if (z.super == 16)
@@ -303,7 +361,7 @@ __global__ void __launch_bounds__(256)
             float f = T::split && h ? v.f1 : v.f0, m = T::split && h ? v.m1 : v.m0, x[4];
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                int q = T::bytes ? (int)(int8_t)(c[h] >> 8 * e) : (int)(c[h] >> 8 * e & 0xff);
+                int q = T::is_signed ? (int)(int8_t)(c[h] >> 8 * e) : (int)(c[h] >> 8 * e & 0xff);
                 x[e] = fma_rn((float)(q - T::bias), f, m); /* as matmul_mma.cu has it */
             }
             word[8 * h + 2 * k] = f32x2_to_bf16(x[0], x[1]);
@@ -396,6 +454,12 @@ extern "C" void cu_unpack_bf16(cudaStream_t s, packed w, int32_t first_row, int3
         break;
     case PACK_Q6_K:
         unpack_kind<PACK_Q6_K>(s, w, first_row, n_rows, to);
+        break;
+    case PACK_IQ4:
+        unpack_kind<PACK_IQ4>(s, w, first_row, n_rows, to);
+        break;
+    case PACK_FP4:
+        unpack_kind<PACK_FP4>(s, w, first_row, n_rows, to);
         break;
     case PACK_G8:
         unpack_kind<PACK_G8>(s, w, first_row, n_rows, to);

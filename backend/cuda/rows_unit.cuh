@@ -132,6 +132,8 @@ template <int K> struct row_scales {
             d = f16_to_f32(*(const uint16_t *)(unit + S::at_super + row * 2)) * 0x1p-8f;
             d_off = -(0x1p23f + 0x1p15f) * d;
         }
+        if (T::levels)
+            d = *(const float *)(unit + S::at_super + row * 4);
     }
     /* Loads the scales that group i of the parity needs. */
     DEV void before(const uint8_t *unit, const uint8_t *table, int row, int parity, int i)
@@ -174,6 +176,8 @@ template <int K> struct row_scales {
             s.x = w[T::scale == 4 ? i : 0];
         else
             s.x = w[i >> 1] >> 16 * (i & 1) & 0xffff;
+        if (T::levels)
+            s.y = __float_as_uint(d);
         return group_scales<K>(s, g);
     }
 };
@@ -210,7 +214,9 @@ DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g, int gid, int tid
         }
         uint32_t c = *(const uint32_t *)(unit + (g * 16 + row) * 16 + 4 * tid), lo, hi;
         const uint8_t *high = unit + S::at_high + ((g & 1) * 64 + row * 4 + (g >> 1)) * T::high;
-        if (T::six) { /* 4 (code - 32) */
+        if (T::levels) {
+            level_words<K>(c, &lo, &hi);
+        } else if (T::six) { /* 4 (code - 32) */
             uint2 both = *(const uint2 *)high;
             lo = merge(c << 2, both.x << (6 - 2 * tid), 0x3c3c3c3c) & 0xfcfcfcfc;
             hi = merge(c >> 2, both.y << (6 - 2 * tid), 0x3c3c3c3c) & 0xfcfcfcfc;
@@ -259,8 +265,8 @@ struct x_units {
 /* Units of a warp's tiles times the activations.
  * acc: [tile][even, odd groups][8 rows of x][c0..c3] */
 template <int K, int NT, int M>
-DEV void multiply_units(float (*acc)[2][NT][4], uint8_t *units, const x_units &x,
-                        uint8_t *tables, const constants &is)
+DEV void multiply_units(float (*acc)[2][NT][4], uint8_t *units, const x_units &x, uint8_t *tables,
+                        const constants &is)
 {
     using T = traits<K>;
     using S = staged<K>;
@@ -274,8 +280,8 @@ DEV void multiply_units(float (*acc)[2][NT][4], uint8_t *units, const x_units &x
         __syncwarp(); /* all lanes have read the bytes that the floats overwrite */
 #pragma unroll
         for (int m = 0; m < M; m++)
-            parts[m].write(units + m * S::bytes + S::at_super, tables + m * S::table,
-                           parts[m].even, is.power);
+            parts[m].write(units + m * S::bytes + S::at_super, tables + m * S::table, parts[m].even,
+                           is.power);
         __syncwarp();
     }
 #pragma unroll

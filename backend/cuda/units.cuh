@@ -35,7 +35,9 @@ template <int K> struct sums {
 template <int K> struct slot {
     using T = traits<K>;
     static constexpr int n_code = T::bytes ? 8 : 4, n_high = T::high / 4;
-    static constexpr int scale_bytes = 4 * T::scale, super_bytes = T::super ? 16 : T::six ? 4 : 0;
+    static constexpr int scale_bytes = 4 * T::scale, super_bytes = T::super              ? 16
+                                                                   : T::six || T::levels ? 4
+                                                                                         : 0;
     static constexpr int high = n_code * 512, scale = high + n_high * 512;
     static constexpr int super = scale + scale_bytes * 32, bytes = super + super_bytes * 32;
 };
@@ -46,7 +48,7 @@ template <int K> struct lane_units {
     raw_unit<K> a;
     char *b;                      /* this lane's 16 bytes of the warp's slot */
     const uint8_t *c, *h, *s, *p; /* of the unit to load next */
-    int left, group; /* units still to load; groups of the row from the next unit on */
+    int left, group;              /* units still to load; groups of the row from the next unit on */
 
     /* Units unit, unit + step, .. of a tile, step = 1 << lg. */
     DEV void begin(const planes &j, int lg, int n_group, int n_unit, int tile, int unit)
@@ -105,6 +107,8 @@ template <int K> struct lane_units {
             a.super = load16(p);
         if (T::six)
             a.super.x = *(const uint16_t *)p;
+        if (T::levels)
+            a.super.x = *(const uint32_t *)p;
         go_on(step);
     }
     DEV void copy(int step)
@@ -137,6 +141,8 @@ template <int K> struct lane_units {
             copy16_async(b + S::super, p, true);
         if (T::six) /* a word holds the scales of two rows */
             copy4_async(b + S::super - less / 4 * 3, p - 2 * (lane_id() & 1), true);
+        if (T::levels)
+            copy4_async(b + S::super - less / 4 * 3, p, true);
         copy_commit();
         go_on(step);
     }
@@ -166,6 +172,8 @@ template <int K> struct lane_units {
         if (T::six)
             u->super.x =
                 *(const uint32_t *)(b + S::super - less / 4 * 3) >> 16 * (lane_id() & 1) & 0xffff;
+        if (T::levels)
+            u->super.x = *(const uint32_t *)(b + S::super - less / 4 * 3);
     }
 };
 

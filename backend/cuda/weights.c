@@ -25,6 +25,7 @@ int32_t cuda_pack_kind(const weight *w)
 {
     if (w->gather)
         return PACK_FILE;
+    bool shared = w->home || w->in_slots; /* the host's kernels know no levels */
     switch (w->type) {
     case NUM_F32:
         return PACK_F32;
@@ -48,12 +49,14 @@ int32_t cuda_pack_kind(const weight *w)
         return PACK_Q5_K;
     case NUM_Q6_K:
         return PACK_Q6_K;
-    case NUM_Q2_K:
-    case NUM_Q3_K:
     case NUM_IQ4_NL:
     case NUM_IQ4_XS:
+        return shared ? PACK_G8 : PACK_IQ4;
     case NUM_MXFP4:
     case NUM_NVFP4:
+        return shared ? PACK_G8 : PACK_FP4;
+    case NUM_Q2_K:
+    case NUM_Q3_K:
     case NUM_IQ1_S:
     case NUM_IQ1_M:
     case NUM_IQ2_XXS:
@@ -115,6 +118,17 @@ size_t cuda_weight_bytes(const device *d, const weight *w)
     (void)d;
     lay_out(w, cuda_pack_kind(w), NULL, &n);
     return w->in_slots ? 0 : n; /* slots count as a whole */
+}
+
+size_t cuda_slot_bytes(const weight *w)
+{
+    size_t n;
+    weight one = *w;
+    one.n_mat = 1;
+    one.n_bytes = one.mat_bytes;
+    one.in_slots = true;
+    lay_out(&one, cuda_pack_kind(&one), NULL, &n);
+    return n;
 }
 
 /* A copy of file bytes into a pinned buffer. */
