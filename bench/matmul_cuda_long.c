@@ -9,6 +9,7 @@
  *     wide     matmul_wide.cu with that
  *     blas     cuBLASLt with that, where it serves this shape
  *     ratio    of the rates of wide and blas without unpacking
+ *     int8     matmul_wide8.cu, with records made of the weights; bare: without that
  *     from     rows from which the device takes the way that is named: own, or the library
  */
 #include "bench/matmul_cuda.h"
@@ -35,13 +36,15 @@ static const num_type formats[] = {NUM_Q4_K, NUM_Q6_K, NUM_Q8_0};
 static const int32_t row_counts[] = {512, 2048, 4096};
 enum { N_ROWS = 3, ROWS_MOST = 4096, REPS = 9 };
 
-typedef enum maker { TILES, UNPACK, WIDE, BLAS, MAKERS } maker;
+typedef enum maker { TILES, UNPACK, WIDE, BLAS, INT8, MAKERS } maker;
 
 /* Buffers for the largest product. */
 typedef struct rig {
     cuda_device *c;
     uint16_t *x, *w;
     float *y;
+    void *records;
+    dev_quant q; /* its rows and columns follow the product */
 } rig;
 
 /* False: the library does not serve. */
@@ -57,8 +60,16 @@ static bool make(const rig *g, const weight *w, int32_t rows, maker by, bool unp
     for (int32_t first = 0; first < w->n_out && by != TILES; first += each) {
         const int32_t n = w->n_out - first < each ? w->n_out - first : each;
         const dev_mat part = {g->y + first, rows, n, w->n_out};
-        if (unpack)
+        if (unpack && by == INT8)
+            cu_unpack8(s, v, first, n, g->records);
+        else if (unpack)
             cu_unpack_bf16(s, v, first, n, g->w);
+        if (by == INT8) {
+            dev_quant q = g->q;
+            q.rows = rows;
+            q.cols = w->n_in;
+            cu_matmul_wide8(s, part, q, &v, g->records);
+        }
         if (by == WIDE)
             cu_matmul_wide(s, part, g->x, g->w, w->n_in, 0);
         if (by == BLAS)
@@ -101,9 +112,10 @@ static void print_lines(const rig *g, const char *name, const weight *w)
             us[m] = time_of(g, w, rows, (maker)m, true);
             bare[m] = m >= WIDE ? time_of(g, w, rows, (maker)m, false) : 0;
         }
-        printf("%-24s %5d %8.0f %4.0f %7.0f %8.0f %4.0f %8.0f %4.0f %6.2f", name, rows, us[TILES],
-               flops / us[TILES], us[UNPACK], us[WIDE], flops / us[WIDE], us[BLAS],
-               us[BLAS] > 0 ? flops / us[BLAS] : 0, us[BLAS] > 0 ? bare[BLAS] / bare[WIDE] : 0);
+        printf("%-24s %5d %8.0f %4.0f %7.0f %8.0f %4.0f %8.0f %4.0f %6.2f %8.0f %4.0f %4.0f", name,
+               rows, us[TILES], flops / us[TILES], us[UNPACK], us[WIDE], flops / us[WIDE], us[BLAS],
+               us[BLAS] > 0 ? flops / us[BLAS] : 0, us[BLAS] > 0 ? bare[BLAS] / bare[WIDE] : 0,
+               us[INT8], flops / us[INT8], flops / bare[INT8]);
         if (by.rows == INT32_MAX)
             printf("  tiles\n");
         else
@@ -147,11 +159,16 @@ int bench_long(device *d, const char *only)
     g.x = d->alloc(d, n_x * 2);
     g.w = d->alloc(d, n_w * 2);
     g.y = d->alloc(d, n_y * 4);
-    if (!g.x || !g.w || !g.y)
+    g.records = d->alloc(d, n_w * 2);
+    g.q = (dev_quant){.q = d->alloc(d, n_x * 2), .tile = 8};
+    if (!g.x || !g.w || !g.y || !g.records || !g.q.q)
         return 1;
+    g.q.s = g.q.q + n_x;
+    cu_random_bf16(g.c->stream, (uint16_t *)g.q.q, n_x, 5);
     cu_random_bf16(g.c->stream, g.x, n_x, 1);
-    printf("%s\n%-24s %5s %8s %4s %7s %8s %4s %8s %4s %6s\n", d->name, "product", "rows", "tiles",
-           "TF", "unpack", "wide", "TF", "blas", "TF", "ratio");
+    printf("%s\n%-24s %5s %8s %4s %7s %8s %4s %8s %4s %6s %8s %4s %4s\n", d->name, "product",
+           "rows", "tiles", "TF", "unpack", "wide", "TF", "blas", "TF", "ratio", "int8", "TF",
+           "bare");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
             char name[64];
@@ -176,6 +193,8 @@ int bench_long(device *d, const char *only)
         }
     d->release(d, g.x, n_x * 2);
     d->release(d, g.w, n_w * 2);
+    d->release(d, g.records, n_w * 2);
+    d->release(d, g.q.q, n_x * 2);
     d->release(d, g.y, n_y * 4);
     return 0;
 }

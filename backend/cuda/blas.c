@@ -472,7 +472,7 @@ static bool is_long(const weight *w)
 
 status cuda_long_learn(cuda_device *c, const weight *w, err *e)
 {
-    if (!is_long(w))
+    if (!is_long(w) || cuda_prompts_int8(c, w, w->packed_kind))
         return OK;
     int32_t n = cuda_long_piece(w->n_in, w->n_out);
     status st = learn_piece(c, w, n, e);

@@ -17,8 +17,8 @@ enum { KB = 1024 };
 /* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". */
 static const card cards[] = {
     {"8.0", {.n_sm = 108, .shared_block = 163 * KB, .shared_sm = 164 * KB}},
-    {"8.6", {.n_sm = 82, .shared_block = 99 * KB, .shared_sm = 100 * KB}},
-    {"8.9", {.n_sm = 128, .shared_block = 99 * KB, .shared_sm = 100 * KB}},
+    {"8.6", {.n_sm = 82, .shared_block = 99 * KB, .shared_sm = 100 * KB, .slow_sums = true}},
+    {"8.9", {.n_sm = 128, .shared_block = 99 * KB, .shared_sm = 100 * KB, .slow_sums = true}},
     {"9.0",
      {.n_sm = 132,
       .shared_block = 227 * KB,
@@ -26,7 +26,12 @@ static const card cards[] = {
       .overlap = true,
       .wgmma = true}},
     {"10.0", {.n_sm = 148, .shared_block = 227 * KB, .shared_sm = 228 * KB, .overlap = true}},
-    {"12.0", {.n_sm = 170, .shared_block = 99 * KB, .shared_sm = 100 * KB, .overlap = true}},
+    {"12.0",
+     {.n_sm = 170,
+      .shared_block = 99 * KB,
+      .shared_sm = 100 * KB,
+      .overlap = true,
+      .slow_sums = true}},
 };
 
 gpu_facts card_facts_of(const struct cudaDeviceProp *p)
@@ -35,7 +40,8 @@ gpu_facts card_facts_of(const struct cudaDeviceProp *p)
                        .shared_block = (int32_t)p->sharedMemPerBlockOptin,
                        .shared_sm = (int32_t)p->sharedMemPerMultiprocessor,
                        .overlap = p->major >= 9,
-                       .wgmma = p->major == 9 && p->minor == 0};
+                       .wgmma = p->major == 9 && p->minor == 0,
+                       .slow_sums = (p->major == 8 && p->minor >= 6) || p->major == 12};
 }
 
 status card_facts(const char *name, gpu_facts *f, err *e)

@@ -136,6 +136,7 @@ typedef struct cuda_device {
     split_limits split;
     bool can_hopper, hopper; /* files *_hopper.cu run here; they are used */
     bool spread;             /* few rows of prompts take several blocks for a tile of pairs */
+    bool int8_prompts;       /* products of prompts by the integer tensor cores (rates.c) */
     int32_t shallow;    /* answers' rows of at most so many keys go to split.cu instead; checks and
                            benches set it, otherwise it is SHALLOW_MEASURED */
     size_t slice_bytes; /* of keys and values that expand.cu makes at a time */
@@ -278,6 +279,14 @@ bool cuda_long_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16
 /* The same by the library, whatever the choice; false also where it does not serve. */
 bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
                       const weight *of);
+
+/* rates.c: sets int8_prompts. own: the device's facts are those of its GPU. */
+status cuda_choose_prompts(cuda_device *c, bool own, err *e);
+/* Do prompts multiply by a weight of that layout so? */
+static inline bool cuda_prompts_int8(const cuda_device *c, const weight *w, int32_t kind)
+{
+    return c->int8_prompts && w->n_mat == 1 && wide8_knows(kind);
+}
 
 /* pinned.c */
 status cuda_pins_open(cuda_pins **k, int32_t gpu, err *e);

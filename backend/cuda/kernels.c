@@ -19,6 +19,8 @@ static kernel_speed prompt_speed(const cuda_device *c)
 /* Who multiplies the rows of long prompts by w. Before w is loaded nothing is measured. */
 static const char *prompts_by(const cuda_device *c, const weight *w)
 {
+    if (cuda_prompts_int8(c, w, cuda_pack_kind(w)))
+        return "also for prompts";
     if (!cuda_blas_here(c))
         return "bf16 tensor cores for prompts: no cuBLASLt";
     if (!w->packed)
@@ -63,7 +65,7 @@ kernel_speed cuda_product_kernel(const device *d, const weight *w, char *text, s
         return KERNEL_FULL;
     }
     snprintf(text, cap, "int8 dots, int8 tensor cores from 2 rows on, %s", prompts_by(c, w));
-    return prompt_speed(c);
+    return cuda_prompts_int8(c, w, kind) ? KERNEL_FULL : prompt_speed(c);
 }
 
 kernel_speed cuda_attend_kernel(const device *d, const kv_view *kv, char *text, size_t cap)

@@ -104,6 +104,7 @@ typedef struct gpu_facts {
     int32_t shared_sm;    /* and all that a multiprocessor has */
     bool overlap;         /* a kernel may begin under the tail of the one before (9.0 and up) */
     bool wgmma;           /* files *_hopper.cu run here (9.0 alone) */
+    bool slow_sums;       /* some cards of this capability add bf16 products to f32 at half rate */
 } gpu_facts;
 extern __thread gpu_facts cu_gpu;
 

@@ -105,6 +105,20 @@ int cu_mma_init(void);
 void cu_matmul_wide(cudaStream_t s, dev_mat y, const uint16_t *x, const uint16_t *w, int32_t n_in,
                     int32_t tile);
 int cu_wide_init(void);
+/* matmul_wide8.cu: many rows by int8, with the bits of cu_product_rows. cu_unpack8 makes n_rows
+ * outputs of w from first_row on, a multiple of 16, records for it; x: a copy in tiles of 8 rows;
+ * y: as many columns as outputs were made. Formats of blocks, but PACK_G8. */
+static inline bool wide8_knows(int32_t kind)
+{
+    return kind > PACK_BF16 && kind < PACK_G8;
+}
+static inline size_t wide8_bytes(int32_t n_in, int32_t n_out)
+{
+    return (size_t)((n_out + 15) / 16) * (size_t)((n_in + 255) / 256) * (8 * 640);
+}
+void cu_unpack8(cudaStream_t s, packed w, int32_t first_row, int32_t n_rows, void *to);
+void cu_matmul_wide8(cudaStream_t s, dev_mat y, dev_quant x, const packed *w, const void *records);
+int cu_wide8_init(void);
 /* Pairs (row, expert) sorted by expert, on the device: order [pairs], tiles [expert_tiles] of
  * EXPERT_TILE_BYTES, n_tiles [1]. */
 enum { EXPERT_TILE_BYTES = 16 };

@@ -6,6 +6,7 @@
  *   experts     moe_ops.c
  *   prompts     matmul_mma   bf16 tensor cores    F32: matmul_float, else matmul_mma
  *     long      matmul_wide or cuBLASLt (blas.c), over weights made bf16
+ *     int8      as answers; long ones matmul_wide8 (rates.c)
  *
  * Answers and prompts round differently, whatever their number of rows (step.prompt). So a row's
  * bits depend neither on the other rows of its pass nor on how its prompt was cut into passes.
@@ -23,7 +24,8 @@ static dev_quant copy_room(pass *p, mat y)
 {
     if (y.heads != 1 || y.cols % GROUP || y.stride != y.cols)
         return (dev_quant){0};
-    return cuda_quant_room(p, y.rows, y.cols, !cuda_few(p), false);
+    bool bf = !cuda_few(p) && !cuda_of(p)->int8_prompts;
+    return cuda_quant_room(p, y.rows, y.cols, bf, false);
 }
 
 /* The same where heads may be rows: the copy is that of the rows that they are part of. Only
@@ -301,6 +303,33 @@ static bool long_matmul(pass *p, mat y, dev_quant q, const weight *w, int32_t ki
     return true;
 }
 
+/* The same by the integer tensor cores, over weights made records. Fewer rows take the kernels of
+ * answers, whose bits are the same. */
+static bool long_int8(pass *p, mat y, mat x, const weight *w)
+{
+    enum { LEAST = 64 }; /* rows that repay the pass over the weights; estimated, not measured */
+    cuda_device *c = cuda_of(p);
+    int32_t n_at_a_time = cuda_long_piece(w->n_in, w->n_out);
+    if (y.rows <= LEAST || !n_at_a_time)
+        return false;
+    dev_quant q = cuda_quant(p, cuda_mat(x), false, false);
+    size_t mark = pass_mark(p);
+    void *records = cuda_temp(p, wide8_bytes(w->n_in, n_at_a_time));
+    pass_release(p, mark);
+    if (cuda_skip(p, y))
+        return true;
+    const packed v = cuda_view(w);
+    cuda_wrote_mat(p, y);
+    for (int32_t first = 0; first < w->n_out; first += n_at_a_time) {
+        dev_mat d = cuda_mat(y);
+        d.at += first;
+        d.cols = w->n_out - first < n_at_a_time ? w->n_out - first : n_at_a_time;
+        cu_unpack8(c->stream, v, first, d.cols, records);
+        cu_matmul_wide8(c->stream, d, q, &v, records);
+    }
+    return true;
+}
+
 /* One row's int8 copy. A short row without one stays floats: each block of the product makes it. */
 static dev_quant row_copy(pass *p, dev_mat x)
 {
@@ -313,9 +342,14 @@ void cuda_matmul(pass *p, mat y, mat x, const weight *w)
     cuda_device *c = cuda_of(p);
     int32_t kind = cuda_kind(p, w);
     dev_mat dx = cuda_mat(x), dy = cuda_mat(y);
-    bool mma = !cuda_few(p) && kind != PACK_F32 && w->n_in % GROUP == 0;
+    bool int8 = !cuda_few(p) && cuda_prompts_int8(c, w, kind);
+    bool mma = !cuda_few(p) && !int8 && kind != PACK_F32 && w->n_in % GROUP == 0;
     if (!p->dry && !cuda_loaded(p, w))
         return;
+    if (int8 && long_int8(p, y, x, w)) {
+        cuda_done(p, "matmul");
+        return;
+    }
     if (!mma && cuda_is_float(kind)) {
         if (cuda_skip(p, y))
             return;

@@ -31,6 +31,10 @@ status device_plan_cuda(device **d, const char *card, uint64_t n_bytes, err *e)
     c->shared_max = SHARED_LEAST;
     c->split = cu_split_limits(c->facts.shared_block);
     cuda_choose_kernels(c);
+    if ((st = cuda_choose_prompts(c, false, e))) {
+        device_close(&c->dev);
+        return st;
+    }
     *d = &c->dev;
     return OK;
 }

@@ -565,6 +565,51 @@ static void check_all_wide(rig *g)
     check_wide(g, 160, 40, 2 * 256 + 1, 0);
 }
 
+/* matmul_wide8.cu gives every bit of matmul_rows.cu; columns of y past its own stay as they are. */
+static void check_wide8(rig *g, num_type t, int32_t n_in, int32_t n_out, int32_t rows)
+{
+    cuda_device *c = g->gpu->self;
+    const int32_t stride = n_out + 3, room = (rows + 7) / 8 * 8;
+    const size_t n_x = (size_t)rows * (size_t)n_in, n_y = (size_t)rows * (size_t)stride;
+    const size_t n_q = (size_t)room * (size_t)n_in, n_w = wide8_bytes(n_in, n_out);
+    const size_t n_all = 256 + n_w + n_q + n_q / GROUP * 8 + 4 * (n_x + 2 * n_y);
+    int32_t differ = 1;
+    pair w;
+    if (!my_turn(g, "matmul wide8") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false))
+        return;
+    char *at = g->gpu->alloc(g->gpu, n_all), *records = at + 256;
+    dev_quant q = {.q = (int8_t *)(records + n_w), .rows = rows, .cols = n_in, .tile = 8};
+    q.s = q.q + n_q;
+    float *x = (float *)((char *)q.s + n_q / GROUP * 8), *y = x + n_x, *z = y + n_y;
+    float *v = draw(g, n_x, 1.0);
+    const packed of = cuda_view(&w.w[1]);
+    product_args a = {.y = {z, rows, n_out, stride}, .x = q, .w = of, .n_out = n_out};
+    g->gpu->upload(g->gpu, x, v, n_x * sizeof *x);
+    cudaMemsetAsync(y, 0, 2 * n_y * sizeof *y, c->stream);
+    cu_quantise(c->stream, (dev_mat){x, rows, n_in, n_in}, q);
+    cu_unpack8(c->stream, of, 0, n_out, records);
+    cu_matmul_wide8(c->stream, (dev_mat){y, rows, n_out, stride}, q, &of, records);
+    cu_product_rows(c->stream, &a, 1, c->launch);
+    cu_count_different(c->stream, y, z, n_y, (int32_t *)at);
+    g->gpu->download(g->gpu, &differ, at, sizeof differ);
+    verdict(g, "matmul wide8", text("%s %d x %d -> %d: bits", num_name(t), rows, n_in, n_out),
+            differ, 0);
+    g->gpu->release(g->gpu, at, n_all);
+    mem_free(v);
+    pair_free(g, &w);
+}
+
+static void check_all_wide8(rig *g)
+{
+    static const num_type types[] = {NUM_Q4_0, NUM_Q4_1, NUM_Q5_0, NUM_Q5_1,
+                                     NUM_Q8_0, NUM_Q4_K, NUM_Q5_K, NUM_Q6_K};
+    for (int i = 0; i < 8; i++)
+        check_wide8(g, types[i], i < 5 ? 864 : 768, 133, i % 2 ? 97 : 10); /* parts of a unit */
+    check_wide8(g, NUM_Q4_K, 2304, 40, 8); /* eight parts of unequal lengths */
+    check_wide8(g, NUM_Q6_K, 256, 17, 2);
+    check_wide8(g, NUM_Q8_0, 32, 300, 193);
+}
+
 /* ---- All of them --------------------------------------------------------------------------- */
 
 static void check_single_products(rig *g)
@@ -671,6 +716,7 @@ static void check_real_shapes(rig *g)
 void check_products(rig *g)
 {
     check_all_wide(g);
+    check_all_wide8(g);
     check_unknown_act(g);
     check_single_products(g);
     check_gated(g);
@@ -680,8 +726,22 @@ void check_products(rig *g)
         check_real_shapes(g);
 }
 
+/* Rows of prompts by int8: one, few, and so many that the weights are made records. */
+static void check_int8_prompts(rig *g)
+{
+    cuda_device *c = g->gpu->self;
+    const bool usual = c->int8_prompts;
+    c->int8_prompts = true;
+    check_invariance(g, NUM_Q4_K, 768, 40, false, true);
+    check_invariance(g, NUM_Q8_0, 352, 200, true, true);
+    if (!g->brief)
+        check_invariance(g, NUM_Q6_K, 512, 72, false, true);
+    c->int8_prompts = usual;
+}
+
 void check_invariances(rig *g)
 {
+    check_int8_prompts(g);
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         for (int prompt = 0; prompt < 2; prompt++)
             check_invariance(g, block_types[i], g->quick ? 768 : 5376, 40, false, prompt);
