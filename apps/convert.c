@@ -51,6 +51,9 @@ static const char *const prefixes[] = {"model.language_model.", "language_model.
 static const tensor *find_source(const convert_job *j, const char *prefix, const char *name)
 {
     char full[TENSOR_NAME_MAX + 1];
+    const tensor *dense = sentence_modules_find(j->sentence, name);
+    if (dense)
+        return dense;
     snprintf(full, sizeof full, "%s%s", strncmp(name, "mtp.", 4) ? prefix : "", name);
     const tensor *t = tensor_find(&j->from->tensors, full);
     if (t)
@@ -498,6 +501,8 @@ status convert_write(const convert_request *r, const convert_job *j, const conve
     gguf_put_u32(w, "general.quantization_version", 2);
     if (words && (st = convert_vocab_put(words, w, e)))
         goto out;
+    if (j->sentence && (st = sentence_modules_put(j->sentence, w, e)))
+        goto out;
     if (target)
         put_tokenizer_of(w, target);
     else if (!words)
@@ -550,7 +555,8 @@ status convert_read_shape(const json_t *config, const char *path, model_shape **
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
     for (const config_family *c = config_families; c->shapes && type; c++)
-        if (config_is_type(c, type))
+        if (config_is_type(c, type) &&
+            (!c->flag || json_is_true(json_object_get(config, c->flag))))
             return config_read_shape(c, config, path, s, unknown, e);
     return err_set(e, E_UNSUPPORTED, "%s: carat cannot convert models of type %.64s", path,
                    type ? type : "null");
@@ -571,7 +577,8 @@ static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e
     convert_vocab words = {0};
     safetensors from = {0};
     model_shape *s = NULL;
-    convert_job j = {.from = &from};
+    sentence_modules modules = {0};
+    convert_job j = {.from = &from, .sentence = &modules};
     char config[4096];
     status st;
     if (r->target || r->dialect)
@@ -579,6 +586,8 @@ static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e
     snprintf(config, sizeof config, "%s/config.json", r->dir);
     if ((st = convert_vocab_read(&words, r->dir, e)) ||
         (st = convert_read_shape(words.config, config, &s, r->unknown, e)) ||
+        (st = sentence_modules_read(&modules, r->dir, e)) ||
+        (st = sentence_modules_apply(&modules, s, r->dir, r->notes, e)) ||
         (st = safetensors_open(&from, r->dir, e)))
         goto out;
     drop_missing_nextn(r, &from, s);
@@ -598,6 +607,7 @@ out:
     mem_free(j.used);
     mem_free(s);
     safetensors_close(&from);
+    sentence_modules_free(&modules);
     convert_vocab_free(&words);
     return st;
 }
@@ -680,8 +690,8 @@ static int run_convert(const command *c, int argc, char **argv)
 const command command_convert = {
     .name = "convert",
     .operands = "DIR OUT.gguf",
-    .summary =
-        "Convert safetensors of Gemma 3 and 4, Qwen3 to 3.8, Laguna, gpt-oss or a drafter to GGUF",
+    .summary = "Convert safetensors of Gemma 3 and 4, EmbeddingGemma, Qwen3 to 3.8, Laguna, gpt-oss or a "
+               "drafter",
     .about =
         "DIR holds config.json, model.safetensors or its shards, and the tokenizer's files, as\n"
         "published. TYPE is bf16, f16, f32, q8_0, q4_0, or any other of the types of synth that "

@@ -539,14 +539,25 @@ static void read_gemma3(config_fields *f, model_shape *m)
         s->scale = 1 / sqrt(scalar);
 }
 
-static const neutral_option gemma3_options[] = {{"hidden_activation", "gelu_pytorch_tanh"},
+static void read_encoder(config_fields *f, model_shape *m)
+{
+    gemma3_shape *s = (gemma3_shape *)m;
+    read_gemma3(f, m);
+    s->pooling = POOLING_MEAN; /* unless modules.json says otherwise */
+    if (!f->st && s->scale > 0)
+        config_refuse(f, "query_pre_attn_scalar", "head_dim: GGUF files of encoders have no scale");
+}
+
+/* EmbeddingGemma has all but the first. */
+static const neutral_option gemma3_options[] = {{"use_bidirectional_attention", NULL},
+                                                {"hidden_activation", "gelu_pytorch_tanh"},
                                                 {"hidden_act", "gelu_pytorch_tanh"},
                                                 {"attention_bias", NULL},
                                                 {"attn_logit_softcapping", NULL},
                                                 {"quantization_config", NULL},
-                                                {"use_bidirectional_attention", NULL},
                                                 {NULL, NULL}};
-static const char *const gemma3_more[] = {"layer_types",
+static const char *const gemma3_more[] = {"use_bidirectional_attention",
+                                          "layer_types",
                                           "sliding_window_pattern",
                                           "_sliding_window_pattern",
                                           "rope_theta",
@@ -560,16 +571,30 @@ static const char *const gemma3_more[] = {"layer_types",
 /* ---- The list ---- */
 
 const config_family config_families[] = {
-    {&gemma4_shapes, {"gemma4*"}, gemma4_options, gemma4_more, read_gemma4, true},
-    {&gemma3_shapes, {"gemma3", "gemma3_text"}, gemma3_options, gemma3_more, read_gemma3, true},
-    {&qwen3_shapes, {"qwen3", "qwen3_moe"}, qwen3_options, qwen3_more, read_qwen3, false},
-    {&laguna_shapes, {"laguna"}, laguna_options, laguna_more, read_laguna, false},
+    {&gemma4_shapes, {"gemma4*"}, gemma4_options, gemma4_more, read_gemma4, true, NULL},
+    {&gemma_embedding_shapes,
+     {"gemma3_text"},
+     gemma3_options + 1,
+     gemma3_more,
+     read_encoder,
+     true,
+     "use_bidirectional_attention"},
+    {&gemma3_shapes,
+     {"gemma3", "gemma3_text"},
+     gemma3_options,
+     gemma3_more,
+     read_gemma3,
+     true,
+     NULL},
+    {&qwen3_shapes, {"qwen3", "qwen3_moe"}, qwen3_options, qwen3_more, read_qwen3, false, NULL},
+    {&laguna_shapes, {"laguna"}, laguna_options, laguna_more, read_laguna, false, NULL},
     {&qwen35_shapes,
      {"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"},
      qwen35_options,
      qwen35_more,
      read_qwen35,
-     false},
-    {&llama_shapes, {"llama", "mistral"}, llama_options, llama_more, read_llama, false},
-    {&gpt_oss_shapes, {"gpt_oss"}, gpt_oss_options, gpt_oss_more, read_gpt_oss, false},
+     false,
+     NULL},
+    {&llama_shapes, {"llama", "mistral"}, llama_options, llama_more, read_llama, false, NULL},
+    {&gpt_oss_shapes, {"gpt_oss"}, gpt_oss_options, gpt_oss_more, read_gpt_oss, false, NULL},
     {.shapes = NULL}};

@@ -92,6 +92,7 @@ typedef struct config_family {
     const char *const *more;       /* keys that `read` reads, or that say nothing; ends with NULL */
     void (*read)(config_fields *f, model_shape *s); /* values that no row reads */
     bool tied; /* the head is the embedding, if no field says so */
+    const char *flag; /* a field that is true in these models alone; NULL: none */
 } config_family;
 
 /* config.json, or the text_config of a multimodal one. *s: mem_free. unknown: as
@@ -128,9 +129,31 @@ typedef struct convert_item {
     num_type type;
 } convert_item;
 
+/* ---- What sentence-transformers adds to a model: convert_sentence.c ---- */
+
+enum { SENTENCE_DENSE_MAX = 2 };
+typedef struct sentence_modules {
+    bool stated;     /* there is a modules.json */
+    int32_t pooling; /* as GGUF files number it; 0: none */
+    int32_t n_dense, n_out[SENTENCE_DENSE_MAX];
+    safetensors dense[SENTENCE_DENSE_MAX];
+    json_t *config; /* config_sentence_transformers.json; NULL: there is none */
+} sentence_modules;
+
+/* A directory without modules.json: OK, and nothing is stated. */
+status sentence_modules_read(sentence_modules *x, const char *dir, err *e);
+void sentence_modules_free(sentence_modules *x); /* safe on a zeroed or freed one */
+/* Sets what the shape has of it. E_UNSUPPORTED: the family has no place for it. */
+status sentence_modules_apply(const sentence_modules *x, model_shape *s, const char *dir,
+                              str *notes, err *e);
+/* The tensor "2_Dense.linear.weight" of the first dense layer, or that of the second; else NULL. */
+const tensor *sentence_modules_find(const sentence_modules *x, const char *name);
+status sentence_modules_put(const sentence_modules *x, gguf_writer *w, err *e);
+
 typedef struct convert_job {
     const model_shape *s;
     const safetensors *from;
+    const sentence_modules *sentence; /* NULL: none */
     bool *used;       /* [tensors of from], of a model; mem_free */
     convert_item *at; /* [n]; mem_free */
     int32_t n;

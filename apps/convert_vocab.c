@@ -449,11 +449,31 @@ static status put_suppressed(const convert_vocab *v, gguf_writer *w, err *e)
     return OK;
 }
 
+/* The token that the tokenizer puts behind each text: the end of its template; -1: none. */
+static int32_t appended_token(const convert_vocab *v)
+{
+    const jtree *p = jtree_get(v->tokenizer, "post_processor");
+    const jtree *list = jtree_get(p, "processors");
+    for (const jtree *i = list ? list->first : p; i; i = list ? i->next : NULL) {
+        const jtree *single = jtree_get(i, "single"), *last = NULL;
+        if (!is_text(jtree_get(i, "type"), "TemplateProcessing"))
+            continue;
+        for (const jtree *t = single ? single->first : NULL; t; t = t->next)
+            last = t;
+        const jtree *id = jtree_get(jtree_get(last, "SpecialToken"), "id");
+        return find_piece(v, jtree_is(id, JTREE_STRING) ? id->s : NULL);
+    }
+    return -1;
+}
+
 static void put_ids(const convert_vocab *v, gguf_writer *w)
 {
     const json_t *eos = json_object_get(v->generation, "eos_token_id");
     int32_t eos_id = named_token(v, "eos_token", v->family->eos),
-            eot = find_piece(v, v->family->turn_close);
+            eot = find_piece(v, v->family->turn_close), end = appended_token(v);
+    eos_id = end >= 0 ? end : eos_id;
+    if (end >= 0 || jtree_is(jtree_get(v->tokenizer_config, "add_eos_token"), JTREE_TRUE))
+        gguf_put_bool(w, "tokenizer.ggml.add_eos_token", true);
     put_id(w, "tokenizer.ggml.bos_token_id", named_token(v, "bos_token", v->family->bos));
     put_id(w, "tokenizer.ggml.eos_token_id", eos_id);
     put_id(w, "tokenizer.ggml.unknown_token_id", named_token(v, "unk_token", v->family->unk));

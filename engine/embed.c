@@ -8,7 +8,8 @@ enum { ROWS_AT_ONCE = 16 }; /* hidden rows copied from the device together */
 
 struct embedding {
     carat_pooling pooling;
-    bool whole; /* an encoder: all rows are in one pass */
+    bool whole;               /* an encoder: all rows are in one pass */
+    const carat_model *ranks; /* RANK: the reranker */
     int32_t n_embd;
     const int32_t *ids;
     int64_t n;
@@ -21,11 +22,16 @@ status embedding_open(embedding **out, const carat_model *m, carat_pooling pooli
 {
     size_t n_embd = (size_t)m->core.n_embd;
     embedding *x = *out = NULL;
-    if (pooling != CARAT_POOL_MEAN && pooling != CARAT_POOL_LAST)
+    if (pooling < CARAT_POOL_MEAN || pooling > CARAT_POOL_RANK)
         return err_set(e, E_ARG, "pooling %d: expected the mean or the last row", (int)pooling);
+    if (pooling == CARAT_POOL_RANK && !m->answers)
+        return err_set(e, E_UNSUPPORTED, "%s is no reranker", m->core.name);
     x = mem_calloc(1, sizeof *x);
     if (x) {
-        *x = (embedding){.pooling = pooling, .whole = m->core.encoder, .n_embd = m->core.n_embd};
+        *x = (embedding){.pooling = pooling,
+                         .whole = m->core.encoder,
+                         .ranks = pooling == CARAT_POOL_RANK ? m : NULL,
+                         .n_embd = m->core.n_embd};
         x->sum = mem_calloc(n_embd, sizeof *x->sum);
         x->rows = mem_calloc(ROWS_AT_ONCE * n_embd, sizeof *x->rows);
     }
@@ -155,6 +161,10 @@ void embedding_write(const embedding *x, float *out)
 {
     if (x->i) {
         importance_write(x->i, out);
+        return;
+    }
+    if (x->ranks) {
+        out[0] = rank_of(x->ranks, x->sum);
         return;
     }
     double n = x->pooling == CARAT_POOL_MEAN ? (double)x->n : 1;

@@ -189,7 +189,8 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
     m->direct = opt->no_mmap && m->core.file.part; /* bytes of the caller's are the caller's */
     if ((st = name_file_type(m, e)))
         goto out;
-    if ((st = text_from_gguf(&m->core.file, m->core.n_vocab, &m->text, &m->chat, e)))
+    if ((st = text_from_gguf(&m->core.file, m->core.n_vocab, &m->text, &m->chat, e)) ||
+        (st = rank_open(m, e)))
         goto out;
     if ((st = drafters_open(m, opt, e)))
         goto out;
@@ -254,6 +255,7 @@ void carat_model_close(carat_model *m)
     for (int32_t i = 1; i < m->n_sides; i++)
         device_close(m->other[i - 1]);
     mem_free(m->file_type);
+    mem_free(m->answers);
     if (m->has_lock) {
         pthread_mutex_destroy(&m->pass_lock);
         pthread_mutex_destroy(&m->tree_lock);

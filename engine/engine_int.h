@@ -84,6 +84,7 @@ struct carat_model {
     void *progress_user;
     pthread_mutex_t pass_lock; /* the device runs one pass at a time */
     bool has_lock;
+    float *answers; /* of a reranker: [2][n_embd], the head's rows of "yes" and "no" (rank.c) */
     carat_model *scorer;              /* scores pages for the policy "drafter"; NULL: none */
     bool lent_scorer;                 /* it is the caller's */
     _Atomic(sampler *) spare_sampler; /* for the next carat_sample; NULL: in use or not made */
@@ -201,6 +202,11 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e);
  * loaded. E_ARG: not there. After a failure undivide_model has to follow. */
 status divide_model(carat_model *m, const carat_model_options *opt, model_division d, err *e);
 void undivide_model(carat_model *m); /* everything is on the main device */
+
+/* rank.c: the rows of "yes" and "no", if m is a reranker; after its vocabulary. */
+status rank_open(carat_model *m, err *e);
+/* The probability of "yes", from the hidden row of the prompt's last token. */
+float rank_of(const carat_model *m, const double *hidden);
 
 /* drafters.c: opens the drafters that wish names (carat_model_options.draft), their weights not yet
  * loaded. */

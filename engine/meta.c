@@ -1,6 +1,7 @@
 /* meta.c - the metadata of a model's file, for callers that show it, and what it says of pooling.
  */
 #include "engine/engine_int.h"
+#include "model/shapes.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -86,12 +87,16 @@ bool carat_meta_next(const carat_meta *list, uint64_t *at, carat_meta *item)
 
 carat_pooling carat_model_pooling(const carat_model *m, bool *stated)
 {
-    enum { FILE_MEAN = 1, FILE_LAST = 3 }; /* as llama.cpp writes them */
     char key[96];
     int64_t v = 0;
     snprintf(key, sizeof key, "%s.pooling_type", m->core.arch->name);
-    bool known = gguf_get_i64(&m->core.file, key, &v) && (v == FILE_MEAN || v == FILE_LAST);
+    bool known = gguf_get_i64(&m->core.file, key, &v) && (v == POOLING_MEAN || v == POOLING_LAST);
     if (stated)
         *stated = known;
-    return known && v == FILE_LAST ? CARAT_POOL_LAST : CARAT_POOL_MEAN;
+    return known && v == POOLING_LAST ? CARAT_POOL_LAST : CARAT_POOL_MEAN;
+}
+
+bool carat_model_is_encoder(const carat_model *m)
+{
+    return m->core.encoder;
 }

@@ -42,7 +42,6 @@ static const gemma3_shape sizes[] = {
      .scaling = {SCALING_LINEAR, .factor = 8}},
 };
 
-enum { POOLING_MEAN = 1, POOLING_KINDS = 5 }; /* as llama.cpp numbers them */
 #define ENCODER                                                                                    \
     .family = &gemma_embedding_shapes, .eps = 1e-6, .theta = 1e6, .theta_swa = 1e4, .tied = true,  \
     .n_ctx_train = 2048, .pooling = POOLING_MEAN
@@ -117,7 +116,7 @@ static const table_key keys[] = {
       .how = MAY_LACK | READ_ONLY | CONFIG_BY_HAND),
     K("final_logit_softcapping", "final_logit_softcapping", F(softcap), REAL, 0, 1e6,
       .how = MAY_LACK | OMIT_ZERO | CONFIG_MAY_LACK),
-    K("pooling_type", NULL, F(pooling), COUNT, 0, POOLING_KINDS - 1, .how = MAY_LACK,
+    K("pooling_type", NULL, F(pooling), COUNT, 0, POOLING_LAST, .how = MAY_LACK,
       .value = POOLING_MEAN, .when = is_encoder),
     K("attention.causal", NULL, 0, FLAG, 0, 0, .how = MAY_LACK | READ_ONLY, .when = is_encoder),
     K("dense_2_feat_out", NULL, F(n_dense), COUNT, 0, WIDTH_MAX, .how = MAY_LACK | OMIT_ZERO,
@@ -134,6 +133,9 @@ static const table_key keys[] = {
 static status agree(const model_shape *m, status bad, const char *what, err *e)
 {
     const gemma3_shape *s = own(m);
+    if (s->pooling == POOLING_FIRST)
+        return err_set(e, bad, "%s: pooling_type is 2 (the first token), expected the mean or the last",
+                       what);
     if (s->head_dim % 2)
         return err_set(e, bad, "%s: heads of %d, expected an even number", what, s->head_dim);
     if (s->scaling.kind == SCALING_YARN)

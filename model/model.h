@@ -80,6 +80,7 @@ struct model {
     int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
     /* What a drafter borrows; NULL where an architecture has none. */
     const weight *embd, *head;
+    const weight *answers; /* of a reranker's file: the head's rows of "yes" and "no"; host memory */
     float embd_scale, softcap; /* softcap 0: none */
     int32_t n_kv;              /* layers that own keys */
     kv_spec *kv;               /* [n_kv] */

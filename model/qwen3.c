@@ -22,6 +22,9 @@
 #define SIZE_30B                                                                                   \
     .n_layer = 48, .n_embd = 2048, .n_head = {32}, .n_head_kv = {4}, .n_expert = 128, .n_used = 8, \
     .n_ff_exp = 768
+#define EMBEDDING                                                                                  \
+    .family = &qwen3_shapes, .head_dim = 128, .eps = 1e-6, .theta = 1e6, .tied = true,             \
+    .pooling = POOLING_LAST
 /* Heads are wider than n_embd / n_head, as in the 0.6B. */
 #define TINY                                                                                       \
     .family = &qwen3_shapes, .eps = 1e-6, .theta = 1e6, .n_layer = 4, .n_embd = 64,                \
@@ -46,7 +49,15 @@ static const qwen3_shape sizes[] = {
      .n_head = {64}, .n_head_kv = {4}, .n_expert = 128, .n_used = 8, .n_ff_exp = 1536},
     {PUBLISHED, SIZE_30B, .name = "qwen3-coder-30b-a3b", .n_ff = {5472}, .n_ctx_train = 262144,
      .theta = 1e7},
+    /* The last token's row is the vector. Their vocabulary has no rows to spare. */
+    {EMBEDDING, .name = "qwen3-embedding-0.6b", .n_layer = 28, .n_embd = 1024, .n_ff = {3072},
+     .n_head = {16}, .n_head_kv = {8}, .n_vocab = 151669, .n_ctx_train = 32768},
+    {EMBEDDING, .name = "qwen3-embedding-4b", .n_layer = 36, .n_embd = 2560, .n_ff = {9728},
+     .n_head = {32}, .n_head_kv = {8}, .n_vocab = 151665, .n_ctx_train = 40960},
+    {EMBEDDING, .name = "qwen3-embedding-8b", .n_layer = 36, .n_embd = 4096, .n_ff = {12288},
+     .n_head = {32}, .n_head_kv = {8}, .n_vocab = 151665, .n_ctx_train = 40960},
     {TINY, .name = "tiny-qwen3", .tied = true},
+    {TINY, .name = "tiny-qwen3-reranker", .tied = true, .pooling = POOLING_RANK},
     {TINY, .name = "tiny-qwen3moe", .n_expert = 8, .n_used = 2, .n_ff_exp = 32},
 };
 
@@ -83,6 +94,7 @@ static const table_key keys[] = {
       .how = MAY_LACK | CONFIG_BY_HAND, .value = 1e6),
     K("rope.scaling", NULL, F(scaling), YARN, 0, 0, .otherwise = F(n_ctx_train)),
     K(NULL, "vocab_size", F(n_vocab), COUNT, 1, VOCAB_MAX),
+    K("pooling_type", NULL, F(pooling), COUNT, 0, POOLING_KINDS - 1, .how = MAY_LACK | OMIT_ZERO),
     K("expert_count", "num_experts", F(n_expert), COUNT, 0, EXPERTS_MAX,
       .how = MAY_LACK | CONFIG_MAY_LACK | OMIT_ZERO, .or_config = "num_local_experts"),
     K("expert_used_count", "num_experts_per_tok", F(n_used), COUNT, 1, EXPERTS_MAX,
@@ -95,6 +107,9 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
 {
     const qwen3_shape *s = own(m);
     status st = OK;
+    if (s->pooling == POOLING_FIRST)
+        return err_set(
+            e, bad, "%s: pooling_type is 2 (the first token), expected the mean or the last", what);
     if (s->head_dim % 2 || s->n_rot % 2)
         return err_set(e, bad, "%s: heads of %d with %d rotated dims: expected even numbers", what,
                        s->head_dim, s->n_rot);
@@ -110,7 +125,7 @@ static void fill(model_shape *m, int32_t size)
 
 /* ---- Tensors ---- */
 
-enum { D = 1, VOCAB, Q, KV, HD, FF, N_EXP, FF_EXP };
+enum { D = 1, VOCAB, Q, KV, HD, FF, N_EXP, FF_EXP, ANSWERS };
 static int64_t dim(const model_shape *m, int32_t il, int8_t d)
 {
     const qwen3_shape *s = own(m);
@@ -121,7 +136,8 @@ static int64_t dim(const model_shape *m, int32_t il, int8_t d)
                           [HD] = s->head_dim,
                           [FF] = s->n_ff[il < 0 ? 0 : il],
                           [N_EXP] = s->n_expert,
-                          [FF_EXP] = s->n_ff_exp};
+                          [FF_EXP] = s->n_ff_exp,
+                          [ANSWERS] = RANK_ANSWERS};
     return of[d];
 }
 
@@ -136,8 +152,16 @@ static bool is_dense(const model_shape *s, int32_t il)
     return !is_sparse(s, il);
 }
 
+/* A reranker whose file has the head's rows of "yes" and "no" as a matrix of their own. */
+static bool ranks(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return own(s)->pooling == POOLING_RANK;
+}
+
 #define M(name) offsetof(qwen3, name)
-static const table_tensor of_model[] = {T_TOKENS(M(out_norm))};
+static const table_tensor of_model[] = {
+    T_TOKENS(M(out_norm)), T(ranks, ELSEWHERE, "cls.output.weight", "", EIGHT_BITS, D, ANSWERS)};
 
 #define W(name) offsetof(qwen3_layer, name)
 #define HF_EXPERT(tail) "mlp.experts.*." tail "_proj.weight"
@@ -182,7 +206,8 @@ const shape_family qwen3_shapes = {
     .arch = "qwen3",
     .title = "qwen",
     .sizes = "qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b, qwen3-30b-a3b, "
-             "qwen3-235b-a22b, qwen3-coder-30b-a3b, tiny-qwen3, tiny-qwen3moe",
+             "qwen3-235b-a22b, qwen3-coder-30b-a3b, qwen3-embedding-0.6b, qwen3-embedding-4b, "
+             "qwen3-embedding-8b, tiny-qwen3, tiny-qwen3-reranker, tiny-qwen3moe",
     .mix = "q4_k_m",
     .cut = cut_layers};
 
@@ -233,6 +258,12 @@ static status bind_qwen3(model *m, err *e)
         (st = bind_vector_if(&b, &g->rope_factors, "rope_freqs.weight", s->n_rot / 2)) ||
         (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) || (st = bind_each(m, g, s, e)))
         return st;
+    if (ranks(shape, -1) &&
+        (st = bind_tensor(
+             &b, &g->answers, "cls.output.weight",
+             (model_want){.n_in = s->n_embd, .n_out = RANK_ANSWERS, .n_mat = 1, .host = true})))
+        return st;
+    m->answers = ranks(shape, -1) ? &g->answers : NULL;
     return bind_done(m, shape, g, &g->embd, &g->head, e);
 }
 

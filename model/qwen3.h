@@ -14,6 +14,7 @@ typedef struct qwen3_shape {
     int32_t n_head[LAYERS_MAX], n_head_kv[LAYERS_MAX], n_ff[LAYERS_MAX];
     int32_t head_dim, n_rot;            /* n_rot: rotated dims of a head */
     int32_t n_expert, n_used, n_ff_exp; /* n_expert 0: dense */
+    int32_t pooling;                    /* of models of vectors: as llama.cpp numbers it */
     double eps, theta;
     rope_scaling scaling;
 } qwen3_shape;
@@ -32,6 +33,7 @@ typedef struct qwen3 {
     rope rope[PASS_SIDES_MAX]; /* the same tables on each device with layers */
     weight rope_factors;       /* read at bind */
     weight embd, head, out_norm;
+    weight answers; /* of a reranker */
     qwen3_layer *layer;
 } qwen3;
 

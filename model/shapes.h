@@ -25,6 +25,11 @@ enum {
     CTX_MAX = 1 << 24   /* token positions are exact in f32 up to here */
 };
 
+/* How the rows of a text become one vector: ARCH.pooling_type, as llama.cpp numbers it. A reranker
+ * gives the probability of "yes" against "no". */
+enum { POOLING_NONE, POOLING_MEAN, POOLING_FIRST, POOLING_LAST, POOLING_RANK, POOLING_KINDS };
+enum { RANK_ANSWERS = 2 };
+
 /* ---- Tensors ---- */
 
 /* The use of a tensor. It decides the storage formats and the random values. */

@@ -55,8 +55,9 @@ static void put_vocab(gguf_writer *w, const toy *t, bool chat)
 }
 
 /* A recorded vocabulary of bytes. Returns its number of tokens. */
-static int32_t put_recorded(gguf_writer *w, const char *name, const char *template, bool chat)
+static int32_t put_recorded(gguf_writer *w, const toy_model_file *v, bool chat)
 {
+    const char *name = v->words, *template = v->template;
     char path[256], *text;
     size_t n;
     err e = {0};
@@ -68,21 +69,25 @@ static int32_t put_recorded(gguf_writer *w, const char *name, const char *templa
     const jtree *pieces = jtree_get(root, "pieces"), *merges = jtree_get(root, "merges");
     const jtree *pre = jtree_get(root, "pre"), *arch = jtree_get(root, "arch");
     const char *types = jtree_get(root, "types")->s;
-    gguf_string *s = mem_calloc(pieces->count + merges->count, sizeof *s);
-    int32_t *type = mem_calloc(pieces->count, sizeof *type);
-    size_t i = 0;
+    size_t n_more = v->ranks == TOY_RANK_HEAD ? 2 : 0, n_pieces = pieces->count + n_more, i = 0;
+    gguf_string *s = mem_calloc(n_pieces + merges->count, sizeof *s);
+    int32_t *type = mem_calloc(n_pieces, sizeof *type);
     CHECK(s && type);
     for (const jtree *p = pieces->first; p; p = p->next, i++) {
         s[i] = (gguf_string){p->s, p->n};
         type[i] = types[i] - '0';
     }
+    for (size_t k = 0; k < n_more; k++, i++) { /* found as they stand, without merges */
+        s[i] = (gguf_string){k ? "no" : "yes", k ? 2 : 3};
+        type[i] = 4;
+    }
     for (const jtree *m = merges->first; m; m = m->next)
         s[i++] = (gguf_string){m->s, m->n};
     gguf_put_string(w, "tokenizer.ggml.model", "gpt2", 4);
     gguf_put_string(w, "tokenizer.ggml.pre", pre->s, pre->n);
-    gguf_put_strings(w, "tokenizer.ggml.tokens", s, pieces->count);
-    gguf_put_i32s(w, "tokenizer.ggml.token_type", type, pieces->count);
-    gguf_put_strings(w, "tokenizer.ggml.merges", s + pieces->count, merges->count);
+    gguf_put_strings(w, "tokenizer.ggml.tokens", s, n_pieces);
+    gguf_put_i32s(w, "tokenizer.ggml.token_type", type, n_pieces);
+    gguf_put_strings(w, "tokenizer.ggml.merges", s + n_pieces, merges->count);
     for (const made_words *k = text_family_of(arch->s, arch->n)->made; k->arch && chat; k++)
         if (!strcmp(k->arch, arch->s) && !template)
             gguf_put_string(w, "tokenizer.chat_template", k->template, strlen(k->template));
@@ -93,12 +98,11 @@ static int32_t put_recorded(gguf_writer *w, const char *name, const char *templa
         gguf_put_string(w, "tokenizer.chat_template", source, n);
         mem_free(source);
     }
-    int32_t n_pieces = (int32_t)pieces->count;
     mem_free(type);
     mem_free(s);
     arena_free(&mem);
     mem_free(text);
-    return n_pieces;
+    return (int32_t)n_pieces;
 }
 
 static void write_table(gguf_writer *w, uint64_t n, uint64_t seed, float scale)
@@ -137,7 +141,11 @@ const char *toy_model_write(const toy_model_file *v)
     const char *path = test_temp(file);
     CHECK_OK(gguf_create(&w, path, &e), e);
     gguf_put_string(w, "general.architecture", arch.at, (size_t)arch.n);
-    gguf_put_string(w, "general.name", "toy", 3);
+    bool matrix = v->ranks == TOY_RANK_MATRIX;
+    const char *called = v->ranks == TOY_RANK_HEAD ? "Toy-Reranker-0.6B" : "toy";
+    gguf_put_string(w, "general.name", called, strlen(called));
+    if (matrix)
+        gguf_put_u32(w, "qwen3.pooling_type", 4);
     for (uint64_t i = 0; i < g.n_values; i++) {
         const char *key = g.value[i].key, *name = key + arch.n + 1;
         if (strncmp(key, arch.at, (size_t)arch.n) || key[arch.n] != '.' ||
@@ -148,7 +156,7 @@ const char *toy_model_write(const toy_model_file *v)
         else
             gguf_put_value(w, &g.value[i]);
     }
-    int32_t n_pieces = v->words ? put_recorded(w, v->words, v->template, !v->no_chat) : t->n_pieces;
+    int32_t n_pieces = v->words ? put_recorded(w, v, !v->no_chat) : t->n_pieces;
     if (t)
         put_vocab(w, t, !v->no_chat);
     for (uint64_t i = 0; i < g.tensors.n; i++) {
@@ -159,6 +167,9 @@ const char *toy_model_write(const toy_model_file *v)
             ne[1] = (uint64_t)n_pieces;
         gguf_put_tensor(w, x->name, x->type, x->n_dims, ne);
     }
+    const uint64_t answers[] = {g.tensors.at[0].ne[0], 2};
+    if (matrix)
+        gguf_put_tensor(w, "cls.output.weight", NUM_F32, 2, answers);
     CHECK_OK(gguf_write_header(w, &e), e);
     for (uint64_t i = 0; i < g.tensors.n; i++) {
         const tensor *x = &g.tensors.at[i];
@@ -173,6 +184,8 @@ const char *toy_model_write(const toy_model_file *v)
             CHECK_OK(gguf_write_data(w, x->bytes, x->n_bytes, &e), e);
         }
     }
+    if (matrix)
+        write_table(w, 2 * answers[0], v->seed + 1000, 1);
     CHECK_OK(gguf_commit(w, &e), e);
     if (t)
         toy_free(t);

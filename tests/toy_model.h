@@ -15,6 +15,9 @@ typedef struct toy_model_file {
     float scale;            /* of the embedding; 0: 1. Larger: surer answers */
     /* tests/data/vocab/NAME.json instead of Gemma's toy vocabulary; base is of its family. */
     const char *words;
+    /* A reranker, with words and a base of Qwen3: by a matrix, as llama.cpp converts it, or by its
+     * name and the tokens "yes" and "no", which are the last ones. */
+    enum { TOY_PLAIN, TOY_RANK_MATRIX, TOY_RANK_HEAD } ranks;
     const char *template; /* with words: tests/data/chat/FILE instead of the family's template */
 } toy_model_file;
 

@@ -12,18 +12,63 @@ extern "C" {
  * after the model's final norm, before the output head. */
 typedef enum carat_pooling {
     CARAT_POOL_MEAN, /* the mean of all rows, summed in f64 */
-    CARAT_POOL_LAST  /* the row of the last token */
+    CARAT_POOL_LAST, /* the row of the last token */
+    /* Of rerankers alone (carat_model_ranks), and instead of a vector one number: the probability
+     * of "yes" against "no" as the next token, for a prompt of carat_rank_tokenize. */
+    CARAT_POOL_RANK
 } carat_pooling;
 
-/* The embedding of ids[0..n): out[n_embd], not normalised. On a CPU it is bit-identical for every
- * chunk size and whatever the cache holds. MEAN computes every token again; LAST keeps a cached
- * prefix. The timeline afterwards holds ids. E_LIMIT: n is beyond the context; E_CANCELLED,
- * E_NUMERIC, E_MEMORY: out is not written. */
+/* The embedding of ids[0..n): out[n_embd], not normalised, or out[1] of RANK. On a CPU it is
+ * bit-identical for every chunk size and whatever the cache holds. MEAN computes every token again;
+ * LAST keeps a cached prefix, except in encoders. The timeline afterwards holds ids. E_LIMIT: n is
+ * beyond the context; E_UNSUPPORTED: RANK of another model; E_CANCELLED, E_NUMERIC, E_MEMORY: out
+ * is not written. */
 CARAT_API carat_status carat_embed(carat_session *s, const int32_t *ids, int64_t n,
                                    carat_pooling pooling, float *out, carat_error *e);
 /* The pooling that the file's metadata asks for (ARCH.pooling_type); MEAN if it names none of
  * these. *stated, which may be NULL: the file names one. Any thread. */
 CARAT_API carat_pooling carat_model_pooling(const carat_model *m, bool *stated);
+/* Is it an encoder, which makes vectors and writes no text? Any thread. */
+CARAT_API bool carat_model_is_encoder(const carat_model *m);
+
+/* ---- Texts ------------------------------------------------------------------------------- */
+
+/* A prompt that stands before a text, by its name in config_sentence_transformers.json: the file's,
+ * or those of its family. Bytes of the model, not NUL-terminated. */
+typedef struct carat_embed_prompt {
+    const char *name, *text;
+    size_t n_name, n_text;
+} carat_embed_prompt;
+/* Prompt i, from 0 on; false: there are no more. Any thread. */
+CARAT_API bool carat_model_embed_prompt(const carat_model *m, int32_t i, carat_embed_prompt *p);
+/* The one of that name. E_ARG lists the names. Any thread. */
+CARAT_API carat_status carat_embed_prompt_named(const carat_model *m, const char *name,
+                                                carat_embed_prompt *p, carat_error *e);
+typedef struct carat_embed_text {
+    const char *prompt, *text; /* prompt: before the text */
+    size_t n_prompt, n_text;
+} carat_embed_text;
+/* The ids of a text with its prompt, as carat_embed wants them: with the begin token, and with the
+ * end token where the file says so. most > 0: at most so many; *cut: there were more. Returns the
+ * number of ids, of which the first cap are written, as carat_tokenize. cap has room for one more
+ * than the text has without an end token, or is 0. Any thread. */
+CARAT_API int64_t carat_embed_tokenize(const carat_model *m, const carat_embed_text *t,
+                                       int64_t most, int32_t *ids, int64_t cap, bool *cut,
+                                       carat_error *e);
+
+/* ---- Reranking --------------------------------------------------------------------------- */
+
+/* Is it a reranker? Its file has the rows of "yes" and "no" (cls.output.weight), or a name with
+ * "rerank" and a head. Any thread. */
+CARAT_API bool carat_model_ranks(const carat_model *m);
+typedef struct carat_rank_text {
+    const char *query, *document, *instruction; /* instruction NULL: the usual one */
+    size_t n_query, n_document, n_instruction;
+} carat_rank_text;
+/* The ids of the prompt in which the model judges the document, as carat_tokenize. Bytes of query,
+ * document and instruction never become control tokens. Any thread. */
+CARAT_API int64_t carat_rank_tokenize(const carat_model *m, const carat_rank_text *t, int32_t *ids,
+                                      int64_t cap, carat_error *e);
 
 /* ---- Importance of tokens ---------------------------------------------------------------- */
 
