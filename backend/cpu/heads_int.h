@@ -408,32 +408,44 @@ INLINE void value_sum_as(num_type t, const value_product *w)
 #define EACH_BLOCKS(DO)
 #endif
 
+#define EACH_CACHED(DO) DO(NUM_F32) DO(NUM_F16) DO(NUM_BF16) EACH_BLOCKS(DO)
+
+#define KEY_DOT(t)                                                                                 \
+    static NOINLINE void key_dot_##t(const key_product *w)                                         \
+    {                                                                                              \
+        key_dot_as(t, w);                                                                          \
+    }
+EACH_CACHED(KEY_DOT)
+#undef KEY_DOT
+
 static void k_key_dot(const key_product *w)
 {
     switch ((int)w->type) {
 #define KEY_DOT(t)                                                                                 \
     case t:                                                                                        \
-        key_dot_as(t, w);                                                                          \
+        key_dot_##t(w);                                                                            \
         return;
-        KEY_DOT(NUM_F32)
-        KEY_DOT(NUM_F16)
-        KEY_DOT(NUM_BF16)
-        EACH_BLOCKS(KEY_DOT)
+        EACH_CACHED(KEY_DOT)
 #undef KEY_DOT
     }
 }
+
+#define VALUE_SUM(t)                                                                               \
+    static NOINLINE void value_sum_##t(const value_product *w)                                     \
+    {                                                                                              \
+        value_sum_as(t, w);                                                                        \
+    }
+EACH_CACHED(VALUE_SUM)
+#undef VALUE_SUM
 
 static void k_value_sum(const value_product *w)
 {
     switch ((int)w->type) {
 #define VALUE_SUM(t)                                                                               \
     case t:                                                                                        \
-        value_sum_as(t, w);                                                                        \
+        value_sum_##t(w);                                                                          \
         return;
-        VALUE_SUM(NUM_F32)
-        VALUE_SUM(NUM_F16)
-        VALUE_SUM(NUM_BF16)
-        EACH_BLOCKS(VALUE_SUM)
+        EACH_CACHED(VALUE_SUM)
 #undef VALUE_SUM
     }
 }

@@ -233,6 +233,18 @@ INLINE void packed_rows(num_type t, const pack_kind *kind, const int n_sub, cons
             _mm256_storeu_ps(acc + r * TILE_COLS + 8 * half, sum[half][r]);
 }
 
+#define PACKED(t, n_sub, mins)                                                                     \
+    static NOINLINE void packed_##t(const pack_kind *kind, const uint8_t *z, int32_t n,            \
+                                    const xblock *const *x, int32_t n_rows, float *acc)            \
+    {                                                                                              \
+        if (n_rows == 1)                                                                           \
+            packed_rows(t, kind, n_sub, mins, z, n, x, 1, acc);                                    \
+        else                                                                                       \
+            packed_rows(t, kind, n_sub, mins, z, n, x, 2, acc);                                    \
+    }
+EVERY_KIND(PACKED)
+#undef PACKED
+
 static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
                         const xblock *const *x, int32_t n_rows, float *acc)
 {
@@ -240,10 +252,7 @@ static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_G
         switch (kind->type) {
 #define PACKED(t, n_sub, mins)                                                                     \
     case t:                                                                                        \
-        if (n_rows == 1)                                                                           \
-            packed_rows(t, kind, n_sub, mins, group[g], n, x, 1, acc);                             \
-        else                                                                                       \
-            packed_rows(t, kind, n_sub, mins, group[g], n, x, 2, acc);                             \
+        packed_##t(kind, group[g], n, x, n_rows, acc);                                             \
         break;
             EVERY_KIND(PACKED)
 #undef PACKED

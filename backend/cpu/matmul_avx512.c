@@ -376,6 +376,40 @@ typedef struct packed_work {
     reach ahead;
 } packed_work;
 
+/* Of a superblock, as scales_begin leaves them. */
+typedef struct scales {
+    const uint8_t *six;
+    __m512 d, m;
+} scales;
+
+/* Block j of a superblock z, whose x begin at block b. */
+INLINE void packed_block(num_type t, const int n_sub, const bool mins, const packed_work *p,
+                         const uint8_t *z, const scales *c, int32_t b, const int j,
+                         const int n_rows, __m512 sum[4])
+{
+    const pack_kind *kind = p->kind;
+    __m512i w[8];
+    codes_in_registers(t, z + kind->scale_bytes + j * kind->block_bytes, w);
+    ask_block(t, z, j, kind->super_bytes, &p->ahead);
+    for (int h = 0; h < n_sub; h++) {
+        __m512 s = scale_of(t, z, c->six, j * n_sub + h, c->d);
+        __m512 m = mins ? min_of(t, z, c->six, j * n_sub + h, c->m) : s, base = base_of(s);
+        for (int r = 0; r < n_rows; r++) {
+            const xblock *xb = p->x[r] + b + j;
+            __m512i even = _mm512_set1_epi32(mins ? DOT_BASE : xb->start[h]);
+            __m512i odd = _mm512_setzero_si512(); /* integers: two chains, the same sum */
+            for (int k = h * 8 / n_sub; k < (h + 1) * 8 / n_sub; k += 2) {
+                even = _mm512_dpbusd_epi32(even, w[k], four(xb->q + 4 * k));
+                odd = _mm512_dpbusd_epi32(odd, w[k + 1], four(xb->q + 4 * k + 4));
+            }
+            sum[r] = _mm512_fmadd_ps(scaled(_mm512_add_epi32(even, odd), s, base),
+                                     _mm512_set1_ps(xb->d), sum[r]);
+            if (mins)
+                sum[r] = _mm512_fnmadd_ps(m, _mm512_set1_ps(xb->sum[h]), sum[r]);
+        }
+    }
+}
+
 /* acc[r][o] += as code_rows, straight from the packed layout: one group, one to four rows
  * layout: pack_int.h; codes go from memory to registers to vpdpbusd and are not stored
  * order:  that of code_rows, operation by operation, so the bits are the same
@@ -383,38 +417,24 @@ typedef struct packed_work {
 INLINE void packed_rows(num_type t, const int n_sub, const bool mins, const packed_work *p,
                         const int n_rows)
 {
-    const pack_kind *kind = p->kind;
     const int n_blocks = blocks_of(t);
     const uint8_t *z = p->z;
     __m512 sum[4];
     for (int r = 0; r < n_rows; r++)
         sum[r] = _mm512_loadu_ps(p->acc + r * TILE_COLS);
-    for (int32_t b0 = 0; b0 < p->n; b0 += n_blocks, z += kind->super_bytes) {
+    for (int32_t b = 0; b < p->n; b += n_blocks, z += p->kind->super_bytes) {
         uint8_t six[64];
-        __m512 d, dm;
-        scales_begin(t, z, six, &d, &dm);
-        UNROLL(8)
-        for (int j = 0; j < n_blocks; j++) {
-            __m512i w[8];
-            codes_in_registers(t, z + kind->scale_bytes + j * kind->block_bytes, w);
-            ask_block(t, z, j, kind->super_bytes, &p->ahead);
-            for (int h = 0; h < n_sub; h++) {
-                __m512 s = scale_of(t, z, six, j * n_sub + h, d);
-                __m512 m = mins ? min_of(t, z, six, j * n_sub + h, dm) : d, base = base_of(s);
-                for (int r = 0; r < n_rows; r++) {
-                    const xblock *xb = p->x[r] + b0 + j;
-                    __m512i even = _mm512_set1_epi32(mins ? DOT_BASE : xb->start[h]);
-                    __m512i odd = _mm512_setzero_si512(); /* integers: two chains, the same sum */
-                    for (int k = h * 8 / n_sub; k < (h + 1) * 8 / n_sub; k += 2) {
-                        even = _mm512_dpbusd_epi32(even, w[k], four(xb->q + 4 * k));
-                        odd = _mm512_dpbusd_epi32(odd, w[k + 1], four(xb->q + 4 * k + 4));
-                    }
-                    sum[r] = _mm512_fmadd_ps(scaled(_mm512_add_epi32(even, odd), s, base),
-                                             _mm512_set1_ps(xb->d), sum[r]);
-                    if (mins)
-                        sum[r] = _mm512_fnmadd_ps(m, _mm512_set1_ps(xb->sum[h]), sum[r]);
-                }
-            }
+        scales c = {.six = six};
+        scales_begin(t, z, six, &c.d, &c.m);
+        /* Unrolled, the places of scales are constants. With more rows that gains nothing, but in
+         * q6_k with two. */
+        if (n_rows == 1 || (n_rows == 2 && t == NUM_Q6_K)) {
+            UNROLL(8)
+            for (int j = 0; j < n_blocks; j++)
+                packed_block(t, n_sub, mins, p, z, &c, b, j, n_rows, sum);
+        } else {
+            for (int j = 0; j < n_blocks; j++)
+                packed_block(t, n_sub, mins, p, z, &c, b, j, n_rows, sum);
         }
     }
     for (int r = 0; r < n_rows; r++)
@@ -543,6 +563,15 @@ INLINE void unpack_as(num_type t, const int n_sub, const bool mins, const pack_k
     }
 }
 
+#define PACKED(t, n_sub, mins)                                                                     \
+    static NOINLINE void packed_##t(const packed_work *p, const uint8_t *const *group,             \
+                                    int32_t n_rows)                                                \
+    {                                                                                              \
+        packed_tile_as(t, n_sub, mins, *p, group, n_rows);                                         \
+    }
+EVERY_KIND(PACKED)
+#undef PACKED
+
 static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
                         const xblock *const *x, int32_t n_rows, float *acc)
 {
@@ -550,13 +579,22 @@ static void packed_tile(const pack_kind *kind, const uint8_t *const group[TILE_G
     switch (kind->type) {
 #define PACKED(t, n_sub, mins)                                                                     \
     case t:                                                                                        \
-        packed_tile_as(t, n_sub, mins, p, group, n_rows);                                          \
+        packed_##t(&p, group, n_rows);                                                             \
         break;
         EVERY_KIND(PACKED)
+#undef PACKED
     default:
         break;
     }
 }
+
+#define WIDE(t, n_sub, mins)                                                                       \
+    static NOINLINE void wide_##t(const wide_work *p, const uint8_t *const *group)                 \
+    {                                                                                              \
+        wide_tile_as(t, n_sub, mins, *p, group);                                                   \
+    }
+EVERY_KIND(WIDE)
+#undef WIDE
 
 static void wide_tile(const pack_kind *kind, const uint8_t *const group[TILE_GROUPS], int32_t n,
                       const xblock *x, int32_t n_rows, float *acc)
@@ -566,9 +604,10 @@ static void wide_tile(const pack_kind *kind, const uint8_t *const group[TILE_GRO
     switch (kind->type) {
 #define WIDE(t, n_sub, mins)                                                                       \
     case t:                                                                                        \
-        wide_tile_as(t, n_sub, mins, p, group);                                                    \
+        wide_##t(&p, group);                                                                       \
         break;
         EVERY_KIND(WIDE)
+#undef WIDE
     default:
         break;
     }
@@ -584,6 +623,7 @@ static void unpack(const pack_kind *kind, const uint8_t *z, int32_t n, uint8_t *
         unpack_as(t, n_sub, mins, kind, z, &to);                                                   \
         break;
         EVERY_KIND(UNPACK)
+#undef UNPACK
     default:
         break;
     }

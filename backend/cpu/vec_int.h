@@ -36,6 +36,9 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline, unused))
+/* Each format of a kernel is a function of its own: a compiler takes longer than in proportion for
+ * a long one. */
+#define NOINLINE __attribute__((noinline))
 
 typedef float vf __attribute__((vector_size(VL * 4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
