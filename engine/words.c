@@ -96,6 +96,8 @@ carat_status carat_chat_render(const carat_model *m, const char *messages_json,
     *out = (carat_chat){0};
     if ((st = check_text(m, e)))
         return st;
+    if (!m->chat && (st = model_check_writes(m, e)))
+        return st;
     if (!m->chat)
         return err_set(e, E_UNSUPPORTED,
                        "%s: has no chat format that carat knows; it can complete plain text",

@@ -146,6 +146,8 @@ const char *toy_model_write(const toy_model_file *v)
     gguf_put_string(w, "general.name", called, strlen(called));
     if (matrix)
         gguf_put_u32(w, "qwen3.pooling_type", 4);
+    if (arch.n == 15 && !memcmp(arch.at, "gemma-embedding", 15)) /* as EmbeddingGemma's file */
+        gguf_put_bool(w, "tokenizer.ggml.add_eos_token", true);
     for (uint64_t i = 0; i < g.n_values; i++) {
         const char *key = g.value[i].key, *name = key + arch.n + 1;
         if (strncmp(key, arch.at, (size_t)arch.n) || key[arch.n] != '.' ||

@@ -98,7 +98,8 @@ static ollama_model of_entry(const model_entry *e)
                           .quant = e->quant,
                           .when_s = e->when_s,
                           .n_bytes = e->n_bytes,
-                          .completes = true};
+                          .completes = true,
+                          .embeds = true};
 }
 
 static ollama_model of_served(const served *m)
@@ -120,7 +121,8 @@ static ollama_model of_offer(const offer_view *v)
                           .n_params = v->n_params,
                           .n_ctx = v->n_ctx,
                           .n_embd = v->n_embd,
-                          .completes = true};
+                          .completes = true,
+                          .embeds = true};
 }
 
 /* Lists the derived models whose base model is in `list`. */

@@ -26,7 +26,8 @@ static bool is_known(const char *name, embed_api api)
                   {"dimensions", OAI | LLA | OLL},
                   {"embd_normalize", OAI | LLA},
                   {"pooling", ALL},
-                  {"truncate", OLL},
+                  {"truncate", ALL},
+                  {"prompt_name", ALL},
                   {"keep_alive", ALL},
                   {"options", OLL | OLD}, /* how the model is loaded, and how it samples */
                   {"user", OAI | LLA}};
@@ -127,6 +128,7 @@ bool embed_read(embed_request *rq, int32_t n_vocab, int32_t n_embd, problem *p)
     int64_t norm = rq->norm;
     if (!read_input(rq, n_vocab, p) || !read_pooling(rq, p) ||
         !field_bool(p, rq->body, "truncate", &rq->truncate) ||
+        !field_text(p, rq->body, "prompt_name", &rq->prompt_name) ||
         !field_int(p, rq->body, "embd_normalize", -1, 100, &norm) ||
         !field_int(p, rq->body, "dimensions", 1, n_embd, &rq->dimensions))
         return false;

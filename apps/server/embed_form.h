@@ -30,6 +30,7 @@ typedef struct embed_request {
     int64_t keep_ms;   /* keep_alive: how long the model stays loaded after it */
     raw_prompt *input;
     int32_t n_inputs;
+    const char *prompt_name; /* of the prompt before each text; NULL: none */
     bool truncate;      /* a longer input is cut; else it is refused */
     bool base64;        /* little-endian f32; else an array of numbers */
     int64_t dimensions; /* the first numbers only; 0: all */

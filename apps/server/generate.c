@@ -410,6 +410,13 @@ static bool check_model(const stream *st, problem *p)
     const served *m = st->x->m;
     const char *name = *rq->model ? rq->model : m->names.name;
     bool ollama = is_ollama(rq->api);
+    if (carat_model_is_encoder(m->model))
+        return ollama ? problem_set(p, 400, "", "\"%.100s\" does not support %s", name,
+                                    rq->api == API_OLLAMA_CHAT ? "chat" : "generate")
+                      : problem_set(p, 400, "model",
+                                    "%.100s is an encoder: it makes vectors of texts "
+                                    "(/v1/embeddings) and writes no text",
+                                    name);
     if (is_conversation(rq) && !m->info.has_chat)
         return ollama ? problem_set(p, 400, "", "\"%.100s\" does not support chat", name)
                       : problem_set(p, 400, "",

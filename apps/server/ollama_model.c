@@ -36,7 +36,8 @@ void ollama_describe(ollama_model *out, const carat_model *m)
     out->n_bytes = out->n_bytes ? out->n_bytes : i.weight_bytes;
     out->n_ctx = i.n_ctx_train;
     out->n_embd = i.n_embd;
-    out->completes = true;
+    out->completes = !carat_model_is_encoder(m);
+    out->embeds = true;
     out->calls = i.has_chat && marks.call_open >= 0;
     out->thinks = i.has_chat && marks.thought_open >= 0;
     out->fills = infill_possible(&gaps);
@@ -53,7 +54,7 @@ static void put_capabilities(const ollama_model *m, str *o)
                {m->calls, "tools"},
                {m->fills, "insert"},
                {m->thinks, "thinking"},
-               {m->completes, "embedding"}};
+               {m->embeds, "embedding"}};
     json_open(o, "capabilities", '[');
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].has)

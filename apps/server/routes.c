@@ -3,6 +3,7 @@
 
 #include "apps/server/api_embed.h"
 #include "apps/server/api_ollama_info.h"
+#include "apps/server/api_rank.h"
 #include "apps/server/generate.h"
 #include "apps/server/info.h"
 #include "apps/server/api_stored.h"
@@ -80,7 +81,14 @@ static const route routes[] = {
     {"POST", "/v1/chat/completions/input_tokens", count_chat, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"POST", "/v1/responses/input_tokens", count_responses, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"POST", "/v1/embeddings", handle_openai_embeddings, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"POST", "/v1/rerank", handle_rerank, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"POST", "/v1/score", handle_score, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"POST", "/v2/rerank", handle_rerank, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"POST", "/score", handle_score, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     /* llama-server's own, and its names for others'. */
+    {"POST", "/rerank", handle_rerank, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"POST", "/reranking", handle_rerank, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
+    {"POST", "/v1/reranking", handle_rerank, KEY_HOLDERS, true, ROUTE_OTHER, OAI},
     {"POST", "/completion", post_llama, KEY_HOLDERS, true, ROUTE_COMPLETIONS, OAI},
     {"POST", "/completions", post_llama, KEY_HOLDERS, true, ROUTE_COMPLETIONS, OAI},
     {"POST", "/infill", post_infill, KEY_HOLDERS, true, ROUTE_COMPLETIONS, OAI},
