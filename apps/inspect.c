@@ -17,7 +17,7 @@ typedef struct {
     int64_t n_ctx;
     kv_options kv;
     device_options where;
-    const char *repack, *target, *gpu;
+    const char *repack, *target, *gpu, *image;
     bool json;
 } inspect_options;
 
@@ -33,6 +33,8 @@ static const option table[] = {OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 
                                OPT_STR(inspect_options, repack, "repack", 0, "WHEN", REPACK_HELP),
                                OPT_STR(inspect_options, target, "target", 0, "FILE",
                                        "of a drafter: what it costs beside this model"),
+                               OPT_STR(inspect_options, image, "image", 0, "FILE",
+                                       "of a vision tower: what this picture costs"),
                                OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"),
                                OPT_END};
 
@@ -238,7 +240,9 @@ static void put_report(const inspect_report *r, const char *target)
         term_put_name(stdout, t->name, strlen(t->name), 36);
         printf(" %-8s %-22s %12s\n", num_name(t->type), shape, size_text(t->n_bytes, a, sizeof a));
     }
-    if (r->draft.kind == DRAFT_NONE)
+    if (r->vision.is_tower)
+        inspect_vision_put(&r->vision);
+    else if (r->draft.kind == DRAFT_NONE)
         put_plan(r);
     if (r->draft.kind != DRAFT_NONE || r->draft.own || target)
         inspect_draft_put(&r->draft, target);
@@ -285,6 +289,8 @@ static int run_inspect(const command *c, int argc, char **argv)
     so.n_ctx = (int32_t)o.n_ctx;
     kv_options_apply(&o.kv, &so);
     inspect_draft_open(&r.draft, file.path, &g);
+    if ((st = inspect_vision_open(&r.vision, file.path, &g, o.image, &e)))
+        goto out;
     if (o.target)
         r.draft.own = false; /* the whole model drafts for the other one */
     if (o.target || r.draft.own)
@@ -315,6 +321,7 @@ static int run_inspect(const command *c, int argc, char **argv)
     }
 out:
     inspect_draft_close(&r.draft);
+    inspect_vision_close(&r.vision);
     carat_model_close(m);
     gguf_close(&g);
     model_found_free(&file);
@@ -334,7 +341,9 @@ const command command_inspect = {
         "every\n"
         "GGUF file and loads nothing. Of a drafter\n"
         "it prints what the drafter sees and drafts, contradictions in the file, and with\n"
-        "--target what it costs beside its model. Any model may draft for a larger one.\n"
+        "--target what it costs beside its model. Any model may draft for a larger one. Of a "
+        "vision\n"
+        "tower (an mmproj file) it prints how many tokens a picture becomes.\n"
         "\n"
         "With --gpu it prints what carat run would choose on a card of that size: context, format\n"
         "of keys, experts and layers on the host. No GPU is needed.",

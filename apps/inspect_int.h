@@ -6,12 +6,14 @@
 #include "base/json.h"
 #include "model/draft_kind.h"
 #include "model/model.h"
+#include "model/vision.h"
 
 enum {
     INSPECT_ITEMS = 8,  /* items of a long array that are shown */
     INSPECT_KINDS = 32, /* kinds of layers by their stores of keys and values */
     INSPECT_FEATURES = 16,
-    INSPECT_ENDS = 8
+    INSPECT_ENDS = 8,
+    INSPECT_COSTS = 6 /* budgets of a picture */
 };
 
 /* A drafter's facts: inspect_draft.c. */
@@ -59,6 +61,30 @@ void inspect_words_read(inspect_words *w, const gguf *g, const carat_model *m); 
 void inspect_words_put(const inspect_words *w);
 json_t *inspect_words_json(const inspect_words *w);
 
+/* A vision tower's facts: inspect_vision.c. */
+typedef struct inspect_cost {
+    int32_t budget; /* 0: the picture's own size */
+    image_grid grid;
+    double tflop; /* about */
+} inspect_cost;
+typedef struct inspect_vision {
+    bool is_tower;
+    model core;          /* bound */
+    const vision *tower; /* NULL: why_not says why */
+    err why_not;
+    int32_t width, height; /* of the picture */
+    inspect_cost cost[INSPECT_COSTS];
+    int32_t n_costs;
+} inspect_vision;
+
+/* Fills *v, which is zeroed. picture: a file, or NULL for one of a usual size. Fails for a picture
+ * that cannot be read, and for a picture and no tower. */
+status inspect_vision_open(inspect_vision *v, const char *path, const gguf *g, const char *picture,
+                           err *e);
+void inspect_vision_close(inspect_vision *v);
+void inspect_vision_put(const inspect_vision *v);
+json_t *inspect_vision_json(const inspect_vision *v);
+
 typedef struct inspect_report {
     const gguf *g;
     uint64_t n_of_type[NUM_TYPE_END], bytes_of_type[NUM_TYPE_END];
@@ -71,6 +97,7 @@ typedef struct inspect_report {
     int32_t n_weights;
     err why_not; /* why there is no model or no plan */
     inspect_draft draft;
+    inspect_vision vision;
     inspect_words words;
 } inspect_report;
 

@@ -131,6 +131,43 @@ TEST(inspect_explains_the_vocabulary)
     mem_free(text);
 }
 
+/* A vision tower: how many tokens a picture becomes, of a usual size or of a file. */
+TEST(inspect_says_what_pictures_cost)
+{
+    const char *path = test_temp("m.gguf");
+    char picture[1024];
+    const char *make[] = {"mmproj-e4b", path, "--hollow"};
+    const char *flat[] = {"tiny-mmproj-flat", path};
+    const char *words[] = {"tiny-mmproj-flat", path, "--vocab", "none"};
+    err e = {0};
+    json_t *v, *costs;
+    snprintf(picture, sizeof picture, "%s", test_path("fuzz/corpus/jpeg/exif-6"));
+    CHECK_EQ(command_synth.run(&command_synth, 3, (char **)make), 0);
+    char *text = inspect(0, path, NULL, NULL, NULL);
+    CHECK(strstr(text, "\nPictures\n  tower gemma4v: 16 layers of width 768, patches of 16"));
+    CHECK(strstr(text, "    280           264     2376     1056 x 576"));
+    CHECK(!strstr(text, "no plan"));
+    mem_free(text);
+    text = inspect(0, path, "--image", picture, "--json");
+    CHECK_OK(json_parse(&v, text, strlen(text), "inspect", &e), e);
+    costs = json_object_get(json_object_get(v, "vision"), "costs");
+    CHECK_EQ(json_array_size(costs), 6);
+    CHECK_EQ(json_integer_value(json_object_get(json_object_get(v, "vision"), "picture_width")), 9);
+    /* 9 x 14 pixels: 6 x 10 tokens are the most whose sides keep to the budget of 70. */
+    CHECK_EQ(json_integer_value(json_object_get(json_array_get(costs, 0), "tokens")), 60);
+    json_decref(v);
+    mem_free(text);
+    mem_free(inspect(1, path, "--image", test_path("fuzz/corpus/jpeg/cmyk"), NULL));
+    CHECK_EQ(command_synth.run(&command_synth, 2, (char **)flat), 0);
+    text = inspect(0, path, NULL, NULL, NULL);
+    CHECK(strstr(text, "tower gemma4uv") && strstr(text, "embeddings of width 96"));
+    mem_free(text);
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)words), 2);
+    const char *model[] = {"tiny-dense", path};
+    CHECK_EQ(command_synth.run(&command_synth, 2, (char **)model), 0);
+    mem_free(inspect(1, path, "--image", picture, NULL));
+}
+
 /* A drafter: its facts, warnings about what the file says wrongly, and its cost beside a model. */
 TEST(inspect_explains_drafters)
 {

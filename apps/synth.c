@@ -96,6 +96,11 @@ static void fill_vector(const job *j, const shape_tensor *t, uint64_t seed, floa
         j->s->family->compute(j->s, t, out);
         return;
     }
+    if (t->role == ROLE_LOW || t->role == ROLE_HIGH) { /* few activations are beyond the bounds */
+        float bound = (j->lively ? 1.2f : 6.0f) + (float)rng_unit(&seed);
+        out[0] = t->role == ROLE_LOW ? -bound : bound;
+        return;
+    }
     if (t->role == ROLE_BIAS) {
         for (uint64_t i = 0; i < n; i++)
             out[i] = wobble * (float)rng_normal(&seed);
@@ -228,7 +233,8 @@ static void put_general(gguf_writer *w, const model_shape *s, const weight_mix *
 {
     char name[96];
     snprintf(name, sizeof name, "%.32s-%.32s, random weights", s->family->title, s->name);
-    gguf_put_string(w, "general.type", "model", 5);
+    const char *kind = s->family->tower ? "mmproj" : "model";
+    gguf_put_string(w, "general.type", kind, strlen(kind));
     gguf_put_string(w, "general.name", name, strlen(name));
     gguf_put_u32(w, "general.file_type", (uint32_t)mix->file_type);
     gguf_put_u32(w, "general.quantization_version", 2);
@@ -251,6 +257,8 @@ typedef struct recipe {
 static status put_vocab(gguf_writer *w, const recipe *r, err *e)
 {
     const model_shape *s = r->s;
+    if (s->family->tower)
+        return OK;
     if (r->vocab)
         return take_vocab(w, r->vocab, s->n_vocab, s->family->drafter, e);
     if (!r->no_vocab)
@@ -321,7 +329,7 @@ static status write_model(const char *path, const recipe *r, uint64_t *n_bytes, 
         goto out;
     for (int32_t i = 0; i < n; i++) {
         type[i] = weight_mix_type(mix, list, n, i);
-        rows[i].n_rows = list[i].ne[1] * list[i].ne[2];
+        rows[i].n_rows = list[i].ne[1] * list[i].ne[2] * list[i].ne[3];
         num_row_bytes(type[i], list[i].ne[0], &rows[i].row_bytes);
         gguf_put_tensor(w, list[i].name, type[i], list[i].n_dims, list[i].ne);
         if (type[i] != NUM_I32 && !j.blocks[type[i]] &&
@@ -390,6 +398,10 @@ static int run_synth(const command *c, int argc, char **argv)
         st = err_set(&e, E_ARG, "%s: models of this family have no NextN layers", argv[0]);
         goto out;
     }
+    if (o.vocab && s->family->tower) {
+        st = err_set(&e, E_ARG, "%s: a tower has no vocabulary (--vocab)", argv[0]);
+        goto out;
+    }
     if (o.nextn)
         s->family->set_nextn(s, 1);
     if (o.density > 0 && !s->family->plant) {
@@ -436,6 +448,10 @@ const command command_synth = {
         "tiny-qwen35moe; of Laguna laguna-xs, tiny-laguna; of Llama and Mistral llama-2-7b,\n"
         "llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, llama-3.3-70b, mistral-7b, mistral-nemo-12b,\n"
         "mistral-small-24b, tiny-llama3.\n"
+        "Vision towers: of Gemma 4 mmproj-e2b, mmproj-e4b, mmproj-12b, mmproj-26b, mmproj-31b; of\n"
+        "Qwen mmproj-qwen-9b, mmproj-qwen-27b; for tests tiny-mmproj-clamped, "
+        "tiny-mmproj-standard,\n"
+        "tiny-mmproj-flat, tiny-mmproj-qwen. They have no part for sound.\n"
         "Drafters (see --draft): dflash-26b, dflash-31b, dflash-laguna-xs, mtp-e2b, mtp-e4b,\n"
         "mtp-12b, mtp-26b, mtp-31b, and for tests dflash-tiny, dflash-tiny-laguna, "
         "dflash-tiny-xs,\n"

@@ -186,6 +186,13 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
     }
     if ((st = model_bind(&m->core, g, e)))
         goto out;
+    if (m->core.arch->tower) {
+        st = err_set(e, E_UNSUPPORTED,
+                     "%s is a vision tower, which makes embeddings of pictures: it "
+                     "writes no text",
+                     m->core.file.path);
+        goto out;
+    }
     m->direct = opt->no_mmap && m->core.file.part; /* bytes of the caller's are the caller's */
     if ((st = name_file_type(m, e)))
         goto out;

@@ -51,6 +51,10 @@ static void fit_pixels(image_grid *g, const image_rule *rule, int32_t width, int
         cols = (int32_t)ceil(width * beta / token);
         rows = (int32_t)ceil(height * beta / token);
     }
+    if (rule->budget) { /* of a strip whose other side was rounded up to one token */
+        cols = cols > rule->budget ? rule->budget : cols;
+        rows = rows > rule->budget ? rule->budget : rows;
+    }
     g->width = cols * rule->patch * rule->merge;
     g->height = rows * rule->patch * rule->merge;
 }

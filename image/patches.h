@@ -26,7 +26,7 @@ typedef enum image_fit {
 typedef struct image_rule {
     int32_t patch, merge; /* pixels a side of a patch; patches a side of a token */
     image_fit fit;
-    int32_t budget; /* tokens, 1 or more */
+    int32_t budget; /* tokens, 1 or more. IMAGE_FIT_PIXELS: of either side; 0: any number */
     int64_t min_pixels, max_pixels;
     bool grouped;          /* the patches of a token follow each other; else row by row */
     float mean[3], std[3]; /* a value is (byte / 255 - mean) / std */

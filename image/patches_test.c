@@ -16,6 +16,7 @@ static bool read_rule(FILE *f, image_rule *r)
         return fscanf(f, "%d", &r->budget) == 1;
     }
     r->fit = IMAGE_FIT_PIXELS;
+    r->budget = 0;
     r->grouped = true;
     bool ok = fscanf(f, "%lld %lld", &least, &most) == 2;
     r->min_pixels = least;

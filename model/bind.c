@@ -122,11 +122,12 @@ const gguf_value *bind_find(const model *m, const char *name)
 
 status bind_tensor(const binder *b, weight *w, const char *tail, model_want want)
 {
+    const char *prefix = b->m->arch->prefix;
     char name[128];
     if (b->il < 0)
         snprintf(name, sizeof name, "%s", tail);
     else
-        snprintf(name, sizeof name, "blk.%d.%s", b->il, tail);
+        snprintf(name, sizeof name, "%sblk.%d.%s", prefix ? prefix : "", b->il, tail);
     want.name = name;
     return model_weight(b->m, w, &want, b->e);
 }

@@ -43,7 +43,9 @@ TEST(family_shapes_have_the_published_counts)
                 {"gemma3-27b", 808, 27009.0},
                 {"embeddinggemma-300m", 316, 307.58},
                 {"gpt-oss-20b", 459, 20914.8},
-                {"gpt-oss-120b", 687, 116829.2}};
+                {"gpt-oss-120b", 687, 116829.2},
+                {"mmproj-31b", 356, 575.7},
+                {"mmproj-26b", 356, 572.8}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         model_shape *s;
         int32_t n;
@@ -51,7 +53,7 @@ TEST(family_shapes_have_the_published_counts)
         double total = 0;
         CHECK_EQ(n, want[i].tensors);
         for (int32_t k = 0; k < n; k++)
-            total += (double)(t[k].ne[0] * t[k].ne[1] * t[k].ne[2]);
+            total += (double)(t[k].ne[0] * t[k].ne[1] * t[k].ne[2] * t[k].ne[3]);
         CHECK_NEAR(total * 1e-6 / want[i].total, 1, 3e-4);
         mem_free(t);
         mem_free(s);

@@ -18,6 +18,7 @@
 #include "model/qwen3.h"
 #include "model/qwen35.h"
 #include "model/unplaced.h"
+#include "model/vision.h"
 
 #include <math.h>
 #include <inttypes.h>
@@ -48,6 +49,7 @@ static const struct {
     {"gemma4_mtp", &gemma4_mtp_arch_ik},
     {"qwen35", &qwen35_arch},
     {"qwen35moe", &qwen35moe_arch},
+    {"clip", &clip_arch},
 };
 
 /* pattern: a name, or "*" and its end. */
@@ -137,7 +139,7 @@ static status check_claims(const model *m, err *e)
     char kind[64];
     for (uint64_t i = 0; i < m->file.tensors.n; i++) {
         const char *name = m->file.tensors.at[i].name;
-        if (!m->claimed[i] && !unplaced_is_allowed(name))
+        if (!m->claimed[i] && (m->arch->tower || !unplaced_is_allowed(name)))
             unplaced_add(&u, name);
     }
     snprintf(kind, sizeof kind, "a model of %s", m->arch->name);
@@ -382,13 +384,21 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
     if (!f || !f->decode)
         return err_set(e, E_UNSUPPORTED, "%s: tensor %s: format %s is not supported", path, t->name,
                        num_name(t->type));
-    uint64_t n_in = t->ne[0], n_out = t->ne[1], n_mat = t->ne[2];
+    uint64_t n_in = t->ne[0], n_out = t->ne[1], n_mat = t->ne[2], more = t->ne[3];
+    if (want->folded) { /* products of dims fit: the tensor was measured */
+        n_in *= n_out * n_mat;
+        n_out = more;
+        n_mat = more = 1;
+    } else if (want->flat) {
+        n_out *= n_mat;
+        n_mat = 1;
+    }
     int64_t rows = want->of_rows ? want->of_rows : want->n_out, part = want->n_out;
     char have[96], out[32] = "any";
     if (rows)
         snprintf(out, sizeof out, "%" PRId64, rows);
     if (n_in != (uint64_t)want->n_in || (rows && n_out != (uint64_t)rows) ||
-        n_mat != (uint64_t)want->n_mat || t->ne[3] != 1 || n_out > INT32_MAX)
+        n_mat != (uint64_t)want->n_mat || more != 1 || n_out > INT32_MAX)
         return err_set(
             e, E_FORMAT, "%s: tensor %s: shape %s, expected {%" PRId64 ", %s, %" PRId64 "}", path,
             t->name, tensor_shape_text(t, have, sizeof have), want->n_in, out, want->n_mat);

@@ -20,7 +20,9 @@ typedef struct model_sampling {
 } model_sampling;
 
 typedef struct model_arch {
-    const char *name; /* general.architecture */
+    const char *name;   /* general.architecture */
+    bool tower;         /* makes embeddings of pictures, for a model of another file: vision.h */
+    const char *prefix; /* of the names of layers' tensors, before blk.N; NULL: none */
     model_sampling sampling;
     status (*bind)(model *m, err *e);
     /* Logits [p->st->out.n, n_vocab] of the wanted rows; without wanted rows a mat without rows. In
@@ -189,6 +191,8 @@ typedef struct model_want {
     int64_t n_in, n_out, n_mat; /* n_out 0: take the file's */
     bool optional;
     bool gather; /* rows are gathered, never multiplied */
+    bool flat;   /* the tensor's matrices follow each other, as rows of one */
+    bool folded; /* its first three dims are one row, its fourth the rows */
     bool f32;    /* must be F32 (norms, scales) */
     bool host;   /* read by the host alone: not loaded */
     bool

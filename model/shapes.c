@@ -10,23 +10,21 @@
 #include "model/llama.h"
 #include "model/qwen35.h"
 #include "model/qwen3.h"
+#include "model/gemma4_vision.h"
+#include "model/qwen_vision.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static const shape_family *const shape_families[] = {&gemma4_shapes,
-                                                     &gemma3_shapes,
-                                                     &gemma_embedding_shapes,
-                                                     &qwen3_shapes,
-                                                     &qwen35_shapes,
-                                                     &laguna_shapes,
-                                                     &llama_shapes,
-                                                     &gpt_oss_shapes,
-                                                     &dflash_shapes,
-                                                     &gemma4_mtp_shapes,
-                                                     NULL};
+static const shape_family *const shape_families[] = {&gemma4_shapes,          &gemma3_shapes,
+                                                     &gemma_embedding_shapes, &qwen3_shapes,
+                                                     &qwen35_shapes,          &laguna_shapes,
+                                                     &llama_shapes,           &gpt_oss_shapes,
+                                                     &dflash_shapes,          &gemma4_mtp_shapes,
+                                                     &gemma4v_shapes,         &gemma4uv_shapes,
+                                                     &qwen3vl_shapes,         NULL};
 
 status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e)
 {
@@ -221,6 +219,8 @@ num_type weight_mix_type(const weight_mix *m, const shape_tensor *list, int32_t 
     case ROLE_DECAY:
     case ROLE_TAPS:
     case ROLE_ROPE_FACTORS:
+    case ROLE_LOW:
+    case ROLE_HIGH:
         return NUM_F32;
     case ROLE_IDS:
         return NUM_I32;

@@ -40,11 +40,13 @@ typedef enum tensor_role {
     ROLE_ROPE_FACTORS, /* computed, not learned */
     ROLE_NORM,         /* f32 vectors from here ... */
     ROLE_QK_NORM,
-    ROLE_SCALE,      /* ... around 1 */
-    ROLE_BIAS,       /* f32 vector around 0 */
-    ROLE_DECAY,      /* f32 vector of negative numbers */
-    ROLE_TAPS,       /* f32 matrix: the taps of a convolution */
-    ROLE_IDS,        /* token ids, I32; computed */
+    ROLE_SCALE, /* ... around 1 */
+    ROLE_BIAS,  /* f32 vector around 0 */
+    ROLE_DECAY, /* f32 vector of negative numbers */
+    ROLE_TAPS,  /* f32 matrix: the taps of a convolution */
+    ROLE_IDS,   /* token ids, I32; computed */
+    ROLE_LOW,   /* f32: a bound that inputs or outputs of a product are clamped to */
+    ROLE_HIGH,
     ROLE_ROUTER,     /* f32 matrix */
     ROLE_HALF,       /* f16 matrix: few rows, or rows that are looked up */
     ROLE_EIGHT_BITS, /* matrix with at least 8 bits: its inputs have entries of any size */
@@ -137,6 +139,7 @@ typedef struct shape_family {
     const char *title;    /* "gemma-4": the prefix of general.name */
     const char *sizes;    /* "e2b, e4b, ..." for messages */
     bool drafter;         /* of another model */
+    bool tower;           /* makes embeddings of pictures: no vocabulary */
     const char *mix;      /* the default type, a weight_mix */
     const char *dialects; /* names that `dialect` takes, for messages; NULL: one dialect */
     size_t shape_bytes;

@@ -276,10 +276,11 @@ static void describe(const model_shape *s, int32_t il, const table_tensor *r, sh
         snprintf(t->name, sizeof t->name, "%s", r->gguf);
         snprintf(t->hf_name, sizeof t->hf_name, "%s", r->hf);
     } else {
-        snprintf(t->name, sizeof t->name, "blk.%d.%s", (int)il, r->gguf);
+        snprintf(t->name, sizeof t->name, "%sblk.%d.%s", f->prefix ? f->prefix : "", (int)il,
+                 r->gguf);
         snprintf(t->hf_name, sizeof t->hf_name, "layers.%d.%s", (int)il, r->hf);
     }
-    for (int i = 0; i < 3 && r->ne[i]; i++) {
+    for (int i = 0; i < 4 && r->ne[i]; i++) {
         t->ne[i] = (uint64_t)f->dim(s, il, r->ne[i]);
         t->n_dims = i + 1;
     }

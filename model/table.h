@@ -75,7 +75,7 @@ typedef struct table_tensor {
     const char *gguf;  /* of a layer: after blk.N. */
     const char *hf;    /* of a layer: after layers.N. ; "": not in safetensors */
     tensor_role role;
-    int8_t ne[3];  /* numbers for family_table.dim; 0: none */
+    int8_t ne[4];  /* numbers for family_table.dim; 0: none */
     bool may_lack; /* a file need not have it */
     int8_t change; /* for family_table.describe */
 } table_tensor;
@@ -128,6 +128,7 @@ typedef struct family_table {
     status (*read)(const struct model *m, model_shape *s, err *e);
     /* Writes keys of which no row tells whether and how. */
     void (*put)(gguf_writer *w, const char *arch, const model_shape *s);
+    const char *prefix; /* of the names of layers' tensors, before blk.N; NULL: none */
     size_t nextn; /* offset of the number of NextN layers, which are listed behind the others */
     void (*describe)(const model_shape *s, const table_tensor *r, shape_tensor *t); /* quirks */
 } family_table;

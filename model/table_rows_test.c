@@ -102,7 +102,8 @@ static void walk_keys(table_file *f)
 static const table_tensor *row_of(const table_file *f, const table_file_tensor *x)
 {
     const family_table *t = f->shape->family->table;
-    const char *tail = x->layer < 0 ? x->name : strchr(x->name + 4, '.') + 1;
+    size_t skip = t->prefix ? strlen(t->prefix) : 0;
+    const char *tail = x->layer < 0 ? x->name : strchr(x->name + skip + 4, '.') + 1;
     const table_tensor *r = x->layer < 0 ? t->of_model : t->of_layer;
     for (int32_t n = x->layer < 0 ? t->n_of_model : t->n_of_layer; n > 0; n--, r++)
         if (!strcmp(r->gguf, tail) && (!r->when || r->when(f->shape, x->layer)))

@@ -171,11 +171,11 @@ static uint64_t put_factors(const table_file *f, unsigned char *data)
     return end;
 }
 
-status table_file_open(table_file *f, err *e)
+status table_file_bind(table_file *f, model *m, err *e)
 {
     str s = {0};
     gguf g = {0};
-    model m = {0};
+    *m = (model){0};
     uint64_t n = write_head(f, &s);
     if (s.bad || s.n + n > FILE_MOST) {
         str_free(&s);
@@ -186,9 +186,16 @@ status table_file_open(table_file *f, err *e)
     f->head = s.n + (size_t)put_factors(f, f->bytes + s.n);
     status st = gguf_open_bytes(&g, f->bytes, s.n + n, "a file", e);
     if (!st)
-        st = model_bind(&m, &g, e);
-    model_free(&m);
+        st = model_bind(m, &g, e);
     gguf_close(&g);
     str_free(&s);
+    return st;
+}
+
+status table_file_open(table_file *f, err *e)
+{
+    model m;
+    status st = table_file_bind(f, &m, e);
+    model_free(&m);
     return st;
 }

@@ -37,6 +37,11 @@ void table_file_reset(table_file *f); /* as it was made */
 void table_file_free(table_file *f);
 /* NULL: the file has no such key. */
 gguf_value *table_file_key(table_file *f, const char *key);
+/* Opens it as a model, which is valid until the next call; the caller frees m, also after a
+ * failure.
+ */
+struct model;
+status table_file_bind(table_file *f, struct model *m, err *e);
 /* Opens it as a model, and closes it. What is no GGUF file is refused like any other. */
 status table_file_open(table_file *f, err *e);
 

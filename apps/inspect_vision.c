@@ -1,0 +1,122 @@
+/* inspect_vision.c - the part of `carat inspect` for vision towers: what a picture costs. */
+#include "apps/inspect_int.h"
+#include "apps/term.h"
+#include "base/map.h"
+#include "base/mem.h"
+#include "image/image.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { FILE_MOST = 1 << 28 };
+
+static status read_head(image_head *h, const char *path, err *e)
+{
+    char *bytes = NULL;
+    size_t n;
+    status st = file_read_all(path, FILE_MOST, &bytes, &n, e);
+    if (!st)
+        st = image_head_read(h, bytes, n, path, e);
+    mem_free(bytes);
+    return st;
+}
+
+/* The budgets that Gemma 4 was trained with, and a picture's own size. */
+static void add_costs(inspect_vision *v, const char *name)
+{
+    static const int32_t budget[INSPECT_COSTS] = {70, 140, 280, 560, 1120, 0};
+    for (int i = 0; i < INSPECT_COSTS && !v->why_not.status; i++) {
+        image_rule rule;
+        inspect_cost *c = &v->cost[v->n_costs];
+        if (vision_grid(&v->core, budget[i], v->width, v->height, &rule, &c->grid, name,
+                        &v->why_not))
+            return;
+        double n = c->grid.n_patches, layers = v->core.n_layer, width = v->core.n_embd;
+        c->budget = budget[i];
+        c->tflop = (2 * n * (double)v->core.n_params_active + 4 * n * n * width * layers) * 1e-12;
+        v->n_costs++;
+    }
+}
+
+status inspect_vision_open(inspect_vision *v, const char *path, const gguf *g, const char *picture,
+                           err *e)
+{
+    gguf_string arch;
+    gguf own = {0};
+    image_head h = {.width = 1920, .height = 1080};
+    status st;
+    if (!gguf_get_string(g, "general.architecture", &arch) || arch.n != 4 ||
+        memcmp(arch.at, "clip", 4) != 0)
+        return picture ? err_set(e, E_ARG, "%s is no vision tower: --image is for towers", path)
+                       : OK;
+    v->is_tower = true;
+    if (picture && (st = read_head(&h, picture, e)))
+        return st;
+    v->width = h.width;
+    v->height = h.height;
+    if (gguf_open(&own, path, false, NULL, NULL, &v->why_not) ||
+        model_bind(&v->core, &own, &v->why_not))
+        return OK; /* why_not says so */
+    v->tower = vision_of(&v->core);
+    add_costs(v, picture ? picture : "a picture");
+    return picture && v->why_not.status ? err_set(e, v->why_not.status, "%s", v->why_not.text) : OK;
+}
+
+void inspect_vision_close(inspect_vision *v)
+{
+    model_free(&v->core);
+}
+
+void inspect_vision_put(const inspect_vision *v)
+{
+    const vision *t = v->tower;
+    char budget[16];
+    puts("\nPictures");
+    if (!t) {
+        fputs("  not readable: ", stdout);
+        term_put(stdout, v->why_not.text, strlen(v->why_not.text));
+        putchar('\n');
+        return;
+    }
+    printf("  tower %s: %" PRId32 " layers of width %" PRId32 ", patches of %" PRId32
+           " pixels, %" PRId32 " x %" PRId32 " of them a token\n",
+           t->projector, v->core.n_layer, v->core.n_embd, t->rule.patch, t->rule.merge,
+           t->rule.merge);
+    printf("  embeddings of width %" PRId32 ", for text models of that width\n", t->n_out);
+    printf("  a picture of %" PRId32 " x %" PRId32 " pixels\n", v->width, v->height);
+    printf("    %-8s %8s %8s %14s %10s\n", "budget", "tokens", "patches", "resized to", "TFLOP");
+    for (int32_t i = 0; i < v->n_costs; i++) {
+        const inspect_cost *c = &v->cost[i];
+        char size[32];
+        snprintf(budget, sizeof budget, c->budget ? "%" PRId32 : "native", c->budget);
+        snprintf(size, sizeof size, "%" PRId32 " x %" PRId32, c->grid.width, c->grid.height);
+        printf("    %-8s %8" PRId32 " %8" PRId32 " %14s %10.3g\n", budget, c->grid.n_tokens,
+               c->grid.n_patches, size, c->tflop);
+    }
+}
+
+json_t *inspect_vision_json(const inspect_vision *v)
+{
+    const vision *t = v->tower;
+    json_t *costs;
+    if (!v->is_tower)
+        return json_null();
+    if (!t)
+        return json_pack("{s:o}", "problem",
+                         json_lossy_text(v->why_not.text, strlen(v->why_not.text)));
+    costs = json_array();
+    for (int32_t i = 0; i < v->n_costs; i++) {
+        const inspect_cost *c = &v->cost[i];
+        json_array_append_new(
+            costs, json_pack("{s:o, s:i, s:i, s:i, s:i, s:f}", "budget",
+                             c->budget ? json_integer(c->budget) : json_string("native"), "tokens",
+                             (int)c->grid.n_tokens, "patches", (int)c->grid.n_patches, "width",
+                             (int)c->grid.width, "height", (int)c->grid.height, "tflop", c->tflop));
+    }
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "projector", t->projector,
+                     "layers", (int)v->core.n_layer, "width", (int)v->core.n_embd, "patch",
+                     (int)t->rule.patch, "merge", (int)t->rule.merge, "embedding", (int)t->n_out,
+                     "picture_width", (int)v->width, "picture_height", (int)v->height, "costs",
+                     costs);
+}

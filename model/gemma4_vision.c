@@ -1,0 +1,301 @@
+/* gemma4_vision.c - the vision tower of Gemma 4 (E2B, E4B, 26B-A4B, 31B): sizes, keys, tensors,
+ * binding.
+ *
+ * GGUF names are llama.cpp's; safetensors names are transformers'. A position is a patch's column
+ * and row; both tables are one tensor, columns first. Files say neither the theta of the rotation,
+ * 100, nor the activation, gelu by tanh. Norms are used as they are stored. Tensors tell whether
+ * products are clamped and whether pooled rows are standardized.
+ */
+#include "model/gemma4_vision.h"
+#include "model/bind.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Sizes ---- */
+
+#define COMMON                                                                                     \
+    .family = &gemma4v_shapes, .patch = 16, .merge = 3, .n_pos = 10240, .image_size = 224,         \
+    .eps = 1e-6
+#define SMALL COMMON, .n_layer = 16, .n_embd = 768, .n_head = 12, .n_ff = 3072, .clamped = true
+#define LARGE                                                                                      \
+    COMMON, .n_layer = 27, .n_embd = 1152, .n_head = 16, .n_ff = 4304, .standardized = true
+/* Their pictures are for the tiny sizes of Gemma 4 with width 96. */
+#define TINY                                                                                       \
+    .family = &gemma4v_shapes, .patch = 4, .merge = 3, .n_pos = 64, .image_size = 224,             \
+    .eps = 1e-6, .n_out = 96
+
+static const gemma4v_shape sizes[] = {
+    {SMALL, .name = "mmproj-e2b", .n_out = 1536},
+    {SMALL, .name = "mmproj-e4b", .n_out = 2560},
+    {LARGE, .name = "mmproj-26b", .n_out = 2816},
+    {LARGE, .name = "mmproj-31b", .n_out = 5376},
+    {TINY, .name = "tiny-mmproj-clamped", .n_layer = 3, .n_embd = 32, .n_head = 2, .n_ff = 48,
+     .clamped = true},
+    {TINY, .name = "tiny-mmproj-standard", .n_layer = 2, .n_embd = 48, .n_head = 4, .n_ff = 80,
+     .standardized = true},
+};
+
+static const gemma4v_shape *own(const model_shape *s)
+{
+    return (const gemma4v_shape *)s;
+}
+
+/* ---- Keys ---- */
+
+#define F(name) offsetof(gemma4v_shape, name)
+static const table_key keys[] = {
+    K("vision.projection_dim", NULL, F(n_out), COUNT, 1, WIDTH_MAX),
+    K("vision.embedding_length", "hidden_size", F(n_embd), COUNT, 1, WIDTH_MAX),
+    K("vision.feed_forward_length", "intermediate_size", F(n_ff), COUNT, 1, WIDTH_MAX),
+    K("vision.block_count", "num_hidden_layers", F(n_layer), COUNT, 1, LAYERS_MAX),
+    K("vision.attention.head_count", "num_attention_heads", F(n_head), COUNT, 1, HEADS_MAX),
+    K("vision.patch_size", "patch_size", F(patch), COUNT, 1, 256),
+    K("vision.image_size", NULL, F(image_size), COUNT, 0, CTX_MAX, .how = MAY_LACK, .value = 224),
+    K("vision.projector.scale_factor", "pooling_kernel_size", F(merge), COUNT, 1, 16,
+      .how = MAY_LACK | READ_ONLY, .value = 3),
+    K("vision.attention.layer_norm_epsilon", "rms_norm_eps", F(eps), REAL, EPS_MIN, 1),
+    K(NULL, "position_embedding_size", F(n_pos), COUNT, 1, CTX_MAX),
+};
+
+static status agree(const model_shape *m, status bad, const char *what, err *e)
+{
+    const gemma4v_shape *s = own(m);
+    if (s->n_embd % s->n_head || s->n_embd / s->n_head % 4)
+        return err_set(e, bad,
+                       "%s: width %d in %d heads: expected heads of a multiple of 4, half of each "
+                       "for columns and for rows",
+                       what, s->n_embd, s->n_head);
+    return OK;
+}
+
+static int64_t rows_of(const model *m, const char *name)
+{
+    const tensor *t = tensor_find(&m->file.tensors, name);
+    return t && t->ne[1] <= CTX_MAX ? (int64_t)t->ne[1] : 0;
+}
+
+/* What tensors tell. */
+static status read_kind(const model *m, model_shape *shape, err *e)
+{
+    gemma4v_shape *s = (gemma4v_shape *)shape;
+    s->n_pos = (int32_t)rows_of(m, "v.position_embd.weight");
+    s->clamped = tensor_find(&m->file.tensors, "v.blk.0.attn_q.input_max") != NULL;
+    s->standardized =
+        tensor_find(&m->file.tensors, "v.std_scale") || tensor_find(&m->file.tensors, "v.std_bias");
+    if (!s->n_pos)
+        return err_set(e, E_FORMAT, "%s: tensor v.position_embd.weight is missing or has no rows",
+                       m->file.path);
+    return OK;
+}
+
+static void put_own_keys(gguf_writer *w, const char *arch, const model_shape *m)
+{
+    (void)arch;
+    (void)m;
+    vision_put(w, gemma4v_vision.projector, 0, 1);
+}
+
+/* ---- Tensors ---- */
+
+enum { D = 1, PATCH, COLOURS, FF, HD, N_POS, AXES, D_OUT, ONE };
+static int64_t dim(const model_shape *m, int32_t il, int8_t d)
+{
+    const gemma4v_shape *s = own(m);
+    const int64_t of[] = {[D] = s->n_embd, [PATCH] = s->patch, [COLOURS] = 3,
+                          [FF] = s->n_ff,  [AXES] = 2,         [HD] = s->n_embd / s->n_head,
+                          [ONE] = 1,       [N_POS] = s->n_pos, [D_OUT] = s->n_out};
+    (void)il;
+    return of[d];
+}
+
+static bool is_clamped(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return own(s)->clamped;
+}
+
+static bool is_standardized(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return own(s)->standardized;
+}
+
+#define M(name) offsetof(gemma4v, name)
+static const table_tensor of_model[] = {
+    T(ALWAYS, M(out), "mm.input_projection.weight", "embed_vision.embedding_projection.weight",
+      MATRIX, D, D_OUT),
+    T(ALWAYS, ELSEWHERE, "v.patch_embd.weight", "vision_tower.patch_embedder.input_proj.weight",
+      MATRIX, PATCH, PATCH, COLOURS, D), /* see vision_bind_patches */
+    T(ALWAYS, ELSEWHERE, "v.position_embd.weight",
+      "vision_tower.patch_embedder.position_embedding_table", TAPS, D, N_POS, AXES),
+    T(is_standardized, M(std_bias), "v.std_bias", "vision_tower.std_bias", BIAS, D),
+    T(is_standardized, M(std_scale), "v.std_scale", "vision_tower.std_scale", NORM, D),
+};
+
+#define W(name) offsetof(gemma4v_layer, name)
+/* Bounds are numbers of the host: bind_bounds. */
+#define CLAMPED(field, gguf_, hf_, role_, ...)                                                     \
+    T(ALWAYS, W(field.w), gguf_ ".weight", hf_ ".linear.weight", role_, __VA_ARGS__),              \
+        T(is_clamped, ELSEWHERE, gguf_ ".input_min", hf_ ".input_min", LOW, ONE),                  \
+        T(is_clamped, ELSEWHERE, gguf_ ".input_max", hf_ ".input_max", HIGH, ONE),                 \
+        T(is_clamped, ELSEWHERE, gguf_ ".output_min", hf_ ".output_min", LOW, ONE),                \
+        T(is_clamped, ELSEWHERE, gguf_ ".output_max", hf_ ".output_max", HIGH, ONE)
+static const table_tensor of_layer[] = {
+    T(ALWAYS, W(attn_norm), "ln1.weight", "input_layernorm.weight", NORM, D),
+    CLAMPED(wq, "attn_q", "self_attn.q_proj", MATRIX, D, D),
+    CLAMPED(wk, "attn_k", "self_attn.k_proj", MATRIX, D, D),
+    CLAMPED(wv, "attn_v", "self_attn.v_proj", MATRIX, D, D),
+    CLAMPED(wo, "attn_out", "self_attn.o_proj", MATRIX, D, D),
+    T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", QK_NORM, HD),
+    T(ALWAYS, W(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", QK_NORM, HD),
+    T(ALWAYS, W(attn_post_norm), "attn_post_norm.weight", "post_attention_layernorm.weight", NORM,
+      D),
+    T(ALWAYS, W(ffn_norm), "ln2.weight", "pre_feedforward_layernorm.weight", NORM, D),
+    CLAMPED(gate, "ffn_gate", "mlp.gate_proj", MATRIX, D, FF),
+    CLAMPED(up, "ffn_up", "mlp.up_proj", MATRIX, D, FF),
+    CLAMPED(down, "ffn_down", "mlp.down_proj", MATRIX, FF, D),
+    T(ALWAYS, W(ffn_post_norm), "ffn_post_norm.weight", "post_feedforward_layernorm.weight", NORM,
+      D),
+};
+
+static void describe(const model_shape *m, const table_tensor *r, shape_tensor *t)
+{
+    const gemma4v_shape *s = own(m);
+    if (t->layer >= 0)
+        snprintf(t->hf_name, sizeof t->hf_name, "vision_tower.encoder.layers.%d.%s", (int)t->layer,
+                 r->hf);
+    if (t->n_dims == 4)
+        t->fan_in = 3 * (float)s->patch * (float)s->patch;
+    if (r->role == ROLE_TAPS)
+        t->fan_in = 4;
+    /* Scores are not divided by the root of the head size. Norms near 1 would make them large, and
+     * every row would read one patch alone. */
+    if (r->role == ROLE_QK_NORM)
+        t->centre = 0.55f;
+}
+
+static void cut_layers(model_shape *s, int32_t n_layer)
+{
+    s->n_layer = n_layer;
+}
+
+static const family_table rows = {TABLE_ROWS,          .prefix = "v.",    .dim = dim,
+                                  .agree = agree,      .read = read_kind, .put = put_own_keys,
+                                  .describe = describe};
+
+const shape_family gemma4v_shapes = {
+    TABLE_HOOKS(gemma4v_shape, rows),
+    .arch = "clip",
+    .title = "gemma-4",
+    .sizes = "mmproj-e2b, mmproj-e4b, mmproj-26b, mmproj-31b, tiny-mmproj-clamped, "
+             "tiny-mmproj-standard",
+    .tower = true,
+    .mix = "bf16",
+    .cut = cut_layers};
+
+/* ---- Binding ---- */
+
+/* A bound of a product; without the tensor it stays infinite. */
+static status bind_bound(const binder *b, const char *name, const char *end, float *bound)
+{
+    char tail[64];
+    weight w;
+    snprintf(tail, sizeof tail, "%s.%s", name, end);
+    status st = bind_tensor(
+        b, &w, tail,
+        (model_want){
+            .n_in = 1, .n_out = 1, .n_mat = 1, .f32 = true, .host = true, .optional = true});
+    if (st || !w.n_in)
+        return st;
+    float x;
+    memcpy(&x, w.data, sizeof x);
+    if (isnan(x))
+        return err_set(b->e, E_FORMAT, "%s: tensor %s is no number", b->m->file.path, w.name);
+    *bound = x;
+    return OK;
+}
+
+static status bind_bounds(const binder *b, clamped_weight *w, const char *name)
+{
+    status st;
+    w->in_low = w->out_low = -INFINITY;
+    w->in_high = w->out_high = INFINITY;
+    if ((st = bind_bound(b, name, "input_min", &w->in_low)) ||
+        (st = bind_bound(b, name, "input_max", &w->in_high)) ||
+        (st = bind_bound(b, name, "output_min", &w->out_low)) ||
+        (st = bind_bound(b, name, "output_max", &w->out_high)))
+        return st;
+    if (w->in_low > w->in_high || w->out_low > w->out_high)
+        return err_set(b->e, E_FORMAT, "%s: the lower bound of %s is above the upper one",
+                       b->m->file.path, w->w.name);
+    return OK;
+}
+
+static status bind_each(model *m, gemma4v *g, const gemma4v_shape *s, err *e)
+{
+    status st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e);
+    for (int32_t i = 0; i < s->n_layer && !st; i++) {
+        gemma4v_layer *L = &g->layer[i];
+        const binder b = {m, i, e};
+        struct {
+            clamped_weight *w;
+            const char *name;
+        } products[] = {{&L->wq, "attn_q"},    {&L->wk, "attn_k"},     {&L->wv, "attn_v"},
+                        {&L->wo, "attn_out"},  {&L->gate, "ffn_gate"}, {&L->up, "ffn_up"},
+                        {&L->down, "ffn_down"}};
+        L->rope = &g->rope;
+        st = table_bind(&b, &s->common, L);
+        for (size_t k = 0; k < sizeof products / sizeof *products && !st; k++)
+            st = bind_bounds(&b, products[k].w, products[k].name);
+        m->kv[i] = (kv_spec){
+            .layer = i, .n_head_kv = s->n_head, .head_dim = g->head_dim, .inside = KV_INSIDE_ALL};
+    }
+    return st;
+}
+
+/* The tables of columns and rows: halves of one tensor. */
+static status bind_positions(model *m, gemma4v *g, const gemma4v_shape *s, err *e)
+{
+    model_want want = {.name = "v.position_embd.weight",
+                       .n_in = s->n_embd,
+                       .n_out = s->n_pos,
+                       .n_mat = 1,
+                       .flat = true,
+                       .of_rows = 2 * (int64_t)s->n_pos,
+                       .gather = true};
+    status st = model_weight(m, &g->columns, &want, e);
+    want.row = s->n_pos;
+    return st ? st : model_weight(m, &g->rows, &want, e);
+}
+
+static status bind_gemma4v(model *m, err *e)
+{
+    model_shape *shape = NULL;
+    gemma4v *g = bind_begin(m, &gemma4v_shapes, sizeof *g, &shape, e);
+    if (!g)
+        return e->status;
+    const gemma4v_shape *s = own(shape);
+    const binder b = {m, -1, e};
+    status st;
+    g->n_embd = s->n_embd;
+    g->head_dim = s->n_embd / s->n_head;
+    g->eps = (float)s->eps;
+    if ((st = vision_read_stats(m, &g->v.rule, e)) || (st = table_bind(&b, shape, g)) ||
+        (st = vision_bind_patches(m, &g->patches, "v.patch_embd.weight", s->patch, s->n_embd, e)) ||
+        (st = bind_positions(m, g, s, e)) || (st = bind_each(m, g, s, e)))
+        return st;
+    /* The tower's first step is 2 x - 1. */
+    for (int c = 0; c < 3; c++) {
+        g->v.rule.mean[c] += 0.5f * g->v.rule.std[c];
+        g->v.rule.std[c] *= 0.5f;
+    }
+    g->v.rule.patch = s->patch;
+    g->v.rule.merge = s->merge;
+    g->v.n_out = s->n_out;
+    return vision_done(m, shape, &g->v, &gemma4v_vision, e);
+}
+
+const vision_arch gemma4v_vision = {
+    .projector = "gemma4v", .shapes = &gemma4v_shapes, .bind = bind_gemma4v};
