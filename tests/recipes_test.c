@@ -11,6 +11,7 @@
 #include "carat.h"
 #include "format/gguf.h"
 #include "model/gemma4_shapes.h"
+#include "model/gpt_oss.h"
 #include "model/qwen3.h"
 
 #include <math.h>
@@ -99,6 +100,12 @@ static const recipe recipes[] = {
       {"exps", NUM_IQ2_S, 0},
       {"", NUM_Q4_K, 0}}},
     {"ggml-org MXFP4", {{"exps", NUM_MXFP4, 0}, {"", NUM_Q8_0, 0}}},
+    /* of gpt-oss: the publisher's experts */
+    {"unsloth Q4_K_M",
+     {{"exps", NUM_MXFP4, 0},
+      {"token_embd", NUM_Q6_K, 0},
+      {"attn_v", NUM_Q6_K, 0},
+      {"", NUM_Q4_K, 0}}},
     {"nvidia NVFP4", {{"token_embd", NUM_BF16, 0}, {"attn_v", NUM_Q8_0, 0}, {"", NUM_NVFP4, 0}}},
     {"PrismML Q1_0", {{"", NUM_Q1_0, 0}}},
     {"PrismML Q2_0", {{"", NUM_Q2_0, 0}}},
@@ -139,7 +146,7 @@ static num_type fitting(num_type t, uint64_t n_in)
 
 static num_type type_of(const recipe *c, const shape_tensor *t)
 {
-    if (t->role < ROLE_ATTN_V && t->role != ROLE_EMBD)
+    if (t->role < ROLE_EIGHT_BITS && t->role != ROLE_EMBD)
         return t->role == ROLE_IDS ? NUM_I32 : NUM_F32;
     for (const rule *r = c->rule;; r++)
         if (strstr(t->name, r->part) && (!r->layers || t->layer < r->layers))
@@ -319,6 +326,30 @@ static void check_qwen3(const char *name, int from, int to)
     for (int i = from; i < to; i++)
         check_recipe(m, &recipes[i]);
     mem_free(m);
+}
+
+/* Rows that no block of 256 divides, as those of 2880; experts as they are published. */
+static void check_gpt_oss(const char *by)
+{
+    model_shape *m;
+    err e = {0};
+    CHECK_OK(shape_named("tiny-gpt-oss", &m, &e), e);
+    gpt_oss_shape *s = (gpt_oss_shape *)m;
+    m->family->cut(m, 2);
+    m->n_embd = 160;
+    s->n_ff = 96;
+    s->n_used = s->n_expert;
+    s->head_dim = 64;
+    for (int i = 0; i < N_RECIPES; i++)
+        if (!strcmp(recipes[i].name, by))
+            check_recipe(m, &recipes[i]);
+    mem_free(m);
+}
+
+PLAIN_TEST(recipes_of_gpt_oss)
+{
+    check_gpt_oss("ggml-org MXFP4");
+    check_gpt_oss("unsloth Q4_K_M");
 }
 
 PLAIN_TEST(recipes_of_gemma4)

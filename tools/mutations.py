@@ -20,6 +20,8 @@ TESTS = {
     "qwen35": ["fidelity_qwen35", "backend/cpu/recur"],
     "states": ["engine/recur_test", "tests/hybrid_test"],
     "taps": ["taps_of_every_family"],
+    "gpt-oss": ["fidelity_gpt_oss", "backend/cpu/attend_test", "backend/cpu/matmul_test",
+                "apps/convert_families_test"],
     "llama": ["fidelity_llama", "apps/convert_families_test"],
     "laguna": ["fidelity_laguna"],
     "importance": ["importance_", "tail_"],
@@ -82,6 +84,30 @@ mistake("qwen3moe", "router by sigmoid",
          ".k = g->n_used"))
 mistake("qwen3moe", "router before the norm", (OPS, "to = op_router(p, x, m->router, m->k, m->rule);",
         "to = op_router(p, op_scale(p, x, 0.5f), m->router, m->k, m->rule);"))
+
+GPT_OSS, ATTEND, MATMUL = "model/gpt_oss.c", "backend/cpu/attend.c", "backend/cpu/matmul.c"
+TURNED, SMALL = "apps/convert_turned.c", "backend/cpu/small_int.h"
+mistake("gpt-oss", "no sinks", (GPT_OSS, ".sinks = &L->sinks", ".sinks = NULL"))
+mistake("gpt-oss", "sinks of split decode missing",
+        (ATTEND, "*sum = with_sink(a, head, iq, *top, *sum);", ""))
+mistake("gpt-oss", "sinks of prompts missing",
+        (ATTEND, "sum[iq] = with_sink(a, head, iq, top[iq], sum[iq]);", ""))
+mistake("gpt-oss", "the sink of another head of the group",
+        (ATTEND, "sinks[head * a->group + iq % a->group]", "sinks[head * a->group]"))
+mistake("gpt-oss", "no bias of keys", (GPT_OSS, "L->wk.bias = &L->bk;", ""))
+mistake("gpt-oss", "no bias of the router", (GPT_OSS, "L->router.bias = &L->router_bias;", ""))
+mistake("gpt-oss", "no bias of down products", (GPT_OSS, "L->down.bias = &L->down_bias;", ""))
+mistake("gpt-oss", "biases of the first expert", (MATMUL, "weight_bias(j->w, j->k);", "weight_bias(j->w, 0);"))
+mistake("gpt-oss", "biases of gates for ups", (GPT_OSS, "L->up.bias = &L->up_bias;", "L->up.bias = &L->gate_bias;"))
+mistake("gpt-oss", "windows in the other layers", (GPT_OSS, "s->swa[i] ? s->window : 0", "s->swa[i] ? 0 : s->window"))
+mistake("gpt-oss", "YaRN's blend at whole pairs", (GPT_OSS, "s->scaling.unrounded = true;", ""))
+mistake("gpt-oss", "units not cut", (SMALL, "vf cut = vf_set(SWIGLU_CUT)", "vf cut = vf_set(1e30f)"))
+mistake("gpt-oss", "ups without the 1", (SMALL, "(u + one)", "u"))
+mistake("gpt-oss", "silu", (SMALL, "vf_sigmoid(g * slope)", "vf_sigmoid(g)"))
+mistake("gpt-oss", "gates and ups exchanged in conversion",
+        (GPT_OSS, "r->change == UPS;", "r->change == GATES;"))
+mistake("gpt-oss", "nibbles of MXFP4 as in the checkpoint", (TURNED, "int shift = j % 2 * 4;", "int shift = 4 - j % 2 * 4;"))
+mistake("gpt-oss", "outputs before inputs", (TURNED, "step = t->ne[1] * every(t);", "step = 1;"))
 
 LLAMA = "model/llama.c"
 mistake("llama", "half-split rotation", (LLAMA, "rope[PASS_MAIN].interleaved = true", "rope[PASS_MAIN].interleaved = false"))

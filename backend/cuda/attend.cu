@@ -126,7 +126,10 @@ __global__ void __launch_bounds__(128) attend_kernel(chunk_args x, const uint32_
     for (int i = (int)threadIdx.x; i < group * d; i += 128) {
         int h = i / d;
         if (!parts.at) {
-            a.o.at[r * a.o.stride + h0 * d + i] = o[i] / total[h];
+            float sum = total[h];
+            if (a.kv.sinks)
+                sum += expf(a.kv.sinks[h0 + h] - top[h]);
+            a.o.at[r * a.o.stride + h0 * d + i] = o[i] / sum;
             continue;
         }
         float *part = part_at(a, parts, r, h0 + h, (int)blockIdx.x);
@@ -189,6 +192,7 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS) combine_kernel(
     int i0 = (int)blockIdx.x * COLUMNS, i = i0 + column, c0 = (int)threadIdx.x;
     sight s = row_sight(a.st.rows, r, a.kv.window);
     int chunk = row_chunk(x.parts, s), n = (s.hi - 1) / chunk - s.lo / chunk + 1;
+    const float sink = a.kv.sinks ? a.kv.sinks[h] : 0; /* a weight: loaded early */
     if (c0 < WEIGHERS)
         total_of[c0] = 0;
     grid_wait(); /* the step was uploaded before the pass; the parts are new */
@@ -233,6 +237,8 @@ __global__ void __launch_bounds__(SHAPE::THREADS, SHAPE::BLOCKS) combine_kernel(
     }
     __syncthreads();
     total = warp_sum(total_of[lane]);
+    if (a.kv.sinks)
+        total += expf(sink - m);
     float v[OWN];
 #pragma unroll
     for (int k = 0; k < OWN; k++)

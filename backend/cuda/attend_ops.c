@@ -89,7 +89,9 @@ dev_kv cuda_kv_view(const kv_view *v, const float *k_weight)
 
 static dev_kv view_of(pass *p, const kv_view *v)
 {
-    return cuda_kv_view(v, v->single && !p->dry ? cuda_vector(p, v->k_weight) : NULL);
+    dev_kv d = cuda_kv_view(v, v->single && !p->dry ? cuda_vector(p, v->k_weight) : NULL);
+    d.sinks = v->sinks && !p->dry ? cuda_vector(p, v->sinks) : NULL;
+    return d;
 }
 
 /* Blocks are encoded 32 values at a time, rotated 128. */

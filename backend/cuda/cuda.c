@@ -534,7 +534,7 @@ cuda_device *cuda_new_device(void)
         .op = &cuda_ops,
         .kind = DEVICE_CUDA,
         .name = c->name,
-        .acts = (1u << ACT_SWIGLU_CUT) - 1, /* not that one */
+        .acts = (1u << ACT_KINDS) - 1,
         .prompts_apart = true,
         .one_stream = cuda_one_stream,
         .narrow_sparse = cuda_narrow_sparse,

@@ -14,6 +14,7 @@
 #define BACKEND_CUDA_DEV_CUH
 
 #include "backend/cuda/launch.h"
+#include "backend/swiglu.h"
 
 #include <stdint.h>
 
@@ -661,6 +662,14 @@ DEV float gate_of(bool silu, float x)
     return x / (1.0f + exp_of(z));
 }
 
+/* The gated unit of gpt-oss: ACT_SWIGLU_CUT. A NaN stays one. */
+DEV float cut_unit(float a, float b)
+{
+    a = a > SWIGLU_CUT ? SWIGLU_CUT : a;
+    b = b > SWIGLU_CUT ? SWIGLU_CUT : b < -SWIGLU_CUT ? -SWIGLU_CUT : b;
+    return mul_rn(a / (1.0f + exp_of(mul_rn(-SWIGLU_SLOPE, a))), b + 1.0f);
+}
+
 /* Activations by their act_kind. */
 template <int ACT> DEV float act_of(float x)
 {
@@ -671,6 +680,14 @@ template <int ACT> DEV float act_of(float x)
     if (ACT == 3)
         return 1.0f / (1.0f + expf(-x));
     return gate_of(false, x);
+}
+
+/* act(a) * b, or the unit of both. */
+template <int ACT> DEV float act_times(float a, float b)
+{
+    if (ACT == 4)
+        return cut_unit(a, b);
+    return act_of<ACT>(a) * b;
 }
 
 /* Sine and cosine of pos * inv_freq. Angles reach 2.6e5 radians at the end of a long context, too

@@ -3,6 +3,7 @@
  * A row may be part of a wider one (one head of every row). One thread per value, rows in y of the
  * grid. All are bound by launch latency at few rows and by bandwidth at many.
  */
+#include "backend/cuda/launch_products.h"
 #include "backend/cuda/launch_small.h"
 #include "backend/cuda/blocks.cuh"
 
@@ -167,7 +168,7 @@ __global__ void act_mul_kernel(dev_mat y, dev_mat a, dev_mat b, int share, dev_q
     float v = 0;
     if (in) {
         int at = share == 1 ? i : i / share;
-        v = act_of<ACT>(a.at[r * a.stride + at]) * b.at[r * b.stride + i];
+        v = act_times<ACT>(a.at[r * a.stride + at], b.at[r * b.stride + i]);
         y.at[r * y.stride + i] = v;
     }
     int base = i & ~31; /* with q, cols % 32 == 0, so a warp is inside or outside as a whole */
@@ -197,8 +198,8 @@ __global__ void act_mul_four_kernel(dev_mat y, dev_mat a, dev_mat b, int share, 
             v = make_float4(g * v.x, g * v.y, g * v.z, g * v.w);
         } else {
             float4 u = *(const float4 *)(from + i);
-            v = make_float4(act_of<ACT>(u.x) * v.x, act_of<ACT>(u.y) * v.y, act_of<ACT>(u.z) * v.z,
-                            act_of<ACT>(u.w) * v.w);
+            v = make_float4(act_times<ACT>(u.x, v.x), act_times<ACT>(u.y, v.y),
+                            act_times<ACT>(u.z, v.z), act_times<ACT>(u.w, v.w));
         }
         *(float4 *)(y.at + r * y.stride + i) = v;
     }
@@ -234,6 +235,8 @@ extern "C" void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int 
         act_mul<2>(s, y, a, b, share, q);
     else if (act == 3)
         act_mul<3>(s, y, a, b, share, q);
+    else if (act == 4)
+        act_mul<4>(s, y, a, b, share, q);
     else
         act_mul<0>(s, y, a, b, share, q);
 }
@@ -254,6 +257,42 @@ __global__ void add_kernel(dev_mat y, dev_mat a, dev_mat b)
 extern "C" void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b)
 {
     LAUNCH(add_kernel, grid_of(y, 256), dim3(256), 0, s, y, a, b);
+}
+
+/* y[r, i] += bias[i]; of experts (expert not NULL) bias[expert[r], i], or the sum over the row's k
+ * experts of share times that
+ * grid:   row x 256 columns
+ * shared: none
+ * bound:  bandwidth */
+__global__ void bias_kernel(dev_mat y, const float *bias, const int32_t *expert, const float *share,
+                            int k)
+{
+    grid_trigger();
+    grid_wait();
+    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
+    if (i >= y.cols)
+        return;
+    float v = 0;
+    if (!share)
+        v = bias[(expert ? (size_t)expert[r] * y.cols : 0) + i];
+    for (int j = 0; share && j < k; j++)
+        v = fma_rn(share[r * k + j], bias[(size_t)expert[r * k + j] * y.cols + i], v);
+    y.at[r * y.stride + i] += v;
+}
+
+extern "C" void cu_bias(cudaStream_t s, dev_mat y, const float *bias)
+{
+    LAUNCH(bias_kernel, grid_of(y, 256), dim3(256), 0, s, y, bias, (const int32_t *)NULL,
+           (const float *)NULL, 0);
+}
+extern "C" void cu_pair_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *bias)
+{
+    LAUNCH(bias_kernel, grid_of(y, 256), dim3(256), 0, s, y, bias, expert, (const float *)NULL, 0);
+}
+extern "C" void cu_expert_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *share,
+                               int32_t k, const float *bias)
+{
+    LAUNCH(bias_kernel, grid_of(y, 256), dim3(256), 0, s, y, bias, expert, share, k);
 }
 
 /* x *= c * w[0]

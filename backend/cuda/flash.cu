@@ -429,7 +429,7 @@ template <how HOW, int D> DEV void attend(const block<D> &b, shared<D> &s)
                 votes_end(b, voted[h], sm[h], m0 + 8 * h);
             by[h] = softmax_end(b, sm[h], m0 + 8 * h);
         } else {
-            by[h] = b.slice.last ? 1.0f / whole_sum(sm[h]) : 1;
+            by[h] = b.slice.last ? 1.0f / sum_with_sink(b, sm[h], m0 + 8 * h) : 1;
         }
     }
     store_sums<D>(b, o, by, of);

@@ -255,12 +255,19 @@ template <class J> DEV softmax softmax_begin(const J &b, int m)
     }
     return x;
 }
+/* The same of pair m with its head's sink, after the last slice. */
+template <class J> DEV float sum_with_sink(const J &b, const softmax &x, int m)
+{
+    float sum = whole_sum(x);
+    if (b.a.kv.sinks && m < b.n_pairs)
+        sum += fast_exp2((b.a.kv.sinks[head_of(b, m)] - x.top) * log2_e);
+    return sum;
+}
 /* After the last tile: returns the factor of O. */
 template <class J> DEV float softmax_end(const J &b, const softmax &x, int m)
 {
-    float sum = whole_sum(x);
     if (b.slice.last)
-        return 1.0f / sum;
+        return 1.0f / sum_with_sink(b, x, m);
     if (m < b.n_pairs) {
         float *c = carry_of(b, m);
         if ((lane_id() & 3) == 0)
@@ -284,7 +291,7 @@ template <class J> DEV votes votes_begin(const J &b, int m)
 /* After the last tile of a slice; x: as softmax_end takes it. */
 template <class J> DEV void votes_end(const J &b, const votes &v, const softmax &x, int m)
 {
-    float sum = whole_sum(x);
+    float sum = b.slice.last ? sum_with_sink(b, x, m) : 0;
     if ((lane_id() & 3) || m >= b.n_pairs)
         return;
     if (!b.slice.last) {

@@ -172,6 +172,7 @@ typedef struct dev_kv {
     bool single;
     int32_t n_turning;
     const float *k_weight, *inv_freq, *turns; /* device memory, as kv_view and rope have them */
+    const float *sinks; /* [query heads]; NULL: none. Read where a row's sum is complete */
 } dev_kv;
 
 /* ---- Mats ---- */

@@ -28,7 +28,14 @@ typedef struct product_args {
     bool silu;   /* instead of gelu */
     bool late;   /* the next kernel may begin only when all kernels before this one have ended */
     dev_quant q; /* the copy of y to make as well (glu; n_out a multiple of 32) */
+    const float *bias; /* [n_out], added to y; of a gated unit: unit_rule. NULL: none */
 } product_args;
+/* What gated units of experts add to their sums, and how they join them. */
+typedef struct unit_rule {
+    const float *bias, *up_bias; /* of matrix k: from k step on; NULL: none */
+    int32_t step;
+    bool cut; /* ACT_SWIGLU_CUT instead of gelu and silu */
+} unit_rule;
 /* For matmul_one.cu: a row may come as floats instead of codes, and its result may be gated by a
  * vector: timed = gelu(y) * times. */
 typedef struct one_product {
@@ -51,6 +58,7 @@ typedef struct expert_product {
      * expert's. `shared_warps` of its down product: matmul_one.cu's order. 0: no such pair. */
     int32_t shared_warps;
     packed shared, shared_up;
+    unit_rule unit; /* of a gated product; all zero where there is a shared expert */
 } expert_product;
 void cu_product_vec(cudaStream_t s, expert_product a); /* any number of rows, one at a time */
 int cu_product_warps(const packed *w);                 /* of a tile, in a product without a gate */
@@ -154,6 +162,7 @@ enum { ROUTER_EXPERTS = 256, ROUTER_MOST = 32 /* experts of a row */, ROUTER_TIC
 typedef struct router_args {
     dev_mat x, logits;
     packed w;
+    const float *bias; /* of the logits; or NULL */
     choice how;
     int32_t *id;
     float *share;
@@ -166,6 +175,11 @@ typedef struct router_args {
 } router_args;
 /* count[id[i]] += 1 */
 void cu_count_experts(cudaStream_t s, const int32_t *id, int32_t n, uint32_t *count);
+/* The biases of a row's experts: y[p, i] += bias[expert[p], i] for every pair p, and y[r, i] +=
+ * sum_j share[r, j] bias[expert[r, j], i], in ascending j. */
+void cu_pair_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *bias);
+void cu_expert_bias(cudaStream_t s, dev_mat y, const int32_t *expert, const float *share, int32_t k,
+                    const float *bias);
 void cu_expert_join(cudaStream_t s, dev_mat y, const float *part, const float *share, int32_t k);
 
 #ifdef __cplusplus

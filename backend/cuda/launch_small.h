@@ -20,6 +20,7 @@ void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type, size_t row
 /* y[r, i] = act(a[r, i / share]) * b[r, i]; act: an act_kind */
 void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int act, int share, dev_quant q);
 void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b);
+void cu_bias(cudaStream_t s, dev_mat y, const float *bias); /* y[r, i] += bias[i] */
 void cu_scale(cudaStream_t s, dev_mat x, float c, const float *w);
 void cu_gather(cudaStream_t s, dev_mat y, dev_mat x, const int32_t *row);
 void cu_softcap(cudaStream_t s, dev_mat x, float cap, const int32_t *ids, int32_t n_ids);

@@ -236,7 +236,7 @@ DEV void write_gated(const expert_args &a, int column, group<T> g, const float (
             v += part[r][(k << a.lg) + i][lane_id() & 15];
             u += part[r][WARPS / 2 + (k << a.lg) + i][lane_id() & 15];
         }
-        v = gate_of(a.silu, v) * u;
+        v = unit_of(a.unit, a.silu, v, u, (size_t)g.expert, o);
         *result_at(a, p, o) = v;
     }
     if (a.copy.q)

@@ -282,7 +282,8 @@ template <int TILES> DEV void keep_part(const grouped_args &a, float4 *sums, flo
 
 /* Of a gated unit: the first part of each tile adds the others' sums and gates, to
  * results[pair][output of the block]. */
-DEV void gate_sums(const grouped_args &a, const float4 *sums, float *results, float (*acc)[2][1][4])
+DEV void gate_sums(const grouped_args &a, const float4 *sums, float *results, float (*acc)[2][1][4],
+                   int expert, int column)
 {
     int warp = (int)threadIdx.x >> 5, slot = warp / a.parts, lane = lane_id();
     int gid = lane >> 2, tid = lane & 3, width = WARPS / a.parts * TILE_ROWS;
@@ -299,9 +300,12 @@ DEV void gate_sums(const grouped_args &a, const float4 *sums, float *results, fl
             v[m][0] += u.x, v[m][1] += u.y, v[m][2] += u.z, v[m][3] += u.w;
         }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        results[(2 * tid + (i & 1)) * width + slot * TILE_ROWS + gid + 8 * (i >> 1)] =
-            gate_of(a.silu, v[0][i]) * v[1][i];
+    for (int i = 0; i < 4; i++) {
+        int at = slot * TILE_ROWS + gid + 8 * (i >> 1);
+        int o = min(column * width + at, a.n_out - 1); /* past the end nobody reads the result */
+        results[(2 * tid + (i & 1)) * width + at] =
+            unit_of(a.unit, a.silu, v[0][i], v[1][i], (size_t)expert, o);
+    }
 }
 
 /* Writes the block's outputs and their int8 copy, a warp 32 outputs of a pair. */
@@ -419,7 +423,8 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_kernel(const __grid_consta
         if constexpr (GLU) {
             float *results = (float *)(mem + at.results);
             if (!part)
-                gate_sums(a, (const float4 *)(mem + at.sums), results, acc);
+                gate_sums(a, (const float4 *)(mem + at.sums), results, acc, groups[g].expert,
+                          column);
             clear<TILES>(acc);
             __syncthreads();
             write_results(a, of, column, results);

@@ -25,6 +25,7 @@ enum { WARPS = 8 };
 struct one_job {
     planes w;
     float *y;
+    const float *bias;        /* or NULL */
     int32_t n_out, lg, first; /* outputs; log2 of the warps per tile; first item */
 };
 /* The items of one weight format, and the blocks that compute them. ticket NULL: a block for each
@@ -121,6 +122,8 @@ DEV void write_item(const one_args &a, int item, const float (*part)[16])
         }
         if (a.glu)
             v = gate_of(a.silu, v) * u;
+        if (j.bias)
+            v += j.bias[o];
         j.y[o] = v;
         if (a.times)
             a.timed[o] = gate_of(false, v) * a.times[o];
@@ -212,7 +215,7 @@ template <int K> static void put_job(one_args *a, const product_args &p, bool up
 {
     const packed &w = up ? p.up : p.w;
     one_job *j = &a->job[a->n_jobs++];
-    *j = (one_job){planes_from<K>(w, up ? p.up_row : 0), p.y.at, p.n_out, 0, 0};
+    *j = (one_job){planes_from<K>(w, up ? p.up_row : 0), p.y.at, p.bias, p.n_out, 0, 0};
     while (1 << j->lg < product_warps(w, p.glu))
         j->lg++;
 }

@@ -37,7 +37,8 @@ template <int NT, int M> struct warp_of {
 struct rows_job {
     packed w;
     dev_mat y;
-    int n_out, block; /* outputs; the product's first block */
+    const float *bias; /* or NULL */
+    int n_out, block;  /* outputs; the product's first block */
 };
 
 struct rows_args {
@@ -215,6 +216,18 @@ DEV void store_four(float *to, float4 v, int n)
         to[3] = v.w;
 }
 
+/* Four neighbours from o on with their biases. */
+DEV float4 with_bias(float4 v, const rows_job &j, int o)
+{
+    if (!j.bias)
+        return v;
+    v.x += j.bias[o];
+    v.y += o + 1 < j.n_out ? j.bias[o + 1] : 0;
+    v.z += o + 2 < j.n_out ? j.bias[o + 2] : 0;
+    v.w += o + 3 < j.n_out ? j.bias[o + 3] : 0;
+    return v;
+}
+
 /* part: n_row rows of each part of each tile slot; n_tile tiles of the result. */
 DEV void finish(const float *part, const rows_args &r, const rows_job &j, int n_row, int n_tile)
 {
@@ -225,7 +238,8 @@ DEV void finish(const float *part, const rows_args &r, const rows_job &j, int n_
         int o = ((int)blockIdx.y - j.block) * n_tile * 16 + at;
         if (o < j.n_out)
             store_four(j.y.at + (rows.first + row) * j.y.stride + o,
-                       joined_four(part, r, n_row, at >> 4, row, at & 15), j.n_out - o);
+                       with_bias(joined_four(part, r, n_row, at >> 4, row, at & 15), j, o),
+                       j.n_out - o);
     }
 }
 
@@ -261,7 +275,7 @@ DEV void finish_spread(float *part, const rows_args &r, const rows_job &j, int n
         for (int s = 0; s < r.shares; s++)
             v += load_fresh(sums + s * n + i);
         if (o < j.n_out)
-            j.y.at[(rows.first + row) * j.y.stride + o] = v;
+            j.y.at[(rows.first + row) * j.y.stride + o] = j.bias ? v + j.bias[o] : v;
     }
 }
 
@@ -645,7 +659,7 @@ extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n,
             if (done[j] || p.w.kind != r.p.w.kind || product_warps(p.w, p.glu) != r.shares)
                 continue;
             done[j] = true;
-            r.job[r.n_jobs++] = (rows_job){p.w, p.y, p.n_out, 0};
+            r.job[r.n_jobs++] = (rows_job){p.w, p.y, p.bias, p.n_out, 0};
         }
         if (r.n_jobs)
             launch[n_launches++] = r;

@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
             v += part[(k << lg) + i][lane_id() & 15];
             u += part[((2 + k) << lg) + i][lane_id() & 15];
         }
-        v = gate_of(a.p.silu, v) * u;
+        v = unit_of(a.unit, a.p.silu, v, u, mat, o);
         if (a.expert)
             a.p.y.at[p / a.k * a.p.y.stride + (int64_t)(p % a.k) * a.p.n_out + o] = v;
         else

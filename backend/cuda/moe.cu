@@ -154,7 +154,8 @@ __global__ void __launch_bounds__(ROUTER_THREADS)
             int e = e0 + lane / ROWS, r = r0 + lane % ROWS;
             if (lane < EXPERTS * ROWS && e < a.logits.cols && r < a.x.rows) {
                 const float *of = sums[lane];
-                a.logits.at[r * a.logits.stride + e] = (of[0] + of[1]) + (of[2] + of[3]);
+                float z = (of[0] + of[1]) + (of[2] + of[3]);
+                a.logits.at[r * a.logits.stride + e] = a.bias ? z + a.bias[e] : z;
                 write_fence();
             }
             __syncwarp();

@@ -45,6 +45,7 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
         cuda_of(p)->unit_late = false;
     if (pass_failed(p) || (!p->dry && !cuda_loaded(p, w)))
         return;
+    const float *bias = w->bias && !p->dry ? cuda_vector(p, w->bias) : NULL;
     if (!cuda_is_float(cuda_kind(p, w)) || !cuda_few(p) || w->n_out > ROUTER_EXPERTS ||
         r.k > ROUTER_MOST || w->n_in % 4 || x.stride % 4) {
         cuda_matmul(p, logits, x, w);
@@ -65,6 +66,7 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
         router_args a = {.x = cuda_mat(some_rows(x, at, rows)),
                          .logits = cuda_mat(some_rows(logits, at, rows)),
                          .w = cuda_view(w),
+                         .bias = bias,
                          .how = how,
                          .id = r.id + (size_t)at * (size_t)r.k,
                          .share = r.weight + (size_t)at * (size_t)r.k,
@@ -84,9 +86,17 @@ static dev_mat by_pair(mat y)
     return (dev_mat){y.at, y.rows * y.heads, y.cols, y.cols};
 }
 
-/* One matrix of every pair, without its twin: for shapes and formats that the gated kernels
- * refuse. */
-static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
+/* Adds the biases of experts to the products of pairs. */
+static void pair_bias(pass *p, mat y, routing r, const weight *w)
+{
+    const float *bias = w->bias && !p->dry ? cuda_vector(p, w->bias) : NULL;
+    if (!bias || pass_failed(p) || !r.rows)
+        return;
+    cuda_settle(cuda_of(p));
+    cu_pair_bias(cuda_of(p)->stream, by_pair(y), r.id, bias);
+}
+
+static void product_of_pairs(pass *p, mat y, mat x, routing r, const weight *w)
 {
     cuda_device *c = cuda_of(p);
     if (cuda_is_float(cuda_kind(p, w))) {
@@ -102,6 +112,14 @@ static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
                         .expert = r.id,
                         .k = r.k};
     cu_product_vec(c->stream, a);
+}
+
+/* One matrix of every pair, without its twin: for shapes and formats that the gated kernels
+ * refuse. */
+static void expert_alone(pass *p, mat y, mat x, routing r, const weight *w)
+{
+    product_of_pairs(p, y, x, r, w);
+    pair_bias(p, y, r, w);
 }
 
 /* Counts the choice where the product that follows does not: all but int8 products do. */
@@ -156,8 +174,11 @@ static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, 
     if (pass_failed(p))
         return;
     expert_mma(p, a, q, gate, l, r.k);
-    if (up)
+    pair_bias(p, a, r, gate);
+    if (up) {
         expert_mma(p, b, q, up, l, r.k);
+        pair_bias(p, b, r, up);
+    }
     mat ya = {y.at, y.rows * y.heads, 1, y.cols, y.cols};
     mat aa = {a.at, ya.rows, 1, a.cols, a.cols}, bb = {b.at, ya.rows, 1, b.cols, b.cols};
     cuda_act_mul(p, ya, mat_columns(aa, 0, y.cols), up ? bb : mat_columns(bb, y.cols, y.cols), act);
@@ -188,6 +209,19 @@ static bool together(cuda_device *c, expert_product a, const cold_view *v)
             return false;
     }
     return true;
+}
+
+static unit_rule unit_rule_of(pass *p, const weight *gate, const weight *up, int32_t n_ff,
+                              act_kind act)
+{
+    unit_rule t = {.step = gate->n_out, .cut = act == ACT_SWIGLU_CUT};
+    if (p->dry)
+        return t;
+    t.bias = gate->bias ? cuda_vector(p, gate->bias) : NULL;
+    t.up_bias = up && up->bias ? cuda_vector(p, up->bias) : NULL;
+    if (!up && t.bias)
+        t.up_bias = t.bias + n_ff;
+    return t;
 }
 
 void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const weight *up,
@@ -234,6 +268,7 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
                      act);
         return;
     }
+    const unit_rule unit = unit_rule_of(p, gate, up, y.cols, act);
     bool ready = cuda_has_quant(c, cuda_mat(x));
     dev_quant q = cuda_quant(p, cuda_mat(x), false, false), copy = {0};
     if (y.cols % GROUP == 0)
@@ -244,7 +279,8 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     expert_product a = {.p = cuda_pair_args(gate, up, y.cols, act),
                         .expert = r.id,
                         .k = r.k,
-                        .chosen = c->choice_done == r.id};
+                        .chosen = c->choice_done == r.id,
+                        .unit = unit};
     a.p.y = cuda_mat(y);
     a.p.x = q;
     a.p.q = copy;
@@ -330,7 +366,12 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 
 void cuda_moe_down(pass *p, mat y, mat x, routing r, const weight *down)
 {
+    const float *bias = down->bias && !p->dry ? cuda_vector(p, down->bias) : NULL;
     moe_down(p, y, x, r, down);
+    if (bias && !pass_failed(p) && y.rows) {
+        cuda_settle(cuda_of(p));
+        cu_expert_bias(cuda_of(p)->stream, cuda_mat(y), r.id, r.weight, r.k, bias);
+    }
     cuda_experts_leave(p, down);
 }
 
@@ -358,7 +399,8 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     cuda_device *c = cuda_of(p);
     const route_rule plain = {.factor = 1}, *rule = m->rule ? m->rule : &plain;
     const weight *w = m->router;
-    if (!m->shared_gate)
+    if (!m->shared_gate || w->bias || m->gate->bias || m->shared_gate->bias ||
+        m->act == ACT_SWIGLU_CUT)
         return false;
     int32_t n_ff = m->shared_gate->n_out, k = m->k + 1; /* pairs */
     if (p->dry || x.rows != 1 || !cuda_few(p) || !cuda_gates(m->act) || !routes(m) ||

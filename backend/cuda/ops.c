@@ -337,7 +337,7 @@ static dev_quant row_copy(pass *p, dev_mat x)
     return x.cols <= SHORT ? cuda_quant_of_row(p, x) : cuda_quant(p, x, false, false);
 }
 
-void cuda_matmul(pass *p, mat y, mat x, const weight *w)
+static void multiply(pass *p, mat y, mat x, const weight *w, const float *bias)
 {
     cuda_device *c = cuda_of(p);
     int32_t kind = cuda_kind(p, w);
@@ -355,11 +355,13 @@ void cuda_matmul(pass *p, mat y, mat x, const weight *w)
             return;
         cuda_wrote_mat(p, y);
         cu_matmul_float(c->stream, dy, dx, cuda_view(w), !cuda_few(p));
+        if (bias)
+            cu_bias(c->stream, dy, bias);
         cuda_done(p, "matmul");
         return;
     }
     if (!mma) {
-        one_product a = {.p = {.y = dy, .n_out = w->n_out}};
+        one_product a = {.p = {.y = dy, .n_out = w->n_out, .bias = bias}};
         a.p.x = x.rows == 1 ? row_copy(p, dx) : cuda_quant(p, dx, false, false);
         if (cuda_idle(p, y))
             return;
@@ -371,6 +373,8 @@ void cuda_matmul(pass *p, mat y, mat x, const weight *w)
     }
     dev_quant q = cuda_quant(p, dx, mma, false);
     if (long_matmul(p, y, q, w, kind)) {
+        if (bias && !pass_failed(p))
+            cu_bias(c->stream, dy, bias);
         cuda_done(p, "matmul");
         return;
     }
@@ -378,13 +382,22 @@ void cuda_matmul(pass *p, mat y, mat x, const weight *w)
         return;
     cuda_wrote_mat(p, y);
     cu_matmul_mma(c->stream, dy, q, cuda_view(w));
+    if (bias)
+        cu_bias(c->stream, dy, bias);
     cuda_done(p, "matmul");
+}
+
+void cuda_matmul(pass *p, mat y, mat x, const weight *w)
+{
+    const float *bias = w->bias && !p->dry ? cuda_vector(p, w->bias) : NULL;
+    multiply(p, y, x, w, bias);
 }
 
 static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
 {
     cuda_device *c = cuda_of(p);
-    if (!cuda_gates(act) || !cuda_few(p) || !cuda_pairs(p, gate, up, y.cols)) {
+    bool plain = cuda_gates(act) && act != ACT_SWIGLU_CUT && !gate->bias && !(up && up->bias);
+    if (!plain || !cuda_few(p) || !cuda_pairs(p, gate, up, y.cols)) {
         mat a = pass_mat(p, x.rows, 1, gate->n_out);
         mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
         if (pass_failed(p))

@@ -118,10 +118,11 @@ static inline bool cuda_is_float(int32_t kind)
     return kind == PACK_F32 || kind == PACK_F16 || kind == PACK_BF16;
 }
 
-/* Do the kernels that join both products of a gated unit know its activation? */
+/* Do the kernels that join both products of a gated unit know its activation? Those of experts do.
+ */
 static inline bool cuda_gates(act_kind act)
 {
-    return act == ACT_GELU_TANH || act == ACT_SILU;
+    return act == ACT_GELU_TANH || act == ACT_SILU || act == ACT_SWIGLU_CUT;
 }
 
 /* Can one kernel of block products read gate and up together? */

@@ -19,7 +19,8 @@ struct pair_args {
     int32_t x_pairs; /* pairs per row of x: k or 1 */
     dev_mat y;       /* [rows, k * n_out] */
     bool silu;       /* the activation of a gated unit; else gelu */
-    dev_quant copy;  /* of a gated unit's y, by pair */
+    unit_rule unit;  /* of a gated unit */
+    dev_quant copy;  /* of its y, by pair */
     int32_t *ticket;
     bool chosen, ready; /* as of expert_product */
 };
@@ -35,6 +36,7 @@ static inline pair_args pairs_of_product(const expert_product &e, const launch_m
     a.x_pairs = e.x_per_pair ? 1 : e.k;
     a.y = e.p.y;
     a.silu = e.p.silu;
+    a.unit = e.unit;
     a.copy = e.p.q;
     a.ticket = memory.ticket;
     a.chosen = e.chosen;

@@ -12,6 +12,7 @@
 #define BACKEND_CUDA_PRODUCT_CUH
 
 #include "backend/cuda/formats.cuh"
+#include "backend/cuda/launch_products.h"
 
 /* 8 warps per tile of 16 outputs, 2 for each half of a gated pair; fewer where a warp would have no
  * unit, or where tiles alone fill a large GPU. A function of the weight's shape alone, never of the
@@ -22,6 +23,16 @@ static inline int product_warps(const packed &w, bool glu)
     while (n < (glu ? 2 : 8) && w.n_tile * n < 4096 && 2 * n <= w.n_unit)
         n *= 2;
     return n;
+}
+
+/* The gated unit of output o of matrix `mat`, whose sums are g and u. */
+DEV float unit_of(const unit_rule &t, bool silu, float g, float u, size_t mat, int o)
+{
+    if (t.bias)
+        g += t.bias[mat * t.step + o];
+    if (t.up_bias)
+        u += t.up_bias[mat * t.step + o];
+    return t.cut ? cut_unit(g, u) : gate_of(silu, g) * u;
 }
 
 /* Integer dot products of a group's codes with 32 activations xa, xb: *half gets the first half's,

@@ -276,9 +276,26 @@ bool pair_make(rig *g, pair *p, num_type type, int32_t n_in, int32_t n_out, int3
     return true;
 }
 
+void pair_bias(rig *g, pair *p)
+{
+    static int n_asked;
+    const weight *w = &p->w[0];
+    pair b;
+    if (n_asked++ % 2 || !pair_make(g, &b, NUM_F32, w->n_out, 1, w->n_mat, 0.5, false))
+        return;
+    p->bias_bytes = b.bytes;
+    for (int i = 0; i < 2; i++) {
+        p->bias[i] = b.w[i];
+        p->w[i].bias = &p->bias[i];
+    }
+}
+
 void pair_free(rig *g, pair *p)
 {
     g->gpu->weight_free(g->gpu, &p->w[1]);
+    if (p->bias_bytes)
+        g->gpu->weight_free(g->gpu, &p->bias[1]);
+    mem_free(p->bias_bytes);
     mem_free(p->bytes);
     *p = (pair){0};
 }

@@ -31,6 +31,7 @@ typedef struct scene {
     double key_sigma, bound; /* of errors */
     float scale;             /* of scores */
     key_source source;
+    pair sinks; /* of every other case */
     kv_layout layout;
     kv_view view[2];
     kv_cache cache[2][2]; /* [reference, device][sequence] */
@@ -173,6 +174,8 @@ static status open_stores(rig *g, scene *s, err *e)
     s->view[0] = s->view[1] = s->layout.view[0];
     if (a->turning)
         s->view[1].k_weight = &s->source.norm.w[1], s->view[1].k_rope = &s->source.on[1];
+    for (int side = 0; side < 2 && s->sinks.bytes; side++)
+        s->view[side].sinks = &s->sinks.w[side];
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < (a->two_seqs ? 2 : 1); i++) {
             if ((st = kv_open(&s->cache[side][i], side ? g->gpu : g->ref, &s->layout, e)))
@@ -196,7 +199,11 @@ static bool scene_open(rig *g, scene *s, const attend_case *a)
         s->rot[kv] =
             s->type[kv] == NUM_TQ3_0 || (a->rot && num_format_of(s->type[kv])->block_n > 1);
     put_shape(s);
+    static int n_scenes;
     if (a->turning && !source_make(g, &s->source, a->d, a->turning))
+        return false;
+    if ((n_scenes++ % 2 == 0 || a->sinks) &&
+        !pair_make(g, &s->sinks, NUM_F32, a->n_head, 1, 1, 4.0, false))
         return false;
     if (open_stores(g, s, &e)) {
         failed(g, "attend", e.text);
@@ -218,6 +225,8 @@ static void scene_close(rig *g, scene *s)
                 kv_close(&s->cache[side][i]);
     kv_layout_free(&s->layout);
     source_free(g, &s->source);
+    if (s->sinks.bytes)
+        pair_free(g, &s->sinks);
 }
 
 static void rules_init(rig *g, scene *s)

@@ -6,6 +6,28 @@
 #include "backend/cuda/cuda_int.h"
 #include "kv/kv.h"
 
+/* Heads of gpt-oss: 64 wide, eight to a KV head, with sinks; few rows and prompts, windows past the
+ * ring's wrap, trees, two sequences. */
+static void check_sinks(rig *g)
+{
+    static const num_type types[] = {NUM_F16, NUM_Q8_0, NUM_Q4_0};
+    for (int i = 0; i < 3; i++) {
+        num_type t = types[i];
+        const char *name = "attend sinks";
+        check_attend(g,
+                     &(attend_case){t, 16, 2, 64, 24, 300, 230, 1, .sinks = true, .label = name});
+        check_attend(g, &(attend_case){t, 16, 2, 64, 0, 300, 130, 5, .sinks = true, .label = name});
+        check_attend(g,
+                     &(attend_case){t, 16, 2, 64, 24, 300, 130, 70, .sinks = true, .label = name});
+        check_attend(g, &(attend_case){t, 8, 1, 64, 0, 300, 130, 70, .sinks = true, .label = name});
+        if (i != 1)
+            check_attend(g, &(attend_case){t, 8, 1, 64, 0, 300, 90, 9, .tree = true, .sinks = true,
+                                           .label = name});
+    }
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 64, 24, 300, 90, 45, .two_seqs = true, .cut = 5,
+                                   .sinks = true, .label = "attend sinks"});
+}
+
 /* Every format, in heads with fast kernels and in others; keys and values of different formats;
  * rings past their wrap. */
 static void check_formats(rig *g)
@@ -281,6 +303,7 @@ void check_attention(rig *g)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_attend(g, &cases[i]);
+    check_sinks(g);
     check_formats(g);
     check_sparse_attention(g);
     check_one_stream(g);

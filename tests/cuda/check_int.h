@@ -67,12 +67,14 @@ float *gpu_rows(rig *g, mat m); /* downloaded, packed; mem_free */
 
 /* A weight on both devices; ref's is w[0]. */
 typedef struct pair {
-    weight w[2];
-    void *bytes;
+    weight w[2], bias[2]; /* bias: pair_bias */
+    void *bytes, *bias_bytes;
 } pair;
 bool pair_make(rig *g, pair *w, num_type type, int32_t n_in, int32_t n_out, int32_t n_mat,
                double sigma, bool gather);
 void pair_free(rig *g, pair *w);
+/* Gives every other such weight of a run biases. It stays where it is from here on. */
+void pair_bias(rig *g, pair *w);
 
 enum { ROWS_MAX = 2400 };
 /* A step of one chain: rows at indices first.. */

@@ -150,7 +150,8 @@ static void requantise(model *m, void **made, int *n_made)
         uint64_t row;
         size_t rows = (size_t)w->n_out * (size_t)w->n_mat;
         if (w->n_out * w->n_mat == 1 || w->type != NUM_F32 || strstr(w->name, "gate_inp") ||
-            strstr(w->name, "conv1d") || !num_row_bytes(t, (uint64_t)w->n_in, &row))
+            strstr(w->name, "conv1d") || strstr(w->name, ".bias") ||
+            !num_row_bytes(t, (uint64_t)w->n_in, &row))
             continue;
         char *to = mem_alloc(rows * row);
         for (size_t r = 0; r < rows; r++)

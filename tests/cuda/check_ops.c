@@ -133,7 +133,7 @@ static void check_small(rig *g, int32_t rows, int32_t heads, int32_t d)
     verdict(g, "small act_mul", shape, both_error(g, &b, zr, zg), F32_BOUND);
     for (act_kind act = ACT_SILU; act < ACT_KINDS; act++) {
         mat gate[2] = {x[0], x[1]}; /* the first columns of a row gate its heads */
-        gate[0].cols = gate[1].cols = act == ACT_SILU ? d : 1;
+        gate[0].cols = gate[1].cols = act == ACT_SILU || act == ACT_SWIGLU_CUT ? d : 1;
         zr = op_act_mul(&b.ref, gate[0], y[0], act);
         zg = op_act_mul(&b.gpu, gate[1], y[1], act);
         verdict(g, act == ACT_SILU ? "small silu" : "small gate", shape, both_error(g, &b, zr, zg),

@@ -39,6 +39,7 @@ static void check_product(rig *g, num_type t, int32_t n_in, int32_t n_out, int32
     mat x[2];
     if (!my_turn(g, "matmul") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false))
         return;
+    pair_bias(g, &w);
     chain_init(&c, rows, 0, 0);
     both_begin(g, &b, &c.st);
     float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0);
@@ -102,6 +103,11 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
         !pair_make(g, &down, td, n_ff, n_in, n, 0.05, false) ||
         !pair_make(g, &scale, NUM_F32, n, 1, 1, 1.0, false))
         return;
+    static int n_calls;
+    const act_kind act = n_calls++ % 2 ? ACT_GELU_TANH : ACT_SWIGLU_CUT;
+    pair_bias(g, &gate);
+    pair_bias(g, fused ? &down : &up);
+    pair_bias(g, fused ? &scale : &down);
     chain_init(&c, rows, 0, 0);
     both_begin(g, &b, &c.st);
     float *v = draw(g, (size_t)rows * (size_t)n_in, 1.0), *l = draw(g, (size_t)rows * (size_t)n, 2);
@@ -117,8 +123,8 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
         e = NAN;
     verdict(g, "moe route", text("%d rows, %d of %d", rows, k, n), e, F32_BOUND);
     const weight *ur = fused ? NULL : &up.w[0], *ug = fused ? NULL : &up.w[1];
-    mat hr = op_moe_glu(&b.ref, x[0], rr, &gate.w[0], ur, ACT_GELU_TANH);
-    mat hg = op_moe_glu(&b.gpu, x[1], rg, &gate.w[1], ug, ACT_GELU_TANH);
+    mat hr = op_moe_glu(&b.ref, x[0], rr, &gate.w[0], ur, act);
+    mat hg = op_moe_glu(&b.gpu, x[1], rg, &gate.w[1], ug, act);
     verdict(g, "moe_glu", text("%-6s %4d x %d x %5d -> %5d", num_name(tg), rows, k, n_in, n_ff),
             both_error(g, &b, hr, hg), tg == NUM_F32 ? 4 * F32_BOUND : 4 * INT8_BOUND);
     mat mr = op_moe_matmul(&b.ref, x[0], rr, &gate.w[0]);
@@ -231,7 +237,7 @@ static void check_unknown_act(rig *g)
 /* Gated, down and the residual stream after both branches, of v's rows from..from + rows - 1:
  * gpu_rows. w: gate, up, down, a norm's; l: routing's logits. */
 static void experts_of(rig *g, const weight *w, const float *v, const float *l, int32_t from,
-                       int32_t rows, int32_t k, float *got[3])
+                       int32_t rows, int32_t k, act_kind act, float *got[3])
 {
     static chain c;
     pass p;
@@ -244,7 +250,7 @@ static void experts_of(rig *g, const weight *w, const float *v, const float *l, 
     g->gpu->upload(g->gpu, z.at, l + (size_t)from * (size_t)n,
                    (size_t)rows * (size_t)n * sizeof *l);
     routing r = op_route(&p, z, k, NULL);
-    mat h = op_moe_glu(&p, x, r, &w[0], w[1].n_in ? &w[1] : NULL, ACT_GELU_TANH);
+    mat h = op_moe_glu(&p, x, r, &w[0], w[1].n_in ? &w[1] : NULL, act);
     mat f = op_rms_norm(&p, x, NULL, 1e-6f), y = op_moe_down(&p, h, r, &w[2]);
     got[1] = pass_failed(&p) ? NULL : gpu_rows(g, y);
     y = op_moe_down(&p, h, r, &w[2]); /* once more; add_branches overwrites it unread */
@@ -269,7 +275,13 @@ static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, 
         return;
     enum { ROWS = 70, RESULTS = 3 };
     static const int32_t counts[] = {2, 3, 5, 16, 31, 33, FEW_ROWS, ROWS};
+    static int n_calls;
+    const act_kind act = n_calls++ % 2 ? ACT_GELU_TANH : ACT_SWIGLU_CUT;
+    pair_bias(g, &gate);
+    pair_bias(g, fused ? &down : &up);
+    pair_bias(g, fused ? &norm : &down);
     weight w[4] = {gate.w[1], up.w[1], down.w[1], norm.w[1]};
+    w[3].bias = NULL;
     float *v = draw(g, (size_t)ROWS * (size_t)n_in, 1.0), *l = draw(g, (size_t)ROWS * (size_t)n, 2);
     float *alone[ROWS][RESULTS] = {0}, *got[RESULTS];
     size_t row[RESULTS] = {(size_t)k * (size_t)n_ff, (size_t)n_in, (size_t)n_in};
@@ -278,10 +290,10 @@ static void check_experts_alone(rig *g, num_type tg, num_type td, int32_t n_in, 
     /* A row of a prompt alone takes the emulator as long as seventy: briefly, every fifth is. */
     for (int32_t r = 0; r < ROWS; r++)
         if (!g->brief || r % 5 == 0 || r >= ROWS - 3)
-            experts_of(g, w, v, l, r, 1, k, alone[r]);
+            experts_of(g, w, v, l, r, 1, k, act, alone[r]);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         int32_t rows = counts[i], from = ROWS - rows;
-        experts_of(g, w, v, l, from, rows, k, got);
+        experts_of(g, w, v, l, from, rows, k, act, got);
         for (int j = 0; j < RESULTS; j++) {
             for (int32_t r = 0; r < rows && got[j]; r++)
                 differ += alone[from + r][j] && memcmp(got[j] + (size_t)r * row[j],
@@ -316,6 +328,7 @@ static void check_router(rig *g, num_type t, int32_t n_in, int32_t n, int32_t k,
     if (!my_turn(g, "moe") || !pair_make(g, &w, t, n_in, n, 1, 0.05, false) ||
         !pair_make(g, &scale, NUM_F32, n, 1, 1, 1.0, false))
         return;
+    pair_bias(g, &w);
     few_rows(FEW_ROWS);
     chain_init(&c, rows, 0, 0);
     both_begin(g, &b, &c.st);
@@ -364,6 +377,8 @@ static void check_invariance(rig *g, num_type t, int32_t n_in, int32_t n_out, bo
     if (!my_turn(g, "invariance") || !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false) ||
         (glu && !pair_make(g, &u, t, n_in, n_out, 1, 0.05, false)))
         return;
+    if (!glu)
+        pair_bias(g, &w);
     const int32_t most = prompt ? 200 : 100, base = prompt ? most : 1;
     float *v = draw(g, (size_t)most * (size_t)n_in, 1.0);
     float *alone = mem_alloc((size_t)most * (size_t)n_out * 4);
@@ -446,6 +461,8 @@ static void check_formats_together(rig *g, const num_type t[3], int32_t n_in,
     for (int i = 0; i < 3; i++)
         if (!pair_make(g, &w[i], t[i], n_in, n_out[i], 1, 0.05, false))
             return;
+    for (int i = 0; i < 3; i++)
+        pair_bias(g, &w[i]);
     float *v = draw(g, 100 * (size_t)n_in, 1.0);
     few_rows(100);
     for (int k = 0; k < (int)(sizeof counts / sizeof *counts); k++) {
