@@ -350,9 +350,16 @@ static wgmma_args deal_wgmma(const cuda_device *c, const chunk_args *x)
                         within(c->facts.n_sm / (tiles * kv->n_head_kv), x->parts.n_chunk)};
 }
 
-/* Rows [from, until). keys: no row sees more. */
-static void attend_few(pass *p, chunk_args x, bool split, int32_t from, int32_t until, int32_t keys,
-                       int32_t at_a_time, dev_quant copy)
+/* May rows be so short that split_hopper.cu leaves them to split.cu? Not if all are known to have
+ * more keys. */
+static bool may_be_shallow(const cuda_device *c, int32_t kind, const chunk_args *x)
+{
+    return x->parts.shallow > 0 && (x->a.kv.window || c->kv_least[kind] < x->parts.shallow);
+}
+
+/* Rows [from, until). kind: of the store. keys: no row sees more. */
+static void attend_few(pass *p, chunk_args x, bool split, int32_t kind, int32_t from, int32_t until,
+                       int32_t keys, int32_t at_a_time, dev_quant copy)
 {
     const dev_kv *kv = &x.a.kv;
     bool back = kv->v_rot && !(split && kv->single), wgmma = x.parts.turn == WGMMA_TURN;
@@ -362,7 +369,7 @@ static void attend_few(pass *p, chunk_args x, bool split, int32_t from, int32_t 
         x.parts.n_rows = until - r < at_a_time ? until - r : at_a_time;
         if (wgmma && keys > x.parts.shallow)
             cu_split_hopper(c->stream, deal_wgmma(c, &x));
-        if (wgmma ? x.parts.shallow > 0 : split && !x.parts.most && !keys_first(c, kv))
+        if (wgmma ? may_be_shallow(c, kind, &x) : split && !x.parts.most && !keys_first(c, kv))
             cu_split(c->stream, (split_args){x.a, x.parts, deal(c, p, &x), 0});
         else if (!wgmma && x.parts.most)
             cu_split512(c->stream, deal512(c, &x));
@@ -388,7 +395,7 @@ static void attend_answers(pass *p, const chunk_args *x, const kv_view *kv, bool
         if (skips)
             cuda_skip_rows(p, kv, &x->a, r, n, keys, x->parts.at, copy);
         else
-            attend_few(p, *x, split, r, r + n, keys, at_a_time, copy);
+            attend_few(p, *x, split, (int32_t)kv->kind, r, r + n, keys, at_a_time, copy);
     }
 }
 

@@ -303,6 +303,16 @@ static int32_t bucket_of(const rowset *r, int kind)
     return bucket;
 }
 
+/* Do all rows have more keys than half of the bucket? So it is with one row, but in the first
+ * bucket. Rows of a tree see fewer keys than their numbers say. */
+static bool past_half(const rowset *r, int kind, int32_t bucket)
+{
+    bool past = bucket > KV_BUCKET_MIN && !r->seen;
+    for (int32_t i = 0; i < r->n && past; i++)
+        past = r->keys[kind].index[i] >= bucket / 2;
+    return past;
+}
+
 _Static_assert((int)PAGE_KEYS == (int)KV_PAGE && sizeof(dev_kv_page) == sizeof(kv_page) &&
                    offsetof(dev_kv_page, pos) == offsetof(kv_page, pos),
                "kernels read the host's table of pages");
@@ -350,8 +360,11 @@ static void cuda_begin(device *d, pass *p)
     put_lists(&k, &st->out, &c->rows_out);
     c->out_row = put_bytes(&k, st->out_row, (size_t)st->out.n * sizeof(int32_t));
     put_recur_rows(&k, st, &c->rows_all, &c->recur);
-    for (int kind = 0; kind < STORE_KINDS; kind++)
-        c->kv_bucket[kind] = bucket_of(&st->all, kind);
+    for (int kind = 0; kind < STORE_KINDS; kind++) {
+        int32_t bucket = bucket_of(&st->all, kind);
+        c->kv_bucket[kind] = bucket;
+        c->kv_least[kind] = past_half(&st->all, kind, bucket) ? bucket / 2 : 0;
+    }
     if (cuda_ok(c, p, cudaMemcpyAsync(c->step_at, k.host, k.at, cudaMemcpyHostToDevice, c->stream),
                 "copying the step"))
         cuda_ok(c, p, cudaEventRecord(c->step_done[turn], c->stream), "copying the step");

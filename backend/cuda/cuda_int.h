@@ -91,7 +91,7 @@ typedef struct tally_place {
  */
 typedef struct graph_key {
     const void *model, *kv, *scratch;
-    int32_t rows, outs, n_seqs, kv_bucket[STORE_KINDS];
+    int32_t rows, outs, n_seqs, kv_bucket[STORE_KINDS], kv_least[STORE_KINDS];
     bool tree, counted;        /* counted: what attention leaves out is */
     bool far;                  /* rows have keys enough to drop tiles in every store (skip.c) */
     float skip[STEP_SEQS_MAX]; /* sparse_rule.skip; all 0: attention is exact */
@@ -154,6 +154,7 @@ typedef struct cuda_device {
     /* Numbers of keys of all rows are below; powers of two. A pool keeps few keys of a long
      * context, whose rings count on. */
     int32_t kv_bucket[STORE_KINDS];
+    int32_t kv_least[STORE_KINDS]; /* every row has more keys; half of the bucket, or 0 */
     /* Loading. */
     char *raw, *pinned[2];
     size_t raw_bytes;

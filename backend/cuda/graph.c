@@ -47,7 +47,8 @@ static bool same_graph_key(const graph_key *a, const graph_key *b)
 {
     return a->model == b->model && a->kv == b->kv && a->scratch == b->scratch &&
            a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
-           !memcmp(a->kv_bucket, b->kv_bucket, sizeof a->kv_bucket) && a->tree == b->tree &&
+           !memcmp(a->kv_bucket, b->kv_bucket, sizeof a->kv_bucket) &&
+           !memcmp(a->kv_least, b->kv_least, sizeof a->kv_least) && a->tree == b->tree &&
            !memcmp(a->skip, b->skip, sizeof a->skip) && a->counted == b->counted &&
            same_taps(&a->taps, &b->taps) && same_watch(&a->watch, &b->watch);
 }
@@ -105,6 +106,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
                    .n_seqs = st->n_seqs,
                    .tree = st->all.seen != NULL};
     memcpy(k.kv_bucket, c->kv_bucket, sizeof k.kv_bucket);
+    memcpy(k.kv_least, c->kv_least, sizeof k.kv_least);
     if (p->taps)
         k.taps = *p->taps;
     if (p->n_watch && !cuda_watched_rows(p, &k.watch))

@@ -118,7 +118,7 @@ int cu_wide_init(void);
  * y: as many columns as outputs were made. Formats of blocks, but PACK_G8. */
 static inline bool wide8_knows(int32_t kind)
 {
-    return kind > PACK_BF16 && kind < PACK_G8;
+    return kind >= PACK_Q4_0 && kind <= PACK_Q6_K;
 }
 static inline size_t wide8_bytes(int32_t n_in, int32_t n_out)
 {

@@ -161,6 +161,11 @@ static void check_shared(rig *g)
                  &(attend_case){NUM_F16, 8, 1, 512, 0, 600, 380, 16, .tree = true, .turning = 64});
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 600, 509, 12, .tree = true});
     check_attend(g, &(attend_case){NUM_F16, 8, 4, 256, 500, 1300, 1250, 17, .tree = true});
+    /* All rows past half of the bucket of 2,048 keys; one that is not; two sequences apart. */
+    gpu->shallow = 1024;
+    check_attend(g, &(attend_case){NUM_F16, 4, 2, 128, 0, 1400, 1024, 1, .tree = false});
+    check_attend(g, &(attend_case){NUM_F16, 4, 2, 128, 0, 1400, 1022, 4, .tree = false});
+    check_attend(g, &(attend_case){NUM_F16, 4, 2, 128, 0, 1400, 1030, 4, .two_seqs = true});
     /* Rows of both kernels in a pass. */
     gpu->shallow = 295;
     check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 600, 290, 12, .turning = 64});
