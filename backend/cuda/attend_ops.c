@@ -319,7 +319,9 @@ static int32_t shallow_keys(const cuda_device *c, const kv_view *kv)
 {
     if (c->shallow != SHALLOW_MEASURED)
         return c->shallow;
-    return kv->head_dim < 512 ? 0 : kv->n_head_kv < 4 ? 16384 : 4096;
+    if (kv->head_dim < 512)
+        return kv->head_dim == 128 ? 1024 : 0;
+    return kv->n_head_kv < 4 ? 16384 : 4096;
 }
 
 /* How a row's keys are cut into chunks. split_hopper.cu has a block for each chunk and KV head. */
