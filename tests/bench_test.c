@@ -233,13 +233,19 @@ TEST(bench_refuses_what_makes_no_sense)
     json_t *root;
     fidelity_open(&f, "dense");
     const char *model = fidelity_write(&f, NULL);
-    const char *bad[][8] = {
-        {"-m", model, "-p", "5,x", NULL},          {"-m", model, "-p", "-5", NULL},
-        {"-m", model, "-p", "0", "-n", "0", NULL}, {"-m", model, "-p", "", NULL},
-        {"-m", model, "-p", "99999999", NULL},     {"--vs", "/bin/true", NULL},
-        {"-m", "/nonexistent", "-p", "5", NULL},   {"-m", model, "--vs", "/nonexistent", NULL},
-        {"-m", model, "--vs", "/bin/false", NULL}, {"-m", model, "-d", "5000", NULL},
-        {"-m", model, "--vs", "/bin/true", NULL},
+    const char *bad[][9] = {
+        /* short runs: --vs runs carat first */
+        {"-m", model, "-p", "5,x", NULL},
+        {"-m", model, "-p", "-5", NULL},
+        {"-m", model, "-p", "0", "-n", "0", NULL},
+        {"-m", model, "-p", "", NULL},
+        {"-m", model, "-p", "99999999", NULL},
+        {"--vs", "/bin/true", NULL},
+        {"-m", "/nonexistent", "-p", "5", NULL},
+        {"-m", model, "-p", "5", "-n", "2", "--vs", "/nonexistent", NULL},
+        {"-m", model, "-p", "5", "-n", "2", "--vs", "/bin/false", NULL},
+        {"-m", model, "-d", "5000", NULL},
+        {"-m", model, "-p", "5", "-n", "2", "--vs", "/bin/true", NULL},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int rc = run_bench(bad[i], &root);

@@ -2,7 +2,7 @@
 #include "base/str.h"
 #include "tests/test.h"
 
-TEST(public_headers_compile_as_c_and_cpp_without_warnings)
+PLAIN_TEST(public_headers_compile_as_c_and_cpp_without_warnings)
 {
     char line[4096];
     str said = {0};
