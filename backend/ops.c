@@ -145,7 +145,8 @@ mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
 mat op_act_mul(pass *p, mat a, mat b, act_kind act)
 {
     bool per_head = a.rows == b.rows && a.heads == b.heads && a.cols == 1;
-    if (!pass_shapes(p, "act_mul", (per_head && act != ACT_SWIGLU_CUT) || same_shape(a, b)) || !knows_act(p, "act_mul", act))
+    if (!pass_shapes(p, "act_mul", (per_head && act != ACT_SWIGLU_CUT) || same_shape(a, b)) ||
+        !knows_act(p, "act_mul", act))
         return (mat){0};
     mat y = pass_mat(p, b.rows, b.heads, b.cols);
     if (!pass_failed(p))
@@ -153,10 +154,64 @@ mat op_act_mul(pass *p, mat a, mat b, act_kind act)
     return y;
 }
 
+static bool has_vision(pass *p, const char *op)
+{
+    const device_ops *o = p->dev->op;
+    if (!pass_failed(p) && (!o->clamp || !o->pool || !o->standardize))
+        err_set(&p->e, E_UNSUPPORTED, "%s: %s does not compute vision towers", op, p->dev->name);
+    return !pass_failed(p);
+}
+
+mat op_clamp(pass *p, mat x, float low, float high)
+{
+    if (!pass_shapes(p, "clamp", low <= high) || !has_vision(p, "clamp"))
+        return (mat){0};
+    mat y = pass_mat(p, x.rows, x.heads, x.cols);
+    if (!pass_failed(p))
+        p->dev->op->clamp(p, y, x, low, high);
+    return y;
+}
+
+mat op_clamp_inplace(pass *p, mat x, float low, float high)
+{
+    if (pass_shapes(p, "clamp", low <= high) && has_vision(p, "clamp"))
+        p->dev->op->clamp(p, x, x, low, high);
+    return x;
+}
+
+mat op_pool(pass *p, mat x, int32_t n)
+{
+    const rowset *out = &p->st->out;
+    if (!pass_shapes(p, "pool",
+                     n > 0 && x.rows == p->rows->n && p->rows == &p->st->all &&
+                         (int64_t)out->n * n == x.rows) ||
+        !has_vision(p, "pool"))
+        return (mat){0};
+    mat y = pass_mat(p, out->n, x.heads, x.cols);
+    if (!pass_failed(p))
+        p->dev->op->pool(p, y, x, n);
+    p->rows = out;
+    return y;
+}
+
+mat op_standardize(pass *p, mat x, const weight *shift, const weight *scale)
+{
+    bool fits = shift && scale && is_vector(shift, x.cols) && is_vector(scale, x.cols);
+    if (pass_shapes(p, "standardize", fits && x.heads == 1) && has_vision(p, "standardize"))
+        p->dev->op->standardize(p, x, shift, scale);
+    return x;
+}
+
 mat op_rope(pass *p, mat x, const rope *r)
 {
-    if (pass_shapes(p, "rope", r && x.cols >= 2 * r->n_pairs && x.rows == p->rows->n))
-        p->dev->op->rope(p, x, r);
+    bool axes = r && r->n_axes;
+    bool fits = r && x.cols >= 2 * r->n_pairs && x.rows == p->rows->n && r->n_axes >= 0 &&
+                r->n_axes <= ROPE_AXES_MAX;
+    if (fits && axes)
+        fits = r->n_pairs % r->n_axes == 0 && (p->dry || p->rows->axis[r->n_axes - 1]);
+    if (!pass_shapes(p, "rope", fits) || (axes && !has_vision(p, "rope")))
+        return x;
+    p->dev->op->rope(p, x, r);
     return x;
 }
 

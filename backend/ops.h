@@ -30,15 +30,24 @@ typedef struct rope {
     int32_t n_turning;     /* pairs from here on have frequency 0 */
     const float *turns;    /* device memory, [ROPE_TURNS][2][n_turning], cosines first; or NULL */
     bool interleaved;
+    /* 0: pairs turn by the row's position. Else they are n_axes ranges of equal length, the a-th of
+     * which turns by the row's place on axis a (rowset.axis). parted: each range is a part of the
+     * head with half-split pairs of its own; else the pairs are those of the whole head. */
+    int32_t n_axes;
+    bool parted;
 } rope;
 /* Where the elements of pair i are in a head: pair_at(r, i) and pair_step(r) behind it. */
+static inline int32_t rope_part(const rope *r) /* pairs of a part of the head */
+{
+    return r->parted ? r->n_pairs / r->n_axes : r->n_pairs;
+}
 static inline int32_t pair_at(const rope *r, int32_t i)
 {
-    return r->interleaved ? 2 * i : i;
+    return r->interleaved ? 2 * i : i + i / rope_part(r) * rope_part(r);
 }
 static inline int32_t pair_step(const rope *r)
 {
-    return r->interleaved ? 1 : r->n_pairs;
+    return r->interleaved ? 1 : rope_part(r);
 }
 static inline float rope_factor(const rope *r)
 {
@@ -183,6 +192,12 @@ typedef struct device_ops {
     void (*copy)(pass *p, mat y, mat x);
     /* x = cap * tanh(x / cap) where cap > 0; then x[ids] = -inf */
     void (*softcap)(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
+    /* Of vision towers, all three optional. y = x, at least low and at most high; y may be x */
+    void (*clamp)(pass *p, mat y, mat x, float low, float high);
+    /* y[r] = mean of x[n r] .. x[n r + n - 1] */
+    void (*pool)(pass *p, mat y, mat x, int32_t n);
+    /* x = (x - shift) * scale, column by column; in place */
+    void (*standardize)(pass *p, mat x, const weight *shift, const weight *scale);
     /* y[r, 0]: the columns of x[r]'s largest values, y[r, 1]: their log softmax; see op_best */
     void (*best)(pass *p, mat y, mat x);
 } device_ops;
@@ -471,6 +486,13 @@ void op_keep_outputs(pass *p, mat *const *x, int32_t n);
  * rows. For drafters: some rows of an earlier pass's taps. */
 mat op_wanted_rows(pass *p, mat x);
 mat op_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
+/* x, at least low and at most high. */
+mat op_clamp(pass *p, mat x, float low, float high);
+mat op_clamp_inplace(pass *p, mat x, float low, float high); /* returns x */
+/* The mean of every n rows that follow each other. From here on the pass has the wanted rows, which
+ * are so many. */
+mat op_pool(pass *p, mat x, int32_t n);
+mat op_standardize(pass *p, mat x, const weight *shift, const weight *scale); /* returns x */
 /* Copies x to `to`, which may be a range of columns (mat_columns). */
 void op_copy(pass *p, mat to, mat x);
 /* [rows, 2, k]: head 0 has the numbers of the k largest logits of each row, as floats, best first,

@@ -384,6 +384,18 @@ static void w_best(pass *p, mat y, mat x)
 {
     AROUND("best", y, NULL, x = mirror_mat(m_, p, x), op->best(p, y, x));
 }
+static void w_clamp(pass *p, mat y, mat x, float low, float high)
+{
+    AROUND("clamp", y, NULL, x = mirror_mat(m_, p, x), op->clamp(p, y, x, low, high));
+}
+static void w_pool(pass *p, mat y, mat x, int32_t n)
+{
+    AROUND("pool", y, NULL, x = mirror_mat(m_, p, x), op->pool(p, y, x, n));
+}
+static void w_standardize(pass *p, mat x, const weight *shift, const weight *scale)
+{
+    AROUND("standardize", x, scale, (void)0, op->standardize(p, x, shift, scale));
+}
 /* Compares the weights of the chosen experts: another choice has other weights. */
 static void w_route(pass *p, routing r, mat logits, const route_rule *rule)
 {
@@ -634,6 +646,9 @@ static const device_ops wrap_ops = {
     .copy = w_copy,
     .softcap = w_softcap,
     .best = w_best,
+    .clamp = w_clamp,
+    .pool = w_pool,
+    .standardize = w_standardize,
 };
 
 /* The wrapper has an optional op only if the inner device has it, and for check the reference too.
@@ -650,6 +665,8 @@ static void drop_missing(device_ops *t, const device *inner, const device *ref)
         t->watch_pages = NULL;
     if (!inner->op->conv || !inner->op->delta)
         t->conv = NULL, t->delta = NULL;
+    if (!inner->op->clamp || !inner->op->pool || !inner->op->standardize)
+        t->clamp = NULL, t->pool = NULL, t->standardize = NULL;
 }
 
 /* A wrapper has the optional functions that its inner device has. */

@@ -88,7 +88,9 @@ const rope *mirror_rope(wrapper *w, pass *p, const rope *r)
     w->host_rope = (rope){.n_pairs = r->n_pairs,
                           .n_turning = r->n_turning,
                           .factor = r->factor,
-                          .interleaved = r->interleaved};
+                          .interleaved = r->interleaved,
+                          .n_axes = r->n_axes,
+                          .parted = r->parted};
     w->host_rope.inv_freq =
         mirror_bytes(w, p, r->inv_freq, (size_t)r->n_pairs * sizeof *r->inv_freq);
     return &w->host_rope;

@@ -1,5 +1,5 @@
 /* gemma4_vision.c - the vision tower of Gemma 4 (E2B, E4B, 26B-A4B, 31B): sizes, keys, tensors,
- * binding.
+ * binding, and the forward pass in the order of the paper.
  *
  * GGUF names are llama.cpp's; safetensors names are transformers'. A position is a patch's column
  * and row; both tables are one tensor, columns first. Files say neither the theta of the rotation,
@@ -12,6 +12,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { THETA = 100 }; /* of the rotation; in no file */
 
 /* ---- Sizes ---- */
 
@@ -249,8 +251,6 @@ static status bind_each(model *m, gemma4v *g, const gemma4v_shape *s, err *e)
         st = table_bind(&b, &s->common, L);
         for (size_t k = 0; k < sizeof products / sizeof *products && !st; k++)
             st = bind_bounds(&b, products[k].w, products[k].name);
-        m->kv[i] = (kv_spec){
-            .layer = i, .n_head_kv = s->n_head, .head_dim = g->head_dim, .inside = KV_INSIDE_ALL};
     }
     return st;
 }
@@ -284,7 +284,9 @@ static status bind_gemma4v(model *m, err *e)
     g->eps = (float)s->eps;
     if ((st = vision_read_stats(m, &g->v.rule, e)) || (st = table_bind(&b, shape, g)) ||
         (st = vision_bind_patches(m, &g->patches, "v.patch_embd.weight", s->patch, s->n_embd, e)) ||
-        (st = bind_positions(m, g, s, e)) || (st = bind_each(m, g, s, e)))
+        (st = bind_positions(m, g, s, e)) ||
+        (st = vision_bind_rope(m, &g->rope, g->head_dim / 2, THETA, true, e)) ||
+        (st = bind_each(m, g, s, e)))
         return st;
     /* The tower's first step is 2 x - 1. */
     for (int c = 0; c < 3; c++) {
@@ -294,8 +296,71 @@ static status bind_gemma4v(model *m, err *e)
     g->v.rule.patch = s->patch;
     g->v.rule.merge = s->merge;
     g->v.n_out = s->n_out;
+    g->v.n_head = s->n_head;
+    g->v.head_dim = g->head_dim;
+    g->v.n_pos = s->n_pos;
     return vision_done(m, shape, &g->v, &gemma4v_vision, e);
 }
 
-const vision_arch gemma4v_vision = {
-    .projector = "gemma4v", .shapes = &gemma4v_shapes, .bind = bind_gemma4v};
+/* ---- The forward pass ---- */
+
+static mat clamped_product(pass *p, mat x, const clamped_weight *w)
+{
+    if (isfinite(w->in_low) || isfinite(w->in_high))
+        x = op_clamp(p, x, w->in_low, w->in_high);
+    mat y = op_matmul(p, x, &w->w);
+    if (isfinite(w->out_low) || isfinite(w->out_high))
+        op_clamp_inplace(p, y, w->out_low, w->out_high);
+    return y;
+}
+
+/* Every patch sees every patch. */
+static void gemma4v_add_attention(pass *p, const gemma4v *g, const gemma4v_layer *L,
+                                  const kv_view *kv, mat x)
+{
+    mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
+    mat q = mat_heads(clamped_product(p, h, &L->wq), g->head_dim);
+    mat k = mat_heads(clamped_product(p, h, &L->wk), g->head_dim);
+    mat v = mat_heads(clamped_product(p, h, &L->wv), g->head_dim);
+    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
+    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
+    op_kv_store(p, kv, k, op_rms_norm_inplace(p, v, NULL, g->eps));
+    mat a = op_attend(p, q, kv, 1); /* no 1 / sqrt(head_dim): norms stand in for it */
+    op_add_rms_norm(p, x, clamped_product(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
+}
+
+static void gemma4v_add_ffn(pass *p, const gemma4v *g, const gemma4v_layer *L, mat x)
+{
+    mat h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
+    mat a = clamped_product(p, h, &L->gate), b = clamped_product(p, h, &L->up);
+    mat y = clamped_product(p, op_act_mul(p, a, b, ACT_GELU_TANH), &L->down);
+    op_add_rms_norm(p, x, y, &L->ffn_post_norm, g->eps);
+}
+
+static mat gemma4v_forward(pass *p, const model *m, const vision_input *in)
+{
+    const gemma4v *g = m->impl;
+    mat x = op_matmul(p, in->patches, &g->patches);
+    size_t mark = pass_mark(p);
+    op_add(p, x, op_embed_at(p, in->columns, &g->columns, 1));
+    op_add(p, x, op_embed_at(p, in->rows, &g->rows, 1));
+    pass_release(p, mark);
+    for (int32_t i = 0; i < m->n_layer; i++) {
+        p->il = i;
+        gemma4v_add_attention(p, g, &g->layer[i], in->kv, x);
+        pass_release(p, mark);
+        gemma4v_add_ffn(p, g, &g->layer[i], x);
+        pass_release(p, mark);
+    }
+    p->il = -1;
+    /* In f32: pooled values of the large tower reach 8e4. */
+    mat y = op_scale(p, op_pool(p, x, in->merged), sqrtf((float)g->n_embd), NULL);
+    if (g->std_scale.n_in)
+        op_standardize(p, y, &g->std_bias, &g->std_scale);
+    return op_matmul(p, op_rms_norm_inplace(p, y, NULL, g->eps), &g->out);
+}
+
+const vision_arch gemma4v_vision = {.projector = "gemma4v",
+                                    .shapes = &gemma4v_shapes,
+                                    .bind = bind_gemma4v,
+                                    .forward = gemma4v_forward};

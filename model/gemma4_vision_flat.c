@@ -167,6 +167,7 @@ static status bind_gemma4uv(model *m, err *e)
     g->v.rule.patch = s->patch * s->merge;
     g->v.rule.merge = 1;
     g->v.n_out = s->n_out;
+    g->v.n_pos = s->n_pos;
     return vision_done(m, shape, &g->v, &gemma4uv_vision, e);
 }
 

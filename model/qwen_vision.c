@@ -185,8 +185,6 @@ static status bind_each(model *m, qwen3vl *g, const qwen3vl_shape *s, err *e)
         const binder b = {m, i, e};
         g->layer[i].rope = &g->rope;
         st = table_bind(&b, &s->common, &g->layer[i]);
-        m->kv[i] = (kv_spec){
-            .layer = i, .n_head_kv = s->n_head, .head_dim = g->head_dim, .inside = KV_INSIDE_ALL};
     }
     return st;
 }
@@ -214,6 +212,9 @@ static status bind_qwen3vl(model *m, err *e)
     g->v.rule.min_pixels = LEAST_PIXELS;
     g->v.rule.max_pixels = MOST_PIXELS;
     g->v.n_out = s->n_out;
+    g->v.n_head = s->n_head;
+    g->v.head_dim = g->head_dim;
+    g->v.n_pos = s->n_pos;
     return vision_done(m, shape, &g->v, &qwen3vl_vision, e);
 }
 

@@ -138,9 +138,25 @@ status vision_bind_patches(model *m, weight *w, const char *name, int32_t patch,
                         e);
 }
 
+status vision_bind_rope(model *m, rope *r, int32_t n_dims, double theta, bool parted, err *e)
+{
+    int32_t n = n_dims / 2;
+    size_t n_bytes = 2 * (size_t)n * sizeof(float);
+    float *inv = arena_array(&m->mem, 2 * (size_t)n, sizeof *inv);
+    if (!inv)
+        return err_memory(e, "rotation frequencies", n_bytes);
+    for (int32_t i = 0; i < n; i++)
+        inv[i] = inv[n + i] = (float)pow(theta, -2.0 * i / n_dims);
+    *r = (rope){
+        .n_pairs = 2 * n, .n_turning = 2 * n, .inv_freq = inv, .n_axes = 2, .parted = parted};
+    return model_add_table(m, (const void **)&r->inv_freq, n_bytes, e);
+}
+
 status vision_done(model *m, const model_shape *s, vision *v, const vision_arch *a, err *e)
 {
+    v->arch = a;
     v->projector = a->projector;
+    m->n_kv = 0;
     v->rule.grouped = true;
     return bind_done(m, s, v, NULL, NULL, e);
 }

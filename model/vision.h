@@ -20,9 +20,19 @@
     int32_t image_size; /* stated by files, and of no use */                                       \
     double eps
 
+/* One picture, as a pass gets it: values [n_patches][3 patch patch], and each patch's column and
+ * row, [n_patches][1]. Memory of the device. */
+typedef struct vision_input {
+    mat patches, columns, rows;
+    const kv_view *kv; /* one store, which all layers use in turn */
+    int32_t merged;    /* patches of a token */
+} vision_input;
+
 /* What every tower's own data begins with: model.impl. */
 typedef struct vision {
+    const struct vision_arch *arch;
     const char *projector; /* "gemma4v" */
+    int32_t n_head, head_dim, n_pos;
     int32_t n_out;
     image_rule rule; /* without a budget; max_pixels 0: the tower has no limits of its own */
 } vision;
@@ -32,6 +42,8 @@ typedef struct vision_arch {
     const char *projector;
     const shape_family *shapes;
     status (*bind)(model *m, err *e);
+    /* Soft tokens [n_tokens, n_out]. NULL: the forward pass is not there yet. */
+    mat (*forward)(pass *p, const model *m, const vision_input *in);
 } vision_arch;
 extern const vision_arch gemma4v_vision, gemma4uv_vision, qwen3vl_vision;
 
@@ -46,6 +58,20 @@ status vision_grid(const model *m, int32_t budget, int32_t width, int32_t height
 /* Soft tokens of a picture: a user's budget, unless he says another; the least and the most. */
 enum { VISION_BUDGET = 560, VISION_BUDGET_MIN = 70, VISION_BUDGET_MAX = 1120 };
 
+/* ---- Passes: vision_run.c ---- */
+
+/* The device's memory for a picture. */
+typedef struct vision_memory {
+    size_t scratch_bytes, key_bytes;
+} vision_memory;
+/* E_UNSUPPORTED: a tower or a device without a forward pass; E_LIMIT: a picture with more patches a
+ * side than the tower has positions. */
+status vision_plan(const model *m, device *dev, const image_grid *g, vision_memory *need, err *e);
+/* Soft tokens of one picture: soft[n_tokens][n_out]. patches: as image_to_patches gives them by the
+ * rule of vision_grid. Takes exactly what vision_plan says, and gives it back. m is loaded. */
+status vision_encode(const model *m, device *dev, const image_grid *g, const float *patches,
+                     float *soft, err *e);
+
 /* ---- For towers, inside model/ only ---- */
 
 /* image_mean and image_std of the file, three numbers each; std above 0. */
@@ -55,7 +81,10 @@ void vision_put(gguf_writer *w, const char *projector, float mean, float std);
 /* The matrix of patches: a tensor of {patch, patch, 3, n_embd}, as one of rows. */
 status vision_bind_patches(model *m, weight *w, const char *name, int32_t patch, int32_t n_embd,
                            err *e);
-/* The end of a tower's bind: *v's fields, and one store of keys for all layers. */
+/* A rotation by column and row: half of the pairs for each. parted: each half of a head has pairs
+ * of its own. n_dims: of the pairs of one axis. */
+status vision_bind_rope(model *m, rope *r, int32_t n_dims, double theta, bool parted, err *e);
+/* The end of a tower's bind: *v's fields. The model has no stores: keys live for a picture. */
 status vision_done(model *m, const model_shape *s, vision *v, const vision_arch *a, err *e);
 
 #endif

@@ -269,6 +269,9 @@ static const device_ops cpu_ops = {
     .copy = cpu_copy,
     .softcap = cpu_softcap,
     .best = cpu_best,
+    .clamp = cpu_clamp,
+    .pool = cpu_pool,
+    .standardize = cpu_standardize,
 };
 
 /* ---- Instruction sets -------------------------------------------------------------------- */

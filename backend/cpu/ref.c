@@ -111,7 +111,9 @@ static void ref_rope(pass *p, mat x, const rope *f)
     int32_t apart = pair_step(f);
     for (int32_t r = 0; r < x.rows; r++)
         for (int32_t i = 0; i < f->n_pairs; i++) {
-            double angle = (double)p->rows->pos[r] * f->inv_freq[i];
+            int32_t pos =
+                f->n_axes ? p->rows->axis[i / (f->n_pairs / f->n_axes)][r] : p->rows->pos[r];
+            double angle = (double)pos * f->inv_freq[i];
             double c = rope_factor(f) * cos(angle), s = rope_factor(f) * sin(angle);
             for (int32_t h = 0; h < x.heads; h++) {
                 float *v = mat_row(x, r) + (size_t)h * (size_t)x.cols + pair_at(f, i);
@@ -120,6 +122,40 @@ static void ref_rope(pass *p, mat x, const rope *f)
                 v[apart] = (float)(a * s + b * c);
             }
         }
+}
+
+static void ref_clamp(pass *p, mat y, mat x, float low, float high)
+{
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < y.rows; r++)
+        for (int32_t i = 0; i < mat_width(y); i++) {
+            float v = mat_row(x, r)[i]; /* a NaN stays one */
+            mat_row(y, r)[i] = v < low ? low : v > high ? high : v;
+        }
+}
+
+static void ref_pool(pass *p, mat y, mat x, int32_t n)
+{
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < y.rows; r++)
+        for (int32_t i = 0; i < mat_width(y); i++) {
+            double sum = 0;
+            for (int32_t k = 0; k < n; k++)
+                sum += mat_row(x, r * n + k)[i];
+            mat_row(y, r)[i] = (float)(sum / n);
+        }
+}
+
+static void ref_standardize(pass *p, mat x, const weight *shift, const weight *scale)
+{
+    const float *b = shift->data, *c = scale->data;
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < x.rows; r++)
+        for (int32_t i = 0; i < x.cols; i++)
+            mat_row(x, r)[i] = (float)(((double)mat_row(x, r)[i] - b[i]) * c[i]);
 }
 
 static void ref_add(pass *p, mat y, mat a, mat b)
@@ -687,4 +723,7 @@ const device_ops cpu_ref_ops = {
     .copy = ref_copy,
     .softcap = ref_softcap,
     .best = ref_best,
+    .clamp = ref_clamp,
+    .pool = ref_pool,
+    .standardize = ref_standardize,
 };

@@ -20,7 +20,7 @@ typedef struct rows_job {
     mat y, a, b;
     const weight *w;
     const float *wv;
-    float c;
+    float c, high;
     const rope *rope;
     const kv_view *kv;
     const int32_t *ids;
@@ -141,10 +141,44 @@ static void softcap_row(const rows_job *j, int32_t r, int32_t thread)
         mat_row(j->y, r)[j->ids[i]] = -INFINITY;
 }
 
+/* The three of vision towers are plain loops: they are a thousandth of a tower's time. */
+static void clamp_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    const float *x = mat_row(j->a, r);
+    float *y = mat_row(j->y, r), low = j->c, high = j->high;
+    (void)thread;
+    for (int32_t i = 0; i < mat_width(j->y); i++)
+        y[i] = x[i] < low ? low : x[i] > high ? high : x[i];
+}
+
+static void pool_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    int32_t n = j->n_ids, width = mat_width(j->y);
+    float *y = mat_row(j->y, r);
+    (void)thread;
+    memcpy(y, mat_row(j->a, r * n), (size_t)width * sizeof *y);
+    for (int32_t k = 1; k < n; k++)
+        for (int32_t i = 0; i < width; i++)
+            y[i] += mat_row(j->a, r * n + k)[i];
+    for (int32_t i = 0; i < width; i++)
+        y[i] /= (float)n;
+}
+
+static void standardize_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    const float *shift = j->w->data;
+    float *x = mat_row(j->y, r);
+    (void)thread;
+    for (int32_t i = 0; i < j->y.cols; i++)
+        x[i] = (x[i] - shift[i]) * j->wv[i];
+}
+
 void cpu_rotate(const cpu_kernels *k, const rope *f, float *x, const float *c, const float *s)
 {
     if (!f->interleaved) {
-        k->rotate(x, c, s, f->n_pairs);
+        int32_t n = rope_part(f);
+        for (int32_t i = 0; i < f->n_pairs; i += n)
+            k->rotate(x + 2 * i, c + i, s + i, n);
         return;
     }
     for (int32_t i = 0; i < f->n_pairs; i++) {
@@ -158,7 +192,11 @@ static void rope_row(const rows_job *j, int32_t r, int32_t thread)
 {
     int32_t n = j->rope->n_pairs;
     float *c = j->temp + (size_t)thread * 2 * (size_t)n, *s = c + n;
-    kernels(j)->sincos(c, s, j->rope->inv_freq, n, j->p->rows->pos[r]);
+    int32_t range = j->rope->n_axes ? n / j->rope->n_axes : n;
+    for (int32_t i = 0; i < n; i += range) {
+        const int32_t *pos = j->rope->n_axes ? j->p->rows->axis[i / range] : j->p->rows->pos;
+        kernels(j)->sincos(c + i, s + i, j->rope->inv_freq + i, range, pos[r]);
+    }
     if (rope_factor(j->rope) != 1.0f)
         kernels(j)->scale(c, rope_factor(j->rope), 2 * n);
     for (int32_t h = 0; h < j->y.heads; h++)
@@ -266,6 +304,30 @@ void cpu_scale(pass *p, mat x, float c, const weight *w)
     rows_job j = {.p = p, .y = x, .c = c, .row = scale_row};
     if (w)
         j.c *= *(const float *)w->data;
+    run_rows(&j, mat_width(x));
+}
+
+void cpu_clamp(pass *p, mat y, mat x, float low, float high)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = y, .a = x, .c = low, .high = high, .row = clamp_row};
+    run_rows(&j, mat_width(y));
+}
+
+void cpu_pool(pass *p, mat y, mat x, int32_t n)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = y, .a = x, .n_ids = n, .row = pool_row};
+    run_rows(&j, n * mat_width(y));
+}
+
+void cpu_standardize(pass *p, mat x, const weight *shift, const weight *scale)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = x, .w = shift, .wv = scale->data, .row = standardize_row};
     run_rows(&j, mat_width(x));
 }
 

@@ -77,6 +77,30 @@ static void do_softcap(device *d, pass *p, mat y, mat a, mat b, const weight *w)
     d->op->copy(p, y, a);
     d->op->softcap(p, mat_flat(y), 3.0f, ids, 1);
 }
+static void do_clamp(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)b;
+    (void)w;
+    d->op->clamp(p, y, a, -1.5f, 2.5f);
+    d->op->clamp(p, y, y, -INFINITY, 2.0f);
+}
+/* Means of five rows; the rows behind them stay as they are. */
+static void do_pool(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    mat few = y;
+    (void)b;
+    (void)w;
+    d->op->copy(p, y, a);
+    few.rows = a.rows / 5;
+    a.rows = few.rows * 5;
+    d->op->pool(p, few, a, 5);
+}
+static void do_standardize(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)b;
+    d->op->copy(p, y, a);
+    d->op->standardize(p, mat_columns(y, 0, y.cols), w, w);
+}
 static void do_add_norm(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
     d->op->copy(p, y, a);
@@ -144,6 +168,9 @@ TEST(cpu_small_ops_equal_the_reference)
     check_op("scale", do_scale, 1e-12);
     check_op("softcap", do_softcap, 1e-12);
     check_op("add_rms_norm", do_add_norm, 1e-12);
+    check_op("clamp", do_clamp, 1e-30);
+    check_op("pool", do_pool, 1e-12);
+    check_op("standardize", do_standardize, 1e-12);
 }
 
 /* Every function against libm in double, over its range and at its edges. */
@@ -277,6 +304,76 @@ TEST(cpu_rope_at_every_scale_of_position)
             mem_free(y.at);
             device_close(d);
         }
+    test_pass_close(&t);
+    device_close(ref);
+}
+
+/* By column and row, as towers turn: against plain rotations of the halves of a head, and on every
+ * instruction set against the definition. */
+TEST(cpu_rope_by_axes)
+{
+    enum { ROWS = 9, HEADS = 3 };
+    static const int32_t dims[] = {8, 12, 64, 72}, place[] = {0, 1, 2, 7, 63, 64, 511, 3359, 10239};
+    uint64_t rng = test_seed();
+    int32_t axis[2][ROWS];
+    float inv[36];
+    device *ref = test_device(NULL, (cpu_options){.reference = true});
+    test_pass t;
+    test_pass_open(&t, 1u << 20);
+    for (int r = 0; r < ROWS; r++) {
+        axis[0][r] = place[r];
+        axis[1][r] = place[ROWS - 1 - r] / 2;
+    }
+    t.st.all.axis[0] = axis[0];
+    t.st.all.axis[1] = axis[1];
+    for (int i = 0; i < 4; i++) {
+        int32_t dim = dims[i], half = dim / 2, quarter = dim / 4;
+        for (int k = 0; k < half; k++)
+            inv[k] = (float)pow(100.0, -2.0 * (k % quarter) / half);
+        mat x = test_mat(ROWS, HEADS, dim), y = test_mat(ROWS, HEADS, dim),
+            z = test_mat(ROWS, 1, dim);
+        size_t n = (size_t)ROWS * HEADS * (size_t)dim;
+        float *start = mem_alloc(n * sizeof *start);
+        test_fill(start, n, 1.0f, &rng);
+        for (int parted = 0; parted < 2; parted++) {
+            const rope f = {.n_pairs = half, .inv_freq = inv, .n_axes = 2, .parted = parted};
+            const rope plain = {.n_pairs = quarter, .inv_freq = inv};
+            memcpy(y.at, start, n * sizeof *start);
+            ref->op->rope(test_pass_begin(&t, ref, ROWS, 0), y, &f);
+            for (int part = 0; part < 2; part++) { /* of the first head */
+                for (int32_t r = 0; r < ROWS; r++)
+                    for (int32_t c = 0; c < half; c++) {
+                        int32_t at = parted        ? part * half + c
+                                     : c < quarter ? part * quarter + c
+                                                   : half + part * quarter + c - quarter;
+                        mat_row(z, r)[part * half + c] = start[r * HEADS * dim + at];
+                    }
+                pass *p = test_pass_begin(&t, ref, ROWS, 0);
+                memcpy(t.pos, axis[part], sizeof axis[part]);
+                ref->op->rope(p, mat_columns(z, part * half, half), &plain);
+                for (int32_t r = 0; r < ROWS; r++)
+                    for (int32_t c = 0; c < half; c++) {
+                        int32_t at = parted        ? part * half + c
+                                     : c < quarter ? part * quarter + c
+                                                   : half + part * quarter + c - quarter;
+                        CHECK(mat_row(z, r)[part * half + c] == mat_row(y, r)[at]);
+                    }
+            }
+            for (int a = 0; a < N_ISA; a++) {
+                device *d = test_device(every_isa[a], (cpu_options){0});
+                if (!d)
+                    continue;
+                memcpy(x.at, start, n * sizeof *start);
+                d->op->rope(test_pass_begin(&t, d, ROWS, 0), x, &f);
+                CHECK(test_nmse(x, y) < 1e-13);
+                device_close(d);
+            }
+        }
+        mem_free(start);
+        mem_free(x.at);
+        mem_free(y.at);
+        mem_free(z.at);
+    }
     test_pass_close(&t);
     device_close(ref);
 }

@@ -15,6 +15,9 @@ void cpu_add(pass *p, mat y, mat a, mat b);
 void cpu_scale(pass *p, mat x, float c, const weight *w);
 void cpu_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
 void cpu_rope(pass *p, mat x, const rope *f);
+void cpu_clamp(pass *p, mat y, mat x, float low, float high);
+void cpu_pool(pass *p, mat y, mat x, int32_t n);
+void cpu_standardize(pass *p, mat x, const weight *shift, const weight *scale);
 /* Turns the head x by cosines and sines of f's pairs. */
 void cpu_rotate(const cpu_kernels *k, const rope *f, float *x, const float *c, const float *s);
 void cpu_kv_store(pass *p, const kv_view *kv, mat k, mat v);

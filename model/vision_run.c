@@ -1,0 +1,178 @@
+/* vision_run.c - a picture through a tower: one pass of all patches, which see each other.
+ *
+ * All layers use one store of keys and values in turn, in f32: nothing outlives the pass. Patches
+ * of a token follow each other, so that pooling and merging take rows side by side.
+ */
+#include "model/vision.h"
+#include "base/mem.h"
+
+/* What a pass needs to know of each patch, by patch. */
+typedef struct patch_rows {
+    int32_t *zero, *index, *last, *axis[ROPE_AXES_MAX];
+    float *column, *row;
+} patch_rows;
+
+static void rows_free(patch_rows *r)
+{
+    mem_free(r->zero);
+    mem_free(r->index);
+    mem_free(r->last);
+    mem_free(r->axis[0]);
+    mem_free(r->axis[1]);
+    mem_free(r->column);
+    mem_free(r->row);
+}
+
+static status rows_init(patch_rows *r, const image_grid *g, int32_t merge, err *e)
+{
+    size_t n = (size_t)g->n_patches;
+    *r =
+        (patch_rows){.zero = mem_calloc(n, sizeof *r->zero),
+                     .index = mem_calloc(n, sizeof *r->index),
+                     .last = mem_calloc(n, sizeof *r->last),
+                     .axis = {mem_calloc(n, sizeof *r->axis[0]), mem_calloc(n, sizeof *r->axis[1])},
+                     .column = mem_calloc(n, sizeof *r->column),
+                     .row = mem_calloc(n, sizeof *r->row)};
+    if (!r->zero || !r->index || !r->last || !r->axis[0] || !r->axis[1] || !r->column || !r->row) {
+        rows_free(r);
+        return err_memory(e, "the patches of a picture", 7 * n * sizeof(int32_t));
+    }
+    int32_t i = 0;
+    for (int32_t token = 0; token < g->n_tokens; token++)
+        for (int32_t k = 0; k < merge * merge; k++, i++) {
+            int32_t across = g->cols / merge;
+            r->index[i] = i;
+            r->last[i] = g->n_patches - 1;
+            r->axis[0][i] = token % across * merge + k % merge;
+            r->axis[1][i] = token / across * merge + k / merge;
+            r->column[i] = (float)r->axis[0][i];
+            r->row[i] = (float)r->axis[1][i];
+        }
+    return OK;
+}
+
+/* Places of a store come in whole pages. */
+static kv_view view_of(const vision *v, int32_t n_patches)
+{
+    size_t row = (size_t)v->head_dim * sizeof(float);
+    int32_t n_slots = (n_patches + KV_PAGE - 1) / KV_PAGE * KV_PAGE;
+    return (kv_view){.kind = STORE_LINEAR,
+                     .inside = KV_INSIDE_ALL,
+                     .k_type = NUM_F32,
+                     .v_type = NUM_F32,
+                     .n_head_kv = v->n_head,
+                     .head_dim = v->head_dim,
+                     .n_slots = n_slots,
+                     .n_keys = n_patches,
+                     .k_row_bytes = row,
+                     .v_row_bytes = row,
+                     .wide = true};
+}
+
+static size_t store_bytes(const kv_view *kv)
+{
+    return (size_t)kv->n_slots * (size_t)kv->n_head_kv * kv->k_row_bytes;
+}
+
+static status check(const model *m, const device *dev, const image_grid *g, err *e)
+{
+    const vision *v = vision_of(m);
+    int32_t longer = g->cols > g->rows ? g->cols : g->rows;
+    if (!v || !v->arch->forward)
+        return err_set(e, E_UNSUPPORTED, "%s: the vision tower '%s' does not run yet", m->file.path,
+                       v ? v->projector : m->arch->name);
+    if (!dev->host_memory)
+        return err_set(e, E_UNSUPPORTED, "%s: %s does not compute vision towers yet", m->file.path,
+                       dev->name);
+    if (longer > v->n_pos)
+        return err_set(e, E_LIMIT, "%s: a picture of %d patches a side; the tower has %d positions",
+                       m->file.path, longer, v->n_pos);
+    return OK;
+}
+
+/* A matrix of the host's memory; at NULL: of a dry pass. */
+static mat host_mat(const float *at, int32_t rows, int32_t cols)
+{
+    return (mat){(float *)(uintptr_t)at, rows, 1, cols, cols};
+}
+
+static vision_input input_of(const vision *v, const image_grid *g, const kv_view *kv,
+                             const patch_rows *r, const float *patches)
+{
+    int32_t values = 3 * v->rule.patch * v->rule.patch;
+    return (vision_input){.patches = host_mat(patches, g->n_patches, values),
+                          .columns = host_mat(r ? r->column : NULL, g->n_patches, 1),
+                          .rows = host_mat(r ? r->row : NULL, g->n_patches, 1),
+                          .kv = kv,
+                          .merged = v->rule.merge * v->rule.merge};
+}
+
+status vision_plan(const model *m, device *dev, const image_grid *g, vision_memory *need, err *e)
+{
+    const vision *v = vision_of(m);
+    status st = check(m, dev, g, e);
+    if (st)
+        return st;
+    const kv_view kv = view_of(v, g->n_patches);
+    const vision_input in = input_of(v, g, &kv, NULL, NULL);
+    const step s = {
+        .prompt = true, .all = {.n = g->n_patches}, .out = {.n = g->n_tokens}, .n_seqs = 1};
+    pass p;
+    pass_begin(&p, dev, &s, NULL, 0);
+    v->arch->forward(&p, m, &in);
+    pass_end(&p);
+    if (pass_failed(&p))
+        return err_set(e, p.e.status, "%s", p.e.text);
+    *need =
+        (vision_memory){.scratch_bytes = p.side[PASS_MAIN].peak, .key_bytes = 2 * store_bytes(&kv)};
+    return OK;
+}
+
+static status run(const model *m, device *dev, const image_grid *g, const patch_rows *r,
+                  const vision_memory *mem, void *scratch, void *keys, const float *patches,
+                  float *soft, err *e)
+{
+    const vision *v = vision_of(m);
+    const kv_view kv = view_of(v, g->n_patches);
+    const vision_input in = input_of(v, g, &kv, r, patches);
+    const kv_base base = {.k = keys, .v = (char *)keys + store_bytes(&kv)};
+    rowset all = {.n = g->n_patches,
+                  .token = r->zero,
+                  .pos = r->index,
+                  .seq = r->zero,
+                  .axis = {r->axis[0], r->axis[1]}};
+    for (int k = 0; k < STORE_KINDS; k++)
+        all.keys[k] = (row_keys){r->index, r->zero, r->last, r->last};
+    step s = {.prompt = true, .all = all, .out = all, .n_seqs = 1, .n_kv = 1, .kv = &base};
+    s.out.n = g->n_tokens;
+    pass p;
+    pass_begin(&p, dev, &s, scratch, mem->scratch_bytes);
+    mat y = v->arch->forward(&p, m, &in);
+    pass_end(&p);
+    if (pass_failed(&p))
+        return err_set(e, p.e.status, "%s", p.e.text);
+    dev->download(dev, soft, y.at, (size_t)y.rows * (size_t)y.cols * sizeof *soft);
+    return OK;
+}
+
+status vision_encode(const model *m, device *dev, const image_grid *g, const float *patches,
+                     float *soft, err *e)
+{
+    vision_memory need;
+    patch_rows r;
+    status st = vision_plan(m, dev, g, &need, e);
+    if (st || (st = rows_init(&r, g, vision_of(m)->rule.merge, e)))
+        return st;
+    void *scratch = dev->alloc(dev, need.scratch_bytes);
+    void *keys = dev->alloc(dev, need.key_bytes);
+    if (scratch && keys)
+        st = run(m, dev, g, &r, &need, scratch, keys, patches, soft, e);
+    else
+        st = err_memory(e, "a picture in the vision tower", need.scratch_bytes + need.key_bytes);
+    if (keys)
+        dev->release(dev, keys, need.key_bytes);
+    if (scratch)
+        dev->release(dev, scratch, need.scratch_bytes);
+    rows_free(&r);
+    return st;
+}
