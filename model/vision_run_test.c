@@ -77,7 +77,7 @@ static void compare(const model *m, device *d, const soft_case *c, const char *k
         double apart = fabs((double)soft[i] - c->want[i]);
         worst = apart > worst || isnan(apart) ? apart : worst;
     }
-    CHECK_MSG(worst <= 1e-4, "%s, picture %d, %s: a value is %g apart", c->size, c->seed, kind,
+    CHECK_MSG(worst <= 3e-5, "%s, picture %d, %s: a value is %g apart", c->size, c->seed, kind,
               worst);
     mem_free(patches);
     image_free(&picture);
