@@ -337,7 +337,8 @@ static dev_quant row_copy(pass *p, dev_mat x)
     return x.cols <= SHORT ? cuda_quant_of_row(p, x) : cuda_quant(p, x, false, false);
 }
 
-static void multiply(pass *p, mat y, mat x, const weight *w, const float *bias)
+/* True: the product waits, and has the bias with it. */
+static bool multiply(pass *p, mat y, mat x, const weight *w, const float *bias)
 {
     cuda_device *c = cuda_of(p);
     int32_t kind = cuda_kind(p, w);
@@ -345,52 +346,49 @@ static void multiply(pass *p, mat y, mat x, const weight *w, const float *bias)
     bool int8 = !cuda_few(p) && cuda_prompts_int8(c, w, kind);
     bool mma = !cuda_few(p) && !int8 && kind != PACK_F32 && w->n_in % GROUP == 0;
     if (!p->dry && !cuda_loaded(p, w))
-        return;
+        return false;
     if (int8 && long_int8(p, y, x, w)) {
         cuda_done(p, "matmul");
-        return;
+        return false;
     }
     if (!mma && cuda_is_float(kind)) {
         if (cuda_skip(p, y))
-            return;
+            return false;
         cuda_wrote_mat(p, y);
         cu_matmul_float(c->stream, dy, dx, cuda_view(w), !cuda_few(p));
-        if (bias)
-            cu_bias(c->stream, dy, bias);
         cuda_done(p, "matmul");
-        return;
+        return false;
     }
     if (!mma) {
         one_product a = {.p = {.y = dy, .n_out = w->n_out, .bias = bias}};
         a.p.x = x.rows == 1 ? row_copy(p, dx) : cuda_quant(p, dx, false, false);
         if (cuda_idle(p, y))
-            return;
+            return false;
         cuda_wrote_mat(p, y);
         a.p.w = cuda_view(w);
         a.floats = a.p.x.q ? NULL : x.at;
         cuda_wait_product(c, a);
-        return;
+        return true;
     }
     dev_quant q = cuda_quant(p, dx, mma, false);
     if (long_matmul(p, y, q, w, kind)) {
-        if (bias && !pass_failed(p))
-            cu_bias(c->stream, dy, bias);
         cuda_done(p, "matmul");
-        return;
+        return false;
     }
     if (cuda_skip(p, y))
-        return;
+        return false;
     cuda_wrote_mat(p, y);
     cu_matmul_mma(c->stream, dy, q, cuda_view(w));
-    if (bias)
-        cu_bias(c->stream, dy, bias);
     cuda_done(p, "matmul");
+    return false;
 }
 
 void cuda_matmul(pass *p, mat y, mat x, const weight *w)
 {
     const float *bias = w->bias && !p->dry ? cuda_vector(p, w->bias) : NULL;
-    multiply(p, y, x, w, bias);
+    bool waits = multiply(p, y, x, w, bias);
+    if (bias && !waits && !cuda_idle(p, y))
+        cu_bias(cuda_of(p)->stream, cuda_mat(y), bias);
 }
 
 static void c_glu(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act)
