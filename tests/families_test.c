@@ -4,6 +4,7 @@
 #include "tests/fidelity_model.h"
 #include "base/mem.h"
 #include "carat.h"
+#include "carat_bench.h"
 #include "tests/test.h"
 
 /* The last row's logits after 40 tokens. */
@@ -63,6 +64,80 @@ TEST(fused_projections)
     check_same("qwen3-yarn", &(fidelity_file){.fused_qkv = true});
     check_same("gemma3", &(fidelity_file){.fused_qkv = true});
     check_same("qwen3moe", &(fidelity_file){.fused_qkv = true});
+}
+
+enum { ANSWER = 24 };
+typedef struct answer {
+    int32_t id[ANSWER], n;
+    carat_timings t;
+} answer;
+
+static bool keep_token(void *user, const carat_event *ev)
+{
+    answer *a = user;
+    if (ev->kind == CARAT_EV_TOKEN && a->n < ANSWER)
+        a->id[a->n++] = ev->id;
+    return true;
+}
+
+static answer answer_of(carat_model *m, carat_session *s, const int32_t *ids, int64_t n,
+                        carat_script *script)
+{
+    carat_generate_options o = {.max_tokens = ANSWER};
+    answer a = {.n = 0};
+    err e = {0};
+    carat_sampling_default(m, &o.sampling);
+    o.sampling.temperature = 0;
+    o.sampling.ignore_eog = true;
+    o.script = script;
+    o.speculation = (carat_speculation){.n_max = 4, .tree_max = -1, .fixed = true};
+    CHECK_OK(carat_generate(s, ids, n, &o, keep_token, &a, &a.t, &e), e);
+    return a;
+}
+
+/* Drafts of which a part is accepted; a second prompt begins like the first, and differs past the
+ * window or before it. Answers are those of a fresh session without drafts. */
+TEST(gpt_oss_with_drafts_and_prefixes_answers_alike)
+{
+    static const char *const types[] = {"f16", "q8_0"};
+    static const int32_t depth[] = {4, 0, 2, 3};
+    fidelity f;
+    err e = {0};
+    fidelity_open(&f, "gpt-oss-wide");
+    const char *path = fidelity_write(&f, NULL);
+    carat_model *m[2];
+    int64_t n_rounds = 0;
+    int32_t ids[120];
+    for (int i = 0; i < 120; i++)
+        ids[i] = f.tokens[i % 20]; /* said six times */
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(
+            carat_model_open(path, &(carat_model_options){.draft = i ? "lookup" : NULL}, &m[i], &e),
+            e);
+    for (int k = 0; k < 2; k++) {
+        const carat_session_options so = {.n_ctx = 160, .chunk = 16, .kv_k = types[k]};
+        carat_session *kept;
+        CHECK_OK(carat_session_open(m[1], &so, &kept, &e), e);
+        for (int64_t turn = 0; turn < 3; turn++) {
+            int64_t n = 90 + 15 * turn;
+            carat_session *fresh;
+            ids[turn == 1 ? 88 : 60] = 100; /* after what the last prompt began with */
+            CHECK_OK(carat_session_open(m[0], &so, &fresh, &e), e);
+            answer want = answer_of(m[0], fresh, ids, n, NULL);
+            carat_script script = {
+                .answer = want.id, .n_answer = want.n, .accept = depth, .n_accept = 4};
+            answer got = answer_of(m[1], kept, ids, n, &script);
+            CHECK_MSG(got.n == ANSWER && !memcmp(got.id, want.id, sizeof got.id),
+                      "%s, turn %d: another answer", types[k], (int)turn);
+            n_rounds += got.t.n_rounds;
+            carat_session_close(fresh);
+        }
+        carat_session_close(kept);
+    }
+    CHECK(n_rounds > 0);
+    carat_model_close(m[0]);
+    carat_model_close(m[1]);
+    fidelity_close(&f);
 }
 
 TEST(families_refuse_what_they_cannot_compute)
