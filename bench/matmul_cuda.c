@@ -35,13 +35,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPS = 7, TIMES = 4, WEIGHTS_MAX = 256, PARTS = 3, COUNTS = 8, ROWS = FEW_ROWS, TYPES = 6 };
+enum { REPS = 7, TIMES = 4, WEIGHTS_MAX = 256, PARTS = 3, COUNTS = 8, ROWS = FEW_ROWS, TYPES = 12 };
 enum { WARPS_MOST = 24, TILES_MOST = 3 }; /* of a block, of a warp */
 enum { X_MOST = 21504 };                  /* values of a row, at most */
 enum { WEIGHT_BYTES = 160 << 20 };        /* of a shape, at least: what no cache holds */
 
 static const int32_t counts[COUNTS] = {1, 2, 4, 8, 16, 32, 48, 64};
-static const num_type types[TYPES] = {NUM_Q4_K, NUM_Q6_K, NUM_Q8_0, NUM_Q4_0, NUM_BF16, NUM_F32};
+static const num_type types[TYPES] = {NUM_Q4_K,  NUM_Q6_K,    NUM_Q8_0,   NUM_Q4_0,
+                                      NUM_BF16,  NUM_F32,     NUM_IQ4_XS, NUM_NVFP4,
+                                      NUM_IQ3_S, NUM_IQ3_XXS, NUM_IQ2_XS, NUM_IQ2_XXS};
 
 /* The products of one activation. */
 typedef enum kind {
@@ -51,7 +53,16 @@ typedef enum kind {
     ROUTER
 } kind;
 
-enum { T_K = 3, T_ALL = 31, T_SHORT = 28, T_HEAD = 10, T_BF16 = 16, T_F32 = 32 }; /* bits: types */
+enum { /* bits: types */
+       T_K = 3,
+       T_ALL = 31,
+       T_SHORT = 28,
+       T_HEAD = 10,
+       T_BF16 = 16,
+       T_F32 = 32,
+       T_LEVELS = 0xfc0, /* nibbles with levels, and lattices */
+       T_EACH = T_ALL | T_LEVELS
+};
 
 typedef struct product {
     const char *model, *name;
@@ -63,12 +74,12 @@ typedef struct product {
 } product;
 
 static const product products[] = {
-    {"31B", "q k v", PLAIN, 5376, {8192, 4096, 4096}, T_ALL, {50, 0}, 0, 0},
+    {"31B", "q k v", PLAIN, 5376, {8192, 4096, 4096}, T_EACH, {50, 0}, 0, 0},
     {"31B", "q k, global", PLAIN, 5376, {16384, 2048}, T_K, {10, 0}, 0, 0},
-    {"31B", "o", PLAIN, 8192, {5376}, T_ALL, {50, 0}, 0, 0},
+    {"31B", "o", PLAIN, 8192, {5376}, T_EACH, {50, 0}, 0, 0},
     {"31B", "o, global", PLAIN, 16384, {5376}, T_K, {10, 0}, 0, 0},
-    {"31B", "gate up", GATED, 5376, {21504}, T_ALL, {60, 0}, 0, 0},
-    {"31B", "down", PLAIN, 21504, {5376}, T_ALL, {30, 30}, 0, 0},
+    {"31B", "gate up", GATED, 5376, {21504}, T_EACH, {60, 0}, 0, 0},
+    {"31B", "down", PLAIN, 21504, {5376}, T_EACH, {30, 30}, 0, 0},
     {"31B", "head", PLAIN, 5376, {262144}, T_HEAD, {0, 1}, 0, 0},
     {"26B-A4B", "q k v", PLAIN, 2816, {4096, 2048, 2048}, T_ALL, {25, 0}, 0, 0},
     {"26B-A4B", "q k, global", PLAIN, 2816, {8192, 1024}, T_K, {5, 0}, 0, 0},
@@ -107,7 +118,7 @@ static const product products[] = {
     {"E2B", "head", PLAIN, 1536, {262144}, T_HEAD, {0, 1}, 0, 0},
 };
 static const product small[] = {
-    {"small", "q k v", PLAIN, 512, {64, 48, 16}, T_ALL, {1, 1}, 0, 0},
+    {"small", "q k v", PLAIN, 512, {64, 48, 16}, T_EACH, {1, 1}, 0, 0},
     {"small", "gate up", GATED, 512, {80}, T_ALL, {1, 0}, 0, 0},
     {"small", "router", ROUTER, 96, {8}, T_F32, {1, 0}, 8, 3},
     {"small", "experts", EXPERTS, 256, {96}, T_K | T_SHORT, {1, 0}, 8, 3},
@@ -184,6 +195,21 @@ static weight shape_of(const product *p, num_type type, int32_t i)
     return w;
 }
 
+/* A row of x; of random bits with a factor where nothing encodes the format. */
+static void fill_row(const weight *w, const float *x, char *at)
+{
+    const num_format *f = num_format_of(w->type);
+    uint64_t rng = 4;
+    if (f->encode) {
+        f->encode(x, at, w->n_in);
+        return;
+    }
+    for (size_t i = 0; i < w->row_bytes; i++)
+        at[i] = (char)rng_next(&rng);
+    for (size_t i = 0; i < w->row_bytes; i += (size_t)f->block_bytes)
+        num_set_factor(w->type, at + i, 0.02f);
+}
+
 /* A few random rows, repeated; their values do not affect times. */
 static void *fill(const weight *w)
 {
@@ -196,7 +222,7 @@ static void *fill(const weight *w)
         for (int32_t i = 0; i < w->n_in && r < DIFFERENT; i++)
             x[i] = (float)rng_normal(&rng) * 0.02f;
         if (r < DIFFERENT)
-            num_format_of(w->type)->encode(x, at + r * w->row_bytes, w->n_in);
+            fill_row(w, x, at + r * w->row_bytes);
         else
             memcpy(at + r * w->row_bytes, at + r % DIFFERENT * w->row_bytes, w->row_bytes);
     }

@@ -370,6 +370,20 @@ template <class T> DEV T *opaque(T *p)
 {
     return p;
 }
+/* v in a register, where two of three operands would be constants. */
+DEV uint32_t in_register(uint32_t v)
+{
+    return v;
+}
+/* An address in shared memory; the word so many bytes after it. */
+DEV const uint32_t *opaque_shared(const uint32_t *p)
+{
+    return p;
+}
+DEV uint32_t load_shared(const uint32_t *p, uint32_t bytes)
+{
+    return *(const uint32_t *)((const char *)p + bytes);
+}
 /* Four of the eight bytes of b:a, where a's come first: one hexadecimal digit of `which` each. */
 DEV uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t which)
 {
@@ -379,10 +393,15 @@ DEV uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t which)
         v |= (uint32_t)(all >> 8 * (which >> 4 * i & 7) & 0xff) << 8 * i;
     return v;
 }
-/* The same where no digit is above 7: one instruction, without a mask of the digits. */
+/* The same in one instruction, without a mask of the digits. A digit of 8 and more stands for the
+ * sign of byte digit - 8, in all eight bits. */
 DEV uint32_t pick_by(uint32_t a, uint32_t b, uint32_t which)
 {
-    return pick_bytes(a, b, which);
+    uint32_t v = pick_bytes(a, b, which);
+    for (int i = 0; i < 4; i++)
+        if (which >> 4 * i & 8)
+            v = (v & ~(0xffu << 8 * i)) | (v >> (8 * i + 7) & 1 ? 0xffu << 8 * i : 0);
+    return v;
 }
 DEV float fma_rn(float a, float b, float c)
 {
@@ -517,6 +536,21 @@ template <class T> DEV T *opaque(T *p)
     size_t at = __cvta_generic_to_global(p);
     asm volatile("" : "+l"(at));
     return (T *)__cvta_global_to_generic(at);
+}
+DEV uint32_t in_register(uint32_t v)
+{
+    uint32_t r;
+    asm("mov.u32 %0, %1;" : "=r"(r) : "r"(v));
+    return r;
+}
+/* The compiler keeps it as it is, instead of taking it apart at each load. */
+DEV uint32_t opaque_shared(const uint32_t *p)
+{
+    return in_register((uint32_t)__cvta_generic_to_shared(p));
+}
+DEV uint32_t load_shared(uint32_t p, uint32_t bytes)
+{
+    return *(const uint32_t *)__cvta_shared_to_generic(p + bytes);
 }
 DEV uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t which)
 {

@@ -26,21 +26,34 @@ template <int K> struct traits {
     static constexpr bool five = K == PACK_Q5_0 || K == PACK_Q5_1 || K == PACK_Q5_K;
     static constexpr bool six = K == PACK_Q6_K;
     static constexpr bool super = K == PACK_Q4_K || K == PACK_Q5_K;
-    static constexpr bool levels = K == PACK_IQ4 || K == PACK_FP4;      /* codes index a table */
-    static constexpr bool split = six || K == PACK_FP4 || K == PACK_G8; /* scales per 16 */
-    static constexpr bool is_signed = bytes || levels;                  /* code_words gives int8 */
+    static constexpr bool levels = K == PACK_IQ4 || K == PACK_FP4;
+    /* Lattices (lattice.cuh): entries of four values, of eight; indices of eight bits. */
+    static constexpr bool three = K == PACK_IQ3_XXS || K == PACK_IQ3_S;
+    static constexpr bool pairs = K == PACK_IQ2_XS || K == PACK_IQ2_S; /* a scale per 16 */
+    static constexpr bool two = K == PACK_IQ2_XXS || pairs, lattice = two || three;
+    static constexpr bool xxs = K == PACK_IQ3_XXS || K == PACK_IQ2_XXS;
+    static constexpr bool split = six || pairs || K == PACK_FP4 || K == PACK_G8; /* scales per 16 */
+    static constexpr bool is_signed = bytes || levels || lattice; /* words are int8 */
+    static constexpr bool whole = super || six || lattice;        /* every unit is full */
     static constexpr bool offset = has_offset(K);
     /* Stored codes are this much larger than signed ones. */
     static constexpr int bias = K == PACK_Q4_0 ? 8 : K == PACK_Q5_0 ? 16 : K == PACK_Q6_K ? 32 : 0;
-    static constexpr int code = bytes ? 32 : 16;
-    static constexpr int high = five ? 4 : six ? 8 : 0;
+    static constexpr int code = bytes ? 32 : three ? 8 : two ? 4 : 16;
+    static constexpr int high = five || lattice ? 4 : six ? 8 : 0;
     static constexpr int scale = K == PACK_Q4_0 || K == PACK_Q5_0 || K == PACK_Q8_0 ? 2
                                  : K == PACK_Q4_1 || K == PACK_Q5_1                 ? 4
-                                 : K == PACK_Q6_K || levels                         ? 2
+                                 : six || levels || pairs                           ? 2
                                  : K == PACK_G8                                     ? 16
                                                                                     : 0;
-    static constexpr int super_bytes = super ? 16 : six ? 2 : levels ? 4 : 0;
+    static constexpr int super_bytes = super || K == PACK_IQ3_S ? 16
+                                       : xxs                    ? 8
+                                       : levels                 ? 4
+                                       : six || pairs           ? 2
+                                                                : 0;
 };
+
+/* Layouts of experts that may stay with the host, whose cores can read them (cold.c). */
+template <int K> static constexpr bool stays_on_host = K <= PACK_G8;
 
 struct scales {
     float f0, f1, m0, m1; /* factor and offset of each half; the second half's only where split */
@@ -50,7 +63,7 @@ struct scales {
 template <int K> struct raw_group {
     uint4 c0, c1;
     uint32_t h0, h1;
-    uint4 s; /* scale and super */
+    uint4 s; /* scale and super; of lattices: d, the scales, upper bits of indices */
 };
 
 DEV uint4 load16(const void *p)
@@ -72,6 +85,35 @@ DEV size_t share_at(const packed &w, int tile, int unit, int parity, int row)
     return (((size_t)tile * w.n_unit + unit) * 2 + parity) * 64 + row * 4;
 }
 
+/* A row's bytes of a unit's super plane. */
+template <int K> DEV uint4 load_super(const uint8_t *p)
+{
+    constexpr int bytes = traits<K>::super_bytes;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (bytes == 16)
+        v = load16(p);
+    if (bytes == 8) {
+        uint2 half = *(const uint2 *)p;
+        v.x = half.x, v.y = half.y;
+    }
+    if (bytes == 4)
+        v.x = *(const uint32_t *)p;
+    if (bytes == 2)
+        v.x = *(const uint16_t *)p;
+    return v;
+}
+
+/* Of group i of a parity: d; its scale, or both; upper bits of its indices, with others above. s:
+ * the share's scale plane. */
+template <int K> DEV uint4 lattice_scales(const uint4 &super, const uint2 &s, int parity, int i)
+{
+    using T = traits<K>;
+    if (T::pairs)
+        return make_uint4(super.x, s.x >> 8 * i & 0xff, s.y >> 2 * i, 0);
+    uint32_t upper = K == PACK_IQ3_S ? (parity ? super.w : super.z) >> i : 0;
+    return make_uint4(super.x, super.y >> 16 * parity >> 4 * i & 15, upper, 0);
+}
+
 /* tile, group g, row within the tile. */
 template <int K>
 DEV void load_scales(raw_group<K> *r, const packed &w, size_t base, int tile, int g, int row)
@@ -79,6 +121,14 @@ DEV void load_scales(raw_group<K> *r, const packed &w, size_t base, int tile, in
     using T = traits<K>;
     size_t at = share_at(w, tile, g >> 3, g & 1, row) + (g >> 1 & 3);
     size_t ts = (size_t)tile * w.n_unit + (g >> 3);
+    if (T::lattice) {
+        uint4 super = load_super<K>(w.super + base + (ts * 16 + row) * T::super_bytes);
+        uint2 s = make_uint2(0, 0);
+        if (T::pairs)
+            s = *(const uint2 *)(w.scale + base + (at & ~(size_t)3) * 2);
+        r->s = lattice_scales<K>(super, s, g & 1, g >> 1 & 3);
+        return;
+    }
     if (T::scale == 2)
         r->s.x = *(const uint16_t *)(w.scale + base + at * 2);
     if (T::scale == 4)
@@ -86,11 +136,9 @@ DEV void load_scales(raw_group<K> *r, const packed &w, size_t base, int tile, in
     if (T::scale == 16)
         r->s = *(const uint4 *)(w.scale + base + at * 16);
     if (T::super)
-        r->s = *(const uint4 *)(w.super + base + (ts * 16 + row) * 16);
-    if (T::six)
-        r->s.y = *(const uint16_t *)(w.super + base + (ts * 16 + row) * 2);
-    if (T::levels)
-        r->s.y = *(const uint32_t *)(w.super + base + (ts * 16 + row) * 4);
+        r->s = load_super<K>(w.super + base + (ts * 16 + row) * T::super_bytes);
+    if (T::six || T::levels)
+        r->s.y = load_super<K>(w.super + base + (ts * 16 + row) * T::super_bytes).x;
 }
 
 template <int K>
@@ -99,7 +147,7 @@ DEV void load_high(uint32_t *h0, uint32_t *h1, const packed &w, size_t base, int
 {
     using T = traits<K>;
     size_t at = share_at(w, tile, g >> 3, g & 1, row) + (g >> 1 & 3);
-    if (T::five)
+    if (T::high == 4)
         *h0 = *(const uint32_t *)(w.high + base + at * 4);
     if (T::six) {
         uint2 h = *(const uint2 *)(w.high + base + at * 8);
@@ -116,6 +164,10 @@ DEV void load_group(raw_group<K> *r, const packed &w, size_t base, int tile, int
     if (T::bytes) {
         r->c0 = load16(w.codes + base + ((tg * 2) * 16 + row) * 16);
         r->c1 = load16(w.codes + base + ((tg * 2 + 1) * 16 + row) * 16);
+    } else if (T::lattice) {
+        size_t at = share_at(w, tile, g >> 3, g & 1, row) + (g >> 1 & 3);
+        const uint32_t *p = (const uint32_t *)(w.codes + base + at * T::code);
+        r->c0 = make_uint4(p[0], T::three ? p[T::three] : 0, 0, 0);
     } else {
         r->c0 = load16(w.codes + base + (tg * 16 + row) * 16);
     }
@@ -125,7 +177,8 @@ DEV void load_group(raw_group<K> *r, const packed &w, size_t base, int tile, int
 
 /* The bytes of a share as stored. */
 template <int K> struct raw_unit {
-    uint4 c[traits<K>::bytes ? 8 : 4];
+    static constexpr int codes = traits<K>::code / 4; /* of 16 bytes */
+    uint4 c[codes];
     uint4 h[2];
     uint4 s[traits<K>::scale == 16 ? 4 : 1];
     uint4 super;
@@ -140,8 +193,12 @@ DEV void load_unit(raw_unit<K> *r, const packed &w, size_t base, int tile, int u
     const uint8_t *c = w.codes + base + (((size_t)tile * w.n_group + g0) * 16 + row) * T::code;
     if (T::bytes)
         c = w.codes + base + (((size_t)tile * w.n_group + g0) * 32 + row) * 16;
+    size_t at = share_at(w, tile, unit, parity, row);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < (T::lattice ? r->codes : 0); i++)
+        r->c[i] = load16(w.codes + base + at * T::code + 16 * i);
+#pragma unroll
+    for (int i = 0; i < (T::lattice ? 0 : 4); i++) {
         bool in = g0 + 2 * i < w.n_group; /* groups past the end read as zeros */
         if (T::bytes) {
             r->c[2 * i] = in ? load16(c + i * 1024) : make_uint4(0, 0, 0, 0);
@@ -150,8 +207,7 @@ DEV void load_unit(raw_unit<K> *r, const packed &w, size_t base, int tile, int u
             r->c[i] = in ? load16(c + i * 512) : make_uint4(0, 0, 0, 0);
         }
     }
-    size_t at = share_at(w, tile, unit, parity, row);
-    if (T::five)
+    if (T::high == 4)
         r->h[0] = load16(w.high + base + at * 4);
     if (T::six) {
         r->h[0] = load16(w.high + base + at * 8);
@@ -169,12 +225,8 @@ DEV void load_unit(raw_unit<K> *r, const packed &w, size_t base, int tile, int u
         for (int i = 0; i < 4; i++)
             r->s[i] = load16(w.scale + base + at * 16 + 16 * i);
     size_t ts = ((size_t)tile * w.n_unit + unit) * 16 + row;
-    if (T::super)
-        r->super = load16(w.super + base + ts * 16);
-    if (T::six)
-        r->super.x = *(const uint16_t *)(w.super + base + ts * 2);
-    if (T::levels)
-        r->super.x = *(const uint32_t *)(w.super + base + ts * 4);
+    if (T::super_bytes)
+        r->super = load_super<K>(w.super + base + ts * T::super_bytes);
 }
 
 DEV uint32_t pick(const uint4 &v, int i)
@@ -186,6 +238,14 @@ DEV uint32_t pick(const uint4 &v, int i)
 template <int K> DEV void take_group(raw_group<K> *g, const raw_unit<K> &u, int i)
 {
     using T = traits<K>;
+    if (T::lattice) {
+        const uint4 &c = u.c[T::three ? i >> 1 : 0];
+        g->c0.x = pick(c, T::three ? (i & 1) * 2 : i);
+        g->c0.y = T::three ? pick(c, (i & 1) * 2 + 1) : 0;
+        g->h0 = pick(u.h[0], i);
+        g->s = lattice_scales<K>(u.super, make_uint2(u.s[0].x, u.s[0].y), lane_id() >> 4, i);
+        return;
+    }
     g->c0 = u.c[T::bytes ? 2 * i : i];
     if (T::bytes)
         g->c1 = u.c[T::bytes ? 2 * i + 1 : 0];
@@ -224,7 +284,7 @@ template <int K> DEV void level_words(uint32_t nib, uint32_t *lo, uint32_t *hi)
     constexpr bool iq = K == PACK_IQ4;
     constexpr uint32_t a = iq ? 0xbfad9881 : 0x03020100, b = iq ? 0xf6eaddcf : 0x0c080604,
                        c = iq ? 0x26190d01 : 0xfdfeff00, d = iq ? 0x71594535 : 0xf4f8fafc;
-    uint32_t at = nib & 0x77777777, top = (nib >> 1 & 0x44444444) | 0x32103210;
+    uint32_t at = nib & 0x77777777, top = (nib >> 1 & 0x44444444) | in_register(0x32103210);
     *lo = pick_by(pick_by(a, b, at), pick_by(c, d, at), top);
     at >>= 16;
     *hi = pick_by(pick_by(a, b, at), pick_by(c, d, at), top >> 16);
@@ -292,6 +352,11 @@ template <int K> DEV scales group_scales(const uint4 s, int g)
         float d = f16_to_f32(s.y & 0xffff);
         v.f0 = mul_rn(d, (float)(int8_t)(s.x & 0xff));
         v.f1 = mul_rn(d, (float)(int8_t)(s.x >> 8 & 0xff));
+    } else if (T::lattice) {
+        constexpr float unit = T::two ? 0.125f : T::xxs ? 0.25f : 1.0f;
+        float d = f16_to_f32(s.x & 0xffff) * unit;
+        v.f0 = mul_rn(d, (float)(2 * (int)(s.y & 15) + 1));
+        v.f1 = mul_rn(d, (float)(2 * (int)(s.y >> 4) + 1));
     } else if (K == PACK_IQ4) {
         v.f0 = mul_rn(f16_to_f32(s.x & 0xffff), __uint_as_float(s.y));
     } else if (K == PACK_FP4) { /* a bfloat16 of both halves with its sign set, or two e4m3 */

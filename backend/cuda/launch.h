@@ -24,6 +24,14 @@ enum { FEW_ROWS = 64, LAUNCH_ROWS = 128, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
  *   high   [tile][unit][2 parities][16 rows][4 groups][4 or 8 bytes]   fifth bits: bit 8b + w for
  *          byte b of word w; fifth and sixth: bits 8b + 2w of two words, the second for words 4..7
  *   scale  [tile][unit][2 parities][16 rows][4 groups][scale bytes]
+ *   codes of lattices, IQ3: [tile][unit][2 parities][16 rows][4 groups][8 bytes], low bytes of
+ *          indices; IQ2: [4 bytes]
+ *   high   of lattices: signs. IQ3: bit 16h + 4b + w for byte b of word 4h + w; IQ2: bit 4j + k for
+ *          value j of entry k
+ *   super  IQ3, IQ2_XXS: f16 d, a word of eight scales, the even groups first; IQ3_S: and two words
+ *          of ninth bits, of each parity: bit 8b + 4h + i for entry 4h + b of its group i
+ *   scale  IQ2_XS and IQ2_S, for four groups: two scales each; bits 8k + 2i, 8k + 2i + 1, the upper
+ *          ones of entry k of group i; super: f16 d
  *   super  [tile][unit][16 rows][super bytes]   K formats; IQ4, FP4: an f32 factor
  *
  * A unit is 8 groups; parity p has its groups p, p + 2, p + 4, p + 6. That is a lane's share in the
@@ -45,9 +53,14 @@ enum pack_kind {
     PACK_Q4_K,
     PACK_Q5_K,
     PACK_Q6_K,
-    PACK_G8,  /* any other block format: int8 codes, f32 scale and offset per 16 */
-    PACK_IQ4, /* nibbles that are numbers of levels: of IQ4_NL and IQ4_XS, */
-    PACK_FP4, /* of MXFP4 and NVFP4 */
+    PACK_G8,      /* any other block format: int8 codes, f32 scale and offset per 16 */
+    PACK_IQ4,     /* nibbles that are numbers of levels: of IQ4_NL and IQ4_XS, */
+    PACK_FP4,     /* of MXFP4 and NVFP4 */
+    PACK_IQ3_XXS, /* entries of lattices, from here on */
+    PACK_IQ3_S,
+    PACK_IQ2_XXS,
+    PACK_IQ2_XS,
+    PACK_IQ2_S,
     PACK_END
 };
 
@@ -78,7 +91,34 @@ typedef struct pack_sizes {
     X(Q6_K, 16, 8, 2, 2)                                                                           \
     X(IQ4, 16, 0, 2, 4)                                                                            \
     X(FP4, 16, 0, 2, 4)                                                                            \
-    X(G8, 32, 0, 16, 0)
+    X(G8, 32, 0, 16, 0)                                                                            \
+    X(IQ3_XXS, 8, 4, 0, 8)                                                                         \
+    X(IQ3_S, 8, 4, 0, 16)                                                                          \
+    X(IQ2_XXS, 4, 4, 0, 8)                                                                         \
+    X(IQ2_XS, 4, 4, 2, 2)                                                                          \
+    X(IQ2_S, 4, 4, 2, 2)
+/* The layouts that kernels are made for, of blocks. */
+#define EACH_PACK(DO)                                                                              \
+    DO(PACK_Q4_0)                                                                                  \
+    DO(PACK_Q4_1)                                                                                  \
+    DO(PACK_Q5_0)                                                                                  \
+    DO(PACK_Q5_1)                                                                                  \
+    DO(PACK_Q8_0)                                                                                  \
+    DO(PACK_Q4_K)                                                                                  \
+    DO(PACK_Q5_K)                                                                                  \
+    DO(PACK_Q6_K)                                                                                  \
+    DO(PACK_G8)                                                                                    \
+    DO(PACK_IQ4)                                                                                   \
+    DO(PACK_FP4)                                                                                   \
+    DO(PACK_IQ3_XXS)                                                                               \
+    DO(PACK_IQ3_S)                                                                                 \
+    DO(PACK_IQ2_XXS)                                                                               \
+    DO(PACK_IQ2_S)
+/* The layout whose kernels serve a weight. */
+static inline int32_t pack_kernels(int32_t kind)
+{
+    return kind == PACK_IQ2_XS ? (int32_t)PACK_IQ2_S : kind;
+}
 /* Zeros: another kind. */
 static inline pack_sizes pack_sizes_of(int kind)
 {

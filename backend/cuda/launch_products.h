@@ -61,6 +61,7 @@ typedef struct expert_product {
     unit_rule unit; /* of a gated product; all zero where there is a shared expert */
 } expert_product;
 void cu_product_vec(cudaStream_t s, expert_product a); /* any number of rows, one at a time */
+int cu_vec_init(void);
 int cu_product_warps(const packed *w);                 /* of a tile, in a product without a gate */
 /* 2 rows and more, LAUNCH_ROWS to a launch, no experts; one to ONE_JOBS products of the first job's
  * x, or one gated unit. Of several formats the last two run at the same time. */
@@ -115,7 +116,7 @@ void cu_matmul_wide(cudaStream_t s, dev_mat y, const uint16_t *x, const uint16_t
 int cu_wide_init(void);
 /* matmul_wide8.cu: many rows by int8, with the bits of cu_product_rows. cu_unpack8 makes n_rows
  * outputs of w from first_row on, a multiple of 16, records for it; x: a copy in tiles of 8 rows;
- * y: as many columns as outputs were made. Formats of blocks, but PACK_G8. */
+ * y: as many columns as outputs were made. Layouts before PACK_G8. */
 static inline bool wide8_knows(int32_t kind)
 {
     return kind >= PACK_Q4_0 && kind <= PACK_Q6_K;

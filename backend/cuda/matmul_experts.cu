@@ -37,7 +37,8 @@ struct expert_args : pair_args {
     uint32_t *count;
     int32_t n_group, n_unit, lg; /* log2 of the warps per tile */
     int32_t columns, n_expert;   /* columns: items of a group */
-    cold_view cold;              /* COLD */
+    int32_t kind;
+    cold_view cold; /* COLD */
 };
 
 struct list_shared {
@@ -296,6 +297,7 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
     if ((int)threadIdx.x < a.n_expert)
         count[threadIdx.x] = 0;
     clear_tails<T>(a, mem);
+    lattice_begin<K>(a.kind);
     __syncthreads();
     if (!a.chosen)
         grid_wait();
@@ -372,11 +374,13 @@ static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memor
     a.n_unit = p.w.n_unit;
     a.columns = ((p.n_out + TILE_ROWS - 1) / TILE_ROWS + (half >> a.lg) - 1) / (half >> a.lg);
     a.n_expert = p.w.n_mat;
+    a.kind = p.w.kind;
     a.cold = c;
     size_t shared = block_memory<K, T>::bytes(a.n_unit, a.n_pairs, a.n_expert);
     int fit = block_memory<K, T>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;
     fit -= fit > 2 * SPARE ? SPARE : 0;
-    if (a.n_pairs > EXPERT_PAIRS || a.n_expert > THREADS || shared > (size_t)largest_shared())
+    if (a.n_pairs > EXPERT_PAIRS || a.n_expert > THREADS ||
+        shared > (size_t)(largest_shared() - table_bytes<K>))
         return false;
     if (p.glu)
         LAUNCH((experts_kernel<K, true, T, COLD>), dim3((unsigned)(most < fit ? most : fit)),
@@ -402,49 +406,34 @@ template <int K, bool COLD> static int allow_kernels(int shared_block)
            allow_shared(experts_kernel<K, true, 4, COLD>, shared_block) |
            allow_shared(experts_kernel<K, false, 4, COLD>, shared_block);
 }
-template <int K> static int allow_experts(int shared_block)
-{
-    return allow_kernels<K, false>(shared_block) | allow_kernels<K, true>(shared_block);
-}
-
 /* Once per GPU, at open: all the shared memory that it grants a block. */
 extern "C" int cu_experts_init(void)
 {
-    int n = largest_shared();
-    return allow_experts<PACK_Q4_0>(n) | allow_experts<PACK_Q4_1>(n) | allow_experts<PACK_Q5_0>(n) |
-           allow_experts<PACK_Q5_1>(n) | allow_experts<PACK_Q8_0>(n) | allow_experts<PACK_Q4_K>(n) |
-           allow_experts<PACK_Q5_K>(n) | allow_experts<PACK_Q6_K>(n) | allow_experts<PACK_IQ4>(n) |
-           allow_experts<PACK_FP4>(n) | allow_experts<PACK_G8>(n);
+    const int n = largest_shared();
+    int bad = 0;
+#define DO(kind)                                                                                   \
+    bad |= allow_kernels<kind, false>(n - table_bytes<kind>);                                      \
+    if constexpr (stays_on_host<kind>)                                                             \
+        bad |= allow_kernels<kind, true>(n);
+    EACH_PACK(DO)
+#undef DO
+    return bad;
 }
 
 template <bool COLD>
 static bool experts_of_kind(cudaStream_t s, const expert_product &a, launch_memory memory,
                             const cold_view &c)
 {
-    switch (a.p.w.kind) {
-    case PACK_Q4_0:
-        return experts<PACK_Q4_0, COLD>(s, a, memory, c);
-    case PACK_Q4_1:
-        return experts<PACK_Q4_1, COLD>(s, a, memory, c);
-    case PACK_Q5_0:
-        return experts<PACK_Q5_0, COLD>(s, a, memory, c);
-    case PACK_Q5_1:
-        return experts<PACK_Q5_1, COLD>(s, a, memory, c);
-    case PACK_Q8_0:
-        return experts<PACK_Q8_0, COLD>(s, a, memory, c);
-    case PACK_Q4_K:
-        return experts<PACK_Q4_K, COLD>(s, a, memory, c);
-    case PACK_Q5_K:
-        return experts<PACK_Q5_K, COLD>(s, a, memory, c);
-    case PACK_Q6_K:
-        return experts<PACK_Q6_K, COLD>(s, a, memory, c);
-    case PACK_IQ4:
-        return experts<PACK_IQ4, COLD>(s, a, memory, c);
-    case PACK_FP4:
-        return experts<PACK_FP4, COLD>(s, a, memory, c);
-    default:
-        return experts<PACK_G8, COLD>(s, a, memory, c);
+    switch (pack_kernels(a.p.w.kind)) {
+#define DO(kind)                                                                                   \
+    case kind:                                                                                     \
+        if constexpr (!COLD || stays_on_host<kind>)                                                \
+            return experts<kind, COLD>(s, a, memory, c);                                           \
+        break;
+        EACH_PACK(DO)
+#undef DO
     }
+    return false;
 }
 
 extern "C" bool cu_product_experts(cudaStream_t s, expert_product a, launch_memory memory)

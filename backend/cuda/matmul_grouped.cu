@@ -25,19 +25,6 @@
 #include "backend/cuda/pairs.cuh"
 #include "backend/cuda/rows_unit.cuh"
 
-#define EACH_KIND(DO)                                                                              \
-    DO(PACK_Q4_0)                                                                                  \
-    DO(PACK_Q4_1)                                                                                  \
-    DO(PACK_Q5_0)                                                                                  \
-    DO(PACK_Q5_1)                                                                                  \
-    DO(PACK_Q8_0)                                                                                  \
-    DO(PACK_Q4_K)                                                                                  \
-    DO(PACK_Q5_K)                                                                                  \
-    DO(PACK_Q6_K)                                                                                  \
-    DO(PACK_IQ4)                                                                                   \
-    DO(PACK_FP4)                                                                                   \
-    DO(PACK_G8)
-
 enum { WARPS = 8, THREADS = 32 * WARPS, GROUP_PAIRS = 8, STAGES = 2, TILE_SUMS = 16 * GROUP_PAIRS };
 
 struct group_at {
@@ -344,6 +331,7 @@ __global__ void __launch_bounds__(THREADS, 2) grouped_kernel(const __grid_consta
     uint8_t *codes = mem + at.x, *scales = mem + at.scales;
     uint16_t *order = (uint16_t *)(mem + at.order);
     group_at *groups = (group_at *)(mem + at.groups);
+    lattice_begin<K>(a.w.kind);
     if (!a.chosen)
         grid_wait();
     grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
@@ -471,7 +459,7 @@ static bool launch_grouped(cudaStream_t s, const expert_product &e, launch_memor
         return false;
     int bytes = memory_of<K, GLU>(p.w.n_unit, a.n_pairs, p.w.n_mat, a.parts).bytes;
     int fit = 2 * cu_gpu.n_sm - SPARE, most = a.n_pairs * a.columns;
-    if (bytes > half_of_shared())
+    if (bytes > half_of_shared() - table_bytes<K>)
         return false;
     LAUNCH((grouped_kernel<K, GLU>), dim3((unsigned)(most < fit ? most : fit)), dim3(THREADS),
            (size_t)bytes, s, a);
@@ -489,11 +477,11 @@ template <int K> static bool grouped(cudaStream_t s, const expert_product &e, la
 
 extern "C" bool cu_product_grouped(cudaStream_t s, expert_product a, launch_memory memory)
 {
-    switch (a.p.w.kind) {
+    switch (pack_kernels(a.p.w.kind)) {
 #define DO(kind)                                                                                   \
     case kind:                                                                                     \
         return grouped<kind>(s, a, memory);
-        EACH_KIND(DO)
+        EACH_PACK(DO)
 #undef DO
     default:
         return false;
@@ -502,7 +490,7 @@ extern "C" bool cu_product_grouped(cudaStream_t s, expert_product a, launch_memo
 
 template <int K> static int allow_grouped()
 {
-    int n = half_of_shared(), bad = allow_shared(grouped_kernel<K, false>, n);
+    int n = half_of_shared() - table_bytes<K>, bad = allow_shared(grouped_kernel<K, false>, n);
     if constexpr (pairs_fit<K>)
         bad |= allow_shared(grouped_kernel<K, true>, n);
     return bad;
@@ -513,7 +501,7 @@ extern "C" int cu_grouped_init(void)
 {
     int bad = 0;
 #define DO(kind) bad |= allow_grouped<kind>();
-    EACH_KIND(DO)
+    EACH_PACK(DO)
 #undef DO
     return bad;
 }

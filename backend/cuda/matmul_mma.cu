@@ -14,7 +14,7 @@
  * Experts: the same kernels over a list of (expert, rows) tiles made on the device by sort_kernel,
  * with rows gathered through the sorted list; nothing waits for the host.
  */
-#include "backend/cuda/formats.cuh"
+#include "backend/cuda/lattice.cuh"
 #include "backend/cuda/launch_products.h"
 #include "backend/cuda/prompt.cuh"
 
@@ -36,13 +36,11 @@ template <int K, bool FLOATS = floats_kind<K>::value> struct raw_weights {
     {
         using T = traits<K>;
         scales v = group_scales<K>(g.s, group);
-        uint32_t n[4] = {g.c0.x, g.c0.y, g.c0.z, g.c0.w};
-        uint32_t b[4] = {g.c1.x, g.c1.y, g.c1.z, g.c1.w};
-        uint32_t out[16];
+        uint32_t word[8], out[16];
+        group_words<K>(word, g);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            uint32_t c[2];
-            code_words<K>(n[k], T::bytes ? b[k] : 0, g.h0, g.h1, k, &c[0], &c[1]);
+            const uint32_t c[2] = {word[k], word[k + 4]};
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 float f = T::split && h ? v.f1 : v.f0;
@@ -97,6 +95,8 @@ template <int K> struct raw_weights<K, true> {
 template <int K> __global__ void __launch_bounds__(256) mma_kernel(mma_args a)
 {
     grid_trigger();
+    if constexpr (!floats_kind<K>::value)
+        lattice_begin<K>(a.w.kind);
     grid_wait();
     DYN_SHARED(uint16_t, mem);
     uint16_t *sw = mem, *sx = mem + 2 * BM * LINE;
@@ -262,6 +262,8 @@ template <int ROWS> struct row_copies {
 template <int K, int ROWS> __global__ void __launch_bounds__(128) few_kernel(mma_args a)
 {
     grid_trigger();
+    if constexpr (!floats_kind<K>::value)
+        lattice_begin<K>(a.w.kind);
     grid_wait();
     DYN_SHARED(uint16_t, mem);
     constexpr int TILES = ROWS / 8;
@@ -367,11 +369,11 @@ template <int K> static int allow_mma()
 
 extern "C" int cu_mma_init(void)
 {
-    return allow_mma<PACK_F16>() | allow_mma<PACK_BF16>() | allow_mma<PACK_Q4_0>() |
-           allow_mma<PACK_Q4_1>() | allow_mma<PACK_Q5_0>() | allow_mma<PACK_Q5_1>() |
-           allow_mma<PACK_Q8_0>() | allow_mma<PACK_Q4_K>() | allow_mma<PACK_Q5_K>() |
-           allow_mma<PACK_Q6_K>() | allow_mma<PACK_IQ4>() | allow_mma<PACK_FP4>() |
-           allow_mma<PACK_G8>() | cu_short_init();
+    int bad = allow_mma<PACK_F16>() | allow_mma<PACK_BF16>() | cu_short_init();
+#define DO(kind) bad |= allow_mma<kind>();
+    EACH_PACK(DO)
+#undef DO
+    return bad;
 }
 
 /* tile: rows of a tile, 16, 32, 64 or BN. tiles: of experts. */
@@ -393,45 +395,15 @@ template <int K> static void mma(cudaStream_t s, mma_args a, int tile, int tiles
 
 static void mma_any(cudaStream_t s, mma_args a, int tile, int tiles)
 {
-    switch (a.w.kind) {
-    case PACK_F16:
-        mma<PACK_F16>(s, a, tile, tiles);
+    switch (pack_kernels(a.w.kind)) {
+#define DO(kind)                                                                                   \
+    case kind:                                                                                     \
+        mma<kind>(s, a, tile, tiles);                                                              \
         break;
-    case PACK_BF16:
-        mma<PACK_BF16>(s, a, tile, tiles);
-        break;
-    case PACK_Q4_0:
-        mma<PACK_Q4_0>(s, a, tile, tiles);
-        break;
-    case PACK_Q4_1:
-        mma<PACK_Q4_1>(s, a, tile, tiles);
-        break;
-    case PACK_Q5_0:
-        mma<PACK_Q5_0>(s, a, tile, tiles);
-        break;
-    case PACK_Q5_1:
-        mma<PACK_Q5_1>(s, a, tile, tiles);
-        break;
-    case PACK_Q8_0:
-        mma<PACK_Q8_0>(s, a, tile, tiles);
-        break;
-    case PACK_Q4_K:
-        mma<PACK_Q4_K>(s, a, tile, tiles);
-        break;
-    case PACK_Q5_K:
-        mma<PACK_Q5_K>(s, a, tile, tiles);
-        break;
-    case PACK_Q6_K:
-        mma<PACK_Q6_K>(s, a, tile, tiles);
-        break;
-    case PACK_IQ4:
-        mma<PACK_IQ4>(s, a, tile, tiles);
-        break;
-    case PACK_FP4:
-        mma<PACK_FP4>(s, a, tile, tiles);
-        break;
-    default:
-        mma<PACK_G8>(s, a, tile, tiles);
+        DO(PACK_F16)
+        DO(PACK_BF16)
+        EACH_PACK(DO)
+#undef DO
     }
 }
 

@@ -36,7 +36,7 @@ struct one_share {
 };
 struct one_args {
     one_job job[ONE_JOBS];
-    int32_t n_jobs, n_group, n_unit;
+    int32_t n_jobs, n_group, n_unit, kind;
     one_share share[2];
     const int8_t *q; /* the row as codes and scales, or NULL: then floats */
     const void *s;
@@ -160,6 +160,7 @@ DEV void run_share(const one_args &a, const one_share &s, int b, char *mem, one_
     if (at.n)
         t.begin(a.job[at.job].w, a.job[at.job].lg, a.n_group, a.n_unit, at.tile, at.unit);
     draw_item(s, &shared->drawn[1]);
+    lattice_begin<K>(a.kind);
     grid_wait();
     if (a.late)
         grid_trigger();
@@ -278,6 +279,7 @@ static void products(cudaStream_t s, const one_product *const *p, int n, int n_f
     const product_args &x = p[0]->p;
     a.n_group = x.w.n_group;
     a.n_unit = x.w.n_unit;
+    a.kind = x.w.kind;
     a.q = x.x.q;
     a.s = x.x.s;
     a.floats = p[0]->floats;
@@ -298,42 +300,26 @@ static void products(cudaStream_t s, const one_product *const *p, int n, int n_f
     start<K, K2>(s, &a, a.glu ? 2 : n_first, memory);
 }
 
-template <int K, int K2> static int allow_one(int shared_block)
-{
-    return allow_shared(one_kernel<K, K2>, shared_block);
-}
-
 /* Once per GPU, at open: all the shared memory that it grants a block. */
 extern "C" int cu_one_init(void)
 {
-    int n = cu_gpu.shared_block - ONE_STATIC_SHARED;
-    return allow_one<PACK_Q4_0, PACK_Q4_0>(n) | allow_one<PACK_Q4_1, PACK_Q4_1>(n) |
-           allow_one<PACK_Q5_0, PACK_Q5_0>(n) | allow_one<PACK_Q5_1, PACK_Q5_1>(n) |
-           allow_one<PACK_Q8_0, PACK_Q8_0>(n) | allow_one<PACK_Q4_K, PACK_Q4_K>(n) |
-           allow_one<PACK_Q5_K, PACK_Q5_K>(n) | allow_one<PACK_Q6_K, PACK_Q6_K>(n) |
-           allow_one<PACK_IQ4, PACK_IQ4>(n) | allow_one<PACK_FP4, PACK_FP4>(n) |
-           allow_one<PACK_G8, PACK_G8>(n) | allow_one<PACK_Q4_K, PACK_Q6_K>(n);
+    const int n = cu_gpu.shared_block - ONE_STATIC_SHARED;
+    int bad = allow_shared(one_kernel<PACK_Q4_K, PACK_Q6_K>, n);
+#define DO(kind) bad |= allow_shared(one_kernel<kind, kind>, n - table_bytes<kind>);
+    EACH_PACK(DO)
+#undef DO
+    return bad;
 }
 
-#define SAME(K)                                                                                    \
-    case K:                                                                                        \
-        products<K, K>(s, p, n, n, memory);                                                        \
-        break;
 static void products_of(cudaStream_t s, const one_product *const *p, int n, launch_memory memory)
 {
-    switch (p[0]->p.w.kind) {
-        SAME(PACK_Q4_0)
-        SAME(PACK_Q4_1)
-        SAME(PACK_Q5_0)
-        SAME(PACK_Q5_1)
-        SAME(PACK_Q8_0)
-        SAME(PACK_Q4_K)
-        SAME(PACK_Q5_K)
-        SAME(PACK_Q6_K)
-        SAME(PACK_IQ4)
-        SAME(PACK_FP4)
-    default:
-        products<PACK_G8, PACK_G8>(s, p, n, n, memory);
+    switch (pack_kernels(p[0]->p.w.kind)) {
+#define DO(kind)                                                                                   \
+    case kind:                                                                                     \
+        products<kind, kind>(s, p, n, n, memory);                                                  \
+        break;
+        EACH_PACK(DO)
+#undef DO
     }
 }
 

@@ -375,6 +375,7 @@ __global__ void __launch_bounds__(32 * warp_of<NT, M>::most, 1) rows_kernel(rows
             for (int m = 0; m < M; m++)
                 from[m].copy(weights + k * stage + m * S::bytes, ahead.unit(r, first) + share,
                              n_group);
+    lattice_begin<K>(a.w.kind);
     if (!r.beside)
         grid_wait();
     if (a.late)
@@ -473,7 +474,7 @@ static void try_cuts(rows_plan *best, const rows_shape &s, bool beside)
 {
     using S = staged<K>;
     using W = warp_of<NT, M>;
-    const rows_gpu gpu = {(size_t)cu_gpu.shared_block, cu_gpu.n_sm};
+    const rows_gpu gpu = {(size_t)(cu_gpu.shared_block - table_bytes<K>), cu_gpu.n_sm};
     const rows_needs needs = {M, NT, W::stages * S::bytes + S::table, S::x_unit, W::most};
     rows_cut only = forced;
     if (beside) /* the kernel beside it may use the memory of sums */
@@ -582,39 +583,13 @@ template <int K> static void launch_gated_or_not(cudaStream_t s, const rows_args
 
 static void rows_by_kind(cudaStream_t s, const rows_args &r)
 {
-    switch (r.p.w.kind) {
-    case PACK_Q4_0:
-        launch_gated_or_not<PACK_Q4_0>(s, r);
+    switch (pack_kernels(r.p.w.kind)) {
+#define DO(kind)                                                                                   \
+    case kind:                                                                                     \
+        launch_gated_or_not<kind>(s, r);                                                           \
         break;
-    case PACK_Q4_1:
-        launch_gated_or_not<PACK_Q4_1>(s, r);
-        break;
-    case PACK_Q5_0:
-        launch_gated_or_not<PACK_Q5_0>(s, r);
-        break;
-    case PACK_Q5_1:
-        launch_gated_or_not<PACK_Q5_1>(s, r);
-        break;
-    case PACK_Q8_0:
-        launch_gated_or_not<PACK_Q8_0>(s, r);
-        break;
-    case PACK_Q4_K:
-        launch_gated_or_not<PACK_Q4_K>(s, r);
-        break;
-    case PACK_Q5_K:
-        launch_gated_or_not<PACK_Q5_K>(s, r);
-        break;
-    case PACK_Q6_K:
-        launch_gated_or_not<PACK_Q6_K>(s, r);
-        break;
-    case PACK_IQ4:
-        launch_gated_or_not<PACK_IQ4>(s, r);
-        break;
-    case PACK_FP4:
-        launch_gated_or_not<PACK_FP4>(s, r);
-        break;
-    default:
-        launch_gated_or_not<PACK_G8>(s, r);
+        EACH_PACK(DO)
+#undef DO
     }
 }
 
@@ -686,10 +661,11 @@ template <int K> static int allow_kind()
 /* Once per GPU, at open: all the shared memory that it grants a block. */
 extern "C" int cu_rows_init(void)
 {
-    return allow_kind<PACK_Q4_0>() | allow_kind<PACK_Q4_1>() | allow_kind<PACK_Q5_0>() |
-           allow_kind<PACK_Q5_1>() | allow_kind<PACK_Q8_0>() | allow_kind<PACK_Q4_K>() |
-           allow_kind<PACK_Q5_K>() | allow_kind<PACK_Q6_K>() | allow_kind<PACK_IQ4>() |
-           allow_kind<PACK_FP4>() | allow_kind<PACK_G8>();
+    int bad = 0;
+#define DO(kind) bad |= allow_kind<kind>();
+    EACH_PACK(DO)
+#undef DO
+    return bad;
 }
 
 extern "C" void cu_rows_force(rows_cut c)

@@ -51,11 +51,14 @@ template <int K> DEV float float_of(uint32_t v, int i, uint32_t power)
         pick_bytes(v, power, traits<K>::is_signed ? 0x7404 + (i << 4) : 0x7044 + (i << 8)));
 }
 
+/* Where f has up to 24 bits, the zero is subtracted from the code. */
+template <int K> static constexpr bool zero_first = traits<K>::levels || traits<K>::lattice;
+
 /* A weight: code times f plus m, rounded once. Without offsets, -zero f is exact, because f has at
  * most 19 bits. off: that, or m. */
 template <int K> DEV float weight_of(float code, float f, float off)
 {
-    if (traits<K>::offset || traits<K>::levels) /* a factor of 24 bits */
+    if (traits<K>::offset || zero_first<K>)
         return fma_rn(code - code_float<K>::zero, f, off);
     return fma_rn(code, f, off);
 }
@@ -85,6 +88,16 @@ template <int K> DEV void half_codes(uint32_t *q, const uint8_t *unit, int g, in
     if (T::bytes) {
         q[0] = four_codes(unit + (g * 32 + row) * 16, tid) ^ 0x80808080;
         q[1] = four_codes(unit + (g * 32 + 16 + row) * 16, tid) ^ 0x80808080;
+        return;
+    }
+    if constexpr (T::lattice) {
+        const int w = tid >> 1;
+        const uint32_t half = tid & 1 ? 0x7632 : 0x5410;
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            q[h] = pick_bytes(staged_word<K>(unit, g, row, 4 * h + w),
+                              staged_word<K>(unit, g, row, 4 * h + w + 2), half) ^
+                   0x80808080;
         return;
     }
     if (T::levels) {
@@ -167,9 +180,9 @@ DEV void group_fragments(uint32_t (*a)[4], const uint8_t *unit, const uint8_t *t
 #pragma unroll
         for (int s = 0; s < 2; s++) {
             float f = T::split && s ? v.f1 : v.f0, x[4];
-            float off = T::levels   ? 0
-                        : T::offset ? (T::split && s ? v.m1 : v.m0)
-                                    : -code_float<K>::zero * f;
+            float off = zero_first<K> ? 0
+                        : T::offset   ? (T::split && s ? v.m1 : v.m0)
+                                      : -code_float<K>::zero * f;
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 x[i] = weight_of<K>(float_of<K>(q[s], i, is.top), f, off);
@@ -230,6 +243,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1) short_kernel(short_args s)
     size_t base = 0;
 
     grid_trigger();
+    lattice_begin<K>(a.w.kind);
     if (a.tiles) {
         grid_wait();
         if ((int)blockIdx.y >= *a.n_tiles)
@@ -351,12 +365,13 @@ template <int K, int ROWS> static short_plan plan_for(int n_tile, int tiles)
     enum { LEAST_OF_MANY = 4 };
     const int each = (n_tile * tiles + cu_gpu.n_sm - 1) / cu_gpu.n_sm;
     const bool many = each > MOST_WARPS;
-    const size_t room = (size_t)cu_gpu.shared_block;
+    const size_t room = (size_t)(cu_gpu.shared_block - table_bytes<K>);
+    const size_t half = (size_t)(cu_gpu.shared_block / 2 - table_bytes<K>)-BLOCK_RESERVED;
     short_plan best = {};
     int64_t least = 0;
     for (int warps = many ? 8 : MOST_WARPS; warps >= (many && best.stages ? LEAST_OF_MANY : 1);
          warps--) {
-        short_plan p = plan_of<K, ROWS>(warps, many ? room / 2 - BLOCK_RESERVED : room);
+        short_plan p = plan_of<K, ROWS>(warps, many ? half : room);
         if (p.stages < 3)
             p = plan_of<K, ROWS>(warps, room);
         int64_t blocks = (int64_t)((n_tile + warps - 1) / warps) * tiles;
@@ -389,29 +404,12 @@ template <int K> static bool short_kind(cudaStream_t s, const mma_args &a, int t
 
 bool cu_short(cudaStream_t s, const mma_args &a, int tile, int tiles)
 {
-    switch (a.w.kind) {
-    case PACK_Q4_0:
-        return short_kind<PACK_Q4_0>(s, a, tile, tiles);
-    case PACK_Q4_1:
-        return short_kind<PACK_Q4_1>(s, a, tile, tiles);
-    case PACK_Q5_0:
-        return short_kind<PACK_Q5_0>(s, a, tile, tiles);
-    case PACK_Q5_1:
-        return short_kind<PACK_Q5_1>(s, a, tile, tiles);
-    case PACK_Q8_0:
-        return short_kind<PACK_Q8_0>(s, a, tile, tiles);
-    case PACK_Q4_K:
-        return short_kind<PACK_Q4_K>(s, a, tile, tiles);
-    case PACK_Q5_K:
-        return short_kind<PACK_Q5_K>(s, a, tile, tiles);
-    case PACK_Q6_K:
-        return short_kind<PACK_Q6_K>(s, a, tile, tiles);
-    case PACK_IQ4:
-        return short_kind<PACK_IQ4>(s, a, tile, tiles);
-    case PACK_FP4:
-        return short_kind<PACK_FP4>(s, a, tile, tiles);
-    case PACK_G8:
-        return short_kind<PACK_G8>(s, a, tile, tiles);
+    switch (pack_kernels(a.w.kind)) {
+#define DO(kind)                                                                                   \
+    case kind:                                                                                     \
+        return short_kind<kind>(s, a, tile, tiles);
+        EACH_PACK(DO)
+#undef DO
     default:
         return false;
     }
@@ -419,15 +417,16 @@ bool cu_short(cudaStream_t s, const mma_args &a, int tile, int tiles)
 
 template <int K> static int allow_short()
 {
-    return allow_shared(short_kernel<K, 16>, cu_gpu.shared_block) |
-           allow_shared(short_kernel<K, 32>, cu_gpu.shared_block) |
-           allow_shared(short_kernel<K, 64>, cu_gpu.shared_block);
+    const int n = cu_gpu.shared_block - table_bytes<K>;
+    return allow_shared(short_kernel<K, 16>, n) | allow_shared(short_kernel<K, 32>, n) |
+           allow_shared(short_kernel<K, 64>, n);
 }
 
 int cu_short_init()
 {
-    return allow_short<PACK_Q4_0>() | allow_short<PACK_Q4_1>() | allow_short<PACK_Q5_0>() |
-           allow_short<PACK_Q5_1>() | allow_short<PACK_Q8_0>() | allow_short<PACK_Q4_K>() |
-           allow_short<PACK_Q5_K>() | allow_short<PACK_Q6_K>() | allow_short<PACK_IQ4>() |
-           allow_short<PACK_FP4>() | allow_short<PACK_G8>();
+    int bad = 0;
+#define DO(kind) bad |= allow_short<kind>();
+    EACH_PACK(DO)
+#undef DO
+    return bad;
 }

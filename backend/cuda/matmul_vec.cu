@@ -141,6 +141,7 @@ __global__ void __launch_bounds__(32 * WARPS, occupancy<K>::blocks / 2)
     size_t mat;
     warp_tile<K, 2> t;
     grid_trigger();
+    lattice_begin<K>(a.p.w.kind);
     if (a.expert)
         grid_wait();
     whose(a, p, &mat, &x_row);
@@ -204,6 +205,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
     size_t mat, at = 0;
     bool shared = a.shared_warps && p == a.k - 1;
     warp_tile<K, occupancy<K>::gated> t;
+    lattice_begin<K>(a.p.w.kind);
     if (blockIdx.y == 0 && warp == 0)
         expect_places(a.p.w);
     if (a.expert && !shared && !a.chosen)
@@ -302,6 +304,7 @@ __global__ void __launch_bounds__(512) expert_down_kernel(const __grid_constant_
         return t.run(w, x_at(a.p.x, j));
     };
     grid_trigger();
+    lattice_begin<K>(a.p.w.kind);
     if (a.chosen)
         begin(warp);
     grid_wait();
@@ -373,40 +376,27 @@ extern "C" int cu_product_warps(const packed *w)
 
 template <bool COLD> static void vec_of_kind(cudaStream_t s, const expert_product &a, cold_view c)
 {
-    switch (a.p.w.kind) {
-    case PACK_Q4_0:
-        vec<PACK_Q4_0, COLD>(s, a, c);
+    switch (pack_kernels(a.p.w.kind)) {
+#define DO(kind)                                                                                   \
+    case kind:                                                                                     \
+        if constexpr (!COLD || stays_on_host<kind>)                                                \
+            vec<kind, COLD>(s, a, c);                                                              \
         break;
-    case PACK_Q4_1:
-        vec<PACK_Q4_1, COLD>(s, a, c);
-        break;
-    case PACK_Q5_0:
-        vec<PACK_Q5_0, COLD>(s, a, c);
-        break;
-    case PACK_Q5_1:
-        vec<PACK_Q5_1, COLD>(s, a, c);
-        break;
-    case PACK_Q8_0:
-        vec<PACK_Q8_0, COLD>(s, a, c);
-        break;
-    case PACK_Q4_K:
-        vec<PACK_Q4_K, COLD>(s, a, c);
-        break;
-    case PACK_Q5_K:
-        vec<PACK_Q5_K, COLD>(s, a, c);
-        break;
-    case PACK_Q6_K:
-        vec<PACK_Q6_K, COLD>(s, a, c);
-        break;
-    case PACK_IQ4:
-        vec<PACK_IQ4, COLD>(s, a, c);
-        break;
-    case PACK_FP4:
-        vec<PACK_FP4, COLD>(s, a, c);
-        break;
-    default:
-        vec<PACK_G8, COLD>(s, a, c);
+        EACH_PACK(DO)
+#undef DO
     }
+}
+
+/* Once per GPU, at open. Tables and a long row are more than the 48 KB that any block may have. */
+extern "C" int cu_vec_init(void)
+{
+    int bad = 0, n = cu_gpu.shared_block - BLOCK_RESERVED - 4 * TABLE_WORDS;
+#define DO(kind)                                                                                   \
+    if (traits<kind>::lattice)                                                                     \
+        bad |= allow_shared(vec_kernel<kind>, n) | allow_shared(glu_kernel<kind, false>, n);
+    EACH_PACK(DO)
+#undef DO
+    return bad;
 }
 
 extern "C" void cu_product_vec(cudaStream_t s, expert_product a)

@@ -5,8 +5,7 @@
  * become int8 codes with an f32 factor and offset per 16. Unpacking to bf16 serves products of many
  * rows.
  */
-#include "backend/cuda/blocks.cuh"
-#include "backend/cuda/formats.cuh"
+#include "backend/cuda/lattice.cuh"
 #include "backend/cuda/launch_products.h"
 
 enum { /* numbers of GGUF types, as in num/num.h */
@@ -220,6 +219,60 @@ DEV float take_levels(group_bits *b, int type, const uint8_t *row, int g, float 
     return by;
 }
 
+DEV uint8_t *plane(const uint8_t *p)
+{
+    return (uint8_t *)p;
+}
+
+/* Group g of a row of IQ2 or IQ3. row: NULL past n_out. */
+DEV void pack_lattice(const packed &w, size_t base, int type, const uint8_t *row, int tile, int g,
+                      int r)
+{
+    const bool three = lattice_width(type) == 4;
+    const size_t block = (size_t)(g >> 3) * (size_t)lattice_block_bytes(type);
+    const size_t share = share_at(w, tile, g >> 3, g & 1, r), at = share + (g >> 1 & 3);
+    const size_t ts = ((size_t)tile * w.n_unit + (g >> 3)) * 16 + r;
+    lattice_group l = {};
+    uint32_t low[2] = {0, 0}, signs = 0, scales = 0, upper = 0;
+    if (row)
+        lattice_take(&l, type, row + block, g & 7);
+    for (int k = 0; k < (three ? 8 : 4); k++)
+        low[k >> 2] |= (l.index[k] & 255u) << 8 * (k & 3);
+    for (int i = 0; i < 32; i++)
+        signs |= (l.negative >> i & 1)
+                 << (three ? 4 * (i & 3) + (i >> 2 & 3) + (i & 16) : 4 * (i & 7) + (i >> 3));
+    uint32_t *codes = (uint32_t *)(plane(w.codes) + base + at * (three ? 8 : 4));
+    codes[0] = low[0];
+    if (three)
+        codes[1] = low[1];
+    *(uint32_t *)(plane(w.high) + base + at * 4) = signs;
+    if ((g & 7) > 1)
+        return;
+    /* The first group of a parity writes what its four groups share. */
+    const bool pairs = w.kind == PACK_IQ2_XS || w.kind == PACK_IQ2_S;
+    for (int i = 0; i < 4; i++) {
+        if (row)
+            lattice_take(&l, type, row + block, (g & 1) + 2 * i);
+        scales |= pairs ? (l.scale[0] | (uint32_t)l.scale[1] << 4) << 8 * i
+                        : (uint32_t)l.scale[0] << 4 * i;
+        for (int k = 0; k < (three ? 8 : 4); k++)
+            upper |= three ? (l.index[k] >> 8 & 1u) << (8 * (k & 3) + (k & 4) + i)
+                           : (l.index[k] >> 8 & 3u) << (8 * k + 2 * i);
+    }
+    if (pairs) {
+        *(uint2 *)(plane(w.scale) + base + share * 2) = make_uint2(scales, upper);
+        if (g % 8 == 0)
+            *(uint16_t *)(plane(w.super) + base + ts * 2) = l.d;
+        return;
+    }
+    uint8_t *super = plane(w.super) + base + ts * (w.kind == PACK_IQ3_S ? 16 : 8);
+    if (g % 8 == 0)
+        *(uint32_t *)super = l.d;
+    ((uint16_t *)super)[2 + g % 8] = (uint16_t)scales;
+    if (w.kind == PACK_IQ3_S)
+        ((uint32_t *)super)[2 + g % 8] = upper;
+}
+
 /* d, dmin and the twelve packed bytes of Q4_K and Q5_K, rearranged so that scale j and minimum j
  * are shifts by 4j and 2j: see group_scales. */
 DEV uint4 k4_super(const uint8_t *p)
@@ -242,11 +295,6 @@ DEV uint4 k4_super(const uint8_t *p)
     return s;
 }
 
-DEV uint8_t *plane(const uint8_t *p)
-{
-    return (uint8_t *)p;
-}
-
 /* Packs all matrices of a weight; rows past n_out become zeros.
  * grid:   one thread per (row of the padded tiles, group), 128 per block; y: matrix
  * shared: none
@@ -265,6 +313,10 @@ __global__ void __launch_bounds__(128)
     size_t base = (size_t)blockIdx.y * w.mat_bytes;
     int o = tile * 16 + r;
     const uint8_t *row = file + ((size_t)blockIdx.y * w.n_out + o) * row_bytes;
+    if (w.kind >= PACK_IQ3_XXS) {
+        pack_lattice(w, base, type, o < w.n_out ? row : NULL, tile, g, r);
+        return;
+    }
     group_bits b = {};
     const bool levels = w.kind == PACK_IQ4 || w.kind == PACK_FP4;
     float by = 0; /* of layouts with levels */
@@ -339,6 +391,7 @@ __global__ void __launch_bounds__(256)
     unpack_kernel(packed w, int first_tile, int n_rows, uint16_t *to)
 {
     grid_trigger();
+    lattice_begin<K>(w.kind);
     grid_wait();
     using T = traits<K>;
     int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
@@ -349,13 +402,11 @@ __global__ void __launch_bounds__(256)
     raw_group<K> raw;
     load_group<K>(&raw, w, 0, first_tile + tile, g, r);
     scales v = group_scales<K>(raw.s, g);
-    uint32_t n[4] = {raw.c0.x, raw.c0.y, raw.c0.z, raw.c0.w};
-    uint32_t b[4] = {raw.c1.x, raw.c1.y, raw.c1.z, raw.c1.w};
-    uint32_t word[16];
+    uint32_t words[8], word[16];
+    group_words<K>(words, raw);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        uint32_t c[2];
-        code_words<K>(n[k], b[k], raw.h0, raw.h1, k, &c[0], &c[1]);
+        const uint32_t c[2] = {words[k], words[k + 4]};
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float f = T::split && h ? v.f1 : v.f0, m = T::split && h ? v.m1 : v.m0, x[4];
@@ -430,40 +481,13 @@ static void unpack_kind(cudaStream_t s, packed w, int first_row, int n_rows, uin
 extern "C" void cu_unpack_bf16(cudaStream_t s, packed w, int32_t first_row, int32_t n_rows,
                                uint16_t *to)
 {
-    switch (w.kind) {
-    case PACK_Q4_0:
-        unpack_kind<PACK_Q4_0>(s, w, first_row, n_rows, to);
+    switch (pack_kernels(w.kind)) {
+#define DO(kind)                                                                                   \
+    case kind:                                                                                     \
+        unpack_kind<kind>(s, w, first_row, n_rows, to);                                            \
         break;
-    case PACK_Q4_1:
-        unpack_kind<PACK_Q4_1>(s, w, first_row, n_rows, to);
-        break;
-    case PACK_Q5_0:
-        unpack_kind<PACK_Q5_0>(s, w, first_row, n_rows, to);
-        break;
-    case PACK_Q5_1:
-        unpack_kind<PACK_Q5_1>(s, w, first_row, n_rows, to);
-        break;
-    case PACK_Q8_0:
-        unpack_kind<PACK_Q8_0>(s, w, first_row, n_rows, to);
-        break;
-    case PACK_Q4_K:
-        unpack_kind<PACK_Q4_K>(s, w, first_row, n_rows, to);
-        break;
-    case PACK_Q5_K:
-        unpack_kind<PACK_Q5_K>(s, w, first_row, n_rows, to);
-        break;
-    case PACK_Q6_K:
-        unpack_kind<PACK_Q6_K>(s, w, first_row, n_rows, to);
-        break;
-    case PACK_IQ4:
-        unpack_kind<PACK_IQ4>(s, w, first_row, n_rows, to);
-        break;
-    case PACK_FP4:
-        unpack_kind<PACK_FP4>(s, w, first_row, n_rows, to);
-        break;
-    case PACK_G8:
-        unpack_kind<PACK_G8>(s, w, first_row, n_rows, to);
-        break;
+        EACH_PACK(DO)
+#undef DO
     default: {
         int64_t n = (int64_t)n_rows * w.n_in;
         LAUNCH(unpack_float_kernel, dim3((unsigned)((n + 255) / 256)), dim3(256), 0, s, w,

@@ -11,7 +11,7 @@
 #ifndef BACKEND_CUDA_PRODUCT_CUH
 #define BACKEND_CUDA_PRODUCT_CUH
 
-#include "backend/cuda/formats.cuh"
+#include "backend/cuda/lattice.cuh"
 #include "backend/cuda/launch_products.h"
 
 /* 8 warps per tile of 16 outputs, 2 for each half of a gated pair; fewer where a warp would have no
@@ -39,16 +39,13 @@ DEV float unit_of(const unit_rule &t, bool silu, float g, float u, size_t mat, i
  * the second half's is returned. */
 template <int K> DEV int half_dots(const raw_group<K> &raw, uint4 xa, uint4 xb, int *half)
 {
-    uint32_t lo, hi;
+    uint32_t word[8];
     int i0 = 0, i1 = 0;
-    code_words<K>(raw.c0.x, raw.c1.x, raw.h0, raw.h1, 0, &lo, &hi);
-    i0 = dp4a(lo, xa.x, i0), i1 = dp4a(hi, xa.y, i1);
-    code_words<K>(raw.c0.y, raw.c1.y, raw.h0, raw.h1, 1, &lo, &hi);
-    i0 = dp4a(lo, xa.z, i0), i1 = dp4a(hi, xa.w, i1);
-    code_words<K>(raw.c0.z, raw.c1.z, raw.h0, raw.h1, 2, &lo, &hi);
-    i0 = dp4a(lo, xb.x, i0), i1 = dp4a(hi, xb.y, i1);
-    code_words<K>(raw.c0.w, raw.c1.w, raw.h0, raw.h1, 3, &lo, &hi);
-    i0 = dp4a(lo, xb.z, i0), i1 = dp4a(hi, xb.w, i1);
+    group_words<K>(word, raw);
+    i0 = dp4a(word[0], xa.x, i0), i1 = dp4a(word[4], xa.y, i1);
+    i0 = dp4a(word[1], xa.z, i0), i1 = dp4a(word[5], xa.w, i1);
+    i0 = dp4a(word[2], xb.x, i0), i1 = dp4a(word[6], xb.y, i1);
+    i0 = dp4a(word[3], xb.z, i0), i1 = dp4a(word[7], xb.w, i1);
     *half = i0;
     return i1;
 }

@@ -28,7 +28,6 @@ template <int K> struct staged {
     /* A parity's scales as floats, [16 rows][2 groups] factor, offset: of its latter two groups. Of
      * the former two they take the place of the super-blocks that they were made of. */
     static constexpr int table = T::super ? 256 : 0;
-    static constexpr bool whole = T::super || T::six; /* every unit is full */
     /* A unit of 8 rows of activations: codes, then per group and row the scale, and where a format
      * wants them its sums. */
     static constexpr int x_scale = T::offset ? 8 : 4, x_unit = X_CODES + 64 * x_scale;
@@ -65,7 +64,7 @@ template <int K> struct tile_at {
     DEV void copy(uint8_t *to, int unit, int n_group) const
     {
         to += 16 * lane_id();
-        if (S::whole) {
+        if (traits<K>::whole) {
             copy_plane<S::codes>(to, codes, unit);
         } else {
             const uint8_t *from = codes + (size_t)unit * S::codes;
@@ -124,6 +123,7 @@ template <int K> struct row_scales {
     using T = traits<K>;
     using S = staged<K>;
     float d, d_off; /* a factor, and 2^23 times it, negated */
+    uint4 super;    /* of lattices: d and the scales */
     uint32_t w[T::scale == 4 || T::super ? 4 : 2];
 
     DEV void begin(const uint8_t *unit, int row)
@@ -134,6 +134,11 @@ template <int K> struct row_scales {
         }
         if (T::levels)
             d = *(const float *)(unit + S::at_super + row * 4);
+        if (T::lattice) {
+            const uint8_t *p = unit + S::at_super + row * T::super_bytes;
+            super.x = *(const uint16_t *)p;
+            super.y = T::pairs ? 0 : *(const uint32_t *)(p + 4);
+        }
     }
     /* Loads the scales that group i of the parity needs. */
     DEV void before(const uint8_t *unit, const uint8_t *table, int row, int parity, int i)
@@ -148,7 +153,7 @@ template <int K> struct row_scales {
             uint4 v = *(const uint4 *)at;
             w[0] = v.x, w[1] = v.y;
             w[more] = v.z, w[more + 1] = v.w;
-        } else if (T::scale <= 2) {
+        } else if (T::scale == 2) {
             uint2 v = *(const uint2 *)at;
             w[0] = T::six ? v.x ^ 0x80808080 : v.x;
             w[1] = T::six ? v.y ^ 0x80808080 : v.y;
@@ -165,6 +170,8 @@ template <int K> struct row_scales {
             v.m0 = __uint_as_float(w[2 * (i & 1) + 1]);
             return v;
         }
+        if (T::lattice)
+            return group_scales<K>(lattice_scales<K>(super, make_uint2(w[0], w[1]), g & 1, i), g);
         if (T::six) {
             v.f0 = fma_rn(d, in_byte1(w[i >> 1], 2 * (i & 1), power), d_off);
             v.f1 = fma_rn(d, in_byte1(w[i >> 1], 2 * (i & 1) + 1, power), d_off);
@@ -198,6 +205,21 @@ struct constants {
     uint32_t power, top; /* the bits of 2^23; the top bit of each byte */
 };
 
+/* Word w of a group of lattices in a staged unit. */
+template <int K> DEV uint32_t staged_word(const uint8_t *unit, int g, int row, int w)
+{
+    using T = traits<K>;
+    using S = staged<K>;
+    const int parity = g & 1, i = g >> 1, share = parity * 64 + row * 4;
+    uint32_t upper = 0;
+    if (K == PACK_IQ3_S)
+        upper = *(const uint32_t *)(unit + S::at_super + row * 16 + 8 + 4 * parity) >> i;
+    if (T::pairs)
+        upper = *(const uint32_t *)(unit + S::at_scale + share * 2 + 4) >> 2 * i;
+    const uint32_t signs = *(const uint32_t *)(unit + S::at_high + (share + i) * 4);
+    return lattice_word<K>(unit + (share + i) * T::code, signs, upper, w);
+}
+
 /* The words of a weight fragment: rows gid and gid + 8, both halves of group g. */
 template <int K>
 DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g, int gid, int tid, uint32_t top)
@@ -210,6 +232,11 @@ DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g, int gid, int tid
         if (T::bytes) {
             a[h] = *(const uint32_t *)(unit + (g * 32 + row) * 16 + 4 * tid);
             a[2 + h] = *(const uint32_t *)(unit + (g * 32 + 16 + row) * 16 + 4 * tid);
+            continue;
+        }
+        if constexpr (T::lattice) {
+            a[h] = staged_word<K>(unit, g, row, tid);
+            a[2 + h] = staged_word<K>(unit, g, row, tid + 4);
             continue;
         }
         uint32_t c = *(const uint32_t *)(unit + (g * 16 + row) * 16 + 4 * tid), lo, hi;

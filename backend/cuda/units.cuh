@@ -34,10 +34,9 @@ template <int K> struct sums {
  * by group, then high bits, scales and super-block scales, where the format has them. */
 template <int K> struct slot {
     using T = traits<K>;
-    static constexpr int n_code = T::bytes ? 8 : 4, n_high = T::high / 4;
-    static constexpr int scale_bytes = 4 * T::scale, super_bytes = T::super              ? 16
-                                                                   : T::six || T::levels ? 4
-                                                                                         : 0;
+    static constexpr int n_code = T::code / 4, n_high = T::high / 4;
+    static constexpr int scale_bytes = 4 * T::scale;
+    static constexpr int super_bytes = T::super_bytes == 2 ? 4 : T::super_bytes;
     static constexpr int high = n_code * 512, scale = high + n_high * 512;
     static constexpr int super = scale + scale_bytes * 32, bytes = super + super_bytes * 32;
 };
@@ -57,7 +56,7 @@ template <int K> struct lane_units {
         int row = lane_id() & 15, parity = lane_id() >> 4, step = 1 << lg;
         size_t g = (size_t)tile * n_group + unit * 8 + parity, u = (size_t)tile * n_unit + unit;
         size_t at = (u * 2 + parity) * 64 + row * 4;
-        c = j.codes + (g * (T::bytes ? 32 : 16) + row) * 16;
+        c = j.codes + (T::lattice ? at * T::code : (g * (T::bytes ? 32 : 16) + row) * 16);
         h = j.high + at * T::high;
         s = j.scale + at * T::scale;
         p = j.super + (u * 16 + row) * T::super_bytes;
@@ -69,7 +68,7 @@ template <int K> struct lane_units {
     DEV void go_on(int step)
     {
         using T = traits<K>;
-        c += step * (T::bytes ? 4096 : 2048);
+        c += step * 128 * T::code;
         h += step * 128 * T::high;
         s += step * 128 * T::scale;
         p += step * 16 * T::super_bytes;
@@ -81,9 +80,12 @@ template <int K> struct lane_units {
         if (left-- <= 0)
             return;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < (T::lattice ? a.codes : 0); i++)
+            a.c[i] = load16(c + 16 * i);
+#pragma unroll
+        for (int i = 0; i < (T::lattice ? 0 : 4); i++) {
             /* groups past the end read as zeros, like the padded planes; super-blocks are whole */
-            bool in = T::super || T::six || 2 * i < group;
+            bool in = T::whole || 2 * i < group;
             if (T::bytes) {
                 a.c[2 * i] = in ? load16(c + i * 1024) : make_uint4(0, 0, 0, 0);
                 a.c[2 * i + 1] = in ? load16(c + i * 1024 + 256) : make_uint4(0, 0, 0, 0);
@@ -103,12 +105,8 @@ template <int K> struct lane_units {
 #pragma unroll
             for (int i = 0; i < T::scale / 4; i++)
                 a.s[i] = load16(s + 16 * i);
-        if (T::super)
-            a.super = load16(p);
-        if (T::six)
-            a.super.x = *(const uint16_t *)p;
-        if (T::levels)
-            a.super.x = *(const uint32_t *)p;
+        if (T::super_bytes)
+            a.super = load_super<K>(p);
         go_on(step);
     }
     DEV void copy(int step)
@@ -119,8 +117,11 @@ template <int K> struct lane_units {
             return;
         int less = lane_id() * 16; /* b already points at this lane's piece */
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            bool in = T::super || T::six || 2 * i < group;
+        for (int i = 0; i < (T::lattice ? S::n_code : 0); i++)
+            copy16_async(b + i * 512, c + 16 * i, true);
+#pragma unroll
+        for (int i = 0; i < (T::lattice ? 0 : 4); i++) {
+            bool in = T::whole || 2 * i < group;
             if (T::bytes) {
                 copy16_async(b + i * 1024, c + i * 1024, in);
                 copy16_async(b + i * 1024 + 512, c + i * 1024 + 256, in);
@@ -137,11 +138,13 @@ template <int K> struct lane_units {
 #pragma unroll
             for (int i = 0; i < T::scale / 4; i++)
                 copy16_async(b + S::scale + i * 512, s + 16 * i, true);
-        if (T::super)
+        if (T::super_bytes == 16)
             copy16_async(b + S::super, p, true);
-        if (T::six) /* a word holds the scales of two rows */
+        if (T::super_bytes == 8)
+            copy8_async(b + S::super - less / 2, p);
+        if (T::super_bytes == 2) /* a word holds the scales of two rows */
             copy4_async(b + S::super - less / 4 * 3, p - 2 * (lane_id() & 1), true);
-        if (T::levels)
+        if (T::super_bytes == 4)
             copy4_async(b + S::super - less / 4 * 3, p, true);
         copy_commit();
         go_on(step);
@@ -167,12 +170,17 @@ template <int K> struct lane_units {
 #pragma unroll
             for (int i = 0; i < T::scale / 4; i++)
                 u->s[i] = *(const uint4 *)(b + S::scale + i * 512);
-        if (T::super)
+        if (T::super_bytes == 16)
             u->super = *(const uint4 *)(b + S::super);
-        if (T::six)
+        if (T::super_bytes == 8) {
+            uint2 v = *(const uint2 *)(b + S::super - less / 2);
+            u->super.x = v.x;
+            u->super.y = v.y;
+        }
+        if (T::super_bytes == 2)
             u->super.x =
                 *(const uint32_t *)(b + S::super - less / 4 * 3) >> 16 * (lane_id() & 1) & 0xffff;
-        if (T::levels)
+        if (T::super_bytes == 4)
             u->super.x = *(const uint32_t *)(b + S::super - less / 4 * 3);
     }
 };

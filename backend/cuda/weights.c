@@ -25,7 +25,7 @@ int32_t cuda_pack_kind(const weight *w)
 {
     if (w->gather)
         return PACK_FILE;
-    bool shared = w->home || w->in_slots; /* the host's kernels know no levels */
+    bool shared = w->home || w->in_slots; /* the host's kernels read neither levels nor entries */
     switch (w->type) {
     case NUM_F32:
         return PACK_F32;
@@ -55,15 +55,20 @@ int32_t cuda_pack_kind(const weight *w)
     case NUM_MXFP4:
     case NUM_NVFP4:
         return shared ? PACK_G8 : PACK_FP4;
+    case NUM_IQ3_XXS:
+        return shared ? PACK_G8 : PACK_IQ3_XXS;
+    case NUM_IQ3_S:
+        return shared ? PACK_G8 : PACK_IQ3_S;
+    case NUM_IQ2_XXS:
+        return shared ? PACK_G8 : PACK_IQ2_XXS;
+    case NUM_IQ2_XS:
+        return shared ? PACK_G8 : PACK_IQ2_XS;
+    case NUM_IQ2_S:
+        return shared ? PACK_G8 : PACK_IQ2_S;
     case NUM_Q2_K:
     case NUM_Q3_K:
     case NUM_IQ1_S:
     case NUM_IQ1_M:
-    case NUM_IQ2_XXS:
-    case NUM_IQ2_XS:
-    case NUM_IQ2_S:
-    case NUM_IQ3_XXS:
-    case NUM_IQ3_S:
     case NUM_Q1_0:
     case NUM_Q2_0:
     case NUM_TQ1_0:

@@ -19,9 +19,12 @@ const num_type block_types[] = {NUM_Q4_0,   NUM_Q4_1,   NUM_Q5_0, NUM_Q5_1, NUM_
                                 NUM_Q4_K,   NUM_Q5_K,   NUM_Q6_K, NUM_Q2_K, NUM_Q3_K,
                                 NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4};
 /* Also packed from blocks of their own; then products are those of a layout above. */
-static const num_type more_types[] = {NUM_NVFP4,  NUM_IQ1_S, NUM_IQ1_M,   NUM_IQ2_XXS,
-                                      NUM_IQ2_XS, NUM_IQ2_S, NUM_IQ3_XXS, NUM_IQ3_S,
-                                      NUM_Q1_0,   NUM_Q2_0,  NUM_TQ1_0,   NUM_TQ2_0};
+static const num_type more_types[] = {NUM_IQ1_S, NUM_IQ1_M, NUM_Q1_0,
+                                      NUM_Q2_0,  NUM_TQ1_0, NUM_TQ2_0};
+/* With layouts of their own: nibbles with two scales, entries of lattices. */
+static const num_type own_types[] = {NUM_NVFP4,   NUM_IQ3_XXS, NUM_IQ3_S,
+                                     NUM_IQ2_XXS, NUM_IQ2_XS,  NUM_IQ2_S};
+enum { N_OWN_TYPES = sizeof own_types / sizeof *own_types };
 _Static_assert(sizeof block_types / sizeof *block_types == N_BLOCK_TYPES, "the list");
 
 double product_bound(num_type t, int32_t rows)
@@ -635,6 +638,9 @@ static void check_single_products(rig *g)
     for (size_t i = 0; i < sizeof more_types / sizeof *more_types; i++)
         for (int k = 0; k < 2; k++)
             check_product(g, more_types[i], 768, 35, k ? 40 : 3);
+    for (int i = 0; i < N_OWN_TYPES; i++) /* one row; few; short, and long enough to be unpacked */
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k += 2)
+            check_product(g, own_types[i], k % 4 ? 256 : 768, k % 3 ? 48 : 35, counts[k]);
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
             if (g->quick && counts[k] > 100)
@@ -674,6 +680,12 @@ static void check_gated(rig *g)
         check_experts(g, NUM_F32, NUM_F32, 96, 48, 8, 3, 4, fused);
         check_experts(g, NUM_Q4_K, NUM_Q8_0, 256, 96, 32, 4, 70, fused);
     }
+    for (int i = 0; i < N_OWN_TYPES; i++) {
+        check_glu(g, own_types[i], 256, 256, i % 2 ? 1 : 9, i % 3 == 0);
+        check_experts(g, own_types[i], own_types[N_OWN_TYPES - 1 - i], 512, 256, 8, 3,
+                      i % 2 ? 1 : 5, i % 2);
+        check_experts(g, own_types[i], own_types[i], 256, 256, 8, 3, 40, true);
+    }
     check_mixture(g, NUM_Q4_K, NUM_Q6_K, 256, 256, 16, 3, false);
     check_mixture(g, NUM_Q4_K, NUM_Q4_K, 512, 512, 8, 2, true);
     check_mixture(g, NUM_Q8_0, NUM_Q5_0, 96, 64, 160, 8, false);
@@ -687,6 +699,8 @@ static void check_all_experts_alone(rig *g)
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         check_experts_alone(g, block_types[i], block_types[N_BLOCK_TYPES - 1 - i], 768, 256, 8, 3,
                             i % 2, false);
+    check_experts_alone(g, NUM_IQ3_S, NUM_IQ2_XS, 256, 256, 8, 3, false, false);
+    check_experts_alone(g, NUM_NVFP4, NUM_IQ3_XXS, 256, 256, 8, 3, true, false);
     check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false, false);
     check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false, true);
     check_experts_alone(g, NUM_Q6_K, NUM_Q5_1, 256, 96, 8, 3, true, true);
@@ -762,6 +776,9 @@ void check_invariances(rig *g)
     for (int i = 0; i < N_BLOCK_TYPES; i++)
         for (int prompt = 0; prompt < 2; prompt++)
             check_invariance(g, block_types[i], g->quick ? 768 : 5376, 40, false, prompt);
+    for (int i = 0; i < N_OWN_TYPES; i++)
+        for (int prompt = 0; prompt < 2; prompt++)
+            check_invariance(g, own_types[i], g->quick ? 768 : 5376, 40, false, prompt);
     check_invariance(g, NUM_Q4_K, 2816 - 2816 % 256, 96, true, false);
     check_invariance(g, NUM_Q8_0, 2112, 64, true, false);
     check_invariance(g, NUM_Q8_0, 352, 200, true, true);
@@ -792,6 +809,8 @@ void check_invariances(rig *g)
     check_cuts(g, NUM_Q5_0, 1056, 40, true);
     check_cuts(g, NUM_Q8_0, 1056, 40, false);
     check_cuts(g, NUM_Q3_K, 1280, 40, true);
+    check_cuts(g, NUM_IQ3_S, 1280, 40, true);
+    check_cuts(g, NUM_IQ2_S, 1280, 40, false);
     check_invariance(g, NUM_F32, 96, 40, false, false);
     check_invariance(g, NUM_F32, 96, 40, false, true);
     check_invariance(g, NUM_F32, 2116, g->quick ? 12 : 256, false, true); /* more than 32 slices */
