@@ -281,7 +281,7 @@ bool cuda_long_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16
 bool cuda_blas_matmul(cuda_device *c, dev_mat y, const uint16_t *x, const uint16_t *w,
                       const weight *of);
 
-/* rates.c: sets int8_prompts. own: the device's facts are those of its GPU. */
+/* rates.c: sets int8_prompts. own: there is a GPU, and the facts are its own. */
 status cuda_choose_prompts(cuda_device *c, bool own, err *e);
 /* Do prompts multiply by a weight of that layout so? */
 static inline bool cuda_prompts_int8(const cuda_device *c, const weight *w, int32_t kind)

@@ -4,7 +4,7 @@
  * cards of the same capability have, and multiply int8 at four times that rate. No call of the
  * runtime tells them apart. So matmul_wide.cu and matmul_wide8.cu are timed when such a GPU is
  * opened. Scratch is planned before weights are loaded, so this is known before then, and is one
- * answer for all weights.
+ * answer for all weights. A plan for a card that is not here takes bf16, which needs more scratch.
  *
  * int8 rounds activations as products of answers do, and as all products on a CPU do. It must gain
  * clearly, because its products also need unpacked weights and copies of activations.
@@ -81,7 +81,7 @@ status cuda_choose_prompts(cuda_device *c, bool own, err *e)
 {
     const char *want = getenv("CARAT_PROMPTS");
     if (!want || !*want) {
-        c->int8_prompts = c->facts.slow_sums && (c->plan_only || (own && int8_is_quicker(c)));
+        c->int8_prompts = c->facts.slow_sums && own && int8_is_quicker(c);
         return OK;
     }
     if (strcmp(want, "int8") && strcmp(want, "bf16"))
