@@ -125,8 +125,8 @@ static bool by_wgmma(const cuda_device *c, const kv_view *kv)
 attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_rows)
 {
     int32_t k = kind_of(kv->k_type), v = kind_of(kv->v_type), d = kv->head_dim;
-    if (!holds(k, kv->k_rot, d) || !holds(v, kv->v_rot, d) || kv->inside == KV_INSIDE_ROWS)
-        return ATTEND_NONE; /* rows that see later ones: not on a GPU yet */
+    if (!holds(k, kv->k_rot, d) || !holds(v, kv->v_rot, d))
+        return ATTEND_NONE;
     bool tiles = (d == 64 || d == 128 || d == 256 || d == 512) && k != KV_F32 && v != KV_F32;
     if (kv->single)
         tiles = tiles && d >= 256 && kv->k_rope->n_turning == d / 8 && kv->k_rope->turns;
@@ -197,7 +197,7 @@ static int32_t chunk_of(const kv_view *kv, bool split, bool keys_first)
     return (int32_t)n;
 }
 
-/* The most keys that a row sees, if their numbers are below n_keys. */
+/* The most keys that a row of an answer sees, if their numbers are below n_keys. */
 static int32_t keys_of(const kv_view *kv, int32_t n_keys)
 {
     bool all = !kv->window || n_keys <= kv->window + STEP_TREE_ROWS_MAX;

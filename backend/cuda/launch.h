@@ -164,7 +164,8 @@ static inline size_t spread_bytes(size_t bytes, int32_t n)
 /* ---- The step block ----------------------------------------------------------------------- */
 
 /* Rows as one view's kernels see them. index and first are of the view's kind of store; newest is
- * the number of the newest key that a row may see: its own, or its sequence's last. */
+ * the number of the newest key that a row may see: its own, its sequence's last, or, of prompts,
+ * any between. */
 typedef struct dev_rows {
     const int32_t *token, *pos, *seq, *index, *first, *newest;
     const uint64_t *seen; /* trees; NULL: a row sees all keys up to `newest` */

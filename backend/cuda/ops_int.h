@@ -39,12 +39,11 @@ static inline const step_rows *cuda_step_rows(const pass *p)
 static inline dev_rows cuda_rows(const step_rows *r, const kv_view *kv)
 {
     const row_keys *k = &r->keys[kv->kind];
-    bool all = kv->inside == KV_INSIDE_ALL;
     dev_rows d = r->rows;
     d.index = k->index;
     d.first = k->first;
-    d.newest = all ? k->last : k->index;
-    d.seen = all ? NULL : r->seen;
+    d.newest = newest_keys(k, kv);
+    d.seen = kv->inside == KV_INSIDE_CAUSAL ? r->seen : NULL;
     return d;
 }
 

@@ -50,8 +50,7 @@ typedef struct carat_embed_text {
 } carat_embed_text;
 /* The ids of a text with its prompt, as carat_embed wants them: with the begin token, and with the
  * end token where the file says so. most > 0: at most so many; *cut: there were more. Returns the
- * number of ids, of which the first cap are written, as carat_tokenize. cap has room for one more
- * than the text has without an end token, or is 0. Any thread. */
+ * number of ids, of which the first cap are written, as carat_tokenize. Any thread. */
 CARAT_API int64_t carat_embed_tokenize(const carat_model *m, const carat_embed_text *t,
                                        int64_t most, int32_t *ids, int64_t cap, bool *cut,
                                        carat_error *e);

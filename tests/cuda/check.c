@@ -308,9 +308,10 @@ void chain_init(chain *c, int32_t n, int32_t first, int32_t n_vocab)
         c->pos[i] = c->index[i] = first + i;
         c->first[i] = first;
         c->last[i] = first + n - 1;
+        c->newest[i] = c->index[i];
         c->out_row[i] = i;
     }
-    const row_keys keys = {c->index, c->first, c->last};
+    const row_keys keys = {c->index, c->first, c->last, c->newest};
     c->st = (step){
         .prompt = of_prompt(n),
         .all = {.n = n, .token = c->token, .pos = c->pos, .seq = c->seq, .keys = {keys, keys}},

@@ -83,6 +83,7 @@ static const char *name_of(const rig *g, const attend_case *a)
            : !c->shallow  ? "attend tiles"
            : a->tree      ? "attend tree"
            : a->all       ? "attend all"
+           : a->later     ? "attend later"
            : a->skip > 0  ? "attend sparse"
            : a->alpha > 0 ? "attend blocks"
            : a->turning   ? "attend one"
@@ -95,10 +96,10 @@ static void put_shape(scene *s)
     char format[2][32];
     for (int kv = 0; kv < 2; kv++)
         kv_format_name((kv_format){s->type[kv], s->rot[kv]}, format[kv], sizeof format[kv]);
-    snprintf(s->shape, sizeof s->shape, "%s%s%s %d/%dx%d w%d past %d rows %d%s%s%s%s", format[0],
+    snprintf(s->shape, sizeof s->shape, "%s%s%s %d/%dx%d w%d past %d rows %d%s%s%s%s%s", format[0],
              a->values ? "/" : "", a->values ? format[1] : "", a->n_head, a->n_head_kv, a->d,
              a->window, a->past, a->rows, a->tree ? " tree" : "", a->two_seqs ? " 2 seqs" : "",
-             a->all ? " all" : "", a->wide ? " wide" : "");
+             a->all ? " all" : "", a->later ? " later" : "", a->wide ? " wide" : "");
 }
 
 /* Random rows in every place of the stores. */
@@ -120,6 +121,16 @@ static void fill_stores(rig *g, scene *s)
         }
 }
 
+/* The last key that row i of its sequence sees: the end of its block of a->later rows, and of a
+ * window not further ahead than behind. */
+static int32_t later_key(const attend_case *a, int32_t i, int32_t first, int32_t last)
+{
+    int32_t n = a->later ? a->later : 1, end = first + i / n * n + n - 1;
+    if (a->window && end > first + i + a->window - 1)
+        end = first + i + a->window - 1;
+    return end < last ? end : last;
+}
+
 /* The rows of the pass: one chain, two, or trees. */
 static void number_rows(scene *s)
 {
@@ -136,6 +147,7 @@ static void number_rows(scene *s)
         s->other[0][i] = c->index[i] + 1000;
         s->other[1][i] = c->first[i] + 1000;
         s->other[2][i] = c->last[i] + 1000;
+        c->newest[i] = later_key(a, in, c->first[i], c->last[i]);
         c->pos[i] = c->index[i];
         if (a->tree) {
             c->seen[i] = (uint64_t)1 << in | (in ? c->seen[i - in + parent] : 0);
@@ -143,7 +155,7 @@ static void number_rows(scene *s)
         }
     }
     c->st.n_seqs = a->two_seqs ? 2 : 1;
-    c->st.all.keys[!s->view[0].kind] = (row_keys){s->other[0], s->other[1], s->other[2]};
+    c->st.all.keys[!s->view[0].kind] = (row_keys){s->other[0], s->other[1], s->other[2], NULL};
     c->st.prompt = of_prompt(a->rows) && !a->tree; /* trees are of answers */
     if (a->tree)
         c->st.all.seen = c->seen;
@@ -170,7 +182,9 @@ static status open_stores(rig *g, scene *s, err *e)
     status st = kv_layout_init(&s->layout, &want, e);
     if (st)
         return st;
-    s->layout.view[0].inside = a->all ? KV_INSIDE_ALL : KV_INSIDE_CAUSAL;
+    s->layout.view[0].inside = a->all     ? KV_INSIDE_ALL
+                               : a->later ? KV_INSIDE_ROWS
+                                          : KV_INSIDE_CAUSAL;
     s->view[0] = s->view[1] = s->layout.view[0];
     if (a->turning)
         s->view[1].k_weight = &s->source.norm.w[1], s->view[1].k_rope = &s->source.on[1];
@@ -527,7 +541,7 @@ static bool may_be_alone(const rig *g, const scene *s)
 {
     const attend_case *a = s->a;
     (void)g;
-    return a->rows > 1 && !a->tree && !a->two_seqs && !a->all;
+    return a->rows > 1 && !a->tree && !a->two_seqs && !a->all && !a->later;
 }
 
 /* Do rows r .. r + n - 1 give other bits in a pass of their own? */

@@ -17,6 +17,7 @@ typedef struct attend_case {
     bool wide;         /* keys beyond 65504 */
     bool all;          /* rows see all rows of their sequence */
     bool sinks;        /* surely; else every other case has them */
+    int32_t later;     /* rows see all of their block of so many rows; 0: off */
     int32_t cut;       /* two_seqs: rows of the first; 0: half of them */
     float skip;        /* of skip-softmax; 0: off */
     float alpha;       /* of block selection; 0: off */

@@ -95,6 +95,17 @@ static void check_formats(rig *g)
     check_attend(g, &(attend_case){NUM_F16, 4, 1, 512, 0, 300, 90, 40, .all = true, .turning = 64});
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 300, 90, 9, .all = true, .turning = 64});
     check_attend(g, &(attend_case){NUM_Q8_0, 4, 1, 512, 0, 200, 90, 35, .wide = true});
+    /* Whole texts, with and without a window on both sides; blocks of rows inside a text. */
+    check_attend(g, &(attend_case){NUM_F16, 3, 1, 256, 33, 400, 0, 150, .later = 400});
+    check_attend(g, &(attend_case){NUM_F16, 3, 1, 256, 0, 400, 0, 140, .later = 400});
+    check_attend(
+        g, &(attend_case){NUM_F16, 3, 1, 256, 33, 400, 3, 90, .two_seqs = true, .later = 400});
+    check_attend(g, &(attend_case){NUM_Q8_0, 3, 1, 256, 33, 400, 90, 64, .later = 400});
+    check_attend(g, &(attend_case){NUM_F16, 8, 2, 256, 60, 400, 90, 64, .later = 20});
+    check_attend(g, &(attend_case){NUM_F16, 4, 2, 128, 40, 300, 90, 70, .later = 9});
+    check_attend(g, &(attend_case){NUM_F16, 8, 1, 512, 0, 400, 90, 48, .later = 17});
+    check_attend(g, &(attend_case){NUM_F16, 3, 1, 32, 9, 300, 0, 100, .later = 300});
+    check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 16, 200, 90, 40, .later = 11});
 }
 
 /* Keys made of values: in tiles, for heads of which a quarter turns, and by the f32 kernel. */

@@ -81,7 +81,7 @@ enum { ROWS_MAX = 2400 };
 typedef struct chain {
     step st;
     int32_t token[ROWS_MAX], pos[ROWS_MAX], seq[ROWS_MAX];
-    int32_t index[ROWS_MAX], first[ROWS_MAX], last[ROWS_MAX];
+    int32_t index[ROWS_MAX], first[ROWS_MAX], last[ROWS_MAX], newest[ROWS_MAX];
     int32_t out_row[ROWS_MAX];
     uint64_t seen[ROWS_MAX];
     kv_base kv[4];

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "carat.h"
 #include "model/model.h"
+#include "model/shapes.h"
 #include "tests/fidelity_model.h"
 
 #include <math.h>
@@ -23,7 +24,7 @@ static float *run_wanting(rig *g, device *dev, const model *m, const int32_t *id
     kv_cache c = {0};
     kv_batch b = {0};
     void *scratch = dev == g->gpu ? g->gpu_scratch : g->ref_scratch;
-    size_t width = (size_t)m->n_vocab;
+    size_t width = (size_t)(m->encoder ? m->n_embd : m->n_vocab);
     float *out = mem_calloc((size_t)n * width, sizeof *out);
     status st;
     kv_want_layout want = {
@@ -41,7 +42,8 @@ static float *run_wanting(rig *g, device *dev, const model *m, const int32_t *id
     for (int32_t at = 0; at < n && !st; at += chunk) {
         int32_t rows = n - at < chunk ? n - at : chunk;
         kv_want what = !last ? KV_WANT_ALL : at + rows == n ? KV_WANT_LAST : KV_WANT_NONE;
-        const kv_rows add = {.token = ids + at, .n = rows, .final = prompt, .want = what};
+        const kv_rows add = {
+            .token = ids + at, .n = rows, .both_ways = m->encoder, .final = prompt, .want = what};
         int32_t out0 = last ? n - 1 : at, outs = !last ? rows : what == KV_WANT_LAST;
         pass p;
         kv_batch_clear(&b);
@@ -135,6 +137,41 @@ static void check_golden(rig *g, const char *name)
             mem_free(y);
         }
     }
+    model_free(&m);
+    unlink(path);
+    fidelity_close(&f);
+}
+
+/* The vectors of sentence-transformers, of texts in one pass each. */
+static void check_encoder(rig *g, const char *name)
+{
+    fidelity f;
+    model m = {0};
+    err e = {0};
+    int64_t pooling = 0;
+    fidelity_open(&f, name);
+    const char *path = fidelity_write(&f, NULL);
+    bool ready = open_model(&m, path, &e) && !model_load(&m, g->gpu, NULL, NULL, &e);
+    gguf_get_i64(&m.file, "gemma-embedding.pooling_type", &pooling);
+    for (int32_t i = 0, n; ready && (n = fidelity_length(&f, i)); i++) {
+        if (g->quick && n != 2 && n != 40) /* inside the windows, and past them on both sides */
+            continue;
+        float *y = run(g, g->gpu, &m, f.tokens, n, n, true, NUM_F32, &e);
+        size_t width = (size_t)m.n_embd;
+        if (!(ready = y != NULL))
+            break;
+        for (size_t c = 0; c < width; c++) {
+            double sum = 0;
+            for (int32_t r = pooling == POOLING_MEAN ? 0 : n - 1; r < n; r++)
+                sum += (double)y[(size_t)r * width + c];
+            y[c] = (float)(pooling == POOLING_MEAN ? sum / n : sum);
+        }
+        compare(g, "encoder", text("%-8s %d tokens", name, n), y, f.vectors + (size_t)i * width,
+                width, 1e-3, 1e-4);
+        mem_free(y);
+    }
+    if (!ready)
+        failed(g, "encoder", e.text);
     model_free(&m);
     unlink(path);
     fidelity_close(&f);
@@ -409,6 +446,9 @@ void check_models(rig *g)
     if (my_turn(g, "golden"))
         for (const char *const *name = fidelity_names; *name; name++)
             check_golden(g, *name);
+    if (my_turn(g, "encoder"))
+        for (const char *const *name = fidelity_encoders; *name; name++)
+            check_encoder(g, *name);
     if (my_turn(g, "blocks"))
         for (const char *const *name = fidelity_names; *name; name++)
             check_blocks(g, *name);
