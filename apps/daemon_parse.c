@@ -40,13 +40,16 @@ static bool word32(const char *word, int64_t least, int32_t *out)
 
 void daemon_greedy(carat_sampling *s)
 {
-    *s = (carat_sampling){.top_p = 1, .repeat_penalty = 1, .penalty_last_n = 64};
+    carat_sampling_neutral(s);
+    s->temperature = 0;
 }
 
 bool daemon_parse_samp(char *text, daemon_request *r)
 {
-    /* temp, top_p, top_k, rep_pen, seed, freq_pen, pres_pen */
-    double v[7] = {0, 1, 0, 1, -1, 0, 0};
+    static const char *const names[7] = {
+        "temperature",     "top_p", "top_k", "repeat_penalty", [5] = "frequency_penalty",
+        "presence_penalty"};
+    double v[7] = {0, 1, 0, 1, [4] = -1}; /* 4: the seed */
     carat_sampling *s = &r->sampling;
     int n = 0;
     for (char *at = text; at; n++) {
@@ -60,19 +63,14 @@ bool daemon_parse_samp(char *text, daemon_request *r)
             return false;
         at = comma;
     }
-    if (v[0] < 0 || v[1] < 0 || v[1] > 1 || v[2] < 0 || v[2] > INT32_MAX || v[2] != floor(v[2]) ||
-        v[3] <= 0 || v[4] < -1 || v[4] > UINT32_MAX || v[4] != floor(v[4]) || fabs(v[5]) > 100 ||
-        fabs(v[6]) > 100 || v[3] > 100 || v[0] > 100)
-        return false;
     daemon_greedy(s);
-    s->temperature = (float)v[0];
-    s->top_p = (float)v[1];
-    s->top_k = (int32_t)v[2];
-    s->repeat_penalty = (float)v[3];
+    for (int i = 0; i < 7; i++)
+        if (names[i] && !carat_sampling_set(s, carat_sampling_find(names[i]), v[i]))
+            return false;
+    if (v[4] < -1 || v[4] > UINT32_MAX || v[4] != floor(v[4]))
+        return false;
     r->seed_given = v[4] >= 0;
     s->seed = r->seed_given ? (uint32_t)v[4] : 0;
-    s->frequency_penalty = (float)v[5];
-    s->presence_penalty = (float)v[6];
     return true;
 }
 

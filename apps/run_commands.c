@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/nearest.h"
 
+#include <math.h>
 #include <string.h>
 
 static const char *on_off(bool on)
@@ -68,17 +69,30 @@ static void show_files(const chat *c)
     show_text("files", line);
 }
 
+/* The four that are nearly always on, and what differs from the usual. */
+static void put_sampling(const chat *c, char *line, size_t cap)
+{
+    enum { ALWAYS = 4 };
+    const carat_sampling *p = &c->sampling;
+    int32_t n;
+    const carat_sampling_setting *all = carat_sampling_settings(&n);
+    size_t at = 0;
+    for (int32_t i = 0; i < n && at < cap; i++) {
+        double v = carat_sampling_get(p, &all[i]);
+        if (i < ALWAYS || fabs(v - all[i].usual) > 1e-6)
+            at += (size_t)snprintf(line + at, cap - at, "%s %g, ", all[i].flag, v);
+    }
+    if (at < cap && p->n_bias)
+        at += (size_t)snprintf(line + at, cap - at, "%d biases, ", p->n_bias);
+    if (at < cap)
+        snprintf(line + at, cap - at, "seed %u%s", p->seed, c->seed_given ? "" : " (random)");
+}
+
 static void show_settings(const chat *c)
 {
-    const carat_sampling *p = &c->sampling;
-    char line[256], limit[32] = "none";
-    snprintf(line, sizeof line, "temp %g, top-k %d, top-p %g, min-p %g, seed %u%s", p->temperature,
-             p->top_k, p->top_p, p->min_p, p->seed, c->seed_given ? "" : " (random)");
+    char line[1024], limit[32] = "none";
+    put_sampling(c, line, sizeof line);
     show_text("sampling", line);
-    snprintf(line, sizeof line,
-             "repeat-penalty %g, presence-penalty %g, frequency-penalty %g, %d biases",
-             p->repeat_penalty, p->presence_penalty, p->frequency_penalty, p->n_bias);
-    show_text("", line);
     if (c->max_tokens)
         snprintf(limit, sizeof limit, "%d tokens", c->max_tokens);
     snprintf(line, sizeof line, "%s%s%s, limit %s, form %s", on_off(c->thinking),
@@ -96,6 +110,7 @@ static void show_stats(const chat *c)
 {
     const carat_model_info *i = &c->info;
     const carat_timings *t = &c->timings;
+    char line[1024];
     int64_t n_dropped;
     const char *reuse = carat_session_reuse(c->s, &n_dropped);
     fputs("model      ", stderr);
@@ -107,10 +122,8 @@ static void show_stats(const chat *c)
             carat_session_n_ctx(c->s));
     fprintf(stderr, "memory     %.1f MiB weights, %.1f MiB at the peak\n",
             (double)i->weight_bytes * 0x1p-20, (double)t->peak_bytes * 0x1p-20);
-    fprintf(stderr,
-            "sampling   temp %g, top-k %d, top-p %g, min-p %g, repeat-penalty %g, seed %u\n",
-            c->sampling.temperature, c->sampling.top_k, c->sampling.top_p, c->sampling.min_p,
-            c->sampling.repeat_penalty, c->sampling.seed);
+    put_sampling(c, line, sizeof line);
+    fprintf(stderr, "sampling   %s\n", line);
     fprintf(stderr, "thinking   %s\n", c->thinking ? "on" : "off");
     if (t->n_prompt)
         fprintf(stderr,
@@ -165,35 +178,15 @@ static status cmd_show(chat *c, const char *arg, slash_result *r, err *e)
 /* ---- Settings -------------------------------------------------------------------------- */
 
 /* Options of `carat run` that may change between two answers. */
-static const char *const settings[] = {"temp",
-                                       "top-k",
-                                       "top-p",
-                                       "min-p",
-                                       "repeat-penalty",
-                                       "presence-penalty",
-                                       "frequency-penalty",
-                                       "repeat-last-n",
-                                       "seed",
+#define FLAG(kind, field, name, also, key, flag, ...) flag,
+static const char *const settings[] = {CARAT_SAMPLING_SETTINGS(FLAG, ) "seed",
                                        "tokens",
                                        "effort",
                                        "stop",
-                                       "typical-p",
-                                       "top-n-sigma",
-                                       "xtc-probability",
-                                       "xtc-threshold",
-                                       "dynatemp-range",
-                                       "dynatemp-exp",
-                                       "dry-multiplier",
-                                       "dry-base",
-                                       "dry-allowed-length",
-                                       "dry-penalty-last-n",
                                        "dry-sequence-breaker",
-                                       "mirostat",
-                                       "mirostat-tau",
-                                       "mirostat-eta",
-                                       "min-keep",
                                        "samplers",
                                        NULL};
+#undef FLAG
 
 /* Other names of the same: of this program's own commands, and of ollama's parameters. */
 static const char *setting_name(const char *name)
@@ -498,6 +491,7 @@ static status cmd_help(chat *c, const char *arg, slash_result *r, err *e);
 
 /* ---- The table ------------------------------------------------------------------------- */
 
+#define FLAG_WORD(kind, field, name, also, key, flag, ...) flag " "
 const slash_command slash_commands[] = {
     {"help", "", "show this list", SLASH_NONE, NULL, cmd_help},
     {"clear", "", "delete the conversation", SLASH_NONE, NULL, cmd_clear},
@@ -520,12 +514,9 @@ const slash_command slash_commands[] = {
      SLASH_WORD, "system tools files settings info", cmd_show},
     {"set", "[NAME VALUE]", "change a setting: temp, top-k, top-p, min-p, seed, tokens, ...",
      SLASH_WORD,
-     "temp top-k top-p min-p repeat-penalty presence-penalty frequency-penalty seed tokens effort "
-     "stop typical-p top-n-sigma xtc-probability xtc-threshold dynatemp-range dynatemp-exp "
-     "dry-multiplier dry-base dry-allowed-length dry-penalty-last-n dry-sequence-breaker mirostat "
-     "mirostat-tau mirostat-eta min-keep repeat-last-n samplers system think nothink format "
-     "noformat verbose quiet wordwrap nowordwrap history "
-     "nohistory",
+     CARAT_SAMPLING_SETTINGS(
+         FLAG_WORD, ) "seed tokens effort stop dry-sequence-breaker samplers system think nothink "
+                      "format noformat verbose quiet wordwrap nowordwrap history nohistory",
      cmd_set},
     {"name", "TEXT", "give the conversation a title for carat history", SLASH_NONE, NULL, cmd_name},
     {"save", "FILE", "write the conversation as JSON", SLASH_FILE, NULL, cmd_save},

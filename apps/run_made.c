@@ -24,13 +24,14 @@ bool run_is_made(const char *name)
 /* The option of `run` that a setting of ollama's is; NULL: there is none. */
 static const option *option_of(const char *key)
 {
-    static const char *const pairs[][2] = {{"temperature", "temp"},
-                                           {"num_predict", "tokens"},
+    static const char *const pairs[][2] = {{"num_predict", "tokens"},
                                            {"num_ctx", "ctx"},
                                            {"num_batch", "chunk"},
                                            {"num_thread", "threads"}};
+    const carat_sampling_setting *is = carat_sampling_find(key);
     if (!made_setting(key))
         return NULL;
+    key = is ? is->flag : key;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (!strcmp(key, pairs[i][0]))
             key = pairs[i][1];
@@ -49,11 +50,12 @@ static bool is_of_loading(const char *key)
     return false;
 }
 
-/* A number below 0 asks for the model's own value or for no limit; only this one has it as a value
- * of its own. */
+/* A number below 0 asks for the model's own value or for no limit, unless the setting has such
+ * values. */
 static bool is_unset(const char *key, const json_t *v)
 {
-    return json_is_number(v) && json_number_value(v) < 0 && strcmp(key, "repeat_last_n");
+    const carat_sampling_setting *is = carat_sampling_find(key);
+    return json_is_number(v) && json_number_value(v) < 0 && (!is || is->min >= 0);
 }
 
 static status set_one(run_options *o, config *f, const option *row, const json_t *v, made_run *m,

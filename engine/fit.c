@@ -31,6 +31,7 @@ typedef struct fit_ask {
     carat_session_options so;
     int32_t n_seqs, top;                   /* top: the longest context */
     bool own_ctx, own_kv, experts, divide; /* may experts be on the host, and layers? */
+    err *refusal;                          /* why experts cannot be placed as the options say */
 } fit_ask;
 
 /* Do experts' options leave their place open? */
@@ -189,6 +190,8 @@ static status try_without_layers(void *user, const carat_model *of, err *e)
                                 : floor_of(a, N_CTX_MIN);
     experts_free(m);
     status st = a->experts ? OK : experts_choose(m, a->opt, e); /* which also refuses options */
+    if (st)
+        *a->refusal = *e;
     m->fit = (model_fit){0};
     if (!st)
         st = try_keys(m, a, least, &fits, e);
@@ -279,7 +282,8 @@ static void tell(carat_model *m, const fit_ask *a)
 status fit_choose(carat_model *m, const carat_model_options *opt, err *e)
 {
     fit_ask a = ask_of(m, opt);
-    err why = {0};
+    err why = {0}, refusal = {0};
+    a.refusal = &refusal;
     if (m->overcommit)
         return experts_choose(m, opt, e);
     status st = drafters_that_fit(m, opt, try_without_layers, &a, &why);
@@ -290,6 +294,8 @@ status fit_choose(carat_model *m, const carat_model_options *opt, err *e)
         st = a.divide ? try_on_host(m, &a, &fits, e) : OK;
         if (st)
             return st;
+        if (!fits && refusal.status)
+            return err_set(e, refusal.status, "%s", refusal.text);
         if (!fits)
             return too_large(m, &a, e);
     }

@@ -5,7 +5,6 @@
 #include "engine/sample.h"
 
 #include <float.h>
-#include <math.h>
 #include <string.h>
 
 enum { TOP_LOGPROBS_MAX = 20 };
@@ -75,41 +74,21 @@ const char *carat_sampler_name(carat_sampler s)
 
 /* ---- Settings ---------------------------------------------------------------------------- */
 
-static status check_cuts(const carat_sampling *p, err *e)
+static status check_numbers(const carat_sampling *p, err *e)
 {
-    if (!(p->typical_p >= 0 && p->typical_p <= 1))
-        return err_set(e, E_ARG, "sampling: typical_p %g is not between 0 and 1", p->typical_p);
-    if (!isfinite(p->top_n_sigma))
-        return err_set(e, E_ARG, "sampling: top_n_sigma must be a finite number");
-    if (!(p->xtc_probability >= 0 && p->xtc_probability <= 1) ||
-        !(p->xtc_threshold >= 0 && p->xtc_threshold <= 1))
-        return err_set(e, E_ARG,
-                       "sampling: xtc_probability %g and xtc_threshold %g are not both between 0 "
-                       "and 1",
-                       p->xtc_probability, p->xtc_threshold);
-    if (!(p->dynatemp_range >= 0 && p->dynatemp_range <= FLT_MAX) ||
-        !(p->dynatemp_exponent >= 0 && p->dynatemp_exponent <= FLT_MAX))
-        return err_set(e, E_ARG,
-                       "sampling: dynatemp_range %g and dynatemp_exponent %g are not both finite "
-                       "numbers of at least 0",
-                       p->dynatemp_range, p->dynatemp_exponent);
-    if (p->min_keep < 0)
-        return err_set(e, E_ARG, "sampling: min_keep %d is negative", p->min_keep);
+    int32_t n;
+    const carat_sampling_setting *all = carat_sampling_settings(&n);
+    for (int32_t i = 0; i < n; i++) {
+        double v = carat_sampling_get(p, &all[i]);
+        if (!(v >= (all[i].whole ? all[i].min : (double)(float)all[i].min) && v <= all[i].max))
+            return err_set(e, E_ARG, "sampling: %s %g is not between %g and %g", all[i].name, v,
+                           all[i].min, all[i].max);
+    }
     return OK;
 }
 
-static status check_dry(const carat_sampling *p, err *e)
+static status check_breakers(const carat_sampling *p, err *e)
 {
-    if (!(p->dry_multiplier >= 0 && p->dry_multiplier <= FLT_MAX) || !isfinite(p->dry_base))
-        return err_set(e, E_ARG,
-                       "sampling: dry_multiplier %g and dry_base %g must be finite, and the "
-                       "multiplier not negative",
-                       p->dry_multiplier, p->dry_base);
-    if (p->dry_allowed_length < 0 || p->dry_last_n < -1)
-        return err_set(e, E_ARG,
-                       "sampling: dry_allowed_length %d is negative, or dry_last_n %d neither -1 "
-                       "(all) nor a count",
-                       p->dry_allowed_length, p->dry_last_n);
     if (p->n_dry_breakers < 0 || p->n_dry_breakers > DRY_BREAKERS_MAX ||
         (p->n_dry_breakers && !p->dry_breakers))
         return err_set(e, E_ARG, "sampling: %d breakers of DRY; 0 to %d are possible",
@@ -117,20 +96,6 @@ static status check_dry(const carat_sampling *p, err *e)
     for (int32_t i = 0; i < p->n_dry_breakers; i++)
         if (!p->dry_breakers[i])
             return err_set(e, E_ARG, "sampling: breaker %d of DRY is no text", i);
-    return OK;
-}
-
-static status check_mirostat(const carat_sampling *p, err *e)
-{
-    enum { TAU_MAX = 100, ETA_MAX = 10 }; /* a vocabulary has 18 bits */
-    if (p->mirostat < 0 || p->mirostat > 2)
-        return err_set(e, E_ARG, "sampling: mirostat %d is not 0, 1 or 2", p->mirostat);
-    if (!(p->mirostat_tau >= 0 && p->mirostat_tau <= TAU_MAX) ||
-        !(p->mirostat_eta >= 0 && p->mirostat_eta <= ETA_MAX))
-        return err_set(e, E_ARG,
-                       "sampling: mirostat_tau %g is not between 0 and %d, or mirostat_eta %g not "
-                       "between 0 and %d",
-                       p->mirostat_tau, TAU_MAX, p->mirostat_eta, ETA_MAX);
     return OK;
 }
 
@@ -151,22 +116,7 @@ static status check_order(const carat_sampling *p, err *e)
 status sample_check(const carat_sampling *p, int32_t n_vocab, err *e)
 {
     status st;
-    if (!isfinite(p->temperature))
-        return err_set(e, E_ARG, "sampling: the temperature must be a finite number");
-    if (!(p->top_p >= 0 && p->top_p <= 1))
-        return err_set(e, E_ARG, "sampling: top_p %g is not between 0 and 1", p->top_p);
-    if (!(p->min_p >= 0 && p->min_p <= 1))
-        return err_set(e, E_ARG, "sampling: min_p %g is not between 0 and 1", p->min_p);
-    if (!(p->repeat_penalty > 0) || !isfinite(p->repeat_penalty))
-        return err_set(e, E_ARG, "sampling: repeat_penalty %g is not a positive number (1 is off)",
-                       p->repeat_penalty);
-    if (!isfinite(p->presence_penalty) || !isfinite(p->frequency_penalty))
-        return err_set(e, E_ARG, "sampling: presence and frequency penalties must be finite");
-    if (p->penalty_last_n < -1)
-        return err_set(e, E_ARG, "sampling: penalty_last_n %d is neither -1 (all) nor a count",
-                       p->penalty_last_n);
-    if ((st = check_cuts(p, e)) || (st = check_dry(p, e)) || (st = check_mirostat(p, e)) ||
-        (st = check_order(p, e)))
+    if ((st = check_numbers(p, e)) || (st = check_breakers(p, e)) || (st = check_order(p, e)))
         return st;
     if (p->n_top_logprobs < 0 || p->n_top_logprobs > TOP_LOGPROBS_MAX)
         return err_set(e, E_ARG, "sampling: %d logprobs were asked for, and 0 to %d are possible",

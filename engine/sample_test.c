@@ -323,27 +323,21 @@ TEST(sampling_a_full_vocabulary_allocates_nothing)
     mem_free(y);
 }
 
-/* A copy of a model in which every third ordinary token is of type UNUSED. */
-static const char *with_unused(const char *from)
+/* A copy of a model without the keys that begin so; put, which may be NULL, writes others. */
+static const char *copy_without(const char *from, const char *key,
+                                void (*put)(gguf_writer *w, const gguf *g, int way), int way)
 {
-    const char *to = test_temp("unused.gguf"), *key = "tokenizer.ggml.token_type";
+    const char *to = test_temp("changed.gguf");
     gguf g;
     gguf_writer *w;
-    int32_t type[1024];
     err e = {0};
     CHECK_OK(gguf_open(&g, from, false, NULL, NULL, &e), e);
-    const gguf_value *types = gguf_find(&g, key);
-    CHECK(types && types->count <= 1024);
-    for (uint64_t i = 0; i < types->count; i++) {
-        int64_t v = 0;
-        CHECK(gguf_item_i64(types, i, &v));
-        type[i] = i % 3 || v != TOKEN_NORMAL ? (int32_t)v : TOKEN_UNUSED;
-    }
     CHECK_OK(gguf_create(&w, to, &e), e);
     for (uint64_t i = 0; i < g.n_values; i++)
-        if (strcmp(g.value[i].key, key) != 0)
+        if (strncmp(g.value[i].key, key, strlen(key)) != 0)
             gguf_put_value(w, &g.value[i]);
-    gguf_put_i32s(w, key, type, types->count);
+    if (put)
+        put(w, &g, way);
     for (uint64_t i = 0; i < g.tensors.n; i++) {
         const tensor *t = &g.tensors.at[i];
         gguf_put_tensor(w, t->name, t->type, t->n_dims, t->ne);
@@ -354,6 +348,66 @@ static const char *with_unused(const char *from)
     CHECK_OK(gguf_commit(w, &e), e);
     gguf_close(&g);
     return to;
+}
+
+static const char token_types[] = "tokenizer.ggml.token_type";
+
+/* Every third ordinary token is of type UNUSED. */
+static void put_unused(gguf_writer *w, const gguf *g, int way)
+{
+    int32_t type[1024];
+    const gguf_value *types = gguf_find(g, token_types);
+    (void)way;
+    CHECK(types && types->count <= 1024);
+    for (uint64_t i = 0; i < types->count; i++) {
+        int64_t v = 0;
+        CHECK(gguf_item_i64(types, i, &v));
+        type[i] = i % 3 || v != TOKEN_NORMAL ? (int32_t)v : TOKEN_UNUSED;
+    }
+    gguf_put_i32s(w, token_types, type, types->count);
+}
+
+/* Way 0: the largest value of every setting; 1: one beyond it. */
+static void put_sampling(gguf_writer *w, const gguf *g, int way)
+{
+    int32_t n;
+    const carat_sampling_setting *all = carat_sampling_settings(&n);
+    (void)g;
+    for (int32_t i = 0; i < n; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "general.sampling.%s", all[i].key);
+        if (all[i].whole)
+            gguf_put_i32(w, key, (int32_t)(way ? all[i].min - 1 : all[i].max));
+        else
+            gguf_put_f32(w, key, (float)(way ? all[i].max + 1 : all[i].max));
+    }
+}
+
+TEST(a_file_says_how_to_sample_its_model)
+{
+    const carat_model_options vocab = {.vocab_only = true};
+    carat_sampling p[3];
+    int32_t n;
+    const carat_sampling_setting *all = carat_sampling_settings(&n);
+    err e = {0};
+    for (int way = 0; way < 3; way++) { /* 2: without any key */
+        carat_model *m;
+        const char *path = copy_without(recur_model_write(NULL), "general.sampling.",
+                                        way < 2 ? put_sampling : NULL, way);
+        CHECK_OK(carat_model_open(path, &vocab, &m, &e), e);
+        carat_sampling_default(m, &p[way]);
+        CHECK_OK(sample_check(&p[way], 10, &e), e);
+        carat_model_close(m);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        double most = all[i].whole ? all[i].max : (double)(float)all[i].max;
+        CHECK_MSG(carat_sampling_get(&p[0], &all[i]) == most, "%s", all[i].name);
+        CHECK_MSG(carat_sampling_get(&p[1], &all[i]) == carat_sampling_get(&p[2], &all[i]), "%s",
+                  all[i].name);
+    }
+    CHECK(!strcmp(carat_sampling_find("temperature")->key, "temp"));
+    CHECK(carat_sampling_find("typ_p") == carat_sampling_find("typical_p"));
+    CHECK(!carat_sampling_find("") && !carat_sampling_find("temp"));
 }
 
 TEST(tokens_of_type_unused_are_never_sampled)
@@ -367,7 +421,9 @@ TEST(tokens_of_type_unused_are_never_sampled)
     carat_session *s;
     err e = {0};
     int32_t ids[8], n_unused;
-    CHECK_OK(carat_model_open(with_unused(recur_model_write(NULL)), NULL, &m, &e), e);
+    CHECK_OK(carat_model_open(copy_without(recur_model_write(NULL), token_types, put_unused, 0),
+                              NULL, &m, &e),
+             e);
     const int32_t *unused = vocab_never_sampled(m->text, &n_unused);
     CHECK(n_unused > 80 && vocab_is_never_sampled(m->text, unused[0]));
     CHECK(!vocab_is_never_sampled(m->text, -1) && !vocab_is_never_sampled(m->text, INT32_MAX));

@@ -6,37 +6,29 @@
 #include "base/str.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 void carat_sampling_default(const carat_model *m, carat_sampling *p)
 {
-    const gguf *g = &m->core.file;
-    double v;
-    int64_t k;
     const model_sampling *usual = &m->core.arch->sampling;
-    *p = (carat_sampling){.temperature = usual->temperature,
-                          .top_k = usual->top_k,
-                          .top_p = usual->top_p,
-                          .min_p = usual->min_p,
-                          .repeat_penalty = 1,
-                          .penalty_last_n = 64,
-                          /* Off, with the other values as people expect them. */
-                          .typical_p = 1,
-                          .xtc_threshold = 0.1f,
-                          .dynatemp_exponent = 1,
-                          .dry_base = 1.75f,
-                          .dry_allowed_length = 2,
-                          .dry_last_n = -1,
-                          .mirostat_tau = 5,
-                          .mirostat_eta = 0.1f};
-    if (gguf_get_f64(g, "general.sampling.temp", &v) && isfinite(v))
-        p->temperature = (float)v;
-    if (gguf_get_i64(g, "general.sampling.top_k", &k) && k >= 0 && k <= INT32_MAX)
-        p->top_k = (int32_t)k;
-    if (gguf_get_f64(g, "general.sampling.top_p", &v) && v >= 0 && v <= 1)
-        p->top_p = (float)v;
-    if (gguf_get_f64(g, "general.sampling.min_p", &v) && v >= 0 && v <= 1)
-        p->min_p = (float)v;
+    int32_t n;
+    const carat_sampling_setting *all = carat_sampling_settings(&n);
+    carat_sampling_neutral(p);
+    p->temperature = usual->temperature;
+    p->top_k = usual->top_k;
+    p->top_p = usual->top_p;
+    p->min_p = usual->min_p;
+    for (int32_t i = 0; i < n; i++) {
+        char key[64];
+        double v;
+        int64_t k;
+        snprintf(key, sizeof key, "general.sampling.%s", all[i].key);
+        if (all[i].whole && gguf_get_i64(&m->core.file, key, &k))
+            carat_sampling_set(p, &all[i], (double)k);
+        else if (!all[i].whole && gguf_get_f64(&m->core.file, key, &v))
+            carat_sampling_set(p, &all[i], v); /* out of range: as if it were not there */
+    }
 }
 
 /* Placeholder tokens have logits, but a text answer must never contain them. */

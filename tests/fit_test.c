@@ -190,6 +190,9 @@ TEST(fit_keeps_what_options_say)
     f = fit_with(path, 15872, (carat_model_options){.experts_gpu = "0.25"}, &so);
     CHECK_OK(f.st, f.e);
     CHECK(f.n_slots > 900 && f.n_slots <= 960);
+    f = fit_with(path, 15872, (carat_model_options){.experts_gpu = "0.01"}, &so);
+    CHECK_STATUS(f.st, CARAT_E_MEMORY); /* the sentence is about the experts, not about the card */
+    CHECK_MSG(strstr(f.e.text, "for experts are too few"), "%s", f.e.text);
     f = fit_with(path, 7808, (carat_model_options){.cpu_experts = true}, &so);
     CHECK_OK(f.st, f.e);
     CHECK(f.n_slots == INT32_MAX && f.fit <= CARAT_FIT_KEYS && f.n_layers == 30);

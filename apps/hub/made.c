@@ -7,6 +7,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "carat.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -35,27 +36,12 @@ bool made_name_valid(const char *name)
 
 bool made_setting(const char *name)
 {
-    static const char *const all[] = {"temperature",
-                                      "top_k",
-                                      "top_p",
-                                      "min_p",
-                                      "typical_p",
-                                      "repeat_penalty",
-                                      "repeat_last_n",
-                                      "presence_penalty",
-                                      "seed",
-                                      "stop",
-                                      "frequency_penalty",
-                                      "num_predict",
-                                      "mirostat",
-                                      "mirostat_tau",
-                                      "mirostat_eta",
-                                      "num_keep",
-                                      "num_ctx",
-                                      "num_batch",
-                                      "num_thread"};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!strcmp(name, all[i]))
+    static const char *const others[] = {"seed",    "stop",      "num_predict", "num_keep",
+                                         "num_ctx", "num_batch", "num_thread"};
+    if (carat_sampling_find(name))
+        return true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(name, others[i]))
             return true;
     return false;
 }

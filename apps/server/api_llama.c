@@ -122,25 +122,7 @@ static void put_ids(const choice *c, int32_t from, int32_t to, str *o)
 
 static void put_samplers(const carat_sampling *s, str *o)
 {
-    const struct {
-        const char *name;
-        float v;
-    } all[] = {{"typical_p", s->typical_p > 0 ? s->typical_p : 1},
-               {"top_n_sigma", s->top_n_sigma > 0 ? s->top_n_sigma : -1},
-               {"xtc_probability", s->xtc_probability},
-               {"xtc_threshold", s->xtc_threshold},
-               {"dynatemp_range", s->dynatemp_range},
-               {"dynatemp_exponent", s->dynatemp_exponent},
-               {"dry_multiplier", s->dry_multiplier},
-               {"dry_base", s->dry_base},
-               {"mirostat_tau", s->mirostat_tau},
-               {"mirostat_eta", s->mirostat_eta}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        json_number(o, all[i].name, (double)all[i].v);
-    json_int(o, "dry_allowed_length", s->dry_allowed_length);
-    json_int(o, "dry_penalty_last_n", s->dry_last_n);
-    json_int(o, "mirostat", s->mirostat);
-    json_int(o, "min_keep", s->min_keep);
+    json_sampling(o, s);
     json_open(o, "samplers", '['); /* empty: all, in the default order */
     for (int32_t i = 0; i < CARAT_SAMPLERS_MAX && carat_sampler_name(s->order[i]); i++)
         json_text(o, NULL, carat_sampler_name(s->order[i]));
@@ -153,14 +135,6 @@ static void put_settings(const answer *a, str *o)
     const carat_sampling *s = &rq->sampling;
     json_open(o, "generation_settings", '{');
     json_int(o, "seed", s->seed);
-    json_number(o, "temperature", s->temperature);
-    json_int(o, "top_k", s->top_k);
-    json_number(o, "top_p", s->top_p);
-    json_number(o, "min_p", s->min_p);
-    json_int(o, "repeat_last_n", s->penalty_last_n);
-    json_number(o, "repeat_penalty", s->repeat_penalty);
-    json_number(o, "presence_penalty", s->presence_penalty);
-    json_number(o, "frequency_penalty", s->frequency_penalty);
     put_samplers(s, o);
     json_open(o, "stop", '[');
     for (int32_t i = 0; i < rq->n_stop; i++)

@@ -191,14 +191,9 @@ void handle_models(exchange *x)
 
 static void put_defaults(const served *m, str *o)
 {
-    const carat_sampling *p = &m->limits.sampling;
     json_open(o, "default_generation_settings", '{');
     json_int(o, "n_ctx", m->n_ctx);
-    json_number(o, "temperature", p->temperature);
-    json_int(o, "top_k", p->top_k);
-    json_number(o, "top_p", p->top_p);
-    json_number(o, "min_p", p->min_p);
-    json_number(o, "repeat_penalty", p->repeat_penalty);
+    json_sampling(o, &m->limits.sampling);
     json_bool(o, "thinking", m->s->o->think);
     json_close(o, '}');
 }

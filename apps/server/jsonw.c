@@ -61,6 +61,14 @@ void json_number(str *o, const char *key, double v)
         str_puts(o, "null");
 }
 
+void json_sampling(str *o, const carat_sampling *s)
+{
+    int32_t n;
+    const carat_sampling_setting *all = carat_sampling_settings(&n);
+    for (int32_t i = 0; i < n; i++)
+        json_number(o, all[i].name, carat_sampling_get(s, &all[i]));
+}
+
 void json_bool(str *o, const char *key, bool v)
 {
     json_key(o, key);

@@ -26,6 +26,8 @@ void json_text(str *o, const char *key, const char *text); /* NULL: null */
 void json_text_n(str *o, const char *key, const char *s, size_t n);
 void json_int(str *o, const char *key, int64_t v);
 void json_number(str *o, const char *key, double v); /* not finite: null */
+/* Every number of the settings, as a member of its own. */
+void json_sampling(str *o, const carat_sampling *s);
 void json_bool(str *o, const char *key, bool v);
 void json_nothing(str *o, const char *key);
 /* A tree; numbers keep their spelling. NULL: null. */

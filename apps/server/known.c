@@ -46,6 +46,9 @@ typedef struct known_field {
                            none but that */
 } known_field;
 
+#define SAMPLING_FIELD(kind, field, name, also, ...)                                               \
+    {name, ALL, READ, NULL}, {also, ALL, READ, NULL}, /* NULL: no field */
+
 static const known_field fields[] = {
     /* The prompt. */
     {"messages", CHAT | MESS, READ, NULL},
@@ -97,42 +100,17 @@ static const known_field fields[] = {
     {"verbosity", CHAT, READ, NULL},
     /* Sampling. */
     {"seed", ALL, READ, NULL},
-    {"temperature", ALL, READ, NULL},
-    {"do_sample", ALL, READ, NULL},
-    {"top_p", ALL, READ, NULL},
-    {"top_k", ALL, READ, NULL},
-    {"min_p", ALL, READ, NULL},
-    {"presence_penalty", ALL, READ, NULL},
-    {"frequency_penalty", ALL, READ, NULL},
-    {"repetition_penalty", ALL, READ, NULL},
-    {"repeat_penalty", ALL, READ, NULL},
-    {"repeat_last_n", ALL, READ, NULL},
+    CARAT_SAMPLING_SETTINGS(SAMPLING_FIELD, ){"do_sample", ALL, READ, NULL},
     {"logit_bias", ALL, READ, NULL},
-    {"typical_p", ALL, READ, NULL},
-    {"typ_p", ALL, READ, NULL},
     {"tfs_z", ALL, ONLY, "1"},
     {"top_a", ALL, ONLY, "0"},
-    {"top_n_sigma", ALL, READ, NULL},
     {"epsilon_cutoff", ALL, ONLY, "0"},
     {"eta_cutoff", ALL, ONLY, "0"},
-    {"mirostat", ALL, READ, NULL},
-    {"mirostat_mode", ALL, READ, NULL},
-    {"mirostat_tau", ALL, READ, NULL},
-    {"mirostat_eta", ALL, READ, NULL},
-    {"dynatemp_range", ALL, READ, NULL},
-    {"dynatemp_exponent", ALL, READ, NULL},
     {"smoothing_factor", ALL, ONLY, "0"},
-    {"xtc_probability", ALL, READ, NULL},
-    {"xtc_threshold", ALL, READ, NULL},
-    {"dry_multiplier", ALL, READ, NULL},
-    {"dry_base", ALL, READ, NULL},
-    {"dry_allowed_length", ALL, READ, NULL},
-    {"dry_penalty_last_n", ALL, READ, NULL},
     {"dry_sequence_breakers", ALL, READ, NULL},
     {"bad_words", ALL, READ, NULL},
     {"allowed_token_ids", ALL, READ, NULL},
     {"samplers", ALL, READ, NULL},
-    {"min_keep", ALL, READ, NULL},
     {"adaptive_target", ALL, ONLY, "-1"},
     {"use_beam_search", ALL, ONLY, "false"},
     {"num_beams", ALL, ONLY, "0|1"},
@@ -314,7 +292,7 @@ static const known_field fields[] = {
 static const known_field *find_field(const char *name, api_kind api)
 {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!strcmp(fields[i].name, name) && fields[i].apis & 1u << api)
+        if (fields[i].name && !strcmp(fields[i].name, name) && fields[i].apis & 1u << api)
             return &fields[i];
     /* llama-server's other rules of drafting: about speed alone. */
     return !strncmp(name, "speculative.", 12) ? find_field("priority", api) : NULL;
@@ -324,7 +302,7 @@ bool field_row_at(size_t i, api_kind api, field_row *row)
 {
     static const char *const kinds[] = {"read", "harmless", "only"};
     for (size_t k = 0; k < sizeof fields / sizeof *fields; k++)
-        if (fields[k].apis & 1u << api && i-- == 0) {
+        if (fields[k].name && fields[k].apis & 1u << api && i-- == 0) {
             *row = (field_row){fields[k].name, kinds[fields[k].kind], fields[k].values};
             return true;
         }
@@ -379,7 +357,7 @@ static const char *near_field(const char *name, api_kind api)
     const char *names[sizeof fields / sizeof *fields];
     size_t n = 0;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].apis & 1u << api && fields[i].kind == READ)
+        if (fields[i].name && fields[i].apis & 1u << api && fields[i].kind == READ)
             names[n++] = fields[i].name;
     return nearest_word(name, names, n);
 }

@@ -729,6 +729,34 @@ TEST(request_false_and_zero_turn_thoughts_off)
     request_free(&rq);
 }
 
+/* Every row of the table: both spellings, in each API, its ends, and what lies beyond. */
+TEST(request_takes_every_number_of_sampling_within_its_range)
+{
+    int32_t n;
+    const carat_sampling_setting *all = carat_sampling_settings(&n);
+    request_limits lim = limits;
+    carat_sampling_neutral(&lim.sampling);
+    for (int32_t i = 0; i < n; i++)
+        for (int k = 0; k < 4 * 2 * 4; k++) {
+            const carat_sampling_setting *is = &all[i];
+            const char *name = k & 4 ? is->also : is->name;
+            double beyond = is->whole ? 1 : 0.5;
+            double v = k & 1 ? is->max + (k & 2 ? beyond : 0) : is->min - (k & 2 ? beyond : 0);
+            char body[512], field[96];
+            request rq = {0};
+            problem p = {0};
+            if (!name)
+                continue;
+            snprintf(field, sizeof field, "\"%s\":%.10g", name, v);
+            int len = snprintf(body, sizeof body, shells[k >> 3], field);
+            bool taken = request_parse(&rq, (api_kind)(k >> 3), body, (size_t)len, &lim, &p);
+            CHECK_MSG(taken == !(k & 2), "%s: %s", field, p.text);
+            if (taken && strcmp(is->name, "dry_base")) /* below 1: the model's */
+                CHECK_MSG(fabs(carat_sampling_get(&rq.sampling, is) - v) < 1e-6, "%s", field);
+            request_free(&rq);
+        }
+}
+
 TEST(request_sampling_of_other_servers)
 {
     static const char fields[] =

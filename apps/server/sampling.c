@@ -1,6 +1,6 @@
 /* sampling.c - the fields of sampling, and of tokens that may come or end an answer.
  *
- *     numbers                                          one table, with ranges
+ *     numbers                                          carat/sampling_settings.h
  *     samplers, dry_sequence_breakers, logit_bias      llama-server's
  *     stop_token_ids, bad_words, allowed_token_ids,
  *     min_tokens                                       vLLM's
@@ -19,70 +19,16 @@
 
 /* ---- Numbers ---- */
 
-typedef struct number_field {
-    const char *name;
-    bool whole; /* int32_t; else float */
-    double min, max;
-    size_t at; /* in carat_sampling */
-} number_field;
-
-#define WHOLE(name, field, min, max)                                                               \
-    {                                                                                              \
-        name, true, min, max, offsetof(carat_sampling, field)                                      \
-    }
-#define REAL(name, field, min, max)                                                                \
-    {                                                                                              \
-        name, false, min, max, offsetof(carat_sampling, field)                                     \
-    }
-
-static const number_field numbers[] = {
-    REAL("temperature", temperature, 0, 100),
-    WHOLE("top_k", top_k, -1, INT32_MAX),
-    REAL("top_p", top_p, 0, 1),
-    REAL("min_p", min_p, 0, 1),
-    REAL("presence_penalty", presence_penalty, -2, 2),
-    REAL("frequency_penalty", frequency_penalty, -2, 2),
-    REAL("repetition_penalty", repeat_penalty, 0.01, 100),
-    REAL("repeat_penalty", repeat_penalty, 0.01, 100),
-    WHOLE("repeat_last_n", penalty_last_n, -1, INT32_MAX),
-    REAL("typical_p", typical_p, 0, 1),
-    REAL("typ_p", typical_p, 0, 1),
-    REAL("top_n_sigma", top_n_sigma, -1, 1000),
-    REAL("xtc_probability", xtc_probability, 0, 1),
-    REAL("xtc_threshold", xtc_threshold, 0, 1),
-    REAL("dynatemp_range", dynatemp_range, 0, 100),
-    REAL("dynatemp_exponent", dynatemp_exponent, 0, 100),
-    WHOLE("min_keep", min_keep, 0, INT32_MAX),
-    REAL("dry_multiplier", dry_multiplier, 0, 1e6),
-    REAL("dry_base", dry_base, 0, 1e6),
-    WHOLE("dry_allowed_length", dry_allowed_length, 0, INT32_MAX),
-    WHOLE("dry_penalty_last_n", dry_last_n, -1, INT32_MAX),
-    WHOLE("mirostat", mirostat, 0, 2),
-    WHOLE("mirostat_mode", mirostat, 0, 2),
-    REAL("mirostat_tau", mirostat_tau, 0, 100),
-    REAL("mirostat_eta", mirostat_eta, 0, 10),
-};
-
-static bool read_number(const jtree *o, const number_field *f, carat_sampling *s, problem *p)
+static bool read_number(const jtree *o, const char *name, const carat_sampling_setting *is,
+                        carat_sampling *s, problem *p)
 {
-    char *to = (char *)s + f->at;
-    if (f->whole) {
-        int32_t is;
-        memcpy(&is, to, sizeof is);
-        int64_t v = is;
-        if (!field_int(p, o, f->name, (int64_t)f->min, (int64_t)f->max, &v))
-            return false;
-        is = (int32_t)v;
-        memcpy(to, &is, sizeof is);
-        return true;
-    }
-    float is;
-    memcpy(&is, to, sizeof is);
-    double v = is;
-    if (!field_real(p, o, f->name, f->min, f->max, &v))
+    double v = carat_sampling_get(s, is);
+    int64_t whole = (int64_t)v;
+    if (is->whole ? !field_int(p, o, name, (int64_t)is->min, (int64_t)is->max, &whole)
+                  : !field_real(p, o, name, is->min, is->max, &v))
         return false;
-    is = (float)v;
-    memcpy(to, &is, sizeof is);
+    if (jtree_get(o, name))
+        carat_sampling_set(s, is, is->whole ? (double)whole : v);
     return true;
 }
 
@@ -289,8 +235,11 @@ bool read_sampling(request *rq, const jtree *o, const request_limits *lim, probl
 {
     carat_sampling *s = &rq->sampling;
     int64_t seed = -1;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!read_number(o, &numbers[i], s, p))
+    int32_t n;
+    const carat_sampling_setting *all = carat_sampling_settings(&n);
+    for (int32_t i = 0; i < n; i++)
+        if ((all[i].also && !read_number(o, all[i].also, &all[i], s, p)) ||
+            !read_number(o, all[i].name, &all[i], s, p))
             return false;
     bool draws = true;
     if (s->dry_base < 1) /* as in llama-server */

@@ -3,6 +3,7 @@
 #define CARAT_SAMPLING_H
 
 #include "model.h"
+#include "sampling_settings.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -31,7 +32,7 @@ typedef enum carat_sampler {
 /* engine/sample.h has the definition of each step. All random numbers for a token depend on seed
  * and position alone. A struct of zeros with top_p and repeat_penalty 1 has every step off. */
 typedef struct carat_sampling {
-    float temperature;                         /* <= 0: greedy */
+    float temperature;                         /* 0: greedy */
     int32_t top_k;                             /* <= 0: off */
     float top_p, min_p;                        /* 1 and 0: off */
     float repeat_penalty;                      /* 1: off */
@@ -73,6 +74,26 @@ typedef struct carat_sampling {
 CARAT_API carat_sampler carat_sampler_named(const char *name);
 /* "top_k"; static storage; NULL: not a step. */
 CARAT_API const char *carat_sampler_name(carat_sampler step);
+
+/* A number of carat_sampling, as carat/sampling_settings.h lists it. */
+typedef struct carat_sampling_setting {
+    const char *name, *also; /* in JSON: "top_k"; another spelling, or NULL */
+    const char *key;         /* in GGUF, after "general.sampling." */
+    const char *flag;        /* on the command line: "top-k" */
+    bool whole;
+    double min, max, usual; /* usual: where neither the file nor the model's family says */
+    size_t at;              /* in carat_sampling */
+} carat_sampling_setting;
+
+/* All of them, [*n]; static storage. Any thread. */
+CARAT_API const carat_sampling_setting *carat_sampling_settings(int32_t *n);
+/* The one with this spelling in JSON; NULL: there is none. */
+CARAT_API const carat_sampling_setting *carat_sampling_find(const char *name);
+/* Every number as usual, everything else 0. Any thread. */
+CARAT_API void carat_sampling_neutral(carat_sampling *s);
+CARAT_API double carat_sampling_get(const carat_sampling *s, const carat_sampling_setting *is);
+/* False: v is out of range, or no whole number where one is needed; *s is unchanged. */
+CARAT_API bool carat_sampling_set(carat_sampling *s, const carat_sampling_setting *is, double v);
 
 /* Fills *s with the recommended settings: general.sampling.* of the file, else those of the model's
  * family. Any thread. */
