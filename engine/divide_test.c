@@ -56,7 +56,8 @@ static void same_as_whole(const char *path, const fidelity *f, const char *devic
 
 static bool has_experts(const char *name)
 {
-    return !strcmp(name, "all") || strstr(name, "moe") || strstr(name, "26b");
+    return !strcmp(name, "all") || strstr(name, "moe") || strstr(name, "26b") ||
+           strstr(name, "gpt-oss");
 }
 
 PLAIN_TEST(divided_models_compute_what_whole_ones_do)

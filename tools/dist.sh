@@ -42,10 +42,9 @@ get_zig() {
     }
     mkdir -p "$work/bin"
     for a in x86_64 aarch64; do
-        printf '#!/bin/sh\nexec env PYTHONPATH=%s python3 -m ziglang cc -target %s-linux-gnu.%s "$@"\n' \
-            "$work/zig" "$a" "$glibc" >"$work/bin/cc-$a"
+        printf '#!/bin/sh\nexec %s/zig/ziglang/zig cc -target %s-linux-gnu.%s "$@"\n' "$work" "$a" "$glibc" >"$work/bin/cc-$a"
     done
-    printf '#!/bin/sh\nexec env PYTHONPATH=%s python3 -m ziglang ar "$@"\n' "$work/zig" >"$work/bin/ar"
+    printf '#!/bin/sh\nexec %s/zig/ziglang/zig ar "$@"\n' "$work" >"$work/bin/ar"
     chmod +x "$work/bin/"*
 }
 
