@@ -96,7 +96,7 @@ make_tarball() {
     # Our copies of the headers come first: those of the system may be of other versions.
     static="-l:libpng16.a -l:libjpeg.a -l:libwebp.a -l:libcurl.a -l:libssl.a -l:libcrypto.a -l:libz.a -l:libmicrohttpd.a -l:libedit.a -l:libbsd.a -l:libmd.a -l:libtinfo.a"
     ${MAKE:-make} --no-print-directory -j"$jobs" BUILD="build/dist/$arch/carat" CC="$cc" LINK="$work/bin/cc-$arch" \
-        PKG_CFLAGS="-isystem $at/out/include -idirafter $at/sys/usr/include -idirafter $at/sys/usr/include/editline" PKG_DIRS= \
+        PKG_CFLAGS="-isystem $at/out/include -idirafter $at/sys/usr/include -idirafter $at/sys/usr/include/$arch-linux-gnu -idirafter $at/sys/usr/include/editline" PKG_DIRS= \
         LDFLAGS="-L$at/out/lib -L$lib" LIBS="-Wl,--build-id -l:libxxhash.a -l:libzstd.a" \
         APP_LIBS="-l:libjansson-apart.a $static $($cc -print-libgcc-file-name) -lm -ldl -lpthread -lrt" "build/dist/$arch/carat/carat"
     program=$work/$arch/carat/carat
