@@ -28,7 +28,7 @@ static void check_tiles(const chat_prompt *p)
     CHECK(utf8_valid(str_text(&p->text), p->text.n));
 }
 
-/* want: the hash of the text, or null. */
+/* want: the hash of the text; null: the conversation is refused; "": no reference. */
 static bool check_line(int line, const jtree *c, const jtree *want, const chat_format *f,
                        void (*check)(const chat_prompt *p, const carat_chat_options *opt))
 {
@@ -39,13 +39,16 @@ static bool check_line(int line, const jtree *c, const jtree *want, const chat_f
                               .drop_thinking = jtree_truthy(jtree_get(c, "drop")),
                               .continue_last = jtree_truthy(jtree_get(c, "continue")),
                               .no_generation_prompt = !jtree_truthy(jtree_get(c, "generate")),
-                              .reasoning_effort = effort ? effort->s : NULL};
+                              .reasoning_effort = effort ? effort->s : NULL,
+                              .date = "2026-11-29"};
     chat_prompt p;
     err e = {0};
     status st =
         chat_render(f, m->s, m->n, tools ? tools->s : NULL, tools ? tools->n : 0, &opt, &p, &e);
-    if (want->kind == JTREE_NULL) {
-        CHECK_MSG(st && *e.text, "line %d, template %s: not refused", line, f->name);
+    if (want->kind == JTREE_NULL || !want->n) {
+        CHECK_MSG(want->kind != JTREE_NULL || (st && *e.text), "line %d, template %s: not refused",
+                  line, f->name);
+        chat_prompt_free(&p);
         return false;
     }
     char hash[20];

@@ -33,7 +33,10 @@ static const special_piece special[] = {C("<|startoftext|>"),
                                         C("<|reserved_200017|>"),
                                         C("<|endofprompt|>"),
                                         {0}};
-static const made_words made[] = {{"gpt-oss", "gpt2", "gpt-4o", special, 199998, NULL}, {0}};
+static const made_words made[] = {
+    {"gpt-oss", "gpt2", "gpt-4o", special, 199998,
+     "{# <|channel|>analysis<|message|> <|call|> render_typescript_type #}"},
+    {0}};
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
@@ -50,4 +53,8 @@ const text_family gpt_oss_text = {
     .ends_not = LIST("<|end|>"), /* ends a message of an answer; files may name it */
     .shown = LIST(NULL),
     .media = LIST(NULL),
-    .made = made};
+    .made = made,
+    .turn_open = "<|start|>",
+    .turn_close = "<|return|>",
+    .recognise = harmony_recognise,
+    .render = harmony_render};

@@ -45,6 +45,8 @@ typedef struct carat_chat_options {
     /* minimal, low, medium, high, xhigh or max, for templates with an instruction about it; others
      * ignore it. NULL: the template's default. Read during the call. */
     const char *reasoning_effort;
+    /* Today as YYYY-MM-DD, for templates that ask for the day. NULL: the local day. */
+    const char *date;
 } carat_chat_options;
 
 /* A rendered conversation: the prompt as text and as tokens. Free with carat_chat_free. */

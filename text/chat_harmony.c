@@ -1,0 +1,279 @@
+/* chat_harmony.c - conversations in gpt-oss' format, harmony.
+ *
+ *     <|start|>system<|message|>identity, dates, effort, channels<|end|>
+ *     <|start|>developer<|message|># Instructions\n\n ... # Tools\n\n ... <|end|>
+ *     <|start|>user<|message|> ... <|end|>
+ *     <|start|>assistant<|channel|>analysis<|message|> thought <|end|>
+ *     <|start|>assistant to=functions.NAME<|channel|>commentary json<|message|>{...}<|call|>
+ *     <|start|>functions.NAME to=assistant<|channel|>commentary<|message|>"result"<|end|>
+ *     <|start|>assistant<|channel|>final<|message|> ... <|end|>
+ *     <|start|>assistant
+ *
+ * The system's message is the template's own; what clients call the system prompt is the
+ * developer's. The thought of a message with calls is kept until a later answer without calls. An
+ * answer's own thought is dropped.
+ *
+ * Without thinking, the beginning of the answer opens the final channel, where no calls are
+ * possible: a request with tools is refused.
+ *
+ * Differences from the template; each replaces an exception, or text that is left out:
+ *   - All system and developer messages are the developer's message, wherever they stand.
+ *   - Null content is empty content; parts of text are joined. The thought of a message is its
+ *     reasoning_content, reasoning or thinking.
+ *   - A message may have several calls. A result belongs to the call with its tool_call_id. If
+ *     there is none, it belongs to the last call.
+ *   - A message with calls, content and a thought: the content is a commentary behind the thought.
+ *   - With preserve_thinking, thoughts of messages with calls are kept; with drop_thinking, none.
+ *   - The efforts are low, medium and high: minimal is low; xhigh and max are high.
+ *   - With continue_last, the message of a last assistant message without calls stays open.
+ */
+#include "text/gpt_oss.h"
+
+#include <string.h>
+#include <time.h>
+
+#define START "<|start|>"
+#define MESSAGE "<|message|>"
+#define END "<|end|>"
+#define ANSWER START "assistant<|channel|>"
+
+typedef struct harmony {
+    chat_writer *w;
+    const carat_chat_options *opt;
+    const chat_message *m;
+    size_t n;
+    size_t n_turns;      /* without system messages at the end */
+    int64_t last_answer; /* the last assistant message without calls; -1: none */
+} harmony;
+
+static void put_text(chat_writer *w, chat_text t)
+{
+    chat_put(w, t.s, t.n);
+}
+
+static bool is_system(const chat_message *m)
+{
+    return m->role == CHAT_SYSTEM || m->role == CHAT_DEVELOPER;
+}
+
+/* ---- The system's and the developer's message ---- */
+
+static const char *effort_of(const carat_chat_options *opt)
+{
+    static const char *const is[][2] = {{"minimal", "low"}, {"low", "low"},     {"high", "high"},
+                                        {"xhigh", "high"},  {"x-high", "high"}, {"max", "high"}};
+    for (size_t i = 0; opt->reasoning_effort && i < sizeof is / sizeof *is; i++)
+        if (!strcmp(opt->reasoning_effort, is[i][0]))
+            return is[i][1];
+    return "medium";
+}
+
+static void put_system(harmony *h, bool tools)
+{
+    char today[16] = "";
+    time_t now = time(NULL);
+    struct tm day;
+    if (!h->opt->date && localtime_r(&now, &day))
+        strftime(today, sizeof today, "%Y-%m-%d", &day);
+    chat_lit(h->w,
+             START "system" MESSAGE "You are ChatGPT, a large language model trained by OpenAI.\n"
+                   "Knowledge cutoff: 2024-06\nCurrent date: ");
+    chat_puts(h->w, h->opt->date ? h->opt->date : today);
+    chat_lit(h->w, "\n\nReasoning: ");
+    chat_lit(h->w, effort_of(h->opt));
+    chat_lit(h->w,
+             "\n\n# Valid channels: analysis, commentary, final. Channel must be included for "
+             "every message.");
+    if (tools)
+        chat_lit(h->w, "\nCalls to these tools must go to the commentary channel: 'functions'.");
+    chat_lit(h->w, END);
+}
+
+static void put_developer(harmony *h, const jtree *tools)
+{
+    bool said = false;
+    for (size_t i = 0; i < h->n && !h->w->st; i++) {
+        chat_text t = is_system(&h->m[i]) ? chat_text_of(h->w, &h->m[i], NULL) : (chat_text){"", 0};
+        if (!t.n)
+            continue;
+        chat_lit(h->w, said ? "\n\n" : START "developer" MESSAGE "# Instructions\n\n");
+        put_text(h->w, t);
+        said = true;
+    }
+    if (!said && !tools)
+        return;
+    chat_lit(h->w, said ? "\n\n" : START "developer" MESSAGE);
+    if (tools) {
+        chat_lit(h->w, "# Tools\n\n");
+        harmony_put_tools(h->w, tools);
+    }
+    chat_lit(h->w, END);
+}
+
+/* ---- Turns ---- */
+
+static const jtree *thought_of(harmony *h, const chat_message *m)
+{
+    static const char *const keys[] = {"reasoning_content", "reasoning", "thinking"};
+    const jtree *t = NULL;
+    for (int i = 0; i < 3 && !t; i++)
+        t = chat_string_of(h->w, m, m->v, keys[i]);
+    return t;
+}
+
+static void put_channel(harmony *h, const char *channel, const char *s, size_t n)
+{
+    chat_lit(h->w, ANSWER);
+    chat_lit(h->w, channel);
+    chat_lit(h->w, MESSAGE);
+    chat_put(h->w, s, n);
+    chat_lit(h->w, END);
+}
+
+static void put_call(harmony *h, const chat_message *m, const jtree *call, size_t i)
+{
+    char where[CHAT_WHERE];
+    const jtree *name = chat_call_name(h->w, m, call, i);
+    const jtree *arguments = name ? chat_arguments(h->w, m, call, i, where) : NULL;
+    if (h->w->st)
+        return;
+    chat_lit(h->w, START "assistant to=functions.");
+    chat_put(h->w, name->s, name->n);
+    chat_lit(h->w, "<|channel|>commentary json" MESSAGE);
+    if (arguments)
+        chat_put_json(h->w, arguments, where);
+    else
+        chat_lit(h->w, "{}");
+    chat_lit(h->w, "<|call|>");
+}
+
+static void put_calls(harmony *h, size_t i)
+{
+    const chat_message *m = &h->m[i];
+    const jtree *thought = thought_of(h, m);
+    chat_text content = chat_text_of(h->w, m, NULL);
+    bool over = (int64_t)i < h->last_answer && !h->opt->preserve_thinking;
+    size_t k = 0;
+    if (!over && !h->opt->drop_thinking) {
+        if (thought)
+            put_channel(h, "analysis", thought->s, thought->n);
+        else if (content.n)
+            put_channel(h, "analysis", content.s, content.n);
+    }
+    if (thought && content.n)
+        put_channel(h, "commentary", content.s, content.n);
+    for (const jtree *c = m->calls->first; c && !h->w->st; c = c->next)
+        put_call(h, m, c, k++);
+}
+
+static void put_answer(harmony *h, size_t i)
+{
+    const chat_message *m = &h->m[i];
+    bool last = i + 1 == h->n_turns;
+    bool open = last && h->opt->continue_last;
+    const jtree *thought = thought_of(h, m);
+    if (last && thought && (open || h->opt->no_generation_prompt) && !h->opt->drop_thinking)
+        put_channel(h, "analysis", thought->s, thought->n);
+    chat_lit(h->w, ANSWER "final" MESSAGE);
+    put_text(h->w, chat_text_of(h->w, m, NULL));
+    if (!open)
+        chat_lit(h->w, last && h->opt->no_generation_prompt ? "<|return|>" : END);
+}
+
+/* The name of the function that message i has the result of. */
+static const jtree *called(harmony *h, size_t i)
+{
+    const jtree *id = jtree_get(h->m[i].v, "tool_call_id"), *last = NULL;
+    size_t k = i;
+    while (k > 0 && !h->m[k - 1].calls && h->m[k - 1].role != CHAT_ASSISTANT)
+        k--;
+    const chat_message *m = k > 0 && h->m[k - 1].calls ? &h->m[k - 1] : NULL;
+    size_t at = 0;
+    for (const jtree *c = m ? m->calls->first : NULL; c && !h->w->st; c = c->next) {
+        const jtree *name = chat_call_name(h->w, m, c, at++), *its = jtree_get(c, "id");
+        last = name;
+        if (jtree_is(id, JTREE_STRING) && jtree_is(its, JTREE_STRING) && !strcmp(id->s, its->s))
+            break;
+    }
+    if (!last)
+        chat_fail(h->w, E_FORMAT,
+                  "messages[%zu] is the result of a tool, and no message before it calls one",
+                  h->m[i].i);
+    return last;
+}
+
+static void put_result(harmony *h, size_t i)
+{
+    const jtree *name = called(h, i);
+    chat_text t = chat_text_of(h->w, &h->m[i], NULL);
+    str quoted = {0};
+    if (h->w->st)
+        return;
+    chat_lit(h->w, START "functions.");
+    chat_put(h->w, name->s, name->n);
+    chat_lit(h->w, " to=assistant<|channel|>commentary" MESSAGE);
+    jtree_put_string(&quoted, t.s, t.n);
+    if (quoted.bad)
+        chat_fail(h->w, E_MEMORY, "no memory for a result of %zu bytes", t.n);
+    chat_put(h->w, str_text(&quoted), quoted.n);
+    str_free(&quoted);
+    chat_lit(h->w, END);
+}
+
+void harmony_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+                    const carat_chat_options *opt)
+{
+    harmony h = {.w = w, .opt = opt, .last_answer = -1};
+    chat_message *m;
+    (void)f;
+    if (!chat_read_messages(w, messages, tools, &m, &h.n))
+        return;
+    h.m = m;
+    tools = jtree_truthy(tools) ? tools : NULL;
+    bool open = opt->continue_last && m[h.n - 1].role == CHAT_ASSISTANT && !m[h.n - 1].calls;
+    if (tools && !opt->thinking && !open && !opt->no_generation_prompt)
+        chat_fail(
+            w, E_UNSUPPORTED,
+            "tools: gpt-oss calls tools from its thoughts, and thinking is off; ask for a low "
+            "effort instead");
+    for (size_t i = 0; i < h.n; i++) {
+        if (m[i].role == CHAT_ASSISTANT && !m[i].calls)
+            h.last_answer = (int64_t)i;
+        if (!is_system(&m[i]))
+            h.n_turns = i + 1;
+        if (m[i].responses)
+            chat_fail(w, E_FORMAT,
+                      "messages[%zu].tool_responses: this model's results are messages of the role "
+                      "tool",
+                      m[i].i);
+    }
+    put_system(&h, tools);
+    put_developer(&h, tools);
+    for (size_t i = 0; i < h.n && !w->st; i++) {
+        if (m[i].role == CHAT_TOOL) {
+            put_result(&h, i);
+        } else if (m[i].role == CHAT_USER) {
+            chat_lit(w, START "user" MESSAGE);
+            put_text(w, chat_text_of(w, &m[i], NULL));
+            chat_lit(w, END);
+        } else if (m[i].calls) {
+            put_calls(&h, i);
+        } else if (!is_system(&m[i])) {
+            put_answer(&h, i);
+        }
+    }
+    if (!opt->no_generation_prompt && !open)
+        chat_lit(w, opt->thinking ? START "assistant" : ANSWER "final" MESSAGE);
+}
+
+const chat_format *harmony_recognise(const char *t, size_t n)
+{
+    static const char *const marks[] = {"<|channel|>analysis<|message|>", "render_typescript_type",
+                                        "<|call|>"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (!n || !memmem(t, n, marks[i], strlen(marks[i])))
+            return NULL;
+    return &harmony_format;
+}
+
+const chat_format harmony_format = {"harmony", &gpt_oss_text, 0, NULL, true};

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Renders generated conversations through the chat templates of gpt-oss with Jinja2.
+
+    tools/chat_fixtures_others.py > tests/data/chat/others.jsonl
+    tools/chat_fixtures_others.py 17 harmony      prints the text of line 17 for that template
+
+One line per conversation, as tools/chat_fixtures_qwen.py has it: the hash of each template's text.
+null: carat refuses the conversation, as the template does. "": it is no reference, because the
+template raises or leaves something out where carat does not. text/chat_others_test.c replays the
+file.
+
+The script changes the templates' input as carat does (text/chat_harmony.c): arguments
+that are JSON text are parsed, parts of text are joined, null content is empty, and system messages
+are gathered at the front.
+
+Origin of the templates: openai/gpt-oss-120b (Apache-2.0).
+"""
+import copy
+import json
+import os
+import sys
+
+import chat_fixtures_qwen as qwen
+from chat_fixtures import HERE, rng, schema, text as gemma_text, tool
+from chat_fixtures_qwen import SENTINEL, Generation, as_sent, flat, fnv, loopcontrols, tojson
+from chat_fixtures_qwen import ImmutableSandboxedEnvironment, raise_exception
+
+TEMPLATES = {"harmony": "openai-gpt-oss-120b.jinja"}
+COUNT = 300
+BEGINNINGS = 40
+DATE = "2026-11-29"
+
+qwen.WORDS += ["<|end|>", "<|start|>assistant", "<|channel|>final", "<|call|>", "<|message|>"]
+
+
+def load():
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                        extensions=[Generation, loopcontrols])
+    env.filters["tojson"] = tojson
+    env.globals["raise_exception"] = raise_exception
+    env.globals["strftime_now"] = lambda form: {"%Y-%m-%d": DATE}[form]
+    out = {}
+    for name, path in TEMPLATES.items():
+        with open(os.path.join(HERE, path), encoding="utf-8") as f:
+            out[name] = env.from_string(f.read())
+    return out
+
+
+# ---- Tools ----------------------------------------------------------------------------------
+
+def odd_schema():
+    """Schemas with several types, which TypeScript has a spelling for."""
+    pick = rng.randrange(5)
+    if pick == 0:
+        return {"oneOf": [schema(2) for _ in range(rng.randint(0, 3))], "description": gemma_text()}
+    if pick == 1:
+        return {"type": ["object", "object"], "default": "x", "enum": ["x", "y"]}
+    if pick == 2:
+        return {"type": "array", "nullable": True, "items": rng.choice([
+            {"type": "array", "items": odd_schema()}, {"type": "boolean"}, {"type": "integer"},
+            {"type": ["object", "object"]}, {"oneOf": [{"type": "string"}, {"type": "number"}]}])}
+    if pick == 3:
+        return {"type": "object", "required": ["a"], "properties": {
+            "a": schema(1), "b": odd_schema(), "c": {"type": "string", "nullable": True}}}
+    return {"oneOf": [{"type": "string", "enum": ["a", "b"], "default": rng.choice([None, 1.5, "é"])},
+                      {"type": "boolean", "description": "yes or no"}], "default": "a"}
+
+
+def own_tool():
+    t = tool()
+    f = t["function"]
+    properties = f.get("parameters", {}).get("properties")
+    if properties is not None and rng.random() < 0.6:
+        properties["more"] = odd_schema()
+    return t
+
+
+# ---- Rendering ------------------------------------------------------------------------------
+
+def normal(name, messages):
+    """The messages as the template gets them."""
+    out = copy.deepcopy(messages)
+    for m in out:
+        m["content"] = flat(m["content"])
+        thought = m.pop("reasoning_content", "")
+        if thought:
+            m["thinking"] = thought
+        for c in m.get("tool_calls", []):
+            a = c["function"]["arguments"]
+            a = json.loads(a) if isinstance(a, str) and a.strip() else a
+            c["function"]["arguments"] = {} if isinstance(a, str) or a is None else a
+    said = [m["content"] for m in out if m["role"] in ("system", "developer")]
+    out = [m for m in out if m["role"] not in ("system", "developer")]
+    return [{"role": "system", "content": "\n\n".join(t for t in said if t)}] * bool(said) + out
+
+
+def plain(message):
+    for key in ("content", "thinking"):
+        for mark in ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"):
+            if mark in message.get(key, ""):
+                return False
+    calls = message.get("tool_calls", [])
+    return len(calls) < 2 and not (calls and message["content"] and "thinking" in message)
+
+
+def render(template, name, messages, tools, o):
+    """The text; None: refused; "": no reference."""
+    messages = normal(name, messages)
+    if tools and not o["thinking"] and o["generate"] and not o["continue"]:
+        return None
+    if not all(plain(m) for m in messages) or tools and not all(
+            "description" in t["function"] for t in tools):
+        return ""
+    v = dict(reasoning_effort={"xhigh": "high", None: "medium"}.get(o["effort"], o["effort"]),
+             add_generation_prompt=o["generate"] and not o["continue"])
+    if o["continue"]:
+        messages[-1]["content"] += SENTINEL
+    try:
+        text = template.render(messages=messages, tools=tools, **v)
+    except ValueError:
+        return None
+    except TypeError:
+        return ""
+    if o["continue"]:
+        return text.split(SENTINEL)[0]
+    return text + "<|channel|>final<|message|>" * (o["generate"] and not o["thinking"])
+
+
+def main():
+    templates = load()
+    show = (int(sys.argv[1]), sys.argv[2]) if len(sys.argv) == 3 else None
+    for i in range(COUNT + BEGINNINGS):
+        begin = i >= COUNT
+        messages = qwen.conversation()
+        if begin:
+            while messages and messages[-1]["role"] != "user":
+                messages.pop()
+            last = {"role": "assistant", "content": rng.choice(["The answer is", "{\"a\":", "No ", ""])}
+            if rng.random() < 0.3:
+                last["reasoning_content"] = gemma_text()
+            messages = (messages or [{"role": "user", "content": "Hi"}]) + [last]
+        for m in messages:  # more lines that the template takes
+            if "tool_calls" in m:
+                m["tool_calls"] = m["tool_calls"][:rng.choice([1, 1, 1, 3])]
+                if m["content"] and rng.random() < 0.8:
+                    m.pop("reasoning_content", None)
+        messages = as_sent(messages)
+        tools = [own_tool() for _ in range(rng.randint(1, 2))] if rng.random() < 0.5 else None
+        o = {"thinking": rng.random() < 0.9, "preserve": False, "drop": False,
+             "effort": rng.choice([None, "low", "medium", "high", "xhigh"]),
+             "generate": begin or rng.random() < 0.8, "continue": begin}
+        want = []
+        for name, template in templates.items():
+            got = render(template, name, messages, tools, o)
+            want.append(got and fnv(got.encode()))
+            if show == (i + 1, name):
+                print(got)
+        if not show:
+            print(json.dumps(dict(o, messages=json.dumps(messages, ensure_ascii=rng.random() < 0.1),
+                                  tools=tools and json.dumps(tools, ensure_ascii=False), want=want),
+                             ensure_ascii=False))
+        else:
+            rng.random()
+
+
+if __name__ == "__main__":
+    main()
