@@ -209,6 +209,10 @@ status chat_open(chat *c, const run_options *o, err *e)
         term_note("%s has no chat format: completing plain text", c->info.name);
         c->raw = true;
     }
+    carat_marks marks;
+    carat_model_get_marks(c->m, &marks);
+    if (!c->raw && marks.thought_open < 0)
+        options_tell_fact("thoughts", false, "the answers of this model have no thoughts");
     if ((st = chat_apply_settings(c, e)) || (st = load_form(c, o, e)))
         goto out;
     if (c->compresses && (st = open_scorer(c, e)))

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "text/place.h"
 #include "text/stream.h"
 
 #include <math.h>
@@ -26,11 +27,10 @@
 
 enum { TEXT_BYTES = 4096, LOGPROBS_MAX = 20 };
 
-/* The state of an answer's thoughts. open_id and close_id are the tokens that mark them; -1: the
- * vocabulary has none. */
+/* The state of an answer's thoughts. */
 typedef struct thought {
-    int32_t open_id, close_id;
-    bool inside, cut;
+    answer_place place;
+    bool cut;
     int64_t n; /* tokens, marks included */
 } thought;
 
@@ -144,7 +144,7 @@ void generation_stop(generation *g, carat_finish why)
 static bool thought_is_over(const generation *g)
 {
     const carat_generate_options *o = &g->opt;
-    if (!g->thought.inside)
+    if (!g->thought.place.thinking)
         return false;
     if (o->max_thinking > 0 && g->thought.n >= o->max_thinking)
         return true;
@@ -194,7 +194,7 @@ static status pick_token(generation *g, const timeline *t, int64_t n, workspace 
     if (p->n_top_logprobs > 0)
         memcpy(w->raw, x.all, (size_t)g->m->core.n_vocab * sizeof *w->raw);
     if (thought_is_over(g)) {
-        ev->id = g->thought.close_id;
+        ev->id = g->thought.place.thought_close;
         g->thought.cut = true;
     } else if (x.candidates) {
         drop_place_holders(g->m, &x);
@@ -223,11 +223,9 @@ static status pick_token(generation *g, const timeline *t, int64_t n, workspace 
 
 static void count_thought(thought *t, int32_t id)
 {
-    if (id == t->open_id)
-        t->inside = true;
-    t->n += t->inside;
-    if (id == t->close_id)
-        t->inside = false;
+    bool before = t->place.thinking;
+    place_next(&t->place, id);
+    t->n += before || t->place.thinking;
 }
 
 /* The request's stop string that ended the text, or NULL. */
@@ -331,14 +329,8 @@ static status open_thought(generation *g, err *e)
 {
     const carat_model *m = g->m;
     thought *t = &g->thought;
-    t->open_id = t->close_id = -1;
-    const answer_syntax *a = m->chat ? text_answer_syntax(m->chat, m->chat->family) : NULL;
-    if (m->text && a) {
-        t->open_id = vocab_mark(m->text, a->thought_open);
-        t->close_id = vocab_mark(m->text, a->thought_close);
-    }
-    t->inside = g->opt.starts_thinking;
-    if (t->close_id < 0 && (g->opt.max_thinking > 0 || g->opt.answer_reserve > 0))
+    place_begin(&t->place, m->text, m->chat, g->opt.starts_thinking);
+    if (t->place.thought_close < 0 && (g->opt.max_thinking > 0 || g->opt.answer_reserve > 0))
         return err_set(
             e, E_UNSUPPORTED,
             "%s: a thinking budget needs a chat format with thoughts, and this model has none",

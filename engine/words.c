@@ -5,6 +5,7 @@
  * that the caller owns. They touch no weights and no session, so any thread may be in them.
  */
 #include "engine/engine_int.h"
+#include "text/place.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -73,16 +74,41 @@ void carat_model_get_marks(const carat_model *m, carat_marks *marks)
 {
     const text_family *f = m->text ? vocab_family(m->text) : NULL;
     const answer_syntax *a = text_answer_syntax(m->chat, f);
-    *marks = (carat_marks){-1, -1, -1, -1, {0}, 0};
+    *marks = (carat_marks){-1, -1, -1, -1, false, {0}, 0};
     if (!a)
         return;
     marks->thought_open = vocab_mark(m->text, a->thought_open);
     marks->thought_close = vocab_mark(m->text, a->thought_close);
     marks->call_open = vocab_mark(m->text, a->call_open);
     marks->call_close = vocab_mark(m->text, a->call_close);
+    marks->calls = a->read_call != NULL;
     for (const char *const *piece = a->content_not; *piece; piece++)
         add_mark(m, marks, *piece);
     add_mark(m, marks, f->eos);
+}
+
+struct carat_place {
+    answer_place at;
+};
+
+carat_place *carat_place_open(const carat_model *m, bool starts_thinking)
+{
+    carat_place *p = mem_calloc(1, sizeof *p);
+    if (p)
+        place_begin(&p->at, m->text, m->chat, starts_thinking);
+    return p;
+}
+
+int32_t carat_place_next(carat_place *p, int32_t id)
+{
+    place_next(&p->at, id);
+    return (p->at.thinking ? CARAT_IN_THOUGHT : 0) | (p->at.calling ? CARAT_IN_CALL : 0) |
+           (p->at.marking ? CARAT_IN_MARK : 0);
+}
+
+void carat_place_close(carat_place *p)
+{
+    mem_free(p);
 }
 
 carat_status carat_chat_render(const carat_model *m, const char *messages_json,

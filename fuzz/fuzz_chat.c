@@ -10,6 +10,7 @@
 #include "tests/vocab_parts.h"
 #include "text/chat.h"
 #include "text/laguna.h"
+#include "text/gpt_oss.h"
 #include "text/mistral.h"
 #include "text/qwen.h"
 #include "base/utf8.h"
@@ -84,14 +85,17 @@ static void prompt_holds(const chat_prompt *p, const vocab *v)
 
 static const chat_format *format_of(int i)
 {
-    i %= N_GEMMA4_FORMATS + N_QWEN_FORMATS + N_LAGUNA_FORMATS + N_MISTRAL_FORMATS;
+    i %= N_GEMMA4_FORMATS + N_QWEN_FORMATS + N_LAGUNA_FORMATS + N_MISTRAL_FORMATS + 1;
     if (i < N_GEMMA4_FORMATS)
         return &gemma4_formats[i];
     i -= N_GEMMA4_FORMATS;
     if (i < N_QWEN_FORMATS)
         return &qwen_formats[i];
     i -= N_QWEN_FORMATS;
-    return i < N_LAGUNA_FORMATS ? &laguna_formats[i] : &mistral_formats[i - N_LAGUNA_FORMATS];
+    if (i < N_LAGUNA_FORMATS)
+        return &laguna_formats[i];
+    i -= N_LAGUNA_FORMATS;
+    return i < N_MISTRAL_FORMATS ? &mistral_formats[i] : &harmony_format;
 }
 
 static void try_conversation(const uint8_t *data, size_t size)

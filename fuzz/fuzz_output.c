@@ -7,6 +7,7 @@
  */
 #include "text/gemma4.h"
 #include "text/laguna.h"
+#include "text/gpt_oss.h"
 #include "text/mistral.h"
 #include "text/qwen.h"
 #include "fuzz/fuzz.h"
@@ -53,8 +54,9 @@ static const chat_format *format_of(uint8_t flags)
                                              &laguna_formats[LAGUNA_COMPACT],
                                              &mistral_formats[MISTRAL_V3],
                                              &mistral_formats[MISTRAL_V11],
-                                             &mistral_formats[MISTRAL_V13]};
-    return all[(flags >> 2) / 10];
+                                             &mistral_formats[MISTRAL_V13],
+                                             &harmony_format};
+    return all[(flags >> 2) / 8];
 }
 
 static void read_answer(const char *s, size_t n, size_t piece, uint8_t flags, str *out)

@@ -275,5 +275,3 @@ const chat_format *harmony_recognise(const char *t, size_t n)
             return NULL;
     return &harmony_format;
 }
-
-const chat_format harmony_format = {"harmony", &gpt_oss_text, 0, NULL, true};

@@ -94,8 +94,22 @@ typedef struct call_pairs {
     const char *key_open, *value_open, *value_close, *end, *key_close, *value_mark;
 } call_pairs;
 
+/* Answers made of messages: a header of marks and words, a text, an end. The header names the
+ * channel of the text, and of a call its function; heads.c has the grammar. */
+typedef struct answer_heads {
+    const char *start, *role;      /* begin a message; those of the first end the prompt */
+    const char *channel, *message; /* before the channel's name; before the text */
+    const char *constrain;         /* before the type of a text */
+    const char *const *ends;
+    const char *thought, *commentary, *text; /* channels: thoughts, calls and texts, answers */
+    const char *call_space;                  /* in front of a function's name */
+} answer_heads;
+
 /* The marks of an answer. Each is a piece of the vocabulary. */
 typedef struct answer_syntax {
+    /* Answers are messages with headers. The marks of thoughts are then one of the marks that
+     * begin and end one, and calls have no marks. NULL: they are not. */
+    const answer_heads *heads;
     const char *opening; /* the end of the prompt, if models may repeat it first; "": none */
     const char *thought_open, *thought_label, *thought_close; /* label: "" for none */
     const char *call_open, *call_close; /* call_close NULL: the next call or the end ends one */

@@ -2,6 +2,7 @@
  *
  *     entry      gpt_oss.c          pieces, marks, tables
  *     prompts    chat_harmony.c     messages to a prompt; tools_harmony.c: tools as TypeScript
+ *     answers    call_harmony.c     messages, and the calls in them
  */
 #ifndef TEXT_GPT_OSS_H
 #define TEXT_GPT_OSS_H

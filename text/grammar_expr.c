@@ -308,11 +308,45 @@ gx *gx_without_any(gx_builder *b, const char *const *word)
     return gx_without(b, word, n);
 }
 
+/* The header of a message in the channel, behind its role. */
+static gx *message_head(gx_builder *b, const char *channel, bool json)
+{
+    const answer_heads *h = b->how->answer->heads;
+    gx *head = gx_seq2(b, gx_special(b, h->channel), gx_text(b, channel));
+    gx *type =
+        gx_seq3(b, gx_maybe(b, gx_text(b, " ")), gx_special(b, h->constrain), gx_text(b, "json"));
+    if (json)
+        head = gx_seq2(b, head, gx_maybe(b, type));
+    return gx_seq2(b, head, gx_special(b, h->message));
+}
+
+gx *gx_messages(gx_builder *b, gx *call, gx *x, bool json)
+{
+    enum { MESSAGES_MAX = 64 }; /* stops a model that comments without end */
+    const answer_syntax *a = b->how->answer;
+    gx *thought = gx_without_any(b, a->thought_not), *text = gx_without_any(b, a->content_not);
+    if (!b->st)
+        thought->min = 1; /* a thought may be cut off anywhere, even inside a character */
+    gx *before = gx_seq2(b, message_head(b, a->heads->thought, false), thought);
+    if (call)
+        before = gx_alt2(b, before, gx_seq2(b, message_head(b, a->heads->commentary, false), text));
+    gx *next = gx_seq3(b, gx_special(b, a->heads->ends[0]), gx_special(b, a->heads->start),
+                       gx_text(b, a->heads->role));
+    gx_list last = {0};
+    if (call)
+        gx_add(b, &last, call);
+    if (x)
+        gx_add(b, &last, gx_seq2(b, message_head(b, a->heads->text, json), x));
+    return gx_seq2(b, gx_repeat(b, gx_seq2(b, before, next), 0, MESSAGES_MAX), gx_alt(b, &last));
+}
+
 gx *gx_after_thought(gx_builder *b, gx *x)
 {
     const answer_syntax *a = b->how->answer;
     if (b->how->thought == THOUGHT_NONE)
         return x;
+    if (a && a->heads)
+        return gx_messages(b, NULL, x, true);
     if (!a || !a->thought_open) {
         gx_fail(b, E_UNSUPPORTED, "answers of this model have no thoughts");
         return &nothing;

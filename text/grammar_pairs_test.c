@@ -1,9 +1,10 @@
-/* grammar_pairs_test.c - forced calls in the Qwen, Laguna and Mistral formats: what the grammars
- * allow, and that the parsers read it.
+/* grammar_pairs_test.c - forced calls in the Qwen, Laguna, Mistral and gpt-oss formats: what the
+ * grammars allow, and that the parsers read it.
  */
 #include "tests/test.h"
 #include "tests/vocab_parts.h"
 #include "text/grammar_int.h"
+#include "text/gpt_oss.h"
 #include "text/laguna.h"
 #include "text/mistral.h"
 #include "text/qwen.h"
@@ -17,9 +18,10 @@ static size_t one_byte(const char *s, size_t n)
     return 1;
 }
 
-static const char *const marks[] = {"<think>",     "</think>",     "<tool_call>", "</tool_call>",
-                                    "<assistant>", "[TOOL_CALLS]", "[CALL_ID]",   "[ARGS]",
-                                    "[THINK]",     "[/THINK]"};
+static const char *const marks[] = {"<think>",     "</think>",     "<tool_call>",  "</tool_call>",
+                                    "<assistant>", "[TOOL_CALLS]", "[CALL_ID]",    "[ARGS]",
+                                    "[THINK]",     "[/THINK]",     "<|start|>",    "<|end|>",
+                                    "<|channel|>", "<|message|>",  "<|constrain|>"};
 enum { N_MARKS = sizeof marks / sizeof *marks };
 
 static const tokenizer_name tokenizers[] = {{"toy", NULL, VOCAB_CHARS, one_byte, NULL, 0}, {0}};
@@ -32,7 +34,8 @@ static const text_family toy = {.archs = LIST("toy"),
                                 .media = LIST(NULL),
                                 .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>",
                                               "<assistant>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]",
-                                              "[THINK]", "[/THINK]")};
+                                              "[THINK]", "[/THINK]", "<|start|>", "<|end|>",
+                                              "<|channel|>", "<|message|>", "<|constrain|>")};
 
 static vocab *toy_marks(void)
 {
@@ -275,4 +278,47 @@ static status make_grammar(void *arg, err *e)
 TEST(grammars_of_pairs_survive_every_failed_allocation)
 {
     test_every_allocation(make_grammar, NULL);
+}
+
+TEST(forced_calls_of_gpt_oss)
+{
+#define ANALYSIS "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+#define PREAMBLE "<|channel|>commentary<|message|>Plan.<|end|><|start|>assistant"
+#define F "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+#define FINAL "<|channel|>final<|message|>"
+    static const example forced[] = {
+        {F "{\"city\": \"<b>\", \"days\": 3}", 1},
+        {ANALYSIS PREAMBLE ANALYSIS F "{\"city\": \"Rome\"}", 1},
+        {" to=functions.ping<|channel|>commentary json<|message|>{}", 1},
+        {"<|channel|>commentary to=functions.ping<|message|>{}", 1},
+        {"<|channel|>commentary to=functions.pong<|message|>{}", -1},
+        {"<|channel|>analysis to=functions.ping<|message|>{}", -1},
+        {F "{\"days\": 3}", -1},
+        {ANALYSIS FINAL "no", -1},
+        {NULL, 0}};
+    static const example free[] = {{ANALYSIS FINAL "Hello", 0},
+                                   {FINAL, 0},
+                                   {F "{\"x\": [1]}", 1},
+                                   {"Hello", -1},
+                                   {ANALYSIS, -1},
+                                   {NULL, 0}};
+    static const example json[] = {{ANALYSIS "<|channel|>final <|constrain|>json<|message|>{}", 0},
+                                   {FINAL "{\"a\": 1}", 0},
+                                   {F "{\"city\": \"Rome\"}", 1},
+                                   {FINAL "no", -1},
+                                   {NULL, 0}};
+    grammar_tools may = must, or_json = must;
+    may.calls = or_json.calls = CALLS_MAY;
+    may.strict_all = false;
+    or_json.json = true;
+    check_examples(&harmony_format, &must, THOUGHT_MAY, forced);
+    check_examples(&harmony_format, &may, THOUGHT_MAY, free);
+    check_examples(&harmony_format, &or_json, THOUGHT_MAY, json);
+
+    /* Inside the final channel, which the prompt has opened, no calls are possible. */
+    const grammar_setting how = {.answer = text_answer_syntax(&harmony_format, &gpt_oss_text)};
+    grammar *g;
+    err e = {0};
+    CHECK(grammar_from_tools(&g, &must, &how, &e) == E_UNSUPPORTED);
+    CHECK_MSG(strstr(e.text, "thinking is off"), "%s", e.text);
 }

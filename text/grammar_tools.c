@@ -3,6 +3,9 @@
  *     answer = [ thought ] ( [ text ] { call } | call { call } | json )
  *     call   = call_open ... [ call_close ], in the family's syntax
  *
+ * Of answers in messages a call is the last message, and thoughts and texts come before it:
+ * gx_messages.
+ *
  * Where calls are free, several calls may stand between two marks, as models write them; and if
  * no tool is strict, other text in front of call_close.
  *
@@ -134,6 +137,10 @@ static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree
         gx_fail(b, E_FORMAT, "tool_choice names %.80s, which tools does not declare", o->only);
     else if (!calls.n)
         gx_fail(b, E_FORMAT, "tools is empty");
+    if (syntax_of(b)->heads) {
+        gx *text = json ? content(b, mem, o) : gx_without_any(b, syntax_of(b)->content_not);
+        return gx_messages(b, gx_alt(b, &calls), must ? NULL : text, json);
+    }
     gx *inside = between_marks(b, gx_alt(b, &calls), free);
     if (loose)
         inside = gx_seq2(b, inside, gx_without_any(b, syntax_of(b)->content_not));
@@ -157,8 +164,11 @@ status grammar_from_tools(grammar **g, const grammar_tools *o, const grammar_set
     const jtree *tools = NULL;
     *g = NULL;
     gx_begin(&b, how, e);
-    if (!how || !how->answer || !how->answer->call_open)
+    if (!how || !how->answer || !how->answer->read_call)
         return err_set(e, E_UNSUPPORTED, "answers of this model have no tool calls");
+    if (how->answer->heads && how->thought == THOUGHT_NONE)
+        return err_set(e, E_UNSUPPORTED,
+                       "this model calls tools from its thoughts, and thinking is off");
     if (!how->answer->call_grammar)
         return err_set(e, E_UNSUPPORTED, "carat has no grammar for the tool calls of this model");
     if (o->n_tools > CHAT_MAX_JSON_BYTES / 16)
@@ -166,7 +176,9 @@ status grammar_from_tools(grammar **g, const grammar_tools *o, const grammar_set
                        CHAT_MAX_JSON_BYTES / 16);
     status st = jtree_parse(o->tools, o->n_tools, "tools", SCHEMA_MAX_DEPTH, &mem, &tools, e);
     if (!st)
-        st = grammar_build(g, &b, gx_after_thought(&b, answer(&b, &mem, o, tools)));
+        st = grammar_build(g, &b,
+                           how->answer->heads ? answer(&b, &mem, o, tools)
+                                              : gx_after_thought(&b, answer(&b, &mem, o, tools)));
     gx_free(&b);
     arena_free(&mem);
     return st;

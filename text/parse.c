@@ -11,6 +11,14 @@
  * call. Decisions depend on the text alone, so any division into pieces gives the same events, but
  * for the pieces of ANSWER_CALL_PART.
  *
+ * Where the syntax has heads, an answer is messages instead, each with a header (heads.c):
+ *
+ *     answer = message { end start role message }
+ *
+ * A message is a thought, text, or a call of a declared function. Messages of one kind are told
+ * apart by an empty line. What is no header is text of the message before it. A header that the
+ * end of the answer cuts is dropped.
+ *
  * Text is a call if its form is complete and the conversation declares its name. All other text is
  * content, byte for byte, its marks too:
  *   - A mark of calls in a thought is thought. Only thought_close ends a thought.
@@ -60,7 +68,7 @@ typedef struct mark_text {
     size_t n; /* 0: the family has no such mark */
 } mark_text;
 
-typedef enum state { START, TEXT, LABEL, CALL } state;
+typedef enum state { START, TEXT, LABEL, CALL, HEAD } state;
 
 struct answer_parser {
     const answer_syntax *syntax; /* NULL: all is content */
@@ -77,6 +85,7 @@ struct answer_parser {
     bool said;        /* some text or a call has been told */
     bool called;      /* directly after a call */
     bool spilled;     /* the white space at the end was too long to hold and has been shown */
+    bool told[2];     /* some text of that kind has been told */
     stream stops;     /* content passes through it, if there are stop strings */
     int32_t n_stops;
     str held;
@@ -89,6 +98,8 @@ struct answer_parser {
     size_t scanned;          /* bytes of the call already searched */
     bool in_string, escaped; /* escaped: a backslash of JSON is the last byte searched */
     bool bare;               /* it begins with bare_open, which is part of its text */
+    size_t n_head;           /* bytes of its header, from the name on */
+    str head;                /* the header's text before the name */
     bool known;              /* its name is declared */
     size_t noted;            /* offset of the first end marker inside a string; SIZE_MAX: none */
     size_t again_bytes;      /* of all calls: text that was parsed again */
@@ -119,8 +130,22 @@ static void add_answer_mark(answer_parser *a, const char *s)
     a->longest = m->n > a->longest ? m->n : a->longest;
 }
 
+static void add_heads(answer_parser *a, const answer_heads *x)
+{
+    a->n_marks = MARK_CALL;
+    add_answer_mark(a, x->start);
+    a->n_marks = MARK_STRAY;
+    add_answer_mark(a, x->channel);
+    for (const char *const *end = x->ends; *end && a->n_marks < MARKS_MAX; end++)
+        add_answer_mark(a, *end);
+}
+
 static void add_marks(answer_parser *a, const answer_syntax *x)
 {
+    if (x->heads) {
+        add_heads(a, x->heads);
+        return;
+    }
     add_answer_mark(a, x->thought_open);
     add_answer_mark(a, x->thought_close);
     add_answer_mark(a, x->call_open);
@@ -189,6 +214,7 @@ static bool put_text(void *user, const char *s, size_t n)
         str_put(&a->out, s, end);
         str_cut(&a->space, 0);
         a->spilled = false;
+        a->told[a->kind] = true;
     }
     str_put(&a->space, s + end, n - end);
     if (a->space.n > SPACE_HELD_BYTES || a->spilled) {
@@ -301,6 +327,12 @@ static void fail_call(answer_parser *a, size_t n_seen)
     if (told) {
         a->at = a->held.n;
         str_cut(&a->space, 0);
+        return;
+    }
+    if (a->syntax->heads) {
+        put_answer_text(a, str_text(&a->head), a->head.n);
+        put_answer_text(a, a->held.at + a->at, a->n_head);
+        a->at += a->n_head;
         return;
     }
     put_answer_text(a, m->s, m->n);
@@ -447,6 +479,50 @@ static bool take_mark(answer_parser *a, mark m)
     return true;
 }
 
+/* A message begins at held[at], with its header. */
+static void begin_message(answer_parser *a, const answer_head *h)
+{
+    const answer_kind kind = h->kind == HEAD_THOUGHT ? ANSWER_REASONING : ANSWER_CONTENT;
+    const char *s = a->held.at + a->at;
+    change_kind(a, kind);
+    if (a->told[kind])
+        str_puts(&a->space, "\n\n"); /* in front of the message's first text */
+    if (h->kind != HEAD_CALL) {
+        a->at += h->n;
+        return;
+    }
+    str_cut(&a->head, 0);
+    str_put(&a->head, s + h->at, h->name - h->at);
+    a->no_memory |= a->head.bad;
+    begin_call(a);
+    a->n_head = a->scanned = h->n - h->name;
+    a->at += h->name;
+}
+
+/* At a mark of a message's begin or end, or at the begin of the answer. */
+static bool step_head(answer_parser *a, bool last)
+{
+    size_t where, n = a->held.n - a->at;
+    const char *s = str_text(&a->held) + a->at;
+    answer_head h;
+    const head_found found = head_read(a->syntax->heads, s, n, &h);
+    const mark m = find_mark(a, s, 0, n, &where);
+    const bool marked = m != MARK_NONE && !where;
+    if (found == HEAD_OPEN && (!last || marked)) {
+        a->at += last ? n : 0;
+        return false;
+    }
+    a->state = TEXT;
+    if (found == HEAD_WHOLE && (h.kind != HEAD_CALL || (a->again_bytes < READ_AGAIN_BYTES &&
+                                                        is_declared(a, s + h.name, h.n_name)))) {
+        begin_message(a, &h);
+    } else if (marked) {
+        put_answer_text(a, a->mark[m].s, a->mark[m].n);
+        a->at += a->mark[m].n;
+    }
+    return true;
+}
+
 /* One step through held. False: more text is needed. last: no more text will come. */
 static bool step_text(answer_parser *a, bool last)
 {
@@ -459,6 +535,10 @@ static bool step_text(answer_parser *a, bool last)
     a->at += where;
     if (m == MARK_NONE)
         return false;
+    if (a->syntax->heads) {
+        a->state = HEAD;
+        return true;
+    }
     a->at += a->mark[m].n;
     if (!met(a) && !take_mark(a, m))
         put_answer_text(a, a->mark[m].s, a->mark[m].n);
@@ -518,7 +598,7 @@ static bool step_call(answer_parser *a, bool last)
             a->noted = where;
     } else if (m == MARK_CALL_END) {
         end_call(a, where, a->mark[m].n);
-    } else if (m == MARK_CALL && !a->in_string) {
+    } else if ((m == MARK_CALL || a->syntax->heads) && !a->in_string) {
         end_call(a, where, 0); /* a new call begins: the old one was not closed */
     }
     return true;
@@ -532,7 +612,7 @@ static bool step_start(answer_parser *a, bool last)
         return false;
     if (n >= len && !memcmp(a->held.at + a->at, opening, len))
         a->at += len;
-    a->state = TEXT;
+    a->state = a->syntax->heads ? HEAD : TEXT;
     return true;
 }
 
@@ -552,6 +632,9 @@ static void run(answer_parser *a, bool last)
             break;
         case CALL:
             more = step_call(a, last);
+            break;
+        case HEAD:
+            more = step_head(a, last);
             break;
         }
     }
@@ -622,6 +705,7 @@ void answer_close(answer_parser *a)
     str_free(&a->out);
     str_free(&a->args);
     str_free(&a->name);
+    str_free(&a->head);
     str_free(&a->sent);
     str_free(&a->piece);
     call_parts_free(&a->parts);
@@ -679,7 +763,7 @@ status answer_end(answer_parser *a, err *e)
         if (a->n_stops)
             stream_end(&a->stops);
         /* White space at the very end belongs to an answer, not to a thought. */
-        if (a->kind == ANSWER_CONTENT && a->space.n) {
+        if (a->kind == ANSWER_CONTENT && a->space.n && !a->fresh) {
             str_put(&a->out, a->space.at, a->space.n);
             tell_text(a, ANSWER_CONTENT);
         }

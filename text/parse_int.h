@@ -57,6 +57,28 @@ bool call_take_name(str *name, const char *s, size_t n);
 bool call_may_begin(const char *s, size_t n, const char *what, size_t *at);
 call_head call_json_head(const char *s, size_t n);
 
+/* ---- heads.c ---- */
+
+enum { HEAD_MAX_BYTES = 512 };
+
+typedef enum head_kind { HEAD_TEXT, HEAD_THOUGHT, HEAD_CALL } head_kind;
+typedef enum head_found {
+    HEAD_NONE,
+    HEAD_OPEN, /* the text can become a header */
+    HEAD_WHOLE
+} head_found;
+
+/* The header of a message. */
+typedef struct answer_head {
+    head_kind kind;
+    size_t n;            /* its bytes; the message's text follows */
+    size_t at;           /* the end of the message before it has these bytes of them */
+    size_t name, n_name; /* of a call's function */
+} answer_head;
+
+/* Looks for a header at s[0]. */
+head_found head_read(const answer_heads *x, const char *s, size_t n, answer_head *h);
+
 /* ---- call_parts.c ---- */
 
 /* Writes arguments as JSON while they come. */

@@ -1,8 +1,9 @@
-/* parse_qwen_test.c - answers in the Qwen, Laguna and Mistral formats, each cut into pieces at
- * every byte.
+/* parse_qwen_test.c - answers in the Qwen, Laguna, Mistral and gpt-oss formats, each cut into
+ * pieces at every byte.
  */
 #include "tests/test.h"
 #include "text/gemma4.h"
+#include "text/gpt_oss.h"
 #include "text/laguna.h"
 #include "text/mistral.h"
 #include "text/qwen.h"
@@ -85,6 +86,7 @@ static void expect(const chat_format *f, bool thinking, const char *text, const 
 #define V3 &mistral_formats[MISTRAL_V3]
 #define V11 &mistral_formats[MISTRAL_V11]
 #define V13 &mistral_formats[MISTRAL_V13]
+#define HARMONY &harmony_format
 #define LAGUNA &laguna_formats[LAGUNA_COMPACT]
 
 TEST(answers_of_qwen_are_split)
@@ -283,6 +285,70 @@ TEST(calls_of_mistral)
     expect(V13, false, "[TOOL_CALLS]f [ARGS]{}", "C([TOOL_CALLS]f [ARGS]{})");
 }
 
+#define ANALYSIS "<|channel|>analysis<|message|>"
+#define FINAL "<|channel|>final<|message|>"
+#define NEXT "<|start|>assistant"
+#define F "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+
+TEST(answers_of_gpt_oss)
+{
+    expect(HARMONY, false, ANALYSIS "2 + 2. <|end|>" NEXT FINAL " 4.\n", "R(2 + 2.)C(4.\n)");
+    expect(HARMONY, false, ANALYSIS "a<|end|>" NEXT ANALYSIS "b<|end|>" NEXT FINAL "c<|return|>",
+           "R(a\n\nb)C(c)");
+    /* A text before calls, and the answer behind it. */
+    expect(HARMONY, false, "<|channel|>commentary<|message|>Plan.<|end|>" NEXT FINAL "Done.",
+           "C(Plan.\n\nDone.)");
+    expect(HARMONY, false, NEXT FINAL "x", "C(x)");
+    expect(HARMONY, false, "<|channel|>final <|constrain|>json<|message|>{}", "C({})");
+    /* The prompt has opened the message, or the model forgot its header. */
+    expect(HARMONY, false, " to be <b>", "C( to be <b>)");
+    expect(HARMONY, false, "<|message|>x", "C(x)");
+    expect(HARMONY, false, NEXT "<|message|>x", "C(x)");
+    expect(HARMONY, false, "", "");
+}
+
+TEST(calls_of_gpt_oss)
+{
+    expect(HARMONY, false, ANALYSIS "why<|end|>" NEXT F "{\"n\": 1.50}<|call|>",
+           "R(why)T(f {\"n\": 1.50})");
+    /* The recipient behind the role, the type without its mark, no arguments. */
+    expect(HARMONY, false, " to=functions.g<|channel|>commentary json<|message|>{}", "T(g {})");
+    expect(HARMONY, false, " to=g<|channel|>commentary<|message|> <|call|>", "T(g {})");
+    expect(HARMONY, false, "<|channel|>analysis to=functions.g code<|message|>{}", "T(g {})");
+    /* Marks in strings are text. */
+    expect(HARMONY, false, F "{\"s\": \"<|call|><|start|>\\\"\"}",
+           "T(f {\"s\": \"<|call|><|start|>\\\"\"})");
+    /* Several, and a preamble. */
+    expect(HARMONY, false,
+           "<|channel|>commentary<|message|>Two.<|end|>" NEXT F "{\"n\": 1}<|end|>" NEXT
+           " to=functions.g<|channel|>commentary json<|message|>{}<|call|>",
+           "C(Two.)T(f {\"n\": 1})T(g {})");
+    expect(HARMONY, false, F "{\"n\": 1}<|call|>" NEXT FINAL "and", "T(f {\"n\": 1})C(and)");
+}
+
+TEST(hostile_answers_of_gpt_oss)
+{
+    /* No end, no start; two channels. */
+    expect(HARMONY, false, ANALYSIS "a" FINAL "b", "R(a)C(b)");
+    expect(HARMONY, false, ANALYSIS "a" NEXT FINAL "b", "R(a)C(b)");
+    expect(HARMONY, false, "<|channel|>commentary to=assistant" ANALYSIS "a", "R(a)");
+    /* The answer ends in a header. */
+    expect(HARMONY, false, ANALYSIS "a<|end|>", "R(a)");
+    expect(HARMONY, false, ANALYSIS "a<|end|><|start|>assis", "R(a)");
+    expect(HARMONY, false, FINAL "a<|end|>" NEXT "<|channel|>comm", "C(a)");
+    expect(HARMONY, false, "<|chan", "C(<|chan)");
+    /* What is no header is text. */
+    expect(HARMONY, false, FINAL "a <|end|> b <|channel|>x <|start|>user<|message|>c",
+           "C(a <|end|> b <|channel|>x <|start|>user<|message|>c)");
+    expect(HARMONY, false, "<|channel|>x<|message|>y", "C(<|channel|>x<|message|>y)");
+    /* No call: an unknown function, broken JSON, the end of the answer. */
+    expect(HARMONY, false, "<|channel|>commentary to=functions.h json<|message|>{}<|call|>",
+           "C(<|channel|>commentary to=functions.h json<|message|>{})");
+    expect(HARMONY, false, ANALYSIS "a<|end|>" NEXT F "{n}<|call|>", "R(a)C(" NEXT F "{n})");
+    expect(HARMONY, false, F "{\"n\": 1", "C(" F "{\"n\": 1)");
+    expect(HARMONY, false, F "[1]<|call|>" NEXT FINAL "b", "C(" F "[1]\n\nb)");
+}
+
 TEST(several_calls_between_two_marks_of_qwen_are_calls)
 {
     expect(QWEN36, false,
@@ -391,6 +457,10 @@ TEST(arguments_of_calls_come_in_parts)
          "{\"s\": \"some text\", \"n\": 1}.f", 8},
         {V13, "[TOOL_CALLS]f[ARGS]{\"s\": \"some text\"}[TOOL_CALLS]f[ARGS]{\"n\": 1}",
          "{\"s\": \"some text\"}.f{\"n\": 1}.f", 8},
+        {HARMONY,
+         "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"s\": \"some text\"}"
+         "<|end|><|start|>assistant to=functions.g<|channel|>commentary json<|message|>{\"n\": 1}",
+         "{\"s\": \"some text\"}.f{\"n\": 1}.g", 8},
         /* Two calls, each in its marks. */
         {QWEN36,
          "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>\n"
@@ -418,7 +488,7 @@ TEST(arguments_of_calls_come_in_parts)
     str_free(&got);
 }
 
-static const chat_format *const formats[] = {QWEN3, QWEN36, LAGUNA, V3, V11, V13};
+static const chat_format *const formats[] = {QWEN3, QWEN36, LAGUNA, V3, V11, V13, HARMONY};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 PLAIN_TEST(answers_are_the_same_however_they_are_cut)
@@ -459,7 +529,18 @@ PLAIN_TEST(answers_are_the_same_however_they_are_cut)
                                         "[ARGS]",
                                         "[CALL_ID]",
                                         "[THINK]",
-                                        "[/THINK]"};
+                                        "[/THINK]",
+                                        "<|channel|>",
+                                        "<|message|>",
+                                        "<|start|>",
+                                        "assistant",
+                                        "<|end|>",
+                                        "<|call|>",
+                                        "analysis",
+                                        "final",
+                                        "commentary to=functions.f json<|message|>",
+                                        " to=functions.g<|channel|>commentary <|constrain|>json"
+                                        "<|message|>{}"};
     enum { N = sizeof parts / sizeof *parts };
     uint64_t rng = test_seed();
     str text = {0}, want = {0}, got = {0};

@@ -25,9 +25,10 @@ struct constraint {
     carat_mask mask;
     carat_grammar *grammar; /* or NULL */
     const served *m;
-    bool lazy; /* the grammar applies inside calls only */
-    bool thinking, spoken, lost;
-    bool marked, calling; /* behind the mark of a call; some of the call's text is there */
+    carat_place *place;
+    int32_t where; /* of carat_place_next */
+    bool lazy;     /* the grammar applies inside calls only */
+    bool spoken, lost;
 };
 
 /* ---- Answers are not empty ---- */
@@ -35,11 +36,11 @@ struct constraint {
 static enum carat_mask_use constraint_fill(void *user, uint32_t *allowed, int32_t n_vocab)
 {
     const constraint *c = user;
-    if (c->calling && c->lazy && !c->lost) {
+    if ((c->where & CARAT_IN_CALL) && c->lazy && !c->lost) {
         const carat_mask *g = carat_grammar_mask(c->grammar);
         return g->fill(g->user, allowed, n_vocab);
     }
-    if (c->spoken || c->thinking)
+    if (c->spoken || (c->where & CARAT_IN_THOUGHT))
         return CARAT_MASK_NONE;
     memset(allowed, 0xff, (size_t)(n_vocab + 31) / 32 * sizeof *allowed);
     for (int32_t i = 0; i < c->m->n_ends; i++)
@@ -66,12 +67,6 @@ static void follow_forced_call(constraint *c, int32_t id)
     const carat_mask *g = carat_grammar_mask(c->grammar);
     g->accept(g->user, id);
     c->lost = *carat_grammar_failure(c->grammar) != 0;
-    if (id == c->m->names.call_open || id == c->m->names.call_close) {
-        c->marked = id == c->m->names.call_open && !c->thinking;
-        c->calling = false;
-    } else {
-        c->calling |= c->marked && !is_blank(c->m, id);
-    }
 }
 
 static void constraint_accept(void *user, int32_t id)
@@ -79,11 +74,8 @@ static void constraint_accept(void *user, int32_t id)
     constraint *c = user;
     if (c->lazy && !c->lost)
         follow_forced_call(c, id);
-    if (id == c->m->thought_open)
-        c->thinking = true;
-    else if (id == c->m->thought_close)
-        c->thinking = false;
-    else if (!c->thinking && !c->spoken)
+    c->where = carat_place_next(c->place, id);
+    if (!(c->where & (CARAT_IN_THOUGHT | CARAT_IN_MARK)) && !c->spoken)
         c->spoken = !is_blank(c->m, id);
 }
 
@@ -218,15 +210,18 @@ bool constraint_open(constraint **out, served *m, const constraint_plan *plan, p
         return false;
     if (!any && (rq->api == API_COMPLETIONS || rq->sampling.ignore_eog))
         return true;
-    if (!(c = mem_calloc(1, sizeof *c)))
+    c = mem_calloc(1, sizeof *c);
+    if (!c || !(c->place = carat_place_open(m->model, plan->starts_thinking))) {
+        mem_free(c);
         return problem_set(p, 503, "", "no memory for a request");
+    }
     c->m = m;
-    c->thinking = plan->starts_thinking;
+    c->where = plan->starts_thinking ? CARAT_IN_THOUGHT : 0;
     c->lazy = any && lazy;
     c->mask = (carat_mask){.fill = constraint_fill, .accept = constraint_accept, .user = c};
     carat_status st = any ? open_grammar(c, &o, &e) : CARAT_OK;
     if (st) {
-        mem_free(c);
+        constraint_close(c);
         if (st == CARAT_E_CANCELLED && atomic_load(&m->s->state) != SERVER_DRAINING &&
             clock_ms() > plan->until_ms)
             return problem_set(p, 400, rq->n > 1 ? "n" : field_of(rq, &o, ""),
@@ -255,6 +250,7 @@ void constraint_close(constraint *c)
     if (!c)
         return;
     carat_grammar_close(c->grammar);
+    carat_place_close(c->place);
     mem_free(c);
 }
 

@@ -421,9 +421,12 @@ static bool check_model(const stream *st, problem *p)
         return ollama ? problem_set(p, 400, "", "\"%.100s\" does not support chat", name)
                       : problem_set(p, 400, "",
                                     "this model has no chat format: only /v1/completions works");
-    if (ollama && rq->think == THINK_ON && m->thought_open < 0)
-        return problem_set(p, 400, "think", "\"%.100s\" does not support thinking", name);
-    return true;
+    if (rq->think != THINK_ON || m->thought_open >= 0)
+        return true;
+    return ollama ? problem_set(p, 400, "think", "\"%.100s\" does not support thinking", name)
+                  : problem_set(p, 400, "thinking",
+                                "the request asks for thinking, and the answers of this model have "
+                                "no thoughts");
 }
 
 /* A request of ollama's without a prompt: the model is there now. */

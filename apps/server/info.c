@@ -233,7 +233,7 @@ void handle_props(exchange *x)
     json_close(o, '}');
     json_open(o, "capabilities", '{');
     json_bool(o, "chat", m->info.has_chat);
-    json_bool(o, "tools", m->names.call_open >= 0);
+    json_bool(o, "tools", m->can_call);
     json_bool(o, "reasoning", m->thought_open >= 0);
     json_close(o, '}');
     json_open(o, "memory", '{');

@@ -38,7 +38,7 @@ void ollama_describe(ollama_model *out, const carat_model *m)
     out->n_embd = i.n_embd;
     out->completes = !carat_model_is_encoder(m);
     out->embeds = true;
-    out->calls = i.has_chat && marks.call_open >= 0;
+    out->calls = i.has_chat && marks.calls;
     out->thinks = i.has_chat && marks.thought_open >= 0;
     out->fills = infill_possible(&gaps);
 }

@@ -89,7 +89,9 @@ static bool render(const stream *st, const str *own, str *begun, carat_chat *cha
     const served *m = st->x->m;
     carat_chat_options opt = chat_options(st);
     err e = {0};
-    const char *tools = rq->tools.n ? rq->tools.at : NULL;
+    /* A call that no single mark begins is not banned (ban_calls): the model does not see tools. */
+    bool hidden = rq->choice == TOOLS_NONE && m->names.call_open < 0;
+    const char *tools = rq->tools.n && !hidden ? rq->tools.at : NULL;
     if (!beginning_put(&st->made, own, m->s->o->system, begun, p))
         return false;
     if (rq->manner) {

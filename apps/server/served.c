@@ -32,7 +32,7 @@ static void find_marks(served *m)
     a->call_open = marks.call_open;
     a->call_close = marks.call_close;
     m->thought_open = marks.thought_open;
-    m->thought_close = marks.thought_close;
+    m->can_call = marks.calls;
     for (int32_t id = 0; id < m->info.n_vocab && m->n_ends < 16; id++)
         if (carat_token_is_eog(m->model, id))
             m->ends[m->n_ends++] = id;

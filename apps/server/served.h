@@ -25,8 +25,9 @@ typedef struct served {
     carat_memory_plan plan;        /* of one slot */
     carat_memory_plan total;       /* of the batch */
     int32_t n_ctx, n_slots;
-    int32_t thought_open, thought_close; /* ids of chat markers, -1: none */
-    int32_t ends[16], n_ends;            /* ids that end a turn */
+    int32_t thought_open;     /* the id of the mark, -1: none */
+    bool can_call;            /* its answers may have calls */
+    int32_t ends[16], n_ends; /* ids that end a turn */
     replay *calls;
     carat_compressor *shortened; /* what this model has scored for prompt compression */
     /* Readers use the batch; the writer opens and closes it. NULL: not open. */

@@ -29,11 +29,24 @@ CARAT_API bool carat_token_is_eog(const carat_model *m, int32_t id); /* does it 
 /* The tokens that mark up a model's answers; -1: it has none of that kind. */
 typedef struct carat_marks {
     int32_t thought_open, thought_close, call_open, call_close;
+    bool calls;      /* the answers may have calls, with or without marks of their own */
     int32_t all[16]; /* these, and the marks of turns, results and ends: never part of a text */
     int32_t n_all;
 } carat_marks;
 
 CARAT_API void carat_model_get_marks(const carat_model *m, carat_marks *marks); /* any thread */
+
+/* Where an answer is after each of its tokens: a sum of CARAT_IN_. One thread at a time. */
+typedef struct carat_place carat_place;
+enum {
+    CARAT_IN_THOUGHT = 1,
+    CARAT_IN_CALL = 2, /* behind the mark of a call and some of its text */
+    CARAT_IN_MARK = 4  /* the token belongs to a mark of thoughts or messages, which is no text */
+};
+/* NULL: no memory. starts_thinking: from carat_chat_render. Close it before the model. */
+CARAT_API carat_place *carat_place_open(const carat_model *m, bool starts_thinking);
+CARAT_API int32_t carat_place_next(carat_place *p, int32_t id);
+CARAT_API void carat_place_close(carat_place *p); /* p may be NULL */
 
 typedef struct carat_chat_options {
     bool thinking;             /* ask the model to think first */
