@@ -79,7 +79,7 @@ void carat_model_get_marks(const carat_model *m, carat_marks *marks)
         return;
     marks->thought_open = vocab_mark(m->text, a->thought_open);
     marks->thought_close = vocab_mark(m->text, a->thought_close);
-    marks->call_open = vocab_mark(m->text, a->call_open);
+    marks->call_open = a->begins_calls ? -1 : vocab_mark(m->text, a->call_open);
     marks->call_close = vocab_mark(m->text, a->call_close);
     marks->calls = a->read_call != NULL;
     for (const char *const *piece = a->content_not; *piece; piece++)

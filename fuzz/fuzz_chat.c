@@ -11,6 +11,7 @@
 #include "text/chat.h"
 #include "text/laguna.h"
 #include "text/gpt_oss.h"
+#include "text/llama.h"
 #include "text/mistral.h"
 #include "text/qwen.h"
 #include "base/utf8.h"
@@ -85,7 +86,8 @@ static void prompt_holds(const chat_prompt *p, const vocab *v)
 
 static const chat_format *format_of(int i)
 {
-    i %= N_GEMMA4_FORMATS + N_QWEN_FORMATS + N_LAGUNA_FORMATS + N_MISTRAL_FORMATS + 1;
+    i %= N_GEMMA4_FORMATS + N_QWEN_FORMATS + N_LAGUNA_FORMATS + N_MISTRAL_FORMATS +
+         N_LLAMA_FORMATS + 1;
     if (i < N_GEMMA4_FORMATS)
         return &gemma4_formats[i];
     i -= N_GEMMA4_FORMATS;
@@ -95,7 +97,10 @@ static const chat_format *format_of(int i)
     if (i < N_LAGUNA_FORMATS)
         return &laguna_formats[i];
     i -= N_LAGUNA_FORMATS;
-    return i < N_MISTRAL_FORMATS ? &mistral_formats[i] : &harmony_format;
+    if (i < N_MISTRAL_FORMATS)
+        return &mistral_formats[i];
+    i -= N_MISTRAL_FORMATS;
+    return i < N_LLAMA_FORMATS ? &llama_formats[i] : &harmony_format;
 }
 
 static void try_conversation(const uint8_t *data, size_t size)

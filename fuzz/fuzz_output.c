@@ -8,6 +8,7 @@
 #include "text/gemma4.h"
 #include "text/laguna.h"
 #include "text/gpt_oss.h"
+#include "text/llama.h"
 #include "text/mistral.h"
 #include "text/qwen.h"
 #include "fuzz/fuzz.h"
@@ -55,8 +56,9 @@ static const chat_format *format_of(uint8_t flags)
                                              &mistral_formats[MISTRAL_V3],
                                              &mistral_formats[MISTRAL_V11],
                                              &mistral_formats[MISTRAL_V13],
-                                             &harmony_format};
-    return all[(flags >> 2) / 8];
+                                             &harmony_format,
+                                             &llama_formats[LLAMA_31]};
+    return all[(flags >> 2) % (sizeof all / sizeof *all)];
 }
 
 static void read_answer(const char *s, size_t n, size_t piece, uint8_t flags, str *out)

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- Templates ---- */
 
@@ -123,6 +124,26 @@ bool chat_is_name(const jtree *v)
         if ((unsigned char)v->s[i] < 0x20 || v->s[i] == '{' || v->s[i] == '}')
             return false;
     return true;
+}
+
+/* ---- The day ---- */
+
+chat_day chat_today(chat_writer *w, const carat_chat_options *opt)
+{
+    chat_day d = {1970, 1, 1};
+    time_t now = time(NULL);
+    struct tm t;
+    char behind;
+    if (!opt->date) {
+        if (localtime_r(&now, &t))
+            d = (chat_day){t.tm_year + 1900, t.tm_mon + 1, t.tm_mday};
+    } else if (strlen(opt->date) != 10 ||
+               sscanf(opt->date, "%4d-%2d-%2d%c", &d.year, &d.month, &d.day, &behind) != 3 ||
+               d.month < 1 || d.month > 12 || d.day < 1 || d.day > 31) {
+        chat_fail(w, E_ARG, "the date \"%.40s\" is no YYYY-MM-DD", opt->date);
+        d = (chat_day){1970, 1, 1};
+    }
+    return d;
 }
 
 /* ---- Prompts ---- */

@@ -29,8 +29,8 @@
  */
 #include "text/gpt_oss.h"
 
+#include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define START "<|start|>"
 #define MESSAGE "<|message|>"
@@ -70,15 +70,13 @@ static const char *effort_of(const carat_chat_options *opt)
 
 static void put_system(harmony *h, bool tools)
 {
-    char today[16] = "";
-    time_t now = time(NULL);
-    struct tm day;
-    if (!h->opt->date && localtime_r(&now, &day))
-        strftime(today, sizeof today, "%Y-%m-%d", &day);
+    char today[40];
+    const chat_day d = chat_today(h->w, h->opt);
+    snprintf(today, sizeof today, "%04d-%02d-%02d", d.year, d.month, d.day);
     chat_lit(h->w,
              START "system" MESSAGE "You are ChatGPT, a large language model trained by OpenAI.\n"
                    "Knowledge cutoff: 2024-06\nCurrent date: ");
-    chat_puts(h->w, h->opt->date ? h->opt->date : today);
+    chat_puts(h->w, today);
     chat_lit(h->w, "\n\nReasoning: ");
     chat_lit(h->w, effort_of(h->opt));
     chat_lit(h->w,

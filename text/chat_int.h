@@ -29,6 +29,12 @@ void chat_fail(chat_writer *w, status st, const char *fmt, ...)
 /* Trims the white space that Python's str.strip() removes. */
 void text_trim(const char **s, size_t *n);
 
+/* Today, for templates that name the day. */
+typedef struct chat_day {
+    int year, month, day; /* 1 to 12, 1 to 31 */
+} chat_day;
+chat_day chat_today(chat_writer *w, const carat_chat_options *opt);
+
 /* ---- chat_messages.c: what formats read in a request ---- */
 
 typedef enum chat_role {

@@ -119,6 +119,9 @@ typedef struct answer_syntax {
     const call_pairs *pairs; /* for grammars: arguments are pairs; NULL: an object */
     int32_t n_gap;           /* line feeds that may follow a thought or a call */
     bool json_calls;         /* calls are JSON: inside its strings call_close is text */
+    /* An answer whose first character is one of these may be a call without call_open, to its end.
+     * NULL: it may not. */
+    const char *begins_calls;
     /* A call without call_open, from bare_open to bare_close; NULL: none. It counts as a call if it
      * names a declared tool. */
     const char *bare_open, *bare_close;

@@ -1,5 +1,5 @@
 /* gemma3_test.c - pieces that join by scores, against SentencePiece's rule written out plainly; and
- * conversations, against the text that the published template makes of them.
+ * what its conversations refuse. Prompts are compared in chat_others_test.c.
  */
 #include "text/gemma3.h"
 #include "base/mem.h"
@@ -115,36 +115,6 @@ static status render(const char *messages, const char *tools, const carat_chat_o
 {
     return chat_render(&gemma3_format, messages, strlen(messages), tools, tools ? strlen(tools) : 0,
                        opt, p, e);
-}
-
-/* The texts are those of the template of google/gemma-3-4b-it. */
-TEST(gemma3_prompts)
-{
-    static const struct {
-        const char *messages, *want;
-        carat_chat_options opt;
-    } cases[] = {
-        {"[{\"role\":\"user\",\"content\":\" hi \\n\"}]",
-         "<bos><start_of_turn>user\nhi<end_of_turn>\n<start_of_turn>model\n",
-         {0}},
-        {"[{\"role\":\"system\",\"content\":\"Be brief. \"},{\"role\":\"user\",\"content\":\"a\"},"
-         "{\"role\":\"assistant\",\"content\":\" b \"},{\"role\":\"user\",\"content\":"
-         "[{\"type\":\"text\",\"text\":\" c \"},{\"type\":\"text\",\"text\":\"d\"}]}]",
-         "<bos><start_of_turn>user\nBe brief. \n\na<end_of_turn>\n<start_of_turn>model\nb"
-         "<end_of_turn>\n<start_of_turn>user\ncd<end_of_turn>\n",
-         {.no_generation_prompt = true}},
-        {"[{\"role\":\"developer\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"a\"},"
-         "{\"role\":\"assistant\",\"content\":\" b \"}]",
-         "<bos><start_of_turn>user\ns\n\na<end_of_turn>\n<start_of_turn>model\nb ",
-         {.continue_last = true}},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        chat_prompt p = {0};
-        err e = {0};
-        CHECK_OK(render(cases[i].messages, NULL, &cases[i].opt, &p, &e), e);
-        CHECK_STR(p.text.at, cases[i].want);
-        chat_prompt_free(&p);
-    }
 }
 
 TEST(gemma3_refuses_what_it_has_no_format_for)

@@ -1,11 +1,12 @@
-/* grammar_pairs_test.c - forced calls in the Qwen, Laguna, Mistral and gpt-oss formats: what the
- * grammars allow, and that the parsers read it.
+/* grammar_pairs_test.c - forced calls in the Qwen, Laguna, Mistral, gpt-oss and Llama formats: what
+ * the grammars allow, and that the parsers read it.
  */
 #include "tests/test.h"
 #include "tests/vocab_parts.h"
 #include "text/grammar_int.h"
 #include "text/gpt_oss.h"
 #include "text/laguna.h"
+#include "text/llama.h"
 #include "text/mistral.h"
 #include "text/qwen.h"
 
@@ -18,24 +19,24 @@ static size_t one_byte(const char *s, size_t n)
     return 1;
 }
 
-static const char *const marks[] = {"<think>",     "</think>",     "<tool_call>",  "</tool_call>",
-                                    "<assistant>", "[TOOL_CALLS]", "[CALL_ID]",    "[ARGS]",
-                                    "[THINK]",     "[/THINK]",     "<|start|>",    "<|end|>",
-                                    "<|channel|>", "<|message|>",  "<|constrain|>"};
+static const char *const marks[] = {
+    "<think>",     "</think>",    "<tool_call>",   "</tool_call>",  "<assistant>", "[TOOL_CALLS]",
+    "[CALL_ID]",   "[ARGS]",      "[THINK]",       "[/THINK]",      "<|start|>",   "<|end|>",
+    "<|channel|>", "<|message|>", "<|constrain|>", "<|python_tag|>"};
 enum { N_MARKS = sizeof marks / sizeof *marks };
 
 static const tokenizer_name tokenizers[] = {{"toy", NULL, VOCAB_CHARS, one_byte, NULL, 0}, {0}};
-static const text_family toy = {.archs = LIST("toy"),
-                                .name = "the toy",
-                                .model_types = (const char *const[]){"toy", NULL},
-                                .tokenizers = tokenizers,
-                                .ends = LIST("<end>"),
-                                .ends_not = LIST(NULL),
-                                .media = LIST(NULL),
-                                .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>",
-                                              "<assistant>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]",
-                                              "[THINK]", "[/THINK]", "<|start|>", "<|end|>",
-                                              "<|channel|>", "<|message|>", "<|constrain|>")};
+static const text_family toy = {
+    .archs = LIST("toy"),
+    .name = "the toy",
+    .model_types = (const char *const[]){"toy", NULL},
+    .tokenizers = tokenizers,
+    .ends = LIST("<end>"),
+    .ends_not = LIST(NULL),
+    .media = LIST(NULL),
+    .shown = LIST("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>",
+                  "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[THINK]", "[/THINK]", "<|start|>",
+                  "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|python_tag|>")};
 
 static vocab *toy_marks(void)
 {
@@ -321,4 +322,30 @@ TEST(forced_calls_of_gpt_oss)
     err e = {0};
     CHECK(grammar_from_tools(&g, &must, &how, &e) == E_UNSUPPORTED);
     CHECK_MSG(strstr(e.text, "thinking is off"), "%s", e.text);
+}
+
+TEST(forced_calls_of_llama)
+{
+    static const example forced[] = {{"{\"name\": \"f\", \"parameters\": {\"city\": \"Rome\"}}", 1},
+                                     {"<|python_tag|>{\"name\": \"ping\", \"parameters\": {}}", 1},
+                                     {"{\"name\": \"f\", \"parameters\": {}}", -1},
+                                     {"{\"name\": \"pong\", \"parameters\": {}}", -1},
+                                     {"Hello", -1},
+                                     {NULL, 0}};
+    static const example free[] = {{"Hello {\"name\": 1}", 0},
+                                   {"", 0},
+                                   {"{\"name\": \"f\", \"parameters\": {\"x\": 1}}", 1},
+                                   {"{\"x\": 1}", -1},
+                                   {NULL, 0}};
+    static const example json[] = {{"{\"x\": 1}", 0},
+                                   {"{\"name\": \"ping\", \"parameters\": {}}", 1},
+                                   {"Hello", -1},
+                                   {NULL, 0}};
+    grammar_tools may = must, or_json = must;
+    may.calls = or_json.calls = CALLS_MAY;
+    may.strict_all = false;
+    or_json.json = true;
+    check_examples(&llama_formats[LLAMA_31], &must, THOUGHT_NONE, forced);
+    check_examples(&llama_formats[LLAMA_31], &may, THOUGHT_NONE, free);
+    check_examples(&llama_formats[LLAMA_31], &or_json, THOUGHT_NONE, json);
 }

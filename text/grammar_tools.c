@@ -6,6 +6,8 @@
  * Of answers in messages a call is the last message, and thoughts and texts come before it:
  * gx_messages.
  *
+ * Where an answer may begin as a call without a mark (begins_calls), it is one call or text.
+ *
  * Where calls are free, several calls may stand between two marks, as models write them; and if
  * no tool is strict, other text in front of call_close.
  *
@@ -116,6 +118,18 @@ static gx *between_marks(gx_builder *b, gx *call, bool many)
     return gx_seq2(b, gx_repeat(b, gx_seq2(b, before, call), 1, MAX_CALLS), behind);
 }
 
+/* Text that does not begin as a call does. */
+static gx *not_a_call(gx_builder *b)
+{
+    const char *begins = syntax_of(b)->begins_calls;
+    gx_range first[16] = {{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
+    int32_t n = 3;
+    for (; *begins && n < 16; begins++, n++)
+        first[n] = (gx_range){(unsigned char)*begins, (unsigned char)*begins};
+    return gx_maybe(
+        b, gx_seq2(b, gx_set(b, first, n, true), gx_without_any(b, syntax_of(b)->content_not)));
+}
+
 static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree *tools)
 {
     gx_list calls = {0};
@@ -142,13 +156,16 @@ static gx *answer(gx_builder *b, arena *mem, const grammar_tools *o, const jtree
         return gx_messages(b, gx_alt(b, &calls), must ? NULL : text, json);
     }
     gx *inside = between_marks(b, gx_alt(b, &calls), free);
-    if (loose)
+    if (loose && !syntax_of(b)->begins_calls)
         inside = gx_seq2(b, inside, gx_without_any(b, syntax_of(b)->content_not));
-    const char *close = syntax_of(b)->call_close;
-    gx *call = gx_seq3(b, gx_special(b, syntax_of(b)->call_open), inside,
+    const char *close = syntax_of(b)->call_close, *begins = syntax_of(b)->begins_calls;
+    gx *open = gx_special(b, syntax_of(b)->call_open);
+    gx *call = gx_seq3(b, begins ? gx_maybe(b, open) : open, inside,
                        close ? gx_special(b, close) : gx_text(b, ""));
     if (syntax_of(b)->n_gap)
         call = gx_seq2(b, call, gx_repeat(b, gx_text(b, "\n"), 0, syntax_of(b)->n_gap));
+    if (begins)
+        return must ? call : gx_alt2(b, call, json ? content(b, mem, o) : not_a_call(b));
     gx *all = gx_repeat(b, call, must || json, o->one ? 1 : MAX_CALLS);
     if (must)
         return all;

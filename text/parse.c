@@ -604,6 +604,24 @@ static bool step_call(answer_parser *a, bool last)
     return true;
 }
 
+/* The answer may be a call from its first character on, but for white space. */
+static bool step_first(answer_parser *a, bool last)
+{
+    const char *s = str_text(&a->held) + a->at;
+    size_t n = a->held.n - a->at, at = 0;
+    while (at < n && is_answer_space(s[at]))
+        at++;
+    if (at == n && !last && n < SPACE_HELD_BYTES) {
+        a->state = START;
+        return false;
+    }
+    if (at < n && s[at] && strchr(a->syntax->begins_calls, s[at])) {
+        begin_call(a);
+        a->bare = true; /* its mark is empty */
+    }
+    return true;
+}
+
 static bool step_start(answer_parser *a, bool last)
 {
     const char *opening = a->syntax->opening;
@@ -613,6 +631,8 @@ static bool step_start(answer_parser *a, bool last)
     if (n >= len && !memcmp(a->held.at + a->at, opening, len))
         a->at += len;
     a->state = a->syntax->heads ? HEAD : TEXT;
+    if (a->syntax->begins_calls && a->tools)
+        return step_first(a, last);
     return true;
 }
 

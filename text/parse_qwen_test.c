@@ -1,10 +1,11 @@
-/* parse_qwen_test.c - answers in the Qwen, Laguna, Mistral and gpt-oss formats, each cut into
- * pieces at every byte.
+/* parse_qwen_test.c - answers in the Qwen, Laguna, Mistral, gpt-oss and Llama formats, each cut
+ * into pieces at every byte.
  */
 #include "tests/test.h"
 #include "text/gemma4.h"
 #include "text/gpt_oss.h"
 #include "text/laguna.h"
+#include "text/llama.h"
 #include "text/mistral.h"
 #include "text/qwen.h"
 #include "base/mem.h"
@@ -87,6 +88,7 @@ static void expect(const chat_format *f, bool thinking, const char *text, const 
 #define V11 &mistral_formats[MISTRAL_V11]
 #define V13 &mistral_formats[MISTRAL_V13]
 #define HARMONY &harmony_format
+#define LLAMA &llama_formats[LLAMA_31]
 #define LAGUNA &laguna_formats[LAGUNA_COMPACT]
 
 TEST(answers_of_qwen_are_split)
@@ -349,6 +351,36 @@ TEST(hostile_answers_of_gpt_oss)
     expect(HARMONY, false, F "[1]<|call|>" NEXT FINAL "b", "C(" F "[1]\n\nb)");
 }
 
+TEST(calls_of_llama)
+{
+    expect(LLAMA, false,
+           "{\"name\": \"f\", \"parameters\": {\"n\": 1.50, \"s\": \"}<|python_tag|>\"}}",
+           "T(f {\"n\": 1.50, \"s\": \"}<|python_tag|>\"})");
+    expect(LLAMA, false, "\n{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}",
+           "T(f {})");
+    expect(LLAMA, false, "<|python_tag|>{\"name\": \"g\", \"parameters\": {}}", "T(g {})");
+    expect(LLAMA, false, "I call.<|python_tag|>{\"name\": \"g\", \"parameters\": {}}",
+           "C(I call.)T(g {})");
+    expect(LLAMA, false,
+           "{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"a\": []}}",
+           "T(f {})T(g {\"a\": []})");
+    expect(LLAMA, false, "[{\"name\": \"f\", \"parameters\": {}}, {\"name\": \"g\"}]",
+           "T(f {})T(g {})");
+    expect(LLAMA, false, "{\"name\": \"f\", \"parameters\": {}} done", "T(f {})C(done)");
+    /* Text. */
+    expect(LLAMA, false, " Hello {\"name\": \"f\", \"parameters\": {}}",
+           "C( Hello {\"name\": \"f\", \"parameters\": {}})");
+    expect(LLAMA, false, "{\"name\": \"h\", \"parameters\": {}}",
+           "C({\"name\": \"h\", \"parameters\": {}})");
+    expect(LLAMA, false, "{\"city\": \"Rome\"}", "C({\"city\": \"Rome\"})");
+    expect(LLAMA, false, " [1, 2]", "C( [1, 2])");
+    expect(LLAMA, false, "{\"name\": \"f\", \"parameters\": {\"n\": 1",
+           "C({\"name\": \"f\", \"parameters\": {\"n\": 1)");
+    expect(LLAMA, false, "<|python_tag|>print(1)", "C(<|python_tag|>print(1))");
+    expect(LLAMA, false, "  ", "C(  )");
+    expect(LLAMA, false, "", "");
+}
+
 TEST(several_calls_between_two_marks_of_qwen_are_calls)
 {
     expect(QWEN36, false,
@@ -461,6 +493,8 @@ TEST(arguments_of_calls_come_in_parts)
          "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"s\": \"some text\"}"
          "<|end|><|start|>assistant to=functions.g<|channel|>commentary json<|message|>{\"n\": 1}",
          "{\"s\": \"some text\"}.f{\"n\": 1}.g", 8},
+        {LLAMA, "{\"name\": \"f\", \"parameters\": {\"s\": \"some text\", \"n\": 1}}",
+         "{\"s\": \"some text\", \"n\": 1}.f", 8},
         /* Two calls, each in its marks. */
         {QWEN36,
          "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>\n"
@@ -488,7 +522,7 @@ TEST(arguments_of_calls_come_in_parts)
     str_free(&got);
 }
 
-static const chat_format *const formats[] = {QWEN3, QWEN36, LAGUNA, V3, V11, V13, HARMONY};
+static const chat_format *const formats[] = {QWEN3, QWEN36, LAGUNA, V3, V11, V13, HARMONY, LLAMA};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 PLAIN_TEST(answers_are_the_same_however_they_are_cut)
@@ -530,6 +564,9 @@ PLAIN_TEST(answers_are_the_same_however_they_are_cut)
                                         "[CALL_ID]",
                                         "[THINK]",
                                         "[/THINK]",
+                                        "<|python_tag|>",
+                                        "{\"name\": \"f\", \"parameters\": {\"n\": 1}}",
+                                        ";",
                                         "<|channel|>",
                                         "<|message|>",
                                         "<|start|>",

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Renders generated conversations through the chat templates of gpt-oss with Jinja2.
+"""Renders generated conversations through the chat templates of gpt-oss, Llama 3 and Gemma 3 with
+Jinja2.
 
     tools/chat_fixtures_others.py > tests/data/chat/others.jsonl
     tools/chat_fixtures_others.py 17 harmony      prints the text of line 17 for that template
@@ -9,11 +10,12 @@ null: carat refuses the conversation, as the template does. "": it is no referen
 template raises or leaves something out where carat does not. text/chat_others_test.c replays the
 file.
 
-The script changes the templates' input as carat does (text/chat_harmony.c): arguments
-that are JSON text are parsed, parts of text are joined, null content is empty, and system messages
-are gathered at the front.
+The script changes the templates' input as carat does (text/chat_harmony.c, chat_llama.c,
+gemma3.c): arguments that are JSON text are parsed, parts of text are joined, null content is empty, the role
+developer is the role system; for gpt-oss system messages are gathered at the front.
 
-Origin of the templates: openai/gpt-oss-120b (Apache-2.0).
+Origin of the templates: openai/gpt-oss-120b (Apache-2.0), meta-llama/Meta-Llama-3-8B-Instruct,
+Llama-3.1-8B-Instruct (that of 3.3 is the same) and Llama-3.2-3B-Instruct, google/gemma-3-4b-it.
 """
 import copy
 import json
@@ -25,10 +27,17 @@ from chat_fixtures import HERE, rng, schema, text as gemma_text, tool
 from chat_fixtures_qwen import SENTINEL, Generation, as_sent, flat, fnv, loopcontrols, tojson
 from chat_fixtures_qwen import ImmutableSandboxedEnvironment, raise_exception
 
-TEMPLATES = {"harmony": "openai-gpt-oss-120b.jinja"}
+TEMPLATES = {
+    "harmony": "openai-gpt-oss-120b.jinja",
+    "llama3": "Meta-Llama-3-8B-Instruct.jinja",
+    "llama3.1": "meta-llama-Llama-3.1-8B-Instruct.jinja",
+    "llama3.2": "meta-llama-Llama-3.2-3B-Instruct.jinja",
+    "gemma3": "google-gemma-3.jinja",
+}
+BOS = {"gemma3": "<bos>"}
 COUNT = 300
 BEGINNINGS = 40
-DATE = "2026-11-29"
+DATES = {"%Y-%m-%d": "2026-11-29", "%d %b %Y": "29 Nov 2026"}
 
 qwen.WORDS += ["<|end|>", "<|start|>assistant", "<|channel|>final", "<|call|>", "<|message|>"]
 
@@ -38,7 +47,7 @@ def load():
                                         extensions=[Generation, loopcontrols])
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = lambda form: {"%Y-%m-%d": DATE}[form]
+    env.globals["strftime_now"] = DATES.get
     out = {}
     for name, path in TEMPLATES.items():
         with open(os.path.join(HERE, path), encoding="utf-8") as f:
@@ -78,10 +87,11 @@ def own_tool():
 # ---- Rendering ------------------------------------------------------------------------------
 
 def normal(name, messages):
-    """The messages as the template gets them."""
+    """The messages as the templates get them."""
     out = copy.deepcopy(messages)
     for m in out:
-        m["content"] = flat(m["content"])
+        if name != "gemma3" or m["role"] in ("system", "developer") or not m["content"]:
+            m["content"] = flat(m["content"])
         thought = m.pop("reasoning_content", "")
         if thought:
             m["thinking"] = thought
@@ -89,6 +99,8 @@ def normal(name, messages):
             a = c["function"]["arguments"]
             a = json.loads(a) if isinstance(a, str) and a.strip() else a
             c["function"]["arguments"] = {} if isinstance(a, str) or a is None else a
+    if name != "harmony":
+        return [dict(m, role="system") if m["role"] == "developer" else m for m in out]
     said = [m["content"] for m in out if m["role"] in ("system", "developer")]
     out = [m for m in out if m["role"] not in ("system", "developer")]
     return [{"role": "system", "content": "\n\n".join(t for t in said if t)}] * bool(said) + out
@@ -103,16 +115,37 @@ def plain(message):
     return len(calls) < 2 and not (calls and message["content"] and "thinking" in message)
 
 
+def refused(name, messages, tools, o):
+    """What carat refuses, and the template takes."""
+    first = messages[0]["role"] == "system"
+    calls = any(m["role"] == "tool" or "tool_calls" in m for m in messages)
+    if name == "harmony":
+        return tools and not o["thinking"] and o["generate"] and not o["continue"]
+    if name == "gemma3":
+        turns = [m["role"] for m in messages[first:]]
+        return tools or calls or not turns or turns != (["user", "assistant"] * len(turns))[:len(turns)]
+    if name == "llama3":
+        return tools or calls
+    return tools and (messages[first:] + [{"role": ""}])[0]["role"] != "user"
+
+
+def is_reference(name, messages, tools):
+    if name == "harmony":
+        return all(plain(m) for m in messages) and all(
+            "description" in t["function"] for t in tools or [])
+    return all(len(m.get("tool_calls", [])) < 2 for m in messages)
+
+
 def render(template, name, messages, tools, o):
     """The text; None: refused; "": no reference."""
     messages = normal(name, messages)
-    if tools and not o["thinking"] and o["generate"] and not o["continue"]:
+    if refused(name, messages, tools, o):
         return None
-    if not all(plain(m) for m in messages) or tools and not all(
-            "description" in t["function"] for t in tools):
+    if not is_reference(name, messages, tools):
         return ""
     v = dict(reasoning_effort={"xhigh": "high", None: "medium"}.get(o["effort"], o["effort"]),
-             add_generation_prompt=o["generate"] and not o["continue"])
+             add_generation_prompt=o["generate"] and not o["continue"],
+             bos_token=BOS.get(name, "<|begin_of_text|>"))
     if o["continue"]:
         messages[-1]["content"] += SENTINEL
     try:
@@ -123,7 +156,14 @@ def render(template, name, messages, tools, o):
         return ""
     if o["continue"]:
         return text.split(SENTINEL)[0]
-    return text + "<|channel|>final<|message|>" * (o["generate"] and not o["thinking"])
+    opens = name == "harmony" and o["generate"] and not o["thinking"]
+    return text + "<|channel|>final<|message|>" * opens
+
+
+def simple():
+    """Users and answers in turns."""
+    roles = ["system"] * rng.randint(0, 1) + ["user", "assistant"] * 3
+    return [{"role": r, "content": qwen.content()} for r in roles[:rng.randint(1, 6)]]
 
 
 def main():
@@ -131,7 +171,7 @@ def main():
     show = (int(sys.argv[1]), sys.argv[2]) if len(sys.argv) == 3 else None
     for i in range(COUNT + BEGINNINGS):
         begin = i >= COUNT
-        messages = qwen.conversation()
+        messages = simple() if rng.random() < 0.3 else qwen.conversation()
         if begin:
             while messages and messages[-1]["role"] != "user":
                 messages.pop()
@@ -145,7 +185,7 @@ def main():
                 if m["content"] and rng.random() < 0.8:
                     m.pop("reasoning_content", None)
         messages = as_sent(messages)
-        tools = [own_tool() for _ in range(rng.randint(1, 2))] if rng.random() < 0.5 else None
+        tools = None if i % 3 == 0 else [own_tool() for _ in range(rng.randint(1, 2))] if rng.random() < 0.5 else None
         o = {"thinking": rng.random() < 0.9, "preserve": False, "drop": False,
              "effort": rng.choice([None, "low", "medium", "high", "xhigh"]),
              "generate": begin or rng.random() < 0.8, "continue": begin}
