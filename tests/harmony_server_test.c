@@ -84,15 +84,15 @@ TEST(gpt_oss_and_llama_hold_answers_to_a_form)
         const char *path, *ask, *think, *said;
     } apis[] = {
         {"/v1/chat/completions",
-         ASK ",\"max_tokens\":60,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{"
+         ASK ",\"max_tokens\":400,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{"
              "\"schema\":{\"enum\":[\"one\",\"two\"]}}}",
          "\"thinking_budget\":5,", "choices.0.message.content"},
         {"/api/chat",
-         ASK ",\"stream\":false,\"options\":{\"num_predict\":60},\"format\":{\"enum\":[\"one\","
+         ASK ",\"stream\":false,\"options\":{\"num_predict\":400},\"format\":{\"enum\":[\"one\","
              "\"two\"]}",
          "\"think\":\"low\",\"thinking_budget\":5,", "message.content"},
         {"/api/chat",
-         ASK ",\"stream\":false,\"options\":{\"num_predict\":60},\"format\":{\"enum\":[\"one\","
+         ASK ",\"stream\":false,\"options\":{\"num_predict\":400},\"format\":{\"enum\":[\"one\","
              "\"two\"]}",
          "\"think\":false,", "message.content"}};
     for (int m = 0; m < N_MODELS; m++) {
