@@ -88,11 +88,11 @@ TEST(gpt_oss_and_llama_hold_answers_to_a_form)
              "\"schema\":{\"enum\":[\"one\",\"two\"]}}}",
          "\"thinking_budget\":5,", "choices.0.message.content"},
         {"/api/chat",
-         ASK ",\"stream\":false,\"options\":{\"num_predict\":400},\"format\":{\"enum\":[\"one\","
+         ASK ",\"stream\":false,\"options\":{\"num_predict\":900},\"format\":{\"enum\":[\"one\","
              "\"two\"]}",
-         "\"think\":\"low\",\"thinking_budget\":5,", "message.content"},
+         "\"think\":\"low\",", "message.content"},
         {"/api/chat",
-         ASK ",\"stream\":false,\"options\":{\"num_predict\":400},\"format\":{\"enum\":[\"one\","
+         ASK ",\"stream\":false,\"options\":{\"num_predict\":900},\"format\":{\"enum\":[\"one\","
              "\"two\"]}",
          "\"think\":false,", "message.content"}};
     for (int m = 0; m < N_MODELS; m++) {
