@@ -328,7 +328,7 @@ gx *gx_messages(gx_builder *b, gx *call, gx *x, bool json)
     if (!b->st)
         thought->min = 1; /* a thought may be cut off anywhere, even inside a character */
     gx *before = gx_seq2(b, message_head(b, a->heads->thought, false), thought);
-    if (call)
+    if (call && x) /* a call that must come is not put off by a comment without end */
         before = gx_alt2(b, before, gx_seq2(b, message_head(b, a->heads->commentary, false), text));
     gx *next = gx_seq3(b, gx_special(b, a->heads->ends[0]), gx_special(b, a->heads->start),
                        gx_text(b, a->heads->role));

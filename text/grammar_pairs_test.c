@@ -289,7 +289,8 @@ TEST(forced_calls_of_gpt_oss)
 #define FINAL "<|channel|>final<|message|>"
     static const example forced[] = {
         {F "{\"city\": \"<b>\", \"days\": 3}", 1},
-        {ANALYSIS PREAMBLE ANALYSIS F "{\"city\": \"Rome\"}", 1},
+        {ANALYSIS ANALYSIS F "{\"city\": \"Rome\"}", 1},
+        {PREAMBLE F "{\"city\": \"Rome\"}", -1},
         {" to=functions.ping<|channel|>commentary json<|message|>{}", 1},
         {"<|channel|>commentary to=functions.ping<|message|>{}", 1},
         {"<|channel|>commentary to=functions.pong<|message|>{}", -1},
@@ -300,6 +301,7 @@ TEST(forced_calls_of_gpt_oss)
     static const example free[] = {{ANALYSIS FINAL "Hello", 0},
                                    {FINAL, 0},
                                    {F "{\"x\": [1]}", 1},
+                                   {ANALYSIS PREAMBLE ANALYSIS F "{\"x\": [1]}", 1},
                                    {"Hello", -1},
                                    {ANALYSIS, -1},
                                    {NULL, 0}};
