@@ -553,13 +553,17 @@ static status open_written(const convert_job *j, const file_map *m, const char *
 status convert_read_shape(const json_t *config, const char *path, model_shape **s, str *unknown,
                           err *e)
 {
+    const json_t *text = json_object_get(config, "text_config");
     const char *type = json_string_value(json_object_get(config, "model_type"));
+    const char *inner = json_string_value(json_object_get(text, "model_type"));
     for (const config_family *c = config_families; c->shapes && type; c++)
-        if (config_is_type(c, type) &&
+        if (config_is_type(c, type) && (!inner || config_is_type(c, inner)) &&
             (!c->flag || json_is_true(json_object_get(config, c->flag))))
             return config_read_shape(c, config, path, s, unknown, e);
     return err_set(e, E_UNSUPPORTED, "%s: carat cannot convert models of type %.64s", path,
-                   type ? type : "null");
+                   inner  ? inner
+                   : type ? type
+                          : "null");
 }
 
 /* transformers saves models without their NextN layers, and leaves them in the configuration. */
@@ -690,7 +694,7 @@ static int run_convert(const command *c, int argc, char **argv)
 const command command_convert = {
     .name = "convert",
     .operands = "DIR OUT.gguf",
-    .summary = "Convert safetensors of Gemma 3 and 4, EmbeddingGemma, Qwen3 to 3.8, Laguna, gpt-oss or a "
+    .summary = "Convert safetensors of Gemma, Qwen3 to 3.8, Laguna, gpt-oss, Llama, Mistral or a "
                "drafter",
     .about =
         "DIR holds config.json, model.safetensors or its shards, and the tokenizer's files, as\n"

@@ -285,11 +285,19 @@ static bool read_llama3(config_fields *f, const json_t *turn, llama_shape *s)
 static void read_llama(config_fields *f, model_shape *m)
 {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
+    static const char *const more[] = {"llama_4_scaling_beta", "max_position_embeddings", NULL};
     llama_shape *s = (llama_shape *)m;
     s->theta = 1e4;
     for (int i = 0; i < 2; i++)
         if (!read_llama3(f, config_get(f, names[i]), s))
-            config_rope(f, config_get(f, names[i]), NULL, &s->theta, NULL, &s->scaling);
+            config_rope(f, config_get(f, names[i]), more, &s->theta, NULL, &s->scaling);
+    for (int i = 0; i < 2 && !f->st; i++) {
+        config_fields r = {config_get(f, names[i]), f->path, f->st, f->e};
+        s->temperature = config_real_or(&r, "llama_4_scaling_beta", s->temperature);
+        f->st = r.st;
+    }
+    if (!f->st && s->temperature != 0 && s->scaling.kind != SCALING_YARN)
+        config_refuse(f, "rope_parameters", "rotation by YaRN beside llama_4_scaling_beta");
     if (!f->st && !s->head_dim && s->n_head)
         s->head_dim = s->n_embd / s->n_head;
     s->n_rot = s->head_dim;
@@ -595,6 +603,12 @@ const config_family config_families[] = {
      read_qwen35,
      false,
      NULL},
-    {&llama_shapes, {"llama", "mistral"}, llama_options, llama_more, read_llama, false, NULL},
+    {&llama_shapes,
+     {"llama", "mistral", "mistral3", "mixtral", "ministral3"},
+     llama_options,
+     llama_more,
+     read_llama,
+     false,
+     NULL},
     {&gpt_oss_shapes, {"gpt_oss"}, gpt_oss_options, gpt_oss_more, read_gpt_oss, false, NULL},
     {.shapes = NULL}};

@@ -144,6 +144,31 @@ static const family_case cases[] = {
      "\"max_position_embeddings\":4096,\"hidden_act\":\"silu\",\"model_type\":\"mistral\","
      "\"sliding_window\":16,\"rope_theta\":10000.0,\"tie_word_embeddings\":false}",
      false, false, NULL, false, 0, false},
+    /* As published, but for sizes. */
+    {"mixtral",
+     "{\"architectures\":[\"MixtralForCausalLM\"],\"attention_dropout\":0.0,\"bos_token_id\":1,"
+     "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":64,\"initializer_range\":0.02,"
+     "\"intermediate_size\":32,\"max_position_embeddings\":4096,\"model_type\":\"mixtral\","
+     "\"num_attention_heads\":4,\"num_experts_per_tok\":2,\"num_hidden_layers\":4,"
+     "\"num_key_value_heads\":2,\"num_local_experts\":8,\"output_router_logits\":false,"
+     "\"rms_norm_eps\":1e-05,\"rope_theta\":1000000.0,\"router_aux_loss_coef\":0.02,"
+     "\"sliding_window\":null,\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\","
+     "\"transformers_version\":\"4.36.0.dev0\",\"use_cache\":true,\"vocab_size\":128}",
+     false, false, NULL, false, 0, false},
+    {"ministral3",
+     "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"dtype\":\"bfloat16\","
+     "\"image_token_index\":10,\"model_type\":\"mistral3\",\"multimodal_projector_bias\":false,"
+     "\"projector_hidden_act\":\"gelu\",\"spatial_merge_size\":2,\"vision_feature_layer\":-1,"
+     "\"vision_config\":{\"model_type\":\"pixtral\"},\"text_config\":{\"attention_dropout\":0.0,"
+     "\"head_dim\":32,\"hidden_act\":\"silu\",\"hidden_size\":64,\"initializer_range\":0.02,"
+     "\"intermediate_size\":96,\"max_position_embeddings\":512,\"model_type\":\"ministral3\","
+     "\"num_attention_heads\":4,\"num_hidden_layers\":4,\"num_key_value_heads\":2,"
+     "\"rms_norm_eps\":1e-05,\"rope_parameters\":{\"beta_fast\":32.0,\"beta_slow\":1.0,"
+     "\"factor\":16.0,\"llama_4_scaling_beta\":0.3,\"mscale\":1.0,\"mscale_all_dim\":1.0,"
+     "\"original_max_position_embeddings\":32,\"rope_theta\":1000000.0,\"rope_type\":\"yarn\","
+     "\"type\":\"yarn\"},\"sliding_window\":null,\"tie_word_embeddings\":true,\"use_cache\":true,"
+     "\"vocab_size\":128}}",
+     false, false, NULL, false, 0, false},
     /* As published: the text part of a model with a tower; few numbers, and the rest by default. */
     {"gemma3",
      "{\"model_type\":\"gemma3\",\"architectures\":[\"Gemma3ForConditionalGeneration\"],"

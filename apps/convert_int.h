@@ -87,7 +87,7 @@ void config_kinds(config_fields *f, const char *key, int32_t n_layer, bool *is, 
 /* What config.json says of a family's models beside the keys of its table (model/table.h). */
 typedef struct config_family {
     const shape_family *shapes;
-    const char *types[5];          /* values of model_type, or "beginning*"; ends with NULL */
+    const char *types[6];          /* values of model_type, or "beginning*"; ends with NULL */
     const neutral_option *options; /* that no published file sets; ends with a NULL key */
     const char *const *more;       /* keys that `read` reads, or that say nothing; ends with NULL */
     void (*read)(config_fields *f, model_shape *s); /* values that no row reads */

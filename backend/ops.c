@@ -6,6 +6,7 @@
 #include "backend/key_walk.h"
 #include "backend/ops.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -202,11 +203,17 @@ mat op_standardize(pass *p, mat x, const weight *shift, const weight *scale)
     return x;
 }
 
+float rope_factor_at(const rope *r, int32_t pos)
+{
+    return r->grow != 0 ? rope_factor(r) * (1 + r->grow * logf((float)(1 + pos / r->period)))
+                        : rope_factor(r);
+}
+
 mat op_rope(pass *p, mat x, const rope *r)
 {
     bool axes = r && r->n_axes;
     bool fits = r && x.cols >= 2 * r->n_pairs && x.rows == p->rows->n && r->n_axes >= 0 &&
-                r->n_axes <= ROPE_AXES_MAX;
+                r->n_axes <= ROPE_AXES_MAX && (r->grow == 0 || r->period > 0);
     if (fits && axes)
         fits = r->n_pairs % r->n_axes == 0 && (p->dry || p->rows->axis[r->n_axes - 1]);
     if (!pass_shapes(p, "rope", fits) || (axes && !has_vision(p, "rope")))

@@ -35,6 +35,10 @@ typedef struct rope {
      * head with half-split pairs of its own; else the pairs are those of the whole head. */
     int32_t n_axes;
     bool parted;
+    /* With grow, cosines and sines at position p are also multiplied by 1 + grow ln(1 + floor(p /
+     * period)): a temperature of long contexts, for queries. */
+    float grow;
+    int32_t period;
 } rope;
 /* Where the elements of pair i are in a head: pair_at(r, i) and pair_step(r) behind it. */
 static inline int32_t rope_part(const rope *r) /* pairs of a part of the head */
@@ -53,6 +57,7 @@ static inline float rope_factor(const rope *r)
 {
     return r->factor != 0 ? r->factor : 1.0f;
 }
+float rope_factor_at(const rope *r, int32_t pos); /* of a row at that position */
 
 /* Activations; a device says which of them it computes (device.acts). */
 typedef enum act_kind {

@@ -348,19 +348,23 @@ status bind_scaling(const model *m, rope_scaling *s, int32_t n_ctx, err *e)
     const char *fast = first_key(m, "rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast");
     const char *slow = first_key(m, "rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow");
     rope_scaling x = {0};
-    double attn;
+    double attn, cancel;
     int32_t trained;
     status st;
     if ((st = scaling_kind_of(m, &x, e)) ||
         (st = bind_real(m, (real_key){"rope.scaling.factor", 1, 1e6, 1}, &x.factor, e)) ||
         (st = bind_real(m, (real_key){"rope.scaling.attn_factor", 1e-3, 1e3, 1}, &attn, e)) ||
+        (st =
+             bind_real(m, (real_key){"rope.scaling.yarn_log_multiplier", 0, 1e3, 0}, &cancel, e)) ||
         (st = bind_real(m, (real_key){fast, 1e-3, 1e6, 32}, &x.beta_fast, e)) ||
         (st = bind_real(m, (real_key){slow, 1e-3, 1e6, 1}, &x.beta_slow, e)) ||
         (st = bind_int(m, (int_key){"rope.scaling.original_context_length", 1, CTX_MAX, n_ctx},
                        &trained, e)))
         return st;
     x.n_ctx = trained;
-    x.magnitude = x.kind == SCALING_YARN ? (1 + 0.1 * log(x.factor)) * attn : 1;
+    x.magnitude = x.kind == SCALING_YARN
+                      ? (1 + 0.1 * log(x.factor)) * attn / (1 + 0.1 * cancel * log(x.factor))
+                      : 1;
     if (x.kind == SCALING_LINEAR && x.factor == 1)
         x.kind = SCALING_NONE;
     *s = x;

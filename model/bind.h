@@ -100,7 +100,8 @@ status bind_done(model *m, const model_shape *s, void *impl, const weight *embd,
 /* ---- Rotation ---- */
 
 /* Reads rope.scaling.*; n_ctx: the file's context length. YaRN's magnitude is
- * (1 + 0.1 ln factor) times rope.scaling.attn_factor. rope.scaling.yarn_attn_factor has two
+ * (1 + 0.1 ln factor) times rope.scaling.attn_factor, over (1 + 0.1 m ln factor) for
+ * rope.scaling.yarn_log_multiplier m. rope.scaling.yarn_attn_factor has two
  * meanings in published files and yarn_ext_factor must act as 1: neither is read. */
 status bind_scaling(const model *m, rope_scaling *s, int32_t n_ctx, err *e);
 

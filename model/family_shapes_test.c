@@ -25,27 +25,20 @@ TEST(family_shapes_have_the_published_counts)
         const char *name;
         int32_t tensors;
         double total;
-    } want[] = {{"qwen3-0.6b", 310, 596.05},
-                {"qwen3-8b", 399, 8190.7},
-                {"qwen3-32b", 707, 32762.1},
-                {"qwen3-30b-a3b", 579, 30532.1},
-                {"llama-3.1-8b", 292, 8030.3},
-                {"llama-3.2-1b", 147, 1235.8},
-                {"llama-2-7b", 291, 6738.4},
-                {"mistral-7b", 291, 7248.0},
-                {"mistral-nemo-12b", 363, 12247.8},
-                {"qwen3-235b-a22b", 1131, 235093.6},
-                {"laguna-xs", 678, 33440},
-                {"gemma3-270m", 236, 268.098},
-                {"gemma3-1b", 340, 999.886},
-                {"gemma3-4b", 444, 3880.1},
-                {"gemma3-12b", 626, 11765.8},
-                {"gemma3-27b", 808, 27009.0},
-                {"embeddinggemma-300m", 316, 307.58},
-                {"gpt-oss-20b", 459, 20914.8},
-                {"gpt-oss-120b", 687, 116829.2},
-                {"mmproj-31b", 356, 575.7},
-                {"mmproj-26b", 356, 572.8}};
+    } want[] = {{"qwen3-0.6b", 310, 596.05},         {"mixtral-8x7b", 323, 46702.8},
+                {"mistral-small-24b", 363, 23572.4}, {"llama-3.2-3b", 255, 3212.7},
+                {"llama-3.3-70b", 724, 70553.7},     {"ministral-3-3b", 236, 3429.0},
+                {"ministral-3-8b", 309, 8489.8},     {"ministral-3-14b", 363, 13506.1},
+                {"qwen3-8b", 399, 8190.7},           {"qwen3-32b", 707, 32762.1},
+                {"qwen3-30b-a3b", 579, 30532.1},     {"llama-3.1-8b", 292, 8030.3},
+                {"llama-3.2-1b", 147, 1235.8},       {"llama-2-7b", 291, 6738.4},
+                {"mistral-7b", 291, 7248.0},         {"mistral-nemo-12b", 363, 12247.8},
+                {"qwen3-235b-a22b", 1131, 235093.6}, {"laguna-xs", 678, 33440},
+                {"gemma3-270m", 236, 268.098},       {"gemma3-1b", 340, 999.886},
+                {"gemma3-4b", 444, 3880.1},          {"gemma3-12b", 626, 11765.8},
+                {"gemma3-27b", 808, 27009.0},        {"embeddinggemma-300m", 316, 307.58},
+                {"gpt-oss-20b", 459, 20914.8},       {"gpt-oss-120b", 687, 116829.2},
+                {"mmproj-31b", 356, 575.7},          {"mmproj-26b", 356, 572.8}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         model_shape *s;
         int32_t n;

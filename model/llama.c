@@ -1,10 +1,13 @@
-/* llama.c - Llama 2 and 3, and Mistral: sizes, keys, tensors, binding, and the forward pass in the
- * order of the paper.
+/* llama.c - Llama 2 and 3, Mistral and Mixtral: sizes, keys, tensors, binding, and the forward pass
+ * in the order of the paper.
  *
  * Easy to get wrong: files rotate interleaved pairs (2 i, 2 i + 1) of a head, checkpoints
  * half-split ones; so conversion moves the rows of queries and keys. Nothing norms queries or keys.
  * Llama 3.1 and later divide frequencies by rope_freqs.weight, which no key mentions. Old files
  * state neither the size of a head nor the base of the rotation. With a window every layer has it.
+ * Mixtral's experts all have the feed-forward width; their weights are the softmax over the chosen
+ * two, which is the softmax over all, divided by the sum of the two. Ministral 3 multiplies its
+ * queries by a temperature that grows with the position.
  */
 #include "model/llama.h"
 #include "model/bind.h"
@@ -21,6 +24,10 @@
     COMMON, .n_vocab = 128256, .n_head_kv = 8, .theta = 5e5, .n_ctx_train = 131072,                \
             .llama3 = {.low = 1, .high = 4, .n_ctx = 8192, .factor = 32}, .tied = true
 #define MISTRAL COMMON, .n_head = 32, .n_head_kv = 8, .head_dim = 128
+#define MINISTRAL3                                                                                 \
+    MISTRAL, .n_vocab = 131072, .n_ctx_train = 262144, .temperature = 0.1,                         \
+             .scaling = {SCALING_YARN,    .factor = 16,   .n_ctx = 16384,                          \
+                         .beta_fast = 32, .beta_slow = 1, .magnitude = 1}
 
 static const llama_shape sizes[] = {
     {COMMON, .name = "llama-2-7b", .n_layer = 32, .n_embd = 4096, .n_ff = 11008, .n_head = 32,
@@ -39,9 +46,25 @@ static const llama_shape sizes[] = {
      .n_vocab = 131072, .n_ctx_train = 131072, .theta = 1e6},
     {MISTRAL, .name = "mistral-small-24b", .n_layer = 40, .n_embd = 5120, .n_ff = 32768,
      .n_vocab = 131072, .n_ctx_train = 32768, .theta = 1e8},
+    {MISTRAL, .name = "mixtral-8x7b", .n_layer = 32, .n_embd = 4096, .n_ff = 14336,
+     .n_vocab = 32000, .n_ctx_train = 32768, .theta = 1e6, .n_expert = 8, .n_used = 2},
+    {MINISTRAL3, .name = "ministral-3-3b", .n_layer = 26, .n_embd = 3072, .n_ff = 9216,
+     .theta = 1e6, .tied = true},
+    {MINISTRAL3, .name = "ministral-3-8b", .n_layer = 34, .n_embd = 4096, .n_ff = 14336,
+     .theta = 1e6},
+    {MINISTRAL3, .name = "ministral-3-14b", .n_layer = 40, .n_embd = 5120, .n_ff = 16384,
+     .theta = 1e9},
     {COMMON, .name = "tiny-llama3", .n_layer = 4, .n_embd = 64, .n_ff = 96, .n_head = 4,
      .n_head_kv = 2, .head_dim = 32, .n_vocab = 512, .n_ctx_train = 8192, .theta = 5e5,
      .llama3 = {.low = 1, .high = 4, .n_ctx = 64, .factor = 8}},
+    {COMMON, .name = "tiny-mixtral", .n_layer = 4, .n_embd = 64, .n_ff = 32, .n_head = 4,
+     .n_head_kv = 2, .head_dim = 16, .n_vocab = 512, .n_ctx_train = 8192, .theta = 1e6,
+     .n_expert = 8, .n_used = 2},
+    {COMMON, .name = "tiny-ministral3", .n_layer = 4, .n_embd = 64, .n_ff = 96, .n_head = 4,
+     .n_head_kv = 2, .head_dim = 32, .n_vocab = 512, .n_ctx_train = 4096, .theta = 1e6,
+     .temperature = 0.1,
+     .scaling = {SCALING_YARN, .factor = 16, .n_ctx = 32, .beta_fast = 32, .beta_slow = 1,
+                 .magnitude = 1}},
 };
 
 static llama_shape *own(const model_shape *s)
@@ -66,6 +89,11 @@ static bool has_head_dim(const model_shape *s)
     return own(s)->head_dim > 0;
 }
 
+static bool has_experts(const model_shape *s)
+{
+    return own(s)->n_expert > 0;
+}
+
 #define F(name) offsetof(llama_shape, name)
 static const table_key keys[] = {
     K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, LAYERS_MAX),
@@ -87,7 +115,12 @@ static const table_key keys[] = {
     K("attention.sliding_window", "sliding_window", F(window), COUNT, 0, CTX_MAX,
       .how = MAY_LACK | CONFIG_MAY_LACK | OMIT_ZERO),
     K("rope.scaling", NULL, F(scaling), YARN, 0, 0, .otherwise = F(n_ctx_train)),
-    K("expert_count", NULL, 0, COUNT, 0, 0, .how = MAY_LACK | READ_ONLY), /* Mixtral's */
+    K("expert_count", "num_local_experts", F(n_expert), COUNT, 0, EXPERTS_MAX,
+      .how = MAY_LACK | CONFIG_MAY_LACK | OMIT_ZERO),
+    K("expert_used_count", "num_experts_per_tok", F(n_used), COUNT, 1, EXPERTS_MAX,
+      .when = has_experts, .upto = F(n_expert)),
+    K("attention.temperature_scale", NULL, F(temperature), REAL, 0, 100,
+      .how = MAY_LACK | OMIT_ZERO),
 };
 
 static status read_rest(const model *m, model_shape *shape, err *e)
@@ -110,7 +143,7 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
 
 /* ---- Tensors ---- */
 
-enum { D = 1, VOCAB, Q, KV, FF, PAIRS };
+enum { D = 1, VOCAB, Q, KV, FF, PAIRS, N_EXP };
 enum { INTERLEAVE = 1 };
 static int64_t dim(const model_shape *m, int32_t il, int8_t d)
 {
@@ -120,7 +153,8 @@ static int64_t dim(const model_shape *m, int32_t il, int8_t d)
                           [Q] = (int64_t)s->n_head * s->head_dim,
                           [KV] = (int64_t)s->n_head_kv * s->head_dim,
                           [FF] = s->n_ff,
-                          [PAIRS] = s->n_rot / 2};
+                          [PAIRS] = s->n_rot / 2,
+                          [N_EXP] = s->n_expert};
     (void)il;
     return of[d];
 }
@@ -131,6 +165,17 @@ static bool has_factors(const model_shape *s, int32_t il)
     return own(s)->llama3.factor > 0;
 }
 
+static bool is_sparse(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return has_experts(s);
+}
+
+static bool is_dense(const model_shape *s, int32_t il)
+{
+    return !is_sparse(s, il);
+}
+
 #define M(name) offsetof(llama, name)
 static const table_tensor of_model[] = {
     T_TOKENS(M(out_norm)),
@@ -138,6 +183,7 @@ static const table_tensor of_model[] = {
 };
 
 #define W(name) offsetof(llama_layer, name)
+#define HF_EXPERT(w) "block_sparse_moe.experts.*." w ".weight"
 static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
     T_AS(INTERLEAVE, ALWAYS, W(wq), "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q),
@@ -145,9 +191,14 @@ static const table_tensor of_layer[] = {
     T(ALWAYS, W(wv), "attn_v.weight", "self_attn.v_proj.weight", ATTN_V, D, KV),
     T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
     T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "post_attention_layernorm.weight", NORM, D),
-    T(ALWAYS, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
+    T(is_dense, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
+    T(is_dense, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
+    T(is_dense, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
+    T(is_sparse, W(router), "ffn_gate_inp.weight", "block_sparse_moe.gate.weight", ROUTER, D,
+      N_EXP),
+    T(is_sparse, ELSEWHERE, "ffn_gate_exps.weight", HF_EXPERT("w1"), MATRIX, D, FF, N_EXP),
+    T(is_sparse, ELSEWHERE, "ffn_up_exps.weight", HF_EXPERT("w3"), MATRIX, D, FF, N_EXP),
+    T(is_sparse, ELSEWHERE, "ffn_down_exps.weight", HF_EXPERT("w2"), DOWN_EXPERTS, FF, D, N_EXP),
 };
 
 /* Row 2 i + k of a file's head is row i + k head_dim / 2 of the checkpoint's. */
@@ -170,15 +221,23 @@ static void compute(const model_shape *shape, const shape_tensor *t, void *out)
     }
 }
 
-static const family_table rows = {TABLE_ROWS,   .dim = dim,        .agree = agree,
-                                  .fill = fill, .read = read_rest, .describe = describe};
+static const char *arch_of(const model_shape *s, char buf[TABLE_ARCH])
+{
+    (void)buf;
+    return own(s)->temperature > 0 ? "mistral3" : "llama";
+}
+
+static const family_table rows = {TABLE_ROWS,     .dim = dim,        .agree = agree,
+                                  .fill = fill,   .read = read_rest, .describe = describe,
+                                  .arch = arch_of};
 
 const shape_family llama_shapes = {
     TABLE_HOOKS(llama_shape, rows),
     .arch = "llama",
     .title = "llama",
     .sizes = "llama-2-7b, llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, llama-3.3-70b, mistral-7b, "
-             "mistral-nemo-12b, mistral-small-24b, tiny-llama3",
+             "mistral-nemo-12b, mistral-small-24b, mixtral-8x7b, ministral-3-3b, ministral-3-8b, "
+             "ministral-3-14b, tiny-llama3, tiny-mixtral, tiny-ministral3",
     .mix = "q4_k_m",
     .cut = cut_layers,
     .compute = compute};
@@ -189,8 +248,14 @@ static status bind_each(model *m, llama *g, const llama_shape *s, err *e)
 {
     status st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e);
     for (int32_t i = 0; i < s->n_layer && !st; i++) {
-        g->layer[i].rope = &g->rope[PASS_MAIN];
-        st = table_bind(&(binder){m, i, e}, &s->common, &g->layer[i]);
+        llama_layer *L = &g->layer[i];
+        const binder b = {m, i, e};
+        const expert_sizes sizes_of = {s->n_embd,  s->n_ff,      s->n_expert, s->n_used,
+                                       &L->router, &L->ffn_norm, NULL,        false};
+        L->rope = &g->rope[PASS_MAIN];
+        st = table_bind(&b, &s->common, L);
+        if (!st && s->n_expert)
+            st = bind_experts(&b, &sizes_of, &L->gate, &L->up, &L->down);
         m->kv[i] = (kv_spec){
             .layer = i, .window = s->window, .n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
     }
@@ -208,7 +273,16 @@ static status bind_llama(model *m, err *e)
     const turning t = {s->n_rot, s->theta, s->n_rot / 2, &g->rope_factors, &s->scaling};
     status st;
     g->head_dim = s->head_dim;
+    g->n_used = s->n_used;
     g->eps = (float)s->eps;
+    g->temperature = (float)s->temperature;
+    g->period = (int32_t)s->scaling.n_ctx;
+    if (s->n_expert && tensor_find(&m->file.tensors, "blk.0.ffn_gate.0.weight"))
+        return err_set(
+            e, E_UNSUPPORTED,
+            "%s: every expert has tensors of its own (blk.0.ffn_gate.0.weight), as files "
+            "of early 2024 have; convert the checkpoint again, or take a newer file",
+            m->file.path);
     if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
         (st = table_bind(&b, shape, g)) ||
         (st = bind_vector_if(&b, &g->rope_factors, "rope_freqs.weight", s->n_rot / 2)) ||
@@ -238,13 +312,26 @@ static void llama_add_attention(pass *p, const llama *g, const llama_layer *L, c
     mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
     if (!kv->window) /* a window has the last tokens alone */
         op_tail(p, q, kv, L->rope, scale);
-    mat a = op_attend(p, op_rope(p, q, L->rope), kv, scale);
+    rope turn = *L->rope;
+    turn.grow = g->temperature;
+    turn.period = g->period;
+    mat a = op_attend(p, op_rope(p, q, &turn), kv, scale);
     op_add(p, *x, op_matmul(p, mat_flat(a), &L->wo));
 }
 
 static void llama_add_ffn(pass *p, const llama *g, const llama_layer *L, mat x)
 {
     mat h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
+    if (L->router.n_in) {
+        const mixture m = {.router = &L->router,
+                           .gate = &L->gate,
+                           .up = L->up.n_in ? &L->up : NULL,
+                           .down = &L->down,
+                           .k = g->n_used,
+                           .act = ACT_SILU};
+        op_add(p, x, op_mixture(p, h, &m));
+        return;
+    }
     op_add(p, x, op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down));
 }
 
@@ -263,8 +350,8 @@ static mat llama_forward(pass *p, const model *m, const kv_layout *kv)
     return model_run(p, m, kv, llama_layer_forward, &g->out_norm, g->eps);
 }
 
-const model_arch llama_arch = {.name = "llama",
-                               .sampling = {.temperature = 0.6f, .top_p = 0.9f},
-                               .bind = bind_llama,
-                               .forward = llama_forward,
-                               .divide = divide_plain};
+#define LLAMA .bind = bind_llama, .forward = llama_forward, .divide = divide_plain
+const model_arch llama_arch = {
+    .name = "llama", .sampling = {.temperature = 0.6f, .top_p = 0.9f}, LLAMA};
+/* Mistral's cards of Ministral 3 say a temperature below 0.1 for answers. */
+const model_arch mistral3_arch = {.name = "mistral3", .sampling = {.temperature = 0.15f}, LLAMA};

@@ -1,8 +1,9 @@
-/* llama.h - Llama 2, 3, 3.1, 3.2 and 3.3, and the Mistral models whose files are of the
- * architecture llama: 7B, Nemo, Small.
+/* llama.h - the architectures llama and mistral3: Llama 2, 3, 3.1, 3.2 and 3.3; Mistral 7B, Nemo,
+ * Small and Ministral 3; Mixtral.
  *
- * Reference for arithmetic and names: transformers' modeling_llama.py and modeling_mistral.py; GGUF
- * keys and tensors: llama.cpp's llama architecture.
+ * Reference for arithmetic and names: transformers' modeling_llama.py, modeling_mistral.py,
+ * modeling_mixtral.py and modeling_ministral3.py; GGUF keys and tensors: llama.cpp's architectures
+ * of these names.
  */
 #ifndef MODEL_LLAMA_H
 #define MODEL_LLAMA_H
@@ -20,7 +21,9 @@ typedef struct llama3_scaling {
 typedef struct llama_shape {
     MODEL_SHAPE;
     int32_t n_head, n_head_kv, n_ff, head_dim, n_rot, window; /* window 0: full attention */
+    int32_t n_expert, n_used; /* n_expert 0: dense. n_ff is an expert's width */
     double eps, theta;
+    double temperature; /* of queries, by the position (rope.grow); 0: none */
     rope_scaling scaling;
     llama3_scaling llama3; /* of checkpoints; a file has the divisors instead */
 } llama_shape;
@@ -28,19 +31,20 @@ typedef struct llama_shape {
 typedef struct llama_layer {
     MODEL_LAYER;
     weight attn_norm, wq, wk, wv, wo;
-    weight ffn_norm, gate, up, down;
+    weight ffn_norm, router; /* router empty: a dense layer */
+    weight gate, up, down;   /* of a dense layer, or of all experts */
 } llama_layer;
 
 typedef struct llama {
-    int32_t head_dim;
-    float eps;
+    int32_t head_dim, n_used, period;
+    float eps, temperature;
     rope rope[PASS_SIDES_MAX]; /* the same tables on each device with layers */
     weight rope_factors;       /* read at bind */
     weight embd, head, out_norm;
     llama_layer *layer;
 } llama;
 
-extern const model_arch llama_arch;
+extern const model_arch llama_arch, mistral3_arch;
 extern const shape_family llama_shapes;
 
 #endif

@@ -42,6 +42,7 @@ static const struct {
     {"laguna", &laguna_arch},
     {"gpt-oss", &gpt_oss_arch},
     {"llama", &llama_arch},
+    {"mistral3", &mistral3_arch},
     {"dflash", &dflash_arch},
     {"*dflash-draft", &dflash_arch},
     {"gemma4-assistant", &gemma4_mtp_arch},

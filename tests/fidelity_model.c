@@ -9,9 +9,11 @@
 #include <inttypes.h>
 
 const char *const fidelity_names[] = {
-    "all",           "e2b",       "moe",    "dense",        "unified", "wide",           "qwen3",
-    "qwen3-yarn",    "qwen3moe",  "llama",  "mistral",      "laguna",  "laguna-element", "qwen35",
-    "qwen35-uneven", "qwen35moe", "gemma3", "gemma3-plain", "gpt-oss", "gpt-oss-wide",   NULL};
+    "all",     "e2b",           "moe",        "dense",    "unified",
+    "wide",    "qwen3",         "qwen3-yarn", "qwen3moe", "llama",
+    "mistral", "mixtral",       "ministral3", "laguna",   "laguna-element",
+    "qwen35",  "qwen35-uneven", "qwen35moe",  "gemma3",   "gemma3-plain",
+    "gpt-oss", "gpt-oss-wide",  NULL};
 
 const char *const fidelity_encoders[] = {"encoder", "encoder-plain", NULL};
 

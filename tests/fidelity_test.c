@@ -192,6 +192,16 @@ PLAIN_TEST(fidelity_llama_of_mistral)
     check_model("mistral");
 }
 
+PLAIN_TEST(fidelity_mixtral)
+{
+    check_model("mixtral");
+}
+
+PLAIN_TEST(fidelity_ministral3)
+{
+    check_model("ministral3");
+}
+
 PLAIN_TEST(fidelity_laguna)
 {
     check_model("laguna");

@@ -16,7 +16,7 @@ static const tokenizer_name tokenizers[] = {
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 const text_family mistral_text = {
-    .archs = LIST("llama"),
+    .archs = LIST("llama", "mistral3"),
     .name = "Llama 2 and Mistral",
     .model_types = LIST("llama", "mistral", "mixtral", "ministral"),
     .tokenizers = tokenizers,

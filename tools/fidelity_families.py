@@ -70,6 +70,30 @@ def mistral(overrides):
     return MistralForCausalLM, MistralConfig(**c)
 
 
+def mixtral(overrides):
+    from transformers import MixtralConfig, MixtralForCausalLM
+    c = dict(vocab_size=128, hidden_size=64, intermediate_size=32, num_hidden_layers=4,
+             num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, sliding_window=None,
+             max_position_embeddings=4096, tie_word_embeddings=False, bos_token_id=None,
+             eos_token_id=None, num_local_experts=8, num_experts_per_tok=2,
+             rope_parameters=dict(rope_type="default", rope_theta=1e6))
+    c.update(overrides)
+    return MixtralForCausalLM, MixtralConfig(**c)
+
+
+def ministral3(overrides):
+    from transformers import Ministral3Config, Ministral3ForCausalLM
+    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+             max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=None,
+             eos_token_id=None, rope_parameters=dict(
+                 rope_type="yarn", type="yarn", rope_theta=1e6, factor=16.0, beta_fast=32.0,
+                 beta_slow=1.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=1.0,
+                 llama_4_scaling_beta=0.3))
+    c.update(overrides)
+    return Ministral3ForCausalLM, Ministral3Config(**c)
+
+
 def laguna(overrides):
     from transformers import LagunaConfig, LagunaForCausalLM
     yarn = dict(rope_type="yarn", rope_theta=5e5, partial_rotary_factor=0.5, factor=32.0,
@@ -121,6 +145,8 @@ CASES = {
     "qwen3moe": (qwen3moe, 1100, 100, {}),
     "llama": (llama, 1200, 100, {}),
     "mistral": (mistral, 1300, 130, {}),
+    "mixtral": (mixtral, 1800, 100, {}),
+    "ministral3": (ministral3, 1900, 130, {}),
     "laguna": (laguna, 900, 130, {}),
     "laguna-element": (laguna, 1000, 100, dict(
         gating="per-element", layer_types=[G] * 4, num_attention_heads=4,
@@ -155,7 +181,7 @@ def rope_values(a, rope):
 
 def model_values(arch, c):
     a = arch + "."
-    if arch == "llama":
+    if arch in ("llama", "mistral3"):
         v = [(a + "block_count", U32, c.num_hidden_layers),
              (a + "context_length", U32, c.max_position_embeddings),
              (a + "embedding_length", U32, c.hidden_size),
@@ -164,9 +190,17 @@ def model_values(arch, c):
              (a + "attention.head_count_kv", U32, c.num_key_value_heads),
              (a + "attention.layer_norm_rms_epsilon", F32, c.rms_norm_eps),
              (a + "rope.freq_base", F32, c.rope_parameters["rope_theta"])]
-        if c.head_dim != c.hidden_size // c.num_attention_heads:
+        if c.head_dim and c.head_dim != c.hidden_size // c.num_attention_heads:
             v += [(a + "attention.key_length", U32, c.head_dim),
                   (a + "attention.value_length", U32, c.head_dim)]
+        if c.model_type == "mixtral":
+            v += [(a + "expert_count", U32, c.num_local_experts),
+                  (a + "expert_used_count", U32, c.num_experts_per_tok)]
+        if arch == "mistral3":
+            rope = c.rope_parameters
+            v += [(a + "attention.temperature_scale", F32, rope["llama_4_scaling_beta"]),
+                  (a + "rope.scaling.yarn_log_multiplier", F32, rope["mscale_all_dim"]),
+                  ] + rope_values(a, rope)
         window = getattr(c, "sliding_window", None)
         return v + ([(a + "attention.sliding_window", U32, window)] if window else [])
     v = [(a + "block_count", U32, c.num_hidden_layers),
@@ -273,6 +307,12 @@ GPT_OSS_EXPERTS = [
     ("mlp.experts.down_proj", "ffn_down_exps.weight", lambda p: p.transpose(1, 2)),
     ("mlp.experts.down_proj_bias", "ffn_down_exps.bias", lambda p: p),
 ]
+# Gates, then ups.
+MIXTRAL_EXPERTS = [
+    ("mlp.experts.gate_up_proj", "ffn_gate_exps.weight", lambda p: p[:, :p.shape[1] // 2]),
+    ("mlp.experts.gate_up_proj", "ffn_up_exps.weight", lambda p: p[:, p.shape[1] // 2:]),
+    ("mlp.experts.down_proj", "ffn_down_exps.weight", lambda p: p),
+]
 GLOBAL_NAMES = [
     ("model.embed_tokens.weight", "token_embd.weight"),
     ("model.norm.weight", "output_norm.weight"),
@@ -303,10 +343,10 @@ def init_of(name, shape):
 
 def checkpoint_rows(name, a, config):
     """Rows of queries and keys as a checkpoint has them: files of llama interleave a head's halves."""
-    if config.model_type not in ("llama", "mistral") or not name.endswith(
+    if config.model_type not in ("llama", "mistral", "mixtral", "ministral3") or not name.endswith(
             ("attn_q.weight", "attn_k.weight")):
         return a
-    d = config.head_dim
+    d = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return a.reshape(-1, d // 2, 2, a.shape[1]).swapaxes(1, 2).reshape(a.shape)
 
 
@@ -330,10 +370,12 @@ def tensor_list(model, config):
         names = dict(LAYER_NAMES)
         if config.model_type == "gemma3_text":
             names.update(GEMMA_NAMES)
+        experts = {"gpt_oss": GPT_OSS_EXPERTS, "mixtral": MIXTRAL_EXPERTS}.get(config.model_type)
         if config.model_type == "gpt_oss":
             names.update(GPT_OSS_NAMES)
+        if experts:
             parts = [(f"model.layers.{i}.{hf}", f"blk.{i}.{name}", part)
-                     for hf, name, part in GPT_OSS_EXPERTS]
+                     for hf, name, part in experts]
             names = {hf: n for hf, n in names.items() if not hf.startswith("mlp.experts.")}
             out += [(name, part(slots[key])) for key, name, part in parts]
             for key in {key for key, _, _ in parts}:
@@ -389,7 +431,8 @@ def router_gap(model, ids):
         k = out[1].shape[-1]
         gap[0] = min(gap[0], float((p[:, k - 1] - p[:, k]).min()))
     handles = [m.register_forward_hook(hook) for m in model.modules()
-               if type(m).__name__ in ("LagunaTopKRouter", "Qwen3MoeTopKRouter", "GptOssTopKRouter")]
+               if type(m).__name__ in ("LagunaTopKRouter", "Qwen3MoeTopKRouter", "GptOssTopKRouter",
+                                  "MixtralTopKRouter")]
     model(ids, use_cache=False)
     for h in handles:
         h.remove()
@@ -430,7 +473,8 @@ def run_case(name):
     print(f"{name}: seed {seed}, {len(arrays)} tensors, logit deviation {logits.std():.2f}, "
           f"margin {margin:.3f}, router gap {gap:.1e}, f32 against f64: max {floor_max:.1e} "
           f"rms {floor_rms:.1e}")
-    arch = "llama" if family is mistral else family.__name__.replace("_", "-")
+    arch = {mistral: "llama", mixtral: "llama", ministral3: "mistral3"}.get(
+        family, family.__name__.replace("_", "-"))
     return dict(arch=arch, rope=rope_factors(model), seed=seed, values=model_values(arch, config), recipe=recipe,
                 arrays=arrays, ids=ids, logits=logits, floor=(floor_max, floor_rms),
                 print=base.fingerprint(arrays))

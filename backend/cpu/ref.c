@@ -114,7 +114,8 @@ static void ref_rope(pass *p, mat x, const rope *f)
             int32_t pos =
                 f->n_axes ? p->rows->axis[i / (f->n_pairs / f->n_axes)][r] : p->rows->pos[r];
             double angle = (double)pos * f->inv_freq[i];
-            double c = rope_factor(f) * cos(angle), s = rope_factor(f) * sin(angle);
+            double factor = rope_factor_at(f, pos);
+            double c = factor * cos(angle), s = factor * sin(angle);
             for (int32_t h = 0; h < x.heads; h++) {
                 float *v = mat_row(x, r) + (size_t)h * (size_t)x.cols + pair_at(f, i);
                 double a = v[0], b = v[apart];

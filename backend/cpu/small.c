@@ -197,8 +197,9 @@ static void rope_row(const rows_job *j, int32_t r, int32_t thread)
         const int32_t *pos = j->rope->n_axes ? j->p->rows->axis[i / range] : j->p->rows->pos;
         kernels(j)->sincos(c + i, s + i, j->rope->inv_freq + i, range, pos[r]);
     }
-    if (rope_factor(j->rope) != 1.0f)
-        kernels(j)->scale(c, rope_factor(j->rope), 2 * n);
+    float factor = rope_factor_at(j->rope, j->rope->n_axes ? 0 : j->p->rows->pos[r]);
+    if (factor != 1.0f)
+        kernels(j)->scale(c, factor, 2 * n);
     for (int32_t h = 0; h < j->y.heads; h++)
         cpu_rotate(kernels(j), j->rope, mat_row(j->y, r) + (size_t)h * (size_t)j->y.cols, c, s);
 }

@@ -288,6 +288,8 @@ TEST(cpu_rope_at_every_scale_of_position)
             int32_t dim = 2 * pairs;
             if (pairs % 3 == 0) { /* the first dims alone, with a factor */
                 f.factor = 1.3465736f;
+                f.grow = 0.3f; /* and a temperature */
+                f.period = 512;
                 dim += pairs + 1;
             }
             mat x = test_mat(9, 2, dim), y = test_mat(9, 2, dim);

@@ -104,7 +104,8 @@ typedef struct rope_args {
         pair_step; /* from a pair to the next, and from its first element to its second */
     const int32_t *pos;
     const float *inv_freq;
-    float factor;
+    float factor, grow; /* as in rope */
+    int32_t period;
 } rope_args;
 void cu_rope(cudaStream_t s, rope_args a);
 /* kv_store.cu */

@@ -185,7 +185,9 @@ static void c_rope(pass *p, mat x, const rope *f)
                                             .pair_step = pair_step(f),
                                             .pos = cuda_step_rows(p)->rows.pos,
                                             .inv_freq = f->inv_freq,
-                                            .factor = rope_factor(f)});
+                                            .factor = rope_factor(f),
+                                            .grow = f->grow,
+                                            .period = f->period});
     cuda_done(p, "rope");
 }
 

@@ -121,6 +121,8 @@ static void check_small(rig *g, int32_t rows, int32_t heads, int32_t d)
     both_mat(g, &b, y, u, rows, heads, d);
     for (int i = 0; i < 2; i++) {
         rope turn = {.n_pairs = d / 2, .inv_freq = inv, .n_turning = d / 2, .interleaved = i};
+        turn.grow = 0.1f * (float)i;
+        turn.period = 16384;
         op_rope(&b.ref, x[0], &turn);
         turn.inv_freq = inv_gpu;
         op_rope(&b.gpu, x[1], &turn);
