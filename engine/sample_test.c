@@ -385,7 +385,7 @@ static void put_sampling(gguf_writer *w, const gguf *g, int way)
 
 TEST(a_file_says_how_to_sample_its_model)
 {
-    const carat_model_options vocab = {.vocab_only = true};
+    const carat_model_options no_weights = {.vocab_only = true};
     carat_sampling p[3];
     int32_t n;
     const carat_sampling_setting *all = carat_sampling_settings(&n);
@@ -394,7 +394,7 @@ TEST(a_file_says_how_to_sample_its_model)
         carat_model *m;
         const char *path = copy_without(recur_model_write(NULL), "general.sampling.",
                                         way < 2 ? put_sampling : NULL, way);
-        CHECK_OK(carat_model_open(path, &vocab, &m, &e), e);
+        CHECK_OK(carat_model_open(path, &no_weights, &m, &e), e);
         carat_sampling_default(m, &p[way]);
         CHECK_OK(sample_check(&p[way], 10, &e), e);
         carat_model_close(m);
