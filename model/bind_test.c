@@ -19,7 +19,7 @@ TEST(yarn_frequencies_of_published_numbers)
     model_table tables[MODEL_TABLES_MAX];
     model m = {.tables = tables, .file = {.path = "a model"}};
     const double magnitude = 1 + 0.1 * log(32);
-    const rope_scaling yarn = {SCALING_YARN, 32, 8192, 64, 1, magnitude};
+    const rope_scaling yarn = {SCALING_YARN, 32, 8192, 64, 1, magnitude, false};
     const turning t = {64, 5e5, 32, NULL, &yarn};
     rope r = rope_of(&m, &t);
     CHECK_EQ(r.n_pairs, 32);
