@@ -126,6 +126,18 @@ static void check_experts(rig *g, num_type tg, num_type td, int32_t n_in, int32_
         e = NAN;
     verdict(g, "moe route", text("%d rows, %d of %d", rows, k, n), e, F32_BOUND);
     const weight *ur = fused ? NULL : &up.w[0], *ug = fused ? NULL : &up.w[1];
+    if (act ==
+        ACT_SWIGLU_CUT) { /* most of the unit's inputs lie within its cut, whatever the weights */
+        mat in = op_moe_matmul(&b.ref, x[0], rr, &gate.w[0]);
+        double sum = 0;
+        for (int32_t r = 0; r < in.rows; r++)
+            for (int32_t i = 0; i < mat_width(in); i++)
+                sum += (double)mat_row(in, r)[i] * (double)mat_row(in, r)[i];
+        double rms = sqrt(sum / ((double)in.rows * mat_width(in)));
+        for (size_t i = 0; i < (size_t)rows * (size_t)n_in; i++)
+            v[i] *= (float)(3 / rms);
+        both_mat(g, &b, x, v, rows, 1, n_in);
+    }
     mat hr = op_moe_glu(&b.ref, x[0], rr, &gate.w[0], ur, act);
     mat hg = op_moe_glu(&b.gpu, x[1], rg, &gate.w[1], ug, act);
     verdict(g, "moe_glu", text("%-6s %4d x %d x %5d -> %5d", num_name(tg), rows, k, n_in, n_ff),
