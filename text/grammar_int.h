@@ -97,9 +97,9 @@ gx *gx_ref(gx_builder *b, int32_t rule);
 
 /* x after the thought that b->how allows or requires. */
 gx *gx_after_thought(gx_builder *b, gx *x);
-/* An answer in messages (answer_heads), behind its first role: thoughts, and texts of the
- * commentary channel, then one of: a call (its message; NULL: none), the text x of the last message
- * (NULL: none). json: a type may say so. */
+/* An answer in messages (answer_heads), behind its first role: thoughts, then one of: a call (its
+ * message; NULL: none), the text x of the last message (NULL: none). Where either may come, so may
+ * texts of the commentary channel before it. json: a type may say so. */
 gx *gx_messages(gx_builder *b, gx *call, gx *x, bool json);
 /* gx_without for a list that ends in NULL. */
 gx *gx_without_any(gx_builder *b, const char *const *word);
