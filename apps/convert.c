@@ -210,13 +210,15 @@ static bool find_blocks(const convert_job *j, convert_item *it, const char *pref
 {
     char name[TENSOR_NAME_MAX + 1];
     snprintf(name, sizeof name, "%s_blocks", it->t.hf_name);
-    it->source[0] = find_source(j, prefix, name);
+    const tensor *blocks = find_source(j, prefix, name);
     snprintf(name, sizeof name, "%s_scales", it->t.hf_name);
-    it->source[1] = find_source(j, prefix, name);
-    bool found = it->source[0] && it->source[1];
-    if (found)
-        it->type = NUM_MXFP4;
-    return found;
+    const tensor *scales = find_source(j, prefix, name);
+    if (!blocks || !scales)
+        return false;
+    it->source[0] = blocks;
+    it->source[1] = scales;
+    it->type = NUM_MXFP4;
+    return true;
 }
 
 static const tensor *find_head(const convert_job *j)
@@ -375,6 +377,17 @@ static void change_row(const hf_change *c, float *x, float *spare, uint64_t n)
         x[i] = spare[place_before(c, i)];
 }
 
+void convert_floats(num_type type, const unsigned char *from, float *x, uint64_t n)
+{
+    if (type != NUM_F64)
+        num_format_of(type)->decode(from, x, (int64_t)n);
+    for (uint64_t i = 0; i < n && type == NUM_F64; i++) {
+        double v;
+        memcpy(&v, from + 8 * i, 8);
+        x[i] = (float)v;
+    }
+}
+
 void convert_decode_row(const convert_item *it, uint64_t r, float *x)
 {
     uint64_t n = it->t.ne[0], size, rows = it->t.ne[1] * it->t.ne[2], share;
@@ -391,16 +404,7 @@ void convert_decode_row(const convert_item *it, uint64_t r, float *x)
     share = rows / (uint64_t)it->n_sources;
     const tensor *src = convert_source(it, r / share);
     num_row_bytes(src->type, n, &size);
-    const unsigned char *p = src->bytes + (it->first_row + r % share) * size;
-    if (src->type == NUM_F64) {
-        for (uint64_t i = 0; i < n; i++) {
-            double v;
-            memcpy(&v, p + 8 * i, 8);
-            x[i] = (float)v;
-        }
-    } else {
-        num_format_of(src->type)->decode(p, x, (int64_t)n);
-    }
+    convert_floats(src->type, src->bytes + (it->first_row + r % share) * size, x, n);
 }
 
 /* Token ids, from integers of 4 or 8 bytes. Ids are below 2^31: convert_draft has looked. */
@@ -433,15 +437,17 @@ static status fill_converted(void *user, uint64_t i, uint64_t first, uint64_t n_
         copy_ids(it->source[0], dst);
         return OK;
     }
+    if (convert_in_blocks(it)) {
+        num_row_bytes(it->type, n, &size);
+        for (uint64_t r = 0; r < n_rows; r++)
+            convert_block_row(it, first + r, (unsigned char *)dst + r * size);
+        return OK;
+    }
     float *x = mem_alloc(2 * (size_t)n * sizeof *x);
     if (!x || !num_row_bytes(it->type, n, &size)) {
         mem_free(x);
         return err_memory(e, "a row of weights", 2 * (size_t)n * sizeof *x);
     }
-    for (uint64_t r = 0; r < n_rows && convert_in_blocks(it); r++)
-        convert_block_row(it, first + r, (unsigned char *)dst + r * size);
-    if (convert_in_blocks(it))
-        n_rows = 0;
     share = it->n_sources ? it->t.ne[1] * it->t.ne[2] / (uint64_t)it->n_sources : 1;
     for (uint64_t r = 0; r < n_rows && !st; r++) {
         convert_decode_row(it, first + r, x);

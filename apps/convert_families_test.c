@@ -656,7 +656,34 @@ TEST(the_published_configuration_of_gpt_oss)
     mem_free(want);
 }
 
-static status convert_case(const family_case *c, const char *out, str *notes, err *e)
+/* Puts `is` in the place of `was` in the list of tensors of dir's file. */
+static void patch_list(const char *dir, const char *was, const char *is)
+{
+    char path[512], *bytes;
+    size_t n;
+    err e = {0};
+    str file = {0};
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    CHECK_OK(file_read_all(path, 1 << 24, &bytes, &n, &e), e);
+    char *at = memmem(bytes, n, was, strlen(was));
+    CHECK(at);
+    uint64_t n_list = 0;
+    for (int k = 0; k < 8; k++)
+        n_list |= (uint64_t)(unsigned char)bytes[k] << 8 * k;
+    n_list += strlen(is) - strlen(was);
+    for (int k = 0; k < 8; k++)
+        str_putc(&file, (char)(n_list >> 8 * k));
+    str_put(&file, bytes + 8, (size_t)(at - bytes) - 8);
+    str_puts(&file, is);
+    at += strlen(was);
+    str_put(&file, at, n - (size_t)(at - bytes));
+    put_file(dir, "model.safetensors", &file);
+    str_free(&file);
+    mem_free(bytes);
+}
+
+static status convert_patched(const family_case *c, const char *was, const char *is,
+                              const char *out, str *notes, err *e)
 {
     fidelity f;
     gguf g;
@@ -670,10 +697,46 @@ static status convert_case(const family_case *c, const char *out, str *notes, er
                                .mix = weight_mix_named("f32"),
                                .n_threads = 1,
                                .notes = notes};
+    if (was)
+        patch_list(r.dir, was, is);
     status st = convert_model(&r, &n_bytes, e);
     gguf_close(&g);
     fidelity_close(&f);
     return st;
+}
+
+static status convert_case(const family_case *c, const char *out, str *notes, err *e)
+{
+    return convert_patched(c, NULL, NULL, out, notes, e);
+}
+
+/* Blocks and scales come together, as bytes, in the shapes of the configuration. */
+TEST(blocks_of_experts_in_other_forms_are_refused)
+{
+    static const char *const bad[][3] = {
+        {"0.mlp.experts.gate_up_proj_blocks", "0.mlp.experts.gate_up_proj", "gate_up_proj is "},
+        {"0.mlp.experts.gate_up_proj_scales", "0.mlp.experts.gate_up_proj", "gate_up_proj is "},
+        {"0.mlp.experts.down_proj_blocks", "0.mlp.experts.down_proj", "down_proj is "},
+        {"1.mlp.experts.down_proj_scales", "1.mlp.experts.down_proj_x", "down_proj is missing"},
+        {"1.mlp.experts.down_proj_blocks", "1.mlp.experts.down_proj_x", "down_proj is missing"},
+        {"_blocks\":{\"dtype\":\"U8\",\"shape\":[8,64,2,16]",
+         "_blocks\":{\"dtype\":\"BF16\",\"shape\":[8,64,2,8]", "of bytes"},
+        {"_blocks\":{\"dtype\":\"U8\",\"shape\":[8,64,2,16]",
+         "_blocks\":{\"dtype\":\"BF16\",\"shape\":[8,16,64]", "of bytes"},
+        {"_blocks\":{\"dtype\":\"U8\",\"shape\":[8,64,2,16]",
+         "_blocks\":{\"dtype\":\"U8\",\"shape\":[8,64,1,32]", "of bytes"},
+        {"_scales\":{\"dtype\":\"U8\",\"shape\":[8,64,2]",
+         "_scales\":{\"dtype\":\"U8\",\"shape\":[8,32,4]", "of bytes"},
+        {"_scales\":{\"dtype\":\"U8\",\"shape\":[8,64,2]",
+         "_scales\":{\"dtype\":\"F16\",\"shape\":[8,64,1]", "of bytes"}};
+    const family_case *c = cases;
+    while (!c->blocks)
+        c++;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        err e = {0};
+        status st = convert_patched(c, bad[i][0], bad[i][1], test_temp("bad.gguf"), NULL, &e);
+        CHECK_MSG(st && strstr(e.text, bad[i][2]), "%zu: %s", i, e.text);
+    }
 }
 
 /* A tensor that the new file would lack is an error that names it. */

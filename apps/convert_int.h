@@ -91,7 +91,7 @@ typedef struct config_family {
     const neutral_option *options; /* that no published file sets; ends with a NULL key */
     const char *const *more;       /* keys that `read` reads, or that say nothing; ends with NULL */
     void (*read)(config_fields *f, model_shape *s); /* values that no row reads */
-    bool tied; /* the head is the embedding, if no field says so */
+    bool tied;        /* the head is the embedding, if no field says so */
     const char *flag; /* a field that is true in these models alone; NULL: none */
 } config_family;
 
@@ -133,14 +133,13 @@ typedef struct convert_item {
 
 enum { SENTENCE_DENSE_MAX = 2 };
 typedef struct sentence_modules {
-    bool stated;     /* there is a modules.json */
     int32_t pooling; /* as GGUF files number it; 0: none */
     int32_t n_dense, n_out[SENTENCE_DENSE_MAX];
     safetensors dense[SENTENCE_DENSE_MAX];
     json_t *config; /* config_sentence_transformers.json; NULL: there is none */
 } sentence_modules;
 
-/* A directory without modules.json: OK, and nothing is stated. */
+/* A directory without modules.json: OK, and *x is zeroed. */
 status sentence_modules_read(sentence_modules *x, const char *dir, err *e);
 void sentence_modules_free(sentence_modules *x); /* safe on a zeroed or freed one */
 /* Sets what the shape has of it. E_UNSUPPORTED: the family has no place for it. */
@@ -154,8 +153,8 @@ typedef struct convert_job {
     const model_shape *s;
     const safetensors *from;
     const sentence_modules *sentence; /* NULL: none */
-    bool *used;       /* [tensors of from], of a model; mem_free */
-    convert_item *at; /* [n]; mem_free */
+    bool *used;                       /* [tensors of from], of a model; mem_free */
+    convert_item *at;                 /* [n]; mem_free */
     int32_t n;
     /* Reads the written file as a program that runs it does, before it gets its name, `path`. */
     status (*check)(const struct convert_job *j, const file_map *m, const char *path, err *e);
@@ -174,12 +173,14 @@ static inline bool convert_is_turned(const convert_item *it)
 {
     return it->t.change.turned || it->t.change.every;
 }
-/* source: NAME_blocks and NAME_scales, which are MXFP4. */
+/* Whether it has two sources, NAME_blocks and NAME_scales, which are MXFP4. */
 bool convert_in_blocks(const convert_item *it);
 status convert_check_turned(const convert_item *it, const char *path, err *e);
 /* Row r of an item in blocks, and of another. */
 void convert_block_row(const convert_item *it, uint64_t r, unsigned char *to);
 void convert_turned_row(const convert_item *it, uint64_t r, float *x);
+/* Values of a type of floats that convert_check_source takes. */
+void convert_floats(num_type type, const unsigned char *from, float *x, uint64_t n);
 /* Row r of an item as floats. Not of an item in blocks. */
 void convert_decode_row(const convert_item *it, uint64_t r, float *x);
 

@@ -106,7 +106,6 @@ status sentence_modules_read(sentence_modules *x, const char *dir, err *e)
     *x = (sentence_modules){0};
     if ((st = convert_read_json(&list, dir, "modules.json", false, e)) || !list)
         return st;
-    x->stated = true;
     if (!json_is_array(list))
         st = err_set(e, E_FORMAT, "%s/modules.json: expected a list", dir);
     for (size_t i = 0; i < json_array_size(list) && !st; i++)

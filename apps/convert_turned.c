@@ -16,7 +16,7 @@ enum { BLOCK = 32, BLOCK_BYTES = 17, CODES = 16 };
 
 bool convert_in_blocks(const convert_item *it)
 {
-    return it->t.change.turned && it->source[0] && it->source[0]->type == NUM_I8;
+    return it->t.change.turned && it->source[1];
 }
 
 /* Rows, or entries, of the checkpoint for each of the file's. */
@@ -83,7 +83,6 @@ void convert_turned_row(const convert_item *it, uint64_t r, float *x)
 {
     const shape_tensor *t = &it->t;
     const tensor *src = it->source[0];
-    const num_format *f = num_format_of(src->type);
     uint64_t n = t->ne[0], expert = r / t->ne[1], row = r % t->ne[1], size = 0;
     uint64_t at = r * n * every(t) + t->change.from, step = every(t); /* of a row of biases */
     if (t->change.turned) {
@@ -92,13 +91,6 @@ void convert_turned_row(const convert_item *it, uint64_t r, float *x)
     }
     num_row_bytes(src->type, 1, &size);
     const unsigned char *p = src->bytes + at * size;
-    for (uint64_t i = 0; i < n; i++, p += step * size) {
-        double v;
-        if (src->type == NUM_F64)
-            memcpy(&v, p, sizeof v);
-        else
-            f->decode(p, &x[i], 1);
-        if (src->type == NUM_F64)
-            x[i] = (float)v;
-    }
+    for (uint64_t i = 0; i < n; i++, p += step * size)
+        convert_floats(src->type, p, &x[i], 1);
 }
