@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
 enum { TOKENS_MAX = 1 << 22 }; /* 16 times the published vocabulary */
@@ -149,29 +150,34 @@ static bool steps_match(const step_list *have, const struct split_step *want)
     return !want[n].pattern && n + 1 == have->n && only_spells_bytes(have->at[n]);
 }
 
+/* Of a normalizer or a step. */
+static const char *type_of(const jtree *v)
+{
+    const jtree *type = jtree_get(v, "type");
+    return !jtree_is(v, JTREE_OBJECT) ? "none" : jtree_is(type, JTREE_STRING) ? type->s : "?";
+}
+
 /* Refuses what the encoder does not do. */
 static status check_model(const convert_vocab *v, err *e)
 {
-    static const char *const off[] = {"byte_fallback"};
     static const char *const empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const jtree *model = jtree_get(v->tokenizer, "model"), *x;
-    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
-        if (jtree_is(jtree_get(model, off[i]), JTREE_TRUE))
-            return err_set(e, E_UNSUPPORTED,
-                           "tokenizer.json: %s is true, which carat does not know for %s", off[i],
-                           v->family->name);
+    if (jtree_is(jtree_get(model, "byte_fallback"), JTREE_TRUE))
+        return err_set(e, E_UNSUPPORTED,
+                       "tokenizer.json: byte_fallback is true, the normalizer is %.60s and the "
+                       "pre-tokenizer is %.60s, which carat does not know together for %s",
+                       type_of(jtree_get(v->tokenizer, "normalizer")),
+                       type_of(jtree_get(v->tokenizer, "pre_tokenizer")), v->family->name);
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++)
         if (jtree_is(x = jtree_get(model, empty[i]), JTREE_STRING) && x->n)
             return err_set(e, E_UNSUPPORTED,
                            "tokenizer.json: %s is \"%.60s\", which carat does not know for %s",
                            empty[i], x->s, v->family->name);
     x = jtree_get(v->tokenizer, "normalizer");
-    if (jtree_is(x, JTREE_OBJECT) && !is_text(jtree_get(x, "type"), "NFC")) {
-        x = jtree_get(x, "type");
+    if (jtree_is(x, JTREE_OBJECT) && !is_text(jtree_get(x, "type"), "NFC"))
         return err_set(e, E_UNSUPPORTED,
                        "tokenizer.json: the normalizer is %.60s, which carat does not know for %s",
-                       jtree_is(x, JTREE_STRING) ? x->s : "of no type", v->family->name);
-    }
+                       type_of(x), v->family->name);
     return OK;
 }
 
@@ -204,9 +210,8 @@ static status find_kind(convert_vocab *v, err *e)
             }
     str found = {0};
     for (size_t i = 0; i < steps.n; i++) {
-        const jtree *type = jtree_get(steps.at[i], "type");
         const jtree *regex = jtree_get(jtree_get(steps.at[i], "pattern"), "Regex");
-        str_printf(&found, "%s%.40s", i ? ", " : "", jtree_is(type, JTREE_STRING) ? type->s : "?");
+        str_printf(&found, "%s%.40s", i ? ", " : "", type_of(steps.at[i]));
         if (jtree_is(regex, JTREE_STRING))
             str_printf(&found, " \"%.300s\"", regex->s);
     }
@@ -367,10 +372,28 @@ status convert_vocab_take(convert_vocab *v, err *e)
     return st;
 }
 
+/* Without tokenizer.json the new file has no vocabulary. A directory whose tokenizer has another
+ * form is no such case. */
+static status refuse_other_forms(const char *dir, err *e)
+{
+    static const char *const names[] = {"tekken.json", "tokenizer.model", "vocab.json"};
+    char path[4096];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        if (!access(path, F_OK))
+            return err_set(e, E_UNSUPPORTED,
+                           "%s has %s and no tokenizer.json, which carat reads: transformers makes "
+                           "one of the other (AutoTokenizer, save_pretrained)",
+                           dir, names[i]);
+    }
+    return OK;
+}
+
 status convert_vocab_read(convert_vocab *v, const char *dir, err *e)
 {
     status st;
     if ((st = read_tree(v, dir, "tokenizer.json", &v->tokenizer, e)) ||
+        (!v->tokenizer && (st = refuse_other_forms(dir, e))) ||
         (st = read_tree(v, dir, "tokenizer_config.json", &v->tokenizer_config, e)) ||
         (st = convert_read_json(&v->generation, dir, "generation_config.json", false, e)) ||
         (st = convert_read_json(&v->config, dir, "config.json", true, e)) ||

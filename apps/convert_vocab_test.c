@@ -311,6 +311,23 @@ TEST(convert_refuses_other_byte_level_tokenizers)
     }
 }
 
+/* As mistralai/Mistral-Small-3.2-24B-Instruct-2506 is published. */
+TEST(convert_refuses_a_directory_with_another_form_of_tokenizer)
+{
+    convert_vocab v = {0};
+    err e = {0};
+    const char *dir = test_temp("tekken");
+    mkdir(dir, 0755);
+    put_text_file(dir, "config.json", "{\"model_type\":\"mistral\"}");
+    CHECK_OK(convert_vocab_read(&v, dir, &e), e);
+    CHECK_EQ(v.n, 0);
+    convert_vocab_free(&v);
+    put_text_file(dir, "tekken.json", "{}");
+    CHECK_STATUS(convert_vocab_read(&v, dir, &e), E_UNSUPPORTED);
+    CHECK_MSG(strstr(e.text, "has tekken.json and no tokenizer.json"), "%s", e.text);
+    convert_vocab_free(&v);
+}
+
 #define GAP "\xE2\x96\x81"
 #define PREPEND                                                                                    \
     "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"" GAP             \
@@ -374,15 +391,21 @@ TEST(convert_of_llama_and_mistral_goes_by_the_tokenizer)
          NULL},
         {{"tekken", "llama", .normalizer = "null"}, NULL, "ignore_merges is false"},
         {{"qwen2", "mistral", .normalizer = "null"}, NULL, "the pre-tokenizer is Split"},
+        {{"llama-spm", "llama", .model_add = FALLBACK, .normalizer = "{\"type\":\"NFKC\"}",
+          .pre_tokenizer = "null"},
+         NULL,
+         "the normalizer is NFKC and the pre-tokenizer is none"},
     };
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         recorded r;
         gguf g;
         gguf_string s;
         err e = {0};
         open_recorded(&r, one[i].m.vocab);
         const char *out = test_temp("which.gguf");
-        status st = convert(&r, &one[i].m, out, &e);
+        made m = one[i].m;
+        m.scored = !strcmp(m.vocab, "llama-spm") ? r.v : NULL;
+        status st = convert(&r, &m, out, &e);
         CHECK_MSG(!st == !one[i].says && (!st || strstr(e.text, one[i].says)), "%s", e.text);
         if (!st) {
             CHECK_OK(gguf_open(&g, out, false, NULL, NULL, &e), e);
