@@ -133,10 +133,9 @@ carat_status carat_chat_render(const carat_model *m, const char *messages_json,
     if ((st = chat_render(m->chat, messages_json, strlen(messages_json), tools_json,
                           tools_json ? strlen(tools_json) : 0, opt, &p, e)))
         goto out;
-    if (p.n_media) { /* a place holder alone would be answered as if it had been seen */
-        st = err_set(e, E_UNSUPPORTED,
-                     "the messages hold %d images, sounds or films, and carat reads text only",
-                     p.n_media);
+    if (p.n_images || p.n_others) { /* a placeholder alone would be answered as if it was seen */
+        st = err_set(e, E_UNSUPPORTED, "%s input is not supported by this model",
+                     p.n_images ? "image" : "audio or video");
         goto out;
     }
     if ((st = chat_tokenize(m->text, &p, opt && opt->raw_markers, &list, e)))

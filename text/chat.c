@@ -81,6 +81,7 @@ void chat_prompt_free(chat_prompt *p)
 {
     str_free(&p->text);
     mem_free(p->segment);
+    mem_free(p->image);
     *p = (chat_prompt){0};
 }
 

@@ -23,8 +23,9 @@
 const chat_format *chat_format_of(const text_family *f, const char *template_text, size_t n);
 
 enum {
-    CHAT_MAX_DEPTH = 64,            /* nesting of JSON in messages, schemas and arguments */
-    CHAT_MAX_CALLS = 4096,          /* of one message: each result is compared with all */
+    CHAT_MAX_DEPTH = 64,   /* nesting of JSON in messages, schemas and arguments */
+    CHAT_MAX_CALLS = 4096, /* of one message: each result is compared with all */
+    CHAT_MAX_IMAGES = 65536,
     CHAT_MAX_JSON_BYTES = 256 << 20 /* of messages or tools: refuse before parsing */
 };
 
@@ -38,7 +39,9 @@ typedef struct chat_prompt {
     chat_segment *segment; /* in order; together they cover the text */
     size_t n_segments, cap_segments;
     bool starts_thinking; /* the text ends inside a thought: the answer begins as reasoning */
-    int32_t n_media;      /* placeholders of images, sounds and films in the text */
+    /* The numbers of the images, in the order of their placeholders in the text. */
+    int32_t *image, n_images, cap_images;
+    int32_t n_others; /* placeholders of sounds and films */
     /* ID and name of the first call whose arguments are no JSON object, and so stand in one as
      * text;
      * "": there is none. */

@@ -73,42 +73,8 @@ static void put_trimmed(gemma *g, const char *s, size_t n)
     chat_put(g->w, s, n);
 }
 
-/* The placeholder of a media part. NULL for any other part. */
-static const char *media_of(const jtree *kind)
-{
-    static const char *const kinds[][2] = {{"image", "<|image|>"},
-                                           {"image_url", "<|image|>"},
-                                           {"audio", "<|audio|>"},
-                                           {"input_audio", "<|audio|>"},
-                                           {"video", "<|video|>"}};
-    for (size_t i = 0; jtree_is(kind, JTREE_STRING) && i < sizeof kinds / sizeof *kinds; i++)
-        if (!strcmp(kind->s, kinds[i][0]))
-            return kinds[i][1];
-    return NULL;
-}
-
-/* The text of part `it`. For a media part NULL, with *media set. Any other part is an error. */
-static const jtree *part_text(gemma *g, const chat_message *m, const jtree *it, const char **media)
-{
-    const jtree *kind = jtree_get(it, "type"), *text = jtree_get(it, "text");
-    *media = media_of(kind);
-    if (*media)
-        return NULL;
-    if (jtree_is(kind, JTREE_STRING) && !strcmp(kind->s, "text") && jtree_is(text, JTREE_STRING))
-        return text;
-    chat_fail(g->w, E_FORMAT,
-              "messages[%zu].content: a part of type \"%.60s\"%s; expected text, image, image_url, "
-              "audio, input_audio or video",
-              m->i, jtree_is(kind, JTREE_STRING) ? kind->s : jtree_kind_name(kind),
-              jtree_is(text, JTREE_STRING) ? "" : " without text");
-    return NULL;
-}
-
-static void put_media(gemma *g, const char *media)
-{
-    chat_lit(g->w, media);
-    g->w->p->n_media++;
-}
+static const chat_media marks = {
+    .mark = {[CHAT_IMAGE] = "<|image|>", [CHAT_AUDIO] = "<|audio|>", [CHAT_VIDEO] = "<|video|>"}};
 
 /* Returns whether a part is media. */
 static bool put_content(gemma *g, const chat_message *m)
@@ -123,15 +89,16 @@ static bool put_content(gemma *g, const chat_message *m)
     }
     for (const jtree *it = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; it && !g->w->st;
          it = it->next) {
-        const char *media;
-        const jtree *text = part_text(g, m, it, &media);
-        if (media) {
-            put_media(g, media);
+        chat_part part;
+        if (!chat_part_of(g->w, m, it, &marks, &part))
+            break;
+        if (part.kind != CHAT_TEXT) {
+            chat_put_media(g->w, &marks, part.kind, part.number);
             any_media = true;
-        } else if (text && model) {
-            put_without_thoughts(g, text->s, text->n);
-        } else if (text) {
-            put_trimmed(g, text->s, text->n);
+        } else if (model) {
+            put_without_thoughts(g, part.text->s, part.text->n);
+        } else {
+            put_trimmed(g, part.text->s, part.text->n);
         }
     }
     return any_media;
@@ -145,12 +112,13 @@ static void put_beginning(gemma *g, const chat_message *m)
         chat_put(g->w, c->s, c->n);
     for (const jtree *it = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; it && !g->w->st;
          it = it->next) {
-        const char *media;
-        const jtree *text = part_text(g, m, it, &media);
-        if (media)
-            put_media(g, media);
-        else if (text)
-            chat_put(g->w, text->s, text->n);
+        chat_part part;
+        if (!chat_part_of(g->w, m, it, &marks, &part))
+            break;
+        if (part.kind != CHAT_TEXT)
+            chat_put_media(g->w, &marks, part.kind, part.number);
+        else
+            chat_put(g->w, part.text->s, part.text->n);
     }
 }
 
@@ -247,10 +215,9 @@ static void put_tool_message(gemma *g, const chat_message *caller, const chat_me
     }
     str text = {0};
     for (const jtree *it = c->first; it && !g->w->st; it = it->next) {
-        const char *media;
-        const jtree *part = part_text(g, m, it, &media);
-        if (part)
-            str_put(&text, part->s, part->n);
+        chat_part part;
+        if (chat_part_of(g->w, m, it, &marks, &part) && part.kind == CHAT_TEXT)
+            str_put(&text, part.text->s, part.text->n);
     }
     if (text.bad)
         chat_fail(g->w, E_MEMORY, "no memory for a message");
@@ -259,10 +226,10 @@ static void put_tool_message(gemma *g, const chat_message *caller, const chat_me
     str_free(&text);
     if (g->revision == GEMMA4_APRIL_LATE)
         return; /* this revision drops the media */
-    for (const jtree *it = c->first; it; it = it->next) {
-        const char *media = media_of(jtree_get(it, "type"));
-        if (media)
-            put_media(g, media);
+    for (const jtree *it = c->first; it && !g->w->st; it = it->next) {
+        chat_part part;
+        if (chat_part_of(g->w, m, it, &marks, &part) && part.kind != CHAT_TEXT)
+            chat_put_media(g->w, &marks, part.kind, part.number);
     }
 }
 
@@ -431,13 +398,14 @@ static void put_system(gemma *g, const chat_message *m)
         put_trimmed(g, c->s, c->n);
     for (const jtree *it = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; it && !g->w->st;
          it = it->next) {
-        const char *media;
-        const jtree *text = part_text(g, m, it, &media);
-        if (media) {
+        chat_part part;
+        if (!chat_part_of(g->w, m, it, &marks, &part))
+            break;
+        if (part.kind != CHAT_TEXT) {
             chat_fail(g->w, E_FORMAT, "messages[%zu].content: a system message holds text only",
                       m->i);
-        } else if (text) {
-            put_trimmed(g, text->s, text->n);
+        } else {
+            put_trimmed(g, part.text->s, part.text->n);
             chat_lit(g->w, " ");
         }
     }

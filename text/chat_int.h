@@ -61,10 +61,12 @@ typedef struct chat_text {
     size_t n;
 } chat_text;
 
-/* A content part of a message that has no text (an image, a video), and the mark that templates
- * write for it. The list ends with type NULL. */
+/* What a part of content is, and for each kind but text the placeholder that a format's template
+ * writes; NULL: the format has none. */
+typedef enum chat_kind { CHAT_TEXT, CHAT_IMAGE, CHAT_AUDIO, CHAT_VIDEO, N_CHAT_KINDS } chat_kind;
+
 typedef struct chat_media {
-    const char *type, *mark;
+    const char *mark[N_CHAT_KINDS];
 } chat_media;
 
 enum { CHAT_WHERE = 120 }; /* bytes of a place in a request, for error messages */
@@ -77,8 +79,23 @@ const jtree *chat_string_of(chat_writer *w, const chat_message *m, const jtree *
                             const char *key);
 /* A string, an array, or NULL. */
 const jtree *chat_content_of(chat_writer *w, const chat_message *m);
-/* The content as one text: parts are joined without a separator. media NULL: text only. */
+/* Reads a part of content. An image's number is the part's `number`, or the count of images before
+ * it in the prompt. False: an error; of a kind without a mark in media (NULL: none has one), too.
+ */
+typedef struct chat_part {
+    chat_kind kind;
+    const jtree *text; /* CHAT_TEXT */
+    int32_t number;    /* CHAT_IMAGE; -1: not given */
+} chat_part;
+bool chat_part_of(chat_writer *w, const chat_message *m, const jtree *it, const chat_media *media,
+                  chat_part *out);
+/* Puts the placeholder of an image, a sound or a film as text of the template. */
+void chat_put_media(chat_writer *w, const chat_media *media, chat_kind kind, int32_t number);
+/* The content as one text: parts are joined without a separator. media NULL: text only. Other parts
+ * become marks of this text. They hold a byte that no UTF-8 has, so no conversation can write one,
+ * and chat_put_marked turns them into placeholders. */
 chat_text chat_text_of(chat_writer *w, const chat_message *m, const chat_media *media);
+void chat_put_marked(chat_writer *w, const chat_media *media, chat_text t);
 chat_text chat_trimmed(chat_text t);                              /* Python's strip() */
 chat_text chat_without_lines(chat_text t, bool front, bool back); /* strip("\n") */
 /* Takes a thought out of content: the text before the first `close`, after the last `open` in it.

@@ -5,8 +5,10 @@
  * The formats then print what they get without further checks.
  */
 #include "text/chat_int.h"
+#include "base/mem.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *const chat_role_names[N_CHAT_ROLES] = {"system", "developer", "user", "assistant",
@@ -100,14 +102,101 @@ const jtree *chat_content_of(chat_writer *w, const chat_message *m)
     return c;
 }
 
-static const char *media_of(const chat_media *media, const jtree *part)
+/* The kind of a part; N_CHAT_KINDS: unknown. Templates take a part without a type by its members.
+ */
+static chat_kind kind_of(const jtree *part)
 {
+    static const struct {
+        const char *type;
+        chat_kind kind;
+    } kinds[] = {{"text", CHAT_TEXT},   {"image", CHAT_IMAGE},       {"image_url", CHAT_IMAGE},
+                 {"audio", CHAT_AUDIO}, {"input_audio", CHAT_AUDIO}, {"video", CHAT_VIDEO}};
     const jtree *type = jtree_get(part, "type");
-    for (; media && media->type; media++)
-        if ((jtree_is(type, JTREE_STRING) && !strcmp(type->s, media->type)) ||
-            (!type && jtree_has(part, media->type)))
-            return media->mark;
-    return NULL;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if ((jtree_is(type, JTREE_STRING) && !strcmp(type->s, kinds[i].type)) ||
+            (!type && jtree_has(part, kinds[i].type)))
+            return kinds[i].kind;
+    return N_CHAT_KINDS;
+}
+
+static bool number_of(chat_writer *w, const chat_message *m, const jtree *it, int32_t *out)
+{
+    const jtree *v = jtree_get(it, "number");
+    char *end;
+    *out = -1;
+    if (!v)
+        return true;
+    long n = v->kind == JTREE_INTEGER ? strtol(v->s, &end, 10) : -1;
+    if (n < 0 || n > CHAT_MAX_IMAGES) {
+        chat_fail(w, E_FORMAT, "messages[%zu].content: the number of an image is not 0 to %d", m->i,
+                  CHAT_MAX_IMAGES);
+        return false;
+    }
+    *out = (int32_t)n;
+    return true;
+}
+
+bool chat_part_of(chat_writer *w, const chat_message *m, const jtree *it, const chat_media *media,
+                  chat_part *out)
+{
+    static const char *const words[] = {
+        [CHAT_IMAGE] = "image", [CHAT_AUDIO] = "audio", [CHAT_VIDEO] = "video"};
+    const jtree *type = jtree_get(it, "type"), *text = jtree_get(it, "text");
+    const char *name = jtree_is(type, JTREE_STRING) ? type->s : jtree_kind_name(type);
+    *out = (chat_part){.kind = kind_of(it), .text = text};
+    if (out->kind == N_CHAT_KINDS || (out->kind == CHAT_TEXT && !jtree_is(text, JTREE_STRING)))
+        chat_fail(w, E_FORMAT, "messages[%zu].content: a part of type \"%.60s\"%s; expected text%s",
+                  m->i, name, jtree_is(text, JTREE_STRING) ? "" : " without text",
+                  media ? ", image, image_url, audio or video" : ", which is all this model reads");
+    else if (out->kind != CHAT_TEXT && !(media && media->mark[out->kind]))
+        chat_fail(w, E_UNSUPPORTED,
+                  "messages[%zu].content: %s input is not supported by this model", m->i,
+                  words[out->kind]);
+    return !w->st && number_of(w, m, it, &out->number);
+}
+
+void chat_put_media(chat_writer *w, const chat_media *media, chat_kind kind, int32_t number)
+{
+    chat_prompt *p = w->p;
+    if (w->st)
+        return;
+    chat_lit(w, media->mark[kind]);
+    if (kind != CHAT_IMAGE) {
+        p->n_others++;
+        return;
+    }
+    if (p->n_images == CHAT_MAX_IMAGES) {
+        chat_fail(w, E_LIMIT, "messages holds more than %d images", CHAT_MAX_IMAGES);
+        return;
+    }
+    if (p->n_images == p->cap_images) {
+        int32_t cap = p->cap_images ? p->cap_images * 2 : 8;
+        int32_t *more = mem_realloc(p->image, (size_t)cap, sizeof *more);
+        if (!more) {
+            chat_fail(w, E_MEMORY, "no memory for %d images", cap);
+            return;
+        }
+        p->image = more;
+        p->cap_images = cap;
+    }
+    p->image[p->n_images] = number < 0 ? p->n_images : number;
+    p->n_images++;
+}
+
+/* A mark: this byte, the kind as a digit, a number, MARK_END. */
+enum { MARK_BEGIN = 0xFF, MARK_END = 0xFE };
+
+void chat_put_marked(chat_writer *w, const chat_media *media, chat_text t)
+{
+    const char *mark;
+    while (t.n && (mark = memchr(t.s, MARK_BEGIN, t.n))) {
+        const char *end = memchr(mark, MARK_END, t.n - (size_t)(mark - t.s));
+        chat_put(w, t.s, (size_t)(mark - t.s));
+        chat_put_media(w, media, (chat_kind)(mark[1] - '0'), (int32_t)strtol(mark + 2, NULL, 10));
+        t.n -= (size_t)(end + 1 - t.s);
+        t.s = end + 1;
+    }
+    chat_put(w, t.s, t.n);
 }
 
 /* The content's text in one piece. A string is borrowed; parts are joined in the arena. */
@@ -118,21 +207,16 @@ chat_text chat_text_of(chat_writer *w, const chat_message *m, const chat_media *
     if (!jtree_is(c, JTREE_ARRAY))
         return jtree_is(c, JTREE_STRING) ? (chat_text){c->s, c->n} : (chat_text){"", 0};
     for (const jtree *it = c->first; it && !w->st; it = it->next) {
-        const jtree *type = jtree_get(it, "type"), *text = jtree_get(it, "text");
-        const char *mark = media_of(media, it);
-        bool is_text = !type || (jtree_is(type, JTREE_STRING) && !strcmp(type->s, "text"));
-        if (mark) {
-            str_puts(&all, mark);
-            w->p->n_media++;
-        } else if (is_text && jtree_is(text, JTREE_STRING)) {
-            str_put(&all, text->s, text->n);
-        } else {
-            chat_fail(w, E_FORMAT,
-                      "messages[%zu].content: a part of type \"%.60s\"%s; expected text%s", m->i,
-                      jtree_is(type, JTREE_STRING) ? type->s : jtree_kind_name(type),
-                      jtree_is(text, JTREE_STRING) ? "" : " without text",
-                      media ? ", image, image_url or video" : ", which is all this model reads");
-        }
+        chat_part part;
+        if (!chat_part_of(w, m, it, media, &part))
+            break;
+        if (part.kind == CHAT_TEXT)
+            str_put(&all, part.text->s, part.text->n);
+        else if (m->role == CHAT_SYSTEM || m->role == CHAT_DEVELOPER)
+            chat_fail(w, E_FORMAT, "messages[%zu].content: a system message holds text only", m->i);
+        else
+            str_printf(&all, "%c%c%d%c", MARK_BEGIN, '0' + (int)part.kind, (int)part.number,
+                       MARK_END);
     }
     char *copy = all.bad ? NULL : arena_strndup(w->mem, str_text(&all), all.n);
     if (!copy)

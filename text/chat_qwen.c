@@ -24,10 +24,9 @@
 
 #include <string.h>
 
-static const chat_media media[] = {{"image", "<|vision_start|><|image_pad|><|vision_end|>"},
-                                   {"image_url", "<|vision_start|><|image_pad|><|vision_end|>"},
-                                   {"video", "<|vision_start|><|video_pad|><|vision_end|>"},
-                                   {NULL, NULL}};
+static const chat_media marks = {
+    .mark = {[CHAT_IMAGE] = "<|vision_start|><|image_pad|><|vision_end|>",
+             [CHAT_VIDEO] = "<|vision_start|><|video_pad|><|vision_end|>"}};
 
 typedef struct qwen {
     chat_writer *w;
@@ -46,7 +45,7 @@ static bool is_system(const chat_message *m)
 
 static void put_text(qwen *q, chat_text t)
 {
-    chat_put(q->w, t.s, t.n);
+    chat_put_marked(q->w, &marks, t);
 }
 
 static bool trims(const qwen *q)
@@ -511,7 +510,7 @@ void qwen_render(chat_writer *w, const chat_format *f, const jtree *messages, co
     }
     tools = jtree_truthy(tools) ? tools : NULL;
     for (i = 0; i < q.n; i++) {
-        text[i] = chat_text_of(w, &m[i], trims(&q) ? media : NULL);
+        text[i] = chat_text_of(w, &m[i], trims(&q) ? &marks : NULL);
         if (m[i].responses)
             chat_fail(w, E_FORMAT,
                       "messages[%zu].tool_responses: this model's results are messages of the role "

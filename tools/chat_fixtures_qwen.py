@@ -12,7 +12,7 @@ HTML escapes, a `generation` block that does nothing.
 The script changes the templates' input as carat does: arguments that are JSON text are parsed
 (Qwen3 prints such text as it is), parts of text are joined, null content is empty, the role
 developer is the role system, and for templates that take one system message those at the beginning
-become one.
+become one. The last conversations hold pictures, for the templates that know them.
 
 Origin of the templates: Qwen/Qwen3-0.6B, Qwen/Qwen3-Coder-30B-A3B-Instruct, Qwen/Qwen3.5-4B,
 Qwen/Qwen3.6-27B, Qwen/Qwen3.8-27B (Apache-2.0), poolside/Laguna-XS.2 and Laguna-XS-2.1.
@@ -41,6 +41,7 @@ TEMPLATES = {
 ONE_SYSTEM = ("qwen3.5", "qwen3.6", "qwen3.8")
 COUNT = 190
 BEGINNINGS = 30
+PICTURES = 40
 SENTINEL = "\u241f"
 
 WORDS += ["<|im_end|>\n<|im_start|>", "</think>", "<think>a</think>b", "<tool_call>",
@@ -156,7 +157,22 @@ def own_tool():
 
 # ---- Rendering ----------------------------------------------------------------------------
 
+def pictured(messages):
+    """The conversation with pictures among its texts."""
+    for m in messages:
+        if m["role"] in ("user", "tool", "assistant") and rng.random() < 0.6:
+            c = m["content"]
+            parts = [p for p in c] if isinstance(c, list) else [{"type": "text", "text": c or ""}]
+            for _ in range(rng.randint(1, 2)):
+                parts.insert(rng.randint(0, len(parts)), rng.choice(
+                    [{"type": "image"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "video"}]))
+            m["content"] = parts
+    return messages
+
+
 def flat(c):
+    if isinstance(c, list) and any(p["type"] != "text" for p in c):
+        return c
     return "".join(p["text"] for p in c) if isinstance(c, list) else c or ""
 
 
@@ -194,6 +210,8 @@ def variables(name, o):
 
 def render(template, name, messages, tools, o):
     messages = normal(name, messages)
+    if name not in ONE_SYSTEM and any(isinstance(m["content"], list) for m in messages):
+        raise ValueError("this template knows no pictures")
     if not o["continue"]:
         return template.render(messages=messages, tools=tools, **variables(name, o))
     messages[-1]["content"] += SENTINEL
@@ -225,8 +243,8 @@ def as_sent(messages):
 def main():
     templates = load()
     show = (int(sys.argv[1]), sys.argv[2]) if len(sys.argv) == 3 else None
-    for i in range(COUNT + BEGINNINGS):
-        begin = i >= COUNT
+    for i in range(COUNT + BEGINNINGS + PICTURES):
+        begin = COUNT <= i < COUNT + BEGINNINGS
         messages = conversation()
         if begin:
             while messages and messages[-1]["role"] != "user":
@@ -238,7 +256,7 @@ def main():
             if rng.random() < 0.3:
                 last["reasoning_content"] = text()
             messages.append(last)
-        messages = as_sent(messages)
+        messages = as_sent(messages if i < COUNT + BEGINNINGS else pictured(messages))
         tools = [own_tool() for _ in range(rng.randint(1, 2))] if rng.random() < 0.5 else None
         o = {"thinking": rng.random() < 0.6, "preserve": rng.random() < 0.4,
              "drop": rng.random() < 0.4, "effort": rng.choice([None, None, "low", "medium", "xhigh"]),
