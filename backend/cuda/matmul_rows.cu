@@ -642,16 +642,14 @@ extern "C" void cu_product_rows(cudaStream_t s, const product_args *job, int n,
     launch_formats(s, launch, n_launches);
 }
 
-template <class F> static int allow_cut(F *kernel)
-{
-    return allow_shared(kernel, cu_gpu.shared_block);
-}
-
 template <int K, int NT> static int allow_rows()
 {
-    return allow_cut(rows_kernel<K, NT, false, 1>) | allow_cut(rows_kernel<K, NT, true, 1>) |
-           allow_cut(rows_kernel<K, NT, false, 2>) | allow_cut(rows_kernel<K, NT, true, 2>) |
-           allow_cut(rows_kernel<K, NT, false, threes<NT, false>::tiles>);
+    const int n = cu_gpu.shared_block - table_bytes<K>;
+    return allow_shared(rows_kernel<K, NT, false, 1>, n) |
+           allow_shared(rows_kernel<K, NT, true, 1>, n) |
+           allow_shared(rows_kernel<K, NT, false, 2>, n) |
+           allow_shared(rows_kernel<K, NT, true, 2>, n) |
+           allow_shared(rows_kernel<K, NT, false, threes<NT, false>::tiles>, n);
 }
 template <int K> static int allow_kind()
 {
