@@ -247,11 +247,7 @@ static void set_entry(kv_cache *c, int32_t i, int32_t page, int32_t pos)
     if (c->table[i].place == now.place && c->table[i].pos == pos)
         return; /* the copies have it, or will */
     c->table[i] = now;
-    if (c->stale_lo >= c->stale_hi) {
-        c->stale_lo = i;
-        c->stale_hi = i + 1;
-    }
-    c->stale_lo = i < c->stale_lo ? i : c->stale_lo;
+    c->stale_lo = !c->stale_hi || i < c->stale_lo ? i : c->stale_lo;
     c->stale_hi = i >= c->stale_hi ? i + 1 : c->stale_hi;
 }
 

@@ -168,3 +168,26 @@ TEST(batch_of_a_tree_knows_ancestors_and_depth)
     kv_close(&c);
     kv_layout_free(&l);
 }
+
+/* A cache with a ring, a linear store and a pool of its own. */
+static status open_cache(void *arg, err *e)
+{
+    kv_cache c;
+    status st = kv_open(&c, &fake, arg, e);
+    if (st)
+        CHECK(!c.page && !c.table && !c.away && !c.base && !c.shown[0] && !c.own && !c.pool);
+    else
+        kv_close(&c);
+    return st;
+}
+
+TEST(a_cache_without_memory_is_no_cache)
+{
+    const kv_spec s[2] = {{.n_head_kv = 1, .head_dim = 32, .window = 6},
+                          {.n_head_kv = 1, .head_dim = 32}};
+    kv_layout l;
+    err e = {0};
+    CHECK_OK(layout(&l, s, 2, NUM_F32, NUM_F32, 200, 4, &e), e);
+    test_every_allocation(open_cache, &l);
+    kv_layout_free(&l);
+}

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "kv/pager.h"
+#include "kv/paging.h"
 #include "kv/snapshot.h"
 #include "tests/kv_rig.h"
 #include "tests/test.h"
@@ -578,4 +579,55 @@ TEST(pager_opens_without_memory)
     rig_open_cache(&o.r, &f32_words, 1);
     test_every_allocation(open_and_close, &o);
     close_all(&o.r);
+}
+
+/* A cache that goes on from another's records has every count of its pager. */
+TEST(pager_goes_on_with_every_record)
+{
+    rig r;
+    int32_t ids[5 * KV_PAGE];
+    float y[RIG_VOCAB];
+    uint64_t rng = test_seed();
+    err e = {0};
+    rig_draw(ids, 5 * KV_PAGE, &rng);
+    open_paged(&r, &(cpu_options){.n_threads = 1}, &f32_words, KV_POLICY_SCORED, -1, 1);
+    for (int32_t i = 0; i < 5 * KV_PAGE; i++)
+        CHECK_OK(one_token(&r, ids[i], y, &e), e);
+    kv_pager *g = r.c.pager;
+    residency *all = &g->r;
+    g->n_exact = 31;
+    g->n_watched = 3;
+    g->hold = 333;
+    g->wants_look = g->renew = all->for_good = true;
+    all->since = 21;
+    all->clock = 900;
+    all->page[2].used = 800;
+    all->page[2].score = 0.75f;
+    all->page[2].pinned = all->page[2].scored = true;
+    kv_paging *s = kv_paging_new(&r.c);
+    CHECK(s);
+    g->n_exact = g->n_watched = 1;
+    g->hold = 1;
+    g->wants_look = g->renew = all->for_good = false;
+    g->ready = 5;
+    g->n_summed = 0;
+    all->since = all->clock = 1;
+    all->n_past = r.c.n_past = 2;
+    all->page[2].used = 1;
+    all->page[2].score = 0;
+    all->page[2].pinned = all->page[2].scored = false;
+    kv_paging_apply(&r.c, s, 5 * KV_PAGE);
+    CHECK_EQ(g->n_exact, 31);
+    CHECK_EQ(g->n_watched, 3);
+    CHECK_EQ(g->hold, 333);
+    CHECK(g->wants_look && g->renew && all->for_good && !all->dropped);
+    CHECK_EQ(g->ready, 0);
+    CHECK_EQ(g->n_summed, 5);
+    CHECK_EQ(all->since, 21);
+    CHECK_EQ(all->clock, 900);
+    CHECK(all->n_past == 5 * KV_PAGE && r.c.n_past == 5 * KV_PAGE);
+    CHECK(all->page[2].used == 800 && all->page[2].score == 0.75f);
+    CHECK(all->page[2].pinned && all->page[2].scored);
+    kv_paging_free(s);
+    close_all(&r);
 }

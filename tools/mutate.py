@@ -37,7 +37,7 @@ def copy_tree(to):
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, to / name)
     if (ROOT / "build").exists() and not (to / "build").exists():
-        shutil.copytree(ROOT / "build", to / "build", ignore=shutil.ignore_patterns("emu", "cuda", "sanitize", "asan", "tsan", "fuzz"))
+        shutil.copytree(ROOT / "build", to / "build", ignore=shutil.ignore_patterns("emu", "cuda", "sanitize", "asan", "tsan", "fuzz", "dist", "systems"))
 
 
 def changed(text, old, new):

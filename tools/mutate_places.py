@@ -3,12 +3,14 @@
 
     python3 tools/mutate_places.py [FOLDER ...] [--n 35] [--seed 1] [--long]
     python3 tools/mutate_places.py --at server/api_chat.c:438 [--at ...]
+    python3 tools/mutate_places.py --file kv/paging.c [--n 9] --tests 'kv/ tests/kv_'
     python3 tools/mutate_places.py --plain build/sanitize/carat_test.times
 
 The folders are text, kv, hub, server and engine. A mistake is a small change of one line: a boundary
 moved, a condition turned round, a call or an assignment left out. The draw depends on folder, number and
 seed alone. --at: all mistakes of a line. --plain: no mistakes; lists the tests that sanitizers need not
-run, because the lines that they go through are those of tests that take less time in that file.
+run, because the lines that they go through are those of tests that take less time in that file. --file: n
+mistakes of one file. --tests: no lines are noted; every mistake is shown to the tests of these words.
 
 First every test runs once, alone, on a build that notes the lines it goes through (trace.json in the
 copy; --dir keeps it). For each mistake one file is compiled, and the tests that go through its line run,
@@ -277,7 +279,7 @@ class Tree:
             resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
         start = time.monotonic()
         env = dict(os.environ, CARAT_ROOT=str(self.root), TEST_LONG="1" if long else "")
-        p = subprocess.Popen(["build/carat_test", "-f"] + ["=" + t for t in tests], cwd=self.root, env=env,
+        p = subprocess.Popen(["build/carat_test", "-f"] + tests, cwd=self.root, env=env,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                              start_new_session=True, preexec_fn=limit)
         try:
@@ -311,12 +313,13 @@ def plain_tests(tree, times, cheap=0.5, worth=1.5):
 
 
 def judge(tree, p, o):
+    """(which suite sees it, by which test)"""
     path = tree.root / p.file
     text = path.read_text()
     lines = text.split("\n")
     assert lines[p.line - 1] == p.old
     lines[p.line - 1] = p.new
-    tests = tree.tests_of(p, o.most)
+    tests = o.tests.split() if o.tests else ["=" + t for t in tree.tests_of(p, o.most)]
     path.write_text("\n".join(lines))
     object_ = f"build/mistake/{p.file[:-2]}.o"
     try:
@@ -327,7 +330,7 @@ def judge(tree, p, o):
     if not tests:
         return "none", "no test goes there"
     tree.link({f"build/{p.file[:-2]}.o": object_})
-    usual = sum(tree.seconds[t] for t in tests)
+    usual = o.usual if o.tests else sum(tree.seconds[t[1:]] for t in tests)
     found, _ = tree.failing(tests, o.seconds + 2 * usual)
     if found:
         return "short", found
@@ -348,6 +351,8 @@ def main():
     ap.add_argument("--long", action="store_true")
     ap.add_argument("--list", action="store_true")
     ap.add_argument("--at", action="append", help="FILE:LINE: all mistakes there")
+    ap.add_argument("--file", help="the mistakes of this file alone")
+    ap.add_argument("--tests", metavar="WORDS", help="the tests that are shown each mistake")
     ap.add_argument("--plain", metavar="TIMES")
     ap.add_argument("--seconds", type=float, default=60, help="what the tests may take beyond their usual time")
     ap.add_argument("--dir", help="where the copy is; kept, and used again")
@@ -356,13 +361,23 @@ def main():
     if o.at:
         todo = [p for f in FOLDERS for p in places_of(Path(ROOT), f)
                 if any(f"{p.file}:{p.line}".endswith(at) for at in o.at)]
+    elif o.file:
+        folder = next(f for f, dirs in FOLDERS.items() if os.path.dirname(o.file) in dirs)
+        todo = [p for p in draw(ROOT, folder, sys.maxsize, o.seed) if p.file == o.file][o.skip:o.n]
     else:
         todo = [p for f in o.folders for p in draw(ROOT, f, o.n, o.seed)[o.skip:]]
     if o.list:
         print(*(f"{p.name}\n    {p.old.strip()}\n    {p.new.strip()}" for p in todo), sep="\n")
         return 0
     tree = Tree(o.dir or tempfile.mkdtemp(prefix="carat-mutate-"), o.make)
-    tree.trace()
+    if not o.tests:
+        tree.trace()
+    else:
+        tree.link({})
+        found, o.usual = tree.failing(o.tests.split(), 3600)
+        if found:
+            print(f"without a mistake: {found}")
+            return 1
     if o.plain:
         print(*(f"{s:6.1f} s {t}" for s, t in plain_tests(tree, o.plain)), sep="\n")
         return 0
