@@ -71,7 +71,7 @@ FLAGS := $(call noted,$(BUILD)/flags,$(filter-out ccache,$(CC)) $(shell $(CC) --
 
 # The floors, from the bottom up. Tests sit beside the code as *_test.c.
 LIB_DIRS = base image num format backend backend/cpu kv model text spec engine
-APP_DIRS = apps apps/hub apps/server
+APP_DIRS = apps apps/hub apps/media apps/server
 CODECS = -lpng -ljpeg -lwebp
 APP_LIBS = -ljansson $(CODECS) -lcurl -ledit -lmicrohttpd
 ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c %_avx512bf16.c)

@@ -8,16 +8,17 @@ set -eu
 cd "$(dirname "$0")/.."
 git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' | awk '
 BEGIN {
-    n = split("base image num format backend backend/cpu backend/cuda kv text model spec engine apps/hub apps apps/server", f, " ")
+    n = split("base image num format backend backend/cpu backend/cuda kv text model spec engine apps/hub apps/media apps apps/server", f, " ")
     for (i = 1; i <= n; i++) floor[f[i]] = i
     # text/ has no tensors: it stands on base/ alone, whatever is drawn below it.
     only["text"] = " base text "
     # Pictures stand on base/ alone too.
     only["image"] = " base image "
     only["apps/hub"] = " base apps/hub "
-    only["apps"] = " base apps/hub apps "
+    only["apps/media"] = " base image apps/hub apps/media "
+    only["apps"] = " base apps/hub apps/media apps "
     # The server reads requests with text/jtree.h, whose numbers keep their spelling.
-    only["apps/server"] = " base apps/hub apps apps/server "
+    only["apps/server"] = " base apps/hub apps/media apps apps/server "
 }
 {
     file = $0

@@ -20,6 +20,8 @@ enum {
 
 int net_second_ms = 1000;
 
+static pthread_once_t started = PTHREAD_ONCE_INIT;
+
 static void start_curl(void)
 {
     curl_global_init(CURL_GLOBAL_DEFAULT);
@@ -35,8 +37,7 @@ static bool add_line(struct curl_slist **list, const char *line)
 
 status net_open(net *n, const place *p, err *e)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, start_curl);
+    pthread_once(&started, start_curl);
     str auth = {0};
     *n = (net){.p = p, .multi = curl_multi_init(), .single = curl_multi_init()};
     /* A compressed text would have no length, and its ranges would be those of other bytes. */
@@ -103,20 +104,13 @@ static const char *certificates(void)
     return NULL;
 }
 
-CURL *net_request(net *n, const char *url, reply *head, char reason[CURL_ERROR_SIZE])
+CURL *net_plain(const char *url)
 {
+    pthread_once(&started, start_curl);
     CURL *c = curl_easy_init();
     if (!c)
         return NULL;
-    reason[0] = 0;
-    reply_clear(head);
     curl_easy_setopt(c, CURLOPT_URL, url);
-    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, reason);
-    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, take_line);
-    curl_easy_setopt(c, CURLOPT_HEADERDATA, head);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, drop_body);
-    curl_easy_setopt(c, CURLOPT_HTTPHEADER, trusted(n, url) ? n->with_token : n->plain);
-    curl_easy_setopt(c, CURLOPT_HEADEROPT, (long)CURLHEADER_SEPARATE); /* no token for proxies */
     curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
@@ -124,11 +118,27 @@ CURL *net_request(net *n, const char *url, reply *head, char reason[CURL_ERROR_S
     if (ca)
         curl_easy_setopt(c, CURLOPT_CAINFO, ca);
     curl_easy_setopt(c, CURLOPT_USERAGENT, "carat");
+    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
+    return c;
+}
+
+CURL *net_request(net *n, const char *url, reply *head, char reason[CURL_ERROR_SIZE])
+{
+    CURL *c = net_plain(url);
+    if (!c)
+        return NULL;
+    reason[0] = 0;
+    reply_clear(head);
+    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, reason);
+    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, take_line);
+    curl_easy_setopt(c, CURLOPT_HEADERDATA, head);
+    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, drop_body);
+    curl_easy_setopt(c, CURLOPT_HTTPHEADER, trusted(n, url) ? n->with_token : n->plain);
+    curl_easy_setopt(c, CURLOPT_HEADEROPT, (long)CURLHEADER_SEPARATE); /* no token for proxies */
     /* Parallel ranges are for several connections; HTTP/2 would put them into one. */
     curl_easy_setopt(c, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 256L << 10);
     /* A limit on the whole time would end large files. */
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)SILENCE_S);
     return c;

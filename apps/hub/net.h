@@ -31,6 +31,8 @@ void net_close(net *n); /* safe on a zeroed or closed one */
 
 /* One request as an easy handle with the options that all have. head: is filled as lines come. */
 CURL *net_request(net *n, const char *url, reply *head, char reason[CURL_ERROR_SIZE]);
+/* The same without a hub: no token, and HTTP/2 where there is. NULL: no memory. */
+CURL *net_plain(const char *url);
 /* Pauses. E_CANCELLED. */
 status net_wait(net *n, double s, const char *note, err *e);
 /* Moves the connections of a file, waits for news of them, at most 100 ms, and ticks. active:
