@@ -397,10 +397,11 @@ $(BUILD)/fuzz_$(1) $(BUILD)/fuzz_$(1).linked: $(call obj,$(2))
 endef
 # The reader of requests needs no connection, model or thread.
 $(eval $(call fuzz_also,request,$(patsubst %,apps/server/%.c,request fields sampling forms known unread tools tool_kinds \
-    jsonw answer api_chat api_completions api_responses api_responses_read api_messages api_llama api_ollama embed_form) \
+    jsonw parts answer api_chat api_completions api_responses api_responses_read api_messages api_llama api_ollama embed_form) \
+    apps/media/pictures.c $(call src,image) \
     engine/sample_check.c engine/compress_parse.c))
 $(foreach f,png jpeg webp,$(eval $(call fuzz_also,$(f),$(call src,image))))
-$(foreach f,png jpeg webp,$(BUILD)/fuzz_$(f) $(BUILD)/fuzz_$(f).linked): LIBS += $(CODECS)
+$(foreach f,png jpeg webp request,$(BUILD)/fuzz_$(f) $(BUILD)/fuzz_$(f).linked): LIBS += $(CODECS)
 $(eval $(call fuzz_also,headers,apps/server/headers.c))
 $(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,head routes fields sampling) \
     engine/sample_check.c engine/compress_parse.c))

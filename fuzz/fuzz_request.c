@@ -60,7 +60,7 @@ static void embed(embed_api api, const char *body, size_t n)
 FUZZ(request)
 {
     enum { EMBED_APIS = EMBED_OLLAMA_OLD + 1 };
-    static const request_limits lim = {.n_vocab = 1000};
+    static const request_limits lim = {.n_vocab = 1000, .images = true};
     const char *body = (const char *)data + 1;
     request rq = {0};
     problem p = {0};

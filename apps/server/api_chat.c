@@ -1,6 +1,7 @@
 /* api_chat.c - POST /v1/chat/completions: its requests, answers and streams. */
 #include "apps/server/answer.h"
 #include "apps/server/jsonw.h"
+#include "apps/server/parts.h"
 #include "apps/server/tool_kinds.h"
 
 #include <stdio.h>
@@ -14,27 +15,35 @@ static bool is_role(const jtree *m, const char *role)
     return jtree_is(r, JTREE_STRING) && !strcmp(r->s, role);
 }
 
-static bool refuse_part(const jtree *piece, size_t i, size_t k, problem *p)
+/* A part of content: a text, or a picture. A refusal of an earlier answer is text, too. */
+static bool put_part(request *rq, const jtree *piece, size_t i, size_t k, problem *p)
 {
-    const jtree *type = jtree_get(piece, "type");
+    const jtree *type = jtree_get(piece, "type"), *text = jtree_get(piece, "text");
+    str *o = &rq->messages;
     char field[80];
     snprintf(field, sizeof field, "messages[%zu].content[%zu]", i, k);
     if (piece->kind != JTREE_OBJECT || !jtree_is(type, JTREE_STRING))
         return problem_set(p, 400, field, "'%s' is no object with a type", field);
-    if (!strcmp(type->s, "text") || !strcmp(type->s, "refusal"))
-        return true;
-    return problem_set(p, 400, field, "'%s' is of type \"%.40s\": carat reads text only so far",
-                       field, type->s);
-}
-
-/* A part of content as text. A refusal of an earlier answer is text, too. */
-static void put_part(str *o, const jtree *piece)
-{
-    const jtree *text = jtree_get(piece, "text");
+    if (!strcmp(type->s, "image_url")) {
+        const jtree *v = jtree_get(piece, "image_url"), *url = jtree_get(v, "url");
+        bool object = jtree_is(v, JTREE_OBJECT);
+        int32_t number = take_picture(rq,
+                                      &(picture_source){.url = object ? url : v,
+                                                        .detail = jtree_get(v, "detail"),
+                                                        .field = field},
+                                      p);
+        put_picture(o, number);
+        return number >= 0;
+    }
+    if (strcmp(type->s, "text") && strcmp(type->s, "refusal"))
+        return problem_set(p, 400, field,
+                           "'%s' is of type \"%.40s\": carat reads text and images so far", field,
+                           type->s);
     json_open(o, NULL, '{');
     json_text(o, "type", "text");
     json_tree(o, "text", text ? text : jtree_get(piece, "refusal"));
     json_close(o, '}');
+    return true;
 }
 
 /* A call of an earlier answer. That of a custom tool has a text, which is the function's argument.
@@ -101,11 +110,9 @@ static bool put_chat_message(request *rq, const jtree *m, size_t i, int32_t *n_c
             put_member(rq, f, n_calls);
     if (jtree_is(c, JTREE_ARRAY)) {
         json_open(&rq->messages, "content", '[');
-        for (const jtree *piece = c->first; piece; piece = piece->next) {
-            if (!refuse_part(piece, i, k++, p))
+        for (const jtree *piece = c->first; piece; piece = piece->next)
+            if (!put_part(rq, piece, i, k++, p))
                 return false;
-            put_part(&rq->messages, piece);
-        }
         json_close(&rq->messages, ']');
     } else if (c) {
         json_tree(&rq->messages, "content", c);
@@ -134,6 +141,8 @@ static bool read_prefill(request *rq, const jtree *last, size_t i, problem *p)
         t = list ? jtree_get(piece, "text") : c;
         if (jtree_is(t, JTREE_STRING))
             str_put(&text, t->s, t->n);
+        else if (list && tree_says(jtree_get(piece, "type"), "image_url"))
+            problem_set(p, 400, field, "'%s' begins the answer, and holds an image", field);
     }
     if (text.n && !text.bad && keep_text(rq, p, text.at, text.n, &rq->prefill))
         rq->n_prefill = text.n;

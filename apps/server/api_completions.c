@@ -5,6 +5,7 @@
  */
 #include "apps/server/answer.h"
 #include "apps/server/jsonw.h"
+#include "apps/server/parts.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -20,7 +21,8 @@ bool read_prompt(request *rq, const request_limits *lim, problem *p)
     bool list = v->kind == JTREE_ARRAY;
     bool of_ids =
         list && v->first && (v->first->kind == JTREE_INTEGER || v->first->kind == JTREE_REAL);
-    if (!list && v->kind != JTREE_STRING)
+    bool pictured = rq->api == API_LLAMA; /* its prompts may be objects */
+    if (!list && v->kind != JTREE_STRING && !(pictured && v->kind == JTREE_OBJECT))
         return problem_set(p, 400, "prompt",
                            "'prompt' is %s; expected a string, an array of "
                            "strings, or token ids",
@@ -40,7 +42,10 @@ bool read_prompt(request *rq, const request_limits *lim, problem *p)
         raw_prompt *out = &rq->prompt[rq->n_prompts++];
         if (i->kind == JTREE_STRING)
             *out = (raw_prompt){.text = i->s, .n = i->n};
-        else if (i->kind != JTREE_ARRAY)
+        else if (i->kind == JTREE_OBJECT && pictured) {
+            if (!read_pictured_prompt(rq, i, out, p))
+                return false;
+        } else if (i->kind != JTREE_ARRAY)
             return problem_set(p, 400, "prompt",
                                "'prompt' holds %s; expected strings or arrays of "
                                "token ids",

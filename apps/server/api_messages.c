@@ -5,6 +5,7 @@
  */
 #include "apps/server/answer.h"
 #include "apps/server/jsonw.h"
+#include "apps/server/parts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -137,6 +138,27 @@ static bool passage_text(const place *at, size_t k, const jtree *block, str *out
     return true;
 }
 
+/* A picture, as a mark. */
+static bool block_picture(const place *at, size_t k, const jtree *b, str *out)
+{
+    const jtree *source = jtree_get(b, "source"), *type = jtree_get(source, "type");
+    const jtree *media = jtree_get(source, "media_type");
+    char field[80];
+    snprintf(field, sizeof field, "messages[%zu].content[%zu]", at->i, k);
+    picture_source s = {.field = field};
+    if (tree_says(type, "base64"))
+        s.base64 = jtree_get(source, "data");
+    else if (tree_says(type, "url"))
+        s.url = jtree_get(source, "url");
+    else if (at->rq->lim->images)
+        return refuse_block(at, k, "is an image whose source is neither base64 nor url");
+    if (media && (!jtree_is(media, JTREE_STRING) || strncmp(media->s, "image/", 6)))
+        return refuse_block(at, k, "is an image whose 'source.media_type' is no image/...");
+    int32_t number = take_picture(at->rq, &s, at->p);
+    mark_picture(out, number);
+    return number >= 0;
+}
+
 /* The text of a block; blocks of unknown types have none, and are said to be left out. */
 static bool block_text(const place *at, size_t k, const jtree *b, str *out)
 {
@@ -146,7 +168,7 @@ static bool block_text(const place *at, size_t k, const jtree *b, str *out)
     if (tree_says(type, "search_result"))
         return passage_text(at, k, b, out);
     if (tree_says(type, "image"))
-        return refuse_block(at, k, "is an image: carat reads text only so far");
+        return block_picture(at, k, b, out);
     if (tree_says(type, "compaction")) /* a summary of what came before */
         t = jtree_get(b, "content");
     if (jtree_is(t, JTREE_STRING)) {
@@ -200,7 +222,7 @@ static bool put_results(const place *at, const jtree *blocks)
         json_open(o, NULL, '{');
         json_text(o, "role", "tool");
         json_tree(o, "tool_call_id", id);
-        json_text_n(o, "content", str_text(&text), text.n);
+        put_content(o, &text);
         json_close(o, '}');
         o->bad |= text.bad;
         str_free(&text);
@@ -282,7 +304,7 @@ static bool put_user(const place *at, const jtree *blocks)
         note_origin(at->rq, at->i, false);
         json_open(o, NULL, '{');
         json_text(o, "role", "user");
-        json_text_n(o, "content", str_text(&text), text.n);
+        put_content(o, &text);
         json_close(o, '}');
     }
     o->bad |= text.bad;
@@ -301,6 +323,8 @@ static bool put_assistant(const place *at, const jtree *blocks, bool last)
     for (const jtree *b = blocks->first; b && ok && last; b = b->next)
         if (tree_says(jtree_get(b, "type"), "tool_use"))
             ok = refuse_block(at, 0, "calls tools, and the results are missing");
+    if (ok && rq->continue_last && has_picture(&text))
+        ok = refuse_block(at, 0, "begins the answer with a message that holds an image");
     if (ok && rq->continue_last && text.n &&
         (ok = keep_text(rq, at->p, text.at, text.n, &rq->prefill)))
         rq->n_prefill = text.n;
@@ -310,7 +334,7 @@ static bool put_assistant(const place *at, const jtree *blocks, bool last)
     json_text(o, "role", "assistant");
     if (thought.n)
         json_text_n(o, "reasoning_content", thought.at, thought.n);
-    json_text_n(o, "content", str_text(&text), text.n);
+    put_content(o, &text);
     put_tool_uses(o, blocks);
     json_close(o, '}');
     o->bad |= text.bad | thought.bad;
@@ -360,7 +384,7 @@ static bool put_anthropic_message(const place *at, const jtree *m)
         }
         json_open(&at->rq->messages, NULL, '{');
         json_text(&at->rq->messages, "role", "system");
-        json_text_n(&at->rq->messages, "content", str_text(&words), words.n);
+        put_content(&at->rq->messages, &words);
         json_close(&at->rq->messages, '}');
         at->rq->messages.bad |= words.bad;
         str_free(&words);

@@ -8,6 +8,7 @@
  */
 #include "apps/server/answer.h"
 #include "apps/server/jsonw.h"
+#include "apps/server/parts.h"
 #include "base/clock.h"
 
 #include <stdio.h>
@@ -94,11 +95,40 @@ static bool read_both(request *rq, const request_limits *lim, problem *p)
            problem_set(p, 400, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
 }
 
-static bool refuse_images(const jtree *o, const char *field, problem *p)
+/* "content": `images` of o, then the text; NULL: none. front: of the field, before "images". */
+static bool put_images(request *rq, const jtree *o, const jtree *text, const char *front,
+                       problem *p)
 {
-    return !jtree_truthy(jtree_get(o, "images")) ||
-           problem_set(p, 400, field, "'%s'%s: carat reads text only so far", field,
-                       strcmp(field, "images") ? " has images" : "");
+    const jtree *list = jtree_get(o, "images");
+    size_t k = 0;
+    char field[80];
+    snprintf(field, sizeof field, "%simages", front);
+    if (list && list->kind != JTREE_ARRAY)
+        return problem_set(p, 400, field, "'%s' is %s; expected an array", field,
+                           jtree_kind_name(list));
+    if (!list || !list->count) {
+        if (text)
+            json_tree(&rq->messages, "content", text);
+        else
+            json_text(&rq->messages, "content", "");
+        return true;
+    }
+    json_open(&rq->messages, "content", '[');
+    for (const jtree *it = list->first; it; it = it->next) {
+        snprintf(field, sizeof field, "%simages[%zu]", front, k++);
+        int32_t number = take_picture(rq, &(picture_source){.base64 = it, .field = field}, p);
+        if (number < 0)
+            return false;
+        put_picture(&rq->messages, number);
+    }
+    if (text && text->n) {
+        json_open(&rq->messages, NULL, '{');
+        json_text(&rq->messages, "type", "text");
+        json_tree(&rq->messages, "text", text);
+        json_close(&rq->messages, '}');
+    }
+    json_close(&rq->messages, ']');
+    return true;
 }
 
 /* ---- Messages ---- */
@@ -196,8 +226,6 @@ static bool put_message(request *rq, const jtree *m, size_t i, pending *w, probl
     if (m->kind != JTREE_OBJECT)
         return problem_set(p, 400, field, "'%s' is %s; expected an object", field,
                            jtree_kind_name(m));
-    if (!refuse_images(m, field, p))
-        return false;
     snprintf(field, sizeof field, "messages[%zu].content", i);
     if (content && content->kind != JTREE_STRING)
         return problem_set(p, 400, field, "'%s' is %s; expected a string", field,
@@ -205,10 +233,9 @@ static bool put_message(request *rq, const jtree *m, size_t i, pending *w, probl
     json_open(o, NULL, '{');
     if (role)
         json_tree(o, "role", role);
-    if (content)
-        json_tree(o, "content", content);
-    else
-        json_text(o, "content", "");
+    snprintf(field, sizeof field, "messages[%zu].", i);
+    if (!put_images(rq, m, content, field, p))
+        return false;
     if (jtree_is(thought, JTREE_STRING) && thought->n)
         json_tree(o, "reasoning_content", thought);
     if (tree_says(role, "tool"))
@@ -232,6 +259,8 @@ static bool read_beginning(request *rq, const jtree *last, size_t i, problem *p)
     rq->thought = jtree_truthy(jtree_get(last, "thinking"));
     if (!content || !content->n)
         return true;
+    if (jtree_truthy(jtree_get(last, "images")))
+        return problem_set(p, 400, field, "'%s' begins the answer, and holds images", field);
     if (rq->think == THINK_ON && !rq->thought)
         return problem_set(p, 400, field,
                            "'%s' begins the answer, so the model cannot think before it: turn "
@@ -266,14 +295,17 @@ bool ollama_chat_parse(request *rq, const request_limits *lim, problem *p)
 
 /* ---- One prompt ---- */
 
-static void put_turn(request *rq, const char *role, const jtree *text)
+/* of: has `images`. */
+static bool put_turn(request *rq, const char *role, const jtree *of, const jtree *text, problem *p)
 {
     int32_t none = -1;
     json_open(&rq->messages, NULL, '{');
     json_text(&rq->messages, "role", role);
-    json_tree(&rq->messages, "content", text);
+    if (!put_images(rq, of, text, "", p))
+        return false;
     json_close(&rq->messages, '}');
     str_put(&rq->origin, (const char *)&none, sizeof none);
+    return true;
 }
 
 static bool refuse_field(const request *rq, const char *key, const char *why, problem *p)
@@ -284,7 +316,7 @@ static bool refuse_field(const request *rq, const char *key, const char *why, pr
 
 static bool read_raw(request *rq, const jtree *prompt, problem *p)
 {
-    static const char *const with[] = {"template", "system", "context"};
+    static const char *const with[] = {"template", "system", "context", "images"};
     for (size_t i = 0; i < sizeof with / sizeof *with; i++)
         if (jtree_truthy(jtree_get(rq->body, with[i])))
             return problem_set(p, 400, with[i], "'raw' and '%s' exclude each other", with[i]);
@@ -303,9 +335,10 @@ bool ollama_generate_parse(request *rq, const request_limits *lim, problem *p)
     if (!read_both(rq, lim, p) || !field_kind(p, rq->body, "prompt", JTREE_STRING, &prompt) ||
         !field_kind(p, rq->body, "system", JTREE_STRING, &system) ||
         !field_kind(p, rq->body, "suffix", JTREE_STRING, &suffix) ||
-        !field_bool(p, rq->body, "raw", &raw) || !refuse_images(rq->body, "images", p))
+        !field_bool(p, rq->body, "raw", &raw))
         return false;
-    rq->load_only = (!prompt || !prompt->n) && (!suffix || !suffix->n);
+    rq->load_only = (!prompt || !prompt->n) && (!suffix || !suffix->n) &&
+                    !jtree_truthy(jtree_get(rq->body, "images"));
     if (rq->load_only)
         return true;
     if (raw)
@@ -314,6 +347,8 @@ bool ollama_generate_parse(request *rq, const request_limits *lim, problem *p)
         !refuse_field(rq, "context", "send the conversation to /api/chat", p))
         return false;
     if (suffix && suffix->n) {
+        if (!refuse_field(rq, "images", "a gap in a text is filled without them", p))
+            return false;
         rq->infill = true;
         rq->before =
             prompt ? (raw_prompt){.text = prompt->s, .n = prompt->n} : (raw_prompt){.text = ""};
@@ -323,8 +358,9 @@ bool ollama_generate_parse(request *rq, const request_limits *lim, problem *p)
     }
     str_putc(&rq->messages, '[');
     if (system && system->n)
-        put_turn(rq, "system", system);
-    put_turn(rq, "user", prompt);
+        put_turn(rq, "system", NULL, system, p);
+    if (!put_turn(rq, "user", rq->body, prompt, p))
+        return false;
     str_putc(&rq->messages, ']');
     return true;
 }

@@ -9,6 +9,7 @@
  * Logprobs are written if 'include' has "message.output_text.logprobs" or 'top_logprobs' is not 0.
  */
 #include "apps/server/jsonw.h"
+#include "apps/server/parts.h"
 #include "apps/server/tool_kinds.h"
 
 #include <stdio.h>
@@ -23,13 +24,18 @@ typedef struct items {
     bool in_call; /* a message with tool_calls is open */
 } items;
 
+static void field_of(const items *at, char field[48])
+{
+    if (at->before)
+        snprintf(field, 48, "previous_response_id");
+    else
+        snprintf(field, 48, "input[%zu]", at->i);
+}
+
 static bool refuse_item(const items *at, const char *what)
 {
     char field[48];
-    if (at->before)
-        snprintf(field, sizeof field, "previous_response_id");
-    else
-        snprintf(field, sizeof field, "input[%zu]", at->i);
+    field_of(at, field);
     return problem_set(at->p, 400, field, "'%s' %s", field, what);
 }
 
@@ -75,7 +81,25 @@ static void put_pending_thought(items *at)
     str_cut(&at->thought, 0);
 }
 
-/* Content: a string, or parts such as input_text and output_text. */
+/* A picture, as a mark. */
+static bool mark_part(const items *at, const jtree *q, str *out)
+{
+    const jtree *v = jtree_get(q, "image_url");
+    char field[48];
+    field_of(at, field);
+    if (jtree_truthy(jtree_get(q, "file_id")))
+        return refuse_item(at, "holds an image by 'file_id': this server keeps no files");
+    int32_t number =
+        take_picture(at->rq,
+                     &(picture_source){.url = jtree_is(v, JTREE_OBJECT) ? jtree_get(v, "url") : v,
+                                       .detail = jtree_get(q, "detail"),
+                                       .field = field},
+                     at->p);
+    mark_picture(out, number);
+    return number >= 0;
+}
+
+/* Content: a string, or parts such as input_text and output_text. Pictures become marks. */
 static bool join_parts(const items *at, const jtree *c, str *out)
 {
     if (!c)
@@ -88,10 +112,13 @@ static bool join_parts(const items *at, const jtree *c, str *out)
         return refuse_item(at, "has a content that is neither a string nor an array of parts");
     for (const jtree *q = c->first; q; q = q->next) {
         const jtree *type = jtree_get(q, "type"), *text = jtree_get(q, "text");
-        if (tree_says(type, "input_image") || tree_says(type, "input_file") ||
-            tree_says(type, "input_audio"))
-            return refuse_item(at,
-                               "holds an image, a file or a sound: carat reads text only so far");
+        if (tree_says(type, "input_image")) {
+            if (!mark_part(at, q, out))
+                return false;
+            continue;
+        }
+        if (tree_says(type, "input_file") || tree_says(type, "input_audio"))
+            return refuse_item(at, "holds a file or a sound: carat reads text and images so far");
         if (tree_says(type, "refusal"))
             text = jtree_get(q, "refusal");
         if (jtree_is(text, JTREE_STRING))
@@ -126,6 +153,10 @@ static bool put_message_item(items *at, const jtree *item, bool last)
     if (assistant && last && (at->i > 0 || at->rq->history)) { /* the answer may continue it */
         if (!(ok = read_continue(at->rq, true, at->p)))
             goto out;
+        if (at->rq->continue_last && has_picture(&text)) {
+            ok = refuse_item(at, "begins the answer, and holds an image");
+            goto out;
+        }
         if (at->rq->continue_last && text.n &&
             (ok = keep_text(at->rq, at->p, text.at, text.n, &at->rq->prefill)))
             at->rq->n_prefill = text.n;
@@ -136,7 +167,7 @@ static bool put_message_item(items *at, const jtree *item, bool last)
         put_pending_thought(at);
     else
         str_cut(&at->thought, 0); /* its message is missing */
-    json_text_n(&at->rq->messages, "content", str_text(&text), text.n);
+    put_content(&at->rq->messages, &text);
     json_close(&at->rq->messages, '}');
 out:
     at->rq->messages.bad |= text.bad;
@@ -257,7 +288,7 @@ static bool put_output(items *at, const jtree *item)
     if (ok) {
         open_message(at, "tool");
         json_tree(&at->rq->messages, "tool_call_id", id);
-        json_text_n(&at->rq->messages, "content", str_text(&text), text.n);
+        put_content(&at->rq->messages, &text);
         json_close(&at->rq->messages, '}');
     }
     at->rq->messages.bad |= text.bad;
@@ -276,7 +307,7 @@ static bool put_agent_message(items *at, const jtree *item)
     bool ok = join_parts(at, jtree_get(item, "content"), &text);
     if (ok && text.n > n) {
         open_message(at, "user");
-        json_text_n(&at->rq->messages, "content", text.at, text.n);
+        put_content(&at->rq->messages, &text);
         json_close(&at->rq->messages, '}');
     }
     at->rq->messages.bad |= text.bad;
@@ -290,7 +321,8 @@ static bool take_reasoning(items *at, const jtree *item)
     const jtree *c = jtree_get(item, "content");
     if (!jtree_is(c, JTREE_ARRAY) || !c->count)
         c = jtree_get(item, "summary");
-    return join_parts(at, c, &at->thought);
+    return join_parts(at, c, &at->thought) &&
+           (!has_picture(&at->thought) || refuse_item(at, "is a thought that holds an image"));
 }
 
 static bool no_such_item(const items *at, const jtree *item)

@@ -58,6 +58,7 @@ static const known_field fields[] = {
     {"system", MESS, READ, NULL},
     {"model", ALL, READ, NULL},
     {"keep_alive", ALL, READ, NULL},
+    {"image_tokens", TALK | LLAM | OLLA, READ, NULL},
     {"suffix", TEXT, READ, NULL},
     {"echo", TEXT, READ, NULL},
     {"previous_response_id", RESP, READ, NULL},

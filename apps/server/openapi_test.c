@@ -12,7 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const request_limits limits = {.n_vocab = 1000, .sampling = {.temperature = 1, .top_p = 1}};
+static const request_limits limits = {
+    .n_vocab = 1000, .images = true, .sampling = {.temperature = 1, .top_p = 1}};
 
 static const char *const names[] = {[API_CHAT] = "ChatRequest",
                                     [API_COMPLETIONS] = "CompletionRequest",
@@ -367,6 +368,12 @@ TEST(openapi_every_field_alone)
     arena_free(&d.mem);
 }
 
+#define DOT                                                                                        \
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5Erk"   \
+    "Jggg"
+#define PICTURE                                                                                    \
+    "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64," DOT                  \
+    "\",\"detail\":\"low\"}}"
 #define USER "{\"role\":\"user\",\"content\":\"x\"}"
 TEST(openapi_bodies)
 {
@@ -379,6 +386,11 @@ TEST(openapi_bodies)
         {API_CHAT, "{\"messages\":{}}"},
         {API_CHAT, "{\"messages\":[1]}"},
         {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[" PICTURE "]}]}"},
+        {API_CHAT, "{\"messages\":[" USER "],\"image_tokens\":\"native\"}"},
+        {API_CHAT, "{\"messages\":[" USER "],\"image_tokens\":280}"},
+        {API_CHAT, "{\"messages\":[" USER "],\"image_tokens\":69}"},
+        {API_CHAT, "{\"messages\":[" USER "],\"image_tokens\":\"many\"}"},
         {API_CHAT,
          "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}]}"},
         {API_CHAT, "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"A\"}]}"},
@@ -433,6 +445,9 @@ TEST(openapi_bodies)
         {API_MESSAGES, "{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}"},
         {API_MESSAGES, "{\"messages\":[{\"role\":\"user\"}]}"},
         {API_MESSAGES, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}"},
+        {API_MESSAGES,
+         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"source\":{"
+         "\"type\":\"base64\",\"media_type\":\"image/png\",\"data\":\"" DOT "\"}}]}]}"},
         {API_MESSAGES,
          "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}]}"},
         {API_MESSAGES,

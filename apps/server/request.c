@@ -1,5 +1,5 @@
 /* request.c - one body to one request: JSON, the check of known.c, the dialect's parser. */
-#include "apps/server/request.h"
+#include "apps/server/parts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -85,8 +85,10 @@ bool request_read(request *rq, const request_limits *lim, problem *p)
                                                  [API_INFILL] = infill_parse,
                                                  [API_OLLAMA_CHAT] = ollama_chat_parse,
                                                  [API_OLLAMA_GENERATE] = ollama_generate_parse};
-    if (check_fields(rq, lim, p))
+    rq->lim = lim;
+    if (check_fields(rq, lim, p) && read_image_tokens(rq, p))
         parsers[rq->api](rq, lim, p);
+    rq->lim = NULL;
     if (!p->status)
         say_unread(rq);
     if (!p->status && (rq->messages.bad || rq->tools.bad || rq->allowed.bad || rq->origin.bad ||
@@ -169,6 +171,7 @@ void request_free(request *rq)
     str_free(&rq->allowed);
     str_free(&rq->origin);
     str_free(&rq->left_out);
+    pictures_free(&rq->pictures);
     arena_free(&rq->mem);
     *rq = (request){0};
 }

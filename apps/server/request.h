@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/str.h"
+#include "apps/media/pictures.h"
 #include "text/jtree.h"
 
 /* ---- Problems ---- */
@@ -77,9 +78,12 @@ enum {
 /* What parsers need of the model and the options. */
 typedef struct request_limits {
     int32_t n_vocab;
-    carat_sampling sampling;   /* defaults */
-    bool lenient;              /* unknown fields pass */
-    const char *chat_template; /* [n_chat_template] of the model's file; NULL: none */
+    carat_sampling sampling;       /* defaults */
+    bool lenient;                  /* unknown fields pass */
+    bool images;                   /* the model takes images; */
+    bool could_see;                /* it does not, for want of a file */
+    const picture_rules *pictures; /* where they may come from; NULL: requests alone */
+    const char *chat_template;     /* [n_chat_template] of the model's file; NULL: none */
     size_t n_chat_template;
 } request_limits;
 
@@ -88,6 +92,7 @@ typedef struct raw_prompt { /* of /v1/completions: text, or ids if that is not N
     size_t n;
     const int32_t *ids;
     int64_t n_ids;
+    int32_t first_picture, n_pictures; /* those of its marks (parts.h) */
 } raw_prompt;
 
 typedef struct text_bias { /* of every token of a text */
@@ -119,8 +124,11 @@ typedef struct request {
     arena mem;
     api_kind api;
     const jtree *body;
-    const char *model; /* the client's name for it, or "" */
-    int64_t keep_ms;   /* keep_alive: how long the model stays loaded after it */
+    const request_limits *lim; /* inside of request_read */
+    pictures pictures;         /* parts.h */
+    int32_t image_tokens;      /* of each, as in carat_image_options; 0: not given */
+    const char *model;         /* the client's name for it, or "" */
+    int64_t keep_ms;           /* keep_alive: how long the model stays loaded after it */
     bool stream, include_usage, progress, echo;
     int32_t n;          /* answers to each prompt */
     int64_t max_tokens; /* 0: not given */

@@ -95,7 +95,7 @@ static const mistake mistakes[] = {
     {API_CHAT,
      "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\","
      "\"image_url\":{\"url\":\"x\"}}]}]}",
-     "messages[0].content[0]", "image_url"},
+     "messages[0].content[0]", "image input is not supported by this model"},
     {API_CHAT,
      "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
      "\"tool_calls\":[{\"id\":\"a\",\"function\":{\"name\":\"f\"}}]}]}",

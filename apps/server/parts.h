@@ -1,0 +1,39 @@
+/* parts.h - pictures in the content of messages, for every dialect.
+ *
+ * A dialect takes each picture of a message into request.pictures and gets its number. In the
+ * messages of the request, which are JSON in OpenAI's shape, the part {"type": "image", "number":
+ * N} stands for it. Dialects that join the texts of a message write a mark into the joined text
+ * instead; put_content turns such a text into parts. A mark has a byte that no UTF-8 has, and texts
+ * of a request are valid UTF-8, so no client can write one.
+ */
+#ifndef APPS_SERVER_PARTS_H
+#define APPS_SERVER_PARTS_H
+
+#include "apps/server/request.h"
+
+/* One of the sources of a picture. */
+typedef struct picture_source {
+    const jtree *url;    /* data:, file:, http: */
+    const jtree *base64; /* bytes alone; a data URI is taken, too */
+    const jtree *detail; /* low, auto, high, original; NULL: not given */
+    const char *field;   /* of the picture, for problems */
+} picture_source;
+
+/* Takes a picture. -1: a problem. */
+int32_t take_picture(request *rq, const picture_source *s, problem *p);
+/* {"type": "image", "number": N} */
+void put_picture(str *o, int32_t number);
+/* `image_tokens`: tokens of a picture, or "native". */
+bool read_image_tokens(request *rq, problem *p);
+
+void mark_picture(str *text, int32_t number);
+bool has_picture(const str *text);
+/* "content": a string, or parts. */
+void put_content(str *o, const str *text);
+
+/* llama-server's prompt, {"prompt_string", "multimodal_data"}: a text in which each PICTURE_MARK
+ * stands for the next picture. */
+#define PICTURE_MARK "<__media__>"
+bool read_pictured_prompt(request *rq, const jtree *v, raw_prompt *out, problem *p);
+
+#endif
