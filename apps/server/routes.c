@@ -163,8 +163,8 @@ static const struct {
      "a running answer cannot be steered: end the connection to stop "
      "it, or limit its thought in the request"},
     {"/v1/audio/", "carat reads and writes text only so far"},
-    {"/v1/images/", "carat reads and writes text only so far"},
-    {"/v1/videos", "carat reads and writes text only so far"},
+    {"/v1/images/", "carat writes text only"},
+    {"/v1/videos", "carat writes text only"},
     {"/v1/realtime", "carat has no sessions over WebSockets: /v1/chat/completions streams"},
 #define STORE                                                                                      \
     "carat stores no files, batches, threads and conversations; /v1/responses continues an "       \

@@ -109,7 +109,7 @@ const char *tool_kind_why(const char *type)
                                          "code_",       "mcp",       "image_generation",
                                          "tool_search", "shell",     "advisor"};
     if (!strncmp(type, "computer", 8))
-        return "its results are pictures, and carat reads text only so far";
+        return "its results are pictures that another server makes";
     for (size_t i = 0; i < sizeof hosted / sizeof *hosted; i++)
         if (!strncmp(type, hosted[i], strlen(hosted[i])))
             return "the server of the API runs it, and carat runs no tools";
