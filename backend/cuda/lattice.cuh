@@ -55,6 +55,9 @@ template <int K> DEV void lattice_begin(int kind)
                                                : (int)LATTICE_IQ2_S;
         const int n = kind == PACK_IQ2_XS ? 512 : table_of<K>::entries;
         const uint16_t *grid = grid_of_type(type);
+#ifdef CARAT_EMU
+        emu_static_shared(table_bytes<K>, (size_t)cu_gpu.shared_block);
+#endif
         for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
             const uint32_t e = table_word<K>(grid[i]);
             uint4 *to = (uint4 *)(table_words<K>() + i * copies);

@@ -474,8 +474,9 @@ static void try_cuts(rows_plan *best, const rows_shape &s, bool beside)
 {
     using S = staged<K>;
     using W = warp_of<NT, M>;
-    const rows_gpu gpu = {(size_t)(cu_gpu.shared_block - table_bytes<K>), cu_gpu.n_sm};
-    const rows_needs needs = {M, NT, W::stages * S::bytes + S::table, S::x_unit, W::most};
+    const rows_gpu gpu = {(size_t)cu_gpu.shared_block, cu_gpu.n_sm};
+    const rows_needs needs = {
+        M, NT, W::stages * S::bytes + S::table, S::x_unit, table_bytes<K>, W::most};
     rows_cut only = forced;
     if (beside) /* the kernel beside it may use the memory of sums */
         only.spread = ROWS_TOGETHER;

@@ -167,7 +167,7 @@ static void try_cut(rows_plan *best, const rows_shape *s, const rows_needs *k, c
     if (s->glu && slots % 4) /* tiles of W in pairs: 32 outputs are a group of the int8 copy */
         return;
     int32_t groups = blocks_of(s, n_tile), spread = s->shares / rows_own(s, c);
-    size_t need = shared_of(s, k, c);
+    size_t need = shared_of(s, k, c) + (size_t)k->fixed;
     groups *= s->pieces;
     size_t sums = (size_t)groups * (size_t)(s->shares * n_tile * 16 * s->rows);
     if (need > gpu->shared || (spread > 1 && (s->glu || groups > ROWS_GROUPS || sums > ROWS_SUMS)))
@@ -177,7 +177,7 @@ static void try_cut(rows_plan *best, const rows_shape *s, const rows_needs *k, c
     int32_t fit = (int32_t)((gpu->shared + 1024) / (need + 1024)), warps = k->warps / c.warps;
     double time = time_of(s, k, price_here(s, k, gpu), c, here, fit < warps ? fit : warps);
     if (!best->shared || time < best->time)
-        *best = (rows_plan){c, need, time};
+        *best = (rows_plan){c, need - (size_t)k->fixed, time};
 }
 
 /* Tries blocks of 4 to 24 warps. Parts that are not abreast take turns, or have blocks of their

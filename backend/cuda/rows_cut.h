@@ -27,14 +27,15 @@ typedef struct rows_shape {
 } rows_shape;
 
 /* A kernel's needs: tiles of a warp; tiles of 8 activation rows; bytes of shared memory per tile of
- * a warp, and per unit of 8 activation rows; warps that fit into a multiprocessor's registers. */
+ * a warp, per unit of 8 activation rows, and of each block beside those it asks for; warps that fit
+ * into a multiprocessor's registers. */
 typedef struct rows_needs {
-    int32_t tiles, n_8, per_tile, per_x, warps;
+    int32_t tiles, n_8, per_tile, per_x, fixed, warps;
 } rows_needs;
 
 typedef struct rows_plan {
     rows_cut cut;
-    size_t shared; /* bytes of a block; 0: nothing fits */
+    size_t shared; /* bytes that a block asks for; 0: nothing fits */
     double time;   /* nanoseconds */
 } rows_plan;
 

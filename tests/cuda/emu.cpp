@@ -60,6 +60,8 @@ static unsigned block_generation;
 static void *main_sp;
 static void (*the_call)(void *);
 static void *the_arg;
+static const void *the_kernel; /* of a launch; NULL: a part of a recording */
+static size_t the_shared;      /* its dynamic shared memory */
 static char *dyn;
 static size_t dyn_cap;
 
@@ -484,6 +486,7 @@ void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), v
     emu_block_dim = block;
     the_call = call;
     the_arg = arg;
+    the_shared = shared_bytes;
     free(dyn);
     dyn_cap = (shared_bytes + 1023) & ~(size_t)1023;
     dyn = (char *)aligned_alloc(1024, dyn_cap ? dyn_cap : 1024);
@@ -619,8 +622,8 @@ int emu_allow_shared(const void *kernel, int bytes)
     return cudaSuccess;
 }
 
-/* EMU_KERNELS=FILE: the kernels that ran, as distances from the code of this file, so that two runs of one
- * program can be compared. */
+/* EMU_KERNELS=FILE: the kernels that ran, as distances from the code of this file, so that two runs
+ * of one program can be compared. */
 static std::set<const void *> ran;
 static void write_ran()
 {
@@ -654,7 +657,23 @@ bool emu_may_launch(const void *kernel, size_t shared_bytes, cudaStream_t s)
         last_error = cudaErrorInvalidValue;
         return false;
     }
+    the_kernel = kernel;
     return true;
+}
+/* A kernel that was granted nothing has 48 KB, and a grant counts as used. */
+void emu_static_shared(size_t bytes, size_t most)
+{
+    if (!the_kernel)
+        return;
+    const size_t granted = (size_t)grants[grant_of(the_kernel)].bytes[current_gpu];
+    const size_t beside = granted ? granted : the_shared;
+    if (!granted)
+        most = ANY_KERNEL_SHARED;
+    if (beside + bytes <= most)
+        return;
+    fprintf(stderr, "emu: %zu bytes of static shared memory beside %zu: a block has %zu\n", bytes,
+            beside, most);
+    last_error = cudaErrorInvalidValue;
 }
 
 /* ---- Host calls --------------------------------------------------------------------------- */
@@ -873,6 +892,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned lon
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 {
+    the_kernel = NULL;
     for (const emu_op &o : x->op) {
         if (o.call)
             emu_run(o.grid, o.block, o.shared_bytes, o.call, o.f);

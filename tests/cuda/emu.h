@@ -145,6 +145,9 @@ void emu_run(dim3 grid, dim3 block, size_t shared_bytes, void (*call)(void *), v
 /* May the thread's current GPU run this launch? If not, it fails with the runtime's error. */
 bool emu_may_launch(const void *kernel, size_t shared_bytes, cudaStream_t s);
 int emu_allow_shared(const void *kernel, int bytes); /* on the current GPU; a CUDA error, or 0 */
+/* A running kernel calls it: it has so many bytes of shared memory beside the dynamic ones. Fails
+ * as the runtime does where both are more than a block may have. Not in recordings. */
+void emu_static_shared(size_t bytes, size_t most);
 template <class K> const void *emu_address(K *kernel)
 {
     return (const void *)kernel;
