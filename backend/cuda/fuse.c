@@ -55,6 +55,7 @@ void cuda_settle(cuda_device *c)
     if (w->n_jobs)
         cu_heads(c->stream, w->job, w->n_jobs, w->kv, w->st);
     cuda_forget_waiting(c);
+    cuda_ok(c, NULL, cudaGetLastError(), "ops that waited"); /* a copy may come next */
 }
 
 void cuda_forget_waiting(cuda_device *c)

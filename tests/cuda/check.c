@@ -278,10 +278,9 @@ bool pair_make(rig *g, pair *p, num_type type, int32_t n_in, int32_t n_out, int3
 
 void pair_bias(rig *g, pair *p)
 {
-    static int n_asked;
     const weight *w = &p->w[0];
     pair b;
-    if (n_asked++ % 2 || !pair_make(g, &b, NUM_F32, w->n_out, 1, w->n_mat, 0.5, false))
+    if (rng_below(&g->rng, 2) || !pair_make(g, &b, NUM_F32, w->n_out, 1, w->n_mat, 0.5, false))
         return;
     p->bias_bytes = b.bytes;
     for (int i = 0; i < 2; i++) {
@@ -409,6 +408,8 @@ int main(int argc, char **argv)
         check_early(&g);
     }
     double models = clock_ms();
+    if (g.gpu->failed(g.gpu, &g.e))
+        failed(&g, "device", g.e.text);
     printf("%d checks, %d failed   (ops %.1f s, models %.1f s; slowest %.1f s: %s)\n", g.n_run,
            g.n_failed, (ops - start) / 1e3, (models - ops) / 1e3, g.slowest_ms / 1e3, g.slowest);
     fflush(stdout);

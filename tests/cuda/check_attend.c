@@ -31,7 +31,7 @@ typedef struct scene {
     double key_sigma, bound; /* of errors */
     float scale;             /* of scores */
     key_source source;
-    pair sinks; /* of every other case */
+    pair sinks; /* of half of the cases */
     kv_layout layout;
     kv_view view[2];
     kv_cache cache[2][2]; /* [reference, device][sequence] */
@@ -213,10 +213,9 @@ static bool scene_open(rig *g, scene *s, const attend_case *a)
         s->rot[kv] =
             s->type[kv] == NUM_TQ3_0 || (a->rot && num_format_of(s->type[kv])->block_n > 1);
     put_shape(s);
-    static int n_scenes;
     if (a->turning && !source_make(g, &s->source, a->d, a->turning))
         return false;
-    if ((n_scenes++ % 2 == 0 || a->sinks) &&
+    if ((rng_below(&g->rng, 2) || a->sinks) &&
         !pair_make(g, &s->sinks, NUM_F32, a->n_head, 1, 1, 4.0, false))
         return false;
     if (open_stores(g, s, &e)) {

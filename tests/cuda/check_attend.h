@@ -16,7 +16,7 @@ typedef struct attend_case {
     int32_t turning;   /* turning pairs of one stream; 0: two streams */
     bool wide;         /* keys beyond 65504 */
     bool all;          /* rows see all rows of their sequence */
-    bool sinks;        /* surely; else every other case has them */
+    bool sinks;        /* surely; else half of the cases have them */
     int32_t later;     /* rows see all of their block of so many rows; 0: off */
     int32_t cut;       /* two_seqs: rows of the first; 0: half of them */
     float skip;        /* of skip-softmax; 0: off */

@@ -73,7 +73,7 @@ typedef struct pair {
 bool pair_make(rig *g, pair *w, num_type type, int32_t n_in, int32_t n_out, int32_t n_mat,
                double sigma, bool gather);
 void pair_free(rig *g, pair *w);
-/* Gives every other such weight of a run biases. It stays where it is from here on. */
+/* Gives biases to half of the weights that ask. The pair stays where it is from here on. */
 void pair_bias(rig *g, pair *w);
 
 enum { ROWS_MAX = 2400 };
