@@ -238,7 +238,9 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
         return;
     }
     int32_t kind = cuda_kind(p, gate);
-    if (act == ACT_GELU_TANH && cuda_is_float(kind) && (!up || cuda_kind(p, up) == kind)) {
+    const bool biased = gate->bias || (up && up->bias);
+    if (act == ACT_GELU_TANH && !biased && cuda_is_float(kind) &&
+        (!up || cuda_kind(p, up) == kind)) {
         if (cuda_skip(p, y))
             return;
         cuda_wrote_mat(p, y);
@@ -392,6 +394,17 @@ static bool routes(const mixture *m)
            (!f || (f->packed && f->packed_kind == w->packed_kind));
 }
 
+/* Does a product of the mixture have biases? */
+static bool has_biases(const mixture *m)
+{
+    const weight *w[] = {m->router,      m->gate,      m->up,         m->down,
+                         m->shared_gate, m->shared_up, m->shared_down};
+    for (size_t i = 0; i < sizeof w / sizeof *w; i++)
+        if (w[i] && w[i]->bias)
+            return true;
+    return false;
+}
+
 /* One row, whose shared expert is one more pair of the launches of experts. More rows take the
  * expansion, whose bits are the same. */
 bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
@@ -399,8 +412,7 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     cuda_device *c = cuda_of(p);
     const route_rule plain = {.factor = 1}, *rule = m->rule ? m->rule : &plain;
     const weight *w = m->router;
-    if (!m->shared_gate || w->bias || m->gate->bias || m->shared_gate->bias ||
-        m->act == ACT_SWIGLU_CUT)
+    if (!m->shared_gate || has_biases(m) || m->act == ACT_SWIGLU_CUT)
         return false;
     int32_t n_ff = m->shared_gate->n_out, k = m->k + 1; /* pairs */
     if (p->dry || x.rows != 1 || !cuda_few(p) || !cuda_gates(m->act) || !routes(m) ||
