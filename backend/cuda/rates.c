@@ -73,8 +73,7 @@ static bool int8_is_quicker(const cuda_device *c)
     t.q.s = t.q.q + n_x;
     const bool quicker = CLEARLY * rate_time(c, &t, true) < rate_time(c, &t, false);
     cudaFree(at);
-    cudaGetLastError();
-    return quicker;
+    return cudaGetLastError() == cudaSuccess && quicker; /* a kernel that failed took no time */
 }
 
 status cuda_choose_prompts(cuda_device *c, bool own, err *e)
