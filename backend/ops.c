@@ -213,7 +213,8 @@ mat op_rope(pass *p, mat x, const rope *r)
 {
     bool axes = r && r->n_axes;
     bool fits = r && x.cols >= 2 * r->n_pairs && x.rows == p->rows->n && r->n_axes >= 0 &&
-                r->n_axes <= ROPE_AXES_MAX && (r->grow == 0 || r->period > 0);
+                r->n_axes <= ROPE_AXES_MAX && (axes || !r->parted) &&
+                (r->grow == 0 || r->period > 0);
     if (fits && axes)
         fits = r->n_pairs % r->n_axes == 0 && (p->dry || p->rows->axis[r->n_axes - 1]);
     if (!pass_shapes(p, "rope", fits) || (axes && !has_vision(p, "rope")))

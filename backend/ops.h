@@ -40,11 +40,12 @@ typedef struct rope {
     float grow;
     int32_t period;
 } rope;
-/* Where the elements of pair i are in a head: pair_at(r, i) and pair_step(r) behind it. */
-static inline int32_t rope_part(const rope *r) /* pairs of a part of the head */
+/* Pairs of a part of the head. */
+static inline int32_t rope_part(const rope *r)
 {
     return r->parted ? r->n_pairs / r->n_axes : r->n_pairs;
 }
+/* Where the elements of pair i are in a head: pair_at(r, i) and pair_step(r) behind it. */
 static inline int32_t pair_at(const rope *r, int32_t i)
 {
     return r->interleaved ? 2 * i : i + i / rope_part(r) * rope_part(r);
@@ -438,11 +439,10 @@ mat op_rope(pass *p, mat x, const rope *r); /* in place; returns x */
 void op_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 mat op_attend(pass *p, mat q, const kv_view *kv, float scale);
 /* Where p->tail is set: the shares softmax_t(scale q[r, h] . k[t]) over the keys t that row r sees,
- * without the sinks,
- * and their maximum over the heads into p->tail->top[r][position of t] if it is larger. q and k are
- * taken before the rotation, so that distance does not count: q is not rotated yet, stored keys are
- * turned back by r (NULL: they were never rotated). Of a single stream, k is its values by its
- * weight. After op_kv_store. */
+ * without the sinks, and their maximum over the heads into p->tail->top[r][position of t] if it is
+ * larger. q and k are taken before the rotation, so that distance does not count: q is not rotated
+ * yet, stored keys are turned back by r (NULL: they were never rotated). Of a single stream, k is
+ * its values by its weight. After op_kv_store. */
 void op_tail(pass *p, mat q, const kv_view *kv, const rope *r, float scale);
 mat op_add(pass *p, mat a, mat b);                      /* a += b; returns a */
 mat op_scale(pass *p, mat x, float c, const weight *w); /* in place; returns x */

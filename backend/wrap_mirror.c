@@ -91,8 +91,8 @@ const rope *mirror_rope(wrapper *w, pass *p, const rope *r)
                           .interleaved = r->interleaved,
                           .n_axes = r->n_axes,
                           .parted = r->parted,
-                           .grow = r->grow,
-                           .period = r->period};
+                          .grow = r->grow,
+                          .period = r->period};
     w->host_rope.inv_freq =
         mirror_bytes(w, p, r->inv_freq, (size_t)r->n_pairs * sizeof *r->inv_freq);
     return &w->host_rope;

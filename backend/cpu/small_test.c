@@ -337,6 +337,9 @@ TEST(cpu_rope_by_axes)
         size_t n = (size_t)ROWS * HEADS * (size_t)dim;
         float *start = mem_alloc(n * sizeof *start);
         test_fill(start, n, 1.0f, &rng);
+        pass *bad = test_pass_begin(&t, ref, ROWS, 0); /* parts are those of axes */
+        op_rope(bad, x, &(rope){.n_pairs = half, .inv_freq = inv, .parted = true});
+        CHECK(pass_failed(bad));
         for (int parted = 0; parted < 2; parted++) {
             const rope f = {.n_pairs = half, .inv_freq = inv, .n_axes = 2, .parted = parted};
             const rope plain = {.n_pairs = quarter, .inv_freq = inv};

@@ -289,7 +289,7 @@ DEV void gate_sums(const grouped_args &a, const float4 *sums, float *results, fl
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int at = slot * TILE_ROWS + gid + 8 * (i >> 1);
-        int o = min(column * width + at, a.n_out - 1); /* past the end nobody reads the result */
+        int o = min(column * width + at, a.n_out - 1); /* write_results skips those past the end */
         results[(2 * tid + (i & 1)) * width + at] =
             unit_of(a.unit, a.silu, v[0][i], v[1][i], (size_t)expert, o);
     }
