@@ -190,8 +190,7 @@ static status try_without_layers(void *user, const carat_model *of, err *e)
                                 : floor_of(a, N_CTX_MIN);
     experts_free(m);
     status st = a->experts ? OK : experts_choose(m, a->opt, e); /* which also refuses options */
-    if (st)
-        *a->refusal = *e;
+    *a->refusal = st ? *e : (err){0};                           /* of the last try */
     m->fit = (model_fit){0};
     if (!st)
         st = try_keys(m, a, least, &fits, e);
