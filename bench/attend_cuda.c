@@ -27,10 +27,10 @@
  * exact, by skip-softmax, and by a scale that drops nothing; the share of values that is read, and
  * the certificates' 99th percentile.
  *
- * verify: 1 to 32 rows over short and long contexts, in FORMAT (default: f16 as a GPU of 9.0 keeps
- * it): by the kernels of other GPUs, by split_hopper.cu alone, and as the device chooses; the ratio
- * of the first and the last, and the last one's time over that of one row. A shape takes about ten
- * seconds.
+ * verify: 1 to 32 rows over short and long contexts, in FORMAT (default: f16 as the device
+ * keeps it): by the kernels of other GPUs, by split_hopper.cu alone, and as the device chooses; the
+ * ratio of the first and the last, and the last one's time over that of one row. A shape takes
+ * about ten seconds.
  *
  * pages: one layer whose keys lie in a row without a table, in pages in their order, and in pages
  * in random order; in turns, in one run: medians, and the first one's time over each of the others.
@@ -95,6 +95,26 @@ static void some(bench *b, int32_t rows, const char *shape, const char *format, 
 
 /* ---- Rows that are verified ---------------------------------------------------------------- */
 
+static int format_named(const char *name)
+{
+    int f = 0;
+    while (f < FORMATS - 1 && strcmp(bench_formats[f].name, name))
+        f++;
+    return f;
+}
+
+/* f16, in one stream where the device keeps it so. */
+static int usual_format(bench *b, int shape, int32_t depth)
+{
+    const int one = format_named("one f16");
+    double bytes;
+    if (!bench_open(b, shape, depth, one, 1, &bytes))
+        return format_named("f16");
+    const bool kept = b->d->one_stream(b->d, &b->l.view[0]);
+    bench_close(b);
+    return kept ? one : format_named("f16");
+}
+
 static void verify(bench *b, const char *only, const char *format)
 {
     static const int32_t rows[] = {1, 4, 8, 16, 32}, at[] = {1024, 4096, 65536};
@@ -107,12 +127,9 @@ static void verify(bench *b, const char *only, const char *format)
     for (int s = 0; s < SHAPES; s++)
         for (int i = 0; i < 3; i++) {
             double one = 0;
-            int f = 0;
             if (!strstr(bench_shapes[s].name, only) || (bench_shapes[s].window && i > 0))
                 continue;
-            const char *want = *format ? format : bench_shapes[s].k_is_v ? "one f16" : "f16";
-            while (f < FORMATS - 1 && strcmp(bench_formats[f].name, want))
-                f++;
+            const int f = *format ? format_named(format) : usual_format(b, s, at[i]);
             for (int r = 0; r < 5; r++) {
                 double bytes, us[3];
                 for (int k = 0; k < 3; k++) {
