@@ -53,11 +53,7 @@ static const table_key keys[] = {
     K("vision.feed_forward_length", "intermediate_size", F(n_ff), COUNT, 1, WIDTH_MAX),
     K("vision.block_count", "num_hidden_layers", F(n_layer), COUNT, 1, LAYERS_MAX),
     K("vision.attention.head_count", "num_attention_heads", F(n_head), COUNT, 1, HEADS_MAX),
-    K("vision.patch_size", "patch_size", F(patch), COUNT, 1, 256),
-    K("vision.image_size", NULL, F(image_size), COUNT, 0, CTX_MAX, .how = MAY_LACK, .value = 224),
-    K("vision.projector.scale_factor", "pooling_kernel_size", F(merge), COUNT, 1, 16,
-      .how = MAY_LACK | READ_ONLY, .value = 3),
-    K("vision.attention.layer_norm_epsilon", "rms_norm_eps", F(eps), REAL, EPS_MIN, 1),
+    GEMMA4_PICTURE_KEYS,
     K(NULL, "position_embedding_size", F(n_pos), COUNT, 1, CTX_MAX),
 };
 
@@ -255,21 +251,6 @@ static status bind_each(model *m, gemma4v *g, const gemma4v_shape *s, err *e)
     return st;
 }
 
-/* The tables of columns and rows: halves of one tensor. */
-static status bind_positions(model *m, gemma4v *g, const gemma4v_shape *s, err *e)
-{
-    model_want want = {.name = "v.position_embd.weight",
-                       .n_in = s->n_embd,
-                       .n_out = s->n_pos,
-                       .n_mat = 1,
-                       .flat = true,
-                       .of_rows = 2 * (int64_t)s->n_pos,
-                       .gather = true};
-    status st = model_weight(m, &g->columns, &want, e);
-    want.row = s->n_pos;
-    return st ? st : model_weight(m, &g->rows, &want, e);
-}
-
 static status bind_gemma4v(model *m, err *e)
 {
     model_shape *shape = NULL;
@@ -284,7 +265,7 @@ static status bind_gemma4v(model *m, err *e)
     g->eps = (float)s->eps;
     if ((st = vision_read_stats(m, &g->v.rule, e)) || (st = table_bind(&b, shape, g)) ||
         (st = vision_bind_patches(m, &g->patches, "v.patch_embd.weight", s->patch, s->n_embd, e)) ||
-        (st = bind_positions(m, g, s, e)) ||
+        (st = vision_bind_positions(m, &g->columns, &g->rows, s->n_embd, s->n_pos, e)) ||
         (st = vision_bind_rope(m, &g->rope, g->head_dim / 2, THETA, true, e)) ||
         (st = bind_each(m, g, s, e)))
         return st;

@@ -5,6 +5,15 @@
 
 #include "model/vision.h"
 
+/* Keys of both, between those of sizes and the number of positions. F is the file's own. */
+#define GEMMA4_PICTURE_KEYS                                                                        \
+    K("vision.patch_size", "patch_size", F(patch), COUNT, 1, 256),                                 \
+        K("vision.image_size", NULL, F(image_size), COUNT, 0, CTX_MAX, .how = MAY_LACK,            \
+          .value = 224),                                                                           \
+        K("vision.projector.scale_factor", "pooling_kernel_size", F(merge), COUNT, 1, 16,          \
+          .how = MAY_LACK | READ_ONLY, .value = 3),                                                \
+        K("vision.attention.layer_norm_epsilon", "rms_norm_eps", F(eps), REAL, EPS_MIN, 1)
+
 typedef struct gemma4v_shape {
     MODEL_SHAPE;
     VISION_SHAPE;

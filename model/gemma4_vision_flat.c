@@ -46,11 +46,7 @@ static const table_key keys[] = {
     K("vision.feed_forward_length", NULL, F(n_ff), COUNT, 0, 0),
     K("vision.block_count", NULL, F(n_layer), COUNT, 0, 0),
     K("vision.attention.head_count", NULL, F(n_head), COUNT, 0, 0),
-    K("vision.patch_size", "patch_size", F(patch), COUNT, 1, 256),
-    K("vision.image_size", NULL, F(image_size), COUNT, 0, CTX_MAX, .how = MAY_LACK, .value = 224),
-    K("vision.projector.scale_factor", "pooling_kernel_size", F(merge), COUNT, 1, 16,
-      .how = MAY_LACK | READ_ONLY, .value = 3),
-    K("vision.attention.layer_norm_epsilon", "rms_norm_eps", F(eps), REAL, EPS_MIN, 1),
+    GEMMA4_PICTURE_KEYS,
     K(NULL, "mm_posemb_size", F(n_pos), COUNT, 1, CTX_MAX),
 };
 
@@ -149,20 +145,10 @@ static status bind_gemma4uv(model *m, err *e)
         return e->status;
     const gemma4uv_shape *s = own(shape);
     const binder b = {m, -1, e};
-    model_want want = {.name = "v.position_embd.weight",
-                       .n_in = s->n_embd,
-                       .n_out = s->n_pos,
-                       .n_mat = 1,
-                       .flat = true,
-                       .of_rows = 2 * (int64_t)s->n_pos,
-                       .gather = true};
     status st;
     g->eps = (float)s->eps;
     if ((st = vision_read_stats(m, &g->v.rule, e)) || (st = table_bind(&b, shape, g)) ||
-        (st = model_weight(m, &g->columns, &want, e)))
-        return st;
-    want.row = s->n_pos;
-    if ((st = model_weight(m, &g->rows, &want, e)))
+        (st = vision_bind_positions(m, &g->columns, &g->rows, s->n_embd, s->n_pos, e)))
         return st;
     g->v.rule.patch = s->patch * s->merge;
     g->v.rule.merge = 1;

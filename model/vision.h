@@ -81,6 +81,9 @@ void vision_put(gguf_writer *w, const char *projector, float mean, float std);
 /* The matrix of patches: a tensor of {patch, patch, 3, n_embd}, as one of rows. */
 status vision_bind_patches(model *m, weight *w, const char *name, int32_t patch, int32_t n_embd,
                            err *e);
+/* The position tables of columns and of rows: the halves of v.position_embd.weight. */
+status vision_bind_positions(model *m, weight *columns, weight *rows, int32_t n_embd, int32_t n_pos,
+                             err *e);
 /* A rotation by column and row: half of the pairs for each. parted: each half of a head has pairs
  * of its own. n_dims: of the pairs of one axis. */
 status vision_bind_rope(model *m, rope *r, int32_t n_dims, double theta, bool parted, err *e);
