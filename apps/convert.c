@@ -93,12 +93,15 @@ static tensor expert_of(const tensor *all, uint64_t k, uint64_t first, uint64_t 
     return t;
 }
 
-/* A tensor with all experts, as transformers saves them: gate and up in one. */
+/* A tensor with all experts, as transformers saves them: gate and up in one. NULL: there is none,
+ * or they have other names (Mixtral's w1 to w3). */
 static const tensor *find_stacked(const convert_job *j, const convert_item *it, const char *prefix,
                                   uint64_t *first)
 {
     const char *star = strchr(it->t.hf_name, '*');
     bool up = !strncmp(star, "*.up", 4), down = !strncmp(star, "*.down", 6);
+    if (!up && !down && strncmp(star, "*.gate", 6) != 0)
+        return NULL;
     char name[TENSOR_NAME_MAX + 1];
     snprintf(name, sizeof name, "%.*s%s", (int)(star - it->t.hf_name), it->t.hf_name,
              down ? "down_proj" : "gate_up_proj");

@@ -23,6 +23,8 @@ TESTS = {
     "gpt-oss": ["fidelity_gpt_oss", "backend/cpu/attend_test", "backend/cpu/matmul_test",
                 "apps/convert_families_test"],
     "llama": ["fidelity_llama", "apps/convert_families_test"],
+    "mixtral": ["fidelity_mixtral", "fidelity_ministral3", "apps/convert_families_test"],
+    "gemma3": ["fidelity_gemma3", "embeddings_of_encoders", "apps/convert_families_test"],
     "laguna": ["fidelity_laguna"],
     "importance": ["importance_", "tail_"],
     "drafters": ["spec/mtp_test", "model/dflash_test", "spec/dflash_test", "draft_blocks",
@@ -86,7 +88,7 @@ mistake("qwen3moe", "router before the norm", (OPS, "to = op_router(p, x, m->rou
         "to = op_router(p, op_scale(p, x, 0.5f), m->router, m->k, m->rule);"))
 
 GPT_OSS, ATTEND, MATMUL = "model/gpt_oss.c", "backend/cpu/attend.c", "backend/cpu/matmul.c"
-TURNED, SMALL = "apps/convert_turned.c", "backend/cpu/small_int.h"
+TURNED = "apps/convert_turned.c"
 mistake("gpt-oss", "no sinks", (GPT_OSS, ".sinks = &L->sinks", ".sinks = NULL"))
 mistake("gpt-oss", "sinks of split decode missing",
         (ATTEND, "*sum = with_sink(a, head, iq, *top, *sum);", ""))
@@ -101,9 +103,9 @@ mistake("gpt-oss", "biases of the first expert", (MATMUL, "weight_bias(j->w, j->
 mistake("gpt-oss", "biases of gates for ups", (GPT_OSS, "L->up.bias = &L->up_bias;", "L->up.bias = &L->gate_bias;"))
 mistake("gpt-oss", "windows in the other layers", (GPT_OSS, "s->swa[i] ? s->window : 0", "s->swa[i] ? 0 : s->window"))
 mistake("gpt-oss", "YaRN's blend at whole pairs", (GPT_OSS, "s->scaling.unrounded = true;", ""))
-mistake("gpt-oss", "units not cut", (SMALL, "vf cut = vf_set(SWIGLU_CUT)", "vf cut = vf_set(1e30f)"))
-mistake("gpt-oss", "ups without the 1", (SMALL, "(u + one)", "u"))
-mistake("gpt-oss", "silu", (SMALL, "vf_sigmoid(g * slope)", "vf_sigmoid(g)"))
+mistake("gpt-oss", "units not cut", (SMALL_H, "vf cut = vf_set(SWIGLU_CUT)", "vf cut = vf_set(1e30f)"))
+mistake("gpt-oss", "ups without the 1", (SMALL_H, "(u + one)", "u"))
+mistake("gpt-oss", "silu", (SMALL_H, "vf_sigmoid(g * slope)", "vf_sigmoid(g)"))
 mistake("gpt-oss", "gates and ups exchanged in conversion",
         (GPT_OSS, "r->change == UPS;", "r->change == GATES;"))
 mistake("gpt-oss", "nibbles of MXFP4 as in the checkpoint", (TURNED, "int shift = j % 2 * 4;", "int shift = 4 - j % 2 * 4;"))
@@ -120,6 +122,43 @@ mistake("llama", "rows of keys as in the checkpoint",
 mistake("llama", "divisors: no blend", (LLAMA, "fmin(fmax((turns - y->low) / (y->high - y->low), 0), 1)",
         "(turns > y->low)"))
 mistake("llama", "gate and up exchanged", (LLAMA, "&L->gate, &L->up", "&L->up, &L->gate"))
+
+EXPERTS = 'T(is_sparse, ELSEWHERE, "ffn_%s_exps.weight", HF_EXPERT("%s")'
+mistake("mixtral", "one expert fewer", (LLAMA, ".k = g->n_used", ".k = g->n_used - 1"))
+mistake("mixtral", "experts' gate and up exchanged",
+        (LLAMA, ".gate = &L->gate, .up = L->up.n_in ? &L->up : NULL",
+         ".gate = L->up.n_in ? &L->up : &L->gate, .up = L->up.n_in ? &L->gate : NULL"))
+mistake("mixtral", "gate and up exchanged in conversion",
+        (LLAMA, EXPERTS % ("gate", "w1"), EXPERTS % ("gate", "w3")),
+        (LLAMA, EXPERTS % ("up", "w3"), EXPERTS % ("up", "w1")))
+mistake("mixtral", "router by sigmoid",
+        (LLAMA, ".k = g->n_used", ".rule = &(route_rule){.sigmoid = true, .factor = 1}, .k = g->n_used"))
+mistake("mixtral", "Ministral 3: no temperature", (LLAMA, "turn.grow = g->temperature;", "turn.grow = 0;"))
+mistake("mixtral", "Ministral 3: temperature of keys",
+        (LLAMA, "op_kv_store(p, kv, op_rope(p, k, L->rope), v);",
+         "rope warm = *L->rope; warm.grow = g->temperature; warm.period = g->period; "
+         "op_kv_store(p, kv, op_rope(p, k, &warm), v);"))
+mistake("mixtral", "Ministral 3: another period", (LLAMA, "turn.period = g->period;", "turn.period = g->period + 1;"))
+
+GEMMA3 = "model/gemma3.c"
+mistake("gemma3", "rotations of global and local layers exchanged",
+        (GEMMA3, "s->swa[i] ? &g->rope_swa[PASS_MAIN]", "!s->swa[i] ? &g->rope_swa[PASS_MAIN]"))
+mistake("gemma3", "windows in the other layers", (GEMMA3, ".window = !s->swa[il] ? 0", ".window = s->swa[il] ? 0"))
+mistake("gemma3", "queries not normed", (GEMMA3, "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);", ""))
+mistake("gemma3", "no norm after attention",
+        (GEMMA3, "op_add_rms_norm(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);",
+         "op_add(p, *x, op_matmul(p, mat_flat(a), &L->wo));"))
+mistake("gemma3", "no norm after the feed-forward",
+        (GEMMA3, "op_add_rms_norm(p, x, f, &L->ffn_post_norm, g->eps);", "op_add(p, x, f);"))
+mistake("gemma3", "norms without the 1 in conversion",
+        (GEMMA3, "r->role == ROLE_NORM || r->role == ROLE_QK_NORM ? 1 : 0;", "0; (void)r;"))
+mistake("gemma3", "the scale of attention by the heads' size",
+        (GEMMA3, "g->scale = (float)(s->scale > 0 ? s->scale : gemma3_scale(s));",
+         "g->scale = 1 / sqrtf((float)s->head_dim);"))
+mistake("gemma3", "encoder: no token sees a later one",
+        (GEMMA3, ".inside = both ? KV_INSIDE_ROWS : KV_INSIDE_CAUSAL", ".inside = KV_INSIDE_CAUSAL"))
+mistake("gemma3", "encoder: a window narrower by one on each side", (GEMMA3, "s->window / 2 + 1", "s->window / 2"))
+mistake("gemma3", "encoder: no dense layers", (GEMMA3, "if (!g->dense_2.n_in || !y.rows)", "if (y.rows >= 0)"))
 
 # ---- Qwen3.5: attention --------------------------------------------------------------------
 
