@@ -285,19 +285,35 @@ static float *before_change(const shape_tensor *st, const tensor *t)
     return to;
 }
 
-/* Which tensors are changed, and how. The order of heads is compared with this independently of the
- * names in the shape's table. */
-static void check_change(const shape_tensor *t)
+/* Which tensors of Qwen3.5 and Gemma 3 are changed, and how. The order of heads is compared with
+ * this independently of the names in the shape's table. */
+static void check_change(const shape_tensor *t, bool has_heads)
 {
     static const char *const heads[] = {"attn_gate.", "ssm_alpha.", "ssm_beta.", "attn_qkv.",
                                         "ssm_conv1d", "ssm_a",      "ssm_dt.",   "ssm_out."};
     const char *name = strncmp(t->name, "blk.", 4) ? t->name : strchr(t->name + 4, '.') + 1;
     bool norm = strstr(name, "norm") && strncmp(name, "ssm_", 4) != 0, moved = false;
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
-        moved |= !strncmp(name, heads[i], strlen(heads[i]));
+        moved |= has_heads && !strncmp(name, heads[i], strlen(heads[i]));
     CHECK_MSG((t->change.add == 1) == norm && (t->change.n_k > 0) == moved &&
                   t->change.neg_exp == !strcmp(name, "ssm_a"),
               "%s is changed in another way", t->name);
+}
+
+/* The matrices of an expert as checkpoints name them: most families, and Mixtral. */
+static void check_expert_name(const shape_tensor *t)
+{
+    static const char *const names[][3] = {{"gate_exps", "*.gate_proj.weight", "*.w1.weight"},
+                                           {"up_exps", "*.up_proj.weight", "*.w3.weight"},
+                                           {"down_exps", "*.down_proj.weight", "*.w2.weight"}};
+    const char *star = strchr(t->hf_name, '*');
+    for (int i = 0; i < 3; i++)
+        if (strstr(t->name, names[i][0])) {
+            CHECK_MSG(!strcmp(star, names[i][1]) || !strcmp(star, names[i][2]), "%s is %s", t->name,
+                      t->hf_name);
+            return;
+        }
+    CHECK_MSG(false, "%s has no known name", t->name);
 }
 
 /* One matrix of each expert: a tensor each, or rows of one tensor (gate beside up). */
@@ -307,6 +323,7 @@ static void put_experts(source_dir *d, const gguf *g, const shape_tensor *st, bo
     const char *star = strchr(st->hf_name, '*');
     char name[160];
     uint64_t one = t->n_bytes / t->ne[2];
+    check_expert_name(st);
     if (!saved) {
         for (uint64_t k = 0; k < t->ne[2]; k++) {
             snprintf(name, sizeof name, "model.%.*s%llu%s", (int)(star - st->hf_name), st->hf_name,
@@ -458,8 +475,8 @@ static const char *make_dir(const family_case *c, const gguf *g)
         float *own = before_change(&list[i], t);
         for (uint64_t k = 0; k < t->n_elements && list[i].change.add != 0; k++)
             own[k] += c->shifted;
-        if (is_qwen35(c->name))
-            check_change(&list[i]);
+        if (is_qwen35(c->name) || !strncmp(c->name, "gemma3", 6))
+            check_change(&list[i], is_qwen35(c->name));
         if (list[i].change.taps) /* [channels, 1, taps] */
             put_taps(&d, name, t, (const unsigned char *)own);
         else
