@@ -52,15 +52,18 @@ typedef struct form {
 
 static const form forms[N_MISTRAL_FORMATS] = {
     [LLAMA2] = {"[INST] ", " [/INST]", " ", " </s>", " ", SYSTEM_LLAMA, .trims = true},
-    [MISTRAL_V0] = {"[INST] ", " [/INST]", "", "</s> ", " ", SYSTEM_NONE},
-    [MISTRAL_V0_TIGHT] = {"[INST] ", " [/INST]", "", "</s>", " ", SYSTEM_NONE},
-    [MISTRAL_V1] = {" [INST] ", " [/INST]", " ", "</s>", " ", SYSTEM_FIRST},
-    [MISTRAL_V3] = {"[INST] ", "[/INST]", " ", "</s>", " ", SYSTEM_LAST, TOOLS_LIST, .trims = true},
-    [MISTRAL_V3_TEKKEN] = {"[INST]", "[/INST]", "", "</s>", "", SYSTEM_LAST, TOOLS_LIST},
+    [MISTRAL_V0] = {"[INST] ", " [/INST]", "", "</s> ", " ", .system = SYSTEM_NONE},
+    [MISTRAL_V0_TIGHT] = {"[INST] ", " [/INST]", "", "</s>", " ", .system = SYSTEM_NONE},
+    [MISTRAL_V1] = {" [INST] ", " [/INST]", " ", "</s>", " ", .system = SYSTEM_FIRST},
+    [MISTRAL_V3] = {"[INST] ", "[/INST]", " ", "</s>", " ", .system = SYSTEM_LAST,
+                    .tools = TOOLS_LIST, .trims = true},
+    [MISTRAL_V3_TEKKEN] = {"[INST]", "[/INST]", "", "</s>", "", .system = SYSTEM_LAST,
+                           .tools = TOOLS_LIST},
     [MISTRAL_V7] = {"[INST] ", "[/INST]", " ", "</s>", " ", SYSTEM_TURN, .free_turns = true},
     [MISTRAL_V7_TEKKEN] = {"[INST]", "[/INST]", "", "</s>", "", SYSTEM_TURN, .free_turns = true},
-    [MISTRAL_V11] = {"[INST]", "[/INST]", "", "</s>", "", SYSTEM_TURN, TOOLS_ID},
-    [MISTRAL_V13] = {"[INST]", "[/INST]", "", "</s>", "", SYSTEM_TURN, TOOLS_BARE},
+    [MISTRAL_V11] = {"[INST]", "[/INST]", "", "</s>", "", .system = SYSTEM_TURN, .tools = TOOLS_ID},
+    [MISTRAL_V13] = {"[INST]", "[/INST]", "", "</s>", "", .system = SYSTEM_TURN,
+                     .tools = TOOLS_BARE},
 };
 
 /* ---- Templates ---- */

@@ -3,7 +3,7 @@
 
     python3 tools/mutate.py [SET ...]          all mistakes, or those of some sets (qwen3, qwen35, ...)
     python3 tools/mutate.py --only WORD        those whose name holds WORD
-    python3 tools/mutate.py --list
+    python3 tools/mutate.py --list             also says whose text is not in the sources
 
 The mistakes are in mutations.py. A mistake is a text of a source file and another in its place; runs of
 white space are equal, so formatting does not matter. The copy is made from the working tree and its
@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from pathlib import Path
 from mutations import MUTATIONS, TESTS
 
 SHOWN = 4  # names of tests in a line of the table
+LINE = 300  # letters of a failure
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -51,20 +53,31 @@ def changed(text, old, new):
     return text[:found[0].start()] + new.strip() + text[found[0].end():]
 
 
+def again(m, file, old):
+    """Is `old` a text that an earlier edit of the mistake makes?"""
+    return any(f == file and changed(new, old, "") is not None for f, _, new in m.edits)
+
+
 def build(tree, make):
-    p = subprocess.run(shlex.split(make) + ["build/carat_test"], cwd=tree, capture_output=True,
+    p = subprocess.run(shlex.split(make) + ["build/carat", "build/carat_test"], cwd=tree, capture_output=True,
                        text=True)
     return None if p.returncode == 0 else (p.stderr or p.stdout).strip().splitlines()[-6:]
 
 
-def failing(tree, tests):
+def failing(tree, tests, seconds=300):
     """Names of the tests that fail, and the first line of the first failure."""
-    p = subprocess.run(["build/carat_test", "-j", "1"] + tests, cwd=tree, capture_output=True,
-                       text=True, errors="replace")
-    names = re.findall(r"^FAIL (\S+)", p.stdout, re.M)
-    first = re.search(r"^FAIL .*\n((?:  .*\n)+)", p.stdout, re.M)
+    p = subprocess.Popen(["build/carat_test", "-j", "1"] + tests, cwd=tree, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+    try:
+        out, _ = p.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(p.pid, signal.SIGKILL)
+        p.communicate()
+        return ["(a test that does not end)"], ""
+    names = re.findall(r"^FAIL (\S+)", out, re.M)
+    first = re.search(r"^FAIL .*\n((?:  .*\n)+)", out, re.M)
     lines = [x for x in first.group(1).splitlines() if re.search(r"\.c:\d+: ", x)] if first else []
-    return names, lines[0].strip() if lines else ""
+    return names, lines[0].strip()[:LINE] if lines else ""
 
 
 def main():
@@ -83,8 +96,10 @@ def main():
     if o.start:
         todo = todo[next((i for i, m in enumerate(todo) if o.start in m.name), len(todo)):]
     if o.list:
-        print(*(f"{m.set}: {m.name}" for m in todo), sep="\n")
-        return 0
+        lost = [m for m in todo if not all(changed((ROOT / file).read_text(), old, new) or again(m, file, old)
+                                           for file, old, new in m.edits)]
+        print(*(f"{m.set}: {m.name}{': **not one place**' if m in lost else ''}" for m in todo), sep="\n")
+        return 1 if lost else 0
     tree = Path(o.dir or tempfile.mkdtemp(prefix="carat-mutate-"))
     copy_tree(tree)
     os.environ["CARAT_ROOT"] = str(tree)

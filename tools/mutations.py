@@ -31,6 +31,10 @@ TESTS = {
                  "draft_steps"],
     "nextn": ["spec/nextn_test", "tests/hybrid_test"],
     "convert": ["apps/convert_families_test"],
+    "holes": ["logprobs_server_test", "text/grammar_test", "ollama_pull", "apps/hub/store_test",
+              "format/safetensors_test", "gemma4_mtp_bind_test", "base/str_test", "pager_opens",
+              "tests/kv_snapshot_test", "text/compress_test", "times_of_a_cancelled_job",
+              "control_checks_one_new_draft", "base/clock"],
 }
 
 
@@ -63,13 +67,11 @@ mistake("qwen3", "attention scale 1",
 mistake("qwen3", "norm of keys for queries", (QWEN3, Q3, Q3.replace("q_norm", "k_norm")))
 mistake("qwen3", "gate and up exchanged", (QWEN3, "&L->gate, &L->up", "&L->up, &L->gate"))
 mistake("qwen3", "interleaved rotation, definition",
-        (REF, "double a = v[i], b = v[i + half]; v[i] = (float)(a * c - b * s); v[i + half]",
-         "double a = v[2 * i], b = v[2 * i + 1]; v[2 * i] = (float)(a * c - b * s); v[2 * i + 1]"))
+        (REF, "(size_t)x.cols + pair_at(f, i); double a = v[0], b = v[apart]; "
+         "v[0] = (float)(a * c - b * s); v[apart]",
+         "(size_t)x.cols + 2 * i; double a = v[0], b = v[1]; v[0] = (float)(a * c - b * s); v[1]"))
 mistake("qwen3", "interleaved rotation, kernels",
-        (SMALL, "kernels(j)->rotate(mat_row(j->y, r) + (size_t)h * (size_t)j->y.cols, c, s, n);",
-         "for (int32_t i = 0; i < n; i++) { float *v = mat_row(j->y, r) + (size_t)h * "
-         "(size_t)j->y.cols + 2 * i, a = v[0], b = v[1]; v[0] = a * c[i] - b * s[i]; "
-         "v[1] = a * s[i] + b * c[i]; }"))
+        (SMALL, "if (!f->interleaved) {", "if (!f->n_pairs) {"))
 mistake("qwen3", "key head by modulo, definition",
         (REF, ".g = h / (a->q.heads / kv->n_head_kv)};", ".g = h % kv->n_head_kv};"))
 mistake("qwen3", "YaRN: no ramp", (BIND, "return 1 - ramp + ramp / s->factor;",
@@ -121,7 +123,7 @@ mistake("llama", "rows of keys as in the checkpoint",
         (LLAMA, 'T_AS(INTERLEAVE, ALWAYS, W(wk),', 'T(ALWAYS, W(wk),'))
 mistake("llama", "divisors: no blend", (LLAMA, "fmin(fmax((turns - y->low) / (y->high - y->low), 0), 1)",
         "(turns > y->low)"))
-mistake("llama", "gate and up exchanged", (LLAMA, "&L->gate, &L->up", "&L->up, &L->gate"))
+mistake("llama", "gate and up exchanged", (LLAMA, "op_glu(p, h, &L->gate, &L->up,", "op_glu(p, h, &L->up, &L->gate,"))
 
 EXPERTS = 'T(is_sparse, ELSEWHERE, "ffn_%s_exps.weight", HF_EXPERT("%s")'
 mistake("mixtral", "one expert fewer", (LLAMA, ".k = g->n_used", ".k = g->n_used - 1"))
@@ -205,10 +207,10 @@ mistake("qwen35", "frequencies by the head's size, not the rotated dims",
 mistake("qwen35", "all dims rotate",
         (QWEN35_BIND, TURN35, USED35 + "{s->head_dim, s->theta, s->head_dim / 2, NULL, &s->scaling}"))
 mistake("qwen35", "1 added to the norms again",
-        (QWEN35_BIND, "bind_ranges(m, g); model_claim_layers(m, s->n_layer, s->n_layer + s->n_nextn, false);", """for (int32_t i = 0; i < g->n_layer; i++)
+        (QWEN35_BIND, "bind_ranges(m, g, s->n_layer);", """for (int32_t i = 0; i < g->n_layer; i++)
             for (int32_t j = 0; j < s->n_embd; j++)
                 ((float *)g->layer[i].norm.data)[j] += 1;
-        bind_ranges(m, g); model_claim_layers(m, s->n_layer, s->n_layer + s->n_nextn, false);"""))
+        bind_ranges(m, g, s->n_layer);"""))
 mistake("qwen35", "the other norm of the layer", (QWEN35, "op_rms_norm(p, x, &L->ffn_norm, g->eps)",
                                                  "op_rms_norm(p, x, &L->norm, g->eps)"))
 
@@ -363,8 +365,8 @@ mistake("convert", "1 added to the norm after the delta rule",
 mistake("convert", "value heads stay grouped",
         (SHAPES35, "c.n_k = (uint32_t)s->n_k;", "c.n_k = 0;"))
 mistake("convert", "value heads moved the other way",
-        (CONVERT, "head % c->n_k * (c->n_v / c->n_k) + head / c->n_k",
-         "head % (c->n_v / c->n_k) * c->n_k + head / (c->n_v / c->n_k)"))
+        (CONVERT, "j % c->n_k * (c->n_v / c->n_k) + j / c->n_k",
+         "j % (c->n_v / c->n_k) * c->n_k + j / (c->n_v / c->n_k)"))
 for _was, _place, _what in (("V_COLUMNS", "W(out)", "columns of ssm_out"), ("V_COLUMNS", "W(dt)", "ssm_dt"),
                             ("V_ROWS", "W(wa)", "ssm_alpha"), ("V_ROWS", "W(wz)", "attn_gate"),
                             ("TAPS_OF", "W(taps)", "taps")):
@@ -415,8 +417,8 @@ mistake("laguna", "rotated dims of the layer kinds exchanged",
 mistake("laguna", "YaRN's factor on all dims",
         (LAGUNA, "op_rope(p, q, L->rope), kv, 1.0f / sqrtf((float)g->head_dim)",
          "op_rope(p, q, L->rope), kv, (L->swa ? 1 : L->rope->factor * L->rope->factor) / sqrtf((float)g->head_dim)"),
-        (LAGUNA_BIND, "if (st || (st = bind_suppressed(m, e)))", "g->rope_full[PASS_MAIN].factor = 1; "
-         "if (st || (st = bind_suppressed(m, e)))"),
+        (LAGUNA_BIND, "m->window = s->window; return bind_done", "g->rope_full[PASS_MAIN].factor = 1; "
+         "m->window = s->window; return bind_done"),
         (LAGUNA, "L->rope->factor * L->rope->factor", "(1 + 0.1f * logf(32)) * (1 + 0.1f * logf(32))"))
 mistake("laguna", "beta_fast 32 instead of the file's", (BIND, "1e-3, 1e6, 32}, &x.beta_fast, e)",
         "1e-3, 1e6, 32}, &x.beta_fast, e)) || ((x.beta_fast = 32) < 0"))
@@ -434,8 +436,8 @@ mistake("laguna", "attention scale 1", (LAGUNA, "op_rope(p, q, L->rope), kv, 1.0
 # ---- The importance of tokens --------------------------------------------------------------
 
 TAIL, IMPORTANCE = "backend/cpu/tail.c", "engine/importance.c"
-TURN = "x[i] = a * c + b * s; x[i + half] = b * c - a * s;"
-mistake("importance", "keys as they are stored, definition", (TAIL, TURN, "x[i] = a; x[i + half] = b;"))
+TURN = "pair[0] = a * c + b * s; pair[pair_step(r)] = b * c - a * s;"
+mistake("importance", "keys as they are stored, definition", (TAIL, TURN, "pair[0] = a; pair[pair_step(r)] = b;"))
 mistake("importance", "keys turned on instead of back, kernels",
         (TAIL, "j->k->scale(angles + half, -over, (int32_t)half);", "j->k->scale(angles + half, over, (int32_t)half);"))
 mistake("importance", "YaRN's factor stays, definition",
@@ -522,20 +524,14 @@ mistake("drafters", "MTP: best token of the second rank", (SPEC_MTP, "o->id[i][r
 
 # ---- What drafters see of a model ----------------------------------------------------------
 
-TAP = "pass_tap(p, il, x); /* a drafter may read this layer */"
-for _file, _name in ((QWEN3, "qwen3"), (LAGUNA, "laguna")):
-    _ffn = f"{_name}_add_{'dense' if _name == 'qwen3' else 'ffn'}(p, g, L, x);"
-    mistake("taps", f"{_name}: before the feed-forward",
-            (_file, f"if (p->rows->n) {TAP}", ""), (_file, f"if (p->rows->n) {_ffn}",
-             f"if (p->rows->n) {{ {TAP} {_ffn} }}"))
-    mistake("taps", f"{_name}: only the wanted rows of the last layer",
-            (_file, "il == g->n_layer - 1 && last_tap < il", "il == g->n_layer - 1"))
-    mistake("taps", f"{_name}: a layer too low", (_file, TAP, "pass_tap(p, il + 1, x);"))
-mistake("taps", "qwen35: before the feed-forward",
-        (QWEN35, f"qwen35_add_ffn(p, g, L, x); {TAP}", f"{TAP} qwen35_add_ffn(p, g, L, x);"))
-mistake("taps", "qwen35: only the wanted rows of the last layer",
-        (QWEN35, "il == g->n_layer - 1 && pass_last_tap(p) < il", "il == g->n_layer - 1"))
-mistake("taps", "qwen35: a layer too low", (QWEN35, TAP, "pass_tap(p, il + 1, x);"))
+MODEL, TAP = "model/model.c", "pass_tap(p, il, x); /* a drafter may read this layer */"
+for _file, _ffn in ((QWEN3, "qwen3_add_ffn"), (LAGUNA, "laguna_add_ffn"), (QWEN35, "qwen35_add_ffn")):
+    mistake("taps", f"before {_ffn}", (MODEL, f"if (p->rows->n) {TAP}", ""),
+            (_file, f"if (p->rows->n) {_ffn}(p, g, L, *x);",
+             f"if (p->rows->n) {{ pass_tap(p, il, *x); {_ffn}(p, g, L, *x); }}"))
+mistake("taps", "only the wanted rows of the last layer",
+        (MODEL, "il == m->n_layer - 1 && pass_last_tap(p) < il", "il == m->n_layer - 1"))
+mistake("taps", "a layer too low", (MODEL, TAP, "pass_tap(p, il + 1, x);"))
 
 # ---- NextN layers --------------------------------------------------------------------------
 
@@ -580,9 +576,6 @@ CONVERT, SHAPES35 = "apps/convert.c", "model/qwen35_table.c"
 
 mistake("convert", "norms without the 1", (CONVERT, "x[i] += c->add;", "x[i] += 0;"))
 mistake("convert", "decay without the exponential", (CONVERT, "x[i] = -expf(x[i]);", "x[i] = -x[i];"))
-mistake("convert", "heads in the inverse order",
-        (CONVERT, "head % c->n_k * (c->n_v / c->n_k) + head / c->n_k",
-         "head % (c->n_v / c->n_k) * c->n_k + head / (c->n_v / c->n_k)"))
 mistake("convert", "columns in their order", (CONVERT, "x[i] = spare[place_before(c, i)];",
         "x[i] = spare[i];"))
 mistake("convert", "rows of queries and keys moved too",
@@ -592,3 +585,60 @@ mistake("convert", "a NextN norm without the 1",
          'T_AS(AS_IS, is_nextn_layer, ELSEWHERE, "nextn.hnorm.weight"'))
 mistake("convert", "gate and up of experts exchanged",
         (CONVERT, "*first = up ? it->t.ne[1] : 0;", "*first = up ? 0 : down ? 0 : it->t.ne[1];"))
+
+# ---- Places where drawn mistakes were once seen by no test -----------------------------------
+
+PULL, STR = "apps/server/api_ollama_pull.c", "base/str.c"
+
+mistake("holes", "logprobs of a stream begin at its first token",
+        ("apps/server/api_chat.c", "put_choice_logprobs(a, c, first_token, c->n_shown, o);",
+         "put_choice_logprobs(a, c, 0, c->n_shown, o);"))
+mistake("holes", "logprobs of a stream beside thoughts alone",
+        ("apps/server/api_chat.c", "if (p->kind == PART_TEXT) put_choice_logprobs",
+         "if (p->kind != PART_TEXT) put_choice_logprobs"))
+mistake("holes", "rules that are empty by way of others are looked for once",
+        ("text/grammar_trim.c", "l.nullable[i] = more = true;", "l.nullable[i] = true;"))
+mistake("holes", "a pull's wait is over at once",
+        (PULL, "const struct timespec until = clock_after_ms(LOOK_MS);",
+         "const struct timespec until = clock_after_ms(-LOOK_MS);"))
+mistake("holes", "a wait ends before it begins",
+        ("base/clock.c", "clock_ns() + (int64_t)((ms", "clock_ns() - (int64_t)((ms"))
+mistake("holes", "a pull outlives its client",
+        (PULL, "return !should_stop(x) && !client_left(x->fd);", "return !should_stop(x);"))
+mistake("holes", "a pull outlives its server",
+        (PULL, "return !should_stop(x) && !client_left(x->fd);", "return !client_left(x->fd);"))
+mistake("holes", "a commit without a line feed is none",
+        ("apps/hub/cache.c", "if (n < 40) return false;", "if (n <= 40) return false;"))
+mistake("holes", "a commit of 39 digits", ("apps/hub/cache.c", "if (n < 40) return false;",
+        "if (n < 39) return false;"))
+mistake("holes", "a tensor with the most dimensions",
+        ("format/safetensors.c", "|| n > DIMS_MAX)", "|| n >= DIMS_MAX)"))
+mistake("holes", "a tensor with more dimensions",
+        ("format/safetensors.c", "|| n > DIMS_MAX)", "|| n > DIMS_MAX + 1)"))
+mistake("holes", "an assistant with the most layers",
+        ("model/gemma4_mtp_bind.c", "g->n_layer > MTP_LAYERS_MAX)", "g->n_layer >= MTP_LAYERS_MAX)"))
+mistake("holes", "an assistant with more layers",
+        ("model/gemma4_mtp_bind.c", "while (g->n_layer <= MTP_LAYERS_MAX &&",
+         "while (g->n_layer < MTP_LAYERS_MAX &&"))
+mistake("holes", "a text of an impossible length goes on",
+        (STR, "|| s->n > SIZE_MAX / 4) { s->bad = true;", "|| s->n > SIZE_MAX / 4) {"))
+mistake("holes", "a text without memory goes on",
+        (STR, "if (!p) { s->bad = true;", "if (!p) {"))
+mistake("holes", "one of two stores of scores",
+        ("kv/pager.c", "if (!g->watch.score[side] || !g->watch.room[side])",
+         "if (!g->watch.score[side] && !g->watch.room[side])"))
+mistake("holes", "a segment without rows stays a parent",
+        ("kv/snapshot.c", "while (parent && parent->from >= from)",
+         "while (parent && parent->from > from)"))
+mistake("holes", "the last gap is not looked at",
+        ("text/compress.c", "for (size_t i = 1; i + 1 < u->n; i++) u->at[i].kept |=",
+         "for (size_t i = 1; i + 2 < u->n; i++) u->at[i].kept |="))
+mistake("holes", "a gap as long as its mark is left out",
+        ("text/compress.c", "u->at[i].tokens <= GAP_TOKENS;", "u->at[i].tokens < GAP_TOKENS;"))
+mistake("holes", "times of a cancelled prompt",
+        ("engine/batch_jobs.c", "if (!s->answering) report_prefilled(&s->job->r);",
+         "if (s->answering) report_prefilled(&s->job->r);"))
+mistake("holes", "every new draft is tried in one round",
+        ("spec/control.c", "tried = true;", ""))
+mistake("holes", "a new draft takes rows that are not there",
+        ("spec/control.c", "!tried && left > 0 && is_new(t, s)", "!tried && left >= 0 && is_new(t, s)"))
