@@ -1,7 +1,6 @@
 /* chat_replay.c - see chat_replay.h. */
 #include "tests/chat_replay.h"
 #include "tests/test.h"
-#include "text/jtree.h"
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -16,7 +15,7 @@ static uint64_t fnv(const char *s, size_t n)
     return h;
 }
 
-static void check_tiles(const chat_prompt *p)
+void chat_check_tiles(const chat_prompt *p)
 {
     size_t at = 0;
     for (size_t i = 0; i < p->n_segments; i++) {
@@ -56,38 +55,55 @@ static bool check_line(int line, const jtree *c, const jtree *want, const chat_f
     snprintf(hash, sizeof hash, "%016" PRIx64, fnv(p.text.at, p.text.n));
     CHECK_MSG(!strcmp(hash, want->s), "line %d, template %s: another text than Jinja's:\n%s", line,
               f->name, p.text.at);
-    check_tiles(&p);
+    chat_check_tiles(&p);
     if (check)
         check(&p, &opt);
     chat_prompt_free(&p);
     return true;
 }
 
-void chat_replay(const char *path, const replay_template *t, int n, int n_least,
-                 void (*check)(const chat_prompt *p, const carat_chat_options *opt))
+void chat_lines(const char *path, void (*each)(void *user, int line, const jtree *c), void *user)
 {
-    enum { FORMATS_MAX = 16 };
     char *text;
     size_t n_text;
     err e = {0};
-    int line = 0, compared[FORMATS_MAX] = {0};
-    CHECK(n <= FORMATS_MAX);
+    int line = 0;
     CHECK_OK(file_read_all(test_path(path), 4 << 20, &text, &n_text, &e), e);
     for (char *at = text, *end; at < text + n_text; at = end + 1) {
         arena mem = {0};
         const jtree *c;
         end = memchr(at, '\n', (size_t)(text + n_text - at));
         CHECK(end);
-        line++;
         CHECK_OK(jtree_parse(at, (size_t)(end - at), "fixtures", 10, &mem, &c, &e), e);
-        const jtree *want = jtree_get(c, "want")->first;
-        for (int k = 0; k < n; k++, want = want->next)
-            compared[k] += check_line(line, c, want, t[k].f, check);
+        each(user, ++line, c);
         arena_free(&mem);
     }
-    for (int k = 0; k < n; k++)
-        CHECK_MSG(compared[k] >= n_least, "%s: %d conversations", t[k].f->name, compared[k]);
     mem_free(text);
+}
+
+enum { FORMATS_MAX = 16 };
+typedef struct replay {
+    const replay_template *t;
+    int n, compared[FORMATS_MAX];
+    void (*check)(const chat_prompt *p, const carat_chat_options *opt);
+} replay;
+
+static void replay_line(void *user, int line, const jtree *c)
+{
+    replay *r = user;
+    const jtree *want = jtree_get(c, "want")->first;
+    for (int k = 0; k < r->n; k++, want = want->next)
+        r->compared[k] += check_line(line, c, want, r->t[k].f, r->check);
+}
+
+void chat_replay(const char *path, const replay_template *t, int n, int n_least,
+                 void (*check)(const chat_prompt *p, const carat_chat_options *opt))
+{
+    replay r = {.t = t, .n = n, .check = check};
+    CHECK(n <= FORMATS_MAX);
+    chat_lines(path, replay_line, &r);
+    for (int k = 0; k < n; k++)
+        CHECK_MSG(r.compared[k] >= n_least, "%s: %d conversations", t[k].f->name, r.compared[k]);
 }
 
 void chat_recognised(const replay_template *t, int n)

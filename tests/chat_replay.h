@@ -3,6 +3,7 @@
 #define TESTS_CHAT_REPLAY_H
 
 #include "text/chat.h"
+#include "text/jtree.h"
 
 typedef struct replay_template {
     const char *path; /* in tests/data/chat */
@@ -14,6 +15,10 @@ typedef struct replay_template {
  * look at. */
 void chat_replay(const char *path, const replay_template *t, int n, int n_least,
                  void (*check)(const chat_prompt *p, const carat_chat_options *opt));
+/* Each line of such a file, from 1 on. */
+void chat_lines(const char *path, void (*each)(void *user, int line, const jtree *c), void *user);
+/* The segments tile the text. */
+void chat_check_tiles(const chat_prompt *p);
 /* Each template is recognised as its format, by its family alone. */
 void chat_recognised(const replay_template *t, int n);
 

@@ -4,11 +4,11 @@
  */
 #include "tests/test.h"
 #include "text/gemma4.h"
+#include "tests/chat_replay.h"
 #include "tests/toy_vocab.h"
 #include "text/chat_int.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "base/utf8.h"
 
 static const struct {
     const char *name, *path;
@@ -34,20 +34,6 @@ TEST(templates_are_recognised)
     const char *chatml = "{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}";
     CHECK(chat_format_of(&gemma4_text, chatml, strlen(chatml)) == NULL);
     CHECK(chat_format_of(&gemma4_text, NULL, 0) == NULL);
-}
-
-/* The segments tile the text. */
-static void check_segments(const chat_prompt *p)
-{
-    size_t at = 0;
-    for (size_t i = 0; i < p->n_segments; i++) {
-        CHECK_EQ(p->segment[i].at, at);
-        CHECK(p->segment[i].n > 0);
-        at += p->segment[i].n;
-    }
-    CHECK_EQ(at, p->text.n);
-    CHECK(utf8_valid(str_text(&p->text), p->text.n));
-    CHECK(!memcmp(p->text.at, "<bos>", 5));
 }
 
 static void show_difference(const char *got, const char *want, char *out, size_t n)
@@ -89,7 +75,8 @@ static void check_case(int line, const jtree *c, int t, const vocab *v)
     show_difference(str_text(&p.text), str_text(&text), diff, sizeof diff);
     CHECK_MSG(text.n == p.text.n && !memcmp(text.at, p.text.at, text.n), "line %d, template %s %s",
               line, templates[t].name, diff);
-    check_segments(&p);
+    chat_check_tiles(&p);
+    CHECK(!memcmp(p.text.at, "<bos>", 5));
     static const char open[] = "<|channel>thought\n";
     CHECK_EQ(p.starts_thinking, p.text.n >= sizeof open - 1 && !opt.no_generation_prompt &&
                                     !strcmp(p.text.at + p.text.n - (sizeof open - 1), open));
@@ -112,29 +99,26 @@ static void check_case(int line, const jtree *c, int t, const vocab *v)
     chat_prompt_free(&p);
 }
 
+typedef struct replay {
+    const vocab *v;
+    int compared;
+} replay;
+
+static void check_line(void *user, int line, const jtree *c)
+{
+    replay *r = user;
+    for (int k = 0; k < 4; k++) {
+        check_case(line, c, k, r->v);
+        r->compared += jtree_get(jtree_get(c, "want"), templates[k].name) != NULL;
+    }
+}
+
 TEST(prompts_are_what_jinja_renders)
 {
-    char *text;
-    size_t n;
-    err e = {0};
-    int line = 0, compared = 0;
     toy *t = toy_gemma();
-    CHECK_OK(file_read_all(test_path("tests/data/chat/fixtures.jsonl"), 4 << 20, &text, &n, &e), e);
-    for (char *at = text, *end; at < text + n; at = end + 1) {
-        arena mem = {0};
-        const jtree *c;
-        end = memchr(at, '\n', (size_t)(text + n - at));
-        CHECK(end);
-        line++;
-        CHECK_OK(jtree_parse(at, (size_t)(end - at), "fixtures", 10, &mem, &c, &e), e);
-        for (int k = 0; k < 4; k++) {
-            check_case(line, c, k, t->v);
-            compared += jtree_get(jtree_get(c, "want"), templates[k].name) != NULL;
-        }
-        arena_free(&mem);
-    }
-    CHECK(compared > 700);
-    mem_free(text);
+    replay r = {.v = t->v};
+    chat_lines("tests/data/chat/fixtures.jsonl", check_line, &r);
+    CHECK(r.compared > 700);
     toy_free(t);
 }
 
@@ -149,7 +133,8 @@ static void expect_prompt(const chat_format *f, const char *messages, const cara
     err e = {0};
     CHECK_OK(chat_render(f, messages, strlen(messages), NULL, 0, opt, &p, &e), e);
     CHECK_STR(p.text.at, want);
-    check_segments(&p);
+    chat_check_tiles(&p);
+    CHECK(!memcmp(p.text.at, "<bos>", 5));
     chat_prompt_free(&p);
     chat_prompt_free(&p);
 }

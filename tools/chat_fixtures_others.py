@@ -173,12 +173,7 @@ def main():
         begin = i >= COUNT
         messages = simple() if rng.random() < 0.3 else qwen.conversation()
         if begin:
-            while messages and messages[-1]["role"] != "user":
-                messages.pop()
-            last = {"role": "assistant", "content": rng.choice(["The answer is", "{\"a\":", "No ", ""])}
-            if rng.random() < 0.3:
-                last["reasoning_content"] = gemma_text()
-            messages = (messages or [{"role": "user", "content": "Hi"}]) + [last]
+            messages = qwen.begun(messages, ["The answer is", "{\"a\":", "No ", ""], gemma_text)
         for m in messages:  # more lines that the template takes
             if "tool_calls" in m:
                 m["tool_calls"] = m["tool_calls"][:rng.choice([1, 1, 1, 3])]
@@ -195,12 +190,7 @@ def main():
             want.append(got and fnv(got.encode()))
             if show == (i + 1, name):
                 print(got)
-        if not show:
-            print(json.dumps(dict(o, messages=json.dumps(messages, ensure_ascii=rng.random() < 0.1),
-                                  tools=tools and json.dumps(tools, ensure_ascii=False), want=want),
-                             ensure_ascii=False))
-        else:
-            rng.random()
+        qwen.print_line(o, messages, tools, want, show)
 
 
 if __name__ == "__main__":

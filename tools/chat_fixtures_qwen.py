@@ -240,6 +240,25 @@ def as_sent(messages):
     return out
 
 
+def begun(messages, answers, thought):
+    """Up to a user's turn, and the beginning of an answer."""
+    while messages and messages[-1]["role"] != "user":
+        messages.pop()
+    last = {"role": "assistant", "content": rng.choice(answers)}
+    if rng.random() < 0.3:
+        last["reasoning_content"] = thought()
+    return (messages or [{"role": "user", "content": "Hi"}]) + [last]
+
+
+def print_line(o, messages, tools, want, show):
+    """A line of the file, unless one text is shown; both draw the same numbers."""
+    ascii_only = rng.random() < 0.1
+    if not show:
+        print(json.dumps(dict(o, messages=json.dumps(messages, ensure_ascii=ascii_only),
+                              tools=tools and json.dumps(tools, ensure_ascii=False), want=want),
+                         ensure_ascii=False))
+
+
 def main():
     templates = load()
     show = (int(sys.argv[1]), sys.argv[2]) if len(sys.argv) == 3 else None
@@ -247,15 +266,8 @@ def main():
         begin = COUNT <= i < COUNT + BEGINNINGS
         messages = conversation()
         if begin:
-            while messages and messages[-1]["role"] != "user":
-                messages.pop()
-            if not messages:
-                messages = [{"role": "user", "content": "Hi"}]
-            last = {"role": "assistant", "content": rng.choice(
-                ["The answer is", "{\"a\":", "No ", "One, two, \n", "", "<think>\nhm\n</think>\n\nYes "])}
-            if rng.random() < 0.3:
-                last["reasoning_content"] = text()
-            messages.append(last)
+            messages = begun(messages, ["The answer is", "{\"a\":", "No ", "One, two, \n", "",
+                                        "<think>\nhm\n</think>\n\nYes "], text)
         messages = as_sent(messages if i < COUNT + BEGINNINGS else pictured(messages))
         tools = [own_tool() for _ in range(rng.randint(1, 2))] if rng.random() < 0.5 else None
         o = {"thinking": rng.random() < 0.6, "preserve": rng.random() < 0.4,
@@ -272,12 +284,7 @@ def main():
                 want.append(None)
             if show == (i + 1, name):
                 print(got)
-        if not show:
-            print(json.dumps(dict(o, messages=json.dumps(messages, ensure_ascii=rng.random() < 0.1),
-                                  tools=tools and json.dumps(tools, ensure_ascii=False), want=want),
-                             ensure_ascii=False))
-        else:
-            rng.random()
+        print_line(o, messages, tools, want, show)
 
 
 if __name__ == "__main__":

@@ -27,112 +27,86 @@ from fidelity_fixtures import ARR, BOOL, F32, F64, I32, STR, U32, U64
 S, G = "sliding_attention", "full_attention"
 
 
+# What every tiny model has, unless its family or its case says another.
+TINY = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=4096)
+NO_WORDS = dict(bos_token_id=None, eos_token_id=None)
+
+
+def tiny(name, overrides, **own):
+    """The class of a family's models, and a configuration."""
+    model = getattr(transformers, name + "ForCausalLM")
+    return model, model.config_class(**(TINY | own | overrides))
+
+
 def qwen3(overrides):
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
-             num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-6,
-             max_position_embeddings=4096, use_sliding_window=False, tie_word_embeddings=True,
-             rope_parameters=dict(rope_type="default", rope_theta=1e6))
-    c.update(overrides)
-    return Qwen3ForCausalLM, Qwen3Config(**c)
+    return tiny("Qwen3", overrides, rms_norm_eps=1e-6, use_sliding_window=False,
+                tie_word_embeddings=True,
+                rope_parameters=dict(rope_type="default", rope_theta=1e6))
 
 
 def qwen3moe(overrides):
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
-             num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-6,
-             max_position_embeddings=4096, use_sliding_window=False, tie_word_embeddings=False,
-             num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True,
-             rope_parameters=dict(rope_type="default", rope_theta=1e7))
-    c.update(overrides)
-    return Qwen3MoeForCausalLM, Qwen3MoeConfig(**c)
+    return tiny("Qwen3Moe", overrides, rms_norm_eps=1e-6, use_sliding_window=False,
+                tie_word_embeddings=False, num_experts=8, num_experts_per_tok=3,
+                moe_intermediate_size=32, norm_topk_prob=True,
+                rope_parameters=dict(rope_type="default", rope_theta=1e7))
 
 
 def llama(overrides):
-    from transformers import LlamaConfig, LlamaForCausalLM
-    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
-             num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
-             max_position_embeddings=4096, tie_word_embeddings=True, bos_token_id=None,
-             eos_token_id=None, rope_parameters=dict(
-                 rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0,
-                 high_freq_factor=4.0, original_max_position_embeddings=64))
-    c.update(overrides)
-    return LlamaForCausalLM, LlamaConfig(**c)
+    return tiny("Llama", overrides, **NO_WORDS, rms_norm_eps=1e-5,
+                tie_word_embeddings=True, rope_parameters=dict(
+                    rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0,
+                    high_freq_factor=4.0, original_max_position_embeddings=64))
 
 
 def mistral(overrides):
-    from transformers import MistralConfig, MistralForCausalLM
-    c = dict(vocab_size=128, hidden_size=96, intermediate_size=96, num_hidden_layers=4,
-             num_attention_heads=6, num_key_value_heads=2, rms_norm_eps=1e-5, sliding_window=16,
-             max_position_embeddings=4096, tie_word_embeddings=False, bos_token_id=None,
-             eos_token_id=None, rope_parameters=dict(rope_type="default", rope_theta=1e4))
-    c.update(overrides)
-    return MistralForCausalLM, MistralConfig(**c)
+    return tiny("Mistral", overrides, **NO_WORDS, hidden_size=96, num_attention_heads=6,
+                head_dim=None, rms_norm_eps=1e-5, sliding_window=16, tie_word_embeddings=False,
+                rope_parameters=dict(rope_type="default", rope_theta=1e4))
 
 
 def mixtral(overrides):
-    from transformers import MixtralConfig, MixtralForCausalLM
-    c = dict(vocab_size=128, hidden_size=64, intermediate_size=32, num_hidden_layers=4,
-             num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, sliding_window=None,
-             max_position_embeddings=4096, tie_word_embeddings=False, bos_token_id=None,
-             eos_token_id=None, num_local_experts=8, num_experts_per_tok=2,
-             rope_parameters=dict(rope_type="default", rope_theta=1e6))
-    c.update(overrides)
-    return MixtralForCausalLM, MixtralConfig(**c)
+    return tiny("Mixtral", overrides, **NO_WORDS, intermediate_size=32, head_dim=None,
+                rms_norm_eps=1e-5, sliding_window=None, tie_word_embeddings=False,
+                num_local_experts=8, num_experts_per_tok=2,
+                rope_parameters=dict(rope_type="default", rope_theta=1e6))
 
 
 def ministral3(overrides):
-    from transformers import Ministral3Config, Ministral3ForCausalLM
-    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
-             num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
-             max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=None,
-             eos_token_id=None, rope_parameters=dict(
-                 rope_type="yarn", type="yarn", rope_theta=1e6, factor=16.0, beta_fast=32.0,
-                 beta_slow=1.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=1.0,
-                 llama_4_scaling_beta=0.3))
-    c.update(overrides)
-    return Ministral3ForCausalLM, Ministral3Config(**c)
+    return tiny("Ministral3", overrides, **NO_WORDS, rms_norm_eps=1e-5,
+                max_position_embeddings=512, tie_word_embeddings=True, rope_parameters=dict(
+                    rope_type="yarn", type="yarn", rope_theta=1e6, factor=16.0, beta_fast=32.0,
+                    beta_slow=1.0, original_max_position_embeddings=32, mscale=1.0,
+                    mscale_all_dim=1.0, llama_4_scaling_beta=0.3))
 
 
 def laguna(overrides):
-    from transformers import LagunaConfig, LagunaForCausalLM
     yarn = dict(rope_type="yarn", rope_theta=5e5, partial_rotary_factor=0.5, factor=32.0,
                 original_max_position_embeddings=8192, beta_fast=64.0, beta_slow=1.0)
-    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
-             num_attention_heads=6, num_attention_heads_per_layer=[6, 8, 8, 8],
-             num_key_value_heads=2, head_dim=32, sliding_window=16, rms_norm_eps=1e-6,
-             layer_types=[G, S, S, S], mlp_layer_types=["dense"] + ["sparse"] * 3,
-             num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32,
-             shared_expert_intermediate_size=64, moe_routed_scaling_factor=2.5,
-             max_position_embeddings=4096, gating="per-head", tie_word_embeddings=False,
-             rope_parameters={G: yarn, S: dict(rope_type="default", rope_theta=1e4,
-                                               partial_rotary_factor=1.0)})
-    c.update(overrides)
-    return LagunaForCausalLM, LagunaConfig(**c)
+    return tiny("Laguna", overrides, num_attention_heads=6,
+                num_attention_heads_per_layer=[6, 8, 8, 8], sliding_window=16, rms_norm_eps=1e-6,
+                layer_types=[G, S, S, S], mlp_layer_types=["dense"] + ["sparse"] * 3,
+                num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32,
+                shared_expert_intermediate_size=64, moe_routed_scaling_factor=2.5,
+                gating="per-head", tie_word_embeddings=False,
+                rope_parameters={G: yarn, S: dict(rope_type="default", rope_theta=1e4,
+                                                  partial_rotary_factor=1.0)})
 
 
 def gemma3(overrides):
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-    c = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=7,
-             num_attention_heads=4, num_key_value_heads=2, head_dim=32, sliding_window=16,
-             query_pre_attn_scalar=32, rms_norm_eps=1e-6, max_position_embeddings=4096,
-             tie_word_embeddings=True,
-             rope_parameters={G: dict(rope_type="linear", rope_theta=1e6, factor=8.0),
-                              S: dict(rope_type="default", rope_theta=1e4)})
-    c.update(overrides)
-    return Gemma3ForCausalLM, Gemma3TextConfig(**c)
+    return tiny("Gemma3", overrides, num_hidden_layers=7, sliding_window=16,
+                query_pre_attn_scalar=32, rms_norm_eps=1e-6, tie_word_embeddings=True,
+                rope_parameters={G: dict(rope_type="linear", rope_theta=1e6, factor=8.0),
+                                 S: dict(rope_type="default", rope_theta=1e4)})
 
 
 def gpt_oss(overrides):
-    from transformers import GptOssConfig, GptOssForCausalLM
-    c = dict(vocab_size=128, hidden_size=64, intermediate_size=32, num_hidden_layers=4,
-             num_attention_heads=8, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
-             sliding_window=16, max_position_embeddings=131072, tie_word_embeddings=False,
-             num_local_experts=8, num_experts_per_tok=3, rope_parameters=dict(
-                 rope_type="yarn", rope_theta=1.5e5, factor=32.0, beta_fast=32.0, beta_slow=1.0,
-                 truncate=False, original_max_position_embeddings=4096))
-    c.update(overrides)
-    return GptOssForCausalLM, GptOssConfig(**c)
+    return tiny("GptOss", overrides, intermediate_size=32, num_attention_heads=8,
+                rms_norm_eps=1e-5, sliding_window=16, max_position_embeddings=131072,
+                tie_word_embeddings=False, num_local_experts=8, num_experts_per_tok=3,
+                rope_parameters=dict(
+                    rope_type="yarn", rope_theta=1.5e5, factor=32.0, beta_fast=32.0, beta_slow=1.0,
+                    truncate=False, original_max_position_embeddings=4096))
 
 
 # name: (family, seed, tokens, configuration)
@@ -528,17 +502,7 @@ def main():
             (d / f"{name}.gguf").write_bytes(model_bytes(name, r))
             r["ids"].astype("<i4").tofile(d / f"{name}.ids.bin")
             continue
-        path = base.OUT / f"{name}.golden"
-        new = golden_bytes(name, r)
-        if not o.check:
-            path.write_bytes(new)
-            print(f"  {path.name}: {len(new)} bytes")
-        else:
-            # Another torch may round otherwise: compare the recipe exactly, logits by the floor.
-            old = path.read_bytes()
-            d = np.abs(np.frombuffer(old[-r["logits"].nbytes:], "<f4") - r["logits"].ravel()).max()
-            print(f"  {path.name}: logits within {d:.1e} of the file's")
-            bad += d > 1e-3 or len(old) != len(new)
+        bad += base.write_or_check(name, golden_bytes(name, r), r["logits"], o.check)
     return 1 if bad else 0
 
 

@@ -408,6 +408,21 @@ def model_bytes(name, r):
     return gguf_bytes(values, tensors + [("rope_freqs.weight", r["rope"])])
 
 
+def write_or_check(name, new, results, check):
+    """Writes the golden file, which ends with the results; check: whether the written one differs."""
+    path = OUT / f"{name}.golden"
+    if not check:
+        OUT.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(new)
+        print(f"  {path.name}: {len(new)} bytes")
+        return False
+    # Another torch may round otherwise: compare the recipe exactly, results by the floor.
+    old = path.read_bytes()
+    d = np.abs(np.frombuffer(old[-results.nbytes:], "<f4") - results.ravel()).max()
+    print(f"  {path.name}: results within {d:.1e} of the file's")
+    return d > 1e-3 or len(old) != len(new)
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     ap.add_argument("cases", nargs="*", default=list(CASES))
@@ -431,19 +446,7 @@ def main():
             r["ids"].astype("<i4").tofile(d / f"{name}.ids.bin")
             r["logits"].astype("<f4").tofile(d / f"{name}.logits.f32")
             continue
-        path = OUT / f"{name}.golden"
-        new = golden_bytes(name, r)
-        if not o.check:
-            OUT.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(new)
-            print(f"  {path.name}: {len(new)} bytes")
-        else:
-            # Another torch may round otherwise: compare the recipe exactly, logits by the floor.
-            old = path.read_bytes()
-            n = r["logits"].nbytes
-            d = np.abs(np.frombuffer(old[-n:], "<f4") - r["logits"].ravel()).max()
-            print(f"  {path.name}: logits within {d:.1e} of the file's")
-            bad += d > 1e-3 or len(old) != len(new)
+        bad += write_or_check(name, golden_bytes(name, r), r["logits"], o.check)
     return 1 if bad else 0
 
 

@@ -12,30 +12,21 @@
 enum { OAI = 1 << EMBED_OPENAI, LLA = 1 << EMBED_LLAMA, OLL = 1 << EMBED_OLLAMA };
 enum { OLD = 1 << EMBED_OLLAMA_OLD, ALL = OAI | LLA | OLL | OLD };
 
-/* The fields that are read, or change nothing. Others are refused, as in known.c. */
-static bool is_known(const char *name, embed_api api)
-{
-    static const struct {
-        const char *name;
-        int apis;
-    } fields[] = {{"model", ALL},
-                  {"input", OAI | LLA | OLL},
-                  {"content", LLA},
-                  {"prompt", OLD},
-                  {"encoding_format", OAI | LLA},
-                  {"dimensions", OAI | LLA | OLL},
-                  {"embd_normalize", OAI | LLA},
-                  {"pooling", ALL},
-                  {"truncate", ALL},
-                  {"prompt_name", ALL},
-                  {"keep_alive", ALL},
-                  {"options", OLL | OLD}, /* how the model is loaded, and how it samples */
-                  {"user", OAI | LLA}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!strcmp(fields[i].name, name) && fields[i].apis & 1 << api)
-            return true;
-    return false;
-}
+static const field_name fields[] = {
+    {"model", ALL},
+    {"input", OAI | LLA | OLL},
+    {"content", LLA},
+    {"prompt", OLD},
+    {"encoding_format", OAI | LLA},
+    {"dimensions", OAI | LLA | OLL},
+    {"embd_normalize", OAI | LLA},
+    {"pooling", ALL},
+    {"truncate", ALL},
+    {"prompt_name", ALL},
+    {"keep_alive", ALL},
+    {"options", OLL | OLD}, /* how the model is loaded, and how it samples */
+    {"user", OAI | LLA},
+    {NULL, 0}};
 
 bool embed_open(embed_request *rq, embed_api api, const char *body, size_t n, bool lenient,
                 problem *p)
@@ -46,15 +37,8 @@ bool embed_open(embed_request *rq, embed_api api, const char *body, size_t n, bo
     rq->norm = api == EMBED_OLLAMA_OLD ? EMBED_NORM_NONE : EMBED_NORM_EUCLID;
     if (!body_parse(&rq->mem, body, n, &rq->body, p))
         return false;
-    for (const jtree *v = rq->body->first; v && !lenient; v = v->next)
-        if (!is_known(v->key, api) && !tree_is_empty(v)) {
-            p->code = "unknown_parameter";
-            return problem_set(p, 400, v->key,
-                               "'%.100s' is an unknown field; /openapi.json lists the fields of "
-                               "each endpoint",
-                               v->key);
-        }
-    return field_text(p, rq->body, "model", &rq->model) &&
+    return (lenient || fields_known(p, rq->body, fields, api)) &&
+           field_text(p, rq->body, "model", &rq->model) &&
            keep_alive_read(rq->body, &rq->keep_ms, p);
 }
 

@@ -219,6 +219,26 @@ bool tree_is_empty(const jtree *v)
             !jtree_truthy(v));
 }
 
+static bool lists(const field_name *list, const char *name, int api)
+{
+    while (list->name && (strcmp(list->name, name) != 0 || !(list->apis & 1u << api)))
+        list++;
+    return list->name;
+}
+
+bool fields_known(problem *p, const jtree *o, const field_name *list, int api)
+{
+    for (const jtree *m = o->first; m; m = m->next)
+        if (!lists(list, m->key, api) && !tree_is_empty(m)) {
+            p->code = "unknown_parameter";
+            return problem_set(p, 400, m->key,
+                               "'%.100s' is an unknown field; /openapi.json lists the fields of "
+                               "each endpoint",
+                               m->key);
+        }
+    return true;
+}
+
 bool check_members(const jtree *o, const char *field, const char *const *names, size_t n,
                    problem *p)
 {

@@ -9,22 +9,23 @@
 
 /* ---- Reading ---- */
 
-/* The fields that are read, or change nothing. Others are refused, as in known.c. */
-static bool is_known(const char *name, rank_api api)
-{
-    static const char *const both[] = {"model", "instruction", "keep_alive", "user", NULL};
-    static const char *const of[][8] = {
-        [RANK_DOCUMENTS] = {"query", "documents", "texts", "top_n", "return_documents",
-                            "return_text", NULL},
-        [RANK_PAIRS] = {"text_1", "text_2", "queries", "documents", "data_1", "data_2", NULL}};
-    for (int i = 0; both[i]; i++)
-        if (!strcmp(both[i], name))
-            return true;
-    for (int i = 0; of[api][i]; i++)
-        if (!strcmp(of[api][i], name))
-            return true;
-    return false;
-}
+enum { DOCS = 1 << RANK_DOCUMENTS, PAIRS = 1 << RANK_PAIRS, BOTH = DOCS | PAIRS };
+static const field_name fields[] = {{"model", BOTH},
+                                    {"instruction", BOTH},
+                                    {"keep_alive", BOTH},
+                                    {"user", BOTH},
+                                    {"query", DOCS},
+                                    {"documents", BOTH},
+                                    {"texts", DOCS},
+                                    {"top_n", DOCS},
+                                    {"return_documents", DOCS},
+                                    {"return_text", DOCS},
+                                    {"text_1", PAIRS},
+                                    {"text_2", PAIRS},
+                                    {"queries", PAIRS},
+                                    {"data_1", PAIRS},
+                                    {"data_2", PAIRS},
+                                    {NULL, 0}};
 
 /* A text, or an object that has it as `text`. */
 static const jtree *text_of(const jtree *v)
@@ -93,15 +94,8 @@ bool rank_read(rank_request *rq, rank_api api, const char *body, size_t n, bool 
     rq->model = "";
     if (!body_parse(&rq->mem, body, n, &rq->body, p))
         return false;
-    for (const jtree *v = rq->body->first; v && !lenient; v = v->next)
-        if (!is_known(v->key, api) && !tree_is_empty(v)) {
-            p->code = "unknown_parameter";
-            return problem_set(p, 400, v->key,
-                               "'%.100s' is an unknown field; /openapi.json lists the fields of "
-                               "each endpoint",
-                               v->key);
-        }
-    return field_text(p, rq->body, "model", &rq->model) &&
+    return (lenient || fields_known(p, rq->body, fields, api)) &&
+           field_text(p, rq->body, "model", &rq->model) &&
            keep_alive_read(rq->body, &rq->keep_ms, p) &&
            field_text(p, rq->body, "instruction", &rq->instruction) &&
            (api == RANK_PAIRS ? read_pairs(rq, p) : read_documents(rq, p));

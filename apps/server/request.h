@@ -260,6 +260,14 @@ bool field_text(problem *p, const jtree *o, const char *key, const char **out);
 bool field_bool(problem *p, const jtree *o, const char *key, bool *out);
 bool field_int(problem *p, const jtree *o, const char *key, int64_t min, int64_t max, int64_t *out);
 bool field_real(problem *p, const jtree *o, const char *key, double min, double max, double *out);
+/* A field of a small dialect: one that is read, or changes nothing. apis: a bit for each. */
+typedef struct field_name {
+    const char *name;
+    unsigned apis;
+} field_name;
+/* Refuses a member that the list, which ends with a NULL name, lacks for that API. Empty members
+ * pass. known.c has the same rule for the large dialects. */
+bool fields_known(problem *p, const jtree *o, const field_name *list, int api);
 /* Parses the body of a request, which must be an object of JSON. Limits mem by n. */
 bool body_parse(arena *mem, const char *body, size_t n, const jtree **out, problem *p);
 /* *out: the member, or NULL. Another kind is a problem. */
