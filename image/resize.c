@@ -1,10 +1,10 @@
 /* resize.c - a picture in another size, with the bits of Pillow.
  *
- * Each new pixel is a weighted sum of old ones along a row, then of those along a column, or the
- * other way round. A filter reaches `reach` pixels on both sides of the new pixel's centre, and as
- * many times more as the picture shrinks, which is what keeps fine lines from breaking up. Between
- * the two passes values are rounded to 8 bits. Weights are whole numbers of 2^-22: 255 times their
- * sum fits 32 bits.
+ * There are two passes: one along rows, one along columns. A pass computes each new pixel as a
+ * weighted sum of old ones. The filter's radius is one old pixel (bilinear) or two (bicubic). When
+ * the picture shrinks, the radius grows by the same factor, so that every old pixel has a weight
+ * and thin lines stay whole. Values are rounded to 8 bits between the passes. Weights are integers
+ * in units of 2^-22, so that 255 times their sum fits 32 bits.
  */
 #include "image/image.h"
 #include "base/mem.h"

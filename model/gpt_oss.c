@@ -2,11 +2,13 @@
  * paper.
  *
  * Easy to get wrong: every product has a bias, those of experts and of the router too. Each head
- * has a sink, a score in the soft max that has no value. Layers with a window and without take
- * turns, the first has one; both rotate alike, by YaRN, whose blend does not end at whole pairs. No
- * key of GGUF files says so. The units of experts are cut (ACT_SWIGLU_CUT). The weights of a row's
- * experts are the softmax over the chosen ones, which is the softmax over all, divided by their
- * sum. A checkpoint has gates and ups in turns, inputs first where it is not in MXFP4.
+ * has a sink: a score in the softmax that has no value. Even layers have a window, odd layers have
+ * none; both use the same rotation. The rotation is YaRN, and the range of pairs that it blends has
+ * ends that are not rounded to whole pairs. GGUF files have no key for that rounding. Experts clamp
+ * gate and up (ACT_SWIGLU_CUT). The weights of a row's experts are the softmax over the chosen
+ * ones, which is the softmax over all, divided by the sum of the chosen. In a checkpoint, gate and
+ * up rows alternate in one tensor. Expert tensors in MXFP4 have outputs first, others have inputs
+ * first.
  */
 #include "model/gpt_oss.h"
 #include "backend/swiglu.h"

@@ -37,9 +37,10 @@ static size_t take_until_gap(head_reading *r)
     return r->at - from;
 }
 
+/* " to=NAME": a call of that tool, unless the recipient is a reader of text. */
 static bool take_recipient(head_reading *r, const answer_heads *x, answer_head *h)
 {
-    static const char *const nobody[] = {"assistant", "all", NULL};
+    static const char *const readers_of_text[] = {"assistant", "all", NULL};
     size_t at, n;
     if (!take(r, " to="))
         return true;
@@ -49,7 +50,7 @@ static bool take_recipient(head_reading *r, const answer_heads *x, answer_head *
         return true; /* more of it may come */
     if (!n || n > CALL_MAX_NAME_BYTES)
         return false;
-    if (text_is_one_of(nobody, r->s + at, n))
+    if (text_is_one_of(readers_of_text, r->s + at, n))
         return true;
     size_t n_space = strlen(x->call_space);
     bool inside = n > n_space && !memcmp(r->s + at, x->call_space, n_space);

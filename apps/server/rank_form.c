@@ -5,7 +5,6 @@
 #include "base/mem.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- Reading ---- */
 
