@@ -413,9 +413,9 @@ $(eval $(call fuzz_also,table,tests/table_file.c $(filter-out backend/wrap%.c,$(
 $(eval $(call fuzz_also,draft_load,$(filter-out backend/wrap%.c,$(call src,model kv backend))))
 $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_scores.c apps/convert_fields.c \
     $(filter-out backend/wrap%.c,$(call src,model kv backend))))
-$(eval $(call fuzz_also,hub,$(filter-out apps/hub/pull.c apps/hub/head.c,$(call src,apps/hub))))
+$(eval $(call fuzz_also,hub,$(filter-out apps/hub/pull.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
-$(eval $(call fuzz_also,cache,$(filter-out apps/hub/pull.c apps/hub/head.c,$(call src,apps/hub))))
+$(eval $(call fuzz_also,cache,$(filter-out apps/hub/pull.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_cache $(BUILD)/fuzz_cache.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c))
 $(eval $(call fuzz_also,talks,apps/talks.c apps/state_dir.c))

@@ -90,6 +90,21 @@ static int print_json(json_t *v)
     return ok ? 0 : 1;
 }
 
+/* The vision tower beside a model, for mem_free; NULL: none. */
+static char *tower_of(const char *path)
+{
+    char *tower = NULL;
+    mmproj_find(path, &tower, NULL);
+    return tower;
+}
+
+static void add_tower(json_t *v, const char *path)
+{
+    char *tower = tower_of(path);
+    json_object_set_new(v, "mmproj", tower ? json_lossy_text(tower, strlen(tower)) : json_null());
+    mem_free(tower);
+}
+
 static json_t *entry_json(const model_entry *m)
 {
     json_t *v = json_object();
@@ -102,6 +117,7 @@ static json_t *entry_json(const model_entry *m)
     json_object_set_new(v, "files", json_integer(m->n_files));
     json_object_set_new(v, "modified", json_integer(m->when_s));
     json_object_set_new(v, "where", json_string(where_text(m->where)));
+    add_tower(v, m->path);
     return v;
 }
 
@@ -129,7 +145,10 @@ static void put_table(const model_list *l)
         term_put_name(stdout, m->name, strlen(m->name), (int)width);
         printf("  %8s  %-14s", size_text(m->n_bytes, size, sizeof size),
                age_text(m->when_s, age, sizeof age));
-        printf("%s%s\n", any_cache ? "  " : "", any_cache ? where_text(m->where) : "");
+        char *tower = tower_of(m->path);
+        printf("%s%-*s%s\n", any_cache ? "  " : "", any_cache && tower ? 21 : 0,
+               any_cache ? where_text(m->where) : "", tower ? "  sees images" : "");
+        mem_free(tower);
     }
 }
 
@@ -200,7 +219,7 @@ const command command_list = {
         "default),\n"
         "and those in the cache of Python's client of the Hugging Face hub, which carat reads and\n"
         "does not change. Every command that takes -m takes their names; parts of a name may be\n"
-        "left out as long as one model fits.",
+        "left out as long as one model fits. Those with a vision tower beside them see images.",
     .options = list_table,
     .run = run_list};
 
@@ -262,8 +281,10 @@ static int show_found(const model_found *f, const model_entry *m, json_t *made, 
         json_t *v = m ? entry_json(m) : json_object();
         if (made)
             json_object_set(v, "made", made);
-        if (!m && f->path)
+        if (!m && f->path) {
             json_object_set_new(v, "path", json_lossy_text(f->path, strlen(f->path)));
+            add_tower(v, f->path);
+        }
         if (opened) {
             json_object_set_new(v, "architecture", json_string(info.architecture));
             json_object_set_new(v, "parameters", json_integer((json_int_t)info.n_params));
@@ -300,6 +321,9 @@ static int show_found(const model_found *f, const model_entry *m, json_t *made, 
             put_line("in", where_text(m->where));
         }
         put_line("file", f->path ? f->path : "bundled with the program");
+        char *tower = f->path ? tower_of(f->path) : NULL;
+        put_line("mmproj", tower);
+        mem_free(tower);
         code = flushed();
     }
     carat_model_close(model);

@@ -12,7 +12,7 @@ enum { RATE_WINDOW_MS = 5000, BAR_CELLS = 24, EXIT_INTERRUPTED = 130 };
 typedef struct pull_options {
     const char *file, *revision;
     int64_t connections;
-    bool quiet;
+    bool quiet, no_mmproj;
 } pull_options;
 
 static const option table[] = {
@@ -21,7 +21,10 @@ static const option table[] = {
             "a branch, tag or commit (default: main)"),
     OPT_INT(pull_options, connections, "connections", 0, "N", 1, 32,
             "connections side by side (default: 4)"),
-    OPT_FLAG(pull_options, quiet, "quiet", 'q', "print the model's name alone"), OPT_END};
+    OPT_FLAG(pull_options, no_mmproj, "no-mmproj", 0,
+             "leave out the repository's vision tower, without which the model sees no pictures"),
+    OPT_FLAG(pull_options, quiet, "quiet", 'q', "print the model's name alone"),
+    OPT_END};
 
 /* ---- The bar ------------------------------------------------------------------------------- */
 
@@ -152,6 +155,7 @@ static int run_pull(const command *c, int argc, char **argv)
         status st = pull_shown(&(hub_ask){.what = argv[i],
                                           .file = o.file,
                                           .revision = o.revision,
+                                          .no_mmproj = o.no_mmproj,
                                           .connections = (int)o.connections,
                                           .user = o.quiet ? &o : NULL},
                                &found, &e);

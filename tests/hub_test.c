@@ -655,6 +655,9 @@ static void run_and_check(int code, const char *out, const char *says, const cha
 
 TEST(hub_cli_pulls_lists_shows_runs_and_removes)
 {
+    /* The head of a tower that does not say its width. */
+    static const char tower[] = "GGUF\3\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\24\0\0\0\0\0\0\0"
+                                "general.architecture\10\0\0\0\4\0\0\0\0\0\0\0clip";
     static hub_rig r;
     begin(&r);
     const char *toy = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
@@ -664,10 +667,19 @@ TEST(hub_cli_pulls_lists_shows_runs_and_removes)
     CHECK_OK(file_read_all(toy, 1 << 30, &bytes, &n, &e), e);
     hub_rig_add_bytes(&r, "Toy-4-it-F32.gguf", bytes, n, false);
     mem_free(bytes);
+    hub_rig_add_bytes(&r, "mmproj-Q8_0.gguf", "old", 3, false);
+    hub_rig_add_bytes(&r, "mmproj-BF16.gguf", tower, sizeof tower - 1, false);
     run_and_check(2, NULL, "has no Q4_0; it has: F32", ARGS("pull", "own/Model-GGUF:Q4_0"));
     run_and_check(0, "own/Model-GGUF:F32\n", "pulled", ARGS("pull", "own/Model-GGUF"));
     run_and_check(0, "own/Model-GGUF:F32", NULL, ARGS("list"));
     run_and_check(0, "\"where\": \"store\"", NULL, ARGS("list", "--json"));
+    run_and_check(0, "/own/Model-GGUF/F32/mmproj-BF16.gguf\"", NULL, ARGS("list", "--json"));
+    run_and_check(0, "sees images", NULL, ARGS("list"));
+    run_and_check(0, "mmproj-BF16.gguf", NULL, ARGS("show", "model"));
+    run_and_check(0, NULL, NULL, ARGS("pull", "--no-mmproj", "own/Model-GGUF"));
+    run_and_check(0, "\"mmproj\": null", NULL, ARGS("list", "--json"));
+    run_and_check(0, NULL, NULL, ARGS("pull", "own/Model-GGUF"));
+    run_and_check(0, "sees images", NULL, ARGS("list"));
     run_and_check(0, "architecture", NULL, ARGS("show", "model"));
     run_and_check(0, NULL, NULL, ARGS("run", "-q", "-n", "2", "--greedy", "Model:f32", "hi"));
     run_and_check(2, NULL, "did you mean own/Model-GGUF:F32?", ARGS("run", "own/Modle-GGUF", "hi"));

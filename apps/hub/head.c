@@ -8,7 +8,15 @@
 #include <string.h>
 
 /* Kinds of values, as the format numbers them. */
-enum { KIND_STRING = 8, KIND_ARRAY = 9, KINDS = 13, ARCH_MAX = 256 };
+enum {
+    KIND_U32 = 4,
+    KIND_I32 = 5,
+    KIND_U64 = 10,
+    KIND_STRING = 8,
+    KIND_ARRAY = 9,
+    KINDS = 13,
+    ARCH_MAX = 256
+};
 
 typedef struct text {
     const char *at; /* not NUL-terminated; NULL: beyond the bytes */
@@ -40,24 +48,56 @@ static bool skip_value(reader *r, uint32_t kind)
     return !n;
 }
 
+/* Moves r to the value of a key, and says its kind. False: it is not within the bytes. */
+static bool find_value(reader *r, const char *name, uint32_t *kind)
+{
+    const void *magic = rd_bytes(r, 4);
+    uint32_t version = rd_u32(r);
+    rd_u64(r); /* tensors */
+    uint64_t n = rd_u64(r);
+    if (!magic || memcmp(magic, "GGUF", 4) || version < 2 || version > 3)
+        return false;
+    for (; n; n--) {
+        text own = take_text(r);
+        *kind = rd_u32(r);
+        if (own.at && own.n == strlen(name) && !memcmp(own.at, name, own.n))
+            return true;
+        if (!own.at || !skip_value(r, *kind))
+            break;
+    }
+    return false;
+}
+
 static text find_architecture(const void *bytes, size_t n_bytes)
 {
     reader r = reader_of(bytes, n_bytes);
-    const void *magic = rd_bytes(&r, 4);
-    uint32_t version = rd_u32(&r);
-    rd_u64(&r); /* tensors */
-    uint64_t n = rd_u64(&r);
-    if (!magic || memcmp(magic, "GGUF", 4) || version < 2 || version > 3)
-        return (text){0};
-    for (; n; n--) {
-        text name = take_text(&r);
-        uint32_t kind = rd_u32(&r);
-        if (name.n == sizeof key - 1 && !memcmp(name.at, key, name.n))
-            return kind == KIND_STRING ? take_text(&r) : (text){0};
-        if (!name.at || !skip_value(&r, kind))
-            break;
-    }
-    return (text){0};
+    uint32_t kind;
+    return find_value(&r, key, &kind) && kind == KIND_STRING ? take_text(&r) : (text){0};
+}
+
+bool head_text(const void *bytes, size_t n_bytes, const char *name, char *out, size_t cap)
+{
+    reader r = reader_of(bytes, n_bytes);
+    uint32_t kind;
+    text t = find_value(&r, name, &kind) && kind == KIND_STRING ? take_text(&r) : (text){0};
+    if (!t.at || t.n >= cap || memchr(t.at, 0, (size_t)t.n))
+        return false;
+    memcpy(out, t.at, (size_t)t.n);
+    out[t.n] = 0;
+    return true;
+}
+
+bool head_number(const void *bytes, size_t n_bytes, const char *name, uint64_t *out)
+{
+    reader r = reader_of(bytes, n_bytes);
+    uint32_t kind;
+    if (!find_value(&r, name, &kind) || (kind != KIND_U32 && kind != KIND_I32 && kind != KIND_U64))
+        return false;
+    uint64_t v = kind == KIND_U64 ? rd_u64(&r) : rd_u32(&r);
+    if (r.bad)
+        return false;
+    *out = v;
+    return true;
 }
 
 static void put_number(str *s, uint64_t v, int n_bytes)

@@ -4,9 +4,18 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 /* E_UNSUPPORTED: carat runs neither models nor drafters of the file's architecture; the sentence
  * names both. OK also where the bytes do not say it, or are no GGUF file: opening the file tells
  * that. name: of the file. */
 status model_head_check(const void *bytes, size_t n_bytes, const char *name, err *e);
+
+/* The value of a key, a text or a whole number. False: it is not within the bytes, or another kind;
+ * then *out keeps its value. */
+bool head_text(const void *bytes, size_t n_bytes, const char *name, char *out, size_t cap);
+bool head_number(const void *bytes, size_t n_bytes, const char *name, uint64_t *out);
 
 #endif

@@ -59,6 +59,13 @@ void model_found_free(model_found *f); /* safe on a zeroed or freed one */
 /* Is this the name of a model on this machine? As model_find, but a path never counts. */
 bool model_known(const char *what);
 
+/* The vision tower beside a model file: of the mmproj files of its directory whose embeddings are
+ * as wide as the model's, BF16 before F16 before Q8_0. *out NULL: there is none, or carat knows no
+ * tower for such models. The caller frees it with mem_free. E_MEMORY. */
+status mmproj_find(const char *model, char **out, err *e);
+/* Does carat know towers for models of this file's architecture? */
+bool mmproj_may_fit(const char *model);
+
 /* Removes a model from the store, and its files unless another model shares them; or one that is
  * made of another (made.h), by its whole name. *freed: bytes of disk that this gave back. E_ARG: as
  * model_find; a model of the cache is not carat's to remove, and one that others are made of stays.
@@ -93,6 +100,7 @@ typedef struct hub_ask {
     const char *what;     /* OWNER/REPO, OWNER/REPO:QUANT, or an address of the hub with these */
     const char *file;     /* a path in the repository instead of QUANT; may be NULL */
     const char *revision; /* a branch, tag or commit; NULL: main */
+    bool no_mmproj;       /* not its vision tower, which lies in the same repository */
     int connections;      /* side by side for one file; 0: 4 */
     hub_progress_fn progress;
     void *user;

@@ -221,6 +221,13 @@ void quant_of(const char *path, char out[QUANT_MAX])
         memcpy(out, whole, strlen(whole) + 1);
 }
 
+/* Is the tag this label, in any case, or its end after a dash: Q4_K_XL of UD-Q4_K_XL? */
+static bool quant_fits(const char *quant, const char *tag)
+{
+    size_t n = strlen(quant), m = strlen(tag);
+    return m && n >= m && !strcasecmp(quant + n - m, tag) && (n == m || quant[n - m - 1] == '-');
+}
+
 /* Has the name this word, between any of "-_." or its ends? */
 static bool has_word(const char *name, const char *word)
 {
@@ -241,6 +248,37 @@ bool is_model_file(const char *path)
     /* "NAME-imatrix.gguf" is a matrix; "NAME-imatrix-Q4_K_M.gguf" was quantised with one. */
     quant_at(name, stem_length(name), &n_quant);
     return n_quant || !strcasestr(name, "imatrix");
+}
+
+bool is_mmproj_file(const char *path)
+{
+    return has_end(path, ".gguf") && !split_broken(path) && strcasestr(base_name(path), "mmproj");
+}
+
+int choose_mmproj(const char *const *paths, size_t n, const char *model)
+{
+    static const char *const order[] = {"BF16", "F16", "Q8_0", "F32"};
+    enum { N = sizeof order / sizeof *order };
+    size_t n_folder = (size_t)(base_name(model) - model);
+    int best = -1, least = INT_MAX, no, count;
+    for (size_t i = 0; i < n; i++) {
+        char quant[QUANT_MAX];
+        size_t n_stem;
+        int cost = 0;
+        if (!is_mmproj_file(paths[i]) || split_name(paths[i], &no, &count, &n_stem))
+            continue;
+        quant_of(paths[i], quant);
+        while (cost < N && !quant_fits(quant, order[cost]))
+            cost++;
+        if ((size_t)(base_name(paths[i]) - paths[i]) != n_folder ||
+            strncmp(paths[i], model, n_folder) != 0)
+            cost += N + 1;
+        if (cost < least) {
+            least = cost;
+            best = (int)i;
+        }
+    }
+    return best;
 }
 
 bool is_first_file(const char *path)
@@ -277,13 +315,6 @@ void quant_among(const char *path, const char *const *paths, size_t n, char out[
             return;
         }
     }
-}
-
-/* Is the tag this label, in any case, or its end after a dash: Q4_K_XL of UD-Q4_K_XL? */
-static bool quant_fits(const char *quant, const char *tag)
-{
-    size_t n = strlen(quant), m = strlen(tag);
-    return m && n >= m && !strcasecmp(quant + n - m, tag) && (n == m || quant[n - m - 1] == '-');
 }
 
 int quant_rank(const char *quant)

@@ -39,6 +39,11 @@ bool hex_valid(const char *text, size_t n); /* n digits, lower case */
 
 /* *.gguf, and no projector, matrix, head (mtp-NAME) or part with impossible numbers. */
 bool is_model_file(const char *path);
+/* The file of a vision tower: "mmproj" is in its name. */
+bool is_mmproj_file(const char *path);
+/* The tower to take of those among the paths, for a model file: BF16 before F16 before Q8_0, the
+ * model's own folder before others. -1: there is none. */
+int choose_mmproj(const char *const *paths, size_t n, const char *model);
 /* A model file that stands for its model: a whole one, or part 1 of a split set. */
 bool is_first_file(const char *path);
 /* The parts of "X-00002-of-00005.gguf": its number, their count and the length of "X". False: the

@@ -41,6 +41,7 @@ typedef struct pull {
     const char *revision;
     manifest m;     /* what will be written */
     hub_file *file; /* [m.n_files], of list */
+    int n_model;    /* files of the model itself; a vision tower comes after them */
     download down;  /* of the file at work */
     hub_progress said;
     double said_ms;
@@ -200,6 +201,16 @@ static status no_such_file(const pull *x, const char *const *paths, const char *
     return st;
 }
 
+static status add_file(pull *x, int i, const hub_file *f, err *e)
+{
+    x->file[i] = *f;
+    x->m.file[i].path = f->path;
+    x->m.file[i].n_bytes = f->n_bytes;
+    if (__builtin_add_overflow(x->m.n_bytes, f->n_bytes, &x->m.n_bytes))
+        return err_set(e, E_FORMAT, "%s: the hub lists files of impossible sizes", x->repo);
+    return OK;
+}
+
 /* Fills x->file and x->m. */
 static status choose(pull *x, err *e)
 {
@@ -208,6 +219,7 @@ static status choose(pull *x, err *e)
     const char **paths = arena_array(&x->mem, l->n ? l->n : 1, sizeof *paths);
     int first = -1, no, count = 1;
     size_t n_stem = 0;
+    status st = OK;
     if (!paths)
         return err_memory(e, x->repo, l->n * sizeof *paths);
     for (size_t i = 0; i < l->n; i++) {
@@ -229,8 +241,9 @@ static status choose(pull *x, err *e)
                       .revision = x->revision,
                       .n_files = count};
     memcpy(x->m.commit, l->commit, sizeof l->commit);
-    x->file = arena_array(&x->mem, (size_t)count, sizeof *x->file);
-    x->m.file = arena_array(&x->mem, (size_t)count, sizeof *x->m.file);
+    int tower = x->ask->no_mmproj ? -1 : choose_mmproj(paths, l->n, paths[first]);
+    x->file = arena_array(&x->mem, (size_t)count + 1, sizeof *x->file);
+    x->m.file = arena_array(&x->mem, (size_t)count + 1, sizeof *x->m.file);
     if (!x->file || !x->m.file)
         return err_memory(e, x->repo, (size_t)count * sizeof *x->file);
     for (int k = 1; k <= count; k++) {
@@ -245,13 +258,15 @@ static status choose(pull *x, err *e)
         if (i == l->n)
             return err_set(e, E_FORMAT, "%s: the model has %d files, and the hub does not list %s",
                            x->repo, count, want);
-        x->file[k - 1] = l->file[i];
-        x->m.file[k - 1].path = paths[i];
-        x->m.file[k - 1].n_bytes = l->file[i].n_bytes;
-        if (__builtin_add_overflow(x->m.n_bytes, l->file[i].n_bytes, &x->m.n_bytes))
-            return err_set(e, E_FORMAT, "%s: the hub lists files of impossible sizes", x->repo);
+        if ((st = add_file(x, k - 1, &l->file[i], e)))
+            return st;
     }
-    return OK;
+    x->n_model = count;
+    if (tower >= 0 && tower != first) {
+        x->m.n_files++;
+        st = add_file(x, count, &l->file[tower], e);
+    }
+    return st;
 }
 
 /* ---- The bytes ----------------------------------------------------------------------------- */
@@ -339,6 +354,19 @@ static status bring(pull *x, int i, err *e)
     return report(x, true) ? OK : err_set(e, E_CANCELLED, "interrupted");
 }
 
+/* Whether carat has a tower for a model is known when the model's head is here. True: it has none,
+ * and the file is left out. */
+static bool drop_tower(pull *x)
+{
+    const char *blob = blob_path(&x->mem, x->p.store, x->m.file[0].sha256, "");
+    if (!blob || mmproj_may_fit(blob))
+        return false;
+    x->m.n_files--;
+    x->m.n_bytes -= x->m.file[x->m.n_files].n_bytes;
+    x->said.all_total = x->m.n_bytes;
+    return true;
+}
+
 /* All files, then the entry. Somebody may remove a blob in between: then once more. */
 static status bring_all(pull *x, const char **path, err *e)
 {
@@ -350,7 +378,8 @@ static status bring_all(pull *x, const char **path, err *e)
         bool whole = true;
         x->before = 0;
         for (int i = 0; i < x->m.n_files && !st; i++)
-            st = bring(x, i, e);
+            if (i < x->n_model || !drop_tower(x))
+                st = bring(x, i, e);
         if (st || (st = enter_phase(x, HUB_WRITING, e)))
             break;
         if (store_has(x->p.store, &x->m, &x->mem,

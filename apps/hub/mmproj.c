@@ -1,0 +1,106 @@
+/* mmproj.c - the vision tower that goes with a model file: an mmproj file in the same directory.
+ *
+ * Names prove nothing: a directory may have the towers of several models. A tower makes embeddings
+ * of one width, and each size of a model has a width of its own, so widths decide. Both are in the
+ * heads of the files.
+ */
+#include "apps/hub/head.h"
+#include "apps/hub/hub.h"
+#include "apps/hub/names.h"
+#include "apps/hub/place.h"
+#include "base/map.h"
+#include "base/mem.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOWERS_MAX = 64 }; /* files of a directory that are looked at */
+
+/* The architectures that carat's towers are for. */
+static bool sees(const char *arch)
+{
+    static const char *const archs[] = {"gemma4", "qwen35", "qwen35moe"};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        if (!strcmp(arch, archs[i]))
+            return true;
+    return false;
+}
+
+/* The width of embeddings: of a model with pictures, or of a tower. 0: not known; -1: neither. */
+static int64_t width_of(const char *path, bool tower)
+{
+    file_map m;
+    char arch[64], key[96] = "clip.vision.projection_dim";
+    uint64_t width = 0;
+    if (file_map_open(&m, path, false, NULL, NULL, NULL))
+        return -1;
+    bool known = head_text(m.bytes, (size_t)m.n_bytes, "general.architecture", arch, sizeof arch);
+    bool ok = known && (tower ? !strcmp(arch, "clip") : sees(arch));
+    if (!tower)
+        snprintf(key, sizeof key, "%s.embedding_length", arch);
+    if (ok && (!head_number(m.bytes, (size_t)m.n_bytes, key, &width) || width > INT32_MAX))
+        width = 0;
+    file_map_close(&m);
+    return ok ? (int64_t)width : -1;
+}
+
+bool mmproj_may_fit(const char *model)
+{
+    return width_of(model, false) >= 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Names of towers' files in a directory. */
+static status read_names(const char *dir, const char *name[TOWERS_MAX], size_t *n, arena *mem,
+                         err *e)
+{
+    DIR *d = opendir(dir);
+    status st = OK;
+    for (struct dirent *f; !st && d && *n < TOWERS_MAX && (f = readdir(d));)
+        if (is_mmproj_file(f->d_name)) {
+            name[*n] = arena_strndup(mem, f->d_name, strlen(f->d_name));
+            st = name[(*n)++] ? OK : err_memory(e, dir, *n);
+        }
+    if (d)
+        closedir(d);
+    if (!st && *n)
+        qsort(name, *n, sizeof *name, by_name);
+    return st;
+}
+
+status mmproj_find(const char *model, char **out, err *e)
+{
+    arena mem = {0};
+    const char *name[TOWERS_MAX], *silent = NULL, *found = NULL; /* silent: has no width */
+    size_t n = 0, n_dir = (size_t)(base_name(model) - model);
+    int64_t width = width_of(model, false);
+    char *dir =
+        n_dir ? arena_strndup(&mem, model, n_dir > 1 ? n_dir - 1 : 1) : arena_strndup(&mem, ".", 1);
+    status st = dir ? OK : err_memory(e, model, n_dir);
+    *out = NULL;
+    if (!st && width >= 0)
+        st = read_names(dir, name, &n, &mem, e);
+    for (int i; !st && !found && (i = choose_mmproj(name, n, base_name(model))) >= 0;) {
+        const char *path = path_join(&mem, dir, name[i]);
+        int64_t its = path ? width_of(path, true) : -1;
+        if (!path)
+            st = err_memory(e, dir, strlen(dir));
+        else if (its > 0 && its == width)
+            found = path;
+        else if (its >= 0 && (!its || !width) && !silent)
+            silent = path;
+        name[i] = "";
+    }
+    found = found ? found : silent;
+    if (!st && found && !(*out = mem_strdup(found)))
+        st = err_memory(e, found, strlen(found));
+    arena_free(&mem);
+    return st;
+}

@@ -1,0 +1,131 @@
+/* mmproj_test.c - which vision tower goes with a model: by names among equals, by widths always. */
+#include "apps/hub/head.h"
+#include "apps/hub/hub.h"
+#include "apps/hub/names.h"
+#include "tests/test.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+TEST(hub_towers_by_their_names)
+{
+    static const char *const all[] = {"mmproj-F32.gguf",
+                                      "mmproj-Q8_0.gguf",
+                                      "other/mmproj-BF16.gguf",
+                                      "mmproj-model-f16.gguf",
+                                      "gemma-4-E4B-it-mmproj-bf16.gguf",
+                                      "M-Q4_K_M.gguf",
+                                      "mmproj-BF16.safetensors",
+                                      "mmproj-BF16-00001-of-00002.gguf"};
+    enum { N = sizeof all / sizeof *all };
+    CHECK_EQ(choose_mmproj(all, N, "M-Q4_K_M.gguf"), 4);
+    CHECK_EQ(choose_mmproj(all, 4, "M-Q4_K_M.gguf"), 3);
+    CHECK_EQ(choose_mmproj(all, 3, "M-Q4_K_M.gguf"), 1);
+    CHECK_EQ(choose_mmproj(all, 1, "M-Q4_K_M.gguf"), 0);
+    CHECK_EQ(choose_mmproj(all, N, "other/M-Q4_K_M.gguf"), 2);
+    CHECK_EQ(choose_mmproj(all + 5, N - 5, "M-Q4_K_M.gguf"), -1);
+    CHECK_EQ(choose_mmproj(all, 0, "M-Q4_K_M.gguf"), -1);
+}
+
+static void put_u64(str *s, uint64_t v)
+{
+    for (int i = 0; i < 8; i++)
+        str_putc(s, (char)(v >> 8 * i));
+}
+
+static void put_name(str *s, const char *name)
+{
+    put_u64(s, strlen(name));
+    str_puts(s, name);
+}
+
+/* A head with an architecture and a number. */
+static void put_head(str *s, const char *arch, const char *key, uint32_t v)
+{
+    str_put(s, "GGUF\3\0\0\0", 8);
+    put_u64(s, 0);
+    put_u64(s, 2);
+    put_name(s, "general.architecture");
+    str_put(s, "\10\0\0\0", 4);
+    put_name(s, arch);
+    put_name(s, key);
+    str_put(s, "\4\0\0\0", 4);
+    for (int i = 0; i < 4; i++)
+        str_putc(s, (char)(v >> 8 * i));
+    for (int i = 0; i < 64; i++)
+        str_putc(s, 0);
+}
+
+static const char *write_head(const char *dir, const char *name, const char *arch, const char *key,
+                              uint32_t v)
+{
+    static char path[400];
+    str s = {0};
+    put_head(&s, arch, key, v);
+    test_write_in(dir, name, s.at, s.n);
+    str_free(&s);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+
+TEST(hub_values_of_a_head)
+{
+    str s = {0};
+    char text[16] = "same";
+    uint64_t v = 7;
+    put_head(&s, "gemma4", "gemma4.embedding_length", 2560);
+    CHECK(head_text(s.at, s.n, "general.architecture", text, sizeof text));
+    CHECK_STR(text, "gemma4");
+    CHECK(head_number(s.at, s.n, "gemma4.embedding_length", &v) && v == 2560);
+    CHECK(!head_number(s.at, s.n, "general.architecture", &v));
+    CHECK(!head_text(s.at, s.n, "gemma4.embedding_length", text, sizeof text));
+    CHECK(!head_text(s.at, s.n, "general.architecture", text, 6));
+    CHECK(!head_number(s.at, s.n, "none", &v) && v == 2560);
+    for (size_t n = 0; n < s.n - 64; n++) {
+        char *cut = mem_strndup(s.at, n);
+        CHECK(!head_number(cut, n, "gemma4.embedding_length", &v));
+        mem_free(cut);
+    }
+    str_free(&s);
+}
+
+static void expect(const char *model, const char *name)
+{
+    char *out;
+    err e = {0};
+    CHECK_OK(mmproj_find(model, &out, &e), e);
+    CHECK_MSG(name ? out && !strcmp(base_name(out), name) : !out, "%s: %s", model,
+              out ? out : "none");
+    mem_free(out);
+}
+
+TEST(hub_towers_by_their_widths)
+{
+    static const char width[] = "clip.vision.projection_dim";
+    char dir[200], model[400];
+    snprintf(dir, sizeof dir, "%s", test_temp("models"));
+    CHECK(!mkdir(dir, 0700));
+    snprintf(model, sizeof model, "%s",
+             write_head(dir, "e4b.gguf", "gemma4", "gemma4.embedding_length", 2560));
+    expect(model, NULL);
+    write_head(dir, "mmproj-BF16.gguf", "clip", width, 5376); /* of another model */
+    expect(model, NULL);
+    write_head(dir, "e4b-mmproj-Q8_0.gguf", "clip", width, 2560);
+    expect(model, "e4b-mmproj-Q8_0.gguf");
+    write_head(dir, "e4b-mmproj-f16.gguf", "clip", width, 2560);
+    expect(model, "e4b-mmproj-f16.gguf");
+    write_head(dir, "a-mmproj-bf16.gguf", "llama", width, 2560); /* no tower at all */
+    test_write_in(dir, "b-mmproj-bf16.gguf", "junk", 4);
+    expect(model, "e4b-mmproj-f16.gguf");
+    write_head(dir, "c-mmproj-bf16.gguf", "clip", "clip.other", 1); /* does not say */
+    expect(model, "e4b-mmproj-f16.gguf");
+    expect(write_head(dir, "31b.gguf", "gemma4", "gemma4.embedding_length", 5376),
+           "mmproj-BF16.gguf");
+    expect(write_head(dir, "12b.gguf", "gemma4", "gemma4.embedding_length", 3840),
+           "c-mmproj-bf16.gguf");
+    expect(write_head(dir, "llama.gguf", "llama", "llama.embedding_length", 2560), NULL);
+    expect("/nowhere/at/all.gguf", NULL);
+}
