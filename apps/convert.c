@@ -682,7 +682,12 @@ static int run_convert(const command *c, int argc, char **argv)
                          .notes = &notes,
                          .target = o.target,
                          .dialect = o.dialect};
-    if (o.type && (!mix || !weight_mix_writes(mix)))
+    if (mix && !weight_mix_writes(mix) && weight_mix_quantizes(mix))
+        st =
+            err_set(&e, E_ARG,
+                    "convert writes no type %s: convert to bf16, and carat quantize makes %s of it",
+                    o.type, o.type);
+    else if (o.type && (!mix || !weight_mix_writes(mix)))
         st = err_set(&e, E_ARG, "carat writes no type %s; the types are %s", o.type,
                      weight_mix_names);
     else if (is_source(argv[0], o.target, argv[1]))

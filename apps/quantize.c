@@ -35,8 +35,12 @@ enum { NAME_WIDTH = 40 };
 
 /* One tensor: what it becomes, and what that costs. */
 typedef struct work_item {
-    const tensor *from;
+    const tensor *from; /* NULL: factors, which the old file lacks */
     num_type to;
+    float *factor; /* of each matrix; NULL: the format has none */
+    /* The matrices that this tensor, NAME.scale, has the factors of. The values of the old file, if
+     * it has any, are multiplied by them: Gemma 4 keeps the scales of its experts there. */
+    const struct work_item *factors_of;
     double square, lost; /* sums of squares: of the values, of their errors */
     float worst;         /* largest error */
 } work_item;
@@ -108,6 +112,26 @@ static bool is_float_type(uint32_t type)
     return type == NUM_F32 || type == NUM_F16 || type == NUM_BF16;
 }
 
+/* NAME.scale for NAME.weight: where NVFP4 has the factors of its matrices. */
+static const char *factor_name(const tensor *t, char *buf, size_t cap)
+{
+    int n = (int)(strlen(t->name) - strlen(".weight"));
+    snprintf(buf, cap, "%.*s.scale", n, t->name);
+    return buf;
+}
+
+static uint64_t n_matrices(const tensor *t)
+{
+    return t->ne[2] * t->ne[3];
+}
+
+static bool has_factors(const tensor *t, const gguf *g)
+{
+    char name[TENSOR_NAME_MAX + 1];
+    return t->type == NUM_NVFP4 && name_ends_with(t->name, ".weight") &&
+           tensor_find(&g->tensors, factor_name(t, name, sizeof name));
+}
+
 static status check_quantizable(const tensor *t, const quantize_options *o, const char *path,
                                 err *e)
 {
@@ -123,6 +147,29 @@ static status check_quantizable(const tensor *t, const quantize_options *o, cons
     return OK;
 }
 
+/* The tensor with the factors of item i: one of the old file, or one more. */
+static status plan_factors(work_list *l, uint64_t i, const gguf *g, err *e)
+{
+    work_item *it = &l->at[i];
+    char name[TENSOR_NAME_MAX + 1];
+    uint64_t n_mat = n_matrices(it->from);
+    const tensor *old = tensor_find(&g->tensors, factor_name(it->from, name, sizeof name));
+    if (old && (old->type != NUM_F32 || old->n_elements != n_mat))
+        return err_set(e, E_FORMAT,
+                       "%s: tensor %s is no list of %" PRIu64 " numbers in f32, so it cannot take "
+                       "the factors of NVFP4",
+                       g->path, old->name, n_mat);
+    if (n_mat > EXPERTS_MAX)
+        return err_set(e, E_LIMIT, "%s: tensor %s: %" PRIu64 " matrices; at most %d have factors",
+                       g->path, it->from->name, n_mat, EXPERTS_MAX);
+    if (!(it->factor = mem_calloc((size_t)n_mat, sizeof *it->factor)))
+        return err_memory(e, "the factors of NVFP4", (size_t)n_mat * sizeof *it->factor);
+    work_item *own = old ? &l->at[old - g->tensors.at] : &l->at[l->n++];
+    own->factors_of = it;
+    own->to = NUM_F32;
+    return OK;
+}
+
 static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
                         const quantize_options *o, err *e)
 {
@@ -133,7 +180,7 @@ static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
         return err_set(e, E_LIMIT, "%s: %" PRIu64 " tensors; a model has at most %d", g->path, n,
                        SHAPE_TENSORS_MAX);
     l->n = n;
-    l->at = mem_calloc((size_t)n, sizeof *l->at);
+    l->at = mem_calloc(2 * (size_t)n, sizeof *l->at); /* with factors */
     roles = mem_calloc((size_t)n, sizeof *roles);
     if (!l->at || !roles) {
         st = err_memory(e, "the list of tensors", (size_t)n * sizeof *roles);
@@ -142,6 +189,8 @@ static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
     for (uint64_t i = 0; i < n; i++) {
         const tensor *t = &g->tensors.at[i];
         roles[i].role = role_of(t, g);
+        if (mix->base == NUM_NVFP4 && !strcmp(t->name, "token_embd.weight"))
+            roles[i].role = ROLE_EMBD; /* rows that are looked up have no factor */
         memcpy(roles[i].ne, t->ne, sizeof t->ne);
     }
     for (uint64_t i = 0; i < n && !st; i++) {
@@ -153,10 +202,93 @@ static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
             continue;
         if (!(st = check_quantizable(t, o, g->path, e)))
             l->at[i].to = weight_mix_type(mix, roles, (int32_t)n, (int32_t)i);
+        if (!st && l->at[i].to != (num_type)t->type && has_factors(t, g))
+            st = err_set(e, E_UNSUPPORTED,
+                         "%s: tensor %s is nvfp4 with factors of its own, which carat does not "
+                         "take into %s",
+                         g->path, t->name, num_name(l->at[i].to));
     }
+    for (uint64_t i = 0; i < n && !st; i++)
+        if (l->at[i].to == NUM_NVFP4 && l->at[i].from->type != NUM_NVFP4)
+            st = plan_factors(l, i, g, e);
 out:
     mem_free(roles);
     return st;
+}
+
+static void free_work(work_list *l)
+{
+    for (uint64_t i = 0; i < l->n; i++)
+        mem_free(l->at[i].factor);
+    mem_free(l->at);
+}
+
+/* ---- Factors ------------------------------------------------------------------------------- */
+
+enum { PARTS = 16 };            /* of a matrix, for threads */
+#define NVFP4_MOST (6.0f * 448) /* the largest level by the largest scale */
+
+typedef struct measuring {
+    work_list *l;
+    work_item *it;
+    bool no_memory;
+} measuring;
+
+/* The largest magnitude in some rows of one matrix. A value that is not finite is found later, when
+ * its row is quantised. */
+static void measure_part(void *arg, int32_t chunk, int32_t thread)
+{
+    measuring *m = arg;
+    const tensor *t = m->it->from;
+    uint64_t k = (uint64_t)chunk / PARTS, part = (uint64_t)chunk % PARTS, rows = t->ne[1];
+    uint64_t bytes = 0;
+    float most = 0, *x = mem_alloc((size_t)t->ne[0] * sizeof *x);
+    (void)thread;
+    num_row_bytes(t->type, t->ne[0], &bytes);
+    for (uint64_t r = rows * part / PARTS; x && r < rows * (part + 1) / PARTS; r++) {
+        num_format_of(t->type)->decode(t->bytes + (k * rows + r) * bytes, x, (int64_t)t->ne[0]);
+        for (uint64_t i = 0; i < t->ne[0]; i++)
+            most = fabsf(x[i]) > most && isfinite(x[i]) ? fabsf(x[i]) : most;
+    }
+    pthread_mutex_lock(&m->l->lock);
+    m->no_memory |= !x;
+    m->it->factor[k] = fmaxf(m->it->factor[k], most);
+    pthread_mutex_unlock(&m->l->lock);
+    mem_free(x);
+}
+
+/* The factor of a matrix maps its largest value to the largest of NVFP4, as NVIDIA's files do: so
+ * the scales of blocks use the whole range of their eight bits. */
+static status measure_factors(work_list *l, pool *threads, err *e)
+{
+    for (uint64_t i = 0; i < l->n; i++) {
+        measuring m = {l, &l->at[i], false};
+        if (!m.it->factor)
+            continue;
+        uint64_t n_mat = n_matrices(m.it->from);
+        pool_run(threads, (int32_t)n_mat * PARTS, measure_part, &m);
+        if (m.no_memory)
+            return err_memory(e, "a row of weights", (size_t)m.it->from->ne[0] * sizeof(float));
+        for (uint64_t k = 0; k < n_mat; k++) {
+            float d = m.it->factor[k] / NVFP4_MOST;
+            m.it->factor[k] = d >= 1e-30f ? d : 1; /* its reciprocal is finite */
+        }
+        if (!term_progress(NULL, "tensors measured", i + 1, l->n))
+            return err_set(e, E_CANCELLED, "writing was cancelled");
+    }
+    return OK;
+}
+
+static void fill_factors(const work_item *it, void *dst)
+{
+    uint64_t n = n_matrices(it->factors_of->from);
+    for (uint64_t k = 0; k < n; k++) {
+        float old = 1, new;
+        if (it->from)
+            memcpy(&old, it->from->bytes + k * sizeof old, sizeof old);
+        new = old * it->factors_of->factor[k];
+        memcpy((unsigned char *)dst + k * sizeof new, &new, sizeof new);
+    }
 }
 
 /* ---- Rows ---------------------------------------------------------------------------------- */
@@ -180,6 +312,10 @@ static status fill_rows(void *user, uint64_t i, uint64_t first, uint64_t n_rows,
 {
     work_list *l = user;
     work_item *it = &l->at[i];
+    if (it->factors_of) {
+        fill_factors(it, dst);
+        return OK;
+    }
     uint64_t n = it->from->ne[0], from_bytes = 0, to_bytes = 0;
     const num_format *from = num_format_of(it->from->type), *to = num_format_of(it->to);
     status st = OK;
@@ -189,7 +325,7 @@ static status fill_rows(void *user, uint64_t i, uint64_t first, uint64_t n_rows,
         memcpy(dst, it->from->bytes + first * from_bytes, (size_t)(n_rows * to_bytes));
         return OK;
     }
-    float *x = mem_calloc((size_t)n, 2 * sizeof *x);
+    float *x = mem_calloc((size_t)n, 2 * sizeof *x), *y = x + n;
     if (!x)
         return err_memory(e, "a row of weights", (size_t)n * 2 * sizeof *x);
     work_item sum = {0};
@@ -198,9 +334,17 @@ static status fill_rows(void *user, uint64_t i, uint64_t first, uint64_t n_rows,
         from->decode(it->from->bytes + (first + r) * from_bytes, x, (int64_t)n);
         if ((st = tensor_check_row(it->from, first + r, x, it->to, e)))
             break;
-        to->encode(x, row, (int64_t)n);
-        to->decode(row, x + n, (int64_t)n);
-        add_loss(&sum, x, x + n, n);
+        float d = it->factor ? it->factor[(first + r) / it->from->ne[1]] : 1;
+        for (uint64_t k = 0; k < n; k++)
+            y[k] = x[k] / d;
+        if (to->weigh)
+            to->weigh(y, NULL, row, (int64_t)n);
+        else
+            to->encode(y, row, (int64_t)n);
+        to->decode(row, y, (int64_t)n);
+        for (uint64_t k = 0; k < n; k++)
+            y[k] *= d;
+        add_loss(&sum, x, y, n);
     }
     mem_free(x);
     pthread_mutex_lock(&l->lock);
@@ -230,6 +374,16 @@ static void declare(gguf_writer *w, const gguf *g, const work_list *l, const wei
     gguf_put_u32(w, "general.quantization_version", 2);
     for (uint64_t i = 0; i < l->n; i++) {
         const tensor *t = l->at[i].from;
+        tensor more = {0};
+        char name[TENSOR_NAME_MAX + 1];
+        if (!t) {
+            const tensor *of = l->at[i].factors_of->from;
+            more.name = factor_name(of, name, sizeof name);
+            more.n_dims = 1;
+            more.ne[0] = n_matrices(of);
+            more.ne[1] = more.ne[2] = more.ne[3] = 1;
+            t = &more;
+        }
         rows[i].n_rows = t->ne[1] * t->ne[2] * t->ne[3]; /* checked when the file was opened */
         num_row_bytes(l->at[i].to, t->ne[0], &rows[i].row_bytes);
         gguf_put_tensor(w, t->name, l->at[i].to, t->n_dims, t->ne);
@@ -251,7 +405,8 @@ static status write_quantized(target *to, const gguf *g, work_list *l, err *e)
     status st;
     if (!rows)
         return err_memory(e, "the list of tensors", (size_t)l->n * sizeof *rows);
-    if ((st = pool_open(&threads, to->n_threads, e)) || (st = gguf_create(&w, to->path, e)))
+    if ((st = pool_open(&threads, to->n_threads, e)) || (st = measure_factors(l, threads, e)) ||
+        (st = gguf_create(&w, to->path, e)))
         goto out;
     declare(w, g, l, to->mix, rows);
     if ((st = gguf_write_header(w, e)))
@@ -303,7 +458,7 @@ static void print_loss(const work_list *l, bool json)
     for (uint64_t i = 0; i < l->n; i++) {
         const work_item *it = &l->at[i];
         char shape[96];
-        if (it->from->type == it->to)
+        if (it->factors_of || it->from->type == it->to)
             continue;
         if (json) {
             print_losses_json(it);
@@ -338,7 +493,7 @@ static status quantize(const char *from, const quantize_options *o, target *to, 
         print_loss(&l, o->json);
     }
     pthread_mutex_destroy(&l.lock);
-    mem_free(l.at);
+    free_work(&l);
     gguf_close(&g);
     return st;
 }
@@ -356,9 +511,9 @@ static int run_quantize(const command *c, int argc, char **argv)
     term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
     const weight_mix *mix = weight_mix_named(argv[2]);
     target to = {argv[1], mix, (int32_t)o.n_threads, 0};
-    if (!mix || !weight_mix_writes(mix))
-        st = err_set(&e, E_ARG, "carat writes no type %.40s; the types are %s", argv[2],
-                     weight_mix_names);
+    if (!mix || !weight_mix_quantizes(mix))
+        st = err_set(&e, E_ARG, "carat writes no type %.40s; the types are %s, %s", argv[2],
+                     weight_mix_names, weight_mix_quantize_names);
     else
         st = quantize(argv[0], &o, &to, &e);
     return term_wrote(argv[1], to.n_bytes, start_ms, st, &e);
@@ -369,13 +524,17 @@ const command command_quantize = {
     .operands = "IN.gguf OUT.gguf TYPE",
     .summary = "Write a model file with its weights in another format",
     .about =
-        "TYPE is q4_0, q4_k_m, q5_k_m, q6_k, q8_0, or any other of the types of synth that carat "
-        "writes. Norms,\n"
-        "scales and routers stay as they are; embeddings and some layers of a mix get more\n"
-        "bits, and rows that a format's blocks do not divide get the next wider one. For each\n"
-        "tensor that changed the error is printed: the root mean square of what was lost, as a\n"
-        "part of the values', and the largest single difference. The output appears only when\n"
-        "it is complete.",
+        "TYPE is f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q6_k, iq4_nl, iq4_xs, mxfp4, "
+        "nvfp4,\n"
+        "tq1_0, tq2_0, q1_0, q2_0, or one of the mixes q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s, "
+        "q5_k_m.\n"
+        "Norms, scales and routers stay as they are; embeddings and some layers of a mix get more\n"
+        "bits, and rows that a format's blocks do not divide get the next wider one. With nvfp4\n"
+        "each matrix has a factor in a tensor NAME.scale. For each tensor that changed the error "
+        "is\n"
+        "printed: the root mean square of what was lost, as a part of the values', and the "
+        "largest\n"
+        "single difference. The output appears only when it is complete.",
     .options = table,
     .n_operands_min = 3,
     .n_operands_max = 3,

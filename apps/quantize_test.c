@@ -4,6 +4,8 @@
 #include "apps/commands.h"
 #include "base/map.h"
 #include "base/mem.h"
+#include "base/rng.h"
+#include "carat.h"
 #include "format/gguf.h"
 #include "num/num.h"
 
@@ -70,7 +72,7 @@ PLAIN_TEST(quantize_gives_every_tensor_the_format_of_its_role)
     static const char *const sizes[] = {
         "tiny-all",         "tiny-ple",   "tiny-wide",   "dflash-tiny-laguna", "dflash-tiny-dspark",
         "mtp-tiny-ordered", "tiny-qwen3", "tiny-laguna", "tiny-qwen35",        "tiny-qwen35moe"};
-    static const char *const types[] = {"q4_0", "q4_k_m", "q5_k_m", "q6_k", "q8_0", "q2_k"};
+    static const char *const types[] = {"q4_0", "q4_k_m", "q5_k_m", "q6_k", "q8_0", "q2_0"};
     const char *from = test_temp("f32.gguf"), *to = test_temp("q.gguf"), *as = test_temp("as.gguf");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         synth(sizes[i], "f32", from);
@@ -139,6 +141,156 @@ TEST(quantize_writes_what_the_encoder_makes_and_says_what_was_lost)
     CHECK_EQ(n_changed, 0); /* every change has its line, and no other tensor has one */
     gguf_close(&a);
     gguf_close(&b);
+}
+
+/* The factor of matrix k. Gemma 4 has scales of its experts in the same place. */
+static float factor_of(const gguf *old, const gguf *new, const char *weight, uint64_t k)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%.*s.scale", (int)(strlen(weight) - 7), weight);
+    const tensor *s = tensor_find(&new->tensors, name), *was = tensor_find(&old->tensors, name);
+    CHECK_MSG(s && s->type == NUM_F32 && k < s->n_elements, "no %s", name);
+    float x, y = 1;
+    memcpy(&x, s->bytes + 4 * k, 4);
+    if (was)
+        memcpy(&y, was->bytes + 4 * k, 4);
+    return x / y;
+}
+
+static float *logits_of(const char *path, int32_t n)
+{
+    static const int32_t tokens[] = {5, 17, 3, 44, 9, 28};
+    enum { N = sizeof tokens / sizeof *tokens };
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    carat_session_options opt = {.n_ctx = 64, .n_outputs = N};
+    err e = {0};
+    float *x = mem_calloc((size_t)N * (size_t)n, sizeof *x);
+    CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
+    CHECK_OK(carat_session_open(m, &opt, &s, &e), e);
+    CHECK_OK(carat_append(s, tokens, N, true, x, &e), e);
+    carat_session_close(s);
+    carat_model_close(m);
+    return x;
+}
+
+TEST(quantize_to_nvfp4_writes_factors_that_models_compute_with)
+{
+    static const char *const sizes[] = {"tiny-wide", "tiny-qwen3moe", "tiny-gpt-oss",
+                                        "tiny-llama3"};
+    const char *from = test_temp("f.gguf"), *to = test_temp("q.gguf");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int rc, n_blocks = 0, n_experts = 0;
+        synth(sizes[i], "f32", from);
+        quantise(from, to, "nvfp4", NULL, &rc);
+        CHECK_EQ(rc, 0);
+        gguf a = opened(from), b = opened(to);
+        FILE *f = fopen(from, "r+"); /* takes the values that the other file stands for */
+        CHECK(f);
+        for (uint64_t j = 0; j < b.tensors.n; j++) {
+            const tensor *q = &b.tensors.at[j], *w = tensor_find(&a.tensors, q->name);
+            if (q->type == NUM_F32)
+                continue;
+            uint64_t n = q->ne[0] * q->ne[1], n_mat = q->type == NUM_NVFP4 ? q->ne[2] : 0;
+            float *y = mem_calloc((size_t)q->n_elements, sizeof *y);
+            num_format_of(q->type)->decode(q->bytes, y, (int64_t)q->n_elements);
+            const float *x = (const float *)w->bytes;
+            for (uint64_t k = 0; k < n_mat; k++) {
+                float d = factor_of(&a, &b, q->name, k), most = 0;
+                double square = 0, lost = 0;
+                for (uint64_t r = k * n; r < (k + 1) * n; r++) {
+                    most = fmaxf(most, fabsf(x[r]));
+                    square += (double)x[r] * x[r];
+                    y[r] *= d;
+                    lost += ((double)x[r] - y[r]) * ((double)x[r] - y[r]);
+                }
+                CHECK_NEAR(d, most / (6 * 448), 1e-5 * d); /* the largest number of the format */
+                CHECK_MSG(lost < 0.01 * square, "%s %s: %g of %g", sizes[i], q->name, lost, square);
+            }
+            CHECK(!fseek(f, (long)w->offset, SEEK_SET));
+            CHECK_EQ(fwrite(y, sizeof *y, (size_t)q->n_elements, f), q->n_elements);
+            n_blocks += n_mat > 0;
+            n_experts += n_mat > 1;
+            mem_free(y);
+        }
+        CHECK(!fclose(f) && n_blocks > 4);
+        CHECK(i > 2 || n_experts > 0);
+        int32_t n = (int32_t)tensor_find(&a.tensors, "token_embd.weight")->ne[1];
+        gguf_close(&a);
+        gguf_close(&b);
+        float *x = logits_of(from, n), *y = logits_of(to, n);
+        double square = 0, lost = 0;
+        for (int32_t k = 0; k < 6 * n; k++) {
+            square += (double)x[k] * x[k];
+            lost += ((double)x[k] - y[k]) * ((double)x[k] - y[k]);
+        }
+        printf("%s: %.4f\n", sizes[i], sqrt(lost / square));
+        CHECK_MSG(lost < 0.01 * square, "%s: logits differ by %g", sizes[i], sqrt(lost / square));
+        mem_free(x);
+        mem_free(y);
+    }
+    /* once more: nothing changes, or the factors would be lost */
+    int rc;
+    char *x, *y;
+    size_t n, m;
+    err e = {0};
+    const char *again = test_temp("again.gguf");
+    quantise(to, again, "nvfp4", "--again", &rc);
+    CHECK_EQ(rc, 0);
+    CHECK_OK(file_read_all(to, 1 << 28, &x, &n, &e), e);
+    CHECK_OK(file_read_all(again, 1 << 28, &y, &m, &e), e);
+    CHECK(n == m && !memcmp(x, y, n));
+    mem_free(x);
+    mem_free(y);
+    unlink(again);
+    quantise(to, again, "q8_0", "--again", &rc);
+    CHECK_EQ(rc, 1);
+    CHECK_EQ(access(again, F_OK), -1);
+}
+
+/* Gemma 4 has a scale for each expert where NVFP4 has its factors: the file has their product. With
+ * another number of scales there is none. */
+TEST(quantize_to_nvfp4_joins_factors_with_the_scales_of_experts)
+{
+    for (uint64_t n_scales = 3; n_scales >= 2; n_scales--) {
+        enum { N = 64 * 4 * 3 };
+        const char *from = test_temp("f.gguf"), *to = test_temp("q.gguf");
+        uint64_t seed = test_seed(), ne[4] = {64, 4, 3, 1};
+        const float scale[] = {2, 0.5f, -3};
+        float x[N];
+        gguf_writer *w;
+        err e = {0};
+        int rc;
+        for (int i = 0; i < N; i++)
+            x[i] = (float)rng_normal(&seed) * (i < 256 ? 0 : 1);
+        CHECK_OK(gguf_create(&w, from, &e), e);
+        gguf_put_string(w, "general.architecture", "gemma4", 6);
+        gguf_put_tensor(w, "blk.0.ffn_down_exps.scale", NUM_F32, 1, &n_scales);
+        gguf_put_tensor(w, "blk.0.ffn_down_exps.weight", NUM_F32, 3, ne);
+        CHECK_OK(gguf_write_header(w, &e), e);
+        CHECK_OK(gguf_write_data(w, scale, n_scales * sizeof *scale, &e), e);
+        CHECK_OK(gguf_write_data(w, x, sizeof x, &e), e);
+        CHECK_OK(gguf_commit(w, &e), e);
+        quantise(from, to, "nvfp4", NULL, &rc);
+        CHECK_EQ(rc, n_scales == 3 ? 0 : 1);
+        if (rc) {
+            CHECK_EQ(access(to, F_OK), -1);
+            continue;
+        }
+        gguf a = opened(from), b = opened(to);
+        CHECK_EQ(b.tensors.n, 2);
+        CHECK_NEAR(factor_of(&a, &b, "blk.0.ffn_down_exps.weight", 0), 1, 0); /* all zeros */
+        for (int k = 1; k < 3; k++) {
+            float most = 0;
+            for (int i = 256 * k; i < 256 * k + 256; i++)
+                most = fmaxf(most, fabsf(x[i]));
+            CHECK_NEAR(factor_of(&a, &b, "blk.0.ffn_down_exps.weight", (uint64_t)k),
+                       most / (6 * 448), 1e-5 * most);
+        }
+        gguf_close(&a);
+        gguf_close(&b);
+        unlink(to);
+    }
 }
 
 TEST(quantize_refuses_and_leaves_nothing_behind)

@@ -89,7 +89,7 @@ TEST(gemma4_mixes_fit_every_shape)
             }
             mem_free(t);
         }
-    CHECK_EQ(n_mixes, 18);
+    CHECK_EQ(n_mixes, 22);
     CHECK(!weight_mix_named("q4_k"));
 }
 

@@ -131,6 +131,11 @@ static const weight_mix mixes[] = {
     {"iq4_nl", NUM_IQ4_NL, NUM_Q6_K, NUM_IQ4_NL, 25},
     {"iq4_xs", NUM_IQ4_XS, NUM_Q6_K, NUM_IQ4_XS, 30},
     {"mxfp4", NUM_MXFP4, NUM_Q8_0, NUM_MXFP4, 38},
+    {"tq1_0", NUM_TQ1_0, NUM_Q4_K, NUM_TQ1_0, 36},
+    {"tq2_0", NUM_TQ2_0, NUM_Q4_K, NUM_TQ2_0, 37},
+    {"q1_0", NUM_Q1_0, NUM_Q1_0, NUM_Q1_0, 40},
+    {"q2_0", NUM_Q2_0, NUM_Q2_0, NUM_Q2_0, 41},
+    {"nvfp4", NUM_NVFP4, NUM_Q8_0, NUM_NVFP4, 39},
     /* carat reads these and does not write them */
     {"iq1_s", NUM_IQ1_S, NUM_Q2_K, NUM_Q2_K, 24},
     {"iq1_m", NUM_IQ1_M, NUM_Q2_K, NUM_Q2_K, 31},
@@ -139,23 +144,28 @@ static const weight_mix mixes[] = {
     {"iq2_m", NUM_IQ2_S, NUM_IQ3_S, NUM_IQ3_S, 29},
     {"iq3_xxs", NUM_IQ3_XXS, NUM_IQ3_S, NUM_Q3_K, 23},
     {"iq3_m", NUM_IQ3_S, NUM_IQ3_S, NUM_Q4_K, 27},
-    {"tq1_0", NUM_TQ1_0, NUM_Q4_K, NUM_TQ1_0, 36},
-    {"tq2_0", NUM_TQ2_0, NUM_Q4_K, NUM_TQ2_0, 37},
-    {"nvfp4", NUM_NVFP4, NUM_Q8_0, NUM_NVFP4, 39},
-    {"q1_0", NUM_Q1_0, NUM_Q1_0, NUM_Q1_0, 40},
-    {"q2_0", NUM_Q2_0, NUM_Q2_0, NUM_Q2_0, 41},
 };
 
 const char weight_mix_names[] =
     "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k_m, q4_k_s, "
-    "q4_k_m, q5_k_s, q5_k_m, q6_k, iq4_nl, iq4_xs, mxfp4";
-const char weight_mix_read_names[] =
-    "iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_m, iq3_xxs, iq3_m, tq1_0, tq2_0, nvfp4, q1_0, q2_0";
+    "q4_k_m, q5_k_s, q5_k_m, q6_k, iq4_nl, iq4_xs, mxfp4, tq1_0, tq2_0, q1_0, q2_0";
+const char weight_mix_quantize_names[] = "nvfp4";
+const char weight_mix_read_names[] = "iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_m, iq3_xxs, iq3_m";
 
 bool weight_mix_writes(const weight_mix *m)
 {
     return num_format_of(m->base)->encode && num_format_of(m->table)->encode &&
            num_format_of(m->more)->encode;
+}
+
+static bool can_quantize(num_type t)
+{
+    return num_format_of(t)->encode || num_format_of(t)->weigh;
+}
+
+bool weight_mix_quantizes(const weight_mix *m)
+{
+    return can_quantize(m->base) && can_quantize(m->table) && can_quantize(m->more);
 }
 
 const weight_mix *weight_mix_named(const char *name)

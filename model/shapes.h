@@ -202,8 +202,12 @@ typedef struct weight_mix {
 const weight_mix *weight_mix_named(const char *name); /* NULL if there is none */
 extern const char
     weight_mix_names[]; /* the types that weight_mix_writes is true of, for messages */
+/* The types that only weight_mix_quantizes is true of: they want more than a row to be written (a
+ * factor of the matrix). */
+extern const char weight_mix_quantize_names[];
 extern const char weight_mix_read_names[]; /* of the others, for synth alone */
 bool weight_mix_writes(const weight_mix *m);
+bool weight_mix_quantizes(const weight_mix *m);
 /* The type of tensor i of list[0..n). Its blocks always divide the rows. */
 num_type weight_mix_type(const weight_mix *m, const shape_tensor *list, int32_t n, int32_t i);
 

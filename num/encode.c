@@ -25,12 +25,6 @@ static const float *finite_block(const float *x, float clean[32])
     return clean;
 }
 
-/* f16 stops at 65504; a larger scale saturates rather than become infinite. */
-static void st_scale(uint8_t *p, float d)
-{
-    st_u16(p, num_f32_to_f16(fminf(fmaxf(d, -65504.0f), 65504.0f)));
-}
-
 /* The element of largest magnitude, with its sign; the first of equals. */
 static float signed_max(const float *x)
 {
@@ -87,7 +81,7 @@ NUM_ENCODE(q4_0)
     for (; n > 0; n -= 32, b += 18, src += 32) {
         const float *x = finite_block(src, clean);
         float d = signed_max(x) / -8, id = reciprocal(d);
-        st_scale(b, d);
+        st_f16(b, d);
         for (int j = 0; j < 16; j++)
             b[2 + j] =
                 (uint8_t)(code_of(x[j] * id + 8.5f, 15) | code_of(x[j + 16] * id + 8.5f, 15) << 4);
@@ -102,7 +96,7 @@ NUM_ENCODE(q5_0)
         const float *x = finite_block(src, clean);
         float d = signed_max(x) / -16, id = reciprocal(d);
         uint32_t qh = 0;
-        st_scale(b, d);
+        st_f16(b, d);
         for (int j = 0; j < 16; j++) {
             uint32_t q0 = code_of(x[j] * id + 16.5f, 31), q1 = code_of(x[j + 16] * id + 16.5f, 31);
             b[6 + j] = (uint8_t)((q0 & 15) | (q1 & 15) << 4);
@@ -129,8 +123,8 @@ NUM_ENCODE(q4_1)
         const float *x = finite_block(src, clean);
         min_max(x, &lo, &hi);
         float d = (hi - lo) / 15, id = reciprocal(d);
-        st_scale(b, d);
-        st_scale(b + 2, lo);
+        st_f16(b, d);
+        st_f16(b + 2, lo);
         for (int j = 0; j < 16; j++)
             b[4 + j] = (uint8_t)(code_of((x[j] - lo) * id + 0.5f, 15) |
                                  code_of((x[j + 16] - lo) * id + 0.5f, 15) << 4);
@@ -146,8 +140,8 @@ NUM_ENCODE(q5_1)
         min_max(x, &lo, &hi);
         float d = (hi - lo) / 31, id = reciprocal(d);
         uint32_t qh = 0;
-        st_scale(b, d);
-        st_scale(b + 2, lo);
+        st_f16(b, d);
+        st_f16(b + 2, lo);
         for (int j = 0; j < 16; j++) {
             uint32_t q0 = code_of((x[j] - lo) * id + 0.5f, 31);
             uint32_t q1 = code_of((x[j + 16] - lo) * id + 0.5f, 31);
@@ -168,7 +162,7 @@ NUM_ENCODE(q8_0)
         for (int i = 0; i < 32; i++)
             amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
         float d = amax / 127, id = reciprocal(d);
-        st_scale(b, d);
+        st_f16(b, d);
         for (int i = 0; i < 32; i++) {
             /* Half away from zero; adding 0.5 first would round 0.49999997 up. */
             float v = x[i] * id;
@@ -208,7 +202,7 @@ NUM_ENCODE(iq4_nl)
         float d = qq > 0 ? qx / qq : 0;
         if (!(fabsf(d) <= 65504.0f)) /* the sums overflowed: fall back to the first guess */
             d = signed_max(x) / -127;
-        st_scale(b, id != 0 ? d : 0);
+        st_f16(b, id != 0 ? d : 0);
         for (int j = 0; j < 16; j++)
             b[2 + j] = (uint8_t)(q[j] | q[j + 16] << 4);
     }

@@ -16,11 +16,6 @@
 /* Sub-blocks are multiples of LANES; sums run in LANES partial sums so that loops vectorise. */
 enum { LANES = 16 };
 
-static inline float clamp_float(float v, float lo, float hi)
-{
-    return v > lo ? v < hi ? v : hi : lo; /* NaN gives lo */
-}
-
 /* The nearest whole number (even at ties) between lo and hi, as a float: adding 1.5 * 2^23 leaves
  * no room for a fraction. */
 static inline float nearest_whole(float v, float lo, float hi)
@@ -34,14 +29,6 @@ static inline float total(const float lane[LANES])
     for (int l = 0; l < LANES; l++)
         s += lane[l];
     return s;
-}
-
-/* The f16 nearest to v as it will be read back. */
-static float as_f16(float v, uint8_t *p)
-{
-    uint16_t h = num_f32_to_f16(clamp_float(v, -65504, 65504));
-    st_u16(p, h);
-    return num_f16_to_f32(h);
 }
 
 /* One super-block of finite values of moderate size. A scale below 1e-30 could overflow as a
@@ -207,14 +194,14 @@ static void affine_encode(affine_block *b, const float *x)
         s_max = fit[g].s > s_max ? fit[g].s : s_max;
         m_max = fit[g].m > m_max ? fit[g].m : m_max;
     }
-    b->d = as_f16(s_max / (float)b->scale_top, b->d_bytes);
-    b->dmin = as_f16(m_max / (float)b->scale_top, b->dmin_bytes);
+    b->d = st_f16(b->d_bytes, s_max / (float)b->scale_top);
+    b->dmin = st_f16(b->dmin_bytes, m_max / (float)b->scale_top);
     affine_scales(b, x, fit);
     double error = affine_codes(b, x);
     for (int round = 0; round < 3 && affine_factors(b, x, &d, &dmin); round++) {
         affine_block t = *b;
-        t.d = as_f16(d, t.d_bytes);
-        t.dmin = as_f16(dmin, t.dmin_bytes);
+        t.d = st_f16(t.d_bytes, d);
+        t.dmin = st_f16(t.dmin_bytes, dmin);
         affine_scales(&t, x, fit);
         double e = affine_codes(&t, x);
         if (e >= error)
@@ -421,7 +408,7 @@ static void signed_encode(signed_block *b, const float *x)
         if (fabsf(fit[g]) > fabsf(s_max))
             s_max = fit[g];
     }
-    b->d = as_f16(s_max / (float)b->scale_lo, b->d_bytes);
+    b->d = st_f16(b->d_bytes, s_max / (float)b->scale_lo);
     signed_scales(b, x, fit);
     double error = signed_codes(b, x);
     for (int round = 0; round < 3; round++) {
@@ -434,7 +421,7 @@ static void signed_encode(signed_block *b, const float *x)
         if (ll <= 0)
             return;
         signed_block t = *b;
-        t.d = as_f16((float)(lx / ll), t.d_bytes);
+        t.d = st_f16(t.d_bytes, (float)(lx / ll));
         signed_scales(&t, x, fit);
         double e = signed_codes(&t, x);
         if (e >= error)

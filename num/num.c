@@ -7,9 +7,11 @@
 
 #include <strings.h>
 
-#define BOTH(n) num_decode_##n, num_encode_##n
-#define READS(n) num_decode_##n, NULL
-#define NEITHER NULL, NULL
+#define BOTH(n) num_decode_##n, num_encode_##n, NULL
+#define WEIGHS(n) num_decode_##n, num_encode_##n, num_weigh_##n
+#define WEIGHS_ONLY(n) num_decode_##n, NULL, num_weigh_##n
+#define READS(n) num_decode_##n, NULL, NULL
+#define NEITHER NULL, NULL, NULL
 
 static const num_format table[NUM_TYPE_END] = {
     [NUM_F32] = {"f32", 1, 4, BOTH(f32)},
@@ -41,12 +43,12 @@ static const num_format table[NUM_TYPE_END] = {
     [NUM_F64] = {"f64", 1, 8, NEITHER},
     [NUM_IQ1_M] = {"iq1_m", QK, 56, READS(iq1_m)},
     [NUM_BF16] = {"bf16", 1, 2, BOTH(bf16)},
-    [NUM_TQ1_0] = {"tq1_0", QK, 54, READS(tq1_0)},
-    [NUM_TQ2_0] = {"tq2_0", QK, 66, READS(tq2_0)},
+    [NUM_TQ1_0] = {"tq1_0", QK, 54, WEIGHS(tq1_0)},
+    [NUM_TQ2_0] = {"tq2_0", QK, 66, WEIGHS(tq2_0)},
     [NUM_MXFP4] = {"mxfp4", 32, 17, BOTH(mxfp4)},
-    [NUM_NVFP4] = {"nvfp4", 64, 36, READS(nvfp4)},
-    [NUM_Q1_0] = {"q1_0", 128, 18, READS(q1_0)},
-    [NUM_Q2_0] = {"q2_0", 64, 18, READS(q2_0)},
+    [NUM_NVFP4] = {"nvfp4", 64, 36, WEIGHS_ONLY(nvfp4)},
+    [NUM_Q1_0] = {"q1_0", 128, 18, WEIGHS(q1_0)},
+    [NUM_Q2_0] = {"q2_0", 64, 18, WEIGHS(q2_0)},
 };
 
 static const num_format tq3_0 = {"tq3_0", NUM_ROT_GROUP, 56, BOTH(tq3_0)};

@@ -59,12 +59,17 @@ typedef void (*num_decode_fn)(const void *src, float *dst, int64_t n);
 /* n elements of src into blocks at dst. Non-finite input gives some finite block, never a trap. */
 typedef void (*num_encode_fn)(const float *src, void *dst, int64_t n);
 
+/* The same with an importance, at least 0, of each element: the factor of its squared error. NULL:
+ * all are equal. */
+typedef void (*num_weigh_fn)(const float *src, const float *importance, void *dst, int64_t n);
+
 typedef struct num_format {
     const char *name;     /* as GGUF tools print it, lower case: "q4_k" */
     int32_t block_n;      /* elements per block */
     int32_t block_bytes;  /* bytes per block */
     num_decode_fn decode; /* NULL: known by name and size only (a weight in it is unsupported) */
-    num_encode_fn encode; /* NULL: carat does not write it */
+    num_encode_fn encode; /* NULL: `weigh` alone, or carat does not write it */
+    num_weigh_fn weigh;   /* NULL: importance has no effect */
 } num_format;
 
 /* NULL for a number without a known use. Types that carat cannot decode have a name, for error

@@ -34,13 +34,25 @@ static inline void st_u32(uint8_t *p, uint32_t v)
     st_u16(p, v);
     st_u16(p + 2, v >> 16);
 }
+static inline float clamp_float(float v, float lo, float hi)
+{
+    return v > lo ? v < hi ? v : hi : lo; /* NaN gives lo */
+}
+/* Stores v as f16 and returns that. f16 stops at 65504; a larger v saturates rather than become
+ * infinite. */
+static inline float st_f16(uint8_t *p, float v)
+{
+    uint16_t h = num_f32_to_f16(clamp_float(v, -65504, 65504));
+    st_u16(p, h);
+    return num_f16_to_f32(h);
+}
 /* 2^(e - 128), the factor of an MXFP4 block. The first two are f32 subnormals. */
 static inline float mxfp4_factor(uint8_t e)
 {
     return num_bits_f32(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
 }
-/* Half the value of an unsigned E4M3 number: levels of NVFP4 are doubled. Its top bit is ignored, and
- * 0x7f, a NaN, counts as 0. The bits, shifted, are an f16 with a bias of 15 instead of 7. */
+/* Half the value of an unsigned E4M3 number: levels of NVFP4 are doubled. Its top bit is ignored,
+ * and 0x7f, a NaN, counts as 0. The bits, shifted, are an f16 with a bias of 15 instead of 7. */
 static inline float nvfp4_factor(uint8_t e)
 {
     return e == 0x7f ? 0 : num_f16_to_f32((uint16_t)((e & 0x7f) << 7)) * 128;
@@ -68,6 +80,8 @@ static inline void k4_scale_min(const uint8_t *b, int j, uint8_t *sc, uint8_t *m
 
 #define NUM_DECODE(name) void num_decode_##name(const void *src, float *dst, int64_t n)
 #define NUM_ENCODE(name) void num_encode_##name(const float *src, void *dst, int64_t n)
+#define NUM_WEIGH(name)                                                                            \
+    void num_weigh_##name(const float *src, const float *importance, void *dst, int64_t n)
 
 NUM_DECODE(f32);
 NUM_DECODE(f16);
@@ -116,5 +130,15 @@ NUM_ENCODE(q4_k);
 NUM_ENCODE(q5_k);
 NUM_ENCODE(q6_k);
 NUM_ENCODE(iq4_xs);
+NUM_ENCODE(q1_0);
+NUM_ENCODE(q2_0);
+NUM_ENCODE(tq1_0);
+NUM_ENCODE(tq2_0);
+
+NUM_WEIGH(q1_0);
+NUM_WEIGH(q2_0);
+NUM_WEIGH(tq1_0);
+NUM_WEIGH(tq2_0);
+NUM_WEIGH(nvfp4);
 
 #endif

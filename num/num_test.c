@@ -11,9 +11,18 @@
 #include "num/num_int.h"
 
 static const num_type with_codec[] = {
-    NUM_F32,  NUM_F16,  NUM_BF16, NUM_Q4_0, NUM_Q4_1, NUM_Q5_0,   NUM_Q5_1,   NUM_Q8_0,
-    NUM_Q2_K, NUM_Q3_K, NUM_Q4_K, NUM_Q5_K, NUM_Q6_K, NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4};
+    NUM_F32,    NUM_F16,   NUM_BF16, NUM_Q4_0, NUM_Q4_1,  NUM_Q5_0,  NUM_Q5_1,
+    NUM_Q8_0,   NUM_Q2_K,  NUM_Q3_K, NUM_Q4_K, NUM_Q5_K,  NUM_Q6_K,  NUM_IQ4_NL,
+    NUM_IQ4_XS, NUM_MXFP4, NUM_Q1_0, NUM_Q2_0, NUM_TQ1_0, NUM_TQ2_0, NUM_NVFP4};
 enum { N_CODEC = sizeof with_codec / sizeof *with_codec };
+
+static void encode(const num_format *f, const float *x, void *raw)
+{
+    if (f->encode)
+        f->encode(x, raw, QK);
+    else
+        f->weigh(x, NULL, raw, QK);
+}
 
 /* binary16 from its definition, for comparison. */
 static double f16_value(uint16_t h)
@@ -134,7 +143,7 @@ static double snr(uint32_t type, int kind, int rows)
             double u = rng_unit(&seed) - 0.5;
             x[i] = (float)(kind ? copysign(log(1 - 2 * fabs(u)), u) : rng_normal(&seed));
         }
-        f->encode(x, raw, QK);
+        encode(f, x, raw);
         f->decode(raw, y, QK);
         for (int i = 0; i < QK; i++) {
             signal += (double)x[i] * x[i];
@@ -155,7 +164,9 @@ PLAIN_TEST(num_snr_gates)
                 {NUM_Q5_1, 27.9, 26.6},   {NUM_Q5_0, 26.9, 24.9},   {NUM_Q4_1, 21.6, 20.3},
                 {NUM_Q4_0, 20.8, 18.9},   {NUM_IQ4_NL, 21.6, 20.5}, {NUM_MXFP4, 18.3, 17.4},
                 {NUM_Q6_K, 35.2, 33.4},   {NUM_Q5_K, 28.7, 27.3},   {NUM_Q4_K, 22.6, 21.2},
-                {NUM_IQ4_XS, 22.1, 20.9}, {NUM_Q3_K, 16.4, 15.0},   {NUM_Q2_K, 11.2, 10.3}};
+                {NUM_IQ4_XS, 22.1, 20.9}, {NUM_Q3_K, 16.4, 15.0},   {NUM_Q2_K, 11.2, 10.3},
+                {NUM_NVFP4, 21.3, 21.2},  {NUM_Q2_0, 8.6, 7.4},     {NUM_TQ1_0, 6.7, 5.3},
+                {NUM_TQ2_0, 6.7, 5.3},    {NUM_Q1_0, 3.9, 2.5}};
     for (size_t i = 0; i < sizeof gate / sizeof *gate; i++) {
         double g = snr(gate[i].t, 0, 400), l = snr(gate[i].t, 1, 400);
         printf("%-7s %6.2f %6.2f dB\n", num_name(gate[i].t), g, l);
@@ -176,9 +187,9 @@ TEST(num_second_round_trip_is_nearly_free)
             uint8_t raw[QK * 4];
             for (int i = 0; i < QK; i++)
                 x[i] = (float)rng_normal(&seed);
-            f->encode(x, raw, QK);
+            encode(f, x, raw);
             f->decode(raw, y, QK);
-            f->encode(y, raw, QK);
+            encode(f, y, raw);
             f->decode(raw, z, QK);
             for (int i = 0; i < QK; i++) {
                 first += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
@@ -189,13 +200,82 @@ TEST(num_second_round_trip_is_nearly_free)
     }
 }
 
+/* sum of w (x - y)^2 */
+static double weighted_error(const num_format *f, const float *x, const float *w, const void *raw)
+{
+    float y[QK];
+    double sum = 0;
+    f->decode(raw, y, QK);
+    for (int i = 0; i < QK; i++)
+        sum += (double)w[i] * ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+    return sum;
+}
+
+/* An encoder that is told what counts loses less of that; told that all counts alike, it writes the
+ * same bytes as when told nothing. */
+TEST(num_importance_lowers_the_error_that_counts)
+{
+    for (uint32_t t = 0; t < NUM_TYPE_END; t++) {
+        const num_format *f = num_format_of(t);
+        uint64_t seed = test_seed();
+        double told = 0, untold = 0;
+        if (!f || !f->weigh)
+            continue;
+        for (int r = 0; r < 40; r++) {
+            float x[QK], w[QK], ones[QK];
+            uint8_t raw[QK * 4], plain[QK * 4];
+            for (int i = 0; i < QK; i++) {
+                x[i] = (float)rng_normal(&seed);
+                w[i] = (float)exp(1.5 * rng_normal(&seed));
+                ones[i] = 1;
+            }
+            encode(f, x, plain);
+            untold += weighted_error(f, x, w, plain);
+            f->weigh(x, ones, raw, QK);
+            CHECK_MSG(!memcmp(raw, plain, (size_t)(QK / f->block_n * f->block_bytes)), "%s",
+                      f->name);
+            f->weigh(x, w, raw, QK);
+            told += weighted_error(f, x, w, raw);
+        }
+        printf("%-7s %.3f of the error\n", f->name, told / untold);
+        CHECK_MSG(told < 0.98 * untold, "%s: %g with importance, %g without", f->name, told,
+                  untold);
+    }
+}
+
+/* Models trained for these formats are made of their levels, and lose nothing. */
+TEST(num_levels_of_trained_models_come_back)
+{
+    static const struct {
+        num_type t;
+        int low, high;
+    } of[] = {{NUM_Q1_0, -1, 1}, {NUM_Q2_0, -1, 1},  {NUM_Q2_0, -1, 2},
+              {NUM_Q2_0, -2, 1}, {NUM_TQ1_0, -1, 1}, {NUM_TQ2_0, -1, 1}};
+    uint64_t seed = test_seed();
+    for (size_t k = 0; k < sizeof of / sizeof *of; k++)
+        for (int r = 0; r < 40; r++) {
+            const num_format *f = num_format_of(of[k].t);
+            float x[QK], y[QK], d = num_f16_to_f32((uint16_t)(0x2000 + rng_below(&seed, 4096)));
+            uint8_t raw[QK];
+            for (int i = 0; i < QK; i++) {
+                int span = of[k].high - of[k].low + 1;
+                int l = of[k].low + (int)rng_below(&seed, (uint64_t)span);
+                x[i] = d * (float)(of[k].t == NUM_Q1_0 ? l < 0 ? -1 : 1 : l);
+            }
+            encode(f, x, raw);
+            f->decode(raw, y, QK);
+            for (int i = 0; i < QK; i++)
+                CHECK_MSG(x[i] == y[i], "%s: %g became %g", f->name, (double)x[i], (double)y[i]);
+        }
+}
+
 TEST(num_zero_rows_stay_zero)
 {
     for (int t = 0; t < N_CODEC; t++) {
         const num_format *f = num_format_of(with_codec[t]);
         float x[QK] = {0}, y[QK];
         uint8_t raw[QK * 4];
-        f->encode(x, raw, QK);
+        encode(f, x, raw);
         f->decode(raw, y, QK);
         for (int i = 0; i < QK; i++)
             CHECK_MSG(y[i] == 0, "%s", f->name);
@@ -219,7 +299,7 @@ TEST(num_hostile_rows_encode_to_finite_blocks)
             for (int i = 0; i < QK; i++)
                 x[i] = rng_below(&seed, 4) < some ? bad[rng_below(&seed, sizeof bad / sizeof *bad)]
                                                   : (float)rng_normal(&seed);
-            f->encode(x, raw, QK);
+            encode(f, x, raw);
             f->decode(raw, y, QK);
             for (int i = 0; i < QK; i++)
                 CHECK_MSG(isfinite(y[i]), "%s element %d: %g became %g", f->name, i, x[i], y[i]);
