@@ -35,15 +35,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPS = 7, TIMES = 4, WEIGHTS_MAX = 256, PARTS = 3, COUNTS = 8, ROWS = FEW_ROWS, TYPES = 12 };
+enum { REPS = 7, TIMES = 4, WEIGHTS_MAX = 256, PARTS = 3, COUNTS = 8, ROWS = FEW_ROWS, TYPES = 15 };
 enum { WARPS_MOST = 24, TILES_MOST = 3 }; /* of a block, of a warp */
 enum { X_MOST = 21504 };                  /* values of a row, at most */
 enum { WEIGHT_BYTES = 160 << 20 };        /* of a shape, at least: what no cache holds */
 
 static const int32_t counts[COUNTS] = {1, 2, 4, 8, 16, 32, 48, 64};
-static const num_type types[TYPES] = {NUM_Q4_K,  NUM_Q6_K,    NUM_Q8_0,   NUM_Q4_0,
-                                      NUM_BF16,  NUM_F32,     NUM_IQ4_XS, NUM_NVFP4,
-                                      NUM_IQ3_S, NUM_IQ3_XXS, NUM_IQ2_XS, NUM_IQ2_XXS};
+static const num_type types[TYPES] = {NUM_Q4_K,   NUM_Q6_K,    NUM_Q8_0,  NUM_Q4_0,  NUM_BF16,
+                                      NUM_F32,    NUM_IQ4_XS,  NUM_NVFP4, NUM_IQ3_S, NUM_IQ3_XXS,
+                                      NUM_IQ2_XS, NUM_IQ2_XXS, NUM_IQ1_M, NUM_Q2_0,  NUM_Q1_0};
 
 /* The products of one activation. */
 typedef enum kind {
@@ -60,7 +60,7 @@ enum { /* bits: types */
        T_HEAD = 10,
        T_BF16 = 16,
        T_F32 = 32,
-       T_LEVELS = 0xfc0, /* nibbles with levels, and lattices */
+       T_LEVELS = 0x7fc0, /* nibbles with levels, lattices, codes of few bits */
        T_EACH = T_ALL | T_LEVELS
 };
 

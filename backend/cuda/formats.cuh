@@ -29,27 +29,31 @@ template <int K> struct traits {
     static constexpr bool levels = K == PACK_IQ4 || K == PACK_FP4;
     /* Lattices (lattice.cuh): entries of four values, of eight; indices of eight bits. */
     static constexpr bool three = K == PACK_IQ3_XXS || K == PACK_IQ3_S;
+    static constexpr bool one = K == PACK_IQ1;
     static constexpr bool pairs = K == PACK_IQ2_XS || K == PACK_IQ2_S; /* a scale per 16 */
-    static constexpr bool two = K == PACK_IQ2_XXS || pairs, lattice = two || three;
+    static constexpr bool two = K == PACK_IQ2_XXS || pairs, lattice = one || two || three;
     static constexpr bool xxs = K == PACK_IQ3_XXS || K == PACK_IQ2_XXS;
-    static constexpr bool split = six || pairs || K == PACK_FP4 || K == PACK_G8; /* scales per 16 */
-    static constexpr bool is_signed = bytes || levels || lattice; /* words are int8 */
-    static constexpr bool whole = super || six || lattice;        /* every unit is full */
+    static constexpr bool bits = K == PACK_BITS1 || K == PACK_BITS2;
+    static constexpr bool shares = lattice || bits; /* the layout of codes */
+    static constexpr bool split =
+        six || one || pairs || K == PACK_FP4 || K == PACK_G8;    /* scales per 16 */
+    static constexpr bool is_signed = bytes || levels || shares; /* words are int8 */
+    static constexpr bool whole = super || six || shares;        /* units have all their codes */
     static constexpr bool offset = has_offset(K);
     /* Stored codes are this much larger than signed ones. */
     static constexpr int bias = K == PACK_Q4_0 ? 8 : K == PACK_Q5_0 ? 16 : K == PACK_Q6_K ? 32 : 0;
-    static constexpr int code = bytes ? 32 : three ? 8 : two ? 4 : 16;
-    static constexpr int high = five || lattice ? 4 : six ? 8 : 0;
+    static constexpr int code = bytes ? 32 : three || K == PACK_BITS2 ? 8 : shares ? 4 : 16;
+    static constexpr int high = five || two || three ? 4 : six ? 8 : 0;
     static constexpr int scale = K == PACK_Q4_0 || K == PACK_Q5_0 || K == PACK_Q8_0 ? 2
                                  : K == PACK_Q4_1 || K == PACK_Q5_1                 ? 4
-                                 : six || levels || pairs                           ? 2
+                                 : six || levels || pairs || one                    ? 2
                                  : K == PACK_G8                                     ? 16
                                                                                     : 0;
-    static constexpr int super_bytes = super || K == PACK_IQ3_S ? 16
-                                       : xxs                    ? 8
-                                       : levels                 ? 4
-                                       : six || pairs           ? 2
-                                                                : 0;
+    static constexpr int super_bytes = super || K == PACK_IQ3_S        ? 16
+                                       : xxs || one || K == PACK_BITS2 ? 8
+                                       : levels || K == PACK_BITS1     ? 4
+                                       : six || pairs                  ? 2
+                                                                       : 0;
 };
 
 /* Layouts of experts that may stay with the host, whose cores can read them (cold.c). */
@@ -63,7 +67,7 @@ struct scales {
 template <int K> struct raw_group {
     uint4 c0, c1;
     uint32_t h0, h1;
-    uint4 s; /* scale and super; of lattices: d, the scales, upper bits of indices */
+    uint4 s; /* scale and super; of shares: d, the scales, upper bits of indices */
 };
 
 DEV uint4 load16(const void *p)
@@ -103,11 +107,19 @@ template <int K> DEV uint4 load_super(const uint8_t *p)
     return v;
 }
 
-/* Of group i of a parity: d; its scale, or both; upper bits of its indices, with others above. s:
- * the share's scale plane. */
-template <int K> DEV uint4 lattice_scales(const uint4 &super, const uint2 &s, int parity, int i)
+/* Of group i of a parity, where codes are by shares: d; its scale, or both; upper bits of its
+ * indices, with others above. s: the share's scale plane. */
+template <int K> DEV uint4 share_scales(const uint4 &super, const uint2 &s, int parity, int i)
 {
     using T = traits<K>;
+    if (T::bits) {
+        const int at = K == PACK_BITS1 ? i >> 1 : i;
+        return make_uint4((at < 2 ? super.x : super.y) >> 16 * (at & 1) & 0xffff, 0, 0, 0);
+    }
+    if (T::one) {
+        const uint32_t all = parity ? super.y >> 8 : super.x >> 16 | super.y << 16;
+        return make_uint4(super.x, all >> 6 * i & 63, (i < 2 ? s.x : s.y) >> 16 * (i & 1), 0);
+    }
     if (T::pairs)
         return make_uint4(super.x, s.x >> 8 * i & 0xff, s.y >> 2 * i, 0);
     uint32_t upper = K == PACK_IQ3_S ? (parity ? super.w : super.z) >> i : 0;
@@ -121,12 +133,12 @@ DEV void load_scales(raw_group<K> *r, const packed &w, size_t base, int tile, in
     using T = traits<K>;
     size_t at = share_at(w, tile, g >> 3, g & 1, row) + (g >> 1 & 3);
     size_t ts = (size_t)tile * w.n_unit + (g >> 3);
-    if (T::lattice) {
+    if (T::shares) {
         uint4 super = load_super<K>(w.super + base + (ts * 16 + row) * T::super_bytes);
         uint2 s = make_uint2(0, 0);
-        if (T::pairs)
+        if (T::scale == 2)
             s = *(const uint2 *)(w.scale + base + (at & ~(size_t)3) * 2);
-        r->s = lattice_scales<K>(super, s, g & 1, g >> 1 & 3);
+        r->s = share_scales<K>(super, s, g & 1, g >> 1 & 3);
         return;
     }
     if (T::scale == 2)
@@ -164,10 +176,10 @@ DEV void load_group(raw_group<K> *r, const packed &w, size_t base, int tile, int
     if (T::bytes) {
         r->c0 = load16(w.codes + base + ((tg * 2) * 16 + row) * 16);
         r->c1 = load16(w.codes + base + ((tg * 2 + 1) * 16 + row) * 16);
-    } else if (T::lattice) {
+    } else if (T::shares) {
         size_t at = share_at(w, tile, g >> 3, g & 1, row) + (g >> 1 & 3);
         const uint32_t *p = (const uint32_t *)(w.codes + base + at * T::code);
-        r->c0 = make_uint4(p[0], T::three ? p[T::three] : 0, 0, 0);
+        r->c0 = make_uint4(p[0], T::code == 8 ? p[T::code == 8] : 0, 0, 0);
     } else {
         r->c0 = load16(w.codes + base + (tg * 16 + row) * 16);
     }
@@ -195,10 +207,10 @@ DEV void load_unit(raw_unit<K> *r, const packed &w, size_t base, int tile, int u
         c = w.codes + base + (((size_t)tile * w.n_group + g0) * 32 + row) * 16;
     size_t at = share_at(w, tile, unit, parity, row);
 #pragma unroll
-    for (int i = 0; i < (T::lattice ? r->codes : 0); i++)
+    for (int i = 0; i < (T::shares ? r->codes : 0); i++)
         r->c[i] = load16(w.codes + base + at * T::code + 16 * i);
 #pragma unroll
-    for (int i = 0; i < (T::lattice ? 0 : 4); i++) {
+    for (int i = 0; i < (T::shares ? 0 : 4); i++) {
         bool in = g0 + 2 * i < w.n_group; /* groups past the end read as zeros */
         if (T::bytes) {
             r->c[2 * i] = in ? load16(c + i * 1024) : make_uint4(0, 0, 0, 0);
@@ -238,12 +250,13 @@ DEV uint32_t pick(const uint4 &v, int i)
 template <int K> DEV void take_group(raw_group<K> *g, const raw_unit<K> &u, int i)
 {
     using T = traits<K>;
-    if (T::lattice) {
-        const uint4 &c = u.c[T::three ? i >> 1 : 0];
-        g->c0.x = pick(c, T::three ? (i & 1) * 2 : i);
-        g->c0.y = T::three ? pick(c, (i & 1) * 2 + 1) : 0;
-        g->h0 = pick(u.h[0], i);
-        g->s = lattice_scales<K>(u.super, make_uint2(u.s[0].x, u.s[0].y), lane_id() >> 4, i);
+    if (T::shares) {
+        const uint4 &c = u.c[T::code == 8 ? i >> 1 : 0];
+        g->c0.x = pick(c, T::code == 8 ? (i & 1) * 2 : i);
+        g->c0.y = T::code == 8 ? pick(c, (i & 1) * 2 + 1) : 0;
+        if (T::high)
+            g->h0 = pick(u.h[0], i);
+        g->s = share_scales<K>(u.super, make_uint2(u.s[0].x, u.s[0].y), lane_id() >> 4, i);
         return;
     }
     g->c0 = u.c[T::bytes ? 2 * i : i];
@@ -336,7 +349,7 @@ template <int K> DEV scales group_scales(const uint4 s, int g)
 {
     using T = traits<K>;
     scales v = {0, 0, 0, 0};
-    if (K == PACK_Q4_0 || K == PACK_Q5_0 || K == PACK_Q8_0) {
+    if (K == PACK_Q4_0 || K == PACK_Q5_0 || K == PACK_Q8_0 || T::bits) {
         v.f0 = f16_to_f32(s.x);
     } else if (K == PACK_Q4_1 || K == PACK_Q5_1) {
         v.f0 = f16_to_f32(s.x & 0xffff);
@@ -353,10 +366,11 @@ template <int K> DEV scales group_scales(const uint4 s, int g)
         v.f0 = mul_rn(d, (float)(int8_t)(s.x & 0xff));
         v.f1 = mul_rn(d, (float)(int8_t)(s.x >> 8 & 0xff));
     } else if (T::lattice) {
-        constexpr float unit = T::two ? 0.125f : T::xxs ? 0.25f : 1.0f;
+        constexpr float unit = !T::three ? 0.125f : T::xxs ? 0.25f : 1.0f;
+        constexpr int bits = T::one ? 3 : 4; /* of a scale */
         float d = f16_to_f32(s.x & 0xffff) * unit;
-        v.f0 = mul_rn(d, (float)(2 * (int)(s.y & 15) + 1));
-        v.f1 = mul_rn(d, (float)(2 * (int)(s.y >> 4) + 1));
+        v.f0 = mul_rn(d, (float)(2 * (int)(s.y & ((1 << bits) - 1)) + 1));
+        v.f1 = mul_rn(d, (float)(2 * (int)(s.y >> bits) + 1));
     } else if (K == PACK_IQ4) {
         v.f0 = mul_rn(f16_to_f32(s.x & 0xffff), __uint_as_float(s.y));
     } else if (K == PACK_FP4) { /* a bfloat16 of both halves with its sign set, or two e4m3 */

@@ -1,11 +1,13 @@
-/* lattice.cuh - packed weights of IQ2 and IQ3: numbers of entries, whose values are looked up in
- * shared memory.
+/* lattice.cuh - packed weights of one to three bits. Those of IQ1, IQ2 and IQ3 are numbers of
+ * entries, whose values are looked up in shared memory. Those of Q1_0, Q2_0 and TQ are codes.
  *
  *     table   a word per entry: four values (IQ3), or eight numbers of levels, a hexadecimal digit
- *             each (IQ2)
- *     copy    16 KB hold 16, 8 or 4 copies of a table, word beside word. Lanes read different
+ *             each (IQ1, IQ2)
+ *     copy    16 KB hold 16, 8, 4 or 2 copies of a table, word beside word. Lanes read different
  *             entries, and with one copy three or four of them would meet in a bank
- *     signs   IQ2: the third bit of a digit, so that one permute gives signed levels
+ *     signs   IQ2: the third bit of a digit, so that one permute gives signed levels; IQ1: there it
+ *             is the shift
+ *     codes   digits too: one permute gives four values
  *
  * Entries are looked up in every kernel that reads packed weights; each begins with lattice_begin.
  */
@@ -21,7 +23,10 @@ enum { TABLE_WORDS = 4096 };
 template <int K> static constexpr int table_bytes = traits<K>::lattice ? 4 * TABLE_WORDS : 0;
 
 template <int K> struct table_of {
-    static constexpr int entries = traits<K>::xxs ? 256 : traits<K>::three ? 512 : 1024;
+    static constexpr int entries = traits<K>::xxs     ? 256
+                                   : traits<K>::three ? 512
+                                   : traits<K>::one   ? 2048
+                                                      : 1024;
     static constexpr int copies = TABLE_WORDS / entries;
 };
 
@@ -51,6 +56,7 @@ template <int K> DEV void lattice_begin(int kind)
         const int type = K == PACK_IQ3_XXS     ? (int)LATTICE_IQ3_XXS
                          : K == PACK_IQ3_S     ? (int)LATTICE_IQ3_S
                          : K == PACK_IQ2_XXS   ? (int)LATTICE_IQ2_XXS
+                         : K == PACK_IQ1       ? (int)LATTICE_IQ1_S
                          : kind == PACK_IQ2_XS ? (int)LATTICE_IQ2_XS
                                                : (int)LATTICE_IQ2_S;
         const int n = kind == PACK_IQ2_XS ? 512 : table_of<K>::entries;
@@ -60,6 +66,10 @@ template <int K> DEV void lattice_begin(int kind)
 #endif
         for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
             const uint32_t e = table_word<K>(grid[i]);
+            if constexpr (copies < 4) {
+                *(uint2 *)(table_words<K>() + i * copies) = make_uint2(e, e);
+                continue;
+            }
             uint4 *to = (uint4 *)(table_words<K>() + i * copies);
 #pragma unroll
             for (int c = 0; c < pieces; c++) /* turned, so that lanes write to different banks */
@@ -112,6 +122,51 @@ DEV uint32_t digit_levels(uint32_t digits)
     return pick_by(0x002b1908, 0x00d5e7f8, digits);
 }
 
+/* IQ1: the steps of four digits: -7, 1, 9, and with the shift down -9, -1, 7. */
+DEV uint32_t digit_steps(uint32_t digits)
+{
+    return pick_by(0x000901f9, 0x0007fff7, digits);
+}
+/* IQ1: where the upper bits of an entry's index are, and above them its shift. */
+DEV int upper_at(int k)
+{
+    return 8 * (k & 1) + 4 * (k >> 1);
+}
+
+/* Word w alone, of the codes c of its group, of two bits those of its half: -1, 0, 1, 2, or of one
+ * bit -1, 1. */
+template <int K> DEV uint32_t bits_word(uint32_t c, int w)
+{
+    if (K == PACK_BITS1)
+        return pick_by(0x000001ff, 0, c >> (16 * (w & 1) + (w >> 1)) & 0x1111);
+    return pick_by(0x020100ff, 0, c >> (16 * (w & 1) + (w & 2)) & 0x3333);
+}
+/* The words of a group's codes. A digit has codes of several words: the bytes to choose from are
+ * such that the others make no difference. The top bit of a digit would stand for a sign. */
+template <int K> DEV void bits_words(uint32_t *word, uint32_t c0, uint32_t c1)
+{
+    if (K == PACK_BITS1) {
+        const uint32_t low = c0 & 0x77777777, high = c0 >> 1 & 0x77777777;
+#pragma unroll
+        for (int b = 0; b < 2; b++) {
+            word[b] = pick_by(0x01ff01ff, 0x01ff01ff, low >> 16 * b);
+            word[2 + b] = pick_by(0x0101ffff, 0x0101ffff, low >> 16 * b);
+            word[4 + b] = pick_by(0xffffffff, 0x01010101, low >> 16 * b);
+            word[6 + b] = pick_by(0xffffffff, 0x01010101, high >> 16 * b);
+        }
+        return;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t c = h ? c1 : c0, low = c & 0x77777777, high = c >> 2 & 0x77777777;
+#pragma unroll
+        for (int b = 0; b < 2; b++) {
+            word[4 * h + b] = pick_by(0x020100ff, 0x020100ff, low >> 16 * b);
+            word[4 * h + 2 + b] = pick_by(0x020100ff, 0x020100ff, high >> 16 * b);
+        }
+    }
+}
+
 /* The words of a group, as int8 or, where the layout has a bias or an offset, as bytes. */
 template <int K> DEV void group_words(uint32_t *word, const raw_group<K> &r)
 {
@@ -133,6 +188,18 @@ template <int K> DEV void group_words(uint32_t *word, const raw_group<K> &r)
             word[2 * k] = digit_levels(digits);
             word[2 * k + 1] = digit_levels(digits >> 16);
         }
+    } else if constexpr (T::one) {
+        const uint32_t up = r.s.z, first = up & 0x0707, last = up >> 4 & 0x0707, shifts = up << 4;
+#pragma unroll
+        for (int k = 0; k < 4; k++) { /* 0xc: the sign of byte 4, 0; 8, 9: of the first two */
+            uint32_t i = pick_by(r.c0.x, k < 2 ? first : last, 0xcc40 + 0x10 * (k & 1) + k);
+            uint32_t down = pick_by(k < 2 ? shifts : up, 0, 0x8888 + 0x1111 * (k & 1));
+            uint32_t digits = table_entry<K>(i) | (down & 0x44444444);
+            word[2 * k] = digit_steps(digits);
+            word[2 * k + 1] = digit_steps(digits >> 16);
+        }
+    } else if constexpr (T::bits) {
+        bits_words<K>(word, r.c0.x, r.c0.y);
     } else {
         code_words<K>(r.c0.x, r.c1.x, r.h0, r.h1, 0, &word[0], &word[4]);
         code_words<K>(r.c0.y, r.c1.y, r.h0, r.h1, 1, &word[1], &word[5]);
@@ -154,6 +221,12 @@ DEV uint32_t lattice_word(const uint8_t *low, uint32_t signs, uint32_t upper, in
     }
     const int k = w >> 1;
     uint32_t i = low[k];
+    if (traits<K>::one) {
+        upper >>= upper_at(k);
+        i |= (upper & 7) << 8;
+        uint32_t digits = table_entry<K>(i) | (upper & 8 ? 0x44444444 : 0);
+        return digit_steps(digits >> 16 * (w & 1));
+    }
     if (!traits<K>::xxs)
         i |= (upper >> 8 * k & 3) << 8;
     return digit_levels(signed_digits(table_entry<K>(i), signs, k) >> 16 * (w & 1));

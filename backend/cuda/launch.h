@@ -24,14 +24,20 @@ enum { FEW_ROWS = 64, LAUNCH_ROWS = 128, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
  *   high   [tile][unit][2 parities][16 rows][4 groups][4 or 8 bytes]   fifth bits: bit 8b + w for
  *          byte b of word w; fifth and sixth: bits 8b + 2w of two words, the second for words 4..7
  *   scale  [tile][unit][2 parities][16 rows][4 groups][scale bytes]
- *   codes of lattices, IQ3: [tile][unit][2 parities][16 rows][4 groups][8 bytes], low bytes of
- *          indices; IQ2: [4 bytes]
- *   high   of lattices: signs. IQ3: bit 16h + 4b + w for byte b of word 4h + w; IQ2: bit 4j + k for
- *          value j of entry k
+ *   codes by shares: [tile][unit][2 parities][16 rows][4 groups][4 bytes, of IQ3 and BITS2 8].
+ *          IQ1, IQ2, IQ3: low bytes of indices. BITS1: digit b, a hexadecimal one, of half h has
+ *          byte b of words h, 2 + h, 4 + h, 6 + h, a bit of each. BITS2: of words h and 2 + h two
+ *          bits each; 4 bytes further of words 4 + h and 6 + h
+ *   high   of IQ2 and IQ3: signs. IQ3: bit 16h + 4b + w for byte b of word 4h + w; IQ2: bit
+ *          4j + k for value j of entry k
  *   super  IQ3, IQ2_XXS: f16 d, a word of eight scales, the even groups first; IQ3_S: and two words
  *          of ninth bits, of each parity: bit 8b + 4h + i for entry 4h + b of its group i
  *   scale  IQ2_XS and IQ2_S, for four groups: two scales each; bits 8k + 2i, 8k + 2i + 1, the upper
  *          ones of entry k of group i; super: f16 d
+ *   scale  IQ1: of byte b the lower and the upper nibble have the upper three bits of entries b and
+ *          b + 2, and whether the entry's shift is down; super: f16 d, then three bits for each of
+ *          sixteen scales, those of the even groups first
+ *   super  BITS2, BITS1: f16 d of each 64 columns, of each 128
  *   super  [tile][unit][16 rows][super bytes]   K formats; IQ4, FP4: an f32 factor
  *
  * A unit is 8 groups; parity p has its groups p, p + 2, p + 4, p + 6. That is a lane's share in the
@@ -56,11 +62,14 @@ enum pack_kind {
     PACK_G8,      /* any other block format: int8 codes, f32 scale and offset per 16 */
     PACK_IQ4,     /* nibbles that are numbers of levels: of IQ4_NL and IQ4_XS, */
     PACK_FP4,     /* of MXFP4 and NVFP4 */
-    PACK_IQ3_XXS, /* entries of lattices, from here on */
+    PACK_IQ3_XXS, /* codes by shares, from here on; entries of lattices: */
     PACK_IQ3_S,
     PACK_IQ2_XXS,
     PACK_IQ2_XS,
     PACK_IQ2_S,
+    PACK_IQ1,   /* of IQ1_S and IQ1_M */
+    PACK_BITS2, /* codes of two bits: of Q2_0, TQ1_0 and TQ2_0 */
+    PACK_BITS1, /* of one: of Q1_0 */
     PACK_END
 };
 
@@ -96,7 +105,10 @@ typedef struct pack_sizes {
     X(IQ3_S, 8, 4, 0, 16)                                                                          \
     X(IQ2_XXS, 4, 4, 0, 8)                                                                         \
     X(IQ2_XS, 4, 4, 2, 2)                                                                          \
-    X(IQ2_S, 4, 4, 2, 2)
+    X(IQ2_S, 4, 4, 2, 2)                                                                           \
+    X(IQ1, 4, 0, 2, 8)                                                                             \
+    X(BITS2, 8, 0, 0, 8)                                                                           \
+    X(BITS1, 4, 0, 0, 4)
 /* The layouts that kernels are made for, of blocks. */
 #define EACH_PACK(DO)                                                                              \
     DO(PACK_Q4_0)                                                                                  \
@@ -113,7 +125,10 @@ typedef struct pack_sizes {
     DO(PACK_IQ3_XXS)                                                                               \
     DO(PACK_IQ3_S)                                                                                 \
     DO(PACK_IQ2_XXS)                                                                               \
-    DO(PACK_IQ2_S)
+    DO(PACK_IQ2_S)                                                                                 \
+    DO(PACK_IQ1)                                                                                   \
+    DO(PACK_BITS2)                                                                                 \
+    DO(PACK_BITS1)
 /* The layout whose kernels serve a weight. */
 static inline int32_t pack_kernels(int32_t kind)
 {

@@ -90,7 +90,7 @@ template <int K> DEV void half_codes(uint32_t *q, const uint8_t *unit, int g, in
         q[1] = four_codes(unit + (g * 32 + 16 + row) * 16, tid) ^ 0x80808080;
         return;
     }
-    if constexpr (T::lattice) {
+    if constexpr (T::shares) {
         const int w = tid >> 1;
         const uint32_t half = tid & 1 ? 0x7632 : 0x5410;
 #pragma unroll

@@ -224,7 +224,67 @@ DEV uint8_t *plane(const uint8_t *p)
     return (uint8_t *)p;
 }
 
-/* Group g of a row of IQ2 or IQ3. row: NULL past n_out. */
+/* Group g of a row of codes of one or two bits. row: NULL past n_out. */
+DEV void pack_bits(const packed &w, size_t base, int type, const uint8_t *row, int tile, int g,
+                   int r)
+{
+    const bool single = w.kind == PACK_BITS1;
+    const size_t at = share_at(w, tile, g >> 3, g & 1, r) + (g >> 1 & 3);
+    const size_t ts = ((size_t)tile * w.n_unit + (g >> 3)) * 16 + r;
+    uint32_t code[2] = {0, 0}, d[2] = {0, 0};
+    float f;
+    for (int i = 0; row && i < 32; i++) {
+        const int v = small_code(type, row, g, i, &f), word = i >> 2, to = 16 * (word & 1);
+        if (single)
+            code[0] |= (uint32_t)(v > 0) << (to + 4 * (i & 3) + (word >> 1));
+        else
+            code[word >> 2] |= (uint32_t)(v + 1) << (to + 4 * (i & 3) + (word & 2));
+    }
+    uint32_t *codes = (uint32_t *)(plane(w.codes) + base + at * (single ? 4 : 8));
+    codes[0] = code[0];
+    if (!single)
+        codes[1] = code[1];
+    if (g & 7)
+        return;
+    for (int i = 0; row && i < (single ? 2 : 4); i++) /* of the unit */
+        if (g + i * (single ? 4 : 2) < w.n_group) {
+            small_code(type, row, g + i * (single ? 4 : 2), 0, &f);
+            d[i >> 1] |= f32_to_f16(f) << 16 * (i & 1); /* exact */
+        }
+    uint32_t *super = (uint32_t *)(plane(w.super) + base + ts * (single ? 4 : 8));
+    super[0] = d[0];
+    if (!single)
+        super[1] = d[1];
+}
+
+/* The same of IQ1. */
+DEV void pack_iq1(const packed &w, size_t base, int type, const uint8_t *row, int tile, int g,
+                  int r)
+{
+    const uint8_t *block = row + (size_t)(g >> 3) * (size_t)lattice_block_bytes(type);
+    const size_t at = share_at(w, tile, g >> 3, g & 1, r) + (g >> 1 & 3);
+    const size_t ts = ((size_t)tile * w.n_unit + (g >> 3)) * 16 + r;
+    lattice_group l = {};
+    uint32_t low = 0, upper = 0;
+    if (row)
+        lattice_take(&l, type, block, g & 7);
+    for (int k = 0; k < 4; k++) {
+        low |= (l.index[k] & 255u) << 8 * k;
+        upper |= ((uint32_t)l.index[k] >> 8 | (l.negative >> k & 1) << 3) << upper_at(k);
+    }
+    *(uint32_t *)(plane(w.codes) + base + at * 4) = low;
+    *(uint16_t *)(plane(w.scale) + base + at * 2) = (uint16_t)upper;
+    if (g & 7)
+        return;
+    uint64_t super = l.d;
+    for (int j = 0; row && j < 8; j++) {
+        lattice_take(&l, type, block, j);
+        super |= (uint64_t)(l.scale[0] | l.scale[1] << 3) << (16 + 24 * (j & 1) + 6 * (j >> 1));
+    }
+    *(uint64_t *)(plane(w.super) + base + ts * 8) = super;
+}
+
+/* The same of IQ2 and IQ3. */
 DEV void pack_lattice(const packed &w, size_t base, int type, const uint8_t *row, int tile, int g,
                       int r)
 {
@@ -314,7 +374,13 @@ __global__ void __launch_bounds__(128)
     int o = tile * 16 + r;
     const uint8_t *row = file + ((size_t)blockIdx.y * w.n_out + o) * row_bytes;
     if (w.kind >= PACK_IQ3_XXS) {
-        pack_lattice(w, base, type, o < w.n_out ? row : NULL, tile, g, r);
+        row = o < w.n_out ? row : NULL;
+        if (w.kind == PACK_BITS1 || w.kind == PACK_BITS2)
+            pack_bits(w, base, type, row, tile, g, r);
+        else if (w.kind == PACK_IQ1)
+            pack_iq1(w, base, type, row, tile, g, r);
+        else
+            pack_lattice(w, base, type, row, tile, g, r);
         return;
     }
     group_bits b = {};

@@ -42,7 +42,8 @@ template <int K> struct tile_at {
     DEV void begin(const packed &w, int tile, size_t base)
     {
         size_t units = (size_t)tile * w.n_unit, lane = base + 16 * (size_t)lane_id();
-        codes = w.codes + lane + (size_t)tile * w.n_group * (S::codes / 8);
+        codes = w.codes + lane +
+                (traits<K>::shares ? units * S::codes : (size_t)tile * w.n_group * (S::codes / 8));
         high = w.high + lane + units * S::high;
         scale = w.scale + lane + units * S::scale;
         super = w.super + lane + units * S::super;
@@ -123,7 +124,7 @@ template <int K> struct row_scales {
     using T = traits<K>;
     using S = staged<K>;
     float d, d_off; /* a factor, and 2^23 times it, negated */
-    uint4 super;    /* of lattices: d and the scales */
+    uint4 super;    /* of shares: d and the scales */
     uint32_t w[T::scale == 4 || T::super ? 4 : 2];
 
     DEV void begin(const uint8_t *unit, int row)
@@ -134,10 +135,10 @@ template <int K> struct row_scales {
         }
         if (T::levels)
             d = *(const float *)(unit + S::at_super + row * 4);
-        if (T::lattice) {
+        if (T::shares) {
             const uint8_t *p = unit + S::at_super + row * T::super_bytes;
-            super.x = *(const uint16_t *)p;
-            super.y = T::pairs ? 0 : *(const uint32_t *)(p + 4);
+            super.x = T::super_bytes == 2 ? *(const uint16_t *)p : *(const uint32_t *)p;
+            super.y = T::super_bytes < 8 ? 0 : *(const uint32_t *)(p + 4);
         }
     }
     /* Loads the scales that group i of the parity needs. */
@@ -170,8 +171,8 @@ template <int K> struct row_scales {
             v.m0 = __uint_as_float(w[2 * (i & 1) + 1]);
             return v;
         }
-        if (T::lattice)
-            return group_scales<K>(lattice_scales<K>(super, make_uint2(w[0], w[1]), g & 1, i), g);
+        if (T::shares)
+            return group_scales<K>(share_scales<K>(super, make_uint2(w[0], w[1]), g & 1, i), g);
         if (T::six) {
             v.f0 = fma_rn(d, in_byte1(w[i >> 1], 2 * (i & 1), power), d_off);
             v.f1 = fma_rn(d, in_byte1(w[i >> 1], 2 * (i & 1) + 1, power), d_off);
@@ -205,19 +206,25 @@ struct constants {
     uint32_t power, top; /* the bits of 2^23; the top bit of each byte */
 };
 
-/* Word w of a group of lattices in a staged unit. */
+/* Word w of a group of shares in a staged unit. */
 template <int K> DEV uint32_t staged_word(const uint8_t *unit, int g, int row, int w)
 {
     using T = traits<K>;
     using S = staged<K>;
     const int parity = g & 1, i = g >> 1, share = parity * 64 + row * 4;
-    uint32_t upper = 0;
+    const uint8_t *code = unit + (share + i) * T::code;
+    uint32_t upper = 0, signs = 0;
+    if constexpr (T::bits)
+        return bits_word<K>(*(const uint32_t *)(code + (T::code == 8 ? w & 4 : 0)), w);
+    if (T::one)
+        upper = *(const uint16_t *)(unit + S::at_scale + (share + i) * 2);
     if (K == PACK_IQ3_S)
         upper = *(const uint32_t *)(unit + S::at_super + row * 16 + 8 + 4 * parity) >> i;
     if (T::pairs)
         upper = *(const uint32_t *)(unit + S::at_scale + share * 2 + 4) >> 2 * i;
-    const uint32_t signs = *(const uint32_t *)(unit + S::at_high + (share + i) * 4);
-    return lattice_word<K>(unit + (share + i) * T::code, signs, upper, w);
+    if (T::high)
+        signs = *(const uint32_t *)(unit + S::at_high + (share + i) * 4);
+    return lattice_word<K>(code, signs, upper, w);
 }
 
 /* The words of a weight fragment: rows gid and gid + 8, both halves of group g. */
@@ -234,7 +241,7 @@ DEV void load_fragment(uint32_t *a, const uint8_t *unit, int g, int gid, int tid
             a[2 + h] = *(const uint32_t *)(unit + (g * 32 + 16 + row) * 16 + 4 * tid);
             continue;
         }
-        if constexpr (T::lattice) {
+        if constexpr (T::shares) {
             a[h] = staged_word<K>(unit, g, row, tid);
             a[2 + h] = staged_word<K>(unit, g, row, tid + 4);
             continue;

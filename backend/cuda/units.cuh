@@ -20,9 +20,9 @@ template <int K> static inline planes planes_from(const packed &w, int first_row
 {
     using T = traits<K>;
     size_t tile = (size_t)(first_row / TILE_ROWS), units = tile * (size_t)w.n_unit;
-    return (planes){w.codes + tile * (size_t)w.n_group * 16 * T::code,
-                    w.high + units * 128 * T::high, w.scale + units * 128 * T::scale,
-                    w.super + units * 16 * T::super_bytes};
+    size_t codes = T::shares ? units * 128 : tile * (size_t)w.n_group * 16;
+    return (planes){w.codes + codes * T::code, w.high + units * 128 * T::high,
+                    w.scale + units * 128 * T::scale, w.super + units * 16 * T::super_bytes};
 }
 
 /* Formats whose offset multiplies a group's scale times the sum of its activations. */
@@ -56,7 +56,7 @@ template <int K> struct lane_units {
         int row = lane_id() & 15, parity = lane_id() >> 4, step = 1 << lg;
         size_t g = (size_t)tile * n_group + unit * 8 + parity, u = (size_t)tile * n_unit + unit;
         size_t at = (u * 2 + parity) * 64 + row * 4;
-        c = j.codes + (T::lattice ? at * T::code : (g * (T::bytes ? 32 : 16) + row) * 16);
+        c = j.codes + (T::shares ? at * T::code : (g * (T::bytes ? 32 : 16) + row) * 16);
         h = j.high + at * T::high;
         s = j.scale + at * T::scale;
         p = j.super + (u * 16 + row) * T::super_bytes;
@@ -80,10 +80,10 @@ template <int K> struct lane_units {
         if (left-- <= 0)
             return;
 #pragma unroll
-        for (int i = 0; i < (T::lattice ? a.codes : 0); i++)
+        for (int i = 0; i < (T::shares ? a.codes : 0); i++)
             a.c[i] = load16(c + 16 * i);
 #pragma unroll
-        for (int i = 0; i < (T::lattice ? 0 : 4); i++) {
+        for (int i = 0; i < (T::shares ? 0 : 4); i++) {
             /* groups past the end read as zeros, like the padded planes; super-blocks are whole */
             bool in = T::whole || 2 * i < group;
             if (T::bytes) {
@@ -117,10 +117,10 @@ template <int K> struct lane_units {
             return;
         int less = lane_id() * 16; /* b already points at this lane's piece */
 #pragma unroll
-        for (int i = 0; i < (T::lattice ? S::n_code : 0); i++)
+        for (int i = 0; i < (T::shares ? S::n_code : 0); i++)
             copy16_async(b + i * 512, c + 16 * i, true);
 #pragma unroll
-        for (int i = 0; i < (T::lattice ? 0 : 4); i++) {
+        for (int i = 0; i < (T::shares ? 0 : 4); i++) {
             bool in = T::whole || 2 * i < group;
             if (T::bytes) {
                 copy16_async(b + i * 1024, c + i * 1024, in);

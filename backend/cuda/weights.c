@@ -65,14 +65,17 @@ int32_t cuda_pack_kind(const weight *w)
         return shared ? PACK_G8 : PACK_IQ2_XS;
     case NUM_IQ2_S:
         return shared ? PACK_G8 : PACK_IQ2_S;
-    case NUM_Q2_K:
-    case NUM_Q3_K:
     case NUM_IQ1_S:
     case NUM_IQ1_M:
-    case NUM_Q1_0:
+        return shared ? PACK_G8 : PACK_IQ1;
     case NUM_Q2_0:
     case NUM_TQ1_0:
     case NUM_TQ2_0:
+        return shared ? PACK_G8 : PACK_BITS2;
+    case NUM_Q1_0:
+        return shared ? PACK_G8 : PACK_BITS1;
+    case NUM_Q2_K:
+    case NUM_Q3_K:
         return PACK_G8;
     default:
         return PACK_NONE;
@@ -98,7 +101,8 @@ static packed lay_out(const weight *w, int32_t kind, const uint8_t *at, size_t *
     v.n_unit = (v.n_group + UNIT - 1) / UNIT;
     v.n_tile = (w->n_out + TILE_ROWS - 1) / TILE_ROWS;
     size_t rows = (size_t)v.n_tile * TILE_ROWS, units = rows * (size_t)v.n_unit;
-    v.high = at + aligned(rows * (size_t)v.n_group * (size_t)z.code);
+    size_t groups = kind >= PACK_IQ3_XXS ? units * UNIT : rows * (size_t)v.n_group;
+    v.high = at + aligned(groups * (size_t)z.code);
     v.scale = v.high + aligned(units * UNIT * (size_t)z.high);
     v.super = v.scale + aligned(units * UNIT * (size_t)z.scale);
     v.mat_bytes = (size_t)(v.super - at) + aligned(units * (size_t)z.super);

@@ -405,6 +405,8 @@ void check_cold(rig *g)
                       i & 2 ? ACT_SILU : ACT_GELU_TANH);
     }
     check_formats(g, NUM_Q4_K, NUM_Q8_0, 768, 96, true, ACT_GELU_TANH);
+    check_formats(g, NUM_IQ1_M, NUM_Q2_0, 256, 320, false, ACT_SILU);
+    check_formats(g, NUM_TQ1_0, NUM_IQ3_S, 256, 256, true, ACT_GELU_TANH);
     check_late(g);
     check_other_act(g);
     check_floats(g);

@@ -18,12 +18,10 @@ const double F32_BOUND = 1e-10, INT8_BOUND = 2e-4, BF16_BOUND = 2e-5;
 const num_type block_types[] = {NUM_Q4_0,   NUM_Q4_1,   NUM_Q5_0, NUM_Q5_1, NUM_Q8_0,
                                 NUM_Q4_K,   NUM_Q5_K,   NUM_Q6_K, NUM_Q2_K, NUM_Q3_K,
                                 NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4};
-/* Also packed from blocks of their own; then products are those of a layout above. */
-static const num_type more_types[] = {NUM_IQ1_S, NUM_IQ1_M, NUM_Q1_0,
-                                      NUM_Q2_0,  NUM_TQ1_0, NUM_TQ2_0};
-/* With layouts of their own: nibbles with two scales, entries of lattices. */
-static const num_type own_types[] = {NUM_NVFP4,   NUM_IQ3_XXS, NUM_IQ3_S,
-                                     NUM_IQ2_XXS, NUM_IQ2_XS,  NUM_IQ2_S};
+/* Their layouts: nibbles with two scales, entries of lattices, codes of one and two bits. */
+static const num_type own_types[] = {NUM_NVFP4,  NUM_IQ3_XXS, NUM_IQ3_S, NUM_IQ2_XXS,
+                                     NUM_IQ2_XS, NUM_IQ2_S,   NUM_IQ1_S, NUM_IQ1_M,
+                                     NUM_Q2_0,   NUM_TQ1_0,   NUM_TQ2_0, NUM_Q1_0};
 enum { N_OWN_TYPES = sizeof own_types / sizeof *own_types };
 _Static_assert(sizeof block_types / sizeof *block_types == N_BLOCK_TYPES, "the list");
 
@@ -646,9 +644,10 @@ static void check_all_wide8(rig *g)
 static void check_single_products(rig *g)
 {
     static const int32_t counts[] = {1, 2, 7, 8, 9, 16, 17, 32, 33, 100, 257};
-    for (size_t i = 0; i < sizeof more_types / sizeof *more_types; i++)
-        for (int k = 0; k < 2; k++)
-            check_product(g, more_types[i], 768, 35, k ? 40 : 3);
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k += 2) { /* parts of a unit */
+        check_product(g, NUM_Q2_0, 320, 35, counts[k]);
+        check_product(g, NUM_Q1_0, 640, 35, counts[k]);
+    }
     for (int i = 0; i < N_OWN_TYPES; i++) /* one row; few; short, and long enough to be unpacked */
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k += 2)
             check_product(g, own_types[i], k % 4 ? 256 : 768, k % 3 ? 48 : 35, counts[k]);
@@ -712,6 +711,8 @@ static void check_all_experts_alone(rig *g)
                             i % 2, false);
     check_experts_alone(g, NUM_IQ3_S, NUM_IQ2_XS, 256, 256, 8, 3, false, false);
     check_experts_alone(g, NUM_NVFP4, NUM_IQ3_XXS, 256, 256, 8, 3, true, false);
+    check_experts_alone(g, NUM_IQ1_M, NUM_Q2_0, 256, 320, 8, 3, false, false);
+    check_experts_alone(g, NUM_Q1_0, NUM_Q1_0, 384, 128, 8, 3, true, false);
     check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false, false);
     check_experts_alone(g, NUM_Q4_K, NUM_Q8_0, 256, 160, 40, 6, false, true);
     check_experts_alone(g, NUM_Q6_K, NUM_Q5_1, 256, 96, 8, 3, true, true);
@@ -822,6 +823,9 @@ void check_invariances(rig *g)
     check_cuts(g, NUM_Q3_K, 1280, 40, true);
     check_cuts(g, NUM_IQ3_S, 1280, 40, true);
     check_cuts(g, NUM_IQ2_S, 1280, 40, false);
+    check_cuts(g, NUM_IQ1_M, 1280, 40, false);
+    check_cuts(g, NUM_Q2_0, 1216, 40, true);
+    check_cuts(g, NUM_Q1_0, 1152, 40, false);
     check_invariance(g, NUM_F32, 96, 40, false, false);
     check_invariance(g, NUM_F32, 96, 40, false, true);
     check_invariance(g, NUM_F32, 2116, g->quick ? 12 : 256, false, true); /* more than 32 slices */
