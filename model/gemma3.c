@@ -1,5 +1,5 @@
-/* gemma3.c - Gemma 3 and EmbeddingGemma: sizes, keys, tensors, binding, and the forward pass in the
- * order of the paper.
+/* gemma3.c - Gemma 3 and EmbeddingGemma: sizes, keys, tensors, and binding. The forward pass is
+ * that of block.c; the dense layers of an encoder follow it.
  *
  * Easy to get wrong: a checkpoint's norms are w of 1 + w; GGUF files have 1 + w. Attention divides
  * by the root of the head size, in the 27B by that of n_embd / n_head. GGUF files have no key for
@@ -134,8 +134,8 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
 {
     const gemma3_shape *s = own(m);
     if (s->pooling == POOLING_FIRST)
-        return err_set(e, bad, "%s: pooling_type is 2 (the first token), expected the mean or the last",
-                       what);
+        return err_set(
+            e, bad, "%s: pooling_type is 2 (the first token), expected the mean or the last", what);
     if (s->head_dim % 2)
         return err_set(e, bad, "%s: heads of %d, expected an even number", what, s->head_dim);
     if (s->scaling.kind == SCALING_YARN)
@@ -176,13 +176,13 @@ static int64_t dim(const model_shape *m, int32_t il, int8_t d)
 }
 
 #define M(name) offsetof(gemma3, name)
-static const table_tensor of_model[] = {T_TOKENS(M(out_norm)),
+static const table_tensor of_model[] = {T_TOKENS(M(common.out_norm)),
                                         T(has_dense_layers, M(dense_2), "dense_2.weight",
                                           "2_Dense.linear.weight", EIGHT_BITS, D, DENSE),
                                         T(has_dense_layers, M(dense_3), "dense_3.weight",
                                           "3_Dense.linear.weight", EIGHT_BITS, DENSE, D)};
 
-#define W(name) offsetof(gemma3_layer, name)
+#define W(name) offsetof(block, name)
 static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
     T(ALWAYS, ELSEWHERE, "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q),
@@ -229,7 +229,7 @@ const shape_family gemma_embedding_shapes = {TABLE_HOOKS(gemma3_shape, encoder_r
 /* ---- Binding ---- */
 
 /* The keys of a layer: a token of an encoder sees half of a window on each side. */
-static kv_spec store_of(const gemma3_shape *s, int32_t il, const gemma3_layer *L)
+static kv_spec store_of(const gemma3_shape *s, int32_t il, const block *L)
 {
     bool both = is_encoder(&s->common);
     return (kv_spec){.layer = il,
@@ -246,7 +246,7 @@ static status bind_each(model *m, gemma3 *g, const gemma3_shape *s, err *e)
 {
     status st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e);
     for (int32_t i = 0; i < s->n_layer && !st; i++) {
-        gemma3_layer *L = &g->layer[i];
+        block *L = &g->layer[i];
         const binder b = {m, i, e};
         L->rope = s->swa[i] ? &g->rope_swa[PASS_MAIN] : &g->rope_global[PASS_MAIN];
         if ((st = bind_qkv(&b, &L->wq, &L->wk, &L->wv, s->n_embd, dim(&s->common, i, Q),
@@ -270,11 +270,11 @@ static status bind_words(model *m, gemma3 *g, const gemma3_shape *s, err *e)
 {
     const binder b = {m, -1, e};
     if (!is_encoder(&s->common))
-        return bind_tokens(m, &g->embd, &g->head, s->n_embd, e);
+        return bind_tokens(m, &g->common.embd, &g->common.head, s->n_embd, e);
     model_claim(m, "output.weight");
-    status st = bind_tensor(&b, &g->embd, "token_embd.weight",
+    status st = bind_tensor(&b, &g->common.embd, "token_embd.weight",
                             (model_want){.n_in = s->n_embd, .n_mat = 1, .gather = true});
-    m->n_vocab = g->embd.n_out;
+    m->n_vocab = g->common.embd.n_out;
     return st;
 }
 
@@ -290,15 +290,16 @@ static status bind_gemma3(model *m, err *e)
     const turning global = {s->head_dim, s->theta, s->head_dim / 2, NULL, &s->scaling};
     const turning swa = {s->head_dim, s->theta_swa, s->head_dim / 2, NULL, NULL};
     status st;
-    g->head_dim = s->head_dim;
-    g->eps = (float)s->eps;
-    g->scale = (float)(s->scale > 0 ? s->scale : gemma3_scale(s));
+    g->common = (block_model){.head_dim = s->head_dim,
+                              .eps = (float)s->eps,
+                              .scale = (float)(s->scale > 0 ? s->scale : gemma3_scale(s)),
+                              .act = ACT_GELU_TANH};
     if ((st = bind_words(m, g, s, e)) || (st = table_bind(&(binder){m, -1, e}, shape, g)) ||
         (st = bind_rope(m, &g->rope_global[PASS_MAIN], &global, e)) ||
         (st = bind_rope(m, &g->rope_swa[PASS_MAIN], &swa, e)) || (st = bind_each(m, g, s, e)) ||
-        (st = bind_done(m, shape, g, &g->embd, encoder ? NULL : &g->head, e)))
+        (st = bind_done(m, shape, g, &g->common.embd, encoder ? NULL : &g->common.head, e)))
         return st;
-    m->embd_scale = encoder ? sqrtf((float)s->n_embd) : embd_scale(&g->embd);
+    m->embd_scale = encoder ? sqrtf((float)s->n_embd) : embd_scale(&g->common.embd);
     m->softcap = (float)s->softcap;
     m->window = s->window;
     m->encoder = encoder;
@@ -307,48 +308,10 @@ static status bind_gemma3(model *m, err *e)
 
 /* ---- The forward pass ---- */
 
-/* x += normed attention over the layer's keys and those of the rows. In the last layer only the
- * wanted rows go on, unless a tap reads it. */
-static void gemma3_add_attention(pass *p, const gemma3 *g, const gemma3_layer *L, const kv_view *kv,
-                                 mat *x, bool cut)
-{
-    mat h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
-    mat k = mat_heads(op_matmul(p, h, &L->wk), g->head_dim);
-    mat v = mat_heads(op_matmul(p, h, &L->wv), g->head_dim);
-    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
-    op_kv_store(p, kv, k, v);
-    if (cut)
-        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
-    if (!p->rows->n)
-        return;
-    mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
-    q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);
-    if (!kv->window && kv->inside == KV_INSIDE_CAUSAL) /* a window has the last tokens alone */
-        op_tail(p, q, kv, L->rope, g->scale);
-    mat a = op_attend(p, op_rope(p, q, L->rope), kv, g->scale);
-    op_add_rms_norm(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
-}
-
-static void gemma3_add_dense(pass *p, const gemma3 *g, const gemma3_layer *L, mat x)
-{
-    mat f = op_rms_norm(p, x, &L->ffn_norm, g->eps);
-    f = op_matmul(p, op_glu(p, f, &L->gate, &L->up, ACT_GELU_TANH), &L->down);
-    op_add_rms_norm(p, x, f, &L->ffn_post_norm, g->eps);
-}
-
-static void gemma3_layer_forward(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x)
-{
-    const gemma3 *g = m->impl;
-    const gemma3_layer *L = &g->layer[il];
-    gemma3_add_attention(p, g, L, &kv->view[il], x, model_cuts_rows(p, m, il));
-    if (p->rows->n)
-        gemma3_add_dense(p, g, L, *x);
-}
-
 static mat gemma3_forward(pass *p, const model *m, const kv_layout *kv)
 {
     const gemma3 *g = m->impl;
-    mat y = model_run(p, m, kv, gemma3_layer_forward, &g->out_norm, g->eps);
+    mat y = block_forward(p, m, kv);
     if (!g->dense_2.n_in || !y.rows)
         return y;
     return op_matmul(p, op_matmul(p, y, &g->dense_2), &g->dense_3);

@@ -7,7 +7,7 @@
 #ifndef MODEL_GEMMA3_H
 #define MODEL_GEMMA3_H
 
-#include "model/model.h"
+#include "model/block.h"
 #include "model/shapes.h"
 
 typedef struct gemma3_shape {
@@ -22,19 +22,11 @@ typedef struct gemma3_shape {
     int32_t n_dense, pooling;
 } gemma3_shape;
 
-typedef struct gemma3_layer {
-    MODEL_LAYER;
-    weight attn_norm, wq, wk, wv, wo, q_norm, k_norm, attn_post_norm;
-    weight ffn_norm, gate, up, down, ffn_post_norm;
-} gemma3_layer;
-
 typedef struct gemma3 {
-    int32_t head_dim;
-    float eps, scale;
+    block_model common;
     rope rope_swa[PASS_SIDES_MAX], rope_global[PASS_SIDES_MAX]; /* the same tables on each device */
-    weight embd, head, out_norm;
-    weight dense_2, dense_3; /* of an encoder; perhaps empty */
-    gemma3_layer *layer;
+    weight dense_2, dense_3;                                    /* of an encoder; perhaps empty */
+    block *layer;
 } gemma3;
 
 /* The scale of attention that GGUF files imply. */

@@ -1,5 +1,4 @@
-/* gpt_oss.c - gpt-oss: sizes, keys, tensors, binding, and the forward pass in the order of the
- * paper.
+/* gpt_oss.c - gpt-oss: sizes, keys, tensors, and binding. The forward pass is that of block.c.
  *
  * Easy to get wrong: every product has a bias, those of experts and of the router too. Each head
  * has a sink: a score in the softmax that has no value. Even layers have a window, odd layers have
@@ -116,23 +115,23 @@ static int64_t dim(const model_shape *m, int32_t il, int8_t d)
 }
 
 #define M(name) offsetof(gpt_oss, name)
-static const table_tensor of_model[] = {T_TOKENS(M(out_norm))};
+static const table_tensor of_model[] = {T_TOKENS(M(common.out_norm))};
 
 #define W(name) offsetof(gpt_oss_layer, name)
 static const table_tensor of_layer[] = {
-    T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
-    T(ALWAYS, W(wq), "attn_q.weight", "self_attn.q_proj.weight", EIGHT_BITS, D, Q),
+    T(ALWAYS, W(common.attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
+    T(ALWAYS, W(common.wq), "attn_q.weight", "self_attn.q_proj.weight", EIGHT_BITS, D, Q),
     T(ALWAYS, W(bq), "attn_q.bias", "self_attn.q_proj.bias", BIAS, Q),
-    T(ALWAYS, W(wk), "attn_k.weight", "self_attn.k_proj.weight", EIGHT_BITS, D, KV),
+    T(ALWAYS, W(common.wk), "attn_k.weight", "self_attn.k_proj.weight", EIGHT_BITS, D, KV),
     T(ALWAYS, W(bk), "attn_k.bias", "self_attn.k_proj.bias", BIAS, KV),
-    T(ALWAYS, W(wv), "attn_v.weight", "self_attn.v_proj.weight", EIGHT_BITS, D, KV),
+    T(ALWAYS, W(common.wv), "attn_v.weight", "self_attn.v_proj.weight", EIGHT_BITS, D, KV),
     T(ALWAYS, W(bv), "attn_v.bias", "self_attn.v_proj.bias", BIAS, KV),
-    T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", EIGHT_BITS, Q, D),
+    T(ALWAYS, W(common.wo), "attn_output.weight", "self_attn.o_proj.weight", EIGHT_BITS, Q, D),
     T(ALWAYS, W(bo), "attn_output.bias", "self_attn.o_proj.bias", BIAS, D),
     T(ALWAYS, W(sinks), "attn_sinks.weight", "self_attn.sinks", BIAS, HEADS),
-    T(ALWAYS, W(ffn_norm), "post_attention_norm.weight", "post_attention_layernorm.weight", NORM,
-      D),
-    T(ALWAYS, W(router), "ffn_gate_inp.weight", "mlp.router.weight", ROUTER, D, N_EXP),
+    T(ALWAYS, W(common.ffn_norm), "post_attention_norm.weight", "post_attention_layernorm.weight",
+      NORM, D),
+    T(ALWAYS, W(common.router), "ffn_gate_inp.weight", "mlp.router.weight", ROUTER, D, N_EXP),
     T(ALWAYS, W(router_bias), "ffn_gate_inp.bias", "mlp.router.bias", BIAS, N_EXP),
     T_AS(GATES, ALWAYS, ELSEWHERE, "ffn_gate_exps.weight", "mlp.experts.gate_up_proj", MATRIX, D,
          FF, N_EXP),
@@ -179,17 +178,18 @@ static void by_expert(weight *w)
 
 static void join_biases(gpt_oss_layer *L)
 {
+    block *B = &L->common;
     by_expert(&L->gate_bias);
     by_expert(&L->up_bias);
     by_expert(&L->down_bias);
-    L->wq.bias = &L->bq;
-    L->wk.bias = &L->bk;
-    L->wv.bias = &L->bv;
-    L->wo.bias = &L->bo;
-    L->router.bias = &L->router_bias;
-    L->gate.bias = &L->gate_bias;
-    L->up.bias = &L->up_bias;
-    L->down.bias = &L->down_bias;
+    B->wq.bias = &L->bq;
+    B->wk.bias = &L->bk;
+    B->wv.bias = &L->bv;
+    B->wo.bias = &L->bo;
+    B->router.bias = &L->router_bias;
+    B->gate.bias = &L->gate_bias;
+    B->up.bias = &L->up_bias;
+    B->down.bias = &L->down_bias;
 }
 
 static status bind_each(model *m, gpt_oss *g, const gpt_oss_shape *s, err *e)
@@ -197,14 +197,15 @@ static status bind_each(model *m, gpt_oss *g, const gpt_oss_shape *s, err *e)
     status st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e);
     for (int32_t i = 0; i < s->n_layer && !st; i++) {
         gpt_oss_layer *L = &g->layer[i];
+        block *B = &L->common;
         const binder b = {m, i, e};
         const expert_sizes sizes_of = {s->n_embd,  s->n_ff,      s->n_expert, s->n_used,
-                                       &L->router, &L->ffn_norm, NULL,        false};
-        L->rope = &g->rope[PASS_MAIN];
+                                       &B->router, &B->ffn_norm, NULL,        false};
+        B->rope = &g->rope[PASS_MAIN];
         if ((st = table_bind(&b, &s->common, L)) ||
-            (st = bind_experts(&b, &sizes_of, &L->gate, &L->up, &L->down)))
+            (st = bind_experts(&b, &sizes_of, &B->gate, &B->up, &B->down)))
             return st;
-        if (!L->up.n_in)
+        if (!B->up.n_in)
             return err_set(e, E_UNSUPPORTED,
                            "%s: blk.%d.ffn_gate_up_exps.weight: gates and ups of gpt-oss are "
                            "expected apart",
@@ -228,68 +229,21 @@ static status bind_gpt_oss(model *m, err *e)
     const gpt_oss_shape *s = own(shape);
     const turning t = {s->head_dim, s->theta, s->head_dim / 2, NULL, &s->scaling};
     status st;
-    g->head_dim = s->head_dim;
-    g->n_used = s->n_used;
-    g->eps = (float)s->eps;
-    if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
+    g->common = (block_model){.head_dim = s->head_dim,
+                              .n_used = s->n_used,
+                              .eps = (float)s->eps,
+                              .scale = 1.0f / sqrtf((float)s->head_dim),
+                              .act = ACT_SWIGLU_CUT};
+    if ((st = bind_tokens(m, &g->common.embd, &g->common.head, s->n_embd, e)) ||
         (st = table_bind(&(binder){m, -1, e}, shape, g)) ||
         (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) || (st = bind_each(m, g, s, e)))
         return st;
     m->window = s->window;
-    return bind_done(m, shape, g, &g->embd, &g->head, e);
-}
-
-/* ---- The forward pass ---- */
-
-/* x += attention over the layer's keys and those of the rows. In the last layer only the wanted
- * rows go on, unless a tap reads it. Products add their biases, attention the sinks of its view. */
-static void gpt_oss_add_attention(pass *p, const gpt_oss *g, const gpt_oss_layer *L,
-                                  const kv_view *kv, mat *x, bool cut)
-{
-    const float scale = 1.0f / sqrtf((float)g->head_dim);
-    mat h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
-    mat k = mat_heads(op_matmul(p, h, &L->wk), g->head_dim);
-    mat v = mat_heads(op_matmul(p, h, &L->wv), g->head_dim);
-    op_kv_store(p, kv, op_rope(p, k, L->rope), v);
-    if (cut)
-        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
-    if (!p->rows->n)
-        return;
-    mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
-    if (!kv->window) /* a window has the last tokens alone */
-        op_tail(p, q, kv, L->rope, scale);
-    mat a = op_attend(p, op_rope(p, q, L->rope), kv, scale);
-    op_add(p, *x, op_matmul(p, mat_flat(a), &L->wo));
-}
-
-static void gpt_oss_add_experts(pass *p, const gpt_oss *g, const gpt_oss_layer *L, mat x)
-{
-    const mixture m = {.router = &L->router,
-                       .gate = &L->gate,
-                       .up = &L->up,
-                       .down = &L->down,
-                       .k = g->n_used,
-                       .act = ACT_SWIGLU_CUT};
-    op_add(p, x, op_mixture(p, op_rms_norm(p, x, &L->ffn_norm, g->eps), &m));
-}
-
-static void gpt_oss_layer_forward(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x)
-{
-    const gpt_oss *g = m->impl;
-    const gpt_oss_layer *L = &g->layer[il];
-    gpt_oss_add_attention(p, g, L, &kv->view[il], x, model_cuts_rows(p, m, il));
-    if (p->rows->n)
-        gpt_oss_add_experts(p, g, L, *x);
-}
-
-static mat gpt_oss_forward(pass *p, const model *m, const kv_layout *kv)
-{
-    const gpt_oss *g = m->impl;
-    return model_run(p, m, kv, gpt_oss_layer_forward, &g->out_norm, g->eps);
+    return bind_done(m, shape, g, &g->common.embd, &g->common.head, e);
 }
 
 const model_arch gpt_oss_arch = {.name = "gpt-oss",
                                  .sampling = {.temperature = 1, .top_p = 1},
                                  .bind = bind_gpt_oss,
-                                 .forward = gpt_oss_forward,
+                                 .forward = block_forward,
                                  .divide = divide_plain};

@@ -6,7 +6,7 @@
 #ifndef MODEL_GPT_OSS_H
 #define MODEL_GPT_OSS_H
 
-#include "model/model.h"
+#include "model/block.h"
 #include "model/shapes.h"
 
 typedef struct gpt_oss_shape {
@@ -19,17 +19,14 @@ typedef struct gpt_oss_shape {
 
 /* b*: the bias of w*. Those of experts are [n_expert] rows. */
 typedef struct gpt_oss_layer {
-    MODEL_LAYER;
-    weight attn_norm, wq, wk, wv, wo, bq, bk, bv, bo, sinks;
-    weight ffn_norm, router, router_bias;
-    weight gate, up, down, gate_bias, up_bias, down_bias; /* of experts */
+    block common;
+    weight bq, bk, bv, bo, sinks;
+    weight router_bias, gate_bias, up_bias, down_bias;
 } gpt_oss_layer;
 
 typedef struct gpt_oss {
-    int32_t head_dim, n_used;
-    float eps;
+    block_model common;
     rope rope[PASS_SIDES_MAX]; /* the same tables on each device with layers */
-    weight embd, head, out_norm;
     gpt_oss_layer *layer;
 } gpt_oss;
 

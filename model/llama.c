@@ -1,5 +1,5 @@
-/* llama.c - Llama 2 and 3, Mistral and Mixtral: sizes, keys, tensors, binding, and the forward pass
- * in the order of the paper.
+/* llama.c - Llama 2 and 3, Mistral and Mixtral: sizes, keys, tensors, and binding. The forward
+ * pass is that of block.c.
  *
  * Easy to get wrong: files rotate interleaved pairs (2 i, 2 i + 1) of a head, checkpoints
  * half-split ones; so conversion moves the rows of queries and keys. Nothing norms queries or keys.
@@ -178,11 +178,11 @@ static bool is_dense(const model_shape *s, int32_t il)
 
 #define M(name) offsetof(llama, name)
 static const table_tensor of_model[] = {
-    T_TOKENS(M(out_norm)),
+    T_TOKENS(M(common.out_norm)),
     T(has_factors, ELSEWHERE, "rope_freqs.weight", "", ROPE_FACTORS, PAIRS),
 };
 
-#define W(name) offsetof(llama_layer, name)
+#define W(name) offsetof(block, name)
 #define HF_EXPERT(w) "block_sparse_moe.experts.*." w ".weight"
 static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
@@ -248,7 +248,7 @@ static status bind_each(model *m, llama *g, const llama_shape *s, err *e)
 {
     status st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e);
     for (int32_t i = 0; i < s->n_layer && !st; i++) {
-        llama_layer *L = &g->layer[i];
+        block *L = &g->layer[i];
         const binder b = {m, i, e};
         const expert_sizes sizes_of = {s->n_embd,  s->n_ff,      s->n_expert, s->n_used,
                                        &L->router, &L->ffn_norm, NULL,        false};
@@ -272,85 +272,30 @@ static status bind_llama(model *m, err *e)
     const binder b = {m, -1, e};
     const turning t = {s->n_rot, s->theta, s->n_rot / 2, &g->rope_factors, &s->scaling};
     status st;
-    g->head_dim = s->head_dim;
-    g->n_used = s->n_used;
-    g->eps = (float)s->eps;
-    g->temperature = (float)s->temperature;
-    g->period = (int32_t)s->scaling.n_ctx;
+    g->common = (block_model){.head_dim = s->head_dim,
+                              .n_used = s->n_used,
+                              .eps = (float)s->eps,
+                              .scale = 1.0f / sqrtf((float)s->head_dim),
+                              .act = ACT_SILU,
+                              .temperature = (float)s->temperature,
+                              .period = (int32_t)s->scaling.n_ctx};
     if (s->n_expert && tensor_find(&m->file.tensors, "blk.0.ffn_gate.0.weight"))
         return err_set(
             e, E_UNSUPPORTED,
             "%s: every expert has tensors of its own (blk.0.ffn_gate.0.weight), as files "
             "of early 2024 have; convert the checkpoint again, or take a newer file",
             m->file.path);
-    if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
+    if ((st = bind_tokens(m, &g->common.embd, &g->common.head, s->n_embd, e)) ||
         (st = table_bind(&b, shape, g)) ||
         (st = bind_vector_if(&b, &g->rope_factors, "rope_freqs.weight", s->n_rot / 2)) ||
         (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) || (st = bind_each(m, g, s, e)))
         return st;
     g->rope[PASS_MAIN].interleaved = true;
     m->window = s->window;
-    return bind_done(m, shape, g, &g->embd, &g->head, e);
+    return bind_done(m, shape, g, &g->common.embd, &g->common.head, e);
 }
 
-/* ---- The forward pass ---- */
-
-/* x += attention over the layer's keys and those of the rows. In the last layer only the wanted
- * rows go on, unless a tap reads it. */
-static void llama_add_attention(pass *p, const llama *g, const llama_layer *L, const kv_view *kv,
-                                mat *x, bool cut)
-{
-    const float scale = 1.0f / sqrtf((float)g->head_dim);
-    mat h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
-    mat k = mat_heads(op_matmul(p, h, &L->wk), g->head_dim);
-    mat v = mat_heads(op_matmul(p, h, &L->wv), g->head_dim);
-    op_kv_store(p, kv, op_rope(p, k, L->rope), v);
-    if (cut)
-        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
-    if (!p->rows->n)
-        return;
-    mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
-    if (!kv->window) /* a window has the last tokens alone */
-        op_tail(p, q, kv, L->rope, scale);
-    rope turn = *L->rope;
-    turn.grow = g->temperature;
-    turn.period = g->period;
-    mat a = op_attend(p, op_rope(p, q, &turn), kv, scale);
-    op_add(p, *x, op_matmul(p, mat_flat(a), &L->wo));
-}
-
-static void llama_add_ffn(pass *p, const llama *g, const llama_layer *L, mat x)
-{
-    mat h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
-    if (L->router.n_in) {
-        const mixture m = {.router = &L->router,
-                           .gate = &L->gate,
-                           .up = L->up.n_in ? &L->up : NULL,
-                           .down = &L->down,
-                           .k = g->n_used,
-                           .act = ACT_SILU};
-        op_add(p, x, op_mixture(p, h, &m));
-        return;
-    }
-    op_add(p, x, op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down));
-}
-
-static void llama_layer_forward(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x)
-{
-    const llama *g = m->impl;
-    const llama_layer *L = &g->layer[il];
-    llama_add_attention(p, g, L, &kv->view[il], x, model_cuts_rows(p, m, il));
-    if (p->rows->n)
-        llama_add_ffn(p, g, L, *x);
-}
-
-static mat llama_forward(pass *p, const model *m, const kv_layout *kv)
-{
-    const llama *g = m->impl;
-    return model_run(p, m, kv, llama_layer_forward, &g->out_norm, g->eps);
-}
-
-#define LLAMA .bind = bind_llama, .forward = llama_forward, .divide = divide_plain
+#define LLAMA .bind = bind_llama, .forward = block_forward, .divide = divide_plain
 const model_arch llama_arch = {
     .name = "llama", .sampling = {.temperature = 0.6f, .top_p = 0.9f}, LLAMA};
 /* Mistral's cards of Ministral 3 say a temperature below 0.1 for answers. */

@@ -8,7 +8,7 @@
 #ifndef MODEL_LLAMA_H
 #define MODEL_LLAMA_H
 
-#include "model/model.h"
+#include "model/block.h"
 #include "model/shapes.h"
 
 /* Divisors of frequencies for contexts beyond n_ctx, in a file as rope_freqs.weight: `factor` for
@@ -28,20 +28,11 @@ typedef struct llama_shape {
     llama3_scaling llama3; /* of checkpoints; a file has the divisors instead */
 } llama_shape;
 
-typedef struct llama_layer {
-    MODEL_LAYER;
-    weight attn_norm, wq, wk, wv, wo;
-    weight ffn_norm, router; /* router empty: a dense layer */
-    weight gate, up, down;   /* of a dense layer, or of all experts */
-} llama_layer;
-
 typedef struct llama {
-    int32_t head_dim, n_used, period;
-    float eps, temperature;
+    block_model common;
     rope rope[PASS_SIDES_MAX]; /* the same tables on each device with layers */
     weight rope_factors;       /* read at bind */
-    weight embd, head, out_norm;
-    llama_layer *layer;
+    block *layer;
 } llama;
 
 extern const model_arch llama_arch, mistral3_arch;

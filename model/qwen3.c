@@ -1,5 +1,5 @@
-/* qwen3.c - Qwen3, dense and with experts: sizes, keys, tensors, binding, and the forward pass in
- * the order of the paper.
+/* qwen3.c - Qwen3, dense and with experts: sizes, keys, tensors, and binding. The forward pass is
+ * that of block.c.
  *
  * GGUF names are llama.cpp's; safetensors names are transformers'. Easy to get wrong: heads of
  * queries and keys are normed before the rotation, all by one vector of head_dim. Values are
@@ -161,9 +161,10 @@ static bool ranks(const model_shape *s, int32_t il)
 
 #define M(name) offsetof(qwen3, name)
 static const table_tensor of_model[] = {
-    T_TOKENS(M(out_norm)), T(ranks, ELSEWHERE, "cls.output.weight", "", EIGHT_BITS, D, ANSWERS)};
+    T_TOKENS(M(common.out_norm)),
+    T(ranks, ELSEWHERE, "cls.output.weight", "", EIGHT_BITS, D, ANSWERS)};
 
-#define W(name) offsetof(qwen3_layer, name)
+#define W(name) offsetof(block, name)
 #define HF_EXPERT(tail) "mlp.experts.*." tail "_proj.weight"
 static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
@@ -217,16 +218,15 @@ static status bind_each(model *m, qwen3 *g, const qwen3_shape *s, err *e)
 {
     status st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e);
     for (int32_t i = 0; i < s->n_layer && !st; i++) {
-        qwen3_layer *L = &g->layer[i];
+        block *L = &g->layer[i];
         const binder b = {m, i, e};
         const expert_sizes sizes_of = {s->n_embd,  s->n_ff_exp,  s->n_expert, s->n_used,
-                                       &L->router, &L->ffn_norm, NULL, false};
+                                       &L->router, &L->ffn_norm, NULL,        false};
         L->rope = &g->rope[PASS_MAIN];
         if ((st = bind_qkv(&b, &L->wq, &L->wk, &L->wv, s->n_embd, dim(&s->common, i, Q),
                            dim(&s->common, i, KV))) ||
             (st = table_bind(&b, &s->common, L)) ||
-            (s->n_expert &&
-             (st = bind_experts(&b, &sizes_of, &L->gate_exps, &L->up_exps, &L->down_exps))))
+            (s->n_expert && (st = bind_experts(&b, &sizes_of, &L->gate, &L->up, &L->down))))
             return st;
         m->kv[i] = (kv_spec){
             .layer = i,
@@ -247,13 +247,15 @@ static status bind_qwen3(model *m, err *e)
     const binder b = {m, -1, e};
     const turning t = {s->n_rot, s->theta, s->n_rot / 2, &g->rope_factors, &s->scaling};
     status st;
-    g->head_dim = s->head_dim;
-    g->n_used = s->n_used;
-    g->eps = (float)s->eps;
+    g->common = (block_model){.head_dim = s->head_dim,
+                              .n_used = s->n_used,
+                              .eps = (float)s->eps,
+                              .scale = 1.0f / sqrtf((float)s->head_dim),
+                              .act = ACT_SILU};
     if (has_experts(shape) != (m->arch == &qwen3moe_arch))
         return err_set(e, E_FORMAT, "%s: %s.expert_count = %d, expected %s", m->file.path,
                        m->arch->name, s->n_expert, s->n_expert ? "no experts" : "1 or more");
-    if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
+    if ((st = bind_tokens(m, &g->common.embd, &g->common.head, s->n_embd, e)) ||
         (st = table_bind(&b, shape, g)) ||
         (st = bind_vector_if(&b, &g->rope_factors, "rope_freqs.weight", s->n_rot / 2)) ||
         (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) || (st = bind_each(m, g, s, e)))
@@ -264,66 +266,11 @@ static status bind_qwen3(model *m, err *e)
              (model_want){.n_in = s->n_embd, .n_out = RANK_ANSWERS, .n_mat = 1, .host = true})))
         return st;
     m->answers = ranks(shape, -1) ? &g->answers : NULL;
-    return bind_done(m, shape, g, &g->embd, &g->head, e);
-}
-
-/* ---- The forward pass ---- */
-
-/* x += attention over the layer's keys and those of the rows. In the last layer only the wanted
- * rows go on, unless a tap reads it. */
-static void qwen3_add_attention(pass *p, const qwen3 *g, const qwen3_layer *L, const kv_view *kv,
-                                mat *x, bool cut)
-{
-    mat h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
-    mat k = mat_heads(op_matmul(p, h, &L->wk), g->head_dim);
-    mat v = mat_heads(op_matmul(p, h, &L->wv), g->head_dim);
-    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
-    op_kv_store(p, kv, k, v);
-    if (cut)
-        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
-    if (!p->rows->n)
-        return;
-    mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
-    q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);
-    op_tail(p, q, kv, L->rope, 1.0f / sqrtf((float)g->head_dim)); /* a scorer may ask */
-    mat a = op_attend(p, op_rope(p, q, L->rope), kv, 1.0f / sqrtf((float)g->head_dim));
-    op_add(p, *x, op_matmul(p, mat_flat(a), &L->wo));
-}
-
-/* x += a gated unit, or the chosen experts' units, weighted. */
-static void qwen3_add_ffn(pass *p, const qwen3 *g, const qwen3_layer *L, mat x)
-{
-    mat h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
-    if (!L->router.n_in) {
-        op_add(p, x, op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down));
-        return;
-    }
-    const mixture m = {.router = &L->router,
-                       .gate = &L->gate_exps,
-                       .up = L->up_exps.n_in ? &L->up_exps : NULL,
-                       .down = &L->down_exps,
-                       .k = g->n_used,
-                       .act = ACT_SILU};
-    op_add(p, x, op_mixture(p, h, &m));
-}
-
-static void qwen3_layer_forward(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x)
-{
-    const qwen3 *g = m->impl;
-    const qwen3_layer *L = &g->layer[il];
-    qwen3_add_attention(p, g, L, &kv->view[il], x, model_cuts_rows(p, m, il));
-    if (p->rows->n)
-        qwen3_add_ffn(p, g, L, *x);
-}
-
-static mat qwen3_forward(pass *p, const model *m, const kv_layout *kv)
-{
-    const qwen3 *g = m->impl;
-    return model_run(p, m, kv, qwen3_layer_forward, &g->out_norm, g->eps);
+    return bind_done(m, shape, g, &g->common.embd, &g->common.head, e);
 }
 
 #define QWEN3                                                                                      \
     .sampling = {.temperature = 0.6f, .top_k = 20, .top_p = 0.95f}, .bind = bind_qwen3,            \
-    .forward = qwen3_forward, .divide = divide_plain
+    .forward = block_forward, .divide = divide_plain
 const model_arch qwen3_arch = {.name = "qwen3", QWEN3};
 const model_arch qwen3moe_arch = {.name = "qwen3moe", QWEN3};

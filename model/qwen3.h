@@ -6,7 +6,7 @@
 #ifndef MODEL_QWEN3_H
 #define MODEL_QWEN3_H
 
-#include "model/model.h"
+#include "model/block.h"
 #include "model/shapes.h"
 
 typedef struct qwen3_shape {
@@ -19,22 +19,12 @@ typedef struct qwen3_shape {
     rope_scaling scaling;
 } qwen3_shape;
 
-typedef struct qwen3_layer {
-    MODEL_LAYER;
-    weight attn_norm, wq, wk, wv, wo, q_norm, k_norm;
-    weight ffn_norm;
-    weight gate, up, down;                        /* of dense layers */
-    weight router, gate_exps, up_exps, down_exps; /* up_exps empty: gate_exps holds both */
-} qwen3_layer;
-
 typedef struct qwen3 {
-    int32_t head_dim, n_used;
-    float eps;
+    block_model common;
     rope rope[PASS_SIDES_MAX]; /* the same tables on each device with layers */
     weight rope_factors;       /* read at bind */
-    weight embd, head, out_norm;
-    weight answers; /* of a reranker */
-    qwen3_layer *layer;
+    weight answers;            /* of a reranker */
+    block *layer;
 } qwen3;
 
 extern const model_arch qwen3_arch, qwen3moe_arch;

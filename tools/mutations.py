@@ -47,25 +47,26 @@ SMALL_H, BIND, OPS = "backend/cpu/small_int.h", "model/bind.c", "backend/ops.c"
 
 # ---- Qwen3 ---------------------------------------------------------------------------------
 
-QWEN3, QWEN3_BIND = "model/qwen3.c", "model/qwen3.c"
-Q3 = "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"
-K = "k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);"
+QWEN3, BLOCK = "model/qwen3.c", "model/block.c"
+Q3 = "q = normed(p, q, &L->q_norm, g->eps);"
+K = "k = op_rope(p, normed(p, k, &L->k_norm, g->eps), L->rope);"
+GLU, UP = "op_glu(p, h, &L->gate, &L->up,", ".up = L->up.n_in ? &L->up : NULL"
 STORE = "op_kv_store(p, kv, k, v);"
 
 mistake("qwen3", "head size from the width over the heads",
-        (QWEN3_BIND, "[HD] = s->head_dim,", "[HD] = s->n_embd / s->n_head[0],"))
+        (QWEN3, "[HD] = s->head_dim,", "[HD] = s->n_embd / s->n_head[0],"))
 mistake("qwen3", "queries normed after the rotation",
-        (QWEN3, Q3, "op_rope(p, q, L->rope); q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"),
-        (QWEN3, "op_attend(p, op_rope(p, q, L->rope), kv,", "op_attend(p, q, kv,"))
+        (BLOCK, Q3, "op_rope(p, q, L->rope); " + Q3),
+        (BLOCK, "op_attend(p, op_rope(p, q, &turn), kv,", "op_attend(p, q, kv,"))
 mistake("qwen3", "keys normed after the rotation",
-        (QWEN3, K, "k = op_rms_norm_inplace(p, op_rope(p, k, L->rope), &L->k_norm, g->eps);"))
-mistake("qwen3", "values normed", (QWEN3, STORE,
+        (BLOCK, K, "k = normed(p, op_rope(p, k, L->rope), &L->k_norm, g->eps);"))
+mistake("qwen3", "values normed", (BLOCK, STORE,
         "op_kv_store(p, kv, k, op_rms_norm(p, v, NULL, g->eps));"))
-mistake("qwen3", "values rotated", (QWEN3, STORE, "op_kv_store(p, kv, k, op_rope(p, v, L->rope));"))
+mistake("qwen3", "values rotated", (BLOCK, STORE, "op_kv_store(p, kv, k, op_rope(p, v, L->rope));"))
 mistake("qwen3", "attention scale 1",
-        (QWEN3, "L->rope), kv, 1.0f / sqrtf((float)g->head_dim))", "L->rope), kv, 1)"))
-mistake("qwen3", "norm of keys for queries", (QWEN3, Q3, Q3.replace("q_norm", "k_norm")))
-mistake("qwen3", "gate and up exchanged", (QWEN3, "&L->gate, &L->up", "&L->up, &L->gate"))
+        (BLOCK, "&turn), kv, g->scale)", "&turn), kv, 1)"))
+mistake("qwen3", "norm of keys for queries", (BLOCK, Q3, Q3.replace("q_norm", "k_norm")))
+mistake("qwen3", "gate and up exchanged", (BLOCK, GLU, "op_glu(p, h, &L->up, &L->gate,"))
 mistake("qwen3", "interleaved rotation, definition",
         (REF, "(size_t)x.cols + pair_at(f, i); double a = v[0], b = v[apart]; "
          "v[0] = (float)(a * c - b * s); v[apart]",
@@ -80,11 +81,10 @@ mistake("qwen3", "YaRN: no factor on cosines and sines",
         (BIND, "(1 + 0.1 * log(x.factor)) * attn", "(x.factor > 0) * attn"))
 
 mistake("qwen3moe", "experts' gate and up exchanged",
-        (QWEN3, ".up = L->up_exps.n_in ? &L->up_exps : NULL",
-         ".up = L->up_exps.n_in ? &L->gate_exps : NULL"))
-mistake("qwen3moe", "one expert fewer", (QWEN3, ".k = g->n_used", ".k = g->n_used - 1"))
+        (BLOCK, UP, ".up = L->up.n_in ? &L->gate : NULL"))
+mistake("qwen3moe", "one expert fewer", (BLOCK, ".k = g->n_used", ".k = g->n_used - 1"))
 mistake("qwen3moe", "router by sigmoid",
-        (QWEN3, ".k = g->n_used", ".rule = &(route_rule){.sigmoid = true, .factor = 1}, "
+        (BLOCK, ".k = g->n_used", ".rule = &(route_rule){.sigmoid = true, .factor = 1}, "
          ".k = g->n_used"))
 mistake("qwen3moe", "router before the norm", (OPS, "to = op_router(p, x, m->router, m->k, m->rule);",
         "to = op_router(p, op_scale(p, x, 0.5f), m->router, m->k, m->rule);"))
@@ -98,11 +98,11 @@ mistake("gpt-oss", "sinks of prompts missing",
         (ATTEND, "sum[iq] = with_sink(a, head, iq, top[iq], sum[iq]);", ""))
 mistake("gpt-oss", "the sink of another head of the group",
         (ATTEND, "sinks[head * a->group + iq % a->group]", "sinks[head * a->group]"))
-mistake("gpt-oss", "no bias of keys", (GPT_OSS, "L->wk.bias = &L->bk;", ""))
-mistake("gpt-oss", "no bias of the router", (GPT_OSS, "L->router.bias = &L->router_bias;", ""))
-mistake("gpt-oss", "no bias of down products", (GPT_OSS, "L->down.bias = &L->down_bias;", ""))
+mistake("gpt-oss", "no bias of keys", (GPT_OSS, "B->wk.bias = &L->bk;", ""))
+mistake("gpt-oss", "no bias of the router", (GPT_OSS, "B->router.bias = &L->router_bias;", ""))
+mistake("gpt-oss", "no bias of down products", (GPT_OSS, "B->down.bias = &L->down_bias;", ""))
 mistake("gpt-oss", "biases of the first expert", (MATMUL, "weight_bias(j->w, j->k);", "weight_bias(j->w, 0);"))
-mistake("gpt-oss", "biases of gates for ups", (GPT_OSS, "L->up.bias = &L->up_bias;", "L->up.bias = &L->gate_bias;"))
+mistake("gpt-oss", "biases of gates for ups", (GPT_OSS, "B->up.bias = &L->up_bias;", "B->up.bias = &L->gate_bias;"))
 mistake("gpt-oss", "windows in the other layers", (GPT_OSS, "s->swa[i] ? s->window : 0", "s->swa[i] ? 0 : s->window"))
 mistake("gpt-oss", "YaRN's blend at whole pairs", (GPT_OSS, "s->scaling.unrounded = true;", ""))
 mistake("gpt-oss", "units not cut", (SMALL_H, "vf cut = vf_set(SWIGLU_CUT)", "vf cut = vf_set(1e30f)"))
@@ -117,46 +117,44 @@ LLAMA = "model/llama.c"
 mistake("llama", "half-split rotation", (LLAMA, "rope[PASS_MAIN].interleaved = true", "rope[PASS_MAIN].interleaved = false"))
 mistake("llama", "no divisors of frequencies", (LLAMA, "s->n_rot / 2, &g->rope_factors, &s->scaling}",
         "s->n_rot / 2, NULL, &s->scaling}"))
-mistake("llama", "values rotated", (LLAMA, "op_rope(p, k, L->rope), v);", "op_rope(p, k, L->rope), op_rope(p, v, L->rope));"))
+mistake("llama", "values rotated", (BLOCK, STORE, "op_kv_store(p, kv, k, op_rope(p, v, L->rope));"))
 mistake("llama", "no window", (LLAMA, ".window = s->window,", ".window = 0,"))
 mistake("llama", "rows of keys as in the checkpoint",
         (LLAMA, 'T_AS(INTERLEAVE, ALWAYS, W(wk),', 'T(ALWAYS, W(wk),'))
 mistake("llama", "divisors: no blend", (LLAMA, "fmin(fmax((turns - y->low) / (y->high - y->low), 0), 1)",
         "(turns > y->low)"))
-mistake("llama", "gate and up exchanged", (LLAMA, "op_glu(p, h, &L->gate, &L->up,", "op_glu(p, h, &L->up, &L->gate,"))
+mistake("llama", "gate and up exchanged", (BLOCK, GLU, "op_glu(p, h, &L->up, &L->gate,"))
 
 EXPERTS = 'T(is_sparse, ELSEWHERE, "ffn_%s_exps.weight", HF_EXPERT("%s")'
-mistake("mixtral", "one expert fewer", (LLAMA, ".k = g->n_used", ".k = g->n_used - 1"))
+mistake("mixtral", "one expert fewer", (BLOCK, ".k = g->n_used", ".k = g->n_used - 1"))
 mistake("mixtral", "experts' gate and up exchanged",
-        (LLAMA, ".gate = &L->gate, .up = L->up.n_in ? &L->up : NULL",
+        (BLOCK, ".gate = &L->gate, " + UP,
          ".gate = L->up.n_in ? &L->up : &L->gate, .up = L->up.n_in ? &L->gate : NULL"))
 mistake("mixtral", "gate and up exchanged in conversion",
         (LLAMA, EXPERTS % ("gate", "w1"), EXPERTS % ("gate", "w3")),
         (LLAMA, EXPERTS % ("up", "w3"), EXPERTS % ("up", "w1")))
 mistake("mixtral", "router by sigmoid",
-        (LLAMA, ".k = g->n_used", ".rule = &(route_rule){.sigmoid = true, .factor = 1}, .k = g->n_used"))
-mistake("mixtral", "Ministral 3: no temperature", (LLAMA, "turn.grow = g->temperature;", "turn.grow = 0;"))
+        (BLOCK, ".k = g->n_used", ".rule = &(route_rule){.sigmoid = true, .factor = 1}, .k = g->n_used"))
+mistake("mixtral", "Ministral 3: no temperature", (BLOCK, "turn.grow = g->temperature;", "turn.grow = 0;"))
 mistake("mixtral", "Ministral 3: temperature of keys",
-        (LLAMA, "op_kv_store(p, kv, op_rope(p, k, L->rope), v);",
-         "rope warm = *L->rope; warm.grow = g->temperature; warm.period = g->period; "
-         "op_kv_store(p, kv, op_rope(p, k, &warm), v);"))
-mistake("mixtral", "Ministral 3: another period", (LLAMA, "turn.period = g->period;", "turn.period = g->period + 1;"))
+        (BLOCK, K, "turn.grow = g->temperature; turn.period = g->period; " + K.replace("L->rope", "&turn")))
+mistake("mixtral", "Ministral 3: another period", (BLOCK, "turn.period = g->period;", "turn.period = g->period + 1;"))
 
 GEMMA3 = "model/gemma3.c"
 mistake("gemma3", "rotations of global and local layers exchanged",
         (GEMMA3, "s->swa[i] ? &g->rope_swa[PASS_MAIN]", "!s->swa[i] ? &g->rope_swa[PASS_MAIN]"))
 mistake("gemma3", "windows in the other layers", (GEMMA3, ".window = !s->swa[il] ? 0", ".window = s->swa[il] ? 0"))
-mistake("gemma3", "queries not normed", (GEMMA3, "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);", ""))
+mistake("gemma3", "queries not normed", (BLOCK, Q3, ""))
 mistake("gemma3", "no norm after attention",
-        (GEMMA3, "op_add_rms_norm(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);",
+        (BLOCK, "add_normed(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);",
          "op_add(p, *x, op_matmul(p, mat_flat(a), &L->wo));"))
 mistake("gemma3", "no norm after the feed-forward",
-        (GEMMA3, "op_add_rms_norm(p, x, f, &L->ffn_post_norm, g->eps);", "op_add(p, x, f);"))
+        (BLOCK, "add_normed(p, x, y, &L->ffn_post_norm, g->eps);", "op_add(p, x, y);"))
 mistake("gemma3", "norms without the 1 in conversion",
         (GEMMA3, "r->role == ROLE_NORM || r->role == ROLE_QK_NORM ? 1 : 0;", "0; (void)r;"))
 mistake("gemma3", "the scale of attention by the heads' size",
-        (GEMMA3, "g->scale = (float)(s->scale > 0 ? s->scale : gemma3_scale(s));",
-         "g->scale = 1 / sqrtf((float)s->head_dim);"))
+        (GEMMA3, ".scale = (float)(s->scale > 0 ? s->scale : gemma3_scale(s)),",
+         ".scale = 1 / sqrtf((float)s->head_dim),"))
 mistake("gemma3", "encoder: no token sees a later one",
         (GEMMA3, ".inside = both ? KV_INSIDE_ROWS : KV_INSIDE_CAUSAL", ".inside = KV_INSIDE_CAUSAL"))
 mistake("gemma3", "encoder: a window narrower by one on each side", (GEMMA3, "s->window / 2 + 1", "s->window / 2"))
