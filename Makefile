@@ -390,34 +390,37 @@ fuzz: ## libFuzzer over every target, 60 s each; T=gguf SECS=300: over fuzz/fuzz
 	    || { tail -n 40 build/fuzz/{}.log; echo "{}: build/fuzz/{}.log"; exit 1; }'
 # The floors that read bytes from outside: no kernels.
 FUZZ_OBJ := $(call obj,$(call src,base num format text))
+# What binds files of models; vision.c asks how large pictures become.
+MODELS = $(filter-out backend/wrap%.c,$(call src,model kv backend)) image/patches.c image/resize.c
 # $(call fuzz_also,NAME,FILES): what a target needs beside them.
 define fuzz_also
 $(BUILD)/fuzz_$(1) $(BUILD)/fuzz_$(1).linked: FUZZ_OBJ += $(call obj,$(2))
 $(BUILD)/fuzz_$(1) $(BUILD)/fuzz_$(1).linked: $(call obj,$(2))
 endef
+SAMPLING = engine/sample_check.c engine/sampling_settings.c
 # The reader of requests needs no connection, model or thread.
 $(eval $(call fuzz_also,request,$(patsubst %,apps/server/%.c,request fields sampling forms known unread tools tool_kinds \
     jsonw parts answer api_chat api_completions api_responses api_responses_read api_messages api_llama api_ollama embed_form) \
     apps/media/pictures.c $(call src,image) \
-    engine/sample_check.c engine/compress_parse.c))
+    $(SAMPLING) engine/compress_parse.c))
 $(foreach f,png jpeg webp,$(eval $(call fuzz_also,$(f),$(call src,image))))
 $(foreach f,png jpeg webp request,$(BUILD)/fuzz_$(f) $(BUILD)/fuzz_$(f).linked): LIBS += $(CODECS)
 $(eval $(call fuzz_also,headers,apps/server/headers.c))
 $(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,head routes fields sampling) \
-    engine/sample_check.c engine/compress_parse.c))
+    $(SAMPLING) engine/compress_parse.c))
 $(BUILD)/fuzz_http $(BUILD)/fuzz_http.linked: LIBS += -lmicrohttpd
 $(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/pass.c backend/page_moves.c))
 $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_fields convert_families convert_draft_config) \
-    $(filter-out backend/wrap%.c,$(call src,model kv backend))))
-$(eval $(call fuzz_also,table,tests/table_file.c $(filter-out backend/wrap%.c,$(call src,model kv backend))))
-$(eval $(call fuzz_also,draft_load,$(filter-out backend/wrap%.c,$(call src,model kv backend))))
+    $(MODELS)))
+$(eval $(call fuzz_also,table,tests/table_file.c $(MODELS)))
+$(eval $(call fuzz_also,draft_load,$(MODELS)))
 $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_scores.c apps/convert_fields.c \
-    $(filter-out backend/wrap%.c,$(call src,model kv backend))))
-$(eval $(call fuzz_also,hub,$(filter-out apps/hub/pull.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
+    $(MODELS)))
+$(eval $(call fuzz_also,hub,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
-$(eval $(call fuzz_also,cache,$(filter-out apps/hub/pull.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
+$(eval $(call fuzz_also,cache,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_cache $(BUILD)/fuzz_cache.linked: LIBS += -lcurl
-$(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c))
+$(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c $(SAMPLING)))
 $(eval $(call fuzz_also,talks,apps/talks.c apps/state_dir.c))
 $(eval $(call fuzz_also,toml,apps/toml.c))
 $(eval $(call fuzz_also,modelfile,apps/modelfile.c))

@@ -116,7 +116,7 @@ static status parse_early(const char *text, int32_t *n, err *e)
 
 status experts_check_options(const carat_model_options *opt, err *e)
 {
-    want w;
+    want w = {0};
     bool help = false;
     double part = -1;
     int32_t n_early = 0;
@@ -336,7 +336,7 @@ static status check_host(const carat_model *m, const model_pool *x, err *e)
 
 status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
 {
-    want w;
+    want w = {0};
     bool forced = opt->experts_gpu && strcmp(opt->experts_gpu, "auto");
     status st = parse_want(opt->experts_gpu, &w, e);
     if (st)

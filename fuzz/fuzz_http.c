@@ -22,6 +22,7 @@
 #if CARAT_FUZZ
 #include "apps/server/api_embed.h"
 #include "apps/server/api_ollama_info.h"
+#include "apps/server/api_rank.h"
 #include "apps/server/api_stored.h"
 #include "apps/server/generate.h"
 #include "apps/server/info.h"
@@ -62,6 +63,8 @@ HANDLER(handle_ollama_create)
 HANDLER(handle_ollama_copy)
 HANDLER(handle_ollama_refused)
 HANDLER(handle_ollama_version)
+HANDLER(handle_rerank)
+HANDLER(handle_score)
 void handle_generation(exchange *x, api_kind api)
 {
     (void)x, (void)api;
