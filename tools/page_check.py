@@ -4,7 +4,7 @@ Needs the playwright package and a Chromium. Starts ./carat serve with the bundl
 port and uses the page: streams, regenerates, edits, stops, reloads, asks for structured output, and
 has two answers side by side. Then it answers requests itself, with texts that the small model never
 writes: Markdown, formulas, code, thoughts, tool calls, errors, markup that attacks the page, and 200 KB
-of texts that are slow to render. It attaches files, searches, imports hostile files, fills the
+of texts that are slow to render. It attaches files and pictures, searches, imports hostile files, fills the
 browser's storage, damages it and takes it away. Two tabs write into one conversation. It fills the context, leaves
 turns out and takes a summary in their place. It fails on an
 error in the page's console, on a request to another server, on text wider than the screen, on colours
@@ -12,6 +12,7 @@ without contrast and on controls without names. With -o it writes screenshots, l
 and phone. --only PART... runs the parts whose names begin so.
 """
 import argparse
+import base64
 import json
 import pathlib
 import subprocess
@@ -362,7 +363,7 @@ def features(page):
                                  {"name": "big.txt", "mimeType": "text/plain", "buffer": b"x" * 1000001},
                                  {"name": "utf16.txt", "mimeType": "", "buffer": "\ufeffH\u00e9llo".encode("utf-16-le")}])
     when(p, "document.querySelectorAll('#chips .chip').length === 2")
-    want("x.png is not text" in p.inner_text("#toast") and "big.txt is larger" in p.inner_text("#toast"), "refused files are not named")
+    want("x.png is no picture" in p.inner_text("#toast") and "big.txt is larger" in p.inner_text("#toast"), "refused files are not named")
     p.click("#open-set")
     p.fill("[name=system]", "Be brief.")
     p.fill("[name=tools]", '[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]')
@@ -426,6 +427,86 @@ def features(page):
     p.locator("#about summary").first.click()
     page.shot("15-about")
     p.keyboard.press("Escape")
+
+
+# Draws a picture; gives its bytes as base64.
+DRAW = """async ([w, h, type]) => {
+    const c = document.createElement('canvas');
+    Object.assign(c, {width: w, height: h});
+    const x = c.getContext('2d'), g = x.createLinearGradient(0, 0, w, h);
+    g.addColorStop(0, 'red');
+    g.addColorStop(1, 'blue');
+    x.fillStyle = g;
+    x.fillRect(0, 0, w, h);
+    return c.toDataURL(type).split(',')[1];
+}"""
+
+
+def pictures(page):
+    """Pictures: chosen, pasted, scaled, sent, stored, exported, imported, deleted; a model that is blind."""
+    p = page.p
+    both = {"input_modalities": ["text", "image"]}
+    models = [{"id": "seeing", "context_length": 4096, "architecture": both},
+              {"id": "blind", "context_length": 4096, "architecture": {"input_modalities": ["text"]}}]
+    seen = answer_with(p, lambda r: [delta(content="A gradient."), delta("stop"), STATS])
+    p.route("**/v1/models", lambda r: r.fulfill(status=200, content_type="application/json", body=json.dumps({"data": models})))
+    p.reload()
+    p.wait_for_selector("#pick:not([hidden])")
+    p.click("#new")
+    draw = lambda w, h, kind: base64.b64decode(p.evaluate(DRAW, [w, h, kind]))
+    small, large = draw(40, 30, "image/png"), draw(4000, 3000, "image/jpeg")
+    p.set_input_files("#files", [{"name": "small.png", "mimeType": "image/png", "buffer": small},
+                                 {"name": "large.jpg", "mimeType": "image/jpeg", "buffer": large},
+                                 {"name": "broken.png", "mimeType": "image/png", "buffer": small[:30]}])
+    when(p, "document.querySelectorAll('#chips .thumb img').length === 2")
+    when(p, "!document.querySelector('#toast').hidden")
+    want("broken.png is no picture" in p.inner_text("#toast"), "a broken picture is not named: " + p.inner_text("#toast"))
+    page.shot("22-pictures")
+    page.fits("pictures")
+    page.say("What is this?")
+    page.until(".cost", 1)
+    parts = seen[-1]["messages"][-1]["content"]
+    want([x["type"] for x in parts] == ["image_url", "image_url", "text"], "the parts of a message with pictures")
+    urls = [x["image_url"]["url"] for x in parts[:2]]
+    want(urls[0] == "data:image/png;base64," + base64.b64encode(small).decode(), "a small picture is not sent as it is")
+    size = p.evaluate("async (u) => { const i = new Image(); i.src = u; await i.decode(); return [i.width, i.height]; }", urls[1])
+    want(size[0] * size[1] <= 1120 * 48 * 48 and size[0] > 1800 and abs(size[0] / size[1] - 4 / 3) < 0.01, f"a scaled picture: {size}")
+    want("image_tokens" not in seen[-1], "a detail that nobody asked for")
+    # They are there after a reload, and go along with the next question.
+    p.reload()
+    p.wait_for_selector("#pick:not([hidden])")
+    when(p, "[...document.querySelectorAll('.msg.user .thumb img')].filter((i) => i.naturalWidth).length === 2")
+    p.click("#open-set")
+    p.select_option("[name=image_tokens]", "1120")
+    p.keyboard.press("Escape")
+    page.say("And the other?")
+    page.until(".msg", 4)
+    want(seen[-1]["messages"][0]["content"][:2] == parts[:2] and seen[-1]["image_tokens"] == 1120, "pictures of earlier turns")
+    p.locator(".thumb button").first.click()
+    want(p.locator(".thumb.large").count() == 1, "a thumbnail does not open")
+    # A blind model is told that there is something.
+    p.select_option("#pick", "blind")
+    page.say("Without eyes?")
+    page.until(".msg", 6)
+    first = seen[-1]["messages"][0]["content"]
+    want(all(x["type"] == "text" for x in first) and "small.png" in first[0]["text"], "pictures are sent to a blind model")
+    p.set_input_files("#files", [{"name": "small.png", "mimeType": "image/png", "buffer": small}])
+    when(p, "document.querySelector('#toast').textContent.includes('reads text alone')")
+    want(p.locator("#chips .thumb").count() == 0, "a picture for a blind model")
+    # Export, delete, import.
+    with p.expect_download() as d:
+        p.click("#export")
+    saved = json.loads(pathlib.Path(d.value.path()).read_text())
+    want(sorted(saved["pictures"].values()) == sorted(urls), "the pictures of an export")
+    p.evaluate("[...chats.keys()].forEach(removeChat)")
+    p.wait_for_timeout(10500)
+    count = "async () => { const n = await pictures.ask('readonly', (s) => s.count()); return n + pictures.memory.size; }"
+    want(p.evaluate(count) == 0, "pictures of a deleted conversation stay")
+    saved["pictures"].update({"bad": "data:text/html;base64,AAAA", "../x": urls[0], "evil": "data:image/svg+xml;base64,AAAA"})
+    p.set_input_files("#import-file", [{"name": "f.json", "mimeType": "", "buffer": json.dumps(saved).encode()}])
+    when(p, "document.querySelector('#toast').textContent.startsWith('Imported')")
+    want(p.evaluate(count) == 2, "pictures of an import")
+    p.unroute("**/v1/models")
 
 
 def full(page):
@@ -928,7 +1009,7 @@ def main():
             kept = page.p.context.storage_state()
             for name, kw in looks.items():
                 run(look, Page(browser, url, o.o, storage_state=kept, **kw), name)
-            for part in (imports, two_tabs, full):
+            for part in (pictures, imports, two_tabs, full):
                 page = Page(browser, url, o.o, **size)
                 run(part, page)
                 want(not page.troubles, f"in the console: {page.troubles}")

@@ -6,6 +6,7 @@
 #include "apps/server/begin.h"
 #include "apps/server/generate.h"
 #include "apps/server/jsonw.h"
+#include "apps/server/parts.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
@@ -75,6 +76,16 @@ static void put_model(const offer_view *v, const char *id, str *o)
         json_int(o, "n_params", (int64_t)v->n_params);
         json_int(o, "size", (int64_t)v->weight_bytes);
         json_text(o, "ftype", v->file_type);
+        json_close(o, '}');
+        json_open(o, "architecture", '{');
+        json_open(o, "input_modalities", '[');
+        json_text(o, NULL, "text");
+        if (v->images)
+            json_text(o, NULL, "image");
+        json_close(o, ']');
+        json_open(o, "output_modalities", '[');
+        json_text(o, NULL, "text");
+        json_close(o, ']');
         json_close(o, '}');
     }
     json_close(o, '}');
@@ -225,10 +236,11 @@ void handle_props(exchange *x)
     json_text(o, "device_why", m->info.device_why);
     json_text(o, "build_info", carat_version());
     put_template(m->model, o);
+    json_text(o, "media_marker", PICTURE_MARK);
     json_text(o, "pooling",
               carat_model_pooling(m->model, NULL) == CARAT_POOL_LAST ? "last" : "mean");
     json_open(o, "modalities", '{');
-    json_bool(o, "vision", false);
+    json_bool(o, "vision", m->limits.images);
     json_bool(o, "audio", false);
     json_close(o, '}');
     json_open(o, "capabilities", '{');

@@ -211,6 +211,7 @@ static void describe(offer *o, const served *m)
         snprintf(v->file_type, sizeof v->file_type, "%s", i->file_type);
     }
     v->known = true;
+    v->images = m->limits.images;
     v->n_ctx = m->n_ctx;
     v->n_ctx_train = i->n_ctx_train;
     v->n_vocab = i->n_vocab;

@@ -9,10 +9,11 @@ function headers(json) {
 }
 
 /* list: the messages, as sentOf gives them. */
-function requestBody(c, list) {
+async function requestBody(c, list) {
   const messages = c.system ? [{ role: 'system', content: c.system }] : [];
   for (const m of list) {
-    if (m.role === 'user') messages.push({ role: 'user', content: contentWithFiles(m) });
+    if (m.role === 'user')
+      messages.push({ role: 'user', content: await contentWithFiles(c, m) });
     else if (m.role === 'tool')
       messages.push({ role: 'tool', tool_call_id: m.tool_call_id, content: m.content });
     else {
@@ -38,6 +39,9 @@ function requestBody(c, list) {
     const v = settings[key];
     if (v !== undefined && v !== '' && Number.isFinite(Number(v))) body[key] = Number(v);
   }
+  const detail = settings.image_tokens;
+  if (detail && messages.some((m) => Array.isArray(m.content)))
+    body.image_tokens = detail === 'native' ? detail : Number(detail);
   if (settings.effort === 'none') body.chat_template_kwargs = { enable_thinking: false };
   else if (settings.effort) body.reasoning_effort = settings.effort;
   const stop = (settings.stop || '').split('\n').filter(Boolean);
@@ -239,7 +243,7 @@ async function generate(c, parent) {
   c.leaf = m.id;
   const signal = takeOff(c, m);
   try {
-    const body = requestBody(c, sentOf(pathTo(c, parent)));
+    const body = await requestBody(c, sentOf(pathTo(c, parent)));
     await fillAnswer(c, m, body, signal, () => showMessage(c, m));
     if (filledContext(c, m)) m.full = true;
   } catch (e) {

@@ -1,5 +1,5 @@
-/* files.js - text files that go with a message. They are chips; the model reads them in front of the
- * message's text. */
+/* files.js - files that go with a message. Texts are chips, and the model reads them in front of the
+ * message's text; pictures.js has pictures. */
 
 const MAX_FILE_BYTES = 1e6;
 const MAX_ATTACHED = 1e6; /* characters of all files of a message */
@@ -42,8 +42,12 @@ async function attach(list) {
       own = draftOf(c).files;
     try {
       if (own.length >= MAX_FILES) throw new Error(`is one too many; a message takes ${MAX_FILES}`);
+      if (looksLikePicture(file)) {
+        await attachPicture(c, own, file, name);
+        continue;
+      }
       const text = await textOfFile(file);
-      const n = own.reduce((sum, f) => sum + f.text.length, text.length);
+      const n = own.reduce((sum, f) => sum + (f.text || '').length, text.length);
       if (n > MAX_ATTACHED) throw new Error('makes the message longer than a million characters');
       own.push({ name, text });
     } catch (e) {
@@ -64,6 +68,7 @@ const sizeOf = (text) =>
 
 /* A chip. remove: a function, or null for a message that was sent. */
 function chipNode(file, remove) {
+  if (file.picture) return thumbNode(file, remove);
   if (remove)
     return el(
       'span',
@@ -95,13 +100,21 @@ function chipNode(file, remove) {
   return node;
 }
 
-/* What the model reads of a message: its files, then its text. */
-function contentWithFiles(m) {
-  const parts = (m.files || []).map((f) => {
+/* What the model reads of a message: its texts, then its own. */
+function textWithFiles(m) {
+  const parts = (m.files || []).filter((f) => !f.picture).map((f) => {
     let n = 3;
     for (const run of f.text.matchAll(/`{3,}/g)) n = Math.max(n, run[0].length + 1);
     const fence = '`'.repeat(n);
     return `File ${f.name}:\n${fence}\n${f.text.replace(/\n$/, '')}\n${fence}\n`;
   });
   return parts.concat(m.content).join('\n');
+}
+
+/* The content of a message in a request: its pictures, then its text. */
+async function contentWithFiles(c, m) {
+  const parts = await pictureParts(c, m),
+    text = textWithFiles(m);
+  if (!parts.length) return text;
+  return text ? parts.concat({ type: 'text', text }) : parts;
 }

@@ -79,7 +79,7 @@ const cutPlace = (m) => (m.full ? m.parent : m.id);
 
 /* Tokens of a request with these messages, and the context's. */
 async function countTokens(c, list, signal) {
-  const response = await post('tokenize', requestBody(c, list), signal),
+  const response = await post('tokenize', await requestBody(c, list), signal),
     { count, max_model_len } = await response.json();
   if (!(count >= 0) || !(max_model_len > 0)) throw new Error('The server does not count tokens.');
   return { count, max: max_model_len };
@@ -164,7 +164,7 @@ async function summarise(c, m) {
   const asked = list.concat({ role: 'user', content: ASK_SUMMARY });
   const ok = await runJob(c, m, offer, async (signal) => {
     const n = await turnsToDrop(c, asked, 0, starts.length - 1, signal);
-    const body = requestBody(c, asked.slice(starts[n]));
+    const body = await requestBody(c, asked.slice(starts[n]));
     for (const key of ['max_tokens', 'stop', 'response_format']) delete body[key];
     if (body.tools) body.tool_choice = 'none'; /* with the tools, the conversation's keys serve */
     const s = (offer.s = writing({ role: 'assistant', content: '' }));

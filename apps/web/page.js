@@ -118,6 +118,12 @@ $('files').onchange = async () => {
   $('files').value = '';
   $('input').focus();
 };
+$('camera').onclick = () => $('shot').click();
+$('shot').onchange = async () => {
+  await attach([...$('shot').files]);
+  $('shot').value = '';
+  $('input').focus();
+};
 $('input').onpaste = (e) => {
   if (!e.clipboardData || !e.clipboardData.files.length) return;
   e.preventDefault();

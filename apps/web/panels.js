@@ -124,12 +124,15 @@ function showSigns() {
 
 /* ---- The models of the server ---- */
 
-let models = []; /* {id, context, title, state}; context 0: known once it is loaded */
+/* {id, context, title, state, sees}; context 0, sees undefined: known once it is loaded */
+let models = [];
 
 const modelNamed = (id) => models.find((m) => m.id === id);
 /* The model that answers in c: the conversation's, the one chosen last, or the first. */
 const modelOf = (c) =>
   (modelNamed(c.model) || modelNamed(settings.model) || models[0] || { id: 'carat' }).id;
+/* Whether the model of c reads pictures. */
+const seesOf = (c) => (modelNamed(modelOf(c)) || {}).sees;
 const contextOf = (c) => (modelNamed(modelOf(c)) || { context: 0 }).context;
 
 function showModel() {
@@ -147,6 +150,7 @@ function showModel() {
   $('model-name').hidden = models.length > 1;
   $('model-name').textContent = id;
   $('model').title = modelNamed(id).title;
+  $('camera').hidden = !modelNamed(id).sees || !matchMedia('(pointer: coarse)').matches;
 }
 $('pick').onchange = () => {
   chat.model = settings.model = $('pick').value;
@@ -159,6 +163,7 @@ $('pick').onchange = () => {
 function readModel(m) {
   const meta = isObject(m.meta) ? m.meta : {},
     status = isObject(m.status) ? m.status : {},
+    takes = isObject(m.architecture) ? m.architecture.input_modalities : null,
     failure = textOr(status.message, 400, ''),
     billions = numberOr(meta.n_params, 0) / 1e9;
   return {
@@ -170,6 +175,7 @@ function readModel(m) {
         ? `${m.id}, ${billions.toPrecision(2)} billion parameters, ${textOr(meta.ftype, 40, '')}`
         : String(m.id),
     state: failure ? 'failed' : textOr(status.value, 20, 'loaded'),
+    sees: Array.isArray(takes) ? takes.includes('image') : undefined,
   };
 }
 

@@ -110,9 +110,18 @@ function cleanMessage(m) {
     };
   if (numberOr(m.thought_ms, 0) > 0) out.thought_ms = m.thought_ms;
   const files = listOf(m.files)
-    .filter((f) => f && typeof f.name === 'string' && typeof f.text === 'string')
+    .filter((f) => f && typeof f.name === 'string' && (typeof f.text === 'string' || isId(f.picture)))
     .slice(0, MAX_FILES)
-    .map((f) => ({ name: f.name.slice(0, 200), text: f.text.slice(0, MAX_TEXT) }));
+    .map((f) =>
+      isId(f.picture)
+        ? {
+            name: f.name.slice(0, 200),
+            picture: f.picture,
+            width: numberOr(f.width, 0),
+            height: numberOr(f.height, 0),
+          }
+        : { name: f.name.slice(0, 200), text: f.text.slice(0, MAX_TEXT) },
+    );
   if (files.length) out.files = files;
   const calls = listOf(m.calls)
     .filter((c) => c && typeof c === 'object')
@@ -293,7 +302,9 @@ function saveMessage(c, m) {
 function eraseChat(id) {
   chats.delete(id);
   store.drop('chat.' + id);
-  for (const key of store.keys('msg.' + id + '.')) store.drop(key);
+  const keys = store.keys('msg.' + id + '.');
+  forgetPictures(picturesOf(keys.map((key) => store.read(key, null))));
+  for (const key of keys) store.drop(key);
   store.retry();
 }
 

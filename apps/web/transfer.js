@@ -1,14 +1,20 @@
 /* transfer.js - conversations to a file and back. A file from outside is hostile: everything in it
  * passes cleanChat, cleanMessage and mendTree. */
 
-const MAX_IMPORT = 64e6; /* bytes of a file */
+const MAX_IMPORT = 500e6; /* bytes of a file, which may hold pictures */
 
-function exportChats() {
+async function exportChats() {
   const conversations = [...chats.keys()]
     .map(findChat)
     .filter(Boolean)
     .map((c) => Object.assign(recordOf(c), { messages: [...c.messages.values()] }));
   const all = { carat: 1, conversations };
+  const ids = new Set(conversations.flatMap((c) => picturesOf(c.messages)));
+  if (ids.size) all.pictures = {};
+  for (const id of ids) {
+    const uri = await pictures.get(id);
+    if (uri) all.pictures[id] = uri;
+  }
   if (store.damaged.size) all.damaged = Object.fromEntries(store.damaged);
   saveFile('carat-conversations.json', 'application/json', JSON.stringify(all, null, 1));
 }
@@ -19,14 +25,23 @@ function saveFile(name, type, text) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-/* The conversations of a file: {id, ...} with messages as a list. Throws a sentence. */
-function conversationsOf(text) {
-  let all;
+function parsed(text) {
   try {
-    all = JSON.parse(text);
+    return JSON.parse(text);
   } catch {
     throw new Error('it is not JSON');
   }
+}
+
+/* Adds the pictures of a file that are not here. */
+async function importPictures(all) {
+  const given = all && typeof all.pictures === 'object' ? all.pictures : {};
+  for (const [id, uri] of Object.entries(given || {}))
+    if (isId(id) && isPicture(uri) && !(await pictures.get(id))) await pictures.put(id, uri);
+}
+
+/* The conversations of a file: {id, ...} with messages as a list. Throws a sentence. */
+function conversationsOf(all) {
   const list = Array.isArray(all) ? all : all && all.conversations;
   if (!Array.isArray(list)) throw new Error('it has no list of conversations');
   return list;
@@ -73,8 +88,10 @@ function importChat(record) {
 
 async function importFile(file) {
   try {
-    if (file.size > MAX_IMPORT) throw new Error('it is larger than 64 MB');
-    const list = conversationsOf(await file.text());
+    if (file.size > MAX_IMPORT) throw new Error('it is larger than 500 MB');
+    const all = parsed(await file.text()),
+      list = conversationsOf(all);
+    await importPictures(all);
     let added = 0,
       bad = 0,
       full = false;
