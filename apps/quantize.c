@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "format/gguf_stream.h"
+#include "format/imatrix.h"
 #include "model/shapes.h"
 
 #include <inttypes.h>
@@ -23,11 +24,15 @@
 typedef struct quantize_options {
     int64_t n_threads;
     bool again, json;
+    const char *imatrix;
 } quantize_options;
 
 static const option table[] = {
     OPT_INT(quantize_options, n_threads, "threads", 't', "N", 1, 256,
             "threads (default: all cores)"),
+    OPT_STR(quantize_options, imatrix, "imatrix", 0, "FILE",
+            "how much each input of a matrix matters: an importance file of llama.cpp (GGUF or "
+            ".dat). The types iq2_* and iq3_xxs need one"),
     OPT_FLAG(quantize_options, again, "again", 0, "accept a file that is quantised already"),
     OPT_FLAG(quantize_options, json, "json", 0, "print the errors as JSON lines"), OPT_END};
 
@@ -41,8 +46,9 @@ typedef struct work_item {
     /* The matrices that this tensor, NAME.scale, has the factors of. The values of the old file, if
      * it has any, are multiplied by them: Gemma 4 keeps the scales of its experts there. */
     const struct work_item *factors_of;
-    double square, lost; /* sums of squares: of the values, of their errors */
-    float worst;         /* largest error */
+    const float *importance; /* of the inputs of each matrix; NULL: all are equal */
+    double square, lost;     /* sums of squares: of the values, of their errors */
+    float worst;             /* largest error */
 } work_item;
 
 typedef struct work_list {
@@ -147,6 +153,41 @@ static status check_quantizable(const tensor *t, const quantize_options *o, cons
     return OK;
 }
 
+/* Formats of so few bits that rounding without importance ruins a model. */
+static bool needs_importance(num_type t)
+{
+    return t == NUM_IQ2_XXS || t == NUM_IQ2_XS || t == NUM_IQ2_S || t == NUM_IQ3_XXS;
+}
+
+/* Finds the importance of all matrices. *used: of at least one it has an effect. */
+static status plan_importance(work_list *l, uint64_t n, const imatrix *m, const char *path,
+                              bool *used, err *e)
+{
+    status st = OK;
+    for (uint64_t i = 0; i < n && !st; i++) {
+        work_item *it = &l->at[i];
+        const tensor *t = it->from;
+        if (it->to == (num_type)t->type || !num_format_of(it->to)->weigh)
+            continue;
+        if (m)
+            st = imatrix_find(m, t->name, t->ne[0], n_matrices(t), &it->importance, e);
+        *used |= it->importance != NULL;
+        if (st || it->importance || !needs_importance(it->to))
+            continue;
+        if (m)
+            st = err_set(e, E_ARG,
+                         "%s has no importance of tensor %s, which would be %s: without, the "
+                         "model is ruined",
+                         path, t->name, num_name(it->to));
+        else
+            st = err_set(e, E_ARG,
+                         "tensor %s would be %s, which without importance ruins a model: say "
+                         "which inputs matter (--imatrix FILE)",
+                         t->name, num_name(it->to));
+    }
+    return st;
+}
+
 /* The tensor with the factors of item i: one of the old file, or one more. */
 static status plan_factors(work_list *l, uint64_t i, const gguf *g, err *e)
 {
@@ -171,8 +212,9 @@ static status plan_factors(work_list *l, uint64_t i, const gguf *g, err *e)
 }
 
 static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
-                        const quantize_options *o, err *e)
+                        const quantize_options *o, const imatrix *m, err *e)
 {
+    bool used = false;
     uint64_t n = g->tensors.n;
     shape_tensor *roles = NULL;
     status st = OK;
@@ -189,8 +231,7 @@ static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
     for (uint64_t i = 0; i < n; i++) {
         const tensor *t = &g->tensors.at[i];
         roles[i].role = role_of(t, g);
-        if (mix->base == NUM_NVFP4 && !strcmp(t->name, "token_embd.weight"))
-            roles[i].role = ROLE_EMBD; /* rows that are looked up have no factor */
+        snprintf(roles[i].name, sizeof roles[i].name, "%s", t->name);
         memcpy(roles[i].ne, t->ne, sizeof t->ne);
     }
     for (uint64_t i = 0; i < n && !st; i++) {
@@ -208,6 +249,11 @@ static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
                          "take into %s",
                          g->path, t->name, num_name(l->at[i].to));
     }
+    if (!st)
+        st = plan_importance(l, n, m, o->imatrix, &used, e);
+    if (!st && m && !used)
+        st = err_set(e, E_ARG, "%s: importance has no effect on type %s of this model", o->imatrix,
+                     mix->name);
     for (uint64_t i = 0; i < n && !st; i++)
         if (l->at[i].to == NUM_NVFP4 && l->at[i].from->type != NUM_NVFP4)
             st = plan_factors(l, i, g, e);
@@ -334,11 +380,12 @@ static status fill_rows(void *user, uint64_t i, uint64_t first, uint64_t n_rows,
         from->decode(it->from->bytes + (first + r) * from_bytes, x, (int64_t)n);
         if ((st = tensor_check_row(it->from, first + r, x, it->to, e)))
             break;
-        float d = it->factor ? it->factor[(first + r) / it->from->ne[1]] : 1;
+        uint64_t mat = (first + r) / it->from->ne[1];
+        float d = it->factor ? it->factor[mat] : 1;
         for (uint64_t k = 0; k < n; k++)
             y[k] = x[k] / d;
         if (to->weigh)
-            to->weigh(y, NULL, row, (int64_t)n);
+            to->weigh(y, it->importance ? it->importance + mat * n : NULL, row, (int64_t)n);
         else
             to->encode(y, row, (int64_t)n);
         to->decode(row, y, (int64_t)n);
@@ -357,20 +404,33 @@ static status fill_rows(void *user, uint64_t i, uint64_t first, uint64_t n_rows,
 
 /* ---- The file ------------------------------------------------------------------------------ */
 
+typedef struct target {
+    const char *path;
+    const weight_mix *mix;
+    const char *imatrix; /* NULL: none */
+    int32_t n_threads;
+    uint64_t n_bytes; /* of the file, once it is written */
+} target;
+
 /* Keys about the file itself, which the new file sets anew. */
 static bool is_own(const char *key)
 {
     return !strcmp(key, "general.file_type") || !strcmp(key, "general.quantization_version") ||
-           !strcmp(key, "general.alignment") || !strncmp(key, "split.", 6);
+           !strcmp(key, "general.alignment") || !strncmp(key, "split.", 6) ||
+           !strncmp(key, "quantize.imatrix.", 17);
 }
 
-static void declare(gguf_writer *w, const gguf *g, const work_list *l, const weight_mix *mix,
+static void declare(gguf_writer *w, const gguf *g, const work_list *l, const target *to,
                     stream_tensor *rows)
 {
     for (uint64_t i = 0; i < g->n_values; i++)
         if (!is_own(g->value[i].key))
             gguf_put_value(w, &g->value[i]);
-    gguf_put_u32(w, "general.file_type", (uint32_t)mix->file_type);
+    gguf_put_u32(w, "general.file_type", (uint32_t)to->mix->file_type);
+    if (to->imatrix) {
+        const char *name = strrchr(to->imatrix, '/') ? strrchr(to->imatrix, '/') + 1 : to->imatrix;
+        gguf_put_string(w, "quantize.imatrix.file", name, strlen(name));
+    }
     gguf_put_u32(w, "general.quantization_version", 2);
     for (uint64_t i = 0; i < l->n; i++) {
         const tensor *t = l->at[i].from;
@@ -390,13 +450,6 @@ static void declare(gguf_writer *w, const gguf *g, const work_list *l, const wei
     }
 }
 
-typedef struct target {
-    const char *path;
-    const weight_mix *mix;
-    int32_t n_threads;
-    uint64_t n_bytes; /* of the file, once it is written */
-} target;
-
 static status write_quantized(target *to, const gguf *g, work_list *l, err *e)
 {
     gguf_writer *w = NULL;
@@ -408,7 +461,7 @@ static status write_quantized(target *to, const gguf *g, work_list *l, err *e)
     if ((st = pool_open(&threads, to->n_threads, e)) || (st = measure_factors(l, threads, e)) ||
         (st = gguf_create(&w, to->path, e)))
         goto out;
-    declare(w, g, l, to->mix, rows);
+    declare(w, g, l, to, rows);
     if ((st = gguf_write_header(w, e)))
         goto out;
     to->n_bytes = gguf_planned_bytes(w);
@@ -481,19 +534,24 @@ static status quantize(const char *from, const quantize_options *o, target *to, 
 {
     gguf g = {0};
     work_list l = {0};
-    status st = gguf_open(&g, from, false, NULL, NULL, e);
-    if (st)
+    imatrix *m = NULL;
+    status st = o->imatrix ? imatrix_open(&m, o->imatrix, e) : OK;
+    if (st || (st = gguf_open(&g, from, false, NULL, NULL, e))) {
+        imatrix_close(m);
         return st;
+    }
     if (pthread_mutex_init(&l.lock, NULL)) {
+        imatrix_close(m);
         gguf_close(&g);
         return err_set(e, E_MEMORY, "cannot make a lock");
     }
-    if (!(st = plan_work(&l, &g, to->mix, o, e)) && !(st = write_quantized(to, &g, &l, e))) {
+    if (!(st = plan_work(&l, &g, to->mix, o, m, e)) && !(st = write_quantized(to, &g, &l, e))) {
         term_progress_clear();
         print_loss(&l, o->json);
     }
     pthread_mutex_destroy(&l.lock);
     free_work(&l);
+    imatrix_close(m);
     gguf_close(&g);
     return st;
 }
@@ -510,7 +568,7 @@ static int run_quantize(const command *c, int argc, char **argv)
     term_init();
     term_watch(NULL); /* Ctrl-C ends the writing, and leaves no half file */
     const weight_mix *mix = weight_mix_named(argv[2]);
-    target to = {argv[1], mix, (int32_t)o.n_threads, 0};
+    target to = {argv[1], mix, o.imatrix, (int32_t)o.n_threads, 0};
     if (!mix || !weight_mix_quantizes(mix))
         st = err_set(&e, E_ARG, "carat writes no type %.40s; the types are %s, %s", argv[2],
                      weight_mix_names, weight_mix_quantize_names);

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "carat.h"
 #include "format/gguf.h"
+#include "format/imatrix.h"
 #include "num/num.h"
 
 #include <fcntl.h>
@@ -179,7 +180,7 @@ TEST(quantize_to_nvfp4_writes_factors_that_models_compute_with)
     static const char *const sizes[] = {"tiny-wide", "tiny-qwen3moe", "tiny-gpt-oss",
                                         "tiny-llama3"};
     const char *from = test_temp("f.gguf"), *to = test_temp("q.gguf");
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = test_brief(); i < sizeof sizes / sizeof *sizes; i++) { /* the first is large */
         int rc, n_blocks = 0, n_experts = 0;
         synth(sizes[i], "f32", from);
         quantise(from, to, "nvfp4", NULL, &rc);
@@ -291,6 +292,142 @@ TEST(quantize_to_nvfp4_joins_factors_with_the_scales_of_experts)
         gguf_close(&b);
         unlink(to);
     }
+}
+
+/* Names and ranks of a model of two layers, and few rows: searches take long. */
+static void write_small(const char *path)
+{
+    static const char *const names[] = {"attn_q",   "attn_k", "attn_v",   "attn_output",
+                                        "ffn_gate", "ffn_up", "ffn_down", "ffn_down_exps"};
+    enum { N = 8, ROWS = 5, EXPERTS = 3, MOST = 256 * ROWS * EXPERTS };
+    float *x = mem_calloc(MOST, sizeof *x);
+    uint64_t seed = test_seed();
+    gguf_writer *w;
+    err e = {0};
+    CHECK_OK(gguf_create(&w, path, &e), e);
+    gguf_put_string(w, "general.architecture", "llama", 5);
+    gguf_put_tensor(w, "token_embd.weight", NUM_F32, 2, (uint64_t[]){256, ROWS});
+    for (int i = 0; i < 2 * N; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.%s.weight", i / N, names[i % N]);
+        gguf_put_tensor(w, name, NUM_F32, 3, (uint64_t[]){256, ROWS, i % N == 7 ? EXPERTS : 1});
+    }
+    CHECK_OK(gguf_write_header(w, &e), e);
+    for (int i = -1; i < 2 * N; i++) {
+        size_t n = i % N == 7 ? MOST : MOST / EXPERTS;
+        for (size_t k = 0; k < n; k++)
+            x[k] = (float)rng_normal(&seed);
+        CHECK_OK(gguf_write_data(w, x, n * sizeof *x, &e), e);
+    }
+    CHECK_OK(gguf_commit(w, &e), e);
+    mem_free(x);
+}
+
+static int quantise_with(const char *from, const char *to, const char *type, const char *file,
+                         const char *threads)
+{
+    const char *argv[] = {from, to, type, "--threads", threads, "--json", "--imatrix", file};
+    return command_quantize.run(&command_quantize, 8, (char **)argv);
+}
+
+/* An importance file of all matrices but one. */
+static void write_imatrix(const gguf *g, const char *path, const char *without)
+{
+    uint64_t seed = test_seed();
+    FILE *f = fopen(path, "w");
+    uint32_t n = 0;
+    CHECK(f && fwrite(&n, 4, 1, f) == 1);
+    for (uint64_t i = 0; i < g->tensors.n; i++) {
+        const tensor *t = &g->tensors.at[i];
+        uint32_t head = (uint32_t)strlen(t->name), calls = 1;
+        uint32_t n_values = (uint32_t)(t->ne[0] * t->ne[2]);
+        if (t->n_dims < 2 || !strcmp(t->name, without))
+            continue;
+        fwrite(&head, 4, 1, f);
+        fputs(t->name, f);
+        fwrite(&calls, 4, 1, f);
+        fwrite(&n_values, 4, 1, f);
+        for (uint32_t k = 0; k < n_values; k++) {
+            float w = (float)exp(1.5 * rng_normal(&seed));
+            fwrite(&w, 4, 1, f);
+        }
+        n++;
+    }
+    CHECK(!fseek(f, 0, SEEK_SET) && fwrite(&n, 4, 1, f) == 1 && !fclose(f));
+}
+
+/* Each matrix has the bytes that its own importance gives it, on any number of threads. */
+TEST(quantize_with_importance)
+{
+    static const char *const types[] = {"iq2_xs", "iq2_m", "iq3_xxs", "iq3_xs", "tq1_0", "nvfp4"};
+    const char *from = test_temp("f.gguf"), *to = test_temp("q.gguf"), *im = test_temp("im.dat");
+    const char *other = test_temp("r.gguf");
+    const imatrix *m = NULL;
+    err e = {0};
+    write_small(from);
+    gguf a = opened(from);
+    write_imatrix(&a, im, "");
+    CHECK_OK(imatrix_open((imatrix **)&m, im, &e), e);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        int n_weighed = 0;
+        CHECK_EQ(quantise_with(from, to, types[i], im, "2"), 0);
+        gguf b = opened(to);
+        gguf_string s;
+        CHECK(gguf_get_string(&b, "quantize.imatrix.file", &s) && s.n == 6);
+        for (uint64_t j = 0; j < a.tensors.n; j++) {
+            const tensor *x = &a.tensors.at[j], *y = tensor_find(&b.tensors, x->name);
+            const num_format *f = num_format_of(y->type);
+            uint64_t row = y->n_bytes / (x->n_elements / x->ne[0]), n = x->ne[0];
+            unsigned char *q = mem_calloc((size_t)row, 1);
+            const float *w = NULL;
+            if (f->weigh)
+                CHECK_OK(imatrix_find(m, x->name, n, x->ne[2], &w, &e), e);
+            for (uint64_t r = 0; w && y->type != NUM_NVFP4 && r < x->ne[1] * x->ne[2]; r++) {
+                const float *v = (const float *)x->bytes + r * n;
+                f->weigh(v, w + r / x->ne[1] * n, q, (int64_t)n);
+                CHECK_MSG(!memcmp(q, y->bytes + r * row, row), "%s %s: row %llu", types[i], x->name,
+                          (unsigned long long)r);
+            }
+            n_weighed += w != NULL;
+            mem_free(q);
+        }
+        CHECK(n_weighed > 4);
+        gguf_close(&b);
+    }
+    CHECK_EQ(quantise_with(from, to, "iq2_s", im, "1"), 0);
+    CHECK_EQ(quantise_with(from, other, "iq2_s", im, "5"), 0);
+    char *x, *y;
+    size_t n, k;
+    CHECK_OK(file_read_all(to, 1 << 28, &x, &n, &e), e);
+    CHECK_OK(file_read_all(other, 1 << 28, &y, &k, &e), e);
+    CHECK(n == k && !memcmp(x, y, n));
+    mem_free(x);
+    mem_free(y);
+    imatrix_close((imatrix *)m);
+    gguf_close(&a);
+}
+
+TEST(quantize_to_few_bits_wants_importance)
+{
+    static const char *const need[] = {"iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs"};
+    const char *from = test_temp("f.gguf"), *to = test_temp("q.gguf"), *im = test_temp("im.dat");
+    int rc;
+    write_small(from);
+    gguf a = opened(from);
+    write_imatrix(&a, im, "blk.1.ffn_up.weight");
+    for (size_t i = 0; i < sizeof need / sizeof *need; i++) {
+        quantise(from, to, need[i], NULL, &rc);
+        CHECK_EQ(rc, 2);
+        CHECK_EQ(quantise_with(from, to, need[i], im, "1"), 2);
+        CHECK_EQ(access(to, F_OK), -1);
+    }
+    CHECK_EQ(quantise_with(from, to, "q8_0", im, "1"), 2);    /* has no effect */
+    CHECK_EQ(quantise_with(from, to, "iq3_s", from, "1"), 1); /* no importance file */
+    CHECK_EQ(quantise_with(from, to, "iq3_s", "/nonexistent", "1"), 1);
+    CHECK_EQ(access(to, F_OK), -1);
+    quantise(from, to, "iq3_s", NULL, &rc); /* three bits do without */
+    CHECK_EQ(rc, 0);
+    gguf_close(&a);
 }
 
 TEST(quantize_refuses_and_leaves_nothing_behind)

@@ -53,6 +53,63 @@ TEST(family_shapes_have_the_published_counts)
     }
 }
 
+/* As many tensors of each type as llama-quantize (version 0c1e570, with an importance file) makes.
+ */
+TEST(mixes_of_few_bits_are_those_of_llama_cpp)
+{
+    static const struct {
+        const char *size, *mix;
+        struct {
+            num_type t;
+            int32_t n;
+        } of[5];
+    } want[] = {
+        {"llama-3.1-8b",
+         "iq2_xs",
+         {{NUM_IQ2_XS, 188}, {NUM_Q2_K, 5}, {NUM_Q4_K, 32}, {NUM_Q5_K, 1}}},
+        {"llama-3.1-8b",
+         "iq2_s",
+         {{NUM_IQ2_XS, 156}, {NUM_IQ3_S, 37}, {NUM_Q4_K, 32}, {NUM_Q5_K, 1}}},
+        {"llama-3.1-8b",
+         "iq2_m",
+         {{NUM_IQ2_S, 156}, {NUM_IQ3_S, 37}, {NUM_Q4_K, 32}, {NUM_Q5_K, 1}}},
+        {"llama-3.1-8b",
+         "iq3_xxs",
+         {{NUM_IQ2_S, 64}, {NUM_IQ3_S, 33}, {NUM_IQ3_XXS, 96}, {NUM_Q4_K, 32}, {NUM_Q5_K, 1}}},
+        {"llama-3.1-8b",
+         "iq3_xs",
+         {{NUM_IQ3_S, 81}, {NUM_IQ3_XXS, 112}, {NUM_Q4_K, 32}, {NUM_Q6_K, 1}}},
+        {"llama-3.1-8b", "iq3_m", {{NUM_IQ3_S, 157}, {NUM_Q4_K, 68}, {NUM_Q6_K, 1}}},
+        {"mixtral-8x7b",
+         "iq2_xxs",
+         {{NUM_IQ2_XXS, 124}, {NUM_Q2_K, 5}, {NUM_Q4_K, 64}, {NUM_Q5_K, 33}}},
+        {"mixtral-8x7b",
+         "iq3_m",
+         {{NUM_IQ3_S, 113}, {NUM_Q4_K, 16}, {NUM_Q5_K, 32}, {NUM_Q6_K, 1}, {NUM_Q8_0, 64}}},
+        {"qwen3-30b-a3b",
+         "iq2_m",
+         {{NUM_IQ2_S, 234}, {NUM_IQ3_S, 55}, {NUM_Q4_K, 48}, {NUM_Q5_K, 1}}},
+        {"qwen3-30b-a3b",
+         "iq3_xs",
+         {{NUM_IQ3_S, 121}, {NUM_IQ3_XXS, 168}, {NUM_Q4_K, 48}, {NUM_Q6_K, 1}}},
+        {"e4b", "iq3_s", {{NUM_IQ3_S, 336}, {NUM_Q4_K, 42}, {NUM_Q6_K, 2}}},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        model_shape *s;
+        int32_t n, count[NUM_TYPE_END] = {0};
+        shape_tensor *t = list_of(want[i].size, &s, &n);
+        for (int32_t k = 0; k < n; k++)
+            count[weight_mix_type(weight_mix_named(want[i].mix), t, n, k)]++;
+        for (int k = 0; k < 5 && want[i].of[k].n; k++) {
+            num_type of = want[i].of[k].t;
+            CHECK_MSG(count[of] == want[i].of[k].n, "%s in %s: %d of %s", want[i].size, want[i].mix,
+                      count[of], num_name(of));
+        }
+        mem_free(t);
+        mem_free(s);
+    }
+}
+
 /* The official Q4_K_M file of Laguna XS-2.1: 379 Q4_K, 60 Q6_K, 239 F32, 20,274,300,032 bytes. */
 TEST(laguna_xs_has_the_types_of_the_published_file)
 {

@@ -131,26 +131,75 @@ static const weight_mix mixes[] = {
     {"iq4_nl", NUM_IQ4_NL, NUM_Q6_K, NUM_IQ4_NL, 25},
     {"iq4_xs", NUM_IQ4_XS, NUM_Q6_K, NUM_IQ4_XS, 30},
     {"mxfp4", NUM_MXFP4, NUM_Q8_0, NUM_MXFP4, 38},
-    {"tq1_0", NUM_TQ1_0, NUM_Q4_K, NUM_TQ1_0, 36},
-    {"tq2_0", NUM_TQ2_0, NUM_Q4_K, NUM_TQ2_0, 37},
+    {"tq1_0", NUM_TQ1_0, NUM_Q6_K, NUM_TQ1_0, 36},
+    {"tq2_0", NUM_TQ2_0, NUM_Q6_K, NUM_TQ2_0, 37},
     {"q1_0", NUM_Q1_0, NUM_Q1_0, NUM_Q1_0, 40},
     {"q2_0", NUM_Q2_0, NUM_Q2_0, NUM_Q2_0, 41},
     {"nvfp4", NUM_NVFP4, NUM_Q8_0, NUM_NVFP4, 39},
+    {"iq2_xxs", NUM_IQ2_XXS, NUM_Q5_K, NUM_IQ2_XXS, 19},
+    {"iq2_xs", NUM_IQ2_XS, NUM_Q5_K, NUM_IQ2_XS, 20},
+    {"iq2_s", NUM_IQ2_XS, NUM_Q5_K, NUM_IQ2_XS, 28},
+    {"iq2_m", NUM_IQ2_S, NUM_Q5_K, NUM_IQ2_S, 29},
+    {"iq3_xxs", NUM_IQ3_XXS, NUM_Q5_K, NUM_IQ3_XXS, 23},
+    {"iq3_xs", NUM_IQ3_S, NUM_Q6_K, NUM_IQ3_S, 22},
+    {"iq3_s", NUM_IQ3_S, NUM_Q6_K, NUM_IQ3_S, 26},
+    {"iq3_m", NUM_IQ3_S, NUM_Q6_K, NUM_IQ3_S, 27},
     /* carat reads these and does not write them */
     {"iq1_s", NUM_IQ1_S, NUM_Q2_K, NUM_Q2_K, 24},
     {"iq1_m", NUM_IQ1_M, NUM_Q2_K, NUM_Q2_K, 31},
-    {"iq2_xxs", NUM_IQ2_XXS, NUM_Q2_K, NUM_Q2_K, 19},
-    {"iq2_xs", NUM_IQ2_XS, NUM_Q2_K, NUM_Q2_K, 20},
-    {"iq2_m", NUM_IQ2_S, NUM_IQ3_S, NUM_IQ3_S, 29},
-    {"iq3_xxs", NUM_IQ3_XXS, NUM_IQ3_S, NUM_Q3_K, 23},
-    {"iq3_m", NUM_IQ3_S, NUM_IQ3_S, NUM_Q4_K, 27},
+};
+
+/* Matrices of some mixes that get another type than `base`, as in llama.cpp. The last rule that
+ * fits counts. */
+static const struct mix_rule {
+    const char *mixes; /* names, with a space before and behind each */
+    const char *part;  /* of the tensor's name */
+    /* Among the tensors of that name; or only in models of four experts or more, or of eight. */
+    enum { EVERYWHERE, FIRST_EIGHTH, MIDDLE, OF_EXPERTS, OF_EIGHT, MORE_OF_EIGHT } where;
+    num_type type;
+    num_type shared; /* where a head of keys serves four heads or more; 0: as `type` */
+} mix_rules[] = {
+    {" nvfp4 ", "token_embd.weight", EVERYWHERE, NUM_Q8_0, 0}, /* looked up: it has no factor */
+    {" tq1_0 tq2_0 q2_0 ", "token_embd.weight", EVERYWHERE, NUM_Q4_K, 0},
+    {" iq2_xxs iq2_xs ", "token_embd.weight", EVERYWHERE, NUM_Q2_K, 0},
+    {" iq2_s iq2_m iq3_xxs ", "token_embd.weight", EVERYWHERE, NUM_IQ3_S, 0},
+    {" iq2_xxs iq2_xs ", "attn_v.weight", EVERYWHERE, NUM_Q2_K, NUM_Q4_K},
+    {" iq2_xxs iq2_xs ", "attn_qkv.weight", EVERYWHERE, NUM_Q2_K, NUM_Q4_K},
+    {" iq2_s iq2_m ", "attn_v.weight", EVERYWHERE, NUM_IQ3_S, NUM_Q4_K},
+    {" iq2_s iq2_m ", "attn_qkv.weight", EVERYWHERE, NUM_IQ3_S, NUM_Q4_K},
+    {" iq2_xxs iq2_xs iq2_s iq2_m ", "attn_v.weight", OF_EXPERTS, NUM_Q4_K, 0},
+    {" iq2_xxs iq2_xs iq2_s iq2_m ", "attn_qkv.weight", OF_EXPERTS, NUM_Q4_K, 0},
+    {" iq2_s iq2_m iq3_xxs ", "attn_output.weight", EVERYWHERE, NUM_IQ3_S, 0},
+    {" iq2_xxs iq2_xs ", "ffn_down", FIRST_EIGHTH, NUM_Q2_K, 0},
+    {" iq2_s iq2_m ", "ffn_down", FIRST_EIGHTH, NUM_IQ3_S, 0},
+    {" iq3_xxs ", "attn_v.weight", EVERYWHERE, NUM_IQ3_XXS, NUM_Q4_K},
+    {" iq3_xxs ", "attn_qkv.weight", EVERYWHERE, NUM_IQ3_XXS, NUM_Q4_K},
+    {" iq3_xxs ", "attn_q.weight", EVERYWHERE, NUM_IQ2_S, 0},
+    {" iq3_xxs ", "attn_k.weight", EVERYWHERE, NUM_IQ2_S, 0},
+    {" iq3_xs iq3_s ", "attn_v.weight", EVERYWHERE, NUM_IQ3_S, NUM_Q4_K},
+    {" iq3_xs iq3_s ", "attn_qkv.weight", EVERYWHERE, NUM_IQ3_S, NUM_Q4_K},
+    {" iq3_xs ", "attn_q.weight", EVERYWHERE, NUM_IQ3_XXS, 0},
+    {" iq3_xs ", "attn_k.weight", EVERYWHERE, NUM_IQ3_XXS, 0},
+    {" iq3_xs ", "ffn_gate", MIDDLE, NUM_IQ3_XXS, 0},
+    {" iq3_xs ", "ffn_up", MIDDLE, NUM_IQ3_XXS, 0},
+    {" iq3_m ", "attn_v.weight", EVERYWHERE, NUM_Q4_K, 0},
+    {" iq3_m ", "attn_qkv.weight", EVERYWHERE, NUM_Q4_K, 0},
+    {" iq3_m ", "attn_output.weight", EVERYWHERE, NUM_Q4_K, 0},
+    {" iq3_m ", "ffn_down", FIRST_EIGHTH, NUM_Q4_K, 0},
+    {" iq3_m ", "ffn_down", MORE_OF_EIGHT, NUM_Q4_K, 0},
+    {" iq2_xxs iq2_xs iq2_s iq2_m ", "attn_k.weight", OF_EIGHT, NUM_Q4_K, 0},
+    {" iq3_xxs iq3_xs iq3_s iq3_m ", "attn_k.weight", OF_EIGHT, NUM_Q8_0, 0},
+    {" iq3_xxs iq3_xs iq3_s iq3_m ", "attn_v.weight", OF_EIGHT, NUM_Q8_0, 0},
+    {" iq2_xxs iq2_xs iq2_s iq2_m iq3_xxs iq3_xs iq3_s iq3_m ", "attn_output.weight", OF_EIGHT,
+     NUM_Q5_K, 0},
 };
 
 const char weight_mix_names[] =
     "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k_m, q4_k_s, "
     "q4_k_m, q5_k_s, q5_k_m, q6_k, iq4_nl, iq4_xs, mxfp4, tq1_0, tq2_0, q1_0, q2_0";
-const char weight_mix_quantize_names[] = "nvfp4";
-const char weight_mix_read_names[] = "iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_m, iq3_xxs, iq3_m";
+const char weight_mix_quantize_names[] =
+    "nvfp4, iq2_xxs, iq2_xs, iq2_s, iq2_m, iq3_xxs, iq3_xs, iq3_s, iq3_m";
+const char weight_mix_read_names[] = "iq1_s, iq1_m";
 
 bool weight_mix_writes(const weight_mix *m)
 {
@@ -215,6 +264,68 @@ static bool gets_more(int32_t i, int32_t n)
     return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
 }
 
+/* Does a head of keys serve four heads or more, in the first layer that says so? Matrices of values
+ * are then a small part of the model. */
+static bool shares_keys(const shape_tensor *list, int32_t n)
+{
+    uint64_t v = 0, out = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (!v && strstr(list[i].name, ".attn_v.weight"))
+            v = list[i].ne[1];
+        if (!out && strstr(list[i].name, ".attn_output.weight"))
+            out = list[i].ne[0];
+    }
+    return v && out / v >= 4;
+}
+
+static uint64_t n_experts(const shape_tensor *list, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (list[i].role == ROLE_DOWN_EXPERTS)
+            return list[i].ne[2];
+    return 0;
+}
+
+static bool rule_fits(const struct mix_rule *r, const shape_tensor *list, int32_t n, int32_t i)
+{
+    int32_t at = 0, of = 0;
+    if (!strstr(list[i].name, r->part))
+        return false;
+    for (int32_t k = 0; k < n && r->where != EVERYWHERE; k++)
+        if (list[k].role >= ROLE_ATTN_V && strstr(list[k].name, r->part)) {
+            at += k < i;
+            of++;
+        }
+    switch (r->where) {
+    case FIRST_EIGHTH:
+        return at < of / 8;
+    case MIDDLE:
+        return at >= of / 8 && at < 7 * of / 8;
+    case OF_EXPERTS:
+        return n_experts(list, n) >= 4;
+    case OF_EIGHT:
+        return n_experts(list, n) == 8;
+    case MORE_OF_EIGHT:
+        return n_experts(list, n) == 8 && gets_more(at, of);
+    default:
+        return true;
+    }
+}
+
+/* What the rules of a mix make of a matrix that would be `type`. */
+static num_type type_by_rules(const weight_mix *m, const shape_tensor *list, int32_t n, int32_t i,
+                              num_type type)
+{
+    char name[32];
+    snprintf(name, sizeof name, " %s ", m->name);
+    for (size_t k = 0; k < sizeof mix_rules / sizeof *mix_rules; k++) {
+        const struct mix_rule *r = &mix_rules[k];
+        if (strstr(r->mixes, name) && rule_fits(r, list, n, i))
+            type = r->shared && shares_keys(list, n) ? r->shared : r->type;
+    }
+    return type;
+}
+
 num_type weight_mix_type(const weight_mix *m, const shape_tensor *list, int32_t n, int32_t i)
 {
     const shape_tensor *t = &list[i];
@@ -259,6 +370,8 @@ num_type weight_mix_type(const weight_mix *m, const shape_tensor *list, int32_t 
     case ROLE_MATRIX:
         break;
     }
+    if (t->role >= ROLE_ATTN_V)
+        type = type_by_rules(m, list, n, i, type);
     while (t->ne[0] % (uint64_t)num_format_of(type)->block_n)
         type = fallback(type);
     return type;

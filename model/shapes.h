@@ -195,15 +195,15 @@ typedef struct weight_mix {
     const char *name;
     num_type base;     /* of the matrices */
     num_type table;    /* of the embeddings */
-    num_type more;     /* of the matrices with more bits; equal to base if none */
+    num_type more;     /* of the matrices with more bits; equal to base if none, or if rules say */
     int32_t file_type; /* general.file_type */
 } weight_mix;
 
 const weight_mix *weight_mix_named(const char *name); /* NULL if there is none */
 extern const char
     weight_mix_names[]; /* the types that weight_mix_writes is true of, for messages */
-/* The types that only weight_mix_quantizes is true of: they want more than a row to be written (a
- * factor of the matrix). */
+/* The types that only weight_mix_quantizes is true of: they want more than a row to be written, the
+ * factor of a matrix or the importance of its inputs. */
 extern const char weight_mix_quantize_names[];
 extern const char weight_mix_read_names[]; /* of the others, for synth alone */
 bool weight_mix_writes(const weight_mix *m);

@@ -140,5 +140,10 @@ NUM_WEIGH(q2_0);
 NUM_WEIGH(tq1_0);
 NUM_WEIGH(tq2_0);
 NUM_WEIGH(nvfp4);
+NUM_WEIGH(iq2_xxs);
+NUM_WEIGH(iq2_xs);
+NUM_WEIGH(iq2_s);
+NUM_WEIGH(iq3_xxs);
+NUM_WEIGH(iq3_s);
 
 #endif

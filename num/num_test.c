@@ -16,6 +16,12 @@ static const num_type with_codec[] = {
     NUM_IQ4_XS, NUM_MXFP4, NUM_Q1_0, NUM_Q2_0, NUM_TQ1_0, NUM_TQ2_0, NUM_NVFP4};
 enum { N_CODEC = sizeof with_codec / sizeof *with_codec };
 
+/* Formats that take a long search need fewer rows. */
+static int rows_of(const num_format *f, int most)
+{
+    return f->encode || f->block_n < QK ? most : most / 20;
+}
+
 static void encode(const num_format *f, const float *x, void *raw)
 {
     if (f->encode)
@@ -136,7 +142,7 @@ static double snr(uint32_t type, int kind, int rows)
     const num_format *f = num_format_of(type);
     uint64_t seed = test_seed();
     double signal = 0, noise = 0;
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; r < rows_of(f, rows); r++) {
         float x[QK], y[QK];
         uint8_t raw[QK * 4];
         for (int i = 0; i < QK; i++) {
@@ -160,13 +166,15 @@ PLAIN_TEST(num_snr_gates)
     static const struct {
         num_type t;
         double gauss, laplace;
-    } gate[] = {{NUM_F16, 73.2, 73.2},    {NUM_BF16, 55.1, 55.0},   {NUM_Q8_0, 44.9, 42.9},
-                {NUM_Q5_1, 27.9, 26.6},   {NUM_Q5_0, 26.9, 24.9},   {NUM_Q4_1, 21.6, 20.3},
-                {NUM_Q4_0, 20.8, 18.9},   {NUM_IQ4_NL, 21.6, 20.5}, {NUM_MXFP4, 18.3, 17.4},
-                {NUM_Q6_K, 35.2, 33.4},   {NUM_Q5_K, 28.7, 27.3},   {NUM_Q4_K, 22.6, 21.2},
-                {NUM_IQ4_XS, 22.1, 20.9}, {NUM_Q3_K, 16.4, 15.0},   {NUM_Q2_K, 11.2, 10.3},
-                {NUM_NVFP4, 21.3, 21.2},  {NUM_Q2_0, 8.6, 7.4},     {NUM_TQ1_0, 6.7, 5.3},
-                {NUM_TQ2_0, 6.7, 5.3},    {NUM_Q1_0, 3.9, 2.5}};
+    } gate[] = {{NUM_F16, 73.2, 73.2},    {NUM_BF16, 55.1, 55.0},    {NUM_Q8_0, 44.9, 42.9},
+                {NUM_Q5_1, 27.9, 26.6},   {NUM_Q5_0, 26.9, 24.9},    {NUM_Q4_1, 21.6, 20.3},
+                {NUM_Q4_0, 20.8, 18.9},   {NUM_IQ4_NL, 21.6, 20.5},  {NUM_MXFP4, 18.3, 17.4},
+                {NUM_Q6_K, 35.2, 33.4},   {NUM_Q5_K, 28.7, 27.3},    {NUM_Q4_K, 22.6, 21.2},
+                {NUM_IQ4_XS, 22.1, 20.9}, {NUM_Q3_K, 16.4, 15.0},    {NUM_Q2_K, 11.2, 10.3},
+                {NUM_NVFP4, 21.3, 21.2},  {NUM_Q2_0, 8.6, 7.4},      {NUM_TQ1_0, 6.7, 5.3},
+                {NUM_TQ2_0, 6.7, 5.3},    {NUM_IQ3_XXS, 14.6, 14.0}, {NUM_IQ3_S, 17.2, 16.2},
+                {NUM_IQ2_XXS, 9.2, 8.5},  {NUM_IQ2_XS, 10.4, 9.8},   {NUM_IQ2_S, 11.9, 10.6},
+                {NUM_Q1_0, 3.9, 2.5}};
     for (size_t i = 0; i < sizeof gate / sizeof *gate; i++) {
         double g = snr(gate[i].t, 0, 400), l = snr(gate[i].t, 1, 400);
         printf("%-7s %6.2f %6.2f dB\n", num_name(gate[i].t), g, l);
@@ -182,7 +190,7 @@ TEST(num_second_round_trip_is_nearly_free)
     for (int t = 0; t < N_CODEC; t++) {
         const num_format *f = num_format_of(with_codec[t]);
         double first = 0, second = 0;
-        for (int r = 0; r < 50; r++) {
+        for (int r = 0; r < rows_of(f, 60); r++) {
             float x[QK], y[QK], z[QK];
             uint8_t raw[QK * 4];
             for (int i = 0; i < QK; i++)
@@ -221,7 +229,7 @@ TEST(num_importance_lowers_the_error_that_counts)
         double told = 0, untold = 0;
         if (!f || !f->weigh)
             continue;
-        for (int r = 0; r < 40; r++) {
+        for (int r = 0; r < rows_of(f, 100); r++) {
             float x[QK], w[QK], ones[QK];
             uint8_t raw[QK * 4], plain[QK * 4];
             for (int i = 0; i < QK; i++) {
@@ -292,7 +300,7 @@ TEST(num_hostile_rows_encode_to_finite_blocks)
         const num_format *f = num_format_of(with_codec[t]);
         if (f->block_n == 1)
             continue; /* the scalar formats carry NaN and infinity as they are */
-        for (int round = 0; round < 400; round++) {
+        for (int round = 0; round < rows_of(f, 400); round++) {
             float x[QK], y[QK];
             uint8_t raw[QK * 4];
             uint64_t some = rng_below(&seed, 4);

@@ -1,0 +1,23 @@
+/* imatrix.h - importance files of llama.cpp: how much each input of each matrix matters.
+ *
+ * For the matrix NAME they have the sum of squares of each input over some text. Two forms are
+ * read. GGUF: tensors NAME.in_sum2 [inputs, matrices] and NAME.counts [1, matrices], of how many
+ * inputs the sums are. Older files (.dat): records of name, calls, and means times calls. Only
+ * ratios within a matrix matter, so all are given with a mean of 1.
+ */
+#ifndef FORMAT_IMATRIX_H
+#define FORMAT_IMATRIX_H
+
+#include "base/err.h"
+
+typedef struct imatrix imatrix;
+
+/* Everything in the file is checked before this returns. */
+status imatrix_open(imatrix **m, const char *path, err *e);
+void imatrix_close(imatrix *m); /* NULL: nothing */
+/* The importance of the inputs of all matrices of tensor `name`: [n_mat][n_in], above 0. *out is
+ * NULL if the file has none. E_FORMAT: it has another number of values. */
+status imatrix_find(const imatrix *m, const char *name, uint64_t n_in, uint64_t n_mat,
+                    const float **out, err *e);
+
+#endif

@@ -1,0 +1,138 @@
+/* imatrix_test.c - importance files in both forms, and damaged ones. */
+#include "format/imatrix.h"
+#include "base/rng.h"
+#include "base/str.h"
+#include "format/gguf.h"
+#include "num/num.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *write_bytes(const void *bytes, size_t n)
+{
+    static const char *path;
+    path = path ? path : test_temp("importance");
+    FILE *f = fopen(path, "w");
+    CHECK(f && fwrite(bytes, 1, n, f) == n && !fclose(f));
+    return path;
+}
+
+/* Sums of two matrices of four inputs, of 10 and 0 tokens; and a plain one. */
+static const char *write_gguf(float first, uint64_t n_counts)
+{
+    const char *path = test_temp("imatrix.gguf");
+    const float sums[8] = {first, 20, 30, 40}, counts[8] = {10}, one[4] = {1, 1, 1, 5};
+    gguf_writer *w;
+    err e = {0};
+    CHECK_OK(gguf_create(&w, path, &e), e);
+    gguf_put_string(w, "general.type", "imatrix", 7);
+    gguf_put_tensor(w, "blk.0.ffn_down_exps.weight.in_sum2", NUM_F32, 2, (uint64_t[]){4, 2});
+    gguf_put_tensor(w, "blk.0.ffn_down_exps.weight.counts", NUM_F32, 2, (uint64_t[]){1, n_counts});
+    gguf_put_tensor(w, "blk.0.attn_q.weight.in_sum2", NUM_F32, 2, (uint64_t[]){4, 1});
+    gguf_put_tensor(w, "blk.0.attn_q.weight.counts", NUM_F32, 2, (uint64_t[]){1, 1});
+    CHECK_OK(gguf_write_header(w, &e), e);
+    CHECK_OK(gguf_write_data(w, sums, sizeof sums, &e), e);
+    CHECK_OK(gguf_write_data(w, counts, n_counts * 4, &e), e);
+    CHECK_OK(gguf_write_data(w, one, sizeof one, &e), e);
+    CHECK_OK(gguf_write_data(w, counts, 4, &e), e);
+    CHECK_OK(gguf_commit(w, &e), e);
+    return path;
+}
+
+static void put_u32(str *s, uint32_t v)
+{
+    str_put(s, (const char *)&v, 4);
+}
+
+static str records(void)
+{
+    static const char *const names[] = {"blk.0.ffn_down_exps.weight", "blk.0.attn_q.weight"};
+    static const float values[2][8] = {{10, 20, 30, 40, 1, 1, 1, 1}, {1, 1, 1, 5}};
+    str s = {0};
+    put_u32(&s, 2);
+    for (int i = 0; i < 2; i++) {
+        put_u32(&s, (uint32_t)strlen(names[i]));
+        str_puts(&s, names[i]);
+        put_u32(&s, 3);
+        put_u32(&s, i ? 4 : 8);
+        str_put(&s, (const char *)values[i], i ? 16 : 32);
+    }
+    put_u32(&s, 3); /* chunks, and the name of the text */
+    put_u32(&s, 4);
+    str_puts(&s, "text");
+    return s;
+}
+
+static void check_ratios(const char *path)
+{
+    static const float want[] = {1, 2, 3, 4};
+    imatrix *m;
+    const float *w;
+    err e = {0};
+    CHECK_OK(imatrix_open(&m, path, &e), e);
+    CHECK_OK(imatrix_find(m, "blk.0.ffn_down_exps.weight", 4, 2, &w, &e), e);
+    CHECK(w);
+    for (int i = 1; i < 4; i++) {
+        CHECK_NEAR(w[i] / w[0], want[i], 1e-3);
+        CHECK_NEAR(w[4 + i], w[4], 0); /* an expert without tokens: all inputs are equal */
+    }
+    CHECK(w[4] > 0);
+    CHECK_OK(imatrix_find(m, "blk.0.attn_q.weight", 4, 1, &w, &e), e);
+    CHECK_NEAR(w[3], 2.5, 1e-3);
+    CHECK_OK(imatrix_find(m, "blk.0.attn_k.weight", 4, 1, &w, &e), e);
+    CHECK(!w);
+    CHECK_EQ(imatrix_find(m, "blk.0.attn_q.weight", 8, 1, &w, &e), E_FORMAT);
+    CHECK(!w);
+    imatrix_close(m);
+}
+
+TEST(importance_files_of_both_forms_are_read)
+{
+    str s = records();
+    check_ratios(write_gguf(10, 2));
+    check_ratios(write_bytes(s.at, s.n));
+    check_ratios(write_bytes(s.at, s.n - 12)); /* the oldest end there */
+    str_free(&s);
+}
+
+static void refused(const char *path)
+{
+    imatrix *m = (imatrix *)path;
+    err e = {0};
+    CHECK_EQ(imatrix_open(&m, path, &e), E_FORMAT);
+    CHECK(!m && e.text[0]);
+}
+
+TEST(importance_files_that_are_none_are_refused)
+{
+    str s = records();
+    uint64_t seed = test_seed();
+    gguf_writer *w;
+    err e = {0};
+    refused(write_gguf(NAN, 2));
+    refused(write_gguf(-1, 2));
+    refused(write_gguf(INFINITY, 2));
+    refused(write_gguf(10, 1)); /* fewer counts than matrices */
+    refused(write_bytes("GG", 2));
+    refused(write_bytes("GGUF", 4));
+    for (size_t n = 0; n < s.n - 12; n++) /* cut anywhere */
+        refused(write_bytes(s.at, n));
+    for (int i = 0; i < 300; i++) { /* other bytes: refused or read, and nothing worse */
+        str t = {0};
+        imatrix *m;
+        str_put(&t, s.at, s.n);
+        t.at[rng_below(&seed, t.n)] = (char)rng_next(&seed);
+        if (!imatrix_open(&m, write_bytes(t.at, t.n), &e))
+            imatrix_close(m);
+        str_free(&t);
+    }
+    CHECK_OK(gguf_create(&w, test_temp("model.gguf"), &e), e); /* a file without importance */
+    gguf_put_tensor(w, "x", NUM_F32, 1, (uint64_t[]){1});
+    CHECK_OK(gguf_write_header(w, &e), e);
+    CHECK_OK(gguf_write_data(w, &(float){1}, 4, &e), e);
+    CHECK_OK(gguf_commit(w, &e), e);
+    refused(test_temp("model.gguf"));
+    str_free(&s);
+}
