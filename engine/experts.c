@@ -355,10 +355,6 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
                        "for mixtures of "
                        "experts",
                        m->core.name);
-    if (help && m->core.n_expert_layers && m->core.experts->gate->bias)
-        return err_set(e, E_UNSUPPORTED,
-                       "%s: --experts-cpu: experts with biases are computed by the GPU alone",
-                       m->core.name);
     if (forced && !able)
         return err_set(
             e, E_ARG,

@@ -8,7 +8,7 @@
  * A result has the bits that the GPU's kernels give. Integer sums are exact, floats are added in
  * the same order, and every multiplication with an addition is one fma on both sides. So results do
  * not show which side computed an expert. The activation is made of the same operations on both
- * sides (cold_act), because the GPU's own exp has no definition that a CPU could repeat. The
+ * sides (cold_gated), because the GPU's own exp has no definition that a CPU could repeat. The
  * Makefile forbids the compiler to contract a product and a sum into an fma by itself.
  *
  * All functions are pure: any threads, no allocation, arguments stay the caller's.
@@ -16,6 +16,7 @@
 #ifndef BACKEND_CPU_COLD_H
 #define BACKEND_CPU_COLD_H
 
+#include "backend/cpu/cold_post.h"
 #include "base/err.h"
 
 #include <stdbool.h>
@@ -64,8 +65,8 @@ typedef struct cold_kernels {
      * even and odd groups apart, and the parts are added in ascending order. */
     void (*tile)(const cold_matrix *w, int32_t tile, int32_t n_parts, const cold_row *x,
                  int32_t n_rows, float (*y)[COLD_TILE]);
-    /* v[i] = act(a[i]) * b[i] for 32 values, as codes and a scale. */
-    void (*gate)(bool silu, const float *a, const float *b, int8_t *q, cold_scale *s);
+    /* The unit of 32 pairs of values, as codes and a scale. */
+    void (*gate)(cold_unit unit, const float *a, const float *b, int8_t *q, cold_scale *s);
 } cold_kernels;
 
 /* isa: NULL or "" for this processor's best; else "portable", "avx2" or "avx512". Sets *k. */
@@ -79,8 +80,8 @@ int32_t cold_gate_parts(int32_t n_tile, int32_t n_unit);
  * host takes hand_ms + k expert_ms for k of them, the GPU bus_ms for each of the others. */
 int32_t cold_host_share(int32_t n, double hand_ms, double expert_ms, double bus_ms);
 
-/* The activation of a gated unit: silu, or gelu by its tanh formula. Relative error below 4e-7
- * while |x| < 80. */
-float cold_act(bool silu, float x);
+/* A gated unit; gelu by its tanh formula. Relative error of an activation below 4e-7 while
+ * |a| < 80. */
+float cold_gated(cold_unit unit, float a, float b);
 
 #endif

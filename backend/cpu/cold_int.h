@@ -14,6 +14,7 @@
 
 #include "backend/cpu/cold.h"
 #include "backend/cpu/vec_int.h"
+#include "backend/swiglu.h"
 #include "num/num.h"
 
 #include <math.h>
@@ -264,13 +265,23 @@ INLINE float scale_of(uint32_t top)
     return d < 0x1p-120f ? 0.0f : d < 0x1p100f ? d : num_bits_f32(0x7fc00000);
 }
 
-static void gate_sums(bool silu, const float *a, const float *b, int8_t *q, cold_scale *s)
+/* A NaN stays one. */
+INLINE float cut_unit(float a, float b)
+{
+    a = a > SWIGLU_CUT ? SWIGLU_CUT : a;
+    b = b > SWIGLU_CUT ? SWIGLU_CUT : b < -SWIGLU_CUT ? -SWIGLU_CUT : b;
+    return a / (1.0f + exp_of(-SWIGLU_SLOPE * a)) * (b + 1.0f);
+}
+
+static void gate_sums(cold_unit unit, const float *a, const float *b, int8_t *q, cold_scale *s)
 {
     float v[COLD_GROUP];
     uint32_t top = 0;
     int sum[2] = {0, 0};
-    for (int i = 0; i < COLD_GROUP; i++)
-        v[i] = act_of(silu, a[i]) * b[i];
+    for (int i = 0; i < COLD_GROUP && unit == COLD_CUT; i++)
+        v[i] = cut_unit(a[i], b[i]);
+    for (int i = 0; i < COLD_GROUP && unit != COLD_CUT; i++)
+        v[i] = act_of(unit == COLD_SILU, a[i]) * b[i];
     for (int i = 0; i < COLD_GROUP; i++) {
         uint32_t u = num_f32_bits(v[i]) & 0x7fffffff;
         top = u > top ? u : top;

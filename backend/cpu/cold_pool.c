@@ -105,7 +105,8 @@ static void gate_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t item
     const cold_post *post = p->room.post;
     const int32_t first = post->first[i], n = post->first[i + 1] - first, n_in = p->room.n_in;
     const cold_scale *scale = p->room.s;
-    const bool silu = atomic_load_explicit(&post->silu, memory_order_relaxed);
+    const cold_unit unit = (cold_unit)atomic_load_explicit(&post->unit, memory_order_relaxed);
+    const float *bias = second ? l->up_bias : l->gate_bias;
     float y[COLD_ROWS][COLD_TILE];
     cold_row x[COLD_ROWS];
     for (int32_t r = 0; r < n; r++) {
@@ -115,9 +116,14 @@ static void gate_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t item
     }
     cold_matrix w = of_expert(l, second ? l->up : l->gate, post->expert[i]);
     p->k->tile(&w, second ? tile + l->up_tile : tile, l->gate_parts, x, n, y);
-    for (int32_t r = 0; r < n; r++)
+    if (bias)
+        bias += (size_t)l->bias_step * (size_t)post->expert[i] + (size_t)tile * COLD_TILE;
+    for (int32_t r = 0; r < n; r++) {
+        for (int k = 0; k < COLD_TILE && bias; k++)
+            y[r][k] += bias[k];
         memcpy((second ? p->b : p->a) + (size_t)(first + r) * (size_t)p->n_ff + tile * COLD_TILE,
                y[r], sizeof y[r]);
+    }
     int32_t chunk = item / CHUNK_ITEMS;
     size_t n_chunks = (size_t)p->n_ff / COLD_GROUP;
     if (atomic_fetch_add_explicit(&p->part[(size_t)i * n_chunks + (size_t)chunk], 1,
@@ -125,7 +131,7 @@ static void gate_item(cold_pool *p, const cold_layer *l, int32_t i, int32_t item
         return;
     for (int32_t r = 0; r < n; r++) {
         size_t at = (size_t)(first + r) * (size_t)p->n_ff + (size_t)chunk * COLD_GROUP;
-        p->k->gate(silu, p->a + at, p->b + at, p->q + at, &p->s[at / COLD_GROUP]);
+        p->k->gate(unit, p->a + at, p->b + at, p->q + at, &p->s[at / COLD_GROUP]);
     }
     atomic_fetch_add_explicit(&p->gated[i], 1, memory_order_release);
 }
@@ -192,7 +198,8 @@ static uint64_t word_of(const cold_pool *p, uint32_t seq)
  * index beyond an array. */
 static bool sound(const cold_post *post, const cold_layer *l, uint32_t n)
 {
-    bool ok = post->first[0] == 0 && post->first[n] <= COLD_PAIRS;
+    bool ok = post->first[0] == 0 && post->first[n] <= COLD_PAIRS &&
+              atomic_load_explicit(&post->unit, memory_order_relaxed) < COLD_UNITS;
     for (uint32_t i = 0; i < n && ok; i++) {
         int32_t rows = post->first[i + 1] - post->first[i];
         ok =
@@ -445,7 +452,7 @@ double cold_pool_time(cold_pool *p, int32_t n)
     }
     post->first[n] = n;
     atomic_store_explicit(&post->layer, 0, memory_order_relaxed);
-    atomic_store_explicit(&post->silu, 0, memory_order_relaxed);
+    atomic_store_explicit(&post->unit, COLD_GELU, memory_order_relaxed);
     atomic_store_explicit(&post->n_experts, (uint32_t)n, memory_order_relaxed);
     int64_t start = clock_ns();
     uint32_t last = atomic_load_explicit(&post->seq, memory_order_relaxed), seq = COLD_NEXT(last);

@@ -3,14 +3,15 @@
  * The GPU hands over a job: some experts of a layer, and the rows that chose them. A job is divided
  * into items:
  *
- *     gate items   16 outputs of one of the two products of a gated unit, for all rows of the expert.
- *                  Four of them make 32 outputs of the unit; the last one to end makes their int8 copy
- *     down items   16 outputs of the down product, after all gate items of the expert
+ *     gate items   16 outputs of one of the two products of a gated unit, for all rows of the
+ * expert. Four of them make 32 outputs of the unit; the last one to end makes their int8 copy down
+ * items   16 outputs of the down product, after all gate items of the expert
  *
  * Threads take some items at a time, and the last ones one by one, so a slow core delays others
- * little. The thread that ends the last item answers. While a pass may post jobs, the threads poll a word in memory: first without pauses,
- * then with pauses that grow. A minute after the last pass they sleep, and look twice a second.
- * Results do not depend on how many threads there are, nor on which computes what.
+ * little. The thread that ends the last item answers. While a pass may post jobs, the threads poll
+ * a word in memory: first without pauses, then with pauses that grow. A minute after the last pass
+ * they sleep, and look twice a second. Results do not depend on how many threads there are, nor on
+ * which computes what.
  *
  * Threads call nothing of a GPU's driver, allocate nothing, and hold no lock that others keep. So
  * a kernel that waits for them cannot wait for itself. They end when the pool closes, and in no
@@ -23,11 +24,14 @@
 #include "backend/cpu/cold_post.h"
 
 /* A layer's experts: matrices of expert 0; each next expert lies expert_bytes further on. up may be
- * gate's matrix, from tile up_tile on. n_ff, the outputs of a gated unit, is a multiple of 32. */
+ * gate's matrix, from tile up_tile on. n_ff, the outputs of a gated unit, is a multiple of 32. What
+ * is added to both products before the unit: of expert e bias_step * e further on, or NULL. */
 typedef struct cold_layer {
     cold_matrix gate, up, down;
     size_t expert_bytes;
     int32_t n_experts, n_ff, up_tile, gate_parts;
+    const float *gate_bias, *up_bias;
+    int32_t bias_step;
 } cold_layer;
 
 typedef struct cold_pool cold_pool;
@@ -36,10 +40,10 @@ typedef struct cold_pool cold_pool;
  * if `at` is not NULL: the block, aligned to 64 bytes. */
 size_t cold_room_bytes(const cold_layer *l, int32_t n, char *at, cold_room *room);
 
-/* The layers are copied; the room and the weights outlive the pool. The room is zeroed; open sets
- * the number of the last job. n_threads 0: one per physical core that this process may use, but for
- * one core, which the thread that waits for the GPU has. isa as in cold_kernels_find. E_ARG for
- * layers that this file cannot compute. */
+/* The layers are copied; the room, the weights and the biases outlive the pool. The room is zeroed;
+ * open sets the number of the last job. n_threads 0: one per physical core that this process may
+ * use, but for one core, which the thread that waits for the GPU has. isa as in cold_kernels_find.
+ * E_ARG for layers that this file cannot compute. */
 status cold_pool_open(cold_pool **p, const cold_layer *l, int32_t n, const cold_room *room,
                       int32_t n_threads, const char *isa, err *e);
 /* No job may be under way. */

@@ -35,7 +35,8 @@ typedef struct expert {
 
 typedef struct rig {
     expert *w;
-    cold_layer layer[2]; /* gelu and silu share them */
+    cold_layer layer[COLD_UNITS]; /* they share all but biases, which the last one has */
+    float bias[2][N_EXPERTS * N_FF];
     char *block;
     cold_room room;
     cold_pool *p;
@@ -68,7 +69,7 @@ static void open_rig(rig *g, int32_t n_threads)
         random_halves(g, g->w[i].down_s, sizeof g->w[i].down_s / 2);
     }
     const uint8_t *none = g->w->gate;
-    g->layer[0] = g->layer[1] = (cold_layer){
+    const cold_layer l = {
         .gate = {g->w->gate, none, (uint8_t *)g->w->gate_s, none, COLD_Q4_0, N_FF, IN_GROUPS, 1},
         .up = {g->w->up, none, (uint8_t *)g->w->up_s, none, COLD_Q4_0, N_FF, IN_GROUPS, 1},
         .down = {g->w->down, none, (uint8_t *)g->w->down_s, none, COLD_Q8_0, N_OUT, FF_GROUPS, 1},
@@ -76,11 +77,19 @@ static void open_rig(rig *g, int32_t n_threads)
         .n_experts = N_EXPERTS,
         .n_ff = N_FF,
         .gate_parts = 1};
-    size_t n = cold_room_bytes(g->layer, 2, NULL, &g->room);
+    for (int i = 0; i < COLD_UNITS; i++)
+        g->layer[i] = l;
+    for (int i = 0; i < N_EXPERTS * N_FF; i++)
+        for (int k = 0; k < 2; k++)
+            g->bias[k][i] = (float)(rng_unit(&g->rng) - 0.5);
+    g->layer[COLD_CUT].gate_bias = g->bias[0];
+    g->layer[COLD_CUT].up_bias = g->bias[1];
+    g->layer[COLD_CUT].bias_step = N_FF;
+    size_t n = cold_room_bytes(g->layer, COLD_UNITS, NULL, &g->room);
     CHECK((g->block = aligned_alloc(64, (n + 63) & ~(size_t)63)));
     memset(g->block, 0, n);
-    CHECK_EQ(cold_room_bytes(g->layer, 2, g->block, &g->room), n);
-    CHECK(!cold_pool_open(&g->p, g->layer, 2, &g->room, n_threads, NULL, &e));
+    CHECK_EQ(cold_room_bytes(g->layer, COLD_UNITS, g->block, &g->room), n);
+    CHECK(!cold_pool_open(&g->p, g->layer, COLD_UNITS, &g->room, n_threads, NULL, &e));
     CHECK(!cold_kernels_find(NULL, &g->k, &e));
 }
 
@@ -119,8 +128,8 @@ static void post_job(rig *g)
         }
         s[i] = (cold_scale){(float)rng_unit(&g->rng) * 0.01f, {(int16_t)sum[0], (int16_t)sum[1]}};
     }
-    atomic_store(&p->layer, (uint32_t)rng_below(&g->rng, 2));
-    atomic_store(&p->silu, atomic_load(&p->layer));
+    atomic_store(&p->layer, (uint32_t)rng_below(&g->rng, COLD_UNITS));
+    atomic_store(&p->unit, atomic_load(&p->layer));
     atomic_store(&p->n_experts, n);
     post_next(p);
 }
@@ -137,7 +146,7 @@ static bool answered(const rig *g, double ms)
 }
 
 /* Pair `k`, expert e, by the kernels one after the other. */
-static void by_hand(const rig *g, int32_t e, int32_t row, bool silu, float *y)
+static void by_hand(const rig *g, int32_t e, int32_t row, cold_unit unit, float *y)
 {
     float a[N_FF], b[N_FF], part[1][COLD_TILE];
     int8_t q[N_FF];
@@ -150,10 +159,12 @@ static void by_hand(const rig *g, int32_t e, int32_t row, bool silu, float *y)
     for (int t = 0; t < N_FF / 16; t++)
         for (int i = 0; i < 2; i++) {
             g->k->tile(&m[i], t, 1, &x, 1, part);
+            for (int k = 0; k < 16 && unit == COLD_CUT; k++)
+                part[0][k] += g->bias[i][e * N_FF + 16 * t + k];
             memcpy((i ? b : a) + 16 * t, part, sizeof part);
         }
     for (int i = 0; i < FF_GROUPS; i++)
-        g->k->gate(silu, a + 32 * i, b + 32 * i, q + 32 * i, &s[i]);
+        g->k->gate(unit, a + 32 * i, b + 32 * i, q + 32 * i, &s[i]);
     x = (cold_row){q, s};
     for (int t = 0; t < OUT_TILES; t++) {
         g->k->tile(&m[2], t, 1, &x, 1, part);
@@ -179,7 +190,7 @@ TEST(cold_pool_answers_with_the_bits_of_its_kernels)
             for (uint32_t k = 0; k < atomic_load(&p->n_experts); k++)
                 for (int32_t j = p->first[k]; j < p->first[k + 1]; j++, pairs++) {
                     float want[OUT_TILES * COLD_TILE];
-                    by_hand(&g, p->expert[k], p->row[j], atomic_load(&p->silu), want);
+                    by_hand(&g, p->expert[k], p->row[j], atomic_load(&p->unit), want);
                     CHECK(!memcmp(g.room.y + j * N_OUT, want, sizeof(float) * N_OUT));
                 }
             if (trial == 20)
@@ -202,12 +213,12 @@ TEST(cold_pool_ignores_what_is_no_job)
     rig g;
     open_rig(&g, 2);
     cold_post *p = g.room.post;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 7; i++) {
         post_job(&g);
         CHECK(answered(&g, 60 * MANY));
         uint32_t n = atomic_load(&p->n_experts);
         if (i == 0)
-            atomic_store(&p->layer, 2);
+            atomic_store(&p->layer, COLD_UNITS);
         else if (i == 1)
             atomic_store(&p->n_experts, COLD_PAIRS + 1);
         else if (i == 2)
@@ -216,6 +227,8 @@ TEST(cold_pool_ignores_what_is_no_job)
             p->expert[n - 1] = N_EXPERTS;
         else if (i == 4)
             p->row[0] = -1;
+        else if (i == 5)
+            atomic_store(&p->unit, COLD_UNITS);
         else
             p->first[n] = COLD_PAIRS + 1;
         post_next(p);
@@ -257,7 +270,7 @@ TEST(cold_pool_answers_jobs_that_follow_at_once)
         for (uint32_t k = 0; k < atomic_load(&p->n_experts); k++) {
             float want[OUT_TILES * COLD_TILE];
             int32_t j = p->first[k];
-            by_hand(&g, p->expert[k], p->row[j], atomic_load(&p->silu), want);
+            by_hand(&g, p->expert[k], p->row[j], atomic_load(&p->unit), want);
             CHECK(!memcmp(g.room.y + j * N_OUT, want, sizeof(float) * N_OUT));
         }
     }
@@ -329,7 +342,7 @@ static status open_and_close(void *arg, err *e)
 {
     rig *g = arg;
     cold_pool *p;
-    status st = cold_pool_open(&p, g->layer, 2, &g->room, 2, NULL, e);
+    status st = cold_pool_open(&p, g->layer, COLD_UNITS, &g->room, 2, NULL, e);
     if (!st)
         cold_pool_close(p);
     return st;

@@ -53,9 +53,9 @@ static void group_dots(const int kind, const group_codes *c, const int8_t *x, co
     }
 }
 
-float cold_act(bool silu, float x)
+float cold_gated(cold_unit unit, float a, float b)
 {
-    return act_of(silu, x);
+    return unit == COLD_CUT ? cut_unit(a, b) : act_of(unit == COLD_SILU, a) * b;
 }
 
 extern const cold_kernels cold_kernels_portable;

@@ -27,6 +27,9 @@ enum {
     COLD_JOB_ROWS = 16 /* a pass of more rows hands nothing over */
 };
 
+/* The gated unit of a job: gelu(a) * b, silu(a) * b, or ACT_SWIGLU_CUT of backend/ops.h. */
+typedef enum cold_unit { COLD_GELU, COLD_SILU, COLD_CUT, COLD_UNITS } cold_unit;
+
 #define COLD_FIRST 0xfffffff0u /* the last job, before there was any */
 #define COLD_NEXT(seq) ((seq) == 0xffffffffu ? 1u : (seq) + 1u)
 
@@ -38,7 +41,7 @@ typedef struct cold_post {
     cold_word late; /* the job whose answer the GPU did not wait for any longer; 0: none */
     cold_word pad2[15];
     /* The job. Pairs first[i] .. first[i + 1] - 1 choose expert[i]; row[p] is pair p's row of x. */
-    cold_word layer, n_experts, silu, unused;
+    cold_word layer, n_experts, unit /* cold_unit */, unused;
     int32_t expert[COLD_PAIRS], first[COLD_PAIRS + 1], row[COLD_PAIRS];
 } cold_post;
 

@@ -146,19 +146,26 @@ TEST(cold_host_share_ends_the_slower_side_first)
     }
 }
 
-TEST(cold_activations_are_silu_and_gelu)
+TEST(cold_units_are_silu_gelu_and_the_cut_one)
 {
     for (double x = -79; x < 79; x += 0.0137) {
         double v = (float)x;
         double silu = v / (1 + exp(-v));
         double gelu = v / (1 + exp(-2 * 0.79788456080286535588 * (v + 0.044715 * v * v * v)));
-        CHECK(fabs(cold_act(true, (float)x) - silu) <= 4e-7 * fabs(silu));
+        CHECK(fabs(cold_gated(COLD_SILU, (float)x, 1) - silu) <= 4e-7 * fabs(silu));
         if (v > -5)
-            CHECK(fabs(cold_act(false, (float)x) - gelu) <= 4e-6 * fabs(gelu) + 1e-9);
+            CHECK(fabs(cold_gated(COLD_GELU, (float)x, 1) - gelu) <= 4e-6 * fabs(gelu) + 1e-9);
+        double low = v < 7 ? v : 7, cut = low / (1 + exp(-1.702f * low));
+        for (double y = -9; y < 10; y += 6) /* beyond the cut at both ends, and within it */
+            CHECK(fabs(cold_gated(COLD_CUT, (float)x, (float)y) -
+                       cut * (fmax(fmin(y, 7), -7) + 1)) <= 4e-6 * fabs(cut) + 1e-9);
     }
-    CHECK(isnan(cold_act(true, NAN)) && isnan(cold_act(false, NAN)));
-    CHECK(cold_act(true, INFINITY) == INFINITY && cold_act(false, INFINITY) == INFINITY);
-    CHECK(fabsf(cold_act(true, -1e4f)) < 1e-30f && fabsf(cold_act(false, -1e4f)) < 1e-30f);
+    CHECK(isnan(cold_gated(COLD_SILU, NAN, 1)) && isnan(cold_gated(COLD_GELU, NAN, 1)));
+    CHECK(cold_gated(COLD_SILU, INFINITY, 1) == INFINITY &&
+          cold_gated(COLD_GELU, INFINITY, 1) == INFINITY);
+    CHECK(isnan(cold_gated(COLD_CUT, NAN, 1)) && isnan(cold_gated(COLD_CUT, 1, NAN)));
+    CHECK(fabsf(cold_gated(COLD_SILU, -1e4f, 1)) < 1e-30f &&
+          fabsf(cold_gated(COLD_GELU, -1e4f, 1)) < 1e-30f);
 }
 
 /* The int8 copy: the largest value has code 127, others round to nearest; NaN and infinity show. */
@@ -168,6 +175,7 @@ TEST(cold_gates_are_quantised_like_the_gpu_does)
     uint64_t r = test_seed();
     err e = {0};
     for (int trial = 0; trial < 200; trial++) {
+        const cold_unit unit = (cold_unit)(trial % COLD_UNITS);
         float a[COLD_GROUP], b[COLD_GROUP];
         int8_t want[COLD_GROUP], q[COLD_GROUP];
         cold_scale first = {0}, s;
@@ -176,11 +184,11 @@ TEST(cold_gates_are_quantised_like_the_gpu_does)
             a[i] = (float)(8 * rng_unit(&r) - 4);
             b[i] = trial % 50 == 49 ? 0 : ldexpf((float)rng_unit(&r), trial % 50 - 25);
         }
-        b[3] = trial == 7 ? NAN : trial == 8 ? INFINITY : b[3];
+        b[3] = trial == 7 ? NAN : trial == 9 ? INFINITY : b[3];
         for (int i = 0; i < 3; i++) {
             if (cold_kernels_find(isa[i], &k, &e))
                 continue;
-            k->gate(trial & 1, a, b, q, &s);
+            k->gate(unit, a, b, q, &s);
             if (!i) {
                 memcpy(want, q, sizeof q);
                 first = s;
@@ -189,12 +197,12 @@ TEST(cold_gates_are_quantised_like_the_gpu_does)
             CHECK(first.d == s.d || (isnan(first.d) && isnan(s.d)));
             CHECK(first.sum[0] == s.sum[0] && first.sum[1] == s.sum[1]);
         }
-        if (trial == 7 || trial == 8) {
+        if (trial == 7 || trial == 9) {
             CHECK(isnan(first.d));
             continue;
         }
         for (int i = 0; i < COLD_GROUP; i++)
-            CHECK(fabsf(cold_act(trial & 1, a[i]) * b[i] - first.d * want[i]) <=
+            CHECK(fabsf(cold_gated(unit, a[i], b[i]) - first.d * want[i]) <=
                   0.501f * first.d + 1e-35f);
     }
     const cold_kernels *k;

@@ -45,6 +45,7 @@ typedef struct cold_part { /* a layer, as the kernel that hands over sees it */
     int64_t from, end;
     int32_t n_experts;
     const weight *router, *gate; /* router: NULL if it is not known */
+    float *bias;                 /* the host's copy, of gate and up; or NULL */
 } cold_part;
 
 struct cuda_cold {
@@ -121,6 +122,33 @@ static status layer_of(const cold_home *h, int32_t i, cold_layer *to, err *e)
     return OK;
 }
 
+/* The biases of the layer's gated unit, copied from the device. Those of the down product are added
+ * there, to the sum of a row's experts. */
+static status take_biases(cuda_device *c, const expert_layer *l, float **copy, cold_layer *to,
+                          err *e)
+{
+    const weight *up = l->n_parts == 3 ? l->part[1] : NULL;
+    const weight *bias[] = {l->part[0]->bias, up ? up->bias : NULL};
+    const size_t n = (size_t)l->n_experts * (size_t)l->part[0]->n_out;
+    if (!bias[0] && !bias[1])
+        return OK;
+    if (!(*copy = mem_calloc(2 * n, sizeof **copy)))
+        return err_memory(e, "biases of experts on the CPU", 2 * n * sizeof **copy);
+    for (int i = 0; i < 2; i++)
+        if (bias[i] &&
+            !cuda_ok(c, NULL,
+                     cudaMemcpyAsync(*copy + (size_t)i * n, bias[i]->packed, n * sizeof **copy,
+                                     cudaMemcpyDeviceToHost, c->stream),
+                     "biases of experts"))
+            return err_set(e, c->broken_why.status, "%s", c->broken_why.text);
+    if (!cuda_ok(c, NULL, cudaStreamSynchronize(c->stream), "biases of experts"))
+        return err_set(e, c->broken_why.status, "%s", c->broken_why.text);
+    to->bias_step = l->part[0]->n_out;
+    to->gate_bias = bias[0] ? *copy : NULL;
+    to->up_bias = !up ? *copy + to->n_ff : bias[1] ? *copy + n : NULL;
+    return OK;
+}
+
 /* take[m] of m experts: by a given part, or by costs. */
 static void fill_take(int32_t *take, double part, double expert_ms, double bus_ms)
 {
@@ -181,12 +209,18 @@ status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const ex
     status st = OK;
     if (!x || !l || !(x->part = mem_calloc((size_t)n, sizeof *x->part)))
         st = err_memory(e, "experts on the CPU", (size_t)n * sizeof *l);
+    else
+        x->n = n;
     for (int32_t i = 0; i < n && !st; i++) {
         st = layer_of(&home[i], i, &l[i], e);
         x->part[i] = (cold_part){
             home[i].from,
             home[i].from + (int64_t)(home[i].expert_bytes * (size_t)home[i].list->n_experts),
-            home[i].list->n_experts, home[i].list->router, home[i].list->part[0]};
+            home[i].list->n_experts,
+            home[i].list->router,
+            home[i].list->part[0],
+            NULL};
+        st = st ? st : take_biases(c, home[i].list, &x->part[i].bias, &l[i], e);
     }
     st = st ? st : take_memory(c, x, l, n, e);
     int32_t n_threads = how->n_threads;
@@ -197,7 +231,6 @@ status cuda_cold_open(cuda_device *c, const cold_home *home, int32_t n, const ex
     st = st ? st : cold_pool_open(&x->pool, l, n, &x->room, n_threads, how->isa, e);
     st = st ? st : cuda_early_open(c, home, n, buffers, buffer_bytes, bus_bytes_s, &x->early, e);
     if (!st) {
-        x->n = n;
         double read_bytes_s = READ_SPEED * (x->early ? READ_SHARE : 1) * bus_bytes_s;
         x->bus_ms = read_bytes_s > 0 ? (double)home[0].expert_bytes / read_bytes_s * 1e3 : 0;
         x->computes = how->part != 0;
@@ -230,6 +263,8 @@ void cuda_cold_close(cuda_device *c, cuda_cold *x)
     cold_pool_close(x->pool);
     if (x->block)
         cudaFreeHost(x->block);
+    for (int32_t i = 0; x->part && i < x->n; i++)
+        mem_free(x->part[i].bias);
     mem_free(x->part);
     mem_free(x);
 }
@@ -336,12 +371,12 @@ static cold_view view_of(const cuda_cold *x, const weight *w)
 }
 
 cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
-                         bool silu)
+                         cold_unit unit)
 {
     const int32_t layer = gate->home->layer;
     const bool told = x->told_layer == layer && r.rows == 1;
     cold_view v = view_of(x, gate);
-    v.silu = silu;
+    v.unit = unit;
     x->told_layer = -1;
     x->handed = hands_over(r.rows, r.k);
     if (!x->handed)

@@ -51,7 +51,7 @@ cuda_cold *cuda_cold_shared(cuda_cold *x);
 /* For the gated product, which then hands over, if the router has told what becomes of the pairs;
  * else this launches a kernel that tells and hands over. q: the int8 copy of the rows. */
 cold_view cuda_cold_hand(cuda_device *c, cuda_cold *x, routing r, const weight *gate, dev_quant q,
-                         bool silu);
+                         cold_unit unit);
 /* For the product that reads the host's: the same, if the layer's gated product has handed over. */
 cold_view cuda_cold_again(cuda_cold *x, const weight *down);
 /* For the launch of a router of so many rows, which then tells what becomes of its pairs; .pair

@@ -687,7 +687,7 @@ DEV float exp_of(float x)
     return mul_rn(p, scale);
 }
 
-/* The activation of a gated unit: silu, or gelu by its tanh formula; cold_act of
+/* The activation of a gated unit: silu, or gelu by its tanh formula; cold_gated of
  * backend/cpu/cold.h. Division is IEEE's on both sides. */
 DEV float gate_of(bool silu, float x)
 {

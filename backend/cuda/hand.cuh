@@ -26,7 +26,7 @@ DEV void describe(const cold_view &c, int n_experts, int n_pairs)
     post->first[n_experts] = n_pairs;
     post->layer = (uint32_t)c.layer;
     post->n_experts = (uint32_t)n_experts;
-    post->silu = c.silu;
+    post->unit = (uint32_t)c.unit;
 }
 
 /* Publishes the job. All threads that wrote it have executed a system fence before. */

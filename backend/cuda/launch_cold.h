@@ -86,7 +86,7 @@ typedef struct cold_view {
     cold_room room;
     early_view early;
     int32_t layer;
-    bool silu;
+    cold_unit unit;
     /* For the gated product of a pass of one row, whose router has told what becomes of the pairs:
      * it has so many, and blocks more, which post the job, choose by a guess's logits and ask. 0: a
      * kernel has done that. */

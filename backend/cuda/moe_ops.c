@@ -289,7 +289,10 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     cuda_cold *cold = cuda_cold_of(c, gate);
     cold_view v = {0};
     if (cold) {
-        v = cuda_cold_hand(c, cold, r, gate, q, act == ACT_SILU);
+        v = cuda_cold_hand(c, cold, r, gate, q,
+                           act == ACT_SWIGLU_CUT ? COLD_CUT
+                           : act == ACT_SILU     ? COLD_SILU
+                                                 : COLD_GELU);
         a.chosen = a.chosen && (v.posts || !v.pair); /* else the kernel before tells the pairs */
     }
     a.ready = a.chosen && ready;

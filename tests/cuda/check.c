@@ -278,9 +278,15 @@ bool pair_make(rig *g, pair *p, num_type type, int32_t n_in, int32_t n_out, int3
 
 void pair_bias(rig *g, pair *p)
 {
+    if (rng_below(&g->rng, 2) == 0)
+        pair_biased(g, p);
+}
+
+void pair_biased(rig *g, pair *p)
+{
     const weight *w = &p->w[0];
     pair b;
-    if (rng_below(&g->rng, 2) || !pair_make(g, &b, NUM_F32, w->n_out, 1, w->n_mat, 0.5, false))
+    if (!pair_make(g, &b, NUM_F32, w->n_out, 1, w->n_mat, 0.5, false))
         return;
     p->bias_bytes = b.bytes;
     for (int i = 0; i < 2; i++) {

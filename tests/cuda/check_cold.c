@@ -108,6 +108,9 @@ static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_
         (!fused && !pair_make(g, &r.w[1], tg, n_in, n_ff, N_EXPERTS, 0.05, false)) ||
         !pair_make(g, &r.w[2], td, n_ff, n_in, N_EXPERTS, 0.05, false))
         return;
+    for (int i = 0; i < 3 && act == ACT_SWIGLU_CUT; i++)
+        if (r.w[i].bytes)
+            pair_biased(g, &r.w[i]);
     r.v = draw(g, (size_t)ROWS * (size_t)n_in, 1.0);
     r.l = draw(g, ROWS * N_EXPERTS, 2);
     r.layer = (expert_layer){.n_experts = N_EXPERTS, .n_slots = N_SLOTS, .n_used = K};
@@ -147,8 +150,11 @@ static void check_formats(rig *g, num_type tg, num_type td, int32_t n_in, int32_
     }
     if (st)
         failed(g, "cold", e.text);
-    const char *what = text("%s %s%s %d -> %d %s", num_name(tg), num_name(td),
-                            fused ? " halves" : "", n_in, n_ff, act == ACT_SILU ? "silu" : "gelu");
+    const char *what =
+        text("%s %s%s %d -> %d %s", num_name(tg), num_name(td), fused ? " halves" : "", n_in, n_ff,
+             act == ACT_SWIGLU_CUT ? "cut, biases"
+             : act == ACT_SILU     ? "silu"
+                                   : "gelu");
     char shape[128];
     snprintf(shape, sizeof shape, "%.60s: parts that differ", what);
     verdict(g, "cold", shape, differ, 0);
@@ -405,6 +411,8 @@ void check_cold(rig *g)
                       i & 2 ? ACT_SILU : ACT_GELU_TANH);
     }
     check_formats(g, NUM_Q4_K, NUM_Q8_0, 768, 96, true, ACT_GELU_TANH);
+    check_formats(g, NUM_MXFP4, NUM_MXFP4, 256, 128, false, ACT_SWIGLU_CUT);
+    check_formats(g, NUM_Q8_0, NUM_Q4_K, 96, 256, true, ACT_SWIGLU_CUT);
     check_formats(g, NUM_IQ1_M, NUM_Q2_0, 256, 320, false, ACT_SILU);
     check_formats(g, NUM_TQ1_0, NUM_IQ3_S, 256, 256, true, ACT_GELU_TANH);
     check_late(g);
@@ -413,5 +421,6 @@ void check_cold(rig *g)
     check_model(g, "laguna", "30%");
     check_model(g, "qwen35moe", "30%");
     check_model(g, "qwen3moe", "55%"); /* 4 of 8 experts for a token */
+    check_model(g, "gpt-oss", "55%");
     check_model(g, NULL, "30%");
 }

@@ -75,6 +75,7 @@ bool pair_make(rig *g, pair *w, num_type type, int32_t n_in, int32_t n_out, int3
 void pair_free(rig *g, pair *w);
 /* Gives biases to half of the weights that ask. The pair stays where it is from here on. */
 void pair_bias(rig *g, pair *w);
+void pair_biased(rig *g, pair *w); /* gives biases surely */
 
 enum { ROWS_MAX = 2400 };
 /* A step of one chain: rows at indices first.. */
