@@ -145,24 +145,22 @@ template <int K> DEV uint32_t bits_word(uint32_t c, int w)
  * such that the others make no difference. The top bit of a digit would stand for a sign. */
 template <int K> DEV void bits_words(uint32_t *word, uint32_t c0, uint32_t c1)
 {
-    if (K == PACK_BITS1) {
-        const uint32_t low = c0 & 0x77777777, high = c0 >> 1 & 0x77777777;
+    constexpr bool single = K == PACK_BITS1;
+#pragma unroll
+    for (int h = 0; h < (single ? 1 : 2); h++) {
+        const uint32_t c = h ? c1 : c0, low = c & 0x77777777, high = c >> (single ? 1 : 2);
 #pragma unroll
         for (int b = 0; b < 2; b++) {
-            word[b] = pick_by(0x01ff01ff, 0x01ff01ff, low >> 16 * b);
-            word[2 + b] = pick_by(0x0101ffff, 0x0101ffff, low >> 16 * b);
-            word[4 + b] = pick_by(0xffffffff, 0x01010101, low >> 16 * b);
-            word[6 + b] = pick_by(0xffffffff, 0x01010101, high >> 16 * b);
-        }
-        return;
-    }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint32_t c = h ? c1 : c0, low = c & 0x77777777, high = c >> 2 & 0x77777777;
-#pragma unroll
-        for (int b = 0; b < 2; b++) {
-            word[4 * h + b] = pick_by(0x020100ff, 0x020100ff, low >> 16 * b);
-            word[4 * h + 2 + b] = pick_by(0x020100ff, 0x020100ff, high >> 16 * b);
+            const uint32_t first = low >> 16 * b, last = (high & 0x77777777) >> 16 * b;
+            if constexpr (single) {
+                word[b] = pick_by(0x01ff01ff, 0x01ff01ff, first);
+                word[2 + b] = pick_by(0x0101ffff, 0x0101ffff, first);
+                word[4 + b] = pick_by(0xffffffff, 0x01010101, first);
+                word[6 + b] = pick_by(0xffffffff, 0x01010101, last);
+            } else {
+                word[4 * h + b] = pick_by(0x020100ff, 0x020100ff, first);
+                word[4 * h + 2 + b] = pick_by(0x020100ff, 0x020100ff, last);
+            }
         }
     }
 }
