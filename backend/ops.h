@@ -436,6 +436,8 @@ mat op_matmul(pass *p, mat x, const weight *w);
 mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act);
 mat op_act_mul(pass *p, mat a, mat b, act_kind act);
 mat op_rope(pass *p, mat x, const rope *r); /* in place; returns x */
+/* A number beyond f16 is stored as NaN in f16: an infinite key might have a score of -inf, and be
+ * left out without a trace. */
 void op_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 mat op_attend(pass *p, mat q, const kv_view *kv, float scale);
 /* Where p->tail is set: the shares softmax_t(scale q[r, h] . k[t]) over the keys t that row r sees,

@@ -29,7 +29,8 @@ status not_finite(const carat_model *m, int64_t pos, err *e)
 {
     return err_set(e, E_NUMERIC,
                    "%s computed a NaN or an infinity at position %lld: the weights are damaged, or "
-                   "the numbers overflow",
+                   "a number is too large for its format (keys and values above 65504 need "
+                   "--kv-type bf16 or f32)",
                    m->core.name, (long long)pos);
 }
 

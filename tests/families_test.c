@@ -66,6 +66,44 @@ TEST(fused_projections)
     check_same("qwen3moe", &(fidelity_file){.fused_qkv = true});
 }
 
+/* Keys and values that no norm bounds. Beyond f16 a pass fails and says so; a larger format
+ * computes them. In blocks they are within the range of a block's scale. */
+TEST(keys_and_values_beyond_f16_fail_with_a_sentence)
+{
+    static const struct {
+        const char *model, *tensor;
+        float scale;
+    } cases[] = {
+        {"llama", "blk.0.attn_k.weight", 3e5f},   {"llama", "blk.2.attn_v.weight", 3e6f},
+        {"gpt-oss", "blk.0.attn_k.weight", 1e6f}, {"gpt-oss", "blk.1.attn_k.bias", 1e6f},
+        {"gpt-oss", "blk.1.attn_v.bias", 1e7f},   {"qwen3", "blk.1.attn_k_norm.weight", 1e5f}};
+    static const char *const types[] = {"f16", "f32", "bf16", "q8_0"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fidelity f;
+        fidelity_open(&f, cases[i].model);
+        const char *path = fidelity_write(
+            &f, &(fidelity_file){.scaled_tensor = cases[i].tensor, .scale = cases[i].scale});
+        for (int k = 0; k < 4; k++) {
+            err e = {0};
+            carat_model *m = NULL;
+            carat_session *s = NULL;
+            const carat_session_options opt = {
+                .n_ctx = 64, .chunk = 9, .kv_k = types[k], .kv_v = types[k]};
+            float *x = mem_calloc((size_t)f.n_vocab, sizeof *x);
+            CHECK_OK(carat_model_open(path, NULL, &m, &e), e);
+            CHECK_OK(carat_session_open(m, &opt, &s, &e), e);
+            status st = carat_eval(s, f.tokens, 40, x, NULL, &e);
+            CHECK_MSG(!st == (k > 0), "%s, %s in %s: %s", cases[i].model, cases[i].tensor, types[k],
+                      st ? e.text : "no error");
+            CHECK_MSG(!st || strstr(e.text, "--kv-type bf16"), "%s", e.text);
+            mem_free(x);
+            carat_session_close(s);
+            carat_model_close(m);
+        }
+        fidelity_close(&f);
+    }
+}
+
 enum { ANSWER = 24 };
 typedef struct answer {
     int32_t id[ANSWER], n;

@@ -352,6 +352,8 @@ const char *fidelity_write(const fidelity *f, const fidelity_file *v)
         float *x = draw_weights(&r[i]);
         if (same(r[i].name, v->nan_tensor))
             x[v->nan_at] = NAN;
+        for (uint64_t k = 0; k < r[i].n && same(r[i].name, v->scaled_tensor); k++)
+            x[k] *= v->scale;
         if (is_split(&r[i], v))
             write_split(w, &r[i], x);
         else

@@ -43,6 +43,8 @@ typedef struct fidelity_file {
     uint32_t type;      /* a num_type for matrices whose rows fit its blocks; 0 (f32): all f32 */
     const char *nan_tensor; /* element `nan_at` becomes NaN */
     uint64_t nan_at;
+    const char *scaled_tensor; /* all elements times `scale` */
+    float scale;
     const char *drop_key, *drop_tensor; /* left out */
     const char *set_key;                /* a number, replaced by a u32 of this value */
     uint32_t set_value;

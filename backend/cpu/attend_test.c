@@ -346,6 +346,34 @@ PLAIN_TEST(cpu_attention_with_huge_scores)
     }
 }
 
+/* A key beyond f16 whose scores are all -inf, and would be left out without a trace: rows that see
+ * it are NaN, and rows before it are not. */
+PLAIN_TEST(cpu_attention_over_a_key_beyond_f16_is_nan)
+{
+    enum { BAD = 20, ROWS = 40 };
+    const shape s = {128, 2, 2, 0, 128, NUM_F16, NUM_F16, false, false, false, false};
+    for (int a = 0; a < N_ISA; a++) {
+        uint64_t rng = test_seed();
+        attend_fixture f;
+        if (!fixture_open(&f, every_isa[a], s, &rng))
+            continue;
+        f.line[0].k[(size_t)BAD * 2 * 128] = -1e6f; /* of head 0 */
+        pass *p = test_pass_begin(&f.t, f.d, ROWS, 0);
+        store(&f, p);
+        mat q = queries(&f, ROWS, &rng);
+        for (size_t i = 0; i < (size_t)ROWS * (size_t)q.stride; i++)
+            q.at[i] = fabsf(q.at[i]) + 0.01f;
+        mat o = attend(&f, p, q);
+        for (int32_t r = 0; r < ROWS; r++) {
+            CHECK_MSG(isnan(mat_row(o, r)[0]) == (r >= BAD), "%s, row %d", every_isa[a], r);
+            CHECK(!isnan(mat_row(o, r)[s.dim]));
+        }
+        mem_free(q.at);
+        mem_free(o.at);
+        fixture_close(&f);
+    }
+}
+
 /* Far more keys than one wave of a split decode holds, in runs of blocks and merged by all threads:
  * as the reference says, and to the bit what another number of threads, and a chunk, make of it. */
 PLAIN_TEST(cpu_attention_over_several_waves)

@@ -54,6 +54,14 @@ static inline act_mul_fn cpu_act_kernel(const cpu_kernels *k, act_kind act)
     }
 }
 
+/* Makes infinities of a stored head NaN. A key with an infinity may have a score of -inf, which
+ * drops it without a trace. A NaN reaches the logits, which the engine tests. */
+static inline void cpu_mark_overflow(uint16_t *f16, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        f16[i] |= (f16[i] & 0x7fff) == 0x7c00 ? 0x200 : 0;
+}
+
 extern const device_ops cpu_ref_ops; /* ref.c */
 
 /* Whether weight_load makes a packed copy of w. */

@@ -443,6 +443,8 @@ static void ref_store_head(const float *x, char *to, num_type t, float *turned, 
         num_rotate(turned, n);
     }
     num_format_of(t)->encode(turned ? turned : x, to, n);
+    if (t == NUM_F16)
+        cpu_mark_overflow((uint16_t *)(void *)to, n);
 }
 
 static void ref_kv_store(pass *p, const kv_view *kv, mat k, mat v)

@@ -212,10 +212,12 @@ static void store_head(const cpu_kernels *k, const float *x, char *to, num_type 
         memcpy(turned, x, (size_t)dim * sizeof *x);
         num_rotate(turned, dim);
     }
-    if (t == NUM_F16)
-        k->to_f16((uint16_t *)(void *)to, turned ? turned : x, dim);
-    else
+    if (t != NUM_F16) {
         num_format_of(t)->encode(turned ? turned : x, to, dim);
+        return;
+    }
+    k->to_f16((uint16_t *)(void *)to, turned ? turned : x, dim);
+    cpu_mark_overflow((uint16_t *)(void *)to, dim);
 }
 
 static void store_row(const rows_job *j, int32_t r, int32_t thread)

@@ -551,6 +551,13 @@ DEV void encode_tq3(uint8_t *b, const float *x, bool in)
         b[10 + l / 2] = (uint8_t)(high | other << 4);
 }
 
+/* As the CPU's cpu_mark_overflow: beyond f16 is NaN. */
+DEV uint32_t kv_f16(float v)
+{
+    uint32_t h = f32_to_f16(v);
+    return (h & 0x7fff) == 0x7c00 ? h | 0x200 : h;
+}
+
 /* Elements e .. e + 3 of a row without blocks. */
 DEV void kv_put_floats(void *row, int kind, int e, float4 v)
 {
@@ -558,7 +565,7 @@ DEV void kv_put_floats(void *row, int kind, int e, float4 v)
         *(float4 *)((float *)row + e) = v;
     else if (kind == KV_F16)
         *(uint2 *)((uint16_t *)row + e) =
-            make_uint2(f32x2_to_f16(v.x, v.y), f32x2_to_f16(v.z, v.w));
+            make_uint2(kv_f16(v.x) | kv_f16(v.y) << 16, kv_f16(v.z) | kv_f16(v.w) << 16);
     else
         *(uint2 *)((uint16_t *)row + e) =
             make_uint2(f32x2_to_bf16(v.x, v.y), f32x2_to_bf16(v.z, v.w));

@@ -12,7 +12,7 @@ DEV void store_one(void *row, int kind, int e, float v)
     if (kind == KV_F32)
         ((float *)row)[e] = v;
     else
-        ((uint16_t *)row)[e] = (uint16_t)(kind == KV_F16 ? f32_to_f16(v) : f32_to_bf16(v));
+        ((uint16_t *)row)[e] = (uint16_t)(kind == KV_F16 ? kv_f16(v) : f32_to_bf16(v));
 }
 
 /* k, v: [rows, n_head_kv * head_dim], to the places of the rows' keys.
