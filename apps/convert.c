@@ -27,7 +27,7 @@
 #include <sys/stat.h>
 
 typedef struct {
-    const char *type, *name, *target, *dialect;
+    const char *type, *name, *target, *dialect, *mmproj;
     int64_t n_threads;
 } convert_options;
 
@@ -35,6 +35,8 @@ static const option table[] = {
     OPT_STR(convert_options, type, "type", 't', "TYPE",
             "of the weights (default bf16, of drafters q8_0)"),
     OPT_STR(convert_options, name, "name", 0, "TEXT", "general.name (default: the directory's)"),
+    OPT_STR(convert_options, mmproj, "mmproj", 0, "FILE",
+            "write the vision tower too, in bf16: the file that sees images for the model"),
     OPT_STR(convert_options, target, "target", 0, "FILE",
             "of a drafter: the GGUF file of its model, for checks and the tokenizer"),
     OPT_STR(convert_options, dialect, "dialect", 0, "NAME",
@@ -391,15 +393,24 @@ void convert_floats(num_type type, const unsigned char *from, float *x, uint64_t
     }
 }
 
+static uint64_t item_rows(const convert_item *it)
+{
+    return it->t.ne[1] * it->t.ne[2] * it->t.ne[3];
+}
+
 void convert_decode_row(const convert_item *it, uint64_t r, float *x)
 {
-    uint64_t n = it->t.ne[0], size, rows = it->t.ne[1] * it->t.ne[2], share;
+    uint64_t n = it->t.ne[0], size, rows = item_rows(it), share;
     if (!it->n_sources) {
         memset(x, 0, (size_t)n * sizeof *x);
         return;
     }
     if (convert_is_turned(it)) {
         convert_turned_row(it, r, x);
+        return;
+    }
+    if (convert_is_pictured(it)) {
+        convert_pictured_row(it, r, x);
         return;
     }
     if (!it->t.change.columns)
@@ -451,11 +462,13 @@ static status fill_converted(void *user, uint64_t i, uint64_t first, uint64_t n_
         mem_free(x);
         return err_memory(e, "a row of weights", 2 * (size_t)n * sizeof *x);
     }
-    share = it->n_sources ? it->t.ne[1] * it->t.ne[2] / (uint64_t)it->n_sources : 1;
+    share = it->n_sources ? item_rows(it) / (uint64_t)it->n_sources : 1;
     for (uint64_t r = 0; r < n_rows && !st; r++) {
         convert_decode_row(it, first + r, x);
         change_row(&it->t.change, x, x + n, n);
-        if (it->n_sources)
+        if (convert_is_pictured(it))
+            st = convert_check_pictured(it, first + r, x, e);
+        else if (it->n_sources && it->t.role != ROLE_LOW && it->t.role != ROLE_HIGH)
             st = tensor_check_row(convert_source(it, (first + r) / share),
                                   it->first_row + (first + r) % share, x, it->type, e);
         if (!st)
@@ -504,7 +517,8 @@ status convert_write(const convert_request *r, const convert_job *j, const conve
     if ((st = pool_open(&threads, r->n_threads, e)) || (st = gguf_create(&w, r->out, e)))
         goto out;
     j->s->family->put(w, j->s);
-    gguf_put_string(w, "general.type", "model", 5);
+    const char *kind = j->s->family->tower ? "mmproj" : "model";
+    gguf_put_string(w, "general.type", kind, strlen(kind));
     gguf_put_string(w, "general.name", name, strlen(name));
     gguf_put_u32(w, "general.file_type", (uint32_t)r->mix->file_type);
     gguf_put_u32(w, "general.quantization_version", 2);
@@ -514,11 +528,11 @@ status convert_write(const convert_request *r, const convert_job *j, const conve
         goto out;
     if (target)
         put_tokenizer_of(w, target);
-    else if (!words)
+    else if (!words && !j->s->family->tower)
         gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
     for (int32_t i = 0; i < j->n; i++) {
         const convert_item *it = &j->at[i];
-        rows[i].n_rows = it->t.ne[1] * it->t.ne[2];
+        rows[i].n_rows = item_rows(it);
         num_row_bytes(it->type, it->t.ne[0], &rows[i].row_bytes);
         gguf_put_tensor(w, it->t.name, it->type, it->t.n_dims, it->t.ne);
     }
@@ -631,6 +645,17 @@ status convert_model(const convert_request *request, uint64_t *n_bytes, err *e)
     json_t *config = NULL;
     status st = convert_read_json(&config, r.dir, "config.json", true, e);
     bool draft = !st && convert_is_draft(config);
+    if (!st && r.mmproj && draft)
+        st = err_set(e, E_ARG, "%s is a drafter, which has no vision tower (--mmproj)", r.dir);
+    if (!st && r.mmproj) { /* before the large file: it may be refused */
+        convert_request tower = {.dir = r.dir,
+                                 .out = r.mmproj,
+                                 .mix = weight_mix_named("bf16"),
+                                 .name = r.name,
+                                 .n_threads = r.n_threads,
+                                 .unknown = r.unknown};
+        st = convert_tower(&tower, config, n_bytes, e);
+    }
     r.mix = r.mix ? r.mix : weight_mix_named(draft ? "q8_0" : "bf16");
     if (!st)
         st = draft ? convert_draft(&r, config, n_bytes, e) : convert_target(&r, n_bytes, e);
@@ -681,7 +706,8 @@ static int run_convert(const command *c, int argc, char **argv)
                          .unknown = &unknown,
                          .notes = &notes,
                          .target = o.target,
-                         .dialect = o.dialect};
+                         .dialect = o.dialect,
+                         .mmproj = o.mmproj};
     if (mix && !weight_mix_writes(mix) && weight_mix_quantizes(mix))
         st =
             err_set(&e, E_ARG,
@@ -693,6 +719,9 @@ static int run_convert(const command *c, int argc, char **argv)
     else if (is_source(argv[0], o.target, argv[1]))
         st = err_set(&e, E_ARG, "%s is read by this conversion, so it cannot be the output",
                      argv[1]);
+    else if (o.mmproj && (is_source(argv[0], NULL, o.mmproj) || !strcmp(o.mmproj, argv[1])))
+        st = err_set(&e, E_ARG, "%s is used by this conversion, so the tower cannot be there",
+                     o.mmproj);
     else
         st = convert_model(&r, &n_bytes, &e);
     if (unknown.n)
@@ -717,7 +746,9 @@ const command command_convert = {
         "Experts in MXFP4, as of gpt-oss, keep their bits whatever TYPE is. "
         "Norms, scales and routers stay f32. The output appears only when it is complete. The "
         "NextN\n"
-        "(MTP) layer of Qwen3.5 to 3.8 is written if the files have it; the vision part is not.\n"
+        "(MTP) layer of Qwen3.5 to 3.8 is written if the files have it; the vision tower of Gemma "
+        "4 and\n"
+        "Qwen3.5 to 3.8 by --mmproj.\n"
         "\n"
         "Drafters: DFlash (also Laguna's, and DSpark's with a bigram correction) and the\n"
         "assistants of Gemma 4. config.json decides, and a tensor of another shape, a missing\n"

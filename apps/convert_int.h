@@ -179,6 +179,11 @@ status convert_check_turned(const convert_item *it, const char *path, err *e);
 /* Row r of an item in blocks, and of another. */
 void convert_block_row(const convert_item *it, uint64_t r, unsigned char *to);
 void convert_turned_row(const convert_item *it, uint64_t r, float *x);
+/* Items of towers whose source has another order: convert_tower.c. */
+bool convert_is_pictured(const convert_item *it);
+void convert_pictured_row(const convert_item *it, uint64_t r, float *x);
+/* As tensor_check_row. */
+status convert_check_pictured(const convert_item *it, uint64_t r, const float *x, err *e);
 /* Values of a type of floats that convert_check_source takes. */
 void convert_floats(num_type type, const unsigned char *from, float *x, uint64_t n);
 /* Row r of an item as floats. Not of an item in blocks. */
@@ -231,6 +236,7 @@ typedef struct convert_request {
     str *notes;   /* receives a sentence about what the files lack; NULL: not wanted */
     /* Of drafters: the model's file, for checks and the tokenizer, and the dialect; may be NULL. */
     const char *target, *dialect;
+    const char *mmproj; /* the file for the vision tower; NULL: none is written */
 } convert_request;
 
 /* Writes the file of a job, which appears only after j->check. words and target are sources of a
@@ -239,6 +245,9 @@ status convert_write(const convert_request *r, const convert_job *j, const conve
                      const gguf *target, uint64_t *n_bytes, err *e);
 /* A drafter: convert_draft.c. r->mix NULL: Q8_0. */
 status convert_draft(const convert_request *r, const json_t *config, uint64_t *n_bytes, err *e);
+
+/* The vision tower of a checkpoint: convert_tower.c. E_ARG: it has none. */
+status convert_tower(const convert_request *r, const json_t *config, uint64_t *n_bytes, err *e);
 
 /* Converts a model. mix NULL: bf16, of drafters Q8_0. *n_bytes: the size of the new file. */
 status convert_model(const convert_request *r, uint64_t *n_bytes, err *e); /* convert.c */

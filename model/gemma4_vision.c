@@ -164,8 +164,10 @@ static void describe(const model_shape *m, const table_tensor *r, shape_tensor *
     if (t->layer >= 0)
         snprintf(t->hf_name, sizeof t->hf_name, "vision_tower.encoder.layers.%d.%s", (int)t->layer,
                  r->hf);
-    if (t->n_dims == 4)
+    if (t->n_dims == 4) {
         t->fan_in = 3 * (float)s->patch * (float)s->patch;
+        t->change.side = (uint32_t)s->patch;
+    }
     if (r->role == ROLE_TAPS)
         t->fan_in = 4;
     /* Scores are not divided by the root of the head size. Norms near 1 would make them large, and

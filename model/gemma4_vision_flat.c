@@ -112,9 +112,12 @@ static const table_tensor of_layer[1]; /* it has no layers */
 
 static void describe(const model_shape *m, const table_tensor *r, shape_tensor *t)
 {
-    (void)m;
+    const gemma4uv_shape *s = own(m);
     if (r->role == ROLE_TAPS)
         t->fan_in = 4;
+    t->change.pairs = r->role == ROLE_TAPS;
+    if (r->ne[0] == PIXELS)
+        t->change.side = (uint32_t)(s->patch * s->merge);
 }
 
 static void cut_layers(model_shape *s, int32_t n_layer)

@@ -120,9 +120,10 @@ static int64_t dim(const model_shape *m, int32_t il, int8_t d)
 }
 
 #define M(name) offsetof(qwen3vl, name)
+#define PATCHES "visual.patch_embed.proj.weight" /* over both frames */
 static const table_tensor of_model[] = {
-    T(ALWAYS, ELSEWHERE, "v.patch_embd.weight", "", MATRIX, PATCH, PATCH, COLOURS, D),
-    T(ALWAYS, ELSEWHERE, "v.patch_embd.weight.1", "", MATRIX, PATCH, PATCH, COLOURS, D),
+    T(ALWAYS, ELSEWHERE, "v.patch_embd.weight", PATCHES, MATRIX, PATCH, PATCH, COLOURS, D),
+    T(ALWAYS, ELSEWHERE, "v.patch_embd.weight.1", PATCHES, MATRIX, PATCH, PATCH, COLOURS, D),
     T(ALWAYS, M(patch_bias), "v.patch_embd.bias", "visual.patch_embed.proj.bias", BIAS, D),
     T(ALWAYS, M(positions), "v.position_embd.weight", "visual.pos_embed.weight", TAPS, D, N_POS),
     T(ALWAYS, M(out_norm), "v.post_ln.weight", "visual.merger.norm.weight", NORM, D),
@@ -153,8 +154,12 @@ static void describe(const model_shape *m, const table_tensor *r, shape_tensor *
     const qwen3vl_shape *s = own(m);
     if (t->layer >= 0)
         snprintf(t->hf_name, sizeof t->hf_name, "visual.blocks.%d.%s", (int)t->layer, r->hf);
-    if (t->n_dims == 4) /* two of them are added */
+    if (t->n_dims == 4) { /* two of them are added */
         t->fan_in = 6 * (float)s->patch * (float)s->patch;
+        t->change.side = (uint32_t)s->patch;
+        t->change.frames = 2;
+        t->change.frame = !strcmp(r->gguf, "v.patch_embd.weight.1");
+    }
     if (r->role == ROLE_TAPS)
         t->fan_in = 4;
 }

@@ -72,6 +72,10 @@ typedef struct hf_change {
     uint32_t every, from;
     /* Matrices of experts, [inputs, outputs] each, or in MXFP4: NAME_blocks and NAME_scales. */
     bool turned;
+    /* Of towers (apps/convert_tower.c): squares of so many pixels a side, whose colours lie
+     * together; one frame of a kernel over `frames` pictures; two tables whose rows take turns. */
+    uint32_t side, frames, frame;
+    bool pairs;
     uint32_t n_k, n_v; /* n_k 0: the order is kept; heads beyond n_v: in groups of n_v */
     uint64_t per_head, before;
 } hf_change;
