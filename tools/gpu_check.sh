@@ -38,6 +38,11 @@ kernels() {
 }
 kernels own ""
 kernels 8.6 --quick
+"$check" --models memory >"$out.memory" 2>&1 || { # what a session takes of a GPU that it has alone
+    bad=1
+    grep -v '^ok' "$out.memory"
+}
+echo "memory alone: $(tail -1 "$out.memory"); $(since)"
 
 same=0
 while read -r prompt; do

@@ -7,7 +7,8 @@
  *     parts      what else must hold of such a case: a table, at the end of this file
  *
  * Bounds are normalised mean square errors: 1e-10 for sums in f32; 2e-6 where queries, keys and
- * probabilities are f16 (a few times the square of 2^-11 / sqrt(3)).
+ * probabilities are f16 (a few times the square of 2^-11 / sqrt(3)), and more where scores, and so
+ * their errors, are larger: of one key beside a sink nothing averages them out.
  */
 #include "tests/cuda/check_attend.h"
 #include "tests/cuda/check_keys.h"
@@ -294,7 +295,8 @@ static void run(rig *g, scene *s)
     op_kv_store(&s->b.gpu, &s->view[1], a->turning ? v[1] : k[1], v[1]);
     s->want = op_attend(&s->b.ref, s->q[0], &s->view[0], s->scale);
     y = op_attend(&s->b.gpu, s->q[1], &s->view[1], s->scale);
-    s->bound = a->type == NUM_F32 ? 1e-10 : drops(s) ? 1e-4 : 2e-6;
+    double wider = deviation / 1.5;
+    s->bound = a->type == NUM_F32 ? 1e-10 : drops(s) ? 1e-4 : 2e-6 * wider * wider;
     if (drops(s)) /* one pair's vote on a tile may differ, within rounding of its limit */
         s->bound += 0.05 / ((double)a->rows * a->n_head);
     verdict(g, s->name, s->shape, both_error(g, &s->b, s->want, y), s->bound);

@@ -400,7 +400,8 @@ static bool second_gpu_is_here(void)
 }
 
 /* The device memory of a working session equals its plan to the byte. What the driver took for it,
- * with recorded passes and whole pages, is within the plan's reserve. */
+ * with recorded passes and whole pages, is within the plan's reserve: known where nothing else runs
+ * on the GPU. */
 static void check_memory(rig *g, const char *name)
 {
     fidelity f;
@@ -429,8 +430,9 @@ static void check_memory(rig *g, const char *name)
         double taken = (double)p->available_bytes - (double)now[0].available_bytes;
         verdict(g, "memory", text("%-8s bytes used beside %.0f planned", name, planned),
                 fabs((double)now[0].used_bytes - planned), 0);
-        verdict(g, "memory", text("%-8s MiB taken from the device", name), taken * 0x1p-20,
-                (double)p->total_bytes * 0x1p-20);
+        if (g->parts == 1) /* other parts take memory of the same GPU */
+            verdict(g, "memory", text("%-8s MiB taken from the device", name), taken * 0x1p-20,
+                    (double)p->total_bytes * 0x1p-20);
     }
     carat_session_close(s);
     carat_model_close(m);
