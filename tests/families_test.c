@@ -134,14 +134,16 @@ static answer answer_of(carat_model *m, carat_session *s, const int32_t *ids, in
 }
 
 /* Drafts of which a part is accepted; a second prompt begins like the first, and differs past the
- * window or before it. Answers are those of a fresh session without drafts. */
-TEST(gpt_oss_with_drafts_and_prefixes_answers_alike)
+ * window or before it. Prompts and answers pass a window and the end of its ring several times;
+ * some last chunk is shorter than the window. Answers are those of a fresh session without drafts,
+ * which computes the prompt in chunks of another size. */
+static void check_drafts_and_prefixes(const char *model, const char *format)
 {
-    static const char *const types[] = {"f16", "q8_0"};
+    const char *const types[] = {"f16", format};
     static const int32_t depth[] = {4, 0, 2, 3};
     fidelity f;
     err e = {0};
-    fidelity_open(&f, "gpt-oss-wide");
+    fidelity_open(&f, model);
     const char *path = fidelity_write(&f, NULL);
     carat_model *m[2];
     int64_t n_rounds = 0;
@@ -153,9 +155,10 @@ TEST(gpt_oss_with_drafts_and_prefixes_answers_alike)
             carat_model_open(path, &(carat_model_options){.draft = i ? "lookup" : NULL}, &m[i], &e),
             e);
     for (int k = 0; k < 2; k++) {
-        const carat_session_options so = {.n_ctx = 160, .chunk = 16, .kv_k = types[k]};
+        carat_session_options so = {.n_ctx = 160, .chunk = 12, .kv_k = types[k]};
         carat_session *kept;
         CHECK_OK(carat_session_open(m[1], &so, &kept, &e), e);
+        so.chunk = 16;
         for (int64_t turn = 0; turn < 3; turn++) {
             int64_t n = 90 + 15 * turn;
             carat_session *fresh;
@@ -166,7 +169,7 @@ TEST(gpt_oss_with_drafts_and_prefixes_answers_alike)
                 .answer = want.id, .n_answer = want.n, .accept = depth, .n_accept = 4};
             answer got = answer_of(m[1], kept, ids, n, &script);
             CHECK_MSG(got.n == ANSWER && !memcmp(got.id, want.id, sizeof got.id),
-                      "%s, turn %d: another answer", types[k], (int)turn);
+                      "%s, %s, turn %d: another answer", model, types[k], (int)turn);
             n_rounds += got.t.n_rounds;
             carat_session_close(fresh);
         }
@@ -176,6 +179,25 @@ TEST(gpt_oss_with_drafts_and_prefixes_answers_alike)
     carat_model_close(m[0]);
     carat_model_close(m[1]);
     fidelity_close(&f);
+}
+
+TEST(gpt_oss_with_drafts_and_prefixes_answers_alike)
+{
+    check_drafts_and_prefixes("gpt-oss-wide", "q8_0");
+}
+TEST(gemma3_with_drafts_and_prefixes_answers_alike)
+{
+    check_drafts_and_prefixes("gemma3", "q8_0");
+}
+TEST(llama_with_drafts_and_prefixes_answers_alike)
+{
+    check_drafts_and_prefixes("llama", "q8_0");
+    check_drafts_and_prefixes("mistral", "bf16"); /* every layer has a window; heads of 16 */
+    check_drafts_and_prefixes("ministral3", "q4_0");
+}
+TEST(qwen3moe_with_drafts_and_prefixes_answers_alike)
+{
+    check_drafts_and_prefixes("qwen3moe", "q8_0");
 }
 
 TEST(families_refuse_what_they_cannot_compute)
