@@ -12,6 +12,15 @@ void num_finite(const float *x, float *to, int n)
         to[i] = x[i] != x[i] ? 0 : fminf(fmaxf(x[i], -0x1.fffffep127f), 0x1.fffffep127f);
 }
 
+void num_take(const float *src, const float *importance, float *x, float *w, int n)
+{
+    for (int i = 0; i < n; i++) {
+        float v = src[i] != src[i] ? 0 : clamp_float(src[i], -1e9f, 1e9f);
+        x[i] = fabsf(v) < 1e-30f ? 0 : v;
+        w[i] = importance ? importance[i] : 1;
+    }
+}
+
 /* x if all of it is finite; else clean, with NaN as 0 and infinities as the largest finite value.
  */
 static const float *finite_block(const float *x, float clean[32])

@@ -62,15 +62,6 @@ static double factor_of(const float *x, const float *w, int n, int top, float si
     return best_factor(s, n_steps, explained);
 }
 
-/* Finite values of moderate size, so that no sum overflows, and their importance. */
-static void take(const float *src, const float *importance, float *x, float *w, int n)
-{
-    for (int i = 0; i < n; i++) {
-        x[i] = src[i] != src[i] ? 0 : clamp_float(src[i], -1e9f, 1e9f);
-        w[i] = importance ? importance[i] : 1;
-    }
-}
-
 static int level_of(float x, float d, int top)
 {
     float v = d != 0 ? x / d : 0;
@@ -85,7 +76,7 @@ NUM_WEIGH(q1_0)
     float x[N], w[N];
     for (; n > 0; n -= N, b += 18, src += N, importance += importance ? N : 0) {
         double wx = 0, ww = 0;
-        take(src, importance, x, w, N);
+        num_take(src, importance, x, w, N);
         memset(b, 0, 18);
         for (int i = 0; i < N; i++) {
             wx += (double)w[i] * fabsf(x[i]);
@@ -104,7 +95,7 @@ NUM_WEIGH(q2_0)
     float x[N], w[N];
     for (; n > 0; n -= N, b += 18, src += N, importance += importance ? N : 0) {
         double up, down;
-        take(src, importance, x, w, N);
+        num_take(src, importance, x, w, N);
         double d = factor_of(x, w, N, 2, 1, &up), other = factor_of(x, w, N, 2, -1, &down);
         memset(b, 0, 18);
         float factor = st_f16(b, (float)(down > up ? -other : d));
@@ -120,7 +111,7 @@ NUM_WEIGH(tq1_0)
     for (; n > 0; n -= QK, b += 54, src += QK, importance += importance ? QK : 0) {
         double explained;
         uint8_t digits[52][5] = {{0}}; /* of a byte, the first one counts most */
-        take(src, importance, x, w, QK);
+        num_take(src, importance, x, w, QK);
         float d = st_f16(b + 52, (float)factor_of(x, w, QK, 1, 1, &explained));
         for (int i = 0; i < QK; i++) { /* as in tq1_digit */
             int at = i < 160 ? i % 32 : i < 240 ? 32 + (i - 160) % 16 : 48 + (i - 240) % 4;
@@ -142,7 +133,7 @@ NUM_WEIGH(tq2_0)
     float x[QK], w[QK];
     for (; n > 0; n -= QK, b += 66, src += QK, importance += importance ? QK : 0) {
         double explained;
-        take(src, importance, x, w, QK);
+        num_take(src, importance, x, w, QK);
         memset(b, 0, 64);
         float d = st_f16(b + 64, (float)factor_of(x, w, QK, 1, 1, &explained));
         for (int i = 0; i < QK; i++)
@@ -206,7 +197,7 @@ NUM_WEIGH(nvfp4)
     uint8_t *b = dst;
     float x[FP4_N], w[FP4_N];
     for (int at = 0; n > 0; n -= FP4_N, src += FP4_N, importance += importance ? FP4_N : 0) {
-        take(src, importance, x, w, FP4_N);
+        num_take(src, importance, x, w, FP4_N);
         b[at] = fp4_scale(x, w);
         float d = nvfp4_factor(b[at]), id = d > 0 ? 1 / d : 0;
         uint8_t code[FP4_N];
@@ -226,12 +217,7 @@ NUM_WEIGH(nvfp4)
     }
 }
 
-#define PLAIN(name)                                                                                \
-    NUM_ENCODE(name)                                                                               \
-    {                                                                                              \
-        num_weigh_##name(src, NULL, dst, n);                                                       \
-    }
-PLAIN(q1_0)
-PLAIN(q2_0)
-PLAIN(tq1_0)
-PLAIN(tq2_0)
+NUM_PLAIN(q1_0)
+NUM_PLAIN(q2_0)
+NUM_PLAIN(tq1_0)
+NUM_PLAIN(tq2_0)

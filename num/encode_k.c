@@ -6,8 +6,8 @@
  *      each followed by the least-squares scale for those codes; the best pair is kept;
  *   2. the factors that make those scales integers;
  *   3. with the integer scales fixed, codes again, then the factors by least squares again.
- * Step 3 is kept only when it lowers the error. Weights are uniform: without activations to say
- * which columns matter, squared error on the weights is the honest target.
+ * Step 3 is kept only when it lowers the error. The squared error of an element is multiplied by
+ * its importance; without activations to say which columns matter, all have the same.
  */
 #include "num/num_int.h"
 
@@ -31,63 +31,55 @@ static inline float total(const float lane[LANES])
     return s;
 }
 
-/* One super-block of finite values of moderate size. A scale below 1e-30 could overflow as a
- * reciprocal and one above 1e9 cannot be stored, so anything outside is squeezed. */
-static void clean_block(const float *src, float x[QK])
-{
-    for (int i = 0; i < QK; i++) {
-        float v = src[i] != src[i] ? 0 : clamp_float(src[i], -1e9f, 1e9f);
-        x[i] = fabsf(v) < 1e-30f ? 0 : v;
-    }
-}
-
 /* ---- Codes with a minimum: x = s q - m, s and m >= 0, q in 0..top ------------------------ */
 
 typedef struct {
     float s, m;
 } affine;
 
-static float affine_error(const float *x, int n, int top, affine a)
+static float affine_error(const float *x, const float *w, int n, int top, affine a)
 {
     float is = a.s > 0 ? 1 / a.s : 0, e[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
         for (int l = 0; l < LANES; l++) {
             float d = a.s * nearest_whole((x[i + l] + a.m) * is, 0, (float)top) - a.m - x[i + l];
-            e[l] += d * d;
+            e[l] += w[i + l] * (d * d);
         }
     return total(e);
 }
 
 /* The best s and m for the codes that `a` gives, and their squared error less the sum of x squared.
  * Exact for the codes that are kept, so an upper bound. */
-static affine affine_refit(const float *x, int n, int top, affine a, float *rest)
+static affine affine_refit(const float *x, const float *w, int n, int top, affine a, float *rest)
 {
     float is = a.s > 0 ? 1 / a.s : 0;
-    float vq[LANES] = {0}, vqq[LANES] = {0}, vx[LANES] = {0}, vqx[LANES] = {0};
+    float vw[LANES] = {0}, vq[LANES] = {0}, vqq[LANES] = {0}, vx[LANES] = {0}, vqx[LANES] = {0};
     for (int i = 0; i < n; i += LANES)
         for (int l = 0; l < LANES; l++) {
             float v = x[i + l], q = nearest_whole((v + a.m) * is, 0, (float)top);
-            vq[l] += q;
-            vqq[l] += q * q;
-            vx[l] += v;
-            vqx[l] += q * v;
+            float wq = w[i + l] * q;
+            vw[l] += w[i + l];
+            vq[l] += wq;
+            vqq[l] += wq * q;
+            vx[l] += w[i + l] * v;
+            vqx[l] += wq * v;
         }
-    float sq = total(vq), sqq = total(vqq), sx = total(vx), sqx = total(vqx);
-    float det = (float)n * sqq - sq * sq;
+    float sw = total(vw), sq = total(vq), sqq = total(vqq), sx = total(vx), sqx = total(vqx);
+    float det = sw * sqq - sq * sq;
     affine r = a;
     if (det > 0) {
-        r.s = ((float)n * sqx - sq * sx) / det;
+        r.s = (sw * sqx - sq * sx) / det;
         r.m = (sq * sqx - sqq * sx) / det;
     }
     if (r.m < 0 || r.s <= 0) { /* the format has no negative minimum */
         r.m = 0;
         r.s = sqq > 0 && sqx > 0 ? sqx / sqq : a.s;
     }
-    *rest = r.s * (r.s * sqq - 2 * r.m * sq - 2 * sqx) + r.m * ((float)n * r.m + 2 * sx);
+    *rest = r.s * (r.s * sqq - 2 * r.m * sq - 2 * sqx) + r.m * (sw * r.m + 2 * sx);
     return r;
 }
 
-static affine affine_fit(const float *x, int n, int top)
+static affine affine_fit(const float *x, const float *w, int n, int top)
 {
     float lo = 0, hi = x[0], rest, least = FLT_MAX;
     for (int i = 0; i < n; i++) {
@@ -97,19 +89,21 @@ static affine affine_fit(const float *x, int n, int top)
     if (hi <= lo) /* all equal and not positive: the minimum alone represents them */
         return (affine){0, -lo};
     affine best = {(hi - lo) / (float)top, -lo};
-    /* A slightly smaller range rounds the extremes worse and all other values better. */
-    for (int step = -2; step <= 10; step++) {
-        float range = (hi - lo) * (1 - 0.03f * (float)step);
-        affine a = {range / (float)top, -lo - 0.5f * (hi - lo - range)};
-        a.m = a.m < 0 ? 0 : a.m;
-        a = affine_refit(x, n, top, a, &rest);
-        if (rest < least) {
-            least = rest;
-            best = a;
+    /* A slightly smaller range rounds the extremes worse and all other values better. What it loses
+     * is taken from the top, from both ends alike, or from the bottom. */
+    for (int step = -2; step <= 10; step++)
+        for (int end = 0; end < 3; end++) {
+            float range = (hi - lo) * (1 - 0.03f * (float)step);
+            affine a = {range / (float)top, -lo - 0.5f * (float)end * (hi - lo - range)};
+            a.m = a.m < 0 ? 0 : a.m;
+            a = affine_refit(x, w, n, top, a, &rest);
+            if (rest < least) {
+                least = rest;
+                best = a;
+            }
         }
-    }
     for (int round = 0; round < 3; round++) { /* codes for the new scale, scale for the new codes */
-        affine a = affine_refit(x, n, top, best, &rest);
+        affine a = affine_refit(x, w, n, top, best, &rest);
         if (!(rest < least))
             break;
         least = rest;
@@ -121,6 +115,7 @@ static affine affine_fit(const float *x, int n, int top)
 /* A super-block of n_sub sub-blocks of n = QK / n_sub in progress. */
 typedef struct {
     int n_sub, n, top, scale_top; /* codes 0..top, scales and minima 0..scale_top */
+    const float *w;               /* [QK], the importance */
     uint8_t q[QK], sc[16], mn[16];
     float d, dmin; /* as read back from f16 */
     uint8_t d_bytes[2], dmin_bytes[2];
@@ -135,7 +130,7 @@ static double affine_codes(affine_block *b, const float *x)
         float is = a.s > 0 ? 1 / a.s : 0;
         for (int i = g * b->n; i < (g + 1) * b->n; i++)
             b->q[i] = (uint8_t)nearest_whole((x[i] + a.m) * is, 0, (float)b->top);
-        error += affine_error(x + g * b->n, b->n, b->top, a);
+        error += affine_error(x + g * b->n, b->w + g * b->n, b->n, b->top, a);
     }
     return error;
 }
@@ -154,7 +149,7 @@ static void affine_scales(affine_block *b, const float *x, const affine *fit)
             if (sc < 0 || mn < 0 || sc > b->scale_top || mn > b->scale_top)
                 continue;
             affine a = {b->d * (float)sc, b->dmin * (float)mn};
-            float e = affine_error(x + g * b->n, b->n, b->top, a);
+            float e = affine_error(x + g * b->n, b->w + g * b->n, b->n, b->top, a);
             if (e < best) {
                 best = e;
                 b->sc[g] = (uint8_t)sc;
@@ -170,11 +165,12 @@ static bool affine_factors(const affine_block *b, const float *x, float *d, floa
     double aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;
     for (int i = 0; i < QK; i++) {
         double p = (double)b->sc[i / b->n] * b->q[i], m = b->mn[i / b->n];
-        aa += p * p;
-        ab += p * m;
-        bb += m * m;
-        ax += p * x[i];
-        bx += m * x[i];
+        double wp = b->w[i] * p, wm = b->w[i] * m;
+        aa += wp * p;
+        ab += wp * m;
+        bb += wm * m;
+        ax += wp * x[i];
+        bx += wm * x[i];
     }
     double det = aa * bb - ab * ab;
     if (det <= 1e-9 * aa * bb || det <= 0)
@@ -190,7 +186,7 @@ static void affine_encode(affine_block *b, const float *x)
     float s_max = 0, m_max = 0, d, dmin;
     b->n = QK / b->n_sub;
     for (int g = 0; g < b->n_sub; g++) {
-        fit[g] = affine_fit(x + g * b->n, b->n, b->top);
+        fit[g] = affine_fit(x + g * b->n, b->w + g * b->n, b->n, b->top);
         s_max = fit[g].s > s_max ? fit[g].s : s_max;
         m_max = fit[g].m > m_max ? fit[g].m : m_max;
     }
@@ -211,13 +207,13 @@ static void affine_encode(affine_block *b, const float *x)
     }
 }
 
-NUM_ENCODE(q2_k)
+NUM_WEIGH(q2_k)
 {
     uint8_t *p = dst;
-    float x[QK];
-    for (; n > 0; n -= QK, p += 84, src += QK) {
-        affine_block b = {.n_sub = 16, .top = 3, .scale_top = 15};
-        clean_block(src, x);
+    float x[QK], w[QK];
+    for (; n > 0; n -= QK, p += 84, src += QK, importance += importance ? QK : 0) {
+        affine_block b = {.w = w, .n_sub = 16, .top = 3, .scale_top = 15};
+        num_take(src, importance, x, w, QK);
         affine_encode(&b, x);
         memset(p, 0, 84);
         for (int g = 0; g < 16; g++)
@@ -241,13 +237,13 @@ static void put_k4_head(uint8_t *p, const affine_block *b)
     }
 }
 
-NUM_ENCODE(q4_k)
+NUM_WEIGH(q4_k)
 {
     uint8_t *p = dst;
-    float x[QK];
-    for (; n > 0; n -= QK, p += 144, src += QK) {
-        affine_block b = {.n_sub = 8, .top = 15, .scale_top = 63};
-        clean_block(src, x);
+    float x[QK], w[QK];
+    for (; n > 0; n -= QK, p += 144, src += QK, importance += importance ? QK : 0) {
+        affine_block b = {.w = w, .n_sub = 8, .top = 15, .scale_top = 63};
+        num_take(src, importance, x, w, QK);
         affine_encode(&b, x);
         put_k4_head(p, &b);
         for (int i = 0; i < 128; i++) {
@@ -257,13 +253,13 @@ NUM_ENCODE(q4_k)
     }
 }
 
-NUM_ENCODE(q5_k)
+NUM_WEIGH(q5_k)
 {
     uint8_t *p = dst;
-    float x[QK];
-    for (; n > 0; n -= QK, p += 176, src += QK) {
-        affine_block b = {.n_sub = 8, .top = 31, .scale_top = 63};
-        clean_block(src, x);
+    float x[QK], w[QK];
+    for (; n > 0; n -= QK, p += 176, src += QK, importance += importance ? QK : 0) {
+        affine_block b = {.w = w, .n_sub = 8, .top = 31, .scale_top = 63};
+        num_take(src, importance, x, w, QK);
         affine_encode(&b, x);
         put_k4_head(p, &b);
         memset(p + 16, 0, 32);
@@ -282,6 +278,7 @@ NUM_ENCODE(q5_k)
 typedef struct {
     int n_sub, n, lo, hi;
     int scale_lo, scale_hi; /* of the integer scales */
+    const float *w;         /* [QK], the importance */
     int8_t level[QK];       /* the value of each code, not its bits */
     int sc[16];
     float d;
@@ -306,28 +303,30 @@ static inline void levels_of(const signed_block *b, const float *x, float is, fl
     }
 }
 
-static float signed_error(const signed_block *b, const float *x, float s)
+static float signed_error(const signed_block *b, const float *x, const float *w, float s)
 {
     float is = s != 0 ? 1 / s : 0, e[LANES] = {0}, level[LANES];
     for (int i = 0; i < b->n; i += LANES) {
         levels_of(b, x + i, is, level);
         for (int l = 0; l < LANES; l++) {
             float d = s * level[l] - x[i + l];
-            e[l] += d * d;
+            e[l] += w[i + l] * (d * d);
         }
     }
     return total(e);
 }
 
 /* The best s for the levels that s gives, and how much of the sum of x squared it explains. */
-static float signed_refit(const signed_block *b, const float *x, float s, float *explained)
+static float signed_refit(const signed_block *b, const float *x, const float *w, float s,
+                          float *explained)
 {
     float is = s != 0 ? 1 / s : 0, vlx[LANES] = {0}, vll[LANES] = {0}, level[LANES];
     for (int i = 0; i < b->n; i += LANES) {
         levels_of(b, x + i, is, level);
         for (int l = 0; l < LANES; l++) {
-            vlx[l] += level[l] * x[i + l];
-            vll[l] += level[l] * level[l];
+            float wl = w[i + l] * level[l];
+            vlx[l] += wl * x[i + l];
+            vll[l] += wl * level[l];
         }
     }
     float lx = total(vlx), ll = total(vll);
@@ -335,7 +334,7 @@ static float signed_refit(const signed_block *b, const float *x, float s, float 
     return ll > 0 && lx != 0 ? lx / ll : s;
 }
 
-static float signed_fit(const signed_block *b, const float *x)
+static float signed_fit(const signed_block *b, const float *x, const float *w)
 {
     float amax = 0, v = 0, most = -1, explained;
     for (int i = 0; i < b->n; i++)
@@ -350,14 +349,14 @@ static float signed_fit(const signed_block *b, const float *x)
     for (int side = 0; side < 2; side++)
         for (int step = -3; step <= 9; step++) {
             float end = (side ? -1 : 1) * lo * (1 + 0.03f * (float)step);
-            float s = signed_refit(b, x, v / end, &explained);
+            float s = signed_refit(b, x, w, v / end, &explained);
             if (explained > most) {
                 most = explained;
                 best = s;
             }
         }
     for (int round = 0; round < 3; round++) {
-        float s = signed_refit(b, x, best, &explained);
+        float s = signed_refit(b, x, w, best, &explained);
         if (!(explained > most))
             break;
         most = explained;
@@ -377,7 +376,7 @@ static double signed_codes(signed_block *b, const float *x)
             for (int l = 0; l < LANES; l++)
                 b->level[i + l] = (int8_t)level[l];
         }
-        error += signed_error(b, x + g * b->n, s);
+        error += signed_error(b, x + g * b->n, b->w + g * b->n, s);
     }
     return error;
 }
@@ -390,7 +389,7 @@ static void signed_scales(signed_block *b, const float *x, const float *fit)
         for (int sc = sc0 - 1; sc <= sc0 + 1; sc++) {
             if (sc < b->scale_lo || sc > b->scale_hi)
                 continue;
-            float e = signed_error(b, x + g * b->n, b->d * (float)sc);
+            float e = signed_error(b, x + g * b->n, b->w + g * b->n, b->d * (float)sc);
             if (e < best) {
                 best = e;
                 b->sc[g] = sc;
@@ -404,7 +403,7 @@ static void signed_encode(signed_block *b, const float *x)
     float fit[16], s_max = 0;
     b->n = QK / b->n_sub;
     for (int g = 0; g < b->n_sub; g++) {
-        fit[g] = signed_fit(b, x + g * b->n);
+        fit[g] = signed_fit(b, x + g * b->n, b->w + g * b->n);
         if (fabsf(fit[g]) > fabsf(s_max))
             s_max = fit[g];
     }
@@ -415,8 +414,8 @@ static void signed_encode(signed_block *b, const float *x)
         double lx = 0, ll = 0;
         for (int i = 0; i < QK; i++) {
             double p = (double)b->sc[i / b->n] * b->level[i];
-            lx += p * x[i];
-            ll += p * p;
+            lx += b->w[i] * p * x[i];
+            ll += b->w[i] * p * p;
         }
         if (ll <= 0)
             return;
@@ -431,13 +430,13 @@ static void signed_encode(signed_block *b, const float *x)
     }
 }
 
-NUM_ENCODE(q3_k)
+NUM_WEIGH(q3_k)
 {
     uint8_t *p = dst;
-    float x[QK];
-    for (; n > 0; n -= QK, p += 110, src += QK) {
-        signed_block b = {.n_sub = 16, .lo = -4, .hi = 3, .scale_lo = -32, .scale_hi = 31};
-        clean_block(src, x);
+    float x[QK], w[QK];
+    for (; n > 0; n -= QK, p += 110, src += QK, importance += importance ? QK : 0) {
+        signed_block b = {.w = w, .n_sub = 16, .lo = -4, .hi = 3, .scale_lo = -32, .scale_hi = 31};
+        num_take(src, importance, x, w, QK);
         signed_encode(&b, x);
         memset(p, 0, 110);
         for (int i = 0; i < QK; i++) {
@@ -454,13 +453,14 @@ NUM_ENCODE(q3_k)
     }
 }
 
-NUM_ENCODE(q6_k)
+NUM_WEIGH(q6_k)
 {
     uint8_t *p = dst;
-    float x[QK];
-    for (; n > 0; n -= QK, p += 210, src += QK) {
-        signed_block b = {.n_sub = 16, .lo = -32, .hi = 31, .scale_lo = -128, .scale_hi = 127};
-        clean_block(src, x);
+    float x[QK], w[QK];
+    for (; n > 0; n -= QK, p += 210, src += QK, importance += importance ? QK : 0) {
+        signed_block b = {
+            .w = w, .n_sub = 16, .lo = -32, .hi = 31, .scale_lo = -128, .scale_hi = 127};
+        num_take(src, importance, x, w, QK);
         signed_encode(&b, x);
         memset(p, 0, 210);
         for (int i = 0; i < QK; i++) {
@@ -474,14 +474,14 @@ NUM_ENCODE(q6_k)
     }
 }
 
-NUM_ENCODE(iq4_xs)
+NUM_WEIGH(iq4_xs)
 {
     uint8_t *p = dst;
-    float x[QK];
-    for (; n > 0; n -= QK, p += 136, src += QK) {
-        signed_block b = {.n_sub = 8, .scale_lo = -32, .scale_hi = 31};
+    float x[QK], w[QK];
+    for (; n > 0; n -= QK, p += 136, src += QK, importance += importance ? QK : 0) {
+        signed_block b = {.w = w, .n_sub = 8, .scale_lo = -32, .scale_hi = 31};
         uint32_t high = 0;
-        clean_block(src, x);
+        num_take(src, importance, x, w, QK);
         signed_encode(&b, x);
         memset(p, 0, 136);
         memcpy(p, b.d_bytes, 2);
@@ -499,3 +499,10 @@ NUM_ENCODE(iq4_xs)
         }
     }
 }
+
+NUM_PLAIN(q2_k)
+NUM_PLAIN(q3_k)
+NUM_PLAIN(q4_k)
+NUM_PLAIN(q5_k)
+NUM_PLAIN(q6_k)
+NUM_PLAIN(iq4_xs)

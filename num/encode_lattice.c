@@ -311,13 +311,11 @@ static void weigh(num_type type, const float *src, const float *importance, uint
     lattice_search s;
     open_search(&s, type);
     for (; n > 0; n -= QK, src += QK, importance += importance ? QK : 0) {
-        float x[QK];
+        float x[QK], w[QK];
         lattice_block b;
-        for (int i = 0; i < QK; i++) {
-            float v = src[i] != src[i] ? 0 : clamp_float(src[i], -1e9f, 1e9f);
-            x[i] = fabsf(v) < 1e-20f ? 0 : v;
-            s.w[i % s.width][i / s.width] = importance ? importance[i] : 1;
-        }
+        num_take(src, importance, x, w, QK);
+        for (int i = 0; i < QK; i++)
+            s.w[i % s.width][i / s.width] = w[i];
         fix_signs(&s, x);
         search_block(&s, &b);
         memset(to, 0, (size_t)lattice_block_bytes(s.type));

@@ -11,6 +11,11 @@ enum { QK = 256 }; /* elements of a super-block */
 /* to = x with NaN as 0 and the infinities as the largest finite. */
 void num_finite(const float *x, float *to, int n);
 
+/* n finite values of moderate size, and their importance, 1 if there is none. A scale below 1e-30
+ * could overflow as a reciprocal and one above 1e9 cannot be stored, so anything outside is
+ * squeezed. */
+void num_take(const float *src, const float *importance, float *x, float *w, int n);
+
 /* Fields are little-endian and unaligned. */
 static inline uint16_t ld_u16(const uint8_t *p)
 {
@@ -82,6 +87,12 @@ static inline void k4_scale_min(const uint8_t *b, int j, uint8_t *sc, uint8_t *m
 #define NUM_ENCODE(name) void num_encode_##name(const float *src, void *dst, int64_t n)
 #define NUM_WEIGH(name)                                                                            \
     void num_weigh_##name(const float *src, const float *importance, void *dst, int64_t n)
+/* The encoder of a format that has NUM_WEIGH. */
+#define NUM_PLAIN(name)                                                                            \
+    NUM_ENCODE(name)                                                                               \
+    {                                                                                              \
+        num_weigh_##name(src, NULL, dst, n);                                                       \
+    }
 
 NUM_DECODE(f32);
 NUM_DECODE(f16);
@@ -140,6 +151,12 @@ NUM_WEIGH(q2_0);
 NUM_WEIGH(tq1_0);
 NUM_WEIGH(tq2_0);
 NUM_WEIGH(nvfp4);
+NUM_WEIGH(q2_k);
+NUM_WEIGH(q3_k);
+NUM_WEIGH(q4_k);
+NUM_WEIGH(q5_k);
+NUM_WEIGH(q6_k);
+NUM_WEIGH(iq4_xs);
 NUM_WEIGH(iq2_xxs);
 NUM_WEIGH(iq2_xs);
 NUM_WEIGH(iq2_s);
