@@ -155,10 +155,15 @@ mat op_act_mul(pass *p, mat a, mat b, act_kind act)
     return y;
 }
 
+bool device_knows_vision(const device *d)
+{
+    const device_ops *o = d->op;
+    return o->clamp && o->pool && o->standardize && o->layer_norm && o->act && o->embed_mix;
+}
+
 static bool has_vision(pass *p, const char *op)
 {
-    const device_ops *o = p->dev->op;
-    if (!pass_failed(p) && (!o->clamp || !o->pool || !o->standardize))
+    if (!pass_failed(p) && !device_knows_vision(p->dev))
         err_set(&p->e, E_UNSUPPORTED, "%s: %s does not compute vision towers", op, p->dev->name);
     return !pass_failed(p);
 }
@@ -180,13 +185,26 @@ mat op_clamp_inplace(pass *p, mat x, float low, float high)
     return x;
 }
 
+/* n rows become one of the wanted rows. */
+static bool joins_rows(const pass *p, mat x, int32_t n)
+{
+    return n > 0 && x.rows == p->rows->n && p->rows == &p->st->all &&
+           (int64_t)p->st->out.n * n == x.rows;
+}
+
+mat op_merge(pass *p, mat x, int32_t n)
+{
+    bool fits = joins_rows(p, x, n) && x.stride == mat_width(x) && x.stride <= INT32_MAX / n;
+    if (!pass_shapes(p, "merge", fits))
+        return (mat){0};
+    p->rows = &p->st->out;
+    return mat_flat(mat_row_heads(mat_flat(x), n));
+}
+
 mat op_pool(pass *p, mat x, int32_t n)
 {
     const rowset *out = &p->st->out;
-    if (!pass_shapes(p, "pool",
-                     n > 0 && x.rows == p->rows->n && p->rows == &p->st->all &&
-                         (int64_t)out->n * n == x.rows) ||
-        !has_vision(p, "pool"))
+    if (!pass_shapes(p, "pool", joins_rows(p, x, n)) || !has_vision(p, "pool"))
         return (mat){0};
     mat y = pass_mat(p, out->n, x.heads, x.cols);
     if (!pass_failed(p))
@@ -201,6 +219,36 @@ mat op_standardize(pass *p, mat x, const weight *shift, const weight *scale)
     if (pass_shapes(p, "standardize", fits && x.heads == 1) && has_vision(p, "standardize"))
         p->dev->op->standardize(p, x, shift, scale);
     return x;
+}
+
+mat op_layer_norm(pass *p, mat x, const weight *w, const weight *b, float eps)
+{
+    bool fits = w && b && x.heads == 1 && is_vector(w, x.cols) && is_vector(b, x.cols);
+    if (!pass_shapes(p, "layer_norm", fits) || !has_vision(p, "layer_norm"))
+        return (mat){0};
+    mat y = pass_mat(p, x.rows, 1, x.cols);
+    if (!pass_failed(p))
+        p->dev->op->layer_norm(p, y, x, w, b, eps);
+    return y;
+}
+
+mat op_act(pass *p, mat x, act_kind act)
+{
+    if (pass_shapes(p, "act", act != ACT_SWIGLU_CUT) && has_vision(p, "act") &&
+        knows_act(p, "act", act))
+        p->dev->op->act(p, x, act);
+    return x;
+}
+
+mat op_embed_mix(pass *p, mat ids, mat share, const weight *w)
+{
+    bool fits = w && w->n_in > 0 && w->n_mat == 1 && same_shape(ids, share) && mat_width(ids) > 0;
+    if (!pass_shapes(p, "embed_mix", fits) || !has_vision(p, "embed_mix"))
+        return (mat){0};
+    mat y = pass_mat(p, ids.rows, 1, w->n_in);
+    if (!pass_failed(p))
+        p->dev->op->embed_mix(p, y, ids, share, w);
+    return y;
 }
 
 float rope_factor_at(const rope *r, int32_t pos)

@@ -69,6 +69,7 @@ typedef enum act_kind {
     /* Of a gated unit as a whole, where the others are multiplied by b: with a cut to at most 7 and
      * b to -7 .. 7, a / (1 + e^(-1.702 a)) (b + 1). */
     ACT_SWIGLU_CUT,
+    ACT_GELU_ERF, /* x (1 + erf(x / sqrt(2))) / 2 */
     ACT_KINDS
 } act_kind;
 
@@ -198,12 +199,19 @@ typedef struct device_ops {
     void (*copy)(pass *p, mat y, mat x);
     /* x = cap * tanh(x / cap) where cap > 0; then x[ids] = -inf */
     void (*softcap)(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids);
-    /* Of vision towers, all three optional. y = x, at least low and at most high; y may be x */
+    /* Of vision towers: a device has all of these, or none. y = x, at least low and at most high; y
+     * may be x */
     void (*clamp)(pass *p, mat y, mat x, float low, float high);
     /* y[r] = mean of x[n r] .. x[n r + n - 1] */
     void (*pool)(pass *p, mat y, mat x, int32_t n);
     /* x = (x - shift) * scale, column by column; in place */
     void (*standardize)(pass *p, mat x, const weight *shift, const weight *scale);
+    /* y = (x - mean(x)) * (mean((x - mean(x))^2) + eps)^-1/2 * w + b, row by row; y may be x */
+    void (*layer_norm)(pass *p, mat y, mat x, const weight *w, const weight *b, float eps);
+    /* x = act(x), in place; not of gated units */
+    void (*act)(pass *p, mat x, act_kind act);
+    /* y[r] = sum_k share[r, k] W[ids[r, k]], decoded, in ascending k */
+    void (*embed_mix)(pass *p, mat y, mat ids, mat share, const weight *w);
     /* y[r, 0]: the columns of x[r]'s largest values, y[r, 1]: their log softmax; see op_best */
     void (*best)(pass *p, mat y, mat x);
 } device_ops;
@@ -500,6 +508,13 @@ mat op_clamp_inplace(pass *p, mat x, float low, float high); /* returns x */
  * are so many. */
 mat op_pool(pass *p, mat x, int32_t n);
 mat op_standardize(pass *p, mat x, const weight *shift, const weight *scale); /* returns x */
+/* Every n rows that follow each other as one. Then the pass has the wanted rows, as after op_pool.
+ */
+mat op_merge(pass *p, mat x, int32_t n);
+mat op_layer_norm(pass *p, mat x, const weight *w, const weight *b, float eps);
+mat op_act(pass *p, mat x, act_kind act); /* in place; returns x */
+/* Rows of a table, added up by shares. ids, as floats, and share: [rows, any number]. */
+mat op_embed_mix(pass *p, mat ids, mat share, const weight *w);
 /* Copies x to `to`, which may be a range of columns (mat_columns). */
 void op_copy(pass *p, mat to, mat x);
 /* [rows, 2, k]: head 0 has the numbers of the k largest logits of each row, as floats, best first,
@@ -535,6 +550,8 @@ kernel_speed device_product_kernel(const device *d, const weight *w, char *text,
 /* Does it compute this activation, in glu, act_mul and moe_glu? A model may ask before its first
  * pass; ops ask too, and a pass fails with E_UNSUPPORTED where the answer is no. */
 bool device_knows_act(const device *d, act_kind act);
+/* Does it have the ops of vision towers? */
+bool device_knows_vision(const device *d);
 status device_open_cpu(device **d, const cpu_options *opt, err *e);
 
 typedef struct cuda_options {

@@ -396,6 +396,19 @@ static void w_standardize(pass *p, mat x, const weight *shift, const weight *sca
 {
     AROUND("standardize", x, scale, (void)0, op->standardize(p, x, shift, scale));
 }
+static void w_layer_norm(pass *p, mat y, mat x, const weight *w, const weight *b, float eps)
+{
+    AROUND("layer_norm", y, w, x = mirror_mat(m_, p, x), op->layer_norm(p, y, x, w, b, eps));
+}
+static void w_act(pass *p, mat x, act_kind act)
+{
+    AROUND("act", x, NULL, (void)0, op->act(p, x, act));
+}
+static void w_embed_mix(pass *p, mat y, mat ids, mat share, const weight *w)
+{
+    AROUND("embed_mix", y, w, (ids = mirror_mat(m_, p, ids), share = mirror_mat(m_, p, share)),
+           op->embed_mix(p, y, ids, share, w));
+}
 /* Compares the weights of the chosen experts: another choice has other weights. */
 static void w_route(pass *p, routing r, mat logits, const route_rule *rule)
 {
@@ -649,6 +662,9 @@ static const device_ops wrap_ops = {
     .clamp = w_clamp,
     .pool = w_pool,
     .standardize = w_standardize,
+    .layer_norm = w_layer_norm,
+    .act = w_act,
+    .embed_mix = w_embed_mix,
 };
 
 /* The wrapper has an optional op only if the inner device has it, and for check the reference too.
@@ -665,8 +681,8 @@ static void drop_missing(device_ops *t, const device *inner, const device *ref)
         t->watch_pages = NULL;
     if (!inner->op->conv || !inner->op->delta)
         t->conv = NULL, t->delta = NULL;
-    if (!inner->op->clamp || !inner->op->pool || !inner->op->standardize)
-        t->clamp = NULL, t->pool = NULL, t->standardize = NULL;
+    if (!device_knows_vision(inner))
+        t->clamp = NULL; /* then ops take none of them */
 }
 
 /* A wrapper has the optional functions that its inner device has. */

@@ -267,7 +267,7 @@ static status bind_gemma4v(model *m, err *e)
     g->eps = (float)s->eps;
     if ((st = vision_read_stats(m, &g->v.rule, e)) || (st = table_bind(&b, shape, g)) ||
         (st = vision_bind_patches(m, &g->patches, "v.patch_embd.weight", s->patch, s->n_embd, e)) ||
-        (st = vision_bind_positions(m, &g->columns, &g->rows, s->n_embd, s->n_pos, e)) ||
+        (st = vision_bind_positions(m, &g->positions, s->n_embd, 2 * s->n_pos, e)) ||
         (st = vision_bind_rope(m, &g->rope, g->head_dim / 2, THETA, true, e)) ||
         (st = bind_each(m, g, s, e)))
         return st;
@@ -325,8 +325,7 @@ static mat gemma4v_forward(pass *p, const model *m, const vision_input *in)
     const gemma4v *g = m->impl;
     mat x = op_matmul(p, in->patches, &g->patches);
     size_t mark = pass_mark(p);
-    op_add(p, x, op_embed_at(p, in->columns, &g->columns, 1));
-    op_add(p, x, op_embed_at(p, in->rows, &g->rows, 1));
+    op_add(p, x, op_embed_mix(p, in->places, in->shares, &g->positions));
     pass_release(p, mark);
     for (int32_t i = 0; i < m->n_layer; i++) {
         p->il = i;

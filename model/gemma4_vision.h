@@ -38,8 +38,8 @@ typedef struct gemma4v {
     int32_t n_embd, head_dim;
     float eps;
     rope rope;
-    weight patches, columns, rows; /* columns, rows: position tables of x and y */
-    weight std_bias, std_scale;    /* empty: not standardized */
+    weight patches, positions;
+    weight std_bias, std_scale; /* empty: not standardized */
     weight out;
     gemma4v_layer *layer;
 } gemma4v;
@@ -53,7 +53,7 @@ typedef struct gemma4uv_shape {
 typedef struct gemma4uv {
     vision v;
     float eps;
-    weight patches, patch_bias, norm[3], norm_bias[3], columns, rows, out;
+    weight patches, patch_bias, norm[3], norm_bias[3], positions, out;
 } gemma4uv;
 
 extern const shape_family gemma4v_shapes, gemma4uv_shapes;

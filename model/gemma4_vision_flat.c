@@ -1,5 +1,5 @@
 /* gemma4_vision_flat.c - pictures for Gemma 4 12B, which has no tower: sizes, keys, tensors,
- * binding.
+ * binding, forward pass.
  *
  * A token is a square of 48 pixels, one row of a product. Norms are LayerNorm with bias, whose
  * epsilon of 1e-5 is in no file; the norm before the last product is RMS with the file's. Pixels
@@ -10,6 +10,8 @@
 #include "model/bind.h"
 
 #include <string.h>
+
+static const float LAYER_EPS = 1e-5f;
 
 static const gemma4uv_shape sizes[] = {
     {.family = &gemma4uv_shapes,
@@ -151,8 +153,9 @@ static status bind_gemma4uv(model *m, err *e)
     status st;
     g->eps = (float)s->eps;
     if ((st = vision_read_stats(m, &g->v.rule, e)) || (st = table_bind(&b, shape, g)) ||
-        (st = vision_bind_positions(m, &g->columns, &g->rows, s->n_embd, s->n_pos, e)))
+        (st = vision_bind_positions(m, &g->positions, s->n_embd, 2 * s->n_pos, e)))
         return st;
+    g->patches.bias = &g->patch_bias;
     g->v.rule.patch = s->patch * s->merge;
     g->v.rule.merge = 1;
     g->v.n_out = s->n_out;
@@ -160,5 +163,19 @@ static status bind_gemma4uv(model *m, err *e)
     return vision_done(m, shape, &g->v, &gemma4uv_vision, e);
 }
 
-const vision_arch gemma4uv_vision = {
-    .projector = "gemma4uv", .shapes = &gemma4uv_shapes, .bind = bind_gemma4uv};
+/* ---- The forward pass ---- */
+
+static mat gemma4uv_forward(pass *p, const model *m, const vision_input *in)
+{
+    const gemma4uv *g = m->impl;
+    mat x = op_layer_norm(p, in->patches, &g->norm[0], &g->norm_bias[0], LAYER_EPS);
+    x = op_layer_norm(p, op_matmul(p, x, &g->patches), &g->norm[1], &g->norm_bias[1], LAYER_EPS);
+    op_add(p, x, op_embed_mix(p, in->places, in->shares, &g->positions));
+    x = op_layer_norm(p, x, &g->norm[2], &g->norm_bias[2], LAYER_EPS);
+    return op_matmul(p, op_rms_norm_inplace(p, x, NULL, g->eps), &g->out);
+}
+
+const vision_arch gemma4uv_vision = {.projector = "gemma4uv",
+                                     .shapes = &gemma4uv_shapes,
+                                     .bind = bind_gemma4uv,
+                                     .forward = gemma4uv_forward};

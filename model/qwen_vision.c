@@ -1,4 +1,5 @@
-/* qwen_vision.c - the vision tower of Qwen3.5, 3.6 and 3.8: sizes, keys, tensors, binding.
+/* qwen_vision.c - the vision tower of Qwen3.5, 3.6 and 3.8: sizes, keys, tensors, binding, forward
+ * pass.
  *
  * GGUF names are llama.cpp's; safetensors names are transformers'. The patches of a token follow
  * each other. Norms are LayerNorm with bias. The patch product is over two frames, which are one
@@ -8,10 +9,12 @@
 #include "model/qwen_vision.h"
 #include "model/bind.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { LEAST_PIXELS = 65536, MOST_PIXELS = 16777216 };
+enum { THETA = 10000 }; /* of the rotation; in no file */
 
 /* ---- Sizes ---- */
 
@@ -59,18 +62,24 @@ static const table_key keys[] = {
     K(NULL, "num_position_embeddings", F(n_pos), COUNT, 1, CTX_MAX),
 };
 
+/* 0: n is no square. */
+static int32_t side_of(int32_t n)
+{
+    int32_t side = 1;
+    while (side * side < n && side < 4096)
+        side++;
+    return side * side == n ? side : 0;
+}
+
 static status agree(const model_shape *m, status bad, const char *what, err *e)
 {
     const qwen3vl_shape *s = own(m);
-    int32_t side = 1;
     if (s->n_embd % s->n_head || s->n_embd / s->n_head % 4)
         return err_set(e, bad,
                        "%s: width %d in %d heads: expected heads of a multiple of 4, half of the "
                        "pairs each for rows and for columns",
                        what, s->n_embd, s->n_head);
-    while (side * side < s->n_pos && side < 4096)
-        side++;
-    if (side * side != s->n_pos)
+    if (!side_of(s->n_pos))
         return err_set(e, bad,
                        "%s: %d positions (v.position_embd.weight): expected those of a square",
                        what, s->n_pos);
@@ -125,7 +134,7 @@ static const table_tensor of_model[] = {
     T(ALWAYS, ELSEWHERE, "v.patch_embd.weight", PATCHES, MATRIX, PATCH, PATCH, COLOURS, D),
     T(ALWAYS, ELSEWHERE, "v.patch_embd.weight.1", PATCHES, MATRIX, PATCH, PATCH, COLOURS, D),
     T(ALWAYS, M(patch_bias), "v.patch_embd.bias", "visual.patch_embed.proj.bias", BIAS, D),
-    T(ALWAYS, M(positions), "v.position_embd.weight", "visual.pos_embed.weight", TAPS, D, N_POS),
+    T(ALWAYS, ELSEWHERE, "v.position_embd.weight", "visual.pos_embed.weight", TAPS, D, N_POS),
     T(ALWAYS, M(out_norm), "v.post_ln.weight", "visual.merger.norm.weight", NORM, D),
     T(ALWAYS, M(out_norm_bias), "v.post_ln.bias", "visual.merger.norm.bias", BIAS, D),
     T(ALWAYS, M(merge), "mm.0.weight", "visual.merger.linear_fc1.weight", MATRIX, MERGED, MERGED),
@@ -188,8 +197,13 @@ static status bind_each(model *m, qwen3vl *g, const qwen3vl_shape *s, err *e)
     status st = bind_layer_structs(m, s->n_layer, (void **)&g->layer, sizeof *g->layer, e);
     for (int32_t i = 0; i < s->n_layer && !st; i++) {
         const binder b = {m, i, e};
-        g->layer[i].rope = &g->rope;
-        st = table_bind(&b, &s->common, &g->layer[i]);
+        qwen3vl_layer *L = &g->layer[i];
+        st = table_bind(&b, &s->common, L);
+        L->rope = &g->rope;
+        L->wqkv.bias = &L->qkv_bias;
+        L->wo.bias = &L->o_bias;
+        L->up.bias = &L->up_bias;
+        L->down.bias = &L->down_bias;
     }
     return st;
 }
@@ -210,8 +224,13 @@ static status bind_qwen3vl(model *m, err *e)
         (st = vision_bind_patches(m, &g->patches, "v.patch_embd.weight", s->patch, s->n_embd, e)) ||
         (st = vision_bind_patches(m, &g->patches_2, "v.patch_embd.weight.1", s->patch, s->n_embd,
                                   e)) ||
+        (st = vision_bind_positions(m, &g->positions, s->n_embd, s->n_pos, e)) ||
+        (st = vision_bind_rope(m, &g->rope, g->head_dim / 2, THETA, false, e)) ||
         (st = bind_each(m, g, s, e)))
         return st;
+    g->patches.bias = &g->patch_bias;
+    g->merge.bias = &g->merge_bias;
+    g->out.bias = &g->out_bias;
     g->v.rule.patch = s->patch;
     g->v.rule.merge = s->merge;
     g->v.rule.min_pixels = LEAST_PIXELS;
@@ -219,9 +238,56 @@ static status bind_qwen3vl(model *m, err *e)
     g->v.n_out = s->n_out;
     g->v.n_head = s->n_head;
     g->v.head_dim = g->head_dim;
-    g->v.n_pos = s->n_pos;
+    g->v.side = side_of(s->n_pos);
+    g->v.rows_first = true;
     return vision_done(m, shape, &g->v, &qwen3vl_vision, e);
 }
 
-const vision_arch qwen3vl_vision = {
-    .projector = "qwen3vl_merger", .shapes = &qwen3vl_shapes, .bind = bind_qwen3vl};
+/* ---- The forward pass ---- */
+
+/* Every patch sees every patch. */
+static void qwen3vl_add_attention(pass *p, const qwen3vl *g, const qwen3vl_layer *L,
+                                  const kv_view *kv, mat x)
+{
+    mat h = op_layer_norm(p, x, &L->attn_norm, &L->attn_norm_bias, g->eps);
+    mat qkv = op_matmul(p, h, &L->wqkv);
+    mat q = mat_heads(mat_columns(qkv, 0, g->n_embd), g->head_dim);
+    mat k = mat_heads(mat_columns(qkv, g->n_embd, g->n_embd), g->head_dim);
+    mat v = mat_heads(mat_columns(qkv, 2 * g->n_embd, g->n_embd), g->head_dim);
+    op_kv_store(p, kv, op_rope(p, k, L->rope), v);
+    mat a = op_attend(p, op_rope(p, q, L->rope), kv, 1 / sqrtf((float)g->head_dim));
+    op_add(p, x, op_matmul(p, mat_flat(a), &L->wo));
+}
+
+static void qwen3vl_add_ffn(pass *p, const qwen3vl *g, const qwen3vl_layer *L, mat x)
+{
+    mat h = op_layer_norm(p, x, &L->ffn_norm, &L->ffn_norm_bias, g->eps);
+    h = op_act(p, op_matmul(p, h, &L->up), ACT_GELU_TANH);
+    op_add(p, x, op_matmul(p, h, &L->down));
+}
+
+static mat qwen3vl_forward(pass *p, const model *m, const vision_input *in)
+{
+    const qwen3vl *g = m->impl;
+    mat x = op_matmul(p, in->patches, &g->patches);
+    size_t mark = pass_mark(p);
+    op_add(p, x, op_matmul(p, in->patches, &g->patches_2));
+    op_add(p, x, op_embed_mix(p, in->places, in->shares, &g->positions));
+    pass_release(p, mark);
+    for (int32_t i = 0; i < m->n_layer; i++) {
+        p->il = i;
+        qwen3vl_add_attention(p, g, &g->layer[i], in->kv, x);
+        pass_release(p, mark);
+        qwen3vl_add_ffn(p, g, &g->layer[i], x);
+        pass_release(p, mark);
+    }
+    p->il = -1;
+    mat y = op_merge(p, op_layer_norm(p, x, &g->out_norm, &g->out_norm_bias, g->eps), in->merged);
+    /* Not by tanh, as in the layers. */
+    return op_matmul(p, op_act(p, op_matmul(p, y, &g->merge), ACT_GELU_ERF), &g->out);
+}
+
+const vision_arch qwen3vl_vision = {.projector = "qwen3vl_merger",
+                                    .shapes = &qwen3vl_shapes,
+                                    .bind = bind_qwen3vl,
+                                    .forward = qwen3vl_forward};

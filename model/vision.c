@@ -138,19 +138,16 @@ status vision_bind_patches(model *m, weight *w, const char *name, int32_t patch,
                         e);
 }
 
-status vision_bind_positions(model *m, weight *columns, weight *rows, int32_t n_embd, int32_t n_pos,
-                             err *e)
+status vision_bind_positions(model *m, weight *w, int32_t n_embd, int32_t n_rows, err *e)
 {
-    model_want want = {.name = "v.position_embd.weight",
-                       .n_in = n_embd,
-                       .n_out = n_pos,
-                       .n_mat = 1,
-                       .flat = true,
-                       .of_rows = 2 * (int64_t)n_pos,
-                       .gather = true};
-    status st = model_weight(m, columns, &want, e);
-    want.row = n_pos;
-    return st ? st : model_weight(m, rows, &want, e);
+    return model_weight(m, w,
+                        &(model_want){.name = "v.position_embd.weight",
+                                      .n_in = n_embd,
+                                      .n_out = n_rows,
+                                      .n_mat = 1,
+                                      .flat = true,
+                                      .gather = true},
+                        e);
 }
 
 status vision_bind_rope(model *m, rope *r, int32_t n_dims, double theta, bool parted, err *e)

@@ -20,10 +20,11 @@
     int32_t image_size; /* stated by files, and of no use */                                       \
     double eps
 
-/* One picture, as a pass gets it: values [n_patches][3 patch patch], and each patch's column and
- * row, [n_patches][1]. Memory of the device. */
+/* One picture, as a pass gets it: values [n_patches][3 patch patch], and for each patch the rows of
+ * the tower's position table that it adds up, with their shares, [n_patches][2 or 4]. Memory of the
+ * device. */
 typedef struct vision_input {
-    mat patches, columns, rows;
+    mat patches, places, shares;
     const kv_view *kv; /* one store, which all layers use in turn */
     int32_t merged;    /* patches of a token */
 } vision_input;
@@ -31,8 +32,11 @@ typedef struct vision_input {
 /* What every tower's own data begins with: model.impl. */
 typedef struct vision {
     const struct vision_arch *arch;
-    const char *projector; /* "gemma4v" */
-    int32_t n_head, head_dim, n_pos;
+    const char *projector;    /* "gemma4v" */
+    int32_t n_head, head_dim; /* 0: there is no attention */
+    int32_t n_pos;   /* the position table: n_pos rows for columns, then as many for rows */
+    int32_t side;    /* not 0: instead a square of side x side rows, over the whole picture */
+    bool rows_first; /* ropes turn by rows, then by columns; else the reverse */
     int32_t n_out;
     image_rule rule; /* without a budget; max_pixels 0: the tower has no limits of its own */
 } vision;
@@ -42,7 +46,7 @@ typedef struct vision_arch {
     const char *projector;
     const shape_family *shapes;
     status (*bind)(model *m, err *e);
-    /* Soft tokens [n_tokens, n_out]. NULL: the forward pass is not there yet. */
+    /* Soft tokens [n_tokens, n_out]. */
     mat (*forward)(pass *p, const model *m, const vision_input *in);
 } vision_arch;
 extern const vision_arch gemma4v_vision, gemma4uv_vision, qwen3vl_vision;
@@ -64,7 +68,7 @@ enum { VISION_BUDGET = 560, VISION_BUDGET_MIN = 70, VISION_BUDGET_MAX = 1120 };
 typedef struct vision_memory {
     size_t scratch_bytes, key_bytes;
 } vision_memory;
-/* E_UNSUPPORTED: a tower or a device without a forward pass; E_LIMIT: a picture with more patches a
+/* E_UNSUPPORTED: a device that does not compute towers; E_LIMIT: a picture with more patches a
  * side than the tower has positions. */
 status vision_plan(const model *m, device *dev, const image_grid *g, vision_memory *need, err *e);
 /* Soft tokens of one picture: soft[n_tokens][n_out]. patches: as image_to_patches gives them by the
@@ -81,9 +85,8 @@ void vision_put(gguf_writer *w, const char *projector, float mean, float std);
 /* The matrix of patches: a tensor of {patch, patch, 3, n_embd}, as one of rows. */
 status vision_bind_patches(model *m, weight *w, const char *name, int32_t patch, int32_t n_embd,
                            err *e);
-/* The position tables of columns and of rows: the halves of v.position_embd.weight. */
-status vision_bind_positions(model *m, weight *columns, weight *rows, int32_t n_embd, int32_t n_pos,
-                             err *e);
+/* The table of positions: n_rows in all, any type. */
+status vision_bind_positions(model *m, weight *w, int32_t n_embd, int32_t n_rows, err *e);
 /* A rotation by column and row: half of the pairs for each. parted: each half of a head has pairs
  * of its own. n_dims: of the pairs of one axis. */
 status vision_bind_rope(model *m, rope *r, int32_t n_dims, double theta, bool parted, err *e);

@@ -9,7 +9,7 @@
 /* What a pass needs to know of each patch, by patch. */
 typedef struct patch_rows {
     int32_t *zero, *index, *last, *axis[ROPE_AXES_MAX];
-    float *column, *row;
+    float *place, *share; /* [taps] each */
 } patch_rows;
 
 static void rows_free(patch_rows *r)
@@ -19,34 +19,69 @@ static void rows_free(patch_rows *r)
     mem_free(r->last);
     mem_free(r->axis[0]);
     mem_free(r->axis[1]);
-    mem_free(r->column);
-    mem_free(r->row);
+    mem_free(r->place);
+    mem_free(r->share);
 }
 
-static status rows_init(patch_rows *r, const image_grid *g, int32_t merge, err *e)
+static int32_t taps_of(const vision *v)
 {
-    size_t n = (size_t)g->n_patches;
+    return v->side ? 4 : 2;
+}
+
+/* Where place i of n is in a table of `side`, whose ends are the picture's: between *at and the
+ * next entry, which has the share that is returned. In floats, as the reference has it. */
+static float between(int32_t *at, int32_t i, int32_t n, int32_t side)
+{
+    float x = (float)i * (float)(side - 1) / (float)(n > 1 ? n - 1 : 1);
+    *at = (int32_t)x;
+    return x - (float)*at;
+}
+
+/* The entries of the position table that a patch adds up. */
+static void place_patch(const vision *v, const image_grid *g, int32_t column, int32_t row,
+                        float *id, float *share)
+{
+    if (!v->side) {
+        id[0] = (float)column;
+        id[1] = (float)(v->n_pos + row);
+        share[0] = share[1] = 1;
+        return;
+    }
+    int32_t x, y, last = v->side - 1;
+    float right = between(&x, column, g->cols, v->side), below = between(&y, row, g->rows, v->side);
+    for (int32_t k = 0; k < 4; k++) {
+        int32_t px = x + k % 2 < last ? x + k % 2 : last, py = y + k / 2 < last ? y + k / 2 : last;
+        id[k] = (float)(py * v->side + px);
+        share[k] = (k / 2 ? below : 1 - below) * (k % 2 ? right : 1 - right);
+    }
+}
+
+static status rows_init(patch_rows *r, const vision *v, const image_grid *g, err *e)
+{
+    size_t n = (size_t)g->n_patches, taps = (size_t)taps_of(v);
+    int32_t merge = v->rule.merge, across = g->cols / merge;
     *r =
         (patch_rows){.zero = mem_calloc(n, sizeof *r->zero),
                      .index = mem_calloc(n, sizeof *r->index),
                      .last = mem_calloc(n, sizeof *r->last),
                      .axis = {mem_calloc(n, sizeof *r->axis[0]), mem_calloc(n, sizeof *r->axis[1])},
-                     .column = mem_calloc(n, sizeof *r->column),
-                     .row = mem_calloc(n, sizeof *r->row)};
-    if (!r->zero || !r->index || !r->last || !r->axis[0] || !r->axis[1] || !r->column || !r->row) {
+                     .place = mem_calloc(n * taps, sizeof *r->place),
+                     .share = mem_calloc(n * taps, sizeof *r->share)};
+    if (!r->zero || !r->index || !r->last || !r->axis[0] || !r->axis[1] || !r->place || !r->share) {
         rows_free(r);
-        return err_memory(e, "the patches of a picture", 7 * n * sizeof(int32_t));
+        return err_memory(e, "the patches of a picture", (5 + 2 * taps) * n * sizeof(int32_t));
     }
     int32_t i = 0;
     for (int32_t token = 0; token < g->n_tokens; token++)
         for (int32_t k = 0; k < merge * merge; k++, i++) {
-            int32_t across = g->cols / merge;
+            int32_t column = token % across * merge + k % merge;
+            int32_t row = token / across * merge + k / merge;
             r->index[i] = i;
             r->last[i] = g->n_patches - 1;
-            r->axis[0][i] = token % across * merge + k % merge;
-            r->axis[1][i] = token / across * merge + k / merge;
-            r->column[i] = (float)r->axis[0][i];
-            r->row[i] = (float)r->axis[1][i];
+            r->axis[0][i] = v->rows_first ? row : column;
+            r->axis[1][i] = v->rows_first ? column : row;
+            place_patch(v, g, column, row, r->place + (size_t)i * taps,
+                        r->share + (size_t)i * taps);
         }
     return OK;
 }
@@ -78,13 +113,10 @@ static status check(const model *m, const device *dev, const image_grid *g, err 
 {
     const vision *v = vision_of(m);
     int32_t longer = g->cols > g->rows ? g->cols : g->rows;
-    if (!v || !v->arch->forward)
-        return err_set(e, E_UNSUPPORTED, "%s: the vision tower '%s' does not run yet", m->file.path,
-                       v ? v->projector : m->arch->name);
     if (!dev->host_memory)
         return err_set(e, E_UNSUPPORTED, "%s: %s does not compute vision towers yet", m->file.path,
                        dev->name);
-    if (longer > v->n_pos)
+    if (!v->side && longer > v->n_pos)
         return err_set(e, E_LIMIT, "%s: a picture of %d patches a side; the tower has %d positions",
                        m->file.path, longer, v->n_pos);
     return OK;
@@ -101,8 +133,8 @@ static vision_input input_of(const vision *v, const image_grid *g, const kv_view
 {
     int32_t values = 3 * v->rule.patch * v->rule.patch;
     return (vision_input){.patches = host_mat(patches, g->n_patches, values),
-                          .columns = host_mat(r ? r->column : NULL, g->n_patches, 1),
-                          .rows = host_mat(r ? r->row : NULL, g->n_patches, 1),
+                          .places = host_mat(r ? r->place : NULL, g->n_patches, taps_of(v)),
+                          .shares = host_mat(r ? r->share : NULL, g->n_patches, taps_of(v)),
                           .kv = kv,
                           .merged = v->rule.merge * v->rule.merge};
 }
@@ -135,7 +167,7 @@ static status run(const model *m, device *dev, const image_grid *g, const patch_
     const vision *v = vision_of(m);
     const kv_view kv = view_of(v, g->n_patches);
     const vision_input in = input_of(v, g, &kv, r, patches);
-    const kv_base base = {.k = keys, .v = (char *)keys + store_bytes(&kv)};
+    const kv_base base = {.k = keys, .v = keys ? (char *)keys + store_bytes(&kv) : NULL};
     rowset all = {.n = g->n_patches,
                   .token = r->zero,
                   .pos = r->index,
@@ -161,11 +193,11 @@ status vision_encode(const model *m, device *dev, const image_grid *g, const flo
     vision_memory need;
     patch_rows r;
     status st = vision_plan(m, dev, g, &need, e);
-    if (st || (st = rows_init(&r, g, vision_of(m)->rule.merge, e)))
+    if (st || (st = rows_init(&r, vision_of(m), g, e)))
         return st;
     void *scratch = dev->alloc(dev, need.scratch_bytes);
-    void *keys = dev->alloc(dev, need.key_bytes);
-    if (scratch && keys)
+    void *keys = need.key_bytes ? dev->alloc(dev, need.key_bytes) : NULL;
+    if (scratch && (keys || !need.key_bytes))
         st = run(m, dev, g, &r, &need, scratch, keys, patches, soft, e);
     else
         st = err_memory(e, "a picture in the vision tower", need.scratch_bytes + need.key_bytes);

@@ -6,7 +6,7 @@
 #include "tests/test.h"
 
 static const char *const kinds[] = {"reference", "portable", "avx2", "avx512", "neon"};
-enum { N_KINDS = 5, CASES = 16, SOFT_MOST = 16 * 96 };
+enum { N_KINDS = 5, CASES = 17, SOFT_MOST = 16 * 96 };
 
 /* NULL where the machine lacks it. */
 static device *open_kind(int kind)
@@ -87,7 +87,7 @@ TEST(vision_soft_tokens_are_those_of_transformers)
 {
     static soft_case c[CASES];
     int32_t n = read_cases(c), n_kinds = 0;
-    CHECK_EQ(n, 8);
+    CHECK_EQ(n, 16);
     for (int kind = 0; kind < N_KINDS; kind++) {
         device *d = open_kind(kind);
         if (!d)
@@ -129,11 +129,17 @@ TEST(vision_refuses_what_it_cannot_encode)
     CHECK(strstr(e.text, "66 patches a side; the tower has 64 positions") && need.key_bytes == 7);
     test_every_allocation(encode_once, &m);
     model_free(&m);
+    /* Two towers have positions for any size, or no attention. */
     open_tower(&m, "tiny-mmproj-qwen", d);
-    e = (err){0};
-    g.cols = 4;
-    CHECK_STATUS(vision_plan(&m, d, &g, &need, &e), E_UNSUPPORTED);
-    CHECK(strstr(e.text, "does not run yet"));
+    g = (image_grid){.cols = 200, .rows = 2, .n_patches = 400, .n_tokens = 100};
+    CHECK_OK(vision_plan(&m, d, &g, &need, &e), e);
+    model_free(&m);
+    open_tower(&m, "tiny-mmproj-flat", d);
+    g = (image_grid){.cols = 40, .rows = 2, .n_patches = 80, .n_tokens = 80};
+    CHECK_OK(vision_plan(&m, d, &g, &need, &e), e);
+    CHECK_EQ(need.key_bytes, 0);
+    g.cols = 41;
+    CHECK_STATUS(vision_plan(&m, d, &g, &need, &e), E_LIMIT);
     model_free(&m);
     device_close(d);
 }

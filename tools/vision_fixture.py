@@ -16,13 +16,16 @@ import gguf
 import numpy as np
 import torch
 from PIL import Image
-from transformers import Gemma4TextConfig, Gemma4VisionConfig
+from transformers import Gemma4TextConfig, Gemma4UnifiedTextConfig, Gemma4UnifiedVisionConfig, Gemma4VisionConfig
 from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
 from transformers.models.gemma4.modeling_gemma4 import Gemma4MultimodalEmbedder, Gemma4VisionModel
+from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedVisionEmbedder
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5VisionConfig
+from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5VisionModel
 
 from image_fixtures import DATA, ROOT, picture
 
-SIZES = {"tiny-mmproj-clamped": True, "tiny-mmproj-standard": False}
 CASES = ((6, 3, 40, 30), (5, 4, 90, 20), (12, 6, 30, 70), (1, 1, 12, 12))
 
 LAYER = {"ln1": "input_layernorm", "ln2": "pre_feedforward_layernorm", "attn_post_norm": "post_attention_layernorm",
@@ -31,15 +34,28 @@ PRODUCT = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v":
            "attn_out": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 
 
-def load(size, clamped, directory):
+def read(size, directory):
+    """Its tensors, and a function that gives a key."""
     path = os.path.join(directory, size + ".gguf")
     subprocess.run([ROOT / "carat", "synth", size, path, "--type", "f32"], check=True, capture_output=True)
     reader = gguf.GGUFReader(path)
     tensors = {t.name: np.array(t.data).reshape([int(n) for n in t.shape[::-1]]) for t in reader.tensors}
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in tensors.items()}
+    return tensors, lambda name: int(reader.fields["clip.vision." + name].parts[-1][0])
 
-    def key(name):
-        return int(reader.fields["clip.vision." + name].parts[-1][0])
 
+def resized(seed, w, h, tw, th):
+    m = np.array(Image.fromarray(picture(seed, w, h)).resize((tw, th), Image.Resampling.BICUBIC))
+    return (m.astype(np.float64) * (1 / 255)).astype(np.float32)
+
+
+def blocks(m, side):
+    """[rows, columns] of squares, each [side, side, 3]."""
+    h, w, _ = m.shape
+    return m.reshape(h // side, side, w // side, side, 3).transpose(0, 2, 1, 3, 4)
+
+
+def gemma_tower(tensors, key, clamped):
     heads, width, patch = key("attention.head_count"), key("embedding_length"), key("patch_size")
     config = Gemma4VisionConfig(
         hidden_size=width, intermediate_size=key("feed_forward_length"), num_hidden_layers=key("block_count"),
@@ -51,7 +67,6 @@ def load(size, clamped, directory):
     out = Gemma4MultimodalEmbedder(config, Gemma4TextConfig(hidden_size=key("projection_dim"))).eval()
     state = {}
     for name, v in tensors.items():
-        v = torch.from_numpy(np.ascontiguousarray(v))
         part = name.split(".")
         if name == "v.patch_embd.weight":  # channels first in files, last in transformers
             state["patch_embedder.input_proj.weight"] = v.permute(0, 2, 3, 1).reshape(width, -1)
@@ -68,29 +83,105 @@ def load(size, clamped, directory):
                 state[f"encoder.layers.{part[2]}.{PRODUCT[part[3]]}.{part[4]}"] = v.reshape(())
     missing, unexpected = tower.load_state_dict(state, strict=False)
     assert not unexpected and all("rotary" in m or "v_norm" in m for m in missing), (missing, unexpected)
-    out.load_state_dict({"embedding_projection.weight": torch.from_numpy(tensors["mm.input_projection.weight"])}, strict=False)
-    return tower, out, patch
+    out.load_state_dict({"embedding_projection.weight": tensors["mm.input_projection.weight"]}, strict=False)
+
+    def run(budget, seed, w, h):
+        th, tw = get_aspect_ratio_preserving_size(h, w, patch, 9 * budget, 3)
+        m = blocks(resized(seed, w, h, tw, th), patch)
+        rows, cols = m.shape[:2]
+        y, x = np.divmod(np.arange(rows * cols), cols)
+        at = torch.from_numpy(np.stack([x, y], axis=-1)[None])
+        v = torch.from_numpy(m.reshape(1, rows * cols, -1))
+        rest = 9 * budget - rows * cols  # the processor's padding
+        padded = torch.nn.functional.pad(v, (0, 0, 0, rest)), torch.nn.functional.pad(at, (0, 0, 0, rest), value=-1)
+        soft = [out(tower(*of).last_hidden_state).reshape(-1, out.text_hidden_size) for of in ((v, at), padded)]
+        assert soft[0].shape == soft[1].shape and (soft[0] - soft[1]).abs().max() < 1e-5
+        return soft[0]
+
+    return run
 
 
-def soft_tokens(tower, out, patch, budget, seed, w, h):
-    th, tw = get_aspect_ratio_preserving_size(h, w, patch, 9 * budget, 3)
-    m = np.array(Image.fromarray(picture(seed, w, h)).resize((tw, th), Image.Resampling.BICUBIC))
-    pixels = (m.astype(np.float64) * (1 / 255)).astype(np.float32)
-    rows, cols = th // patch, tw // patch
-    v = pixels.reshape(rows, patch, cols, patch, 3).transpose(0, 2, 1, 3, 4).reshape(1, rows * cols, -1)
-    y, x = np.divmod(np.arange(rows * cols), cols)
-    with torch.no_grad():
-        state = tower(torch.from_numpy(v), torch.from_numpy(np.stack([x, y], axis=-1)[None]))
-        return out(state.last_hidden_state).reshape(-1, out.text_hidden_size).numpy()
+def gemma_flat(tensors, key):
+    """12B's front without a tower."""
+    width, side = key("embedding_length"), 3 * key("patch_size")
+    config = Gemma4UnifiedVisionConfig(
+        patch_size=key("patch_size"), pooling_kernel_size=3, model_patch_size=side, mm_embed_dim=width,
+        mm_posemb_size=tensors["v.position_embd.weight"].shape[1], output_proj_dims=width)
+    front = Gemma4UnifiedVisionEmbedder(config, Gemma4UnifiedTextConfig(hidden_size=key("projection_dim"))).eval()
+
+    def channels_last(v):
+        return v.reshape(-1, 3, side, side).permute(0, 2, 3, 1).reshape(v.shape)
+
+    state = {"pos_embedding": tensors["v.position_embd.weight"].permute(1, 0, 2),
+             "multimodal_embedder.embedding_projection.weight": tensors["mm.input_projection.weight"],
+             "patch_dense.weight": channels_last(tensors["v.patch_embd.weight"]), "patch_dense.bias": tensors["v.patch_embd.bias"]}
+    for norm, name in (("1", "patch_ln1"), ("2", "patch_ln2"), ("3", "pos_norm")):
+        for kind in ("weight", "bias"):
+            v = tensors[f"v.patch_norm.{norm}.{kind}"]
+            state[f"{name}.{kind}"] = channels_last(v) if norm == "1" else v
+    front.load_state_dict(state)
+
+    def run(budget, seed, w, h):
+        th, tw = get_aspect_ratio_preserving_size(h, w, key("patch_size"), 9 * budget, 3)
+        m = blocks(resized(seed, w, h, tw, th), side)
+        y, x = np.divmod(np.arange(m.shape[0] * m.shape[1]), m.shape[1])
+        at = torch.from_numpy(np.stack([x, y], axis=-1)[None])
+        return front(torch.from_numpy(m.reshape(1, len(x), -1)), at).pooler_output[0]
+
+    return run
+
+
+QWEN = {"ln1": "norm1", "ln2": "norm2", "attn_qkv": "attn.qkv", "attn_out": "attn.proj", "ffn_up": "mlp.linear_fc1",
+        "ffn_down": "mlp.linear_fc2"}
+MERGER = {"v.post_ln": "merger.norm", "mm.0": "merger.linear_fc1", "mm.2": "merger.linear_fc2",
+          "v.position_embd": "pos_embed"}
+
+
+def qwen_tower(tensors, key):
+    patch, merge = key("patch_size"), key("spatial_merge_size")
+    config = Qwen3_5VisionConfig(
+        depth=key("block_count"), hidden_size=key("embedding_length"), intermediate_size=key("feed_forward_length"),
+        num_heads=key("attention.head_count"), patch_size=patch, spatial_merge_size=merge, out_hidden_size=key("projection_dim"),
+        num_position_embeddings=tensors["v.position_embd.weight"].shape[0])
+    config._attn_implementation = "eager"
+    tower = Qwen3_5VisionModel(config).eval()
+    state = {"patch_embed.proj.bias": tensors["v.patch_embd.bias"],
+             "patch_embed.proj.weight": torch.stack([tensors["v.patch_embd.weight"], tensors["v.patch_embd.weight.1"]], dim=2)}
+    for name, v in tensors.items():
+        part = name.split(".")
+        base, kind = name.rsplit(".", 1)
+        if part[1] == "blk":
+            state[f"blocks.{part[2]}.{QWEN[part[3]]}.{kind}"] = v
+        elif base in MERGER:
+            state[f"{MERGER[base]}.{kind}"] = v
+    missing, unexpected = tower.load_state_dict(state, strict=False)
+    assert not unexpected and not missing, (missing, unexpected)
+
+    def run(budget, seed, w, h):
+        most = budget * (patch * merge) ** 2
+        th, tw = smart_resize(h, w, patch * merge, min(65536, most // 4), most)
+        m = blocks((resized(seed, w, h, tw, th) - np.float32(0.5)) / np.float32(0.5), patch)  # two frames, a token's patches together
+        rows, cols = m.shape[:2]
+        m = m.reshape(rows // merge, merge, cols // merge, merge, patch, patch, 3).transpose(0, 2, 1, 3, 6, 4, 5)
+        m = np.stack([m, m], axis=5).reshape(rows * cols, -1)
+        return tower(torch.from_numpy(np.ascontiguousarray(m)), torch.tensor([[1, rows, cols]])).pooler_output
+
+    return run
+
+
+SIZES = {"tiny-mmproj-clamped": lambda t, key: gemma_tower(t, key, True),
+         "tiny-mmproj-standard": lambda t, key: gemma_tower(t, key, False),
+         "tiny-mmproj-flat": gemma_flat, "tiny-mmproj-qwen": qwen_tower}
 
 
 def main():
     lines, values = [], []
     with tempfile.TemporaryDirectory() as directory:
-        for size, clamped in SIZES.items():
-            model = load(size, clamped, directory)
+        for size, make in SIZES.items():
+            run = make(*read(size, directory))
             for case in CASES:
-                rows = soft_tokens(*model, *case)
+                with torch.no_grad():
+                    rows = run(*case).numpy()
                 lines.append(f"{size} {' '.join(map(str, case))} {rows.shape[0]} {rows.shape[1]}")
                 values.append(rows.astype("<f4").tobytes())
                 print(lines[-1], "std", float(rows.std()))

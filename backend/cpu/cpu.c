@@ -272,6 +272,9 @@ static const device_ops cpu_ops = {
     .clamp = cpu_clamp,
     .pool = cpu_pool,
     .standardize = cpu_standardize,
+    .layer_norm = cpu_layer_norm,
+    .act = cpu_act,
+    .embed_mix = cpu_embed_mix,
 };
 
 /* ---- Instruction sets -------------------------------------------------------------------- */

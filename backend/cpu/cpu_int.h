@@ -47,6 +47,8 @@ static inline act_mul_fn cpu_act_kernel(const cpu_kernels *k, act_kind act)
         return k->softplus_mul;
     case ACT_SIGMOID:
         return k->sigmoid_mul;
+    case ACT_GELU_ERF:
+        return k->gelu_erf_mul;
     case ACT_SWIGLU_CUT:
         return k->swiglu_cut;
     default:

@@ -116,8 +116,11 @@ struct cpu_kernels {
     /* y = x * (mean(x^2) + eps)^-1/2 * w; w may be NULL; y may be x */
     void (*rms_norm)(float *y, const float *x, const float *w, int32_t n, float eps);
     void (*add_rms_norm)(float *x, const float *y, const float *w, int32_t n, float eps);
-    /* y = act(a) * b, for each act_kind; of the last the unit of a and b */
-    act_mul_fn gelu_mul, silu_mul, softplus_mul, sigmoid_mul, swiglu_cut;
+    /* y = (x - mean(x)) / its root mean square * w + b; y may be x */
+    void (*layer_norm)(float *y, const float *x, const float *w, const float *b, int32_t n,
+                       float eps);
+    /* y = act(a) * b, for each act_kind; swiglu_cut: the unit of a and b */
+    act_mul_fn gelu_mul, silu_mul, softplus_mul, sigmoid_mul, swiglu_cut, gelu_erf_mul;
     void (*add)(float *y, const float *a, const float *b, int32_t n);
     void (*scale)(float *x, float c, int32_t n);
     void (*softcap)(float *x, float cap, int32_t n);

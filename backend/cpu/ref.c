@@ -78,6 +78,8 @@ static double ref_act(act_kind act, double x)
         return fmax(x, 0.0) + log1p(exp(-fabs(x)));
     case ACT_SIGMOID:
         return 1.0 / (1.0 + exp(-x));
+    case ACT_GELU_ERF:
+        return 0.5 * x * erfc(-0.70710678118654752440 * x);
     default:
         return ref_gelu_tanh(x);
     }
@@ -157,6 +159,53 @@ static void ref_standardize(pass *p, mat x, const weight *shift, const weight *s
     for (int32_t r = 0; r < x.rows; r++)
         for (int32_t i = 0; i < x.cols; i++)
             mat_row(x, r)[i] = (float)(((double)mat_row(x, r)[i] - b[i]) * c[i]);
+}
+
+static void ref_layer_norm(pass *p, mat y, mat x, const weight *w, const weight *b, float eps)
+{
+    const float *wv = w->data, *bv = b->data;
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < x.rows; r++) {
+        const float *from = mat_row(x, r);
+        double sum = 0, square = 0;
+        for (int32_t i = 0; i < x.cols; i++)
+            sum += from[i];
+        double mean = sum / x.cols;
+        for (int32_t i = 0; i < x.cols; i++)
+            square += (from[i] - mean) * (from[i] - mean);
+        double inv = 1.0 / sqrt(square / x.cols + (double)eps);
+        for (int32_t i = 0; i < x.cols; i++)
+            mat_row(y, r)[i] = (float)((from[i] - mean) * inv * wv[i] + bv[i]);
+    }
+}
+
+static void ref_act_alone(pass *p, mat x, act_kind act)
+{
+    if (p->dry)
+        return;
+    for (int32_t r = 0; r < x.rows; r++)
+        for (int32_t i = 0; i < mat_width(x); i++)
+            mat_row(x, r)[i] = (float)ref_act(act, mat_row(x, r)[i]);
+}
+
+static void ref_embed_mix(pass *p, mat y, mat ids, mat share, const weight *w)
+{
+    size_t mark = pass_mark(p);
+    float *row = pass_temp(p, (size_t)w->n_in * sizeof *row);
+    pass_release(p, mark);
+    if (p->dry || pass_failed(p))
+        return;
+    for (int32_t r = 0; r < y.rows; r++) {
+        float *to = mat_row(y, r);
+        memset(to, 0, (size_t)w->n_in * sizeof *to);
+        for (int32_t k = 0; k < mat_width(ids); k++) {
+            num_format_of(w->type)->decode(weight_row(w, 0, (int64_t)mat_row(ids, r)[k]), row,
+                                           w->n_in);
+            for (int32_t i = 0; i < w->n_in; i++)
+                to[i] += mat_row(share, r)[k] * row[i];
+        }
+    }
 }
 
 static void ref_add(pass *p, mat y, mat a, mat b)
@@ -729,4 +778,7 @@ const device_ops cpu_ref_ops = {
     .clamp = ref_clamp,
     .pool = ref_pool,
     .standardize = ref_standardize,
+    .layer_norm = ref_layer_norm,
+    .act = ref_act_alone,
+    .embed_mix = ref_embed_mix,
 };

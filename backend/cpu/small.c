@@ -141,7 +141,7 @@ static void softcap_row(const rows_job *j, int32_t r, int32_t thread)
         mat_row(j->y, r)[j->ids[i]] = -INFINITY;
 }
 
-/* The three of vision towers are plain loops: they are a thousandth of a tower's time. */
+/* These three of vision towers are plain loops: they are a thousandth of a tower's time. */
 static void clamp_row(const rows_job *j, int32_t r, int32_t thread)
 {
     const float *x = mat_row(j->a, r);
@@ -171,6 +171,37 @@ static void standardize_row(const rows_job *j, int32_t r, int32_t thread)
     (void)thread;
     for (int32_t i = 0; i < j->y.cols; i++)
         x[i] = (x[i] - shift[i]) * j->wv[i];
+}
+
+static void layer_norm_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    (void)thread;
+    kernels(j)->layer_norm(mat_row(j->y, r), mat_row(j->a, r), j->wv, j->w->data, j->y.cols, j->c);
+}
+
+/* The kernels multiply by something: here by ones. */
+static void act_alone_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    enum { PIECE = 256 };
+    float one[PIECE], *x = mat_row(j->y, r);
+    (void)thread;
+    for (int32_t i = 0; i < PIECE; i++)
+        one[i] = 1;
+    for (int32_t i = 0, n = mat_width(j->y); i < n; i += PIECE)
+        cpu_act_kernel(kernels(j), j->act)(x + i, x + i, one, n - i < PIECE ? n - i : PIECE);
+}
+
+static void embed_mix_row(const rows_job *j, int32_t r, int32_t thread)
+{
+    int32_t n = j->w->n_in;
+    float *to = mat_row(j->y, r), *row = j->temp + (size_t)thread * (size_t)n;
+    memset(to, 0, (size_t)n * sizeof *to);
+    for (int32_t k = 0; k < mat_width(j->a); k++) {
+        int64_t id = (int64_t)mat_row(j->a, r)[k];
+        num_format_of(j->w->type)->decode(weight_row(j->w, 0, id), row, n);
+        kernels(j)->scale(row, mat_row(j->b, r)[k], n);
+        kernels(j)->add(to, to, row, n);
+    }
 }
 
 void cpu_rotate(const cpu_kernels *k, const rope *f, float *x, const float *c, const float *s)
@@ -332,6 +363,33 @@ void cpu_standardize(pass *p, mat x, const weight *shift, const weight *scale)
         return;
     rows_job j = {.p = p, .y = x, .w = shift, .wv = scale->data, .row = standardize_row};
     run_rows(&j, mat_width(x));
+}
+
+void cpu_layer_norm(pass *p, mat y, mat x, const weight *w, const weight *b, float eps)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = y, .a = x, .w = b, .wv = w->data, .c = eps, .row = layer_norm_row};
+    run_rows(&j, mat_width(y));
+}
+
+void cpu_act(pass *p, mat x, act_kind act)
+{
+    if (p->dry)
+        return;
+    rows_job j = {.p = p, .y = x, .act = act, .row = act_alone_row};
+    run_rows(&j, mat_width(x));
+}
+
+void cpu_embed_mix(pass *p, mat y, mat ids, mat share, const weight *w)
+{
+    size_t mark = pass_mark(p);
+    float *temp = pass_temp(p, (size_t)cpu_of(p)->n_threads * (size_t)w->n_in * sizeof *temp);
+    pass_release(p, mark);
+    if (p->dry || pass_failed(p))
+        return;
+    rows_job j = {.p = p, .y = y, .a = ids, .b = share, .w = w, .temp = temp, .row = embed_mix_row};
+    run_rows(&j, mat_width(y) * 4 * mat_width(ids));
 }
 
 void cpu_softcap(pass *p, mat x, float cap, const int32_t *ids, int32_t n_ids)

@@ -71,9 +71,44 @@ static void k_add_rms_norm(float *x, const float *y, const float *w, int32_t n, 
         EACH(n, PUT(x, AT(x) + AT(y) * c));
 }
 
+/* Lanes past the end add nothing to the sum of squares. */
+static void k_layer_norm(float *y, const float *x, const float *w, const float *b, int32_t n,
+                         float eps)
+{
+    vf s[4] = {{0}, {0}, {0}, {0}}, q[4] = {{0}, {0}, {0}, {0}};
+    int32_t i = 0;
+    for (; i + 4 * VL <= n; i += 4 * VL)
+        for (int j = 0; j < 4; j++)
+            s[j] += vf_load(x + i + j * VL);
+    for (; i < n; i += VL)
+        s[0] += n - i >= VL ? vf_load(x + i) : vf_load_n(x + i, n - i);
+    vf mean = vf_set(vf_sum((s[0] + s[1]) + (s[2] + s[3])) / (float)n);
+    for (i = 0; i + 4 * VL <= n; i += 4 * VL)
+        for (int j = 0; j < 4; j++) {
+            vf v = vf_load(x + i + j * VL) - mean;
+            q[j] = vf_fma(v, v, q[j]);
+        }
+    for (; i < n; i += VL) {
+        float d[VL] = {0};
+        vf_store_n(d, vf_load_n(x + i, n - i < VL ? n - i : VL) - mean, n - i < VL ? n - i : VL);
+        vf v = vf_load(d);
+        q[0] = vf_fma(v, v, q[0]);
+    }
+    float square = vf_sum((q[0] + q[1]) + (q[2] + q[3]));
+    vf c = vf_set(1.0f / sqrtf(square / (float)n + eps));
+    EACH(n, PUT(y, (AT(x) - mean) * c * AT(w) + AT(b)));
+}
+
 static void k_gelu_mul(float *y, const float *a, const float *b, int32_t n)
 {
     EACH(n, PUT(y, vf_gelu(AT(a)) * AT(b)));
+}
+
+/* One by one: models apply it to a thousandth of what they compute. */
+static void k_gelu_erf_mul(float *y, const float *a, const float *b, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        y[i] = 0.5f * a[i] * erfcf(-0.70710678f * a[i]) * b[i];
 }
 
 static void k_silu_mul(float *y, const float *a, const float *b, int32_t n)

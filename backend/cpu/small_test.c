@@ -101,6 +101,50 @@ static void do_standardize(device *d, pass *p, mat y, mat a, mat b, const weight
     d->op->copy(p, y, a);
     d->op->standardize(p, mat_columns(y, 0, y.cols), w, w);
 }
+static void do_layer_norm(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)b;
+    d->op->copy(p, y, a);
+    y = mat_columns(y, 0, y.cols);
+    d->op->layer_norm(p, y, y, w, w, 1e-5f);
+}
+static void do_gelu(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)b;
+    (void)w;
+    d->op->copy(p, y, a);
+    d->op->act(p, y, ACT_GELU_TANH);
+}
+static void do_gelu_erf(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    (void)b;
+    (void)w;
+    d->op->copy(p, y, a);
+    d->op->act(p, y, ACT_GELU_ERF);
+}
+/* Of a table that is b: the shares are a's numbers. */
+static void do_embed_mix(device *d, pass *p, mat y, mat a, mat b, const weight *w)
+{
+    enum { TAPS = 3 };
+    mat ids = test_mat(y.rows, 1, TAPS), share = test_mat(y.rows, 1, TAPS);
+    weight table = {.name = "table",
+                    .type = NUM_F32,
+                    .n_in = b.cols,
+                    .n_out = b.rows * b.heads,
+                    .n_mat = 1,
+                    .data = b.at,
+                    .row_bytes = (size_t)b.cols * sizeof(float)};
+    (void)w;
+    for (int32_t r = 0; r < y.rows; r++)
+        for (int32_t k = 0; k < TAPS; k++) {
+            mat_row(ids, r)[k] = (float)((7 * r + 5 * k) % table.n_out);
+            mat_row(share, r)[k] = mat_row(a, r)[k % a.cols];
+        }
+    d->op->copy(p, y, a);
+    d->op->embed_mix(p, mat_columns(y, 0, y.cols), ids, share, &table);
+    mem_free(ids.at);
+    mem_free(share.at);
+}
 static void do_add_norm(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
     d->op->copy(p, y, a);
@@ -171,6 +215,10 @@ TEST(cpu_small_ops_equal_the_reference)
     check_op("clamp", do_clamp, 1e-30);
     check_op("pool", do_pool, 1e-12);
     check_op("standardize", do_standardize, 1e-12);
+    check_op("layer_norm", do_layer_norm, 1e-11);
+    check_op("act gelu", do_gelu, 1e-12);
+    check_op("act gelu by erf", do_gelu_erf, 1e-12);
+    check_op("embed_mix", do_embed_mix, 1e-12);
 }
 
 /* Every function against libm in double, over its range and at its edges. */

@@ -18,6 +18,9 @@ void cpu_rope(pass *p, mat x, const rope *f);
 void cpu_clamp(pass *p, mat y, mat x, float low, float high);
 void cpu_pool(pass *p, mat y, mat x, int32_t n);
 void cpu_standardize(pass *p, mat x, const weight *shift, const weight *scale);
+void cpu_layer_norm(pass *p, mat y, mat x, const weight *w, const weight *b, float eps);
+void cpu_act(pass *p, mat x, act_kind act);
+void cpu_embed_mix(pass *p, mat y, mat ids, mat share, const weight *w);
 /* Turns the head x by cosines and sines of f's pairs. */
 void cpu_rotate(const cpu_kernels *k, const rope *f, float *x, const float *c, const float *s);
 void cpu_kv_store(pass *p, const kv_view *kv, mat k, mat v);

@@ -713,6 +713,8 @@ template <int ACT> DEV float act_of(float x)
         return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
     if (ACT == 3)
         return 1.0f / (1.0f + expf(-x));
+    if (ACT == 5)
+        return 0.5f * x * erfcf(-0.70710678f * x);
     return gate_of(false, x);
 }
 
