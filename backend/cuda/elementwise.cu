@@ -237,6 +237,8 @@ extern "C" void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int 
         act_mul<3>(s, y, a, b, share, q);
     else if (act == 4)
         act_mul<4>(s, y, a, b, share, q);
+    else if (act == 5)
+        act_mul<5>(s, y, a, b, share, q);
     else
         act_mul<0>(s, y, a, b, share, q);
 }
