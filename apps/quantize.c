@@ -159,10 +159,10 @@ static bool needs_importance(num_type t)
     return t == NUM_IQ2_XXS || t == NUM_IQ2_XS || t == NUM_IQ2_S || t == NUM_IQ3_XXS;
 }
 
-/* Finds the importance of all matrices. *used: of at least one it has an effect. */
-static status plan_importance(work_list *l, uint64_t n, const imatrix *m, const char *path,
-                              bool *used, err *e)
+/* Finds the importance of all matrices. A file that changes nothing is refused. */
+static status plan_importance(work_list *l, uint64_t n, const imatrix *m, const char *path, err *e)
 {
+    bool used = false, could = false;
     status st = OK;
     for (uint64_t i = 0; i < n && !st; i++) {
         work_item *it = &l->at[i];
@@ -171,7 +171,8 @@ static status plan_importance(work_list *l, uint64_t n, const imatrix *m, const 
             continue;
         if (m)
             st = imatrix_find(m, t->name, t->ne[0], n_matrices(t), &it->importance, e);
-        *used |= it->importance != NULL;
+        could = true;
+        used |= it->importance != NULL;
         if (st || it->importance || !needs_importance(it->to))
             continue;
         if (m)
@@ -185,6 +186,11 @@ static status plan_importance(work_list *l, uint64_t n, const imatrix *m, const 
                          "which inputs matter (--imatrix FILE)",
                          t->name, num_name(it->to));
     }
+    if (!st && m && !used)
+        st = err_set(e, E_ARG,
+                     could ? "%s: no importance of any tensor of this model"
+                           : "%s: importance has no effect on the formats of this type",
+                     path);
     return st;
 }
 
@@ -214,7 +220,6 @@ static status plan_factors(work_list *l, uint64_t i, const gguf *g, err *e)
 static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
                         const quantize_options *o, const imatrix *m, err *e)
 {
-    bool used = false;
     uint64_t n = g->tensors.n;
     shape_tensor *roles = NULL;
     status st = OK;
@@ -250,10 +255,7 @@ static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
                          g->path, t->name, num_name(l->at[i].to));
     }
     if (!st)
-        st = plan_importance(l, n, m, o->imatrix, &used, e);
-    if (!st && m && !used)
-        st = err_set(e, E_ARG, "%s: importance has no effect on type %s of this model", o->imatrix,
-                     mix->name);
+        st = plan_importance(l, n, m, o->imatrix, e);
     for (uint64_t i = 0; i < n && !st; i++)
         if (l->at[i].to == NUM_NVFP4 && l->at[i].from->type != NUM_NVFP4)
             st = plan_factors(l, i, g, e);
