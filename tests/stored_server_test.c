@@ -54,8 +54,10 @@ TEST(stored_server_continues_conversations)
     /* The same as if the client sends everything. */
     CHECK_EQ(get(&s, "GET", b, "/input_items?order=asc", NULL, &seen), 200);
     arena mem = {0};
-    const jtree *list = jtree_get(json_parsed(&mem, seen.at, seen.n), "data");
+    const jtree *all = json_parsed(&mem, seen.at, seen.n), *list = jtree_get(all, "data");
     CHECK_EQ(list->count, 3);
+    CHECK_STR(jtree_get(all, "first_id")->s, jtree_get(list->first, "id")->s);
+    CHECK_STR(jtree_get(all, "last_id")->s, jtree_get(list->first->next->next, "id")->s);
     str_cut(&body, 0);
     str_puts(&body, "{" GREEDY ",\"store\":false,\"instructions\":\"Be short.\",\"input\":");
     jtree_put_json(&body, list);

@@ -430,6 +430,32 @@ TEST(hub_cache_with_links_in_circles_lists_a_model_once)
 
 /* ---- The store ----------------------------------------------------------------------------- */
 
+/* Variables inside of a variable: known ones are replaced, others stay as they are. */
+TEST(hub_folders_have_variables)
+{
+    static const struct {
+        const char *value, *cache;
+    } cases[] = {
+        {"/x/$CARAT_TEST_A/b", "/x/one/b"},
+        {"/x/${CARAT_TEST_A}b", "/x/oneb"},
+        {"/x/${CARAT_TEST_NONE}/b", "/x/${CARAT_TEST_NONE}/b"},
+        {"/x/$CARAT_TEST_NONE/b", "/x/$CARAT_TEST_NONE/b"},
+        {"/x/${CARAT_TEST_A/b", "/x/${CARAT_TEST_A/b"},
+        {"/x/$", "/x/$"},
+        {"~/b", "/home/of/b"},
+        {"~b", "~b"},
+    };
+    CHECK(!setenv("CARAT_TEST_A", "one", 1) && !setenv("HOME", "/home/of", 1));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        place p;
+        err e = {0};
+        CHECK(!setenv("HF_HUB_CACHE", cases[i].value, 1));
+        CHECK_OK(place_read(&p, false, &e), e);
+        CHECK_STR(p.hf_cache, cases[i].cache);
+        place_free(&p);
+    }
+}
+
 TEST(hub_store_shares_files_and_removes_what_nothing_needs)
 {
     arena mem = {0};

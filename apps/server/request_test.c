@@ -655,6 +655,7 @@ TEST(request_no_field_is_ignored_in_silence)
     /* A field of one endpoint is unknown to another. */
     CHECK(is_refused(API_RESPONSES, "{" I ",\"response_format\":{\"type\":\"json_object\"}}", &p));
     CHECK_STR(p.param, "response_format");
+    CHECK_STR(p.code, "unknown_parameter");
     CHECK(is_refused(API_MESSAGES, "{" M ",\"stop\":\"x\"}", &p));
     CHECK(is_refused(API_COMPLETIONS, "{" P "," F "}", &p));
     request rq = {0};
