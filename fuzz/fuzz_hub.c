@@ -14,6 +14,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Each is compared with all in turn, for each: twice as many take eight times as long. */
+enum { PATHS = 16 };
+
 static void lines(const char *s, size_t n)
 {
     static reply r; /* of 17 KB */
@@ -41,12 +44,12 @@ static void lines(const char *s, size_t n)
 /* Names, one a line: what is chosen is a first file, and its label finds a file of that label. */
 static void choices(char *s, size_t n)
 {
-    const char *paths[64];
+    const char *paths[PATHS];
     size_t n_paths = 0;
     char label[QUANT_MAX], typed[REPO_MAX + QUANT_MAX];
     name_parts parsed;
     s[n] = 0;
-    for (char *line = strtok(s, "\n"); line && n_paths < 64; line = strtok(NULL, "\n"))
+    for (char *line = strtok(s, "\n"); line && n_paths < PATHS; line = strtok(NULL, "\n"))
         if (file_valid(line))
             paths[n_paths++] = line;
     for (size_t i = 0; i < n_paths; i++) {
@@ -76,7 +79,7 @@ static void files(const char *s, size_t n)
 {
     listing l = {0};
     err e = {0};
-    const char *paths[64];
+    const char *paths[PATHS];
     size_t n_paths = 0;
     if (listing_take_tree(&l, s, n, "fuzz", &e))
         fuzz_check(*e.text, "refused without a reason");
@@ -84,7 +87,7 @@ static void files(const char *s, size_t n)
         const hub_file *f = &l.file[i];
         fuzz_check(file_valid(f->path) && !strstr(f->path, "..//"), "a path");
         fuzz_check(!*f->sha256 != !*f->git_sha1, "a hash");
-        if (n_paths < 64)
+        if (n_paths < PATHS)
             paths[n_paths++] = f->path;
     }
     int at = choose_file(paths, n_paths, NULL);
