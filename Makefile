@@ -292,9 +292,10 @@ $(EMU)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) -Itests/cuda $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
 -include $(EMU_CHECK:.o=.d) $(wildcard $(EMU)/bench/*.d)
-$(EMU)/%.cu.o: %.cu tests/cuda/emu.h $(BUILD)/emulator
+$(addprefix $(EMU)/backend/cuda/,matmul_rows.cu.o matmul_experts.cu.o split8.cu.o): EMU_CALLS = -include tests/cuda/emu_calls.h
+$(EMU)/%.cu.o: %.cu tests/cuda/emu.h tests/cuda/emu_calls.h $(BUILD)/emulator
 	@mkdir -p $(@D)
-	$(Q)$(EMU_CXX) -MMD -MP -include tests/cuda/emu.h -x c++ -c -o $@ $<
+	$(Q)$(EMU_CXX) -MMD -MP -include tests/cuda/emu.h $(EMU_CALLS) -x c++ -c -o $@ $<
 $(EMU)/tests/cuda/emu.o: tests/cuda/emu.cpp tests/cuda/emu.h $(BUILD)/emulator
 	@mkdir -p $(@D)
 	$(Q)$(EMU_CXX) -c -o $@ $<
