@@ -66,6 +66,13 @@ TEST(fused_projections)
     check_same("qwen3moe", &(fidelity_file){.fused_qkv = true});
 }
 
+/* As published files have them; the fixture has gate and up in one tensor. */
+TEST(experts_with_gate_and_up_in_two_tensors)
+{
+    check_same("qwen3moe", &(fidelity_file){.split_experts = true});
+    check_same("mixtral", &(fidelity_file){.split_experts = true});
+}
+
 /* Keys and values that no norm bounds. Beyond f16 a pass fails and says so; a larger format
  * computes them. In blocks they are within the range of a block's scale. */
 TEST(keys_and_values_beyond_f16_fail_with_a_sentence)

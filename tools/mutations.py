@@ -16,14 +16,14 @@ MUTATIONS = []
 # Substrings of tests and their files, as carat_test takes them.
 TESTS = {
     "qwen3": ["fidelity_qwen3"],
-    "qwen3moe": ["fidelity_qwen3moe"],
+    "qwen3moe": ["fidelity_qwen3moe", "experts_with_gate_and_up"],
     "qwen35": ["fidelity_qwen35", "backend/cpu/recur"],
     "states": ["engine/recur_test", "tests/hybrid_test"],
     "taps": ["taps_of_every_family"],
     "gpt-oss": ["fidelity_gpt_oss", "backend/cpu/attend_test", "backend/cpu/matmul_test",
                 "apps/convert_families_test"],
     "llama": ["fidelity_llama", "apps/convert_families_test"],
-    "mixtral": ["fidelity_mixtral", "fidelity_ministral3", "apps/convert_families_test"],
+    "mixtral": ["fidelity_mixtral", "experts_with_gate_and_up", "fidelity_ministral3", "apps/convert_families_test"],
     "gemma3": ["fidelity_gemma3", "embeddings_of_encoders", "apps/convert_families_test"],
     "laguna": ["fidelity_laguna"],
     "importance": ["importance_", "tail_"],
