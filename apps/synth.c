@@ -15,7 +15,7 @@
 #include "base/rng.h"
 #include "format/gguf_stream.h"
 #include "model/model.h"
-#include "model/shapes.h"
+#include "model/table.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -238,7 +238,8 @@ static void put_general(gguf_writer *w, const model_shape *s, const weight_mix *
     gguf_put_string(w, "general.name", name, strlen(name));
     gguf_put_u32(w, "general.file_type", (uint32_t)mix->file_type);
     gguf_put_u32(w, "general.quantization_version", 2);
-    const model_sampling *usual = model_usual_sampling(s->family->arch);
+    char buf[TABLE_ARCH];
+    const model_sampling *usual = model_usual_sampling(table_arch(s, buf));
     if (s->family->drafter || !usual)
         return;
     gguf_put_i32(w, "general.sampling.top_k", usual->top_k);
@@ -257,12 +258,13 @@ typedef struct recipe {
 static status put_vocab(gguf_writer *w, const recipe *r, err *e)
 {
     const model_shape *s = r->s;
+    char buf[TABLE_ARCH];
     if (s->family->tower)
         return OK;
     if (r->vocab)
         return take_vocab(w, r->vocab, s->n_vocab, s->family->drafter, e);
     if (!r->no_vocab)
-        return synth_vocab_put(w, s->family->arch, s->n_vocab, e);
+        return synth_vocab_put(w, s->family->arch, table_arch(s, buf), s->n_vocab, e);
     gguf_put_string(w, "tokenizer.ggml.model", "no_vocab", 8);
     return OK;
 }
@@ -413,7 +415,9 @@ static int run_synth(const command *c, int argc, char **argv)
     if (o.n_layer && o.n_layer < s->n_layer)
         s->family->cut(s, (int32_t)o.n_layer);
     if (with_vocab) {
-        if ((st = gguf_open(&vocab, o.vocab, false, NULL, NULL, &e)))
+        char arch[TABLE_ARCH];
+        if ((st = gguf_open(&vocab, o.vocab, false, NULL, NULL, &e)) ||
+            (!s->family->drafter && (st = synth_vocab_check(&vocab, table_arch(s, arch), &e))))
             goto out;
         const gguf_value *tokens = gguf_find(&vocab, "tokenizer.ggml.tokens");
         if (tokens && tokens->count <= INT32_MAX &&

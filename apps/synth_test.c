@@ -336,6 +336,32 @@ TEST(synth_does_not_depend_on_threads)
     mem_free(y);
 }
 
+static int synth_with(const char *size, const char *path, const char *vocab)
+{
+    const char *argv[] = {size, path, "--vocab", vocab};
+    return command_synth.run(&command_synth, 4, (char **)argv);
+}
+
+/* A file that carat writes is one that it opens: words of another family are refused, and Ministral
+ * 3, whose tokenizer is not Llama 3's, has none made up. */
+TEST(synth_writes_words_of_the_own_family_alone)
+{
+    const char *qwen = test_temp("qwen.gguf"), *mistral = test_temp("mistral.gguf");
+    const char *no = test_temp("no.gguf"), *again = test_temp("again.gguf");
+    err e = {0};
+    carat_model *m = NULL;
+    CHECK_EQ(synth("tiny-qwen3", qwen, "f32", "1"), 0);
+    CHECK_EQ(synth("tiny-ministral3", mistral, "f32", "1"), 0);
+    CHECK_OK(carat_model_open(mistral, NULL, &m, &e), e);
+    carat_model_close(m);
+    CHECK_EQ(synth_with("tiny-llama3", no, qwen), 2);
+    CHECK_EQ(synth_with("tiny-ministral3", no, qwen), 2);
+    CHECK_EQ(access(no, F_OK), -1);
+    CHECK_EQ(synth_with("tiny-qwen3moe", again, qwen), 0);
+    CHECK_OK(carat_model_open(again, NULL, &m, &e), e);
+    carat_model_close(m);
+}
+
 TEST(synth_refuses_what_it_cannot_do)
 {
     const char *path = test_temp("no.gguf");

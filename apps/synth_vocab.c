@@ -150,10 +150,36 @@ static void put(gguf_writer *w, const maker *m, const made_words *k)
         gguf_put_string(w, "tokenizer.chat_template", k->template, strlen(k->template));
 }
 
-status synth_vocab_put(gguf_writer *w, const char *arch, int32_t n, err *e)
+status synth_vocab_check(const gguf *file, const char *arch, err *e)
+{
+    gguf_string kind = {"", 0}, pre = {"", 0};
+    char model[64], split[64];
+    if (!gguf_get_string(file, "tokenizer.ggml.model", &kind))
+        return OK; /* the model has none either */
+    bool has_pre = gguf_get_string(file, "tokenizer.ggml.pre", &pre);
+    snprintf(model, sizeof model, "%.*s", (int)(kind.n < 63 ? kind.n : 63), kind.at);
+    snprintf(split, sizeof split, "%.*s", (int)(pre.n < 63 ? pre.n : 63), pre.at);
+    const text_family *f = text_family_for(arch, strlen(arch), model, has_pre ? split : NULL);
+    for (const tokenizer_name *t = f ? f->tokenizers : NULL; t && t->model; t++)
+        if (text_is_tokenizer(t, model, has_pre ? split : NULL))
+            return OK;
+    if (!strcmp(model, "no_vocab"))
+        return OK;
+    return err_set(e, E_ARG,
+                   "%s: its tokenizer is \"%s\"%s%s%s, which models of the architecture %s do not "
+                   "have (--vocab)",
+                   file->path, model, has_pre ? " (pre \"" : "", split, has_pre ? "\")" : "", arch);
+}
+
+static bool same_words(const char *a, const char *b)
+{
+    return text_family_of(a, strlen(a)) == text_family_of(b, strlen(b));
+}
+
+status synth_vocab_put(gguf_writer *w, const char *arch, const char *written, int32_t n, err *e)
 {
     enum { MERGES_MAX = 1024, MERGES_MIN = 8 };
-    const made_words *k = find_made(arch);
+    const made_words *k = same_words(arch, written) ? find_made(arch) : NULL;
     maker m = {.n = n, .merge_cap = MERGES_MAX};
     status st = OK;
     while (k && k->special[m.n_special].piece)

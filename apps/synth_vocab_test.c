@@ -11,7 +11,7 @@ static status make(const char *path, const char *arch, int32_t n, err *e)
     if (st)
         return st;
     gguf_put_string(w, "general.architecture", arch, strlen(arch));
-    if ((st = synth_vocab_put(w, arch, n, e)) || (st = gguf_write_header(w, e))) {
+    if ((st = synth_vocab_put(w, arch, arch, n, e)) || (st = gguf_write_header(w, e))) {
         gguf_discard(w);
         return st;
     }

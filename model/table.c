@@ -170,11 +170,17 @@ static void put_key(gguf_writer *w, const char *arch, const model_shape *s, cons
         gguf_put_i32s(w, name, v, n);
 }
 
+const char *table_arch(const model_shape *s, char buf[TABLE_ARCH])
+{
+    const family_table *t = s->family->table;
+    return t && t->arch ? t->arch(s, buf) : s->family->arch;
+}
+
 void table_put(gguf_writer *w, const model_shape *s)
 {
     const family_table *t = s->family->table;
     char buf[TABLE_ARCH];
-    const char *arch = t->arch ? t->arch(s, buf) : s->family->arch;
+    const char *arch = table_arch(s, buf);
     gguf_put_string(w, "general.architecture", arch, strlen(arch));
     for (int32_t i = 0; i < t->n_keys; i++)
         if (has_key(s, &t->keys[i]) && !(t->keys[i].how & READ_ONLY) &&

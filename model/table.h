@@ -153,6 +153,8 @@ status table_check(const model_shape *s, const char *what, err *e);
 int32_t table_list(const model_shape *s, shape_tensor *out, int32_t cap);
 void table_put(gguf_writer *w, const model_shape *s);
 
+/* general.architecture of the files that table_put writes; perhaps in buf. */
+const char *table_arch(const model_shape *s, char buf[TABLE_ARCH]);
 /* For table_tensor.when: whether the head is the embedding. */
 tensor_when table_tied, table_untied;
 /* Sets a row's field to a whole number: that of all layers. */

@@ -96,7 +96,7 @@ const char *recur_model_write(const recur_model_file *v)
     const char *path = test_temp(file);
     CHECK_OK(gguf_create(&w, path, &e), e);
     f->put(w, &s.common);
-    CHECK_OK(synth_vocab_put(w, "qwen35", s.n_vocab, &e), e);
+    CHECK_OK(synth_vocab_put(w, "qwen35", "qwen35", s.n_vocab, &e), e);
     for (int32_t i = 0; i < n; i++)
         gguf_put_tensor(w, list[i].name, NUM_F32, list[i].n_dims, list[i].ne);
     CHECK_OK(gguf_write_header(w, &e), e);
