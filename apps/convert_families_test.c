@@ -285,6 +285,20 @@ static float *before_change(const shape_tensor *st, const tensor *t)
     return to;
 }
 
+static bool interleaves(const char *family)
+{
+    static const char *const of_llama[] = {"llama", "mistral", "mixtral", "ministral3"};
+    for (size_t i = 0; i < sizeof of_llama / sizeof *of_llama; i++)
+        if (!strcmp(family, of_llama[i]))
+            return true;
+    return false;
+}
+
+static bool turns(const char *name)
+{
+    return strstr(name, "attn_q.weight") || strstr(name, "attn_k.weight");
+}
+
 /* Which tensors of Qwen3.5 and Gemma 3 are changed, and how. The order of heads is compared with
  * this independently of the names in the shape's table. */
 static void check_change(const shape_tensor *t, bool has_heads)
@@ -477,6 +491,9 @@ static const char *make_dir(const family_case *c, const gguf *g)
             own[k] += c->shifted;
         if (is_qwen35(c->name) || !strncmp(c->name, "gemma3", 6))
             check_change(&list[i], is_qwen35(c->name));
+        else /* of the others llama's files alone have rows of heads in another order */
+            CHECK_MSG((list[i].change.n_k == 2) == (interleaves(c->name) && turns(list[i].name)),
+                      "%s is changed in another way", list[i].name);
         if (list[i].change.taps) /* [channels, 1, taps] */
             put_taps(&d, name, t, (const unsigned char *)own);
         else
