@@ -190,7 +190,7 @@ static status cuda_failed(const device *d, err *e)
 
 static size_t step_need(const step *st)
 {
-    enum { MASKS = 8, LISTS = (3 + 4 * STORE_KINDS) * 4 }; /* bytes of a row */
+    enum { MASKS = 8, LISTS = (3 + ROPE_AXES_MAX + 4 * STORE_KINDS) * 4 }; /* bytes of a row */
     size_t rows = (size_t)st->all.n + (size_t)st->out.n;
     size_t recur = (size_t)st->n_recur * sizeof(dev_recur_base) + sizeof(dev_recur_seq);
     return (size_t)st->n_seqs * ((size_t)st->n_kv * sizeof(dev_kv_base) + recur) +
@@ -253,6 +253,8 @@ static void put_lists(packer *k, const rowset *r, step_rows *d)
     d->rows.token = put_bytes(k, r->token, n);
     d->rows.pos = put_bytes(k, r->pos, n);
     d->rows.seq = put_bytes(k, r->seq, n);
+    for (int i = 0; i < ROPE_AXES_MAX; i++)
+        d->axis[i] = r->axis[i] ? put_bytes(k, r->axis[i], n) : NULL;
     for (int i = 0; i < STORE_KINDS; i++) {
         d->keys[i].index = put_bytes(k, r->keys[i].index, n);
         d->keys[i].first = put_bytes(k, r->keys[i].first, n);

@@ -41,6 +41,7 @@ typedef struct step_rows {
     dev_rows rows; /* what all views share */
     row_keys keys[STORE_KINDS];
     const uint64_t *seen;
+    const int32_t *axis[ROPE_AXES_MAX]; /* NULL: the rows are no patches */
 } step_rows;
 
 /* A valid copy for products: neither it nor its original was overwritten. */

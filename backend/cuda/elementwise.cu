@@ -23,6 +23,13 @@ DEV int id_of(const row_ids &ids, int r)
     return id >= 0 && id < (float)ids.n_ids ? (int)id : -1;
 }
 
+DEV float float_value(const uint8_t *row, int type, int i)
+{
+    return type == T_F32   ? ((const float *)row)[i]
+           : type == T_F16 ? f16_to_f32(((const uint16_t *)row)[i])
+                           : bf16_to_f32(((const uint16_t *)row)[i]);
+}
+
 /* y[r] = table[id[r]] * scale, rows of floats. Blocks go through embed_blocks_kernel.
  * grid:   row x 256 columns
  * shared: none
@@ -36,10 +43,7 @@ __global__ void embed_float_kernel(dev_mat y, const uint8_t *table, int type, si
     if (i >= y.cols)
         return;
     int id = id_of(ids, r);
-    const uint8_t *row = table + (size_t)max(id, 0) * row_bytes;
-    float v = type == T_F32   ? ((const float *)row)[i]
-              : type == T_F16 ? f16_to_f32(((const uint16_t *)row)[i])
-                              : bf16_to_f32(((const uint16_t *)row)[i]);
+    float v = float_value(table + (size_t)max(id, 0) * row_bytes, type, i);
     y.at[r * y.stride + i] = id < 0 ? NAN : v * scale;
 }
 
@@ -119,6 +123,16 @@ DEV float block_value(const uint8_t *row, int type, int i)
     return (float)(c < 8 ? m : -m) * d;
 }
 
+/* Element i of a row of blocks. */
+DEV float stored_value(const uint8_t *row, int type, int i)
+{
+    bool k = (type >= 10 && type <= 14) || type == 23;
+    float f;
+    if (small_block(type))
+        return (float)small_code(type, row, i >> 5, i & 31, &f) * f;
+    return k ? k_value(row, type, i) : block_value(row, type, i);
+}
+
 /* y[r] = table[id[r]] * scale, rows of blocks in the file's layout.
  * grid:   row x 256 columns
  * shared: none
@@ -132,13 +146,7 @@ __global__ void embed_blocks_kernel(dev_mat y, const uint8_t *table, int type, s
     if (i >= y.cols)
         return;
     int id = id_of(ids, r);
-    const uint8_t *row = table + (size_t)max(id, 0) * row_bytes;
-    bool k = (type >= 10 && type <= 14) || type == 23;
-    float f, v;
-    if (small_block(type))
-        v = (float)small_code(type, row, i >> 5, i & 31, &f) * f;
-    else
-        v = k ? k_value(row, type, i) : block_value(row, type, i);
+    float v = stored_value(table + (size_t)max(id, 0) * row_bytes, type, i);
     y.at[r * y.stride + i] = id < 0 ? NAN : v * scale;
 }
 
@@ -152,6 +160,35 @@ extern "C" void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type,
     else
         LAUNCH(embed_blocks_kernel, grid_of(y, 256), dim3(256), 0, s, y, (const uint8_t *)table,
                type, row_bytes, ids, scale);
+}
+
+/* y[r] = sum_k share[r, k] table[ids[r, k]], in ascending k; rows of any type.
+ * grid:   row x 256 columns
+ * shared: none
+ * bound:  latency; a picture has thousands of rows */
+__global__ void embed_mix_kernel(dev_mat y, const uint8_t *table, int type, size_t row_bytes,
+                                 dev_mat ids, dev_mat share)
+{
+    grid_trigger();
+    grid_wait();
+    int i = (int)(blockIdx.y * 256 + threadIdx.x), r = (int)blockIdx.x;
+    bool floats = type == T_F32 || type == T_F16 || type == T_BF16;
+    float sum = 0;
+    if (i >= y.cols)
+        return;
+    for (int k = 0; k < ids.cols; k++) {
+        const uint8_t *row = table + (size_t)ids.at[r * ids.stride + k] * row_bytes;
+        float v = floats ? float_value(row, type, i) : stored_value(row, type, i);
+        sum += mul_rn(share.at[r * share.stride + k], v);
+    }
+    y.at[r * y.stride + i] = sum;
+}
+
+extern "C" void cu_embed_mix(cudaStream_t s, dev_mat y, const void *table, int type,
+                             size_t row_bytes, dev_mat ids, dev_mat share)
+{
+    LAUNCH(embed_mix_kernel, grid_of(y, 256), dim3(256), 0, s, y, (const uint8_t *)table, type,
+           row_bytes, ids, share);
 }
 
 /* y[r, i] = act(a[r, i / share]) * b[r, i], and its int8 or bf16 copy where wanted.

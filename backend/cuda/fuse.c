@@ -305,7 +305,7 @@ bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f)
 {
     waiting *w = &c->wait;
     head_job *j = w->n_jobs ? &w->job[w->n_jobs - 1] : NULL;
-    if (!j || j->inv_freq || j->store || f->interleaved || f->grow != 0 ||
+    if (!j || j->inv_freq || j->store || f->interleaved || f->grow != 0 || f->n_axes ||
         !heads_turn(x.cols / heads, f->n_pairs, rope_factor(f)))
         return false;
     if (!(same_mat(j->y, x) && j->heads == heads) && !gather_heads(j, x, heads))

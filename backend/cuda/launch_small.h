@@ -17,6 +17,9 @@ typedef struct row_ids { /* a token of each row: token[r], or else at[r * stride
 } row_ids;
 void cu_embed(cudaStream_t s, dev_mat y, const void *table, int type, size_t row_bytes, row_ids ids,
               float scale);
+/* y[r] = sum_k share[r, k] table[ids[r, k]] */
+void cu_embed_mix(cudaStream_t s, dev_mat y, const void *table, int type, size_t row_bytes,
+                  dev_mat ids, dev_mat share);
 /* y[r, i] = act(a[r, i / share]) * b[r, i]; act: an act_kind */
 void cu_act_mul(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b, int act, int share, dev_quant q);
 void cu_add(cudaStream_t s, dev_mat y, dev_mat a, dev_mat b);
@@ -36,6 +39,12 @@ void cu_best(cudaStream_t s, best_args a);
 /* The first `cols` columns of x: as op_renumber; id [rows, k]. */
 void cu_renumber(cudaStream_t s, dev_mat x, int32_t cols, const int32_t *id, int32_t k,
                  const int32_t *list, int32_t n);
+/* vision.cu */
+void cu_clamp(cudaStream_t s, dev_mat y, dev_mat x, float low, float high);
+void cu_pool(cudaStream_t s, dev_mat y, dev_mat x, int32_t n);
+void cu_standardize(cudaStream_t s, dev_mat x, const float *shift, const float *scale);
+void cu_layer_norm(cudaStream_t s, dev_mat y, dev_mat x, const float *w, const float *b, float eps);
+void cu_act(cudaStream_t s, dev_mat x, int act); /* an act_kind without a second operand */
 /* norm.cu */
 void cu_rms_norm(cudaStream_t s, dev_mat y, dev_mat x, int32_t heads, const float *w, float eps,
                  dev_quant q);
@@ -100,9 +109,12 @@ static inline bool heads_turn(int32_t n, int32_t n_pairs, float factor)
 typedef struct rope_args {
     dev_mat x;
     int32_t heads, head_dim, n_pairs;
+    int32_t
+        part; /* pairs of a part of the head, whose first and second elements are side by side */
     int32_t pair_width,
         pair_step; /* from a pair to the next, and from its first element to its second */
-    const int32_t *pos;
+    int32_t range; /* pairs that turn by one list of places: the first by pos[0] */
+    const int32_t *pos[2];
     const float *inv_freq;
     float factor, grow; /* as in rope */
     int32_t period;

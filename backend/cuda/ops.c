@@ -177,17 +177,23 @@ static void c_rope(pass *p, mat x, const rope *f)
     if (cuda_join_rope(cuda_of(p), cuda_mat(x), x.heads, f))
         return;
     cuda_settle(cuda_of(p));
-    cu_rope(cuda_of(p)->stream, (rope_args){.x = cuda_mat(x),
-                                            .heads = x.heads,
-                                            .head_dim = x.cols,
-                                            .n_pairs = f->n_pairs,
-                                            .pair_width = pair_at(f, 1),
-                                            .pair_step = pair_step(f),
-                                            .pos = cuda_step_rows(p)->rows.pos,
-                                            .inv_freq = f->inv_freq,
-                                            .factor = rope_factor(f),
-                                            .grow = f->grow,
-                                            .period = f->period});
+    const step_rows *rows = cuda_step_rows(p);
+    rope_args a = {.x = cuda_mat(x),
+                   .heads = x.heads,
+                   .head_dim = x.cols,
+                   .n_pairs = f->n_pairs,
+                   .part = rope_part(f),
+                   .pair_width = f->interleaved ? 2 : 1,
+                   .pair_step = pair_step(f),
+                   .range = f->n_axes ? f->n_pairs / f->n_axes : f->n_pairs,
+                   .pos = {rows->rows.pos},
+                   .inv_freq = f->inv_freq,
+                   .factor = rope_factor(f),
+                   .grow = f->grow,
+                   .period = f->period};
+    for (int32_t i = 0; i < f->n_axes; i++)
+        a.pos[i] = rows->axis[i];
+    cu_rope(cuda_of(p)->stream, a);
     cuda_done(p, "rope");
 }
 
@@ -456,4 +462,10 @@ const device_ops cuda_ops = {
     .copy = c_copy,
     .softcap = c_softcap,
     .best = c_best,
+    .clamp = cuda_clamp,
+    .pool = cuda_pool,
+    .standardize = cuda_standardize,
+    .layer_norm = cuda_layer_norm,
+    .act = cuda_act,
+    .embed_mix = cuda_embed_mix,
 };

@@ -145,6 +145,15 @@ static inline product_args cuda_pair_args(const weight *gate, const weight *up, 
 void cuda_matmul(pass *p, mat y, mat x, const weight *w);
 void cuda_act_mul(pass *p, mat y, mat a, mat b, act_kind act);
 
+/* ---- vision_ops.c ---- */
+
+void cuda_clamp(pass *p, mat y, mat x, float low, float high);
+void cuda_pool(pass *p, mat y, mat x, int32_t n);
+void cuda_standardize(pass *p, mat x, const weight *shift, const weight *scale);
+void cuda_layer_norm(pass *p, mat y, mat x, const weight *w, const weight *b, float eps);
+void cuda_act(pass *p, mat x, act_kind act);
+void cuda_embed_mix(pass *p, mat y, mat ids, mat share, const weight *w);
+
 /* ---- moe_ops.c ---- */
 
 void cuda_route(pass *p, routing r, mat logits, const route_rule *rule);

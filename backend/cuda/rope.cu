@@ -16,12 +16,14 @@ __global__ void __launch_bounds__(256) rope_kernel(rope_args a)
     if (h >= a.heads)
         return;
     float sn, cs;
-    turn_of(a.pos[r], a.inv_freq[i], &sn, &cs);
+    int pos = a.pos[i / a.range][r];
+    turn_of(pos, a.inv_freq[i], &sn, &cs);
     float factor = a.factor;
     if (a.grow != 0)
-        factor *= 1 + a.grow * logf((float)(1 + a.pos[r] / a.period));
+        factor *= 1 + a.grow * logf((float)(1 + pos / a.period));
     sn *= factor, cs *= factor;
-    float *v = a.x.at + r * a.x.stride + (int64_t)h * a.head_dim + i * a.pair_width;
+    float *v =
+        a.x.at + r * a.x.stride + (int64_t)h * a.head_dim + i * a.pair_width + i / a.part * a.part;
     float p = v[0], q = v[a.pair_step];
     v[0] = p * cs - q * sn;
     v[a.pair_step] = p * sn + q * cs;

@@ -401,6 +401,91 @@ static void check_many_rows(rig *g, int32_t rows, int32_t heads, int32_t d)
     pair_free(g, &w);
 }
 
+/* The ops of towers of pictures: rows with a column and a row each, four of which become a token.
+ */
+static void check_vision(rig *g, int32_t rows, int32_t heads, int32_t d)
+{
+    enum { TOKEN = 4, TAPS = 3, TABLE = 37 };
+    static const num_type types[] = {NUM_F32, NUM_BF16, NUM_Q8_0};
+    static chain c;
+    static int32_t axis[ROPE_AXES_MAX][STEP_TREE_ROWS_MAX * 8];
+    int32_t width = heads * d;
+    pair w, bias, table;
+    both b;
+    mat x[2], y[2], ids[2], share[2];
+    char shape[64];
+    snprintf(shape, sizeof shape, "%d rows, %d heads of %d", rows, heads, d);
+    if (!my_turn(g, "vision") || !pair_make(g, &w, NUM_F32, width, 1, 1, 1.0, false) ||
+        !pair_make(g, &bias, NUM_F32, width, 1, 1, 1.0, false))
+        return;
+    size_t n = (size_t)rows * (size_t)width;
+    float *v = draw(g, n, 4.0), *u = draw(g, n, 2.0), *inv = draw(g, (size_t)d / 2, 1.0);
+    float *inv_gpu = g->gpu->alloc(g->gpu, (size_t)d / 2 * 4), id[512 * TAPS], part[512 * TAPS];
+    for (int32_t i = 0; i < d / 2; i++)
+        inv[i] = (float)pow(1e2, -4.0 * (i % (d / 4)) / d);
+    g->gpu->upload(g->gpu, inv_gpu, inv, (size_t)d / 2 * 4);
+    chain_init(&c, rows, 0, 0);
+    for (int32_t r = 0; r < rows; r++) {
+        axis[0][r] = r % 7;
+        axis[1][r] = 3 * r / 7;
+        for (int32_t k = 0; k < TAPS; k++) {
+            id[r * TAPS + k] = (float)((7 * r + 5 * k) % TABLE);
+            part[r * TAPS + k] = 0.3f * (float)k - 0.1f;
+        }
+    }
+    for (int a = 0; a < ROPE_AXES_MAX; a++)
+        c.st.all.axis[a] = axis[a];
+    c.st.out = c.st.all;
+    c.st.out.n = rows / TOKEN;
+    both_begin(g, &b, &c.st);
+    both_mat(g, &b, x, v, rows, heads, d);
+    both_mat(g, &b, y, u, rows, 1, width);
+    both_mat(g, &b, ids, id, rows, 1, TAPS);
+    both_mat(g, &b, share, part, rows, 1, TAPS);
+    for (int i = 0; i < 2; i++) {
+        rope turn = {
+            .n_pairs = d / 2, .n_turning = d / 2, .n_axes = 2, .parted = i, .inv_freq = inv};
+        op_rope(&b.ref, x[0], &turn);
+        turn.inv_freq = inv_gpu;
+        op_rope(&b.gpu, x[1], &turn);
+        verdict(g, i ? "vision rope of parts" : "vision rope", shape, both_error(g, &b, x[0], x[1]),
+                F32_BOUND);
+    }
+    mat zr = op_layer_norm(&b.ref, y[0], &w.w[0], &bias.w[0], 1e-5f),
+        zg = op_layer_norm(&b.gpu, y[1], &w.w[1], &bias.w[1], 1e-5f);
+    verdict(g, "vision layer_norm", shape, both_error(g, &b, zr, zg), F32_BOUND);
+    op_standardize(&b.ref, zr, &bias.w[0], &w.w[0]);
+    op_standardize(&b.gpu, zg, &bias.w[1], &w.w[1]);
+    verdict(g, "vision standardize", shape, both_error(g, &b, zr, zg), F32_BOUND);
+    for (act_kind act = ACT_GELU_TANH; act < ACT_KINDS; act++) {
+        if (act == ACT_SWIGLU_CUT)
+            continue;
+        zr = op_act(&b.ref, op_clamp(&b.ref, y[0], -1.5f, 1.0f), act);
+        zg = op_act(&b.gpu, op_clamp(&b.gpu, y[1], -1.5f, 1.0f), act);
+        verdict(g, "vision clamp + act", shape, both_error(g, &b, zr, zg), F32_BOUND);
+    }
+    for (int i = 0; i < 3; i++) {
+        if ((types[i] == NUM_Q8_0 && width % 32) ||
+            !pair_make(g, &table, types[i], width, TABLE, 1, 1.0, true))
+            continue;
+        zr = op_embed_mix(&b.ref, ids[0], share[0], &table.w[0]);
+        zg = op_embed_mix(&b.gpu, ids[1], share[1], &table.w[1]);
+        verdict(g, "vision embed_mix", shape, both_error(g, &b, zr, zg), F32_BOUND);
+        pair_free(g, &table);
+    }
+    if (rows % TOKEN == 0) {
+        zr = op_pool(&b.ref, y[0], TOKEN);
+        zg = op_pool(&b.gpu, y[1], TOKEN);
+        verdict(g, "vision pool", shape, both_error(g, &b, zr, zg), F32_BOUND);
+    }
+    g->gpu->release(g->gpu, inv_gpu, (size_t)d / 2 * 4);
+    mem_free(v);
+    mem_free(u);
+    mem_free(inv);
+    pair_free(g, &w);
+    pair_free(g, &bias);
+}
+
 void check_ops(rig *g)
 {
     static const num_type more[] = {NUM_F32, NUM_F16, NUM_BF16};
@@ -410,6 +495,9 @@ void check_ops(rig *g)
     check_norms(g, 2, 4, 32);
     check_norms(g, 5, 3, 256);
     check_norms(g, 1, 1, 7);
+    check_vision(g, 36, 2, 16);
+    check_vision(g, 9, 1, 72);
+    check_vision(g, 64, 3, 12);
     check_branches(g, 1, 2816);
     check_branches(g, 5, 96);
     check_branches(g, 40, 512);
