@@ -37,6 +37,19 @@ mat op_embed(pass *p, const weight *w, float scale)
     return y;
 }
 
+void op_put_soft(pass *p, mat x)
+{
+    const step *st = p->st;
+    bool fits = !st->n_soft || (x.rows == st->all.n && x.stride == mat_width(x));
+    if (!pass_shapes(p, "put_soft", fits) || p->dry)
+        return;
+    for (int32_t i = 0; i < st->n_soft; i++) {
+        const soft_run *s = &st->soft[i];
+        p->dev->upload(p->dev, mat_row(x, s->row0), s->at,
+                       (size_t)s->n * (size_t)x.stride * sizeof *x.at);
+    }
+}
+
 mat op_embed_at(pass *p, mat ids, const weight *w, float scale)
 {
     if (!pass_shapes(p, "embed_at", w && w->n_in > 0 && w->n_mat == 1 && mat_width(ids) > 0))

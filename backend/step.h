@@ -153,6 +153,12 @@ typedef struct sparse_rule {
                                    NULL: it is not counted */
 } sparse_rule;
 
+/* Rows of the pass, side by side, whose embeddings no table has: pictures'. */
+typedef struct soft_run {
+    int32_t row0, n; /* of step.all; their token is 0 */
+    const float *at; /* [n][width of an embedding], memory of the host */
+} soft_run;
+
 typedef struct step {
     bool prompt;            /* rows of prompts; else of answers. A device may compute the two by
                                different kernels, and then one pass never has both */
@@ -168,6 +174,8 @@ typedef struct step {
     const recur_seq *recur_seq; /* [n_seqs] */
     const int32_t *parent; /* [all.n]: the row of `all` that each row follows; -1: the committed
                               context. A parent comes before its children */
+    const soft_run *soft;  /* [n_soft], memory of the host; no two runs share a row */
+    int32_t n_soft;
 } step;
 
 /* How the model sees a layer's keys and values; the same for every session of a shape.

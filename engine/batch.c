@@ -296,7 +296,13 @@ carat_status carat_batch_submit(carat_batch *b, const carat_job *from, int64_t *
     status st;
     if (queue_full)
         *queue_full = false;
-    if ((st = check_ids(b->m, from->ids, from->n, b->shape.n_ctx, e)))
+    const char *text = from->embedding                                 ? "an embedding"
+                       : from->importance                              ? "the importance"
+                       : from->opt && from->opt->n_prompt_logprobs > 0 ? "the logprobs"
+                                                                       : NULL;
+    st = text ? check_text_ids(b->m, from->ids, from->n, b->shape.n_ctx, text, e)
+              : check_ids(b->m, from->ids, from->n, b->shape.n_ctx, e);
+    if (st)
         return st;
     if ((st = job_make(b, from, &j, e))) {
         job_free(j);

@@ -570,7 +570,10 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
 
     report_begin(&r, s->m);
     x->t = &s->t;
-    if ((st = check_ids(s->m, ids, n, s->shape.n_ctx, e)))
+    st = opt && opt->n_prompt_logprobs > 0
+             ? check_text_ids(s->m, ids, n, s->shape.n_ctx, "the logprobs", e)
+             : check_ids(s->m, ids, n, s->shape.n_ctx, e);
+    if (st)
         goto out;
     if ((st = generation_open(&g, s->m, opt, fn, user, e)) || (st = reply_open(s->rounds, x, g, e)))
         goto out;

@@ -444,11 +444,20 @@ static file longest(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t 
     return best;
 }
 
+/* How many of ids come before the first picture, whose ids mean nothing to another process. */
+static int64_t text_ids(const int32_t *ids, int64_t n)
+{
+    int64_t k = 0;
+    while (k < n && ids[k] >= 0)
+        k++;
+    return k;
+}
+
 /* The caller holds the lock. */
 static bool is_worth_a_file(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids,
                             int64_t n)
 {
-    if (d->n_queue == QUEUE_MAX || d->n_failures >= FAILURES_MAX)
+    if (d->n_queue == QUEUE_MAX || d->n_failures >= FAILURES_MAX || text_ids(ids, n) < n)
         return false;
     int64_t there = longest(d, lossy, pool, ids, n, 0).n;
     for (int32_t i = -1; i < d->n_queue; i++) {
@@ -517,6 +526,7 @@ kv_snapshot *disk_load(disk_store *d, uint64_t lossy, uint64_t pool, const int32
                        int64_t above)
 {
     const kv_file_id id = id_of(&d->id, lossy, pool);
+    n = text_ids(ids, n);
     for (;;) {
         char name[NAME_MAX_BYTES];
         kv_snapshot *k = NULL;

@@ -228,7 +228,7 @@ carat_status carat_embed(carat_session *s, const int32_t *ids, int64_t n, carat_
 {
     embedding *x = NULL;
     status st;
-    if ((st = check_ids(s->m, ids, n, s->shape.n_ctx, e)))
+    if ((st = check_text_ids(s->m, ids, n, s->shape.n_ctx, "an embedding", e)))
         return st;
     if ((st = embedding_open(&x, s->m, pooling, e)))
         return st;

@@ -6,6 +6,7 @@
  */
 #include "engine/engine_int.h"
 #include "engine/experts.h"
+#include "engine/media.h"
 #include "engine/text_file.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -115,7 +116,7 @@ static status load_weights(carat_model *m, const carat_model_options *opt, err *
     if (st || (st = model_load(&m->core, m->dev, opt->progress, opt->progress_user, e)) ||
         (st = experts_fill(m, e)))
         return st;
-    if ((st = drafters_load(m, opt, e)))
+    if ((st = drafters_load(m, opt, e)) || (st = media_load(m, opt, e)))
         return st;
     m->loaded = true;
     count_taken(m);
@@ -206,6 +207,8 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
     if ((opt->scorer || opt->scorer_bytes || opt->scorer_model) &&
         (st = open_scorer(m, opt, e))) /* plans ask how much it takes */
         goto out;
+    if ((st = media_open(m, opt, e)))
+        goto out;
     if (opt->planned && (st = drafters_that_fit(m, opt, opt->planned, opt->planned_user, e)))
         goto out;
     if (!opt->vocab_only && (st = load_weights(m, opt, e)))
@@ -257,6 +260,7 @@ void carat_model_close(carat_model *m)
     vocab_close(m->text);
     drafters_close(m);
     experts_free(m);
+    media_close(m);
     model_free(&m->core);
     device_close(m->dev);
     for (int32_t i = 1; i < m->n_sides; i++)
@@ -282,6 +286,7 @@ void carat_model_park(carat_model *m)
     pthread_mutex_lock(&m->pass_lock);
     if (m->loaded) {
         experts_close(m);
+        media_unload_weights(m);
         model_unload_weights(&m->core);
         if (!m->draft_parked)
             drafters_unload_weights(m);
@@ -303,8 +308,10 @@ carat_status carat_model_unpark(carat_model *m, carat_error *e)
         st = st ? st : model_load_weights(&m->core, m->progress, m->progress_user, e);
         st = st ? st : experts_fill(m, e);
         st = st || m->draft_parked ? st : drafters_load_weights(m, e);
+        st = st ? st : media_load_weights(m, e);
         if (st) {
             experts_close(m);
+            media_unload_weights(m);
             if (!m->draft_parked)
                 drafters_unload_weights(m);
             model_unload_weights(&m->core);
@@ -364,6 +371,7 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .n_params_active = c->n_params_active,
                                .weight_bytes = c->file.data_bytes,
                                .active_bytes_per_token = c->active_bytes,
+                               .mmproj = media_path(m),
                                .has_vocab = m->text != NULL,
                                .has_chat = m->text && m->chat,
                                .thinks = m->text && m->chat && m->chat->thinks};

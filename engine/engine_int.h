@@ -42,6 +42,7 @@ enum {
 };
 
 typedef struct model_pool model_pool; /* experts.c */
+typedef struct media media;           /* media.h */
 
 /* What a model gives up to fit its GPU (fit.h). */
 typedef struct model_fit {
@@ -87,6 +88,7 @@ struct carat_model {
     float *answers; /* of a reranker: [2][n_embd], the head's rows of "yes" and "no" (rank.c) */
     carat_model *scorer;              /* scores pages for the policy "drafter"; NULL: none */
     bool lent_scorer;                 /* it is the caller's */
+    media *media;                     /* its vision tower and pictures; NULL: it sees none */
     _Atomic(sampler *) spare_sampler; /* for the next carat_sample; NULL: in use or not made */
 };
 
@@ -156,6 +158,7 @@ typedef struct workspace {
     float *logits;         /* [n_vocab]: of the row that was read last */
     candidate *candidates; /* [answer_rows][CANDIDATES_MAX] */
     int32_t *n_candidates; /* [as many rows as a pass may have logits of, or more] */
+    soft_run *soft;        /* [rows of a pass], of its pictures; NULL: the model sees none */
     float *raw;            /* [n_vocab] before the sampler's changes, for logprobs */
     sampler sampler;
     int32_t hidden_rows; /* embed.c: most rows of a hidden pass; 0: not planned yet */
@@ -236,6 +239,8 @@ status plan_costs(const carat_model *m, const session_shape *shape, kv_layout *l
 /* Queries of a row in each side's layers without windows. */
 status plan_queries(const carat_model *m, const kv_layout *l, page_query_size to[PASS_SIDES_MAX],
                     err *e);
+/* What all weights and tables of a model beside m take on dev. */
+uint64_t plan_weight_bytes(const device *dev, const model *core);
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e);
 /* Has every device of the plan the memory? */
 bool plan_fits(const carat_model *m, const carat_memory_plan *plan);
@@ -329,6 +334,9 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const se
 void workspace_close(workspace *w, carat_model *m); /* safe on a zeroed or closed workspace */
 /* Checks that ids[0..n) can be a prompt in a context of n_ctx. */
 status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx, err *e);
+/* The same, and that there is no picture. what: what needs a text, "an embedding". */
+status check_text_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx,
+                      const char *what, err *e);
 /* carat_session_open, with verify_rows as plan_shape. */
 status session_open(carat_model *m, const carat_session_options *opt, int32_t verify_rows,
                     carat_session **out, err *e);

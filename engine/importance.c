@@ -172,7 +172,7 @@ carat_status carat_importance(carat_session *s, const int32_t *ids, int64_t n, f
                               carat_error *e)
 {
     importance *x;
-    status st = check_ids(s->m, ids, n, s->shape.n_ctx, e);
+    status st = check_text_ids(s->m, ids, n, s->shape.n_ctx, "the importance", e);
     if (st || (st = importance_open(&x, s->m, &s->layout, &s->w, s->shape.chunk, n, e)))
         return st;
     if (!(st = timeline_use(&s->t, (sparse_choice){0}, e))) {

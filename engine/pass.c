@@ -8,7 +8,7 @@
  * it was; the next pass overwrites those rows. A failed pass does so too, except to timelines with
  * recurrent layers: it may have changed some of their states and not others, so they begin anew.
  */
-#include "engine/engine_int.h"
+#include "engine/media.h"
 
 #include <assert.h>
 #include <float.h>
@@ -107,12 +107,34 @@ static void take_logits(carat_model *m, mat y, const pass_part *part, int32_t n_
 
 /* ---- Passes ------------------------------------------------------------------------------ */
 
+/* The rows of pictures among those of a part. The tower runs here, for pictures that are new. */
+static status put_pictures(workspace *w, const pass_part *part, err *e)
+{
+    step *st = &w->batch.st;
+    status bad = OK;
+    for (int32_t i = 0; i < part->rows.n && !bad;) {
+        const int32_t *at = part->rows.token + i;
+        if (*at >= 0) {
+            i++;
+            continue;
+        }
+        soft_run *run = &w->soft[st->n_soft];
+        bad = media_rows(part->t->m, at, part->rows.n - i, run, e);
+        run->row0 = part->row0 + i;
+        i += bad ? 0 : run->n;
+        st->n_soft += !bad;
+    }
+    return bad;
+}
+
 /* Tables of pages are uploaded, and shared pages copied: under the lock of passes. */
 static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
 {
     status st = OK;
     kv_batch_clear(&w->batch);
     w->batch.st.prompt = part[0].prompt;
+    w->batch.st.soft = w->soft;
+    media_begin_pass(part[0].t->m);
     for (int32_t i = 0; i < n_parts && !st; i++) {
         timeline *t = part[i].t;
         part[i].row0 = w->batch.st.all.n;
@@ -122,7 +144,7 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
             part[i].rows.sparse.alpha = t->sparse.alpha;
             part[i].rows.sparse.n_prompt = (int32_t)t->n_prompt;
         }
-        if (!(st = kv_reserve(&t->kv, part[i].rows.n, e)))
+        if (!(st = put_pictures(w, &part[i], e)) && !(st = kv_reserve(&t->kv, part[i].rows.n, e)))
             st = kv_batch_add_rows(&w->batch, &t->kv, &part[i].rows, e);
         part[i].lost = st != OK;
     }

@@ -6,6 +6,7 @@
  */
 #include "engine/engine_int.h"
 #include "engine/experts.h"
+#include "engine/media.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -414,15 +415,13 @@ draft_sizes plan_draft_sizes(const carat_model *m, const session_shape *s, const
                          .target_kv = l};
 }
 
-/* What a drafter's weights take on the main device, and its tables. */
-static uint64_t draft_weight_bytes(const carat_model *m, const model *core)
+uint64_t plan_weight_bytes(const device *dev, const model *core)
 {
     uint64_t n = 0;
     for (int32_t i = 0; i < core->n_weights; i++) {
         const weight *w = core->weights[i];
-        uint64_t copied =
-            w->gather && !m->dev->loads_gathered ? 0 : m->dev->weight_bytes(m->dev, w);
-        n += m->dev->host_memory && copied < w->n_bytes ? w->n_bytes : copied;
+        uint64_t copied = w->gather && !dev->loads_gathered ? 0 : dev->weight_bytes(dev, w);
+        n += dev->host_memory && copied < w->n_bytes ? w->n_bytes : copied;
     }
     for (int32_t i = 0; i < core->n_tables; i++)
         n += core->tables[i].n_bytes;
@@ -448,7 +447,7 @@ static status plan_drafters(const carat_model *m, const session_shape *s, const 
         if (st)
             return st;
         *n_bytes += c.device_bytes + (uint64_t)s->n_seqs * c.device_state_bytes +
-                    draft_weight_bytes(m, &d->core);
+                    plan_weight_bytes(m->dev, &d->core);
         if (m->dev->host_memory)
             *n_bytes += c.host_bytes;
         if (c.taps.n)
@@ -466,9 +465,10 @@ static int32_t host_side(const carat_model *m)
     return -1;
 }
 
-static uint64_t scorer_taken(const carat_model *m)
+/* Of the host's memory, taken by models beside m. */
+static uint64_t beside_taken(const carat_model *m)
 {
-    return m->scorer ? m->scorer->taken_bytes[PASS_MAIN] : 0;
+    return (m->scorer ? m->scorer->taken_bytes[PASS_MAIN] : 0) + media_taken(m);
 }
 
 static void plan_devices(const carat_model *m, const session_shape *s, const kv_layout *l,
@@ -498,8 +498,8 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
         if (p->available_bytes)
             p->available_bytes += m->taken_bytes[i] + m->reserve_taken[i];
         if (i == host_side(m)) {
-            p->total_bytes += plan->scorer_bytes;
-            p->available_bytes += p->available_bytes ? scorer_taken(m) : 0;
+            p->total_bytes += plan->scorer_bytes + plan->vision_bytes;
+            p->available_bytes += p->available_bytes ? beside_taken(m) : 0;
         }
         plan->scratch_bytes += p->scratch_bytes;
         plan->repack_bytes += c->side[i].repack_bytes;
@@ -525,6 +525,7 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
         (st = m->core.encoder ? worst_text(m, s, &l, &costs, e)
                               : worst_pass(m, s, &taps, &l, &costs, e)))
         goto end;
+    plan.vision_bytes = media_bytes(m);
     plan.weight_bytes = m->core.file.data_bytes;
     plan.kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
     plan.kv_global_bytes = l.all.linear + l.all.table * (uint64_t)s->n_seqs;
@@ -561,18 +562,21 @@ bool plan_fits(const carat_model *m, const carat_memory_plan *plan)
     return m->overcommit || !p || (m->plan_only && p != &plan->device[PASS_MAIN]);
 }
 
-/* Beside devices with memory of their own. */
-static status check_scorer(const carat_model *m, const carat_memory_plan *plan, err *e)
+/* The scorer of pages and the vision tower, where no device of the model is in the host's memory.
+ */
+static status check_beside(const carat_model *m, const carat_memory_plan *plan, err *e)
 {
-    uint64_t left = mem_available_bytes();
-    if (!plan->scorer_bytes || host_side(m) >= 0 || !left ||
-        plan->scorer_bytes <= left + scorer_taken(m))
+    uint64_t left = mem_available_bytes(), need = plan->scorer_bytes + plan->vision_bytes;
+    if (!need || host_side(m) >= 0 || !left || need <= left + beside_taken(m))
         return OK;
     return err_set(e, E_MEMORY,
-                   "the scorer of pages for a context of %d tokens needs %.2f GiB of host memory, "
-                   "and %.2f GiB are available",
-                   plan->n_ctx, (double)plan->scorer_bytes * 0x1p-30,
-                   (double)(left + scorer_taken(m)) * 0x1p-30);
+                   "%s for a context of %d tokens need%s %.2f GiB of host memory, and %.2f GiB are "
+                   "available",
+                   !plan->vision_bytes   ? "the scorer of pages"
+                   : !plan->scorer_bytes ? "the vision tower"
+                                         : "the scorer of pages and the vision tower",
+                   plan->n_ctx, plan->scorer_bytes && plan->vision_bytes ? "" : "s",
+                   (double)need * 0x1p-30, (double)(left + beside_taken(m)) * 0x1p-30);
 }
 
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
@@ -581,7 +585,7 @@ status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
     if (m->overcommit)
         return OK;
     if (!s)
-        return check_scorer(m, plan, e);
+        return check_beside(m, plan, e);
     if (s->expert_bytes)
         return err_set(e, E_MEMORY,
                        "%s with a context of %d tokens needs %.1f MiB of memory of %s: weights "

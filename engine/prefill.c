@@ -144,7 +144,8 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
         timeline_prompt(&s->t, n);
     s->t.n_prompt = cached + n;
     /* One token at a time is a caller's own token loop. */
-    const prefill p = {.ids = ids, .n = n, .answer = n == 1, .all = all_logits, .logits = logits};
+    const prefill p = {
+        .ids = ids, .n = n, .answer = n == 1 && ids[0] >= 0, .all = all_logits, .logits = logits};
     return eval_new(s, p, e);
 }
 

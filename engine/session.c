@@ -3,6 +3,7 @@
  * All memory is allocated at open, with sizes from dry passes. Checkpoints alone are allocated and
  * freed later, within their budget.
  */
+#include "engine/media.h"
 #include "engine/round.h"
 #include "base/mem.h"
 
@@ -31,6 +32,10 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const se
             goto out;
         }
     }
+    if (m->media && !(w->soft = mem_calloc((size_t)l->rows_max, sizeof *w->soft))) {
+        st = err_memory(e, "a session", (size_t)l->rows_max * sizeof *w->soft);
+        goto out;
+    }
     w->logits = mem_calloc(n_vocab, sizeof *w->logits);
     w->raw = mem_calloc(n_vocab, sizeof *w->raw);
     w->candidates = mem_calloc(CANDIDATES_MAX * rows, sizeof *w->candidates);
@@ -45,6 +50,7 @@ out:
 
 void workspace_close(workspace *w, carat_model *m)
 {
+    mem_free(w->soft);
     mem_free(w->n_candidates);
     mem_free(w->candidates);
     mem_free(w->raw);
@@ -181,10 +187,20 @@ status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_
         return err_set(e, E_LIMIT, "the prompt has %lld tokens, and the context holds %d (--ctx)",
                        (long long)n, n_ctx);
     for (int64_t i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= m->core.n_vocab)
+        if (ids[i] >= m->core.n_vocab || (ids[i] < 0 && !media_has_id(m, ids[i])))
             return err_set(e, E_ARG, "token %lld of the prompt is %d, and ids go from 0 to %d",
                            (long long)i, ids[i], m->core.n_vocab - 1);
     return OK;
+}
+
+status check_text_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx,
+                      const char *what, err *e)
+{
+    status st = check_ids(m, ids, n, n_ctx, e);
+    for (int64_t i = 0; i < n && !st; i++)
+        if (ids[i] < 0)
+            st = err_set(e, E_UNSUPPORTED, "%s of a prompt with pictures is not computed", what);
+    return st;
 }
 
 bool carat_rewind(carat_session *s, int64_t n)

@@ -43,5 +43,6 @@
 #include "carat/compress.h"
 #include "carat/drafter.h"
 #include "carat/batch.h"
+#include "carat/media.h"
 
 #endif

@@ -100,7 +100,7 @@ typedef struct row {
 /* The step declares the arrays const; the batch owns them and may write. */
 static void put_row(rowset *r, uint64_t *seen, int32_t at, const row *x, const kv_cache *c)
 {
-    ((int32_t *)r->token)[at] = x->token;
+    ((int32_t *)r->token)[at] = x->token < 0 ? 0 : x->token; /* a picture: step.soft */
     ((int32_t *)r->pos)[at] = x->pos;
     ((int32_t *)r->seq)[at] = x->seq;
     seen[at] = x->seen;

@@ -295,7 +295,7 @@ typedef enum kv_want {
     KV_WANT_LISTED
 } kv_want;
 typedef struct kv_rows {
-    const int32_t *token;  /* [n] */
+    const int32_t *token;  /* [n]; below 0: rows of a picture, for which the step has 0 */
     const int32_t *parent; /* [n]: the row that each row follows, -1: the committed context; a
                               parent comes before its children. NULL: a chain */
     int32_t n;

@@ -127,6 +127,7 @@ mat gemma4_forward(pass *p, const model *m, const kv_layout *kv)
         return (mat){0};
     op_cross(p, g->embd.side, NULL, 0);
     mat x = op_embed(p, &g->embd, sqrtf((float)g->n_embd));
+    op_put_soft(p, x);
     mat ple = {0};
     if (g->n_ple)
         ple = gemma4_ple(p, g, x);

@@ -640,6 +640,7 @@ mat model_run(pass *p, const model *m, const kv_layout *kv, model_layer_fn *laye
         return (mat){0};
     op_cross(p, m->embd->side, NULL, 0);
     mat x = op_embed(p, m->embd, m->embd_scale);
+    op_put_soft(p, x);
     for (int32_t il = 0; il < m->n_layer && p->rows->n && !pass_failed(p); il++) {
         p->il = il;
         op_cross(p, m->layer_side[il], (mat *const[]){&x}, 1); /* once, if the model is divided */

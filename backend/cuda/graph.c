@@ -96,7 +96,8 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
     cuda_device *c = cuda_select(d);
     const step *st = p->st;
     c->recording = c->seen = NULL;
-    if (c->no_graphs || !on_main(p->taps) || st->prompt || st->all.n > GRAPH_ROWS || pass_failed(p))
+    if (c->no_graphs || !on_main(p->taps) || st->prompt || st->n_soft || st->all.n > GRAPH_ROWS ||
+        pass_failed(p))
         return false;
     graph_key k = {.model = model,
                    .kv = kv,

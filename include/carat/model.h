@@ -97,6 +97,10 @@ typedef struct carat_model_options {
     const carat_bytes *scorer_bytes;  /* the same as a file in memory, in place of `scorer` */
     struct carat_model *scorer_model; /* the same, open already: of the caller, who closes it after
                                          this model. It is neither parked nor unparked with it */
+    /* The model's vision tower (an mmproj file), for pictures in prompts (media.h). NULL: none.
+     * E_UNSUPPORTED: it is another model's, or carat does not compute the two together. */
+    const char *mmproj;
+    int32_t image_tokens; /* the most soft tokens of a picture, 70 to 1120; 0: 560 */
     /* Called after devices are chosen and before weights are loaded. It may ask for plans and
      * nothing else. Another status than OK makes opening fail with that status and e. With draft
      * "auto", E_MEMORY leads to a second call without the drafter's weights: if that is OK, lookup
@@ -160,6 +164,7 @@ typedef struct carat_model_info {
     uint64_t n_params_active;        /* that one token uses, the head included */
     uint64_t weight_bytes;           /* of all tensors in the file */
     uint64_t active_bytes_per_token; /* weights that one decoded token reads */
+    const char *mmproj;              /* the path of its vision tower; NULL: it sees no pictures */
     bool has_vocab;                  /* can turn text into tokens */
     bool has_chat;                   /* its chat template is known */
     bool thinks;                     /* the template asks for a thought unless told otherwise */

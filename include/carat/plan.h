@@ -34,6 +34,8 @@ typedef struct carat_memory_plan {
     uint64_t scratch_bytes;                 /* of a pass */
     uint64_t draft_bytes;                   /* the drafter: weights, caches, work space */
     uint64_t scorer_bytes;           /* of kv_policy "drafter": weights, sessions. Host memory */
+    uint64_t vision_bytes;           /* of pictures: the tower, the largest picture, rows that are
+                                        kept. Part of the total where the tower's memory is */
     uint64_t checkpoint_bytes;       /* at most; part of the total only with checkpoint_mb > 0 */
     uint64_t checkpoint_state_bytes; /* of each checkpoint: states of recurrent layers */
     uint64_t total_bytes; /* while computing. Pages of repacked weights leave memory, but not with

@@ -1,0 +1,523 @@
+/* media.c - see media.h. */
+#include "engine/media.h"
+#include "base/mem.h"
+#include "base/sha.h"
+#include "model/gemma4.h"
+#include "model/vision.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct media_item {
+    char key[SHA256_TEXT];
+    int32_t first; /* its ids: first, first - 1, ... of grid.n_tokens */
+    image_grid grid;
+    int32_t n_users; /* carat_media, and a tower at work */
+    float *patches;  /* while there are users and no rows */
+    float *rows;     /* [n_tokens][n_embd] */
+    uint64_t used;   /* when, by media.clock */
+} media_item;
+
+struct media {
+    model tower;
+    device *dev, *own; /* the tower's; own: opened for it alone, or NULL */
+    bool loaded;
+    int32_t budget;            /* soft tokens of a picture that names none */
+    int32_t begin, place, end; /* ids around a picture and for it; -1: the vocabulary lacks it */
+    pthread_mutex_t lock;      /* of what follows; taken after pass_lock */
+    bool has_lock;
+    media_item **item; /* [n], by falling ids */
+    int32_t n, cap;
+    _Atomic int64_t n_ids; /* of all items: the ids are -1 .. -n_ids */
+    uint64_t clock, pass;  /* pass: the clock when the pass began */
+    uint64_t row_bytes;    /* of all items */
+};
+
+struct carat_media {
+    carat_model *m;
+    media_item *item;
+};
+
+/* ---- The tower ----------------------------------------------------------------------------- */
+
+static status check_family(const carat_model *m, err *e)
+{
+    const model *t = &m->media->tower, *c = &m->core;
+    const vision *v = vision_of(t);
+    if (!v)
+        return err_set(e, E_UNSUPPORTED, "%s is no vision tower (--mmproj)", t->file.path);
+    if (v->n_out != c->n_embd)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s makes embeddings of %d numbers, and %s has embeddings of %d: it is the "
+                       "vision tower of another model",
+                       t->file.path, v->n_out, c->name, c->n_embd);
+    if (c->arch != &gemma4_arch || strncmp(v->projector, "gemma4", 6) != 0)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: pictures for the architecture %s, by the tower '%s', are not computed "
+                       "yet",
+                       t->file.path, c->arch->name, v->projector);
+    if (!((const gemma4 *)c->impl)->n_ple)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: pictures for this size of Gemma 4, whose tokens of a picture see each "
+                       "other both ways, are not computed yet",
+                       t->file.path);
+    return OK;
+}
+
+/* A picture of the most tokens. Memory depends on their number alone, not on the picture's sides.
+ */
+static image_grid largest(const model *tower)
+{
+    int32_t merge = vision_of(tower)->rule.merge;
+    return (image_grid){.cols = merge,
+                        .rows = merge,
+                        .n_patches = VISION_BUDGET_MAX * merge * merge,
+                        .n_tokens = VISION_BUDGET_MAX};
+}
+
+/* The model's own device where it computes towers; else a CPU. */
+static status open_tower_device(carat_model *m, const carat_model_options *opt, err *e)
+{
+    media *x = m->media;
+    const image_grid g = largest(&x->tower);
+    const cpu_options cpu = {.n_threads = opt->n_threads};
+    vision_memory need;
+    err why = {0};
+    x->dev = m->dev;
+    if (!vision_plan(&x->tower, x->dev, &g, &need, &why))
+        return OK;
+    if (m->dev->host_memory)
+        return err_set(e, why.status, "%s", why.text);
+    status st = device_open_cpu(&x->own, &cpu, e);
+    x->dev = x->own;
+    return st ? st : vision_plan(&x->tower, x->dev, &g, &need, e);
+}
+
+static int32_t token_of(const carat_model *m, const char *text)
+{
+    return m->text ? vocab_find(m->text, text, strlen(text)) : -1;
+}
+
+status media_open(carat_model *m, const carat_model_options *opt, err *e)
+{
+    gguf g = {0};
+    status st;
+    if (opt->image_tokens &&
+        (opt->image_tokens < VISION_BUDGET_MIN || opt->image_tokens > VISION_BUDGET_MAX))
+        return err_set(e, E_ARG, "%d tokens of a picture: expected %d to %d (--image-tokens)",
+                       opt->image_tokens, VISION_BUDGET_MIN, VISION_BUDGET_MAX);
+    if (!opt->mmproj)
+        return OK;
+    media *x = m->media = mem_calloc(1, sizeof *x);
+    if (!x)
+        return err_memory(e, "a vision tower", sizeof *x);
+    atomic_init(&x->n_ids, 0);
+    x->budget = opt->image_tokens ? opt->image_tokens : VISION_BUDGET;
+    x->begin = token_of(m, "<|image>");
+    x->place = token_of(m, "<|image|>");
+    x->end = token_of(m, "<image|>");
+    x->has_lock = !pthread_mutex_init(&x->lock, NULL);
+    if (!x->has_lock)
+        return err_set(e, E_MEMORY, "cannot make a lock");
+    if ((st = gguf_open(&g, opt->mmproj, opt->no_mmap, NULL, NULL, e)) ||
+        (st = model_bind(&x->tower, &g, e)) || (st = check_family(m, e)))
+        return st;
+    return open_tower_device(m, opt, e);
+}
+
+status media_load(carat_model *m, const carat_model_options *opt, err *e)
+{
+    media *x = m->media;
+    status st = x ? model_load(&x->tower, x->dev, opt->progress, opt->progress_user, e) : OK;
+    if (x)
+        x->loaded = !st;
+    return st;
+}
+
+void media_unload_weights(carat_model *m)
+{
+    if (m->media && m->media->loaded)
+        model_unload_weights(&m->media->tower);
+    if (m->media)
+        m->media->loaded = false;
+}
+
+status media_load_weights(carat_model *m, err *e)
+{
+    media *x = m->media;
+    status st = x ? model_load_weights(&x->tower, m->progress, m->progress_user, e) : OK;
+    if (x)
+        x->loaded = !st;
+    return st;
+}
+
+void media_close(carat_model *m)
+{
+    media *x = m->media;
+    if (!x)
+        return;
+    for (int32_t i = 0; i < x->n; i++) {
+        mem_free(x->item[i]->patches);
+        mem_free(x->item[i]->rows);
+        mem_free(x->item[i]);
+    }
+    mem_free(x->item);
+    model_free(&x->tower);
+    device_close(x->own);
+    if (x->has_lock)
+        pthread_mutex_destroy(&x->lock);
+    mem_free(x);
+    m->media = NULL;
+}
+
+const char *media_path(const carat_model *m)
+{
+    return m->media ? m->media->tower.file.path : NULL;
+}
+
+uint64_t media_bytes(const carat_model *m)
+{
+    const media *x = m->media;
+    vision_memory need;
+    if (!x)
+        return 0;
+    const image_grid g = largest(&x->tower);
+    if (vision_plan(&x->tower, x->dev, &g, &need, NULL))
+        need = (vision_memory){0, 0}; /* media_open has seen it succeed */
+    return plan_weight_bytes(x->dev, &x->tower) + need.scratch_bytes + need.key_bytes +
+           MEDIA_ROWS_BYTES;
+}
+
+uint64_t media_taken(const carat_model *m)
+{
+    const media *x = m->media;
+    uint64_t n = 0;
+    for (int32_t i = 0; x && x->loaded && i < x->tower.n_weights; i++)
+        n += x->tower.weights[i]->packed_bytes;
+    return n;
+}
+
+/* ---- The registry -------------------------------------------------------------------------- */
+
+bool media_has_id(const carat_model *m, int32_t id)
+{
+    return m->media && id < 0 && -(int64_t)id <= atomic_load(&m->media->n_ids);
+}
+
+/* The item that has id, which media_has_id. Under the lock. */
+static media_item *item_of(const media *x, int32_t id)
+{
+    int32_t lo = 0, hi = x->n - 1;
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo + 1) / 2;
+        if (x->item[mid]->first >= id)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return x->item[lo];
+}
+
+/* Adds an item for key. Under the lock. */
+static status add_item(media *x, const char *key, const image_grid *g, media_item **out, err *e)
+{
+    int64_t n_ids = atomic_load(&x->n_ids);
+    if (n_ids + g->n_tokens > INT32_MAX)
+        return err_set(
+            e, E_LIMIT,
+            "this model has seen as many different pictures as it can tell apart: it has "
+            "to be opened again");
+    if (x->n == x->cap) {
+        int32_t cap = x->cap ? 2 * x->cap : 16;
+        media_item **more = mem_realloc(x->item, (size_t)cap, sizeof(media_item *));
+        if (!more)
+            return err_memory(e, "pictures", (size_t)cap * sizeof(media_item *));
+        x->item = more;
+        x->cap = cap;
+    }
+    media_item *it = mem_calloc(1, sizeof *it);
+    if (!it)
+        return err_memory(e, "a picture", sizeof *it);
+    memcpy(it->key, key, sizeof it->key);
+    it->grid = *g;
+    it->first = (int32_t)(-n_ids - 1);
+    x->item[x->n++] = it;
+    atomic_store(&x->n_ids, n_ids + g->n_tokens);
+    *out = it;
+    return OK;
+}
+
+/* The item of key, new or known, with one more user. */
+static status use_item(media *x, const char *key, const image_grid *g, media_item **out,
+                       bool *has_pixels, err *e)
+{
+    media_item *it = NULL;
+    status st = OK;
+    pthread_mutex_lock(&x->lock);
+    for (int32_t i = x->n - 1; i >= 0 && !it; i--)
+        if (!memcmp(x->item[i]->key, key, sizeof x->item[i]->key))
+            it = x->item[i];
+    if (!it)
+        st = add_item(x, key, g, &it, e);
+    if (!st) {
+        it->n_users++;
+        *has_pixels = it->patches || it->rows;
+        *out = it;
+    }
+    pthread_mutex_unlock(&x->lock);
+    return st;
+}
+
+static void leave_item(media *x, media_item *it)
+{
+    pthread_mutex_lock(&x->lock);
+    if (!--it->n_users) {
+        mem_free(it->patches);
+        it->patches = NULL;
+    }
+    pthread_mutex_unlock(&x->lock);
+}
+
+static size_t rows_bytes(const carat_model *m, const media_item *it)
+{
+    return (size_t)it->grid.n_tokens * (size_t)m->core.n_embd * sizeof(float);
+}
+
+/* Drops rows that nobody holds and this pass does not read, until the others are few enough. Under
+ * the lock. */
+static void drop_rows(carat_model *m)
+{
+    media *x = m->media;
+    while (x->row_bytes > MEDIA_ROWS_BYTES) {
+        media_item *oldest = NULL;
+        for (int32_t i = 0; i < x->n; i++) {
+            media_item *it = x->item[i];
+            if (it->rows && !it->n_users && it->used <= x->pass &&
+                (!oldest || it->used < oldest->used))
+                oldest = it;
+        }
+        if (!oldest)
+            return;
+        mem_free(oldest->rows);
+        oldest->rows = NULL;
+        x->row_bytes -= rows_bytes(m, oldest);
+    }
+}
+
+/* ---- Rows ---------------------------------------------------------------------------------- */
+
+void media_begin_pass(carat_model *m)
+{
+    if (m->media)
+        m->media->pass = m->media->clock;
+}
+
+/* The tower's pass. The item has a user and patches; only this thread makes rows. */
+static status make_rows(carat_model *m, media_item *it, err *e)
+{
+    media *x = m->media;
+    float *rows = mem_alloc(rows_bytes(m, it));
+    if (!rows)
+        return err_memory(e, "the embeddings of a picture", rows_bytes(m, it));
+    status st = vision_encode(&x->tower, x->dev, &it->grid, it->patches, rows, e);
+    if (st) {
+        mem_free(rows);
+        return st;
+    }
+    pthread_mutex_lock(&x->lock);
+    it->rows = rows;
+    x->row_bytes += rows_bytes(m, it);
+    mem_free(it->patches);
+    it->patches = NULL;
+    drop_rows(m);
+    pthread_mutex_unlock(&x->lock);
+    return OK;
+}
+
+status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, err *e)
+{
+    media *x = m->media;
+    status st = OK;
+    if (!media_has_id(m, ids[0]))
+        return err_set(e, E_ARG, "id %d is that of no picture", ids[0]);
+    pthread_mutex_lock(&x->lock);
+    media_item *it = item_of(x, ids[0]);
+    it->used = ++x->clock;
+    it->n_users++;
+    bool has_rows = it->rows != NULL, has_patches = it->patches != NULL;
+    pthread_mutex_unlock(&x->lock);
+    if (!has_rows)
+        st = has_patches ? make_rows(m, it, e)
+                         : err_set(e, E_ARG,
+                                   "a picture of the prompt is no longer in memory: it has to be "
+                                   "given again");
+    if (!st) {
+        int32_t at = it->first - ids[0], most = it->grid.n_tokens - at;
+        run->at = it->rows + (size_t)at * (size_t)m->core.n_embd;
+        for (run->n = 1; run->n < n && run->n < most && ids[run->n] == ids[0] - run->n;)
+            run->n++;
+    }
+    leave_item(x, it);
+    return st;
+}
+
+/* ---- The caller's pictures ------------------------------------------------------------------ */
+
+static status check_media(const carat_model *m, err *e)
+{
+    if (m->media)
+        return OK;
+    return err_set(e, E_UNSUPPORTED, "%s was opened without a vision tower: it sees no pictures",
+                   m->core.name);
+}
+
+static status grid_of(const carat_model *m, int32_t width, int32_t height,
+                      const carat_image_options *opt, image_rule *rule, image_grid *g, err *e)
+{
+    int32_t budget = opt ? opt->n_tokens : 0;
+    status st = check_media(m, e);
+    if (st)
+        return st;
+    if (budget && budget != CARAT_IMAGE_NATIVE &&
+        (budget < VISION_BUDGET_MIN || budget > VISION_BUDGET_MAX))
+        return err_set(e, E_ARG, "%d tokens of a picture: expected %d to %d, or the picture's own",
+                       budget, VISION_BUDGET_MIN, VISION_BUDGET_MAX);
+    if (width < 1 || height < 1 || width > IMAGE_SIDE_MAX || height > IMAGE_SIDE_MAX ||
+        (int64_t)width * height > IMAGE_PIXELS_MAX)
+        return err_set(e, E_LIMIT, "a picture of %d x %d pixels: expected at most %d a side and %d",
+                       width, height, IMAGE_SIDE_MAX, IMAGE_PIXELS_MAX);
+    budget = budget == CARAT_IMAGE_NATIVE ? 0 : budget ? budget : m->media->budget;
+    if ((st = vision_grid(&m->media->tower, budget, width, height, rule, g, "a picture", e)))
+        return st;
+    vision_memory need;
+    return vision_plan(&m->media->tower, m->media->dev, g, &need, e); /* are there positions? */
+}
+
+carat_status carat_image_tokens(const carat_model *m, int32_t width, int32_t height,
+                                const carat_image_options *opt, int32_t *n, carat_error *e)
+{
+    image_rule rule;
+    image_grid g;
+    status st = grid_of(m, width, height, opt, &rule, &g, e);
+    if (!st)
+        *n = g.n_tokens;
+    return st;
+}
+
+static void key_of(char key[SHA256_TEXT], const image *picture, const image_grid *g)
+{
+    char head[96];
+    sha_stream s;
+    int n = snprintf(head, sizeof head, "image %d x %d in %d x %d\n", picture->width,
+                     picture->height, g->width, g->height);
+    sha256_init(&s);
+    sha_put(&s, head, (size_t)n);
+    sha_put(&s, picture->rgb, 3 * (size_t)picture->width * (size_t)picture->height);
+    sha_text(&s, key);
+}
+
+carat_status carat_image_new(carat_model *m, const uint8_t *rgb, int32_t width, int32_t height,
+                             const carat_image_options *opt, carat_media **out, carat_error *e)
+{
+    const image picture = {width, height, (uint8_t *)(uintptr_t)rgb}; /* read only */
+    char key[SHA256_TEXT];
+    image_rule rule;
+    image_grid g;
+    media *x = m->media;
+    bool has_pixels = false;
+    float *patches = NULL;
+    *out = NULL;
+    status st = rgb ? grid_of(m, width, height, opt, &rule, &g, e)
+                    : err_set(e, E_ARG, "carat_image_new: no pixels");
+    if (st)
+        return st;
+    carat_media *c = mem_calloc(1, sizeof *c);
+    if (!c)
+        return err_memory(e, "a picture", sizeof *c);
+    c->m = m;
+    key_of(key, &picture, &g);
+    if ((st = use_item(x, key, &g, &c->item, &has_pixels, e))) {
+        mem_free(c);
+        return st;
+    }
+    if (!has_pixels && (st = image_patches_of(&patches, &g, &rule, &picture, "a picture", e))) {
+        carat_media_free(c);
+        return st;
+    }
+    pthread_mutex_lock(&x->lock);
+    if (!c->item->patches && !c->item->rows) {
+        c->item->patches = patches;
+        patches = NULL;
+    }
+    pthread_mutex_unlock(&x->lock);
+    mem_free(patches);
+    *out = c;
+    return OK;
+}
+
+int32_t carat_media_n(const carat_media *x)
+{
+    return x->item->grid.n_tokens;
+}
+
+int32_t carat_media_id(const carat_media *x)
+{
+    return x->item->first;
+}
+
+void carat_media_free(carat_media *x)
+{
+    if (!x)
+        return;
+    leave_item(x->m->media, x->item);
+    mem_free(x);
+}
+
+/* ---- Prompts ------------------------------------------------------------------------------- */
+
+/* A list that counts beyond its capacity. */
+typedef struct id_sink {
+    int32_t *to;
+    int64_t n, cap;
+} id_sink;
+
+static void put_id(id_sink *s, int32_t id)
+{
+    if (s->n < s->cap)
+        s->to[s->n] = id;
+    s->n++;
+}
+
+int64_t carat_media_expand(const carat_model *m, const int32_t *ids, int64_t n,
+                           carat_media *const *list, int32_t n_media, int32_t *out, int64_t cap,
+                           carat_error *e)
+{
+    id_sink s = {.to = out, .cap = out ? cap : 0};
+    int64_t places = 0;
+    if (check_media(m, e))
+        return -1;
+    const media *x = m->media;
+    for (int64_t i = 0; i < n && x->place >= 0; i++)
+        places += ids[i] == x->place;
+    if (places != n_media)
+        return err_set(e, E_ARG, "the prompt has %lld places for pictures, and %d are given",
+                       (long long)places, n_media),
+               -1;
+    for (int32_t i = 0; i < n_media; i++)
+        if (list[i]->m != m)
+            return err_set(e, E_ARG, "picture %d of the prompt is of another model", i), -1;
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] != x->place || x->place < 0) {
+            put_id(&s, ids[i]);
+            continue;
+        }
+        const media_item *it = (*list++)->item;
+        if (x->begin >= 0 && (!i || ids[i - 1] != x->begin))
+            put_id(&s, x->begin);
+        for (int32_t k = 0; k < it->grid.n_tokens; k++)
+            put_id(&s, it->first - k);
+        if (x->end >= 0 && (i + 1 == n || ids[i + 1] != x->end))
+            put_id(&s, x->end);
+    }
+    return s.n;
+}

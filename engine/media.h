@@ -1,0 +1,43 @@
+/* media.h - pictures of a model: the vision tower, and the registry of soft ids.
+ *
+ * A soft token has an id below 0. The registry gives every distinct picture a run of such ids,
+ * first, first - 1, ..., and never uses a run twice. Pictures are told apart by SHA-256 of their
+ * pixels and the size that they are computed in. So comparing ids compares pictures, and whatever
+ * compares ids (prefixes, checkpoints, batches, lookup) needs to know nothing of pictures.
+ *
+ * The rows of a picture are computed when a pass first needs them, on the thread that runs passes.
+ * They stay as long as a carat_media of the picture lives. Those of others are dropped, the ones
+ * unused for the longest time first, when all together exceed MEDIA_ROWS_BYTES.
+ */
+#ifndef ENGINE_MEDIA_H
+#define ENGINE_MEDIA_H
+
+#include "engine/engine_int.h"
+
+enum { MEDIA_ROWS_BYTES = 128 << 20 }; /* of pictures without a carat_media */
+
+/* Opens the tower that opt names, weights not yet loaded, once the devices of m are open. */
+status media_open(carat_model *m, const carat_model_options *opt, err *e);
+status media_load(carat_model *m, const carat_model_options *opt, err *e);
+/* Gives back what the weights take, and takes it again. */
+void media_unload_weights(carat_model *m);
+status media_load_weights(carat_model *m, err *e);
+void media_close(carat_model *m); /* safe on a model without a tower */
+
+/* What the tower takes of the host's memory: weights, a picture at work, rows. 0: no tower. */
+uint64_t media_bytes(const carat_model *m);
+uint64_t media_taken(const carat_model *m); /* of these, taken when weights were loaded */
+
+const char *media_path(const carat_model *m); /* of the tower's file; NULL: no tower */
+
+/* Is the id of a picture of m? */
+bool media_has_id(const carat_model *m, int32_t id);
+/* Under the lock of passes, before the rows of a pass are asked for: what it asks for stays until
+ * the next such call. */
+void media_begin_pass(carat_model *m);
+/* The rows of ids[0 .. run->n), which are the first ones of ids[0 .. n) that follow each other in
+ * one picture. Sets run->at and run->n. E_ARG: the rows were dropped, and no carat_media has the
+ * picture. */
+status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, err *e);
+
+#endif
