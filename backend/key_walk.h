@@ -49,7 +49,7 @@ typedef struct key_range {
 /* The mask of row r of a tree; 0 for rows of chains. */
 static inline uint64_t row_mask(const rowset *rs, const kv_view *kv, int32_t r)
 {
-    return rs->seen && kv->inside == KV_INSIDE_CAUSAL ? rs->seen[r] : 0;
+    return rs->seen && kv_by_tree(kv) ? rs->seen[r] : 0;
 }
 
 static inline key_range row_range(const rowset *rs, const kv_view *kv, int32_t r)

@@ -20,8 +20,8 @@
  *   0            first-1|first        last     tree:  r2 sees what its `seen` says
  *                                              KV_INSIDE_ALL: r2 sees r0 r1 r2 r3
  *
- *   newest    where views of KV_INSIDE_ROWS exist: the number of the last key of this pass that the
- *             row sees. It never falls from one row of a sequence to the next. NULL elsewhere.
+ *   newest    where views of KV_INSIDE_ROWS or _BLOCKS exist: the number of the last key of this
+ * pass that the row sees. It never falls from one row of a sequence to the next. NULL elsewhere.
  */
 #ifndef BACKEND_STEP_H
 #define BACKEND_STEP_H
@@ -196,7 +196,8 @@ typedef enum kv_inside {
     KV_INSIDE_CAUSAL, /* a chain: all up to its own; a tree: its ancestors and its own */
     KV_INSIDE_ALL,    /* all of its sequence, which is a chain: drafters that predict a block of
                          tokens at once */
-    KV_INSIDE_ROWS    /* all up to row_keys.newest, in a chain: texts whose tokens see later ones */
+    KV_INSIDE_ROWS,   /* all up to row_keys.newest, in a chain: texts whose tokens see later ones */
+    KV_INSIDE_BLOCKS /* chains as ROWS, for pictures whose tokens see each other; trees as CAUSAL */
 } kv_inside;
 
 typedef struct kv_view {
@@ -223,12 +224,21 @@ static inline const row_keys *rows_keys(const rowset *rs, const kv_view *kv)
     return &rs->keys[kv->kind];
 }
 
+/* Does it read row_keys.newest? */
+static inline bool kv_by_rows(const kv_view *kv)
+{
+    return kv->inside == KV_INSIDE_ROWS || kv->inside == KV_INSIDE_BLOCKS;
+}
+/* Does it read rowset.seen? */
+static inline bool kv_by_tree(const kv_view *kv)
+{
+    return kv->inside == KV_INSIDE_CAUSAL || kv->inside == KV_INSIDE_BLOCKS;
+}
+
 /* The number of the last key that each row of a chain sees. */
 static inline const int32_t *newest_keys(const row_keys *k, const kv_view *kv)
 {
-    return kv->inside == KV_INSIDE_ALL    ? k->last
-           : kv->inside == KV_INSIDE_ROWS ? k->newest
-                                          : k->index;
+    return kv->inside == KV_INSIDE_ALL ? k->last : kv_by_rows(kv) ? k->newest : k->index;
 }
 
 #endif

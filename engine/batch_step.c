@@ -10,6 +10,7 @@
  * passes that want hidden rows alternate with all others.
  */
 #include "engine/batch_int.h"
+#include "engine/media.h"
 #include "engine/score.h"
 #include "base/clock.h"
 
@@ -74,7 +75,8 @@ static int32_t whole_rows(const slot *s, bool hidden)
     if (s->job->x)
         return embedding_whole_rows(s->job->x);
     bool whole = !hidden && paging_is_whole(&s->t, s->job->n);
-    return whole ? (int32_t)(s->job->n - s->t.kv.n_past) : 0;
+    return whole ? (int32_t)(s->job->n - s->t.kv.n_past)
+                 : media_block(s->t.m, s->job->ids + s->t.kv.n_past);
 }
 
 typedef struct job_counts {
@@ -98,6 +100,8 @@ static job_counts count_jobs(carat_batch *b)
             n.whole = whole_rows(s, false);
         if (s->job->n - s->t.kv.n_past > n.longest)
             n.longest = s->job->n - s->t.kv.n_past;
+        if (media_two_way(b->m)) /* a tree has no pictures beside it */
+            n.longest = INT64_MAX;
     }
     return n;
 }
@@ -139,6 +143,7 @@ static pass_part prompt_part(slot *s, int32_t left)
 {
     int64_t at = s->t.kv.n_past, rest = timeline_pass_end(&s->t, s->job->n) - at;
     int32_t rows = sparse_rows(s->t.sparse, at, rest, left);
+    rows = media_pass_rows(s->t.m, s->job->ids + at, rest, rows);
     bool last = at + rows == s->job->n;
     const pass_part part = {.t = &s->t,
                             .rows = {.token = s->job->ids + at,

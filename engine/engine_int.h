@@ -104,6 +104,7 @@ typedef struct session_shape {
     int32_t draft_slots;   /* most drafted tokens in a row; 0: no drafter */
     int32_t draft_tree;    /* as carat_session_options */
     int32_t checkpoint_mb; /* 0: chosen; < 0: none */
+    int32_t picture_rows;  /* that have to be in one pass; 0: any number */
     kv_choice kv;
     /* Keys: paging.c. kv_resident: most tokens of a timeline on the devices; 0: its context. */
     int32_t kv_resident, kv_tau, kv_host_mb;

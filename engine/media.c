@@ -22,6 +22,7 @@ struct media {
     model tower;
     device *dev, *own; /* the tower's; own: opened for it alone, or NULL */
     bool loaded;
+    bool two_way;              /* tokens of a picture see each other in layers with windows */
     int32_t budget;            /* soft tokens of a picture that names none */
     int32_t begin, place, end; /* ids around a picture and for it; -1: the vocabulary lacks it */
     pthread_mutex_t lock;      /* of what follows; taken after pass_lock */
@@ -56,11 +57,6 @@ static status check_family(const carat_model *m, err *e)
                        "%s: pictures for the architecture %s, by the tower '%s', are not computed "
                        "yet",
                        t->file.path, c->arch->name, v->projector);
-    if (!((const gemma4 *)c->impl)->n_ple)
-        return err_set(e, E_UNSUPPORTED,
-                       "%s: pictures for this size of Gemma 4, whose tokens of a picture see each "
-                       "other both ways, are not computed yet",
-                       t->file.path);
     return OK;
 }
 
@@ -98,6 +94,15 @@ static int32_t token_of(const carat_model *m, const char *text)
     return m->text ? vocab_find(m->text, text, strlen(text)) : -1;
 }
 
+/* Gemma 4 without per-layer embeddings; its files do not say so. Layers with windows alone. */
+static void see_both_ways(carat_model *m)
+{
+    m->media->two_way = !((const gemma4 *)m->core.impl)->n_ple;
+    for (int32_t i = 0; i < m->core.n_kv && m->media->two_way; i++)
+        if (m->core.kv[i].window)
+            m->core.kv[i].inside = KV_INSIDE_BLOCKS;
+}
+
 status media_open(carat_model *m, const carat_model_options *opt, err *e)
 {
     gguf g = {0};
@@ -122,6 +127,7 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     if ((st = gguf_open(&g, opt->mmproj, opt->no_mmap, NULL, NULL, e)) ||
         (st = model_bind(&x->tower, &g, e)) || (st = check_family(m, e)))
         return st;
+    see_both_ways(m);
     return open_tower_device(m, opt, e);
 }
 
@@ -302,6 +308,76 @@ static void drop_rows(carat_model *m)
         oldest->rows = NULL;
         x->row_bytes -= rows_bytes(m, oldest);
     }
+}
+
+/* ---- Pictures whose tokens see each other ---- */
+
+bool media_two_way(const carat_model *m)
+{
+    return m->media && m->media->two_way;
+}
+
+int32_t media_rows_max(const carat_model *m)
+{
+    return media_two_way(m) ? VISION_BUDGET_MAX : 0;
+}
+
+int32_t media_block(const carat_model *m, const int32_t *ids)
+{
+    if (!media_two_way(m) || !media_has_id(m, ids[0]))
+        return 0;
+    pthread_mutex_lock(&m->media->lock);
+    const media_item *it = item_of(m->media, ids[0]);
+    int32_t n = it->grid.n_tokens - (it->first - ids[0]);
+    pthread_mutex_unlock(&m->media->lock);
+    return n;
+}
+
+/* Is id, which media_has_id, the first one of its picture? */
+static bool media_begins(const carat_model *m, int32_t id)
+{
+    pthread_mutex_lock(&m->media->lock);
+    bool first = item_of(m->media, id)->first == id;
+    pthread_mutex_unlock(&m->media->lock);
+    return first;
+}
+
+/* Is ids[at] a token of a picture that begins before it? */
+static bool cuts(const carat_model *m, const int32_t *ids, int64_t at)
+{
+    return at > 0 && ids[at] < 0 && ids[at] == ids[at - 1] - 1 && media_block(m, ids + at - 1) > 1;
+}
+
+int64_t media_whole(const carat_model *m, const int32_t *ids, int64_t n, int64_t n_ids)
+{
+    while (media_two_way(m) && n > 0 && n < n_ids && cuts(m, ids, n))
+        n--;
+    return n;
+}
+
+int32_t media_pass_rows(const carat_model *m, const int32_t *ids, int64_t n, int32_t rows)
+{
+    int64_t whole = media_whole(m, ids, rows, n);
+    if (!whole)
+        whole = media_block(m, ids);
+    return (int32_t)(whole < n ? whole : n);
+}
+
+status media_check(const carat_model *m, const int32_t *ids, int64_t n, err *e)
+{
+    for (int64_t i = 0; i < n && media_two_way(m); i++) {
+        if (ids[i] >= 0)
+            continue;
+        int32_t block = media_block(m, ids + i);
+        bool whole = i + block <= n && media_begins(m, ids[i]);
+        for (int32_t k = 1; k < block && whole; k++)
+            whole = ids[i + k] == ids[i] - k;
+        if (!whole)
+            return err_set(
+                e, E_ARG, "a picture of the prompt lacks some of its tokens, which see each other");
+        i += block - 1;
+    }
+    return OK;
 }
 
 /* ---- Rows ---------------------------------------------------------------------------------- */

@@ -32,6 +32,22 @@ const char *media_path(const carat_model *m); /* of the tower's file; NULL: no t
 
 /* Is the id of a picture of m? */
 bool media_has_id(const carat_model *m, int32_t id);
+/* Do tokens of a picture see each other both ways? Then all of a picture's tokens are in one pass,
+ * and what is kept of a prompt ends before a picture or behind it. */
+bool media_two_way(const carat_model *m);
+/* The tokens of the picture that ids[0] is one of, which come after it, itself included, if they
+ * have to be in one pass; else 0. */
+int32_t media_block(const carat_model *m, const int32_t *ids);
+/* Of the next n ids of a prompt, how many a pass takes that shall have `rows`. It has more than
+ * that where it begins with a longer picture. */
+int32_t media_pass_rows(const carat_model *m, const int32_t *ids, int64_t n, int32_t rows);
+/* n, or the place before it where the picture begins that n would cut. n_ids: of all ids. */
+int64_t media_whole(const carat_model *m, const int32_t *ids, int64_t n, int64_t n_ids);
+/* E_ARG: a picture lacks some of its tokens, where two_way. */
+status media_check(const carat_model *m, const int32_t *ids, int64_t n, err *e);
+/* The most rows of a pass that one picture may need; 0: any will do. */
+int32_t media_rows_max(const carat_model *m);
+
 /* Under the lock of passes, before the rows of a pass are asked for: what it asks for stays until
  * the next such call. */
 void media_begin_pass(carat_model *m);

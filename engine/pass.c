@@ -111,6 +111,7 @@ static void take_logits(carat_model *m, mat y, const pass_part *part, int32_t n_
 static status put_pictures(workspace *w, const pass_part *part, err *e)
 {
     step *st = &w->batch.st;
+    const timeline *t = part->t;
     status bad = OK;
     for (int32_t i = 0; i < part->rows.n && !bad;) {
         const int32_t *at = part->rows.token + i;
@@ -118,8 +119,13 @@ static status put_pictures(workspace *w, const pass_part *part, err *e)
             i++;
             continue;
         }
+        if (media_two_way(t->m) && (t->kv.pager || t->sparse.alpha > 0))
+            return err_set(e, E_UNSUPPORTED,
+                           "%s: pictures are not computed where attention leaves keys out "
+                           "(--kv-pool, --kv-keep, --sparse flash)",
+                           t->m->core.name);
         soft_run *run = &w->soft[st->n_soft];
-        bad = media_rows(part->t->m, at, part->rows.n - i, run, e);
+        bad = media_rows(t->m, at, part->rows.n - i, run, e);
         run->row0 = part->row0 + i;
         i += bad ? 0 : run->n;
         st->n_soft += !bad;
@@ -137,6 +143,7 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
     media_begin_pass(part[0].t->m);
     for (int32_t i = 0; i < n_parts && !st; i++) {
         timeline *t = part[i].t;
+        int32_t n_soft = w->batch.st.n_soft;
         part[i].row0 = w->batch.st.all.n;
         part[i].out0 = w->batch.st.out.n;
         part[i].rows.sparse = (sparse_rule){.skip = t->sparse.skip, .tally = t->tally};
@@ -146,6 +153,8 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
         }
         if (!(st = put_pictures(w, &part[i], e)) && !(st = kv_reserve(&t->kv, part[i].rows.n, e)))
             st = kv_batch_add_rows(&w->batch, &t->kv, &part[i].rows, e);
+        for (int32_t k = n_soft; k < w->batch.st.n_soft && !st; k++)
+            kv_batch_block(&w->batch, w->soft[k].row0, w->soft[k].n);
         part[i].lost = st != OK;
     }
     return st;

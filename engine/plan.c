@@ -126,6 +126,7 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     *shape = (session_shape){.n_seqs = n_seqs,
                              .verify_rows = verify_rows,
                              .draft_tree = opt->draft_tree,
+                             .picture_rows = media_rows_max(m),
                              .checkpoint_mb = opt->checkpoint_mb};
     if ((st = sparse_parse(&shape->sparse, m, opt->sparse, &(sparse_choice){0}, e)))
         return st;
@@ -182,10 +183,13 @@ status plan_shape(const carat_model *m, const carat_session_options *opt, int32_
     return paging_shape(m, shape, e);
 }
 
-/* Most rows of one pass: a prefill chunk, or a batch whose rows all give logits. */
+/* Most rows of one pass: a prefill chunk, a picture that may not be cut, or a batch whose rows all
+ * give logits. */
 static int32_t rows_max(const session_shape *s)
 {
-    return s->chunk > s->n_outputs ? s->chunk : s->n_outputs;
+    int32_t rows = s->chunk > s->n_outputs ? s->chunk : s->n_outputs;
+    int32_t picture = s->picture_rows < s->n_ctx ? s->picture_rows : s->n_ctx;
+    return rows > picture ? rows : picture;
 }
 
 /* A dry pass takes the lock too, because a wrapped device keeps state during a call. */

@@ -1,6 +1,7 @@
 /* prefill.c - prompts, cut into chunks of rows. Only the last pass of a prompt wants logits, unless
  * the caller asks for all.
  */
+#include "engine/media.h"
 #include "engine/round.h"
 #include "base/mem.h"
 #include "carat_bench.h"
@@ -23,6 +24,12 @@ status session_prefill(carat_session *s, const prefill *p, err *e)
         int32_t take = sparse_rows(s->t.sparse, at, left, rows);
         if (!take) /* such rows keep every block */
             take = left < rows ? (int32_t)left : rows;
+        take = media_pass_rows(s->m, p->ids + (at - from), left, take);
+        if (p->all && take > s->shape.n_outputs)
+            return err_set(e, E_LIMIT,
+                           "the %d tokens of a picture are in one pass, and a pass gives logits of "
+                           "%d at most (--chunk)",
+                           take, s->shape.n_outputs);
         kv_want want = p->all ? KV_WANT_ALL : at + take == end ? KV_WANT_LAST : KV_WANT_NONE;
         if (session_take_cancel(s))
             return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",

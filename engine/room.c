@@ -13,6 +13,7 @@
  * no job waits in host memory any more.
  */
 #include "engine/batch_int.h"
+#include "engine/media.h"
 
 #include <string.h>
 
@@ -209,6 +210,8 @@ int32_t room_plan(carat_batch *b)
         bool all = kv_pager_is_short(&s->t.kv, s->t.kv.n_past + rows);
         if (p->n_free - taken < need && !s->answering && !s->t.kv.n_away && !all) {
             rows = rows_within(s, rows, p->n_free - taken);
+            if (rows < media_block(b->m, s->job->ids + s->t.kv.n_past))
+                rows = 0; /* a picture that may not be cut */
             need = rows ? pages_for(s, rows) : 0;
         }
         s->most = p->n_free - taken >= need ? rows : 0;

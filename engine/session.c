@@ -190,7 +190,7 @@ status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_
         if (ids[i] >= m->core.n_vocab || (ids[i] < 0 && !media_has_id(m, ids[i])))
             return err_set(e, E_ARG, "token %lld of the prompt is %d, and ids go from 0 to %d",
                            (long long)i, ids[i], m->core.n_vocab - 1);
-    return OK;
+    return media_check(m, ids, n, e);
 }
 
 status check_text_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx,
@@ -205,7 +205,8 @@ status check_text_ids(const carat_model *m, const int32_t *ids, int64_t n, int32
 
 bool carat_rewind(carat_session *s, int64_t n)
 {
-    return n >= 0 && timeline_rewind(&s->t, n);
+    return n >= 0 && media_whole(s->m, s->t.id, n, s->t.kv.n_past) == n &&
+           timeline_rewind(&s->t, n);
 }
 
 void carat_reset(carat_session *s)

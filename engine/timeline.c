@@ -15,6 +15,7 @@
  * The last id of a prompt is always computed, because its logits are wanted. No answer depends on a
  * checkpoint, so one that does not fit in memory is silently omitted.
  */
+#include "engine/media.h"
 #include "engine/round.h"
 #include "base/mem.h"
 #include "engine/scorer.h"
@@ -600,7 +601,7 @@ static int64_t common_prefix(const timeline *t, const int32_t *ids, int64_t n)
         same = t->kv.pager->n_exact;
     if (t->sparse.alpha > 0)
         same = (same < t->n_fixed ? same : t->n_fixed) / SPARSE_TILE * SPARSE_TILE;
-    return same;
+    return media_whole(t->m, ids, same, n);
 }
 
 /* How much of k a prompt can go on from that has its first `use` tokens. */
@@ -775,9 +776,10 @@ void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
     uint64_t pool = t->kv.pager && paging_most(t, n) != n ? pool_key(t) : 0;
     kv_snapshot *k = NULL;
     if (t->store)
-        k = checkpoints_find(t->store, sparse_key(t->sparse), pool, ids, n,
-                             live ? live + RESTORE_GAIN : 0, &use);
-    if (k && (use = fixed_use(t, k, use)) <= live) {
+        k = checkpoints_find(t->store, sparse_key(t->sparse), pool, ids,
+                             media_whole(t->m, ids, n - 1, n) + 1, live ? live + RESTORE_GAIN : 0,
+                             &use);
+    if (k && ((use = fixed_use(t, k, use)) <= live || media_whole(t->m, ids, use, n) != use)) {
         kv_snapshot_drop(k);
         k = NULL;
     }

@@ -220,6 +220,19 @@ status kv_batch_add_rows(kv_batch *b, kv_cache *c, const kv_rows *rows, err *e)
     return OK;
 }
 
+void kv_batch_block(kv_batch *b, int32_t row0, int32_t n)
+{
+    const rowset *all = &b->st.all, *out = &b->st.out;
+    for (int k = 0; k < STORE_KINDS && b->rows_inside; k++) {
+        int32_t last = all->keys[k].index[row0 + n - 1];
+        for (int32_t i = row0; i < row0 + n; i++)
+            ((int32_t *)all->keys[k].newest)[i] = last;
+        for (int32_t i = 0; i < out->n; i++)
+            if (b->st.out_row[i] >= row0 && b->st.out_row[i] < row0 + n)
+                ((int32_t *)out->keys[k].newest)[i] = last;
+    }
+}
+
 status kv_batch_add(kv_batch *b, kv_cache *c, const int32_t *token, int32_t n,
                     const int32_t *parent, kv_want want, err *e)
 {

@@ -44,7 +44,7 @@ typedef struct kv_spec {
     const weight *k_norm; /* with k_is_v: norm and rotation that make keys of values */
     const rope *k_rope;
     const weight *sinks; /* as in kv_view */
-    int8_t side; /* which of the model's devices has the layer: pass.h */
+    int8_t side;         /* which of the model's devices has the layer: pass.h */
     kv_inside inside;
 } kv_spec;
 
@@ -93,17 +93,17 @@ typedef struct kv_layout_bytes {
 } kv_layout_bytes;
 
 typedef struct kv_layout {
-    int32_t n;                                 /* stores */
-    kv_view *view;                             /* [n], id == index */
-    int32_t n_recur;                           /* recurrent layers */
-    recur_view *recur;                         /* [n_recur], id == index */
-    int32_t recur_block;                       /* the largest of their blocks; 0: none has any */
-    int32_t n_ctx;                             /* most tokens a timeline may hold */
-    int32_t n_pool_pages;                      /* of a pool; 0: all stores are rings */
-    int32_t n_table;                           /* entries of a cache's table of pages */
-    int32_t rows_max;                          /* most rows of one sequence in a pass */
-    int32_t n_ring_slots;                      /* the largest ring; 0 if all stores are linear */
-    bool rows_inside;                          /* a view is of KV_INSIDE_ROWS */
+    int32_t n;            /* stores */
+    kv_view *view;        /* [n], id == index */
+    int32_t n_recur;      /* recurrent layers */
+    recur_view *recur;    /* [n_recur], id == index */
+    int32_t recur_block;  /* the largest of their blocks; 0: none has any */
+    int32_t n_ctx;        /* most tokens a timeline may hold */
+    int32_t n_pool_pages; /* of a pool; 0: all stores are rings */
+    int32_t n_table;      /* entries of a cache's table of pages */
+    int32_t rows_max;     /* most rows of one sequence in a pass */
+    int32_t n_ring_slots; /* the largest ring; 0 if all stores are linear */
+    bool rows_inside;     /* a view is of KV_INSIDE_ROWS or _BLOCKS */
     int32_t reach; /* of rings of KV_INSIDE_ROWS: their window, which is on both sides; 0: none */
     kv_layout_bytes all, side[PASS_SIDES_MAX]; /* all: the sum of the sides */
     device *dev[PASS_SIDES_MAX];               /* as wanted */
@@ -320,6 +320,9 @@ static inline int32_t kv_rows_wanted(const kv_rows *r)
  * too few rows; E_ARG for parents or wanted rows that are out of order. After an error: clear the
  * batch. */
 status kv_batch_add_rows(kv_batch *b, kv_cache *c, const kv_rows *rows, err *e);
+/* Rows row0 .. row0 + n - 1 of the step, of one sequence, see each other both ways in views of
+ * KV_INSIDE_BLOCKS. Their pass has no tree. */
+void kv_batch_block(kv_batch *b, int32_t row0, int32_t n);
 status kv_batch_add(kv_batch *b, kv_cache *c, const int32_t *token, int32_t n,
                     const int32_t *parent, kv_want want, err *e);
 

@@ -196,7 +196,8 @@ static void set_lists(mtp_drafter *d)
     for (int k = 0; k < STORE_KINDS; k++)
         r->keys[k] = (row_keys){.index = at + (size_t)(4 + 2 * k) * n,
                                 .first = at + (size_t)(5 + 2 * k) * n,
-                                .last = at + (size_t)(4 + 2 * k) * n};
+                                .last = at + (size_t)(4 + 2 * k) * n,
+                                .newest = at + (size_t)(4 + 2 * k) * n};
     d->st.out = *r;
     d->st.n_kv = d->base.sizes.target_kv->n;
     d->st.kv = d->bases;

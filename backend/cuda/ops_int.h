@@ -43,7 +43,7 @@ static inline dev_rows cuda_rows(const step_rows *r, const kv_view *kv)
     d.index = k->index;
     d.first = k->first;
     d.newest = newest_keys(k, kv);
-    d.seen = kv->inside == KV_INSIDE_CAUSAL ? r->seen : NULL;
+    d.seen = kv_by_tree(kv) ? r->seen : NULL;
     return d;
 }
 

@@ -10,8 +10,9 @@
  *     carat_generate(s, full, n_full, NULL, on_event, user, NULL, &e);
  *
  * The tower runs when a pass first needs the rows, so a picture that is in a session's cache costs
- * nothing. Rows stay as long as a carat_media of the picture lives, and some longer. Calls that
- * take a prompt without pictures alone (embeddings, scores, importance) refuse ids below 0.
+ * nothing. A prompt has all tokens of a picture: in some models they see each other. Rows stay as
+ * long as a carat_media of the picture lives, and some longer. Calls that take a prompt of text
+ * alone (embeddings, scores, importance) refuse ids below 0.
  */
 #ifndef CARAT_MEDIA_H
 #define CARAT_MEDIA_H
