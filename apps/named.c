@@ -2,7 +2,9 @@
 #include "apps/named.h"
 
 #include "apps/bundled.h"
+#include "base/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -15,6 +17,36 @@ static bool draft_stays(const char *draft)
         if (!strcmp(draft, words[i]))
             return true;
     return !draft || !*draft || !stat(draft, &sb);
+}
+
+/* Opens a file with its vision tower. One that was only found beside it, and that does not fit, is
+ * left out with a line of the log. */
+static status open_seeing(const char *path, carat_model_options *o, carat_model **m, err *e)
+{
+    char *found = NULL, line[1200];
+    err why = {0};
+    bool search = o->mmproj && !strcmp(o->mmproj, "auto");
+    if (o->mmproj && (search || !strcmp(o->mmproj, "none")))
+        o->mmproj = NULL;
+    status st = search ? mmproj_find(path, &found, e) : OK;
+    if (st)
+        return st;
+    if (!found)
+        return carat_model_open(path, o, m, e);
+    o->mmproj = found;
+    st = carat_model_open(path, o, m, &why);
+    if (st && st != E_CANCELLED) {
+        o->mmproj = NULL;
+        snprintf(line, sizeof line, "%s is left out, and the model sees no pictures: %.900s\n",
+                 found, why.text);
+        st = carat_model_open(path, o, m, e);
+        if (!st && o->log)
+            o->log(o->log_user, line);
+    } else if (st) {
+        err_set(e, st, "%s", why.text);
+    }
+    mem_free(found);
+    return st;
 }
 
 status named_open(const char *what, const carat_model_options *o, carat_model **m, err *e)
@@ -40,9 +72,14 @@ status named_open(const char *what, const carat_model_options *o, carat_model **
         !(st = model_find(own.scorer, &scorer, e)))
         own.scorer = scorer.path;
     if (!st && what && !(st = model_find(what, &file, e)))
-        st = carat_model_open(file.path, &own, m, e);
-    else if (!st && !what)
-        st = bundled_open(&own, m, e);
+        st = open_seeing(file.path, &own, m, e);
+    else if (!st && !what) {
+        bool named =
+            own.mmproj && strcmp(own.mmproj, "auto") != 0 && strcmp(own.mmproj, "none") != 0;
+        own.mmproj = NULL;
+        st = named ? err_set(e, E_ARG, "the bundled model has no vision tower (--mmproj)")
+                   : bundled_open(&own, m, e);
+    }
     model_found_free(&file);
     model_found_free(&draft);
     model_found_free(&scorer);

@@ -12,7 +12,7 @@
 #define ONE_GPU "a model runs on one GPU, and --device cuda:N chooses it"
 #define BY_THE_SYSTEM "the system does that: taskset and numactl choose processors and memory"
 #define OF_THE_DRAFTER "the drafter runs where the model runs, and as it was made: --draft names it"
-#define NO_PICTURES "carat reads text alone, without pictures and sound"
+#define NO_SOUND "carat reads no sound and writes none"
 #define SELF_EXTEND "carat does not stretch a context: the model's own length counts"
 #define DOWNLOADS "carat pull OWNER/REPO fetches models from a hub"
 #define PLACES                                                                                     \
@@ -145,9 +145,10 @@ static const foreign_option table[] = {
     {.words = "-mu --model-url -dr --docker-repo", .takes = true, .says = DOWNLOADS},
     {.words = "-cl --cache-list", .says = "carat list shows the models of this machine"},
     {.words = "-a", .name = "alias"},
-    {.words = "-mm --mmproj -mmu --mmproj-url -mv -hfv -hfrv -hffv",
-     .takes = true,
-     .says = NO_PICTURES},
+    {.words = "-mm", .name = "mmproj"},
+    {.words = "--no-mmproj", .name = "mmproj", .value = "none"},
+    {.words = "-mmu --mmproj-url", .takes = true, .says = DOWNLOADS},
+    {.words = "-mv -hfv -hfrv -hffv", .takes = true, .says = NO_SOUND},
     {.words = "--lora --lora-scaled",
      .takes = true,
      .says = "carat applies no adapters: merge them first"},

@@ -5,6 +5,7 @@
  * that the caller owns. They touch no weights and no session, so any thread may be in them.
  */
 #include "engine/engine_int.h"
+#include "engine/media.h"
 #include "text/place.h"
 #include "base/mem.h"
 
@@ -133,15 +134,21 @@ carat_status carat_chat_render(const carat_model *m, const char *messages_json,
     if ((st = chat_render(m->chat, messages_json, strlen(messages_json), tools_json,
                           tools_json ? strlen(tools_json) : 0, opt, &p, e)))
         goto out;
-    if (p.n_images || p.n_others) { /* a placeholder alone would be answered as if it was seen */
-        st = err_set(e, E_UNSUPPORTED, "%s input is not supported by this model",
-                     p.n_images ? "image" : "audio or video");
+    if ((p.n_images && !media_path(m)) || p.n_others) { /* a placeholder alone would be answered
+                                                           as if the picture was seen */
+        st = err_set(e, E_UNSUPPORTED, "%s input is not supported by this model%s",
+                     p.n_others ? "audio or video" : "image",
+                     p.n_others ? "" : ": it was opened without a vision tower (mmproj)");
         goto out;
     }
     if ((st = chat_tokenize(m->text, &p, opt && opt->raw_markers, &list, e)))
         goto out;
     out->starts_thinking = p.starts_thinking;
     memcpy(out->odd_arguments, p.odd_arguments, sizeof out->odd_arguments);
+    out->images = p.image;
+    out->n_images = p.n_images;
+    out->n_around = p.n_around;
+    p.image = NULL;
     out->n_text = p.text.n;
     out->text = str_take(&p.text);
     out->n_ids = list.n;
@@ -156,6 +163,7 @@ out:
 void carat_chat_free(carat_chat *c)
 {
     mem_free(c->ids);
+    mem_free(c->images);
     mem_free(c->text);
     *c = (carat_chat){0};
 }

@@ -41,6 +41,7 @@ typedef struct chat_prompt {
     bool starts_thinking; /* the text ends inside a thought: the answer begins as reasoning */
     /* The numbers of the images, in the order of their placeholders in the text. */
     int32_t *image, n_images, cap_images;
+    int32_t n_around; /* tokens that stand around a picture and not in the text */
     int32_t n_others; /* placeholders of sounds and films */
     /* ID and name of the first call whose arguments are no JSON object, and so stand in one as
      * text;

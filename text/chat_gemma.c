@@ -74,6 +74,8 @@ static void put_trimmed(gemma *g, const char *s, size_t n)
 }
 
 static const chat_media marks = {
+    .n_around = 2,
+
     .mark = {[CHAT_IMAGE] = "<|image|>", [CHAT_AUDIO] = "<|audio|>", [CHAT_VIDEO] = "<|video|>"}};
 
 /* Returns whether a part is media. */

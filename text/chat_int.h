@@ -67,6 +67,7 @@ typedef enum chat_kind { CHAT_TEXT, CHAT_IMAGE, CHAT_AUDIO, CHAT_VIDEO, N_CHAT_K
 
 typedef struct chat_media {
     const char *mark[N_CHAT_KINDS];
+    int32_t n_around; /* tokens around a picture that the template leaves to its program */
 } chat_media;
 
 enum { CHAT_WHERE = 120 }; /* bytes of a place in a request, for error messages */

@@ -179,6 +179,7 @@ void chat_put_media(chat_writer *w, const chat_media *media, chat_kind kind, int
         p->image = more;
         p->cap_images = cap;
     }
+    p->n_around = media->n_around;
     p->image[p->n_images] = number < 0 ? p->n_images : number;
     p->n_images++;
 }

@@ -235,7 +235,7 @@ void handle_ollama_ps(exchange *x)
 static bool show_stored(exchange *x, const ollama_model *about, const char *path,
                         const beginning *made, bool verbose, problem *p)
 {
-    const carat_model_options o = {.vocab_only = true};
+    const carat_model_options o = {.vocab_only = true, .mmproj = "auto"};
     ollama_model shown = *about;
     carat_model *m;
     err e = {0};

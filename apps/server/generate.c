@@ -229,6 +229,8 @@ void stream_close(stream *st)
             write_trace(st);
     }
     live_close(st->live);
+    for (int32_t i = 0; st->media && i < PICTURES_MAX; i++)
+        carat_media_free(st->media[i]); /* their model is held until the exchange ends */
     for (int32_t i = 0; st->held && i < st->a.n; i++)
         constraint_close(st->held[i]);
     answers_free(&st->a);

@@ -12,8 +12,11 @@
 
 typedef struct prompt {
     int32_t *ids;
-    int64_t n;
+    int64_t n; /* with soft tokens, also before they are there */
     bool starts_thinking;
+    int64_t n_ids;         /* before pictures were expanded; */
+    const int32_t *images; /* [n_images] of these: numbers in request.pictures */
+    int32_t n_images;
 } prompt;
 
 struct stream {
@@ -38,6 +41,7 @@ struct stream {
     bool read;             /* the request's fields are */
     shortening *shortened; /* NULL: the prompts are as the client sent them */
     cut_told cut;          /* what did not fit into the context */
+    carat_media **media;   /* [pictures of the request]; NULL: not opened */
 };
 
 bool is_conversation(const request *rq); /* not a raw prompt */

@@ -41,6 +41,7 @@ void ollama_describe(ollama_model *out, const carat_model *m)
     out->calls = i.has_chat && marks.calls;
     out->thinks = i.has_chat && marks.thought_open >= 0;
     out->fills = infill_possible(&gaps);
+    out->sees = i.mmproj != NULL;
 }
 
 /* ---- Parts ---- */
@@ -53,6 +54,7 @@ static void put_capabilities(const ollama_model *m, str *o)
     } all[] = {{m->completes, "completion"},
                {m->calls, "tools"},
                {m->fills, "insert"},
+               {m->sees, "vision"},
                {m->thinks, "thinking"},
                {m->embeds, "embedding"}};
     json_open(o, "capabilities", '[');

@@ -55,6 +55,15 @@ static bool refuse_picture(const char *field, const err *e, problem *p)
     return false;
 }
 
+bool problem_of_picture(problem *p, const picture *of, const err *e)
+{
+    char field[sizeof of->name];
+    size_t n = strlen(of->name);
+    bool quoted = n > 1 && *of->name == '\'';
+    snprintf(field, sizeof field, "%.*s", (int)(quoted ? n - 2 : n), of->name + quoted);
+    return refuse_picture(field, e, p);
+}
+
 int32_t take_picture(request *rq, const picture_source *s, problem *p)
 {
     const jtree *v = s->url ? s->url : s->base64;

@@ -21,6 +21,8 @@ typedef struct picture_source {
 
 /* Takes a picture. -1: a problem. */
 int32_t take_picture(request *rq, const picture_source *s, problem *p);
+/* A problem of apps/media, whose sentence begins with the picture's name: names its field. */
+bool problem_of_picture(problem *p, const picture *of, const err *e);
 /* {"type": "image", "number": N} */
 void put_picture(str *o, int32_t number);
 /* `image_tokens`: tokens of a picture, or "native". */

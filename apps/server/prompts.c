@@ -7,7 +7,9 @@
 
 #include "apps/server/fit.h"
 #include "apps/server/infill.h"
+#include "apps/media/soft.h"
 #include "apps/server/jsonw.h"
+#include "apps/server/parts.h"
 #include "apps/server/token_rules.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -111,13 +113,33 @@ static bool render(const stream *st, const str *own, str *begun, carat_chat *cha
     return problem_of(rq, p, &e);
 }
 
+/* What pictures add to the length of a prompt with a placeholder for each. */
+static bool count_pictures(const stream *st, const int32_t *images, int32_t n, int32_t n_around,
+                           int64_t *more, problem *p)
+{
+    const pictures *l = &st->rq.pictures;
+    err e = {0};
+    *more = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t n_soft = 0;
+        if (images[i] >= l->n) /* no dialect writes one */
+            return problem_set(p, 400, "messages", "a message names a picture that is not there");
+        if (picture_count(&l->at[images[i]], st->x->m->model, &n_soft, &e))
+            return problem_of_picture(p, &l->at[images[i]], &e);
+        *more += n_soft + n_around - 1;
+    }
+    return true;
+}
+
 bool prompt_count(stream *st, const str *messages, int64_t *n, problem *p)
 {
     carat_chat chat = {0};
     str begun = {0};
-    bool ok = render(st, messages, &begun, &chat, p);
+    int64_t more;
+    bool ok = render(st, messages, &begun, &chat, p) &&
+              count_pictures(st, chat.images, chat.n_images, chat.n_around, &more, p);
     if (ok)
-        *n = chat.n_ids;
+        *n = chat.n_ids + more;
     carat_chat_free(&chat);
     str_free(&begun);
     return ok;
@@ -158,16 +180,70 @@ bool prompt_render(stream *st, prompt *out, str *text, problem *p)
                                 &(replay_prompt){messages->at, messages->n, chat.ids, chat.n_ids,
                                                  m->names.call_open, m->names.call_close},
                                 &n);
-    out->ids = copy_ids(st, replayed ? replayed : chat.ids, n, p);
+    int64_t more = 0;
+    bool counted = count_pictures(st, chat.images, chat.n_images, chat.n_around, &more, p);
+    out->ids = counted ? copy_ids(st, replayed ? replayed : chat.ids, n, p) : NULL;
     mem_free(replayed);
     str_free(&begun);
-    out->n = n;
+    out->n = n + more;
+    out->n_ids = n;
+    out->images = chat.n_images ? copy_ids(st, chat.images, chat.n_images, p) : NULL;
+    out->n_images = chat.n_images;
     out->starts_thinking = chat.starts_thinking;
     log_odd_arguments(st, chat.odd_arguments);
     if (text)
         str_put(text, chat.text, chat.n_text);
     carat_chat_free(&chat);
     return out->ids != NULL;
+}
+
+/* A text with marks of pictures, piece by piece: so a mark joins nothing. ids NULL: counts. */
+static int64_t encode_pieces(const carat_model *m, const raw_prompt *r, int32_t flags,
+                             int32_t placeholder, int32_t *ids, int64_t cap, err *e)
+{
+    const char *at = r->text, *end = at + r->n;
+    int64_t n = 0;
+    for (int32_t i = 0; i <= r->n_pictures; i++) {
+        const char *mark = i < r->n_pictures ? memmem(at, (size_t)(end - at), PICTURE_MARK,
+                                                      sizeof PICTURE_MARK - 1)
+                                             : end;
+        int64_t more = carat_tokenize(m, at, (size_t)(mark - at), flags, ids ? ids + n : NULL,
+                                      ids ? cap - n : 0, e);
+        if (more < 0)
+            return -1;
+        for (int64_t k = n; ids && k < n + more; k++)
+            if (ids[k] == placeholder) {
+                err_set(e, E_ARG, "the prompt spells the placeholder of a picture");
+                return -1;
+            }
+        n += more;
+        flags &= ~CARAT_TOK_BOS;
+        at = mark + (i < r->n_pictures ? sizeof PICTURE_MARK - 1 : 0);
+        if (i < r->n_pictures && ids)
+            ids[n] = placeholder;
+        n += i < r->n_pictures;
+    }
+    return n;
+}
+
+static bool encode_pictured(stream *st, const raw_prompt *r, int32_t flags, prompt *out, problem *p)
+{
+    const carat_model *m = st->x->m->model;
+    int32_t placeholder = picture_token(m), *images = copy_ids(st, NULL, r->n_pictures, p);
+    err e = {0};
+    int64_t n = encode_pieces(m, r, flags, placeholder, NULL, 0, &e), more;
+    out->ids = n < 0 || !images ? NULL : copy_ids(st, NULL, n, p);
+    if (n < 0 || (out->ids && encode_pieces(m, r, flags, placeholder, out->ids, n, &e) < 0))
+        return problem_from(p, &e);
+    for (int32_t i = 0; out->ids && i < r->n_pictures; i++)
+        images[i] = r->first_picture + i;
+    if (!out->ids || !count_pictures(st, images, r->n_pictures, 0, &more, p))
+        return false;
+    out->n_ids = n;
+    out->n = n + more;
+    out->images = images;
+    out->n_images = r->n_pictures;
+    return true;
 }
 
 static bool encode_prompt(stream *st, const raw_prompt *r, prompt *out, problem *p)
@@ -181,6 +257,8 @@ static bool encode_prompt(stream *st, const raw_prompt *r, prompt *out, problem 
         out->n = r->n_ids;
         return out->ids != NULL;
     }
+    if (r->n_pictures)
+        return encode_pictured(st, r, flags, out, p);
     out->n = carat_tokenize(m->model, r->text, r->n, flags, NULL, 0, &e);
     if (out->n < 0)
         return problem_from(p, &e);
@@ -217,9 +295,9 @@ static bool start_shortening(stream *st, const carat_compress_options *opt, prob
                        .prompt = rq->n_prompts ? rq->prompt : NULL,
                        .n_prompts = rq->n_prompts};
     for (int32_t i = 0; i < rq->n_prompts; i++)
-        if (rq->prompt[i].ids)
-            return problem_set(p, 400, "compress",
-                               "'compress' shortens texts, and the prompt is token ids");
+        if (rq->prompt[i].ids || rq->prompt[i].n_pictures)
+            return problem_set(p, 400, "compress", "'compress' shortens texts, and the prompt %s",
+                               rq->prompt[i].ids ? "is token ids" : "has pictures");
     return shorten_start(&st->shortened, &ask, p);
 }
 
@@ -271,6 +349,37 @@ static void tell_shorter(stream *st)
     t->prompts = st->rq.n_prompts > 0;
 }
 
+/* The soft tokens of a prompt's pictures in the place of the placeholders. */
+static bool expand(stream *st, prompt *q, problem *p)
+{
+    request *rq = &st->rq;
+    carat_model *m = st->x->m->model;
+    err e = {0};
+    if (!q->n_images)
+        return true;
+    if (!st->media)
+        st->media = arena_array(&rq->mem, PICTURES_MAX, sizeof *st->media);
+    carat_media **media = arena_array(&rq->mem, (size_t)q->n_images, sizeof *media);
+    if (!st->media || !media)
+        return problem_set(p, 503, "", "no memory for a request");
+    for (int32_t i = 0; i < q->n_images; i++) {
+        int32_t k = q->images[i];
+        if (!st->media[k] && picture_open(&rq->pictures.at[k], m, &st->media[k], &e))
+            return problem_of_picture(p, &rq->pictures.at[k], &e);
+        media[i] = st->media[k];
+    }
+    int64_t n = carat_media_expand(m, q->ids, q->n_ids, media, q->n_images, NULL, 0, &e);
+    int32_t *ids = n < 0 ? NULL : copy_ids(st, NULL, n, p);
+    if (n < 0)
+        return problem_from(p, &e);
+    if (!ids)
+        return false;
+    carat_media_expand(m, q->ids, q->n_ids, media, q->n_images, ids, n, &e);
+    q->ids = ids;
+    q->n = n;
+    return true;
+}
+
 bool prompts_make(stream *st, problem *p)
 {
     request *rq = &st->rq;
@@ -284,7 +393,8 @@ bool prompts_make(stream *st, problem *p)
         bool ok = rq->n_prompts ? encode_prompt(st, &rq->prompt[i], q, p)
                   : rq->infill  ? infill_encode(rq, st->x->m, &q->ids, &q->n, p)
                                 : prompt_render(st, q, NULL, p);
-        if (!ok || (may_cut && !fit_prompt(st, q, p)) || !too_long(st, q->n, p))
+        if (!ok || (may_cut && !fit_prompt(st, q, p)) || !too_long(st, q->n, p) ||
+            !expand(st, q, p) || !too_long(st, q->n, p))
             return false;
     }
     return true;

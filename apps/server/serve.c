@@ -8,6 +8,7 @@
  * signals, so that no work is done in a signal handler.
  */
 #include "apps/commands.h"
+#include "apps/media/fetch.h"
 #include "apps/pool_options.h"
 #include "apps/server/catalog.h"
 #include "apps/server/http.h"
@@ -106,6 +107,11 @@ static const option table[] = {
             "how long requests may go on after SIGTERM (default: 60)"),
     OPT_INT(serve_options, stall_ms, "stall", 0, "MS", 1, 60000,
             "longest pause of a stream while other prompts are computed (default: 200)"),
+    OPT_MMPROJ(serve_options),
+    OPT_STR(serve_options, media_path, "media-path", 0, "DIR",
+            "requests may name pictures below this directory, as file:PATH (default: none)"),
+    OPT_FLAG(serve_options, media_urls, "media-urls", 0,
+             "fetch pictures that requests name by public http(s) addresses"),
     OPT_INT(serve_options, responses, "responses", 0, "N", 0, 1 << 20,
             "responses kept for previous_response_id; 0 none (default: 1000)"),
     OPT_INT(serve_options, responses_mb, "responses-memory", 0, "MIB", 1, 1 << 20,
@@ -467,6 +473,8 @@ static int run_serve(const command *cmd, int argc, char **argv)
         config_free(&settings);
         return 2;
     }
+    s.pictures =
+        (picture_rules){.root = o.media_path, .fetch = o.media_urls ? picture_fetch : NULL};
     if (compress_options_read(&o.compress, &s.compress, &s.compresses, &e)) {
         term_error(&e);
         config_free(&settings);

@@ -1,6 +1,7 @@
 /* served.c - see served.h. */
 #include "apps/server/served.h"
 
+#include "apps/media/soft.h"
 #include "apps/named.h"
 #include "apps/pool_options.h"
 #include "apps/server/live.h"
@@ -98,6 +99,7 @@ static void be_scorer(carat_model_options *mo, carat_batch_options *bo)
     mo->n_draft_bytes = mo->gpu_layers = 0;
     mo->cpu_experts = mo->strict = false;
     mo->scorer = NULL;
+    mo->mmproj = NULL;
     bo->session = (carat_session_options){.chunk = bo->session.chunk, .checkpoint_mb = -1};
     bo->n_slots = 1;
 }
@@ -162,6 +164,9 @@ static status describe(served *m, const served_ask *ask, carat_batch *b, err *e)
     sample_options_apply(&o->sample, &m->limits.sampling, NULL); /* checked at the start */
     m->limits.n_vocab = m->info.n_vocab;
     m->limits.lenient = o->lenient;
+    m->limits.images = m->info.mmproj != NULL;
+    m->limits.could_see = !m->limits.images && picture_token(m->model) >= 0;
+    m->limits.pictures = &m->s->pictures;
     carat_meta template;
     if (carat_model_find_meta(m->model, "tokenizer.chat_template", &template) &&
         template.kind == CARAT_META_TEXT) {
@@ -206,6 +211,7 @@ static status load(served *m, const served_ask *ask, err *e)
     kv_options_apply(&o->kv, &bo.session);
     cache_options_apply(&o->cache, &bo.session);
     draft_options_apply(&o->draft, &mo, &bo.session);
+    mmproj_options_apply(&o->mmproj, &mo);
     if (m->s->scorer && scorer_is_shared(o->compress.model, o->kv_scorer))
         mo.scorer_model = m->s->scorer->model;
     else

@@ -32,6 +32,8 @@
 #include "apps/device_options.h"
 #include "apps/config.h"
 #include "apps/draft_options.h"
+#include "apps/media/pictures.h"
+#include "apps/mmproj_options.h"
 #include "apps/sparse_options.h"
 #include "apps/hub_options.h"
 #include "apps/kv_options.h"
@@ -58,6 +60,9 @@ typedef struct serve_options {
         ping_s, think_max, stall_ms, max_loaded, memory_mb, load_wait_s, responses, responses_mb;
     cache_options cache;
     draft_options draft;
+    mmproj_options mmproj;
+    const char *media_path; /* pictures of requests may be files below it; NULL: none */
+    bool media_urls;        /* and may be fetched from public addresses */
     const char *sparse;
     compress_options compress;
     hub_options hub;
@@ -89,6 +94,7 @@ typedef struct server {
     bool loopback; /* only this machine can connect */
     atomic_int state;
 
+    picture_rules pictures;  /* where those of requests may come from */
     struct catalog *catalog; /* catalog.h: the models */
     struct stored *stored;   /* stored.h: kept responses; NULL: none are kept */
     struct served *scorer;   /* served.h: --compress-model; NULL: each model scores for itself */

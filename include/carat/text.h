@@ -68,6 +68,10 @@ typedef struct carat_chat {
     size_t n_text;
     int32_t *ids;
     int64_t n_ids;
+    /* The numbers of the pictures, in the order of their placeholders among ids: the `number` of
+     * their parts {"type": "image", "number": N}, else their place in the prompt. n_around: tokens
+     * that carat_media_expand puts around each beside its soft ones. */
+    int32_t *images, n_images, n_around;
     bool starts_thinking; /* the prompt ends inside a thought: carat_generate_options wants it */
     /* "ID of NAME" of the first call whose arguments are no JSON object, as broken JSON of an
      * earlier answer; they stand in an object as text. "": there is none. */
