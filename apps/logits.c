@@ -8,6 +8,7 @@
 #include "apps/ids.h"
 #include "apps/device_options.h"
 #include "apps/kv_options.h"
+#include "apps/media/pictures.h"
 #include "apps/named.h"
 #include "apps/term.h"
 #include "base/clock.h"
@@ -19,10 +20,11 @@
 enum { LOGITS_CHUNK_BYTES = 256 << 20 }; /* of one chunk's logits, when no --chunk is given */
 
 typedef struct logits_options {
-    const char *model, *tokens, *out, *isa, *wrap, *repack;
+    const char *model, *tokens, *out, *isa, *wrap, *repack, *mmproj;
+    option_list images;
     kv_options kv;
     device_options where;
-    int64_t chunk, threads;
+    int64_t chunk, threads, image_tokens;
     bool all, last, exact, reference;
 } logits_options;
 
@@ -33,6 +35,12 @@ static const option table[] = {
         logits_options, tokens, "tokens", 0, "FILE",
         "token ids: a file, int32 little-endian or numbers with commas between, or the numbers"),
     OPT_STR(logits_options, out, "output", 'o', "FILE", "logits, f32 little-endian"),
+    OPT_STR(logits_options, mmproj, "mmproj", 0, "FILE",
+            "the model's vision tower, for --image (default: none)"),
+    OPT_LIST(logits_options, images, "image", 0, "FILE",
+             "a picture, for the next token <|image|>; may be repeated"),
+    OPT_INT(logits_options, image_tokens, "image-tokens", 0, "N", 70, 1120,
+            "tokens of a picture (default: 560)"),
     OPT_FLAG(logits_options, all, "all", 0, "logits of every token (the default)"),
     OPT_FLAG(logits_options, last, "last", 0, "logits of the last token only"),
     OPT_INT(logits_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),
@@ -94,6 +102,37 @@ static carat_status evaluate_ids(evaluation *v, carat_error *e)
     return st;
 }
 
+/* Puts the pictures where the ids have places for them. media: [o->images.n], the caller's. */
+static carat_status place_pictures(evaluation *v, carat_model *m, const option_list *files,
+                                   carat_media **media, carat_error *e)
+{
+    pictures list = {0};
+    status st = OK;
+    for (int i = 0; i < files->n && !st; i++) {
+        image pixels = {0};
+        if ((st = pictures_add_file(&list, files->at[i], e)))
+            break;
+        const picture *p = &list.at[i];
+        if (!(st = image_decode(&pixels, p->bytes, p->n, p->name, e)))
+            st = carat_image_new(m, pixels.rgb, pixels.width, pixels.height, NULL, &media[i], e);
+        image_free(&pixels);
+    }
+    pictures_free(&list);
+    if (st)
+        return st;
+    int64_t n = carat_media_expand(m, v->ids, v->n, media, files->n, NULL, 0, e);
+    if (n < 0)
+        return e->status;
+    int32_t *ids = mem_calloc((size_t)n, sizeof *ids);
+    if (!ids)
+        return err_memory(e, "the tokens", (size_t)n * sizeof *ids);
+    carat_media_expand(m, v->ids, v->n, media, files->n, ids, n, e);
+    mem_free(v->ids);
+    v->ids = ids;
+    v->n = n;
+    return OK;
+}
+
 static void write_log(void *user, const char *text)
 {
     (void)user;
@@ -106,6 +145,7 @@ static int run_logits(const command *c, int argc, char **argv)
     int n_operands, bad = options_parse(c, argc, argv, &o, &n_operands);
     carat_error e = {0};
     carat_model *m = NULL;
+    carat_media *media[PICTURES_MAX] = {0};
     evaluation v = {0};
     status st;
 
@@ -115,6 +155,9 @@ static int run_logits(const command *c, int argc, char **argv)
         return fprintf(stderr, "carat logits: %s\nTry 'carat logits --help'.\n",
                        o.all && o.last ? "--all and --last exclude each other"
                                        : "needs --model, --tokens and --output"),
+               2;
+    if (o.images.n > PICTURES_MAX)
+        return fprintf(stderr, "carat logits: %d pictures, at most %d\n", o.images.n, PICTURES_MAX),
                2;
     term_init();
     term_watch(NULL);
@@ -126,11 +169,15 @@ static int run_logits(const command *c, int argc, char **argv)
                               .reference = o.reference,
                               .isa = o.isa,
                               .wrap = o.wrap,
+                              .mmproj = o.mmproj,
+                              .image_tokens = (int32_t)o.image_tokens,
                               .progress = term_progress,
                               .log = write_log};
     device_options_apply(&o.where, &mo);
     if ((st = options_repack(o.repack, &mo.no_repack, &e)) ||
         (st = named_open(o.model, &mo, &m, &e)))
+        goto out;
+    if (o.images.n && (st = place_pictures(&v, m, &o.images, media, &e)))
         goto out;
     carat_model_info info;
     carat_model_get_info(m, &info);
@@ -167,6 +214,8 @@ out:
         file_out_discard(&v.out);
     mem_free(v.row);
     carat_session_close(v.s);
+    for (int i = 0; i < o.images.n; i++)
+        carat_media_free(media[i]);
     carat_model_close(m);
     mem_free(v.ids);
     if (st)
