@@ -4,8 +4,12 @@
 #include "apps/commands.h"
 #include "apps/server/request.h"
 #include "base/base64.h"
+#include "base/map.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "tests/server_rig.h"
+
+#include <unistd.h>
 
 /* PNG files of 8 x 6 pixels: a board of two colours, and a smooth one. */
 #define BOARD                                                                                      \
@@ -55,19 +59,20 @@ static const api apis[] = {
      "tokens_evaluated", NULL, "completion_probabilities"}};
 enum { CHAT_API, RESPONSES_API, MESSAGES_API, OLLAMA_API, LLAMA_API, N_APIS };
 
-static void start(served *s, const char *const *more)
+static void start(served *s, const char *base, const char *const *more)
 {
-    const char *text = toy_model_write(&(toy_model_file){.base = "e2b"});
+    const char *text = toy_model_write(&(toy_model_file){.base = base});
     const char *args[16] = {"-m", text, "--ctx", "512", "-t", "1"};
     for (int n = 6; *more; n++)
         args[n] = *more++;
     served_start(s, args);
 }
 
-static const char *tower_write(void)
+/* Beside the model, where it is found. */
+static const char *tower_write(const char *size)
 {
-    const char *path = test_temp("tower.gguf");
-    const char *make[] = {"tiny-mmproj-clamped", path, "--type", "f32"};
+    const char *path = test_temp("mmproj-F32.gguf");
+    const char *make[] = {size, path, "--type", "f32"};
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
     return path;
 }
@@ -100,13 +105,11 @@ static str json_of(const jtree *v)
     return o;
 }
 
-/* A picture is answered as itself, whatever was asked before, and costs nothing when it is asked
- * again. Usage counts its tokens. */
-TEST(pictures_are_seen_in_every_api)
+static void check_apis(const char *base, const char *tower)
 {
     served s;
     arena mem = {0};
-    start(&s, (const char *[]){"--mmproj", tower_write(), NULL});
+    start(&s, base, (const char *[]){"--mmproj", tower, "--chunk", "32", NULL});
     for (int i = 0; i < N_APIS; i++) {
         const api *a = &apis[i];
         const jtree *v[3];
@@ -139,6 +142,15 @@ TEST(pictures_are_seen_in_every_api)
     stop(&s);
 }
 
+/* A picture is answered as itself, whatever was asked before, and costs nothing when it is asked
+ * again. Usage counts its tokens. In the second model they see each other. */
+TEST(pictures_are_seen_in_every_api)
+{
+    const char *tower = tower_write("tiny-mmproj-clamped");
+    check_apis("e2b", tower);
+    check_apis("dense", tower);
+}
+
 #define TWO                                                                                        \
     "{" TINY "\"max_tokens\":4,\"logprobs\":true,\"messages\":[{\"role\":\"user\",\"content\":["   \
     "{\"type\":\"image_url\",\"image_url\":{\"url\":\"%s\"}},{\"type\":\"text\",\"text\":\"a\"},"  \
@@ -161,7 +173,8 @@ TEST(pictures_of_a_prompt_have_their_order_and_may_be_files)
     FILE *f = fopen(dir, "wb");
     CHECK(f && fwrite(png, 1, n_png, f) == n_png && !fclose(f));
     *strrchr(dir, '/') = 0;
-    start(&s, (const char *[]){"--mmproj", tower_write(), "--media-path", dir, NULL});
+    tower_write("tiny-mmproj-clamped");
+    start(&s, "e2b", (const char *[]){"--media-path", dir, NULL});
     for (int i = 0; i < 4; i++) {
         snprintf(body, sizeof body, TWO, word[asked[i][0]], word[asked[i][1]]);
         const jtree *v = ask(&s, &mem, "/v1/chat/completions", "%s", body);
@@ -198,8 +211,10 @@ TEST(pictures_are_counted_by_their_headers_and_refused_in_words)
 {
     served s, blind;
     arena mem = {0};
-    char body[BODY];
-    start(&s, (const char *[]){"--ctx", "128", "--mmproj", tower_write(), NULL});
+    char body[BODY], *log;
+    size_t n_log;
+    tower_write("tiny-mmproj-clamped");
+    start(&s, "e2b", (const char *[]){"--ctx", "128", NULL});
     const jtree *whole = ask(&s, &mem, "/v1/messages", apis[MESSAGES_API].body, BOARD);
     const jtree *count = ask(&s, &mem, COUNT, apis[MESSAGES_API].body, TORN);
     CHECK_EQ(number_at(count, "input_tokens"),
@@ -226,8 +241,16 @@ TEST(pictures_are_counted_by_their_headers_and_refused_in_words)
     CHECK_MSG(strstr(shown.at, "\"vision\""), "%s", shown.at);
     str_free(&shown);
     stop(&s);
-    start(&blind, (const char *[]){"--mmproj", "none", NULL});
+    start(&blind, "e2b", (const char *[]){"--mmproj", "none", NULL});
     refused(&blind, "/v1/chat/completions", CHAT, BOARD, "--mmproj");
-    arena_free(&mem);
     stop(&blind);
+    const char *torn = tower_write("tiny-mmproj-clamped");
+    CHECK(!truncate(torn, 20000)); /* its sizes are there, and not all of its weights */
+    start(&blind, "e2b", (const char *[]){NULL});
+    refused(&blind, "/v1/chat/completions", CHAT, BOARD, "--mmproj");
+    stop(&blind);
+    CHECK(!file_read_all(blind.log, 1 << 20, &log, &n_log, NULL));
+    CHECK_MSG(strstr(log, "mmproj-F32.gguf is left out"), "%s", log);
+    mem_free(log);
+    arena_free(&mem);
 }

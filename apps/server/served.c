@@ -190,6 +190,12 @@ static status tell_sparse(const served *m, err *e)
     return st;
 }
 
+/* What a model does without. */
+static void tell(void *user, const char *text)
+{
+    log_line(user, "%.*s", (int)strcspn(text, "\n"), text);
+}
+
 static status load(served *m, const served_ask *ask, err *e)
 {
     const serve_options *o = m->s->o;
@@ -201,7 +207,9 @@ static status load(served *m, const served_ask *ask, err *e)
                               .overcommit = o->overcommit,
                               .isa = o->isa,
                               .progress = go_on_loading,
-                              .progress_user = m};
+                              .progress_user = m,
+                              .log = tell,
+                              .log_user = m->s};
     carat_batch_options bo = {
         .session = {.n_ctx = o->n_ctx ? (int32_t)o->n_ctx : ask->n_ctx, .chunk = (int32_t)o->chunk},
         .n_slots = (int32_t)o->parallel,
