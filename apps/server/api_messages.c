@@ -90,8 +90,7 @@ static bool plain_text(const place *at, size_t k, const jtree *c, str *out)
         const jtree *t = jtree_get(b, "text");
         if (!tree_says(jtree_get(b, "type"), "text") || !jtree_is(t, JTREE_STRING))
             return refuse_block(at, k,
-                                "holds a block that is no text: carat reads text only so "
-                                "far");
+                                "holds a block that is no text: documents of text alone are read");
         str_put(out, t->s, t->n);
     }
     return true;
