@@ -205,6 +205,9 @@ static void refused(served *s, const char *path, const char *body, const char *b
 #define TORN                                                                                       \
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAGCAIAAABxZ0isAAAAGklEQVR42mNg+"                                \
     "M8AR0AIAAAAAAAAAAAAJgEABLlHuSFd100AAAAASUVORK5CYII="
+/* The head of a PNG file of 600 x 12 pixels: more patches in a row than the tower has places for.
+ */
+#define LONG "iVBORw0KGgoAAAANSUhEUgAAAlgAAAAMCAIAAAAxhFRDAAAAAUlEQVQA"
 #define COUNT "/v1/messages/count_tokens"
 
 TEST(pictures_are_counted_by_their_headers_and_refused_in_words)
@@ -220,7 +223,13 @@ TEST(pictures_are_counted_by_their_headers_and_refused_in_words)
     CHECK_EQ(number_at(count, "input_tokens"),
              number_at(whole, "usage.input_tokens") +
                  number_at(whole, "usage.cache_read_input_tokens"));
+    const jtree *tokens = ask(&s, &mem, "/tokenize", CHAT, TORN); /* a placeholder for all */
+    CHECK_EQ(number_at(tokens, "count"), json_at(tokens, "tokens")->count);
+    CHECK_EQ(number_at(tokens, "count") + N_SOFT + 1,
+             number_at(ask(&s, &mem, apis[CHAT_API].path, CHAT, BOARD), apis[CHAT_API].n_prompt));
     refused(&s, "/v1/messages", apis[MESSAGES_API].body, TORN, "messages[0].content[1]");
+    refused(&s, COUNT, apis[MESSAGES_API].body, LONG,
+            "'messages[0].content[1]': a picture of "); /* and not where the tower's file is */
     refused(&s, "/completion", apis[LLAMA_API].body, TORN, "multimodal_data[0]");
     snprintf(body, sizeof body, "{\"prompt_logprobs\":1,%s", &CHAT[1]);
     refused(&s, "/v1/chat/completions", body, BOARD, "pictures");

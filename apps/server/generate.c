@@ -582,7 +582,7 @@ void handle_tokens(exchange *x, bool strs)
         x->body = body.at;
         x->n_body = body.n;
         if (only_prompt(x, API_CHAT, &st, &q, NULL))
-            put_tokens(x, q.ids, q.n, false, strs);
+            put_tokens(x, q.ids, q.n_ids, false, strs); /* a picture is one: its placeholder */
         request_free(&st.rq);
         beginning_free(&st.made);
         str_free(&st.history);

@@ -194,7 +194,7 @@ bool prompt_render(stream *st, prompt *out, str *text, problem *p)
     if (text)
         str_put(text, chat.text, chat.n_text);
     carat_chat_free(&chat);
-    return out->ids != NULL;
+    return out->ids && (out->images || !out->n_images);
 }
 
 /* A text with marks of pictures, piece by piece: so a mark joins nothing. ids NULL: counts. */
