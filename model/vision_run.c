@@ -117,8 +117,8 @@ static status check(const model *m, const device *dev, const image_grid *g, err 
         return err_set(e, E_UNSUPPORTED, "%s: %s does not compute vision towers yet", m->file.path,
                        dev->name);
     if (!v->side && longer > v->n_pos)
-        return err_set(e, E_LIMIT, "%s: a picture of %d patches a side; the tower has %d positions",
-                       m->file.path, longer, v->n_pos);
+        return err_set(e, E_LIMIT, "a picture of %d patches a side; the tower has %d positions",
+                       longer, v->n_pos);
     return OK;
 }
 
