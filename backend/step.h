@@ -21,7 +21,8 @@
  *                                              KV_INSIDE_ALL: r2 sees r0 r1 r2 r3
  *
  *   newest    where views of KV_INSIDE_ROWS or _BLOCKS exist: the number of the last key of this
- * pass that the row sees. It never falls from one row of a sequence to the next. NULL elsewhere.
+ *             pass that the row sees. It never falls from one row of a sequence to the next. NULL
+ *             elsewhere.
  */
 #ifndef BACKEND_STEP_H
 #define BACKEND_STEP_H

@@ -29,9 +29,10 @@ struct media {
     bool has_lock;
     media_item **item; /* [n], by falling ids */
     int32_t n, cap;
-    _Atomic int64_t n_ids; /* of all items: the ids are -1 .. -n_ids */
-    uint64_t clock, pass;  /* pass: the clock when the pass began */
-    uint64_t row_bytes;    /* of all items */
+    _Atomic int64_t n_ids;           /* of all items: the ids are -1 .. -n_ids */
+    uint64_t clock, pass;            /* pass: the clock when the pass began */
+    uint64_t row_bytes, patch_bytes; /* of all items */
+    uint64_t most;                   /* of both together */
 };
 
 struct carat_media {
@@ -117,6 +118,7 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     if (!x)
         return err_memory(e, "a vision tower", sizeof *x);
     atomic_init(&x->n_ids, 0);
+    x->most = MEDIA_MOST_BYTES;
     x->budget = opt->image_tokens ? opt->image_tokens : VISION_BUDGET;
     x->begin = token_of(m, "<|image>");
     x->place = token_of(m, "<|image|>");
@@ -191,7 +193,7 @@ uint64_t media_bytes(const carat_model *m)
     if (vision_plan(&x->tower, x->dev, &g, &need, NULL))
         need = (vision_memory){0, 0}; /* media_open has seen it succeed */
     return plan_weight_bytes(x->dev, &x->tower) + need.scratch_bytes + need.key_bytes +
-           MEDIA_ROWS_BYTES;
+           MEDIA_MOST_BYTES;
 }
 
 uint64_t media_taken(const carat_model *m)
@@ -204,6 +206,11 @@ uint64_t media_taken(const carat_model *m)
 }
 
 /* ---- The registry -------------------------------------------------------------------------- */
+
+void media_limit(carat_model *m, uint64_t most)
+{
+    m->media->most = most;
+}
 
 bool media_has_id(const carat_model *m, int32_t id)
 {
@@ -274,13 +281,29 @@ static status use_item(media *x, const char *key, const image_grid *g, media_ite
     return st;
 }
 
+/* What a picture takes before the tower or after it, whichever is more. */
+static size_t patches_bytes(const media *x, const image_grid *g)
+{
+    const vision *v = vision_of(&x->tower);
+    size_t before = (size_t)g->n_patches * 3 * (size_t)v->rule.patch * (size_t)v->rule.patch;
+    size_t after = (size_t)g->n_tokens * (size_t)v->n_out;
+    return (before > after ? before : after) * sizeof(float);
+}
+
+/* Under the lock. */
+static void drop_patches(media *x, media_item *it)
+{
+    if (it->patches)
+        x->patch_bytes -= patches_bytes(x, &it->grid);
+    mem_free(it->patches);
+    it->patches = NULL;
+}
+
 static void leave_item(media *x, media_item *it)
 {
     pthread_mutex_lock(&x->lock);
-    if (!--it->n_users) {
-        mem_free(it->patches);
-        it->patches = NULL;
-    }
+    if (!--it->n_users)
+        drop_patches(x, it);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -289,12 +312,12 @@ static size_t rows_bytes(const carat_model *m, const media_item *it)
     return (size_t)it->grid.n_tokens * (size_t)m->core.n_embd * sizeof(float);
 }
 
-/* Drops rows that nobody holds and this pass does not read, until the others are few enough. Under
- * the lock. */
-static void drop_rows(carat_model *m)
+/* Drops rows of pictures without a carat_media, of which this pass reads none, until all rows have
+ * at most that many bytes. Under the lock. */
+static void drop_rows(carat_model *m, uint64_t most)
 {
     media *x = m->media;
-    while (x->row_bytes > MEDIA_ROWS_BYTES) {
+    while (x->row_bytes > most) {
         media_item *oldest = NULL;
         for (int32_t i = 0; i < x->n; i++) {
             media_item *it = x->item[i];
@@ -403,9 +426,8 @@ static status make_rows(carat_model *m, media_item *it, err *e)
     pthread_mutex_lock(&x->lock);
     it->rows = rows;
     x->row_bytes += rows_bytes(m, it);
-    mem_free(it->patches);
-    it->patches = NULL;
-    drop_rows(m);
+    drop_patches(x, it);
+    drop_rows(m, MEDIA_ROWS_BYTES);
     pthread_mutex_unlock(&x->lock);
     return OK;
 }
@@ -492,6 +514,32 @@ static void key_of(char key[SHA256_TEXT], const image *picture, const image_grid
     sha_text(&s, key);
 }
 
+/* Takes *patches, unless the item has some by now. E_MEMORY: others hold too many. */
+static status give_patches(carat_model *m, media_item *it, float **patches, err *e)
+{
+    media *x = m->media;
+    size_t n = patches_bytes(x, &it->grid);
+    status st = OK;
+    pthread_mutex_lock(&x->lock);
+    if (!it->patches && !it->rows) {
+        if (x->patch_bytes + n <= x->most)
+            drop_rows(m, x->most - x->patch_bytes - n);
+        if (x->patch_bytes + x->row_bytes + n > x->most)
+            st = err_set(e, E_MEMORY,
+                         "the pictures of the prompts at work take %.0f MiB of %d: no room for one "
+                         "of %.0f MiB until some are answered",
+                         (double)(x->patch_bytes + x->row_bytes) * 0x1p-20, MEDIA_MOST_BYTES >> 20,
+                         (double)n * 0x1p-20);
+        else {
+            it->patches = *patches;
+            *patches = NULL;
+            x->patch_bytes += n;
+        }
+    }
+    pthread_mutex_unlock(&x->lock);
+    return st;
+}
+
 carat_status carat_image_new(carat_model *m, const uint8_t *rgb, int32_t width, int32_t height,
                              const carat_image_options *opt, carat_media **out, carat_error *e)
 {
@@ -520,13 +568,12 @@ carat_status carat_image_new(carat_model *m, const uint8_t *rgb, int32_t width, 
         carat_media_free(c);
         return st;
     }
-    pthread_mutex_lock(&x->lock);
-    if (!c->item->patches && !c->item->rows) {
-        c->item->patches = patches;
-        patches = NULL;
-    }
-    pthread_mutex_unlock(&x->lock);
+    st = has_pixels ? OK : give_patches(m, c->item, &patches, e);
     mem_free(patches);
+    if (st) {
+        carat_media_free(c);
+        return st;
+    }
     *out = c;
     return OK;
 }

@@ -7,14 +7,18 @@
  *
  * The rows of a picture are computed when a pass first needs them, on the thread that runs passes.
  * They stay as long as a carat_media of the picture lives. Those of others are dropped, the ones
- * unused for the longest time first, when all together exceed MEDIA_ROWS_BYTES.
+ * unused for the longest time first, when all together exceed MEDIA_ROWS_BYTES. Patches that wait
+ * for the tower and all rows together take at most MEDIA_MOST_BYTES: a picture beyond is refused.
  */
 #ifndef ENGINE_MEDIA_H
 #define ENGINE_MEDIA_H
 
 #include "engine/engine_int.h"
 
-enum { MEDIA_ROWS_BYTES = 128 << 20 }; /* of pictures without a carat_media */
+enum {
+    MEDIA_ROWS_BYTES = 128 << 20, /* of pictures without a carat_media */
+    MEDIA_MOST_BYTES = 512 << 20  /* 16 pictures of the most tokens */
+};
 
 /* Opens the tower that opt names, weights not yet loaded, once the devices of m are open. */
 status media_open(carat_model *m, const carat_model_options *opt, err *e);
@@ -24,7 +28,8 @@ void media_unload_weights(carat_model *m);
 status media_load_weights(carat_model *m, err *e);
 void media_close(carat_model *m); /* safe on a model without a tower */
 
-/* What the tower takes of the host's memory: weights, a picture at work, rows. 0: no tower. */
+/* What the tower takes of the host's memory: weights, a picture at work, patches and rows. 0: no
+ * tower. */
 uint64_t media_bytes(const carat_model *m);
 uint64_t media_taken(const carat_model *m); /* of these, taken when weights were loaded */
 
@@ -55,5 +60,8 @@ void media_begin_pass(carat_model *m);
  * one picture. Sets run->at and run->n. E_ARG: the rows were dropped, and no carat_media has the
  * picture. */
 status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, err *e);
+
+/* For tests: another MEDIA_MOST_BYTES, before any picture. */
+void media_limit(carat_model *m, uint64_t most);
 
 #endif

@@ -22,18 +22,25 @@ typedef struct fixture {
     int32_t ids[2][MOST]; /* a prompt with the first picture, and with the second */
 } fixture;
 
+static status try_picture(carat_model *m, int64_t seed, carat_media **out, err *e)
+{
+    const carat_image_options o = {.n_tokens = BUDGET};
+    image picture;
+    test_picture(&picture, seed, 40, 30);
+    status st = carat_image_new(m, picture.rgb, 40, 30, &o, out, e);
+    image_free(&picture);
+    return st;
+}
+
 static carat_media *picture_of(carat_model *m, int64_t seed)
 {
     const carat_image_options o = {.n_tokens = BUDGET};
     carat_media *x;
-    image picture;
     err e = {0};
     int32_t n;
-    test_picture(&picture, seed, 40, 30);
-    CHECK_OK(carat_image_new(m, picture.rgb, 40, 30, &o, &x, &e), e);
+    CHECK_OK(try_picture(m, seed, &x, &e), e);
     CHECK_OK(carat_image_tokens(m, 40, 30, &o, &n, &e), e);
     CHECK_EQ(carat_media_n(x), n);
-    image_free(&picture);
     return x;
 }
 
@@ -215,6 +222,39 @@ TEST(media_prefixes_know_one_picture_from_another)
     end(&f);
 }
 
+TEST(media_memory_is_bounded_and_given_back)
+{
+    fixture f;
+    carat_media *x[2] = {NULL, NULL}, *again;
+    err e = {0};
+    begin(&f);
+    media_limit(f.m, 0);
+    CHECK_STATUS(try_picture(f.m, 7, &x[0], &e), E_MEMORY);
+    CHECK_MSG(!x[0] && strstr(e.text, "no room for one"), "%s", e.text);
+    CHECK_OK(try_picture(f.m, 0, &again, &e), e); /* it has its patches */
+    CHECK_EQ(carat_media_id(again), carat_media_id(f.picture[0]));
+    carat_media_free(again);
+    for (int i = 0; i < 2; i++) {
+        carat_media_free(f.picture[i]);
+        f.picture[i] = NULL;
+    }
+    for (uint64_t most = 1; !x[0] && most < 1 << 30; most += most / 8 + 1) {
+        media_limit(f.m, most); /* in the end that of one picture, and less than two */
+        try_picture(f.m, 7, &x[0], &e);
+    }
+    CHECK(x[0]);
+    for (int i = 0; i < 3; i++) {
+        CHECK_STATUS(try_picture(f.m, 8, &x[1], &e), E_MEMORY);
+        CHECK(!x[1]);
+        carat_media_free(x[0]);
+        CHECK_OK(try_picture(f.m, 8, &x[1], &e), e);
+        carat_media_free(x[1]);
+        CHECK_OK(try_picture(f.m, 7, &x[0], &e), e);
+    }
+    carat_media_free(x[0]);
+    end(&f);
+}
+
 TEST(media_refuses_what_it_cannot_do)
 {
     const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
@@ -230,7 +270,7 @@ TEST(media_refuses_what_it_cannot_do)
     float *vector = mem_calloc((size_t)f.m->core.n_embd, sizeof *vector);
     CHECK_STATUS(carat_embed(s, f.ids[0], f.n, CARAT_POOL_LAST, vector, &e), E_UNSUPPORTED);
     mem_free(vector);
-    /* A picture that never got rows, and that nobody has any more. */
+    /* A picture without rows, whose carat_media was freed. */
     carat_media_free(f.picture[1]);
     f.picture[1] = NULL;
     CHECK_STATUS(carat_eval(s, f.ids[1], f.n, NULL, NULL, &e), E_ARG);

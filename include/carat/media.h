@@ -34,8 +34,8 @@ typedef struct carat_image_options {
 } carat_image_options;
 
 /* rgb: [height][width][3], read during the call only. opt may be NULL. E_UNSUPPORTED: the model has
- * no vision tower; E_LIMIT: such a shape is refused; E_ARG, E_MEMORY. On failure *out is NULL. Any
- * thread. */
+ * no vision tower; E_LIMIT: such a shape is refused; E_ARG; E_MEMORY, also where pictures that live
+ * have all the memory planned for them (512 MiB). On failure *out is NULL. Any thread. */
 CARAT_API carat_status carat_image_new(carat_model *m, const uint8_t *rgb, int32_t width,
                                        int32_t height, const carat_image_options *opt,
                                        carat_media **out, carat_error *e);
