@@ -84,8 +84,8 @@ static void half_errors(const lattice_search *s, int h, int v0, const float *sca
     for (int k = 0; k < n; k++) {
         const float *a = s->a[h * n + k] + v0, *w = s->w[h * n + k] + v0;
         int known = n_rows;
-        for (int l = s->levels - 1; l >= 0;
-             l--) { /* level 0 last: it replaces what the rest add to */
+        /* Level 0 comes last: it writes over the sums to which the others add. */
+        for (int l = s->levels - 1; l >= 0; l--) {
             float e[LANES];
             for (int i = 0; i < LANES; i++) {
                 float y = scale[i] * s->level[l];

@@ -245,7 +245,7 @@ TEST(a_server_on_this_machine_is_not_asked_for_pictures)
         CHECK_STATUS(add_url(&l, &r, url, &e), E_UNSUPPORTED);
         CHECK_MSG(strstr(e.text, "not of the public internet"), "%s", e.text);
     }
-    CHECK(accept(fd, NULL, NULL) < 0); /* nobody came */
+    CHECK(accept(fd, NULL, NULL) < 0); /* no connection was made */
     CHECK_STATUS(add_url(&l, &r, "http://user:word@example.com/", &e), E_FORMAT);
     close(fd);
     CHECK_EQ(l.n, 0);
