@@ -149,49 +149,43 @@ static const weight_mix mixes[] = {
     {"iq1_m", NUM_IQ1_M, NUM_Q2_K, NUM_Q2_K, 31},
 };
 
+#define VALUES "attn_v.weight", "attn_qkv.weight"
 /* Matrices of some mixes that get another type than `base`, as in llama.cpp. The last rule that
  * fits counts. */
 static const struct mix_rule {
-    const char *mixes; /* names, with a space before and behind each */
-    const char *part;  /* of the tensor's name */
+    const char *mixes;   /* names, with a space before and behind each */
+    const char *part[2]; /* of the tensor's name: one of them */
     /* Among the tensors of that name; or only in models of four experts or more, or of eight. */
     enum { EVERYWHERE, FIRST_EIGHTH, MIDDLE, OF_EXPERTS, OF_EIGHT, MORE_OF_EIGHT } where;
     num_type type;
     num_type shared; /* where a head of keys serves four heads or more; 0: as `type` */
 } mix_rules[] = {
-    {" nvfp4 ", "token_embd.weight", EVERYWHERE, NUM_Q8_0, 0}, /* looked up: it has no factor */
-    {" tq1_0 tq2_0 q2_0 ", "token_embd.weight", EVERYWHERE, NUM_Q4_K, 0},
-    {" iq2_xxs iq2_xs ", "token_embd.weight", EVERYWHERE, NUM_Q2_K, 0},
-    {" iq2_s iq2_m iq3_xxs ", "token_embd.weight", EVERYWHERE, NUM_IQ3_S, 0},
-    {" iq2_xxs iq2_xs ", "attn_v.weight", EVERYWHERE, NUM_Q2_K, NUM_Q4_K},
-    {" iq2_xxs iq2_xs ", "attn_qkv.weight", EVERYWHERE, NUM_Q2_K, NUM_Q4_K},
-    {" iq2_s iq2_m ", "attn_v.weight", EVERYWHERE, NUM_IQ3_S, NUM_Q4_K},
-    {" iq2_s iq2_m ", "attn_qkv.weight", EVERYWHERE, NUM_IQ3_S, NUM_Q4_K},
-    {" iq2_xxs iq2_xs iq2_s iq2_m ", "attn_v.weight", OF_EXPERTS, NUM_Q4_K, 0},
-    {" iq2_xxs iq2_xs iq2_s iq2_m ", "attn_qkv.weight", OF_EXPERTS, NUM_Q4_K, 0},
-    {" iq2_s iq2_m iq3_xxs ", "attn_output.weight", EVERYWHERE, NUM_IQ3_S, 0},
-    {" iq2_xxs iq2_xs ", "ffn_down", FIRST_EIGHTH, NUM_Q2_K, 0},
-    {" iq2_s iq2_m ", "ffn_down", FIRST_EIGHTH, NUM_IQ3_S, 0},
-    {" iq3_xxs ", "attn_v.weight", EVERYWHERE, NUM_IQ3_XXS, NUM_Q4_K},
-    {" iq3_xxs ", "attn_qkv.weight", EVERYWHERE, NUM_IQ3_XXS, NUM_Q4_K},
-    {" iq3_xxs ", "attn_q.weight", EVERYWHERE, NUM_IQ2_S, 0},
-    {" iq3_xxs ", "attn_k.weight", EVERYWHERE, NUM_IQ2_S, 0},
-    {" iq3_xs iq3_s ", "attn_v.weight", EVERYWHERE, NUM_IQ3_S, NUM_Q4_K},
-    {" iq3_xs iq3_s ", "attn_qkv.weight", EVERYWHERE, NUM_IQ3_S, NUM_Q4_K},
-    {" iq3_xs ", "attn_q.weight", EVERYWHERE, NUM_IQ3_XXS, 0},
-    {" iq3_xs ", "attn_k.weight", EVERYWHERE, NUM_IQ3_XXS, 0},
-    {" iq3_xs ", "ffn_gate", MIDDLE, NUM_IQ3_XXS, 0},
-    {" iq3_xs ", "ffn_up", MIDDLE, NUM_IQ3_XXS, 0},
-    {" iq3_m ", "attn_v.weight", EVERYWHERE, NUM_Q4_K, 0},
-    {" iq3_m ", "attn_qkv.weight", EVERYWHERE, NUM_Q4_K, 0},
-    {" iq3_m ", "attn_output.weight", EVERYWHERE, NUM_Q4_K, 0},
-    {" iq3_m ", "ffn_down", FIRST_EIGHTH, NUM_Q4_K, 0},
-    {" iq3_m ", "ffn_down", MORE_OF_EIGHT, NUM_Q4_K, 0},
-    {" iq2_xxs iq2_xs iq2_s iq2_m ", "attn_k.weight", OF_EIGHT, NUM_Q4_K, 0},
-    {" iq3_xxs iq3_xs iq3_s iq3_m ", "attn_k.weight", OF_EIGHT, NUM_Q8_0, 0},
-    {" iq3_xxs iq3_xs iq3_s iq3_m ", "attn_v.weight", OF_EIGHT, NUM_Q8_0, 0},
-    {" iq2_xxs iq2_xs iq2_s iq2_m iq3_xxs iq3_xs iq3_s iq3_m ", "attn_output.weight", OF_EIGHT,
-     NUM_Q5_K, 0},
+    {" nvfp4 ", {"token_embd.weight"}, EVERYWHERE, NUM_Q8_0, 0}, /* looked up: it has no factor */
+    {" tq1_0 tq2_0 q2_0 ", {"token_embd.weight"}, EVERYWHERE, NUM_Q4_K, 0},
+    {" iq2_xxs iq2_xs ", {"token_embd.weight"}, EVERYWHERE, NUM_Q2_K, 0},
+    {" iq2_s iq2_m iq3_xxs ", {"token_embd.weight"}, EVERYWHERE, NUM_IQ3_S, 0},
+    {" iq2_xxs iq2_xs ", {VALUES}, EVERYWHERE, NUM_Q2_K, NUM_Q4_K},
+    {" iq2_s iq2_m ", {VALUES}, EVERYWHERE, NUM_IQ3_S, NUM_Q4_K},
+    {" iq2_xxs iq2_xs iq2_s iq2_m ", {VALUES}, OF_EXPERTS, NUM_Q4_K, 0},
+    {" iq2_s iq2_m iq3_xxs ", {"attn_output.weight"}, EVERYWHERE, NUM_IQ3_S, 0},
+    {" iq2_xxs iq2_xs ", {"ffn_down"}, FIRST_EIGHTH, NUM_Q2_K, 0},
+    {" iq2_s iq2_m ", {"ffn_down"}, FIRST_EIGHTH, NUM_IQ3_S, 0},
+    {" iq3_xxs ", {VALUES}, EVERYWHERE, NUM_IQ3_XXS, NUM_Q4_K},
+    {" iq3_xxs ", {"attn_q.weight", "attn_k.weight"}, EVERYWHERE, NUM_IQ2_S, 0},
+    {" iq3_xs iq3_s ", {VALUES}, EVERYWHERE, NUM_IQ3_S, NUM_Q4_K},
+    {" iq3_xs ", {"attn_q.weight", "attn_k.weight"}, EVERYWHERE, NUM_IQ3_XXS, 0},
+    {" iq3_xs ", {"ffn_gate", "ffn_up"}, MIDDLE, NUM_IQ3_XXS, 0},
+    {" iq3_m ", {VALUES}, EVERYWHERE, NUM_Q4_K, 0},
+    {" iq3_m ", {"attn_output.weight"}, EVERYWHERE, NUM_Q4_K, 0},
+    {" iq3_m ", {"ffn_down"}, FIRST_EIGHTH, NUM_Q4_K, 0},
+    {" iq3_m ", {"ffn_down"}, MORE_OF_EIGHT, NUM_Q4_K, 0},
+    {" iq2_xxs iq2_xs iq2_s iq2_m ", {"attn_k.weight"}, OF_EIGHT, NUM_Q4_K, 0},
+    {" iq3_xxs iq3_xs iq3_s iq3_m ", {"attn_k.weight", "attn_v.weight"}, OF_EIGHT, NUM_Q8_0, 0},
+    {" iq2_xxs iq2_xs iq2_s iq2_m iq3_xxs iq3_xs iq3_s iq3_m ",
+     {"attn_output.weight"},
+     OF_EIGHT,
+     NUM_Q5_K,
+     0},
 };
 
 const char weight_mix_names[] =
@@ -289,10 +283,11 @@ static uint64_t n_experts(const shape_tensor *list, int32_t n)
 static bool rule_fits(const struct mix_rule *r, const shape_tensor *list, int32_t n, int32_t i)
 {
     int32_t at = 0, of = 0;
-    if (!strstr(list[i].name, r->part))
+    const char *part = strstr(list[i].name, r->part[0]) ? r->part[0] : r->part[1];
+    if (!part || !strstr(list[i].name, part))
         return false;
     for (int32_t k = 0; k < n && r->where != EVERYWHERE; k++)
-        if (list[k].role >= ROLE_ATTN_V && strstr(list[k].name, r->part)) {
+        if (list[k].role >= ROLE_ATTN_V && strstr(list[k].name, part)) {
             at += k < i;
             of++;
         }
