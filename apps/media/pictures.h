@@ -26,7 +26,7 @@ enum {
 };
 
 typedef struct picture {
-    uint8_t *bytes; /* the file */
+    uint8_t *bytes; /* the file; NULL: picture_open has read it */
     size_t n;
     image_head head;
     int32_t n_tokens; /* as in carat_image_options */

@@ -1,6 +1,8 @@
 /* soft.c - see soft.h. */
 #include "apps/media/soft.h"
 
+#include "base/mem.h"
+
 #include <pthread.h>
 #include <string.h>
 
@@ -27,7 +29,7 @@ status picture_count(const picture *p, const carat_model *m, int32_t *n, err *e)
                                                                              : OK;
 }
 
-status picture_open(const picture *p, carat_model *m, carat_media **out, err *e)
+status picture_open(picture *p, carat_model *m, carat_media **out, err *e)
 {
     const carat_image_options o = {.n_tokens = p->n_tokens};
     image pixels = {0};
@@ -37,6 +39,11 @@ status picture_open(const picture *p, carat_model *m, carat_media **out, err *e)
     status st = image_decode(&pixels, p->bytes, p->n, p->name, e);
     if (!st && carat_image_new(m, pixels.rgb, pixels.width, pixels.height, &o, out, &own))
         st = named(p, &own, e);
+    if (!st) {
+        mem_free(p->bytes);
+        p->bytes = NULL;
+        p->n = 0;
+    }
     image_free(&pixels);
     pthread_mutex_unlock(&decoding);
     return st;

@@ -9,8 +9,13 @@
 int32_t picture_token(const carat_model *m);
 /* The soft tokens of a picture, by its header alone. Sentences begin with its name. */
 status picture_count(const picture *p, const carat_model *m, int32_t *n, err *e);
-/* Decodes a picture and prepares it for the tower. Pictures are decoded one at a time, because one
- * takes up to a gigabyte meanwhile. Any thread but the one that runs passes. */
-status picture_open(const picture *p, carat_model *m, carat_media **out, err *e);
+/* Decodes a picture and prepares it for the tower; then its file is freed. Pictures are decoded one
+ * at a time, because one takes up to a gigabyte meanwhile. Any thread but the one that runs passes.
+ */
+status picture_open(picture *p, carat_model *m, carat_media **out, err *e);
+
+/* What one soft token takes at most while a carat_media waits for the tower: the pixels of 48 x 48,
+ * as floats. */
+enum { PICTURE_TOKEN_BYTES = 48 * 48 * 3 * 4 };
 
 #endif
