@@ -8,7 +8,8 @@
 #include "apps/ids.h"
 #include "apps/device_options.h"
 #include "apps/kv_options.h"
-#include "apps/media/pictures.h"
+#include "apps/media/soft.h"
+#include "apps/mmproj_options.h"
 #include "apps/named.h"
 #include "apps/term.h"
 #include "base/clock.h"
@@ -20,11 +21,12 @@
 enum { LOGITS_CHUNK_BYTES = 256 << 20 }; /* of one chunk's logits, when no --chunk is given */
 
 typedef struct logits_options {
-    const char *model, *tokens, *out, *isa, *wrap, *repack, *mmproj;
+    const char *model, *tokens, *out, *isa, *wrap, *repack;
+    mmproj_options mmproj;
     option_list images;
     kv_options kv;
     device_options where;
-    int64_t chunk, threads, image_tokens;
+    int64_t chunk, threads;
     bool all, last, exact, reference;
 } logits_options;
 
@@ -35,12 +37,9 @@ static const option table[] = {
         logits_options, tokens, "tokens", 0, "FILE",
         "token ids: a file, int32 little-endian or numbers with commas between, or the numbers"),
     OPT_STR(logits_options, out, "output", 'o', "FILE", "logits, f32 little-endian"),
-    OPT_STR(logits_options, mmproj, "mmproj", 0, "FILE",
-            "the model's vision tower, for --image (default: none)"),
+    OPT_MMPROJ(logits_options),
     OPT_LIST(logits_options, images, "image", 0, "FILE",
              "a picture, for the next token <|image|>; may be repeated"),
-    OPT_INT(logits_options, image_tokens, "image-tokens", 0, "N", 70, 1120,
-            "tokens of a picture (default: 560)"),
     OPT_FLAG(logits_options, all, "all", 0, "logits of every token (the default)"),
     OPT_FLAG(logits_options, last, "last", 0, "logits of the last token only"),
     OPT_INT(logits_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),
@@ -109,13 +108,9 @@ static carat_status place_pictures(evaluation *v, carat_model *m, const option_l
     pictures list = {0};
     status st = OK;
     for (int i = 0; i < files->n && !st; i++) {
-        image pixels = {0};
-        if ((st = pictures_add_file(&list, files->at[i], e)))
-            break;
-        const picture *p = &list.at[i];
-        if (!(st = image_decode(&pixels, p->bytes, p->n, p->name, e)))
-            st = carat_image_new(m, pixels.rgb, pixels.width, pixels.height, NULL, &media[i], e);
-        image_free(&pixels);
+        st = pictures_add_file(&list, files->at[i], e);
+        if (!st)
+            st = picture_open(&list.at[i], m, &media[i], e);
     }
     pictures_free(&list);
     if (st)
@@ -169,11 +164,11 @@ static int run_logits(const command *c, int argc, char **argv)
                               .reference = o.reference,
                               .isa = o.isa,
                               .wrap = o.wrap,
-                              .mmproj = o.mmproj,
-                              .image_tokens = (int32_t)o.image_tokens,
                               .progress = term_progress,
                               .log = write_log};
     device_options_apply(&o.where, &mo);
+    if (o.images.n || o.mmproj.file) /* else a tower has nothing to see */
+        mmproj_options_apply(&o.mmproj, &mo);
     if ((st = options_repack(o.repack, &mo.no_repack, &e)) ||
         (st = named_open(o.model, &mo, &m, &e)))
         goto out;

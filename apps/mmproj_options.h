@@ -1,4 +1,4 @@
-/* mmproj_options.h - the vision tower of a model: the options that run and serve share. A
+/* mmproj_options.h - the vision tower of a model: the options that logits and serve share. A
  * subcommand has a field `mmproj_options mmproj` in its struct and OPT_MMPROJ(type of the struct)
  * in its table. */
 #ifndef APPS_MMPROJ_OPTIONS_H

@@ -45,7 +45,7 @@ TEST(cli_logits_of_a_picture)
     file_map f;
     int32_t place, n;
     snprintf(text, sizeof text, "%s", toy_model_write(&(toy_model_file){.base = "e2b"}));
-    snprintf(tower, sizeof tower, "%s", test_temp("tower.gguf"));
+    snprintf(tower, sizeof tower, "%s", test_temp("mmproj-F32.gguf"));
     snprintf(picture, sizeof picture, "%s", write_dot());
     const char *make[] = {"tiny-mmproj-clamped", tower, "--type", "f32"};
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
@@ -65,6 +65,10 @@ TEST(cli_logits_of_a_picture)
     run(1, "0 places for pictures, and 1 are given",
         ARGS("logits", "-m", text, "--mmproj", tower, "--image", picture, "--tokens", "2,9", "-o",
              out, "--image-tokens", "70"));
-    run(1, "without a vision tower",
-        ARGS("logits", "-m", text, "--image", picture, "--tokens", tokens, "-o", out));
+    run(0, "tokens in", /* it is found beside the model */
+        ARGS("logits", "-m", text, "--image", picture, "--tokens", tokens, "-o", out,
+             "--image-tokens", "70"));
+    run(1, "dot.png: toy was opened without a vision tower",
+        ARGS("logits", "-m", text, "--mmproj", "none", "--image", picture, "--tokens", tokens, "-o",
+             out));
 }
