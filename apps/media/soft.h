@@ -14,8 +14,4 @@ status picture_count(const picture *p, const carat_model *m, int32_t *n, err *e)
  */
 status picture_open(picture *p, carat_model *m, carat_media **out, err *e);
 
-/* What one soft token takes at most while a carat_media waits for the tower: the pixels of 48 x 48,
- * as floats. */
-enum { PICTURE_TOKEN_BYTES = 48 * 48 * 3 * 4 };
-
 #endif

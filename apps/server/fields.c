@@ -58,15 +58,6 @@ bool problem_from(problem *p, const err *e)
     return false;
 }
 
-bool take_share(atomic_llong *taken, long long n, long long most, const char *what, problem *p)
-{
-    if (atomic_fetch_add(taken, n) + n <= most)
-        return true;
-    atomic_fetch_sub(taken, n);
-    p->retry_s = 2;
-    return problem_set(p, 503, "", "%s are at work: try again soon", what);
-}
-
 bool keep_text(request *rq, problem *p, const char *s, size_t n, const char **out)
 {
     *out = arena_strndup(&rq->mem, s, n);

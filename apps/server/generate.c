@@ -231,7 +231,6 @@ void stream_close(stream *st)
     live_close(st->live);
     for (int32_t i = 0; st->media && i < PICTURES_MAX; i++)
         carat_media_free(st->media[i]); /* their model is held until the exchange ends */
-    atomic_fetch_sub(&st->x->s->picture_bytes, st->media_bytes);
     for (int32_t i = 0; st->held && i < st->a.n; i++)
         constraint_close(st->held[i]);
     answers_free(&st->a);

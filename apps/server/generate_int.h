@@ -42,7 +42,6 @@ struct stream {
     shortening *shortened; /* NULL: the prompts are as the client sent them */
     cut_told cut;          /* what did not fit into the context */
     carat_media **media;   /* [pictures of the request]; NULL: not opened */
-    long long media_bytes; /* of server.picture_bytes */
 };
 
 bool is_conversation(const request *rq); /* not a raw prompt */

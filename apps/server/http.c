@@ -351,10 +351,13 @@ static bool take_work(request_state *q, problem *p)
 {
     server *s = q->x.s;
     long long n = (long long)q->body.n * WORK_FACTOR;
-    if (!take_share(&s->work_bytes, n, WORK_MAX_SHARE * s->o->max_body, "other large requests", p))
-        return false;
-    q->n_work = n;
-    return true;
+    if (atomic_fetch_add(&s->work_bytes, n) + n <= WORK_MAX_SHARE * s->o->max_body) {
+        q->n_work = n;
+        return true;
+    }
+    atomic_fetch_sub(&s->work_bytes, n);
+    p->retry_s = 2;
+    return problem_set(p, 503, "", "other large requests are at work: try again soon");
 }
 
 static enum MHD_Result run_handler(request_state *q)

@@ -236,16 +236,3 @@ TEST(pictures_of_requests_that_are_refused)
         str_free(&body);
     }
 }
-
-/* Pictures and bodies of all requests have a bound together. */
-TEST(shares_of_all_requests_end_at_their_bound)
-{
-    atomic_llong taken;
-    problem p = {0};
-    atomic_init(&taken, 0);
-    CHECK(take_share(&taken, 60, 100, "others", &p) && take_share(&taken, 40, 100, "others", &p));
-    CHECK(!p.status && !take_share(&taken, 1, 100, "others", &p));
-    CHECK(p.status == 503 && p.retry_s > 0);
-    CHECK_STR(p.text, "others are at work: try again soon");
-    CHECK_EQ(atomic_load(&taken), 100);
-}

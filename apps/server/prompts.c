@@ -19,8 +19,7 @@
 #include <string.h>
 
 enum {
-    RESERVE_MAX = 4096,          /* tokens kept for the answer after a thought, by default */
-    PICTURES_ALL_BYTES = 1 << 30 /* of all requests: twice what one can take */
+    RESERVE_MAX = 4096 /* tokens kept for the answer after a thought, by default */
 };
 
 /* ---- Prompts ---- */
@@ -356,13 +355,8 @@ static bool expand(stream *st, prompt *q, problem *p)
     request *rq = &st->rq;
     carat_model *m = st->x->m->model;
     err e = {0};
-    long long room = (q->n - q->n_ids) * PICTURE_TOKEN_BYTES;
     if (!q->n_images)
         return true;
-    if (!take_share(&st->x->s->picture_bytes, room, PICTURES_ALL_BYTES,
-                    "other requests with pictures", p))
-        return false;
-    st->media_bytes += room;
     if (!st->media)
         st->media = arena_array(&rq->mem, PICTURES_MAX, sizeof *st->media);
     carat_media **media = arena_array(&rq->mem, (size_t)q->n_images, sizeof *media);

@@ -14,8 +14,6 @@
 #include "apps/media/pictures.h"
 #include "text/jtree.h"
 
-#include <stdatomic.h>
-
 /* ---- Problems ---- */
 
 typedef struct problem {
@@ -33,9 +31,6 @@ bool problem_set(problem *p, int http, const char *param, const char *fmt, ...)
 /* An error of the library. The status follows from the error; the field is the first word of the
  * sentence, if that is one. */
 bool problem_from(problem *p, const err *e);
-/* Adds n to what all requests have taken together, if that is at most `most`. False: a problem, of
- * what takes the rest, and nothing is added. Any thread. */
-bool take_share(atomic_llong *taken, long long n, long long most, const char *what, problem *p);
 
 /* ---- Requests ---- */
 

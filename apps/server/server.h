@@ -105,7 +105,6 @@ typedef struct server {
     atomic_int n_active;         /* requests being answered */
     atomic_llong body_bytes;     /* of all bodies held in memory */
     atomic_llong work_bytes;     /* estimated memory for parsing and tokenising them */
-    atomic_llong picture_bytes;  /* what pictures of unfinished answers may take */
     atomic_ullong odd_calls[64]; /* hashes of calls that the log has named: prompts.c */
     metrics m;
 } server;
