@@ -19,14 +19,10 @@
 
 enum { TOWERS_MAX = 64 }; /* files of a directory that are looked at */
 
-/* The architectures that carat's towers are for. */
+/* Can a model of this architecture be opened with a tower? engine/media.c refuses others. */
 static bool sees(const char *arch)
 {
-    static const char *const archs[] = {"gemma4", "qwen35", "qwen35moe"};
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        if (!strcmp(arch, archs[i]))
-            return true;
-    return false;
+    return !strcmp(arch, "gemma4");
 }
 
 /* The width of embeddings: of a model with pictures, or of a tower. 0: not known; -1: neither. */

@@ -127,5 +127,6 @@ TEST(hub_towers_by_their_widths)
     expect(write_head(dir, "12b.gguf", "gemma4", "gemma4.embedding_length", 3840),
            "c-mmproj-bf16.gguf");
     expect(write_head(dir, "llama.gguf", "llama", "llama.embedding_length", 2560), NULL);
+    expect(write_head(dir, "qwen.gguf", "qwen35", "qwen35.embedding_length", 2560), NULL);
     expect("/nowhere/at/all.gguf", NULL);
 }

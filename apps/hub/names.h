@@ -41,8 +41,8 @@ bool hex_valid(const char *text, size_t n); /* n digits, lower case */
 bool is_model_file(const char *path);
 /* The file of a vision tower: "mmproj" is in its name. */
 bool is_mmproj_file(const char *path);
-/* The tower to take of those among the paths, for a model file: BF16 before F16 before Q8_0, the
- * model's own folder before others. -1: there is none. */
+/* Which of the paths is the tower that a model file takes: one of its own folder before those of
+ * others, and among these BF16 before F16 before Q8_0 before F32. -1: none is a tower. */
 int choose_mmproj(const char *const *paths, size_t n, const char *model);
 /* A model file that stands for its model: a whole one, or part 1 of a split set. */
 bool is_first_file(const char *path);
