@@ -1,7 +1,7 @@
 /* fetch.c - see fetch.h.
  *
- * The address is checked where a connection is made: a name may have other addresses when libcurl
- * asks for them than when somebody asked before.
+ * The address is checked where libcurl makes a connection. A check before that would be of no use:
+ * a name may have another address a moment later.
  */
 #include "apps/media/fetch.h"
 

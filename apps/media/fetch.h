@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 /* GETs an address within PICTURE_FETCH_S and PICTURE_FETCH_MAX_BYTES, as picture_rules.fetch.
- * Whoever sends a request chooses the address, so none inside this machine or its network is
- * connected to, no redirect is followed and no proxy is used. Any thread. */
+ * The client chooses the address, so it connects to none inside this machine or its network,
+ * follows no redirect and uses no proxy. Any thread. */
 status picture_fetch(const char *url, const char *name, uint8_t **bytes, size_t *n, err *e);
 
 struct sockaddr;

@@ -4,8 +4,8 @@
  * file is kept, and of the file only the header is read: so sizes and limits are known, and tokens
  * can be counted, before memory for pixels is taken. soft.h makes tokens of pictures.
  *
- * All of it comes from strangers. Sentences begin with `name`, which says where a picture stands.
- * One thread at a time.
+ * A client chooses all of these bytes. Sentences begin with `name`, which says where the request
+ * has the picture. One thread at a time.
  */
 #ifndef APPS_MEDIA_PICTURES_H
 #define APPS_MEDIA_PICTURES_H

@@ -211,11 +211,6 @@ static int64_t encode_pieces(const carat_model *m, const raw_prompt *r, int32_t 
                                       ids ? cap - n : 0, e);
         if (more < 0)
             return -1;
-        for (int64_t k = n; ids && k < n + more; k++)
-            if (ids[k] == placeholder) {
-                err_set(e, E_ARG, "the prompt spells the placeholder of a picture");
-                return -1;
-            }
         n += more;
         flags &= ~CARAT_TOK_BOS;
         at = mark + (i < r->n_pictures ? sizeof PICTURE_MARK - 1 : 0);
@@ -231,10 +226,16 @@ static bool encode_pictured(stream *st, const raw_prompt *r, int32_t flags, prom
     const carat_model *m = st->x->m->model;
     int32_t placeholder = picture_token(m), *images = copy_ids(st, NULL, r->n_pictures, p);
     err e = {0};
-    int64_t n = encode_pieces(m, r, flags, placeholder, NULL, 0, &e), more;
+    int64_t n = encode_pieces(m, r, flags, placeholder, NULL, 0, &e), more, n_places = 0;
     out->ids = n < 0 || !images ? NULL : copy_ids(st, NULL, n, p);
     if (n < 0 || (out->ids && encode_pieces(m, r, flags, placeholder, out->ids, n, &e) < 0))
         return problem_from(p, &e);
+    for (int64_t i = 0; out->ids && i < n; i++)
+        n_places += out->ids[i] == placeholder;
+    if (n_places > r->n_pictures)
+        return problem_set(p, 400, "prompt",
+                           "'prompt.prompt_string' spells the placeholder of a picture beside the "
+                           "mark " PICTURE_MARK);
     for (int32_t i = 0; out->ids && i < r->n_pictures; i++)
         images[i] = r->first_picture + i;
     if (!out->ids || !count_pictures(st, images, r->n_pictures, 0, &more, p))
