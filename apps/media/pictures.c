@@ -7,16 +7,42 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Of the files of all lists, and of those that are being read. */
+static atomic_llong all_bytes;
+
+static status take_room(size_t n, const char *name, err *e)
+{
+    if (atomic_fetch_add(&all_bytes, (long long)n) + (long long)n <= PICTURES_ALL_BYTES)
+        return OK;
+    atomic_fetch_sub(&all_bytes, (long long)n);
+    return err_set(e, E_MEMORY,
+                   "%s: the pictures of other requests leave no room for it: try again soon", name);
+}
+
+static void give_room(size_t n)
+{
+    atomic_fetch_sub(&all_bytes, (long long)n);
+}
+
+void picture_drop_file(picture *p)
+{
+    mem_free(p->bytes);
+    give_room(p->n);
+    p->bytes = NULL;
+    p->n = 0;
+}
+
 void pictures_free(pictures *l)
 {
     for (int32_t i = 0; i < l->n; i++)
-        mem_free(l->at[i].bytes);
+        picture_drop_file(&l->at[i]);
     mem_free(l->at);
     *l = (pictures){0};
 }
@@ -52,6 +78,8 @@ static status add_checked(pictures *l, uint8_t *bytes, size_t n, const char *nam
                        PICTURES_MAX_PIXELS);
     if (!l->at && !(l->at = mem_calloc(PICTURES_MAX, sizeof *l->at)))
         return err_memory(e, "a picture", PICTURES_MAX * sizeof *l->at);
+    if ((st = take_room(n, name, e)))
+        return st;
     snprintf(p.name, sizeof p.name, "%s", name);
     l->at[l->n++] = p;
     l->n_bytes += n;
@@ -152,10 +180,11 @@ static status read_whole(int fd, const char *name, uint8_t **bytes, size_t *n, e
     if (sb.st_size < 0 || sb.st_size > PICTURE_MAX_BYTES)
         return too_large(name, (size_t)sb.st_size, e);
     size_t size = (size_t)sb.st_size, at = 0;
+    status st = take_room(size, name, e);
+    if (st)
+        return st;
     uint8_t *to = mem_alloc(size + 1);
-    if (!to)
-        return err_memory(e, name, size);
-    while (at < size) {
+    while (to && at < size) {
         ssize_t got = read(fd, to + at, size - at);
         if (got < 0 && errno == EINTR)
             continue;
@@ -163,6 +192,9 @@ static status read_whole(int fd, const char *name, uint8_t **bytes, size_t *n, e
             break;
         at += (size_t)got;
     }
+    give_room(size); /* pictures_add takes it again */
+    if (!to)
+        return err_memory(e, name, size);
     *bytes = to;
     *n = at; /* a file that got shorter meanwhile is a truncated picture */
     return OK;
@@ -219,7 +251,11 @@ status pictures_add_url(pictures *l, const picture_rules *r, const char *url, si
                        "%s: pictures of other servers are not fetched: send a data URI, or start "
                        "the server with --media-urls",
                        name);
-    if ((st = r->fetch(url, name, &bytes, &n_bytes, e)))
+    if ((st = take_room(PICTURE_FETCH_MAX_BYTES, name, e)))
+        return st;
+    st = r->fetch(url, name, &bytes, &n_bytes, e);
+    give_room(PICTURE_FETCH_MAX_BYTES);
+    if (st)
         return st;
     return pictures_add(l, bytes, n_bytes, name, e);
 }

@@ -20,13 +20,14 @@ enum {
     PICTURE_MAX_BYTES = 20 << 20,       /* of one file */
     PICTURES_MAX = 16,                  /* of one request */
     PICTURES_MAX_BYTES = 64 << 20,      /* of all files of a request */
+    PICTURES_ALL_BYTES = 512 << 20,     /* of the files of all requests at once */
     PICTURES_MAX_PIXELS = 1 << 28,      /* of all pictures of a request: seconds of decoding */
     PICTURE_FETCH_MAX_BYTES = 10000000, /* of one from an address */
     PICTURE_FETCH_S = 10                /* the time for it */
 };
 
 typedef struct picture {
-    uint8_t *bytes; /* the file; NULL: picture_open has read it */
+    uint8_t *bytes; /* the file; NULL: it was dropped */
     size_t n;
     image_head head;
     int32_t n_tokens; /* as in carat_image_options */
@@ -48,9 +49,12 @@ typedef struct picture_rules {
 } picture_rules;
 
 void pictures_free(pictures *l); /* safe on a zeroed or freed one */
+/* Frees the file of a picture, whose header stays. Once more is fine. */
+void picture_drop_file(picture *p);
 
 /* Each appends a picture, or leaves the list as it was. E_UNSUPPORTED: no picture that is read, or
- * a way that is switched off; E_FORMAT: damaged; E_LIMIT; E_IO; E_MEMORY. */
+ * a way that is switched off; E_FORMAT: damaged; E_LIMIT; E_IO; E_MEMORY, also where the
+ * files of all lists together reach PICTURES_ALL_BYTES. */
 
 /* A file in memory, of mem_alloc, which the list takes in any case. */
 status pictures_add(pictures *l, uint8_t *bytes, size_t n, const char *name, err *e);

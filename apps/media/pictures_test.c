@@ -133,6 +133,27 @@ TEST(pictures_that_are_too_many_or_too_large_take_no_memory)
     pictures_free(&l);
 }
 
+/* Requests take memory together: one that finds no room is told so, and what is freed is room. */
+TEST(pictures_of_all_requests_have_a_bound_together)
+{
+    enum { LISTS = PICTURES_ALL_BYTES / PICTURE_MAX_BYTES / 3 + 1 };
+    pictures l[LISTS] = {{0}};
+    status st = OK;
+    err e = {0};
+    int n = 0;
+    while (n < 3 * LISTS && !(st = add_head(&l[n / 3], 10, 10, PICTURE_MAX_BYTES - 64, &e)))
+        n++;
+    CHECK_EQ(n, PICTURES_ALL_BYTES / PICTURE_MAX_BYTES);
+    CHECK_STATUS(st, E_MEMORY);
+    CHECK_MSG(strstr(e.text, "'p': the pictures of other requests"), "%s", e.text);
+    picture_drop_file(&l[0].at[0]);
+    CHECK_OK(add_head(&l[LISTS - 1], 10, 10, PICTURE_MAX_BYTES - 64, &e), e);
+    for (int i = 0; i < LISTS; i++)
+        pictures_free(&l[i]);
+    CHECK_OK(add_head(&l[0], 10, 10, PICTURE_MAX_BYTES - 64, &e), e);
+    pictures_free(&l[0]);
+}
+
 /* ---- Files ---- */
 
 TEST(pictures_of_a_directory_stay_below_it)

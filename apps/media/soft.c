@@ -1,8 +1,6 @@
 /* soft.c - see soft.h. */
 #include "apps/media/soft.h"
 
-#include "base/mem.h"
-
 #include <pthread.h>
 #include <string.h>
 
@@ -39,11 +37,8 @@ status picture_open(picture *p, carat_model *m, carat_media **out, err *e)
     status st = image_decode(&pixels, p->bytes, p->n, p->name, e);
     if (!st && carat_image_new(m, pixels.rgb, pixels.width, pixels.height, &o, out, &own))
         st = named(p, &own, e);
-    if (!st) {
-        mem_free(p->bytes);
-        p->bytes = NULL;
-        p->n = 0;
-    }
+    if (!st)
+        picture_drop_file(p);
     image_free(&pixels);
     pthread_mutex_unlock(&decoding);
     return st;
