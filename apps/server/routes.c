@@ -162,7 +162,7 @@ static const struct {
     {"/v1/chat/completions/control",
      "a running answer cannot be steered: end the connection to stop "
      "it, or limit its thought in the request"},
-    {"/v1/audio/", "carat reads and writes text only so far"},
+    {"/v1/audio/", "carat reads no sound and writes none"},
     {"/v1/images/", "carat writes text only"},
     {"/v1/videos", "carat writes text only"},
     {"/v1/realtime", "carat has no sessions over WebSockets: /v1/chat/completions streams"},
