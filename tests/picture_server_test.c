@@ -189,6 +189,32 @@ TEST(pictures_of_a_prompt_have_their_order_and_may_be_files)
     stop(&s);
 }
 
+/* The template of late April drops pictures of results: the client is told. */
+TEST(pictures_that_a_template_drops_are_told)
+{
+    served s;
+    arena mem = {0};
+    tower_write("tiny-mmproj-clamped");
+    const char *text = toy_model_write(
+        &(toy_model_file){.base = "e2b", .template = "google-gemma-4-31B-it.jinja"});
+    served_start(&s, (const char *[]){"-m", text, "--ctx", "512", "-t", "1", NULL});
+    str told = json_of(ask(
+        &s, &mem, "/v1/messages",
+        "{" TINY "\"max_tokens\":4,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":"
+        "\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"f\",\"input\":{}"
+        "}"
+        "]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"t\","
+        "\"content\""
+        ":[{\"type\":\"image\",\"source\":{\"type\":\"base64\",\"media_type\":\"image/"
+        "png\",\"data\":"
+        "\"%s\"}}]}]}]}",
+        BOARD));
+    CHECK_MSG(strstr(told.at, "has 0 of the request's 1 pictures"), "%s", told.at);
+    str_free(&told);
+    arena_free(&mem);
+    stop(&s);
+}
+
 static void refused(served *s, const char *path, const char *body, const char *base64,
                     const char *word)
 {

@@ -22,7 +22,18 @@ static bool is_table(const char *name)
            !strcmp(name, "output.weight");
 }
 
-static void put_vocab(gguf_writer *w, const toy *t, bool chat)
+static void put_template(gguf_writer *w, const char *file)
+{
+    char path[300], *source;
+    size_t n;
+    err e = {0};
+    snprintf(path, sizeof path, "tests/data/chat/%s", file);
+    CHECK_OK(file_read_all(test_path(path), 1 << 20, &source, &n, &e), e);
+    gguf_put_string(w, "tokenizer.chat_template", source, n);
+    mem_free(source);
+}
+
+static void put_vocab(gguf_writer *w, const toy *t, bool chat, const char *template)
 {
     gguf_string *s = mem_calloc(TOY_MAX_PIECES + TOY_MAX_MERGES, sizeof *s);
     int32_t *types = mem_calloc(TOY_MAX_PIECES, sizeof *types);
@@ -45,7 +56,9 @@ static void put_vocab(gguf_writer *w, const toy *t, bool chat)
     gguf_put_strings(w, "tokenizer.ggml.merges", s, (uint64_t)t->n_merges);
     gguf_put_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)toy_find(t, "<bos>", 5));
     gguf_put_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)toy_find(t, "<eos>", 5));
-    if (chat)
+    if (chat && template)
+        put_template(w, template);
+    else if (chat)
         gguf_put_string(w, "tokenizer.chat_template", chat_template, sizeof chat_template - 1);
     for (int32_t i = 0; i < t->n_merges; i++)
         str_free(&merges[i]);
@@ -91,13 +104,8 @@ static int32_t put_recorded(gguf_writer *w, const toy_model_file *v, bool chat)
     for (const made_words *k = text_family_of(arch->s, arch->n)->made; k->arch && chat; k++)
         if (!strcmp(k->arch, arch->s) && !template)
             gguf_put_string(w, "tokenizer.chat_template", k->template, strlen(k->template));
-    if (template && chat) {
-        char *source;
-        snprintf(path, sizeof path, "tests/data/chat/%s", template);
-        CHECK_OK(file_read_all(test_path(path), 1 << 20, &source, &n, &e), e);
-        gguf_put_string(w, "tokenizer.chat_template", source, n);
-        mem_free(source);
-    }
+    if (template && chat)
+        put_template(w, template);
     mem_free(type);
     mem_free(s);
     arena_free(&mem);
@@ -160,7 +168,7 @@ const char *toy_model_write(const toy_model_file *v)
     }
     int32_t n_pieces = v->words ? put_recorded(w, v, !v->no_chat) : t->n_pieces;
     if (t)
-        put_vocab(w, t, !v->no_chat);
+        put_vocab(w, t, !v->no_chat, v->template);
     for (uint64_t i = 0; i < g.tensors.n; i++) {
         const tensor *x = &g.tensors.at[i];
         uint64_t ne[TENSOR_DIMS_MAX];

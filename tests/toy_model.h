@@ -18,7 +18,7 @@ typedef struct toy_model_file {
     /* A reranker, with words and a base of Qwen3: by a matrix, as llama.cpp converts it, or by its
      * name and the tokens "yes" and "no", which are the last ones. */
     enum { TOY_PLAIN, TOY_RANK_MATRIX, TOY_RANK_HEAD } ranks;
-    const char *template; /* with words: tests/data/chat/FILE instead of the family's template */
+    const char *template; /* tests/data/chat/FILE instead of the family's template */
 } toy_model_file;
 
 /* Writes the file into the test's temporary directory. v may be NULL. */

@@ -381,6 +381,18 @@ static bool expand(stream *st, prompt *q, problem *p)
     return true;
 }
 
+/* A template may leave pictures out: Gemma 4's of late April does so in results of tools. */
+static void tell_unseen(stream *st)
+{
+    request *rq = &st->rq;
+    if (!is_conversation(rq) || st->prompt->n_images == rq->pictures.n)
+        return;
+    leave_out(rq, "the prompt has %d of the request's %d pictures, by the model's chat template",
+              st->prompt->n_images, rq->pictures.n);
+    log_line(st->x->s, "%s: the prompt has %d of the request's %d pictures", st->x->id,
+             st->prompt->n_images, rq->pictures.n);
+}
+
 bool prompts_make(stream *st, problem *p)
 {
     request *rq = &st->rq;
@@ -398,6 +410,7 @@ bool prompts_make(stream *st, problem *p)
             !expand(st, q, p) || !too_long(st, q->n, p))
             return false;
     }
+    tell_unseen(st);
     return true;
 }
 
