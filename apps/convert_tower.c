@@ -51,7 +51,8 @@ static void read_flat(config_fields *f, model_shape *m)
     gemma4uv_shape *s = (gemma4uv_shape *)m;
     s->n_out = config_whole(f, width_key);
     s->image_size = 224;
-    if (config_whole_or(f, "model_patch_size", s->patch * s->merge) != s->patch * s->merge)
+    if (config_get(f, "model_patch_size") &&
+        config_whole(f, "model_patch_size") != (int64_t)s->patch * s->merge)
         config_refuse(f, "model_patch_size", "product of patch_size and pooling_kernel_size");
 }
 
@@ -62,7 +63,7 @@ static void read_qwen(config_fields *f, model_shape *m)
     int32_t side = 1;
     while (side * side < s->n_pos && side < 4096)
         side++;
-    s->image_size = side * s->patch;
+    s->image_size = s->patch <= 4096 ? side * s->patch : 0; /* a larger patch is refused later */
     s->eps = 1e-6; /* of the reference; in no configuration */
     if (config_whole_or(f, "in_channels", 3) != 3)
         config_refuse(f, "in_channels", "3");

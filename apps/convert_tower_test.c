@@ -246,10 +246,14 @@ TEST(convert_towers_refuses_other_towers)
             "a tower of this");
     dir = make_dir(&samples[2], "");
     refuses(dir, flat, "\"model_patch_size\":12", "\"model_patch_size\":13", "patch_size");
+    refuses(dir, flat, "\"model_patch_size\":12",
+            "\"patch_size\":2147483647,\"pooling_kernel_size\":3,\"model_patch_size\":12",
+            "model_patch_size");
     dir = make_dir(&samples[3], "");
     refuses(dir, qwen, "\"deepstack_visual_indexes\":[]", "\"deepstack_visual_indexes\":[1]",
             "deepstack");
     refuses(dir, qwen, "\"temporal_patch_size\":2", "\"temporal_patch_size\":3",
             "temporal_patch_size");
+    refuses(dir, qwen, "\"patch_size\":4", "\"patch_size\":2147483647", "patch_size");
     refuses(dir, qwen, "{\"hidden_size\":64}", "{\"hidden_size\":96}", "out_hidden_size");
 }
