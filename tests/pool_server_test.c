@@ -160,7 +160,7 @@ PLAIN_TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
 {
     static talk talks[TALKS_MAX];
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
-    const char *const whole[] = {"--ctx", "512", "--parallel", "1", NULL};
+    const char *const whole[] = {"-t", "1", "--ctx", "512", "--parallel", "1", NULL};
     const char *const pool[] = {"--ctx",           "512", "--parallel", "16", "--kv-pool", "1600",
                                 "--checkpoint-mb", "2",   NULL};
     served s;
@@ -189,8 +189,8 @@ PLAIN_TEST(sixteen_clients_that_keep_part_of_their_keys_hear_what_they_hear_alon
 {
     static talk talks[TALKS_MAX];
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
-    const char *const one[] = {"--ctx", "2048",        "--parallel", "1", "--kv-keep",
-                               "512",   "--kv-policy", "scored",     NULL};
+    const char *const one[] = {"-t",         "1", "--ctx",     "2048", "--kv-policy", "scored",
+                               "--parallel", "1", "--kv-keep", "512",  NULL};
     const char *const pool[] = {
         "--ctx", "2048",        "--parallel", "16",           "--kv-pool", "2560", "--kv-keep",
         "512",   "--kv-policy", "scored",     "--kv-host-mb", "64",        NULL};

@@ -171,6 +171,8 @@ static void check_op(const char *name, op_fn op, double bound)
         for (int i = 0; i < N_WIDTHS; i++)
             for (int32_t heads = 1; heads <= 3; heads += 2)
                 for (int32_t rows = 1; rows <= 65; rows = rows * 4 + 1) {
+                    if (SANITIZED && (i + a + heads / 2) % 2) /* each width has both by turns */
+                        continue;
                     int32_t n = widths[i];
                     mat x = test_mat(rows, heads, n), y = test_mat(rows, heads, n);
                     mat got = test_mat(rows, heads + 1, n), want = test_mat(rows, heads, n);
