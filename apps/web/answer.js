@@ -10,10 +10,11 @@ function headers(json) {
 
 /* list: the messages, as sentOf gives them. */
 async function requestBody(c, list) {
-  const messages = c.system ? [{ role: 'system', content: c.system }] : [];
+  const messages = c.system ? [{ role: 'system', content: c.system }] : [],
+    old = { n: picturesOf(list).length - MAX_PICTURES };
   for (const m of list) {
     if (m.role === 'user')
-      messages.push({ role: 'user', content: await contentWithFiles(c, m) });
+      messages.push({ role: 'user', content: await contentWithFiles(c, m, old) });
     else if (m.role === 'tool')
       messages.push({ role: 'tool', tool_call_id: m.tool_call_id, content: m.content });
     else {

@@ -112,8 +112,8 @@ function textWithFiles(m) {
 }
 
 /* The content of a message in a request: its pictures, then its text. */
-async function contentWithFiles(c, m) {
-  const parts = await pictureParts(c, m),
+async function contentWithFiles(c, m, old) {
+  const parts = await pictureParts(c, m, old),
     text = textWithFiles(m);
   if (!parts.length) return text;
   return text ? parts.concat({ type: 'text', text }) : parts;

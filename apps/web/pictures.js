@@ -174,11 +174,12 @@ function thumbNode(file, remove) {
   return node;
 }
 
-/* The parts of a message's pictures, for a request. */
-async function pictureParts(c, m) {
+/* The parts of a message's pictures, for a request. old.n: pictures from here on that are beyond
+ * what the server takes of a request; they are named only. */
+async function pictureParts(c, m, old) {
   const parts = [];
   for (const f of (m.files || []).filter((f) => f.picture)) {
-    const uri = seesOf(c) === false ? '' : await pictures.get(f.picture);
+    const uri = old.n-- > 0 || seesOf(c) === false ? '' : await pictures.get(f.picture);
     parts.push(
       uri
         ? { type: 'image_url', image_url: { url: uri } }
