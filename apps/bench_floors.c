@@ -29,14 +29,14 @@
 #endif
 
 enum {
-    ROUNDS_MIN = 5,
     READ_CHUNK = 1 << 21,
     CHAINS = 16,
     STEPS = 1 << 17,      /* of each chain, per call */
     CALLS_PER_THREAD = 32 /* small, so that one delayed thread does not spoil a round */
 };
 
-bench_effort bench_ceilings_effort = {.loop_ms = 400, .read_min = 1 << 28, .read_max = 1 << 30};
+bench_effort bench_ceilings_effort = {
+    .rounds = 5, .loop_ms = 400, .read_min = 1 << 28, .read_max = 1 << 30};
 
 static _Atomic uint64_t sink; /* all threads add to it */
 
@@ -240,7 +240,7 @@ static void chain_chunk(void *arg, int32_t chunk, int32_t thread)
 static double best_of(pool *p, int32_t n_chunks, pool_fn fn, job *j)
 {
     double best = 0, until = clock_ms() + bench_ceilings_effort.loop_ms;
-    for (int i = 0; i < ROUNDS_MIN || clock_ms() < until; i++) {
+    for (int i = 0; i < bench_ceilings_effort.rounds || clock_ms() < until; i++) {
         int64_t start = clock_ns();
         pool_run(p, n_chunks, fn, j);
         double t = (double)(clock_ns() - start) * 1e-9;

@@ -29,7 +29,7 @@ typedef struct bench_ceilings {
 /* Longer than most bursts of other work on the machine, and several times the last cache. Tests,
  * which need no true figures, set less. */
 typedef struct bench_effort {
-    int loop_ms;               /* of each of three loops */
+    int rounds, loop_ms;       /* of each of three loops, at least */
     size_t read_min, read_max; /* bytes of the buffer */
 } bench_effort;
 extern bench_effort bench_ceilings_effort;

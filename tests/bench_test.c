@@ -25,7 +25,7 @@ static void measure_briefly(void)
 {
     if (test_brief())
         bench_ceilings_effort =
-            (bench_effort){.loop_ms = 5, .read_min = 1 << 24, .read_max = 1 << 24};
+            (bench_effort){.rounds = 1, .loop_ms = 5, .read_min = 1 << 24, .read_max = 1 << 24};
 }
 
 PLAIN_TEST(bench_ceilings_are_plausible)
