@@ -153,8 +153,9 @@ status imatrix_open(imatrix **out, const char *path, err *e)
         st =
             err_set(e, E_FORMAT, "%s: no tensor NAME.in_sum2, so this is no importance file", path);
     else if (!name_index_build(&m->index, &m->mem, m->at, sizeof *m->at, m->n, &twice))
-        st = twice ? err_set(e, E_FORMAT, "%s: importance of %s occurs twice", path, twice)
-                   : err_memory(e, "an importance file", (size_t)m->n * sizeof *m->at);
+        st = err_memory(e, "an importance file", (size_t)m->n * sizeof *m->at);
+    else if (twice)
+        st = err_set(e, E_FORMAT, "%s: importance of %s occurs twice", path, twice);
 out:
     file_map_close(&map);
     if (st) {

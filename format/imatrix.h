@@ -3,7 +3,8 @@
  * For the matrix NAME they have the sum of squares of each input over some text. Two forms are
  * read. GGUF: tensors NAME.in_sum2 [inputs, matrices] and NAME.counts [1, matrices], of how many
  * inputs the sums are. Older files (.dat): records of name, calls, and means times calls. Only
- * ratios within a matrix matter, so all are given with a mean of 1.
+ * ratios within a matrix matter, so they are given with a mean of 1: of each matrix, and from older
+ * files of all matrices of a tensor.
  */
 #ifndef FORMAT_IMATRIX_H
 #define FORMAT_IMATRIX_H

@@ -46,19 +46,21 @@ static void put_u32(str *s, uint32_t v)
     str_put(s, (const char *)&v, 4);
 }
 
+static void put_record(str *s, const char *name, const float *values, uint32_t n)
+{
+    put_u32(s, (uint32_t)strlen(name));
+    str_puts(s, name);
+    put_u32(s, 3);
+    put_u32(s, n);
+    str_put(s, (const char *)values, 4 * n);
+}
+
 static str records(void)
 {
-    static const char *const names[] = {"blk.0.ffn_down_exps.weight", "blk.0.attn_q.weight"};
-    static const float values[2][8] = {{10, 20, 30, 40, 1, 1, 1, 1}, {1, 1, 1, 5}};
     str s = {0};
     put_u32(&s, 2);
-    for (int i = 0; i < 2; i++) {
-        put_u32(&s, (uint32_t)strlen(names[i]));
-        str_puts(&s, names[i]);
-        put_u32(&s, 3);
-        put_u32(&s, i ? 4 : 8);
-        str_put(&s, (const char *)values[i], i ? 16 : 32);
-    }
+    put_record(&s, "blk.0.ffn_down_exps.weight", (float[]){10, 20, 30, 40, 1, 1, 1, 1}, 8);
+    put_record(&s, "blk.0.attn_q.weight", (float[]){1, 1, 1, 5}, 4);
     put_u32(&s, 3); /* chunks, and the name of the text */
     put_u32(&s, 4);
     str_puts(&s, "text");
@@ -97,12 +99,27 @@ TEST(importance_files_of_both_forms_are_read)
     str_free(&s);
 }
 
-static void refused(const char *path)
+static void refused(const char *path, const char *says)
 {
     imatrix *m = (imatrix *)path;
     err e = {0};
     CHECK_EQ(imatrix_open(&m, path, &e), E_FORMAT);
     CHECK(!m && e.text[0]);
+    CHECK_MSG(strstr(e.text, says), "%s", e.text);
+}
+
+TEST(importance_of_a_name_twice_or_of_no_inputs_is_refused)
+{
+    str s = {0};
+    put_u32(&s, 2);
+    put_record(&s, "a.weight", (float[]){1, 2}, 2);
+    put_record(&s, "a.weight", (float[]){1, 2}, 2);
+    refused(write_bytes(s.at, s.n), "importance of a.weight occurs twice");
+    str_cut(&s, 0);
+    put_u32(&s, 1);
+    put_record(&s, "a.weight", (float[]){0}, 0);
+    refused(write_bytes(s.at, s.n), "record 1 of 1 is no importance of a tensor");
+    str_free(&s);
 }
 
 TEST(importance_files_that_are_none_are_refused)
@@ -111,14 +128,14 @@ TEST(importance_files_that_are_none_are_refused)
     uint64_t seed = test_seed();
     gguf_writer *w;
     err e = {0};
-    refused(write_gguf(NAN, 2));
-    refused(write_gguf(-1, 2));
-    refused(write_gguf(INFINITY, 2));
-    refused(write_gguf(10, 1)); /* fewer counts than matrices */
-    refused(write_bytes("GG", 2));
-    refused(write_bytes("GGUF", 4));
+    refused(write_gguf(NAN, 2), "negative or not finite");
+    refused(write_gguf(-1, 2), "negative or not finite");
+    refused(write_gguf(INFINITY, 2), "negative or not finite");
+    refused(write_gguf(10, 1), "as many counts as matrices");
+    refused(write_bytes("GG", 2), "is no importance file");
+    refused(write_bytes("GGUF", 4), "");
     for (size_t n = 0; n < s.n - 12; n++) /* cut anywhere */
-        refused(write_bytes(s.at, n));
+        refused(write_bytes(s.at, n), n ? "no importance" : "empty");
     for (int i = 0; i < 300; i++) { /* other bytes: refused or read, and nothing worse */
         str t = {0};
         imatrix *m;
@@ -133,6 +150,6 @@ TEST(importance_files_that_are_none_are_refused)
     CHECK_OK(gguf_write_header(w, &e), e);
     CHECK_OK(gguf_write_data(w, &(float){1}, 4, &e), e);
     CHECK_OK(gguf_commit(w, &e), e);
-    refused(test_temp("model.gguf"));
+    refused(test_temp("model.gguf"), "no tensor NAME.in_sum2");
     str_free(&s);
 }
