@@ -11,9 +11,10 @@
 #include "num/num_int.h"
 
 static const num_type with_codec[] = {
-    NUM_F32,    NUM_F16,   NUM_BF16, NUM_Q4_0, NUM_Q4_1,  NUM_Q5_0,  NUM_Q5_1,
-    NUM_Q8_0,   NUM_Q2_K,  NUM_Q3_K, NUM_Q4_K, NUM_Q5_K,  NUM_Q6_K,  NUM_IQ4_NL,
-    NUM_IQ4_XS, NUM_MXFP4, NUM_Q1_0, NUM_Q2_0, NUM_TQ1_0, NUM_TQ2_0, NUM_NVFP4};
+    NUM_F32,     NUM_F16,    NUM_BF16,  NUM_Q4_0,    NUM_Q4_1,  NUM_Q5_0,  NUM_Q5_1,
+    NUM_Q8_0,    NUM_Q2_K,   NUM_Q3_K,  NUM_Q4_K,    NUM_Q5_K,  NUM_Q6_K,  NUM_IQ4_NL,
+    NUM_IQ4_XS,  NUM_MXFP4,  NUM_Q1_0,  NUM_Q2_0,    NUM_TQ1_0, NUM_TQ2_0, NUM_NVFP4,
+    NUM_IQ2_XXS, NUM_IQ2_XS, NUM_IQ2_S, NUM_IQ3_XXS, NUM_IQ3_S};
 enum { N_CODEC = sizeof with_codec / sizeof *with_codec };
 
 /* Formats that take a long search need fewer rows. */
@@ -295,19 +296,25 @@ TEST(num_hostile_rows_encode_to_finite_blocks)
     static const float bad[] = {NAN,       INFINITY,   -INFINITY, 0x1.fffffep127f, -0x1.fffffep127f,
                                 0x1p-149f, -0x1p-149f, 1e-38f,    1e30f,           0,
                                 -0.0f,     65504,      1e-8f};
+    static const float counts[] = {0, 1e-30f, 1e-4f, 1, 1e6f};
     uint64_t seed = test_seed();
     for (int t = 0; t < N_CODEC; t++) {
         const num_format *f = num_format_of(with_codec[t]);
         if (f->block_n == 1)
             continue; /* the scalar formats carry NaN and infinity as they are */
         for (int round = 0; round < rows_of(f, 400); round++) {
-            float x[QK], y[QK];
+            float x[QK], y[QK], w[QK];
             uint8_t raw[QK * 4];
-            uint64_t some = rng_below(&seed, 4);
-            for (int i = 0; i < QK; i++)
+            uint64_t some = rng_below(&seed, 4), n_counts = 1 + rng_below(&seed, 5);
+            for (int i = 0; i < QK; i++) {
+                w[i] = counts[rng_below(&seed, n_counts)];
                 x[i] = rng_below(&seed, 4) < some ? bad[rng_below(&seed, sizeof bad / sizeof *bad)]
                                                   : (float)rng_normal(&seed);
-            encode(f, x, raw);
+            }
+            if (f->weigh && round % 2)
+                f->weigh(x, w, raw, QK);
+            else
+                encode(f, x, raw);
             f->decode(raw, y, QK);
             for (int i = 0; i < QK; i++)
                 CHECK_MSG(isfinite(y[i]), "%s element %d: %g became %g", f->name, i, x[i], y[i]);
