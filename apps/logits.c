@@ -167,8 +167,10 @@ static int run_logits(const command *c, int argc, char **argv)
                               .progress = term_progress,
                               .log = write_log};
     device_options_apply(&o.where, &mo);
-    if (o.images.n || o.mmproj.file) /* else a tower has nothing to see */
-        mmproj_options_apply(&o.mmproj, &mo);
+    if ((st = mmproj_options_apply(&o.mmproj, &mo, &e)))
+        goto out;
+    if (!o.images.n && !o.mmproj.file) /* a tower has nothing to see */
+        mo.mmproj = NULL;
     if ((st = options_repack(o.repack, &mo.no_repack, &e)) ||
         (st = named_open(o.model, &mo, &m, &e)))
         goto out;

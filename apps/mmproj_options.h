@@ -1,4 +1,4 @@
-/* mmproj_options.h - the vision tower of a model: the options that logits and serve share. A
+/* mmproj_options.h - the vision tower of a model: the options that commands share. A
  * subcommand has a field `mmproj_options mmproj` in its struct and OPT_MMPROJ(type of the struct)
  * in its table. */
 #ifndef APPS_MMPROJ_OPTIONS_H
@@ -8,22 +8,21 @@
 #include "carat.h"
 
 typedef struct mmproj_options {
-    const char *file;
-    int64_t tokens;
+    const char *file, *tokens;
 } mmproj_options;
 
+#define MMPROJ_TOKENS_HELP                                                                         \
+    "tokens of a picture, 70 to 1120, or native: by its own size; more show smaller print "        \
+    "(default: 560)"
 #define OPT_MMPROJ(T)                                                                              \
     OPT_STR(T, mmproj.file, "mmproj", 0, "WHAT",                                                   \
             "the model's vision tower, for pictures: a FILE, auto (the mmproj file beside the "    \
             "model) or none (default: auto)"),                                                     \
-        OPT_INT(T, mmproj.tokens, "image-tokens", 0, "N", 70, 1120,                                \
-                "tokens of a picture; more show smaller print (default: 560)")
+        OPT_STR(T, mmproj.tokens, "image-tokens", 0, "N", MMPROJ_TOKENS_HELP)
 
-/* named_open takes "auto" and "none" too. */
-static inline void mmproj_options_apply(const mmproj_options *o, carat_model_options *mo)
-{
-    mo->mmproj = o->file ? o->file : "auto";
-    mo->image_tokens = (int32_t)o->tokens;
-}
+/* Reads --image-tokens, NULL where it is not given, as carat_model_options has it. E_ARG. */
+status image_tokens_read(const char *text, int32_t *n, err *e);
+/* E_ARG: a bad --image-tokens. named_open takes "auto" and "none" too. */
+status mmproj_options_apply(const mmproj_options *o, carat_model_options *mo, err *e);
 
 #endif

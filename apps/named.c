@@ -19,8 +19,23 @@ static bool draft_stays(const char *draft)
     return !draft || !*draft || !stat(draft, &sb);
 }
 
+/* The caller's `planned`, and whether it was content: weights are loaded after that. */
+typedef struct watched_plan {
+    carat_planned_fn planned;
+    void *user;
+    bool content;
+} watched_plan;
+
+static carat_status watch_plan(void *user, const carat_model *m, carat_error *e)
+{
+    watched_plan *w = user;
+    carat_status st = w->planned ? w->planned(w->user, m, e) : OK;
+    w->content = !st;
+    return st;
+}
+
 /* Opens a file with its vision tower. One that was only found beside it, and that does not fit, is
- * left out with a line of the log. */
+ * left out with a line of the log: only where no weights have been loaded for nothing. */
 static status open_seeing(const char *path, carat_model_options *o, carat_model **m, err *e)
 {
     char *found = NULL, line[1200];
@@ -33,10 +48,13 @@ static status open_seeing(const char *path, carat_model_options *o, carat_model 
         return st;
     if (!found)
         return carat_model_open(path, o, m, e);
-    o->mmproj = found;
-    st = carat_model_open(path, o, m, &why);
-    if (st && st != E_CANCELLED) {
-        o->mmproj = NULL;
+    watched_plan w = {o->planned, o->planned_user, false};
+    carat_model_options with = *o;
+    with.mmproj = found;
+    with.planned = watch_plan;
+    with.planned_user = &w;
+    st = carat_model_open(path, &with, m, &why);
+    if (st && st != E_CANCELLED && !w.content) {
         snprintf(line, sizeof line, "%s is left out, and the model sees no pictures: %.900s\n",
                  found, why.text);
         st = carat_model_open(path, o, m, e);

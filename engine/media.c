@@ -23,7 +23,7 @@ struct media {
     device *dev, *own; /* the tower's; own: opened for it alone, or NULL */
     bool loaded;
     bool two_way;              /* tokens of a picture see each other in layers with windows */
-    int32_t budget;            /* soft tokens of a picture that names none */
+    int32_t budget;            /* soft tokens of a picture that names none; 0: by its own size */
     int32_t begin, place, end; /* ids around a picture and for it; -1: the vocabulary lacks it */
     pthread_mutex_t lock;      /* of what follows; taken after pass_lock */
     bool has_lock;
@@ -108,7 +108,8 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
 {
     gguf g = {0};
     status st;
-    if (opt->image_tokens &&
+    bool native = opt->image_tokens == CARAT_IMAGE_NATIVE;
+    if (opt->image_tokens && !native &&
         (opt->image_tokens < VISION_BUDGET_MIN || opt->image_tokens > VISION_BUDGET_MAX))
         return err_set(e, E_ARG, "%d tokens of a picture: expected %d to %d (--image-tokens)",
                        opt->image_tokens, VISION_BUDGET_MIN, VISION_BUDGET_MAX);
@@ -119,7 +120,7 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
         return err_memory(e, "a vision tower", sizeof *x);
     atomic_init(&x->n_ids, 0);
     x->most = MEDIA_MOST_BYTES;
-    x->budget = opt->image_tokens ? opt->image_tokens : VISION_BUDGET;
+    x->budget = native ? 0 : opt->image_tokens ? opt->image_tokens : VISION_BUDGET;
     x->begin = token_of(m, "<|image>");
     x->place = token_of(m, "<|image|>");
     x->end = token_of(m, "<image|>");

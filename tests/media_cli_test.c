@@ -68,7 +68,23 @@ TEST(cli_logits_of_a_picture)
     run(0, "tokens in", /* it is found beside the model */
         ARGS("logits", "-m", text, "--image", picture, "--tokens", tokens, "-o", out,
              "--image-tokens", "70"));
+    run(0, "tokens in",
+        ARGS("logits", "-m", text, "--image", picture, "--tokens", tokens, "-o", out,
+             "--image-tokens", "native"));
+    run(1, "--image-tokens 69: expected a whole number from 70 to 1120, or native",
+        ARGS("logits", "-m", text, "--image", picture, "--tokens", tokens, "-o", out,
+             "--image-tokens", "69"));
     run(1, "dot.png: toy was opened without a vision tower",
         ARGS("logits", "-m", text, "--mmproj", "none", "--image", picture, "--tokens", tokens, "-o",
              out));
+}
+
+/* Options that only a picture would need are looked at before the first one comes. */
+TEST(cli_serve_checks_options_of_pictures_at_start)
+{
+    const char *none = test_temp("no-such-directory");
+    run(2, "no-such-directory", ARGS("serve", "-m", "none.gguf", "--media-path", none));
+    run(2, "is not a directory", ARGS("serve", "-m", "none.gguf", "--media-path", "/dev/null"));
+    run(2, "--image-tokens 1121: expected",
+        ARGS("serve", "-m", "none.gguf", "--image-tokens", "1121"));
 }

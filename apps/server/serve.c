@@ -400,6 +400,18 @@ static status check_trace(const char *dir, err *e)
     return access(dir, W_OK | X_OK) ? err_errno(e, "write traces into it", dir) : OK;
 }
 
+static status check_media_path(const char *dir, err *e)
+{
+    struct stat sb;
+    if (!dir)
+        return OK;
+    if (stat(dir, &sb))
+        return err_errno(e, "read pictures below --media-path", dir);
+    if (!S_ISDIR(sb.st_mode))
+        return err_set(e, E_ARG, "--media-path: %s is not a directory", dir);
+    return access(dir, R_OK | X_OK) ? err_errno(e, "read pictures below --media-path", dir) : OK;
+}
+
 static bool check_options(const serve_options *o)
 {
     const char *l = o->log;
@@ -408,9 +420,10 @@ static bool check_options(const serve_options *o)
         return false;
     }
     err e = {0};
-    int32_t pool;
+    int32_t pool, tokens;
     if (pool_scorer_check(o->kv_policy, o->kv_scorer, &e) ||
-        pool_tokens_read(o->kv_pool, &pool, &e)) {
+        pool_tokens_read(o->kv_pool, &pool, &e) ||
+        image_tokens_read(o->mmproj.tokens, &tokens, &e) || check_media_path(o->media_path, &e)) {
         fprintf(stderr, "carat serve: %s\n", e.text);
         return false;
     }

@@ -219,7 +219,7 @@ static status load(served *m, const served_ask *ask, err *e)
     kv_options_apply(&o->kv, &bo.session);
     cache_options_apply(&o->cache, &bo.session);
     draft_options_apply(&o->draft, &mo, &bo.session);
-    mmproj_options_apply(&o->mmproj, &mo);
+    mmproj_options_apply(&o->mmproj, &mo, NULL); /* checked at the start */
     if (m->s->scorer && scorer_is_shared(o->compress.model, o->kv_scorer))
         mo.scorer_model = m->s->scorer->model;
     else
