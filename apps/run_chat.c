@@ -575,6 +575,7 @@ status chat_answer(chat *c, err *e)
         opt.mask = carat_grammar_mask(form);
     if (!st) {
         opt.starts_thinking = prompt.starts_thinking;
+        opt.no_thoughts = prompt.no_thoughts;
         term_watch(c->s);
         st = carat_generate(c->s, prompt.ids, prompt.n_ids, &opt, answer_show, &c->out, &c->timings,
                             e);

@@ -139,17 +139,50 @@ void generation_stop(generation *g, carat_finish why)
     g->ended = true;
 }
 
-/* True if the thought must end now: its budget is used up, or the rest is reserved for the answer.
- */
-static bool thought_is_over(const generation *g)
+/* The budget of thoughts is used up, or the rest of the tokens is reserved for the answer. */
+static bool budget_is_spent(const generation *g)
 {
     const carat_generate_options *o = &g->opt;
-    if (!g->thought.place.thinking)
-        return false;
     if (o->max_thinking > 0 && g->thought.n >= o->max_thinking)
         return true;
     return o->answer_reserve > 0 && o->max_tokens > 0 &&
            o->max_tokens - g->n_generated <= o->answer_reserve;
+}
+
+/* No message with a thought may come any more. */
+static bool thoughts_are_over(const generation *g)
+{
+    return g->opt.no_thoughts || g->thought.cut || budget_is_spent(g);
+}
+
+/* The next token is one of a header, and some headers may not come. */
+static bool rules_header(const generation *g)
+{
+    return place_in_header(&g->thought.place) && (g->opt.no_calls || thoughts_are_over(g));
+}
+
+static void rule_header(const generation *g, float *logits)
+{
+    bool over = thoughts_are_over(g);
+    for (int32_t id = 0; id < g->m->core.n_vocab; id++)
+        if (!place_allows(&g->thought.place, over, g->opt.no_calls, id))
+            logits[id] = -INFINITY;
+}
+
+/* The mark of calls, if no call may come; -1: there is none. */
+static int32_t barred_mark(const generation *g)
+{
+    const answer_place *p = &g->thought.place;
+    return g->opt.no_calls && !p->a->heads ? p->call_open : -1;
+}
+
+static void drop_candidate(row_logits *x, int32_t id)
+{
+    int32_t left = 0;
+    for (int32_t i = 0; i < x->n_candidates; i++)
+        if (x->candidates[i].id != id)
+            x->candidates[left++] = x->candidates[i];
+    x->n_candidates = left;
 }
 
 static status apply_mask(generation *g, float *logits, err *e)
@@ -193,15 +226,20 @@ static status pick_token(generation *g, const timeline *t, int64_t n, workspace 
     status st;
     if (p->n_top_logprobs > 0)
         memcpy(w->raw, x.all, (size_t)g->m->core.n_vocab * sizeof *w->raw);
-    if (thought_is_over(g)) {
+    if (g->thought.place.thinking && budget_is_spent(g)) {
         ev->id = g->thought.place.thought_close;
         g->thought.cut = true;
     } else if (x.candidates) {
         drop_place_holders(g->m, &x);
+        drop_candidate(&x, barred_mark(g));
         ev->id = sample_pick_among(&w->sampler, p, x.candidates, x.n_candidates, &at);
     } else {
         ban_place_holders(g->m, x.all);
         forbid_tokens(&g->forbid, t->id, n, g->n_generated, x.all);
+        if (barred_mark(g) >= 0)
+            x.all[barred_mark(g)] = -INFINITY;
+        if (rules_header(g))
+            rule_header(g, x.all);
         if (g->opt.mask && (st = apply_mask(g, x.all, e)))
             return st;
         ev->id = sample_pick(&w->sampler, p, x.all, &at);
@@ -267,10 +305,11 @@ static void accept_token(generation *g, const carat_event *ev, bool context_full
 
 int32_t generation_needs(const generation *g)
 {
-    bool all = g->opt.mask || forbids_any(&g->forbid, g->n_generated);
+    bool all = g->opt.mask || forbids_any(&g->forbid, g->n_generated) || rules_header(g);
     int32_t k = all ? 0 : sample_needs(&g->opt.sampling), n_never = 0;
     if (g->m->text)
         vocab_never_sampled(g->m->text, &n_never);
+    n_never += barred_mark(g) >= 0;
     return k && k + n_never <= CANDIDATES_MAX / 2 ? k + n_never
                                                   : 0; /* half the buffer is for equal logits */
 }
@@ -335,6 +374,12 @@ static status open_thought(generation *g, err *e)
             e, E_UNSUPPORTED,
             "%s: a thinking budget needs a chat format with thoughts, and this model has none",
             m->core.file.path);
+    bool heads = t->place.a && t->place.a->heads;
+    bool marks = t->place.call_open >= 0 && !t->place.a->begins_calls;
+    if ((g->opt.no_thoughts && !heads) || (g->opt.no_calls && !heads && !marks))
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: no token of its answers begins a %s, so none can be kept away",
+                       m->core.file.path, g->opt.no_calls ? "call" : "thought's message");
     return OK;
 }
 

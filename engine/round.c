@@ -371,7 +371,8 @@ status reply_walk(rounds *r, reply *x, workspace *w, const pass_part *part, cons
             (st = generation_next(x->g, t, n_past + x->n_path, w, y, e)) || generation_ended(x->g))
             break;
         row = tree_child(&x->tree, row, generation_token(x->g));
-        if (row < 0 || (!stop->before_rows && stop->asked && stop->asked(stop->user)))
+        bool lacks = part->n_best && !generation_needs(x->g); /* all logits, and some are known */
+        if (row < 0 || lacks || (!stop->before_rows && stop->asked && stop->asked(stop->user)))
             break;
     }
     x->ended = st || generation_ended(x->g);

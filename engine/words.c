@@ -75,7 +75,7 @@ void carat_model_get_marks(const carat_model *m, carat_marks *marks)
 {
     const text_family *f = m->text ? vocab_family(m->text) : NULL;
     const answer_syntax *a = text_answer_syntax(m->chat, f);
-    *marks = (carat_marks){-1, -1, -1, -1, false, {0}, 0};
+    *marks = (carat_marks){-1, -1, -1, -1, false, {0}, 0, false};
     if (!a)
         return;
     marks->thought_open = vocab_mark(m->text, a->thought_open);
@@ -83,6 +83,7 @@ void carat_model_get_marks(const carat_model *m, carat_marks *marks)
     marks->call_open = a->begins_calls ? -1 : vocab_mark(m->text, a->call_open);
     marks->call_close = vocab_mark(m->text, a->call_close);
     marks->calls = a->read_call != NULL;
+    marks->bars_calls = marks->calls && (a->heads || marks->call_open >= 0);
     for (const char *const *piece = a->content_not; *piece; piece++)
         add_mark(m, marks, *piece);
     add_mark(m, marks, f->eos);
@@ -144,6 +145,8 @@ carat_status carat_chat_render(const carat_model *m, const char *messages_json,
     if ((st = chat_tokenize(m->text, &p, opt && opt->raw_markers, &list, e)))
         goto out;
     out->starts_thinking = p.starts_thinking;
+    const answer_syntax *a = text_answer_syntax(m->chat, m->chat->family);
+    out->no_thoughts = a && a->heads && !(opt && opt->thinking);
     memcpy(out->odd_arguments, p.odd_arguments, sizeof out->odd_arguments);
     out->images = p.image;
     out->n_images = p.n_images;

@@ -126,8 +126,8 @@ TEST(efforts_of_gpt_oss_are_in_its_prompts)
         {",\"reasoning\":{\"effort\":\"high\"}", "Reasoning: high", "<|channel|>final", 200},
         {",\"reasoning_effort\":\"none\"", "<|channel|>final<|message|>", "nothing else", 200},
         {"," TOOL, "type go = (_: {", "<|channel|>final", 200},
-        {",\"tool_choice\":\"none\"," TOOL, "Valid channels", "type go", 200},
-        {",\"reasoning_effort\":\"none\"," TOOL, "thinking is off", "type go", 400}};
+        {",\"tool_choice\":\"none\"," TOOL, "type go = (_: {", "<|channel|>final", 200},
+        {",\"reasoning_effort\":\"none\"," TOOL, "<|start|>assistant\"", "nothing else", 200}};
     served s;
     start(&s, GPT_OSS);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

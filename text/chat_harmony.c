@@ -13,8 +13,8 @@
  * developer's. The thought of a message with calls is kept until a later answer without calls. An
  * answer's own thought is dropped.
  *
- * Without thinking, the beginning of the answer opens the final channel, where no calls are
- * possible: a request with tools is refused.
+ * Without thinking, the prompt opens the final channel. Calls are not possible there: with tools
+ * the prompt ends at the role, and the answer's headers open no thought (place_allows).
  *
  * Differences from the template; each replaces an exception, or text that is left out:
  *   - All system and developer messages are the developer's message, wherever they stand.
@@ -229,11 +229,6 @@ void harmony_render(chat_writer *w, const chat_format *f, const jtree *messages,
     h.m = m;
     tools = jtree_truthy(tools) ? tools : NULL;
     bool open = opt->continue_last && m[h.n - 1].role == CHAT_ASSISTANT && !m[h.n - 1].calls;
-    if (tools && !opt->thinking && !open && !opt->no_generation_prompt)
-        chat_fail(
-            w, E_UNSUPPORTED,
-            "tools: gpt-oss calls tools from its thoughts, and thinking is off; ask for a low "
-            "effort instead");
     for (size_t i = 0; i < h.n; i++) {
         if (m[i].role == CHAT_ASSISTANT && !m[i].calls)
             h.last_answer = (int64_t)i;
@@ -261,7 +256,7 @@ void harmony_render(chat_writer *w, const chat_format *f, const jtree *messages,
         }
     }
     if (!opt->no_generation_prompt && !open)
-        chat_lit(w, opt->thinking ? START "assistant" : ANSWER "final" MESSAGE);
+        chat_lit(w, opt->thinking || tools ? START "assistant" : ANSWER "final" MESSAGE);
 }
 
 const chat_format *harmony_recognise(const char *t, size_t n)

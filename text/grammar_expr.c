@@ -337,6 +337,8 @@ gx *gx_messages(gx_builder *b, gx *call, gx *x, bool json)
         gx_add(b, &last, call);
     if (x)
         gx_add(b, &last, gx_seq2(b, message_head(b, a->heads->text, json), x));
+    if (b->how->thought == THOUGHT_NONE)
+        return gx_alt(b, &last);
     return gx_seq2(b, gx_repeat(b, gx_seq2(b, before, next), 0, MESSAGES_MAX), gx_alt(b, &last));
 }
 

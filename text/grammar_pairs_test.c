@@ -318,12 +318,12 @@ TEST(forced_calls_of_gpt_oss)
     check_examples(&harmony_format, &may, THOUGHT_MAY, free);
     check_examples(&harmony_format, &or_json, THOUGHT_MAY, json);
 
-    /* Inside the final channel, which the prompt has opened, no calls are possible. */
-    const grammar_setting how = {.answer = text_answer_syntax(&harmony_format, &gpt_oss_text)};
-    grammar *g;
-    err e = {0};
-    CHECK(grammar_from_tools(&g, &must, &how, &e) == E_UNSUPPORTED);
-    CHECK_MSG(strstr(e.text, "thinking is off"), "%s", e.text);
+    static const example silent[] = {{F "{\"x\": [1]}", 1},
+                                     {FINAL "Hello", 0},
+                                     {ANALYSIS FINAL "Hello", -1},
+                                     {PREAMBLE FINAL "Hello", -1},
+                                     {NULL, 0}};
+    check_examples(&harmony_format, &may, THOUGHT_NONE, silent);
 }
 
 TEST(forced_calls_of_llama)

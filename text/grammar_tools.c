@@ -183,9 +183,6 @@ status grammar_from_tools(grammar **g, const grammar_tools *o, const grammar_set
     gx_begin(&b, how, e);
     if (!how || !how->answer || !how->answer->read_call)
         return err_set(e, E_UNSUPPORTED, "answers of this model have no tool calls");
-    if (how->answer->heads && how->thought == THOUGHT_NONE)
-        return err_set(e, E_UNSUPPORTED,
-                       "this model calls tools from its thoughts, and thinking is off");
     if (!how->answer->call_grammar)
         return err_set(e, E_UNSUPPORTED, "carat has no grammar for the tool calls of this model");
     if (o->n_tools > CHAT_MAX_JSON_BYTES / 16)

@@ -2,7 +2,14 @@
 #include "text/place.h"
 #include "text/vocab.h"
 
+#include <stdio.h>
 #include <string.h>
+
+/* The header of a message of the answer, behind its role. */
+static void begin_head(answer_place *p)
+{
+    p->n_head = (size_t)snprintf(p->head, sizeof p->head, "%c%s", PLACE_START, p->a->heads->role);
+}
 
 void place_begin(answer_place *p, const vocab *v, const chat_format *f, bool starts_thinking)
 {
@@ -16,6 +23,8 @@ void place_begin(answer_place *p, const vocab *v, const chat_format *f, bool sta
     p->start = h ? vocab_mark(v, h->start) : -1;
     p->channel = h ? vocab_mark(v, h->channel) : -1;
     p->message = h ? vocab_mark(v, h->message) : -1;
+    if (h)
+        begin_head(p); /* the prompt's end */
 }
 
 static const char *text_of(const answer_place *p, int32_t id, size_t *n)
@@ -47,6 +56,11 @@ static void add_to_head(answer_place *p, const char *s, size_t n)
     p->n_head += n < left ? n : left;
 }
 
+static void add_mark_to_head(answer_place *p, char mark)
+{
+    add_to_head(p, &mark, 1);
+}
+
 static bool is_end(const answer_place *p, int32_t id)
 {
     for (const char *const *end = p->a->heads->ends; *end; end++)
@@ -58,7 +72,7 @@ static bool is_end(const answer_place *p, int32_t id)
 /* The channel of the header is the last one that it names. */
 static bool is_thought(const answer_place *p)
 {
-    const char *word = p->a->heads->thought, *last = memrchr(p->head, '\n', p->n_head);
+    const char *word = p->a->heads->thought, *last = memrchr(p->head, PLACE_CHANNEL, p->n_head);
     size_t n = strlen(word), at = last ? (size_t)(last - p->head) + 1 : p->n_head;
     return p->n_head - at >= n && !memcmp(p->head + at, word, n);
 }
@@ -71,13 +85,18 @@ static void next_in_message(answer_place *p, int32_t id)
         p->heading = true;
         p->thinking = p->calling = false;
         p->n_head = 0;
+        if (id == p->start)
+            add_mark_to_head(p, PLACE_START);
     } else if (id == p->channel) {
         p->heading = true;
         p->thinking = false;
-        add_to_head(p, "\n", 1);
+        if (!p->n_head) /* the model left out the role */
+            begin_head(p);
+        add_mark_to_head(p, PLACE_CHANNEL);
     } else if (id == p->message) {
         p->heading = false;
         p->thinking = !p->calling && is_thought(p);
+        p->answered = !p->thinking;
         p->n_head = 0;
     } else if (p->heading || (!p->begun && n >= 3 && !memcmp(s, " to", 3))) {
         p->heading = true;
@@ -105,4 +124,62 @@ void place_next(answer_place *p, int32_t id)
     p->marking = id >= 0 && (id == p->thought_open || id == p->thought_close);
     if (p->marking)
         p->thinking = id == p->thought_open;
+}
+
+/* ---- Headers that may come ---- */
+
+enum { OF_THOUGHT = 1, OF_COMMENT = 2, OF_TEXT = 4, OF_CALL = 8, OF_ALL = 15 };
+
+/* The kinds of headers that begin with s[0..n). Any text may follow the beginning of a call's. */
+static int kinds_of(const answer_heads *h, const char *s, size_t n)
+{
+    const struct {
+        int kind;
+        const char *channel, *name, *to, *space, *message;
+    } form[] = {{OF_THOUGHT, "\2", h->thought, "", "", "\3"},
+                {OF_COMMENT, "\2", h->commentary, "", "", "\3"},
+                {OF_TEXT, "\2", h->text, "", "", "\3"},
+                {OF_CALL, "\2", h->commentary, " to=", h->call_space, ""},
+                {OF_CALL, "", "", " to=", h->call_space, ""}};
+    int kinds = 0;
+    for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
+        char text[128];
+        int len =
+            snprintf(text, sizeof text, "%c%s%s%s%s%s%s", PLACE_START, h->role, form[i].channel,
+                     form[i].name, form[i].to, form[i].space, form[i].message);
+        bool open = form[i].kind == OF_CALL && n > (size_t)len;
+        size_t n_same = open ? (size_t)len : n;
+        if (n_same <= (size_t)len && !memcmp(text, s, n_same))
+            kinds |= form[i].kind;
+    }
+    return kinds;
+}
+
+bool place_in_header(const answer_place *p)
+{
+    return p->a && p->a->heads && (p->heading || (!p->begun && !p->thinking));
+}
+
+bool place_allows(const answer_place *p, bool no_thoughts, bool no_calls, int32_t id)
+{
+    const answer_heads *h = p->a->heads;
+    int may = OF_ALL & ~(no_thoughts ? OF_THOUGHT | OF_COMMENT : 0) & ~(no_calls ? OF_CALL : 0);
+    char text[sizeof p->head + 64];
+    size_t n = 1;
+    char mark = id == p->start     ? PLACE_START
+                : id == p->channel ? PLACE_CHANNEL
+                : id == p->message ? PLACE_MESSAGE
+                                   : 0;
+    const char *s = mark ? &mark : text_of(p, id, &n);
+    if (!(kinds_of(h, p->head, p->n_head) & may))
+        return true;
+    if (!p->n_head && p->answered && vocab_is_eog(p->v, id))
+        return true;
+    if (!n || (!mark && *s > 0 && *s <= PLACE_MESSAGE))
+        return false;
+    n = n < 64 ? n : 64;
+    memcpy(text, p->head, p->n_head);
+    memcpy(text + p->n_head, s, n);
+    int kinds = kinds_of(h, text, p->n_head + n);
+    return kinds & may || (!kinds && !p->begun);
 }

@@ -15,13 +15,22 @@ typedef struct answer_place {
     bool marking;  /* the last token is a mark of thoughts, or in a header: no text */
     bool marked;   /* behind the mark of a call */
     bool begun;    /* some token has come */
-    char head[64]; /* the words of the header so far, a line for each channel */
+    bool answered; /* the last message is no thought */
+    char head[64]; /* the header so far, from its role on; bytes PLACE_ stand for its marks */
     size_t n_head;
 } answer_place;
+
+enum { PLACE_START = 1, PLACE_CHANNEL, PLACE_MESSAGE };
 
 /* v and f may be NULL. */
 void place_begin(answer_place *p, const vocab *v, const struct chat_format *f,
                  bool starts_thinking);
 void place_next(answer_place *p, int32_t id);
+/* Whether the next token is one of a message's header, or may be: the first of an answer. */
+bool place_in_header(const answer_place *p);
+/* In a header: whether this token may come next, where neither a thought nor a comment may
+ * (no_thoughts), or no call (no_calls). A header that has begun as one of those, or as none that is
+ * known, goes on with any token. */
+bool place_allows(const answer_place *p, bool no_thoughts, bool no_calls, int32_t id);
 
 #endif

@@ -13,7 +13,7 @@
 typedef struct prompt {
     int32_t *ids;
     int64_t n; /* with soft tokens, also before they are there */
-    bool starts_thinking;
+    bool starts_thinking, no_thoughts;
     int64_t n_ids;         /* before pictures were expanded; */
     const int32_t *images; /* [n_images] of these: numbers in request.pictures */
     int32_t n_images;
@@ -31,8 +31,7 @@ struct stream {
     live_job *job;
     constraint **held; /* one per job */
     live *live;
-    carat_logit_bias *bias; /* the request's, and the ban of tool_choice none */
-    str history;            /* the items of the conversation that the request continues, as JSON */
+    str history; /* the items of the conversation that the request continues, as JSON */
     str out;
     size_t at; /* bytes of out that were sent */
     double last_ms, asked_ms, load_ms;

@@ -91,8 +91,9 @@ static bool render(const stream *st, const str *own, str *begun, carat_chat *cha
     const served *m = st->x->m;
     carat_chat_options opt = chat_options(st);
     err e = {0};
-    /* A call that no single mark begins is not banned (ban_calls): the model does not see tools. */
-    bool hidden = rq->choice == TOOLS_NONE && m->names.call_open < 0;
+    /* With tool_choice none the tools stay in the prompt, so that the cached prefix of the
+     * conversation stays valid. Where calls cannot be barred, the model does not see tools. */
+    bool hidden = rq->choice == TOOLS_NONE && !m->bars_calls;
     const char *tools = rq->tools.n && !hidden ? rq->tools.at : NULL;
     if (!beginning_put(&st->made, own, m->s->o->system, begun, p))
         return false;
@@ -190,6 +191,7 @@ bool prompt_render(stream *st, prompt *out, str *text, problem *p)
     out->images = chat.n_images ? copy_ids(st, chat.images, chat.n_images, p) : NULL;
     out->n_images = chat.n_images;
     out->starts_thinking = chat.starts_thinking;
+    out->no_thoughts = chat.no_thoughts;
     log_odd_arguments(st, chat.odd_arguments);
     if (text)
         str_put(text, chat.text, chat.n_text);
@@ -441,24 +443,6 @@ static void set_thinking(const stream *st, carat_generate_options *o)
     o->answer_reserve = at_most(reserve, o->max_tokens - 1);
 }
 
-/* tool_choice none bans the marker that begins a call. The tools stay in the prompt, so that the
- * cached prefix of the conversation stays valid. */
-static bool ban_calls(stream *st, problem *p)
-{
-    carat_sampling *s = &st->rq.sampling;
-    int32_t mark = st->x->m->names.call_open;
-    if (st->rq.choice != TOOLS_NONE || !st->rq.tools.n || mark < 0)
-        return true;
-    st->bias = arena_array(&st->rq.mem, (size_t)s->n_bias + 1, sizeof *st->bias);
-    if (!st->bias)
-        return problem_set(p, 503, "", "no memory for a request");
-    if (s->n_bias)
-        memcpy(st->bias, s->bias, (size_t)s->n_bias * sizeof *st->bias);
-    st->bias[s->n_bias++] = (carat_logit_bias){mark, -INFINITY};
-    s->bias = st->bias;
-    return true;
-}
-
 bool prompts_to_jobs(stream *st, problem *p)
 {
     request *rq = &st->rq;
@@ -472,7 +456,7 @@ bool prompts_to_jobs(stream *st, problem *p)
     st->a.n_prompt = st->prompt[0].n;
     st->a.cut = st->cut;
     tell_shorter(st);
-    if (!token_rules_make(rq, st->x->m->model, p) || !ban_calls(st, p))
+    if (!token_rules_make(rq, st->x->m->model, p))
         return false;
     if (!rq->seed_given)
         make_seed(&rq->sampling.seed);
@@ -494,6 +478,8 @@ bool prompts_to_jobs(stream *st, problem *p)
         o->speculation = rq->speculation;
         o->parse = is_conversation(rq);
         o->starts_thinking = q->starts_thinking;
+        o->no_thoughts = q->no_thoughts;
+        o->no_calls = rq->tools.n && rq->choice == TOOLS_NONE && st->x->m->bars_calls;
         o->tools_json = rq->tools.n && rq->choice != TOOLS_NONE ? rq->tools.at : NULL;
         o->call_parts = rq->stream && dialect_of(rq->api)->call_parts;
         if (o->parse)

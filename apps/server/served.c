@@ -34,6 +34,7 @@ static void find_marks(served *m)
     a->call_close = marks.call_close;
     m->thought_open = marks.thought_open;
     m->can_call = marks.calls;
+    m->bars_calls = marks.bars_calls;
     for (int32_t id = 0; id < m->info.n_vocab && m->n_ends < 16; id++)
         if (carat_token_is_eog(m->model, id))
             m->ends[m->n_ends++] = id;

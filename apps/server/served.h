@@ -27,6 +27,7 @@ typedef struct served {
     int32_t n_ctx, n_slots;
     int32_t thought_open;     /* the id of the mark, -1: none */
     bool can_call;            /* its answers may have calls */
+    bool bars_calls;          /* calls can be kept out of its answers */
     int32_t ends[16], n_ends; /* ids that end a turn */
     replay *calls;
     carat_compressor *shortened; /* what this model has scored for prompt compression */

@@ -149,6 +149,10 @@ typedef struct carat_generate_options {
                            Read at the begin */
     bool call_parts;    /* for parse: tell CALL_PART. Of several calls between two marks the first
                            comes in pieces */
+    /* No thought; no call. no_thoughts: where answers are messages with headers (gpt-oss), as
+     * carat_chat_render says. no_calls: there, and where a mark alone begins a call
+     * (carat_marks.bars_calls). E_UNSUPPORTED elsewhere. */
+    bool no_thoughts, no_calls;
 } carat_generate_options;
 
 typedef struct carat_timings {

@@ -32,6 +32,7 @@ typedef struct carat_marks {
     bool calls;      /* the answers may have calls, with or without marks of their own */
     int32_t all[16]; /* these, and the marks of turns, results and ends: never part of a text */
     int32_t n_all;
+    bool bars_calls; /* carat_generate_options.no_calls is possible */
 } carat_marks;
 
 CARAT_API void carat_model_get_marks(const carat_model *m, carat_marks *marks); /* any thread */
@@ -76,6 +77,7 @@ typedef struct carat_chat {
     /* "ID of NAME" of the first call whose arguments are no JSON object, as broken JSON of an
      * earlier answer; they stand in an object as text. "": there is none. */
     char odd_arguments[120];
+    bool no_thoughts; /* for carat_generate_options */
 } carat_chat;
 
 /* Renders a conversation with the model's own chat format. messages_json: an array of messages as
