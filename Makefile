@@ -28,7 +28,7 @@ MACHINE := $(shell $(CC) -dumpmachine)
 # in the same BUILD makes everything anew.
 same = $(if $(subst =$(1)=,,=$(2)=),,$(if $(subst =$(2)=,,=$(1)=),,same))
 noted = $(1)$(if $(call same,$(strip $(file <$(1))),$(strip $(2))),,$(shell mkdir -p $(dir $(1)))$(file >$(1),$(strip $(2))))
-PKGS = jansson libcurl libedit libjpeg libmicrohttpd libpng libwebp libxxhash libzstd
+PKGS = jansson libcurl libedit libjpeg libmicrohttpd libpng libwebp libxxhash libzstd sndfile
 
 # Warnings stop a build by STRICT=1 alone, so that a compiler of next year still builds this. Sanitizer
 # builds are never strict: checks inside loops make gcc warn where nothing is wrong.
@@ -70,14 +70,15 @@ FLAGS := $(call noted,$(BUILD)/flags,$(filter-out ccache,$(CC)) $(shell $(CC) --
          $(ISA_AVX2) $(ISA_AVX512) $(ISA_AVX512BF16) $(TEST_OPT))
 
 # The floors, from the bottom up. Tests sit beside the code as *_test.c.
-LIB_DIRS = base image num format backend backend/cpu kv model text spec engine
+LIB_DIRS = base image sound num format backend backend/cpu kv model text spec engine
 APP_DIRS = apps apps/hub apps/media apps/server
-CODECS = -lpng -ljpeg -lwebp
+CODECS = -lpng -ljpeg -lwebp -lsndfile
 APP_LIBS = -ljansson $(CODECS) -lcurl -ledit -lmicrohttpd
 ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c %_avx512bf16.c)
 src = $(filter-out %_test.c $(ISA_SKIP),$(sort $(wildcard $(addsuffix /*.c,$(1)))))
-# Files of pictures are read by programs alone: libcarat takes pixels and is linked with no codec.
-CODEC_SRC := $(addprefix image/,decode.c exif.c jpeg.c png.c webp.c)
+# Files of pictures and sound are read by programs alone: libcarat takes pixels and samples, and is linked with no
+# codec.
+CODEC_SRC := $(addprefix image/,decode.c exif.c jpeg.c png.c webp.c) sound/decode.c
 LIB_SRC := $(filter-out $(CODEC_SRC),$(call src,$(LIB_DIRS)))
 APP_SRC := $(call src,$(APP_DIRS)) $(CODEC_SRC)
 TEST_SRC := $(sort $(wildcard $(addsuffix /*_test.c,$(LIB_DIRS) $(APP_DIRS))) $(wildcard tests/*.c fuzz/*.c))
@@ -405,7 +406,8 @@ $(eval $(call fuzz_also,request,$(patsubst %,apps/server/%.c,request fields samp
     apps/media/pictures.c $(call src,image) \
     $(SAMPLING) engine/compress_parse.c))
 $(foreach f,png jpeg webp,$(eval $(call fuzz_also,$(f),$(call src,image))))
-$(foreach f,png jpeg webp request,$(BUILD)/fuzz_$(f) $(BUILD)/fuzz_$(f).linked): LIBS += $(CODECS)
+$(eval $(call fuzz_also,sound,$(call src,sound)))
+$(foreach f,png jpeg webp sound request,$(BUILD)/fuzz_$(f) $(BUILD)/fuzz_$(f).linked): LIBS += $(CODECS)
 $(eval $(call fuzz_also,headers,apps/server/headers.c))
 $(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,head routes fields sampling) \
     $(SAMPLING) engine/compress_parse.c))
@@ -457,7 +459,7 @@ vendor: ## fail when a file of another project is not the one that apps/web/vend
 headers: ## fail where a compiler at hand does not read the public headers, as C and as C++
 	@tools/headers.sh
 symbols: libcarat.a libcarat.so ## fail on a global name in a library that is not carat_*, and on jansson or codecs in it
-	@bad=$$($(NM) -D --undefined-only libcarat.so | awk '$$2 ~ /^(json_|curl_|MHD_|png_|jpeg_|WebP)/ { print $$2 }'); \
+	@bad=$$($(NM) -D --undefined-only libcarat.so | awk '$$2 ~ /^(json_|curl_|MHD_|png_|jpeg_|WebP|sf_)/ { print $$2 }'); \
 	[ -z "$$bad" ] || { echo "libcarat.so needs" $$bad; exit 1; }
 	@bad=$$({ $(NM) -g --defined-only libcarat.a; $(NM) -D --defined-only libcarat.so; } | \
 	    awk 'NF == 3 && $$3 !~ /^(carat_|_)/ { print $$3 }'); \

@@ -4,7 +4,7 @@
 #     make dist      calls it as: tools/dist.sh VERSION; DIST_ARCHS=x86_64 makes one of them
 #
 # The program in it needs glibc 2.28 or later and no other library: libcurl (HTTPS alone), OpenSSL,
-# libmicrohttpd, libedit, the codecs of pictures and the small ones are linked statically. Where they come from: libcurl and
+# libmicrohttpd, libedit, the codecs of pictures and sound, and the small ones are linked statically. Where they come from: libcurl and
 # libmicrohttpd are built from the sources of Debian 12, the others are the static libraries of its
 # packages. gcc compiles carat, so its kernels are those that were measured. Zig links it, because it
 # has the symbols of old versions of glibc for both architectures.
@@ -56,7 +56,8 @@ get_libraries() {
     mkdir -p "$at/debs" "$at/sys" "$at/src" "$work/sources"
     apt "$deb_arch" update >/dev/null
     (cd "$at/debs" && apt "$deb_arch" download libjansson-dev libxxhash-dev libzstd-dev libedit-dev libbsd-dev \
-        libmd-dev libncurses-dev libtinfo6 libssl-dev zlib1g-dev libpng-dev libjpeg62-turbo-dev libwebp-dev >/dev/null)
+        libmd-dev libncurses-dev libtinfo6 libssl-dev zlib1g-dev libpng-dev libjpeg62-turbo-dev libwebp-dev \
+        libsndfile1-dev libflac-dev libogg-dev libvorbis-dev libopus-dev libmpg123-dev libmp3lame-dev >/dev/null)
     for deb in "$at/debs/"*.deb; do dpkg-deb -x "$deb" "$at/sys"; done
     (cd "$work/sources" && apt "$deb_arch" source --download-only curl libmicrohttpd >/dev/null)
     for source in "$work/sources/"*.orig.tar.*z; do tar xf "$source" -C "$at/src"; done
@@ -94,7 +95,8 @@ make_tarball() {
     # A program linked statically has one name space: carat has a utf8_encode too.
     "${tools}objcopy" --redefine-sym utf8_encode=jansson_utf8_encode "$lib/libjansson.a" "$at/out/lib/libjansson-apart.a"
     # Our copies of the headers come first: those of the system may be of other versions.
-    static="-l:libpng16.a -l:libjpeg.a -l:libwebp.a -l:libcurl.a -l:libssl.a -l:libcrypto.a -l:libz.a -l:libmicrohttpd.a -l:libedit.a -l:libbsd.a -l:libmd.a -l:libtinfo.a"
+    sound="-l:libsndfile.a -l:libFLAC.a -l:libvorbisenc.a -l:libvorbis.a -l:libogg.a -l:libopus.a -l:libmpg123.a -l:libmp3lame.a"
+    static="-l:libpng16.a -l:libjpeg.a -l:libwebp.a $sound -l:libcurl.a -l:libssl.a -l:libcrypto.a -l:libz.a -l:libmicrohttpd.a -l:libedit.a -l:libbsd.a -l:libmd.a -l:libtinfo.a"
     ${MAKE:-make} --no-print-directory -j"$jobs" BUILD="build/dist/$arch/carat" CC="$cc" LINK="$work/bin/cc-$arch" \
         PKG_CFLAGS="-isystem $at/out/include -idirafter $at/sys/usr/include -idirafter $at/sys/usr/include/$arch-linux-gnu -idirafter $at/sys/usr/include/editline" PKG_DIRS= \
         LDFLAGS="-L$at/out/lib -L$lib" LIBS="-Wl,--build-id -l:libxxhash.a -l:libzstd.a" \

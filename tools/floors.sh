@@ -1,21 +1,22 @@
 #!/bin/sh
 # Fails on an #include that points to a folder above (DESIGN.md has the order). A folder may include
 # its own headers and those of the folders below it. Everyone may include include/carat.h and
-# include/carat_bench.h, which include nothing of ours but their parts in include/carat/. Programs include carat.h, base/ and image/; the server also text/jtree.h; the
+# include/carat_bench.h, which include nothing of ours but their parts in include/carat/. Programs include carat.h, base/, image/ and sound/; the server also text/jtree.h; the
 # file tools (convert, synth, quantize, inspect) also format/, num/, model/ and text/. Tests may
 # include everything.
 set -eu
 cd "$(dirname "$0")/.."
 git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' | awk '
 BEGIN {
-    n = split("base image num format backend backend/cpu backend/cuda kv text model spec engine apps/hub apps/media apps apps/server", f, " ")
+    n = split("base image sound num format backend backend/cpu backend/cuda kv text model spec engine apps/hub apps/media apps apps/server", f, " ")
     for (i = 1; i <= n; i++) floor[f[i]] = i
     # text/ has no tensors: it stands on base/ alone, whatever is drawn below it.
     only["text"] = " base text "
-    # Pictures stand on base/ alone too.
+    # Pictures and sound stand on base/ alone too.
     only["image"] = " base image "
+    only["sound"] = " base sound "
     only["apps/hub"] = " base apps/hub "
-    only["apps/media"] = " base image apps/hub apps/media "
+    only["apps/media"] = " base image sound apps/hub apps/media "
     only["apps"] = " base apps/hub apps/media apps "
     # The server reads requests with text/jtree.h, whose numbers keep their spelling.
     only["apps/server"] = " base apps/hub apps/media apps apps/server "
@@ -35,7 +36,7 @@ BEGIN {
         if (dir in only && index(only[dir], " " to " ") == 0) ok = 0
         if (dir == "apps" && file ~ /^apps\/(convert|synth|quantize|inspect)[a-z_]*\.[ch]$/ && to ~ /^(format|num|model|text)$/) ok = 1
         if (dir == "apps/server" && inc == "text/jtree.h") ok = 1
-        if (dir ~ /^apps(\/server)?$/ && to == "image") ok = 1
+        if (dir ~ /^apps(\/server)?$/ && (to == "image" || to == "sound")) ok = 1
         if (inc ~ /_int\.h$/ && to != dir) ok = 0
         if (!ok) { print file ": includes " inc ", which is above it or private"; bad = 1 }
     }

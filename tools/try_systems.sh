@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 mkdir -p "${TRY_DIR:=build/systems}"
 dir=$(cd "$TRY_DIR" && pwd)
 words=${TRY_MAKE:--j$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
-needed=gcc,g++,clang,make,libc6-dev,libjansson-dev,libcurl4-openssl-dev,libedit-dev,libmicrohttpd-dev,libpng-dev,libjpeg-dev,libwebp-dev,libxxhash-dev,libzstd-dev
+needed=gcc,g++,clang,make,libc6-dev,libjansson-dev,libcurl4-openssl-dev,libedit-dev,libmicrohttpd-dev,libpng-dev,libjpeg-dev,libwebp-dev,libsndfile1-dev,libxxhash-dev,libzstd-dev
 
 make_system() {
     [ -x "$dir/$1/usr/bin/clang" ] && return
