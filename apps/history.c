@@ -107,16 +107,18 @@ static void print_part(const char *label, term_style style, const char *text, si
 
 static void print_message(const json_t *m)
 {
-    const json_t *content = json_object_get(m, "content"),
-                 *calls = json_object_get(m, "tool_calls");
+    const json_t *calls = json_object_get(m, "tool_calls");
+    str text = {0};
     const char *thought = text_of(m, "reasoning_content");
     char label[48];
     char role[32];
     snprintf(label, sizeof label, "%s: ", show_into(role, sizeof role, text_of(m, "role")));
     if (*thought)
         print_part("thought: ", TERM_DIM, thought, strlen(thought));
-    if (json_string_length(content))
-        print_part(label, TERM_BOLD, json_string_value(content), json_string_length(content));
+    talks_put_text(&text, m, true);
+    if (text.n)
+        print_part(label, TERM_BOLD, text.at, text.n);
+    str_free(&text);
     for (size_t i = 0; i < json_array_size(calls); i++) {
         const json_t *fn = json_object_get(json_array_get(calls, i), "function");
         str line = {0};
@@ -187,7 +189,9 @@ static bool search_one(int64_t number, const char *text)
     if (found)
         print_head(number, object);
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *content = text_of(json_array_get(list, i), "content");
+        str words = {0};
+        talks_put_text(&words, json_array_get(list, i), true);
+        const char *content = str_text(&words);
         for (const char *at = content; n_shown < EXCERPTS_MAX && (at = strcasestr(at, text));
              at += strlen(text), n_shown++) {
             if (!found)
@@ -195,6 +199,7 @@ static bool search_one(int64_t number, const char *text)
             found = true;
             print_excerpt(content, at, strlen(text));
         }
+        str_free(&words);
     }
     json_decref(object);
     return found;

@@ -106,25 +106,20 @@ static carat_status place_pictures(evaluation *v, carat_model *m, const option_l
                                    carat_media **media, carat_error *e)
 {
     pictures list = {0};
+    int32_t number[PICTURES_MAX], *ids, bad;
     status st = OK;
     for (int i = 0; i < files->n && !st; i++) {
+        number[i] = i;
         st = pictures_add_file(&list, files->at[i], e);
-        if (!st)
-            st = picture_open(&list.at[i], m, &media[i], e);
     }
+    if (!st)
+        st = pictures_place(&list, m, media, (picture_places){number, files->n, 0}, v->ids, v->n,
+                            &ids, &v->n, &bad, e);
     pictures_free(&list);
     if (st)
         return st;
-    int64_t n = carat_media_expand(m, v->ids, v->n, media, files->n, NULL, 0, e);
-    if (n < 0)
-        return e->status;
-    int32_t *ids = mem_calloc((size_t)n, sizeof *ids);
-    if (!ids)
-        return err_memory(e, "the tokens", (size_t)n * sizeof *ids);
-    carat_media_expand(m, v->ids, v->n, media, files->n, ids, n, e);
     mem_free(v->ids);
     v->ids = ids;
-    v->n = n;
     return OK;
 }
 

@@ -146,6 +146,7 @@ static const foreign_option table[] = {
     {.words = "-cl --cache-list", .says = "carat list shows the models of this machine"},
     {.words = "-a", .name = "alias"},
     {.words = "-mm", .name = "mmproj"},
+    {.words = "--image", .name = "file"},
     {.words = "--no-mmproj", .name = "mmproj", .value = "none"},
     {.words = "-mmu --mmproj-url", .takes = true, .says = DOWNLOADS},
     {.words = "-mv -hfv -hfrv -hffv", .takes = true, .says = NO_SOUND},

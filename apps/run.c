@@ -3,6 +3,7 @@
  *     carat run "What is carat?"            one answer
  *     carat run "Summarise this:" < file    stdin first, then the words of the command line
  *     carat run -f main.c "Find the bug"    a file, then the words
+ *     carat run -f photo.png "What is it?"  a picture, then the words
  *     carat run                             on a terminal: a conversation
  */
 #include "apps/commands.h"
@@ -30,9 +31,9 @@ static const option table[] = {
     OPT_CONFIG(run_options),
     OPT_STR(run_options, prompt_file, "prompt", 'p', "FILE",
             "read the prompt from a file; - is stdin"),
-    OPT_FILES(
-        run_options, files, "file", 'f', "FILE",
-        "put a text file in front of the prompt, under its name; repeatable, and -f *.c works"),
+    OPT_FILES(run_options, files, "file", 'f', "FILE",
+              "put a text file, under its name, or a picture in front of the prompt; repeatable, "
+              "and -f *.c works"),
     OPT_INT(run_options, n_tokens, "tokens", 'n', "N", 0, 1 << 30,
             "most tokens of an answer (default: until the context is full)"),
     OPT_STR(run_options, system, "system", 's', "TEXT", "the system message", "!raw&@chat"),
@@ -82,6 +83,7 @@ static const option table[] = {
             "prompt tokens per pass (default: by device)"),
     OPT_INT(run_options, threads, "threads", 't', "N", 0, 4096,
             "threads (default: the physical cores)"),
+    OPT_MMPROJ(run_options),
     OPT_KV(run_options),
     OPT_POOL(run_options),
     OPT_CACHE(run_options),
@@ -138,8 +140,9 @@ static const option *taker_of_stdin(const run_options *o)
 
 /* Joins the parts of the prompt: file, stdin, words, with a blank line between them. With
  * --compress file and stdin go before the words as a message of their own, `before`: the last one
- * is never shortened. */
-static status gather(const run_options *o, int n_words, char **words, str *out, str *before, err *e)
+ * is never shortened. *words_at: where the words begin in out. */
+static status gather(const run_options *o, int n_words, char **words, str *out, size_t *words_at,
+                     str *before, err *e)
 {
     bool apart = compress_wanted(&o->compress) && n_words && !o->raw;
     bool from_stdin = o->prompt_file && !strcmp(o->prompt_file, "-");
@@ -172,20 +175,23 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
         str_put(before, out->at, out->n);
         str_cut(out, 0);
     }
+    if (out->n && n_words && !o->raw)
+        str_puts(out, "\n\n");
+    *words_at = out->n;
     for (int i = 0; i < n_words; i++) {
-        if (out->n)
-            str_puts(out, i ? " " : o->raw ? "" : "\n\n");
+        if (i)
+            str_puts(out, " ");
         str_puts(out, words[i]);
     }
     return out->bad || before->bad ? err_memory(e, "the prompt", out->n + before->n) : OK;
 }
 
-static status gather_files(const run_options *o, str *out, err *e)
+static status gather_files(const run_options *o, str *out, pictures *to, err *e)
 {
     file_form form = o->raw ? FILE_ALONE : compress_wanted(&o->compress) ? FILE_NAMED : FILE_FENCED;
     status st;
     for (int i = 0; i < o->files.n; i++) {
-        if ((st = message_add_file(out, o->files.at[i], form, e)))
+        if ((st = message_add_file(out, to, o->files.at[i], form, e)))
             return st;
         if (out->n > PROMPT_MAX)
             return err_set(e, E_LIMIT, "--file: files of more than %d bytes", PROMPT_MAX);
@@ -198,7 +204,8 @@ static status gather_files(const run_options *o, str *out, err *e)
 static status answer_once(chat *c, const run_options *o, const str *prompt, err *e)
 {
     status st;
-    if ((prompt->n || c->n_files) && (st = chat_add_user(c, str_text(prompt), prompt->n, e)))
+    if ((prompt->n || c->n_files || c->n_next) &&
+        (st = chat_add_user(c, str_text(prompt), prompt->n, e)))
         return st;
     if ((st = chat_answer(c, e)))
         return st;
@@ -257,6 +264,20 @@ static int check_task(const run_options *o, bool converse, bool tty, bool empty)
     return 2;
 }
 
+/* The words of the command line may name pictures. */
+static status take_word_paths(chat *c, str *prompt, size_t words_at, err *e)
+{
+    str words = {0};
+    status st = chat_take_paths(c, str_text(prompt) + words_at, &words, e);
+    if (!st) {
+        str_cut(prompt, words_at);
+        str_put(prompt, str_text(&words), words.n);
+        st = prompt->bad ? err_memory(e, "the prompt", words_at + words.n) : OK;
+    }
+    str_free(&words);
+    return st;
+}
+
 static void begin_chat(chat *c, const run_options *o, bool converse)
 {
     if (!c->seed_given)
@@ -283,8 +304,10 @@ static int run_run(const command *cmd, int argc, char **argv)
     int n_words, code = 0, bad = config_parse(cmd, argc, argv, &o, &n_words, &settings);
     chat c = {0};
     str prompt = {0}, files = {0};
+    pictures seen = {0};
     model_found pulled;
     made_run made = {0};
+    size_t words_at = 0;
     json_t *kept = NULL;
     talk_place place = {0};
     err e = {0};
@@ -310,10 +333,10 @@ static int run_run(const command *cmd, int argc, char **argv)
     }
     bool tty = isatty(STDIN_FILENO);
     bool converse = o.interactive || (tty && !n_words && !o.prompt_file && !o.single_turn);
-    if ((st = gather_files(&o, &files, &e)) ||
-        (st = gather(&o, n_words, argv, &prompt, &files, &e)))
+    if ((st = gather_files(&o, &files, &seen, &e)) ||
+        (st = gather(&o, n_words, argv, &prompt, &words_at, &files, &e)))
         goto out;
-    if ((code = check_task(&o, converse, tty, !prompt.n && !files.n)))
+    if ((code = check_task(&o, converse, tty, !prompt.n && !files.n && !seen.n)))
         goto out;
     if (o.resume && o.messages_file) {
         st = err_set(&e, E_ARG, "--resume and --messages exclude each other");
@@ -324,6 +347,10 @@ static int run_run(const command *cmd, int argc, char **argv)
     /* A bad prompt is reported before the model is loaded, which may take long. */
     if (!o.raw && (st = check_utf8("the prompt", str_text(&prompt), prompt.n, &e)))
         goto out;
+    /* An answer without pictures needs no tower. */
+    bool paths = !o.raw && has_picture_path(str_text(&prompt) + words_at);
+    o.sees = converse || seen.n || paths || o.messages_file || o.resume || made.messages ||
+             o.mmproj.file;
     /* Loading may take long, and the user may paste meanwhile. */
     if (converse)
         term_converse(true);
@@ -338,7 +365,10 @@ static int run_run(const command *cmd, int argc, char **argv)
     c.files = files;
     c.n_files = !files.n ? 0 : o.files.n ? o.files.n : 1;
     files = (str){0};
-    if (prompt.n || (!converse && (o.messages_file || c.n_files))) {
+    if ((st = chat_take_pictures(&c, &seen, &e)) ||
+        (st = take_word_paths(&c, &prompt, words_at, &e)))
+        goto out;
+    if (prompt.n || (!converse && (o.messages_file || c.n_files || c.n_next))) {
         if ((st = answer_once(&c, &o, &prompt, &e)) || (o.format && (st = print_object(&c, &e))))
             goto out;
         if (!converse && c.out.finish == CARAT_FINISH_CANCELLED)
@@ -359,6 +389,7 @@ out:
     term_converse(false);
     str_free(&prompt);
     str_free(&files);
+    pictures_free(&seen);
     json_decref(kept); /* o.model may be a string of it */
     return code;
 }

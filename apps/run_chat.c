@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { JSON_FILE_MAX = 64 << 20 }; /* bytes of a tools or conversation file */
+enum { JSON_FILE_MAX = TALK_BYTES }; /* bytes of a tools or conversation file */
 
 status check_utf8(const char *what, const char *text, size_t n, err *e)
 {
@@ -254,6 +254,7 @@ void chat_close(chat *c)
         memcpy(&c->texts, block, sizeof c->texts);
         mem_free(block);
     }
+    chat_free_pictures(c);
     str_free(&c->files);
     str_free(&c->raw_text);
     str_free(&c->waiting);
@@ -324,12 +325,12 @@ void chat_drop_tools(chat *c)
     c->tools = NULL;
 }
 
-static status append_user(chat *c, const char *text, size_t n, err *e)
+static status append_user(chat *c, const char *text, size_t n, bool pictured, err *e)
 {
     status st = check_utf8("the prompt", text, n, e);
     if (st)
         return st;
-    json_t *content = json_stringn(text, n);
+    json_t *content = pictured ? chat_user_content(c, text, n) : json_stringn(text, n);
     if (!content || json_array_append_new(
                         c->messages, json_pack("{s:s, s:o}", "role", "user", "content", content)))
         return chat_no_memory(e);
@@ -339,10 +340,10 @@ static status append_user(chat *c, const char *text, size_t n, err *e)
 /* The files as a message before the one that asks, because the last one is never shortened. */
 static status add_files_apart(chat *c, const char *text, size_t n, err *e)
 {
-    status st = append_user(c, str_text(&c->files), c->files.n, e);
+    status st = append_user(c, str_text(&c->files), c->files.n, false, e);
     if (st)
         return st;
-    if ((st = append_user(c, text, n, e))) {
+    if ((st = append_user(c, text, n, true, e))) {
         json_array_remove(c->messages, json_array_size(c->messages) - 1);
         return st;
     }
@@ -387,7 +388,7 @@ status chat_add_user(chat *c, const char *text, size_t n, err *e)
         str_put(&c->raw_text, text, n);
         return c->raw_text.bad ? chat_no_memory(e) : OK;
     }
-    return append_user(c, text, n, e);
+    return append_user(c, text, n, true, e);
 }
 
 static const char *message_role(const json_t *messages, size_t i)
@@ -550,8 +551,9 @@ status chat_count(chat *c, int64_t *n, err *e)
 {
     carat_chat prompt;
     status st = render_chat(c, &prompt, e);
-    if (!st)
-        *n = prompt.n_ids;
+    int64_t more = 0;
+    if (!st && !(st = chat_count_pictures(c, &prompt, &more, e)))
+        *n = prompt.n_ids + more;
     carat_chat_free(&prompt);
     return st;
 }
@@ -577,6 +579,9 @@ status chat_answer(chat *c, err *e)
         opt.starts_thinking = prompt.starts_thinking;
         opt.no_thoughts = prompt.no_thoughts;
         term_watch(c->s);
+        st = chat_place_pictures(c, &prompt, e);
+    }
+    if (!st) {
         st = carat_generate(c->s, prompt.ids, prompt.n_ids, &opt, answer_show, &c->out, &c->timings,
                             e);
         answer_finish(&c->out);
@@ -607,9 +612,12 @@ status chat_answer(chat *c, err *e)
 /* Notes the text of a question that goes. */
 static void note_deleted(chat *c, size_t i)
 {
-    json_t *content = json_object_get(json_array_get(c->messages, i), "content");
-    if (!strcmp(message_role(c->messages, i), "user") && json_is_string(content))
-        json_array_append(c->deleted, content);
+    str text = {0};
+    if (strcmp(message_role(c->messages, i), "user"))
+        return;
+    talks_put_text(&text, json_array_get(c->messages, i), false);
+    json_array_append_new(c->deleted, json_stringn(str_text(&text), text.n));
+    str_free(&text);
 }
 
 static bool cut_after_last_user(chat *c, bool with_it)
@@ -667,11 +675,7 @@ status chat_save(const chat *c, const char *path, err *e)
 {
     str lines = {0};
     status st;
-    json_t *all = json_array();
-    if (all && c->system)
-        json_array_append_new(all, json_pack("{s:s, s:s}", "role", "system", "content", c->system));
-    if (all)
-        json_array_extend(all, c->messages);
+    json_t *all = chat_saved(c);
     char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
     json_decref(all);
     if (!text)
@@ -687,7 +691,8 @@ status chat_save(const chat *c, const char *path, err *e)
 status chat_take_messages(chat *c, json_t *list, const char *what, err *e)
 {
     const char *system = NULL;
-    json_t *kept = json_array();
+    pictures loaded = {0};
+    json_t *kept = json_array(), *one;
     status st = kept ? OK : chat_no_memory(e);
     if (!st && !json_is_array(list))
         st = err_set(e, E_FORMAT, "%s: expected an array of messages", what);
@@ -699,7 +704,8 @@ status chat_take_messages(chat *c, json_t *list, const char *what, err *e)
             st = err_set(e, E_FORMAT, "%s: message %zu has no role", what, i + 1);
         else if (i == 0 && !strcmp(role, "system") && content)
             system = content;
-        else if (json_array_append(kept, msg))
+        else if (!(st = chat_load_message(c, msg, &loaded, what, &one, e)) &&
+                 json_array_append_new(kept, one))
             st = chat_no_memory(e);
     }
     if (!st && system)
@@ -708,7 +714,9 @@ status chat_take_messages(chat *c, json_t *list, const char *what, err *e)
         json_decref(c->messages);
         c->messages = kept;
         kept = NULL;
+        chat_use_pictures(c, &loaded);
     }
+    pictures_free(&loaded);
     json_decref(kept);
     return st;
 }

@@ -61,8 +61,11 @@ static void show_tools(const chat *c)
 static void show_files(const chat *c)
 {
     char line[96];
-    if (!c->n_files)
+    if (!c->n_files && !c->n_next)
         snprintf(line, sizeof line, "none; /file PATH puts one into the next message");
+    else if (!c->n_files)
+        snprintf(line, sizeof line, "%d picture%s with the next message", (int)c->n_next,
+                 c->n_next == 1 ? " goes" : "s go");
     else
         snprintf(line, sizeof line, "%d with %zu bytes go with the next message", c->n_files,
                  c->files.n);
@@ -402,14 +405,22 @@ static status cmd_file(chat *c, const char *arg, slash_result *r, err *e)
     if (!strcmp(arg, "none")) {
         str_cut(&c->files, 0);
         c->n_files = 0;
+        c->n_next = 0;
     } else if (*arg) {
-        status st = message_add_files(&c->files, &c->n_files, arg,
+        pictures found = {0};
+        size_t before = c->files.n;
+        int n_files = c->n_files;
+        status st = message_add_files(&c->files, &n_files, &found, arg,
                                       c->raw          ? FILE_ALONE
                                       : c->compresses ? FILE_NAMED
                                                       : FILE_FENCED,
                                       e);
+        if (!st && (st = chat_take_pictures(c, &found, e)))
+            str_cut(&c->files, before);
+        pictures_free(&found);
         if (st)
             return st;
+        c->n_files = n_files;
     }
     show_files(c);
     return OK;
@@ -501,8 +512,8 @@ const slash_command slash_commands[] = {
      NULL, cmd_drop},
     {"summary", "", "begin anew with a summary of the conversation, which is shown", SLASH_NONE,
      NULL, cmd_summary},
-    {"file", "[PATH... | none]", "put text files into the next message", SLASH_FILES, NULL,
-     cmd_file},
+    {"file", "[PATH... | none]", "put text files or pictures into the next message (also /image)",
+     SLASH_FILES, NULL, cmd_file},
     {"system", "[TEXT | none]", "show, set or remove the system message", SLASH_WORD, "none",
      cmd_system},
     {"tools", "[FILE | none]", "show the tools, declare them (JSON) or remove them", SLASH_FILE,
@@ -528,8 +539,8 @@ const slash_command slash_commands[] = {
     {0}};
 
 /* Spellings that people bring along; /temp X is /set temp X, and so on. */
-static const char *const aliases[][2] = {
-    {"?", "help"}, {"exit", "quit"}, {"bye", "quit"}, {"attach", "file"}, {"files", "file"}};
+static const char *const aliases[][2] = {{"?", "help"},      {"exit", "quit"},  {"bye", "quit"},
+                                         {"attach", "file"}, {"files", "file"}, {"image", "file"}};
 static const char *const settings_as_commands[] = {"temp",  "top-k", "top-p",
                                                    "min-p", "seed",  "limit"};
 

@@ -375,11 +375,23 @@ static void speak(chat *c, const char *asked)
         term_note("stopped");
     /* Without this the unanswered question would be part of the next prompt. */
     if (asked && (st || cancelled) && !c->kept)
-        chat_undo(c);
+        chat_take_back(c);
     if (st == E_LIMIT && asked && !c->kept && !c->raw)
         chat_tell_full(c, asked);
     if (chat_open_calls(c))
         term_note("the model waits for the tool: /result TEXT");
+}
+
+/* A typed message; paths in it may be pictures. A paste of several lines is text alone. */
+static status add_typed(chat *c, const str *in, bool is_text, err *e)
+{
+    str text = {0};
+    status st = is_text ? OK : chat_take_paths(c, in->at, &text, e);
+    if (!st)
+        st = is_text ? chat_add_user(c, in->at, in->n, e)
+                     : chat_add_user(c, str_text(&text), text.n, e);
+    str_free(&text);
+    return st;
 }
 
 int run_interactive(chat *c, const run_options *o)
@@ -409,12 +421,13 @@ int run_interactive(chat *c, const run_options *o)
         }
         if (!in.n)
             continue;
-        if (!is_text && in.at[0] == '/' && in.n > 1 && in.at[1] != '/')
+        bool drop = !is_text && !c->raw && chat_begins_with_picture(in.at);
+        if (!is_text && !drop && in.at[0] == '/' && in.n > 1 && in.at[1] != '/')
             st = slash_run(c, in.at, &r, &e);
         else if (chat_open_calls(c))
             st = err_set(&e, E_ARG, "the model waits for its tool: /result TEXT, or /undo");
         else
-            r.speak_now = asked = !(st = chat_add_user(c, in.at, in.n, &e));
+            r.speak_now = asked = !(st = add_typed(c, &in, is_text, &e));
         follow_command(&ed, c, &r);
         quit = r.quit;
         if (st)

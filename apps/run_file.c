@@ -1,4 +1,5 @@
-/* run_file.c - text files as parts of a message: `carat run -f FILE` and /file.
+/* run_file.c - files as parts of a message: `carat run -f FILE` and /file. What begins as a picture
+ * does is one (run_pictures.c); other files are text.
  *
  * A file becomes its name and its text between two fences. The fence is longer than every run of
  * backticks in the text, so no file can end its own block. A file that may be shortened
@@ -44,17 +45,28 @@ static status read_file(const char *path, str *out, err *e)
         if (n <= 0)
             break;
         str_put(out, buf, (size_t)n);
-        if (out->n > FILE_MAX)
-            st = err_set(e, E_LIMIT, "%s: a file of more than %d bytes", path, FILE_MAX);
+        if (out->n > PICTURE_MAX_BYTES)
+            st = err_set(e, E_LIMIT, "%s: a file of more than %d bytes", path, PICTURE_MAX_BYTES);
     }
     close(fd);
     return !st && out->bad ? err_memory(e, path, out->n) : st;
+}
+
+/* A picture goes to the list. *done: it was one. */
+static status take_picture(const char *path, str *bytes, pictures *to, bool *done, err *e)
+{
+    size_t n = bytes->n;
+    image_kind(str_text(bytes), n, done);
+    return *done ? pictures_add(to, (uint8_t *)str_take(bytes), n, path, e) : OK;
 }
 
 /* Text is valid UTF-8 without U+0000. A mark at its beginning (BOM) is dropped. */
 static status check_text(const char *path, str *text, err *e)
 {
     const unsigned char *b = (const unsigned char *)text->at;
+    bool reads;
+    if (text->n > FILE_MAX)
+        return err_set(e, E_LIMIT, "%s: a text file of more than %d bytes", path, FILE_MAX);
     if (text->n >= 2 && ((b[0] == 0xff && b[1] == 0xfe) || (b[0] == 0xfe && b[1] == 0xff)))
         return err_set(e, E_FORMAT, "%s: text in UTF-16; a message takes UTF-8", path);
     if (text->n >= 3 && !memcmp(b, "\xef\xbb\xbf", 3))
@@ -63,6 +75,10 @@ static status check_text(const char *path, str *text, err *e)
         uint32_t cp;
         bool ok;
         int len = utf8_decode(text->at + at, text->n - at, &cp, &ok);
+        if ((!ok || !cp) && image_kind(text->at, text->n, &reads))
+            return err_set(e, E_UNSUPPORTED,
+                           "%s: %s; pictures are read from PNG, JPEG and WebP files", path,
+                           image_kind(text->at, text->n, &reads));
         if (!ok || !cp)
             return err_set(
                 e, E_FORMAT,
@@ -92,12 +108,18 @@ static void put_fence(str *out, int n)
         str_putc(out, '\n');
 }
 
-status message_add_file(str *out, const char *path, file_form form, err *e)
+status message_add_file(str *out, pictures *to, const char *path, file_form form, err *e)
 {
     str text = {0};
+    bool done = false;
     status st = read_file(path, &text, e);
     if (!st)
-        st = check_text(path, &text, e);
+        st = take_picture(path, &text, to, &done, e);
+    if (st || done) {
+        str_free(&text);
+        return st;
+    }
+    st = check_text(path, &text, e);
     if (!st && form == FILE_ALONE) {
         str_put(out, str_text(&text), text.n);
     } else if (!st && !(st = check_utf8("the name of a file", path, strlen(path), e))) {
@@ -115,14 +137,15 @@ status message_add_file(str *out, const char *path, file_form form, err *e)
 
 /* Reads `words` as a shell would: quotes, backslashes, ~ and patterns; commands are not run. A name
  * with spaces that exists needs no quotes. */
-status message_add_files(str *out, int *n_files, const char *words, file_form form, err *e)
+status message_add_files(str *out, int *n_files, pictures *to, const char *words, file_form form,
+                         err *e)
 {
     size_t before = out->n;
     wordexp_t w = {0};
     status st = OK;
     if (!access(words, F_OK)) {
-        if (!(st = message_add_file(out, words, form, e)))
-            ++*n_files;
+        if (!(st = message_add_file(out, to, words, form, e)))
+            *n_files += out->n > before;
         else
             str_cut(out, before);
         return st;
@@ -133,12 +156,16 @@ status message_add_files(str *out, int *n_files, const char *words, file_form fo
     if (bad)
         return err_set(e, E_ARG, "%s: names with the shell's special characters need quotes",
                        words);
-    for (size_t i = 0; !st && i < w.we_wordc; i++)
-        st = message_add_file(out, w.we_wordv[i], form, e);
+    int n_texts = 0;
+    for (size_t i = 0; !st && i < w.we_wordc; i++) {
+        size_t n = out->n;
+        st = message_add_file(out, to, w.we_wordv[i], form, e);
+        n_texts += out->n > n;
+    }
     if (st)
         str_cut(out, before);
     else
-        *n_files += (int)w.we_wordc;
+        *n_files += n_texts;
     wordfree(&w);
     return st;
 }

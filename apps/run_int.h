@@ -6,6 +6,7 @@
  *     run_keep.c   conversations kept between runs
  *     run_tab.c    what Tab offers
  *     run_file.c   text files as parts of a message
+ *     run_pictures.c  pictures as parts of a message
  *     run_edit.c   the interactive loop: line editing, history of lines
  *     run_full.c   a full context: oldest turns dropped, or a summary in their place
  *     run_commands.c  the /commands
@@ -22,6 +23,8 @@
 #include "apps/sparse_options.h"
 #include "apps/hub_options.h"
 #include "apps/kv_options.h"
+#include "apps/media/pictures.h"
+#include "apps/mmproj_options.h"
 #include "apps/options.h"
 #include "apps/sample_options.h"
 #include "apps/talks.h"
@@ -36,6 +39,8 @@ typedef struct run_options {
     const char *model, *prompt_file, *system, *tools_file, *messages_file;
     const char *schema_file, *grammar_file;
     const char *isa, *wrap, *repack;
+    mmproj_options mmproj;
+    bool sees; /* the model is opened with its vision tower */
     kv_options kv;
     device_options where;
     pool_options pool;
@@ -104,14 +109,17 @@ typedef struct chat {
     bool thinking, raw, quiet, seed_given;
     str files; /* put in front of the next message */
     int n_files;
-    bool keep;         /* this conversation is written after each answer */
-    talk_place talk;   /* where */
-    const char *title; /* of it; NULL: none yet */
-    bool named;        /* the user gave the title: it outlives the first question */
-    json_t *deleted;   /* texts of questions that /undo or /clear has deleted, for run_edit.c */
-    json_t *messages;  /* OpenAI's shape, without the system message */
-    char *system;      /* or NULL */
-    char *tools;       /* JSON text, or NULL */
+    pictures pictures;                  /* by number: of the messages, and of the next one */
+    carat_media *media[PICTURES_MAX];   /* those that a prompt had */
+    int32_t next[PICTURES_MAX], n_next; /* numbers of the next message's pictures */
+    bool keep;                          /* this conversation is written after each answer */
+    talk_place talk;                    /* where */
+    const char *title;                  /* of it; NULL: none yet */
+    bool named;       /* the user gave the title: it outlives the first question */
+    json_t *deleted;  /* texts of questions that /undo or /clear has deleted, for run_edit.c */
+    json_t *messages; /* OpenAI's shape, without the system message */
+    char *system;     /* or NULL */
+    char *tools;      /* JSON text, or NULL */
     /* With has_form set, answers follow this schema or grammar: its kind and its source. */
     bool has_form;
     carat_grammar_kind form_kind;
@@ -144,7 +152,7 @@ bool effort_known(const char *level); /* one of these */
 status chat_apply_settings(chat *c, err *e);
 char *chat_keep_text(chat *c,
                      const char *text); /* a copy that lives as long as c; NULL: no memory */
-/* The files of /file go in front of the text. */
+/* The files and pictures of /file go in front of the text. */
 status chat_add_user(chat *c, const char *text, size_t n, err *e);
 status chat_add_result(chat *c, const char *text, err *e); /* answers the oldest open call */
 int chat_open_calls(const chat *c);
@@ -170,6 +178,7 @@ status chat_resume(chat *c, json_t *kept, const talk_place *place, err *e);
 void chat_show_last(const chat *c);        /* the last question and answer, dimmed, on stderr */
 void chat_name(chat *c, const char *text); /* the first line of it becomes the title */
 void chat_keep(chat *c); /* writes the conversation, if it is kept; a failure is told once */
+json_t *chat_saved(const chat *c); /* the messages as they are saved; NULL: no memory */
 status check_utf8(const char *what, const char *text, size_t n, err *e);
 
 /* In other programs the first operand of `run` is the model. Here it is one if it names a model of
@@ -200,11 +209,34 @@ bool run_has_dashes(int argc, char **argv); /* is "--" among the words of the co
 /* How a file becomes part of a message. Between fences its text is code, which is never shortened
  * in part; so files that may be shortened come without them. */
 typedef enum file_form { FILE_FENCED, FILE_NAMED, FILE_ALONE } file_form;
-/* Appends the file's name and its text; FILE_ALONE: its text. E_FORMAT where it is not text in
- * UTF-8, E_LIMIT beyond 16 MiB. */
-status message_add_file(str *out, const char *path, file_form form, err *e);
+/* Appends the file's name and its text; FILE_ALONE: its text. A picture goes to the list. E_FORMAT
+ * where it is neither a picture nor text in UTF-8, E_LIMIT beyond 16 MiB of text. */
+status message_add_file(str *out, pictures *to, const char *path, file_form form, err *e);
 /* The same for words as a shell would read them. On failure out is as before. */
-status message_add_files(str *out, int *n_files, const char *words, file_form form, err *e);
+status message_add_files(str *out, int *n_files, pictures *to, const char *words, file_form form,
+                         err *e);
+
+/* ---- Pictures (run_pictures.c) ---- */
+
+void chat_free_pictures(chat *c);
+/* The pictures of the list go with the next message, and the user is told. All of them or none. */
+status chat_take_pictures(chat *c, pictures *from, err *e);
+/* Takes the pictures whose paths stand in a typed text. *out: the text, in which such a path is
+ * "picture N". A path that names no file stays, which is told. On failure nothing is taken. */
+status chat_take_paths(chat *c, const char *text, str *out, err *e);
+bool chat_begins_with_picture(const char *text); /* with the path of a picture that exists */
+bool has_picture_path(const char *text);         /* somewhere */
+/* A message's content: the text, or parts with the pictures, which are taken. NULL: no memory. */
+json_t *chat_user_content(chat *c, const char *text, size_t n);
+void chat_take_back(chat *c); /* chat_undo, and the pictures go with the next message */
+/* A saved message to one of a conversation, its pictures into the list. what: for errors. */
+status chat_load_message(const chat *c, json_t *m, pictures *to, const char *what, json_t **out,
+                         err *e);
+/* The pictures of loaded messages take the place of all but those of the next message. */
+void chat_use_pictures(chat *c, pictures *loaded);
+/* What the pictures of a prompt add to its length. */
+status chat_count_pictures(const chat *c, const carat_chat *prompt, int64_t *more, err *e);
+status chat_place_pictures(chat *c, carat_chat *prompt, err *e);
 
 /* What Tab offers for a command's argument. */
 typedef enum slash_kind {

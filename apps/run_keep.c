@@ -57,16 +57,21 @@ void chat_show_last(const chat *c)
 {
     size_t n = json_array_size(c->messages), from = n > 2 ? n - 2 : 0;
     for (size_t i = from; i < n; i++) {
-        json_t *m = json_array_get(c->messages, i), *content = json_object_get(m, "content");
+        json_t *m = json_array_get(c->messages, i);
         const char *role = json_string_value(json_object_get(m, "role"));
-        if (!role || !json_string_length(content))
+        str text = {0};
+        talks_put_text(&text, m, true);
+        if (!role || !text.n) {
+            str_free(&text);
             continue;
+        }
         bool user = !strcmp(role, "user");
         word_wrap w = {0};
         term_set(stderr, TERM_DIM);
         if (user)
             term_put_words(stderr, &w, ">>> ", 4);
-        term_put_words(stderr, &w, json_string_value(content), json_string_length(content));
+        term_put_words(stderr, &w, text.at, text.n);
+        str_free(&text);
         term_end_words(stderr, &w);
         term_set(stderr, TERM_PLAIN);
         fputs("\n", stderr);
@@ -117,12 +122,7 @@ void chat_keep(chat *c)
     }
     if (!c->keep || c->raw || !json_array_size(c->messages))
         return;
-    json_t *list = json_array();
-    if (list && c->system)
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s}", "role", "system", "content", c->system));
-    if (list)
-        json_array_extend(list, c->messages);
+    json_t *list = chat_saved(c);
     json_t *kept = json_pack("{s:i, s:s, s:s, s:o*, s:s*, s:o}", "version", 1, "title",
                              c->title ? c->title : "", "model", c->info.name, "open",
                              model_to_open(c), "tools", c->tools, "messages", list);

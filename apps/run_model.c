@@ -97,6 +97,10 @@ status run_open_model(const char *path, const run_options *o, carat_model **m, e
                               .progress = term_progress,
                               .log = show_log};
     status st = options_repack(o->repack, &mo.no_repack, e);
+    if (!st)
+        st = mmproj_options_apply(&o->mmproj, &mo, e);
+    if (!o->sees)
+        mo.mmproj = NULL;
     device_options_apply(&o->where, &mo);
     *m = NULL;
     if (st)

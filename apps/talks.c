@@ -333,3 +333,20 @@ status talks_forget(talk_place *place, bool *other, err *e)
     }
     return st;
 }
+
+void talks_put_text(str *out, const json_t *message, bool pictures)
+{
+    size_t i;
+    json_t *part, *content = json_object_get(message, "content");
+    str_put(out, json_string_value(content), json_string_length(content));
+    json_array_foreach(content, i, part)
+    {
+        const json_t *text = json_object_get(part, "text"), *name = json_object_get(part, "name");
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (json_is_string(text))
+            str_put(out, json_string_value(text), json_string_length(text));
+        else if (pictures && type && !strncmp(type, "image", 5))
+            str_printf(out, "[picture: %s]\n",
+                       json_is_string(name) ? json_string_value(name) : "without a name");
+    }
+}

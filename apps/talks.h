@@ -12,6 +12,7 @@
 #define APPS_TALKS_H
 
 #include "base/err.h"
+#include "base/str.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -20,7 +21,7 @@
 
 enum {
     TALKS_MAX = 1000,      /* a new one beyond this removes the one unchanged for longest */
-    TALK_BYTES = 64 << 20, /* of a file */
+    TALK_BYTES = 96 << 20, /* of a file: 64 MiB of pictures are 86 as text */
     TALK_TITLE = 60        /* characters of a title made from a message */
 };
 
@@ -62,5 +63,7 @@ status talks_write(talk_place *place, const json_t *object, bool *moved, err *e)
  * program has changed the file, so it stays. */
 status talks_forget(talk_place *place, bool *other, err *e);
 status talks_remove(int64_t number, err *e);
+/* Appends the text of a message, whose content may have parts. pictures: with a line for each. */
+void talks_put_text(str *out, const json_t *message, bool pictures);
 
 #endif

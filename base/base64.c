@@ -47,3 +47,17 @@ bool base64_decode(const char *text, size_t n, uint8_t *out, size_t *n_out, size
     *n_out = at;
     return true;
 }
+
+void base64_put(str *out, const void *bytes, size_t n)
+{
+    static const char code[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint8_t *b = bytes;
+    for (size_t i = 0; i < n; i += 3) {
+        size_t left = n - i;
+        uint32_t v = (uint32_t)b[i] << 16 | (left > 1 ? (uint32_t)b[i + 1] << 8 : 0) |
+                     (left > 2 ? b[i + 2] : 0);
+        const char four[] = {code[v >> 18], code[v >> 12 & 63], left > 1 ? code[v >> 6 & 63] : '=',
+                             left > 2 ? code[v & 63] : '='};
+        str_put(out, four, sizeof four);
+    }
+}

@@ -3,7 +3,6 @@
  */
 #include "image/image_int.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 static const struct {
@@ -23,9 +22,9 @@ static const struct {
     int8_t format; /* -1: not read */
     const char *kind;
 } beginnings[] = {
-    {"\x89PNG\r\n\x1a\n", 0, 8, IMAGE_PNG, NULL},
-    {"\xff\xd8\xff", 0, 3, IMAGE_JPEG, NULL},
-    {"WEBP", 8, 4, IMAGE_WEBP, NULL},
+    {"\x89PNG\r\n\x1a\n", 0, 8, IMAGE_PNG, "a PNG file"},
+    {"\xff\xd8\xff", 0, 3, IMAGE_JPEG, "a JPEG file"},
+    {"WEBP", 8, 4, IMAGE_WEBP, "a WebP file"},
     {"GIF8", 0, 4, -1, "a GIF file"},
     {"BM", 0, 2, -1, "a BMP file"},
     {"II*\0", 0, 4, -1, "a TIFF file"},
@@ -47,22 +46,36 @@ const char *image_format_name(image_format f)
     return formats[f].name;
 }
 
-static status find_format(const image_file *f, image_format *out, err *e)
+/* The row of beginnings that a file has; -1: none. */
+static int find_beginning(const uint8_t *bytes, size_t n_bytes)
 {
-    const char *kind = f->n_bytes ? "no picture" : "an empty file";
     for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++) {
         size_t at = beginnings[i].at, n = beginnings[i].n;
-        if (f->n_bytes < at + n || memcmp(f->bytes + at, beginnings[i].bytes, n))
-            continue;
-        if (beginnings[i].format >= 0) {
-            *out = (image_format)beginnings[i].format;
-            return OK;
-        }
-        kind = beginnings[i].kind;
-        break;
+        if (n_bytes >= at + n && !memcmp(bytes + at, beginnings[i].bytes, n))
+            return (int)i;
+    }
+    return -1;
+}
+
+const char *image_kind(const void *bytes, size_t n_bytes, bool *reads)
+{
+    int i = find_beginning(bytes, n_bytes);
+    *reads = i >= 0 && beginnings[i].format >= 0;
+    return i < 0 ? NULL : beginnings[i].kind;
+}
+
+static status find_format(const image_file *f, image_format *out, err *e)
+{
+    int i = find_beginning(f->bytes, f->n_bytes);
+    if (i >= 0 && beginnings[i].format >= 0) {
+        *out = (image_format)beginnings[i].format;
+        return OK;
     }
     return err_set(e, E_UNSUPPORTED, "%s: %s; pictures are read from PNG, JPEG and WebP files",
-                   f->name, kind);
+                   f->name,
+                   i >= 0       ? beginnings[i].kind
+                   : f->n_bytes ? "no picture"
+                                : "an empty file");
 }
 
 /* The size as the file stores it: of a picture that lies on its side, the other one. */

@@ -15,6 +15,7 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* 67,108,864 pixels: more than any phone's 48 megapixels, and 192 MiB. */
@@ -35,6 +36,9 @@ typedef struct image_head {
 } image_head;
 
 const char *image_format_name(image_format f);
+/* The kind of picture by the first bytes of a file: "a PNG file"; NULL: none that is known. *reads:
+ * is it one of image_format? */
+const char *image_kind(const void *bytes, size_t n_bytes, bool *reads);
 
 /* Reads a file's size and orientation, and checks them. Takes no memory for pixels. name is for
  * messages. E_UNSUPPORTED: another kind of file, or a kind of colours that is not read; E_LIMIT: a

@@ -1,4 +1,4 @@
-/* media_cli_test.c - pictures on the command line: `carat logits --image`. */
+/* media_cli_test.c - pictures on the command line: `carat logits --image`, `carat run`. */
 #include "apps/commands.h"
 #include "base/base64.h"
 #include "base/map.h"
@@ -8,6 +8,7 @@
 #include "tests/toy_model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A PNG file of one pixel. */
@@ -87,4 +88,156 @@ TEST(cli_serve_checks_options_of_pictures_at_start)
     run(2, "is not a directory", ARGS("serve", "-m", "none.gguf", "--media-path", "/dev/null"));
     run(2, "--image-tokens 1121: expected",
         ARGS("serve", "-m", "none.gguf", "--image-tokens", "1121"));
+}
+
+/* ---- carat run ------------------------------------------------------------------------------ */
+
+/* A model with its tower beside it, in the test's directory. */
+static const char *write_seeing(void)
+{
+    static char text[512];
+    const char *tower;
+    snprintf(text, sizeof text, "%s", toy_model_write(&(toy_model_file){.base = "e2b"}));
+    tower = test_temp("mmproj-F32.gguf");
+    const char *make[] = {"tiny-mmproj-clamped", tower, "--type", "f32"};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
+    return text;
+}
+
+/* The same file under another name. */
+static const char *copy_dot(const char *name)
+{
+    static char path[512];
+    char *bytes;
+    size_t n;
+    err e = {0};
+    CHECK_OK(file_read_all(write_dot(), 1000, &bytes, &n, &e), e);
+    snprintf(path, sizeof path, "%s", test_temp(name));
+    CHECK_OK(file_replace(path, false, bytes, n, &e), e);
+    mem_free(bytes);
+    return path;
+}
+
+#define RUN                                                                                        \
+    "run", "-m", text, "-c", "1024", "-t", "1", "-n", "2", "--greedy", "--image-tokens", "70"
+
+/* The tokens of the prompt that a run says it had. */
+static int prompt_tokens(const char *const *args, const char *says)
+{
+    spawned r;
+    spawn_carat(&r, NULL, args);
+    CHECK_MSG(r.code == 0 && strstr(str_text(&r.err), says), "exit status %d; stderr: %s", r.code,
+              str_text(&r.err));
+    const char *at = strstr(str_text(&r.err), "[prompt ");
+    CHECK(at);
+    int n = atoi(at + 8);
+    spawned_free(&r);
+    return n;
+}
+
+TEST(cli_run_sees_pictures_by_every_way)
+{
+    char picture[512], words[1200];
+    const char *text = write_seeing(), *says = "[picture 1: a photo.png, 1x1, ";
+    snprintf(picture, sizeof picture, "%s", copy_dot("a photo.png"));
+    int blind = prompt_tokens(ARGS(RUN, "is picture 1 red?"), ""),
+        one = prompt_tokens(ARGS(RUN, "-f", picture, "is picture 1 red?"), says),
+        two = prompt_tokens(ARGS(RUN, "--image", picture, "-f", picture, "is picture 1 red?"),
+                            "[picture 2: a photo.png, 1x1, ");
+    CHECK(one > blind + 40);
+    CHECK_EQ(two - one, one - blind);
+    static const char *const forms[] = {"is %s red?", "is '%s' red?", "is file://%s red?"};
+    for (int i = 0; i < 3; i++) { /* in the words, where "picture 1" takes its place */
+        snprintf(words, sizeof words, forms[i], picture);
+        CHECK_EQ(prompt_tokens(ARGS(RUN, words), says), one);
+    }
+    run(0, "there is no such file, so it stays a word", ARGS(RUN, "is ./none.png red?"));
+}
+
+TEST(cli_run_refuses_pictures_in_words)
+{
+    char picture[512], bomb[512];
+    const char *text = write_seeing(), *many[64] = {RUN, "a"}, *place = test_temp("");
+    uint8_t huge[] = {0x89, 'P',  'N', 'G', '\r', '\n', 0x1a, '\n', 0,    0,    0,
+                      13,   'I',  'H', 'D', 'R',  0,    0,    0x75, 0x30, 0,    0,
+                      0x75, 0x30, 8,   2,   0,    0,    0,    0xf8, 0xd8, 0x32, 0x7a};
+    err e = {0};
+    snprintf(picture, sizeof picture, "%s", copy_dot("b.png"));
+    snprintf(bomb, sizeof bomb, "%s", test_temp("bomb.png"));
+    CHECK_OK(file_replace(bomb, false, (char *)huge, sizeof huge, &e), e);
+    for (int i = 0, n = 13; i < 17; i++) {
+        many[n++] = "-f";
+        many[n++] = picture;
+    }
+    run(1, "b.png: more than 16 pictures", many);
+    run(1, "bomb.png", ARGS(RUN, "-f", bomb, "a"));
+    run(1, "a directory", ARGS(RUN, "-f", place, "a"));
+    run(1, "no-such.png", ARGS(RUN, "-f", "no-such.png", "a"));
+    CHECK_OK(file_replace(bomb, false, "GIF89a\x80\xff", 8, &e), e);
+    run(1, "a GIF file; pictures are read from PNG, JPEG and WebP", ARGS(RUN, "-f", bomb, "a"));
+    run(1, "b.png: a picture, and toy sees none: it is open without its vision tower",
+        ARGS(RUN, "--mmproj", "none", "-f", picture, "a"));
+    run(1, "text without a chat format has none", ARGS(RUN, "--raw", "-f", picture, "a"));
+    char words[600];
+    snprintf(words, sizeof words, "is %s red?", picture);
+    run(0, "sees no pictures: ", ARGS(RUN, "--mmproj", "none", words));
+    run(1, "--image-tokens 7: expected", ARGS("run", "-m", text, "--image-tokens", "7", "a"));
+}
+
+/* A conversation with pictures is saved whole: it goes on where their files are gone. */
+TEST(cli_conversation_with_pictures)
+{
+    char state[600], picture[600], line[1400], saved[600], *kept;
+    const char *text = write_seeing();
+    size_t n;
+    terminal t;
+    err e = {0};
+    snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
+    snprintf(saved, sizeof saved, "%s", test_temp("saved.json"));
+    snprintf(picture, sizeof picture, "%s", copy_dot("my dot.png"));
+    terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1"), ARGS(RUN, "-i"));
+    terminal_expect(&t, ">>> ");
+    snprintf(line, sizeof line, "/image '%s'\r", picture);
+    terminal_type(&t, line);
+    terminal_expect(&t, "[picture 1: my dot.png, 1x1, ");
+    terminal_expect(&t, "1 picture goes with the next message");
+    terminal_type(&t, "/image no-such.png\r");
+    terminal_expect(&t, "no-such.png");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "Hello\r");
+    terminal_expect(&t, "answer 2 tokens");
+    terminal_expect(&t, ">>> ");
+    /* As a terminal types a file that is dropped on it. */
+    str drop = {0};
+    for (const char *c = picture; *c; c++)
+        str_printf(&drop, *c == ' ' ? "\\ " : "%c", *c);
+    snprintf(line, sizeof line, "%s what is it?\r", drop.at);
+    str_free(&drop);
+    terminal_type(&t, line);
+    terminal_expect(&t, "[picture 2: my dot.png, 1x1, ");
+    terminal_expect(&t, "answer 2 tokens");
+    terminal_expect(&t, ">>> ");
+    snprintf(line, sizeof line, "/save %s\r", saved);
+    terminal_type(&t, line);
+    terminal_expect(&t, "saved ");
+    terminal_type(&t, "/undo\r");
+    terminal_expect(&t, "took back");
+    terminal_type(&t, "/quit\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    CHECK_OK(file_read_all(saved, 1 << 20, &kept, &n, &e), e);
+    CHECK(strstr(kept, "data:image/png;base64,iVBORw0KGgo") &&
+          strstr(kept, "picture 2 what is it?"));
+    mem_free(kept);
+    remove(picture);
+    terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1"), ARGS(RUN, "--resume"));
+    terminal_expect(&t, "[picture: my dot.png]");
+    terminal_expect(&t, ">>> ");
+    snprintf(line, sizeof line, "/load %s\r", saved);
+    terminal_type(&t, line);
+    terminal_expect(&t, "loaded 4 messages");
+    terminal_type(&t, "Go on\r");
+    terminal_expect(&t, "answer 2 tokens");
+    terminal_type(&t, "/quit\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    run(1, "a picture, and toy sees none", ARGS(RUN, "--mmproj", "none", "--messages", saved, "a"));
 }

@@ -66,25 +66,39 @@ static status check_room(const pictures *l, size_t n, const char *name, err *e)
     return OK;
 }
 
+static status append(pictures *l, const picture *p, err *e)
+{
+    int64_t area = (int64_t)p->head.width * p->head.height;
+    if (area > PICTURES_MAX_PIXELS - l->n_pixels)
+        return err_set(e, E_LIMIT, "%s: the pictures have more than %d pixels together", p->name,
+                       PICTURES_MAX_PIXELS);
+    if (!l->at && !(l->at = mem_calloc(PICTURES_MAX, sizeof *l->at)))
+        return err_memory(e, "a picture", PICTURES_MAX * sizeof *l->at);
+    l->at[l->n++] = *p;
+    l->n_bytes += p->n;
+    l->n_pixels += area;
+    return OK;
+}
+
 static status add_checked(pictures *l, uint8_t *bytes, size_t n, const char *name, err *e)
 {
     picture p = {.bytes = bytes, .n = n};
     status st = check_room(l, n, name, e);
-    if (st || (st = image_head_read(&p.head, bytes, n, name, e)))
-        return st;
-    int64_t area = (int64_t)p.head.width * p.head.height;
-    if (area > PICTURES_MAX_PIXELS - l->n_pixels)
-        return err_set(e, E_LIMIT, "%s: the pictures have more than %d pixels together", name,
-                       PICTURES_MAX_PIXELS);
-    if (!l->at && !(l->at = mem_calloc(PICTURES_MAX, sizeof *l->at)))
-        return err_memory(e, "a picture", PICTURES_MAX * sizeof *l->at);
-    if ((st = take_room(n, name, e)))
+    if (st || (st = image_head_read(&p.head, bytes, n, name, e)) || (st = take_room(n, name, e)))
         return st;
     snprintf(p.name, sizeof p.name, "%s", name);
-    l->at[l->n++] = p;
-    l->n_bytes += n;
-    l->n_pixels += area;
-    return OK;
+    if ((st = append(l, &p, e)))
+        give_room(n);
+    return st;
+}
+
+status pictures_move(pictures *to, pictures *from, int32_t i, err *e)
+{
+    picture *p = &from->at[i];
+    status st = check_room(to, p->n, p->name, e);
+    if (!st && !(st = append(to, p, e)))
+        *p = (picture){0};
+    return st;
 }
 
 status pictures_add(pictures *l, uint8_t *bytes, size_t n, const char *name, err *e)

@@ -39,6 +39,7 @@ typedef struct pictures { /* zeroed: none */
     int32_t n;
     size_t n_bytes;
     int64_t n_pixels;
+    bool keep; /* files stay after they are decoded */
 } pictures;
 
 /* What may be read. All NULL: data URIs alone. */
@@ -51,6 +52,9 @@ typedef struct picture_rules {
 void pictures_free(pictures *l); /* safe on a zeroed or freed one */
 /* Frees the file of a picture, whose header stays. Once more is fine. */
 void picture_drop_file(picture *p);
+
+/* Appends picture i of `from`, which leaves its place there. E_LIMIT, E_MEMORY: it stays. */
+status pictures_move(pictures *to, pictures *from, int32_t i, err *e);
 
 /* Each appends a picture, or leaves the list as it was. E_UNSUPPORTED: no picture that is read, or
  * a way that is switched off; E_FORMAT: damaged; E_LIMIT; E_IO; E_MEMORY, also where the

@@ -1,5 +1,6 @@
 /* soft.c - see soft.h. */
 #include "apps/media/soft.h"
+#include "base/mem.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -27,19 +28,64 @@ status picture_count(const picture *p, const carat_model *m, int32_t *n, err *e)
                                                                              : OK;
 }
 
-status picture_open(picture *p, carat_model *m, carat_media **out, err *e)
+status pictures_count(const pictures *l, const carat_model *m, picture_places at, int64_t *more,
+                      int32_t *bad, err *e)
+{
+    status st = OK;
+    *more = 0;
+    *bad = -1;
+    for (int32_t i = 0; i < at.n && !st; i++) {
+        int32_t n_soft = 0, k = at.number[i];
+        if (k < 0 || k >= l->n)
+            return err_set(e, E_ARG, "a message names a picture that is not there");
+        *bad = k;
+        st = picture_count(&l->at[k], m, &n_soft, e);
+        *more += n_soft + at.n_around - 1;
+    }
+    return st;
+}
+
+static status open_picture(picture *p, carat_model *m, bool keep, carat_media **out, err *e)
 {
     const carat_image_options o = {.n_tokens = p->n_tokens};
     image pixels = {0};
     err own = {0};
-    *out = NULL;
     pthread_mutex_lock(&decoding);
     status st = image_decode(&pixels, p->bytes, p->n, p->name, e);
     if (!st && carat_image_new(m, pixels.rgb, pixels.width, pixels.height, &o, out, &own))
         st = named(p, &own, e);
-    if (!st)
+    if (!st && !keep)
         picture_drop_file(p);
     image_free(&pixels);
     pthread_mutex_unlock(&decoding);
     return st;
+}
+
+status pictures_place(pictures *l, carat_model *m, carat_media **media, picture_places at,
+                      const int32_t *ids, int64_t n, int32_t **out, int64_t *n_out, int32_t *bad,
+                      err *e)
+{
+    carat_media *list[PICTURES_MAX];
+    *bad = -1;
+    if (at.n > PICTURES_MAX)
+        return err_set(e, E_LIMIT, "a prompt with %d pictures; at most %d are seen", at.n,
+                       PICTURES_MAX);
+    for (int32_t i = 0; i < at.n; i++) {
+        int32_t k = *bad = at.number[i];
+        status st = media[k] ? OK : open_picture(&l->at[k], m, l->keep, &media[k], e);
+        if (st)
+            return st;
+        list[i] = media[k];
+    }
+    *bad = -1;
+    int64_t n_all = carat_media_expand(m, ids, n, list, at.n, NULL, 0, e);
+    if (n_all < 0)
+        return e->status;
+    int32_t *all = mem_calloc((size_t)n_all, sizeof *all);
+    if (!all)
+        return err_memory(e, "a prompt with pictures", (size_t)n_all * sizeof *all);
+    carat_media_expand(m, ids, n, list, at.n, all, n_all, NULL);
+    *out = all;
+    *n_out = n_all;
+    return OK;
 }

@@ -2,6 +2,7 @@
 #include "apps/server/embed_form.h"
 
 #include "apps/server/jsonw.h"
+#include "base/base64.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -167,35 +168,13 @@ bool embed_norm(const embed_request *rq, float *v, int32_t *n, problem *p)
 
 /* ---- Writing ---- */
 
-static void put_base64(const float *v, int32_t n, str *o)
-{
-    static const char code[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint32_t held = 0;
-    int n_held = 0; /* bits */
-    size_t n_out = 0;
-    for (int32_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &v[i], sizeof bits);
-        for (int b = 0; b < 4; b++) { /* little-endian, whatever this machine is */
-            held = held << 8 | (bits >> 8 * b & 255);
-            for (n_held += 8; n_held >= 6; n_out++)
-                str_putc(o, code[held >> (n_held -= 6) & 63]);
-        }
-    }
-    if (n_held) {
-        str_putc(o, code[held << (6 - n_held) & 63]);
-        for (n_out++; n_out % 4; n_out++)
-            str_putc(o, '=');
-    }
-}
-
 /* Nine digits name a float exactly. */
 static void put_vector(const embed_answer *a, const char *key, const float *v, int32_t n, str *o)
 {
     if (a->rq->base64) {
         json_key(o, key);
         str_putc(o, '"');
-        put_base64(v, n, o);
+        base64_put(o, v, (size_t)n * sizeof *v); /* little-endian, as every machine of carat's */
         str_putc(o, '"');
         return;
     }

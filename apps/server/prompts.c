@@ -114,22 +114,20 @@ static bool render(const stream *st, const str *own, str *begun, carat_chat *cha
     return problem_of(rq, p, &e);
 }
 
-/* What pictures add to the length of a prompt with a placeholder for each. */
+/* A sentence about picture k of the request; -1: about none. */
+static bool problem_of_number(const stream *st, int32_t k, problem *p, const err *e)
+{
+    return k < 0 ? problem_from(p, e) : problem_of_picture(p, &st->rq.pictures.at[k], e);
+}
+
 static bool count_pictures(const stream *st, const int32_t *images, int32_t n, int32_t n_around,
                            int64_t *more, problem *p)
 {
-    const pictures *l = &st->rq.pictures;
     err e = {0};
-    *more = 0;
-    for (int32_t i = 0; i < n; i++) {
-        int32_t n_soft = 0;
-        if (images[i] >= l->n) /* no dialect writes one */
-            return problem_set(p, 400, "messages", "a message names a picture that is not there");
-        if (picture_count(&l->at[images[i]], st->x->m->model, &n_soft, &e))
-            return problem_of_picture(p, &l->at[images[i]], &e);
-        *more += n_soft + n_around - 1;
-    }
-    return true;
+    int32_t bad;
+    return !pictures_count(&st->rq.pictures, st->x->m->model, (picture_places){images, n, n_around},
+                           more, &bad, &e) ||
+           problem_of_number(st, bad, p, &e);
 }
 
 bool prompt_count(stream *st, const str *messages, int64_t *n, problem *p)
@@ -362,25 +360,17 @@ static bool expand(stream *st, prompt *q, problem *p)
         return true;
     if (!st->media)
         st->media = arena_array(&rq->mem, PICTURES_MAX, sizeof *st->media);
-    carat_media **media = arena_array(&rq->mem, (size_t)q->n_images, sizeof *media);
-    if (!st->media || !media)
+    if (!st->media)
         return problem_set(p, 503, "", "no memory for a request");
-    for (int32_t i = 0; i < q->n_images; i++) {
-        int32_t k = q->images[i];
-        if (!st->media[k] && picture_open(&rq->pictures.at[k], m, &st->media[k], &e))
-            return problem_of_picture(p, &rq->pictures.at[k], &e);
-        media[i] = st->media[k];
-    }
-    int64_t n = carat_media_expand(m, q->ids, q->n_ids, media, q->n_images, NULL, 0, &e);
-    int32_t *ids = n < 0 ? NULL : copy_ids(st, NULL, n, p);
-    if (n < 0)
-        return problem_from(p, &e);
-    if (!ids)
-        return false;
-    carat_media_expand(m, q->ids, q->n_ids, media, q->n_images, ids, n, &e);
-    q->ids = ids;
+    int32_t *ids = NULL, bad;
+    int64_t n = 0;
+    if (pictures_place(&rq->pictures, m, st->media, (picture_places){q->images, q->n_images, 0},
+                       q->ids, q->n_ids, &ids, &n, &bad, &e))
+        return problem_of_number(st, bad, p, &e);
+    q->ids = copy_ids(st, ids, n, p);
     q->n = n;
-    return true;
+    mem_free(ids);
+    return q->ids != NULL;
 }
 
 /* A template may leave pictures out: Gemma 4's of late April does so in results of tools. */

@@ -1,0 +1,500 @@
+/* run_pictures.c - pictures of a conversation: files and paths that become parts of messages, and
+ * soft tokens in prompts.
+ *
+ * A message with pictures has parts instead of a text. While the conversation is at work a picture
+ * is {"type": "image", "number": N, "name": FILE}, N its place in chat.pictures. In a saved
+ * conversation it is {"type": "image_url", ...} with the whole file as a data URI, as in OpenAI's
+ * requests: so it can be read where the file is no more.
+ */
+#include "apps/media/soft.h"
+#include "apps/run_int.h"
+#include "base/base64.h"
+#include "base/mem.h"
+#include "base/show.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+/* ---- The list ------------------------------------------------------------------------------ */
+
+/* The number of a part that is a picture; -1: it is none. */
+static int32_t number_of(const json_t *part)
+{
+    const json_t *n = json_object_get(part, "number");
+    return json_is_integer(n) ? (int32_t)json_integer_value(n) : -1;
+}
+
+static void mark_used(const json_t *messages, bool *used)
+{
+    size_t i, k;
+    json_t *m, *part;
+    json_array_foreach(messages, i, m)
+        json_array_foreach(json_object_get(m, "content"), k, part) if (number_of(part) >= 0)
+            used[number_of(part)] = true;
+}
+
+static void renumber(json_t *messages, const int32_t *to)
+{
+    size_t i, k;
+    json_t *m, *part;
+    json_array_foreach(messages, i, m)
+        json_array_foreach(json_object_get(m, "content"), k, part) if (number_of(part) >= 0)
+            json_integer_set(json_object_get(part, "number"), to[number_of(part)]);
+}
+
+static void free_list(pictures *l, carat_media **media)
+{
+    for (int i = 0; i < PICTURES_MAX; i++) {
+        carat_media_free(media[i]);
+        media[i] = NULL;
+    }
+    pictures_free(l);
+}
+
+/* Drops pictures that neither a message has nor the next one gets. */
+static void sweep(chat *c)
+{
+    bool used[PICTURES_MAX] = {false};
+    int32_t to[PICTURES_MAX] = {0};
+    carat_media *media[PICTURES_MAX] = {NULL};
+    pictures rest = {.keep = true};
+    mark_used(c->messages, used);
+    for (int32_t i = 0; i < c->n_next; i++)
+        used[c->next[i]] = true;
+    for (int32_t i = 0; i < c->pictures.n; i++) {
+        if (!used[i])
+            continue;
+        if (pictures_move(&rest, &c->pictures, i, NULL)) /* no memory for the list itself */
+            return;
+        to[i] = rest.n - 1;
+        media[to[i]] = c->media[i];
+        c->media[i] = NULL;
+    }
+    renumber(c->messages, to);
+    for (int i = 0; i < c->n_next; i++)
+        c->next[i] = to[c->next[i]];
+    free_list(&c->pictures, c->media);
+    c->pictures = rest;
+    memcpy(c->media, media, sizeof media);
+}
+
+void chat_free_pictures(chat *c)
+{
+    free_list(&c->pictures, c->media);
+    c->n_next = 0;
+}
+
+static const char *base_name_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+/* Why this conversation takes no picture. */
+static status check_sees(const chat *c, const char *name, err *e)
+{
+    if (c->raw)
+        return err_set(e, E_UNSUPPORTED, "%s: a picture, and text without a chat format has none",
+                       name);
+    if (c->info.mmproj)
+        return OK;
+    return err_set(e, E_UNSUPPORTED, "%s: a picture, and %s sees none%s", name, c->info.name,
+                   picture_token(c->m) < 0
+                       ? ""
+                       : ": it is open without its vision tower, a file with mmproj in its name "
+                         "(--mmproj FILE)");
+}
+
+static void tell_picture(const chat *c, int32_t k, int32_t n_tokens)
+{
+    const picture *p = &c->pictures.at[k];
+    if (!c->quiet && c->out.format == ANSWER_TEXT)
+        term_note("[picture %d: %s, %dx%d, %d tokens]", k + 1, SHOWN(base_name_of(p->name)),
+                  p->head.width, p->head.height, n_tokens);
+}
+
+status chat_take_pictures(chat *c, pictures *from, err *e)
+{
+    int32_t n_tokens[PICTURES_MAX], before = c->n_next;
+    status st = OK;
+    if (c->pictures.n + from->n > PICTURES_MAX)
+        sweep(c);
+    c->pictures.keep = true;
+    for (int32_t i = 0; i < from->n && !st; i++) {
+        if (!(st = check_sees(c, from->at[i].name, e)) &&
+            !(st = picture_count(&from->at[i], c->m, &n_tokens[c->n_next], e)) &&
+            !(st = pictures_move(&c->pictures, from, i, e)))
+            c->next[c->n_next++] = c->pictures.n - 1;
+    }
+    for (int32_t i = before; i < c->n_next && !st; i++)
+        tell_picture(c, c->next[i], n_tokens[i]);
+    if (st)
+        c->n_next = before;
+    return st;
+}
+
+/* ---- Paths in a text ------------------------------------------------------------------------ */
+
+static bool is_picture_name(const char *s, size_t n)
+{
+    static const char *const ends[] = {".png", ".jpg", ".jpeg", ".webp"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        size_t len = strlen(ends[i]);
+        if (n > len && !strncasecmp(s + n - len, ends[i], len))
+            return true;
+    }
+    return false;
+}
+
+static int hex_of(char c)
+{
+    const char *at = c ? strchr("0123456789abcdef", c | 0x20) : NULL;
+    return at ? (int)(at - "0123456789abcdef") : -1;
+}
+
+/* A path as it is typed or dropped on a terminal: with backslashes, with ~, or as file://. */
+static void put_path(str *out, const char *s, size_t n, bool quoted)
+{
+    static const char uri[] = "file://";
+    bool is_uri = n > sizeof uri - 1 && !strncasecmp(s, uri, sizeof uri - 1);
+    size_t i = is_uri ? sizeof uri - 1 : 0;
+    if (is_uri && n - i > 9 && !strncasecmp(s + i, "localhost", 9))
+        i += 9;
+    if (!is_uri && n > 1 && s[0] == '~' && s[1] == '/' && getenv("HOME")) {
+        str_puts(out, getenv("HOME"));
+        i = 1;
+    }
+    for (; i < n; i++) {
+        if (is_uri && s[i] == '%' && i + 2 < n && hex_of(s[i + 1]) >= 0 && hex_of(s[i + 2]) >= 0) {
+            str_putc(out, (char)(hex_of(s[i + 1]) << 4 | hex_of(s[i + 2])));
+            i += 2;
+            continue;
+        }
+        if (!is_uri && !quoted && s[i] == '\\' && i + 1 < n)
+            i++;
+        str_putc(out, s[i]);
+    }
+}
+
+/* Does a name end in front of s? */
+static bool ends_name(const char *s)
+{
+    return !isalnum((unsigned char)*s) && (!*s || !strchr("_-/%", *s)) &&
+           !(*s == '.' && isalnum((unsigned char)s[1]));
+}
+
+static bool begins_path(const char *s)
+{
+    return s[0] == '/' || !strncmp(s, "./", 2) || !strncmp(s, "../", 3) || !strncmp(s, "~/", 2) ||
+           !strncasecmp(s, "file://", 7);
+}
+
+/* Is there such a file? *path gets its name. */
+static bool exists(const char *s, size_t n, bool quoted, str *path)
+{
+    struct stat sb;
+    str_cut(path, 0);
+    put_path(path, s, n, quoted);
+    return !path->bad && !memchr(str_text(path), 0, path->n) && !stat(str_text(path), &sb);
+}
+
+/* The length of the path to a picture that text begins with; 0: there is none. *path: its name,
+ * also where *missing says that no file has it. A name without quotes may have blanks, so it ends
+ * where a file is found. */
+static size_t find_path(const char *text, str *path, bool *missing)
+{
+    char quote = text[0] == '\'' || text[0] == '"' ? text[0] : 0;
+    const char *from = text + (quote != 0);
+    *missing = false;
+    if (!begins_path(from))
+        return 0;
+    if (quote) {
+        size_t n = strcspn(from, (char[]){quote, '\n', 0});
+        if (from[n] != quote || !is_picture_name(from, n))
+            return 0;
+        *missing = !exists(from, n, true, path);
+        return n + 2;
+    }
+    size_t word = 0;
+    while (from[word] && !strchr(" \t\n", from[word]))
+        word += from[word] == '\\' && from[word + 1] ? 2 : 1;
+    size_t first = 0;
+    for (size_t n = 1; from[n - 1] && from[n - 1] != '\n'; n++) {
+        if (!is_picture_name(from, n) || !ends_name(from + n))
+            continue;
+        if (exists(from, n, false, path))
+            return n;
+        if (n <= word)
+            first = n;
+    }
+    *missing = first > 0;
+    if (first)
+        exists(from, first, false, path);
+    return first;
+}
+
+bool chat_begins_with_picture(const char *text)
+{
+    str path = {0};
+    bool missing;
+    size_t n = find_path(text, &path, &missing);
+    str_free(&path);
+    return n && !missing;
+}
+
+bool has_picture_path(const char *text)
+{
+    for (const char *at = text; at; at = strpbrk(at, " \t\n")) {
+        at += strspn(at, " \t\n");
+        if (chat_begins_with_picture(at))
+            return true;
+    }
+    return false;
+}
+
+/* Files are read before any of them goes with the message: all or none. */
+status chat_take_paths(chat *c, const char *text, str *out, err *e)
+{
+    pictures found = {0};
+    str path = {0};
+    bool word = true, told = false;
+    status st = OK;
+    sweep(c); /* so that the numbers in the text are those of the list */
+    for (const char *at = text; *at && !st;) {
+        bool missing = false;
+        size_t n = word && !c->raw ? find_path(at, &path, &missing) : 0;
+        bool blind = n && !missing && !c->info.mmproj;
+        if ((n && missing) || blind) {
+            if (!told && blind)
+                term_note("%s sees no pictures: %s stays a word of the text", c->info.name,
+                          SHOWN(str_text(&path)));
+            else if (!told)
+                term_note("%s: there is no such file, so it stays a word of the text",
+                          SHOWN(str_text(&path)));
+            told = true;
+            n = 0;
+        }
+        if (n && !(st = pictures_add_file(&found, str_text(&path), e))) {
+            str_printf(out, "picture %d", c->pictures.n + found.n);
+            at += n;
+        }
+        word = strchr(" \t\n(", *at) != NULL;
+        if (*at && !st)
+            str_putc(out, *at++);
+    }
+    if (!st && (out->bad || path.bad))
+        st = err_memory(e, "the message", out->n);
+    if (!st)
+        st = chat_take_pictures(c, &found, e);
+    pictures_free(&found);
+    str_free(&path);
+    return st;
+}
+
+/* ---- Messages ------------------------------------------------------------------------------- */
+
+json_t *chat_user_content(chat *c, const char *text, size_t n)
+{
+    json_t *words = json_stringn(text, n);
+    if (!c->n_next || !words)
+        return words;
+    json_t *parts = json_array();
+    bool ok = parts;
+    for (int i = 0; i < c->n_next; i++)
+        ok &= !json_array_append_new(
+            parts, json_pack("{s:s, s:i, s:s}", "type", "image", "number", (int)c->next[i], "name",
+                             base_name_of(c->pictures.at[c->next[i]].name)));
+    if (n)
+        ok &= !json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", words));
+    json_decref(words);
+    if (!ok) {
+        json_decref(parts);
+        return NULL;
+    }
+    c->n_next = 0;
+    return parts;
+}
+
+void chat_take_back(chat *c)
+{
+    size_t i = json_array_size(c->messages), k;
+    json_t *part;
+    int32_t number[PICTURES_MAX];
+    int n = 0;
+    const json_t *last = i ? json_array_get(c->messages, i - 1) : NULL;
+    json_array_foreach(json_object_get(last, "content"), k,
+                       part) if (number_of(part) >= 0 && n < PICTURES_MAX) number[n++] =
+        number_of(part);
+    chat_undo(c);
+    memcpy(c->next, number, (size_t)n * sizeof *number);
+    c->n_next = n;
+    if (n)
+        term_note("its %s with the next message (/file none drops %s)",
+                  n > 1 ? "pictures go" : "picture goes", n > 1 ? "them" : "it");
+}
+
+/* A part that is a picture, with its file as a data URI. */
+static json_t *saved_part(const chat *c, const json_t *part)
+{
+    static const char *const type[] = {
+        [IMAGE_PNG] = "png", [IMAGE_JPEG] = "jpeg", [IMAGE_WEBP] = "webp"};
+    const picture *p = &c->pictures.at[number_of(part)];
+    str uri = {0};
+    str_printf(&uri, "data:image/%s;base64,", type[p->head.format]);
+    base64_put(&uri, p->bytes, p->n);
+    json_t *out = uri.bad ? NULL
+                          : json_pack("{s:s, s:{s:s}, s:O*}", "type", "image_url", "image_url",
+                                      "url", uri.at, "name", json_object_get(part, "name"));
+    str_free(&uri);
+    return out;
+}
+
+/* The message with its pictures as they are saved; itself where it has none. */
+static json_t *saved_message(const chat *c, json_t *m)
+{
+    size_t k;
+    json_t *part, *parts, *content = json_object_get(m, "content");
+    if (!json_is_array(content))
+        return json_incref(m);
+    json_t *out = json_copy(m);
+    bool ok = (parts = json_array()) && out;
+    json_array_foreach(content, k, part) ok &= !json_array_append_new(
+        parts, number_of(part) < 0 ? json_incref(part) : saved_part(c, part));
+    if (!ok || json_object_set(out, "content", parts)) {
+        json_decref(out);
+        out = NULL;
+    }
+    json_decref(parts);
+    return out;
+}
+
+json_t *chat_saved(const chat *c)
+{
+    size_t i;
+    json_t *m, *all = json_array();
+    bool ok = all;
+    if (c->system)
+        ok &= !json_array_append_new(
+            all, json_pack("{s:s, s:s}", "role", "system", "content", c->system));
+    json_array_foreach(c->messages, i, m) ok &= !json_array_append_new(all, saved_message(c, m));
+    if (!ok)
+        json_decref(all);
+    return ok ? all : NULL;
+}
+
+/* The picture of a part, as it is saved or as requests have it, into the list. */
+static status load_part(const json_t *part, pictures *to, const char *what, err *e)
+{
+    const json_t *url = json_object_get(part, "image_url"), *name = json_object_get(part, "name");
+    const char *text = json_string_value(json_is_object(url) ? json_object_get(url, "url") : url);
+    char label[112];
+    str path = {0};
+    status st;
+    snprintf(label, sizeof label, "%s", json_is_string(name) ? json_string_value(name) : what);
+    if (!text)
+        return err_set(e, E_FORMAT, "%s: a picture without its data (image_url)", what);
+    if (!strncasecmp(text, "file:", 5)) { /* of the user's own machine */
+        put_path(&path, text, strlen(text), false);
+        st = path.bad ? err_memory(e, what, path.n) : pictures_add_file(to, str_text(&path), e);
+        str_free(&path);
+        return st;
+    }
+    if (strncasecmp(text, "data:", 5) != 0)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: a picture at an address, which is not fetched: only data: and file: "
+                       "are read",
+                       what);
+    return pictures_add_url(to, NULL, text, strlen(text), label, e);
+}
+
+static bool is_picture_part(const json_t *part)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    return type ? !strcmp(type, "image_url") || !strcmp(type, "image")
+                : json_object_get(part, "image_url") != NULL;
+}
+
+status chat_load_message(const chat *c, json_t *m, pictures *to, const char *what, json_t **out,
+                         err *e)
+{
+    size_t k;
+    json_t *part, *content = json_object_get(m, "content"), *parts;
+    status st = OK;
+    *out = NULL;
+    if (!json_is_array(content)) {
+        *out = json_incref(m);
+        return OK;
+    }
+    *out = json_copy(m);
+    parts = json_array();
+    bool ok = *out && parts;
+    json_array_foreach(content, k, part)
+    {
+        if (!is_picture_part(part)) {
+            ok &= !json_array_append(parts, part);
+            continue;
+        }
+        if ((st = check_sees(c, what, e)) || (st = load_part(part, to, what, e)))
+            break;
+        ok &= !json_array_append_new(parts, json_pack("{s:s, s:i, s:s}", "type", "image", "number",
+                                                      (int)(to->n - 1), "name",
+                                                      base_name_of(to->at[to->n - 1].name)));
+    }
+    if (!st && (!ok || json_object_set(*out, "content", parts)))
+        st = err_memory(e, "the conversation", 256);
+    json_decref(parts);
+    if (st) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+void chat_use_pictures(chat *c, pictures *loaded)
+{
+    int32_t next[PICTURES_MAX], n = 0;
+    for (int i = 0; i < c->n_next; i++) {
+        if (!pictures_move(loaded, &c->pictures, c->next[i], NULL))
+            next[n++] = loaded->n - 1;
+        else
+            term_note("%s no longer goes with the next message: there is no room beside the "
+                      "pictures of this conversation",
+                      SHOWN(c->pictures.at[c->next[i]].name));
+    }
+    chat_free_pictures(c);
+    c->pictures = *loaded;
+    c->pictures.keep = true;
+    memcpy(c->next, next, (size_t)n * sizeof *next);
+    c->n_next = n;
+    *loaded = (pictures){0};
+}
+
+/* ---- Prompts -------------------------------------------------------------------------------- */
+
+status chat_count_pictures(const chat *c, const carat_chat *prompt, int64_t *more, err *e)
+{
+    int32_t bad;
+    return pictures_count(&c->pictures, c->m,
+                          (picture_places){prompt->images, prompt->n_images, prompt->n_around},
+                          more, &bad, e);
+}
+
+status chat_place_pictures(chat *c, carat_chat *prompt, err *e)
+{
+    int32_t *ids, bad;
+    int64_t n;
+    if (!prompt->n_images)
+        return OK;
+    status st = pictures_place(&c->pictures, c->m, c->media,
+                               (picture_places){prompt->images, prompt->n_images, prompt->n_around},
+                               prompt->ids, prompt->n_ids, &ids, &n, &bad, e);
+    if (st)
+        return st;
+    mem_free(prompt->ids);
+    prompt->ids = ids;
+    prompt->n_ids = n;
+    return OK;
+}
