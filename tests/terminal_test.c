@@ -74,7 +74,8 @@ TEST(run_files_that_are_no_text_are_refused)
         const char *bytes;
         size_t n;
         const char *says;
-    } bad[] = {{"GIF89a\0\1", 8, "byte 7 is 0x00"},
+    } bad[] = {{"GIF89a\0\1", 8, "a GIF file; pictures are read from PNG"},
+               {"a text\0\1", 8, "byte 7 is 0x00"},
                {"ok\n\xff\xd8", 5, "byte 4 is 0xff"},
                {"\xff\xfeh\0", 4, "UTF-16"},
                {"\xed\xa0\x80", 3, "byte 1 is 0xed"}};

@@ -55,7 +55,8 @@ def blocks(m, side):
     return m.reshape(h // side, side, w // side, side, 3).transpose(0, 2, 1, 3, 4)
 
 
-def gemma_tower(tensors, key, clamped):
+def gemma_modules(tensors, key, clamped):
+    """The tower, and what makes its rows as wide as the text model's."""
     heads, width, patch = key("attention.head_count"), key("embedding_length"), key("patch_size")
     config = Gemma4VisionConfig(
         hidden_size=width, intermediate_size=key("feed_forward_length"), num_hidden_layers=key("block_count"),
@@ -84,6 +85,12 @@ def gemma_tower(tensors, key, clamped):
     missing, unexpected = tower.load_state_dict(state, strict=False)
     assert not unexpected and all("rotary" in m or "v_norm" in m for m in missing), (missing, unexpected)
     out.load_state_dict({"embedding_projection.weight": tensors["mm.input_projection.weight"]}, strict=False)
+    return tower, out
+
+
+def gemma_tower(tensors, key, clamped):
+    tower, out = gemma_modules(tensors, key, clamped)
+    patch = key("patch_size")
 
     def run(budget, seed, w, h):
         th, tw = get_aspect_ratio_preserving_size(h, w, patch, 9 * budget, 3)
