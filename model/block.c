@@ -1,6 +1,11 @@
 /* block.c - see block.h. The ops are in the order of the papers. */
 #include "model/block.h"
 
+static const weight *or_null(const weight *w)
+{
+    return w->n_in ? w : NULL;
+}
+
 static mat normed(pass *p, mat x, const weight *norm, float eps)
 {
     return norm->n_in ? op_rms_norm_inplace(p, x, norm, eps) : x;
@@ -29,23 +34,32 @@ static void add_attention(pass *p, const block_model *g, const block *L, const k
         op_keep_outputs(p, (mat *const[]){x, &h}, 2);
     if (!p->rows->n)
         return;
-    mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
+    mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim), gate = {0};
+    if (L->attn_gate.n_in)
+        gate = mat_heads(op_matmul(p, h, &L->attn_gate), L->attn_gate.n_out / q.heads);
     q = normed(p, q, &L->q_norm, g->eps);
     if (!kv->window && kv->inside == KV_INSIDE_CAUSAL) /* a window has the last tokens alone */
         op_tail(p, q, kv, L->rope, g->scale);
     turn.grow = g->temperature;
     turn.period = g->period;
     mat a = op_attend(p, op_rope(p, q, &turn), kv, g->scale);
+    if (L->attn_gate.n_in)
+        a = op_act_mul(p, gate, a, ACT_SOFTPLUS);
     add_normed(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);
 }
 
-/* x += a gated unit, or the chosen experts' units, weighted. */
+/* x += a gated unit, or the chosen experts' units, weighted, and the shared expert's. */
 static void add_ffn(pass *p, const block_model *g, const block *L, mat x)
 {
+    const route_rule rule = {g->sigmoid, or_null(&L->router_bias), NULL, g->expert_factor};
     const mixture m = {.router = &L->router,
                        .gate = &L->gate,
-                       .up = L->up.n_in ? &L->up : NULL,
+                       .up = or_null(&L->up),
                        .down = &L->down,
+                       .shared_gate = or_null(&L->shared_gate),
+                       .shared_up = or_null(&L->shared_up),
+                       .shared_down = or_null(&L->shared_down),
+                       .rule = g->sigmoid ? &rule : NULL,
                        .k = g->n_used,
                        .act = g->act};
     mat h = op_rms_norm(p, x, &L->ffn_norm, g->eps);

@@ -1,4 +1,4 @@
-/* laguna.c - Laguna: sizes, keys, tensors, binding, and the forward pass in the order of the paper.
+/* laguna.c - Laguna: sizes, keys, tensors, binding. The forward pass is block.c.
  *
  * Easy to get wrong: the gate of attention is a softplus, made from the same normed rows as queries
  * and applied before the output projection. The router's bias chooses experts and is in no weight.
@@ -186,10 +186,10 @@ static bool is_sparse(const model_shape *s, int32_t il)
     return !is_dense(s, il);
 }
 
-#define M(name) offsetof(laguna, name)
+#define M(name) offsetof(block_model, name)
 static const table_tensor of_model[] = {T_TOKENS(M(out_norm))};
 
-#define W(name) offsetof(laguna_layer, name)
+#define W(name) offsetof(block, name)
 #define HF_EXPERT(tail) "mlp.experts.*." tail "_proj.weight"
 #define HF_SHARED(tail) "mlp.shared_expert." tail "_proj.weight"
 static const table_tensor of_layer[] = {
@@ -212,52 +212,51 @@ static const table_tensor of_layer[] = {
     T(is_sparse, ELSEWHERE, "ffn_up_exps.weight", HF_EXPERT("up"), MATRIX, D, FF_EXP, N_EXP),
     T(is_sparse, ELSEWHERE, "ffn_down_exps.weight", HF_EXPERT("down"), DOWN_EXPERTS, FF_EXP, D,
       N_EXP),
-    T(is_sparse, W(gate), "ffn_gate_shexp.weight", HF_SHARED("gate"), MATRIX, D, FF_SHARED),
-    T(is_sparse, W(up), "ffn_up_shexp.weight", HF_SHARED("up"), MATRIX, D, FF_SHARED),
-    T(is_sparse, W(down), "ffn_down_shexp.weight", HF_SHARED("down"), FFN_DOWN, FF_SHARED, D),
+    T(is_sparse, W(shared_gate), "ffn_gate_shexp.weight", HF_SHARED("gate"), MATRIX, D, FF_SHARED),
+    T(is_sparse, W(shared_up), "ffn_up_shexp.weight", HF_SHARED("up"), MATRIX, D, FF_SHARED),
+    T(is_sparse, W(shared_down), "ffn_down_shexp.weight", HF_SHARED("down"), FFN_DOWN, FF_SHARED,
+      D),
 };
 
 static const family_table rows = {TABLE_ROWS, .dim = dim, .agree = agree, .fill = fill,
                                   .read = read_kinds};
 
-const shape_family laguna_shapes = {TABLE_HOOKS(laguna_shape, rows), .arch = "laguna",
-                                    .title = "poolside",       .sizes = "laguna-xs, tiny-laguna",
-                                    .mix = "q4_k_m",           .cut = cut_layers};
+const shape_family laguna_shapes = {
+    TABLE_HOOKS(laguna_shape, rows),   .arch = "laguna", .title = "poolside",
+    .sizes = "laguna-xs, tiny-laguna", .mix = "q4_k_m",  .cut = cut_layers};
 
 /* ---- Binding ---- */
 
-static status bind_gate(const binder *b, laguna_layer *L, const laguna_shape *s)
+static status bind_gate(const binder *b, block *L, const laguna_shape *s)
 {
     char name[64];
     snprintf(name, sizeof name, "blk.%d.attn_g.weight", b->il);
     const model *m = b->m;
     bool other = tensor_find(&m->file.tensors, name) != NULL;
-    int32_t per_element = L->n_head * s->head_dim, *n = &L->attn_gate.n_out;
+    int32_t heads = s->n_head[b->il], *n = &L->attn_gate.n_out;
     status st =
         bind_matrix(b, &L->attn_gate, other ? "attn_g.weight" : "attn_gate.weight", s->n_embd, 0);
-    if (st || *n == L->n_head || *n == per_element)
+    if (st || *n == heads || *n == heads * s->head_dim)
         return st;
     return err_set(b->e, E_FORMAT, "%s: tensor %s has %d rows, expected %d (heads) or %d",
-                   m->file.path, L->attn_gate.name, *n, L->n_head, per_element);
+                   m->file.path, L->attn_gate.name, *n, heads, heads * s->head_dim);
 }
 
 static status bind_layer(model *m, laguna *g, const laguna_shape *s, int32_t i, err *e)
 {
-    laguna_layer *L = &g->layer[i];
+    block *L = &g->layer[i];
     const binder b = {m, i, e};
-    const expert_sizes sizes_of = {s->n_embd,  s->n_ff_exp,  s->n_expert,    s->n_used,
+    const expert_sizes sizes_of = {s->n_embd,  s->n_ff_exp,  s->n_expert,     s->n_used,
                                    &L->router, &L->ffn_norm, &L->router_bias, false};
     status st;
-    L->swa = s->swa[i];
-    L->n_head = s->n_head[i];
-    L->rope = L->swa ? &g->rope_swa[PASS_MAIN] : &g->rope_full[PASS_MAIN];
+    L->rope = s->swa[i] ? &g->rope_swa[PASS_MAIN] : &g->rope_full[PASS_MAIN];
     if ((st = table_bind(&b, &s->common, L)) || (st = bind_gate(&b, L, s)) ||
         (is_sparse(&s->common, i) &&
-         (st = bind_experts(&b, &sizes_of, &L->gate_exps, &L->up_exps, &L->down_exps))))
+         (st = bind_experts(&b, &sizes_of, &L->gate, &L->up, &L->down))))
         return st;
     m->kv[i] =
         (kv_spec){.layer = i,
-                  .window = L->swa ? s->window : 0,
+                  .window = s->swa[i] ? s->window : 0,
                   .n_head_kv = s->n_head_kv[i],
                   .head_dim = s->head_dim,
                   .wide = bind_wide_heads(&L->q_norm, &L->k_norm, s->head_dim, L->rope->factor)};
@@ -274,11 +273,14 @@ static status bind_laguna(model *m, err *e)
     const turning full = {s->n_rot, s->theta, s->n_rot / 2, NULL, &s->scaling};
     const turning swa = {s->n_rot_swa, s->theta_swa, s->n_rot_swa / 2, NULL, NULL};
     status st;
-    g->head_dim = s->head_dim;
-    g->n_used = s->n_used;
-    g->eps = (float)s->eps;
-    g->expert_factor = (float)s->expert_scale;
-    if ((st = bind_tokens(m, &g->embd, &g->head, s->n_embd, e)) ||
+    g->common = (block_model){.head_dim = s->head_dim,
+                              .n_used = s->n_used,
+                              .eps = (float)s->eps,
+                              .scale = 1.0f / sqrtf((float)s->head_dim),
+                              .act = ACT_SILU,
+                              .sigmoid = true,
+                              .expert_factor = (float)s->expert_scale};
+    if ((st = bind_tokens(m, &g->common.embd, &g->common.head, s->n_embd, e)) ||
         (st = table_bind(&(binder){m, -1, e}, shape, g)) ||
         (st = bind_rope(m, &g->rope_full[PASS_MAIN], &full, e)) ||
         (st = bind_rope(m, &g->rope_swa[PASS_MAIN], &swa, e)) ||
@@ -288,80 +290,12 @@ static status bind_laguna(model *m, err *e)
         if ((st = bind_layer(m, g, s, i, e)))
             return st;
     m->window = s->window;
-    return bind_done(m, shape, g, &g->embd, &g->head, e);
-}
-
-/* ---- The forward pass ---- */
-
-static const weight *or_null(const weight *w)
-{
-    return w->n_in ? w : NULL;
-}
-
-/* x += gated attention over the layer's keys and those of the rows. In the last layer only the
- * wanted rows go on, unless a tap reads it. */
-static void laguna_add_attention(pass *p, const laguna *g, const laguna_layer *L, const kv_view *kv,
-                                 mat *x, bool cut)
-{
-    mat h = op_rms_norm(p, *x, &L->attn_norm, g->eps);
-    mat k = mat_heads(op_matmul(p, h, &L->wk), g->head_dim);
-    mat v = mat_heads(op_matmul(p, h, &L->wv), g->head_dim);
-    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
-    op_kv_store(p, kv, k, v);
-    if (cut)
-        op_keep_outputs(p, (mat *const[]){x, &h}, 2);
-    if (!p->rows->n)
-        return;
-    mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
-    mat gate = mat_heads(op_matmul(p, h, &L->attn_gate), L->attn_gate.n_out / L->n_head);
-    q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);
-    if (!kv->window) /* a window has the last tokens alone */
-        op_tail(p, q, kv, L->rope, 1.0f / sqrtf((float)g->head_dim));
-    mat a = op_attend(p, op_rope(p, q, L->rope), kv, 1.0f / sqrtf((float)g->head_dim));
-    a = op_act_mul(p, gate, a, ACT_SOFTPLUS);
-    op_add(p, *x, op_matmul(p, mat_flat(a), &L->wo));
-}
-
-/* x += a gated unit: the dense layers', or the shared expert beside the routed ones. */
-static void laguna_add_ffn(pass *p, const laguna *g, const laguna_layer *L, mat x)
-{
-    mat h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
-    if (!L->router.n_in) {
-        op_add(p, x, op_matmul(p, op_glu(p, h, &L->gate, &L->up, ACT_SILU), &L->down));
-        return;
-    }
-    const route_rule rule = {.sigmoid = true, .bias = &L->router_bias, .factor = g->expert_factor};
-    const mixture m = {.router = &L->router,
-                       .gate = &L->gate_exps,
-                       .up = or_null(&L->up_exps),
-                       .down = &L->down_exps,
-                       .shared_gate = &L->gate,
-                       .shared_up = &L->up,
-                       .shared_down = &L->down,
-                       .rule = &rule,
-                       .k = g->n_used,
-                       .act = ACT_SILU};
-    op_add(p, x, op_mixture(p, h, &m));
-}
-
-static void laguna_layer_forward(pass *p, const model *m, int32_t il, const kv_layout *kv, mat *x)
-{
-    const laguna *g = m->impl;
-    const laguna_layer *L = &g->layer[il];
-    laguna_add_attention(p, g, L, &kv->view[il], x, model_cuts_rows(p, m, il));
-    if (p->rows->n)
-        laguna_add_ffn(p, g, L, *x);
-}
-
-static mat laguna_forward(pass *p, const model *m, const kv_layout *kv)
-{
-    const laguna *g = m->impl;
-    return model_run(p, m, kv, laguna_layer_forward, &g->out_norm, g->eps);
+    return bind_done(m, shape, g, &g->common.embd, &g->common.head, e);
 }
 
 /* The publisher states no sampling for the model; these are the values of a server that runs it. */
 const model_arch laguna_arch = {.name = "laguna",
                                 .sampling = {.temperature = 0.6f, .top_k = 50, .top_p = 0.95f},
                                 .bind = bind_laguna,
-                                .forward = laguna_forward,
+                                .forward = block_forward,
                                 .divide = divide_plain};

@@ -6,7 +6,7 @@
 #ifndef MODEL_LAGUNA_H
 #define MODEL_LAGUNA_H
 
-#include "model/model.h"
+#include "model/block.h"
 #include "model/shapes.h"
 
 typedef struct laguna_shape {
@@ -21,24 +21,10 @@ typedef struct laguna_shape {
     rope_scaling scaling; /* of full layers */
 } laguna_shape;
 
-typedef struct laguna_layer {
-    MODEL_LAYER;
-    bool swa; /* sliding window, else full attention */
-    int32_t n_head;
-    weight attn_norm, wq, wk, wv, wo, q_norm, k_norm;
-    weight attn_gate; /* one value per head, or one per element of the heads */
-    weight ffn_norm;
-    weight gate, up, down;                /* the dense layers' unit, or the shared expert */
-    weight router, router_bias;           /* experts: router.n_in > 0 */
-    weight gate_exps, up_exps, down_exps; /* up_exps empty: gate_exps holds both */
-} laguna_layer;
-
 typedef struct laguna {
-    int32_t head_dim, n_used;
-    float eps, expert_factor;
+    block_model common;
     rope rope_full[PASS_SIDES_MAX], rope_swa[PASS_SIDES_MAX]; /* the same tables on each device */
-    weight embd, head, out_norm;
-    laguna_layer *layer;
+    block *layer;
 } laguna;
 
 extern const model_arch laguna_arch;
