@@ -33,90 +33,13 @@
  * Dropped are: white space next to thoughts and calls, marks of families with labelled thoughts
  * that open or close none, a thought_close at the beginning, and strays directly behind a call.
  */
-#include "text/chat.h"
-#include "text/parse_int.h"
+#include "text/answer_int.h"
 #include "text/jtree.h"
-#include "text/stream.h"
 #include "base/mem.h"
 
 #include <string.h>
 
-enum {
-    SPACE_HELD_BYTES = 4096,     /* longer runs of white space are not held */
-    READ_AGAIN_BYTES = 64 << 20, /* the bound of all text that is parsed again */
-    FIRST_HELD_BYTES = 64 * 1024 /* allocated at open: enough for ordinary answers */
-};
-
-/* Marks from MARK_STRAY on are the strays of answer_syntax. */
-typedef enum mark {
-    MARK_NONE = -1,
-    MARK_THOUGHT,
-    MARK_THOUGHT_END,
-    MARK_CALL,
-    MARK_CALL_END,
-    MARK_QUOTE,
-    MARK_VALUE,
-    MARK_VALUE_END,
-    MARK_BARE,
-    MARK_BARE_END,
-    MARK_STRAY,
-    MARKS_MAX = 20
-} mark;
-
-typedef struct mark_text {
-    const char *s;
-    size_t n; /* 0: the family has no such mark */
-} mark_text;
-
-typedef enum state { START, TEXT, LABEL, CALL, HEAD } state;
-
-struct answer_parser {
-    const answer_syntax *syntax; /* NULL: all is content */
-    mark_text mark[MARKS_MAX];
-    int n_marks;
-    size_t longest; /* bytes of the longest mark */
-    char first;     /* the first byte of every mark */
-    answer_fn fn;
-    void *user;
-    stream bytes; /* joins bytes to characters */
-    state state;
-    answer_kind kind; /* of text: REASONING or CONTENT */
-    bool fresh;       /* directly after a thought or call: leading white space is trimmed */
-    bool said;        /* some text or a call has been told */
-    bool called;      /* directly after a call */
-    bool spilled;     /* the white space at the end was too long to hold and has been shown */
-    bool told[2];     /* some text of that kind has been told */
-    stream stops;     /* content passes through it, if there are stop strings */
-    int32_t n_stops;
-    str held;
-    size_t at; /* held[0..at) is finished */
-    str space; /* white space not shown yet */
-    str out;   /* the text of one event */
-    str args;  /* of a call */
-    str name;
-    /* Of a call whose mark ends at held[at]: */
-    size_t scanned;          /* bytes of the call already searched */
-    bool in_string, escaped; /* escaped: a backslash of JSON is the last byte searched */
-    bool bare;               /* it begins with bare_open, which is part of its text */
-    size_t n_head;           /* bytes of its header, from the name on */
-    str head;                /* the header's text before the name */
-    bool known;              /* its name is declared */
-    size_t noted;            /* offset of the first end marker inside a string; SIZE_MAX: none */
-    size_t again_bytes;      /* of all calls: text that was parsed again */
-    bool tells_parts;
-    call_parts parts;
-    str sent, piece; /* the arguments that were told in parts; the next part */
-    arena mem;
-    const jtree *tools; /* the declared tools, in mem; NULL: none */
-    int32_t n_calls;
-    bool ending; /* no more text will come */
-    bool cancelled, no_memory;
-};
-
-static bool is_answer_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
+enum { FIRST_HELD_BYTES = 64 * 1024 /* allocated at open: enough for ordinary answers */ };
 
 /* ---- Markers ---- */
 
@@ -159,9 +82,7 @@ static void add_marks(answer_parser *a, const answer_syntax *x)
         add_answer_mark(a, *stray);
 }
 
-/* The first mark at or after s[from], and its place in *where. MARK_NONE: *where is the place of a
- * possible incomplete mark, or n. */
-static mark find_mark(const answer_parser *a, const char *s, size_t from, size_t n, size_t *where)
+mark answer_find_mark(const answer_parser *a, const char *s, size_t from, size_t n, size_t *where)
 {
     while (from < n) {
         const char *at = memchr(s + from, a->first, n - from);
@@ -182,7 +103,7 @@ static mark find_mark(const answer_parser *a, const char *s, size_t from, size_t
 
 /* ---- Events ---- */
 
-static void tell(answer_parser *a, const answer_event *ev)
+void answer_tell(answer_parser *a, const answer_event *ev)
 {
     if (!a->cancelled && !a->no_memory && !a->fn(a->user, ev))
         a->cancelled = true;
@@ -193,7 +114,7 @@ static void tell_text(answer_parser *a, answer_kind kind)
     if (a->out.bad)
         a->no_memory = true;
     if (a->out.n)
-        tell(a, &(answer_event){.kind = kind, .text = a->out.at, .n = a->out.n});
+        answer_tell(a, &(answer_event){.kind = kind, .text = a->out.at, .n = a->out.n});
     str_cut(&a->out, 0);
 }
 
@@ -207,7 +128,7 @@ static bool put_text(void *user, const char *s, size_t n)
 {
     answer_parser *a = user;
     size_t end = n;
-    while (end && is_answer_space(s[end - 1]))
+    while (end && call_is_space(s[end - 1]))
         end--;
     if (end) {
         str_put(&a->out, str_text(&a->space), a->space.n);
@@ -229,9 +150,9 @@ static bool put_text(void *user, const char *s, size_t n)
 }
 
 /* The same, but content ends at a stop string. */
-static void put_answer_text(answer_parser *a, const char *s, size_t n)
+void answer_text(answer_parser *a, const char *s, size_t n)
 {
-    while (a->fresh && n && is_answer_space(*s)) {
+    while (a->fresh && n && call_is_space(*s)) {
         s++;
         n--;
     }
@@ -245,8 +166,7 @@ static void put_answer_text(answer_parser *a, const char *s, size_t n)
         put_text(a, s, n);
 }
 
-/* Changes the kind of the text from here on, and trims the white space around the border. */
-static void change_kind(answer_parser *a, answer_kind kind)
+void answer_change_kind(answer_parser *a, answer_kind kind)
 {
     if (a->n_stops)
         stream_flush(&a->stops); /* no stop string reaches over the border */
@@ -255,187 +175,6 @@ static void change_kind(answer_parser *a, answer_kind kind)
     a->fresh = true;
     a->spilled = false;
     a->state = TEXT;
-}
-
-/* ---- Calls ---- */
-
-static bool is_declared(const answer_parser *a, const char *name, size_t len)
-{
-    for (const jtree *t = a->tools ? a->tools->first : NULL; t; t = t->next) {
-        const jtree *n = jtree_get(jtree_get(t, "function"), "name");
-        if (jtree_is(n, JTREE_STRING) && n->n == len && !memcmp(n->s, name, len))
-            return true;
-    }
-    return false;
-}
-
-/* Whether the parts that were told are a beginning of the arguments in args. */
-static bool fits_parts(const answer_parser *a)
-{
-    return !a->sent.n || (a->args.n >= a->sent.n && !memcmp(a->args.at, a->sent.at, a->sent.n));
-}
-
-/* Tells a complete call; its arguments are in args, and begin with the parts that were told. */
-static void tell_whole_call(answer_parser *a)
-{
-    size_t n = a->sent.n;
-    change_kind(a, ANSWER_CONTENT);
-    a->called = a->said = true;
-    a->n_calls++;
-    if (n && n < a->args.n)
-        tell(a, &(answer_event){ANSWER_CALL_PART, a->args.at + n, a->args.n - n, a->name.at});
-    str_cut(&a->sent, 0);
-    if (!a->no_memory)
-        tell(a, &(answer_event){ANSWER_TOOL_CALL, a->args.at, a->args.n, a->name.at});
-}
-
-/* Tells the calls in s[0..n), text between marks. Returns the bytes that they have. */
-static size_t tell_calls(answer_parser *a, const char *s, size_t n, bool lenient)
-{
-    size_t at = 0, n_read = 0;
-    while (at < n && !a->cancelled && !a->no_memory) {
-        const call_text text = {s + at, n - at, lenient, a->tools};
-        bool ok = a->n_calls < ANSWER_MAX_CALLS &&
-                  a->syntax->read_call(&text, &a->name, &a->args, &n_read) &&
-                  is_declared(a, str_text(&a->name), a->name.n) && fits_parts(a);
-        a->no_memory |= a->name.bad || a->args.bad;
-        if (ok && !a->no_memory)
-            tell_whole_call(a);
-        str_cut(&a->args, 0);
-        if (!ok)
-            break;
-        at += n_read;
-    }
-    return at;
-}
-
-static void forget_parts(answer_parser *a)
-{
-    str_cut(&a->sent, 0);
-    str_cut(&a->piece, 0);
-}
-
-/* The text at held[at] is no call: its mark is content, and the text behind it is parsed anew. If
- * the end of the answer cuts a call that was told in parts, the parts stand for its text. */
-static void fail_call(answer_parser *a, size_t n_seen)
-{
-    const mark_text *m = &a->mark[a->bare ? MARK_BARE : MARK_CALL];
-    bool told = a->ending && a->sent.n;
-    a->again_bytes += n_seen;
-    forget_parts(a);
-    a->state = TEXT;
-    if (told) {
-        a->at = a->held.n;
-        str_cut(&a->space, 0);
-        return;
-    }
-    if (a->syntax->heads) {
-        put_answer_text(a, str_text(&a->head), a->head.n);
-        put_answer_text(a, a->held.at + a->at, a->n_head);
-        a->at += a->n_head;
-        return;
-    }
-    put_answer_text(a, m->s, m->n);
-    if (a->bare)
-        a->at += m->n;
-}
-
-/* Ends a call with the text held[at .. at + n). A mark of n_mark bytes follows it (0: none). */
-static void end_call(answer_parser *a, size_t n, size_t n_mark)
-{
-    const char *s = a->held.at + a->at;
-    const size_t n_all = n;
-    size_t done = tell_calls(a, s, n, false);
-    bool closed = n_mark > 0;
-    if (done <= a->noted && a->noted < n) {
-        n = a->noted;
-        n_mark = a->mark[MARK_CALL_END].n;
-        closed = true;
-    }
-    if (closed && !a->bare && done < n)
-        done += tell_calls(a, s + done, n - done, true);
-    if (!done) {
-        fail_call(a, n_all);
-        return;
-    }
-    a->state = TEXT;
-    a->again_bytes += n_all - n;
-    forget_parts(a);
-    while (done < n && is_answer_space(s[done]))
-        done++;
-    if (done < n) /* text behind the calls, and before the mark */
-        put_answer_text(a, s + done, n - done);
-    a->at += n + n_mark;
-}
-
-static void begin_call(answer_parser *a)
-{
-    a->state = CALL;
-    a->scanned = 0;
-    a->in_string = a->escaped = a->bare = a->known = false;
-    a->noted = SIZE_MAX;
-}
-
-/* Looks at the beginning of the call. False: it is none. */
-static bool follow_head(answer_parser *a, const char *s, size_t n)
-{
-    if (a->known)
-        return true;
-    const call_head h = a->syntax->read_head(s, n);
-    if (!h.possible)
-        return false;
-    if (!h.name)
-        return true;
-    if (!is_declared(a, h.name, h.n_name))
-        return false;
-    if (!h.arguments)
-        return true;
-    a->known = true;
-    str_cut(&a->name, 0);
-    str_put(&a->name, h.name, h.n_name);
-    a->no_memory |= a->name.bad;
-    call_parts_begin(&a->parts, a->syntax, call_parameters(a->tools, str_text(&a->name)),
-                     h.arguments);
-    return true;
-}
-
-/* Tells the arguments in s[0..n), the call's text so far. */
-static void tell_parts(answer_parser *a, const char *s, size_t n)
-{
-    if (!a->tells_parts || !a->known || a->n_calls == ANSWER_MAX_CALLS)
-        return;
-    call_parts_put(&a->parts, s, n, &a->piece);
-    a->no_memory |= a->piece.bad || a->parts.key.bad;
-    if (a->piece.n <= (a->sent.n ? 0 : 1) || a->no_memory)
-        return; /* a brace alone may be prose */
-    if (!a->sent.n && a->n_stops)
-        stream_flush(&a->stops);
-    str_put(&a->sent, a->piece.at, a->piece.n);
-    a->no_memory |= a->sent.bad;
-    tell(a, &(answer_event){ANSWER_CALL_PART, a->piece.at, a->piece.n, a->name.at});
-    str_cut(&a->piece, 0);
-}
-
-/* Follows the strings of JSON through s[0..n). */
-static void follow_json(answer_parser *a, const char *s, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (a->escaped)
-            a->escaped = false;
-        else if (s[i] == '"')
-            a->in_string = !a->in_string;
-        else
-            a->escaped = a->in_string && s[i] == '\\';
-    }
-}
-
-/* A call without call_open: its text begins with the mark. */
-static void begin_bare_call(answer_parser *a)
-{
-    begin_call(a);
-    a->bare = true;
-    a->at -= a->mark[MARK_BARE].n;
-    a->scanned = a->mark[MARK_BARE].n;
 }
 
 /* ---- Steps ---- */
@@ -450,7 +189,7 @@ static bool take_thought_mark(answer_parser *a, mark m)
 {
     bool thought = a->kind == ANSWER_REASONING, apart = !a->said || a->called;
     if (m == MARK_THOUGHT_END && thought) {
-        change_kind(a, ANSWER_CONTENT);
+        answer_change_kind(a, ANSWER_CONTENT);
         return true;
     }
     if (m == MARK_THOUGHT_END && apart) {
@@ -471,9 +210,9 @@ static bool take_mark(answer_parser *a, mark m)
     if (m == MARK_THOUGHT || m == MARK_THOUGHT_END)
         return take_thought_mark(a, m);
     if (m == MARK_CALL && calls)
-        begin_call(a);
+        answer_begin_call(a);
     else if (m == MARK_BARE && calls)
-        begin_bare_call(a);
+        answer_begin_bare_call(a);
     else
         return a->called && (m == MARK_CALL_END || m >= MARK_STRAY);
     return true;
@@ -484,7 +223,7 @@ static void begin_message(answer_parser *a, const answer_head *h)
 {
     const answer_kind kind = h->kind == HEAD_THOUGHT ? ANSWER_REASONING : ANSWER_CONTENT;
     const char *s = a->held.at + a->at;
-    change_kind(a, kind);
+    answer_change_kind(a, kind);
     if (a->told[kind])
         str_puts(&a->space, "\n\n"); /* in front of the message's first text */
     if (h->kind != HEAD_CALL) {
@@ -494,7 +233,7 @@ static void begin_message(answer_parser *a, const answer_head *h)
     str_cut(&a->head, 0);
     str_put(&a->head, s + h->at, h->name - h->at);
     a->no_memory |= a->head.bad;
-    begin_call(a);
+    answer_begin_call(a);
     a->n_head = a->scanned = h->n - h->name;
     a->at += h->name;
 }
@@ -506,18 +245,19 @@ static bool step_head(answer_parser *a, bool last)
     const char *s = str_text(&a->held) + a->at;
     answer_head h;
     const head_found found = head_read(a->syntax->heads, s, n, &h);
-    const mark m = find_mark(a, s, 0, n, &where);
+    const mark m = answer_find_mark(a, s, 0, n, &where);
     const bool marked = m != MARK_NONE && !where;
     if (found == HEAD_OPEN && (!last || marked)) {
         a->at += last ? n : 0;
         return false;
     }
     a->state = TEXT;
-    if (found == HEAD_WHOLE && (h.kind != HEAD_CALL || (a->again_bytes < READ_AGAIN_BYTES &&
-                                                        is_declared(a, s + h.name, h.n_name)))) {
+    if (found == HEAD_WHOLE &&
+        (h.kind != HEAD_CALL ||
+         (a->again_bytes < READ_AGAIN_BYTES && answer_declares(a, s + h.name, h.n_name)))) {
         begin_message(a, &h);
     } else if (marked) {
-        put_answer_text(a, a->mark[m].s, a->mark[m].n);
+        answer_text(a, a->mark[m].s, a->mark[m].n);
         a->at += a->mark[m].n;
     }
     return true;
@@ -528,10 +268,10 @@ static bool step_text(answer_parser *a, bool last)
 {
     size_t where, n = a->held.n - a->at;
     const char *s = a->held.at + a->at;
-    mark m = find_mark(a, s, 0, n, &where);
+    mark m = answer_find_mark(a, s, 0, n, &where);
     if (m == MARK_NONE && last)
         where = n;
-    put_answer_text(a, s, where);
+    answer_text(a, s, where);
     a->at += where;
     if (m == MARK_NONE)
         return false;
@@ -541,7 +281,7 @@ static bool step_text(answer_parser *a, bool last)
     }
     a->at += a->mark[m].n;
     if (!met(a) && !take_mark(a, m))
-        put_answer_text(a, a->mark[m].s, a->mark[m].n);
+        answer_text(a, a->mark[m].s, a->mark[m].n);
     return true;
 }
 
@@ -560,46 +300,8 @@ static bool step_label(answer_parser *a, bool last)
         a->state = TEXT; /* a second opening inside a thought: still one thought */
         a->at += len;
     } else {
-        change_kind(a, ANSWER_REASONING);
+        answer_change_kind(a, ANSWER_REASONING);
         a->at += len;
-    }
-    return true;
-}
-
-static bool step_call(answer_parser *a, bool last)
-{
-    size_t where, n = a->held.n - a->at;
-    const char *s = a->held.at + a->at;
-    mark m = find_mark(a, s, a->scanned, n, &where);
-    if (where > ANSWER_MAX_CALL_BYTES || !follow_head(a, s, where)) {
-        fail_call(a, where);
-        return true;
-    }
-    if (a->syntax->json_calls)
-        follow_json(a, s + a->scanned, where - a->scanned);
-    if (m == MARK_NONE) {
-        a->scanned = where;
-        tell_parts(a, s, where);
-        if (last)
-            end_call(a, n, 0);
-        return last;
-    }
-    a->scanned = where + a->mark[m].n;
-    if (m == MARK_VALUE) {
-        a->in_string = true;
-    } else if (m == MARK_VALUE_END) {
-        a->in_string = false;
-    } else if (m == MARK_BARE_END && a->bare && !a->in_string) {
-        end_call(a, a->scanned, 0);
-    } else if (m == MARK_QUOTE) {
-        a->in_string = !a->in_string;
-    } else if (m == MARK_CALL_END && a->in_string && a->again_bytes < READ_AGAIN_BYTES) {
-        if (a->noted == SIZE_MAX)
-            a->noted = where;
-    } else if (m == MARK_CALL_END) {
-        end_call(a, where, a->mark[m].n);
-    } else if ((m == MARK_CALL || a->syntax->heads) && !a->in_string) {
-        end_call(a, where, 0); /* a new call begins: the old one was not closed */
     }
     return true;
 }
@@ -609,14 +311,14 @@ static bool step_first(answer_parser *a, bool last)
 {
     const char *s = str_text(&a->held) + a->at;
     size_t n = a->held.n - a->at, at = 0;
-    while (at < n && is_answer_space(s[at]))
+    while (at < n && call_is_space(s[at]))
         at++;
     if (at == n && !last && n < SPACE_HELD_BYTES) {
         a->state = START;
         return false;
     }
     if (at < n && s[at] && strchr(a->syntax->begins_calls, s[at])) {
-        begin_call(a);
+        answer_begin_call(a);
         a->bare = true; /* its mark is empty */
     }
     return true;
@@ -651,7 +353,7 @@ static void run(answer_parser *a, bool last)
             more = step_label(a, last);
             break;
         case CALL:
-            more = step_call(a, last);
+            more = answer_step_call(a, last);
             break;
         case HEAD:
             more = step_head(a, last);
@@ -668,7 +370,7 @@ static bool take_chars(void *user, const char *text, size_t n)
 {
     answer_parser *a = user;
     if (!a->syntax) {
-        put_answer_text(a, text, n);
+        answer_text(a, text, n);
         return !a->cancelled && !a->no_memory;
     }
     str_put(&a->held, text, n);
