@@ -249,3 +249,16 @@ TEST(a_second_family_has_its_calls_forced)
     grammar_close(g);
     vocab_close(v);
 }
+
+/* So that files with random weights converse as the published ones do. */
+TEST(made_up_vocabularies_have_the_landmarks_of_a_template)
+{
+    int n_without = 0;
+    for (const text_family *const *f = text_families; *f; f++)
+        for (const made_words *k = (*f)->made; k && k->arch; k++) {
+            const char *t = k->template;
+            CHECK_MSG(!t || (*f)->recognise(t, strlen(t)), "%s", k->arch);
+            n_without += !t;
+        }
+    CHECK_EQ(n_without, 0);
+}

@@ -24,7 +24,11 @@ static const special_piece special[] = {{"<|begin_of_text|>", TOKEN_CONTROL},
                                         {"<|eot_id|>", TOKEN_CONTROL},
                                         {"<|python_tag|>", TOKEN_CONTROL},
                                         {0}};
-static const made_words made[] = {{"llama", "gpt2", "llama-bpe", special, 128000, NULL}, {0}};
+static const made_words made[] = {
+    {"llama", "gpt2", "llama-bpe", special, 128000,
+     "{# <|start_header_id|> message['content'] | trim + '<|eot_id|>' \"Cutting Knowledge Date: "
+     "December 2023 #}"},
+    {0}};
 
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
