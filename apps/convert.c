@@ -583,10 +583,7 @@ status convert_read_shape(const json_t *config, const char *path, model_shape **
         if (config_is_type(c, type) && (!inner || config_is_type(c, inner)) &&
             (!c->flag || json_is_true(json_object_get(config, c->flag))))
             return config_read_shape(c, config, path, s, unknown, e);
-    return err_set(e, E_UNSUPPORTED, "%s: carat cannot convert models of type %.64s", path,
-                   inner  ? inner
-                   : type ? type
-                          : "null");
+    return config_refuse_type(path, inner ? inner : type ? type : "null", e);
 }
 
 /* transformers saves models without their NextN layers, and leaves them in the configuration. */

@@ -10,8 +10,9 @@
 
 #include <errno.h>
 #include <math.h>
-#include <sys/stat.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 status convert_read_json(json_t **out, const char *dir, const char *name, bool required, err *e)
 {
@@ -334,6 +335,26 @@ bool config_is_type(const config_family *c, const char *type)
             return true;
     }
     return false;
+}
+
+static bool is_listed(const config_family *upto, const char *type)
+{
+    const config_family *c = config_families;
+    while (c < upto && !config_is_type(c, type))
+        c++;
+    return c < upto;
+}
+
+status config_refuse_type(const char *path, const char *type, err *e)
+{
+    char known[400] = "";
+    size_t n = 0;
+    for (const config_family *c = config_families; c->shapes; c++)
+        for (const char *const *t = c->types; *t; t++)
+            if (n < sizeof known && !is_listed(c, *t))
+                n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", *t);
+    return err_set(e, E_UNSUPPORTED, "%s: model_type is %.64s, and carat converts %s", path, type,
+                   known);
 }
 
 static status read_shape(const config_family *c, const json_t *config, const char *path,

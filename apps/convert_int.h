@@ -100,6 +100,8 @@ typedef struct config_family {
 status config_read_shape(const config_family *c, const json_t *config, const char *path,
                          model_shape **s, str *unknown, err *e);
 bool config_is_type(const config_family *c, const char *type);
+/* E_UNSUPPORTED: a model_type that no family has; with those that are converted. */
+status config_refuse_type(const char *path, const char *type, err *e);
 extern const config_family config_families[]; /* ends with shapes NULL: convert_families.c */
 
 /* Reads config.json, or the text_config of a multimodal one, to a shape (mem_free). unknown

@@ -360,8 +360,9 @@ static status find_family(convert_vocab *v, const char *dir, err *e)
     if (!type)
         return err_set(e, E_FORMAT,
                        "%s/config.json: no model_type: is this a checkpoint's directory?", dir);
-    return err_set(e, E_UNSUPPORTED,
-                   "%s/config.json: model_type is %.64s, which carat cannot convert", dir, type);
+    char path[4096];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    return config_refuse_type(path, type, e);
 }
 
 status convert_vocab_take(convert_vocab *v, err *e)

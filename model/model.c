@@ -100,12 +100,14 @@ static status refuse_known(const char *path, gguf_string arch, err *e)
     return OK;
 }
 
+/* Of models that run alone: neither drafters nor towers. */
 static const char *arch_names(char *buf, size_t cap)
 {
     size_t n = 0;
     *buf = 0;
     for (size_t i = 0; i < sizeof archs / sizeof *archs && n < cap; i++)
-        n += (size_t)snprintf(buf + n, cap - n, "%s%s", i ? ", " : "", archs[i].name);
+        if (archs[i].arch->forward && !archs[i].arch->tower)
+            n += (size_t)snprintf(buf + n, cap - n, "%s%s", n ? ", " : "", archs[i].name);
     return buf;
 }
 
