@@ -197,15 +197,12 @@ $(BUILD)/apps/bundled.o: $(DEMO) $(DEMO_DFLASH) $(DEMO_MTP) $(BUNDLED)
 $(BUILD)/apps/bundled.o: ISA = $(if $(DEMO),-DBUNDLED_MODEL='"$(DEMO)"') \
                                $(if $(DEMO_DFLASH),-DBUNDLED_DFLASH='"$(DEMO_DFLASH)"') \
                                $(if $(DEMO_MTP),-DBUNDLED_MTP='"$(DEMO_MTP)"')
-# Files that the server sends as they are: its description, and the page at /.
+# Files that the server sends: the schemas of its description, and the page at /.
 PAGE := $(if $(wildcard apps/web/index.html),$(BUILD)/page.html)
-$(BUILD)/apps/server/info.o: $(BUILD)/openapi.json
-$(BUILD)/apps/server/info.o: ISA = -DCARAT_OPENAPI='"$(BUILD)/openapi.json"'
+$(BUILD)/apps/server/openapi.o: apps/server/schemas.json
+$(BUILD)/apps/server/openapi.o: ISA = -DCARAT_SCHEMAS='"apps/server/schemas.json"'
 $(BUILD)/apps/server/page.o: $(PAGE) $(PAGE:=.gz)
 $(BUILD)/apps/server/page.o: ISA = $(if $(PAGE),-DCARAT_PAGE='"$(PAGE)"' -DCARAT_PAGE_GZ='"$(PAGE).gz"')
-$(BUILD)/openapi.json: apps/server/openapi.json include/carat.h
-	@mkdir -p $(@D)
-	$(Q)sed 's/@VERSION@/$(VERSION)/' $< > $@
 $(BUILD)/apps/licences.o: $(BUILD)/licences.txt
 $(BUILD)/apps/licences.o: ISA = -DCARAT_LICENCES='"$(BUILD)/licences.txt"'
 $(BUILD)/licences.txt: tools/licences.sh LICENSE num/grids.licence.txt apps/web/vendor/VENDOR $(wildcard apps/web/vendor/licences/*)

@@ -15,8 +15,8 @@ CARAT_SAMPLING_SETTINGS(ROW, )
 #undef ROW
 
 #define ROW(kind, field, name, also, key, flag, min, max, usual, needs, help)                      \
-    {name, also,  (key) ? (key) : (name),         flag, (kind) == WHOLE, min,                      \
-     max,  usual, offsetof(carat_sampling, field)},
+    {name, also,  (key) ? (key) : (name),          flag, (kind) == WHOLE, min,                     \
+     max,  usual, offsetof(carat_sampling, field), help},
 static const carat_sampling_setting all[] = {CARAT_SAMPLING_SETTINGS(ROW, )};
 #undef ROW
 

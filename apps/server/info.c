@@ -1,7 +1,6 @@
-/* info.c - health, models, properties, slots, metrics, tokens, embedded files. */
+/* info.c - health, models, properties, slots, metrics, tokens. */
 #include "apps/server/info.h"
 
-#include "apps/embed.h"
 #include "apps/hub/made.h"
 #include "apps/server/begin.h"
 #include "apps/server/generate.h"
@@ -12,10 +11,6 @@
 
 #include <string.h>
 #include <strings.h>
-
-/* A file that the Makefile embeds in the program. */
-EMBED("carat_openapi", CARAT_OPENAPI);
-EMBEDDED const char carat_openapi_begin[], carat_openapi_end[];
 
 /* ---- Health ---- */
 
@@ -39,13 +34,6 @@ void handle_health(exchange *x)
                 state == SERVER_LOADING ? "the model is being loaded"
                                         : "the server is shutting down");
     reply_problem(x, &p);
-}
-
-void handle_openapi(exchange *x)
-{
-    x->file = carat_openapi_begin;
-    x->n_file = (size_t)(carat_openapi_end - carat_openapi_begin);
-    x->status = 200;
 }
 
 /* ---- Models ---- */

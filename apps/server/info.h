@@ -15,7 +15,6 @@ void handle_metrics(exchange *x);
 void handle_tokenize(exchange *x);
 void handle_detokenize(exchange *x);
 void handle_tokenizer_info(exchange *x);
-void handle_openapi(exchange *x);
 
 /* Answers with tokens, as ids or (pieces) with their texts; strs: with their texts as vLLM has it.
  */

@@ -1,9 +1,9 @@
-/* openapi_test.c - openapi.json against the parsers: valid bodies are accepted, invalid ones are
- * refused, and the schemas have exactly the fields of known.c.
+/* openapi_test.c - the description of the server against the parsers: valid bodies are accepted,
+ * invalid ones are refused, and the schemas have exactly the fields of known.c.
  *
- * The validator knows the keywords that openapi.json uses, and fails on any other keyword.
+ * The validator knows the keywords that the schemas use, and fails on any other keyword.
  */
-#include "apps/server/jsonw.h"
+#include "apps/server/openapi.h"
 #include "apps/server/request.h"
 #include "tests/test.h"
 #include "base/map.h"
@@ -18,7 +18,11 @@ static const request_limits limits = {
 static const char *const names[] = {[API_CHAT] = "ChatRequest",
                                     [API_COMPLETIONS] = "CompletionRequest",
                                     [API_RESPONSES] = "ResponsesRequest",
-                                    [API_MESSAGES] = "MessagesRequest"};
+                                    [API_MESSAGES] = "MessagesRequest",
+                                    [API_LLAMA] = "LlamaRequest",
+                                    [API_INFILL] = "InfillRequest",
+                                    [API_OLLAMA_CHAT] = "OllamaChatRequest",
+                                    [API_OLLAMA_GENERATE] = "OllamaGenerateRequest"};
 
 typedef struct description {
     arena mem;
@@ -27,15 +31,15 @@ typedef struct description {
 
 static void open_description(description *d)
 {
-    char *text;
-    size_t n;
+    str text = {0};
     err e = {0};
     *d = (description){0};
-    CHECK_OK(file_read_all(test_path("apps/server/openapi.json"), 1 << 20, &text, &n, &e), e);
-    CHECK_OK(jtree_parse(text, n, "openapi.json", 64, &d->mem, &d->root, &e), e);
+    openapi_write(&text);
+    CHECK(!text.bad);
+    CHECK_OK(jtree_parse(text.at, text.n, "openapi.json", 64, &d->mem, &d->root, &e), e);
     d->schemas = jtree_get(jtree_get(d->root, "components"), "schemas");
     CHECK(d->schemas);
-    mem_free(text);
+    str_free(&text);
 }
 
 /* ---- A validator ---- */
@@ -82,7 +86,7 @@ static bool any_valid(const description *d, const jtree *list, const jtree *v)
     return false;
 }
 
-/* The patterns of openapi.json for names of members. */
+/* The patterns of the schemas for names of members. */
 static bool matches(const char *pattern, const char *key)
 {
     if (!strcmp(pattern, "^[0-9]+$"))
@@ -225,7 +229,12 @@ static const char *const companions[] = {
     [API_CHAT] = "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":true",
     [API_COMPLETIONS] = "\"prompt\":\"x\"",
     [API_RESPONSES] = "\"input\":\"x\"",
-    [API_MESSAGES] = "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"};
+    [API_MESSAGES] = "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]",
+    [API_LLAMA] = "\"prompt\":\"x\"",
+    [API_INFILL] = "\"input_prefix\":\"x\",\"input_suffix\":\"y\"",
+    [API_OLLAMA_CHAT] =
+        "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":true",
+    [API_OLLAMA_GENERATE] = "\"model\":\"m\",\"prompt\":\"x\",\"logprobs\":true"};
 
 static const char *const values[] = {
     "null",
@@ -337,7 +346,7 @@ static bool needs_others(const char *name)
     static const char *const them[] = {
         "samplers", "tool_choice", "function_call", "continue_final_message",
         "best_of",  "messages",    "input",         "prompt",
-        "logprobs", "tools"};
+        "logprobs", "tools",       "images"};
     for (size_t i = 0; i < sizeof them / sizeof *them; i++)
         if (!strcmp(them[i], name))
             return true;
@@ -350,7 +359,7 @@ TEST(openapi_every_field_alone)
     char body[1024];
     size_t n = 0;
     open_description(&d);
-    for (int api = 0; api < 4; api++) {
+    for (int api = 0; api < (int)(sizeof names / sizeof *names); api++) {
         const jtree *props = jtree_get(jtree_get(d.schemas, names[api]), "properties");
         for (const jtree *p = props->first; p; p = p->next)
             for (size_t i = 0; i < sizeof values / sizeof *values && !needs_others(p->key);
@@ -480,7 +489,7 @@ TEST(openapi_names_every_field)
 {
     description d;
     open_description(&d);
-    for (int api = 0; api < 4; api++) {
+    for (int api = 0; api < (int)(sizeof names / sizeof *names); api++) {
         const jtree *props = jtree_get(jtree_get(d.schemas, names[api]), "properties");
         field_row row;
         size_t n = 0;

@@ -316,10 +316,10 @@ bool read_max_tokens(request *rq, const char *const *keys, problem *p);
 bool read_continue(request *rq, bool ends_with_assistant, problem *p);
 /* Refuses fields that nobody reads and that are not harmless (known.c). */
 bool check_fields(const request *rq, const request_limits *lim, problem *p);
-/* The i-th row of the table for an endpoint, for tests. False: past the end. */
+/* The i-th row of the table for an endpoint. False: past the end. */
 typedef struct field_row {
     const char *name, *kind; /* "read", "harmless", "only" */
-    const char *values;      /* of "only": the accepted values, separated by | */
+    const char *values;      /* of "only" and "read": as known.c has them */
 } field_row;
 bool field_row_at(size_t i, api_kind api, field_row *row);
 /* Tools in one of three shapes become rq->tools. tools.c says which types are left out. */

@@ -83,6 +83,7 @@ typedef struct carat_sampling_setting {
     bool whole;
     double min, max, usual; /* usual: where neither the file nor the model's family says */
     size_t at;              /* in carat_sampling */
+    const char *help;       /* what it does, in a few words; static */
 } carat_sampling_setting;
 
 /* All of them, [*n]; static storage. Any thread. */
