@@ -34,6 +34,7 @@ enum {
 typedef struct bench_options {
     const char *model, *prompt, *gen, *depth, *streams, *vs, *isa, *repack;
     kv_options kv;
+    mmproj_options mmproj;
     pool_options pool;
     device_options where;
     int64_t reps, threads, chunk, shared;
@@ -70,6 +71,9 @@ static const option table[] = {
              "script the drafts: so many are accepted per round", "spec"),
     OPT_DRAFT_SIZES(bench_options, "spec"),
     OPT_SPARSE(bench_options),
+    OPT_STR(bench_options, mmproj.file, "mmproj", 0, "WHAT",
+            "load the model's vision tower too, which the plan then has: a FILE or auto (default: "
+            "none)"),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
     OPT_DEVICE_AND_CARD(bench_options, CARD_HELP),
     OPT_STR(bench_options, repack, "repack", 0, "WHEN", REPACK_HELP),
@@ -464,7 +468,9 @@ static int run_bench(const command *c, int argc, char **argv)
                       .repack = o.repack,
                       .no_mmap = o.no_mmap,
                       .draft = {.drafter = o.spec},
-                      .pool = o.pool};
+                      .pool = o.pool,
+                      .mmproj = o.mmproj,
+                      .sees = o.mmproj.file != NULL};
     ro.overcommit = o.overcommit;
     ro.wrap = o.floors ? "time" : NULL;
     double start_ms = clock_ms();

@@ -8,6 +8,8 @@
 #include "apps/inspect_int.h"
 #include "apps/hub/hub.h"
 #include "apps/kv_options.h"
+#include "apps/mmproj_options.h"
+#include "apps/named.h"
 #include "apps/term.h"
 
 #include <inttypes.h>
@@ -16,27 +18,28 @@
 typedef struct {
     int64_t n_ctx;
     kv_options kv;
+    mmproj_options mmproj;
     device_options where;
     const char *repack, *target, *gpu, *image;
     bool json;
 } inspect_options;
 
-static const option table[] = {OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 1, 1 << 30,
-                                       "plan for N tokens of context (default: the model's own)"),
-                               OPT_KV(inspect_options),
-                               OPT_STR(inspect_options, gpu, "gpu", 0, "SIZE,...",
-                                       "only print the plans of carat run on cards of these sizes, "
-                                       "which need not be here: 24GB, or free memory: 23936MiB"),
-                               OPT_DEVICE_AND_CARD(inspect_options,
-                                                   "with --gpu: its compute capability, 8.0, 8.6 "
-                                                   "(default), 8.9, 9.0, 10.0 or 12.0"),
-                               OPT_STR(inspect_options, repack, "repack", 0, "WHEN", REPACK_HELP),
-                               OPT_STR(inspect_options, target, "target", 0, "FILE",
-                                       "of a drafter: what it costs beside this model"),
-                               OPT_STR(inspect_options, image, "image", 0, "FILE",
-                                       "of a vision tower: what this picture costs"),
-                               OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"),
-                               OPT_END};
+static const option table[] = {
+    OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 1, 1 << 30,
+            "plan for N tokens of context (default: the model's own)"),
+    OPT_KV(inspect_options),
+    OPT_MMPROJ(inspect_options),
+    OPT_STR(inspect_options, gpu, "gpu", 0, "SIZE,...",
+            "only print the plans of carat run on cards of these sizes, "
+            "which need not be here: 24GB, or free memory: 23936MiB"),
+    OPT_DEVICE_AND_CARD(inspect_options, "with --gpu: its compute capability, 8.0, 8.6 "
+                                         "(default), 8.9, 9.0, 10.0 or 12.0"),
+    OPT_STR(inspect_options, repack, "repack", 0, "WHEN", REPACK_HELP),
+    OPT_STR(inspect_options, target, "target", 0, "FILE",
+            "of a drafter: what it costs beside this model"),
+    OPT_STR(inspect_options, image, "image", 0, "FILE", "what this picture costs the vision tower"),
+    OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"),
+    OPT_END};
 
 /* ---- Counting ------------------------------------------------------------------------------ */
 
@@ -240,10 +243,10 @@ static void put_report(const inspect_report *r, const char *target)
         term_put_name(stdout, t->name, strlen(t->name), 36);
         printf(" %-8s %-22s %12s\n", num_name(t->type), shape, size_text(t->n_bytes, a, sizeof a));
     }
-    if (r->vision.is_tower)
-        inspect_vision_put(&r->vision);
-    else if (r->draft.kind == DRAFT_NONE)
+    if (!r->vision.is_tower && r->draft.kind == DRAFT_NONE)
         put_plan(r);
+    if (r->vision.is_tower || r->vision.tower)
+        inspect_vision_put(&r->vision);
     if (r->draft.kind != DRAFT_NONE || r->draft.own || target)
         inspect_draft_put(&r->draft, target);
 }
@@ -267,8 +270,10 @@ static int run_inspect(const command *c, int argc, char **argv)
         return stop - 1;
     term_init();
     device_options_apply(&o.where, &mo);
-    if ((st = options_repack(o.repack, &mo.no_repack, &e)))
+    if ((st = options_repack(o.repack, &mo.no_repack, &e)) ||
+        (st = mmproj_options_apply(&o.mmproj, &mo, &e)))
         goto out;
+    const inspect_picture picture = {o.image, mo.image_tokens};
     if ((st = model_find(argv[0], &file, &e)) ||
         (o.target && (st = model_find(o.target, &target, &e))))
         goto out;
@@ -289,20 +294,27 @@ static int run_inspect(const command *c, int argc, char **argv)
     so.n_ctx = (int32_t)o.n_ctx;
     kv_options_apply(&o.kv, &so);
     inspect_draft_open(&r.draft, file.path, &g);
-    if ((st = inspect_vision_open(&r.vision, file.path, &g, o.image, &e)))
+    r.vision.is_tower = inspect_is_tower(&g);
+    if (r.vision.is_tower && (st = inspect_vision_open(&r.vision, file.path, &picture, &e)))
         goto out;
     if (o.target)
         r.draft.own = false; /* the whole model drafts for the other one */
     if (o.target || r.draft.own)
         inspect_draft_plan(&r.draft, file.path, o.target ? target.path : file.path, &mo, &so);
-    if ((!o.target || r.draft.kind == DRAFT_NONE) &&
-        !carat_model_open(file.path, &mo, &m, &r.why_not) &&
+    if ((!o.target || r.draft.kind == DRAFT_NONE) && !named_open(file.path, &mo, &m, &r.why_not) &&
         !carat_plan(m, &so, &r.plan, &r.why_not)) {
         r.n_kinds = carat_plan_kv(m, &so, r.kind, INSPECT_KINDS, NULL);
         r.n_weights = carat_plan_weights(m, r.weight, INSPECT_KINDS);
         carat_model_get_info(m, &info);
         r.model = &info;
+        if (info.mmproj && (st = inspect_vision_open(&r.vision, info.mmproj, &picture, &e)))
+            goto out;
         r.n_active = info.n_params_active; /* the model knows which tensors it does not use */
+    }
+    if (o.image && !r.vision.tower && !r.vision.is_tower) {
+        st =
+            err_set(&e, E_ARG, "%s is no vision tower and has none beside it (--image)", file.path);
+        goto out;
     }
     inspect_words_read(&r.words, &g, m);
     if (o.json)
@@ -343,7 +355,8 @@ const command command_inspect = {
         "it prints what the drafter sees and drafts, contradictions in the file, and with\n"
         "--target what it costs beside its model. Any model may draft for a larger one. Of a "
         "vision\n"
-        "tower (an mmproj file) it prints how many tokens a picture becomes.\n"
+        "tower (an mmproj file), and of a model with one beside it, it prints what a picture "
+        "costs.\n"
         "\n"
         "With --gpu it prints what carat run would choose on a card of that size: context, format\n"
         "of keys, experts and layers on the host. No GPU is needed.",

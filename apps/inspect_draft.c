@@ -180,6 +180,7 @@ void inspect_draft_plan(inspect_draft *d, const char *path, const char *target,
     carat_model_options with = *opt;
     carat_model *m = NULL;
     with.draft = d->own ? "nextn" : path;
+    with.mmproj = NULL;
     if (d->kind == DRAFT_NONE && !d->own) { /* any model with the same tokens */
         snprintf(d->family, sizeof d->family, "a model of its own");
         d->known = true;

@@ -5,6 +5,7 @@
 #include "apps/device_options.h"
 #include "apps/inspect_int.h"
 #include "apps/kv_options.h"
+#include "apps/named.h"
 #include "apps/term.h"
 
 #include <inttypes.h>
@@ -84,7 +85,7 @@ static void plan_for(gpu_plan *p, const char *path, const carat_model_options *o
     mo.planned = NULL;
     mo.plan_gpu_mb = size->mib;
     *p = (gpu_plan){0};
-    if (carat_model_open(path, &mo, &p->m, &p->why))
+    if (named_open(path, &mo, &p->m, &p->why))
         return;
     carat_model_get_info(p->m, &p->info);
     p->shared = carat_experts(p->m, &p->experts);

@@ -68,8 +68,9 @@ typedef struct inspect_cost {
     double tflop; /* about */
 } inspect_cost;
 typedef struct inspect_vision {
-    bool is_tower;
-    model core;          /* bound */
+    bool is_tower; /* the file itself is one; else it is the tower beside a model, or there is none
+                    */
+    model core;    /* bound */
     const vision *tower; /* NULL: why_not says why */
     err why_not;
     int32_t width, height; /* of the picture */
@@ -77,9 +78,16 @@ typedef struct inspect_vision {
     int32_t n_costs;
 } inspect_vision;
 
-/* Fills *v, which is zeroed. picture: a file, or NULL for one of a usual size. Fails for a picture
- * that cannot be read, and for a picture and no tower. */
-status inspect_vision_open(inspect_vision *v, const char *path, const gguf *g, const char *picture,
+/* What to count: a picture's file, or NULL for one of a usual size; tokens as
+ * carat_model_options.image_tokens has them, 0: several numbers of them. */
+typedef struct inspect_picture {
+    const char *file;
+    int32_t tokens;
+} inspect_picture;
+
+bool inspect_is_tower(const gguf *g);
+/* Fills *v, which is zeroed, with the tower in a file. Fails for a picture that cannot be read. */
+status inspect_vision_open(inspect_vision *v, const char *path, const inspect_picture *picture,
                            err *e);
 void inspect_vision_close(inspect_vision *v);
 void inspect_vision_put(const inspect_vision *v);

@@ -162,10 +162,31 @@ TEST(inspect_says_what_pictures_cost)
     text = inspect(0, path, NULL, NULL, NULL);
     CHECK(strstr(text, "tower gemma4uv") && strstr(text, "embeddings of width 96"));
     mem_free(text);
+    text = inspect(0, path, "--image-tokens", "native", NULL);
+    CHECK(strstr(text, "\n    native ") && !strstr(text, "\n    280 "));
+    mem_free(text);
+    mem_free(inspect(1, path, "--image-tokens", "2000", NULL));
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)words), 2);
     const char *model[] = {"tiny-dense", path};
     CHECK_EQ(command_synth.run(&command_synth, 2, (char **)model), 0);
     mem_free(inspect(1, path, "--image", picture, NULL));
+    /* A model with a tower beside it: the tower's cost, and its memory in the plan. */
+    const char *beside = test_temp("mmproj-F32.gguf"), *seeing[] = {"tiny-mmproj-clamped", beside};
+    CHECK_EQ(command_synth.run(&command_synth, 2, (char **)seeing), 0);
+    char *blind = inspect(0, path, "--mmproj", "none", "--json");
+    text = inspect(0, path, "--image", picture, "--json");
+    json_t *w;
+    CHECK_OK(json_parse(&v, text, strlen(text), "inspect", &e), e);
+    CHECK_OK(json_parse(&w, blind, strlen(blind), "inspect", &e), e);
+    CHECK(json_is_null(json_object_get(w, "vision")));
+    CHECK_STR(json_string_value(json_object_get(json_object_get(v, "vision"), "projector")),
+              "gemma4v");
+    CHECK(json_integer_value(json_object_get(json_object_get(v, "plan"), "total_bytes")) >
+          json_integer_value(json_object_get(json_object_get(w, "plan"), "total_bytes")));
+    json_decref(v);
+    json_decref(w);
+    mem_free(text);
+    mem_free(blind);
 }
 
 /* A drafter: its facts, warnings about what the file says wrongly, and its cost beside a model. */

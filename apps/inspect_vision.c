@@ -22,11 +22,13 @@ static status read_head(image_head *h, const char *path, err *e)
     return st;
 }
 
-/* The budgets that Gemma 4 was trained with, and a picture's own size. */
-static void add_costs(inspect_vision *v, const char *name)
+/* The budgets that Gemma 4 was trained with, and a picture's own size; or the one asked for. */
+static void add_costs(inspect_vision *v, const char *name, int32_t tokens)
 {
-    static const int32_t budget[INSPECT_COSTS] = {70, 140, 280, 560, 1120, 0};
-    for (int i = 0; i < INSPECT_COSTS && !v->why_not.status; i++) {
+    static const int32_t usual[INSPECT_COSTS] = {70, 140, 280, 560, 1120, 0};
+    const int32_t asked = tokens == CARAT_IMAGE_NATIVE ? 0 : tokens,
+                  *budget = tokens ? &asked : usual;
+    for (int i = 0; i < (tokens ? 1 : INSPECT_COSTS) && !v->why_not.status; i++) {
         image_rule rule;
         inspect_cost *c = &v->cost[v->n_costs];
         if (vision_grid(&v->core, budget[i], v->width, v->height, &rule, &c->grid, name,
@@ -39,19 +41,20 @@ static void add_costs(inspect_vision *v, const char *name)
     }
 }
 
-status inspect_vision_open(inspect_vision *v, const char *path, const gguf *g, const char *picture,
-                           err *e)
+bool inspect_is_tower(const gguf *g)
 {
     gguf_string arch;
+    return gguf_get_string(g, "general.architecture", &arch) && arch.n == 4 &&
+           !memcmp(arch.at, "clip", 4);
+}
+
+status inspect_vision_open(inspect_vision *v, const char *path, const inspect_picture *picture,
+                           err *e)
+{
     gguf own = {0};
     image_head h = {.width = 1920, .height = 1080};
     status st;
-    if (!gguf_get_string(g, "general.architecture", &arch) || arch.n != 4 ||
-        memcmp(arch.at, "clip", 4) != 0)
-        return picture ? err_set(e, E_ARG, "%s is no vision tower: --image is for towers", path)
-                       : OK;
-    v->is_tower = true;
-    if (picture && (st = read_head(&h, picture, e)))
+    if (picture->file && (st = read_head(&h, picture->file, e)))
         return st;
     v->width = h.width;
     v->height = h.height;
@@ -59,13 +62,20 @@ status inspect_vision_open(inspect_vision *v, const char *path, const gguf *g, c
         model_bind(&v->core, &own, &v->why_not))
         return OK; /* why_not says so */
     v->tower = vision_of(&v->core);
-    add_costs(v, picture ? picture : "a picture");
-    return picture && v->why_not.status ? err_set(e, v->why_not.status, "%s", v->why_not.text) : OK;
+    add_costs(v, picture->file ? picture->file : "a picture", picture->tokens);
+    return picture->file && v->why_not.status ? err_set(e, v->why_not.status, "%s", v->why_not.text)
+                                              : OK;
 }
 
 void inspect_vision_close(inspect_vision *v)
 {
     model_free(&v->core);
+}
+
+/* Of a picture's soft tokens, which are kept in host memory. */
+static int64_t row_bytes(const inspect_vision *v, const inspect_cost *c)
+{
+    return (int64_t)c->grid.n_tokens * v->tower->n_out * (int64_t)sizeof(float);
 }
 
 void inspect_vision_put(const inspect_vision *v)
@@ -79,20 +89,26 @@ void inspect_vision_put(const inspect_vision *v)
         putchar('\n');
         return;
     }
+    if (!v->is_tower) {
+        fputs("  file ", stdout);
+        term_put_name(stdout, v->core.file.path, strlen(v->core.file.path), 0);
+        putchar('\n');
+    }
     printf("  tower %s: %" PRId32 " layers of width %" PRId32 ", patches of %" PRId32
            " pixels, %" PRId32 " x %" PRId32 " of them a token\n",
            t->projector, v->core.n_layer, v->core.n_embd, t->rule.patch, t->rule.merge,
            t->rule.merge);
     printf("  embeddings of width %" PRId32 ", for text models of that width\n", t->n_out);
     printf("  a picture of %" PRId32 " x %" PRId32 " pixels\n", v->width, v->height);
-    printf("    %-8s %8s %8s %14s %10s\n", "budget", "tokens", "patches", "resized to", "TFLOP");
+    printf("    %-8s %8s %8s %14s %10s %10s\n", "budget", "tokens", "patches", "resized to",
+           "TFLOP", "MiB");
     for (int32_t i = 0; i < v->n_costs; i++) {
         const inspect_cost *c = &v->cost[i];
         char size[32];
         snprintf(budget, sizeof budget, c->budget ? "%" PRId32 : "native", c->budget);
         snprintf(size, sizeof size, "%" PRId32 " x %" PRId32, c->grid.width, c->grid.height);
-        printf("    %-8s %8" PRId32 " %8" PRId32 " %14s %10.3g\n", budget, c->grid.n_tokens,
-               c->grid.n_patches, size, c->tflop);
+        printf("    %-8s %8" PRId32 " %8" PRId32 " %14s %10.3g %10.2f\n", budget, c->grid.n_tokens,
+               c->grid.n_patches, size, c->tflop, (double)row_bytes(v, c) * 0x1p-20);
     }
 }
 
@@ -100,7 +116,7 @@ json_t *inspect_vision_json(const inspect_vision *v)
 {
     const vision *t = v->tower;
     json_t *costs;
-    if (!v->is_tower)
+    if (!v->is_tower && !t)
         return json_null();
     if (!t)
         return json_pack("{s:o}", "problem",
@@ -109,10 +125,11 @@ json_t *inspect_vision_json(const inspect_vision *v)
     for (int32_t i = 0; i < v->n_costs; i++) {
         const inspect_cost *c = &v->cost[i];
         json_array_append_new(
-            costs, json_pack("{s:o, s:i, s:i, s:i, s:i, s:f}", "budget",
+            costs, json_pack("{s:o, s:i, s:i, s:i, s:i, s:f, s:I}", "budget",
                              c->budget ? json_integer(c->budget) : json_string("native"), "tokens",
                              (int)c->grid.n_tokens, "patches", (int)c->grid.n_patches, "width",
-                             (int)c->grid.width, "height", (int)c->grid.height, "tflop", c->tflop));
+                             (int)c->grid.width, "height", (int)c->grid.height, "tflop", c->tflop,
+                             "bytes", (json_int_t)row_bytes(v, c)));
     }
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "projector", t->projector,
                      "layers", (int)v->core.n_layer, "width", (int)v->core.n_embd, "patch",

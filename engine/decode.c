@@ -641,6 +641,7 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
     }
     report_prefilled(&r);
     if (st == E_CANCELLED) {
+        session_take_cancel(s); /* where the tower of a picture was interrupted */
         generation_stop(g, CARAT_FINISH_CANCELLED);
         st = OK;
     } else if (!st) {

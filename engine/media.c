@@ -131,6 +131,8 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
         (st = model_bind(&x->tower, &g, e)) || (st = check_family(m, e)))
         return st;
     see_both_ways(m);
+    x->tower.progress = m->progress;
+    x->tower.progress_user = m->progress_user;
     return open_tower_device(m, opt, e);
 }
 

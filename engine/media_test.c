@@ -292,6 +292,57 @@ TEST(media_refuses_what_it_cannot_do)
     end(&f);
 }
 
+typedef struct interruption {
+    carat_session *s;
+    int n_layers, after; /* calls; the one that ends the tower's pass */
+} interruption;
+
+static bool interrupt(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    interruption *x = user;
+    if (strcmp(what, "layers of a picture's tower") != 0)
+        return true;
+    CHECK(done < total);
+    if (++x->n_layers != x->after)
+        return true;
+    carat_session_cancel(x->s); /* as the signal does */
+    return false;
+}
+
+/* Ctrl-C in the middle of a tower's pass ends that answer alone. */
+TEST(media_tower_is_interrupted_between_layers)
+{
+    interruption stop = {.after = 2};
+    const carat_session_options so = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
+    carat_generate_options go = {.max_tokens = 2};
+    carat_model *m;
+    carat_session *s;
+    carat_timings t[2];
+    fixture f;
+    err e = {0};
+    begin(&f);
+    const carat_model_options o = {
+        .n_threads = 1, .mmproj = f.tower, .progress = interrupt, .progress_user = &stop};
+    CHECK_OK(carat_model_open(f.text, &o, &m, &e), e);
+    carat_media *x = picture_of(m, 0);
+    for (int32_t k = 0; k < f.n_soft; k++)
+        f.ids[0][HEAD + k] = carat_media_id(x) - k;
+    CHECK_OK(carat_session_open(m, &so, &s, &e), e);
+    stop.s = s;
+    carat_sampling_default(m, &go.sampling);
+    go.sampling.ignore_eog = true;
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(carat_generate(s, f.ids[0], f.n, &go, NULL, NULL, &t[i], &e), e);
+    CHECK_EQ(t[0].finish, CARAT_FINISH_CANCELLED);
+    CHECK_EQ(t[0].n_generated, 0);
+    CHECK_EQ(t[1].n_generated, 2);
+    CHECK_EQ(stop.n_layers, stop.after + 3); /* the tower has three */
+    carat_session_close(s);
+    carat_media_free(x);
+    carat_model_close(m);
+    end(&f);
+}
+
 /* Each placeholder becomes a picture between its begin and end, which a template may have written.
  */
 TEST(media_expands_placeholders)

@@ -25,7 +25,7 @@ enum { THETA = 100 }; /* of the rotation; in no file */
     COMMON, .n_layer = 27, .n_embd = 1152, .n_head = 16, .n_ff = 4304, .standardized = true
 /* Their pictures are for the tiny sizes of Gemma 4 with width 96. */
 #define TINY                                                                                       \
-    .family = &gemma4v_shapes, .patch = 4, .merge = 3, .n_pos = 64, .image_size = 224,             \
+    .family = &gemma4v_shapes, .patch = 4, .merge = 3, .n_pos = 128, .image_size = 224,            \
     .eps = 1e-6, .n_out = 96
 
 static const gemma4v_shape sizes[] = {
@@ -327,8 +327,7 @@ static mat gemma4v_forward(pass *p, const model *m, const vision_input *in)
     size_t mark = pass_mark(p);
     op_add(p, x, op_embed_mix(p, in->places, in->shares, &g->positions));
     pass_release(p, mark);
-    for (int32_t i = 0; i < m->n_layer; i++) {
-        p->il = i;
+    for (int32_t i = 0; i < m->n_layer && vision_goes_on(p, m, i); i++) {
         gemma4v_add_attention(p, g, &g->layer[i], in->kv, x);
         pass_release(p, mark);
         gemma4v_add_ffn(p, g, &g->layer[i], x);

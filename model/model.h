@@ -82,7 +82,8 @@ struct model {
     int32_t n_layer, n_embd, n_vocab, n_ctx_train, window;
     /* What a drafter borrows; NULL where an architecture has none. */
     const weight *embd, *head;
-    const weight *answers; /* of a reranker's file: the head's rows of "yes" and "no"; host memory */
+    const weight
+        *answers; /* of a reranker's file: the head's rows of "yes" and "no"; host memory */
     float embd_scale, softcap; /* softcap 0: none */
     int32_t n_kv;              /* layers that own keys */
     kv_spec *kv;               /* [n_kv] */
@@ -106,6 +107,8 @@ struct model {
     int32_t n_expert_layers;
     int8_t *layer_side, *expert_side; /* [n_layer] each: the layer's side; its experts' */
     device *dev[PASS_SIDES_MAX];      /* borrowed; dev[PASS_MAIN] is NULL until loaded */
+    carat_progress_fn progress;       /* of towers: asked before each layer; may be NULL */
+    void *progress_user;
     arena mem;
 };
 

@@ -274,8 +274,7 @@ static mat qwen3vl_forward(pass *p, const model *m, const vision_input *in)
     op_add(p, x, op_matmul(p, in->patches, &g->patches_2));
     op_add(p, x, op_embed_mix(p, in->places, in->shares, &g->positions));
     pass_release(p, mark);
-    for (int32_t i = 0; i < m->n_layer; i++) {
-        p->il = i;
+    for (int32_t i = 0; i < m->n_layer && vision_goes_on(p, m, i); i++) {
         qwen3vl_add_attention(p, g, &g->layer[i], in->kv, x);
         pass_release(p, mark);
         qwen3vl_add_ffn(p, g, &g->layer[i], x);

@@ -172,3 +172,13 @@ status vision_done(model *m, const model_shape *s, vision *v, const vision_arch 
     v->rule.grouped = true;
     return bind_done(m, s, v, NULL, NULL, e);
 }
+
+bool vision_goes_on(pass *p, const model *m, int32_t il)
+{
+    p->il = il;
+    if (!p->dry && !pass_failed(p) && m->progress &&
+        !m->progress(m->progress_user, "layers of a picture's tower", (uint64_t)il,
+                     (uint64_t)m->n_layer))
+        err_set(&p->e, E_CANCELLED, "interrupted in layer %d of the vision tower", il);
+    return !pass_failed(p);
+}

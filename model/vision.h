@@ -90,6 +90,8 @@ status vision_bind_positions(model *m, weight *w, int32_t n_embd, int32_t n_rows
 /* A rotation by column and row: half of the pairs for each. parted: each half of a head has pairs
  * of its own. n_dims: of the pairs of one axis. */
 status vision_bind_rope(model *m, rope *r, int32_t n_dims, double theta, bool parted, err *e);
+/* Begins layer il. False: the pass has failed, or m->progress has ended it (E_CANCELLED). */
+bool vision_goes_on(pass *p, const model *m, int32_t il);
 /* The end of a tower's bind: *v's fields. The model has no stores: keys live for a picture. */
 status vision_done(model *m, const model_shape *s, vision *v, const vision_arch *a, err *e);
 

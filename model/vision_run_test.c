@@ -122,11 +122,11 @@ TEST(vision_refuses_what_it_cannot_encode)
     model m;
     vision_memory need = {.key_bytes = 7};
     err e = {0};
-    image_grid g = {.cols = 66, .rows = 3, .n_patches = 198, .n_tokens = 22};
+    image_grid g = {.cols = 129, .rows = 3, .n_patches = 387, .n_tokens = 43};
     CHECK(d);
     open_tower(&m, "tiny-mmproj-clamped", d);
     CHECK_STATUS(vision_plan(&m, d, &g, &need, &e), E_LIMIT);
-    CHECK(strstr(e.text, "66 patches a side; the tower has 64 positions") && need.key_bytes == 7);
+    CHECK(strstr(e.text, "129 patches a side; the tower has 128 positions") && need.key_bytes == 7);
     test_every_allocation(encode_once, &m);
     model_free(&m);
     /* Two towers have positions for any size, or no attention. */

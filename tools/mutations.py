@@ -31,6 +31,7 @@ TESTS = {
                  "draft_steps"],
     "nextn": ["spec/nextn_test", "tests/hybrid_test"],
     "convert": ["apps/convert_families_test"],
+    "media": ["engine/media", "vision_", "picture_logits", "image/", "tests/media_cli_test", "pictures_are_seen"],
     "holes": ["logprobs_server_test", "text/grammar_test", "ollama_pull", "apps/hub/store_test",
               "format/safetensors_test", "gemma4_mtp_bind_test", "base/str_test", "pager_opens",
               "tests/kv_snapshot_test", "text/compress_test", "times_of_a_cancelled_job",
@@ -640,3 +641,57 @@ mistake("holes", "every new draft is tried in one round",
         ("spec/control.c", "tried = true;", ""))
 mistake("holes", "a new draft takes rows that are not there",
         ("spec/control.c", "!tried && left > 0 && is_new(t, s)", "!tried && left >= 0 && is_new(t, s)"))
+
+# ---- Pictures ------------------------------------------------------------------------------
+
+MEDIA, PATCHES, RESIZE, DECODE = "engine/media.c", "image/patches.c", "image/resize.c", "image/decode.c"
+GEMMA_EYE, FLAT_EYE, QWEN_EYE = "model/gemma4_vision.c", "model/gemma4_vision_flat.c", "model/qwen_vision.c"
+EYE = "model/vision_run.c"
+BOTH = "m->media->two_way = !((const gemma4 *)m->core.impl)->n_ple;"
+mistake("media", "tokens of a picture see each other in no model", (MEDIA, BOTH, "m->media->two_way = false;"))
+mistake("media", "tokens of a picture see each other with per-layer embeddings", (MEDIA, BOTH, "m->media->two_way = true;"))
+mistake("media", "tokens of a picture see each other in full layers too", (MEDIA, "if (m->core.kv[i].window)", "if (m->core.n_kv)"))
+mistake("media", "a chunk cuts a picture", (MEDIA, "int64_t whole = media_whole(m, ids, rows, n);", "int64_t whole = rows < n ? rows : n;"))
+mistake("media", "soft tokens are scaled like embeddings",
+        ("model/gemma4.c", "mat x = op_embed(p, &g->embd, sqrtf((float)g->n_embd)); op_put_soft(p, x);",
+         "mat x = op_embed(p, &g->embd, 1); op_put_soft(p, x); op_scale(p, x, sqrtf((float)g->n_embd), NULL);"))
+mistake("media", "soft tokens begin a row late", ("engine/pass.c", "run->row0 = part->row0 + i;", "run->row0 = part->row0 + i + (run->n > 1);"))
+mistake("media", "a second run of a picture begins with its first row",
+        (MEDIA, "run->at = it->rows + (size_t)at * (size_t)m->core.n_embd;", "run->at = it->rows;"))
+mistake("media", "another picture of the same size is the same", (MEDIA, "sha_put(&s, picture->rgb,", "sha_put(&s, head,"))
+mistake("media", "another budget is the same picture", (MEDIA, "picture->height, g->width, g->height);", "picture->height, 0, 0);"))
+mistake("media", "no token begins a picture", (MEDIA, "if (x->begin >= 0 && (!i ||", "if (x->begin >= 0 && i < 0 && (!i ||"))
+mistake("media", "no token ends a picture", (MEDIA, "if (x->end >= 0 && (i + 1 == n ||", "if (x->end >= 0 && i < 0 && (i + 1 == n ||"))
+mistake("media", "pooled rows are not scaled", (GEMMA_EYE, "op_pool(p, x, in->merged), sqrtf((float)g->n_embd), NULL)", "op_pool(p, x, in->merged), 1, NULL)"))
+mistake("media", "pooled rows are not standardised", (GEMMA_EYE, "if (g->std_scale.n_in)", "if (g->std_scale.n_in < 0)"))
+mistake("media", "ropes turn by rows first", (EYE, "r->axis[0][i] = v->rows_first ? row : column;", "r->axis[0][i] = row;"),
+        (EYE, "r->axis[1][i] = v->rows_first ? column : row;", "r->axis[1][i] = column;"))
+mistake("media", "Qwen's ropes turn by columns first", (EYE, "r->axis[0][i] = v->rows_first ? row : column;", "r->axis[0][i] = column;"),
+        (EYE, "r->axis[1][i] = v->rows_first ? column : row;", "r->axis[1][i] = row;"))
+mistake("media", "the tables of positions change places", (EYE, "id[0] = (float)column;", "id[0] = (float)row;"),
+        (EYE, "id[1] = (float)(v->n_pos + row);", "id[1] = (float)(v->n_pos + column);"))
+mistake("media", "the halves of a head turn as one", (GEMMA_EYE, "g->head_dim / 2, THETA, true, e)", "g->head_dim / 2, THETA, false, e)"))
+mistake("media", "inputs of products are not clamped", (GEMMA_EYE, "x = op_clamp(p, x, w->in_low, w->in_high);", ";"))
+mistake("media", "outputs of products are not clamped", (GEMMA_EYE, "op_clamp_inplace(p, y, w->out_low, w->out_high);", ";"))
+mistake("media", "a bound from below is the one from above", (GEMMA_EYE, '(st = bind_bound(b, name, "output_min", &w->out_low))',
+        '(st = bind_bound(b, name, "output_max", &w->out_low))'))
+mistake("media", "scores are scaled", (GEMMA_EYE, "op_attend(p, q, kv, 1);", "op_attend(p, q, kv, 1 / sqrtf((float)g->head_dim));"))
+mistake("media", "values are not normed", (GEMMA_EYE, "op_kv_store(p, kv, k, op_rms_norm_inplace(p, v, NULL, g->eps));", "op_kv_store(p, kv, k, v);"))
+mistake("media", "erf for the tanh of GELU", (GEMMA_EYE, "op_act_mul(p, a, b, ACT_GELU_TANH)", "op_act_mul(p, a, b, ACT_GELU_ERF)"))
+mistake("media", "pixels are 0 to 1 for a tower", (GEMMA_EYE, "g->v.rule.mean[c] += 0.5f * g->v.rule.std[c]; g->v.rule.std[c] *= 0.5f;", ";"))
+mistake("media", "12B: epsilon of the layer norms", (FLAT_EYE, "LAYER_EPS);\n    return", "g->eps);\n    return"))
+mistake("media", "Qwen: tanh in the merger", (QWEN_EYE, "ACT_GELU_ERF", "ACT_GELU_TANH"))
+mistake("media", "a picture fills its budget rounded up", (PATCHES, "int32_t cols = (int32_t)(f * width / token)", "int32_t cols = (int32_t)(f * width / token + 0.5)"))
+mistake("media", "a strip has more tokens than the budget", (PATCHES, "cols = cols > rule->budget ? rule->budget : cols;\n    rows = rows > rule->budget ? rule->budget : rows;\n    g->width = cols * rule->patch * rule->merge;\n    g->height = rows * rule->patch * rule->merge;\n}\n\nstatic int32_t tokens_down",
+        "g->width = cols * rule->patch * rule->merge;\n    g->height = rows * rule->patch * rule->merge;\n}\n\nstatic int32_t tokens_down"))
+mistake("media", "native rounds sides up", (PATCHES, "int32_t cols = (int32_t)rint(width / token)", "int32_t cols = (int32_t)ceil(width / token)"))
+mistake("media", "patches lie row by row", (PATCHES, "group = rule->grouped ? rule->merge : 1;", "group = 1;"))
+mistake("media", "green is red", (PATCHES, "(size_t)(y0 + y) + (size_t)x0) + (size_t)c;", "(size_t)(y0 + y) + (size_t)x0) + (size_t)(c == 2);"))
+mistake("media", "a sharper filter", (RESIZE, "const double a = -0.5;", "const double a = -0.75;"))
+mistake("media", "weights are cut, not rounded", (RESIZE, "(int32_t)(v < 0 ? v - 0.5 : v + 0.5)", "(int32_t)v"))
+mistake("media", "columns are never first", (RESIZE, "bool columns_first = height < m->height &&", "bool columns_first = height < 0 &&"))
+mistake("media", "orientations above 4 keep their sides", (DECODE, "if (h->orientation >= 5) {", "if (h->orientation >= 6) {"))
+mistake("media", "the words' pictures are one too high", ("apps/run_pictures.c", 'str_printf(out, "picture %d", c->pictures.n + found.n);',
+        'str_printf(out, "picture %d", c->pictures.n + found.n + 1);'))
+mistake("media", "a saved conversation lacks its pictures", ("apps/run_pictures.c", "base64_put(&uri, p->bytes, p->n);", ""))
+mistake("media", "native is the default", ("apps/mmproj_options.c", "*n = native ?", "*n = native || !text ?"))

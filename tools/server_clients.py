@@ -4,21 +4,30 @@
     ./carat serve -p 8080 &
     venv/bin/python tools/server_clients.py http://127.0.0.1:8080
 
+With --pictures it checks pictures alone, against a model that sees some, whatever it answers:
+
+    ./carat serve -p 8080 -m MODEL.gguf &      its mmproj file lies beside it
+    venv/bin/python tools/server_clients.py --pictures http://127.0.0.1:8080
+
 It checks chat, streams, a round trip with a tool, structured output, thinking, responses, embeddings and errors,
 prints a line per check and exits with 1 if one failed. Not part of the build or of the tests.
 """
+import base64
 import json
-import sys
-import traceback
-
 import os
+import struct
+import sys
+import tempfile
+import traceback
+import zlib
 
 import anthropic
 import ollama
 import openai
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no look-up on the internet
-import litellm  # noqa: E402
+if "--pictures" not in sys.argv:
+    import litellm  # noqa: E402
 
 ASK = [{"role": "user", "content": "What is carat?"}]
 GREEDY = {"extra_body": {"temperature": 0}}  # newer packages of Anthropic have no parameter for it
@@ -360,19 +369,91 @@ def check_litellm():
     assert len(e.data[0]["embedding"]) > 0
 
 
+def picture(width, height, colour):
+    """A PNG file of one colour."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = (b"\0" + bytes(colour) * width) * height
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+RED = picture(64, 48, (200, 20, 20))
+BASE64 = base64.b64encode(RED).decode()
+URI = "data:image/png;base64," + BASE64
+TINY = {"image_tokens": 70, "temperature": 0}
+
+
+def look_chat(detail="auto", n=1, url=URI, **kw):
+    parts = [{"type": "text", "text": "What is it?"}]
+    parts += [{"type": "image_url", "image_url": {"url": url, "detail": detail}}] * n
+    return oai.chat.completions.create(model="any", messages=[{"role": "user", "content": parts}], max_tokens=3,
+                                       **{"extra_body": TINY, **kw})
+
+
+def look_openai():
+    words = chat(messages=[{"role": "user", "content": "What is it?"}], max_tokens=3).usage.prompt_tokens
+    one, two = look_chat().usage.prompt_tokens, look_chat(n=2).usage.prompt_tokens
+    assert one > words + 40 and two - one == one - words
+    assert look_chat("low", extra_body={"temperature": 0}).usage.prompt_tokens == one  # low is 70
+    streamed = [c for c in look_chat(stream=True, stream_options={"include_usage": True})]
+    assert streamed[-1].usage.prompt_tokens == one
+    e = refused(openai.BadRequestError, lambda: look_chat(n=17))
+    assert "more than 16 pictures" in str(e), e
+    e = refused(openai.BadRequestError, lambda: look_chat(url="https://example.com/a.png"))
+    assert "--media-urls" in str(e), e
+    return f"{one - words} tokens a picture"
+
+
+def look_responses():
+    def ask(parts):
+        return oai.responses.create(model="any", input=[{"role": "user", "content": parts}], max_output_tokens=3,
+                                    extra_body=TINY).usage.input_tokens
+    text = {"type": "input_text", "text": "What is it?"}
+    assert ask([text, {"type": "input_image", "image_url": URI, "detail": "auto"}]) > ask([text]) + 40
+
+
+def look_messages():
+    def ask(parts):
+        m = [{"role": "user", "content": parts}]
+        n = ant.messages.count_tokens(model="any", messages=m, extra_body=TINY).input_tokens
+        u = ant.messages.create(model="any", messages=m, max_tokens=3, extra_body=TINY).usage
+        assert u.input_tokens + (u.cache_read_input_tokens or 0) == n
+        return n
+    text = {"type": "text", "text": "What is it?"}
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": BASE64}}
+    assert ask([image, text]) > ask([text]) + 40
+
+
+def look_ollama():
+    assert "vision" in oll.show(oll.list().models[0].model).capabilities
+    def ask(**kw):
+        r = oll.chat(model="any", messages=[{"role": "user", "content": "What is it?", **kw}],
+                     options={"num_predict": 3, "temperature": 0}, think=False)
+        return r.prompt_eval_count
+    with tempfile.NamedTemporaryFile(suffix=".png") as f:
+        f.write(RED)
+        f.flush()
+        assert ask(images=[f.name]) == ask(images=[RED]) == ask(images=[BASE64]) > ask() + 40
+    r = oll.generate(model="any", prompt="What is it?", images=[RED], options={"num_predict": 3}, think=False)
+    assert r.prompt_eval_count > 40
+
+
 failed = 0
 
 
 if __name__ == "__main__":
-    URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080"
+    kind = "look_" if "--pictures" in sys.argv else "check_"
+    urls = [w for w in sys.argv[1:] if not w.startswith("--")]
+    URL = urls[0] if urls else "http://127.0.0.1:8080"
     oai = openai.OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0)
     ant = anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0)
     oll = ollama.Client(host=URL)
-    for name, check in [(k, v) for k, v in list(globals().items()) if k.startswith("check_")]:
+    for name, check in [(k, v) for k, v in list(globals().items()) if k.startswith(kind) and k != "look_chat"]:
         try:
-            print(f"ok    {name[6:]}  {check() or ''}")
+            print(f"ok    {name[len(kind):]}  {check() or ''}")
         except Exception:
             failed += 1
-            print(f"FAIL  {name[6:]}")
+            print(f"FAIL  {name[len(kind):]}")
             traceback.print_exc(limit=-2)
     sys.exit(1 if failed else 0)

@@ -6,7 +6,8 @@ for some pictures, for model/vision_run_test.c.
 
 Weights are those of `carat synth SIZE --type f32`. A line of soft.txt is a case: size, budget, seed,
 width and height of the picture (tools/image_fixtures.py draws it), number of tokens and their width.
-soft.f32 has the tokens of all cases, one after the other.
+soft.f32 has the tokens of all cases, one after the other. budgets.txt and budgets.f32 are the same for the budgets of
+Gemma 4 and its towers, for engine/media_budgets_test.c, with every STEP-th token.
 """
 import os
 import subprocess
@@ -26,6 +27,7 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5VisionModel
 
 from image_fixtures import DATA, ROOT, picture
 
+BUDGETS, STEP = ((70, 3, 37, 23), (140, 4, 90, 61), (280, 5, 200, 37), (560, 6, 61, 100), (1120, 7, 171, 128)), 97
 CASES = ((6, 3, 40, 30), (5, 4, 90, 20), (12, 6, 30, 70), (1, 1, 12, 12))
 
 LAYER = {"ln1": "input_layernorm", "ln2": "pre_feedforward_layernorm", "attn_post_norm": "post_attention_layernorm",
@@ -182,18 +184,23 @@ SIZES = {"tiny-mmproj-clamped": lambda t, key: gemma_tower(t, key, True),
 
 
 def main():
+    write("soft", SIZES, CASES, 1)
+    write("budgets", [size for size in SIZES if "qwen" not in size], BUDGETS, STEP)
+
+
+def write(name, sizes, cases, step):
     lines, values = [], []
     with tempfile.TemporaryDirectory() as directory:
-        for size, make in SIZES.items():
-            run = make(*read(size, directory))
-            for case in CASES:
+        for size in sizes:
+            run = SIZES[size](*read(size, directory))
+            for case in cases:
                 with torch.no_grad():
                     rows = run(*case).numpy()
                 lines.append(f"{size} {' '.join(map(str, case))} {rows.shape[0]} {rows.shape[1]}")
-                values.append(rows.astype("<f4").tobytes())
+                values.append(rows[::step].astype("<f4").tobytes())
                 print(lines[-1], "std", float(rows.std()))
-    (DATA / "soft.txt").write_text("\n".join(lines) + "\n")
-    (DATA / "soft.f32").write_bytes(b"".join(values))
+    (DATA / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    (DATA / f"{name}.f32").write_bytes(b"".join(values))
 
 
 if __name__ == "__main__":
