@@ -427,7 +427,7 @@ static status read_mtp(const json_t *config, const char *path, gemma4_mtp_shape 
         s->centroid_top_k = config_whole(&top, "centroid_intermediate_top_k");
     }
     g->n_layer = s->n_layer;
-    if (s->n_layer <= MTP_SHAPE_LAYERS) {
+    if (s->n_layer <= MTP_LAYERS_MAX) {
         convert_gemma4_layers(&f, g);
         memcpy(s->swa, g->swa, sizeof s->swa);
         g->head_dim = s->head_dim;

@@ -108,7 +108,7 @@ static void read_mtp_facts(inspect_draft *d, const gguf *g)
     for (int32_t il = 0; il < f->n_layer; il++) {
         d->n_sliding += f->layer[il].swa;
         d->n_head = f->layer[il].n_head;
-        d->n_ff = f->layer[il].n_ff;
+        d->n_ff = f->layer[il].gate.n_out;
     }
     if (f->n_clusters)
         snprintf(d->head, sizeof d->head,

@@ -24,7 +24,7 @@ typedef struct gemma4_mtp_layer {
     bool swa;      /* sliding window, else global */
     bool wide;     /* its queries may exceed f16 */
     int32_t donor; /* the target's store that it reads */
-    int32_t head_dim, n_head, n_ff;
+    int32_t head_dim, n_head;
     const rope *rope;
     weight attn_norm, wq, q_norm, wo, attn_post_norm;
     weight ffn_norm, gate, up, down, ffn_post_norm, out_scale;
@@ -53,7 +53,7 @@ static inline bool is_gemma4_mtp(const model *m)
            m->arch == &gemma4_mtp_arch_ik;
 }
 
-/* gemma4_mtp_bind.c: what the file alone says. */
+/* gemma4_mtp_table.c: what the file alone says. */
 status gemma4_mtp_bind(model *m, err *e);
 /* What depends on the target: widths, vocabulary, donors. Between model_bind and model_load. E_ARG
  * for an assistant of another target. The target outlives m. */

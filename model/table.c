@@ -218,6 +218,12 @@ static status read_key(const model *m, model_shape *s, const table_key *r, err *
     status st;
     if (r->kind == KEY_YARN)
         return bind_scaling(m, field(s, r->at), whole(s, r->otherwise, 0), e);
+    if (r->how & TOLD) {
+        const int64_t told = whole(s, r->at, 0);
+        const int_key same = {name, told, told, told};
+        return r->kind == KEY_UNIFORM ? bind_per_layer(m, same, v, s->n_layer, e)
+                                      : bind_int(m, same, v, e);
+    }
     if (r->same_as)
         return bind_equal(m, r->same_as, name, whole(s, r->at, 0), e);
     if (r->kind == KEY_REAL) {
@@ -250,6 +256,8 @@ status table_read(const model *m, const shape_family *f, model_shape **out, err 
         return err_memory(e, m->file.path, f->shape_bytes);
     memset(s, 0, f->shape_bytes);
     s->family = f;
+    if (t->tell)
+        st = t->tell(m, s, e);
     for (int32_t i = 0; i < t->n_keys && !st; i++)
         if (has_key(s, &t->keys[i]) && !(t->keys[i].how & WRITE_ONLY))
             st = read_key(m, s, &t->keys[i], e);

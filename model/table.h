@@ -36,7 +36,8 @@ enum {
     READ_ONLY = 4,       /* not written to GGUF files */
     CONFIG_BY_HAND = 16, /* apps/convert_families.c reads `config`, which is here for messages */
     OMIT_ZERO = 32,      /* not written if it is 0 */
-    WRITE_ONLY = 8       /* not read from GGUF files: a tensor tells it */
+    WRITE_ONLY = 8,      /* not read from GGUF files: a tensor tells it */
+    TOLD = 64 /* a tensor tells it (family_table.tell); a file that has it says the same */
 };
 
 typedef struct table_key {
@@ -124,6 +125,8 @@ typedef struct family_table {
     void (*fill)(model_shape *s, int32_t size); /* what differs between the layers of a size */
     /* general.architecture, where it is not shape_family.arch; perhaps in buf. */
     const char *(*arch)(const model_shape *s, char buf[TABLE_ARCH]);
+    /* From a GGUF file what its tensors tell, before any key is read. */
+    status (*tell)(const struct model *m, model_shape *s, err *e);
     /* From a GGUF file what no row reads, before the numbers are compared. */
     status (*read)(const struct model *m, model_shape *s, err *e);
     /* Writes keys of which no row tells whether and how. */

@@ -33,7 +33,7 @@ TESTS = {
     "convert": ["apps/convert_families_test"],
     "media": ["engine/media", "vision_", "picture_logits", "image/", "tests/media_cli_test", "pictures_are_seen"],
     "holes": ["logprobs_server_test", "text/grammar_test", "ollama_pull", "apps/hub/store_test",
-              "format/safetensors_test", "gemma4_mtp_bind_test", "base/str_test", "pager_opens",
+              "format/safetensors_test", "gemma4_mtp_table_test", "base/str_test", "pager_opens",
               "tests/kv_snapshot_test", "text/compress_test", "times_of_a_cancelled_job",
               "control_checks_one_new_draft", "base/clock"],
 }
@@ -461,7 +461,7 @@ mistake("importance", "no scale of scores", (QWEN3, "op_tail(p, q, kv, L->rope, 
 # Those that tools/demo/README.md has with acceptance figures are not repeated here.
 
 DFLASH, SPEC_DFLASH, MTP, SPEC_MTP = "model/dflash.c", "spec/dflash.c", "model/gemma4_mtp.c", "spec/mtp.c"
-MTP_BIND = "model/gemma4_mtp_bind.c"
+MTP_BIND = "model/gemma4_mtp_table.c"
 mistake("drafters", "DFlash: no features", (DFLASH, "mat x = op_matmul(p, mat_flat(f), &g->fc);",
         "mat x = op_scale(p, op_matmul(p, mat_flat(f), &g->fc), 0, NULL);"))
 mistake("drafters", "DFlash: another mask token", (SPEC_DFLASH, "token[i] = x->g->mask_id;", "token[i] = x->g->mask_id + 1;"))
@@ -615,10 +615,10 @@ mistake("holes", "a tensor with the most dimensions",
 mistake("holes", "a tensor with more dimensions",
         ("format/safetensors.c", "|| n > DIMS_MAX)", "|| n > DIMS_MAX + 1)"))
 mistake("holes", "an assistant with the most layers",
-        ("model/gemma4_mtp_bind.c", "g->n_layer > MTP_LAYERS_MAX)", "g->n_layer >= MTP_LAYERS_MAX)"))
+        (MTP_BIND, "s->n_layer > MTP_LAYERS_MAX)", "s->n_layer >= MTP_LAYERS_MAX)"))
 mistake("holes", "an assistant with more layers",
-        ("model/gemma4_mtp_bind.c", "while (g->n_layer <= MTP_LAYERS_MAX &&",
-         "while (g->n_layer < MTP_LAYERS_MAX &&"))
+        (MTP_BIND, "while (s->n_layer <= MTP_LAYERS_MAX &&",
+         "while (s->n_layer < MTP_LAYERS_MAX &&"))
 mistake("holes", "a text of an impossible length goes on",
         (STR, "|| s->n > SIZE_MAX / 4) { s->bad = true;", "|| s->n > SIZE_MAX / 4) {"))
 mistake("holes", "a text without memory goes on",

@@ -1,4 +1,4 @@
-/* gemma4_mtp_bind_test.c - assistants of the smallest sizes at the limits of the reader: one below,
+/* gemma4_mtp_table_test.c - assistants of the smallest sizes at the limits of the reader: one below,
  * at, and one above.
  */
 #include "model/model.h"
