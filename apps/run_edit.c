@@ -382,22 +382,21 @@ static void speak(chat *c, const char *asked)
         term_note("the model waits for the tool: /result TEXT");
 }
 
-/* A typed message; paths in it may be pictures. A paste of several lines is text alone. */
-static status add_typed(chat *c, const str *in, bool is_text, err *e)
+/* A typed message; paths in it may be pictures. A paste of several lines is text alone. *text: the
+ * message. */
+static status add_typed(chat *c, const str *in, bool is_text, str *text, err *e)
 {
-    str text = {0};
-    status st = is_text ? OK : chat_take_paths(c, in->at, &text, e);
-    if (!st)
-        st = is_text ? chat_add_user(c, in->at, in->n, e)
-                     : chat_add_user(c, str_text(&text), text.n, e);
-    str_free(&text);
-    return st;
+    str_cut(text, 0);
+    if (is_text)
+        str_put(text, in->at, in->n);
+    status st = is_text ? OK : chat_take_paths(c, in->at, text, e);
+    return st ? st : chat_add_user(c, str_text(text), text->n, e);
 }
 
 int run_interactive(chat *c, const run_options *o)
 {
     editor ed;
-    str in = {0};
+    str in = {0}, text = {0};
     bool quit = false;
     if (!editor_open(&ed, o->no_history || talks_off())) {
         editor_close(&ed);
@@ -427,16 +426,17 @@ int run_interactive(chat *c, const run_options *o)
         else if (chat_open_calls(c))
             st = err_set(&e, E_ARG, "the model waits for its tool: /result TEXT, or /undo");
         else
-            r.speak_now = asked = !(st = add_typed(c, &in, is_text, &e));
+            r.speak_now = asked = !(st = add_typed(c, &in, is_text, &text, &e));
         follow_command(&ed, c, &r);
         quit = r.quit;
         if (st)
             term_error(&e);
         else if (r.speak_now)
-            speak(c, asked ? in.at : NULL);
+            speak(c, asked ? str_text(&text) : NULL);
     }
     fputs("\n", stderr);
     str_free(&in);
+    str_free(&text);
     editor_close(&ed);
     return c->out.broken ? 1 : 0;
 }

@@ -108,6 +108,11 @@ def png_files():
     yield "text", png(rgb, 8, 2, before=[(b"gAMA", struct.pack(">I", 45455)), (b"tEXt", b"Title\0a picture"),
                                          (b"zTXt", b"Comment\0\0" + zlib.compress(b"a" * 100))])
     yield "one-pixel", png(rgb[:1, :1], 8, 2)
+    for name, how in (("animated", {}), ("animated-behind-a-still", {"default_image": True})):  # the first one is seen
+        frames = [Image.fromarray(picture(k, 9, 6)) for k in (1, 4, 7)]
+        out = io.BytesIO()
+        frames[0].save(out, "PNG", save_all=True, append_images=frames[1:], **how)
+        yield name, out.getvalue()
 
 
 def saved(rgb, kind, mode="RGB", **how):
