@@ -32,7 +32,7 @@ enum {
 };
 
 typedef struct bench_options {
-    const char *model, *prompt, *gen, *depth, *streams, *vs, *isa, *repack;
+    const char *model, *prompt, *gen, *depth, *streams, *pictures, *vs, *isa, *repack;
     kv_options kv;
     mmproj_options mmproj;
     pool_options pool;
@@ -71,9 +71,11 @@ static const option table[] = {
              "script the drafts: so many are accepted per round", "spec"),
     OPT_DRAFT_SIZES(bench_options, "spec"),
     OPT_SPARSE(bench_options),
+    OPT_STR(bench_options, pictures, "pictures", 0, "LIST",
+            "also measure pictures, of at most so many tokens each: 70 to 1120"),
     OPT_STR(bench_options, mmproj.file, "mmproj", 0, "WHAT",
-            "load the model's vision tower too, which the plan then has: a FILE or auto (default: "
-            "none)"),
+            "load the vision tower too, which the plan then has: a FILE or auto (default: auto "
+            "with --pictures, else none)"),
     OPT_STR(bench_options, vs, "vs", 0, "PROGRAM", "compare with this llama-bench, or other carat"),
     OPT_DEVICE_AND_CARD(bench_options, CARD_HELP),
     OPT_STR(bench_options, repack, "repack", 0, "WHEN", REPACK_HELP),
@@ -105,6 +107,9 @@ static const char about[] =
     "GB/s counts the weights that a decoded token reads, not the KV cache. GFLOP/s counts\n"
     "the matrix products of a prompt. Layers after the last one that stores keys are computed\n"
     "for the last token alone, and are counted so.\n"
+    "\n"
+    "With --pictures, \"picture\" is the time until a new picture's soft tokens are in the\n"
+    "cache, and how much of it the vision tower takes.\n"
     "\n"
     "With --spec, \"spec\" is the decoding test with drafts: a pass verifies them. The\n"
     "table has the time of such a pass over that of a plain token, and the tokens that it\n"
@@ -153,19 +158,25 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
                          err *e)
 {
     int32_t p[BENCH_LIST_MAX], g[BENCH_LIST_MAX], d[BENCH_LIST_MAX], s[BENCH_LIST_MAX];
-    int n_p, n_g, n_d, n_s = 0;
+    int32_t c[BENCH_LIST_MAX];
+    int n_p, n_g, n_d, n_s = 0, n_c = 0;
     status st;
     if ((st = parse_list("prompt", o->prompt, p, &n_p, e)) ||
         (st = parse_list("gen", o->gen, g, &n_g, e)) ||
         (st = parse_list("depth", o->depth, d, &n_d, e)) ||
-        (o->streams && (st = parse_list("streams", o->streams, s, &n_s, e))))
+        (o->streams && (st = parse_list("streams", o->streams, s, &n_s, e))) ||
+        (o->pictures && (st = parse_list("pictures", o->pictures, c, &n_c, e))))
         return st;
+    for (int i = 0; i < n_c; i++)
+        if (c[i] < 70 || c[i] > 1120)
+            return err_set(e, E_ARG, "--pictures=%.60s: expected 70 to 1120 tokens", o->pictures);
     for (int i = 0; i < n_s; i++)
         if (s[i] < 1 || s[i] > STREAMS_MAX)
             return err_set(e, E_ARG, "--streams=%.60s: expected 1 to %d answers side by side",
                            o->streams, STREAMS_MAX);
     int n_decode = n_g * (1 + n_s) * (o->spec ? 2 : 1); /* plain ones, then those with drafts */
-    bench_test *list = mem_calloc((size_t)n_d * (size_t)(n_p + n_decode), sizeof *list);
+    bench_test *list =
+        mem_calloc((size_t)n_d * (size_t)(n_p + n_decode) + (size_t)n_c, sizeof *list);
     int n_list = 0;
     int32_t most = 0;
     if (!list)
@@ -191,6 +202,10 @@ static status plan_tests(const bench_options *o, bench_test **tests, int *n, int
             most = end > most ? end : most;
             list[n_list++] = t;
         }
+    for (int i = 0; i < n_c; i++) {
+        list[n_list++] = (bench_test){.n_picture = c[i], .n_prompt = c[i]};
+        most = c[i] > most ? c[i] : most;
+    }
     if (!st && !n_list)
         st = err_set(e, E_ARG, "nothing to measure: --prompt and --gen are both 0");
     if (st) {
@@ -356,9 +371,10 @@ static status run_tests(bench_setup *b, const carat_session_options *so, carat_m
         bench_print_head(b, stdout);
     term_watch(rig.s);
     for (int i = 0; i < n_tests && !st; i++) {
-        st = tests[i].n_streams ? bench_run_streams(b, m, so, &tests[i], e)
-             : tests[i].spec    ? run_spec(b, &rig, &tests[i], e)
-                                : run_test(b, &rig, &tests[i], e);
+        st = tests[i].n_picture   ? bench_run_picture(b, m, rig.s, &tests[i], e)
+             : tests[i].n_streams ? bench_run_streams(b, m, so, &tests[i], e)
+             : tests[i].spec      ? run_spec(b, &rig, &tests[i], e)
+                                  : run_test(b, &rig, &tests[i], e);
         if (st || (!b->info.on_gpu && (st = raise_ceilings(b, e))))
             break;
         if (!b->json)
@@ -470,7 +486,7 @@ static int run_bench(const command *c, int argc, char **argv)
                       .draft = {.drafter = o.spec},
                       .pool = o.pool,
                       .mmproj = o.mmproj,
-                      .sees = o.mmproj.file != NULL};
+                      .sees = o.mmproj.file || o.pictures};
     ro.overcommit = o.overcommit;
     ro.wrap = o.floors ? "time" : NULL;
     double start_ms = clock_ms();
