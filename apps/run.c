@@ -138,12 +138,44 @@ static const option *taker_of_stdin(const run_options *o)
     return NULL;
 }
 
-/* Joins the parts of the prompt: file, stdin, words, with a blank line between them. With
- * --compress file and stdin go before the words as a message of their own, `before`: the last one
- * is never shortened. *words_at: where the words begin in out. */
-static status gather(const run_options *o, int n_words, char **words, str *out, size_t *words_at,
-                     str *before, err *e)
+/* What a message is made of. */
+typedef struct gathered {
+    str prompt;
+    size_t words_at; /* where the words of the command line begin in it */
+    str files;       /* texts in front of it, as a message of their own with --compress */
+    pictures seen;
+} gathered;
+
+static void gathered_free(gathered *g)
 {
+    str_free(&g->prompt);
+    str_free(&g->files);
+    pictures_free(&g->seen);
+}
+
+/* A picture on stdin is no text. */
+static status read_stdin(gathered *g, bool wanted, err *e)
+{
+    str text = {0};
+    bool is_picture = false;
+    status st = term_read_stdin(&text, PROMPT_MAX, wanted, e);
+    if (!st)
+        image_kind(str_text(&text), text.n, &is_picture);
+    if (!st && is_picture) {
+        size_t n = text.n;
+        st = pictures_add(&g->seen, (uint8_t *)str_take(&text), n, "stdin", e);
+    } else if (!st) {
+        str_put(&g->prompt, str_text(&text), text.n);
+    }
+    str_free(&text);
+    return st;
+}
+
+/* Joins the parts of the prompt: file, stdin, words, with a blank line between them. With
+ * --compress file and stdin go before the words: the last message is never shortened. */
+static status gather(const run_options *o, int n_words, char **words, gathered *g, err *e)
+{
+    str *out = &g->prompt, *before = &g->files;
     bool apart = compress_wanted(&o->compress) && n_words && !o->raw;
     bool from_stdin = o->prompt_file && !strcmp(o->prompt_file, "-");
     const option *taker = taker_of_stdin(o);
@@ -165,7 +197,7 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
         mem_free(bytes);
     }
     if (from_stdin || (!taker && !isatty(STDIN_FILENO) && (!o->prompt_file || !n_words)))
-        if ((st = term_read_stdin(out, PROMPT_MAX, from_stdin, e)))
+        if ((st = read_stdin(g, from_stdin, e)))
             return st;
     if (!o->raw)
         drop_last_newline(out);
@@ -177,7 +209,7 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
     }
     if (out->n && n_words && !o->raw)
         str_puts(out, "\n\n");
-    *words_at = out->n;
+    g->words_at = out->n;
     for (int i = 0; i < n_words; i++) {
         if (i)
             str_puts(out, " ");
@@ -186,12 +218,13 @@ static status gather(const run_options *o, int n_words, char **words, str *out, 
     return out->bad || before->bad ? err_memory(e, "the prompt", out->n + before->n) : OK;
 }
 
-static status gather_files(const run_options *o, str *out, pictures *to, err *e)
+static status gather_files(const run_options *o, gathered *g, err *e)
 {
+    str *out = &g->files;
     file_form form = o->raw ? FILE_ALONE : compress_wanted(&o->compress) ? FILE_NAMED : FILE_FENCED;
     status st;
     for (int i = 0; i < o->files.n; i++) {
-        if ((st = message_add_file(out, to, o->files.at[i], form, e)))
+        if ((st = message_add_file(out, &g->seen, o->files.at[i], form, e)))
             return st;
         if (out->n > PROMPT_MAX)
             return err_set(e, E_LIMIT, "--file: files of more than %d bytes", PROMPT_MAX);
@@ -303,11 +336,9 @@ static int run_run(const command *cmd, int argc, char **argv)
     config settings;
     int n_words, code = 0, bad = config_parse(cmd, argc, argv, &o, &n_words, &settings);
     chat c = {0};
-    str prompt = {0}, files = {0};
-    pictures seen = {0};
+    gathered g = {.words_at = 0};
     model_found pulled;
     made_run made = {0};
-    size_t words_at = 0;
     json_t *kept = NULL;
     talk_place place = {0};
     err e = {0};
@@ -333,10 +364,9 @@ static int run_run(const command *cmd, int argc, char **argv)
     }
     bool tty = isatty(STDIN_FILENO);
     bool converse = o.interactive || (tty && !n_words && !o.prompt_file && !o.single_turn);
-    if ((st = gather_files(&o, &files, &seen, &e)) ||
-        (st = gather(&o, n_words, argv, &prompt, &words_at, &files, &e)))
+    if ((st = gather_files(&o, &g, &e)) || (st = gather(&o, n_words, argv, &g, &e)))
         goto out;
-    if ((code = check_task(&o, converse, tty, !prompt.n && !files.n && !seen.n)))
+    if ((code = check_task(&o, converse, tty, !g.prompt.n && !g.files.n && !g.seen.n)))
         goto out;
     if (o.resume && o.messages_file) {
         st = err_set(&e, E_ARG, "--resume and --messages exclude each other");
@@ -345,11 +375,11 @@ static int run_run(const command *cmd, int argc, char **argv)
     if (o.resume && (st = chat_find_talk(o.resume, &o, &kept, &place, &e)))
         goto out;
     /* A bad prompt is reported before the model is loaded, which may take long. */
-    if (!o.raw && (st = check_utf8("the prompt", str_text(&prompt), prompt.n, &e)))
+    if (!o.raw && (st = check_utf8("the prompt", str_text(&g.prompt), g.prompt.n, &e)))
         goto out;
     /* An answer without pictures needs no tower. */
-    bool paths = !o.raw && has_picture_path(str_text(&prompt) + words_at);
-    o.sees = converse || seen.n || paths || o.messages_file || o.resume || made.messages ||
+    bool paths = !o.raw && has_picture_path(str_text(&g.prompt) + g.words_at);
+    o.sees = converse || g.seen.n || paths || o.messages_file || o.resume || made.messages ||
              o.mmproj.file;
     /* Loading may take long, and the user may paste meanwhile. */
     if (converse)
@@ -360,16 +390,16 @@ static int run_run(const command *cmd, int argc, char **argv)
     begin_chat(&c, &o, converse);
     if (kept && (st = chat_resume(&c, kept, &place, &e)))
         goto out;
-    if (kept && converse && !prompt.n)
+    if (kept && converse && !g.prompt.n)
         chat_show_last(&c);
-    c.files = files;
-    c.n_files = !files.n ? 0 : o.files.n ? o.files.n : 1;
-    files = (str){0};
-    if ((st = chat_take_pictures(&c, &seen, &e)) ||
-        (st = take_word_paths(&c, &prompt, words_at, &e)))
+    c.files = g.files;
+    c.n_files = !g.files.n ? 0 : o.files.n > g.seen.n ? o.files.n - g.seen.n : 1;
+    g.files = (str){0};
+    if ((st = chat_take_pictures(&c, &g.seen, &e)) ||
+        (st = take_word_paths(&c, &g.prompt, g.words_at, &e)))
         goto out;
-    if (prompt.n || (!converse && (o.messages_file || c.n_files || c.n_next))) {
-        if ((st = answer_once(&c, &o, &prompt, &e)) || (o.format && (st = print_object(&c, &e))))
+    if (g.prompt.n || (!converse && (o.messages_file || c.n_files || c.n_next))) {
+        if ((st = answer_once(&c, &o, &g.prompt, &e)) || (o.format && (st = print_object(&c, &e))))
             goto out;
         if (!converse && c.out.finish == CARAT_FINISH_CANCELLED)
             code = EXIT_INTERRUPTED;
@@ -387,9 +417,7 @@ out:
     model_found_free(&pulled);
     config_free(&settings);
     term_converse(false);
-    str_free(&prompt);
-    str_free(&files);
-    pictures_free(&seen);
+    gathered_free(&g);
     json_decref(kept); /* o.model may be a string of it */
     return code;
 }

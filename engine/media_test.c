@@ -208,6 +208,15 @@ TEST(media_prefixes_know_one_picture_from_another)
     carat_media *again = picture_of(f.m, 0);
     CHECK_EQ(carat_media_id(again), carat_media_id(f.picture[0]));
     carat_media_free(again);
+    /* In more tokens it is another picture. */
+    image same;
+    test_picture(&same, 0, 40, 30);
+    CHECK_OK(carat_image_new(f.m, same.rgb, 40, 30, &(carat_image_options){.n_tokens = 2 * BUDGET},
+                             &again, &e),
+             e);
+    CHECK(carat_media_n(again) > f.n_soft && carat_media_id(again) < carat_media_id(f.picture[1]));
+    image_free(&same);
+    carat_media_free(again);
     f.ids[0][f.n - 1]++;
     CHECK_OK(carat_eval(s, f.ids[0], f.n, NULL, &reused, &e), e);
     CHECK_EQ(reused, f.n - 1);

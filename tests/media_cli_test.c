@@ -151,6 +151,16 @@ TEST(cli_run_sees_pictures_by_every_way)
         snprintf(words, sizeof words, forms[i], picture);
         CHECK_EQ(prompt_tokens(ARGS(RUN, words), says), one);
     }
+    spawned r;
+    char *bytes;
+    size_t n;
+    err e = {0};
+    CHECK_OK(file_read_all(picture, 1000, &bytes, &n, &e), e);
+    spawn_carat(&r, &(spawn_options){.in = bytes, .n_in = n}, ARGS(RUN, "is it red?"));
+    CHECK_MSG(!r.code && strstr(str_text(&r.err), "[picture 1: stdin, 1x1, "), "%s",
+              str_text(&r.err));
+    spawned_free(&r);
+    mem_free(bytes);
     run(0, "there is no such file, so it stays a word", ARGS(RUN, "is ./none.png red?"));
 }
 
