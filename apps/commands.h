@@ -10,6 +10,7 @@ extern const command command_convert;
 extern const command command_daemon;
 extern const command command_embed;
 extern const command command_history;
+extern const command command_imatrix;
 extern const command command_importance;
 extern const command command_inspect;
 extern const command command_bench;

@@ -159,9 +159,36 @@ static bool needs_importance(num_type t)
     return t == NUM_IQ2_XXS || t == NUM_IQ2_XS || t == NUM_IQ2_S || t == NUM_IQ3_XXS;
 }
 
-/* Finds the importance of all matrices. A file that changes nothing is refused. */
-static status plan_importance(work_list *l, uint64_t n, const imatrix *m, const char *path, err *e)
+/* Products of a text do not read every matrix, so no importance file has all of them. Only drafts
+ * read the NextN layers, which are the last ones; nothing reads keys and values of Gemma 4's last
+ * layers, which take those of earlier layers. Only judgements read the head of a reranker. */
+static bool has_no_inputs(const gguf *g, const tensor *t)
 {
+    static const char *const names[] = {"block_count", "nextn_predict_layers",
+                                        "attention.shared_kv_layers"};
+    int64_t n[3] = {0};
+    gguf_string arch;
+    int il = -1;
+    if (!strcmp(t->name, "cls.output.weight"))
+        return true;
+    if (!gguf_get_string(g, "general.architecture", &arch) || arch.n > 32 ||
+        sscanf(t->name, "blk.%9d.", &il) != 1 || il < 0)
+        return false;
+    for (int i = 0; i < 3; i++) {
+        char key[96];
+        snprintf(key, sizeof key, "%.*s.%s", (int)arch.n, arch.at, names[i]);
+        gguf_get_i64(g, key, &n[i]);
+    }
+    bool keys =
+        name_ends_with(t->name, "attn_k.weight") || name_ends_with(t->name, "attn_v.weight");
+    return il < n[0] && (il >= n[0] - n[1] || (keys && il >= n[0] - n[2]));
+}
+
+/* Finds the importance of all matrices. A file that changes nothing is refused. */
+static status plan_importance(work_list *l, const gguf *g, const imatrix *m, const char *path,
+                              err *e)
+{
+    uint64_t n = g->tensors.n;
     bool used = false, could = false;
     status st = OK;
     for (uint64_t i = 0; i < n && !st; i++) {
@@ -175,7 +202,9 @@ static status plan_importance(work_list *l, uint64_t n, const imatrix *m, const 
         used |= it->importance != NULL;
         if (st || it->importance || !needs_importance(it->to))
             continue;
-        if (m)
+        if (m && has_no_inputs(g, t))
+            it->to = NUM_Q4_K; /* in blocks of 256, as those that need importance */
+        else if (m)
             st = err_set(e, E_ARG,
                          "%s has no importance of tensor %s, which would be %s: without, the "
                          "model is ruined",
@@ -255,7 +284,7 @@ static status plan_work(work_list *l, const gguf *g, const weight_mix *mix,
                          g->path, t->name, num_name(l->at[i].to));
     }
     if (!st)
-        st = plan_importance(l, n, m, o->imatrix, e);
+        st = plan_importance(l, g, m, o->imatrix, e);
     for (uint64_t i = 0; i < n && !st; i++)
         if (l->at[i].to == NUM_NVFP4 && l->at[i].from->type != NUM_NVFP4)
             st = plan_factors(l, i, g, e);

@@ -608,4 +608,16 @@ enum { DEVICE_OP_TIMES_MAX = 512 };
  * empties it. Returns their number; 0 without such a wrapper. */
 int32_t device_op_times(device *d, device_op_time *list, int32_t cap, bool clear);
 
+/* A wrapper that sums the squares of what goes into products, for each input of each tensor. */
+status device_wrap_inputs(device **d, err *e);
+typedef struct device_inputs {
+    const char *name; /* of the tensor */
+    int32_t n_in, n_mat;
+    const double *sum; /* [n_mat][n_in] */
+    const int64_t *n;  /* [n_mat]: rows of each matrix */
+} device_inputs;
+/* Tensor i, in the order of their first products. False: there are no more, or d has no such
+ * wrapper. Valid until the next product. */
+bool device_inputs_at(const device *d, int32_t i, device_inputs *out);
+
 #endif

@@ -1,4 +1,4 @@
-/* wrap.c - devices around a device: trace, time, check. See ops.h.
+/* wrap.c - devices around a device: trace, time, check, inputs. See ops.h.
  *
  * A wrapper has an op table whose entries are one line each: AROUND runs the call on the inner
  * device, with an action before and after it that depends on the wrapper's kind. `check` runs the
@@ -130,11 +130,8 @@ static void add_time(wrapper *w, const char *op, mat y, const weight *wt, double
 /* ---- The bytes and operations that a call needs at least ----------------------------------- */
 
 /* `rows` products in total, with n_mat matrices that are read once each. */
-static void cost_weight(pass *p, int64_t rows, int32_t n_mat, const weight *w)
+static void cost_weight(wrapper *d, int64_t rows, int32_t n_mat, const weight *w)
 {
-    wrapper *d = p->dev->self;
-    if (!w || p->dry)
-        return;
     uint64_t ops = 2 * (uint64_t)rows * (uint64_t)w->n_in * (uint64_t)w->n_out;
     bool floats = w->type == NUM_F32 || w->type == NUM_F16 || w->type == NUM_BF16;
     d->cost.bytes +=
@@ -146,11 +143,8 @@ static void cost_weight(pass *p, int64_t rows, int32_t n_mat, const weight *w)
 }
 
 /* Every expert that is used by a row is read once. */
-static void cost_experts(pass *p, routing r, const weight *w)
+static void cost_experts(wrapper *d, pass *p, routing r, const weight *w)
 {
-    if (!w || p->dry)
-        return;
-    wrapper *d = p->dev->self;
     if (d->apart)
         r = mirror_routing(d, p, r);
     int32_t n = r.id ? r.rows * r.k : 0, n_used = 0;
@@ -160,7 +154,26 @@ static void cost_experts(pass *p, routing r, const weight *w)
             j++;
         n_used += j == i;
     }
-    cost_weight(p, n, n_used, w);
+    cost_weight(d, n, n_used, w);
+}
+
+/* Before a product of x with w, which may be NULL. */
+static void meet_weight(pass *p, mat x, const weight *w)
+{
+    wrapper *d = p->dev->self;
+    if (d->kind == WRAP_INPUTS)
+        inputs_add(d, p, x, w);
+    else if (d->kind == WRAP_TIME && w && !p->dry)
+        cost_weight(d, x.rows, 1, w);
+}
+
+static void meet_experts(pass *p, mat x, routing r, const weight *w)
+{
+    wrapper *d = p->dev->self;
+    if (d->kind == WRAP_INPUTS)
+        inputs_add_routed(d, p, x, r, w);
+    else if (d->kind == WRAP_TIME && w && !p->dry)
+        cost_experts(d, p, r, w);
 }
 
 /* Consecutive rows of a sequence read the keys and values that they see once. */
@@ -271,13 +284,13 @@ static void w_rms_norm(pass *p, mat y, mat x, const weight *w, float eps)
 }
 static void w_matmul(pass *p, mat y, mat x, const weight *w)
 {
-    cost_weight(p, x.rows, 1, w);
+    meet_weight(p, x, w);
     AROUND("matmul", y, w, x = mirror_mat(m_, p, x), op->matmul(p, y, x, w));
 }
 static void w_glu(pass *p, mat y, mat x, const weight *g, const weight *u, act_kind a)
 {
-    cost_weight(p, x.rows, 1, g);
-    cost_weight(p, x.rows, 1, u);
+    meet_weight(p, x, g);
+    meet_weight(p, x, u);
     AROUND("glu", y, g, x = mirror_mat(m_, p, x), op->glu(p, y, x, g, u, a));
 }
 static void w_act_mul(pass *p, mat y, mat a, mat b, act_kind k)
@@ -327,20 +340,20 @@ static void w_add_rms_norm(pass *p, mat x, mat y, const weight *w, float eps)
 static void w_moe_glu(pass *p, mat y, mat x, routing r, const weight *g, const weight *u,
                       act_kind a)
 {
-    cost_experts(p, r, g);
-    cost_experts(p, r, u);
+    meet_experts(p, x, r, g);
+    meet_experts(p, x, r, u);
     AROUND("moe_glu", y, g, (x = mirror_mat(m_, p, x), r = mirror_routing(m_, p, r)),
            op->moe_glu(p, y, x, r, g, u, a));
 }
 static void w_moe_down(pass *p, mat y, mat x, routing r, const weight *d)
 {
-    cost_experts(p, r, d);
+    meet_experts(p, x, r, d);
     AROUND("moe_down", y, d, (x = mirror_mat(m_, p, x), r = mirror_routing(m_, p, r)),
            op->moe_down(p, y, x, r, d));
 }
 static void w_moe_matmul(pass *p, mat y, mat x, routing r, const weight *w)
 {
-    cost_experts(p, r, w);
+    meet_experts(p, x, r, w);
     AROUND("moe_matmul", y, w, (x = mirror_mat(m_, p, x), r = mirror_routing(m_, p, r)),
            op->moe_matmul(p, y, x, r, w));
 }
@@ -605,6 +618,7 @@ void device_unwrap(device *d)
     mem_pages_free(w->host_scratch, w->host_scratch_bytes);
     mem_free(w->before);
     mem_free(w->result);
+    inputs_free(w);
     mem_free(w);
 }
 
@@ -713,14 +727,10 @@ typedef struct wrapper_block {
     device_ops ops;
 } wrapper_block;
 
-status device_wrap(device **d, const char *what, device_write_fn write, void *user, err *e)
+static const char *const kind_names[] = {"trace", "time", "check", "inputs"};
+
+static status wrap_as(device **d, wrap_kind kind, device_write_fn write, void *user, err *e)
 {
-    static const char *const names[] = {"trace", "time", "check"};
-    int kind = 0;
-    while (kind < 3 && strcmp(what, names[kind]))
-        kind++;
-    if (kind == 3)
-        return err_set(e, E_ARG, "wrapper '%s': expected trace, time or check", what);
     wrapper_block *b = mem_calloc(1, sizeof *b);
     if (!b)
         return err_memory(e, "a device wrapper", sizeof *b);
@@ -734,8 +744,8 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
     }
     b->ops = wrap_ops;
     drop_missing(&b->ops, *d, w->ref);
-    snprintf(w->name, sizeof w->name, "%s of %s", what, (*d)->name);
-    w->kind = (wrap_kind)kind;
+    snprintf(w->name, sizeof w->name, "%s of %s", kind_names[kind], (*d)->name);
+    w->kind = kind;
     w->inner = *d;
     w->apart = !(*d)->host_memory;
     w->write = write;
@@ -764,4 +774,19 @@ status device_wrap(device **d, const char *what, device_write_fn write, void *us
     add_optional(&w->dev, *d);
     *d = &w->dev;
     return OK;
+}
+
+status device_wrap(device **d, const char *what, device_write_fn write, void *user, err *e)
+{
+    int kind = 0;
+    while (kind < WRAP_INPUTS && strcmp(what, kind_names[kind]))
+        kind++;
+    if (kind == WRAP_INPUTS)
+        return err_set(e, E_ARG, "wrapper '%s': expected trace, time or check", what);
+    return wrap_as(d, (wrap_kind)kind, write, user, e);
+}
+
+status device_wrap_inputs(device **d, err *e)
+{
+    return wrap_as(d, WRAP_INPUTS, NULL, NULL, e);
 }

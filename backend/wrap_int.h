@@ -1,12 +1,19 @@
-/* wrap_int.h - a device around a device: its ops (wrap.c), and mirrors of what they read
- * (wrap_mirror.c).
+/* wrap_int.h - a device around a device: its ops (wrap.c), mirrors of what they read
+ * (wrap_mirror.c), and sums of what goes into products (wrap_inputs.c).
  */
 #ifndef BACKEND_WRAP_INT_H
 #define BACKEND_WRAP_INT_H
 
 #include "backend/ops.h"
 
-typedef enum wrap_kind { WRAP_TRACE, WRAP_TIME, WRAP_CHECK } wrap_kind;
+typedef enum wrap_kind { WRAP_TRACE, WRAP_TIME, WRAP_CHECK, WRAP_INPUTS } wrap_kind;
+
+/* Of the inputs of a tensor's matrices: sums of squares [n_mat][n_in], and rows [n_mat]. */
+typedef struct wrap_sums {
+    const weight *of;
+    double *sum;
+    int64_t *n;
+} wrap_sums;
 
 enum {
     MIRRORS_MAX = 3 * STEP_SEQS_MAX + 16
@@ -22,6 +29,8 @@ typedef struct wrapper {
     int32_t n_times;
     device_op_time times[DEVICE_OP_TIMES_MAX];
     device_op_time cost; /* of the call to come: bytes and operations */
+    wrap_sums *sums;     /* inputs: of the tensors met so far */
+    int32_t n_sums, sums_cap, last_sums;
     /* The call being made. */
     int phase;
     double start_ms;
@@ -49,6 +58,13 @@ typedef struct wrapper {
  * multiplies f16. Sparse attention decides by scores that are rounded differently, and may drop
  * another tile near the limit. Everything else is f32 on both sides. */
 double wrap_tolerance(const wrapper *d, const pass *p, const char *op, const weight *w);
+
+/* ---- wrap_inputs.c ---- */
+
+void inputs_add(wrapper *d, pass *p, mat x, const weight *w); /* w NULL: nothing */
+/* The rows that are routed to each expert. */
+void inputs_add_routed(wrapper *d, pass *p, mat x, routing r, const weight *w);
+void inputs_free(wrapper *d);
 
 /* ---- wrap_mirror.c: host memory that lives until the call ends ---- */
 

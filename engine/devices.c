@@ -79,9 +79,14 @@ static bool is_named(const carat_model_options *opt)
     return opt->device && strcmp(opt->device, "auto");
 }
 
+static bool is_wrapped(const carat_model_options *opt)
+{
+    return (opt->wrap && *opt->wrap) || opt->sum_inputs;
+}
+
 static status wrap(carat_model *m, const carat_model_options *opt, err *e)
 {
-    status st = OK;
+    status st = opt->sum_inputs ? device_wrap_inputs(&m->dev, e) : OK;
     for (const char *w = opt->wrap; !st && w && *w;) {
         char what[16];
         size_t n = strcspn(w, ",");
@@ -118,7 +123,7 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, err *e)
                        "the options for CPU kernels (reference, exact, repack, isa) cannot be used "
                        "with device %s",
                        is_named(opt) ? opt->device : "cuda");
-    for_cpu |= opt->wrap && *opt->wrap && !forced;
+    for_cpu |= is_wrapped(opt) && !forced;
     because(m, for_cpu ? "options for CPU kernels or wrappers were given"
                        : "nothing is computed, so no GPU was looked for");
     if (for_cpu || (opt->vocab_only && !forced))
@@ -205,10 +210,11 @@ static status divide(carat_model *m, const carat_model_options *opt, err *e)
         return err_set(e, E_ARG,
                        "--gpu-layers and --cpu-experts need a GPU, and the model is on the CPU: %s",
                        m->device_why);
-    if (opt->wrap && *opt->wrap)
-        return err_set(
-            e, E_ARG,
-            "--wrap cannot be used with a model on several devices (--gpu-layers, --cpu-experts)");
+    if (is_wrapped(opt))
+        return err_set(e, E_ARG,
+                       "%s cannot be used with a model on several devices (--gpu-layers, "
+                       "--cpu-experts)",
+                       opt->sum_inputs ? "sums of inputs" : "--wrap");
     if (opt->gpu_layers)
         d.n_layers = m->core.n_layer - opt->gpu_layers;
     if (!d.n_layers && !d.experts)

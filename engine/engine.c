@@ -405,3 +405,12 @@ int32_t carat_op_times(carat_model *m, carat_op_time *list, int32_t cap, bool cl
                                   from[i].int8_ops, from[i].f32_ops};
     return n;
 }
+
+bool carat_input_sums_at(const carat_model *m, int32_t i, carat_input_sums *out)
+{
+    device_inputs x;
+    if (!device_inputs_at(m->dev, i, &x))
+        return false;
+    *out = (carat_input_sums){x.name, x.n_in, x.n_mat, x.sum, x.n};
+    return true;
+}

@@ -17,7 +17,7 @@ enum { ENTRIES_MAX = 1 << 20 };
 typedef struct entry {
     const char *name; /* first, for name_index */
     float *value;
-    uint64_t n;
+    uint64_t n_in, n_mat; /* n_mat 0: n_in is of all matrices, of which there is no number */
 } entry;
 
 struct imatrix {
@@ -53,13 +53,15 @@ static status add_entry(imatrix *m, const char *name, size_t n_name, const unsig
                         uint64_t n_in, uint64_t n_mat, err *e)
 {
     entry *x = &m->at[m->n];
-    x->n = n_in * n_mat; /* of a list that is in the file */
+    uint64_t n_lists = n_mat ? n_mat : 1, n = n_in * n_lists; /* all are in the file */
+    x->n_in = n_in;
+    x->n_mat = n_mat;
     x->name = arena_strndup(&m->mem, name, n_name);
-    x->value = arena_array(&m->mem, (size_t)x->n, sizeof *x->value);
+    x->value = arena_array(&m->mem, (size_t)n, sizeof *x->value);
     if (!x->name || !x->value)
-        return err_memory(e, "an importance file", (size_t)x->n * sizeof *x->value);
+        return err_memory(e, "an importance file", (size_t)n * sizeof *x->value);
     m->n++;
-    for (uint64_t k = 0; k < n_mat; k++) {
+    for (uint64_t k = 0; k < n_lists; k++) {
         status st = take_values(m, x->name, bytes + 4 * k * n_in, x->value + k * n_in, n_in, e);
         if (st)
             return st;
@@ -104,7 +106,7 @@ static status take_records(imatrix *m, const void *bytes, uint64_t n_bytes, err 
             return err_set(e, E_FORMAT,
                            "%s: record %" PRIu32 " of %" PRIu32 " is no importance of a tensor",
                            m->path, i + 1, n);
-        status st = add_entry(m, name, n_name, value, n_values, 1, e);
+        status st = add_entry(m, name, n_name, value, n_values, 0, e);
         if (st)
             return st;
     }
@@ -180,11 +182,72 @@ status imatrix_find(const imatrix *m, const char *name, uint64_t n_in, uint64_t 
     *out = NULL;
     if (i < 0)
         return OK;
-    if (m->at[i].n != n_in * n_mat)
+    const entry *x = &m->at[i];
+    if (!x->n_mat && x->n_in != n_in * n_mat)
         return err_set(e, E_FORMAT,
                        "%s: importance of %s: %" PRIu64 " values, the tensor has %" PRIu64
                        " inputs of %" PRIu64 " matrices",
-                       m->path, name, m->at[i].n, n_in, n_mat);
-    *out = m->at[i].value;
+                       m->path, name, x->n_in, n_in, n_mat);
+    if (x->n_mat && (x->n_in != n_in || x->n_mat != n_mat))
+        return err_set(e, E_FORMAT,
+                       "%s: importance of %s: %" PRIu64 " inputs of %" PRIu64
+                       " matrices, the tensor has %" PRIu64 " of %" PRIu64,
+                       m->path, name, x->n_in, x->n_mat, n_in, n_mat);
+    *out = x->value;
     return OK;
+}
+
+/* ---- Writing ------------------------------------------------------------------------------- */
+
+static status write_sums(gguf_writer *w, const imatrix_sums *x, err *e)
+{
+    float v[1024];
+    uint64_t n = x->n_in * x->n_mat;
+    for (uint64_t at = 0, part; at < n; at += part) {
+        part = n - at < 1024 ? n - at : 1024;
+        for (uint64_t i = 0; i < part; i++) {
+            v[i] = (float)x->sum2[at + i];
+            if (!isfinite(v[i]))
+                return err_set(e, E_NUMERIC,
+                               "inputs of tensor %s have a sum of squares that is not finite",
+                               x->name);
+        }
+        status st = gguf_write_data(w, v, (size_t)part * sizeof *v, e);
+        if (st)
+            return st;
+    }
+    for (uint64_t k = 0; k < x->n_mat; k++) {
+        float rows = (float)x->n[k];
+        status st = gguf_write_data(w, &rows, sizeof rows, e);
+        if (st)
+            return st;
+    }
+    return OK;
+}
+
+status imatrix_write(const char *path, const imatrix_sums *x, uint64_t n,
+                     const imatrix_source *from, err *e)
+{
+    gguf_writer *w;
+    status st = gguf_create(&w, path, e);
+    if (st)
+        return st;
+    gguf_put_string(w, "general.type", "imatrix", 7);
+    gguf_put_strings(w, "imatrix.datasets", &(gguf_string){from->text, strlen(from->text)}, 1);
+    gguf_put_u32(w, "imatrix.chunk_count", from->n_chunks);
+    gguf_put_u32(w, "imatrix.chunk_size", from->chunk_size);
+    for (uint64_t i = 0; i < n; i++) {
+        char name[TENSOR_NAME_MAX + 16];
+        snprintf(name, sizeof name, "%.*s.in_sum2", TENSOR_NAME_MAX, x[i].name);
+        gguf_put_tensor(w, name, NUM_F32, 2, (uint64_t[]){x[i].n_in, x[i].n_mat});
+        snprintf(name, sizeof name, "%.*s.counts", TENSOR_NAME_MAX, x[i].name);
+        gguf_put_tensor(w, name, NUM_F32, 2, (uint64_t[]){1, x[i].n_mat});
+    }
+    st = gguf_write_header(w, e);
+    for (uint64_t i = 0; i < n && !st; i++)
+        st = write_sums(w, &x[i], e);
+    if (!st)
+        return gguf_commit(w, e);
+    gguf_discard(w);
+    return st;
 }

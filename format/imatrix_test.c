@@ -1,5 +1,6 @@
 /* imatrix_test.c - importance files in both forms, and damaged ones. */
 #include "format/imatrix.h"
+#include "base/mem.h"
 #include "base/rng.h"
 #include "base/str.h"
 #include "format/gguf.h"
@@ -9,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *write_bytes(const void *bytes, size_t n)
 {
@@ -152,4 +154,59 @@ TEST(importance_files_that_are_none_are_refused)
     CHECK_OK(gguf_commit(w, &e), e);
     refused(test_temp("model.gguf"), "no tensor NAME.in_sum2");
     str_free(&s);
+}
+
+/* Another shape of as many values is another tensor's. */
+TEST(importance_of_another_shape_is_refused)
+{
+    static const uint64_t other[][2] = {{2, 4}, {8, 1}, {1, 8},
+                                        {4, 1}, {4, 4}, {UINT64_MAX / 2, 4}};
+    str s = records();
+    imatrix *m;
+    const float *w;
+    err e = {0};
+    CHECK_OK(imatrix_open(&m, write_gguf(10, 2), &e), e);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        CHECK_EQ(imatrix_find(m, "blk.0.ffn_down_exps.weight", other[i][0], other[i][1], &w, &e),
+                 E_FORMAT);
+        CHECK_MSG(!w && strstr(e.text, "4 inputs of 2 matrices, the tensor has"), "%s", e.text);
+        err_clear(&e);
+    }
+    imatrix_close(m);
+    CHECK_OK(imatrix_open(&m, write_bytes(s.at, s.n), &e), e); /* says how many values alone */
+    CHECK_OK(imatrix_find(m, "blk.0.ffn_down_exps.weight", 2, 4, &w, &e), e);
+    CHECK(w);
+    CHECK_EQ(imatrix_find(m, "blk.0.ffn_down_exps.weight", 4, 1, &w, &e), E_FORMAT);
+    imatrix_close(m);
+    str_free(&s);
+}
+
+TEST(importance_files_that_are_written_are_read)
+{
+    enum { N = 3000 };
+    const char *path = test_temp("written.gguf");
+    double *sums = mem_calloc(N * 2, sizeof *sums);
+    for (int i = 0; i < 2 * N; i++)
+        sums[i] = i < N ? 1 + i % 7 : 5 * (1 + i % 5);
+    imatrix_sums x[] = {{"blk.0.ffn_up_exps.weight", N, 2, sums, (int64_t[]){10, 3}},
+                        {"blk.0.attn_q.weight", 4, 1, (double[]){1, 1, 1, 5}, (int64_t[]){13}}};
+    const imatrix_source from = {"text.txt", 7, 512};
+    imatrix *m;
+    const float *w;
+    err e = {0};
+    CHECK_OK(imatrix_write(path, x, 2, &from, &e), e);
+    CHECK_OK(imatrix_open(&m, path, &e), e);
+    CHECK_OK(imatrix_find(m, "blk.0.ffn_up_exps.weight", N, 2, &w, &e), e);
+    for (int i = 0; i < 2 * N; i++) {
+        int first = i < N ? 0 : N;
+        CHECK_NEAR((double)w[i] / w[first], sums[i] / sums[first], 1e-2);
+    }
+    CHECK_OK(imatrix_find(m, "blk.0.attn_q.weight", 4, 1, &w, &e), e);
+    CHECK_NEAR(w[3], 2.5, 1e-3);
+    imatrix_close(m);
+    sums[N + 5] = 1e39; /* beyond f32 */
+    CHECK_EQ(imatrix_write(test_temp("none.gguf"), x, 2, &from, &e), E_NUMERIC);
+    CHECK_MSG(strstr(e.text, "blk.0.ffn_up_exps.weight"), "%s", e.text);
+    CHECK(access(test_temp("none.gguf"), F_OK));
+    mem_free(sums);
 }

@@ -38,6 +38,8 @@ typedef struct carat_model_options {
     bool exact_f32;    /* CPU: activations stay f32 in matrix products instead of int8 */
     bool no_repack;    /* CPU: products read the file's layout: less memory, less speed */
     bool overcommit;   /* plans beyond the available memory are allowed */
+    bool sum_inputs;   /* the squares of what goes into products are summed: carat_input_sums_at.
+                          Slower; on the CPU unless `device` names another */
     const char *wrap;  /* NULL, or any of "trace", "time", "check" joined by commas */
     const char *isa;   /* NULL: the best of this CPU; or "portable", "avx2", "avx512",
                           "avx512bf16", "neon" */
@@ -226,6 +228,18 @@ typedef struct carat_op_time {
 /* Copies at most cap lines to list and returns the number copied. list may be NULL with cap 0.
  * clear empties the table. No call may be computing on the model meanwhile. */
 CARAT_API int32_t carat_op_times(carat_model *m, carat_op_time *list, int32_t cap, bool clear);
+
+/* What went into the products with a tensor so far, for a model opened with sum_inputs: how much
+ * each input matters, by which carat quantize weighs errors (`carat imatrix`). */
+typedef struct carat_input_sums {
+    const char *tensor;  /* owned by the model, like the lists */
+    int32_t n_in, n_mat; /* n_mat: experts, else 1 */
+    const double *sum2;  /* [n_mat][n_in]: of the squares of each input */
+    const int64_t *n;    /* [n_mat]: rows of each matrix */
+} carat_input_sums;
+/* Tensor i, in the order of their first products. False: there are no more. *out is valid until the
+ * model computes again. */
+CARAT_API bool carat_input_sums_at(const carat_model *m, int32_t i, carat_input_sums *out);
 
 #ifdef __cplusplus
 }
