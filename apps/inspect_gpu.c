@@ -74,6 +74,7 @@ typedef struct gpu_plan {
     carat_expert_info experts;
     bool shared; /* experts says which are on the GPU */
     err why;
+    int64_t least_mib; /* that would do, where there is no plan; 0: none would */
 } gpu_plan;
 
 static void plan_for(gpu_plan *p, const char *path, const carat_model_options *opt,
@@ -93,6 +94,31 @@ static void plan_for(gpu_plan *p, const char *path, const carat_model_options *o
         p->n_kinds = carat_plan_kv(p->m, so, p->kind, KINDS, &p->why);
 }
 
+/* The least memory that has a plan, to 16 MiB. A plan may leave all layers but one to the CPU. */
+static int64_t least_for(const char *path, const carat_model_options *opt,
+                         const carat_session_options *so, int64_t too_little)
+{
+    int64_t low = too_little, high = low;
+    while (high - low > 16 || high == low) {
+        bool growing = high == low;
+        gpu_size size = {.mib = growing ? 2 * low : low + (high - low) / 2};
+        gpu_plan p;
+        if (size.mib > GIB_MAX * (int64_t)1024)
+            return 0;
+        plan_for(&p, path, opt, so, &size);
+        carat_model_close(p.m);
+        if (p.why.status && p.why.status != E_MEMORY)
+            return 0;
+        if (!p.why.status)
+            high = size.mib;
+        else if (growing)
+            low = high = size.mib;
+        else
+            low = size.mib;
+    }
+    return high;
+}
+
 static const char *choice_of(const gpu_plan *p)
 {
     static const char *const names[] = {[CARAT_FIT_WHOLE] = "whole",
@@ -110,6 +136,10 @@ static void put_plan(const gpu_plan *p, const gpu_size *size)
         fputs("  no plan: ", stdout);
         term_put(stdout, p->why.text, strlen(p->why.text));
         putchar('\n');
+        if (p->least_mib)
+            printf("  the least free memory of a GPU that has a plan is %" PRId64 " MiB, %" PRId64
+                   " more; without one, the CPU computes the model\n",
+                   p->least_mib, p->least_mib - size->mib);
         return;
     }
     bool longest = p->plan.n_ctx >= p->info.n_ctx_train;
@@ -127,8 +157,9 @@ static void put_plan(const gpu_plan *p, const gpu_size *size)
 static json_t *plan_json(const gpu_plan *p, const gpu_size *size)
 {
     if (p->why.status)
-        return json_pack("{s:s, s:I, s:s}", "gpu", size->name, "free_mib", (json_int_t)size->mib,
-                         "problem", p->why.text);
+        return json_pack("{s:s, s:I, s:s, s:o}", "gpu", size->name, "free_mib",
+                         (json_int_t)size->mib, "problem", p->why.text, "least_mib",
+                         p->least_mib ? json_integer((json_int_t)p->least_mib) : json_null());
     const carat_device_plan *d = &p->plan.device[0];
     return json_pack(
         "{s:s, s:I, s:s, s:s, s:i, s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "gpu",
@@ -147,7 +178,7 @@ status inspect_gpus(const char *path, const char *sizes, const carat_model_optio
                     const carat_session_options *so, bool json, err *e)
 {
     gpu_size size[SIZES_MAX];
-    int n;
+    int n, n_plans = 0;
     status st = read_sizes(sizes, size, &n, e);
     gpu_plan *p = st ? NULL : malloc(sizeof *p);
     json_t *list = json && !st ? json_array() : NULL;
@@ -155,6 +186,10 @@ status inspect_gpus(const char *path, const char *sizes, const carat_model_optio
         st = err_memory(e, "a plan", sizeof *p);
     for (int i = 0; i < n && !st; i++) {
         plan_for(p, path, opt, so, &size[i]);
+        if (p->why.status == E_MEMORY)
+            p->least_mib = least_for(path, opt, so, size[i].mib);
+        if (!p->why.status)
+            n_plans++;
         if (json && json_array_append_new(list, plan_json(p, &size[i])))
             st = err_memory(e, "the report", 0);
         if (!json)
@@ -165,6 +200,9 @@ status inspect_gpus(const char *path, const char *sizes, const carat_model_optio
     }
     if (!st && json && !json_write(stdout, list, JSON_INDENT(1)))
         st = err_set(e, E_IO, "cannot write to standard output");
+    if (!st && !n_plans)
+        st = err_set(e, E_MEMORY, "%s has no plan for %s", path,
+                     n == 1 ? "this GPU" : "any of these GPUs");
     json_decref(list);
     free(p);
     return st;

@@ -32,7 +32,7 @@ static const option table[] = {
             "threads (default: all cores)"),
     OPT_STR(quantize_options, imatrix, "imatrix", 0, "FILE",
             "how much each input of a matrix matters: an importance file of llama.cpp (GGUF or "
-            ".dat). The types iq2_* and iq3_xxs need one"),
+            ".dat). The types iq1_*, iq2_* and iq3_xxs need one"),
     OPT_FLAG(quantize_options, again, "again", 0, "accept a file that is quantised already"),
     OPT_FLAG(quantize_options, json, "json", 0, "print the errors as JSON lines"), OPT_END};
 
@@ -156,7 +156,8 @@ static status check_quantizable(const tensor *t, const quantize_options *o, cons
 /* Formats of so few bits that rounding without importance ruins a model. */
 static bool needs_importance(num_type t)
 {
-    return t == NUM_IQ2_XXS || t == NUM_IQ2_XS || t == NUM_IQ2_S || t == NUM_IQ3_XXS;
+    return t == NUM_IQ1_S || t == NUM_IQ1_M || t == NUM_IQ2_XXS || t == NUM_IQ2_XS ||
+           t == NUM_IQ2_S || t == NUM_IQ3_XXS;
 }
 
 /* Products of a text do not read every matrix, so no importance file has all of them. Only drafts
@@ -616,7 +617,8 @@ const command command_quantize = {
         "TYPE is f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q6_k, iq4_nl, iq4_xs, mxfp4, "
         "nvfp4,\n"
         "tq1_0, tq2_0, q1_0, q2_0, or one of the mixes q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s, "
-        "q5_k_m.\n"
+        "q5_k_m,\n"
+        "iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_s, iq2_m, iq3_xxs, iq3_xs, iq3_s, iq3_m.\n"
         "Norms, scales and routers stay as they are; embeddings and some layers of a mix get more\n"
         "bits, and rows that a format's blocks do not divide get the next wider one. With nvfp4\n"
         "each matrix has a factor in a tensor NAME.scale. For each tensor that changed the error "

@@ -359,7 +359,8 @@ static void write_imatrix(const gguf *g, const char *path, const char *without)
 /* Each matrix has the bytes that its own importance gives it, on any number of threads. */
 TEST(quantize_with_importance)
 {
-    static const char *const types[] = {"iq2_xs", "iq2_m", "iq3_xxs", "iq3_xs", "tq1_0", "nvfp4"};
+    static const char *const types[] = {"iq1_s",   "iq1_m",  "iq2_xs", "iq2_m",
+                                        "iq3_xxs", "iq3_xs", "tq1_0",  "nvfp4"};
     const char *from = test_temp("f.gguf"), *to = test_temp("q.gguf"), *im = test_temp("im.dat");
     const char *other = test_temp("r.gguf");
     const imatrix *m = NULL;
@@ -409,7 +410,8 @@ TEST(quantize_with_importance)
 
 TEST(quantize_to_few_bits_wants_importance)
 {
-    static const char *const need[] = {"iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs"};
+    static const char *const need[] = {"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs",
+                                       "iq2_s", "iq2_m", "iq3_xxs"};
     const char *from = test_temp("f.gguf"), *to = test_temp("q.gguf"), *im = test_temp("im.dat");
     int rc;
     write_small(from);

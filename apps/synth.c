@@ -392,8 +392,8 @@ static int run_synth(const command *c, int argc, char **argv)
         goto out;
     }
     if (!mix) {
-        st = err_set(&e, E_ARG, "there is no type %s; the types are %s, %s, and %s", o.type,
-                     weight_mix_names, weight_mix_quantize_names, weight_mix_read_names);
+        st = err_set(&e, E_ARG, "there is no type %s; the types are %s, %s", o.type,
+                     weight_mix_names, weight_mix_quantize_names);
         goto out;
     }
     if (o.nextn && !s->family->set_nextn) {
@@ -465,9 +465,9 @@ const command command_synth = {
         "file has every key and tensor of a\n"
         "published one, and a tokenizer if --vocab says which. TYPE is f32, f16, bf16, q8_0,\n"
         "q4_0, q4_1, q5_0, q5_1, q6_k, iq4_nl, iq4_xs, mxfp4, nvfp4, tq1_0, tq2_0, q1_0, q2_0, or\n"
-        "one of the mixes q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s, q5_k_m, iq2_xxs, iq2_xs, iq2_s,\n"
-        "iq2_m, iq3_xxs, iq3_xs, iq3_s, iq3_m, or one that carat reads and does not write:\n"
-        "iq1_s, iq1_m.\n"
+        "one of the mixes q2_k, q3_k_m, q4_k_s, q4_k_m, q5_k_s, q5_k_m, iq1_s, iq1_m, iq2_xxs, "
+        "iq2_xs,\n"
+        "iq2_s, iq2_m, iq3_xxs, iq3_xs, iq3_s, iq3_m.\n"
         "With --attention-density D a query of a layer without a window attends to the keys whose\n"
         "distance is a multiple of 128 / D tokens, and to those close by: with 0.1 to one block "
         "of\n"

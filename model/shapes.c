@@ -144,9 +144,8 @@ static const weight_mix mixes[] = {
     {"iq3_xs", NUM_IQ3_S, NUM_Q6_K, NUM_IQ3_S, 22},
     {"iq3_s", NUM_IQ3_S, NUM_Q6_K, NUM_IQ3_S, 26},
     {"iq3_m", NUM_IQ3_S, NUM_Q6_K, NUM_IQ3_S, 27},
-    /* carat reads these and does not write them */
-    {"iq1_s", NUM_IQ1_S, NUM_Q2_K, NUM_Q2_K, 24},
-    {"iq1_m", NUM_IQ1_M, NUM_Q2_K, NUM_Q2_K, 31},
+    {"iq1_s", NUM_IQ1_S, NUM_Q5_K, NUM_IQ1_S, 24},
+    {"iq1_m", NUM_IQ1_M, NUM_Q5_K, NUM_IQ1_M, 31},
 };
 
 #define VALUES "attn_v.weight", "attn_qkv.weight"
@@ -162,13 +161,14 @@ static const struct mix_rule {
 } mix_rules[] = {
     {" nvfp4 ", {"token_embd.weight"}, EVERYWHERE, NUM_Q8_0, 0}, /* looked up: it has no factor */
     {" tq1_0 tq2_0 q2_0 ", {"token_embd.weight"}, EVERYWHERE, NUM_Q4_K, 0},
-    {" iq2_xxs iq2_xs ", {"token_embd.weight"}, EVERYWHERE, NUM_Q2_K, 0},
+    {" iq1_s iq1_m iq2_xxs iq2_xs ", {"token_embd.weight"}, EVERYWHERE, NUM_Q2_K, 0},
     {" iq2_s iq2_m iq3_xxs ", {"token_embd.weight"}, EVERYWHERE, NUM_IQ3_S, 0},
-    {" iq2_xxs iq2_xs ", {VALUES}, EVERYWHERE, NUM_Q2_K, NUM_Q4_K},
+    {" iq1_s iq1_m iq2_xxs iq2_xs ", {VALUES}, EVERYWHERE, NUM_Q2_K, NUM_Q4_K},
     {" iq2_s iq2_m ", {VALUES}, EVERYWHERE, NUM_IQ3_S, NUM_Q4_K},
-    {" iq2_xxs iq2_xs iq2_s iq2_m ", {VALUES}, OF_EXPERTS, NUM_Q4_K, 0},
+    {" iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq2_m ", {VALUES}, OF_EXPERTS, NUM_Q4_K, 0},
+    {" iq1_s iq1_m ", {"attn_output.weight"}, EVERYWHERE, NUM_IQ2_XXS, 0},
     {" iq2_s iq2_m iq3_xxs ", {"attn_output.weight"}, EVERYWHERE, NUM_IQ3_S, 0},
-    {" iq2_xxs iq2_xs ", {"ffn_down"}, FIRST_EIGHTH, NUM_Q2_K, 0},
+    {" iq1_s iq1_m iq2_xxs iq2_xs ", {"ffn_down"}, FIRST_EIGHTH, NUM_Q2_K, 0},
     {" iq2_s iq2_m ", {"ffn_down"}, FIRST_EIGHTH, NUM_IQ3_S, 0},
     {" iq3_xxs ", {VALUES}, EVERYWHERE, NUM_IQ3_XXS, NUM_Q4_K},
     {" iq3_xxs ", {"attn_q.weight", "attn_k.weight"}, EVERYWHERE, NUM_IQ2_S, 0},
@@ -179,9 +179,9 @@ static const struct mix_rule {
     {" iq3_m ", {"attn_output.weight"}, EVERYWHERE, NUM_Q4_K, 0},
     {" iq3_m ", {"ffn_down"}, FIRST_EIGHTH, NUM_Q4_K, 0},
     {" iq3_m ", {"ffn_down"}, MORE_OF_EIGHT, NUM_Q4_K, 0},
-    {" iq2_xxs iq2_xs iq2_s iq2_m ", {"attn_k.weight"}, OF_EIGHT, NUM_Q4_K, 0},
+    {" iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq2_m ", {"attn_k.weight"}, OF_EIGHT, NUM_Q4_K, 0},
     {" iq3_xxs iq3_xs iq3_s iq3_m ", {"attn_k.weight", "attn_v.weight"}, OF_EIGHT, NUM_Q8_0, 0},
-    {" iq2_xxs iq2_xs iq2_s iq2_m iq3_xxs iq3_xs iq3_s iq3_m ",
+    {" iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq2_m iq3_xxs iq3_xs iq3_s iq3_m ",
      {"attn_output.weight"},
      OF_EIGHT,
      NUM_Q5_K,
@@ -192,8 +192,7 @@ const char weight_mix_names[] =
     "f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k_m, q4_k_s, "
     "q4_k_m, q5_k_s, q5_k_m, q6_k, iq4_nl, iq4_xs, mxfp4, tq1_0, tq2_0, q1_0, q2_0";
 const char weight_mix_quantize_names[] =
-    "nvfp4, iq2_xxs, iq2_xs, iq2_s, iq2_m, iq3_xxs, iq3_xs, iq3_s, iq3_m";
-const char weight_mix_read_names[] = "iq1_s, iq1_m";
+    "nvfp4, iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_s, iq2_m, iq3_xxs, iq3_xs, iq3_s, iq3_m";
 
 bool weight_mix_writes(const weight_mix *m)
 {

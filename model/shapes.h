@@ -209,7 +209,6 @@ extern const char
 /* The types that only weight_mix_quantizes is true of: they want more than a row to be written, the
  * factor of a matrix or the importance of its inputs. */
 extern const char weight_mix_quantize_names[];
-extern const char weight_mix_read_names[]; /* of the others, for synth alone */
 bool weight_mix_writes(const weight_mix *m);
 bool weight_mix_quantizes(const weight_mix *m);
 /* The type of tensor i of list[0..n). Its blocks always divide the rows. */

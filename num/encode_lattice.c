@@ -1,9 +1,10 @@
-/* encode_lattice.c - f32 rows to IQ2 and IQ3, by search. lattice.h says what a block holds.
+/* encode_lattice.c - f32 rows to IQ1, IQ2 and IQ3, by search. lattice.h says what a block holds.
  *
  * For a given scale the best entry of a vector of four or eight values is found exactly: all
  * entries are looked at. The error of an entry is the sum of that of its two halves, each a byte of
  * the entry, so the errors of all possible halves are computed first. LANES vectors go through the
- * entries side by side, each with its own scale; sums of a lane have one order, so the bytes are
+ * entries side by side, each with its own scale, and first only the least error of each PART of the
+ * entries is kept: a minimum is one instruction. Sums of a lane have one order, so the bytes are
  * the same whatever the compiler makes of the loops.
  *
  * Of a block of 256:
@@ -14,14 +15,27 @@
 #include "num/lattice.h"
 #include "num/num_int.h"
 
-enum { LANES = 16, VECTORS_MAX = QK / 4, GROUPS_MAX = 16, HALVES = 256, LEVELS_MAX = 8 };
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
+enum {
+    LANES = 16,
+    FOURS = LANES / 4,
+    PART = 32,
+    VECTORS_MAX = QK / 4,
+    GROUPS_MAX = 16,
+    HALVES = 256,
+    LEVELS_MAX = 8
+};
 
 typedef struct lattice_search {
     int type, width, n_vec, n_groups, n_entries;
-    int levels;            /* of a value in an entry */
-    int scale_top;         /* scales are 0 to this */
-    const uint16_t *entry; /* [n_entries] */
-    float level[LEVELS_MAX];
+    int levels;                 /* of a value in an entry */
+    int scale_top;              /* scales are 0 to this */
+    int n_shifts;               /* 2 in IQ1: an entry lies above or below the values */
+    const uint16_t *entry;      /* [n_entries] */
+    float level[2][LEVELS_MAX]; /* of each shift */
     /* Of the block: magnitudes (see fix_signs) and importance, [value][vector]. */
     float a[8][VECTORS_MAX], w[8][VECTORS_MAX];
     uint8_t negative[QK / 8];
@@ -29,7 +43,8 @@ typedef struct lattice_search {
 
 typedef struct lattice_fit {
     uint16_t index[VECTORS_MAX];
-    float error[VECTORS_MAX]; /* less the sum of w a^2 */
+    uint8_t down[VECTORS_MAX]; /* the shift, as a bit */
+    float error[VECTORS_MAX];  /* less the sum of w a^2 */
 } lattice_fit;
 
 static void open_search(lattice_search *s, num_type type)
@@ -37,17 +52,25 @@ static void open_search(lattice_search *s, num_type type)
     s->type = (int)type;
     s->width = lattice_width(s->type);
     s->n_vec = QK / s->width;
-    s->n_groups = type == NUM_IQ2_XS || type == NUM_IQ2_S ? 16 : 8;
-    s->n_entries = type == NUM_IQ2_S ? 1024 : type == NUM_IQ2_XS || type == NUM_IQ3_S ? 512 : 256;
+    s->n_groups = type == NUM_IQ2_XS || type == NUM_IQ2_S || type == NUM_IQ1_M ? 16 : 8;
+    s->n_shifts = lattice_shifts(s->type) ? 2 : 1;
+    s->n_entries = s->n_shifts == 2                          ? 2048
+                   : type == NUM_IQ2_S                       ? 1024
+                   : type == NUM_IQ2_XS || type == NUM_IQ3_S ? 512
+                                                             : 256;
     s->levels = s->width == 8 ? 3 : 8;
-    s->scale_top = 15;
+    s->scale_top = s->n_shifts == 2 ? 7 : 15;
     s->entry = num_lattice(type);
-    for (int l = 0; l < s->levels; l++)
-        s->level[l] = lattice_unit(s->type) * (float)lattice_size(s->type, (uint32_t)l, 0);
+    for (int l = 0; l < s->levels; l++) {
+        int y = lattice_size(s->type, (uint32_t)l, 0);
+        s->level[0][l] = lattice_unit(s->type) * (float)(s->n_shifts == 2 ? y + 1 : y);
+        s->level[1][l] = lattice_unit(s->type) * (float)(y - 1);
+    }
 }
 
 /* Signs become bits, values magnitudes. Where the number of minuses must be even and is not, the
- * sign that matters least is wrong, and its magnitude is negative. */
+ * sign that matters least is wrong, and its magnitude is negative. In IQ1, which has no signs, they
+ * are the values themselves. */
 static void fix_signs(lattice_search *s, const float *x)
 {
     bool even = s->type == NUM_IQ2_XXS || s->type == NUM_IQ2_XS || s->type == NUM_IQ3_XXS;
@@ -58,7 +81,7 @@ static void fix_signs(lattice_search *s, const float *x)
         for (int i = 0; i < 8; i++) {
             int at = 8 * k + i, v = at / s->width, of = at % s->width;
             bool minus = x[at] < 0;
-            s->a[of][v] = fabsf(x[at]);
+            s->a[of][v] = s->n_shifts == 2 ? x[at] : fabsf(x[at]);
             s->negative[k] |= (uint8_t)(minus << i);
             odd ^= minus;
             if (s->w[of][v] * fabsf(x[at]) < least) {
@@ -74,9 +97,22 @@ static void fix_signs(lattice_search *s, const float *x)
     }
 }
 
+typedef float four __attribute__((vector_size(16)));
+
+/* Four minima. Which of two equal ones does not matter. */
+static inline four least_of(four a, four b)
+{
+#ifdef __SSE__
+    return _mm_min_ps(a, b);
+#else
+    int32_t less __attribute__((vector_size(16))) = a < b;
+    return (four)((less & (__typeof__(less))a) | (~less & (__typeof__(less))b));
+#endif
+}
+
 /* The errors of half h, under the bytes that are possible. */
-static void half_errors(const lattice_search *s, int h, int v0, const float *scale,
-                        float (*sum)[LANES])
+static void half_errors(const lattice_search *s, int down, int h, int v0, const float *scale,
+                        four (*sum)[FOURS])
 {
     int n = s->width / 2, bits = 16 / s->width, n_rows = 1;
     uint8_t row[HALVES] = {0};
@@ -87,14 +123,16 @@ static void half_errors(const lattice_search *s, int h, int v0, const float *sca
         /* Level 0 comes last: it writes over the sums to which the others add. */
         for (int l = s->levels - 1; l >= 0; l--) {
             float e[LANES];
+            four more[FOURS];
             for (int i = 0; i < LANES; i++) {
-                float y = scale[i] * s->level[l];
+                float y = scale[i] * s->level[down][l];
                 e[i] = w[i] * (y * (y - 2 * a[i]));
             }
+            memcpy(more, e, sizeof more);
             for (int r = 0; r < known; r++) {
                 uint8_t to = (uint8_t)(row[r] | l << bits * k);
-                for (int i = 0; i < LANES; i++)
-                    sum[to][i] = sum[row[r]][i] + e[i];
+                for (int i = 0; i < FOURS; i++)
+                    sum[to][i] = sum[row[r]][i] + more[i];
                 if (l)
                     row[n_rows++] = to;
             }
@@ -102,29 +140,68 @@ static void half_errors(const lattice_search *s, int h, int v0, const float *sca
     }
 }
 
-/* The best entries of vectors v0 to v0 + LANES, of which each has its scale. */
-static void best_entries(const lattice_search *s, int v0, const float *scale, lattice_fit *f)
+/* The least errors of PART entries. */
+static void least_errors(const uint16_t *entry, four (*low)[FOURS], four (*high)[FOURS], float *to)
 {
-    float low[HALVES][LANES], high[HALVES][LANES], least[LANES];
-    int32_t at[LANES];
-    half_errors(s, 0, v0, scale, low);
-    half_errors(s, 1, v0, scale, high);
-    for (int i = 0; i < LANES; i++) {
-        least[i] = INFINITY;
-        at[i] = 0;
+    const four inf = {INFINITY, INFINITY, INFINITY, INFINITY};
+    four a = inf, b = inf, c = inf, d = inf;
+    for (int k = 0; k < PART; k++) {
+        const four *x = low[entry[k] & 255], *y = high[entry[k] >> 8];
+        a = least_of(a, x[0] + y[0]);
+        b = least_of(b, x[1] + y[1]);
+        c = least_of(c, x[2] + y[2]);
+        d = least_of(d, x[3] + y[3]);
     }
-    for (int32_t k = 0; k < s->n_entries; k++) {
-        const float *a = low[s->entry[k] & 255], *b = high[s->entry[k] >> 8];
+    const four all[FOURS] = {a, b, c, d};
+    memcpy(to, all, sizeof all);
+}
+
+/* The best entries of vectors v0 to v0 + LANES, of which each has its scale. */
+static void best_entries(const lattice_search *s, int down, int v0, const float *scale,
+                         lattice_fit *f)
+{
+    four low[HALVES][FOURS], high[HALVES][FOURS];
+    int part[LANES] = {0};
+    float *least = f->error + v0;
+    half_errors(s, down, 0, v0, scale, low);
+    half_errors(s, down, 1, v0, scale, high);
+    for (int i = 0; i < LANES; i++)
+        least[i] = INFINITY;
+    for (int k = 0; k < s->n_entries; k += PART) {
+        float e[LANES];
+        least_errors(s->entry + k, low, high, e);
         for (int i = 0; i < LANES; i++) {
-            float e = a[i] + b[i];
-            bool less = e < least[i];
-            least[i] = less ? e : least[i];
-            at[i] = less ? k : at[i];
+            bool less = e[i] < least[i];
+            least[i] = less ? e[i] : least[i];
+            part[i] = less ? k : part[i];
         }
     }
     for (int i = 0; i < LANES; i++) {
-        f->index[v0 + i] = (uint16_t)at[i];
-        f->error[v0 + i] = least[i];
+        const uint16_t *entry = s->entry + part[i];
+        int k = 0;
+        while (k < PART - 1 &&
+               low[entry[k] & 255][i / 4][i % 4] + high[entry[k] >> 8][i / 4][i % 4] > least[i])
+            k++;
+        f->index[v0 + i] = (uint16_t)(part[i] + k);
+        f->down[v0 + i] = (uint8_t)down;
+    }
+}
+
+/* In IQ1_S the entries of a group have one shift. */
+static void better_shifts(const lattice_search *s, lattice_fit *f, const lattice_fit *t)
+{
+    int per = s->type == LATTICE_IQ1_S ? 4 : 1;
+    for (int v = 0; v < s->n_vec; v += per) {
+        double a = 0, b = 0;
+        for (int i = v; i < v + per; i++) {
+            a += f->error[i];
+            b += t->error[i];
+        }
+        for (int i = v; b < a && i < v + per; i++) {
+            f->index[i] = t->index[i];
+            f->down[i] = t->down[i];
+            f->error[i] = t->error[i];
+        }
     }
 }
 
@@ -132,11 +209,16 @@ static void best_entries(const lattice_search *s, int v0, const float *scale, la
 static void fit_entries(const lattice_search *s, const float *scale, lattice_fit *f)
 {
     int per = s->n_vec / s->n_groups;
-    for (int v0 = 0; v0 < s->n_vec; v0 += LANES) {
-        float of[LANES];
-        for (int i = 0; i < LANES; i++)
-            of[i] = scale[(v0 + i) / per];
-        best_entries(s, v0, of, f);
+    for (int down = 0; down < s->n_shifts; down++) {
+        lattice_fit t;
+        for (int v0 = 0; v0 < s->n_vec; v0 += LANES) {
+            float of[LANES];
+            for (int i = 0; i < LANES; i++)
+                of[i] = scale[(v0 + i) / per];
+            best_entries(s, down, v0, of, down ? &t : f);
+        }
+        if (down)
+            better_shifts(s, f, &t);
     }
 }
 
@@ -153,6 +235,7 @@ static void keep_group(const lattice_search *s, lattice_fit *to, const lattice_f
 {
     int per = s->n_vec / s->n_groups;
     memcpy(to->index + g * per, f->index + g * per, (size_t)per * sizeof *f->index);
+    memcpy(to->down + g * per, f->down + g * per, (size_t)per * sizeof *f->down);
     memcpy(to->error + g * per, f->error + g * per, (size_t)per * sizeof *f->error);
 }
 
@@ -163,7 +246,7 @@ static void group_sums(const lattice_search *s, const lattice_fit *f, int g, dou
     *ay = *yy = 0;
     for (int v = g * per; v < (g + 1) * per; v++)
         for (int i = 0; i < s->width; i++) {
-            float y = s->level[s->entry[f->index[v]] >> bits * i & mask];
+            float y = s->level[f->down[v]][s->entry[f->index[v]] >> bits * i & mask];
             *ay += (double)s->w[i][v] * s->a[i][v] * y;
             *yy += (double)s->w[i][v] * y * y;
         }
@@ -172,21 +255,24 @@ static void group_sums(const lattice_search *s, const lattice_fit *f, int g, dou
 /* A scale of each group, as a real number. */
 static void real_scales(const lattice_search *s, float *scale)
 {
-    /* The largest magnitude over the level it may become. */
-    static const float ends[] = {0.75f, 0.9f, 1.05f, 1.25f};
+    /* The largest magnitude over the level it may become. Of two bits and less, most values lie
+     * beyond the largest level. */
+    static const float ends[2][4] = {{0.75f, 0.9f, 1.05f, 1.25f}, {1.1f, 1.5f, 1.9f, 2.5f}};
     float most[GROUPS_MAX] = {0};
     double best[GROUPS_MAX] = {0};
     int per = s->n_vec / s->n_groups;
     for (int v = 0; v < s->n_vec; v++)
-        for (int i = 0; i < s->width; i++)
-            most[v / per] = fmaxf(most[v / per], s->a[i][v]);
+        for (int i = 0; i < s->width; i++) {
+            float a = s->a[i][v]; /* of a sign that is wrong, it becomes the least level */
+            most[v / per] = fmaxf(most[v / per], s->n_shifts == 2 ? fabsf(a) : a);
+        }
     for (int g = 0; g < s->n_groups; g++)
         scale[g] = 0;
-    for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
+    for (size_t k = 0; k < 4; k++) {
         float tried[GROUPS_MAX];
         lattice_fit f;
         for (int g = 0; g < s->n_groups; g++)
-            tried[g] = most[g] / (s->level[s->levels - 1] * ends[k]);
+            tried[g] = most[g] / (s->level[0][s->levels - 1] * ends[s->n_shifts - 1][k]);
         fit_entries(s, tried, &f);
         for (int g = 0; g < s->n_groups; g++) {
             double ay, yy;
@@ -266,7 +352,8 @@ static void search_block(const lattice_search *s, lattice_block *b)
     }
 }
 
-/* The inverse of lattice_take, of entries, signs and scales; the block is zeroed before. */
+/* The inverse of lattice_take, of entries, signs and scales; the block is zeroed before. Of IQ1,
+ * negative[k] says whether entry k is shifted down. */
 static void put_group(int type, uint8_t *b, int j, const uint16_t *index, const uint8_t *negative,
                       const uint8_t *scale)
 {
@@ -295,6 +382,25 @@ static void put_group(int type, uint8_t *b, int j, const uint16_t *index, const 
         }
         b[74 + j] = (uint8_t)(scale[0] | scale[1] << 4);
         break;
+    case LATTICE_IQ1_S: {
+        uint32_t word = (uint32_t)scale[0] << 12 | (uint32_t)negative[0] << 15;
+        for (int k = 0; k < 4; k++) {
+            b[2 + 4 * j + k] = (uint8_t)index[k];
+            word |= (uint32_t)(index[k] >> 8) << 3 * k;
+        }
+        st_u16(b + 34 + 2 * j, word);
+        break;
+    }
+    case LATTICE_IQ1_M: {
+        uint8_t *sc = b + 48 + j / 2 * 2;
+        uint32_t both = (uint32_t)(scale[0] | scale[1] << 3) << 6 * (j % 2);
+        st_u16(sc, ld_u16(sc) | both);
+        for (int k = 0; k < 4; k++) {
+            b[4 * j + k] = (uint8_t)index[k];
+            b[32 + 2 * j + k / 2] |= (uint8_t)((index[k] >> 8 | negative[k] << 3) << 4 * (k % 2));
+        }
+        break;
+    }
     default: /* IQ3_S */
         for (int k = 0; k < 8; k++) {
             b[2 + 8 * j + k] = (uint8_t)index[k];
@@ -304,6 +410,17 @@ static void put_group(int type, uint8_t *b, int j, const uint16_t *index, const 
         b[106 + j / 2] |= (uint8_t)(scale[0] << 4 * (j % 2));
         break;
     }
+}
+
+/* The factor of a block; IQ1_M has a nibble of it in each of four words. */
+static void put_factor(int type, uint8_t *b, const uint8_t *d)
+{
+    if (type != LATTICE_IQ1_M) {
+        memcpy(b, d, 2);
+        return;
+    }
+    for (int k = 0; k < 4; k++)
+        b[49 + 2 * k] |= (uint8_t)((ld_u16(d) >> 4 * k & 15) << 4);
 }
 
 static void weigh(num_type type, const float *src, const float *importance, uint8_t *to, int64_t n)
@@ -319,11 +436,12 @@ static void weigh(num_type type, const float *src, const float *importance, uint
         fix_signs(&s, x);
         search_block(&s, &b);
         memset(to, 0, (size_t)lattice_block_bytes(s.type));
-        memcpy(to, b.d_bytes, 2);
         for (int j = 0; j < 8; j++) {
-            const uint8_t *sc = b.sc + j * s.n_groups / 8;
-            put_group(s.type, to, j, b.fit.index + j * s.n_vec / 8, s.negative + 4 * j, sc);
+            const uint8_t *bits = s.n_shifts == 2 ? b.fit.down + 4 * j : s.negative + 4 * j;
+            put_group(s.type, to, j, b.fit.index + j * s.n_vec / 8, bits,
+                      b.sc + j * s.n_groups / 8);
         }
+        put_factor(s.type, to, b.d_bytes);
         to += lattice_block_bytes(s.type);
     }
 }
@@ -338,3 +456,5 @@ WEIGH(iq2_xs, NUM_IQ2_XS)
 WEIGH(iq2_s, NUM_IQ2_S)
 WEIGH(iq3_xxs, NUM_IQ3_XXS)
 WEIGH(iq3_s, NUM_IQ3_S)
+WEIGH(iq1_s, NUM_IQ1_S)
+WEIGH(iq1_m, NUM_IQ1_M)

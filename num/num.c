@@ -10,7 +10,6 @@
 #define BOTH(n) num_decode_##n, num_encode_##n, NULL
 #define WEIGHS(n) num_decode_##n, num_encode_##n, num_weigh_##n
 #define WEIGHS_ONLY(n) num_decode_##n, NULL, num_weigh_##n
-#define READS(n) num_decode_##n, NULL, NULL
 #define NEITHER NULL, NULL, NULL
 
 static const num_format table[NUM_TYPE_END] = {
@@ -31,7 +30,7 @@ static const num_format table[NUM_TYPE_END] = {
     [NUM_IQ2_XXS] = {"iq2_xxs", QK, 66, WEIGHS_ONLY(iq2_xxs)},
     [NUM_IQ2_XS] = {"iq2_xs", QK, 74, WEIGHS_ONLY(iq2_xs)},
     [NUM_IQ3_XXS] = {"iq3_xxs", QK, 98, WEIGHS_ONLY(iq3_xxs)},
-    [NUM_IQ1_S] = {"iq1_s", QK, 50, READS(iq1_s)},
+    [NUM_IQ1_S] = {"iq1_s", QK, 50, WEIGHS_ONLY(iq1_s)},
     [NUM_IQ4_NL] = {"iq4_nl", 32, 18, BOTH(iq4_nl)},
     [NUM_IQ3_S] = {"iq3_s", QK, 110, WEIGHS_ONLY(iq3_s)},
     [NUM_IQ2_S] = {"iq2_s", QK, 82, WEIGHS_ONLY(iq2_s)},
@@ -41,7 +40,7 @@ static const num_format table[NUM_TYPE_END] = {
     [NUM_I32] = {"i32", 1, 4, NEITHER},
     [NUM_I64] = {"i64", 1, 8, NEITHER},
     [NUM_F64] = {"f64", 1, 8, NEITHER},
-    [NUM_IQ1_M] = {"iq1_m", QK, 56, READS(iq1_m)},
+    [NUM_IQ1_M] = {"iq1_m", QK, 56, WEIGHS_ONLY(iq1_m)},
     [NUM_BF16] = {"bf16", 1, 2, BOTH(bf16)},
     [NUM_TQ1_0] = {"tq1_0", QK, 54, WEIGHS(tq1_0)},
     [NUM_TQ2_0] = {"tq2_0", QK, 66, WEIGHS(tq2_0)},

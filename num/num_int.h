@@ -162,5 +162,7 @@ NUM_WEIGH(iq2_xs);
 NUM_WEIGH(iq2_s);
 NUM_WEIGH(iq3_xxs);
 NUM_WEIGH(iq3_s);
+NUM_WEIGH(iq1_s);
+NUM_WEIGH(iq1_m);
 
 #endif

@@ -14,7 +14,7 @@ static const num_type with_codec[] = {
     NUM_F32,     NUM_F16,    NUM_BF16,  NUM_Q4_0,    NUM_Q4_1,  NUM_Q5_0,  NUM_Q5_1,
     NUM_Q8_0,    NUM_Q2_K,   NUM_Q3_K,  NUM_Q4_K,    NUM_Q5_K,  NUM_Q6_K,  NUM_IQ4_NL,
     NUM_IQ4_XS,  NUM_MXFP4,  NUM_Q1_0,  NUM_Q2_0,    NUM_TQ1_0, NUM_TQ2_0, NUM_NVFP4,
-    NUM_IQ2_XXS, NUM_IQ2_XS, NUM_IQ2_S, NUM_IQ3_XXS, NUM_IQ3_S};
+    NUM_IQ2_XXS, NUM_IQ2_XS, NUM_IQ2_S, NUM_IQ3_XXS, NUM_IQ3_S, NUM_IQ1_S, NUM_IQ1_M};
 enum { N_CODEC = sizeof with_codec / sizeof *with_codec };
 
 /* Formats that take a long search need fewer rows. */
@@ -175,7 +175,7 @@ PLAIN_TEST(num_snr_gates)
                 {NUM_NVFP4, 21.3, 21.2},  {NUM_Q2_0, 8.6, 7.4},      {NUM_TQ1_0, 6.7, 5.3},
                 {NUM_TQ2_0, 6.7, 5.3},    {NUM_IQ3_XXS, 14.6, 14.0}, {NUM_IQ3_S, 17.2, 16.2},
                 {NUM_IQ2_XXS, 9.2, 8.5},  {NUM_IQ2_XS, 10.4, 9.8},   {NUM_IQ2_S, 11.9, 10.6},
-                {NUM_Q1_0, 3.9, 2.5}};
+                {NUM_Q1_0, 3.9, 2.5},     {NUM_IQ1_S, 6.5, 5.8},     {NUM_IQ1_M, 7.2, 6.7}};
     for (size_t i = 0; i < sizeof gate / sizeof *gate; i++) {
         double g = snr(gate[i].t, 0, 400), l = snr(gate[i].t, 1, 400);
         printf("%-7s %6.2f %6.2f dB\n", num_name(gate[i].t), g, l);

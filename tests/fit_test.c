@@ -214,6 +214,34 @@ TEST(fit_of_a_gpu_that_is_not_here_computes_nothing)
     unlink(path);
 }
 
+/* A GPU that is too small: the sentence says how much would do, and so much does. */
+TEST(inspect_says_what_a_gpu_needs)
+{
+    static const char *const says = "has a plan is ";
+    char path[128], size[32];
+    spawned r;
+    const spawn_options o = {0};
+    write_hollow("26b-a4b", "q4_k_m", path);
+    spawn_carat(&r, &o, (const char *const[]){"inspect", "--gpu", "100MB", path, NULL});
+    CHECK_EQ(r.code, 1);
+    CHECK(spawned_says(&r.err, "has no plan for this GPU"));
+    const char *at = strstr(str_text(&r.out), says);
+    CHECK_MSG(at, "%s", str_text(&r.out));
+    int least = at ? (int)strtol(at + strlen(says), NULL, 10) : 0;
+    spawned_free(&r);
+    for (int i = 0; i < 2; i++) {
+        snprintf(size, sizeof size, "%dMiB", least - 32 * i);
+        spawn_carat(&r, &o, (const char *const[]){"inspect", "--gpu", size, path, NULL});
+        CHECK_MSG(r.code == i, "%s: %s", size, str_text(&r.out));
+        spawned_free(&r);
+    }
+    spawn_carat(&r, &o, (const char *const[]){"inspect", "--gpu", "100MB,24GB", path, NULL});
+    CHECK_EQ(r.code, 0); /* one of them has a plan */
+    CHECK(spawned_says(&r.out, says));
+    spawned_free(&r);
+    unlink(path);
+}
+
 TEST(fit_is_printed_by_inspect)
 {
     static const char *const bad[] = {"",      "x",   "0GB",   "24XB",  "-1GB",
