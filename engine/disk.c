@@ -3,6 +3,7 @@
 #include "engine/engine_int.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "kv/paging.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -125,6 +126,12 @@ static void restart_ids(hash_stream *h, uint64_t lossy, uint64_t pool)
         put_u64(h, lossy);
     if (pool)
         put_u64(h, pool);
+}
+
+/* What names the pool whose records a snapshot has; 0: it has none. */
+static uint64_t pool_of(const kv_snapshot *k)
+{
+    return k->paging ? kv_paging_key(k->paging) : 0;
 }
 
 /* Rows that are computed in another way are those of another model. */
@@ -370,8 +377,8 @@ static void write_one(disk_store *d, hash_stream *h, const kv_snapshot *k)
     char name[NAME_MAX_BYTES];
     err e = {0};
     uint64_t n_bytes = 0;
-    const kv_file_id id = id_of(&d->id, k->lossy, k->pool);
-    restart_ids(h, k->lossy, k->pool);
+    const kv_file_id id = id_of(&d->id, k->lossy, pool_of(k));
+    restart_ids(h, k->lossy, pool_of(k));
     file f = {.n = k->n, .hash = hash_ids(h, k->ids, 0, k->n)};
     name_of(d->key, &f, name, sizeof name);
     char *path = path_of(d, name);
@@ -462,7 +469,7 @@ static bool is_worth_a_file(disk_store *d, uint64_t lossy, uint64_t pool, const 
     int64_t there = longest(d, lossy, pool, ids, n, 0).n;
     for (int32_t i = -1; i < d->n_queue; i++) {
         const kv_snapshot *q = i < 0 ? d->writing : d->queue[i];
-        if (q && q->n <= n && q->n > there && q->lossy == lossy && q->pool == pool &&
+        if (q && q->n <= n && q->n > there && q->lossy == lossy && pool_of(q) == pool &&
             !memcmp(q->ids, ids, (size_t)q->n * sizeof *q->ids))
             there = q->n;
     }
@@ -482,7 +489,7 @@ bool disk_wants(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids
 void disk_offer(disk_store *d, kv_snapshot *k)
 {
     pthread_mutex_lock(&d->lock);
-    if (is_worth_a_file(d, k->lossy, k->pool, k->ids, k->n)) {
+    if (is_worth_a_file(d, k->lossy, pool_of(k), k->ids, k->n)) {
         kv_snapshot_keep(k);
         d->queue[d->n_queue++] = k;
         pthread_cond_broadcast(&d->changed);

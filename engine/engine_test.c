@@ -117,6 +117,7 @@ static record *generate(carat_session *s, const int32_t *ids, int64_t n,
     CHECK_EQ(t.n_generated, r->n);
     CHECK_EQ(t.n_prompt, n);
     CHECK_EQ(t.finish, r->finish);
+    CHECK(t.peak_bytes > 0);
     return r;
 }
 
@@ -610,6 +611,31 @@ PLAIN_TEST(a_session_that_opens_does_not_disturb_a_wrapped_pass)
 }
 
 /* ---- Refusals -------------------------------------------------------------------------- */
+
+static status take_and_restore(void *arg, err *e)
+{
+    carat_session *s = arg;
+    carat_snapshot *k = NULL;
+    status st = carat_snapshot_take(s, &k, e);
+    CHECK(!st == (k != NULL));
+    if (!st)
+        st = carat_snapshot_restore(s, k, e);
+    carat_snapshot_free(k);
+    return st;
+}
+
+TEST(snapshots_without_memory)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, CTX, 0);
+    int32_t ids[40];
+    err e = {0};
+    toy_random_ids(m, ids, 40, test_seed());
+    CHECK_OK(carat_eval(s, ids, 40, NULL, NULL, &e), e);
+    test_every_allocation(take_and_restore, s);
+    carat_session_close(s);
+    carat_model_close(m);
+}
 
 TEST(broken_weights_are_reported_as_such)
 {

@@ -41,6 +41,11 @@ PLAIN_TEST(pool_keeps_the_first_turn_and_the_last_question)
     ids[SYSTEM + TEXT] = turn;
     CHECK_OK(carat_eval(s, ids, n, NULL, NULL, &e), e);
     CHECK(!pinned(s, SYSTEM + TEXT / 2) && pinned(s, 0));
+    /* A text without turns: what the one before had pinned is pinned no longer. */
+    ids[0] = 99;
+    ids[1] = 101;
+    CHECK_OK(carat_eval(s, ids, SYSTEM, NULL, NULL, &e), e);
+    CHECK(!pinned(s, 0));
     carat_session_close(s);
     carat_model_close(m);
 }

@@ -438,6 +438,20 @@ TEST(chains_take_among_the_largest_what_they_take_among_all)
     mem_free(f);
 }
 
+TEST(breakers_are_read_where_dry_is_a_step)
+{
+    carat_sampling p = {.top_p = 1, .repeat_penalty = 1, .dry_base = 2, .dry_last_n = -1};
+    CHECK(!sample_uses_dry(&p));
+    p.dry_multiplier = 0.8f;
+    CHECK(sample_uses_dry(&p));
+    p.order[0] = CARAT_SAMPLER_XTC;
+    CHECK(!sample_uses_dry(&p));
+    p.order[1] = CARAT_SAMPLER_DRY;
+    CHECK(sample_uses_dry(&p));
+    p.mirostat = 2;
+    CHECK(!sample_uses_dry(&p));
+}
+
 TEST(sampling_settings_that_make_no_sense_are_refused)
 {
     carat_sampling good = {.top_p = 1, .repeat_penalty = 1};

@@ -6,6 +6,8 @@
 #include "tests/recur_model.h"
 #include "tests/test.h"
 
+#include <float.h>
+
 /* sample_pick with a random state of the caller's. */
 static int32_t pick(sampler *s, const carat_sampling *p, float *x, const int32_t *past,
                     int64_t n_past, uint64_t *rng)
@@ -264,7 +266,10 @@ TEST(sampler_refuses_logits_that_are_no_numbers)
         for (int i = 0; i < N; i++)
             x[i] = -INFINITY;
         CHECK_EQ(pick(&s, &p, x, NULL, 0, &rng), -1);
-        x[N - 1] = -3e38f; /* the only finite logit */
+        x[N - 1] = -FLT_MAX; /* the only finite logit */
+        CHECK_EQ(pick(&s, &p, x, NULL, 0, &rng), N - 1);
+        p.top_k = 5;
+        p.top_p = 1;
         CHECK_EQ(pick(&s, &p, x, NULL, 0, &rng), N - 1);
     }
     sampler_free(&s);

@@ -334,6 +334,7 @@ TEST(residency_brings_back_what_scores_want)
     /* The next page drives out the lowest score, not the oldest use. */
     CHECK(run_pass(&w, 1, 1, -1));
     CHECK(on(&w, 5) && on(&w, 12) && on(&w, 0));
+    CHECK(w.r.page[29].scored && !w.r.page[30].scored); /* nothing scored what was written since */
     /* Equal scores move nothing. */
     for (int32_t c = 0; c < PAGES; c++)
         score[c] = 1;

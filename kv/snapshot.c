@@ -513,7 +513,6 @@ status kv_snapshot_lossy(kv_cache *c, const int32_t *ids, kv_snapshot **out, err
         return st;
     }
     s->own_bytes += s->paging->n_bytes;
-    s->pool = kv_paging_key(s->paging);
     kv_snapshot_fill(s, c);
     return OK;
 }

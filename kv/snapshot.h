@@ -58,7 +58,6 @@ typedef struct kv_snapshot {
     /* What the pager of the cache knew; NULL: every token is exact. With it the linear rows are one
      * segment of rows. */
     struct kv_paging *paging;
-    uint64_t pool;             /* kv_paging_key of paging; 0: there is none */
     struct kv_snapshot *draft; /* of the drafter's own cache, at the same tokens; NULL: none */
 } kv_snapshot;
 

@@ -464,7 +464,6 @@ static status read_paging(const file_in *f, uint64_t pool, kv_snapshot *k)
     if (!st && kv_paging_key(k->paging) != pool)
         st = damaged(f, "saved with another pool of keys (--kv-pool, --kv-policy, --kv-tau)");
     mem_free(bytes);
-    k->pool = pool;
     return st;
 }
 

@@ -26,7 +26,8 @@ enum { CHUNK = PART_CHUNK };
 typedef struct watcher {
     uint64_t stop_at; /* all_done from which on it cancels; 0: never */
     uint64_t last, total;
-    bool backwards, sick;
+    bool backwards, sick, checked;
+    bool slow; /* so that no report is left out because it follows another too soon */
     int reports;
     hub_phase phase;
     char note[256];
@@ -36,6 +37,9 @@ static bool watch(void *user, const hub_progress *p)
 {
     watcher *w = user;
     w->reports++;
+    w->checked |= p->phase == HUB_CHECKING;
+    if (w->slow)
+        usleep(61000);
     w->backwards = w->backwards || p->all_done < w->last;
     w->sick = w->sick || p->done > p->total || (p->all_total && p->all_done > p->all_total);
     w->last = p->all_done;
@@ -341,6 +345,39 @@ TEST(hub_pull_survives_cuts_errors_limits_and_expired_addresses)
     CHECK_EQ(atomic_load(&r.n_expired), 3);
     CHECK_EQ(atomic_load(&r.n_errors), 2);
     CHECK(atomic_load(&r.n_head) > heads + 1); /* the hub was asked for a new address */
+    hub_rig_close(&r);
+}
+
+/* Each answer brings one chunk and ends: as long as chunks come the pull goes on. */
+TEST(hub_pull_goes_on_while_answers_bring_something)
+{
+    static hub_rig r;
+    begin(&r);
+    hub_rig_add(&r, "a-Q4_0.gguf", 24 * CHUNK);
+    r.how.cut_times = 1000;
+    r.how.cut_at = CHUNK + 1000;
+    pulls(&r, "own/Model-GGUF", 0);
+    CHECK_MSG(atomic_load(&r.n_cut) > 12, "%d cut", atomic_load(&r.n_cut));
+    hub_rig_close(&r);
+}
+
+TEST(hub_pull_waits_after_an_error_and_says_what_it_does)
+{
+    static hub_rig r;
+    begin(&r);
+    net_second_ms = 150;
+    hub_rig_add(&r, "a-Q4_0.gguf", CHUNK);
+    r.how.error_times = 1;
+    watcher w = {.slow = true};
+    model_found f;
+    err e = {0};
+    double begun = clock_ms();
+    CHECK_OK(hub_pull(&(hub_ask){.what = "own/Model-GGUF", .progress = watch, .user = &w}, &f, &e),
+             e);
+    CHECK_MSG(clock_ms() - begun >= 150, "%.0f ms", clock_ms() - begun);
+    CHECK_EQ(atomic_load(&r.n_errors), 1);
+    CHECK(w.checked && !w.backwards && !w.sick && w.phase == HUB_DONE);
+    model_found_free(&f);
     hub_rig_close(&r);
 }
 

@@ -186,6 +186,47 @@ PLAIN_TEST(kv_snapshots_go_on_bit_for_bit_in_every_format)
     rig_close(&r);
 }
 
+typedef struct filed {
+    kv_snapshot *s;
+    const kv_layout *l;
+    const char *path;
+} filed;
+
+static status write_and_read(void *arg, err *e)
+{
+    const filed *f = arg;
+    kv_file_id id = {.model = {1, 2}};
+    kv_snapshot *k = NULL;
+    uint64_t n_bytes;
+    status st;
+    kv_layout_words(f->l, &id.layout);
+    st = id.layout.bad ? err_memory(e, "words", 1)
+                       : kv_snapshot_write(f->s, f->path, &id, &n_bytes, e);
+    if (!st && !(st = kv_snapshot_read(f->path, &id, f->l, &k, e)))
+        CHECK(k->n == f->s->n && k->ids[0] == f->s->ids[0]);
+    kv_snapshot_drop(k);
+    str_free(&id.layout);
+    return st;
+}
+
+TEST(kv_snapshot_files_of_one_token_and_without_memory)
+{
+    rig r;
+    int32_t ids[] = {3};
+    float got[RIG_VOCAB];
+    kv_snapshot *s;
+    err e = {0};
+    rig_open(&r);
+    rig_open_cache(&r, &rig_format[0], 32);
+    rig_run(&r, ids, 1, 1, got);
+    CHECK_OK(kv_snapshot_new(&(kv_snapshot_want){.layout = &r.l, .ids = ids, .n = 1}, &s, &e), e);
+    kv_snapshot_fill(s, &r.c);
+    test_every_allocation(write_and_read, &(filed){s, &r.l, test_temp("one")});
+    kv_snapshot_drop(s);
+    rig_close_cache(&r);
+    rig_close(&r);
+}
+
 /* A segment of which no row would count is not kept alive. */
 TEST(kv_snapshot_of_a_branch_keeps_no_segment_without_rows_for_it)
 {

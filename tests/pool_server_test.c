@@ -113,8 +113,8 @@ static double seconds(void)
 
 static void start(served *s, const char *model, const char *const *more)
 {
-    const char *args[32] = {"-m", model, "-t", "2", "--log", "off"};
-    int n = 6;
+    const char *args[32] = {"-m", model, "-t", "2"};
+    int n = 4;
     while (*more)
         args[n++] = *more++;
     served_start(s, args);
@@ -156,6 +156,22 @@ static void forget(talk *t)
     }
 }
 
+/* A line when the pool is full, and one when all are back, in turns. */
+static void check_log(const served *s)
+{
+    char *log;
+    size_t n, full = 0, back = 0;
+    err e = {0};
+    CHECK_OK(file_read_all(s->log, 1 << 24, &log, &n, &e), e);
+    for (const char *at = log; (at = strstr(at, "pool of keys: ")); at++) {
+        full += !strncmp(at, "pool of keys: full", 18);
+        back += !strncmp(at, "pool of keys: all", 17);
+        CHECK(full - back < 2);
+    }
+    CHECK_MSG(back, "%zu times full", full);
+    mem_free(log);
+}
+
 PLAIN_TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
 {
     static talk talks[TALKS_MAX];
@@ -178,6 +194,7 @@ PLAIN_TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
     printf("  %.0f times one had to leave; %.1f MiB more in the second half\n",
            http_metric(&s, "carat_kv_preempted_total"), (end - half) / 1048576);
     CHECK(http_metric(&s, "carat_kv_preempted_total") > 0);
+    check_log(&s);
     CHECK_MSG(SANITIZED || end - half < GROWTH_MIB * 1048576.0, "%.1f MiB more",
               (end - half) / 1048576);
     CHECK_EQ(served_stop(&s, SIGTERM), 0);

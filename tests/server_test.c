@@ -50,6 +50,28 @@ TEST(server_streams_say_what_whole_answers_say)
     stop(&s);
 }
 
+/* A stop string holds text back, so that some events have none. */
+TEST(server_pings_only_silent_streams)
+{
+    const char *const waits[] = {"0", "600"};
+    for (int i = 0; i < 2; i++)
+        for (int stream = 0; stream < 2; stream++) {
+            served s;
+            response r;
+            char body[256];
+            start_toy(&s, ARGS("--ping", waits[i]));
+            snprintf(body, sizeof body,
+                     "{" ASK ",\"max_tokens\":40,\"temperature\":0,\"stop\":[\"no such "
+                     "text\"],\"stream\":%s}",
+                     stream ? "true" : "false");
+            http_post(&r, &s, "/v1/chat/completions", body);
+            CHECK_EQ(r.status, 200);
+            CHECK_MSG(!strstr(r.body.at, "the server is at work"), "%s", r.body.at);
+            response_free(&r);
+            stop(&s);
+        }
+}
+
 TEST(server_logs_a_damaged_file_of_a_conversation)
 {
     const char *dir = test_temp("kept"), *model = toy_model_write(NULL);
@@ -487,6 +509,9 @@ TEST(server_knows_itself)
         json_parsed(&mem, r.body.at, r.body.n);
         response_free(&r);
     }
+    http_call(&r, &s, "GET", "/props", NULL, NULL);
+    CHECK(*text_at(&mem, &r, "model_name"));
+    response_free(&r);
     http_call(&r, &s, "GET", "/v1/models?client_version=1", NULL, NULL);
     CHECK_STR(text_at(&mem, &r, "data.0.id"), "toy");
     response_free(&r);

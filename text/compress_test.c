@@ -141,6 +141,11 @@ TEST(compress_leaves_no_gap_that_is_shorter_than_its_mark)
             put_filler(&r.text, 2, &rng);
             str_puts(&r.text, rng_below(&rng, 2) ? "\n```\nso\n" : "\n```\nand then so\n");
         }
+        if (trial % 3 == 0) { /* the last gap is before the last unit */
+            str_puts(&r.text, "```\n");
+            put_filler(&r.text, 2, &rng);
+            str_puts(&r.text, "\n```\n");
+        }
         tokenize(&r);
         for (int64_t i = 0; i < r.in.n_tokens; i++)
             r.value[i] = (float)rng_below(&rng, 1000);

@@ -257,10 +257,8 @@ static status add_entry(void *arg, const char *dir, const manifest *m, err *e)
     size_t cap = strlen(m->repo) + strlen(m->quant) + 2;
     char *name = arena_alloc(&l->mem, cap);
     const char *path = path_join(&l->mem, dir, base_name(m->file[0].path));
-    if (!entry || !name || !path) {
-        l->n -= entry != NULL;
+    if (!entry || !name || !path)
         return err_memory(e, "the list of models", cap);
-    }
     snprintf(name, cap, "%s:%s", m->repo, m->quant);
     *entry = (model_entry){.name = name,
                            .repo = m->repo,

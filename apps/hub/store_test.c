@@ -3,6 +3,7 @@
 #include "apps/hub/listing.h"
 #include "apps/hub/made.h"
 #include "apps/hub/names.h"
+#include "apps/hub/place.h"
 #include "apps/hub/store.h"
 #include "apps/hub/wire.h"
 #include "base/map.h"
@@ -456,6 +457,66 @@ TEST(hub_folders_have_variables)
     }
 }
 
+static status read_place(void *arg, err *e)
+{
+    place p;
+    (void)arg;
+    status st = place_read(&p, false, e);
+    CHECK(!st || (!p.store && !p.hf_cache));
+    if (!st) {
+        CHECK_STR(p.store, "/home/of/.local/share/carat");
+        CHECK_STR(p.hf_cache, "/home/of/.cache/huggingface/hub");
+    }
+    place_free(&p);
+    return st;
+}
+
+TEST(hub_folders_without_memory)
+{
+    CHECK(!unsetenv("XDG_DATA_HOME") && !unsetenv("XDG_CACHE_HOME") && !unsetenv("HF_HOME"));
+    CHECK(!setenv("HOME", "/home/of", 1));
+    test_every_allocation(read_place, NULL);
+}
+
+/* A name that ends two labels means the newest; one that is a label means that. */
+TEST(hub_a_label_by_its_end)
+{
+    arena mem = {0};
+    const char *store = begin(&mem);
+    put_model(store, "a/One", "UD-Q4_0", "One-UD-Q4_0.gguf", "x", 10);
+    put_model(store, "a/One", "XL-Q4_0", "One-XL-Q4_0.gguf", "y", 20);
+    put_model(store, "a/One", "UE-Q4_0", "One-UE-Q4_0.gguf", "z", 5);
+    finds("one:q4_0", "a/One:XL-Q4_0");
+    put_model(store, "a/One", "Q4_0", "One-Q4_0.gguf", "w", 7);
+    finds("one:q4_0", "a/One:Q4_0");
+    arena_free(&mem);
+}
+
+TEST(hub_store_leaves_out_a_label_that_is_too_long)
+{
+    arena mem = {0};
+    const char *store = begin(&mem);
+    char label[QUANT_MAX + 1], text[1024];
+    model_list l;
+    err e = {0};
+    for (int more = 0; more < 2; more++) {
+        memset(label, 'Q', sizeof label);
+        label[QUANT_MAX - 1 + more] = 0;
+        const char *dir = joined(&mem, joined(&mem, store, "models/a/One"), label);
+        CHECK_OK(make_dirs(dir, &e), e);
+        snprintf(text, sizeof text,
+                 "{\"format\":1,\"repo\":\"a/One\",\"quant\":\"%s\",\"commit\":\"%s\","
+                 "\"files\":[{\"path\":\"One.gguf\",\"size\":1,\"sha256\":\"%s%.24s\"}]}",
+                 label, commit, commit, commit);
+        write_text(joined(&mem, dir, "manifest.json"), text);
+        CHECK_OK(model_list_read(&l, &e), e);
+        CHECK_EQ(l.n, 1);
+        CHECK_EQ(strlen(l.at[0].quant), QUANT_MAX - 1);
+        model_list_free(&l);
+    }
+    arena_free(&mem);
+}
+
 TEST(hub_store_shares_files_and_removes_what_nothing_needs)
 {
     arena mem = {0};
@@ -672,6 +733,13 @@ TEST(hub_heads_and_addresses)
     CHECK_STR(r.etag, "abc");
     CHECK_STR(r.linked_etag, "def");
     CHECK_STR(r.next, "https://h/y?z");
+    char tag[8 + sizeof r.etag] = "etag: ";
+    for (size_t n = sizeof r.etag - 1; n <= sizeof r.etag; n++) {
+        memset(tag + 6, 'x', n);
+        reply_take(&r, tag, 6 + n);
+        CHECK_EQ(strlen(r.etag), n < sizeof r.etag ? n : 0);
+    }
+    reply_take(&r, lines[2], strlen(lines[2]));
     CHECK(r.linked_size == 10 && r.limit_left == 0 && r.limit_reset_s == 55 && r.length == -1);
     static const char *const ranges[] = {"bytes 9-5/10", "bytes 5-10/10",
                                          "bytes 5-",     "bytes x-9/10",

@@ -9,6 +9,7 @@
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -78,6 +79,26 @@ static status read_list(void *arg, err *e)
     mem_free(list);
     catalog_close(c);
     return st;
+}
+
+/* As large and as old as the one before, by a rename. */
+TEST(a_replaced_file_has_another_mark)
+{
+    char path[1024], next[1024];
+    file_mark a, b;
+    offer o = {.path = path};
+    struct stat sb;
+    snprintf(path, sizeof path, "%s", test_temp("one.gguf"));
+    snprintf(next, sizeof next, "%s", test_temp("next.gguf"));
+    CHECK(!offer_file(&o, &a));
+    test_write(path, "x", 1);
+    test_write(next, "y", 1);
+    CHECK(offer_file(&o, &a) && offer_file(&o, &b) && !memcmp(&a, &b, sizeof a));
+    CHECK(!stat(path, &sb));
+    CHECK(!utimensat(AT_FDCWD, next, (struct timespec[]){sb.st_atim, sb.st_mtim}, 0));
+    CHECK(!rename(next, path) && offer_file(&o, &b));
+    CHECK(a.size == b.size && !memcmp(&a.time, &b.time, sizeof a.time));
+    CHECK(memcmp(&a, &b, sizeof a));
 }
 
 TEST(each_allocation_of_a_list_of_models_may_fail)
