@@ -96,7 +96,7 @@ static void answers_as_alone(const char *policy, const char *draft)
         answer_check(&got[i], &want[i], i);
     }
     CHECK(n_lossy >= n_jobs / 2 && n_lossy < n_jobs);
-    for (int k = 0; k < 3; k++) {
+    for (int k = SANITIZED ? 2 : 0; k < 3; k++) {
         carat_batch *b = open_batch(m, policy, pool[k], k == 1 ? 3 : 6, budget_mb[k]);
         carat_batch_info info;
         for (int i = 0; i < n_jobs; i++)

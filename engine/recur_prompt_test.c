@@ -131,7 +131,7 @@ TEST(recurrent_histories_equal_fresh_sessions_in_any_budget)
         int32_t ids[CTX], n = 0;
         float *a = mem_calloc((size_t)m->core.n_vocab, 2 * sizeof *a), *b = a + m->core.n_vocab;
         CHECK(a);
-        for (int turn = 0; turn < 25; turn++) {
+        for (int turn = 0; turn < (SANITIZED ? 8 : 25); turn++) {
             int32_t keep = (int32_t)rng_below(&rng, (uint64_t)n + 1);
             err e = {0};
             carat_cache_info info;

@@ -140,7 +140,7 @@ TEST(prompt_logprobs_are_those_of_single_tokens)
         plain.n_prompt_logprobs = 0;
         random_ids(ids, n, m->core.n_vocab, &rng);
         define(m, ids, n, want);
-        for (int k = 0; k < 3; k++) {
+        for (int k = SANITIZED ? 1 : 0; k < 3; k++) {
             carat_session *s = open_session(m, chunks[k]);
             heard first = {0};
             carat_timings t;

@@ -368,7 +368,7 @@ TEST(cli_a_bench_that_is_interrupted_ends_with_130)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
     run_and_check(&(spawn_options){.signal = SIGINT}, 130, NULL,
-                  ARGS("bench", "-m", m, "-p", "0", "-n", "60000", "-t", "1"));
+                  ARGS("bench", "-m", m, "-p", "0", "-n", "30000", "-t", "1"));
 }
 
 PLAIN_TEST(cli_a_reader_that_leaves_ends_it_quietly)

@@ -42,6 +42,9 @@ TEST(server_streams_say_what_whole_answers_say)
         stream_text(&stream, apis[i].delta, &said);
         CHECK_STR(said.at, text_at(&mem, &whole, apis[i].whole));
         CHECK_MSG(said.n, "%s: an empty answer", apis[i].path);
+        if (!strcmp(apis[i].path, "/v1/messages"))
+            CHECK(strstr(whole.body.at, "\"output_tokens\":24") &&
+                  strstr(stream.body.at, "\"output_tokens\":24"));
         str_free(&said);
         arena_free(&mem);
         response_free(&whole);
