@@ -64,16 +64,15 @@ bool table_file_make(table_file *f, const char *size)
     return made && f->arch && f->bytes;
 }
 
-void table_file_reset(table_file *f)
+/* The shape's tensors, as its family lists them. */
+static void list_tensors(table_file *f)
 {
-    f->n_keys = (int32_t)f->made.n_values;
-    memcpy(f->key, f->made.value, (size_t)f->n_keys * sizeof *f->key);
     int32_t n = f->shape->family->list(f->shape, NULL, 0);
     shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
-    f->n_tensors = list ? f->shape->family->list(f->shape, list, n) : 0;
-    f->n_tensors = n < TABLE_FILE_TENSORS ? f->n_tensors : TABLE_FILE_TENSORS;
-    for (int32_t i = 0; i < f->n_tensors; i++) {
-        table_file_tensor *t = &f->tensor[i];
+    f->n_listed = list ? f->shape->family->list(f->shape, list, n) : 0;
+    f->n_listed = n < TABLE_FILE_TENSORS ? f->n_listed : TABLE_FILE_TENSORS;
+    for (int32_t i = 0; i < f->n_listed; i++) {
+        table_file_tensor *t = &f->listed[i];
         *t = (table_file_tensor){.layer = list[i].layer,
                                  .role = list[i].role,
                                  .n_dims = (uint32_t)list[i].n_dims,
@@ -82,6 +81,16 @@ void table_file_reset(table_file *f)
         memcpy(t->ne, list[i].ne, sizeof t->ne);
     }
     mem_free(list);
+}
+
+void table_file_reset(table_file *f)
+{
+    if (!f->n_listed)
+        list_tensors(f);
+    f->n_keys = (int32_t)f->made.n_values;
+    memcpy(f->key, f->made.value, (size_t)f->n_keys * sizeof *f->key);
+    f->n_tensors = f->n_listed;
+    memcpy(f->tensor, f->listed, (size_t)f->n_listed * sizeof *f->tensor);
 }
 
 void table_file_free(table_file *f)
@@ -102,8 +111,10 @@ gguf_value *table_file_key(table_file *f, const char *key)
 
 static void put(str *s, uint64_t v, int n_bytes)
 {
-    for (int i = 0; i < n_bytes; i++)
-        str_putc(s, (char)(v >> 8 * i));
+    char bytes[8];
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (char)(v >> 8 * i);
+    str_put(s, bytes, (size_t)n_bytes);
 }
 
 static void put_text(str *s, const char *text)
@@ -181,7 +192,8 @@ status table_file_bind(table_file *f, model *m, err *e)
         str_free(&s);
         return err_set(e, E_LIMIT, "a file of the test: more than %d bytes", FILE_MOST);
     }
-    memset(f->bytes, 0, f->head);
+    if (f->head > s.n)
+        memset(f->bytes + s.n, 0, f->head - s.n);
     memcpy(f->bytes, s.at, s.n);
     f->head = s.n + (size_t)put_factors(f, f->bytes + s.n);
     status st = gguf_open_bytes(&g, f->bytes, s.n + n, "a file", e);

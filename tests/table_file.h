@@ -21,9 +21,10 @@ typedef struct table_file {
     const char *arch;
     unsigned char *bytes; /* the file as it was opened last: only its head differs from zero */
     size_t head;
-    int32_t n_keys, n_tensors;
+    int32_t n_keys, n_tensors, n_listed;
     gguf_value key[TABLE_FILE_KEYS];
-    table_file_tensor tensor[TABLE_FILE_TENSORS];
+    table_file_tensor tensor[TABLE_FILE_TENSORS],
+        listed[TABLE_FILE_TENSORS]; /* as it is, and as made */
 } table_file;
 
 typedef char table_file_name[32];

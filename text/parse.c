@@ -379,13 +379,15 @@ static bool take_chars(void *user, const char *text, size_t n)
     return !a->cancelled && !a->no_memory;
 }
 
+/* Room for n bytes in an empty string, by one allocation. */
 static bool reserve(str *s, size_t n)
 {
-    static const char zeros[1024];
-    while (s->n < n && !s->bad)
-        str_put(s, zeros, sizeof zeros);
-    str_cut(s, 0);
-    return !s->bad;
+    s->at = mem_alloc(n + 1);
+    if (!s->at)
+        return false;
+    s->at[0] = 0;
+    s->cap = n + 1;
+    return true;
 }
 
 status answer_open(answer_parser **out, const chat_format *f, bool starts_thinking, answer_fn fn,

@@ -427,7 +427,8 @@ mistake("laguna", "YaRN in window layers too",
         (LAGUNA_BIND, "s->n_rot_swa / 2, NULL, NULL}", "s->n_rot_swa / 2, NULL, &s->scaling}"))
 mistake("laguna", "one base for both kinds", (LAGUNA_BIND, "swa = {s->n_rot_swa, s->theta_swa,", "swa = {s->n_rot_swa, s->theta,"))
 mistake("laguna", "queries normed after the rotation",
-        (LAGUNA, Q3, "op_rope(p, q, L->rope); q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"),
+        (LAGUNA, "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);",
+         "op_rope(p, q, L->rope); q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"),
         (LAGUNA, "op_attend(p, op_rope(p, q, L->rope), kv,", "op_attend(p, q, kv,"))
 mistake("laguna", "attention scale 1", (LAGUNA, "op_rope(p, q, L->rope), kv, 1.0f / sqrtf((float)g->head_dim)",
                                              "op_rope(p, q, L->rope), kv, 1"))
@@ -442,10 +443,9 @@ mistake("importance", "keys turned on instead of back, kernels",
 mistake("importance", "YaRN's factor stays, definition",
         (TAIL, "c = cos(angle) / rope_factor(r), s = sin(angle) / rope_factor(r);", "c = cos(angle), s = sin(angle);"))
 mistake("importance", "queries after the rotation",
-        (QWEN3, "op_tail(p, q, kv, L->rope, 1.0f / sqrtf((float)g->head_dim));", ""),
-        (QWEN3, "mat a = op_attend(p, op_rope(p, q, L->rope), kv,",
-         "q = op_rope(p, q, L->rope); op_tail(p, q, kv, L->rope, 1.0f / sqrtf((float)g->head_dim)); "
-         "mat a = op_attend(p, q, kv,"))
+        (BLOCK, "op_tail(p, q, kv, L->rope, g->scale);", ";"),
+        (BLOCK, "mat a = op_attend(p, op_rope(p, q, &turn), kv,",
+         "q = op_rope(p, q, &turn); op_tail(p, q, kv, L->rope, g->scale); mat a = op_attend(p, q, kv,"))
 mistake("importance", "every row sees the last key, kernels",
         (TAIL, "int32_t to = s.hi - t0 < n ? (int32_t)(s.hi - t0) : n;", "int32_t to = n;"))
 mistake("importance", "the sum of heads instead of the largest, kernels",
@@ -454,7 +454,7 @@ mistake("importance", "seven rows in the mean", (IMPORTANCE, "for (int32_t t = 0
 mistake("importance", "twelve tokens in the mean", (IMPORTANCE, "n - j <= SMOOTH / 2 ? n : j + SMOOTH / 2 + 1;",
         "n - j <= SMOOTH / 2 ? n : j + SMOOTH / 2;"))
 mistake("importance", "the ends divided by thirteen", (IMPORTANCE, "sum / (double)(to - from)", "sum / SMOOTH"))
-mistake("importance", "no scale of scores", (QWEN3, "op_tail(p, q, kv, L->rope, 1.0f / sqrtf((float)g->head_dim));",
+mistake("importance", "no scale of scores", (BLOCK, "op_tail(p, q, kv, L->rope, g->scale);",
         "op_tail(p, q, kv, L->rope, 1);"))
 
 # ---- Drafters ------------------------------------------------------------------------------
@@ -524,7 +524,7 @@ mistake("drafters", "MTP: best token of the second rank", (SPEC_MTP, "o->id[i][r
 # ---- What drafters see of a model ----------------------------------------------------------
 
 MODEL, TAP = "model/model.c", "pass_tap(p, il, x); /* a drafter may read this layer */"
-for _file, _ffn in ((QWEN3, "qwen3_add_ffn"), (LAGUNA, "laguna_add_ffn"), (QWEN35, "qwen35_add_ffn")):
+for _file, _ffn in ((BLOCK, "add_ffn"), (LAGUNA, "laguna_add_ffn"), (QWEN35, "qwen35_add_ffn")):
     mistake("taps", f"before {_ffn}", (MODEL, f"if (p->rows->n) {TAP}", ""),
             (_file, f"if (p->rows->n) {_ffn}(p, g, L, *x);",
              f"if (p->rows->n) {{ pass_tap(p, il, *x); {_ffn}(p, g, L, *x); }}"))
