@@ -35,6 +35,11 @@ void device_print_plan(FILE *f, const carat_memory_plan *p)
     }
     if (p->scorer_bytes)
         fprintf(f, "  the scorer of pages: %.1f MiB of host memory\n", mib(p->scorer_bytes));
+    if (p->picture_bytes)
+        fprintf(f,
+                "  the vision tower: %.1f MiB of all on %s; pictures at work: at most %.1f MiB of "
+                "host memory\n",
+                mib(p->vision_bytes), p->device[0].device, mib(p->picture_bytes));
     if (device_plan_checkpoints(p, states, sizeof states))
         fprintf(f, "  %s\n", states);
 }

@@ -200,6 +200,8 @@ static void put_plan(const inspect_report *r)
                 {"recurrent states", p->recurrent_bytes, true},
                 {"scratch", p->scratch_bytes, false},
                 {"the scorer of pages", p->scorer_bytes, true},
+                {"the vision tower, at work", p->vision_bytes, true},
+                {"pictures, patches and rows", p->picture_bytes, true},
                 {"all at work", p->total_bytes, false},
                 {"available now", p->available_bytes, false}};
     printf("\nMemory for %" PRId32 " tokens of context, chunks of %" PRId32 "\n", p->n_ctx,

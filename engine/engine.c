@@ -66,8 +66,10 @@ static status name_file_type(carat_model *m, err *e)
 /* ---- Opening --------------------------------------------------------------------------- */
 
 /* Plans count tables where a device has memory of its own. */
-static void count_tables(carat_model *m, const model *core)
+static void count_model(carat_model *m, const model *core)
 {
+    for (int32_t i = 0; i < core->n_weights; i++)
+        m->taken_bytes[core->weights[i]->side] += core->weights[i]->packed_bytes;
     for (int32_t i = 0; i < core->n_tables; i++)
         if (core->tables[i].moved && !model_device(m, core->tables[i].side)->host_memory)
             m->taken_bytes[core->tables[i].side] += core->tables[i].n_bytes;
@@ -76,15 +78,13 @@ static void count_tables(carat_model *m, const model *core)
 static void count_taken(carat_model *m)
 {
     m->taken_bytes[PASS_MAIN] += experts_bytes(m);
-    count_tables(m, &m->core);
+    count_model(m, &m->core);
     for (int k = 0; k < DRAFTERS_MAX; k++)
         if (m->draft[k])
-            count_tables(m, &m->draft[k]->core);
-    for (int32_t i = 0; i < m->core.n_weights; i++)
-        m->taken_bytes[m->core.weights[i]->side] += m->core.weights[i]->packed_bytes;
-    for (int k = 0; k < DRAFTERS_MAX; k++)
-        for (int32_t i = 0; m->draft[k] && i < m->draft[k]->core.n_weights; i++)
-            m->taken_bytes[PASS_MAIN] += m->draft[k]->core.weights[i]->packed_bytes;
+            count_model(m, &m->draft[k]->core);
+    if (media_tower(m))
+        count_model(m, media_tower(m));
+    m->taken_bytes[PASS_MAIN] += media_taken(m);
 }
 
 /* Memory of each GPU that is free; 0: the side has none of its own. */
@@ -202,12 +202,10 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
         goto out;
     if ((st = drafters_open(m, opt, e)))
         goto out;
-    if ((st = open_device(m, opt, e)))
+    if ((st = media_open(m, opt, e)) || (st = open_device(m, opt, e)))
         goto out;
     if ((opt->scorer || opt->scorer_bytes || opt->scorer_model) &&
         (st = open_scorer(m, opt, e))) /* plans ask how much it takes */
-        goto out;
-    if ((st = media_open(m, opt, e)))
         goto out;
     if (opt->planned && (st = drafters_that_fit(m, opt, opt->planned, opt->planned_user, e)))
         goto out;

@@ -20,7 +20,8 @@ typedef struct media_item {
 
 struct media {
     model tower;
-    device *dev, *own; /* the tower's; own: opened for it alone, or NULL */
+    void *room; /* of the main device: for one picture at work */
+    size_t room_bytes;
     bool loaded;
     bool two_way;              /* tokens of a picture see each other in layers with windows */
     int32_t budget;            /* soft tokens of a picture that names none; 0: by its own size */
@@ -72,24 +73,6 @@ static image_grid largest(const model *tower)
                         .n_tokens = VISION_BUDGET_MAX};
 }
 
-/* The model's own device where it computes towers; else a CPU. */
-static status open_tower_device(carat_model *m, const carat_model_options *opt, err *e)
-{
-    media *x = m->media;
-    const image_grid g = largest(&x->tower);
-    const cpu_options cpu = {.n_threads = opt->n_threads};
-    vision_memory need;
-    err why = {0};
-    x->dev = m->dev;
-    if (!vision_plan(&x->tower, x->dev, &g, &need, &why))
-        return OK;
-    if (m->dev->host_memory)
-        return err_set(e, why.status, "%s", why.text);
-    status st = device_open_cpu(&x->own, &cpu, e);
-    x->dev = x->own;
-    return st ? st : vision_plan(&x->tower, x->dev, &g, &need, e);
-}
-
 static int32_t token_of(const carat_model *m, const char *text)
 {
     return m->text ? vocab_find(m->text, text, strlen(text)) : -1;
@@ -133,33 +116,57 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     see_both_ways(m);
     x->tower.progress = m->progress;
     x->tower.progress_user = m->progress_user;
-    return open_tower_device(m, opt, e);
+    return OK;
+}
+
+static status open_room(carat_model *m, err *e)
+{
+    media *x = m->media;
+    const image_grid g = largest(&x->tower);
+    vision_memory need;
+    status st = vision_plan(&x->tower, m->dev, &g, &need, e);
+    if (st)
+        return st;
+    x->room_bytes = vision_room(&need);
+    x->room = m->dev->alloc(m->dev, x->room_bytes);
+    return x->room ? OK : err_memory(e, "a picture in the vision tower", x->room_bytes);
+}
+
+static void close_room(carat_model *m)
+{
+    if (m->media->room)
+        m->dev->release(m->dev, m->media->room, m->media->room_bytes);
+    m->media->room = NULL;
 }
 
 status media_load(carat_model *m, const carat_model_options *opt, err *e)
 {
     media *x = m->media;
-    status st = x ? model_load(&x->tower, x->dev, opt->progress, opt->progress_user, e) : OK;
-    if (x)
-        x->loaded = !st;
-    return st;
+    if (!x)
+        return OK;
+    status st = model_load(&x->tower, m->dev, opt->progress, opt->progress_user, e);
+    x->loaded = !st;
+    return st ? st : open_room(m, e);
 }
 
 void media_unload_weights(carat_model *m)
 {
-    if (m->media && m->media->loaded)
+    if (!m->media)
+        return;
+    close_room(m);
+    if (m->media->loaded)
         model_unload_weights(&m->media->tower);
-    if (m->media)
-        m->media->loaded = false;
+    m->media->loaded = false;
 }
 
 status media_load_weights(carat_model *m, err *e)
 {
     media *x = m->media;
-    status st = x ? model_load_weights(&x->tower, m->progress, m->progress_user, e) : OK;
-    if (x)
-        x->loaded = !st;
-    return st;
+    if (!x)
+        return OK;
+    status st = model_load_weights(&x->tower, m->progress, m->progress_user, e);
+    x->loaded = !st;
+    return st ? st : open_room(m, e);
 }
 
 void media_close(carat_model *m)
@@ -173,8 +180,8 @@ void media_close(carat_model *m)
         mem_free(x->item[i]);
     }
     mem_free(x->item);
+    close_room(m);
     model_free(&x->tower);
-    device_close(x->own);
     if (x->has_lock)
         pthread_mutex_destroy(&x->lock);
     mem_free(x);
@@ -186,26 +193,33 @@ const char *media_path(const carat_model *m)
     return m->media ? m->media->tower.file.path : NULL;
 }
 
-uint64_t media_bytes(const carat_model *m)
+const model *media_tower(const carat_model *m)
+{
+    return m->media ? &m->media->tower : NULL;
+}
+
+status media_plan(const carat_model *m, uint64_t *tower, uint64_t *pictures, err *e)
 {
     const media *x = m->media;
     vision_memory need;
+    *tower = *pictures = 0;
     if (!x)
-        return 0;
+        return OK;
     const image_grid g = largest(&x->tower);
-    if (vision_plan(&x->tower, x->dev, &g, &need, NULL))
-        need = (vision_memory){0, 0}; /* media_open has seen it succeed */
-    return plan_weight_bytes(x->dev, &x->tower) + need.scratch_bytes + need.key_bytes +
-           MEDIA_MOST_BYTES;
+    pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock; /* a wrapped device keeps state */
+    pthread_mutex_lock(lock);
+    status st = vision_plan(&x->tower, m->dev, &g, &need, e);
+    pthread_mutex_unlock(lock);
+    if (st)
+        return st;
+    *tower = plan_weight_bytes(m->dev, &x->tower) + vision_room(&need);
+    *pictures = MEDIA_MOST_BYTES;
+    return OK;
 }
 
 uint64_t media_taken(const carat_model *m)
 {
-    const media *x = m->media;
-    uint64_t n = 0;
-    for (int32_t i = 0; x && x->loaded && i < x->tower.n_weights; i++)
-        n += x->tower.weights[i]->packed_bytes;
-    return n;
+    return m->media && m->media->room ? m->media->room_bytes : 0;
 }
 
 /* ---- The registry -------------------------------------------------------------------------- */
@@ -421,7 +435,8 @@ static status make_rows(carat_model *m, media_item *it, err *e)
     float *rows = mem_alloc(rows_bytes(m, it));
     if (!rows)
         return err_memory(e, "the embeddings of a picture", rows_bytes(m, it));
-    status st = vision_encode(&x->tower, x->dev, &it->grid, it->patches, rows, e);
+    status st =
+        vision_encode(&x->tower, m->dev, &it->grid, it->patches, x->room, x->room_bytes, rows, e);
     if (st) {
         mem_free(rows);
         return st;
@@ -490,8 +505,7 @@ static status grid_of(const carat_model *m, int32_t width, int32_t height,
     budget = budget == CARAT_IMAGE_NATIVE ? 0 : budget ? budget : m->media->budget;
     if ((st = vision_grid(&m->media->tower, budget, width, height, rule, g, "a picture", e)))
         return st;
-    vision_memory need;
-    return vision_plan(&m->media->tower, m->media->dev, g, &need, e); /* are there positions? */
+    return vision_check(&m->media->tower, g, e);
 }
 
 carat_status carat_image_tokens(const carat_model *m, int32_t width, int32_t height,

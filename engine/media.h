@@ -20,7 +20,7 @@ enum {
     MEDIA_MOST_BYTES = 512 << 20  /* 16 pictures of the most tokens */
 };
 
-/* Opens the tower that opt names, weights not yet loaded, once the devices of m are open. */
+/* Opens the tower that opt names, weights not yet loaded. Plans count it from here on. */
 status media_open(carat_model *m, const carat_model_options *opt, err *e);
 status media_load(carat_model *m, const carat_model_options *opt, err *e);
 /* Gives back what the weights take, and takes it again. */
@@ -28,12 +28,14 @@ void media_unload_weights(carat_model *m);
 status media_load_weights(carat_model *m, err *e);
 void media_close(carat_model *m); /* safe on a model without a tower */
 
-/* What the tower takes of the host's memory: weights, a picture at work, patches and rows. 0: no
- * tower. */
-uint64_t media_bytes(const carat_model *m);
-uint64_t media_taken(const carat_model *m); /* of these, taken when weights were loaded */
+/* What is taken of the main device's memory by the tower, with its largest picture at work; of the
+ * host's by patches and rows. 0: no tower. E_UNSUPPORTED: the device does not compute the tower. */
+status media_plan(const carat_model *m, uint64_t *tower, uint64_t *pictures, err *e);
+/* Of the main device's memory, taken with the weights: room for a picture at work. */
+uint64_t media_taken(const carat_model *m);
 
-const char *media_path(const carat_model *m); /* of the tower's file; NULL: no tower */
+const model *media_tower(const carat_model *m); /* NULL: there is none */
+const char *media_path(const carat_model *m);   /* of the tower's file; NULL: no tower */
 
 /* Is the id of a picture of m? */
 bool media_has_id(const carat_model *m, int32_t id);

@@ -264,6 +264,73 @@ TEST(media_memory_is_bounded_and_given_back)
     end(&f);
 }
 
+static void plan_of(const char *text, const char *tower, int64_t gpu_mb, carat_memory_plan *plan)
+{
+    const carat_model_options o = {.n_threads = 1,
+                                   .vocab_only = true,
+                                   .mmproj = tower,
+                                   .plan_gpu_mb = (int32_t)gpu_mb,
+                                   .card = gpu_mb ? "9.0" : NULL,
+                                   .overcommit = true};
+    const carat_session_options so = {.n_ctx = CTX, .checkpoint_mb = -1};
+    carat_model *m;
+    err e = {0};
+    CHECK_OK(carat_model_open(text, &o, &m, &e), e);
+    CHECK_OK(carat_plan(m, &so, plan, &e), e);
+    carat_model_close(m);
+}
+
+/* The tower is on the model's device; what waits for it and what it made are on the host. */
+TEST(media_is_planned_where_it_is)
+{
+    const uint64_t host = MEDIA_MOST_BYTES;
+    const char *tower = test_temp("tower.gguf");
+    const char *make[] = {"tiny-mmproj-clamped", tower, "--type", "f32"};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
+    const char *text = toy_model_write(&(toy_model_file){.base = "e2b"});
+    for (int64_t gpu_mb = 0; gpu_mb <= 4096; gpu_mb += 4096) {
+        carat_memory_plan without, with;
+        plan_of(text, NULL, gpu_mb, &without);
+        plan_of(text, tower, gpu_mb, &with);
+        const carat_device_plan *a = &without.device[0], *b = &with.device[0];
+        CHECK(!without.vision_bytes && !without.picture_bytes && !a->vision_bytes);
+        CHECK(b->vision_bytes > 10 << 20); /* 10080 patches */
+        CHECK_EQ(with.vision_bytes, b->vision_bytes);
+        CHECK_EQ(with.picture_bytes, host);
+        CHECK_EQ(b->total_bytes - a->total_bytes, b->vision_bytes + (gpu_mb ? 0 : host));
+        CHECK_EQ(with.total_bytes - without.total_bytes, b->total_bytes - a->total_bytes);
+    }
+}
+
+static status open_and_encode(void *arg, err *e)
+{
+    static const uint8_t rgb[40 * 30 * 3];
+    const fixture *f = arg;
+    const carat_model_options o = {.n_threads = 1, .exact_f32 = true, .mmproj = f->tower};
+    const carat_image_options io = {.n_tokens = BUDGET};
+    const carat_session_options so = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
+    carat_model *m = NULL;
+    carat_session *s = NULL;
+    carat_media *x = NULL;
+    status st = carat_model_open(f->text, &o, &m, e);
+    if (!st)
+        st = carat_session_open(m, &so, &s, e);
+    if (!st && !(st = carat_image_new(m, rgb, 40, 30, &io, &x, e)))
+        st = carat_eval(s, &(int32_t){carat_media_id(x)}, 1, NULL, NULL, e);
+    carat_media_free(x);
+    carat_session_close(s);
+    carat_model_close(m);
+    return st;
+}
+
+TEST(media_every_allocation_may_fail)
+{
+    fixture f;
+    begin(&f);
+    test_every_allocation(open_and_encode, &f);
+    end(&f);
+}
+
 TEST(media_refuses_what_it_cannot_do)
 {
     const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};

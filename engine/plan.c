@@ -372,6 +372,8 @@ status plan_check_weights(const carat_model *m, err *e)
     for (int i = 0; i < DRAFTERS_MAX && m->strict && !st; i++)
         if (m->draft[i])
             st = check_weights_of(m, &m->draft[i]->core, "the drafter's ", e);
+    if (m->strict && !st && media_tower(m))
+        st = check_weights_of(m, media_tower(m), "the vision tower's ", e);
     return st;
 }
 
@@ -389,7 +391,8 @@ static void plan_host(const carat_model *m, uint64_t file_bytes, const model_sid
     p->weight_bytes = m->direct                      ? file_bytes + c->repack_bytes
                       : file_bytes > c->repack_bytes ? file_bytes
                                                      : c->repack_bytes;
-    p->total_bytes = p->weight_bytes + kv_bytes(p) + p->scratch_bytes + p->draft_bytes;
+    p->total_bytes =
+        p->weight_bytes + kv_bytes(p) + p->scratch_bytes + p->draft_bytes + p->vision_bytes;
     /* During loading one weight is in memory twice, and nothing of a session yet. */
     if (p->total_bytes < loading)
         p->total_bytes = loading;
@@ -404,7 +407,7 @@ static void plan_apart(const device *d, const model_side_costs *c, carat_device_
     p->weight_bytes = c->repack_bytes + c->table_bytes;
     p->reserve_bytes = d->reserve_bytes;
     p->total_bytes = p->weight_bytes + p->expert_bytes + kv_bytes(p) + p->scratch_bytes +
-                     p->draft_bytes + p->reserve_bytes;
+                     p->draft_bytes + p->vision_bytes + p->reserve_bytes;
     p->available_bytes = d->available_bytes(d);
 }
 
@@ -469,10 +472,10 @@ static int32_t host_side(const carat_model *m)
     return -1;
 }
 
-/* Of the host's memory, taken by models beside m. */
-static uint64_t beside_taken(const carat_model *m)
+/* Of the host's memory, taken by the scorer. */
+static uint64_t scorer_taken(const carat_model *m)
 {
-    return (m->scorer ? m->scorer->taken_bytes[PASS_MAIN] : 0) + media_taken(m);
+    return m->scorer ? m->scorer->taken_bytes[PASS_MAIN] : 0;
 }
 
 static void plan_devices(const carat_model *m, const session_shape *s, const kv_layout *l,
@@ -491,7 +494,8 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
                                  .recurrent_bytes = l->side[i].recur * n,
                                  .scratch_bytes = c->side[i].scratch_bytes,
                                  .expert_bytes = i == PASS_MAIN ? experts_bytes(m) : 0,
-                                 .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0};
+                                 .draft_bytes = i == PASS_MAIN ? plan->draft_bytes : 0,
+                                 .vision_bytes = i == PASS_MAIN ? plan->vision_bytes : 0};
         /* The rest of the file counts for the main device, unused tensors included. */
         uint64_t of_file = i == PASS_MAIN ? file_bytes : c->side[i].file_bytes;
         file_bytes -= of_file;
@@ -502,8 +506,8 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
         if (p->available_bytes)
             p->available_bytes += m->taken_bytes[i] + m->reserve_taken[i];
         if (i == host_side(m)) {
-            p->total_bytes += plan->scorer_bytes + plan->vision_bytes;
-            p->available_bytes += p->available_bytes ? beside_taken(m) : 0;
+            p->total_bytes += plan->scorer_bytes + plan->picture_bytes;
+            p->available_bytes += p->available_bytes ? scorer_taken(m) : 0;
         }
         plan->scratch_bytes += p->scratch_bytes;
         plan->repack_bytes += c->side[i].repack_bytes;
@@ -526,10 +530,10 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
     if ((st = plan_drafters(m, s, &l, &plan.draft_bytes, &taps, e)))
         goto end;
     if ((st = paging_scorer_bytes(m, s, &plan.scorer_bytes, e)) ||
+        (st = media_plan(m, &plan.vision_bytes, &plan.picture_bytes, e)) ||
         (st = m->core.encoder ? worst_text(m, s, &l, &costs, e)
                               : worst_pass(m, s, &taps, &l, &costs, e)))
         goto end;
-    plan.vision_bytes = media_bytes(m);
     plan.weight_bytes = m->core.file.data_bytes;
     plan.kv_swa_bytes = l.all.ring * (uint64_t)s->n_seqs;
     plan.kv_global_bytes = l.all.linear + l.all.table * (uint64_t)s->n_seqs;
@@ -566,21 +570,20 @@ bool plan_fits(const carat_model *m, const carat_memory_plan *plan)
     return m->overcommit || !p || (m->plan_only && p != &plan->device[PASS_MAIN]);
 }
 
-/* The scorer of pages and the vision tower, where no device of the model is in the host's memory.
- */
+/* The scorer of pages and pictures, where no device of the model is in the host's memory. */
 static status check_beside(const carat_model *m, const carat_memory_plan *plan, err *e)
 {
-    uint64_t left = mem_available_bytes(), need = plan->scorer_bytes + plan->vision_bytes;
-    if (!need || host_side(m) >= 0 || !left || need <= left + beside_taken(m))
+    uint64_t left = mem_available_bytes(), need = plan->scorer_bytes + plan->picture_bytes;
+    if (!need || host_side(m) >= 0 || !left || need <= left + scorer_taken(m))
         return OK;
     return err_set(e, E_MEMORY,
                    "%s for a context of %d tokens need%s %.2f GiB of host memory, and %.2f GiB are "
                    "available",
-                   !plan->vision_bytes   ? "the scorer of pages"
-                   : !plan->scorer_bytes ? "the vision tower"
-                                         : "the scorer of pages and the vision tower",
-                   plan->n_ctx, plan->scorer_bytes && plan->vision_bytes ? "" : "s",
-                   (double)need * 0x1p-30, (double)(left + beside_taken(m)) * 0x1p-30);
+                   !plan->picture_bytes  ? "the scorer of pages"
+                   : !plan->scorer_bytes ? "the pictures of prompts"
+                                         : "the scorer of pages and the pictures of prompts",
+                   plan->n_ctx, plan->picture_bytes ? "" : "s", (double)need * 0x1p-30,
+                   (double)(left + scorer_taken(m)) * 0x1p-30);
 }
 
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
@@ -594,12 +597,12 @@ status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)
         return err_set(e, E_MEMORY,
                        "%s with a context of %d tokens needs %.1f MiB of memory of %s: weights "
                        "%.1f, experts %.1f, keys and states %.1f, scratch %.1f, drafter %.1f, "
-                       "reserve %.1f; %.1f MiB are available",
+                       "vision tower %.1f, reserve %.1f; %.1f MiB are available",
                        m->core.name, plan->n_ctx, (double)s->total_bytes * 0x1p-20, s->device,
                        (double)s->weight_bytes * 0x1p-20, (double)s->expert_bytes * 0x1p-20,
                        (double)kv_bytes(s) * 0x1p-20, (double)s->scratch_bytes * 0x1p-20,
-                       (double)s->draft_bytes * 0x1p-20, (double)s->reserve_bytes * 0x1p-20,
-                       (double)s->available_bytes * 0x1p-20);
+                       (double)s->draft_bytes * 0x1p-20, (double)s->vision_bytes * 0x1p-20,
+                       (double)s->reserve_bytes * 0x1p-20, (double)s->available_bytes * 0x1p-20);
     char scorer[64] = "";
     if (plan->scorer_bytes && s - plan->device == host_side(m))
         snprintf(scorer, sizeof scorer, " (%.2f of it for the scorer of pages)",

@@ -64,17 +64,22 @@ enum { VISION_BUDGET = 560, VISION_BUDGET_MIN = 70, VISION_BUDGET_MAX = 1120 };
 
 /* ---- Passes: vision_run.c ---- */
 
-/* The device's memory for a picture. */
+/* What a picture needs of the device's memory. */
 typedef struct vision_memory {
     size_t scratch_bytes, key_bytes;
+    size_t input_bytes; /* 0: the device reads the host's memory */
 } vision_memory;
-/* E_UNSUPPORTED: a device that does not compute towers; E_LIMIT: a picture with more patches a
- * side than the tower has positions. */
+/* E_LIMIT: a picture with more patches a side than the tower has positions. */
+status vision_check(const model *m, const image_grid *g, err *e);
+/* E_UNSUPPORTED: an op that the device does not compute. */
 status vision_plan(const model *m, device *dev, const image_grid *g, vision_memory *need, err *e);
+/* All of it, in one piece. */
+size_t vision_room(const vision_memory *need);
 /* Soft tokens of one picture: soft[n_tokens][n_out]. patches: as image_to_patches gives them by the
- * rule of vision_grid. Takes exactly what vision_plan says, and gives it back. m is loaded. */
+ * rule of vision_grid. room: memory of the device, for this picture or a larger one. It allocates
+ * nothing there: a device drops recorded passes when memory is freed. m is loaded. */
 status vision_encode(const model *m, device *dev, const image_grid *g, const float *patches,
-                     float *soft, err *e);
+                     void *room, size_t room_bytes, float *soft, err *e);
 
 /* ---- For towers, inside model/ only ---- */
 

@@ -6,6 +6,8 @@
 #include "model/vision.h"
 #include "base/mem.h"
 
+enum { ROOM_ALIGN = 256 }; /* as allocations of a device are */
+
 /* What a pass needs to know of each patch, by patch. */
 typedef struct patch_rows {
     int32_t *zero, *index, *last, *axis[ROPE_AXES_MAX];
@@ -109,42 +111,67 @@ static size_t store_bytes(const kv_view *kv)
     return (size_t)kv->n_slots * (size_t)kv->n_head_kv * kv->k_row_bytes;
 }
 
-static status check(const model *m, const device *dev, const image_grid *g, err *e)
+status vision_check(const model *m, const image_grid *g, err *e)
 {
     const vision *v = vision_of(m);
     int32_t longer = g->cols > g->rows ? g->cols : g->rows;
-    if (!dev->host_memory)
-        return err_set(e, E_UNSUPPORTED, "%s: %s does not compute vision towers yet", m->file.path,
-                       dev->name);
     if (!v->side && longer > v->n_pos)
         return err_set(e, E_LIMIT, "a picture of %d patches a side; the tower has %d positions",
                        longer, v->n_pos);
     return OK;
 }
 
-/* A matrix of the host's memory; at NULL: of a dry pass. */
-static mat host_mat(const float *at, int32_t rows, int32_t cols)
+/* A matrix whose rows are side by side; at NULL: of a dry pass. */
+static mat whole_mat(const float *at, int32_t rows, int32_t cols)
 {
     return (mat){(float *)(uintptr_t)at, rows, 1, cols, cols};
+}
+
+static size_t mat_bytes(mat m)
+{
+    return (size_t)m.rows * (size_t)m.stride * sizeof *m.at;
+}
+
+/* The same in the device's memory at *to, which moves on. */
+static mat placed(device *dev, char **to, mat m)
+{
+    float *at = (float *)(void *)*to;
+    dev->upload(dev, at, m.at, mat_bytes(m));
+    *to += mat_bytes(m);
+    m.at = at;
+    return m;
 }
 
 static vision_input input_of(const vision *v, const image_grid *g, const kv_view *kv,
                              const patch_rows *r, const float *patches)
 {
     int32_t values = 3 * v->rule.patch * v->rule.patch;
-    return (vision_input){.patches = host_mat(patches, g->n_patches, values),
-                          .places = host_mat(r ? r->place : NULL, g->n_patches, taps_of(v)),
-                          .shares = host_mat(r ? r->share : NULL, g->n_patches, taps_of(v)),
+    return (vision_input){.patches = whole_mat(patches, g->n_patches, values),
+                          .places = whole_mat(r ? r->place : NULL, g->n_patches, taps_of(v)),
+                          .shares = whole_mat(r ? r->share : NULL, g->n_patches, taps_of(v)),
                           .kv = kv,
                           .merged = v->rule.merge * v->rule.merge};
+}
+
+/* Where what a picture needs lies in the room: scratch first. */
+static size_t keys_at(const vision_memory *n)
+{
+    return (n->scratch_bytes + ROOM_ALIGN - 1) / ROOM_ALIGN * ROOM_ALIGN;
+}
+
+static size_t inputs_at(const vision_memory *n)
+{
+    return keys_at(n) + n->key_bytes; /* whole pages of keys */
+}
+
+size_t vision_room(const vision_memory *n)
+{
+    return inputs_at(n) + n->input_bytes;
 }
 
 status vision_plan(const model *m, device *dev, const image_grid *g, vision_memory *need, err *e)
 {
     const vision *v = vision_of(m);
-    status st = check(m, dev, g, e);
-    if (st)
-        return st;
     const kv_view kv = view_of(v, g->n_patches);
     const vision_input in = input_of(v, g, &kv, NULL, NULL);
     const step s = {
@@ -157,17 +184,24 @@ status vision_plan(const model *m, device *dev, const image_grid *g, vision_memo
         return err_set(e, p.e.status, "%s", p.e.text);
     *need =
         (vision_memory){.scratch_bytes = p.side[PASS_MAIN].peak, .key_bytes = 2 * store_bytes(&kv)};
+    if (!dev->host_memory)
+        need->input_bytes = mat_bytes(in.patches) + mat_bytes(in.places) + mat_bytes(in.shares);
     return OK;
 }
 
 static status run(const model *m, device *dev, const image_grid *g, const patch_rows *r,
-                  const vision_memory *mem, void *scratch, void *keys, const float *patches,
-                  float *soft, err *e)
+                  const vision_memory *need, char *room, const float *patches, float *soft, err *e)
 {
     const vision *v = vision_of(m);
     const kv_view kv = view_of(v, g->n_patches);
-    const vision_input in = input_of(v, g, &kv, r, patches);
-    const kv_base base = {.k = keys, .v = keys ? (char *)keys + store_bytes(&kv) : NULL};
+    vision_input in = input_of(v, g, &kv, r, patches);
+    char *keys = room + keys_at(need), *inputs = room + inputs_at(need);
+    if (need->input_bytes) {
+        in.patches = placed(dev, &inputs, in.patches);
+        in.places = placed(dev, &inputs, in.places);
+        in.shares = placed(dev, &inputs, in.shares);
+    }
+    const kv_base base = {.k = keys, .v = keys + store_bytes(&kv)};
     rowset all = {.n = g->n_patches,
                   .token = r->zero,
                   .pos = r->index,
@@ -177,34 +211,31 @@ static status run(const model *m, device *dev, const image_grid *g, const patch_
         all.keys[k] = (row_keys){r->index, r->zero, r->last, r->last};
     step s = {.prompt = true, .all = all, .out = all, .n_seqs = 1, .n_kv = 1, .kv = &base};
     s.out.n = g->n_tokens;
+    s.out_row = r->index;
     pass p;
-    pass_begin(&p, dev, &s, scratch, mem->scratch_bytes);
+    pass_begin(&p, dev, &s, room, need->scratch_bytes);
     mat y = v->arch->forward(&p, m, &in);
     pass_end(&p);
     if (pass_failed(&p))
         return err_set(e, p.e.status, "%s", p.e.text);
-    dev->download(dev, soft, y.at, (size_t)y.rows * (size_t)y.cols * sizeof *soft);
-    return OK;
+    dev->download(dev, soft, y.at, mat_bytes(y));
+    return dev->failed ? dev->failed(dev, e) : OK;
 }
 
 status vision_encode(const model *m, device *dev, const image_grid *g, const float *patches,
-                     float *soft, err *e)
+                     void *room, size_t room_bytes, float *soft, err *e)
 {
     vision_memory need;
     patch_rows r;
-    status st = vision_plan(m, dev, g, &need, e);
-    if (st || (st = rows_init(&r, vision_of(m), g, e)))
+    status st = vision_check(m, g, e);
+    if (st || (st = vision_plan(m, dev, g, &need, e)))
         return st;
-    void *scratch = dev->alloc(dev, need.scratch_bytes);
-    void *keys = need.key_bytes ? dev->alloc(dev, need.key_bytes) : NULL;
-    if (scratch && (keys || !need.key_bytes))
-        st = run(m, dev, g, &r, &need, scratch, keys, patches, soft, e);
-    else
-        st = err_memory(e, "a picture in the vision tower", need.scratch_bytes + need.key_bytes);
-    if (keys)
-        dev->release(dev, keys, need.key_bytes);
-    if (scratch)
-        dev->release(dev, scratch, need.scratch_bytes);
+    if (vision_room(&need) > room_bytes)
+        return err_set(e, E_MEMORY, "a picture of %d patches needs %zu bytes, and %zu are planned",
+                       g->n_patches, vision_room(&need), room_bytes);
+    if ((st = rows_init(&r, vision_of(m), g, e)))
+        return st;
+    st = run(m, dev, g, &r, &need, room, patches, soft, e);
     rows_free(&r);
     return st;
 }

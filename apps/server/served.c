@@ -81,6 +81,10 @@ static status tell_plan(const served *m, const carat_model *model, const carat_b
     if (p.scorer_bytes)
         log_line(s, "plan: the scorer of pages: %.1f MiB of host memory",
                  (double)p.scorer_bytes * 0x1p-20);
+    if (p.picture_bytes)
+        log_line(s, "plan: the vision tower: %.1f MiB on %s; pictures: %.1f MiB of host memory",
+                 (double)p.vision_bytes * 0x1p-20, p.device[0].device,
+                 (double)p.picture_bytes * 0x1p-20);
     if (device_plan_checkpoints(&p, states, sizeof states))
         log_line(s, "plan: %s", states);
     return OK;

@@ -397,6 +397,7 @@ int main(int argc, char **argv)
     double ops = clock_ms();
     if (!only_ops) {
         check_models(&g);
+        check_towers(&g);
         check_sessions(&g);
         check_caches(&g);
         check_commit(&g);

@@ -402,12 +402,15 @@ static bool second_gpu_is_here(void)
 /* The device memory of a working session equals its plan to the byte. What the driver took for it,
  * with recorded passes and whole pages, is within the plan's reserve: known where nothing else runs
  * on the GPU. */
-static void check_memory(rig *g, const char *name)
+void check_memory(rig *g, const char *name, const char *mmproj)
 {
+    static uint8_t rgb[40 * 30 * 3];
+    const carat_image_options least = {.n_tokens = 70};
     fidelity f;
     fidelity_open(&f, name);
     const char *path = fidelity_write(&f, NULL);
-    carat_model_options mo = {.device = "cuda"};
+    carat_model_options mo = {.device = "cuda", .mmproj = mmproj};
+    carat_media *picture = NULL;
     carat_session_options so = {.n_ctx = f.n_tokens, .chunk = 40, .checkpoint_mb = -1};
     carat_device_memory now[CARAT_DEVICES_MAX];
     carat_memory_plan plan;
@@ -420,6 +423,12 @@ static void check_memory(rig *g, const char *name)
     for (int64_t at = 0, n; at < f.n_tokens && !st; at = n) {
         n = at ? at + 1 : f.n_tokens / 2; /* passes of one row are recorded on the way */
         st = carat_eval(s, f.tokens, n, NULL, NULL, &e);
+    }
+    if (mmproj && !g->quick && !st &&
+        !(st = carat_image_new(m, rgb, 40, 30, &least, &picture, &e))) {
+        for (int32_t i = 1; i < f.n_tokens - 1 && i <= carat_media_n(picture); i++)
+            f.tokens[i] = carat_media_id(picture) + 1 - i;
+        st = carat_eval(s, f.tokens, f.n_tokens, NULL, NULL, &e);
     }
     if (st) {
         failed(g, "memory", e.text);
@@ -435,6 +444,7 @@ static void check_memory(rig *g, const char *name)
                     (double)p->total_bytes * 0x1p-20);
     }
     carat_session_close(s);
+    carat_media_free(picture);
     carat_model_close(m);
     unlink(path);
     fidelity_close(&f);
@@ -444,7 +454,7 @@ void check_models(rig *g)
 {
     if (my_turn(g, "memory"))
         for (const char *const *name = fidelity_names; *name; name++)
-            check_memory(g, *name);
+            check_memory(g, *name, NULL);
     if (my_turn(g, "golden"))
         for (const char *const *name = fidelity_names; *name; name++)
             check_golden(g, *name);
