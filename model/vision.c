@@ -170,6 +170,9 @@ status vision_done(model *m, const model_shape *s, vision *v, const vision_arch 
     v->projector = a->projector;
     m->n_kv = 0;
     v->rule.grouped = true;
+    v->exact = true;
+    for (int32_t i = 0; i < m->n_weights; i++)
+        v->exact &= m->weights[i]->n_out < 2 || m->weights[i]->type == NUM_F32;
     return bind_done(m, s, v, NULL, NULL, e);
 }
 

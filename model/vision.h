@@ -36,6 +36,7 @@ typedef struct vision {
     int32_t n_head, head_dim; /* 0: there is no attention */
     int32_t n_pos;   /* the position table: n_pos rows for columns, then as many for rows */
     int32_t side;    /* not 0: instead a square of side x side rows, over the whole picture */
+    bool exact;      /* all matrices are f32, and so are keys on every device */
     bool rows_first; /* ropes turn by rows, then by columns; else the reverse */
     int32_t n_out;
     image_rule rule; /* without a budget; max_pixels 0: the tower has no limits of its own */

@@ -1,6 +1,6 @@
 /* vision_run.c - a picture through a tower: one pass of all patches, which see each other.
  *
- * All layers use one store of keys and values in turn, in f32: nothing outlives the pass. Patches
+ * All layers use one store of keys and values in turn: nothing outlives the pass. Patches
  * of a token follow each other, so that pooling and merging take rows side by side.
  */
 #include "model/vision.h"
@@ -88,22 +88,25 @@ static status rows_init(patch_rows *r, const vision *v, const image_grid *g, err
     return OK;
 }
 
-/* Places of a store come in whole pages. */
-static kv_view view_of(const vision *v, int32_t n_patches)
+/* Places of a store come in whole pages. Keys are f16 where tensor cores multiply them: after their
+ * norms they are small, and f16 is closer than bf16, in which published towers were computed. */
+static kv_view view_of(const vision *v, const device *dev, int32_t n_patches)
 {
-    size_t row = (size_t)v->head_dim * sizeof(float);
+    bool half = !dev->host_memory && !v->exact;
+    num_type type = half ? NUM_F16 : NUM_F32;
+    size_t row = (size_t)v->head_dim * (half ? sizeof(uint16_t) : sizeof(float));
     int32_t n_slots = (n_patches + KV_PAGE - 1) / KV_PAGE * KV_PAGE;
     return (kv_view){.kind = STORE_LINEAR,
                      .inside = KV_INSIDE_ALL,
-                     .k_type = NUM_F32,
-                     .v_type = NUM_F32,
+                     .k_type = type,
+                     .v_type = type,
                      .n_head_kv = v->n_head,
                      .head_dim = v->head_dim,
                      .n_slots = n_slots,
                      .n_keys = n_patches,
                      .k_row_bytes = row,
                      .v_row_bytes = row,
-                     .wide = true};
+                     .wide = !half};
 }
 
 static size_t store_bytes(const kv_view *kv)
@@ -172,7 +175,7 @@ size_t vision_room(const vision_memory *n)
 status vision_plan(const model *m, device *dev, const image_grid *g, vision_memory *need, err *e)
 {
     const vision *v = vision_of(m);
-    const kv_view kv = view_of(v, g->n_patches);
+    const kv_view kv = view_of(v, dev, g->n_patches);
     const vision_input in = input_of(v, g, &kv, NULL, NULL);
     const step s = {
         .prompt = true, .all = {.n = g->n_patches}, .out = {.n = g->n_tokens}, .n_seqs = 1};
@@ -193,7 +196,7 @@ static status run(const model *m, device *dev, const image_grid *g, const patch_
                   const vision_memory *need, char *room, const float *patches, float *soft, err *e)
 {
     const vision *v = vision_of(m);
-    const kv_view kv = view_of(v, g->n_patches);
+    const kv_view kv = view_of(v, dev, g->n_patches);
     vision_input in = input_of(v, g, &kv, r, patches);
     char *keys = room + keys_at(need), *inputs = room + inputs_at(need);
     if (need->input_bytes) {

@@ -127,7 +127,9 @@ attend_path cuda_attend_path(const cuda_device *c, const kv_view *kv, bool few_r
     int32_t k = kind_of(kv->k_type), v = kind_of(kv->v_type), d = kv->head_dim;
     if (!holds(k, kv->k_rot, d) || !holds(v, kv->v_rot, d))
         return ATTEND_NONE;
+    bool tower = !few_rows && d >= 72 && d <= 96 && d % 8 == 0 && k == KV_F16 && v == KV_F16;
     bool tiles = (d == 64 || d == 128 || d == 256 || d == 512) && k != KV_F32 && v != KV_F32;
+    tiles |= tower;
     if (kv->single)
         tiles = tiles && d >= 256 && kv->k_rope->n_turning == d / 8 && kv->k_rope->turns;
     if (!tiles || kv->wide)

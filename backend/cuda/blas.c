@@ -464,10 +464,10 @@ int32_t cuda_long_piece(int32_t n_in, int32_t n_out)
     return (int32_t)((each + 127) & ~(size_t)127);
 }
 
-/* Products of rows that are no multiple of a group are sums of floats (matmul_float.cu). */
+/* Products of rows that are no multiple of PRODUCT_COLUMNS are sums of floats (matmul_float.cu). */
 static bool is_long(const weight *w)
 {
-    return w->n_mat == 1 && w->n_in % GROUP == 0 && cuda_long_piece(w->n_in, w->n_out);
+    return w->n_mat == 1 && w->n_in % PRODUCT_COLUMNS == 0 && cuda_long_piece(w->n_in, w->n_out);
 }
 
 status cuda_long_learn(cuda_device *c, const weight *w, err *e)

@@ -1,6 +1,6 @@
 /* flash.cu - attention of many rows over f16 keys and values on the f16 tensor cores of any GPU:
- * heads of 64, 128, 256 and 512. The store is read in place, or as slices that expand.cu makes of
- * it.
+ * heads of 64, 128, 256 and 512, and of vision towers 72, 80, 88 and 96. The store
+ * is read in place, or as slices that expand.cu makes of it.
  *
  *     warp     16 pairs (row, head): their queries, probabilities and O stay in registers
  *     block    8 warps, which share every copy of a key; 101,376 bytes of shared memory at most
@@ -18,12 +18,17 @@
 
 enum { WARPS = 8, THREADS = 32 * WARPS, STAGES = 5 };
 
+/* D: the columns that are multiplied, of a head or a little more: then the others are zeros. */
 template <int D> struct shape {
+    static constexpr int LINE = D <= 64 ? 128 : D <= 128 ? 256 : 2 * D; /* bytes of a key, shared */
+    static constexpr bool PADDED = D > 64 && D < 128;
     static constexpr int SPLIT = D == 512 ? 2 : 1; /* warps that share pairs */
     static constexpr int PAIRS = 16 * WARPS / SPLIT, COLUMNS = D / SPLIT /* of a warp */;
     static constexpr int KEYS = D <= 128 ? 64 : 32;
     static constexpr int UNIT = D == 512 ? 16 : KEYS, UNITS = KEYS / UNIT; /* keys; of a tile */
-    static constexpr int UNIT_BYTES = UNIT * 2 * D;
+    static constexpr int UNIT_BYTES = UNIT * LINE;
+    /* of a head in memory */
+    static DEV int columns(const dev_kv &kv) { return PADDED ? kv.head_dim : D; }
 };
 
 /* A tile, as its copies and its products need it. */
@@ -54,7 +59,7 @@ template <how HOW, int D> DEV void plan(const block<D> &b, shared<D> &s, int fir
 {
     const attend_slice &slice = b.slice;
     const dev_kv &kv = b.a.kv;
-    int lane = lane_id(), g = (int)blockIdx.y;
+    int lane = lane_id(), g = (int)blockIdx.y, line = 2 * shape<D>::columns(kv);
     walk w = s.at;
     tile_note n = {NULL, NULL, NO_TILE, 0, 0, 0, 0, 0};
 #pragma unroll 1
@@ -63,13 +68,13 @@ template <how HOW, int D> DEV void plan(const block<D> &b, shared<D> &s, int fir
             n.t0 = w.t0, n.from = w.from, n.until = w.until, n.r0 = w.r0, n.r1 = w.r1;
     if (n.t0 != NO_TILE) {
         dev_kv_base base = store_of(b.a.st, b.a.st.rows.seq[n.r0], kv);
-        const uint8_t *k = head_rows(kv, slice.k ? (void *)slice.k : base.k, g, 2 * D);
-        const uint8_t *v = head_rows(kv, slice.k ? (void *)slice.v : base.v, g, 2 * D);
+        const uint8_t *k = head_rows(kv, slice.k ? (void *)slice.k : base.k, g, line);
+        const uint8_t *v = head_rows(kv, slice.k ? (void *)slice.v : base.v, g, line);
         if (slice.k && !slice.v)
-            v = (const uint8_t *)base.k + (size_t)g * slice.values_room * (2 * D);
+            v = (const uint8_t *)base.k + (size_t)g * slice.values_room * line;
         int in_slice = n.t0 - slice.from, place = slice.v ? 0 : place_of_key(kv, base.page, n.t0);
-        n.k = k + (size_t)(slice.k ? in_slice : place) * (2 * D);
-        n.v = v + (size_t)(slice.v ? in_slice : place) * (2 * D);
+        n.k = k + (size_t)(slice.k ? in_slice : place) * line;
+        n.v = v + (size_t)(slice.v ? in_slice : place) * line;
         n.room = slice.k ? 0x7fffffff : kv.n_slots - place;
     }
     if (lane < PLAN)
@@ -105,29 +110,32 @@ template <int D> DEV void look_at_all(const block<D> &b, shared<D> &s)
 template <int D> DEV void copy_unit(const block<D> &b, shared<D> &s, int stage, int tile, int u)
 {
     using F = shape<D>;
-    constexpr int PIECES = D / 8, STEP = THREADS / PIECES;
+    constexpr int PIECES = F::LINE / 16, STEP = THREADS / PIECES;
     const tile_note &n = s.note[tile % NOTES];
     int p = (int)threadIdx.x % PIECES, k = (int)threadIdx.x / PIECES;
     int first = u % F::UNITS * F::UNIT, t0 = n.t0 + first, row = first + k;
-    uint8_t *to = s.unit[stage] + k * (2 * D);
-    const uint8_t *from = (u < F::UNITS ? n.k : n.v) + (size_t)row * (2 * D) + 16 * p;
-    if (n.t0 == NO_TILE) {
+    int line = 2 * F::columns(b.a.kv);
+    uint8_t *to = s.unit[stage] + k * F::LINE;
+    const uint8_t *from = (u < F::UNITS ? n.k : n.v) + (size_t)row * line + 16 * p;
+    if (n.t0 == NO_TILE || (F::PADDED && p >= D / 8)) {
         copy_commit();
         return;
     }
+    const bool has = !F::PADDED || 16 * p < line; /* else a piece behind the head */
     if (t0 >= n.from && t0 + F::UNIT <= n.until && first + F::UNIT <= n.room) {
 #pragma unroll
         for (int i = 0; i < F::UNIT; i += STEP)
-            copy16_async(to + i * (2 * D) + ((p ^ (k + i & 7)) << 4), from + i * (2 * D), true);
+            copy16_async(to + i * F::LINE + ((p ^ (k + i & 7)) << 4), has ? from + i * line : n.k,
+                         has);
     } else {
 #pragma unroll 1
         for (int i = 0; i < F::UNIT; i += STEP) {
-            bool in = t0 + k + i >= n.from && t0 + k + i < n.until;
+            bool in = has && t0 + k + i >= n.from && t0 + k + i < n.until;
             int back = row + i;
             while (in && back >= n.room) /* around the end of a ring, shorter than a tile perhaps */
                 back -= b.a.kv.n_slots;
-            copy16_async(to + i * (2 * D) + ((p ^ (k + i & 7)) << 4),
-                         from + (in ? back - row : 0) * (ptrdiff_t)(2 * D), in);
+            copy16_async(to + i * F::LINE + ((p ^ (k + i & 7)) << 4),
+                         has ? from + (in ? back - row : 0) * (ptrdiff_t)line : n.k, in);
         }
     }
     copy_commit();
@@ -167,11 +175,13 @@ DEV void load_queries(uint32_t (&q)[shape<D>::COLUMNS / 16][4], const block<D> &
     for (int h = 0; h < 2; h++) {
         int m = of.m0 + (lane >> 2) + 8 * h, p = b.pair0 + m, r = p / b.group;
         int head = (int)blockIdx.y * b.group + p % b.group;
-        const float *from = b.a.q.at + r * b.a.q.stride + head * D + of.column + 2 * (lane & 3);
+        const int columns = shape<D>::columns(b.a.kv);
+        const float *from =
+            b.a.q.at + r * b.a.q.stride + head * columns + of.column + 2 * (lane & 3);
 #pragma unroll
         for (int i = 0; i < shape<D>::COLUMNS / 8; i++) {
             float2 x = make_float2(0, 0);
-            if (m < b.n_pairs)
+            if (m < b.n_pairs && (!shape<D>::PADDED || 8 * i < columns))
                 x = *(const float2 *)(from + 8 * i);
             q[i / 2][2 * (i & 1) + h] = f32x2_to_f16(x.x * b.a.scale, x.y * b.a.scale);
         }
@@ -184,14 +194,14 @@ DEV void multiply_keys(float *x, const uint32_t (&q)[shape<D>::COLUMNS / 16][4],
                        const uint8_t *unit, const warp_share &of)
 {
     int lane = lane_id(), key = (lane & 7) + (lane >> 4 << 3);
-    int at = key * (2 * D) + 2 * of.column + ((lane >> 3 & 1 ^ (lane & 7)) << 4);
+    int at = key * shape<D>::LINE + 2 * of.column + ((lane >> 3 & 1 ^ (lane & 7)) << 4);
 #pragma unroll
     for (int i = 0; i < shape<D>::COLUMNS / 16; i++) {
         const uint8_t *from = unit + (at ^ (i & 3) << 5) + i / 4 * 128;
 #pragma unroll
         for (int n = 0; n < shape<D>::UNIT / 16; n++) {
             uint32_t k[4];
-            ldmatrix4(k, from + n * 16 * (2 * D));
+            ldmatrix4(k, from + n * 16 * shape<D>::LINE);
             mma_f16(x + 8 * n, q[i], k);
             mma_f16(x + 8 * n + 4, q[i], k + 2);
         }
@@ -204,13 +214,13 @@ DEV void multiply_values(float (&o)[shape<D>::COLUMNS / 2], const uint32_t (*p)[
                          const uint8_t *unit, const warp_share &of)
 {
     int lane = lane_id();
-    int at = (lane & 15) * (2 * D) + 2 * of.column + ((lane >> 4 ^ (lane & 7)) << 4);
+    int at = (lane & 15) * shape<D>::LINE + 2 * of.column + ((lane >> 4 ^ (lane & 7)) << 4);
 #pragma unroll
     for (int n = 0; n < shape<D>::UNIT / 16; n++)
 #pragma unroll
         for (int i = 0; i < shape<D>::COLUMNS / 16; i++) {
             uint32_t v[4];
-            ldmatrix4_t(v, unit + (at ^ (i & 3) << 5) + i / 4 * 128 + n * 16 * (2 * D));
+            ldmatrix4_t(v, unit + (at ^ (i & 3) << 5) + i / 4 * 128 + n * 16 * shape<D>::LINE);
             mma_f16(o + 8 * i, p[n], v);
             mma_f16(o + 8 * i + 4, p[n], v + 2);
         }
@@ -335,9 +345,12 @@ DEV void load_sums(const block<D> &b, float (&o)[shape<D>::COLUMNS / 2], const w
         int m = of.m0 + (lane_id() >> 2) + 8 * h;
         if (b.slice.first || m >= b.n_pairs)
             continue;
-        const float *from = sums_of(b, m, of.column, D);
+        const int columns = shape<D>::columns(b.a.kv);
+        const float *from = sums_of(b, m, of.column, columns);
 #pragma unroll
         for (int j = 0; j < shape<D>::COLUMNS / 8; j++) {
+            if (shape<D>::PADDED && 8 * j >= columns)
+                break;
             float2 x = *(const float2 *)(from + 8 * j);
             o[4 * j + 2 * h] = x.x;
             o[4 * j + 2 * h + 1] = x.y;
@@ -354,11 +367,13 @@ DEV void store_sums(const block<D> &b, const float (&o)[shape<D>::COLUMNS / 2],
         int m = of.m0 + (lane_id() >> 2) + 8 * h;
         if (m >= b.n_pairs)
             continue;
-        float *to = sums_of(b, m, of.column, D);
+        const int columns = shape<D>::columns(b.a.kv);
+        float *to = sums_of(b, m, of.column, columns);
 #pragma unroll
         for (int j = 0; j < shape<D>::COLUMNS / 8; j++)
-            *(float2 *)(to + 8 * j) =
-                make_float2(o[4 * j + 2 * h] * by[h], o[4 * j + 2 * h + 1] * by[h]);
+            if (!shape<D>::PADDED || 8 * j < columns)
+                *(float2 *)(to + 8 * j) =
+                    make_float2(o[4 * j + 2 * h] * by[h], o[4 * j + 2 * h + 1] * by[h]);
     }
 }
 
@@ -477,7 +492,8 @@ template <int D> static int init_of()
 extern "C" int cu_flash_init(void)
 {
     static_assert(sizeof(shared<512>) <= 99 * 1024, "a block of 8.6, 8.9 and 12.0");
-    return init_of<64>() | init_of<128>() | init_of<256>() | init_of<512>();
+    return init_of<64>() | init_of<80>() | init_of<96>() | init_of<128>() | init_of<256>() |
+           init_of<512>();
 }
 
 template <int D> static void launch_of(cudaStream_t s, const flash_args &x)
@@ -502,17 +518,17 @@ template <int D> static void launch_of(cudaStream_t s, const flash_args &x)
 
 extern "C" void cu_flash(cudaStream_t s, flash_args x)
 {
-    switch (x.a.kv.head_dim) {
-    case 64:
+    const int d = x.a.kv.head_dim;
+    if (d <= 64)
         launch_of<64>(s, x);
-        break;
-    case 128:
+    else if (d <= 80)
+        launch_of<80>(s, x);
+    else if (d <= 96)
+        launch_of<96>(s, x);
+    else if (d <= 128)
         launch_of<128>(s, x);
-        break;
-    case 256:
+    else if (d <= 256)
         launch_of<256>(s, x);
-        break;
-    default:
+    else
         launch_of<512>(s, x);
-    }
 }

@@ -36,8 +36,8 @@ static kernel_speed float_kernel(const cuda_device *c, const weight *w, char *te
         snprintf(text, cap, "f32 sums");
         return small ? KERNEL_FULL : KERNEL_SLOW;
     }
-    if (w->n_in % GROUP) {
-        snprintf(text, cap, "f32 sums: rows of %d are no multiple of %d", w->n_in, GROUP);
+    if (w->n_in % PRODUCT_COLUMNS) {
+        snprintf(text, cap, "f32 sums: rows of %d are no multiple of %d", w->n_in, PRODUCT_COLUMNS);
         return small ? KERNEL_FULL : KERNEL_SLOW;
     }
     snprintf(text, cap, "f32 sums, %s", prompts_by(c, w));

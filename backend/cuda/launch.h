@@ -11,6 +11,7 @@
 /* Rows of answers take the kernels of few rows, and do not depend on their neighbours. Products
  * take LAUNCH_ROWS of them at a time, experts and routers FEW_ROWS. */
 enum { FEW_ROWS = 64, LAUNCH_ROWS = 128, TILE_ROWS = 16, GROUP = 32, UNIT = 8 };
+enum { PRODUCT_COLUMNS = 16 }; /* of weights of floats, that tensor cores take at a time */
 
 /* ---- Weights ------------------------------------------------------------------------------ */
 

@@ -69,9 +69,10 @@ template <int K> struct raw_weights<K, true> {
     DEV void load(const packed &w, size_t base, int o, int group)
     {
         const uint4 *from = (const uint4 *)(w.codes + base + ((size_t)o * w.n_in + group * 32) * 2);
+        const bool whole = group * 32 + 32 <= w.n_in; /* else half of a group */
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            v[i] = load16(from + i);
+            v[i] = i < 2 || whole ? load16(from + i) : make_uint4(0, 0, 0, 0);
     }
     DEV static uint32_t to_bf16(uint32_t u)
     {
@@ -101,7 +102,7 @@ template <int K> __global__ void __launch_bounds__(256) mma_kernel(mma_args a)
     DYN_SHARED(uint16_t, mem);
     uint16_t *sw = mem, *sx = mem + 2 * BM * LINE;
     int t = (int)threadIdx.x, lane = lane_id(), warp = t >> 5;
-    int n_group = a.w.n_in / 32, n_step = (n_group + 1) / 2;
+    int n_group = (a.w.n_in + 31) / 32, n_step = (n_group + 1) / 2;
     int o0 = (int)blockIdx.x * BM, first = (int)blockIdx.y * BN, rows = a.rows - first;
     size_t base = 0;
     if (a.tiles) {
@@ -269,7 +270,7 @@ template <int K, int ROWS> __global__ void __launch_bounds__(128) few_kernel(mma
     constexpr int TILES = ROWS / 8;
     uint16_t *sx = mem + 2 * SHORT_BM * LINE;
     const int t = (int)threadIdx.x, lane = lane_id(), warp = t >> 5;
-    const int n_group = a.w.n_in / 32, n_step = (n_group + 1) / 2, o0 = (int)blockIdx.x * SHORT_BM;
+    const int n_group = (a.w.n_in + 31) / 32, n_step = (n_group + 1) / 2, o0 = (int)blockIdx.x * SHORT_BM;
     int first = (int)blockIdx.y * ROWS, rows = a.rows - first;
     size_t base = 0;
     if (a.tiles) {

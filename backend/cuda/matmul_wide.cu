@@ -59,11 +59,12 @@ template <int N> struct wide_copies {
             from[i] = (uint32_t)min(first + (t >> 2) + 64 * i, rows - 1) * (uint32_t)n_in +
                       (uint32_t)(t & 3) * 8;
     }
-    DEV void copy(uint8_t *to, const uint16_t *step) const
+    /* in: the thread's columns are in the row; else zeros. */
+    DEV void copy(uint8_t *to, const uint16_t *step, bool in) const
     {
 #pragma unroll
         for (int i = 0; i < N; i++)
-            copy16_async(to + 64 * i * LINE, step + from[i], true);
+            copy16_async(to + 64 * i * LINE, step + (in ? from[i] : 0), in);
     }
 };
 
@@ -100,7 +101,9 @@ template <int TILES> __global__ void __launch_bounds__(THREADS, 1) wide_kernel(w
 {
     using T = wide_tile<TILES>;
     DYN_SHARED(uint8_t, mem);
-    const int t = (int)threadIdx.x, lane = lane_id(), warp = t >> 5, n_step = g.n_in / BK;
+    const int t = (int)threadIdx.x, lane = lane_id(), warp = t >> 5;
+    const int n_step = (g.n_in + BK - 1) / BK, whole = g.n_in / BK; /* the last may be half */
+    const bool first_half = (t & 3) < 2;
     const int r0 = (int)blockIdx.x * T::rows, o0 = (int)blockIdx.y * BM;
     const int wm = warp & 1, wn = warp >> 1;
     wide_copies<BM / 64> w;
@@ -127,8 +130,9 @@ template <int TILES> __global__ void __launch_bounds__(THREADS, 1) wide_kernel(w
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
         if (i < n_step) {
-            w.copy(to + i * T::stage, w_step);
-            x.copy(to + i * T::stage + BM * LINE, x_step);
+            const bool in = i < whole || first_half;
+            w.copy(to + i * T::stage, w_step, in);
+            x.copy(to + i * T::stage + BM * LINE, x_step, in);
         }
         copy_commit();
         w_step += BK, x_step += BK;
@@ -141,8 +145,9 @@ template <int TILES> __global__ void __launch_bounds__(THREADS, 1) wide_kernel(w
     for (int step = 0; step < n_step; step++) {
         f[1].load(mem + now + (at_a ^ 32), mem + now + (at_b ^ 32));
         if (step + STAGES - 1 < n_step) { /* into the stage of the step before */
-            w.copy(to + free, w_step);
-            x.copy(to + free + BM * LINE, x_step);
+            const bool in = step + STAGES - 1 < whole || first_half;
+            w.copy(to + free, w_step, in);
+            x.copy(to + free + BM * LINE, x_step, in);
         }
         copy_commit();
         w_step += BK, x_step += BK;

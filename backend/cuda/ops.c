@@ -352,7 +352,7 @@ static bool multiply(pass *p, mat y, mat x, const weight *w, const float *bias)
     int32_t kind = cuda_kind(p, w);
     dev_mat dx = cuda_mat(x), dy = cuda_mat(y);
     bool int8 = !cuda_few(p) && cuda_prompts_int8(c, w, kind);
-    bool mma = !cuda_few(p) && !int8 && kind != PACK_F32 && w->n_in % GROUP == 0;
+    bool mma = !cuda_few(p) && !int8 && kind != PACK_F32 && w->n_in % PRODUCT_COLUMNS == 0;
     if (!p->dry && !cuda_loaded(p, w))
         return false;
     if (int8 && long_int8(p, y, x, w)) {

@@ -108,6 +108,27 @@ static void check_formats(rig *g)
     check_attend(g, &(attend_case){NUM_F32, 4, 2, 64, 16, 200, 90, 40, .later = 11});
 }
 
+/* Heads of vision towers, all patches of a picture at once, which see each other. */
+static void check_tower_heads(rig *g)
+{
+    static const int32_t heads[] = {72, 64, 80, 96, 88};
+    const char *name = "attend tower";
+    for (int i = 0; i < 5; i++) {
+        int32_t d = heads[i];
+        check_attend(g,
+                     &(attend_case){NUM_F16, 2, 2, d, 0, 300, 0, 150, .later = 300, .label = name});
+        check_attend(g,
+                     &(attend_case){NUM_F16, 3, 3, d, 0, 128, 0, 128, .later = 128, .label = name});
+        check_attend(g, &(attend_case){NUM_F16, 4, 2, d, 40, 300, 20, 70, .label = name});
+        check_attend(g, &(attend_case){NUM_F16, 2, 1, d, 0, 300, 90, 45, .two_seqs = true, .cut = 5,
+                                       .label = name});
+        check_attend(g, &(attend_case){NUM_F16, 2, 2, d, 0, 100, 9, 3, .label = name});
+        if (!g->quick)
+            check_attend(g, &(attend_case){NUM_F16, 16, 16, d, 0, 2400, 0, 2400, .later = 2400,
+                                           .label = name});
+    }
+}
+
 /* Keys made of values: in tiles, for heads of which a quarter turns, and by the f32 kernel. */
 static void check_one_stream(rig *g)
 {
@@ -321,6 +342,7 @@ void check_attention(rig *g)
         check_attend(g, &cases[i]);
     check_sinks(g);
     check_formats(g);
+    check_tower_heads(g);
     check_sparse_attention(g);
     check_one_stream(g);
     check_shared(g);

@@ -565,7 +565,7 @@ static void check_wide(rig *g, int32_t n_in, int32_t n_out, int32_t rows, int32_
     if (!my_turn(g, "matmul wide"))
         return;
     char *at = g->gpu->alloc(g->gpu, 8 * n_y + 2 * (n_x + n_w) + 64);
-    uint16_t *x = (uint16_t *)(at + 64), *w = x + n_x; /* n_in is a multiple of 32: aligned */
+    uint16_t *x = (uint16_t *)(at + 64), *w = x + n_x; /* n_in is a multiple of 16: aligned */
     float *y = (float *)(w + n_w), *z = y + n_y;
     cu_random_bf16(c->stream, x, n_x, 3);
     cu_random_bf16(c->stream, w, n_w, 4);
@@ -590,8 +590,10 @@ static void check_all_wide(rig *g)
         check_wide(g, 256, 133, 301, tile);
         check_wide(g, 32, 17, 5, tile); /* fewer steps than stages, fewer rows than a warp's */
         check_wide(g, 96, 256, tile, tile);
+        check_wide(g, 176, 133, 301, tile); /* half of a step at the end */
     }
     check_wide(g, 160, 40, 2 * 256 + 1, 0);
+    check_wide(g, 16, 40, 33, 0);
 }
 
 /* matmul_wide8.cu gives every bit of matmul_rows.cu; columns of y past its own stay as they are. */
@@ -665,6 +667,8 @@ static void check_single_products(rig *g)
         check_product(g, floats[i], 160, 96, 9);
         check_product(g, floats[i], 160, 200, 45);
         check_product(g, floats[i], 164, 70, 150);
+        check_product(g, floats[i], 176, 70, 150); /* half of a group at the end */
+        check_product(g, floats[i], 80, 24, 45);
     }
     check_product(g, NUM_Q5_0, 704, 80, 3);
     check_product(g, NUM_Q8_0, 2112, 80, 1);
@@ -747,6 +751,7 @@ static void check_real_shapes(rig *g)
     check_product(g, NUM_Q4_K, 5376, 512, 512);
     check_product(g, NUM_Q8_0, 2112, 2816, 17);
     check_product(g, NUM_BF16, 2560, 10752, 1);
+    check_product(g, NUM_BF16, 4304, 1152, 512);
     check_product(g, NUM_F32, 2816, 128, 16);
     check_glu(g, NUM_Q4_K, 2816, 2112, 1, false);
     check_glu(g, NUM_Q4_K, 5376, 1024, 8, false);
@@ -795,6 +800,7 @@ void check_invariances(rig *g)
     check_invariance(g, NUM_Q8_0, 2112, 64, true, false);
     check_invariance(g, NUM_Q8_0, 352, 200, true, true);
     check_invariance(g, NUM_F16, 352, 136, false, true);
+    check_invariance(g, NUM_BF16, 368, 136, false, true);
     if (!g->quick) { /* tiles dealt to one warp, two and four, of more tiles than blocks */
         check_invariance(g, NUM_Q4_K, 1024, 20816, false, false);
         check_invariance(g, NUM_Q4_K, 1024, 20816, false, true);
