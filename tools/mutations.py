@@ -51,7 +51,7 @@ SMALL_H, BIND, OPS = "backend/cpu/small_int.h", "model/bind.c", "backend/ops.c"
 QWEN3, BLOCK = "model/qwen3.c", "model/block.c"
 Q3 = "q = normed(p, q, &L->q_norm, g->eps);"
 K = "k = op_rope(p, normed(p, k, &L->k_norm, g->eps), L->rope);"
-GLU, UP = "op_glu(p, h, &L->gate, &L->up,", ".up = L->up.n_in ? &L->up : NULL"
+GLU, UP = "op_glu(p, h, &L->gate, &L->up,", ".up = or_null(&L->up)"
 STORE = "op_kv_store(p, kv, k, v);"
 
 mistake("qwen3", "head size from the width over the heads",
@@ -376,62 +376,58 @@ mistake("convert", "A_log as it is", (SHAPES35, ".neg_exp = how == A_LOG", ".neg
 
 # ---- Laguna --------------------------------------------------------------------------------
 
-LAGUNA, LAGUNA_BIND = "model/laguna.c", "model/laguna.c"
+LAGUNA = "model/laguna.c"
 HEAD_GATE = "a = op_act_mul(p, gate, a, ACT_SOFTPLUS);"
-WINDOW = ".window = L->swa ? s->window : 0,"
-RULE = ".sigmoid = true, .bias = &L->router_bias, .factor = g->expert_factor"
+WINDOW = ".window = s->swa[i] ? s->window : 0,"
+RULE = "rule = {g->sigmoid, or_null(&L->router_bias), NULL, g->expert_factor};"
 FULL = "full = {s->n_rot, s->theta, s->n_rot / 2, NULL, &s->scaling};"
 
-mistake("laguna", "window one shorter", (LAGUNA_BIND, WINDOW, ".window = L->swa ? s->window - 1 : 0,"))
-mistake("laguna", "window one longer", (LAGUNA_BIND, WINDOW, ".window = L->swa ? s->window + 1 : 0,"))
-mistake("laguna", "full and window layers exchanged", (LAGUNA_BIND, WINDOW, ".window = L->swa ? 0 : s->window,"))
-mistake("laguna", "head gate by a sigmoid", (LAGUNA, HEAD_GATE, HEAD_GATE.replace("SOFTPLUS", "SIGMOID")))
-mistake("laguna", "head gate by SiLU", (LAGUNA, HEAD_GATE, HEAD_GATE.replace("SOFTPLUS", "SILU")))
-mistake("laguna", "no head gate", (LAGUNA, HEAD_GATE, "(void)gate;"))
-mistake("laguna", "head gate of the residual stream", (LAGUNA, "mat_heads(op_matmul(p, h, &L->attn_gate)",
+mistake("laguna", "window one shorter", (LAGUNA, WINDOW, ".window = s->swa[i] ? s->window - 1 : 0,"))
+mistake("laguna", "window one longer", (LAGUNA, WINDOW, ".window = s->swa[i] ? s->window + 1 : 0,"))
+mistake("laguna", "full and window layers exchanged", (LAGUNA, WINDOW, ".window = s->swa[i] ? 0 : s->window,"))
+mistake("laguna", "head gate by a sigmoid", (BLOCK, HEAD_GATE, HEAD_GATE.replace("SOFTPLUS", "SIGMOID")))
+mistake("laguna", "head gate by SiLU", (BLOCK, HEAD_GATE, HEAD_GATE.replace("SOFTPLUS", "SILU")))
+mistake("laguna", "no head gate", (BLOCK, HEAD_GATE, "(void)gate;"))
+mistake("laguna", "head gate of the residual stream", (BLOCK, "mat_heads(op_matmul(p, h, &L->attn_gate)",
         "mat_heads(op_matmul(p, *x, &L->attn_gate)"))
 mistake("laguna", "softplus without its linear part, kernels",
         (SMALL_H, "(fmaxf(a[i], 0.0f) + log1pf(expf(-fabsf(a[i]))))", "log1pf(expf(-fabsf(a[i])))"))
-mistake("laguna", "softmax router", (LAGUNA, RULE, ".factor = g->expert_factor"))
-mistake("laguna", "no selection bias", (LAGUNA, RULE, ".sigmoid = true, .factor = g->expert_factor"))
+mistake("laguna", "softmax router", (BLOCK, RULE, "rule = {false, NULL, NULL, g->expert_factor};"))
+mistake("laguna", "no selection bias", (BLOCK, RULE, "rule = {g->sigmoid, NULL, NULL, g->expert_factor};"))
 mistake("laguna", "selection bias in the weights, definition",
         (REF, "picked += pr[best];", "pr[best] += bias ? bias[best] : 0; picked += pr[best];"))
 mistake("laguna", "selection bias in the weights, kernels",
         (SMALL, "share[i] = j->rule->sigmoid ? sigmoid(z[best]) : pr[best];", "share[i] = pr[best];"))
-mistake("laguna", "no factor of the experts", (LAGUNA, RULE, ".sigmoid = true, .bias = &L->router_bias, .factor = 1"))
+mistake("laguna", "no factor of the experts", (BLOCK, RULE, "rule = {g->sigmoid, or_null(&L->router_bias), NULL, 1};"))
 mistake("laguna", "the experts' factor on the shared expert too",
-        (LAGUNA, "op_add(p, x, op_mixture(p, h, &m));",
-         "mat f = op_glu(p, h, &L->gate, &L->up, ACT_SILU); "
-         "op_add(p, x, op_scale(p, op_matmul(p, f, &L->down), g->expert_factor - 1, NULL)); "
-         "op_add(p, x, op_mixture(p, h, &m));"))
+        (BLOCK, "mat y = L->router.n_in ? op_mixture(p, h, &m)",
+         "if (L->shared_gate.n_in) op_add(p, x, op_scale(p, op_matmul(p, op_glu(p, h, &L->shared_gate, &L->shared_up, "
+         "g->act), &L->shared_down), g->expert_factor - 1, NULL)); mat y = L->router.n_in ? op_mixture(p, h, &m)"))
 mistake("laguna", "normalised over all experts, definition",
         (REF, "for (int32_t j = 0; j < r.k; j++) share[j] = (float)(pr[id[j]]",
          "picked = 0; for (int32_t e = 0; e < n; e++) picked += pr[e]; "
          "for (int32_t j = 0; j < r.k; j++) share[j] = (float)(pr[id[j]]"))
 mistake("laguna", "the shared expert's gate and up exchanged",
-        (LAGUNA, ".shared_gate = &L->gate, .shared_up = &L->up,", ".shared_gate = &L->up, .shared_up = &L->gate,"))
+        (BLOCK, ".shared_gate = or_null(&L->shared_gate), .shared_up = or_null(&L->shared_up),",
+         ".shared_gate = or_null(&L->shared_up), .shared_up = or_null(&L->shared_gate),"))
 mistake("laguna", "rotated dims of the layer kinds exchanged",
-        (LAGUNA_BIND, "L->swa ? &g->rope_swa[PASS_MAIN] : &g->rope_full[PASS_MAIN]",
-         "L->swa ? &g->rope_full[PASS_MAIN] : &g->rope_swa[PASS_MAIN]"))
+        (LAGUNA, "s->swa[i] ? &g->rope_swa[PASS_MAIN] : &g->rope_full[PASS_MAIN]",
+         "s->swa[i] ? &g->rope_full[PASS_MAIN] : &g->rope_swa[PASS_MAIN]"))
 mistake("laguna", "YaRN's factor on all dims",
-        (LAGUNA, "op_rope(p, q, L->rope), kv, 1.0f / sqrtf((float)g->head_dim)",
-         "op_rope(p, q, L->rope), kv, (L->swa ? 1 : L->rope->factor * L->rope->factor) / sqrtf((float)g->head_dim)"),
-        (LAGUNA_BIND, "m->window = s->window; return bind_done", "g->rope_full[PASS_MAIN].factor = 1; "
-         "m->window = s->window; return bind_done"),
-        (LAGUNA, "L->rope->factor * L->rope->factor", "(1 + 0.1f * logf(32)) * (1 + 0.1f * logf(32))"))
+        (BLOCK, "mat a = op_attend(p, op_rope(p, q, &turn), kv, g->scale);",
+         "mat a = op_attend(p, op_rope(p, q, &turn), kv, g->scale * (kv->window || !g->sigmoid ? 1 : (1 + 0.1f * logf(32)) "
+         "* (1 + 0.1f * logf(32))));"),
+        (BLOCK, '#include "model/block.h"', '#include "model/block.h"\n#include <math.h>\n'),
+        (LAGUNA, "m->window = s->window; return bind_done", "g->rope_full[PASS_MAIN].factor = 1; "
+         "m->window = s->window; return bind_done"))
 mistake("laguna", "beta_fast 32 instead of the file's", (BIND, "1e-3, 1e6, 32}, &x.beta_fast, e)",
         "1e-3, 1e6, 32}, &x.beta_fast, e)) || ((x.beta_fast = 32) < 0"))
 mistake("laguna", "no factor on cosines and sines", (BIND, "(1 + 0.1 * log(x.factor)) * attn", "(x.factor > 0) * attn"))
 mistake("laguna", "YaRN's ramp turned round", (BIND, "1 - ramp + ramp / s->factor", "ramp + (1 - ramp) / s->factor"))
 mistake("laguna", "YaRN in window layers too",
-        (LAGUNA_BIND, "s->n_rot_swa / 2, NULL, NULL}", "s->n_rot_swa / 2, NULL, &s->scaling}"))
-mistake("laguna", "one base for both kinds", (LAGUNA_BIND, "swa = {s->n_rot_swa, s->theta_swa,", "swa = {s->n_rot_swa, s->theta,"))
-mistake("laguna", "queries normed after the rotation",
-        (LAGUNA, "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);",
-         "op_rope(p, q, L->rope); q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"),
-        (LAGUNA, "op_attend(p, op_rope(p, q, L->rope), kv,", "op_attend(p, q, kv,"))
-mistake("laguna", "attention scale 1", (LAGUNA, "op_rope(p, q, L->rope), kv, 1.0f / sqrtf((float)g->head_dim)",
-                                             "op_rope(p, q, L->rope), kv, 1"))
+        (LAGUNA, "s->n_rot_swa / 2, NULL, NULL}", "s->n_rot_swa / 2, NULL, &s->scaling}"))
+mistake("laguna", "one base for both kinds", (LAGUNA, "swa = {s->n_rot_swa, s->theta_swa,", "swa = {s->n_rot_swa, s->theta,"))
+mistake("laguna", "attention scale 1", (LAGUNA, ".scale = 1.0f / sqrtf((float)s->head_dim)", ".scale = 1"))
 
 # ---- The importance of tokens --------------------------------------------------------------
 
@@ -524,7 +520,7 @@ mistake("drafters", "MTP: best token of the second rank", (SPEC_MTP, "o->id[i][r
 # ---- What drafters see of a model ----------------------------------------------------------
 
 MODEL, TAP = "model/model.c", "pass_tap(p, il, x); /* a drafter may read this layer */"
-for _file, _ffn in ((BLOCK, "add_ffn"), (LAGUNA, "laguna_add_ffn"), (QWEN35, "qwen35_add_ffn")):
+for _file, _ffn in ((BLOCK, "add_ffn"), (QWEN35, "qwen35_add_ffn")):
     mistake("taps", f"before {_ffn}", (MODEL, f"if (p->rows->n) {TAP}", ""),
             (_file, f"if (p->rows->n) {_ffn}(p, g, L, *x);",
              f"if (p->rows->n) {{ pass_tap(p, il, *x); {_ffn}(p, g, L, *x); }}"))
