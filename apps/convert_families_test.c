@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "carat.h"
+#include "model/gemma3.h"
 #include "model/gpt_oss.h"
 #include "model/laguna.h"
 #include "model/qwen3.h"
@@ -623,6 +624,95 @@ TEST(a_missing_nextn_layer_is_said)
     gguf_close(&g);
     str_free(&notes);
     fidelity_close(&f);
+}
+
+/* The part of config.json that Qwen's models of vectors share. */
+#define QWEN_VECTORS                                                                               \
+    "\"attention_bias\":false,\"attention_dropout\":0.0,\"bos_token_id\":151643,"                  \
+    "\"head_dim\":128,\"hidden_act\":\"silu\",\"initializer_range\":0.02,"                         \
+    "\"model_type\":\"qwen3\",\"num_key_value_heads\":8,\"rms_norm_eps\":1e-06,"                   \
+    "\"rope_scaling\":null,\"rope_theta\":1000000,\"sliding_window\":null,"                        \
+    "\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\",\"use_cache\":true,"                \
+    "\"use_sliding_window\":false,"
+
+/* As published, contexts too: the cards say 32K, the length that the models were trained with. */
+TEST(the_published_configurations_of_models_of_vectors)
+{
+    static const struct {
+        const char *size, *config;
+        int32_t n_ctx, n_vocab;
+    } of[] = {
+        {"qwen3-embedding-0.6b",
+         "{\"architectures\":[\"Qwen3ForCausalLM\"]," QWEN_VECTORS
+         "\"eos_token_id\":151643,\"hidden_size\":1024,\"intermediate_size\":3072,"
+         "\"max_position_embeddings\":32768,\"max_window_layers\":28,\"num_attention_heads\":16,"
+         "\"num_hidden_layers\":28,\"transformers_version\":\"4.51.3\",\"vocab_size\":151669}",
+         32768, 151669},
+        {"qwen3-embedding-4b",
+         "{\"architectures\":[\"Qwen3ForCausalLM\"]," QWEN_VECTORS
+         "\"eos_token_id\":151643,\"hidden_size\":2560,\"intermediate_size\":9728,"
+         "\"max_position_embeddings\":40960,\"max_window_layers\":36,\"num_attention_heads\":32,"
+         "\"num_hidden_layers\":36,\"transformers_version\":\"4.51.2\",\"vocab_size\":151665}",
+         40960, 151665},
+        {"qwen3-embedding-8b",
+         "{\"architectures\":[\"Qwen3ForCausalLM\"]," QWEN_VECTORS
+         "\"eos_token_id\":151643,\"hidden_size\":4096,\"intermediate_size\":12288,"
+         "\"max_position_embeddings\":40960,\"max_window_layers\":36,\"num_attention_heads\":32,"
+         "\"num_hidden_layers\":36,\"transformers_version\":\"4.51.2\",\"vocab_size\":151665}",
+         40960, 151665},
+        /* Qwen3-Reranker-0.6B: a writer of tokens, with the context of the larger ones. */
+        {NULL,
+         "{\"architectures\":[\"Qwen3ForCausalLM\"]," QWEN_VECTORS
+         "\"eos_token_id\":151645,\"hidden_size\":1024,\"intermediate_size\":3072,"
+         "\"max_position_embeddings\":40960,\"max_window_layers\":28,\"num_attention_heads\":16,"
+         "\"num_hidden_layers\":28,\"transformers_version\":\"4.51.3\",\"vocab_size\":151669}",
+         40960, 151669},
+        {"embeddinggemma-300m",
+         "{\"_sliding_window_pattern\":6,\"architectures\":[\"Gemma3TextModel\"],"
+         "\"attention_bias\":false,\"attention_dropout\":0.0,\"attn_logit_softcapping\":null,"
+         "\"bos_token_id\":2,\"dtype\":\"float32\",\"eos_token_id\":1,"
+         "\"final_logit_softcapping\":null,\"head_dim\":256,"
+         "\"hidden_activation\":\"gelu_pytorch_tanh\",\"hidden_size\":768,"
+         "\"initializer_range\":0.02,\"intermediate_size\":1152,"
+         "\"max_position_embeddings\":2048,\"model_type\":\"gemma3_text\","
+         "\"num_attention_heads\":3,\"num_hidden_layers\":24,\"num_key_value_heads\":1,"
+         "\"pad_token_id\":0,\"query_pre_attn_scalar\":256,\"rms_norm_eps\":1e-06,"
+         "\"rope_local_base_freq\":10000.0,\"rope_scaling\":null,\"rope_theta\":1000000.0,"
+         "\"sliding_window\":512,\"transformers_version\":\"4.57.0.dev0\","
+         "\"use_bidirectional_attention\":true,\"use_cache\":true,\"vocab_size\":262144}",
+         2048, 262144}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        json_t *j = json_loads(of[i].config, 0, NULL);
+        model_shape *s, *want = NULL;
+        str unknown = {0};
+        err e = {0};
+        CHECK(j);
+        CHECK_OK(convert_read_shape(j, "config.json", &s, &unknown, &e), e);
+        CHECK_MSG(!unknown.n, "%zu: unknown keys: %s", i, unknown.at);
+        CHECK_EQ(s->n_ctx_train, of[i].n_ctx);
+        CHECK_EQ(s->n_vocab, of[i].n_vocab);
+        if (of[i].size) {
+            CHECK_OK(shape_named(of[i].size, &want, &e), e);
+            CHECK(want->n_ctx_train == s->n_ctx_train && want->n_vocab == s->n_vocab);
+            CHECK(want->n_embd == s->n_embd && want->n_layer == s->n_layer);
+            CHECK(want->tied == s->tied && want->family == s->family);
+            if (s->family == &qwen3_shapes) {
+                const qwen3_shape *a = (const qwen3_shape *)want, *b = (const qwen3_shape *)s;
+                CHECK(a->head_dim == b->head_dim && a->eps == b->eps && a->theta == b->theta);
+                for (int32_t il = 0; il < s->n_layer; il++)
+                    CHECK(a->n_head[il] == b->n_head[il] && a->n_head_kv[il] == b->n_head_kv[il] &&
+                          a->n_ff[il] == b->n_ff[il]);
+            } else {
+                const gemma3_shape *a = (const gemma3_shape *)want, *b = (const gemma3_shape *)s;
+                CHECK(a->window == b->window && a->n_head == b->n_head && a->n_ff == b->n_ff);
+                CHECK(!memcmp(a->swa, b->swa, sizeof a->swa));
+            }
+        }
+        mem_free(want);
+        mem_free(s);
+        str_free(&unknown);
+        json_decref(j);
+    }
 }
 
 /* openai/gpt-oss-20b. */
