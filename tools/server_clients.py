@@ -1,6 +1,6 @@
-"""The Python packages of OpenAI, Anthropic and ollama, and litellm, against `carat serve` with the bundled model.
+"""The Python packages of OpenAI, Anthropic, ollama and Cohere, and litellm, against `carat serve` with the bundled model.
 
-    python3 -m venv venv && venv/bin/pip install openai anthropic ollama litellm
+    python3 -m venv venv && venv/bin/pip install openai anthropic ollama cohere litellm
     ./carat serve -p 8080 &
     venv/bin/python tools/server_clients.py http://127.0.0.1:8080
 
@@ -8,6 +8,8 @@ With --pictures it checks pictures alone, against a model that sees some, whatev
 
     ./carat serve -p 8080 -m MODEL.gguf &      its mmproj file lies beside it
     venv/bin/python tools/server_clients.py --pictures http://127.0.0.1:8080
+
+With --rerank it checks /v1/rerank, /v2/rerank and /v1/score alone, against a reranker.
 
 It checks chat, streams, a round trip with a tool, structured output, thinking, responses, embeddings and errors,
 prints a line per check and exits with 1 if one failed. Not part of the build or of the tests.
@@ -439,11 +441,27 @@ def look_ollama():
     assert r.prompt_eval_count > 40
 
 
+def rank_documents():
+    """All clients give the same order and scores."""
+    import cohere
+    docs, query = ["An otter is an animal.", "Paris is a city.", "A carat is a unit of mass."], "What is a carat?"
+    key = {"base_url": URL, "api_key": "none"}
+    one = cohere.Client(**key).rerank(model="any", query=query, documents=docs)
+    two = cohere.ClientV2(**key).rerank(model="any", query=query, documents=docs, top_n=2)
+    lite = litellm.rerank(model="hosted_vllm/any", api_base=URL, api_key="none", query=query, documents=docs)
+    got = [(r.index, r.relevance_score) for r in one.results]
+    assert [s for _, s in got] == sorted((s for _, s in got), reverse=True) and sorted(i for i, _ in got) == [0, 1, 2]
+    assert [(r.index, r.relevance_score) for r in two.results] == got[:2]
+    assert [(r["index"], r["relevance_score"]) for r in lite.results] == got
+    score = oai.post("/score", body={"model": "any", "text_1": query, "text_2": docs}, cast_to=object)
+    assert [d["score"] for d in score["data"]] == [s for _, s in sorted(got)]
+
+
 failed = 0
 
 
 if __name__ == "__main__":
-    kind = "look_" if "--pictures" in sys.argv else "check_"
+    kind = "look_" if "--pictures" in sys.argv else "rank_" if "--rerank" in sys.argv else "check_"
     urls = [w for w in sys.argv[1:] if not w.startswith("--")]
     URL = urls[0] if urls else "http://127.0.0.1:8080"
     oai = openai.OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0)
