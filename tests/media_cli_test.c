@@ -151,6 +151,9 @@ TEST(cli_run_sees_pictures_by_every_way)
         snprintf(words, sizeof words, forms[i], picture);
         CHECK_EQ(prompt_tokens(ARGS(RUN, words), says), one);
     }
+    CHECK(prompt_tokens(ARGS("run", "-m", text, "-c", "1024", "-t", "2", "-n", "2", "--greedy",
+                             "-f", picture, "is picture 1 red?"),
+                        says) > blind + 500); /* at most 560, and not the picture's own size */
     spawned r;
     char *bytes;
     size_t n;

@@ -675,7 +675,7 @@ mistake("media", "scores are scaled", (GEMMA_EYE, "op_attend(p, q, kv, 1);", "op
 mistake("media", "values are not normed", (GEMMA_EYE, "op_kv_store(p, kv, k, op_rms_norm_inplace(p, v, NULL, g->eps));", "op_kv_store(p, kv, k, v);"))
 mistake("media", "erf for the tanh of GELU", (GEMMA_EYE, "op_act_mul(p, a, b, ACT_GELU_TANH)", "op_act_mul(p, a, b, ACT_GELU_ERF)"))
 mistake("media", "pixels are 0 to 1 for a tower", (GEMMA_EYE, "g->v.rule.mean[c] += 0.5f * g->v.rule.std[c]; g->v.rule.std[c] *= 0.5f;", ";"))
-mistake("media", "12B: epsilon of the layer norms", (FLAT_EYE, "LAYER_EPS);\n    return", "g->eps);\n    return"))
+mistake("media", "12B: epsilon of the layer norms", (FLAT_EYE, "LAYER_EPS = 1e-5f;", "LAYER_EPS = 1e-6f;"))
 mistake("media", "Qwen: tanh in the merger", (QWEN_EYE, "ACT_GELU_ERF", "ACT_GELU_TANH"))
 mistake("media", "a picture fills its budget rounded up", (PATCHES, "int32_t cols = (int32_t)(f * width / token)", "int32_t cols = (int32_t)(f * width / token + 0.5)"))
 mistake("media", "a strip has more tokens than the budget", (PATCHES, "cols = cols > rule->budget ? rule->budget : cols;\n    rows = rows > rule->budget ? rule->budget : rows;\n    g->width = cols * rule->patch * rule->merge;\n    g->height = rows * rule->patch * rule->merge;\n}\n\nstatic int32_t tokens_down",
