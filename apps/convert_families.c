@@ -178,7 +178,7 @@ static void read_qwen35_rotation(config_fields *f, qwen35_shape *s)
     if (f->st)
         return;
     s->n_rotating = (int32_t)(part * s->head_dim);
-    /* Texts have one position for all sections, so these are for other readers. */
+    /* Texts have one position for all sections; pictures have three. */
     list = json_object_get(now, "mrope_section");
     if (!list || json_is_null(list))
         return;

@@ -39,7 +39,7 @@ static const option table[] = {
     OPT_STR(logits_options, out, "output", 'o', "FILE", "logits, f32 little-endian"),
     OPT_MMPROJ(logits_options),
     OPT_LIST(logits_options, images, "image", 0, "FILE",
-             "a picture, for the next token <|image|>; may be repeated"),
+             "a picture, for the next token <|image|>, of Qwen <|image_pad|>; may be repeated"),
     OPT_FLAG(logits_options, all, "all", 0, "logits of every token (the default)"),
     OPT_FLAG(logits_options, last, "last", 0, "logits of the last token only"),
     OPT_INT(logits_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),

@@ -102,7 +102,7 @@ static status check_sees(const chat *c, const char *name, err *e)
     if (c->info.mmproj)
         return OK;
     return err_set(e, E_UNSUPPORTED, "%s: a picture, and %s sees none%s", name, c->info.name,
-                   picture_token(c->m) < 0
+                   carat_image_token(c->m) < 0
                        ? ""
                        : ": it is open without its vision tower, a file with mmproj in its name "
                          "(--mmproj FILE)");

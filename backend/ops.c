@@ -272,13 +272,16 @@ float rope_factor_at(const rope *r, int32_t pos)
 
 mat op_rope(pass *p, mat x, const rope *r)
 {
-    bool axes = r && r->n_axes;
     bool fits = r && x.cols >= 2 * r->n_pairs && x.rows == p->rows->n && r->n_axes >= 0 &&
-                r->n_axes <= ROPE_AXES_MAX && (axes || !r->parted) &&
+                r->n_axes <= ROPE_AXES_MAX && (r->n_axes || !r->parted) &&
                 (r->grow == 0 || r->period > 0);
-    if (fits && axes)
-        fits = r->n_pairs % r->n_axes == 0 && (p->dry || p->rows->axis[r->n_axes - 1]);
-    if (!pass_shapes(p, "rope", fits) || (axes && !has_vision(p, "rope")))
+    bool axes = fits && rope_by_axes(r, p->rows), woven = fits && r->section[0];
+    if (fits && woven)
+        fits = r->n_axes == 3 && !r->parted && !r->interleaved && r->grow == 0;
+    else if (axes)
+        fits = r->n_pairs % r->n_axes == 0;
+    fits = fits && (!axes || p->dry || p->rows->axis[r->n_axes - 1]);
+    if (!pass_shapes(p, "rope", fits) || (axes && !woven && !has_vision(p, "rope")))
         return x;
     p->dev->op->rope(p, x, r);
     return x;

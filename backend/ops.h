@@ -35,6 +35,9 @@ typedef struct rope {
      * head with half-split pairs of its own; else the pairs are those of the whole head. */
     int32_t n_axes;
     bool parted;
+    /* Interleaved M-RoPE, of 3 axes: pair i turns by axis i % 3 if i < 3 section[i % 3], else by
+     * axis 0. Rows without axes turn by their position. All 0: not. */
+    int32_t section[ROPE_AXES_MAX];
     /* With grow, cosines and sines at position p are also multiplied by 1 + grow ln(1 + floor(p /
      * period)): a temperature of long contexts, for queries. */
     float grow;
@@ -53,6 +56,18 @@ static inline int32_t pair_at(const rope *r, int32_t i)
 static inline int32_t pair_step(const rope *r)
 {
     return r->interleaved ? 1 : rope_part(r);
+}
+/* Does it turn these rows by places on axes? */
+static inline bool rope_by_axes(const rope *r, const rowset *rows)
+{
+    return r->n_axes && (!r->section[0] || rows->axis[0]);
+}
+/* The axis by which pair i then turns. */
+static inline int32_t rope_axis(const rope *r, int32_t i)
+{
+    if (!r->section[0])
+        return i / (r->n_pairs / r->n_axes);
+    return i < 3 * r->section[i % 3] ? i % 3 : 0;
 }
 static inline float rope_factor(const rope *r)
 {

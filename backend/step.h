@@ -45,7 +45,7 @@ typedef struct row_keys {
 } row_keys;
 
 /* Some rows of the pass, with what kernels need to know of each. Arrays of n. */
-enum { ROPE_AXES_MAX = 2 };
+enum { ROPE_AXES_MAX = 3 };
 typedef struct rowset {
     int32_t n;
     const int32_t *token;
@@ -53,7 +53,10 @@ typedef struct rowset {
     const int32_t *seq;   /* which sequence of the pass, 0 .. n_seqs-1 */
     const uint64_t *seen; /* or NULL */
     row_keys keys[STORE_KINDS];
-    const int32_t *axis[ROPE_AXES_MAX]; /* of pictures' patches: column and row; else NULL */
+    /* Positions on axes. Of a tower's patches two: column and row. Of a text with pictures three:
+     * time, row and column (rope.section); tokens of text have the same on all. NULL: there are
+     * none, and ropes turn by pos. All passes of a layout have them, or none. */
+    const int32_t *axis[ROPE_AXES_MAX];
 } rowset;
 
 /* Keys of linear stores lie in pages of KV_PAGE, which timelines may share. All linear stores of a

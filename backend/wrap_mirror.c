@@ -91,6 +91,7 @@ const rope *mirror_rope(wrapper *w, pass *p, const rope *r)
                           .interleaved = r->interleaved,
                           .n_axes = r->n_axes,
                           .parted = r->parted,
+                          .section = {r->section[0], r->section[1], r->section[2]},
                           .grow = r->grow,
                           .period = r->period};
     w->host_rope.inv_freq =

@@ -120,6 +120,15 @@ typedef struct known_rows {
 } known_rows;
 
 /* One sequence of tokens with its keys and values. */
+/* Where a timeline's first n tokens end on the axes of M-RoPE. A token of text is at `next` on all
+ * three. A picture's are at the same time, its rows and columns count from there, and text goes on
+ * behind its longer side. It follows from the ids; kept so that no pass reads them all. */
+typedef struct axes_place {
+    int64_t n;
+    int32_t next;
+    int32_t start; /* of the picture that the last token is of */
+} axes_place;
+
 typedef struct timeline {
     carat_model *m;
     kv_cache kv;
@@ -141,6 +150,7 @@ typedef struct timeline {
     int64_t stop[STOPS_MAX]; /* recurrent layers: where passes of the prompt end, for checkpoints */
     int32_t n_stops;
     int64_t saved_at; /* of the last of these checkpoints */
+    axes_place place; /* of a part of the tokens: timeline_place */
     rounds *rounds;   /* whose drafters these are the states of; NULL: no drafters (round.h) */
     draft_state *draft[DRAFTERS_MAX]; /* NULL: that drafter is not there */
     struct page_scorer *scorer;       /* with the policy "drafter"; else NULL */
@@ -160,6 +170,7 @@ typedef struct workspace {
     candidate *candidates; /* [answer_rows][CANDIDATES_MAX] */
     int32_t *n_candidates; /* [as many rows as a pass may have logits of, or more] */
     soft_run *soft;        /* [rows of a pass], of its pictures; NULL: the model sees none */
+    row_axes *axes;        /* [rows of a pass]; NULL: the layout has no axes */
     float *raw;            /* [n_vocab] before the sampler's changes, for logprobs */
     sampler sampler;
     int32_t hidden_rows; /* embed.c: most rows of a hidden pass; 0: not planned yet */
@@ -290,6 +301,7 @@ void timeline_prompt(timeline *t, int64_t n);
 bool timeline_rewind(timeline *t,
                      int64_t n); /* false, and unchanged, if rings have lost what it needs */
 void timeline_reset(timeline *t);
+axes_place timeline_place(timeline *t); /* after all its tokens */
 /* Empties t for a prompt that may reuse nothing. A later prompt may go on from what t had: it is
  * saved, as timeline_prepare saves it. */
 void timeline_restart(timeline *t);

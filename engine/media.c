@@ -54,7 +54,8 @@ static status check_family(const carat_model *m, err *e)
                        "%s makes embeddings of %d numbers, and %s has embeddings of %d: it is the "
                        "vision tower of another model",
                        t->file.path, v->n_out, c->name, c->n_embd);
-    if (c->arch != &gemma4_arch || strncmp(v->projector, "gemma4", 6) != 0)
+    bool gemma = !strncmp(v->projector, "gemma4", 6);
+    if (gemma ? c->arch != &gemma4_arch : !c->turns_by_axes)
         return err_set(e, E_UNSUPPORTED,
                        "%s: pictures for the architecture %s, by the tower '%s', are not computed "
                        "yet",
@@ -78,9 +79,28 @@ static int32_t token_of(const carat_model *m, const char *text)
     return m->text ? vocab_find(m->text, text, strlen(text)) : -1;
 }
 
-/* Gemma 4 without per-layer embeddings; its files do not say so. Layers with windows alone. */
-static void see_both_ways(carat_model *m)
+/* The tokens before a picture, for it, and behind it. */
+static int32_t picture_token(const carat_model *m, int which)
 {
+    static const char *const gemma[] = {"<|image>", "<|image|>", "<image|>"};
+    static const char *const qwen[] = {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"};
+    if (m->core.arch != &gemma4_arch && !m->core.turns_by_axes)
+        return -1;
+    return token_of(m, (m->core.turns_by_axes ? qwen : gemma)[which]);
+}
+
+int32_t carat_image_token(const carat_model *m)
+{
+    return picture_token(m, 1);
+}
+
+/* What passes need to know of pictures' rows. Two-way is Gemma 4 without per-layer embeddings; its
+ * files do not say so. Layers with windows alone. */
+static void prepare_passes(carat_model *m)
+{
+    m->core.axes = m->core.turns_by_axes;
+    if (m->core.axes)
+        return;
     m->media->two_way = !((const gemma4 *)m->core.impl)->n_ple;
     for (int32_t i = 0; i < m->core.n_kv && m->media->two_way; i++)
         if (m->core.kv[i].window)
@@ -104,16 +124,16 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     atomic_init(&x->n_ids, 0);
     x->most = MEDIA_MOST_BYTES;
     x->budget = native ? 0 : opt->image_tokens ? opt->image_tokens : VISION_BUDGET;
-    x->begin = token_of(m, "<|image>");
-    x->place = token_of(m, "<|image|>");
-    x->end = token_of(m, "<image|>");
+    x->begin = picture_token(m, 0);
+    x->place = picture_token(m, 1);
+    x->end = picture_token(m, 2);
     x->has_lock = !pthread_mutex_init(&x->lock, NULL);
     if (!x->has_lock)
         return err_set(e, E_MEMORY, "cannot make a lock");
     if ((st = gguf_open(&g, opt->mmproj, opt->no_mmap, NULL, NULL, e)) ||
         (st = model_bind(&x->tower, &g, e)) || (st = check_family(m, e)))
         return st;
-    see_both_ways(m);
+    prepare_passes(m);
     x->tower.progress = m->progress;
     x->tower.progress_user = m->progress_user;
     return OK;
@@ -418,6 +438,30 @@ status media_check(const carat_model *m, const int32_t *ids, int64_t n, err *e)
         i += block - 1;
     }
     return OK;
+}
+
+/* ---- Places on axes ---- */
+
+row_axes media_place(const carat_model *m, axes_place *p, int32_t before, int32_t id)
+{
+    row_axes a = {{p->next, p->next, p->next}};
+    p->n++;
+    if (!media_has_id(m, id)) {
+        p->next++;
+        return a;
+    }
+    const media *x = m->media;
+    pthread_mutex_lock(&m->media->lock);
+    const media_item *it = item_of(x, id);
+    int32_t merge = vision_of(&x->tower)->rule.merge, k = it->first - id;
+    int32_t cols = it->grid.cols / merge, rows = it->grid.rows / merge;
+    pthread_mutex_unlock(&m->media->lock);
+    if (!k || before != id + 1) {
+        p->start = p->next;
+        p->next += rows > cols ? rows : cols;
+    }
+    a = (row_axes){{p->start, p->start + k / cols, p->start + k % cols}};
+    return a;
 }
 
 /* ---- Rows ---------------------------------------------------------------------------------- */

@@ -55,6 +55,9 @@ status media_check(const carat_model *m, const int32_t *ids, int64_t n, err *e);
 /* The most rows of a pass that one picture may need; 0: any will do. */
 int32_t media_rows_max(const carat_model *m);
 
+/* The next token's place on the axes of M-RoPE, which moves *p on. before: the id before it. */
+row_axes media_place(const carat_model *m, axes_place *p, int32_t before, int32_t id);
+
 /* Under the lock of passes, before the rows of a pass are asked for: what it asks for stays until
  * the next such call. */
 void media_begin_pass(carat_model *m);

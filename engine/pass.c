@@ -133,6 +133,33 @@ static status put_pictures(workspace *w, const pass_part *part, err *e)
     return bad;
 }
 
+/* Where the rows of a part are on the axes; NULL: where their positions are, as without pictures.
+ * Rows of a tree are text. */
+static const row_axes *put_axes(workspace *w, const pass_part *part)
+{
+    timeline *t = part->t;
+    const kv_rows *r = &part->rows;
+    if (!w->axes || part->row0 + r->n > w->batch.rows_cap) /* the batch says that it is full */
+        return NULL;
+    axes_place p = timeline_place(t);
+    bool text = p.next == p.n;
+    for (int32_t i = 0; i < r->n && text; i++)
+        text = r->token[i] >= 0;
+    if (text)
+        return NULL;
+    row_axes *to = w->axes + part->row0;
+    int32_t before = t->kv.n_past ? t->id[t->kv.n_past - 1] : 0;
+    for (int32_t i = 0; i < r->n; before = r->token[i++]) {
+        if (!r->parent) {
+            to[i] = media_place(t->m, &p, before, r->token[i]);
+            continue;
+        }
+        int32_t at = r->parent[i] < 0 ? p.next : to[r->parent[i]].at[0] + 1;
+        to[i] = (row_axes){{at, at, at}};
+    }
+    return to;
+}
+
 /* Tables of pages are uploaded, and shared pages copied: under the lock of passes. */
 static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
 {
@@ -151,6 +178,7 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
             part[i].rows.sparse.alpha = t->sparse.alpha;
             part[i].rows.sparse.n_prompt = (int32_t)t->n_prompt;
         }
+        part[i].rows.axes = put_axes(w, &part[i]);
         if (!(st = put_pictures(w, &part[i], e)) && !(st = kv_reserve(&t->kv, part[i].rows.n, e)))
             st = kv_batch_add_rows(&w->batch, &t->kv, &part[i].rows, e);
         for (int32_t k = n_soft; k < w->batch.st.n_soft && !st; k++)

@@ -292,7 +292,8 @@ static status plan_layout(const carat_model *m, const session_shape *s, kv_layou
                            .journal_rows = s->verify_rows,
                            .choice = s->kv,
                            .n_ctx = s->n_ctx,
-                           .rows_max = rows_max(s)};
+                           .rows_max = rows_max(s),
+                           .axes = m->core.axes};
     int64_t whole = s->n_pool ? s->n_pool : (int64_t)pages_of(s->n_ctx) * KV_PAGE * s->n_seqs;
     if (whole > INT32_MAX)
         return err_set(e, E_LIMIT,

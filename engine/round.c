@@ -39,7 +39,8 @@ status rounds_open(rounds **out, carat_model *m, const session_shape *shape, con
                   .n_seqs = shape->n_seqs,
                   .verify_rows = shape->verify_rows,
                   .draft_slots = shape->draft_slots,
-                  .draft_tree = shape->draft_tree};
+                  .draft_tree = shape->draft_tree,
+                  .pass = &w->batch.st};
     if ((st = open_arrays(r, l->rows_max, e)))
         goto out;
     for (int i = 0; i < DRAFTERS_MAX && shape->draft_slots; i++) {
@@ -215,6 +216,7 @@ static bool make_ask(rounds *r, int which, int32_t seat, int32_t n_slots, draft_
                        .n = x->t->kv.n_past + 1,
                        .n_slots = n_slots < most ? n_slots : most,
                        .n_ranks = DRAFT_RANKS_MAX,
+                       .at = timeline_place(x->t).next,
                        .predicted = o->predicted,
                        .n_predicted = o->n_predicted,
                        .n_answer = generation_count(x->g),
@@ -419,6 +421,7 @@ void rounds_keep(rounds *r, const pass_part *part, const int32_t *path, int32_t 
                      .n_past = n_past,
                      .n = n,
                      .row = row,
+                     .pass = r->pass,
                      .norm_row = n ? wanted_number(part, path ? path[n - 1] : n - 1) : -1};
     r->n_kept_rows += n;
 }

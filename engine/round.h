@@ -57,6 +57,7 @@ struct rounds {
     timeline **kept_t;
     int32_t *kept_row; /* [rows_max] */
     int32_t n_kept, n_kept_rows;
+    const step *pass; /* of these rows */
 };
 
 /* w->taps becomes those of a drafter that has any. */

@@ -36,6 +36,10 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const se
         st = err_memory(e, "a session", (size_t)l->rows_max * sizeof *w->soft);
         goto out;
     }
+    if (l->axes && !(w->axes = mem_calloc((size_t)l->rows_max, sizeof *w->axes))) {
+        st = err_memory(e, "a session", (size_t)l->rows_max * sizeof *w->axes);
+        goto out;
+    }
     w->logits = mem_calloc(n_vocab, sizeof *w->logits);
     w->raw = mem_calloc(n_vocab, sizeof *w->raw);
     w->candidates = mem_calloc(CANDIDATES_MAX * rows, sizeof *w->candidates);
@@ -50,6 +54,7 @@ out:
 
 void workspace_close(workspace *w, carat_model *m)
 {
+    mem_free(w->axes);
     mem_free(w->soft);
     mem_free(w->n_candidates);
     mem_free(w->candidates);

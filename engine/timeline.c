@@ -101,9 +101,19 @@ static bool is_recurrent(const timeline *t)
     return t->kv.layout->n_recur > 0;
 }
 
+axes_place timeline_place(timeline *t)
+{
+    axes_place *p = &t->place;
+    while (t->kv.layout->axes && p->n < t->kv.n_past)
+        media_place(t->m, p, p->n ? t->id[p->n - 1] : 0, t->id[p->n]);
+    return t->kv.layout->axes ? *p : (axes_place){t->kv.n_past, (int32_t)t->kv.n_past, 0};
+}
+
 /* The timeline was cut to n_past. */
 static void after_cut(timeline *t)
 {
+    if (t->place.n > t->kv.n_past)
+        t->place = (axes_place){0};
     cut_known(&t->known, t->kv.n_past);
     cut_known(&t->draft_known, t->kv.n_past);
     if (t->saved_at > t->kv.n_past)
@@ -646,6 +656,7 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
         return st;
     drop_pending(t);
     memcpy(t->id, k->ids, (size_t)k->n * sizeof *t->id);
+    t->place = (axes_place){0};
     t->sparse = sparse_of_key(k->lossy);
     t->n_fixed = 0;
     t->saved_at = 0;

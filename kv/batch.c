@@ -8,16 +8,18 @@
 
 #include <string.h>
 
-enum { ARRAYS_PER_SET = 3 + 4 * STORE_KINDS };
+enum { ARRAYS_PER_SET = 3 + ROPE_AXES_MAX + 4 * STORE_KINDS };
 
 static void set_arrays(rowset *r, int32_t **at, uint64_t **seen, int32_t cap)
 {
-    const int32_t **field[ARRAYS_PER_SET] = {&r->token, &r->pos, &r->seq};
+    const int32_t **field[ARRAYS_PER_SET] = {&r->token,   &r->pos,     &r->seq,
+                                             &r->axis[0], &r->axis[1], &r->axis[2]};
     for (int k = 0; k < STORE_KINDS; k++) {
-        field[3 + 4 * k] = &r->keys[k].index;
-        field[4 + 4 * k] = &r->keys[k].first;
-        field[5 + 4 * k] = &r->keys[k].last;
-        field[6 + 4 * k] = &r->keys[k].newest;
+        const int32_t ***at_kind = field + 3 + ROPE_AXES_MAX + 4 * k;
+        at_kind[0] = &r->keys[k].index;
+        at_kind[1] = &r->keys[k].first;
+        at_kind[2] = &r->keys[k].last;
+        at_kind[3] = &r->keys[k].newest;
     }
     for (int i = 0; i < ARRAYS_PER_SET; i++) {
         *field[i] = *at;
@@ -41,7 +43,8 @@ static bool open_recur(kv_batch *b, int32_t n_recur)
 
 status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, const kv_layout *l, err *e)
 {
-    *b = (kv_batch){.rows_cap = rows_cap, .seqs_cap = seqs_cap, .rows_inside = l->rows_inside};
+    *b = (kv_batch){
+        .rows_cap = rows_cap, .seqs_cap = seqs_cap, .rows_inside = l->rows_inside, .axes = l->axes};
     size_t rows = (size_t)rows_cap;
     b->i32 = mem_calloc(rows * (2 * ARRAYS_PER_SET + 1), sizeof *b->i32);
     b->u64 = mem_calloc(rows * 2, sizeof *b->u64);
@@ -86,6 +89,8 @@ void kv_batch_clear(kv_batch *b)
     b->has_tree = false;
     for (int k = 0; k < STORE_KINDS && !b->rows_inside; k++)
         b->st.all.keys[k].newest = b->st.out.keys[k].newest = NULL;
+    for (int a = 0; a < ROPE_AXES_MAX && !b->axes; a++)
+        b->st.all.axis[a] = b->st.out.axis[a] = NULL;
     /* Without masks kernels take the faster path for chains. kv_batch_add_rows sets them when a
      * tree joins. */
     b->st.all.seen = b->st.out.seen = NULL;
@@ -95,6 +100,7 @@ typedef struct row {
     int32_t token, pos, seq, nth, n; /* the nth of n rows of its sequence */
     int32_t newest;                  /* the last of them that it sees */
     uint64_t seen;
+    const row_axes *axes; /* NULL: pos on all */
 } row;
 
 /* The step declares the arrays const; the batch owns them and may write. */
@@ -104,6 +110,8 @@ static void put_row(rowset *r, uint64_t *seen, int32_t at, const row *x, const k
     ((int32_t *)r->pos)[at] = x->pos;
     ((int32_t *)r->seq)[at] = x->seq;
     seen[at] = x->seen;
+    for (int a = 0; a < ROPE_AXES_MAX && r->axis[a]; a++)
+        ((int32_t *)r->axis[a])[at] = x->axes ? x->axes->at[a] : x->pos;
     for (int k = 0; k < STORE_KINDS; k++) {
         int32_t first = (int32_t)kv_n_keys(c, (store_kind)k);
         ((int32_t *)r->keys[k].index)[at] = first + x->nth;
@@ -194,7 +202,8 @@ status kv_batch_add_rows(kv_batch *b, kv_cache *c, const kv_rows *rows, err *e)
                        .nth = i,
                        .n = n,
                        .newest = rows->both_ways ? n - 1 : i,
-                       .seen = self | (from >= 0 ? seen_all[row0 + from] : 0)};
+                       .seen = self | (from >= 0 ? seen_all[row0 + from] : 0),
+                       .axes = rows->axes ? rows->axes + i : NULL};
         put_row(&st->all, seen_all, row0 + i, &x, c);
         if (is_wanted(rows, i, &next)) {
             ((int32_t *)st->out_row)[st->out.n] = row0 + i;

@@ -104,6 +104,7 @@ typedef struct kv_layout {
     int32_t rows_max;     /* most rows of one sequence in a pass */
     int32_t n_ring_slots; /* the largest ring; 0 if all stores are linear */
     bool rows_inside;     /* a view is of KV_INSIDE_ROWS or _BLOCKS */
+    bool axes;            /* rows have positions on axes, beside their position */
     int32_t reach; /* of rings of KV_INSIDE_ROWS: their window, which is on both sides; 0: none */
     kv_layout_bytes all, side[PASS_SIDES_MAX]; /* all: the sum of the sides */
     device *dev[PASS_SIDES_MAX];               /* as wanted */
@@ -119,6 +120,7 @@ typedef struct kv_want_layout {
     kv_choice choice;
     int32_t n_ctx, rows_max;
     int32_t n_pool; /* tokens of a pool, rounded up to whole pages; 0: one context */
+    bool axes;      /* as the layout's */
     /* By side, the device whose kernels must be able to read the stores; NULL: not checked. */
     device *dev[PASS_SIDES_MAX];
 } kv_want_layout;
@@ -272,8 +274,8 @@ typedef struct kv_batch {
     step st;
     int32_t rows_cap, seqs_cap;
     bool has_tree;
-    bool rows_inside; /* as the layout's */
-    int32_t *i32;     /* backing of the step's int32 arrays */
+    bool rows_inside, axes; /* as the layout's */
+    int32_t *i32;           /* backing of the step's int32 arrays */
     uint64_t *u64;
     kv_base *bases;
     sparse_rule *sparse;
@@ -294,6 +296,10 @@ typedef enum kv_want {
     KV_WANT_ALL,
     KV_WANT_LISTED
 } kv_want;
+/* A row's position on each axis. */
+typedef struct row_axes {
+    int32_t at[ROPE_AXES_MAX];
+} row_axes;
 typedef struct kv_rows {
     const int32_t *token;  /* [n]; below 0: rows of a picture, for which the step has 0 */
     const int32_t *parent; /* [n]: the row that each row follows, -1: the committed context; a
@@ -305,7 +311,8 @@ typedef struct kv_rows {
     kv_want want;          /* which rows' logits are wanted */
     const int32_t *wanted; /* [n_wanted], ascending: the rows of KV_WANT_LISTED */
     int32_t n_wanted;
-    sparse_rule sparse; /* what their attention leaves out */
+    sparse_rule sparse;   /* what their attention leaves out */
+    const row_axes *axes; /* [n], where the layout has axes; NULL: as rows of text */
 } kv_rows;
 static inline int32_t kv_rows_wanted(const kv_rows *r)
 {

@@ -301,6 +301,7 @@ status kv_layout_init(kv_layout *l, const kv_want_layout *w, err *e)
         return err_memory(e, "the key/value layout", (size_t)w->n * sizeof *l->view);
     l->n = w->n;
     l->n_ctx = w->n_ctx;
+    l->axes = w->axes;
     memcpy(l->dev, w->dev, sizeof l->dev);
     /* No pass is longer than the context; a larger rows_max would only enlarge the rings. */
     l->rows_max = w->rows_max < w->n_ctx ? w->rows_max : w->n_ctx;

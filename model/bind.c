@@ -417,6 +417,25 @@ status bind_rope(model *m, rope *r, const turning *t, err *e)
     return model_add_table(m, (const void **)&r->inv_freq, (size_t)n * sizeof *inv, e);
 }
 
+status bind_sections(model *m, rope *r, err *e)
+{
+    enum { LISTED = 4 }; /* the last is for positions that no family has */
+    const int_key key = {"rope.dimension_sections", 0, WIDTH_MAX, REQUIRED};
+    int32_t n[LISTED];
+    status st = bind_find(m, key.name) ? bind_per_layer(m, key, n, LISTED, e) : OK;
+    if (st || !bind_find(m, key.name))
+        return st;
+    if (n[0] < 1 || n[3] || (int64_t)n[0] + n[1] + n[2] != r->n_pairs)
+        return err_set(e, E_FORMAT,
+                       "%s: %s.rope.dimension_sections = %d, %d, %d, %d: expected %d pairs in the "
+                       "first three, and some in the first",
+                       m->file.path, m->arch->name, n[0], n[1], n[2], n[3], r->n_pairs);
+    r->n_axes = 3;
+    memcpy(r->section, n, sizeof r->section);
+    m->turns_by_axes = true;
+    return OK;
+}
+
 status bind_turns(model *m, rope *r, err *e)
 {
     if (r->turns || r->n_turning > TURNING_MAX)

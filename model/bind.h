@@ -117,6 +117,9 @@ typedef struct turning {
 /* Fills *r with the frequencies of t; the model owns them. E_FORMAT: a factor that is not above 0;
  * E_MEMORY. */
 status bind_rope(model *m, rope *r, const turning *t, err *e);
+/* Interleaved M-RoPE, where the file has rope.dimension_sections; after bind_rope. Sections of
+ * other than all pairs: E_FORMAT. */
+status bind_sections(model *m, rope *r, err *e);
 /* Sets r->turns: cosines and sines of the first ROPE_TURNS positions, for keys that attention
  * derives from values. Heads with more than TURNING_MAX rotating pairs get no table. */
 status bind_turns(model *m, rope *r, err *e);

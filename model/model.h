@@ -95,6 +95,8 @@ struct model {
     void *layers;       /* [n_layer] the architecture's structs, which begin with MODEL_LAYER */
     size_t layer_bytes; /* of one */
     void *impl;         /* the architecture's own data, in mem */
+    bool turns_by_axes; /* its rotation has sections for time, row and column */
+    bool axes;          /* rows of passes have positions on these axes: it sees pictures */
     bool encoder;       /* tokens see later ones: a text is computed in one pass, and there is no
                            head that would write another */
     bool *claimed;      /* [tensors of the file], in mem: bound, or known to be unneeded */

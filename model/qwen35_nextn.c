@@ -45,6 +45,7 @@ static mat joined(pass *p, const qwen35_nextn *x, mat hidden, const weight *made
     int32_t d = t->n_embd;
     op_cross(p, t->embd->side, NULL, 0);
     mat e = op_embed(p, t->embd, t->embd_scale);
+    op_put_soft(p, e);
     op_cross(p, PASS_MAIN, (mat *const[]){&e}, 1);
     mat h = op_wanted_rows(p, hidden);
     if (!pass_shapes(p, "hidden rows", h.rows == e.rows && h.cols == d && h.heads == 1))

@@ -526,7 +526,8 @@ static status bind_common(model *m, qwen35 *g, const qwen35_shape *s, int32_t n_
     status st = bind_layer_structs(m, n_layer, (void **)&g->layer, sizeof *g->layer, e);
     for (int32_t i = 0; i < n_layer && !st; i++)
         g->layer[i].rope = &g->rope[PASS_MAIN];
-    return st ? st : bind_rope(m, &g->rope[PASS_MAIN], &t, e);
+    st = st ? st : bind_rope(m, &g->rope[PASS_MAIN], &t, e);
+    return st ? st : bind_sections(m, &g->rope[PASS_MAIN], e);
 }
 
 static status bind_all(model *m, qwen35 *g, const qwen35_shape *s, err *e)

@@ -56,6 +56,7 @@ typedef struct draft_ask {
     int64_t n;
     int32_t n_slots; /* at most so many, 1 or more */
     int32_t n_ranks; /* 1: a chain is wanted */
+    int32_t at;      /* the last token's position on the axes of the target's layout */
     /* The answer as its client predicts it, [n_predicted], and how many of the n tokens are the
      * answer. For lookup alone. */
     const int32_t *predicted;
@@ -71,6 +72,7 @@ typedef struct draft_kept {
     int64_t n_past;         /* tokens before these rows */
     int32_t n;              /* rows kept; 0 is allowed */
     const int32_t *row;     /* [n] their numbers in the pass, for taps of layers; ascending */
+    const step *pass;       /* the pass */
     int32_t norm_row; /* the last kept row's number in the tap PASS_TAP_NORM; -1: not wanted */
 } draft_kept;
 

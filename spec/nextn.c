@@ -50,6 +50,7 @@ typedef struct nextn_drafter {
     draft_work work;
     mat hidden;
     pass_taps taps;
+    soft_run *soft;                     /* [rows of a pass] */
     bool *seat_taken;                   /* [n_seqs] */
     nextn_job *job;                     /* [n_seqs] */
     float *best;                        /* [n_seqs, 2 * DRAFT_RANKS_MAX] */
@@ -141,6 +142,7 @@ static status layout_of(const draft_model *m, const draft_sizes *z, kv_layout *l
                               .choice = {.k = {.type = type}, .v = {.type = type}},
                               .n_ctx = z->n_ctx + slots_of(z),
                               .rows_max = rows > 1 ? rows : 1,
+                              .axes = z->target_kv && z->target_kv->axes,
                               .dev = {z->dev}};
     return kv_layout_init(l, &w, e);
 }
@@ -215,7 +217,7 @@ static status plan_scratch(const draft_model *m, const draft_sizes *z, const kv_
 
 static size_t host_bytes(const draft_sizes *z)
 {
-    return sizeof(nextn_drafter) +
+    return sizeof(nextn_drafter) + (size_t)least(z->rows_max, ABSORB_ROWS) * sizeof(soft_run) +
            (size_t)z->n_seqs * (sizeof(draft_state) + sizeof(bool) + sizeof(nextn_job) +
                                 2 * DRAFT_RANKS_MAX * sizeof(float));
 }
@@ -252,6 +254,7 @@ static void nextn_close(drafter *d)
         d->sizes.dev->release(d->sizes.dev, x->hidden.at, hidden_bytes(d->m, &d->sizes));
     kv_batch_free(&x->batch);
     kv_layout_free(&x->layout);
+    mem_free(x->soft);
     mem_free(x->best);
     mem_free(x->job);
     mem_free(x->seat_taken);
@@ -274,7 +277,8 @@ static status open_buffers(nextn_drafter *x, const draft_sizes *z, err *e)
     x->job = mem_calloc(n, sizeof *x->job);
     x->best = mem_calloc(n * 2 * DRAFT_RANKS_MAX, sizeof *x->best);
     x->hidden = hidden_of(m, z, z->dev->alloc(z->dev, hidden_bytes(m, z)));
-    if (!x->seat_taken || !x->job || !x->best || !x->hidden.at)
+    x->soft = mem_calloc((size_t)rows, sizeof *x->soft);
+    if (!x->soft || !x->seat_taken || !x->job || !x->best || !x->hidden.at)
         return err_memory(e, "a drafter", host_bytes(z) + hidden_bytes(m, z));
     x->taps = taps_of(m, z, x->hidden);
     x->d.taps = &x->taps;
@@ -356,11 +360,12 @@ static status run(nextn_drafter *x, int32_t what, mat *y, err *e)
     return pass_failed(&p) ? err_set(e, p.e.status, "%s", p.e.text) : OK;
 }
 
-/* Adds tokens after those of s; row[i] of `hidden` is joined with token[i]. */
+/* Adds tokens after those of s; row[i] of `hidden` is joined with token[i]. Their places on axes
+ * are those in the target's passes. */
 static status add_rows(nextn_drafter *x, draft_state *s, const int32_t *token, const int32_t *row,
-                       int32_t n, err *e)
+                       const row_axes *axes, int32_t n, err *e)
 {
-    const kv_rows rows = {.token = token, .n = n, .final = true, .want = KV_WANT_ALL};
+    const kv_rows rows = {.token = token, .n = n, .final = true, .want = KV_WANT_ALL, .axes = axes};
     int32_t at = x->batch.st.out.n;
     status st = kv_reserve(&s->kv, n, e);
     st = st ? st : kv_batch_add_rows(&x->batch, &s->kv, &rows, e);
@@ -440,15 +445,35 @@ static void take_back(draft_state *s, int64_t n)
 
 /* ---- What the target has computed ---------------------------------------------------------- */
 
+/* Row `to` of this pass has the token of row `from` of the target's: the same embedding, if it is a
+ * picture's. */
+static void put_soft(nextn_drafter *x, const step *target, int32_t from, int32_t to)
+{
+    step *st = &x->batch.st;
+    for (int32_t i = 0; i < target->n_soft; i++) {
+        const soft_run *s = &target->soft[i];
+        if (from < s->row0 || from >= s->row0 + s->n)
+            continue;
+        st->soft = x->soft;
+        x->soft[st->n_soft++] =
+            (soft_run){to, 1, s->at + (size_t)(from - s->row0) * (size_t)x->width};
+    }
+}
+
 /* Rows first .. first + n of what a timeline keeps. */
 static status add_kept(nextn_drafter *x, const draft_kept *k, int32_t first, int32_t n, err *e)
 {
-    int32_t row[ABSORB_ROWS], tap = tap_at(&x->d.sizes);
+    int32_t row[ABSORB_ROWS], tap = tap_at(&x->d.sizes), row0 = x->batch.st.all.n;
+    row_axes axes[ABSORB_ROWS];
     for (int32_t i = 0; i < n; i++) {
         int32_t before = first + i - 1;
         row[i] = before >= 0 ? tap + k->row[before] : k->s->seat;
+        for (int a = 0; a < ROPE_AXES_MAX && x->layout.axes; a++)
+            axes[i].at[a] = k->pass->all.axis[a][k->row[first + i]];
     }
-    return add_rows(x, k->s, k->id + k->n_past + first, row, n, e);
+    for (int32_t i = 0; i < n; i++)
+        put_soft(x, k->pass, k->row[first + i], row0 + i);
+    return add_rows(x, k->s, k->id + k->n_past + first, row, x->layout.axes ? axes : NULL, n, e);
 }
 
 /* Runs over the rows in the batch, and commits them: n_rows[i] of kept[i]. */
@@ -580,7 +605,9 @@ static status draft_slot(nextn_drafter *x, int32_t n_jobs, bool first, int32_t n
         if (j->ask->out->n_slots == j->n_slots)
             continue;
         *more = true;
-        st = add_rows(x, j->ask->s, &j->token, &j->hidden, 1, e);
+        int32_t at = j->ask->at + j->ask->out->n_slots;
+        const row_axes axes = {{at, at, at}};
+        st = add_rows(x, j->ask->s, &j->token, &j->hidden, x->layout.axes ? &axes : NULL, 1, e);
     }
     if (st || !*more || (st = run(x, (first ? FIRST_DRAFT : NEXT_DRAFT) + n_ranks - 1, &y, e)))
         return st;

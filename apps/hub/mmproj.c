@@ -19,25 +19,51 @@
 
 enum { TOWERS_MAX = 64 }; /* files of a directory that are looked at */
 
-/* Can a model of this architecture be opened with a tower? engine/media.c refuses others. */
-static bool sees(const char *arch)
+typedef enum kind { NO_PICTURES, OF_GEMMA, OF_QWEN, UNKNOWN } kind;
+
+/* Architectures that can be opened with a tower. engine/media.c refuses others. */
+static kind kind_of_model(const char *arch)
 {
-    return !strcmp(arch, "gemma4");
+    static const char *const qwen[] = {"qwen35", "qwen35moe"};
+    for (size_t i = 0; i < sizeof qwen / sizeof *qwen; i++)
+        if (!strcmp(arch, qwen[i]))
+            return OF_QWEN;
+    return !strcmp(arch, "gemma4") ? OF_GEMMA : NO_PICTURES;
 }
 
-/* The width of embeddings: of a model with pictures, or of a tower. 0: not known; -1: neither. */
-static int64_t width_of(const char *path, bool tower)
+/* Qwen's towers have the same widths as Gemma's. */
+static kind kind_of_tower(const char *arch, const uint8_t *at, size_t n)
+{
+    char name[64];
+    if (strcmp(arch, "clip") != 0)
+        return NO_PICTURES;
+    if (!head_text(at, n, "clip.vision.projector_type", name, sizeof name) &&
+        !head_text(at, n, "clip.projector_type", name, sizeof name))
+        return UNKNOWN;
+    return !strncmp(name, "gemma4", 6) ? OF_GEMMA
+           : !strncmp(name, "qwen", 4) ? OF_QWEN
+                                       : NO_PICTURES;
+}
+
+/* The width of embeddings: of a model with pictures, or of a tower for those of `want`. 0: not
+ * known; -1: neither. */
+static int64_t width_of(const char *path, bool tower, kind *want)
 {
     file_map m;
     char arch[64], key[96] = "clip.vision.projection_dim";
     uint64_t width = 0;
+    kind is = NO_PICTURES;
     if (file_map_open(&m, path, false, NULL, NULL, NULL))
         return -1;
-    bool known = head_text(m.bytes, (size_t)m.n_bytes, "general.architecture", arch, sizeof arch);
-    bool ok = known && (tower ? !strcmp(arch, "clip") : sees(arch));
+    size_t n = (size_t)m.n_bytes;
+    if (head_text(m.bytes, n, "general.architecture", arch, sizeof arch))
+        is = tower ? kind_of_tower(arch, m.bytes, n) : kind_of_model(arch);
     if (!tower)
+        *want = is;
+    bool ok = is != NO_PICTURES && (is == *want || is == UNKNOWN);
+    if (!tower && ok)
         snprintf(key, sizeof key, "%s.embedding_length", arch);
-    if (ok && (!head_number(m.bytes, (size_t)m.n_bytes, key, &width) || width > INT32_MAX))
+    if (ok && (!head_number(m.bytes, n, key, &width) || width > INT32_MAX))
         width = 0;
     file_map_close(&m);
     return ok ? (int64_t)width : -1;
@@ -45,7 +71,8 @@ static int64_t width_of(const char *path, bool tower)
 
 bool mmproj_may_fit(const char *model)
 {
-    return width_of(model, false) >= 0;
+    kind k;
+    return width_of(model, false, &k) >= 0;
 }
 
 static int by_name(const void *a, const void *b)
@@ -76,7 +103,8 @@ status mmproj_find(const char *model, char **out, err *e)
     arena mem = {0};
     const char *name[TOWERS_MAX], *silent = NULL, *found = NULL; /* silent: has no width */
     size_t n = 0, n_dir = (size_t)(base_name(model) - model);
-    int64_t width = width_of(model, false);
+    kind k = NO_PICTURES;
+    int64_t width = width_of(model, false, &k);
     char *dir =
         n_dir ? arena_strndup(&mem, model, n_dir > 1 ? n_dir - 1 : 1) : arena_strndup(&mem, ".", 1);
     status st = dir ? OK : err_memory(e, model, n_dir);
@@ -85,7 +113,7 @@ status mmproj_find(const char *model, char **out, err *e)
         st = read_names(dir, name, &n, &mem, e);
     for (int i; !st && !found && (i = choose_mmproj(name, n, base_name(model))) >= 0;) {
         const char *path = path_join(&mem, dir, name[i]);
-        int64_t its = path ? width_of(path, true) : -1;
+        int64_t its = path ? width_of(path, true, &k) : -1;
         if (!path)
             st = err_memory(e, dir, strlen(dir));
         else if (its > 0 && its == width)

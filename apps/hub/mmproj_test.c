@@ -1,4 +1,5 @@
 /* mmproj_test.c - which vision tower goes with a model: by names among equals, by widths always. */
+#include "apps/commands.h"
 #include "apps/hub/head.h"
 #include "apps/hub/hub.h"
 #include "apps/hub/names.h"
@@ -127,6 +128,12 @@ TEST(hub_towers_by_their_widths)
     expect(write_head(dir, "12b.gguf", "gemma4", "gemma4.embedding_length", 3840),
            "c-mmproj-bf16.gguf");
     expect(write_head(dir, "llama.gguf", "llama", "llama.embedding_length", 2560), NULL);
-    expect(write_head(dir, "qwen.gguf", "qwen35", "qwen35.embedding_length", 2560), NULL);
+    const char *tower = test_temp("models/d-mmproj-bf16.gguf"); /* says that it is Qwen's */
+    const char *make[] = {"tiny-mmproj-qwen", tower, "--type", "f32"};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
+    expect(write_head(dir, "qwen.gguf", "qwen35", "qwen35.embedding_length", 64),
+           "d-mmproj-bf16.gguf");
+    expect(write_head(dir, "tiny.gguf", "gemma4", "gemma4.embedding_length", 64),
+           "c-mmproj-bf16.gguf");
     expect("/nowhere/at/all.gguf", NULL);
 }

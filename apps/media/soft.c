@@ -13,13 +13,6 @@ static status named(const picture *p, const err *own, err *e)
     return err_set(e, own->status, "%s: %.800s", p->name, own->text);
 }
 
-int32_t picture_token(const carat_model *m)
-{
-    static const char name[] = "<|image|>";
-    int32_t id;
-    return carat_tokenize(m, name, sizeof name - 1, CARAT_TOK_SPECIAL, &id, 1, NULL) == 1 ? id : -1;
-}
-
 status picture_count(const picture *p, const carat_model *m, int32_t *n, err *e)
 {
     const carat_image_options o = {.n_tokens = p->n_tokens};

@@ -5,8 +5,6 @@
 #include "apps/media/pictures.h"
 #include "carat.h"
 
-/* The token that stands for a picture until it is expanded. -1: the vocabulary has none. */
-int32_t picture_token(const carat_model *m);
 /* The soft tokens of a picture, by its header alone. Sentences begin with its name. */
 status picture_count(const picture *p, const carat_model *m, int32_t *n, err *e);
 

@@ -224,7 +224,7 @@ static int64_t encode_pieces(const carat_model *m, const raw_prompt *r, int32_t 
 static bool encode_pictured(stream *st, const raw_prompt *r, int32_t flags, prompt *out, problem *p)
 {
     const carat_model *m = st->x->m->model;
-    int32_t placeholder = picture_token(m), *images = copy_ids(st, NULL, r->n_pictures, p);
+    int32_t placeholder = carat_image_token(m), *images = copy_ids(st, NULL, r->n_pictures, p);
     err e = {0};
     int64_t n = encode_pieces(m, r, flags, placeholder, NULL, 0, &e), more, n_places = 0;
     out->ids = n < 0 || !images ? NULL : copy_ids(st, NULL, n, p);

@@ -170,7 +170,7 @@ static status describe(served *m, const served_ask *ask, carat_batch *b, err *e)
     m->limits.n_vocab = m->info.n_vocab;
     m->limits.lenient = o->lenient;
     m->limits.images = m->info.mmproj != NULL;
-    m->limits.could_see = !m->limits.images && picture_token(m->model) >= 0;
+    m->limits.could_see = !m->limits.images && carat_image_token(m->model) >= 0;
     m->limits.pictures = &m->s->pictures;
     carat_meta template;
     if (carat_model_find_meta(m->model, "tokenizer.chat_template", &template) &&

@@ -114,7 +114,7 @@ static void ref_rope(pass *p, mat x, const rope *f)
     for (int32_t r = 0; r < x.rows; r++)
         for (int32_t i = 0; i < f->n_pairs; i++) {
             int32_t pos =
-                f->n_axes ? p->rows->axis[i / (f->n_pairs / f->n_axes)][r] : p->rows->pos[r];
+                rope_by_axes(f, p->rows) ? p->rows->axis[rope_axis(f, i)][r] : p->rows->pos[r];
             double angle = (double)pos * f->inv_freq[i];
             double factor = rope_factor_at(f, pos);
             double c = factor * cos(angle), s = factor * sin(angle);

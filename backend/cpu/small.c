@@ -221,14 +221,24 @@ void cpu_rotate(const cpu_kernels *k, const rope *f, float *x, const float *c, c
 
 static void rope_row(const rows_job *j, int32_t r, int32_t thread)
 {
-    int32_t n = j->rope->n_pairs;
-    float *c = j->temp + (size_t)thread * 2 * (size_t)n, *s = c + n;
-    int32_t range = j->rope->n_axes ? n / j->rope->n_axes : n;
+    const rope *f = j->rope;
+    const rowset *rows = j->p->rows;
+    int32_t n = f->n_pairs;
+    bool axes = rope_by_axes(f, rows);
+    float *c = j->temp + (size_t)thread * 4 * (size_t)n, *s = c + n;
+    int32_t range = axes && !f->section[0] ? n / f->n_axes : n;
     for (int32_t i = 0; i < n; i += range) {
-        const int32_t *pos = j->rope->n_axes ? j->p->rows->axis[i / range] : j->p->rows->pos;
-        kernels(j)->sincos(c + i, s + i, j->rope->inv_freq + i, range, pos[r]);
+        const int32_t *pos = axes ? rows->axis[i / range] : rows->pos;
+        kernels(j)->sincos(c + i, s + i, f->inv_freq + i, range, pos[r]);
     }
-    float factor = rope_factor_at(j->rope, j->rope->n_axes ? 0 : j->p->rows->pos[r]);
+    for (int32_t a = 1; axes && f->section[0] && a < f->n_axes; a++) {
+        if (rows->axis[a][r] == rows->axis[0][r])
+            continue;
+        kernels(j)->sincos(s + n, s + 2 * n, f->inv_freq, n, rows->axis[a][r]);
+        for (int32_t i = a; i < n && rope_axis(f, i) == a; i += 3)
+            c[i] = s[n + i], s[i] = s[2 * n + i];
+    }
+    float factor = rope_factor_at(f, axes ? 0 : rows->pos[r]);
     if (factor != 1.0f)
         kernels(j)->scale(c, factor, 2 * n);
     for (int32_t h = 0; h < j->y.heads; h++)
@@ -420,7 +430,7 @@ void cpu_rope(pass *p, mat x, const rope *f)
 {
     cpu_device *c = cpu_of(p);
     size_t mark = pass_mark(p);
-    float *temp = pass_temp(p, (size_t)c->n_threads * 2 * (size_t)f->n_pairs * sizeof(float));
+    float *temp = pass_temp(p, (size_t)c->n_threads * 4 * (size_t)f->n_pairs * sizeof(float));
     if (!p->dry && !pass_failed(p)) {
         rows_job j = {.p = p, .y = x, .rope = f, .temp = temp, .row = rope_row};
         run_rows(&j, mat_width(x));

@@ -360,6 +360,79 @@ TEST(cpu_rope_at_every_scale_of_position)
     device_close(ref);
 }
 
+/* Interleaved M-RoPE: pairs of each axis against plain rotations, and on every instruction set.
+ * Rows whose places are equal have the bits of rows without axes. */
+TEST(cpu_rope_by_sections)
+{
+    enum { ROWS = 6, HEADS = 2, DIM = 128, MOST = 64 };
+    static const int32_t sections[][3] = {{11, 11, 10}, {24, 20, 20}, {2, 1, 1}, {3, 0, 2}};
+    static int32_t axis[3][ROWS] = {
+        {0, 7, 7, 900, 31, 5}, {0, 7, 9, 12, 31, 5}, {0, 8, 7, 3, 31, 5}};
+    static const int32_t pos[ROWS] = {0, 7, 8, 1000, 31, 5};
+    uint64_t rng = test_seed();
+    float inv[MOST], start[ROWS * HEADS * DIM];
+    device *ref = test_device(NULL, (cpu_options){.reference = true});
+    test_pass t;
+    test_pass_open(&t, 1u << 20);
+    mat x = test_mat(ROWS, HEADS, DIM), y = test_mat(ROWS, HEADS, DIM),
+        z = test_mat(ROWS, HEADS, DIM);
+    for (int i = 0; i < 4; i++) {
+        const int32_t *n = sections[i];
+        rope f = {.n_pairs = n[0] + n[1] + n[2], .inv_freq = inv}, plain = f;
+        f.n_axes = 3;
+        memcpy(f.section, n, sizeof f.section);
+        for (int k = 0; k < f.n_pairs; k++)
+            inv[k] = (float)pow(1e4, -1.0 * k / f.n_pairs);
+        test_fill(start, sizeof start / sizeof *start, 1.0f, &rng);
+        for (int by = 0; by < 2; by++) {
+            for (int a = 0; a < 3; a++)
+                t.st.all.axis[a] = by ? axis[a] : NULL;
+            memcpy(y.at, start, sizeof start);
+            pass *p = test_pass_begin(&t, ref, ROWS, 0);
+            memcpy(t.pos, pos, sizeof pos);
+            op_rope(p, y, &f);
+            CHECK(!pass_failed(p));
+            for (int a = 0; a < 3; a++) { /* pair k is of axis k mod 3, while that has any left */
+                memcpy(z.at, start, sizeof start);
+                p = test_pass_begin(&t, ref, ROWS, 0);
+                memcpy(t.pos, by ? axis[a] : pos, sizeof pos);
+                op_rope(p, z, &plain);
+                for (int32_t r = 0; r < ROWS; r++)
+                    for (int32_t k = 0; k < f.n_pairs; k++) {
+                        bool own = a ? k % 3 == a && k / 3 < n[a] : k % 3 == 0 || k / 3 >= n[k % 3];
+                        for (int h = 0; h < HEADS && own; h++)
+                            CHECK(mat_row(y, r)[h * DIM + k] == mat_row(z, r)[h * DIM + k] &&
+                                  mat_row(y, r)[h * DIM + f.n_pairs + k] ==
+                                      mat_row(z, r)[h * DIM + f.n_pairs + k]);
+                    }
+            }
+            for (int isa = 0; isa < N_ISA; isa++) {
+                device *d = test_device(every_isa[isa], (cpu_options){0});
+                if (!d)
+                    continue;
+                memcpy(x.at, start, sizeof start);
+                p = test_pass_begin(&t, d, ROWS, 0);
+                memcpy(t.pos, pos, sizeof pos);
+                op_rope(p, x, &f);
+                CHECK(test_nmse(x, y) < 1e-13);
+                memcpy(z.at, start, sizeof start);
+                p = test_pass_begin(&t, d, ROWS, 0);
+                memcpy(t.pos, pos, sizeof pos);
+                op_rope(p, z, &plain);
+                for (int32_t r = 0; r < ROWS; r++)
+                    if (!by || (axis[1][r] == pos[r] && axis[2][r] == pos[r]))
+                        CHECK(!memcmp(mat_row(x, r), mat_row(z, r), HEADS * DIM * sizeof(float)));
+                device_close(d);
+            }
+        }
+    }
+    mem_free(x.at);
+    mem_free(y.at);
+    mem_free(z.at);
+    test_pass_close(&t);
+    device_close(ref);
+}
+
 /* By column and row, as towers turn: against plain rotations of the halves of a head, and on every
  * instruction set against the definition. */
 TEST(cpu_rope_by_axes)

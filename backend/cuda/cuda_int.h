@@ -41,7 +41,7 @@ typedef struct step_rows {
     dev_rows rows; /* what all views share */
     row_keys keys[STORE_KINDS];
     const uint64_t *seen;
-    const int32_t *axis[ROPE_AXES_MAX]; /* NULL: the rows are no patches */
+    const int32_t *axis[ROPE_AXES_MAX]; /* as in rowset; side by side */
 } step_rows;
 
 /* A valid copy for products: neither it nor its original was overwritten. */
@@ -252,7 +252,8 @@ void cuda_wait_join(cuda_device *c, join_args j);
 void cuda_wait_sum(cuda_device *c, dev_mat y, const float *parts, int32_t k);
 /* Gates of the attention that waits to be joined: launches both. q: room for the copy of y. */
 bool cuda_join_gates(cuda_device *c, const gate_args *by, dev_mat o, dev_quant q);
-bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f);
+/* rows: where it turns by three axes; else NULL */
+bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f, const step_rows *rows);
 bool cuda_join_store(cuda_device *c, dev_kv kv, dev_step st, dev_mat k, dev_mat v);
 bool cuda_join_rotation(cuda_device *c, dev_mat to, dev_mat q);
 bool cuda_join_act_mul(cuda_device *c, dev_mat y, dev_mat a, dev_mat b);

@@ -741,6 +741,13 @@ DEV void turn_of(int pos, float inv_freq, float *sn, float *cs)
 #endif
 }
 
+/* The axis of pair i in interleaved M-RoPE (rope_axis). */
+DEV int woven_axis(const int32_t *section, int i)
+{
+    int a = i % 3;
+    return i < 3 * (a == 0 ? section[0] : a == 1 ? section[1] : section[2]) ? a : 0;
+}
+
 /* ---- Activations as int8 ------------------------------------------------------------------ */
 
 /* Scale of 32 values and the sums of each half's codes. */

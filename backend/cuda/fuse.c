@@ -22,6 +22,8 @@
  */
 #include "backend/cuda/cuda_int.h"
 
+#include <string.h>
+
 static bool overlap(dev_mat a, dev_mat b)
 {
     const float *a_end = a.at + (a.rows - 1) * a.stride + a.cols;
@@ -301,18 +303,24 @@ static bool gather_heads(head_job *j, dev_mat x, int32_t heads)
     return true;
 }
 
-bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f)
+bool cuda_join_rope(cuda_device *c, dev_mat x, int32_t heads, const rope *f, const step_rows *rows)
 {
     waiting *w = &c->wait;
     head_job *j = w->n_jobs ? &w->job[w->n_jobs - 1] : NULL;
-    if (!j || j->inv_freq || j->store || f->interleaved || f->grow != 0 || f->n_axes ||
-        !heads_turn(x.cols / heads, f->n_pairs, rope_factor(f)))
+    if (!j || j->inv_freq || j->store || f->interleaved || f->grow != 0 ||
+        (f->n_axes && !f->section[0]) || !heads_turn(x.cols / heads, f->n_pairs, rope_factor(f)) ||
+        (rows && x.cols / heads >= 256 && 2 * f->n_pairs == x.cols / heads))
         return false;
     if (!(same_mat(j->y, x) && j->heads == heads) && !gather_heads(j, x, heads))
         return false;
     j->inv_freq = f->inv_freq;
     j->n_pairs = f->n_pairs;
     j->factor = rope_factor(f);
+    if (rows) {
+        j->axis = rows->axis[0];
+        j->axis_step = rows->rows.n;
+        memcpy(j->section, f->section, sizeof j->section);
+    }
     return true;
 }
 

@@ -88,6 +88,10 @@ typedef struct head_job {
     float factor;    /* of cosines and sines */
     float eps;
     bool norm;
+    /* By axes: lists of places for axis 0, 1 and 2, axis_step apart, and pairs of each
+     * (rope.section). NULL: by positions. */
+    const int32_t *axis;
+    int32_t axis_step, section[3];
     float *rotated; /* a copy of y, its groups of 128 rotated, row after row; or NULL */
 } head_job;
 /* One to HEAD_JOBS jobs of equal head sizes. */
@@ -114,7 +118,8 @@ typedef struct rope_args {
     int32_t pair_width,
         pair_step; /* from a pair to the next, and from its first element to its second */
     int32_t range; /* pairs that turn by one list of places: the first by pos[0] */
-    const int32_t *pos[2];
+    const int32_t *pos[3];
+    int32_t section[3]; /* as in rope; else pairs turn by ranges */
     const float *inv_freq;
     float factor, grow; /* as in rope */
     int32_t period;

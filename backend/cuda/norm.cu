@@ -312,7 +312,7 @@ DEV turns no_turns()
     turns t = {};
     return t;
 }
-template <bool WHOLE> DEV turns turns_at(const head_job &j, int n, int pos)
+template <bool WHOLE> DEV turns turns_at(const head_job &j, int n, int r, int pos)
 {
     turns t = no_turns();
     int i = place(0);
@@ -323,9 +323,12 @@ template <bool WHOLE> DEV turns turns_at(const head_job &j, int n, int pos)
     float4 f = *(const float4 *)(j.inv_freq + (low ? i : i - j.n_pairs));
     t.f[0] = f.x, t.f[1] = f.y, t.f[2] = f.z, t.f[3] = f.w;
 #pragma unroll
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < 4; k++) {
+        if (!WHOLE && j.axis)
+            pos = j.axis[woven_axis(j.section, (low ? i : i - j.n_pairs) + k) * j.axis_step + r];
         if (t.f[k] != 0)
             turn_of(pos, t.f[k], &t.sn[k], &t.cs[k]);
+    }
     if (t.apart) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
@@ -409,7 +412,7 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
     eight w = take_weight(j.w, n);
     turns t = no_turns();
     if (j.inv_freq)
-        t = turns_at<WHOLE>(j, n, st.rows.pos[r]);
+        t = turns_at<WHOLE>(j, n, r, st.rows.pos[r]);
     uint8_t *row = what ? stored_row(kv, st, r, h, what == 1) : NULL;
 #pragma unroll 1
     for (int go = REHEARSES ? 0 : 1; WHOLE || h < j.heads; go++) {

@@ -174,10 +174,11 @@ static void c_rope(pass *p, mat x, const rope *f)
     if (cuda_idle(p, x))
         return;
     cuda_wrote_mat(p, x);
-    if (cuda_join_rope(cuda_of(p), cuda_mat(x), x.heads, f))
+    const step_rows *rows = cuda_step_rows(p);
+    bool axes = rope_by_axes(f, p->rows), woven = axes && f->section[0];
+    if (cuda_join_rope(cuda_of(p), cuda_mat(x), x.heads, f, woven ? rows : NULL))
         return;
     cuda_settle(cuda_of(p));
-    const step_rows *rows = cuda_step_rows(p);
     rope_args a = {.x = cuda_mat(x),
                    .heads = x.heads,
                    .head_dim = x.cols,
@@ -185,14 +186,16 @@ static void c_rope(pass *p, mat x, const rope *f)
                    .part = rope_part(f),
                    .pair_width = f->interleaved ? 2 : 1,
                    .pair_step = pair_step(f),
-                   .range = f->n_axes ? f->n_pairs / f->n_axes : f->n_pairs,
+                   .range = axes && !woven ? f->n_pairs / f->n_axes : f->n_pairs,
                    .pos = {rows->rows.pos},
                    .inv_freq = f->inv_freq,
                    .factor = rope_factor(f),
                    .grow = f->grow,
                    .period = f->period};
-    for (int32_t i = 0; i < f->n_axes; i++)
+    for (int32_t i = 0; axes && i < f->n_axes; i++) {
         a.pos[i] = rows->axis[i];
+        a.section[i] = f->section[i];
+    }
     cu_rope(cuda_of(p)->stream, a);
     cuda_done(p, "rope");
 }

@@ -16,7 +16,8 @@ __global__ void __launch_bounds__(256) rope_kernel(rope_args a)
     if (h >= a.heads)
         return;
     float sn, cs;
-    int pos = a.pos[i / a.range][r];
+    int axis = a.section[0] ? woven_axis(a.section, i) : i / a.range;
+    int pos = a.pos[axis][r];
     turn_of(pos, a.inv_freq[i], &sn, &cs);
     float factor = a.factor;
     if (a.grow != 0)

@@ -49,7 +49,10 @@ CARAT_API int32_t carat_media_n(const carat_media *x);  /* soft tokens */
 CARAT_API int32_t carat_media_id(const carat_media *x); /* of the first; others are each 1 less */
 CARAT_API void carat_media_free(carat_media *x);        /* x may be NULL. Any thread */
 
-/* Replaces each placeholder among ids, the model's token "<|image|>", by the soft tokens of the
+/* The token that stands for a picture in a prompt: "<|image|>", of Qwen "<|image_pad|>". -1: models
+ * of this architecture see no pictures, or the vocabulary lacks it. */
+CARAT_API int32_t carat_image_token(const carat_model *m);
+/* Replaces each placeholder among ids (carat_image_token) by the soft tokens of the
  * next of media, with the begin and end tokens of pictures around them where ids has none. Returns
  * the number of ids of the whole prompt, of which the first cap are written; out may be NULL with
  * cap 0. -1: failed. E_ARG: there are more or fewer placeholders than media, or a medium is of

@@ -13,11 +13,12 @@
 enum { FEW = 64 }; /* rows of answers in a pass */
 static const double BOUND = 1e-9;
 
-/* After the norm of the heads, as models call it, and alone. */
+/* After the norm of the heads, as models call it, and alone. by_axes: interleaved M-RoPE. */
 static void check_partial_rope(rig *g, int32_t rows, int32_t heads, int32_t d, int32_t n_rot,
-                               float factor)
+                               float factor, bool by_axes)
 {
     static chain c;
+    static int32_t axis[ROPE_AXES_MAX][ROWS_MAX];
     both b;
     mat x[2];
     if (!my_turn(g, "partial rope"))
@@ -29,9 +30,20 @@ static void check_partial_rope(rig *g, int32_t rows, int32_t heads, int32_t d, i
         inv[i] = (float)pow(1e7, -2.0 * i / n_rot);
     g->gpu->upload(g->gpu, inv_gpu, inv, bytes);
     rope r = {.n_pairs = n_rot / 2, .inv_freq = inv, .n_turning = n_rot / 2, .factor = factor};
+    if (by_axes) {
+        int32_t most = (n_rot / 2 + 2) / 3; /* as 11, 11, 10 and 24, 20, 20 */
+        r.n_axes = 3;
+        r.section[1] = r.section[2] = n_rot > 64 ? most - 2 : most - 1;
+        r.section[0] = n_rot / 2 - r.section[1] - r.section[2];
+    }
     rope there = r;
     there.inv_freq = inv_gpu;
     chain_init(&c, rows, 100000, 0);
+    for (int32_t a = 0; a < ROPE_AXES_MAX && by_axes; a++) {
+        for (int32_t i = 0; i < rows; i++)
+            axis[a][i] = 90000 + (a == 0 ? 0 : a == 1 ? i / 7 : i % 7);
+        c.st.all.axis[a] = axis[a];
+    }
     both_begin(g, &b, &c.st);
     both_mat(g, &b, x, v, rows, heads, d);
     op_rope(&b.ref, op_rms_norm_inplace(&b.ref, x[0], NULL, 1e-6f), &r);
@@ -39,7 +51,8 @@ static void check_partial_rope(rig *g, int32_t rows, int32_t heads, int32_t d, i
     op_rope(&b.ref, x[0], &r);
     op_rope(&b.gpu, x[1], &there);
     verdict(g, "partial rope",
-            text("%d rows, %d heads, %d of %d, factor %g", rows, heads, n_rot, d, (double)factor),
+            text("%d rows, %d heads, %d of %d, factor %g%s", rows, heads, n_rot, d, (double)factor,
+                 by_axes ? ", by axes" : ""),
             both_error(g, &b, x[0], x[1]), BOUND);
     g->gpu->release(g->gpu, inv_gpu, bytes);
     mem_free(inv);
@@ -278,11 +291,16 @@ void check_families(rig *g)
     check_residual_sums(g, 40, 1024);
     check_residual_sums(g, 3, 96);
     check_residual_sums(g, 2, 9216);
-    check_partial_rope(g, 1, 3, 128, 64, 1.3465736f);
-    check_partial_rope(g, 5, 2, 128, 128, 0);
-    check_partial_rope(g, 40, 2, 256, 64, 1);
-    check_partial_rope(g, 3, 2, 256, 256, 1.25f);
-    check_partial_rope(g, 2, 1, 32, 8, 0.5f);
+    check_partial_rope(g, 1, 3, 128, 64, 1.3465736f, false);
+    check_partial_rope(g, 5, 2, 128, 128, 0, false);
+    check_partial_rope(g, 40, 2, 256, 64, 1, false);
+    check_partial_rope(g, 3, 2, 256, 256, 1.25f, false);
+    check_partial_rope(g, 2, 1, 32, 8, 0.5f, false);
+    check_partial_rope(g, 40, 2, 256, 64, 1, true);
+    check_partial_rope(g, 1, 3, 256, 64, 1.25f, true);
+    check_partial_rope(g, 9, 2, 128, 128, 1, true);
+    check_partial_rope(g, 5, 2, 256, 256, 1, true);
+    check_partial_rope(g, 3, 1, 96, 96, 1, true);
     static const gated_case gated[] = {
         {1, 6, 2, 128, 128, 1, NUM_F16, .beside = false},
         {1, 6, 2, 128, 64, 1.3465736f, NUM_Q8_0, .beside = false},
