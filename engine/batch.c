@@ -283,6 +283,8 @@ static status job_make(carat_batch *b, const carat_job *from, job **out, err *e)
     if (!j->ids)
         return err_memory(e, "a job", (size_t)from->n * sizeof *j->ids);
     memcpy(j->ids, from->ids, (size_t)from->n * sizeof *j->ids);
+    for (int64_t i = 0; i < from->n; i++)
+        j->pictures = from->ids[i] < 0 ? i + 1 : j->pictures;
     if (from->importance)
         return embedding_open_importance(&j->x, b->m, &b->layout, &b->w, b->shape.chunk, j->n, e);
     return j->vector ? embedding_open(&j->x, b->m, from->pooling, e)

@@ -12,6 +12,7 @@ typedef struct job {
     int64_t id;
     int32_t *ids;
     int64_t n;
+    int64_t pictures; /* tokens up to the end of the last picture; 0: there is none */
     carat_generate_options opt;
     char *stop_text; /* the bytes of opt.stop */
     bool has_opt, cancelled;

@@ -100,7 +100,7 @@ static job_counts count_jobs(carat_batch *b)
             n.whole = whole_rows(s, false);
         if (s->job->n - s->t.kv.n_past > n.longest)
             n.longest = s->job->n - s->t.kv.n_past;
-        if (media_two_way(b->m)) /* a tree has no pictures beside it */
+        if (media_two_way(b->m) && s->t.kv.n_past < s->job->pictures) /* none is beside a tree */
             n.longest = INT64_MAX;
     }
     return n;

@@ -16,7 +16,19 @@ typedef struct media_item {
     float *patches;  /* while there are users and no rows */
     float *rows;     /* [n_tokens][n_embd] */
     uint64_t used;   /* when, by media.clock */
+    uint64_t pass;   /* the last one that asked for rows */
+    int32_t span;    /* its number */
+    struct media_item *next, *next_known;
 } media_item;
+
+/* The ids of a picture, and its shape in tokens. */
+typedef struct media_span {
+    int32_t first;
+    uint16_t cols, rows;
+    media_item *item; /* NULL: forgotten */
+} media_span;
+
+enum { BUCKETS = 4096 }; /* of items by their keys */
 
 struct media {
     model tower;
@@ -28,10 +40,13 @@ struct media {
     int32_t begin, place, end; /* ids around a picture and for it; -1: the vocabulary lacks it */
     pthread_mutex_t lock;      /* of what follows; taken after pass_lock */
     bool has_lock;
-    media_item **item; /* [n], by falling ids */
+    media_span *span; /* [n], by falling ids */
     int32_t n, cap;
+    media_item **bucket; /* [BUCKETS] */
+    media_item *known;   /* all items */
+    int32_t n_known, n_known_max;
     _Atomic int64_t n_ids;           /* of all items: the ids are -1 .. -n_ids */
-    uint64_t clock, pass;            /* pass: the clock when the pass began */
+    uint64_t clock, pass;            /* of uses; of passes */
     uint64_t row_bytes, patch_bytes; /* of all items */
     uint64_t most;                   /* of both together */
 };
@@ -123,6 +138,11 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
         return err_memory(e, "a vision tower", sizeof *x);
     atomic_init(&x->n_ids, 0);
     x->most = MEDIA_MOST_BYTES;
+    x->n_known_max = MEDIA_ITEMS;
+    x->pass = 1;
+    x->bucket = mem_calloc(BUCKETS, sizeof(media_item *));
+    if (!x->bucket)
+        return err_memory(e, "pictures", BUCKETS * sizeof(media_item *));
     x->budget = native ? 0 : opt->image_tokens ? opt->image_tokens : VISION_BUDGET;
     x->begin = picture_token(m, 0);
     x->place = picture_token(m, 1);
@@ -194,12 +214,14 @@ void media_close(carat_model *m)
     media *x = m->media;
     if (!x)
         return;
-    for (int32_t i = 0; i < x->n; i++) {
-        mem_free(x->item[i]->patches);
-        mem_free(x->item[i]->rows);
-        mem_free(x->item[i]);
+    for (media_item *it; (it = x->known);) {
+        x->known = it->next_known;
+        mem_free(it->patches);
+        mem_free(it->rows);
+        mem_free(it);
     }
-    mem_free(x->item);
+    mem_free(x->bucket);
+    mem_free(x->span);
     close_room(m);
     model_free(&x->tower);
     if (x->has_lock)
@@ -244,9 +266,10 @@ uint64_t media_taken(const carat_model *m)
 
 /* ---- The registry -------------------------------------------------------------------------- */
 
-void media_limit(carat_model *m, uint64_t most)
+void media_limit(carat_model *m, uint64_t most, int32_t n_items)
 {
     m->media->most = most;
+    m->media->n_known_max = n_items;
 }
 
 bool media_has_id(const carat_model *m, int32_t id)
@@ -254,23 +277,68 @@ bool media_has_id(const carat_model *m, int32_t id)
     return m->media && id < 0 && -(int64_t)id <= atomic_load(&m->media->n_ids);
 }
 
-/* The item that has id, which media_has_id. Under the lock. */
-static media_item *item_of(const media *x, int32_t id)
+/* The picture that has id, which media_has_id. Under the lock. */
+static media_span *span_of(const media *x, int32_t id)
 {
     int32_t lo = 0, hi = x->n - 1;
     while (lo < hi) {
         int32_t mid = lo + (hi - lo + 1) / 2;
-        if (x->item[mid]->first >= id)
+        if (x->span[mid].first >= id)
             lo = mid;
         else
             hi = mid - 1;
     }
-    return x->item[lo];
+    return &x->span[lo];
+}
+
+static int32_t span_tokens(const media_span *s)
+{
+    return (int32_t)s->cols * s->rows;
+}
+
+/* Keys are hashes already. */
+static media_item **bucket_of(const media *x, const char *key)
+{
+    uint32_t h = 0;
+    for (int i = 0; i < 3; i++) /* hexadecimal digits */
+        h = 16 * h + (uint32_t)(key[i] <= '9' ? key[i] - '0' : key[i] - 'a' + 10);
+    return &x->bucket[h % BUCKETS];
+}
+
+static bool is_in_use(const media *x, const media_item *it)
+{
+    return it->n_users || it->pass == x->pass;
+}
+
+static void drop_item_rows(carat_model *m, media_item *it);
+
+/* Forgets the item that was used longest ago, of those that nothing uses. Under the lock. */
+static void forget_oldest(carat_model *m)
+{
+    media *x = m->media;
+    media_item **oldest = NULL, **at;
+    for (at = &x->known; *at; at = &(*at)->next_known)
+        if (!is_in_use(x, *at) && (!oldest || (*at)->used < (*oldest)->used))
+            oldest = at;
+    if (!oldest)
+        return;
+    media_item *it = *oldest;
+    *oldest = it->next_known;
+    for (at = bucket_of(x, it->key); *at != it;)
+        at = &(*at)->next;
+    *at = it->next;
+    x->span[it->span].item = NULL;
+    x->n_known--;
+    drop_item_rows(m, it);
+    mem_free(it);
 }
 
 /* Adds an item for key. Under the lock. */
-static status add_item(media *x, const char *key, const image_grid *g, media_item **out, err *e)
+static status add_item(carat_model *m, const char *key, const image_grid *g, media_item **out,
+                       err *e)
 {
+    media *x = m->media;
+    int32_t merge = vision_of(&x->tower)->rule.merge;
     int64_t n_ids = atomic_load(&x->n_ids);
     if (n_ids + g->n_tokens > INT32_MAX)
         return err_set(
@@ -279,38 +347,52 @@ static status add_item(media *x, const char *key, const image_grid *g, media_ite
             "to be opened again");
     if (x->n == x->cap) {
         int32_t cap = x->cap ? 2 * x->cap : 16;
-        media_item **more = mem_realloc(x->item, (size_t)cap, sizeof(media_item *));
+        media_span *more = mem_realloc(x->span, (size_t)cap, sizeof *more);
         if (!more)
-            return err_memory(e, "pictures", (size_t)cap * sizeof(media_item *));
-        x->item = more;
+            return err_memory(e, "pictures", (size_t)cap * sizeof *more);
+        x->span = more;
         x->cap = cap;
     }
     media_item *it = mem_calloc(1, sizeof *it);
     if (!it)
         return err_memory(e, "a picture", sizeof *it);
+    while (x->n_known >= x->n_known_max) {
+        int32_t before = x->n_known;
+        forget_oldest(m);
+        if (x->n_known == before) /* all are in use */
+            break;
+    }
     memcpy(it->key, key, sizeof it->key);
     it->grid = *g;
     it->first = (int32_t)(-n_ids - 1);
-    x->item[x->n++] = it;
+    it->span = x->n;
+    it->next = *bucket_of(x, key);
+    *bucket_of(x, key) = it;
+    it->next_known = x->known;
+    x->known = it;
+    x->n_known++;
+    x->span[x->n++] =
+        (media_span){it->first, (uint16_t)(g->cols / merge), (uint16_t)(g->rows / merge), it};
     atomic_store(&x->n_ids, n_ids + g->n_tokens);
     *out = it;
     return OK;
 }
 
 /* The item of key, new or known, with one more user. */
-static status use_item(media *x, const char *key, const image_grid *g, media_item **out,
+static status use_item(carat_model *m, const char *key, const image_grid *g, media_item **out,
                        bool *has_pixels, err *e)
 {
-    media_item *it = NULL;
+    media *x = m->media;
     status st = OK;
     pthread_mutex_lock(&x->lock);
-    for (int32_t i = x->n - 1; i >= 0 && !it; i--)
-        if (!memcmp(x->item[i]->key, key, sizeof x->item[i]->key))
-            it = x->item[i];
+    media_item *it = *bucket_of(x, key);
+    while (it && memcmp(it->key, key, sizeof it->key) != 0)
+        it = it->next;
     if (!it)
-        st = add_item(x, key, g, &it, e);
+        st = add_item(m, key, g, &it, e);
     if (!st) {
         it->n_users++;
+        it->used = ++x->clock;
         *has_pixels = it->patches || it->rows;
         *out = it;
     }
@@ -349,6 +431,14 @@ static size_t rows_bytes(const carat_model *m, const media_item *it)
     return (size_t)it->grid.n_tokens * (size_t)m->core.n_embd * sizeof(float);
 }
 
+static void drop_item_rows(carat_model *m, media_item *it)
+{
+    if (it->rows)
+        m->media->row_bytes -= rows_bytes(m, it);
+    mem_free(it->rows);
+    it->rows = NULL;
+}
+
 /* Drops rows of pictures without a carat_media, of which this pass reads none, until all rows have
  * at most that many bytes. Under the lock. */
 static void drop_rows(carat_model *m, uint64_t most)
@@ -356,17 +446,12 @@ static void drop_rows(carat_model *m, uint64_t most)
     media *x = m->media;
     while (x->row_bytes > most) {
         media_item *oldest = NULL;
-        for (int32_t i = 0; i < x->n; i++) {
-            media_item *it = x->item[i];
-            if (it->rows && !it->n_users && it->used <= x->pass &&
-                (!oldest || it->used < oldest->used))
+        for (media_item *it = x->known; it; it = it->next_known)
+            if (it->rows && !is_in_use(x, it) && (!oldest || it->used < oldest->used))
                 oldest = it;
-        }
         if (!oldest)
             return;
-        mem_free(oldest->rows);
-        oldest->rows = NULL;
-        x->row_bytes -= rows_bytes(m, oldest);
+        drop_item_rows(m, oldest);
     }
 }
 
@@ -387,8 +472,8 @@ int32_t media_block(const carat_model *m, const int32_t *ids)
     if (!media_two_way(m) || !media_has_id(m, ids[0]))
         return 0;
     pthread_mutex_lock(&m->media->lock);
-    const media_item *it = item_of(m->media, ids[0]);
-    int32_t n = it->grid.n_tokens - (it->first - ids[0]);
+    const media_span *s = span_of(m->media, ids[0]);
+    int32_t n = span_tokens(s) - (s->first - ids[0]);
     pthread_mutex_unlock(&m->media->lock);
     return n;
 }
@@ -397,7 +482,7 @@ int32_t media_block(const carat_model *m, const int32_t *ids)
 static bool media_begins(const carat_model *m, int32_t id)
 {
     pthread_mutex_lock(&m->media->lock);
-    bool first = item_of(m->media, id)->first == id;
+    bool first = span_of(m->media, id)->first == id;
     pthread_mutex_unlock(&m->media->lock);
     return first;
 }
@@ -450,11 +535,9 @@ row_axes media_place(const carat_model *m, axes_place *p, int32_t before, int32_
         p->next++;
         return a;
     }
-    const media *x = m->media;
     pthread_mutex_lock(&m->media->lock);
-    const media_item *it = item_of(x, id);
-    int32_t merge = vision_of(&x->tower)->rule.merge, k = it->first - id;
-    int32_t cols = it->grid.cols / merge, rows = it->grid.rows / merge;
+    const media_span *s = span_of(m->media, id);
+    int32_t k = s->first - id, cols = s->cols, rows = s->rows;
     pthread_mutex_unlock(&m->media->lock);
     if (!k || before != id + 1) {
         p->start = p->next;
@@ -468,8 +551,11 @@ row_axes media_place(const carat_model *m, axes_place *p, int32_t before, int32_
 
 void media_begin_pass(carat_model *m)
 {
-    if (m->media)
-        m->media->pass = m->media->clock;
+    if (!m->media)
+        return;
+    pthread_mutex_lock(&m->media->lock);
+    m->media->pass++;
+    pthread_mutex_unlock(&m->media->lock);
 }
 
 /* The tower's pass. The item has a user and patches; only this thread makes rows. */
@@ -501,10 +587,13 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
     if (!media_has_id(m, ids[0]))
         return err_set(e, E_ARG, "id %d is that of no picture", ids[0]);
     pthread_mutex_lock(&x->lock);
-    media_item *it = item_of(x, ids[0]);
-    it->used = ++x->clock;
-    it->n_users++;
-    bool has_rows = it->rows != NULL, has_patches = it->patches != NULL;
+    media_item *it = span_of(x, ids[0])->item;
+    bool has_rows = it && it->rows, has_patches = it && it->patches;
+    if (it) {
+        it->used = ++x->clock;
+        it->pass = x->pass;
+        it->n_users++;
+    }
     pthread_mutex_unlock(&x->lock);
     if (!has_rows)
         st = has_patches ? make_rows(m, it, e)
@@ -517,7 +606,8 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
         for (run->n = 1; run->n < n && run->n < most && ids[run->n] == ids[0] - run->n;)
             run->n++;
     }
-    leave_item(x, it);
+    if (it)
+        leave_item(x, it);
     return st;
 }
 
@@ -547,6 +637,9 @@ static status grid_of(const carat_model *m, int32_t width, int32_t height,
         return err_set(e, E_LIMIT, "a picture of %d x %d pixels: expected at most %d a side and %d",
                        width, height, IMAGE_SIDE_MAX, IMAGE_PIXELS_MAX);
     budget = budget == CARAT_IMAGE_NATIVE ? 0 : budget ? budget : m->media->budget;
+    if (!budget &&
+        vision_of(&m->media->tower)->rule.max_pixels) /* of Qwen: more than the plan has */
+        budget = VISION_BUDGET_MAX;
     if ((st = vision_grid(&m->media->tower, budget, width, height, rule, g, "a picture", e)))
         return st;
     return vision_check(&m->media->tower, g, e);
@@ -608,7 +701,6 @@ carat_status carat_image_new(carat_model *m, const uint8_t *rgb, int32_t width, 
     char key[SHA256_TEXT];
     image_rule rule;
     image_grid g;
-    media *x = m->media;
     bool has_pixels = false;
     float *patches = NULL;
     *out = NULL;
@@ -621,7 +713,7 @@ carat_status carat_image_new(carat_model *m, const uint8_t *rgb, int32_t width, 
         return err_memory(e, "a picture", sizeof *c);
     c->m = m;
     key_of(key, &picture, &g);
-    if ((st = use_item(x, key, &g, &c->item, &has_pixels, e))) {
+    if ((st = use_item(m, key, &g, &c->item, &has_pixels, e))) {
         mem_free(c);
         return st;
     }

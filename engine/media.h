@@ -5,6 +5,10 @@
  * pixels and the size that they are computed in. So comparing ids compares pictures, and whatever
  * compares ids (prefixes, checkpoints, batches, lookup) needs to know nothing of pictures.
  *
+ * What an id says of its picture's shape is kept as long as the model, 16 bytes a picture: timelines,
+ * checkpoints and snapshots may have the id. All else of a picture that nothing uses any more is
+ * forgotten when MEDIA_ITEMS are known; seen again it gets other ids, and so is computed again.
+ *
  * The rows of a picture are computed when a pass first needs them, on the thread that runs passes.
  * They stay as long as a carat_media of the picture lives. Those of others are dropped, the ones
  * unused for the longest time first, when all together exceed MEDIA_ROWS_BYTES. Patches that wait
@@ -16,6 +20,7 @@
 #include "engine/engine_int.h"
 
 enum {
+    MEDIA_ITEMS = 4096,
     MEDIA_ROWS_BYTES = 128 << 20, /* of pictures without a carat_media */
     MEDIA_MOST_BYTES = 512 << 20  /* 16 pictures of the most tokens */
 };
@@ -66,7 +71,7 @@ void media_begin_pass(carat_model *m);
  * picture. */
 status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, err *e);
 
-/* For tests: another MEDIA_MOST_BYTES, before any picture. */
-void media_limit(carat_model *m, uint64_t most);
+/* For tests: another MEDIA_MOST_BYTES, another MEDIA_ITEMS, before any picture. */
+void media_limit(carat_model *m, uint64_t most, int32_t n_items);
 
 #endif

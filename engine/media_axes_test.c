@@ -141,6 +141,21 @@ TEST(media_axes_are_those_of_transformers)
     end(&x);
 }
 
+/* Its own limit is 16,384 tokens; memory is planned for fewer. */
+TEST(media_axes_native_size_is_bounded)
+{
+    const carat_image_options native = {.n_tokens = CARAT_IMAGE_NATIVE};
+    fixture x;
+    err e = {0};
+    int32_t n = 0;
+    begin(&x, "qwen35");
+    CHECK_OK(carat_image_tokens(x.m, 160, 120, &native, &n, &e), e);
+    CHECK_EQ(n, 20 * 15);
+    CHECK_OK(carat_image_tokens(x.m, 4000, 3000, &native, &n, &e), e);
+    CHECK_MSG(n > 1000 && n <= 1120, "%d tokens", n);
+    end(&x);
+}
+
 /* Where text goes on follows from the ids, so it is right after every way back. */
 TEST(media_axes_after_restored_states)
 {

@@ -237,7 +237,7 @@ TEST(media_memory_is_bounded_and_given_back)
     carat_media *x[2] = {NULL, NULL}, *again;
     err e = {0};
     begin(&f);
-    media_limit(f.m, 0);
+    media_limit(f.m, 0, MEDIA_ITEMS);
     CHECK_STATUS(try_picture(f.m, 7, &x[0], &e), E_MEMORY);
     CHECK_MSG(!x[0] && strstr(e.text, "no room for one"), "%s", e.text);
     CHECK_OK(try_picture(f.m, 0, &again, &e), e); /* it has its patches */
@@ -248,7 +248,7 @@ TEST(media_memory_is_bounded_and_given_back)
         f.picture[i] = NULL;
     }
     for (uint64_t most = 1; !x[0] && most < 1 << 30; most += most / 8 + 1) {
-        media_limit(f.m, most); /* in the end that of one picture, and less than two */
+        media_limit(f.m, most, MEDIA_ITEMS); /* in the end that of one picture, and less than two */
         try_picture(f.m, 7, &x[0], &e);
     }
     CHECK(x[0]);
@@ -328,6 +328,58 @@ TEST(media_every_allocation_may_fail)
     fixture f;
     begin(&f);
     test_every_allocation(open_and_encode, &f);
+    end(&f);
+}
+
+/* Timelines may have ids of pictures that are forgotten. Given again a picture has other ids, and
+ * the same logits. */
+TEST(media_forgets_what_nothing_uses)
+{
+    const carat_session_options o = {.n_ctx = CTX, .chunk = 16, .checkpoint_mb = -1};
+    carat_session *s, *other;
+    fixture f;
+    err e = {0};
+    int64_t reused;
+    begin(&f);
+    size_t n = (size_t)f.n_vocab;
+    float *want = mem_calloc(n, sizeof *want), *got = mem_calloc(n, sizeof *got);
+    int32_t first = carat_media_id(f.picture[0]), second = carat_media_id(f.picture[1]);
+    media_limit(f.m, MEDIA_MOST_BYTES, 4);
+    CHECK_OK(carat_session_open(f.m, &o, &s, &e), e);
+    CHECK_OK(carat_session_open(f.m, &o, &other, &e), e);
+    CHECK_OK(carat_eval(s, f.ids[0], f.n, want, NULL, &e), e);
+    carat_media_free(f.picture[0]);
+    for (int i = 0; i < 2; i++) { /* it is one of four known ones, then it is not */
+        for (int k = 0; k < 2; k++)
+            carat_media_free(picture_of(f.m, 10 + 2 * i + k));
+        if (!i) {
+            f.picture[0] = picture_of(f.m, 0);
+            CHECK_EQ(carat_media_id(f.picture[0]), first);
+            carat_media_free(f.picture[0]);
+        }
+    }
+    CHECK_OK(carat_eval(other, f.ids[0], HEAD, NULL, NULL, &e),
+             e); /* rows of a pass stay until the next */
+    for (int k = 0; k < 3; k++)
+        carat_media_free(picture_of(f.m, 20 + k));
+    CHECK_OK(carat_eval(s, f.ids[0], f.n, got, &reused, &e), e);
+    CHECK(reused == f.n - 1 && !memcmp(got, want, n * sizeof *got));
+    carat_reset(s);
+    CHECK_STATUS(carat_eval(s, f.ids[0], f.n, got, NULL, &e), E_ARG);
+    e = (err){0};
+    f.picture[0] = picture_of(f.m, 0);
+    CHECK(carat_media_id(f.picture[0]) < second && carat_media_id(f.picture[0]) != first);
+    for (int32_t k = 0; k < f.n_soft; k++)
+        f.ids[0][HEAD + k] = carat_media_id(f.picture[0]) - k;
+    CHECK_OK(carat_eval(s, f.ids[0], f.n, got, NULL, &e), e);
+    CHECK(!memcmp(got, want, n * sizeof *got));
+    carat_media *again = picture_of(f.m, 1); /* in use, so it was never forgotten */
+    CHECK_EQ(carat_media_id(again), second);
+    carat_media_free(again);
+    carat_session_close(other);
+    carat_session_close(s);
+    mem_free(want);
+    mem_free(got);
     end(&f);
 }
 

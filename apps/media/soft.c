@@ -5,7 +5,35 @@
 #include <pthread.h>
 #include <string.h>
 
-static pthread_mutex_t decoding = PTHREAD_MUTEX_INITIALIZER;
+/* Pictures that are decoded side by side take at most DECODING_BYTES; one alone may take more. They
+ * begin in the order in which they came, so a large one waits for no more than those before it. */
+enum { DECODING_BYTES = 1 << 30, PIXEL_BYTES = 16 }; /* all copies of a pixel together */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t last, begun; /* numbers of pictures */
+    uint64_t bytes;       /* of those that are being decoded */
+} decoding = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void decoding_begin(uint64_t bytes)
+{
+    pthread_mutex_lock(&decoding.lock);
+    uint64_t own = ++decoding.last;
+    while (own != decoding.begun + 1 || (decoding.bytes && decoding.bytes + bytes > DECODING_BYTES))
+        pthread_cond_wait(&decoding.changed, &decoding.lock);
+    decoding.begun = own;
+    decoding.bytes += bytes;
+    pthread_cond_broadcast(&decoding.changed);
+    pthread_mutex_unlock(&decoding.lock);
+}
+
+static void decoding_end(uint64_t bytes)
+{
+    pthread_mutex_lock(&decoding.lock);
+    decoding.bytes -= bytes;
+    pthread_cond_broadcast(&decoding.changed);
+    pthread_mutex_unlock(&decoding.lock);
+}
 
 /* The library does not know where a picture comes from. */
 static status named(const picture *p, const err *own, err *e)
@@ -43,14 +71,15 @@ static status open_picture(picture *p, carat_model *m, bool keep, carat_media **
     const carat_image_options o = {.n_tokens = p->n_tokens};
     image pixels = {0};
     err own = {0};
-    pthread_mutex_lock(&decoding);
+    uint64_t bytes = PIXEL_BYTES * (uint64_t)p->head.width * (uint64_t)p->head.height;
+    decoding_begin(bytes);
     status st = image_decode(&pixels, p->bytes, p->n, p->name, e);
     if (!st && carat_image_new(m, pixels.rgb, pixels.width, pixels.height, &o, out, &own))
         st = named(p, &own, e);
     if (!st && !keep)
         picture_drop_file(p);
     image_free(&pixels);
-    pthread_mutex_unlock(&decoding);
+    decoding_end(bytes);
     return st;
 }
 

@@ -21,8 +21,8 @@ status pictures_count(const pictures *l, const carat_model *m, picture_places at
 /* Puts soft tokens in the place of placeholders: *out, for mem_free. media[PICTURES_MAX] has the
  * pictures that were opened before, by number, and gets the others, for carat_media_free, also on
  * failure. To open a picture is to decode it and to prepare it for the tower; then its file is
- * freed, unless l->keep. Pictures are decoded one at a time, because one takes up to a gigabyte
- * meanwhile. Any thread but the one that runs passes. */
+ * freed, unless l->keep. Pictures are decoded side by side while they take a gigabyte
+ * together. Any thread but the one that runs passes. */
 status pictures_place(pictures *l, carat_model *m, carat_media **media, picture_places at,
                       const int32_t *ids, int64_t n, int32_t **out, int64_t *n_out, int32_t *bad,
                       err *e);
