@@ -28,9 +28,9 @@ static void make_prints(const char *dir, const char *words, str *out)
 
 TEST(objects_depend_on_compiler_and_flags)
 {
-    static const char *const borrowed[] = {"Makefile", "apps",    "backend", "base",   "engine",
-                                           "format",   "image",   "include", "kv",     "model",
-                                           "num",      "spec",    "text",    "tools",  "LICENSE"};
+    static const char *const borrowed[] = {
+        "Makefile", "apps",  "backend", "base",  "engine", "format", "image", "include",
+        "kv",       "model", "num",     "sound", "spec",   "text",   "tools", "LICENSE"};
     char line[4096];
     str out = {0};
     const char *dir = test_temp("a tree");
