@@ -667,8 +667,6 @@ static void check_single_products(rig *g)
         check_product(g, floats[i], 160, 96, 9);
         check_product(g, floats[i], 160, 200, 45);
         check_product(g, floats[i], 164, 70, 150);
-        check_product(g, floats[i], 176, 70, 150); /* half of a group at the end */
-        check_product(g, floats[i], 80, 24, 45);
     }
     check_product(g, NUM_Q5_0, 704, 80, 3);
     check_product(g, NUM_Q8_0, 2112, 80, 1);
@@ -677,6 +675,10 @@ static void check_single_products(rig *g)
     check_product(g, NUM_Q4_0, 32, 1, 4);
     check_product(g, NUM_Q6_K, 256, 130, 200); /* long enough to be unpacked first */
     check_product(g, NUM_Q8_0, 96, 40, 193);
+    for (int i = 0; i < 3; i++) {
+        check_product(g, floats[i], 176, 70, 150); /* half of a group at the end */
+        check_product(g, floats[i], 80, 24, 45);
+    }
 }
 
 static void check_gated(rig *g)
