@@ -26,6 +26,7 @@
 #include "apps/server/api_stored.h"
 #include "apps/server/generate.h"
 #include "apps/server/info.h"
+#include "apps/server/openapi.h"
 #include "apps/server/page.h"
 
 /* The handlers of routes.c, which nobody calls here, and the writers of its errors. */
