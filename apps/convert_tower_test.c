@@ -22,7 +22,7 @@ typedef struct sample {
     "{\"model_type\":\"gemma4\"," TEXT_PART "\"vision_config\":{\"model_type\":\"gemma4_vision\"," \
     "\"attention_bias\":false,\"hidden_activation\":\"gelu_pytorch_tanh\","                        \
     "\"max_position_embeddings\":131072,\"patch_size\":4,\"pooling_kernel_size\":3,"               \
-    "\"position_embedding_size\":64,\"rms_norm_eps\":1e-06,\"rope_parameters\":{\"rope_theta\":"   \
+    "\"position_embedding_size\":128,\"rms_norm_eps\":1e-06,\"rope_parameters\":{\"rope_theta\":"   \
     "100.0,\"rope_type\":\"axial\"}," more "}}"
 
 static const sample samples[] = {

@@ -120,7 +120,7 @@ def refused(name, messages, tools, o):
     first = messages[0]["role"] == "system"
     calls = any(m["role"] == "tool" or "tool_calls" in m for m in messages)
     if name == "harmony":
-        return tools and not o["thinking"] and o["generate"] and not o["continue"]
+        return False
     if name == "gemma3":
         turns = [m["role"] for m in messages[first:]]
         return tools or calls or not turns or turns != (["user", "assistant"] * len(turns))[:len(turns)]
@@ -156,7 +156,7 @@ def render(template, name, messages, tools, o):
         return ""
     if o["continue"]:
         return text.split(SENTINEL)[0]
-    opens = name == "harmony" and o["generate"] and not o["thinking"]
+    opens = name == "harmony" and o["generate"] and not o["thinking"] and not tools
     return text + "<|channel|>final<|message|>" * opens
 
 
