@@ -34,8 +34,9 @@ static carat_status watch_plan(void *user, const carat_model *m, carat_error *e)
     return st;
 }
 
-/* Opens a file with its vision tower. One that was only found beside it, and that does not fit, is
- * left out with a line of the log: only where no weights have been loaded for nothing. */
+/* Opens a file with its vision tower. Where carat found the tower beside
+ * the model and it does not fit, the model opens without it and the log says so.
+ * A failure after the plan was accepted stays a failure: weights are not loaded twice. */
 static status open_seeing(const char *path, carat_model_options *o, carat_model **m, err *e)
 {
     char *found = NULL, line[1200];

@@ -312,7 +312,8 @@ static bool is_in_use(const media *x, const media_item *it)
 
 static void drop_item_rows(carat_model *m, media_item *it);
 
-/* Forgets the item that was used longest ago, of those that nothing uses. Under the lock. */
+/* Forgets the item that was used longest ago among the items that nothing uses. The caller holds the
+ * lock. */
 static void forget_oldest(carat_model *m)
 {
     media *x = m->media;

@@ -8,6 +8,7 @@
 #include "engine/media.h"
 #include "engine/round.h"
 #include "image/image_test_int.h"
+#include "tests/answers.h"
 #include "tests/fidelity_model.h"
 #include "tests/test.h"
 
@@ -215,28 +216,6 @@ TEST(media_axes_of_text_are_positions)
     end(&x);
 }
 
-typedef struct answer {
-    int32_t id[ANSWER], n;
-    bool done;
-    carat_status st;
-} answer;
-
-static bool keep(void *user, const carat_event *ev)
-{
-    answer *a = user;
-    if (ev->kind == CARAT_EV_TOKEN && a->n < ANSWER)
-        a->id[a->n++] = ev->id;
-    return true;
-}
-
-static void finish(void *user, carat_status st, const carat_error *e, const carat_timings *t)
-{
-    answer *a = user;
-    (void)e, (void)t;
-    a->done = true;
-    a->st = st;
-}
-
 /* The NextN layer embeds rows of pictures, and its keys are at the places of their tokens. */
 TEST(media_axes_of_drafts_are_those_of_transformers)
 {
@@ -292,7 +271,8 @@ TEST(media_axes_of_drafts)
     o.speculation.off = true;
     for (int i = 0; i < JOBS; i++) {
         carat_session *s = open_session(&x, 16);
-        CHECK_OK(carat_generate(s, x.ids + part[i].from, part[i].n, &o, keep, &want[i], NULL, &e),
+        CHECK_OK(carat_generate(s, x.ids + part[i].from, part[i].n, &o, answer_heard, &want[i],
+                                NULL, &e),
                  e);
         carat_session_close(s);
     }
@@ -311,22 +291,22 @@ TEST(media_axes_of_drafts)
         for (int i = 0; i < JOBS; i++) {
             carat_session *s;
             CHECK_OK(carat_session_open(x.m, &so, &s, &e), e);
-            CHECK_OK(
-                carat_generate(s, x.ids + part[i].from, part[i].n, &o, keep, &alone[i], NULL, &e),
-                e);
-            CHECK_MSG(!memcmp(alone[i].id, want[i].id, sizeof want[i].id),
+            CHECK_OK(carat_generate(s, x.ids + part[i].from, part[i].n, &o, answer_heard, &alone[i],
+                                    NULL, &e),
+                     e);
+            CHECK_MSG(!memcmp(alone[i].ids, want[i].ids, ANSWER * sizeof *want[i].ids),
                       "job %d, tree %d: drafts change the answer", i, tree);
             /* The same by drafts of which three are right. */
             static const int32_t right[] = {3};
             const carat_script script = {
-                .answer = want[i].id, .n_answer = ANSWER, .accept = right, .n_accept = 1};
+                .answer = want[i].ids, .n_answer = ANSWER, .accept = right, .n_accept = 1};
             carat_generate_options by_script = o;
             by_script.script = &script;
             alone[i].n = 0;
-            CHECK_OK(carat_generate(s, x.ids + part[i].from, part[i].n, &by_script, keep, &alone[i],
-                                    NULL, &e),
+            CHECK_OK(carat_generate(s, x.ids + part[i].from, part[i].n, &by_script, answer_heard,
+                                    &alone[i], NULL, &e),
                      e);
-            CHECK_MSG(!memcmp(alone[i].id, want[i].id, sizeof want[i].id),
+            CHECK_MSG(!memcmp(alone[i].ids, want[i].ids, ANSWER * sizeof *want[i].ids),
                       "job %d, tree %d: accepted drafts change the answer", i, tree);
             carat_session_close(s);
         }
@@ -335,17 +315,17 @@ TEST(media_axes_of_drafts)
             const carat_job j = {.ids = x.ids + part[i].from,
                                  .n = part[i].n,
                                  .opt = &o,
-                                 .fn = keep,
-                                 .done = finish,
+                                 .fn = answer_heard,
+                                 .done = answer_done,
                                  .user = &beside[i]};
             CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
         }
         while (carat_batch_step(b))
             ;
         for (int i = 0; i < JOBS; i++) {
-            CHECK(beside[i].done && !beside[i].st);
+            CHECK(beside[i].n_done && !beside[i].st);
             CHECK_EQ(beside[i].n, ANSWER);
-            CHECK_MSG(!memcmp(beside[i].id, want[i].id, sizeof want[i].id),
+            CHECK_MSG(!memcmp(beside[i].ids, want[i].ids, ANSWER * sizeof *want[i].ids),
                       "job %d, tree %d: others change the answer", i, tree);
         }
         carat_batch_close(b);

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "engine/media.h"
 #include "image/image_test_int.h"
+#include "tests/answers.h"
 #include "tests/fidelity_model.h"
 #include "tests/test.h"
 
@@ -167,29 +168,6 @@ TEST(media_blocks_are_never_cut)
     end(&x);
 }
 
-typedef struct answer {
-    int32_t id[ANSWER], n;
-    bool done;
-    carat_status st;
-} answer;
-
-static bool keep(void *user, const carat_event *ev)
-{
-    answer *a = user;
-    if (ev->kind == CARAT_EV_TOKEN && a->n < ANSWER)
-        a->id[a->n++] = ev->id;
-    return true;
-}
-
-static void finish(void *user, carat_status st, const carat_error *e, const carat_timings *t)
-{
-    answer *a = user;
-    (void)e;
-    (void)t;
-    a->done = true;
-    a->st = st;
-}
-
 /* Two prompts with pictures and one of text, which take turns in short chunks beside answers. */
 TEST(media_blocks_beside_other_slots)
 {
@@ -211,7 +189,8 @@ TEST(media_blocks_beside_other_slots)
     for (int i = 0; i < JOBS; i++) {
         carat_session *s;
         CHECK_OK(carat_session_open(x.m, &so, &s, &e), e);
-        CHECK_OK(carat_generate(s, x.ids + part[i].from, part[i].n, &o, keep, &alone[i], NULL, &e),
+        CHECK_OK(carat_generate(s, x.ids + part[i].from, part[i].n, &o, answer_heard, &alone[i],
+                                NULL, &e),
                  e);
         carat_session_close(s);
     }
@@ -221,17 +200,17 @@ TEST(media_blocks_beside_other_slots)
         const carat_job j = {.ids = x.ids + part[i].from,
                              .n = part[i].n,
                              .opt = &o,
-                             .fn = keep,
-                             .done = finish,
+                             .fn = answer_heard,
+                             .done = answer_done,
                              .user = &beside[i]};
         CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
     }
     while (carat_batch_step(b))
         ;
     for (int i = 0; i < JOBS; i++) {
-        CHECK(beside[i].done && !beside[i].st);
+        CHECK(beside[i].n_done && !beside[i].st);
         CHECK_EQ(alone[i].n, ANSWER);
-        CHECK(!memcmp(alone[i].id, beside[i].id, sizeof alone[i].id));
+        CHECK(!memcmp(alone[i].ids, beside[i].ids, ANSWER * sizeof *alone[i].ids));
     }
     carat_batch_close(b);
     end(&x);

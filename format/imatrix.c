@@ -229,6 +229,10 @@ status imatrix_write(const char *path, const imatrix_sums *x, uint64_t n,
                      const imatrix_source *from, err *e)
 {
     gguf_writer *w;
+    for (uint64_t i = 0; i < n; i++)
+        if (strlen(x[i].name) + sizeof ".in_sum2" - 1 > TENSOR_NAME_MAX)
+            return err_set(e, E_LIMIT, "tensor %s: the name is too long for an importance file",
+                           x[i].name);
     status st = gguf_create(&w, path, e);
     if (st)
         return st;
@@ -237,10 +241,10 @@ status imatrix_write(const char *path, const imatrix_sums *x, uint64_t n,
     gguf_put_u32(w, "imatrix.chunk_count", from->n_chunks);
     gguf_put_u32(w, "imatrix.chunk_size", from->chunk_size);
     for (uint64_t i = 0; i < n; i++) {
-        char name[TENSOR_NAME_MAX + 16];
-        snprintf(name, sizeof name, "%.*s.in_sum2", TENSOR_NAME_MAX, x[i].name);
+        char name[TENSOR_NAME_MAX + 1];
+        snprintf(name, sizeof name, "%s.in_sum2", x[i].name);
         gguf_put_tensor(w, name, NUM_F32, 2, (uint64_t[]){x[i].n_in, x[i].n_mat});
-        snprintf(name, sizeof name, "%.*s.counts", TENSOR_NAME_MAX, x[i].name);
+        snprintf(name, sizeof name, "%s.counts", x[i].name);
         gguf_put_tensor(w, name, NUM_F32, 2, (uint64_t[]){1, x[i].n_mat});
     }
     st = gguf_write_header(w, e);

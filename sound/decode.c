@@ -22,14 +22,23 @@ static const struct {
     int8_t format; /* -1: not read */
     const char *kind;
 } beginnings[] = {
-    {"WAVE", 8, 4, SOUND_WAV, NULL},       {"fLaC", 0, 4, SOUND_FLAC, NULL},
-    {"OggS", 0, 4, SOUND_OGG, NULL},       {"ID3", 0, 3, SOUND_MP3, NULL},
-    {"\xff\xfb", 0, 2, SOUND_MP3, NULL},   {"\xff\xfa", 0, 2, SOUND_MP3, NULL},
-    {"\xff\xf3", 0, 2, SOUND_MP3, NULL},   {"\xff\xf2", 0, 2, SOUND_MP3, NULL},
-    {"\xff\xf1", 0, 2, -1, "an AAC file"}, {"\xff\xf9", 0, 2, -1, "an AAC file"},
-    {"ftyp", 4, 4, -1, "an MP4 file"},     {"\x1a\x45\xdf\xa3", 0, 4, -1, "a WebM file"},
-    {"FORM", 0, 4, -1, "an AIFF file"},    {"caff", 0, 4, -1, "a CAF file"},
-    {"#!AMR", 0, 5, -1, "an AMR file"},    {"0&\xb2u", 0, 4, -1, "a WMA file"},
+    {"RIFF", 0, 4, SOUND_WAV, NULL},
+    {"RIFX", 0, 4, SOUND_WAV, NULL},
+    {"RF64", 0, 4, SOUND_WAV, NULL},
+    {"fLaC", 0, 4, SOUND_FLAC, NULL},
+    {"OggS", 0, 4, SOUND_OGG, NULL},
+    {"\xff\xfb", 0, 2, SOUND_MP3, NULL},
+    {"\xff\xfa", 0, 2, SOUND_MP3, NULL},
+    {"\xff\xf3", 0, 2, SOUND_MP3, NULL},
+    {"\xff\xf2", 0, 2, SOUND_MP3, NULL},
+    {"\xff\xf1", 0, 2, -1, "an AAC file"},
+    {"\xff\xf9", 0, 2, -1, "an AAC file"},
+    {"ftyp", 4, 4, -1, "an MP4 file"},
+    {"\x1a\x45\xdf\xa3", 0, 4, -1, "a WebM file"},
+    {"FORM", 0, 4, -1, "an AIFF file"},
+    {"caff", 0, 4, -1, "a CAF file"},
+    {"#!AMR", 0, 5, -1, "an AMR file"},
+    {"0&\xb2u", 0, 4, -1, "a WMA file"},
 };
 enum { N_BEGINNINGS = sizeof beginnings / sizeof *beginnings };
 
@@ -38,14 +47,38 @@ const char *sound_format_name(sound_format f)
     return names[f];
 }
 
-/* N_BEGINNINGS: none. */
+static bool has(const uint8_t *bytes, size_t n, size_t at, const char *what, size_t n_what)
+{
+    return at <= n && n - at >= n_what && !memcmp(bytes + at, what, n_what);
+}
+
+/* The bytes of the ID3v2 tags in front (id3.org, "ID3 tag version 2.4.0", 3.1). */
+static size_t tags_of(const uint8_t *bytes, size_t n)
+{
+    size_t at = 0;
+    while (has(bytes, n, at, "ID3", 3) && n - at >= 10) {
+        const uint8_t *s = bytes + at + 6; /* 7 bits a byte */
+        size_t size = (size_t)(s[0] & 127) << 21 | (size_t)(s[1] & 127) << 14 |
+                      (size_t)(s[2] & 127) << 7 | (s[3] & 127);
+        size += bytes[at + 5] & 16 ? 20 : 10; /* with the head, and a foot where it has one */
+        if (size > n - at)
+            return n;
+        at += size;
+    }
+    return at;
+}
+
+/* N_BEGINNINGS: none. libsndfile looks behind tags for any kind of file, so this does too. */
 static size_t beginning_of(const uint8_t *bytes, size_t n)
 {
-    size_t i = 0;
+    size_t tags = tags_of(bytes, n), i = 0;
+    bytes += tags;
+    n -= tags;
     while (i < N_BEGINNINGS &&
-           (n < (size_t)beginnings[i].at + beginnings[i].n ||
-            memcmp(bytes + beginnings[i].at, beginnings[i].bytes, beginnings[i].n)))
+           !has(bytes, n, beginnings[i].at, beginnings[i].bytes, beginnings[i].n))
         i++;
+    if (i < N_BEGINNINGS && beginnings[i].format == SOUND_WAV && !has(bytes, n, 8, "WAVE", 4))
+        return N_BEGINNINGS; /* pictures and films begin with RIFF, too */
     return i;
 }
 

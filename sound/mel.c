@@ -127,6 +127,8 @@ void mel_rows(float *out, const float *x, int64_t n)
 {
     int64_t rows = mel_length(n);
     pthread_once(&filled, fill_table);
-    for (int64_t r = 0; r < rows; r += 2, out += 2 * MEL_BINS)
-        mel_pair(out, r + 1 < rows ? out + MEL_BINS : NULL, x, r * MEL_HOP);
+    for (int64_t r = 0; r < rows; r += 2) {
+        float *to = out + r * MEL_BINS;
+        mel_pair(to, r + 1 < rows ? to + MEL_BINS : NULL, x, r * MEL_HOP);
+    }
 }

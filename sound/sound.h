@@ -6,7 +6,8 @@
  * samples, and is linked with no codec.
  *
  * A file may be hostile. Lengths are checked before memory is taken and again while samples come,
- * because compressed silence has any length. Any thread may call; nothing is shared.
+ * because compressed silence has any length. Any thread may call. libsndfile notes why an opening failed in a global, which
+ * is not read here.
  */
 #ifndef SOUND_SOUND_H
 #define SOUND_SOUND_H
@@ -46,8 +47,8 @@ bool sound_is_one(const void *bytes, size_t n_bytes);
 /* Checks the head of a file. name is for messages. E_UNSUPPORTED: another kind of file; E_LIMIT;
  * E_FORMAT: a damaged file, or a coding that is not read. */
 status sound_head_read(sound_head *h, const void *bytes, size_t n_bytes, const char *name, err *e);
-/* The sound of a file: the mean of its channels, at SOUND_RATE. E_FORMAT too where the file ends
- * early or holds what is no number. On failure *out is as it was. */
+/* The sound of a file: the mean of its channels, at SOUND_RATE. E_FORMAT too where a WAV file (RIFF) or a
+ * FLAC file ends early, or a sample is no number; other files that are cut give what is there. On failure *out is as it was. */
 status sound_decode(sound *out, const void *bytes, size_t n_bytes, const char *name, err *e);
 void sound_free(sound *s); /* safe on a zeroed or freed one */
 

@@ -121,6 +121,21 @@ TEST(sound_that_is_refused_is_named)
     CHECK(strstr(refusal("bad-flac-long", E_LIMIT), "at most 3600 seconds"));
     CHECK(strstr(refusal("bad-webm", E_UNSUPPORTED), "a WebM file"));
     CHECK(strstr(refusal("bad-text", E_UNSUPPORTED), "no sound"));
+    /* libsndfile would read these as AU, AIFF and FLAC; a tag longer than its file. */
+    static const struct {
+        const char *bytes;
+        size_t n;
+        bool is_one;
+    } begin[] = {{".snd\0\0\0\30WAVE\0\0\0\3\0\0\0\1", 20, false},
+                 {"riff\0\0\0\0WAVE", 12, false},
+                 {"RIFF\0\0\0\0WEBP", 12, false},
+                 {"ID3\4\0\0\0\0\0\2..FORM\0\0\0\4AIFF", 24, false},
+                 {"ID3\4\0\0\0\0\0\2..fLaC", 16, true},
+                 {"ID3\4\0\20\0\0\0\1.3DI.......\xff\xfb", 23, true},
+                 {"ID3\4\0\0\177\177\177\177\xff\xfb", 12, false},
+                 {"ID3\4\0\0\0\0\0\0", 10, false}};
+    for (size_t i = 0; i < sizeof begin / sizeof *begin; i++)
+        CHECK_MSG(sound_is_one(begin[i].bytes, begin[i].n) == begin[i].is_one, "row %zu", i);
     CHECK_STATUS(sound_head_read(&h, "", 0, "a.wav", &e), E_UNSUPPORTED);
     CHECK(strstr(e.text, "an empty file"));
 }

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Of the files of all lists, and of those that are being read. */
+/* Bytes of the files that all lists hold and that are being read. */
 static atomic_llong all_bytes;
 
 static status take_room(size_t n, const char *name, err *e)

@@ -12,7 +12,7 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t last, begun; /* numbers of pictures */
-    uint64_t bytes;       /* of those that are being decoded */
+    uint64_t bytes;       /* that the pictures take which are being decoded */
 } decoding = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static void decoding_begin(uint64_t bytes)

@@ -225,20 +225,12 @@ static const struct {
     {"/lora-adapters", "carat has no adapters: merge them into the model's file"},
     {"/v1/load_lora_adapter", "carat has no adapters: merge them into the model's file"},
     {"/v1/unload_lora_adapter", "carat has no adapters: merge them into the model's file"},
-#define RERANK "carat runs no reranking models; /v1/embeddings has vectors of texts"
-    {"/rerank", RERANK},
-    {"/reranking", RERANK},
-    {"/v1/rerank", RERANK},
-    {"/v2/rerank", RERANK},
-    {"/v1/reranking", RERANK},
-#define SCORE                                                                                      \
-    "carat runs no models that score or classify texts; /v1/completions with echo and "            \
-    "logprobs scores their tokens"
-    {"/score", SCORE},
-    {"/v1/score", SCORE},
-    {"/classify", SCORE},
-    {"/pooling", SCORE},
-    {"/v1/moderations", SCORE},
+#define CLASSES                                                                                    \
+    "carat runs no models that classify texts; /v1/score has scores of a reranker, and "           \
+    "/v1/completions with echo and logprobs scores of tokens"
+    {"/classify", CLASSES},
+    {"/pooling", CLASSES},
+    {"/v1/moderations", CLASSES},
     {"/v1/chat/completions/control",
      "a running answer cannot be steered: end the connection to stop "
      "it, or limit its thought in the request"},
