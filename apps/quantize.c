@@ -183,7 +183,7 @@ static bool has_no_inputs(const gguf *g, const tensor *t)
     }
     bool keys =
         name_ends_with(t->name, "attn_k.weight") || name_ends_with(t->name, "attn_v.weight");
-    return il < n[0] && (il >= n[0] - n[1] || (keys && il >= n[0] - n[2]));
+    return il < n[0] && (n[0] - il <= n[1] || (keys && n[0] - il <= n[2]));
 }
 
 /* Finds the importance of all matrices. A file that changes nothing is refused. */

@@ -70,12 +70,35 @@ static status drop_until_fits(chat *c, int stay, int *n, err *e)
     return OK;
 }
 
-/* Ends a change of the messages that were `before`: a change that failed is undone. */
-static status keep_or_restore(chat *c, json_t *before, status st)
+/* What a change of the conversation may undo: its messages, and the pictures of the next one. */
+typedef struct undo {
+    json_t *messages;
+    int32_t next[PICTURES_MAX], n_next;
+} undo;
+
+static status undo_begin(undo *u, const chat *c, err *e)
 {
-    json_t *gone = st && before ? c->messages : before;
-    if (st && before)
-        c->messages = before;
+    u->messages = json_copy(c->messages);
+    u->n_next = c->n_next;
+    memcpy(u->next, c->next, sizeof u->next);
+    return u->messages ? OK : err_memory(e, "the conversation", 256);
+}
+
+static void give_next(const undo *u, chat *c)
+{
+    c->n_next = u->n_next;
+    memcpy(c->next, u->next, sizeof u->next);
+}
+
+/* Ends a change: one that failed is undone. */
+static status undo_end(undo *u, chat *c, status st)
+{
+    json_t *gone = u->messages;
+    if (st && gone) {
+        gone = c->messages;
+        c->messages = u->messages;
+        give_next(u, c);
+    }
     json_decref(gone);
     return st;
 }
@@ -96,9 +119,10 @@ static void go_on(chat *c, slash_result *r)
 
 status chat_drop_turns(chat *c, int64_t wanted, slash_result *r, err *e)
 {
-    json_t *before = json_copy(c->messages);
+    undo before;
     int n = 0;
-    status st = before ? take_waiting(c, e) : err_memory(e, "the conversation", 256);
+    status st = undo_begin(&before, c, e);
+    st = st ? st : take_waiting(c, e);
     if (!st && !json_array_size(c->messages))
         st = err_set(e, E_ARG, "there is nothing to drop");
     while (!st && n < wanted && drop_turn(c))
@@ -107,7 +131,7 @@ status chat_drop_turns(chat *c, int64_t wanted, slash_result *r, err *e)
         st = drop_until_fits(c, 1, &n, e);
     if (!st && !n)
         st = err_set(e, E_ARG, "there is room: /drop N drops the oldest N turns all the same");
-    if ((st = keep_or_restore(c, before, st)))
+    if ((st = undo_end(&before, c, st)))
         return st;
     term_note("%d of the oldest %s dropped; carat history has the whole conversation", n,
               n == 1 ? "turns is" : "turns are");
@@ -117,14 +141,15 @@ status chat_drop_turns(chat *c, int64_t wanted, slash_result *r, err *e)
 
 status chat_summarise(chat *c, slash_result *r, err *e)
 {
-    json_t *before = json_copy(c->messages);
+    undo before;
     str text = {0};
     bool keeps = c->keep;
     int n = 0;
-    status st = before ? OK : err_memory(e, "the conversation", 256);
+    status st = undo_begin(&before, c, e);
     if (!st && !json_array_size(c->messages))
         st = err_set(e, E_ARG, "there is nothing to summarise");
-    c->keep = false; /* the request for a summary is no part of the conversation */
+    c->keep = false; /* the request for a summary is no part of the conversation, */
+    c->n_next = 0;   /* and has no pictures of the message that waits */
     st = st ? st : chat_add_user(c, ask_summary, sizeof ask_summary - 1, e);
     st = st ? st : drop_until_fits(c, 2, &n, e); /* a turn, and the request for its summary */
     if (!st && n)
@@ -144,10 +169,11 @@ status chat_summarise(chat *c, slash_result *r, err *e)
         json_t *reply = json_pack("{s:s, s:s}", "role", "assistant", "content", after_summary);
         if (json_array_append_new(c->messages, reply) && !st)
             st = err_memory(e, "a summary", sizeof after_summary);
+        give_next(&before, c);
         st = st ? st : take_waiting(c, e);
     }
     str_free(&text);
-    if ((st = keep_or_restore(c, before, st)))
+    if ((st = undo_end(&before, c, st)))
         return st;
     term_note("the conversation begins anew with this summary; /show and carat history have both");
     go_on(c, r);

@@ -13,6 +13,7 @@
 #include "base/show.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -20,11 +21,15 @@
 
 /* ---- The list ------------------------------------------------------------------------------ */
 
-/* The number of a part that is a picture; -1: it is none. */
+/* The number of a part that is a picture; -1: it is none. Parts of a loaded conversation that are
+ * no pictures stay as they are, whatever members they have. */
 static int32_t number_of(const json_t *part)
 {
+    const char *type = json_string_value(json_object_get(part, "type"));
     const json_t *n = json_object_get(part, "number");
-    return json_is_integer(n) ? (int32_t)json_integer_value(n) : -1;
+    json_int_t number = json_is_integer(n) ? json_integer_value(n) : -1;
+    return type && !strcmp(type, "image") && number >= 0 && number < PICTURES_MAX ? (int32_t)number
+                                                                                  : -1;
 }
 
 static void mark_used(const json_t *messages, bool *used)
@@ -118,7 +123,7 @@ static void tell_picture(const chat *c, int32_t k, int32_t n_tokens)
 
 status chat_take_pictures(chat *c, pictures *from, err *e)
 {
-    int32_t n_tokens[PICTURES_MAX], before = c->n_next;
+    int32_t n_tokens[PICTURES_MAX + 1], before = c->n_next; /* one more, before it is refused */
     status st = OK;
     if (c->pictures.n + from->n > PICTURES_MAX)
         sweep(c);
@@ -192,14 +197,19 @@ static bool begins_path(const char *s)
            !strncasecmp(s, "file://", 7);
 }
 
+#define BEFORE_WORD " \t\n(" /* what a path may follow */
+
 /* Is there such a file? *path gets its name. */
 static bool exists(const char *s, size_t n, bool quoted, str *path)
 {
     struct stat sb;
     str_cut(path, 0);
     put_path(path, s, n, quoted);
-    return !path->bad && !memchr(str_text(path), 0, path->n) && !stat(str_text(path), &sb);
+    return !path->bad && !memchr(str_text(path), 0, path->n) && !stat(str_text(path), &sb) &&
+           S_ISREG(sb.st_mode);
 }
+
+enum { ENDS_MAX = 8 }; /* ends of a name with blanks that are tried: each asks the file system */
 
 /* The length of the path to a picture that text begins with; 0: there is none. *path: its name,
  * also where *missing says that no file has it. A name without quotes may have blanks, so it ends
@@ -222,9 +232,12 @@ static size_t find_path(const char *text, str *path, bool *missing)
     while (from[word] && !strchr(" \t\n", from[word]))
         word += from[word] == '\\' && from[word + 1] ? 2 : 1;
     size_t first = 0;
-    for (size_t n = 1; from[n - 1] && from[n - 1] != '\n'; n++) {
+    int tries = 0;
+    for (size_t n = 1; n < PATH_MAX && from[n - 1] && from[n - 1] != '\n'; n++) {
         if (!is_picture_name(from, n) || !ends_name(from + n))
             continue;
+        if (tries++ == ENDS_MAX)
+            break;
         if (exists(from, n, false, path))
             return n;
         if (n <= word)
@@ -247,8 +260,8 @@ bool chat_begins_with_picture(const char *text)
 
 bool has_picture_path(const char *text)
 {
-    for (const char *at = text; at; at = strpbrk(at, " \t\n")) {
-        at += strspn(at, " \t\n");
+    for (const char *at = text; at; at = strpbrk(at, BEFORE_WORD)) {
+        at += strspn(at, BEFORE_WORD);
         if (chat_begins_with_picture(at))
             return true;
     }
@@ -281,7 +294,7 @@ status chat_take_paths(chat *c, const char *text, str *out, err *e)
             str_printf(out, "picture %d", c->pictures.n + found.n);
             at += n;
         }
-        word = strchr(" \t\n(", *at) != NULL;
+        word = strchr(BEFORE_WORD, *at) != NULL;
         if (*at && !st)
             str_putc(out, *at++);
     }
@@ -306,7 +319,7 @@ json_t *chat_user_content(chat *c, const char *text, size_t n)
     for (int i = 0; i < c->n_next; i++)
         ok &= !json_array_append_new(
             parts, json_pack("{s:s, s:i, s:s}", "type", "image", "number", (int)c->next[i], "name",
-                             base_name_of(c->pictures.at[c->next[i]].name)));
+                             SHOWN(base_name_of(c->pictures.at[c->next[i]].name))));
     if (n)
         ok &= !json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", words));
     json_decref(words);
@@ -414,7 +427,8 @@ static bool is_picture_part(const json_t *part)
 {
     const char *type = json_string_value(json_object_get(part, "type"));
     return type ? !strcmp(type, "image_url") || !strcmp(type, "image")
-                : json_object_get(part, "image_url") != NULL;
+                : !json_object_get(part, "text") &&
+                      (json_object_get(part, "image_url") || json_object_get(part, "image"));
 }
 
 status chat_load_message(const chat *c, json_t *m, pictures *to, const char *what, json_t **out,
@@ -441,7 +455,7 @@ status chat_load_message(const chat *c, json_t *m, pictures *to, const char *wha
             break;
         ok &= !json_array_append_new(parts, json_pack("{s:s, s:i, s:s}", "type", "image", "number",
                                                       (int)(to->n - 1), "name",
-                                                      base_name_of(to->at[to->n - 1].name)));
+                                                      SHOWN(base_name_of(to->at[to->n - 1].name))));
     }
     if (!st && (!ok || json_object_set(*out, "content", parts)))
         st = err_memory(e, "the conversation", 256);

@@ -195,6 +195,35 @@ TEST(cli_run_refuses_pictures_in_words)
     snprintf(words, sizeof words, "is %s red?", picture);
     run(0, "sees no pictures: ", ARGS(RUN, "--mmproj", "none", words));
     run(1, "--image-tokens 7: expected", ARGS("run", "-m", text, "--image-tokens", "7", "a"));
+    many[13 + 2 * 16] = words; /* the 17th is in the words */
+    many[13 + 2 * 16 + 1] = NULL;
+    run(1, "more than 16 pictures", many);
+    snprintf(words, sizeof words, "is (%s) red?", picture);
+    run(0, "[picture 1: b.png", ARGS(RUN, words));
+    snprintf(words, sizeof words, "is %s/ red?", place);
+    run(0, "[prompt ", ARGS(RUN, words));
+}
+
+/* Whatever members the parts of a saved conversation have. */
+TEST(cli_run_takes_no_numbers_of_pictures_from_files)
+{
+    static const struct {
+        const char *part, *says;
+        int code;
+    } rows[] = {
+        {"{\"type\":\"text\",\"text\":\"x\",\"number\":100000000}", "the number of an image", 1},
+        {"{\"type\":\"text\",\"text\":\"x\",\"number\":4294967297}", "the number of an image", 1},
+        {"{\"text\":\"x\",\"image\":\"y\",\"number\":3}", "[prompt ", 0},
+        {"{\"image\":\"x\",\"number\":60000}", "a picture without its data", 1},
+        {"{\"type\":\"image\",\"number\":60000}", "a picture without its data", 1}};
+    const char *text = write_seeing(), *file = test_temp("talk.json");
+    err e = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char talk[300];
+        int n = snprintf(talk, sizeof talk, "[{\"role\":\"user\",\"content\":[%s]}]", rows[i].part);
+        CHECK_OK(file_replace(file, false, talk, (size_t)n, &e), e);
+        run(rows[i].code, rows[i].says, ARGS(RUN, "--messages", file, "and ./this.png?"));
+    }
 }
 
 /* A conversation with pictures is saved whole: it goes on where their files are gone. */

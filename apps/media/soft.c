@@ -93,7 +93,10 @@ status pictures_place(pictures *l, carat_model *m, carat_media **media, picture_
         return err_set(e, E_LIMIT, "a prompt with %d pictures; at most %d are seen", at.n,
                        PICTURES_MAX);
     for (int32_t i = 0; i < at.n; i++) {
-        int32_t k = *bad = at.number[i];
+        int32_t k = at.number[i];
+        if (k < 0 || k >= l->n)
+            return err_set(e, E_ARG, "a message names a picture that is not there");
+        *bad = k;
         status st = media[k] ? OK : open_picture(&l->at[k], m, l->keep, &media[k], e);
         if (st)
             return st;

@@ -3,10 +3,11 @@
  * A field that would change the answer works, or the request is refused with a 400 that names the
  * field. No such field is ignored.
  *
- *     READ       a parser reads it: api_*.c, fields.c, sampling.c, forms.c, tools.c. The kind is
- * for /openapi.json; openapi_test.c compares it with the parser HARMLESS   accepted without effect:
- * about billing, storage, caching or scheduling ONLY       accepted with values that change
- * nothing, refused with any other
+ *     READ       a parser reads it: api_*.c, fields.c, sampling.c, forms.c, tools.c
+ *     HARMLESS   accepted without effect: about billing, storage, caching or scheduling
+ *     ONLY       accepted with values that change nothing, refused with any other
+ *
+ * /openapi.json tells the kind of a field that is read; openapi_test.c compares it with the parser.
  *
  * A field that is not in the table is refused, as by OpenAI's and Anthropic's servers, unless its
  * value is empty: null, "", [] or {}. False and 0 are refused, too: "think": false asks for

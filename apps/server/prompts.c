@@ -377,8 +377,8 @@ static bool expand(stream *st, prompt *q, problem *p)
 static void tell_unseen(stream *st)
 {
     request *rq = &st->rq;
-    if (!is_conversation(rq) || st->prompt->n_images == rq->pictures.n)
-        return;
+    if (!is_conversation(rq) || st->cut.n_messages || st->prompt->n_images == rq->pictures.n)
+        return; /* those of messages that were cut are told with these */
     leave_out(rq, "the prompt has %d of the request's %d pictures, by the model's chat template",
               st->prompt->n_images, rq->pictures.n);
     log_line(st->x->s, "%s: the prompt has %d of the request's %d pictures", st->x->id,
