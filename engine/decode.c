@@ -376,10 +376,11 @@ static status open_thought(generation *g, err *e)
             m->core.file.path);
     bool heads = t->place.a && t->place.a->heads;
     bool marks = t->place.call_open >= 0 && !t->place.a->begins_calls;
-    if ((g->opt.no_thoughts && !heads) || (g->opt.no_calls && !heads && !marks))
+    bool calls = g->opt.no_calls && !heads && !marks; /* cannot be kept away */
+    if (calls || (g->opt.no_thoughts && !heads))
         return err_set(e, E_UNSUPPORTED,
                        "%s: no token of its answers begins a %s, so none can be kept away",
-                       m->core.file.path, g->opt.no_calls ? "call" : "thought's message");
+                       m->core.file.path, calls ? "call" : "thought's message");
     return OK;
 }
 
@@ -641,7 +642,7 @@ carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
     }
     report_prefilled(&r);
     if (st == E_CANCELLED) {
-        session_take_cancel(s); /* where the tower of a picture was interrupted */
+        session_take_cancel(s); /* one that came meanwhile is of this call */
         generation_stop(g, CARAT_FINISH_CANCELLED);
         st = OK;
     } else if (!st) {

@@ -119,7 +119,6 @@ typedef struct known_rows {
     int64_t n;
 } known_rows;
 
-/* One sequence of tokens with its keys and values. */
 /* Where a timeline's first n tokens end on the axes of M-RoPE. A token of text is at `next` on all
  * three. A picture's are at the same time, its rows and columns count from there, and text goes on
  * behind its longer side. It follows from the ids; kept so that no pass reads them all. */
@@ -129,6 +128,7 @@ typedef struct axes_place {
     int32_t start; /* of the picture that the last token is of */
 } axes_place;
 
+/* One sequence of tokens with its keys and values. */
 typedef struct timeline {
     carat_model *m;
     kv_cache kv;
@@ -164,14 +164,16 @@ typedef struct workspace {
         void *at; /* memory of the side's device */
         size_t n_bytes;
     } scratch[PASS_SIDES_MAX];
-    mat y;                 /* the result of the last pass, in scratch: logits, or hidden rows */
-    bool fresh;            /* as pass.fresh, of the last pass */
-    float *logits;         /* [n_vocab]: of the row that was read last */
-    candidate *candidates; /* [answer_rows][CANDIDATES_MAX] */
-    int32_t *n_candidates; /* [as many rows as a pass may have logits of, or more] */
-    soft_run *soft;        /* [rows of a pass], of its pictures; NULL: the model sees none */
-    row_axes *axes;        /* [rows of a pass]; NULL: the layout has no axes */
-    float *raw;            /* [n_vocab] before the sampler's changes, for logprobs */
+    mat y;                    /* the result of the last pass, in scratch: logits, or hidden rows */
+    bool fresh;               /* as pass.fresh, of the last pass */
+    float *logits;            /* [n_vocab]: of the row that was read last */
+    candidate *candidates;    /* [answer_rows][CANDIDATES_MAX] */
+    int32_t *n_candidates;    /* [as many rows as a pass may have logits of, or more] */
+    soft_run *soft;           /* [rows of a pass], of its pictures; NULL: the model sees none */
+    struct media_item **held; /* [rows of a pass]: the pictures of soft, until the next pass */
+    int32_t n_held;
+    row_axes *axes; /* [rows of a pass]; NULL: the layout has no axes */
+    float *raw;     /* [n_vocab] before the sampler's changes, for logprobs */
     sampler sampler;
     int32_t hidden_rows; /* embed.c: most rows of a hidden pass; 0: not planned yet */
     /* score.c: most rows of one that are scored, and of one product of the head; 0: not planned. */

@@ -12,11 +12,10 @@ typedef struct media_item {
     char key[SHA256_TEXT];
     int32_t first; /* its ids: first, first - 1, ... of grid.n_tokens */
     image_grid grid;
-    int32_t n_users; /* carat_media, and a tower at work */
+    int32_t n_users; /* carat_media, a tower at work, and passes that read its rows */
     float *patches;  /* while there are users and no rows */
     float *rows;     /* [n_tokens][n_embd] */
     uint64_t used;   /* when, by media.clock */
-    uint64_t pass;   /* the last one that asked for rows */
     int32_t span;    /* its number */
     struct media_item *next, *next_known;
 } media_item;
@@ -46,7 +45,7 @@ struct media {
     media_item *known;   /* all items */
     int32_t n_known, n_known_max;
     _Atomic int64_t n_ids;           /* of all items: the ids are -1 .. -n_ids */
-    uint64_t clock, pass;            /* of uses; of passes */
+    uint64_t clock;                  /* of uses */
     uint64_t row_bytes, patch_bytes; /* of all items */
     uint64_t most;                   /* of both together */
 };
@@ -139,7 +138,6 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     atomic_init(&x->n_ids, 0);
     x->most = MEDIA_MOST_BYTES;
     x->n_known_max = MEDIA_ITEMS;
-    x->pass = 1;
     x->bucket = mem_calloc(BUCKETS, sizeof(media_item *));
     if (!x->bucket)
         return err_memory(e, "pictures", BUCKETS * sizeof(media_item *));
@@ -305,21 +303,16 @@ static media_item **bucket_of(const media *x, const char *key)
     return &x->bucket[h % BUCKETS];
 }
 
-static bool is_in_use(const media *x, const media_item *it)
-{
-    return it->n_users || it->pass == x->pass;
-}
-
 static void drop_item_rows(carat_model *m, media_item *it);
 
-/* Forgets the item that was used longest ago among the items that nothing uses. The caller holds the
- * lock. */
+/* Forgets the item that was used longest ago among the items that nothing uses. The caller holds
+ * the lock. */
 static void forget_oldest(carat_model *m)
 {
     media *x = m->media;
     media_item **oldest = NULL, **at;
     for (at = &x->known; *at; at = &(*at)->next_known)
-        if (!is_in_use(x, *at) && (!oldest || (*at)->used < (*oldest)->used))
+        if (!(*at)->n_users && (!oldest || (*at)->used < (*oldest)->used))
             oldest = at;
     if (!oldest)
         return;
@@ -379,7 +372,26 @@ static status add_item(carat_model *m, const char *key, const image_grid *g, med
     return OK;
 }
 
-/* The item of key, new or known, with one more user. */
+/* What a picture takes before the tower or after it, whichever is more. */
+static size_t patches_bytes(const media *x, const image_grid *g)
+{
+    const vision *v = vision_of(&x->tower);
+    size_t before = (size_t)g->n_patches * 3 * (size_t)v->rule.patch * (size_t)v->rule.patch;
+    size_t after = (size_t)g->n_tokens * (size_t)v->n_out;
+    return (before > after ? before : after) * sizeof(float);
+}
+
+static status no_room(const media *x, size_t n, err *e)
+{
+    return err_set(e, E_MEMORY,
+                   "the pictures of the prompts at work take %.0f MiB of %d: no room for one of "
+                   "%.0f MiB until some are answered",
+                   (double)(x->patch_bytes + x->row_bytes) * 0x1p-20, MEDIA_MOST_BYTES >> 20,
+                   (double)n * 0x1p-20);
+}
+
+/* The item of key, new or known, with one more user. A new picture that has no room beside the
+ * others takes no ids, and nothing is forgotten for it. */
 static status use_item(carat_model *m, const char *key, const image_grid *g, media_item **out,
                        bool *has_pixels, err *e)
 {
@@ -389,7 +401,9 @@ static status use_item(carat_model *m, const char *key, const image_grid *g, med
     media_item *it = *bucket_of(x, key);
     while (it && memcmp(it->key, key, sizeof it->key) != 0)
         it = it->next;
-    if (!it)
+    if (!it && x->patch_bytes + patches_bytes(x, g) > x->most)
+        st = no_room(x, patches_bytes(x, g), e);
+    else if (!it)
         st = add_item(m, key, g, &it, e);
     if (!st) {
         it->n_users++;
@@ -399,15 +413,6 @@ static status use_item(carat_model *m, const char *key, const image_grid *g, med
     }
     pthread_mutex_unlock(&x->lock);
     return st;
-}
-
-/* What a picture takes before the tower or after it, whichever is more. */
-static size_t patches_bytes(const media *x, const image_grid *g)
-{
-    const vision *v = vision_of(&x->tower);
-    size_t before = (size_t)g->n_patches * 3 * (size_t)v->rule.patch * (size_t)v->rule.patch;
-    size_t after = (size_t)g->n_tokens * (size_t)v->n_out;
-    return (before > after ? before : after) * sizeof(float);
 }
 
 /* Under the lock. */
@@ -440,7 +445,7 @@ static void drop_item_rows(carat_model *m, media_item *it)
     it->rows = NULL;
 }
 
-/* Drops rows of pictures without a carat_media, of which this pass reads none, until all rows have
+/* Drops rows of pictures that nothing uses, until all rows have
  * at most that many bytes. Under the lock. */
 static void drop_rows(carat_model *m, uint64_t most)
 {
@@ -448,7 +453,7 @@ static void drop_rows(carat_model *m, uint64_t most)
     while (x->row_bytes > most) {
         media_item *oldest = NULL;
         for (media_item *it = x->known; it; it = it->next_known)
-            if (it->rows && !is_in_use(x, it) && (!oldest || it->used < oldest->used))
+            if (it->rows && !it->n_users && (!oldest || it->used < oldest->used))
                 oldest = it;
         if (!oldest)
             return;
@@ -550,13 +555,10 @@ row_axes media_place(const carat_model *m, axes_place *p, int32_t before, int32_
 
 /* ---- Rows ---------------------------------------------------------------------------------- */
 
-void media_begin_pass(carat_model *m)
+void media_leave(carat_model *m, media_item **held, int32_t *n)
 {
-    if (!m->media)
-        return;
-    pthread_mutex_lock(&m->media->lock);
-    m->media->pass++;
-    pthread_mutex_unlock(&m->media->lock);
+    for (; *n > 0; --*n)
+        leave_item(m->media, held[*n - 1]);
 }
 
 /* The tower's pass. The item has a user and patches; only this thread makes rows. */
@@ -581,7 +583,8 @@ static status make_rows(carat_model *m, media_item *it, err *e)
     return OK;
 }
 
-status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, err *e)
+status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, media_item **held,
+                  err *e)
 {
     media *x = m->media;
     status st = OK;
@@ -592,7 +595,6 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
     bool has_rows = it && it->rows, has_patches = it && it->patches;
     if (it) {
         it->used = ++x->clock;
-        it->pass = x->pass;
         it->n_users++;
     }
     pthread_mutex_unlock(&x->lock);
@@ -607,8 +609,10 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
         for (run->n = 1; run->n < n && run->n < most && ids[run->n] == ids[0] - run->n;)
             run->n++;
     }
-    if (it)
+    if (st && it)
         leave_item(x, it);
+    if (!st)
+        *held = it;
     return st;
 }
 
@@ -680,11 +684,7 @@ static status give_patches(carat_model *m, media_item *it, float **patches, err 
         if (x->patch_bytes + n <= x->most)
             drop_rows(m, x->most - x->patch_bytes - n);
         if (x->patch_bytes + x->row_bytes + n > x->most)
-            st = err_set(e, E_MEMORY,
-                         "the pictures of the prompts at work take %.0f MiB of %d: no room for one "
-                         "of %.0f MiB until some are answered",
-                         (double)(x->patch_bytes + x->row_bytes) * 0x1p-20, MEDIA_MOST_BYTES >> 20,
-                         (double)n * 0x1p-20);
+            st = no_room(x, n, e);
         else {
             it->patches = *patches;
             *patches = NULL;

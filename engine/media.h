@@ -5,9 +5,10 @@
  * pixels and the size that they are computed in. So comparing ids compares pictures, and whatever
  * compares ids (prefixes, checkpoints, batches, lookup) needs to know nothing of pictures.
  *
- * What an id says of its picture's shape is kept as long as the model, 16 bytes a picture: timelines,
- * checkpoints and snapshots may have the id. All else of a picture that nothing uses any more is
- * forgotten when MEDIA_ITEMS are known; seen again it gets other ids, and so is computed again.
+ * What an id says of its picture's shape is kept as long as the model, 16 bytes a picture:
+ * timelines, checkpoints and snapshots may have the id. All else of a picture that nothing uses any
+ * more is forgotten when MEDIA_ITEMS are known; seen again it gets other ids, and so is computed
+ * again.
  *
  * The rows of a picture are computed when a pass first needs them, on the thread that runs passes.
  * They stay as long as a carat_media of the picture lives. Those of others are dropped, the ones
@@ -63,13 +64,14 @@ int32_t media_rows_max(const carat_model *m);
 /* The next token's place on the axes of M-RoPE, which moves *p on. before: the id before it. */
 row_axes media_place(const carat_model *m, axes_place *p, int32_t before, int32_t id);
 
-/* Under the lock of passes, before the rows of a pass are asked for: what it asks for stays until
- * the next such call. */
-void media_begin_pass(carat_model *m);
+typedef struct media_item media_item;
+/* Ends the uses of *n pictures whose rows a pass has read; *n becomes 0. Any thread. */
+void media_leave(carat_model *m, media_item **held, int32_t *n);
 /* The rows of ids[0 .. run->n), which are the first ones of ids[0 .. n) that follow each other in
- * one picture. Sets run->at and run->n. E_ARG: the rows were dropped, and no carat_media has the
- * picture. */
-status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, err *e);
+ * one picture. Sets run->at, run->n and *held, the picture, whose rows stay until media_leave.
+ * Under the lock of passes. E_ARG: the rows were dropped, and no carat_media has the picture. */
+status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, media_item **held,
+                  err *e);
 
 /* For tests: another MEDIA_MOST_BYTES, another MEDIA_ITEMS, before any picture. */
 void media_limit(carat_model *m, uint64_t most, int32_t n_items);

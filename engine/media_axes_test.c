@@ -37,13 +37,15 @@ static int32_t first_of(int i)
 static void set_rows(fixture *x, int i)
 {
     soft_run run;
+    media_item *held;
+    int32_t n_held = 1;
     err e = {0};
     int32_t n = carat_media_n(x->picture[i]);
-    media_begin_pass(x->m);
-    CHECK_OK(media_rows(x->m, x->ids + first_of(i), n, &run, &e), e);
+    CHECK_OK(media_rows(x->m, x->ids + first_of(i), n, &run, &held, &e), e);
     CHECK_EQ(run.n, n);
     fidelity_draw((float *)(uintptr_t)run.at, (uint64_t)n * (uint64_t)x->m->core.n_embd,
                   (uint64_t)(SEED + i), 0, 1);
+    media_leave(x->m, &held, &n_held);
 }
 
 static void begin(fixture *x, const char *name)

@@ -28,12 +28,14 @@ typedef struct fixture {
 static void set_rows(fixture *x, int i)
 {
     soft_run run;
+    media_item *held;
+    int32_t n_held = 1;
     err e = {0};
-    media_begin_pass(x->m);
-    CHECK_OK(media_rows(x->m, x->ids + (i ? SECOND : HEAD), SOFT, &run, &e), e);
+    CHECK_OK(media_rows(x->m, x->ids + (i ? SECOND : HEAD), SOFT, &run, &held, &e), e);
     CHECK_EQ(run.n, SOFT);
     fidelity_draw((float *)(uintptr_t)run.at, (uint64_t)SOFT * (uint64_t)x->m->core.n_embd,
                   (uint64_t)(SEED + i), 0, 2);
+    media_leave(x->m, &held, &n_held);
 }
 
 static void begin(fixture *x)

@@ -72,11 +72,13 @@ static void compare(int32_t least, int32_t most)
         CHECK_EQ(carat_media_n(x), n);
         for (int32_t k = 0; k < n; k++)
             ids[k] = carat_media_id(x) - k;
-        media_begin_pass(m);
-        CHECK_OK(media_rows(m, ids, n, &run, &e), e);
+        media_item *held;
+        int32_t n_held = 1;
+        CHECK_OK(media_rows(m, ids, n, &run, &held, &e), e);
         CHECK_EQ(run.n, n);
         double apart = distance(run.at, n, values);
         CHECK_MSG(apart <= 3e-5, "%s, budget %d: a value is %g apart", size, budget, apart);
+        media_leave(m, &held, &n_held);
         carat_media_free(x);
         image_free(&picture);
         n_cases++;

@@ -129,8 +129,9 @@ static carat_model *open_with_rows(const fixture *f, int i, char **bytes)
     gguf g = {0};
     err e = {0};
     soft_run run;
-    media_begin_pass(f->m);
-    CHECK_OK(media_rows(f->m, f->ids[i] + HEAD, MOST, &run, &e), e);
+    media_item *held;
+    int32_t n_held = 1;
+    CHECK_OK(media_rows(f->m, f->ids[i] + HEAD, MOST, &run, &held, &e), e);
     CHECK_EQ(run.n, f->n_soft);
     CHECK_OK(file_read_all(f->text, 64 << 20, bytes, &n_bytes, &e), e);
     CHECK_OK(gguf_open_bytes(&g, *bytes, n_bytes, "toy", &e), e);
@@ -143,6 +144,7 @@ static carat_model *open_with_rows(const fixture *f, int i, char **bytes)
         memcpy(row_of(&g, ple->name, SPARE + k), row_of(&g, ple->name, 0),
                ple->ne[0] * sizeof(float));
     }
+    media_leave(f->m, &held, &n_held);
     gguf_close(&g);
     CHECK_OK(carat_model_open_bytes(*bytes, n_bytes, "toy", &o, &m, &e), e);
     return m;
@@ -237,6 +239,7 @@ TEST(media_memory_is_bounded_and_given_back)
     carat_media *x[2] = {NULL, NULL}, *again;
     err e = {0};
     begin(&f);
+    int32_t next = carat_media_id(f.picture[1]) - carat_media_n(f.picture[1]);
     media_limit(f.m, 0, MEDIA_ITEMS);
     CHECK_STATUS(try_picture(f.m, 7, &x[0], &e), E_MEMORY);
     CHECK_MSG(!x[0] && strstr(e.text, "no room for one"), "%s", e.text);
@@ -252,6 +255,7 @@ TEST(media_memory_is_bounded_and_given_back)
         try_picture(f.m, 7, &x[0], &e);
     }
     CHECK(x[0]);
+    CHECK_EQ(carat_media_id(x[0]), next); /* refused pictures take no ids */
     for (int i = 0; i < 3; i++) {
         CHECK_STATUS(try_picture(f.m, 8, &x[1], &e), E_MEMORY);
         CHECK(!x[1]);
@@ -358,12 +362,16 @@ TEST(media_forgets_what_nothing_uses)
             carat_media_free(f.picture[0]);
         }
     }
-    CHECK_OK(carat_eval(other, f.ids[0], HEAD, NULL, NULL, &e),
-             e); /* rows of a pass stay until the next */
+    CHECK_OK(carat_eval(other, f.ids[0], HEAD, NULL, NULL, &e), e);
     for (int k = 0; k < 3; k++)
         carat_media_free(picture_of(f.m, 20 + k));
+    f.picture[0] = picture_of(f.m, 0); /* a session's rows stay until its own next pass */
+    CHECK_EQ(carat_media_id(f.picture[0]), first);
+    carat_media_free(f.picture[0]);
     CHECK_OK(carat_eval(s, f.ids[0], f.n, got, &reused, &e), e);
     CHECK(reused == f.n - 1 && !memcmp(got, want, n * sizeof *got));
+    for (int k = 0; k < 4; k++)
+        carat_media_free(picture_of(f.m, 30 + k));
     carat_reset(s);
     CHECK_STATUS(carat_eval(s, f.ids[0], f.n, got, NULL, &e), E_ARG);
     e = (err){0};

@@ -125,10 +125,11 @@ static status put_pictures(workspace *w, const pass_part *part, err *e)
                            "(--kv-pool, --kv-keep, --sparse flash)",
                            t->m->core.name);
         soft_run *run = &w->soft[st->n_soft];
-        bad = media_rows(t->m, at, part->rows.n - i, run, e);
+        bad = media_rows(t->m, at, part->rows.n - i, run, &w->held[st->n_soft], e);
         run->row0 = part->row0 + i;
         i += bad ? 0 : run->n;
         st->n_soft += !bad;
+        w->n_held = st->n_soft;
     }
     return bad;
 }
@@ -167,7 +168,7 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
     kv_batch_clear(&w->batch);
     w->batch.st.prompt = part[0].prompt;
     w->batch.st.soft = w->soft;
-    media_begin_pass(part[0].t->m);
+    media_leave(part[0].t->m, w->held, &w->n_held);
     for (int32_t i = 0; i < n_parts && !st; i++) {
         timeline *t = part[i].t;
         int32_t n_soft = w->batch.st.n_soft;

@@ -32,7 +32,8 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const se
             goto out;
         }
     }
-    if (m->media && !(w->soft = mem_calloc((size_t)l->rows_max, sizeof *w->soft))) {
+    if (m->media && (!(w->soft = mem_calloc((size_t)l->rows_max, sizeof *w->soft)) ||
+                     !(w->held = mem_calloc((size_t)l->rows_max, sizeof *w->held)))) {
         st = err_memory(e, "a session", (size_t)l->rows_max * sizeof *w->soft);
         goto out;
     }
@@ -54,7 +55,9 @@ out:
 
 void workspace_close(workspace *w, carat_model *m)
 {
+    media_leave(m, w->held, &w->n_held);
     mem_free(w->axes);
+    mem_free(w->held);
     mem_free(w->soft);
     mem_free(w->n_candidates);
     mem_free(w->candidates);

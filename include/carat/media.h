@@ -26,7 +26,10 @@ extern "C" {
 /* One picture as a model's soft tokens. Must be freed before its model is closed. */
 typedef struct carat_media carat_media;
 
-enum { CARAT_IMAGE_NATIVE = -1 }; /* the picture's own size, within the model's limits */
+enum {
+    CARAT_IMAGE_NATIVE = -1
+}; /* the picture's own size, within the model's limits
+    * and at most 1120 tokens */
 typedef struct carat_image_options {
     /* The most soft tokens: 70 to 1120, or CARAT_IMAGE_NATIVE. 0: carat_model_options.image_tokens
      */

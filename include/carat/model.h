@@ -102,8 +102,8 @@ typedef struct carat_model_options {
     /* The model's vision tower (an mmproj file), for pictures in prompts (media.h). NULL: none.
      * E_UNSUPPORTED: it is another model's, or carat does not compute the two together. */
     const char *mmproj;
-    int32_t image_tokens; /* the most soft tokens of a picture, 70 to 1120; -1: by its own size; 0:
-                             560 */
+    int32_t image_tokens; /* the most soft tokens of a picture, 70 to 1120; -1: by its own size, at
+                             most 1120; 0: 560 */
     /* Called after devices are chosen and before weights are loaded. It may ask for plans and
      * nothing else. Another status than OK makes opening fail with that status and e. With draft
      * "auto", E_MEMORY leads to a second call without the drafter's weights: if that is OK, lookup
