@@ -1,5 +1,5 @@
-/* gemma4_mtp_table_test.c - assistants of the smallest sizes at the limits of the reader: one below,
- * at, and one above.
+/* gemma4_mtp_table_test.c - assistants of the smallest sizes at the limits of the reader: one
+ * below, at, and one above.
  */
 #include "model/model.h"
 #include "tests/test.h"
@@ -10,7 +10,7 @@
 enum { D = 2, TARGET = 2 };
 
 typedef struct sizes {
-    int32_t n_layer, head_dim, n_clusters, top_k;
+    int32_t n_layer, head_dim, n_clusters, top_k, n_head; /* n_head 0: one */
 } sizes;
 
 typedef struct tensors {
@@ -28,12 +28,12 @@ static void put(tensors *t, int32_t il, const char *tail, uint64_t n_in, uint64_
     t->n_floats[t->n++] = n_in * (n_out ? n_out : 1);
 }
 
-static void put_layer(tensors *t, int32_t il, uint64_t hd)
+static void put_layer(tensors *t, int32_t il, uint64_t hd, uint64_t n_head)
 {
     put(t, il, "attn_norm.weight", D, 0);
-    put(t, il, "attn_q.weight", D, hd);
+    put(t, il, "attn_q.weight", D, n_head * hd);
     put(t, il, "attn_q_norm.weight", hd, 0);
-    put(t, il, "attn_output.weight", hd, D);
+    put(t, il, "attn_output.weight", n_head * hd, D);
     put(t, il, "post_attention_norm.weight", D, 0);
     put(t, il, "ffn_norm.weight", D, 0);
     put(t, il, "ffn_gate.weight", D, 2);
@@ -65,7 +65,7 @@ static status bind_of(const sizes *s, err *e)
     if (s->n_clusters)
         put(&t, -1, "masked_embd_centroids.weight", D, vocab);
     for (int32_t il = 0; il < s->n_layer; il++)
-        put_layer(&t, il, (uint64_t)s->head_dim);
+        put_layer(&t, il, (uint64_t)s->head_dim, s->n_head ? (uint64_t)s->n_head : 1);
     if (s->n_clusters)
         gguf_put_tensor(t.w, "masked_embd_ordering", NUM_I32, 1, &vocab);
     CHECK_OK(gguf_write_header(t.w, e), *e);
@@ -87,30 +87,32 @@ static status bind_of(const sizes *s, err *e)
 
 TEST(assistants_at_the_limits_of_the_reader)
 {
-    enum { LAYERS = 64, HEAD = 8192, CLUSTERS = 8192, TOP = 256 };
+    enum { LAYERS = 64, HEAD = 8192, CLUSTERS = 8192, TOP = 256, HEADS = 65536 };
     static const struct {
         sizes s;
         const char *word; /* NULL: it is bound */
     } want[] = {
-        {{1, 2, 0, 0}, NULL},
-        {{0, 2, 0, 0}, "1 to 64 layers"},
-        {{LAYERS - 1, 2, 0, 0}, NULL},
-        {{LAYERS, 2, 0, 0}, NULL},
-        {{LAYERS + 1, 2, 0, 0}, "1 to 64 layers"},
-        {{1, HEAD - 2, 0, 0}, NULL},
-        {{1, HEAD, 0, 0}, NULL},
-        {{1, HEAD + 1, 0, 0}, "8193, expected 1 to 8192"},
-        {{1, HEAD + 2, 0, 0}, "8194, expected 1 to 8192"},
-        {{1, HEAD - 1, 0, 0}, "an even number"},
-        {{1, 2, CLUSTERS - 1, 1}, NULL},
-        {{1, 2, CLUSTERS, 1}, NULL},
-        {{1, 2, CLUSTERS + 1, 1}, "8193, expected 1 to 8192"},
-        {{1, 2, 300, TOP - 1}, NULL},
-        {{1, 2, 300, TOP}, NULL},
-        {{1, 2, 300, TOP + 1}, "centroid_top_k = 257"},
-        {{1, 2, 8, 7}, NULL},
-        {{1, 2, 8, 8}, NULL},
-        {{1, 2, 8, 9}, "centroid_top_k = 9"},
+        {{1, 2, 0, 0, 0}, NULL},
+        {{0, 2, 0, 0, 0}, "1 to 64 layers"},
+        {{LAYERS - 1, 2, 0, 0, 0}, NULL},
+        {{LAYERS, 2, 0, 0, 0}, NULL},
+        {{LAYERS + 1, 2, 0, 0, 0}, "1 to 64 layers"},
+        {{1, HEAD - 2, 0, 0, 0}, NULL},
+        {{1, HEAD, 0, 0, 0}, NULL},
+        {{1, HEAD + 1, 0, 0, 0}, "8193, expected 1 to 8192"},
+        {{1, HEAD + 2, 0, 0, 0}, "8194, expected 1 to 8192"},
+        {{1, HEAD - 1, 0, 0, 0}, "an even number"},
+        {{1, 2, 0, 0, HEADS}, NULL},
+        {{1, 2, 0, 0, HEADS + 1}, "head_count 65537: expected 1 to 65536"},
+        {{1, 2, CLUSTERS - 1, 1, 0}, NULL},
+        {{1, 2, CLUSTERS, 1, 0}, NULL},
+        {{1, 2, CLUSTERS + 1, 1, 0}, "8193, expected 1 to 8192"},
+        {{1, 2, 300, TOP - 1, 0}, NULL},
+        {{1, 2, 300, TOP, 0}, NULL},
+        {{1, 2, 300, TOP + 1, 0}, "centroid_top_k = 257"},
+        {{1, 2, 8, 7, 0}, NULL},
+        {{1, 2, 8, 8, 0}, NULL},
+        {{1, 2, 8, 9, 0}, "centroid_top_k = 9"},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         const sizes *s = &want[i].s;

@@ -221,6 +221,10 @@ static status read_key(const model *m, model_shape *s, const table_key *r, err *
     if (r->how & TOLD) {
         const int64_t told = whole(s, r->at, 0);
         const int_key same = {name, told, told, told};
+        if ((double)told < r->least || (double)told > most_of(s, r))
+            return err_set(e, E_FORMAT, "%s: its tensors make %s.%s %lld: expected %lld to %lld",
+                           m->file.path, m->arch->name, name, (long long)told, (long long)r->least,
+                           (long long)most_of(s, r));
         return r->kind == KEY_UNIFORM ? bind_per_layer(m, same, v, s->n_layer, e)
                                       : bind_int(m, same, v, e);
     }
