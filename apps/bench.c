@@ -518,6 +518,9 @@ out:
 }
 
 const command command_bench = {
-    "bench", "",       "Measure speed, also against the limits of the machine and another program",
-    about,   table,    0,
-    0,       run_bench};
+    .name = "bench",
+    .operands = "",
+    .summary = "Measure speed, also against the limits of the machine and another program",
+    .about = about,
+    .options = table,
+    .run = run_bench};

@@ -106,6 +106,8 @@ typedef struct command {
     const char *summary;  /* one line */
     const char *about;    /* paragraphs for --help and the man page; may be NULL */
     const option *options;
+    const char *first; /* options that --help shows first, by long name, between blanks; the others
+                          follow in groups. NULL: all options in one list */
     int n_operands_min, n_operands_max; /* max < 0: any */
     /* Parses the options with options_parse and runs. Returns the exit status: 0 done, 1 failed,
      * 2 wrong use. */

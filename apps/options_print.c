@@ -43,6 +43,97 @@ static void put_paragraphs(FILE *out, const char *s, int width)
     }
 }
 
+/* ---- Groups of options ---- */
+
+/* Of commands that name their first options (command.first). word*: every option that begins so. An
+ * option is in the first group that has it. */
+static const struct {
+    const char *title, *words;
+} groups[] = {
+    {"Models and settings",
+     "model models hf-* mmproj no-mmproj image-tokens preset config no-config "
+     "alias store keep-alive max-loaded memory load-wait"},
+    {"Server",
+     "host port parallel queue connections timeout ping drain stall max-body api-key* cors "
+     "lenient media-* responses* log trace*"},
+    {"Prompts and conversations", "prompt file image tokens system messages result tools resume "
+                                  "no-history raw interactive single-turn stop ignore-eog"},
+    {"Thoughts", "think* no-think effort preserve-thinking drop-thinking"},
+    {"Forms of answers", "json json-schema grammar"},
+    {"Sampling",
+     "temp top-* min-* typical-p repeat-* presence-* frequency-* xtc-* dynatemp-* dry-* "
+     "mirostat* samplers logit-bias seed greedy"},
+    {"Context and caches", "ctx kv-* checkpoint-mb"},
+    {"Drafts", "draft* spec-*"},
+    {"Long prompts", "sparse* compress*"},
+    {"Devices and kernels", "device gpu-* cpu-experts experts-* threads chunk isa exact reference "
+                            "repack strict no-mmap overcommit wrap"},
+    {"Output", "verbose quiet json-events format"},
+    {"Others", "*"},
+};
+enum { GROUPS = sizeof groups / sizeof *groups };
+
+static bool has_word(const char *words, const char *name)
+{
+    while (*words) {
+        size_t n = strcspn(words, " ");
+        bool prefix = n && words[n - 1] == '*';
+        if (prefix ? !strncmp(words, name, n - 1) : strlen(name) == n && !memcmp(words, name, n))
+            return true;
+        words += n;
+        words += strspn(words, " ");
+    }
+    return false;
+}
+
+/* 0: the command's first options; 1 + i: groups[i]. */
+static int group_of(const command *c, const option *o)
+{
+    if (!c->first || has_word(c->first, o->name))
+        return 0;
+    for (int i = 0; i < GROUPS - 1; i++)
+        if (has_word(groups[i].words, o->name))
+            return 1 + i;
+    return GROUPS;
+}
+
+typedef struct option_form {
+    void (*heading)(const char *title, bool first, FILE *out); /* NULL: the list has no title */
+    void (*row)(const option *o, FILE *out);
+} option_form;
+
+static void put_options(const command *c, const option_form *f, FILE *out)
+{
+    bool first = true;
+    for (int g = 0; g <= GROUPS && c->options; g++) {
+        bool begun = false;
+        for (const option *o = c->options; o->name; o++) {
+            if (!o->help || group_of(c, o) != g)
+                continue;
+            if (!begun)
+                f->heading(g ? groups[g - 1].title : c->first ? "Used most" : NULL, first, out);
+            begun = true;
+            first = false;
+            f->row(o, out);
+        }
+    }
+}
+
+static void help_heading(const char *title, bool first, FILE *out)
+{
+    (void)first;
+    fprintf(out, "\n%s:\n", title ? title : "Options");
+}
+
+static void help_row(const option *o, FILE *out)
+{
+    char left[80];
+    print_left(o, left, sizeof left);
+    wrap_row(out, left, o->help, 30, width_of(out));
+}
+
+static const option_form help_form = {help_heading, help_row};
+
 void options_print_help(const command *c, FILE *out)
 {
     int width = width_of(out);
@@ -51,15 +142,7 @@ void options_print_help(const command *c, FILE *out)
             c->operands, c->summary);
     if (c->about)
         put_paragraphs(out, c->about, width);
-    if (c->options && c->options->name)
-        fprintf(out, "\nOptions:\n");
-    for (const option *o = c->options; o && o->name; o++) {
-        char left[80];
-        if (!o->help)
-            continue;
-        print_left(o, left, sizeof left);
-        wrap_row(out, left, o->help, 30, width);
-    }
+    put_options(c, &help_form, out);
 }
 
 static const struct {
@@ -134,6 +217,30 @@ static void roff_paragraphs(FILE *out, const char *s)
     fputc('\n', out);
 }
 
+static void man_heading(const char *title, bool first, FILE *out)
+{
+    (void)first;
+    if (title)
+        fprintf(out, ".PP\n.B %s\n", title);
+}
+
+static void man_row(const option *o, FILE *out)
+{
+    fputs(".TP\n", out);
+    if (o->letter)
+        fprintf(out, "\\fB\\-%c\\fR, ", o->letter);
+    fputs("\\fB\\-\\-", out);
+    roff(out, o->name);
+    fputs("\\fR", out);
+    if (o->arg)
+        fprintf(out, "%s\\fI%s\\fR%s", before_value(o), o->arg, o->kind == OPTION_MAYBE ? "]" : "");
+    fputs("\n", out);
+    roff(out, o->help);
+    fputs("\n", out);
+}
+
+static const option_form man_form = {man_heading, man_row};
+
 void options_print_man(const command *const *list, FILE *out)
 {
     fprintf(out, ".TH CARAT 1 \"\" \"carat %s\" \"User Commands\"\n", carat_version());
@@ -151,22 +258,7 @@ void options_print_man(const command *const *list, FILE *out)
             fputs(".PP\n", out);
             roff_paragraphs(out, c->about);
         }
-        for (const option *o = c->options; o && o->name; o++) {
-            if (!o->help)
-                continue;
-            fputs(".TP\n", out);
-            if (o->letter)
-                fprintf(out, "\\fB\\-%c\\fR, ", o->letter);
-            fputs("\\fB\\-\\-", out);
-            roff(out, o->name);
-            fputs("\\fR", out);
-            if (o->arg)
-                fprintf(out, "%s\\fI%s\\fR%s", before_value(o), o->arg,
-                        o->kind == OPTION_MAYBE ? "]" : "");
-            fputs("\n", out);
-            roff(out, o->help);
-            fputs("\n", out);
-        }
+        put_options(c, &man_form, out);
     }
     fputs(".SH ENVIRONMENT\n", out);
     for (int i = 0; i < ENVIRONMENT; i++) {
@@ -215,6 +307,15 @@ static void markdown_option(const option *o, FILE *out)
     fputs(" |\n", out);
 }
 
+static void markdown_heading(const char *title, bool first, FILE *out)
+{
+    if (title)
+        fprintf(out, "%s%s:\n\n", first ? "" : "\n", title);
+    fputs("| option | |\n| --- | --- |\n", out);
+}
+
+static const option_form markdown_form = {markdown_heading, markdown_option};
+
 void options_print_markdown(const command *const *list, FILE *out)
 {
     fputs(
@@ -239,10 +340,7 @@ void options_print_markdown(const command *const *list, FILE *out)
             markdown_paragraphs(out, c->about);
         if (!c->options || !c->options->name)
             continue;
-        fputs("| option | |\n| --- | --- |\n", out);
-        for (const option *o = c->options; o->name; o++)
-            if (o->help)
-                markdown_option(o, out);
+        put_options(c, &markdown_form, out);
         fputc('\n', out);
     }
     fputs("## Environment\n\n", out);

@@ -122,6 +122,46 @@ TEST(options_need_only_options_that_exist)
                 check_needs(*c, o);
 }
 
+/* The number of rows of an option in a list of --help. */
+static int times_listed(const char *list, const option *o)
+{
+    char row[100];
+    int n = 0;
+    size_t len = (size_t)snprintf(row, sizeof row, "--%s", o->name);
+    for (const char *at = list; (at = strstr(at, row)); at += len)
+        n += at - list > 7 && at[-1] == ' ' && (at[-7] == '\n' || !memcmp(at - 7, "\n  -", 4)) &&
+             strchr(" [\n", at[len]);
+    return n;
+}
+
+TEST(help_lists_the_options_used_most_first_and_each_option_once)
+{
+    for (const command *const *c = commands; *c; c++) {
+        char *text = NULL;
+        size_t size = 0;
+        FILE *out = open_memstream(&text, &size);
+        CHECK(out != NULL);
+        options_print_help(*c, out);
+        fclose(out);
+        int n = 0;
+        const option *o = (*c)->options;
+        char *list = strstr(text, (*c)->first ? "\nUsed most:\n" : "\nOptions:\n");
+        CHECK_MSG(list || !o || !o->name, "%s lists no options", (*c)->name);
+        CHECK_MSG(!strstr(text, "\nOthers:\n"), "%s has options without a group", (*c)->name);
+        for (; list && o->name; o++)
+            CHECK_MSG(times_listed(list, o) == !!o->help, "%s lists --%s %d times", (*c)->name,
+                      o->name, times_listed(list, o));
+        char *others = list ? strstr(list, "\n\n") : NULL;
+        CHECK_EQ(others != NULL, (*c)->first != NULL);
+        if (others)
+            *others = 0;
+        for (o = (*c)->options; others && o->name; o++)
+            n += times_listed(list, o);
+        CHECK_MSG(!others || n == 15, "%s lists %d options first", (*c)->name, n);
+        free(text);
+    }
+}
+
 /* The text of a FILE that print writes to. */
 static void printed_lists(const char *what, void (*print)(FILE *out))
 {

@@ -441,5 +441,7 @@ const command command_run = {
         "(~/.local/state/carat by default), for you alone: see carat help history. --no-history,\n"
         "or CARAT_NO_HISTORY in the environment, keeps neither.",
     .options = table,
+    .first = "model hf-repo file system think no-think tokens temp seed ctx kv-type draft resume "
+             "device verbose",
     .n_operands_max = -1,
     .run = run_run};

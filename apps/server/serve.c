@@ -38,7 +38,7 @@ static const option table[] = {
     OPT_HUB(serve_options),
     OPT_CONFIG(serve_options),
     OPT_LIST(serve_options, models, "models", 0, "MODEL",
-             "the same, for several: a file, a directory, a name, or NAME=FILE"),
+             "several models: each a file, a directory, a name, or NAME=FILE"),
     OPT_FLAG(serve_options, store, "store", 0, "serve every model that carat list shows"),
     OPT_STR(serve_options, keep_alive, "keep-alive", 0, "TIME",
             "how long a model stays loaded without requests: 300ms, 5m, 1h30m; 0 not at all, -1 "
@@ -82,7 +82,8 @@ static const option table[] = {
         "kv-pool|kv-policy|kv-keep"),
     OPT_STR(serve_options, alias, "alias", 0, "NAME", "the model's name for clients"),
     OPT_STR(serve_options, api_key, "api-key", 0, "KEY", "the key that clients must send"),
-    OPT_STR(serve_options, api_key_file, "api-key-file", 0, "FILE", "the same, one key per line"),
+    OPT_STR(serve_options, api_key_file, "api-key-file", 0, "FILE",
+            "keys that clients may send, one per line"),
     OPT_STR(
         serve_options, cors, "cors", 0, "ORIGINS",
         "web pages that may use the server, separated by commas; * any (default: only its own)"),
@@ -536,4 +537,6 @@ const command command_serve = {
              "SIGTERM and Ctrl-C let the requests at work finish, for --drain seconds; a\n"
              "second one ends the program at once.",
     .options = table,
+    .first = "model hf-repo store host port api-key ctx parallel kv-type draft mmproj device "
+             "gpu-layers threads alias",
     .run = run_serve};
