@@ -392,7 +392,7 @@ fuzz: ## libFuzzer over every target, 60 s each; T=gguf SECS=300: over fuzz/fuzz
 # The floors that read bytes from outside: no kernels.
 FUZZ_OBJ := $(call obj,$(call src,base num format text))
 # What binds files of models; vision.c asks how large pictures become.
-MODELS = $(filter-out backend/wrap%.c,$(call src,model kv backend)) image/patches.c image/resize.c
+MODELS = $(filter-out backend/wrap%.c,$(call src,model kv backend)) image/patches.c image/resize.c sound/mel.c
 # $(call fuzz_also,NAME,FILES): what a target needs beside them.
 define fuzz_also
 $(BUILD)/fuzz_$(1) $(BUILD)/fuzz_$(1).linked: FUZZ_OBJ += $(call obj,$(2))
@@ -402,12 +402,13 @@ SAMPLING = engine/sample_check.c engine/sampling_settings.c
 # The reader of requests needs no connection, model or thread.
 $(eval $(call fuzz_also,request,$(patsubst %,apps/server/%.c,request fields sampling forms known unread tools tool_kinds \
     jsonw parts answer api_chat api_completions api_responses api_responses_read api_messages api_llama api_ollama embed_form) \
-    apps/media/pictures.c $(call src,image) \
+    apps/media/pictures.c $(call src,image sound) \
     $(SAMPLING) engine/compress_parse.c))
 $(foreach f,png jpeg webp,$(eval $(call fuzz_also,$(f),$(call src,image))))
 $(eval $(call fuzz_also,sound,$(call src,sound)))
 $(foreach f,png jpeg webp sound request,$(BUILD)/fuzz_$(f) $(BUILD)/fuzz_$(f).linked): LIBS += $(CODECS)
 $(eval $(call fuzz_also,headers,apps/server/headers.c))
+$(eval $(call fuzz_also,multipart,apps/server/multipart.c))
 $(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,head routes fields sampling) \
     $(SAMPLING) engine/compress_parse.c))
 $(BUILD)/fuzz_http $(BUILD)/fuzz_http.linked: LIBS += -lmicrohttpd

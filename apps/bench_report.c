@@ -79,13 +79,15 @@ void bench_print_head(const bench_setup *b, FILE *f)
 {
     const carat_model_info *i = &b->info;
     const carat_memory_plan *p = &b->plan;
-    char states[48] = "", scorer[48] = "", vision[48] = "";
+    char states[48] = "", scorer[48] = "", vision[48] = "", audio[48] = "";
     if (p->recurrent_bytes)
         snprintf(states, sizeof states, " states %.1f,", (double)p->recurrent_bytes * 0x1p-20);
     if (p->scorer_bytes)
         snprintf(scorer, sizeof scorer, ", scorer %.1f", (double)p->scorer_bytes * 0x1p-20);
     if (p->vision_bytes)
         snprintf(vision, sizeof vision, ", vision tower %.1f", (double)p->vision_bytes * 0x1p-20);
+    if (p->audio_bytes)
+        snprintf(audio, sizeof audio, ", audio tower %.1f", (double)p->audio_bytes * 0x1p-20);
     fputs("model     ", f);
     term_put_name(f, i->name, strlen(i->name), 0);
     fprintf(f, ", %s, %.4g M weights, %.4g M active, %.1f MB; loaded in %.2f s\n", i->file_type,
@@ -97,11 +99,11 @@ void bench_print_head(const bench_setup *b, FILE *f)
         bench_print_ceilings(&b->ceilings, f);
     fprintf(f,
             "plan      %.1f MiB: weights %.1f, copies %.1f, window caches %.1f, global caches %.1f,"
-            "%s scratch %.1f%s%s\n\n",
+            "%s scratch %.1f%s%s%s\n\n",
             (double)p->total_bytes * 0x1p-20, (double)p->weight_bytes * 0x1p-20,
             (double)p->repack_bytes * 0x1p-20, (double)p->kv_swa_bytes * 0x1p-20,
             (double)p->kv_global_bytes * 0x1p-20, states, (double)p->scratch_bytes * 0x1p-20,
-            scorer, vision);
+            scorer, vision, audio);
     fprintf(f, "test            depth        time   tokens/s   spread          rate  of ceiling");
     fprintf(f, b->other ? "   other t/s   spread   ratio\n" : "\n");
     fflush(f);

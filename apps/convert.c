@@ -375,6 +375,8 @@ static void change_row(const hf_change *c, float *x, float *spare, uint64_t n)
         x[i] += c->add;
     for (uint64_t i = 0; i < n && c->neg_exp; i++)
         x[i] = -expf(x[i]);
+    for (uint64_t i = 0; i < n && c->softplus; i++)
+        x[i] = (float)(fmax((double)x[i], 0) + log1p(exp(-fabs((double)x[i]))));
     if (!c->n_k || !c->columns)
         return;
     memcpy(spare, x, (size_t)n * sizeof *x);

@@ -1,4 +1,4 @@
-/* convert_tower.c - the vision tower of a checkpoint to an mmproj file.
+/* convert_tower.c - the vision tower of a checkpoint, and its audio tower, to an mmproj file.
  *
  * The configuration has the tower under vision_config, and the text model's width beside it. Four
  * kinds of tensors lie otherwise in a checkpoint than in a file (hf_change):
@@ -76,6 +76,46 @@ static void read_qwen(config_fields *f, model_shape *m)
     check_theta(f, 10000);
 }
 
+/* A list of whole numbers. */
+static void read_list(config_fields *f, const char *key, int32_t *v, size_t n)
+{
+    const json_t *list = config_get(f, key);
+    bool fits = json_array_size(list) == n;
+    for (size_t i = 0; i < n && fits; i++)
+        fits = config_integer(json_array_get(list, i), 1, WIDTH_MAX, &v[i]);
+    if (!f->st && !fits)
+        config_refuse(f, key, "list of whole numbers, one for each convolution");
+}
+
+/* A number that the arithmetic has, and no file. */
+static void check_real(config_fields *f, const char *key, double want, const char *expected)
+{
+    if (config_real_or(f, key, want) != want)
+        config_refuse(f, key, expected);
+}
+
+static void read_audio(config_fields *f, model_shape *m)
+{
+    gemma4a_shape *s = (gemma4a_shape *)m;
+    s->n_out = config_whole(f, width_key);
+    s->n_ff = s->n_embd <= WIDTH_MAX / 4 ? 4 * s->n_embd : 0;
+    s->n_mel = 128;
+    s->n_wide = config_whole(f, "output_proj_dims");
+    s->n_taps = config_whole(f, "conv_kernel_size");
+    s->clamped = config_truth(f, "use_clipped_linears");
+    read_list(f, "subsampling_conv_channels", s->n_ch, 2);
+    check_real(f, "attention_chunk_size", 12, "12, which alone is supported");
+    check_real(f, "attention_context_left", 13, "13, which alone is supported");
+    check_real(f, "attention_context_right", 0, "0, which alone is supported");
+    check_real(f, "attention_logit_cap", 50, "50, which alone is supported");
+    check_real(f, "residual_weight", 0.5, "0.5, which alone is supported");
+}
+
+static void read_audio_flat(config_fields *f, model_shape *m)
+{
+    ((gemma4ua_shape *)m)->n_out = config_whole(f, width_key);
+}
+
 static const neutral_option gemma_options[] = {
     {"hidden_activation", "gelu_pytorch_tanh"}, {"attention_bias", NULL}, {NULL, NULL}};
 static const neutral_option no_options[] = {{NULL, NULL}};
@@ -86,6 +126,22 @@ static const char *const gemma_more[] = {
     NULL};
 static const char *const flat_more[] = {width_key, "model_patch_size", "output_proj_dims",
                                         "num_soft_tokens", NULL};
+static const neutral_option audio_options[] = {{"hidden_act", "silu"}, {NULL, NULL}};
+/* Bounds of gradients, and the score of what is not seen, change no number. */
+static const char *const audio_more[] = {width_key,
+                                         "output_proj_dims",
+                                         "conv_kernel_size",
+                                         "use_clipped_linears",
+                                         "subsampling_conv_channels",
+                                         "attention_chunk_size",
+                                         "attention_context_left",
+                                         "attention_context_right",
+                                         "attention_logit_cap",
+                                         "attention_invalid_logits_value",
+                                         "residual_weight",
+                                         "gradient_clipping",
+                                         NULL};
+static const char *const audio_flat_more[] = {width_key, NULL};
 static const char *const qwen_more[] = {
     width_key,         "in_channels", "temporal_patch_size", "deepstack_visual_indexes",
     "rope_parameters", NULL};
@@ -107,6 +163,21 @@ static const config_family towers[] = {
      .options = qwen_options,
      .more = qwen_more,
      .read = read_qwen},
+};
+
+/* Towers for sound, which stand beside Gemma's for pictures: the type of the one, and where its
+ * shape is in the other's. */
+static const config_family ears[] = {
+    {.shapes = &gemma4a_shapes,
+     .types = {"gemma4_audio"},
+     .options = audio_options,
+     .more = audio_more,
+     .read = read_audio},
+    {.shapes = &gemma4ua_shapes,
+     .types = {"gemma4_unified_audio"},
+     .options = no_options,
+     .more = audio_flat_more,
+     .read = read_audio_flat},
 };
 
 /* vision_config with the text model's width; to be freed by json_decref. NULL: there is none. */
@@ -156,6 +227,43 @@ static status read_tower(const json_t *config, const char *path, model_shape **s
     return st;
 }
 
+/* The audio tower's shape; its family is NULL where there is none. */
+static const model_shape *ears_of(const model_shape *s)
+{
+    static const model_shape none;
+    return s->family == &gemma4v_shapes    ? &((const gemma4v_shape *)s)->ears.common
+           : s->family == &gemma4uv_shapes ? &((const gemma4uv_shape *)s)->ears.common
+                                           : &none;
+}
+
+/* The audio tower of a model that has one, into the shape of its vision tower. */
+static status read_ears(const json_t *config, const char *path, model_shape *s, str *unknown,
+                        err *e)
+{
+    const json_t *sound = json_object_get(config, "audio_config"),
+                 *text = json_object_get(config, "text_config");
+    const config_family *f = s->family == &gemma4uv_shapes ? &ears[1] : &ears[0];
+    model_shape *own = NULL;
+    if (!json_is_object(sound))
+        return OK;
+    const char *type = json_string_value(json_object_get(sound, "model_type"));
+    bool fits = s->family == &gemma4v_shapes || s->family == &gemma4uv_shapes;
+    if (!fits || !type || !config_is_type(f, type))
+        return err_set(e, E_UNSUPPORTED, "%s: carat cannot convert the audio tower of type %.64s",
+                       path, type ? type : "null");
+    json_t *v = json_copy((json_t *)(uintptr_t)sound), *width;
+    if (v && (width = json_object_get(text ? text : config, "hidden_size")))
+        json_object_set(v, width_key, width);
+    status st = v ? config_read_shape(f, v, path, &own, unknown, e) : err_memory(e, path, 1);
+    if (!st && f == &ears[0])
+        ((gemma4v_shape *)s)->ears = *(gemma4a_shape *)own;
+    else if (!st)
+        ((gemma4uv_shape *)s)->ears = *(gemma4ua_shape *)own;
+    mem_free(own);
+    json_decref(v);
+    return st;
+}
+
 /* ---- Tensors ---- */
 
 bool convert_is_pictured(const convert_item *it)
@@ -179,6 +287,10 @@ static shape_tensor source_shape(const shape_tensor *t)
         s.ne[2] = s.ne[3] = 1;
     } else if (c->pairs) {
         s.ne[1] = 2;
+        s.ne[2] = t->ne[1];
+    } else if (c->taps) { /* [channels, 1, taps] */
+        s.n_dims = 3;
+        s.ne[1] = 1;
         s.ne[2] = t->ne[1];
     }
     return s;
@@ -232,7 +344,7 @@ static const tensor *find_source(const convert_job *j, const char *name)
 static status check_used(const convert_job *j, err *e)
 {
     static const char *const parts[] = {"vision_tower.", "vision_embedder.", "embed_vision.",
-                                        "visual."};
+                                        "visual.",       "audio_tower.",     "embed_audio."};
     unplaced u = {0};
     for (uint64_t i = 0; i < j->from->tensors.n; i++) {
         const char *name = j->from->tensors.at[i].name;
@@ -275,10 +387,14 @@ static status open_tower(const convert_job *j, const file_map *m, const char *pa
     gguf own = {0};
     model core = {0};
     status st = gguf_open_bytes(&own, m->bytes, m->n_bytes, path, e);
-    (void)j;
     if (!st)
         st = model_bind(&core, &own, e);
     model_free(&core);
+    if (!st && ears_of(j->s)->family &&
+        !(st = gguf_open_bytes(&own, m->bytes, m->n_bytes, path, e))) {
+        st = model_bind_audio(&core, &own, e);
+        model_free(&core);
+    }
     return st;
 }
 
@@ -290,6 +406,8 @@ status convert_tower(const convert_request *r, const json_t *config, uint64_t *n
     char path[4096];
     snprintf(path, sizeof path, "%s/config.json", r->dir);
     status st = read_tower(config, path, &s, r->unknown, e);
+    if (!st)
+        st = read_ears(config, path, s, r->unknown, e);
     j.s = s;
     if (!st && !(st = safetensors_open(&from, r->dir, e)) && !(st = plan_tower(&j, r->mix, e)))
         st = convert_write(r, &j, NULL, NULL, n_bytes, e);

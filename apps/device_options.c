@@ -40,6 +40,8 @@ void device_print_plan(FILE *f, const carat_memory_plan *p)
                 "  the vision tower: %.1f MiB of all on %s; pictures at work: at most %.1f MiB of "
                 "host memory\n",
                 mib(p->vision_bytes), p->device[0].device, mib(p->picture_bytes));
+    if (p->audio_bytes)
+        fprintf(f, "  the audio tower, on the CPU: %.1f MiB of host memory\n", mib(p->audio_bytes));
     if (device_plan_checkpoints(p, states, sizeof states))
         fprintf(f, "  %s\n", states);
 }

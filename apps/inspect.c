@@ -201,7 +201,8 @@ static void put_plan(const inspect_report *r)
                 {"scratch", p->scratch_bytes, false},
                 {"the scorer of pages", p->scorer_bytes, true},
                 {"the vision tower, at work", p->vision_bytes, true},
-                {"pictures, patches and rows", p->picture_bytes, true},
+                {"the audio tower, on the CPU", p->audio_bytes, true},
+                {"pictures and sounds, as rows", p->picture_bytes, true},
                 {"all at work", p->total_bytes, false},
                 {"available now", p->available_bytes, false}};
     printf("\nMemory for %" PRId32 " tokens of context, chunks of %" PRId32 "\n", p->n_ctx,

@@ -23,7 +23,7 @@ enum { LOGITS_CHUNK_BYTES = 256 << 20 }; /* of one chunk's logits, when no --chu
 typedef struct logits_options {
     const char *model, *tokens, *out, *isa, *wrap, *repack;
     mmproj_options mmproj;
-    option_list images;
+    option_list images, sounds;
     kv_options kv;
     device_options where;
     int64_t chunk, threads;
@@ -40,6 +40,8 @@ static const option table[] = {
     OPT_MMPROJ(logits_options),
     OPT_LIST(logits_options, images, "image", 0, "FILE",
              "a picture, for the next token <|image|>, of Qwen <|image_pad|>; may be repeated"),
+    OPT_LIST(logits_options, sounds, "audio", 0, "FILE",
+             "a sound, for the next token <|audio|>; may be repeated"),
     OPT_FLAG(logits_options, all, "all", 0, "logits of every token (the default)"),
     OPT_FLAG(logits_options, last, "last", 0, "logits of the last token only"),
     OPT_INT(logits_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),
@@ -101,20 +103,32 @@ static carat_status evaluate_ids(evaluation *v, carat_error *e)
     return st;
 }
 
-/* Puts the pictures where the ids have places for them. media: [o->images.n], the caller's. */
-static carat_status place_pictures(evaluation *v, carat_model *m, const option_list *files,
+/* Puts the pictures and sounds where the ids have places for them. media: [PICTURES_MAX], the
+ * caller's. */
+static carat_status place_pictures(evaluation *v, carat_model *m, const logits_options *o,
                                    carat_media **media, carat_error *e)
 {
     pictures list = {0};
     int32_t number[PICTURES_MAX], *ids, bad;
+    int32_t eye = carat_image_token(m), ear = carat_sound_token(m);
+    int n = 0, seen = 0, heard = o->images.n, n_files = o->images.n + o->sounds.n;
     status st = OK;
-    for (int i = 0; i < files->n && !st; i++) {
-        number[i] = i;
-        st = pictures_add_file(&list, files->at[i], e);
+    for (int i = 0; i < n_files && !st; i++)
+        st = pictures_add_file(
+            &list, i < o->images.n ? o->images.at[i] : o->sounds.at[i - o->images.n], e);
+    /* A placeholder takes the next file of its kind. */
+    for (int64_t i = 0; i < v->n && n < n_files; i++) {
+        if (v->ids[i] >= 0 && v->ids[i] == eye && seen < o->images.n)
+            number[n++] = seen++;
+        else if (v->ids[i] >= 0 && v->ids[i] == ear && heard < n_files)
+            number[n++] = heard++;
     }
+    if (!st && n < n_files)
+        st = err_set(e, E_ARG, "the tokens have places for %d of %d pictures and sounds", n,
+                     n_files);
     if (!st)
-        st = pictures_place(&list, m, media, (picture_places){number, files->n, 0}, v->ids, v->n,
-                            &ids, &v->n, &bad, e);
+        st = pictures_place(&list, m, media, (picture_places){number, n, 0}, v->ids, v->n, &ids,
+                            &v->n, &bad, e);
     pictures_free(&list);
     if (st)
         return st;
@@ -146,8 +160,9 @@ static int run_logits(const command *c, int argc, char **argv)
                        o.all && o.last ? "--all and --last exclude each other"
                                        : "needs --model, --tokens and --output"),
                2;
-    if (o.images.n > PICTURES_MAX)
-        return fprintf(stderr, "carat logits: %d pictures, at most %d\n", o.images.n, PICTURES_MAX),
+    if (o.images.n + o.sounds.n > PICTURES_MAX)
+        return fprintf(stderr, "carat logits: %d pictures and sounds, at most %d\n",
+                       o.images.n + o.sounds.n, PICTURES_MAX),
                2;
     term_init();
     term_watch(NULL);
@@ -164,12 +179,12 @@ static int run_logits(const command *c, int argc, char **argv)
     device_options_apply(&o.where, &mo);
     if ((st = mmproj_options_apply(&o.mmproj, &mo, &e)))
         goto out;
-    if (!o.images.n && !o.mmproj.file) /* a tower has nothing to see */
+    if (!o.images.n && !o.sounds.n && !o.mmproj.file) /* a tower has nothing to see */
         mo.mmproj = NULL;
     if ((st = options_repack(o.repack, &mo.no_repack, &e)) ||
         (st = named_open(o.model, &mo, &m, &e)))
         goto out;
-    if (o.images.n && (st = place_pictures(&v, m, &o.images, media, &e)))
+    if (o.images.n + o.sounds.n && (st = place_pictures(&v, m, &o, media, &e)))
         goto out;
     carat_model_info info;
     carat_model_get_info(m, &info);
@@ -206,7 +221,7 @@ out:
         file_out_discard(&v.out);
     mem_free(v.row);
     carat_session_close(v.s);
-    for (int i = 0; i < o.images.n; i++)
+    for (int i = 0; i < PICTURES_MAX; i++)
         carat_media_free(media[i]);
     carat_model_close(m);
     mem_free(v.ids);

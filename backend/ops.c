@@ -236,7 +236,7 @@ mat op_standardize(pass *p, mat x, const weight *shift, const weight *scale)
 
 mat op_layer_norm(pass *p, mat x, const weight *w, const weight *b, float eps)
 {
-    bool fits = w && b && x.heads == 1 && is_vector(w, x.cols) && is_vector(b, x.cols);
+    bool fits = w && x.heads == 1 && is_vector(w, x.cols) && is_vector(b, x.cols);
     if (!pass_shapes(p, "layer_norm", fits) || !has_vision(p, "layer_norm"))
         return (mat){0};
     mat y = pass_mat(p, x.rows, 1, x.cols);

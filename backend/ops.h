@@ -151,6 +151,17 @@ typedef struct delta_unit {
     float eps;
 } delta_unit;
 
+/* Attention of a row to itself and the rows before it, n_near in all, by place and by distance:
+ *
+ *     s_d = cap tanh((c scale q[r]) . (k_factor k[r - d] + far[d]) / cap)     d = 0 .. n_near - 1
+ *     o[r] = sum_d softmax_d(s) v[r - d]                                      r - d >= 0 */
+enum { NEAR_MAX = 64 };
+typedef struct near_rule {
+    int32_t n_near;         /* at most NEAR_MAX */
+    const weight *scale;    /* [head_dim], f32 */
+    float c, k_factor, cap; /* cap > 0 */
+} near_rule;
+
 typedef struct device_ops {
     /* y[r] = W[token[r]] * scale, decoded */
     void (*embed)(pass *p, mat y, const weight *w, float scale);
@@ -221,12 +232,17 @@ typedef struct device_ops {
     void (*pool)(pass *p, mat y, mat x, int32_t n);
     /* x = (x - shift) * scale, column by column; in place */
     void (*standardize)(pass *p, mat x, const weight *shift, const weight *scale);
-    /* y = (x - mean(x)) * (mean((x - mean(x))^2) + eps)^-1/2 * w + b, row by row; y may be x */
+    /* y = (x - mean(x)) * (mean((x - mean(x))^2) + eps)^-1/2 * w + b, row by row; b may be NULL; y
+     * may be x */
     void (*layer_norm)(pass *p, mat y, mat x, const weight *w, const weight *b, float eps);
     /* x = act(x), in place; not of gated units */
     void (*act)(pass *p, mat x, act_kind act);
     /* y[r] = sum_k share[r, k] W[ids[r, k]], decoded, in ascending k */
     void (*embed_mix)(pass *p, mat y, mat ids, mat share, const weight *w);
+    /* Of audio towers: a device has all three, or none. See op_unfold, op_depthwise, op_near. */
+    void (*unfold)(pass *p, mat y, mat x, int32_t first);
+    void (*depthwise)(pass *p, mat y, mat x, const weight *w);
+    void (*near)(pass *p, mat o, mat q, mat k, mat v, mat far, const near_rule *rule);
     /* y[r, 0]: the columns of x[r]'s largest values, y[r, 1]: their log softmax; see op_best */
     void (*best)(pass *p, mat y, mat x);
 } device_ops;
@@ -532,6 +548,15 @@ mat op_layer_norm(pass *p, mat x, const weight *w, const weight *b, float eps);
 mat op_act(pass *p, mat x, act_kind act); /* in place; returns x */
 /* Rows of a table, added up by shares. ids, as floats, and share: [rows, any number]. */
 mat op_embed_mix(pass *p, mat ids, mat share, const weight *w);
+/* The inputs of a convolution of 3 x 3 with stride 2 and a border of zeros, as rows for a product.
+ * x: [times, places heads, channels]. Row i of the result is time first + i / m and place i % m, of
+ * which there are n * m, m = (places + 1) / 2; column (c * 3 + a) * 3 + b is x[2 time - 1 + a, 2
+ * place - 1 + b, c]. */
+mat op_unfold(pass *p, mat x, int32_t first, int32_t n);
+/* y[r, c] = sum_j w[c][j] x[r - (n_taps - 1) + j, c], rows before the first being 0. */
+mat op_depthwise(pass *p, mat x, const weight *w);
+/* See near_rule. q, k, v: [rows, heads, head_dim]; far: [n_near, heads, head_dim]. */
+mat op_near(pass *p, mat q, mat k, mat v, mat far, const near_rule *rule);
 /* Copies x to `to`, which may be a range of columns (mat_columns). */
 void op_copy(pass *p, mat to, mat x);
 /* [rows, 2, k]: head 0 has the numbers of the k largest logits of each row, as floats, best first,
@@ -569,6 +594,8 @@ kernel_speed device_product_kernel(const device *d, const weight *w, char *text,
 bool device_knows_act(const device *d, act_kind act);
 /* Does it have the ops of vision towers? */
 bool device_knows_vision(const device *d);
+/* Those of vision towers, and the three that audio towers have beside them? */
+bool device_knows_audio(const device *d);
 status device_open_cpu(device **d, const cpu_options *opt, err *e);
 
 typedef struct cuda_options {

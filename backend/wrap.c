@@ -413,6 +413,21 @@ static void w_layer_norm(pass *p, mat y, mat x, const weight *w, const weight *b
 {
     AROUND("layer_norm", y, w, x = mirror_mat(m_, p, x), op->layer_norm(p, y, x, w, b, eps));
 }
+static void w_unfold(pass *p, mat y, mat x, int32_t first)
+{
+    AROUND("unfold", y, NULL, x = mirror_mat(m_, p, x), op->unfold(p, y, x, first));
+}
+static void w_depthwise(pass *p, mat y, mat x, const weight *w)
+{
+    AROUND("depthwise", y, w, x = mirror_mat(m_, p, x), op->depthwise(p, y, x, w));
+}
+static void w_near(pass *p, mat o, mat q, mat k, mat v, mat far, const near_rule *rule)
+{
+    AROUND("near", o, NULL,
+           (q = mirror_mat(m_, p, q), k = mirror_mat(m_, p, k), v = mirror_mat(m_, p, v),
+            far = mirror_mat(m_, p, far)),
+           op->near(p, o, q, k, v, far, rule));
+}
 static void w_act(pass *p, mat x, act_kind act)
 {
     AROUND("act", x, NULL, (void)0, op->act(p, x, act));
@@ -673,6 +688,9 @@ static const device_ops wrap_ops = {
     .copy = w_copy,
     .softcap = w_softcap,
     .best = w_best,
+    .unfold = w_unfold,
+    .depthwise = w_depthwise,
+    .near = w_near,
     .clamp = w_clamp,
     .pool = w_pool,
     .standardize = w_standardize,
@@ -697,6 +715,8 @@ static void drop_missing(device_ops *t, const device *inner, const device *ref)
         t->conv = NULL, t->delta = NULL;
     if (!device_knows_vision(inner))
         t->clamp = NULL; /* then ops take none of them */
+    if (!device_knows_audio(inner))
+        t->unfold = NULL;
 }
 
 /* A wrapper has the optional functions that its inner device has. */

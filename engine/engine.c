@@ -370,6 +370,7 @@ void carat_model_get_info(const carat_model *m, carat_model_info *info)
                                .weight_bytes = c->file.data_bytes,
                                .active_bytes_per_token = c->active_bytes,
                                .mmproj = media_path(m),
+                               .hears = media_hears(m),
                                .has_vocab = m->text != NULL,
                                .has_chat = m->text && m->chat,
                                .thinks = m->text && m->chat && m->chat->thinks};

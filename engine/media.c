@@ -1,61 +1,13 @@
 /* media.c - see media.h. */
-#include "engine/media.h"
 #include "base/mem.h"
-#include "base/sha.h"
+#include "engine/media_int.h"
 #include "model/gemma4.h"
-#include "model/vision.h"
 
-#include <stdio.h>
 #include <string.h>
-
-typedef struct media_item {
-    char key[SHA256_TEXT];
-    int32_t first; /* its ids: first, first - 1, ... of grid.n_tokens */
-    image_grid grid;
-    int32_t n_users; /* carat_media, a tower at work, and passes that read its rows */
-    float *patches;  /* while there are users and no rows */
-    float *rows;     /* [n_tokens][n_embd] */
-    uint64_t used;   /* when, by media.clock */
-    int32_t span;    /* its number */
-    struct media_item *next, *next_known;
-} media_item;
-
-/* The ids of a picture, and its shape in tokens. */
-typedef struct media_span {
-    int32_t first;
-    uint16_t cols, rows;
-    media_item *item; /* NULL: forgotten */
-} media_span;
 
 enum { BUCKETS = 4096 }; /* of items by their keys */
 
-struct media {
-    model tower;
-    void *room; /* of the main device: for one picture at work */
-    size_t room_bytes;
-    bool loaded;
-    bool two_way;              /* tokens of a picture see each other in layers with windows */
-    int32_t budget;            /* soft tokens of a picture that names none; 0: by its own size */
-    int32_t begin, place, end; /* ids around a picture and for it; -1: the vocabulary lacks it */
-    pthread_mutex_t lock;      /* of what follows; taken after pass_lock */
-    bool has_lock;
-    media_span *span; /* [n], by falling ids */
-    int32_t n, cap;
-    media_item **bucket; /* [BUCKETS] */
-    media_item *known;   /* all items */
-    int32_t n_known, n_known_max;
-    _Atomic int64_t n_ids;           /* of all items: the ids are -1 .. -n_ids */
-    uint64_t clock;                  /* of uses */
-    uint64_t row_bytes, patch_bytes; /* of all items */
-    uint64_t most;                   /* of both together */
-};
-
-struct carat_media {
-    carat_model *m;
-    media_item *item;
-};
-
-/* ---- The tower ----------------------------------------------------------------------------- */
+/* ---- The towers ----------------------------------------------------------------------------- */
 
 static status check_family(const carat_model *m, err *e)
 {
@@ -93,19 +45,13 @@ static int32_t token_of(const carat_model *m, const char *text)
     return m->text ? vocab_find(m->text, text, strlen(text)) : -1;
 }
 
-/* The tokens before a picture, for it, and behind it. */
-static int32_t picture_token(const carat_model *m, int which)
+int32_t media_picture_token(const carat_model *m, int which)
 {
     static const char *const gemma[] = {"<|image>", "<|image|>", "<image|>"};
     static const char *const qwen[] = {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"};
     if (m->core.arch != &gemma4_arch && !m->core.turns_by_axes)
         return -1;
     return token_of(m, (m->core.turns_by_axes ? qwen : gemma)[which]);
-}
-
-int32_t carat_image_token(const carat_model *m)
-{
-    return picture_token(m, 1);
 }
 
 /* What passes need to know of pictures' rows. Two-way is Gemma 4 without per-layer embeddings; its
@@ -142,9 +88,9 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     if (!x->bucket)
         return err_memory(e, "pictures", BUCKETS * sizeof(media_item *));
     x->budget = native ? 0 : opt->image_tokens ? opt->image_tokens : VISION_BUDGET;
-    x->begin = picture_token(m, 0);
-    x->place = picture_token(m, 1);
-    x->end = picture_token(m, 2);
+    x->begin = media_picture_token(m, 0);
+    x->place = media_picture_token(m, 1);
+    x->end = media_picture_token(m, 2);
     x->has_lock = !pthread_mutex_init(&x->lock, NULL);
     if (!x->has_lock)
         return err_set(e, E_MEMORY, "cannot make a lock");
@@ -154,7 +100,7 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     prepare_passes(m);
     x->tower.progress = m->progress;
     x->tower.progress_user = m->progress_user;
-    return OK;
+    return ears_open(&x->ears, m, opt, e);
 }
 
 static status open_room(carat_model *m, err *e)
@@ -184,7 +130,7 @@ status media_load(carat_model *m, const carat_model_options *opt, err *e)
         return OK;
     status st = model_load(&x->tower, m->dev, opt->progress, opt->progress_user, e);
     x->loaded = !st;
-    return st ? st : open_room(m, e);
+    return st || (st = open_room(m, e)) ? st : ears_load(&x->ears, m, opt, e);
 }
 
 void media_unload_weights(carat_model *m)
@@ -192,6 +138,7 @@ void media_unload_weights(carat_model *m)
     if (!m->media)
         return;
     close_room(m);
+    ears_unload_weights(&m->media->ears);
     if (m->media->loaded)
         model_unload_weights(&m->media->tower);
     m->media->loaded = false;
@@ -204,7 +151,7 @@ status media_load_weights(carat_model *m, err *e)
         return OK;
     status st = model_load_weights(&x->tower, m->progress, m->progress_user, e);
     x->loaded = !st;
-    return st ? st : open_room(m, e);
+    return st || (st = open_room(m, e)) ? st : ears_load_weights(&x->ears, m, e);
 }
 
 void media_close(carat_model *m)
@@ -221,6 +168,7 @@ void media_close(carat_model *m)
     mem_free(x->bucket);
     mem_free(x->span);
     close_room(m);
+    ears_close(&x->ears);
     model_free(&x->tower);
     if (x->has_lock)
         pthread_mutex_destroy(&x->lock);
@@ -238,23 +186,34 @@ const model *media_tower(const carat_model *m)
     return m->media ? &m->media->tower : NULL;
 }
 
-status media_plan(const carat_model *m, uint64_t *tower, uint64_t *pictures, err *e)
+status media_plan(const carat_model *m, carat_memory_plan *p, err *e)
 {
-    const media *x = m->media;
+    media *x = m->media;
     vision_memory need;
-    *tower = *pictures = 0;
+    p->vision_bytes = p->audio_bytes = p->picture_bytes = 0;
     if (!x)
         return OK;
     const image_grid g = largest(&x->tower);
     pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock; /* a wrapped device keeps state */
     pthread_mutex_lock(lock);
     status st = vision_plan(&x->tower, m->dev, &g, &need, e);
+    st = st ? st : ears_plan(&x->ears, m, &p->audio_bytes, e);
     pthread_mutex_unlock(lock);
     if (st)
         return st;
-    *tower = plan_weight_bytes(m->dev, &x->tower) + vision_room(&need);
-    *pictures = MEDIA_MOST_BYTES;
+    p->vision_bytes = plan_weight_bytes(m->dev, &x->tower) + vision_room(&need);
+    p->picture_bytes = MEDIA_MOST_BYTES;
     return OK;
+}
+
+bool media_hears(const carat_model *m)
+{
+    return m->media && m->media->ears.has;
+}
+
+uint64_t media_host_taken(const carat_model *m)
+{
+    return m->media ? ears_taken(&m->media->ears) : 0;
 }
 
 uint64_t media_taken(const carat_model *m)
@@ -287,11 +246,6 @@ static media_span *span_of(const media *x, int32_t id)
             hi = mid - 1;
     }
     return &x->span[lo];
-}
-
-static int32_t span_tokens(const media_span *s)
-{
-    return (int32_t)s->cols * s->rows;
 }
 
 /* Keys are hashes already. */
@@ -327,9 +281,9 @@ static void forget_oldest(carat_model *m)
     mem_free(it);
 }
 
-/* Adds an item for key. Under the lock. */
-static status add_item(carat_model *m, const char *key, const image_grid *g, media_item **out,
-                       err *e)
+/* Adds an item for key: a picture of that grid, or a sound. Under the lock. */
+static status add_item(carat_model *m, const char *key, const image_grid *g, const ears_size *sound,
+                       media_item **out, err *e)
 {
     media *x = m->media;
     int32_t merge = vision_of(&x->tower)->rule.merge;
@@ -337,8 +291,8 @@ static status add_item(carat_model *m, const char *key, const image_grid *g, med
     if (n_ids + g->n_tokens > INT32_MAX)
         return err_set(
             e, E_LIMIT,
-            "this model has seen as many different pictures as it can tell apart: it has "
-            "to be opened again");
+            "this model has seen and heard as much as it can tell apart: it has to be opened "
+            "again");
     if (x->n == x->cap) {
         int32_t cap = x->cap ? 2 * x->cap : 16;
         media_span *more = mem_realloc(x->span, (size_t)cap, sizeof *more);
@@ -358,6 +312,7 @@ static status add_item(carat_model *m, const char *key, const image_grid *g, med
     }
     memcpy(it->key, key, sizeof it->key);
     it->grid = *g;
+    it->sound = *sound;
     it->first = (int32_t)(-n_ids - 1);
     it->span = x->n;
     it->next = *bucket_of(x, key);
@@ -365,50 +320,57 @@ static status add_item(carat_model *m, const char *key, const image_grid *g, med
     it->next_known = x->known;
     x->known = it;
     x->n_known++;
-    x->span[x->n++] =
-        (media_span){it->first, (uint16_t)(g->cols / merge), (uint16_t)(g->rows / merge), it};
+    x->span[x->n++] = sound->n_pieces ? (media_span){it->first, (uint16_t)g->n_tokens, 0, it}
+                                      : (media_span){it->first, (uint16_t)(g->cols / merge),
+                                                     (uint16_t)(g->rows / merge), it};
     atomic_store(&x->n_ids, n_ids + g->n_tokens);
     *out = it;
     return OK;
 }
 
-/* What a picture takes before the tower or after it, whichever is more. */
-static size_t patches_bytes(const media *x, const image_grid *g)
+size_t media_waiting_bytes(const media *x, const image_grid *g, const ears_size *sound)
 {
     const vision *v = vision_of(&x->tower);
-    size_t before = (size_t)g->n_patches * 3 * (size_t)v->rule.patch * (size_t)v->rule.patch;
+    size_t patch = 3 * (size_t)v->rule.patch * (size_t)v->rule.patch;
+    size_t before =
+        sound->n_pieces ? ears_feature_count(&x->ears, sound) : (size_t)g->n_patches * patch;
     size_t after = (size_t)g->n_tokens * (size_t)v->n_out;
     return (before > after ? before : after) * sizeof(float);
 }
 
-static status no_room(const media *x, size_t n, err *e)
+static size_t item_bytes(const media *x, const media_item *it)
 {
-    return err_set(e, E_MEMORY,
-                   "the pictures of the prompts at work take %.0f MiB of %d: no room for one of "
-                   "%.0f MiB until some are answered",
-                   (double)(x->patch_bytes + x->row_bytes) * 0x1p-20, MEDIA_MOST_BYTES >> 20,
-                   (double)n * 0x1p-20);
+    return media_waiting_bytes(x, &it->grid, &it->sound);
 }
 
-/* The item of key, new or known, with one more user. A new picture that has no room beside the
- * others takes no ids, and nothing is forgotten for it. */
-static status use_item(carat_model *m, const char *key, const image_grid *g, media_item **out,
-                       bool *has_pixels, err *e)
+static status no_room(const media *x, size_t n, err *e)
+{
+    return err_set(
+        e, E_MEMORY,
+        "the pictures and sounds of the prompts at work take %.0f MiB of %d: no room for "
+        "one of %.0f MiB until some are answered",
+        (double)(x->patch_bytes + x->row_bytes) * 0x1p-20, MEDIA_MOST_BYTES >> 20,
+        (double)n * 0x1p-20);
+}
+
+status media_use(carat_model *m, const char *key, const image_grid *g, const ears_size *sound,
+                 media_item **out, bool *has, err *e)
 {
     media *x = m->media;
+    size_t bytes = media_waiting_bytes(x, g, sound);
     status st = OK;
     pthread_mutex_lock(&x->lock);
     media_item *it = *bucket_of(x, key);
     while (it && memcmp(it->key, key, sizeof it->key) != 0)
         it = it->next;
-    if (!it && x->patch_bytes + patches_bytes(x, g) > x->most)
-        st = no_room(x, patches_bytes(x, g), e);
+    if (!it && x->patch_bytes + bytes > x->most)
+        st = no_room(x, bytes, e);
     else if (!it)
-        st = add_item(m, key, g, &it, e);
+        st = add_item(m, key, g, sound, &it, e);
     if (!st) {
         it->n_users++;
         it->used = ++x->clock;
-        *has_pixels = it->patches || it->rows;
+        *has = it->patches || it->rows;
         *out = it;
     }
     pthread_mutex_unlock(&x->lock);
@@ -419,12 +381,12 @@ static status use_item(carat_model *m, const char *key, const image_grid *g, med
 static void drop_patches(media *x, media_item *it)
 {
     if (it->patches)
-        x->patch_bytes -= patches_bytes(x, &it->grid);
+        x->patch_bytes -= item_bytes(x, it);
     mem_free(it->patches);
     it->patches = NULL;
 }
 
-static void leave_item(media *x, media_item *it)
+void media_drop_user(media *x, media_item *it)
 {
     pthread_mutex_lock(&x->lock);
     if (!--it->n_users)
@@ -461,6 +423,27 @@ static void drop_rows(carat_model *m, uint64_t most)
     }
 }
 
+status media_give(carat_model *m, media_item *it, float **patches, err *e)
+{
+    media *x = m->media;
+    size_t n = item_bytes(x, it);
+    status st = OK;
+    pthread_mutex_lock(&x->lock);
+    if (!it->patches && !it->rows) {
+        if (x->patch_bytes + n <= x->most)
+            drop_rows(m, x->most - x->patch_bytes - n);
+        if (x->patch_bytes + x->row_bytes + n > x->most)
+            st = no_room(x, n, e);
+        else {
+            it->patches = *patches;
+            *patches = NULL;
+            x->patch_bytes += n;
+        }
+    }
+    pthread_mutex_unlock(&x->lock);
+    return st;
+}
+
 /* ---- Pictures whose tokens see each other ---- */
 
 bool media_two_way(const carat_model *m)
@@ -479,7 +462,7 @@ int32_t media_block(const carat_model *m, const int32_t *ids)
         return 0;
     pthread_mutex_lock(&m->media->lock);
     const media_span *s = span_of(m->media, ids[0]);
-    int32_t n = span_tokens(s) - (s->first - ids[0]);
+    int32_t n = s->rows ? (int32_t)s->cols * s->rows - (s->first - ids[0]) : 0;
     pthread_mutex_unlock(&m->media->lock);
     return n;
 }
@@ -520,6 +503,8 @@ status media_check(const carat_model *m, const int32_t *ids, int64_t n, err *e)
         if (ids[i] >= 0)
             continue;
         int32_t block = media_block(m, ids + i);
+        if (!block) /* a sound's, which is causal */
+            continue;
         bool whole = i + block <= n && media_begins(m, ids[i]);
         for (int32_t k = 1; k < block && whole; k++)
             whole = ids[i + k] == ids[i] - k;
@@ -558,7 +543,7 @@ row_axes media_place(const carat_model *m, axes_place *p, int32_t before, int32_
 void media_leave(carat_model *m, media_item **held, int32_t *n)
 {
     for (; *n > 0; --*n)
-        leave_item(m->media, held[*n - 1]);
+        media_drop_user(m->media, held[*n - 1]);
 }
 
 /* The tower's pass. The item has a user and patches; only this thread makes rows. */
@@ -568,8 +553,9 @@ static status make_rows(carat_model *m, media_item *it, err *e)
     float *rows = mem_alloc(rows_bytes(m, it));
     if (!rows)
         return err_memory(e, "the embeddings of a picture", rows_bytes(m, it));
-    status st =
-        vision_encode(&x->tower, m->dev, &it->grid, it->patches, x->room, x->room_bytes, rows, e);
+    status st = it->sound.n_pieces ? ears_encode(&x->ears, &it->sound, it->patches, rows, e)
+                                   : vision_encode(&x->tower, m->dev, &it->grid, it->patches,
+                                                   x->room, x->room_bytes, rows, e);
     if (st) {
         mem_free(rows);
         return st;
@@ -601,8 +587,8 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
     if (!has_rows)
         st = has_patches ? make_rows(m, it, e)
                          : err_set(e, E_ARG,
-                                   "a picture of the prompt is no longer in memory: it has to be "
-                                   "given again");
+                                   "a picture or sound of the prompt is no longer in memory: it "
+                                   "has to be given again");
     if (!st) {
         int32_t at = it->first - ids[0], most = it->grid.n_tokens - at;
         run->at = it->rows + (size_t)at * (size_t)m->core.n_embd;
@@ -610,191 +596,8 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
             run->n++;
     }
     if (st && it)
-        leave_item(x, it);
+        media_drop_user(x, it);
     if (!st)
         *held = it;
     return st;
-}
-
-/* ---- The caller's pictures ------------------------------------------------------------------ */
-
-static status check_media(const carat_model *m, err *e)
-{
-    if (m->media)
-        return OK;
-    return err_set(e, E_UNSUPPORTED, "%s was opened without a vision tower: it sees no pictures",
-                   m->core.name);
-}
-
-static status grid_of(const carat_model *m, int32_t width, int32_t height,
-                      const carat_image_options *opt, image_rule *rule, image_grid *g, err *e)
-{
-    int32_t budget = opt ? opt->n_tokens : 0;
-    status st = check_media(m, e);
-    if (st)
-        return st;
-    if (budget && budget != CARAT_IMAGE_NATIVE &&
-        (budget < VISION_BUDGET_MIN || budget > VISION_BUDGET_MAX))
-        return err_set(e, E_ARG, "%d tokens of a picture: expected %d to %d, or the picture's own",
-                       budget, VISION_BUDGET_MIN, VISION_BUDGET_MAX);
-    if (width < 1 || height < 1 || width > IMAGE_SIDE_MAX || height > IMAGE_SIDE_MAX ||
-        (int64_t)width * height > IMAGE_PIXELS_MAX)
-        return err_set(e, E_LIMIT, "a picture of %d x %d pixels: expected at most %d a side and %d",
-                       width, height, IMAGE_SIDE_MAX, IMAGE_PIXELS_MAX);
-    budget = budget == CARAT_IMAGE_NATIVE ? 0 : budget ? budget : m->media->budget;
-    if (!budget &&
-        vision_of(&m->media->tower)->rule.max_pixels) /* of Qwen: more than the plan has */
-        budget = VISION_BUDGET_MAX;
-    if ((st = vision_grid(&m->media->tower, budget, width, height, rule, g, "a picture", e)))
-        return st;
-    return vision_check(&m->media->tower, g, e);
-}
-
-carat_status carat_image_tokens(const carat_model *m, int32_t width, int32_t height,
-                                const carat_image_options *opt, int32_t *n, carat_error *e)
-{
-    image_rule rule;
-    image_grid g;
-    status st = grid_of(m, width, height, opt, &rule, &g, e);
-    if (!st)
-        *n = g.n_tokens;
-    return st;
-}
-
-static void key_of(char key[SHA256_TEXT], const image *picture, const image_grid *g)
-{
-    char head[96];
-    sha_stream s;
-    int n = snprintf(head, sizeof head, "image %d x %d in %d x %d\n", picture->width,
-                     picture->height, g->width, g->height);
-    sha256_init(&s);
-    sha_put(&s, head, (size_t)n);
-    sha_put(&s, picture->rgb, 3 * (size_t)picture->width * (size_t)picture->height);
-    sha_text(&s, key);
-}
-
-/* Takes *patches, unless the item has some by now. E_MEMORY: others hold too many. */
-static status give_patches(carat_model *m, media_item *it, float **patches, err *e)
-{
-    media *x = m->media;
-    size_t n = patches_bytes(x, &it->grid);
-    status st = OK;
-    pthread_mutex_lock(&x->lock);
-    if (!it->patches && !it->rows) {
-        if (x->patch_bytes + n <= x->most)
-            drop_rows(m, x->most - x->patch_bytes - n);
-        if (x->patch_bytes + x->row_bytes + n > x->most)
-            st = no_room(x, n, e);
-        else {
-            it->patches = *patches;
-            *patches = NULL;
-            x->patch_bytes += n;
-        }
-    }
-    pthread_mutex_unlock(&x->lock);
-    return st;
-}
-
-carat_status carat_image_new(carat_model *m, const uint8_t *rgb, int32_t width, int32_t height,
-                             const carat_image_options *opt, carat_media **out, carat_error *e)
-{
-    const image picture = {width, height, (uint8_t *)(uintptr_t)rgb}; /* read only */
-    char key[SHA256_TEXT];
-    image_rule rule;
-    image_grid g;
-    bool has_pixels = false;
-    float *patches = NULL;
-    *out = NULL;
-    status st = rgb ? grid_of(m, width, height, opt, &rule, &g, e)
-                    : err_set(e, E_ARG, "carat_image_new: no pixels");
-    if (st)
-        return st;
-    carat_media *c = mem_calloc(1, sizeof *c);
-    if (!c)
-        return err_memory(e, "a picture", sizeof *c);
-    c->m = m;
-    key_of(key, &picture, &g);
-    if ((st = use_item(m, key, &g, &c->item, &has_pixels, e))) {
-        mem_free(c);
-        return st;
-    }
-    if (!has_pixels && (st = image_patches_of(&patches, &g, &rule, &picture, "a picture", e))) {
-        carat_media_free(c);
-        return st;
-    }
-    st = has_pixels ? OK : give_patches(m, c->item, &patches, e);
-    mem_free(patches);
-    if (st) {
-        carat_media_free(c);
-        return st;
-    }
-    *out = c;
-    return OK;
-}
-
-int32_t carat_media_n(const carat_media *x)
-{
-    return x->item->grid.n_tokens;
-}
-
-int32_t carat_media_id(const carat_media *x)
-{
-    return x->item->first;
-}
-
-void carat_media_free(carat_media *x)
-{
-    if (!x)
-        return;
-    leave_item(x->m->media, x->item);
-    mem_free(x);
-}
-
-/* ---- Prompts ------------------------------------------------------------------------------- */
-
-/* A list that counts beyond its capacity. */
-typedef struct id_sink {
-    int32_t *to;
-    int64_t n, cap;
-} id_sink;
-
-static void put_id(id_sink *s, int32_t id)
-{
-    if (s->n < s->cap)
-        s->to[s->n] = id;
-    s->n++;
-}
-
-int64_t carat_media_expand(const carat_model *m, const int32_t *ids, int64_t n,
-                           carat_media *const *list, int32_t n_media, int32_t *out, int64_t cap,
-                           carat_error *e)
-{
-    id_sink s = {.to = out, .cap = out ? cap : 0};
-    int64_t places = 0;
-    if (check_media(m, e))
-        return -1;
-    const media *x = m->media;
-    for (int64_t i = 0; i < n && x->place >= 0; i++)
-        places += ids[i] == x->place;
-    if (places != n_media)
-        return err_set(e, E_ARG, "the prompt has %lld places for pictures, and %d are given",
-                       (long long)places, n_media),
-               -1;
-    for (int32_t i = 0; i < n_media; i++)
-        if (list[i]->m != m)
-            return err_set(e, E_ARG, "picture %d of the prompt is of another model", i), -1;
-    for (int64_t i = 0; i < n; i++) {
-        if (ids[i] != x->place || x->place < 0) {
-            put_id(&s, ids[i]);
-            continue;
-        }
-        const media_item *it = (*list++)->item;
-        if (x->begin >= 0 && (!i || ids[i - 1] != x->begin))
-            put_id(&s, x->begin);
-        for (int32_t k = 0; k < it->grid.n_tokens; k++)
-            put_id(&s, it->first - k);
-        if (x->end >= 0 && (i + 1 == n || ids[i + 1] != x->end))
-            put_id(&s, x->end);
-    }
-    return s.n;
 }

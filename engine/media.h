@@ -1,9 +1,11 @@
-/* media.h - pictures of a model: the vision tower, and the registry of soft ids.
+/* media.h - pictures and sounds of a model: its towers, and the registry of soft ids.
  *
  * A soft token has an id below 0. The registry gives every distinct picture a run of such ids,
  * first, first - 1, ..., and never uses a run twice. Pictures are told apart by SHA-256 of their
- * pixels and the size that they are computed in. So comparing ids compares pictures, and whatever
- * compares ids (prefixes, checkpoints, batches, lookup) needs to know nothing of pictures.
+ * pixels and the size that they are computed in, sounds by that of their samples. What is said of
+ * pictures holds for sounds; only, their tokens never see later ones. So comparing ids compares
+ * pictures, and whatever compares ids (prefixes, checkpoints, batches, lookup) needs to know
+ * nothing of pictures.
  *
  * What an id says of its picture's shape is kept as long as the model, 16 bytes a picture:
  * timelines, checkpoints and snapshots may have the id. All else of a picture that nothing uses any
@@ -34,14 +36,17 @@ void media_unload_weights(carat_model *m);
 status media_load_weights(carat_model *m, err *e);
 void media_close(carat_model *m); /* safe on a model without a tower */
 
-/* What is taken of the main device's memory by the tower, with its largest picture at work; of the
- * host's by patches and rows. 0: no tower. E_UNSUPPORTED: the device does not compute the tower. */
-status media_plan(const carat_model *m, uint64_t *tower, uint64_t *pictures, err *e);
+/* Sets *p's vision_bytes, audio_bytes and picture_bytes. E_UNSUPPORTED: the device does not compute
+ * the tower. */
+status media_plan(const carat_model *m, carat_memory_plan *p, err *e);
+/* Of the host's memory, taken by the audio tower's weights. */
+uint64_t media_host_taken(const carat_model *m);
 /* Of the main device's memory, taken with the weights: room for a picture at work. */
 uint64_t media_taken(const carat_model *m);
 
 const model *media_tower(const carat_model *m); /* NULL: there is none */
 const char *media_path(const carat_model *m);   /* of the tower's file; NULL: no tower */
+bool media_hears(const carat_model *m);         /* has an audio tower */
 
 /* Is the id of a picture of m? */
 bool media_has_id(const carat_model *m, int32_t id);

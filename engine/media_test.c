@@ -303,6 +303,24 @@ TEST(media_is_planned_where_it_is)
         CHECK_EQ(with.picture_bytes, host);
         CHECK_EQ(b->total_bytes - a->total_bytes, b->vision_bytes + (gpu_mb ? 0 : host));
         CHECK_EQ(with.total_bytes - without.total_bytes, b->total_bytes - a->total_bytes);
+        CHECK(!with.audio_bytes);
+    }
+}
+
+/* The audio tower is on the host, beside a GPU too. */
+TEST(media_plans_audio_towers_on_the_host)
+{
+    const char *tower = test_temp("tower.gguf");
+    const char *make[] = {"tiny-mmproj-hears", tower, "--type", "f32"};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
+    const char *text = toy_model_write(&(toy_model_file){.base = "e2b"});
+    for (int64_t gpu_mb = 0; gpu_mb <= 4096; gpu_mb += 4096) {
+        carat_memory_plan without, with;
+        plan_of(text, NULL, gpu_mb, &without);
+        plan_of(text, tower, gpu_mb, &with);
+        CHECK(!without.audio_bytes && with.audio_bytes > 1 << 20); /* 1500 rows of 64 by 128 */
+        CHECK_EQ(with.device[0].total_bytes - without.device[0].total_bytes,
+                 with.vision_bytes + (gpu_mb ? 0 : with.audio_bytes + with.picture_bytes));
     }
 }
 

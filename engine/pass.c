@@ -119,7 +119,7 @@ static status put_pictures(workspace *w, const pass_part *part, err *e)
             i++;
             continue;
         }
-        if (media_two_way(t->m) && (t->kv.pager || t->sparse.alpha > 0))
+        if (media_block(t->m, at) && (t->kv.pager || t->sparse.alpha > 0))
             return err_set(e, E_UNSUPPORTED,
                            "%s: pictures are not computed where attention leaves keys out "
                            "(--kv-pool, --kv-keep, --sparse flash)",
@@ -182,8 +182,11 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
         part[i].rows.axes = put_axes(w, &part[i]);
         if (!(st = put_pictures(w, &part[i], e)) && !(st = kv_reserve(&t->kv, part[i].rows.n, e)))
             st = kv_batch_add_rows(&w->batch, &t->kv, &part[i].rows, e);
-        for (int32_t k = n_soft; k < w->batch.st.n_soft && !st; k++)
-            kv_batch_block(&w->batch, w->soft[k].row0, w->soft[k].n);
+        for (int32_t k = n_soft; k < w->batch.st.n_soft && !st; k++) {
+            const soft_run *run = &w->soft[k];
+            if (media_block(t->m, part[i].rows.token + (run->row0 - part[i].row0)))
+                kv_batch_block(&w->batch, run->row0, run->n); /* else causal: sound */
+        }
         part[i].lost = st != OK;
     }
     return st;

@@ -473,10 +473,10 @@ static int32_t host_side(const carat_model *m)
     return -1;
 }
 
-/* Of the host's memory, taken by the scorer. */
-static uint64_t scorer_taken(const carat_model *m)
+/* Of the host's memory, taken by what runs beside the model. */
+static uint64_t beside_taken(const carat_model *m)
 {
-    return m->scorer ? m->scorer->taken_bytes[PASS_MAIN] : 0;
+    return (m->scorer ? m->scorer->taken_bytes[PASS_MAIN] : 0) + media_host_taken(m);
 }
 
 static void plan_devices(const carat_model *m, const session_shape *s, const kv_layout *l,
@@ -507,8 +507,8 @@ static void plan_devices(const carat_model *m, const session_shape *s, const kv_
         if (p->available_bytes)
             p->available_bytes += m->taken_bytes[i] + m->reserve_taken[i];
         if (i == host_side(m)) {
-            p->total_bytes += plan->scorer_bytes + plan->picture_bytes;
-            p->available_bytes += p->available_bytes ? scorer_taken(m) : 0;
+            p->total_bytes += plan->scorer_bytes + plan->picture_bytes + plan->audio_bytes;
+            p->available_bytes += p->available_bytes ? beside_taken(m) : 0;
         }
         plan->scratch_bytes += p->scratch_bytes;
         plan->repack_bytes += c->side[i].repack_bytes;
@@ -530,8 +530,7 @@ status plan_costs(const carat_model *m, const session_shape *s, kv_layout *layou
         goto end;
     if ((st = plan_drafters(m, s, &l, &plan.draft_bytes, &taps, e)))
         goto end;
-    if ((st = paging_scorer_bytes(m, s, &plan.scorer_bytes, e)) ||
-        (st = media_plan(m, &plan.vision_bytes, &plan.picture_bytes, e)) ||
+    if ((st = paging_scorer_bytes(m, s, &plan.scorer_bytes, e)) || (st = media_plan(m, &plan, e)) ||
         (st = m->core.encoder ? worst_text(m, s, &l, &costs, e)
                               : worst_pass(m, s, &taps, &l, &costs, e)))
         goto end;
@@ -571,20 +570,22 @@ bool plan_fits(const carat_model *m, const carat_memory_plan *plan)
     return m->overcommit || !p || (m->plan_only && p != &plan->device[PASS_MAIN]);
 }
 
-/* The scorer of pages and pictures, where no device of the model is in the host's memory. */
+/* The scorer of pages, pictures and sounds, where no device of the model is in the host's memory.
+ */
 static status check_beside(const carat_model *m, const carat_memory_plan *plan, err *e)
 {
-    uint64_t left = mem_available_bytes(), need = plan->scorer_bytes + plan->picture_bytes;
-    if (!need || host_side(m) >= 0 || !left || need <= left + scorer_taken(m))
+    uint64_t left = mem_available_bytes(), soft = plan->picture_bytes + plan->audio_bytes;
+    uint64_t need = plan->scorer_bytes + soft;
+    if (!need || host_side(m) >= 0 || !left || need <= left + beside_taken(m))
         return OK;
     return err_set(e, E_MEMORY,
                    "%s for a context of %d tokens need%s %.2f GiB of host memory, and %.2f GiB are "
                    "available",
-                   !plan->picture_bytes  ? "the scorer of pages"
-                   : !plan->scorer_bytes ? "the pictures of prompts"
-                                         : "the scorer of pages and the pictures of prompts",
-                   plan->n_ctx, plan->picture_bytes ? "" : "s", (double)need * 0x1p-30,
-                   (double)(left + scorer_taken(m)) * 0x1p-30);
+                   !soft                 ? "the scorer of pages"
+                   : !plan->scorer_bytes ? "the pictures and sounds of prompts"
+                                         : "the scorer of pages, pictures and sounds of prompts",
+                   plan->n_ctx, soft ? "" : "s", (double)need * 0x1p-30,
+                   (double)(left + beside_taken(m)) * 0x1p-30);
 }
 
 status plan_check(const carat_model *m, const carat_memory_plan *plan, err *e)

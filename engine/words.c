@@ -135,11 +135,14 @@ carat_status carat_chat_render(const carat_model *m, const char *messages_json,
     if ((st = chat_render(m->chat, messages_json, strlen(messages_json), tools_json,
                           tools_json ? strlen(tools_json) : 0, opt, &p, e)))
         goto out;
-    if ((p.n_images && !media_path(m)) || p.n_others) { /* a placeholder alone would be answered
-                                                           as if the picture was seen */
-        st = err_set(e, E_UNSUPPORTED, "%s input is not supported by this model%s",
-                     p.n_others ? "audio or video" : "image",
-                     p.n_others ? "" : ": it was opened without a vision tower (mmproj)");
+    /* A placeholder alone would be answered as if the picture was seen. */
+    const char *lacks = p.n_others                                  ? "video input is"
+                        : p.n_sounds && !media_hears(m)             ? "audio input is"
+                        : p.n_images > p.n_sounds && !media_path(m) ? "image input is"
+                                                                    : NULL;
+    if (lacks) {
+        st = err_set(e, E_UNSUPPORTED, "%s not supported by this model%s", lacks,
+                     p.n_others ? "" : ": it was opened without that tower (mmproj)");
         goto out;
     }
     if ((st = chat_tokenize(m->text, &p, opt && opt->raw_markers, &list, e)))

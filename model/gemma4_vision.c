@@ -29,12 +29,14 @@ enum { THETA = 100 }; /* of the rotation; in no file */
     .eps = 1e-6, .n_out = 96
 
 static const gemma4v_shape sizes[] = {
-    {SMALL, .name = "mmproj-e2b", .n_out = 1536},
-    {SMALL, .name = "mmproj-e4b", .n_out = 2560},
+    {SMALL, .name = "mmproj-e2b", .n_out = 1536, .ears = GEMMA4A_SHAPE(1536)},
+    {SMALL, .name = "mmproj-e4b", .n_out = 2560, .ears = GEMMA4A_SHAPE(2560)},
     {LARGE, .name = "mmproj-26b", .n_out = 2816},
     {LARGE, .name = "mmproj-31b", .n_out = 5376},
     {TINY, .name = "tiny-mmproj-clamped", .n_layer = 3, .n_embd = 32, .n_head = 2, .n_ff = 48,
      .clamped = true},
+    {TINY, .name = "tiny-mmproj-hears", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_ff = 48,
+     .clamped = true, .ears = GEMMA4A_TINY},
     {TINY, .name = "tiny-mmproj-standard", .n_layer = 2, .n_embd = 48, .n_head = 4, .n_ff = 80,
      .standardized = true},
 };
@@ -133,27 +135,20 @@ static const table_tensor of_model[] = {
 };
 
 #define W(name) offsetof(gemma4v_layer, name)
-/* Bounds are numbers of the host: bind_bounds. */
-#define CLAMPED(field, gguf_, hf_, role_, ...)                                                     \
-    T(ALWAYS, W(field.w), gguf_ ".weight", hf_ ".linear.weight", role_, __VA_ARGS__),              \
-        T(is_clamped, ELSEWHERE, gguf_ ".input_min", hf_ ".input_min", LOW, ONE),                  \
-        T(is_clamped, ELSEWHERE, gguf_ ".input_max", hf_ ".input_max", HIGH, ONE),                 \
-        T(is_clamped, ELSEWHERE, gguf_ ".output_min", hf_ ".output_min", LOW, ONE),                \
-        T(is_clamped, ELSEWHERE, gguf_ ".output_max", hf_ ".output_max", HIGH, ONE)
 static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "ln1.weight", "input_layernorm.weight", NORM, D),
-    CLAMPED(wq, "attn_q", "self_attn.q_proj", MATRIX, D, D),
-    CLAMPED(wk, "attn_k", "self_attn.k_proj", MATRIX, D, D),
-    CLAMPED(wv, "attn_v", "self_attn.v_proj", MATRIX, D, D),
-    CLAMPED(wo, "attn_out", "self_attn.o_proj", MATRIX, D, D),
+    CLAMPED(W, is_clamped, wq, "attn_q", "self_attn.q_proj", MATRIX, D, D),
+    CLAMPED(W, is_clamped, wk, "attn_k", "self_attn.k_proj", MATRIX, D, D),
+    CLAMPED(W, is_clamped, wv, "attn_v", "self_attn.v_proj", MATRIX, D, D),
+    CLAMPED(W, is_clamped, wo, "attn_out", "self_attn.o_proj", MATRIX, D, D),
     T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", QK_NORM, HD),
     T(ALWAYS, W(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", QK_NORM, HD),
     T(ALWAYS, W(attn_post_norm), "attn_post_norm.weight", "post_attention_layernorm.weight", NORM,
       D),
     T(ALWAYS, W(ffn_norm), "ln2.weight", "pre_feedforward_layernorm.weight", NORM, D),
-    CLAMPED(gate, "ffn_gate", "mlp.gate_proj", MATRIX, D, FF),
-    CLAMPED(up, "ffn_up", "mlp.up_proj", MATRIX, D, FF),
-    CLAMPED(down, "ffn_down", "mlp.down_proj", MATRIX, FF, D),
+    CLAMPED(W, is_clamped, gate, "ffn_gate", "mlp.gate_proj", MATRIX, D, FF),
+    CLAMPED(W, is_clamped, up, "ffn_up", "mlp.up_proj", MATRIX, D, FF),
+    CLAMPED(W, is_clamped, down, "ffn_down", "mlp.down_proj", MATRIX, FF, D),
     T(ALWAYS, W(ffn_post_norm), "ffn_post_norm.weight", "post_feedforward_layernorm.weight", NORM,
       D),
 };
@@ -185,53 +180,32 @@ static const family_table rows = {TABLE_ROWS,          .prefix = "v.",    .dim =
                                   .agree = agree,      .read = read_kind, .put = put_own_keys,
                                   .describe = describe};
 
+static int32_t list_all(const model_shape *s, shape_tensor *out, int32_t cap)
+{
+    return audio_list_with(s, &own(s)->ears.common, out, cap);
+}
+
+static void put_all(gguf_writer *w, const model_shape *s)
+{
+    audio_put_with(w, s, &own(s)->ears.common);
+}
+
 const shape_family gemma4v_shapes = {
-    TABLE_HOOKS(gemma4v_shape, rows),
+    .table = &rows,
+    .shape_bytes = sizeof(gemma4v_shape),
+    .named = table_named,
+    .check = table_check,
+    .list = list_all,
+    .put = put_all,
     .arch = "clip",
     .title = "gemma-4",
     .sizes = "mmproj-e2b, mmproj-e4b, mmproj-26b, mmproj-31b, tiny-mmproj-clamped, "
-             "tiny-mmproj-standard",
+             "tiny-mmproj-standard, tiny-mmproj-hears",
     .tower = true,
     .mix = "bf16",
     .cut = cut_layers};
 
 /* ---- Binding ---- */
-
-/* A bound of a product; without the tensor it stays infinite. */
-static status bind_bound(const binder *b, const char *name, const char *end, float *bound)
-{
-    char tail[64];
-    weight w;
-    snprintf(tail, sizeof tail, "%s.%s", name, end);
-    status st = bind_tensor(
-        b, &w, tail,
-        (model_want){
-            .n_in = 1, .n_out = 1, .n_mat = 1, .f32 = true, .host = true, .optional = true});
-    if (st || !w.n_in)
-        return st;
-    float x;
-    memcpy(&x, w.data, sizeof x);
-    if (isnan(x))
-        return err_set(b->e, E_FORMAT, "%s: tensor %s is no number", b->m->file.path, w.name);
-    *bound = x;
-    return OK;
-}
-
-static status bind_bounds(const binder *b, clamped_weight *w, const char *name)
-{
-    status st;
-    w->in_low = w->out_low = -INFINITY;
-    w->in_high = w->out_high = INFINITY;
-    if ((st = bind_bound(b, name, "input_min", &w->in_low)) ||
-        (st = bind_bound(b, name, "input_max", &w->in_high)) ||
-        (st = bind_bound(b, name, "output_min", &w->out_low)) ||
-        (st = bind_bound(b, name, "output_max", &w->out_high)))
-        return st;
-    if (w->in_low > w->in_high || w->out_low > w->out_high)
-        return err_set(b->e, E_FORMAT, "%s: the lower bound of %s is above the upper one",
-                       b->m->file.path, w->w.name);
-    return OK;
-}
 
 static status bind_each(model *m, gemma4v *g, const gemma4v_shape *s, err *e)
 {
@@ -248,7 +222,7 @@ static status bind_each(model *m, gemma4v *g, const gemma4v_shape *s, err *e)
         L->rope = &g->rope;
         st = table_bind(&b, &s->common, L);
         for (size_t k = 0; k < sizeof products / sizeof *products && !st; k++)
-            st = bind_bounds(&b, products[k].w, products[k].name);
+            st = clamped_bind(&b, products[k].w, products[k].name);
     }
     return st;
 }
@@ -286,16 +260,6 @@ static status bind_gemma4v(model *m, err *e)
 }
 
 /* ---- The forward pass ---- */
-
-static mat clamped_product(pass *p, mat x, const clamped_weight *w)
-{
-    if (isfinite(w->in_low) || isfinite(w->in_high))
-        x = op_clamp(p, x, w->in_low, w->in_high);
-    mat y = op_matmul(p, x, &w->w);
-    if (isfinite(w->out_low) || isfinite(w->out_high))
-        op_clamp_inplace(p, y, w->out_low, w->out_high);
-    return y;
-}
 
 /* Every patch sees every patch. */
 static void gemma4v_add_attention(pass *p, const gemma4v *g, const gemma4v_layer *L,

@@ -3,6 +3,8 @@
 #ifndef MODEL_GEMMA4_VISION_H
 #define MODEL_GEMMA4_VISION_H
 
+#include "model/clamped.h"
+#include "model/gemma4_audio.h"
 #include "model/vision.h"
 
 /* Keys of both, between those of sizes and the number of positions. F is the file's own. */
@@ -19,13 +21,8 @@ typedef struct gemma4v_shape {
     VISION_SHAPE;
     bool clamped;      /* inputs and outputs of products have bounds: E2B, E4B */
     bool standardized; /* pooled rows are shifted and scaled: 26B, 31B */
+    gemma4a_shape ears;
 } gemma4v_shape;
-
-/* A product whose input and output are clamped; infinite bounds do nothing. */
-typedef struct clamped_weight {
-    weight w;
-    float in_low, in_high, out_low, out_high;
-} clamped_weight;
 
 typedef struct gemma4v_layer {
     MODEL_LAYER;
@@ -48,6 +45,7 @@ typedef struct gemma4v {
 typedef struct gemma4uv_shape {
     MODEL_SHAPE;
     VISION_SHAPE;
+    gemma4ua_shape ears;
 } gemma4uv_shape;
 
 typedef struct gemma4uv {

@@ -22,7 +22,8 @@ static const gemma4uv_shape sizes[] = {
      .merge = 3,
      .n_pos = 1120,
      .image_size = 224,
-     .eps = 1e-6},
+     .eps = 1e-6,
+     .ears = GEMMA4UA_SHAPE(3840)},
     {.family = &gemma4uv_shapes,
      .name = "tiny-mmproj-flat",
      .n_embd = 96,
@@ -32,6 +33,16 @@ static const gemma4uv_shape sizes[] = {
      .n_pos = 40,
      .image_size = 224,
      .eps = 1e-6},
+    {.family = &gemma4uv_shapes,
+     .name = "tiny-mmproj-flat-hears",
+     .n_embd = 96,
+     .n_out = 96,
+     .patch = 4,
+     .merge = 3,
+     .n_pos = 40,
+     .image_size = 224,
+     .eps = 1e-6,
+     .ears = GEMMA4UA_SHAPE(96)},
 };
 
 static const gemma4uv_shape *own(const model_shape *s)
@@ -132,10 +143,26 @@ static const family_table rows = {TABLE_ROWS,          .prefix = "v.",         .
                                   .agree = agree,      .read = read_positions, .put = put_own_keys,
                                   .describe = describe};
 
-const shape_family gemma4uv_shapes = {TABLE_HOOKS(gemma4uv_shape, rows),
+static int32_t list_all(const model_shape *s, shape_tensor *out, int32_t cap)
+{
+    return audio_list_with(s, &own(s)->ears.common, out, cap);
+}
+
+static void put_all(gguf_writer *w, const model_shape *s)
+{
+    audio_put_with(w, s, &own(s)->ears.common);
+}
+
+const shape_family gemma4uv_shapes = {.table = &rows,
+                                      .shape_bytes = sizeof(gemma4uv_shape),
+                                      .named = table_named,
+                                      .check = table_check,
+                                      .list = list_all,
+                                      .put = put_all,
                                       .arch = "clip",
                                       .title = "gemma-4",
-                                      .sizes = "mmproj-12b, tiny-mmproj-flat",
+                                      .sizes =
+                                          "mmproj-12b, tiny-mmproj-flat, tiny-mmproj-flat-hears",
                                       .tower = true,
                                       .mix = "bf16",
                                       .cut = cut_layers};

@@ -149,8 +149,10 @@ static status check_claims(const model *m, err *e)
     return unplaced_refuse(&u, m->file.path, kind, e);
 }
 
-/* nextn: the NextN layers of the file, else its model. */
-static status bind_file(model *m, gguf *g, bool nextn, err *e)
+/* Which part of a file. */
+typedef enum bind_part { PART_MODEL, PART_NEXTN, PART_AUDIO } bind_part;
+
+static status bind_file(model *m, gguf *g, bind_part part, err *e)
 {
     *m = (model){.file = *g};
     *g = (gguf){0};
@@ -170,13 +172,16 @@ static status bind_file(model *m, gguf *g, bool nextn, err *e)
                      arch_names(known, sizeof known));
         goto fail;
     }
-    if (nextn && !m->arch->nextn) {
+    if (part == PART_NEXTN && !m->arch->nextn) {
         st = err_set(e, E_UNSUPPORTED, "%s: models of architecture %s have no NextN layers", path,
                      m->arch->name);
         goto fail;
     }
-    if (nextn)
-        m->arch = m->arch->nextn;
+    if (part == PART_AUDIO && !m->arch->audio) {
+        st = err_set(e, E_UNSUPPORTED, "%s is no audio tower", path);
+        goto fail;
+    }
+    m->arch = part == PART_NEXTN ? m->arch->nextn : part == PART_AUDIO ? m->arch->audio : m->arch;
     if (gguf_get_string(&m->file, "general.name", &name) && name.n && name.n < 256)
         m->name = arena_strndup(&m->mem, name.at, (size_t)name.n);
     else
@@ -205,12 +210,17 @@ fail:
 
 status model_bind(model *m, gguf *g, err *e)
 {
-    return bind_file(m, g, false, e);
+    return bind_file(m, g, PART_MODEL, e);
 }
 
 status model_bind_nextn(model *m, gguf *g, err *e)
 {
-    return bind_file(m, g, true, e);
+    return bind_file(m, g, PART_NEXTN, e);
+}
+
+status model_bind_audio(model *m, gguf *g, err *e)
+{
+    return bind_file(m, g, PART_AUDIO, e);
 }
 
 int32_t model_nextn_layers(const gguf *g)

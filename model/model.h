@@ -31,6 +31,7 @@ typedef struct model_arch {
     /* Sets the side of every weight and store, from m->layer_side and m->expert_side. */
     status (*divide)(model *m, err *e);
     const struct model_arch *nextn; /* how its NextN layers bind, as a drafter; NULL: it has none */
+    const struct model_arch *audio; /* how its audio tower binds (audio.h); NULL: it has none */
 } model_arch;
 
 /* NULL: no architecture that carat runs as a model. */
@@ -119,6 +120,8 @@ status model_bind(model *m, gguf *g, err *e);
 /* The same of the file's NextN layers, which draft for the model of the same file or of another.
  * E_UNSUPPORTED where the architecture has none. */
 status model_bind_nextn(model *m, gguf *g, err *e);
+/* The same of the audio tower that an mmproj file has beside the vision tower, or alone. */
+status model_bind_audio(model *m, gguf *g, err *e);
 /* The number of NextN layers that a file states; 0 where its architecture has none. */
 int32_t model_nextn_layers(const gguf *g);
 /* Divides m between devices, before planning and loading. others[i] is the device of side 1 + i and

@@ -76,6 +76,7 @@ typedef struct hf_change {
      * together; one frame of a kernel over `frames` pictures; two tables whose rows take turns. */
     uint32_t side, frames, frame;
     bool pairs;
+    bool softplus;     /* every value becomes log(1 + e^x) */
     uint32_t n_k, n_v; /* n_k 0: the order is kept; heads beyond n_v: in groups of n_v */
     uint64_t per_head, before;
 } hf_change;

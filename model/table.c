@@ -178,10 +178,15 @@ const char *table_arch(const model_shape *s, char buf[TABLE_ARCH])
 
 void table_put(gguf_writer *w, const model_shape *s)
 {
-    const family_table *t = s->family->table;
     char buf[TABLE_ARCH];
     const char *arch = table_arch(s, buf);
     gguf_put_string(w, "general.architecture", arch, strlen(arch));
+    table_put_keys(w, arch, s);
+}
+
+void table_put_keys(gguf_writer *w, const char *arch, const model_shape *s)
+{
+    const family_table *t = s->family->table;
     for (int32_t i = 0; i < t->n_keys; i++)
         if (has_key(s, &t->keys[i]) && !(t->keys[i].how & READ_ONLY) &&
             !((t->keys[i].how & OMIT_ZERO) && value_of(s, &t->keys[i], 0) == 0))

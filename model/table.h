@@ -155,6 +155,7 @@ bool table_named(const char *size, model_shape *s);
 status table_check(const model_shape *s, const char *what, err *e);
 int32_t table_list(const model_shape *s, shape_tensor *out, int32_t cap);
 void table_put(gguf_writer *w, const model_shape *s);
+void table_put_keys(gguf_writer *w, const char *arch, const model_shape *s); /* all but the name */
 
 /* general.architecture of the files that table_put writes; perhaps in buf. */
 const char *table_arch(const model_shape *s, char buf[TABLE_ARCH]);

@@ -4,6 +4,7 @@
  * has one, is no part of a tower: its tensors are known and not loaded.
  */
 #include "model/vision.h"
+#include "model/audio.h"
 #include "model/bind.h"
 
 #include <math.h>
@@ -84,7 +85,8 @@ static status bind_clip(model *m, err *e)
     return st ? st : a->bind(m, e);
 }
 
-const model_arch clip_arch = {.name = "clip", .tower = true, .prefix = "v.", .bind = bind_clip};
+const model_arch clip_arch = {
+    .name = "clip", .tower = true, .prefix = "v.", .bind = bind_clip, .audio = &clip_audio_arch};
 
 /* ---- For towers ---- */
 

@@ -6,8 +6,8 @@
  * samples, and is linked with no codec.
  *
  * A file may be hostile. Lengths are checked before memory is taken and again while samples come,
- * because compressed silence has any length. Any thread may call. libsndfile notes why an opening failed in a global, which
- * is not read here.
+ * because compressed silence has any length. Any thread may call. libsndfile notes why an opening
+ * failed in a global, which is not read here.
  */
 #ifndef SOUND_SOUND_H
 #define SOUND_SOUND_H
@@ -20,11 +20,11 @@
 
 enum {
     SOUND_RATE = 16000,         /* samples a second */
-    SOUND_SECONDS_MAX = 3600,   /* of a file */
+    SOUND_SECONDS_MAX = 600,    /* of a file */
     SOUND_RATE_MIN = 4000,      /* of a file */
     SOUND_RATE_MAX = 384000,    /* of a file */
     SOUND_CHANNELS_MAX = 8,     /* of a file */
-    SOUND_VALUES_MAX = 1 << 29, /* samples of all channels of a file: an hour of 48 kHz stereo */
+    SOUND_VALUES_MAX = 1 << 28, /* samples of all channels of a file: enough of 48 kHz in 8 */
     SOUND_LARGEST = 65536       /* magnitude of a sample: some files of floats count to 32768 */
 };
 
@@ -47,8 +47,9 @@ bool sound_is_one(const void *bytes, size_t n_bytes);
 /* Checks the head of a file. name is for messages. E_UNSUPPORTED: another kind of file; E_LIMIT;
  * E_FORMAT: a damaged file, or a coding that is not read. */
 status sound_head_read(sound_head *h, const void *bytes, size_t n_bytes, const char *name, err *e);
-/* The sound of a file: the mean of its channels, at SOUND_RATE. E_FORMAT too where a WAV file (RIFF) or a
- * FLAC file ends early, or a sample is no number; other files that are cut give what is there. On failure *out is as it was. */
+/* The sound of a file: the mean of its channels, at SOUND_RATE. E_FORMAT too where a WAV file
+ * (RIFF) or a FLAC file ends early, or a sample is no number; other files that are cut give what is
+ * there. On failure *out is as it was. */
 status sound_decode(sound *out, const void *bytes, size_t n_bytes, const char *name, err *e);
 void sound_free(sound *s); /* safe on a zeroed or freed one */
 

@@ -63,7 +63,7 @@ TEST(cli_logits_of_a_picture)
     CHECK_OK(file_map_open(&f, out, true, NULL, NULL, &e), e);
     CHECK_EQ(f.n_bytes, (size_t)(n + 4) * row); /* with begin and end */
     file_map_close(&f);
-    run(1, "0 places for pictures, and 1 are given",
+    run(1, "the tokens have places for 0 of 1 pictures and sounds",
         ARGS("logits", "-m", text, "--mmproj", tower, "--image", picture, "--tokens", "2,9", "-o",
              out, "--image-tokens", "70"));
     run(0, "tokens in", /* it is found beside the model */

@@ -168,7 +168,7 @@ TEST(server_refuses_with_the_apis_own_words)
         {"GET", "/lora-adapters", NULL, 501, "no adapters"},
         {"POST", "/rerank", "{\"query\":\"a\"}", 400, "\"param\":\"documents\""},
         {"POST", "/rerank", "{\"query\":\"a\",\"documents\":[\"b\"]}", 501, "rerank"},
-        {"POST", "/v1/audio/speech", "{}", 501, "carat reads no sound and writes none"},
+        {"POST", "/v1/audio/speech", "{}", 501, "carat hears sound and makes none"},
         {"POST", "/v1/messages/batches", "{}", 501, "\"type\":\"error\""},
         {"POST", "/detokenize", "{\"tokens\":[-1]}", 400, "token id"},
         {"POST", "/v1/chat/completions", "{\"messages\":[{\"role\":\"robot\",\"content\":\"x\"}]}",

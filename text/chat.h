@@ -39,10 +39,11 @@ typedef struct chat_prompt {
     chat_segment *segment; /* in order; together they cover the text */
     size_t n_segments, cap_segments;
     bool starts_thinking; /* the text ends inside a thought: the answer begins as reasoning */
-    /* The numbers of the images, in the order of their placeholders in the text. */
+    /* The numbers of the images and sounds, in the order of their placeholders in the text. */
     int32_t *image, n_images, cap_images;
+    int32_t n_sounds; /* of them */
     int32_t n_around; /* tokens that stand around a picture and not in the text */
-    int32_t n_others; /* placeholders of sounds and films */
+    int32_t n_others; /* placeholders of films */
     /* ID and name of the first call whose arguments are no JSON object, and so stand in one as
      * text;
      * "": there is none. */

@@ -80,13 +80,14 @@ const jtree *chat_string_of(chat_writer *w, const chat_message *m, const jtree *
                             const char *key);
 /* A string, an array, or NULL. */
 const jtree *chat_content_of(chat_writer *w, const chat_message *m);
-/* Reads a part of content. An image's number is the part's `number`, or the count of images before
- * it in the prompt. False: an error; of a kind without a mark in media (NULL: none has one), too.
+/* Reads a part of content. The number of an image or a sound is the part's `number`, or the count
+ * of both before it in the prompt. False: an error; of a kind without a mark in media (NULL: none
+ * has one), too.
  */
 typedef struct chat_part {
     chat_kind kind;
     const jtree *text; /* CHAT_TEXT */
-    int32_t number;    /* CHAT_IMAGE; -1: not given */
+    int32_t number;    /* CHAT_IMAGE, CHAT_AUDIO; -1: not given */
 } chat_part;
 bool chat_part_of(chat_writer *w, const chat_message *m, const jtree *it, const chat_media *media,
                   chat_part *out);

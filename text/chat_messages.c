@@ -128,7 +128,8 @@ static bool number_of(chat_writer *w, const chat_message *m, const jtree *it, in
         return true;
     long n = v->kind == JTREE_INTEGER ? strtol(v->s, &end, 10) : -1;
     if (n < 0 || n > CHAT_MAX_IMAGES) {
-        chat_fail(w, E_FORMAT, "messages[%zu].content: the number of an image is not 0 to %d", m->i,
+        chat_fail(w, E_FORMAT,
+                  "messages[%zu].content: the number of an image or a sound is not 0 to %d", m->i,
                   CHAT_MAX_IMAGES);
         return false;
     }
@@ -161,12 +162,13 @@ void chat_put_media(chat_writer *w, const chat_media *media, chat_kind kind, int
     if (w->st)
         return;
     chat_lit(w, media->mark[kind]);
-    if (kind != CHAT_IMAGE) {
+    if (kind == CHAT_VIDEO) {
         p->n_others++;
         return;
     }
+    p->n_sounds += kind == CHAT_AUDIO;
     if (p->n_images == CHAT_MAX_IMAGES) {
-        chat_fail(w, E_LIMIT, "messages holds more than %d images", CHAT_MAX_IMAGES);
+        chat_fail(w, E_LIMIT, "messages holds more than %d images and sounds", CHAT_MAX_IMAGES);
         return;
     }
     if (p->n_images == p->cap_images) {

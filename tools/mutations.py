@@ -31,6 +31,7 @@ TESTS = {
                  "draft_steps"],
     "nextn": ["spec/nextn_test", "tests/hybrid_test"],
     "convert": ["apps/convert_families_test"],
+    "sound": ["sound/", "audio_", "engine/media_sound", "sound_server", "speech_is_cut"],
     "media": ["engine/media", "vision_", "picture_logits", "image/", "tests/media_cli_test", "pictures_are_seen"],
     "holes": ["logprobs_server_test", "text/grammar_test", "ollama_pull", "apps/hub/store_test",
               "format/safetensors_test", "gemma4_mtp_table_test", "base/str_test", "pager_opens",
@@ -642,7 +643,7 @@ mistake("holes", "a new draft takes rows that are not there",
 
 MEDIA, PATCHES, RESIZE, DECODE = "engine/media.c", "image/patches.c", "image/resize.c", "image/decode.c"
 GEMMA_EYE, FLAT_EYE, QWEN_EYE = "model/gemma4_vision.c", "model/gemma4_vision_flat.c", "model/qwen_vision.c"
-EYE = "model/vision_run.c"
+EYE, CLAMPED = "model/vision_run.c", "model/clamped.c"
 BOTH = "m->media->two_way = !((const gemma4 *)m->core.impl)->n_ple;"
 mistake("media", "tokens of a picture see each other in no model", (MEDIA, BOTH, "m->media->two_way = false;"))
 mistake("media", "tokens of a picture see each other with per-layer embeddings", (MEDIA, BOTH, "m->media->two_way = true;"))
@@ -656,8 +657,8 @@ mistake("media", "a second run of a picture begins with its first row",
         (MEDIA, "run->at = it->rows + (size_t)at * (size_t)m->core.n_embd;", "run->at = it->rows;"))
 mistake("media", "another picture of the same size is the same", (MEDIA, "sha_put(&s, picture->rgb,", "sha_put(&s, head,"))
 mistake("media", "another budget is the same picture", (MEDIA, "picture->height, g->width, g->height);", "picture->height, 0, 0);"))
-mistake("media", "no token begins a picture", (MEDIA, "if (x->begin >= 0 && (!i ||", "if (x->begin >= 0 && i < 0 && (!i ||"))
-mistake("media", "no token ends a picture", (MEDIA, "if (x->end >= 0 && (i + 1 == n ||", "if (x->end >= 0 && i < 0 && (i + 1 == n ||"))
+mistake("media", "no token begins a picture", (MEDIA, "if (begin >= 0 && (k || begins))", "if (begin >= 0 && k)"))
+mistake("media", "no token ends a picture", (MEDIA, "if (end >= 0 && (k + 1 < n_pieces || ends))", "if (end >= 0 && k + 1 < n_pieces)"))
 mistake("media", "pooled rows are not scaled", (GEMMA_EYE, "op_pool(p, x, in->merged), sqrtf((float)g->n_embd), NULL)", "op_pool(p, x, in->merged), 1, NULL)"))
 mistake("media", "pooled rows are not standardised", (GEMMA_EYE, "if (g->std_scale.n_in)", "if (g->std_scale.n_in < 0)"))
 mistake("media", "ropes turn by rows first", (EYE, "r->axis[0][i] = v->rows_first ? row : column;", "r->axis[0][i] = row;"),
@@ -667,9 +668,9 @@ mistake("media", "Qwen's ropes turn by columns first", (EYE, "r->axis[0][i] = v-
 mistake("media", "the tables of positions change places", (EYE, "id[0] = (float)column;", "id[0] = (float)row;"),
         (EYE, "id[1] = (float)(v->n_pos + row);", "id[1] = (float)(v->n_pos + column);"))
 mistake("media", "the halves of a head turn as one", (GEMMA_EYE, "g->head_dim / 2, THETA, true, e)", "g->head_dim / 2, THETA, false, e)"))
-mistake("media", "inputs of products are not clamped", (GEMMA_EYE, "x = op_clamp(p, x, w->in_low, w->in_high);", ";"))
-mistake("media", "outputs of products are not clamped", (GEMMA_EYE, "op_clamp_inplace(p, y, w->out_low, w->out_high);", ";"))
-mistake("media", "a bound from below is the one from above", (GEMMA_EYE, '(st = bind_bound(b, name, "output_min", &w->out_low))',
+mistake("media", "inputs of products are not clamped", (CLAMPED, "x = op_clamp(p, x, w->in_low, w->in_high);", ";"))
+mistake("media", "outputs of products are not clamped", (CLAMPED, "op_clamp_inplace(p, y, w->out_low, w->out_high);", ";"))
+mistake("media", "a bound from below is the one from above", (CLAMPED, '(st = bind_bound(b, name, "output_min", &w->out_low))',
         '(st = bind_bound(b, name, "output_max", &w->out_low))'))
 mistake("media", "scores are scaled", (GEMMA_EYE, "op_attend(p, q, kv, 1);", "op_attend(p, q, kv, 1 / sqrtf((float)g->head_dim));"))
 mistake("media", "values are not normed", (GEMMA_EYE, "op_kv_store(p, kv, k, op_rms_norm_inplace(p, v, NULL, g->eps));", "op_kv_store(p, kv, k, v);"))
@@ -691,3 +692,37 @@ mistake("media", "the words' pictures are one too high", ("apps/run_pictures.c",
         'str_printf(out, "picture %d", c->pictures.n + found.n + 1);'))
 mistake("media", "a saved conversation lacks its pictures", ("apps/run_pictures.c", "base64_put(&uri, p->bytes, p->n);", ""))
 mistake("media", "native is the default", ("apps/mmproj_options.c", "*n = native ?", "*n = native || !text ?"))
+
+# ---- Sound ----------------------------------------------------------------------------------
+
+MEL, RESAMPLE, EAR, EARS, AUDIO = "sound/mel.c", "sound/resample.c", "model/gemma4_audio.c", "engine/ears.c", "model/audio.c"
+mistake("sound", "the mel scale of Slaney's constant", (MEL, "2595.0 * log10(1.0 + hz / 700.0)", "1127.0 * log(1.0 + hz / 700.0) * 1.001"))
+mistake("sound", "edges from 20 Hz", (MEL, "to_hz(top * i / (MEL_BINS + 1));", "to_hz(32 + (top - 32) * i / (MEL_BINS + 1));"))
+mistake("sound", "a symmetric window", (MEL, "cos(2 * PI * i / MEL_FRAME)", "cos(2 * PI * i / (MEL_FRAME - 1))"))
+mistake("sound", "powers for magnitudes", (MEL, "double va = 0.5 * sqrt(ra * ra + ia * ia)", "double va = 0.25 * (ra * ra + ia * ia)"))
+mistake("sound", "pre-emphasis", (MEL, "(double)x[k] * (double)table.window[i];\n        if",
+        "((double)x[k] - 0.97 * (k ? (double)x[k - 1] : 0)) * (double)table.window[i];\n        if"))
+mistake("sound", "the floor is a maximum", (MEL, "first[m] = (float)log(a[m] + 1e-3);", "first[m] = (float)log(fmax(a[m], 1e-3));"))
+mistake("sound", "no silence before the first frame", (MEL, "int64_t k = at + i - MEL_FRAME / 2;", "int64_t k = at + i;"))
+mistake("sound", "a last frame more", (MEL, "longer = MEL_FRAME + 1;", "longer = MEL_FRAME;"))
+mistake("sound", "resampling folds", (RESAMPLE, "double lower = (double)(r->up < r->down ? r->up : r->down)", "double lower = (double)(r->up < r->down ? r->down : r->down)"))
+mistake("sound", "a phase to the other side", (RESAMPLE, "- (double)p / (double)r->up) * zero;", "+ (double)p / (double)r->up) * zero;"))
+mistake("sound", "whole residuals of the units", (EAR, "op_rms_norm_inplace(p, y, &f->post_norm, g->eps), 0.5f, NULL)", "op_rms_norm_inplace(p, y, &f->post_norm, g->eps), 1, NULL)"))
+mistake("sound", "13 rows are seen", (EAR, "enum { N_NEAR = 12 };", "enum { N_NEAR = 13 };"))
+mistake("sound", "11 rows are seen", (EAR, "enum { N_NEAR = 12 };", "enum { N_NEAR = 11 };"))
+mistake("sound", "no cap of scores", (EAR, "CAP = 50;", "CAP = 5000;"))
+mistake("sound", "keys are not scaled", (EAR, "(float)(log(1 + exp(1.0)) / LN_2)", "1"))
+mistake("sound", "distances are scaled like keys", ("backend/cpu/audio_ref.c", "(double)mat_row(far, d)[i]);", "(double)rule->k_factor * (double)mat_row(far, d)[i]);"))
+mistake("sound", "distances count from the far end", (AUDIO, "double angle = d *", "double angle = (a->n_near - 1 - d) *"))
+mistake("sound", "cosines before sines", (AUDIO, "x[d * a->n_embd + i] = (float)sin(angle);\n            x[d * a->n_embd + half + i] = (float)cos(angle);",
+        "x[d * a->n_embd + i] = (float)cos(angle); x[d * a->n_embd + half + i] = (float)sin(angle);"))
+mistake("sound", "convolutions of layers see a later row", ("backend/cpu/audio_ref.c", "mat_row(x, r - (n - 1) + j)[c];", "mat_row(x, r - (n - 1) + j + (r + 1 < y.rows && j == n - 1))[c];"))
+mistake("sound", "no border before the first time", ("backend/cpu/audio_ref.c", "int32_t t = 2 * (first + r / places) - 1,", "int32_t t = 2 * (first + r / places),"))
+mistake("sound", "mel before time in kernels", ("backend/cpu/audio_ref.c", "to[(c * 3 + a) * 3 + b]", "to[(c * 3 + b) * 3 + a]"))
+mistake("sound", "gate and value change places", (EAR, "mat_columns(u, x.cols, x.cols), mat_columns(u, 0, x.cols)", "mat_columns(u, 0, x.cols), mat_columns(u, x.cols, x.cols)"))
+mistake("sound", "the swapped norms are not swapped", (EAR, 'W(conv_norm), "conv_norm.weight"', 'W(taps_norm), "conv_norm.weight"'),
+        (EAR, 'W(taps_norm), "norm_conv.weight"', 'W(conv_norm), "norm_conv.weight"'))
+mistake("sound", "a band of the convolution is skipped over", (EAR, "op_unfold(p, x, t, n)", "op_unfold(p, x, 0, n)"))
+mistake("sound", "other sounds of the same length are the same", (MEDIA, "sha_put(&s, x, (size_t)n * sizeof *x);", ""))
+mistake("sound", "sounds are blocks", (MEDIA, "int32_t n = it->sound.n_pieces ? 0 :", "int32_t n ="))
+mistake("sound", "pieces all begin with the first", (EARS, "samples + (size_t)k * PIECE", "samples"))

@@ -114,7 +114,7 @@ def refused():
     yield "bad-prime-rate", wav(ints(x, 16), 1, 1, 191999, 16)
     yield "bad-coding", wav(ints(x, 16), 0x161, 1, RATE, 16)  # Windows Media
     yield "bad-flac-cut", flac[:len(flac) // 2]
-    # STREAMINFO: an hour and a half of silence; the limit is an hour
+    # STREAMINFO: an hour and a half of silence
     yield "bad-flac-long", flac[:21] + bytes([flac[21] & 0xF0]) + struct.pack(">I", 5400 * RATE) + flac[26:]
     yield "bad-ogg-cut", encoded(tones(RATE, 1600, 440), RATE, "OGG", "VORBIS")[:60]
     yield "bad-webm", b"\x1a\x45\xdf\xa3" + bytes(40)

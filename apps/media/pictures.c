@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,11 +81,30 @@ static status append(pictures *l, const picture *p, err *e)
     return OK;
 }
 
+/* One at a time: a sound takes up to 40 MiB while it is decoded. */
+static status count_samples(picture *p, const char *name, err *e)
+{
+    static pthread_mutex_t decoding = PTHREAD_MUTEX_INITIALIZER;
+    sound s = {0};
+    pthread_mutex_lock(&decoding);
+    status st = sound_decode(&s, p->bytes, p->n, name, e);
+    p->n_samples = s.n;
+    sound_free(&s);
+    pthread_mutex_unlock(&decoding);
+    return st;
+}
+
+static status read_head(picture *p, const char *name, err *e)
+{
+    return sound_is_one(p->bytes, p->n) ? count_samples(p, name, e)
+                                        : image_head_read(&p->head, p->bytes, p->n, name, e);
+}
+
 static status add_checked(pictures *l, uint8_t *bytes, size_t n, const char *name, err *e)
 {
     picture p = {.bytes = bytes, .n = n};
     status st = check_room(l, n, name, e);
-    if (st || (st = image_head_read(&p.head, bytes, n, name, e)) || (st = take_room(n, name, e)))
+    if (st || (st = read_head(&p, name, e)) || (st = take_room(n, name, e)))
         return st;
     snprintf(p.name, sizeof p.name, "%s", name);
     if ((st = append(l, &p, e)))
@@ -131,10 +151,10 @@ status pictures_add_base64(pictures *l, const char *text, size_t n, const char *
 /* ---- data: ---- */
 
 /* data:[TYPE][;NAME=VALUE]...;base64,BYTES. The type is not believed, but it must be one of
- * pictures or of bytes. */
+ * pictures, of sounds or of bytes. */
 static status add_data(pictures *l, const char *url, size_t n, const char *name, err *e)
 {
-    static const char base64[] = ";base64", picture_type[] = "image/",
+    static const char base64[] = ";base64", picture_type[] = "image/", sound_type[] = "audio/",
                       any[] = "application/octet-stream";
     const char *head = url + 5, *comma = memchr(head, ',', n - 5);
     size_t n_head = comma ? (size_t)(comma - head) : 0, n_type = strcspn(head, ";,");
@@ -142,8 +162,10 @@ static status add_data(pictures *l, const char *url, size_t n, const char *name,
         strncasecmp(comma - (sizeof base64 - 1), base64, sizeof base64 - 1))
         return err_set(e, E_FORMAT, "%s: a data URI without \";base64,\"", name);
     if (n_type && strncasecmp(head, picture_type, sizeof picture_type - 1) &&
+        strncasecmp(head, sound_type, sizeof sound_type - 1) &&
         !(n_type == sizeof any - 1 && !strncasecmp(head, any, n_type)))
-        return err_set(e, E_UNSUPPORTED, "%s: a data URI of type %.*s; expected image/...", name,
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: a data URI of type %.*s; expected image/... or audio/...", name,
                        n_type < 60 ? (int)n_type : 60, head);
     return pictures_add_base64(l, comma + 1, n - (size_t)(comma + 1 - url), name, e);
 }

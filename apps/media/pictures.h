@@ -1,4 +1,6 @@
-/* pictures.h - the pictures of one request or one command, before they are decoded.
+/* pictures.h - the pictures of one request or one command, before they are decoded, and its sounds,
+ * which are pictures too in all names here but where they differ. A sound is decoded once to know
+ * its length, and again when tokens are made of it: it is short, and its samples are not kept.
  *
  * A picture comes as base64, as a data URI, as a path below a directory, or from an address. Its
  * file is kept, and of the file only the header is read: so sizes and limits are known, and tokens
@@ -11,6 +13,7 @@
 #define APPS_MEDIA_PICTURES_H
 
 #include "image/image.h"
+#include "sound/sound.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,7 +33,8 @@ typedef struct picture {
     uint8_t *bytes; /* the file; NULL: it was dropped */
     size_t n;
     image_head head;
-    int32_t n_tokens; /* as in carat_image_options */
+    int64_t n_samples; /* of a sound, at SOUND_RATE; 0: it is a picture */
+    int32_t n_tokens;  /* as in carat_image_options */
     char name[112];
 } picture;
 

@@ -7,7 +7,11 @@
 
 /* Pictures that are decoded side by side take at most DECODING_BYTES; one alone may take more. They
  * begin in the order in which they came, so a large one waits for no more than those before it. */
-enum { DECODING_BYTES = 1 << 30, PIXEL_BYTES = 16 }; /* all copies of a pixel together */
+enum {
+    DECODING_BYTES = 1 << 30,
+    PIXEL_BYTES = 16,       /* all copies of a pixel together */
+    SOUND_BYTES = 128 << 20 /* of ten minutes: samples and features */
+};
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -45,6 +49,8 @@ status picture_count(const picture *p, const carat_model *m, int32_t *n, err *e)
 {
     const carat_image_options o = {.n_tokens = p->n_tokens};
     err own = {0};
+    if (p->n_samples)
+        return carat_sound_tokens(m, p->n_samples, n, &own) ? named(p, &own, e) : OK;
     return carat_image_tokens(m, p->head.width, p->head.height, &o, n, &own) ? named(p, &own, e)
                                                                              : OK;
 }
@@ -66,19 +72,38 @@ status pictures_count(const pictures *l, const carat_model *m, picture_places at
     return st;
 }
 
-static status open_picture(picture *p, carat_model *m, bool keep, carat_media **out, err *e)
+static status open_sound(const picture *p, carat_model *m, carat_media **out, err *e)
+{
+    sound s = {0};
+    err own = {0};
+    status st = sound_decode(&s, p->bytes, p->n, p->name, e);
+    if (!st && carat_sound_new(m, s.at, s.n, out, &own))
+        st = named(p, &own, e);
+    sound_free(&s);
+    return st;
+}
+
+static status open_image(const picture *p, carat_model *m, carat_media **out, err *e)
 {
     const carat_image_options o = {.n_tokens = p->n_tokens};
     image pixels = {0};
     err own = {0};
-    uint64_t bytes = PIXEL_BYTES * (uint64_t)p->head.width * (uint64_t)p->head.height;
-    decoding_begin(bytes);
     status st = image_decode(&pixels, p->bytes, p->n, p->name, e);
     if (!st && carat_image_new(m, pixels.rgb, pixels.width, pixels.height, &o, out, &own))
         st = named(p, &own, e);
+    image_free(&pixels);
+    return st;
+}
+
+static status open_picture(picture *p, carat_model *m, bool keep, carat_media **out, err *e)
+{
+    uint64_t bytes = p->n_samples
+                         ? SOUND_BYTES
+                         : PIXEL_BYTES * (uint64_t)p->head.width * (uint64_t)p->head.height;
+    decoding_begin(bytes);
+    status st = p->n_samples ? open_sound(p, m, out, e) : open_image(p, m, out, e);
     if (!st && !keep)
         picture_drop_file(p);
-    image_free(&pixels);
     decoding_end(bytes);
     return st;
 }

@@ -15,7 +15,7 @@ static bool is_role(const jtree *m, const char *role)
     return jtree_is(r, JTREE_STRING) && !strcmp(r->s, role);
 }
 
-/* A part of content: a text, or a picture. A refusal of an earlier answer is text, too. */
+/* A part of content: a text, a picture or a sound. A refusal of an earlier answer is text, too. */
 static bool put_part(request *rq, const jtree *piece, size_t i, size_t k, problem *p)
 {
     const jtree *type = jtree_get(piece, "type"), *text = jtree_get(piece, "text");
@@ -32,12 +32,17 @@ static bool put_part(request *rq, const jtree *piece, size_t i, size_t k, proble
                                                         .detail = jtree_get(v, "detail"),
                                                         .field = field},
                                       p);
-        put_picture(o, number);
+        put_picture(o, rq, number);
+        return number >= 0;
+    }
+    if (!strcmp(type->s, "input_audio")) {
+        int32_t number = take_sound(rq, jtree_get(piece, "input_audio"), field, p);
+        put_picture(o, rq, number);
         return number >= 0;
     }
     if (strcmp(type->s, "text") && strcmp(type->s, "refusal"))
         return problem_set(p, 400, field,
-                           "'%s' is of type \"%.40s\": carat reads text and images so far", field,
+                           "'%s' is of type \"%.40s\": carat reads text, images and sound", field,
                            type->s);
     json_open(o, NULL, '{');
     json_text(o, "type", "text");
@@ -141,8 +146,10 @@ static bool read_prefill(request *rq, const jtree *last, size_t i, problem *p)
         t = list ? jtree_get(piece, "text") : c;
         if (jtree_is(t, JTREE_STRING))
             str_put(&text, t->s, t->n);
-        else if (list && tree_says(jtree_get(piece, "type"), "image_url"))
-            problem_set(p, 400, field, "'%s' begins the answer, and holds an image", field);
+        else if (list && (tree_says(jtree_get(piece, "type"), "image_url") ||
+                          tree_says(jtree_get(piece, "type"), "input_audio")))
+            problem_set(p, 400, field, "'%s' begins the answer, and holds an image or a sound",
+                        field);
     }
     if (text.n && !text.bad && keep_text(rq, p, text.at, text.n, &rq->prefill))
         rq->n_prefill = text.n;

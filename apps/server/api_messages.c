@@ -154,7 +154,7 @@ static bool block_picture(const place *at, size_t k, const jtree *b, str *out)
     if (media && (!jtree_is(media, JTREE_STRING) || strncmp(media->s, "image/", 6)))
         return refuse_block(at, k, "is an image whose 'source.media_type' is no image/...");
     int32_t number = take_picture(at->rq, &s, at->p);
-    mark_picture(out, number);
+    mark_picture(out, at->rq, number);
     return number >= 0;
 }
 

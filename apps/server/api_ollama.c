@@ -116,10 +116,11 @@ static bool put_images(request *rq, const jtree *o, const jtree *text, const cha
     json_open(&rq->messages, "content", '[');
     for (const jtree *it = list->first; it; it = it->next) {
         snprintf(field, sizeof field, "%simages[%zu]", front, k++);
-        int32_t number = take_picture(rq, &(picture_source){.base64 = it, .field = field}, p);
+        int32_t number =
+            take_picture(rq, &(picture_source){.base64 = it, .field = field, .any = true}, p);
         if (number < 0)
             return false;
-        put_picture(&rq->messages, number);
+        put_picture(&rq->messages, rq, number);
     }
     if (text && text->n) {
         json_open(&rq->messages, NULL, '{');

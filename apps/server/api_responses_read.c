@@ -95,7 +95,16 @@ static bool mark_part(const items *at, const jtree *q, str *out)
                                        .detail = jtree_get(q, "detail"),
                                        .field = field},
                      at->p);
-    mark_picture(out, number);
+    mark_picture(out, at->rq, number);
+    return number >= 0;
+}
+
+static bool mark_sound(const items *at, const jtree *q, str *out)
+{
+    char field[48];
+    field_of(at, field);
+    int32_t number = take_sound(at->rq, jtree_get(q, "input_audio"), field, at->p);
+    mark_picture(out, at->rq, number);
     return number >= 0;
 }
 
@@ -117,8 +126,13 @@ static bool join_parts(const items *at, const jtree *c, str *out)
                 return false;
             continue;
         }
-        if (tree_says(type, "input_file") || tree_says(type, "input_audio"))
-            return refuse_item(at, "holds a file or a sound: carat reads text and images so far");
+        if (tree_says(type, "input_audio")) {
+            if (!mark_sound(at, q, out))
+                return false;
+            continue;
+        }
+        if (tree_says(type, "input_file"))
+            return refuse_item(at, "holds a file: carat reads text, images and sound");
         if (tree_says(type, "refusal"))
             text = jtree_get(q, "refusal");
         if (jtree_is(text, JTREE_STRING))

@@ -75,7 +75,7 @@ typedef struct offer_view {
     int64_t file_s;           /* its time, in seconds since 1970 */
     int32_t n_waiting;
     /* Known from the first loading on; else zero and "". */
-    bool known, images; /* images: it takes them */
+    bool known, images, sounds; /* it takes images, and sound */
     char title[128], architecture[32], file_type[32];
     int32_t n_ctx, n_ctx_train, n_vocab, n_embd;
     uint64_t n_params, weight_bytes;

@@ -70,6 +70,8 @@ static void put_model(const offer_view *v, const char *id, str *o)
         json_text(o, NULL, "text");
         if (v->images)
             json_text(o, NULL, "image");
+        if (v->sounds)
+            json_text(o, NULL, "audio");
         json_close(o, ']');
         json_open(o, "output_modalities", '[');
         json_text(o, NULL, "text");
@@ -229,7 +231,7 @@ void handle_props(exchange *x)
               carat_model_pooling(m->model, NULL) == CARAT_POOL_LAST ? "last" : "mean");
     json_open(o, "modalities", '{');
     json_bool(o, "vision", m->limits.images);
-    json_bool(o, "audio", false);
+    json_bool(o, "audio", m->limits.sounds);
     json_close(o, '}');
     json_open(o, "capabilities", '{');
     json_bool(o, "chat", m->info.has_chat);

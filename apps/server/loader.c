@@ -212,6 +212,7 @@ static void describe(offer *o, const served *m)
     }
     v->known = true;
     v->images = m->limits.images;
+    v->sounds = m->limits.sounds;
     v->n_ctx = m->n_ctx;
     v->n_ctx_train = i->n_ctx_train;
     v->n_vocab = i->n_vocab;

@@ -64,21 +64,29 @@ bool problem_of_picture(problem *p, const picture *of, const err *e)
     return refuse_picture(field, e, p);
 }
 
+/* Whether the model takes such files; found: by its bytes. */
+static bool takes_kind(const request *rq, const picture_source *s, bool is_sound, problem *p)
+{
+    const request_limits *l = rq->lim;
+    if (is_sound ? l->sounds : l->images)
+        return true;
+    return problem_set(p, 400, s->field,
+                       "'%s' is %s, and %s input is not supported by this model%s", s->field,
+                       is_sound ? "sound" : "an image", is_sound ? "audio" : "image",
+                       l->could_see ? ": it is loaded without its mmproj file (--mmproj)" : "");
+}
+
 int32_t take_picture(request *rq, const picture_source *s, problem *p)
 {
     const jtree *v = s->url ? s->url : s->base64;
     char name[112];
     int32_t n_tokens;
     err e = {0};
-    if (!rq->lim->images) {
-        problem_set(p, 400, s->field,
-                    "'%s' is an image, and image input is not supported by this model%s", s->field,
-                    rq->lim->could_see ? ": it is loaded without its mmproj file (--mmproj)" : "");
+    if ((!s->any || !rq->lim->sounds) && !takes_kind(rq, s, s->sound, p))
         return -1;
-    }
     if (!jtree_is(v, JTREE_STRING)) {
-        problem_set(p, 400, s->field, "'%s' is an image without %s", s->field,
-                    s->url ? "a URL that is a string" : "data");
+        problem_set(p, 400, s->field, "'%s' is %s without %s", s->field,
+                    s->sound ? "sound" : "an image", s->url ? "a URL that is a string" : "data");
         return -1;
     }
     if (!read_detail(rq, s, &n_tokens, p))
@@ -90,26 +98,50 @@ int32_t take_picture(request *rq, const picture_source *s, problem *p)
         refuse_picture(s->field, &e, p);
         return -1;
     }
+    bool is_sound = rq->pictures.at[rq->pictures.n - 1].n_samples > 0;
+    if (s->any ? !takes_kind(rq, s, is_sound, p)
+               : is_sound != s->sound &&
+                     !problem_set(p, 400, s->field, "'%s' is %s; expected %s", s->field,
+                                  is_sound ? "sound" : "an image", s->sound ? "sound" : "an image"))
+        return -1;
     rq->pictures.at[rq->pictures.n - 1].n_tokens = n_tokens;
     return rq->pictures.n - 1;
 }
 
+int32_t take_sound(request *rq, const jtree *v, const char *field, problem *p)
+{
+    picture_source s = {.url = jtree_get(v, "url"), .field = field, .sound = true};
+    s.base64 = s.url ? NULL : jtree_get(v, "data");
+    return take_picture(rq, &s, p);
+}
+
 /* ---- Content ---- */
 
-void put_picture(str *o, int32_t number)
+static bool is_sound_at(const request *rq, int32_t number)
+{
+    return number >= 0 && rq->pictures.at[number].n_samples > 0;
+}
+
+static void put_medium(str *o, bool is_sound, int32_t number)
 {
     json_open(o, NULL, '{');
-    json_text(o, "type", "image");
+    json_text(o, "type", is_sound ? "audio" : "image");
     json_int(o, "number", number);
     json_close(o, '}');
 }
 
-/* A mark: MARK_BEGIN, a number, MARK_END. */
+void put_picture(str *o, const request *rq, int32_t number)
+{
+    put_medium(o, is_sound_at(rq, number), number);
+}
+
+/* A mark: MARK_BEGIN, S for a sound or I, a number, MARK_END. */
 enum { MARK_BEGIN = 0xFF, MARK_END = 0xFE };
 
-void mark_picture(str *text, int32_t number)
+void mark_picture(str *text, const request *rq, int32_t number)
 {
-    str_printf(text, "%c%d%c", MARK_BEGIN, (int)number, MARK_END);
+    str_printf(text, "%c%c%d%c", MARK_BEGIN, is_sound_at(rq, number) ? 'S' : 'I', (int)number,
+               MARK_END);
 }
 
 bool has_picture(const str *text)
@@ -137,7 +169,7 @@ void put_content(str *o, const str *text)
     json_open(o, "content", '[');
     while ((mark = memchr(at, MARK_BEGIN, (size_t)(end - at)))) {
         put_text_part(o, at, (size_t)(mark - at));
-        put_picture(o, (int32_t)strtol(mark + 1, NULL, 10));
+        put_medium(o, mark[1] == 'S', (int32_t)strtol(mark + 2, NULL, 10));
         at = (const char *)memchr(mark, MARK_END, (size_t)(end - mark)) + 1;
     }
     put_text_part(o, at, (size_t)(end - at));

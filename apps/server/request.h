@@ -81,7 +81,8 @@ typedef struct request_limits {
     carat_sampling sampling;       /* defaults */
     bool lenient;                  /* unknown fields pass */
     bool images;                   /* the model takes images; */
-    bool could_see;                /* it does not, for want of a file */
+    bool sounds;                   /* and sound; */
+    bool could_see;                /* it takes no images, for want of a file */
     const picture_rules *pictures; /* where they may come from; NULL: requests alone */
     const char *chat_template;     /* [n_chat_template] of the model's file; NULL: none */
     size_t n_chat_template;

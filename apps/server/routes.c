@@ -4,6 +4,7 @@
 #include "apps/server/api_embed.h"
 #include "apps/server/api_ollama_info.h"
 #include "apps/server/api_rank.h"
+#include "apps/server/api_transcribe.h"
 #include "apps/server/generate.h"
 #include "apps/server/info.h"
 #include "apps/server/openapi.h"
@@ -96,6 +97,8 @@ static const route routes[] = {
     {"POST", "/v1/responses/input_tokens", count_responses, KEY_HOLDERS, true, ROUTE_OTHER, OAI,
      .about = {.summary = "How many tokens a conversation is", .request = "ResponsesRequest",
                .reply = "TokenCount"}},
+    {"POST", "/v1/audio/transcriptions", handle_transcription, KEY_HOLDERS, true, ROUTE_OTHER, OAI,
+     .about = {.summary = "The text of speech; the body is a form (multipart/form-data)"}},
     {"POST", "/v1/embeddings", handle_openai_embeddings, KEY_HOLDERS, true, ROUTE_OTHER, OAI,
      .about = {.summary = "Texts as vectors", .request = "EmbeddingRequest",
                .reply = "EmbeddingAnswer"}},
@@ -234,7 +237,7 @@ static const struct {
     {"/v1/chat/completions/control",
      "a running answer cannot be steered: end the connection to stop "
      "it, or limit its thought in the request"},
-    {"/v1/audio/", "carat reads no sound and writes none"},
+    {"/v1/audio/", "carat hears sound and makes none: /v1/audio/transcriptions writes it down"},
     {"/v1/images/", "carat writes text only"},
     {"/v1/videos", "carat writes text only"},
     {"/v1/realtime", "carat has no sessions over WebSockets: /v1/chat/completions streams"},

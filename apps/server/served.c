@@ -85,6 +85,9 @@ static status tell_plan(const served *m, const carat_model *model, const carat_b
         log_line(s, "plan: the vision tower: %.1f MiB on %s; pictures: %.1f MiB of host memory",
                  (double)p.vision_bytes * 0x1p-20, p.device[0].device,
                  (double)p.picture_bytes * 0x1p-20);
+    if (p.audio_bytes)
+        log_line(s, "plan: the audio tower, on the CPU: %.1f MiB of host memory",
+                 (double)p.audio_bytes * 0x1p-20);
     if (device_plan_checkpoints(&p, states, sizeof states))
         log_line(s, "plan: %s", states);
     return OK;
@@ -170,6 +173,7 @@ static status describe(served *m, const served_ask *ask, carat_batch *b, err *e)
     m->limits.n_vocab = m->info.n_vocab;
     m->limits.lenient = o->lenient;
     m->limits.images = m->info.mmproj != NULL;
+    m->limits.sounds = m->info.hears;
     m->limits.could_see = !m->limits.images && carat_image_token(m->model) >= 0;
     m->limits.pictures = &m->s->pictures;
     carat_meta template;

@@ -163,7 +163,7 @@ static void ref_standardize(pass *p, mat x, const weight *shift, const weight *s
 
 static void ref_layer_norm(pass *p, mat y, mat x, const weight *w, const weight *b, float eps)
 {
-    const float *wv = w->data, *bv = b->data;
+    const float *wv = w->data, *bv = b ? b->data : NULL;
     if (p->dry)
         return;
     for (int32_t r = 0; r < x.rows; r++) {
@@ -176,7 +176,7 @@ static void ref_layer_norm(pass *p, mat y, mat x, const weight *w, const weight 
             square += (from[i] - mean) * (from[i] - mean);
         double inv = 1.0 / sqrt(square / x.cols + (double)eps);
         for (int32_t i = 0; i < x.cols; i++)
-            mat_row(y, r)[i] = (float)((from[i] - mean) * inv * wv[i] + bv[i]);
+            mat_row(y, r)[i] = (float)((from[i] - mean) * inv * wv[i] + (bv ? bv[i] : 0.0f));
     }
 }
 
@@ -775,6 +775,9 @@ const device_ops cpu_ref_ops = {
     .copy = ref_copy,
     .softcap = ref_softcap,
     .best = ref_best,
+    .unfold = cpu_unfold,
+    .depthwise = cpu_ref_depthwise,
+    .near = cpu_ref_near,
     .clamp = ref_clamp,
     .pool = ref_pool,
     .standardize = ref_standardize,

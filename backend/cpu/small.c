@@ -176,7 +176,8 @@ static void standardize_row(const rows_job *j, int32_t r, int32_t thread)
 static void layer_norm_row(const rows_job *j, int32_t r, int32_t thread)
 {
     (void)thread;
-    kernels(j)->layer_norm(mat_row(j->y, r), mat_row(j->a, r), j->wv, j->w->data, j->y.cols, j->c);
+    kernels(j)->layer_norm(mat_row(j->y, r), mat_row(j->a, r), j->wv, j->w ? j->w->data : NULL,
+                           j->y.cols, j->c);
 }
 
 /* The kernels multiply by something: here by ones. */

@@ -96,7 +96,10 @@ static void k_layer_norm(float *y, const float *x, const float *w, const float *
     }
     float square = vf_sum((q[0] + q[1]) + (q[2] + q[3]));
     vf c = vf_set(1.0f / sqrtf(square / (float)n + eps));
-    EACH(n, PUT(y, (AT(x) - mean) * c * AT(w) + AT(b)));
+    if (b)
+        EACH(n, PUT(y, (AT(x) - mean) * c * AT(w) + AT(b)));
+    else
+        EACH(n, PUT(y, (AT(x) - mean) * c * AT(w)));
 }
 
 static void k_gelu_mul(float *y, const float *a, const float *b, int32_t n)

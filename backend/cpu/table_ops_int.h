@@ -27,6 +27,12 @@ void cpu_kv_store(pass *p, const kv_view *kv, mat k, mat v);
 void cpu_gather(pass *p, mat y, mat x, const int32_t *row);
 void cpu_copy(pass *p, mat y, mat x);
 void cpu_route(pass *p, routing r, mat logits, const route_rule *rule);
+/* audio_ref.c: the definitions, and the one of two that moves numbers alone; audio.c */
+void cpu_unfold(pass *p, mat y, mat x, int32_t first);
+void cpu_ref_depthwise(pass *p, mat y, mat x, const weight *w);
+void cpu_ref_near(pass *p, mat o, mat q, mat k, mat v, mat far, const near_rule *rule);
+void cpu_depthwise(pass *p, mat y, mat x, const weight *w);
+void cpu_near(pass *p, mat o, mat q, mat k, mat v, mat far, const near_rule *rule);
 /* best.c */
 void cpu_best(pass *p, mat y, mat x);
 /* matmul.c */

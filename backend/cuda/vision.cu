@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(256)
     }
     float inv = 1.0f / sqrtf(block_sum(squares, table) / (float)n + eps);
     for (int i = (int)threadIdx.x; i < n; i += 256)
-        to[i] = fma_rn(mul_rn(from[i] - mean, inv), w[i], b[i]);
+        to[i] = fma_rn(mul_rn(from[i] - mean, inv), w[i], b ? b[i] : 0.0f);
 }
 
 extern "C" void cu_layer_norm(cudaStream_t s, dev_mat y, dev_mat x, const float *w, const float *b,

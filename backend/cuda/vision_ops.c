@@ -32,7 +32,7 @@ void cuda_standardize(pass *p, mat x, const weight *shift, const weight *scale)
 
 void cuda_layer_norm(pass *p, mat y, mat x, const weight *w, const weight *b, float eps)
 {
-    const float *wv = p->dry ? NULL : cuda_vector(p, w), *bv = p->dry ? NULL : cuda_vector(p, b);
+    const float *wv = p->dry ? NULL : cuda_vector(p, w), *bv = p->dry || !b ? NULL : cuda_vector(p, b);
     if (cuda_skip(p, y))
         return;
     cuda_wrote_mat(p, y);

@@ -1,4 +1,4 @@
-/* carat/media.h - pictures in prompts, for models that were opened with their vision tower
+/* carat/media.h - pictures and sounds in prompts, for models that were opened with their towers
  * (carat_model_options.mmproj).
  *
  * A picture becomes soft tokens: rows that stand where the embeddings of tokens stand. In a prompt
@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-/* One picture as a model's soft tokens. Must be freed before its model is closed. */
+/* One picture, or one sound, as a model's soft tokens. Must be freed before its model is closed. */
 typedef struct carat_media carat_media;
 
 enum {
@@ -48,6 +48,18 @@ CARAT_API carat_status carat_image_tokens(const carat_model *m, int32_t width, i
                                           const carat_image_options *opt, int32_t *n,
                                           carat_error *e);
 
+/* A sound: n samples of one channel, CARAT_SOUND_RATE a second, from -1 to 1, read during the call
+ * only. Models hear 30 seconds at a time; a longer sound becomes several pieces of that length,
+ * each with begin and end tokens of its own. carat_model_info.hears says whether m takes sounds.
+ * Errors as carat_image_new; E_LIMIT also for less than a token and for more than 10 minutes. Any
+ * thread. */
+enum { CARAT_SOUND_RATE = 16000, CARAT_SOUND_PIECE_SECONDS = 30 };
+CARAT_API carat_status carat_sound_new(carat_model *m, const float *samples, int64_t n,
+                                       carat_media **out, carat_error *e);
+/* Its tokens, those that stand between pieces included. */
+CARAT_API carat_status carat_sound_tokens(const carat_model *m, int64_t n_samples, int32_t *n,
+                                          carat_error *e);
+
 CARAT_API int32_t carat_media_n(const carat_media *x);  /* soft tokens */
 CARAT_API int32_t carat_media_id(const carat_media *x); /* of the first; others are each 1 less */
 CARAT_API void carat_media_free(carat_media *x);        /* x may be NULL. Any thread */
@@ -55,11 +67,13 @@ CARAT_API void carat_media_free(carat_media *x);        /* x may be NULL. Any th
 /* The token that stands for a picture in a prompt: "<|image|>", of Qwen "<|image_pad|>". -1: models
  * of this architecture see no pictures, or the vocabulary lacks it. */
 CARAT_API int32_t carat_image_token(const carat_model *m);
-/* Replaces each placeholder among ids (carat_image_token) by the soft tokens of the
- * next of media, with the begin and end tokens of pictures around them where ids has none. Returns
+/* The same for a sound: "<|audio|>". */
+CARAT_API int32_t carat_sound_token(const carat_model *m);
+/* Replaces each placeholder among ids (carat_image_token, carat_sound_token) by the soft tokens of
+ * the next of media, with begin and end tokens around them where ids has none. Returns
  * the number of ids of the whole prompt, of which the first cap are written; out may be NULL with
  * cap 0. -1: failed. E_ARG: there are more or fewer placeholders than media, or a medium is of
- * another model. Any thread. */
+ * another model or of another kind than its placeholder. Any thread. */
 CARAT_API int64_t carat_media_expand(const carat_model *m, const int32_t *ids, int64_t n,
                                      carat_media *const *media, int32_t n_media, int32_t *out,
                                      int64_t cap, carat_error *e);

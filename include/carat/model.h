@@ -168,6 +168,7 @@ typedef struct carat_model_info {
     uint64_t weight_bytes;           /* of all tensors in the file */
     uint64_t active_bytes_per_token; /* weights that one decoded token reads */
     const char *mmproj;              /* the path of its vision tower; NULL: it sees no pictures */
+    bool hears;                      /* that file has an audio tower too */
     bool has_vocab;                  /* can turn text into tokens */
     bool has_chat;                   /* its chat template is known */
     bool thinks;                     /* the template asks for a thought unless told otherwise */

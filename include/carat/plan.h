@@ -36,8 +36,9 @@ typedef struct carat_memory_plan {
     uint64_t draft_bytes;                   /* the drafter: weights, caches, work space */
     uint64_t scorer_bytes;           /* of kv_policy "drafter": weights, sessions. Host memory */
     uint64_t vision_bytes;           /* the vision tower: weights, the largest picture at work */
-    uint64_t picture_bytes;          /* of pictures: patches that wait for the tower, and rows that
-                                        are kept. Host memory */
+    uint64_t audio_bytes;            /* the audio tower: weights, 30 seconds at work. Host memory */
+    uint64_t picture_bytes;          /* of pictures and sounds: patches that wait for the tower, and
+                                        rows that are kept. Host memory */
     uint64_t checkpoint_bytes;       /* at most; part of the total only with checkpoint_mb > 0 */
     uint64_t checkpoint_state_bytes; /* of each checkpoint: states of recurrent layers */
     uint64_t total_bytes; /* while computing. Pages of repacked weights leave memory, but not with

@@ -69,8 +69,9 @@ typedef struct carat_chat {
     size_t n_text;
     int32_t *ids;
     int64_t n_ids;
-    /* The numbers of the pictures, in the order of their placeholders among ids: the `number` of
-     * their parts {"type": "image", "number": N}, else their place in the prompt. n_around: tokens
+    /* The numbers of the pictures and sounds, in the order of their placeholders among ids: the
+     * `number` of their parts {"type": "image", "number": N}, or "audio", else their place in the
+     * prompt. n_around: tokens
      * that carat_media_expand puts around each beside its soft ones. */
     int32_t *images, n_images, n_around;
     bool starts_thinking; /* the prompt ends inside a thought: carat_generate_options wants it */

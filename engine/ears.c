@@ -1,0 +1,171 @@
+/* ears.c - see ears.h. */
+#include "engine/ears.h"
+#include "model/gemma4.h"
+#include "sound/sound.h"
+
+#include <string.h>
+
+enum { PIECE = AUDIO_SECONDS_MAX * SOUND_RATE };
+
+static status check_family(const ears *x, const carat_model *m, err *e)
+{
+    const model *t = &x->tower, *c = &m->core;
+    if (c->arch != &gemma4_arch || audio_of(t)->n_out != c->n_embd)
+        return err_set(e, E_UNSUPPORTED,
+                       "%s: its audio tower makes embeddings of %d numbers for gemma4, and %s has "
+                       "the architecture %s with embeddings of %d",
+                       t->file.path, audio_of(t)->n_out, c->name, c->arch->name, c->n_embd);
+    return OK;
+}
+
+static int32_t token_of(const carat_model *m, const char *text)
+{
+    return m->text ? vocab_find(m->text, text, strlen(text)) : -1;
+}
+
+status ears_open(ears *x, const carat_model *m, const carat_model_options *opt, err *e)
+{
+    gguf g = {0};
+    /* Always mapped: the vision tower's copy of the file may be in memory already. */
+    status st = gguf_open(&g, opt->mmproj, false, NULL, NULL, e);
+    if (st)
+        return st;
+    if (!audio_in_file(&g)) {
+        gguf_close(&g);
+        return OK;
+    }
+    x->has = true;
+    if ((st = model_bind_audio(&x->tower, &g, e)) || (st = check_family(x, m, e)))
+        return st;
+    x->tower.progress = m->progress;
+    x->tower.progress_user = m->progress_user;
+    x->begin = token_of(m, "<|audio>");
+    x->place = token_of(m, "<|audio|>");
+    x->end = token_of(m, "<audio|>");
+    x->n_threads = opt->n_threads;
+    return OK;
+}
+
+/* The tower's device, opened where it has to be. */
+static status choose_device(ears *x, const carat_model *m, err *e)
+{
+    const cpu_options cpu = {.n_threads = x->n_threads};
+    status st = OK;
+    if (!m->dev->host_memory && !x->own)
+        st = device_open_cpu(&x->own, &cpu, e);
+    x->dev = m->dev->host_memory ? m->dev : x->own;
+    return st;
+}
+
+status ears_load(ears *x, const carat_model *m, const carat_model_options *opt, err *e)
+{
+    status st = x->has ? choose_device(x, m, e) : OK;
+    if (st || !x->has)
+        return st;
+    st = model_load(&x->tower, x->dev, opt->progress, opt->progress_user, e);
+    x->loaded = !st;
+    return st;
+}
+
+void ears_unload_weights(ears *x)
+{
+    if (x->loaded)
+        model_unload_weights(&x->tower);
+    x->loaded = false;
+}
+
+status ears_load_weights(ears *x, const carat_model *m, err *e)
+{
+    status st = x->has ? model_load_weights(&x->tower, m->progress, m->progress_user, e) : OK;
+    x->loaded = x->has && !st;
+    return st;
+}
+
+void ears_close(ears *x)
+{
+    if (x->has)
+        model_free(&x->tower);
+    device_close(x->own);
+    *x = (ears){0};
+}
+
+status ears_plan(ears *x, const carat_model *m, uint64_t *n_bytes, err *e)
+{
+    size_t need;
+    status st = x->has ? choose_device(x, m, e) : OK;
+    *n_bytes = 0;
+    if (!x->has || st || (st = audio_plan(&x->tower, x->dev, PIECE, &need, e)))
+        return st;
+    *n_bytes = plan_weight_bytes(x->dev, &x->tower) + need;
+    return OK;
+}
+
+uint64_t ears_taken(const ears *x)
+{
+    uint64_t n = 0;
+    for (int32_t i = 0; x->loaded && i < x->tower.n_weights; i++)
+        n += x->tower.weights[i]->packed_bytes;
+    return n;
+}
+
+/* ---- Sounds ---- */
+
+static int64_t samples_of(const ears_size *s, int32_t k)
+{
+    int64_t left = s->n_samples - (int64_t)k * PIECE;
+    return left < PIECE ? left : PIECE;
+}
+
+status ears_size_of(const ears *x, int64_t n_samples, ears_size *out, err *e)
+{
+    ears_size s = {.n_samples = n_samples};
+    if (n_samples > (int64_t)SOUND_SECONDS_MAX * SOUND_RATE)
+        return err_set(e, E_LIMIT, "a sound of %.0f seconds; at most %d are heard",
+                       (double)n_samples / SOUND_RATE, SOUND_SECONDS_MAX);
+    do {
+        int32_t n;
+        status st = audio_tokens(&x->tower, samples_of(&s, s.n_pieces), &n, s.n_pieces ? NULL : e);
+        if (st && !s.n_pieces)
+            return st;
+        if (st) /* the end, which is too short for a token */
+            break;
+        s.n_tokens += n;
+        s.n_pieces++;
+    } while ((int64_t)s.n_pieces * PIECE < n_samples);
+    *out = s;
+    return OK;
+}
+
+int32_t ears_piece(const ears *x, const ears_size *s, int32_t k)
+{
+    int32_t n = 0;
+    audio_tokens(&x->tower, samples_of(s, k), &n, NULL); /* ears_size_of has seen it succeed */
+    return n;
+}
+
+size_t ears_feature_count(const ears *x, const ears_size *s)
+{
+    size_t n = 0;
+    for (int32_t k = 0; k < s->n_pieces; k++)
+        n += audio_feature_count(&x->tower, samples_of(s, k));
+    return n;
+}
+
+void ears_features(const ears *x, const ears_size *s, float *out, const float *samples)
+{
+    for (int32_t k = 0; k < s->n_pieces; k++) {
+        audio_features(&x->tower, out, samples + (size_t)k * PIECE, samples_of(s, k));
+        out += audio_feature_count(&x->tower, samples_of(s, k));
+    }
+}
+
+status ears_encode(const ears *x, const ears_size *s, const float *features, float *rows, err *e)
+{
+    status st = OK;
+    for (int32_t k = 0; k < s->n_pieces && !st; k++) {
+        st = audio_encode(&x->tower, x->dev, features, samples_of(s, k), rows, e);
+        features += audio_feature_count(&x->tower, samples_of(s, k));
+        rows += (size_t)ears_piece(x, s, k) * (size_t)audio_of(&x->tower)->n_out;
+    }
+    return st;
+}

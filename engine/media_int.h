@@ -1,0 +1,74 @@
+/* media_int.h - what media.c (towers, registry, rows) and media_new.c (the caller's pictures and
+ * sounds) share.
+ */
+#ifndef ENGINE_MEDIA_INT_H
+#define ENGINE_MEDIA_INT_H
+
+#include "base/sha.h"
+#include "engine/ears.h"
+#include "engine/media.h"
+#include "model/vision.h"
+
+struct media_item {
+    char key[SHA256_TEXT];
+    int32_t first;   /* its ids: first, first - 1, ... of grid.n_tokens */
+    image_grid grid; /* of a sound: n_tokens alone */
+    ears_size sound; /* n_pieces 0: a picture */
+    int32_t n_users; /* carat_media, a tower at work, and passes that read its rows */
+    float *patches;  /* or a sound's features; while there are users and no rows */
+    float *rows;     /* [n_tokens][n_embd] */
+    uint64_t used;   /* when, by media.clock */
+    int32_t span;    /* its number */
+    struct media_item *next, *next_known;
+};
+
+/* The ids of a picture, and its shape in tokens. */
+typedef struct media_span {
+    int32_t first;
+    uint16_t cols, rows; /* of a sound: cols are its tokens, and rows 0 */
+    media_item *item;    /* NULL: forgotten */
+} media_span;
+
+struct media {
+    ears ears;
+    model tower;
+    void *room; /* of the main device: for one picture at work */
+    size_t room_bytes;
+    bool loaded;
+    bool two_way;              /* tokens of a picture see each other in layers with windows */
+    int32_t budget;            /* soft tokens of a picture that names none; 0: by its own size */
+    int32_t begin, place, end; /* ids around a picture and for it; -1: the vocabulary lacks it */
+    pthread_mutex_t lock;      /* of what follows; taken after pass_lock */
+    bool has_lock;
+    media_span *span; /* [n], by falling ids */
+    int32_t n, cap;
+    media_item **bucket; /* [BUCKETS] */
+    media_item *known;   /* all items */
+    int32_t n_known, n_known_max;
+    _Atomic int64_t n_ids;           /* of all items: the ids are -1 .. -n_ids */
+    uint64_t clock;                  /* of uses */
+    uint64_t row_bytes, patch_bytes; /* of all items */
+    uint64_t most;                   /* of both together */
+};
+
+struct carat_media {
+    carat_model *m;
+    media_item *item;
+};
+
+/* The tokens before a picture, for it, and behind it: which is 0, 1, 2. -1: there is none. */
+int32_t media_picture_token(const carat_model *m, int which);
+/* What a picture of that grid, or a sound, takes before the tower or after it, whichever is more.
+ */
+size_t media_waiting_bytes(const media *x, const image_grid *g, const ears_size *sound);
+/* The item of key, new or known, with one more user. sound.n_pieces 0: a picture. *has: it needs no
+ * patches. A new one that has no room beside the others takes no ids, and nothing is forgotten for
+ * it. */
+status media_use(carat_model *m, const char *key, const image_grid *g, const ears_size *sound,
+                 media_item **out, bool *has, err *e);
+/* Takes *patches, unless the item has some by now. E_MEMORY: others hold too many. */
+status media_give(carat_model *m, media_item *it, float **patches, err *e);
+/* One user less. */
+void media_drop_user(media *x, media_item *it);
+
+#endif
