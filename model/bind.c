@@ -120,15 +120,20 @@ const gguf_value *bind_find(const model *m, const char *name)
 
 /* ---- Weights ---- */
 
+const char *bind_name(const model *m, int32_t il, const char *tail, char *buf, size_t cap)
+{
+    const char *prefix = m->arch->prefix;
+    if (il < 0)
+        snprintf(buf, cap, "%s", tail);
+    else
+        snprintf(buf, cap, "%sblk.%d.%s", prefix ? prefix : "", il, tail);
+    return buf;
+}
+
 status bind_tensor(const binder *b, weight *w, const char *tail, model_want want)
 {
-    const char *prefix = b->m->arch->prefix;
     char name[128];
-    if (b->il < 0)
-        snprintf(name, sizeof name, "%s", tail);
-    else
-        snprintf(name, sizeof name, "%sblk.%d.%s", prefix ? prefix : "", b->il, tail);
-    want.name = name;
+    want.name = bind_name(b->m, b->il, tail, name, sizeof name);
     return model_weight(b->m, w, &want, b->e);
 }
 

@@ -49,6 +49,8 @@ typedef struct binder {
     err *e;
 } binder;
 
+/* The whole name of a tensor of that layer, or of the model, in buf. */
+const char *bind_name(const model *m, int32_t il, const char *tail, char *buf, size_t cap);
 /* Bind a weight by the end of its name. bind_matrix: [n_out, n_in]. E_FORMAT: it is missing or of
  * another shape; E_UNSUPPORTED: its format. */
 status bind_tensor(const binder *b, weight *w, const char *tail, model_want want);
@@ -87,6 +89,17 @@ status table_read(const model *m, const shape_family *f, model_shape **s, err *e
 /* Binds the weights of rows with a place to `to`, a struct of the layer b->il or, for -1, of the
  * model. Errors as of bind_tensor. */
 status table_bind(const binder *b, const model_shape *s, void *to);
+/* Dimension i, from 1 to most, of a layer's tensor (il -1: the model's). */
+typedef struct table_dim {
+    int32_t il;
+    const char *gguf; /* where it is in a row, the file may have any of the row's names */
+    int i;
+    int32_t most;
+} table_dim;
+/* That tensor, or NULL. E_FORMAT: the file has it under two names. */
+status table_find(const model *m, const shape_family *f, table_dim d, const tensor **t, err *e);
+/* That dimension. E_FORMAT: the tensor is missing, or the dimension out of its range. */
+status table_size(const model *m, const shape_family *f, table_dim d, int32_t *out, err *e);
 /* How binding begins: memory for the architecture's own data, zeroed, and the shape of the file.
  * NULL: an error. */
 void *bind_begin(model *m, const shape_family *f, size_t impl_bytes, model_shape **s, err *e);

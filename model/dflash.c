@@ -17,7 +17,7 @@ static void store_keys(pass *p, const dflash *g, const dflash_layer *L, const kv
 {
     mat k = mat_heads(op_matmul(p, x, &L->wk), g->head_dim);
     mat v = mat_heads(op_matmul(p, x, &L->wv), g->head_dim);
-    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), &g->rope);
+    k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
     op_kv_store(p, kv, k, v);
 }
 
@@ -50,7 +50,7 @@ static void block_layer(pass *p, const dflash *g, const dflash_layer *L, const k
     mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
     store_keys(p, g, L, kv, h);
     mat q = mat_heads(op_matmul(p, h, &L->wq), g->head_dim);
-    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), &g->rope);
+    q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
     mat a = op_attend(p, q, kv, 1.0f / sqrtf((float)g->head_dim));
     if (g->laguna)
         a = op_act_mul(p, mat_heads(op_matmul(p, h, &L->head_gate), 1), a, ACT_SOFTPLUS);

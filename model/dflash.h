@@ -28,6 +28,7 @@ enum {
 };
 
 typedef struct dflash_layer {
+    MODEL_LAYER;
     weight attn_norm, wq, wk, wv, wo, q_norm, k_norm;
     weight head_gate; /* Laguna */
     weight ffn_norm, gate, up, down;

@@ -14,6 +14,7 @@
 #include "base/str.h"
 #include "model/bind.h"
 #include "model/dflash.h"
+#include "model/dflash_shapes.h"
 #include "model/draft_kind.h"
 
 #include <inttypes.h>
@@ -22,23 +23,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    DFLASH_LAYERS_MAX = 64, /* published drafters have 5 to 8 */
-    NAMES = 3,              /* spellings of one tensor */
-    BLOCK_USUAL = 16,
-    WINDOW_GEMMA = 2048,
-    WINDOW_LAGUNA = 512,
-    MASK_GEMMA = 4,
-    MASK_QWEN = 248070
-};
+enum { WINDOW_GEMMA = 2048, WINDOW_LAGUNA = 512, MASK_GEMMA = 4, MASK_QWEN = 248070 };
 
 /* A drafter while it is bound. */
 typedef struct draft_file {
     model *m;
     dflash *g;
+    dflash_shape *s;
     const char *arch; /* as the file has it */
     str notes;
-    bool sliding[DFLASH_LAYERS_MAX];
     err *e;
 } draft_file;
 
@@ -95,86 +88,57 @@ static bool read_bool(draft_file *f, const char *name, bool *out)
     return true;
 }
 
-/* A note if the file states another number than its tensors show. */
-static void compare_key(draft_file *f, const char *name, int64_t shown)
+/* A row of a number that the tensors tell: a note if the file states another. */
+static void compare_key(draft_file *f, const table_key *r)
 {
-    const gguf_value *v = find_key(f, name);
-    int64_t x;
+    const gguf_value *v = find_key(f, r->gguf);
+    int64_t x, shown = (int64_t)table_value(&f->s->common, r, 0);
     if (v && (!gguf_value_i64(v, &x) || x != shown))
         note(f, "%s contradicts the tensors, which show %" PRId64, v->key, shown);
 }
 
-/* ---- Tensors ------------------------------------------------------------------------------- */
-
-typedef struct tensor_names {
-    const char *name[NAMES]; /* NULL: no further one */
-} tensor_names;
-
-static const tensor_names FC = {{"fc.weight", "dflash.fc.weight", "dflash_fc.weight"}},
-                          HIDDEN_NORM = {{"enc.output_norm.weight", "dflash.hidden_norm.weight",
-                                          "dflash_hidden_norm.weight"}},
-                          FFN_NORM = {{"ffn_norm.weight", "post_attention_norm.weight"}},
-                          MARKOV_IN = {{"markov_w1.weight", "dflash.dspark.markov.w1.weight",
-                                        "dflash.dspark.markov.w1"}},
-                          MARKOV_OUT = {{"markov_w2.weight", "dflash.dspark.markov.w2.weight",
-                                         "dflash.dspark.markov.w2"}},
-                          CONF = {{"conf_proj.weight", "dflash.dspark.confidence.weight"}},
-                          CONF_BIAS = {{"conf_proj.bias", "dflash.dspark.confidence.bias"}};
-
-/* The tensor under whichever of its names the file has; il < 0: no layer's. NULL: none. Two names
- * at once are an error. */
-static const tensor *find_named(draft_file *f, int32_t il, const tensor_names *names)
+static bool is_qwen(const draft_file *f)
 {
-    const tensor *found = NULL;
-    for (int i = 0; i < NAMES && names->name[i]; i++) {
-        char full[128];
-        if (il < 0)
-            snprintf(full, sizeof full, "%s", names->name[i]);
-        else
-            snprintf(full, sizeof full, "blk.%d.%s", il, names->name[i]);
-        const tensor *t = tensor_find(&f->m->file.tensors, full);
-        if (t && found)
-            err_set(f->e, E_FORMAT, "%s: tensors %s and %s are the same by two names",
-                    f->m->file.path, found->name, t->name);
-        found = t ? t : found;
+    return !strncmp(f->arch, "qwen", 4);
+}
+
+/* Any other row. A count out of its range is ignored; a number out of its range is an error. */
+static status read_key(draft_file *f, const table_key *r)
+{
+    const gguf_value *v = find_key(f, r->gguf);
+    bool qwen_theta = is_qwen(f) && r->at == offsetof(dflash_shape, theta);
+    double usual = qwen_theta ? 1e7 : r->value, x = usual;
+    int32_t n = (int32_t)usual;
+    if (r->kind == KEY_REAL) {
+        if (v && (!gguf_value_f64(v, &x) || !(x >= r->least && x <= r->most)))
+            return err_set(f->e, E_FORMAT, "%s: %s is no number from %g to %g", f->m->file.path,
+                           v->key, r->least, r->most);
+        *(double *)((char *)f->s + r->at) = x;
+    } else {
+        if (!read_int(f, r->gguf, (int64_t)r->least, (int64_t)r->most, &n))
+            v = NULL;
+        table_set(&f->s->common, r, n);
     }
-    return found;
+    if (!v && usual != 0)
+        note(f, "no %s: %g is taken", r->gguf, usual);
+    else if (qwen_theta && x == 1e6)
+        note(f, "%s is 1e6, which early converters wrote into every file", v->key);
+    return OK;
 }
 
-static status missing(draft_file *f, int32_t il, const tensor_names *names)
+static status read_keys(draft_file *f)
 {
-    char layer[32] = "";
-    if (il >= 0)
-        snprintf(layer, sizeof layer, "blk.%d.", il);
-    return err_set(f->e, E_FORMAT, "%s: tensor %s%s is missing", f->m->file.path, layer,
-                   names->name[0]);
+    const family_table *t = dflash_shapes.table;
+    status st = OK;
+    for (const table_key *r = t->keys; r < t->keys + t->n_keys && !st; r++)
+        if (r->gguf && r->how & TOLD)
+            compare_key(f, r);
+        else if (r->gguf && !(r->how & WRITE_ONLY))
+            st = read_key(f, r);
+    return st;
 }
 
-static status bind_named(draft_file *f, int32_t il, weight *w, const tensor_names *names,
-                         model_want want)
-{
-    const tensor *t = find_named(f, il, names);
-    if (f->e->status)
-        return f->e->status;
-    if (!t)
-        return want.optional ? OK : missing(f, il, names);
-    want.name = t->name;
-    want.n_mat = 1;
-    return model_weight(f->m, w, &want, f->e);
-}
-
-static status bind_rows(draft_file *f, int32_t il, weight *w, const char *name, int32_t n_in,
-                        int32_t n_out)
-{
-    return bind_named(f, il, w, &(tensor_names){{name}},
-                      (model_want){.n_in = n_in, .n_out = n_out, .active = 1});
-}
-
-static status bind_norm(draft_file *f, int32_t il, weight *w, const char *name, int32_t n)
-{
-    return bind_named(f, il, w, &(tensor_names){{name}},
-                      (model_want){.n_in = n, .n_out = 1, .active = 1, .f32 = true});
-}
+/* ---- Shapes -------------------------------------------------------------------------------- */
 
 /* The number of layers: one more than the highest that has queries. */
 static int32_t count_layers(const gguf *g)
@@ -190,74 +154,77 @@ static int32_t count_layers(const gguf *g)
     return n;
 }
 
-/* ---- Shapes -------------------------------------------------------------------------------- */
-
-/* Dimension `at` of a tensor that must be there, as a number from 1 to WIDTH_MAX. */
-static status dimension(draft_file *f, int32_t il, const tensor_names *names, int at, int32_t *n)
+static const tensor *find(const draft_file *f, const char *name)
 {
-    const tensor *t = find_named(f, il, names);
-    char shape[96];
-    if (f->e->status)
-        return f->e->status;
-    if (!t)
-        return missing(f, il, names);
-    if (t->ne[at] > WIDTH_MAX)
-        return err_set(f->e, E_FORMAT, "%s: tensor %s has the shape %s: at most %d is expected",
-                       f->m->file.path, t->name, tensor_shape_text(t, shape, sizeof shape),
-                       WIDTH_MAX);
-    *n = (int32_t)t->ne[at];
-    return OK;
+    return tensor_find(&f->m->file.tensors, name);
 }
 
-static status heads_of(draft_file *f, const char *name, int32_t *n)
+static status size_of(const draft_file *f, int32_t il, const char *row, int i, int32_t most,
+                      int32_t *out)
 {
-    int32_t rows = 0;
-    status st = dimension(f, 0, &(tensor_names){{name}}, 1, &rows);
-    if (st)
+    return table_size(f->m, &dflash_shapes, (table_dim){il, row, i, most}, out, f->e);
+}
+
+static status tell_heads(draft_file *f, const char *row, int32_t *n)
+{
+    int32_t rows = 0, hd = f->s->head_dim;
+    status st = size_of(f, 0, row, 1, WIDTH_MAX, &rows);
+    if (!st && rows % hd)
+        st = err_set(f->e, E_FORMAT, "%s: tensor blk.0.%s has %d rows, no number of heads of %d",
+                     f->m->file.path, row, rows, hd);
+    *n = st ? *n : rows / hd;
+    return st;
+}
+
+/* DSpark's tensors: the widths of the first tell whether a file has them. */
+static status tell_markov(draft_file *f)
+{
+    dflash_shape *s = f->s;
+    const char *in = "markov_w1.weight", *conf = "conf_proj.weight";
+    const tensor *t;
+    int32_t n_conf = 0;
+    status st = table_find(f->m, &dflash_shapes, (table_dim){.il = -1, .gguf = in}, &t, f->e);
+    if (st || !t)
         return st;
-    if (rows % f->g->head_dim || rows / f->g->head_dim > HEADS_MAX)
-        return err_set(f->e, E_FORMAT, "%s: tensor blk.0.%s has %d rows, no number of heads of %d",
-                       f->m->file.path, name, rows, f->g->head_dim);
-    *n = rows / f->g->head_dim;
-    return OK;
+    if ((st = size_of(f, -1, in, 0, WIDTH_MAX, &s->markov_rank)) ||
+        (st = size_of(f, -1, in, 1, VOCAB_MAX, &s->n_vocab)) ||
+        (st = table_find(f->m, &dflash_shapes, (table_dim){.il = -1, .gguf = conf}, &t, f->e)) ||
+        !t)
+        return st;
+    s->confidence = true;
+    st = size_of(f, -1, conf, 0, 2 * WIDTH_MAX, &n_conf);
+    s->conf_of_state = n_conf == s->n_embd;
+    return st;
 }
 
-static status read_widths(draft_file *f)
+static status tell(draft_file *f)
 {
-    dflash *g = f->g;
+    dflash_shape *s = f->s;
     const char *path = f->m->file.path;
     int32_t wide = 0;
     status st;
-    g->n_layer = count_layers(&f->m->file);
-    if (g->n_layer < 1 || g->n_layer > DFLASH_LAYERS_MAX)
+    s->n_layer = count_layers(&f->m->file);
+    if (s->n_layer < 1 || s->n_layer > DFLASH_SHAPE_LAYERS)
         return err_set(f->e, E_FORMAT, "%s: a drafter of %d layers: 1 to %d are expected", path,
-                       g->n_layer, DFLASH_LAYERS_MAX);
-    if ((st = dimension(f, -1, &HIDDEN_NORM, 0, &g->n_embd)) ||
-        (st = dimension(f, -1, &FC, 0, &wide)) ||
-        (st = dimension(f, 0, &(tensor_names){{"attn_q_norm.weight"}}, 0, &g->head_dim)) ||
-        (st = heads_of(f, "attn_q.weight", &g->n_head)) ||
-        (st = heads_of(f, "attn_k.weight", &g->n_head_kv)) ||
-        (st = dimension(f, 0, &(tensor_names){{"ffn_gate.weight"}}, 1, &g->n_ff)))
+                       s->n_layer, DFLASH_SHAPE_LAYERS);
+    if ((st = size_of(f, -1, "enc.output_norm.weight", 0, WIDTH_MAX, &s->n_embd)) ||
+        (st = size_of(f, -1, "fc.weight", 0, DFLASH_FEATURES_MAX * WIDTH_MAX, &wide)) ||
+        (st = size_of(f, 0, "attn_q_norm.weight", 0, WIDTH_MAX, &s->head_dim)) ||
+        (st = tell_heads(f, "attn_q.weight", &s->n_head)) ||
+        (st = tell_heads(f, "attn_k.weight", &s->n_head_kv)) ||
+        (st = size_of(f, 0, "ffn_gate.weight", 1, WIDTH_MAX, &s->n_ff)))
         return st;
-    g->n_features = wide / g->n_embd;
-    if (wide % g->n_embd || g->n_features > DFLASH_FEATURES_MAX || g->n_features < 1)
+    s->n_features = wide / s->n_embd;
+    if (wide % s->n_embd || s->n_features > DFLASH_FEATURES_MAX || s->n_features < 1)
         return err_set(f->e, E_FORMAT,
                        "%s: tensor fc.weight has rows of %d, expected 1 to %d features of %d", path,
-                       wide, DFLASH_FEATURES_MAX, g->n_embd);
-    if (g->head_dim % 2 || g->n_head < 1 || g->n_head_kv < 1 || g->n_head % g->n_head_kv)
-        return err_set(f->e, E_FORMAT, "%s: %d heads of %d with %d KV heads", path, g->n_head,
-                       g->head_dim, g->n_head_kv);
-    const struct {
-        const char *name;
-        int64_t shown;
-    } known[] = {{"embedding_length", g->n_embd},           {"block_count", g->n_layer},
-                 {"feed_forward_length", g->n_ff},          {"attention.head_count", g->n_head},
-                 {"attention.head_count_kv", g->n_head_kv}, {"attention.key_length", g->head_dim},
-                 {"attention.value_length", g->head_dim},   {"rope.dimension_count", g->head_dim},
-                 {"n_target_layers", g->n_features},        {"n_target_features", wide}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        compare_key(f, known[i].name, known[i].shown);
-    return OK;
+                       wide, DFLASH_FEATURES_MAX, s->n_embd);
+    if (s->head_dim % 2 || s->n_head % s->n_head_kv || s->n_head > HEADS_MAX)
+        return err_set(f->e, E_FORMAT, "%s: %d heads of %d with %d KV heads", path, s->n_head,
+                       s->head_dim, s->n_head_kv);
+    s->laguna = find(f, "blk.0.attn_gate.weight") != NULL;
+    s->dialect = find(f, "enc.aux_norm.weight") ? DFLASH_LLAMA : DFLASH_LUCEBOX;
+    return tell_markov(f);
 }
 
 /* ---- What no shape tells ------------------------------------------------------------------- */
@@ -265,19 +232,20 @@ static status read_widths(draft_file *f)
 /* One flag per layer, from an array of that name; false if it is absent or of another length. */
 static bool read_flags(draft_file *f, const gguf_value *v, bool *flag)
 {
-    bool read[DFLASH_LAYERS_MAX];
+    bool read[DFLASH_SHAPE_LAYERS];
     int64_t x;
     if (!v)
         return false;
-    bool fits = v->kind == GGUF_ARRAY && v->count == (uint64_t)f->g->n_layer;
-    for (int32_t i = 0; fits && i < f->g->n_layer; i++) {
+    int32_t n = f->s->n_layer;
+    bool fits = v->kind == GGUF_ARRAY && v->count == (uint64_t)n;
+    for (int32_t i = 0; fits && i < n; i++) {
         fits = gguf_item_i64(v, (uint64_t)i, &x) && (x == 0 || x == 1);
         read[i] = fits && x;
     }
     if (fits)
-        memcpy(flag, read, (size_t)f->g->n_layer * sizeof *flag);
+        memcpy(flag, read, (size_t)n * sizeof *flag);
     else
-        note(f, "%s is no list of %d booleans: ignored", v->key, f->g->n_layer);
+        note(f, "%s is no list of %d booleans: ignored", v->key, n);
     return fits;
 }
 
@@ -285,194 +253,114 @@ static bool read_flags(draft_file *f, const gguf_value *v, bool *flag)
  */
 static void read_windows(draft_file *f)
 {
-    const dflash *g = f->g;
-    int32_t usual = g->laguna ? WINDOW_LAGUNA : WINDOW_GEMMA, window = 0;
+    dflash_shape *s = f->s;
+    int32_t usual = s->laguna ? WINDOW_LAGUNA : WINDOW_GEMMA;
     bool any = false;
-    read_int(f, "attention.sliding_window", 0, CTX_MAX, &window);
-    if (!read_flags(f, find_key(f, "attention.sliding_window_pattern"), f->sliding)) {
-        for (int32_t i = 0; i < g->n_layer; i++)
-            f->sliding[i] = g->laguna || (window > 0 && i < g->n_layer - 1);
-        if (window > 0 && !g->laguna)
+    if (!read_flags(f, find_key(f, "attention.sliding_window_pattern"), s->swa)) {
+        for (int32_t i = 0; i < s->n_layer; i++)
+            s->swa[i] = s->laguna || (s->window > 0 && i < s->n_layer - 1);
+        if (s->window > 0 && !s->laguna)
             note(f, "no sliding_window_pattern: all layers slide but the last");
     }
-    for (int32_t i = 0; i < g->n_layer; i++)
-        any |= f->sliding[i];
-    if (any && !window)
+    for (int32_t i = 0; i < s->n_layer; i++)
+        any |= s->swa[i];
+    if (any && !s->window)
         note(f, "no sliding_window for layers that slide: %d is taken", usual);
-    f->m->window = !any ? 0 : window ? window : usual;
+    f->m->window = !any ? 0 : s->window ? s->window : usual;
 }
 
 /* Sight inside a block. An explicit flag holds for all layers; else sliding layers are causal. */
-static status read_stores(draft_file *f)
+static void set_stores(draft_file *f)
 {
-    const dflash *g = f->g;
-    bool causal[DFLASH_LAYERS_MAX], all = false;
+    const dflash_shape *s = f->s;
+    bool causal[DFLASH_SHAPE_LAYERS], all = false, laguna = s->laguna;
     gguf_string how;
-    memcpy(causal, f->sliding, sizeof causal);
-    bool laguna = g->laguna;
+    memcpy(causal, s->swa, sizeof causal);
     if (gguf_get_string(&f->m->file, "dflash.decoder_arch", &how))
         laguna |= how.n == 6 && !memcmp(how.at, "laguna", 6);
     if (!read_flags(f, gguf_find(&f->m->file, "carat.draft.causal"), causal) &&
         (read_bool(f, "attention.causal", &all) || laguna))
-        for (int32_t i = 0; i < g->n_layer; i++)
+        for (int32_t i = 0; i < s->n_layer; i++)
             causal[i] = all || laguna;
-    model *m = f->m;
-    m->kv = arena_array(&m->mem, (size_t)g->n_layer, sizeof *m->kv);
-    if (!m->kv)
-        return err_memory(f->e, m->file.path, (size_t)g->n_layer * sizeof *m->kv);
-    m->n_kv = g->n_layer;
-    for (int32_t i = 0; i < g->n_layer; i++)
-        m->kv[i] = (kv_spec){.layer = i,
-                             .window = f->sliding[i] ? m->window : 0,
-                             .n_head_kv = g->n_head_kv,
-                             .head_dim = g->head_dim,
-                             .inside = causal[i] ? KV_INSIDE_CAUSAL : KV_INSIDE_ALL};
-    return OK;
-}
-
-/* Attention may use f16 unless a norm's weights are huge (gemma4_table.c has the bound). */
-static void set_ranges(draft_file *f)
-{
-    const dflash *g = f->g;
-    float most = 65504.0f / 2 / sqrtf((float)g->head_dim);
-    for (int32_t i = 0; i < g->n_layer; i++)
-        f->m->kv[i].wide = !(bind_largest(&g->layer[i].q_norm) <= most &&
-                             bind_largest(&g->layer[i].k_norm) <= most);
+    for (int32_t i = 0; i < s->n_layer; i++)
+        f->m->kv[i] = (kv_spec){.layer = i,
+                                .window = s->swa[i] ? f->m->window : 0,
+                                .n_head_kv = s->n_head_kv,
+                                .head_dim = s->head_dim,
+                                .inside = causal[i] ? KV_INSIDE_CAUSAL : KV_INSIDE_ALL};
 }
 
 static status read_rotation(draft_file *f)
 {
-    const char *path = f->m->file.path;
-    bool qwen = !strncmp(f->arch, "qwen", 4);
-    double theta = qwen ? 1e7 : 1e6;
-    const gguf_value *v = find_key(f, "rope.freq_base"), *how = find_key(f, "rope.scaling.type");
+    const dflash_shape *s = f->s;
+    const gguf_value *how = find_key(f, "rope.scaling.type");
     gguf_string type;
     if (how && (!gguf_value_string(how, &type) || type.n != 4 || memcmp(type.at, "none", 4)))
-        return err_set(f->e, E_UNSUPPORTED, "%s: %s: scaled rotation is not supported", path,
-                       how->key);
-    if (v && (!gguf_value_f64(v, &theta) || !(theta >= 1 && theta <= 1e12)))
-        return err_set(f->e, E_FORMAT, "%s: %s is no number from 1 to 1e12", path, v->key);
-    if (!v)
-        note(f, "no rope.freq_base: %g is taken", theta);
-    else if (qwen && theta == 1e6)
-        note(f, "%s is 1e6, which early converters wrote into every file", v->key);
-    const turning t = {f->g->head_dim, theta, f->g->head_dim / 2, NULL, NULL};
+        return err_set(f->e, E_UNSUPPORTED, "%s: %s: scaled rotation is not supported",
+                       f->m->file.path, how->key);
+    const turning t = {s->head_dim, s->theta, s->head_dim / 2, NULL, NULL};
     return bind_rope(f->m, &f->g->rope, &t, f->e);
-}
-
-static status read_numbers(draft_file *f)
-{
-    dflash *g = f->g;
-    double eps = 1e-6;
-    const gguf_value *v = find_key(f, "attention.layer_norm_rms_epsilon");
-    if (v && (!gguf_value_f64(v, &eps) || !(eps >= 0 && eps <= 1)))
-        return err_set(f->e, E_FORMAT, "%s: %s is no number from 0 to 1", f->m->file.path, v->key);
-    g->eps = (float)eps;
-    g->block = BLOCK_USUAL;
-    if (!read_int(f, "block_size", DFLASH_BLOCK_MIN, DFLASH_BLOCK_MAX, &g->block))
-        note(f, "no block_size: %d is taken", g->block);
-    if (!read_int(f, "context_length", 1, CTX_MAX, &f->m->n_ctx_train))
-        f->m->n_ctx_train = CTX_MAX;
-    return OK;
 }
 
 /* ---- Weights ------------------------------------------------------------------------------- */
 
-static status bind_layer(draft_file *f, int32_t il)
-{
-    const dflash *g = f->g;
-    dflash_layer *L = &f->g->layer[il];
-    int32_t d = g->n_embd, q = g->n_head * g->head_dim, kv = g->n_head_kv * g->head_dim;
-    status st;
-    if ((st = bind_norm(f, il, &L->attn_norm, "attn_norm.weight", d)) ||
-        (st = bind_rows(f, il, &L->wq, "attn_q.weight", d, q)) ||
-        (st = bind_rows(f, il, &L->wk, "attn_k.weight", d, kv)) ||
-        (st = bind_rows(f, il, &L->wv, "attn_v.weight", d, kv)) ||
-        (st = bind_rows(f, il, &L->wo, "attn_output.weight", q, d)) ||
-        (st = bind_norm(f, il, &L->q_norm, "attn_q_norm.weight", g->head_dim)) ||
-        (st = bind_norm(f, il, &L->k_norm, "attn_k_norm.weight", g->head_dim)) ||
-        (st = bind_named(f, il, &L->ffn_norm, &FFN_NORM,
-                         (model_want){.n_in = d, .n_out = 1, .active = 1, .f32 = true})) ||
-        (st = bind_rows(f, il, &L->gate, "ffn_gate.weight", d, g->n_ff)) ||
-        (st = bind_rows(f, il, &L->up, "ffn_up.weight", d, g->n_ff)) ||
-        (st = bind_rows(f, il, &L->down, "ffn_down.weight", g->n_ff, d)))
-        return st;
-    return g->laguna ? bind_rows(f, il, &L->head_gate, "attn_gate.weight", d, g->n_head) : OK;
-}
-
-/* Laguna's norms of features: one tensor with a row each, or a tensor each. */
-static status bind_feature_norms(draft_file *f)
+/* Row i of the one tensor of Laguna's norms of features. */
+static status bind_norms_in_rows(const draft_file *f, const binder *b)
 {
     dflash *g = f->g;
-    const tensor_names one = {{"enc.aux_norm.weight"}};
     status st = OK;
-    for (int32_t i = 0; i < g->n_features && !st; i++) {
-        char a[64], b[64];
-        snprintf(a, sizeof a, "dflash.aux_hidden_norm.%d.weight", i);
-        snprintf(b, sizeof b, "dflash_aux_hidden_norm.%d.weight", i);
-        const tensor_names each = {{a, b}};
-        model_want want = {.n_in = g->n_embd, .n_out = 1, .active = 1, .f32 = true};
-        if (find_named(f, -1, &one)) {
-            want.of_rows = g->n_features;
-            want.row = i;
-        }
-        st = bind_named(f, -1, &g->aux_norm[i], want.of_rows ? &one : &each, want);
-    }
+    for (int32_t i = 0; i < g->n_features && !st; i++)
+        st = bind_tensor(b, &g->aux_norm[i], "enc.aux_norm.weight",
+                         (model_want){.n_in = g->n_embd,
+                                      .n_out = 1,
+                                      .n_mat = 1,
+                                      .active = 1,
+                                      .f32 = true,
+                                      .of_rows = g->n_features,
+                                      .row = i});
     return st;
 }
 
-/* DSpark's tensors, which only the widths of the first tell from a plain drafter's. */
-static status bind_markov(draft_file *f)
+/* What of DSpark's is no usual weight: a table whose rows are looked up, and a number. */
+static status bind_markov(const draft_file *f, const binder *b)
 {
-    dflash *g = f->g;
-    weight bias = {0};
-    int32_t rank = 0, rows = 0, n_conf = 0;
+    const dflash_shape *s = f->s;
+    const tensor *in, *bias;
+    weight w = {0};
+    const table_dim names[] = {{.il = -1, .gguf = "markov_w1.weight"},
+                               {.il = -1, .gguf = "conf_proj.bias"}};
     status st;
-    if (!find_named(f, -1, &MARKOV_IN))
-        return f->e->status;
-    if ((st = dimension(f, -1, &MARKOV_IN, 0, &rank)) ||
-        (st = dimension(f, -1, &MARKOV_IN, 1, &rows)) ||
-        (st = bind_named(f, -1, &g->markov_in, &MARKOV_IN,
-                         (model_want){.n_in = rank, .n_out = rows, .gather = true})) ||
-        (st = bind_named(f, -1, &g->markov_out, &MARKOV_OUT,
-                         (model_want){.n_in = rank, .n_out = rows, .active = 1})))
+    if ((st = table_find(f->m, &dflash_shapes, names[0], &in, f->e)) ||
+        (st = table_find(f->m, &dflash_shapes, names[1], &bias, f->e)))
         return st;
-    if (!find_named(f, -1, &CONF))
-        return f->e->status;
-    if ((st = dimension(f, -1, &CONF, 0, &n_conf)))
+    if (s->markov_rank &&
+        (st = bind_tensor(
+             b, &f->g->markov_in, in->name,
+             (model_want){
+                 .n_in = s->markov_rank, .n_out = s->n_vocab, .n_mat = 1, .gather = true})))
         return st;
-    int32_t wanted = n_conf == g->n_embd ? n_conf : g->n_embd + rank;
-    if ((st = bind_named(f, -1, &g->conf, &CONF,
-                         (model_want){.n_in = wanted, .n_out = 1, .active = 1})) ||
-        (st = bind_named(
-             f, -1, &bias, &CONF_BIAS,
-             (model_want){.n_in = 1, .n_out = 1, .f32 = true, .optional = true, .host = true})))
+    if (s->confidence && bias &&
+        (st = bind_tensor(
+             b, &w, bias->name,
+             (model_want){.n_in = 1, .n_out = 1, .n_mat = 1, .f32 = true, .host = true})))
         return st;
-    g->conf_bias = bias.n_in ? *(const float *)bias.data : 0;
+    f->g->conf_bias = w.n_in ? *(const float *)w.data : 0;
     return OK;
 }
 
 static status bind_weights(draft_file *f)
 {
-    dflash *g = f->g;
+    const model_shape *s = &f->s->common;
+    const binder b = {f->m, -1, f->e};
     status st;
-    g->layer = arena_array(&f->m->mem, (size_t)g->n_layer, sizeof *g->layer);
-    if (!g->layer)
-        return err_memory(f->e, f->m->file.path, (size_t)g->n_layer * sizeof *g->layer);
-    if ((st = bind_named(f, -1, &g->fc, &FC,
-                         (model_want){.n_in = (int64_t)g->n_features * g->n_embd,
-                                      .n_out = g->n_embd,
-                                      .active = 1})) ||
-        (st = bind_named(f, -1, &g->hidden_norm, &HIDDEN_NORM,
-                         (model_want){.n_in = g->n_embd, .n_out = 1, .active = 1, .f32 = true})) ||
-        (st = bind_norm(f, -1, &g->out_norm, "output_norm.weight", g->n_embd)))
+    if ((st = table_bind(&b, s, f->g)) || (st = bind_markov(f, &b)) ||
+        (f->s->laguna && f->s->dialect == DFLASH_LLAMA && (st = bind_norms_in_rows(f, &b))))
         return st;
-    if (g->laguna && (st = bind_feature_norms(f)))
-        return st;
-    for (int32_t il = 0; il < g->n_layer; il++)
-        if ((st = bind_layer(f, il)))
-            return st;
-    return bind_markov(f);
+    for (int32_t il = 0; il < s->n_layer && !st; il++) {
+        f->g->layer[il].rope = &f->g->rope;
+        st = table_bind(&(binder){f->m, il, f->e}, s, &f->g->layer[il]);
+    }
+    return st;
 }
 
 /* The embedding and the head are the target's; a file may carry copies. */
@@ -488,16 +376,31 @@ static status keep_notes(draft_file *f)
 
 static status bind_file(draft_file *f)
 {
-    const tensor_set *t = &f->m->file.tensors;
-    status st = read_widths(f);
-    if (st)
+    dflash *g = f->g;
+    dflash_shape *s = f->s;
+    status st;
+    if ((st = tell(f)) || (st = read_keys(f)))
         return st;
-    f->g->laguna = tensor_find(t, "blk.0.attn_gate.weight") != NULL;
+    s->n_ctx_train = s->n_ctx_train ? s->n_ctx_train : CTX_MAX;
+    g->n_layer = s->n_layer;
+    g->n_embd = s->n_embd;
+    g->n_head = s->n_head;
+    g->n_head_kv = s->n_head_kv;
+    g->head_dim = s->head_dim;
+    g->n_ff = s->n_ff;
+    g->n_features = s->n_features;
+    g->block = s->block_size;
+    g->laguna = s->laguna;
+    g->eps = (float)s->eps;
+    if ((st = bind_layer_structs(f->m, s->n_layer, (void **)&g->layer, sizeof *g->layer, f->e)))
+        return st;
     read_windows(f);
-    if ((st = read_stores(f)) || (st = read_rotation(f)) || (st = read_numbers(f)) ||
-        (st = bind_weights(f)))
+    set_stores(f);
+    if ((st = read_rotation(f)) || (st = bind_weights(f)))
         return st;
-    set_ranges(f);
+    for (int32_t i = 0; i < s->n_layer; i++)
+        f->m->kv[i].wide =
+            bind_wide_heads(&g->layer[i].q_norm, &g->layer[i].k_norm, s->head_dim, g->rope.factor);
     for (int i = 0; i < 2; i++)
         model_claim(f->m, copies[i]);
     return keep_notes(f);
@@ -509,18 +412,15 @@ status dflash_bind(model *m, err *e)
     draft_file f = {.m = m, .e = e};
     gguf_get_string(&m->file, "general.architecture", &arch);
     f.g = arena_alloc(&m->mem, sizeof *f.g);
+    f.s = arena_alloc(&m->mem, sizeof *f.s);
     f.arch = arena_strndup(&m->mem, arch.at, (size_t)arch.n);
-    if (!f.g || !f.arch)
-        return err_memory(e, m->file.path, sizeof *f.g);
+    if (!f.g || !f.s || !f.arch)
+        return err_memory(e, m->file.path, sizeof *f.g + sizeof *f.s);
+    f.s->family = &dflash_shapes;
     status st = draft_kind_check(&m->file, e);
     st = st ? st : bind_file(&f);
     str_free(&f.notes);
-    if (st)
-        return st;
-    m->impl = f.g;
-    m->n_layer = f.g->n_layer;
-    m->n_embd = f.g->n_embd;
-    return OK;
+    return st ? st : bind_done(m, &f.s->common, f.g, NULL, NULL, e);
 }
 
 /* ---- The target ---------------------------------------------------------------------------- */
@@ -576,7 +476,7 @@ static status fit_vocabulary(draft_file *f, const model *target)
 {
     dflash *g = f->g;
     int32_t n = target->n_vocab;
-    bool stamped = !strncmp(f->arch, "qwen", 4) && !strncmp(target->arch->name, "gemma", 5);
+    bool stamped = is_qwen(f) && !strncmp(target->arch->name, "gemma", 5);
     if (read_int(f, "vocab_size", 1, INT32_MAX, &n) && n != target->n_vocab) {
         if (!stamped)
             return err_set(f->e, E_ARG, "%s drafts from %d tokens, and %s has %d", f->m->file.path,

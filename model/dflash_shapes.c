@@ -1,14 +1,15 @@
 /* dflash_shapes.c - the published DFlash drafters for Gemma 4 and Laguna, their tensors, their
  * metadata.
  *
- * Each tensor has one table row with its name in the three dialects. In the dialect of llama.cpp
- * the numbers of captured layers are one higher: they name the layer whose input is captured.
+ * Each tensor has one row with its name in the three dialects. In the dialect of llama.cpp the
+ * numbers of captured layers are one higher: they name the layer whose input is captured.
  *
  * The optional booleans are always written: readers differ in their defaults. No dialect has a key
  * for the default rule of causality (sliding layers causal inside the block, full layers not);
  * carat.draft.causal states it by layer.
  */
 #include "model/dflash_shapes.h"
+#include "model/dflash.h"
 #include "model/table.h"
 
 #include <stdio.h>
@@ -85,23 +86,41 @@ static bool has_windows(const model_shape *s)
     return any;
 }
 
+static int32_t feature_width(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return own(s)->n_features * s->n_embd;
+}
+
 #define F(name) offsetof(dflash_shape, name)
 static const table_key keys[] = {
-    K("context_length", "max_position_embeddings", F(n_ctx_train), COUNT, 1, CTX_MAX),
-    K("embedding_length", "hidden_size", F(n_embd), COUNT, 1, WIDTH_MAX),
-    K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, DFLASH_SHAPE_LAYERS),
-    K("feed_forward_length", "intermediate_size", F(n_ff), COUNT, 1, WIDTH_MAX),
-    K("attention.head_count", "num_attention_heads", F(n_head), COUNT, 1, HEADS_MAX),
-    K("attention.head_count_kv", "num_key_value_heads", F(n_head_kv), COUNT, 1, HEADS_MAX),
-    K("attention.key_length", "head_dim", F(head_dim), COUNT, 2, WIDTH_MAX),
-    K("attention.value_length", NULL, F(head_dim), COUNT, 2, WIDTH_MAX),
-    K("vocab_size", "vocab_size", F(n_vocab), COUNT, 1, VOCAB_MAX),
-    K("attention.sliding_window", "sliding_window", F(window), COUNT, 0, CTX_MAX),
-    K("attention.sliding_window_pattern", NULL, F(swa), FLAGS, 0, 1, .of = is_swa),
-    K("attention.layer_norm_rms_epsilon", "rms_norm_eps", F(eps), REAL, EPS_MIN, 1),
-    K("rope.freq_base", "rope_theta", F(theta), REAL, THETA_MIN, THETA_MAX),
+    K("context_length", "max_position_embeddings", F(n_ctx_train), COUNT, 1, CTX_MAX,
+      .how = MAY_LACK),
+    K("embedding_length", "hidden_size", F(n_embd), COUNT, 1, WIDTH_MAX, .how = TOLD),
+    K("block_count", "num_hidden_layers", F(n_layer), COUNT, 1, DFLASH_SHAPE_LAYERS, .how = TOLD),
+    K("feed_forward_length", "intermediate_size", F(n_ff), COUNT, 1, WIDTH_MAX, .how = TOLD),
+    K("attention.head_count", "num_attention_heads", F(n_head), COUNT, 1, HEADS_MAX, .how = TOLD),
+    K("attention.head_count_kv", "num_key_value_heads", F(n_head_kv), COUNT, 1, HEADS_MAX,
+      .how = TOLD),
+    K("attention.key_length", "head_dim", F(head_dim), COUNT, 2, WIDTH_MAX, .how = TOLD),
+    K("attention.value_length", NULL, F(head_dim), COUNT, 2, WIDTH_MAX, .how = TOLD),
+    K("rope.dimension_count", NULL, F(head_dim), COUNT, 2, WIDTH_MAX, .how = TOLD | READ_ONLY),
+    K("n_target_layers", NULL, F(n_features), COUNT, 1, DFLASH_SHAPE_FEATURES,
+      .how = TOLD | READ_ONLY),
+    K("n_target_features", NULL, F(n_features), COUNT, 1, (double)DFLASH_SHAPE_FEATURES *WIDTH_MAX,
+      .of = feature_width, .how = TOLD | READ_ONLY),
+    /* dflash_attach and read_windows read the WRITE_ONLY ones. */
+    K("vocab_size", "vocab_size", F(n_vocab), COUNT, 1, VOCAB_MAX, .how = WRITE_ONLY),
+    K("attention.sliding_window", "sliding_window", F(window), COUNT, 0, CTX_MAX, .how = MAY_LACK),
+    K("attention.sliding_window_pattern", NULL, F(swa), FLAGS, 0, 1, .of = is_swa,
+      .how = WRITE_ONLY),
+    K("attention.layer_norm_rms_epsilon", "rms_norm_eps", F(eps), REAL, EPS_MIN, 1, .how = MAY_LACK,
+      .value = 1e-6),
+    K("rope.freq_base", "rope_theta", F(theta), REAL, THETA_MIN, THETA_MAX, .how = MAY_LACK,
+      .value = 1e6),
     /* put_rest writes these in the form of each dialect. */
-    K(NULL, "block_size", F(block_size), COUNT, 2, 64),
+    K("block_size", "block_size", F(block_size), COUNT, DFLASH_BLOCK_MIN, DFLASH_BLOCK_MAX,
+      .how = MAY_LACK | READ_ONLY, .value = 16),
     K(NULL, "mask_token_id", F(mask_id), COUNT, 0, VOCAB_MAX, .below = F(n_vocab)),
     K(NULL, "number of captured layers", F(n_features), COUNT, 1, DFLASH_SHAPE_FEATURES),
     K(NULL, "num_target_layers", F(n_target_layer), COUNT, 0, SHAPE_LAYERS_MAX),
@@ -132,172 +151,102 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
 
 /* ---- Tensors ------------------------------------------------------------------------------- */
 
-typedef enum { NONE, D, FD, FEATURES, FF, Q, KV, HD, HEADS, VOCAB, RANK, D_RANK, ONE } dim;
+enum { D = 1, FD, FEATURES, FF, Q, KV, HD, HEADS, VOCAB, RANK, CONF, ONE };
+static int64_t dim(const model_shape *m, int32_t il, int8_t d)
+{
+    const dflash_shape *s = own(m);
+    (void)il;
+    const int64_t of[] = {[D] = s->n_embd,
+                          [FD] = (int64_t)s->n_features * s->n_embd,
+                          [FEATURES] = s->n_features,
+                          [FF] = s->n_ff,
+                          [Q] = (int64_t)s->n_head * s->head_dim,
+                          [KV] = (int64_t)s->n_head_kv * s->head_dim,
+                          [HD] = s->head_dim,
+                          [HEADS] = s->n_head,
+                          [VOCAB] = s->n_vocab,
+                          [RANK] = s->markov_rank,
+                          [CONF] = (int64_t)s->n_embd + (s->conf_of_state ? 0 : s->markov_rank),
+                          [ONE] = 1};
+    return of[d];
+}
 
-typedef enum { EVERYWHERE, IF_LAGUNA, IF_AUX_ROWS, IF_MARKOV, IF_CONFIDENCE } condition;
+static bool is_laguna(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return own(s)->laguna;
+}
 
-typedef struct {
-    const char *gguf[3]; /* by dialect */
-    const char *hf;
-    tensor_role role;
-    condition when;
-    dim ne[2];
-} tensor_row;
+/* Laguna's norms of features are rows of one tensor in the dialect of llama.cpp, else a tensor
+ * each. */
+static bool has_norms_in_rows(const model_shape *s, int32_t il)
+{
+    return is_laguna(s, il) && own(s)->dialect == DFLASH_LLAMA;
+}
 
-static const tensor_row of_model[] = {
-    {{"fc.weight", "dflash.fc.weight", "dflash_fc.weight"},
-     "fc.weight",
-     ROLE_EIGHT_BITS,
-     EVERYWHERE,
-     {FD, D}},
-    {{"enc.aux_norm.weight", "", ""}, "", ROLE_NORM, IF_LAGUNA, {D, FEATURES}},
-    {{"", "dflash.aux_hidden_norm", "dflash_aux_hidden_norm"},
-     "aux_hidden_norms",
-     ROLE_NORM,
-     IF_AUX_ROWS,
-     {D}},
-    {{"enc.output_norm.weight", "dflash.hidden_norm.weight", "dflash_hidden_norm.weight"},
-     "hidden_norm.weight",
-     ROLE_NORM,
-     EVERYWHERE,
-     {D}},
-    {{"output_norm.weight", "output_norm.weight", "output_norm.weight"},
-     "norm.weight",
-     ROLE_NORM,
-     EVERYWHERE,
-     {D}},
-    {{"markov_w1.weight", "dflash.dspark.markov.w1.weight", "markov_w1.weight"},
-     "markov_head.markov_w1.weight",
-     ROLE_HALF,
-     IF_MARKOV,
-     {RANK, VOCAB}},
-    {{"markov_w2.weight", "dflash.dspark.markov.w2.weight", "markov_w2.weight"},
-     "markov_head.markov_w2.weight",
-     ROLE_EIGHT_BITS,
-     IF_MARKOV,
-     {RANK, VOCAB}},
-    {{"conf_proj.weight", "dflash.dspark.confidence.weight", "conf_proj.weight"},
-     "confidence_head.proj.weight",
-     ROLE_ROUTER,
-     IF_CONFIDENCE,
-     {D_RANK, ONE}},
-    {{"conf_proj.bias", "dflash.dspark.confidence.bias", "conf_proj.bias"},
-     "confidence_head.proj.bias",
-     ROLE_BIAS,
-     IF_CONFIDENCE,
-     {ONE}},
+static bool has_norms_apart(const model_shape *s, int32_t il)
+{
+    return is_laguna(s, il) && own(s)->dialect != DFLASH_LLAMA;
+}
+
+static bool has_markov(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return own(s)->markov_rank > 0;
+}
+
+static bool has_confidence(const model_shape *s, int32_t il)
+{
+    (void)il;
+    return own(s)->confidence;
+}
+
+enum { LOOKED_UP = 1 }; /* its rows: none is multiplied by a row of unit size */
+static void describe(const model_shape *s, const table_tensor *r, shape_tensor *t)
+{
+    (void)s;
+    if (r->change == LOOKED_UP)
+        t->fan_in = 1;
+}
+
+#define M(name) offsetof(dflash, name)
+static const table_tensor of_model[] = {
+    T_ALSO(ALSO("dflash.fc.weight", "dflash_fc.weight"), ALWAYS, M(fc), "fc.weight", "fc.weight",
+           EIGHT_BITS, FD, D),
+    T(has_norms_in_rows, ELSEWHERE, "enc.aux_norm.weight", "", NORM, D, FEATURES),
+    {TENSOR(has_norms_apart, M(aux_norm), "dflash.aux_hidden_norm", "aux_hidden_norms", NORM, D),
+     ALSO(NULL, "dflash_aux_hidden_norm"), .each = F(n_features)},
+    T_ALSO(ALSO("dflash.hidden_norm.weight", "dflash_hidden_norm.weight"), ALWAYS, M(hidden_norm),
+           "enc.output_norm.weight", "hidden_norm.weight", NORM, D),
+    T(ALWAYS, M(out_norm), "output_norm.weight", "norm.weight", NORM, D),
+    {TENSOR(has_markov, ELSEWHERE, "markov_w1.weight", "markov_head.markov_w1.weight", HALF, RANK,
+            VOCAB),
+     ALSO("dflash.dspark.markov.w1.weight", NULL, "dflash.dspark.markov.w1"), .change = LOOKED_UP},
+    T_ALSO(ALSO("dflash.dspark.markov.w2.weight", NULL, "dflash.dspark.markov.w2"), has_markov,
+           M(markov_out), "markov_w2.weight", "markov_head.markov_w2.weight", EIGHT_BITS, RANK,
+           VOCAB),
+    T_ALSO(ALSO("dflash.dspark.confidence.weight"), has_confidence, M(conf), "conf_proj.weight",
+           "confidence_head.proj.weight", ROUTER, CONF, ONE),
+    T_ALSO(ALSO("dflash.dspark.confidence.bias"), has_confidence, ELSEWHERE, "conf_proj.bias",
+           "confidence_head.proj.bias", BIAS, ONE),
 };
 
-#define ALL_THREE(name)                                                                            \
-    {                                                                                              \
-        name, name, name                                                                           \
-    }
-static const tensor_row of_layer[] = {
-    {ALL_THREE("attn_norm.weight"), "input_layernorm.weight", ROLE_NORM, EVERYWHERE, {D}},
-    {{"ffn_norm.weight", "ffn_norm.weight", "post_attention_norm.weight"},
-     "post_attention_layernorm.weight",
-     ROLE_NORM,
-     EVERYWHERE,
-     {D}},
-    {ALL_THREE("attn_q.weight"), "self_attn.q_proj.weight", ROLE_MATRIX, EVERYWHERE, {D, Q}},
-    {ALL_THREE("attn_k.weight"), "self_attn.k_proj.weight", ROLE_MATRIX, EVERYWHERE, {D, KV}},
-    {ALL_THREE("attn_v.weight"), "self_attn.v_proj.weight", ROLE_ATTN_V, EVERYWHERE, {D, KV}},
-    {ALL_THREE("attn_output.weight"), "self_attn.o_proj.weight", ROLE_MATRIX, EVERYWHERE, {Q, D}},
-    {ALL_THREE("attn_q_norm.weight"), "self_attn.q_norm.weight", ROLE_NORM, EVERYWHERE, {HD}},
-    {ALL_THREE("attn_k_norm.weight"), "self_attn.k_norm.weight", ROLE_NORM, EVERYWHERE, {HD}},
-    {ALL_THREE("attn_gate.weight"), "self_attn.g_proj.weight", ROLE_HALF, IF_LAGUNA, {D, HEADS}},
-    {ALL_THREE("ffn_gate.weight"), "mlp.gate_proj.weight", ROLE_MATRIX, EVERYWHERE, {D, FF}},
-    {ALL_THREE("ffn_up.weight"), "mlp.up_proj.weight", ROLE_MATRIX, EVERYWHERE, {D, FF}},
-    {ALL_THREE("ffn_down.weight"), "mlp.down_proj.weight", ROLE_FFN_DOWN, EVERYWHERE, {FF, D}},
+#define W(name) offsetof(dflash_layer, name)
+static const table_tensor of_layer[] = {
+    T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
+    T_ALSO(ALSO(NULL, "post_attention_norm.weight"), ALWAYS, W(ffn_norm), "ffn_norm.weight",
+           "post_attention_layernorm.weight", NORM, D),
+    T(ALWAYS, W(wq), "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q),
+    T(ALWAYS, W(wk), "attn_k.weight", "self_attn.k_proj.weight", MATRIX, D, KV),
+    T(ALWAYS, W(wv), "attn_v.weight", "self_attn.v_proj.weight", ATTN_V, D, KV),
+    T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
+    T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", NORM, HD),
+    T(ALWAYS, W(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", NORM, HD),
+    T(is_laguna, W(head_gate), "attn_gate.weight", "self_attn.g_proj.weight", HALF, D, HEADS),
+    T(ALWAYS, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
+    T(ALWAYS, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
+    T(ALWAYS, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
 };
-
-static uint64_t size_of(const dflash_shape *s, dim d)
-{
-    switch (d) {
-    case D:
-        return (uint64_t)s->n_embd;
-    case FD:
-        return (uint64_t)s->n_features * (uint64_t)s->n_embd;
-    case FEATURES:
-        return (uint64_t)s->n_features;
-    case FF:
-        return (uint64_t)s->n_ff;
-    case Q:
-        return (uint64_t)s->n_head * (uint64_t)s->head_dim;
-    case KV:
-        return (uint64_t)s->n_head_kv * (uint64_t)s->head_dim;
-    case HD:
-        return (uint64_t)s->head_dim;
-    case HEADS:
-        return (uint64_t)s->n_head;
-    case VOCAB:
-        return (uint64_t)s->n_vocab;
-    case RANK:
-        return (uint64_t)s->markov_rank;
-    case D_RANK:
-        return (uint64_t)s->n_embd + (uint64_t)s->markov_rank;
-    case ONE:
-    case NONE:
-        break;
-    }
-    return 1;
-}
-
-/* How often a row of the table occurs: aux norms are a tensor each in two dialects. */
-static int32_t copies(const dflash_shape *s, const tensor_row *r)
-{
-    switch (r->when) {
-    case IF_LAGUNA:
-        return s->laguna && r->gguf[s->dialect][0];
-    case IF_AUX_ROWS:
-        return s->laguna && s->dialect != DFLASH_LLAMA ? s->n_features : 0;
-    case IF_MARKOV:
-        return s->markov_rank > 0;
-    case IF_CONFIDENCE:
-        return s->confidence;
-    case EVERYWHERE:
-        break;
-    }
-    return 1;
-}
-
-static void describe(const dflash_shape *s, int32_t il, int32_t copy, const tensor_row *r,
-                     shape_tensor *t)
-{
-    *t = (shape_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
-    const char *name = r->gguf[s->dialect];
-    if (il >= 0) {
-        snprintf(t->name, sizeof t->name, "blk.%d.%s", (int)il, name);
-        snprintf(t->hf_name, sizeof t->hf_name, "layers.%d.%s", (int)il, r->hf);
-    } else if (r->when == IF_AUX_ROWS) {
-        snprintf(t->name, sizeof t->name, "%s.%d.weight", name, (int)copy);
-        snprintf(t->hf_name, sizeof t->hf_name, "%s.%d.weight", r->hf, (int)copy);
-    } else {
-        snprintf(t->name, sizeof t->name, "%s", name);
-        snprintf(t->hf_name, sizeof t->hf_name, "%s", r->hf);
-    }
-    for (int i = 0; i < 2 && r->ne[i] != NONE; i++) {
-        t->ne[i] = size_of(s, r->ne[i]);
-        t->n_dims = i + 1;
-    }
-    if (r->when == IF_MARKOV && r->role == ROLE_HALF)
-        t->fan_in = 1; /* rows are looked up, not multiplied by a row of unit size */
-}
-
-static int32_t list_dialect(const model_shape *shape, shape_tensor *out, int32_t cap)
-{
-    const dflash_shape *s = (const dflash_shape *)shape;
-    int32_t n = 0;
-    shape_tensor t;
-    for (size_t i = 0; i < sizeof of_model / sizeof *of_model; i++)
-        for (int32_t k = 0; k < copies(s, &of_model[i]); k++, n++)
-            describe(s, -1, k, &of_model[i], n < cap ? &out[n] : &t);
-    for (int32_t il = 0; il < s->n_layer; il++)
-        for (size_t i = 0; i < sizeof of_layer / sizeof *of_layer; i++)
-            for (int32_t k = 0; k < copies(s, &of_layer[i]); k++, n++)
-                describe(s, il, k, &of_layer[i], n < cap ? &out[n] : &t);
-    return n;
-}
 
 /* ---- Metadata ------------------------------------------------------------------------------ */
 
@@ -417,17 +366,12 @@ static bool set_dialect(model_shape *shape, const char *name)
     return false;
 }
 
-/* Names of tensors differ by dialect, and some occur once per captured layer: list_dialect lists
- * them, and dflash_bind.c binds them. */
-static const family_table rows = {.sizes = sizes,
-                                  .n_sizes = sizeof sizes / sizeof *sizes,
-                                  .keys = keys,
-                                  .n_keys = sizeof keys / sizeof *keys,
-                                  .agree = agree,
-                                  .arch = arch_of,
-                                  .put = put_rest};
+static const family_table rows = {TABLE_ROWS,           .dim = dim,      .agree = agree,
+                                  .arch = arch_of,      .put = put_rest, .describe = describe,
+                                  .dialect = F(dialect)};
 
 const shape_family dflash_shapes = {
+    TABLE_HOOKS(dflash_shape, rows),
     .arch = "dflash",
     .title = "drafter",
     .sizes = "dflash-26b, dflash-31b, dflash-laguna-xs, dflash-tiny, dflash-tiny-laguna, "
@@ -435,11 +379,5 @@ const shape_family dflash_shapes = {
     .drafter = true,
     .mix = "q8_0",
     .dialects = "llama.cpp, lucebox, ik",
-    .table = &rows,
-    .shape_bytes = sizeof(dflash_shape),
-    .named = table_named,
-    .check = table_check,
     .cut = cut_layer,
-    .list = list_dialect,
-    .put = table_put,
     .dialect = set_dialect};

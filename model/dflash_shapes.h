@@ -1,8 +1,8 @@
 /* dflash_shapes.h - DFlash drafters as data: sizes, tensors and metadata in three dialects.
  *
- * Writers of drafter files (synth, convert) use this table. Readers do not: a file states its own
- * shape. The base is the drafter of z-lab; Laguna adds a norm per feature and a gate per head,
- * DSpark a bigram correction and a confidence head.
+ * Writers of drafter files (synth, convert) and the reader (dflash_bind.c) use this table. The base
+ * is the drafter of z-lab; Laguna adds a norm per feature and a gate per head, DSpark a bigram
+ * correction and a confidence head.
  */
 #ifndef MODEL_DFLASH_SHAPES_H
 #define MODEL_DFLASH_SHAPES_H
@@ -37,7 +37,8 @@ typedef struct dflash_shape {
     bool laguna;
     int32_t markov_rank; /* DSpark; 0: none */
     bool confidence;
-    char source[65]; /* hash of the converted checkpoint; "": none */
+    bool conf_of_state; /* the confidence reads the state alone; of files, not written */
+    char source[65];    /* hash of the converted checkpoint; "": none */
     bool swa[DFLASH_SHAPE_LAYERS];
 } dflash_shape;
 

@@ -2,10 +2,8 @@
  * methods that were published beside it.
  */
 #include "model/draft_kind.h"
-#include "model/unplaced.h"
 
 #include <ctype.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -233,101 +231,10 @@ draft_kind draft_kind_of(const gguf *g, const char **what)
     return *what ? DRAFT_ALIEN : DRAFT_NONE;
 }
 
-/* ---- Tensors that a family does not have --------------------------------------------------- */
-
-/* Names in all dialects, without ".weight" and ".bias". A copy of the target's embedding or head is
- * allowed: it is not used. */
-static const char *const dflash_globals[] = {"fc",
-                                             "dflash.fc",
-                                             "dflash_fc",
-                                             "enc.output_norm",
-                                             "dflash.hidden_norm",
-                                             "dflash_hidden_norm",
-                                             "output_norm",
-                                             "enc.aux_norm",
-                                             "token_embd",
-                                             "output",
-                                             "markov_w1",
-                                             "markov_w2",
-                                             "conf_proj",
-                                             "dflash.dspark.markov.w1",
-                                             "dflash.dspark.markov.w2",
-                                             "dflash.dspark.confidence",
-                                             NULL};
-static const char *const dflash_layer[] = {
-    "attn_norm",           "attn_q",      "attn_k",    "attn_v",   "attn_output",
-    "attn_q_norm",         "attn_k_norm", "ffn_norm",  "ffn_gate", "ffn_up",
-    "post_attention_norm", "ffn_down",    "attn_gate", NULL};
-static const char *const mtp_globals[] = {"token_embd",
-                                          "output_norm",
-                                          "rope_freqs",
-                                          "nextn.pre_projection",
-                                          "nextn.post_projection",
-                                          "masked_embd_centroids",
-                                          "masked_embd_ordering",
-                                          "mtp.pre_projection",
-                                          "mtp.post_projection",
-                                          "assistant.pre_projection",
-                                          "assistant.post_projection",
-                                          "mtp.centroids",
-                                          "mtp.token_ordering",
-                                          NULL};
-static const char *const mtp_layer[] = {
-    "attn_norm", "attn_q", "attn_q_norm", "attn_output",   "post_attention_norm", "ffn_norm",
-    "ffn_gate",  "ffn_up", "ffn_down",    "post_ffw_norm", "layer_output_scale",  NULL};
-
-static bool is_listed(const char *name, size_t n, const char *const *list)
-{
-    for (; *list; list++)
-        if (strlen(*list) == n && !memcmp(name, *list, n))
-            return true;
-    return false;
-}
-
-/* The length of a name without that suffix, if it has it. */
-static size_t without(const char *name, size_t n, const char *suffix)
-{
-    size_t m = strlen(suffix);
-    return n > m && !memcmp(name + n - m, suffix, m) ? n - m : n;
-}
-
-static bool is_known(const char *name, draft_kind kind)
-{
-    static const char *const biased[] = {"conf_proj", "dflash.dspark.confidence", NULL};
-    static const char *const numbered[] = {"dflash.aux_hidden_norm", "dflash_aux_hidden_norm",
-                                           NULL};
-    size_t all = strlen(name), n = without(name, all, ".bias"), at = 4;
-    if (n < all)
-        return kind == DRAFT_DFLASH && is_listed(name, n, biased);
-    n = without(name, all, ".weight");
-    if (!strncmp(name, "blk.", 4)) {
-        while (at < n && isdigit((unsigned char)name[at]))
-            at++;
-        return at > 4 && at < n && name[at] == '.' &&
-               is_listed(name + at + 1, n - at - 1, kind == DRAFT_MTP ? mtp_layer : dflash_layer);
-    }
-    if (is_listed(name, n, kind == DRAFT_MTP ? mtp_globals : dflash_globals))
-        return true;
-    while (n && isdigit((unsigned char)name[n - 1])) /* the norms of single features */
-        n--;
-    return kind == DRAFT_DFLASH && n && name[n - 1] == '.' && is_listed(name, n - 1, numbered);
-}
-
 status draft_kind_check(const gguf *g, err *e)
 {
     const char *what;
-    unplaced u = {0};
-    draft_kind kind = draft_kind_of(g, &what);
-    if (kind == DRAFT_ALIEN)
+    if (draft_kind_of(g, &what) == DRAFT_ALIEN)
         return err_set(e, E_UNSUPPORTED, "%s is %s", g->path, what);
-    if (kind == DRAFT_NONE || kind == DRAFT_NEXTN)
-        return OK;
-    for (uint64_t i = 0; i < g->tensors.n; i++)
-        if (!is_known(g->tensors.at[i].name, kind) && !unplaced_is_allowed(g->tensors.at[i].name))
-            unplaced_add(&u, g->tensors.at[i].name);
-    if (!u.n)
-        return OK;
-    return err_set(e, E_UNSUPPORTED,
-                   "%s is %s with %" PRIu64 " tensor%s that carat does not know: %s%s", g->path,
-                   what, u.n, u.n > 1 ? "s" : "", u.names, u.n > 3 ? ", ..." : "");
+    return OK;
 }

@@ -22,8 +22,7 @@ typedef enum draft_kind {
  * is a DFlash drafter"; for aliens with the reason for the refusal. Static storage. */
 draft_kind draft_kind_of(const gguf *g, const char **what);
 
-/* E_UNSUPPORTED for an alien, with the sentence that says what it is; and for tensors that the
- * family does not have: the sentence names the first three. */
+/* E_UNSUPPORTED for an alien, with the sentence that says what it is. */
 status draft_kind_check(const gguf *g, err *e);
 
 /* Marks of other families among the names of tensors, of GGUF files and of checkpoints alike: the

@@ -7,13 +7,15 @@
 
 #include "model/shapes.h"
 
-enum { MTP_LAYERS_MAX = 64 };
+enum {
+    MTP_LAYERS_MAX = 64,
+    MTP_OLD = 1 /* names of the first files: gemma4_assistant, mtp.* */
+};
 
 /* n_embd is the assistant's own width. */
 typedef struct gemma4_mtp_shape {
     MODEL_SHAPE;
-    bool old;   /* names of the first files: gemma4_assistant, mtp.* */
-    bool other; /* names of some files: assistant.*; read alone */
+    int32_t dialect; /* MTP_OLD, or 0 */
     int32_t n_target_embd;
     int32_t n_ff, n_head, head_dim, head_dim_global;
     int32_t n_head_kv, n_head_kv_global; /* of the target's keys */

@@ -94,7 +94,7 @@ static bool has_clusters(const model_shape *s)
 
 static bool is_old(const model_shape *s)
 {
-    return own(s)->old;
+    return own(s)->dialect == MTP_OLD;
 }
 
 static bool is_new(const model_shape *s)
@@ -204,61 +204,28 @@ static int64_t dim(const model_shape *m, int32_t il, int8_t d)
     return of[d];
 }
 
-static bool if_old(const model_shape *s, int32_t il)
-{
-    (void)il;
-    return is_old(s);
-}
-
-static bool if_other(const model_shape *s, int32_t il)
-{
-    (void)il;
-    return own(s)->other;
-}
-
-static bool if_new(const model_shape *s, int32_t il)
-{
-    return !if_old(s, il) && !if_other(s, il);
-}
-
 static bool if_ordered(const model_shape *s, int32_t il)
 {
-    return is_ordered(s, il) && if_new(s, il);
+    return is_ordered(s, il);
 }
 
-static bool if_ordered_old(const model_shape *s, int32_t il)
-{
-    return is_ordered(s, il) && if_old(s, il);
-}
-
-static bool if_ordered_other(const model_shape *s, int32_t il)
-{
-    return is_ordered(s, il) && if_other(s, il);
-}
-
-/* In a row's order: pre and post, centroids and order of each dialect, of which a file has one. */
 #define M(name) offsetof(gemma4_mtp, name)
-#define PRE(when, name) T(when, M(pre), name, "pre_projection.weight", MATRIX, D_T2, D)
-#define POST(when, name) T(when, M(post), name, "post_projection.weight", MATRIX, D, D_T)
-#define CENTROIDS_OF(when, name)                                                                   \
-    T(when, M(centroids), name, "masked_embedding.centroids.weight", EIGHT_BITS, D, CENTROIDS)
-#define ORDER(when, name) T(when, ELSEWHERE, name, "masked_embedding.token_ordering", IDS, VOCAB)
+#define PRE "nextn.pre_projection.weight"
+#define CLUSTER_CENTRES "masked_embd_centroids.weight"
+#define ORDER "masked_embd_ordering"
+#define OTHERS(tail) ALSO("mtp." tail, "assistant." tail)
 static const table_tensor of_model[] = {
     T(ALWAYS, ELSEWHERE, "token_embd.weight", "model.embed_tokens.weight", EMBD, D, VOCAB),
     T(ALWAYS, M(out_norm), "output_norm.weight", "model.norm.weight", NORM, D),
     T_IF(ALWAYS, M(rope_factors), "rope_freqs.weight", "", ROPE_FACTORS, HALF_G),
-    PRE(if_new, "nextn.pre_projection.weight"),
-    PRE(if_old, "mtp.pre_projection.weight"),
-    PRE(if_other, "assistant.pre_projection.weight"),
-    POST(if_new, "nextn.post_projection.weight"),
-    POST(if_old, "mtp.post_projection.weight"),
-    POST(if_other, "assistant.post_projection.weight"),
-    CENTROIDS_OF(if_ordered, "masked_embd_centroids.weight"),
-    CENTROIDS_OF(if_ordered_old, "mtp.centroids.weight"),
-    CENTROIDS_OF(if_ordered_other, "assistant.centroids.weight"),
-    ORDER(if_ordered, "masked_embd_ordering"),
-    ORDER(if_ordered_old, "mtp.token_ordering.weight"),
-    ORDER(if_ordered_other, "assistant.token_ordering.weight"),
+    T_ALSO(OTHERS("pre_projection.weight"), ALWAYS, M(pre), PRE, "pre_projection.weight", MATRIX,
+           D_T2, D),
+    T_ALSO(OTHERS("post_projection.weight"), ALWAYS, M(post), "nextn.post_projection.weight",
+           "post_projection.weight", MATRIX, D, D_T),
+    T_ALSO(OTHERS("centroids.weight"), if_ordered, M(centroids), CLUSTER_CENTRES,
+           "masked_embedding.centroids.weight", EIGHT_BITS, D, CENTROIDS),
+    T_ALSO(OTHERS("token_ordering.weight"), if_ordered, ELSEWHERE, ORDER,
+           "masked_embedding.token_ordering", IDS, VOCAB),
 };
 
 #define W(name) offsetof(gemma4_mtp_layer, name)
@@ -323,8 +290,9 @@ static void compute(const model_shape *shape, const shape_tensor *t, void *out)
 
 static bool set_dialect(model_shape *s, const char *name)
 {
-    ((gemma4_mtp_shape *)s)->old = !strcmp(name, "old");
-    return !strcmp(name, "old") || !strcmp(name, "llama.cpp");
+    bool old = !strcmp(name, "old");
+    ((gemma4_mtp_shape *)s)->dialect = old ? MTP_OLD : 0;
+    return old || !strcmp(name, "llama.cpp");
 }
 
 /* ---- What tensors of a file tell ---- */
@@ -334,41 +302,25 @@ static const tensor *find(const model *m, const char *name)
     return tensor_find(&m->file.tensors, name);
 }
 
-/* Dimension i of a tensor, within 1 .. most. */
-static status size_of(const model *m, const char *name, int i, int32_t most, int32_t *out, err *e)
+static status size_of(const model *m, table_dim d, int32_t *out, err *e)
 {
-    const tensor *t = find(m, name);
-    if (!t)
-        return err_set(e, E_FORMAT, "%s: tensor %s is missing", m->file.path, name);
-    if (t->ne[i] < 1 || t->ne[i] > (uint64_t)most)
-        return err_set(e, E_FORMAT, "%s: tensor %s: dimension %d is %" PRIu64 ", expected 1 to %d",
-                       m->file.path, t->name, i, t->ne[i], most);
-    *out = (int32_t)t->ne[i];
-    return OK;
-}
-
-/* Names of one tensor in the dialects. */
-static const char *const pre_names[] = {"nextn.pre_projection.weight", "mtp.pre_projection.weight",
-                                        "assistant.pre_projection.weight"};
-static const char *const centroid_names[] = {"masked_embd_centroids.weight", "mtp.centroids.weight",
-                                             "assistant.centroids.weight"};
-static const char *const order_names[] = {"masked_embd_ordering", "mtp.token_ordering.weight",
-                                          "assistant.token_ordering.weight"};
-
-static int dialect_of(const gemma4_mtp_shape *s)
-{
-    return s->other ? 2 : s->old;
+    return table_size(m, &gemma4_mtp_shapes, d, out, e);
 }
 
 static status tell_clusters(const model *m, gemma4_mtp_shape *s, err *e)
 {
-    const char *centroids = centroid_names[dialect_of(s)], *order = order_names[dialect_of(s)];
-    if (!find(m, centroids) != !find(m, order))
+    const table_dim centroids = {-1, CLUSTER_CENTRES, 1, CLUSTERS_MAX}, order = {-1, ORDER, 0, 0};
+    const tensor *c, *o;
+    status st;
+    if ((st = table_find(m, &gemma4_mtp_shapes, centroids, &c, e)) ||
+        (st = table_find(m, &gemma4_mtp_shapes, order, &o, e)))
+        return st;
+    if (!c != !o)
         return err_set(e, E_FORMAT, "%s: of tensors %s and %s there is one: expected both or none",
-                       m->file.path, centroids, order);
-    if (!find(m, centroids))
+                       m->file.path, CLUSTER_CENTRES, ORDER);
+    if (!c)
         return OK;
-    status st = size_of(m, centroids, 1, CLUSTERS_MAX, &s->n_centroids, e);
+    st = size_of(m, centroids, &s->n_centroids, e);
     s->centroid_top_k = s->n_centroids < TOP_DEFAULT ? s->n_centroids : TOP_DEFAULT;
     return st;
 }
@@ -382,11 +334,9 @@ static status tell_kinds(const model *m, gemma4_mtp_shape *s, err *e)
     bool stated = bind_find(m, key) != NULL;
     status st = bind_per_layer(m, (int_key){key, 0, 1, 0}, swa, s->n_layer, e);
     for (int32_t i = 0; !st && i < s->n_layer; i++) {
-        char name[64];
         int32_t hd = 0;
         s->swa[i] = stated ? swa[i] : i < s->n_layer - 1;
-        snprintf(name, sizeof name, "blk.%d.attn_q_norm.weight", i);
-        st = size_of(m, name, 0, MTP_HEAD_MAX, &hd, e);
+        st = size_of(m, (table_dim){i, "attn_q_norm.weight", 0, MTP_HEAD_MAX}, &hd, e);
         if (!st && *of[s->swa[i]] && *of[s->swa[i]] != hd)
             return err_set(e, E_FORMAT, "%s: layer %d has heads of %d, others of its kind of %d",
                            m->file.path, i, hd, *of[s->swa[i]]);
@@ -405,7 +355,7 @@ static status tell_kinds(const model *m, gemma4_mtp_shape *s, err *e)
 static status tell_heads(const model *m, gemma4_mtp_shape *s, err *e)
 {
     int32_t hd = s->swa[0] ? s->head_dim : s->head_dim_global, n_q = 0;
-    status st = size_of(m, "blk.0.attn_q.weight", 1, WIDTH_MAX, &n_q, e);
+    status st = size_of(m, (table_dim){0, "attn_q.weight", 1, WIDTH_MAX}, &n_q, e);
     if (!st && (hd % 2 || n_q % hd))
         st = err_set(e, E_FORMAT,
                      "%s: layer 0: attn_q has %d outputs and heads have %d: expected a multiple of "
@@ -431,7 +381,7 @@ static status tell_layers(const model *m, gemma4_mtp_shape *s, err *e)
     if ((st = bind_int(m, count, &s->n_layer, e)) || (st = tell_kinds(m, s, e)) ||
         (st = tell_heads(m, s, e)))
         return st;
-    return size_of(m, "blk.0.ffn_gate.weight", 1, WIDTH_MAX, &s->n_ff, e);
+    return size_of(m, (table_dim){0, "ffn_gate.weight", 1, WIDTH_MAX}, &s->n_ff, e);
 }
 
 static const char *head_of(const model *m)
@@ -444,22 +394,16 @@ static status tell(const model *m, model_shape *shape, err *e)
     gemma4_mtp_shape *s = (gemma4_mtp_shape *)shape;
     int32_t wide = 0;
     status st;
-    s->old = find(m, pre_names[1]) != NULL;
-    s->other = find(m, pre_names[2]) != NULL;
-    const char *pre = pre_names[dialect_of(s)];
-    for (int i = 0; i < 3; i++)
-        if (i != dialect_of(s) && find(m, pre_names[i]))
-            return err_set(e, E_FORMAT, "%s: tensors %s and %s are names of two dialects",
-                           m->file.path, pre, pre_names[i]);
-    if ((st = size_of(m, pre, 0, 2 * WIDTH_MAX, &wide, e)) ||
-        (st = size_of(m, pre, 1, WIDTH_MAX, &s->n_embd, e)))
+    s->dialect = find(m, "mtp.pre_projection.weight") ? MTP_OLD : 0;
+    if ((st = size_of(m, (table_dim){-1, PRE, 0, 2 * WIDTH_MAX}, &wide, e)) ||
+        (st = size_of(m, (table_dim){-1, PRE, 1, WIDTH_MAX}, &s->n_embd, e)))
         return st;
     if (wide % 2)
         return err_set(e, E_FORMAT, "%s: tensor %s: %d inputs, expected an even number",
-                       m->file.path, pre, wide);
+                       m->file.path, PRE, wide);
     s->n_target_embd = wide / 2;
     if ((st = bind_int(m, (int_key){"attention.sliding_window", 0, CTX_MAX, 0}, &s->window, e)) ||
-        (st = size_of(m, head_of(m), 1, INT32_MAX, &s->n_vocab, e)) ||
+        (st = size_of(m, (table_dim){-1, head_of(m), 1, INT32_MAX}, &s->n_vocab, e)) ||
         (st = tell_clusters(m, s, e)))
         return st;
     return tell_layers(m, s, e);
@@ -467,9 +411,9 @@ static status tell(const model *m, model_shape *shape, err *e)
 
 /* ---- The entry ---- */
 
-static const family_table rows = {TABLE_ROWS,      .dim = dim,          .agree = agree,
-                                  .arch = arch_of, .put = put_own_keys, .describe = describe,
-                                  .tell = tell};
+static const family_table rows = {TABLE_ROWS,      .dim = dim,           .agree = agree,
+                                  .arch = arch_of, .put = put_own_keys,  .describe = describe,
+                                  .tell = tell,    .dialect = F(dialect)};
 
 const shape_family gemma4_mtp_shapes = {
     TABLE_HOOKS(gemma4_mtp_shape, rows),
@@ -551,7 +495,10 @@ static status bind_head(model *m, gemma4_mtp *g, const gemma4_mtp_shape *s, err 
     model_claim(m, "token_embd.weight"); /* without an own head it is the head, else it is unused */
     if (st || !s->n_centroids)
         return st;
-    const tensor *o = model_claim(m, order_names[dialect_of(s)]);
+    const tensor *o;
+    if ((st = table_find(m, &gemma4_mtp_shapes, (table_dim){-1, ORDER, 0, 0}, &o, e)))
+        return st;
+    model_claim(m, o->name);
     bool list = (o->type == NUM_I32 || o->type == NUM_I64) && o->ne[0] == (uint64_t)m->n_vocab &&
                 o->n_elements == o->ne[0];
     if (!list)

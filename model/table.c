@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_BYTES = 128 };
+enum { NAME_BYTES = 128, TAIL_BYTES = 48 /* of a tensor's name, without the layer */ };
 
 /* ---- Fields ---- */
 
@@ -30,8 +30,7 @@ static int32_t whole(const model_shape *s, size_t at, int32_t il)
     return ((const int32_t *)((const char *)s + at))[il];
 }
 
-/* The row's value of layer il, which fields for the whole model ignore. */
-static double value_of(const model_shape *s, const table_key *r, int32_t il)
+double table_value(const model_shape *s, const table_key *r, int32_t il)
 {
     const char *at = (const char *)s + r->at;
     if (!r->at)
@@ -55,7 +54,7 @@ static void set_whole(model_shape *s, const table_key *r, int32_t il, int32_t v)
 static void spread(model_shape *s, const table_key *r)
 {
     for (int32_t il = 1; il < s->n_layer && il < LAYERS_MAX; il++)
-        set_whole(s, r, il, (int32_t)value_of(s, r, 0));
+        set_whole(s, r, il, (int32_t)table_value(s, r, 0));
 }
 
 void table_set(model_shape *s, const table_key *r, int32_t v)
@@ -108,7 +107,7 @@ static status check_key(const model_shape *s, const table_key *r, const char *wh
     if (!r->at || r->same_as || is_flag(r) || (r->when && !r->when(s)))
         return OK;
     for (int32_t il = 0; il < n; il++) {
-        double v = value_of(s, r, il);
+        double v = table_value(s, r, il);
         if (!(v >= r->least && v <= most)) /* also true for NaN */
             return err_set(e, E_ARG, "%s: %s is %.9g, expected %.9g to %.9g", what,
                            r->config ? r->config : r->gguf, v, r->least, most);
@@ -149,7 +148,7 @@ static void put_key(gguf_writer *w, const char *arch, const model_shape *s, cons
     int32_t v[LAYERS_MAX];
     snprintf(name, sizeof name, "%s.%s", arch, r->gguf);
     for (int32_t il = 0; il < s->n_layer && (equal || r->kind == KEY_LIST); il++)
-        v[il] = (int32_t)value_of(s, r, il);
+        v[il] = (int32_t)table_value(s, r, il);
     for (int32_t il = 1; il < s->n_layer && equal && !r->listed; il++)
         equal = v[il] == v[0];
     if (r->listed)
@@ -158,14 +157,15 @@ static void put_key(gguf_writer *w, const char *arch, const model_shape *s, cons
     if (r->kind == KEY_YARN)
         scaling_put(w, arch, (const rope_scaling *)at);
     else if (r->kind == KEY_REAL)
-        gguf_put_f32(w, name, (float)value_of(s, r, 0));
+        gguf_put_f32(w, name, (float)table_value(s, r, 0));
     else if (r->kind == KEY_FLAG)
-        gguf_put_bool(w, name, value_of(s, r, 0) != 0);
+        gguf_put_bool(w, name, table_value(s, r, 0) != 0);
     else if (r->kind == KEY_FLAGS)
         gguf_put_bools(w, name, (const bool *)at, n);
     else if (r->kind == KEY_COUNT || r->kind == KEY_UNIFORM || equal)
         gguf_put_u32(w, name,
-                     (uint32_t)value_of(s, r, 0) + (r->plus ? (uint32_t)whole(s, r->plus, 0) : 0));
+                     (uint32_t)table_value(s, r, 0) +
+                         (r->plus ? (uint32_t)whole(s, r->plus, 0) : 0));
     else
         gguf_put_i32s(w, name, v, n);
 }
@@ -189,7 +189,7 @@ void table_put_keys(gguf_writer *w, const char *arch, const model_shape *s)
     const family_table *t = s->family->table;
     for (int32_t i = 0; i < t->n_keys; i++)
         if (has_key(s, &t->keys[i]) && !(t->keys[i].how & READ_ONLY) &&
-            !((t->keys[i].how & OMIT_ZERO) && value_of(s, &t->keys[i], 0) == 0))
+            !((t->keys[i].how & OMIT_ZERO) && table_value(s, &t->keys[i], 0) == 0))
             put_key(w, arch, s, &t->keys[i]);
     if (t->put)
         t->put(w, arch, s);
@@ -291,17 +291,31 @@ bool table_untied(const model_shape *s, int32_t il)
     return !table_tied(s, il);
 }
 
-static void describe(const model_shape *s, int32_t il, const table_tensor *r, shape_tensor *t)
+/* The row's name in a dialect, without the layer; of tensor i where `each` counts them. */
+static void tail_of(const table_tensor *r, int32_t dialect, int32_t i, char out[TAIL_BYTES])
+{
+    const char *name = dialect && r->also[dialect - 1] ? r->also[dialect - 1] : r->gguf;
+    if (r->each)
+        snprintf(out, TAIL_BYTES, "%s.%d.weight", name, (int)i);
+    else
+        snprintf(out, TAIL_BYTES, "%s", name);
+}
+
+static void describe(const model_shape *s, int32_t il, const table_tensor *r, int32_t copy,
+                     shape_tensor *t)
 {
     const family_table *f = s->family->table;
+    char tail[TAIL_BYTES];
     *t = (shape_tensor){.role = r->role, .layer = il, .ne = {1, 1, 1, 1}};
-    if (il < 0) {
-        snprintf(t->name, sizeof t->name, "%s", r->gguf);
-        snprintf(t->hf_name, sizeof t->hf_name, "%s", r->hf);
-    } else {
-        snprintf(t->name, sizeof t->name, "%sblk.%d.%s", f->prefix ? f->prefix : "", (int)il,
-                 r->gguf);
+    tail_of(r, f->dialect ? whole(s, f->dialect, 0) : 0, copy, tail);
+    if (il >= 0) {
+        snprintf(t->name, sizeof t->name, "%sblk.%d.%s", f->prefix ? f->prefix : "", (int)il, tail);
         snprintf(t->hf_name, sizeof t->hf_name, "layers.%d.%s", (int)il, r->hf);
+    } else {
+        snprintf(t->name, sizeof t->name, "%s", tail);
+        snprintf(t->hf_name, sizeof t->hf_name, "%s", r->hf);
+        if (r->each)
+            snprintf(t->hf_name, sizeof t->hf_name, "%s.%d.weight", r->hf, (int)copy);
     }
     for (int i = 0; i < 4 && r->ne[i]; i++) {
         t->ne[i] = (uint64_t)f->dim(s, il, r->ne[i]);
@@ -318,6 +332,11 @@ static const table_tensor *rows_of(const family_table *t, int32_t il, int32_t *n
     return il < 0 ? t->of_model : t->of_layer;
 }
 
+static int32_t n_copies(const model_shape *s, const table_tensor *r)
+{
+    return r->each ? whole(s, r->each, 0) : 1;
+}
+
 int32_t table_list(const model_shape *s, shape_tensor *out, int32_t cap)
 {
     const family_table *t = s->family->table;
@@ -327,33 +346,94 @@ int32_t table_list(const model_shape *s, shape_tensor *out, int32_t cap)
         for (const table_tensor *end = r + n_rows; r < end; r++) {
             if (r->when && !r->when(s, il))
                 continue;
-            if (n < cap)
-                describe(s, il, r, &out[n]);
-            n++;
+            for (int32_t i = 0; i < n_copies(s, r); i++, n++)
+                if (n < cap)
+                    describe(s, il, r, i, &out[n]);
         }
     }
     return n;
 }
 
-status table_bind(const binder *b, const model_shape *s, void *to)
+/* The tensor of a row, by whichever of its names the file has, or NULL; tail: that name, or the
+ * first. */
+static status find_row(const model *m, int32_t il, const table_tensor *r, int32_t copy,
+                       const tensor **out, char tail[TAIL_BYTES], err *e)
+{
+    const tensor *found = NULL;
+    char full[NAME_BYTES], name[TAIL_BYTES];
+    tail_of(r, 0, copy, tail);
+    for (int32_t d = 0; d <= 3; d++) {
+        if (d && !r->also[d - 1])
+            continue;
+        tail_of(r, d, copy, name);
+        const tensor *t = tensor_find(&m->file.tensors, bind_name(m, il, name, full, sizeof full));
+        if (t && found)
+            return err_set(e, E_FORMAT, "%s: tensors %s and %s are the same by two names",
+                           m->file.path, found->name, t->name);
+        if (t)
+            memcpy(tail, name, TAIL_BYTES);
+        found = t ? t : found;
+    }
+    *out = found;
+    return OK;
+}
+
+status table_find(const model *m, const shape_family *f, table_dim d, const tensor **t, err *e)
+{
+    char tail[TAIL_BYTES];
+    int32_t n;
+    const table_tensor alone = {.gguf = d.gguf}, *r = rows_of(f->table, d.il, &n), *end = r + n;
+    while (r < end && strcmp(r->gguf, d.gguf) != 0)
+        r++;
+    return find_row(m, d.il, r < end ? r : &alone, 0, t, tail, e);
+}
+
+status table_size(const model *m, const shape_family *f, table_dim d, int32_t *out, err *e)
+{
+    const tensor *t;
+    char name[NAME_BYTES];
+    status st = table_find(m, f, d, &t, e);
+    if (st)
+        return st;
+    if (!t)
+        return err_set(e, E_FORMAT, "%s: tensor %s is missing", m->file.path,
+                       bind_name(m, d.il, d.gguf, name, sizeof name));
+    if (t->ne[d.i] < 1 || t->ne[d.i] > (uint64_t)d.most)
+        return err_set(e, E_FORMAT, "%s: tensor %s: dimension %d is %" PRIu64 ", expected 1 to %d",
+                       m->file.path, t->name, d.i, t->ne[d.i], d.most);
+    *out = (int32_t)t->ne[d.i];
+    return OK;
+}
+
+static status bind_row(const binder *b, const model_shape *s, const table_tensor *r, int32_t i,
+                       weight *w)
 {
     const family_table *t = s->family->table;
+    bool matrix = r->role >= ROLE_HALF || r->role == ROLE_PLE_PROJ;
+    bool table = r->role == ROLE_PLE_EMBD;
+    char tail[TAIL_BYTES];
+    const tensor *found;
+    status st = find_row(b->m, b->il, r, i, &found, tail, b->e);
+    if (st)
+        return st;
+    return bind_tensor(b, w, tail,
+                       (model_want){.n_in = t->dim(s, b->il, r->ne[0]),
+                                    .n_out = r->ne[1] ? t->dim(s, b->il, r->ne[1]) : 1,
+                                    .n_mat = 1,
+                                    .active = !table,
+                                    .f32 = !matrix && !table,
+                                    .gather = table || r->role == ROLE_TAPS,
+                                    .optional = r->may_lack});
+}
+
+status table_bind(const binder *b, const model_shape *s, void *to)
+{
     int32_t n_rows;
-    const table_tensor *r = rows_of(t, b->il, &n_rows);
+    const table_tensor *r = rows_of(s->family->table, b->il, &n_rows);
     status st = OK;
-    for (const table_tensor *end = r + n_rows; r < end && !st; r++) {
-        if (!r->at || (r->when && !r->when(s, b->il)))
-            continue;
-        bool matrix = r->role >= ROLE_HALF || r->role == ROLE_PLE_PROJ;
-        bool table = r->role == ROLE_PLE_EMBD;
-        st = bind_tensor(b, (weight *)((char *)to + r->at), r->gguf,
-                         (model_want){.n_in = t->dim(s, b->il, r->ne[0]),
-                                      .n_out = r->ne[1] ? t->dim(s, b->il, r->ne[1]) : 1,
-                                      .n_mat = 1,
-                                      .active = !table,
-                                      .f32 = !matrix && !table,
-                                      .gather = table || r->role == ROLE_TAPS,
-                                      .optional = r->may_lack});
-    }
+    for (const table_tensor *end = r + n_rows; r < end && !st; r++)
+        if (r->at && (!r->when || r->when(s, b->il)))
+            for (int32_t i = 0; i < n_copies(s, r) && !st; i++)
+                st = bind_row(b, s, r, i, (weight *)((char *)to + r->at) + i);
     return st;
 }

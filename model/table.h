@@ -76,9 +76,11 @@ typedef struct table_tensor {
     const char *gguf;  /* of a layer: after blk.N. */
     const char *hf;    /* of a layer: after layers.N. ; "": not in safetensors */
     tensor_role role;
-    int8_t ne[4];  /* numbers for family_table.dim; 0: none */
-    bool may_lack; /* a file need not have it */
-    int8_t change; /* for family_table.describe */
+    int8_t ne[4];        /* numbers for family_table.dim; 0: none */
+    bool may_lack;       /* a file need not have it */
+    int8_t change;       /* for family_table.describe */
+    const char *also[3]; /* names in other dialects (family_table.dialect); NULL: gguf */
+    size_t each; /* F(number): so many tensors of the model, NAME.0.weight, NAME.1.weight, ... */
 } table_tensor;
 
 /* T(ALWAYS, W(wq), "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q). T_IF: a file may lack
@@ -96,6 +98,12 @@ typedef struct table_tensor {
 #define T_AS(change_, ...)                                                                         \
     {                                                                                              \
         TENSOR(__VA_ARGS__), .change = change_                                                     \
+    }
+/* With its names in the second, third and fourth dialect; a file may have any of them. */
+#define ALSO(...) .also = {__VA_ARGS__}
+#define T_ALSO(also_, ...)                                                                         \
+    {                                                                                              \
+        TENSOR(__VA_ARGS__), also_                                                                 \
     }
 /* Embedding, last norm and head, for of_model; D and VOCAB are numbers of family_table.dim. Beside
  * a head of its own the embedding is one more matrix. */
@@ -132,6 +140,7 @@ typedef struct family_table {
     /* Writes keys of which no row tells whether and how. */
     void (*put)(gguf_writer *w, const char *arch, const model_shape *s);
     const char *prefix; /* of the names of layers' tensors, before blk.N; NULL: none */
+    size_t dialect;     /* offset of the number of the dialect that is written; 0: one dialect */
     size_t nextn; /* offset of the number of NextN layers, which are listed behind the others */
     void (*describe)(const model_shape *s, const table_tensor *r, shape_tensor *t); /* quirks */
 } family_table;
@@ -161,6 +170,8 @@ void table_put_keys(gguf_writer *w, const char *arch, const model_shape *s); /* 
 const char *table_arch(const model_shape *s, char buf[TABLE_ARCH]);
 /* For table_tensor.when: whether the head is the embedding. */
 tensor_when table_tied, table_untied;
+/* The row's value of layer il, which fields for the whole model ignore. */
+double table_value(const model_shape *s, const table_key *r, int32_t il);
 /* Sets a row's field to a whole number: that of all layers. */
 void table_set(model_shape *s, const table_key *r, int32_t v);
 /* For family_table.agree: the status `bad` for heads that do not fit each other. */

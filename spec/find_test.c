@@ -299,6 +299,19 @@ static void says_alien(const char *from, const doctor_change *c, const char *par
     gguf_close(&g);
 }
 
+/* A tensor that the drafter does not have. */
+static void says_stranger(const char *from, const doctor_change *c, const char *part)
+{
+    const char *path = test_temp("stranger.gguf");
+    gguf g;
+    model m;
+    err e = {0};
+    doctor_gguf(from, path, c);
+    CHECK_OK(gguf_open(&g, path, false, NULL, NULL, &e), e);
+    CHECK(model_bind(&m, &g, &e));
+    CHECK_SAYS(e.text, part);
+}
+
 /* One file of each family, made from a DFlash drafter by its marks. */
 TEST(find_refuses_look_alikes_by_name)
 {
@@ -338,13 +351,14 @@ TEST(find_refuses_look_alikes_by_name)
     for (size_t i = 0; i < sizeof alien / sizeof *alien; i++)
         says_alien(base, &alien[i].c, alien[i].part);
     says_alien(laguna, &(doctor_change){.add = "markov_w1.weight"}, "a Laguna drafter with DSpark");
-    says_alien(base, &(doctor_change){.add = "blk.0.attn_extra_norm.weight"},
-               "1 tensor that carat does not know: blk.0.attn_extra_norm.weight");
-    says_alien(dspark, &(doctor_change){.rename = "markov_w1.weight", .as = "markov_w3.weight"},
-               "does not know: markov_w3.weight");
-    says_alien(mtp, &(doctor_change){.rename = "masked_embd_ordering", .as = "blk.4x.attn_q"},
-               "an MTP assistant of Gemma 4 with 1 tensor");
-    says_alien(mtp, &(doctor_change){.add = "blk.0.attn_k.weight"}, "blk.0.attn_k.weight");
+    says_stranger(base, &(doctor_change){.add = "blk.0.attn_extra_norm.weight"},
+                  "1 tensor has no place in a model of dflash: blk.0.attn_extra_norm.weight");
+    says_stranger(dspark, &(doctor_change){.rename = "markov_w1.weight", .as = "markov_w3.weight"},
+                  "markov_w3.weight");
+    says_stranger(mtp, &(doctor_change){.rename = "masked_embd_ordering", .as = "blk.4x.attn_q"},
+                  "of tensors masked_embd_centroids.weight and masked_embd_ordering there is one");
+    says_stranger(mtp, &(doctor_change){.add = "blk.0.attn_k.weight"}, "blk.0.attn_k.weight");
+    says_stranger(mtp, &(doctor_change){.add = "mtp.pre_projection.weight"}, "same by two names");
 }
 
 /* The writers' table and the reader agree, in every dialect and without a note. */

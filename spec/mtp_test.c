@@ -376,7 +376,7 @@ TEST(mtp_refuses_damaged_files)
     f.drop = "masked_embd_ordering";
     check_refused(&r.m, f, "expected both or none");
     check_refused(&r.m, (mtp_rig_file){.extra = "blk.0.attn_k.weight"}, "blk.0.attn_k.weight");
-    check_refused(&r.m, (mtp_rig_file){.extra = "mtp.pre_projection.weight"}, "two dialects");
+    check_refused(&r.m, (mtp_rig_file){.extra = "mtp.pre_projection.weight"}, "same by two names");
     rig_close(&r);
 }
 

@@ -31,7 +31,7 @@ static gemma4_mtp_shape shape_of(const mtp_rig_file *f)
                           .theta_swa = 1e4f,
                           .rotary_part = 0.25f,
                           .rope_factor = 1,
-                          .old = f->old,
+                          .dialect = f->old ? MTP_OLD : 0,
                           .swa = {true, true, true, false}};
     s.family = &gemma4_mtp_shapes;
     return s;
@@ -93,7 +93,7 @@ const char *mtp_rig_write(const mtp_rig_file *f)
     const float zero = 0;
     gemma4_mtp_shape s = shape_of(f);
     const char *path = test_temp(f->name ? f->name : "mtp.gguf");
-    const char *arch = s.old ? "gemma4_assistant" : "gemma4-assistant";
+    const char *arch = s.dialect ? "gemma4_assistant" : "gemma4-assistant";
     int32_t n = gemma4_mtp_shapes.list((const model_shape *)&s, NULL, 0);
     shape_tensor *list = mem_calloc((size_t)n, sizeof *list);
     uint64_t rng = 23;

@@ -469,7 +469,7 @@ mistake("drafters", "DFlash: GELU for SiLU", (DFLASH, "ACT_SILU", "ACT_GELU_TANH
 mistake("drafters", "DFlash: values normed", (DFLASH, "op_kv_store(p, kv, k, v);",
         "op_kv_store(p, kv, k, op_rms_norm(p, v, NULL, g->eps));"))
 mistake("drafters", "DFlash: queries not rotated",
-        (DFLASH, "q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), &g->rope);",
+        (DFLASH, "q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);",
          "q = op_rms_norm_inplace(p, q, &L->q_norm, g->eps);"))
 mistake("drafters", "DFlash: slots in the order of the ranks", (SPEC_DFLASH, "p->id[i][j] = (int32_t)y[j];",
         "p->id[i][j] = (int32_t)y[p->n_ranks - 1 - j];"))
