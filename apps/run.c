@@ -32,8 +32,8 @@ static const option table[] = {
     OPT_STR(run_options, prompt_file, "prompt", 'p', "FILE",
             "read the prompt from a file; - is stdin"),
     OPT_FILES(run_options, files, "file", 'f', "FILE",
-              "put a text file, under its name, or a picture in front of the prompt; repeatable, "
-              "and -f *.c works"),
+              "put a text file, under its name, a picture or a sound in front of the prompt; "
+              "repeatable, and -f *.c works"),
     OPT_INT(run_options, n_tokens, "tokens", 'n', "N", 0, 1 << 30,
             "most tokens of an answer (default: until the context is full)"),
     OPT_STR(run_options, system, "system", 's', "TEXT", "the system message", "!raw&@chat"),
@@ -153,15 +153,12 @@ static void gathered_free(gathered *g)
     pictures_free(&g->seen);
 }
 
-/* A picture on stdin is no text. */
+/* A picture or a sound on stdin is no text. */
 static status read_stdin(gathered *g, bool wanted, err *e)
 {
     str text = {0};
-    bool is_picture = false;
     status st = term_read_stdin(&text, PROMPT_MAX, wanted, e);
-    if (!st)
-        image_kind(str_text(&text), text.n, &is_picture);
-    if (!st && is_picture) {
+    if (!st && picture_is_one(str_text(&text), text.n)) {
         size_t n = text.n;
         st = pictures_add(&g->seen, (uint8_t *)str_take(&text), n, "stdin", e);
     } else if (!st) {
@@ -431,8 +428,10 @@ const command command_run = {
         "it answers them once; what stdin holds, if it is no terminal, is put in front of them.\n"
         "With neither, on a terminal, it holds a conversation: /help there lists its commands.\n\n"
         "A path to a PNG, JPEG or WebP file in the words, such as ./a.png, ~/a.png, /tmp/a.png or\n"
-        "file:///tmp/a.png, is a picture for a model that sees; \"picture 1\" takes its place. -f\n"
-        "and, in a conversation, /image take files by any name, and dropping one works too.\n\n"
+        "file:///tmp/a.png, is a picture for a model that sees; \"picture 1\" takes its place. A "
+        "WAV,\n"
+        "FLAC, MP3 or Ogg file is a sound for a model that hears, \"sound 1\". -f and, in a\n"
+        "conversation, /file take files by any name, and dropping one works too.\n\n"
         "The answer goes to stdout, everything else to stderr. A tool call of a one-shot run is\n"
         "printed as one line of JSON with name and arguments.\n\n"
         "Ctrl-C ends the answer; a second one ends the program. NO_COLOR is respected. The "

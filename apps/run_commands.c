@@ -64,8 +64,8 @@ static void show_files(const chat *c)
     if (!c->n_files && !c->n_next)
         snprintf(line, sizeof line, "none; /file PATH puts one into the next message");
     else if (!c->n_files)
-        snprintf(line, sizeof line, "%d picture%s with the next message", (int)c->n_next,
-                 c->n_next == 1 ? " goes" : "s go");
+        snprintf(line, sizeof line, "%d %s%s with the next message", (int)c->n_next,
+                 chat_next_kind(c), c->n_next == 1 ? " goes" : "s go");
     else
         snprintf(line, sizeof line, "%d with %zu bytes go with the next message", c->n_files,
                  c->files.n);
@@ -512,7 +512,7 @@ const slash_command slash_commands[] = {
      NULL, cmd_drop},
     {"summary", "", "begin anew with a summary of the conversation, which is shown", SLASH_NONE,
      NULL, cmd_summary},
-    {"file", "[PATH... | none]", "put text files or pictures into the next message (also /image)",
+    {"file", "[PATH... | none]", "put text files, pictures or sounds into the next message (also /image)",
      SLASH_FILES, NULL, cmd_file},
     {"system", "[TEXT | none]", "show, set or remove the system message", SLASH_WORD, "none",
      cmd_system},

@@ -1,5 +1,5 @@
 /* run_file.c - files as parts of a message: `carat run -f FILE` and /file. What begins as a picture
- * does is one (run_pictures.c); other files are text.
+ * or a sound does is one (run_pictures.c); other files are text.
  *
  * A file becomes its name and its text between two fences. The fence is longer than every run of
  * backticks in the text, so no file can end its own block. A file that may be shortened
@@ -52,11 +52,11 @@ static status read_file(const char *path, str *out, err *e)
     return !st && out->bad ? err_memory(e, path, out->n) : st;
 }
 
-/* A picture goes to the list. *done: it was one. */
+/* A picture or a sound goes to the list. *done: it was one. */
 static status take_picture(const char *path, str *bytes, pictures *to, bool *done, err *e)
 {
     size_t n = bytes->n;
-    image_kind(str_text(bytes), n, done);
+    *done = picture_is_one(str_text(bytes), n);
     return *done ? pictures_add(to, (uint8_t *)str_take(bytes), n, path, e) : OK;
 }
 
@@ -75,6 +75,10 @@ static status check_text(const char *path, str *text, err *e)
         uint32_t cp;
         bool ok;
         int len = utf8_decode(text->at + at, text->n - at, &cp, &ok);
+        if ((!ok || !cp) && sound_other_kind(text->at, text->n))
+            return err_set(e, E_UNSUPPORTED,
+                           "%s: %s; sound is read from WAV, FLAC, MP3 and Ogg files", path,
+                           sound_other_kind(text->at, text->n));
         if ((!ok || !cp) && image_kind(text->at, text->n, &reads))
             return err_set(e, E_UNSUPPORTED,
                            "%s: %s; pictures are read from PNG, JPEG and WebP files", path,

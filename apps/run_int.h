@@ -111,7 +111,7 @@ typedef struct chat {
     int n_files;
     pictures pictures;                  /* by number: of the messages, and of the next one */
     carat_media *media[PICTURES_MAX];   /* those that a prompt had */
-    int32_t next[PICTURES_MAX], n_next; /* numbers of the next message's pictures */
+    int32_t next[PICTURES_MAX], n_next; /* numbers of the next message's pictures and sounds */
     bool keep;                          /* this conversation is written after each answer */
     talk_place talk;                    /* where */
     const char *title;                  /* of it; NULL: none yet */
@@ -209,25 +209,27 @@ bool run_has_dashes(int argc, char **argv); /* is "--" among the words of the co
 /* How a file becomes part of a message. Between fences its text is code, which is never shortened
  * in part; so files that may be shortened come without them. */
 typedef enum file_form { FILE_FENCED, FILE_NAMED, FILE_ALONE } file_form;
-/* Appends the file's name and its text; FILE_ALONE: its text. A picture goes to the list. E_FORMAT
- * where it is neither a picture nor text in UTF-8, E_LIMIT beyond 16 MiB of text. */
+/* Appends the file's name and its text; FILE_ALONE: its text. A picture or sound goes to the list.
+ * E_FORMAT where it is neither a picture nor text in UTF-8, E_LIMIT beyond 16 MiB of text. */
 status message_add_file(str *out, pictures *to, const char *path, file_form form, err *e);
 /* The same for words as a shell would read them. On failure out is as before. */
 status message_add_files(str *out, int *n_files, pictures *to, const char *words, file_form form,
                          err *e);
 
-/* ---- Pictures (run_pictures.c) ---- */
+/* ---- Pictures and sounds, which are pictures in names (run_pictures.c) ---- */
 
 void chat_free_pictures(chat *c);
 /* The pictures of the list go with the next message, and the user is told. All of them or none. */
 status chat_take_pictures(chat *c, pictures *from, err *e);
 /* Takes the pictures whose paths stand in a typed text. *out: the text, in which such a path is
- * "picture N". A path that names no file stays, which is told. On failure nothing is taken. */
+ * "picture N" or "sound N". A path that names no file stays, which is told. On failure nothing is
+ * taken. */
 status chat_take_paths(chat *c, const char *text, str *out, err *e);
 bool chat_begins_with_picture(const char *text); /* with the path of a picture that exists */
 bool has_picture_path(const char *text);         /* somewhere */
 /* A message's content: the text, or parts with the pictures, which are taken. NULL: no memory. */
 json_t *chat_user_content(chat *c, const char *text, size_t n);
+const char *chat_next_kind(const chat *c); /* "picture", "sound" or, of both, "file" */
 void chat_take_back(chat *c); /* chat_undo, and the pictures go with the next message */
 /* A saved message to one of a conversation, its pictures into the list. what: for errors. */
 status chat_load_message(const chat *c, json_t *m, pictures *to, const char *what, json_t **out,

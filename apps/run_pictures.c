@@ -1,5 +1,6 @@
 /* run_pictures.c - pictures of a conversation: files and paths that become parts of messages, and
- * soft tokens in prompts.
+ * soft tokens in prompts. Sounds are pictures here but where they differ (apps/media/pictures.h):
+ * their parts are {"type": "audio", ...}, and {"type": "input_audio", ...} as they are saved.
  *
  * A message with pictures has parts instead of a text. While the conversation is at work a picture
  * is {"type": "image", "number": N, "name": FILE}, N its place in chat.pictures. In a saved
@@ -28,8 +29,8 @@ static int32_t number_of(const json_t *part)
     const char *type = json_string_value(json_object_get(part, "type"));
     const json_t *n = json_object_get(part, "number");
     json_int_t number = json_is_integer(n) ? json_integer_value(n) : -1;
-    return type && !strcmp(type, "image") && number >= 0 && number < PICTURES_MAX ? (int32_t)number
-                                                                                  : -1;
+    bool is_one = type && (!strcmp(type, "image") || !strcmp(type, "audio"));
+    return is_one && number >= 0 && number < PICTURES_MAX ? (int32_t)number : -1;
 }
 
 static void mark_used(const json_t *messages, bool *used)
@@ -98,27 +99,88 @@ static const char *base_name_of(const char *path)
     return slash && slash[1] ? slash + 1 : path;
 }
 
-/* Why this conversation takes no picture. */
-static status check_sees(const chat *c, const char *name, err *e)
+static bool is_sound(const picture *p)
 {
+    return p->n_samples > 0;
+}
+
+static const char *kind_of(const picture *p)
+{
+    return is_sound(p) ? "sound" : "picture";
+}
+
+/* Those among the first n of a list. */
+static int count_kind(const pictures *l, int32_t n, bool sounds)
+{
+    int found = 0;
+    for (int32_t i = 0; i < n; i++)
+        found += is_sound(&l->at[i]) == sounds;
+    return found;
+}
+
+/* "picture", "sound" or, where there are both, "file". */
+static const char *kind_of_all(const chat *c, const int32_t *number, int n)
+{
+    const char *kind = n ? kind_of(&c->pictures.at[number[0]]) : "picture";
+    for (int i = 1; i < n; i++)
+        if (strcmp(kind, kind_of(&c->pictures.at[number[i]])) != 0)
+            return "file";
+    return kind;
+}
+
+const char *chat_next_kind(const chat *c)
+{
+    return kind_of_all(c, c->next, c->n_next);
+}
+
+static bool takes(const chat *c, bool sounds)
+{
+    return sounds ? c->info.hears : c->info.mmproj != NULL;
+}
+
+/* Why this conversation takes no such picture. */
+static status check_takes(const chat *c, const picture *p, err *e)
+{
+    bool sounds = is_sound(p);
     if (c->raw)
-        return err_set(e, E_UNSUPPORTED, "%s: a picture, and text without a chat format has none",
-                       name);
-    if (c->info.mmproj)
+        return err_set(e, E_UNSUPPORTED, "%s: a %s, and text without a chat format has none",
+                       p->name, kind_of(p));
+    if (takes(c, sounds))
         return OK;
-    return err_set(e, E_UNSUPPORTED, "%s: a picture, and %s sees none%s", name, c->info.name,
-                   carat_image_token(c->m) < 0
-                       ? ""
-                       : ": it is open without its vision tower, a file with mmproj in its name "
-                         "(--mmproj FILE)");
+    char why[128] = "";
+    if (c->info.mmproj)
+        snprintf(why, sizeof why, ": its mmproj file has no audio tower");
+    else if ((sounds ? carat_sound_token(c->m) : carat_image_token(c->m)) >= 0)
+        snprintf(why, sizeof why,
+                 ": it is open without its %s tower, a file with mmproj in its name "
+                 "(--mmproj FILE)",
+                 sounds ? "audio" : "vision");
+    return err_set(e, E_UNSUPPORTED, "%s: a %s, and %s %s none%s", p->name, kind_of(p),
+                   c->info.name, sounds ? "hears" : "sees", why);
+}
+
+/* Models hear CARAT_SOUND_PIECE_SECONDS at a time. */
+static void put_length(char *out, size_t cap, int64_t n_samples)
+{
+    const int64_t piece = CARAT_SOUND_PIECE_SECONDS * CARAT_SOUND_RATE;
+    int n = snprintf(out, cap, "%.1f s", (double)n_samples / CARAT_SOUND_RATE);
+    if (n_samples > piece)
+        snprintf(out + n, cap - (size_t)n, " in pieces of %d s", CARAT_SOUND_PIECE_SECONDS);
 }
 
 static void tell_picture(const chat *c, int32_t k, int32_t n_tokens)
 {
     const picture *p = &c->pictures.at[k];
-    if (!c->quiet && c->out.format == ANSWER_TEXT)
-        term_note("[picture %d: %s, %dx%d, %d tokens]", k + 1, SHOWN(base_name_of(p->name)),
-                  p->head.width, p->head.height, n_tokens);
+    char size[64];
+    if (c->quiet || c->out.format != ANSWER_TEXT)
+        return;
+    if (is_sound(p))
+        put_length(size, sizeof size, p->n_samples);
+    else
+        snprintf(size, sizeof size, "%dx%d", p->head.width, p->head.height);
+    term_note("[%s %d: %s, %s, %d tokens]", kind_of(p),
+              count_kind(&c->pictures, k + 1, is_sound(p)), SHOWN(base_name_of(p->name)), size,
+              n_tokens);
 }
 
 status chat_take_pictures(chat *c, pictures *from, err *e)
@@ -129,7 +191,7 @@ status chat_take_pictures(chat *c, pictures *from, err *e)
         sweep(c);
     c->pictures.keep = true;
     for (int32_t i = 0; i < from->n && !st; i++) {
-        if (!(st = check_sees(c, from->at[i].name, e)) &&
+        if (!(st = check_takes(c, &from->at[i], e)) &&
             !(st = picture_count(&from->at[i], c->m, &n_tokens[c->n_next], e)) &&
             !(st = pictures_move(&c->pictures, from, i, e)))
             c->next[c->n_next++] = c->pictures.n - 1;
@@ -143,15 +205,26 @@ status chat_take_pictures(chat *c, pictures *from, err *e)
 
 /* ---- Paths in a text ------------------------------------------------------------------------ */
 
-static bool is_picture_name(const char *s, size_t n)
+static bool ends_in(const char *s, size_t n, const char *const *ends)
 {
-    static const char *const ends[] = {".png", ".jpg", ".jpeg", ".webp"};
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        size_t len = strlen(ends[i]);
-        if (n > len && !strncasecmp(s + n - len, ends[i], len))
+    for (; *ends; ends++) {
+        size_t len = strlen(*ends);
+        if (n > len && !strncasecmp(s + n - len, *ends, len))
             return true;
     }
     return false;
+}
+
+static bool is_sound_name(const char *s, size_t n)
+{
+    static const char *const ends[] = {".wav", ".flac", ".mp3", ".ogg", ".opus", NULL};
+    return ends_in(s, n, ends);
+}
+
+static bool is_picture_name(const char *s, size_t n)
+{
+    static const char *const ends[] = {".png", ".jpg", ".jpeg", ".webp", NULL};
+    return ends_in(s, n, ends) || is_sound_name(s, n);
 }
 
 static int hex_of(char c)
@@ -279,11 +352,12 @@ status chat_take_paths(chat *c, const char *text, str *out, err *e)
     for (const char *at = text; *at && !st;) {
         bool missing = false;
         size_t n = word && !c->raw ? find_path(at, &path, &missing) : 0;
-        bool blind = n && !missing && !c->info.mmproj;
+        bool sounds = n && is_sound_name(str_text(&path), path.n);
+        bool blind = n && !missing && !takes(c, sounds);
         if ((n && missing) || blind) {
             if (!told && blind)
-                term_note("%s sees no pictures: %s stays a word of the text", c->info.name,
-                          SHOWN(str_text(&path)));
+                term_note("%s %s: %s stays a word of the text", c->info.name,
+                          sounds ? "hears no sound" : "sees no pictures", SHOWN(str_text(&path)));
             else if (!told)
                 term_note("%s: there is no such file, so it stays a word of the text",
                           SHOWN(str_text(&path)));
@@ -291,7 +365,10 @@ status chat_take_paths(chat *c, const char *text, str *out, err *e)
             n = 0;
         }
         if (n && !(st = pictures_add_file(&found, str_text(&path), e))) {
-            str_printf(out, "picture %d", c->pictures.n + found.n);
+            const picture *p = &found.at[found.n - 1];
+            str_printf(out, "%s %d", kind_of(p),
+                       count_kind(&c->pictures, c->pictures.n, is_sound(p)) +
+                           count_kind(&found, found.n, is_sound(p)));
             at += n;
         }
         word = strchr(BEFORE_WORD, *at) != NULL;
@@ -309,6 +386,13 @@ status chat_take_paths(chat *c, const char *text, str *out, err *e)
 
 /* ---- Messages ------------------------------------------------------------------------------- */
 
+/* A part while the conversation is at work. */
+static json_t *part_of(const picture *p, int32_t number)
+{
+    return json_pack("{s:s, s:i, s:s}", "type", is_sound(p) ? "audio" : "image", "number",
+                     (int)number, "name", SHOWN(base_name_of(p->name)));
+}
+
 json_t *chat_user_content(chat *c, const char *text, size_t n)
 {
     json_t *words = json_stringn(text, n);
@@ -317,9 +401,7 @@ json_t *chat_user_content(chat *c, const char *text, size_t n)
     json_t *parts = json_array();
     bool ok = parts;
     for (int i = 0; i < c->n_next; i++)
-        ok &= !json_array_append_new(
-            parts, json_pack("{s:s, s:i, s:s}", "type", "image", "number", (int)c->next[i], "name",
-                             SHOWN(base_name_of(c->pictures.at[c->next[i]].name))));
+        ok &= !json_array_append_new(parts, part_of(&c->pictures.at[c->next[i]], c->next[i]));
     if (n)
         ok &= !json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", words));
     json_decref(words);
@@ -345,17 +427,33 @@ void chat_take_back(chat *c)
     memcpy(c->next, number, (size_t)n * sizeof *number);
     c->n_next = n;
     if (n)
-        term_note("its %s with the next message (/file none drops %s)",
-                  n > 1 ? "pictures go" : "picture goes", n > 1 ? "them" : "it");
+        term_note("its %s%s with the next message (/file none drops %s)", kind_of_all(c, number, n),
+                  n > 1 ? "s go" : " goes", n > 1 ? "them" : "it");
 }
 
-/* A part that is a picture, with its file as a data URI. */
+static json_t *saved_sound(const picture *p, json_t *name)
+{
+    static const char *const format[] = {
+        [SOUND_WAV] = "wav", [SOUND_FLAC] = "flac", [SOUND_MP3] = "mp3", [SOUND_OGG] = "ogg"};
+    str data = {0};
+    base64_put(&data, p->bytes, p->n);
+    json_t *out = data.bad ? NULL
+                           : json_pack("{s:s, s:{s:s, s:s}, s:O*}", "type", "input_audio",
+                                       "input_audio", "data", data.at, "format",
+                                       format[sound_format_of(p->bytes, p->n)], "name", name);
+    str_free(&data);
+    return out;
+}
+
+/* A part that is a picture, with its file as a data URI; of a sound as bare base64. */
 static json_t *saved_part(const chat *c, const json_t *part)
 {
     static const char *const type[] = {
         [IMAGE_PNG] = "png", [IMAGE_JPEG] = "jpeg", [IMAGE_WEBP] = "webp"};
     const picture *p = &c->pictures.at[number_of(part)];
     str uri = {0};
+    if (is_sound(p))
+        return saved_sound(p, json_object_get(part, "name"));
     str_printf(&uri, "data:image/%s;base64,", type[p->head.format]);
     base64_put(&uri, p->bytes, p->n);
     json_t *out = uri.bad ? NULL
@@ -402,13 +500,20 @@ json_t *chat_saved(const chat *c)
 static status load_part(const json_t *part, pictures *to, const char *what, err *e)
 {
     const json_t *url = json_object_get(part, "image_url"), *name = json_object_get(part, "name");
+    const json_t *audio = json_object_get(part, "input_audio");
     const char *text = json_string_value(json_is_object(url) ? json_object_get(url, "url") : url);
+    const char *data = json_string_value(json_object_get(audio, "data"));
     char label[112];
     str path = {0};
     status st;
     snprintf(label, sizeof label, "%s", json_is_string(name) ? json_string_value(name) : what);
+    if (data)
+        return pictures_add_base64(to, data, strlen(data), label, e);
     if (!text)
-        return err_set(e, E_FORMAT, "%s: a picture without its data (image_url)", what);
+        text = json_string_value(json_object_get(audio, "url"));
+    if (!text)
+        return err_set(e, E_FORMAT,
+                       "%s: a picture or sound without its data (image_url, input_audio)", what);
     if (!strncasecmp(text, "file:", 5)) { /* of the user's own machine */
         put_path(&path, text, strlen(text), false);
         st = path.bad ? err_memory(e, what, path.n) : pictures_add_file(to, str_text(&path), e);
@@ -417,7 +522,7 @@ static status load_part(const json_t *part, pictures *to, const char *what, err 
     }
     if (strncasecmp(text, "data:", 5) != 0)
         return err_set(e, E_UNSUPPORTED,
-                       "%s: a picture at an address, which is not fetched: only data: and file: "
+                       "%s: a file at an address, which is not fetched: only data: and file: "
                        "are read",
                        what);
     return pictures_add_url(to, NULL, text, strlen(text), label, e);
@@ -426,9 +531,12 @@ static status load_part(const json_t *part, pictures *to, const char *what, err 
 static bool is_picture_part(const json_t *part)
 {
     const char *type = json_string_value(json_object_get(part, "type"));
-    return type ? !strcmp(type, "image_url") || !strcmp(type, "image")
-                : !json_object_get(part, "text") &&
-                      (json_object_get(part, "image_url") || json_object_get(part, "image"));
+    static const char *const kinds[] = {"image_url", "image", "input_audio", "audio"};
+    bool is_one = false;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        is_one |= type ? !strcmp(type, kinds[i])
+                       : !json_object_get(part, "text") && json_object_get(part, kinds[i]);
+    return is_one;
 }
 
 status chat_load_message(const chat *c, json_t *m, pictures *to, const char *what, json_t **out,
@@ -451,11 +559,9 @@ status chat_load_message(const chat *c, json_t *m, pictures *to, const char *wha
             ok &= !json_array_append(parts, part);
             continue;
         }
-        if ((st = check_sees(c, what, e)) || (st = load_part(part, to, what, e)))
+        if ((st = load_part(part, to, what, e)) || (st = check_takes(c, &to->at[to->n - 1], e)))
             break;
-        ok &= !json_array_append_new(parts, json_pack("{s:s, s:i, s:s}", "type", "image", "number",
-                                                      (int)(to->n - 1), "name",
-                                                      SHOWN(base_name_of(to->at[to->n - 1].name))));
+        ok &= !json_array_append_new(parts, part_of(&to->at[to->n - 1], to->n - 1));
     }
     if (!st && (!ok || json_object_set(*out, "content", parts)))
         st = err_memory(e, "the conversation", 256);

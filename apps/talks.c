@@ -345,8 +345,8 @@ void talks_put_text(str *out, const json_t *message, bool pictures)
         const char *type = json_string_value(json_object_get(part, "type"));
         if (json_is_string(text))
             str_put(out, json_string_value(text), json_string_length(text));
-        else if (pictures && type && !strncmp(type, "image", 5))
-            str_printf(out, "[picture: %s]\n",
+        else if (pictures && type && (!strncmp(type, "image", 5) || strstr(type, "audio")))
+            str_printf(out, "[%s: %s]\n", strstr(type, "audio") ? "sound" : "picture",
                        json_is_string(name) ? json_string_value(name) : "without a name");
     }
 }

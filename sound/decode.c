@@ -82,10 +82,16 @@ static size_t beginning_of(const uint8_t *bytes, size_t n)
     return i;
 }
 
-bool sound_is_one(const void *bytes, size_t n_bytes)
+sound_format sound_format_of(const void *bytes, size_t n_bytes)
 {
     size_t i = beginning_of(bytes, n_bytes);
-    return i < N_BEGINNINGS && beginnings[i].format >= 0;
+    return i < N_BEGINNINGS ? (sound_format)beginnings[i].format : SOUND_NONE;
+}
+
+const char *sound_other_kind(const void *bytes, size_t n_bytes)
+{
+    size_t i = beginning_of(bytes, n_bytes);
+    return i < N_BEGINNINGS ? beginnings[i].kind : NULL;
 }
 
 /* ---- A file in memory ---- */

@@ -28,7 +28,13 @@ enum {
     SOUND_LARGEST = 65536       /* magnitude of a sample: some files of floats count to 32768 */
 };
 
-typedef enum sound_format { SOUND_WAV, SOUND_FLAC, SOUND_MP3, SOUND_OGG } sound_format;
+typedef enum sound_format {
+    SOUND_NONE = -1,
+    SOUND_WAV,
+    SOUND_FLAC,
+    SOUND_MP3,
+    SOUND_OGG
+} sound_format;
 
 typedef struct sound { /* zeroed: empty */
     float *at;         /* [n], freed by sound_free */
@@ -42,8 +48,10 @@ typedef struct sound_head {
 } sound_head;
 
 const char *sound_format_name(sound_format f);
-/* Does the file begin like one of those that are read? */
-bool sound_is_one(const void *bytes, size_t n_bytes);
+/* By the first bytes of a file. SOUND_NONE: none that is read. */
+sound_format sound_format_of(const void *bytes, size_t n_bytes);
+/* "an AAC file": a kind that is known and not read. NULL: any other. */
+const char *sound_other_kind(const void *bytes, size_t n_bytes);
 /* Checks the head of a file. name is for messages. E_UNSUPPORTED: another kind of file; E_LIMIT;
  * E_FORMAT: a damaged file, or a coding that is not read. */
 status sound_head_read(sound_head *h, const void *bytes, size_t n_bytes, const char *name, err *e);

@@ -1,4 +1,4 @@
-/* media_cli_test.c - pictures on the command line: `carat logits --image`, `carat run`. */
+/* media_cli_test.c - pictures and sounds on the command line: `carat logits`, `carat run`. */
 #include "apps/commands.h"
 #include "base/base64.h"
 #include "base/map.h"
@@ -93,15 +93,20 @@ TEST(cli_serve_checks_options_of_pictures_at_start)
 /* ---- carat run ------------------------------------------------------------------------------ */
 
 /* A model with its tower beside it, in the test's directory. */
-static const char *write_seeing(void)
+static const char *write_with(const char *size)
 {
     static char text[512];
     const char *tower;
     snprintf(text, sizeof text, "%s", toy_model_write(&(toy_model_file){.base = "e2b"}));
     tower = test_temp("mmproj-F32.gguf");
-    const char *make[] = {"tiny-mmproj-clamped", tower, "--type", "f32"};
+    const char *make[] = {size, tower, "--type", "f32"};
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
     return text;
+}
+
+static const char *write_seeing(void)
+{
+    return write_with("tiny-mmproj-clamped");
 }
 
 /* The same file under another name. */
@@ -214,8 +219,10 @@ TEST(cli_run_takes_no_numbers_of_pictures_from_files)
         {"{\"type\":\"text\",\"text\":\"x\",\"number\":100000000}", "the number of an image", 1},
         {"{\"type\":\"text\",\"text\":\"x\",\"number\":4294967297}", "the number of an image", 1},
         {"{\"text\":\"x\",\"image\":\"y\",\"number\":3}", "[prompt ", 0},
-        {"{\"image\":\"x\",\"number\":60000}", "a picture without its data", 1},
-        {"{\"type\":\"image\",\"number\":60000}", "a picture without its data", 1}};
+        {"{\"image\":\"x\",\"number\":60000}", "a picture or sound without its data", 1},
+        {"{\"type\":\"image\",\"number\":60000}", "a picture or sound without its data", 1},
+        {"{\"type\":\"audio\",\"number\":0}", "a picture or sound without its data", 1},
+        {"{\"type\":\"input_audio\",\"input_audio\":{\"data\":\"!\"}}", "base64", 1}};
     const char *text = write_seeing(), *file = test_temp("talk.json");
     err e = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -282,4 +289,139 @@ TEST(cli_conversation_with_pictures)
     terminal_type(&t, "/quit\r");
     CHECK_EQ(terminal_close(&t), 0);
     run(1, "a picture, and toy sees none", ARGS(RUN, "--mmproj", "none", "--messages", saved, "a"));
+}
+
+/* ---- Sounds --------------------------------------------------------------------------------- */
+
+/* A file of fuzz/corpus/sound, under a name in the test's directory. to: [512]. */
+static void copy_sound(char *to, const char *from, const char *name)
+{
+    char path[128], *bytes;
+    size_t n;
+    err e = {0};
+    snprintf(path, sizeof path, "fuzz/corpus/sound/%s", from);
+    snprintf(to, 512, "%s", test_temp(name));
+    CHECK_OK(file_read_all(test_path(path), 1 << 20, &bytes, &n, &e), e);
+    CHECK_OK(file_replace(to, false, bytes, n, &e), e);
+    mem_free(bytes);
+}
+
+/* Silence of PCM at 16 kHz. */
+static const char *write_silence(const char *name, uint32_t n)
+{
+    static char path[512];
+    uint32_t head[11] = {0x46464952, 36 + 2 * n, 0x45564157, 0x20746d66, 16,   0x00010001,
+                         16000,      32000,      0x00100002, 0x61746164, 2 * n};
+    str bytes = {0};
+    err e = {0};
+    for (int i = 0; i < 44; i++)
+        str_putc(&bytes, (char)(head[i / 4] >> (8 * (i % 4))));
+    for (uint32_t i = 0; i < 2 * n; i++)
+        str_putc(&bytes, 0);
+    snprintf(path, sizeof path, "%s", test_temp(name));
+    CHECK_OK(file_replace(path, false, bytes.at, bytes.n, &e), e);
+    str_free(&bytes);
+    return path;
+}
+
+TEST(cli_run_hears_sounds_by_every_way)
+{
+    char wav[512], flac[512], picture[512], words[1600], *bytes;
+    const char *text = write_with("tiny-mmproj-hears"), *says = "[sound 1: my talk.wav, 0.0 s, 1 t";
+    size_t n;
+    spawned r;
+    err e = {0};
+    copy_sound(wav, "pcm16", "my talk.wav");
+    copy_sound(flac, "flac24-44k-stereo", "b.flac");
+    snprintf(picture, sizeof picture, "%s", copy_dot("c.png"));
+    int deaf = prompt_tokens(ARGS(RUN, "what says sound 1 ?"), ""),
+        one = prompt_tokens(ARGS(RUN, "-f", wav, "what says sound 1 ?"), says);
+    CHECK_EQ(one, deaf + 3); /* with begin and end */
+    static const char *const forms[] = {"what says %s ?", "what says '%s' ?",
+                                        "what says file://%s ?"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(words, sizeof words, forms[i], wav);
+        CHECK_EQ(prompt_tokens(ARGS(RUN, words), says), one);
+    }
+    /* Each kind is counted alone. */
+    snprintf(words, sizeof words, "%s and %s and '%s'", flac, picture, wav);
+    prompt_tokens(ARGS(RUN, "-f", picture, words), "[sound 1: b.flac, 0.0 s, ");
+    prompt_tokens(ARGS(RUN, "-f", picture, words), "[picture 2: c.png, 1x1, ");
+    prompt_tokens(ARGS(RUN, "-f", picture, words), "[sound 2: my talk.wav, 0.0 s, 1 t");
+    CHECK_OK(file_read_all(wav, 10000, &bytes, &n, &e), e);
+    spawn_carat(&r, &(spawn_options){.in = bytes, .n_in = n}, ARGS(RUN, "what is it?"));
+    CHECK_MSG(!r.code && strstr(str_text(&r.err), "[sound 1: stdin, 0.0 s, 1 t"), "%s",
+              str_text(&r.err));
+    spawned_free(&r);
+    mem_free(bytes);
+    run(0, "[sound 1: long.wav, 30.5 s in pieces of 30 s, 765 tokens]",
+        ARGS(RUN, "-f", write_silence("long.wav", 488000), "a"));
+}
+
+TEST(cli_run_refuses_sounds_in_words)
+{
+    char wav[512], bad[512], words[600];
+    const char *text = write_with("tiny-mmproj-hears");
+    copy_sound(wav, "pcm16", "a.wav");
+    run(1, "short.wav: a sound of 5 milliseconds, which is too short",
+        ARGS(RUN, "-f", write_silence("short.wav", 80), "a"));
+    copy_sound(bad, "bad-empty", "empty.wav");
+    run(1, "empty.wav: a WAV file without a sample", ARGS(RUN, "-f", bad, "a"));
+    copy_sound(bad, "bad-cut", "cut.wav");
+    run(1, "ends in the middle of the sound", ARGS(RUN, "-f", bad, "a"));
+    copy_sound(bad, "bad-webm", "a.webm");
+    run(1, "a WebM file; sound is read from WAV, FLAC, MP3 and Ogg", ARGS(RUN, "-f", bad, "a"));
+    copy_sound(bad, "bad-text", "text.wav"); /* words, whatever its name says */
+    run(0, "[prompt ", ARGS(RUN, "-f", bad, "a"));
+    snprintf(words, sizeof words, "hear %s ", bad);
+    run(1, "text.wav: ", ARGS(RUN, words));
+    run(1, "a.wav: a sound, and toy hears none: it is open without its audio tower",
+        ARGS(RUN, "--mmproj", "none", "-f", wav, "a"));
+    snprintf(words, sizeof words, "hear %s ", wav);
+    run(0, "toy hears no sound: ", ARGS(RUN, "--mmproj", "none", words));
+    text = write_seeing();
+    run(1, "toy hears none: its mmproj file has no audio tower", ARGS(RUN, "-f", wav, "a"));
+    run(0, "toy hears no sound: ", ARGS(RUN, words));
+}
+
+/* A conversation with a sound is saved whole, in the form of requests. */
+TEST(cli_conversation_with_sounds)
+{
+    char state[600], wav[512], line[1400], saved[600], *kept;
+    const char *text = write_with("tiny-mmproj-hears");
+    size_t n;
+    terminal t;
+    err e = {0};
+    snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
+    snprintf(saved, sizeof saved, "%s", test_temp("saved.json"));
+    copy_sound(wav, "pcm16", "a.wav");
+    terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1"), ARGS(RUN, "-i"));
+    terminal_expect(&t, ">>> ");
+    snprintf(line, sizeof line, "/file %s\r", wav);
+    terminal_type(&t, line);
+    terminal_expect(&t, "[sound 1: a.wav, 0.0 s, 1 token");
+    terminal_expect(&t, "1 sound goes with the next message");
+    snprintf(line, sizeof line, "%s what is it?\r", wav);
+    terminal_type(&t, line);
+    terminal_expect(&t, "[sound 2: a.wav, 0.0 s, 1 token");
+    terminal_expect(&t, "answer 2 tokens");
+    terminal_expect(&t, ">>> ");
+    snprintf(line, sizeof line, "/save %s\r", saved);
+    terminal_type(&t, line);
+    terminal_expect(&t, "saved ");
+    terminal_type(&t, "/quit\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    CHECK_OK(file_read_all(saved, 1 << 20, &kept, &n, &e), e);
+    CHECK(strstr(kept, "\"input_audio\"") && strstr(kept, "UklGR") && strstr(kept, "\"wav\"") &&
+          strstr(kept, "sound 2 what is it?"));
+    mem_free(kept);
+    remove(wav);
+    terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1"), ARGS(RUN, "--resume"));
+    terminal_expect(&t, "[sound: a.wav]");
+    terminal_expect(&t, ">>> ");
+    terminal_type(&t, "Go on\r");
+    terminal_expect(&t, "answer 2 tokens");
+    terminal_type(&t, "/quit\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    run(1, "a sound, and toy hears none", ARGS(RUN, "--mmproj", "none", "--messages", saved, "a"));
 }

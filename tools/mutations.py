@@ -641,7 +641,8 @@ mistake("holes", "a new draft takes rows that are not there",
 
 # ---- Pictures ------------------------------------------------------------------------------
 
-MEDIA, PATCHES, RESIZE, DECODE = "engine/media.c", "image/patches.c", "image/resize.c", "image/decode.c"
+MEDIA, MEDIA_NEW = "engine/media.c", "engine/media_new.c"
+PATCHES, RESIZE, DECODE = "image/patches.c", "image/resize.c", "image/decode.c"
 GEMMA_EYE, FLAT_EYE, QWEN_EYE = "model/gemma4_vision.c", "model/gemma4_vision_flat.c", "model/qwen_vision.c"
 EYE, CLAMPED = "model/vision_run.c", "model/clamped.c"
 BOTH = "m->media->two_way = !((const gemma4 *)m->core.impl)->n_ple;"
@@ -655,10 +656,10 @@ mistake("media", "soft tokens are scaled like embeddings",
 mistake("media", "soft tokens begin a row late", ("engine/pass.c", "run->row0 = part->row0 + i;", "run->row0 = part->row0 + i + (run->n > 1);"))
 mistake("media", "a second run of a picture begins with its first row",
         (MEDIA, "run->at = it->rows + (size_t)at * (size_t)m->core.n_embd;", "run->at = it->rows;"))
-mistake("media", "another picture of the same size is the same", (MEDIA, "sha_put(&s, picture->rgb,", "sha_put(&s, head,"))
-mistake("media", "another budget is the same picture", (MEDIA, "picture->height, g->width, g->height);", "picture->height, 0, 0);"))
-mistake("media", "no token begins a picture", (MEDIA, "if (begin >= 0 && (k || begins))", "if (begin >= 0 && k)"))
-mistake("media", "no token ends a picture", (MEDIA, "if (end >= 0 && (k + 1 < n_pieces || ends))", "if (end >= 0 && k + 1 < n_pieces)"))
+mistake("media", "another picture of the same size is the same", (MEDIA_NEW, "sha_put(&s, picture->rgb,", "sha_put(&s, head,"))
+mistake("media", "another budget is the same picture", (MEDIA_NEW, "picture->height, g->width, g->height);", "picture->height, 0, 0);"))
+mistake("media", "no token begins a picture", (MEDIA_NEW, "if (begin >= 0 && (k || begins))", "if (begin >= 0 && k)"))
+mistake("media", "no token ends a picture", (MEDIA_NEW, "if (end >= 0 && (k + 1 < n_pieces || ends))", "if (end >= 0 && k + 1 < n_pieces)"))
 mistake("media", "pooled rows are not scaled", (GEMMA_EYE, "op_pool(p, x, in->merged), sqrtf((float)g->n_embd), NULL)", "op_pool(p, x, in->merged), 1, NULL)"))
 mistake("media", "pooled rows are not standardised", (GEMMA_EYE, "if (g->std_scale.n_in)", "if (g->std_scale.n_in < 0)"))
 mistake("media", "ropes turn by rows first", (EYE, "r->axis[0][i] = v->rows_first ? row : column;", "r->axis[0][i] = row;"),
@@ -723,6 +724,7 @@ mistake("sound", "gate and value change places", (EAR, "mat_columns(u, x.cols, x
 mistake("sound", "the swapped norms are not swapped", (EAR, 'W(conv_norm), "conv_norm.weight"', 'W(taps_norm), "conv_norm.weight"'),
         (EAR, 'W(taps_norm), "norm_conv.weight"', 'W(conv_norm), "norm_conv.weight"'))
 mistake("sound", "a band of the convolution is skipped over", (EAR, "op_unfold(p, x, t, n)", "op_unfold(p, x, 0, n)"))
-mistake("sound", "other sounds of the same length are the same", (MEDIA, "sha_put(&s, x, (size_t)n * sizeof *x);", ""))
-mistake("sound", "sounds are blocks", (MEDIA, "int32_t n = it->sound.n_pieces ? 0 :", "int32_t n ="))
+mistake("sound", "other sounds of the same length are the same", (MEDIA_NEW, "sha_put(&s, x, (size_t)n * sizeof *x);", ""))
+mistake("sound", "sounds are blocks", (MEDIA, "x->span[x->n++] = sound->n_pieces ?", "x->span[x->n++] = sound->n_pieces > (1 << 20) ?"),
+        (MEDIA, "int32_t merge = vision_of(&x->tower)->rule.merge;", "int32_t merge = vision_of(&x->tower)->rule.merge; image_grid whole = *g; if (sound->n_pieces) whole.cols = g->n_tokens * merge, whole.rows = merge; g = &whole;"))
 mistake("sound", "pieces all begin with the first", (EARS, "samples + (size_t)k * PIECE", "samples"))

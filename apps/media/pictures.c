@@ -96,8 +96,9 @@ static status count_samples(picture *p, const char *name, err *e)
 
 static status read_head(picture *p, const char *name, err *e)
 {
-    return sound_is_one(p->bytes, p->n) ? count_samples(p, name, e)
-                                        : image_head_read(&p->head, p->bytes, p->n, name, e);
+    return sound_format_of(p->bytes, p->n) != SOUND_NONE
+               ? count_samples(p, name, e)
+               : image_head_read(&p->head, p->bytes, p->n, name, e);
 }
 
 static status add_checked(pictures *l, uint8_t *bytes, size_t n, const char *name, err *e)
@@ -146,6 +147,14 @@ status pictures_add_base64(pictures *l, const char *text, size_t n, const char *
                        n);
     }
     return pictures_add(l, bytes, n_bytes, name, e);
+}
+
+bool picture_is_one(const void *bytes, size_t n)
+{
+    bool reads = sound_format_of(bytes, n) != SOUND_NONE;
+    if (!reads)
+        image_kind(bytes, n, &reads);
+    return reads;
 }
 
 /* ---- data: ---- */

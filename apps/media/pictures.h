@@ -57,6 +57,9 @@ void pictures_free(pictures *l); /* safe on a zeroed or freed one */
 /* Frees the file of a picture, whose header stays. Once more is fine. */
 void picture_drop_file(picture *p);
 
+/* Does a file begin like a picture or a sound that is read? */
+bool picture_is_one(const void *bytes, size_t n);
+
 /* Appends picture i of `from`, which leaves its place there. E_LIMIT, E_MEMORY: it stays. */
 status pictures_move(pictures *to, pictures *from, int32_t i, err *e);
 
