@@ -35,8 +35,9 @@ static const option table[] = {
     OPT_STR(convert_options, type, "type", 't', "TYPE",
             "of the weights (default bf16, of drafters q8_0)"),
     OPT_STR(convert_options, name, "name", 0, "TEXT", "general.name (default: the directory's)"),
-    OPT_STR(convert_options, mmproj, "mmproj", 0, "FILE",
-            "write the vision tower too, in bf16: the file that sees images for the model"),
+    OPT_STR(
+        convert_options, mmproj, "mmproj", 0, "FILE",
+        "write the towers too, in bf16: the file that sees images and hears sounds for the model"),
     OPT_STR(convert_options, target, "target", 0, "FILE",
             "of a drafter: the GGUF file of its model, for checks and the tokenizer"),
     OPT_STR(convert_options, dialect, "dialect", 0, "NAME",

@@ -4,6 +4,7 @@
 
 #include "carat.h"
 #include "base/json.h"
+#include "model/audio.h"
 #include "model/draft_kind.h"
 #include "model/model.h"
 #include "model/vision.h"
@@ -61,7 +62,7 @@ void inspect_words_read(inspect_words *w, const gguf *g, const carat_model *m); 
 void inspect_words_put(const inspect_words *w);
 json_t *inspect_words_json(const inspect_words *w);
 
-/* A vision tower's facts: inspect_vision.c. */
+/* A vision tower's facts, and those of the audio tower in its file: inspect_vision.c. */
 typedef struct inspect_cost {
     int32_t budget; /* 0: the picture's own size */
     image_grid grid;
@@ -76,6 +77,9 @@ typedef struct inspect_vision {
     int32_t width, height; /* of the picture */
     inspect_cost cost[INSPECT_COSTS];
     int32_t n_costs;
+    model ears;         /* bound, if hears or deaf is set */
+    const audio *hears; /* NULL: the file has no audio tower, or `deaf` says why */
+    err deaf;
 } inspect_vision;
 
 /* What to count: a picture's file, or NULL for one of a usual size; tokens as
@@ -92,6 +96,7 @@ status inspect_vision_open(inspect_vision *v, const char *path, const inspect_pi
 void inspect_vision_close(inspect_vision *v);
 void inspect_vision_put(const inspect_vision *v);
 json_t *inspect_vision_json(const inspect_vision *v);
+json_t *inspect_audio_json(const inspect_vision *v);
 
 typedef struct inspect_report {
     const gguf *g;

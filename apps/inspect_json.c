@@ -151,14 +151,14 @@ status inspect_json(const inspect_report *r, err *e)
                                 json_pack("{s:o, s:o}", "tensors", number_of(r->n_of_type[t]),
                                           "bytes", number_of(r->bytes_of_type[t])));
     root = json_pack(
-        "{s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o?, s:o?, s:o, s:o, s:o}", "file",
+        "{s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o?, s:o?, s:o, s:o, s:o, s:o}", "file",
         json_lossy_text(g->path, strlen(g->path)), "version", (int)g->version, "files",
         (int)g->n_parts, "file_bytes", number_of(g->file_bytes), "metadata", metadata, "types",
         types, "parameters", number_of(r->n_params), "active_parameters", number_of(r->n_active),
         "tensors", tensors_of(g), "plan", r->plan.n_ctx ? plan_json(r) : json_null(), "problem",
         r->why_not.status ? json_lossy_text(r->why_not.text, strlen(r->why_not.text)) : json_null(),
-        "drafter", inspect_draft_json(&r->draft), "vision", inspect_vision_json(&r->vision), "text",
-        inspect_words_json(&r->words));
+        "drafter", inspect_draft_json(&r->draft), "vision", inspect_vision_json(&r->vision),
+        "audio", inspect_audio_json(&r->vision), "text", inspect_words_json(&r->words));
     if (json_was_short() || !root) {
         json_decref(root);
         return err_memory(e, "the report", 0);

@@ -147,9 +147,14 @@ TEST(inspect_says_what_pictures_cost)
     CHECK(strstr(text, "\nPictures\n  tower gemma4v: 16 layers of width 768, patches of 16"));
     CHECK(strstr(text, "    280           264     2376     1056 x 576"));
     CHECK(!strstr(text, "no plan"));
+    CHECK(strstr(text, "\nSounds\n  tower gemma4a: 12 layers of width 1024, computed on the CPU\n"
+                       "  750 tokens for the 30 seconds"));
     mem_free(text);
     text = inspect(0, path, "--image", picture, "--json");
     CHECK_OK(json_parse(&v, text, strlen(text), "inspect", &e), e);
+    json_t *ears = json_object_get(v, "audio");
+    CHECK_STR(json_string_value(json_object_get(ears, "projector")), "gemma4a");
+    CHECK_EQ(json_integer_value(json_object_get(ears, "tokens")), 750);
     costs = json_object_get(json_object_get(v, "vision"), "costs");
     CHECK_EQ(json_array_size(costs), 6);
     CHECK_EQ(json_integer_value(json_object_get(json_object_get(v, "vision"), "picture_width")), 9);
@@ -161,6 +166,7 @@ TEST(inspect_says_what_pictures_cost)
     CHECK_EQ(command_synth.run(&command_synth, 2, (char **)flat), 0);
     text = inspect(0, path, NULL, NULL, NULL);
     CHECK(strstr(text, "tower gemma4uv") && strstr(text, "embeddings of width 96"));
+    CHECK(!strstr(text, "\nSounds\n"));
     mem_free(text);
     text = inspect(0, path, "--image-tokens", "native", NULL);
     CHECK(strstr(text, "\n    native ") && !strstr(text, "\n    280 "));

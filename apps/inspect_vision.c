@@ -1,4 +1,5 @@
-/* inspect_vision.c - the part of `carat inspect` for vision towers: what a picture costs. */
+/* inspect_vision.c - the part of `carat inspect` for mmproj files: what a picture costs, and sound.
+ */
 #include "apps/inspect_int.h"
 #include "apps/term.h"
 #include "base/map.h"
@@ -41,6 +42,17 @@ static void add_costs(inspect_vision *v, const char *name, int32_t tokens)
     }
 }
 
+static void open_ears(inspect_vision *v, const char *path)
+{
+    gguf own = {0};
+    if (gguf_open(&own, path, false, NULL, NULL, &v->deaf))
+        return;
+    if (!audio_in_file(&own))
+        gguf_close(&own);
+    else if (!model_bind_audio(&v->ears, &own, &v->deaf))
+        v->hears = audio_of(&v->ears);
+}
+
 bool inspect_is_tower(const gguf *g)
 {
     gguf_string arch;
@@ -58,6 +70,7 @@ status inspect_vision_open(inspect_vision *v, const char *path, const inspect_pi
         return st;
     v->width = h.width;
     v->height = h.height;
+    open_ears(v, path);
     if (gguf_open(&own, path, false, NULL, NULL, &v->why_not) ||
         model_bind(&v->core, &own, &v->why_not))
         return OK; /* why_not says so */
@@ -70,6 +83,7 @@ status inspect_vision_open(inspect_vision *v, const char *path, const inspect_pi
 void inspect_vision_close(inspect_vision *v)
 {
     model_free(&v->core);
+    model_free(&v->ears);
 }
 
 /* Of a picture's soft tokens, which are kept in host memory. */
@@ -78,7 +92,44 @@ static int64_t row_bytes(const inspect_vision *v, const inspect_cost *c)
     return (int64_t)c->grid.n_tokens * v->tower->n_out * (int64_t)sizeof(float);
 }
 
-void inspect_vision_put(const inspect_vision *v)
+/* Soft tokens of the longest sound that is heard at a time. */
+static int32_t most_tokens(const inspect_vision *v)
+{
+    int32_t n = 0;
+    audio_tokens(&v->ears, CARAT_SOUND_PIECE_SECONDS * CARAT_SOUND_RATE, &n, NULL);
+    return n;
+}
+
+static void put_ears(const inspect_vision *v)
+{
+    if (!v->hears && !v->deaf.status)
+        return;
+    puts("\nSounds");
+    if (!v->hears) {
+        fputs("  not readable: ", stdout);
+        term_put(stdout, v->deaf.text, strlen(v->deaf.text));
+        putchar('\n');
+        return;
+    }
+    printf("  tower %s: %" PRId32 " layers of width %" PRId32 ", computed on the CPU\n",
+           v->hears->projector, v->ears.n_layer, v->ears.n_embd);
+    printf("  %" PRId32 " tokens for the %d seconds that are heard at a time\n", most_tokens(v),
+           CARAT_SOUND_PIECE_SECONDS);
+}
+
+json_t *inspect_audio_json(const inspect_vision *v)
+{
+    if (!v->hears)
+        return v->deaf.status ? json_pack("{s:o}", "problem",
+                                          json_lossy_text(v->deaf.text, strlen(v->deaf.text)))
+                              : json_null();
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "projector", v->hears->projector, "layers",
+                     (int)v->ears.n_layer, "width", (int)v->ears.n_embd, "embedding",
+                     (int)v->hears->n_out, "seconds", (int)CARAT_SOUND_PIECE_SECONDS, "tokens",
+                     (int)most_tokens(v));
+}
+
+static void put_eyes(const inspect_vision *v)
 {
     const vision *t = v->tower;
     char budget[16];
@@ -110,6 +161,12 @@ void inspect_vision_put(const inspect_vision *v)
         printf("    %-8s %8" PRId32 " %8" PRId32 " %14s %10.3g %10.2f\n", budget, c->grid.n_tokens,
                c->grid.n_patches, size, c->tflop, (double)row_bytes(v, c) * 0x1p-20);
     }
+}
+
+void inspect_vision_put(const inspect_vision *v)
+{
+    put_eyes(v);
+    put_ears(v);
 }
 
 json_t *inspect_vision_json(const inspect_vision *v)

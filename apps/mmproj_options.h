@@ -16,8 +16,8 @@ typedef struct mmproj_options {
     "(default: 560)"
 #define OPT_MMPROJ(T)                                                                              \
     OPT_STR(T, mmproj.file, "mmproj", 0, "WHAT",                                                   \
-            "the model's vision tower, for pictures: a FILE, auto (the mmproj file beside the "    \
-            "model) or none (default: auto)"),                                                     \
+            "the model's towers, for pictures and sounds: a FILE, auto (the mmproj file beside "   \
+            "the model) or none (default: auto)"),                                                 \
         OPT_STR(T, mmproj.tokens, "image-tokens", 0, "N", MMPROJ_TOKENS_HELP)
 
 /* Reads --image-tokens, NULL where it is not given, as carat_model_options has it. E_ARG. */

@@ -102,6 +102,7 @@ static void add_tower(json_t *v, const char *path)
 {
     char *tower = tower_of(path);
     json_object_set_new(v, "mmproj", tower ? json_lossy_text(tower, strlen(tower)) : json_null());
+    json_object_set_new(v, "hears", json_boolean(tower && mmproj_hears(tower)));
     mem_free(tower);
 }
 
@@ -147,7 +148,10 @@ static void put_table(const model_list *l)
                age_text(m->when_s, age, sizeof age));
         char *tower = tower_of(m->path);
         printf("%s%-*s%s\n", any_cache ? "  " : "", any_cache && tower ? 21 : 0,
-               any_cache ? where_text(m->where) : "", tower ? "  sees images" : "");
+               any_cache ? where_text(m->where) : "",
+               !tower                ? ""
+               : mmproj_hears(tower) ? "  sees images, hears"
+                                     : "  sees images");
         mem_free(tower);
     }
 }
@@ -219,7 +223,8 @@ const command command_list = {
         "default),\n"
         "and those in the cache of Python's client of the Hugging Face hub, which carat reads and\n"
         "does not change. Every command that takes -m takes their names; parts of a name may be\n"
-        "left out as long as one model fits. Those with a vision tower beside them see images.",
+        "left out as long as one model fits. Those with a vision tower beside them see images,\n"
+        "and those whose tower has a part for sound hear.",
     .options = list_table,
     .run = run_list};
 
@@ -323,6 +328,8 @@ static int show_found(const model_found *f, const model_entry *m, json_t *made, 
         put_line("file", f->path ? f->path : "bundled with the program");
         char *tower = f->path ? tower_of(f->path) : NULL;
         put_line("mmproj", tower);
+        if (tower && mmproj_hears(tower))
+            put_line("hears", "yes, by the mmproj file");
         mem_free(tower);
         code = flushed();
     }

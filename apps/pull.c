@@ -21,8 +21,9 @@ static const option table[] = {
             "a branch, tag or commit (default: main)"),
     OPT_INT(pull_options, connections, "connections", 0, "N", 1, 32,
             "connections side by side (default: 4)"),
-    OPT_FLAG(pull_options, no_mmproj, "no-mmproj", 0,
-             "leave out the repository's vision tower, without which the model sees no pictures"),
+    OPT_FLAG(
+        pull_options, no_mmproj, "no-mmproj", 0,
+        "leave out the repository's mmproj file, without which the model sees and hears nothing"),
     OPT_FLAG(pull_options, quiet, "quiet", 'q', "print the model's name alone"),
     OPT_END};
 

@@ -94,6 +94,49 @@ TEST(sounds_take_the_places_of_their_placeholders)
     carat_model_close(m);
 }
 
+/* A sound's rows, for mem_free. */
+static float *rows_of(carat_model *m, carat_media *x)
+{
+    int32_t n = carat_media_n(x), width = m->core.n_embd, n_held = 1;
+    int32_t *ids = mem_calloc((size_t)n, sizeof *ids);
+    float *out = mem_calloc((size_t)n * (size_t)width, sizeof *out);
+    media_item *held;
+    soft_run run;
+    err e = {0};
+    for (int32_t k = 0; k < n; k++)
+        ids[k] = carat_media_id(x) - k;
+    CHECK_OK(media_rows(m, ids, n, &run, &held, &e), e);
+    CHECK_EQ(run.n, n);
+    memcpy(out, run.at, (size_t)n * (size_t)width * sizeof *out);
+    media_leave(m, &held, &n_held);
+    mem_free(ids);
+    return out;
+}
+
+/* The second piece of a long sound is what it is alone. */
+TEST(sounds_are_heard_piece_by_piece)
+{
+    float *x = mem_alloc((PIECE + SAMPLES) * sizeof *x);
+    carat_media *whole, *second;
+    err e = {0};
+    write_tower("tiny-mmproj-hears", test_temp("tower.gguf"));
+    carat_model *m = open_toy(test_temp("tower.gguf"));
+    size_t width = (size_t)m->core.n_embd;
+    test_sound(x, 1, PIECE + SAMPLES);
+    CHECK_OK(carat_sound_new(m, x, PIECE + SAMPLES, &whole, &e), e);
+    CHECK_OK(carat_sound_new(m, x + PIECE, SAMPLES, &second, &e), e);
+    CHECK_EQ(carat_media_n(whole), 750 + N_SOFT);
+    float *both = rows_of(m, whole), *alone = rows_of(m, second);
+    CHECK(!memcmp(both + 750 * width, alone, N_SOFT * width * sizeof *alone));
+    CHECK(memcmp(both, alone, N_SOFT * width * sizeof *alone) != 0);
+    mem_free(both);
+    mem_free(alone);
+    mem_free(x);
+    carat_media_free(whole);
+    carat_media_free(second);
+    carat_model_close(m);
+}
+
 static void eval(carat_model *m, const int32_t *ids, int64_t n, int32_t chunk, float *row)
 {
     const carat_session_options o = {

@@ -66,6 +66,40 @@ static void refused(served *s, const char *path, const char *form, const char *f
     response_free(&r);
 }
 
+/* 17 sounds of a few bytes of base64 each. */
+static void refused_many(served *s)
+{
+    size_t n;
+    char *bytes = corpus_file("pcm16", &n);
+    str data = {0}, body = {0};
+    response r;
+    base64_put(&data, bytes, n);
+    str_puts(&body, HEAD);
+    for (int i = 0; i < 17; i++)
+        str_printf(&body, i ? "," SOUND : SOUND, str_text(&data));
+    str_puts(&body, "]}]}");
+    http_post(&r, s, "/v1/chat/completions", str_text(&body));
+    CHECK_MSG(r.status == 400 && strstr(r.body.at, "content[16]'") && strstr(r.body.at, "16 p"),
+              "%d %s", r.status, r.body.at);
+    response_free(&r);
+    str_free(&data);
+    str_free(&body);
+    mem_free(bytes);
+}
+
+/* body NULL: GET. */
+static void said(served *s, const char *path, const char *body, const char *words)
+{
+    response r;
+    if (body)
+        http_post(&r, s, path, body);
+    else
+        http_call(&r, s, "GET", path, NULL, NULL);
+    CHECK_MSG(r.status == 200 && strstr(str_text(&r.body), words), "%s: %d %s", path, r.status,
+              str_text(&r.body));
+    response_free(&r);
+}
+
 /* 700 samples are 4 rows of a spectrum, and one token between begin and end; 400 are 2 rows. */
 TEST(sound_is_heard_in_chats)
 {
@@ -102,6 +136,12 @@ TEST(sound_is_heard_in_chats)
             HEAD
             "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:audio/wav;base64,%s\"}}]}]}",
             "pcm16", "is sound; expected an image");
+    refused(&s, apis[0].path, HEAD "{\"type\":\"input_audio\",\"input_audio\":{}}]}]}", "pcm16",
+            "is sound without data");
+    refused_many(&s);
+    said(&s, "/props", NULL, "\"audio\":true");
+    said(&s, "/v1/models", NULL, "\"input_modalities\":[\"text\",\"image\",\"audio\"]");
+    said(&s, "/api/show", "{\"model\":\"toy\"}", "\"vision\",\"audio\"");
     stop(&s);
 }
 
@@ -197,5 +237,20 @@ TEST(sound_is_written_down)
     response_free(&r);
     mem_free(text);
     arena_free(&mem);
+    stop(&s);
+}
+
+TEST(sound_needs_an_audio_tower)
+{
+    served s;
+    response r;
+    start(&s, "tiny-mmproj-clamped");
+    refused(&s, "/v1/chat/completions", HEAD SOUND "]}]}", "pcm16",
+            "is sound, and audio input is not supported by this model");
+    transcribe(&r, &s, "pcm16", "language", "de");
+    CHECK_MSG(r.status == 400 && strstr(r.body.at, "audio input is not supported by this model"),
+              "%d %s", r.status, r.body.at);
+    response_free(&r);
+    said(&s, "/props", NULL, "\"audio\":false");
     stop(&s);
 }

@@ -23,8 +23,8 @@ from transformers.models.gemma4.modeling_gemma4 import Gemma4AudioModel, Gemma4M
 
 from sound_fixture import DATA, ROOT, noise
 
-# One row of features, a few, more tokens than attention sees, some bands of the second convolution.
-CASES = ((1, 161), (2, 1000), (3, 8123), (4, 20000))
+# One row of features, a few, more tokens than attention sees, two of the convolutions' bands of 64 and three of them.
+CASES = ((1, 161), (2, 1000), (3, 8123), (4, 20000), (5, 45000))
 
 LAYER = {"attn_pre_norm": "norm_pre_attn", "attn_post_norm": "norm_post_attn", "ln2": "norm_out",
          "attn_k_rel": "self_attn.relative_k_proj", "conv_norm": "lconv1d.pre_layer_norm", "norm_conv": "lconv1d.conv_norm",
@@ -124,15 +124,15 @@ def flat(tensors, key):
     return run
 
 
-SIZES = {"tiny-mmproj-hears": conformer, "tiny-mmproj-flat-hears": flat}
+SIZES = {"tiny-mmproj-hears": (conformer, CASES), "tiny-mmproj-flat-hears": (flat, CASES[:4])}
 
 
 def main():
     lines, values = [], []
     with tempfile.TemporaryDirectory() as directory:
-        for size, make in SIZES.items():
+        for size, (make, cases) in SIZES.items():
             run = make(*read(size, directory))
-            for seed, n in CASES:
+            for seed, n in cases:
                 with torch.no_grad():
                     rows = run(noise(seed, n)).numpy()
                 lines.append(f"{size} {seed} {n} {rows.shape[0]} {rows.shape[1]}")

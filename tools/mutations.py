@@ -689,8 +689,8 @@ mistake("media", "a sharper filter", (RESIZE, "const double a = -0.5;", "const d
 mistake("media", "weights are cut, not rounded", (RESIZE, "(int32_t)(v < 0 ? v - 0.5 : v + 0.5)", "(int32_t)v"))
 mistake("media", "columns are never first", (RESIZE, "bool columns_first = height < m->height &&", "bool columns_first = height < 0 &&"))
 mistake("media", "orientations above 4 keep their sides", (DECODE, "if (h->orientation >= 5) {", "if (h->orientation >= 6) {"))
-mistake("media", "the words' pictures are one too high", ("apps/run_pictures.c", 'str_printf(out, "picture %d", c->pictures.n + found.n);',
-        'str_printf(out, "picture %d", c->pictures.n + found.n + 1);'))
+mistake("media", "the words' pictures are one too high", ("apps/run_pictures.c", "count_kind(&found, found.n, is_sound(p)));",
+        "count_kind(&found, found.n, is_sound(p)) + 1);"))
 mistake("media", "a saved conversation lacks its pictures", ("apps/run_pictures.c", "base64_put(&uri, p->bytes, p->n);", ""))
 mistake("media", "native is the default", ("apps/mmproj_options.c", "*n = native ?", "*n = native || !text ?"))
 

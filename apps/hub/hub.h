@@ -63,6 +63,8 @@ bool model_known(const char *what);
  * as wide as the model's, BF16 before F16 before Q8_0. *out NULL: there is none, or carat knows no
  * tower for such models. The caller frees it with mem_free. E_MEMORY. */
 status mmproj_find(const char *model, char **out, err *e);
+/* Does the file of a tower say that it has an audio tower, too? */
+bool mmproj_hears(const char *path);
 /* Does carat know towers for models of this file's architecture? */
 bool mmproj_may_fit(const char *model);
 

@@ -69,6 +69,19 @@ static int64_t width_of(const char *path, bool tower, kind *want)
     return ok ? (int64_t)width : -1;
 }
 
+bool mmproj_hears(const char *path)
+{
+    file_map m;
+    char name[64];
+    if (file_map_open(&m, path, false, NULL, NULL, NULL))
+        return false;
+    bool hears =
+        head_text(m.bytes, (size_t)m.n_bytes, "clip.audio.projector_type", name, sizeof name) &&
+        !strncmp(name, "gemma4", 6);
+    file_map_close(&m);
+    return hears;
+}
+
 bool mmproj_may_fit(const char *model)
 {
     kind k;

@@ -136,4 +136,8 @@ TEST(hub_towers_by_their_widths)
     expect(write_head(dir, "tiny.gguf", "gemma4", "gemma4.embedding_length", 64),
            "c-mmproj-bf16.gguf");
     expect("/nowhere/at/all.gguf", NULL);
+    CHECK(!mmproj_hears(tower) && !mmproj_hears("/nowhere/at/all.gguf"));
+    const char *with_ears[] = {"tiny-mmproj-hears", tower};
+    CHECK_EQ(command_synth.run(&command_synth, 2, (char **)with_ears), 0);
+    CHECK(mmproj_hears(tower));
 }

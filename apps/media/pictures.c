@@ -96,9 +96,16 @@ static status count_samples(picture *p, const char *name, err *e)
 
 static status read_head(picture *p, const char *name, err *e)
 {
-    return sound_format_of(p->bytes, p->n) != SOUND_NONE
-               ? count_samples(p, name, e)
-               : image_head_read(&p->head, p->bytes, p->n, name, e);
+    bool reads;
+    if (sound_format_of(p->bytes, p->n) != SOUND_NONE)
+        return count_samples(p, name, e);
+    const char *other = sound_other_kind(p->bytes, p->n);
+    if (!p->n || image_kind(p->bytes, p->n, &reads))
+        return image_head_read(&p->head, p->bytes, p->n, name, e);
+    return err_set(e, E_UNSUPPORTED,
+                   "%s: %s; pictures are read from PNG, JPEG and WebP files, sounds from WAV, "
+                   "FLAC, MP3 and Ogg files",
+                   name, other ? other : "no picture and no sound");
 }
 
 static status add_checked(pictures *l, uint8_t *bytes, size_t n, const char *name, err *e)

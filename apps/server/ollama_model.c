@@ -42,6 +42,7 @@ void ollama_describe(ollama_model *out, const carat_model *m)
     out->thinks = i.has_chat && marks.thought_open >= 0;
     out->fills = infill_possible(&gaps);
     out->sees = i.mmproj != NULL;
+    out->hears = i.hears;
 }
 
 /* ---- Parts ---- */
@@ -55,6 +56,7 @@ static void put_capabilities(const ollama_model *m, str *o)
                {m->calls, "tools"},
                {m->fills, "insert"},
                {m->sees, "vision"},
+               {m->hears, "audio"},
                {m->thinks, "thinking"},
                {m->embeds, "embedding"}};
     json_open(o, "capabilities", '[');

@@ -16,7 +16,7 @@ typedef struct ollama_model {
     int64_t when_s;     /* seconds since 1970; 0: the start of 1970 */
     uint64_t n_bytes, n_params;
     int32_t n_ctx, n_embd;
-    bool completes, embeds, calls, thinks, fills, sees; /* capabilities */
+    bool completes, embeds, calls, thinks, fills, sees, hears; /* capabilities */
     /* While it is loaded. */
     int64_t until_s; /* when it is unloaded; 0: never */
     uint64_t gpu_bytes;

@@ -149,7 +149,7 @@ TEST(pictures_of_requests_that_are_refused)
         {API_CHAT, false, IN("{\"type\":\"image\",\"number\":0}"), "messages[0].content[1]",
          "of type \"image\""},
         {API_CHAT, false, IN("{\"type\":\"input_audio\"}"), "messages[0].content[1]",
-         "\"input_audio\""},
+         "audio input is not supported"},
         {API_CHAT, false,
          IN("{\"type\":\"image_url\",\"image_url\":{\"url\":\"" URI "\",\"detail\":\"fine\"}}"),
          "messages[0].content[1]", "the detail fine"},
