@@ -1,6 +1,7 @@
 /* shapes.c - the families of shapes, and the quantisation mixes of all families. */
 #include "model/shapes.h"
 #include "base/mem.h"
+#include "base/nearest.h"
 #include "model/dflash_shapes.h"
 #include "model/gemma3.h"
 #include "model/gemma4_mtp_shapes.h"
@@ -25,6 +26,8 @@ static const shape_family *const shape_families[] = {&gemma4_shapes,          &g
                                                      &dflash_shapes,          &gemma4_mtp_shapes,
                                                      &gemma4v_shapes,         &gemma4uv_shapes,
                                                      &qwen3vl_shapes,         NULL};
+
+enum { SIZES_MAX = 160, SIZE_BYTES = 32 };
 
 status shape_check_ranges(const shape_range *range, size_t n, const char *what, err *e)
 {
@@ -88,12 +91,28 @@ const shape_family *shape_family_at(int32_t i)
     return shape_families[i];
 }
 
+/* The published size or size for tests whose name is most like `size`, in buf; "": none is. */
+static const char *nearest_size(const char *size, char buf[SIZE_BYTES])
+{
+    char name[SIZES_MAX][SIZE_BYTES];
+    const char *known[SIZES_MAX];
+    size_t n = 0;
+    for (const shape_family *const *f = shape_families; *f; f++)
+        for (const char *p = (*f)->sizes; *p && n < SIZES_MAX; p += strspn(p, ", "), n++) {
+            size_t bytes = strcspn(p, ",");
+            snprintf(name[n], SIZE_BYTES, "%.*s", (int)bytes, p);
+            known[n] = name[n];
+            p += bytes;
+        }
+    const char *found = nearest_word(size, known, n);
+    snprintf(buf, SIZE_BYTES, "%s", found ? found : "");
+    return buf;
+}
+
 status shape_named(const char *size, model_shape **out, err *e)
 {
-    char known[1024];
-    size_t n = 0;
+    char like[SIZE_BYTES];
     *out = NULL;
-    known[0] = 0;
     for (const shape_family *const *f = shape_families; *f; f++) {
         model_shape *s = mem_calloc(1, (*f)->shape_bytes);
         if (!s)
@@ -104,10 +123,10 @@ status shape_named(const char *size, model_shape **out, err *e)
             return OK;
         }
         mem_free(s);
-        if (n < sizeof known)
-            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", (*f)->sizes);
     }
-    return err_set(e, E_ARG, "there is no size %s; the sizes are %s", size, known);
+    nearest_size(size, like);
+    return err_set(e, E_ARG, "there is no size %.40s%s%s%s: carat synth --help lists them", size,
+                   *like ? " (did you mean " : "", like, *like ? "?)" : "");
 }
 
 /* ---- Quantisation mixes -------------------------------------------------------------------- */

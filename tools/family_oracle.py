@@ -374,8 +374,10 @@ def compare(old, new):
 
 
 def all_sizes(c):
-    text = c.run("synth", "?", "x.gguf")[1]
-    return re.search(r"the sizes are (.*)", text)[1].split(", ")
+    """The words of synth's help that it makes a file of, without towers."""
+    help_text = c.run("synth", "--help")[1].split("SIZE is")[1].split("with the --dialect")[0]
+    words = dict.fromkeys(re.findall(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", help_text))
+    return [w for w in words if "mmproj" not in w and not c.run("synth", w, "x.gguf", "--layers", "1", "--hollow", "--vocab", "none")[0]]
 
 
 def record_synth(c, sizes):

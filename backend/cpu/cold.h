@@ -33,6 +33,8 @@ typedef enum cold_kind { /* in the order of PACK_Q4_0.. */
                          COLD_Q5_K,
                          COLD_Q6_K,
                          COLD_G8,
+                         COLD_IQ4,
+                         COLD_FP4,
                          COLD_KINDS
 } cold_kind;
 

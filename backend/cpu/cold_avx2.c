@@ -50,6 +50,16 @@ INLINE void take_codes(const int kind, group_codes *c, const uint8_t *codes, con
         }
         c->lo[k] = _mm256_and_si256(v, low);
         c->hi[k] = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+        if (IS_LEVELS(kind)) {
+            const __m256i level =
+                _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)levels_of(kind)));
+            __m256 a = _mm256_castsi256_ps(_mm256_unpacklo_epi8(c->lo[k], c->hi[k]));
+            __m256 b = _mm256_castsi256_ps(_mm256_unpackhi_epi8(c->lo[k], c->hi[k]));
+            c->lo[k] =
+                _mm256_shuffle_epi8(level, _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)));
+            c->hi[k] =
+                _mm256_shuffle_epi8(level, _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)));
+        }
         if (IS_FIVE(kind)) {
             __m256i h = both_words(high + 32 * k + 4 * i, 16);
             c->lo[k] = _mm256_or_si256(c->lo[k], high_bits(h, word, 1));
@@ -68,7 +78,7 @@ INLINE void take_codes(const int kind, group_codes *c, const uint8_t *codes, con
 /* Sums of pairs of products, 16 bits: at most 2 * 128 * 127, so they never saturate. */
 INLINE __m256i products(const int kind, __m256i w, __m256i x)
 {
-    if (IS_BYTES(kind))
+    if (IS_SIGNED(kind))
         return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
     return _mm256_maddubs_epi16(w, x);
 }

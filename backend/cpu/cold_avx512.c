@@ -44,6 +44,17 @@ INLINE void take_codes(const int kind, group_codes *c, const uint8_t *codes, con
         }
         c->lo[k] = _mm512_and_si512(v, low);
         c->hi[k] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+        if (IS_LEVELS(kind)) {
+            const __m512i sign = _mm512_set1_epi8((char)0x80);
+            const __m512i level = _mm512_xor_si512(
+                _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)levels_of(kind))), sign);
+            __m512 a = _mm512_castsi512_ps(_mm512_unpacklo_epi8(c->lo[k], c->hi[k]));
+            __m512 b = _mm512_castsi512_ps(_mm512_unpackhi_epi8(c->lo[k], c->hi[k]));
+            c->lo[k] =
+                _mm512_shuffle_epi8(level, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)));
+            c->hi[k] =
+                _mm512_shuffle_epi8(level, _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
+        }
         if (IS_FIVE(kind)) {
             __m512i h = _mm512_castps_si512(_mm512_permutevar_ps(
                 _mm512_castsi512_ps(load(high + 64 * k)), _mm512_set1_epi32(i)));
@@ -93,7 +104,7 @@ INLINE void group_dots(const int kind, const group_codes *c, const int8_t *x, co
     __m512i second = output_sums(b[0], b[1], b[2], b[3]), first = zero;
     if (IS_SPLIT(kind))
         first = output_sums(a[0], a[1], a[2], a[3]);
-    if (IS_BYTES(kind)) {
+    if (IS_SIGNED(kind)) {
         first = _mm512_sub_epi32(first, _mm512_set1_epi32(128 * s.sum[0]));
         second = _mm512_sub_epi32(second, _mm512_set1_epi32(128 * s.sum[1]));
     }

@@ -32,11 +32,22 @@ enum {
 #define IS_BYTES(k) ((k) == COLD_Q8_0 || (k) == COLD_G8)
 #define IS_FIVE(k) ((k) == COLD_Q5_0 || (k) == COLD_Q5_1 || (k) == COLD_Q5_K)
 #define IS_SUPER(k) ((k) == COLD_Q4_K || (k) == COLD_Q5_K)
-#define IS_SPLIT(k) ((k) == COLD_Q6_K || (k) == COLD_G8)
+#define IS_LEVELS(k) ((k) == COLD_IQ4 || (k) == COLD_FP4)
+#define IS_SIGNED(k) (IS_BYTES(k) || IS_LEVELS(k))
+#define IS_SPLIT(k) ((k) == COLD_Q6_K || (k) == COLD_G8 || (k) == COLD_FP4)
 #define HAS_OFFSET(k) ((k) == COLD_Q4_1 || (k) == COLD_Q5_1 || IS_SUPER(k) || (k) == COLD_G8)
 #define BIAS(k) ((k) == COLD_Q4_0 ? 8 : (k) == COLD_Q5_0 ? 16 : (k) == COLD_Q6_K ? 32 : 0)
 #define CODE_BYTES(k) (IS_BYTES(k) ? 32 : 16)
 #define HIGH_BYTES(k) (IS_FIVE(k) ? 4 : (k) == COLD_Q6_K ? 8 : 0)
+
+/* The levels that nibbles stand for: level_words of formats.cuh. */
+static const int8_t iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
+static const int8_t fp4_levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+INLINE const int8_t *levels_of(const int kind)
+{
+    return kind == COLD_IQ4 ? iq4_levels : fp4_levels;
+}
 
 /* The first byte of a group's codes; of its high bits, those of 16 rows of 4 groups of a parity. */
 INLINE const uint8_t *codes_at(const int kind, const cold_matrix *w, int32_t tile, int32_t g)
@@ -87,6 +98,21 @@ INLINE void take_super(const cold_matrix *w, size_t unit, unit_scales *s)
         }
 }
 
+/* FP4: a bfloat16 of both halves with its sign set, or two e4m3. */
+INLINE void take_level_scale(const int kind, uint16_t raw, float by, float *f0, float *f1)
+{
+    if (kind == COLD_IQ4) {
+        *f0 = num_f16_to_f32(raw) * by;
+        *f1 = 0;
+        return;
+    }
+    float both = num_bits_f32((uint32_t)(raw & 0x7fff) << 16);
+    float e0 = num_f16_to_f32((uint16_t)((raw & 0x7f) << 7)) * 128;
+    float e1 = num_f16_to_f32((uint16_t)(raw >> 1 & 0x3f80)) * 128;
+    *f0 = (raw & 0x8000 ? both : e0) * by;
+    *f1 = (raw & 0x8000 ? both : e1) * by;
+}
+
 INLINE void take_scales(const int kind, const cold_matrix *w, size_t unit, unit_scales *s)
 {
     enum { N = 2 * LANES * 4 }; /* rows and groups of a unit */
@@ -107,6 +133,16 @@ INLINE void take_scales(const int kind, const cold_matrix *w, size_t unit, unit_
                     s->f0[2 * i + p][r] = d[r] * (float)at[0];
                     s->f1[2 * i + p][r] = d[r] * (float)at[1];
                 }
+    } else if (IS_LEVELS(kind)) {
+        uint16_t raw[N];
+        float by[LANES];
+        memcpy(raw, w->scale + unit * sizeof raw, sizeof raw);
+        memcpy(by, w->super + unit * sizeof by, sizeof by);
+        for (int p = 0; p < 2; p++)
+            for (int i = 0; i < 4; i++)
+                for (int r = 0; r < LANES; r++)
+                    take_level_scale(kind, raw[(p * LANES + r) * 4 + i], by[r],
+                                     &s->f0[2 * i + p][r], &s->f1[2 * i + p][r]);
     } else if (kind == COLD_G8) {
         float raw[N * 4];
         memcpy(raw, w->scale + unit * sizeof raw, sizeof raw);
@@ -217,6 +253,12 @@ static void tile_sums(const cold_matrix *w, int32_t tile, int32_t n_parts, const
         break;
     case COLD_Q6_K:
         tile_of(COLD_Q6_K, w, tile, n_parts, x, n_rows, y);
+        break;
+    case COLD_IQ4:
+        tile_of(COLD_IQ4, w, tile, n_parts, x, n_rows, y);
+        break;
+    case COLD_FP4:
+        tile_of(COLD_FP4, w, tile, n_parts, x, n_rows, y);
         break;
     default:
         tile_of(COLD_G8, w, tile, n_parts, x, n_rows, y);

@@ -14,7 +14,8 @@ static void group_dots(const int kind, const group_codes *c, const int8_t *x, co
 #include "backend/cpu/cold_int.h"
 
 /* Byte j of a row: elements j and j + 16 in halves, or (8 bits) elements 0..15, and 16..31 behind
- * those of all rows. high: [row][4 groups], this group being number i. */
+ * those of all rows, or (levels) word w has a nibble of each of its elements, the lowest first,
+ * then of those 16 later. high: [row][4 groups], this group being number i. */
 static void take_codes(const int kind, group_codes *c, const uint8_t *codes, const uint8_t *high,
                        int i)
 {
@@ -27,6 +28,11 @@ static void take_codes(const int kind, group_codes *c, const uint8_t *codes, con
             int byte = j % 16, word = j / 4;
             if (IS_BYTES(kind)) {
                 c->q[r][j] = (int8_t)codes[(j / 16 * LANES + r) * 16 + byte];
+                continue;
+            }
+            if (IS_LEVELS(kind)) {
+                int at = r * 16 + word % 4 * 4 + j / 16 * 2 + j % 4 / 2;
+                c->q[r][j] = levels_of(kind)[codes[at] >> 4 * (j % 2) & 15];
                 continue;
             }
             uint32_t q = codes[r * 16 + byte] >> 4 * (j / 16) & 15;

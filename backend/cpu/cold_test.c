@@ -42,6 +42,10 @@ static void fill(planes *p, cold_kind kind, uint64_t *r)
             p->scale.half[i] = random_half(r);
     for (size_t i = 0; i < sizeof p->super / 2; i++)
         p->super[i] = kind == COLD_Q6_K || i % 8 < 2 ? random_half(r) : (uint16_t)rng_next(r);
+    for (size_t i = 0; i < sizeof p->super / 4 && (kind == COLD_IQ4 || kind == COLD_FP4); i++) {
+        float by = (float)rng_unit(r) - 0.5f;
+        memcpy(p->super + 2 * i, &by, 4);
+    }
     for (int i = 0; i < ROWS; i++)
         for (int g = 0; g < N_GROUP; g++) {
             int sum[2] = {0, 0};

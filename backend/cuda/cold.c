@@ -38,6 +38,7 @@ _Static_assert((int)COLD_Q4_1 - COLD_Q4_0 == (int)PACK_Q4_1 - PACK_Q4_0 &&
                    (int)COLD_Q4_K - COLD_Q4_0 == (int)PACK_Q4_K - PACK_Q4_0 &&
                    (int)COLD_Q6_K - COLD_Q4_0 == (int)PACK_Q6_K - PACK_Q4_0 &&
                    (int)COLD_G8 - COLD_Q4_0 == (int)PACK_G8 - PACK_Q4_0 &&
+                   (int)COLD_FP4 - COLD_Q4_0 == (int)PACK_FP4 - PACK_Q4_0 &&
                    (int)COLD_TILE == (int)TILE_ROWS && (int)COLD_GROUP == (int)GROUP,
                "kernels of both sides read one layout");
 
@@ -103,7 +104,7 @@ static status layer_of(const cold_home *h, int32_t i, cold_layer *to, err *e)
     bool fits = l->n_experts <= COLD_CHOICE && n_ff % COLD_GROUP == 0 &&
                 gate->n_out == (up ? n_ff : 2 * n_ff) && (!up || up->n_out == n_ff);
     for (int k = 0; k < 3; k++)
-        fits &= each[k]->packed_kind >= PACK_Q4_0 && each[k]->packed_kind <= PACK_G8;
+        fits &= each[k]->packed_kind >= PACK_Q4_0 && each[k]->packed_kind <= PACK_FP4;
     fits = fits && each[1]->packed_kind == gate->packed_kind;
     if (!fits)
         return err_set(e, E_UNSUPPORTED,

@@ -57,7 +57,7 @@ template <int K> struct traits {
 };
 
 /* Layouts of experts that may stay with the host, whose cores can read them (cold.c). */
-template <int K> static constexpr bool stays_on_host = K <= PACK_G8;
+template <int K> static constexpr bool stays_on_host = K <= PACK_FP4;
 
 struct scales {
     float f0, f1, m0, m1; /* factor and offset of each half; the second half's only where split */

@@ -25,7 +25,7 @@ int32_t cuda_pack_kind(const weight *w)
 {
     if (w->gather)
         return PACK_FILE;
-    bool shared = w->home || w->in_slots; /* the host's kernels read neither levels nor entries */
+    bool shared = w->home || w->in_slots; /* the host's kernels read no entries of lattices */
     switch (w->type) {
     case NUM_F32:
         return PACK_F32;
@@ -51,10 +51,10 @@ int32_t cuda_pack_kind(const weight *w)
         return PACK_Q6_K;
     case NUM_IQ4_NL:
     case NUM_IQ4_XS:
-        return shared ? PACK_G8 : PACK_IQ4;
+        return PACK_IQ4;
     case NUM_MXFP4:
     case NUM_NVFP4:
-        return shared ? PACK_G8 : PACK_FP4;
+        return PACK_FP4;
     case NUM_IQ3_XXS:
         return shared ? PACK_G8 : PACK_IQ3_XXS;
     case NUM_IQ3_S:

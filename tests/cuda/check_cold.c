@@ -412,6 +412,8 @@ void check_cold(rig *g)
     }
     check_formats(g, NUM_Q4_K, NUM_Q8_0, 768, 96, true, ACT_GELU_TANH);
     check_formats(g, NUM_MXFP4, NUM_MXFP4, 256, 128, false, ACT_SWIGLU_CUT);
+    check_formats(g, NUM_NVFP4, NUM_IQ4_XS, 512, 256, true, ACT_SILU);
+    check_formats(g, NUM_IQ4_NL, NUM_NVFP4, 160, 320, false, ACT_GELU_TANH);
     check_formats(g, NUM_Q8_0, NUM_Q4_K, 96, 256, true, ACT_SWIGLU_CUT);
     check_formats(g, NUM_IQ1_M, NUM_Q2_0, 256, 320, false, ACT_SILU);
     check_formats(g, NUM_TQ1_0, NUM_IQ3_S, 256, 256, true, ACT_GELU_TANH);
