@@ -2,10 +2,11 @@
  *
  * For a given scale the best entry of a vector of four or eight values is found exactly: all
  * entries are looked at. The error of an entry is the sum of that of its two halves, each a byte of
- * the entry, so the errors of all possible halves are computed first. LANES vectors go through the
- * entries side by side, each with its own scale, and first only the least error of each PART of the
- * entries is kept: a minimum is one instruction. Sums of a lane have one order, so the bytes are
- * the same whatever the compiler makes of the loops.
+ * the entry, so the errors of all possible halves are computed first. Tables are in the order of
+ * the second half: entries come in runs that share it, so its error is added once, to the least of
+ * the run. LANES vectors go through the entries side by side, each with its own scale, and first
+ * only the least error of each run is kept: a minimum is one instruction. Sums of a lane have one
+ * order, so the bytes are the same whatever the compiler makes of the loops.
  *
  * Of a block of 256:
  *   1. per group, some scales are tried, each followed by the least-squares scale for its entries;
@@ -22,7 +23,6 @@
 enum {
     LANES = 16,
     FOURS = LANES / 4,
-    PART = 32,
     VECTORS_MAX = QK / 4,
     GROUPS_MAX = 16,
     HALVES = 256,
@@ -30,11 +30,12 @@ enum {
 };
 
 typedef struct lattice_search {
-    int type, width, n_vec, n_groups, n_entries;
-    int levels;                 /* of a value in an entry */
-    int scale_top;              /* scales are 0 to this */
-    int n_shifts;               /* 2 in IQ1: an entry lies above or below the values */
-    const uint16_t *entry;      /* [n_entries] */
+    int type, width, n_vec, n_groups, n_runs;
+    int levels;    /* of a value in an entry */
+    int scale_top; /* scales are 0 to this */
+    int n_shifts;  /* 2 in IQ1: an entry lies above or below the values */
+    const uint16_t *entry;
+    uint16_t run[HALVES + 1];   /* [n_runs + 1]: first entries, and the number of all */
     float level[2][LEVELS_MAX]; /* of each shift */
     /* Of the block: magnitudes (see fix_signs) and importance, [value][vector]. */
     float a[8][VECTORS_MAX], w[8][VECTORS_MAX];
@@ -54,13 +55,18 @@ static void open_search(lattice_search *s, num_type type)
     s->n_vec = QK / s->width;
     s->n_groups = type == NUM_IQ2_XS || type == NUM_IQ2_S || type == NUM_IQ1_M ? 16 : 8;
     s->n_shifts = lattice_shifts(s->type) ? 2 : 1;
-    s->n_entries = s->n_shifts == 2                          ? 2048
-                   : type == NUM_IQ2_S                       ? 1024
-                   : type == NUM_IQ2_XS || type == NUM_IQ3_S ? 512
-                                                             : 256;
+    int n_entries = s->n_shifts == 2                          ? 2048
+                    : type == NUM_IQ2_S                       ? 1024
+                    : type == NUM_IQ2_XS || type == NUM_IQ3_S ? 512
+                                                              : 256;
     s->levels = s->width == 8 ? 3 : 8;
     s->scale_top = s->n_shifts == 2 ? 7 : 15;
     s->entry = num_lattice(type);
+    s->n_runs = 0;
+    for (int k = 0; k < n_entries; k++)
+        if (!k || s->entry[k] >> 8 != s->entry[k - 1] >> 8)
+            s->run[s->n_runs++] = (uint16_t)k;
+    s->run[s->n_runs] = (uint16_t)n_entries;
     for (int l = 0; l < s->levels; l++) {
         int y = lattice_size(s->type, (uint32_t)l, 0);
         s->level[0][l] = lattice_unit(s->type) * (float)(s->n_shifts == 2 ? y + 1 : y);
@@ -140,19 +146,27 @@ static void half_errors(const lattice_search *s, int down, int h, int v0, const 
     }
 }
 
-/* The least errors of PART entries. */
-static void least_errors(const uint16_t *entry, four (*low)[FOURS], four (*high)[FOURS], float *to)
+/* The least errors of each run's entries, and of all. */
+static void least_errors(const lattice_search *s, four (*low)[FOURS], four (*high)[FOURS],
+                         four (*run)[FOURS], float *to)
 {
     const four inf = {INFINITY, INFINITY, INFINITY, INFINITY};
-    four a = inf, b = inf, c = inf, d = inf;
-    for (int k = 0; k < PART; k++) {
-        const four *x = low[entry[k] & 255], *y = high[entry[k] >> 8];
-        a = least_of(a, x[0] + y[0]);
-        b = least_of(b, x[1] + y[1]);
-        c = least_of(c, x[2] + y[2]);
-        d = least_of(d, x[3] + y[3]);
+    four all[FOURS] = {inf, inf, inf, inf};
+    for (int r = 0; r < s->n_runs; r++) {
+        const uint16_t *entry = s->entry + s->run[r], *end = s->entry + s->run[r + 1];
+        const four *x = low[*entry & 255], *y = high[*entry >> 8];
+        four a = x[0], b = x[1], c = x[2], d = x[3];
+        while (++entry < end) {
+            x = low[*entry & 255];
+            a = least_of(a, x[0]);
+            b = least_of(b, x[1]);
+            c = least_of(c, x[2]);
+            d = least_of(d, x[3]);
+        }
+        const four e[FOURS] = {a + y[0], b + y[1], c + y[2], d + y[3]};
+        for (int i = 0; i < FOURS; i++)
+            all[i] = least_of(all[i], run[r][i] = e[i]);
     }
-    const four all[FOURS] = {a, b, c, d};
     memcpy(to, all, sizeof all);
 }
 
@@ -160,29 +174,20 @@ static void least_errors(const uint16_t *entry, four (*low)[FOURS], four (*high)
 static void best_entries(const lattice_search *s, int down, int v0, const float *scale,
                          lattice_fit *f)
 {
-    four low[HALVES][FOURS], high[HALVES][FOURS];
-    int part[LANES] = {0};
+    four low[HALVES][FOURS], high[HALVES][FOURS], run[HALVES][FOURS];
     float *least = f->error + v0;
     half_errors(s, down, 0, v0, scale, low);
     half_errors(s, down, 1, v0, scale, high);
-    for (int i = 0; i < LANES; i++)
-        least[i] = INFINITY;
-    for (int k = 0; k < s->n_entries; k += PART) {
-        float e[LANES];
-        least_errors(s->entry + k, low, high, e);
-        for (int i = 0; i < LANES; i++) {
-            bool less = e[i] < least[i];
-            least[i] = less ? e[i] : least[i];
-            part[i] = less ? k : part[i];
-        }
-    }
+    least_errors(s, low, high, run, least);
     for (int i = 0; i < LANES; i++) {
-        const uint16_t *entry = s->entry + part[i];
-        int k = 0;
-        while (k < PART - 1 &&
-               low[entry[k] & 255][i / 4][i % 4] + high[entry[k] >> 8][i / 4][i % 4] > least[i])
+        int r = 0;
+        while (r < s->n_runs - 1 && run[r][i / 4][i % 4] > least[i])
+            r++;
+        int k = s->run[r], last = s->run[r + 1] - 1;
+        float other = high[s->entry[k] >> 8][i / 4][i % 4];
+        while (k < last && low[s->entry[k] & 255][i / 4][i % 4] + other > least[i])
             k++;
-        f->index[v0 + i] = (uint16_t)(part[i] + k);
+        f->index[v0 + i] = (uint16_t)k;
         f->down[v0 + i] = (uint8_t)down;
     }
 }
