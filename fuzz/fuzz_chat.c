@@ -79,7 +79,10 @@ static void prompt_holds(const chat_prompt *p, const vocab *v)
     }
     for (int k = 0; k < 4; k++)
         fuzz_check(counts[k] == count_marks(p, marks[k]), "a mark was smuggled in");
-    fuzz_check(count_marks(p, "<|image|>") + count_marks(p, "<|image_pad|>") == p->n_images,
+    int64_t n_sounds = count_marks(p, "<|audio|>");
+    fuzz_check(n_sounds == p->n_sounds, "placeholders that are no sounds");
+    fuzz_check(count_marks(p, "<|image|>") + count_marks(p, "<|image_pad|>") + n_sounds ==
+                   p->n_images,
                "placeholders that are no images");
     ids.n = 0;
     fuzz_check(!chat_tokenize(v, p, true, &ids, &e), e.text);

@@ -10,12 +10,12 @@
 
 #include <unistd.h>
 
-static void start(served *s, const char *tower)
+static void start(served *s, const char *tower, const char *ctx)
 {
     const char *path = test_temp("mmproj-F32.gguf");
     const char *make[] = {tower, path, "--type", "f32"};
     const char *text = toy_model_write(&(toy_model_file){.base = "e2b"});
-    const char *args[] = {"-m", text, "--ctx", "512", "-t", "1", "--mmproj", path, NULL};
+    const char *args[] = {"-m", text, "--ctx", ctx, "-t", "1", "--mmproj", path, NULL};
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
     served_start(s, args);
 }
@@ -119,7 +119,7 @@ TEST(sound_is_heard_in_chats)
     };
     served s;
     response r;
-    start(&s, "tiny-mmproj-hears");
+    start(&s, "tiny-mmproj-hears", "512");
     for (size_t i = 0; i < sizeof apis / sizeof *apis; i++) {
         int64_t n[2];
         for (int k = 0; k < 2; k++) {
@@ -207,18 +207,24 @@ TEST(sound_is_written_down)
         {"bad-cut", "language", "de", "ends in the middle"},
         {"pcm16", "response_format", "srt", "expected json, text or verbose_json"},
         {"pcm16", "temperature", "3", "expected a number from 0 to 2"},
+        {"pcm16", "temperature", "1e", "expected a number from 0 to 2"},
+        {"bad-empty", "language", "de", "without a sample"},
+        {"bad-webm", "language", "de", "a WebM file; sound is read from"},
         {"pcm16", "stream", "true", "'stream' is not supported"},
         {"pcm16", "timestamp_granularities[]", "word", "is not supported"},
     };
     served s;
     response r;
     arena mem = {0};
-    start(&s, "tiny-mmproj-hears");
+    start(&s, "tiny-mmproj-hears", "256");
     transcribe(&r, &s, "pcm16", "response_format", "verbose_json");
     CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
     char *text = mem_strdup(text_at(&mem, &r, "text"));
     CHECK(*text);
     CHECK_STR(text_at(&mem, &r, "segments.0.text"), text);
+    /* The toy writes until its context is full, and that is told. */
+    CHECK_STR(text_at(&mem, &r, "segments.0.finish_reason"), "length");
+    CHECK_STR(text_at(&mem, &r, "finish_reason"), "length");
     CHECK(strstr(r.body.at, "\"duration\":0.04375") && strstr(r.body.at, "\"end\":0.04375"));
     response_free(&r);
     transcribe(&r, &s, "pcm16", "response_format", "json");
@@ -244,7 +250,7 @@ TEST(sound_needs_an_audio_tower)
 {
     served s;
     response r;
-    start(&s, "tiny-mmproj-clamped");
+    start(&s, "tiny-mmproj-clamped", "512");
     refused(&s, "/v1/chat/completions", HEAD SOUND "]}]}", "pcm16",
             "is sound, and audio input is not supported by this model");
     transcribe(&r, &s, "pcm16", "language", "de");

@@ -4,7 +4,7 @@ Needs the playwright package and a Chromium. Starts ./carat serve with the bundl
 port and uses the page: streams, regenerates, edits, stops, reloads, asks for structured output, and
 has two answers side by side. Then it answers requests itself, with texts that the small model never
 writes: Markdown, formulas, code, thoughts, tool calls, errors, markup that attacks the page, and 200 KB
-of texts that are slow to render. It attaches files and pictures, searches, imports hostile files, fills the
+of texts that are slow to render. It attaches files, pictures and sounds, records with a microphone that beeps, searches, imports hostile files, fills the
 browser's storage, damages it and takes it away. Two tabs write into one conversation. It fills the context, leaves
 turns out and takes a summary in their place. It fails on an
 error in the page's console, on a request to another server, on text wider than the screen, on colours
@@ -12,10 +12,14 @@ without contrast and on controls without names. With -o it writes screenshots, l
 and phone. --only PART... runs the parts whose names begin so.
 """
 import argparse
+import array
 import base64
+import io
 import json
+import math
 import pathlib
 import subprocess
+import wave
 
 from playwright.sync_api import sync_playwright
 
@@ -509,6 +513,85 @@ def pictures(page):
     p.unroute("**/v1/models")
 
 
+def wav(seconds, rate=44100, channels=2):
+    """A tone, in bytes of a WAV file."""
+    out = io.BytesIO()
+    with wave.open(out, "wb") as w:
+        w.setnchannels(channels)
+        w.setsampwidth(2)
+        w.setframerate(rate)
+        tone = array.array("h", (int(20000 * math.sin(i / 20)) for i in range(int(rate * seconds)) for _ in range(channels)))
+        w.writeframes(tone.tobytes())
+    return out.getvalue()
+
+
+def sounds(page):
+    """Sounds: chosen, recorded by a microphone that beeps, sent, stored, exported; a model that is deaf."""
+    p = page.p
+    models = [{"id": "hearing", "context_length": 4096, "architecture": {"input_modalities": ["text", "image", "audio"]}},
+              {"id": "deaf", "context_length": 4096, "architecture": {"input_modalities": ["text", "image"]}}]
+    seen = answer_with(p, lambda r: [delta(content="A tone."), delta("stop"), STATS])
+    p.route("**/v1/models", lambda r: r.fulfill(status=200, content_type="application/json", body=json.dumps({"data": models})))
+    p.reload()
+    p.wait_for_selector("#pick:not([hidden])")
+    p.click("#new")
+    p.set_input_files("#files", [{"name": "tone.wav", "mimeType": "audio/wav", "buffer": wav(1.5)},
+                                 {"name": "long.wav", "mimeType": "audio/wav", "buffer": wav(70, 8000, 1)},
+                                 {"name": "broken.mp3", "mimeType": "audio/mpeg", "buffer": b"ID3 no sound"}])
+    when(p, "document.querySelectorAll('#chips .chip').length === 2")
+    when(p, "!document.querySelector('#toast').hidden")
+    want("broken.mp3 is no sound" in p.inner_text("#toast"), "a broken sound is not named: " + p.inner_text("#toast"))
+    want(p.locator("#chips small").all_inner_texts() == ["0:01", "1:10, in pieces of 30 s"], "lengths of sounds")
+    page.shot("24-sounds")
+    page.fits("sounds")
+    page.say("What is this?")
+    page.until(".cost", 1)
+    parts = seen[-1]["messages"][-1]["content"]
+    want([x["type"] for x in parts] == ["input_audio", "input_audio", "text"], "the parts of a message with sounds")
+    for part, n in zip(parts, (24000, 70 * 16000)):
+        want(part["input_audio"]["format"] == "wav", "the format of a sound")
+        with wave.open(io.BytesIO(base64.b64decode(part["input_audio"]["data"]))) as w:
+            want((w.getnchannels(), w.getsampwidth(), w.getframerate()) == (1, 2, 16000) and abs(w.getnframes() - n) < 32,
+                 f"a sound of {w.getparams()}")
+            want(15000 < max(map(abs, array.array("h", w.readframes(w.getnframes())))) < 25000, "how loud a sound is")
+    # By the microphone; Esc throws away.
+    p.click("#mic")
+    p.wait_for_selector("#mic.on")
+    p.keyboard.press("Escape")
+    p.wait_for_selector("#mic:not(.on)")
+    p.click("#mic")
+    p.wait_for_selector("#mic.on")
+    p.wait_for_timeout(1300)
+    want(p.get_attribute("#mic", "aria-label") == "Stop recording", "the name of the microphone's button")
+    page.shot("25-microphone")
+    p.click("#mic")
+    p.wait_for_selector("#chips .chip")
+    want(p.locator("#chips .chip").count() == 1, "what Esc threw away is here")
+    page.say("And that?")
+    page.until(".msg", 4)
+    last = seen[-1]["messages"][-1]["content"][0]["input_audio"]["data"]
+    with wave.open(io.BytesIO(base64.b64decode(last))) as w:
+        want(8000 < w.getnframes() < 64000 and max(array.array("h", w.readframes(w.getnframes()))) > 300, "what was recorded")
+    want(seen[-1]["messages"][0]["content"] == parts, "sounds of earlier turns")
+    # They are there after a reload. A deaf model is told that there is something.
+    p.reload()
+    p.wait_for_selector("#pick:not([hidden])")
+    want(p.locator(".msg.user .chip small").all_inner_texts()[1] == "1:10, in pieces of 30 s", "sounds after a reload")
+    p.select_option("#pick", "deaf")
+    want(not p.is_visible("#mic"), "a microphone for a deaf model")
+    page.say("Without ears?")
+    page.until(".msg", 6)
+    first = seen[-1]["messages"][0]["content"]
+    want(all(x["type"] == "text" for x in first) and "Sound tone.wav, which you cannot hear" in first[0]["text"], "sounds for a deaf model")
+    p.set_input_files("#files", [{"name": "tone.wav", "mimeType": "audio/wav", "buffer": wav(0.2)}])
+    when(p, "document.querySelector('#toast').textContent.includes('does not hear')")
+    with p.expect_download() as d:
+        p.click("#export")
+    saved = json.loads(pathlib.Path(d.value.path()).read_text())
+    want(len(saved["pictures"]) == 3 and all(x.startswith("data:audio/wav;base64,") for x in saved["pictures"].values()), "the sounds of an export")
+    p.unroute("**/v1/models")
+
+
 def full(page):
     """A conversation that has outgrown its context. Of this server, a message has 100 tokens and the context 1000."""
     p, state = page.p, {"summary": "Badgers *dig*. The reader is Ada.", "status": 200, "counted": 0}
@@ -995,7 +1078,7 @@ def main():
     server, url = start()
     try:
         with sync_playwright() as play:
-            browser = play.chromium.launch(executable_path=o.chromium, args=["--no-sandbox"])
+            browser = play.chromium.launch(executable_path=o.chromium, args=["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"])
 
             def run(part, *given):
                 if part.__name__.startswith(tuple(o.only)):
@@ -1009,7 +1092,7 @@ def main():
             kept = page.p.context.storage_state()
             for name, kw in looks.items():
                 run(look, Page(browser, url, o.o, storage_state=kept, **kw), name)
-            for part in (pictures, imports, two_tabs, full):
+            for part in (pictures, sounds, imports, two_tabs, full):
                 page = Page(browser, url, o.o, **size)
                 run(part, page)
                 want(not page.troubles, f"in the console: {page.troubles}")

@@ -13,11 +13,21 @@
 #include "base/mem.h"
 #include "sound/sound.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 30 * SOUND_RATE, STEP = SOUND_RATE / 50 /* of looking for a quiet place */ };
+enum {
+    PIECE = 30 * SOUND_RATE,
+    STEP = SOUND_RATE / 50, /* of looking for a quiet place */
+    PIECE_TOKENS = 1024     /* of a text: models may repeat themselves for ever */
+};
+
+/* Samples of all requests at once. While a file is decoded its room doubles as it grows. */
+enum { SAMPLES_ALL_BYTES = 512 << 20 };
+static const long long DECODING_BYTES = 2LL * SOUND_SECONDS_MAX * SOUND_RATE * (int)sizeof(float);
+static atomic_llong samples_bytes;
 
 typedef enum reply_format { REPLY_JSON, REPLY_TEXT, REPLY_VERBOSE } reply_format;
 
@@ -26,8 +36,10 @@ typedef struct transcription {
     str model, language, prompt, temperature;
     reply_format format;
     sound sound;
+    long long held; /* of samples_bytes */
     str text, segments;
     int32_t n_segments;
+    bool cut; /* a segment has PIECE_TOKENS */
 } transcription;
 
 /* ---- Reading ---- */
@@ -57,7 +69,7 @@ static bool read_temperature(transcription *t, const multipart_field *f, problem
     char text[32], *end;
     snprintf(text, sizeof text, "%.*s", (int)(f->n < 31 ? f->n : 31), f->at);
     double v = strtod(text, &end);
-    if (end == text || *end || f->n > 31 || !(v >= 0 && v <= 2))
+    if (end == text || end != text + f->n || !(v >= 0 && v <= 2))
         return problem_set(p, 400, "temperature",
                            "'temperature' is \"%s\"; expected a number from 0 to 2", text);
     str_cut(&t->temperature, 0);
@@ -97,6 +109,12 @@ static bool read_field(transcription *t, const multipart_field *f, problem *p)
                        name);
 }
 
+static void hold(transcription *t, long long n)
+{
+    atomic_fetch_add(&samples_bytes, n - t->held);
+    t->held = n;
+}
+
 static bool read_sound(transcription *t, problem *p)
 {
     const multipart_field *f = multipart_find(&t->form, "file");
@@ -106,8 +124,13 @@ static bool read_sound(transcription *t, problem *p)
     if (f->n > PICTURE_MAX_BYTES)
         return problem_set(p, 400, "file", "'file' has %zu bytes; at most %d are read", f->n,
                            PICTURE_MAX_BYTES);
-    if (!sound_decode(&t->sound, f->at, f->n, "'file'", &e))
+    hold(t, DECODING_BYTES);
+    if (atomic_load(&samples_bytes) > SAMPLES_ALL_BYTES)
+        return problem_set(p, 503, "", "the sounds of other requests have all memory for them");
+    if (!sound_decode(&t->sound, f->at, f->n, "'file'", &e)) {
+        hold(t, t->sound.cap * (long long)sizeof(float));
         return true;
+    }
     problem_from(p, &e);
     snprintf(p->param, sizeof p->param, "file");
     return false;
@@ -195,6 +218,7 @@ static void put_chat(const transcription *t, const float *x, int64_t n, str *o)
     if (t->model.n)
         json_text_n(o, "model", t->model.at, t->model.n);
     json_bool(o, "enable_thinking", false);
+    json_int(o, "max_tokens", PIECE_TOKENS);
     if (t->temperature.n)
         str_printf(o, ",\"temperature\":%s", t->temperature.at);
     json_open(o, "messages", '[');
@@ -220,7 +244,8 @@ static void put_chat(const transcription *t, const float *x, int64_t n, str *o)
     str_free(&data);
 }
 
-static void add_segment(transcription *t, int64_t from, int64_t to, const char *text, size_t n)
+static void add_segment(transcription *t, int64_t from, int64_t to, const char *text, size_t n,
+                        bool cut)
 {
     while (n && strchr(" \n\t", *text))
         text++, n--;
@@ -234,6 +259,9 @@ static void add_segment(transcription *t, int64_t from, int64_t to, const char *
     json_number(&t->segments, "start", (double)from / SOUND_RATE);
     json_number(&t->segments, "end", (double)to / SOUND_RATE);
     json_text_n(&t->segments, "text", text, n);
+    if (cut)
+        json_text(&t->segments, "finish_reason", "length");
+    t->cut = t->cut || cut;
     json_close(&t->segments, '}');
 }
 
@@ -248,9 +276,10 @@ static bool take_answer(transcription *t, exchange *x, int64_t from, int64_t to,
     const jtree *choices = ok ? jtree_get(all, "choices") : NULL;
     const jtree *message = choices ? jtree_get(choices->first, "message") : NULL;
     const jtree *text = message ? jtree_get(message, "content") : NULL;
+    const jtree *why = choices ? jtree_get(choices->first, "finish_reason") : NULL;
     if (ok)
         add_segment(t, from, to, jtree_is(text, JTREE_STRING) ? text->s : "",
-                    jtree_is(text, JTREE_STRING) ? text->n : 0);
+                    jtree_is(text, JTREE_STRING) ? text->n : 0, tree_says(why, "length"));
     arena_free(&mem);
     return ok;
 }
@@ -295,6 +324,8 @@ static void put_reply(const transcription *t, exchange *x)
             json_number(o, "duration", (double)t->sound.n / SOUND_RATE);
         }
         json_text_n(o, "text", str_text(&t->text), t->text.n);
+        if (t->cut)
+            json_text(o, "finish_reason", "length");
         if (t->format == REPLY_VERBOSE)
             str_printf(o, ",\"segments\":[%s]", str_text(&t->segments));
         json_close(o, '}');
@@ -323,6 +354,7 @@ void handle_transcription(exchange *x)
         for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
             str_free(texts[i]);
         sound_free(&t->sound);
+        hold(t, 0);
     }
     mem_free(t);
 }

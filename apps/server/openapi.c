@@ -209,7 +209,7 @@ static void put_reply(str *o, const route_about *a)
         json_open(o, "content", '{');
         if (a->more & PLAIN)
             put_content(o, "text/plain", NULL);
-        else
+        if (!(a->more & PLAIN) || a->reply)
             put_content(o, "application/json", a->reply ? a->reply : "Object");
         if (a->more & EVENTS)
             put_content(o, "text/event-stream", NULL);
@@ -284,7 +284,8 @@ static void put_operation(str *o, const route *r)
         json_open(o, "requestBody", '{');
         json_bool(o, "required", true);
         json_open(o, "content", '{');
-        put_content(o, "application/json", r->about.request);
+        put_content(o, r->about.more & FORM ? "multipart/form-data" : "application/json",
+                    r->about.request);
         json_close(o, '}');
         json_close(o, '}');
     }

@@ -18,11 +18,12 @@ typedef struct route_about {
     enum {
         EVENTS = 1,     /* the reply may be text/event-stream */
         LINES = 2,      /* or application/x-ndjson */
-        PLAIN = 4,      /* it is text/plain */
+        PLAIN = 4,      /* or text/plain; without a schema that alone */
         EMPTY = 8,      /* it has no body */
         NOT_FOUND = 16, /* 404: what the request names is not there */
         FAILS = 32,     /* 500 */
-        NOT_DONE = 64   /* 501: the model cannot do it */
+        NOT_DONE = 64,  /* 501: the model cannot do it */
+        FORM = 128      /* the request is multipart/form-data */
     } more;
     const char *query; /* parameters, between blanks */
 } route_about;

@@ -1,5 +1,5 @@
 /* files.js - files that go with a message. Texts are chips, and the model reads them in front of the
- * message's text; pictures.js has pictures. */
+ * message's text; pictures.js has pictures, sounds.js sounds. */
 
 const MAX_FILE_BYTES = 1e6;
 const MAX_ATTACHED = 1e6; /* characters of all files of a message */
@@ -46,6 +46,10 @@ async function attach(list) {
         await attachPicture(c, own, file, name);
         continue;
       }
+      if (looksLikeSound(file)) {
+        await attachSound(c, own, file, name);
+        continue;
+      }
       const text = await textOfFile(file);
       const n = own.reduce((sum, f) => sum + (f.text || '').length, text.length);
       if (n > MAX_ATTACHED) throw new Error('makes the message longer than a million characters');
@@ -68,7 +72,7 @@ const sizeOf = (text) =>
 
 /* A chip. remove: a function, or null for a message that was sent. */
 function chipNode(file, remove) {
-  if (file.picture) return thumbNode(file, remove);
+  if (file.picture) return file.seconds ? soundNode(file, remove) : thumbNode(file, remove);
   if (remove)
     return el(
       'span',
@@ -111,7 +115,7 @@ function textWithFiles(m) {
   return parts.concat(m.content).join('\n');
 }
 
-/* The content of a message in a request: its pictures, then its text. */
+/* The content of a message in a request: its pictures and sounds, then its text. */
 async function contentWithFiles(c, m, old) {
   const parts = await pictureParts(c, m, old),
     text = textWithFiles(m);

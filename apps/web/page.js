@@ -124,6 +124,7 @@ $('shot').onchange = async () => {
   $('shot').value = '';
   $('input').focus();
 };
+$('mic').onclick = () => (recording.recorder ? recording.stop(true) : recording.start(chat));
 $('input').onpaste = (e) => {
   if (!e.clipboardData || !e.clipboardData.files.length) return;
   e.preventDefault();
@@ -158,6 +159,7 @@ document.addEventListener('keydown', (e) => {
   if (dialogOpen()) return;
   if (e.key === 'Escape') {
     if (document.body.classList.contains('side')) closeSide();
+    else if (recording.recorder) recording.stop(false);
     else if (isBusy(chat)) flights.get(chat.id).abort.abort();
   }
   if (e.key === '/' && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName)) {

@@ -124,7 +124,8 @@ function showSigns() {
 
 /* ---- The models of the server ---- */
 
-/* {id, context, title, state, sees}; context 0, sees undefined: known once it is loaded */
+/* {id, context, title, state, sees, hears}; context 0, sees and hears undefined: known once it is
+ * loaded */
 let models = [];
 
 const modelNamed = (id) => models.find((m) => m.id === id);
@@ -133,6 +134,8 @@ const modelOf = (c) =>
   (modelNamed(c.model) || modelNamed(settings.model) || models[0] || { id: 'carat' }).id;
 /* Whether the model of c reads pictures. */
 const seesOf = (c) => (modelNamed(modelOf(c)) || {}).sees;
+/* Whether it hears. */
+const hearsOf = (c) => (modelNamed(modelOf(c)) || {}).hears;
 const contextOf = (c) => (modelNamed(modelOf(c)) || { context: 0 }).context;
 
 function showModel() {
@@ -150,6 +153,7 @@ function showModel() {
   $('model-name').hidden = models.length > 1;
   $('model-name').textContent = id;
   $('model').title = modelNamed(id).title;
+  $('mic').hidden = !modelNamed(id).hears || !canRecord();
   $('camera').hidden = !modelNamed(id).sees || !matchMedia('(pointer: coarse)').matches;
 }
 $('pick').onchange = () => {
@@ -176,6 +180,7 @@ function readModel(m) {
         : String(m.id),
     state: failure ? 'failed' : textOr(status.value, 20, 'loaded'),
     sees: Array.isArray(takes) ? takes.includes('image') : undefined,
+    hears: Array.isArray(takes) ? takes.includes('audio') : undefined,
   };
 }
 

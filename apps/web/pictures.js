@@ -1,4 +1,4 @@
-/* pictures.js - pictures that go with a message.
+/* pictures.js - pictures that go with a message. Sounds (sounds.js) are stored and counted as they are.
  *
  * A picture is a data: address. A large one is scaled here, before it is stored and sent: the most
  * tokens that a model makes of a picture show MAX_PIXELS. Pictures are in IndexedDB, which has room
@@ -8,14 +8,18 @@
 const MAX_PICTURES = 16; /* of a message; the server takes as many of a request */
 const MAX_PICTURE_FILE = 100e6; /* bytes, before it is scaled */
 const MAX_PICTURE = 8e6; /* characters of a data: address */
+const MAX_SOUND = 26e6; /* of ten minutes */
 const MAX_PIXELS = 1120 * 48 * 48;
 const SENT_AS_IT_IS = 2e6; /* bytes of a file that needs no scaling */
 const PICTURE_TYPES = ['image/png', 'image/jpeg', 'image/webp'];
 
+const isSound = (uri) => uri.startsWith('data:audio/wav;');
+
+/* Or a sound. */
 const isPicture = (uri) =>
   typeof uri === 'string' &&
-  uri.length <= MAX_PICTURE &&
-  /^data:image\/(png|jpeg|webp);base64,[A-Za-z0-9+/]+={0,2}$/.test(uri);
+  uri.length <= (isSound(uri) ? MAX_SOUND : MAX_PICTURE) &&
+  /^data:(image\/(png|jpeg|webp)|audio\/wav);base64,[A-Za-z0-9+/]+={0,2}$/.test(uri);
 
 const pictures = {
   memory: new Map() /* id -> data: address of what is not stored */,
@@ -174,20 +178,21 @@ function thumbNode(file, remove) {
   return node;
 }
 
+const partOf = (uri) =>
+  isSound(uri)
+    ? { type: 'input_audio', input_audio: { data: uri.slice(uri.indexOf(',') + 1), format: 'wav' } }
+    : { type: 'image_url', image_url: { url: uri } };
+
 /* The parts of a message's pictures, for a request. old.n: pictures from here on that are beyond
  * what the server takes of a request; they are named only. */
 async function pictureParts(c, m, old) {
   const parts = [];
   for (const f of (m.files || []).filter((f) => f.picture)) {
-    const uri = old.n-- > 0 || seesOf(c) === false ? '' : await pictures.get(f.picture);
-    parts.push(
-      uri
-        ? { type: 'image_url', image_url: { url: uri } }
-        : {
-            type: 'text',
-            text: `(Picture ${f.name}, which ${uri === '' ? 'you cannot see' : 'is no longer here'}.)\n`,
-          },
-    );
+    const takes = f.seconds ? hearsOf(c) : seesOf(c),
+      uri = old.n-- > 0 || takes === false ? '' : await pictures.get(f.picture),
+      name = `${f.seconds ? 'Sound' : 'Picture'} ${f.name}`,
+      why = uri === '' ? `you cannot ${f.seconds ? 'hear' : 'see'}` : 'is no longer here';
+    parts.push(uri ? partOf(uri) : { type: 'text', text: `(${name}, which ${why}.)\n` });
   }
   return parts;
 }

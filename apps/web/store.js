@@ -113,8 +113,10 @@ function cleanMessage(m) {
     .filter((f) => f && typeof f.name === 'string' && (typeof f.text === 'string' || isId(f.picture)))
     .slice(0, MAX_FILES)
     .map((f) =>
-      isId(f.picture)
-        ? {
+      isId(f.picture) && numberOr(f.seconds, 0) > 0
+        ? { name: f.name.slice(0, 200), picture: f.picture, seconds: f.seconds }
+        : isId(f.picture)
+          ? {
             name: f.name.slice(0, 200),
             picture: f.picture,
             width: numberOr(f.width, 0),
