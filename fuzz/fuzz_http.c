@@ -24,6 +24,7 @@
 #include "apps/server/api_ollama_info.h"
 #include "apps/server/api_rank.h"
 #include "apps/server/api_stored.h"
+#include "apps/server/api_transcribe.h"
 #include "apps/server/generate.h"
 #include "apps/server/info.h"
 #include "apps/server/openapi.h"
@@ -51,6 +52,7 @@ HANDLER(handle_live)
 HANDLER(handle_root)
 HANDLER(handle_response)
 HANDLER(handle_response_delete)
+HANDLER(handle_transcription)
 HANDLER(handle_openai_embeddings)
 HANDLER(handle_llama_embedding)
 HANDLER(handle_ollama_embed)
