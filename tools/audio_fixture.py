@@ -90,7 +90,8 @@ def conformer_config(tensors, key):
         output_proj_dims=tensors["a.pre_encode.out.weight"].shape[0])
 
 
-def conformer(tensors, key):
+def conformer_modules(tensors, key):
+    """The tower, and what makes its rows as wide as the text model's."""
     config = conformer_config(tensors, key)
     config._attn_implementation = "sdpa"
     tower = Gemma4AudioModel(config).eval()
@@ -98,6 +99,11 @@ def conformer(tensors, key):
     missing, unexpected = tower.load_state_dict(conformer_state(tensors), strict=False)
     assert not unexpected and not missing, (missing, unexpected)
     out.load_state_dict({"embedding_projection.weight": tensors["mm.a.input_projection.weight"]}, strict=False)
+    return tower, out
+
+
+def conformer(tensors, key):
+    tower, out = conformer_modules(tensors, key)
 
     def run(x):
         rows = features(x)

@@ -31,7 +31,7 @@ TESTS = {
                  "draft_steps"],
     "nextn": ["spec/nextn_test", "tests/hybrid_test"],
     "convert": ["apps/convert_families_test"],
-    "sound": ["sound/", "audio_", "engine/media_sound", "sound_server", "speech_is_cut"],
+    "sound": ["sound/", "audio_", "engine/media_sound", "sound_server", "speech_is_cut", "sound_logits"],
     "media": ["engine/media", "vision_", "picture_logits", "image/", "tests/media_cli_test", "pictures_are_seen"],
     "holes": ["logprobs_server_test", "text/grammar_test", "ollama_pull", "apps/hub/store_test",
               "format/safetensors_test", "gemma4_mtp_table_test", "base/str_test", "pager_opens",

@@ -32,14 +32,15 @@ TEXT = (5, 2, 9)  # ids before, between and behind the pictures
 STEP, COLS = 3, 64
 
 
-def whole_model(name, seed, see, tower, out):
+def whole_model(name, seed, see, tower, out, **ears):
+    """ears: keys of its configuration for sound."""
     kind, _, overrides = text.CASES[name]
     plain, config = text.build(kind, overrides)
     for i, (tensor, slot, shape) in enumerate(text.tensor_list(plain, config)):
         if slot is not None:
             slot.copy_(torch.from_numpy(text.draw(seed, i, shape, *text.init_of(tensor, shape, config.num_hidden_layers))))
     config.use_bidirectional_attention = see
-    whole = Gemma4Config(text_config=config, vision_config=tower.config, image_token_id=IMAGE)
+    whole = Gemma4Config(text_config=config, vision_config=tower.config, image_token_id=IMAGE, **ears)
     whole.vision_config._attn_implementation = whole._attn_implementation = "eager"
     model = Gemma4ForConditionalGeneration(whole).eval().requires_grad_(False)
     model.model.language_model = plain.model
