@@ -227,13 +227,14 @@ static bool find_blocks(const convert_job *j, convert_item *it, const char *pref
     return true;
 }
 
+static const char *const head_names[] = {"lm_head.weight", "language_model.lm_head.weight",
+                                         "model.lm_head.weight"};
+
 static const tensor *find_head(const convert_job *j)
 {
-    static const char *const names[] = {"lm_head.weight", "language_model.lm_head.weight",
-                                        "model.lm_head.weight"};
     const tensor *head = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !head; i++)
-        head = find_source(j, "", names[i]);
+    for (size_t i = 0; i < sizeof head_names / sizeof *head_names && !head; i++)
+        head = find_source(j, "", head_names[i]);
     return head;
 }
 
@@ -340,7 +341,10 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
     head = s->tied ? NULL : head;
     if (!st && !s->tied && !head)
         st = err_set(e, E_FORMAT,
-                     "%s: tie_word_embeddings is false, and there is no lm_head.weight", path);
+                     "%s: tie_word_embeddings is false, and there is no lm_head.weight%s", path,
+                     tensor_find(&j->from->tensors, "score.weight")
+                         ? ", but score.weight: heads of classifiers are not supported"
+                         : "");
     if (!st && head && !same_bytes(head, embd)) {
         convert_item it = {.t = list[own_head],
                            .type = weight_mix_type(mix, list, n, own_head),
@@ -599,6 +603,16 @@ static void drop_missing_nextn(const convert_request *r, const safetensors *from
                            "the new file has no NextN layer");
 }
 
+/* Outside text_config the key may say the opposite. transformers 5 follows it, and writes no head.
+ */
+static void tie_without_head(const json_t *config, const tensor_set *t, model_shape *s)
+{
+    bool head = false;
+    for (size_t i = 0; i < sizeof head_names / sizeof *head_names; i++)
+        head |= tensor_find(t, head_names[i]) != NULL;
+    s->tied |= !head && json_is_true(json_object_get(config, "tie_word_embeddings"));
+}
+
 static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e)
 {
     convert_vocab words = {0};
@@ -618,6 +632,7 @@ static status convert_target(const convert_request *r, uint64_t *n_bytes, err *e
         (st = safetensors_open(&from, r->dir, e)))
         goto out;
     drop_missing_nextn(r, &from, s);
+    tie_without_head(words.config, &from.tensors, s);
     if ((st = plan_items(&j, s, r->mix, words.n, r->notes, e)) ||
         (st = check_used(&j, s, r->notes, e)) ||
         (words.n && (st = convert_vocab_fit(&words, s->n_vocab, e))))

@@ -941,6 +941,38 @@ TEST(convert_says_which_known_parts_it_leaves_out)
     str_free(&notes);
 }
 
+/* transformers 5 saves a wrapper whose text part says false and that says true itself: it follows
+ * its own key, so there is no head. */
+TEST(convert_ties_a_wrapper_without_a_head)
+{
+    static const char outside[] = "\"tie_word_embeddings\":false", inside[] = "\"text_config\":{";
+    family_case c = cases[4];
+    const char *at = strstr(c.config, outside), *in = strstr(c.config, inside);
+    const char *out = test_temp("outside.gguf");
+    str notes = {0};
+    CHECK(at && in && at < in);
+    for (int tied = 0; tied < 2; tied++) {
+        str config = {0};
+        gguf g;
+        err e = {0};
+        str_printf(&config, "%.*s\"tie_word_embeddings\":%s%.*s%s,%s", (int)(at - c.config),
+                   c.config, tied ? "true" : "false",
+                   (int)(in - at - (int)strlen(outside) + (int)strlen(inside)),
+                   at + strlen(outside), outside, in + strlen(inside));
+        family_case with = c;
+        with.config = str_text(&config);
+        status st = convert_patched(&with, "lm_head.weight", "visual.weight", out, &notes, &e);
+        str_free(&config);
+        CHECK_MSG(st == (tied ? OK : E_FORMAT), "%s", e.text);
+        if (!st) {
+            CHECK_OK(gguf_open(&g, out, true, NULL, NULL, &e), e);
+            CHECK(!tensor_find(&g.tensors, "output.weight"));
+            gguf_close(&g);
+        }
+    }
+    str_free(&notes);
+}
+
 /* The shape of a case's configuration after other values; add: "KEY":VALUE, ... or "". */
 static status read_patched(const family_case *c, const char *add, model_shape **s, err *e)
 {

@@ -218,10 +218,12 @@ static status plan_importance(work_list *l, const gguf *g, const imatrix *m, con
                          t->name, num_name(it->to));
     }
     if (!st && m && !used)
-        st = err_set(e, E_ARG,
-                     could ? "%s: no importance of any tensor of this model"
-                           : "%s: importance has no effect on the formats of this type",
-                     path);
+        st = err_set(
+            e, E_ARG,
+            could
+                ? "%s: no importance of any tensor of this model"
+                : "%s: importance has no effect on the formats that the tensors of this model get",
+            path);
     return st;
 }
 

@@ -3,6 +3,8 @@
 #include "apps/server/request.h"
 #include "base/str.h"
 
+#include <math.h>
+
 static void start_vectors(served *s, const toy_model_file *f)
 {
     const char *args[] = {"-m", toy_model_write(f), "--ctx", "1024", "-t", "1", NULL};
@@ -10,8 +12,7 @@ static void start_vectors(served *s, const toy_model_file *f)
 }
 
 /* {status, a part of the answer} for a POST. */
-static void answers(const served *s, const char *path, const char *body, int code,
-                    const char *part)
+static void answers(const served *s, const char *path, const char *body, int code, const char *part)
 {
     response r;
     http_post(&r, s, path, body);
@@ -46,7 +47,6 @@ TEST(an_encoder_serves_vectors_and_no_text)
     answers(&s, "/api/chat", "{\"model\":\"toy\"," ASK "}", 400, "does not support chat");
     answers(&s, "/api/generate", "{\"model\":\"toy\",\"prompt\":\"x\"}", 400,
             "does not support generate");
-    answers(&s, "/v1/rerank", "{\"query\":\"x\",\"documents\":[\"y\"]}", 501, "no reranker");
     answers(&s, "/api/show", "{\"model\":\"toy\"}", 200, "\"capabilities\":[\"embedding\"]");
     answers(&s, "/v1/embeddings", "{\"input\":\"x\",\"prompt_name\":\"nonsense\"}", 400,
             "Retrieval-query");
@@ -74,6 +74,51 @@ TEST(an_encoder_serves_vectors_and_no_text)
     str_puts(&body, ",\"truncate\":true}");
     CHECK(number_in(&s, "/v1/embeddings", body.at, "usage.prompt_tokens") == 1024);
     str_free(&body);
+    stop(&s);
+}
+
+/* The cosine of two texts, by their vectors. */
+static double cosine(const served *s, const char *a, const char *b)
+{
+    arena mem = {0};
+    response r;
+    double dot = 0, x, y;
+    char body[128];
+    snprintf(body, sizeof body, "{\"input\":[\"%s\",\"%s\"]}", a, b);
+    http_post(&r, s, "/v1/embeddings", body);
+    CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
+    const jtree *all = json_parsed(&mem, r.body.at, r.body.n);
+    const jtree *v = json_at(all, "data.0.embedding"), *w = json_at(all, "data.1.embedding");
+    CHECK(v && w && v->count == w->count);
+    for (v = v->first, w = w->first; v; v = v->next, w = w->next)
+        if (tree_real(v, -1, 1, &x) && tree_real(w, -1, 1, &y))
+            dot += x * y;
+    response_free(&r);
+    arena_free(&mem);
+    return dot;
+}
+
+TEST(a_model_for_vectors_scores_by_their_cosine)
+{
+    served s;
+    start_vectors(&s, &(toy_model_file){.base = "encoder", .no_chat = true});
+    double one = cosine(&s, "a cat", "x 7"), two = cosine(&s, "a cat", "two words"),
+           pair = cosine(&s, "third", "two words");
+    CHECK(fabs(one - two) > 1e-3);
+    const char *some = "{\"text_1\":\"a cat\",\"text_2\":[\"x 7\",\"two words\"]}";
+    const char *pairs = "{\"text_1\":[\"a cat\",\"third\"],\"text_2\":[\"x 7\",\"two words\"]}";
+    const char *best = "{\"query\":\"a cat\",\"top_n\":1,\"documents\":[\"x 7\",\"two words\"]}";
+    CHECK_NEAR(number_in(&s, "/v1/score", some, "data.0.score"), one, 1e-5);
+    CHECK_NEAR(number_in(&s, "/v1/score", some, "data.1.score"), two, 1e-5);
+    CHECK_NEAR(number_in(&s, "/v1/score", pairs, "data.0.score"), one, 1e-5);
+    CHECK_NEAR(number_in(&s, "/v1/score", pairs, "data.1.score"), pair, 1e-5);
+    CHECK_NEAR(number_in(&s, "/rerank", best, "results.0.relevance_score"), fmax(one, two), 1e-5);
+    CHECK(number_in(&s, "/rerank", best, "results.0.index") == (two > one));
+    answers(&s, "/v1/rerank", "{\"query\":\"q\",\"instruction\":\"x\",\"documents\":[\"a\"]}", 400,
+            "does not change");
+    stop(&s);
+    start_vectors(&s, &(toy_model_file){.base = "qwen3", .words = "qwen2"});
+    answers(&s, "/v1/rerank", "{\"query\":\"x\",\"documents\":[\"y\"]}", 501, "no reranker");
     stop(&s);
 }
 
