@@ -177,13 +177,29 @@ static void add_field(str *form, const char *name, const char *value)
                value);
 }
 
+/* Noise of 8 bits, as WAV at 8 kHz. For mem_free. */
+static char *long_file(uint32_t seconds, size_t *n)
+{
+    const uint32_t n_data = 8000 * seconds;
+    const uint32_t head[] = {0x46464952, 36 + n_data, 0x45564157, 0x20746d66, 16,    0x00010001,
+                             8000,       8000,        0x00080001, 0x61746164, n_data};
+    *n = 44 + n_data;
+    uint8_t *bytes = mem_alloc(*n);
+    for (size_t i = 0; i < 44; i++)
+        bytes[i] = (uint8_t)(head[i / 4] >> (8 * (i % 4)));
+    for (size_t i = 44; i < *n; i++)
+        bytes[i] = (uint8_t)(i * 7919 % 251);
+    return (char *)bytes;
+}
+
+/* file "long": of 31 seconds, which is none of the corpus; NULL: none. */
 static void transcribe(response *r, served *s, const char *file, const char *name,
                        const char *value)
 {
     str form = {0};
     if (file) {
         size_t n;
-        char *bytes = corpus_file(file, &n);
+        char *bytes = strcmp(file, "long") ? corpus_file(file, &n) : long_file(31, &n);
         str_puts(&form, "--xx\r\nContent-Disposition: form-data; name=\"file\"; "
                         "filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\n");
         str_put(&form, bytes, n);
@@ -242,6 +258,29 @@ TEST(sound_is_written_down)
     CHECK(r.status == 400 && strstr(r.body.at, "takes multipart/form-data"));
     response_free(&r);
     mem_free(text);
+    arena_free(&mem);
+    stop(&s);
+}
+
+/* Two pieces, two segments. */
+TEST(sound_of_more_than_30_seconds_is_written_down)
+{
+    served s;
+    response r;
+    arena mem = {0};
+    start(&s, "tiny-mmproj-hears", "1200");
+    transcribe(&r, &s, "long", "response_format", "verbose_json");
+    CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
+    CHECK(strstr(r.body.at, "\"duration\":31") && strstr(r.body.at, "\"id\":1") &&
+          !strstr(r.body.at, "\"id\":2"));
+    const char *first = text_at(&mem, &r, "segments.0.text"); /* may hold U+0000 */
+    CHECK(!strncmp(text_at(&mem, &r, "text"), first, strlen(first)));
+    arena_free(&mem);
+    mem = (arena){0};
+    const jtree *all = json_parsed(&mem, r.body.at, r.body.n);
+    CHECK_STR(json_at(all, "segments.0.end")->s, json_at(all, "segments.1.start")->s);
+    CHECK_STR(json_at(all, "segments.1.end")->s, "31");
+    response_free(&r);
     arena_free(&mem);
     stop(&s);
 }

@@ -9,18 +9,22 @@ With --pictures it checks pictures alone, against a model that sees some, whatev
     ./carat serve -p 8080 -m MODEL.gguf &      its mmproj file lies beside it
     venv/bin/python tools/server_clients.py --pictures http://127.0.0.1:8080
 
+With --sounds it checks sounds alone in the same way, against a model that hears.
+
 With --rerank it checks /v1/rerank, /v2/rerank and /v1/score alone, against a reranker.
 
 It checks chat, streams, a round trip with a tool, structured output, thinking, responses, embeddings and errors,
 prints a line per check and exits with 1 if one failed. Not part of the build or of the tests.
 """
 import base64
+import io
 import json
 import os
 import struct
 import sys
 import tempfile
 import traceback
+import wave
 import zlib
 
 import anthropic
@@ -28,7 +32,7 @@ import ollama
 import openai
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no look-up on the internet
-if "--pictures" not in sys.argv:
+if not {"--pictures", "--sounds"} & set(sys.argv):
     import litellm  # noqa: E402
 
 ASK = [{"role": "user", "content": "What is carat?"}]
@@ -441,6 +445,57 @@ def look_ollama():
     assert r.prompt_eval_count > 40
 
 
+def sound(seconds, rate=16000):
+    """A WAV file of noise."""
+    out = io.BytesIO()
+    with wave.open(out, "wb") as w:
+        w.setnchannels(1)
+        w.setsampwidth(2)
+        w.setframerate(rate)
+        w.writeframes(bytes(i * 7919 % 251 for i in range(2 * int(seconds * rate))))
+    return out.getvalue()
+
+
+def hear_openai():
+    def ask(parts, **kw):
+        return chat(messages=[{"role": "user", "content": [{"type": "text", "text": "What is it?"}] + parts}], max_tokens=3,
+                    extra_body={"temperature": 0}, **kw)
+    part = lambda s: {"type": "input_audio", "input_audio": {"data": base64.b64encode(s).decode(), "format": "wav"}}
+    words = ask([]).usage.prompt_tokens
+    one, two = ask([part(sound(1))]).usage.prompt_tokens, ask([part(sound(1)), part(sound(1, 44100))]).usage.prompt_tokens
+    assert one == words + 27 and two == one + 27  # 25 and two around them
+    e = refused(openai.BadRequestError, lambda: ask([part(sound(1)[:100])]))
+    assert "ends in the middle" in str(e), e
+    e = refused(openai.BadRequestError, lambda: ask([part(sound(0.1))] * 17))
+    assert "more than 16" in str(e), e
+
+
+def hear_transcriptions():
+    def ask(file, **kw):
+        return oai.audio.transcriptions.create(model="any", file=file, temperature=0, **kw)
+    short = ask(("a.wav", sound(1)))
+    assert isinstance(short.text, str)
+    assert ask(("a.wav", sound(1)), response_format="text").strip() == short.text.strip()
+    long = ask(("a.wav", sound(65)), response_format="verbose_json", language="en", prompt="Names: Ada.")
+    assert len(long.segments) == 3 and abs(long.duration - 65) < 0.01 and long.segments[-1].end == long.duration
+    assert all(a.end == b.start and b.start - a.start <= 30 for a, b in zip(long.segments, long.segments[1:]))
+    for kw, says in ({"response_format": "srt"}, "response_format"), ({"stream": True}, "stream"), \
+            ({"timestamp_granularities": ["word"]}, "timestamp_granularities"):
+        e = refused(openai.BadRequestError, lambda: ask(("a.wav", sound(1)), **kw))
+        assert says in str(e), e
+    e = refused(openai.BadRequestError, lambda: ask(("a.txt", b"words")))
+    assert "sound is read from" in str(e), e
+
+
+def hear_ollama():
+    assert "audio" in oll.show(oll.list().models[0].model).capabilities
+    def ask(**kw):
+        r = oll.chat(model="any", messages=[{"role": "user", "content": "What is it?", **kw}],
+                     options={"num_predict": 3, "temperature": 0}, think=False)
+        return r.prompt_eval_count
+    assert ask(images=[sound(1)]) == ask() + 27
+
+
 def rank_documents():
     """All clients give the same order and scores."""
     import cohere
@@ -461,7 +516,7 @@ failed = 0
 
 
 if __name__ == "__main__":
-    kind = "look_" if "--pictures" in sys.argv else "rank_" if "--rerank" in sys.argv else "check_"
+    kind = "look_" if "--pictures" in sys.argv else "hear_" if "--sounds" in sys.argv else "rank_" if "--rerank" in sys.argv else "check_"
     urls = [w for w in sys.argv[1:] if not w.startswith("--")]
     URL = urls[0] if urls else "http://127.0.0.1:8080"
     oai = openai.OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0)

@@ -228,7 +228,6 @@ static void put_chat(const transcription *t, const float *x, int64_t n, str *o)
     json_open(o, NULL, '{');
     json_text(o, "type", "input_audio");
     json_open(o, "input_audio", '{');
-    json_text(o, "format", "wav");
     json_text_n(o, "data", str_text(&data), data.n);
     json_close(o, '}');
     json_close(o, '}');
@@ -296,6 +295,7 @@ static bool ask(transcription *t, exchange *x, int64_t from, int64_t to, problem
         x->body = body.at;
         x->n_body = body.n;
         str_cut(&x->out, 0);
+        x->status = 0; /* that of the piece before */
         handle_generation(x, API_CHAT);
         ok = x->status == 200 && take_answer(t, x, from, to, p);
     }
