@@ -391,7 +391,8 @@ DEV void leave_head(float *to, const eight &v, int parts)
  * both halves of its pairs; a head of 128 is a warp, four values a lane. KIND: the format of keys
  * and values; KV_F16 stands for all formats without blocks, KV_KINDS for a mixture. WHOLE: threads
  * have both halves of all pairs. One kernel per format and WHOLE, so that none fetches the code of
- * another. Of many rows a warp makes several heads of one row, whose sines it takes once.
+ * another, nor, of few rows, that of a second head. Of many rows a warp makes several heads of one
+ * row, whose sines it takes once.
  * grid:   row x heads x job; as many threads as a head's values need, or twice as many where a job
  *         has bare rows, which the second half makes; times the heads that a block makes at once
  * shared: one float per warp, four times
@@ -399,6 +400,7 @@ DEV void leave_head(float *to, const eight &v, int parts)
 template <int KIND, bool REHEARSES, bool WHOLE>
 __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, dev_step st)
 {
+    constexpr bool ONE = WHOLE && REHEARSES; /* heads: the grid has a block for each */
     __shared__ float table[2][2][32];
     head_job j = blockIdx.z == 0 ? jobs.at[0] : blockIdx.z == 1 ? jobs.at[1] : jobs.at[2];
     int h = (int)(blockIdx.y * blockDim.z + threadIdx.z), step = (int)(gridDim.y * blockDim.z);
@@ -415,10 +417,10 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
         t = turns_at<WHOLE>(j, n, r, st.rows.pos[r]);
     uint8_t *row = what ? stored_row(kv, st, r, h, what == 1) : NULL;
 #pragma unroll 1
-    for (int go = REHEARSES ? 0 : 1; WHOLE || h < j.heads; go++) {
+    for (int go = REHEARSES ? 0 : 1; ONE || h < j.heads; go++) {
         if (go == 1)
             grid_wait();
-        if (!WHOLE && go > 1 && what)
+        if (!ONE && go > 1 && what)
             row = stored_row(kv, st, r, h, what == 1);
         eight v = take_eight(j.x.at + r * j.x.stride + (int64_t)h * j.x_head, go ? n : 0,
                              go ? 0.0f : 1.0f);
@@ -448,7 +450,7 @@ __global__ void __launch_bounds__(512) heads_kernel(head_jobs jobs, dev_kv kv, d
         }
         if (what)
             store_share<KIND>(row, v, what == 1, kv, parts, go);
-        if (WHOLE && go)
+        if (ONE && go)
             break;
         h += go ? step : 0;
     }
@@ -596,6 +598,7 @@ extern "C" void cu_heads(cudaStream_t s, const head_job *job, int n, dev_kv kv, 
     jobs.n = job[0].y.cols / job[0].heads;
     dim3 grid((unsigned)rows, (unsigned)most, (unsigned)n);
     dim3 block(jobs.n < 256 ? 32 : (unsigned)(jobs.n / PER), both ? 2 : 1);
+    static_assert(MANY_ROWS >= (int)REHEARSED_ROWS, "a rehearsed block makes one head");
     if (rows > MANY_ROWS && block.x == 32 && !both) { /* a head is a warp */
         block.z = HEADS_AT_ONCE;
         grid.y = 1;

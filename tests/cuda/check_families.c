@@ -301,6 +301,8 @@ void check_families(rig *g)
     check_partial_rope(g, 9, 2, 128, 128, 1, true);
     check_partial_rope(g, 5, 2, 256, 256, 1, true);
     check_partial_rope(g, 3, 1, 96, 96, 1, true);
+    check_partial_rope(g, 66, 6, 256, 256, 1, false); /* several heads of a row in a block */
+    check_partial_rope(g, 66, 6, 128, 128, 1, false);
     static const gated_case gated[] = {
         {1, 6, 2, 128, 128, 1, NUM_F16, .beside = false},
         {1, 6, 2, 128, 64, 1.3465736f, NUM_Q8_0, .beside = false},
@@ -311,6 +313,8 @@ void check_families(rig *g)
         {70, 4, 2, 256, 64, 1, NUM_F16, .beside = true},
         {2, 3, 1, 256, 256, 1, NUM_F16, .beside = true},
         {66, 2, 1, 128, 16, 1, NUM_TQ3_0, .beside = true},
+        {66, 12, 6, 256, 256, 1, NUM_F16, .beside = false},
+        {66, 6, 6, 256, 256, 1, NUM_Q8_0, .beside = false},
         {1, 2, 1, 512, 64, 1, NUM_F16, .beside = true},
         {2, 2, 1, 64, 32, 1, NUM_F16, .beside = false},
     };

@@ -494,6 +494,8 @@ void check_ops(rig *g)
     check_norms(g, 40, 1, 2816);
     check_norms(g, 2, 4, 32);
     check_norms(g, 5, 3, 256);
+    check_norms(g, 66, 6, 256); /* rows of which a block makes several heads, four at once */
+    check_norms(g, 66, 6, 128);
     check_norms(g, 1, 1, 7);
     check_vision(g, 36, 2, 16);
     check_vision(g, 9, 1, 72);
@@ -505,6 +507,8 @@ void check_ops(rig *g)
     check_small(g, 1, 4, 64);
     check_small(g, 5, 2, 256);
     check_small(g, 33, 1, 512);
+    check_small(g, 66, 6, 256);
+    check_small(g, 66, 9, 128);
     check_small(g, 70, 1, 2052); /* many rows: four columns a thread */
     if (!g->quick) {
         check_many_rows(g, 600, 112, 64);
