@@ -31,12 +31,6 @@ static bool same_key(const char *a, const char *b)
     return !*a && !*b;
 }
 
-/* The option's name for a key; the words that every API has are known too. */
-static const char *option_name(const char *key)
-{
-    return same_key(key, "temperature") ? "temp" : same_key(key, "max-tokens") ? "tokens" : key;
-}
-
 /* Options that say how settings are read cannot be settings. */
 static bool is_own(const char *key)
 {
@@ -45,7 +39,7 @@ static bool is_own(const char *key)
 
 static const option *find_row(const command *c, const char *key)
 {
-    return is_own(key) ? NULL : options_find(c->options, option_name(key));
+    return is_own(key) ? NULL : options_find_any(c->options, key);
 }
 
 static status at_line(const config *f, const toml *t, const char *says, err *e)
@@ -273,9 +267,10 @@ static const char *value_text(config *f, const option *o, const toml *t)
     return arena_strndup(&f->mem, text, strlen(text));
 }
 
-/* Sets one option, if no layer before this one has. where: for its origin, of f->mem. */
-static status set_one(config *f, const command *c, const option *o, const char *value, void *opts,
-                      int layer, const char *where, err *e)
+/* Sets one option, if no layer before this one has. key: its name there. where: for its origin, of
+ * f->mem. */
+static status set_one(config *f, const command *c, const option *o, const char *key,
+                      const char *value, void *opts, int layer, const char *where, err *e)
 {
     const option *other = opposite(c, o);
     /* "think = false" says the same as "no-think = true". */
@@ -283,11 +278,12 @@ static status set_one(config *f, const command *c, const option *o, const char *
         const option *self = o;
         o = other;
         other = self;
+        key = o->name;
         value = "true";
     }
     if (other && f->marks.layer[other - c->options] && f->marks.layer[other - c->options] < layer)
         return OK;
-    status st = options_set(c->options, o->name, value, opts, &f->marks, layer, e);
+    status st = options_set(c->options, key, value, opts, &f->marks, layer, e);
     if (!st && f->marks.layer[o - c->options] == layer)
         f->origin[o - c->options] = where;
     return st;
@@ -312,7 +308,7 @@ static status apply_table(config *f, const command *c, const toml *table, void *
         const toml *item = t->kind == TOML_ARRAY ? t->first : t;
         for (; item && !st; item = t->kind == TOML_ARRAY ? item->next : NULL) {
             const char *value = value_text(f, o, item);
-            st = value ? set_one(f, c, o, value, opts, layer, origin, &why) : E_MEMORY;
+            st = value ? set_one(f, c, o, t->key, value, opts, layer, origin, &why) : E_MEMORY;
         }
         if (st == E_MEMORY)
             return err_memory(e, f->path, sizeof where);
@@ -343,7 +339,7 @@ static status apply_environment(config *f, const command *c, void *opts, err *e)
                         : value;
         const char *where = arena_strndup(&f->mem, name, n);
         err why = {0};
-        status st = where ? set_one(f, c, o, value, opts, CONFIG_ENVIRONMENT, where, &why)
+        status st = where ? set_one(f, c, o, o->name, value, opts, CONFIG_ENVIRONMENT, where, &why)
                           : err_memory(&why, name, n);
         if (st)
             return err_set(e, st, "%s: %s", name, why.text);

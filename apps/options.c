@@ -105,10 +105,10 @@ static unsigned char *mark_of(const option *table, const option *o, option_marks
     return m && o - table < OPTION_ROWS_MAX ? &m->layer[o - table] : NULL;
 }
 
-/* value: NULL for a flag that is set. A first value of a list from this layer replaces those of a
- * later layer. */
-static status store_value(const option *table, const option *o, const char *value, void *opts,
-                          option_marks *m, int layer, err *e)
+/* name: as the user spells it. value: NULL for a flag that is set. A first value of a list from
+ * this layer replaces those of a later layer. */
+static status store_value(const option *table, const option *o, const char *name, const char *value,
+                          void *opts, option_marks *m, int layer, err *e)
 {
     char *field = (char *)opts + o->offset;
     unsigned char *mark = mark_of(table, o, m);
@@ -117,9 +117,9 @@ static status store_value(const option *table, const option *o, const char *valu
     if (o->kind == OPTION_FLAG) {
         *(bool *)field = !value || !strcmp(value, "true");
         if (value && !*(bool *)field && strcmp(value, "false"))
-            return err_set(e, E_ARG, "%s=%.40s: expected true or false", o->name, value);
+            return err_set(e, E_ARG, "%.60s=%.40s: expected true or false", name, value);
     } else if (!value) {
-        return err_set(e, E_ARG, "%s needs a value", o->name);
+        return err_set(e, E_ARG, "%.60s needs a value", name);
     } else if (o->kind == OPTION_STR || o->kind == OPTION_MAYBE) {
         *(const char **)field = value;
     } else if (o->kind == OPTION_LIST || o->kind == OPTION_FILES) {
@@ -128,14 +128,14 @@ static status store_value(const option *table, const option *o, const char *valu
             list->n = 0;
         int most = o->kind == OPTION_FILES ? OPTION_FILES_MAX : OPTION_LIST_MAX;
         if (list->n == most)
-            return err_set(e, E_ARG, "%s was given too often: it takes up to %d values", o->name,
+            return err_set(e, E_ARG, "%.60s was given too often: it takes up to %d values", name,
                            most);
         list->at[list->n++] = value;
     } else {
         double v;
         if (!options_number(value, &v) || v < o->min || v > o->max ||
             (o->kind == OPTION_INT && v != (double)(int64_t)v))
-            return err_set(e, E_ARG, "%s=%.40s: expected %s from %.10g to %.10g", o->name, value,
+            return err_set(e, E_ARG, "%.60s=%.40s: expected %s from %.10g to %.10g", name, value,
                            o->kind == OPTION_INT ? "a whole number" : "a number", o->min, o->max);
         if (o->kind == OPTION_INT)
             *(int64_t *)field = (int64_t)v;
@@ -150,9 +150,9 @@ static status store_value(const option *table, const option *o, const char *valu
 status options_set(const option *table, const char *name, const char *value, void *opts,
                    option_marks *m, int layer, err *e)
 {
-    const option *o = options_find(table, name);
+    const option *o = options_find_any(table, name);
     if (o)
-        return store_value(table, o, value, opts, m, layer, e);
+        return store_value(table, o, name, value, opts, m, layer, e);
     const char *near = nearest_option(table, name);
     return err_set(e, E_ARG, "there is no option '%.60s'%s%s%s", name,
                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
@@ -191,8 +191,8 @@ static int set_foreign(word_list *w, const char *word, const char *name, const c
     const option *o = options_find(w->c->options, name);
     err e = {0};
     char text[320];
-    if (o &&
-        !store_value(w->c->options, o, value, w->opts, w->marks, OPTION_LAYER_COMMAND_LINE, &e))
+    if (o && !store_value(w->c->options, o, o->name, value, w->opts, w->marks,
+                          OPTION_LAYER_COMMAND_LINE, &e))
         return 0;
     if (o)
         snprintf(text, sizeof text, ": --%.250s", e.text);
@@ -264,7 +264,8 @@ static int take_option(word_list *w, const option *o, const char *value)
     bool apart = value == w->at[w->i];
     do {
         err e = {0};
-        if (store_value(w->c->options, o, value, w->opts, w->marks, OPTION_LAYER_COMMAND_LINE, &e))
+        if (store_value(w->c->options, o, o->name, value, w->opts, w->marks,
+                        OPTION_LAYER_COMMAND_LINE, &e))
             return misuse(w->c, "--", e.text, "");
     } while (apart && o->kind == OPTION_FILES && w->i + 1 < w->n && is_file(w->at[w->i + 1]) &&
              (value = w->at[++w->i]));

@@ -128,7 +128,7 @@ typedef struct option_marks {
  * to the caller. */
 int options_parse_marked(const command *c, int argc, char **argv, void *opts, int *n_operands,
                          option_marks *m);
-/* Sets one option by its long name, in which '-' and '_' are equal. value: as on the command line;
+/* Sets one option by a name that options_find_any knows; a sentence repeats that name. value: as on the command line;
  * of a flag "true", "false" or NULL, which is true. Strings are not copied: they must outlive opts.
  * Where a lower layer has set the option, nothing happens. Within one layer the last value counts,
  * and a list keeps every value. m may be NULL: then the value always counts. E_ARG with a sentence
@@ -145,8 +145,12 @@ int options_check(const command *c, const void *opts, const option_marks *m,
 void options_tell_fact(const char *fact, bool holds, const char *because);
 /* Numbers are written 4096, 1e5, or 4k and 8K (k and K: times 1024). *v: only on success. */
 bool options_number(const char *text, double *v);
-/* The row with this long name, or NULL. Its number is the difference to table. */
+/* The row with this long name, in which '-' and '_' are equal, or NULL. Its number is the
+ * difference to table. */
 const option *options_find(const option *table, const char *name);
+/* The same, also for a name that another program or an API has for the option (options_foreign.c):
+ * "temperature", "max_tokens". */
+const option *options_find_any(const option *table, const char *name);
 
 /* A value of such an option that needs a translation. */
 typedef struct foreign_value {

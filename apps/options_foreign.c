@@ -6,6 +6,8 @@
  */
 #include "apps/options.h"
 
+#include "carat.h"
+
 #include <string.h>
 
 #define ONE_THREADS "carat has one number of threads for prompts and answers: -t N"
@@ -19,6 +21,9 @@
     "tensors are not placed by name: --gpu-layers N and --cpu-experts divide a model, and "        \
     "--experts-gpu PART says how many experts the GPU holds"
 #define SLOTS "carat looks for the conversation with the longest equal beginning by itself"
+
+#define OTHER_WORDS(kind, field, json, also, key, flag, others, ...)                               \
+    {.words = (others), .name = (flag)},
 
 static const foreign_option table[] = {
     /* Where it runs. */
@@ -102,13 +107,14 @@ static const foreign_option table[] = {
                                        {0}},
      .says = "attention always works without a matrix of scores"},
     /* Threads. */
+    {.words = "--num-thread", .name = "threads"},
     {.words = "-tb --threads-batch", .takes = true, .says = ONE_THREADS},
     {.words = "-C -Cr -Cb -Crb --cpu-mask --cpu-range --numa",
      .takes = true,
      .says = BY_THE_SYSTEM},
     /* Context, batches, caches. */
-    {.words = "--ctx-size", .name = "ctx"},
-    {.words = "-ub --ubatch-size", .name = "chunk"},
+    {.words = "--ctx-size --num-ctx", .name = "ctx"},
+    {.words = "-ub --ubatch-size --num-batch", .name = "chunk"},
     {.words = "-b --batch-size",
      .takes = true,
      .says = "--chunk N (or -ub N) is the prompt tokens per pass"},
@@ -197,12 +203,8 @@ static const foreign_option table[] = {
                                        {0}},
      .says = "expected on, off or auto"},
     /* Sampling. */
-    {.words = "--temperature", .name = "temp"},
-    {.words = "--predict --n-predict", .name = "tokens"},
-    {.words = "--top-nsigma", .name = "top-n-sigma"},
-    {.words = "--typical", .name = "typical-p"},
-    {.words = "--mirostat-lr", .name = "mirostat-eta"},
-    {.words = "--mirostat-ent", .name = "mirostat-tau"},
+    CARAT_SAMPLING_SETTINGS(OTHER_WORDS, ){
+        .words = "--predict --n-predict --num-predict --max-tokens", .name = "tokens"},
     {.words = "--ignore-eos", .name = "ignore-eog", .value = "true"},
     {.words = "-r --reverse-prompt", .name = "stop"},
     {.words = "-jf --json-schema-file", .name = "json-schema"},
@@ -235,6 +237,16 @@ const foreign_option *foreign_find(const char *word)
         if (among(table[i].words, word, n))
             return &table[i];
     return NULL;
+}
+
+const option *options_find_any(const option *rows, const char *name)
+{
+    char word[64] = "--";
+    const option *o = options_find(rows, name);
+    for (size_t i = 0; name[i] && i < sizeof word - 3; i++)
+        word[2 + i] = (char)(name[i] == '_' ? '-' : name[i]);
+    const foreign_option *f = o || strlen(name) > sizeof word - 3 ? NULL : foreign_find(word);
+    return f && f->name && !f->value && !f->values ? options_find(rows, f->name) : o;
 }
 
 const foreign_value *foreign_find_value(const foreign_option *f, const char *value)

@@ -1,6 +1,7 @@
 /* options_print.c - the tables of options as --help, as the man page and as docs/cli.md. */
 #include "apps/options.h"
 
+#include "apps/sample_options.h"
 #include "apps/term.h"
 #include "apps/term_wrap.h"
 #include "carat.h"
@@ -60,9 +61,7 @@ static const struct {
                                   "no-history raw interactive single-turn stop ignore-eog"},
     {"Thoughts", "think* no-think effort preserve-thinking drop-thinking"},
     {"Forms of answers", "json json-schema grammar"},
-    {"Sampling",
-     "temp top-* min-* typical-p repeat-* presence-* frequency-* xtc-* dynatemp-* dry-* "
-     "mirostat* samplers logit-bias seed greedy"},
+    {"Sampling", SAMPLE_FLAGS "dry-sequence-breaker samplers logit-bias seed greedy"},
     {"Context and caches", "ctx kv-* checkpoint-mb"},
     {"Drafts", "draft* spec-*"},
     {"Long prompts", "sparse* compress*"},

@@ -47,7 +47,8 @@ TEST(options_are_set_by_name)
         {"temp", NULL, "temp needs a value"},
         {"quiet", "yes", "quiet=yes: expected true or false"},
         {"top-p", "1", "there is no option 'top-p'; did you mean 'top-k'?"},
-        {"temperature", "1", "did you mean 'temp'?"},
+        {"temperatures", "1", "did you mean 'temp'?"},
+        {"temperature", "hot", "temperature=hot: expected a number from 0 to 2"},
         {"", "1", "there is no option ''"},
         {"frobnicate", "1", "there is no option 'frobnicate'"},
     };

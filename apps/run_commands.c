@@ -191,24 +191,11 @@ static const char *const settings[] = {CARAT_SAMPLING_SETTINGS(FLAG, ) "seed",
                                        NULL};
 #undef FLAG
 
-/* Other names of the same: of this program's own commands, and of ollama's parameters. */
-static const char *setting_name(const char *name)
-{
-    static const char *const other[][2] = {{"temperature", "temp"},
-                                           {"limit", "tokens"},
-                                           {"num_predict", "tokens"},
-                                           {"num-predict", "tokens"}};
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
-        if (!strcmp(name, other[i][0]))
-            return other[i][1];
-    return name;
-}
-
 static status set_option(chat *c, const char *given, const char *value, err *e)
 {
     const option *table = command_run.options;
-    const char *name = setting_name(given);
-    const option *row = options_find(table, name);
+    const char *name = strcmp(given, "limit") ? given : "tokens";
+    const option *row = options_find_any(table, name);
     size_t n = 0;
     while (settings[n] && (!row || strcmp(settings[n], row->name)))
         n++;
@@ -225,11 +212,7 @@ static status set_option(chat *c, const char *given, const char *value, err *e)
     if ((row->kind == OPTION_STR || row->kind == OPTION_LIST) && *value &&
         !(kept = chat_keep_text(c, value)))
         return err_memory(e, "a setting", strlen(value));
-    status st = options_set(table, row->name,
-                            kept     ? kept
-                            : *value ? value
-                                     : NULL,
-                            &c->o, NULL, 0, e);
+    status st = options_set(table, name, kept ? kept : *value ? value : NULL, &c->o, NULL, 0, e);
     if (!st && !strcmp(row->name, "temp"))
         c->o.greedy = false; /* which would win */
     if (!st)
@@ -502,7 +485,6 @@ static status cmd_help(chat *c, const char *arg, slash_result *r, err *e);
 
 /* ---- The table ------------------------------------------------------------------------- */
 
-#define FLAG_WORD(kind, field, name, also, key, flag, ...) flag " "
 const slash_command slash_commands[] = {
     {"help", "", "show this list", SLASH_NONE, NULL, cmd_help},
     {"clear", "", "delete the conversation", SLASH_NONE, NULL, cmd_clear},
@@ -525,9 +507,8 @@ const slash_command slash_commands[] = {
      SLASH_WORD, "system tools files settings info", cmd_show},
     {"set", "[NAME VALUE]", "change a setting: temp, top-k, top-p, min-p, seed, tokens, ...",
      SLASH_WORD,
-     CARAT_SAMPLING_SETTINGS(
-         FLAG_WORD, ) "seed tokens effort stop dry-sequence-breaker samplers system think nothink "
-                      "format noformat verbose quiet wordwrap nowordwrap history nohistory",
+     SAMPLE_FLAGS "seed tokens effort stop dry-sequence-breaker samplers system think nothink "
+                  "format noformat verbose quiet wordwrap nowordwrap history nohistory",
      cmd_set},
     {"name", "TEXT", "give the conversation a title for carat history", SLASH_NONE, NULL, cmd_name},
     {"save", "FILE", "write the conversation as JSON", SLASH_FILE, NULL, cmd_save},

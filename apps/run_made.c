@@ -21,21 +21,10 @@ bool run_is_made(const char *name)
     return is;
 }
 
-/* The option of `run` that a setting of ollama's is; NULL: there is none. */
-static const option *option_of(const char *key)
+/* Does `run` have an option for this setting of ollama's? */
+static bool has_option(const char *key)
 {
-    static const char *const pairs[][2] = {{"num_predict", "tokens"},
-                                           {"num_ctx", "ctx"},
-                                           {"num_batch", "chunk"},
-                                           {"num_thread", "threads"}};
-    const carat_sampling_setting *is = carat_sampling_find(key);
-    if (!made_setting(key))
-        return NULL;
-    key = is ? is->flag : key;
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-        if (!strcmp(key, pairs[i][0]))
-            key = pairs[i][1];
-    return options_find(command_run.options, key);
+    return made_setting(key) && options_find_any(command_run.options, key);
 }
 
 /* Settings of ollama's about loading. Those without an option are kept without effect. */
@@ -58,7 +47,7 @@ static bool is_unset(const char *key, const json_t *v)
     return json_is_number(v) && json_number_value(v) < 0 && (!is || is->min >= 0);
 }
 
-static status set_one(run_options *o, config *f, const option *row, const json_t *v, made_run *m,
+static status set_one(run_options *o, config *f, const char *key, const json_t *v, made_run *m,
                       err *e)
 {
     char text[64] = "";
@@ -70,12 +59,12 @@ static status set_one(run_options *o, config *f, const option *row, const json_t
         snprintf(text, sizeof text, "%.17g", json_real_value(v));
     else if (!value)
         return err_set(e, E_FORMAT, "%s: its setting %s is neither a number nor a text", m->name,
-                       row->name);
+                       key);
     if (!value && !(value = arena_strndup(&m->mem, text, strlen(text))))
         return err_memory(e, m->name, sizeof text);
     err why = {0};
-    status st = options_set(table, row->name, value, o, &f->marks, CONFIG_PRESET_FROM, &why);
-    return st ? err_set(e, st, "%s: %s", m->name, why.text) : OK;
+    status st = options_set(table, key, value, o, &f->marks, CONFIG_PRESET_FROM, &why);
+    return st ? err_set(e, st, "%s: PARAMETER %s", m->name, why.text) : OK;
 }
 
 static status set_all(run_options *o, config *f, made_run *m, err *e)
@@ -88,13 +77,12 @@ static status set_all(run_options *o, config *f, made_run *m, err *e)
             options_set(command_run.options, "system", system, o, &f->marks, CONFIG_PRESET_FROM, e);
     json_object_foreach(all, key, v)
     {
-        const option *row = option_of(key);
-        if (st || !row || is_unset(key, v))
+        if (st || !has_option(key) || is_unset(key, v))
             continue;
         if (!json_is_array(v))
-            st = set_one(o, f, row, v, m, e);
+            st = set_one(o, f, key, v, m, e);
         for (size_t i = 0; !st && json_is_array(v) && i < json_array_size(v); i++)
-            st = set_one(o, f, row, json_array_get(v, i), m, e);
+            st = set_one(o, f, key, json_array_get(v, i), m, e);
     }
     return st;
 }
@@ -134,7 +122,7 @@ status run_check_made(const char *name, json_t *root, err *e)
     {
         if (!st && !made_setting(key) && !is_of_loading(key))
             st = err_set(e, E_ARG, "%s: PARAMETER %s: carat has no such setting", name, key);
-        else if (!st && !option_of(key))
+        else if (!st && !has_option(key))
             term_note("%s: PARAMETER %s has no effect in carat", name, key);
     }
     if (!st)

@@ -25,6 +25,10 @@ typedef struct sample_options {
         CARAT_SAMPLING_SETTINGS(SAMPLE_MEMBER_UNSET, )                                             \
     }
 
+/* The options of all numbers of sampling, as one text of words; a blank ends each. */
+#define SAMPLE_FLAG(kind, field, name, also, key, flag, ...) flag " "
+#define SAMPLE_FLAGS CARAT_SAMPLING_SETTINGS(SAMPLE_FLAG, )
+
 /* needs: SAMPLE_ALONE, or SAMPLE_REQUESTS where a request may say more. */
 #define SAMPLE_ALONE(needs) needs
 #define SAMPLE_REQUESTS(needs) NULL
@@ -33,7 +37,8 @@ typedef struct sample_options {
 #define SAMPLE_OPTION_WHOLE(...) OPT_INT(__VA_ARGS__)
 #define SAMPLE_ARG_REAL "X"
 #define SAMPLE_ARG_WHOLE "N"
-#define SAMPLE_OPTION(T, when, kind, field, name, also, key, flag, min, max, usual, needs, help)   \
+#define SAMPLE_OPTION(T, when, kind, field, name, also, key, flag, words, min, max, usual, needs,  \
+                      help)                                                                        \
     SAMPLE_OPTION_##kind(T, sample.field, flag, 0, SAMPLE_ARG_##kind, min, max, help, when(needs)),
 
 #define OPT_SAMPLE(T, needs)                                                                       \

@@ -187,7 +187,7 @@ TEST(run_settings_are_shown_changed_and_taken_back)
     say(&t, "/set tmep 3", "did you mean 'temp'?");
     say(&t, "/set temp hot", "expected a number from 0 to 100");
     say(&t, "/set temp", "temp needs a value");
-    say(&t, "/set num_ctx 3", "there is no setting 'num_ctx'");
+    say(&t, "/set num_ctx 3", "num_ctx is set when carat starts: carat run --ctx");
     say(&t, "/set ctx 3", "carat run --ctx");
     say(&t, "/set stop STOP", "stop is STOP");
     say(&t, "/set nothink", "thinking is off");

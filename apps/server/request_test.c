@@ -752,6 +752,8 @@ TEST(request_takes_every_number_of_sampling_within_its_range)
             int len = snprintf(body, sizeof body, shells[k >> 3], field);
             bool taken = request_parse(&rq, (api_kind)(k >> 3), body, (size_t)len, &lim, &p);
             CHECK_MSG(taken == !(k & 2), "%s: %s", field, p.text);
+            CHECK_MSG(taken || (!strcmp(p.param, name) && strstr(p.text, name)), "%s: %s names %s",
+                      field, p.text, p.param);
             if (taken && strcmp(is->name, "dry_base")) /* below 1: the model's */
                 CHECK_MSG(fabs(carat_sampling_get(&rq.sampling, is) - v) < 1e-6, "%s", field);
             request_free(&rq);
