@@ -142,7 +142,7 @@ static status choose_gpu(carat_model *m, const carat_model_options *opt, err *e)
     return st ? OK : wrap(m, opt, e);
 }
 
-static cpu_options cpu_wanted(const carat_model_options *opt)
+cpu_options cpu_wanted(const carat_model_options *opt)
 {
     return (cpu_options){.n_threads = opt->n_threads,
                          .reference = opt->reference,

@@ -3,6 +3,7 @@
 #include "model/gemma4.h"
 #include "sound/sound.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { PIECE = AUDIO_SECONDS_MAX * SOUND_RATE };
@@ -42,17 +43,18 @@ status ears_open(ears *x, const carat_model *m, const carat_model_options *opt, 
     x->begin = token_of(m, "<|audio>");
     x->place = token_of(m, "<|audio|>");
     x->end = token_of(m, "<audio|>");
-    x->n_threads = opt->n_threads;
+    x->cpu = cpu_wanted(opt);
+    snprintf(x->isa, sizeof x->isa, "%s", opt->isa ? opt->isa : "");
+    x->cpu.isa = opt->isa ? x->isa : NULL; /* opt may be gone when the device is opened */
     return OK;
 }
 
 /* The tower's device, opened where it has to be. */
 static status choose_device(ears *x, const carat_model *m, err *e)
 {
-    const cpu_options cpu = {.n_threads = x->n_threads};
     status st = OK;
     if (!m->dev->host_memory && !x->own)
-        st = device_open_cpu(&x->own, &cpu, e);
+        st = device_open_cpu(&x->own, &x->cpu, e);
     x->dev = m->dev->host_memory ? m->dev : x->own;
     return st;
 }

@@ -12,7 +12,8 @@
 
 typedef struct ears {
     bool has, loaded;
-    int32_t n_threads;
+    cpu_options cpu; /* of its own device */
+    char isa[16];
     model tower;
     device *dev, *own;         /* the tower's; own: opened for it alone, or NULL */
     int32_t begin, place, end; /* ids around a sound and for it; -1: the vocabulary lacks it */

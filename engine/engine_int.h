@@ -214,6 +214,7 @@ status model_check_writes(const carat_model *m, err *e);
 
 /* devices.c: opens the devices of m, divides it, and checks that it fits. Sets device_why. */
 status open_device(carat_model *m, const carat_model_options *opt, err *e);
+cpu_options cpu_wanted(const carat_model_options *opt);
 
 /* Divides m between its main device and the CPU, again if it is divided already; before weights are
  * loaded. E_ARG: not there. After a failure undivide_model has to follow. */

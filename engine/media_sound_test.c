@@ -4,6 +4,7 @@
  */
 #include "apps/commands.h"
 #include "base/mem.h"
+#include "engine/ears.h"
 #include "engine/media.h"
 #include "image/image_test_int.h"
 #include "sound/sound_test_int.h"
@@ -22,14 +23,19 @@ static void write_tower(const char *size, const char *path)
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
 }
 
-static carat_model *open_toy(const char *tower)
+static carat_model *open_with(const carat_model_options *o)
 {
     const char *text = toy_model_write(&(toy_model_file){.base = "e2b"});
-    const carat_model_options o = {.n_threads = 1, .exact_f32 = true, .mmproj = tower};
     carat_model *m;
     err e = {0};
-    CHECK_OK(carat_model_open(text, &o, &m, &e), e);
+    CHECK_OK(carat_model_open(text, o, &m, &e), e);
     return m;
+}
+
+static carat_model *open_toy(const char *tower)
+{
+    const carat_model_options o = {.n_threads = 1, .exact_f32 = true, .mmproj = tower};
+    return open_with(&o);
 }
 
 static carat_media *sound_of(carat_model *m, uint64_t seed, int64_t n)
@@ -135,6 +141,69 @@ TEST(sounds_are_heard_piece_by_piece)
     carat_media_free(whole);
     carat_media_free(second);
     carat_model_close(m);
+}
+
+/* Beside a device with memory of its own the tower has a CPU of its own. */
+TEST(sounds_are_heard_on_a_cpu_beside_other_devices)
+{
+    const carat_model_options o = {
+        .n_threads = 1, .exact_f32 = true, .isa = "portable", .mmproj = test_temp("tower.gguf")};
+    float x[SAMPLES];
+    ears own = {0};
+    ears_size size;
+    uint64_t planned;
+    err e = {0};
+    write_tower("tiny-mmproj-hears", o.mmproj);
+    carat_model *m = open_with(&o);
+    test_sound(x, 1, SAMPLES);
+    carat_media *s = sound_of(m, 1, SAMPLES);
+    float *want = rows_of(m, s);
+    device *dev = m->dev, apart = *dev;
+    apart.host_memory = false;
+    m->dev = &apart;
+    CHECK_OK(ears_open(&own, m, &o, &e), e);
+    CHECK_OK(ears_plan(&own, m, &planned, &e), e);
+    CHECK(own.own && own.dev == own.own && planned > 0 && !ears_taken(&own));
+    CHECK_OK(ears_load(&own, m, &o, &e), e);
+    CHECK_OK(ears_size_of(&own, SAMPLES, &size, &e), e);
+    CHECK_EQ(size.n_tokens, N_SOFT);
+    size_t n = N_SOFT * (size_t)m->core.n_embd;
+    float *features = mem_calloc(ears_feature_count(&own, &size), sizeof *features),
+          *rows = mem_calloc(n, sizeof *rows);
+    ears_features(&own, &size, features, x);
+    CHECK_OK(ears_encode(&own, &size, features, rows, &e), e);
+    CHECK(!memcmp(rows, want, n * sizeof *rows));
+    ears_unload_weights(&own);
+    CHECK(!ears_taken(&own));
+    CHECK_OK(ears_load_weights(&own, m, &e), e);
+    CHECK_OK(ears_encode(&own, &size, features, rows, &e), e);
+    CHECK(!memcmp(rows, want, n * sizeof *rows));
+    ears_close(&own);
+    m->dev = dev;
+    mem_free(features);
+    mem_free(rows);
+    mem_free(want);
+    carat_media_free(s);
+    carat_model_close(m);
+}
+
+/* Weights that were given back and taken again. */
+TEST(sounds_are_heard_after_a_pause)
+{
+    err e = {0};
+    write_tower("tiny-mmproj-hears", test_temp("tower.gguf"));
+    carat_model *m = open_toy(test_temp("tower.gguf")), *other = open_toy(test_temp("tower.gguf"));
+    carat_model_park(m);
+    carat_media *a = sound_of(m, 4, SAMPLES), *b = sound_of(other, 4, SAMPLES);
+    CHECK_OK(carat_model_unpark(m, &e), e);
+    float *got = rows_of(m, a), *want = rows_of(other, b);
+    CHECK(!memcmp(got, want, N_SOFT * (size_t)m->core.n_embd * sizeof *got));
+    mem_free(got);
+    mem_free(want);
+    carat_media_free(a);
+    carat_media_free(b);
+    carat_model_close(m);
+    carat_model_close(other);
 }
 
 static void eval(carat_model *m, const int32_t *ids, int64_t n, int32_t chunk, float *row)
