@@ -147,11 +147,8 @@ static void put_table(const model_list *l)
         printf("  %8s  %-14s", size_text(m->n_bytes, size, sizeof size),
                age_text(m->when_s, age, sizeof age));
         char *tower = tower_of(m->path);
-        printf("%s%-*s%s\n", any_cache ? "  " : "", any_cache && tower ? 21 : 0,
-               any_cache ? where_text(m->where) : "",
-               !tower                ? ""
-               : mmproj_hears(tower) ? "  sees images, hears"
-                                     : "  sees images");
+        printf("%s%-*s%s%s\n", any_cache ? "  " : "", any_cache && tower ? 21 : 0,
+               any_cache ? where_text(m->where) : "", tower ? "  " : "", mmproj_gives(tower));
         mem_free(tower);
     }
 }

@@ -3,6 +3,7 @@
 #include "apps/hub_options.h"
 #include "apps/term.h"
 #include "base/clock.h"
+#include "base/mem.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -115,10 +116,15 @@ static status pull_shown(const hub_ask *ask, model_found *found, err *e)
     with.user = &b;
     status st = hub_pull(&with, found, e);
     term_progress_clear();
-    if (!st && !b.quiet && b.came)
-        term_note("pulled %s: %.*f %s", found->name, b.came >= 1000000000 ? 2 : 1,
-                  (double)b.came * (b.came >= 1000000000 ? 1e-9 : 1e-6),
-                  b.came >= 1000000000 ? "GB" : "MB");
+    if (st || b.quiet || !b.came)
+        return st;
+    char *tower = NULL;
+    if (found->path)
+        mmproj_find(found->path, &tower, NULL);
+    term_note("pulled %s: %.*f %s%s%s", found->name, b.came >= 1000000000 ? 2 : 1,
+              (double)b.came * (b.came >= 1000000000 ? 1e-9 : 1e-6),
+              b.came >= 1000000000 ? "GB" : "MB", tower ? "; " : "", mmproj_gives(tower));
+    mem_free(tower);
     return st;
 }
 

@@ -716,7 +716,7 @@ TEST(hub_cli_pulls_lists_shows_runs_and_removes)
     hub_rig_add_bytes(&r, "mmproj-Q8_0.gguf", "old", 3, false);
     hub_rig_add_bytes(&r, "mmproj-BF16.gguf", tower, sizeof tower - 1, false);
     run_and_check(2, NULL, "has no Q4_0; it has: F32", ARGS("pull", "own/Model-GGUF:Q4_0"));
-    run_and_check(0, "own/Model-GGUF:F32\n", "pulled", ARGS("pull", "own/Model-GGUF"));
+    run_and_check(0, "own/Model-GGUF:F32\n", "; sees images", ARGS("pull", "own/Model-GGUF"));
     run_and_check(0, "own/Model-GGUF:F32", NULL, ARGS("list"));
     run_and_check(0, "\"where\": \"store\"", NULL, ARGS("list", "--json"));
     run_and_check(0, "/own/Model-GGUF/F32/mmproj-BF16.gguf\"", NULL, ARGS("list", "--json"));

@@ -65,6 +65,8 @@ bool model_known(const char *what);
 status mmproj_find(const char *model, char **out, err *e);
 /* Does the file of a tower say that it has an audio tower, too? */
 bool mmproj_hears(const char *path);
+/* What a model does with it, in words; path NULL: "". */
+const char *mmproj_gives(const char *path);
 /* Does carat know towers for models of this file's architecture? */
 bool mmproj_may_fit(const char *model);
 

@@ -82,6 +82,11 @@ bool mmproj_hears(const char *path)
     return hears;
 }
 
+const char *mmproj_gives(const char *path)
+{
+    return !path ? "" : mmproj_hears(path) ? "sees images, hears" : "sees images";
+}
+
 bool mmproj_may_fit(const char *model)
 {
     kind k;
