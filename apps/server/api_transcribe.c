@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "sound/sound.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +25,8 @@ enum {
     PIECE_TOKENS = 1024     /* of a text: models may repeat themselves for ever */
 };
 
-/* Samples of all requests at once. While a file is decoded its room doubles as it grows. */
+/* Samples of all requests at once, beside those of the file that is being decoded. */
 enum { SAMPLES_ALL_BYTES = 512 << 20 };
-static const long long DECODING_BYTES = 2LL * SOUND_SECONDS_MAX * SOUND_RATE * (int)sizeof(float);
 static atomic_llong samples_bytes;
 
 typedef enum reply_format { REPLY_JSON, REPLY_TEXT, REPLY_VERBOSE } reply_format;
@@ -117,6 +117,7 @@ static void hold(transcription *t, long long n)
 
 static bool read_sound(transcription *t, problem *p)
 {
+    static pthread_mutex_t decoding = PTHREAD_MUTEX_INITIALIZER;
     const multipart_field *f = multipart_find(&t->form, "file");
     err e = {0};
     if (!f)
@@ -124,16 +125,18 @@ static bool read_sound(transcription *t, problem *p)
     if (f->n > PICTURE_MAX_BYTES)
         return problem_set(p, 400, "file", "'file' has %zu bytes; at most %d are read", f->n,
                            PICTURE_MAX_BYTES);
-    hold(t, DECODING_BYTES);
-    if (atomic_load(&samples_bytes) > SAMPLES_ALL_BYTES)
-        return problem_set(p, 503, "", "the sounds of other requests have all memory for them");
-    if (!sound_decode(&t->sound, f->at, f->n, "'file'", &e)) {
+    pthread_mutex_lock(&decoding);
+    status st = sound_decode(&t->sound, f->at, f->n, "'file'", &e);
+    if (!st)
         hold(t, t->sound.cap * (long long)sizeof(float));
-        return true;
+    pthread_mutex_unlock(&decoding);
+    if (st) {
+        problem_from(p, &e);
+        snprintf(p->param, sizeof p->param, "file");
+        return false;
     }
-    problem_from(p, &e);
-    snprintf(p->param, sizeof p->param, "file");
-    return false;
+    return atomic_load(&samples_bytes) <= SAMPLES_ALL_BYTES ||
+           problem_set(p, 503, "", "the sounds of other requests take all memory for sounds");
 }
 
 static bool read_form(transcription *t, exchange *x, problem *p)
