@@ -208,6 +208,7 @@ static void put_tokenizer(const char *dir, const made *m)
     put_file(dir, "tokenizer_config.json", &t);
     str_cut(&t, 0);
     str_puts(&t, "{\"eos_token_id\":[1,6,9],\"top_k\":64,\"top_p\":0.95,\"temperature\":1.0,"
+                 "\"repetition_penalty\":1.05,\"min_p\":0.05,\"typical_p\":7,"
                  "\"suppress_tokens\":[3,4");
     for (int i = 0; i < N_SUPPRESSED - 2; i++)
         str_puts(&t, ",5");
@@ -293,6 +294,9 @@ static void check_tokens(const gguf *g)
     CHECK(gguf_item_i64(gguf_find(g, "tokenizer.ggml.suppress_tokens"), 1, &v) && v == 4);
     CHECK(gguf_get_i64(g, "general.sampling.top_k", &v) && v == 64);
     CHECK(gguf_get_f64(g, "general.sampling.temp", &f) && f == 1);
+    CHECK(gguf_get_f64(g, "general.sampling.penalty_repeat", &f) && (float)f == 1.05f);
+    CHECK(gguf_get_f64(g, "general.sampling.min_p", &f) && (float)f == 0.05f);
+    CHECK(!gguf_get_f64(g, "general.sampling.typical_p", &f)); /* 7 is out of its range */
     CHECK(gguf_get_string(g, "tokenizer.chat_template", &s) && s.n == 15);
     CHECK(gguf_get_i64(g, "gemma4.vocab_size", &v) && v == FIRST_LETTER + 5);
 }

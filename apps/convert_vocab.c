@@ -514,18 +514,24 @@ static void put_ids(const convert_vocab *v, gguf_writer *w)
     }
 }
 
+/* generation_config.json has the names of transformers, of which the table knows all. */
 static void put_sampling(const convert_vocab *v, gguf_writer *w)
 {
-    const json_t *top_k = json_object_get(v->generation, "top_k");
-    const json_t *top_p = json_object_get(v->generation, "top_p");
-    const json_t *temp = json_object_get(v->generation, "temperature");
-    int32_t k;
-    if (config_integer(top_k, 0, INT32_MAX, &k))
-        gguf_put_i32(w, "general.sampling.top_k", k);
-    if (json_is_number(top_p))
-        gguf_put_f32(w, "general.sampling.top_p", (float)json_number_value(top_p));
-    if (json_is_number(temp))
-        gguf_put_f32(w, "general.sampling.temp", (float)json_number_value(temp));
+    int32_t n;
+    const carat_sampling_setting *all = carat_sampling_settings(&n);
+    for (int32_t i = 0; i < n; i++) {
+        const json_t *value = json_object_get(v->generation, all[i].name);
+        if (!value && all[i].also)
+            value = json_object_get(v->generation, all[i].also);
+        char key[64];
+        snprintf(key, sizeof key, "general.sampling.%s", all[i].key);
+        double real = json_number_value(value);
+        int32_t whole;
+        if (all[i].whole && config_integer(value, (int64_t)all[i].min, (int64_t)all[i].max, &whole))
+            gguf_put_i32(w, key, whole);
+        else if (!all[i].whole && json_is_number(value) && real >= all[i].min && real <= all[i].max)
+            gguf_put_f32(w, key, (float)real);
+    }
 }
 
 status convert_vocab_put(const convert_vocab *v, gguf_writer *w, err *e)

@@ -19,11 +19,9 @@ static status read_order(const char *list, carat_sampling *p, err *e)
         at += len;
         carat_sampler is = carat_sampler_named(name);
         if (len && (!is || n == CARAT_SAMPLERS_MAX))
-            return err_set(
-                e, E_ARG,
-                "--samplers: \"%s\" is unknown or too many; expected penalties, dry, top_n_sigma, "
-                "top_k, typ_p, top_p, min_p, xtc and temperature, once each",
-                name);
+            return err_set(e, E_ARG,
+                           "--samplers: \"%s\" is unknown or too many; expected %s, once each",
+                           name, &CARAT_SAMPLER_LIST[2]);
         if (len)
             p->order[n++] = is;
         if (!*at)

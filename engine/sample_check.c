@@ -11,65 +11,47 @@ enum { TOP_LOGPROBS_MAX = 20 };
 
 /* ---- Names ------------------------------------------------------------------------------- */
 
+#define STEP(step, name, others) [CARAT_SAMPLER_##step] = {name, others},
 static const struct {
-    carat_sampler is;
-    const char *name; /* without separators; the first of a step is its shown name below */
-} names[] = {
-    {CARAT_SAMPLER_PENALTIES, "penalties"},
-    {CARAT_SAMPLER_PENALTIES, "e"},
-    {CARAT_SAMPLER_DRY, "dry"},
-    {CARAT_SAMPLER_DRY, "d"},
-    {CARAT_SAMPLER_TOP_N_SIGMA, "topnsigma"},
-    {CARAT_SAMPLER_TOP_N_SIGMA, "s"},
-    {CARAT_SAMPLER_TOP_K, "topk"},
-    {CARAT_SAMPLER_TOP_K, "k"},
-    {CARAT_SAMPLER_TYPICAL_P, "typp"},
-    {CARAT_SAMPLER_TYPICAL_P, "typicalp"},
-    {CARAT_SAMPLER_TYPICAL_P, "typ"},
-    {CARAT_SAMPLER_TYPICAL_P, "typical"},
-    {CARAT_SAMPLER_TYPICAL_P, "y"},
-    {CARAT_SAMPLER_TOP_P, "topp"},
-    {CARAT_SAMPLER_TOP_P, "nucleus"},
-    {CARAT_SAMPLER_TOP_P, "p"},
-    {CARAT_SAMPLER_MIN_P, "minp"},
-    {CARAT_SAMPLER_MIN_P, "m"},
-    {CARAT_SAMPLER_XTC, "xtc"},
-    {CARAT_SAMPLER_XTC, "x"},
-    {CARAT_SAMPLER_TEMPERATURE, "temperature"},
-    {CARAT_SAMPLER_TEMPERATURE, "temp"},
-    {CARAT_SAMPLER_TEMPERATURE, "t"},
-};
+    const char *name, *others;
+} steps[] = {CARAT_SAMPLER_STEPS(STEP)};
+
+static bool is_separator(char c)
+{
+    return c == '_' || c == '-';
+}
+
+/* Is `name` these n letters, separators aside? */
+static bool same_letters(const char *name, const char *word, size_t n)
+{
+    for (;; name++, word++, n--) {
+        for (; is_separator(*name); name++)
+            ;
+        for (; n && is_separator(*word); n--)
+            word++;
+        if (!*name || !n)
+            return !*name && !n;
+        if (*name != *word)
+            return false;
+    }
+}
 
 carat_sampler carat_sampler_named(const char *name)
 {
-    char bare[24];
-    size_t n = 0;
-    for (const char *at = name; *at; at++) {
-        if (*at == '_' || *at == '-')
-            continue;
-        if (n == sizeof bare - 1)
-            return CARAT_SAMPLER_NONE;
-        bare[n++] = *at;
+    for (int i = 1; i <= CARAT_SAMPLERS_MAX; i++) {
+        size_t n = strlen(steps[i].name);
+        if (same_letters(name, steps[i].name, n))
+            return (carat_sampler)i;
+        for (const char *at = steps[i].others; (n = strcspn(at, " ")); at += n, at += *at == ' ')
+            if (same_letters(name, at, n))
+                return (carat_sampler)i;
     }
-    bare[n] = 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(names[i].name, bare))
-            return names[i].is;
     return CARAT_SAMPLER_NONE;
 }
 
 const char *carat_sampler_name(carat_sampler s)
 {
-    static const char *const shown[] = {[CARAT_SAMPLER_PENALTIES] = "penalties",
-                                        [CARAT_SAMPLER_DRY] = "dry",
-                                        [CARAT_SAMPLER_TOP_N_SIGMA] = "top_n_sigma",
-                                        [CARAT_SAMPLER_TOP_K] = "top_k",
-                                        [CARAT_SAMPLER_TYPICAL_P] = "typ_p",
-                                        [CARAT_SAMPLER_TOP_P] = "top_p",
-                                        [CARAT_SAMPLER_MIN_P] = "min_p",
-                                        [CARAT_SAMPLER_XTC] = "xtc",
-                                        [CARAT_SAMPLER_TEMPERATURE] = "temperature"};
-    return s > 0 && (size_t)s < sizeof shown / sizeof *shown ? shown[s] : NULL;
+    return s > 0 && s <= CARAT_SAMPLERS_MAX ? steps[s].name : NULL;
 }
 
 /* ---- Settings ---------------------------------------------------------------------------- */

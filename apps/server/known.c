@@ -130,7 +130,9 @@ static const known_field fields[] = {
     {"dry_sequence_breakers", ALL, READ, "Breakers"},
     {"bad_words", ALL, READ, "Words"},
     {"allowed_token_ids", ALL, READ, "TokenIds"},
-    {"samplers", ALL, READ, "Samplers"},
+    {"samplers", ALL, READ,
+     "Samplers: Their order; those that are left out are off. By default "
+     "logit_bias" CARAT_SAMPLER_LIST},
     {"adaptive_target", ALL, ONLY, "-1"},
     {"use_beam_search", ALL, ONLY, "false"},
     {"num_beams", ALL, ONLY, "0|1"},

@@ -5,6 +5,7 @@
 #include "apps/server/jsonw.h"
 #include "base/sha.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -52,12 +53,8 @@ static void put_capabilities(const ollama_model *m, str *o)
     const struct {
         bool has;
         const char *word;
-    } all[] = {{m->completes, "completion"},
-               {m->calls, "tools"},
-               {m->fills, "insert"},
-               {m->sees, "vision"},
-               {m->hears, "audio"},
-               {m->thinks, "thinking"},
+    } all[] = {{m->completes, "completion"}, {m->calls, "tools"}, {m->fills, "insert"},
+               {m->sees, "vision"},          {m->hears, "audio"}, {m->thinks, "thinking"},
                {m->embeds, "embedding"}};
     json_open(o, "capabilities", '[');
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -167,10 +164,13 @@ static void put_text_of(const carat_model *m, const char *key, const char *name,
         json_text(o, name, "");
 }
 
-/* The sampling settings as a Modelfile has them: a made model's own, else the file's. */
+/* The sampling settings as a Modelfile has them: a made model's own, else the four that are nearly
+ * always on, and what the file says otherwise. */
 static void put_parameters(const carat_model *m, const beginning *made, str *o)
 {
     carat_sampling s;
+    int32_t n;
+    const carat_sampling_setting *all = carat_sampling_settings(&n);
     str text = {0};
     if (made->settings && made->settings->count) {
         beginning_put_settings(made, "", &text);
@@ -180,10 +180,11 @@ static void put_parameters(const carat_model *m, const beginning *made, str *o)
         return;
     }
     carat_sampling_default(m, &s);
-    str_printf(&text, "%-30s %g\n", "temperature", (double)s.temperature);
-    str_printf(&text, "%-30s %d\n", "top_k", s.top_k);
-    str_printf(&text, "%-30s %g\n", "top_p", (double)s.top_p);
-    str_printf(&text, "%-30s %g", "min_p", (double)s.min_p);
+    for (int32_t i = 0; i < n; i++) {
+        double v = carat_sampling_get(&s, &all[i]);
+        if (i < 4 || fabs(v - all[i].usual) > 1e-6)
+            str_printf(&text, "%s%-30s %g", i ? "\n" : "", all[i].name, v);
+    }
     json_text_n(o, "parameters", str_text(&text), text.n);
     o->bad |= text.bad;
     str_free(&text);

@@ -108,12 +108,11 @@ static bool read_order(const jtree *o, carat_sampling *s, problem *p)
         if (letters || i->kind == JTREE_STRING)
             is = carat_sampler_named(letters ? name : i->s);
         if (!is)
-            return problem_set(p, 400, "samplers",
-                               "'samplers' has \"%.40s\"; expected penalties, dry, top_n_sigma, "
-                               "top_k, typ_p, top_p, min_p, xtc and temperature",
+            return problem_set(p, 400, "samplers", "'samplers' has \"%.40s\"; expected %s",
                                letters                   ? name
                                : i->kind == JTREE_STRING ? i->s
-                                                         : jtree_kind_name(i));
+                                                         : jtree_kind_name(i),
+                               &CARAT_SAMPLER_LIST[2]);
         for (int j = 0; j < n; j++)
             if (s->order[j] == is)
                 return problem_set(p, 400, "samplers", "'samplers' has \"%s\" twice",

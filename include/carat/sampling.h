@@ -14,19 +14,13 @@ typedef struct carat_logit_bias {
     float bias; /* added to the logit; -INFINITY bans the token */
 } carat_logit_bias;
 
-/* The steps that choose a token, in the default order. Bias and bans come before all of them. */
+/* The steps that choose a token, as carat/sampling_settings.h lists them. */
+#define CARAT_SAMPLER_STEP(step, name, others) CARAT_SAMPLER_##step,
+#define CARAT_SAMPLER_COUNT(step, name, others) +1
 typedef enum carat_sampler {
-    CARAT_SAMPLER_NONE,        /* ends an order */
-    CARAT_SAMPLER_PENALTIES,   /* repeat, presence and frequency */
-    CARAT_SAMPLER_DRY,         /* tokens that would continue a repetition */
-    CARAT_SAMPLER_TOP_N_SIGMA, /* logits within n standard deviations of the largest */
-    CARAT_SAMPLER_TOP_K,
-    CARAT_SAMPLER_TYPICAL_P, /* tokens whose information is nearest to the entropy */
-    CARAT_SAMPLER_TOP_P,
-    CARAT_SAMPLER_MIN_P,
-    CARAT_SAMPLER_XTC, /* drops the likeliest of several likely tokens, by chance */
-    CARAT_SAMPLER_TEMPERATURE,
-    CARAT_SAMPLERS_MAX = CARAT_SAMPLER_TEMPERATURE
+    CARAT_SAMPLER_NONE, /* ends an order */
+    CARAT_SAMPLER_STEPS(CARAT_SAMPLER_STEP) CARAT_SAMPLERS_MAX =
+        CARAT_SAMPLER_STEPS(CARAT_SAMPLER_COUNT)
 } carat_sampler;
 
 /* engine/sample.h has the definition of each step. All random numbers for a token depend on seed

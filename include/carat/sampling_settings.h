@@ -1,4 +1,4 @@
-/* carat/sampling_settings.h - every number of carat_sampling, once: the options of `carat run` and
+/* carat/sampling_settings.h - the steps and every number of carat_sampling, once: the options of `carat run` and
  * `carat serve`, /set, parameters of made models, fields of requests and responses, and the checks
  * of the library are made from these rows.
  *
@@ -19,6 +19,24 @@
 #include <stdint.h>
 
 /* clang-format off */
+/* The steps that choose a token, in the default order. Bias and bans come before all of them. name:
+ * as llama.cpp has it. others: more spellings, without '-' and '_', with blanks between.
+ *
+ *     ROW(step, name, others) */
+#define CARAT_SAMPLER_STEPS(ROW)                                                                                       \
+    ROW(PENALTIES, "penalties", "e") /* repeat, presence and frequency */                                              \
+    ROW(DRY, "dry", "d") /* tokens that would continue a repetition */                                                 \
+    ROW(TOP_N_SIGMA, "top_n_sigma", "s") /* logits within n standard deviations of the largest */                      \
+    ROW(TOP_K, "top_k", "k")                                                                                           \
+    ROW(TYPICAL_P, "typ_p", "typicalp typ typical y") /* tokens whose information is nearest to the entropy */         \
+    ROW(TOP_P, "top_p", "nucleus p")                                                                                   \
+    ROW(MIN_P, "min_p", "m")                                                                                           \
+    ROW(XTC, "xtc", "x") /* drops the likeliest of several likely tokens, by chance */                                 \
+    ROW(TEMPERATURE, "temperature", "temp t")
+/* ", penalties, dry": for sentences that list them. */
+#define CARAT_SAMPLER_LISTED(step, name, others) ", " name
+#define CARAT_SAMPLER_LIST CARAT_SAMPLER_STEPS(CARAT_SAMPLER_LISTED)
+
 #define CARAT_SAMPLING_SETTINGS(ROW, ...)                                                                              \
     ROW(__VA_ARGS__ REAL, temperature, "temperature", NULL, "temp", "temp", "--temperature",                           \
         0, 100, 1, NULL, "temperature; 0 takes the likeliest token")                                                   \
