@@ -225,6 +225,22 @@ TEST(imatrix_makes_the_error_of_its_text_smaller)
     }
 }
 
+/* A drafter's tensors have the names of the model's. */
+TEST(sums_of_inputs_are_those_of_one_model)
+{
+    const char *path = test_temp("one.gguf");
+    carat_model_options o = {
+        .n_threads = 1, .device = "cpu", .sum_inputs = true, .draft = "lookup"};
+    carat_model *m = NULL;
+    carat_error e = {0};
+    synth("tiny-qwen3", path, NULL, NULL);
+    CHECK_EQ(carat_model_open(path, &o, &m, &e), CARAT_E_ARG);
+    CHECK_MSG(!m && strstr(e.text, "cannot be used with a drafter (lookup)"), "%s", e.text);
+    o.draft = "none";
+    CHECK_OK(carat_model_open(path, &o, &m, &e), e);
+    carat_model_close(m);
+}
+
 TEST(imatrix_says_what_is_wrong_and_writes_nothing)
 {
     const char *model = test_temp("m.gguf"), *im = test_temp("im.gguf");

@@ -28,6 +28,11 @@ status drafters_open(carat_model *m, const carat_model_options *opt, err *e)
         return OK;
     if (strcmp(opt->draft, "none") != 0 && (st = model_check_writes(m, e)))
         return st;
+    if (opt->sum_inputs && strcmp(opt->draft, "none") != 0)
+        return err_set(e, E_ARG,
+                       "sums of inputs are those of one model, and a drafter has tensors of the "
+                       "same names: they cannot be used with a drafter (%s)",
+                       opt->draft);
     st = draft_find_held(opt->draft, &m->core, opt->draft_bytes, opt->n_draft_bytes, &f, e);
     if (!st && !f.class)
         st = draft_find(opt->draft, &m->core, beside, &f, e);

@@ -243,9 +243,7 @@ static const table_tensor of_layer[] = {
     T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", NORM, HD),
     T(ALWAYS, W(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", NORM, HD),
     T(is_laguna, W(head_gate), "attn_gate.weight", "self_attn.g_proj.weight", HALF, D, HEADS),
-    T(ALWAYS, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
+    T_UNIT(ALWAYS),
 };
 
 /* ---- Metadata ------------------------------------------------------------------------------ */

@@ -65,11 +65,6 @@ static void fill(model_shape *m, int32_t size)
         ((gemma3_shape *)m)->swa[il] = (il + 1) % PERIOD != 0;
 }
 
-static void cut_layers(model_shape *m, int32_t n_layer)
-{
-    m->n_layer = n_layer;
-}
-
 /* ---- Keys ---- */
 
 static const gemma3_shape *own(const model_shape *s)
@@ -185,20 +180,10 @@ static const table_tensor of_model[] = {T_TOKENS(M(common.out_norm)),
 #define W(name) offsetof(block, name)
 static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
-    T(ALWAYS, ELSEWHERE, "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q),
-    T(ALWAYS, ELSEWHERE, "attn_k.weight", "self_attn.k_proj.weight", MATRIX, D, KV),
-    T(ALWAYS, ELSEWHERE, "attn_v.weight", "self_attn.v_proj.weight", ATTN_V, D, KV),
+    T_QKV,
     T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
-    T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", QK_NORM, HD),
-    T(ALWAYS, W(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", QK_NORM, HD),
-    T(ALWAYS, W(attn_post_norm), "post_attention_norm.weight", "post_attention_layernorm.weight",
-      NORM, D),
-    T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "pre_feedforward_layernorm.weight", NORM, D),
-    T(ALWAYS, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
-    T(ALWAYS, W(ffn_post_norm), "post_ffw_norm.weight", "post_feedforward_layernorm.weight", NORM,
-      D),
+    T_HEAD_NORMS,
+    T_GEMMA_UNIT,
 };
 
 static void describe(const model_shape *m, const table_tensor *r, shape_tensor *t)
@@ -217,14 +202,14 @@ const shape_family gemma3_shapes = {
     .title = "gemma-3",
     .sizes = "gemma3-270m, gemma3-1b, gemma3-4b, gemma3-12b, gemma3-27b, tiny-gemma3",
     .mix = "q4_k_m",
-    .cut = cut_layers};
+    .cut = table_cut};
 
 const shape_family gemma_embedding_shapes = {TABLE_HOOKS(gemma3_shape, encoder_rows),
                                              .arch = "gemma-embedding",
                                              .title = "embeddinggemma",
                                              .sizes = "embeddinggemma-300m, tiny-embeddinggemma",
                                              .mix = "q8_0",
-                                             .cut = cut_layers};
+                                             .cut = table_cut};
 
 /* ---- Binding ---- */
 

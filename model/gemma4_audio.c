@@ -173,11 +173,6 @@ static void describe(const model_shape *m, const table_tensor *r, shape_tensor *
     t->change.softplus = r->change == SOFTPLUS;
 }
 
-static void cut_layers(model_shape *s, int32_t n_layer)
-{
-    s->n_layer = n_layer;
-}
-
 static const gemma4a_shape sizes[1]; /* see gemma4_audio.h */
 static const family_table rows = {TABLE_ROWS,          .prefix = "a.",    .dim = dim,
                                   .agree = agree,      .read = read_kind, .put = put_own_keys,
@@ -189,7 +184,7 @@ const shape_family gemma4a_shapes = {TABLE_HOOKS(gemma4a_shape, rows),
                                      .sizes = "",
                                      .tower = true,
                                      .mix = "bf16",
-                                     .cut = cut_layers};
+                                     .cut = table_cut};
 
 /* ---- Binding ---- */
 

@@ -234,14 +234,7 @@ static const table_tensor of_layer[] = {
     T(ALWAYS, W(wq), "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q),
     T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", QK_NORM, HD),
     T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
-    T(ALWAYS, W(attn_post_norm), "post_attention_norm.weight", "post_attention_layernorm.weight",
-      NORM, D),
-    T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "pre_feedforward_layernorm.weight", NORM, D),
-    T(ALWAYS, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
-    T(ALWAYS, W(ffn_post_norm), "post_ffw_norm.weight", "post_feedforward_layernorm.weight", NORM,
-      D),
+    T_GEMMA_UNIT,
     T(ALWAYS, W(out_scale), "layer_output_scale.weight", "layer_scalar", SCALE, ONE),
 };
 

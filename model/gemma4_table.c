@@ -247,14 +247,7 @@ static const table_tensor of_layer[] = {
     T(if_keys, ELSEWHERE, "attn_k_norm.weight", "self_attn.k_norm.weight", QK_NORM, HD),
     T(if_values, ELSEWHERE, "attn_v.weight", "self_attn.v_proj.weight", ATTN_V, D, KV),
     T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
-    T(ALWAYS, W(attn_post_norm), "post_attention_norm.weight", "post_attention_layernorm.weight",
-      NORM, D),
-    T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "pre_feedforward_layernorm.weight", NORM, D),
-    T(ALWAYS, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
-    T(ALWAYS, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
-    T(ALWAYS, W(ffn_post_norm), "post_ffw_norm.weight", "post_feedforward_layernorm.weight", NORM,
-      D),
+    T_GEMMA_UNIT,
     T(if_moe, W(router), "ffn_gate_inp.weight", "router.proj.weight", ROUTER, D, N_EXP),
     T(if_moe, W(router_scale), "ffn_gate_inp.scale", "router.scale", SCALE, D),
     T(if_moe, ELSEWHERE, "ffn_gate_up_exps.weight", "experts.gate_up_proj", MATRIX, D, FF_EXP2,
@@ -379,7 +372,7 @@ static status bind_keys(const binder *b, gemma4_layer *L, const gemma4_shape *s)
 static status bind_layer(const binder *b, gemma4_layer *L, const gemma4_shape *s)
 {
     const expert_sizes sizes_of = {s->n_embd,  s->n_ff_exp,      s->n_expert, s->n_used,
-                                   &L->router, &L->router_scale, NULL, true};
+                                   &L->router, &L->router_scale, NULL,        true};
     status st;
     if ((st = table_bind(b, &s->common, L)) || (st = bind_keys(b, L, s)) || !s->n_expert)
         return st;

@@ -171,11 +171,6 @@ static void describe(const model_shape *m, const table_tensor *r, shape_tensor *
         t->centre = 0.55f;
 }
 
-static void cut_layers(model_shape *s, int32_t n_layer)
-{
-    s->n_layer = n_layer;
-}
-
 static const family_table rows = {TABLE_ROWS,          .prefix = "v.",    .dim = dim,
                                   .agree = agree,      .read = read_kind, .put = put_own_keys,
                                   .describe = describe};
@@ -203,7 +198,7 @@ const shape_family gemma4v_shapes = {
              "tiny-mmproj-standard, tiny-mmproj-hears",
     .tower = true,
     .mix = "bf16",
-    .cut = cut_layers};
+    .cut = table_cut};
 
 /* ---- Binding ---- */
 

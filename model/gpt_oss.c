@@ -41,11 +41,6 @@ static void fill(model_shape *m, int32_t size)
         ((gpt_oss_shape *)m)->swa[il] = (il + 1) % PERIOD != 0;
 }
 
-static void cut_layers(model_shape *m, int32_t n_layer)
-{
-    m->n_layer = n_layer;
-}
-
 /* ---- Keys ---- */
 
 static const gpt_oss_shape *own(const model_shape *s)
@@ -164,7 +159,7 @@ const shape_family gpt_oss_shapes = {TABLE_HOOKS(gpt_oss_shape, rows),
                                      .title = "gpt-oss",
                                      .sizes = "gpt-oss-20b, gpt-oss-120b, tiny-gpt-oss",
                                      .mix = "mxfp4",
-                                     .cut = cut_layers};
+                                     .cut = table_cut};
 
 /* ---- Binding ---- */
 

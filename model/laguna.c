@@ -190,7 +190,6 @@ static bool is_sparse(const model_shape *s, int32_t il)
 static const table_tensor of_model[] = {T_TOKENS(M(out_norm))};
 
 #define W(name) offsetof(block, name)
-#define HF_EXPERT(tail) "mlp.experts.*." tail "_proj.weight"
 #define HF_SHARED(tail) "mlp.shared_expert." tail "_proj.weight"
 static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
@@ -199,19 +198,13 @@ static const table_tensor of_layer[] = {
     T(ALWAYS, W(wv), "attn_v.weight", "self_attn.v_proj.weight", ATTN_V, D, KV),
     T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
     T(ALWAYS, ELSEWHERE, "attn_gate.weight", "self_attn.g_proj.weight", MATRIX, D, GATES),
-    T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", QK_NORM, HD),
-    T(ALWAYS, W(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", QK_NORM, HD),
+    T_HEAD_NORMS,
     T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "post_attention_layernorm.weight", NORM, D),
-    T(is_dense, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
-    T(is_dense, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
-    T(is_dense, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
+    T_UNIT(is_dense),
     T(is_sparse, W(router), "ffn_gate_inp.weight", "mlp.gate.weight", ROUTER, D, N_EXP),
     T(is_sparse, W(router_bias), "exp_probs_b.bias", "mlp.experts.e_score_correction_bias", BIAS,
       N_EXP),
-    T(is_sparse, ELSEWHERE, "ffn_gate_exps.weight", HF_EXPERT("gate"), MATRIX, D, FF_EXP, N_EXP),
-    T(is_sparse, ELSEWHERE, "ffn_up_exps.weight", HF_EXPERT("up"), MATRIX, D, FF_EXP, N_EXP),
-    T(is_sparse, ELSEWHERE, "ffn_down_exps.weight", HF_EXPERT("down"), DOWN_EXPERTS, FF_EXP, D,
-      N_EXP),
+    T_MLP_EXPERTS(is_sparse),
     T(is_sparse, W(shared_gate), "ffn_gate_shexp.weight", HF_SHARED("gate"), MATRIX, D, FF_SHARED),
     T(is_sparse, W(shared_up), "ffn_up_shexp.weight", HF_SHARED("up"), MATRIX, D, FF_SHARED),
     T(is_sparse, W(shared_down), "ffn_down_shexp.weight", HF_SHARED("down"), FFN_DOWN, FF_SHARED,

@@ -77,11 +77,6 @@ static void fill(model_shape *s, int32_t size)
     own(s)->n_rot = sizes[size].head_dim;
 }
 
-static void cut_layers(model_shape *s, int32_t n_layer)
-{
-    s->n_layer = n_layer;
-}
-
 /* ---- Keys ---- */
 
 static bool has_head_dim(const model_shape *s)
@@ -191,14 +186,10 @@ static const table_tensor of_layer[] = {
     T(ALWAYS, W(wv), "attn_v.weight", "self_attn.v_proj.weight", ATTN_V, D, KV),
     T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
     T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "post_attention_layernorm.weight", NORM, D),
-    T(is_dense, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
-    T(is_dense, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
-    T(is_dense, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
+    T_UNIT(is_dense),
     T(is_sparse, W(router), "ffn_gate_inp.weight", "block_sparse_moe.gate.weight", ROUTER, D,
       N_EXP),
-    T(is_sparse, ELSEWHERE, "ffn_gate_exps.weight", HF_EXPERT("w1"), MATRIX, D, FF, N_EXP),
-    T(is_sparse, ELSEWHERE, "ffn_up_exps.weight", HF_EXPERT("w3"), MATRIX, D, FF, N_EXP),
-    T(is_sparse, ELSEWHERE, "ffn_down_exps.weight", HF_EXPERT("w2"), DOWN_EXPERTS, FF, D, N_EXP),
+    T_EXPERTS(is_sparse, FF, HF_EXPERT("w1"), HF_EXPERT("w3"), HF_EXPERT("w2")),
 };
 
 /* Row 2 i + k of a file's head is row i + k head_dim / 2 of the checkpoint's. */
@@ -239,7 +230,7 @@ const shape_family llama_shapes = {
              "mistral-nemo-12b, mistral-small-24b, mixtral-8x7b, ministral-3-3b, ministral-3-8b, "
              "ministral-3-14b, tiny-llama3, tiny-mixtral, tiny-ministral3",
     .mix = "q4_k_m",
-    .cut = cut_layers,
+    .cut = table_cut,
     .compute = compute};
 
 /* ---- Binding ---- */

@@ -165,33 +165,18 @@ static const table_tensor of_model[] = {
     T(ranks, ELSEWHERE, "cls.output.weight", "", EIGHT_BITS, D, ANSWERS)};
 
 #define W(name) offsetof(block, name)
-#define HF_EXPERT(tail) "mlp.experts.*." tail "_proj.weight"
 static const table_tensor of_layer[] = {
     T(ALWAYS, W(attn_norm), "attn_norm.weight", "input_layernorm.weight", NORM, D),
-    T(ALWAYS, ELSEWHERE, "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D,
-      Q), /* see bind_qkv */
-    T(ALWAYS, ELSEWHERE, "attn_k.weight", "self_attn.k_proj.weight", MATRIX, D, KV),
-    T(ALWAYS, ELSEWHERE, "attn_v.weight", "self_attn.v_proj.weight", ATTN_V, D, KV),
+    T_QKV,
     T(ALWAYS, W(wo), "attn_output.weight", "self_attn.o_proj.weight", MATRIX, Q, D),
-    T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", QK_NORM, HD),
-    T(ALWAYS, W(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", QK_NORM, HD),
+    T_HEAD_NORMS,
     T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "post_attention_layernorm.weight", NORM, D),
-    T(is_dense, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),
-    T(is_dense, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),
-    T(is_dense, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D),
+    T_UNIT(is_dense),
     T(is_sparse, W(router), "ffn_gate_inp.weight", "mlp.gate.weight", ROUTER, D, N_EXP),
-    T(is_sparse, ELSEWHERE, "ffn_gate_exps.weight", HF_EXPERT("gate"), MATRIX, D, FF_EXP, N_EXP),
-    T(is_sparse, ELSEWHERE, "ffn_up_exps.weight", HF_EXPERT("up"), MATRIX, D, FF_EXP, N_EXP),
-    T(is_sparse, ELSEWHERE, "ffn_down_exps.weight", HF_EXPERT("down"), DOWN_EXPERTS, FF_EXP, D,
-      N_EXP),
+    T_MLP_EXPERTS(is_sparse),
 };
 
 /* ---- The entry ---- */
-
-static void cut_layers(model_shape *s, int32_t n_layer)
-{
-    s->n_layer = n_layer;
-}
 
 static const char *arch_of(const model_shape *s, char buf[TABLE_ARCH])
 {
@@ -210,7 +195,7 @@ const shape_family qwen3_shapes = {
              "qwen3-235b-a22b, qwen3-coder-30b-a3b, qwen3-embedding-0.6b, qwen3-embedding-4b, "
              "qwen3-embedding-8b, tiny-qwen3, tiny-qwen3-reranker, tiny-qwen3moe",
     .mix = "q4_k_m",
-    .cut = cut_layers};
+    .cut = table_cut};
 
 /* ---- Binding ---- */
 

@@ -173,11 +173,6 @@ static void describe(const model_shape *m, const table_tensor *r, shape_tensor *
         t->fan_in = 4;
 }
 
-static void cut_layers(model_shape *s, int32_t n_layer)
-{
-    s->n_layer = n_layer;
-}
-
 static const family_table rows = {TABLE_ROWS,          .prefix = "v.",    .dim = dim,
                                   .agree = agree,      .read = read_kind, .put = put_own_keys,
                                   .describe = describe};
@@ -188,7 +183,7 @@ const shape_family qwen3vl_shapes = {TABLE_HOOKS(qwen3vl_shape, rows),
                                      .sizes = "mmproj-qwen-9b, mmproj-qwen-27b, tiny-mmproj-qwen",
                                      .tower = true,
                                      .mix = "bf16",
-                                     .cut = cut_layers};
+                                     .cut = table_cut};
 
 /* ---- Binding ---- */
 

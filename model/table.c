@@ -278,6 +278,11 @@ status table_read(const model *m, const shape_family *f, model_shape **out, err 
     return st;
 }
 
+void table_cut(model_shape *s, int32_t n_layer)
+{
+    s->n_layer = n_layer;
+}
+
 /* ---- Tensors ---- */
 
 bool table_tied(const model_shape *s, int32_t il)

@@ -112,6 +112,37 @@ typedef struct table_tensor {
         T(table_untied, ELSEWHERE, "token_embd.weight", "embed_tokens.weight", MATRIX, D, VOCAB),  \
         T(ALWAYS, norm_, "output_norm.weight", "norm.weight", NORM, D),                            \
         T(table_untied, ELSEWHERE, "output.weight", "", EMBD, D, VOCAB)
+/* Rows that several families have, for of_layer, with their structs' names and their numbers of
+ * dims. The gated unit: */
+#define T_UNIT(when_)                                                                              \
+    T(when_, W(gate), "ffn_gate.weight", "mlp.gate_proj.weight", MATRIX, D, FF),                   \
+        T(when_, W(up), "ffn_up.weight", "mlp.up_proj.weight", MATRIX, D, FF),                     \
+        T(when_, W(down), "ffn_down.weight", "mlp.down_proj.weight", FFN_DOWN, FF, D)
+/* The units of experts, of width ff_, which bind_experts binds. hf_: of gate, up and down. */
+#define T_EXPERTS(when_, ff_, gate_, up_, down_)                                                   \
+    T(when_, ELSEWHERE, "ffn_gate_exps.weight", gate_, MATRIX, D, ff_, N_EXP),                     \
+        T(when_, ELSEWHERE, "ffn_up_exps.weight", up_, MATRIX, D, ff_, N_EXP),                     \
+        T(when_, ELSEWHERE, "ffn_down_exps.weight", down_, DOWN_EXPERTS, ff_, D, N_EXP)
+#define T_MLP_EXPERTS(when_)                                                                       \
+    T_EXPERTS(when_, FF_EXP, "mlp.experts.*.gate_proj.weight", "mlp.experts.*.up_proj.weight",     \
+              "mlp.experts.*.down_proj.weight")
+/* Queries, keys and values, which bind_qkv binds: */
+#define T_QKV                                                                                      \
+    T(ALWAYS, ELSEWHERE, "attn_q.weight", "self_attn.q_proj.weight", MATRIX, D, Q),                \
+        T(ALWAYS, ELSEWHERE, "attn_k.weight", "self_attn.k_proj.weight", MATRIX, D, KV),           \
+        T(ALWAYS, ELSEWHERE, "attn_v.weight", "self_attn.v_proj.weight", ATTN_V, D, KV)
+/* The norms of heads: */
+#define T_HEAD_NORMS                                                                               \
+    T(ALWAYS, W(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", QK_NORM, HD),            \
+        T(ALWAYS, W(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", QK_NORM, HD)
+/* Gemma's norms around the gated unit, and after attention: */
+#define T_GEMMA_UNIT                                                                               \
+    T(ALWAYS, W(attn_post_norm), "post_attention_norm.weight", "post_attention_layernorm.weight",  \
+      NORM, D),                                                                                    \
+        T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "pre_feedforward_layernorm.weight", NORM, D),    \
+        T_UNIT(ALWAYS),                                                                            \
+        T(ALWAYS, W(ffn_post_norm), "post_ffw_norm.weight", "post_feedforward_layernorm.weight",   \
+          NORM, D)
 #define ALWAYS NULL
 #define ELSEWHERE 0
 
@@ -164,6 +195,8 @@ bool table_named(const char *size, model_shape *s);
 status table_check(const model_shape *s, const char *what, err *e);
 int32_t table_list(const model_shape *s, shape_tensor *out, int32_t cap);
 void table_put(gguf_writer *w, const model_shape *s);
+/* For shape_family.cut, where the layers that stay are as they were. */
+void table_cut(model_shape *s, int32_t n_layer);
 void table_put_keys(gguf_writer *w, const char *arch, const model_shape *s); /* all but the name */
 
 /* general.architecture of the files that table_put writes; perhaps in buf. */

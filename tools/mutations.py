@@ -89,7 +89,7 @@ mistake("qwen3moe", "router by sigmoid",
         (BLOCK, ".k = g->n_used", ".rule = &(route_rule){.sigmoid = true, .factor = 1}, "
          ".k = g->n_used"))
 mistake("qwen3moe", "router before the norm", (OPS, "to = op_router(p, x, m->router, m->k, m->rule);",
-        "to = op_router(p, op_scale(p, x, 0.5f), m->router, m->k, m->rule);"))
+        "mat u = pass_mat(p, x.rows, 1, x.cols); op_copy(p, u, x); op_scale(p, u, 0.5f, NULL); to = op_router(p, u, m->router, m->k, m->rule);"))
 
 GPT_OSS, ATTEND, MATMUL = "model/gpt_oss.c", "backend/cpu/attend.c", "backend/cpu/matmul.c"
 TURNED = "apps/convert_turned.c"
@@ -127,14 +127,12 @@ mistake("llama", "divisors: no blend", (LLAMA, "fmin(fmax((turns - y->low) / (y-
         "(turns > y->low)"))
 mistake("llama", "gate and up exchanged", (BLOCK, GLU, "op_glu(p, h, &L->up, &L->gate,"))
 
-EXPERTS = 'T(is_sparse, ELSEWHERE, "ffn_%s_exps.weight", HF_EXPERT("%s")'
 mistake("mixtral", "one expert fewer", (BLOCK, ".k = g->n_used", ".k = g->n_used - 1"))
 mistake("mixtral", "experts' gate and up exchanged",
         (BLOCK, ".gate = &L->gate, " + UP,
          ".gate = L->up.n_in ? &L->up : &L->gate, .up = L->up.n_in ? &L->gate : NULL"))
 mistake("mixtral", "gate and up exchanged in conversion",
-        (LLAMA, EXPERTS % ("gate", "w1"), EXPERTS % ("gate", "w3")),
-        (LLAMA, EXPERTS % ("up", "w3"), EXPERTS % ("up", "w1")))
+        (LLAMA, 'HF_EXPERT("w1"), HF_EXPERT("w3"),', 'HF_EXPERT("w3"), HF_EXPERT("w1"),'))
 mistake("mixtral", "router by sigmoid",
         (BLOCK, ".k = g->n_used", ".rule = &(route_rule){.sigmoid = true, .factor = 1}, .k = g->n_used"))
 mistake("mixtral", "Ministral 3: no temperature", (BLOCK, "turn.grow = g->temperature;", "turn.grow = 0;"))

@@ -39,7 +39,7 @@ typedef struct carat_model_options {
     bool no_repack;    /* CPU: products read the file's layout: less memory, less speed */
     bool overcommit;   /* plans beyond the available memory are allowed */
     bool sum_inputs;   /* the squares of what goes into products are summed: carat_input_sums_at.
-                          Slower; on the CPU unless `device` names another */
+                          Slower; on the CPU unless `device` names another; without a drafter */
     const char *wrap;  /* NULL, or any of "trace", "time", "check" joined by commas */
     const char *isa;   /* NULL: the best of this CPU; or "portable", "avx2", "avx512",
                           "avx512bf16", "neon" */
