@@ -45,14 +45,11 @@ static const option table[] = {
              "the most that 99 of 100 rows and heads may drop (default: 0.05)"),
     OPT_KV(calibrate_options),
     OPT_INT(calibrate_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),
-    OPT_INT(calibrate_options, threads, "threads", 't', "N", 1, 4096,
-            "threads (default: the physical cores)"),
-    OPT_FLAG(calibrate_options, exact, "exact", 0, "f32 activations in matrix products"),
+    OPT_THREADS(calibrate_options),
+    OPT_EXACT(calibrate_options),
     OPT_DEVICE(calibrate_options),
-    OPT_STR(calibrate_options, isa, "isa", 0, "NAME",
-            "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
-    OPT_FLAG(calibrate_options, overcommit, "overcommit", 0,
-             "continue even if the plan exceeds the memory"),
+    OPT_ISA(calibrate_options),
+    OPT_OVERCOMMIT(calibrate_options),
     OPT_FLAG(calibrate_options, json, "json", 0, "print JSON"),
     OPT_END};
 

@@ -28,16 +28,8 @@ typedef struct embed_options {
         OPT_STR(embed_options, file, "file", 'f', "FILE",                                          \
                 "a text on each line; - is standard input")
 #define OPT_COMPUTE                                                                                \
-    OPT_INT(embed_options, threads, "threads", 't', "N", 1, 4096,                                  \
-            "threads (default: the physical cores)"),                                              \
-        OPT_KV(embed_options),                                                                     \
-        OPT_FLAG(embed_options, exact, "exact", 0, "f32 activations in matrix products"),          \
-        OPT_DEVICE(embed_options),                                                                 \
-        OPT_STR(embed_options, isa, "isa", 0, "NAME",                                              \
-                "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),                        \
-        OPT_FLAG(embed_options, overcommit, "overcommit", 0,                                       \
-                 "continue even if the plan exceeds the memory"),                                  \
-        OPT_END
+    OPT_THREADS(embed_options), OPT_KV(embed_options), OPT_EXACT(embed_options),                   \
+        OPT_DEVICE(embed_options), OPT_ISA(embed_options), OPT_OVERCOMMIT(embed_options), OPT_END
 
 static const option embed_table[] = {
     OPT_TEXTS,

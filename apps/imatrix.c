@@ -40,15 +40,12 @@ static const option table[] = {
             "tokens of a chunk, with the begin token (default: 512)"),
     OPT_INT(imatrix_options, n_chunks, "chunks", 0, "N", 1, 1 << 24,
             "only the first N chunks (default: all)"),
-    OPT_INT(imatrix_options, threads, "threads", 't', "N", 1, 4096,
-            "threads (default: the physical cores)"),
-    OPT_FLAG(imatrix_options, exact, "exact", 0, "f32 activations in matrix products"),
+    OPT_THREADS(imatrix_options),
+    OPT_EXACT(imatrix_options),
     OPT_STR(imatrix_options, device, "device", 0, "NAME",
             "cpu (default), cuda or cuda:N; a GPU must hold the whole model"),
-    OPT_STR(imatrix_options, isa, "isa", 0, "NAME",
-            "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
-    OPT_FLAG(imatrix_options, overcommit, "overcommit", 0,
-             "continue even if the plan exceeds the memory"),
+    OPT_ISA(imatrix_options),
+    OPT_OVERCOMMIT(imatrix_options),
     OPT_END};
 
 typedef struct imatrix_run {

@@ -34,7 +34,7 @@ static const option table[] = {
             "which need not be here: 24GB, or free memory: 23936MiB"),
     OPT_DEVICE_AND_CARD(inspect_options, "with --gpu: its compute capability, 8.0, 8.6 "
                                          "(default), 8.9, 9.0, 10.0 or 12.0"),
-    OPT_STR(inspect_options, repack, "repack", 0, "WHEN", REPACK_HELP),
+    OPT_REPACK(inspect_options),
     OPT_STR(inspect_options, target, "target", 0, "FILE",
             "of a drafter: what it costs beside this model"),
     OPT_STR(inspect_options, image, "image", 0, "FILE", "what this picture costs the vision tower"),

@@ -45,14 +45,11 @@ static const option table[] = {
     OPT_POOL(kld_options),
     OPT_SPARSE(kld_options),
     OPT_INT(kld_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),
-    OPT_INT(kld_options, threads, "threads", 't', "N", 1, 4096,
-            "threads (default: the physical cores)"),
-    OPT_FLAG(kld_options, exact, "exact", 0, "f32 activations in matrix products"),
+    OPT_THREADS(kld_options),
+    OPT_EXACT(kld_options),
     OPT_DEVICE(kld_options),
-    OPT_STR(kld_options, isa, "isa", 0, "NAME",
-            "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
-    OPT_FLAG(kld_options, overcommit, "overcommit", 0,
-             "continue even if the plan exceeds the memory"),
+    OPT_ISA(kld_options),
+    OPT_OVERCOMMIT(kld_options),
     OPT_FLAG(kld_options, json, "json", 0, "print JSON"),
     OPT_END};
 

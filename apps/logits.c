@@ -45,16 +45,14 @@ static const option table[] = {
     OPT_FLAG(logits_options, all, "all", 0, "logits of every token (the default)"),
     OPT_FLAG(logits_options, last, "last", 0, "logits of the last token only"),
     OPT_INT(logits_options, chunk, "chunk", 0, "N", 1, 1 << 24, "tokens per pass"),
-    OPT_INT(logits_options, threads, "threads", 't', "N", 1, 4096,
-            "threads (default: the physical cores)"),
+    OPT_THREADS(logits_options),
     OPT_KV(logits_options),
-    OPT_FLAG(logits_options, exact, "exact", 0, "f32 activations in matrix products"),
-    OPT_FLAG(logits_options, reference, "reference", 0, "the plain reference kernels"),
+    OPT_EXACT(logits_options),
+    OPT_REFERENCE(logits_options),
     OPT_DEVICE(logits_options),
-    OPT_STR(logits_options, repack, "repack", 0, "WHEN", REPACK_HELP),
-    OPT_STR(logits_options, isa, "isa", 0, "NAME",
-            "CPU kernels: portable, avx2, avx512, avx512bf16 or neon"),
-    OPT_STR(logits_options, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr"),
+    OPT_REPACK(logits_options),
+    OPT_ISA(logits_options),
+    OPT_WRAP(logits_options),
     OPT_END};
 
 static carat_status write_rows(file_out *f, const float *x, size_t n, carat_error *e)

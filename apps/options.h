@@ -97,8 +97,23 @@ typedef struct option {
         .name = NULL                                                                               \
     }
 
-/* --repack belongs to every command that computes with a model. */
-#define REPACK_HELP "weights rearranged at load for speed: auto (default) or off"
+/* Options of every command that computes with a model; the fields have the same names there. */
+#define OPT_THREADS(T)                                                                             \
+    OPT_INT(T, threads, "threads", 't', "N", 0, 4096, "threads (default: the physical cores)")
+#define OPT_CHUNK(T)                                                                               \
+    OPT_INT(T, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass (default: by device)")
+#define OPT_EXACT(T) OPT_FLAG(T, exact, "exact", 0, "f32 activations in matrix products")
+#define OPT_REFERENCE(T)                                                                           \
+    OPT_FLAG(T, reference, "reference", 0, "the plain reference kernels (slow)")
+#define OPT_REPACK(T)                                                                              \
+    OPT_STR(T, repack, "repack", 0, "WHEN",                                                        \
+            "weights rearranged at load for speed: auto (default) or off")
+#define OPT_ISA(T)                                                                                 \
+    OPT_STR(T, isa, "isa", 0, "NAME", "CPU kernels: portable, avx2, avx512, avx512bf16 or neon")
+#define OPT_WRAP(T) OPT_STR(T, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr")
+#define OPT_NO_MMAP(T) OPT_FLAG(T, no_mmap, "no-mmap", 0, "read the file instead of mapping it")
+#define OPT_OVERCOMMIT(T)                                                                          \
+    OPT_FLAG(T, overcommit, "overcommit", 0, "continue even if the plan exceeds the memory")
 
 typedef struct command {
     const char *name;
@@ -128,11 +143,12 @@ typedef struct option_marks {
  * to the caller. */
 int options_parse_marked(const command *c, int argc, char **argv, void *opts, int *n_operands,
                          option_marks *m);
-/* Sets one option by a name that options_find_any knows; a sentence repeats that name. value: as on the command line;
- * of a flag "true", "false" or NULL, which is true. Strings are not copied: they must outlive opts.
- * Where a lower layer has set the option, nothing happens. Within one layer the last value counts,
- * and a list keeps every value. m may be NULL: then the value always counts. E_ARG with a sentence
- * for an unknown name ("did you mean") or a bad value; opts is then unchanged. */
+/* Sets one option by a name that options_find_any knows; a sentence repeats that name. value: as on
+ * the command line; of a flag "true", "false" or NULL, which is true. Strings are not copied: they
+ * must outlive opts. Where a lower layer has set the option, nothing happens. Within one layer the
+ * last value counts, and a list keeps every value. m may be NULL: then the value always counts.
+ * E_ARG with a sentence for an unknown name ("did you mean") or a bad value; opts is then
+ * unchanged. */
 status options_set(const option *table, const char *name, const char *value, void *opts,
                    option_marks *m, int layer, err *e);
 /* Looks at every option that was set, and at what it needs. One without effect ends the command if
