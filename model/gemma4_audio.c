@@ -54,22 +54,25 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
     return OK;
 }
 
-static int32_t axis_of(const model *m, const char *name, int axis)
-{
-    const tensor *t = tensor_find(&m->file.tensors, name);
-    return t && t->ne[axis] <= WIDTH_MAX ? (int32_t)t->ne[axis] : 0;
-}
-
 /* What tensors tell. */
 static status read_kind(const model *m, model_shape *shape, err *e)
 {
     gemma4a_shape *s = (gemma4a_shape *)shape;
-    (void)e;
+    const struct {
+        const char *name;
+        int axis;
+        int32_t *to;
+    } told[] = {{"a.conv1d.0.weight", 3, &s->n_ch[0]},
+                {"a.conv1d.1.weight", 3, &s->n_ch[1]},
+                {"a.blk.0.conv_dw.weight", 0, &s->n_taps},
+                {"a.pre_encode.out.weight", 1, &s->n_wide}};
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+        const tensor *t = tensor_find(&m->file.tensors, told[i].name);
+        if (!t)
+            return err_set(e, E_FORMAT, "%s: tensor %s is missing", m->file.path, told[i].name);
+        *told[i].to = t->ne[told[i].axis] <= WIDTH_MAX ? (int32_t)t->ne[told[i].axis] : 0;
+    }
     s->eps = 1e-6;
-    s->n_ch[0] = axis_of(m, "a.conv1d.0.weight", 3);
-    s->n_ch[1] = axis_of(m, "a.conv1d.1.weight", 3);
-    s->n_taps = axis_of(m, "a.blk.0.conv_dw.weight", 0);
-    s->n_wide = axis_of(m, "a.pre_encode.out.weight", 1);
     s->clamped = tensor_find(&m->file.tensors, "a.blk.0.attn_q.input_max") != NULL;
     return OK;
 }

@@ -1,6 +1,7 @@
 /* table_rows_test.c - every row of every family: files whose key or tensor is absent, of another
  * type, out of its range, doubled, or strange are refused by a sentence that names it. */
 #include "base/mem.h"
+#include "model/gemma4_vision.h"
 #include "model/table.h"
 #include "tests/table_file.h"
 #include "tests/test.h"
@@ -82,14 +83,13 @@ static void try_absent(table_file *f, const table_key *r, const char *key)
     table_file_reset(f);
 }
 
-static void walk_keys(table_file *f)
+static void walk_keys(table_file *f, const model_shape *s)
 {
-    const family_table *t = f->shape->family->table;
+    const family_table *t = s->family->table;
     for (int32_t i = 0; i < t->n_keys; i++) {
         const table_key *r = &t->keys[i];
         char key[160];
-        if (!r->gguf || r->kind == KEY_YARN || (r->how & WRITE_ONLY) ||
-            (r->when && !r->when(f->shape)))
+        if (!r->gguf || r->kind == KEY_YARN || (r->how & WRITE_ONLY) || (r->when && !r->when(s)))
             continue;
         snprintf(key, sizeof key, "%s.%s", f->arch, r->gguf);
         try_absent(f, r, key);
@@ -98,37 +98,55 @@ static void walk_keys(table_file *f)
     }
 }
 
-/* The row of a tensor; NULL: it has none. */
-static const table_tensor *row_of(const table_file *f, const table_file_tensor *x)
+/* The audio tower in a vision tower's file; NULL: none. */
+static const model_shape *ears_of(const model_shape *s)
 {
-    const family_table *t = f->shape->family->table;
+    const model_shape *ears = NULL;
+    if (s->family == &gemma4v_shapes)
+        ears = &((const gemma4v_shape *)s)->ears.common;
+    else if (s->family == &gemma4uv_shapes)
+        ears = &((const gemma4uv_shape *)s)->ears.common;
+    return ears && ears->family ? ears : NULL;
+}
+
+/* The row of a tensor; NULL: it has none. */
+static const table_tensor *row_of(const model_shape *s, const table_file_tensor *x)
+{
+    const family_table *t = s->family->table;
     size_t skip = t->prefix ? strlen(t->prefix) : 0;
     const char *tail = x->layer < 0 ? x->name : strchr(x->name + skip + 4, '.') + 1;
     const table_tensor *r = x->layer < 0 ? t->of_model : t->of_layer;
     for (int32_t n = x->layer < 0 ? t->n_of_model : t->n_of_layer; n > 0; n--, r++)
-        if (!strcmp(r->gguf, tail) && (!r->when || r->when(f->shape, x->layer)))
+        if (!strcmp(r->gguf, tail) && (!r->when || r->when(s, x->layer)))
             return r;
     return NULL;
+}
+
+/* A tensor whose shape tells a size is right, and another of that size is called wrong. */
+static const char *called(const char *name, int axis)
+{
+    return axis && !strcmp(name, "a.pre_encode.out.weight")   ? "a.pre_encode.out.bias"
+           : !axis && !strcmp(name, "a.blk.0.conv_dw.weight") ? "a.blk.1.conv_dw.weight"
+                                                              : name;
 }
 
 static void walk_tensors(table_file *f)
 {
     for (int32_t i = 0; i < f->n_tensors; i++) {
         table_file_tensor *x = &f->tensor[i], old = *x;
-        const table_tensor *r = row_of(f, x);
-        if (!strncmp(x->name, "a.", 2) || !strncmp(x->name, "mm.a.", 5))
-            continue; /* of an audio tower, which is opened apart */
+        bool heard = !strncmp(x->name, "a.", 2) || !strncmp(x->name, "mm.a.", 5);
+        const model_shape *s = heard ? ears_of(f->shape) : f->shape;
+        const table_tensor *r = s ? row_of(s, x) : NULL;
         CHECK_MSG(r, "%s: no row of %s", f->shape->name, x->name);
-        if (!r || x->layer >= f->shape->n_layer ||
-            (x->layer > 0 && x->layer < f->shape->n_layer - 1))
+        if (!r || x->layer >= s->n_layer || (x->layer > 0 && x->layer < s->n_layer - 1))
             continue; /* a NextN layer is a drafter's; layers in the middle are like the first */
         if (r->at) {  /* what the family binds itself may have other spellings and dims */
             x->ne[0] += 32;
-            refused(f, old.name, "longer rows");
+            refused(f, called(old.name, 0), "longer rows");
             *x = old;
             if (r->ne[1]) {
                 x->ne[1]++;
-                refused(f, old.name, "another row");
+                refused(f, called(old.name, 1), "another row");
                 *x = old;
             }
         }
@@ -145,8 +163,9 @@ static void walk_tensors(table_file *f)
     if (f->n_tensors + 1 > TABLE_FILE_TENSORS)
         return;
     static const char *const strange[] = {"blk.0.nonsense.weight", "nonsense",
-                                          "blk.400.ffn_up.weight", "blk.-1.attn_norm.weight"};
-    for (int i = 0; i < 4; i++) {
+                                          "blk.400.ffn_up.weight", "blk.-1.attn_norm.weight",
+                                          "a.blk.0.nonsense.weight"};
+    for (int i = 0; i < (ears_of(f->shape) ? 5 : 4); i++) {
         table_file_tensor *x = &f->tensor[f->n_tensors++];
         *x = (table_file_tensor){.ne = {32, 1, 1, 1}, .n_dims = 1, .type = NUM_F32};
         snprintf(x->name, sizeof x->name, "%s", strange[i]);
@@ -171,7 +190,9 @@ TEST(rows_of_every_family_refuse_by_name)
         CHECK_MSG(made, "%s", name[i]);
         if (made) {
             CHECK_OK(table_file_open(&f, &e), e);
-            walk_keys(&f);
+            walk_keys(&f, f.shape);
+            if (ears_of(f.shape))
+                walk_keys(&f, ears_of(f.shape));
             walk_tensors(&f);
         }
         table_file_free(&f);

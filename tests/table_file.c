@@ -2,7 +2,7 @@
 #include "tests/table_file.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "model/model.h"
+#include "model/audio.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,7 +182,8 @@ static uint64_t put_factors(const table_file *f, unsigned char *data)
     return end;
 }
 
-status table_file_bind(table_file *f, model *m, err *e)
+/* ears: as its audio tower. */
+static status bind_as(table_file *f, bool ears, model *m, err *e)
 {
     str s = {0};
     gguf g = {0};
@@ -197,17 +198,24 @@ status table_file_bind(table_file *f, model *m, err *e)
     memcpy(f->bytes, s.at, s.n);
     f->head = s.n + (size_t)put_factors(f, f->bytes + s.n);
     status st = gguf_open_bytes(&g, f->bytes, s.n + n, "a file", e);
-    if (!st)
-        st = model_bind(m, &g, e);
+    if (!st && (!ears || audio_in_file(&g)))
+        st = ears ? model_bind_audio(m, &g, e) : model_bind(m, &g, e);
     gguf_close(&g);
     str_free(&s);
     return st;
 }
 
+status table_file_bind(table_file *f, model *m, err *e)
+{
+    return bind_as(f, false, m, e);
+}
+
 status table_file_open(table_file *f, err *e)
 {
     model m;
-    status st = table_file_bind(f, &m, e);
+    status st = table_file_bind(f, &m, e), heard;
     model_free(&m);
-    return st;
+    heard = bind_as(f, true, &m, st ? NULL : e);
+    model_free(&m);
+    return st ? st : heard;
 }

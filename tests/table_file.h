@@ -43,7 +43,8 @@ gguf_value *table_file_key(table_file *f, const char *key);
  */
 struct model;
 status table_file_bind(table_file *f, struct model *m, err *e);
-/* Opens it as a model, and closes it. What is no GGUF file is refused like any other. */
+/* Opens it as a model, and a tower's file as its audio tower too, and closes it. What is no GGUF file
+ * is refused like any other. */
 status table_file_open(table_file *f, err *e);
 
 #endif
