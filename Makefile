@@ -65,8 +65,9 @@ ISA_AVX512 = -g1 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni \
              -mavx2 -mfma -mf16c -mprefer-vector-width=512 -falign-functions=64 $(KERNEL_SAN)
 ISA_AVX512BF16 = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 \
                  -mavx2 -mfma -mprefer-vector-width=512 $(KERNEL_SAN)
-# Tests compute little beside the product, except those of kernels, and this takes the compiler half the time.
-TEST_OPT ?= -O1
+# Tests compute little beside the product, except those of kernels, and this takes the compiler half the time. What
+# UBSan looks for is faults of the product: in the tests' own lines it takes the compiler a fifth more.
+TEST_OPT ?= $(if $(SAN),-Og $(if $(findstring undefined,$(SAN)),-fno-sanitize=undefined),-O1)
 FLAGS := $(call noted,$(BUILD)/flags,$(filter-out ccache,$(CC)) $(shell $(CC) --version 2>/dev/null | head -n 1) $(CFLAGS_ALL) \
          $(ISA_AVX2) $(ISA_AVX512) $(ISA_AVX512BF16) $(TEST_OPT))
 
@@ -271,7 +272,7 @@ cuda-check: $(BUILD)/cuda/cuda_check ## build/cuda/cuda_check, for a machine wit
 # $(call emulated,OPTIONS): the checks in parts, several for each processor: they last differently.
 define emulated
 	@rm -f $(EMU)/log.*
-	@n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); m=$$((5 * n)); seq 0 $$((m - 1)) | xargs -P $$n -I'{}' sh -c \
+	@n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); m=$$((12 * n)); seq 0 $$((m - 1)) | xargs -P $$n -I'{}' sh -c \
 	    '$(EMU)/check $(1) --part "{}/$$0" >$(EMU)/log.{} 2>&1 || { grep -v "^ok" $(EMU)/log.{}; exit 1; }' $$m
 	@tail -qn 1 $(EMU)/log.*
 endef
@@ -381,7 +382,7 @@ SECS ?=
 FUZZ_TARGETS := $(filter-out fuzz,$(patsubst fuzz/fuzz_%.c,%,$(wildcard fuzz/fuzz_*.c)))
 FUZZ_RUN = $(or $(strip $(T)),$(FUZZ_TARGETS))
 fuzz: ## libFuzzer over every target, 60 s each; T=gguf SECS=300: over fuzz/fuzz_gguf.c (needs clang)
-	+$(MAKE) CC=clang BUILD=build/fuzz DEBUG=1 SAN_OPT=-O2 SAN="-fsanitize=fuzzer-no-link,address,undefined" \
+	+$(MAKE) CC=clang BUILD=build/fuzz DEBUG=1 SAN_OPT=-O2 TEST_OPT=-O2 SAN="-fsanitize=fuzzer-no-link,address,undefined" \
 	    $(FUZZ_RUN:%=build/fuzz/fuzz_%)
 	@mkdir -p $(FUZZ_RUN:%=build/fuzz/found/%)
 	@printf '%s\n' $(FUZZ_RUN) | xargs -P $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) -I'{}' sh -c \

@@ -202,7 +202,7 @@ static double apart(const char *path, const float *want)
 }
 
 /* Logits of the text that was measured lose less. */
-TEST(imatrix_makes_the_error_of_its_text_smaller)
+PLAIN_TEST(imatrix_makes_the_error_of_its_text_smaller)
 {
     static const struct {
         const char *size, *type;

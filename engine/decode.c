@@ -163,9 +163,10 @@ static bool rules_header(const generation *g)
 
 static void rule_header(const generation *g, float *logits)
 {
-    bool over = thoughts_are_over(g);
+    place_rule r;
+    place_rule_begin(&r, &g->thought.place, thoughts_are_over(g), g->opt.no_calls);
     for (int32_t id = 0; id < g->m->core.n_vocab; id++)
-        if (!place_allows(&g->thought.place, over, g->opt.no_calls, id))
+        if (!place_rule_allows(&r, id))
             logits[id] = -INFINITY;
 }
 

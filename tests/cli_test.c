@@ -364,7 +364,7 @@ TEST(cli_a_limit_on_file_sizes_leaves_no_half_file)
     globfree(&g);
 }
 
-TEST(cli_a_bench_that_is_interrupted_ends_with_130)
+PLAIN_TEST(cli_a_bench_that_is_interrupted_ends_with_130)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
     run_and_check(&(spawn_options){.signal = SIGINT}, 130, NULL,

@@ -17,17 +17,22 @@ static const int64_t sizes[] = {2500,  3600,  5000,  6000,  7808,  9500,  11840,
                                 15872, 19000, 21500, 23936, 32000, 47900, 79000};
 enum { SHAPES = sizeof shapes / sizeof *shapes, SIZES = sizeof sizes / sizeof *sizes };
 
-/* A file of that shape and type, without weights. The caller unlinks it. */
-static void write_hollow(const char *shape, const char *type, char path[128])
+/* A file of that shape's first layers and type, without weights. The caller unlinks it. */
+static void write_layers(const char *shape, const char *type, const char *layers, char path[128])
 {
     spawned r;
     const spawn_options o = {0};
     snprintf(path, 128, "%s/fit-%s-%s-%d.gguf", P_tmpdir, shape, type, (int)getpid());
     spawn_carat(&r, &o,
-                (const char *const[]){"synth", "--hollow", "--vocab", "none", "-t", type, shape,
-                                      path, NULL});
+                (const char *const[]){"synth", "--hollow", "--vocab", "none", "--layers", layers,
+                                      "-t", type, shape, path, NULL});
     CHECK_EQ(r.code, 0);
     spawned_free(&r);
+}
+
+static void write_hollow(const char *shape, const char *type, char path[128])
+{
+    write_layers(shape, type, "256", path);
 }
 
 typedef struct fitted {
@@ -221,7 +226,7 @@ TEST(inspect_says_what_a_gpu_needs)
     char path[128], size[32];
     spawned r;
     const spawn_options o = {0};
-    write_hollow("26b-a4b", "q4_k_m", path);
+    write_layers("26b-a4b", "q4_k_m", "6", path); /* the least memory takes a dozen plans */
     spawn_carat(&r, &o, (const char *const[]){"inspect", "--gpu", "100MB", path, NULL});
     CHECK_EQ(r.code, 1);
     CHECK(spawned_says(&r.err, "has no plan for this GPU"));

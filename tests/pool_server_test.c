@@ -31,7 +31,7 @@ enum {
 
 static int n_talks(void)
 {
-    return RACES ? 6 : test_brief() ? 10 : TALKS_MAX;
+    return RACES ? 3 : test_brief() ? 10 : TALKS_MAX;
 }
 
 typedef struct talk {
@@ -330,7 +330,7 @@ TEST(server_loads_a_scorer_of_prompts_and_pages_once)
     const char *const args[] = {"-m",
                                 model,
                                 "-t",
-                                "2",
+                                "1",
                                 "--ctx",
                                 "2048",
                                 "--parallel",
@@ -352,13 +352,13 @@ TEST(server_loads_a_scorer_of_prompts_and_pages_once)
     char *log = NULL;
     size_t n = 0;
     err e = {0};
-    make_talk(&t, 1, 400, 401, 40);
+    make_talk(&t, 1, 250, 251, 20);
     served_start(&s, args);
     ask(&s, &t, &t.said, &t.lossy);
     CHECK(t.lossy);
     str_cut(&t.body, 0);
     str_puts(&t.body, "{\"max_tokens\":2,\"compress\":0.3,\"prompt\":\"");
-    for (int i = 0; i < 200; i++)
+    for (int i = 0; i < 100; i++)
         str_printf(&t.body, "Sentence %d has words. ", i);
     str_puts(&t.body, "\"}");
     http_post(&r, &s, "/v1/completions", t.body.at);

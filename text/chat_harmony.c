@@ -14,7 +14,7 @@
  * answer's own thought is dropped.
  *
  * Without thinking, the prompt opens the final channel. Calls are not possible there: with tools
- * the prompt ends at the role, and the answer's headers open no thought (place_allows).
+ * the prompt ends at the role, and the answer's headers open no thought (place_rule).
  *
  * Differences from the template; each replaces an exception, or text that is left out:
  *   - All system and developer messages are the developer's message, wherever they stand.

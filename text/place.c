@@ -130,9 +130,22 @@ void place_next(answer_place *p, int32_t id)
 
 enum { OF_THOUGHT = 1, OF_COMMENT = 2, OF_TEXT = 4, OF_CALL = 8, OF_ALL = 15 };
 
-/* The kinds of headers that begin with s[0..n). Any text may follow the beginning of a call's. */
-static int kinds_of(const answer_heads *h, const char *s, size_t n)
+bool place_in_header(const answer_place *p)
 {
+    return p->a && p->a->heads && (p->heading || (!p->begun && !p->thinking));
+}
+
+/* Whether a header of this form may begin with s[0..n). Any text may follow the beginning of a
+ * call's. */
+static bool form_begins(const place_form *f, const char *s, size_t n)
+{
+    size_t same = f->kind == OF_CALL && n > f->n ? f->n : n;
+    return same <= f->n && !memcmp(f->text, s, same);
+}
+
+void place_rule_begin(place_rule *r, const answer_place *p, bool no_thoughts, bool no_calls)
+{
+    const answer_heads *h = p->a->heads;
     const struct {
         int kind;
         const char *channel, *name, *to, *space, *message;
@@ -142,44 +155,41 @@ static int kinds_of(const answer_heads *h, const char *s, size_t n)
                 {OF_CALL, "\2", h->commentary, " to=", h->call_space, ""},
                 {OF_CALL, "", "", " to=", h->call_space, ""}};
     int kinds = 0;
+    *r = (place_rule){.p = p};
+    r->may = OF_ALL & ~(no_thoughts ? OF_THOUGHT | OF_COMMENT : 0) & ~(no_calls ? OF_CALL : 0);
     for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
-        char text[128];
-        int len =
-            snprintf(text, sizeof text, "%c%s%s%s%s%s%s", PLACE_START, h->role, form[i].channel,
-                     form[i].name, form[i].to, form[i].space, form[i].message);
-        bool open = form[i].kind == OF_CALL && n > (size_t)len;
-        size_t n_same = open ? (size_t)len : n;
-        if (n_same <= (size_t)len && !memcmp(text, s, n_same))
-            kinds |= form[i].kind;
+        place_form *f = &r->form[r->n_forms];
+        f->kind = form[i].kind;
+        f->n = (size_t)snprintf(f->text, sizeof f->text, "%c%s%s%s%s%s%s", PLACE_START, h->role,
+                                form[i].channel, form[i].name, form[i].to, form[i].space,
+                                form[i].message);
+        if (!form_begins(f, p->head, p->n_head))
+            continue;
+        size_t done = p->n_head < f->n ? p->n_head : f->n;
+        f->n -= done;
+        memmove(f->text, f->text + done, f->n);
+        kinds |= f->kind;
+        r->n_forms++;
     }
-    return kinds;
+    r->any = !(kinds & r->may);
 }
 
-bool place_in_header(const answer_place *p)
+bool place_rule_allows(const place_rule *r, int32_t id)
 {
-    return p->a && p->a->heads && (p->heading || (!p->begun && !p->thinking));
-}
-
-bool place_allows(const answer_place *p, bool no_thoughts, bool no_calls, int32_t id)
-{
-    const answer_heads *h = p->a->heads;
-    int may = OF_ALL & ~(no_thoughts ? OF_THOUGHT | OF_COMMENT : 0) & ~(no_calls ? OF_CALL : 0);
-    char text[sizeof p->head + 64];
+    const answer_place *p = r->p;
     size_t n = 1;
+    int kinds = 0;
     char mark = id == p->start     ? PLACE_START
                 : id == p->channel ? PLACE_CHANNEL
                 : id == p->message ? PLACE_MESSAGE
                                    : 0;
+    if (r->any || (!p->n_head && p->answered && vocab_is_eog(p->v, id)))
+        return true;
     const char *s = mark ? &mark : text_of(p, id, &n);
-    if (!(kinds_of(h, p->head, p->n_head) & may))
-        return true;
-    if (!p->n_head && p->answered && vocab_is_eog(p->v, id))
-        return true;
     if (!n || (!mark && *s > 0 && *s <= PLACE_MESSAGE))
         return false;
-    n = n < 64 ? n : 64;
-    memcpy(text, p->head, p->n_head);
-    memcpy(text + p->n_head, s, n);
-    int kinds = kinds_of(h, text, p->n_head + n);
-    return kinds & may || (!kinds && !p->begun);
+    for (int i = 0; i < r->n_forms; i++)
+        if (form_begins(&r->form[i], s, n))
+            kinds |= r->form[i].kind;
+    return kinds & r->may || (!kinds && !p->begun);
 }

@@ -28,9 +28,22 @@ void place_begin(answer_place *p, const vocab *v, const struct chat_format *f,
 void place_next(answer_place *p, int32_t id);
 /* Whether the next token is one of a message's header, or may be: the first of an answer. */
 bool place_in_header(const answer_place *p);
-/* In a header: whether this token may come next, where neither a thought nor a comment may
+/* In a header: which tokens may come next, where neither a thought nor a comment may
  * (no_thoughts), or no call (no_calls). A header that has begun as one of those, or as none that is
- * known, goes on with any token. */
-bool place_allows(const answer_place *p, bool no_thoughts, bool no_calls, int32_t id);
+ * known, goes on with any token. It holds until the place changes. */
+typedef struct place_form {
+    int kind;
+    char text[128]; /* what is left of such a header, behind the place's */
+    size_t n;
+} place_form;
+typedef struct place_rule {
+    const answer_place *p;
+    int may; /* kinds of headers */
+    bool any;
+    place_form form[5]; /* those that begin like the place's header */
+    int n_forms;
+} place_rule;
+void place_rule_begin(place_rule *r, const answer_place *p, bool no_thoughts, bool no_calls);
+bool place_rule_allows(const place_rule *r, int32_t id);
 
 #endif

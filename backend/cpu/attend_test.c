@@ -126,7 +126,7 @@ static void check_chains(const char *isa, int begin)
 {
     static const int32_t lengths[] = {1, 3, 64, 1, 17, 63, 2, 60, 1, 1, 64, 40, 64, 5};
     uint64_t rng = test_seed();
-    for (int i = test_brief() ? begin : 0; i < N_SHAPES; i += RACES ? 4 : 1 + test_brief()) {
+    for (int i = test_brief() ? begin : 0; i < N_SHAPES; i += RACES ? 8 : 1 + test_brief()) {
         attend_fixture f;
         if (!fixture_open(&f, isa, shapes[i], &rng))
             return;
