@@ -105,6 +105,10 @@ carat_status carat_image_new(carat_model *m, const uint8_t *rgb, int32_t width, 
 
 /* ---- Sounds ---- */
 
+_Static_assert((int)CARAT_SOUND_RATE == (int)SOUND_RATE &&
+                   (int)CARAT_SOUND_PIECE_SECONDS == (int)AUDIO_SECONDS_MAX,
+               "what callers are told");
+
 static status size_of(const carat_model *m, int64_t n, ears_size *s, err *e)
 {
     if (!media_hears(m))

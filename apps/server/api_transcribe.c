@@ -20,7 +20,7 @@
 #include <string.h>
 
 enum {
-    PIECE = 30 * SOUND_RATE,
+    PIECE = CARAT_SOUND_PIECE_SECONDS * SOUND_RATE,
     STEP = SOUND_RATE / 50, /* of looking for a quiet place */
     PIECE_TOKENS = 1024     /* of a text: models may repeat themselves for ever */
 };
