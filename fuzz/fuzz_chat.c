@@ -62,7 +62,7 @@ static void prompt_holds(const chat_prompt *p, const vocab *v)
     static const char *const marks[] = {"<|turn>", "<|\"|>", "<|im_start|>", "<assistant>"};
     static const int32_t mark_ids[] = {1, 4, 5, 6};
     int64_t counts[4] = {0};
-    const char *bos = p->family->bos;
+    const char *bos = p->family->bos_never ? NULL : p->family->bos;
     for (size_t i = 0; i < p->n_segments; i++) {
         fuzz_check(p->segment[i].at == at && p->segment[i].n, "segments do not tile");
         at += p->segment[i].n;

@@ -213,9 +213,10 @@ status table_file_bind(table_file *f, model *m, err *e)
 status table_file_open(table_file *f, err *e)
 {
     model m;
-    status st = table_file_bind(f, &m, e), heard;
+    err own = {0};
+    status st = table_file_bind(f, &m, e);
     model_free(&m);
-    heard = bind_as(f, true, &m, st ? NULL : e);
+    status heard = bind_as(f, true, &m, st ? &own : e);
     model_free(&m);
     return st ? st : heard;
 }
