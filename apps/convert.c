@@ -580,6 +580,14 @@ static status open_written(const convert_job *j, const file_map *m, const char *
     return st;
 }
 
+static bool is_known_type(const char *type)
+{
+    const config_family *c = config_families;
+    while (c->shapes && !config_is_type(c, type))
+        c++;
+    return c->shapes != NULL;
+}
+
 status convert_read_shape(const json_t *config, const char *path, model_shape **s, str *unknown,
                           err *e)
 {
@@ -590,7 +598,13 @@ status convert_read_shape(const json_t *config, const char *path, model_shape **
         if (config_is_type(c, type) && (!inner || config_is_type(c, inner)) &&
             (!c->flag || json_is_true(json_object_get(config, c->flag))))
             return config_read_shape(c, config, path, s, unknown, e);
-    return config_refuse_type(path, inner ? inner : type ? type : "null", e);
+    bool inside = inner && is_known_type(inner);
+    if (inside && type && is_known_type(type))
+        return err_set(
+            e, E_UNSUPPORTED,
+            "%s: model_type is %.64s, and that of text_config %.64s: expected one family", path,
+            type, inner);
+    return config_refuse_type(path, inner && !inside ? inner : type ? type : "null", e);
 }
 
 /* transformers saves models without their NextN layers, and leaves them in the configuration. */

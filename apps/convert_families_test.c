@@ -780,6 +780,28 @@ TEST(the_published_configuration_of_gpt_oss)
     mem_free(want);
 }
 
+/* The sentence names the type that is not one of carat's, within or without. */
+TEST(near_families_of_config_json_are_refused_by_their_type)
+{
+    static const char *const near[][3] = {
+        {"gemma3n", "gemma3n_text", "model_type is gemma3n_text, and carat converts"},
+        {"llama4", "llama4_text", "model_type is llama4_text, and"},
+        {"llava", "mistral", "model_type is llava, and"},
+        {"gemma3", "mistral", "model_type is gemma3, and that of text_config mistral"},
+        {"qwen3_next", NULL, "model_type is qwen3_next, and"}};
+    for (size_t i = 0; i < sizeof near / sizeof *near; i++) {
+        model_shape *s = NULL;
+        err e = {0};
+        json_t *config = json_pack("{s:s}", "model_type", near[i][0]);
+        if (near[i][1])
+            json_object_set_new(config, "text_config",
+                                json_pack("{s:s}", "model_type", near[i][1]));
+        CHECK_STATUS(convert_read_shape(config, "config.json", &s, NULL, &e), E_UNSUPPORTED);
+        CHECK_MSG(!s && strstr(e.text, near[i][2]), "%s", e.text);
+        json_decref(config);
+    }
+}
+
 /* Puts `is` in the place of `was` in the list of tensors of dir's file. */
 static void patch_list(const char *dir, const char *was, const char *is)
 {

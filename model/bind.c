@@ -352,12 +352,13 @@ status bind_scaling(const model *m, rope_scaling *s, int32_t n_ctx, err *e)
 {
     const char *fast = first_key(m, "rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast");
     const char *slow = first_key(m, "rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow");
+    const char *factor = first_key(m, "rope.scaling.factor", "rope.scale_linear"); /* old files */
     rope_scaling x = {0};
     double attn, cancel;
     int32_t trained;
     status st;
     if ((st = scaling_kind_of(m, &x, e)) ||
-        (st = bind_real(m, (real_key){"rope.scaling.factor", 1, 1e6, 1}, &x.factor, e)) ||
+        (st = bind_real(m, (real_key){factor, 1, 1e6, 1}, &x.factor, e)) ||
         (st = bind_real(m, (real_key){"rope.scaling.attn_factor", 1e-3, 1e3, 1}, &attn, e)) ||
         (st =
              bind_real(m, (real_key){"rope.scaling.yarn_log_multiplier", 0, 1e3, 0}, &cancel, e)) ||

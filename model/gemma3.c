@@ -97,6 +97,8 @@ static const table_key keys[] = {
     K("attention.key_length", "head_dim", F(head_dim), COUNT, 2, WIDTH_MAX, .how = CONFIG_MAY_LACK),
     K("attention.value_length", NULL, F(head_dim), COUNT, 2, WIDTH_MAX,
       .same_as = "attention.key_length"),
+    K("rope.dimension_count", NULL, F(head_dim), COUNT, 2, WIDTH_MAX, .how = READ_ONLY,
+      .same_as = "attention.key_length"),
     K("rope.freq_base", "rope_theta", F(theta), REAL, THETA_MIN, THETA_MAX,
       .how = MAY_LACK | CONFIG_BY_HAND, .value = 1e6),
     K("rope.freq_base_swa", "rope_local_base_freq", F(theta_swa), REAL, THETA_MIN, THETA_MAX,

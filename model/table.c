@@ -256,6 +256,24 @@ static status read_key(const model *m, model_shape *s, const table_key *r, err *
     return st;
 }
 
+/* Keys that change the arithmetic of any architecture: a family that has no row of one refuses
+ * values that do. */
+static const table_key everywhere[] = {
+    K("attention.causal", NULL, 0, FLAG, 1, 1, .how = MAY_LACK, .value = 1),
+    K("rope.scaling.factor", NULL, 0, REAL, 1, 1, .how = MAY_LACK, .value = 1),
+    K("rope.scale_linear", NULL, 0, REAL, 1, 1, .how = MAY_LACK, .value = 1),
+};
+
+static bool has_row(const model_shape *s, const char *name)
+{
+    const family_table *t = s->family->table;
+    bool found = false;
+    for (const table_key *r = t->keys; r < t->keys + t->n_keys; r++)
+        found |= has_key(s, r) &&
+                 (!strcmp(r->gguf, name) || (r->kind == KEY_YARN && !strncmp(name, "rope.", 5)));
+    return found;
+}
+
 status table_read(const model *m, const shape_family *f, model_shape **out, err *e)
 {
     const family_table *t = f->table;
@@ -270,6 +288,9 @@ status table_read(const model *m, const shape_family *f, model_shape **out, err 
     for (int32_t i = 0; i < t->n_keys && !st; i++)
         if (has_key(s, &t->keys[i]) && !(t->keys[i].how & WRITE_ONLY))
             st = read_key(m, s, &t->keys[i], e);
+    for (size_t i = 0; i < sizeof everywhere / sizeof *everywhere && !st; i++)
+        if (!has_row(s, everywhere[i].gguf))
+            st = read_key(m, s, &everywhere[i], e);
     if (!st && t->read)
         st = t->read(m, s, e);
     st = st ? st : t->agree(s, E_FORMAT, m->file.path, e);

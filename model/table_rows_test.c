@@ -200,6 +200,41 @@ TEST(rows_of_every_family_refuse_by_name)
     CHECK(n_refused > 1500);
 }
 
+/* Of keys that no row of the family reads, those that change any model's arithmetic. */
+TEST(keys_of_every_architecture_are_read_or_refused)
+{
+    static table_file f;
+    static const char *const sizes[] = {"tiny-dense", "tiny-qwen3", "tiny-qwen35", "tiny-llama3",
+                                        "tiny-gemma3"};
+    const float four = 4, one = 1;
+    const unsigned char no = 0, yes = 1;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char causal[80], factor[80];
+        err e = {0};
+        CHECK(table_file_make(&f, sizes[i]));
+        snprintf(causal, sizeof causal, "%s.attention.causal", f.arch);
+        snprintf(factor, sizeof factor, "%s.rope.scale_linear", f.arch);
+        gguf_value flag = {
+            .key = causal, .kind = GGUF_BOOL, .count = 1, .bytes = &no, .n_bytes = 1};
+        try_value(&f, causal, flag, "tokens that see later ones");
+        flag.bytes = &yes;
+        f.key[f.n_keys++] = flag;
+        CHECK_OK(table_file_open(&f, &e), e);
+        table_file_reset(&f);
+        gguf_value real = {.key = factor,
+                           .kind = GGUF_F32,
+                           .count = 1,
+                           .bytes = (const unsigned char *)&four,
+                           .n_bytes = 4};
+        if (i == 0) /* of the others it is the factor of the rotation */
+            try_value(&f, factor, real, "a stretched rotation");
+        real.bytes = (const unsigned char *)&one;
+        f.key[f.n_keys++] = real;
+        CHECK_OK(table_file_open(&f, &e), e);
+        table_file_free(&f);
+    }
+}
+
 TEST(near_families_are_refused_by_what_they_have)
 {
     static table_file f;
