@@ -158,7 +158,9 @@ static status bind_file(model *m, gguf *g, bind_part part, err *e)
     *g = (gguf){0};
     gguf_string arch, name;
     const char *path = m->file.path;
+    err own = {0};
     status st;
+    e = e ? e : &own; /* families return its status */
     if (!gguf_get_string(&m->file, "general.architecture", &arch)) {
         st = err_set(e, E_FORMAT, "%s: no general.architecture, so not a model", path);
         goto fail;

@@ -235,6 +235,24 @@ TEST(keys_of_every_architecture_are_read_or_refused)
     }
 }
 
+/* Callers of the library may give no place for an error. */
+TEST(every_family_refuses_without_a_place_for_errors)
+{
+    static table_file f;
+    table_file_name name[32];
+    int32_t n = table_file_sizes(name, 32);
+    for (int32_t i = 0; i < n; i++) {
+        model m;
+        CHECK(table_file_make(&f, name[i]));
+        gguf_value *arch = table_file_key(&f, "general.architecture");
+        f.key[0] = *arch;
+        f.n_keys = 1;
+        CHECK_MSG(table_file_bind(&f, &m, NULL), "%s", name[i]);
+        model_free(&m);
+        table_file_free(&f);
+    }
+}
+
 TEST(near_families_are_refused_by_what_they_have)
 {
     static table_file f;
