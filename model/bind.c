@@ -237,6 +237,8 @@ status bind_tokens(model *m, weight *embd, weight *head, int32_t n_embd, err *e)
     if (st)
         return st;
     m->n_vocab = embd->n_out;
+    if (!head)
+        return OK;
     st = bind_matrix(&b, head, tied ? "token_embd.weight" : "output.weight", n_embd, m->n_vocab);
     if (!st && tied)
         m->n_params -= (uint64_t)embd->n_in * (uint64_t)embd->n_out;

@@ -74,8 +74,8 @@ typedef struct expert_sizes {
 
 /* gate, up: [n_expert, n_ff, n_embd]; down: [n_expert, n_embd, n_ff]. Errors as of bind_tensor. */
 status bind_experts(const binder *b, const expert_sizes *s, weight *gate, weight *up, weight *down);
-/* Binds the embedding, whose rows give the number of tokens, and the head: output.weight, or else
- * the embedding. In n_params a tied model counts it once. */
+/* Binds the embedding, whose rows give the number of tokens, and the head, unless it is NULL:
+ * output.weight, or else the embedding. In n_params a tied model counts it once. */
 status bind_tokens(model *m, weight *embd, weight *head, int32_t n_embd, err *e);
 /* tokenizer.ggml.suppress_tokens to m->suppress. */
 status bind_suppressed(model *m, err *e);

@@ -20,7 +20,8 @@
 
 enum { PERIOD = 6, LAYERS_27B = 62 }; /* the last layer of each six is global */
 
-#define COMMON .family = &gemma3_shapes, .eps = 1e-6, .theta = 1e6, .theta_swa = 1e4, .tied = true
+#define ALL .eps = 1e-6, .theta = 1e6, .theta_swa = 1e4, .tied = true
+#define COMMON ALL, .family = &gemma3_shapes
 #define LARGE                                                                                      \
     COMMON, .n_vocab = 262144, .window = 1024, .n_ctx_train = 131072,                              \
             .scaling = {SCALING_LINEAR, .factor = 8}
@@ -42,9 +43,7 @@ static const gemma3_shape sizes[] = {
      .scaling = {SCALING_LINEAR, .factor = 8}},
 };
 
-#define ENCODER                                                                                    \
-    .family = &gemma_embedding_shapes, .eps = 1e-6, .theta = 1e6, .theta_swa = 1e4, .tied = true,  \
-    .n_ctx_train = 2048, .pooling = POOLING_MEAN
+#define ENCODER ALL, .family = &gemma_embedding_shapes, .n_ctx_train = 2048, .pooling = POOLING_MEAN
 static const gemma3_shape encoder_sizes[] = {
     {ENCODER, .name = "embeddinggemma-300m", .n_layer = 24, .n_embd = 768, .n_ff = 1152,
      .n_vocab = 262144, .n_head = 3, .n_head_kv = 1, .head_dim = 256, .window = 512,
@@ -219,10 +218,9 @@ const shape_family gemma_embedding_shapes = {TABLE_HOOKS(gemma3_shape, encoder_r
 static kv_spec store_of(const gemma3_shape *s, int32_t il, const block *L)
 {
     bool both = is_encoder(&s->common);
+    int32_t window = both ? s->window / 2 + 1 : s->window;
     return (kv_spec){.layer = il,
-                     .window = !s->swa[il] ? 0
-                               : both      ? s->window / 2 + 1
-                                           : s->window,
+                     .window = s->swa[il] ? window : 0,
                      .n_head_kv = s->n_head_kv,
                      .head_dim = s->head_dim,
                      .wide = bind_wide_heads(&L->q_norm, &L->k_norm, s->head_dim, 1),
@@ -252,19 +250,6 @@ static float embd_scale(const weight *embd)
     return embd->type == NUM_F32 ? x : num_bf16_to_f32(num_f32_to_bf16(x));
 }
 
-/* An encoder has no head, though some files repeat the embedding as one. */
-static status bind_words(model *m, gemma3 *g, const gemma3_shape *s, err *e)
-{
-    const binder b = {m, -1, e};
-    if (!is_encoder(&s->common))
-        return bind_tokens(m, &g->common.embd, &g->common.head, s->n_embd, e);
-    model_claim(m, "output.weight");
-    status st = bind_tensor(&b, &g->common.embd, "token_embd.weight",
-                            (model_want){.n_in = s->n_embd, .n_mat = 1, .gather = true});
-    m->n_vocab = g->common.embd.n_out;
-    return st;
-}
-
 static status bind_gemma3(model *m, err *e)
 {
     model_shape *shape = NULL;
@@ -281,10 +266,14 @@ static status bind_gemma3(model *m, err *e)
                               .eps = (float)s->eps,
                               .scale = (float)(s->scale > 0 ? s->scale : gemma3_scale(s)),
                               .act = ACT_GELU_TANH};
-    if ((st = bind_words(m, g, s, e)) || (st = table_bind(&(binder){m, -1, e}, shape, g)) ||
+    weight *head = encoder ? NULL : &g->common.head;
+    if (encoder)
+        model_claim(m, "output.weight"); /* some files repeat the embedding as a head */
+    if ((st = bind_tokens(m, &g->common.embd, head, s->n_embd, e)) ||
+        (st = table_bind(&(binder){m, -1, e}, shape, g)) ||
         (st = bind_rope(m, &g->rope_global[PASS_MAIN], &global, e)) ||
         (st = bind_rope(m, &g->rope_swa[PASS_MAIN], &swa, e)) || (st = bind_each(m, g, s, e)) ||
-        (st = bind_done(m, shape, g, &g->common.embd, encoder ? NULL : &g->common.head, e)))
+        (st = bind_done(m, shape, g, &g->common.embd, head, e)))
         return st;
     m->embd_scale = encoder ? sqrtf((float)s->n_embd) : embd_scale(&g->common.embd);
     m->softcap = (float)s->softcap;

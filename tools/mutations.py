@@ -143,7 +143,7 @@ mistake("mixtral", "Ministral 3: another period", (BLOCK, "turn.period = g->peri
 GEMMA3 = "model/gemma3.c"
 mistake("gemma3", "rotations of global and local layers exchanged",
         (GEMMA3, "s->swa[i] ? &g->rope_swa[PASS_MAIN]", "!s->swa[i] ? &g->rope_swa[PASS_MAIN]"))
-mistake("gemma3", "windows in the other layers", (GEMMA3, ".window = !s->swa[il] ? 0", ".window = s->swa[il] ? 0"))
+mistake("gemma3", "windows in the other layers", (GEMMA3, ".window = s->swa[il] ? window : 0", ".window = s->swa[il] ? 0 : window"))
 mistake("gemma3", "queries not normed", (BLOCK, Q3, ""))
 mistake("gemma3", "no norm after attention",
         (BLOCK, "add_normed(p, *x, op_matmul(p, mat_flat(a), &L->wo), &L->attn_post_norm, g->eps);",
