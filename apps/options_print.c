@@ -313,6 +313,32 @@ static void markdown_heading(const char *title, bool first, FILE *out)
     fputs("| option | |\n| --- | --- |\n", out);
 }
 
+/* Every name, range and usual value of a number of sampling. */
+static void markdown_sampling(FILE *out)
+{
+    int32_t n;
+    const carat_sampling_setting *s = carat_sampling_settings(&n);
+    fputs("## Numbers of sampling\n\n"
+          "Fields of requests in every API (ollama's in `options`), parameters of a Modelfile, "
+          "keys of\n"
+          "`/props`. `carat run` and `carat serve` have an option for each, `/set` and files of "
+          "settings\n"
+          "take both names. A GGUF file says its own under `general.sampling.`. The last column is "
+          "the\n"
+          "value where neither the file nor the model's family says one.\n\n"
+          "| field | option | key of GGUF | from | to | | usual |\n"
+          "| --- | --- | --- | --- | --- | --- | --- |\n",
+          out);
+    for (; n; n--, s++) {
+        fprintf(out, "| `%s`%s%s%s | `--%s` | `%s` | %.10g | %.10g | ", s->name,
+                s->also ? ", `" : "", s->also ? s->also : "", s->also ? "`" : "", s->flag, s->key,
+                s->min, s->max);
+        markdown(out, s->help, strlen(s->help));
+        fprintf(out, " | %g |\n", s->usual);
+    }
+    fputc('\n', out);
+}
+
 static const option_form markdown_form = {markdown_heading, markdown_option};
 
 void options_print_markdown(const command *const *list, FILE *out)
@@ -342,6 +368,7 @@ void options_print_markdown(const command *const *list, FILE *out)
         put_options(c, &markdown_form, out);
         fputc('\n', out);
     }
+    markdown_sampling(out);
     fputs("## Environment\n\n", out);
     for (int i = 0; i < ENVIRONMENT; i++)
         fprintf(out, "- `%s`: %s\n", environment[i].name, environment[i].help);

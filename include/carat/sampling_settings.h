@@ -52,7 +52,7 @@
     ROW(__VA_ARGS__ REAL, presence_penalty, "presence_penalty", NULL, NULL, "presence-penalty", "",                    \
         -100, 100, 0, NULL, "taken from the logit of every recent token; 0 is off")                                    \
     ROW(__VA_ARGS__ REAL, frequency_penalty, "frequency_penalty", NULL, NULL, "frequency-penalty", "",                 \
-        -100, 100, 0, NULL, "the same, times the number of occurrences; 0 is off")                                     \
+        -100, 100, 0, NULL, "taken from a logit for each recent occurrence; 0 is off")                                 \
     ROW(__VA_ARGS__ WHOLE, penalty_last_n, "repeat_last_n", NULL, "penalty_last_n", "repeat-last-n", "",               \
         -1, INT32_MAX, 64, NULL, "tokens that the penalties look back; -1 all (default 64)")                           \
     ROW(__VA_ARGS__ REAL, typical_p, "typical_p", "typ_p", NULL, "typical-p", "--typical --typ-p",                     \
@@ -66,7 +66,7 @@
     ROW(__VA_ARGS__ REAL, dynatemp_range, "dynatemp_range", NULL, NULL, "dynatemp-range", "",                          \
         0, 100, 0, NULL, "the temperature moves within X with the entropy; 0 is off")                                  \
     ROW(__VA_ARGS__ REAL, dynatemp_exponent, "dynatemp_exponent", NULL, NULL, "dynatemp-exp", "--dynatemp-exponent",   \
-        0, 100, 1, "~dynatemp-range", "the exponent of that (default 1)")                                              \
+        0, 100, 1, "~dynatemp-range", "the exponent of the entropy there (default 1)")                                 \
     ROW(__VA_ARGS__ REAL, dry_multiplier, "dry_multiplier", NULL, NULL, "dry-multiplier", "",                          \
         0, 1e6, 0, NULL, "DRY: taken from tokens that would continue a repetition; 0 is off")                          \
     ROW(__VA_ARGS__ REAL, dry_base, "dry_base", NULL, NULL, "dry-base", "",                                            \
