@@ -609,9 +609,10 @@ int main(int argc, char **argv)
     static bench b;
     wishes want = {.read_rate = 4660, .only = ""};
     err e = {0};
-    if (argc > 1 && !strcmp(argv[1], "long")) {
+    const bool shapes = argc > 1 && !strcmp(argv[1], "tall");
+    if (shapes || (argc > 1 && !strcmp(argv[1], "long"))) {
         check(device_open_cuda(&b.d, NULL, &e), &e);
-        int rc = bench_long(b.d, argc > 2 ? argv[2] : "");
+        int rc = bench_long(b.d, argc > 2 ? argv[2] : "", shapes);
         device_close(b.d);
         return rc;
     }

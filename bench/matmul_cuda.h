@@ -4,7 +4,8 @@
 
 #include "backend/ops.h"
 
-/* matmul_cuda_long.c: products whose names have `only` in them. Returns an exit status. */
-int bench_long(device *d, const char *only);
+/* matmul_cuda_long.c: products whose names have `only` in them; by_shape: of matmul_tall_hopper.cu.
+ * Returns an exit status. */
+int bench_long(device *d, const char *only, bool by_shape);
 
 #endif

@@ -1,10 +1,12 @@
 /* matmul_cuda_long.c - products of long prompts on a GPU, by each kernel that can make them.
  *
  *     bench_matmul_cuda long [SUBSTRING of printed names]
+ *     bench_matmul_cuda tall [SUBSTRING]     the microseconds of matmul_tall_hopper.cu: by its own
+ *                                            choice of a shape, then by each shape
  *
  * A line per shape, format and number of rows. Times are in microseconds, medians by the host's
  * clock, with unpacking where a kernel needs it; rates in TFLOP/s:
- *     tiles    matmul_mma.cu, which unpacks in every block
+ *     tiles    matmul_mma.cu, which unpacks in every block; on GPUs of 9.0 matmul_tall_hopper.cu
  *     unpack   a weight to bf16 in scratch, piece by piece
  *     wide     matmul_wide.cu with that
  *     blas     cuBLASLt with that, where it serves this shape
@@ -33,10 +35,10 @@ static const shape shapes[] = {
     {"35B-A3B", "out", 4096, 2048},
 };
 static const num_type formats[] = {NUM_Q4_K, NUM_Q6_K, NUM_Q8_0};
-static const int32_t row_counts[] = {512, 2048, 4096};
-enum { N_ROWS = 3, ROWS_MOST = 4096, REPS = 9 };
+static const int32_t row_counts[] = {96, 264, 512, 2048, 4096};
+enum { N_ROWS = 5, ROWS_MOST = 4096, REPS = 9 };
 
-typedef enum maker { TILES, UNPACK, WIDE, BLAS, INT8, MAKERS } maker;
+typedef enum maker { TILES, UNPACK, WIDE, BLAS, INT8, MAKERS, TALL } maker;
 
 /* Buffers for the largest product. */
 typedef struct rig {
@@ -47,8 +49,8 @@ typedef struct rig {
     dev_quant q; /* its rows and columns follow the product */
 } rig;
 
-/* False: the library does not serve. */
-static bool make(const rig *g, const weight *w, int32_t rows, maker by, bool unpack)
+/* False: the library does not serve. unpack: of TALL, the shape. */
+static bool make(const rig *g, const weight *w, int32_t rows, maker by, int32_t unpack)
 {
     const cudaStream_t s = g->c->stream;
     const int32_t each = cuda_long_piece(w->n_in, w->n_out);
@@ -57,6 +59,9 @@ static bool make(const rig *g, const weight *w, int32_t rows, maker by, bool unp
     bool ok = true;
     if (by == TILES)
         cu_matmul_mma(s, y, (dev_quant){.bf = g->x, .rows = rows, .cols = w->n_in}, v);
+    if (by == TALL)
+        return cu_matmul_tall(s, y, (dev_quant){.bf = g->x, .rows = rows, .cols = w->n_in}, v,
+                              unpack);
     for (int32_t first = 0; first < w->n_out && by != TILES; first += each) {
         const int32_t n = w->n_out - first < each ? w->n_out - first : each;
         const dev_mat part = {g->y + first, rows, n, w->n_out};
@@ -85,7 +90,7 @@ static int ascending(const void *a, const void *b)
 }
 
 /* Microseconds; 0: the library does not serve. */
-static double time_of(const rig *g, const weight *w, int32_t rows, maker by, bool unpack)
+static double time_of(const rig *g, const weight *w, int32_t rows, maker by, int32_t unpack)
 {
     double us[REPS];
     for (int i = -2; i < REPS; i++) {
@@ -144,7 +149,19 @@ static void *fill(weight *w)
     return at;
 }
 
-int bench_long(device *d, const char *only)
+/* The microseconds of each shape of matmul_tall_hopper.cu's blocks. */
+static void print_shapes(const rig *g, const char *name, const weight *w)
+{
+    static const int32_t counts[] = {66, 96, 128, 192, 264, 384, 512, 1024};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts && g->c->facts.wgmma; i++) {
+        printf("%-24s %5d ", name, counts[i]);
+        for (int32_t k = -1; k < TALL_SHAPES; k++)
+            printf(" %5.0f", time_of(g, w, counts[i], TALL, k));
+        printf("\n");
+    }
+}
+
+int bench_long(device *d, const char *only, bool by_shape)
 {
     rig g = {.c = d->self};
     size_t n_x = 0, n_w = 0, n_y = 0;
@@ -187,7 +204,10 @@ int bench_long(device *d, const char *only)
                 fprintf(stderr, "%s: %s\n", name, data ? e.text : "no memory, or no such format");
                 return 1;
             }
-            print_lines(&g, name, &w);
+            if (by_shape)
+                print_shapes(&g, name, &w);
+            else
+                print_lines(&g, name, &w);
             d->weight_free(d, &w);
             mem_free(data);
         }

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Everything a GPU must answer, in one call of a few minutes: the ops of the CUDA device against the
 # CPU reference, row invariance, tiny models against their golden logits; greedy answers of the
-# bundled model on both devices; all of these once more with the kernels of a card of 8.6; how many of
+# bundled model on both devices; all of these once more with the kernels of a card of 8.6; logits of
+# published widths beside the CPU's; how many of
 # its answers depend on company; then, where the toolkit's checker is there, the quick checks once more
 # under it. Build first, anywhere: make cuda cuda-check.
 #
@@ -81,6 +82,27 @@ Are you a person?
 END
 [ $same = 20 ] || bad=1
 echo "$same of 20 greedy answers are the CPU's, on this card and as 8.6; $(since)"
+
+# Widths that people have, which tiny models lack: the last logits of 100 tokens against the CPU's in f32.
+# A pass of that many rows takes other kernels than an answer. A wrong head or row gives 1 and more;
+# rounding, which random weights amplify, 0.001 to 0.06.
+tokens=2$(seq -s '' -f ',%g' 1003 1101)
+for size in e2b 12b gemma3-1b qwen3-1.7b qwen3.6-35b-a3b gpt-oss-20b; do
+    model=$out.$size.gguf
+    said=
+    if "$dir/carat" synth "$size" "$model" >$out.err 2>&1 &&
+        "$dir/carat" logits -m "$model" --last --tokens "$tokens" --device cpu --exact -o $out.x 2>$out.err &&
+        "$dir/carat" logits -m "$model" --last --tokens "$tokens" --device cuda -o $out.own 2>$out.err &&
+        "$dir/carat" logits -m "$model" --last --tokens "$tokens" --device cuda --card 8.6 -o $out.as86 2>$out.err; then
+        said=$(python3 tools/logits_distance.py $out.x $out.own 0.15) &&
+            said="$said, as 8.6 $(python3 tools/logits_distance.py $out.x $out.as86 0.15)" || said="FAIL $said"
+    else
+        said="FAIL $(tail -1 $out.err)"
+    fi
+    case $said in FAIL*) bad=1 ;; esac
+    echo "logits of $size beside the CPU's: $said; $(since)"
+    rm -f "$model"
+done
 
 # No answer may depend on company or on what is reused.
 timeout 120 python3 tools/server_answers.py "$dir/carat" --device cuda || bad=1

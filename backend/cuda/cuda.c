@@ -535,7 +535,7 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
     if (!r && c->can_hopper)
         r = (cudaError_t)(cu_flash128_hopper_init() | cu_flash256_hopper_init() |
                           cu_flash512_hopper_init() | cu_flash512_spread_init() |
-                          cu_split_hopper_init() | cu_select_hopper_init());
+                          cu_split_hopper_init() | cu_select_hopper_init() | cu_tall_init());
     if (r)
         return err_set(e, E_IO, "%s: %s", c->name, cudaGetErrorString(r));
     return OK;

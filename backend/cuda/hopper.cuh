@@ -103,6 +103,13 @@ DEV void wg_mma_256(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
     emu_product p = {d, 0, b, a, 256, true, true};
     emu_product_issue(&p);
 }
+/* D += A B' in bf16: A in registers, as 16-bit fragments of A are (dev.cuh), B N x 16, both along
+ * the sum. N: 96, 128, 160 or 192. */
+template <int N> DEV void wg_mma_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b)
+{
+    emu_product p = {d, 0, b, a, N, false, true, true};
+    emu_product_issue(&p);
+}
 template <int N> DEV void registers_more()
 {
 }
@@ -217,6 +224,35 @@ DEV void wg_mma_256(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
                  : F32_(0), F32_(32), F32_(64), F32_(96)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+/* sums, outs: the N / 2 sums; n0 .. n4: the numbers of the operands behind them. */
+#define BF16_PRODUCT(N, sums, n0, n1, n2, n3, n4, outs)                                            \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" sums "}, {%" #n0     \
+                 ", %" #n1 ", %" #n2 ", %" #n3 "}, %" #n4 ", 1, 1, 1, 0;"                          \
+                 : outs                                                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define AND ,
+template <int N> DEV void wg_mma_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b)
+{
+    static_assert(N == 96 || N == 128 || N == 160 || N == 192, "columns of a product");
+    if constexpr (N == 96)
+        BF16_PRODUCT(96, TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47", 48,
+                     49, 50, 51, 52, F32_(0) AND F8(32) AND F8(40));
+    if constexpr (N == 128)
+        BF16_PRODUCT(128, TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63", 64, 65, 66,
+                     67, 68, F32_(0) AND F32_(32));
+    if constexpr (N == 160)
+        BF16_PRODUCT(160,
+                     TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
+                         TEN(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79",
+                     80, 81, 82, 83, 84, F32_(0) AND F32_(32) AND F8(64) AND F8(72));
+    if constexpr (N == 192)
+        BF16_PRODUCT(192,
+                     TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7)
+                         TEN(8) "%90, %91, %92, %93, %94, %95",
+                     96, 97, 98, 99, 100, F32_(0) AND F32_(32) AND F32_(64));
+}
+#undef BF16_PRODUCT
+#undef AND
 #undef TEN
 #undef F8
 #undef F32_

@@ -62,7 +62,7 @@ typedef struct expert_product {
 } expert_product;
 void cu_product_vec(cudaStream_t s, expert_product a); /* any number of rows, one at a time */
 int cu_vec_init(void);
-int cu_product_warps(const packed *w);                 /* of a tile, in a product without a gate */
+int cu_product_warps(const packed *w); /* of a tile, in a product without a gate */
 /* 2 rows and more, LAUNCH_ROWS to a launch, no experts; one to ONE_JOBS products of the first job's
  * x, or one gated unit. Of several formats the last two run at the same time. */
 enum { ONE_JOBS = 4 };
@@ -109,6 +109,12 @@ int cu_grouped_init(void);
 /* matmul_mma.cu: many rows */
 void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w);
 int cu_mma_init(void);
+/* matmul_tall_hopper.cu: any number of rows, quick from 65 on. shape: of its blocks, below
+ * TALL_SHAPES; -1: the quickest. False, and nothing is launched, on GPUs other than 9.0, where
+ * weights are no blocks, and where a shape's stages do not fit. */
+enum { TALL_SHAPES = 7 };
+bool cu_matmul_tall(cudaStream_t s, dev_mat y, dev_quant x, packed w, int32_t shape);
+int cu_tall_init(void);
 /* matmul_wide.cu: many rows; w: bf16 [y.cols, n_in], n_in a multiple of 32. tile: rows of a block,
  * 128, 192 or 256; 0: the quickest. */
 void cu_matmul_wide(cudaStream_t s, dev_mat y, const uint16_t *x, const uint16_t *w, int32_t n_in,

@@ -7,7 +7,8 @@
  *          +---------+                multiplied, the next is on its way.
  *
  * few_kernel takes tiles of 32 or 64 rows: experts of few rows each, and short prompts where
- * weights are floats; other short prompts go to matmul_short.cu. Every sum is f32, and adds its
+ * weights are floats; other short prompts go to matmul_short.cu, and longer ones on GPUs of 9.0 to
+ * matmul_tall_hopper.cu. Every sum is f32, and adds its
  * columns 16 at a time in ascending order in all kernels. So a row's bits depend neither on the
  * tile it is in nor on the number of rows.
  *
@@ -411,6 +412,8 @@ static void mma_any(cudaStream_t s, mma_args a, int tile, int tiles)
 extern "C" void cu_matmul_mma(cudaStream_t s, dev_mat y, dev_quant x, packed w)
 {
     mma_args a = {y, x.bf, w, y.rows, 0, 0, 0, 1};
+    if (y.rows > 64 && cu_matmul_tall(s, y, x, w, -1))
+        return;
     int blocks = (w.n_out + BM - 1) / BM * ((y.rows + BN - 1) / BN), tile = BN;
     if (y.rows <= 16)
         tile = 16;

@@ -5,6 +5,7 @@
  *   more        matmul_rows  int8 tensor cores    matmul_float   f32
  *   experts     moe_ops.c
  *   prompts     matmul_mma   bf16 tensor cores    F32: matmul_float, else matmul_mma
+ *               (matmul_short, matmul_tall_hopper)
  *     long      matmul_wide or cuBLASLt (blas.c), over weights made bf16
  *     int8      as answers; long ones matmul_wide8 (rates.c)
  *

@@ -577,6 +577,7 @@ static void check_wide(rig *g, int32_t n_in, int32_t n_out, int32_t rows, int32_
                            .n_in = n_in,
                            .n_out = n_out,
                            .n_mat = 1});
+    cudaMemsetAsync(at, 0, sizeof differ, c->stream);
     cu_count_different(c->stream, y, z, n_y, (int32_t *)at);
     g->gpu->download(g->gpu, &differ, at, sizeof differ);
     verdict(g, "matmul wide", text("%d x %d -> %d, tiles of %d: bits", rows, n_in, n_out, tile),
@@ -594,6 +595,59 @@ static void check_all_wide(rig *g)
     }
     check_wide(g, 160, 40, 2 * 256 + 1, 0);
     check_wide(g, 16, 40, 33, 0);
+}
+
+/* matmul_tall_hopper.cu, in blocks of that shape, gives every bit of matmul_mma.cu over the same
+ * weights made bf16; columns of y past its own stay as they are. */
+static void check_tall(rig *g, num_type t, int32_t n_in, int32_t n_out, int32_t rows, int32_t shape)
+{
+    cuda_device *c = g->gpu->self;
+    const int32_t stride = n_out + 3;
+    const size_t n_x = (size_t)rows * (size_t)n_in, n_w = (size_t)n_out * (size_t)n_in;
+    const size_t n_y = (size_t)rows * (size_t)stride, n_all = 8 * n_y + 2 * (n_x + n_w) + 64;
+    int32_t differ = 1;
+    pair w;
+    if (!c->facts.wgmma || !my_turn(g, "matmul tall") ||
+        !pair_make(g, &w, t, n_in, n_out, 1, 0.05, false))
+        return;
+    char *at = g->gpu->alloc(g->gpu, n_all);
+    uint16_t *x = (uint16_t *)(at + 64), *u = x + n_x;
+    float *y = (float *)(u + n_w), *z = y + n_y;
+    const dev_quant q = {.bf = x, .rows = rows, .cols = n_in};
+    cu_random_bf16(c->stream, x, n_x, 3);
+    cu_unpack_bf16(c->stream, cuda_view(&w.w[1]), 0, n_out, u);
+    cudaMemsetAsync(y, 0, 2 * n_y * sizeof *y, c->stream);
+    bool done =
+        cu_matmul_tall(c->stream, (dev_mat){y, rows, n_out, stride}, q, cuda_view(&w.w[1]), shape);
+    cu_matmul_mma(c->stream, (dev_mat){z, rows, n_out, stride}, q,
+                  (packed){.codes = (const uint8_t *)u,
+                           .kind = PACK_BF16,
+                           .n_in = n_in,
+                           .n_out = n_out,
+                           .n_mat = 1});
+    cudaMemsetAsync(at, 0, sizeof differ, c->stream);
+    cu_count_different(c->stream, y, z, n_y, (int32_t *)at);
+    g->gpu->download(g->gpu, &differ, at, sizeof differ);
+    verdict(g, "matmul tall",
+            text("%s %d x %d -> %d, shape %d: bits", num_name(t), rows, n_in, n_out, shape),
+            done ? differ : 1, 0);
+    g->gpu->release(g->gpu, at, n_all);
+    pair_free(g, &w);
+}
+
+static void check_all_tall(rig *g)
+{
+    for (int i = 0; i < N_BLOCK_TYPES; i++)
+        check_tall(g, block_types[i], 768, i % 2 ? 133 : 40, 97 + i, i % TALL_SHAPES);
+    for (int i = 0; i < N_OWN_TYPES; i++)
+        check_tall(g, own_types[i], 768, i % 2 ? 133 : 40, 97 + i, i % TALL_SHAPES);
+    for (int i = 0; i < TALL_SHAPES; i++) {
+        check_tall(g, NUM_Q4_K, 1280, 200, 193, i);
+        check_tall(g, NUM_Q6_K, 256, 17, 70, i); /* fewer steps than stages */
+        check_tall(g, NUM_Q8_0, 32 + 64 * i, 130, 96, i);
+        check_tall(g, NUM_Q4_0, 864, 133, 5, i); /* parts of a unit */
+    }
+    check_tall(g, NUM_Q5_K, 512, 256, 400, -1);
 }
 
 /* matmul_wide8.cu gives every bit of matmul_rows.cu; columns of y past its own stay as they are. */
@@ -621,6 +675,7 @@ static void check_wide8(rig *g, num_type t, int32_t n_in, int32_t n_out, int32_t
     cu_unpack8(c->stream, of, 0, n_out, records);
     cu_matmul_wide8(c->stream, (dev_mat){y, rows, n_out, stride}, q, &of, records);
     cu_product_rows(c->stream, &a, 1, c->launch);
+    cudaMemsetAsync(at, 0, sizeof differ, c->stream);
     cu_count_different(c->stream, y, z, n_y, (int32_t *)at);
     g->gpu->download(g->gpu, &differ, at, sizeof differ);
     verdict(g, "matmul wide8", text("%s %d x %d -> %d: bits", num_name(t), rows, n_in, n_out),
@@ -766,6 +821,7 @@ static void check_real_shapes(rig *g)
 void check_products(rig *g)
 {
     check_all_wide(g);
+    check_all_tall(g);
     check_all_wide8(g);
     check_unknown_act(g);
     check_single_products(g);

@@ -336,16 +336,27 @@ void emu_warp_done()
 
 /* ---- Products of warpgroups --------------------------------------------------------------- */
 
-static float half_at(uint32_t at)
+/* A value of 16 bits as a float. */
+static float half_of(uint16_t bits, bool bf16)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float f;
+    _Float16 x;
+    memcpy(&f, &wide, sizeof f);
+    memcpy(&x, &bits, sizeof x);
+    return bf16 ? f : (float)x;
+}
+
+static float half_at(uint32_t at, bool bf16)
 {
     at ^= (at >> 7 & 7) << 4; /* the 128-byte swizzle permutes addresses */
     if (at + 2 > dyn_cap) {
         fprintf(stderr, "emu: an operand beyond shared memory\n");
         abort();
     }
-    _Float16 x;
-    memcpy(&x, dyn + at, 2);
-    return (float)x;
+    uint16_t bits;
+    memcpy(&bits, dyn + at, sizeof bits);
+    return half_of(bits, bf16);
 }
 
 /* Element (i, k) of an operand: i counts rows of D for A, columns for B. */
@@ -373,16 +384,14 @@ static void rows_of_a(const emu_product *p, float (*a)[16])
     int lane = emu_lane(), row = emu_now->index / 32 % 4 * 16 + lane / 4;
     for (int h = 0; h < 2 && !p->a_regs; h++)
         for (int k = 0; k < 16; k++)
-            a[h][k] = half_at(element(p->a, row + 8 * h, k, false));
+            a[h][k] = half_at(element(p->a, row + 8 * h, k, false), p->bf16);
     if (!p->a_regs)
         return;
     const uint32_t(*w)[32] = emu_warp_give(p->a_regs, 4);
     for (int h = 0; h < 2; h++)
         for (int k = 0; k < 16; k++) {
             uint32_t u = w[lane / 4 * 4 + k % 8 / 2][h + k / 8 * 2] >> k % 2 * 16;
-            _Float16 x;
-            memcpy(&x, &u, 2);
-            a[h][k] = (float)x;
+            a[h][k] = half_of((uint16_t)u, p->bf16);
         }
     emu_warp_done();
 }
@@ -394,7 +403,7 @@ static void multiply(const emu_product *p, const float (*a)[16])
         float *d = p->d + i / 2 * 4 + i % 2;
         float top = p->sum ? d[0] : 0, bottom = p->sum ? d[2] : 0;
         for (int k = 0; k < 16; k++) {
-            float b = half_at(element(p->b, column, k, p->b_across));
+            float b = half_at(element(p->b, column, k, p->b_across), p->bf16);
             top += a[0][k] * b;
             bottom += a[1][k] * b;
         }

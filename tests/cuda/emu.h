@@ -114,6 +114,7 @@ struct emu_product {
     const uint32_t *a_regs; /* A instead of a: this thread's fragment */
     int n;
     bool b_across, sum; /* B lies in rows of its n columns; D is added to */
+    bool bf16;          /* operands are bf16, else f16 */
 };
 void emu_product_issue(const emu_product *p);
 void emu_product_commit();
