@@ -9,7 +9,8 @@
 
 #include <string.h>
 
-enum { BLOCK_BYTES = 64 * 1024, ALIGN = 16 };
+/* The first block is small, because most arenas hold one short text, and a block is cleared. */
+enum { FIRST_BYTES = 4 * 1024, BLOCK_BYTES = 64 * 1024, ALIGN = 16 };
 
 struct arena_block {
     arena_block *next;
@@ -22,7 +23,8 @@ void *arena_alloc(arena *a, size_t n)
         return NULL;
     n = (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
     if (!a->head || a->cap - a->used < n) {
-        size_t cap = n > BLOCK_BYTES ? n : BLOCK_BYTES;
+        size_t usual = !a->head ? FIRST_BYTES : a->cap < BLOCK_BYTES / 2 ? 2 * a->cap : BLOCK_BYTES;
+        size_t cap = n > usual ? n : usual;
         if (a->max_bytes && (cap > a->max_bytes || a->n_bytes > a->max_bytes - cap)) {
             a->over = true;
             return NULL;

@@ -16,6 +16,8 @@
 typedef struct fake {
     int64_t calls, longest;
     carat_status fails;
+    const carat_model *m; /* with heard: what it was asked last */
+    str *heard;
 } fake;
 
 /* Values by token and place; the same in every call. */
@@ -27,6 +29,13 @@ static carat_status score_fake(void *user, const int32_t *ids, int64_t n, float 
     f->longest = n > f->longest ? n : f->longest;
     if (f->fails)
         return err_set(e, f->fails, "the scorer failed");
+    if (f->heard)
+        str_cut(f->heard, 0);
+    for (int64_t i = 0; i < n && f->heard; i++) {
+        const char *bytes;
+        int32_t len = carat_token_bytes(f->m, ids[i], false, &bytes);
+        str_put(f->heard, bytes, len > 0 ? (size_t)len : 0);
+    }
     for (int64_t i = 0; i < n; i++)
         out[i] = (float)(rng_mix((uint64_t)ids[i] * 31 + (uint64_t)i / 40) >> 40) * 1e-7f;
     return CARAT_OK;
@@ -471,6 +480,35 @@ TEST(compress_shortens_a_message_with_its_question)
             str_free(&text);
             str_free(&a);
         }
+    rig_close(&r);
+}
+
+/* Of the end of a message, the scorer's question is the last paragraph alone. */
+TEST(compress_asks_for_the_last_paragraph)
+{
+    static const char *const ends[] = {"Say.\\nWhich one?", "Say.\\nWhich one?\\n",
+                                       "Say.\\nWhich one?\\n\\n \\n"};
+    rig r;
+    str heard = {0}, body = {0};
+    rig_open(&r);
+    r.f.m = r.m;
+    r.f.heard = &heard;
+    for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
+        carat_compressed x;
+        str_cut(&body, 0);
+        str_puts(&body, "[{\"role\":\"user\",\"content\":\"");
+        for (int i = 0; i < 300; i++)
+            str_printf(&body, "The line %d says it. ", i);
+        str_printf(&body, "\\n\\nAnd thanks.\\n\\n%s\"}]", ends[k]);
+        compress(&r, &body, 0.2, &x);
+        CHECK_MSG(x.text, "%s", x.why);
+        const char *last = memmem(heard.at, heard.n, "\n\nSay.\nWhich one?", 17);
+        CHECK_MSG(last && last[-1] != '\n' && !memmem(heard.at, heard.n, "thanks", 6),
+                  "%zu: ... %s", k, str_text(&heard) + (heard.n > 80 ? heard.n - 80 : 0));
+        carat_compressed_free(&x);
+    }
+    str_free(&heard);
+    str_free(&body);
     rig_close(&r);
 }
 

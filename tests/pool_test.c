@@ -244,6 +244,14 @@ TEST(pool_auto_says_how_it_was_chosen)
     CHECK(p.n_tokens <= 16384 && p.n_tokens % 256 == 0);
     CHECK_MSG(strstr(p.why, "KiB a token"), "%s", p.why);
     carat_session_close(s);
+    /* A pool as large as the context is none. */
+    CHECK_OK(
+        carat_session_open(m, &(carat_session_options){.n_ctx = 1024, .kv_resident = -1}, &s, &e),
+        e);
+    carat_session_get_pool(s, &p);
+    CHECK(!p.on && !p.n_tokens);
+    CHECK_STR(p.why, "the whole context of 1024 tokens");
+    carat_session_close(s);
     carat_model_close(m);
 }
 

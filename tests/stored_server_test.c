@@ -100,6 +100,51 @@ TEST(stored_server_continues_conversations)
     str_free(&seen);
 }
 
+/* Each refusal is one error, which names its field; what it is about stays. */
+TEST(stored_server_refuses_by_name)
+{
+    static const struct {
+        const char *method, *tail, *param;
+        int code;
+    } x[] = {
+        {"GET", "?stream=true", "stream", 400},
+        {"GET", "/input_items?stream=1", "stream", 400},
+        {"GET", "/input_items?order=up", "order", 400},
+        {"GET", "/input_items?limit=0", "limit", 400},
+        {"GET", "/input_items?limit=101", "limit", 400},
+        {"GET", "/input_items?limit=00001", "limit", 400},
+        {"GET", "/input_items?limit=1x", "limit", 400},
+        {"GET", "/other", "response_id", 404},
+        {"GET", "x", "response_id", 404},
+        {"GET", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "response_id",
+         404},
+        {"DELETE", "/input_items", "response_id", 404},
+        {"DELETE", "/other", "response_id", 404},
+        {"DELETE", "x", "response_id", 404},
+        {"GET", "?stream=false", NULL, 200},
+        {"GET", "/input_items?order=desc&limit=100", NULL, 200},
+    };
+    served s;
+    str text = {0}, seen = {0};
+    char id[64];
+    start_toy(&s, NULL);
+    respond(&s, "{" GREEDY ",\"input\":\"Say something.\"}", id, &text);
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        arena mem = {0};
+        int code = get(&s, x[i].method, id, x[i].tail, NULL, &seen);
+        CHECK_MSG(code == x[i].code, "%s %s: %d", x[i].method, x[i].tail, code);
+        const jtree *all = json_parsed(&mem, seen.at, seen.n), *param = json_at(all, "error.param");
+        CHECK_MSG(x[i].param ? jtree_is(param, JTREE_STRING) && !strcmp(param->s, x[i].param)
+                             : !jtree_get(all, "error"),
+                  "%s %s: %s", x[i].method, x[i].tail, seen.at);
+        arena_free(&mem);
+    }
+    CHECK_EQ(get(&s, "DELETE", id, "", NULL, &seen), 200);
+    stop(&s);
+    str_free(&text);
+    str_free(&seen);
+}
+
 TEST(stored_server_keeps_keys_apart)
 {
     served s;

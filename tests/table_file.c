@@ -166,20 +166,21 @@ static uint64_t write_head(const table_file *f, str *s)
     return at;
 }
 
-/* Factors of rotation are ones. Returns where they end in the data; 0: there are none. */
-static uint64_t put_factors(const table_file *f, unsigned char *data)
+/* Factors of rotation, in the data, are ones. Those of the file before are zeros again. */
+static void put_factors(table_file *f, size_t data)
 {
     static const unsigned char one[] = {0, 0, 0x80, 0x3f};
-    uint64_t at = 0, end = 0;
+    memset(f->bytes + f->ones, 0, f->ones_end - f->ones);
+    f->ones = f->ones_end = 0;
     for (int32_t i = 0; i < f->n_tensors; i++) {
-        uint64_t n = data_bytes(&f->tensor[i]);
+        size_t n = (size_t)data_bytes(&f->tensor[i]);
         bool ones = f->tensor[i].role == ROLE_ROPE_FACTORS;
-        for (uint64_t k = 0; ones && k < n; k++)
-            data[at + k] = one[k % sizeof one];
-        at += n;
-        end = ones ? at : end;
+        for (size_t k = 0; ones && k < n; k++)
+            f->bytes[data + k] = one[k % sizeof one];
+        data += n;
+        f->ones = ones && !f->ones_end ? data - n : f->ones;
+        f->ones_end = ones ? data : f->ones_end;
     }
-    return end;
 }
 
 /* ears: as its audio tower. */
@@ -195,8 +196,9 @@ static status bind_as(table_file *f, bool ears, model *m, err *e)
     }
     if (f->head > s.n)
         memset(f->bytes + s.n, 0, f->head - s.n);
+    put_factors(f, s.n);
     memcpy(f->bytes, s.at, s.n);
-    f->head = s.n + (size_t)put_factors(f, f->bytes + s.n);
+    f->head = s.n;
     status st = gguf_open_bytes(&g, f->bytes, s.n + n, "a file", e);
     if (!st && (!ears || audio_in_file(&g)))
         st = ears ? model_bind_audio(m, &g, e) : model_bind(m, &g, e);

@@ -19,8 +19,10 @@ typedef struct table_file {
     model_shape *shape;
     gguf made; /* as the rows write it; owns the bytes of keys */
     const char *arch;
-    unsigned char *bytes; /* the file as it was opened last: only its head differs from zero */
-    size_t head;
+    /* The file as it was opened last: only its head and the factors of rotation differ from zero.
+     */
+    unsigned char *bytes;
+    size_t head, ones, ones_end;
     int32_t n_keys, n_tensors, n_listed;
     gguf_value key[TABLE_FILE_KEYS];
     table_file_tensor tensor[TABLE_FILE_TENSORS],
@@ -43,8 +45,8 @@ gguf_value *table_file_key(table_file *f, const char *key);
  */
 struct model;
 status table_file_bind(table_file *f, struct model *m, err *e);
-/* Opens it as a model, and a tower's file as its audio tower too, and closes it. What is no GGUF file
- * is refused like any other. */
+/* Opens it as a model, and a tower's file as its audio tower too, and closes it. What is no GGUF
+ * file is refused like any other. */
 status table_file_open(table_file *f, err *e);
 
 #endif

@@ -339,6 +339,7 @@ static void close_over(work *w, int32_t p)
     w->todo[n++] = p;
     while (n && !w->b->st) {
         bool matters;
+        uint64_t steps = 0;
         p = w->todo[--n];
         matters = p == w->out;
         for (int32_t l = w->point[p]; l >= 0; l = w->line[l].next) {
@@ -349,8 +350,9 @@ static void close_over(work *w, int32_t p)
                 w->seen[to] = w->epoch;
                 w->todo[n++] = to;
             }
-            gx_work(w->b, 1);
+            steps++;
         }
+        gx_work(w->b, steps);
         if (matters &&
             room(w, (void **)&w->member, w->n_members, &w->cap_members, sizeof *w->member))
             w->member[w->n_members++] = p;
@@ -423,17 +425,20 @@ static int32_t target(work *w, subset s, const line *like)
 {
     int32_t from = w->n_members;
     w->epoch++;
-    for (int32_t i = 0; i < s.n && gx_work(w->b, 1); i++)
+    for (int32_t i = 0; i < s.n && !w->b->st; i++) {
+        uint64_t steps = 1;
         for (int32_t l = w->point[w->member[s.at + i]]; l >= 0; l = w->line[l].next) {
             const line *x = &w->line[l];
             bool same =
                 x->kind == like->kind &&
                 (x->kind == LINE_BYTES ? x->a <= like->a && like->a <= x->b
                                        : x->a == like->a && x->b == like->b && x->c == like->c);
-            gx_work(w->b, 1);
+            steps++;
             if (same)
                 close_over(w, x->to);
         }
+        gx_work(w->b, steps);
+    }
     return node_of(w, from);
 }
 
