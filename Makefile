@@ -422,7 +422,7 @@ $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_fields convert_famil
 $(eval $(call fuzz_also,table,tests/table_file.c $(MODELS)))
 $(eval $(call fuzz_also,draft_load,$(MODELS)))
 $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_scores.c apps/convert_fields.c \
-    apps/convert_families.c \
+    apps/convert_families.c engine/sampling_settings.c \
     $(MODELS)))
 $(eval $(call fuzz_also,hub,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl

@@ -6,7 +6,7 @@
 
 enum { REAL, WHOLE };
 
-#define ROW(kind, field, name, also, key, flag, words, min, max, usual, needs, help)                      \
+#define ROW(kind, field, name, also, key, flag, words, min, max, usual, needs, help)               \
     _Static_assert(_Generic(((carat_sampling *)0)->field, float                                    \
                             : REAL, int32_t                                                        \
                             : WHOLE) == (kind),                                                    \
@@ -14,7 +14,7 @@ enum { REAL, WHOLE };
 CARAT_SAMPLING_SETTINGS(ROW, )
 #undef ROW
 
-#define ROW(kind, field, name, also, key, flag, words, min, max, usual, needs, help)                      \
+#define ROW(kind, field, name, also, key, flag, words, min, max, usual, needs, help)               \
     {name, also,  (key) ? (key) : (name),          flag, (kind) == WHOLE, min,                     \
      max,  usual, offsetof(carat_sampling, field), help},
 static const carat_sampling_setting all[] = {CARAT_SAMPLING_SETTINGS(ROW, )};
