@@ -1,17 +1,17 @@
-/* carat/sampling_settings.h - the steps and every number of carat_sampling, once: the options of `carat run` and
- * `carat serve`, /set, parameters of made models, fields of requests and responses, and the checks
- * of the library are made from these rows.
+/* carat/sampling_settings.h - the steps and every number of carat_sampling, once: the options of
+ * `carat run` and `carat serve`, /set, parameters of made models, fields of requests and responses,
+ * and the checks of the library are made from these rows.
  *
  *     #define ROW(kind, field, name, also, key, flag, words, min, max, usual, needs, help) ...
  *     CARAT_SAMPLING_SETTINGS(ROW, )
  *
  * kind: REAL (float) or WHOLE (int32_t). field: of carat_sampling. name: in JSON, as llama-server
  * spells it. also: another spelling there, of vLLM or of its users, or NULL. key: in GGUF,
- * after "general.sampling."; NULL: as name. flag: the option, without dashes. words: other spellings
- * of the option, of llama.cpp and of the APIs, with dashes and blanks between. usual: where neither
- * the file nor the model's family says; the setting is then off, or ready for the one that switches
- * it on. needs: the option without which it has no effect,
- * as apps/options.h writes it, or NULL. A second argument comes first in each row.
+ * after "general.sampling."; NULL: as name. flag: the option, without dashes. words: other
+ * spellings of the option, of llama.cpp and of the APIs, with dashes and blanks between. usual:
+ * where neither the file nor the model's family says; the setting is then off, or ready for the one
+ * that switches it on. needs: the option without which it has no effect, as apps/options.h writes
+ * it, or NULL. A second argument comes first in each row.
  */
 #ifndef CARAT_SAMPLING_SETTINGS_H
 #define CARAT_SAMPLING_SETTINGS_H
