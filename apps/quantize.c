@@ -33,7 +33,7 @@ static const option table[] = {
     OPT_STR(quantize_options, imatrix, "imatrix", 0, "FILE",
             "how much each input of a matrix matters: an importance file of carat imatrix or "
             "llama.cpp (GGUF or "
-            ".dat). The types iq1_*, iq2_* and iq3_xxs need one"),
+            ".dat). The types iq1_*, iq2_*, iq3_xxs and iq3_xs need one"),
     OPT_FLAG(quantize_options, again, "again", 0, "accept a file that is quantised already"),
     OPT_FLAG(quantize_options, json, "json", 0, "print the errors as JSON lines"), OPT_END};
 

@@ -423,6 +423,8 @@ TEST(quantize_to_few_bits_wants_importance)
         CHECK_EQ(quantise_with(from, to, need[i], im, "1"), 2);
         CHECK_EQ(access(to, F_OK), -1);
     }
+    quantise(from, to, "iq3_xs", NULL, &rc); /* its queries and keys are iq3_xxs */
+    CHECK_EQ(rc, 2);
     CHECK_EQ(quantise_with(from, to, "q8_0", im, "1"), 2);    /* has no effect */
     CHECK_EQ(quantise_with(from, to, "iq3_s", from, "1"), 1); /* no importance file */
     CHECK_EQ(quantise_with(from, to, "iq3_s", "/nonexistent", "1"), 1);

@@ -90,6 +90,7 @@ TEST(gemma4_mixes_fit_every_shape)
             mem_free(t);
         }
     CHECK_EQ(n_mixes, 22);
+    CHECK(weight_mix_named("Q4_K_M") == weight_mix_named("q4_k_m"));
     CHECK(!weight_mix_named("q4_k"));
 }
 

@@ -18,6 +18,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 static const shape_family *const shape_families[] = {&gemma4_shapes,          &gemma3_shapes,
                                                      &gemma_embedding_shapes, &qwen3_shapes,
@@ -232,7 +233,7 @@ bool weight_mix_quantizes(const weight_mix *m)
 const weight_mix *weight_mix_named(const char *name)
 {
     for (size_t i = 0; i < sizeof mixes / sizeof *mixes; i++)
-        if (!strcmp(mixes[i].name, name))
+        if (!strcasecmp(mixes[i].name, name))
             return &mixes[i];
     return NULL;
 }

@@ -204,7 +204,7 @@ typedef struct weight_mix {
     int32_t file_type; /* general.file_type */
 } weight_mix;
 
-const weight_mix *weight_mix_named(const char *name); /* NULL if there is none */
+const weight_mix *weight_mix_named(const char *name); /* in any case; NULL if there is none */
 extern const char
     weight_mix_names[]; /* the types that weight_mix_writes is true of, for messages */
 /* The types that only weight_mix_quantizes is true of: they want more than a row to be written, the

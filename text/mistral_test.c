@@ -91,6 +91,30 @@ TEST(files_of_the_architecture_llama_are_told_apart_by_the_tokenizer)
     CHECK(!text_family_for("lama", 4, "llama", NULL));
 }
 
+TEST(a_refused_tokenizer_is_not_among_those_that_are_known)
+{
+    static const struct {
+        const char *arch, *pre, *knows;
+    } cases[] = {
+        {"mistral3", "llama-bpe", "it knows \"llama\", \"gpt2\" (pre \"tekken\")"},
+        {"llama", "smaug-bpe",
+         "it knows \"gpt2\" (pre \"llama-bpe\"), \"llama\", \"gpt2\" (pre \"tekken\")"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        vocab_settings set = gemma_settings();
+        vocab_builder *b;
+        vocab *v = NULL;
+        err e = {0};
+        set.family = text_family_for(cases[i].arch, strlen(cases[i].arch), "gpt2", cases[i].pre);
+        set.model = "gpt2";
+        set.pre = cases[i].pre;
+        CHECK_OK(vocab_begin(&b, 1, 0, &e), e);
+        vocab_add_token(b, "a", 1, TOKEN_NORMAL);
+        CHECK_EQ(vocab_finish(b, &set, &v, &e), E_UNSUPPORTED);
+        CHECK_MSG(strstr(e.text, cases[i].knows) != NULL, "%s", e.text);
+    }
+}
+
 /* ---- Prompts ---- */
 
 static const replay_template templates[] = {

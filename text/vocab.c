@@ -658,18 +658,23 @@ static status build_texts(vocab *v, err *e)
     return OK;
 }
 
-/* The tokenizers of every family with the architecture of f. */
+/* The sentence lists the tokenizers of every family that has all architectures of f. An
+ * architecture that f alone has leaves f's own. */
 static status refuse_kind(const text_family *f, const char *model, const char *pre, bool merges,
                           err *e)
 {
     char known[200] = "";
     size_t n = 0;
-    for (const text_family *const *g = text_families; *g; g++)
-        for (const tokenizer_name *t = (*g)->tokenizers; t->model && n < sizeof known; t++)
-            if (text_is_one_of((*g)->archs, f->archs[0], strlen(f->archs[0])))
+    for (const text_family *const *g = text_families; *g; g++) {
+        bool all = true;
+        for (const char *const *a = f->archs; *a; a++)
+            all &= text_is_one_of((*g)->archs, *a, strlen(*a));
+        for (const tokenizer_name *t = (*g)->tokenizers; all && t->model; t++)
+            if (n < sizeof known)
                 n += (size_t)snprintf(known + n, sizeof known - n, "%s\"%s\"%s%s%s", n ? ", " : "",
                                       t->model, t->pre ? " (pre \"" : "", t->pre ? t->pre : "",
                                       t->pre ? "\")" : "");
+    }
     return err_set(
         e, E_UNSUPPORTED,
         "the tokenizer is \"%.64s\" (pre \"%.64s\")%s, which carat does not know for %s; it "
