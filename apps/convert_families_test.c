@@ -715,6 +715,42 @@ TEST(the_published_configurations_of_models_of_vectors)
     }
 }
 
+/* Of a key that may be absent a number out of range is not taken for its absence. */
+TEST(a_number_of_a_configuration_is_not_read_as_no_number)
+{
+    static const struct {
+        const char *more, *refused; /* NULL: taken */
+    } given[] = {{"\"num_attention_heads\":4", NULL},
+                 {"\"rms_norm_eps\":1e-5", NULL},
+                 {"\"rms_norm_eps\":null", NULL},
+                 {"\"router_jitter_noise\":0.0", NULL}, /* acts in training alone */
+                 {"\"rms_norm_eps\":0", "rms_norm_eps"},
+                 {"\"rms_norm_eps\":-1", "rms_norm_eps"},
+                 {"\"head_dim\":0", "head_dim"},
+                 {"\"num_attention_heads\":0", "num_attention_heads"},
+                 {"\"max_position_embeddings\":0", "max_position_embeddings"}};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        str text = {0}, unknown = {0};
+        model_shape *s = NULL;
+        err e = {0};
+        str_printf(&text,
+                   "{\"model_type\":\"gemma3_text\",\"hidden_size\":64,\"intermediate_size\":64,"
+                   "\"num_hidden_layers\":6,\"num_key_value_heads\":1,\"sliding_window\":16,"
+                   "\"vocab_size\":128,%s}",
+                   given[i].more);
+        json_t *j = json_loads(str_text(&text), 0, NULL);
+        CHECK(j);
+        status st = convert_read_shape(j, "config.json", &s, &unknown, &e);
+        CHECK_MSG((st == OK) == !given[i].refused, "%s: %s", given[i].more, e.text);
+        CHECK_MSG(!given[i].refused || strstr(e.text, given[i].refused), "%s", e.text);
+        CHECK_MSG(!unknown.n, "unknown keys: %s", unknown.at);
+        mem_free(s);
+        str_free(&unknown);
+        str_free(&text);
+        json_decref(j);
+    }
+}
+
 /* openai/gpt-oss-20b. */
 TEST(the_published_configuration_of_gpt_oss)
 {

@@ -285,6 +285,12 @@ static void read_key(config_fields *f, model_shape *s, const table_key *r)
     if (!r->config || (r->how & CONFIG_BY_HAND) || (r->when && !r->when(s)))
         return;
     const char *name = r->or_config && !config_get(f, r->config) ? r->or_config : r->config;
+    /* 0 stands for a key that is not there, so it must not come from the file. */
+    const json_t *given = r->how & CONFIG_MAY_LACK ? config_get(f, name) : NULL;
+    if (json_is_number(given) && json_number_value(given) < r->least) {
+        config_refuse(f, name, "number in range");
+        return;
+    }
     if (r->kind == KEY_REAL) {
         *(double *)((char *)s + r->at) =
             r->how & CONFIG_MAY_LACK ? config_real_or(f, name, 0) : config_real(f, name);

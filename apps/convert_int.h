@@ -45,8 +45,9 @@ void config_list_unknown(const config_fields *f, const char *const *known, str *
         "_experts_implementation", "_name_or_path", "bos_token_id", "eos_token_id",                \
         "pad_token_id", "dtype", "torch_dtype", "initializer_range", "use_cache",                  \
         "transformers_version", "output_router_logits", "router_aux_loss_coef",                    \
-        "chunk_size_feed_forward", "id2label", "label2id", "is_encoder_decoder",                   \
-        "output_attentions", "output_hidden_states", "problem_type", "return_dict"
+        "router_jitter_noise", "chunk_size_feed_forward", "id2label", "label2id",                  \
+        "is_encoder_decoder", "output_attentions", "output_hidden_states", "problem_type",         \
+        "return_dict"
 
 /* An option with one value that has no effect, besides null and false; NULL: there is none. */
 typedef struct neutral_option {
