@@ -74,14 +74,17 @@ static const char *file_of(arena *mem, const char *dir, const char *name)
     return path_join(mem, dir, file);
 }
 
-/* The name of a model by that of its file; NULL: it is none, or there is no memory. */
-static const char *name_of(arena *mem, const char *file)
+/* The name of a model by that of its file; false: it is none. */
+static bool name_of(const char *file, char name[NAME_MAX_BYTES + 1])
 {
     size_t n = strlen(file), k = sizeof ending - 1;
-    char *name = n > k && !strcmp(file + n - k, ending) ? arena_strndup(mem, file, n - k) : NULL;
-    for (char *at = name; at && (at = strchr(at, '%'));)
+    if (n <= k || n - k > NAME_MAX_BYTES || strcmp(file + n - k, ending))
+        return false;
+    memcpy(name, file, n - k);
+    name[n - k] = 0;
+    for (char *at = name; (at = strchr(at, '%'));)
         *at = '/';
-    return name && made_name_valid(name) ? name : NULL;
+    return made_name_valid(name);
 }
 
 static status read_one(arena *mem, const char *dir, const char *name, made_model *out, err *e)
@@ -126,13 +129,20 @@ static status read_names(arena *mem, const char *dir, const char ***out, size_t 
             closedir(d);
         return err_memory(e, "the list of models", MADE_MAX * sizeof *names);
     }
-    for (struct dirent *f; d && n_names < MADE_MAX && (f = readdir(d));) {
-        const char *name = name_of(mem, f->d_name);
-        if (name)
-            names[n_names++] = name;
+    status st = OK;
+    for (struct dirent *f; d && !st && n_names < MADE_MAX && (f = readdir(d));) {
+        char name[NAME_MAX_BYTES + 1];
+        if (!name_of(f->d_name, name))
+            continue;
+        if ((names[n_names] = arena_strndup(mem, name, strlen(name))))
+            n_names++;
+        else
+            st = err_memory(e, "the list of models", strlen(name));
     }
     if (d)
         closedir(d);
+    if (st)
+        return st;
     qsort(names, n_names, sizeof *names, by_name);
     *out = names;
     *n = n_names;
