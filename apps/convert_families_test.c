@@ -1,6 +1,8 @@
 /* convert_families_test.c - tiny models of Qwen3, Qwen3.5 and Laguna as directories of safetensors,
  * with the names of published checkpoints or those that transformers saves; converted, they compute
  * what they did before. Bit for bit, unless the conversion changes values (Qwen3.5).
+ *
+ * The file is long because all its tests change one checkpoint, which its first part writes.
  */
 #include "tests/fidelity_model.h"
 #include "apps/convert_int.h"

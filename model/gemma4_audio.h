@@ -10,7 +10,8 @@ typedef struct gemma4a_shape {
     MODEL_SHAPE;
     int32_t n_out, n_head, n_ff; /* n_out: the text model's width */
     int32_t n_mel, n_wide;       /* numbers of a row of features; outputs of the stack */
-    int32_t n_ch[2], n_taps;     /* channels of the convolutions; taps of those of layers */
+    int32_t n_ch[2];             /* channels of each of the two convolutions on features */
+    int32_t n_taps;              /* columns of a layer's own convolution */
     double eps;
     bool clamped; /* inputs and outputs of products have bounds */
 } gemma4a_shape;

@@ -13,6 +13,10 @@
 
 static const float LAYER_EPS = 1e-5f;
 
+#define TINY                                                                                       \
+    .family = &gemma4uv_shapes, .n_embd = 96, .n_out = 96, .patch = 4, .merge = 3, .n_pos = 40,    \
+    .image_size = 224, .eps = 1e-6
+
 static const gemma4uv_shape sizes[] = {
     {.family = &gemma4uv_shapes,
      .name = "mmproj-12b",
@@ -24,25 +28,8 @@ static const gemma4uv_shape sizes[] = {
      .image_size = 224,
      .eps = 1e-6,
      .ears = GEMMA4UA_SHAPE(3840)},
-    {.family = &gemma4uv_shapes,
-     .name = "tiny-mmproj-flat",
-     .n_embd = 96,
-     .n_out = 96,
-     .patch = 4,
-     .merge = 3,
-     .n_pos = 40,
-     .image_size = 224,
-     .eps = 1e-6},
-    {.family = &gemma4uv_shapes,
-     .name = "tiny-mmproj-flat-hears",
-     .n_embd = 96,
-     .n_out = 96,
-     .patch = 4,
-     .merge = 3,
-     .n_pos = 40,
-     .image_size = 224,
-     .eps = 1e-6,
-     .ears = GEMMA4UA_SHAPE(96)},
+    {TINY, .name = "tiny-mmproj-flat"},
+    {TINY, .name = "tiny-mmproj-flat-hears", .ears = GEMMA4UA_SHAPE(96)},
 };
 
 static const gemma4uv_shape *own(const model_shape *s)

@@ -114,6 +114,8 @@ status multipart_split(multipart *out, const char *type, const char *body, size_
     out->n = 0;
     if (st)
         return st;
+    if (!n) /* body may be NULL */
+        return err_set(e, E_FORMAT, "the form has no part");
     /* The first boundary may begin the body. */
     const char *at = n >= n_mark - 2 && !memcmp(body, mark + 2, n_mark - 2) ? body
                      : (at = memmem(body, n, mark, n_mark))                 ? at + 2

@@ -60,6 +60,10 @@ TEST(multipart_refuses_what_is_no_form)
     refuses("multipart/form-data; boundary=\"a", "", E_FORMAT, "with a boundary");
     refuses("multipart/form-data; boundary=", "", E_FORMAT, "with a boundary");
     refuses(type, "", E_FORMAT, "has no part");
+    multipart none = {.n = 9};
+    err e = {0};
+    CHECK_EQ(multipart_split(&none, type, NULL, 0, &e), E_FORMAT); /* a request without a body */
+    CHECK_EQ(none.n, 0);
     refuses(type, B, E_FORMAT, "no end");
     refuses(type, B "\r\n", E_FORMAT, "ends in its headers");
     refuses(type, B "x\r\n", E_FORMAT, "no end");

@@ -13,9 +13,11 @@ static void group_dots(const int kind, const group_codes *c, const int8_t *x, co
 
 #include "backend/cpu/cold_int.h"
 
-/* Byte j of a row: elements j and j + 16 in halves, or (8 bits) elements 0..15, and 16..31 behind
- * those of all rows, or (levels) word w has a nibble of each of its elements, the lowest first,
- * then of those 16 later. high: [row][4 groups], this group being number i. */
+/* Takes the codes of group i of each row. Three layouts of a row's bytes:
+ *     halves    byte j has elements j and j + 16
+ *     8 bits    elements 0 to 15; elements 16 to 31 follow those of all rows
+ *     levels    word w has the nibbles of elements 4 w to 4 w + 3, then those of 16 + 4 w and on
+ * high: [row][4 groups]. */
 static void take_codes(const int kind, group_codes *c, const uint8_t *codes, const uint8_t *high,
                        int i)
 {
