@@ -73,7 +73,8 @@ FLAGS := $(call noted,$(BUILD)/flags,$(filter-out ccache,$(CC)) $(shell $(CC) --
 
 # The floors, from the bottom up. Tests sit beside the code as *_test.c.
 LIB_DIRS = base image sound num format backend backend/cpu kv model text spec engine
-APP_DIRS = apps apps/hub apps/media apps/server
+SERVER = apps/server/dialects apps/server/http apps/server/answers apps/server/models apps/server
+APP_DIRS = apps apps/hub apps/media $(SERVER)
 CODECS = -lpng -ljpeg -lwebp -lsndfile
 APP_LIBS = -ljansson $(CODECS) -lcurl -ledit -lmicrohttpd
 ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c %_avx512bf16.c)
@@ -201,10 +202,10 @@ $(BUILD)/apps/bundled.o: ISA = $(if $(DEMO),-DBUNDLED_MODEL='"$(DEMO)"') \
                                $(if $(DEMO_MTP),-DBUNDLED_MTP='"$(DEMO_MTP)"')
 # Files that the server sends: the schemas of its description, and the page at /.
 PAGE := $(if $(wildcard apps/web/index.html),$(BUILD)/page.html)
-$(BUILD)/apps/server/openapi.o: apps/server/schemas.json
-$(BUILD)/apps/server/openapi.o: ISA = -DCARAT_SCHEMAS='"apps/server/schemas.json"'
-$(BUILD)/apps/server/page.o: $(PAGE) $(PAGE:=.gz)
-$(BUILD)/apps/server/page.o: ISA = $(if $(PAGE),-DCARAT_PAGE='"$(PAGE)"' -DCARAT_PAGE_GZ='"$(PAGE).gz"')
+$(BUILD)/apps/server/http/openapi.o: apps/server/http/schemas.json
+$(BUILD)/apps/server/http/openapi.o: ISA = -DCARAT_SCHEMAS='"apps/server/http/schemas.json"'
+$(BUILD)/apps/server/http/page.o: $(PAGE) $(PAGE:=.gz)
+$(BUILD)/apps/server/http/page.o: ISA = $(if $(PAGE),-DCARAT_PAGE='"$(PAGE)"' -DCARAT_PAGE_GZ='"$(PAGE).gz"')
 $(BUILD)/apps/licences.o: $(BUILD)/licences.txt
 $(BUILD)/apps/licences.o: ISA = -DCARAT_LICENCES='"$(BUILD)/licences.txt"'
 $(BUILD)/licences.txt: tools/licences.sh LICENSE num/grids.licence.txt apps/web/vendor/VENDOR $(wildcard apps/web/vendor/licences/*)
@@ -404,16 +405,16 @@ $(BUILD)/fuzz_$(1) $(BUILD)/fuzz_$(1).linked: $(call obj,$(2))
 endef
 SAMPLING = engine/sample_check.c engine/sampling_settings.c
 # The reader of requests needs no connection, model or thread.
-$(eval $(call fuzz_also,request,$(patsubst %,apps/server/%.c,request fields sampling forms known unread tools tool_kinds \
+$(eval $(call fuzz_also,request,$(patsubst %,apps/server/dialects/%.c,request fields sampling forms known unread tools tool_kinds \
     jsonw parts answer api_chat api_completions api_responses api_responses_read api_messages api_llama api_ollama embed_form) \
     apps/media/pictures.c $(call src,image sound) \
     $(SAMPLING) engine/compress_parse.c))
 $(foreach f,png jpeg webp,$(eval $(call fuzz_also,$(f),$(call src,image))))
 $(eval $(call fuzz_also,sound,$(call src,sound)))
 $(foreach f,png jpeg webp sound request,$(BUILD)/fuzz_$(f) $(BUILD)/fuzz_$(f).linked): LIBS += $(CODECS)
-$(eval $(call fuzz_also,headers,apps/server/headers.c))
-$(eval $(call fuzz_also,multipart,apps/server/multipart.c))
-$(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,head routes fields sampling) \
+$(eval $(call fuzz_also,headers,apps/server/http/headers.c))
+$(eval $(call fuzz_also,multipart,apps/server/http/multipart.c))
+$(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,http/head http/routes dialects/fields dialects/sampling) \
     $(SAMPLING) engine/compress_parse.c))
 $(BUILD)/fuzz_http $(BUILD)/fuzz_http.linked: LIBS += -lmicrohttpd
 $(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/pass.c backend/page_moves.c))

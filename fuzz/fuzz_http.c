@@ -7,8 +7,8 @@
  * most, a host of this machine and no page of another; a path has the methods that are told of it.
  */
 #include "fuzz/fuzz.h"
-#include "apps/server/head.h"
-#include "apps/server/routes.h"
+#include "apps/server/http/head.h"
+#include "apps/server/http/routes.h"
 
 #include <ctype.h>
 #include <fcntl.h>
@@ -20,15 +20,15 @@
 #include <unistd.h>
 
 #if CARAT_FUZZ
-#include "apps/server/api_embed.h"
-#include "apps/server/api_ollama_info.h"
-#include "apps/server/api_rank.h"
-#include "apps/server/api_stored.h"
-#include "apps/server/api_transcribe.h"
-#include "apps/server/generate.h"
-#include "apps/server/info.h"
-#include "apps/server/openapi.h"
-#include "apps/server/page.h"
+#include "apps/server/answers/api_embed.h"
+#include "apps/server/models/api_ollama_info.h"
+#include "apps/server/answers/api_rank.h"
+#include "apps/server/answers/api_stored.h"
+#include "apps/server/answers/api_transcribe.h"
+#include "apps/server/answers/generate.h"
+#include "apps/server/models/info.h"
+#include "apps/server/http/openapi.h"
+#include "apps/server/http/page.h"
 
 /* The handlers of routes.c, which nobody calls here, and the writers of its errors. */
 #define HANDLER(name)                                                                              \

@@ -1,6 +1,6 @@
 /* fuzz_multipart.c - any bytes as a form: refused with a sentence, or fields inside the body that
  * do not overlap. */
-#include "apps/server/multipart.h"
+#include "apps/server/http/multipart.h"
 #include "fuzz/fuzz.h"
 
 FUZZ(multipart)

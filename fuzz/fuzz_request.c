@@ -7,8 +7,8 @@
  */
 #include "fuzz/fuzz.h"
 #include "apps/compress.h"
-#include "apps/server/embed_form.h"
-#include "apps/server/request.h"
+#include "apps/server/dialects/embed_form.h"
+#include "apps/server/dialects/request.h"
 #include "base/utf8.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * `carat serve` see them. */
 #include "tests/http_client.h"
 #include "tests/server_rig.h"
-#include "apps/server/request.h"
+#include "apps/server/dialects/request.h"
 
 #define SCORED "\"temperature\":0,\"logprobs\":1,\"echo\":true"
 

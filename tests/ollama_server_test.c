@@ -5,7 +5,7 @@
 #include "tests/hub_rig.h"
 #include "tests/server_rig.h"
 #include "tests/spawn.h"
-#include "apps/server/request.h"
+#include "apps/server/dialects/request.h"
 #include "base/clock.h"
 #include "base/map.h"
 #include "base/mem.h"

@@ -2,7 +2,7 @@
  * /v1/audio/transcriptions.
  */
 #include "apps/commands.h"
-#include "apps/server/request.h"
+#include "apps/server/dialects/request.h"
 #include "base/base64.h"
 #include "base/map.h"
 #include "base/mem.h"

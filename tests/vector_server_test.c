@@ -1,6 +1,6 @@
 /* vector_server_test.c - `carat serve` with models that write no text: an encoder and rerankers. */
 #include "tests/server_rig.h"
-#include "apps/server/request.h"
+#include "apps/server/dialects/request.h"
 #include "base/str.h"
 
 #include <math.h>

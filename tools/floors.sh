@@ -8,8 +8,10 @@ set -eu
 cd "$(dirname "$0")/.."
 git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' | awk '
 BEGIN {
-    n = split("base image sound num format backend backend/cpu backend/cuda kv text model spec engine apps/hub apps/media apps apps/server", f, " ")
+    n = split("base image sound num format backend backend/cpu backend/cuda kv text model spec engine apps/hub apps/media apps apps/server/dialects apps/server", f, " ")
     for (i = 1; i <= n; i++) floor[f[i]] = i
+    # The rest of the server is one floor: a connection starts an answer, an answer holds its model, and a model its answers.
+    floor["apps/server/http"] = floor["apps/server/answers"] = floor["apps/server/models"] = floor["apps/server"]
     # text/ has no tensors: it stands on base/ alone, whatever is drawn below it.
     only["text"] = " base text "
     # Pictures and sound stand on base/ alone too.
@@ -18,8 +20,10 @@ BEGIN {
     only["apps/hub"] = " base apps/hub "
     only["apps/media"] = " base image sound apps/hub apps/media "
     only["apps"] = " base apps/hub apps/media apps "
-    # The server reads requests with text/jtree.h, whose numbers keep their spelling.
-    only["apps/server"] = " base apps/hub apps/media apps apps/server "
+    # Dialects are data: requests read and answers written, with no connection, model or thread.
+    only["apps/server/dialects"] = " base apps/media apps apps/server/dialects "
+    server = " base apps/hub apps/media apps apps/server/dialects apps/server/http apps/server/answers apps/server/models apps/server "
+    only["apps/server"] = only["apps/server/http"] = only["apps/server/answers"] = only["apps/server/models"] = server
 }
 {
     file = $0
@@ -35,8 +39,9 @@ BEGIN {
         ok = floor[to] <= floor[dir]
         if (dir in only && index(only[dir], " " to " ") == 0) ok = 0
         if (dir == "apps" && file ~ /^apps\/(convert|synth|quantize|imatrix|inspect)[a-z_]*\.[ch]$/ && to ~ /^(format|num|model|text)$/) ok = 1
-        if (dir == "apps/server" && inc == "text/jtree.h") ok = 1
-        if (dir ~ /^apps(\/server)?$/ && (to == "image" || to == "sound")) ok = 1
+        # The server reads requests with text/jtree.h, whose numbers keep their spelling.
+        if (dir ~ /^apps\/server/ && inc == "text/jtree.h") ok = 1
+        if (dir ~ /^apps($|\/server)/ && (to == "image" || to == "sound")) ok = 1
         if (inc ~ /_int\.h$/ && to != dir) ok = 0
         if (!ok) { print file ": includes " inc ", which is above it or private"; bad = 1 }
     }

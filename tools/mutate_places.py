@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from mutate import ROOT, copy_tree
 
-FOLDERS = {"text": ["text"], "kv": ["kv"], "hub": ["apps/hub"], "server": ["apps/server"], "engine": ["engine"]}
+FOLDERS = {"text": ["text"], "kv": ["kv"], "hub": ["apps/hub"], "server": ["apps/server/http", "apps/server/dialects", "apps/server/answers", "apps/server/models"], "engine": ["engine"]}
 # (name, pattern, text in its place). A pattern matches inside one line of code.
 KINDS = [
     ("boundary moved", r"(?<=[\w)\]]) < (?=[\w(\-&*])", " <= "),

@@ -582,13 +582,13 @@ mistake("convert", "gate and up of experts exchanged",
 
 # ---- Places where drawn mistakes were once seen by no test -----------------------------------
 
-PULL, STR = "apps/server/api_ollama_pull.c", "base/str.c"
+PULL, STR = "apps/server/models/api_ollama_pull.c", "base/str.c"
 
 mistake("holes", "logprobs of a stream begin at its first token",
-        ("apps/server/api_chat.c", "put_choice_logprobs(a, c, first_token, c->n_shown, o);",
+        ("apps/server/dialects/api_chat.c", "put_choice_logprobs(a, c, first_token, c->n_shown, o);",
          "put_choice_logprobs(a, c, 0, c->n_shown, o);"))
 mistake("holes", "logprobs of a stream beside thoughts alone",
-        ("apps/server/api_chat.c", "if (p->kind == PART_TEXT) put_choice_logprobs",
+        ("apps/server/dialects/api_chat.c", "if (p->kind == PART_TEXT) put_choice_logprobs",
          "if (p->kind != PART_TEXT) put_choice_logprobs"))
 mistake("holes", "rules that are empty by way of others are looked for once",
         ("text/grammar_trim.c", "l.nullable[i] = more = true;", "l.nullable[i] = true;"))

@@ -38,8 +38,8 @@
 #include "apps/hub_options.h"
 #include "apps/kv_options.h"
 #include "apps/sample_options.h"
-#include "apps/server/metrics.h"
-#include "apps/server/passes.h"
+#include "apps/server/http/metrics.h"
+#include "apps/server/answers/passes.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

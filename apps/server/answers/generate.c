@@ -1,0 +1,613 @@
+/* generate.c - requests become jobs of the batch; events of the batch become answers.
+ *
+ *     body -> request (api_*.c) -> prompts and budgets (prompts.c) -> live -> stream, or one text
+ *
+ * The connection's thread pulls the stream. After --ping seconds without an event, as in a long
+ * prefill, the stream gets the dialect's ping, so that clients and proxies do not time out.
+ */
+#include "apps/server/answers/generate_int.h"
+
+#include "apps/server/models/api_ollama_info.h"
+#include "apps/server/models/info.h"
+#include "apps/server/dialects/jsonw.h"
+#include "apps/server/answers/stored.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    STATUS_GONE = 499 /* the client left; only the log shows this status */
+};
+
+/* ---- Answers ---- */
+
+static void keep_response(stream *st);
+
+static void fail_stream(stream *st, const problem *p)
+{
+    st->over = true;
+    if (!st->x->note)
+        st->x->note = "failed";
+    if (st->rq.stream)
+        st->d->fail(&st->a, p, &st->out);
+}
+
+/* At the end of a choice: a later call may be between the same marks. */
+static void remember_calls(const stream *st, const choice *c)
+{
+    for (const part *q = c->part; q < c->part + c->n_parts; q++)
+        if (q->span)
+            replay_put(st->x->m->calls, q->id, q->name, str_text(&q->text), q->span, q->n_span);
+}
+
+/* Takes all events out of the mailbox. False: a choice failed, and p has the reason. */
+static bool take_all(stream *st, problem *p)
+{
+    happening h;
+    while (live_next(st->live, &h)) {
+        bool opened;
+        int32_t first = st->a.choice[h.choice].n_shown;
+        int32_t part_index = answers_take(&st->a, &h, &opened);
+        if (h.done && h.status == CARAT_E_CANCELLED) { /* only the end of the server cancels */
+            st->x->note = "shut down";
+            return problem_set(p, 503, "",
+                               "the server was shut down before the answer was complete: %lld "
+                               "tokens of it had been sampled",
+                               (long long)st->a.choice[h.choice].n_sampled);
+        }
+        if (h.done && h.status) {
+            err e = {.status = h.status};
+            const char *why = constraint_failure(st->held[h.choice]);
+            snprintf(e.text, sizeof e.text, "%s", *why ? why : h.error);
+            return problem_from(p, &e);
+        }
+        if (st->a.bad)
+            return problem_set(p, 503, "", "no memory for the answer");
+        if (h.done)
+            remember_calls(st, &st->a.choice[h.choice]);
+        if (st->rq.stream)
+            st->d->event(&st->a, &h, part_index, opened, first, &st->out);
+    }
+    if (live_over(st->live)) {
+        st->over = true;
+        keep_response(st);
+        if (st->rq.stream)
+            st->d->end(&st->a, &st->out);
+    }
+    return true;
+}
+
+/* An answer that says nothing, for pings and failures before there is one. */
+static bool stand_in(stream *st)
+{
+    static const answer_model unknown = {.name = "", .call_open = -1, .call_close = -1};
+    return st->a.choice || answers_init(&st->a, &st->rq, &unknown, 1);
+}
+
+static void ping(stream *st)
+{
+    if (!stand_in(st))
+        st->out.bad = true;
+    else if (st->d->beat)
+        st->d->beat(&st->a, &st->out);
+    else
+        str_puts(&st->out, st->d->ping);
+    st->last_ms = clock_ms();
+}
+
+/* Waits for events once. False: the client left. */
+static bool step_stream(stream *st)
+{
+    int ping_ms = (int)st->x->s->o->ping_s * 1000;
+    problem p = {0};
+    switch (live_wait(st->live, st->x->fd, ping_ms > 0 ? ping_ms : -1)) {
+    case LIVE_GONE:
+        st->x->note = "client gone";
+        atomic_fetch_add(&st->x->s->m.cancelled, 1);
+        return false;
+    case LIVE_BROKEN:
+        problem_set(&p, 503, "", "no memory for the answer");
+        break;
+    case LIVE_EVENTS:
+        take_all(st, &p);
+        break;
+    case LIVE_QUIET:
+        break;
+    }
+    if (p.status) {
+        fail_stream(st, &p);
+        if (!st->rq.stream)
+            reply_problem(st->x, &p);
+    }
+    double now = clock_ms();
+    if (st->out.n)
+        st->last_ms = now;
+    else if (st->rq.stream && ping_ms > 0 && now - st->last_ms >= ping_ms)
+        ping(st);
+    return true;
+}
+
+static pick_state begin_stream(stream *st, int timeout_ms, problem *p);
+
+/* A stream whose model is still being loaded: the headers are out, and the client gets pings. */
+static bool step_loading(stream *st)
+{
+    problem p = {0};
+    switch (begin_stream(st, (int)st->x->s->o->ping_s * 1000, &p)) {
+    case PICK_WAITS:
+        ping(st);
+        return true;
+    case PICK_DONE:
+        st->loading = false;
+        if (st->rq.load_only) {
+            ollama_loaded(&(answer){.rq = &st->rq, .m = &st->x->m->names}, &st->out);
+            st->over = true;
+        } else {
+            st->d->begin(&st->a, &st->out);
+        }
+        return true;
+    case PICK_FAILED:
+        break;
+    }
+    if (client_left(st->x->fd)) {
+        st->x->note = "client gone";
+        return false;
+    }
+    if (!stand_in(st))
+        return false;
+    st->rq.stream = true;
+    st->d->begin(&st->a, &st->out);
+    fail_stream(st, &p);
+    return true;
+}
+
+int64_t stream_read(stream *st, char *buf, size_t max)
+{
+    while (st->at >= st->out.n) {
+        str_cut(&st->out, 0);
+        st->at = 0;
+        if (st->over)
+            return 0;
+        if (!(st->loading ? step_loading(st) : step_stream(st)) || st->out.bad)
+            return -1;
+    }
+    size_t n = st->out.n - st->at;
+    n = n < max ? n : max;
+    memcpy(buf, st->out.at + st->at, n);
+    st->at += n;
+    return (int64_t)n;
+}
+
+static void note_answer(stream *st)
+{
+    exchange *x = st->x;
+    double first = live_first_ms(st->live);
+    x->used = answer_usage(&st->a);
+    if (first > 0) {
+        x->ttft_ms = first - x->start_ms;
+        histogram_add(&x->s->m.ttft, x->ttft_ms * 1e-3);
+        histogram_add(&x->s->m.queue, x->used.queue_ms * 1e-3);
+    }
+}
+
+/* Takes the last events, which are not sent, for the counts in the log. */
+static void note_rest(stream *st)
+{
+    happening h;
+    bool opened;
+    while (live_wait(st->live, -1, 0) == LIVE_EVENTS)
+        while (live_next(st->live, &h))
+            answers_take(&st->a, &h, &opened);
+}
+
+static void write_trace(stream *st)
+{
+    int32_t n = st->a.n;
+    trace_prompt *t = mem_calloc((size_t)n, sizeof *t);
+    for (int32_t i = 0; t && i < n; i++) {
+        t[i].ids = st->job[i].ids;
+        t[i].n = st->job[i].n;
+        t[i].sampled = live_sampled(st->live, i, &t[i].n_sampled);
+    }
+    if (t)
+        trace_write(st->x, &st->a, t, n);
+    mem_free(t);
+}
+
+void stream_close(stream *st)
+{
+    if (!st)
+        return;
+    if (st->live) {
+        live_cancel(st->live);
+        note_rest(st);
+        note_answer(st);
+        if (st->x->s->o->trace_dir)
+            write_trace(st);
+    }
+    live_close(st->live);
+    for (int32_t i = 0; st->media && i < PICTURES_MAX; i++)
+        carat_media_free(st->media[i]); /* their model is held until the exchange ends */
+    for (int32_t i = 0; st->held && i < st->a.n; i++)
+        constraint_close(st->held[i]);
+    answers_free(&st->a);
+    shorten_close(st->shortened);
+    request_free(&st->rq);
+    beginning_free(&st->made);
+    str_free(&st->out);
+    str_free(&st->history);
+    mem_free(st);
+}
+
+/* Waits for the whole answer. */
+static void answer_whole(stream *st)
+{
+    exchange *x = st->x;
+    while (!st->over)
+        if (!step_stream(st)) {
+            x->status = STATUS_GONE;
+            return;
+        }
+    if (x->status)
+        return; /* failed */
+    st->d->whole(&st->a, &x->out);
+    x->status = 200;
+}
+
+static bool is_ollama(api_kind api)
+{
+    return api == API_OLLAMA_CHAT || api == API_OLLAMA_GENERATE;
+}
+
+/* Finds the conversation that a request of /v1/responses continues. */
+static bool take_history(stream *st, problem *p)
+{
+    const jtree *id = jtree_get(st->rq.body, "previous_response_id");
+    const server *s = st->x->s;
+    err e = {0};
+    if (st->api != API_RESPONSES || !jtree_truthy(id) || !jtree_is(id, JTREE_STRING))
+        return true; /* another kind is refused by the parser */
+    if (!s->stored)
+        return problem_set(p, 400, "previous_response_id",
+                           "'previous_response_id' is not supported: this server keeps no "
+                           "responses (--responses)");
+    str_puts(&st->history, "[");
+    if (!stored_items(s->stored, st->x->owner, id->s, true, &st->history)) {
+        p->code = "previous_response_not_found";
+        return problem_set(p, 400, "previous_response_id",
+                           "Previous response with id '%.60s' not found.", id->s);
+    }
+    if (st->history.n > (size_t)s->o->max_body)
+        return problem_set(p, 400, "previous_response_id",
+                           "the conversation has %zu bytes, more than the limit of a request",
+                           st->history.n);
+    str_puts(&st->history, "]");
+    if (st->history.bad)
+        return problem_set(p, 503, "", "no memory for the conversation");
+    st->rq.mem.max_bytes += arena_limit_for(st->history.n);
+    return !jtree_parse(st->history.at, st->history.n, "the conversation", REQUEST_MAX_DEPTH,
+                        &st->rq.mem, &st->rq.history, &e) ||
+           problem_from(p, &e);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Finds the items of the store that the input refers to. Unknown ones are refused by the parser. */
+static bool take_references(stream *st, problem *p)
+{
+    const jtree *in = jtree_get(st->rq.body, "input");
+    const server *s = st->x->s;
+    str items = {0};
+    err e = {0};
+    size_t n = 0;
+    if (st->api != API_RESPONSES || !s->stored || !jtree_is(in, JTREE_ARRAY))
+        return true;
+    const char **ids = arena_array(&st->rq.mem, in->count + 1, sizeof *ids);
+    if (!ids)
+        return problem_set(p, 503, "", "no memory for 'input'");
+    for (const jtree *v = in->first; v; v = v->next)
+        if (!request_item(&st->rq, v) && jtree_is(jtree_get(v, "id"), JTREE_STRING))
+            ids[n++] = jtree_get(v, "id")->s;
+    if (!n)
+        return true;
+    if (n > REQUEST_MAX_REFERENCES)
+        return problem_set(p, 400, "input", "'input' refers to %zu items; at most %d", n,
+                           REQUEST_MAX_REFERENCES);
+    qsort(ids, n, sizeof *ids, by_text);
+    for (size_t i = 1; i < n; i++) /* else a short body could become a long prompt */
+        if (!strcmp(ids[i - 1], ids[i]))
+            return problem_set(p, 400, "input", "'input' refers to '%.60s' more than once", ids[i]);
+    str_puts(&items, "[");
+    stored_find_items(s->stored, st->x->owner, ids, n, &items);
+    str_puts(&items, "]");
+    bool ok = !items.bad || problem_set(p, 503, "", "no memory for the items of 'input'");
+    if (ok && items.n > (size_t)s->o->max_body)
+        ok = problem_set(p, 400, "input",
+                         "the items that 'input' refers to have %zu bytes, more "
+                         "than the limit of a request",
+                         items.n);
+    if (ok) {
+        st->rq.mem.max_bytes += arena_limit_for(items.n);
+        ok = !jtree_parse(items.at, items.n, "the items", REQUEST_MAX_DEPTH, &st->rq.mem,
+                          &st->rq.referred, &e) ||
+             problem_from(p, &e);
+    }
+    str_free(&items);
+    return ok;
+}
+
+/* Keeps a complete response before the client learns its id. */
+static void keep_response(stream *st)
+{
+    str object = {0}, input = {0}, output = {0}, before = {0};
+    if (st->api != API_RESPONSES || !st->rq.store)
+        return;
+    responses_record(&st->a, &object, &input, &output);
+    if (st->history.n > 2)
+        str_put(&before, st->history.at + 1, st->history.n - 2);
+    if (!object.bad && !input.bad && !output.bad && !before.bad)
+        stored_put(st->x->s->stored, &(stored_response){.id = st->a.id,
+                                                        .owner = st->x->owner,
+                                                        .previous = st->rq.previous,
+                                                        .object = &object,
+                                                        .input = &input,
+                                                        .output = &output,
+                                                        .before = &before});
+    str_free(&object);
+    str_free(&input);
+    str_free(&output);
+    str_free(&before);
+}
+
+/* The fields of the request; what it leaves open is the made model's. */
+static bool read_fields(stream *st, problem *p)
+{
+    request own = {0};
+    request_limits lim = st->x->m->limits;
+    bool ok = beginning_limits(&st->made, &own, &lim, p) && request_read(&st->rq, &lim, p) &&
+              beginning_set(&st->rq, &own, p);
+    request_free(&own);
+    return ok;
+}
+
+/* The model is picked before the fields that need its vocabulary and defaults are read. A call that
+ * waits may be repeated. */
+static pick_state read_request(stream *st, int timeout_ms, problem *p)
+{
+    exchange *x = st->x;
+    if (!st->rq.body) {
+        if (!request_open(&st->rq, st->api, x->body, x->n_body, p) ||
+            (is_ollama(st->api) && !ollama_plain_name(&st->rq.mem, &st->rq.model, p)))
+            return PICK_FAILED;
+        if (!exchange_begin(x, st->rq.model, &st->made, p))
+            return PICK_FAILED;
+        st->asked_ms = clock_ms();
+        x->keep_ms = st->rq.keep_ms;
+    }
+    const char *name = st->made.name ? exchange_weights(x, &st->made) : st->rq.model;
+    pick_state picked = exchange_pick_within(x, name, timeout_ms, p);
+    if (picked != PICK_DONE || st->read)
+        return picked;
+    st->load_ms = clock_ms() - st->asked_ms;
+    if (!take_history(st, p) || !take_references(st, p) || !read_fields(st, p))
+        return PICK_FAILED;
+    if (st->rq.left_out.n)
+        log_line(x->s, "%s: %s%s", x->id, st->rq.left_out.at,
+                 st->rq.n_left_out > REQUEST_MAX_WARNINGS ? ", and more" : "");
+    st->read = true;
+    st->rq.store &= x->s->stored != NULL;
+    return picked;
+}
+
+/* What a model must be able to do for this request. */
+static bool check_model(const stream *st, problem *p)
+{
+    const request *rq = &st->rq;
+    const served *m = st->x->m;
+    const char *name = *rq->model ? rq->model : m->names.name;
+    bool ollama = is_ollama(rq->api);
+    if (carat_model_is_encoder(m->model))
+        return ollama ? problem_set(p, 400, "", "\"%.100s\" does not support %s", name,
+                                    rq->api == API_OLLAMA_CHAT ? "chat" : "generate")
+                      : problem_set(p, 400, "model",
+                                    "%.100s is an encoder: it makes vectors of texts "
+                                    "(/v1/embeddings) and writes no text",
+                                    name);
+    if (is_conversation(rq) && !m->info.has_chat)
+        return ollama ? problem_set(p, 400, "", "\"%.100s\" does not support chat", name)
+                      : problem_set(p, 400, "",
+                                    "this model has no chat format: only /v1/completions works");
+    if (rq->think != THINK_ON || m->thought_open >= 0)
+        return true;
+    return ollama ? problem_set(p, 400, "think", "\"%.100s\" does not support thinking", name)
+                  : problem_set(p, 400, "thinking",
+                                "the request asks for thinking, and the answers of this model have "
+                                "no thoughts");
+}
+
+/* A request of ollama's without a prompt: the model is there now. */
+static void reply_loaded(stream *st)
+{
+    exchange *x = st->x;
+    answer a = {.rq = &st->rq, .m = &x->m->names};
+    ollama_loaded(&a, &x->out);
+    x->status = 200;
+}
+
+static pick_state begin_stream(stream *st, int timeout_ms, problem *p)
+{
+    exchange *x = st->x;
+    pick_state picked = read_request(st, timeout_ms, p);
+    if (picked != PICK_DONE)
+        return picked;
+    answers_free(&st->a); /* the one of the pings */
+    if (!check_model(st, p))
+        return PICK_FAILED;
+    if (st->rq.load_only)
+        return PICK_DONE;
+    if ((picked = prompts_shorten(st, timeout_ms, p)) != PICK_DONE)
+        return picked;
+    if (!prompts_make(st, p) || !prompts_to_jobs(st, p))
+        return PICK_FAILED;
+    live_plan plan = {.job = st->job,
+                      .n = st->a.n,
+                      .one_call = st->rq.one_call,
+                      .keep_ids = x->s->o->trace_dir != NULL};
+    return live_open(&st->live, x->m, &plan, p) ? PICK_DONE : PICK_FAILED;
+}
+
+/* A model that loads quickly, and a prompt that is shortened quickly, cost no request its status:
+ * only after --ping seconds the headers of a stream are sent, and pings. Whole answers wait. */
+static pick_state begin_patiently(stream *st, problem *p)
+{
+    int ping_ms = (int)st->x->s->o->ping_s * 1000;
+    pick_state picked = begin_stream(st, ping_ms > 0 ? ping_ms : -1, p);
+    const jtree *asked = st->rq.body ? jtree_get(st->rq.body, "stream") : NULL;
+    if (picked == PICK_WAITS && !jtree_truthy(asked))
+        return begin_stream(st, -1, p);
+    st->loading = picked == PICK_WAITS;
+    return picked;
+}
+
+static void open_answer_stream(stream *st)
+{
+    exchange *x = st->x;
+    if (st->loading)
+        ping(st);
+    else
+        st->d->begin(&st->a, &st->out);
+    x->status = 200;
+    x->type = st->d->type ? st->d->type : "text/event-stream";
+    x->stream = st;
+}
+
+void handle_generation(exchange *x, api_kind api)
+{
+    problem p = {0};
+    stream *st = mem_calloc(1, sizeof *st);
+    if (!st) {
+        problem_set(&p, 503, "", "no memory for a request");
+        reply_problem(x, &p);
+        return;
+    }
+    st->x = x;
+    st->api = api;
+    st->d = dialect_of(api);
+    st->last_ms = clock_ms();
+    if (begin_patiently(st, &p) == PICK_FAILED) {
+        reply_problem(x, &p);
+        if (p.status == 503 && client_left(x->fd)) {
+            x->status = STATUS_GONE;
+            x->note = "client gone";
+        }
+        stream_close(st);
+        return;
+    }
+    if (st->rq.load_only && !st->loading) {
+        reply_loaded(st);
+        stream_close(st);
+        return;
+    }
+    if (st->loading || st->rq.stream) {
+        open_answer_stream(st);
+        return;
+    }
+    answer_whole(st);
+    stream_close(st);
+}
+
+/* ---- Prompts without answers ---- */
+
+static bool only_prompt(exchange *x, api_kind api, stream *st, prompt *q, str *text)
+{
+    problem p = {0};
+    st->x = x;
+    st->api = api;
+    if (read_request(st, -1, &p) != PICK_DONE || !prompt_render(st, q, text, &p)) {
+        reply_problem(x, &p);
+        return false;
+    }
+    return true;
+}
+
+void handle_count(exchange *x, api_kind api)
+{
+    stream st = {0};
+    prompt q = {0};
+    if (only_prompt(x, api, &st, &q, NULL)) {
+        json_open(&x->out, NULL, '{');
+        if (api != API_MESSAGES)
+            json_text(&x->out, "object", "response.input_tokens");
+        json_int(&x->out, "input_tokens", q.n);
+        json_close(&x->out, '}');
+        x->status = 200;
+    }
+    request_free(&st.rq);
+    beginning_free(&st.made);
+    str_free(&st.history);
+}
+
+/* The body without a field that no chat has. */
+static bool without_field(exchange *x, const char *name, str *body, problem *p)
+{
+    arena mem = {.max_bytes = arena_limit_for(x->n_body)};
+    const jtree *all = NULL;
+    err e = {0};
+    bool ok = !jtree_parse(x->body, x->n_body, "the body", REQUEST_MAX_DEPTH, &mem, &all, &e) ||
+              problem_from(p, &e);
+    json_open(body, NULL, '{');
+    for (const jtree *m = ok ? all->first : NULL; m; m = m->next)
+        if (strcmp(m->key, name))
+            json_tree(body, m->key, m);
+    json_close(body, '}');
+    arena_free(&mem);
+    return ok && (!body->bad || problem_set(p, 503, "", "no memory for a request of this size"));
+}
+
+void handle_tokens(exchange *x, bool strs)
+{
+    stream st = {0};
+    prompt q = {0};
+    str body = {0};
+    problem p = {0};
+    const char *given = x->body;
+    size_t n_given = x->n_body;
+    if (without_field(x, "return_token_strs", &body, &p)) {
+        x->body = body.at;
+        x->n_body = body.n;
+        if (only_prompt(x, API_CHAT, &st, &q, NULL))
+            put_tokens(x, q.ids, q.n_ids, false, strs); /* a picture is one: its placeholder */
+        request_free(&st.rq);
+        beginning_free(&st.made);
+        str_free(&st.history);
+    } else {
+        reply_problem(x, &p);
+    }
+    x->body = given;
+    x->n_body = n_given;
+    str_free(&body);
+}
+
+void handle_template(exchange *x)
+{
+    stream st = {0};
+    prompt q = {0};
+    str text = {0};
+    if (only_prompt(x, API_CHAT, &st, &q, &text)) {
+        json_open(&x->out, NULL, '{');
+        json_text_n(&x->out, "prompt", str_text(&text), text.n);
+        json_close(&x->out, '}');
+        x->status = 200;
+        x->out.bad |= text.bad;
+    }
+    str_free(&text);
+    request_free(&st.rq);
+    beginning_free(&st.made);
+    str_free(&st.history);
+}

@@ -1,0 +1,14 @@
+/* token_rules.h - the fields of a request that name tokens by their texts, for one model. */
+#ifndef APPS_SERVER_TOKEN_RULES_H
+#define APPS_SERVER_TOKEN_RULES_H
+
+#include "apps/server/dialects/request.h"
+
+/* Tokenizes bad_words, the texts of logit_bias and the prediction: rq->bad, more entries of
+ * rq->sampling.bias, rq->predicted. Once per request, by the connection's thread. */
+bool token_rules_make(request *rq, const carat_model *m, problem *p);
+/* Sets the rules in o, which borrows from rq. first: of the answers to its prompt; it reports the
+ * prompt's logprobs for all of them. */
+void token_rules_set(const request *rq, bool first, carat_generate_options *o);
+
+#endif

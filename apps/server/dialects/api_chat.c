@@ -1,0 +1,516 @@
+/* api_chat.c - POST /v1/chat/completions: its requests, answers and streams. */
+#include "apps/server/dialects/answer.h"
+#include "apps/server/dialects/jsonw.h"
+#include "apps/server/dialects/parts.h"
+#include "apps/server/dialects/tool_kinds.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Reading ---- */
+
+static bool is_role(const jtree *m, const char *role)
+{
+    const jtree *r = jtree_get(m, "role");
+    return jtree_is(r, JTREE_STRING) && !strcmp(r->s, role);
+}
+
+/* A part of content: a text, a picture or a sound. A refusal of an earlier answer is text, too. */
+static bool put_part(request *rq, const jtree *piece, size_t i, size_t k, problem *p)
+{
+    const jtree *type = jtree_get(piece, "type"), *text = jtree_get(piece, "text");
+    str *o = &rq->messages;
+    char field[80];
+    snprintf(field, sizeof field, "messages[%zu].content[%zu]", i, k);
+    if (piece->kind != JTREE_OBJECT || !jtree_is(type, JTREE_STRING))
+        return problem_set(p, 400, field, "'%s' is no object with a type", field);
+    if (!strcmp(type->s, "image_url")) {
+        const jtree *v = jtree_get(piece, "image_url"), *url = jtree_get(v, "url");
+        bool object = jtree_is(v, JTREE_OBJECT);
+        int32_t number = take_picture(rq,
+                                      &(picture_source){.url = object ? url : v,
+                                                        .detail = jtree_get(v, "detail"),
+                                                        .field = field},
+                                      p);
+        put_picture(o, rq, number);
+        return number >= 0;
+    }
+    if (!strcmp(type->s, "input_audio")) {
+        int32_t number = take_sound(rq, jtree_get(piece, "input_audio"), field, p);
+        put_picture(o, rq, number);
+        return number >= 0;
+    }
+    if (strcmp(type->s, "text") && strcmp(type->s, "refusal"))
+        return problem_set(p, 400, field,
+                           "'%s' is of type \"%.40s\": carat reads text, images and sound", field,
+                           type->s);
+    json_open(o, NULL, '{');
+    json_text(o, "type", "text");
+    json_tree(o, "text", text ? text : jtree_get(piece, "refusal"));
+    json_close(o, '}');
+    return true;
+}
+
+/* A call of an earlier answer. That of a custom tool has a text, which is the function's argument.
+ */
+static void put_call(str *o, const jtree *call)
+{
+    const jtree *custom = jtree_get(call, "custom");
+    if (!tree_says(jtree_get(call, "type"), "custom") || !custom) {
+        json_tree(o, NULL, call);
+        return;
+    }
+    json_open(o, NULL, '{');
+    json_tree(o, "id", jtree_get(call, "id"));
+    json_text(o, "type", "function");
+    json_open(o, "function", '{');
+    json_tree(o, "name", jtree_get(custom, "name"));
+    json_open(o, "arguments", '{');
+    json_tree(o, "input", jtree_get(custom, "input"));
+    str_puts(o, "}}}");
+}
+
+/* A member of a message. `function_call` and the role `function` are the predecessors of
+ * `tool_calls` and `tool`; they have no ids, so the number of the call becomes one. */
+static void put_member(request *rq, const jtree *f, int32_t *n_calls)
+{
+    str *o = &rq->messages;
+    char id[32];
+    if (!strcmp(f->key, "function_call") && f->kind == JTREE_OBJECT) {
+        snprintf(id, sizeof id, "function_%d", (int)++*n_calls);
+        json_open(o, "tool_calls", '[');
+        json_open(o, NULL, '{');
+        json_text(o, "id", id);
+        json_text(o, "type", "function");
+        json_tree(o, "function", f);
+        str_puts(o, "}]");
+    } else if (!strcmp(f->key, "role") && jtree_is(f, JTREE_STRING) && !strcmp(f->s, "function")) {
+        snprintf(id, sizeof id, "function_%d", (int)*n_calls);
+        jtree_pass(f);
+        json_text(o, "role", "tool");
+        json_text(o, "tool_call_id", id);
+    } else if (!strcmp(f->key, "tool_calls") && f->kind == JTREE_ARRAY) {
+        jtree_pass(f);
+        json_open(o, "tool_calls", '[');
+        for (const jtree *call = f->first; call; call = call->next)
+            put_call(o, call);
+        json_close(o, ']');
+    } else {
+        json_tree(o, f->key, f);
+    }
+}
+
+static bool put_chat_message(request *rq, const jtree *m, size_t i, int32_t *n_calls, problem *p)
+{
+    const jtree *c = jtree_get(m, "content");
+    size_t k = 0;
+    char field[64];
+    snprintf(field, sizeof field, "messages[%zu]", i);
+    if (m->kind != JTREE_OBJECT)
+        return problem_set(p, 400, field, "'%s' is %s; expected an object", field,
+                           jtree_kind_name(m));
+    json_open(&rq->messages, NULL, '{');
+    for (const jtree *f = m->first; f; f = f->next)
+        if (f != c)
+            put_member(rq, f, n_calls);
+    if (jtree_is(c, JTREE_ARRAY)) {
+        json_open(&rq->messages, "content", '[');
+        for (const jtree *piece = c->first; piece; piece = piece->next)
+            if (!put_part(rq, piece, i, k++, p))
+                return false;
+        json_close(&rq->messages, ']');
+    } else if (c) {
+        json_tree(&rq->messages, "content", c);
+    }
+    json_close(&rq->messages, '}');
+    return true;
+}
+
+/* If the last message is the assistant's, the answer continues it. The grammar follows its text, so
+ * the request keeps that text. */
+static bool read_prefill(request *rq, const jtree *last, size_t i, problem *p)
+{
+    const jtree *c = jtree_get(last, "content"), *t = c;
+    const jtree *thought = jtree_get(last, "reasoning");
+    bool list = jtree_is(c, JTREE_ARRAY);
+    str text = {0};
+    char field[64];
+    snprintf(field, sizeof field, "messages[%zu]", i);
+    if (jtree_truthy(jtree_get(last, "function_call")) ||
+        (jtree_truthy(jtree_get(last, "tool_calls")) &&
+         !jtree_truthy(jtree_get(last, "tool_responses"))))
+        return problem_set(p, 400, field, "'%s' calls tools, and the results are missing", field);
+    if (!rq->continue_last)
+        return true;
+    for (const jtree *piece = list ? c->first : c; piece; piece = list ? piece->next : NULL) {
+        t = list ? jtree_get(piece, "text") : c;
+        if (jtree_is(t, JTREE_STRING))
+            str_put(&text, t->s, t->n);
+        else if (list && (tree_says(jtree_get(piece, "type"), "image_url") ||
+                          tree_says(jtree_get(piece, "type"), "input_audio")))
+            problem_set(p, 400, field, "'%s' begins the answer, and holds an image or a sound",
+                        field);
+    }
+    if (text.n && !text.bad && keep_text(rq, p, text.at, text.n, &rq->prefill))
+        rq->n_prefill = text.n;
+    if (text.bad)
+        problem_set(p, 503, "", "no memory for '%s'", field);
+    thought = thought ? thought : jtree_get(last, "reasoning_content");
+    rq->thought = jtree_truthy(thought);
+    if (text.n && rq->think == THINK_ON && !rq->thought)
+        problem_set(p, 400, field,
+                    "'%s' begins the answer, so the model cannot think before it: turn thinking "
+                    "off, or end with a user message",
+                    field);
+    str_free(&text);
+    return !p->status;
+}
+
+/* The answer as the client expects it, a text or a list of them, for the lookup drafter. */
+static bool read_prediction(request *rq, problem *p)
+{
+    const jtree *v, *c;
+    str text = {0};
+    bool list;
+    if (!field_kind(p, rq->body, "prediction", JTREE_OBJECT, &v))
+        return false;
+    if (!v)
+        return true;
+    c = jtree_get(v, "content");
+    list = jtree_is(c, JTREE_ARRAY);
+    if (!tree_says(jtree_get(v, "type"), "content"))
+        return problem_set(p, 400, "prediction.type", "'prediction.type' must be \"content\"");
+    if (!list && !jtree_is(c, JTREE_STRING))
+        return problem_set(p, 400, "prediction.content",
+                           "'prediction.content' must be a string or an array of texts");
+    for (const jtree *piece = list ? c->first : c; piece; piece = list ? piece->next : NULL) {
+        const jtree *t = list ? jtree_get(piece, "text") : c;
+        if (list && (!tree_says(jtree_get(piece, "type"), "text") || !jtree_is(t, JTREE_STRING))) {
+            str_free(&text);
+            return problem_set(p, 400, "prediction.content",
+                               "'prediction.content' has a part that is no text");
+        }
+        str_put(&text, t->s, t->n);
+    }
+    if (text.bad)
+        problem_set(p, 503, "", "no memory for 'prediction'");
+    else if (text.n && keep_text(rq, p, text.at, text.n, &rq->prediction))
+        rq->n_prediction = text.n;
+    str_free(&text);
+    return !p->status;
+}
+
+static bool read_chat_messages(request *rq, problem *p)
+{
+    const jtree *list, *last = NULL;
+    size_t i = 0;
+    int32_t n_calls = 0;
+    if (!field_kind(p, rq->body, "messages", JTREE_ARRAY, &list))
+        return false;
+    if (!list || !list->count)
+        return problem_set(p, 400, "messages", "'messages' is %s", list ? "empty" : "missing");
+    str_putc(&rq->messages, '[');
+    for (const jtree *m = list->first; m; m = m->next, i++) {
+        last = m;
+        if (!put_chat_message(rq, m, i, &n_calls, p))
+            return false;
+    }
+    str_putc(&rq->messages, ']');
+    bool assistant = is_role(last, "assistant") && i > 1;
+    return read_continue(rq, assistant, p) && (!assistant || read_prefill(rq, last, i - 1, p));
+}
+
+static bool read_chat_logprobs(request *rq, problem *p)
+{
+    int64_t top = 0;
+    if (!field_bool(p, rq->body, "logprobs", &rq->logprobs) ||
+        !field_int(p, rq->body, "top_logprobs", 0, 20, &top))
+        return false;
+    if (top && !rq->logprobs)
+        return problem_set(p, 400, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
+    rq->sampling.n_top_logprobs = (int32_t)top;
+    return true;
+}
+
+bool chat_parse(request *rq, const request_limits *lim, problem *p)
+{
+    static const char *const limits[] = {"max_tokens", "max_completion_tokens", "n_predict", NULL};
+    const jtree *options = NULL, *format = NULL;
+    int64_t n = 1;
+    if (!read_common(rq, lim, p) ||
+        !field_kind(p, rq->body, "stream_options", JTREE_OBJECT, &options) ||
+        !read_usage(rq, options, p) || !field_int(p, rq->body, "n", 1, REQUEST_MAX_CHOICES, &n) ||
+        !read_max_tokens(rq, limits, p) || !read_stops(rq, "stop", p) ||
+        !read_chat_logprobs(rq, p) || !read_prompt_logprobs(rq, p) || !read_thinking(rq, lim, p) ||
+        !read_effort(rq, rq->body, "reasoning_effort", "reasoning_effort", p) ||
+        !read_reasoning(rq, lim, p) ||
+        !field_kind(p, rq->body, "response_format", JTREE_OBJECT, &format) ||
+        !read_format(rq, format, "response_format", false, p) || !read_forms(rq, p) ||
+        !read_verbosity(rq, rq->body, "verbosity", p) || !read_tools(rq, TOOLS_NESTED, p) ||
+        !read_tool_choice(rq, TOOLS_NESTED, p) || !read_prediction(rq, p) ||
+        !read_chat_messages(rq, p))
+        return false;
+    rq->n = (int32_t)n;
+    return true;
+}
+
+/* ---- Writing ---- */
+
+static const char *chat_finish(const answer *a, const choice *c)
+{
+    if (c->n_calls && c->finish != CARAT_FINISH_LENGTH)
+        return a->rq->functions ? "function_call" : "tool_calls";
+    return c->finish == CARAT_FINISH_LENGTH ? "length" : "stop";
+}
+
+/* index: in a stream; below 0: in a whole answer. */
+static void put_tool_call(const answer *a, const part *p, int32_t index, str *o)
+{
+    json_open(o, NULL, '{');
+    if (index >= 0)
+        json_int(o, "index", index);
+    json_text(o, "id", p->id);
+    const tool_form *t = request_tool(a->rq, p->name);
+    bool custom = t && t->kind;
+    json_text(o, "type", custom ? "custom" : "function");
+    json_open(o, custom ? "custom" : "function", '{');
+    json_text(o, "name", p->name);
+    if (custom)
+        put_call_text(p, t->kind->text, "input", o);
+    else
+        json_text_n(o, "arguments", str_text(&p->text), p->text.n);
+    json_close(o, '}');
+    json_close(o, '}');
+}
+
+/* The one call, for clients that sent `functions`. */
+static void put_function_call(const part *p, str *o)
+{
+    json_open(o, "function_call", '{');
+    json_text(o, "name", p->name);
+    json_text_n(o, "arguments", str_text(&p->text), p->text.n);
+    json_close(o, '}');
+}
+
+static void put_joined(str *o, const char *key, const choice *c, part_kind kind)
+{
+    str text = {0};
+    put_parts(&text, c, kind);
+    json_text_n(o, key, str_text(&text), text.n);
+    o->bad |= text.bad;
+    str_free(&text);
+}
+
+static void put_message_out(const answer *a, const choice *c, str *o)
+{
+    json_open(o, "message", '{');
+    json_text(o, "role", "assistant");
+    if (c->n_calls && !count_parts(c, PART_TEXT))
+        json_nothing(o, "content");
+    else
+        put_joined(o, "content", c, PART_TEXT);
+    json_nothing(o, "refusal");
+    if (count_parts(c, PART_REASONING))
+        put_joined(o, "reasoning_content", c, PART_REASONING);
+    for (int32_t i = 0; a->rq->functions && i < c->n_parts; i++)
+        if (is_whole_call(&c->part[i]))
+            put_function_call(&c->part[i], o);
+    if (c->n_calls && !a->rq->functions) {
+        json_open(o, "tool_calls", '[');
+        for (int32_t i = 0; i < c->n_parts; i++)
+            if (is_whole_call(&c->part[i]))
+                put_tool_call(a, &c->part[i], -1, o);
+        json_close(o, ']');
+    }
+    json_close(o, '}');
+}
+
+static void put_choice_logprobs(const answer *a, const choice *c, int32_t from, int32_t to, str *o)
+{
+    if (!a->rq->logprobs) {
+        json_nothing(o, "logprobs");
+        return;
+    }
+    json_open(o, "logprobs", '{');
+    put_logprobs(a, c, from, to, o, "content");
+    json_nothing(o, "refusal");
+    json_close(o, '}');
+}
+
+static void chat_whole(answer *a, str *o)
+{
+    openai_head(a, "chat.completion", o);
+    json_open(o, "choices", '[');
+    for (int32_t i = 0; i < a->n; i++) {
+        const choice *c = &a->choice[i];
+        json_open(o, NULL, '{');
+        json_int(o, "index", i);
+        put_message_out(a, c, o);
+        put_choice_logprobs(a, c, 0, c->n_shown, o);
+        json_text(o, "finish_reason", chat_finish(a, c));
+        put_stop_reason(a, c, chat_finish(a, c), o);
+        json_close(o, '}');
+    }
+    json_close(o, ']');
+    if (a->n)
+        put_prompt_logprobs(a, prompt_of(a, 0), o);
+    openai_usage(a, o);
+    put_timings(a, o);
+    json_close(o, '}');
+}
+
+/* ---- A stream ---- */
+
+#define CHUNK "chat.completion.chunk"
+
+static void open_chunk(const answer *a, str *o)
+{
+    str_puts(o, "data: ");
+    openai_head(a, CHUNK, o);
+}
+
+static void close_chunk(str *o)
+{
+    str_puts(o, "}\n\n");
+}
+
+static void open_delta(const answer *a, int32_t index, str *o)
+{
+    open_chunk(a, o);
+    json_open(o, "choices", '[');
+    json_open(o, NULL, '{');
+    json_int(o, "index", index);
+    json_open(o, "delta", '{');
+}
+
+static void close_delta(const answer *a, const char *finish, str *o)
+{
+    json_text(o, "finish_reason", finish);
+    str_puts(o, "}]");
+    if (a->rq->include_usage)
+        json_nothing(o, "usage");
+    close_chunk(o);
+}
+
+static void chat_begin(answer *a, str *o)
+{
+    for (int32_t i = 0; i < a->n; i++) {
+        open_delta(a, i, o);
+        json_text(o, "role", "assistant");
+        json_text(o, "content", "");
+        json_close(o, '}');
+        json_nothing(o, "logprobs");
+        close_delta(a, NULL, o);
+    }
+}
+
+static void chat_progress(answer *a, const happening *h, str *o)
+{
+    open_delta(a, h->choice, o);
+    json_close(o, '}');
+    json_nothing(o, "finish_reason");
+    str_puts(o, "}]");
+    put_progress(a, &h->ev, o);
+    close_chunk(o);
+}
+
+/* The logprobs of the prompt's tokens, in a chunk of their own. */
+static void chat_tell_prompt(answer *a, str *o)
+{
+    open_delta(a, 0, o);
+    json_close(o, '}');
+    json_nothing(o, "logprobs");
+    json_nothing(o, "finish_reason");
+    str_puts(o, "}]");
+    put_prompt_logprobs(a, prompt_of(a, 0), o);
+    if (a->rq->include_usage)
+        json_nothing(o, "usage");
+    close_chunk(o);
+    a->choice[0].prompt_told = true;
+}
+
+/* More of the arguments of a call that the client has the id and the name of. */
+static void put_more_arguments(const answer *a, int32_t index, const carat_event *ev, str *o)
+{
+    if (!a->rq->functions) {
+        json_open(o, "tool_calls", '[');
+        json_open(o, NULL, '{');
+        json_int(o, "index", index);
+    }
+    json_open(o, a->rq->functions ? "function_call" : "function", '{');
+    json_text_n(o, "arguments", ev->text, ev->n_text);
+    str_puts(o, a->rq->functions ? "}" : "}}]");
+}
+
+/* The call's number among those that the client knows, the broken ones too. */
+static int32_t call_index(const choice *c, int32_t i)
+{
+    int32_t n = 0;
+    for (int32_t k = 0; k < i; k++)
+        n += c->part[k].kind == PART_CALL;
+    return n;
+}
+
+static void put_call_delta(const answer *a, const choice *c, int32_t i, const carat_event *ev,
+                           bool opened, str *o)
+{
+    if (!opened) {
+        put_more_arguments(a, call_index(c, i), ev, o);
+    } else if (a->rq->functions) {
+        put_function_call(&c->part[i], o);
+    } else {
+        json_open(o, "tool_calls", '[');
+        put_tool_call(a, &c->part[i], call_index(c, i), o);
+        json_close(o, ']');
+    }
+}
+
+static void chat_event(answer *a, const happening *h, int32_t part_index, bool opened,
+                       int32_t first_token, str *o)
+{
+    const choice *c = &a->choice[h->choice];
+    bool progress = !h->done && h->ev.kind == CARAT_EV_PREFILL;
+    /* All tokens of the prompt come before the first one of the answer. */
+    if (a->rq->prompt_logprobs >= 0 && !h->choice && !c->prompt_told && !progress && !c->failed &&
+        (h->done || h->ev.kind != CARAT_EV_PROMPT_TOKEN))
+        chat_tell_prompt(a, o);
+    if (h->done && !c->failed) {
+        open_delta(a, h->choice, o);
+        json_close(o, '}');
+        json_nothing(o, "logprobs");
+        close_delta(a, chat_finish(a, c), o);
+    }
+    if (progress && a->rq->progress)
+        chat_progress(a, h, o);
+    if (part_index < 0)
+        return;
+    const part *p = &c->part[part_index];
+    open_delta(a, h->choice, o);
+    if (p->kind == PART_CALL)
+        put_call_delta(a, c, part_index, &h->ev, opened, o);
+    else
+        json_text_n(o, p->kind == PART_TEXT ? "content" : "reasoning_content", h->ev.text,
+                    h->ev.n_text);
+    json_close(o, '}');
+    if (p->kind == PART_TEXT)
+        put_choice_logprobs(a, c, first_token, c->n_shown, o);
+    else
+        json_nothing(o, "logprobs");
+    close_delta(a, NULL, o);
+}
+
+static void chat_end(answer *a, str *o)
+{
+    openai_end(a, CHUNK, o);
+}
+
+const dialect chat_dialect = {.id_prefix = "chatcmpl-",
+                              .call_prefix = "call_",
+                              .begin = chat_begin,
+                              .event = chat_event,
+                              .end = chat_end,
+                              .fail = openai_fail,
+                              .whole = chat_whole,
+                              .error = openai_error,
+                              .ping = ": the server is at work\n\n",
+                              .call_parts = true};

@@ -1,0 +1,312 @@
+/* metrics.c - see metrics.h. The text format of Prometheus, version 0.0.4; base units are seconds
+ * and bytes, counters end in _total. */
+#include "apps/server/http/metrics.h"
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static const double long_bounds[] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
+static const double short_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.03,
+                                      0.05,  0.075,  0.1,   0.2,  0.5,  1};
+
+void metrics_init(metrics *m)
+{
+    histogram *all[] = {&m->ttft, &m->queue, &m->request};
+    for (int i = 0; i < 3; i++) {
+        all[i]->bound = long_bounds;
+        all[i]->n = sizeof long_bounds / sizeof *long_bounds;
+    }
+    m->per_token.bound = short_bounds;
+    m->per_token.n = sizeof short_bounds / sizeof *short_bounds;
+}
+
+void histogram_add(histogram *h, double seconds)
+{
+    int i = 0;
+    while (i < h->n && seconds > h->bound[i])
+        i++;
+    atomic_fetch_add_explicit(&h->count[i], 1, memory_order_relaxed);
+    if (seconds > 0)
+        atomic_fetch_add_explicit(&h->sum_us, (unsigned long long)(seconds * 1e6),
+                                  memory_order_relaxed);
+}
+
+void metrics_count(metrics *m, metrics_route r, int status)
+{
+    int digit = status / 100;
+    atomic_fetch_add_explicit(&m->answers[r][digit > 5 ? 5 : digit], 1, memory_order_relaxed);
+}
+
+static void head(str *o, const char *name, const char *type, const char *help)
+{
+    str_printf(o, "# HELP carat_%s %s\n# TYPE carat_%s %s\n", name, help, name, type);
+}
+
+static void number(str *o, const char *name, const char *type, const char *help, double v)
+{
+    head(o, name, type, help);
+    str_printf(o, "carat_%s %.10g\n", name, v);
+}
+
+static void put_histogram(str *o, const char *name, const char *help, histogram *h)
+{
+    unsigned long long sum = 0;
+    head(o, name, "histogram", help);
+    for (int i = 0; i < h->n; i++) {
+        sum += atomic_load_explicit(&h->count[i], memory_order_relaxed);
+        str_printf(o, "carat_%s_bucket{le=\"%g\"} %llu\n", name, h->bound[i], sum);
+    }
+    sum += atomic_load_explicit(&h->count[h->n], memory_order_relaxed);
+    str_printf(o, "carat_%s_bucket{le=\"+Inf\"} %llu\ncarat_%s_sum %.6f\ncarat_%s_count %llu\n",
+               name, sum, name,
+               (double)atomic_load_explicit(&h->sum_us, memory_order_relaxed) * 1e-6, name, sum);
+}
+
+static double resident_bytes(void)
+{
+    long long pages = 0, all = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f && fscanf(f, "%lld %lld", &all, &pages) != 2)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE);
+}
+
+static void put_requests(metrics *m, str *o)
+{
+    static const char *const routes[] = {"chat", "completions", "responses", "messages", "other"};
+    head(o, "requests_total", "counter", "Requests answered, by endpoint and class of status.");
+    for (int r = 0; r < ROUTE_COUNT; r++)
+        for (int d = 2; d <= 5; d++)
+            str_printf(o, "carat_requests_total{endpoint=\"%s\",status=\"%dxx\"} %llu\n", routes[r],
+                       d, atomic_load_explicit(&m->answers[r][d], memory_order_relaxed));
+}
+
+/* A label's value. Names of files may hold anything; line ends would break the format. */
+static void put_label(str *o, const char *name, const char *value)
+{
+    str_printf(o, "%s=\"", name);
+    for (const char *c = value; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            str_putc(o, '\\');
+        str_putc(o, (unsigned char)*c < ' ' ? ' ' : *c);
+    }
+    str_putc(o, '"');
+}
+
+static void put_devices(const metrics_now *now, str *o)
+{
+    static const char *const what[] = {"used", "available"};
+    head(o, "device_memory_bytes", "gauge",
+         "Memory of each device: that the model uses, and that is still to be had.");
+    for (int32_t i = 0; i < now->n_models; i++)
+        for (int32_t j = 0; j < 2 * now->model[i].n_devices; j++) {
+            const metrics_model *m = &now->model[i];
+            const carat_device_memory *d = &m->device[j / 2];
+            str_puts(o, "carat_device_memory_bytes{");
+            put_label(o, "device", d->device);
+            str_putc(o, ',');
+            put_label(o, "state", what[j % 2]);
+            if (m->name) {
+                str_putc(o, ',');
+                put_label(o, "model", m->name);
+            }
+            str_printf(o, "} %" PRIu64 "\n", j % 2 ? d->available_bytes : d->used_bytes);
+        }
+}
+
+void metrics_count_shorter(metrics *m, int64_t from, int64_t to)
+{
+    atomic_fetch_add(&m->shorter, 1);
+    atomic_fetch_add(&m->shorter_from, (unsigned long long)from);
+    atomic_fetch_add(&m->shorter_to, (unsigned long long)to);
+}
+
+/* What is known of each model. */
+typedef struct model_row {
+    const char *name, *type, *help;
+    double (*value)(const metrics_model *m);
+} model_row;
+
+#define VALUE(name, expression)                                                                    \
+    static double value_##name(const metrics_model *m)                                             \
+    {                                                                                              \
+        return (double)(expression);                                                               \
+    }
+VALUE(queue_depth, m->batch.n_queued)
+VALUE(slots_busy, m->batch.n_busy)
+VALUE(slots, m->batch.n_slots)
+VALUE(generations, m->batch.n_jobs)
+VALUE(prompt, m->batch.n_prompt)
+VALUE(reused, m->batch.n_reused)
+VALUE(generated, m->batch.n_generated)
+VALUE(passes, m->batch.n_passes)
+VALUE(rows, m->batch.n_rows)
+VALUE(seconds, m->batch.pass_ms * 1e-3)
+VALUE(rounds, m->batch.n_rounds)
+VALUE(drafted, m->batch.n_drafted)
+VALUE(accepted, m->batch.n_accepted)
+VALUE(sparse_prompts, m->batch.n_sparse)
+VALUE(tiles, m->batch.n_tiles)
+VALUE(tiles_kept, m->batch.n_tiles_kept)
+VALUE(kv_tokens, m->kv_tokens)
+VALUE(kv_usage, m->kv_capacity ? (double)m->kv_tokens / (double)m->kv_capacity : 0)
+VALUE(kv_bytes, m->batch.kv_bytes)
+VALUE(pool_tokens, m->batch.pool_tokens)
+VALUE(pool_free, m->batch.pool_free)
+VALUE(pool_shared, m->batch.pool_shared)
+VALUE(paged_out, m->batch.n_paged_out)
+VALUE(preempted, m->batch.n_preempted)
+VALUE(pages_out, m->batch.n_pages_out)
+VALUE(pages_in, m->batch.n_pages_in)
+VALUE(pool_host_bytes, m->batch.pool_host_bytes)
+VALUE(pool_file_bytes, m->batch.pool_file_bytes)
+VALUE(checkpoints, m->batch.cache.n_checkpoints)
+VALUE(checkpoint_bytes, m->batch.cache.checkpoint_bytes)
+VALUE(files, m->batch.cache.n_files)
+VALUE(file_bytes, m->batch.cache.file_bytes)
+VALUE(failed, m->batch.cache.n_failed)
+VALUE(rejected, m->batch.cache.n_rejected)
+VALUE(weights, m->weight_bytes)
+VALUE(expert_slots, m->experts.n_slots)
+VALUE(expert_bytes, m->experts.device_bytes)
+VALUE(expert_hits, m->experts.n_hits)
+VALUE(expert_misses, m->experts.n_misses)
+VALUE(expert_cpu, m->experts.n_cpu)
+VALUE(expert_cpu_bytes, m->experts.cpu_bytes)
+VALUE(expert_early, m->experts.n_early)
+VALUE(expert_early_used, m->experts.n_early_used)
+VALUE(expert_early_waited, m->experts.n_early_waited)
+VALUE(expert_early_bytes, m->experts.early_bytes)
+VALUE(expert_swaps, m->experts.n_swaps)
+VALUE(expert_swap_bytes, m->experts.swap_bytes)
+VALUE(expert_stream_bytes, m->experts.stream_bytes)
+VALUE(expert_read_bytes, m->experts.read_bytes)
+VALUE(expert_wait, m->experts.wait_ms * 1e-3)
+VALUE(expert_bus, m->experts.bus_bytes_s)
+VALUE(expert_failed, m->experts.n_failed)
+
+static const model_row rows[] = {
+    {"queue_depth", "gauge", "Generations that wait for a slot.", value_queue_depth},
+    {"slots_busy", "gauge", "Generations at work.", value_slots_busy},
+    {"slots", "gauge", "Generations that can be at work side by side.", value_slots},
+    {"generations_total", "counter", "Generations begun.", value_generations},
+    {"prompt_tokens_total", "counter", "Prompt tokens, cached ones included.", value_prompt},
+    {"prefix_hit_tokens_total", "counter", "Prompt tokens found in a cache.", value_reused},
+    {"generated_tokens_total", "counter", "Tokens sampled.", value_generated},
+    {"passes_total", "counter", "Forward passes.", value_passes},
+    {"pass_rows_total", "counter", "Rows of all passes.", value_rows},
+    {"pass_seconds_total", "counter", "Time in passes.", value_seconds},
+    {"draft_rounds_total", "counter", "Passes over an answer that checked drafts.", value_rounds},
+    {"drafted_tokens_total", "counter", "Tokens drafted.", value_drafted},
+    {"accepted_draft_tokens_total", "counter", "Drafts that an answer has.", value_accepted},
+    {"sparse_prompts_total", "counter", "Prompts whose attention left keys out.",
+     value_sparse_prompts},
+    {"sparse_tiles_total", "counter",
+     "Tiles of keys that rows saw whose attention may leave keys out.", value_tiles},
+    {"sparse_tiles_kept_total", "counter", "Those that were read.", value_tiles_kept},
+    {"kv_tokens", "gauge", "Tokens whose keys and values are kept.", value_kv_tokens},
+    {"kv_usage_ratio", "gauge", "The same as a share of what fits.", value_kv_usage},
+    {"kv_bytes", "gauge", "Memory for keys and values.", value_kv_bytes},
+    {"kv_pool_tokens", "gauge", "Size of the pool of keys, in tokens.", value_pool_tokens},
+    {"kv_pool_free_tokens", "gauge", "Its free part.", value_pool_free},
+    {"kv_pool_shared_tokens", "gauge", "The part that several conversations or states share.",
+     value_pool_shared},
+    {"kv_paged_out", "gauge", "Conversations whose keys wait in host memory.", value_paged_out},
+    {"kv_preempted_total", "counter", "How often one had to leave the pool.", value_preempted},
+    {"kv_pages_out_total", "counter", "Pages of keys copied to the host.", value_pages_out},
+    {"kv_pages_in_total", "counter", "Those that came back.", value_pages_in},
+    {"kv_host_bytes", "gauge", "Memory of the host for keys outside the pool.",
+     value_pool_host_bytes},
+    {"kv_host_file_bytes", "gauge", "The same in a file.", value_pool_file_bytes},
+    {"checkpoints", "gauge", "States of conversations to go back to.", value_checkpoints},
+    {"checkpoint_bytes", "gauge", "Memory for them.", value_checkpoint_bytes},
+    {"checkpoint_files", "gauge", "Those kept on disk.", value_files},
+    {"checkpoint_file_bytes", "gauge", "Disk space for them.", value_file_bytes},
+    {"checkpoint_files_failed_total", "counter", "Files that could not be written.", value_failed},
+    {"checkpoint_files_rejected_total", "counter", "Damaged files that were removed.",
+     value_rejected},
+    {"weight_bytes", "gauge", "Memory for weights.", value_weights},
+    {"expert_slots", "gauge", "Experts that the GPU holds, of all layers; 0: it holds all.",
+     value_expert_slots},
+    {"expert_bytes", "gauge", "Memory of the GPU for them, stages and tables.", value_expert_bytes},
+    {"expert_hits_total", "counter", "Pairs of row and expert that found it on the GPU.",
+     value_expert_hits},
+    {"expert_misses_total", "counter", "Those that read it from the host's memory or a stage.",
+     value_expert_misses},
+    {"expert_cpu_total", "counter", "Of the latter, those whose products the CPU computed.",
+     value_expert_cpu},
+    {"expert_cpu_bytes_total", "counter", "Bytes of experts that it read for them.",
+     value_expert_cpu_bytes},
+    {"expert_early_total", "counter", "Experts copied to the GPU before their layer chose.",
+     value_expert_early},
+    {"expert_early_used_total", "counter", "Those of them that it chose.", value_expert_early_used},
+    {"expert_early_waited_total", "counter",
+     "Of those, how many were still on their way when it chose.", value_expert_early_waited},
+    {"expert_early_bytes_total", "counter", "Bytes of all of them.", value_expert_early_bytes},
+    {"expert_swaps_total", "counter", "Experts copied to the GPU in another's place.",
+     value_expert_swaps},
+    {"expert_swap_bytes_total", "counter", "Their bytes.", value_expert_swap_bytes},
+    {"expert_stream_bytes_total", "counter", "Bytes of experts copied for prompts.",
+     value_expert_stream_bytes},
+    {"expert_read_bytes_total", "counter",
+     "Bytes of experts that products read from the host's memory.", value_expert_read_bytes},
+    {"expert_wait_seconds_total", "counter",
+     "Time for the bus: prompts waited for copies, or misses took it.", value_expert_wait},
+    {"expert_bus_bytes_per_second", "gauge", "The bus to the GPU, measured at the start.",
+     value_expert_bus},
+    {"expert_copies_failed_total", "counter", "Experts whose copy failed.", value_expert_failed},
+};
+
+static void put_row(const metrics_now *now, const model_row *r, str *o)
+{
+    head(o, r->name, r->type, r->help);
+    for (int32_t i = 0; i < now->n_models; i++) {
+        const metrics_model *m = &now->model[i];
+        str_printf(o, "carat_%s", r->name);
+        if (m->name) {
+            str_putc(o, '{');
+            put_label(o, "model", m->name);
+            str_putc(o, '}');
+        }
+        str_printf(o, " %.10g\n", r->value(m));
+    }
+}
+
+void metrics_put(metrics *m, const metrics_now *now, str *o)
+{
+    int32_t loaded = 0;
+    for (int32_t i = 0; i < now->n_models; i++)
+        loaded += now->model[i].n_devices > 0;
+    number(o, "ready", "gauge", "1 when requests are taken: the one model is loaded.", now->ready);
+    number(o, "models", "gauge", "Models that the server may load.", now->n_offered);
+    number(o, "models_loaded", "gauge", "Models that are loaded.", loaded);
+    put_requests(m, o);
+    number(o, "requests_active", "gauge", "Requests being answered.", now->n_active);
+    number(o, "requests_cancelled_total", "counter", "Requests whose client went away.",
+           (double)atomic_load(&m->cancelled));
+    number(o, "requests_refused_total", "counter", "Requests refused because the queue was full.",
+           (double)atomic_load(&m->refused_full));
+    number(o, "connections_expired_total", "counter",
+           "Connections closed because their request header was not complete in time.",
+           (double)atomic_load(&m->expired));
+    number(o, "compressed_prompts_total", "counter", "Prompts that were shortened.",
+           (double)atomic_load(&m->shorter));
+    number(o, "compressed_original_tokens_total", "counter", "Their tokens before.",
+           (double)atomic_load(&m->shorter_from));
+    number(o, "compressed_kept_tokens_total", "counter", "And after.",
+           (double)atomic_load(&m->shorter_to));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        put_row(now, &rows[i], o);
+    put_devices(now, o);
+    number(o, "resident_memory_bytes", "gauge", "Resident memory of the process.",
+           resident_bytes());
+    put_histogram(o, "time_to_first_token_seconds", "From a request to its first token.", &m->ttft);
+    put_histogram(o, "time_per_output_token_seconds", "Between tokens of one answer.",
+                  &m->per_token);
+    put_histogram(o, "queue_seconds", "From a request to a free slot.", &m->queue);
+    put_histogram(o, "request_seconds", "From a request to the end of its answer.", &m->request);
+}

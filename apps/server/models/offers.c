@@ -1,0 +1,328 @@
+/* offers.c - which models a server may load: from its options to a list of offers.
+ *
+ * Each of --model, --models and the operands is a file, a directory, the name of a model on this
+ * machine (apps/hub/hub.h), or NAME=FILE. With directories and --store the list follows the disk:
+ * new files are offered, and removed files are offered no longer.
+ */
+#include "apps/server/models/catalog_int.h"
+
+#include "apps/hub/hub.h"
+#include "apps/hub/made.h"
+#include "apps/hub/names.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/nearest.h"
+#include "base/str.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+enum {
+    OFFERS_MAX = 4096,    /* models of one server */
+    NAME_BYTES_MAX = 255, /* of one name */
+    LOOK_AGAIN_MS = 1000, /* between looks at directories and the store */
+    NAMES_TOLD = 8        /* in the sentence about an unknown one */
+};
+
+/* ---- Names ---- */
+
+static bool has_gguf_end(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 5 && !strcasecmp(name + n - 5, ".gguf");
+}
+
+/* The name of a file without directory, ".gguf" and the number of a split set. */
+static char *name_of_file(const char *path)
+{
+    const char *base = base_name(path);
+    int no, count;
+    size_t n = strlen(base);
+    if (!split_name(base, &no, &count, &n) && has_gguf_end(base))
+        n -= 5;
+    return mem_strndup(base, n);
+}
+
+/* ---- The list ---- */
+
+static offer *find_exact(const catalog *c, const char *name)
+{
+    for (offer *o = c->first; o; o = o->next)
+        if (!strcasecmp(o->name, name))
+            return o;
+    return NULL;
+}
+
+/* Appends an offer. Takes name and path, which is NULL for the bundled model alone. A name that is
+ * there already for the same file is no mistake. */
+static status add_offer(catalog *c, char *name, char *path, err *e)
+{
+    offer *had = name ? find_exact(c, name) : NULL;
+    status st = OK;
+    if (!name)
+        st = err_memory(e, "the name of a model", NAME_BYTES_MAX);
+    else if (!*name || strlen(name) > NAME_BYTES_MAX)
+        st = err_set(e, E_ARG, "'%.40s' is no name for a model: 1 to %d bytes", name,
+                     NAME_BYTES_MAX);
+    else if (had && had->path && path && strcmp(had->path, path) != 0)
+        st = err_set(e, E_ARG, "two models have the name %.100s: %.300s and %.300s (NAME=FILE)",
+                     name, had->path, path);
+    else if (!had && c->n >= OFFERS_MAX)
+        st = err_set(e, E_LIMIT, "more than %d models", OFFERS_MAX);
+    offer *o = st || had ? NULL : mem_calloc(1, sizeof *o);
+    if (had)
+        had->gone = false;
+    if (!o) {
+        mem_free(name);
+        mem_free(path);
+        return st || had ? st : err_memory(e, "a model", sizeof *o);
+    }
+    *o = (offer){.name = name, .path = path, .keep_ms = c->keep_ms};
+    offer **at = &c->first;
+    while (*at)
+        at = &(*at)->next;
+    *at = o;
+    c->n++;
+    return OK;
+}
+
+/* The same for a model with a file. Takes name and path; NULL: there was no memory for it. */
+static status add_file(catalog *c, char *name, char *path, err *e)
+{
+    if (path)
+        return add_offer(c, name, path, e);
+    mem_free(name);
+    return err_memory(e, "the path of a model", NAME_BYTES_MAX);
+}
+
+void offers_free(catalog *c)
+{
+    while (c->first) {
+        offer *o = c->first;
+        c->first = o->next;
+        served_close(o->m);
+        mem_free(o->name);
+        mem_free(o->path);
+        mem_free(o);
+    }
+}
+
+static status add_directory(catalog *c, const char *dir, err *e)
+{
+    DIR *d = opendir(dir);
+    struct dirent *f;
+    status st = OK;
+    if (!d)
+        return err_errno(e, "read the directory of models", dir);
+    while (!st && (f = readdir(d))) {
+        str path = {0};
+        struct stat sb;
+        if (*f->d_name == '.' || !is_first_file(f->d_name))
+            continue;
+        str_printf(&path, "%s/%s", dir, f->d_name);
+        if (path.bad)
+            st = err_memory(e, "the path of a model", path.n);
+        else if (!stat(path.at, &sb) && S_ISREG(sb.st_mode))
+            st = add_file(c, name_of_file(path.at), mem_strdup(path.at), e);
+        str_free(&path);
+    }
+    closedir(d);
+    return st;
+}
+
+static status add_store(catalog *c, err *e)
+{
+    model_list l = {0};
+    status st = model_list_read(&l, e);
+    for (size_t i = 0; i < l.n && !st; i++)
+        st = add_file(c, mem_strdup(l.at[i].name), mem_strdup(l.at[i].path), e);
+    model_list_free(&l);
+    return st;
+}
+
+static bool is_directory(const char *path)
+{
+    struct stat sb;
+    return !stat(path, &sb) && S_ISDIR(sb.st_mode);
+}
+
+static bool is_there(const char *path)
+{
+    struct stat sb;
+    return !stat(path, &sb);
+}
+
+/* A made model by its name. *was: there is one. */
+static status add_made(catalog *c, const char *word, bool *was, err *e)
+{
+    arena mem = {0};
+    const made_model *made;
+    const char *path = NULL;
+    int32_t n_ctx = 0;
+    status st = made_find(word, &mem, &made, e);
+    bool is = !st && made;
+    if (is && !(st = made_weights(made, &mem, &path, &n_ctx, e))) {
+        char *own = path ? mem_strdup(path) : NULL;
+        st = path && !own ? err_memory(e, word, strlen(path))
+                          : add_offer(c, mem_strdup(made->name), own, e);
+        offer *o = st ? NULL : find_exact(c, made->name);
+        if (o) {
+            o->made = true;
+            o->n_ctx = n_ctx;
+        }
+    }
+    if (!st)
+        *was = is;
+    arena_free(&mem);
+    return st;
+}
+
+static status add_word(catalog *c, const char *word, err *e)
+{
+    const char *eq = strchr(word, '=');
+    model_found found = {0};
+    bool made = false;
+    status st;
+    if (is_directory(word)) {
+        c->moving = true;
+        return add_directory(c, word, e);
+    }
+    if (!eq || is_there(word))
+        eq = NULL;
+    if (!eq && !is_there(word) && ((st = add_made(c, word, &made, e)) || made))
+        return st;
+    if ((st = model_find(eq ? eq + 1 : word, &found, e)))
+        return st;
+    char *name = eq                          ? mem_strndup(word, (size_t)(eq - word))
+                 : found.where == MODEL_PATH ? name_of_file(found.path)
+                                             : mem_strdup(found.name);
+    st = add_offer(c, name, found.path, e);
+    found.path = NULL; /* taken */
+    model_found_free(&found);
+    return st;
+}
+
+/* Every place that the options name. */
+static status each_word(catalog *c, status (*add)(catalog *, const char *, err *), err *e)
+{
+    const serve_options *o = c->s->o;
+    status st = OK;
+    for (int i = 0; i < o->model.n && !st; i++)
+        st = add(c, o->model.at[i], e);
+    for (int i = 0; i < o->models.n && !st; i++)
+        st = add(c, o->models.at[i], e);
+    for (int i = 0; i < o->n_words && !st; i++)
+        st = add(c, o->words[i], e);
+    return st;
+}
+
+status offers_read(catalog *c, err *e)
+{
+    const serve_options *o = c->s->o;
+    status st = each_word(c, add_word, e);
+    if (!st && o->store) {
+        c->moving = true;
+        st = add_store(c, e);
+    }
+    if (st)
+        return st;
+    if (!c->n && !c->moving)
+        return add_offer(c, mem_strdup("bundled"), NULL, e);
+    if (!c->n)
+        return err_set(e, E_ARG, "there is no model to serve: the %s has none",
+                       o->store ? "store" : "directory");
+    c->looked_ms = clock_ms();
+    return OK;
+}
+
+static status add_directories(catalog *c, const char *word, err *e)
+{
+    return is_directory(word) ? add_directory(c, word, e) : OK;
+}
+
+/* Models that cannot be added, such as a second one of a name, are left out. */
+void offers_refresh(catalog *c)
+{
+    double now = clock_ms();
+    pthread_mutex_lock(&c->lock);
+    if (c->moving && now - c->looked_ms >= LOOK_AGAIN_MS) {
+        err e = {0};
+        c->looked_ms = now;
+        for (offer *o = c->first; o; o = o->next)
+            o->gone = o->path && !is_there(o->path);
+        if (each_word(c, add_directories, &e) || (c->s->o->store && add_store(c, &e)))
+            log_line(c->s, "the list of models: %s", e.text);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- Finding ---- */
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return a && b && !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* By its name, as clients see it or with ollama's ":latest"; by the path of its file; or the word
+ * for the bundled model. */
+offer *offers_find_own(catalog *c, const char *name)
+{
+    static const char latest[] = ":latest";
+    size_t n = strlen(name), k = sizeof latest - 1;
+    offer *o = find_exact(c, name);
+    if (n > k && !strcasecmp(name + n - k, latest))
+        n -= k;
+    for (offer *i = c->first; i && !o; i = i->next) {
+        const char *shown = offer_shown_name(c, i);
+        if ((strlen(i->name) == n && !strncasecmp(i->name, name, n)) ||
+            (strlen(shown) == n && !strncasecmp(shown, name, n)) ||
+            (!i->path && !strcmp(name, "bundled")) || (*name == '/' && same_file(i->path, name)))
+            o = i;
+    }
+    return o && o->gone && o->state == OFFER_UNLOADED ? NULL : o;
+}
+
+/* Does this machine have another model of that name than the only one of this server? */
+static bool names_another(const catalog *c, const char *name)
+{
+    model_found f = {0};
+    struct stat sb;
+    bool file = has_gguf_end(name) && !stat(name, &sb) && S_ISREG(sb.st_mode);
+    bool other = file ? !same_file(c->first->path, name)
+                      : model_known(name) && !model_find(name, &f, NULL) &&
+                            !same_file(c->first->path, f.path);
+    model_found_free(&f);
+    return other;
+}
+
+offer *offers_find(catalog *c, const char *name)
+{
+    offer *o = *name ? offers_find_own(c, name) : c->first;
+    return !o && c->single && !names_another(c, name) ? c->first : o;
+}
+
+bool offers_missing(catalog *c, const char *name, problem *p)
+{
+    const char *names[OFFERS_MAX];
+    int n = 0;
+    str list = {0};
+    for (const offer *o = c->first; o && n < OFFERS_MAX; o = o->next)
+        if (!o->gone)
+            names[n++] = offer_shown_name(c, o);
+    for (int i = 0; i < n && i < NAMES_TOLD; i++)
+        str_printf(&list, "%s%s", i ? ", " : "", names[i]);
+    if (n > NAMES_TOLD)
+        str_printf(&list, " and %d more", n - NAMES_TOLD);
+    const char *near = nearest_word(name, names, n);
+    p->code = "model_not_found";
+    problem_set(p, 404, "model", "there is no model \"%.100s\" here%s%.100s%s: %.600s%s", name,
+                near ? "; did you mean \"" : "", near ? near : "", near ? "\"" : "",
+                str_text(&list),
+                c->single ? "; `carat serve --store` serves every model of this machine" : "");
+    str_free(&list);
+    return false;
+}
