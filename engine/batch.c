@@ -8,7 +8,7 @@
  * from the queue to slots, and out of them again; batch_step.c computes their passes.
  *
  * Keys and values of all slots come from one pool. Where it is smaller than their contexts
- * together, room.c says which jobs have rows in the next pass, and which wait.
+ * together, admission.c says which jobs have rows in the next pass, and which wait.
  */
 #include "engine/batch_int.h"
 #include "base/clock.h"

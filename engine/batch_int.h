@@ -1,4 +1,4 @@
-/* batch_int.h - a batch, as its files see it: batch.c, batch_jobs.c, batch_step.c, room.c. */
+/* batch_int.h - a batch, as its files see it: batch.c, batch_jobs.c, batch_step.c, admission.c. */
 #ifndef ENGINE_BATCH_INT_H
 #define ENGINE_BATCH_INT_H
 
@@ -49,7 +49,7 @@ struct carat_batch {
     rounds *rounds;
     kv_pool pool;  /* of all slots */
     bool tight;    /* the pool is smaller than the contexts of all slots */
-    int32_t *mark; /* [pages of the pool] counts of holders; room.c */
+    int32_t *mark; /* [pages of the pool] counts of holders; admission.c */
     bool full;     /* a job waits in the queue for pages; those after it wait too */
     uint64_t n_preempted;
     checkpoint_store *store; /* of all slots; NULL: none */
@@ -87,12 +87,12 @@ void end_job(carat_batch *b, slot *s, status st, err *e);
 void admit_jobs(carat_batch *b);    /* from the queue into idle slots, as far as there is room */
 void end_cancelled(carat_batch *b); /* ends the running jobs that somebody wants to end */
 
-/* room.c. Before a pass: sets slot.most, so that the pages of all rows are there; frees pages, and
+/* admission.c. Before a pass: sets slot.most, so that the pages of all rows are there; frees pages, and
  * moves jobs out and in for it. Returns the number of jobs that it had to end. */
-int32_t room_plan(carat_batch *b);
+int32_t admission_plan(carat_batch *b);
 /* Before the queue is searched, and for each of its jobs in order: are there pages for j's prompt?
  */
-void room_begin_search(carat_batch *b);
-bool room_for(carat_batch *b, const job *j);
+void admission_begin_search(carat_batch *b);
+bool admission_allows(carat_batch *b, const job *j);
 
 #endif

@@ -150,7 +150,7 @@ static bool is_cancelled(carat_batch *b, const job *j)
 
 static bool may_begin(carat_batch *b, const job *j)
 {
-    return !better_wait(b, j) && room_for(b, j);
+    return !better_wait(b, j) && admission_allows(b, j);
 }
 
 /* Removes the first job that satisfies as_asked from the queue. NULL: there is none. */
@@ -193,7 +193,7 @@ void admit_jobs(carat_batch *b)
         job_done(j, E_CANCELLED, &e);
     }
     for (;;) {
-        room_begin_search(b);
+        admission_begin_search(b);
         if (!any_idle(b) || !(j = take_queued(b, may_begin)))
             return;
         begin_job(b, slot_for(b, j), j);

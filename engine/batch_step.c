@@ -408,7 +408,7 @@ bool carat_batch_step(carat_batch *b)
     b->n_steps++;
     end_cancelled(b);
     admit_jobs(b);
-    int32_t n_ended = room_plan(b);
+    int32_t n_ended = admission_plan(b);
     pass_rows n = plan_step_rows(b);
     if (!n.n_parts)
         return n_ended > 0;

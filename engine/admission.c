@@ -1,4 +1,4 @@
-/* room.c - which jobs of a batch have pages for the next pass, and which wait.
+/* admission.c - which jobs of a batch have pages for the next pass, and which wait.
  *
  * Nothing here matters while the pool of keys has pages for every slot's whole context. A smaller
  * pool runs short. Then pages come, in this order, from
@@ -192,7 +192,7 @@ static void end_without_room(carat_batch *b, slot *s, int32_t *n_ended)
     ++*n_ended;
 }
 
-int32_t room_plan(carat_batch *b)
+int32_t admission_plan(carat_batch *b)
 {
     seniority r = running_slots(b);
     const pages *p = &b->pool.pages;
@@ -237,7 +237,7 @@ int32_t room_plan(carat_batch *b)
 
 /* ---- The queue ---------------------------------------------------------------------------- */
 
-void room_begin_search(carat_batch *b)
+void admission_begin_search(carat_batch *b)
 {
     b->full = false;
     for (int32_t i = 0; i < b->n_slots; i++) /* those that have begun come first */
@@ -279,7 +279,7 @@ static int32_t pages_shared(const carat_batch *b, const job *j)
     return (int32_t)(most / KV_PAGE);
 }
 
-bool room_for(carat_batch *b, const job *j)
+bool admission_allows(carat_batch *b, const job *j)
 {
     bool busy = false;
     if (!b->tight || !b->pool.pages.n)

@@ -1,4 +1,4 @@
-/* room_test.c - a batch whose pool of keys is smaller than its contexts. Jobs wait for room, and
+/* admission_test.c - a batch whose pool of keys is smaller than its contexts. Jobs wait for room, and
  * their keys leave the device and come back. Every answer is the answer of a session alone. */
 #include "carat.h"
 #include "base/mem.h"
