@@ -8,6 +8,7 @@
 
 #include "apps/commands.h"
 #include "apps/config.h"
+#include "apps/hub/alias.h"
 #include "apps/hub/hub.h"
 #include "apps/hub/made.h"
 #include "apps/talks.h"
@@ -74,6 +75,8 @@ complete_what complete_operand(const command *c, int index, const char *before)
         return (complete_what){index ? COMPLETE_NONE : COMPLETE_WORDS, "bash zsh fish"};
     if (!strcmp(c->name, "run") || !strcmp(c->name, "serve")) /* the first word may be a model */
         return (complete_what){index ? COMPLETE_NONE : COMPLETE_MODEL, ""};
+    if (!strcmp(c->name, "pull"))
+        return (complete_what){COMPLETE_SHORT, ""};
     for (; *at; at += strspn(at, " ")) {
         size_t n = strcspn(at, " ");
         bool many = n > 3 && !strncmp(at + n - 3, "...", 3);
@@ -132,6 +135,14 @@ static void offer_models(const char *typed)
     arena_free(&mem);
 }
 
+static void offer_short_names(const char *typed)
+{
+    char name[ALIAS_MAX];
+    const char *repo;
+    for (size_t i = 0; alias_row(i, name, &repo); i++)
+        offer(typed, name, repo);
+}
+
 static void offer_talks(const char *typed)
 {
     talk_list l;
@@ -171,6 +182,8 @@ static void offer_what(complete_what what, const char *typed, int n_words, char 
     offer_words(typed, what.words);
     if (what.kind == COMPLETE_MODEL)
         offer_models(typed);
+    else if (what.kind == COMPLETE_SHORT)
+        offer_short_names(typed);
     else if (what.kind == COMPLETE_TALK)
         offer_talks(typed);
     else if (what.kind == COMPLETE_PRESET)

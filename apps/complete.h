@@ -11,6 +11,7 @@ typedef enum complete_kind {
     COMPLETE_MODEL, /* a name of this machine, or a file */
     COMPLETE_TALK,  /* a kept conversation */
     COMPLETE_PRESET,
+    COMPLETE_SHORT, /* a short name of the hub's models */
     COMPLETE_WORDS
 } complete_kind;
 

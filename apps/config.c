@@ -15,7 +15,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-enum { CONFIG_MAX = 1 << 20, WORDS_MAX = 512 };
+enum { WORDS_MAX = 512 };
 
 /* The commands that take settings. */
 static const command *const takers[] = {&command_run, &command_serve};
@@ -150,7 +150,7 @@ static status check_presets(const config *f, const toml *presets, bool secret, e
 
 status config_take(config *f, const char *text, size_t n, const char *path, bool secret, err *e)
 {
-    static const char *const tables[] = {"version", "defaults", "presets", "serve"};
+    static const char *const tables[] = {"version", "defaults", "presets", "serve", "names"};
     f->path = arena_strndup(&f->mem, path, strlen(path));
     if (!f->path)
         return err_memory(e, path, strlen(path));
@@ -163,10 +163,12 @@ status config_take(config *f, const char *text, size_t n, const char *path, bool
             st = check_presets(f, t, secret, e);
         } else if (!strcmp(t->key, "defaults") || !strcmp(t->key, "serve")) {
             st = check_options(f, t, false, secret, e);
+        } else if (!strcmp(t->key, "names")) {
+            st = config_check_names(f, t, e);
         } else if (t->kind != TOML_TABLE && !(t->first && t->first->kind == TOML_TABLE)) {
             st = err_set(e, E_ARG,
                          "%s:%d: '%s' stands above all tables: settings belong under [defaults], "
-                         "[presets.NAME] or [serve]",
+                         "[presets.NAME], [serve] or [names]",
                          f->path, t->line, t->key);
         } else {
             st = unknown_key(f, t, tables, sizeof tables / sizeof *tables, e);
@@ -397,6 +399,7 @@ static status read_asked(config *f, const config_options *o, const char **preset
 {
     const char *file = o->file ? o->file : getenv("CARAT_CONFIG");
     const char *asked = o->preset ? o->preset : getenv("CARAT_PRESET");
+    config_names_from(o);
     status st = o->none ? OK : config_read(f, file && *file ? file : NULL, e);
     if (!st)
         *preset = asked && *asked ? asked : NULL;

@@ -10,6 +10,8 @@
  *         [presets.quick]
  *         from = "code"                   and what that says
  *         [serve]                         for serve alone
+ *         [names]                         short names of models, for every command
+ *         coder = "own/Coder-GGUF:Q4_K_M"
  *
  * Keys are long names of options; '-' and '_' are equal. The command line comes first, then the
  * environment (CARAT_TEMP=0.5), the preset, [serve], [defaults], and what is built in.
@@ -17,6 +19,7 @@
 #ifndef APPS_CONFIG_H
 #define APPS_CONFIG_H
 
+#include "apps/hub/alias.h"
 #include "apps/options.h"
 #include "apps/toml.h"
 #include "base/arena.h"
@@ -31,6 +34,8 @@ typedef struct config_options {
         OPT_STR(T, config.file, "config", 0, "FILE",                                               \
                 "settings (default: $XDG_CONFIG_HOME/carat/config.toml)"),                         \
         OPT_FLAG(T, config.none, "no-config", 0, "take no settings from files")
+
+enum { CONFIG_MAX = 1 << 20 }; /* bytes of a file of settings */
 
 /* Who sets an option; the first that does counts. */
 enum {
@@ -66,6 +71,12 @@ void config_free(config *f); /* safe on a zeroed or freed one */
 status config_read(config *f, const char *path, err *e);
 /* The same for text; dir: where relative paths begin. */
 status config_take(config *f, const char *text, size_t n, const char *path, bool secret, err *e);
+/* Checks [names]; alias.h finds what the names stand for. */
+status config_check_names(const config *f, const toml *names, err *e);
+/* An alias_own_fn: what a name stands for in [names] of the file that these options name, else of
+ * the default one. */
+status config_own_name(const void *user, const char *name, char out[ALIAS_MAX], err *e);
+void config_names_from(const config_options *o); /* before there are threads */
 /* Sets the options of a command from what was read, and from the environment. preset may be NULL.
  */
 status config_apply(config *f, const command *c, const char *preset, void *opts, err *e);

@@ -247,6 +247,13 @@ TEST(config_errors_name_file_line_and_what_was_meant)
         {"[presets]\na = 1", "should be a table"},
         {"[presets.a]\nfrom = \"b\"", "no preset 'b'"},
         {"[presets.a]\nfrom = \"b\"\n[presets.b]\nfrom = \"a\"", "itself from another"},
+        {"names = 1", "expected [names]"},
+        {"[names]\na = 1", "a: expected a string, found a whole number"},
+        {"[names]\n\"own/a\" = \"gemma4\"", "'own/a' is no short name"},
+        {"[names]\na = \"gema5\"", "2: 'a' stands for 'gema5' in [names]"},
+        {"[names]\na = \"../x\"", "neither OWNER/REPO:QUANT nor"},
+        {"[names]\na = \"A\"", "2: 'a': the names of [names] lead in a circle"},
+        {"[names]\na = \"b\"\nb = \"c\"\nc = \"b\"", "lead in a circle"},
         {"version = 2", "reads version 1"},
         {"[serve]\napi-key = \"x\"", "chmod 600"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -257,6 +264,9 @@ TEST(config_errors_name_file_line_and_what_was_meant)
     }
     err e = {0};
     CHECK_OK(take((void *)settings, &e), e);
+    CHECK_OK(
+        take((void *)"[names]\na = \"b\"\nb = \"gpt-oss\"\n\"gemma4:e4b\" = \"o/r:Q8_0\"\n", &e),
+        e);
     CHECK_OK(take((void *)"[serve]\nmodel = [\"a\", \"b\"]\nmodels = [\"c\"]\n", &e), e);
 }
 

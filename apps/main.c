@@ -7,6 +7,7 @@
 #include "apps/commands.h"
 
 #include "apps/complete.h"
+#include "apps/config.h"
 #include "apps/licences.h"
 
 #include "base/nearest.h"
@@ -64,9 +65,9 @@ static const struct habit {
     {"launch", "docs/clients.md says how programs use `carat serve`"},
     {"delete", "carat rm NAME"},
     {"remove", "carat rm NAME"},
-    {"download", "carat pull OWNER/REPO[:QUANT]"},
-    {"get", "carat pull OWNER/REPO[:QUANT]"},
-    {"search", "models are searched for on the hub's pages; carat pull OWNER/REPO[:QUANT]"},
+    {"download", "carat pull MODEL"},
+    {"get", "carat pull MODEL"},
+    {"search", "models are searched for on the hub's pages; carat pull --names lists short names"},
     {NULL, NULL}};
 
 static int unknown_command(const char *name)
@@ -154,5 +155,6 @@ int main(int argc, char **argv)
         options_print_help(c, stdout);
         return options_printed();
     }
+    alias_ask(config_own_name, NULL); /* nothing is read before a name is looked for */
     return c->run(c, argc - 2, argv + 2);
 }

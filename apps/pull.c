@@ -1,5 +1,7 @@
 /* pull.c - `carat pull`, and the bar that every pull shows. */
 #include "apps/commands.h"
+#include "apps/hub/alias.h"
+#include "apps/hub/made.h"
 #include "apps/hub_options.h"
 #include "apps/term.h"
 #include "base/clock.h"
@@ -7,13 +9,14 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { RATE_WINDOW_MS = 5000, BAR_CELLS = 24, EXIT_INTERRUPTED = 130 };
 
 typedef struct pull_options {
     const char *file, *revision;
     int64_t connections;
-    bool quiet, no_mmproj;
+    bool quiet, no_mmproj, names;
 } pull_options;
 
 static const option table[] = {
@@ -25,6 +28,7 @@ static const option table[] = {
     OPT_FLAG(
         pull_options, no_mmproj, "no-mmproj", 0,
         "leave out the repository's mmproj file, without which the model sees and hears nothing"),
+    OPT_FLAG(pull_options, names, "names", 0, "list the short names that carat knows, and stop"),
     OPT_FLAG(pull_options, quiet, "quiet", 'q', "print the model's name alone"),
     OPT_END};
 
@@ -146,7 +150,45 @@ status hub_options_take(const hub_options *o, const char **model, model_found *f
     return st;
 }
 
+bool hub_may_bring(const char *word)
+{
+    char repo[ALIAS_MAX];
+    bool own;
+    arena mem = {0};
+    struct stat sb;
+    const made_model *made = NULL;
+    if (!strpbrk(word, "0123456789:-") || !stat(word, &sb) || alias_find(word, repo, &own, NULL) ||
+        !*repo)
+        return false;
+    bool is_made = !made_find(word, &mem, &made, NULL) && made;
+    arena_free(&mem);
+    return !is_made && !model_known(word);
+}
+
+status hub_bring(char *const *words, int n, err *e)
+{
+    for (int i = 0; i < n; i++) {
+        model_found found = {0};
+        if (!hub_may_bring(words[i]))
+            continue;
+        status st = pull_shown(&(hub_ask){.what = words[i]}, &found, e);
+        model_found_free(&found);
+        if (st)
+            return st;
+    }
+    return OK;
+}
+
 /* ---- carat pull ---------------------------------------------------------------------------- */
+
+static int print_names(void)
+{
+    char name[ALIAS_MAX];
+    const char *repo;
+    for (size_t i = 0; alias_row(i, name, &repo); i++)
+        printf("%-22s %s\n", name, repo);
+    return options_printed();
+}
 
 static int run_pull(const command *c, int argc, char **argv)
 {
@@ -154,6 +196,14 @@ static int run_pull(const command *c, int argc, char **argv)
     int n, stop = options_parse(c, argc, argv, &o, &n), code = 0;
     if (stop)
         return stop - 1;
+    if (o.names)
+        return print_names();
+    if (!n) {
+        fputs("carat: pull needs the name of a model: NAME:TAG or OWNER/REPO[:QUANT]\n"
+              "Try 'carat help pull'.\n",
+              stderr);
+        return 2;
+    }
     term_init();
     term_watch(NULL);
     for (int i = 0; i < n && !term_interrupts(); i++) {
@@ -183,9 +233,11 @@ static int run_pull(const command *c, int argc, char **argv)
 
 const command command_pull = {
     .name = "pull",
-    .operands = "OWNER/REPO[:QUANT]...",
+    .operands = "MODEL...",
     .summary = "Pull models from the Hugging Face hub into the store",
     .about =
+        "MODEL is OWNER/REPO[:QUANT], or a short name such as gemma4:e4b or gpt-oss:20b-q8_0\n"
+        "(--names lists them; [names] in the settings adds others).\n"
         "Without QUANT it takes Q4_K_M, else Q8_0, else the first GGUF file. Files that are here "
         "are\n"
         "not pulled again, an interrupted pull continues, and every file's hash is checked. "
@@ -194,6 +246,6 @@ const command command_pull = {
         "HF_TOKEN (or 'hf auth login') is for gated and private repositories, HF_ENDPOINT names\n"
         "another hub, https_proxy and no_proxy are obeyed.",
     .options = table,
-    .n_operands_min = 1,
+    .n_operands_min = 0,
     .n_operands_max = -1,
     .run = run_pull};

@@ -344,8 +344,9 @@ static int run_run(const command *cmd, int argc, char **argv)
     term_init();
     term_watch(NULL);
     o.model_typed = config_typed(&settings, cmd, "model") || o.hub.repo;
-    if ((st = hub_options_take(&o.hub, &o.model, &pulled, &e)) ||
-        (st = run_take_model(&o, &n_words, &argv, literal, &e)) ||
+    pulled = (model_found){0};
+    if ((st = run_take_model(&o, &n_words, &argv, literal, &e)) ||
+        (st = hub_options_take(&o.hub, &o.model, &pulled, &e)) ||
         (st = run_take_made(&o, &settings, &made, &e)) ||
         (bad = options_check(cmd, &o, &settings.marks, settings.origin))) {
         if (st)

@@ -60,6 +60,13 @@ status run_take_model(run_options *o, int *n_words, char ***words, bool literal,
         --*n_words;
         return OK;
     }
+    if (!there && hub_may_bring(word)) {
+        o->hub.repo = word;
+        o->model = NULL;
+        ++*words;
+        --*n_words;
+        return OK;
+    }
     if (file && *n_words > 1)
         term_note("'%s' is a file but its name is read as part of the prompt: carat run -p FILE "
                   "reads a prompt",

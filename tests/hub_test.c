@@ -1,5 +1,6 @@
 /* hub_test.c - pulling from a hub that misbehaves (hub_rig.h), in this process and by `carat pull`.
  */
+#include "apps/hub/alias.h"
 #include "apps/hub/head.h"
 #include "apps/hub/hub.h"
 #include "apps/hub/names.h"
@@ -741,5 +742,115 @@ TEST(hub_cli_pulls_lists_shows_runs_and_removes)
     CHECK(atomic_load(&r.n_api) > api);
     run_and_check(2, NULL, "both name a model",
                   ARGS("run", "-hf", "own/Model-GGUF", "-m", "x", "hi"));
+    hub_rig_close(&r);
+}
+
+/* ---- Short names --------------------------------------------------------------------------- */
+
+static status own_names(const void *user, const char *name, char out[ALIAS_MAX], err *e)
+{
+    static const char *const names[][2] = {{"big", "gpt-oss:120b"},
+                                           {"mine", "own/Model:Q8_0"},
+                                           {"gemma4:e4b", "own/Gemma"},
+                                           {"one", "two"},
+                                           {"two", "one"},
+                                           {"lost", "nothing:here"}};
+    (void)user;
+    (void)e;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcasecmp(names[i][0], name))
+            strcpy(out, names[i][1]);
+    return OK;
+}
+
+TEST(short_names_stand_for_repositories)
+{
+    static const struct {
+        const char *what, *repo;
+    } cases[] = {{"gemma4", "ggml-org/gemma-4-E4B-it-GGUF"},
+                 {"Gemma4:latest", "ggml-org/gemma-4-E4B-it-GGUF"},
+                 {"gemma4:E4B-it-q4_K_M", "ggml-org/gemma-4-E4B-it-GGUF:Q4_K_M"},
+                 {"gemma4:26b-a4b", "ggml-org/gemma-4-26B-A4B-it-GGUF"},
+                 {"gemma4:26b-a4b-q8_0", "ggml-org/gemma-4-26B-A4B-it-GGUF:Q8_0"},
+                 {"gemma4:26b-mxfp4", "ggml-org/gemma-4-26B-A4B-it-GGUF:MXFP4"},
+                 {"llama3.2:1b-instruct-q8_0", "bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0"},
+                 {"gemma4:e4", ""},
+                 {"gemma4:e4bb", ""},
+                 {"gemma4:e4b-it-qat", ""},
+                 {"gemma4:", "ggml-org/gemma-4-E4B-it-GGUF"},
+                 {":e4b", ""},
+                 {"", ""},
+                 {"own/gemma4:e4b", ""},
+                 {"gemma4 :e4b", ""},
+                 {"gemma4/", ""}};
+    char out[ALIAS_MAX], name[ALIAS_MAX], other[ALIAS_MAX], long_name[2000];
+    const char *repo, *more;
+    bool own;
+    err e = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_OK(alias_follow(cases[i].what, NULL, NULL, out, &own, &e), e);
+        CHECK_MSG(!strcmp(out, cases[i].repo) && !own, "%s: %s", cases[i].what, out);
+    }
+    for (size_t i = 0; alias_row(i, name, &repo); i++) {
+        CHECK_MSG(repo_valid(repo), "%s", repo);
+        CHECK_OK(alias_follow(name, NULL, NULL, out, &own, &e), e);
+        CHECK_MSG(!strcmp(out, repo), "%s: %s", name, out);
+        for (size_t k = 0; k < i; k++)
+            CHECK(alias_row(k, other, &more) && strcasecmp(name, other));
+    }
+    memset(long_name, 'a', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = 0;
+    CHECK_OK(alias_follow(long_name, own_names, NULL, out, &own, &e), e);
+    CHECK(!*out && !alias_near(long_name, name));
+    CHECK(alias_near("gema4:e4b", name) && !strcmp(name, "gemma4:e4b"));
+    CHECK_OK(alias_follow("BIG", own_names, NULL, out, &own, &e), e);
+    CHECK(own && !strcmp(out, "ggml-org/gpt-oss-120b-GGUF"));
+    CHECK_OK(alias_follow("gemma4:e4b", own_names, NULL, out, &own, &e), e);
+    CHECK(own && !strcmp(out, "own/Gemma"));
+    CHECK_EQ(alias_follow("one", own_names, NULL, out, &own, &e), E_ARG);
+    CHECK(strstr(e.text, "circle"));
+    err_clear(&e);
+    CHECK_EQ(alias_follow("lost", own_names, NULL, out, &own, &e), E_ARG);
+    CHECK(strstr(e.text, "'lost' stands for 'nothing:here'"));
+}
+
+TEST(hub_cli_takes_short_names)
+{
+    static hub_rig r;
+    static const char names[] = "[names]\nbest = \"gemma4:e4b-q8_0\"\na = \"b\"\nb = \"a\"\n";
+    char config[1024], *bytes;
+    size_t n;
+    err e = {0};
+    net_second_ms = 1;
+    hub_rig_open(&r, "ggml-org/gemma-4-E4B-it-GGUF");
+    const char *toy = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
+    CHECK_OK(file_read_all(toy, 1 << 30, &bytes, &n, &e), e);
+    hub_rig_add_bytes(&r, "Toy-Q4_K_M.gguf", bytes, n, false);
+    hub_rig_add_bytes(&r, "Toy-Q8_0.gguf", bytes, n, false);
+    mem_free(bytes);
+    run_and_check(0, "gpt-oss:20b", NULL, ARGS("pull", "--names"));
+    run_and_check(2, NULL, "pull needs the name of a model", ARGS("pull"));
+    run_and_check(2, NULL, "did you mean gemma4:e4b?", ARGS("pull", "gema4:e4b"));
+    run_and_check(1, NULL, "carat pull gemma4:e4b fetches it (ggml-org/gemma-4-E4B-it-GGUF)",
+                  ARGS("inspect", "gemma4:e4b"));
+    run_and_check(1, NULL, "did you mean gemma4:e4b? carat pull gemma4:e4b fetches it",
+                  ARGS("inspect", "gema4:e4b"));
+    run_and_check(0, NULL, "pulled ggml-org/gemma-4-E4B-it-GGUF:Q4_K_M",
+                  ARGS("run", "-q", "-n", "2", "--greedy", "gemma4:e4b", "hi"));
+    int api = atomic_load(&r.n_api);
+    run_and_check(0, NULL, NULL, ARGS("run", "-q", "-n", "2", "--greedy", "gemma4", "hi"));
+    run_and_check(0, NULL, NULL, ARGS("run", "-q", "-n", "2", "-hf", "gemma4:e4b", "hi"));
+    run_and_check(0, "Toy-Q4_K_M.gguf", NULL, ARGS("inspect", "gemma4:e4b-it-q4_k_m"));
+    CHECK_EQ(atomic_load(&r.n_api), api);
+    run_and_check(2, NULL, "has no Q3_K_M; it has: Q4_K_M, Q8_0",
+                  ARGS("pull", "gemma4:e4b-q3_k_m"));
+    run_and_check(0, "GGUF:Q8_0\n", NULL, ARGS("pull", "gemma4:e4b-q8_0"));
+    snprintf(config, sizeof config, "%s", test_temp("names.toml"));
+    test_write(config, names, strlen(names));
+    setenv("CARAT_CONFIG", config, 1);
+    run_and_check(0, "Toy-Q8_0.gguf", NULL, ARGS("inspect", "best"));
+    run_and_check(1, NULL, "lead in a circle", ARGS("inspect", "a"));
+    unsetenv("CARAT_CONFIG");
+    run_and_check(1, NULL, "no model 'best'", ARGS("inspect", "best"));
     hub_rig_close(&r);
 }

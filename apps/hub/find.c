@@ -1,4 +1,5 @@
 /* find.c - the models of this machine, and which one the user means. */
+#include "apps/hub/alias.h"
 #include "apps/hub/cache.h"
 #include "apps/hub/made.h"
 #include "apps/hub/names.h"
@@ -126,9 +127,11 @@ static const char *suggest(const name_parts *n, const model_list *l, arena *mem)
 }
 
 /* A sentence about a name that fits nothing. */
-static status not_there(const char *what, const name_parts *n, const model_list *l, err *e)
+static status not_there(const char *what, const name_parts *n, const char *alias,
+                        const model_list *l, err *e)
 {
     arena mem = {0};
+    char other[ALIAS_MAX] = "";
     str s = {0};
     const made_model *made;
     if (!made_find(what, &mem, &made, NULL) && made) {
@@ -141,16 +144,24 @@ static status not_there(const char *what, const name_parts *n, const model_list 
         return E_ARG;
     }
     const char *near = suggest(n, l, &mem);
+    if (!near && !*alias && !*n->owner && alias_near(what, other))
+        near = other;
     str_printf(&s, "there is no model '%s' here", what);
     if (near)
         str_printf(&s, "; did you mean %s?", near);
-    if (l->n) {
+    if (!l->n && near) {
+        ; /* what to pull follows */
+    } else if (l->n) {
         str_puts(&s, near ? " There are: " : "; there are: ");
         put_names(&s, l);
     } else {
         str_puts(&s, ": none was pulled yet");
     }
-    if (*n->owner)
+    if (*alias)
+        str_printf(&s, "; carat pull %s fetches it (%s)", what, alias);
+    else if (*other)
+        str_printf(&s, "%s carat pull %s fetches it", l->n ? "." : "", other);
+    else if (*n->owner)
         str_printf(&s, "%s carat pull %s/%s%s%s fetches it", near ? "." : ";", n->owner, n->repo,
                    *n->quant ? ":" : "", n->quant);
     else
@@ -189,14 +200,21 @@ static status find_entry(const char *what, const model_list *l, const model_entr
     place p;
     name_parts n;
     const model_entry *found = NULL, *other = NULL;
+    char alias[ALIAS_MAX];
+    bool own;
     status st = place_read(&p, false, e);
     if (st)
         return st;
-    if (!name_parse(what, p.endpoint, &n))
+    /* Names of the user come before those of models, and these before the table. */
+    if ((st = alias_find(what, alias, &own, e)))
+        ;
+    else if (!name_parse(own ? alias : what, p.endpoint, &n))
         st = err_set(e, E_ARG,
                      "'%s': no such file, and no name of a model, which is OWNER/REPO:QUANT", what);
-    else if (!(found = pick(&n, l, &other)))
-        st = not_there(what, &n, l, e);
+    else if (!(found = pick(&n, l, &other)) &&
+             (own || !*alias || !name_parse(alias, p.endpoint, &n) ||
+              !(found = pick(&n, l, &other))))
+        st = not_there(what, &n, alias, l, e);
     else if (other)
         st = err_set(e, E_ARG, "'%s' may be %s or %s: name the owner too", what, found->name,
                      other->name);

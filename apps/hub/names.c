@@ -153,6 +153,11 @@ static bool is_quant(const char *s, size_t n)
     return false;
 }
 
+bool quant_valid(const char *text)
+{
+    return is_quant(text, strlen(text));
+}
+
 /* The length of the name that begins at s without split numbers and ending. */
 static size_t stem_length(const char *s)
 {

@@ -31,6 +31,8 @@ bool name_fits(const name_parts *n, const char *repo, const char *quant);
 /* 0 for Q4_K_M, 1 for Q8_0, 2 for others: what is preferred when no quantisation is named. */
 int quant_rank(const char *quant);
 
+bool quant_valid(const char *text); /* "Q4_K_M", "MXFP4", in any case */
+
 bool repo_valid(const char *repo); /* OWNER/REPO as the hub allows it */
 /* A path that stays inside of its folder: no "..", no empty parts, no control characters. */
 bool file_valid(const char *path);

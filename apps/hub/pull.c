@@ -7,6 +7,7 @@
  * The commit is fixed first, so one pull never mixes two versions. The model has a name only when
  * all of its files are there and checked.
  */
+#include "apps/hub/alias.h"
 #include "apps/hub/cache.h"
 #include "apps/hub/download.h"
 #include "apps/hub/head.h"
@@ -38,6 +39,7 @@ typedef struct pull {
     name_parts name;
     listing list;
     char repo[REPO_MAX], quant[QUANT_MAX];
+    char alias[ALIAS_MAX]; /* what a short name stands for; "": the name was a whole one */
     const char *revision;
     manifest m;     /* what will be written */
     hub_file *file; /* [m.n_files], of list */
@@ -407,10 +409,20 @@ static status bring_all(pull *x, const char **path, err *e)
 static status check_ask(pull *x, err *e)
 {
     const hub_ask *ask = x->ask;
-    if (!name_parse(ask->what, x->p.endpoint, &x->name))
+    char near[ALIAS_MAX];
+    bool own;
+    status st = alias_find(ask->what, x->alias, &own, e);
+    if (st)
+        return st;
+    if (!name_parse(*x->alias ? x->alias : ask->what, x->p.endpoint, &x->name))
         return err_set(e, E_ARG,
                        "'%s' is no name of a model, which is OWNER/REPO or OWNER/REPO:QUANT",
                        ask->what);
+    if (!*x->name.owner && alias_near(ask->what, near))
+        return err_set(e, E_ARG,
+                       "'%s' is no short name that carat knows; did you mean %s? Other models have "
+                       "an owner: OWNER/%s",
+                       ask->what, near, x->name.repo);
     if (!*x->name.owner)
         return err_set(
             e, E_ARG,

@@ -654,7 +654,8 @@ TEST(hub_a_word_that_fits_nothing_is_answered_with_what_is_there)
     arena mem = {0};
     const char *store = begin(&mem);
     finds_not("gemma4", "none was pulled yet");
-    finds_not("gemma4", "carat pull OWNER/REPO");
+    finds_not("nothing4", "carat pull OWNER/REPO");
+    finds_not("gemma4", "; carat pull gemma4 fetches it (ggml-org/gemma-4-E4B-it-GGUF)");
     put_model(store, "ggml-org/gemma-4-E2B-it-GGUF", "Q4_K_M", "gemma-4-E2B-it-Q4_K_M.gguf", "x",
               9);
     put_model(store, "own/Qwen3-8B-GGUF", "Q4_K_M", "Qwen3-8B-Q4_K_M.gguf", "y", 8);

@@ -498,6 +498,8 @@ static int run_serve(const command *cmd, int argc, char **argv)
     metrics_init(&s.m);
     const char *first = o.model.n ? o.model.at[0] : NULL;
     status st = hub_options_take(&o.hub, &first, &pulled, &e);
+    if (!st)
+        st = hub_bring(o.words, o.n_words, &e);
     if (!st && first && !o.model.n)
         o.model.at[o.model.n++] = first;
     if (!st)

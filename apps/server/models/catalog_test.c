@@ -189,3 +189,28 @@ TEST(a_load_without_memory_is_tried_again)
     r.s.passes.n = 0;
     rig_free(&r);
 }
+
+/* Names of the store's models: clients of ollama ask for "gemma4:e4b". */
+TEST(short_names_find_offers)
+{
+    rig r;
+    catalog *c;
+    err e = {0};
+    static char words[3][1100];
+    static const char *const names[] = {"ggml-org/gemma-4-E4B-it-GGUF:Q8_0",
+                                        "ggml-org/gemma-4-E4B-it-GGUF:Q4_K_M", "gemma4"};
+    rig_open(&r);
+    for (int i = 0; i < 3; i++) {
+        snprintf(words[i], sizeof words[i], "%s=%s/%s", names[i], r.dir,
+                 i ? "one.gguf" : "three.gguf");
+        r.o.model.at[r.o.model.n++] = words[i];
+    }
+    CHECK_OK(catalog_open(&c, &r.s, &e), e);
+    const offer *best = offers_find(c, "gemma4:e4b"), *asked = offers_find(c, "gemma4:e4b-q8_0");
+    CHECK(best && !strcmp(best->name, names[1]));
+    CHECK(asked && !strcmp(asked->name, names[0]));
+    CHECK(!strcmp(offers_find(c, "gemma4")->name, "gemma4")); /* a model's own name comes first */
+    CHECK(!offers_find(c, "gemma4:e4b-q6_k") && !offers_find(c, "gemma4:e2b"));
+    catalog_close(c);
+    rig_free(&r);
+}

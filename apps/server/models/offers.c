@@ -6,6 +6,7 @@
  */
 #include "apps/server/models/catalog_int.h"
 
+#include "apps/hub/alias.h"
 #include "apps/hub/hub.h"
 #include "apps/hub/made.h"
 #include "apps/hub/names.h"
@@ -286,6 +287,30 @@ offer *offers_find_own(catalog *c, const char *name)
     return o && o->gone && o->state == OFFER_UNLOADED ? NULL : o;
 }
 
+/* By a short name of its repository: of several files of it, as model_find prefers them. */
+static offer *find_by_alias(catalog *c, const char *name)
+{
+    char repo[ALIAS_MAX];
+    name_parts want, has;
+    bool own;
+    offer *best = NULL;
+    int rank = 0;
+    if (alias_find(name, repo, &own, NULL) || !*repo || !name_parse(repo, NULL, &want))
+        return NULL;
+    for (offer *o = c->first; o; o = o->next) {
+        char whole[REPO_MAX];
+        if (o->gone || o->made || !name_parse(o->name, NULL, &has) || !*has.owner ||
+            snprintf(whole, sizeof whole, "%s/%s", has.owner, has.repo) >= (int)sizeof whole ||
+            !name_fits(&want, whole, has.quant))
+            continue;
+        if (!best || quant_rank(has.quant) < rank) {
+            best = o;
+            rank = quant_rank(has.quant);
+        }
+    }
+    return best;
+}
+
 /* Does this machine have another model of that name than the only one of this server? */
 static bool names_another(const catalog *c, const char *name)
 {
@@ -302,6 +327,8 @@ static bool names_another(const catalog *c, const char *name)
 offer *offers_find(catalog *c, const char *name)
 {
     offer *o = *name ? offers_find_own(c, name) : c->first;
+    if (!o && *name)
+        o = find_by_alias(c, name);
     return !o && c->single && !names_another(c, name) ? c->first : o;
 }
 
