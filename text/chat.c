@@ -117,16 +117,6 @@ void text_trim(const char **s, size_t *n)
     }
 }
 
-bool chat_is_name(const jtree *v)
-{
-    if (!jtree_is(v, JTREE_STRING) || !v->n)
-        return false;
-    for (size_t i = 0; i < v->n; i++)
-        if ((unsigned char)v->s[i] < 0x20 || v->s[i] == '{' || v->s[i] == '}')
-            return false;
-    return true;
-}
-
 /* ---- The day ---- */
 
 chat_day chat_today(chat_writer *w, const carat_chat_options *opt)
@@ -158,30 +148,49 @@ static status parse_messages(const char *text, size_t n, const char *what, arena
     return jtree_parse(text, n, what, CHAT_MAX_DEPTH, mem, out, e);
 }
 
-status chat_render(const chat_format *f, const char *messages, size_t n_messages, const char *tools,
-                   size_t n_tools, const carat_chat_options *opt, chat_prompt *p, err *e)
+status chat_render_talk(const chat_format *f, const carat_talk *t, const carat_chat_options *opt,
+                        chat_prompt *p, err *e)
 {
     static const carat_chat_options off = {0};
-    const jtree *jm = NULL, *jt = NULL;
-    arena mem = {.max_bytes = arena_limit_for(n_messages + n_tools)};
-    status st;
+    arena mem = {.max_bytes = t->mem->max_bytes};
 
     *p = (chat_prompt){0};
     if (!f)
         return err_set(e, E_UNSUPPORTED,
                        "this model carries no chat template that carat knows; send it plain text");
-    if ((st = parse_messages(messages, n_messages, "messages", &mem, &jm, e)))
-        goto out;
-    if (tools && n_tools && (st = parse_messages(tools, n_tools, "tools", &mem, &jt, e)))
-        goto out;
-    chat_writer w = {.p = p, .mem = &mem, .e = e};
+    if (!t->n)
+        return err_set(e, E_FORMAT, "messages is empty; expected at least one message");
+    if (t->tools && t->tools->kind != JTREE_ARRAY && t->tools->kind != JTREE_NULL)
+        return err_set(e, E_FORMAT, "tools is %s; expected an array", jtree_kind_name(t->tools));
+    chat_writer w = {.p = p, .talk = t, .mem = &mem, .e = e};
     p->family = f->family;
-    f->family->render(&w, f, jm, jt, opt ? opt : &off);
-    st = w.st;
-out:
+    f->family->render(&w, f, t, opt ? opt : &off);
     arena_free(&mem);
-    if (st)
+    if (w.st)
         chat_prompt_free(p);
+    return w.st;
+}
+
+status chat_read(carat_talk *t, const char *messages, size_t n_messages, const char *tools,
+                 size_t n_tools, err *e)
+{
+    const jtree *list;
+    status st = parse_messages(messages, n_messages, "messages", t->mem, &list, e);
+    if (!st && tools && n_tools)
+        st = parse_messages(tools, n_tools, "tools", t->mem, &t->tools, e);
+    return st ? st : talk_read(t, list, e);
+}
+
+status chat_render(const chat_format *f, const char *messages, size_t n_messages, const char *tools,
+                   size_t n_tools, const carat_chat_options *opt, chat_prompt *p, err *e)
+{
+    arena mem = {.max_bytes = arena_limit_for(n_messages + n_tools)};
+    carat_talk t = {.mem = &mem};
+    *p = (chat_prompt){0};
+    status st = f ? chat_read(&t, messages, n_messages, tools, n_tools, e) : OK;
+    if (!st)
+        st = chat_render_talk(f, &t, opt, p, e);
+    arena_free(&mem);
     return st;
 }
 

@@ -1,8 +1,8 @@
 /* chat.h - conversations to prompts, and answers to events.
  *
- * Rendering: `messages` and `tools`, JSON text in OpenAI's form, become one text. Each of its bytes
- * is marked as literal (from the template) or content (from the conversation). So content cannot
- * pose as control tokens; see chat_tokenize.
+ * Rendering: a conversation (talk.h) becomes one text. Each of its bytes is marked as literal (from
+ * the template) or content (from the conversation). So content cannot pose as control tokens; see
+ * chat_tokenize.
  *
  * Parsing: the text of an answer, in pieces of any size, becomes events: reasoning, content and
  * tool calls. The events hold the same text for any division into pieces.
@@ -15,6 +15,7 @@
 
 #include "base/str.h"
 #include "text/family.h"
+#include "text/talk.h"
 #include "text/vocab.h"
 
 /* ---- Messages to a prompt (chat.c, and the files of each family) ------------------------- */
@@ -51,8 +52,13 @@ typedef struct chat_prompt {
     const text_family *family;
 } chat_prompt;
 
-/* f NULL: E_UNSUPPORTED. tools may be NULL (n_tools_bytes 0). opt NULL: all off. On failure p is
- * empty. */
+/* f NULL: E_UNSUPPORTED. opt NULL: all off. On failure p is empty. */
+status chat_render_talk(const chat_format *f, const carat_talk *t, const carat_chat_options *opt,
+                        chat_prompt *p, err *e);
+/* A conversation of JSON text in OpenAI's form. tools may be NULL (n_tools_bytes 0). */
+status chat_read(carat_talk *t, const char *messages, size_t n_messages_bytes, const char *tools,
+                 size_t n_tools_bytes, err *e);
+/* Both, of a conversation that nobody needs any more. */
 status chat_render(const chat_format *f, const char *messages, size_t n_messages_bytes,
                    const char *tools, size_t n_tools_bytes, const carat_chat_options *opt,
                    chat_prompt *p, err *e);

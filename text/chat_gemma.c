@@ -33,7 +33,7 @@ typedef struct gemma {
     chat_writer *w;
     int32_t revision;
     const carat_chat_options *opt;
-    chat_message *m;
+    const talk_turn *m;
     size_t n;
     int64_t last_user; /* -1: none */
     last_said said;
@@ -76,85 +76,65 @@ static void put_trimmed(gemma *g, const char *s, size_t n)
 static const chat_media marks = {
     .n_around = 2,
 
-    .mark = {[CHAT_IMAGE] = "<|image|>", [CHAT_AUDIO] = "<|audio|>", [CHAT_VIDEO] = "<|video|>"}};
+    .mark = {[TALK_IMAGE] = "<|image|>", [TALK_AUDIO] = "<|audio|>", [TALK_VIDEO] = "<|video|>"}};
 
 /* Returns whether a part is media. */
-static bool put_content(gemma *g, const chat_message *m)
+static bool put_content(gemma *g, const talk_turn *m)
 {
-    const jtree *c = chat_content_of(g->w, m);
-    bool model = m->role == CHAT_ASSISTANT, any_media = false;
-    if (jtree_is(c, JTREE_STRING)) {
-        if (model)
-            put_without_thoughts(g, c->s, c->n);
-        else
-            put_trimmed(g, c->s, c->n);
-    }
-    for (const jtree *it = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; it && !g->w->st;
-         it = it->next) {
-        chat_part part;
-        if (!chat_part_of(g->w, m, it, &marks, &part))
-            break;
-        if (part.kind != CHAT_TEXT) {
-            chat_put_media(g->w, &marks, part.kind, part.number);
+    bool any_media = false;
+    for (size_t i = 0; i < m->n_parts && chat_check_part(g->w, m, &m->part[i], &marks); i++) {
+        const talk_part *part = &m->part[i];
+        if (part->kind != TALK_TEXT) {
+            chat_put_media(g->w, &marks, part);
             any_media = true;
-        } else if (model) {
-            put_without_thoughts(g, part.text->s, part.text->n);
+        } else if (m->role == TALK_ASSISTANT) {
+            put_without_thoughts(g, part->text.s, part->text.n);
         } else {
-            put_trimmed(g, part.text->s, part.text->n);
+            put_trimmed(g, part->text.s, part->text.n);
         }
     }
     return any_media;
 }
 
 /* The exact beginning of an answer. */
-static void put_beginning(gemma *g, const chat_message *m)
+static void put_beginning(gemma *g, const talk_turn *m)
 {
-    const jtree *c = chat_content_of(g->w, m);
-    if (jtree_is(c, JTREE_STRING))
-        chat_put(g->w, c->s, c->n);
-    for (const jtree *it = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; it && !g->w->st;
-         it = it->next) {
-        chat_part part;
-        if (!chat_part_of(g->w, m, it, &marks, &part))
-            break;
-        if (part.kind != CHAT_TEXT)
-            chat_put_media(g->w, &marks, part.kind, part.number);
+    for (size_t i = 0; i < m->n_parts && chat_check_part(g->w, m, &m->part[i], &marks); i++)
+        if (m->part[i].kind != TALK_TEXT)
+            chat_put_media(g->w, &marks, &m->part[i]);
         else
-            chat_put(g->w, part.text->s, part.text->n);
-    }
+            chat_put_text(g->w, m->part[i].text);
 }
 
 /* ---- Calls and responses ---- */
 
-/* The name that a result states itself; NULL if none. */
-static const char *given_name(gemma *g, const chat_message *m, const jtree *from)
+/* The name that a result states itself. */
+static talk_text given_name(gemma *g, const talk_turn *m, talk_text name)
 {
-    const jtree *name = chat_string_of(g->w, m, from, "name");
-    if (name && !chat_is_name(name))
-        chat_fail(g->w, E_FORMAT, "messages[%zu].name: braces or control characters in a name",
-                  m->i);
-    return name ? name->s : NULL;
+    static const talk_text unknown = {"unknown", 7};
+    if (name.n && !chat_is_name(name))
+        chat_fail_at(g->w, m, E_FORMAT, ".name: braces or control characters in a name");
+    return name.n ? name : unknown;
 }
 
-static void put_arguments(gemma *g, const chat_message *m, const jtree *call, size_t i)
+static void put_arguments(gemma *g, const talk_turn *m, size_t i)
 {
-    char where[CHAT_WHERE];
-    const jtree *a = chat_arguments(g->w, m, call, i, where);
+    char where[TALK_WHERE];
+    const jtree *a = chat_arguments(g->w, m, i, where);
     if (a)
         tools_put_members(g->w, a, true, where);
 }
 
-static void put_calls(gemma *g, const chat_message *m)
+static void put_calls(gemma *g, const talk_turn *m)
 {
-    size_t i = 0;
-    for (const jtree *call = m->calls->first; call && !g->w->st; call = call->next, i++) {
-        const jtree *name = chat_call_name(g->w, m, call, i);
+    for (size_t i = 0; i < m->n_calls && !g->w->st; i++) {
+        const talk_text *name = chat_call_name(g->w, m, i);
         if (!name)
             return;
         chat_lit(g->w, "<|tool_call>call:");
         chat_put(g->w, name->s, name->n);
         chat_lit(g->w, "{");
-        put_arguments(g, m, call, i);
+        put_arguments(g, m, i);
         chat_lit(g->w, "}<tool_call|>");
     }
     g->said = SAID_CALL;
@@ -162,12 +142,12 @@ static void put_calls(gemma *g, const chat_message *m)
 
 /* A result is outside data and may contain anything, even the delimiter. Content never matches
  * special tokens, so the delimiter stays plain text there. */
-static void put_response(gemma *g, const chat_message *m, const char *name, const jtree *response)
+static void put_response(gemma *g, const talk_turn *m, talk_text name, const jtree *response)
 {
-    char where[64];
-    snprintf(where, sizeof where, "messages[%zu]", m->i);
+    char where[TALK_WHERE];
+    talk_where(m, "", where);
     chat_lit(g->w, "<|tool_response>response:");
-    chat_puts(g->w, name);
+    chat_put_text(g->w, name);
     if (jtree_is(response, JTREE_OBJECT)) {
         chat_lit(g->w, "{");
         tools_put_members(g->w, response, false, where);
@@ -181,66 +161,48 @@ static void put_response(gemma *g, const chat_message *m, const char *name, cons
 }
 
 /* The results inside an assistant message (Google's form). */
-static void put_own_responses(gemma *g, const chat_message *m)
+static void put_own_responses(gemma *g, const talk_turn *m)
 {
-    for (const jtree *r = m->responses->first; r && !g->w->st; r = r->next) {
-        const char *name = given_name(g, m, r);
-        if (!jtree_has(r, "response"))
-            chat_fail(g->w, E_FORMAT, "messages[%zu].tool_responses: an entry has no response",
-                      m->i);
-        put_response(g, m, name ? name : "unknown", jtree_get(r, "response"));
+    for (size_t i = 0; i < m->n_results && !g->w->st; i++) {
+        const talk_result *r = &m->result[i];
+        talk_text name = given_name(g, m, r->name);
+        if (!r->given)
+            chat_fail_at(g->w, m, E_FORMAT, ".tool_responses: an entry has no response");
+        put_response(g, m, name, r->value);
     }
-}
-
-static bool same_id(const jtree *a, const jtree *b)
-{
-    if (!a || !b)
-        return a == b; /* two absent ids are equal, as in Python */
-    return a->kind == JTREE_STRING && b->kind == JTREE_STRING && a->n == b->n &&
-           !memcmp(a->s, b->s, a->n);
 }
 
 /* One `tool` message after the call it answers. */
-static void put_tool_message(gemma *g, const chat_message *caller, const chat_message *m)
+static void put_tool_message(gemma *g, const talk_turn *caller, const talk_turn *m)
 {
-    const jtree *c = chat_content_of(g->w, m);
-    const char *given = given_name(g, m, m->v), *name = given ? given : "unknown";
-    size_t i = 0;
-    for (const jtree *call = caller->calls->first; call && !g->w->st; call = call->next, i++)
-        if (same_id(jtree_get(call, "id"), jtree_get(m->v, "tool_call_id"))) {
-            const jtree *called = chat_call_name(g->w, caller, call, i);
-            name = called ? called->s : name;
-        }
-    if (!jtree_is(c, JTREE_ARRAY)) {
-        put_response(g, m, name, c);
-        return;
-    }
+    talk_text name = given_name(g, m, m->name);
     str text = {0};
-    for (const jtree *it = c->first; it && !g->w->st; it = it->next) {
-        chat_part part;
-        if (chat_part_of(g->w, m, it, &marks, &part) && part.kind == CHAT_TEXT)
-            str_put(&text, part.text->s, part.text->n);
-    }
+    for (size_t i = 0; i < caller->n_calls && !g->w->st; i++)
+        if (chat_same_id(caller->call[i].id, m->call_id)) {
+            const talk_text *called = chat_call_name(g->w, caller, i);
+            name = called ? *called : name;
+        }
+    for (size_t i = 0; i < m->n_parts && chat_check_part(g->w, m, &m->part[i], &marks); i++)
+        if (m->part[i].kind == TALK_TEXT)
+            str_put(&text, m->part[i].text.s, m->part[i].text.n);
     if (text.bad)
         chat_fail(g->w, E_MEMORY, "no memory for a message");
     jtree whole = {.kind = JTREE_STRING, .s = str_text(&text), .n = text.n};
-    put_response(g, m, name, &whole);
+    put_response(g, m, name, m->shape == TALK_NOTHING ? NULL : &whole);
     str_free(&text);
     if (g->revision == GEMMA4_APRIL_LATE)
         return; /* this revision drops the media */
-    for (const jtree *it = c->first; it && !g->w->st; it = it->next) {
-        chat_part part;
-        if (chat_part_of(g->w, m, it, &marks, &part) && part.kind != CHAT_TEXT)
-            chat_put_media(g->w, &marks, part.kind, part.number);
-    }
+    for (size_t i = 0; i < m->n_parts && !g->w->st; i++)
+        if (m->part[i].kind != TALK_TEXT)
+            chat_put_media(g->w, &marks, &m->part[i]);
 }
 
 /* ---- Turns ---- */
 
-static void open_turn(gemma *g, chat_role r)
+static void open_turn(gemma *g, talk_role r)
 {
     chat_lit(g->w, "<|turn>");
-    chat_lit(g->w, r == CHAT_ASSISTANT ? "model" : chat_role_names[r]);
+    chat_lit(g->w, r == TALK_ASSISTANT ? "model" : talk_role_names[r]);
     chat_lit(g->w, "\n");
     g->closed = false;
 }
@@ -251,35 +213,34 @@ static void close_turn(gemma *g)
     g->closed = true;
 }
 
-static void put_thought(gemma *g, const jtree *text, const char *end)
+static void put_thought(gemma *g, talk_text text, const char *end)
 {
     chat_lit(g->w, "<|channel>thought\n");
-    chat_put(g->w, text->s, text->n);
+    chat_put_text(g->w, text);
     chat_lit(g->w, end);
 }
 
 /* The next message after i that is not a tool's, or NULL. */
-static const chat_message *next_spoken(const gemma *g, size_t i)
+static const talk_turn *next_spoken(const gemma *g, size_t i)
 {
     for (i++; i < g->n; i++)
-        if (g->m[i].role != CHAT_TOOL)
+        if (g->m[i].role != TALK_TOOL)
             return &g->m[i];
     return NULL;
 }
 
-static const chat_message *previous_spoken(const gemma *g, size_t i)
+static const talk_turn *previous_spoken(const gemma *g, size_t i)
 {
     while (i-- > 0)
-        if (g->m[i].role != CHAT_TOOL)
+        if (g->m[i].role != TALK_TOOL)
             return &g->m[i];
     return NULL;
 }
 
-static const jtree *reasoning_of(gemma *g, const chat_message *m)
+static talk_text reasoning_of(const talk_turn *m)
 {
-    const jtree *a = chat_string_of(g->w, m, m->v, "reasoning");
-    const jtree *b = chat_string_of(g->w, m, m->v, "reasoning_content");
-    return a ? a : b;
+    talk_text a = m->thought[TALK_REASONING];
+    return a.n ? a : m->thought[TALK_REASONING_CONTENT];
 }
 
 static bool has_text(const chat_prompt *p, size_t from)
@@ -299,39 +260,39 @@ static bool wants_empty_thought(const gemma *g)
  * content. */
 static bool is_beginning(const gemma *g, size_t i)
 {
-    const chat_message *m = &g->m[i];
-    bool content = jtree_truthy(jtree_get(m->v, "content"));
-    return g->opt->continue_last && i + 1 == g->n && m->role == CHAT_ASSISTANT &&
-           (m->responses ? content : !m->calls);
+    const talk_turn *m = &g->m[i];
+    return g->opt->continue_last && i + 1 == g->n && m->role == TALK_ASSISTANT &&
+           (m->n_results ? talk_has_content(m) : !m->n_calls);
 }
 
 /* July 2026 and late April: results of the `tool` role follow the calls they answer. */
 static void put_message(gemma *g, size_t i)
 {
-    const chat_message *m = &g->m[i], *before = previous_spoken(g, i), *after = next_spoken(g, i);
-    bool july = g->revision >= GEMMA4_JULY_SMALL, model = m->role == CHAT_ASSISTANT;
+    const talk_turn *m = &g->m[i], *before = previous_spoken(g, i), *after = next_spoken(g, i);
+    bool july = g->revision >= GEMMA4_JULY_SMALL, model = m->role == TALK_ASSISTANT;
     bool last_turn = (int64_t)i > g->last_user, answered = false;
 
     g->said = SAID_OTHER;
     g->begun = is_beginning(g, i);
-    bool opens = !(model && before && before->role == CHAT_ASSISTANT) || (g->begun && g->closed);
+    bool opens = !(model && before && before->role == TALK_ASSISTANT) || (g->begun && g->closed);
     if (opens)
         open_turn(g, m->role);
     g->closed = false;
 
-    const jtree *thought = reasoning_of(g, m);
-    bool keep = july ? last_turn || (g->opt->preserve_thinking && m->calls) : last_turn && m->calls;
-    if (thought && keep)
+    talk_text thought = reasoning_of(m);
+    bool keep =
+        july ? last_turn || (g->opt->preserve_thinking && m->n_calls) : last_turn && m->n_calls;
+    if (thought.n && keep)
         put_thought(g, thought, "\n<channel|>");
-    else if (g->begun && opens && !m->calls && !m->responses && wants_empty_thought(g))
+    else if (g->begun && opens && !m->n_calls && !m->n_results && wants_empty_thought(g))
         chat_lit(g->w, EMPTY_THOUGHT);
-    if (m->calls)
+    if (m->n_calls)
         put_calls(g, m);
-    if (m->responses) {
+    if (m->n_results) {
         put_own_responses(g, m);
         answered = true;
-    } else if (m->calls) {
-        for (size_t k = i + 1; k < g->n && g->m[k].role == CHAT_TOOL; k++) {
+    } else if (m->n_calls) {
+        for (size_t k = i + 1; k < g->n && g->m[k].role == TALK_TOOL; k++) {
             put_tool_message(g, m, &g->m[k]);
             answered = true;
         }
@@ -346,7 +307,7 @@ static void put_message(gemma *g, size_t i)
     bool waiting = g->said == SAID_CALL && !answered;
     if (july) {
         bool content = has_text(g->w->p, from);
-        bool goes_on = model && after && after->role == CHAT_ASSISTANT && (!m->calls || answered);
+        bool goes_on = model && after && after->role == TALK_ASSISTANT && (!m->n_calls || answered);
         if (waiting)
             chat_lit(g->w, "<|tool_response>");
         else if (!goes_on && !(answered && !content && !after))
@@ -358,7 +319,7 @@ static void put_message(gemma *g, size_t i)
         }
         if (waiting)
             chat_lit(g->w, "<|tool_response>");
-        else if (!(answered && !jtree_truthy(jtree_get(m->v, "content"))))
+        else if (!(answered && !talk_has_content(m)))
             close_turn(g);
     }
 }
@@ -366,21 +327,21 @@ static void put_message(gemma *g, size_t i)
 /* First April template: every message is a turn of its own, results included. */
 static void put_message_first(gemma *g, size_t i)
 {
-    const chat_message *m = &g->m[i];
-    if (!(g->said == SAID_RESPONSE && m->calls))
+    const talk_turn *m = &g->m[i];
+    if (!(g->said == SAID_RESPONSE && m->n_calls))
         open_turn(g, m->role);
     g->said = SAID_OTHER;
     g->closed = false;
     g->begun = is_beginning(g, i);
-    if (g->begun && !m->calls && !m->responses && wants_empty_thought(g))
+    if (g->begun && !m->n_calls && !m->n_results && wants_empty_thought(g))
         chat_lit(g->w, EMPTY_THOUGHT);
-    if (m->calls) {
-        const jtree *thought = chat_string_of(g->w, m, m->v, "reasoning_content");
-        if (thought && (int64_t)i > g->last_user)
+    if (m->n_calls) {
+        talk_text thought = m->thought[TALK_REASONING_CONTENT];
+        if (thought.n && (int64_t)i > g->last_user)
             put_thought(g, thought, "<channel|>");
         put_calls(g, m);
     }
-    if (m->responses)
+    if (m->n_results)
         put_own_responses(g, m);
     if (g->begun) {
         put_beginning(g, m);
@@ -388,28 +349,18 @@ static void put_message_first(gemma *g, size_t i)
     }
     if (put_content(g, m))
         g->said = SAID_OTHER;
-    if (!(m->responses && !jtree_truthy(jtree_get(m->v, "content"))))
+    if (!(m->n_results && !talk_has_content(m)))
         close_turn(g);
 }
 
 /* The text of the first system message. */
-static void put_system(gemma *g, const chat_message *m)
+static void put_system(gemma *g, const talk_turn *m)
 {
-    const jtree *c = chat_content_of(g->w, m);
-    if (jtree_is(c, JTREE_STRING))
-        put_trimmed(g, c->s, c->n);
-    for (const jtree *it = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; it && !g->w->st;
-         it = it->next) {
-        chat_part part;
-        if (!chat_part_of(g->w, m, it, &marks, &part))
-            break;
-        if (part.kind != CHAT_TEXT) {
-            chat_fail(g->w, E_FORMAT, "messages[%zu].content: a system message holds text only",
-                      m->i);
-        } else {
-            put_trimmed(g, part.text->s, part.text->n);
-            chat_lit(g->w, " ");
-        }
+    for (size_t i = 0; i < m->n_parts && chat_check_part(g->w, m, &m->part[i], &marks); i++) {
+        if (m->part[i].kind != TALK_TEXT)
+            chat_fail_at(g->w, m, E_FORMAT, ".content: a system message holds text only");
+        put_trimmed(g, m->part[i].text.s, m->part[i].text.n);
+        chat_lit(g->w, m->shape == TALK_LIST ? " " : "");
     }
 }
 
@@ -419,9 +370,9 @@ static void put_generation_prompt(gemma *g)
     bool first = g->revision == GEMMA4_APRIL_FIRST;
     bool opens = g->said == SAID_OTHER || (first && g->said == SAID_CALL);
     if (opens) {
-        open_turn(g, CHAT_ASSISTANT);
+        open_turn(g, TALK_ASSISTANT);
     } else if (g->closed) {
-        open_turn(g, CHAT_ASSISTANT); /* the repair: see the top of this file */
+        open_turn(g, TALK_ASSISTANT); /* the repair: see the top of this file */
         if (!first)
             return;
     } else if (july && g->said == SAID_RESPONSE && thinking) {
@@ -432,20 +383,19 @@ static void put_generation_prompt(gemma *g)
         chat_lit(g->w, EMPTY_THOUGHT);
 }
 
-void gemma_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+void gemma_render(chat_writer *w, const chat_format *f, const carat_talk *t,
                   const carat_chat_options *opt)
 {
-    gemma g = {.w = w, .revision = f->revision, .opt = opt, .last_user = -1};
+    gemma g = {
+        .w = w, .revision = f->revision, .opt = opt, .m = t->turn, .n = t->n, .last_user = -1};
+    const jtree *tools = chat_tools(t);
     size_t i;
 
     w->python = f->revision < GEMMA4_JULY_SMALL;
-    if (!chat_read_messages(w, messages, tools, &g.m, &g.n))
-        return;
-
     chat_lit(w, "<bos>");
-    bool system = g.m[0].role == CHAT_SYSTEM || g.m[0].role == CHAT_DEVELOPER;
-    if (opt->thinking || jtree_truthy(tools) || system) {
-        open_turn(&g, CHAT_SYSTEM);
+    bool system = talk_is_system(&g.m[0]);
+    if (opt->thinking || tools || system) {
+        open_turn(&g, TALK_SYSTEM);
         if (opt->thinking)
             chat_lit(w, "<|think|>\n");
         if (system) {
@@ -454,27 +404,26 @@ void gemma_render(chat_writer *w, const chat_format *f, const jtree *messages, c
             g.n--;
         }
         i = 0;
-        for (const jtree *t = jtree_truthy(tools) ? tools->first : NULL; t && !w->st; t = t->next) {
+        for (const jtree *it = tools ? tools->first : NULL; it && !w->st; it = it->next) {
             chat_lit(w, "<|tool>");
-            tools_put_declaration(w, t, i++, f->revision);
+            tools_put_declaration(w, it, i++, f->revision);
             chat_lit(w, "<tool|>");
         }
         close_turn(&g);
     }
     for (i = 0; i < g.n; i++)
-        if (g.m[i].role == CHAT_USER)
+        if (g.m[i].role == TALK_USER)
             g.last_user = (int64_t)i;
     bool after_call = false;
     for (i = 0; i < g.n && !w->st; i++) {
         if (f->revision == GEMMA4_APRIL_FIRST) {
             put_message_first(&g, i);
-        } else if (g.m[i].role != CHAT_TOOL) {
+        } else if (g.m[i].role != TALK_TOOL) {
             put_message(&g, i);
-            after_call = g.m[i].calls && !g.m[i].responses;
+            after_call = g.m[i].n_calls && !g.m[i].n_results;
         } else if (!after_call) {
-            chat_fail(w, E_FORMAT,
-                      "messages[%zu] is a tool's result, but no tool was called right before it",
-                      g.m[i].i);
+            chat_fail_at(w, &g.m[i], E_FORMAT,
+                         " is a tool's result, but no tool was called right before it");
         }
     }
     if (!opt->no_generation_prompt && !g.begun && !w->st)

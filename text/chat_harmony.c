@@ -40,20 +40,15 @@
 typedef struct harmony {
     chat_writer *w;
     const carat_chat_options *opt;
-    const chat_message *m;
+    const talk_turn *m;
     size_t n;
     size_t n_turns;      /* without system messages at the end */
     int64_t last_answer; /* the last assistant message without calls; -1: none */
 } harmony;
 
-static void put_text(chat_writer *w, chat_text t)
+static void put_text(chat_writer *w, talk_text t)
 {
     chat_put(w, t.s, t.n);
-}
-
-static bool is_system(const chat_message *m)
-{
-    return m->role == CHAT_SYSTEM || m->role == CHAT_DEVELOPER;
 }
 
 /* ---- The system's and the developer's message ---- */
@@ -91,7 +86,8 @@ static void put_developer(harmony *h, const jtree *tools)
 {
     bool said = false;
     for (size_t i = 0; i < h->n && !h->w->st; i++) {
-        chat_text t = is_system(&h->m[i]) ? chat_text_of(h->w, &h->m[i], NULL) : (chat_text){"", 0};
+        talk_text t =
+            talk_is_system(&h->m[i]) ? chat_text_of(h->w, &h->m[i], NULL) : (talk_text){"", 0};
         if (!t.n)
             continue;
         chat_lit(h->w, said ? "\n\n" : START "developer" MESSAGE "# Instructions\n\n");
@@ -110,29 +106,28 @@ static void put_developer(harmony *h, const jtree *tools)
 
 /* ---- Turns ---- */
 
-static const jtree *thought_of(harmony *h, const chat_message *m)
+static talk_text thought_of(const talk_turn *m)
 {
-    static const char *const keys[] = {"reasoning_content", "reasoning", "thinking"};
-    const jtree *t = NULL;
-    for (int i = 0; i < 3 && !t; i++)
-        t = chat_string_of(h->w, m, m->v, keys[i]);
-    return t;
+    int i = 0;
+    while (i + 1 < TALK_THOUGHTS && !m->thought[i].n)
+        i++;
+    return m->thought[i];
 }
 
-static void put_channel(harmony *h, const char *channel, const char *s, size_t n)
+static void put_channel(harmony *h, const char *channel, talk_text t)
 {
     chat_lit(h->w, ANSWER);
     chat_lit(h->w, channel);
     chat_lit(h->w, MESSAGE);
-    chat_put(h->w, s, n);
+    chat_put_text(h->w, t);
     chat_lit(h->w, END);
 }
 
-static void put_call(harmony *h, const chat_message *m, const jtree *call, size_t i)
+static void put_call(harmony *h, const talk_turn *m, size_t i)
 {
-    char where[CHAT_WHERE];
-    const jtree *name = chat_call_name(h->w, m, call, i);
-    const jtree *arguments = name ? chat_arguments(h->w, m, call, i, where) : NULL;
+    char where[TALK_WHERE];
+    const talk_text *name = chat_call_name(h->w, m, i);
+    const jtree *arguments = name ? chat_arguments(h->w, m, i, where) : NULL;
     if (h->w->st)
         return;
     chat_lit(h->w, START "assistant to=functions.");
@@ -147,31 +142,30 @@ static void put_call(harmony *h, const chat_message *m, const jtree *call, size_
 
 static void put_calls(harmony *h, size_t i)
 {
-    const chat_message *m = &h->m[i];
-    const jtree *thought = thought_of(h, m);
-    chat_text content = chat_text_of(h->w, m, NULL);
+    const talk_turn *m = &h->m[i];
+    talk_text thought = thought_of(m);
+    talk_text content = chat_text_of(h->w, m, NULL);
     bool over = (int64_t)i < h->last_answer && !h->opt->preserve_thinking;
-    size_t k = 0;
     if (!over && !h->opt->drop_thinking) {
-        if (thought)
-            put_channel(h, "analysis", thought->s, thought->n);
+        if (thought.n)
+            put_channel(h, "analysis", thought);
         else if (content.n)
-            put_channel(h, "analysis", content.s, content.n);
+            put_channel(h, "analysis", content);
     }
-    if (thought && content.n)
-        put_channel(h, "commentary", content.s, content.n);
-    for (const jtree *c = m->calls->first; c && !h->w->st; c = c->next)
-        put_call(h, m, c, k++);
+    if (thought.n && content.n)
+        put_channel(h, "commentary", content);
+    for (size_t k = 0; k < m->n_calls && !h->w->st; k++)
+        put_call(h, m, k);
 }
 
 static void put_answer(harmony *h, size_t i)
 {
-    const chat_message *m = &h->m[i];
+    const talk_turn *m = &h->m[i];
     bool last = i + 1 == h->n_turns;
     bool open = last && h->opt->continue_last;
-    const jtree *thought = thought_of(h, m);
-    if (last && thought && (open || h->opt->no_generation_prompt) && !h->opt->drop_thinking)
-        put_channel(h, "analysis", thought->s, thought->n);
+    talk_text thought = thought_of(m);
+    if (last && thought.n && (open || h->opt->no_generation_prompt) && !h->opt->drop_thinking)
+        put_channel(h, "analysis", thought);
     chat_lit(h->w, ANSWER "final" MESSAGE);
     put_text(h->w, chat_text_of(h->w, m, NULL));
     if (!open)
@@ -179,31 +173,28 @@ static void put_answer(harmony *h, size_t i)
 }
 
 /* The name of the function that message i has the result of. */
-static const jtree *called(harmony *h, size_t i)
+static const talk_text *called(harmony *h, size_t i)
 {
-    const jtree *id = jtree_get(h->m[i].v, "tool_call_id"), *last = NULL;
+    const talk_text id = h->m[i].call_id, *last = NULL;
     size_t k = i;
-    while (k > 0 && !h->m[k - 1].calls && h->m[k - 1].role != CHAT_ASSISTANT)
+    while (k > 0 && !h->m[k - 1].n_calls && h->m[k - 1].role != TALK_ASSISTANT)
         k--;
-    const chat_message *m = k > 0 && h->m[k - 1].calls ? &h->m[k - 1] : NULL;
-    size_t at = 0;
-    for (const jtree *c = m ? m->calls->first : NULL; c && !h->w->st; c = c->next) {
-        const jtree *name = chat_call_name(h->w, m, c, at++), *its = jtree_get(c, "id");
-        last = name;
-        if (jtree_is(id, JTREE_STRING) && jtree_is(its, JTREE_STRING) && !strcmp(id->s, its->s))
+    const talk_turn *m = k > 0 && h->m[k - 1].n_calls ? &h->m[k - 1] : NULL;
+    for (size_t at = 0; m && at < m->n_calls && !h->w->st; at++) {
+        last = chat_call_name(h->w, m, at);
+        if (id.s && chat_same_id(id, m->call[at].id))
             break;
     }
     if (!last)
-        chat_fail(h->w, E_FORMAT,
-                  "messages[%zu] is the result of a tool, and no message before it calls one",
-                  h->m[i].i);
+        chat_fail_at(h->w, &h->m[i], E_FORMAT,
+                     " is the result of a tool, and no message before it calls one");
     return last;
 }
 
 static void put_result(harmony *h, size_t i)
 {
-    const jtree *name = called(h, i);
-    chat_text t = chat_text_of(h->w, &h->m[i], NULL);
+    const talk_text *name = called(h, i);
+    talk_text t = chat_text_of(h->w, &h->m[i], NULL);
     str quoted = {0};
     if (h->w->st)
         return;
@@ -218,40 +209,34 @@ static void put_result(harmony *h, size_t i)
     chat_lit(h->w, END);
 }
 
-void harmony_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+void harmony_render(chat_writer *w, const chat_format *f, const carat_talk *t,
                     const carat_chat_options *opt)
 {
     harmony h = {.w = w, .opt = opt, .last_answer = -1};
-    chat_message *m;
+    const talk_turn *m = h.m = t->turn;
+    const jtree *tools = chat_tools(t);
     (void)f;
-    if (!chat_read_messages(w, messages, tools, &m, &h.n))
-        return;
-    h.m = m;
-    tools = jtree_truthy(tools) ? tools : NULL;
-    bool open = opt->continue_last && m[h.n - 1].role == CHAT_ASSISTANT && !m[h.n - 1].calls;
+    h.n = t->n;
+    bool open = opt->continue_last && m[h.n - 1].role == TALK_ASSISTANT && !m[h.n - 1].n_calls;
     for (size_t i = 0; i < h.n; i++) {
-        if (m[i].role == CHAT_ASSISTANT && !m[i].calls)
+        if (m[i].role == TALK_ASSISTANT && !m[i].n_calls)
             h.last_answer = (int64_t)i;
-        if (!is_system(&m[i]))
+        if (!talk_is_system(&m[i]))
             h.n_turns = i + 1;
-        if (m[i].responses)
-            chat_fail(w, E_FORMAT,
-                      "messages[%zu].tool_responses: this model's results are messages of the role "
-                      "tool",
-                      m[i].i);
+        chat_refuse_results(w, &m[i]);
     }
     put_system(&h, tools);
     put_developer(&h, tools);
     for (size_t i = 0; i < h.n && !w->st; i++) {
-        if (m[i].role == CHAT_TOOL) {
+        if (m[i].role == TALK_TOOL) {
             put_result(&h, i);
-        } else if (m[i].role == CHAT_USER) {
+        } else if (m[i].role == TALK_USER) {
             chat_lit(w, START "user" MESSAGE);
             put_text(w, chat_text_of(w, &m[i], NULL));
             chat_lit(w, END);
-        } else if (m[i].calls) {
+        } else if (m[i].n_calls) {
             put_calls(&h, i);
-        } else if (!is_system(&m[i])) {
+        } else if (!talk_is_system(&m[i])) {
             put_answer(&h, i);
         }
     }

@@ -28,12 +28,12 @@
 typedef struct laguna {
     chat_writer *w;
     const carat_chat_options *opt;
-    const chat_message *m;
+    const talk_turn *m;
     size_t n;
     bool lines; /* v2/v5: marks stand on lines of their own */
 } laguna;
 
-static void put_text(laguna *l, chat_text t)
+static void put_text(laguna *l, talk_text t)
 {
     chat_put(l->w, t.s, t.n);
 }
@@ -51,21 +51,16 @@ static void close_mark(laguna *l, const char *mark)
     chat_lit(l->w, mark);
 }
 
-static bool is_system(const chat_message *m)
-{
-    return m->role == CHAT_SYSTEM || m->role == CHAT_DEVELOPER;
-}
-
 /* rstrip() of the template. */
-static chat_text without_end(chat_text t)
+static talk_text without_end(talk_text t)
 {
-    chat_text trimmed = chat_trimmed(t);
-    return trimmed.n ? (chat_text){t.s, (size_t)(trimmed.s + trimmed.n - t.s)} : trimmed;
+    talk_text trimmed = chat_trimmed(t);
+    return trimmed.n ? (talk_text){t.s, (size_t)(trimmed.s + trimmed.n - t.s)} : trimmed;
 }
 
 static void put_tools(laguna *l, const jtree *tools)
 {
-    char where[CHAT_WHERE];
+    char where[TALK_WHERE];
     size_t i = 0;
     chat_lit(l->w, "### Tools\n\nYou may call functions to assist with the user query.\n"
                    "All available function signatures are listed below:\n<available_tools>\n");
@@ -92,9 +87,9 @@ static void put_tools(laguna *l, const jtree *tools)
 }
 
 /* system: the text of the first message, or NULL for the default. */
-static void put_system(laguna *l, const chat_text *system, const jtree *tools)
+static void put_system(laguna *l, const talk_text *system, const jtree *tools)
 {
-    chat_text text = system ? without_end(*system) : (chat_text){"", 0};
+    talk_text text = system ? without_end(*system) : (talk_text){"", 0};
     bool any = !system || text.n;
     if (!any && !tools && (l->lines || !l->opt->thinking))
         return;
@@ -112,12 +107,12 @@ static void put_system(laguna *l, const chat_text *system, const jtree *tools)
     close_mark(l, "</system>\n");
 }
 
-static void put_call(laguna *l, const chat_message *m, const jtree *call, size_t i)
+static void put_call(laguna *l, const talk_turn *m, size_t i)
 {
-    char where[CHAT_WHERE];
+    char where[TALK_WHERE];
     const char *end = l->lines ? "\n" : "";
-    const jtree *name = chat_call_name(l->w, m, call, i);
-    const jtree *a = name ? chat_arguments(l->w, m, call, i, where) : NULL;
+    const talk_text *name = chat_call_name(l->w, m, i);
+    const jtree *a = name ? chat_arguments(l->w, m, i, where) : NULL;
     if (!name)
         return;
     chat_lit(l->w, "<tool_call>");
@@ -137,32 +132,23 @@ static void put_call(laguna *l, const chat_message *m, const jtree *call, size_t
     chat_lit(l->w, end);
 }
 
-static chat_text thought_of(laguna *l, const chat_message *m)
+static talk_text thought_of(const talk_turn *m)
 {
-    static const char *const keys[] = {"reasoning", "reasoning_content"};
-    for (int k = 0; k < 2; k++) {
-        const jtree *r = jtree_get(m->v, keys[k]);
-        if (jtree_is(r, JTREE_STRING))
-            return (chat_text){r->s, r->n};
-        if (r)
-            chat_fail(l->w, E_FORMAT, "messages[%zu].%s is %s, not a string", m->i, keys[k],
-                      jtree_kind_name(r));
-    }
-    return (chat_text){"", 0};
+    talk_text a = m->thought[TALK_REASONING];
+    return a.s ? a : m->thought[TALK_REASONING_CONTENT];
 }
 
 static bool is_beginning(const laguna *l, size_t i)
 {
-    return l->opt->continue_last && i + 1 == l->n && l->m[i].role == CHAT_ASSISTANT &&
-           !l->m[i].calls;
+    return l->opt->continue_last && i + 1 == l->n && l->m[i].role == TALK_ASSISTANT &&
+           !l->m[i].n_calls;
 }
 
 static void put_assistant(laguna *l, size_t i)
 {
-    const chat_message *m = &l->m[i];
-    chat_text whole = chat_text_of(l->w, m, NULL), content = whole;
-    chat_text thought = thought_of(l, m), own;
-    size_t k = 0;
+    const talk_turn *m = &l->m[i];
+    talk_text whole = chat_text_of(l->w, m, NULL), content = whole;
+    talk_text thought = thought_of(m), own;
     open_mark(l, "<assistant>");
     if (l->lines) {
         if (chat_split_thought(&content, "<think>", "</think>", &own) && !thought.n)
@@ -188,8 +174,8 @@ static void put_assistant(laguna *l, size_t i)
     }
     if (content.n && l->lines)
         chat_lit(l->w, "\n");
-    for (const jtree *c = m->calls ? m->calls->first : NULL; c && !l->w->st; c = c->next)
-        put_call(l, m, c, k++);
+    for (size_t k = 0; k < m->n_calls && !l->w->st; k++)
+        put_call(l, m, k);
     chat_lit(l->w, "</assistant>\n");
 }
 
@@ -200,8 +186,8 @@ static void put_message(laguna *l, size_t i)
                                            {"<user>", "</user>\n"},
                                            {"<assistant>", "</assistant>\n"},
                                            {"<tool_response>", "</tool_response>\n"}};
-    const chat_message *m = &l->m[i];
-    if (m->role == CHAT_ASSISTANT) {
+    const talk_turn *m = &l->m[i];
+    if (m->role == TALK_ASSISTANT) {
         put_assistant(l, i);
         return;
     }
@@ -210,27 +196,21 @@ static void put_message(laguna *l, size_t i)
     close_mark(l, marks[m->role][1]);
 }
 
-void laguna_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+void laguna_render(chat_writer *w, const chat_format *f, const carat_talk *t,
                    const carat_chat_options *opt)
 {
     laguna l = {.w = w, .opt = opt, .lines = f->revision == LAGUNA_LINES};
-    chat_message *m;
-    chat_text system = {"", 0};
+    const talk_turn *m = l.m = t->turn;
+    talk_text system = {"", 0};
 
-    if (!chat_read_messages(w, messages, tools, &m, &l.n))
-        return;
-    l.m = m;
+    l.n = t->n;
     for (size_t i = 0; i < l.n; i++)
-        if (m[i].responses)
-            chat_fail(w, E_FORMAT,
-                      "messages[%zu].tool_responses: this model's results are messages of the role "
-                      "tool",
-                      i);
-    bool given = is_system(&m[0]);
+        chat_refuse_results(w, &m[i]);
+    bool given = talk_is_system(&m[0]);
     if (given)
         system = chat_text_of(w, &m[0], NULL);
     chat_lit(w, LAGUNA_EOS);
-    put_system(&l, given ? &system : NULL, jtree_truthy(tools) ? tools : NULL);
+    put_system(&l, given ? &system : NULL, chat_tools(t));
     for (size_t i = given; i < l.n && !w->st; i++)
         put_message(&l, i);
     if (opt->no_generation_prompt || is_beginning(&l, l.n - 1) || w->st)

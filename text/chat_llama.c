@@ -46,11 +46,6 @@ static void open_turn(chat_writer *w, const char *role)
     chat_lit(w, HEADER_END);
 }
 
-static bool is_system(const chat_message *m)
-{
-    return m->role == CHAT_SYSTEM || m->role == CHAT_DEVELOPER;
-}
-
 static void put_dates(chat_writer *w, bool clock, const carat_chat_options *opt)
 {
     static const char *const month[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
@@ -87,7 +82,7 @@ static void put_indented(chat_writer *w, str *out, const jtree *v, int depth, co
 
 static void put_tools(chat_writer *w, const jtree *tools)
 {
-    char where[CHAT_WHERE];
+    char where[TALK_WHERE];
     size_t i = 0;
     str out = {0};
     chat_lit(
@@ -108,13 +103,12 @@ static void put_tools(chat_writer *w, const jtree *tools)
     str_free(&out);
 }
 
-static void put_calls(chat_writer *w, const chat_message *m)
+static void put_calls(chat_writer *w, const talk_turn *m)
 {
-    char where[CHAT_WHERE];
-    size_t i = 0;
-    for (const jtree *c = m->calls->first; c && !w->st; c = c->next, i++) {
-        const jtree *name = chat_call_name(w, m, c, i);
-        const jtree *arguments = name ? chat_arguments(w, m, c, i, where) : NULL;
+    char where[TALK_WHERE];
+    for (size_t i = 0; i < m->n_calls && !w->st; i++) {
+        const talk_text *name = chat_call_name(w, m, i);
+        const jtree *arguments = name ? chat_arguments(w, m, i, where) : NULL;
         if (w->st)
             return;
         open_turn(w, "assistant");
@@ -129,9 +123,9 @@ static void put_calls(chat_writer *w, const chat_message *m)
     }
 }
 
-static void put_result(chat_writer *w, const chat_message *m)
+static void put_result(chat_writer *w, const talk_turn *m)
 {
-    chat_text t = chat_text_of(w, m, NULL);
+    talk_text t = chat_text_of(w, m, NULL);
     str quoted = {0};
     open_turn(w, "ipython");
     jtree_put_string(&quoted, t.s, t.n);
@@ -142,70 +136,64 @@ static void put_result(chat_writer *w, const chat_message *m)
     chat_lit(w, TURN_END);
 }
 
-static void put_trimmed(chat_writer *w, const chat_message *m)
+static void put_trimmed(chat_writer *w, const talk_turn *m)
 {
-    chat_text t = chat_trimmed(chat_text_of(w, m, NULL));
+    talk_text t = chat_trimmed(chat_text_of(w, m, NULL));
     chat_put(w, t.s, t.n);
 }
 
 /* Refuses what the format cannot write. */
-static void check(chat_writer *w, const chat_message *m, size_t n, bool dated, const jtree *tools)
+static void check(chat_writer *w, const talk_turn *m, size_t n, bool dated, const jtree *tools)
 {
-    size_t first = is_system(&m[0]);
+    size_t first = talk_is_system(&m[0]);
     if (tools && !dated)
         chat_fail(
             w, E_UNSUPPORTED,
             "tools: Llama 3's chat format has none, that of Llama 3.1 and later has; describe "
             "them, and the answer that you expect, in a message");
-    if (tools && (first == n || m[first].role != CHAT_USER))
+    if (tools && (first == n || m[first].role != TALK_USER))
         chat_fail(w, E_FORMAT,
                   "messages: with tools, the first message behind the system's must be the user's");
     for (size_t i = 0; i < n; i++) {
-        if (m[i].responses)
-            chat_fail(w, E_FORMAT,
-                      "messages[%zu].tool_responses: this model's results are messages of the role "
-                      "tool",
-                      m[i].i);
-        if (!dated && (m[i].calls || m[i].role == CHAT_TOOL))
-            chat_fail(w, E_UNSUPPORTED,
-                      "messages[%zu]: Llama 3's chat format has no calls and results", m[i].i);
+        chat_refuse_results(w, &m[i]);
+        if (!dated && (m[i].n_calls || m[i].role == TALK_TOOL))
+            chat_fail_at(w, &m[i], E_UNSUPPORTED,
+                         ": Llama 3's chat format has no calls and results");
     }
 }
 
-void llama_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+void llama_render(chat_writer *w, const chat_format *f, const carat_talk *t,
                   const carat_chat_options *opt)
 {
-    chat_message *m;
-    size_t n, i = 0;
+    const talk_turn *m = t->turn;
+    const jtree *tools = chat_tools(t);
+    size_t n = t->n, i = 0;
     bool dated = f->revision != LLAMA_3;
-    if (!chat_read_messages(w, messages, tools, &m, &n))
-        return;
-    tools = jtree_truthy(tools) ? tools : NULL;
     check(w, m, n, dated, tools);
     chat_lit(w, "<|begin_of_text|>");
     if (dated) {
         open_turn(w, "system");
         chat_lit(w, tools ? "Environment: ipython\n" : "");
         put_dates(w, f->revision == LLAMA_32, opt);
-        if (is_system(&m[0]))
+        if (talk_is_system(&m[0]))
             put_trimmed(w, &m[i++]);
         chat_lit(w, TURN_END);
     }
     for (bool first = true; i < n && !w->st; i++, first = false) {
-        if (m[i].calls) {
+        if (m[i].n_calls) {
             put_calls(w, &m[i]);
             continue;
         }
-        if (m[i].role == CHAT_TOOL) {
+        if (m[i].role == TALK_TOOL) {
             put_result(w, &m[i]);
             continue;
         }
-        open_turn(w, is_system(&m[i]) ? "system" : chat_role_names[m[i].role]);
+        open_turn(w, talk_is_system(&m[i]) ? "system" : talk_role_names[m[i].role]);
         if (first && tools)
             put_tools(w, tools);
-        chat_text t = chat_text_of(w, &m[i], NULL), trimmed = chat_trimmed(t);
-        if (opt->continue_last && i + 1 == n && m[i].role == CHAT_ASSISTANT) {
-            chat_put(w, trimmed.s, trimmed.n ? (size_t)(t.s + t.n - trimmed.s) : 0);
+        talk_text text = chat_text_of(w, &m[i], NULL), trimmed = chat_trimmed(text);
+        if (opt->continue_last && i + 1 == n && m[i].role == TALK_ASSISTANT) {
+            chat_put(w, trimmed.s, trimmed.n ? (size_t)(text.s + text.n - trimmed.s) : 0);
             return;
         }
         chat_put(w, trimmed.s, trimmed.n);

@@ -1,5 +1,5 @@
-/* chat_messages.c - what the chat formats of all families read in a request: roles, strings, parts
- * of content, calls, arguments, tools.
+/* chat_messages.c - what the chat formats of all families read in a conversation: parts of content,
+ * names and arguments of calls, tools.
  *
  * Everything here checks its input and fails with the place of the mistake: "messages[2].content".
  * The formats then print what they get without further checks.
@@ -7,166 +7,65 @@
 #include "text/chat_int.h"
 #include "base/mem.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-const char *const chat_role_names[N_CHAT_ROLES] = {"system", "developer", "user", "assistant",
-                                                   "tool"};
-
-/* ---- Messages ---- */
-
-static const jtree *list_of(chat_writer *w, const chat_message *m, const char *key)
+void chat_fail_at(chat_writer *w, const talk_turn *m, status st, const char *fmt, ...)
 {
-    const jtree *v = jtree_get(m->v, key);
-    if (!v)
-        return NULL;
-    if (v->kind != JTREE_ARRAY)
-        chat_fail(w, E_FORMAT, "messages[%zu].%s is %s, not an array", m->i, key,
-                  jtree_kind_name(v));
-    else if (v->count && m->role != CHAT_ASSISTANT)
-        chat_fail(w, E_FORMAT, "messages[%zu].%s: only assistant messages have those", m->i, key);
-    else if (v->count > CHAT_MAX_CALLS)
-        chat_fail(w, E_LIMIT, "messages[%zu].%s has %zu entries; carat takes up to %d", m->i, key,
-                  v->count, CHAT_MAX_CALLS);
-    return v->kind == JTREE_ARRAY && v->count ? v : NULL;
-}
-
-static void read_message(chat_writer *w, chat_message *m, const jtree *v, size_t i)
-{
-    const jtree *r = jtree_get(v, "role");
-    int k = 0;
-    *m = (chat_message){.v = v, .i = i};
-    if (v->kind != JTREE_OBJECT || !jtree_is(r, JTREE_STRING)) {
-        chat_fail(w, E_FORMAT, "messages[%zu] is %s; expected an object with a role", i,
-                  v->kind == JTREE_OBJECT ? "an object without a role" : jtree_kind_name(v));
+    char text[700], where[TALK_WHERE];
+    va_list ap;
+    if (w->st)
         return;
-    }
-    while (k < N_CHAT_ROLES && strcmp(r->s, chat_role_names[k]))
-        k++;
-    if (k == N_CHAT_ROLES) {
-        chat_fail(w, E_FORMAT,
-                  "messages[%zu] has the role \"%.60s\"; roles are system, developer, user, "
-                  "assistant and tool",
-                  i, r->s);
-        return;
-    }
-    m->role = (chat_role)k;
-    m->calls = list_of(w, m, "tool_calls");
-    m->responses = list_of(w, m, "tool_responses");
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    talk_where(m, "", where);
+    chat_fail(w, st, "%s%s", where, text);
 }
 
-bool chat_read_messages(chat_writer *w, const jtree *messages, const jtree *tools,
-                        chat_message **out, size_t *n)
+const jtree *chat_tools(const carat_talk *t)
 {
-    *out = NULL;
-    *n = 0;
-    if (messages->kind != JTREE_ARRAY || !messages->count) {
-        chat_fail(w, E_FORMAT, "messages is %s; expected an array with at least one message",
-                  messages->kind == JTREE_ARRAY ? "empty" : jtree_kind_name(messages));
-        return false;
-    }
-    if (tools && tools->kind != JTREE_ARRAY && tools->kind != JTREE_NULL) {
-        chat_fail(w, E_FORMAT, "tools is %s; expected an array", jtree_kind_name(tools));
-        return false;
-    }
-    *out = arena_array(w->mem, messages->count, sizeof **out);
-    if (!*out) {
-        chat_fail(w, E_MEMORY, "no memory for %zu messages", messages->count);
-        return false;
-    }
-    for (const jtree *v = messages->first; v && !w->st; v = v->next, ++*n)
-        read_message(w, &(*out)[*n], v, *n);
-    return !w->st;
+    return jtree_truthy(t->tools) ? t->tools : NULL;
 }
 
-const jtree *chat_string_of(chat_writer *w, const chat_message *m, const jtree *object,
-                            const char *key)
+void chat_refuse_results(chat_writer *w, const talk_turn *m)
 {
-    const jtree *v = jtree_get(object, key);
-    if (v && v->kind != JTREE_STRING)
-        chat_fail(w, E_FORMAT, "messages[%zu].%s is %s, not a string", m->i, key,
-                  jtree_kind_name(v));
-    return jtree_is(v, JTREE_STRING) && v->n ? v : NULL;
+    if (m->n_results)
+        chat_fail_at(w, m, E_FORMAT,
+                     ".tool_responses: this model's results are messages of the role tool");
 }
 
 /* ---- Content ---- */
 
-const jtree *chat_content_of(chat_writer *w, const chat_message *m)
-{
-    const jtree *c = jtree_get(m->v, "content");
-    if (c && c->kind != JTREE_STRING && c->kind != JTREE_ARRAY)
-        chat_fail(w, E_FORMAT,
-                  "messages[%zu].content is %s; expected a string, an array of parts, or null",
-                  m->i, jtree_kind_name(c));
-    return c;
-}
-
-/* The kind of a part; N_CHAT_KINDS: unknown. Templates take a part without a type by its members.
- */
-static chat_kind kind_of(const jtree *part)
-{
-    static const struct {
-        const char *type;
-        chat_kind kind;
-    } kinds[] = {{"text", CHAT_TEXT},   {"image", CHAT_IMAGE},       {"image_url", CHAT_IMAGE},
-                 {"audio", CHAT_AUDIO}, {"input_audio", CHAT_AUDIO}, {"video", CHAT_VIDEO}};
-    const jtree *type = jtree_get(part, "type");
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if ((jtree_is(type, JTREE_STRING) && !strcmp(type->s, kinds[i].type)) ||
-            (!type && jtree_has(part, kinds[i].type)))
-            return kinds[i].kind;
-    return N_CHAT_KINDS;
-}
-
-static bool number_of(chat_writer *w, const chat_message *m, const jtree *it, int32_t *out)
-{
-    const jtree *v = jtree_get(it, "number");
-    char *end;
-    *out = -1;
-    if (!v)
-        return true;
-    long n = v->kind == JTREE_INTEGER ? strtol(v->s, &end, 10) : -1;
-    if (n < 0 || n > CHAT_MAX_IMAGES) {
-        chat_fail(w, E_FORMAT,
-                  "messages[%zu].content: the number of an image or a sound is not 0 to %d", m->i,
-                  CHAT_MAX_IMAGES);
-        return false;
-    }
-    *out = (int32_t)n;
-    return true;
-}
-
-bool chat_part_of(chat_writer *w, const chat_message *m, const jtree *it, const chat_media *media,
-                  chat_part *out)
+bool chat_check_part(chat_writer *w, const talk_turn *m, const talk_part *part,
+                     const chat_media *media)
 {
     static const char *const words[] = {
-        [CHAT_IMAGE] = "image", [CHAT_AUDIO] = "audio", [CHAT_VIDEO] = "video"};
-    const jtree *type = jtree_get(it, "type"), *text = jtree_get(it, "text");
-    const char *name = jtree_is(type, JTREE_STRING) ? type->s : jtree_kind_name(type);
-    *out = (chat_part){.kind = kind_of(it), .text = text};
-    if (out->kind == N_CHAT_KINDS || (out->kind == CHAT_TEXT && !jtree_is(text, JTREE_STRING)))
-        chat_fail(w, E_FORMAT, "messages[%zu].content: a part of type \"%.60s\"%s; expected text%s",
-                  m->i, name, jtree_is(text, JTREE_STRING) ? "" : " without text",
-                  media ? ", image, image_url, audio or video" : ", which is all this model reads");
-    else if (out->kind != CHAT_TEXT && !(media && media->mark[out->kind]))
-        chat_fail(w, E_UNSUPPORTED,
-                  "messages[%zu].content: %s input is not supported by this model", m->i,
-                  words[out->kind]);
-    return !w->st && number_of(w, m, it, &out->number);
+        [TALK_IMAGE] = "image", [TALK_AUDIO] = "audio", [TALK_VIDEO] = "video"};
+    if (part->kind == TALK_KINDS || (part->kind == TALK_TEXT && !part->text.s))
+        chat_fail_at(w, m, E_FORMAT, ".content: a part of type \"%.60s\"%s; expected text%s",
+                     part->name, part->text.s ? "" : " without text",
+                     media ? ", image, image_url, audio or video"
+                           : ", which is all this model reads");
+    else if (part->kind != TALK_TEXT && !(media && media->mark[part->kind]))
+        chat_fail_at(w, m, E_UNSUPPORTED, ".content: %s input is not supported by this model",
+                     words[part->kind]);
+    return !w->st;
 }
 
-void chat_put_media(chat_writer *w, const chat_media *media, chat_kind kind, int32_t number)
+void chat_put_media(chat_writer *w, const chat_media *media, const talk_part *part)
 {
     chat_prompt *p = w->p;
     if (w->st)
         return;
-    chat_lit(w, media->mark[kind]);
-    if (kind == CHAT_VIDEO) {
+    chat_lit(w, media->mark[part->kind]);
+    if (part->kind == TALK_VIDEO) {
         p->n_others++;
         return;
     }
-    p->n_sounds += kind == CHAT_AUDIO;
+    p->n_sounds += part->kind == TALK_AUDIO;
     if (p->n_images == CHAT_MAX_IMAGES) {
         chat_fail(w, E_LIMIT, "messages holds more than %d images and sounds", CHAT_MAX_IMAGES);
         return;
@@ -182,60 +81,64 @@ void chat_put_media(chat_writer *w, const chat_media *media, chat_kind kind, int
         p->cap_images = cap;
     }
     p->n_around = media->n_around;
-    p->image[p->n_images] = number < 0 ? p->n_images : number;
+    p->image[p->n_images] = part->number < 0 ? p->n_images : part->number;
     p->n_images++;
 }
 
 /* A mark: this byte, the kind as a digit, a number, MARK_END. */
 enum { MARK_BEGIN = 0xFF, MARK_END = 0xFE };
 
-void chat_put_marked(chat_writer *w, const chat_media *media, chat_text t)
+void chat_put_marked(chat_writer *w, const chat_media *media, talk_text t)
 {
     const char *mark;
     while (t.n && (mark = memchr(t.s, MARK_BEGIN, t.n))) {
         const char *end = memchr(mark, MARK_END, t.n - (size_t)(mark - t.s));
         chat_put(w, t.s, (size_t)(mark - t.s));
-        chat_put_media(w, media, (chat_kind)(mark[1] - '0'), (int32_t)strtol(mark + 2, NULL, 10));
+        chat_put_media(w, media,
+                       &(talk_part){.kind = (talk_kind)(mark[1] - '0'),
+                                    .number = (int32_t)strtol(mark + 2, NULL, 10)});
         t.n -= (size_t)(end + 1 - t.s);
         t.s = end + 1;
     }
     chat_put(w, t.s, t.n);
 }
 
-/* The content's text in one piece. A string is borrowed; parts are joined in the arena. */
-chat_text chat_text_of(chat_writer *w, const chat_message *m, const chat_media *media)
+void chat_put_text(chat_writer *w, talk_text t)
 {
-    const jtree *c = chat_content_of(w, m);
+    chat_put(w, t.s, t.n);
+}
+
+/* The content's text in one piece. One text is borrowed; parts are joined in the arena. */
+talk_text chat_text_of(chat_writer *w, const talk_turn *m, const chat_media *media)
+{
     str all = {0};
-    if (!jtree_is(c, JTREE_ARRAY))
-        return jtree_is(c, JTREE_STRING) ? (chat_text){c->s, c->n} : (chat_text){"", 0};
-    for (const jtree *it = c->first; it && !w->st; it = it->next) {
-        chat_part part;
-        if (!chat_part_of(w, m, it, media, &part))
-            break;
-        if (part.kind == CHAT_TEXT)
-            str_put(&all, part.text->s, part.text->n);
-        else if (m->role == CHAT_SYSTEM || m->role == CHAT_DEVELOPER)
-            chat_fail(w, E_FORMAT, "messages[%zu].content: a system message holds text only", m->i);
+    if (m->shape != TALK_LIST)
+        return m->shape == TALK_WHOLE ? m->part->text : (talk_text){"", 0};
+    for (size_t i = 0; i < m->n_parts && chat_check_part(w, m, &m->part[i], media); i++) {
+        const talk_part *part = &m->part[i];
+        if (part->kind == TALK_TEXT)
+            str_put(&all, part->text.s, part->text.n);
+        else if (talk_is_system(m))
+            chat_fail_at(w, m, E_FORMAT, ".content: a system message holds text only");
         else
-            str_printf(&all, "%c%c%d%c", MARK_BEGIN, '0' + (int)part.kind, (int)part.number,
+            str_printf(&all, "%c%c%d%c", MARK_BEGIN, '0' + (int)part->kind, (int)part->number,
                        MARK_END);
     }
     char *copy = all.bad ? NULL : arena_strndup(w->mem, str_text(&all), all.n);
     if (!copy)
         chat_fail(w, E_MEMORY, "no memory for a message");
-    chat_text t = {copy ? copy : "", copy ? all.n : 0};
+    talk_text t = {copy ? copy : "", copy ? all.n : 0};
     str_free(&all);
     return t;
 }
 
-chat_text chat_trimmed(chat_text t)
+talk_text chat_trimmed(talk_text t)
 {
     text_trim(&t.s, &t.n);
     return t;
 }
 
-chat_text chat_without_lines(chat_text t, bool front, bool back)
+talk_text chat_without_lines(talk_text t, bool front, bool back)
 {
     while (front && t.n && *t.s == '\n') {
         t.s++;
@@ -247,7 +150,7 @@ chat_text chat_without_lines(chat_text t, bool front, bool back)
 }
 
 /* The last occurrence of what in t, or NULL. */
-static const char *find_last(chat_text t, const char *what)
+static const char *find_last(talk_text t, const char *what)
 {
     const char *found = NULL, *at = t.s, *end = t.s + t.n;
     size_t n = strlen(what);
@@ -258,13 +161,13 @@ static const char *find_last(chat_text t, const char *what)
     return found;
 }
 
-bool chat_split_thought(chat_text *content, const char *open, const char *close, chat_text *thought)
+bool chat_split_thought(talk_text *content, const char *open, const char *close, talk_text *thought)
 {
-    chat_text whole = *content, t = whole;
+    talk_text whole = *content, t = whole;
     const char *first = memmem(t.s, t.n, close, strlen(close));
     if (!first)
         return false;
-    t = chat_without_lines((chat_text){t.s, (size_t)(first - t.s)}, false, true);
+    t = chat_without_lines((talk_text){t.s, (size_t)(first - t.s)}, false, true);
     const char *begin = find_last(t, open), *last = find_last(whole, close) + strlen(close);
     if (begin) {
         t.n -= (size_t)(begin - t.s) + strlen(open);
@@ -272,22 +175,34 @@ bool chat_split_thought(chat_text *content, const char *open, const char *close,
     }
     *thought = chat_without_lines(t, true, false);
     *content =
-        chat_without_lines((chat_text){last, (size_t)(whole.s + whole.n - last)}, true, false);
+        chat_without_lines((talk_text){last, (size_t)(whole.s + whole.n - last)}, true, false);
     return true;
 }
 
 /* ---- Calls ---- */
 
-const jtree *chat_call_name(chat_writer *w, const chat_message *m, const jtree *call, size_t i)
+bool chat_is_name(talk_text t)
 {
-    const jtree *f = jtree_get(call, "function"), *name = jtree_get(f, "name");
-    if (chat_is_name(name))
-        return name;
-    chat_fail(w, E_FORMAT,
-              "messages[%zu].tool_calls[%zu] has no usable function name (a non-empty string "
-              "without braces and control characters)",
-              m->i, i);
+    for (size_t i = 0; i < t.n; i++)
+        if ((unsigned char)t.s[i] < 0x20 || t.s[i] == '{' || t.s[i] == '}')
+            return false;
+    return t.n > 0;
+}
+
+const talk_text *chat_call_name(chat_writer *w, const talk_turn *m, size_t i)
+{
+    if (chat_is_name(m->call[i].name))
+        return &m->call[i].name;
+    chat_fail_at(w, m, E_FORMAT,
+                 ".tool_calls[%zu] has no usable function name (a non-empty string without braces "
+                 "and control characters)",
+                 i);
     return NULL;
+}
+
+bool chat_same_id(talk_text a, talk_text b)
+{
+    return !a.s == !b.s && a.n == b.n && (!a.n || !memcmp(a.s, b.s, a.n));
 }
 
 /* The one key of arguments that are no object. */
@@ -329,26 +244,26 @@ static const jtree *wrap_tree(chat_writer *w, const jtree *v)
 }
 
 /* Names the call in the prompt, without control characters: logs have it. */
-static void note_odd_arguments(chat_prompt *p, const jtree *call)
+static void note_odd_arguments(chat_prompt *p, const talk_call *call)
 {
-    const jtree *id = jtree_get(call, "id"), *name = jtree_get(jtree_get(call, "function"), "name");
     char *s = p->odd_arguments;
     if (*s)
         return;
-    snprintf(s, sizeof p->odd_arguments, "%.60s of %.40s", jtree_is(id, JTREE_STRING) ? id->s : "?",
-             jtree_is(name, JTREE_STRING) ? name->s : "?");
+    snprintf(s, sizeof p->odd_arguments, "%.60s of %.40s", call->id.s ? call->id.s : "?",
+             call->name.s ? call->name.s : "?");
     for (; *s; s++)
         if ((unsigned char)*s < 0x20 || (unsigned char)*s > 0x7E)
             *s = '?';
 }
 
-const jtree *chat_arguments(chat_writer *w, const chat_message *m, const jtree *call, size_t i,
-                            char where[CHAT_WHERE])
+const jtree *chat_arguments(chat_writer *w, const talk_turn *m, size_t i, char where[TALK_WHERE])
 {
-    const jtree *a = jtree_get(jtree_get(call, "function"), "arguments"), *v = a;
-    snprintf(where, CHAT_WHERE, "messages[%zu].tool_calls[%zu].function.arguments", m->i, i);
+    char behind[64];
+    const jtree *a = m->call[i].arguments, *v = a;
+    snprintf(behind, sizeof behind, ".tool_calls[%zu].function.arguments", i);
+    talk_where(m, behind, where);
     if (jtree_is(a, JTREE_STRING)) {
-        chat_text t = chat_trimmed((chat_text){a->s, a->n});
+        talk_text t = chat_trimmed((talk_text){a->s, a->n});
         if (!t.n)
             return NULL;
         err e = {0};
@@ -362,17 +277,17 @@ const jtree *chat_arguments(chat_writer *w, const chat_message *m, const jtree *
         return NULL;
     if (v->kind == JTREE_OBJECT)
         return v;
-    note_odd_arguments(w->p, call);
+    note_odd_arguments(w->p, &m->call[i]);
     return jtree_is(a, JTREE_STRING) ? wrap_text(w, a->s, a->n) : wrap_tree(w, v);
 }
 
 /* ---- Tools ---- */
 
-void chat_tool_place(const jtree *tool, size_t i, char where[CHAT_WHERE])
+void chat_tool_place(const jtree *tool, size_t i, char where[TALK_WHERE])
 {
     const jtree *name = jtree_get(jtree_get(tool, "function"), "name");
     bool named = jtree_is(name, JTREE_STRING);
-    snprintf(where, CHAT_WHERE, "tools[%zu]%s%.80s%s", i, named ? " (" : "", named ? name->s : "",
+    snprintf(where, TALK_WHERE, "tools[%zu]%s%.80s%s", i, named ? " (" : "", named ? name->s : "",
              named ? ")" : "");
 }
 
@@ -385,7 +300,7 @@ const jtree *chat_function_of(chat_writer *w, const jtree *tool, const char *whe
     if (kind && !(kind->kind == JTREE_STRING && !strcmp(kind->s, "function"))) {
         chat_fail(w, E_UNSUPPORTED, "%s: a tool of type %.60s; this model knows functions only",
                   where, kind->kind == JTREE_STRING ? kind->s : jtree_kind_name(kind));
-    } else if (!jtree_is(f, JTREE_OBJECT) || !chat_is_name(jtree_get(f, "name"))) {
+    } else if (!jtree_is(f, JTREE_OBJECT) || !chat_is_name(talk_string(jtree_get(f, "name")))) {
         chat_fail(w, E_FORMAT,
                   "%s: expected {\"type\": \"function\", \"function\": {\"name\": ...}}", where);
     } else if (text && text->kind != JTREE_STRING) {

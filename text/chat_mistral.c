@@ -135,37 +135,34 @@ static void put_id(chat_writer *w, const char *s, size_t n)
 }
 
 /* The id of call number i of the message; a call without one has its number. */
-static void put_call_id(chat_writer *w, const chat_message *m, size_t i)
+static void put_call_id(chat_writer *w, const talk_turn *m, size_t i)
 {
     char number[40];
-    const jtree *call = m->calls ? m->calls->first : NULL;
-    for (size_t k = 0; k < i && call; k++)
-        call = call->next;
-    const jtree *id = jtree_get(call, "id");
-    if (jtree_is(id, JTREE_STRING) && id->n)
-        put_id(w, id->s, id->n);
-    else
-        put_id(w, number, (size_t)snprintf(number, sizeof number, "%zu.%zu", m->i, i));
+    size_t turn = (size_t)(m - w->talk->turn);
+    talk_text id = i < m->n_calls ? m->call[i].id : (talk_text){0};
+    if (!id.n)
+        id = (talk_text){number, (size_t)snprintf(number, sizeof number, "%zu.%zu", turn, i)};
+    put_id(w, id.s, id.n);
 }
 
 /* Of the result m[i]. */
-static void put_result_id(chat_writer *w, const chat_message *m, size_t i)
+static void put_result_id(chat_writer *w, const talk_turn *m, size_t i)
 {
     size_t k = i;
-    const jtree *id = chat_string_of(w, &m[i], m[i].v, "tool_call_id");
-    while (k && m[k].role == CHAT_TOOL)
+    talk_text id = m[i].call_id;
+    while (k && m[k].role == TALK_TOOL)
         k--;
-    if (id)
-        put_id(w, id->s, id->n);
+    if (id.n)
+        put_id(w, id.s, id.n);
     else
         put_call_id(w, &m[k], i - k - 1);
 }
 
 /* ---- Tools, calls and results ---- */
 
-static void put_result(chat_writer *w, const form *f, const chat_message *m, size_t i)
+static void put_result(chat_writer *w, const form *f, const talk_turn *m, size_t i)
 {
-    chat_text t = chat_text_of(w, &m[i], NULL);
+    talk_text t = chat_text_of(w, &m[i], NULL);
     chat_lit(w, "[TOOL_RESULTS]");
     if (f->tools == TOOLS_LIST) {
         chat_lit(w, f->gap);
@@ -184,40 +181,38 @@ static void put_result(chat_writer *w, const form *f, const chat_message *m, siz
     chat_lit(w, "[/TOOL_RESULTS]");
 }
 
-static void put_arguments(chat_writer *w, const form *f, const chat_message *m, const jtree *call,
-                          size_t i)
+static void put_arguments(chat_writer *w, const form *f, const talk_turn *m, size_t i)
 {
-    char where[CHAT_WHERE];
-    const jtree *a = jtree_get(jtree_get(call, "function"), "arguments");
+    char where[TALK_WHERE];
+    const jtree *a = m->call[i].arguments;
     if (f->tools == TOOLS_BARE && jtree_is(a, JTREE_STRING)) {
         chat_put(w, a->s, a->n);
         chat_lit(w, a->n ? "" : "{}");
         return;
     }
-    a = chat_arguments(w, m, call, i, where);
+    a = chat_arguments(w, m, i, where);
     if (a)
         chat_put_json(w, a, where);
     else
         chat_lit(w, "{}");
 }
 
-static void put_calls(chat_writer *w, const form *f, const chat_message *m)
+static void put_calls(chat_writer *w, const form *f, const talk_turn *m)
 {
-    size_t i = 0;
-    for (const jtree *c = m->calls->first; c && !w->st; c = c->next, i++) {
-        const jtree *name = chat_call_name(w, m, c, i);
+    for (size_t i = 0; i < m->n_calls && !w->st; i++) {
+        const talk_text *name = chat_call_name(w, m, i);
         if (!name)
             return;
         if (f->tools == TOOLS_LIST) {
             chat_lit(w, i ? ", " : "[TOOL_CALLS]");
             chat_lit(w, i ? "" : f->gap);
             chat_lit(w, i ? "{\"name\": " : "[{\"name\": ");
-            chat_put_json(w, name, "");
+            chat_put_json(w, &(jtree){.kind = JTREE_STRING, .s = name->s, .n = name->n}, "");
             chat_lit(w, ", \"arguments\": ");
-            put_arguments(w, f, m, c, i);
+            put_arguments(w, f, m, i);
             chat_lit(w, ", \"id\": \"");
             put_call_id(w, m, i);
-            chat_lit(w, c->next ? "\"}" : "\"}]");
+            chat_lit(w, i + 1 < m->n_calls ? "\"}" : "\"}]");
             continue;
         }
         chat_lit(w, "[TOOL_CALLS]");
@@ -227,7 +222,7 @@ static void put_calls(chat_writer *w, const form *f, const chat_message *m)
             put_call_id(w, m, i);
         }
         chat_lit(w, "[ARGS]");
-        put_arguments(w, f, m, c, i);
+        put_arguments(w, f, m, i);
     }
 }
 
@@ -254,9 +249,9 @@ static void put_function(chat_writer *w, const jtree *function, const char *wher
 
 static void put_tools(chat_writer *w, const form *f, const jtree *tools)
 {
-    char where[CHAT_WHERE];
+    char where[TALK_WHERE];
     size_t i = 0;
-    if (!jtree_truthy(tools))
+    if (!tools)
         return;
     chat_lit(w, "[AVAILABLE_TOOLS]");
     chat_lit(w, f->gap);
@@ -275,14 +270,9 @@ static void put_tools(chat_writer *w, const form *f, const jtree *tools)
 
 /* ---- Turns ---- */
 
-static bool is_system(const chat_message *m)
+static void put_system_turn(chat_writer *w, const form *f, const talk_turn *m)
 {
-    return m->role == CHAT_SYSTEM || m->role == CHAT_DEVELOPER;
-}
-
-static void put_system_turn(chat_writer *w, const form *f, const chat_message *m)
-{
-    chat_text t = chat_text_of(w, m, NULL);
+    talk_text t = chat_text_of(w, m, NULL);
     chat_lit(w, "[SYSTEM_PROMPT]");
     chat_lit(w, f->gap);
     chat_put(w, t.s, t.n);
@@ -290,11 +280,10 @@ static void put_system_turn(chat_writer *w, const form *f, const chat_message *m
 }
 
 /* system NULL: none in this turn. Llama 2 trims its text and the message together. */
-static void put_user(chat_writer *w, const form *f, const chat_message *m,
-                     const chat_message *system)
+static void put_user(chat_writer *w, const form *f, const talk_turn *m, const talk_turn *system)
 {
     bool llama = f->system == SYSTEM_LLAMA;
-    chat_text t = chat_text_of(w, m, NULL), s = {0}, trimmed = chat_trimmed(t);
+    talk_text t = chat_text_of(w, m, NULL), s = {0}, trimmed = chat_trimmed(t);
     if (system)
         s = chat_text_of(w, system, NULL);
     chat_lit(w, f->open);
@@ -314,79 +303,75 @@ static void put_user(chat_writer *w, const form *f, const chat_message *m,
     chat_lit(w, f->close);
 }
 
-static void put_answer(chat_writer *w, const form *f, const chat_message *m, bool open)
+static void put_answer(chat_writer *w, const form *f, const talk_turn *m, bool open)
 {
-    chat_text t = chat_text_of(w, m, NULL), trimmed = f->trims ? chat_trimmed(t) : t;
-    const jtree *thought =
-        f->tools == TOOLS_BARE ? chat_string_of(w, m, m->v, "reasoning_content") : NULL;
+    talk_text t = chat_text_of(w, m, NULL), trimmed = f->trims ? chat_trimmed(t) : t;
+    talk_text thought = m->thought[TALK_REASONING_CONTENT];
+    thought.n = f->tools == TOOLS_BARE ? thought.n : 0;
     if (open && trimmed.n)
         trimmed.n = (size_t)(t.s + t.n - trimmed.s);
-    if (f->tools == TOOLS_BARE && !t.n && !m->calls && !thought && !open)
-        chat_fail(w, E_FORMAT, "messages[%zu]: an answer without text and calls", m->i);
-    if (thought) {
+    if (f->tools == TOOLS_BARE && !t.n && !m->n_calls && !thought.n && !open)
+        chat_fail_at(w, m, E_FORMAT, ": an answer without text and calls");
+    if (thought.n) {
         chat_lit(w, "[THINK]");
-        chat_put(w, thought->s, thought->n);
+        chat_put_text(w, thought);
         chat_lit(w, "[/THINK]");
     }
-    if (!m->calls || f->tools == TOOLS_BARE) {
-        chat_lit(w, m->calls ? "" : f->answer);
+    if (!m->n_calls || f->tools == TOOLS_BARE) {
+        chat_lit(w, m->n_calls ? "" : f->answer);
         chat_put(w, trimmed.s, trimmed.n);
     }
-    if (m->calls)
+    if (m->n_calls)
         put_calls(w, f, m);
     if (!open)
-        chat_lit(w, m->calls ? "</s>" : f->ended);
+        chat_lit(w, m->n_calls ? "</s>" : f->ended);
 }
 
 /* Roles that take turns: as the templates count them. */
 static void check_turns(chat_writer *w, const form *f, const chat_format *format,
-                        const chat_message *m, size_t first, size_t n)
+                        const talk_turn *m, size_t first, size_t n)
 {
     size_t turn = 0;
     for (size_t i = first; i < n && !w->st; i++) {
-        bool call = m[i].role == CHAT_TOOL || m[i].calls;
+        bool call = m[i].role == TALK_TOOL || m[i].n_calls;
         if (call && !f->tools)
-            chat_fail(w, E_UNSUPPORTED,
-                      "messages[%zu]: the chat format %s has no calls and their results", i,
-                      format->name);
-        if (m[i].responses)
-            chat_fail(w, E_UNSUPPORTED,
-                      "messages[%zu].tool_responses: results are messages with the role tool", i);
-        if (is_system(&m[i]) && (f->system != SYSTEM_TURN || f->tools == TOOLS_BARE))
-            chat_fail(w, E_FORMAT,
-                      f->system
-                          ? "messages[%zu]: the chat format %s takes one system message, the first"
-                          : "messages[%zu]: the chat format %s has no system message",
-                      i, format->name);
+            chat_fail_at(w, &m[i], E_UNSUPPORTED,
+                         ": the chat format %s has no calls and their results", format->name);
+        if (m[i].n_results)
+            chat_fail_at(w, &m[i], E_UNSUPPORTED,
+                         ".tool_responses: results are messages with the role tool");
+        if (talk_is_system(&m[i]) && (f->system != SYSTEM_TURN || f->tools == TOOLS_BARE))
+            chat_fail_at(w, &m[i], E_FORMAT,
+                         f->system ? ": the chat format %s takes one system message, the first"
+                                   : ": the chat format %s has no system message",
+                         format->name);
         if (call || f->free_turns)
             continue;
-        if ((m[i].role == CHAT_USER) != (turn++ % 2 == 0))
-            chat_fail(
-                w, E_FORMAT,
-                "messages[%zu] has the role %s; in the chat format %s users and answers take turns",
-                i, chat_role_names[m[i].role], format->name);
+        if ((m[i].role == TALK_USER) != (turn++ % 2 == 0))
+            chat_fail_at(w, &m[i], E_FORMAT,
+                         " has the role %s; in the chat format %s users and answers take turns",
+                         talk_role_names[m[i].role], format->name);
     }
 }
 
-void mistral_render(chat_writer *w, const chat_format *format, const jtree *messages,
-                    const jtree *tools, const carat_chat_options *opt)
+void mistral_render(chat_writer *w, const chat_format *format, const carat_talk *t,
+                    const carat_chat_options *opt)
 {
     const form *f = &forms[format->revision];
-    chat_message *m;
-    size_t n, last_user = SIZE_MAX;
-    if (!chat_read_messages(w, messages, tools, &m, &n))
-        return;
-    if (jtree_truthy(tools) && !f->tools)
+    const talk_turn *m = t->turn;
+    const jtree *tools = chat_tools(t);
+    size_t n = t->n, last_user = SIZE_MAX;
+    if (tools && !f->tools)
         chat_fail(w, E_UNSUPPORTED,
                   "tools: the chat format %s has none; describe them, and the answer that you "
                   "expect, in a message",
                   format->name);
-    size_t first = f->system && is_system(&m[0]) && !f->free_turns;
+    size_t first = f->system && talk_is_system(&m[0]) && !f->free_turns;
     if (first == n && f->system != SYSTEM_TURN)
         chat_fail(w, E_FORMAT, "messages: a system message needs a user message behind it");
     check_turns(w, f, format, m, first, n);
     for (size_t i = first; i < n; i++)
-        last_user = m[i].role == CHAT_USER ? i : last_user;
+        last_user = m[i].role == TALK_USER ? i : last_user;
     chat_lit(w, "<s>");
     if (first && f->system == SYSTEM_TURN)
         put_system_turn(w, f, &m[0]);
@@ -396,11 +381,11 @@ void mistral_render(chat_writer *w, const chat_format *format, const jtree *mess
         bool with_system =
             first &&
             (f->system == SYSTEM_LAST ? i + 1 == n : f->system != SYSTEM_TURN && i == first);
-        if (m[i].role == CHAT_TOOL) {
+        if (m[i].role == TALK_TOOL) {
             put_result(w, f, m, i);
-        } else if (m[i].role == CHAT_ASSISTANT) {
+        } else if (m[i].role == TALK_ASSISTANT) {
             put_answer(w, f, &m[i], opt->continue_last && i + 1 == n);
-        } else if (is_system(&m[i])) {
+        } else if (talk_is_system(&m[i])) {
             put_system_turn(w, f, &m[i]);
         } else {
             if (f->system == SYSTEM_LLAMA && i != first)

@@ -25,25 +25,20 @@
 #include <string.h>
 
 static const chat_media marks = {
-    .mark = {[CHAT_IMAGE] = "<|vision_start|><|image_pad|><|vision_end|>",
-             [CHAT_VIDEO] = "<|vision_start|><|video_pad|><|vision_end|>"}};
+    .mark = {[TALK_IMAGE] = "<|vision_start|><|image_pad|><|vision_end|>",
+             [TALK_VIDEO] = "<|vision_start|><|video_pad|><|vision_end|>"}};
 
 typedef struct qwen {
     chat_writer *w;
     int32_t revision;
     const carat_chat_options *opt;
-    const chat_message *m;
-    const chat_text *text; /* per message: its content */
+    const talk_turn *m;
+    const talk_text *text; /* per message: its content */
     size_t n;
     int64_t last_query; /* thoughts after this message are kept */
 } qwen;
 
-static bool is_system(const chat_message *m)
-{
-    return m->role == CHAT_SYSTEM || m->role == CHAT_DEVELOPER;
-}
-
-static void put_text(qwen *q, chat_text t)
+static void put_text(qwen *q, talk_text t)
 {
     chat_put_marked(q->w, &marks, t);
 }
@@ -54,7 +49,7 @@ static bool trims(const qwen *q)
 }
 
 /* The content as the revision reads it. */
-static chat_text content_of(const qwen *q, size_t i)
+static talk_text content_of(const qwen *q, size_t i)
 {
     return trims(q) ? chat_trimmed(q->text[i]) : q->text[i];
 }
@@ -73,7 +68,7 @@ static chat_text content_of(const qwen *q, size_t i)
 /* The tools as one JSON object per line. */
 static void put_json_tools(qwen *q, const jtree *tools)
 {
-    char where[CHAT_WHERE];
+    char where[TALK_WHERE];
     size_t i = 0;
     for (const jtree *t = tools->first; t && !q->w->st; t = t->next, i++) {
         chat_tool_place(t, i, where);
@@ -128,7 +123,7 @@ static void put_coder_description(qwen *q, const jtree *of, const char *where)
         return;
     }
     chat_lit(q->w, "\n<description>");
-    put_text(q, text ? chat_trimmed((chat_text){text->s, text->n}) : (chat_text){"None", 4});
+    put_text(q, text ? chat_trimmed((talk_text){text->s, text->n}) : (talk_text){"None", 4});
     chat_lit(q->w, "</description>");
 }
 
@@ -144,7 +139,7 @@ static void put_other_members(qwen *q, const jtree *of, const char *const *shown
 
 static void put_coder_tool(qwen *q, const jtree *tool, size_t i)
 {
-    char where[CHAT_WHERE];
+    char where[TALK_WHERE];
     chat_tool_place(tool, i, where);
     const jtree *f = chat_function_of(q->w, tool, where), *name = jtree_get(f, "name");
     const jtree *params = jtree_get(f, "parameters"), *map = jtree_get(params, "properties");
@@ -270,7 +265,7 @@ static void put_system_qwen35(qwen *q, size_t n_system, const jtree *tools)
                  "XML tags\n" CALL_RULES);
     }
     for (size_t i = 0, n_put = tools != NULL; i < n_system; i++) {
-        chat_text t = content_of(q, i);
+        talk_text t = content_of(q, i);
         if (!t.n)
             continue;
         chat_lit(q->w, n_put++ ? "\n\n" : "");
@@ -281,12 +276,12 @@ static void put_system_qwen35(qwen *q, size_t n_system, const jtree *tools)
 
 /* ---- Calls ---- */
 
-static void put_json_call(qwen *q, const chat_message *m, const jtree *call, size_t i)
+static void put_json_call(qwen *q, const talk_turn *m, size_t i)
 {
-    char where[CHAT_WHERE];
-    const jtree *name = chat_call_name(q->w, m, call, i);
-    const jtree *a = name ? chat_arguments(q->w, m, call, i, where) : NULL;
-    const jtree *given = jtree_get(jtree_get(call, "function"), "arguments");
+    char where[TALK_WHERE];
+    const talk_text *name = chat_call_name(q->w, m, i);
+    const jtree *a = name ? chat_arguments(q->w, m, i, where) : NULL;
+    const jtree *given = m->call[i].arguments;
     if (!name)
         return;
     chat_lit(q->w, "<tool_call>\n{\"name\": \"");
@@ -301,11 +296,11 @@ static void put_json_call(qwen *q, const chat_message *m, const jtree *call, siz
     chat_lit(q->w, "}\n</tool_call>");
 }
 
-static void put_xml_call(qwen *q, const chat_message *m, const jtree *call, size_t i)
+static void put_xml_call(qwen *q, const talk_turn *m, size_t i)
 {
-    char where[CHAT_WHERE];
-    const jtree *name = chat_call_name(q->w, m, call, i);
-    const jtree *a = name ? chat_arguments(q->w, m, call, i, where) : NULL;
+    char where[TALK_WHERE];
+    const talk_text *name = chat_call_name(q->w, m, i);
+    const jtree *a = name ? chat_arguments(q->w, m, i, where) : NULL;
     if (!name)
         return;
     chat_lit(q->w, "<tool_call>\n<function=");
@@ -329,46 +324,39 @@ static void put_xml_call(qwen *q, const chat_message *m, const jtree *call, size
 /* The answer continues message i: only Gemma has results inside such a message. */
 static bool is_beginning(const qwen *q, size_t i)
 {
-    return q->opt->continue_last && i + 1 == q->n && q->m[i].role == CHAT_ASSISTANT &&
-           !q->m[i].calls;
+    return q->opt->continue_last && i + 1 == q->n && q->m[i].role == TALK_ASSISTANT &&
+           !q->m[i].n_calls;
 }
 
-static void put_thought_block(qwen *q, chat_text thought)
+static void put_thought_block(qwen *q, talk_text thought)
 {
     chat_lit(q->w, "<think>\n");
     put_text(q, thought);
     chat_lit(q->w, "\n</think>\n\n");
 }
 
-static void put_calls_after(qwen *q, const chat_message *m, bool content)
+static void put_calls_after(qwen *q, const talk_turn *m, bool content)
 {
-    size_t i = 0;
     const char *first = !content ? "" : trims(q) ? "\n\n" : "\n";
-    for (const jtree *c = m->calls ? m->calls->first : NULL; c && !q->w->st; c = c->next, i++) {
+    for (size_t i = 0; i < m->n_calls && !q->w->st; i++) {
         chat_lit(q->w, i ? "\n" : first);
         if (q->revision == QWEN_3)
-            put_json_call(q, m, c, i);
+            put_json_call(q, m, i);
         else
-            put_xml_call(q, m, c, i);
+            put_xml_call(q, m, i);
     }
 }
 
 static void put_assistant(qwen *q, size_t i)
 {
-    const chat_message *m = &q->m[i];
-    chat_text content = content_of(q, i), thought = {"", 0};
-    const jtree *r = jtree_get(m->v, "reasoning_content");
-    r = r ? r : jtree_get(m->v, "reasoning");
-    if (r && r->kind != JTREE_STRING)
-        chat_fail(q->w, E_FORMAT, "messages[%zu].reasoning_content is %s, not a string", m->i,
-                  jtree_kind_name(r));
-    else if (r)
-        thought = (chat_text){r->s, r->n};
-    else if (q->revision != QWEN_38)
+    const talk_turn *m = &q->m[i];
+    talk_text content = content_of(q, i), thought = m->thought[TALK_REASONING_CONTENT];
+    thought = thought.s ? thought : m->thought[TALK_REASONING];
+    if (!thought.s && q->revision != QWEN_38)
         chat_split_thought(&content, "<think>", "</think>", &thought);
 
     bool current = (int64_t)i > q->last_query;
-    chat_text shown = content;
+    talk_text shown = content;
     chat_lit(q->w, "<|im_start|>assistant\n");
     if (q->revision == QWEN_3) {
         if (current && (i + 1 == q->n || thought.n)) {
@@ -394,11 +382,10 @@ static void put_assistant(qwen *q, size_t i)
 
 static void put_coder_assistant(qwen *q, size_t i)
 {
-    const chat_message *m = &q->m[i];
-    chat_text content = content_of(q, i);
-    size_t k = 0;
+    const talk_turn *m = &q->m[i];
+    talk_text content = content_of(q, i);
     chat_lit(q->w, "<|im_start|>assistant");
-    if (!m->calls) {
+    if (!m->n_calls) {
         chat_lit(q->w, "\n");
         put_text(q, content);
         if (is_beginning(q, i))
@@ -408,9 +395,9 @@ static void put_coder_assistant(qwen *q, size_t i)
         put_text(q, chat_trimmed(content));
         chat_lit(q->w, "\n");
     }
-    for (const jtree *c = m->calls ? m->calls->first : NULL; c && !q->w->st; c = c->next, k++) {
+    for (size_t k = 0; k < m->n_calls && !q->w->st; k++) {
         chat_lit(q->w, "\n");
-        put_xml_call(q, m, c, k);
+        put_xml_call(q, m, k);
     }
     chat_lit(q->w, "<|im_end|>\n");
 }
@@ -419,19 +406,19 @@ static void put_coder_assistant(qwen *q, size_t i)
 static void put_result(qwen *q, size_t i, bool first)
 {
     bool coder = q->revision == QWEN_3_CODER;
-    if (first || q->m[i - 1].role != CHAT_TOOL)
+    if (first || q->m[i - 1].role != TALK_TOOL)
         chat_lit(q->w, coder ? "<|im_start|>user\n" : "<|im_start|>user");
     chat_lit(q->w, coder ? "<tool_response>\n" : "\n<tool_response>\n");
     put_text(q, content_of(q, i));
     chat_lit(q->w, coder ? "\n</tool_response>\n" : "\n</tool_response>");
-    if (i + 1 == q->n || q->m[i + 1].role != CHAT_TOOL)
+    if (i + 1 == q->n || q->m[i + 1].role != TALK_TOOL)
         chat_lit(q->w, "<|im_end|>\n");
 }
 
 static void put_turn(qwen *q, size_t i)
 {
-    const chat_message *m = &q->m[i];
-    chat_lit(q->w, is_system(m) ? "<|im_start|>system\n" : "<|im_start|>user\n");
+    const talk_turn *m = &q->m[i];
+    chat_lit(q->w, talk_is_system(m) ? "<|im_start|>system\n" : "<|im_start|>user\n");
     put_text(q, content_of(q, i));
     chat_lit(q->w, "<|im_end|>\n");
 }
@@ -442,9 +429,9 @@ static bool find_query(qwen *q)
     static const char open[] = "<tool_response>", close[] = "</tool_response>";
     q->last_query = (int64_t)q->n - 1;
     for (size_t i = q->n; i-- > 0 && !q->w->st;) {
-        if (q->m[i].role != CHAT_USER)
+        if (q->m[i].role != TALK_USER)
             continue;
-        chat_text t = content_of(q, i);
+        talk_text t = content_of(q, i);
         bool result = t.n >= sizeof open - 1 && !memcmp(t.s, open, sizeof open - 1) &&
                       t.n >= sizeof close - 1 &&
                       !memcmp(t.s + t.n - (sizeof close - 1), close, sizeof close - 1);
@@ -469,53 +456,39 @@ static void put_beginning_of_answer(qwen *q)
     q->w->p->starts_thinking = thinking && trims(q);
 }
 
-/* Moves the system messages to the front, in their order. Returns how many there are. */
-static size_t gather_system(chat_writer *w, chat_message *m, size_t n)
+/* The turns with the system's in front, in their order. Returns how many of these there are. */
+static size_t gather_system(talk_turn *out, const carat_talk *t)
 {
-    chat_message *others = arena_array(w->mem, n, sizeof *others);
     size_t n_system = 0, n_others = 0;
-    if (!others) {
-        chat_fail(w, E_MEMORY, "no memory for %zu messages", n);
-        return 0;
-    }
-    for (size_t i = 0; i < n; i++)
-        if (is_system(&m[i]))
-            m[n_system++] = m[i];
-        else
-            others[n_others++] = m[i];
-    if (n_others)
-        memcpy(m + n_system, others, n_others * sizeof *others);
+    for (size_t i = 0; i < t->n; i++)
+        if (talk_is_system(&t->turn[i]))
+            out[n_system++] = t->turn[i];
+    for (size_t i = 0; i < t->n; i++)
+        if (!talk_is_system(&t->turn[i]))
+            out[n_system + n_others++] = t->turn[i];
     return n_system;
 }
 
-void qwen_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+void qwen_render(chat_writer *w, const chat_format *f, const carat_talk *t,
                  const carat_chat_options *opt)
 {
-    qwen q = {.w = w, .revision = f->revision, .opt = opt};
-    chat_message *m;
-    chat_text *text;
-    size_t n_system = 0, i;
+    qwen q = {.w = w, .revision = f->revision, .opt = opt, .n = t->n};
+    talk_turn *m = arena_array(w->mem, q.n, sizeof *m);
+    talk_text *text = arena_array(w->mem, q.n, sizeof *text);
+    const jtree *tools = chat_tools(t);
+    size_t n_system, i;
 
-    if (!chat_read_messages(w, messages, tools, &m, &q.n))
-        return;
-    if (trims(&q))
-        n_system = gather_system(w, m, q.n);
-    else
-        n_system = is_system(&m[0]);
     q.m = m;
-    q.text = text = arena_array(w->mem, q.n, sizeof *text);
-    if (!text) {
+    q.text = text;
+    if (!m || !text) {
         chat_fail(w, E_MEMORY, "no memory for %zu messages", q.n);
         return;
     }
-    tools = jtree_truthy(tools) ? tools : NULL;
+    memcpy(m, t->turn, q.n * sizeof *m);
+    n_system = trims(&q) ? gather_system(m, t) : talk_is_system(&m[0]);
     for (i = 0; i < q.n; i++) {
         text[i] = chat_text_of(w, &m[i], trims(&q) ? &marks : NULL);
-        if (m[i].responses)
-            chat_fail(w, E_FORMAT,
-                      "messages[%zu].tool_responses: this model's results are messages of the role "
-                      "tool",
-                      m[i].i);
+        chat_refuse_results(w, &m[i]);
     }
     if (w->st)
         return;
@@ -529,11 +502,11 @@ void qwen_render(chat_writer *w, const chat_format *f, const jtree *messages, co
     else
         put_system_qwen35(&q, n_system, tools);
     for (i = n_system; i < q.n && !w->st; i++) {
-        if (m[i].role == CHAT_ASSISTANT && q.revision == QWEN_3_CODER)
+        if (m[i].role == TALK_ASSISTANT && q.revision == QWEN_3_CODER)
             put_coder_assistant(&q, i);
-        else if (m[i].role == CHAT_ASSISTANT)
+        else if (m[i].role == TALK_ASSISTANT)
             put_assistant(&q, i);
-        else if (m[i].role == CHAT_TOOL)
+        else if (m[i].role == TALK_TOOL)
             put_result(&q, i, i == n_system);
         else
             put_turn(&q, i);

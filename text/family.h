@@ -20,6 +20,7 @@
 struct chat_writer; /* chat_int.h */
 struct gx;          /* grammar_int.h */
 struct gx_builder;
+struct carat_talk; /* talk.h */
 struct jtree;
 
 typedef struct text_family text_family;
@@ -169,8 +170,8 @@ struct text_family {
     const char *turn_open;  /* begins a turn; a checkpoint is worth taking before the last one */
     const char *turn_close; /* ends one */
     const chat_format *(*recognise)(const char *template_text, size_t n);
-    void (*render)(struct chat_writer *w, const chat_format *f, const struct jtree *messages,
-                   const struct jtree *tools, const carat_chat_options *opt);
+    void (*render)(struct chat_writer *w, const chat_format *f, const struct carat_talk *t,
+                   const carat_chat_options *opt);
     const answer_syntax *answer; /* without a known template too; NULL: the templates differ */
 };
 

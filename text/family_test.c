@@ -25,18 +25,16 @@ static const chat_format *recognise(const char *t, size_t n)
     return memmem(t, n, "<|im_start|>", 12) ? &toy_format : NULL;
 }
 
-static void render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+static void render(chat_writer *w, const chat_format *f, const carat_talk *t,
                    const carat_chat_options *opt)
 {
     (void)f;
-    (void)tools;
     (void)opt;
-    for (const jtree *m = messages->first; m; m = m->next) {
-        const jtree *role = jtree_get(m, "role"), *content = jtree_get(m, "content");
+    for (size_t i = 0; i < t->n; i++) {
         chat_lit(w, "<|im_start|>");
-        chat_put(w, role->s, role->n);
+        chat_puts(w, talk_role_names[t->turn[i].role]);
         chat_lit(w, "\n");
-        chat_put(w, content->s, content->n);
+        chat_put_text(w, chat_text_of(w, &t->turn[i], NULL));
         chat_lit(w, "<|im_end|>\n");
     }
     chat_lit(w, "<|im_start|>assistant\n<think>\n");

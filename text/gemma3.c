@@ -38,58 +38,52 @@ static void put_trimmed(chat_writer *w, const char *s, size_t n)
     chat_put(w, s, n);
 }
 
-/* A string, or parts, each trimmed. last: the end of the text is kept. */
-static void put_content(chat_writer *w, const chat_message *m, bool last)
+/* A text, or parts, each trimmed. last: the end of the text is kept. */
+static void put_content(chat_writer *w, const talk_turn *m, bool last)
 {
-    const jtree *c = chat_content_of(w, m);
-    if (last || !jtree_is(c, JTREE_ARRAY)) {
-        chat_text t = chat_text_of(w, m, NULL), trimmed = chat_trimmed(t);
+    if (last || m->shape != TALK_LIST) {
+        talk_text t = chat_text_of(w, m, NULL), trimmed = chat_trimmed(t);
         chat_put(w, trimmed.s, last && trimmed.n ? (size_t)(t.s + t.n - trimmed.s) : trimmed.n);
         return;
     }
     chat_text_of(w, m, NULL); /* refuses parts that are no text */
-    for (const jtree *it = c->first; it && !w->st; it = it->next) {
-        const jtree *text = jtree_get(it, "text");
-        put_trimmed(w, text->s, text->n);
-    }
+    for (size_t i = 0; i < m->n_parts && !w->st; i++)
+        put_trimmed(w, m->part[i].text.s, m->part[i].text.n);
 }
 
-static bool refuse_calls(chat_writer *w, const chat_message *m)
+static bool refuse_calls(chat_writer *w, const talk_turn *m)
 {
-    if (m->calls || m->responses || m->role == CHAT_TOOL)
-        chat_fail(w, E_UNSUPPORTED,
-                  "messages[%zu]: Gemma 3 has no published format of calls and their results",
-                  m->i);
+    if (m->n_calls || m->n_results || m->role == TALK_TOOL)
+        chat_fail_at(w, m, E_UNSUPPORTED,
+                     ": Gemma 3 has no published format of calls and their results");
     return w->st != OK;
 }
 
-static void render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+static void render(chat_writer *w, const chat_format *f, const carat_talk *t,
                    const carat_chat_options *opt)
 {
-    chat_message *m;
-    size_t n;
+    const talk_turn *m = t->turn;
+    size_t n = t->n;
     (void)f;
-    if (!chat_read_messages(w, messages, tools, &m, &n))
-        return;
-    if (jtree_truthy(tools))
+    if (chat_tools(t))
         chat_fail(w, E_UNSUPPORTED,
                   "tools: Gemma 3 has no published format of tools; describe them, and the answer "
                   "that you expect, in a message");
-    size_t first = m[0].role == CHAT_SYSTEM || m[0].role == CHAT_DEVELOPER;
+    size_t first = talk_is_system(&m[0]);
     if (first == n)
         chat_fail(w, E_FORMAT, "messages: a system message needs a user message behind it");
     chat_lit(w, "<bos>");
     for (size_t i = first; i < n && !refuse_calls(w, &m[i]); i++) {
         bool model = (i - first) % 2, open = opt->continue_last && i + 1 == n && model;
-        if (m[i].role != (model ? CHAT_ASSISTANT : CHAT_USER))
-            chat_fail(
-                w, E_FORMAT,
-                "messages[%zu] has the role %s; Gemma 3 takes the roles user and assistant in "
-                "turns, behind at most one system message",
-                i, chat_role_names[m[i].role]);
+        if (m[i].role != (model ? TALK_ASSISTANT : TALK_USER))
+            chat_fail_at(
+                w, &m[i], E_FORMAT,
+                " has the role %s; Gemma 3 takes the roles user and assistant in turns, behind at "
+                "most one system message",
+                talk_role_names[m[i].role]);
         chat_lit(w, model ? TURN "model\n" : TURN "user\n");
         if (i == first && first) {
-            chat_text system = chat_text_of(w, &m[0], NULL);
+            talk_text system = chat_text_of(w, &m[0], NULL);
             chat_put(w, system.s, system.n);
             chat_lit(w, "\n\n");
         }

@@ -27,7 +27,7 @@ size_t gemma_word_length(const char *s, size_t n);
 
 /* Writes the prompt of a conversation, in the revision that f names; opt as in carat.h. Errors stay
  * in w. */
-void gemma_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+void gemma_render(chat_writer *w, const chat_format *f, const carat_talk *t,
                   const carat_chat_options *opt);
 
 /* ---- tools_gemma.c ---- */

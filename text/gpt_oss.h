@@ -13,7 +13,7 @@ extern const text_family gpt_oss_text;
 extern const chat_format harmony_format;
 
 const chat_format *harmony_recognise(const char *template_text, size_t n);
-void harmony_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+void harmony_render(chat_writer *w, const chat_format *f, const carat_talk *t,
                     const carat_chat_options *opt);
 /* Puts the namespace `functions`, a type for each tool. tools: an array. */
 void harmony_put_tools(chat_writer *w, const jtree *tools);

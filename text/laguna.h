@@ -24,7 +24,7 @@ extern const chat_format laguna_formats[N_LAGUNA_FORMATS];
 /* The format of a file's chat template of n bytes, by what it contains; NULL: not Laguna's. */
 const chat_format *laguna_recognise(const char *template_text, size_t n);
 /* As gemma_render. */
-void laguna_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+void laguna_render(chat_writer *w, const chat_format *f, const carat_talk *t,
                    const carat_chat_options *opt);
 
 #endif

@@ -21,7 +21,7 @@ extern const text_family llama_text;
 extern const chat_format llama_formats[N_LLAMA_FORMATS];
 
 const chat_format *llama_recognise(const char *template_text, size_t n);
-void llama_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+void llama_render(chat_writer *w, const chat_format *f, const carat_talk *t,
                   const carat_chat_options *opt);
 
 #endif

@@ -26,7 +26,7 @@ extern const chat_format mistral_formats[N_MISTRAL_FORMATS];
 /* ---- chat_mistral.c ---- */
 
 const chat_format *mistral_recognise(const char *template_text, size_t n);
-void mistral_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+void mistral_render(chat_writer *w, const chat_format *f, const carat_talk *t,
                     const carat_chat_options *opt);
 
 #endif

@@ -25,7 +25,7 @@ extern const chat_format qwen_formats[N_QWEN_FORMATS];
  */
 const chat_format *qwen_recognise(const char *template_text, size_t n);
 /* As gemma_render. */
-void qwen_render(chat_writer *w, const chat_format *f, const jtree *messages, const jtree *tools,
+void qwen_render(chat_writer *w, const chat_format *f, const carat_talk *t,
                  const carat_chat_options *opt);
 
 #endif

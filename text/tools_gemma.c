@@ -417,7 +417,7 @@ static void put_parameters(declaration *d, const jtree *params)
 
 void tools_put_declaration(chat_writer *w, const jtree *tool, size_t i, int32_t revision)
 {
-    char where[CHAT_WHERE];
+    char where[TALK_WHERE];
     declaration d = {w, revision, where};
     chat_tool_place(tool, i, where);
     const jtree *f = chat_function_of(w, tool, where), *name = jtree_get(f, "name");

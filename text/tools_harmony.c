@@ -227,7 +227,7 @@ static void put_tool(types *t, const jtree *f)
 
 void harmony_put_tools(chat_writer *w, const jtree *tools)
 {
-    char where[CHAT_WHERE];
+    char where[TALK_WHERE];
     types t = {.w = w, .where = where};
     size_t i = 0;
     chat_lit(w, "## functions\n\nnamespace functions {\n\n");

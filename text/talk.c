@@ -1,0 +1,292 @@
+/* talk.c - see talk.h. */
+#include "text/talk.h"
+
+#include "text/chat.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const talk_role_names[TALK_ROLES] = {"system", "developer", "user", "assistant",
+                                                 "tool"};
+
+static const char *const thought_names[TALK_THOUGHTS] = {[TALK_REASONING_CONTENT] =
+                                                             "reasoning_content",
+                                                         [TALK_REASONING] = "reasoning",
+                                                         [TALK_THINKING] = "thinking"};
+
+void talk_where(const talk_turn *m, const char *behind, char where[TALK_WHERE])
+{
+    if (m->index < 0)
+        snprintf(where, TALK_WHERE, "%s%s", m->list, behind);
+    else
+        snprintf(where, TALK_WHERE, "%s[%d]%s", m->list, (int)m->index, behind);
+}
+
+bool talk_is_system(const talk_turn *m)
+{
+    return m->role == TALK_SYSTEM || m->role == TALK_DEVELOPER;
+}
+
+bool talk_has_content(const talk_turn *m)
+{
+    return m->shape == TALK_WHOLE ? m->part->text.n > 0 : m->n_parts > 0;
+}
+
+/* ---- Filling ---- */
+
+/* Room for one element more behind the n of `at`, which has room for a power of two of them. */
+static void *grown(carat_talk *t, const void *at, size_t n, size_t size)
+{
+    if (n & (n - 1))
+        return (void *)(uintptr_t)at; /* made here, so it may be written */
+    void *more = n > SIZE_MAX / 2 ? NULL : arena_array(t->mem, n ? 2 * n : 1, size);
+    if (more && n)
+        memcpy(more, at, n * size);
+    t->bad |= !more;
+    return more;
+}
+
+void talk_add(carat_talk *t, talk_role role, const char *list, int32_t index)
+{
+    talk_turn *at = t->bad ? NULL : grown(t, t->turn, t->n, sizeof *at);
+    if (!at)
+        return;
+    t->turn = at;
+    at[t->n++] = (talk_turn){.role = role, .list = list, .index = index};
+}
+
+talk_turn *talk_last(carat_talk *t)
+{
+    return t->n ? &t->turn[t->n - 1] : NULL;
+}
+
+void talk_put_part(carat_talk *t, talk_part part)
+{
+    talk_turn *m = talk_last(t);
+    if (t->bad)
+        return;
+    if (m->shape != TALK_LIST)
+        m->n_parts = 0;
+    talk_part *at = grown(t, m->part, m->n_parts, sizeof *at);
+    if (!at)
+        return;
+    m->shape = TALK_LIST;
+    m->part = at;
+    at[m->n_parts++] = part;
+}
+
+void talk_set_text(carat_talk *t, const char *s, size_t n)
+{
+    talk_turn *m = talk_last(t);
+    if (t->bad)
+        return;
+    m->n_parts = 0;
+    talk_put_part(t, (talk_part){.kind = TALK_TEXT, .name = "text", .text = {s, n}, .number = -1});
+    m->shape = TALK_WHOLE;
+}
+
+void talk_put_call(carat_talk *t, talk_call call)
+{
+    talk_turn *m = talk_last(t);
+    talk_call *at = t->bad ? NULL : grown(t, m->call, m->n_calls, sizeof *at);
+    if (!at)
+        return;
+    m->call = at;
+    at[m->n_calls++] = call;
+}
+
+static void put_result(carat_talk *t, talk_result result)
+{
+    talk_turn *m = talk_last(t);
+    talk_result *at = t->bad ? NULL : grown(t, m->result, m->n_results, sizeof *at);
+    if (!at)
+        return;
+    m->result = at;
+    at[m->n_results++] = result;
+}
+
+talk_text talk_string(const jtree *v)
+{
+    return jtree_is(v, JTREE_STRING) ? (talk_text){v->s, v->n} : (talk_text){0};
+}
+
+/* ---- From JSON in OpenAI's form ---- */
+
+/* A sentence that begins with the place of a turn. */
+static status fail_at(const talk_turn *m, err *e, status st, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static status fail_at(const talk_turn *m, err *e, status st, const char *fmt, ...)
+{
+    char text[700], where[TALK_WHERE];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    talk_where(m, "", where);
+    return err_set(e, st, "%s%s", where, text);
+}
+
+static status no_memory(const carat_talk *t, err *e)
+{
+    return t->bad ? err_set(e, t->mem->over ? E_LIMIT : E_MEMORY, "no memory for %zu messages",
+                            t->n + 1)
+                  : OK;
+}
+
+status talk_read_role(const jtree *message, const char *list, size_t i, talk_role *out, err *e)
+{
+    const talk_turn at = {.list = list, .index = (int32_t)i};
+    const jtree *r = jtree_get(message, "role");
+    int k = 0;
+    if (message->kind != JTREE_OBJECT || !jtree_is(r, JTREE_STRING))
+        return fail_at(&at, e, E_FORMAT, " is %s; expected an object with a role",
+                       message->kind == JTREE_OBJECT ? "an object without a role"
+                                                     : jtree_kind_name(message));
+    while (k < TALK_ROLES && strcmp(r->s, talk_role_names[k]))
+        k++;
+    if (k == TALK_ROLES)
+        return fail_at(&at, e, E_FORMAT,
+                       " has the role \"%.60s\"; roles are system, developer, user, assistant and "
+                       "tool",
+                       r->s);
+    *out = (talk_role)k;
+    return OK;
+}
+
+/* A list that only messages of the assistant have. *out NULL: there is none, or it is empty. */
+static status list_of(const talk_turn *m, const jtree *message, const char *key, const jtree **out,
+                      err *e)
+{
+    const jtree *v = jtree_get(message, key);
+    *out = NULL;
+    if (v && v->kind != JTREE_ARRAY)
+        return fail_at(m, e, E_FORMAT, ".%s is %s, not an array", key, jtree_kind_name(v));
+    if (!v || !v->count)
+        return OK;
+    if (m->role != TALK_ASSISTANT)
+        return fail_at(m, e, E_FORMAT, ".%s: only assistant messages have those", key);
+    if (v->count > CHAT_MAX_CALLS)
+        return fail_at(m, e, E_LIMIT, ".%s has %zu entries; carat takes up to %d", key, v->count,
+                       CHAT_MAX_CALLS);
+    *out = v;
+    return OK;
+}
+
+static status string_of(const talk_turn *m, const jtree *object, const char *key, talk_text *out,
+                        err *e)
+{
+    const jtree *v = jtree_get(object, key);
+    if (v && v->kind != JTREE_STRING)
+        return fail_at(m, e, E_FORMAT, ".%s is %s, not a string", key, jtree_kind_name(v));
+    *out = talk_string(v);
+    return OK;
+}
+
+status talk_read_turn(carat_talk *t, const jtree *message, talk_role role, const char *list,
+                      size_t i, err *e)
+{
+    const jtree *calls, *results;
+    status st;
+    talk_add(t, role, list, (int32_t)i);
+    if ((st = no_memory(t, e)))
+        return st;
+    talk_turn *m = talk_last(t);
+    if ((st = list_of(m, message, "tool_calls", &calls, e)) ||
+        (st = list_of(m, message, "tool_responses", &results, e)))
+        return st;
+    for (int k = 0; k < TALK_THINKING; k++)
+        if ((st = string_of(m, message, thought_names[k], &m->thought[k], e)))
+            return st;
+    m->thought[TALK_THINKING] = talk_string(jtree_get(message, thought_names[TALK_THINKING]));
+    if (role == TALK_TOOL && (st = string_of(m, message, "name", &m->name, e)))
+        return st;
+    m->call_id = talk_string(jtree_get(message, "tool_call_id"));
+    for (const jtree *c = calls ? calls->first : NULL; c; c = c->next) {
+        const jtree *f = jtree_get(c, "function");
+        talk_put_call(t, (talk_call){.id = talk_string(jtree_get(c, "id")),
+                                     .name = talk_string(jtree_get(f, "name")),
+                                     .arguments = jtree_get(f, "arguments")});
+    }
+    for (const jtree *r = results ? results->first : NULL; r; r = r->next) {
+        talk_result one = {.value = jtree_get(r, "response"), .given = jtree_has(r, "response")};
+        if ((st = string_of(m, r, "name", &one.name, e)))
+            return st;
+        put_result(t, one);
+    }
+    return no_memory(t, e);
+}
+
+/* The kind of a part. Templates take a part without a type by its members. */
+static talk_kind kind_of(const jtree *part)
+{
+    static const struct {
+        const char *type;
+        talk_kind kind;
+    } kinds[] = {{"text", TALK_TEXT},   {"image", TALK_IMAGE},       {"image_url", TALK_IMAGE},
+                 {"audio", TALK_AUDIO}, {"input_audio", TALK_AUDIO}, {"video", TALK_VIDEO}};
+    const jtree *type = jtree_get(part, "type");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if ((jtree_is(type, JTREE_STRING) && !strcmp(type->s, kinds[i].type)) ||
+            (!type && jtree_has(part, kinds[i].type)))
+            return kinds[i].kind;
+    return TALK_KINDS;
+}
+
+static status read_part(const talk_turn *m, const jtree *v, talk_part *out, err *e)
+{
+    const jtree *type = jtree_get(v, "type"), *number = jtree_get(v, "number");
+    *out = (talk_part){.kind = kind_of(v),
+                       .name = jtree_is(type, JTREE_STRING) ? type->s : jtree_kind_name(type),
+                       .text = talk_string(jtree_get(v, "text")),
+                       .number = -1};
+    if (!number)
+        return OK;
+    long n = number->kind == JTREE_INTEGER ? strtol(number->s, NULL, 10) : -1;
+    if (n < 0 || n > CHAT_MAX_IMAGES)
+        return fail_at(m, e, E_FORMAT, ".content: the number of an image or a sound is not 0 to %d",
+                       CHAT_MAX_IMAGES);
+    out->number = (int32_t)n;
+    return OK;
+}
+
+status talk_read_content(carat_talk *t, const jtree *content, err *e)
+{
+    talk_turn *m = talk_last(t);
+    talk_part part;
+    status st;
+    if (!content || content->kind == JTREE_NULL)
+        return OK;
+    if (content->kind == JTREE_STRING) {
+        talk_set_text(t, content->s, content->n);
+        return no_memory(t, e);
+    }
+    if (content->kind != JTREE_ARRAY)
+        return fail_at(m, e, E_FORMAT,
+                       ".content is %s; expected a string, an array of parts, or null",
+                       jtree_kind_name(content));
+    m->shape = TALK_LIST;
+    for (const jtree *v = content->first; v; v = v->next) {
+        if ((st = read_part(m, v, &part, e)))
+            return st;
+        talk_put_part(t, part);
+    }
+    return no_memory(t, e);
+}
+
+status talk_read(carat_talk *t, const jtree *messages, err *e)
+{
+    talk_role role = TALK_USER;
+    size_t i = 0;
+    status st = OK;
+    if (messages->kind != JTREE_ARRAY || !messages->count)
+        return err_set(e, E_FORMAT, "messages is %s; expected an array with at least one message",
+                       messages->kind == JTREE_ARRAY ? "empty" : jtree_kind_name(messages));
+    for (const jtree *v = messages->first; v && !st; v = v->next, i++)
+        if (!(st = talk_read_role(v, "messages", i, &role, e)) &&
+            !(st = talk_read_turn(t, v, role, "messages", i, e)))
+            st = talk_read_content(t, jtree_get(v, "content"), e);
+    return st;
+}
