@@ -65,11 +65,12 @@ ISA_AVX512 = -g1 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni \
              -mavx2 -mfma -mf16c -mprefer-vector-width=512 -falign-functions=64 $(KERNEL_SAN)
 ISA_AVX512BF16 = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 \
                  -mavx2 -mfma -mprefer-vector-width=512 $(KERNEL_SAN)
+ISA_AMX = $(ISA_AVX512BF16) -mamx-tile -mamx-bf16
 # Tests compute little beside the product, except those of kernels, and this takes the compiler half the time. What
 # UBSan looks for is faults of the product: in the tests' own lines it takes the compiler a fifth more.
 TEST_OPT ?= $(if $(SAN),-Og $(if $(findstring undefined,$(SAN)),-fno-sanitize=undefined),-O1)
 FLAGS := $(call noted,$(BUILD)/flags,$(filter-out ccache,$(CC)) $(shell $(CC) --version 2>/dev/null | head -n 1) $(CFLAGS_ALL) \
-         $(ISA_AVX2) $(ISA_AVX512) $(ISA_AVX512BF16) $(TEST_OPT))
+         $(ISA_AVX2) $(ISA_AVX512) $(ISA_AMX) $(TEST_OPT))
 
 # The floors, from the bottom up. Tests sit beside the code as *_test.c.
 LIB_DIRS = base image sound num format backend backend/cpu kv model text spec engine
@@ -77,7 +78,7 @@ SERVER = apps/server/dialects apps/server/http apps/server/answers apps/server/m
 APP_DIRS = apps apps/hub apps/media $(SERVER)
 CODECS = -lpng -ljpeg -lwebp -lsndfile
 APP_LIBS = -ljansson $(CODECS) -lcurl -ledit -lmicrohttpd
-ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c %_avx512bf16.c)
+ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c %_avx512bf16.c %_amx.c)
 src = $(filter-out %_test.c $(ISA_SKIP),$(sort $(wildcard $(addsuffix /*.c,$(1)))))
 # Files of pictures and sound are read by programs alone: libcarat takes pixels and samples, and is linked with no
 # codec.
@@ -191,6 +192,7 @@ $(call obj,$(filter-out num/% backend/%,$(TEST_SRC))): ISA = $(TEST_OPT)
 $(BUILD)/%_avx2.o: ISA = $(ISA_AVX2)
 $(BUILD)/%_avx512.o: ISA = $(ISA_AVX512)
 $(BUILD)/%_avx512bf16.o: ISA = $(ISA_AVX512BF16)
+$(BUILD)/%_amx.o: ISA = $(ISA_AMX)
 # The bundled model and its drafters become part of the program if the files exist.
 DEMO := $(wildcard models/demo.gguf)
 DEMO_DFLASH := $(if $(DEMO),$(wildcard models/demo-dflash.gguf))

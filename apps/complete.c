@@ -26,7 +26,7 @@ static const struct {
     {"format", "text json"},
     {"effort", "low medium high xhigh"},
     {"repack", "auto off"},
-    {"isa", "portable avx2 avx512 avx512bf16 neon"},
+    {"isa", "portable avx2 avx512 avx512bf16 amx neon"},
     {"device", "auto cpu cuda cuda:0"},
     {"log", "text json off"},
     {"kv-type", "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 q4_0+rot iq4_nl tq3_0"},

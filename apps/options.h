@@ -109,7 +109,8 @@ typedef struct option {
     OPT_STR(T, repack, "repack", 0, "WHEN",                                                        \
             "weights rearranged at load for speed: auto (default) or off")
 #define OPT_ISA(T)                                                                                 \
-    OPT_STR(T, isa, "isa", 0, "NAME", "CPU kernels: portable, avx2, avx512, avx512bf16 or neon")
+    OPT_STR(T, isa, "isa", 0, "NAME",                                                              \
+            "CPU kernels: portable, avx2, avx512, avx512bf16, amx or neon")
 #define OPT_WRAP(T) OPT_STR(T, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr")
 #define OPT_NO_MMAP(T) OPT_FLAG(T, no_mmap, "no-mmap", 0, "read the file instead of mapping it")
 #define OPT_OVERCOMMIT(T)                                                                          \

@@ -148,7 +148,7 @@ static const struct {
     const char *name, *help;
 } environment[] = {
     {"CARAT_ISA",
-     "instruction set of the CPU kernels where no --isa names one: avx512bf16, avx512, "
+     "instruction set of the CPU kernels where no --isa names one: amx, avx512bf16, avx512, "
      "avx2, neon or portable"},
     {"CARAT_NAME", "an option of run and serve: CARAT_KV_TYPE=q8_0 is --kv-type q8_0"},
     {"CARAT_NO_HISTORY", "if set, run keeps no conversations and no typed lines"},

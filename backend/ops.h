@@ -583,7 +583,7 @@ typedef struct cpu_options {
     bool reference;    /* ref.c for every op */
     bool exact_f32;    /* no int8 activations */
     bool no_repack;    /* products read the file's layout */
-    const char *isa;   /* NULL: best; "portable", "avx2", "avx512", "avx512bf16", "neon" */
+    const char *isa;   /* NULL: best; "portable", "avx2", "avx512", "avx512bf16", "amx", "neon" */
 } cpu_options;
 
 /* d->attend_kernel and d->product_kernel, or what their absence means. */

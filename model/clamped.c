@@ -41,12 +41,23 @@ status clamped_bind(const binder *b, clamped_weight *w, const char *name)
     return OK;
 }
 
+void clamped_products(pass *p, mat *y, mat x, const clamped_weight *const *w, int n)
+{
+    mat in = x;
+    for (int i = 0; i < n; i++) {
+        bool same = i && w[i]->in_low == w[i - 1]->in_low && w[i]->in_high == w[i - 1]->in_high;
+        bool bounded = isfinite(w[i]->in_low) || isfinite(w[i]->in_high);
+        if (!same)
+            in = bounded ? op_clamp(p, x, w[i]->in_low, w[i]->in_high) : x;
+        y[i] = op_matmul(p, in, &w[i]->w);
+        if (isfinite(w[i]->out_low) || isfinite(w[i]->out_high))
+            op_clamp_inplace(p, y[i], w[i]->out_low, w[i]->out_high);
+    }
+}
+
 mat clamped_product(pass *p, mat x, const clamped_weight *w)
 {
-    if (isfinite(w->in_low) || isfinite(w->in_high))
-        x = op_clamp(p, x, w->in_low, w->in_high);
-    mat y = op_matmul(p, x, &w->w);
-    if (isfinite(w->out_low) || isfinite(w->out_high))
-        op_clamp_inplace(p, y, w->out_low, w->out_high);
+    mat y;
+    clamped_products(p, &y, x, &w, 1);
     return y;
 }

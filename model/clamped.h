@@ -24,5 +24,7 @@ typedef struct clamped_weight {
  * Errors as of bind_tensor. */
 status clamped_bind(const binder *b, clamped_weight *w, const char *name);
 mat clamped_product(pass *p, mat x, const clamped_weight *w);
+/* y[i] = w[i] x. Neighbours with equal bounds share the clamped input. */
+void clamped_products(pass *p, mat *y, mat x, const clamped_weight *const *w, int n);
 
 #endif

@@ -261,9 +261,11 @@ static void gemma4v_add_attention(pass *p, const gemma4v *g, const gemma4v_layer
                                   const kv_view *kv, mat x)
 {
     mat h = op_rms_norm(p, x, &L->attn_norm, g->eps);
-    mat q = mat_heads(clamped_product(p, h, &L->wq), g->head_dim);
-    mat k = mat_heads(clamped_product(p, h, &L->wk), g->head_dim);
-    mat v = mat_heads(clamped_product(p, h, &L->wv), g->head_dim);
+    mat qkv[3];
+    clamped_products(p, qkv, h, (const clamped_weight *[]){&L->wq, &L->wk, &L->wv}, 3);
+    mat q = mat_heads(qkv[0], g->head_dim);
+    mat k = mat_heads(qkv[1], g->head_dim);
+    mat v = mat_heads(qkv[2], g->head_dim);
     q = op_rope(p, op_rms_norm_inplace(p, q, &L->q_norm, g->eps), L->rope);
     k = op_rope(p, op_rms_norm_inplace(p, k, &L->k_norm, g->eps), L->rope);
     op_kv_store(p, kv, k, op_rms_norm_inplace(p, v, NULL, g->eps));
@@ -274,8 +276,9 @@ static void gemma4v_add_attention(pass *p, const gemma4v *g, const gemma4v_layer
 static void gemma4v_add_ffn(pass *p, const gemma4v *g, const gemma4v_layer *L, mat x)
 {
     mat h = op_rms_norm(p, x, &L->ffn_norm, g->eps);
-    mat a = clamped_product(p, h, &L->gate), b = clamped_product(p, h, &L->up);
-    mat y = clamped_product(p, op_act_mul(p, a, b, ACT_GELU_TANH), &L->down);
+    mat gu[2];
+    clamped_products(p, gu, h, (const clamped_weight *[]){&L->gate, &L->up}, 2);
+    mat y = clamped_product(p, op_act_mul(p, gu[0], gu[1], ACT_GELU_TANH), &L->down);
     op_add_rms_norm(p, x, y, &L->ffn_post_norm, g->eps);
 }
 

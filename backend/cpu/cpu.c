@@ -339,7 +339,7 @@ static status choose_kernels(const char *isa, const cpu_kernels **k, err *e)
     }
     return err_set(e, E_ARG, "instruction set %.40s: expected %sportable", isa,
 #if defined(__x86_64__)
-                   "avx512bf16, avx512, avx2 or "
+                   "amx, avx512bf16, avx512, avx2 or "
 #elif defined(__aarch64__)
                    "neon or "
 #else
@@ -348,23 +348,32 @@ static status choose_kernels(const char *isa, const cpu_kernels **k, err *e)
     );
 }
 
-/* The AVX-512 table exists with products of bf16 ("avx512bf16") and without ("avx512"). Without a
- * name the better one is taken; a device of f32 activations never takes products of bf16. */
-static status choose_bf16(cpu_device *c, const char *isa, err *e)
+/* The AVX-512 table exists with products of bf16 by AMX ("amx") or vdpbf16ps ("avx512bf16"), and
+ * without ("avx512"). Without a name the best one is taken; a device of f32 activations never takes
+ * products of bf16. */
+static bool of_pairs(const char *isa)
 {
-    bool asked = isa && !strcmp(isa, "avx512bf16"), have = false;
+    return isa && (!strcmp(isa, "amx") || !strcmp(isa, "avx512bf16"));
+}
+
+static status choose_pairs(cpu_device *c, const char *isa, err *e)
+{
+    const pair_kernels *set = NULL;
 #if defined(__x86_64__)
-    have = c->k == &cpu_kernels_avx512 && __builtin_cpu_supports("avx512bf16");
-    if (have && !c->exact_f32 && (asked || !isa)) {
-        c->with_bf16 = *c->k;
-        c->with_bf16.name = "avx512bf16";
-        c->with_bf16.float_tile = cpu_float_tile_bf16;
-        c->k = &c->with_bf16;
-    }
+    bool bf16 = c->k == &cpu_kernels_avx512 && __builtin_cpu_supports("avx512bf16");
+    if (bf16 && (!isa || !strcmp(isa, "amx")) && cpu_has_amx())
+        set = &cpu_pairs_amx;
+    else if (bf16 && (!isa || !strcmp(isa, "avx512bf16")))
+        set = &cpu_pairs_avx512;
 #endif
-    (void)c; /* elsewhere there is nothing to choose */
-    if (asked && !have)
+    if (!set && of_pairs(isa))
         return err_set(e, E_UNSUPPORTED, "this processor has not all of %s", isa);
+    if (!set || c->exact_f32)
+        return OK;
+    c->pairs = set;
+    c->with_pairs = *c->k;
+    c->with_pairs.name = set->name;
+    c->k = &c->with_pairs;
     return OK;
 }
 
@@ -383,11 +392,10 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
     c->reference = opt->reference;
     const char *pinned = opt->isa ? NULL : isa_from_environment();
     const char *isa = pinned ? pinned : opt->isa;
-    bool bf16 = isa && !strcmp(isa, "avx512bf16");
     err why = {0};
-    status st = choose_kernels(bf16 ? "avx512" : isa, &c->k, &why);
+    status st = choose_kernels(of_pairs(isa) ? "avx512" : isa, &c->k, &why);
     if (!st)
-        st = choose_bf16(c, isa, &why);
+        st = choose_pairs(c, isa, &why);
     if (st)
         err_set(e, st, "%s%s", pinned ? "CARAT_ISA: " : "", why.text);
     if (!st)

@@ -6,8 +6,8 @@
  * matmul.c   products: splits them into panels and rows, calls kernels
  * attend.c   attention: splits it into blocks of keys, calls kernels
  * pack.c     the device's own weight layout
- * matmul_*.c one instruction set each (matmul_avx512bf16.c: one more product for AVX-512): a table
- * of kernels (cpu_kernels)
+ * matmul_*.c one instruction set each (matmul_avx512bf16.c, matmul_amx.c: one more product for
+ * AVX-512): a table of kernels (cpu_kernels)
  *
  * The one idea: a kernel computes an output with the same sequence of floating-point operations
  * whatever the number of rows it was called with, so a row never notices its neighbours.
@@ -17,6 +17,7 @@
 
 #include "backend/ops.h"
 #include "backend/cpu/kernels_int.h"
+#include "backend/cpu/pairs_int.h"
 #include "base/pool.h"
 
 #include <stdatomic.h>
@@ -26,7 +27,8 @@ typedef struct cpu_device {
     pool *pool;
     int32_t n_threads;
     const cpu_kernels *k;
-    cpu_kernels with_bf16; /* k, where it is AVX-512's with products of bf16 */
+    const pair_kernels *pairs; /* NULL: activations of products with bf16 weights stay f32 */
+    cpu_kernels with_pairs;    /* k under the name of `pairs`, where there are some */
     bool exact_f32, no_repack, reference;
     struct slab *slabs;       /* of packed weights (cpu.c) */
     _Atomic uint64_t n_bytes; /* allocated and not released */

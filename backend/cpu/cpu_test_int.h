@@ -8,8 +8,8 @@
 #include "base/rng.h"
 #include "tests/test.h"
 
-static const char *const every_isa[] = {"portable", "avx2", "avx512", "avx512bf16", "neon"};
-enum { N_ISA = 5, TEST_THREADS = 2, ROWS_CAP = 1024 };
+static const char *const every_isa[] = {"portable", "avx2", "avx512", "avx512bf16", "amx", "neon"};
+enum { N_ISA = 6, TEST_THREADS = 2, ROWS_CAP = 1024 };
 
 /* NULL where the machine lacks it. */
 __attribute__((unused)) static device *test_device(const char *isa, cpu_options o)

@@ -213,10 +213,6 @@ struct cpu_kernels {
     DO(NUM_IQ3_XXS, 1, false)                                                                      \
     DO(NUM_IQ3_S, 1, false)
 
-/* float_tile of the AVX-512 table with bf16 activations for bf16 weights (matmul_avx512bf16.c). */
-void cpu_float_tile_bf16(num_type t, const void *const w[TILE_GROUPS], int32_t n,
-                         const float *const *x, int32_t n_rows, float *acc);
-
 extern const cpu_kernels cpu_kernels_portable, cpu_kernels_avx2, cpu_kernels_avx512,
     cpu_kernels_neon;
 

@@ -37,12 +37,13 @@ typedef struct product {
     act_kind act;
     int32_t n_out;            /* outputs per part */
     const pack_kind *kind[2]; /* NULL: float sums */
-    const unsigned char *x;   /* rows of f32, or of xblock */
+    const unsigned char *x;   /* rows of f32, of xblock, or of pairs of bf16 */
     size_t x_row_bytes;
     const unsigned char *x2; /* activations for part 1, where its format needs others */
     size_t x2_row_bytes;
-    bool wide;  /* activations are tiles [n_in / 32][WIDE_ROWS] */
-    bool lists; /* experts: each matrix has a list of rows */
+    bool pairs[2]; /* of a part: activations are rounded to bf16, two inputs in 32 bits */
+    bool wide;     /* activations are tiles [n_in / 32][WIDE_ROWS] */
+    bool lists;    /* experts: each matrix has a list of rows */
     float *y;
     size_t y_stride;
     int32_t n_rows;
@@ -101,6 +102,7 @@ typedef struct panel_job {
     int32_t k, thread;  /* the matrix; the thread whose temporaries are used */
     const weight *w;
     const pack_kind *kind; /* NULL: float sums */
+    bool pairs;
     const unsigned char *x;
     size_t x_row_bytes;
     num_type type; /* of the groups: a panel may have been decoded to f32 */
@@ -117,6 +119,7 @@ static panel_job product_part(const product *m, int part, const row_span *s, int
                        .thread = thread,
                        .w = m->w[part],
                        .kind = m->kind[part],
+                       .pairs = m->pairs[part],
                        .x = other ? m->x2 : m->x,
                        .x_row_bytes = other ? m->x2_row_bytes : m->x_row_bytes,
                        .type = m->w[part]->type,
@@ -157,7 +160,10 @@ static void find_groups(panel_job *j, int64_t o)
 static void float_sums(const panel_job *j, float *acc)
 {
     size_t lane = j->type == NUM_F32 ? 4 : 2;
+    const cpu_device *c = j->m->c;
     int32_t n_in = j->w->n_in, n_rows_all = j->s->n;
+    if (j->pairs && c->pairs->begin)
+        c->pairs->begin();
     for (int32_t i = 0; i < n_in; i += STRETCH_FLOATS) {
         int32_t n = n_in - i < STRETCH_FLOATS ? n_in - i : STRETCH_FLOATS;
         const void *at[TILE_GROUPS];
@@ -166,14 +172,23 @@ static void float_sums(const panel_job *j, float *acc)
         for (int32_t r = 0; r < n_rows_all; r += TILE_ROWS) {
             int32_t n_rows = n_rows_all - r < TILE_ROWS ? n_rows_all - r : TILE_ROWS;
             const float *xs[TILE_ROWS];
+            const uint32_t *pairs[TILE_ROWS];
             float part_acc[TILE_ROWS * TILE_COLS] = {0};
-            for (int32_t a = 0; a < n_rows; a++)
-                xs[a] = (const float *)x_row(j, r + a) + i;
-            j->m->c->k->float_tile(j->type, at, n, xs, n_rows, part_acc);
+            for (int32_t a = 0; a < n_rows; a++) {
+                const void *x = x_row(j, r + a);
+                xs[a] = (const float *)x + i;
+                pairs[a] = (const uint32_t *)x + i / 2;
+            }
+            if (j->pairs)
+                c->pairs->tile(at, (n + 1) / 2, pairs, n_rows, part_acc);
+            else
+                c->k->float_tile(j->type, at, n, xs, n_rows, part_acc);
             for (int32_t a = 0; a < n_rows * TILE_COLS; a++)
                 acc[(size_t)r * TILE_COLS + (size_t)a] += part_acc[a];
         }
     }
+    if (j->pairs && c->pairs->end)
+        c->pairs->end();
 }
 
 /* Sums of n rows times the factor of their matrix, and its biases. */
@@ -365,6 +380,26 @@ static void run_product(product *m, int32_t n_active)
 
 /* ---- Activations ------------------------------------------------------------------------- */
 
+/* A row in pairs of bf16: zeros up to a multiple of PAIR_STEP inputs. */
+static size_t pairs_bytes(int32_t n)
+{
+    return ((size_t)n + PAIR_STEP - 1) / PAIR_STEP * PAIR_STEP * sizeof(uint16_t);
+}
+
+typedef struct round_job {
+    const cpu_device *c;
+    unsigned char *to;
+    mat x; /* one head per row */
+} round_job;
+
+static void round_row_task(void *arg, int32_t r, int32_t thread)
+{
+    (void)thread;
+    const round_job *j = arg;
+    j->c->pairs->round((uint32_t *)(void *)(j->to + (size_t)r * pairs_bytes(j->x.cols)),
+                       mat_row(j->x, r), j->x.cols);
+}
+
 typedef struct quantise_job {
     const cpu_kernels *k;
     const pack_kind *kind;
@@ -412,11 +447,6 @@ static int32_t xblock_rows(mat x, bool wide)
     return wide ? (x.rows + WIDE_ROWS - 1) / WIDE_ROWS * WIDE_ROWS : x.rows;
 }
 
-static size_t xblocks_bytes(mat x, bool wide)
-{
-    return (size_t)xblock_rows(x, wide) * (size_t)(x.cols / 32) * sizeof(xblock);
-}
-
 /* Temporary bytes of a thread that reads w without a packed copy. A dry pass may run before the
  * weights are loaded; then it counts on their packed copy. */
 static size_t panel_temp_bytes(const pass *p, const weight *w)
@@ -428,11 +458,23 @@ static size_t panel_temp_bytes(const pass *p, const weight *w)
     return (n + 63) & ~(size_t)63;
 }
 
+/* Few rows are made at once: waking the other threads would take longer. */
+enum { ALONE = 65536 };
+
+static void round_all(cpu_device *c, unsigned char *to, mat x)
+{
+    round_job j = {c, to, x};
+    for (int32_t r = 0; (int64_t)x.rows * x.cols < ALONE && r < x.rows; r++)
+        round_row_task(&j, r, 0);
+    if ((int64_t)x.rows * x.cols >= ALONE)
+        pool_run(c->pool, x.rows, round_row_task, &j);
+}
+
 static void quantise_all(cpu_device *c, const pack_kind *kind, xblock *to, mat x, bool wide)
 {
     quantise_job j = {c->k, kind, to, x, wide};
     int32_t rows = xblock_rows(x, wide);
-    if ((int64_t)x.rows * x.cols < 65536)
+    if ((int64_t)x.rows * x.cols < ALONE)
         for (int32_t r = 0; r < rows; r++)
             quantise_row_task(&j, r, 0);
     else
@@ -463,33 +505,37 @@ static bool product_begin(pass *p, product *m, mat x, const weight *a, const wei
         m->temp_bytes = other > m->temp_bytes ? other : m->temp_bytes;
         m->kind[1] = product_kind(c, b);
     }
-    bool two = b && m->kind[1] != m->kind[0] && !same_blocks(m->kind[0], m->kind[1]);
-    xblock *q[2] = {NULL, NULL};
+    for (int part = 0; part < m->n_parts; part++) {
+        const weight *w = m->w[part];
+        m->pairs[part] = c->pairs && w->type == NUM_BF16 && !panel_temp_bytes(p, w);
+    }
+    bool two = b && (m->pairs[0] != m->pairs[1] ||
+                     (m->kind[1] != m->kind[0] && !same_blocks(m->kind[0], m->kind[1])));
+    unsigned char *made[2] = {NULL, NULL};
+    size_t row_bytes[2] = {0, 0};
     m->wide = !m->lists && x.rows > c->k->packed_rows && x.rows <= c->k->wide_rows;
-    if (m->kind[0])
-        q[0] = pass_temp(p, xblocks_bytes(x, m->wide));
-    if (two && m->kind[1])
-        q[1] = pass_temp(p, xblocks_bytes(x, m->wide));
+    for (int part = 0; part <= two; part++) {
+        row_bytes[part] = m->kind[part]    ? (size_t)(x.cols / 32) * sizeof(xblock)
+                          : m->pairs[part] ? pairs_bytes(x.cols)
+                                           : 0;
+        int32_t rows = m->kind[part] ? xblock_rows(x, m->wide) : x.rows;
+        if (row_bytes[part])
+            made[part] = pass_temp(p, (size_t)rows * row_bytes[part]);
+    }
     if (m->temp_bytes)
         m->temp = pass_temp(p, m->temp_bytes * (size_t)c->n_threads);
     pass_release(p, mark); /* still valid: nothing else takes scratch until the op returns */
     if (p->dry || pass_failed(p))
         return false;
-    m->x = (const unsigned char *)x.at;
-    m->x_row_bytes = (size_t)x.stride * sizeof(float);
-    if (two) {
-        m->x2 = m->x;
-        m->x2_row_bytes = m->x_row_bytes;
-    }
-    if (q[0]) {
-        quantise_all(c, m->kind[0], q[0], x, m->wide);
-        m->x = (const unsigned char *)q[0];
-        m->x_row_bytes = (size_t)(x.cols / 32) * sizeof(xblock);
-    }
-    if (q[1]) {
-        quantise_all(c, m->kind[1], q[1], x, m->wide);
-        m->x2 = (const unsigned char *)q[1];
-        m->x2_row_bytes = (size_t)(x.cols / 32) * sizeof(xblock);
+    for (int part = 0; part <= two; part++) {
+        if (m->kind[part])
+            quantise_all(c, m->kind[part], (xblock *)(void *)made[part], x, m->wide);
+        else if (made[part])
+            round_all(c, made[part], x);
+        const unsigned char *rows = made[part] ? made[part] : (const unsigned char *)x.at;
+        size_t n = made[part] ? row_bytes[part] : (size_t)x.stride * sizeof(float);
+        *(part ? &m->x2 : &m->x) = rows;
+        *(part ? &m->x2_row_bytes : &m->x_row_bytes) = n;
     }
     return true;
 }

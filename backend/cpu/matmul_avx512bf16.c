@@ -1,22 +1,19 @@
-/* matmul_avx512bf16.c - bf16 weights by vdpbf16ps, where the processor has it beside AVX-512.
+/* matmul_avx512bf16.c - bf16 weights by vdpbf16ps, where the processor has it beside AVX-512, and
+ * activations rounded to bf16.
  *
  * Two inputs at a time: a zmm register is sixteen outputs by two inputs, as the packed layout has
- * them, and the activations are rounded to bf16 in pairs. Everything else is the AVX-512 table's
- * (cpu.c puts the two together). A device that keeps f32 activations never gets here.
+ * them. A device that keeps f32 activations never gets here.
  */
-#include "backend/cpu/kernels_int.h"
+#include "backend/cpu/pairs_int.h"
 
 #include <immintrin.h>
 #include <string.h>
 
-enum { PAIRS_MAX = 256 }; /* of a stretch of inputs (matmul.c) */
-
 #define INLINE static inline __attribute__((always_inline))
 
-/* n <= 2 * PAIRS_MAX activations in pairs, low half first; an odd one out is paired with 0. */
 static void round_pairs(uint32_t *to, const float *x, int32_t n)
 {
-    for (int32_t i = 0; i < n; i += 32) {
+    for (int32_t i = 0; i < n; i += PAIR_STEP) {
         int32_t left = n - i;
         __mmask16 lo = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
         __mmask16 hi = left >= 32 ? 0xffff : left > 16 ? (__mmask16)((1u << (left - 16)) - 1) : 0;
@@ -45,7 +42,7 @@ INLINE __m512bh every(uint32_t pair)
  * layout: [pairs][16 outputs][2 inputs], two groups
  * tile:   12 sums, two weights, one pair of activations
  * bound:  decode reads w; a prefill is vdpbf16ps, twice the products of an FMA */
-INLINE void pair_rows(const uint8_t *const *w, int32_t n_pairs, uint32_t (*x)[PAIRS_MAX],
+INLINE void pair_rows(const void *const *w, int32_t n_pairs, const uint32_t *const *x,
                       const int n_rows, float *acc)
 {
     __m512 sum[TILE_ROWS][TILE_GROUPS];
@@ -55,7 +52,7 @@ INLINE void pair_rows(const uint8_t *const *w, int32_t n_pairs, uint32_t (*x)[PA
     for (int32_t i = 0; i < n_pairs; i++) {
         __m512bh wv[TILE_GROUPS];
         for (int g = 0; g < TILE_GROUPS; g++)
-            wv[g] = pairs_of(w[g] + (size_t)i * 64);
+            wv[g] = pairs_of((const uint8_t *)w[g] + (size_t)i * 64);
         for (int r = 0; r < n_rows; r++) {
             __m512bh xv = every(x[r][i]);
             for (int g = 0; g < TILE_GROUPS; g++)
@@ -67,50 +64,29 @@ INLINE void pair_rows(const uint8_t *const *w, int32_t n_pairs, uint32_t (*x)[PA
             _mm512_storeu_ps(acc + r * TILE_COLS + g * PACK_LANES, sum[r][g]);
 }
 
-static void pair_tile(const void *const w[TILE_GROUPS], int32_t n, const float *const *x,
+static void pair_tile(const void *const w[TILE_GROUPS], int32_t n_pairs, const uint32_t *const *x,
                       int32_t n_rows, float *acc)
 {
-    _Alignas(64) uint32_t pairs[TILE_ROWS][PAIRS_MAX];
-    const uint8_t *at[TILE_GROUPS] = {w[0], w[1]};
-    int32_t n_pairs = (n + 1) / 2;
-    for (int32_t r = 0; r < n_rows; r++)
-        round_pairs(pairs[r], x[r], n);
     switch (n_rows) {
     case 1:
-        pair_rows(at, n_pairs, pairs, 1, acc);
+        pair_rows(w, n_pairs, x, 1, acc);
         break;
     case 2:
-        pair_rows(at, n_pairs, pairs, 2, acc);
+        pair_rows(w, n_pairs, x, 2, acc);
         break;
     case 3:
-        pair_rows(at, n_pairs, pairs, 3, acc);
+        pair_rows(w, n_pairs, x, 3, acc);
         break;
     case 4:
-        pair_rows(at, n_pairs, pairs, 4, acc);
+        pair_rows(w, n_pairs, x, 4, acc);
         break;
     case 5:
-        pair_rows(at, n_pairs, pairs, 5, acc);
+        pair_rows(w, n_pairs, x, 5, acc);
         break;
     default:
-        pair_rows(at, n_pairs, pairs, TILE_ROWS, acc);
+        pair_rows(w, n_pairs, x, TILE_ROWS, acc);
     }
 }
 
-void cpu_float_tile_bf16(num_type t, const void *const w[TILE_GROUPS], int32_t n,
-                         const float *const *x, int32_t n_rows, float *acc)
-{
-    if (t != NUM_BF16) {
-        cpu_kernels_avx512.float_tile(t, w, n, x, n_rows, acc);
-        return;
-    }
-    for (int32_t i = 0; i < n; i += 2 * PAIRS_MAX) {
-        int32_t m = n - i < 2 * PAIRS_MAX ? n - i : 2 * PAIRS_MAX;
-        const void *at[TILE_GROUPS];
-        const float *from[TILE_ROWS];
-        for (int g = 0; g < TILE_GROUPS; g++)
-            at[g] = (const uint8_t *)w[g] + (size_t)i * PACK_LANES * 2;
-        for (int32_t r = 0; r < n_rows; r++)
-            from[r] = x[r] + i;
-        pair_tile(at, m, from, n_rows, acc);
-    }
-}
+const pair_kernels cpu_pairs_avx512 = {
+    .name = "avx512bf16", .round = round_pairs, .tile = pair_tile};

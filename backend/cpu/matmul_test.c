@@ -104,8 +104,7 @@ static void check_product(device *d, test_pass *t, num_type type, int32_t n_in, 
     CHECK_OK(d->weight_load(d, &w, &e), e);
     CHECK_EQ(plan, w.packed_bytes);
     mat y = run_product(d, t, &w, x), want = plain_product(&w, 0, x);
-    bool pairs =
-        type == NUM_BF16 && w.packed && !strcmp(((cpu_device *)d->self)->k->name, "avx512bf16");
+    bool pairs = type == NUM_BF16 && w.packed && ((cpu_device *)d->self)->pairs;
     double nmse = test_nmse(y, want);
     CHECK_MSG(nmse < (coded       ? many ? 6e-5 : 1
                       : pairs     ? many ? 1e-5 : 1e-2
@@ -180,6 +179,10 @@ PLAIN_TEST(cpu_products_of_every_format_avx512)
 PLAIN_TEST(cpu_products_of_every_format_avx512bf16)
 {
     check_shapes("avx512bf16", (cpu_options){0});
+}
+PLAIN_TEST(cpu_products_of_every_format_amx)
+{
+    check_shapes("amx", (cpu_options){0});
 }
 TEST(cpu_products_of_every_format_neon)
 {
@@ -298,13 +301,13 @@ TEST(cpu_products_of_hostile_activations)
     uint64_t rng = test_seed();
     test_pass t;
     test_pass_open(&t, 16u << 20);
-    for (int i = 0; i < N_ISA; i++) {
-        device *d = test_device(every_isa[i], (cpu_options){0});
+    for (int i = 0; i < 2 * N_ISA; i++) {
+        device *d = test_device(every_isa[i / 2], (cpu_options){0});
         weight w;
         err e = {0};
         if (!d)
             continue;
-        test_weight(&w, NUM_Q4_K, 256, 40, 1, &rng);
+        test_weight(&w, i % 2 ? NUM_BF16 : NUM_Q4_K, 256, 40, 1, &rng);
         CHECK_OK(d->weight_load(d, &w, &e), e);
         mat x = test_mat(6, 1, 256);
         test_fill(x.at, 6 * 256, 1.0f, &rng);

@@ -42,7 +42,7 @@ typedef struct carat_model_options {
                           Slower; on the CPU unless `device` names another; without a drafter */
     const char *wrap;  /* NULL, or any of "trace", "time", "check" joined by commas */
     const char *isa;   /* NULL: the best of this CPU; or "portable", "avx2", "avx512",
-                          "avx512bf16", "neon" */
+                          "avx512bf16", "amx", "neon" */
     /* "cpu", "cuda" or "cuda:N": that device, or an error. NULL or "auto": a GPU if this build
      * supports it, the machine has one, the model fits and no option above asks for CPU kernels;
      * else the CPU. */
