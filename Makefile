@@ -427,9 +427,9 @@ $(eval $(call fuzz_also,draft_load,$(MODELS)))
 $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_scores.c apps/convert_fields.c \
     apps/convert_families.c engine/sampling_settings.c \
     $(MODELS)))
-$(eval $(call fuzz_also,hub,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
+$(eval $(call fuzz_also,hub,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/look.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
-$(eval $(call fuzz_also,cache,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
+$(eval $(call fuzz_also,cache,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/look.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_cache $(BUILD)/fuzz_cache.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c $(SAMPLING)))
 $(eval $(call fuzz_also,talks,apps/talks.c apps/state_dir.c))

@@ -9,6 +9,7 @@ extern const command command_completion;
 extern const command command_convert;
 extern const command command_daemon;
 extern const command command_embed;
+extern const command command_fit;
 extern const command command_history;
 extern const command command_imatrix;
 extern const command command_importance;

@@ -9,10 +9,13 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -415,7 +418,10 @@ void hub_rig_open(hub_rig *r, const char *repo)
 void hub_rig_clear(hub_rig *r)
 {
     for (int i = 0; i < r->n_files; i++)
-        mem_free(r->file[i].bytes);
+        if (r->file[i].mapped)
+            munmap(r->file[i].bytes, r->file[i].n);
+        else
+            mem_free(r->file[i].bytes);
     r->n_files = 0;
 }
 
@@ -465,5 +471,21 @@ hub_rig_file *hub_rig_add(hub_rig *r, const char *path, size_t n)
         bytes[i] = (unsigned char)rng_next(&seed);
     hub_rig_file *f = hub_rig_add_bytes(r, path, bytes, n, false);
     mem_free(bytes);
+    return f;
+}
+
+hub_rig_file *hub_rig_add_file(hub_rig *r, const char *path, const char *from)
+{
+    struct stat sb;
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0 && !fstat(fd, &sb));
+    hub_rig_file *f = hub_rig_add_bytes(r, path, from, strlen(from), false);
+    mem_free(f->bytes);
+    f->n = (size_t)sb.st_size;
+    f->size = sb.st_size;
+    f->mapped = true;
+    f->bytes = mmap(NULL, f->n, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(f->bytes != MAP_FAILED);
+    close(fd);
     return f;
 }

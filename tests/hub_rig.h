@@ -23,6 +23,7 @@ typedef struct hub_rig_file {
     const char *type; /* in the tree; NULL: "file" */
     char oid[65];     /* set by hub_rig_add; a test may falsify it */
     int64_t size;     /* in the tree; hub_rig_add: n */
+    bool mapped;
 } hub_rig_file;
 
 typedef struct hub_rig_how {
@@ -76,5 +77,7 @@ hub_rig_file *hub_rig_add(hub_rig *r, const char *path, size_t n);
 /* Adds a file with this content; it is copied. */
 hub_rig_file *hub_rig_add_bytes(hub_rig *r, const char *path, const void *bytes, size_t n,
                                 bool git);
+/* Adds a file of this machine, as long as it may be, with a made-up hash. */
+hub_rig_file *hub_rig_add_file(hub_rig *r, const char *path, const char *from);
 
 #endif

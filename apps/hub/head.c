@@ -15,6 +15,7 @@ enum {
     KIND_STRING = 8,
     KIND_ARRAY = 9,
     KINDS = 13,
+    DIMS_MAX = 8,
     ARCH_MAX = 256
 };
 
@@ -66,6 +67,54 @@ static bool find_value(reader *r, const char *name, uint32_t *kind)
             break;
     }
     return false;
+}
+
+/* One line of the list of tensors. */
+static bool take_tensor(reader *r, head_tensor *t)
+{
+    text name = take_text(r);
+    uint32_t n_dims = rd_u32(r);
+    *t = (head_tensor){.name = name.at, .n_name = (size_t)name.n, .n = 1};
+    if (!name.at || n_dims > DIMS_MAX)
+        return false;
+    for (uint32_t i = 0; i < n_dims; i++)
+        if (!ck_mul(t->n, rd_u64(r), &t->n))
+            return false;
+    t->type = rd_u32(r);
+    t->at = rd_u64(r);
+    return !r->bad;
+}
+
+status head_measure(const void *bytes, size_t n_bytes, const char *name, size_t *end,
+                    head_tensor_fn each, void *user, err *e)
+{
+    uint64_t alignment = 32, begin = 0;
+    head_tensor t;
+    reader r = reader_of(bytes, n_bytes);
+    const void *magic = rd_bytes(&r, 4);
+    uint32_t version = rd_u32(&r);
+    uint64_t n_tensors = rd_u64(&r), n_keys = rd_u64(&r);
+    bool ok = true;
+    if (!r.bad && (memcmp(magic, "GGUF", 4) || version < 2 || version > 3))
+        return err_set(e, E_FORMAT, "%s: no GGUF file of version 2 or 3", name);
+    for (; n_keys && ok && !r.bad; n_keys--)
+        ok = take_text(&r).at && skip_value(&r, rd_u32(&r));
+    const reader list = r;
+    for (uint64_t i = 0; i < n_tensors && ok && !r.bad; i++)
+        ok = take_tensor(&r, &t);
+    if (r.bad)
+        return err_set(e, E_LIMIT, "%s: its head does not end within %zu bytes", name, n_bytes);
+    if (!ok)
+        return err_set(e, E_FORMAT, "%s: its keys are damaged", name);
+    *end = n_bytes - reader_left(&r);
+    head_number(bytes, n_bytes, "general.alignment", &alignment);
+    if (!alignment || !ck_align(*end, alignment, &begin))
+        return err_set(e, E_FORMAT, "%s: general.alignment is damaged", name);
+    r = list;
+    for (uint64_t i = 0; i < n_tensors && take_tensor(&r, &t); i++)
+        if (ck_add(t.at, begin, &t.at))
+            each(user, &t);
+    return OK;
 }
 
 static text find_architecture(const void *bytes, size_t n_bytes)

@@ -116,4 +116,28 @@ typedef struct hub_ask {
  * model or file; E_FORMAT: the hub's answer or a file is damaged. */
 status hub_pull(const hub_ask *ask, model_found *out, err *e);
 
+/* Another model of a repository: the same with other types of weights. */
+typedef struct hub_other {
+    char quant[128];
+    uint64_t n_bytes;
+} hub_other;
+
+/* A model of a hub that is not pulled: the file that hub_pull would take. */
+typedef struct hub_view {
+    char name[384]; /* OWNER/REPO:QUANT */
+    char *path;     /* a file with its head and its size: a model to open with vocab_only */
+    int n_files;
+    uint64_t n_bytes, tower_bytes; /* of the model; of the vision tower that comes along */
+    hub_other *other;              /* all with a quantisation, this one too; the largest first */
+    size_t n_others;
+    char *dir; /* of path, and nothing else */
+    arena mem;
+} hub_view;
+
+/* Reads the listing and the head of the model's files. Statuses as hub_pull. */
+status hub_look(const hub_ask *ask, hub_view *v, err *e);
+/* Takes the folder of v->path out of a sentence about that file. */
+void hub_view_sentence(const hub_view *v, err *e);
+void hub_view_free(hub_view *v); /* safe on a zeroed or freed one */
+
 #endif

@@ -295,7 +295,7 @@ bool is_first_file(const char *path)
 
 /* A name of this kind belongs to a drafter, or to a model with a layer for drafts: the name does
  * not say which. */
-static bool drafts_perhaps(const char *path)
+bool names_drafter(const char *path)
 {
     static const char *const words[] = {"mtp", "dflash", "dspark", "eagle", "eagle3", "draft"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -343,7 +343,7 @@ static int cost_of(const char *path, const char *tag)
     static const char *const preferred[] = {"Q4_K_M", "Q8_0"};
     enum { N = sizeof preferred / sizeof *preferred };
     char quant[QUANT_MAX], stem[QUANT_MAX];
-    int late = drafts_perhaps(path);
+    int late = names_drafter(path);
     if (!is_first_file(path))
         return INT_MAX;
     quant_of(path, quant);

@@ -46,6 +46,8 @@ bool is_mmproj_file(const char *path);
 /* Which of the paths is the tower that a model file takes: one of its own folder before those of
  * others, and among these BF16 before F16 before Q8_0 before F32. -1: none is a tower. */
 int choose_mmproj(const char *const *paths, size_t n, const char *model);
+/* Does a word of the name say that it is a drafter, or has a layer for drafts (MTP)? */
+bool names_drafter(const char *path);
 /* A model file that stands for its model: a whole one, or part 1 of a split set. */
 bool is_first_file(const char *path);
 /* The parts of "X-00002-of-00005.gguf": its number, their count and the length of "X". False: the

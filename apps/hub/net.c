@@ -184,6 +184,7 @@ bool net_is_final(CURLcode c)
 typedef struct text_sink {
     str *body;
     size_t max;
+    const char *range; /* "FROM-LAST"; NULL: all */
     bool over;
 } text_sink;
 
@@ -243,6 +244,8 @@ static status exchange(net *n, const char *url, text_sink *sink, reply *head, er
             str_cut(sink->body, 0);
             curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, take_text);
             curl_easy_setopt(c, CURLOPT_WRITEDATA, sink);
+            if (sink->range)
+                curl_easy_setopt(c, CURLOPT_RANGE, sink->range);
         } else {
             curl_easy_setopt(c, CURLOPT_NOBODY, 1L);
         }
@@ -395,6 +398,57 @@ status net_locate(net *n, const char *url, const char *repo, char out[URL_MAX], 
         strcpy(out, at);
         *first = *found;
     }
+    mem_free(head);
+    return st;
+}
+
+/* What an answer to a request for bytes from `from` on says, which came as `body`. */
+static status check_range(const net *n, const char *url, const char *repo, const reply *r,
+                          bool over, uint64_t from, const str *body, err *e)
+{
+    char host[URL_PART_MAX];
+    url_host(url, host);
+    if (r->code == 200)
+        return err_set(e, E_UNSUPPORTED, "%s: %s sends whole files and no parts of them", repo,
+                       host);
+    if (r->code != 206)
+        return refused(n, r, url, repo, e);
+    if (over || !body->n || r->range_from < 0 || (uint64_t)r->range_from != from)
+        return err_set(e, E_IO, "%s: %s sends other bytes than those asked for; try again later",
+                       repo, host);
+    return OK;
+}
+
+status net_range(net *n, const char *url, const char *repo, uint64_t from, uint64_t to, str *body,
+                 uint64_t *total, err *e)
+{
+    char at[URL_MAX], next[URL_MAX], range[64];
+    text_sink sink = {.body = body, .max = (size_t)(to - from), .range = range};
+    reply *head = mem_alloc(sizeof *head);
+    status st =
+        head ? net_locate(n, url, repo, at, head, e) : err_memory(e, "an answer", sizeof *head);
+    snprintf(range, sizeof range, "%llu-%llu", (unsigned long long)from,
+             (unsigned long long)to - 1);
+    for (int hops = 0; !st; hops++) {
+        err why = {0};
+        sink.over = false;
+        st = exchange(n, at, &sink, head, &why);
+        if (st && !sink.over) {
+            err_set(e, st, "%s", why.text);
+            break;
+        }
+        if (!is_redirect(head->code) || sink.over) {
+            st = check_range(n, at, repo, head, sink.over, from, body, e);
+            break;
+        }
+        if (hops == HOPS_MAX || !url_resolve(at, head->location, next) ||
+            (url_is_https(at) && !url_is_https(next)))
+            st = bad_redirect(at, e);
+        else
+            strcpy(at, next);
+    }
+    if (!st)
+        *total = head->range_total < 0 ? 0 : (uint64_t)head->range_total;
     mem_free(head);
     return st;
 }

@@ -43,6 +43,11 @@ status net_poll(net *n, int active, bool busy, err *e);
  * sentences. E_ARG: the hub refuses; E_IO: it cannot be reached, or this is not a hub. */
 status net_text(net *n, const char *url, const char *repo, size_t max, str *body, reply *head,
                 err *e);
+/* GETs bytes [from, to) of a file of the hub, from wherever it is kept, into body. Fewer may come.
+ * *total: the bytes of the file, 0 where the storage does not say. E_UNSUPPORTED: it sends whole
+ * files alone; otherwise as net_text. */
+status net_range(net *n, const char *url, const char *repo, uint64_t from, uint64_t to, str *body,
+                 uint64_t *total, err *e);
 /* Follows redirects of a file's address, by HEAD, to where its bytes are, which may be another
  * host. *first: the head of the hub's own answer about the file, which says its size and hash. */
 status net_locate(net *n, const char *url, const char *repo, char out[URL_MAX], reply *first,

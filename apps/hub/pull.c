@@ -7,13 +7,9 @@
  * The commit is fixed first, so one pull never mixes two versions. The model has a name only when
  * all of its files are there and checked.
  */
-#include "apps/hub/alias.h"
 #include "apps/hub/cache.h"
-#include "apps/hub/download.h"
 #include "apps/hub/head.h"
-#include "apps/hub/hub.h"
-#include "apps/hub/names.h"
-#include "apps/hub/store.h"
+#include "apps/hub/pull_int.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -31,26 +27,6 @@ enum {
     AGAIN_MAX = 3,         /* times that somebody removed what was just pulled */
     REPORT_EVERY_MS = 60
 };
-
-typedef struct pull {
-    const hub_ask *ask;
-    place p;
-    net net;
-    name_parts name;
-    listing list;
-    char repo[REPO_MAX], quant[QUANT_MAX];
-    char alias[ALIAS_MAX]; /* what a short name stands for; "": the name was a whole one */
-    const char *revision;
-    manifest m;     /* what will be written */
-    hub_file *file; /* [m.n_files], of list */
-    int n_model;    /* files of the model itself; a vision tower comes after them */
-    download down;  /* of the file at work */
-    hub_progress said;
-    double said_ms;
-    uint64_t before; /* bytes of the files that are done */
-    uint64_t came;   /* and of these, bytes that were sent */
-    arena mem;
-} pull;
 
 /* ---- Progress ------------------------------------------------------------------------------ */
 
@@ -90,6 +66,14 @@ static status enter_phase(pull *x, hub_phase phase, err *e)
     return report(x, true) ? OK : err_set(e, E_CANCELLED, "interrupted");
 }
 
+status pull_tell(pull *x, const char *note, err *e)
+{
+    x->said.note = note;
+    bool go_on = report(x, true);
+    x->said.note = "";
+    return go_on ? OK : err_set(e, E_CANCELLED, "interrupted");
+}
+
 /* ---- Which files --------------------------------------------------------------------------- */
 
 /* The address of the API or of a file; NULL: no memory. */
@@ -104,6 +88,11 @@ static const char *address(pull *x, const char *before, const char *between, con
     const char *out = s.bad ? NULL : arena_strndup(&x->mem, str_text(&s), s.n);
     str_free(&s);
     return out;
+}
+
+const char *pull_address(pull *x, const char *path)
+{
+    return address(x, "/", "/resolve/", x->list.commit, "/", path);
 }
 
 static status read_listing(pull *x, err *e)
@@ -213,15 +202,13 @@ static status add_file(pull *x, int i, const hub_file *f, err *e)
     return OK;
 }
 
-/* Fills x->file and x->m. */
-static status choose(pull *x, err *e)
+/* Which file is meant. */
+static status choose(pull *x, int *out, err *e)
 {
     const listing *l = &x->list;
     const char *file = x->ask->file ? x->ask->file : x->name.file;
-    const char **paths = arena_array(&x->mem, l->n ? l->n : 1, sizeof *paths);
-    int first = -1, no, count = 1;
-    size_t n_stem = 0;
-    status st = OK;
+    const char **paths = x->paths = arena_array(&x->mem, l->n ? l->n : 1, sizeof *paths);
+    int first = -1;
     if (!paths)
         return err_memory(e, x->repo, l->n * sizeof *paths);
     for (size_t i = 0; i < l->n; i++) {
@@ -235,6 +222,17 @@ static status choose(pull *x, err *e)
         return no_such_file(x, paths, file, e);
     if (split_broken(paths[first]))
         return impossible_part(x, paths[first], e);
+    *out = first;
+    return OK;
+}
+
+status pull_set(pull *x, int first, err *e)
+{
+    const listing *l = &x->list;
+    const char **paths = x->paths;
+    int no, count = 1;
+    size_t n_stem = 0;
+    status st = OK;
     bool split = split_name(paths[first], &no, &count, &n_stem);
     quant_among(paths[first], paths, l->n, x->quant);
     x->m = (manifest){.repo = x->repo,
@@ -317,7 +315,7 @@ static status bring(pull *x, int i, err *e)
     snprintf(key, sizeof key, "git-%s", f->git_sha1);
     const char *blob = *f->sha256 ? blob_path(&x->mem, x->p.store, f->sha256, "")
                                   : blob_path(&x->mem, x->p.store, key, "");
-    const char *url = address(x, "/", "/resolve/", x->list.commit, "/", f->path);
+    const char *url = pull_address(x, f->path);
     if (!blob || !url)
         return err_memory(e, f->path, URL_MAX);
     x->down = (download){.net = &x->net,
@@ -446,13 +444,8 @@ static status check_ask(pull *x, err *e)
     return OK;
 }
 
-status hub_pull(const hub_ask *ask, model_found *out, err *e)
+status pull_begin(pull *x, const hub_ask *ask, int *first, err *e)
 {
-    const char *path = NULL;
-    *out = (model_found){0};
-    pull *x = mem_calloc(1, sizeof *x);
-    if (!x)
-        return err_memory(e, ask->what, sizeof *x);
     x->ask = ask;
     x->said = (hub_progress){.phase = HUB_LISTING, .file = "", .digest = "", .note = ""};
     status st = place_read(&x->p, true, e);
@@ -460,8 +453,30 @@ status hub_pull(const hub_ask *ask, model_found *out, err *e)
         st = net_open(&x->net, &x->p, e);
     x->net.tick = tick;
     x->net.user = x;
-    if (!st && !(st = enter_phase(x, HUB_LISTING, e)) && !(st = read_listing(x, e)) &&
-        !(st = choose(x, e)) && !(st = bring_all(x, &path, e))) {
+    if (!st && !(st = enter_phase(x, HUB_LISTING, e)) && !(st = read_listing(x, e)))
+        st = choose(x, first, e);
+    return st;
+}
+
+void pull_end(pull *x)
+{
+    net_close(&x->net);
+    listing_free(&x->list);
+    place_free(&x->p);
+    arena_free(&x->mem);
+}
+
+status hub_pull(const hub_ask *ask, model_found *out, err *e)
+{
+    const char *path = NULL;
+    int first;
+    *out = (model_found){0};
+    pull *x = mem_calloc(1, sizeof *x);
+    if (!x)
+        return err_memory(e, ask->what, sizeof *x);
+    status st = pull_begin(x, ask, &first, e);
+    if (!st && !(st = pull_choose_by_memory(x, &first, e)) && !(st = pull_set(x, first, e)) &&
+        !(st = bring_all(x, &path, e))) {
         size_t cap = strlen(x->repo) + strlen(x->quant) + 2;
         *out = (model_found){mem_strdup(path), mem_alloc(cap), MODEL_STORE};
         if (!out->path || !out->name) {
@@ -473,10 +488,7 @@ status hub_pull(const hub_ask *ask, model_found *out, err *e)
             report(x, true);
         }
     }
-    net_close(&x->net);
-    listing_free(&x->list);
-    place_free(&x->p);
-    arena_free(&x->mem);
+    pull_end(x);
     mem_free(x);
     return st;
 }

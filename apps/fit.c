@@ -1,0 +1,247 @@
+/* fit.c - `carat fit`: would a model run on this machine, and how? Of a model that is not here the
+ * head alone is read (apps/hub/look.c); the plan is the one that opens models.
+ */
+#include "apps/bench_int.h"
+#include "apps/commands.h"
+#include "apps/device_options.h"
+#include "apps/hub/hub.h"
+#include "apps/inspect_int.h"
+#include "apps/kv_options.h"
+#include "apps/named.h"
+#include "apps/term.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { OTHERS_SHOWN = 16, EXIT_INTERRUPTED = 130, SHORT_CTX = 4096 };
+
+typedef struct fit_options {
+    device_options where;
+    kv_options kv;
+    int64_t n_ctx;
+    const char *file, *revision, *gpu;
+    bool json;
+} fit_options;
+
+static const option table[] = {
+    OPT_STR(fit_options, file, "file", 0, "PATH", "this file of the repository, instead of QUANT"),
+    OPT_STR(fit_options, revision, "revision", 0, "REV", "a branch, tag or commit (default: main)"),
+    OPT_STR(fit_options, gpu, "gpu", 0, "SIZES",
+            "on GPUs of these sizes, such as 24GB or 8GB,12GB, instead of this machine"),
+    OPT_INT(fit_options, n_ctx, "ctx", 'c', "N", 1, INT32_MAX,
+            "with a context of N tokens (default: as carat run)"),
+    OPT_KV(fit_options),
+    OPT_DEVICE(fit_options),
+    OPT_FLAG(fit_options, json, "json", 0, "print one JSON object"),
+    OPT_END};
+
+/* A model, its plan here, and what is known of both. */
+typedef struct fit_report {
+    hub_view view;     /* of a model of a hub */
+    model_found found; /* of one that is here */
+    const char *name, *path;
+    uint64_t n_bytes; /* of its files; 0: unknown */
+    carat_model *m;
+    carat_model_info info;
+    carat_memory_plan plan;
+    bool runs;
+    err why;           /* it does not */
+    double read_bytes; /* per second, measured; 0: not */
+} fit_report;
+
+static bool go_on(void *user, const hub_progress *p)
+{
+    (void)user;
+    if (*p->note)
+        term_note("%s", p->note);
+    return !term_interrupts();
+}
+
+/* A file or a model that is here, else one of a hub. */
+static status find_model(const fit_options *o, const char *what, fit_report *r, err *e)
+{
+    struct stat sb;
+    bool here = !o->file && !o->revision && (!stat(what, &sb) || model_known(what));
+    status st = here ? model_find(what, &r->found, e)
+                     : hub_look(&(hub_ask){.what = what,
+                                           .file = o->file,
+                                           .revision = o->revision,
+                                           .progress = go_on},
+                                &r->view, e);
+    if (st)
+        return st;
+    r->name = here ? r->found.name : r->view.name;
+    r->path = here ? r->found.path : r->view.path;
+    r->n_bytes = here && !stat(r->path, &sb) ? (uint64_t)sb.st_size : r->view.n_bytes;
+    return OK;
+}
+
+/* How fast memory is read here; a third of a second. Of GPUs nothing is measured. */
+static void measure(fit_report *r)
+{
+    bench_ceilings c;
+    bench_ceilings_effort =
+        (bench_effort){.rounds = 2, .loop_ms = 50, .read_min = 1 << 27, .read_max = 1 << 28};
+    if (!r->info.on_gpu && r->runs && !bench_measure_ceilings(0, &c, NULL))
+        r->read_bytes = c.read_bytes;
+}
+
+static status make_plan(fit_report *r, const carat_model_options *mo,
+                        const carat_session_options *so, err *e)
+{
+    status st = named_open(r->path, mo, &r->m, &r->why);
+    if (!st) {
+        carat_model_get_info(r->m, &r->info);
+        st = carat_plan(r->m, so, &r->plan, &r->why);
+    }
+    if (!st)
+        st = carat_plan_check(r->m, &r->plan, &r->why);
+    r->runs = !st;
+    hub_view_sentence(&r->view, &r->why);
+    if (st == E_ARG || st == E_CANCELLED) /* of the options, not of the model */
+        return err_set(e, st, "%s", r->why.text);
+    measure(r);
+    return OK;
+}
+
+/* What one of the repository's files needs, by the plan of the other; 0: unknown. */
+static uint64_t need_of(const fit_report *r, uint64_t n_bytes)
+{
+    const carat_memory_plan *p = &r->plan;
+    uint64_t kv = p->kv_global_bytes, own = p->weight_bytes + kv;
+    uint64_t rest = p->total_bytes > own ? p->total_bytes - own : 0;
+    if (p->n_ctx) /* a context gives way to weights */
+        rest += p->n_ctx > SHORT_CTX ? kv / (uint64_t)p->n_ctx * SHORT_CTX : kv;
+    return p->n_ctx && !r->info.on_gpu && n_bytes < UINT64_MAX - rest ? rest + n_bytes : 0;
+}
+
+static double tokens_per_second(const fit_report *r)
+{
+    double bytes = (double)r->info.active_bytes_per_token;
+    return r->read_bytes > 0 && bytes > 0 ? r->read_bytes / bytes : 0;
+}
+
+static void put_others(const fit_report *r)
+{
+    const hub_view *v = &r->view;
+    if (v->n_others < 2)
+        return;
+    puts("Files of the repository");
+    for (size_t i = 0; i < v->n_others && i < OTHERS_SHOWN; i++) {
+        uint64_t need = need_of(r, v->other[i].n_bytes), there = r->plan.available_bytes;
+        fputs("  ", stdout);
+        term_put_name(stdout, v->other[i].quant, strlen(v->other[i].quant), 16);
+        printf(" %9.2f GB%s\n", (double)v->other[i].n_bytes * 1e-9,
+               !need || !there ? ""
+               : need <= there ? "  fits"
+                               : "  too large");
+    }
+    if (v->n_others > OTHERS_SHOWN)
+        printf("  and %zu more\n", v->n_others - OTHERS_SHOWN);
+}
+
+static void put_report(const fit_report *r)
+{
+    const carat_memory_plan *p = &r->plan;
+    const hub_view *v = &r->view;
+    term_put(stdout, r->name, strlen(r->name));
+    if (r->n_bytes)
+        printf(": %.2f GB", (double)r->n_bytes * 1e-9);
+    if (v->path)
+        printf(" to pull");
+    if (v->tower_bytes)
+        printf(", and a vision tower of %.2f GB", (double)v->tower_bytes * 1e-9);
+    putchar('\n');
+    if (!r->runs) {
+        fputs("Does not run here: ", stdout);
+        term_put(stdout, r->why.text, strlen(r->why.text));
+        putchar('\n');
+    } else {
+        printf("Runs on %s", r->info.device);
+        printf("%s%s\n", *r->info.fit_text ? ": " : "", r->info.fit_text);
+        printf("  a context of %d of %d tokens, prompts in chunks of %d\n", (int)p->n_ctx,
+               (int)r->info.n_ctx_train, (int)p->chunk);
+        device_print_plan(stdout, p);
+        printf("  a token reads %.2f GB of weights", (double)r->info.active_bytes_per_token * 1e-9);
+        if (tokens_per_second(r) > 0)
+            printf(", and memory gives %.1f GB/s (measured now): at most about %.*f tokens/s",
+                   r->read_bytes * 1e-9, tokens_per_second(r) < 10 ? 1 : 0, tokens_per_second(r));
+        putchar('\n');
+    }
+    put_others(r);
+}
+
+static status put_json(const fit_report *r, err *e)
+{
+    const carat_memory_plan *p = &r->plan;
+    json_t *others = json_array();
+    for (size_t i = 0; i < r->view.n_others; i++)
+        json_array_append_new(others, json_pack("{s:s, s:I}", "quant", r->view.other[i].quant,
+                                                "bytes", (json_int_t)r->view.other[i].n_bytes));
+    json_t *o = json_pack(
+        "{s:s, s:b, s:b, s:I, s:I, s:s?, s:s?, s:s?, s:i, s:I, s:I, s:I, s:f, s:f, s:o}", "name",
+        r->name, "here", r->view.path == NULL, "runs", r->runs, "bytes", (json_int_t)r->n_bytes,
+        "tower_bytes", (json_int_t)r->view.tower_bytes, "problem", r->runs ? NULL : r->why.text,
+        "device", r->info.device, "given_up", r->runs ? r->info.fit_text : NULL, "context",
+        (int)p->n_ctx, "total_bytes", (json_int_t)p->total_bytes, "available_bytes",
+        (json_int_t)p->available_bytes, "active_bytes_per_token",
+        (json_int_t)r->info.active_bytes_per_token, "read_bytes_per_second", r->read_bytes,
+        "tokens_per_second_at_most", tokens_per_second(r), "files", others);
+    status st = !o ? err_memory(e, "the report", 0)
+                : json_write(stdout, o, JSON_INDENT(1))
+                    ? OK
+                    : err_set(e, E_IO, "cannot write to standard output");
+    json_decref(o);
+    return st;
+}
+
+static int run_fit(const command *c, int argc, char **argv)
+{
+    fit_options o = {0};
+    int n, stop = options_parse(c, argc, argv, &o, &n);
+    fit_report r = {0};
+    carat_model_options mo = {.vocab_only = true};
+    carat_session_options so = {.n_outputs = 1}; /* as carat run */
+    err e = {0};
+    if (stop)
+        return stop - 1;
+    term_init();
+    term_watch(NULL);
+    device_options_apply(&o.where, &mo);
+    so.n_ctx = (int32_t)o.n_ctx;
+    kv_options_apply(&o.kv, &so);
+    mo.session = &so;
+    status st = o.gpu && o.where.gpu_mb
+                    ? err_set(&e, E_ARG, "--gpu-mb is the memory of a GPU that is here")
+                    : find_model(&o, argv[0], &r, &e);
+    if (!st && o.gpu)
+        st = inspect_gpus(r.path, o.gpu, &mo, &so, o.json, &e);
+    else if (!st && !(st = make_plan(&r, &mo, &so, &e)))
+        st = o.json ? put_json(&r, &e) : (put_report(&r), OK);
+    if (!st && (fflush(stdout) || ferror(stdout)))
+        st = err_set(&e, E_IO, "cannot write to standard output");
+    hub_view_sentence(&r.view, &e);
+    bool runs = o.gpu || r.runs;
+    carat_model_close(r.m);
+    hub_view_free(&r.view);
+    model_found_free(&r.found);
+    if (st)
+        term_error(&e);
+    return st == E_CANCELLED ? EXIT_INTERRUPTED : st == E_ARG ? 2 : st || !runs ? 1 : 0;
+}
+
+const command command_fit = {
+    .name = "fit",
+    .operands = "MODEL",
+    .summary = "Say whether a model runs on this machine, and how, before it is pulled",
+    .about =
+        "MODEL is a file, a model that is here, or one of a hub as carat pull takes it. Of the\n"
+        "latter carat reads the list of files and the head of one, some megabytes. It prints\n"
+        "memory, context, what does not fit, and how many tokens a second the memory of this\n"
+        "machine allows at most. The status is 0 if the model runs, else 1.",
+    .options = table,
+    .n_operands_min = 1,
+    .n_operands_max = 1,
+    .run = run_fit};
