@@ -143,8 +143,12 @@ TEST(cli_prompts_that_cannot_be)
 TEST(cli_a_model_name_in_front_of_the_prompt_is_the_model)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
-    const char *says = "there is no model 'gemma4' here";
-    run_and_check(NULL, 2, says, ARGS("run", "--isa", "none", "gemma4", "hi"));
+    const char *says = "there is no model 'gemma9' here";
+    run_and_check(NULL, 2, says, ARGS("run", "--isa", "none", "gemma9", "hi"));
+    setenv("HF_HUB_OFFLINE", "1", 1); /* a short name would be pulled */
+    run_and_check(NULL, 1, "HF_HUB_OFFLINE is set, so nothing is pulled",
+                  ARGS("run", "gemma4", "hi"));
+    unsetenv("HF_HUB_OFFLINE");
     run_and_check(NULL, 2, "carat pull google/gemma-4-E2B:Q4_K_M fetches it",
                   ARGS("run", "--isa", "none", "google/gemma-4-E2B:Q4_K_M"));
     run_and_check(NULL, 2, "model.gguf: there is no such file",

@@ -210,6 +210,7 @@ static void live_nowhere(void)
         setenv(dirs[i], nowhere, 1);
     for (size_t i = 0; i < sizeof unset / sizeof *unset; i++)
         unsetenv(unset[i]);
+    setenv("HF_ENDPOINT", "http://127.0.0.1:1", 1); /* a hub that nobody reaches */
 }
 
 /* Models of tests are so small that a second thread only waits for the first, a third of all time,
