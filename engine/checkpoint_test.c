@@ -320,3 +320,19 @@ TEST(a_checkpoint_in_the_middle_of_an_answer_allocates_nothing)
     carat_session_close(s);
     carat_model_close(m);
 }
+
+/* The only page is shared with a checkpoint, and the next prompt parts from it inside that page. */
+TEST(the_first_page_of_a_pool_is_left_by_checkpoints_too)
+{
+    carat_model *m = toy_model_open(&(toy_model_file){.base = "dense"}, NULL);
+    const carat_session_options o = {.n_ctx = 64, .checkpoint_mb = 16};
+    carat_session *s = open_with(m, o);
+    int32_t ids[60], other[60];
+    toy_random_ids(m, ids, 60, 5);
+    toy_random_ids(m, other, 60, 6);
+    memcpy(other, ids, 20 * sizeof *ids);
+    like_fresh(s, m, &o, ids, 60);
+    CHECK_EQ(like_fresh(s, m, &o, other, 60), 20);
+    carat_session_close(s);
+    carat_model_close(m);
+}

@@ -3,8 +3,10 @@
  */
 #include "carat_bench.h"
 #include "base/str.h"
+#include "engine/engine_int.h"
 #include "tests/round_rig.h"
 #include "tests/test.h"
+#include "text/place.h"
 
 #define THOUGHT "<|channel|>analysis<|message|>"
 #define COMMENT "<|channel|>commentary<|message|>"
@@ -257,4 +259,39 @@ TEST(calls_and_thoughts_that_cannot_be_kept_away_are_refused)
         carat_session_close(s);
         carat_model_close(m);
     }
+}
+
+/* Rules come too late for a header that has begun as one that they bar. */
+TEST(headers_that_have_begun_go_on)
+{
+    static const struct {
+        const char *head, *next, *barred;
+        bool no_thoughts, no_calls;
+    } x[] = {{"<|channel|>analysis", "<|message|>", NULL, .no_thoughts = true},
+             {"<|channel|>commentary to=functions.f", "<|message|>", NULL, .no_calls = true},
+             {"<|channel|>commentary", "<|message|>", NULL, .no_thoughts = true, .no_calls = true},
+             {"<|channel|>commentary", " to", "<|message|>", .no_thoughts = true},
+             {"<|channel|>", "final", "analysis", .no_thoughts = true}};
+    carat_model *m = toy_model_open(&gpt_oss, NULL);
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        int32_t ids[64], next[8], barred[8];
+        answer_place p;
+        place_rule r;
+        err e = {0};
+        place_begin(&p, m->text, m->chat, false);
+        int32_t n = carat_tokenize(m, x[i].head, strlen(x[i].head), CARAT_TOK_SPECIAL, ids, 64, &e);
+        CHECK(n > 0 && n <= 64);
+        for (int32_t k = 0; k < n; k++)
+            place_next(&p, ids[k]);
+        CHECK(place_in_header(&p));
+        place_rule_begin(&r, &p, x[i].no_thoughts, x[i].no_calls);
+        CHECK(carat_tokenize(m, x[i].next, strlen(x[i].next), CARAT_TOK_SPECIAL, next, 8, &e) > 0);
+        CHECK_MSG(place_rule_allows(&r, next[0]), "%s%s", x[i].head, x[i].next);
+        if (!x[i].barred)
+            continue;
+        CHECK(carat_tokenize(m, x[i].barred, strlen(x[i].barred), CARAT_TOK_SPECIAL, barred, 8,
+                             &e) > 0);
+        CHECK_MSG(!place_rule_allows(&r, barred[0]), "%s%s", x[i].head, x[i].barred);
+    }
+    carat_model_close(m);
 }

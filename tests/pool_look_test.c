@@ -100,6 +100,22 @@ static void check_choice(const kv_cache *c, const float *score, int32_t n)
                   (double)score[p]);
 }
 
+/* Of pages that are away, a quarter is looked at: those with the most votes. */
+static void check_quarter(kv_cache *c, int32_t n)
+{
+    const kv_pager *g = c->pager;
+    float votes[PAGES_MOST];
+    err e = {0};
+    n -= n % KV_LOOK_PART;
+    for (int32_t p = 0; p < n; p++)
+        votes[p] = g->r.page[p].place >= 0 ? 0 : 1 + (float)p;
+    CHECK_OK(kv_look_at(c, &g->queries, votes, n, &e), e);
+    for (int32_t p = n - 1, n_away = 0; p >= 0; p--)
+        if (g->r.page[p].place < 0)
+            CHECK_MSG((votes[p] >= 0) == (n_away++ < n / KV_LOOK_PART), "page %d has %g", p,
+                      (double)votes[p]);
+}
+
 /* A prompt of n tokens, whose last `rows` look. */
 static void look(const carat_session_options *o, carat_model *m, int32_t n, int32_t rows)
 {
@@ -139,6 +155,7 @@ static void look(const carat_session_options *o, carat_model *m, int32_t n, int3
     check_scores(c, got, looked, n_pages, &want);
     carat_session_get_pool(s, &info);
     CHECK_EQ(info.file_bytes > 0, o->kv_host_mb > 0);
+    check_quarter(c, n_pages);
     CHECK_OK(timeline_ready(t, ids + n - rows, n, true, &e), e);
     check_choice(c, got, n_pages);
     carat_session_close(s);

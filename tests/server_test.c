@@ -133,6 +133,16 @@ TEST(server_counts_tokens_and_reuse)
         CHECK_EQ(cached, round ? n - 1 : 0);
         CHECK_STR(text_at(&mem, &r, "choices.0.finish_reason"), "length");
     }
+    /* A stream begins before it is known what is reused. */
+    char begun[64], ended[64];
+    response_free(&r);
+    http_post(&r, &s, "/v1/messages",
+              "{" ASK ",\"max_tokens\":5,\"temperature\":0,\"stream\":true}");
+    snprintf(begun, sizeof begun, "\"usage\":{\"input_tokens\":%d,", n);
+    snprintf(ended, sizeof ended, "\"cache_read_input_tokens\":%d,\"output_tokens\":5", n - 1);
+    const char *usage = strstr(str_text(&r.body), begun);
+    CHECK_MSG(usage && strstr(usage, "{\"input_tokens\":1,") && strstr(usage, ended), "%s",
+              str_text(&r.body));
     arena_free(&mem);
     response_free(&r);
     stop(&s);
