@@ -7,8 +7,8 @@
  * Answers: split8.cu takes two streams in heads of 256 and 512 that are not both f16, and heads of
  * 512 in f16 where split.cu does not fit; split512.cu takes heads of 512 in the most common
  * formats. GPUs of 9.0: split_hopper.cu takes f16 of answers in heads of 128, 256 and 512; of
- * prompts, flash128_hopper.cu, flash256_hopper.cu and flash512_hopper.cu take these heads. The
- * kernels of prompts read two streams of f16 in place; of every other store expand.cu makes such
+ * prompts, flash128_hopper.cu takes heads of 64, 72 and 128, flash256_hopper.cu and
+ * flash512_hopper.cu those of their names. The kernels of prompts read two streams of f16 in place; of every other store expand.cu makes such
  * streams, in slices of at most slice_bytes. Each sequence of a pass has its own slices.
  *
  * Tiles of a prompt's keys begin at multiples of their length, slices at multiples of the longest
@@ -501,11 +501,11 @@ static void flash_rows(const cuda_device *c, const prompt_rows *s, const kv_view
 {
     int32_t d = x.a.kv.head_dim;
     spread_args y;
-    if (!c->hopper || d < 128)
+    if (!c->hopper || (d > 72 && d < 128))
         cu_flash(c->stream, x);
     else if (spreads(c, s, kv, &x, &y))
         cu_flash512_spread(c->stream, y);
-    else if (d == 128)
+    else if (d <= 128)
         cu_flash128_hopper(c->stream, x);
     else if (d == 256)
         cu_flash256_hopper(c->stream, x);

@@ -1,5 +1,6 @@
-/* flash_hopper.cuh - what the kernels of many rows on GPUs of 9.0 share beyond flash.cuh: copies into
- * shared memory, in blocks of 64 columns (hopper.cuh), and queries. Lists lie in shared memory.
+/* flash_hopper.cuh - what the kernels of many rows on GPUs of 9.0 share beyond flash.cuh: copies
+ * into shared memory, in blocks of 64 columns (hopper.cuh), and queries. Lists lie in shared
+ * memory.
  */
 #ifndef BACKEND_CUDA_FLASH_HOPPER_CUH
 #define BACKEND_CUDA_FLASH_HOPPER_CUH
@@ -11,6 +12,12 @@ enum {
     GROUP_THREADS = 128,
     ROW_BYTES = 128,              /* of a block */
     BLOCK_BYTES = 64 * ROW_BYTES, /* of 64 keys or pairs */
+};
+
+/* Blocks that hold a head of D columns, and the columns that are multiplied: a product takes 16 at
+ * a time. Those behind the head are zeros. */
+template <int D> struct columns {
+    static constexpr int BLOCKS = (D + 63) / 64, SUMMED = (D + 15) / 16 * 16;
 };
 
 /* LISTED: the list of this block's pairs, to shared memory. By all threads. */
@@ -95,8 +102,16 @@ DEV void fetch_key(uint8_t *to, const uint8_t *head, int at, bool in, int first,
 {
     const uint8_t *from = head + (size_t)at * (2 * D) + first * ROW_BYTES;
 #pragma unroll
-    for (int k = 0; k < blocks; k++)
-        copy16_async(to + k * next_block, from + k * ROW_BYTES, in);
+    for (int k = 0; k < blocks; k++) {
+        if constexpr (D % 64 == 0) {
+            copy16_async(to + k * next_block, from + k * ROW_BYTES, in);
+        } else {
+            int piece = 8 * (first + k) + (int)threadIdx.x % 8;
+            bool has = in && piece < D / 8;
+            if (piece < columns<D>::SUMMED / 8)
+                copy16_async(to + k * next_block, has ? from + k * ROW_BYTES : head, has);
+        }
+    }
 }
 /* Where the piece of the thread's first key lies in a block. */
 DEV int fetch_offset()
@@ -107,24 +122,25 @@ DEV int fetch_offset()
 
 /* ---- Queries ------------------------------------------------------------------------------ */
 
-/* look_at_keys, and queries times scale in f16, [PAIRS / 64][D / 64 blocks][64 pairs]; visible to the
+/* look_at_keys, and queries times scale in f16, [PAIRS / 64][blocks][64 pairs]; visible to the
  * tensor cores after the next barrier. */
 template <int D, int PAIRS, int KEYS>
 DEV void prepare(const job<D, PAIRS, KEYS> &b, sights<PAIRS> *sees, uint8_t *q)
 {
+    constexpr int FOURS = columns<D>::SUMMED / 4;
     look_at_keys(b, sees);
 #pragma unroll 4
-    for (int i = (int)threadIdx.x; i < PAIRS * (D / 4); i += (int)blockDim.x) {
-        int m = i / (D / 4), e = i % (D / 4) * 4, p = b.pair0 + m;
+    for (int i = (int)threadIdx.x; i < PAIRS * FOURS; i += (int)blockDim.x) {
+        int m = i / FOURS, e = i % FOURS * 4, p = b.pair0 + m;
         int r = p / b.group, h = (int)blockIdx.y * b.group + p % b.group;
         uint2 u = make_uint2(0, 0);
-        if (m < b.n_pairs) {
+        if (m < b.n_pairs && (D % 16 == 0 || e < D)) {
             float4 v = *(const float4 *)(b.a.q.at + r * b.a.q.stride + h * D + e);
             u = make_uint2(f32x2_to_f16(v.x * b.a.scale, v.y * b.a.scale),
                            f32x2_to_f16(v.z * b.a.scale, v.w * b.a.scale));
         }
-        *(uint2 *)(q + (m / 64 * (D / 64) + e / 64) * BLOCK_BYTES + piece_at(m % 64, e % 64 / 8) +
-                   e % 8 * 2) = u;
+        *(uint2 *)(q + (m / 64 * columns<D>::BLOCKS + e / 64) * BLOCK_BYTES +
+                   piece_at(m % 64, e % 64 / 8) + e % 8 * 2) = u;
     }
     tensor_fence();
 }

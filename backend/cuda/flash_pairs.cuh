@@ -22,7 +22,7 @@ struct notes {
 /* KEYS: of a tile. */
 template <int D, int KEYS> struct pair_tiles {
     enum {
-        BLOCKS = D / 64,
+        BLOCKS = columns<D>::BLOCKS,
         KEY_BLOCK = KEYS * ROW_BYTES, /* 64 columns of a tile */
         TILE_BYTES = BLOCKS * KEY_BLOCK,
         Q_BYTES = BLOCKS * BLOCK_BYTES, /* of 64 pairs */

@@ -97,6 +97,16 @@ DEV void wg_mma_128_v(float (&d)[64], const uint32_t (&a)[4], uint64_t b)
     emu_product p = {d, 0, b, a, 128, true, true};
     emu_product_issue(&p);
 }
+DEV void wg_mma_72_v(float (&d)[36], const uint32_t (&a)[4], uint64_t b)
+{
+    emu_product p = {d, 0, b, a, 72, true, true};
+    emu_product_issue(&p);
+}
+DEV void wg_mma_64_v(float (&d)[32], const uint32_t (&a)[4], uint64_t b)
+{
+    emu_product p = {d, 0, b, a, 64, true, true};
+    emu_product_issue(&p);
+}
 /* D += A B: A in registers, as 16-bit fragments of A are (dev.cuh), B 16 x 256 as rows of V are. */
 DEV void wg_mma_256(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
 {
@@ -212,6 +222,20 @@ DEV void wg_mma_128_v(float (&d)[64], const uint32_t (&a)[4], uint64_t b)
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3)
                      TEN(4) TEN(5) "%60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
                  : F32_(0), F32_(32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+DEV void wg_mma_72_v(float (&d)[36], const uint32_t (&a)[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n72k16.f32.f16.f16 {" TEN() TEN(1)
+                     TEN(2) "%30, %31, %32, %33, %34, %35}, {%36, %37, %38, %39}, %40, 1, 1, 1, 1;"
+                 : F32_(0), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+DEV void wg_mma_64_v(float (&d)[32], const uint32_t (&a)[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" TEN() TEN(1)
+                     TEN(2) "%30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                 : F32_(0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 DEV void wg_mma_256(float (&d)[128], const uint32_t (&a)[4], uint64_t b)

@@ -374,9 +374,9 @@ __global__ void __launch_bounds__(F::D / 2, F::BLOCKS) split8_kernel(split8_args
     /* Blocks without a chunk come last, so that no multiprocessor has two blocks with chunks while
      * another has none. */
     int run = part.run, n_runs = min(n, part.n_runs);
-    int c0 = chunk0 + n * run / n_runs, c1 = chunk0 + n * (run + 1) / n_runs;
     if (run >= n_runs)
         return; /* the next kernel relies on a wait of one block of the grid: others wait */
+    int c0 = chunk0 + n * run / n_runs, c1 = chunk0 + n * (run + 1) / n_runs;
     int from = max(first, c0 << shift), until = min(end, c1 << shift);
     int t_first = from / KEYS * KEYS, n_tiles = (until - t_first + KEYS - 1) / KEYS;
     int stages = x.deal.stages;
