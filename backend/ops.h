@@ -583,6 +583,7 @@ typedef struct cpu_options {
     bool reference;    /* ref.c for every op */
     bool exact_f32;    /* no int8 activations */
     bool no_repack;    /* products read the file's layout */
+    int nice;          /* how far its threads give way to others: 0 to 19 */
     const char *isa;   /* NULL: best; "portable", "avx2", "avx512", "avx512bf16", "amx", "neon" */
 } cpu_options;
 

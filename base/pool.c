@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -41,6 +42,7 @@ struct pool {
 typedef struct {
     pool *p;
     int32_t index;
+    int nice;
 } worker_arg;
 
 /* Claims chunks of generation gen until none is left or a newer loop has begun. */
@@ -64,10 +66,17 @@ static void run_chunks(pool *p, uint32_t gen, int32_t thread)
     }
 }
 
+void pool_be_nice(int nice)
+{
+    if (nice)
+        setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), nice); /* of Linux: a thread's own */
+}
+
 static void *worker(void *ptr)
 {
     worker_arg a = *(worker_arg *)ptr;
     mem_free(ptr);
+    pool_be_nice(a.nice);
     pool *p = a.p;
     uint32_t seen = 0;
     for (;;) {
@@ -111,6 +120,11 @@ static void wake_all(pool *p)
 
 status pool_open(pool **out, int32_t n_threads, err *e)
 {
+    return pool_open_nice(out, n_threads, 0, e);
+}
+
+status pool_open_nice(pool **out, int32_t n_threads, int nice, err *e)
+{
     *out = NULL;
     if (n_threads < 1 || n_threads > MAX_THREADS)
         return err_set(e, E_ARG, "%d threads: expected 1 to %d", n_threads, MAX_THREADS);
@@ -122,7 +136,7 @@ status pool_open(pool **out, int32_t n_threads, err *e)
     for (int32_t i = 1; i < n_threads; i++) {
         worker_arg *a = mem_alloc(sizeof *a);
         if (a)
-            *a = (worker_arg){p, i};
+            *a = (worker_arg){p, i, nice};
         if (!start(&p->thread[i], a)) {
             mem_free(a);
             pool_close(p);

@@ -14,6 +14,9 @@ typedef struct pool pool;
 typedef void (*pool_fn)(void *arg, int32_t chunk, int32_t thread);
 
 status pool_open(pool **p, int32_t n_threads, err *e); /* n_threads includes the caller */
+/* Its threads give way to others, as `nice` of them says (0 to 19). The caller's priority stays. */
+status pool_open_nice(pool **p, int32_t n_threads, int nice, err *e);
+void pool_be_nice(int nice); /* the same for the calling thread */
 void pool_close(pool *p);
 int32_t pool_n_threads(const pool *p);
 void pool_run(pool *p, int32_t n_chunks, pool_fn fn, void *arg);

@@ -100,6 +100,15 @@ static status open_lock(carat_batch *b, err *e)
     return b->has_cond ? OK : err_set(e, E_MEMORY, "cannot make a condition variable");
 }
 
+static void tower_done(void *user)
+{
+    carat_batch *b = user;
+    pthread_mutex_lock(&b->lock);
+    b->tower_woke = true;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
 carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, carat_batch **out,
                               carat_error *e)
 {
@@ -154,6 +163,8 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
         .policy_why = b->shape.policy_why,
         .pool_tokens = b->pool.pages.n * KV_PAGE,
         .pool_free = b->pool.pages.n * KV_PAGE};
+    b->waker = (media_waker){.fn = tower_done, .user = b};
+    media_add_waker(m, &b->waker);
     *out = b;
     b = NULL;
 out:
@@ -190,6 +201,7 @@ void carat_batch_close(carat_batch *b)
     if (!b)
         return;
     err gone = {0};
+    media_remove_waker(b->m, &b->waker);
     err_set(&gone, E_CANCELLED, "the batch was closed");
     for (int32_t i = 0; b->slot && i < b->n_slots; i++) {
         if (b->slot[i].job)

@@ -3,6 +3,7 @@
 #define ENGINE_BATCH_INT_H
 
 #include "engine/embed.h"
+#include "engine/media.h"
 #include "engine/pace.h"
 #include "engine/report.h"
 #include "engine/round.h"
@@ -32,6 +33,7 @@ typedef struct slot {
     reply *x;        /* of the job */
     job *job;        /* NULL: idle */
     bool answering;  /* the prompt is computed */
+    bool waits;      /* for rows of pictures, from a tower that runs beside passes */
     bool looked;     /* the prompt's last rows have chosen the pages, and are computed again */
     bool alone;      /* a pass with its rows failed: they are computed alone, which shows whether it
                         failed because of them */
@@ -66,10 +68,11 @@ struct carat_batch {
     const slot *only;   /* the next pass has rows of this slot alone; NULL: of all */
     int64_t n_steps;
     pace pace;
+    media_waker waker; /* wakes a step that waits for a tower */
 
     pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t changed;
-    bool has_lock, has_cond, woken;
+    bool has_lock, has_cond, woken, tower_woke;
     job *head, **tail; /* the queue */
     job *admitted;     /* taken from the queue, not yet in a slot */
     int64_t *cancel;   /* [n_slots] ids of running jobs to end */
@@ -87,8 +90,8 @@ void end_job(carat_batch *b, slot *s, status st, err *e);
 void admit_jobs(carat_batch *b);    /* from the queue into idle slots, as far as there is room */
 void end_cancelled(carat_batch *b); /* ends the running jobs that somebody wants to end */
 
-/* admission.c. Before a pass: sets slot.most, so that the pages of all rows are there; frees pages, and
- * moves jobs out and in for it. Returns the number of jobs that it had to end. */
+/* admission.c. Before a pass: sets slot.most, so that the pages of all rows are there; frees pages,
+ * and moves jobs out and in for it. Returns the number of jobs that it had to end. */
 int32_t admission_plan(carat_batch *b);
 /* Before the queue is searched, and for each of its jobs in order: are there pages for j's prompt?
  */

@@ -10,7 +10,6 @@
  * passes that want hidden rows alternate with all others.
  */
 #include "engine/batch_int.h"
-#include "engine/media.h"
 #include "engine/score.h"
 #include "base/clock.h"
 
@@ -35,7 +34,7 @@ static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
 
 static bool has_rows(const slot *s)
 {
-    return s->job && s->most && (!s->b->only || s->b->only == s);
+    return s->job && s->most && !s->waits && (!s->b->only || s->b->only == s);
 }
 
 static bool has_prompt(const slot *s)
@@ -395,6 +394,45 @@ static bool wait_pass(const carat_batch *b, const pass_rows *n)
     return ended;
 }
 
+/* Which prompts wait for towers beside passes. Returns the number of jobs that it had to end. */
+static int32_t ask_towers(carat_batch *b, bool *waits)
+{
+    int32_t n_ended = 0;
+    *waits = false;
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        slot *s = &b->slot[i];
+        int64_t at = s->t.kv.n_past;
+        bool ready = true;
+        err e = {0};
+        s->waits = false;
+        if (!s->job || s->answering || at >= s->job->pictures)
+            continue;
+        int64_t n = s->job->pictures - at;
+        status st = media_ask(b->m, s->job->ids + at,
+                              n < b->layout.rows_max ? n : b->layout.rows_max, &ready, &e);
+        s->waits = !st && !ready;
+        *waits |= s->waits;
+        n_ended += st != OK;
+        if (st)
+            end_job(b, s, st, &e);
+    }
+    return n_ended;
+}
+
+/* A tower is at work, and nothing else. Other batches of the thread may have work, and news may
+ * come: so not for long. */
+static void wait_for_tower(carat_batch *b)
+{
+    const struct timespec until = clock_after_ms(b->share_ms ? 1 : 20);
+    pthread_mutex_lock(&b->lock);
+    int64_t last = b->last_id;
+    while (!b->tower_woke && b->last_id == last)
+        if (pthread_cond_timedwait(&b->changed, &b->lock, &until))
+            break;
+    b->tower_woke = false;
+    pthread_mutex_unlock(&b->lock);
+}
+
 void carat_batch_share(carat_batch *b, int32_t pass_ms)
 {
     b->share_ms = pass_ms > 0 ? pass_ms : 0;
@@ -409,9 +447,13 @@ bool carat_batch_step(carat_batch *b)
     end_cancelled(b);
     admit_jobs(b);
     int32_t n_ended = admission_plan(b);
+    bool waits;
+    n_ended += ask_towers(b, &waits);
     pass_rows n = plan_step_rows(b);
+    if (!n.n_parts && waits)
+        wait_for_tower(b);
     if (!n.n_parts)
-        return n_ended > 0;
+        return waits || n_ended > 0;
     double start = clock_ms();
     status st = run_pass(b->m, &b->layout, &b->w, b->part, n.n_parts, &e);
     bool ended = st || wait_pass(b, &n);

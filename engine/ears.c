@@ -3,7 +3,6 @@
 #include "model/gemma4.h"
 #include "sound/sound.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { PIECE = AUDIO_SECONDS_MAX * SOUND_RATE };
@@ -43,28 +42,14 @@ status ears_open(ears *x, const carat_model *m, const carat_model_options *opt, 
     x->begin = token_of(m, "<|audio>");
     x->place = token_of(m, "<|audio|>");
     x->end = token_of(m, "<audio|>");
-    x->cpu = cpu_wanted(opt);
-    snprintf(x->isa, sizeof x->isa, "%s", opt->isa ? opt->isa : "");
-    x->cpu.isa = opt->isa ? x->isa : NULL; /* opt may be gone when the device is opened */
     return OK;
 }
 
-/* The tower's device, opened where it has to be. */
-static status choose_device(ears *x, const carat_model *m, err *e)
+status ears_load(ears *x, const carat_model_options *opt, err *e)
 {
-    status st = OK;
-    if (!m->dev->host_memory && !x->own)
-        st = device_open_cpu(&x->own, &x->cpu, e);
-    x->dev = m->dev->host_memory ? m->dev : x->own;
-    return st;
-}
-
-status ears_load(ears *x, const carat_model *m, const carat_model_options *opt, err *e)
-{
-    status st = x->has ? choose_device(x, m, e) : OK;
-    if (st || !x->has)
-        return st;
-    st = model_load(&x->tower, x->dev, opt->progress, opt->progress_user, e);
+    if (!x->has)
+        return OK;
+    status st = model_load(&x->tower, x->dev, opt->progress, opt->progress_user, e);
     x->loaded = !st;
     return st;
 }
@@ -87,16 +72,17 @@ void ears_close(ears *x)
 {
     if (x->has)
         model_free(&x->tower);
-    device_close(x->own);
     *x = (ears){0};
 }
 
-status ears_plan(ears *x, const carat_model *m, uint64_t *n_bytes, err *e)
+status ears_plan(ears *x, uint64_t *n_bytes, err *e)
 {
     size_t need;
-    status st = x->has ? choose_device(x, m, e) : OK;
+    status st;
     *n_bytes = 0;
-    if (!x->has || st || (st = audio_plan(&x->tower, x->dev, PIECE, &need, e)))
+    if (!x->has)
+        return OK;
+    if ((st = audio_plan(&x->tower, x->dev, PIECE, &need, e)))
         return st;
     *n_bytes = plan_weight_bytes(x->dev, &x->tower) + need;
     return OK;

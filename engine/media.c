@@ -3,6 +3,7 @@
 #include "engine/media_int.h"
 #include "model/gemma4.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { BUCKETS = 4096 }; /* of items by their keys */
@@ -91,8 +92,13 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     x->begin = media_picture_token(m, 0);
     x->place = media_picture_token(m, 1);
     x->end = media_picture_token(m, 2);
+    x->cpu = cpu_wanted(opt);
+    snprintf(x->isa, sizeof x->isa, "%s", opt->isa ? opt->isa : "");
+    x->cpu.isa = opt->isa ? x->isa : NULL; /* opt may be gone when the device is opened */
+    x->cpu.nice = MEDIA_NICE;
     x->has_lock = !pthread_mutex_init(&x->lock, NULL);
-    if (!x->has_lock)
+    x->has_work = x->has_lock && !pthread_mutex_init(&x->work, NULL);
+    if (!x->has_work)
         return err_set(e, E_MEMORY, "cannot make a lock");
     if ((st = gguf_open(&g, opt->mmproj, opt->no_mmap, NULL, NULL, e)) ||
         (st = model_bind(&x->tower, &g, e)) || (st = check_family(m, e)))
@@ -103,45 +109,66 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     return ears_open(&x->ears, m, opt, e);
 }
 
+/* Wrapped devices (--wrap) see towers too, so they have no other. */
+static status choose_devices(carat_model *m, err *e)
+{
+    media *x = m->media;
+    bool host = m->dev->host_memory, wrapped = device_bare(m->dev) != m->dev;
+    status st = OK;
+    if (!x->own && (host ? !wrapped : x->ears.has))
+        st = device_open_cpu(&x->own, &x->cpu, e);
+    device *sees = host && x->own ? x->own : m->dev, *hears = x->own ? x->own : m->dev;
+    if (x->dev != sees || x->ears.dev != hears) { /* else a tower may be at work there */
+        x->dev = sees;
+        x->ears.dev = hears;
+    }
+    return st;
+}
+
 static status open_room(carat_model *m, err *e)
 {
     media *x = m->media;
     const image_grid g = largest(&x->tower);
     vision_memory need;
-    status st = vision_plan(&x->tower, m->dev, &g, &need, e);
+    status st = vision_plan(&x->tower, x->dev, &g, &need, e);
     if (st)
         return st;
     x->room_bytes = vision_room(&need);
-    x->room = m->dev->alloc(m->dev, x->room_bytes);
+    x->room = x->dev->alloc(x->dev, x->room_bytes);
     return x->room ? OK : err_memory(e, "a picture in the vision tower", x->room_bytes);
 }
 
 static void close_room(carat_model *m)
 {
-    if (m->media->room)
-        m->dev->release(m->dev, m->media->room, m->media->room_bytes);
-    m->media->room = NULL;
+    media *x = m->media;
+    if (x->room)
+        x->dev->release(x->dev, x->room, x->room_bytes);
+    x->room = NULL;
 }
 
 status media_load(carat_model *m, const carat_model_options *opt, err *e)
 {
     media *x = m->media;
-    if (!x)
-        return OK;
-    status st = model_load(&x->tower, m->dev, opt->progress, opt->progress_user, e);
+    status st = x ? choose_devices(m, e) : OK;
+    if (st || !x)
+        return st;
+    st = model_load(&x->tower, x->dev, opt->progress, opt->progress_user, e);
     x->loaded = !st;
-    return st || (st = open_room(m, e)) ? st : ears_load(&x->ears, m, opt, e);
+    return st || (st = open_room(m, e)) ? st : ears_load(&x->ears, opt, e);
 }
 
 void media_unload_weights(carat_model *m)
 {
-    if (!m->media)
+    media *x = m->media;
+    if (!x)
         return;
+    pthread_mutex_lock(&x->work);
     close_room(m);
-    ears_unload_weights(&m->media->ears);
-    if (m->media->loaded)
-        model_unload_weights(&m->media->tower);
-    m->media->loaded = false;
+    ears_unload_weights(&x->ears);
+    if (x->loaded)
+        model_unload_weights(&x->tower);
+    x->loaded = false;
+    pthread_mutex_unlock(&x->work);
 }
 
 status media_load_weights(carat_model *m, err *e)
@@ -149,9 +176,12 @@ status media_load_weights(carat_model *m, err *e)
     media *x = m->media;
     if (!x)
         return OK;
+    pthread_mutex_lock(&x->work);
     status st = model_load_weights(&x->tower, m->progress, m->progress_user, e);
     x->loaded = !st;
-    return st || (st = open_room(m, e)) ? st : ears_load_weights(&x->ears, m, e);
+    st = st || (st = open_room(m, e)) ? st : ears_load_weights(&x->ears, m, e);
+    pthread_mutex_unlock(&x->work);
+    return st;
 }
 
 void media_close(carat_model *m)
@@ -159,10 +189,12 @@ void media_close(carat_model *m)
     media *x = m->media;
     if (!x)
         return;
+    media_end_work(x);
     for (media_item *it; (it = x->known);) {
         x->known = it->next_known;
         mem_free(it->patches);
         mem_free(it->rows);
+        mem_free(it->why);
         mem_free(it);
     }
     mem_free(x->bucket);
@@ -170,8 +202,11 @@ void media_close(carat_model *m)
     close_room(m);
     ears_close(&x->ears);
     model_free(&x->tower);
+    device_close(x->own);
     if (x->has_lock)
         pthread_mutex_destroy(&x->lock);
+    if (x->has_work)
+        pthread_mutex_destroy(&x->work);
     mem_free(x);
     m->media = NULL;
 }
@@ -196,12 +231,13 @@ status media_plan(const carat_model *m, carat_memory_plan *p, err *e)
     const image_grid g = largest(&x->tower);
     pthread_mutex_t *lock = (pthread_mutex_t *)&m->pass_lock; /* a wrapped device keeps state */
     pthread_mutex_lock(lock);
-    status st = vision_plan(&x->tower, m->dev, &g, &need, e);
-    st = st ? st : ears_plan(&x->ears, m, &p->audio_bytes, e);
+    status st = choose_devices((carat_model *)m, e);
+    st = st ? st : vision_plan(&x->tower, x->dev, &g, &need, e);
+    st = st ? st : ears_plan(&x->ears, &p->audio_bytes, e);
     pthread_mutex_unlock(lock);
     if (st)
         return st;
-    p->vision_bytes = plan_weight_bytes(m->dev, &x->tower) + vision_room(&need);
+    p->vision_bytes = plan_weight_bytes(x->dev, &x->tower) + vision_room(&need);
     p->picture_bytes = MEDIA_MOST_BYTES;
     return OK;
 }
@@ -234,8 +270,7 @@ bool media_has_id(const carat_model *m, int32_t id)
     return m->media && id < 0 && -(int64_t)id <= atomic_load(&m->media->n_ids);
 }
 
-/* The picture that has id, which media_has_id. Under the lock. */
-static media_span *span_of(const media *x, int32_t id)
+media_span *media_span_of(const media *x, int32_t id)
 {
     int32_t lo = 0, hi = x->n - 1;
     while (lo < hi) {
@@ -278,6 +313,7 @@ static void forget_oldest(carat_model *m)
     x->span[it->span].item = NULL;
     x->n_known--;
     drop_item_rows(m, it);
+    mem_free(it->why);
     mem_free(it);
 }
 
@@ -377,8 +413,7 @@ status media_use(carat_model *m, const char *key, const image_grid *g, const ear
     return st;
 }
 
-/* Under the lock. */
-static void drop_patches(media *x, media_item *it)
+void media_drop_patches(media *x, media_item *it)
 {
     if (it->patches)
         x->patch_bytes -= item_bytes(x, it);
@@ -390,11 +425,11 @@ void media_drop_user(media *x, media_item *it)
 {
     pthread_mutex_lock(&x->lock);
     if (!--it->n_users)
-        drop_patches(x, it);
+        media_drop_patches(x, it);
     pthread_mutex_unlock(&x->lock);
 }
 
-static size_t rows_bytes(const carat_model *m, const media_item *it)
+size_t media_rows_bytes(const carat_model *m, const media_item *it)
 {
     return (size_t)it->grid.n_tokens * (size_t)m->core.n_embd * sizeof(float);
 }
@@ -402,14 +437,12 @@ static size_t rows_bytes(const carat_model *m, const media_item *it)
 static void drop_item_rows(carat_model *m, media_item *it)
 {
     if (it->rows)
-        m->media->row_bytes -= rows_bytes(m, it);
+        m->media->row_bytes -= media_rows_bytes(m, it);
     mem_free(it->rows);
     it->rows = NULL;
 }
 
-/* Drops rows of pictures that nothing uses, until all rows have
- * at most that many bytes. Under the lock. */
-static void drop_rows(carat_model *m, uint64_t most)
+void media_drop_rows(carat_model *m, uint64_t most)
 {
     media *x = m->media;
     while (x->row_bytes > most) {
@@ -431,7 +464,7 @@ status media_give(carat_model *m, media_item *it, float **patches, err *e)
     pthread_mutex_lock(&x->lock);
     if (!it->patches && !it->rows) {
         if (x->patch_bytes + n <= x->most)
-            drop_rows(m, x->most - x->patch_bytes - n);
+            media_drop_rows(m, x->most - x->patch_bytes - n);
         if (x->patch_bytes + x->row_bytes + n > x->most)
             st = no_room(x, n, e);
         else {
@@ -461,7 +494,7 @@ int32_t media_block(const carat_model *m, const int32_t *ids)
     if (!media_two_way(m) || !media_has_id(m, ids[0]))
         return 0;
     pthread_mutex_lock(&m->media->lock);
-    const media_span *s = span_of(m->media, ids[0]);
+    const media_span *s = media_span_of(m->media, ids[0]);
     int32_t n = s->rows ? (int32_t)s->cols * s->rows - (s->first - ids[0]) : 0;
     pthread_mutex_unlock(&m->media->lock);
     return n;
@@ -471,7 +504,7 @@ int32_t media_block(const carat_model *m, const int32_t *ids)
 static bool media_begins(const carat_model *m, int32_t id)
 {
     pthread_mutex_lock(&m->media->lock);
-    bool first = span_of(m->media, id)->first == id;
+    bool first = media_span_of(m->media, id)->first == id;
     pthread_mutex_unlock(&m->media->lock);
     return first;
 }
@@ -527,7 +560,7 @@ row_axes media_place(const carat_model *m, axes_place *p, int32_t before, int32_
         return a;
     }
     pthread_mutex_lock(&m->media->lock);
-    const media_span *s = span_of(m->media, id);
+    const media_span *s = media_span_of(m->media, id);
     int32_t k = s->first - id, cols = s->cols, rows = s->rows;
     pthread_mutex_unlock(&m->media->lock);
     if (!k || before != id + 1) {
@@ -536,68 +569,4 @@ row_axes media_place(const carat_model *m, axes_place *p, int32_t before, int32_
     }
     a = (row_axes){{p->start, p->start + k / cols, p->start + k % cols}};
     return a;
-}
-
-/* ---- Rows ---------------------------------------------------------------------------------- */
-
-void media_leave(carat_model *m, media_item **held, int32_t *n)
-{
-    for (; *n > 0; --*n)
-        media_drop_user(m->media, held[*n - 1]);
-}
-
-/* The tower's pass. The item has a user and patches; only this thread makes rows. */
-static status make_rows(carat_model *m, media_item *it, err *e)
-{
-    media *x = m->media;
-    float *rows = mem_alloc(rows_bytes(m, it));
-    if (!rows)
-        return err_memory(e, "the embeddings of a picture", rows_bytes(m, it));
-    status st = it->sound.n_pieces ? ears_encode(&x->ears, &it->sound, it->patches, rows, e)
-                                   : vision_encode(&x->tower, m->dev, &it->grid, it->patches,
-                                                   x->room, x->room_bytes, rows, e);
-    if (st) {
-        mem_free(rows);
-        return st;
-    }
-    pthread_mutex_lock(&x->lock);
-    it->rows = rows;
-    x->row_bytes += rows_bytes(m, it);
-    drop_patches(x, it);
-    drop_rows(m, MEDIA_ROWS_BYTES);
-    pthread_mutex_unlock(&x->lock);
-    return OK;
-}
-
-status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, media_item **held,
-                  err *e)
-{
-    media *x = m->media;
-    status st = OK;
-    if (!media_has_id(m, ids[0]))
-        return err_set(e, E_ARG, "id %d is that of no picture", ids[0]);
-    pthread_mutex_lock(&x->lock);
-    media_item *it = span_of(x, ids[0])->item;
-    bool has_rows = it && it->rows, has_patches = it && it->patches;
-    if (it) {
-        it->used = ++x->clock;
-        it->n_users++;
-    }
-    pthread_mutex_unlock(&x->lock);
-    if (!has_rows)
-        st = has_patches ? make_rows(m, it, e)
-                         : err_set(e, E_ARG,
-                                   "a picture or sound of the prompt is no longer in memory: it "
-                                   "has to be given again");
-    if (!st) {
-        int32_t at = it->first - ids[0], most = it->grid.n_tokens - at;
-        run->at = it->rows + (size_t)at * (size_t)m->core.n_embd;
-        for (run->n = 1; run->n < n && run->n < most && ids[run->n] == ids[0] - run->n;)
-            run->n++;
-    }
-    if (st && it)
-        media_drop_user(x, it);
-    if (!st)
-        *held = it;
-    return st;
 }

@@ -12,7 +12,7 @@
  * more is forgotten when MEDIA_ITEMS are known; seen again it gets other ids, and so is computed
  * again.
  *
- * The rows of a picture are computed when a pass first needs them, on the thread that runs passes.
+ * The rows of a picture are computed when a pass first needs them; media_work.c says where.
  * They stay as long as a carat_media of the picture lives. Those of others are dropped, the ones
  * unused for the longest time first, when all together exceed MEDIA_ROWS_BYTES. Patches that wait
  * for the tower and all rows together take at most MEDIA_MOST_BYTES: a picture beyond is refused.
@@ -78,6 +78,22 @@ void media_leave(carat_model *m, media_item **held, int32_t *n);
 status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, media_item **held,
                   err *e);
 
+/* For towers that run beside passes: rows of all pictures among ids[0 .. n) that have none.
+ * media_await computes them. media_ask has the worker do so, and tells whether all are there; the
+ * wakers are called on its thread, under a lock of the registry, when it has made or failed to make
+ * some. A failure is told once. */
+status media_await(carat_model *m, const int32_t *ids, int64_t n, err *e);
+status media_ask(carat_model *m, const int32_t *ids, int64_t n, bool *ready, err *e);
+typedef struct media_waker {
+    void (*fn)(void *user);
+    void *user;
+    struct media_waker *next;
+} media_waker;
+void media_add_waker(carat_model *m, media_waker *w); /* without a tower nothing happens */
+void media_remove_waker(carat_model *m, media_waker *w);
+
+/* For tests: the worker calls fn before each pass of a tower. */
+void media_before_work(carat_model *m, void (*fn)(void *user), void *user);
 /* For tests: another MEDIA_MOST_BYTES, another MEDIA_ITEMS, before any picture. */
 void media_limit(carat_model *m, uint64_t most, int32_t n_items);
 

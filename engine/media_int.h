@@ -9,6 +9,8 @@
 #include "engine/media.h"
 #include "model/vision.h"
 
+enum { MEDIA_NICE = 10 }; /* passes take nine tenths of a processor that both want */
+
 struct media_item {
     char key[SHA256_TEXT];
     int32_t first;   /* its ids: first, first - 1, ... of grid.n_tokens */
@@ -19,7 +21,10 @@ struct media_item {
     float *rows;     /* [n_tokens][n_embd] */
     uint64_t used;   /* when, by media.clock */
     int32_t span;    /* its number */
-    struct media_item *next, *next_known;
+    status st;       /* of the worker's last attempt; a failure until somebody is told */
+    err *why;        /* NULL: there was no memory for it */
+    bool is_wanted;
+    struct media_item *next, *next_known, *next_wanted;
 };
 
 /* The ids of a picture, and its shape in tokens. */
@@ -32,7 +37,13 @@ typedef struct media_span {
 struct media {
     ears ears;
     model tower;
-    void *room; /* of the main device: for one picture at work */
+    cpu_options cpu; /* of own */
+    char isa[16];
+    device *own;          /* a CPU for the towers that run on none of the model's; or NULL */
+    device *dev;          /* of the vision tower: own, or the model's main device */
+    pthread_mutex_t work; /* of a tower's pass; after pass_lock, before lock */
+    bool has_work;
+    void *room; /* of dev: for one picture at work */
     size_t room_bytes;
     bool loaded;
     bool two_way;              /* tokens of a picture see each other in layers with windows */
@@ -49,6 +60,13 @@ struct media {
     uint64_t clock;                  /* of uses */
     uint64_t row_bytes, patch_bytes; /* of all items */
     uint64_t most;                   /* of both together */
+    media_item *wanted;              /* by the worker, first come first */
+    media_waker *wakers;
+    pthread_cond_t more; /* wanted, or stop */
+    pthread_t worker;
+    bool has_more, has_worker, stop;
+    void (*before_work)(void *user);
+    void *before_user;
 };
 
 struct carat_media {
@@ -70,5 +88,14 @@ status media_use(carat_model *m, const char *key, const image_grid *g, const ear
 status media_give(carat_model *m, media_item *it, float **patches, err *e);
 /* One user less. */
 void media_drop_user(media *x, media_item *it);
+
+/* Under the lock: */
+media_span *media_span_of(const media *x, int32_t id); /* the picture's, if media_has_id */
+void media_drop_patches(media *x, media_item *it);
+/* Drops rows of pictures that nothing uses, until all rows have at most that many bytes. */
+void media_drop_rows(carat_model *m, uint64_t most);
+
+size_t media_rows_bytes(const carat_model *m, const media_item *it);
+void media_end_work(media *x); /* ends the worker, if there is one */
 
 #endif

@@ -219,6 +219,7 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
         timeline_make_room(part[i].t, part[i].rows.n); /* else kv_reserve says why not */
         st = timeline_ready(part[i].t, part[i].rows.token, part[i].until ? part[i].until : end,
                             part[i].until > 0, e);
+        st = st ? st : media_await(m, part[i].rows.token, part[i].rows.n, e);
         part[i].lost = st != OK;
         if (st)
             return st;

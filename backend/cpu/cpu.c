@@ -399,7 +399,7 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
     if (st)
         err_set(e, st, "%s%s", pinned ? "CARAT_ISA: " : "", why.text);
     if (!st)
-        st = pool_open(&c->pool, c->n_threads, e);
+        st = pool_open_nice(&c->pool, c->n_threads, opt->nice, e);
     if (st) {
         mem_free(c);
         return st;
