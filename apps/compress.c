@@ -108,7 +108,7 @@ void scorer_close(scorer *x)
 
 void compress_note(const carat_compressed *x, double ms)
 {
-    if (x->text)
+    if (x->n)
         term_note("[compressed in %.2f s: %lld of %lld prompt tokens, %d %s]", ms * 1e-3,
                   (long long)x->n_kept, (long long)x->n_original, (int)x->n,
                   x->n == 1 ? "text" : "texts");
@@ -179,7 +179,7 @@ void compress_put_json(str *out, const shorter_told *t)
     for (int32_t i = 0; i < t->n; i++) {
         before += t->at[i].n_original;
         after += t->at[i].n_kept;
-        why = !t->at[i].text && !why ? t->at[i].why : why;
+        why = !t->at[i].n && !why ? t->at[i].why : why;
         for (int32_t k = 0; k < t->at[i].n; k++)
             json_array_append_new(texts, text_json(t, i, &t->at[i].at[k]));
     }

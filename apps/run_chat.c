@@ -271,6 +271,7 @@ void chat_close(chat *c)
     }
     carat_session_close(c->s);
     carat_compressed_free(&c->last);
+    carat_talk_close(c->rendered);
     carat_compressor_close(c->shortened);
     scorer_close(&c->scorer);
     carat_model_close(c->m);
@@ -468,17 +469,16 @@ static status keep_answer(chat *c, err *e)
     return OK;
 }
 
-/* Shortens a prompt into c->last: messages, or with opt NULL the raw text. */
-static status shorten_prompt(chat *c, const char *text, const carat_chat_options *opt, err *e)
+/* Shortens a prompt into c->last: a conversation, or with t NULL the raw text. */
+static status shorten_prompt(chat *c, const carat_talk *t, const carat_chat_options *opt, err *e)
 {
     double start_ms = clock_ms();
-    status st = opt ? carat_compress_chat(c->shortened, c->m, &c->scorer.face, text, c->tools, opt,
-                                          &c->compress, &c->last, e)
-                    : carat_compress_text(c->shortened, c->m, &c->scorer.face, text, c->raw_text.n,
-                                          &c->compress, &c->last, e);
+    status st = t ? carat_compress_chat(c->shortened, c->m, &c->scorer.face, t, opt, &c->compress,
+                                        &c->last, e)
+                  : carat_compress_text(c->shortened, c->m, &c->scorer.face, str_text(&c->raw_text),
+                                        c->raw_text.n, &c->compress, &c->last, e);
     c->compress_ms = clock_ms() - start_ms;
-    bool told =
-        c->last.text || c->compress.ratio > 0 || c->o.verbose; /* auto mostly does nothing */
+    bool told = c->last.n || c->compress.ratio > 0 || c->o.verbose; /* auto mostly does nothing */
     if (!st && told && !c->quiet && c->out.format == ANSWER_TEXT)
         compress_note(&c->last, c->compress_ms);
     if (!st && c->o.compress.show)
@@ -500,7 +500,7 @@ static status render_raw(chat *c, carat_chat *out, err *e)
     const char *text = str_text(&c->raw_text);
     size_t n_text = c->raw_text.n;
     status st;
-    if (c->compresses && (st = shorten_prompt(c, text, NULL, e)))
+    if (c->compresses && (st = shorten_prompt(c, NULL, NULL, e)))
         return st;
     if (c->last.text) {
         text = c->last.text;
@@ -519,9 +519,10 @@ static status render_raw(chat *c, carat_chat *out, err *e)
 
 static status render_chat(chat *c, carat_chat *out, err *e)
 {
-    status st = OK;
     *out = (carat_chat){0};
     carat_compressed_free(&c->last);
+    carat_talk_close(c->rendered);
+    c->rendered = NULL;
     if (c->raw)
         return render_raw(c, out, e);
     json_t *all = json_array();
@@ -539,12 +540,12 @@ static status render_chat(chat *c, carat_chat *out, err *e)
                               .reasoning_effort = c->o.effort};
     if (!text)
         return chat_no_memory(e);
-    if (c->compresses)
-        st = shorten_prompt(c, text, &opt, e);
-    st = st ? st
-            : carat_chat_render(c->m, c->last.text ? c->last.text : text, c->tools, &opt, out, e);
+    status st = carat_talk_open(&c->rendered, text, c->tools, e);
     free(text);
-    return st;
+    if (!st && c->compresses)
+        st = shorten_prompt(c, c->rendered, &opt, e);
+    return st ? st
+              : carat_talk_render(c->m, c->last.talk ? c->last.talk : c->rendered, &opt, out, e);
 }
 
 status chat_count(chat *c, int64_t *n, err *e)

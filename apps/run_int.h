@@ -134,7 +134,8 @@ typedef struct chat {
     carat_compress_options compress;
     carat_compressor *shortened;
     scorer scorer;
-    carat_compressed last; /* of the last prompt */
+    carat_talk *rendered;  /* of the last prompt */
+    carat_compressed last; /* shortened, which borrows from it */
     double compress_ms;
     answer out;
     carat_timings timings; /* of the last turn */

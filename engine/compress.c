@@ -3,7 +3,7 @@
  *     messages -> compress_find -> for each text:
  *         remembered?                         -> its spans
  *         else text, question -> tokens of the scorer -> its values -> compress_choose
- *     -> compress_write -> messages that are rendered like any others
+ *     -> compress_put -> messages that are rendered like any others
  *
  * text/compress.h has the rules; here is what needs a model. A text is scored alone, with its
  * question behind it: so its spans depend on no other message, and a longer conversation scores its
@@ -361,20 +361,15 @@ static status shorten(carat_compressor *c, const carat_scorer *s, double ratio,
 
 /* ---- A conversation -------------------------------------------------------------------------- */
 
-static status count_rendered(const carat_model *m, const char *messages, const char *tools,
+static status count_rendered(const carat_model *m, const carat_talk *t,
                              const carat_chat_options *chat, int64_t *n, err *e)
 {
     carat_chat r = {0};
-    status st = carat_chat_render(m, messages, tools, chat, &r, e);
+    status st = carat_talk_render(m, t, chat, &r, e);
     if (!st)
         *n = r.n_ids;
     carat_chat_free(&r);
     return st;
-}
-
-static bool has_tools(const char *tools)
-{
-    return tools && tools[strspn(tools, " \t\r\n[]")];
 }
 
 /* The least prompt that "auto" shortens. */
@@ -536,17 +531,29 @@ static status divide_all(const carat_scorer *s, compress_texts *texts, err *e)
     return st;
 }
 
-static status compress_messages(carat_compressor *c, const carat_scorer *s, const char *messages,
+static status put_texts(const carat_talk *t, const compress_texts *texts, const str *now,
+                        carat_compressed *out, err *e)
+{
+    carat_talk *to = arena_alloc(out->own, sizeof *to);
+    if (to) {
+        *to = (carat_talk){.mem = out->own};
+        talk_copy(t, to);
+        compress_put(texts, now, to);
+    }
+    if (!to || to->bad)
+        return err_memory(e, "a shortened conversation", t->n * sizeof *t->turn);
+    out->talk = to;
+    return OK;
+}
+
+static status compress_messages(carat_compressor *c, const carat_scorer *s, const carat_talk *t,
                                 const carat_compress_options *opt, carat_compressed *out, err *e)
 {
-    const jtree *tree;
     compress_texts texts;
-    str all = {0}, *now = NULL;
+    str *now = NULL;
     err why = {0};
     status st;
-    if ((st = jtree_parse(messages, strlen(messages), "messages", CHAT_MAX_DEPTH, out->own, &tree,
-                          e)) ||
-        (st = compress_find(tree, COMPRESS_LEAST, out->own, &texts, e)))
+    if ((st = compress_find(t, COMPRESS_LEAST, out->own, &texts, e)))
         return st;
     if ((st = divide_all(s, &texts, &why)))
         return forgive(opt, out, st, &why, e);
@@ -559,30 +566,27 @@ static status compress_messages(carat_compressor *c, const carat_scorer *s, cons
     else if (!out->n)
         st = keep_all(out, all_code);
     else
-        compress_write(tree, &texts, now, &all);
-    if (!st && out->n)
-        st = take_text(out, &all, e);
+        st = put_texts(t, &texts, now, out, e);
     for (size_t i = 0; i < texts.n; i++)
         str_free(&now[i]);
     mem_free(now);
-    str_free(&all);
     return st;
 }
 
 carat_status carat_compress_chat(carat_compressor *c, const carat_model *m, const carat_scorer *s,
-                                 const char *messages, const char *tools,
-                                 const carat_chat_options *chat, const carat_compress_options *opt,
-                                 carat_compressed *out, carat_error *e)
+                                 const carat_talk *t, const carat_chat_options *chat,
+                                 const carat_compress_options *opt, carat_compressed *out,
+                                 carat_error *e)
 {
     status st = open_result(out, e);
-    if (st || (st = count_rendered(m, messages, tools, chat, &out->n_original, e)))
+    if (st || (st = count_rendered(m, t, chat, &out->n_original, e)))
         goto out;
     if (opt->ratio <= 0 && out->n_original < least_of(opt))
         st = keep_short(out, "the conversation", opt);
-    else if (opt->ratio <= 0 && has_tools(tools))
+    else if (opt->ratio <= 0 && jtree_truthy(t->tools))
         st = keep_all(out, "the conversation has tools");
-    else if (!(st = compress_messages(c, s, messages, opt, out, e)) && out->text)
-        st = count_rendered(m, out->text, tools, chat, &out->n_kept, e);
+    else if (!(st = compress_messages(c, s, t, opt, out, e)) && out->talk)
+        st = count_rendered(m, out->talk, chat, &out->n_kept, e);
 out:
     if (st)
         carat_compressed_free(out);

@@ -2,12 +2,14 @@
  * which only what may be shortened is, beginnings that stay, the memory of what was shortened,
  * scorers that fail, and a whole model as its own scorer. */
 #include "tests/fidelity_model.h"
+#include "tests/talk_json.h"
 #include "tests/toy_model.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/utf8.h"
 #include "carat.h"
 #include "tests/test.h"
+#include "text/chat.h"
 #include "text/compress_int.h"
 
 /* ---- A scorer without a model -----------------------------------------------------------------
@@ -46,6 +48,8 @@ typedef struct rig {
     carat_compressor *c;
     fake f;
     carat_scorer s;
+    carat_talk *talk[4]; /* the last ones: results borrow from them */
+    int n_talks;
 } rig;
 
 static void rig_open(rig *r)
@@ -56,18 +60,52 @@ static void rig_open(rig *r)
     r->s = (carat_scorer){.model = r->m, .n_ctx = 4096, .score = score_fake, .user = &r->f};
 }
 
+static void keep_talk(rig *r, carat_talk *t)
+{
+    carat_talk **at = &r->talk[r->n_talks++ % 4];
+    carat_talk_close(*at);
+    *at = t;
+}
+
 static void rig_close(rig *r)
 {
+    for (int i = 0; i < 4; i++)
+        carat_talk_close(r->talk[i]);
     carat_compressor_close(r->c);
     carat_model_close(r->m);
+}
+
+/* The result is JSON as the messages are. */
+static status compress_json(rig *r, carat_compressor *c, const char *messages,
+                            const carat_compress_options *o, carat_compressed *out, err *e)
+{
+    carat_talk *t;
+    str s = {0};
+    *out = (carat_compressed){0};
+    status st = carat_talk_open(&t, messages, NULL, e);
+    if (st)
+        return st;
+    if ((st = carat_compress_chat(c, r->m, &r->s, t, NULL, o, out, e)) || !out->talk) {
+        keep_talk(r, t);
+        return st;
+    }
+    talk_json(&s, out->talk);
+    keep_talk(r, t);
+    if (s.bad) {
+        str_free(&s);
+        carat_compressed_free(out);
+        return err_memory(e, "a test's JSON", 1);
+    }
+    out->n_text = s.n;
+    out->text = str_take(&s);
+    return CARAT_OK;
 }
 
 static void compress(rig *r, const str *messages, double ratio, carat_compressed *out)
 {
     err e = {0};
     carat_compress_options o = {.ratio = ratio};
-    CHECK_OK(carat_compress_chat(r->c, r->m, &r->s, str_text(messages), NULL, NULL, &o, out, &e),
-             e);
+    CHECK_OK(compress_json(r, r->c, str_text(messages), &o, out, &e), e);
 }
 
 /* ---- Conversations ----------------------------------------------------------------------------
@@ -229,7 +267,13 @@ static int check_conversation(const str *messages, const carat_compressed *x)
 {
     arena mem = {0};
     int n = 0;
-    const jtree *a = parse(str_text(messages), messages->n, &mem);
+    carat_talk was = {.mem = &mem};
+    str all = {0};
+    err e = {0};
+    CHECK_OK(chat_read(&was, messages->at, messages->n, NULL, 0, &e), e);
+    talk_json(&all, &was);
+    const jtree *a = parse(str_text(&all), all.n, &mem);
+    str_free(&all);
     if (!x->text) {
         CHECK(!x->n && x->why[0] && x->n_kept == x->n_original);
         arena_free(&mem);
@@ -527,20 +571,18 @@ TEST(compress_says_why_it_does_not)
     carat_compressed_free(&x);
 
     r.f.fails = CARAT_E_UNSUPPORTED;
-    CHECK_STATUS(carat_compress_chat(r.c, r.m, &r.s, a.at, NULL, NULL, &o, &x, &e),
-                 CARAT_E_UNSUPPORTED);
+    CHECK_STATUS(compress_json(&r, r.c, a.at, &o, &x, &e), CARAT_E_UNSUPPORTED);
     CHECK_MSG(strstr(e.text, "the scorer failed") && !x.own, "%s", e.text);
     r.f.fails = CARAT_E_NUMERIC;
     e = (err){0};
-    CHECK_STATUS(carat_compress_chat(r.c, r.m, &r.s, a.at, NULL, NULL, &o, &x, &e),
-                 CARAT_E_NUMERIC);
+    CHECK_STATUS(compress_json(&r, r.c, a.at, &o, &x, &e), CARAT_E_NUMERIC);
     r.f.fails = CARAT_OK;
     r.s.n_ctx = 40;
     e = (err){0};
-    CHECK_STATUS(carat_compress_chat(r.c, r.m, &r.s, a.at, NULL, NULL, &o, &x, &e), CARAT_E_LIMIT);
+    CHECK_STATUS(compress_json(&r, r.c, a.at, &o, &x, &e), CARAT_E_LIMIT);
     r.s.n_ctx = 4096;
     e = (err){0};
-    CHECK_STATUS(carat_compress_chat(r.c, r.m, &r.s, "[1", NULL, NULL, &o, &x, &e), CARAT_E_FORMAT);
+    CHECK_STATUS(compress_json(&r, r.c, "[1", &o, &x, &e), CARAT_E_FORMAT);
 
     /* U+2581 is a space in this vocabulary, so the tokens spell another text. */
     str_puts(&lossy, "[{\"role\":\"user\",\"content\":\"\xe2\x96\x81");
@@ -548,8 +590,7 @@ TEST(compress_says_why_it_does_not)
         str_puts(&lossy, "word. ");
     str_puts(&lossy, "\"},{\"role\":\"user\",\"content\":\"?\"}]");
     e = (err){0};
-    CHECK_STATUS(carat_compress_chat(r.c, r.m, &r.s, lossy.at, NULL, NULL, &o, &x, &e),
-                 CARAT_E_UNSUPPORTED);
+    CHECK_STATUS(compress_json(&r, r.c, lossy.at, &o, &x, &e), CARAT_E_UNSUPPORTED);
     CHECK_MSG(strstr(e.text, "byte for byte"), "%s", e.text);
     str_free(&lossy);
     str_free(&a);
@@ -615,10 +656,9 @@ static status attempt_chat(void *arg, err *e)
     status st = carat_compressor_open(&c, 0, e);
     if (st)
         return st;
-    st = carat_compress_chat(c, a->r->m, &a->r->s, str_text(a->messages), NULL, NULL, &o, &x, e);
+    st = compress_json(a->r, c, str_text(a->messages), &o, &x, e);
     if (!st) /* remembered now */
-        st =
-            carat_compress_chat(c, a->r->m, &a->r->s, str_text(a->messages), NULL, NULL, &o, &y, e);
+        st = compress_json(a->r, c, str_text(a->messages), &o, &y, e);
     carat_compressed_free(&x);
     carat_compressed_free(&y);
     carat_compressor_close(c);

@@ -113,27 +113,73 @@ void carat_place_close(carat_place *p)
     mem_free(p);
 }
 
+typedef struct open_talk {
+    carat_talk talk; /* the first, so that its address is that of both */
+    arena mem;
+} open_talk;
+
+carat_status carat_talk_open(carat_talk **t, const char *messages_json, const char *tools_json,
+                             carat_error *e)
+{
+    size_t n = messages_json ? strlen(messages_json) : 0;
+    size_t n_tools = tools_json ? strlen(tools_json) : 0;
+    *t = NULL;
+    if (!messages_json)
+        return err_set(e, E_ARG, "carat_talk_open: no messages");
+    open_talk *o = mem_calloc(1, sizeof *o);
+    if (!o)
+        return err_memory(e, "a conversation", sizeof *o);
+    o->mem.max_bytes = arena_limit_for(n + n_tools);
+    o->talk.mem = &o->mem;
+    status st = chat_read(&o->talk, messages_json, n, tools_json, n_tools, e);
+    if (st)
+        carat_talk_close(&o->talk);
+    else
+        *t = &o->talk;
+    return st;
+}
+
+void carat_talk_close(carat_talk *t)
+{
+    open_talk *o = (open_talk *)(void *)t;
+    if (!o)
+        return;
+    arena_free(&o->mem);
+    mem_free(o);
+}
+
+static status check_chat(const carat_model *m, carat_error *e)
+{
+    status st = check_text(m, e);
+    if (!st && !m->chat && !(st = model_check_writes(m, e)))
+        st = err_set(e, E_UNSUPPORTED,
+                     "%s: has no chat format that carat knows; it can complete plain text",
+                     m->core.file.path);
+    return st;
+}
+
 carat_status carat_chat_render(const carat_model *m, const char *messages_json,
                                const char *tools_json, const carat_chat_options *opt,
                                carat_chat *out, carat_error *e)
+{
+    carat_talk *t = NULL;
+    *out = (carat_chat){0};
+    status st = check_chat(m, e);
+    if (!st && !(st = carat_talk_open(&t, messages_json, tools_json, e)))
+        st = carat_talk_render(m, t, opt, out, e);
+    carat_talk_close(t);
+    return st;
+}
+
+carat_status carat_talk_render(const carat_model *m, const carat_talk *t,
+                               const carat_chat_options *opt, carat_chat *out, carat_error *e)
 {
     chat_prompt p = {0};
     id_list list = {0};
     status st;
 
     *out = (carat_chat){0};
-    if ((st = check_text(m, e)))
-        return st;
-    if (!m->chat && (st = model_check_writes(m, e)))
-        return st;
-    if (!m->chat)
-        return err_set(e, E_UNSUPPORTED,
-                       "%s: has no chat format that carat knows; it can complete plain text",
-                       m->core.file.path);
-    if (!messages_json)
-        return err_set(e, E_ARG, "carat_chat_render: no messages");
-    if ((st = chat_render(m->chat, messages_json, strlen(messages_json), tools_json,
-                          tools_json ? strlen(tools_json) : 0, opt, &p, e)))
+    if ((st = check_chat(m, e)) || (st = chat_render_talk(m->chat, t, opt, &p, e)))
         goto out;
     /* A placeholder alone would be answered as if the picture was seen. */
     const char *lacks = p.n_others                                  ? "video input is"

@@ -46,6 +46,21 @@ static void check_refusal(const problem *p)
                "a sentence that is no text");
 }
 
+/* Whoever reads it relies on this. */
+static void check_talk(const carat_talk *t)
+{
+    fuzz_check(!t->bad, "a conversation without memory was taken");
+    for (size_t i = 0; i < t->n; i++) {
+        const talk_turn *m = &t->turn[i];
+        fuzz_check(m->role < TALK_ROLES && m->list, "a turn without role or place");
+        fuzz_check(m->shape != TALK_WHOLE || (m->n_parts == 1 && m->part->text.s), "no text");
+        for (size_t k = 0; k < m->n_parts; k++)
+            fuzz_check(m->part[k].name && utf8_valid(m->part[k].text.s ? m->part[k].text.s : "",
+                                                     m->part[k].text.n),
+                       "a part without a name, or with bad bytes");
+    }
+}
+
 static void embed(embed_api api, const char *body, size_t n)
 {
     embed_request rq = {0};
@@ -72,7 +87,7 @@ FUZZ(request)
         return;
     }
     if (request_parse(&rq, (api_kind)which, body, n - 1, &lim, &p)) {
-        check_json(&rq.messages);
+        check_talk(&rq.talk);
         check_json(&rq.tools);
         fuzz_check(!p.status && rq.n >= 1 && rq.max_tokens >= 0, "out of range");
     } else {

@@ -148,6 +148,15 @@ static status parse_messages(const char *text, size_t n, const char *what, arena
     return jtree_parse(text, n, what, CHAT_MAX_DEPTH, mem, out, e);
 }
 
+static status refuse_calls(const talk_turn *m, err *e)
+{
+    char where[TALK_WHERE];
+    bool calls = m->n_calls > CHAT_MAX_CALLS;
+    talk_where(m, calls ? ".tool_calls" : ".tool_responses", where);
+    return err_set(e, E_LIMIT, "%s has %zu entries; carat takes up to %d", where,
+                   calls ? m->n_calls : m->n_results, CHAT_MAX_CALLS);
+}
+
 status chat_render_talk(const chat_format *f, const carat_talk *t, const carat_chat_options *opt,
                         chat_prompt *p, err *e)
 {
@@ -162,6 +171,9 @@ status chat_render_talk(const chat_format *f, const carat_talk *t, const carat_c
         return err_set(e, E_FORMAT, "messages is empty; expected at least one message");
     if (t->tools && t->tools->kind != JTREE_ARRAY && t->tools->kind != JTREE_NULL)
         return err_set(e, E_FORMAT, "tools is %s; expected an array", jtree_kind_name(t->tools));
+    for (size_t i = 0; i < t->n; i++)
+        if (t->turn[i].n_calls > CHAT_MAX_CALLS || t->turn[i].n_results > CHAT_MAX_CALLS)
+            return refuse_calls(&t->turn[i], e);
     chat_writer w = {.p = p, .talk = t, .mem = &mem, .e = e};
     p->family = f->family;
     f->family->render(&w, f, t, opt ? opt : &off);

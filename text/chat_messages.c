@@ -216,16 +216,12 @@ bool chat_is_wrapped(const jtree *arguments)
 /* {"arguments": TEXT} */
 static const jtree *wrap_text(chat_writer *w, const char *s, size_t n)
 {
-    jtree *object = arena_array(w->mem, 2, sizeof *object), *text = object + 1;
-    if (!object) {
-        chat_fail(w, E_MEMORY, "no memory for the arguments of a call");
-        return NULL;
-    }
-    *text = (jtree){.kind = JTREE_STRING, .s = s, .n = n};
-    text->key = text_key;
-    text->n_key = sizeof text_key - 1;
-    *object = (jtree){.kind = JTREE_OBJECT, .s = "", .first = text, .count = 1};
-    return object;
+    const jtree text = {.kind = JTREE_STRING, .s = s, .n = n};
+    jtree *object = jtree_object(w->mem);
+    if (object && jtree_add(object, w->mem, text_key, sizeof text_key - 1, &text))
+        return object;
+    chat_fail(w, E_MEMORY, "no memory for the arguments of a call");
+    return NULL;
 }
 
 /* Arguments that are JSON, and no object. */

@@ -2,7 +2,7 @@
  *
  *     compress_find     which texts of a conversation may be shortened, and for which question
  *     compress_choose   one text and a value for each of its tokens -> the spans to keep
- *     compress_write    the conversation with what is kept of each text
+ *     compress_put      the conversation with what is kept of each text
  *
  * Nothing here knows a model: values of tokens come from outside (carat_importance). All of it is a
  * function of its arguments alone; so a text that is shortened again comes out the same.
@@ -26,7 +26,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/str.h"
-#include "text/jtree.h"
+#include "text/talk.h"
 #include "text/vocab.h"
 
 enum {
@@ -81,7 +81,7 @@ double compress_keep_of(int64_t n_tokens);
 
 /* ---- A conversation -------------------------------------------------------------------------- */
 
-/* A text that may be shortened. Strings belong to the tree. */
+/* A text that may be shortened. Strings belong to the conversation. */
 typedef struct compress_text {
     size_t message; /* index */
     int64_t part;   /* index in the content; -1: the content is this text */
@@ -98,12 +98,11 @@ typedef struct compress_texts {
     size_t n;
 } compress_texts;
 
-/* The texts of `messages`, an array in OpenAI's form, of at least least_bytes. Malformed messages
- * have none: rendering refuses them. E_MEMORY. */
-status compress_find(const jtree *messages, size_t least_bytes, arena *mem, compress_texts *out,
+/* The texts of at least least_bytes. They borrow from t. E_MEMORY. */
+status compress_find(const carat_talk *t, size_t least_bytes, arena *mem, compress_texts *out,
                      err *e);
-/* Appends the messages as JSON, with `now[i]` in place of text i; str.at NULL: as it was. All other
- * members keep their values and their order. */
-void compress_write(const jtree *messages, const compress_texts *texts, const str *now, str *out);
+/* Puts now[i] in place of text i; str.at NULL: it stays. t: a copy of the conversation
+ * (talk_copy) in which they were found. */
+void compress_put(const compress_texts *texts, const str *now, carat_talk *t);
 
 #endif

@@ -4,19 +4,11 @@
 
 #include <string.h>
 
-typedef enum who { WHO_OTHER, WHO_USER, WHO_ASSISTANT } who;
-
-typedef struct entry {
-    const jtree *message;
-    who who;
-    int64_t turn; /* from 0; -1: before the first user message */
-} entry;
-
 typedef struct finder {
-    entry *entry;        /* [n] */
-    const jtree **asked; /* [n_turns]: the last user message of each turn */
-    compress_text *asks; /* [n_turns]: its text, made when it is needed */
-    size_t n;
+    const carat_talk *talk;
+    int64_t *turn_of;        /* [talk->n]: the turn of each message, from 0; -1: before the first */
+    const talk_turn **asked; /* [n_turns]: the last user message of each turn */
+    talk_text *asks;         /* [n_turns]: its text, made when it is needed */
     int64_t n_turns;
     arena *mem;
     compress_texts *out;
@@ -24,68 +16,51 @@ typedef struct finder {
     bool full; /* no memory */
 } finder;
 
-static bool is_text(const jtree *v, const char *word)
+static bool is_text(const talk_part *part)
 {
-    return jtree_is(v, JTREE_STRING) && !strcmp(v->s, word);
+    return part->kind == TALK_TEXT && part->text.s;
 }
 
-static who who_of(const jtree *message)
+static void read_turns(finder *f)
 {
-    const jtree *role = jtree_get(message, "role");
-    return is_text(role, "user")        ? WHO_USER
-           : is_text(role, "assistant") ? WHO_ASSISTANT
-                                        : WHO_OTHER;
-}
-
-/* The text of a part of content, or NULL. */
-static const jtree *text_of_part(const jtree *part)
-{
-    const jtree *type = jtree_get(part, "type"), *text = jtree_get(part, "text");
-    return (!type || is_text(type, "text")) && jtree_is(text, JTREE_STRING) ? text : NULL;
-}
-
-static void read_turns(finder *f, const jtree *messages)
-{
-    who before = WHO_OTHER;
-    for (const jtree *m = messages->first; m; m = m->next) {
-        who from = who_of(m);
-        f->n_turns += from == WHO_USER && before != WHO_USER;
-        if (from == WHO_USER)
-            f->asked[f->n_turns - 1] = m;
-        f->entry[f->n++] = (entry){m, from, f->n_turns - 1};
-        before = from;
+    bool before = false;
+    for (size_t i = 0; i < f->talk->n; i++) {
+        bool user = f->talk->turn[i].role == TALK_USER;
+        f->n_turns += user && !before;
+        if (user)
+            f->asked[f->n_turns - 1] = &f->talk->turn[i];
+        f->turn_of[i] = f->n_turns - 1;
+        before = user;
     }
 }
 
 /* The texts of the message that asks in a turn, one after the other. */
 static void find_question(finder *f, int64_t turn, compress_text *to)
 {
-    compress_text *q = &f->asks[turn];
-    const jtree *c = jtree_get(f->asked[turn], "content");
+    talk_text *q = &f->asks[turn];
+    const talk_turn *m = f->asked[turn];
     str all = {0};
-    if (!q->query && jtree_is(c, JTREE_STRING)) {
-        *q = (compress_text){.query = c->s, .n_query = c->n};
-    } else if (!q->query) {
-        for (const jtree *v = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; v; v = v->next) {
-            const jtree *text = text_of_part(v);
-            if (text && all.n)
+    if (!q->s && m->shape == TALK_WHOLE) {
+        *q = m->part->text;
+    } else if (!q->s) {
+        for (size_t i = 0; i < m->n_parts; i++) {
+            if (is_text(&m->part[i]) && all.n)
                 str_putc(&all, '\n');
-            if (text)
-                str_put(&all, text->s, text->n);
+            if (is_text(&m->part[i]))
+                str_put(&all, m->part[i].text.s, m->part[i].text.n);
         }
-        q->query = all.bad ? NULL : arena_strndup(f->mem, str_text(&all), all.n);
-        q->n_query = all.n;
-        f->full |= !q->query;
+        *q = (talk_text){all.bad ? NULL : arena_strndup(f->mem, str_text(&all), all.n), all.n};
+        f->full |= !q->s;
         str_free(&all);
     }
-    to->query = q->query ? q->query : "";
-    to->n_query = q->query ? q->n_query : 0;
+    to->query = q->s ? q->s : "";
+    to->n_query = q->s ? q->n : 0;
 }
 
-static void add_text(finder *f, size_t message, int64_t part, const jtree *text, bool asks)
+static void add_text(finder *f, size_t message, int64_t part, talk_text text, bool asks)
 {
     compress_texts *out = f->out;
-    if (text->n < f->least || out->n == COMPRESS_TEXTS_MAX || f->full)
+    if (text.n < f->least || out->n == COMPRESS_TEXTS_MAX || f->full)
         return;
     if (out->n == f->cap) {
         size_t cap = f->cap ? 2 * f->cap : 16;
@@ -100,134 +75,61 @@ static void add_text(finder *f, size_t message, int64_t part, const jtree *text,
         f->cap = cap;
     }
     compress_text *t = &out->at[out->n];
-    int64_t turn = f->entry[message].turn + COMPRESS_TURNS;
+    int64_t turn = f->turn_of[message] + COMPRESS_TURNS;
     *t = (compress_text){
-        .message = message, .part = part, .text = text->s, .n = text->n, .asks = asks};
+        .message = message, .part = part, .text = text.s, .n = text.n, .asks = asks};
     find_question(f, turn < f->n_turns ? turn : f->n_turns - 1, t);
     out->n += !f->full;
 }
 
-/* The messages of one entry that may be shortened. */
+/* The texts of one message that may be shortened. */
 static void add_message(finder *f, size_t i)
 {
-    const entry *m = &f->entry[i];
-    const jtree *c = jtree_get(m->message, "content");
-    bool aged = m->turn + COMPRESS_TURNS < f->n_turns;
-    int64_t k = 0;
-    bool asks = m->turn >= 0 && m->message == f->asked[m->turn];
-    const jtree *last = NULL; /* part that is a text: the question is in it */
-    if (m->turn < 0 || m->who == WHO_OTHER ||
-        (m->who == WHO_ASSISTANT && (!aged || jtree_truthy(jtree_get(m->message, "tool_calls")) ||
-                                     jtree_truthy(jtree_get(m->message, "tool_responses")))))
+    const talk_turn *m = &f->talk->turn[i];
+    int64_t turn = f->turn_of[i];
+    size_t last = SIZE_MAX; /* part that is a text: the question is in it */
+    bool aged = turn + COMPRESS_TURNS < f->n_turns;
+    bool answer = m->role == TALK_ASSISTANT && aged && !m->n_calls && !m->n_results;
+    if (turn < 0 || (m->role != TALK_USER && !answer))
         return;
-    if (jtree_is(c, JTREE_STRING))
-        add_text(f, i, -1, c, asks);
-    for (const jtree *v = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; v && asks; v = v->next)
-        last = text_of_part(v) ? v : last;
-    for (const jtree *v = jtree_is(c, JTREE_ARRAY) ? c->first : NULL; v; v = v->next, k++) {
-        const jtree *text = text_of_part(v);
-        if (text)
-            add_text(f, i, k, text, v == last);
-    }
+    for (size_t k = 0; k < m->n_parts && m == f->asked[turn]; k++)
+        last = is_text(&m->part[k]) ? k : last;
+    for (size_t k = 0; k < m->n_parts; k++)
+        if (is_text(&m->part[k]))
+            add_text(f, i, m->shape == TALK_WHOLE ? -1 : (int64_t)k, m->part[k].text, k == last);
 }
 
-status compress_find(const jtree *messages, size_t least_bytes, arena *mem, compress_texts *out,
+status compress_find(const carat_talk *t, size_t least_bytes, arena *mem, compress_texts *out,
                      err *e)
 {
-    finder f = {.mem = mem, .out = out, .least = least_bytes};
+    finder f = {.talk = t, .mem = mem, .out = out, .least = least_bytes};
     *out = (compress_texts){0};
-    if (!jtree_is(messages, JTREE_ARRAY) || !messages->count)
-        return OK;
-    f.entry = arena_array(mem, messages->count, sizeof *f.entry);
-    f.asked = arena_array(mem, messages->count, sizeof *f.asked);
-    f.asks = arena_array(mem, messages->count, sizeof *f.asks);
-    f.full = !f.entry || !f.asked || !f.asks;
+    f.turn_of = arena_array(mem, t->n + 1, sizeof *f.turn_of);
+    f.asked = arena_array(mem, t->n + 1, sizeof *f.asked);
+    f.asks = arena_array(mem, t->n + 1, sizeof *f.asks);
+    f.full = !f.turn_of || !f.asked || !f.asks;
     if (!f.full)
-        read_turns(&f, messages);
-    for (size_t i = 0; i < f.n && f.n_turns && !f.full; i++)
+        read_turns(&f);
+    for (size_t i = 0; i < t->n && f.n_turns && !f.full; i++)
         add_message(&f, i);
-    return f.full ? err_memory(e, "the texts of a conversation", messages->count * sizeof *f.entry)
-                  : OK;
+    return f.full ? err_memory(e, "the texts of a conversation", t->n * sizeof *f.asks) : OK;
 }
 
-/* ---- Writing --------------------------------------------------------------------------------- */
-
-typedef struct writer {
-    const compress_texts *texts;
-    const str *now;
-    size_t i; /* the next text */
-    str *out;
-} writer;
-
-/* The text at this place, shortened, or the value as it is. */
-static void put_text(writer *w, size_t message, int64_t part, const jtree *v)
+void compress_put(const compress_texts *texts, const str *now, carat_talk *t)
 {
-    const compress_text *t = w->i < w->texts->n ? &w->texts->at[w->i] : NULL;
-    if (!t || t->message != message || t->part != part) {
-        jtree_put_json(w->out, v);
-        return;
+    for (size_t i = 0, k; i < texts->n && !t->bad; i = k) {
+        talk_turn *m = &t->turn[texts->at[i].message];
+        talk_part *part = arena_array(t->mem, m->n_parts, sizeof *part);
+        t->bad |= !part;
+        if (part)
+            memcpy(part, m->part, m->n_parts * sizeof *part);
+        m->part = part ? part : m->part;
+        for (k = i; k < texts->n && texts->at[k].message == texts->at[i].message; k++) {
+            if (!now[k].at || !part)
+                continue;
+            talk_text text = {arena_strndup(t->mem, now[k].at, now[k].n), now[k].n};
+            t->bad |= !text.s;
+            part[texts->at[k].part < 0 ? 0 : texts->at[k].part].text = text;
+        }
     }
-    const str *now = &w->now[w->i++];
-    if (now->at)
-        jtree_put_string(w->out, now->at, now->n);
-    else
-        jtree_put_json(w->out, v);
-}
-
-static void put_key(str *out, const jtree *v, bool first)
-{
-    str_puts(out, first ? "" : ", ");
-    jtree_put_string(out, v->key, v->n_key);
-    str_puts(out, ": ");
-}
-
-static void put_parts(writer *w, size_t message, const jtree *content)
-{
-    int64_t k = 0;
-    str_putc(w->out, '[');
-    for (const jtree *v = content->first; v; v = v->next, k++) {
-        const jtree *text = text_of_part(v);
-        str_puts(w->out, k ? ", " : "");
-        if (!text) {
-            jtree_put_json(w->out, v);
-            continue;
-        }
-        str_putc(w->out, '{');
-        for (const jtree *m = v->first; m; m = m->next) {
-            put_key(w->out, m, m == v->first);
-            if (m == text)
-                put_text(w, message, k, m);
-            else
-                jtree_put_json(w->out, m);
-        }
-        str_putc(w->out, '}');
-    }
-    str_putc(w->out, ']');
-}
-
-void compress_write(const jtree *messages, const compress_texts *texts, const str *now, str *out)
-{
-    writer w = {.texts = texts, .now = now, .out = out};
-    size_t i = 0;
-    str_putc(out, '[');
-    for (const jtree *v = messages->first; v; v = v->next, i++) {
-        const jtree *content = jtree_get(v, "content");
-        str_puts(out, i ? ", " : "");
-        if (!jtree_is(v, JTREE_OBJECT)) {
-            jtree_put_json(out, v);
-            continue;
-        }
-        str_putc(out, '{');
-        for (const jtree *m = v->first; m; m = m->next) {
-            put_key(out, m, m == v->first);
-            if (m == content && jtree_is(m, JTREE_ARRAY))
-                put_parts(&w, i, m);
-            else if (m == content && jtree_is(m, JTREE_STRING))
-                put_text(&w, i, -1, m);
-            else
-                jtree_put_json(out, m);
-        }
-        str_putc(out, '}');
-    }
-    str_putc(out, ']');
 }

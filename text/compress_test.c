@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "base/utf8.h"
 #include "tests/test.h"
+#include "text/chat.h"
 #include "text/compress_int.h"
 
 /* ---- A text with a token for each word or each few bytes ------------------------------------- */
@@ -433,12 +434,12 @@ TEST(compress_keep_falls_with_the_length)
 
 /* ---- Conversations --------------------------------------------------------------------------- */
 
-static const jtree *parse(const char *text, arena *mem)
+static carat_talk read_talk(const char *text, arena *mem)
 {
-    const jtree *v;
+    carat_talk t = {.mem = mem};
     err e = {0};
-    CHECK_OK(jtree_parse(text, strlen(text), "messages", 64, mem, &v, &e), e);
-    return v;
+    CHECK_OK(chat_read(&t, text, strlen(text), NULL, 0, &e), e);
+    return t;
 }
 
 TEST(compress_finds_texts_and_their_questions)
@@ -466,8 +467,8 @@ TEST(compress_finds_texts_and_their_questions)
     arena mem = {0};
     compress_texts t;
     err e = {0};
-    const jtree *v = parse(messages, &mem);
-    CHECK_OK(compress_find(v, 1, &mem, &t, &e), e);
+    carat_talk v = read_talk(messages, &mem), w = {.mem = &mem};
+    CHECK_OK(compress_find(&v, 1, &mem, &t, &e), e);
     CHECK_EQ(t.n, sizeof want / sizeof *want);
     for (size_t i = 0; i < t.n; i++) {
         const compress_text *x = &t.at[i];
@@ -477,35 +478,31 @@ TEST(compress_finds_texts_and_their_questions)
                   x->text, x->query);
         CHECK_MSG(x->asks == (i != 0 && i != 2 && i != 3 && i != 5), "text %zu", i);
     }
-    str now[8] = {{0}}, out = {0};
+    str now[8] = {{0}};
     str_puts(&now[3], "A \"quoted\" line\n");
-    compress_write(v, &t, now, &out);
-    const jtree *w = parse(str_text(&out), &mem), *m = w->first;
-    CHECK_EQ(w->count, v->count);
-    for (int i = 0; i < 4; i++)
-        m = m->next;
-    CHECK(!strcmp(jtree_get(jtree_get(m, "content")->first, "text")->s, "A \"quoted\" line\n"));
+    talk_copy(&v, &w);
+    compress_put(&t, now, &w);
+    CHECK(!w.bad && w.n == v.n && w.turn[0].part == v.turn[0].part);
+    CHECK(!strcmp(w.turn[4].part[0].text.s, "A \"quoted\" line\n"));
+    CHECK(!strcmp(v.turn[4].part[0].text.s, "part a"));
+    CHECK(!strcmp(w.turn[4].part[2].text.s, "part b"));
     str_free(&now[3]);
-    str_free(&out);
     arena_free(&mem);
 }
 
-TEST(compress_finds_nothing_in_nonsense)
+TEST(compress_finds_nothing_where_nothing_may_go)
 {
-    static const char *const bad[] = {
-        "{}",
-        "[]",
-        "[1, null, \"x\"]",
-        "[{\"role\":1,\"content\":\"long long\"}]",
+    static const char *const none[] = {
+        "[{\"role\":\"system\",\"content\":\"long long\"}]",
         "[{\"role\":\"assistant\",\"content\":\"before any user\"}]",
         "[{\"role\":\"user\",\"content\":[[],{},1,{\"text\":3}]},{\"role\":\"user\"}]"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         arena mem = {0};
         compress_texts t;
         err e = {0};
-        const jtree *v = parse(bad[i], &mem);
-        CHECK_OK(compress_find(v, 1, &mem, &t, &e), e);
-        CHECK_MSG(!t.n, "%s", bad[i]);
+        carat_talk v = read_talk(none[i], &mem);
+        CHECK_OK(compress_find(&v, 1, &mem, &t, &e), e);
+        CHECK_MSG(!t.n, "%s", none[i]);
         arena_free(&mem);
     }
 }

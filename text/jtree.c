@@ -417,6 +417,30 @@ bool jtree_has(const jtree *v, const char *key)
     return m != NULL;
 }
 
+jtree *jtree_object(arena *mem)
+{
+    jtree *o = arena_alloc(mem, sizeof *o);
+    if (o)
+        *o = (jtree){.kind = JTREE_OBJECT, .s = ""};
+    return o;
+}
+
+bool jtree_add(jtree *object, arena *mem, const char *key, size_t n_key, const jtree *v)
+{
+    jtree *m = arena_alloc(mem, sizeof *m), **at = &object->first;
+    if (!m)
+        return false;
+    *m = v ? *v : (jtree){.kind = JTREE_NULL};
+    m->key = key;
+    m->n_key = n_key;
+    m->next = NULL;
+    while (*at)
+        at = &(*at)->next;
+    *at = m;
+    object->count++;
+    return true;
+}
+
 bool jtree_is(const jtree *v, jtree_kind kind)
 {
     return v && v->kind == kind;

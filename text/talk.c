@@ -36,7 +36,7 @@ bool talk_has_content(const talk_turn *m)
 
 /* ---- Filling ---- */
 
-/* Room for one element more behind the n of `at`, which has room for a power of two of them. */
+/* Room for one element more behind the n of `at`, which has room for the next power of two. */
 static void *grown(carat_talk *t, const void *at, size_t n, size_t size)
 {
     if (n & (n - 1))
@@ -46,6 +46,29 @@ static void *grown(carat_talk *t, const void *at, size_t n, size_t size)
         memcpy(more, at, n * size);
     t->bad |= !more;
     return more;
+}
+
+void talk_copy(const carat_talk *t, carat_talk *out)
+{
+    size_t cap = 1;
+    while (cap < t->n)
+        cap *= 2;
+    out->tools = t->tools;
+    out->n = 0;
+    out->turn = arena_array(out->mem, cap, sizeof *out->turn);
+    out->bad = t->bad || !out->turn;
+    if (out->bad)
+        return;
+    if (t->n)
+        memcpy(out->turn, t->turn, t->n * sizeof *out->turn);
+    out->n = t->n;
+}
+
+talk_text talk_keep(carat_talk *t, const char *s, size_t n)
+{
+    const char *copy = t->bad ? NULL : arena_strndup(t->mem, s, n);
+    t->bad |= !copy;
+    return (talk_text){copy ? copy : "", copy ? n : 0};
 }
 
 void talk_add(carat_talk *t, talk_role role, const char *list, int32_t index)
@@ -147,6 +170,8 @@ status talk_read_role(const jtree *message, const char *list, size_t i, talk_rol
                                                      : jtree_kind_name(message));
     while (k < TALK_ROLES && strcmp(r->s, talk_role_names[k]))
         k++;
+    if (!strcmp(r->s, "function")) /* the predecessor of tool */
+        k = TALK_TOOL;
     if (k == TALK_ROLES)
         return fail_at(&at, e, E_FORMAT,
                        " has the role \"%.60s\"; roles are system, developer, user, assistant and "
@@ -168,9 +193,6 @@ static status list_of(const talk_turn *m, const jtree *message, const char *key,
         return OK;
     if (m->role != TALK_ASSISTANT)
         return fail_at(m, e, E_FORMAT, ".%s: only assistant messages have those", key);
-    if (v->count > CHAT_MAX_CALLS)
-        return fail_at(m, e, E_LIMIT, ".%s has %zu entries; carat takes up to %d", key, v->count,
-                       CHAT_MAX_CALLS);
     *out = v;
     return OK;
 }
@@ -182,6 +204,48 @@ static status string_of(const talk_turn *m, const jtree *object, const char *key
     if (v && v->kind != JTREE_STRING)
         return fail_at(m, e, E_FORMAT, ".%s is %s, not a string", key, jtree_kind_name(v));
     *out = talk_string(v);
+    return OK;
+}
+
+/* A call. That of a custom tool has a text, which is the function's argument. */
+static void read_call(carat_talk *t, const jtree *v)
+{
+    const jtree *type = jtree_get(v, "type"), *custom = jtree_get(v, "custom");
+    const jtree *f = jtree_get(v, "function");
+    talk_call call = {.id = talk_string(jtree_get(v, "id"))};
+    call.arguments = jtree_get(f, "arguments");
+    if (custom && jtree_is(type, JTREE_STRING) && !strcmp(type->s, "custom")) {
+        jtree *object = jtree_object(t->mem);
+        t->bad |= !object || !jtree_add(object, t->mem, "input", 5, jtree_get(custom, "input"));
+        call.arguments = object;
+        f = custom;
+    }
+    call.name = talk_string(jtree_get(f, "name"));
+    talk_put_call(t, call);
+}
+
+/* `function_call` and the role `function` are the predecessors of `tool_calls` and `tool`. They
+ * have no ids, so the number of the call becomes one. */
+static talk_text function_id(carat_talk *t)
+{
+    char id[32];
+    return talk_keep(t, id, (size_t)snprintf(id, sizeof id, "function_%d", (int)t->n_functions));
+}
+
+static status read_function(carat_talk *t, const jtree *message, err *e)
+{
+    const jtree *f = jtree_get(message, "function_call"), *role = jtree_get(message, "role");
+    talk_turn *m = talk_last(t);
+    if (m->role == TALK_TOOL && !strcmp(role->s, "function"))
+        m->call_id = function_id(t);
+    if (!jtree_is(f, JTREE_OBJECT) || m->n_calls)
+        return OK;
+    if (m->role != TALK_ASSISTANT)
+        return fail_at(m, e, E_FORMAT, ".function_call: only assistant messages have those");
+    t->n_functions++;
+    talk_put_call(t, (talk_call){.id = function_id(t),
+                                 .name = talk_string(jtree_get(f, "name")),
+                                 .arguments = jtree_get(f, "arguments")});
     return OK;
 }
 
@@ -204,12 +268,10 @@ status talk_read_turn(carat_talk *t, const jtree *message, talk_role role, const
     if (role == TALK_TOOL && (st = string_of(m, message, "name", &m->name, e)))
         return st;
     m->call_id = talk_string(jtree_get(message, "tool_call_id"));
-    for (const jtree *c = calls ? calls->first : NULL; c; c = c->next) {
-        const jtree *f = jtree_get(c, "function");
-        talk_put_call(t, (talk_call){.id = talk_string(jtree_get(c, "id")),
-                                     .name = talk_string(jtree_get(f, "name")),
-                                     .arguments = jtree_get(f, "arguments")});
-    }
+    for (const jtree *c = calls ? calls->first : NULL; c; c = c->next)
+        read_call(t, c);
+    if ((st = read_function(t, message, e)))
+        return st;
     for (const jtree *r = results ? results->first : NULL; r; r = r->next) {
         talk_result one = {.value = jtree_get(r, "response"), .given = jtree_has(r, "response")};
         if ((st = string_of(m, r, "name", &one.name, e)))

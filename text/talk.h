@@ -86,8 +86,9 @@ struct carat_talk {
     arena *mem;
     talk_turn *turn; /* [n]; made by talk_add */
     size_t n;
-    const jtree *tools; /* an array in OpenAI's form, or NULL */
-    bool bad;           /* no memory for a part of it; sticky */
+    const jtree *tools;  /* an array in OpenAI's form, or NULL */
+    int32_t n_functions; /* calls of OpenAI's old form so far, whose ids are made of it */
+    bool bad;            /* no memory for a part of it; sticky */
 };
 
 enum { TALK_WHERE = 120 }; /* bytes of a place */
@@ -98,13 +99,18 @@ bool talk_is_system(const talk_turn *m); /* or the developer's */
 /* Its content is not empty: has a text, or parts. */
 bool talk_has_content(const talk_turn *m);
 
+/* The same turns in an array of its own, in out->mem. They share parts; out->bad: no memory. */
+void talk_copy(const carat_talk *t, carat_talk *out);
+
 /* ---- Filling ---- */
 
 /* A new turn at the end. Later calls fill the last turn; lack of memory sets t->bad. */
 void talk_add(carat_talk *t, talk_role role, const char *list, int32_t index);
 talk_turn *talk_last(carat_talk *t); /* NULL: there is none */
-/* The content as one text, which must live as long as the talk; NULL: nothing yet. */
+/* The content as one text, which must live as long as the conversation. talk_keep makes a copy
+ * that does. */
 void talk_set_text(carat_talk *t, const char *s, size_t n);
+talk_text talk_keep(carat_talk *t, const char *s, size_t n);
 /* Parts of a list. A first one replaces a content that is one text. */
 void talk_put_part(carat_talk *t, talk_part part);
 void talk_put_call(carat_talk *t, talk_call call);

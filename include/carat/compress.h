@@ -61,9 +61,10 @@ typedef struct carat_compressed_text {
 
 /* Free with carat_compressed_free. */
 typedef struct carat_compressed {
-    char *text; /* the messages as JSON, or the prompt; NULL: nothing was shortened */
+    char *text; /* the prompt; NULL: nothing was shortened */
     size_t n_text;
-    char why[256];              /* without text: the reason, a sentence */
+    carat_talk *talk;           /* the conversation; the same */
+    char why[256];              /* without both: the reason, a sentence */
     int64_t n_original, n_kept; /* tokens of the prompt before and after; chats: as rendered */
     carat_compressed_text *at;  /* [n] */
     int32_t n;
@@ -77,12 +78,12 @@ CARAT_API carat_status carat_compressor_open(carat_compressor **c, size_t max_by
                                              carat_error *e);
 CARAT_API void carat_compressor_close(carat_compressor *c); /* c may be NULL */
 
-/* What a conversation becomes; arguments as carat_chat_render. E_UNSUPPORTED: the scorer cannot
+/* What a conversation becomes. It borrows from t, whose texts must stay. E_UNSUPPORTED: the scorer cannot
  * read a text byte for byte, or its device does not score; with ratio 0 that is no error, and
  * nothing is shortened. Else errors of rendering and of the scorer. */
 CARAT_API carat_status carat_compress_chat(carat_compressor *c, const carat_model *m,
-                                           const carat_scorer *scorer, const char *messages_json,
-                                           const char *tools_json, const carat_chat_options *chat,
+                                           const carat_scorer *scorer, const carat_talk *t,
+                                           const carat_chat_options *chat,
                                            const carat_compress_options *opt, carat_compressed *out,
                                            carat_error *e);
 /* The same of a text without a chat format: all but its end, about the last 256 tokens, which are

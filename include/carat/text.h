@@ -81,10 +81,20 @@ typedef struct carat_chat {
     bool no_thoughts; /* for carat_generate_options */
 } carat_chat;
 
-/* Renders a conversation with the model's own chat format. messages_json: an array of messages as
- * in OpenAI's chat completions; tools_json: an array of tools of the same API, or NULL. opt may be
- * NULL. Without raw_markers, content never becomes a control token. E_FORMAT: the JSON or
- * a message; E_UNSUPPORTED: images and sounds, or a model without chat format. Any thread. */
+/* A conversation as a value. Once it is open nothing changes it, and any thread may read it. */
+typedef struct carat_talk carat_talk;
+/* messages_json: an array of messages as in OpenAI's chat completions; tools_json: an array of
+ * tools of the same API, or NULL. Nothing of them is kept. E_FORMAT: the JSON or a message. */
+CARAT_API carat_status carat_talk_open(carat_talk **t, const char *messages_json,
+                                       const char *tools_json, carat_error *e);
+CARAT_API void carat_talk_close(carat_talk *t); /* t may be NULL */
+/* Renders a conversation with the model's own chat format. opt may be NULL. Without raw_markers,
+ * content never becomes a control token. E_FORMAT: a message or tool that the format cannot write;
+ * E_UNSUPPORTED: images and sounds, or a model without chat format. Any thread. */
+CARAT_API carat_status carat_talk_render(const carat_model *m, const carat_talk *t,
+                                         const carat_chat_options *opt, carat_chat *out,
+                                         carat_error *e);
+/* The same from JSON. */
 CARAT_API carat_status carat_chat_render(const carat_model *m, const char *messages_json,
                                          const char *tools_json, const carat_chat_options *opt,
                                          carat_chat *out, carat_error *e);

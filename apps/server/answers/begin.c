@@ -2,7 +2,6 @@
 #include "apps/server/answers/begin.h"
 
 #include "apps/hub/made.h"
-#include "apps/server/dialects/jsonw.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -141,97 +140,87 @@ bool beginning_set(request *rq, const request *own, problem *p)
 
 /* ---- Conversations ---- */
 
-static bool is_system(const jtree *m)
+static const jtree *first_of(const beginning *b)
 {
-    const jtree *role = m ? jtree_get(m, "role") : NULL;
-    return tree_says(role, "system") || tree_says(role, "developer");
+    return b->messages ? b->messages->first : NULL;
 }
 
-bool beginning_put(const beginning *b, const str *messages, const char *system, str *out,
-                   problem *p)
+static void put_turn(carat_talk *out, talk_turn turn)
 {
-    arena mem = {0};
-    err e = {0};
-    const jtree *all, *m;
+    talk_add(out, turn.role, turn.list, turn.index);
+    if (!out->bad)
+        *talk_last(out) = turn;
+}
+
+static void put_plain(carat_talk *out, talk_role role, const char *list, int32_t i, talk_text text)
+{
+    talk_add(out, role, list, i);
+    talk_set_text(out, text.s, text.n);
+}
+
+void beginning_put(const beginning *b, const carat_talk *t, const char *system, carat_talk *out)
+{
     const char *own = b->system ? b->system : system;
-    if (!own && !b->messages)
-        return true;
-    if (jtree_parse(messages->at, messages->n, "messages", REQUEST_MAX_DEPTH + 2, &mem, &all, &e)) {
-        arena_free(&mem);
-        return problem_from(p, &e);
+    const jtree *made = first_of(b);
+    size_t i = 0;
+    bool given = t->n && talk_is_system(&t->turn[0]);
+    bool makes = made && tree_says(jtree_get(made, "role"), "system");
+    out->tools = t->tools;
+    if (given) /* the request's comes first */
+        put_turn(out, t->turn[i++]);
+    else if (own && !makes)
+        put_plain(out, TALK_SYSTEM, "the system message of the server", -1,
+                  (talk_text){own, strlen(own)});
+    if (given && makes)
+        made = made->next;
+    for (int32_t k = 0; made; made = made->next, k++) {
+        const jtree *role = jtree_get(made, "role");
+        put_plain(out,
+                  tree_says(role, "user")        ? TALK_USER
+                  : tree_says(role, "assistant") ? TALK_ASSISTANT
+                                                 : TALK_SYSTEM,
+                  "the model's own messages", k, talk_string(jtree_get(made, "content")));
     }
-    m = all->first;
-    if (!is_system(m) || b->messages) {
-        json_open(out, NULL, '[');
-        if (is_system(m)) { /* the request's comes first */
-            json_tree(out, NULL, m);
-            m = m->next;
-        } else if (own && !(b->messages && is_system(b->messages->first))) {
-            json_open(out, NULL, '{');
-            json_text(out, "role", "system");
-            json_text(out, "content", own);
-            json_close(out, '}');
-        }
-        for (const jtree *i = b->messages ? b->messages->first : NULL; i; i = i->next)
-            if (!is_system(i) || i != b->messages->first || !is_system(all->first))
-                json_tree(out, NULL, i);
-        for (; m; m = m->next)
-            json_tree(out, NULL, m);
-        json_close(out, ']');
-    }
-    arena_free(&mem);
-    return !out->bad || problem_set(p, 503, "", "no memory for the system message");
+    while (i < t->n)
+        put_turn(out, t->turn[i++]);
 }
 
-/* A message with a text behind its own. */
-static void put_longer(str *o, const jtree *m, const char *text)
+void beginning_add(carat_talk *t, const char *text)
 {
-    const jtree *c = jtree_get(m, "content");
-    str both = {0};
-    json_open(o, NULL, '{');
-    for (const jtree *f = m->first; f; f = f->next)
-        if (f != c)
-            json_tree(o, f->key, f);
-    if (jtree_is(c, JTREE_ARRAY)) {
-        json_open(o, "content", '[');
-        for (const jtree *i = c->first; i; i = i->next)
-            json_tree(o, NULL, i);
-        json_open(o, NULL, '{');
-        json_text(o, "type", "text");
-        json_text(o, "text", text);
-        json_close(o, '}');
-        json_close(o, ']');
+    const talk_part part = {.kind = TALK_TEXT, .name = "text", .text = {text, strlen(text)}};
+    if (t->bad || !t->n)
+        return;
+    talk_turn *m = &t->turn[0];
+    if (!talk_is_system(m)) { /* a turn more, in front */
+        talk_turn first = {.role = TALK_SYSTEM, .list = "the system message", .index = -1};
+        put_turn(t, first);
+        if (t->bad)
+            return;
+        m = t->turn;
+        memmove(m + 1, m, (t->n - 1) * sizeof *m);
+        *m = first;
+    }
+    talk_part *at = arena_array(t->mem, m->n_parts + 1, sizeof *at);
+    t->bad |= !at;
+    if (!at)
+        return;
+    if (m->n_parts)
+        memcpy(at, m->part, m->n_parts * sizeof *at);
+    if (m->shape == TALK_LIST) {
+        at[m->n_parts++] = part;
     } else {
-        if (jtree_is(c, JTREE_STRING))
-            str_put(&both, c->s, c->n);
+        str both = {0};
+        if (m->n_parts)
+            str_put(&both, at->text.s, at->text.n);
         str_printf(&both, "%s%s", both.n ? "\n\n" : "", text);
-        json_text_n(o, "content", str_text(&both), both.n);
+        t->bad |= both.bad;
+        *at = part;
+        at->text = talk_keep(t, str_text(&both), both.n);
+        m->shape = TALK_WHOLE;
+        m->n_parts = 1;
+        str_free(&both);
     }
-    json_close(o, '}');
-    o->bad |= both.bad;
-    str_free(&both);
-}
-
-bool beginning_add(const str *messages, const char *text, str *out, problem *p)
-{
-    static const jtree role = {
-        .kind = JTREE_STRING, .s = "system", .n = 6, .key = "role", .n_key = 4};
-    const jtree none = {.kind = JTREE_OBJECT, .first = (jtree *)&role, .count = 1};
-    arena mem = {.max_bytes = arena_limit_for(messages->n)};
-    err e = {0};
-    const jtree *all, *m;
-    if (jtree_parse(messages->at, messages->n, "messages", REQUEST_MAX_DEPTH + 2, &mem, &all, &e)) {
-        arena_free(&mem);
-        return problem_from(p, &e);
-    }
-    m = all->first;
-    json_open(out, NULL, '[');
-    put_longer(out, is_system(m) ? m : &none, text);
-    for (m = is_system(m) ? m->next : m; m; m = m->next)
-        json_tree(out, NULL, m);
-    json_close(out, ']');
-    arena_free(&mem);
-    return !out->bad || problem_set(p, 503, "", "no memory for the system message");
+    m->part = at;
 }
 
 void beginning_put_settings(const beginning *b, const char *head, str *out)

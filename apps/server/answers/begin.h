@@ -29,12 +29,11 @@ bool beginning_check(beginning *b, const jtree *body, problem *p);
 bool beginning_limits(const beginning *b, request *own, request_limits *lim, problem *p);
 /* After the request was read: sets what it left open, by *own of beginning_limits. */
 bool beginning_set(request *rq, const request *own, problem *p);
-/* The messages of the request with what comes before them, or nothing where nothing does. system:
- * the server's own, or NULL; that of the made model comes before it. */
-bool beginning_put(const beginning *b, const str *messages, const char *system, str *out,
-                   problem *p);
-/* Writes messages with a text at the end of the system message; without one, with one of it. */
-bool beginning_add(const str *messages, const char *text, str *out, problem *p);
+/* Appends what comes before the conversation of a request, and its turns. system: the server's own,
+ * or NULL; that of the made model comes before it. out->bad: no memory. */
+void beginning_put(const beginning *b, const carat_talk *t, const char *system, carat_talk *out);
+/* Puts a text, which must stay, at the end of the system message; without one, with one of it. */
+void beginning_add(carat_talk *t, const char *text);
 /* Appends `name value` lines as ollama shows them: of settings, `stop` once for each string. head:
  * before each line. */
 void beginning_put_settings(const beginning *b, const char *head, str *out);

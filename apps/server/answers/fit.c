@@ -7,7 +7,6 @@
  */
 #include "apps/server/answers/fit.h"
 
-#include "apps/server/dialects/jsonw.h"
 #include "base/utf8.h"
 
 #include <string.h>
@@ -36,83 +35,69 @@ static bool refuse(const stream *st, const char *field, const char *what, int64_
 
 /* ---- Conversations ---- */
 
-typedef struct talk {
-    const jtree *list; /* the messages */
-    int32_t *unit;     /* per message: its number among those that may be dropped, or STAYS */
-    int32_t n_units;   /* a call and its results are one */
-} talk;
-
-static bool is_role(const jtree *m, const char *role)
-{
-    return tree_says(jtree_get(m, "role"), role);
-}
+typedef struct units {
+    const carat_talk *all;
+    int32_t *unit;   /* per message: its number among those that may be dropped, or STAYS */
+    int32_t n_units; /* a call and its results are one */
+    carat_talk kept; /* without the oldest of them */
+} units;
 
 /* Numbers the messages that may be dropped, the oldest first. */
-static void number_units(talk *t)
+static void number_units(units *u)
 {
-    int32_t i = 0, last_user = STAYS, of_call = STAYS;
-    int32_t tail = 0; /* the last message; of results, their call */
-    for (const jtree *m = t->list->first; m; m = m->next, i++) {
-        if (is_role(m, "user"))
+    const talk_turn *m = u->all->turn;
+    size_t n = u->all->n, last_user = SIZE_MAX;
+    size_t tail = 0; /* the last message; of results, their call */
+    int32_t of_call = STAYS;
+    for (size_t i = 0; i < n; i++) {
+        if (m[i].role == TALK_USER)
             last_user = i;
-        if (!is_role(m, "tool"))
+        if (m[i].role != TALK_TOOL)
             tail = i;
     }
-    i = 0;
-    for (const jtree *m = t->list->first; m; m = m->next, i++) {
-        if (i >= tail || i == last_user || is_role(m, "system") || is_role(m, "developer")) {
-            t->unit[i] = of_call = STAYS;
-        } else if (is_role(m, "tool") && of_call != STAYS) {
-            t->unit[i] = of_call;
+    for (size_t i = 0; i < n; i++) {
+        if (i >= tail || i == last_user || talk_is_system(&m[i])) {
+            u->unit[i] = of_call = STAYS;
+        } else if (m[i].role == TALK_TOOL && of_call != STAYS) {
+            u->unit[i] = of_call;
         } else {
-            t->unit[i] = t->n_units++;
-            of_call = is_role(m, "assistant") ? t->unit[i] : STAYS;
+            u->unit[i] = u->n_units++;
+            of_call = m[i].role == TALK_ASSISTANT ? u->unit[i] : STAYS;
         }
     }
 }
 
-/* The messages without the oldest n_dropped units; where each was in the request. */
-static void put_kept(const talk *t, int32_t n_dropped, str *out, str *origin)
+static bool is_dropped(const units *u, size_t i, int32_t n_dropped)
 {
-    int32_t i = 0;
-    str_cut(out, 0);
-    str_cut(origin, 0);
-    json_open(out, NULL, '[');
-    for (const jtree *m = t->list->first; m; m = m->next, i++) {
-        if (t->unit[i] != STAYS && t->unit[i] < n_dropped)
-            continue;
-        json_tree(out, NULL, m);
-        str_put(origin, (const char *)&i, sizeof i);
-    }
-    json_close(out, ']');
+    return u->unit[i] != STAYS && u->unit[i] < n_dropped;
 }
 
-static bool count_kept(stream *st, const talk *t, int32_t n_dropped, str *out, str *origin,
-                       int64_t *n, problem *p)
+/* Keeps all but the oldest n_dropped units, and counts the tokens. */
+static bool count_kept(stream *st, units *u, int32_t n_dropped, int64_t *n, problem *p)
 {
-    put_kept(t, n_dropped, out, origin);
-    return out->bad || origin->bad ? problem_set(p, 503, "", "no memory for a request")
-                                   : prompt_count(st, out, n, p);
+    u->kept.n = 0;
+    for (size_t i = 0; i < u->all->n; i++)
+        if (!is_dropped(u, i, n_dropped))
+            u->kept.turn[u->kept.n++] = u->all->turn[i];
+    return prompt_count(st, &u->kept, n, p);
 }
 
 /* The fewest units without which the prompt has at most `goal` tokens, else all. */
-static bool choose_units(stream *st, const talk *t, int64_t goal, str *out, str *origin,
-                         int32_t *n_dropped, int64_t *n, problem *p)
+static bool choose_units(stream *st, units *u, int64_t goal, int32_t *n_dropped, int64_t *n,
+                         problem *p)
 {
-    int32_t lo = 1, hi = t->n_units;
+    int32_t lo = 1, hi = u->n_units;
     while (lo < hi) {
         int32_t mid = lo + (hi - lo) / 2;
-        if (!count_kept(st, t, mid, out, origin, n, p))
+        if (!count_kept(st, u, mid, n, p))
             return false;
         if (*n <= goal)
             hi = mid;
         else
             lo = mid + 1;
     }
-    if (!count_kept(st, t, hi, out, origin, n, p))
-        return false;
     *n_dropped = hi;
-    return true;
+    return count_kept(st, u, hi, n, p);
 }
 
 /* Tokens that a prompt of n shall have after the cut, a whole number of steps below. */
@@ -124,26 +109,21 @@ static int64_t goal_below(const stream *st, int64_t n)
 }
 
 /* Makes the kept messages those of the request. */
-static bool use_kept(stream *st, const talk *t, const str *kept, const str *origin, int32_t dropped,
-                     prompt *q, problem *p)
+static bool use_kept(stream *st, const units *u, int32_t dropped, prompt *q, problem *p)
 {
     request *rq = &st->rq;
     int64_t before = q->n;
-    str_cut(&rq->messages, 0);
-    str_put(&rq->messages, kept->at, kept->n);
-    str_cut(&rq->origin, 0);
-    str_put(&rq->origin, origin->at, origin->n);
-    if (rq->messages.bad || rq->origin.bad)
-        return problem_set(p, 503, "", "no memory for a request");
+    size_t n = u->all->n;
+    for (size_t i = 0; i < n; i++)
+        st->cut.n_messages += is_dropped(u, i, dropped);
+    rq->talk = u->kept;
     if (!prompt_render(st, q, NULL, p))
         return false;
-    for (size_t i = 0; i < t->list->count; i++)
-        st->cut.n_messages += t->unit[i] != STAYS && t->unit[i] < dropped;
     st->cut.n_tokens = before - q->n;
     log_line(st->x->s,
              "%s: the prompt has %lld tokens, and the context holds %d: the oldest %d of its %zu "
              "messages are left out, with %lld tokens",
-             st->x->id, (long long)before, st->x->m->n_ctx, st->cut.n_messages, t->list->count,
+             st->x->id, (long long)before, st->x->m->n_ctx, st->cut.n_messages, n,
              (long long)st->cut.n_tokens);
     return true;
 }
@@ -151,55 +131,27 @@ static bool use_kept(stream *st, const talk *t, const str *kept, const str *orig
 static bool fit_talk(stream *st, prompt *q, problem *p)
 {
     request *rq = &st->rq;
-    talk t = {0};
-    str kept = {0}, origin = {0};
-    err e = {0};
+    units u = {.all = &rq->talk, .kept = {.mem = rq->talk.mem}};
     int32_t dropped = 0, n_ctx = st->x->m->n_ctx;
     int64_t n = q->n, goal = goal_below(st, q->n);
-    bool ok = true;
-    if (jtree_parse(rq->messages.at, rq->messages.n, "messages", REQUEST_MAX_DEPTH + 2, &rq->mem,
-                    &t.list, &e))
-        return problem_from(p, &e);
-    t.unit = arena_array(&rq->mem, t.list->count + 1, sizeof *t.unit);
-    if (!t.unit)
+    u.unit = arena_array(&rq->mem, rq->talk.n + 1, sizeof *u.unit);
+    talk_copy(&rq->talk, &u.kept);
+    if (!u.unit || u.kept.bad)
         return problem_set(p, 503, "", "no memory for a request");
-    number_units(&t);
-    if (t.n_units)
-        ok = choose_units(st, &t, goal, &kept, &origin, &dropped, &n, p);
-    if (ok && n >= n_ctx)
-        ok = refuse(st, "messages",
-                    t.n_units ? "the system messages, the tools and the last messages are longer "
-                                "than the context even without all others"
-                              : "the system messages, the tools and the last message are longer "
-                                "than the context",
-                    n, p);
-    else if (ok && dropped && (n <= goal || q->n >= n_ctx))
-        ok = use_kept(st, &t, &kept, &origin, dropped, q, p);
-    str_free(&kept);
-    str_free(&origin);
-    return ok;
+    number_units(&u);
+    if (u.n_units && !choose_units(st, &u, goal, &dropped, &n, p))
+        return false;
+    if (n >= n_ctx)
+        return refuse(st, "messages",
+                      u.n_units ? "the system messages, the tools and the last messages are longer "
+                                  "than the context even without all others"
+                                : "the system messages, the tools and the last message are longer "
+                                  "than the context",
+                      n, p);
+    return !dropped || (n > goal && q->n < n_ctx) || use_kept(st, &u, dropped, q, p);
 }
 
 /* ---- One prompt ---- */
-
-/* The conversation of /api/generate with its last text from byte `from` on. */
-static void put_text_from(const jtree *list, size_t from, str *out)
-{
-    str_cut(out, 0);
-    json_open(out, NULL, '[');
-    for (const jtree *m = list->first; m; m = m->next) {
-        const jtree *text = jtree_get(m, "content");
-        if (m->next) {
-            json_tree(out, NULL, m);
-            continue;
-        }
-        json_open(out, NULL, '{');
-        json_tree(out, "role", jtree_get(m, "role"));
-        json_text_n(out, "content", text->s + from, text->n - from);
-        json_close(out, '}');
-    }
-    json_close(out, ']');
-}
 
 static size_t char_start(const char *s, size_t n, size_t at)
 {
@@ -208,46 +160,44 @@ static size_t char_start(const char *s, size_t n, size_t at)
     return at;
 }
 
+/* The conversation of /api/generate: its last text loses its beginning. */
 static bool fit_text(stream *st, prompt *q, problem *p)
 {
     request *rq = &st->rq;
-    const jtree *list, *text = NULL;
-    str out = {0};
-    err e = {0};
+    const talk_turn *given = talk_last(&rq->talk);
+    const talk_text text = given->shape == TALK_WHOLE ? given->part->text : (talk_text){0};
+    talk_part rest = {.kind = TALK_TEXT};
+    carat_talk cut = {.mem = rq->talk.mem};
     int64_t before = q->n, n = 0, goal = st->x->m->n_ctx - answer_room(st);
-    if (jtree_parse(rq->messages.at, rq->messages.n, "messages", REQUEST_MAX_DEPTH + 2, &rq->mem,
-                    &list, &e))
-        return problem_from(p, &e);
-    for (const jtree *m = list->first; m; m = m->next)
-        text = jtree_get(m, "content");
-    if (!text || !text->n)
+    if (!text.n)
         return refuse(st, "prompt", "the prompt is longer than the context", before, p);
-    size_t lo = 1, hi = text->n; /* the first byte that stays is among these */
+    size_t lo = 1, hi = text.n, from; /* the first byte that stays is among these */
+    talk_copy(&rq->talk, &cut);
+    if (cut.bad)
+        return problem_set(p, 503, "", "no memory for a request");
+    talk_last(&cut)->part = &rest;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
-        put_text_from(list, char_start(text->s, text->n, mid), &out);
-        if (out.bad || !prompt_count(st, &out, &n, p))
-            break;
+        from = char_start(text.s, text.n, mid);
+        rest.text = (talk_text){text.s + from, text.n - from};
+        if (!prompt_count(st, &cut, &n, p))
+            return false;
         if (n <= goal)
             hi = mid;
         else
             lo = mid + 1;
     }
-    size_t from = char_start(text->s, text->n, hi);
-    if (out.bad)
-        problem_set(p, 503, "", "no memory for a request");
-    else if (!p->status && from == text->n)
-        refuse(st, "system", "the system message leaves the prompt no room", before, p);
-    if (!p->status) {
-        put_text_from(list, from, &rq->messages);
-        st->cut.n_bytes = (int64_t)from;
-        if (rq->messages.bad)
-            problem_set(p, 503, "", "no memory for a request");
-        else if (prompt_render(st, q, NULL, p))
-            st->cut.n_tokens = before - q->n;
-    }
-    str_free(&out);
-    return !p->status;
+    from = char_start(text.s, text.n, hi);
+    if (from == text.n)
+        return refuse(st, "system", "the system message leaves the prompt no room", before, p);
+    talk_set_text(&rq->talk, text.s + from, text.n - from);
+    st->cut.n_bytes = (int64_t)from;
+    if (rq->talk.bad)
+        return problem_set(p, 503, "", "no memory for a request");
+    if (!prompt_render(st, q, NULL, p))
+        return false;
+    st->cut.n_tokens = before - q->n;
+    return true;
 }
 
 /* Tokens in the middle of a text that the model continues. */

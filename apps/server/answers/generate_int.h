@@ -47,8 +47,8 @@ bool is_conversation(const request *rq); /* not a raw prompt */
 /* Renders the request's conversation to tokens, in the request's memory. text may be NULL; else it
  * gets the text of the prompt. */
 bool prompt_render(stream *st, prompt *out, str *text, problem *p);
-/* The tokens that the request's prompt would have with these messages instead of its own. */
-bool prompt_count(stream *st, const str *messages, int64_t *n, problem *p);
+/* The tokens that the request's prompt would have with this conversation instead of its own. */
+bool prompt_count(stream *st, const carat_talk *t, int64_t *n, problem *p);
 /* Prompt compression, where it is wanted; repeat the call after PICK_WAITS. The results take the
  * place of what the client sent. */
 pick_state prompts_shorten(stream *st, int timeout_ms, problem *p);

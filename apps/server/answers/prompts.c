@@ -83,35 +83,25 @@ static carat_chat_options chat_options(const stream *st)
                                 .continue_last = rq->continue_last};
 }
 
-/* Writes messages as the template does; *begun: with what comes before them (begin.h), where
- * something does. The caller frees both, also after a problem. */
-static bool render(const stream *st, const str *own, str *begun, carat_chat *chat, problem *p)
+/* Writes a conversation as the template does, with what comes before it (begin.h): that is *begun,
+ * in an arena that the caller frees, also after a problem. */
+static bool render(const stream *st, const carat_talk *own, carat_talk *begun, carat_chat *chat,
+                   problem *p)
 {
     const request *rq = &st->rq;
     const served *m = st->x->m;
     carat_chat_options opt = chat_options(st);
     err e = {0};
+    beginning_put(&st->made, own, m->s->o->system, begun);
+    if (rq->manner)
+        beginning_add(begun, rq->manner);
+    if (begun->bad)
+        return problem_set(p, 503, "", "no memory for the system message");
     /* With tool_choice none the tools stay in the prompt, so that the cached prefix of the
      * conversation stays valid. Where calls cannot be barred, the model does not see tools. */
-    bool hidden = rq->choice == TOOLS_NONE && !m->bars_calls;
-    const char *tools = rq->tools.n && !hidden ? rq->tools.at : NULL;
-    if (!beginning_put(&st->made, own, m->s->o->system, begun, p))
-        return false;
-    if (rq->manner) {
-        str longer = {0};
-        bool ok = beginning_add(begun->n ? begun : own, rq->manner, &longer, p);
-        str_free(begun);
-        *begun = longer;
-        if (!ok)
-            return false;
-    }
-    if (!carat_chat_render(m->model, begun->n ? begun->at : own->at, tools, &opt, chat, &e))
-        return true;
-    err first = {0}; /* names messages by number, so the client's own list must make the error */
-    carat_chat_free(chat);
-    if (begun->n && carat_chat_render(m->model, own->at, tools, &opt, chat, &first))
-        e = first;
-    return problem_of(rq, p, &e);
+    if (rq->choice == TOOLS_NONE && !m->bars_calls)
+        begun->tools = NULL;
+    return !carat_talk_render(m->model, begun, &opt, chat, &e) || problem_of(rq, p, &e);
 }
 
 /* A sentence about picture k of the request; -1: about none. */
@@ -130,17 +120,18 @@ static bool count_pictures(const stream *st, const int32_t *images, int32_t n, i
            problem_of_number(st, bad, p, &e);
 }
 
-bool prompt_count(stream *st, const str *messages, int64_t *n, problem *p)
+bool prompt_count(stream *st, const carat_talk *t, int64_t *n, problem *p)
 {
     carat_chat chat = {0};
-    str begun = {0};
+    arena mem = {.max_bytes = st->rq.turns.max_bytes};
+    carat_talk begun = {.mem = &mem};
     int64_t more;
-    bool ok = render(st, messages, &begun, &chat, p) &&
+    bool ok = render(st, t, &begun, &chat, p) &&
               count_pictures(st, chat.images, chat.n_images, chat.n_around, &more, p);
     if (ok)
         *n = chat.n_ids + more;
     carat_chat_free(&chat);
-    str_free(&begun);
+    arena_free(&mem);
     return ok;
 }
 
@@ -165,25 +156,25 @@ bool prompt_render(stream *st, prompt *out, str *text, problem *p)
     request *rq = &st->rq;
     const served *m = st->x->m;
     carat_chat chat = {0};
-    str begun = {0};
-    if (!render(st, &rq->messages, &begun, &chat, p)) {
+    arena mem = {.max_bytes = st->rq.turns.max_bytes};
+    carat_talk begun = {.mem = &mem};
+    if (!render(st, &rq->talk, &begun, &chat, p)) {
         carat_chat_free(&chat);
-        str_free(&begun);
+        arena_free(&mem);
         return false;
     }
-    const str *messages = begun.n ? &begun : &rq->messages;
     int32_t *replayed = NULL;
     int64_t n = chat.n_ids;
     if (m->names.call_open >= 0)
-        replayed = replay_apply(m->calls,
-                                &(replay_prompt){messages->at, messages->n, chat.ids, chat.n_ids,
-                                                 m->names.call_open, m->names.call_close},
-                                &n);
+        replayed = replay_apply(
+            m->calls,
+            &(replay_prompt){&begun, chat.ids, chat.n_ids, m->names.call_open, m->names.call_close},
+            &n);
     int64_t more = 0;
     bool counted = count_pictures(st, chat.images, chat.n_images, chat.n_around, &more, p);
     out->ids = counted ? copy_ids(st, replayed ? replayed : chat.ids, n, p) : NULL;
     mem_free(replayed);
-    str_free(&begun);
+    arena_free(&mem);
     out->n = n + more;
     out->n_ids = n;
     out->images = chat.n_images ? copy_ids(st, chat.images, chat.n_images, p) : NULL;
@@ -290,8 +281,7 @@ static bool start_shortening(stream *st, const carat_compress_options *opt, prob
     const request *rq = &st->rq;
     shorten_ask ask = {.m = st->x->m,
                        .opt = *opt,
-                       .messages = rq->messages.at,
-                       .tools = rq->tools.n ? rq->tools.at : NULL,
+                       .talk = &rq->talk,
                        .chat = chat_options(st),
                        .prompt = rq->n_prompts ? rq->prompt : NULL,
                        .n_prompts = rq->n_prompts};
@@ -303,7 +293,7 @@ static bool start_shortening(stream *st, const carat_compress_options *opt, prob
 }
 
 /* The results take the place of what the client sent. */
-static bool use_shorter(stream *st, problem *p)
+static void use_shorter(stream *st)
 {
     request *rq = &st->rq;
     server *s = st->x->s;
@@ -311,18 +301,17 @@ static bool use_shorter(stream *st, problem *p)
     double ms;
     const carat_compressed *x = shorten_results(st->shortened, &n, &ms);
     for (int32_t i = 0; i < n; i++) {
-        if (!x[i].text)
+        if (!x[i].n)
             continue;
         metrics_count_shorter(&s->m, x[i].n_original, x[i].n_kept);
         if (rq->n_prompts) {
             rq->prompt[i].text = x[i].text;
             rq->prompt[i].n = x[i].n_text;
         } else {
-            str_cut(&rq->messages, 0);
-            str_put(&rq->messages, x[i].text, x[i].n_text);
+            rq->talk.turn = x[i].talk->turn;
+            rq->talk.n = x[i].talk->n;
         }
     }
-    return !rq->messages.bad || problem_set(p, 503, "", "no memory for a request");
 }
 
 pick_state prompts_shorten(stream *st, int timeout_ms, problem *p)
@@ -334,20 +323,29 @@ pick_state prompts_shorten(stream *st, int timeout_ms, problem *p)
     if (!st->shortened && !start_shortening(st, &opt, p))
         return PICK_FAILED;
     pick_state done = shorten_wait(st->shortened, rq, st->x->fd, timeout_ms, p);
-    return done == PICK_DONE && !use_shorter(st, p) ? PICK_FAILED : done;
+    if (done == PICK_DONE)
+        use_shorter(st);
+    return done;
 }
 
 /* What usage says of it. */
-static void tell_shorter(stream *st)
+static bool tell_shorter(stream *st, problem *p)
 {
+    request *rq = &st->rq;
     shorter_told *t = &st->a.shorter;
     if (!st->shortened)
-        return;
+        return true;
+    int32_t *origin = arena_array(&rq->mem, rq->talk.n + 1, sizeof *origin);
+    if (!origin)
+        return problem_set(p, 503, "", "no memory for a request");
+    for (size_t i = 0; i < rq->talk.n; i++)
+        origin[i] = rq->talk.turn[i].index;
     t->at = shorten_results(st->shortened, &t->n, &t->ms);
     t->scorer = shorten_scorer(st->shortened);
-    t->origin = st->rq.n_prompts ? NULL : (const int32_t *)(const void *)st->rq.origin.at;
-    t->n_origin = st->rq.n_prompts ? 0 : (int32_t)(st->rq.origin.n / sizeof(int32_t));
-    t->prompts = st->rq.n_prompts > 0;
+    t->origin = origin;
+    t->n_origin = (int32_t)rq->talk.n;
+    t->prompts = rq->n_prompts > 0;
+    return true;
 }
 
 /* The soft tokens of a prompt's pictures in the place of the placeholders. */
@@ -445,8 +443,7 @@ bool prompts_to_jobs(stream *st, problem *p)
     st->a.load_ms = st->load_ms;
     st->a.n_prompt = st->prompt[0].n;
     st->a.cut = st->cut;
-    tell_shorter(st);
-    if (!token_rules_make(rq, st->x->m->model, p))
+    if (!tell_shorter(st, p) || !token_rules_make(rq, st->x->m->model, p))
         return false;
     if (!rq->seed_given)
         make_seed(&rq->sampling.seed);

@@ -3,7 +3,6 @@
 
 #include "base/arena.h"
 #include "base/mem.h"
-#include "text/jtree.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,7 +11,7 @@
 enum {
     BUCKETS = 4096,
     BYTES_MAX = 64 << 20, /* of all calls: about 100000 of them */
-    DEPTH_MAX = 80,       /* of JSON: the limit of a request, plus the message around it */
+    DEPTH_MAX = 80,       /* of JSON: the limit of a request, and some more */
     MEMBERS_MAX = 1024    /* larger objects count as different: comparing takes quadratic time */
 };
 
@@ -154,11 +153,10 @@ static bool same_value(const jtree *a, const jtree *b)
     return true;
 }
 
-static bool same_call(const call *c, const jtree *function, arena *mem)
+static bool same_call(const call *c, const talk_call *said, arena *mem)
 {
-    const jtree *name = jtree_get(function, "name"), *given = jtree_get(function, "arguments");
-    const jtree *ours;
-    if (!jtree_is(name, JTREE_STRING) || strcmp(name->s, c->name) || !given)
+    const jtree *given = said->arguments, *ours;
+    if (!said->name.s || strcmp(said->name.s, c->name) || !given)
         return false;
     if (given->kind == JTREE_STRING &&
         jtree_parse(given->s, given->n, "arguments", DEPTH_MAX, mem, &given, NULL))
@@ -209,27 +207,20 @@ static int64_t next_mark(const int32_t *ids, int64_t from, int64_t n, int32_t ma
 
 /* The calls of all messages, in order; NULL for unknown ones. The marks in the prompt have the same
  * order, because only the template writes marks. */
-static const call **calls_of(const replay *r, const jtree *messages, arena *mem, int64_t *n)
+static const call **calls_of(const replay *r, const carat_talk *t, arena *mem, int64_t *n)
 {
-    int64_t count = 0;
+    size_t count = 0;
     *n = 0;
-    for (const jtree *m = messages->first; m; m = m->next) {
-        const jtree *list = jtree_get(m, "tool_calls");
-        count += jtree_is(list, JTREE_ARRAY) ? (int64_t)list->count : 0;
-    }
-    const call **out = arena_array(mem, (size_t)count + 1, sizeof *out);
-    if (!out)
-        return NULL;
-    for (const jtree *m = messages->first; m; m = m->next) {
-        const jtree *list = jtree_get(m, "tool_calls");
-        for (const jtree *c = jtree_is(list, JTREE_ARRAY) ? list->first : NULL; c; c = c->next) {
-            const jtree *id = jtree_get(c, "id");
-            const call *known = jtree_is(id, JTREE_STRING) ? find_call(r, id->s) : NULL;
-            if (known && same_call(known, jtree_get(c, "function"), mem))
+    for (size_t i = 0; i < t->n; i++)
+        count += t->turn[i].n_calls;
+    const call **out = arena_array(mem, count + 1, sizeof *out);
+    for (size_t i = 0; i < t->n && out; i++)
+        for (size_t k = 0; k < t->turn[i].n_calls; k++, ++*n) {
+            const talk_call *c = &t->turn[i].call[k];
+            const call *known = c->id.s ? find_call(r, c->id.s) : NULL;
+            if (known && same_call(known, c, mem))
                 out[*n] = known;
-            ++*n;
         }
-    }
     return out;
 }
 
@@ -270,18 +261,14 @@ static bool rebuild(const call **calls, int64_t n_calls, const replay_prompt *p,
 
 int32_t *replay_apply(replay *r, const replay_prompt *p, int64_t *n_out)
 {
-    arena mem = {.max_bytes = arena_limit_for(p->n_messages)};
-    const jtree *list;
+    arena mem = {.max_bytes = p->talk->mem->max_bytes};
     ids_out o = {0};
     int64_t n_calls;
     bool any = false;
-    if (next_mark(p->ids, 0, p->n, p->open) == p->n ||
-        jtree_parse(p->messages, p->n_messages, "messages", DEPTH_MAX, &mem, &list, NULL)) {
-        arena_free(&mem);
+    if (next_mark(p->ids, 0, p->n, p->open) == p->n)
         return NULL;
-    }
     pthread_mutex_lock(&r->lock);
-    const call **calls = calls_of(r, list, &mem, &n_calls);
+    const call **calls = calls_of(r, p->talk, &mem, &n_calls);
     for (int64_t i = 0; calls && i < n_calls; i++)
         any |= calls[i] != NULL;
     bool ok = any && rebuild(calls, n_calls, p, &o);

@@ -11,7 +11,7 @@
 #define APPS_SERVER_REPLAY_H
 
 #include "base/err.h"
-#include "text/jtree.h"
+#include "text/talk.h"
 
 typedef struct replay replay;
 
@@ -21,10 +21,9 @@ void replay_close(replay *r); /* NULL is fine */
  * call is not kept. */
 void replay_put(replay *r, const char *id, const char *name, const char *arguments,
                 const int32_t *ids, int64_t n);
-/* A conversation in the OpenAI shape, and its prompt. */
+/* A conversation and its prompt. */
 typedef struct replay_prompt {
-    const char *messages;
-    size_t n_messages;
+    const carat_talk *talk;
     const int32_t *ids;
     int64_t n;
     int32_t open, close; /* the marks around calls */

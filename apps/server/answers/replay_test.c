@@ -1,6 +1,7 @@
 /* replay_test.c - prompts get the sampled tokens of unchanged calls, and of no others. */
 #include "apps/server/answers/replay.h"
 #include "base/mem.h"
+#include "carat.h"
 #include "tests/test.h"
 
 enum { OPEN = 48, CLOSE = 49 };
@@ -11,6 +12,18 @@ static replay *open_replay(void)
     err e = {0};
     CHECK_OK(replay_open(&r, &e), e);
     return r;
+}
+
+static int32_t *apply(replay *r, const char *messages, const int32_t *prompt, int64_t n_prompt,
+                      int64_t *n)
+{
+    carat_talk *t;
+    err e = {0};
+    if (carat_talk_open(&t, messages, NULL, &e)) /* it has no prompt either */
+        return NULL;
+    int32_t *out = replay_apply(r, &(replay_prompt){t, prompt, n_prompt, OPEN, CLOSE}, n);
+    carat_talk_close(t);
+    return out;
 }
 
 #define CALL(id, args)                                                                             \
@@ -28,8 +41,7 @@ TEST(replay_puts_sampled_tokens_where_the_call_stands)
     int32_t *out;
     int64_t n = 0;
     replay_put(r, "mine", "f", "{\"a\":[1],\"b\":2}", sampled, 5);
-    out = replay_apply(r, &(replay_prompt){messages, sizeof messages - 1, prompt, 9, OPEN, CLOSE},
-                       &n);
+    out = apply(r, messages, prompt, 9, &n);
     CHECK(out);
     CHECK_EQ(n, 11);
     CHECK(!memcmp(out, want, sizeof want));
@@ -47,8 +59,7 @@ TEST(replay_passes_the_marks_of_the_text_about_tools)
     replay *r = open_replay();
     int64_t n = 0;
     replay_put(r, "mine", "f", "{}", sampled, 3);
-    int32_t *out = replay_apply(
-        r, &(replay_prompt){messages, sizeof messages - 1, prompt, 11, OPEN, CLOSE}, &n);
+    int32_t *out = apply(r, messages, prompt, 11, &n);
     CHECK(out);
     CHECK_EQ(n, 11);
     CHECK(!memcmp(out, want, sizeof want));
@@ -74,8 +85,7 @@ TEST(replay_leaves_changed_calls_alone)
     for (size_t i = 0; i < sizeof changed / sizeof *changed; i++) {
         int32_t *out;
         int64_t n;
-        out = replay_apply(
-            r, &(replay_prompt){changed[i], strlen(changed[i]), prompt, 3, OPEN, CLOSE}, &n);
+        out = apply(r, changed[i], prompt, 3, &n);
         CHECK_MSG(!out, "%s", changed[i]);
     }
     replay_close(r);
@@ -97,8 +107,7 @@ TEST(replay_forgets_the_oldest)
         int32_t *out;
         int64_t n;
         snprintf(messages, sizeof messages, "[" CALL("call%d", "{}") "]", i);
-        out = replay_apply(r, &(replay_prompt){messages, strlen(messages), prompt, 3, OPEN, CLOSE},
-                           &n);
+        out = apply(r, messages, prompt, 3, &n);
         CHECK_EQ(out != NULL, i == 599);
         mem_free(out);
     }

@@ -71,8 +71,8 @@ static carat_status shorten_one(shortening *x, int32_t i)
                          .score = score,
                          .user = x};
     if (!a->prompt)
-        return carat_compress_chat(x->scorer->shortened, a->m->model, &face, a->messages, a->tools,
-                                   &a->chat, &a->opt, &x->result[i], &x->e);
+        return carat_compress_chat(x->scorer->shortened, a->m->model, &face, a->talk, &a->chat,
+                                   &a->opt, &x->result[i], &x->e);
     return carat_compress_text(x->scorer->shortened, a->m->model, &face, a->prompt[i].text,
                                a->prompt[i].n, &a->opt, &x->result[i], &x->e);
 }

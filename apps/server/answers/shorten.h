@@ -18,8 +18,7 @@ typedef struct shortening shortening;
 typedef struct shorten_ask {
     served *m; /* the request's model; a reference is held until shorten_close */
     carat_compress_options opt;
-    /* A conversation, as carat_chat_render has it; or raw prompts. */
-    const char *messages, *tools;
+    const carat_talk *talk; /* a conversation, or raw prompts */
     carat_chat_options chat;
     const raw_prompt *prompt; /* [n_prompts]; NULL: a conversation */
     int32_t n_prompts;

@@ -3,6 +3,7 @@
 #include "apps/server/dialects/answer.h"
 #include "base/rng.h"
 #include "base/utf8.h"
+#include "tests/talk_json.h"
 #include "tests/test.h"
 #include "text/gemma4.h"
 #include "text/laguna.h"
@@ -425,7 +426,7 @@ TEST(answer_calls_of_custom_tools_in_chats)
         "\"tool_choice\":{\"type\":\"custom\",\"custom\":{\"name\":\"patch\"}}}");
     CHECK(strstr(str_text(&r.rq.tools), "start: A") && strstr(r.rq.tools.at, "lark"));
     CHECK_STR(r.rq.only, "patch");
-    CHECK(strstr(str_text(&r.rq.messages), "\"arguments\":{\"input\":\"b\"}"));
+    CHECK_TALK_HAS(&r.rq.talk, "\"arguments\":{\"input\":\"b\"}");
     answer_event ev = {
         .kind = ANSWER_TOOL_CALL, .name = "patch", .text = arguments, .n = sizeof arguments - 1};
     take_event(&r, &ev);

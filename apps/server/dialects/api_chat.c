@@ -19,110 +19,63 @@ static bool is_role(const jtree *m, const char *role)
 static bool put_part(request *rq, const jtree *piece, size_t i, size_t k, problem *p)
 {
     const jtree *type = jtree_get(piece, "type"), *text = jtree_get(piece, "text");
-    str *o = &rq->messages;
+    int32_t number;
     char field[80];
     snprintf(field, sizeof field, "messages[%zu].content[%zu]", i, k);
     if (piece->kind != JTREE_OBJECT || !jtree_is(type, JTREE_STRING))
         return problem_set(p, 400, field, "'%s' is no object with a type", field);
+    if (!strcmp(type->s, "text") || !strcmp(type->s, "refusal")) {
+        text = text ? text : jtree_get(piece, "refusal");
+        jtree_pass(text);
+        put_text(rq, talk_string(text));
+        return true;
+    }
     if (!strcmp(type->s, "image_url")) {
         const jtree *v = jtree_get(piece, "image_url"), *url = jtree_get(v, "url");
         bool object = jtree_is(v, JTREE_OBJECT);
-        int32_t number = take_picture(rq,
-                                      &(picture_source){.url = object ? url : v,
-                                                        .detail = jtree_get(v, "detail"),
-                                                        .field = field},
-                                      p);
-        put_picture(o, rq, number);
-        return number >= 0;
-    }
-    if (!strcmp(type->s, "input_audio")) {
-        int32_t number = take_sound(rq, jtree_get(piece, "input_audio"), field, p);
-        put_picture(o, rq, number);
-        return number >= 0;
-    }
-    if (strcmp(type->s, "text") && strcmp(type->s, "refusal"))
+        number = take_picture(rq,
+                              &(picture_source){.url = object ? url : v,
+                                                .detail = jtree_get(v, "detail"),
+                                                .field = field},
+                              p);
+    } else if (!strcmp(type->s, "input_audio")) {
+        number = take_sound(rq, jtree_get(piece, "input_audio"), field, p);
+    } else {
         return problem_set(p, 400, field,
                            "'%s' is of type \"%.40s\": carat reads text, images and sound", field,
                            type->s);
-    json_open(o, NULL, '{');
-    json_text(o, "type", "text");
-    json_tree(o, "text", text ? text : jtree_get(piece, "refusal"));
-    json_close(o, '}');
-    return true;
-}
-
-/* A call of an earlier answer. That of a custom tool has a text, which is the function's argument.
- */
-static void put_call(str *o, const jtree *call)
-{
-    const jtree *custom = jtree_get(call, "custom");
-    if (!tree_says(jtree_get(call, "type"), "custom") || !custom) {
-        json_tree(o, NULL, call);
-        return;
     }
-    json_open(o, NULL, '{');
-    json_tree(o, "id", jtree_get(call, "id"));
-    json_text(o, "type", "function");
-    json_open(o, "function", '{');
-    json_tree(o, "name", jtree_get(custom, "name"));
-    json_open(o, "arguments", '{');
-    json_tree(o, "input", jtree_get(custom, "input"));
-    str_puts(o, "}}}");
+    if (number >= 0)
+        put_picture(rq, number);
+    return number >= 0;
 }
 
-/* A member of a message. `function_call` and the role `function` are the predecessors of
- * `tool_calls` and `tool`; they have no ids, so the number of the call becomes one. */
-static void put_member(request *rq, const jtree *f, int32_t *n_calls)
-{
-    str *o = &rq->messages;
-    char id[32];
-    if (!strcmp(f->key, "function_call") && f->kind == JTREE_OBJECT) {
-        snprintf(id, sizeof id, "function_%d", (int)++*n_calls);
-        json_open(o, "tool_calls", '[');
-        json_open(o, NULL, '{');
-        json_text(o, "id", id);
-        json_text(o, "type", "function");
-        json_tree(o, "function", f);
-        str_puts(o, "}]");
-    } else if (!strcmp(f->key, "role") && jtree_is(f, JTREE_STRING) && !strcmp(f->s, "function")) {
-        snprintf(id, sizeof id, "function_%d", (int)*n_calls);
-        jtree_pass(f);
-        json_text(o, "role", "tool");
-        json_text(o, "tool_call_id", id);
-    } else if (!strcmp(f->key, "tool_calls") && f->kind == JTREE_ARRAY) {
-        jtree_pass(f);
-        json_open(o, "tool_calls", '[');
-        for (const jtree *call = f->first; call; call = call->next)
-            put_call(o, call);
-        json_close(o, ']');
-    } else {
-        json_tree(o, f->key, f);
-    }
-}
-
-static bool put_chat_message(request *rq, const jtree *m, size_t i, int32_t *n_calls, problem *p)
+static bool put_chat_message(request *rq, const jtree *m, size_t i, problem *p)
 {
     const jtree *c = jtree_get(m, "content");
+    carat_talk *t = &rq->talk;
     size_t k = 0;
+    talk_role role;
     char field[64];
+    err e = {0};
     snprintf(field, sizeof field, "messages[%zu]", i);
     if (m->kind != JTREE_OBJECT)
         return problem_set(p, 400, field, "'%s' is %s; expected an object", field,
                            jtree_kind_name(m));
-    json_open(&rq->messages, NULL, '{');
     for (const jtree *f = m->first; f; f = f->next)
         if (f != c)
-            put_member(rq, f, n_calls);
-    if (jtree_is(c, JTREE_ARRAY)) {
-        json_open(&rq->messages, "content", '[');
-        for (const jtree *piece = c->first; piece; piece = piece->next)
-            if (!put_part(rq, piece, i, k++, p))
-                return false;
-        json_close(&rq->messages, ']');
-    } else if (c) {
-        json_tree(&rq->messages, "content", c);
+            jtree_pass(f);
+    if (talk_read_role(m, "messages", i, &role, &e) ||
+        talk_read_turn(t, m, role, "messages", i, &e))
+        return problem_from(p, &e);
+    if (!jtree_is(c, JTREE_ARRAY)) {
+        jtree_pass(c);
+        return !talk_read_content(t, c, &e) || problem_from(p, &e);
     }
-    json_close(&rq->messages, '}');
+    talk_last(t)->shape = TALK_LIST;
+    for (const jtree *piece = c->first; piece; piece = piece->next)
+        if (!put_part(rq, piece, i, k++, p))
+            return false;
     return true;
 }
 
@@ -204,18 +157,15 @@ static bool read_chat_messages(request *rq, problem *p)
 {
     const jtree *list, *last = NULL;
     size_t i = 0;
-    int32_t n_calls = 0;
     if (!field_kind(p, rq->body, "messages", JTREE_ARRAY, &list))
         return false;
     if (!list || !list->count)
         return problem_set(p, 400, "messages", "'messages' is %s", list ? "empty" : "missing");
-    str_putc(&rq->messages, '[');
     for (const jtree *m = list->first; m; m = m->next, i++) {
         last = m;
-        if (!put_chat_message(rq, m, i, &n_calls, p))
+        if (!put_chat_message(rq, m, i, p))
             return false;
     }
-    str_putc(&rq->messages, ']');
     bool assistant = is_role(last, "assistant") && i > 1;
     return read_continue(rq, assistant, p) && (!assistant || read_prefill(rq, last, i - 1, p));
 }

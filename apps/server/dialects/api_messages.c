@@ -10,13 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Records the message of the request from which the next rendered one comes; -1: `system`. */
-static void note_origin(request *rq, size_t i, bool system)
-{
-    int32_t at = system ? -1 : (int32_t)i;
-    str_put(&rq->origin, (const char *)&at, sizeof at);
-}
-
 typedef struct place { /* a position in the request, for problems */
     request *rq;
     problem *p;
@@ -66,13 +59,10 @@ static bool read_system(request *rq, problem *p)
         str_put(&text, t->s, t->n);
     }
     if (text.n) {
-        note_origin(rq, 0, true);
-        json_open(&rq->messages, NULL, '{');
-        json_text(&rq->messages, "role", "system");
-        json_text_n(&rq->messages, "content", text.at, text.n);
-        json_close(&rq->messages, '}');
+        talk_add(&rq->talk, TALK_SYSTEM, "system", -1);
+        put_content(rq, &text);
     }
-    rq->messages.bad |= text.bad;
+    rq->talk.bad |= text.bad;
     str_free(&text);
     return true;
 }
@@ -203,13 +193,18 @@ static bool result_text(const place *at, size_t k, const jtree *block, str *out)
     return true;
 }
 
+static void add_turn(const place *at, talk_role role)
+{
+    talk_add(&at->rq->talk, role, "messages", (int32_t)at->i);
+}
+
 static bool put_results(const place *at, const jtree *blocks)
 {
     size_t k = 0;
     for (const jtree *b = blocks->first; b; b = b->next, k++) {
         if (!tree_says(jtree_get(b, "type"), "tool_result"))
             continue;
-        str *o = &at->rq->messages, text = {0};
+        str text = {0};
         const jtree *id = jtree_get(b, "tool_use_id");
         if (!jtree_is(id, JTREE_STRING))
             return refuse_block(at, k, "has no 'tool_use_id'");
@@ -217,13 +212,10 @@ static bool put_results(const place *at, const jtree *blocks)
             str_free(&text);
             return false;
         }
-        note_origin(at->rq, at->i, false);
-        json_open(o, NULL, '{');
-        json_text(o, "role", "tool");
-        json_tree(o, "tool_call_id", id);
-        put_content(o, &text);
-        json_close(o, '}');
-        o->bad |= text.bad;
+        add_turn(at, TALK_TOOL);
+        put_content(at->rq, &text);
+        if (!at->rq->talk.bad)
+            talk_last(&at->rq->talk)->call_id = talk_string(id);
         str_free(&text);
     }
     return true;
@@ -266,32 +258,22 @@ static void join_text(const jtree *blocks, const char *type, const char *key, st
     }
 }
 
-static int put_tool_uses(str *o, const jtree *blocks)
+static void put_tool_uses(carat_talk *t, const jtree *blocks)
 {
-    int n = 0;
     for (const jtree *b = blocks->first; b; b = b->next) {
         if (!tree_says(jtree_get(b, "type"), "tool_use"))
             continue;
-        if (!n++)
-            json_open(o, "tool_calls", '[');
-        json_open(o, NULL, '{');
-        json_tree(o, "id", jtree_get(b, "id"));
-        json_text(o, "type", "function");
-        json_open(o, "function", '{');
-        json_tree(o, "name", jtree_get(b, "name"));
-        if (jtree_get(b, "input"))
-            json_tree(o, "arguments", jtree_get(b, "input"));
-        json_close(o, '}');
-        json_close(o, '}');
+        const jtree *input = jtree_get(b, "input");
+        jtree_pass(input);
+        talk_put_call(t, (talk_call){.id = talk_string(jtree_get(b, "id")),
+                                     .name = talk_string(jtree_get(b, "name")),
+                                     .arguments = input});
     }
-    if (n)
-        json_close(o, ']');
-    return n;
 }
 
 static bool put_user(const place *at, const jtree *blocks)
 {
-    str *o = &at->rq->messages, text = {0};
+    str text = {0};
     if (!put_results(at, blocks) || !join_blocks(at, blocks, "tool_result", &text)) {
         str_free(&text);
         return false;
@@ -299,14 +281,11 @@ static bool put_user(const place *at, const jtree *blocks)
     bool results = false;
     for (const jtree *b = blocks->first; b; b = b->next)
         results |= tree_says(jtree_get(b, "type"), "tool_result");
+    at->rq->talk.bad |= text.bad;
     if (text.n || !results) {
-        note_origin(at->rq, at->i, false);
-        json_open(o, NULL, '{');
-        json_text(o, "role", "user");
-        put_content(o, &text);
-        json_close(o, '}');
+        add_turn(at, TALK_USER);
+        put_content(at->rq, &text);
     }
-    o->bad |= text.bad;
     str_free(&text);
     return true;
 }
@@ -315,7 +294,8 @@ static bool put_user(const place *at, const jtree *blocks)
 static bool put_assistant(const place *at, const jtree *blocks, bool last)
 {
     request *rq = at->rq;
-    str *o = &rq->messages, text = {0}, thought = {0};
+    carat_talk *t = &rq->talk;
+    str text = {0}, thought = {0};
     join_text(blocks, "thinking", "thinking", &thought);
     bool ok = join_blocks(at, blocks, "tool_use|thinking|redacted_thinking", &text) &&
               (!last || read_continue(rq, true, at->p));
@@ -328,15 +308,12 @@ static bool put_assistant(const place *at, const jtree *blocks, bool last)
         (ok = keep_text(rq, at->p, text.at, text.n, &rq->prefill)))
         rq->n_prefill = text.n;
     rq->thought = rq->continue_last && thought.n > 0;
-    note_origin(rq, at->i, false);
-    json_open(o, NULL, '{');
-    json_text(o, "role", "assistant");
-    if (thought.n)
-        json_text_n(o, "reasoning_content", thought.at, thought.n);
-    put_content(o, &text);
-    put_tool_uses(o, blocks);
-    json_close(o, '}');
-    o->bad |= text.bad | thought.bad;
+    t->bad |= thought.bad;
+    add_turn(at, TALK_ASSISTANT);
+    put_content(rq, &text);
+    put_tool_uses(t, blocks);
+    if (thought.n && !t->bad)
+        talk_last(t)->thought[TALK_REASONING_CONTENT] = talk_keep(t, thought.at, thought.n);
     str_free(&text);
     str_free(&thought);
     return ok;
@@ -376,18 +353,13 @@ static bool put_anthropic_message(const place *at, const jtree *m)
         return put_user(at, c);
     if (system) { /* a reminder inside the conversation */
         str words = {0};
-        note_origin(at->rq, at->i, false);
-        if (!join_blocks(at, c, "", &words)) {
-            str_free(&words);
-            return false;
+        bool ok = join_blocks(at, c, "", &words);
+        if (ok) {
+            add_turn(at, TALK_SYSTEM);
+            put_content(at->rq, &words);
         }
-        json_open(&at->rq->messages, NULL, '{');
-        json_text(&at->rq->messages, "role", "system");
-        put_content(&at->rq->messages, &words);
-        json_close(&at->rq->messages, '}');
-        at->rq->messages.bad |= words.bad;
         str_free(&words);
-        return true;
+        return ok;
     }
     return put_assistant(at, c, !m->next && at->i > 0);
 }
@@ -400,16 +372,14 @@ static bool read_anthropic_messages(request *rq, problem *p)
         return false;
     if (!list || !list->count)
         return problem_set(p, 400, "messages", "'messages' is %s", list ? "empty" : "missing");
-    str_putc(&rq->messages, '[');
     if (!read_system(rq, p))
         return false;
     for (const jtree *m = list->first; m; m = m->next, at.i++)
         if (!put_anthropic_message(&at, m))
             return false;
-    str_putc(&rq->messages, ']');
     if (!rq->continue_last && !read_continue(rq, false, p))
         return false;
-    return rq->messages.bad || rq->messages.n > 2 ||
+    return rq->talk.bad || rq->talk.n ||
            problem_set(p, 400, "messages",
                        "'messages' has no text; expected at least one message with text");
 }

@@ -95,7 +95,8 @@ static bool read_both(request *rq, const request_limits *lim, problem *p)
            problem_set(p, 400, "top_logprobs", "'top_logprobs' needs 'logprobs': true");
 }
 
-/* "content": `images` of o, then the text; NULL: none. front: of the field, before "images". */
+/* The content of the last turn: `images` of o, then the text; NULL: none. front: of the field,
+ * before "images". */
 static bool put_images(request *rq, const jtree *o, const jtree *text, const char *front,
                        problem *p)
 {
@@ -106,29 +107,19 @@ static bool put_images(request *rq, const jtree *o, const jtree *text, const cha
     if (list && list->kind != JTREE_ARRAY)
         return problem_set(p, 400, field, "'%s' is %s; expected an array", field,
                            jtree_kind_name(list));
-    if (!list || !list->count) {
-        if (text)
-            json_tree(&rq->messages, "content", text);
-        else
-            json_text(&rq->messages, "content", "");
+    talk_set_text(&rq->talk, text ? text->s : "", text ? text->n : 0);
+    if (!list || !list->count)
         return true;
-    }
-    json_open(&rq->messages, "content", '[');
     for (const jtree *it = list->first; it; it = it->next) {
         snprintf(field, sizeof field, "%simages[%zu]", front, k++);
         int32_t number =
             take_picture(rq, &(picture_source){.base64 = it, .field = field, .any = true}, p);
         if (number < 0)
             return false;
-        put_picture(&rq->messages, rq, number);
+        put_picture(rq, number);
     }
-    if (text && text->n) {
-        json_open(&rq->messages, NULL, '{');
-        json_text(&rq->messages, "type", "text");
-        json_tree(&rq->messages, "text", text);
-        json_close(&rq->messages, '}');
-    }
-    json_close(&rq->messages, ']');
+    if (text && text->n)
+        put_text(rq, talk_string(text));
     return true;
 }
 
@@ -146,22 +137,19 @@ static const jtree *call_name(const jtree *call)
     return jtree_get(jtree_get(call, "function"), "name");
 }
 
-static void put_call_id(str *o, const char *key, const pending *w, const jtree *call, size_t i)
+static talk_text id_of_call(request *rq, const pending *w, const jtree *call, size_t i)
 {
-    const jtree *id = jtree_get(call, "id");
+    talk_text id = talk_string(jtree_get(call, "id"));
     char made[48];
-    snprintf(made, sizeof made, "call_%zu_%zu", w->message, i);
-    if (jtree_is(id, JTREE_STRING) && id->n)
-        json_tree(o, key, id);
-    else
-        json_text(o, key, made);
+    int n = snprintf(made, sizeof made, "call_%zu_%zu", w->message, i);
+    return id.n ? id : talk_keep(&rq->talk, made, (size_t)n);
 }
 
 static bool put_calls(request *rq, const jtree *m, size_t i, pending *w, problem *p)
 {
+    static const jtree none = {.kind = JTREE_OBJECT, .s = ""};
     const jtree *list = jtree_get(m, "tool_calls");
     size_t k = 0;
-    str *o = &rq->messages;
     char field[64];
     snprintf(field, sizeof field, "messages[%zu].tool_calls", i);
     if (list && list->kind != JTREE_ARRAY)
@@ -172,36 +160,26 @@ static bool put_calls(request *rq, const jtree *m, size_t i, pending *w, problem
     pending calls = {list, i, arena_array(&rq->mem, list->count, sizeof *w->answered)};
     if (!calls.answered)
         return problem_set(p, 503, "", "no memory for '%s'", field);
-    json_open(o, "tool_calls", '[');
-    for (const jtree *call = list->first; call; call = call->next) {
-        const jtree *f = jtree_get(call, "function");
+    for (const jtree *call = list->first; call; call = call->next, k++) {
+        const jtree *arguments = jtree_get(jtree_get(call, "function"), "arguments");
         if (!jtree_is(call_name(call), JTREE_STRING))
             return problem_set(p, 400, field, "'%s[%zu]' has no function with a name", field, k);
-        json_open(o, NULL, '{');
-        put_call_id(o, "id", &calls, call, k++);
-        json_text(o, "type", "function");
-        json_open(o, "function", '{');
-        json_tree(o, "name", call_name(call));
-        if (jtree_get(f, "arguments"))
-            json_tree(o, "arguments", jtree_get(f, "arguments"));
-        else
-            str_puts(o, ",\"arguments\":{}");
-        str_puts(o, "}}");
+        jtree_pass(arguments);
+        talk_put_call(&rq->talk, (talk_call){.id = id_of_call(rq, &calls, call, k),
+                                             .name = talk_string(call_name(call)),
+                                             .arguments = arguments ? arguments : &none});
     }
-    json_close(o, ']');
     *w = calls;
     return true;
 }
 
 /* The id of the call that a result answers: as it says, else the first open call of its tool, else
  * the first open call. */
-static void put_result_id(request *rq, const jtree *m, pending *w)
+static talk_text id_of_result(request *rq, const jtree *m, pending *w)
 {
     const jtree *id = jtree_get(m, "tool_call_id"), *name = jtree_get(m, "tool_name");
-    if (jtree_is(id, JTREE_STRING) && id->n) {
-        json_tree(&rq->messages, "tool_call_id", id);
-        return;
-    }
+    if (jtree_is(id, JTREE_STRING) && id->n)
+        return talk_string(id);
     for (int round = name ? 0 : 1; round < 2; round++) {
         size_t k = 0;
         for (const jtree *c = w->calls ? w->calls->first : NULL; c; c = c->next, k++) {
@@ -210,19 +188,18 @@ static void put_result_id(request *rq, const jtree *m, pending *w)
                                                !memcmp(n->s, name->s, n->n))))
                 continue;
             w->answered[k] = true;
-            put_call_id(&rq->messages, "tool_call_id", w, c, k);
-            return;
+            return id_of_call(rq, w, c, k);
         }
     }
-    json_text(&rq->messages, "tool_call_id", ""); /* the chat format says what it lacks */
+    return (talk_text){"", 0}; /* the chat format says what it lacks */
 }
 
 static bool put_message(request *rq, const jtree *m, size_t i, pending *w, problem *p)
 {
-    str *o = &rq->messages;
-    const jtree *role = jtree_get(m, "role"), *content = jtree_get(m, "content"),
-                *thought = jtree_get(m, "thinking");
+    const jtree *content = jtree_get(m, "content"), *thought = jtree_get(m, "thinking");
     char field[64];
+    talk_role role;
+    err e = {0};
     snprintf(field, sizeof field, "messages[%zu]", i);
     if (m->kind != JTREE_OBJECT)
         return problem_set(p, 400, field, "'%s' is %s; expected an object", field,
@@ -231,20 +208,22 @@ static bool put_message(request *rq, const jtree *m, size_t i, pending *w, probl
     if (content && content->kind != JTREE_STRING)
         return problem_set(p, 400, field, "'%s' is %s; expected a string", field,
                            jtree_kind_name(content));
-    json_open(o, NULL, '{');
-    if (role)
-        json_tree(o, "role", role);
+    if (talk_read_role(m, "messages", i, &role, &e))
+        return problem_from(p, &e);
+    talk_add(&rq->talk, role, "messages", (int32_t)i);
     snprintf(field, sizeof field, "messages[%zu].", i);
-    if (!put_images(rq, m, content, field, p))
+    if (!put_images(rq, m, content, field, p) || !put_calls(rq, m, i, w, p))
         return false;
+    talk_turn *turn = talk_last(&rq->talk);
+    if (rq->talk.bad)
+        return true; /* request_read says so */
     if (jtree_is(thought, JTREE_STRING) && thought->n)
-        json_tree(o, "reasoning_content", thought);
-    if (tree_says(role, "tool"))
-        put_result_id(rq, m, w);
-    if (!put_calls(rq, m, i, w, p))
-        return false;
-    json_close(o, '}');
-    return true;
+        turn->thought[TALK_REASONING_CONTENT] = talk_string(thought);
+    if (role == TALK_TOOL)
+        turn->call_id = id_of_result(rq, m, w);
+    snprintf(field, sizeof field, "messages[%zu]", i);
+    return !turn->n_calls || role == TALK_ASSISTANT ||
+           problem_set(p, 400, field, "%s: only assistant messages have those", field);
 }
 
 /* A last message of the assistant is the beginning of the answer. */
@@ -284,29 +263,21 @@ bool ollama_chat_parse(request *rq, const request_limits *lim, problem *p)
     rq->load_only = !list || !list->count;
     if (rq->load_only)
         return true;
-    str_putc(&rq->messages, '[');
     for (const jtree *m = list->first; m; m = m->next, i++) {
         last = m;
         if (!put_message(rq, m, i, &w, p))
             return false;
     }
-    str_putc(&rq->messages, ']');
     return read_beginning(rq, last, i - 1, p);
 }
 
 /* ---- One prompt ---- */
 
 /* of: has `images`. */
-static bool put_turn(request *rq, const char *role, const jtree *of, const jtree *text, problem *p)
+static bool put_turn(request *rq, talk_role role, const jtree *of, const jtree *text, problem *p)
 {
-    int32_t none = -1;
-    json_open(&rq->messages, NULL, '{');
-    json_text(&rq->messages, "role", role);
-    if (!put_images(rq, of, text, "", p))
-        return false;
-    json_close(&rq->messages, '}');
-    str_put(&rq->origin, (const char *)&none, sizeof none);
-    return true;
+    talk_add(&rq->talk, role, "prompt", -1);
+    return put_images(rq, of, text, "", p);
 }
 
 static bool refuse_field(const request *rq, const char *key, const char *why, problem *p)
@@ -357,13 +328,9 @@ bool ollama_generate_parse(request *rq, const request_limits *lim, problem *p)
         rq->typed = (raw_prompt){.text = ""};
         return true;
     }
-    str_putc(&rq->messages, '[');
     if (system && system->n)
-        put_turn(rq, "system", NULL, system, p);
-    if (!put_turn(rq, "user", rq->body, prompt, p))
-        return false;
-    str_putc(&rq->messages, ']');
-    return true;
+        put_turn(rq, TALK_SYSTEM, NULL, system, p);
+    return put_turn(rq, TALK_USER, rq->body, prompt, p);
 }
 
 /* ---- Writing ---- */

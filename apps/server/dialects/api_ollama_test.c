@@ -1,5 +1,6 @@
 /* api_ollama_test.c - ollama's requests as data: messages, results of calls, options. */
 #include "apps/server/dialects/answer.h"
+#include "tests/talk_json.h"
 #include "tests/test.h"
 
 static const request_limits limits = {.n_vocab = 100, .sampling = {.temperature = 1, .top_p = 1}};
@@ -23,13 +24,14 @@ TEST(ollama_results_find_their_calls)
     request rq;
     problem p;
     CHECK_MSG(parse(&rq, API_OLLAMA_CHAT, body, &p), "%s", p.text);
-    CHECK_STR(str_text(&rq.messages),
-              "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":\"\","
-              "\"reasoning_content\":\"t\",\"tool_calls\":[{\"id\":\"call_1_0\",\"type\":"
-              "\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}},{\"id\":\"c9\","
-              "\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{}}}]},"
-              "{\"role\":\"tool\",\"content\":\"1\",\"tool_call_id\":\"c9\"},"
-              "{\"role\":\"tool\",\"content\":\"2\",\"tool_call_id\":\"call_1_0\"}]");
+    CHECK_TALK(&rq.talk,
+               "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
+               "\"reasoning_content\":\"t\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call_1_0\","
+               "\"type\":"
+               "\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}},{\"id\":\"c9\","
+               "\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{}}}]},"
+               "{\"role\":\"tool\",\"tool_call_id\":\"c9\",\"content\":\"1\"},"
+               "{\"role\":\"tool\",\"tool_call_id\":\"call_1_0\",\"content\":\"2\"}]");
     CHECK(rq.stream && rq.thinks_by_default && !rq.load_only);
     request_free(&rq);
 }
@@ -53,8 +55,8 @@ TEST(ollama_options_are_sampling_fields)
     CHECK_EQ(rq.format, FORMAT_JSON_SCHEMA);
     CHECK_EQ(rq.think, THINK_ON);
     CHECK(!rq.stream);
-    CHECK_STR(str_text(&rq.messages), "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\","
-                                      "\"content\":\"x\"}]");
+    CHECK_TALK(&rq.talk, "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\","
+                         "\"content\":\"x\"}]");
     request_free(&rq);
     CHECK(parse(&rq, API_OLLAMA_GENERATE, "{\"prompt\":\"\",\"keep_alive\":\"0s\"}", &p));
     CHECK(rq.load_only && rq.unload);

@@ -8,7 +8,6 @@
  *
  * Logprobs are written if 'include' has "message.output_text.logprobs" or 'top_logprobs' is not 0.
  */
-#include "apps/server/dialects/jsonw.h"
 #include "apps/server/dialects/parts.h"
 #include "apps/server/dialects/tool_kinds.h"
 
@@ -21,7 +20,7 @@ typedef struct items {
     size_t i;
     bool before;  /* an item of the stored conversation */
     str thought;  /* for the next message of the assistant */
-    bool in_call; /* a message with tool_calls is open */
+    bool in_call; /* the last message takes more calls */
 } items;
 
 static void field_of(const items *at, char field[48])
@@ -66,18 +65,13 @@ const jtree *request_item(const request *rq, const jtree *item)
     return NULL;
 }
 
-static void close_calls(items *at)
-{
-    if (at->in_call)
-        str_puts(&at->rq->messages, "]}");
-    at->in_call = false;
-}
-
+/* To the last message. */
 static void put_pending_thought(items *at)
 {
-    if (at->thought.n)
-        json_text_n(&at->rq->messages, "reasoning_content", at->thought.at, at->thought.n);
-    at->rq->messages.bad |= at->thought.bad;
+    carat_talk *t = &at->rq->talk;
+    t->bad |= at->thought.bad;
+    if (at->thought.n && !t->bad)
+        talk_last(t)->thought[TALK_REASONING_CONTENT] = talk_keep(t, at->thought.at, at->thought.n);
     str_cut(&at->thought, 0);
 }
 
@@ -145,22 +139,22 @@ static bool join_parts(const items *at, const jtree *c, str *out)
     return true;
 }
 
-static void open_message(items *at, const char *role)
+static void open_message(items *at, talk_role role)
 {
-    int32_t origin = at->before ? ORIGIN_BEFORE : (int32_t)at->i;
-    close_calls(at);
-    str_put(&at->rq->origin, (const char *)&origin, sizeof origin);
-    json_open(&at->rq->messages, NULL, '{');
-    json_text(&at->rq->messages, "role", role);
+    at->in_call = false;
+    if (at->before)
+        talk_add(&at->rq->talk, role, ORIGIN_STORED, ORIGIN_BEFORE);
+    else
+        talk_add(&at->rq->talk, role, "input", (int32_t)at->i);
 }
 
 static bool put_message_item(items *at, const jtree *item, bool last)
 {
     const jtree *role = jtree_get(item, "role");
     bool assistant = tree_says(role, "assistant"), ok;
+    talk_role who;
     str text = {0};
-    if (!assistant && !tree_says(role, "user") && !tree_says(role, "system") &&
-        !tree_says(role, "developer"))
+    if (talk_read_role(item, "", 0, &who, NULL) || who == TALK_TOOL)
         return refuse_item(at, "has a role that is none of user, assistant, system and developer");
     if (!(ok = join_parts(at, jtree_get(item, "content"), &text)))
         goto out;
@@ -176,15 +170,14 @@ static bool put_message_item(items *at, const jtree *item, bool last)
             at->rq->n_prefill = text.n;
         at->rq->thought = at->rq->continue_last && at->thought.n > 0;
     }
-    open_message(at, role->s);
+    open_message(at, who);
+    put_content(at->rq, &text);
     if (assistant)
         put_pending_thought(at);
     else
         str_cut(&at->thought, 0); /* its message is missing */
-    put_content(&at->rq->messages, &text);
-    json_close(&at->rq->messages, '}');
 out:
-    at->rq->messages.bad |= text.bad;
+    at->rq->talk.bad |= text.bad;
     str_free(&text);
     return ok;
 }
@@ -205,22 +198,21 @@ static const char *name_of_call(const items *at, const jtree *item, const tool_k
     return name->s;
 }
 
-static void put_arguments(const jtree *item, const tool_kind *kind, str *o)
+static const jtree *arguments_of(items *at, const jtree *item, const tool_kind *kind)
 {
     const jtree *v = jtree_get(item, kind ? kind->member : "arguments");
-    if (kind && kind->text) {
-        json_open(o, "arguments", '{');
-        json_tree(o, kind->text, v);
-        json_close(o, '}');
-    } else if (kind && kind->constant && jtree_is(v, JTREE_OBJECT)) {
-        json_open(o, "arguments", '{');
-        for (const jtree *m = v->first; m; m = m->next)
-            if (m->kind != JTREE_NULL && strcmp(m->key, "type") != 0 && !tree_is_empty(m))
-                json_tree(o, m->key, m);
-        json_close(o, '}');
-    } else if (v) {
-        json_tree(o, "arguments", v);
-    }
+    arena *mem = at->rq->talk.mem;
+    bool text = kind && kind->text;
+    jtree_pass(v);
+    if (!text && !(kind && kind->constant && jtree_is(v, JTREE_OBJECT)))
+        return v;
+    jtree *o = jtree_object(mem);
+    bool ok = o && (!text || jtree_add(o, mem, kind->text, strlen(kind->text), v));
+    for (const jtree *m = text ? NULL : v->first; m && ok; m = m->next)
+        if (m->kind != JTREE_NULL && strcmp(m->key, "type") != 0 && !tree_is_empty(m))
+            ok = jtree_add(o, mem, m->key, m->n_key, m);
+    at->rq->talk.bad |= !ok;
+    return o;
 }
 
 /* kind NULL: of a function. */
@@ -228,24 +220,18 @@ static bool put_call_item(items *at, const jtree *item, const tool_kind *kind)
 {
     const jtree *id = jtree_get(item, "call_id");
     const char *name = name_of_call(at, item, kind);
-    str *o = &at->rq->messages;
     id = id ? id : jtree_get(item, "id");
     if (!jtree_is(id, JTREE_STRING) || !name)
         return refuse_item(at, "is a call without 'call_id' or 'name'");
     if (!at->in_call) {
-        open_message(at, "assistant");
+        open_message(at, TALK_ASSISTANT);
+        talk_set_text(&at->rq->talk, "", 0);
         put_pending_thought(at);
-        json_text(o, "content", "");
-        json_open(o, "tool_calls", '[');
         at->in_call = true;
     }
-    json_open(o, NULL, '{');
-    json_tree(o, "id", id);
-    json_text(o, "type", "function");
-    json_open(o, "function", '{');
-    json_text(o, "name", name);
-    put_arguments(item, kind, o);
-    str_puts(o, "}}");
+    talk_put_call(&at->rq->talk, (talk_call){.id = talk_string(id),
+                                             .name = {name, strlen(name)},
+                                             .arguments = arguments_of(at, item, kind)});
     return true;
 }
 
@@ -300,12 +286,11 @@ static bool put_output(items *at, const jtree *item)
         return refuse_item(at, "is a result without 'call_id'");
     bool ok = put_result(at, item, &text);
     if (ok) {
-        open_message(at, "tool");
-        json_tree(&at->rq->messages, "tool_call_id", id);
-        put_content(&at->rq->messages, &text);
-        json_close(&at->rq->messages, '}');
+        open_message(at, TALK_TOOL);
+        put_content(at->rq, &text);
+        if (!at->rq->talk.bad)
+            talk_last(&at->rq->talk)->call_id = talk_string(id);
     }
-    at->rq->messages.bad |= text.bad;
     str_free(&text);
     return ok;
 }
@@ -320,11 +305,10 @@ static bool put_agent_message(items *at, const jtree *item)
     size_t n = text.n;
     bool ok = join_parts(at, jtree_get(item, "content"), &text);
     if (ok && text.n > n) {
-        open_message(at, "user");
-        put_content(&at->rq->messages, &text);
-        json_close(&at->rq->messages, '}');
+        open_message(at, TALK_USER);
+        put_content(at->rq, &text);
     }
-    at->rq->messages.bad |= text.bad;
+    at->rq->talk.bad |= text.bad;
     str_free(&text);
     return ok;
 }
@@ -383,14 +367,10 @@ static bool put_item(items *at, const jtree *given, bool last)
     return true;
 }
 
-static void put_plain(request *rq, const char *role, const jtree *text, int32_t origin)
+static void put_plain(request *rq, talk_role role, const jtree *text, const char *list, int32_t i)
 {
-    str *o = &rq->messages;
-    str_put(&rq->origin, (const char *)&origin, sizeof origin);
-    json_open(o, NULL, '{');
-    json_text(o, "role", role);
-    json_tree(o, "content", text);
-    json_close(o, '}');
+    talk_add(&rq->talk, role, list, i);
+    talk_set_text(&rq->talk, text->s, text->n);
 }
 
 static bool read_items(request *rq, problem *p)
@@ -405,35 +385,29 @@ static bool read_items(request *rq, problem *p)
     if (in->kind != JTREE_STRING && in->kind != JTREE_ARRAY)
         return problem_set(p, 400, "input", "'input' is %s; expected a string or an array of items",
                            jtree_kind_name(in));
-    str_putc(&rq->messages, '[');
     if (instructions && instructions->n)
-        put_plain(rq, "system", instructions, -1);
+        put_plain(rq, TALK_SYSTEM, instructions, "instructions", -1);
     at.before = true;
     for (const jtree *v = rq->history ? rq->history->first : NULL; v && ok; v = v->next)
         ok = put_item(&at, v, false);
     at.before = false;
     if (in->kind == JTREE_STRING) {
-        close_calls(&at);
         str_cut(&at.thought, 0);
-        put_plain(rq, "user", in, 0);
+        put_plain(rq, TALK_USER, in, "input", 0);
     }
     for (const jtree *v = in->kind == JTREE_ARRAY ? in->first : NULL; v && ok; v = v->next, at.i++)
         ok = put_item(&at, v, !v->next);
     if (ok && at.thought.n && at.i > 1 && (ok = read_continue(rq, true, p))) {
         at.i--; /* the input ends with a thought: the answer continues it */
         rq->thought = rq->continue_last;
-        open_message(&at, "assistant");
+        open_message(&at, TALK_ASSISTANT);
+        talk_set_text(&rq->talk, "", 0);
         put_pending_thought(&at);
-        json_text(&rq->messages, "content", "");
-        json_close(&rq->messages, '}');
     }
-    close_calls(&at);
     str_free(&at.thought);
-    str_putc(&rq->messages, ']');
     if (ok && !rq->continue_last)
         ok = read_continue(rq, false, p);
-    return ok && (rq->messages.n > 2 || rq->messages.bad ||
-                  problem_set(p, 400, "input", "'input' is empty"));
+    return ok && (rq->talk.n || rq->talk.bad || problem_set(p, 400, "input", "'input' is empty"));
 }
 
 static bool read_memory(request *rq, problem *p)

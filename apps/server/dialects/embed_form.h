@@ -31,11 +31,11 @@ typedef struct embed_request {
     raw_prompt *input;
     int32_t n_inputs;
     const char *prompt_name; /* of the prompt before each text; NULL: none */
-    bool truncate;      /* a longer input is cut; else it is refused */
-    bool base64;        /* little-endian f32; else an array of numbers */
-    int64_t dimensions; /* the first numbers only; 0: all */
-    int32_t norm;       /* p of the p-norm, or one of the above */
-    bool pooling_given; /* else as the model's file says */
+    bool truncate;           /* a longer input is cut; else it is refused */
+    bool base64;             /* little-endian f32; else an array of numbers */
+    int64_t dimensions;      /* the first numbers only; 0: all */
+    int32_t norm;            /* p of the p-norm, or one of the above */
+    bool pooling_given;      /* else as the model's file says */
     carat_pooling pooling;
 } embed_request;
 

@@ -1,8 +1,6 @@
 /* parts.c - see parts.h. */
 #include "apps/server/dialects/parts.h"
 
-#include "apps/server/dialects/jsonw.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,17 +121,18 @@ static bool is_sound_at(const request *rq, int32_t number)
     return number >= 0 && rq->pictures.at[number].n_samples > 0;
 }
 
-static void put_medium(str *o, bool is_sound, int32_t number)
+void put_picture(request *rq, int32_t number)
 {
-    json_open(o, NULL, '{');
-    json_text(o, "type", is_sound ? "audio" : "image");
-    json_int(o, "number", number);
-    json_close(o, '}');
+    bool heard = is_sound_at(rq, number);
+    talk_put_part(&rq->talk, (talk_part){.kind = heard ? TALK_AUDIO : TALK_IMAGE,
+                                         .name = heard ? "audio" : "image",
+                                         .number = number});
 }
 
-void put_picture(str *o, const request *rq, int32_t number)
+void put_text(request *rq, talk_text text)
 {
-    put_medium(o, is_sound_at(rq, number), number);
+    talk_put_part(&rq->talk,
+                  (talk_part){.kind = TALK_TEXT, .name = "text", .text = text, .number = -1});
 }
 
 /* A mark: MARK_BEGIN, S for a sound or I, a number, MARK_END. */
@@ -150,31 +149,26 @@ bool has_picture(const str *text)
     return text->n && memchr(text->at, MARK_BEGIN, text->n);
 }
 
-static void put_text_part(str *o, const char *s, size_t n)
+void put_content(request *rq, const str *text)
 {
-    if (!n)
-        return;
-    json_open(o, NULL, '{');
-    json_text(o, "type", "text");
-    json_text_n(o, "text", s, n);
-    json_close(o, '}');
-}
-
-void put_content(str *o, const str *text)
-{
-    const char *at = str_text(text), *end = at + text->n, *mark;
+    carat_talk *t = &rq->talk;
+    t->bad |= text->bad;
+    talk_text all = talk_keep(t, str_text(text), text->n);
+    const char *at = all.s, *end = at + all.n, *mark;
     if (!has_picture(text)) {
-        json_text_n(o, "content", at, text->n);
+        talk_set_text(t, all.s, all.n);
         return;
     }
-    json_open(o, "content", '[');
-    while ((mark = memchr(at, MARK_BEGIN, (size_t)(end - at)))) {
-        put_text_part(o, at, (size_t)(mark - at));
-        put_medium(o, mark[1] == 'S', (int32_t)strtol(mark + 2, NULL, 10));
+    while (!t->bad && at < end) {
+        mark = memchr(at, MARK_BEGIN, (size_t)(end - at));
+        mark = mark ? mark : end;
+        if (mark > at)
+            put_text(rq, (talk_text){at, (size_t)(mark - at)});
+        if (mark == end)
+            break;
+        put_picture(rq, (int32_t)strtol(mark + 2, NULL, 10));
         at = (const char *)memchr(mark, MARK_END, (size_t)(end - mark)) + 1;
     }
-    put_text_part(o, at, (size_t)(end - at));
-    json_close(o, ']');
 }
 
 /* ---- Prompts ---- */

@@ -1,8 +1,7 @@
 /* parts.h - pictures and sounds in the content of messages, for every dialect.
  *
- * A dialect takes each picture of a message into request.pictures and gets its number. In the
- * messages of the request, which are JSON in OpenAI's shape, the part {"type": "image", "number":
- * N} stands for it, and "audio" for a sound. Dialects that join the texts of a message write a mark
+ * A dialect takes each picture of a message into request.pictures and gets its number, which stands
+ * for it in the part of its turn. Dialects that join the texts of a message write a mark
  * into the joined text instead; put_content turns such a text into parts. A mark has a byte that no
  * UTF-8 has, and texts of a request are valid UTF-8, so no client can write one.
  */
@@ -28,15 +27,16 @@ int32_t take_picture(request *rq, const picture_source *s, problem *p);
 int32_t take_sound(request *rq, const jtree *v, const char *field, problem *p);
 /* A problem of apps/media, whose sentence begins with the picture's name: names its field. */
 bool problem_of_picture(problem *p, const picture *of, const err *e);
-/* {"type": "image", "number": N}; "audio" for a sound */
-void put_picture(str *o, const request *rq, int32_t number);
+/* A part of the last turn: a picture or a sound, by its number; a text. */
+void put_picture(request *rq, int32_t number);
+void put_text(request *rq, talk_text text);
 /* `image_tokens`: tokens of a picture, or "native". */
 bool read_image_tokens(request *rq, problem *p);
 
 void mark_picture(str *text, const request *rq, int32_t number);
 bool has_picture(const str *text);
-/* "content": a string, or parts. */
-void put_content(str *o, const str *text);
+/* The content of the last turn: a text, or parts. */
+void put_content(request *rq, const str *text);
 
 /* llama-server's prompt, {"prompt_string", "multimodal_data"}: a text in which each PICTURE_MARK
  * stands for the next picture. */

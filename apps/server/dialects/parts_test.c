@@ -3,6 +3,7 @@
  */
 #include "apps/server/dialects/parts.h"
 #include "apps/server/dialects/request.h"
+#include "tests/talk_json.h"
 #include "tests/test.h"
 
 #include <string.h>
@@ -88,7 +89,7 @@ TEST(every_dialect_brings_pictures)
         problem p = {0};
         CHECK_MSG(request_parse(&rq, row[i].api, row[i].body, strlen(row[i].body), &sees, &p),
                   "%s: %s", row[i].body, p.text);
-        CHECK_STR(rq.messages.at, row[i].messages);
+        CHECK_TALK(&rq.talk, row[i].messages);
         CHECK_EQ(rq.pictures.n, row[i].n);
         for (int32_t k = 0; k < row[i].n; k++)
             CHECK_EQ(rq.pictures.at[k].n_tokens, row[i].tokens[k]);

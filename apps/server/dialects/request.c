@@ -85,15 +85,21 @@ bool request_read(request *rq, const request_limits *lim, problem *p)
                                                  [API_INFILL] = infill_parse,
                                                  [API_OLLAMA_CHAT] = ollama_chat_parse,
                                                  [API_OLLAMA_GENERATE] = ollama_generate_parse};
+    err e = {0};
     rq->lim = lim;
+    rq->turns.max_bytes = rq->mem.max_bytes;
+    rq->talk.mem = &rq->turns;
     if (check_fields(rq, lim, p) && read_image_tokens(rq, p))
         parsers[rq->api](rq, lim, p);
     rq->lim = NULL;
     if (!p->status)
         say_unread(rq);
-    if (!p->status && (rq->messages.bad || rq->tools.bad || rq->allowed.bad || rq->origin.bad ||
-                       rq->left_out.bad))
+    if (!p->status && (rq->talk.bad || rq->tools.bad || rq->allowed.bad || rq->left_out.bad))
         problem_set(p, 503, "", "no memory for a request of this size");
+    if (!p->status && rq->tools.n &&
+        jtree_parse(rq->tools.at, rq->tools.n, "tools", REQUEST_MAX_DEPTH, &rq->turns,
+                    &rq->talk.tools, &e))
+        problem_from(p, &e);
     return !p->status;
 }
 
@@ -113,27 +119,18 @@ static int32_t index_in(const char *text, const char *name, int *n)
     return sscanf(text, form, &i, n) == 1 && *n > 0 ? i : -1;
 }
 
-static int32_t origin_of(const str *origins, int32_t i)
-{
-    int32_t at = i;
-    if (origins->n >= ((size_t)i + 1) * sizeof at)
-        memcpy(&at, origins->at + (size_t)i * sizeof at, sizeof at);
-    return at;
-}
-
 bool problem_of(const request *rq, problem *p, const err *e)
 {
-    static const char *const lists[] = {
-        [API_CHAT] = "messages",        [API_COMPLETIONS] = "prompt",
-        [API_RESPONSES] = "input",      [API_MESSAGES] = "messages",
-        [API_OLLAMA_CHAT] = "messages", [API_OLLAMA_GENERATE] = "prompt"};
-    static const char *const heads[] = {[API_RESPONSES] = "instructions",
-                                        [API_MESSAGES] = "system",
-                                        [API_OLLAMA_GENERATE] = "prompt"};
-    char field[64];
-    int n, n_tool;
-    int32_t i = index_in(e->text, "messages", &n), tool = index_in(e->text, "tools", &n_tool);
+    /* How the places of a dialect's turns begin. */
+    static const char *const lists[API_KINDS][2] = {[API_RESPONSES] = {"input", "instructions"},
+                                                    [API_MESSAGES] = {"messages", "system"},
+                                                    [API_OLLAMA_CHAT] = {"messages"},
+                                                    [API_OLLAMA_GENERATE] = {"prompt"}};
+    char field[64] = "";
+    int n_tool;
+    int32_t tool = index_in(e->text, "tools", &n_tool);
     const char *rest = e->text;
+    size_t n = strcspn(rest, ".: "), n_list = strcspn(rest, "[.: ");
     if (tool >= 0) {
         int32_t at = tool < rq->n_tools ? rq->tool[tool].origin : tool;
         if (at < 0)
@@ -141,22 +138,19 @@ bool problem_of(const request *rq, problem *p, const err *e)
         else
             snprintf(field, sizeof field, "%s[%d]", rq->functions ? "functions" : "tools", (int)at);
         rest += n_tool;
-    } else if (i >= 0 && rq->api != API_CHAT) {
-        int32_t at = origin_of(&rq->origin, i);
-        if (at == ORIGIN_BEFORE)
-            snprintf(field, sizeof field, "previous_response_id");
-        else if (at < 0)
-            snprintf(field, sizeof field, "%s", heads[rq->api]);
-        else
-            snprintf(field, sizeof field, "%s[%d]", lists[rq->api], (int)at);
-        rest += n;
-        rest += strcspn(rest, " :"); /* skips members of the rendered message */
-    } else if (rq->api == API_RESPONSES && !strncmp(e->text, "messages", 8)) {
+    } else if (rq->api == API_RESPONSES && n == 8 && !strncmp(rest, "messages", 8)) {
         snprintf(field, sizeof field, "input");
-        rest += 8;
-    } else {
-        return problem_from(p, e);
+        rest += n;
     }
+    for (int i = 0; i < 3 && !*field && (int)rq->api < API_KINDS; i++) {
+        const char *list = i < 2 ? lists[rq->api][i] : ORIGIN_STORED;
+        if (list && n < sizeof field && strlen(list) == n_list && !strncmp(rest, list, n_list)) {
+            memcpy(field, rest, n);
+            rest += strcspn(rest, " :"); /* skips members of OpenAI's form */
+        }
+    }
+    if (!*field)
+        return problem_from(p, e);
     err own = {.status = e->status};
     snprintf(own.text, sizeof own.text, "%s%.900s", field, rest);
     problem_from(p, &own);
@@ -166,12 +160,11 @@ bool problem_of(const request *rq, problem *p, const err *e)
 
 void request_free(request *rq)
 {
-    str_free(&rq->messages);
     str_free(&rq->tools);
     str_free(&rq->allowed);
-    str_free(&rq->origin);
     str_free(&rq->left_out);
     pictures_free(&rq->pictures);
+    arena_free(&rq->turns);
     arena_free(&rq->mem);
     *rq = (request){0};
 }

@@ -2,8 +2,8 @@
  *
  * A parser (api_*.c) turns one JSON body into a request. On a mistake it leaves a problem instead:
  * an HTTP status, the field, and a sentence that names the field. Parsing needs no model and no
- * connection. Everything lives in the request's arena. Conversations become `messages` and `tools`
- * in the OpenAI shape, as JSON text for carat_chat_render.
+ * connection. Everything lives in the request's arenas. Conversations become a value (text/talk.h),
+ * tools JSON text in OpenAI's shape.
  */
 #ifndef APPS_SERVER_REQUEST_H
 #define APPS_SERVER_REQUEST_H
@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "apps/media/pictures.h"
-#include "text/jtree.h"
+#include "text/talk.h"
 
 /* ---- Problems ---- */
 
@@ -160,8 +160,10 @@ typedef struct request {
     bool no_answer;          /* max_tokens 0: the prompt alone */
 
     /* Conversations. */
-    str messages, tools; /* JSON; tools empty: none */
-    tool_form *tool;     /* [n_tools]: those of `tools`, in the same order */
+    arena turns; /* memory of the conversation, beside what it shares with the body */
+    carat_talk talk;
+    str tools;       /* JSON; empty: none */
+    tool_form *tool; /* [n_tools]: those of `tools`, in the same order */
     int32_t n_tools;
     bool *tool_dropped; /* of each tool of the body's list: it was left out; NULL: none was */
     str left_out;       /* JSON strings, separated by commas: parts of the request that have no
@@ -189,7 +191,6 @@ typedef struct request {
     bool continue_last; /* the answer continues the last message */
     bool thought;       /* that message has a thought already */
     bool functions;     /* the client uses `functions`, the predecessor of `tools` */
-    str origin;         /* int32_t per message: its index in the request, -1: none */
 
     /* /v1/responses. */
     bool store;           /* the client lets the response be kept */
@@ -220,7 +221,9 @@ typedef struct request {
     int64_t num_keep;       /* tokens at the beginning of a raw prompt that are not cut; -1: all */
 } request;
 
-enum { ORIGIN_BEFORE = -2 }; /* in request.origin: an item of request.history */
+/* Place of a turn that is an item of request.history. */
+#define ORIGIN_STORED "previous_response_id"
+enum { ORIGIN_BEFORE = -2 };
 
 /* Reads a body in two steps, because the limits are those of the model that it names. request_open
  * fills rq->body, rq->model and rq->keep_ms of *rq, zeroed by the caller; request_read fills the
@@ -237,8 +240,8 @@ bool request_parse(request *rq, api_kind api, const char *body, size_t n, const 
                    problem *p);
 void request_free(request *rq);
 
-/* Like problem_from, for errors of carat_chat_render. These name "messages[2]" or "tools[1]" by
- * their index in rq->messages and rq->tools; the problem names the client's own field and index. */
+/* Like problem_from, for errors of rendering. These name turns as the client does, and "tools[1]"
+ * by its index in rq->tools; the problem names the client's own index. */
 bool problem_of(const request *rq, problem *p, const err *e);
 
 /* ---- One dialect each: called by request_parse with rq->body an object ---- */

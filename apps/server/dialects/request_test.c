@@ -1,5 +1,6 @@
 /* request_test.c - requests of each dialect, and the problem for each mistake. */
 #include "apps/server/dialects/request.h"
+#include "tests/talk_json.h"
 #include "tests/test.h"
 
 static const request_limits limits = {.n_vocab = 1000, .sampling = {.temperature = 1, .top_p = 1}};
@@ -230,7 +231,7 @@ TEST(request_chat_reads_every_field)
     CHECK(rq.sampling.temperature == 0.5f && rq.sampling.min_p == 0.125f);
     CHECK_EQ(rq.think, THINK_ON);
     CHECK_EQ(rq.choice, TOOLS_NONE);
-    CHECK_STR(str_text(&rq.messages), "[{\"role\":\"user\",\"content\":\"x\"}]");
+    CHECK_TALK(&rq.talk, "[{\"role\":\"user\",\"content\":\"x\"}]");
     CHECK_STR(str_text(&rq.tools), "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
     request_free(&rq);
 }
@@ -275,8 +276,8 @@ TEST(request_numbers_keep_their_spelling)
         "\"f\",\"input\":{\"a\":12345678901234567890.10}}]},{\"role\":\"user\",\"content\":[{"
         "\"type\":\"tool_result\",\"tool_use_id\":\"t\",\"content\":[{\"type\":\"text\",\"text\":"
         "\"r\"}]},{\"type\":\"text\",\"text\":\"go on\"}]}]}");
-    CHECK_STR(
-        str_text(&rq.messages),
+    CHECK_TALK(
+        &rq.talk,
         "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"reasoning_content\":"
         "\"hm\",\"content\":\"\",\"tool_calls\":[{\"id\":\"t\",\"type\":\"function\","
         "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":12345678901234567890.10}}}]},"
@@ -299,8 +300,8 @@ TEST(request_responses_items_become_messages)
         "\"o\"},{\"type\":\"function_call_output\",\"call_id\":\"2\",\"output\":[{\"type\":"
         "\"input_text\",\"text\":\"p\"}]}],\"tools\":[{\"type\":\"web_search\"},{\"type\":"
         "\"function\",\"name\":\"f\"}]}");
-    CHECK_STR(
-        str_text(&rq.messages),
+    CHECK_TALK(
+        &rq.talk,
         "[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"developer\",\"content\":\"d\"},"
         "{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"reasoning_content\":"
         "\"hm\",\"content\":\"\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
@@ -405,8 +406,8 @@ TEST(request_items_of_agents_become_messages)
         "\"tool_search_output\",\"call_id\":\"4\",\"tools\":[{\"type\":\"function\",\"name\":"
         "\"found\"}"
         "]}]}");
-    CHECK_STR(
-        str_text(&rq.messages),
+    CHECK_TALK(
+        &rq.talk,
         "[{\"role\":\"user\",\"content\":\"Message from boss:\\ndo it\"},{\"role\":\"assistant\","
         "\"content\":\"\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":{"
         "\"name\":"
@@ -473,7 +474,7 @@ TEST(request_failed_mcp_calls_say_why)
                   "{\"input\":[{\"type\":\"mcp_call\",\"id\":\"m\",\"server_label\":\"l\",\"name\":"
                   "\"f\",\"arguments\":\"{}\",\"output\":null,\"error\":{\"type\":\"http_error\","
                   "\"message\":\"no route\"}}]}");
-    CHECK(strstr(str_text(&rq.messages), "\"content\":\"Error: no route"));
+    CHECK_TALK_HAS(&rq.talk, "\"content\":\"Error: no route");
     request_free(&rq);
 }
 
@@ -543,8 +544,8 @@ TEST(request_documents_of_text_are_read)
         "result\","
         "\"title\":\"S\",\"source\":\"u\",\"content\":[{\"type\":\"text\",\"text\":\"three\"}]},"
         "{\"type\":\"tool_reference\",\"tool_name\":\"f\"}]}]}]}");
-    CHECK_STR(
-        str_text(&rq.messages),
+    CHECK_TALK(
+        &rq.talk,
         "[{\"role\":\"user\",\"content\":\"<document>\\nTitle: T\\none\\n</document>\\nhi\"},"
         "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"t\",\"type\":"
         "\"function\",\"function\":{\"name\":\"f\",\"arguments\":{}}}]},{\"role\":\"tool\","
@@ -565,8 +566,10 @@ TEST(request_attribution_lines_leave_the_prompt)
         &b, API_MESSAGES,
         "{\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=2;\"},"
         "{\"type\":\"text\",\"text\":\"s\"}]," M "}");
-    CHECK_STR(str_text(&a.messages), str_text(&b.messages));
-    CHECK(strstr(str_text(&a.messages), "billing") == NULL);
+    CHECK_EQ(a.talk.n, b.talk.n);
+    for (size_t i = 0; i < a.talk.n; i++)
+        CHECK_STR(a.talk.turn[i].part->text.s, b.talk.turn[i].part->text.s);
+    CHECK_STR(a.talk.turn[0].part->text.s, "s");
     request_free(&a);
     request_free(&b);
 }
@@ -579,8 +582,8 @@ TEST(request_prefill_is_how_the_answer_begins)
         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":"
         "\"Well, \"}]}");
     CHECK_STR(rq.prefill, "Well, ");
-    CHECK_STR(str_text(&rq.messages), "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":"
-                                      "\"assistant\",\"content\":\"Well, \"}]");
+    CHECK_TALK(&rq.talk, "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":"
+                         "\"assistant\",\"content\":\"Well, \"}]");
     CHECK(rq.continue_last && !rq.no_generation_prompt);
     request_free(&rq);
 }
@@ -990,11 +993,12 @@ TEST(request_functions_are_tools_in_the_older_way)
     CHECK_EQ(rq.choice, TOOLS_REQUIRED);
     CHECK_STR(rq.only, "f");
     CHECK_STR(str_text(&rq.tools), "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
-    CHECK_STR(str_text(&rq.messages),
-              "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,"
-              "\"tool_calls\":[{\"id\":\"function_1\",\"type\":\"function\",\"function\":{\"name\":"
-              "\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"function_1\","
-              "\"name\":\"f\",\"content\":\"r\"}]");
+    CHECK_TALK(
+        &rq.talk,
+        "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,"
+        "\"tool_calls\":[{\"id\":\"function_1\",\"type\":\"function\",\"function\":{\"name\":"
+        "\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"function_1\","
+        "\"name\":\"f\",\"content\":\"r\"}]");
     request_free(&rq);
     CHECK(is_refused(API_CHAT, "{" M ",\"functions\":[{\"name\":\"f\"}]," F "}", &p));
     CHECK_STR(p.param, "functions");
@@ -1065,7 +1069,12 @@ TEST(request_sentences_of_the_library_name_the_clients_fields)
         problem p = {0};
         err e = {0};
         parse_request(&rq, cases[i].api, cases[i].body);
-        err_set(&e, E_FORMAT, "%s", cases[i].says);
+        char says[TALK_WHERE];
+        int turn;
+        snprintf(says, sizeof says, "%s", cases[i].says);
+        if (sscanf(says, "messages[%d]", &turn) == 1) /* the library names turns as the client does */
+            talk_where(&rq.talk.turn[turn], strchr(cases[i].says, ']') + 1, says);
+        err_set(&e, E_FORMAT, "%s", says);
         CHECK(!problem_of(&rq, &p, &e));
         CHECK_STR(p.param, cases[i].param);
         CHECK_STR(p.text, cases[i].text);
