@@ -1,6 +1,7 @@
 /* disk.c - the directory of snapshot files: its contents, its budget, the thread that writes. */
 #include "engine/disk.h"
 #include "engine/engine_int.h"
+#include "engine/media.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "kv/paging.h"
@@ -38,6 +39,8 @@ typedef struct file {
 } file;
 
 struct disk_store {
+    const carat_model *m;
+    uint64_t tower[2]; /* names the model's tower */
     const kv_layout *layout;
     kv_file_id id;
     uint64_t key;
@@ -116,6 +119,25 @@ static uint64_t hash_ids(hash_stream *h, const int32_t *ids, int64_t from, int64
         hash_put(h, b, 4);
     }
     return hash_value(h);
+}
+
+static bool has_soft(const int32_t *ids, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 0)
+            return true;
+    return false;
+}
+
+/* The first *n of ids as files have them; *n falls to where that ends. *own is for mem_free. */
+static const int32_t *lasting(const disk_store *d, const int32_t *ids, int64_t *n, int32_t **own)
+{
+    *own = NULL;
+    if (!has_soft(ids, *n))
+        return ids;
+    *own = mem_alloc((size_t)*n * sizeof **own);
+    *n = *own ? media_lasting(d->m, d->tower, ids, *n, *own) : 0;
+    return *own;
 }
 
 /* Begins the hash of the ids of tokens whose rows were computed so. */
@@ -358,16 +380,18 @@ static void make_disk_room(disk_store *d, uint64_t n_bytes)
 }
 
 /* The drafter's keys of the conversation in file f. It does without them after a failure. */
-static void write_draft(disk_store *d, const file *f, const kv_snapshot *k)
+static void write_draft(disk_store *d, const file *f, const kv_snapshot *k, const int32_t *ids)
 {
     char name[NAME_MAX_BYTES];
+    kv_file_id id = d->draft_id;
+    id.ids = ids;
     err e = {0};
     uint64_t n_bytes = 0;
     if (!k || !d->draft_layout)
         return;
     name_of(d->draft_key, f, name, sizeof name);
     char *path = path_of(d, name);
-    if (path && kv_snapshot_write(k, path, &d->draft_id, &n_bytes, &e))
+    if (path && kv_snapshot_write(k, path, &id, &n_bytes, &e))
         note(d, &e);
     mem_free(path);
 }
@@ -377,14 +401,23 @@ static void write_one(disk_store *d, hash_stream *h, const kv_snapshot *k)
     char name[NAME_MAX_BYTES];
     err e = {0};
     uint64_t n_bytes = 0;
-    const kv_file_id id = id_of(&d->id, k->lossy, pool_of(k));
+    kv_file_id id = id_of(&d->id, k->lossy, pool_of(k));
+    int64_t n = k->n;
+    int32_t *own;
+    id.ids = lasting(d, k->ids, &n, &own);
+    if (n < k->n) { /* its picture was forgotten meanwhile */
+        mem_free(own);
+        return;
+    }
     restart_ids(h, k->lossy, pool_of(k));
-    file f = {.n = k->n, .hash = hash_ids(h, k->ids, 0, k->n)};
+    file f = {.n = n, .hash = hash_ids(h, id.ids, 0, n)};
     name_of(d->key, &f, name, sizeof name);
     char *path = path_of(d, name);
-    if (!path)
+    if (!path) {
+        mem_free(own);
         return;
-    write_draft(d, &f, k->draft);
+    }
+    write_draft(d, &f, k->draft, id.ids);
     status st = kv_snapshot_write(k, path, &id, &n_bytes, &e);
     if (st == E_IO && disk_is_full(d, k->own_bytes)) {
         make_disk_room(d, k->own_bytes);
@@ -392,6 +425,7 @@ static void write_one(disk_store *d, hash_stream *h, const kv_snapshot *k)
         st = kv_snapshot_write(k, path, &id, &n_bytes, &e);
     }
     mem_free(path);
+    mem_free(own);
     if (st)
         note(d, &e);
     else
@@ -435,7 +469,8 @@ static void *writer(void *arg)
     return NULL;
 }
 
-/* The longest file that is a prefix of ids[0..n), up to n itself. The caller holds the lock. */
+/* The longest file that is a prefix of ids[0..n), lasting ones, up to n itself. The caller holds
+ * the lock. */
 static file longest(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids, int64_t n,
                     int64_t above)
 {
@@ -451,22 +486,17 @@ static file longest(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t 
     return best;
 }
 
-/* How many of ids come before the first picture, whose ids mean nothing to another process. */
-static int64_t text_ids(const int32_t *ids, int64_t n)
-{
-    int64_t k = 0;
-    while (k < n && ids[k] >= 0)
-        k++;
-    return k;
-}
-
 /* The caller holds the lock. */
 static bool is_worth_a_file(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids,
                             int64_t n)
 {
-    if (d->n_queue == QUEUE_MAX || d->n_failures >= FAILURES_MAX || text_ids(ids, n) < n)
+    int32_t *own;
+    int64_t n_named = n;
+    if (d->n_queue == QUEUE_MAX || d->n_failures >= FAILURES_MAX)
         return false;
-    int64_t there = longest(d, lossy, pool, ids, n, 0).n;
+    const int32_t *names = lasting(d, ids, &n_named, &own);
+    int64_t there = n_named < n ? n : longest(d, lossy, pool, names, n, 0).n;
+    mem_free(own);
     for (int32_t i = -1; i < d->n_queue; i++) {
         const kv_snapshot *q = i < 0 ? d->writing : d->queue[i];
         if (q && q->n <= n && q->n > there && q->lossy == lossy && pool_of(q) == pool &&
@@ -529,49 +559,65 @@ static kv_snapshot *load_draft(disk_store *d, const file *f, const kv_snapshot *
     return k;
 }
 
+/* Reads the longest file of ids into *out, which stays NULL if there is none. True: that file
+ * cannot be used, and another one may be. */
+static bool load_longest(disk_store *d, const kv_file_id *id, const int32_t *ids, int64_t n,
+                         uint64_t lossy, int64_t above, kv_snapshot **out)
+{
+    char name[NAME_MAX_BYTES];
+    kv_snapshot *k = NULL;
+    err e = {0};
+    pthread_mutex_lock(&d->lock);
+    file f = longest(d, lossy, id->pool, ids, n, above);
+    pthread_mutex_unlock(&d->lock);
+    if (!f.n)
+        return false;
+    name_of(d->key, &f, name, sizeof name);
+    char *path = path_of(d, name);
+    if (!path)
+        return false;
+    status st = kv_snapshot_read(path, id, d->layout, &k, &e);
+    if (!st && (k->n != f.n || memcmp(k->ids, ids, (size_t)k->n * sizeof *ids))) {
+        kv_snapshot_drop(k);
+        k = NULL;
+        st = err_set(&e, E_FORMAT, "%s: holds other tokens than its name says", path);
+    }
+    if (!st) {
+        k->lossy = lossy;
+        k->draft = load_draft(d, &f, k);
+        utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* marks it as used now */
+    } else if (st == E_FORMAT) {
+        unlink(path); /* it would fail again */
+    }
+    mem_free(path);
+    *out = k;
+    if (!st || st == E_MEMORY)
+        return false;
+    note(d, &e);
+    pthread_mutex_lock(&d->lock);
+    d->info.n_rejected += st == E_FORMAT;
+    forget_file(d, f);
+    pthread_mutex_unlock(&d->lock);
+    return true;
+}
+
 kv_snapshot *disk_load(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids, int64_t n,
                        int64_t above)
 {
     const kv_file_id id = id_of(&d->id, lossy, pool);
-    n = text_ids(ids, n);
-    for (;;) {
-        char name[NAME_MAX_BYTES];
-        kv_snapshot *k = NULL;
-        err e = {0};
-        pthread_mutex_lock(&d->lock);
-        file f = longest(d, lossy, pool, ids, n, above);
-        pthread_mutex_unlock(&d->lock);
-        if (!f.n)
-            return NULL;
-        name_of(d->key, &f, name, sizeof name);
-        char *path = path_of(d, name);
-        if (!path)
-            return NULL;
-        status st = kv_snapshot_read(path, &id, d->layout, &k, &e);
-        if (!st && (k->n != f.n || memcmp(k->ids, ids, (size_t)k->n * sizeof *ids))) {
-            kv_snapshot_drop(k);
-            k = NULL;
-            st = err_set(&e, E_FORMAT, "%s: holds other tokens than its name says", path);
-        }
-        if (!st) {
-            k->lossy = lossy;
-            k->draft = load_draft(d, &f, k);
-        }
-        if (!st)
-            utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* marks it as used now */
-        else if (st == E_FORMAT)
-            unlink(path); /* it would fail again */
-        mem_free(path);
-        if (!st || st == E_MEMORY)
-            return k;
-        note(d, &e);
-        pthread_mutex_lock(&d->lock);
-        d->info.n_rejected += st == E_FORMAT;
-        forget_file(d, f);
-        pthread_mutex_unlock(&d->lock);
+    int32_t *own;
+    const int32_t *names = lasting(d, ids, &n, &own);
+    kv_snapshot *found = NULL;
+    while (load_longest(d, &id, names, n, lossy, above, &found))
+        ;
+    if (found && own) { /* in this process they have the ids that the prompt has */
+        memcpy(found->ids, ids, (size_t)found->n * sizeof *ids);
+        if (found->draft)
+            memcpy(found->draft->ids, ids, (size_t)found->n * sizeof *ids);
     }
+    mem_free(own);
+    return found;
 }
-
 void disk_info(disk_store *d, carat_cache_info *info)
 {
     pthread_mutex_lock(&d->lock);
@@ -665,6 +711,7 @@ status disk_open(disk_store **out, const struct carat_model *m, const kv_layout 
     *out = NULL;
     if (!d)
         return err_memory(e, "the cache on disk", sizeof *d);
+    d->m = m;
     d->layout = l;
     d->budget_bytes = budget_bytes;
     d->dir = mem_strdup(dir);
@@ -675,6 +722,8 @@ status disk_open(disk_store **out, const struct carat_model *m, const kv_layout 
         goto out;
     }
     model_identity(&m->core, d->h, d->id.model);
+    if (media_tower(m))
+        model_identity(media_tower(m), d->h, d->tower);
     d->key = key_of(d->h, &d->id, l);
     d->has_lock = !pthread_mutex_init(&d->lock, NULL);
     d->has_cond = !pthread_cond_init(&d->changed, NULL);

@@ -8,6 +8,8 @@
  * A drafter's own keys have a file of their own, with another KEY and the same tokens. Without it,
  * as beside files of a program without that drafter, the drafter sees only what comes later.
  *
+ * Tokens of pictures and sounds are named by their content (media_lasting).
+ *
  * No answer depends on a file. An unreadable file is removed and its tokens are computed; a failed
  * write is skipped. The last error message of either kind is kept for disk_info.
  *

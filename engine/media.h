@@ -78,6 +78,12 @@ void media_leave(carat_model *m, media_item **held, int32_t *n);
 status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, media_item **held,
                   err *e);
 
+/* Writes ids[0 .. n) as files have them: those of texts as they are, those of pictures by content.
+ * tower: names the tower. Returns how many it wrote: up to a picture that was forgotten, or of
+ * which too few tokens follow. */
+int64_t media_lasting(const carat_model *m, const uint64_t tower[2], const int32_t *ids, int64_t n,
+                      int32_t *out);
+
 /* For towers that run beside passes: rows of all pictures among ids[0 .. n) that have none.
  * media_await computes them. media_ask has the worker do so, and tells whether all are there; the
  * wakers are called on its thread, under a lock of the registry, when it has made or failed to make
@@ -92,7 +98,7 @@ typedef struct media_waker {
 void media_add_waker(carat_model *m, media_waker *w); /* without a tower nothing happens */
 void media_remove_waker(carat_model *m, media_waker *w);
 
-/* For tests: the worker calls fn before each pass of a tower. */
+/* For tests: fn is called before each pass of a tower. */
 void media_before_work(carat_model *m, void (*fn)(void *user), void *user);
 /* For tests: another MEDIA_MOST_BYTES, another MEDIA_ITEMS, before any picture. */
 void media_limit(carat_model *m, uint64_t most, int32_t n_items);

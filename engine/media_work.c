@@ -35,6 +35,8 @@ static status make_rows(carat_model *m, media_item *it, err *e)
     media *x = m->media;
     size_t n = media_rows_bytes(m, it);
     status st = OK;
+    if (x->before_work)
+        x->before_work(x->before_user);
     pthread_mutex_lock(&x->work);
     pthread_mutex_lock(&x->lock);
     bool has = it->rows;
@@ -148,8 +150,6 @@ static void *work(void *arg)
         bool used = it->n_users > 1; /* by others than the queue */
         pthread_mutex_unlock(&x->lock);
         err e = {0};
-        if (x->before_work)
-            x->before_work(x->before_user);
         status st = used ? make_rows(m, it, &e) : OK;
         err *why = st ? mem_alloc(sizeof *why) : NULL;
         if (why)

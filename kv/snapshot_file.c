@@ -242,7 +242,7 @@ static status put_sections(writer *w, const kv_snapshot *k, const kv_file_id *id
     begin_section(w, IDS, 4);
     for (int64_t i = 0; i < k->n; i++) {
         unsigned char b[4];
-        le(b, (uint32_t)k->ids[i], 4);
+        le(b, (uint32_t)(id->ids ? id->ids : k->ids)[i], 4);
         if ((st = put_raw(w, b, 4)))
             return st;
     }

@@ -26,8 +26,9 @@ static inline uint32_t kv_file_version(int32_t n_recur, bool paging)
 /* Identifies keys and values: their weights and their layout. */
 typedef struct kv_file_id {
     uint64_t model[2];
-    str layout;    /* kv_layout_words */
-    uint64_t pool; /* of files to read: as kv_snapshot.pool */
+    str layout;         /* kv_layout_words */
+    uint64_t pool;      /* of files to read: as kv_snapshot.pool */
+    const int32_t *ids; /* of files to write, instead of the snapshot's; NULL: those */
 } kv_file_id;
 
 /* The shape and format of every store as text: everything that defines the meaning of a row. */
