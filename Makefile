@@ -215,9 +215,9 @@ $(BUILD)/licences.txt: tools/licences.sh LICENSE num/grids.licence.txt apps/web/
 	$(Q)sh $< text > $@.part
 	@mv $@.part $@
 # The page is one file, made of those in apps/web/.
-$(BUILD)/page.html: $(wildcard apps/web/* apps/web/vendor/* apps/web/vendor/*/*)
+$(BUILD)/page.html: $(wildcard apps/web/* apps/web/vendor/* apps/web/vendor/*/*) include/carat/sampling_settings.h
 	@mkdir -p $(@D)
-	$(Q)sh apps/web/page.sh > $@.part
+	$(Q)CC='$(CC)' sh apps/web/page.sh > $@.part
 	@mv $@.part $@
 $(BUILD)/page.html.gz: $(BUILD)/page.html
 	$(Q)gzip -9 -n < $< > $@.part

@@ -201,6 +201,29 @@ def with_the_model(page):
     want(isinstance(answer["n"], int) and isinstance(answer["s"], str), "an answer outside its schema")
     p.click("#open-set")
     p.fill("[name=schema]", "")
+    # Every number of sampling has a field, with the model's own number in it and a sentence beside a wrong one.
+    when(p, "$('params').elements.top_k.placeholder.startsWith('default ')")
+    want(p.locator("#sampling input, #more-sampling input").count() == p.evaluate("SAMPLING.length"), "fields of sampling")
+    p.fill("[name=temperature]", "300")
+    want("0 to 100" in p.inner_text("output[data-for=temperature]"), "a temperature of 300")
+    p.fill("[name=top_k]", "1.5")
+    want("whole number" in p.inner_text("output[data-for=top_k]"), "a top_k of 1.5")
+    want(p.evaluate("!settings.temperature && !settings.top_k"), "wrong numbers are kept")
+    page.shot("3-numbers")
+    p.fill("[name=temperature]", "0")
+    p.fill("[name=top_k]", "")
+    p.click("summary:text('More of sampling')")
+    p.fill("[name=min_keep]", "1")
+    p.keyboard.press("Escape")
+    p.click("#new")
+    with p.expect_request("**/v1/chat/completions") as sent:
+        page.say("Say hello.")
+    body = sent.value.post_data_json
+    want(body.get("temperature") == 0 and body.get("min_keep") == 1 and "top_k" not in body, f"numbers of a request: {body}")
+    page.until(".cost", 1)
+    p.click("#open-set")
+    for name in ("temperature", "min_keep"):
+        p.fill(f"[name={name}]", "")
     p.keyboard.press("Escape")
 
 

@@ -1,6 +1,10 @@
 /* answer.js - the request for an answer, its stream, and what makes a conversation grow. */
 
-const NUMBERS = ['temperature', 'top_p', 'top_k', 'min_p', 'repeat_penalty', 'max_tokens', 'seed'];
+/* Numbers of a request: name, kind, least, most, what it does. */
+const NUMBERS = SAMPLING.concat([
+  ['max_tokens', 'WHOLE', 1, 2147483647],
+  ['seed', 'WHOLE', 0, Number.MAX_SAFE_INTEGER],
+]);
 
 function headers(json) {
   const h = json ? { 'Content-Type': 'application/json' } : {};
@@ -36,9 +40,9 @@ async function requestBody(c, list) {
     stream_options: { include_usage: true },
     return_progress: true,
   };
-  for (const key of NUMBERS) {
-    const v = settings[key];
-    if (v !== undefined && v !== '' && Number.isFinite(Number(v))) body[key] = Number(v);
+  for (const row of NUMBERS) {
+    const v = settings[row[0]];
+    if (v && !faultOf(row, v)) body[row[0]] = Number(v);
   }
   const detail = settings.image_tokens;
   if (detail && messages.some((m) => Array.isArray(m.content)))

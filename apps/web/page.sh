@@ -8,11 +8,13 @@
 #   fonts FILE     a style sheet of vendor/ whose fonts become part of it: of each font the woff2
 #                  file alone, as a data: address
 #   escaped FILE   text that is shown
-# Needs awk and base64.
+#   rows FILE      source code of C whose last lines are JavaScript, after the preprocessor ($CC, or cc)
+# Needs awk, base64 and a C compiler.
 set -eu
 cd "$(dirname "$0")"
 LC_ALL=C
-export LC_ALL
+CC=${CC:-cc}
+export LC_ALL CC
 exec awk '
 function fail(text) { print "page.sh: " text > "/dev/stderr"; failed = 1; exit 1 }
 function base64(file,   all, line, cmd) {
@@ -36,6 +38,18 @@ function fonts(css,   out, at, name, rest) {
     if (out ~ /url\([^d]/)
         fail("a style sheet of vendor/ fetches a file")
     return out
+}
+$2 == "rows" && NF >= 3 {
+    n = 0
+    cmd = ENVIRON["CC"] " -E -P -x c -I../../include " $3
+    while ((cmd | getline line) > 0) {
+        n = n || line ~ /^const /
+        if (n)
+            print line
+    }
+    if (close(cmd) || !n)
+        fail($3 ": the preprocessor does not read it")
+    next
 }
 $2 ~ /^(include|inert|fonts|escaped)$/ && NF >= 3 {
     n = 0

@@ -43,6 +43,51 @@ function checkJson(field, wants) {
   return !bad;
 }
 
+/* What is wrong with the text of a number; '': nothing. */
+function faultOf([, kind, least, most], text) {
+  const v = Number(text),
+    whole = kind === 'WHOLE',
+    range = most >= 2147483647 ? `${least} or more` : `${least} to ${most}`;
+  if (text.trim() === '' || (v >= least && v <= most && (!whole || Number.isInteger(v)))) return '';
+  return `This must be a ${whole ? 'whole ' : ''}number, ${range}.`;
+}
+function checkNumber(field, row) {
+  const bad = faultOf(row, field.value);
+  $('params').querySelector(`output[data-for=${field.name}]`).textContent = bad;
+  field.classList.toggle('wrong', !!bad);
+  return !bad;
+}
+
+/* The first five are those that people change; the others are one click away. */
+SAMPLING.forEach(([name, kind, , , help], i) =>
+  $(i < 5 ? 'sampling' : 'more-sampling').append(
+    el(
+      'label',
+      {},
+      name + ' ',
+      el('small', {}, help),
+      el('input', { name, inputmode: kind === 'WHOLE' ? 'numeric' : 'decimal', placeholder: 'default' }),
+      el('output', { 'data-for': name }),
+    ),
+  ),
+);
+/* The model's own numbers, where no other is typed. */
+async function showDefaults() {
+  const query = new URLSearchParams({ model: modelOf(chat), autoload: 'false' });
+  let own = {};
+  try {
+    const r = await fetch('props?' + query, { headers: headers(false) });
+    const usual = r.ok && (await r.json()).default_generation_settings;
+    own = (usual && usual.params) || usual || {};
+  } catch {
+    /* the server is away, or no carat: the fields say "default" */
+  }
+  for (const [name] of SAMPLING)
+    $('params').elements[name].placeholder = Number.isFinite(own[name])
+      ? `default ${+own[name].toPrecision(6)}`
+      : 'default';
+}
+
 $('params').oninput = (e) => {
   const f = e.target;
   if (f.name === 'system') {
@@ -52,11 +97,8 @@ $('params').oninput = (e) => {
   }
   if (f.name === 'schema' && !checkJson(f, isObject)) return;
   if (f.name === 'tools' && !checkJson(f, Array.isArray)) return;
-  if (NUMBERS.includes(f.name)) {
-    const ok = f.value.trim() === '' || Number.isFinite(Number(f.value));
-    f.classList.toggle('wrong', !ok);
-    if (!ok) return;
-  }
+  const row = NUMBERS.find((n) => n[0] === f.name);
+  if (row && !checkNumber(f, row)) return;
   settings[f.name] = f.value.trim();
   store.write('settings', settings);
   showSigns();
@@ -68,6 +110,8 @@ function openParameters(name) {
     if (f.name) f.value = f.name === 'system' ? chat.system : settings[f.name] || '';
   checkJson(form.elements.schema, isObject);
   checkJson(form.elements.tools, Array.isArray);
+  for (const row of NUMBERS) checkNumber(form.elements[row[0]], row);
+  showDefaults();
   $('set').showModal();
   if (name) form.elements[name].focus();
 }
