@@ -9,12 +9,6 @@
 
 /* ---- Reading ---- */
 
-static bool is_role(const jtree *m, const char *role)
-{
-    const jtree *r = jtree_get(m, "role");
-    return jtree_is(r, JTREE_STRING) && !strcmp(r->s, role);
-}
-
 /* A part of content: a text, a picture or a sound. A refusal of an earlier answer is text, too. */
 static bool put_part(request *rq, const jtree *piece, size_t i, size_t k, problem *p)
 {
@@ -79,44 +73,24 @@ static bool put_chat_message(request *rq, const jtree *m, size_t i, problem *p)
     return true;
 }
 
-/* If the last message is the assistant's, the answer continues it. The grammar follows its text, so
- * the request keeps that text. */
-static bool read_prefill(request *rq, const jtree *last, size_t i, problem *p)
+/* If the last message is the assistant's, the answer continues it. */
+static bool read_prefill(request *rq, size_t i, problem *p)
 {
-    const jtree *c = jtree_get(last, "content"), *t = c;
-    const jtree *thought = jtree_get(last, "reasoning");
-    bool list = jtree_is(c, JTREE_ARRAY);
-    str text = {0};
+    const talk_turn *m = talk_last(&rq->talk);
     char field[64];
     snprintf(field, sizeof field, "messages[%zu]", i);
-    if (jtree_truthy(jtree_get(last, "function_call")) ||
-        (jtree_truthy(jtree_get(last, "tool_calls")) &&
-         !jtree_truthy(jtree_get(last, "tool_responses"))))
+    if (m->n_calls && !m->n_results)
         return problem_set(p, 400, field, "'%s' calls tools, and the results are missing", field);
     if (!rq->continue_last)
         return true;
-    for (const jtree *piece = list ? c->first : c; piece; piece = list ? piece->next : NULL) {
-        t = list ? jtree_get(piece, "text") : c;
-        if (jtree_is(t, JTREE_STRING))
-            str_put(&text, t->s, t->n);
-        else if (list && (tree_says(jtree_get(piece, "type"), "image_url") ||
-                          tree_says(jtree_get(piece, "type"), "input_audio")))
-            problem_set(p, 400, field, "'%s' begins the answer, and holds an image or a sound",
-                        field);
-    }
-    if (text.n && !text.bad && keep_text(rq, p, text.at, text.n, &rq->prefill))
-        rq->n_prefill = text.n;
-    if (text.bad)
-        problem_set(p, 503, "", "no memory for '%s'", field);
-    thought = thought ? thought : jtree_get(last, "reasoning_content");
-    rq->thought = jtree_truthy(thought);
-    if (text.n && rq->think == THINK_ON && !rq->thought)
-        problem_set(p, 400, field,
-                    "'%s' begins the answer, so the model cannot think before it: turn thinking "
-                    "off, or end with a user message",
-                    field);
-    str_free(&text);
-    return !p->status;
+    if (!take_prefill(rq))
+        return problem_set(p, 400, field, "'%s' begins the answer, and holds an image or a sound",
+                           field);
+    return !rq->n_prefill || rq->think != THINK_ON || rq->thought ||
+           problem_set(p, 400, field,
+                       "'%s' begins the answer, so the model cannot think before it: turn thinking "
+                       "off, or end with a user message",
+                       field);
 }
 
 /* The answer as the client expects it, a text or a list of them, for the lookup drafter. */
@@ -155,19 +129,17 @@ static bool read_prediction(request *rq, problem *p)
 
 static bool read_chat_messages(request *rq, problem *p)
 {
-    const jtree *list, *last = NULL;
+    const jtree *list;
     size_t i = 0;
     if (!field_kind(p, rq->body, "messages", JTREE_ARRAY, &list))
         return false;
     if (!list || !list->count)
         return problem_set(p, 400, "messages", "'messages' is %s", list ? "empty" : "missing");
-    for (const jtree *m = list->first; m; m = m->next, i++) {
-        last = m;
+    for (const jtree *m = list->first; m; m = m->next, i++)
         if (!put_chat_message(rq, m, i, p))
             return false;
-    }
-    bool assistant = is_role(last, "assistant") && i > 1;
-    return read_continue(rq, assistant, p) && (!assistant || read_prefill(rq, last, i - 1, p));
+    bool assistant = talk_last(&rq->talk)->role == TALK_ASSISTANT && i > 1;
+    return read_continue(rq, assistant, p) && (!assistant || read_prefill(rq, i - 1, p));
 }
 
 static bool read_chat_logprobs(request *rq, problem *p)

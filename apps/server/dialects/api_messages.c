@@ -302,18 +302,14 @@ static bool put_assistant(const place *at, const jtree *blocks, bool last)
     for (const jtree *b = blocks->first; b && ok && last; b = b->next)
         if (tree_says(jtree_get(b, "type"), "tool_use"))
             ok = refuse_block(at, 0, "calls tools, and the results are missing");
-    if (ok && rq->continue_last && has_picture(&text))
-        ok = refuse_block(at, 0, "begins the answer with a message that holds an image");
-    if (ok && rq->continue_last && text.n &&
-        (ok = keep_text(rq, at->p, text.at, text.n, &rq->prefill)))
-        rq->n_prefill = text.n;
-    rq->thought = rq->continue_last && thought.n > 0;
     t->bad |= thought.bad;
     add_turn(at, TALK_ASSISTANT);
     put_content(rq, &text);
     put_tool_uses(t, blocks);
     if (thought.n && !t->bad)
         talk_last(t)->thought[TALK_REASONING_CONTENT] = talk_keep(t, thought.at, thought.n);
+    if (ok && rq->continue_last && !t->bad && !take_prefill(rq))
+        ok = refuse_block(at, 0, "begins the answer with a message that holds an image");
     str_free(&text);
     str_free(&thought);
     return ok;

@@ -227,34 +227,29 @@ static bool put_message(request *rq, const jtree *m, size_t i, pending *w, probl
 }
 
 /* A last message of the assistant is the beginning of the answer. */
-static bool read_beginning(request *rq, const jtree *last, size_t i, problem *p)
+static bool read_beginning(request *rq, size_t i, problem *p)
 {
-    const jtree *content = jtree_get(last, "content");
+    const talk_turn *m = talk_last(&rq->talk);
     char field[64];
     snprintf(field, sizeof field, "messages[%zu]", i);
-    if (!tree_says(jtree_get(last, "role"), "assistant") || !i)
+    if (rq->talk.bad || m->role != TALK_ASSISTANT || !i)
         return true;
-    if (jtree_truthy(jtree_get(last, "tool_calls")))
+    if (m->n_calls)
         return problem_set(p, 400, field, "'%s' calls tools, and the results are missing", field);
-    rq->thought = jtree_truthy(jtree_get(last, "thinking"));
-    if (!content || !content->n)
-        return true;
-    if (jtree_truthy(jtree_get(last, "images")))
+    bool plain = take_prefill(rq);
+    rq->continue_last = rq->n_prefill > 0;
+    if (rq->continue_last && !plain)
         return problem_set(p, 400, field, "'%s' begins the answer, and holds images", field);
-    if (rq->think == THINK_ON && !rq->thought)
-        return problem_set(p, 400, field,
-                           "'%s' begins the answer, so the model cannot think before it: turn "
-                           "'think' off, or end with a user message",
-                           field);
-    rq->continue_last = true;
-    rq->prefill = content->s;
-    rq->n_prefill = content->n;
-    return true;
+    return !rq->continue_last || rq->think != THINK_ON || rq->thought ||
+           problem_set(p, 400, field,
+                       "'%s' begins the answer, so the model cannot think before it: turn 'think' "
+                       "off, or end with a user message",
+                       field);
 }
 
 bool ollama_chat_parse(request *rq, const request_limits *lim, problem *p)
 {
-    const jtree *list, *last = NULL;
+    const jtree *list;
     pending w = {0};
     size_t i = 0;
     if (!read_both(rq, lim, p) || !field_kind(p, rq->body, "messages", JTREE_ARRAY, &list) ||
@@ -263,12 +258,10 @@ bool ollama_chat_parse(request *rq, const request_limits *lim, problem *p)
     rq->load_only = !list || !list->count;
     if (rq->load_only)
         return true;
-    for (const jtree *m = list->first; m; m = m->next, i++) {
-        last = m;
+    for (const jtree *m = list->first; m; m = m->next, i++)
         if (!put_message(rq, m, i, &w, p))
             return false;
-    }
-    return read_beginning(rq, last, i - 1, p);
+    return read_beginning(rq, i - 1, p);
 }
 
 /* ---- One prompt ---- */

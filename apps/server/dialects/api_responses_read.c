@@ -150,34 +150,24 @@ static void open_message(items *at, talk_role role)
 
 static bool put_message_item(items *at, const jtree *item, bool last)
 {
-    const jtree *role = jtree_get(item, "role");
-    bool assistant = tree_says(role, "assistant"), ok;
+    request *rq = at->rq;
     talk_role who;
     str text = {0};
     if (talk_read_role(item, "", 0, &who, NULL) || who == TALK_TOOL)
         return refuse_item(at, "has a role that is none of user, assistant, system and developer");
-    if (!(ok = join_parts(at, jtree_get(item, "content"), &text)))
-        goto out;
-    if (assistant && last && (at->i > 0 || at->rq->history)) { /* the answer may continue it */
-        if (!(ok = read_continue(at->rq, true, at->p)))
-            goto out;
-        if (at->rq->continue_last && has_picture(&text)) {
-            ok = refuse_item(at, "begins the answer, and holds an image");
-            goto out;
-        }
-        if (at->rq->continue_last && text.n &&
-            (ok = keep_text(at->rq, at->p, text.at, text.n, &at->rq->prefill)))
-            at->rq->n_prefill = text.n;
-        at->rq->thought = at->rq->continue_last && at->thought.n > 0;
+    bool ends = who == TALK_ASSISTANT && last && (at->i > 0 || rq->history);
+    bool ok = join_parts(at, jtree_get(item, "content"), &text) &&
+              (!ends || read_continue(rq, true, at->p));
+    if (ok) {
+        open_message(at, who);
+        put_content(rq, &text);
+        if (who == TALK_ASSISTANT)
+            put_pending_thought(at);
+        else
+            str_cut(&at->thought, 0); /* its message is missing */
     }
-    open_message(at, who);
-    put_content(at->rq, &text);
-    if (assistant)
-        put_pending_thought(at);
-    else
-        str_cut(&at->thought, 0); /* its message is missing */
-out:
-    at->rq->talk.bad |= text.bad;
+    if (ok && ends && rq->continue_last && !rq->talk.bad && !take_prefill(rq))
+        ok = refuse_item(at, "begins the answer, and holds an image");
     str_free(&text);
     return ok;
 }

@@ -171,6 +171,25 @@ void put_content(request *rq, const str *text)
     }
 }
 
+bool take_prefill(request *rq)
+{
+    const talk_turn *m = talk_last(&rq->talk);
+    bool plain = true;
+    str text = {0};
+    for (size_t i = 0; i < m->n_parts; i++) {
+        plain &= m->part[i].kind == TALK_TEXT;
+        if (m->part[i].text.s)
+            str_put(&text, m->part[i].text.s, m->part[i].text.n);
+    }
+    rq->talk.bad |= text.bad;
+    talk_text all = talk_keep(&rq->talk, str_text(&text), text.n);
+    str_free(&text);
+    rq->prefill = all.n ? all.s : NULL;
+    rq->n_prefill = all.n;
+    rq->thought = m->thought[TALK_REASONING_CONTENT].n || m->thought[TALK_REASONING].n;
+    return plain;
+}
+
 /* ---- Prompts ---- */
 
 bool read_pictured_prompt(request *rq, const jtree *v, raw_prompt *out, problem *p)

@@ -38,6 +38,10 @@ bool has_picture(const str *text);
 /* The content of the last turn: a text, or parts. */
 void put_content(request *rq, const str *text);
 
+/* The answer goes on with the last turn: keeps its text, which grammars follow, and whether it has
+ * a thought. False: it holds a picture or a sound. */
+bool take_prefill(request *rq);
+
 /* llama-server's prompt, {"prompt_string", "multimodal_data"}: a text in which each PICTURE_MARK
  * stands for the next picture. */
 #define PICTURE_MARK "<__media__>"

@@ -1072,7 +1072,8 @@ TEST(request_sentences_of_the_library_name_the_clients_fields)
         char says[TALK_WHERE];
         int turn;
         snprintf(says, sizeof says, "%s", cases[i].says);
-        if (sscanf(says, "messages[%d]", &turn) == 1) /* the library names turns as the client does */
+        if (sscanf(says, "messages[%d]", &turn) ==
+            1) /* the library names turns as the client does */
             talk_where(&rq.talk.turn[turn], strchr(cases[i].says, ']') + 1, says);
         err_set(&e, E_FORMAT, "%s", says);
         CHECK(!problem_of(&rq, &p, &e));
