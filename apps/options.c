@@ -249,11 +249,35 @@ static const foreign_option *foreign_of(const command *c, const char *word)
     return f && !f->numbers ? f : NULL;
 }
 
+/* --think=false sets the flag that says the opposite, where there is one. */
+static int take_flag(word_list *w, const option *o, const char *value)
+{
+    const option *rows = w->c->options;
+    char name[80], word[80];
+    snprintf(name, sizeof name, "no-%s", o->name);
+    snprintf(word, sizeof word, "--%.70s", o->name);
+    const option *other = options_find(rows, strncmp(o->name, "no-", 3) != 0 ? name : o->name + 3);
+    bool on = !strcmp(value, "true") || !strcmp(value, "1");
+    bool off = !strcmp(value, "false") || !strcmp(value, "0");
+    bool turned = off && other && other->kind == OPTION_FLAG;
+    const foreign_option *f = on || off ? NULL : foreign_of(w->c, word);
+    if (f)
+        return take_foreign(w, f);
+    err e = {0};
+    if (!store_value(rows, turned ? other : o, o->name,
+                     on || turned ? "true"
+                     : off        ? "false"
+                                  : value,
+                     w->opts, w->marks, OPTION_LAYER_COMMAND_LINE, &e))
+        return 0;
+    return misuse(w->c, "--", e.text, "");
+}
+
 /* Reads one option of the command's table, in which value is what stands in the same word. */
 static int take_option(word_list *w, const option *o, const char *value)
 {
     if (o->kind == OPTION_FLAG && value)
-        return misuse(w->c, "--", o->name, " takes no value");
+        return take_flag(w, o, value);
     if (o->kind == OPTION_MAYBE && !value)
         value = w->i + 1 < w->n && is_number(w->at[w->i + 1]) ? w->at[++w->i] : "";
     if (o->kind != OPTION_FLAG && !value) {

@@ -176,7 +176,7 @@ typedef struct foreign_value {
     const char *to;    /* the value of that option */
 } foreign_value;
 
-/* An option of llama.cpp, as its users type it (options_foreign.c). */
+/* An option of another program, as its users type it (options_foreign.c). */
 typedef struct foreign_option {
     const char *words; /* its spellings, with blanks between them */
     const char *name;  /* carat's option; NULL: none */

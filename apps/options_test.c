@@ -5,7 +5,7 @@
 #include "apps/compress.h"
 
 typedef struct sample_options {
-    bool quiet;
+    bool quiet, loud, plain;
     int64_t n;
     double temp;
     const char *name;
@@ -61,6 +61,42 @@ TEST(options_are_set_by_name)
     for (int i = o.stop.n; i < OPTION_LIST_MAX; i++)
         CHECK_STATUS(options_set(rows, "stop", "c", &o, NULL, 2, NULL), OK);
     CHECK_STATUS(options_set(rows, "stop", "c", &o, NULL, 2, NULL), E_ARG);
+}
+
+static const option flags[] = {OPT_FLAG(sample_options, quiet, "quiet", 'q', "no output"),
+                               OPT_FLAG(sample_options, loud, "no-quiet", 0, "output"),
+                               OPT_FLAG(sample_options, plain, "plain", 0, "no colours"), OPT_END};
+static const command of_flags = {
+    .name = "sample", .operands = "", .summary = "", .options = flags, .n_operands_max = -1};
+
+TEST(flags_take_true_and_false)
+{
+    static const struct {
+        const char *word;
+        bool quiet, loud, plain;
+    } cases[] = {{"--quiet", true, false, false},       {"--quiet=true", true, false, false},
+                 {"--quiet=false", false, true, false}, {"--no-quiet=0", true, false, false},
+                 {"--no-quiet=1", false, true, false},  {"--plain=1", false, false, true},
+                 {"--plain=false", false, false, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sample_options o = {0};
+        char word[32], *argv[] = {word};
+        option_marks m = {{0}};
+        int n;
+        snprintf(word, sizeof word, "%s", cases[i].word);
+        CHECK_EQ(options_parse_marked(&of_flags, 1, argv, &o, &n, &m), 0);
+        CHECK_MSG(o.quiet == cases[i].quiet && o.loud == cases[i].loud && o.plain == cases[i].plain,
+                  "%s", word);
+    }
+    /* What the command line says against a flag counts before the settings. */
+    sample_options o = {0};
+    char word[] = "--plain=false", *argv[] = {word};
+    option_marks m = {{0}};
+    int n;
+    err e = {0};
+    CHECK_EQ(options_parse_marked(&of_flags, 1, argv, &o, &n, &m), 0);
+    CHECK_OK(options_set(flags, "plain", "true", &o, &m, 2, &e), e);
+    CHECK(!o.plain);
 }
 
 /* The command line is parsed first, and what comes later does not change it. */

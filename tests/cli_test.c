@@ -64,7 +64,10 @@ TEST(cli_wrong_use_is_exit_2_and_points_to_help)
     run_and_check(NULL, 2, "needs a value", ARGS("run", "-m"));
     run_and_check(NULL, 2, "expected a number from 0 to 100", ARGS("run", "--temp", "hot", "hi"));
     run_and_check(NULL, 2, "expected a whole number", ARGS("run", "--top-k=1.5", "hi"));
-    run_and_check(NULL, 2, "takes no value", ARGS("run", "--think=yes", "hi"));
+    run_and_check(NULL, 2, "--think yes: expected true, false, low, medium, high or max",
+                  ARGS("run", "--think=yes", "hi"));
+    run_and_check(NULL, 2, "greedy=yes: expected true or false",
+                  ARGS("run", "--greedy=yes", "hi"));
     run_and_check(NULL, 2, "--effort huge: expected minimal",
                   ARGS("run", "--effort", "huge", "hi"));
     run_and_check(NULL, 2, "--result has no effect without --tools",
