@@ -3,6 +3,7 @@
 
 const command *const commands[] = {&command_run,
                                    &command_serve,
+                                   &command_connect,
                                    &command_embed,
                                    &command_rerank,
                                    &command_history,

@@ -6,6 +6,7 @@
 
 extern const command command_config;
 extern const command command_completion;
+extern const command command_connect;
 extern const command command_convert;
 extern const command command_daemon;
 extern const command command_embed;

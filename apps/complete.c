@@ -75,6 +75,9 @@ complete_what complete_operand(const command *c, int index, const char *before)
         return (complete_what){index ? COMPLETE_NONE : COMPLETE_WORDS, "bash zsh fish"};
     if (!strcmp(c->name, "run") || !strcmp(c->name, "serve")) /* the first word may be a model */
         return (complete_what){index ? COMPLETE_NONE : COMPLETE_MODEL, ""};
+    if (!strcmp(c->name, "connect"))
+        return (complete_what){index ? COMPLETE_NONE : COMPLETE_WORDS,
+                               "claude codex opencode continue zed aider"};
     if (!strcmp(c->name, "pull"))
         return (complete_what){COMPLETE_SHORT, ""};
     for (; *at; at += strspn(at, " ")) {

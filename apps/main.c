@@ -62,7 +62,7 @@ static const struct habit {
     {"load", "carat run -m MODEL, carat serve -m MODEL"},
     {"signin", "carat has no accounts; HF_TOKEN is the token of the hub"},
     {"login", "carat has no accounts; HF_TOKEN is the token of the hub"},
-    {"launch", "docs/clients.md says how programs use `carat serve`"},
+    {"launch", "carat connect CLIENT --start"},
     {"delete", "carat rm NAME"},
     {"remove", "carat rm NAME"},
     {"download", "carat pull MODEL"},
