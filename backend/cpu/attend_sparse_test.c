@@ -75,9 +75,9 @@ PLAIN_TEST(cpu_sparse_attention_is_that_of_the_reference)
                       0.2 * sparse_quantile(&want, 0.99));
                 n_tiles += got.n_tiles;
                 n_kept += got.n_kept;
-                mem_free(q.at);
-                mem_free(o.at);
-                mem_free(r.at);
+                test_free(q.at);
+                test_free(o.at);
+                test_free(r.at);
             }
             fixture_close(&f);
         }
@@ -108,15 +108,15 @@ PLAIN_TEST(cpu_sparse_attention_that_drops_nothing_is_dense)
                 mat o = attend_by(&f, f.d, p, q, zero);
                 CHECK(same_bits(o, dense));
                 CHECK_EQ(t.n_tiles, 0);
-                mem_free(o.at);
+                test_free(o.at);
                 o = attend_by(&f, f.d, p, q, tiny);
                 CHECK_MSG(same_bits(o, dense), "%s %s head %d, %d rows", f.d->name, num_name(f.s.k),
                           f.s.dim, n);
                 CHECK_EQ(t.n_tiles, t.n_kept);
                 CHECK(f.s.window ? !t.n_tiles : t.n_tiles > 0);
-                mem_free(o.at);
-                mem_free(q.at);
-                mem_free(dense.at);
+                test_free(o.at);
+                test_free(q.at);
+                test_free(dense.at);
                 past += n;
             }
             fixture_close(&f);
@@ -152,7 +152,7 @@ PLAIN_TEST(cpu_sparse_row_never_notices_its_neighbours)
                     CHECK_MSG(!memcmp(o.at, mat_row(all, r), (size_t)(n * o.stride) * 4),
                               "%s %s head %d: row %d in passes of %d", f.d->name, num_name(f.s.k),
                               f.s.dim, r, len);
-                    mem_free(o.at);
+                    test_free(o.at);
                 }
             store_chain(&f, 1, PAST + ROWS);
             p = test_pass_begin(&f.t, f.d, ROWS, PAST);
@@ -166,10 +166,10 @@ PLAIN_TEST(cpu_sparse_row_never_notices_its_neighbours)
             for (int32_t r = 0; r < ROWS; r++)
                 CHECK(!memcmp(mat_row(mixed, r), mat_row(r % 2 ? dense : all, r),
                               (size_t)q.stride * 4));
-            mem_free(q.at);
-            mem_free(all.at);
-            mem_free(mixed.at);
-            mem_free(dense.at);
+            test_free(q.at);
+            test_free(all.at);
+            test_free(mixed.at);
+            test_free(dense.at);
             fixture_close(&f);
         }
 }
@@ -242,8 +242,8 @@ TEST(cpu_sparse_attention_after_a_sink_is_its_value)
                 CHECK(fabsf(mat_row(o, r)[i] - f.line[0].v[i]) < 1e-6f);
         CHECK_EQ(t.n_kept, (uint64_t)n * 8);
         CHECK(t.n_tiles > 7 * t.n_kept - 1);
-        mem_free(q.at);
-        mem_free(o.at);
+        test_free(q.at);
+        test_free(o.at);
     }
     fixture_close(&f);
 }

@@ -115,9 +115,9 @@ static void check_pass(attend_fixture *f, pass *p, const char *what, double boun
               f->s.v_rot ? "+rot" : "", f->s.single ? " in one stream" : "", f->s.dim, f->s.n_head,
               f->s.n_head_kv, f->s.window, f->s.n_slots, rows_keys(p->rows, &f->view)->index[0],
               nmse);
-    mem_free(q.at);
-    mem_free(o.at);
-    mem_free(want.at);
+    test_free(q.at);
+    test_free(o.at);
+    test_free(want.at);
 }
 
 /* A timeline in passes of all lengths, past the window and several times round the ring. In the
@@ -319,10 +319,10 @@ PLAIN_TEST(cpu_attention_rows_do_not_notice_their_neighbours)
                     mat o = attend(&f, p, some);
                     CHECK_MSG(!memcmp(o.at, mat_row(all, r), (size_t)n * (size_t)o.stride * 4),
                               "%s head %d: rows %d..%d differ", f.d->name, f.s.dim, r, r + n);
-                    mem_free(o.at);
+                    test_free(o.at);
                 }
-            mem_free(q.at);
-            mem_free(all.at);
+            test_free(q.at);
+            test_free(all.at);
             fixture_close(&f);
         }
 }
@@ -368,8 +368,8 @@ PLAIN_TEST(cpu_attention_over_a_key_beyond_f16_is_nan)
             CHECK_MSG(isnan(mat_row(o, r)[0]) == (r >= BAD), "%s, row %d", every_isa[a], r);
             CHECK(!isnan(mat_row(o, r)[s.dim]));
         }
-        mem_free(q.at);
-        mem_free(o.at);
+        test_free(q.at);
+        test_free(o.at);
         fixture_close(&f);
     }
 }
@@ -415,15 +415,15 @@ PLAIN_TEST(cpu_attention_over_several_waves)
             d->op->attend(test_pass_begin(&t, d, 1, KEYS - ROWS + r), o, one, &view, 1.0f);
             CHECK_MSG(!memcmp(o.at, mat_row(all, r), HEADS * DIM * 4), "%d threads: row %d differs",
                       n_threads, r);
-            mem_free(o.at);
+            test_free(o.at);
         }
-        mem_free(all.at);
+        test_free(all.at);
         device_close(d);
     }
     device_close(ref);
     test_pass_close(&t);
-    mem_free(q.at);
-    mem_free(want.at);
+    test_free(q.at);
+    test_free(want.at);
     mem_free(x);
     mem_free(k);
     mem_free(v);

@@ -175,8 +175,8 @@ __attribute__((unused)) static void store_from(attend_fixture *f, pass *p, const
     }
     f->d->op->kv_store(p, &f->view, k, v);
     CHECK_OK(p->e.status, p->e);
-    mem_free(k.at);
-    mem_free(v.at);
+    test_free(k.at);
+    test_free(v.at);
 }
 
 __attribute__((unused)) static void store(attend_fixture *f, pass *p)
@@ -287,11 +287,11 @@ __attribute__((unused)) static void check_twins(attend_fixture *f, pass *p, cons
                       "chain of %d",
                       f->d->name, num_name(f->s.k), f->s.single ? " in one stream" : "", f->s.dim,
                       f->s.window, path[i], n, depth);
-        mem_free(one.at);
-        mem_free(twin.at);
+        test_free(one.at);
+        test_free(twin.at);
     }
-    mem_free(q.at);
-    mem_free(o.at);
+    test_free(q.at);
+    test_free(o.at);
 }
 
 /* The same on device d, by the rules of the pass's sequences; NULL: dense. */

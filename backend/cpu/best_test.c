@@ -52,10 +52,10 @@ static void check_best(test_pass *t, device *ref, device *d, int32_t rows, int32
         d->op->best(test_pass_begin(t, d, 1, 0), one, row);
         CHECK(!memcmp(one.at, mat_row(got, r), 2 * (size_t)k * sizeof(float)));
     }
-    mem_free(x.at);
-    mem_free(want.at);
-    mem_free(got.at);
-    mem_free(one.at);
+    test_free(x.at);
+    test_free(want.at);
+    test_free(got.at);
+    test_free(one.at);
 }
 
 TEST(cpu_best_logits_of_rows)
@@ -111,8 +111,8 @@ TEST(cpu_best_of_rows_that_are_no_logits)
                     else
                         CHECK(id == (float)((13 - r * N % 7) % 7 + 7 * k));
                 }
-            mem_free(x.at);
-            mem_free(y.at);
+            test_free(x.at);
+            test_free(y.at);
         }
         device_close(d);
     }
@@ -150,7 +150,7 @@ TEST(cpu_best_then_embed)
             CHECK(isnan(mat_row(e, 0)[0]) && !isnan(mat_row(e, 2)[0]));
             op_best(p, z, BEST_MAX + 1);
             CHECK(p->e.status == E_ARG);
-            mem_free(z.at);
+            test_free(z.at);
             test_weight_free(&w);
         }
         if (d)
@@ -200,8 +200,8 @@ TEST(cpu_products_with_chosen_matrices)
             }
         d->weight_free(d, &w);
         test_weight_free(&w);
-        mem_free(x.at);
-        mem_free(want.at);
+        test_free(x.at);
+        test_free(want.at);
         device_close(d);
     }
     test_pass_close(&t);

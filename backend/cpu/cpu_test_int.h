@@ -8,6 +8,9 @@
 #include "base/rng.h"
 #include "tests/test.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 static const char *const every_isa[] = {"portable", "avx2", "avx512", "avx512bf16", "amx", "neon"};
 enum { N_ISA = 6, TEST_THREADS = 2, ROWS_CAP = 1024 };
 
@@ -20,6 +23,39 @@ __attribute__((unused)) static device *test_device(const char *isa, cpu_options 
     if (!o.n_threads)
         o.n_threads = TEST_THREADS;
     return device_open_cpu(&d, &o, &e) ? NULL : d;
+}
+
+enum { GUARDED = 256 };
+static struct guarded {
+    void *at, *pages;
+    size_t n_bytes;
+} test_guarded[GUARDED];
+
+/* An operand, which ends before a page that nobody may touch: no sanitizer checks the kernels of
+ * one instruction set. They check the portable ones, and the heap's ends. */
+__attribute__((unused)) static void *test_alloc(size_t n)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), size = (n + page - 1) / page * page + page;
+    int i = 0;
+    if (SANITIZED)
+        return mem_alloc(n);
+    while (i < GUARDED && test_guarded[i].at)
+        i++;
+    char *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(i < GUARDED && at != MAP_FAILED && !mprotect(at + size - page, page, PROT_NONE));
+    test_guarded[i] = (struct guarded){at + size - page - n, at, size};
+    return test_guarded[i].at;
+}
+
+__attribute__((unused)) static void test_free(const void *at)
+{
+    for (int i = 0; i < GUARDED; i++)
+        if (at && test_guarded[i].at == at) {
+            CHECK(!munmap(test_guarded[i].pages, test_guarded[i].n_bytes));
+            test_guarded[i].at = NULL;
+            return;
+        }
+    mem_free((void *)at);
 }
 
 typedef struct test_pass {
@@ -92,7 +128,7 @@ __attribute__((unused)) static void test_poison(mat m)
 __attribute__((unused)) static mat test_mat(int32_t rows, int32_t heads, int32_t cols)
 {
     mat m = {NULL, rows, heads, cols, (int64_t)heads * cols};
-    m.at = mem_alloc((size_t)rows * (size_t)m.stride * sizeof(float));
+    m.at = test_alloc((size_t)rows * (size_t)m.stride * sizeof(float));
     CHECK(m.at);
     test_poison(m);
     return m;
@@ -110,7 +146,7 @@ __attribute__((unused)) static void test_weight(weight *w, num_type t, int32_t n
     w->row_bytes = row_bytes;
     w->mat_bytes = w->row_bytes * (size_t)n_out;
     w->n_bytes = w->mat_bytes * (size_t)n_mat;
-    unsigned char *data = mem_alloc(w->n_bytes);
+    unsigned char *data = test_alloc(w->n_bytes);
     float *v = mem_alloc((size_t)n_in * sizeof(float));
     CHECK(data && v);
     int64_t n_rows = (int64_t)n_out * n_mat, fresh = n_rows < 48 ? n_rows : 48;
@@ -140,7 +176,7 @@ __attribute__((unused)) static void test_weight(weight *w, num_type t, int32_t n
 
 __attribute__((unused)) static void test_weight_free(weight *w)
 {
-    mem_free((void *)w->data);
+    test_free(w->data);
 }
 
 __attribute__((unused)) static double test_nmse(mat got, mat want)

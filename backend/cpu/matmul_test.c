@@ -45,7 +45,7 @@ static mat rounded_bf16(mat x)
 static void put_bias(weight *w, weight *bias, uint64_t *rng)
 {
     size_t n = (size_t)w->n_mat * (size_t)w->n_out;
-    float *v = mem_alloc(n * sizeof *v);
+    float *v = test_alloc(n * sizeof *v);
     CHECK(v);
     test_fill(v, n, 0.5f, rng);
     *bias = (weight){.name = "bias", .n_in = (int32_t)n, .n_out = 1, .n_mat = 1, .data = v};
@@ -54,7 +54,7 @@ static void put_bias(weight *w, weight *bias, uint64_t *rng)
 
 static void bias_free(weight *bias)
 {
-    mem_free((void *)bias->data);
+    test_free(bias->data);
 }
 
 static mat plain_product(const weight *w, int32_t k, mat x)
@@ -116,15 +116,15 @@ static void check_product(device *d, test_pass *t, num_type type, int32_t n_in, 
         nmse = test_nmse(y, same);
         CHECK_MSG(nmse < 1e-10, "%s %s %d x %d, %d rows: nmse %g against the same activations",
                   d->name, num_name(type), n_in, n_out, rows, nmse);
-        mem_free(xr.at);
-        mem_free(same.at);
+        test_free(xr.at);
+        test_free(same.at);
     }
     d->weight_free(d, &w);
     test_weight_free(&w);
     bias_free(&bias);
-    mem_free(x.at);
-    mem_free(y.at);
-    mem_free(want.at);
+    test_free(x.at);
+    test_free(y.at);
+    test_free(want.at);
 }
 
 /* AddressSanitizer sees every pair of counts in some formats, and every count of outputs in each:
@@ -246,7 +246,7 @@ static void check_invariance(const char *isa, int32_t n_out)
             one.rows = 1;
             mat y = run_product(d, &t, &w, one);
             memcpy(mat_row(alone, r), y.at, row_bytes);
-            mem_free(y.at);
+            test_free(y.at);
         }
         for (int32_t n = 2; n <= 41; n++) {
             mat some = x;
@@ -255,19 +255,19 @@ static void check_invariance(const char *isa, int32_t n_out)
             CHECK_MSG(!memcmp(y.at, alone.at, (size_t)some.rows * row_bytes),
                       "%s %s: %d rows differ from single ones", d->name, num_name(w.type),
                       some.rows);
-            mem_free(y.at);
+            test_free(y.at);
         }
         x.rows = 9;
         mat y = run_product(plain, &t, &file, x);
         if (pack_kind_of(w.type)) /* floats are the same sums too, decoded */
             CHECK(!memcmp(y.at, alone.at, 9 * row_bytes));
         x.rows = ROWS;
-        mem_free(y.at);
-        mem_free(alone.at);
+        test_free(y.at);
+        test_free(alone.at);
         d->weight_free(d, &w);
         test_weight_free(&w);
     }
-    mem_free(x.at);
+    test_free(x.at);
     test_pass_close(&t);
     device_close(d);
     device_close(plain);
@@ -320,8 +320,8 @@ TEST(cpu_products_of_hostile_activations)
                           : r > 3 ? isfinite(mat_row(y, r)[o])
                                   : true,
                           "%s row %d output %d is %g", d->name, r, o, mat_row(y, r)[o]);
-        mem_free(x.at);
-        mem_free(y.at);
+        test_free(x.at);
+        test_free(y.at);
         d->weight_free(d, &w);
         test_weight_free(&w);
         device_close(d);
@@ -435,11 +435,11 @@ TEST(cpu_glu_of_two_weights_and_of_halves)
                 d->weight_free(d, &up);
                 test_weight_free(&gate);
                 test_weight_free(&up);
-                mem_free(x.at);
-                mem_free(g.at);
-                mem_free(u.at);
-                mem_free(want.at);
-                mem_free(y.at);
+                test_free(x.at);
+                test_free(g.at);
+                test_free(u.at);
+                test_free(want.at);
+                test_free(y.at);
             }
         device_close(d);
     }
@@ -505,13 +505,13 @@ static void check_experts(const char *isa, num_type type, bool halves, int32_t f
             mat a = plain_gate(g, u), b = plain_product(&down, ri.id[j], a);
             for (int32_t o = 0; o < 50; o++)
                 mat_row(want, i)[o] += ri.weight[j] * b.at[o];
-            mem_free(g.at);
-            mem_free(u.at);
-            mem_free(a.at);
-            mem_free(b.at);
+            test_free(g.at);
+            test_free(u.at);
+            test_free(a.at);
+            test_free(b.at);
         }
-        mem_free(yi.at);
-        mem_free(zi.at);
+        test_free(yi.at);
+        test_free(zi.at);
     }
     double nmse = test_nmse(z, want);
     CHECK_MSG(nmse < 4e-4, "%s %s: nmse %g", d->name, num_name(type), nmse);
@@ -523,10 +523,10 @@ static void check_experts(const char *isa, num_type type, bool halves, int32_t f
     test_weight_free(&down);
     for (int i = 0; i < 3; i++)
         bias_free(&bias[i]);
-    mem_free(x.at);
-    mem_free(y.at);
-    mem_free(z.at);
-    mem_free(want.at);
+    test_free(x.at);
+    test_free(y.at);
+    test_free(z.at);
+    test_free(want.at);
     test_pass_close(&t);
     device_close(d);
 }

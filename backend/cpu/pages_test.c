@@ -205,7 +205,7 @@ static void check_view(device *d, const fixture *f, int32_t parts, uint64_t *rng
     for (int32_t h = 0; h < HEADS; h++) /* no other row is touched */
         for (int32_t r = 0; r < ROWS; r++)
             CHECK(isnan(part_of(&s, f, h, r, 0, 0)) == (r < 2 || r >= PAGES + 1));
-    mem_free(s.at);
+    test_free(s.at);
 }
 
 /* What look_pages says, from the keys as they were given. */
@@ -250,7 +250,7 @@ static void check_look(device *d, const fixture *f, bool many, uint64_t *rng)
         CHECK(to[i * stride + rows * heads] == 77 && to[i * stride + rows * heads + 1] == 77);
     }
     mem_free(to);
-    mem_free(q.at);
+    test_free(q.at);
 }
 
 static void check_view_of(device *d, const fixture *f, int mode, uint64_t *rng)
@@ -389,9 +389,9 @@ PLAIN_TEST(page_bounds_of_odd_keys_hold_with_the_same_bits)
                 CHECK(!memcmp(got.at, want.at, page_sums_bytes(&want, &f.v)));
                 device_close(d);
             }
-            mem_free(got.at);
+            test_free(got.at);
         }
-        mem_free(want.at);
+        test_free(want.at);
         close_view(&f);
     }
     device_close(ref);
@@ -410,7 +410,7 @@ TEST(page_sums_keep_a_nan_in_a_mean)
         d->sum_pages(d, &f.v, &f.base, &s, 0, 0, PAGES);
         CHECK(isnan(part_of(&s, &f, 1, 1, 0, 5)));
         CHECK(!isnan(part_of(&s, &f, 1, 1, 0, 4)) && !isnan(part_of(&s, &f, 0, 1, 0, 5)));
-        mem_free(s.at);
+        test_free(s.at);
         close_view(&f);
         device_close(d);
     }
@@ -441,7 +441,7 @@ TEST(page_bounds_round_outwards)
                       (double)lo[i], (double)hi[i]);
         }
     }
-    mem_free(s.at);
+    test_free(s.at);
 }
 
 TEST(page_looks_give_no_share_to_a_nan)
@@ -464,7 +464,7 @@ TEST(page_looks_give_no_share_to_a_nan)
             for (int32_t i = 0; i < PAGES * HEADS; i++)
                 CHECK(i == HEADS + 1 ? to[i] == -INFINITY : isfinite(to[i]));
         }
-        mem_free(q.at);
+        test_free(q.at);
         close_view(&f);
         device_close(d);
     }
@@ -535,8 +535,8 @@ TEST(page_watch_agrees_with_the_reference)
             }
             CHECK_NEAR(sum, 2 * HEADS * WATCH_GROUP, 1e-3); /* two rows */
             CHECK(got[WATCH_PAGES - 3] == 0 && got[WATCH_PAGES - 1] == 0);
-            mem_free(q.at);
-            mem_free(s.at);
+            test_free(q.at);
+            test_free(s.at);
         }
         if (d)
             device_close(d);

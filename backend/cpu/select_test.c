@@ -73,9 +73,9 @@ TEST(cpu_block_selection_is_that_of_the_reference)
                   (unsigned long long)want.n_kept);
         if (got.n_kept == want.n_kept)
             CHECK_MSG(test_nmse(o, r) < 1e-5, "head %d: nmse %g", f.s.dim, test_nmse(o, r));
-        mem_free(q.at);
-        mem_free(o.at);
-        mem_free(r.at);
+        test_free(q.at);
+        test_free(o.at);
+        test_free(r.at);
         fixture_close(&f);
     }
     device_close(ref);
@@ -108,9 +108,9 @@ PLAIN_TEST(cpu_block_selection_that_keeps_all_is_exact)
                           f.s.dim, (int)k);
                 CHECK(t.n_tiles > 0 && t.n_kept == t.n_tiles);
                 CHECK_EQ(sparse_quantile(&t, 1), 0);
-                mem_free(q.at);
-                mem_free(o.at);
-                mem_free(dense.at);
+                test_free(q.at);
+                test_free(o.at);
+                test_free(dense.at);
             }
             fixture_close(&f);
         }
@@ -142,17 +142,17 @@ PLAIN_TEST(cpu_block_selection_does_not_depend_on_passes)
                 p = test_pass_begin(&f.t, f.d, SPARSE_TILE, PAST + r);
                 mat o = attend_by(&f, f.d, p, some, (sparse_rule *)one);
                 CHECK(same_rows(o, 0, all, r, SPARSE_TILE));
-                mem_free(o.at);
+                test_free(o.at);
             }
             p = test_pass_begin(&f.t, f.d, ROWS, PAST);
             for (int32_t r = SPARSE_TILE; r < ROWS; r++)
                 f.t.seq[r] = 1;
             mat mixed = attend_by(&f, f.d, p, q, (sparse_rule *)one);
             CHECK(same_rows(mixed, 0, all, 0, SPARSE_TILE));
-            mem_free(q.at);
-            mem_free(all.at);
-            mem_free(dense.at);
-            mem_free(mixed.at);
+            test_free(q.at);
+            test_free(all.at);
+            test_free(dense.at);
+            test_free(mixed.at);
             fixture_close(&f);
         }
 }
@@ -181,9 +181,9 @@ TEST(cpu_block_selection_finds_the_tile_that_counts)
     CHECK_EQ(t.n_tiles, (uint64_t)ROWS * 4 * 9);
     CHECK_EQ(t.n_kept, (uint64_t)ROWS * 4 * (forced + 1));
     CHECK(test_nmse(o, dense) < 1e-3);
-    mem_free(q.at);
-    mem_free(o.at);
-    mem_free(dense.at);
+    test_free(q.at);
+    test_free(o.at);
+    test_free(dense.at);
     fixture_close(&f);
 }
 

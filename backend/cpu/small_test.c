@@ -142,8 +142,8 @@ static void do_embed_mix(device *d, pass *p, mat y, mat a, mat b, const weight *
         }
     d->op->copy(p, y, a);
     d->op->embed_mix(p, mat_columns(y, 0, y.cols), ids, share, &table);
-    mem_free(ids.at);
-    mem_free(share.at);
+    test_free(ids.at);
+    test_free(share.at);
 }
 static void do_add_norm(device *d, pass *p, mat y, mat a, mat b, const weight *w)
 {
@@ -155,7 +155,7 @@ static void do_add_norm(device *d, pass *p, mat y, mat a, mat b, const weight *w
     mat t = test_mat(y.rows, y.heads, y.cols);
     d->op->rms_norm(p, t, b, w, 1e-6f);
     d->op->add(p, y, y, t);
-    mem_free(t.at);
+    test_free(t.at);
 }
 
 static void check_op(const char *name, op_fn op, double bound)
@@ -188,10 +188,10 @@ static void check_op(const char *name, op_fn op, double bound)
                     double nmse = test_nmse(got, want);
                     CHECK_MSG(nmse < bound, "%s %s %d x %d x %d: nmse %g", d->name, name, rows,
                               heads, n, nmse);
-                    mem_free(x.at);
-                    mem_free(y.at);
-                    mem_free(got.at);
-                    mem_free(want.at);
+                    test_free(x.at);
+                    test_free(y.at);
+                    test_free(got.at);
+                    test_free(want.at);
                     mem_free(wv);
                 }
         device_close(d);
@@ -352,8 +352,8 @@ TEST(cpu_rope_at_every_scale_of_position)
             memcpy(t.pos, pos, sizeof pos);
             ref->op->rope(p, y, &f);
             CHECK(test_nmse(x, y) < 1e-13);
-            mem_free(x.at);
-            mem_free(y.at);
+            test_free(x.at);
+            test_free(y.at);
             device_close(d);
         }
     test_pass_close(&t);
@@ -426,9 +426,9 @@ TEST(cpu_rope_by_sections)
             }
         }
     }
-    mem_free(x.at);
-    mem_free(y.at);
-    mem_free(z.at);
+    test_free(x.at);
+    test_free(y.at);
+    test_free(z.at);
     test_pass_close(&t);
     device_close(ref);
 }
@@ -498,9 +498,9 @@ TEST(cpu_rope_by_axes)
             }
         }
         mem_free(start);
-        mem_free(x.at);
-        mem_free(y.at);
-        mem_free(z.at);
+        test_free(x.at);
+        test_free(y.at);
+        test_free(z.at);
     }
     test_pass_close(&t);
     device_close(ref);
@@ -536,9 +536,9 @@ TEST(cpu_embed_gather_and_route)
             d->op->gather(p, some, y, row);
             for (int r = 0; r < 3; r++)
                 CHECK(!memcmp(mat_row(some, r), mat_row(want, row[r]), 512 * 4));
-            mem_free(y.at);
-            mem_free(want.at);
-            mem_free(some.at);
+            test_free(y.at);
+            test_free(want.at);
+            test_free(some.at);
             d->weight_free(d, &w);
             test_weight_free(&w);
         }
@@ -589,7 +589,7 @@ TEST(cpu_embed_gather_and_route)
         d->op->route(test_pass_begin(&t, d, 1, 0), r0, z, &rules[2]);
         for (int i = 0; i < K; i++)
             CHECK(id[0][i] >= 0 && id[0][i] < E);
-        mem_free(z.at);
+        test_free(z.at);
         device_close(d);
     }
     test_pass_close(&t);
