@@ -42,15 +42,14 @@ static seniority running_slots(carat_batch *b)
 /* The most rows that s may have in the next pass. */
 static int32_t rows_of(const carat_batch *b, const slot *s)
 {
-    int64_t at = s->t.kv.n_past, left = b->shape.n_ctx - at;
-    int64_t most = s->answering ? b->shape.verify_rows : s->job->n - at;
+    int64_t at = s->t.kv.n_past, left = b->shape.n_ctx - at, most = s->want.left;
+    bool prompt = s->by->prompt;
     if (s->t.kv.pager) { /* as far as no page moves */
-        int64_t end =
-            s->answering ? kv_pager_answer_end(&s->t.kv) : timeline_pass_end(&s->t, s->job->n);
+        int64_t end = prompt ? timeline_pass_end(&s->t, s->job->n) : kv_pager_answer_end(&s->t.kv);
         most = end - at < most ? end - at : most;
-        most = !s->answering && most > b->shape.chunk ? b->shape.chunk : most;
+        most = prompt && most > b->shape.chunk ? b->shape.chunk : most;
     }
-    if (!s->answering && most > b->layout.rows_max)
+    if (prompt && most > b->layout.rows_max)
         most = b->layout.rows_max;
     return (int32_t)(most < left ? most : left);
 }
@@ -170,10 +169,9 @@ static int32_t rows_within(const slot *s, int32_t rows, int32_t n)
 static bool make_ready(carat_batch *b, slot *s, int32_t rows, int32_t *n_ended)
 {
     err e = {0};
-    int64_t until = s->answering ? 0 : paging_until(&s->t, s->job->n);
-    int32_t last = s->answering ? generation_token(s->x->g) : 0;
-    const int32_t *next = s->answering ? &last : s->job->ids + s->t.kv.n_past;
-    status st = timeline_ready(&s->t, next, until ? until : s->t.kv.n_past + rows, until > 0, &e);
+    int64_t until = s->by->prompt ? paging_until(&s->t, s->job->n) : 0;
+    status st =
+        timeline_ready(&s->t, s->want.next, until ? until : s->t.kv.n_past + rows, until > 0, &e);
     if (!st)
         return true;
     end_job(b, s, st, &e);
@@ -207,10 +205,14 @@ int32_t admission_plan(carat_batch *b)
             more = free_some(b, &r, i, taken + need, &n_ended);
             need = pages_for(s, rows); /* a page that is not shared any more needs no copy */
         }
+        if (p->n_free - taken < need && !taken) { /* the rest is held for its own checkpoints */
+            timeline_make_room(&s->t, rows);
+            need = pages_for(s, rows);
+        }
         bool all = kv_pager_is_short(&s->t.kv, s->t.kv.n_past + rows);
-        if (p->n_free - taken < need && !s->answering && !s->t.kv.n_away && !all) {
+        if (p->n_free - taken < need && s->by->prompt && !s->t.kv.n_away && !all) {
             rows = rows_within(s, rows, p->n_free - taken);
-            if (rows < media_block(b->m, s->job->ids + s->t.kv.n_past))
+            if (rows < media_block(b->m, s->want.next))
                 rows = 0; /* a picture that may not be cut */
             need = rows ? pages_for(s, rows) : 0;
         }

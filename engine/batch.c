@@ -5,7 +5,8 @@
  * Here a batch is opened and closed, and other threads reach it through a mailbox under `lock`:
  * submit, cancel and wake write to it, the stepping thread reads it. Everything else belongs to the
  * stepping thread, which holds no lock while it computes or calls back. batch_jobs.c takes jobs
- * from the queue to slots, and out of them again; batch_step.c computes their passes.
+ * from the queue to slots, and out of them again; batch_step.c computes their passes. A session
+ * (session.c) is a batch of one slot, whose queue stays empty.
  *
  * Keys and values of all slots come from one pool. Where it is smaller than their contexts
  * together, admission.c says which jobs have rows in the next pass, and which wait.
@@ -21,11 +22,11 @@ enum { SLOTS_DEFAULT = 4, QUEUE_DEFAULT = 64, STALL_DEFAULT_MS = 200 };
 /* ---- Opening --------------------------------------------------------------------------- */
 
 /* One set of scratch; keys and values for each slot. */
-static status plan_slots(carat_batch *b, const carat_batch_options *opt, carat_memory_plan *plan,
-                         err *e)
+static status plan_slots(carat_batch *b, const carat_session_options *opt, int32_t verify_rows,
+                         carat_memory_plan *plan, err *e)
 {
     status st;
-    if ((st = plan_shape(b->m, &opt->session, b->n_slots, 0, &b->shape, e)))
+    if ((st = plan_shape(b->m, opt, b->n_slots, verify_rows, &b->shape, e)))
         return st;
     if ((st = plan_costs(b->m, &b->shape, &b->layout, plan, e)))
         return st;
@@ -59,11 +60,11 @@ static status open_arrays(carat_batch *b, err *e)
     b->slot = mem_calloc(n, sizeof *b->slot);
     b->part = mem_calloc(n, sizeof *b->part);
     b->part_slot = mem_calloc(n, sizeof *b->part_slot);
+    b->members = mem_calloc(n, sizeof *b->members);
     b->answering = mem_calloc(n, sizeof *b->answering);
-    b->cancel = mem_calloc(n, sizeof *b->cancel);
     b->running = mem_calloc(n, sizeof *b->running);
     b->shown = mem_calloc(n, sizeof *b->shown);
-    if (b->slot && b->part && b->part_slot && b->answering && b->cancel && b->running && b->shown)
+    if (b->slot && b->part && b->part_slot && b->members && b->answering && b->running && b->shown)
         return OK;
     return err_memory(e, "a batch", n * sizeof *b->slot);
 }
@@ -76,6 +77,7 @@ static status open_rounds(carat_batch *b, err *e)
     for (int32_t i = 0; i < b->n_slots && !st; i++) {
         slot *s = &b->slot[i];
         s->b = b;
+        atomic_init(&s->cancel, false);
         s->x = &b->rounds->reply[i];
         s->x->t = &s->t;
         st = rounds_attach(b->rounds, &s->t, e);
@@ -109,54 +111,32 @@ static void tower_done(void *user)
     pthread_mutex_unlock(&b->lock);
 }
 
-carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, carat_batch **out,
-                              carat_error *e)
+status batch_init(carat_batch *b, carat_model *m, const carat_session_options *opt, int32_t n_slots,
+                  int32_t verify_rows, err *e)
 {
-    static const carat_batch_options none;
     carat_memory_plan plan;
-    carat_batch *b = NULL;
     status st;
-
-    *out = NULL;
-    opt = opt ? opt : &none;
-    if ((st = model_check_loaded(m, e)))
-        goto out;
-    if (opt->n_slots < 0 || opt->n_slots > STEP_SEQS_MAX || opt->queue_max < 0 ||
-        opt->stall_ms < 0) {
-        st = err_set(e, E_ARG,
-                     "a batch of %d slots with a queue of %d jobs and pauses of %d ms: expected at "
-                     "most %d slots, and no negative number",
-                     opt->n_slots, opt->queue_max, opt->stall_ms, STEP_SEQS_MAX);
-        goto out;
-    }
-    b = mem_calloc(1, sizeof *b);
-    if (!b) {
-        st = err_memory(e, "a batch", sizeof *b);
-        goto out;
-    }
     b->m = m;
     b->tail = &b->head;
-    b->n_slots = opt->n_slots ? opt->n_slots : SLOTS_DEFAULT;
-    b->queue_max = opt->queue_max ? opt->queue_max : QUEUE_DEFAULT;
-    b->stall_ms = opt->stall_ms ? opt->stall_ms : STALL_DEFAULT_MS;
-    if ((st = open_lock(b, e)) || (st = plan_slots(b, opt, &plan, e)) || (st = open_arrays(b, e)))
-        goto out;
+    b->n_slots = n_slots;
+    if ((st = open_lock(b, e)) || (st = plan_slots(b, opt, verify_rows, &plan, e)) ||
+        (st = open_arrays(b, e)))
+        return st;
     if ((st = kv_pool_open(&b->pool, m->dev, &b->layout, e)) ||
-        (st = paging_open_mover(&b->shape, &b->pool, &opt->session, e)) ||
-        (st = open_marks(b, e)) ||
-        (st = open_checkpoints(&b->store, m, &b->pool, &opt->session, &plan, e)))
-        goto out;
-    for (int32_t i = 0; i < b->n_slots; i++) {
+        (st = paging_open_mover(&b->shape, &b->pool, opt, e)) || (st = open_marks(b, e)) ||
+        (st = open_checkpoints(&b->store, m, &b->pool, opt, &plan, e)))
+        return st;
+    for (int32_t i = 0; i < n_slots; i++) {
         if ((st = timeline_open(&b->slot[i].t, m, &b->pool, b->store, e)) ||
             (st = paging_open(&b->shape, &b->slot[i].t, e)))
-            goto out;
+            return st;
         b->slot[i].t.roomy = !b->tight;
     }
     if ((st = workspace_open(&b->w, m, &b->layout, &b->shape, &plan, e)) ||
         (st = open_rounds(b, e)))
-        goto out;
+        return st;
     b->info = (carat_batch_info){
-        .n_slots = b->n_slots,
+        .n_slots = n_slots,
         .kv_bytes = plan.kv_swa_bytes + plan.kv_global_bytes + plan.recurrent_bytes,
         .kept_tokens = shape_is_paged(&b->shape) ? b->shape.kv_resident : 0,
         .policy = paging_policy(&b->shape),
@@ -165,42 +145,45 @@ carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, ca
         .pool_free = b->pool.pages.n * KV_PAGE};
     b->waker = (media_waker){.fn = tower_done, .user = b};
     media_add_waker(m, &b->waker);
-    *out = b;
-    b = NULL;
-out:
-    carat_batch_close(b);
-    return st;
+    return OK;
 }
 
-static void job_free(job *j)
+carat_status carat_batch_open(carat_model *m, const carat_batch_options *opt, carat_batch **out,
+                              carat_error *e)
 {
-    if (!j)
-        return;
-    generation_close(j->g);
-    embedding_close(j->x);
-    mem_free((void *)j->opt.sampling.bias);
-    mem_free((void *)j->opt.stop);
-    mem_free(j->stop_text);
-    mem_free(j->ids);
-    mem_free(j);
-}
+    static const carat_batch_options none;
+    carat_batch *b;
+    status st;
 
-void job_done(job *j, status st, const err *e)
-{
-    carat_timings t;
-    if (!st && j->g)
-        generation_report(j->g, &j->r.t);
-    report_end(&j->r, &t);
-    if (j->done)
-        j->done(j->user, st, e, &t);
-    job_free(j);
-}
-
-void carat_batch_close(carat_batch *b)
-{
+    *out = NULL;
+    opt = opt ? opt : &none;
+    if ((st = model_check_loaded(m, e)))
+        return st;
+    if (opt->n_slots < 0 || opt->n_slots > STEP_SEQS_MAX || opt->queue_max < 0 || opt->stall_ms < 0)
+        return err_set(
+            e, E_ARG,
+            "a batch of %d slots with a queue of %d jobs and pauses of %d ms: expected at "
+            "most %d slots, and no negative number",
+            opt->n_slots, opt->queue_max, opt->stall_ms, STEP_SEQS_MAX);
+    b = mem_calloc(1, sizeof *b);
     if (!b)
-        return;
+        return err_memory(e, "a batch", sizeof *b);
+    b->queue_max = opt->queue_max ? opt->queue_max : QUEUE_DEFAULT;
+    b->stall_ms = opt->stall_ms ? opt->stall_ms : STALL_DEFAULT_MS;
+    st = batch_init(b, m, &opt->session, opt->n_slots ? opt->n_slots : SLOTS_DEFAULT, 0, e);
+    if (st) {
+        carat_batch_close(b);
+        return st;
+    }
+    *out = b;
+    return OK;
+}
+
+void batch_free(carat_batch *b)
+{
     err gone = {0};
+    if (!b->m)
+        return;
     media_remove_waker(b->m, &b->waker);
     err_set(&gone, E_CANCELLED, "the batch was closed");
     for (int32_t i = 0; b->slot && i < b->n_slots; i++) {
@@ -226,11 +209,19 @@ void carat_batch_close(carat_batch *b)
     mem_free(b->mark);
     mem_free(b->shown);
     mem_free(b->running);
-    mem_free(b->cancel);
     mem_free(b->answering);
+    mem_free(b->members);
     mem_free(b->part_slot);
     mem_free(b->part);
     mem_free(b->slot);
+    *b = (carat_batch){0};
+}
+
+void carat_batch_close(carat_batch *b)
+{
+    if (!b)
+        return;
+    batch_free(b);
     mem_free(b);
 }
 
@@ -241,85 +232,99 @@ int32_t carat_batch_n_ctx(const carat_batch *b)
 
 /* ---- The mailbox ------------------------------------------------------------------------ */
 
-/* Copies the arrays and strings of the options: the caller may free its own before the job runs. */
-static status copy_options(job *j, const carat_generate_options *o, err *e)
+/* A copy that lives as long as j. NULL: n_bytes is 0, or there is no memory. */
+static void *own_copy(job *j, int which, const void *from, size_t n_bytes)
 {
-    size_t n_text = 0, n_bias = (size_t)(o->sampling.n_bias > 0 ? o->sampling.n_bias : 0);
-    j->opt = *o;
-    j->opt.stop = NULL;
-    j->opt.sampling.bias = NULL;
-    j->has_opt = true;
-    if (n_bias && o->sampling.bias) {
-        carat_logit_bias *to = mem_alloc(n_bias * sizeof *to);
-        if (!to)
-            return err_memory(e, "a job", n_bias * sizeof *to);
-        memcpy(to, o->sampling.bias, n_bias * sizeof *to);
-        j->opt.sampling.bias = to;
-    }
-    if (o->n_stop <= 0 || !o->stop)
-        return OK;
-    for (int32_t i = 0; i < o->n_stop; i++)
+    j->own[which] = n_bytes ? mem_alloc(n_bytes) : NULL;
+    if (j->own[which] && from)
+        memcpy(j->own[which], from, n_bytes);
+    return j->own[which];
+}
+
+/* The caller may free ids, and arrays and strings of the options, before the job runs. */
+static status copy_fields(job *j, err *e)
+{
+    enum { IDS, BIAS, STOP, STOP_TEXT };
+    carat_generate_options *o = &j->opt;
+    size_t n_text = 0, n_ids = (size_t)j->n * sizeof *j->ids;
+    size_t n_stop = o->stop && o->n_stop > 0 ? (size_t)o->n_stop : 0;
+    size_t n_bias = o->sampling.bias && o->sampling.n_bias > 0 ? (size_t)o->sampling.n_bias : 0;
+    for (size_t i = 0; i < n_stop; i++)
         n_text += strlen(o->stop[i]) + 1;
-    const char **stop = mem_calloc((size_t)o->n_stop, sizeof *stop);
-    j->opt.stop = stop;
-    j->stop_text = mem_alloc(n_text);
-    if (!stop || !j->stop_text)
-        return err_memory(e, "a job", n_text);
-    char *at = j->stop_text;
-    for (int32_t i = 0; i < o->n_stop; i++) {
-        size_t n = strlen(o->stop[i]) + 1;
-        stop[i] = memcpy(at, o->stop[i], n);
-        at += n;
+    j->ids = own_copy(j, IDS, j->ids, n_ids);
+    o->sampling.bias = own_copy(j, BIAS, o->sampling.bias, n_bias * sizeof *o->sampling.bias);
+    const char **stop = own_copy(j, STOP, o->stop, n_stop * sizeof *stop);
+    char *text = own_copy(j, STOP_TEXT, NULL, n_text);
+    if (!j->ids || (n_bias && !o->sampling.bias) || (n_stop && (!stop || !text)))
+        return err_memory(e, "a job", n_ids + n_text);
+    for (size_t i = 0; i < n_stop; i++) {
+        size_t n = strlen(stop[i]) + 1;
+        stop[i] = memcpy(text, stop[i], n);
+        text += n;
     }
+    o->stop = stop;
     return OK;
 }
 
-static status job_make(carat_batch *b, const carat_job *from, job **out, err *e)
+static status check_job(const carat_batch *b, const carat_job *from, err *e)
 {
-    job *j = *out = mem_calloc(1, sizeof *j);
+    const char *text = from->embedding                                 ? "an embedding"
+                       : from->importance                              ? "the importance"
+                       : from->opt && from->opt->n_prompt_logprobs > 0 ? "the logprobs"
+                                                                       : NULL;
+    return text ? check_text_ids(b->m, from->ids, from->n, b->shape.n_ctx, text, e)
+                : check_ids(b->m, from->ids, from->n, b->shape.n_ctx, e);
+}
+
+status job_open(carat_batch *b, const carat_job *from, bool copy, job *j, err *e)
+{
     status st;
-    if (!j)
-        return err_memory(e, "a job", sizeof *j);
+    report_begin(&j->r, b->m);
+    if ((st = check_job(b, from, e)))
+        return st;
+    j->class = from->importance ? &importance_job : from->embedding ? &embedding_job : &answer_job;
+    j->ids = from->ids;
     j->n = from->n;
-    j->fn = from->fn;
     j->done = from->done;
     j->user = from->user;
-    j->vector = from->importance ? from->importance : from->embedding;
-    report_begin(&j->r, b->m);
-    if (from->opt && !j->vector && (st = copy_options(j, from->opt, e)))
+    if (from->opt && j->class == &answer_job)
+        j->opt = *from->opt;
+    if (copy && (st = copy_fields(j, e)))
         return st;
-    if (!j->vector && (st = sparse_decide(&j->sparse, b->m, j->opt.sparse, j->n, &b->shape, e)))
-        return st;
-    j->opt.sparse = NULL; /* the caller's */
-    j->ids = mem_alloc((size_t)from->n * sizeof *j->ids);
-    if (!j->ids)
-        return err_memory(e, "a job", (size_t)from->n * sizeof *j->ids);
-    memcpy(j->ids, from->ids, (size_t)from->n * sizeof *j->ids);
-    for (int64_t i = 0; i < from->n; i++)
-        j->pictures = from->ids[i] < 0 ? i + 1 : j->pictures;
-    if (from->importance)
-        return embedding_open_importance(&j->x, b->m, &b->layout, &b->w, b->shape.chunk, j->n, e);
-    return j->vector ? embedding_open(&j->x, b->m, from->pooling, e)
-                     : generation_open(&j->g, b->m, j->has_opt ? &j->opt : NULL, j->fn, j->user, e);
+    return j->class->open(b, from, j, e);
+}
+
+void job_close(job *j)
+{
+    if (j->class && j->class->close)
+        j->class->close(j);
+    for (size_t i = 0; i < sizeof j->own / sizeof *j->own; i++)
+        mem_free(j->own[i]);
+    if (j->queued)
+        mem_free(j);
+}
+
+void job_done(job *j, status st, const err *e)
+{
+    carat_timings t;
+    report_end(&j->r, &t);
+    if (j->done)
+        j->done(j->user, st, e, &t);
+    job_close(j);
 }
 
 carat_status carat_batch_submit(carat_batch *b, const carat_job *from, int64_t *id,
                                 bool *queue_full, carat_error *e)
 {
-    job *j = NULL;
+    job *j = mem_calloc(1, sizeof *j);
     status st;
     if (queue_full)
         *queue_full = false;
-    const char *text = from->embedding                                 ? "an embedding"
-                       : from->importance                              ? "the importance"
-                       : from->opt && from->opt->n_prompt_logprobs > 0 ? "the logprobs"
-                                                                       : NULL;
-    st = text ? check_text_ids(b->m, from->ids, from->n, b->shape.n_ctx, text, e)
-              : check_ids(b->m, from->ids, from->n, b->shape.n_ctx, e);
-    if (st)
-        return st;
-    if ((st = job_make(b, from, &j, e))) {
-        job_free(j);
+    if (!j)
+        return err_memory(e, "a job", sizeof *j);
+    j->queued = true;
+    if ((st = job_open(b, from, true, j, e))) {
+        job_close(j);
         return st;
     }
     pthread_mutex_lock(&b->lock);
@@ -328,7 +333,7 @@ carat_status carat_batch_submit(carat_batch *b, const carat_job *from, int64_t *
         idle += !b->running[i];
     if (b->info.n_queued >= b->queue_max + idle) {
         pthread_mutex_unlock(&b->lock);
-        job_free(j);
+        job_close(j);
         if (queue_full)
             *queue_full = true;
         return err_set(e, E_LIMIT, "%d jobs are waiting already, and no more than that may",
@@ -350,7 +355,7 @@ void carat_batch_cancel(carat_batch *b, int64_t id)
     pthread_mutex_lock(&b->lock);
     for (int32_t i = 0; id > 0 && i < b->n_slots; i++)
         if (b->running[i] == id)
-            b->cancel[i] = id;
+            atomic_store(&b->slot[i].cancel, true);
     for (job *j = b->head; j; j = j->next)
         if (j->id == id)
             j->cancelled = true;

@@ -4,17 +4,10 @@
  * job is computing waits for it.
  */
 #include "engine/batch_int.h"
-#include "engine/score.h"
 
 #include <string.h>
 
 enum { WAIT_GAIN = 16 /* shared tokens that make waiting for another job worthwhile */ };
-
-/* Does j compute every token of its prompt? */
-static bool reuses_nothing(const job *j)
-{
-    return j->x ? embedding_reuses_nothing(j->x) : generation_options(j->g)->n_prompt_logprobs > 0;
-}
 
 /* The idle slot for j: the slot with the longest usable prefix, if that prefix is at least as long
  * as the rest of the slot's timeline, which the job would overwrite; else the slot unused for the
@@ -27,7 +20,7 @@ static slot *slot_for(carat_batch *b, const job *j)
         slot *s = &b->slot[i];
         if (s->job)
             continue;
-        int64_t usable = reuses_nothing(j) ? 0 : timeline_usable(&s->t, j->sparse, j->ids, j->n);
+        int64_t usable = j->anew ? 0 : timeline_usable(&s->t, j->sparse, j->ids, j->n);
         if (usable > most && usable >= s->t.kv.n_past - usable) {
             most = usable;
             best = s;
@@ -41,46 +34,40 @@ static slot *slot_for(carat_batch *b, const job *j)
 /* Running jobs whose timelines share a prefix with j's prompt save a checkpoint of it. */
 static void ask_others(carat_batch *b, const slot *s, const job *j)
 {
-    for (int32_t i = 0; b->store && !reuses_nothing(j) && i < b->n_slots; i++) {
+    for (int32_t i = 0; b->store && !j->anew && i < b->n_slots; i++) {
         slot *o = &b->slot[i];
         if (o->job && o != s && sparse_key(o->t.sparse) == sparse_key(j->sparse))
             timeline_offer(&o->t, j->ids, j->n, timeline_usable(&s->t, j->sparse, j->ids, j->n));
     }
 }
 
-static void begin_job(carat_batch *b, slot *s, job *j)
+void begin_job(carat_batch *b, slot *s, job *j)
 {
     err e = {0};
     ask_others(b, s, j);
+    for (int64_t i = j->first; i < j->n; i++)
+        j->pictures = j->ids[i - j->first] < 0 ? i + 1 : j->pictures;
     s->job = j;
-    s->answering = s->looked = s->alone = false;
+    s->answering = s->previewed = s->alone = false;
     s->used_at = b->n_steps;
-    report_waited(&j->r);
     status st = timeline_use(&s->t, j->sparse, &e);
-    timeline_forget_tally(&s->t);
-    if (j->x)
-        embedding_begin(j->x, &s->t, j->ids, j->n);
-    else if (reuses_nothing(j))
-        score_begin(j->g, &s->t, j->ids);
-    else
+    if (!st && j->class->begin)
+        st = j->class->begin(s, &e);
+    else if (!st && j->anew)
+        timeline_restart(&s->t);
+    else if (!st)
         timeline_prepare(&s->t, j->ids, j->n);
     report_prompt(&j->r, j->n, &s->t);
-    if (j->g)
-        generation_reuses(j->g, s->t.kv.n_past);
     pthread_mutex_lock(&b->lock);
     b->running[s - b->slot] = j->id;
-    b->cancel[s - b->slot] = j->cancelled ? j->id : 0;
+    if (j->cancelled)
+        atomic_store(&s->cancel, true);
     b->admitted = NULL;
     b->info.n_busy++;
     b->info.n_jobs++;
     b->info.n_prompt += (uint64_t)j->n;
     b->info.n_reused += (uint64_t)s->t.kv.n_past;
     pthread_mutex_unlock(&b->lock);
-    if (!st && j->g)
-        st = reply_open(b->rounds, s->x, j->g, &e);
-    if (!st && j->g && reuses_nothing(j) &&
-        !workspace_score_rows(&b->w, b->m, &b->layout, b->shape.chunk))
-        st = err_set(&e, E_MEMORY, "the batch has no room for the logits of a prompt's row");
     if (st)
         end_job(b, s, st, &e);
 }
@@ -88,32 +75,17 @@ static void begin_job(carat_batch *b, slot *s, job *j)
 void end_job(carat_batch *b, slot *s, status st, err *e)
 {
     job *j = s->job;
-    s->job = NULL;
     s->used_at = b->n_steps;
     if (s->t.kv.n_away) /* it ends while it waits: not worth bringing back */
         timeline_reset(&s->t);
-    if (!st && j->g) {
-        report_decoded(&j->r);
-        st = generation_finish(j->g, e);
-        timeline_rest(&s->t);
-    }
-    if (!st && j->x) {
-        report_prefilled(&j->r);
-        embedding_write(j->x, j->vector);
-        j->r.t.finish = CARAT_FINISH_STOP;
-    }
-    if (j->g) {
-        report_sparse(&j->r, &s->t);
-        report_pages(&j->r, &s->t);
-        report_experts(&j->r, b->m);
-        reply_report(s->x, &j->r.t);
-        reply_close(s->x);
-    }
+    st = j->class->end ? j->class->end(s, st, e) : st;
+    s->job = NULL;
     pthread_mutex_lock(&b->lock);
     b->info.n_tiles += j->r.t.n_tiles;
     b->info.n_tiles_kept += j->r.t.n_tiles_kept;
     b->info.n_sparse += j->r.t.sparse != NULL;
     b->running[s - b->slot] = 0;
+    atomic_store(&s->cancel, false); /* one that came meanwhile was for this job */
     b->info.n_busy--;
     b->shown[s - b->slot] = (carat_slot_info){.n_past = s->t.kv.n_past};
     pthread_mutex_unlock(&b->lock);
@@ -124,9 +96,9 @@ void end_job(carat_batch *b, slot *s, status st, err *e)
  * least WAIT_GAIN tokens. Requests for several answers to one prompt arrive together. */
 static bool better_wait(const carat_batch *b, const job *j)
 {
-    for (int32_t i = 0; b->store && !reuses_nothing(j) && i < b->n_slots; i++) {
+    for (int32_t i = 0; b->store && !j->anew && i < b->n_slots; i++) {
         slot *o = &b->slot[i];
-        if (!o->job || o->answering || o->job->x ||
+        if (!o->job || o->answering || o->job->vector ||
             sparse_key(o->job->sparse) != sparse_key(j->sparse))
             continue;
         int64_t at = o->t.kv.n_past, same = at, most = o->job->n < j->n ? o->job->n : j->n;
@@ -196,6 +168,7 @@ void admit_jobs(carat_batch *b)
         admission_begin_search(b);
         if (!any_idle(b) || !(j = take_queued(b, may_begin)))
             return;
+        report_waited(&j->r);
         begin_job(b, slot_for(b, j), j);
     }
 }
@@ -204,23 +177,11 @@ void end_cancelled(carat_batch *b)
 {
     for (int32_t i = 0; i < b->n_slots; i++) {
         slot *s = &b->slot[i];
-        if (!s->job)
-            continue;
-        pthread_mutex_lock(&b->lock);
-        bool wished = b->cancel[i] == s->job->id;
-        pthread_mutex_unlock(&b->lock);
-        if (!wished)
-            continue;
         err e = {0};
-        if (!s->answering)
-            report_prefilled(&s->job->r);
-        if (s->job->x) {
-            err_set(&e, E_CANCELLED, "cancelled after %lld of %lld tokens",
-                    (long long)s->t.kv.n_past, (long long)s->job->n);
-            end_job(b, s, E_CANCELLED, &e);
+        if (!s->job || !atomic_load_explicit(&s->cancel, memory_order_relaxed))
             continue;
-        }
-        generation_stop(s->job->g, CARAT_FINISH_CANCELLED);
-        end_job(b, s, OK, &e);
+        err_set(&e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
+                (long long)s->t.kv.n_past, (long long)s->job->n);
+        end_job(b, s, E_CANCELLED, &e);
     }
 }

@@ -1,16 +1,12 @@
-/* batch_step.c - one pass of a batch: decides whose rows are in it, and takes what it computed.
+/* batch_step.c - one pass of a batch: decides whose rows are in it, and hands out its results.
  *
- * A pass has the last token of every answering job and the tokens drafted after it (round.h). The
- * other rows go to prompts, which take turns. While a job is answering, the number of prompt rows
- * is limited, so that no pass takes longer than stall_ms; times of rows are measured continuously.
- * On a device that computes prompts apart, passes of answers and of prompts alternate instead. A
- * row's result does not depend on the other rows of its pass, so the schedule changes no answer.
- *
- * Jobs for embeddings and for the importance of tokens (embed.h) are prompts without answers. Their
- * passes that want hidden rows alternate with all others.
+ * A pass has the parts that contributors give for the slots (batch_int.h). The rows of answers come
+ * first; the other rows go to prompts, which take turns. While a job is answering, the number of
+ * prompt rows is limited, so that no pass takes longer than stall_ms; times of rows are measured
+ * continuously. On a device that computes prompts apart, passes of answers and of prompts alternate
+ * instead. Passes of hidden rows alternate with all others.
  */
 #include "engine/batch_int.h"
-#include "engine/score.h"
 #include "base/clock.h"
 
 /* The rows of a pass by their kinds. */
@@ -32,75 +28,61 @@ static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
     b->part[n->n_parts++] = part;
 }
 
-static bool has_rows(const slot *s)
+/* The first contributor of the job that wants rows. */
+static void ask_contributors(carat_batch *b)
 {
-    return s->job && s->most && !s->waits && (!s->b->only || s->b->only == s);
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        slot *s = &b->slot[i];
+        s->by = NULL;
+        s->want = (pass_want){0};
+        for (const contributor *const *c = s->job ? s->job->class->contributors : NULL;
+             c && *c && !s->want.left; c++) {
+            s->want = (*c)->wants(s);
+            s->by = *c;
+        }
+        if (s->job && !s->want.next)
+            s->want.next = slot_next_ids(s);
+    }
 }
 
-static bool has_prompt(const slot *s)
+static bool has_rows(const slot *s)
 {
-    return has_rows(s) && !s->answering;
+    return s->job && s->most && !s->waits && s->want.left > 0 && (!s->b->only || s->b->only == s);
+}
+
+static bool has_prompt(const slot *s, bool hidden)
+{
+    return has_rows(s) && s->by->prompt && s->by->hidden == hidden;
 }
 
 static bool has_answer(const slot *s)
 {
-    return has_rows(s) && s->answering;
-}
-
-/* Does its next part want hidden rows? */
-static bool wants_hidden(carat_batch *b, const slot *s)
-{
-    if (!has_prompt(s))
-        return false;
-    if (!s->job->x)
-        return score_wants(s->job->g, &s->t, s->job->n);
-    return embedding_wants_hidden(s->job->x, &s->t,
-                                  workspace_hidden_rows(&b->w, b->m, &b->layout, b->shape.chunk));
-}
-
-/* The most rows of a hidden pass. The rows of scores leave room for logits. */
-static int32_t hidden_rows(carat_batch *b)
-{
-    bool scores = false;
-    for (int32_t i = 0; i < b->n_slots; i++)
-        scores |= wants_hidden(b, &b->slot[i]) && !b->slot[i].job->x;
-    return scores ? workspace_score_rows(&b->w, b->m, &b->layout, b->shape.chunk)
-                  : workspace_hidden_rows(&b->w, b->m, &b->layout, b->shape.chunk);
-}
-
-/* Rows of a prompt that must be in one pass; 0: any will do. */
-static int32_t whole_rows(const slot *s, bool hidden)
-{
-    if (s->job->x)
-        return embedding_whole_rows(s->job->x);
-    bool whole = !hidden && paging_is_whole(&s->t, s->job->n);
-    return whole ? (int32_t)(s->job->n - s->t.kv.n_past)
-                 : media_block(s->t.m, s->job->ids + s->t.kv.n_past);
+    return has_rows(s) && !s->by->prompt;
 }
 
 typedef struct job_counts {
     int32_t answers, prompts, hidden; /* hidden: not in prompts */
-    int32_t whole;                    /* the most rows of a prompt that must be in one pass */
-    int64_t longest;                  /* tokens of a prompt that are to come */
+    int32_t least;                    /* the most rows of a prompt that must be in one pass */
+    int32_t hidden_most;              /* rows of a hidden pass */
+    bool no_trees;
 } job_counts;
 
-static job_counts count_jobs(carat_batch *b)
+static job_counts count_jobs(const carat_batch *b)
 {
-    job_counts n = {0};
+    job_counts n = {.hidden_most = b->layout.rows_max};
     for (int32_t i = 0; i < b->n_slots; i++) {
         const slot *s = &b->slot[i];
-        bool hidden = wants_hidden(b, s);
-        n.hidden += hidden;
-        n.prompts += has_prompt(s) && !hidden;
+        const pass_want *w = &s->want;
         n.answers += has_answer(s);
-        if (!has_prompt(s) || hidden)
+        if (has_prompt(s, true)) {
+            n.hidden++;
+            n.hidden_most = w->most < n.hidden_most ? w->most : n.hidden_most;
+        }
+        if (!has_prompt(s, false))
             continue;
-        if (whole_rows(s, false) > n.whole)
-            n.whole = whole_rows(s, false);
-        if (s->job->n - s->t.kv.n_past > n.longest)
-            n.longest = s->job->n - s->t.kv.n_past;
-        if (media_two_way(b->m) && s->t.kv.n_past < s->job->pictures) /* none is beside a tree */
-            n.longest = INT64_MAX;
+        n.prompts++;
+        n.least = w->least > n.least ? w->least : n.least;
+        n.no_trees |= w->no_trees;
     }
     return n;
 }
@@ -120,83 +102,85 @@ static int32_t prompt_rows(const carat_batch *b, int32_t n_rows, bool stalls)
     return pace_rows(&b->pace, rows, budget_ms);
 }
 
-/* Every answer with its drafts, and prompts beside them. A pass with a tree has at most
- * STEP_TREE_ROWS_MAX rows of each sequence, so longer prompts have chains beside them. */
-static void plan_answers(carat_batch *b, pass_rows *n, job_counts beside)
+/* Contributors with `prepare` decide on the rows of all their slots together. */
+static void prepare_answers(carat_batch *b, int32_t rows, bool trees)
 {
-    int32_t n_answers = 0, rows = b->shape.answer_rows - beside.prompts;
-    int32_t room = b->layout.rows_max - beside.whole;
-    rows = rows < room ? rows : room;
-    for (int32_t i = 0; i < b->n_slots; i++)
-        if (has_answer(&b->slot[i]))
-            b->answering[n_answers++] = b->slot[i].x;
-    rounds_draft(b->rounds, b->answering, n_answers, rows > n_answers ? rows : n_answers,
-                 beside.longest > STEP_TREE_ROWS_MAX);
-    for (int32_t i = 0; i < b->n_slots; i++)
-        if (has_answer(&b->slot[i]))
-            add_part(b, n, i, reply_part(b->slot[i].x));
+    const contributor *done = NULL;
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        const contributor *by = b->slot[i].by;
+        int32_t n = 0;
+        if (!has_answer(&b->slot[i]) || !by->prepare || by == done)
+            continue;
+        for (int32_t k = i; k < b->n_slots; k++)
+            if (has_answer(&b->slot[k]) && b->slot[k].by == by)
+                b->members[n++] = &b->slot[k];
+        by->prepare(b, b->members, n, rows > n ? rows : n, trees);
+        done = by;
+    }
 }
 
-/* The part of an answer's prompt, of at most `left` rows. */
-static pass_part prompt_part(slot *s, int32_t left)
+/* Every answer, and prompts beside them. A pass with a tree has at most STEP_TREE_ROWS_MAX rows of
+ * each sequence, so longer prompts have no trees beside them. */
+static void plan_answers(carat_batch *b, pass_rows *n, job_counts beside)
 {
-    int64_t at = s->t.kv.n_past, rest = timeline_pass_end(&s->t, s->job->n) - at;
-    int32_t rows = sparse_rows(s->t.sparse, at, rest, left);
-    rows = media_pass_rows(s->t.m, s->job->ids + at, rest, rows);
-    bool last = at + rows == s->job->n;
-    const pass_part part = {.t = &s->t,
-                            .rows = {.token = s->job->ids + at,
-                                     .n = rows,
-                                     .final = true,
-                                     .want = last ? KV_WANT_LAST : KV_WANT_NONE},
-                            .prompt = true,
-                            .until = paging_until(&s->t, s->job->n),
-                            .n_best = last ? generation_needs(s->job->g) : 0};
-    return last && !s->looked && paging_looks(&s->t, s->job->n) ? paging_look_part(part) : part;
+    int32_t rows = b->shape.answer_rows - beside.prompts, room = b->layout.rows_max - beside.least;
+    prepare_answers(b, rows < room ? rows : room, !beside.no_trees);
+    for (int32_t i = 0; i < b->n_slots; i++)
+        if (has_answer(&b->slot[i]))
+            add_part(b, n, i, b->slot[i].by->part(&b->slot[i], b->shape.verify_rows));
+}
+
+/* The part of a prompt. If its contributor has none of so few rows, those after it are asked. */
+static pass_part part_of(slot *s, int32_t rows)
+{
+    pass_part part = s->by->part(s, rows);
+    const contributor *const *c = s->job->class->contributors;
+    while (*c != s->by)
+        c++;
+    while (!part.rows.n && *++c && (*c)->wants(s).left) {
+        s->by = *c;
+        part = s->by->part(s, rows);
+    }
+    return part;
 }
 
 /* The prompts whose parts are hidden, or the others. */
-static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, bool stalls)
+static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, int32_t most, bool stalls)
 {
     int32_t left = prompt_rows(b, n->answers, stalls), first = b->turn;
-    int32_t most = hidden ? hidden_rows(b) : left;
     left = left < most ? left : most;
-    bool looks = false;
+    bool single = false, alone = false;
     n->stalls = stalls || b->share_ms;
-    for (int32_t k = 0; k < b->n_slots && left > 0; k++) {
+    for (int32_t k = 0; k < b->n_slots && left > 0 && !alone; k++) {
         int32_t i = (first + k) % b->n_slots;
         slot *s = &b->slot[i];
-        if (!has_prompt(s) || wants_hidden(b, s) != hidden)
+        const pass_want *w = &s->want;
+        if (!has_prompt(s, hidden))
             continue;
-        bool alone = hidden && s->job->x && embedding_is_alone(s->job->x, &s->t);
-        if (alone && n->prompts) /* it is the first one in a later pass */
+        if (n->prompts && (s->by->alone || w->least > left)) /* it is the first in a later pass */
             continue;
         if (!n->prompts)
             b->turn = (i + 1) % b->n_slots;
-        if (s->t.sparse.alpha > 0 && !n->prompts && left < SPARSE_TILE)
-            left = b->layout.rows_max - n->answers; /* else it would wait for ever */
         int32_t rows = left < s->most ? left : s->most;
-        int32_t whole = whole_rows(s, hidden);
-        if (whole > left && n->prompts) /* it is the first one in the next pass */
+        if (w->most && rows > w->most)
+            rows = w->most;
+        if (w->least > left && w->least <= b->layout.rows_max - n->answers)
+            rows = w->least;
+        if (s->by->single && single)
             continue;
-        if (whole > left && whole <= b->layout.rows_max - n->answers)
-            rows = whole;
-        pass_part part = s->job->x ? embedding_part(s->job->x, &s->t, rows, hidden)
-                         : hidden  ? score_part(&s->t, s->job->ids, s->job->n, rows)
-                                   : prompt_part(s, rows);
-        if (!part.rows.n) /* no room for a query block of block selection */
+        pass_part part = part_of(s, rows);
+        if (!part.rows.n)
             continue;
-        if (part.look && looks) /* one a pass: scratch has room for its rows of the last layer */
-            continue;
-        looks |= part.look;
-        left = alone ? 0 : left - part.rows.n;
+        single |= s->by->single;
+        alone = s->by->alone;
+        left -= part.rows.n;
         add_part(b, n, i, part);
     }
 }
 
 /* Fills b->part: answers first, then prompts; or, where they are apart, one of the two. Hidden
  * parts have passes of their own. */
-static pass_rows plan_step_rows(carat_batch *b)
+static pass_rows plan_parts(carat_batch *b)
 {
     pass_rows n = {0};
     b->only = NULL;
@@ -207,7 +191,7 @@ static pass_rows plan_step_rows(carat_batch *b)
     bool others = c.answers || c.prompts;
     if (c.hidden && (b->hidden_next || !others)) {
         b->hidden_next = false;
-        plan_prompts(b, &n, true, others);
+        plan_prompts(b, &n, true, c.hidden_most, others);
         return n;
     }
     b->hidden_next = true;
@@ -216,145 +200,33 @@ static pass_rows plan_step_rows(carat_batch *b)
     if (!prompts_only)
         plan_answers(b, &n, b->apart ? (job_counts){0} : c);
     if (prompts_only || !b->apart)
-        plan_prompts(b, &n, false, c.answers > 0);
+        plan_prompts(b, &n, false, b->layout.rows_max, c.answers > 0);
     return n;
 }
 
-static bool cancel_wished(void *user)
+static bool slot_done(const slot *s)
 {
-    const slot *s = user;
-    carat_batch *b = s->b;
-    pthread_mutex_lock(&b->lock);
-    bool wished = b->cancel[s - b->slot] == s->job->id;
-    pthread_mutex_unlock(&b->lock);
-    return wished;
+    const job *j = s->job;
+    return j->class->done ? j->class->done(s) : s->t.kv.n_past == j->n;
 }
 
-/* Keeps the part's rows of a prompt. After its last row, takes the first token. */
-static status use_prompt_rows(carat_batch *b, slot *s, const pass_part *part, err *e)
+/* Hands out what the pass computed. Drafters are told before a job ends, because its timeline may
+ * then be saved. */
+static void take_pass(carat_batch *b, const pass_rows *n, double ms)
 {
-    job *j = s->job;
-    row_logits y = {0};
-    status st;
-    if (part->look) {
-        s->looked = true; /* the next pass has the same rows, and sees the pages that they want */
-        timeline_commit(&s->t, part, NULL, 0);
-        return OK;
-    }
-    if (kv_rows_wanted(&part->rows) &&
-        (st = read_logits(b->m, &b->w, part, 0, s->t.kv.n_past + part->rows.n - 1, &y, e))) {
-        timeline_commit(&s->t, part, NULL, 0);
-        return st;
-    }
-    rounds_keep(b->rounds, part, NULL, part->rows.n);
-    if (!generation_tell_prefill(j->g, s->t.kv.n_past, j->n)) {
-        report_prefilled(&j->r);
-        generation_stop(j->g, CARAT_FINISH_CANCELLED);
-    } else if (s->t.kv.n_past == j->n) {
-        report_prefilled(&j->r);
-        s->answering = true;
-        return generation_next(j->g, &s->t, s->t.kv.n_past, &b->w, y, e);
-    }
-    return OK;
-}
-
-/* Plain parts of an embedding are kept as other prompts are; drafters miss the rows of hidden ones.
- */
-static status use_embedding_rows(carat_batch *b, slot *s, const pass_part *part, err *e)
-{
-    if (part->hidden)
-        return embedding_take(s->job->x, b->m, &b->w, part, e);
-    rounds_keep(b->rounds, part, NULL, part->rows.n);
-    return OK;
-}
-
-static status use_scored_rows(carat_batch *b, slot *s, const pass_part *part, err *e)
-{
-    job *j = s->job;
-    status st = score_take(j->g, b->m, &b->w, part, j->ids, e);
-    if (!st && !generation_tell_prefill(j->g, s->t.kv.n_past, j->n)) {
-        report_prefilled(&j->r);
-        generation_stop(j->g, CARAT_FINISH_CANCELLED);
-    }
-    return st;
-}
-
-static void use_part(carat_batch *b, slot *s, const pass_part *part)
-{
-    const walk_stop stop = {.asked = cancel_wished, .user = s};
-    s->e = (err){0};
-    s->alone = false;
-    if (s->job->x)
-        s->st = use_embedding_rows(b, s, part, &s->e);
-    else if (part->hidden)
-        s->st = use_scored_rows(b, s, part, &s->e);
-    else
-        s->st = part->prompt ? use_prompt_rows(b, s, part, &s->e)
-                             : reply_walk(b->rounds, s->x, &b->w, part, &stop, &s->e);
-}
-
-static void show_slots(carat_batch *b, uint64_t n_rows, uint64_t n_generated, double ms)
-{
-    carat_cache_info cache = {0};
-    kv_mover_info moved;
-    kv_mover_get_info(&b->pool, &moved);
-    if (b->store)
-        checkpoints_info(b->store, &cache);
-    pthread_mutex_lock(&b->lock);
-    b->info.cache = cache;
-    b->info.n_preempted = b->n_preempted;
-    b->info.n_paged_out = 0;
-    b->info.pool_free = b->pool.pages.n_free * KV_PAGE;
-    b->info.pool_shared = b->pool.pages.n_shared * KV_PAGE;
-    b->info.pool_host_bytes = (uint64_t)moved.n_memory * moved.page_bytes;
-    b->info.pool_file_bytes = (uint64_t)moved.n_file * moved.page_bytes;
-    b->info.n_pages_out = (uint64_t)moved.n_out;
-    b->info.n_pages_in = (uint64_t)moved.n_in;
-    b->info.n_passes++;
-    b->info.n_rows += n_rows;
-    b->info.n_generated += n_generated;
-    b->info.n_rounds = b->rounds->n_rounds;
-    b->info.n_drafted = b->rounds->n_drafted;
-    b->info.n_accepted = b->rounds->n_accepted;
-    b->info.pass_ms += ms;
-    for (int32_t i = 0; i < b->n_slots; i++) {
-        const slot *s = &b->slot[i];
-        const job *j = s->job;
-        b->info.n_paged_out += s->t.kv.n_away > 0;
-        b->shown[i] = (carat_slot_info){.id = j ? j->id : 0,
-                                        .n_past = s->t.kv.n_past,
-                                        .paged_out = s->t.kv.n_away > 0,
-                                        .n_away = s->t.kv.n_absent,
-                                        .waits = j && !s->most,
-                                        .n_prompt = j ? j->n : 0,
-                                        .n_done = !j             ? 0
-                                                  : s->answering ? j->n
-                                                                 : s->t.kv.n_past,
-                                        .n_generated = j && j->g ? generation_count(j->g) : 0};
-    }
-    pthread_mutex_unlock(&b->lock);
-}
-
-/* Takes what the pass computed. Drafters are told before a job ends, because its timeline may then
- * be saved. Returns the number of new tokens. */
-static uint64_t use_pass(carat_batch *b, const pass_rows *n, double ms)
-{
-    uint64_t n_generated = 0;
     for (int32_t k = 0; k < n->n_parts; k++) {
         slot *s = &b->slot[b->part_slot[k]];
-        const generation *g = s->job->g;
-        int64_t before = g ? generation_count(g) : 0;
-        use_part(b, s, &b->part[k]);
-        n_generated += g ? (uint64_t)(generation_count(g) - before) : 0;
+        s->e = (err){0};
+        s->alone = false;
+        s->st = s->by->take(s, &b->part[k], &s->e);
     }
     rounds_absorb(b->rounds);
     rounds_tell(b->rounds, ms, n->answers + n->prompts, n->prompts > 0, b->w.fresh);
     for (int32_t k = 0; k < n->n_parts; k++) {
         slot *s = &b->slot[b->part_slot[k]];
-        if (s->st || (s->job->x ? embedding_done(s->job->x, &s->t) : generation_ended(s->job->g)))
+        if (s->st || slot_done(s))
             end_job(b, s, s->st, &s->e);
     }
-    return n_generated;
 }
 
 /* Ends the jobs that the pass failed for. If no part is known to be the reason, each of them is
@@ -408,7 +280,7 @@ static int32_t ask_towers(carat_batch *b, bool *waits)
         if (!s->job || s->answering || at >= s->job->pictures)
             continue;
         int64_t n = s->job->pictures - at;
-        status st = media_ask(b->m, s->job->ids + at,
+        status st = media_ask(b->m, slot_next_ids(s),
                               n < b->layout.rows_max ? n : b->layout.rows_max, &ready, &e);
         s->waits = !st && !ready;
         *waits |= s->waits;
@@ -433,23 +305,14 @@ static void wait_for_tower(carat_batch *b)
     pthread_mutex_unlock(&b->lock);
 }
 
-void carat_batch_share(carat_batch *b, int32_t pass_ms)
+bool batch_pass(carat_batch *b)
 {
-    b->share_ms = pass_ms > 0 ? pass_ms : 0;
-}
-
-bool carat_batch_step(carat_batch *b)
-{
-    uint64_t n_generated = 0;
     err e = {0};
-
-    b->n_steps++;
-    end_cancelled(b);
-    admit_jobs(b);
-    int32_t n_ended = admission_plan(b);
     bool waits;
+    ask_contributors(b);
+    int32_t n_ended = admission_plan(b);
     n_ended += ask_towers(b, &waits);
-    pass_rows n = plan_step_rows(b);
+    pass_rows n = plan_parts(b);
     if (!n.n_parts && waits)
         wait_for_tower(b);
     if (!n.n_parts)
@@ -458,13 +321,73 @@ bool carat_batch_step(carat_batch *b)
     status st = run_pass(b->m, &b->layout, &b->w, b->part, n.n_parts, &e);
     bool ended = st || wait_pass(b, &n);
     double ms = clock_ms() - start;
-    if (!st) {
-        if (ended)
-            pace_measure(&b->pace, n.answers, n.prompts, ms, b->w.fresh);
-        n_generated = use_pass(b, &n, ms);
-    }
+    b->n_passes++;
+    b->n_rows += (uint64_t)(n.answers + n.prompts);
+    b->pass_ms += ms;
+    if (!st && ended)
+        pace_measure(&b->pace, n.answers, n.prompts, ms, b->w.fresh);
     if (st)
         end_failed(b, n.n_parts, st, &e);
-    show_slots(b, (uint64_t)(n.answers + n.prompts), n_generated, ms);
+    else
+        take_pass(b, &n, ms);
     return true;
+}
+
+static void show_slots(carat_batch *b)
+{
+    carat_cache_info cache = {0};
+    kv_mover_info moved;
+    kv_mover_get_info(&b->pool, &moved);
+    if (b->store)
+        checkpoints_info(b->store, &cache);
+    pthread_mutex_lock(&b->lock);
+    b->info.cache = cache;
+    b->info.n_preempted = b->n_preempted;
+    b->info.n_paged_out = 0;
+    b->info.pool_free = b->pool.pages.n_free * KV_PAGE;
+    b->info.pool_shared = b->pool.pages.n_shared * KV_PAGE;
+    b->info.pool_host_bytes = (uint64_t)moved.n_memory * moved.page_bytes;
+    b->info.pool_file_bytes = (uint64_t)moved.n_file * moved.page_bytes;
+    b->info.n_pages_out = (uint64_t)moved.n_out;
+    b->info.n_pages_in = (uint64_t)moved.n_in;
+    b->info.n_passes = b->n_passes;
+    b->info.n_rows = b->n_rows;
+    b->info.n_generated = b->n_generated;
+    b->info.n_rounds = b->rounds->n_rounds;
+    b->info.n_drafted = b->rounds->n_drafted;
+    b->info.n_accepted = b->rounds->n_accepted;
+    b->info.pass_ms = b->pass_ms;
+    for (int32_t i = 0; i < b->n_slots; i++) {
+        const slot *s = &b->slot[i];
+        const job *j = s->job;
+        b->info.n_paged_out += s->t.kv.n_away > 0;
+        b->shown[i] = (carat_slot_info){.id = j ? j->id : 0,
+                                        .n_past = s->t.kv.n_past,
+                                        .paged_out = s->t.kv.n_away > 0,
+                                        .n_away = s->t.kv.n_absent,
+                                        .waits = j && !s->most,
+                                        .n_prompt = j ? j->n : 0,
+                                        .n_done = !j             ? 0
+                                                  : s->answering ? j->n
+                                                                 : s->t.kv.n_past,
+                                        .n_generated = j && j->g ? generation_count(j->g) : 0};
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+void carat_batch_share(carat_batch *b, int32_t pass_ms)
+{
+    b->share_ms = pass_ms > 0 ? pass_ms : 0;
+}
+
+bool carat_batch_step(carat_batch *b)
+{
+    b->n_steps++;
+    end_cancelled(b);
+    admit_jobs(b);
+    uint64_t n_passes = b->n_passes;
+    bool busy = batch_pass(b);
+    if (b->n_passes != n_passes)
+        show_slots(b);
+    return busy;
 }

@@ -1,5 +1,5 @@
 /* decode.c - the rules of the token loop: sampling, masks, stop rules, budgets, cancellation,
- * streaming. Sessions and batches both drive this one state machine.
+ * streaming.
  *
  *     logits -> sample -> TOKEN event -> end of turn? -> bytes -> stream (whole characters, stop
  *     strings) -> answer parser (reasoning, content, calls) -> events -> budget? -> next pass
@@ -14,9 +14,6 @@
 #include "engine/round.h"
 #include "carat_bench.h"
 #include "engine/forbid.h"
-#include "engine/report.h"
-#include "engine/score.h"
-#include "base/clock.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "text/place.h"
@@ -535,138 +532,4 @@ status generation_finish(generation *g, err *e)
                                  .by_stop_id = g->by_stop_id,
                                  .stop_id = g->by_stop_id ? g->id : 0});
     return OK;
-}
-
-/* ---- One generation on a session -------------------------------------------------------- */
-
-static bool tell_prefill(void *user, int64_t done, int64_t total)
-{
-    return generation_tell_prefill(user, done, total);
-}
-
-static bool take_cancel(void *user)
-{
-    return session_take_cancel(user);
-}
-
-/* Takes the first token, from the prompt's last logits in s->w.logits. */
-static status first_token(carat_session *s, generation *g, err *e)
-{
-    if (session_take_cancel(s))
-        generation_stop(g, CARAT_FINISH_CANCELLED);
-    if (generation_ended(g))
-        return OK;
-    return generation_next(g, &s->t, s->t.kv.n_past, &s->w, (row_logits){.all = s->w.logits}, e);
-}
-
-/* Generates until the answer ends. */
-static status loop(carat_session *s, reply *x, err *e)
-{
-    const walk_stop stop = {.asked = take_cancel, .user = s, .before_rows = true};
-    status st = first_token(s, x->g, e);
-    while (!st && !generation_ended(x->g)) {
-        rounds_draft(s->rounds, &x, 1, s->shape.answer_rows, false);
-        pass_part part = reply_part(x);
-        part.candidates = s->w.candidates;
-        part.n_candidates = s->w.n_candidates;
-        double start = clock_ms();
-        if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e))) {
-            rounds_drop(s->rounds);
-            break;
-        }
-        double ms = clock_ms() - start;
-        st = reply_walk(s->rounds, x, &s->w, &part, &stop, e);
-        rounds_absorb(s->rounds);
-        rounds_tell(s->rounds, ms, part.rows.n, false, s->w.fresh);
-    }
-    return st;
-}
-
-/* Computes the rows of the prompt that score its tokens, if they are wanted. */
-static status score_prompt(carat_session *s, generation *g, const int32_t *ids, int64_t n, err *e)
-{
-    int32_t rows = 0;
-    status st = OK;
-    while (!st && score_wants(g, &s->t, n)) {
-        if (!rows && !(rows = workspace_score_rows(&s->w, s->m, &s->layout, s->shape.chunk)))
-            return err_set(e, E_MEMORY, "the session has no room for the logits of a prompt's row");
-        if (session_take_cancel(s))
-            return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
-                           (long long)s->t.kv.n_past, (long long)n);
-        pass_part part = score_part(&s->t, ids, n, rows);
-        part.n_candidates = s->w.n_candidates;
-        if ((st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)) ||
-            (st = score_take(g, s->m, &s->w, &part, ids, e)))
-            break;
-        if (!generation_tell_prefill(g, s->t.kv.n_past, n))
-            return err_set(e, E_CANCELLED, "cancelled after %lld of %lld prompt tokens",
-                           (long long)s->t.kv.n_past, (long long)n);
-    }
-    return st;
-}
-
-carat_status carat_generate(carat_session *s, const int32_t *ids, int64_t n,
-                            const carat_generate_options *opt, carat_event_fn fn, void *user,
-                            carat_timings *t, carat_error *e)
-{
-    reply *x = &s->rounds->reply[0];
-    generation *g = NULL;
-    err why = {0};
-    report r;
-    status st;
-
-    report_begin(&r, s->m);
-    x->t = &s->t;
-    st = opt && opt->n_prompt_logprobs > 0
-             ? check_text_ids(s->m, ids, n, s->shape.n_ctx, "the logprobs", e)
-             : check_ids(s->m, ids, n, s->shape.n_ctx, e);
-    if (st)
-        goto out;
-    if ((st = generation_open(&g, s->m, opt, fn, user, e)) || (st = reply_open(s->rounds, x, g, e)))
-        goto out;
-    sparse_choice sparse;
-    if ((st = sparse_decide(&sparse, s->m, g->opt.sparse, n, &s->shape, e)) ||
-        (st = timeline_use(&s->t, sparse, e)))
-        goto out;
-    timeline_forget_tally(&s->t);
-    if (g->opt.n_prompt_logprobs > 0)
-        score_begin(g, &s->t, ids);
-    else
-        timeline_prepare(&s->t, ids, n);
-    report_prompt(&r, n, &s->t);
-    generation_reuses(g, s->t.kv.n_past);
-    if (!(st = score_prompt(s, g, ids, n, &why))) {
-        int64_t done = s->t.kv.n_past;
-        const prefill p = {
-            .ids = ids + done, .n = n - done, .logits = s->w.logits, .fn = tell_prefill, .user = g};
-        st = session_prefill(s, &p, &why);
-    }
-    report_prefilled(&r);
-    if (st == E_CANCELLED) {
-        session_take_cancel(s); /* one that came meanwhile is of this call */
-        generation_stop(g, CARAT_FINISH_CANCELLED);
-        st = OK;
-    } else if (!st) {
-        st = loop(s, x, &why);
-    }
-    if (st) {
-        err_set(e, st, "%s", why.text);
-        goto out;
-    }
-    report_decoded(&r);
-    st = generation_finish(g, e);
-    timeline_rest(&s->t);
-out:
-    if (!st) {
-        generation_report(g, &r.t);
-        report_sparse(&r, &s->t);
-        report_pages(&r, &s->t);
-        report_experts(&r, s->m);
-    }
-    if (!st)
-        reply_report(x, &r.t);
-    report_end(&r, t);
-    reply_close(x);
-    generation_close(g);
-    return st;
 }

@@ -4,7 +4,7 @@
  */
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "kv/paging.h"
 #include "tests/recur_model.h"
 #include "tests/test.h"
@@ -107,7 +107,7 @@ static void first_turn_of_a_killed_process(const setting *v, int64_t n)
         char path[1024];
         carat_session *s = open_session(open_model(v), v, true);
         turn(s, &x, n, 1);
-        int64_t rest = s->t.kv.n_past;
+        int64_t rest = s->b.slot->t.kv.n_past;
         for (int ms = 0; ms < WAIT_MS && !has_file(v, rest, path); ms++)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         kill(getpid(), SIGKILL);
@@ -122,8 +122,8 @@ static void both_turns(const setting *v, int64_t n, int64_t more, said *x, int64
     carat_model *m = open_model(v);
     carat_session *s = open_session(m, v, false);
     turn(s, x, n, 1);
-    *rest = s->t.kv.n_past;
-    CHECK(kv_pager_lossy(&s->t.kv));
+    *rest = s->b.slot->t.kv.n_past;
+    CHECK(kv_pager_lossy(&s->b.slot->t.kv));
     turn(s, x, more, 2);
     carat_session_close(s);
     carat_model_close(m);

@@ -2,6 +2,7 @@
  * assistant with random weights, whose drafts are nearly all wrong; and a copy of the target,
  * whose drafts are all right.
  */
+#include "engine/batch_int.h"
 #include "engine/engine_int.h"
 #include "base/map.h"
 #include "base/mem.h"

@@ -1,8 +1,8 @@
 /* engine_int.h - the types and functions that the files of engine/ share.
  *
  *     carat_model    weights on devices, vocabulary, chat format: read-only once open
- *     carat_session  one timeline with a workspace of its own
- *     carat_batch    many timelines that share a workspace, and so passes (batch.c)
+ *     carat_batch    timelines that share a workspace, and so passes (batch_int.h)
+ *     carat_session  a batch of one timeline
  *
  *     timeline       the tokens of a session or slot, and their keys and values
  *     workspace      buffers of passes and of sampling
@@ -188,18 +188,6 @@ typedef struct row_logits {
     int32_t n_candidates;
 } row_logits;
 
-struct carat_session {
-    carat_model *m;
-    session_shape shape;
-    kv_layout layout;
-    kv_pool pool;
-    timeline t;
-    checkpoint_store *store; /* NULL: none */
-    workspace w;
-    rounds *rounds;
-    atomic_bool cancel;
-};
-
 static inline device *model_device(const carat_model *m, int32_t side)
 {
     return side == PASS_MAIN ? m->dev : m->other[side - 1];
@@ -277,6 +265,7 @@ status paging_scorer_bytes(const carat_model *m, const session_shape *s, uint64_
 const char *paging_policy(const session_shape *s); /* its name; static storage */
 /* importance.c: can the model of s tell what a text attends to, and has s room for it? */
 status importance_check(const carat_session *s, err *e);
+uint64_t importance_bytes(int64_t n); /* what a job of n tokens takes, but for a hidden row */
 /* Tokens of the pool of all timelines. */
 int64_t paging_pool(const session_shape *s);
 /* What moves pages to the host: for pools with pagers, and for those that timelines may leave. */
@@ -356,8 +345,6 @@ status check_text_ids(const carat_model *m, const int32_t *ids, int64_t n, int32
 /* carat_session_open, with verify_rows as plan_shape. */
 status session_open(carat_model *m, const carat_session_options *opt, int32_t verify_rows,
                     carat_session **out, err *e);
-/* True once per carat_session_cancel: reading it clears it. */
-bool session_take_cancel(carat_session *s);
 
 /* sampling.c: tokens that must not be in an answer, taken out of what its next token comes from. */
 void ban_place_holders(const carat_model *m, float *logits);
@@ -447,20 +434,5 @@ status read_head(carat_model *m, workspace *w, mat y, int32_t i, int64_t pos, er
  * layers, fewer than all rows of a final part reset t. */
 void timeline_commit(timeline *t, const pass_part *part, const int32_t *path, int32_t n);
 status not_finite(const carat_model *m, int64_t pos, err *e); /* the sentence for LOGITS_BAD */
-
-/* prefill.c. Progress of a prefill: false to cancel. */
-typedef bool (*prefill_fn)(void *user, int64_t done, int64_t total);
-typedef struct prefill {
-    const int32_t *ids; /* [n], which come after the timeline's tokens */
-    int64_t n;
-    bool answer;        /* computed like an answer's rows: tokens of a caller's own loop */
-    bool all;           /* logits of every row, [n, n_vocab]; else of the last */
-    float *logits;      /* NULL: none. With rows: of one pass, [n_outputs, n_vocab] */
-    carat_rows_fn rows; /* receives the rows of each pass; NULL: they stay in logits */
-    void *rows_user;
-    prefill_fn fn; /* may be NULL */
-    void *user;
-} prefill;
-status session_prefill(carat_session *s, const prefill *p, err *e);
 
 #endif

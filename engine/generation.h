@@ -1,8 +1,7 @@
 /* generation.h - one answer in the making: from logits to tokens, events and an end.
  *
- * A generation is a state machine. It runs no passes and owns no keys: the driver (carat_generate
- * for one answer, a batch for many) runs the passes, gives it the logits of a row, and gets the
- * token to compute next. All rules on tokens are in decode.c.
+ * A generation is a state machine. It runs no passes and owns no keys: the driver (answers.c) gives
+ * it the logits of a row, and gets the token to compute next. All rules on tokens are in decode.c.
  *
  *     generation_open
  *     generation_reuses, generation_tell_prefill ...            while the prompt is computed

@@ -1,4 +1,4 @@
-/* importance.c - which tokens of a text its end attends to: see importance.h, and carat_importance.
+/* importance.c - which tokens of a text its end attends to: as jobs; see carat_importance.
  *
  *     ids   0 ........................ n-9 | n-8 .. n-1
  *           prefilled like any prompt      | passes whose layers report their shares (pass.tail)
@@ -9,7 +9,7 @@
  * The model's layers call op_tail with queries before the rotation; a family whose layers do not is
  * refused. The method is that of relevance scorers for prompt compression and for paged keys.
  */
-#include "engine/importance.h"
+#include "engine/batch_int.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -17,29 +17,29 @@
 
 enum { TAIL = CARAT_IMPORTANCE_TAIL, SMOOTH = CARAT_IMPORTANCE_SMOOTH };
 
-struct importance {
-    const int32_t *ids;
+typedef struct importance {
     int64_t n;
     int32_t rows;   /* of a pass of the tail, at most TAIL */
     pass_tail tail; /* of the current one */
     float *top;     /* [TAIL][n] */
     double *mean;   /* [n] */
-};
+    float *hidden;  /* [n_embd] of the last row, which is tested for NaN and +inf */
+} importance;
 
 /* The rows of a pass of the tail that the scratch has room for, at most TAIL. */
-static status tail_rows(carat_model *m, const kv_layout *l, const workspace *w, int32_t chunk,
-                        int32_t *rows, err *e)
+static status count_tail_rows(const carat_batch *b, int32_t *rows, err *e)
 {
+    carat_model *m = b->m;
     size_t need[PASS_SIDES_MAX];
-    int32_t n_layers = 0, n = chunk < TAIL ? chunk : TAIL;
+    int32_t n_layers = 0, chunk = b->shape.chunk, n = chunk < TAIL ? chunk : TAIL;
     status st = OK;
     pthread_mutex_lock(&m->pass_lock);
     for (; n > 0; n--) {
         bool fits = true;
-        if ((st = model_plan_tail(&m->core, m->dev, l, n, need, &n_layers, e)))
+        if ((st = model_plan_tail(&m->core, m->dev, &b->layout, n, need, &n_layers, e)))
             break;
         for (int32_t i = 0; i < m->n_sides; i++)
-            fits &= need[i] <= w->scratch[i].n_bytes;
+            fits &= need[i] <= b->w.scratch[i].n_bytes;
         if (fits)
             break;
     }
@@ -59,7 +59,7 @@ static status tail_rows(carat_model *m, const kv_layout *l, const workspace *w, 
 status importance_check(const carat_session *s, err *e)
 {
     int32_t rows;
-    return tail_rows(s->m, &s->layout, &s->w, s->shape.chunk, &rows, e);
+    return count_tail_rows(&s->b, &rows, e);
 }
 
 uint64_t importance_bytes(int64_t n)
@@ -68,89 +68,85 @@ uint64_t importance_bytes(int64_t n)
     return (uint64_t)n * (TAIL * sizeof *x->top + sizeof *x->mean);
 }
 
-status importance_open(importance **out, carat_model *m, const kv_layout *l, const workspace *w,
-                       int32_t chunk, int64_t n, err *e)
+static status open_importance(carat_batch *b, const carat_job *from, job *j, err *e)
 {
+    int64_t n = j->n;
     int32_t rows;
-    importance *x = *out = NULL;
     status st;
     if (n <= TAIL)
         return err_set(e, E_ARG,
                        "a text of %lld tokens is too short: its last %d tokens measure the "
                        "importance of those before them",
                        (long long)n, TAIL);
-    if ((st = tail_rows(m, l, w, chunk, &rows, e)))
+    if ((st = count_tail_rows(b, &rows, e)))
         return st;
-    if ((x = mem_calloc(1, sizeof *x))) {
+    importance *x = j->i = mem_calloc(1, sizeof *x);
+    if (x) {
         *x = (importance){.n = n, .rows = rows};
         x->top = mem_calloc(TAIL * (size_t)n, sizeof *x->top);
         x->mean = mem_calloc((size_t)n, sizeof *x->mean);
+        x->hidden = mem_calloc((size_t)b->m->core.n_embd, sizeof *x->hidden);
     }
-    if (!x || !x->top || !x->mean) {
-        importance_close(x);
+    if (!x || !x->top || !x->mean || !x->hidden)
         return err_memory(e, "the importance of tokens", importance_bytes(n));
-    }
-    *out = x;
+    j->vector = from->importance;
+    j->n_plain = n - TAIL;
     return OK;
 }
 
-void importance_close(importance *x)
+static void close_importance(job *j)
 {
-    if (!x)
+    if (!j->i)
         return;
-    mem_free(x->mean);
-    mem_free(x->top);
-    mem_free(x);
+    mem_free(j->i->hidden);
+    mem_free(j->i->mean);
+    mem_free(j->i->top);
+    mem_free(j->i);
 }
 
-void importance_begin(importance *x, timeline *t, const int32_t *ids)
+static pass_want wants_tail(slot *s)
 {
-    x->ids = ids;
-    timeline_prepare(t, ids, x->n - TAIL);
+    int64_t left = s->job->n - s->t.kv.n_past;
+    if (left > TAIL)
+        return (pass_want){0};
+    return (pass_want){.left = left, .most = s->job->i->rows};
 }
 
-bool importance_at_tail(const importance *x, const timeline *t)
+static pass_part part_of_tail(slot *s, int32_t rows)
 {
-    return t->kv.n_past >= x->n - TAIL;
-}
-
-pass_part importance_part(importance *x, timeline *t, int32_t most)
-{
-    int64_t at = t->kv.n_past;
-    bool tail = importance_at_tail(x, t);
-    int64_t rows = timeline_pass_end(t, tail ? x->n : x->n - TAIL) - at;
-    int32_t n = rows < most ? (int32_t)rows : most;
-    if (!tail)
-        return (pass_part){
-            .t = t, .rows = {.token = x->ids + at, .n = n, .final = true}, .prompt = true};
-    n = n < x->rows ? n : x->rows;
+    importance *x = s->job->i;
+    int64_t at = s->t.kv.n_past, left = timeline_pass_end(&s->t, x->n) - at;
+    rows = left < rows ? (int32_t)left : rows;
     x->tail = (pass_tail){
-        .top = x->top + (size_t)(at - (x->n - TAIL)) * (size_t)x->n, .stride = x->n, .rows = n};
-    return (pass_part){.t = t,
-                       .rows = {.token = x->ids + at, .n = n, .final = true, .want = KV_WANT_ALL},
-                       .prompt = true,
-                       .hidden = true,
-                       .tail = &x->tail};
+        .top = x->top + (size_t)(at - (x->n - TAIL)) * (size_t)x->n, .stride = x->n, .rows = rows};
+    return (pass_part){
+        .t = &s->t,
+        .rows = {.token = slot_next_ids(s), .n = rows, .final = true, .want = KV_WANT_ALL},
+        .prompt = true,
+        .hidden = true,
+        .tail = &x->tail};
 }
 
-status importance_take(importance *x, carat_model *m, const pass_part *part, err *e)
+static status take_tail(slot *s, const pass_part *part, err *e)
 {
-    int64_t at = part->t->kv.n_past;
-    status st = OK;
-    for (int32_t r = 0; r < part->rows.n && !st; r++) {
+    const importance *x = s->job->i;
+    int64_t at = s->t.kv.n_past;
+    int32_t last = part->rows.n - 1;
+    status st = read_hidden(s->b->m, &s->b->w, part, last, 1, at + last, x->hidden, e);
+    for (int32_t r = 0; r <= last && !st; r++) {
         const float *shares = x->tail.top + (size_t)r * (size_t)x->n;
         float most = 0;
         for (int64_t j = 0; j < x->n; j++)
             most = shares[j] > most ? shares[j] : most;
         if (!(most > 0)) /* a share that is NaN is never the largest */
-            st = not_finite(m, at + r, e);
+            st = not_finite(s->b->m, at + r, e);
     }
-    timeline_commit(part->t, part, NULL, st ? 0 : part->rows.n);
+    timeline_commit(&s->t, part, NULL, st ? 0 : part->rows.n);
     return st;
 }
 
 /* The mean of the lines, then of the values around each. */
-void importance_write(importance *x, float *out)
+static void write_means(importance *x, float *out)
 {
     int64_t n = x->n;
     for (int64_t j = 0; j < n; j++) {
@@ -168,28 +164,44 @@ void importance_write(importance *x, float *out)
     }
 }
 
+static status begin_importance(slot *s, err *e)
+{
+    (void)e;
+    timeline_prepare(&s->t, s->job->ids, s->job->n_plain);
+    return OK;
+}
+
+static status end_importance(slot *s, status st, err *e)
+{
+    (void)e;
+    report_prefilled(&s->job->r);
+    if (st)
+        return st;
+    s->job->r.t.finish = CARAT_FINISH_STOP;
+    write_means(s->job->i, s->job->vector);
+    return OK;
+}
+
+static const contributor tail_rows = {.prompt = true,
+                                      .hidden = true,
+                                      .alone = true,
+                                      .wants = wants_tail,
+                                      .part = part_of_tail,
+                                      .take = take_tail};
+
+static const contributor *const contributors[] = {&tail_rows, &plain_rows, NULL};
+
+const job_class importance_job = {.contributors = contributors,
+                                  .open = open_importance,
+                                  .close = close_importance,
+                                  .begin = begin_importance,
+                                  .end = end_importance};
+
 carat_status carat_importance(carat_session *s, const int32_t *ids, int64_t n, float *out,
                               carat_error *e)
 {
-    importance *x;
-    status st = check_text_ids(s->m, ids, n, s->shape.n_ctx, "the importance", e);
-    if (st || (st = importance_open(&x, s->m, &s->layout, &s->w, s->shape.chunk, n, e)))
-        return st;
-    if (!(st = timeline_use(&s->t, (sparse_choice){0}, e))) {
-        importance_begin(x, &s->t, ids);
-        int64_t cached = s->t.kv.n_past;
-        st = session_prefill(s, &(prefill){.ids = ids + cached, .n = n - TAIL - cached}, e);
-    }
-    while (!st && s->t.kv.n_past < n) {
-        pass_part part = importance_part(x, &s->t, TAIL);
-        part.n_candidates = s->w.n_candidates;
-        if (!(st = run_pass(s->m, &s->layout, &s->w, &part, 1, e)))
-            st = importance_take(x, s->m, &part, e);
-    }
-    if (!st)
-        importance_write(x, out);
-    importance_close(x);
-    return st;
+    const carat_job j = {.ids = ids, .n = n, .importance = out};
+    return session_run(s, &j, NULL, NULL, e);
 }
 
 int64_t carat_importance_chunks(const float *value, int64_t n, int32_t chunk, bool normal,

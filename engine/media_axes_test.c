@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "carat_bench.h"
 #include "engine/media.h"
-#include "engine/round.h"
+#include "engine/batch_int.h"
 #include "image/image_test_int.h"
 #include "tests/answers.h"
 #include "tests/fidelity_model.h"
@@ -228,17 +228,17 @@ TEST(media_axes_of_drafts_are_those_of_transformers)
     read_golden(want, ALL * COLS, 2 * DRAFTS * RANKS);
     for (int c = 0; c < 4; c++) {
         carat_session *s = open_session(&x, chunks[c]);
-        drafter *d = s->rounds->d[DRAFTER_MODEL];
+        drafter *d = s->b.rounds->d[DRAFTER_MODEL];
         proposal p = {0};
         err e = {0};
         CHECK_OK(carat_append(s, x.ids, ALL - 1, false, NULL, &e), e);
-        const draft_ask a = {.s = s->t.draft[DRAFTER_MODEL],
-                             .target = &s->t.kv,
+        const draft_ask a = {.s = s->b.slot->t.draft[DRAFTER_MODEL],
+                             .target = &s->b.slot->t.kv,
                              .id = x.ids,
                              .n = ALL,
                              .n_slots = DRAFTS,
                              .n_ranks = RANKS,
-                             .at = timeline_place(&s->t).next,
+                             .at = timeline_place(session_timeline(s)).next,
                              .out = &p};
         CHECK_OK(d->class->propose(d, &a, 1, &e), e);
         CHECK_EQ(p.n_slots, DRAFTS);

@@ -5,7 +5,7 @@
  *                                          ^ the last rows choose the pages, and are then
  *                                            computed again with those
  */
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "engine/scorer.h"
 #include "kv/pager.h"
 #include "text/family.h"
@@ -379,20 +379,22 @@ int64_t paging_pass_end(const timeline *t, int64_t end)
 
 void carat_session_get_pool(const carat_session *s, carat_pool_info *info)
 {
-    const kv_pager *g = s->t.kv.pager;
-    *info = (carat_pool_info){.n_tokens = s->shape.kv_resident, .why = s->shape.pool_why};
+    const session_shape *shape = &s->b.shape;
+    const timeline *own = &s->b.slot->t;
+    const kv_pager *g = own->kv.pager;
+    *info = (carat_pool_info){.n_tokens = shape->kv_resident, .why = shape->pool_why};
     if (!g)
         return;
     info->on = true;
     info->policy = policy_names[g->policy];
-    info->policy_why = s->shape.policy_why;
-    info->lossy = kv_pager_lossy(&s->t.kv);
-    info->n_away = s->t.kv.n_absent;
+    info->policy_why = shape->policy_why;
+    info->lossy = kv_pager_lossy(&own->kv);
+    info->n_away = own->kv.n_absent;
     info->n_out = g->r.n_out;
     info->n_in = g->r.n_in;
     info->n_reselected = g->n_reselected;
     kv_mover_info moved;
-    kv_mover_get_info(&s->pool, &moved);
+    kv_mover_get_info(&s->b.pool, &moved);
     info->page_bytes = moved.page_bytes;
     info->host_bytes = (uint64_t)moved.n_memory * moved.page_bytes;
     info->file_bytes = (uint64_t)moved.n_file * moved.page_bytes;

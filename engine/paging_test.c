@@ -1,5 +1,5 @@
 /* paging_test.c - which turns of a prompt stay in a pool that is smaller than the context. */
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "tests/test.h"
 #include "text/family.h"
 
@@ -9,7 +9,7 @@ enum { POOL = 2048, SYSTEM = 200, TEXT = 4000, QUESTION = 100, N = SYSTEM + TEXT
 
 static bool pinned(const carat_session *s, int64_t pos)
 {
-    return s->t.kv.pager->r.page[pos / KV_PAGE].pinned;
+    return s->b.slot->t.kv.pager->r.page[pos / KV_PAGE].pinned;
 }
 
 /* A system prompt, a long turn, a question, and the answer's turn. */
@@ -35,7 +35,7 @@ PLAIN_TEST(pool_keeps_the_first_turn_and_the_last_question)
     CHECK(pinned(s, 0) && pinned(s, SYSTEM - 1) && !pinned(s, SYSTEM + KV_PAGE));
     CHECK(pinned(s, SYSTEM + TEXT) && pinned(s, N - 5));
     for (int32_t p = 0; p <= (SYSTEM - 1) / KV_PAGE; p++)
-        CHECK(s->t.kv.pager->r.page[p].place >= 0);
+        CHECK(s->b.slot->t.kv.pager->r.page[p].place >= 0);
     /* The long turn is the last one: nothing of it is pinned. */
     int32_t n = SYSTEM + TEXT + 4;
     ids[SYSTEM + TEXT] = turn;

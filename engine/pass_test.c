@@ -5,7 +5,7 @@
  * rows of its pass, so rows of a chain are compared bit for bit. A row of a tree may sum over its
  * keys in another order, so it is compared with a tolerance.
  */
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tests/test.h"
@@ -86,7 +86,7 @@ static bool same_row(const rig *r, int32_t k, int64_t pos)
 static void compute(rig *r, pass_part *part)
 {
     err e = {0};
-    CHECK_OK(run_pass(r->m, &r->s->layout, &r->s->w, part, 1, &e), e);
+    CHECK_OK(run_pass(r->m, &r->s->b.layout, &r->s->b.w, part, 1, &e), e);
     CHECK(part_finite(part));
 }
 
@@ -94,7 +94,7 @@ PLAIN_TEST(pass_computes_and_commits_apart)
 {
     rig r;
     open_rig(&r, NULL);
-    timeline *t = &r.s->t;
+    timeline *t = session_timeline(r.s);
     int32_t wrong[VERIFY];
     uint64_t rng = test_seed();
     for (int64_t at = PROMPT; at + VERIFY <= TOKENS; at = t->kv.n_past) {
@@ -121,7 +121,7 @@ TEST(pass_gives_the_rows_that_are_listed)
     rig r;
     err e = {0};
     open_rig(&r, NULL);
-    timeline *t = &r.s->t;
+    timeline *t = session_timeline(r.s);
     for (int i = 0; i < 4; i++) {
         pass_part part = part_of(&r, t, r.id + PROMPT, VERIFY, KV_WANT_LISTED);
         part.rows.wanted = lists[i];
@@ -137,7 +137,7 @@ TEST(pass_gives_the_rows_that_are_listed)
         part.rows.wanted = bad[i];
         part.rows.n_wanted = 2;
         e = (err){0};
-        CHECK_STATUS(run_pass(r.m, &r.s->layout, &r.s->w, &part, 1, &e), E_ARG);
+        CHECK_STATUS(run_pass(r.m, &r.s->b.layout, &r.s->b.w, &part, 1, &e), E_ARG);
         CHECK_EQ(t->kv.n_past, PROMPT);
     }
     close_rig(&r);
@@ -149,7 +149,7 @@ PLAIN_TEST(pass_gives_the_last_rows)
     rig r;
     open_rig(&r, NULL);
     for (int32_t n = 1; n <= VERIFY; n += 5) {
-        pass_part part = part_of(&r, &r.s->t, r.id + PROMPT, n, KV_WANT_TAIL);
+        pass_part part = part_of(&r, session_timeline(r.s), r.id + PROMPT, n, KV_WANT_TAIL);
         part.rows.n_wanted = 4;
         int32_t rows = n < 4 ? n : 4;
         CHECK_EQ(kv_rows_wanted(&part.rows), rows);
@@ -157,9 +157,9 @@ PLAIN_TEST(pass_gives_the_last_rows)
         for (int32_t k = 0; k < rows; k++)
             CHECK(same_row(&r, k, PROMPT + n - rows + k));
         part.look = true;
-        r.s->w.n_candidates[0] = 1234;
+        r.s->b.w.n_candidates[0] = 1234;
         compute(&r, &part);
-        CHECK_EQ(r.s->w.n_candidates[0], 1234);
+        CHECK_EQ(r.s->b.w.n_candidates[0], 1234);
     }
     close_rig(&r);
 }
@@ -193,14 +193,14 @@ TEST(pass_sifts_every_wanted_row)
     rig r;
     open_rig(&r, NULL);
     r.m->dev->sift = sift_plainly;
-    pass_part part = part_of(&r, &r.s->t, r.id + PROMPT, VERIFY, KV_WANT_ALL);
+    pass_part part = part_of(&r, session_timeline(r.s), r.id + PROMPT, VERIFY, KV_WANT_ALL);
     part.n_best = 4;
     compute(&r, &part);
     CHECK_EQ(n_sifted, VERIFY);
     for (int32_t k = 0; k < VERIFY; k++) {
         row_logits x;
         err e = {0};
-        CHECK_OK(read_logits(r.m, &r.s->w, &part, k, 0, &x, &e), e);
+        CHECK_OK(read_logits(r.m, &r.s->b.w, &part, k, 0, &x, &e), e);
         const float *want = r.want + (size_t)(PROMPT + k) * (size_t)r.n_vocab;
         if (k % 3 == 2) {
             CHECK(!x.candidates && same_row(&r, k, PROMPT + k));
@@ -235,7 +235,7 @@ PLAIN_TEST(pass_keeps_a_path_of_a_tree)
     const double near = 1e-3;
     rig r;
     open_rig_as(&r, NULL, true);
-    timeline *t = &r.s->t;
+    timeline *t = session_timeline(r.s);
     for (int64_t at = PROMPT; at + VERIFY + 1 <= TOKENS; at = t->kv.n_past) {
         int32_t token[VERIFY];
         for (int32_t i = 0; i < VERIFY; i++)
@@ -321,19 +321,19 @@ TEST(pass_that_fails_moves_no_timeline)
     rig r;
     err e = {0};
     open_rig(&r, NULL);
-    timeline *t = &r.s->t;
+    timeline *t = session_timeline(r.s);
     CHECK_OK(carat_append(r.s, r.id + PROMPT, CTX - PROMPT - 2, false, NULL, &e), e);
     pass_part part = part_of(&r, t, r.id, 3, KV_WANT_ALL);
-    CHECK_STATUS(run_pass(r.m, &r.s->layout, &r.s->w, &part, 1, &e), E_LIMIT);
+    CHECK_STATUS(run_pass(r.m, &r.s->b.layout, &r.s->b.w, &part, 1, &e), E_LIMIT);
     CHECK_EQ(t->kv.n_past, CTX - 2);
     close_rig(&r);
     open_rig(&r, &(toy_model_file){.nan_tensor = "output_norm.weight"});
-    part = part_of(&r, &r.s->t, r.id, 3, KV_WANT_ALL);
+    part = part_of(&r, session_timeline(r.s), r.id, 3, KV_WANT_ALL);
     e = (err){0};
-    CHECK_OK(run_pass(r.m, &r.s->layout, &r.s->w, &part, 1, &e), e);
+    CHECK_OK(run_pass(r.m, &r.s->b.layout, &r.s->b.w, &part, 1, &e), e);
     for (int32_t k = 0; k < 3; k++)
         CHECK_EQ(r.n_candidates[k], LOGITS_BAD);
     CHECK(!part_finite(&part));
-    CHECK_EQ(r.s->t.kv.n_past, 0);
+    CHECK_EQ(r.s->b.slot->t.kv.n_past, 0);
     close_rig(&r);
 }

@@ -4,7 +4,7 @@
  */
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "tests/recur_model.h"
 #include "tests/test.h"
 
@@ -60,7 +60,7 @@ static carat_session *open_kept(const fixture *f, int32_t n_ctx, int32_t residen
                                                                    .kv_single = "off",
                                                                    .kv_tau = 24,
                                                                    .checkpoint_mb = -1});
-    s->pool.poison = true; /* a row that reads a free page is NaN */
+    s->b.pool.poison = true; /* a row that reads a free page is NaN */
     return s;
 }
 

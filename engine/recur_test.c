@@ -2,7 +2,7 @@
  * drafts, restored, cancelled or broken off, an answer is always that of a fresh session, bit for
  * bit.
  */
-#include "engine/round.h"
+#include "engine/batch_int.h"
 #include "carat_bench.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -182,15 +182,16 @@ PLAIN_TEST(recurrent_models_may_be_divided)
 /* The timelines hold the same tokens, and their next logits are equal. */
 static void check_alike(carat_session *a, carat_session *b, const char *what, int32_t trial)
 {
-    size_t n_vocab = (size_t)a->m->core.n_vocab;
+    size_t n_vocab = (size_t)a->b.m->core.n_vocab;
     float *x = mem_calloc(2 * n_vocab, sizeof *x);
     int32_t next = 3;
     err e = {0};
     CHECK(x);
-    CHECK_MSG(a->t.kv.n_past == b->t.kv.n_past, "%s %d: %lld tokens, plain %lld", what, trial,
-              (long long)b->t.kv.n_past, (long long)a->t.kv.n_past);
-    CHECK(!memcmp(a->t.id, b->t.id, (size_t)a->t.kv.n_past * sizeof *a->t.id));
-    if (a->t.kv.n_past < a->shape.n_ctx) {
+    CHECK_MSG(a->b.slot->t.kv.n_past == b->b.slot->t.kv.n_past, "%s %d: %lld tokens, plain %lld",
+              what, trial, (long long)b->b.slot->t.kv.n_past, (long long)a->b.slot->t.kv.n_past);
+    CHECK(!memcmp(a->b.slot->t.id, b->b.slot->t.id,
+                  (size_t)a->b.slot->t.kv.n_past * sizeof *a->b.slot->t.id));
+    if (a->b.slot->t.kv.n_past < a->b.shape.n_ctx) {
         CHECK_OK(carat_append(a, &next, 1, false, x, &e), e);
         CHECK_OK(carat_append(b, &next, 1, false, x + n_vocab, &e), e);
         CHECK_MSG(!memcmp(x, x + n_vocab, n_vocab * sizeof *x), "%s %d: other logits", what, trial);
@@ -249,7 +250,7 @@ PLAIN_TEST(recurrent_answers_with_drafts_are_those_without)
     pair p;
     int32_t ids[CTX];
     open_pair(&p, (carat_session_options){.draft_max = 15, .draft_tree = 24, .checkpoint_mb = -1});
-    CHECK_EQ(p.fast->layout.recur[0].journal_rows, 25);
+    CHECK_EQ(p.fast->b.layout.recur[0].journal_rows, 25);
     for (int32_t width = 1; width <= 15; width++)
         for (int tree = 0; tree < 2; tree++) {
             int32_t accept[32], n = 1 + (int32_t)rng_below(&rng, 50);
@@ -282,16 +283,17 @@ TEST(recurrent_answers_with_drafts_go_on_in_later_turns)
                 carat_snapshot_free(k);
                 CHECK_OK(carat_snapshot_take(p.fast, &k, &e), e);
             }
-            CHECK(turn < 4 || p.fast->t.kv.n_past == SHORT);
-            int64_t back = p.plain->t.kv.n_past - (turn < 4 ? (int64_t)rng_below(&rng, 3) : 0);
+            CHECK(turn < 4 || p.fast->b.slot->t.kv.n_past == SHORT);
+            int64_t back =
+                p.plain->b.slot->t.kv.n_past - (turn < 4 ? (int64_t)rng_below(&rng, 3) : 0);
             CHECK_EQ(carat_rewind(p.plain, back), carat_rewind(p.fast, back));
-            n = p.plain->t.kv.n_past;
-            memcpy(ids, p.plain->t.id, (size_t)n * sizeof *ids);
+            n = p.plain->b.slot->t.kv.n_past;
+            memcpy(ids, p.plain->b.slot->t.id, (size_t)n * sizeof *ids);
             int64_t more = turn == 3 ? SHORT - 9 - n : 6;
             recur_draw(p.m, ids + n, more, &rng);
             n += more;
         }
-        CHECK_OK(timeline_restore(&p.plain->t, ((kv_snapshot **)k)[1], &e), e);
+        CHECK_OK(timeline_restore(session_timeline(p.plain), ((kv_snapshot **)k)[1], &e), e);
         CHECK_OK(carat_snapshot_restore(p.fast, k, &e), e);
         check_alike(p.plain, p.fast, "restored", trial);
         carat_snapshot_free(k);
@@ -327,7 +329,7 @@ PLAIN_TEST(recurrent_answers_may_be_refused_at_any_token)
 
 /* ---- Batches -------------------------------------------------------------------------------- */
 
-static void job_done(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+static void heard_end(void *user, carat_status st, const carat_error *e, const carat_timings *t)
 {
     (void)t;
     if (st)
@@ -367,7 +369,7 @@ static void batch_like_alone(pair *p, bool apart, int32_t chunk, uint64_t *rng)
                              .n = n,
                              .opt = &o[i],
                              .fn = recur_hear,
-                             .done = job_done,
+                             .done = heard_end,
                              .user = &got[i]};
         CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
         if (i == 5)
@@ -417,7 +419,7 @@ TEST(recurrent_jobs_share_the_beginning_of_their_prompts)
                              .n = 200,
                              .opt = &o,
                              .fn = recur_hear,
-                             .done = job_done,
+                             .done = heard_end,
                              .user = &got[i]};
         CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
     }
@@ -501,7 +503,7 @@ TEST(recurrent_timelines_begin_anew_after_a_failed_pass)
                                  .n = 40 + 10 * i,
                                  .opt = &g,
                                  .fn = recur_hear,
-                                 .done = job_done,
+                                 .done = heard_end,
                                  .user = &got[i]};
             CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
         }

@@ -353,8 +353,8 @@ pass_part reply_part(const reply *x)
 
 /* ---- Verdicts -------------------------------------------------------------------------- */
 
-status reply_walk(rounds *r, reply *x, workspace *w, const pass_part *part, const walk_stop *stop,
-                  err *e)
+status reply_walk(rounds *r, reply *x, workspace *w, const pass_part *part,
+                  const atomic_bool *cancel, err *e)
 {
     timeline *t = x->t;
     int64_t n_past = t->kv.n_past;
@@ -367,14 +367,11 @@ status reply_walk(rounds *r, reply *x, workspace *w, const pass_part *part, cons
             break;
         t->id[n_past + x->n_path] = x->tree.token[row];
         x->path[x->n_path++] = row;
-        if (stop->before_rows && stop->asked && stop->asked(stop->user))
-            generation_stop(x->g, CARAT_FINISH_CANCELLED);
-        if (generation_ended(x->g) ||
-            (st = generation_next(x->g, t, n_past + x->n_path, w, y, e)) || generation_ended(x->g))
+        if ((st = generation_next(x->g, t, n_past + x->n_path, w, y, e)) || generation_ended(x->g))
             break;
         row = tree_child(&x->tree, row, generation_token(x->g));
         bool lacks = part->n_best && !generation_needs(x->g); /* all logits, and some are known */
-        if (row < 0 || lacks || (!stop->before_rows && stop->asked && stop->asked(stop->user)))
+        if (row < 0 || lacks || atomic_load_explicit(cancel, memory_order_relaxed))
             break;
     }
     x->ended = st || generation_ended(x->g);

@@ -79,17 +79,10 @@ void reply_close(reply *x); /* safe on a zeroed or closed answer; closes no gene
 void rounds_draft(rounds *r, reply *const *x, int32_t n, int32_t rows, bool chains);
 /* The part of the next pass: rows, and no buffers. */
 pass_part reply_part(const reply *x);
-/* Where a caller's cancellation takes effect: before a row's logits are used, or before the row
- * after it is kept. */
-typedef struct walk_stop {
-    bool (*asked)(void *user); /* may be NULL */
-    void *user;
-    bool before_rows;
-} walk_stop;
-/* Takes tokens from the rows of the last pass and keeps the rows of the path. An error is the
- * answer's own. */
-status reply_walk(rounds *r, reply *x, workspace *w, const pass_part *part, const walk_stop *stop,
-                  err *e);
+/* Takes tokens from the rows of the last pass and keeps the rows of the path. cancel: no row after
+ * the next token is kept. An error is the answer's own. */
+status reply_walk(rounds *r, reply *x, workspace *w, const pass_part *part,
+                  const atomic_bool *cancel, err *e);
 
 /* Keeps rows as timeline_commit does. */
 void rounds_keep(rounds *r, const pass_part *part, const int32_t *path, int32_t n);

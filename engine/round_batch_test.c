@@ -4,7 +4,7 @@
  * Scripts decide how many tokens a round accepts, so that all depths occur at all places of the
  * rings. The plain answers come from a model without a drafter.
  */
-#include "engine/round.h"
+#include "engine/batch_int.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tests/dflash_file.h"
@@ -106,7 +106,7 @@ PLAIN_TEST(round_of_a_batch_ends_at_a_cancellation)
         q.o.max_tokens = 30;
         heard *want = heard_say(p.plain, &q, heard_new()), *got = heard_new();
         const carat_script script = pair_script(&p, want, 6, &rng);
-        carat_slot_info slot;
+        carat_slot_info shown;
         carat_batch_info info;
         got->cancel_at = at;
         got->cancel_batch = b;
@@ -125,8 +125,8 @@ PLAIN_TEST(round_of_a_batch_ends_at_a_cancellation)
         CHECK_EQ(got->n, at);
         CHECK(!memcmp(got->id, want->id, (size_t)at * sizeof *got->id));
         CHECK_EQ(got->t.finish, CARAT_FINISH_CANCELLED);
-        carat_batch_get_info(b, &info, &slot, 1);
-        CHECK_EQ(slot.n_past, q.n + at - 1);
+        carat_batch_get_info(b, &info, &shown, 1);
+        CHECK_EQ(shown.n_past, q.n + at - 1);
         heard_free(got);
         heard_free(want);
     }
@@ -146,11 +146,12 @@ static void swap_snapshots(pair *p, const char *what, uint64_t *rng)
     CHECK_OK(carat_snapshot_take(p->fast, &b, &e), e);
     request_draw(p->m, &q, 20, 0, rng);
     pair_compare(p, &q, 4, false, true, rng, what, 100);
-    CHECK_OK(timeline_restore(&p->plain->t, ((kv_snapshot **)b)[1], &e), e);
-    CHECK_OK(timeline_restore(&p->fast->t, ((kv_snapshot **)a)[1], &e), e);
+    CHECK_OK(timeline_restore(session_timeline(p->plain), ((kv_snapshot **)b)[1], &e), e);
+    CHECK_OK(timeline_restore(session_timeline(p->fast), ((kv_snapshot **)a)[1], &e), e);
     for (int turn = 0; turn < 2; turn++) { /* the prompt is what the snapshot has, and more */
-        memcpy(q.ids, p->plain->t.id, (size_t)p->plain->t.kv.n_past * sizeof *q.ids);
-        q.n = p->plain->t.kv.n_past + 1;
+        memcpy(q.ids, p->plain->b.slot->t.id,
+               (size_t)p->plain->b.slot->t.kv.n_past * sizeof *q.ids);
+        q.n = p->plain->b.slot->t.kv.n_past + 1;
         q.ids[q.n - 1] = 3 + turn;
         q.o.max_tokens = 20;
         pair_compare(p, &q, 5, turn, true, rng, what, 101 + turn);
@@ -179,7 +180,7 @@ static void run_with_weights(const char *draft, const char *name)
         }
         swap_snapshots(&p, formats[i], &rng);
         for (int i_drafter = 0; i_drafter < DRAFTERS_MAX; i_drafter++)
-            CHECK_MSG(!p.fast->rounds->failed[i_drafter], "%s", p.fast->rounds->why.text);
+            CHECK_MSG(!p.fast->b.rounds->failed[i_drafter], "%s", p.fast->b.rounds->why.text);
         if (!i)
             run_jobs(&p, false, 1, &rng);
         pair_close(&p);
@@ -216,7 +217,7 @@ PLAIN_TEST(round_with_a_model_as_drafter)
     q.o.max_tokens = 41;
     q.o.speculation = (carat_speculation){.n_max = 3, .tree_max = -1, .fixed = true};
     heard *h = heard_say(p.fast, &q, heard_new());
-    CHECK(!p.fast->rounds->failed[DRAFTER_MODEL]);
+    CHECK(!p.fast->b.rounds->failed[DRAFTER_MODEL]);
     CHECK(h->n_drafted >= 25 && h->n_accepted == h->n_drafted);
     heard_free(h);
     pair_close(&p);
@@ -242,7 +243,7 @@ PLAIN_TEST(round_of_a_divided_model)
             pair_compare(&p, &q, 4, trial % 2, true, &rng, drafts[i], trial);
             pair_same(&p, drafts[i], trial);
         }
-        CHECK_MSG(!p.fast->rounds->failed[DRAFTER_MODEL], "%s", p.fast->rounds->why.text);
+        CHECK_MSG(!p.fast->b.rounds->failed[DRAFTER_MODEL], "%s", p.fast->b.rounds->why.text);
         pair_close(&p);
     }
 }
@@ -276,7 +277,7 @@ static void check_plan(const char *path, const char *draft)
     uint64_t before = m->dev->used_bytes(m->dev);
     CHECK_OK(carat_plan(m, &o, &plan, &e), e);
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
-    const draft_sizes z = plan_draft_sizes(m, &s->shape, &s->layout);
+    const draft_sizes z = plan_draft_sizes(m, &s->b.shape, &s->b.layout);
     for (int i = 0; i < DRAFTERS_MAX; i++)
         if (m->draft[i]) {
             CHECK_OK(m->draft[i]->class->plan(m->draft[i], &z, &c, &e), e);
@@ -324,7 +325,7 @@ TEST(round_goes_on_without_a_drafter_that_fails)
     uint64_t rng = test_seed();
     pair_open_of(&p, rig_model(), df_write(&(df_options){0}, "draft.gguf"),
                  (carat_session_options){0});
-    drafter *d = p.fast->rounds->d[DRAFTER_MODEL];
+    drafter *d = p.fast->b.rounds->d[DRAFTER_MODEL];
     const draft_class *sound = d->class;
     failing = *sound;
     failing.propose = propose_failing;
@@ -333,7 +334,7 @@ TEST(round_goes_on_without_a_drafter_that_fails)
     pair_compare(&p, &q, 4, false, false, &rng, "failing", 0);
     pair_same(&p, "failing", 0);
     CHECK_EQ(n_asked, 1);
-    CHECK_STR(p.fast->rounds->why.text, "the drafter broke");
+    CHECK_STR(p.fast->b.rounds->why.text, "the drafter broke");
     pair_close(&p);
 }
 
@@ -358,7 +359,7 @@ TEST(round_cuts_a_proposal_before_an_unknown_token)
     pair_open_of(&p, rig_model(), df_write(&(df_options){0}, "draft.gguf"),
                  (carat_session_options){0});
     const int32_t foreign[] = {p.m->core.n_vocab, -1, INT32_MAX, INT32_MIN};
-    drafter *d = p.fast->rounds->d[DRAFTER_MODEL];
+    drafter *d = p.fast->b.rounds->d[DRAFTER_MODEL];
     draft_class class = *(sound_class = d->class);
     class.propose = propose_foreign;
     d->class = &class;

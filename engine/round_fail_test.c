@@ -177,7 +177,7 @@ static int run_load(pair *p, const char *what, bool short_of_memory, uint64_t *r
 
 static void run(pair *p, const char *what)
 {
-    bool recurrent = p->plain->layout.n_recur > 0;
+    bool recurrent = p->plain->b.layout.n_recur > 0;
     uint64_t rng = test_seed();
     fails.rng = rng + 1;
     for (int trial = 0; trial < test_trials(1); trial++) {

@@ -1,6 +1,7 @@
 /* round_pool_test.c - drafts of sessions that keep part of their keys in the pool: chains and trees
  * of every drafter with weights. Answers, and what comes after them, are those without drafts.
  */
+#include "engine/batch_int.h"
 #include "base/rng.h"
 #include "tests/dflash_file.h"
 #include "tests/kv_rig.h"
@@ -30,19 +31,19 @@ static void run(const char *path, const char *draft, const char *name, const cha
     carat_pool_info info;
     pair_open_of(&p, path, draft, pool_of(policy, format));
     CHECK_STR(main_drafter(p.with)->class->name, name);
-    p.fast->pool.poison = true; /* a draft that reads a free page is NaN, and empty */
+    p.fast->b.pool.poison = true; /* a draft that reads a free page is NaN, and empty */
     for (int trial = 0; trial < TRIALS; trial++) {
         request q;
-        uint64_t n_drafted = p.fast->rounds->n_drafted;
+        uint64_t n_drafted = p.fast->b.rounds->n_drafted;
         request_draw(p.m, &q, KEEP + 10 + (int64_t)rng_below(&rng, 30), trial % 3, &rng);
         q.o.max_tokens = ANSWER;
         q.o.sampling.ignore_eog = true;
         pair_compare(&p, &q, 2 + 2 * trial, trial % 2, trial != 2, &rng, policy, trial);
         pair_same(&p, policy, trial);
-        CHECK(p.fast->rounds->n_drafted > n_drafted);
+        CHECK(p.fast->b.rounds->n_drafted > n_drafted);
     }
-    CHECK_MSG(!p.fast->rounds->failed[DRAFTER_MODEL], "%s", p.fast->rounds->why.text);
-    CHECK(p.fast->rounds->n_accepted > 50);
+    CHECK_MSG(!p.fast->b.rounds->failed[DRAFTER_MODEL], "%s", p.fast->b.rounds->why.text);
+    CHECK(p.fast->b.rounds->n_accepted > 50);
     carat_session_get_pool(p.fast, &info);
     CHECK(info.lossy && info.n_away > 0);
     CHECK(strcmp(policy, "scored") != 0 || info.n_reselected > 2 * TRIALS);

@@ -4,6 +4,7 @@
  * Scripts decide how many tokens a round accepts, so that all depths occur at all places of the
  * rings. The plain answers come from a model without a drafter.
  */
+#include "engine/batch_int.h"
 #include "engine/round.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -156,7 +157,7 @@ PLAIN_TEST(round_rolls_back_at_every_place_of_the_smallest_ring)
         pair_open(&p, NULL,
                   (carat_session_options){
                       .chunk = 1, .n_outputs = 1, .draft_max = width, .draft_tree = width});
-        CHECK_EQ(p.fast->layout.rows_max, width + 1);
+        CHECK_EQ(p.fast->b.layout.rows_max, width + 1);
         for (int trial = 0; trial < test_trials(4); trial++) {
             request q;
             request_draw(p.m, &q, 5, 0, &rng);
@@ -197,13 +198,14 @@ PLAIN_TEST(round_goes_on_in_later_turns_and_from_snapshots)
             }
             if (turn == 4) { /* each from the other's */
                 CHECK_EQ(carat_snapshot_n(a), carat_snapshot_n(b));
-                CHECK_OK(timeline_restore(&p.plain->t, ((kv_snapshot **)b)[1], &e), e);
-                CHECK_OK(timeline_restore(&p.fast->t, ((kv_snapshot **)a)[1], &e), e);
+                CHECK_OK(timeline_restore(session_timeline(p.plain), ((kv_snapshot **)b)[1], &e),
+                         e);
+                CHECK_OK(timeline_restore(session_timeline(p.fast), ((kv_snapshot **)a)[1], &e), e);
             }
             pair_same(&p, "turns", turn);
-            int64_t back = p.plain->t.kv.n_past - 1 - (int64_t)rng_below(&rng, 6);
+            int64_t back = p.plain->b.slot->t.kv.n_past - 1 - (int64_t)rng_below(&rng, 6);
             CHECK_EQ(carat_rewind(p.fast, back), carat_rewind(p.plain, back));
-            next_turn(&q, &p.plain->t, &rng);
+            next_turn(&q, session_timeline(p.plain), &rng);
         }
         carat_snapshot_free(a);
         carat_snapshot_free(b);

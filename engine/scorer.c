@@ -3,7 +3,6 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "engine/engine_int.h"
-#include "engine/importance.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/str.h"
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "engine/round.h"
 #include "tests/fidelity_model.h"
 #include "tests/test.h"
@@ -124,7 +124,7 @@ TEST(scorer_decides_which_pages_stay)
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
     CHECK_OK(carat_eval(s, ids, PROMPT, NULL, NULL, &e), e);
     plain_scores(m, ids, PROMPT, score);
-    const residency *r = &s->t.kv.pager->r;
+    const residency *r = &s->b.slot->t.kv.pager->r;
     int64_t last = PROMPT / 64 * 64; /* the last chunk's beginning: where the choice was made */
     for (int32_t p = 0; p < last / KV_PAGE; p++) {
         if (residency_is_protected(r, p) || p >= last / KV_PAGE - RESIDENCY_TAIL)
@@ -136,7 +136,7 @@ TEST(scorer_decides_which_pages_stay)
     }
     CHECK_MSG(least >= most * 0.999f && most > 0, "the least that stays %g, the most that left %g",
               least, most);
-    CHECK(s->t.kv.pager->n_reselected > 0);
+    CHECK(s->b.slot->t.kv.pager->n_reselected > 0);
     carat_session_close(s);
     carat_model_close(m);
 }
@@ -194,7 +194,7 @@ PLAIN_TEST(scorer_choices_depend_on_tokens_alone)
         CHECK(fast.n == ANSWER && !memcmp(fast.id, want[i].id, sizeof fast.id));
         carat_reset(s);
     }
-    CHECK(s->rounds->n_accepted > 0);
+    CHECK(s->b.rounds->n_accepted > 0);
     carat_session_close(s);
     bo.session.kv_pool = 1024;
     CHECK_OK(carat_batch_open(m, &bo, &b, &e), e);

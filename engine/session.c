@@ -3,8 +3,8 @@
  * All memory is allocated at open, with sizes from dry passes. Checkpoints alone are allocated and
  * freed later, within their budget.
  */
+#include "engine/batch_int.h"
 #include "engine/media.h"
-#include "engine/round.h"
 #include "base/mem.h"
 
 /* ---- Opening --------------------------------------------------------------------------- */
@@ -110,43 +110,20 @@ status open_checkpoints(checkpoint_store **s, carat_model *m, kv_pool *pool,
 status session_open(carat_model *m, const carat_session_options *opt, int32_t verify_rows,
                     carat_session **out, err *e)
 {
-    carat_memory_plan plan;
-    carat_session *s = NULL;
+    carat_session *s;
     status st;
-
     *out = NULL;
     if ((st = model_check_loaded(m, e)))
-        goto out;
+        return st;
     s = mem_calloc(1, sizeof *s);
-    if (!s) {
-        st = err_memory(e, "a session", sizeof *s);
-        goto out;
+    if (!s)
+        return err_memory(e, "a session", sizeof *s);
+    if ((st = batch_init(&s->b, m, opt, 1, verify_rows, e))) {
+        carat_session_close(s);
+        return st;
     }
-    s->m = m;
-    atomic_init(&s->cancel, false);
-    if ((st = plan_shape(m, opt, 1, verify_rows, &s->shape, e)))
-        goto out;
-    if ((st = plan_costs(m, &s->shape, &s->layout, &plan, e)))
-        goto out;
-    if ((st = plan_check(m, &plan, e)))
-        goto out;
-    if ((st = kv_pool_open(&s->pool, m->dev, &s->layout, e)) ||
-        (st = paging_open_mover(&s->shape, &s->pool, opt, e)) ||
-        (st = open_checkpoints(&s->store, m, &s->pool, opt, &plan, e)) ||
-        (st = timeline_open(&s->t, m, &s->pool, s->store, e)) ||
-        (st = paging_open(&s->shape, &s->t, e)))
-        goto out;
-    s->t.roomy = true;
-    if ((st = workspace_open(&s->w, m, &s->layout, &s->shape, &plan, e)))
-        goto out;
-    if ((st = rounds_open(&s->rounds, m, &s->shape, &s->layout, &s->w, e)) ||
-        (st = rounds_attach(s->rounds, &s->t, e)))
-        goto out;
     *out = s;
-    s = NULL;
-out:
-    carat_session_close(s);
-    return st;
+    return OK;
 }
 
 carat_status carat_session_open(carat_model *m, const carat_session_options *opt,
@@ -159,32 +136,82 @@ void carat_session_close(carat_session *s)
 {
     if (!s)
         return;
-    workspace_close(&s->w, s->m);
-    timeline_close(&s->t);
-    rounds_close(s->rounds);
-    checkpoints_close(s->store);
-    kv_pool_close(&s->pool);
-    kv_layout_free(&s->layout);
+    batch_free(&s->b);
     mem_free(s);
+}
+
+/* ---- Calls that compute ---------------------------------------------------------------- */
+
+static void take_end(void *user, status st, const err *e, const carat_timings *t)
+{
+    carat_session *s = user;
+    s->st = st;
+    s->e = *e;
+    s->t = *t;
+}
+
+/* The fields of a job that v has. */
+static void job_evaluates(job *j, const carat_job *from, const evaluation *v)
+{
+    j->class = v->class;
+    j->v = v;
+    j->ids = from->ids;
+    j->first = v->first;
+    j->n = v->first + from->n;
+    j->sparse = v->sparse;
+}
+
+status session_run(carat_session *s, const carat_job *from, const evaluation *v, carat_timings *t,
+                   err *e)
+{
+    struct slot *own = s->b.slot;
+    job *j = &s->job;
+    status st = OK;
+    *j = (job){0};
+    report_begin(&j->r, s->b.m);
+    if (v)
+        job_evaluates(j, from, v);
+    else
+        st = job_open(&s->b, from, false, j, e);
+    if (st) {
+        report_end(&j->r, t);
+        job_close(j);
+        return st;
+    }
+    j->done = take_end;
+    j->user = s;
+    begin_job(&s->b, own, j);
+    while (own->job) {
+        s->b.n_steps++;
+        end_cancelled(&s->b);
+        if (own->job && !batch_pass(&s->b)) {
+            err why = {0};
+            st = err_set(&why, E_LIMIT, "no pass of the session has room for the next tokens");
+            end_job(&s->b, own, st, &why);
+        }
+    }
+    if (t)
+        *t = s->t;
+    return s->st ? err_set(e, s->st, "%s", s->e.text) : OK;
 }
 
 /* ---- The timeline ---------------------------------------------------------------------- */
 
 int32_t carat_session_n_ctx(const carat_session *s)
 {
-    return s->shape.n_ctx;
+    return s->b.shape.n_ctx;
 }
 
 int64_t carat_session_n_past(const carat_session *s)
 {
-    return s->t.kv.n_past;
+    return s->b.slot->t.kv.n_past;
 }
 
 const char *carat_session_reuse(const carat_session *s, int64_t *n_dropped)
 {
     if (n_dropped)
-        *n_dropped = s->t.n_dropped;
-    return s->t.reuse;
+        *n_dropped = s->b.slot->t.n_dropped;
+    return s->b.slot->t.reuse;
 }
 
 status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx, err *e)
@@ -213,20 +240,20 @@ status check_text_ids(const carat_model *m, const int32_t *ids, int64_t n, int32
 
 bool carat_rewind(carat_session *s, int64_t n)
 {
-    return n >= 0 && media_whole(s->m, s->t.id, n, s->t.kv.n_past) == n &&
-           timeline_rewind(&s->t, n);
+    timeline *t = session_timeline(s);
+    return n >= 0 && media_whole(t->m, t->id, n, t->kv.n_past) == n && timeline_rewind(t, n);
 }
 
 void carat_reset(carat_session *s)
 {
-    timeline_reset(&s->t);
+    timeline_reset(session_timeline(s));
 }
 
 void carat_session_cache(const carat_session *s, carat_cache_info *info)
 {
     *info = (carat_cache_info){0};
-    if (s->store)
-        checkpoints_info(s->store, info);
+    if (s->b.store)
+        checkpoints_info(s->b.store, info);
 }
 
 /* ---- Snapshots -------------------------------------------------------------------------- */
@@ -241,7 +268,7 @@ carat_status carat_snapshot_take(carat_session *s, carat_snapshot **out, carat_e
 {
     carat_snapshot *p = *out = NULL;
     kv_snapshot *k;
-    status st = timeline_snapshot(&s->t, &k, e);
+    status st = timeline_snapshot(session_timeline(s), &k, e);
     if (st)
         return st;
     p = mem_calloc(1, sizeof *p);
@@ -249,17 +276,17 @@ carat_status carat_snapshot_take(carat_session *s, carat_snapshot **out, carat_e
         kv_snapshot_drop(k);
         return err_memory(e, "a snapshot", sizeof *p);
     }
-    *p = (carat_snapshot){.m = s->m, .k = k};
+    *p = (carat_snapshot){.m = s->b.m, .k = k};
     *out = p;
     return OK;
 }
 
 carat_status carat_snapshot_restore(carat_session *s, const carat_snapshot *p, carat_error *e)
 {
-    if (p->m != s->m)
+    if (p->m != s->b.m)
         return err_set(e, E_ARG, "a snapshot of %s cannot be restored into a session of %s",
-                       p->m->core.name, s->m->core.name);
-    return timeline_restore(&s->t, p->k, e);
+                       p->m->core.name, s->b.m->core.name);
+    return timeline_restore(session_timeline(s), p->k, e);
 }
 
 int64_t carat_snapshot_n(const carat_snapshot *p)
@@ -287,11 +314,5 @@ _Static_assert(ATOMIC_BOOL_LOCK_FREE == 2, "carat_session_cancel must be async-s
 
 void carat_session_cancel(carat_session *s)
 {
-    atomic_store_explicit(&s->cancel, true, memory_order_relaxed);
-}
-
-bool session_take_cancel(carat_session *s)
-{
-    return atomic_load_explicit(&s->cancel, memory_order_relaxed) &&
-           atomic_exchange_explicit(&s->cancel, false, memory_order_relaxed);
+    atomic_store_explicit(&s->b.slot->cancel, true, memory_order_relaxed);
 }

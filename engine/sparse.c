@@ -1,6 +1,6 @@
 /* sparse.c - attention that leaves keys out: options as texts, settings as keys, the account. */
 #include "engine/sparse.h"
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -279,9 +279,10 @@ static double quantile(const sparse_tally *t, double q)
 
 int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *list, int32_t cap, bool clear)
 {
-    int32_t n = 0;
-    for (int32_t il = 0; s->t.tally && il < s->m->core.n_layer; il++) {
-        const sparse_tally *t = &s->t.tally[il];
+    sparse_tally *all = s->b.slot->t.tally;
+    int32_t n = 0, n_layer = s->b.m->core.n_layer;
+    for (int32_t il = 0; all && il < n_layer; il++) {
+        const sparse_tally *t = &all[il];
         if (!t->n_tiles)
             continue;
         if (n < cap) {
@@ -299,7 +300,7 @@ int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *list, int32_t
         }
         n++;
     }
-    if (clear && s->t.tally)
-        memset(s->t.tally, 0, (size_t)s->m->core.n_layer * sizeof *s->t.tally);
+    if (clear && all)
+        memset(all, 0, (size_t)n_layer * sizeof *all);
     return n;
 }

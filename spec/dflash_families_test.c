@@ -7,7 +7,7 @@
  */
 #include "apps/commands.h"
 #include "base/rng.h"
-#include "engine/round.h"
+#include "engine/batch_int.h"
 #include "spec/find.h"
 #include "tests/round_rig.h"
 #include "tests/test.h"
@@ -59,17 +59,17 @@ PLAIN_TEST(dflash_answers_of_other_families_are_those_without_drafts)
                          trial);
             pair_same(&p, kinds[k].draft, trial);
         }
-        CHECK_MSG(!p.fast->rounds->failed[DRAFTER_MODEL], "%s", p.fast->rounds->why.text);
+        CHECK_MSG(!p.fast->b.rounds->failed[DRAFTER_MODEL], "%s", p.fast->b.rounds->why.text);
         pair_close(&p);
     }
 }
 
 static void propose(carat_session *s, const int32_t *id, int64_t n, proposal *out)
 {
-    drafter *d = s->rounds->d[DRAFTER_MODEL];
+    drafter *d = s->b.rounds->d[DRAFTER_MODEL];
     err e = {0};
-    const draft_ask a = {.s = s->t.draft[DRAFTER_MODEL],
-                         .target = &s->t.kv,
+    const draft_ask a = {.s = s->b.slot->t.draft[DRAFTER_MODEL],
+                         .target = &s->b.slot->t.kv,
                          .id = id,
                          .n = n,
                          .n_slots = 7,

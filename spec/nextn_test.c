@@ -5,7 +5,7 @@
 #include "spec/find.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/round.h"
+#include "engine/batch_int.h"
 #include "tests/doctor.h"
 #include "tests/fidelity_model.h"
 #include "tests/recur_model.h"
@@ -36,18 +36,18 @@ static carat_session *session_of(carat_model *m, int32_t chunk, const char *kv)
 /* What the drafter says after the timeline's tokens and one more. */
 static void propose(carat_session *s, const int32_t *id, int64_t n, int32_t slots, proposal *out)
 {
-    drafter *d = s->rounds->d[DRAFTER_MODEL];
+    drafter *d = s->b.rounds->d[DRAFTER_MODEL];
     err e = {0};
-    const draft_ask a = {.s = s->t.draft[DRAFTER_MODEL],
-                         .target = &s->t.kv,
+    const draft_ask a = {.s = s->b.slot->t.draft[DRAFTER_MODEL],
+                         .target = &s->b.slot->t.kv,
                          .id = id,
                          .n = n,
                          .n_slots = slots,
                          .n_ranks = RANKS,
                          .out = out};
     CHECK_STR(d->class->name, "nextn");
-    CHECK(!s->rounds->failed[DRAFTER_MODEL]);
-    CHECK_EQ(s->t.kv.n_past, n - 1);
+    CHECK(!s->b.rounds->failed[DRAFTER_MODEL]);
+    CHECK_EQ(s->b.slot->t.kv.n_past, n - 1);
     memset(out, 0, sizeof *out);
     CHECK_OK(d->class->propose(d, &a, 1, &e), e);
 }
@@ -100,7 +100,7 @@ static void check_golden(const char *name, bool split, int32_t chunk)
         CHECK(gguf_item_i64(prompts, i, &n));
         if (n < 2) /* there is no draft before the model has computed a token */
             continue;
-        append(s, f.tokens + s->t.kv.n_past, n - 1 - s->t.kv.n_past);
+        append(s, f.tokens + s->b.slot->t.kv.n_past, n - 1 - s->b.slot->t.kv.n_past);
         propose(s, f.tokens, n, (int32_t)drafts, &p);
         CHECK_EQ(p.n_slots, drafts);
         for (int64_t k = 0; k < drafts * ranks; k++) {
@@ -199,9 +199,9 @@ TEST(nextn_drafts_after_checkpoints_and_from_files)
     recur_draw(m, other, N, &rng);
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
     CHECK_OK(carat_generate(s, id, N, &how, NULL, NULL, NULL, &e), e);
-    int64_t n = s->t.kv.n_past;
+    int64_t n = s->b.slot->t.kv.n_past;
     CHECK(n > N && n < N + 60);
-    memcpy(id, s->t.id, (size_t)n * sizeof *id);
+    memcpy(id, s->b.slot->t.id, (size_t)n * sizeof *id);
     for (int i = 0; i < 4; i++)
         id[n + i] = 7 + i;
     /* A fresh session computes the same tokens. */
@@ -240,13 +240,13 @@ TEST(nextn_begins_anew_where_it_missed_tokens)
     recur_draw(p.m, id, N, &rng);
     append(p.plain, id, AT);
     CHECK_OK(carat_snapshot_take(p.plain, &k, &e), e);
-    CHECK_OK(timeline_restore(&p.fast->t, ((kv_snapshot **)k)[1], &e), e);
+    CHECK_OK(timeline_restore(session_timeline(p.fast), ((kv_snapshot **)k)[1], &e), e);
     propose(p.fast, id, AT + 1, 4, &got);
     CHECK_EQ(got.n_slots, 0);
     append(p.fast, id + AT, N - 1 - AT);
     propose(p.fast, id, N, 4, &got);
     CHECK_EQ(got.n_slots, 4);
-    CHECK_OK(timeline_restore(&p.fast->t, ((kv_snapshot **)k)[1], &e), e);
+    CHECK_OK(timeline_restore(session_timeline(p.fast), ((kv_snapshot **)k)[1], &e), e);
     for (int i = AT; i < N - 1; i++)
         append(p.fast, id + i, 1);
     propose(p.fast, id, N, 4, &again);
@@ -268,9 +268,10 @@ TEST(nextn_goes_on_after_a_rewind)
     carat_generate_options how = recur_greedy(20);
     err e = {0};
     CHECK_OK(carat_generate(s, id, 30, &how, NULL, NULL, NULL, &e), e);
-    int64_t n = s->t.kv.n_past - 1; /* as far as the model's own states can surely go back */
+    int64_t n =
+        s->b.slot->t.kv.n_past - 1; /* as far as the model's own states can surely go back */
     CHECK(carat_rewind(s, n));
-    memcpy(id, s->t.id, (size_t)n * sizeof *id);
+    memcpy(id, s->b.slot->t.id, (size_t)n * sizeof *id);
     append(s, id + n, 4);
     propose(s, id, n + 5, 4, &p);
     CHECK_EQ(p.n_slots, 4);
@@ -316,8 +317,8 @@ PLAIN_TEST(nextn_goes_on_in_later_turns)
         for (int turn = 0; turn < 4; turn++) {
             q.o.max_tokens = 12 + turn;
             pair_compare(&p, &q, 5, turn % 2, turn % 3 != 2, &rng, "turns", turn);
-            int64_t n = p.plain->t.kv.n_past;
-            memcpy(q.ids, p.plain->t.id, (size_t)n * sizeof *q.ids);
+            int64_t n = p.plain->b.slot->t.kv.n_past;
+            memcpy(q.ids, p.plain->b.slot->t.id, (size_t)n * sizeof *q.ids);
             for (int i = 0; i < 5; i++)
                 q.ids[n++] = 5 + (int32_t)rng_below(&rng, 40);
             q.n = n;
@@ -367,7 +368,7 @@ TEST(nextn_of_a_divided_model)
         pair_compare(&p, &q, 4, trial % 2, trial % 3 > 0, &rng, "divided", trial);
         pair_same(&p, "divided", trial);
     }
-    CHECK_MSG(!p.fast->rounds->failed[DRAFTER_MODEL], "%s", p.fast->rounds->why.text);
+    CHECK_MSG(!p.fast->b.rounds->failed[DRAFTER_MODEL], "%s", p.fast->b.rounds->why.text);
     pair_close(&p);
 }
 
@@ -383,7 +384,7 @@ TEST(nextn_takes_the_memory_it_planned)
     uint64_t before = m->dev->used_bytes(m->dev);
     CHECK_OK(carat_plan(m, &o, &plan, &e), e);
     CHECK_OK(carat_session_open(m, &o, &s, &e), e);
-    const draft_sizes z = plan_draft_sizes(m, &s->shape, &s->layout);
+    const draft_sizes z = plan_draft_sizes(m, &s->b.shape, &s->b.layout);
     for (int i = 0; i < DRAFTERS_MAX; i++)
         if (m->draft[i]) {
             CHECK_OK(m->draft[i]->class->plan(m->draft[i], &z, &c, &e), e);
@@ -423,9 +424,9 @@ PLAIN_TEST(nextn_answers_of_a_batch_are_those_of_sessions)
             (carat_speculation){.n_max = 3, .tree_max = i % 2 ? 5 : -1, .fixed = true};
         q[i].o.on_round = heard_round;
         q[i].o.round_user = got[i];
-        const carat_job job = {
+        const carat_job asked = {
             .ids = q[i].ids, .n = q[i].n, .opt = &q[i].o, .fn = heard_event, .user = got[i]};
-        CHECK_OK(carat_batch_submit(b, &job, &got[i]->job, NULL, &e), e);
+        CHECK_OK(carat_batch_submit(b, &asked, &got[i]->job, NULL, &e), e);
     }
     while (carat_batch_step(b))
         ;

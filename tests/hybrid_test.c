@@ -11,6 +11,7 @@
  *
  * Right answers lead by several logits (LEAD), so all instruction sets give the same texts.
  */
+#include "engine/batch_int.h"
 #include "tests/round_rig.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -254,7 +255,7 @@ TEST(hybrid_answers_after_drafts_that_were_taken_back)
             pair_same(&p, drafters[k], trial);
             /* The plain answer, which the other is compared with, is the right one. */
             for (int32_t i = 0; i < 39; i++) /* the last token is not computed */
-                CHECK_EQ(p.plain->t.id[t.n + i], copied(&t, i));
+                CHECK_EQ(session_timeline(p.plain)->id[t.n + i], copied(&t, i));
         }
         pair_close(&p);
     }
@@ -418,9 +419,9 @@ TEST(hybrid_answers_in_company)
         int64_t id;
         t[i] = draw_text(&rng);
         h[i] = heard_new();
-        const carat_job job = {
+        const carat_job asked = {
             .ids = t[i].id, .n = t[i].n, .opt = &how, .fn = heard_event, .user = h[i]};
-        CHECK_OK(carat_batch_submit(b, &job, &id, NULL, &e), e);
+        CHECK_OK(carat_batch_submit(b, &asked, &id, NULL, &e), e);
     }
     while (carat_batch_step(b))
         ;

@@ -4,7 +4,7 @@
  */
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
@@ -60,7 +60,7 @@ static carat_session *open_session(const pair *x, int32_t keep, const char *poli
     carat_session *s;
     err e = {0};
     CHECK_OK(carat_session_open(x->m, &o, &s, &e), e);
-    s->pool.poison = poison;
+    s->b.pool.poison = poison;
     return s;
 }
 

@@ -5,7 +5,7 @@
 #include "backend/ops.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
 
@@ -129,7 +129,7 @@ static void look(const carat_session_options *o, carat_model *m, int32_t n, int3
     CHECK_OK(device_open_cpu(&ref, &(cpu_options){.n_threads = 1, .reference = true}, &e), e);
     CHECK_OK(carat_session_open(m, o, &s, &e), e);
     CHECK_OK(carat_eval(s, ids, n - rows, NULL, NULL, &e), e);
-    timeline *t = &s->t;
+    timeline *t = session_timeline(s);
     kv_cache *c = &t->kv;
     const kv_pager *g = c->pager;
     const pass_part part = paging_look_part((pass_part){
@@ -139,7 +139,7 @@ static void look(const carat_session_options *o, carat_model *m, int32_t n, int3
         .until = n});
     pass_part looks = part;
     CHECK(paging_looks(t, n));
-    CHECK_OK(run_pass(m, &s->layout, &s->w, &looks, 1, &e), e);
+    CHECK_OK(run_pass(m, &s->b.layout, &s->b.w, &looks, 1, &e), e);
     CHECK_EQ(c->n_past, n - rows);
     int32_t n_pages = g->n_summed;
     bool looked[PAGES_MOST];

@@ -6,7 +6,7 @@
  */
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "tests/kv_rig.h"
 #include "tests/test.h"
 #include "tests/toy_model.h"
@@ -161,7 +161,7 @@ PLAIN_TEST(a_snapshot_before_any_page_leaves_goes_on_as_the_session)
 /* All pages leave, free pages become NaN and come in any order, and the pages return: to others. */
 static void relocate(carat_session *s)
 {
-    kv_cache *c = &s->t.kv;
+    kv_cache *c = &s->b.slot->t.kv;
     err e = {0};
     int32_t n_moved = 0, *before = mem_alloc((size_t)c->n_pages * sizeof *before);
     CHECK(before);
@@ -193,9 +193,9 @@ PLAIN_TEST(a_whole_session_goes_on_bit_for_bit_when_its_pages_move)
     for (int round = 0; round < 3; round++) {
         carat_session *at = round < 2 ? s : t;
         CHECK_OK(carat_eval(at, f.other, 900, NULL, NULL, &e), e);
-        rig_poison(&at->t.kv);
-        kv_reset(&at->t.kv);
-        rig_shuffle(&at->t.kv);
+        rig_poison(&at->b.slot->t.kv);
+        kv_reset(&at->b.slot->t.kv);
+        rig_shuffle(&at->b.slot->t.kv);
         CHECK_OK(carat_snapshot_restore(at, k, &e), e);
         if (round)
             relocate(at);

@@ -5,7 +5,7 @@
 #include "apps/synth_vocab.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "model/qwen35.h"
 
 #include <math.h>
@@ -132,13 +132,13 @@ void recur_draw(const carat_model *m, int32_t *ids, int64_t n, uint64_t *rng)
 
 int64_t recur_like_fresh(carat_session *s, const int32_t *ids, int64_t n, int32_t n_ctx)
 {
-    size_t n_vocab = (size_t)s->m->core.n_vocab;
+    size_t n_vocab = (size_t)s->b.m->core.n_vocab;
     float *a = mem_calloc(n_vocab, sizeof *a), *b = mem_calloc(n_vocab, sizeof *b);
     int64_t n_reused = -1;
     err e = {0};
     CHECK(a && b);
     carat_session *fresh =
-        recur_session(s->m, (carat_session_options){.n_ctx = n_ctx, .checkpoint_mb = -1});
+        recur_session(s->b.m, (carat_session_options){.n_ctx = n_ctx, .checkpoint_mb = -1});
     CHECK_OK(carat_eval(s, ids, n, a, &n_reused, &e), e);
     CHECK_OK(carat_eval(fresh, ids, n, b, NULL, &e), e);
     CHECK_MSG(!memcmp(a, b, n_vocab * sizeof *a), "%lld tokens, %lld reused (%s): other logits",

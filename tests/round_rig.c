@@ -1,5 +1,6 @@
 /* round_rig.c - requests of all kinds, and what a caller hears of their answers. */
 #include "tests/round_rig.h"
+#include "engine/batch_int.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tests/test.h"
@@ -240,7 +241,7 @@ void pair_close(pair *p)
 /* The timelines hold the same tokens, and their next logits are equal. */
 void pair_same(pair *p, const char *what, int trial)
 {
-    timeline *a = &p->plain->t, *b = &p->fast->t;
+    timeline *a = session_timeline(p->plain), *b = session_timeline(p->fast);
     err e = {0};
     CHECK_MSG(a->kv.n_past == b->kv.n_past, "%s, trial %d: %lld tokens, plain %lld", what, trial,
               (long long)b->kv.n_past, (long long)a->kv.n_past);

@@ -3,7 +3,7 @@
  */
 #include "tests/cuda/check_int.h"
 #include "tests/fidelity_model.h"
-#include "engine/round.h"
+#include "engine/batch_int.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -28,11 +28,11 @@ static status open_session(carat_model *m, const char *kv, carat_session **s, er
 /* What the drafter says after all of the session's tokens and one more. */
 static status propose(carat_session *s, const int32_t *id, int32_t slots, proposal *out, err *e)
 {
-    drafter *d = s->rounds->d[DRAFTER_MODEL];
-    const draft_ask a = {.s = s->t.draft[DRAFTER_MODEL],
-                         .target = &s->t.kv,
+    drafter *d = s->b.rounds->d[DRAFTER_MODEL];
+    const draft_ask a = {.s = s->b.slot->t.draft[DRAFTER_MODEL],
+                         .target = &s->b.slot->t.kv,
                          .id = id,
-                         .n = s->t.kv.n_past + 1,
+                         .n = s->b.slot->t.kv.n_past + 1,
                          .n_slots = slots,
                          .n_ranks = RANKS,
                          .out = out};
@@ -71,8 +71,8 @@ static status check_golden(nextn_rig *x, const char *kv, err *e)
         gguf_item_i64(prompts, i, &n);
         if (n < 2)
             continue;
-        if ((st = carat_append(s, x->f.tokens + s->t.kv.n_past, n - 1 - s->t.kv.n_past, false, NULL,
-                               e)) ||
+        if ((st = carat_append(s, x->f.tokens + s->b.slot->t.kv.n_past,
+                               n - 1 - s->b.slot->t.kv.n_past, false, NULL, e)) ||
             (st = propose(s, x->f.tokens, (int32_t)drafts, &p, e)) ||
             (st = propose(s, x->f.tokens, (int32_t)drafts, &again, e)))
             break;
@@ -134,8 +134,8 @@ static status check_answers(nextn_rig *x, err *e)
         n_drafted += t.n_drafted;
         n_differ += got.n != want.n || memcmp(got.id, want.id, sizeof got.id) != 0;
     }
-    if (!st && fast->rounds->failed[DRAFTER_MODEL])
-        st = err_set(e, E_NUMERIC, "%s", fast->rounds->why.text);
+    if (!st && fast->b.rounds->failed[DRAFTER_MODEL])
+        st = err_set(e, E_NUMERIC, "%s", fast->b.rounds->why.text);
     carat_session_close(plain);
     carat_session_close(fast);
     if (!st)

@@ -5,7 +5,7 @@
  * them, on both sides.
  */
 #include "base/mem.h"
-#include "engine/engine_int.h"
+#include "engine/batch_int.h"
 #include "tests/cuda/check_int.h"
 #include "tests/fidelity_model.h"
 
@@ -72,7 +72,7 @@ static status check_pair(pool_rig *x, err *e)
     status st = open_session(x, x->gpu, 0, &whole, e);
     st = st ? st : open_session(x, x->gpu, POOL, &pool, e);
     if (!st)
-        pool->pool.poison = true;
+        pool->b.pool.poison = true;
     st = st ? st : open_session(x, x->cpu, POOL, &cpu, e);
     if (!st && !(st = follow(x, whole, pool, FITS, &far, e)))
         verdict(x->g, "pool", text("%s %s: everything fits", x->name, x->policy), far, 0);

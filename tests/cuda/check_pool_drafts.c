@@ -2,7 +2,7 @@
  * pool, by a DFlash drafter and an MTP assistant, as chains and trees: the tokens of answers, and
  * the logits after them, are those without drafts. Free pages are NaN.
  */
-#include "engine/round.h"
+#include "engine/batch_int.h"
 #include "carat_bench.h"
 #include "base/mem.h"
 #include "tests/cuda/check_int.h"
@@ -94,7 +94,7 @@ static status open_all(draft_rig *x, const char *path, const char *draft, err *e
     st = st ? st : carat_session_open(x->plain, &o, &x->s[0], e);
     st = st ? st : carat_session_open(x->fast, &o, &x->s[1], e);
     for (int i = 0; i < 2 && !st; i++) {
-        x->s[i]->pool.poison = true;
+        x->s[i]->b.pool.poison = true;
         x->logits[i] = mem_calloc((size_t)x->plain->core.n_vocab, sizeof(float));
         st = x->logits[i] ? OK : err_memory(e, "logits", (size_t)x->plain->core.n_vocab * 4);
     }
@@ -110,7 +110,7 @@ static void check_one(rig *g, const char *name, const char *path, const char *dr
         st = compare(&x, tree, &e);
     if (!st)
         verdict(g, "pooldrafts", text("%s: nothing was accepted, or it failed", name),
-                x.s[1]->rounds->failed[DRAFTER_MODEL] || !x.s[1]->rounds->n_accepted, 0);
+                x.s[1]->b.rounds->failed[DRAFTER_MODEL] || !x.s[1]->b.rounds->n_accepted, 0);
     if (st)
         failed(g, "pooldrafts", e.text);
     for (int i = 0; i < 2; i++) {
