@@ -46,11 +46,6 @@ typedef struct harmony {
     int64_t last_answer; /* the last assistant message without calls; -1: none */
 } harmony;
 
-static void put_text(chat_writer *w, talk_text t)
-{
-    chat_put(w, t.s, t.n);
-}
-
 /* ---- The system's and the developer's message ---- */
 
 static const char *effort_of(const carat_chat_options *opt)
@@ -91,7 +86,7 @@ static void put_developer(harmony *h, const jtree *tools)
         if (!t.n)
             continue;
         chat_lit(h->w, said ? "\n\n" : START "developer" MESSAGE "# Instructions\n\n");
-        put_text(h->w, t);
+        chat_put_text(h->w, t);
         said = true;
     }
     if (!said && !tools)
@@ -167,7 +162,7 @@ static void put_answer(harmony *h, size_t i)
     if (last && thought.n && (open || h->opt->no_generation_prompt) && !h->opt->drop_thinking)
         put_channel(h, "analysis", thought);
     chat_lit(h->w, ANSWER "final" MESSAGE);
-    put_text(h->w, chat_text_of(h->w, m, NULL));
+    chat_put_text(h->w, chat_text_of(h->w, m, NULL));
     if (!open)
         chat_lit(h->w, last && h->opt->no_generation_prompt ? "<|return|>" : END);
 }
@@ -217,7 +212,7 @@ void harmony_render(chat_writer *w, const chat_format *f, const carat_talk *t,
     const jtree *tools = chat_tools(t);
     (void)f;
     h.n = t->n;
-    bool open = opt->continue_last && m[h.n - 1].role == TALK_ASSISTANT && !m[h.n - 1].n_calls;
+    bool open = chat_goes_on(opt, m, h.n, h.n - 1);
     for (size_t i = 0; i < h.n; i++) {
         if (m[i].role == TALK_ASSISTANT && !m[i].n_calls)
             h.last_answer = (int64_t)i;
@@ -232,7 +227,7 @@ void harmony_render(chat_writer *w, const chat_format *f, const carat_talk *t,
             put_result(&h, i);
         } else if (m[i].role == TALK_USER) {
             chat_lit(w, START "user" MESSAGE);
-            put_text(w, chat_text_of(w, &m[i], NULL));
+            chat_put_text(w, chat_text_of(w, &m[i], NULL));
             chat_lit(w, END);
         } else if (m[i].n_calls) {
             put_calls(&h, i);
@@ -249,7 +244,7 @@ const chat_format *harmony_recognise(const char *t, size_t n)
     static const char *const marks[] = {"<|channel|>analysis<|message|>", "render_typescript_type",
                                         "<|call|>"};
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        if (!n || !memmem(t, n, marks[i], strlen(marks[i])))
+        if (!chat_says(t, n, marks[i]))
             return NULL;
     return &harmony_format;
 }

@@ -48,6 +48,10 @@ typedef struct chat_media {
 /* Like chat_fail; the sentence begins with the place of the turn in the request. */
 void chat_fail_at(chat_writer *w, const talk_turn *m, status st, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* Whether a template has this text: how formats are recognised. */
+bool chat_says(const char *template_text, size_t n, const char *what);
+/* Whether the answer continues turn i of n. Not after calls: their results are missing. */
+bool chat_goes_on(const carat_chat_options *opt, const talk_turn *m, size_t n, size_t i);
 /* Refuses results inside the message that calls, which only Google's form has. */
 void chat_refuse_results(chat_writer *w, const talk_turn *m);
 /* A part that the format can write. False: an error; of a kind without a mark in media (NULL: none

@@ -33,11 +33,6 @@ typedef struct laguna {
     bool lines; /* v2/v5: marks stand on lines of their own */
 } laguna;
 
-static void put_text(laguna *l, talk_text t)
-{
-    chat_put(l->w, t.s, t.n);
-}
-
 /* A mark, and the line feed that the older template puts beside it. */
 static void open_mark(laguna *l, const char *mark)
 {
@@ -97,7 +92,7 @@ static void put_system(laguna *l, const talk_text *system, const jtree *tools)
     if (any && l->lines)
         chat_lit(l->w, "\n");
     if (system)
-        put_text(l, text);
+        chat_put_text(l->w, text);
     else
         chat_lit(l->w, DEFAULT_SYSTEM);
     if (tools) {
@@ -138,12 +133,6 @@ static talk_text thought_of(const talk_turn *m)
     return a.s ? a : m->thought[TALK_REASONING_CONTENT];
 }
 
-static bool is_beginning(const laguna *l, size_t i)
-{
-    return l->opt->continue_last && i + 1 == l->n && l->m[i].role == TALK_ASSISTANT &&
-           !l->m[i].n_calls;
-}
-
 static void put_assistant(laguna *l, size_t i)
 {
     const talk_turn *m = &l->m[i];
@@ -155,7 +144,7 @@ static void put_assistant(laguna *l, size_t i)
             thought = own;
         if (thought.n) {
             chat_lit(l->w, "<think>\n");
-            put_text(l, chat_trimmed(thought));
+            chat_put_text(l->w, chat_trimmed(thought));
             chat_lit(l->w, "\n");
         }
         chat_lit(l->w, "</think>\n");
@@ -163,11 +152,11 @@ static void put_assistant(laguna *l, size_t i)
     } else {
         chat_lit(l->w, l->opt->thinking ? "<think>" : "");
         if (l->opt->thinking)
-            put_text(l, thought);
+            chat_put_text(l->w, thought);
         chat_lit(l->w, "</think>");
     }
-    put_text(l, content);
-    if (is_beginning(l, i)) { /* the white space that was trimmed from its end */
+    chat_put_text(l->w, content);
+    if (chat_goes_on(l->opt, l->m, l->n, i)) { /* the white space that was trimmed from its end */
         const char *end = content.s + content.n;
         chat_put(l->w, end, (size_t)(whole.s + whole.n - end));
         return;
@@ -192,7 +181,7 @@ static void put_message(laguna *l, size_t i)
         return;
     }
     open_mark(l, marks[m->role][0]);
-    put_text(l, chat_text_of(l->w, m, NULL));
+    chat_put_text(l->w, chat_text_of(l->w, m, NULL));
     close_mark(l, marks[m->role][1]);
 }
 
@@ -213,23 +202,18 @@ void laguna_render(chat_writer *w, const chat_format *f, const carat_talk *t,
     put_system(&l, given ? &system : NULL, chat_tools(t));
     for (size_t i = given; i < l.n && !w->st; i++)
         put_message(&l, i);
-    if (opt->no_generation_prompt || is_beginning(&l, l.n - 1) || w->st)
+    if (opt->no_generation_prompt || chat_goes_on(opt, m, l.n, l.n - 1) || w->st)
         return;
     open_mark(&l, "<assistant>");
     chat_lit(w, opt->thinking ? "<think>" : "</think>");
     w->p->starts_thinking = opt->thinking;
 }
 
-static bool says(const char *t, size_t n, const char *what)
-{
-    return n && memmem(t, n, what, strlen(what));
-}
-
 /* Landmarks of the Jinja source, where a line feed in a literal is spelled \n. */
 const chat_format *laguna_recognise(const char *t, size_t n)
 {
-    if (!says(t, n, LAGUNA_EOS) || !says(t, n, "<assistant>") || !says(t, n, "<tool_response>") ||
-        !says(t, n, "<arg_key>"))
+    if (!chat_says(t, n, LAGUNA_EOS) || !chat_says(t, n, "<assistant>") ||
+        !chat_says(t, n, "<tool_response>") || !chat_says(t, n, "<arg_key>"))
         return NULL;
-    return &laguna_formats[says(t, n, "<user>\\n") ? LAGUNA_LINES : LAGUNA_COMPACT];
+    return &laguna_formats[chat_says(t, n, "<user>\\n") ? LAGUNA_LINES : LAGUNA_COMPACT];
 }

@@ -23,20 +23,15 @@
 #define HEADER_END "<|end_header_id|>\n\n"
 #define TURN_END "<|eot_id|>"
 
-static bool holds(const char *t, size_t n, const char *word)
-{
-    return n && memmem(t, n, word, strlen(word));
-}
-
 /* Other templates with these headers (Functionary, FireFunction) write their turns in other ways:
  * the expression that ends a turn is the landmark. */
 const chat_format *llama_recognise(const char *t, size_t n)
 {
-    if (!holds(t, n, HEADER) || !holds(t, n, "message['content'] | trim + '<|eot_id|>'"))
+    if (!chat_says(t, n, HEADER) || !chat_says(t, n, "message['content'] | trim + '<|eot_id|>'"))
         return NULL;
-    if (!holds(t, n, "\"Cutting Knowledge Date: December 2023"))
+    if (!chat_says(t, n, "\"Cutting Knowledge Date: December 2023"))
         return &llama_formats[LLAMA_3];
-    return &llama_formats[holds(t, n, "strftime_now") ? LLAMA_32 : LLAMA_31];
+    return &llama_formats[chat_says(t, n, "strftime_now") ? LLAMA_32 : LLAMA_31];
 }
 
 static void open_turn(chat_writer *w, const char *role)

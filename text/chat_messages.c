@@ -30,6 +30,16 @@ const jtree *chat_tools(const carat_talk *t)
     return jtree_truthy(t->tools) ? t->tools : NULL;
 }
 
+bool chat_says(const char *template_text, size_t n, const char *what)
+{
+    return n && memmem(template_text, n, what, strlen(what));
+}
+
+bool chat_goes_on(const carat_chat_options *opt, const talk_turn *m, size_t n, size_t i)
+{
+    return opt->continue_last && i + 1 == n && m[i].role == TALK_ASSISTANT && !m[i].n_calls;
+}
+
 void chat_refuse_results(chat_writer *w, const talk_turn *m)
 {
     if (m->n_results)

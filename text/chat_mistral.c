@@ -68,11 +68,6 @@ static const form forms[N_MISTRAL_FORMATS] = {
 
 /* ---- Templates ---- */
 
-static bool holds(const char *t, size_t n, const char *word)
-{
-    return memmem(t, n, word, strlen(word)) != NULL;
-}
-
 /* Expressions that the published templates have. A template of another text with these marks is
  * unknown. */
 const chat_format *mistral_recognise(const char *t, size_t n)
@@ -105,9 +100,9 @@ const chat_format *mistral_recognise(const char *t, size_t n)
         const tool_form tools = forms[rows[i].format].tools;
         bool all = n > 0;
         for (int k = 0; k < 3 && rows[i].has[k]; k++)
-            all = all && holds(t, n, rows[i].has[k]);
+            all = all && chat_says(t, n, rows[i].has[k]);
         for (int k = 0; k < 3; k++)
-            all = all && (tools || !holds(t, n, other[k]));
+            all = all && (tools || !chat_says(t, n, other[k]));
         if (all)
             return &mistral_formats[rows[i].format];
     }

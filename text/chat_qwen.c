@@ -321,13 +321,6 @@ static void put_xml_call(qwen *q, const talk_turn *m, size_t i)
 
 /* ---- Turns ---- */
 
-/* The answer continues message i: only Gemma has results inside such a message. */
-static bool is_beginning(const qwen *q, size_t i)
-{
-    return q->opt->continue_last && i + 1 == q->n && q->m[i].role == TALK_ASSISTANT &&
-           !q->m[i].n_calls;
-}
-
 static void put_thought_block(qwen *q, talk_text thought)
 {
     chat_lit(q->w, "<think>\n");
@@ -371,7 +364,7 @@ static void put_assistant(qwen *q, size_t i)
             put_thought_block(q, chat_trimmed(thought));
     }
     put_text(q, shown);
-    if (is_beginning(q, i)) { /* the white space that was trimmed from its end */
+    if (chat_goes_on(q->opt, q->m, q->n, i)) { /* the white space that was trimmed from its end */
         const char *end = shown.s + shown.n, *all = q->text[i].s + q->text[i].n;
         chat_put(q->w, end, (size_t)(all - end));
         return;
@@ -388,7 +381,7 @@ static void put_coder_assistant(qwen *q, size_t i)
     if (!m->n_calls) {
         chat_lit(q->w, "\n");
         put_text(q, content);
-        if (is_beginning(q, i))
+        if (chat_goes_on(q->opt, q->m, q->n, i))
             return;
     } else if (chat_trimmed(content).n) {
         chat_lit(q->w, "\n");
@@ -511,27 +504,23 @@ void qwen_render(chat_writer *w, const chat_format *f, const carat_talk *t,
         else
             put_turn(&q, i);
     }
-    if (!opt->no_generation_prompt && !is_beginning(&q, q.n - 1) && !w->st)
+    if (!opt->no_generation_prompt && !chat_goes_on(opt, q.m, q.n, q.n - 1) && !w->st)
         put_beginning_of_answer(&q);
 }
 
 /* ---- Recognising a template ---- */
 
-static bool says(const char *t, size_t n, const char *what)
-{
-    return n && memmem(t, n, what, strlen(what));
-}
-
 /* Landmarks of the Jinja source. */
 const chat_format *qwen_recognise(const char *t, size_t n)
 {
-    if (!says(t, n, "<|im_start|>") || !says(t, n, "<tool_call>") || !says(t, n, "<tool_response>"))
+    if (!chat_says(t, n, "<|im_start|>") || !chat_says(t, n, "<tool_call>") ||
+        !chat_says(t, n, "<tool_response>"))
         return NULL;
-    bool thinks = says(t, n, "</think>") && says(t, n, "enable_thinking");
-    if (says(t, n, "<function="))
-        return !thinks ? says(t, n, "<parameters>") ? &qwen_formats[QWEN_3_CODER] : NULL
-               : says(t, n, "reasoning_effort")  ? &qwen_formats[QWEN_38]
-               : says(t, n, "preserve_thinking") ? &qwen_formats[QWEN_36]
-                                                 : &qwen_formats[QWEN_35];
-    return thinks && says(t, n, "<function-name>") ? &qwen_formats[QWEN_3] : NULL;
+    bool thinks = chat_says(t, n, "</think>") && chat_says(t, n, "enable_thinking");
+    if (chat_says(t, n, "<function="))
+        return !thinks ? chat_says(t, n, "<parameters>") ? &qwen_formats[QWEN_3_CODER] : NULL
+               : chat_says(t, n, "reasoning_effort")  ? &qwen_formats[QWEN_38]
+               : chat_says(t, n, "preserve_thinking") ? &qwen_formats[QWEN_36]
+                                                      : &qwen_formats[QWEN_35];
+    return thinks && chat_says(t, n, "<function-name>") ? &qwen_formats[QWEN_3] : NULL;
 }

@@ -28,8 +28,7 @@ static const tokenizer_name tokenizers[] = {
 /* Gemma 2's template ends turns alike, and has no part for images. */
 static const chat_format *recognise(const char *t, size_t n)
 {
-    bool turns = n && memmem(t, n, TURN, strlen(TURN));
-    return turns ? &gemma3_format : NULL;
+    return chat_says(t, n, TURN) ? &gemma3_format : NULL;
 }
 
 static void put_trimmed(chat_writer *w, const char *s, size_t n)
