@@ -58,6 +58,7 @@ PLAIN_TEST(options_of_llama_cpp_are_taken_or_explained)
         {"--rope-freq-base", "10000", "carat convert"},
         {"--prompt-cache", "x", "--resume"},
         {"--hidethinking", NULL, "--no-think"},
+        {"--slot-save-path", "x", "--kv-cache-dir"},
         {"--tensor-parallel-size", "2", "one GPU"},
         {"--flash-attn=auto", NULL, NULL},
         {"-np", "2", "-np"},
