@@ -446,7 +446,7 @@ $(BUILD)/fuzz_%: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -DCARAT_FUZZ=1 -fsanitize=fuzzer -o $@ $< $(FUZZ_OBJ) $(LIBS) -ljansson
 # Any C compiler finds out whether the targets have all they call; only clang can run them.
 .PHONY: fuzz-links
-fuzz-links: $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked) ## fail where a fuzz target does not link
+fuzz-links: $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked) $(BENCHES:%=$(BUILD)/bench/%.o) ## fail where a fuzz target does not link, or a bench does not compile
 $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked): $(BUILD)/fuzz_%.linked: fuzz/fuzz_%.c $(FUZZ_OBJ)
 	$(Q)$(CC) $(CFLAGS_ALL) -O0 -DCARAT_FUZZ=1 -shared -Wl,-z,defs -o $@ $< $(FUZZ_OBJ) $(LIBS) -ljansson
 # The tests with threads, and portable kernels in two threads. Empty: all tests, which takes long.

@@ -137,7 +137,7 @@ static void begin_rows(bench *b, device *d, int32_t rows, int32_t first)
     for (int32_t i = 0; i < rows; i++)
         b->zero[2 * rows + i] = first + rows - 1;
     for (int k = 0; k < STORE_KINDS; k++)
-        b->st.all.keys[k] = (row_keys){b->pos, b->zero + rows, b->zero + 2 * rows};
+        b->st.all.keys[k] = (row_keys){b->pos, b->zero + rows, b->zero + 2 * rows, b->pos};
     b->st.n_seqs = b->st.n_kv = 1;
     b->st.kv = &b->kv;
     pass_begin(&b->p, d, &b->st, b->scratch, SCRATCH);
