@@ -630,8 +630,8 @@ mistake("holes", "the last gap is not looked at",
 mistake("holes", "a gap as long as its mark is left out",
         ("text/compress.c", "u->at[i].tokens <= GAP_TOKENS;", "u->at[i].tokens < GAP_TOKENS;"))
 mistake("holes", "times of a cancelled prompt",
-        ("engine/batch_jobs.c", "if (!s->answering) report_prefilled(&s->job->r);",
-         "if (s->answering) report_prefilled(&s->job->r);"))
+        ("engine/answers.c", "if (!s->answering) report_prefilled(&j->r);",
+         "if (s->answering) report_prefilled(&j->r);"))
 mistake("holes", "every new draft is tried in one round",
         ("spec/control.c", "tried = true;", ""))
 mistake("holes", "a new draft takes rows that are not there",
