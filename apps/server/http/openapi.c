@@ -180,6 +180,43 @@ static void put_body(str *o, size_t i)
     json_close(o, '}');
 }
 
+/* Steps of sampling: names as llama.cpp has them, and their other spellings, of which the letters
+ * may be one text. */
+static void put_samplers(str *o)
+{
+#define SPELT(step, name, others) name " " others " "
+    static const char words[] = CARAT_SAMPLER_STEPS(SPELT);
+#undef SPELT
+    char letters[CARAT_SAMPLERS_MAX + 1] = "", *letter = letters;
+    json_open(o, "Samplers", '{');
+    json_open(o, "anyOf", '[');
+    json_open(o, NULL, '{');
+    json_text(o, "type", "null");
+    json_close(o, '}');
+    json_open(o, NULL, '{');
+    json_text(o, "type", "array");
+    json_int(o, "maxItems", CARAT_SAMPLERS_MAX);
+    json_open(o, "items", '{');
+    json_open(o, "enum", '[');
+    for (const char *w = words; *w; w += strcspn(w, " ") + 1) {
+        size_t n = strcspn(w, " ");
+        json_text_n(o, NULL, w, n);
+        if (n == 1)
+            *letter++ = *w;
+    }
+    json_close(o, ']');
+    json_close(o, '}');
+    json_close(o, '}');
+    json_open(o, NULL, '{');
+    json_text(o, "type", "string");
+    json_key(o, "pattern");
+    str_printf(o, "\"^[%s]*$\"", letters);
+    json_text(o, "description", "A letter for each step");
+    json_close(o, '}');
+    json_close(o, ']');
+    json_close(o, '}');
+}
+
 /* ---- Paths ---- */
 
 static void put_content(str *o, const char *type, const char *schema)
@@ -296,8 +333,10 @@ static void put_operation(str *o, const route *r)
 static void put_options(str *o, const char *path)
 {
     char methods[METHODS_BYTES];
+    const route bare = {.path = path};
     route_methods(path, methods);
     json_open(o, "options", '{');
+    put_parameters(o, &bare);
     json_key(o, "summary");
     str_printf(o, "\"What may be asked here: %s\"", methods);
     json_open(o, "security", '[');
@@ -362,6 +401,7 @@ void openapi_write(str *o)
     str_put(o, carat_schemas_begin, (size_t)(schemas - carat_schemas_begin));
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
         put_body(o, i);
+    put_samplers(o);
     str_putc(o, ',');
     str_put(o, schemas, (size_t)(carat_schemas_end - schemas));
     str_putc(o, '}');
