@@ -339,6 +339,9 @@ status workspace_open(workspace *w, carat_model *m, const kv_layout *l, const se
 void workspace_close(workspace *w, carat_model *m); /* safe on a zeroed or closed workspace */
 /* Checks that ids[0..n) can be a prompt in a context of n_ctx. */
 status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx, err *e);
+/* The same of ids that follow `before`; 0: they follow none. */
+status check_more_ids(const carat_model *m, int32_t before, const int32_t *ids, int64_t n,
+                      int32_t n_ctx, err *e);
 /* The same, and that there is no picture. what: what needs a text, "an embedding". */
 status check_text_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx,
                       const char *what, err *e);

@@ -489,15 +489,21 @@ int32_t media_rows_max(const carat_model *m)
     return media_two_way(m) ? VISION_BUDGET_MAX : 0;
 }
 
-int32_t media_block(const carat_model *m, const int32_t *ids)
+/* The tokens of a picture from ids[0] on; 0: it is none's, or a sound's. */
+static int32_t picture_left(const carat_model *m, const int32_t *ids)
 {
-    if (!media_two_way(m) || !media_has_id(m, ids[0]))
+    if (!media_has_id(m, ids[0]))
         return 0;
     pthread_mutex_lock(&m->media->lock);
     const media_span *s = media_span_of(m->media, ids[0]);
     int32_t n = s->rows ? (int32_t)s->cols * s->rows - (s->first - ids[0]) : 0;
     pthread_mutex_unlock(&m->media->lock);
     return n;
+}
+
+int32_t media_block(const carat_model *m, const int32_t *ids)
+{
+    return media_two_way(m) ? picture_left(m, ids) : 0;
 }
 
 /* Is id, which media_has_id, the first one of its picture? */
@@ -530,20 +536,31 @@ int32_t media_pass_rows(const carat_model *m, const int32_t *ids, int64_t n, int
     return (int32_t)(whole < n ? whole : n);
 }
 
-status media_check(const carat_model *m, const int32_t *ids, int64_t n, err *e)
+static status check_lack(const carat_model *m, bool lacks, err *e)
 {
-    for (int64_t i = 0; i < n && media_two_way(m); i++) {
-        if (ids[i] >= 0)
+    return !lacks ? OK
+                  : err_set(e, E_ARG, "a picture of the prompt lacks some of its tokens%s",
+                            m->core.axes ? ", and the positions behind it depend on all of them"
+                                         : ", which see each other");
+}
+
+status media_check(const carat_model *m, int32_t before, const int32_t *ids, int64_t n, err *e)
+{
+    bool axes = m->core.axes, goes_on = axes && ids[0] < 0 && ids[0] == before - 1;
+    status st = check_lack(m, axes && !goes_on && picture_left(m, &before) > 1, e);
+    if (st || !(axes || media_two_way(m)))
+        return st;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t block = picture_left(m, ids + i);
+        if (!block)
             continue;
-        int32_t block = media_block(m, ids + i);
-        if (!block) /* a sound's, which is causal */
-            continue;
-        bool whole = i + block <= n && media_begins(m, ids[i]);
+        bool ends = i + block > n; /* a longer prompt may go on with it, where places are on axes */
+        bool whole = (!ends || axes) && (media_begins(m, ids[i]) || (!i && goes_on));
+        block = ends ? (int32_t)(n - i) : block;
         for (int32_t k = 1; k < block && whole; k++)
             whole = ids[i + k] == ids[i] - k;
-        if (!whole)
-            return err_set(
-                e, E_ARG, "a picture of the prompt lacks some of its tokens, which see each other");
+        if ((st = check_lack(m, !whole, e)))
+            return st;
         i += block - 1;
     }
     return OK;

@@ -61,8 +61,9 @@ int32_t media_block(const carat_model *m, const int32_t *ids);
 int32_t media_pass_rows(const carat_model *m, const int32_t *ids, int64_t n, int32_t rows);
 /* n, or the place before it where the picture begins that n would cut. n_ids: of all ids. */
 int64_t media_whole(const carat_model *m, const int32_t *ids, int64_t n, int64_t n_ids);
-/* E_ARG: a picture lacks some of its tokens, where two_way. */
-status media_check(const carat_model *m, const int32_t *ids, int64_t n, err *e);
+/* E_ARG: a picture lacks some of its tokens, where they see each other or places are on axes.
+ * before: the id before them; 0: there is none. */
+status media_check(const carat_model *m, int32_t before, const int32_t *ids, int64_t n, err *e);
 /* The most rows of a pass that one picture may need; 0: any will do. */
 int32_t media_rows_max(const carat_model *m);
 

@@ -84,6 +84,34 @@ static void end(fixture *x)
     fidelity_close(&x->f);
 }
 
+/* Without its last token, its first, one in the middle. */
+TEST(pictures_on_axes_are_whole)
+{
+    static const int lacks[] = {HEAD, HEAD + 7, HEAD + SOFT - 1};
+    const carat_session_options o = {.n_ctx = CTX};
+    fixture x;
+    carat_session *s;
+    err e = {0};
+    begin(&x, "qwen35-nextn");
+    CHECK_OK(carat_session_open(x.m, &o, &s, &e), e);
+    for (int i = 0; i < 3; i++) {
+        int32_t ids[ALL];
+        memcpy(ids, x.ids, sizeof ids);
+        memmove(ids + lacks[i], ids + lacks[i] + 1, (size_t)(ALL - lacks[i] - 1) * sizeof *ids);
+        err_clear(&e);
+        CHECK_STATUS(carat_eval(s, ids, ALL - 1, NULL, NULL, &e), E_ARG);
+        CHECK_MSG(strstr(e.text, "lacks some of its tokens, and the positions"), "%s", e.text);
+    }
+    err_clear(&e);
+    CHECK_OK(carat_eval(s, x.ids, HEAD + SOFT - 1, NULL, NULL, &e), e); /* it may go on, */
+    CHECK_STATUS(carat_append(s, x.ids, 1, false, NULL, &e), E_ARG);    /* but not otherwise */
+    err_clear(&e);
+    CHECK_OK(carat_append(s, x.ids + HEAD + SOFT - 1, 2, false, NULL, &e), e);
+    CHECK_OK(carat_eval(s, x.ids, ALL, NULL, NULL, &e), e);
+    carat_session_close(s);
+    end(&x);
+}
+
 static carat_session *open_session(const fixture *x, int32_t chunk)
 {
     const carat_session_options o = {

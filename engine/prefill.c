@@ -259,7 +259,9 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
     const timeline *t = session_timeline(s);
     evaluation v = {
         .first = t->kv.n_past, .all = all_logits, .logits = logits, .sparse = t->sparse};
-    status st = check_prompt(s, ids, n, e);
+    const int32_t before = v.first ? t->id[v.first - 1] : 0;
+    status st = check_more_ids(s->b.m, before, ids, n, s->b.shape.n_ctx, e);
+    st = st ? st : model_check_writes(s->b.m, e);
     if (!st && all_logits && !logits)
         st = err_set(e, E_ARG, "all logits are asked for, and the pointer to their memory is NULL");
     if (!st && all_logits)

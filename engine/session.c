@@ -214,7 +214,8 @@ const char *carat_session_reuse(const carat_session *s, int64_t *n_dropped)
     return s->b.slot->t.reuse;
 }
 
-status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx, err *e)
+status check_more_ids(const carat_model *m, int32_t before, const int32_t *ids, int64_t n,
+                      int32_t n_ctx, err *e)
 {
     if (n < 1 || !ids)
         return err_set(e, E_ARG, "the prompt is empty");
@@ -225,7 +226,12 @@ status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_
         if (ids[i] >= m->core.n_vocab || (ids[i] < 0 && !media_has_id(m, ids[i])))
             return err_set(e, E_ARG, "token %lld of the prompt is %d, and ids go from 0 to %d",
                            (long long)i, ids[i], m->core.n_vocab - 1);
-    return media_check(m, ids, n, e);
+    return media_check(m, before, ids, n, e);
+}
+
+status check_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx, err *e)
+{
+    return check_more_ids(m, 0, ids, n, n_ctx, e);
 }
 
 status check_text_ids(const carat_model *m, const int32_t *ids, int64_t n, int32_t n_ctx,

@@ -155,9 +155,26 @@ def webp_files():
     Image.fromarray(rgb[:8, :8]).save(out, "WEBP", save_all=True, lossless=True,
                                       append_images=[Image.fromarray(rgb[8:16, :8])])
     yield "animated", out.getvalue()
+    yield "animated-part", animation(20, 14, 6, 4, saved(rgb[:9, :11], "WEBP", lossless=True))
+    yield "animated-lossy", animation(11, 9, 0, 0, saved(rgb[:9, :11], "WEBP", quality=70))
 
 
-REFUSED = {"jpeg/cmyk", "webp/animated"}
+def animation(width, height, x, y, still):
+    """A WebP animation of one frame, the picture of a still file, at x and y of its canvas."""
+    part = Image.open(io.BytesIO(still))
+
+    def chunk(name, data):
+        return name + struct.pack("<I", len(data)) + data + bytes(len(data) % 2)
+
+    def three(*numbers):
+        return b"".join(struct.pack("<I", n)[:3] for n in numbers)
+
+    frame = three(x // 2, y // 2, part.width - 1, part.height - 1, 100) + b"\0" + still[12:]
+    body = chunk(b"VP8X", b"\2\0\0\0" + three(width - 1, height - 1)) + chunk(b"ANIM", bytes(6)) + chunk(b"ANMF", frame)
+    return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
+
+
+REFUSED = {"jpeg/cmyk"}
 
 
 def expected(name, data):
