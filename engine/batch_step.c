@@ -280,8 +280,9 @@ static int32_t ask_towers(carat_batch *b, bool *waits)
         if (!s->job || s->answering || at >= s->job->pictures)
             continue;
         int64_t n = s->job->pictures - at;
-        status st = media_ask(b->m, slot_next_ids(s),
-                              n < b->layout.rows_max ? n : b->layout.rows_max, &ready, &e);
+        status st =
+            media_ask(b->m, slot_next_ids(s), n < b->layout.rows_max ? n : b->layout.rows_max,
+                      &s->job->asked, &ready, &e);
         s->waits = !st && !ready;
         *waits |= s->waits;
         n_ended += st != OK;

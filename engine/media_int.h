@@ -21,8 +21,9 @@ struct media_item {
     float *rows;     /* [n_tokens][n_embd] */
     uint64_t used;   /* when, by media.clock */
     int32_t span;    /* its number */
-    status st;       /* of the worker's last attempt; a failure until somebody is told */
-    err *why;        /* NULL: there was no memory for it */
+    status st;       /* of the worker's last attempt, which began at `tried` of media.clock */
+    err *why;        /* of a failure; NULL: there was no memory for it */
+    uint64_t tried;
     bool is_wanted;
     struct media_item *next, *next_known, *next_wanted;
 };

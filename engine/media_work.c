@@ -147,6 +147,8 @@ static void *work(void *arg)
             continue;
         }
         x->wanted = it->next_wanted;
+        it->tried = ++x->clock;
+        it->st = OK;
         bool used = it->n_users > 1; /* by others than the queue */
         pthread_mutex_unlock(&x->lock);
         err e = {0};
@@ -184,18 +186,18 @@ static status start_worker(carat_model *m, err *e)
     return OK;
 }
 
-/* Asks the worker for an item's rows, unless it is asked already; or takes the failure of its last
- * attempt. The item has a user of the caller. */
-static status want(carat_model *m, media_item *it, err *e)
+/* Asks the worker for an item's rows, unless it is asked already; or tells the failure of an
+ * attempt that began after *since, which 0 becomes now. The item has a user of the caller. */
+static status want(carat_model *m, media_item *it, uint64_t *since, err *e)
 {
     media *x = m->media;
     pthread_mutex_lock(&x->lock);
-    status st = it->st;
+    *since = *since ? *since : x->clock + 1;
+    status st = it->tried >= *since ? it->st : OK;
     if (st && it->why)
         *e = *it->why;
     else if (st)
         err_set(e, st, "a picture or sound cannot be encoded");
-    it->st = OK;
     if (!st && !it->is_wanted && !it->rows && !(st = start_worker(m, e))) {
         media_item **last = &x->wanted;
         while (*last)
@@ -210,14 +212,15 @@ static status want(carat_model *m, media_item *it, err *e)
     return st;
 }
 
-status media_ask(carat_model *m, const int32_t *ids, int64_t n, bool *ready, err *e)
+status media_ask(carat_model *m, const int32_t *ids, int64_t n, uint64_t *since, bool *ready,
+                 err *e)
 {
     status st = OK;
     int64_t i = 0;
     *ready = true;
     for (media_item *it; !st && (it = next_new(m, ids, n, &i));) {
         *ready = false;
-        st = want(m, it, e);
+        st = want(m, it, since, e);
         media_drop_user(m->media, it);
     }
     return st;
