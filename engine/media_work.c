@@ -2,8 +2,7 @@
  *
  * A tower on a GPU runs on the thread of passes, between two of them: they share the GPU. A tower
  * on the CPU takes seconds. It has a device of its own, whose threads give way to those of passes,
- * and runs on the thread of a session, before its pass, or on the worker, which a batch asks. So
- * the other answers of a batch go on meanwhile.
+ * and runs on the worker, which a batch asks. So its other answers go on meanwhile.
  */
 #include "base/mem.h"
 #include "base/pool.h"
