@@ -63,7 +63,11 @@ static const char bash_frame[] =
 
 static const char *kind_word(complete_kind k)
 {
-    static const char *const names[] = {"none", "file", "dir", "model", "talk", "preset", "words"};
+    /* Short names are asked of the program, as presets are. */
+    static const char *const names[] = {
+        [COMPLETE_NONE] = "none",    [COMPLETE_FILE] = "file",  [COMPLETE_DIR] = "dir",
+        [COMPLETE_MODEL] = "model",  [COMPLETE_TALK] = "talk",  [COMPLETE_PRESET] = "preset",
+        [COMPLETE_SHORT] = "preset", [COMPLETE_WORDS] = "words"};
     return names[k];
 }
 
