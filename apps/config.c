@@ -480,18 +480,40 @@ static void put_value(const option *o, const char *field)
     }
 }
 
-/* The options of one command that something sets. */
-static status print_for(config *f, const command *c, const char *preset, err *e)
+/* Memory for the options of a command, set by the settings alone. *out belongs to the caller, also
+ * after a failure. */
+static status apply_alone(config *f, const command *c, const char *preset, char **out, err *e)
 {
     size_t n_bytes = 0;
     for (const option *o = c->options; o->name; o++)
         if (o->offset + sizeof(option_list) > n_bytes)
             n_bytes = o->offset + sizeof(option_list);
-    char *opts = mem_calloc(1, n_bytes);
-    if (!opts)
+    *out = mem_calloc(1, n_bytes);
+    if (!*out)
         return err_memory(e, "options", n_bytes);
     f->marks = (option_marks){0};
-    status st = config_apply(f, c, preset, opts, e);
+    return config_apply(f, c, preset, *out, e);
+}
+
+status config_number(const command *c, const char *name, int64_t *out, err *e)
+{
+    const option *o = options_find(c->options, name);
+    const char *preset;
+    char *opts = NULL;
+    config f = {0};
+    status st = read_asked(&f, &(config_options){0}, &preset, e);
+    if (!st && !(st = apply_alone(&f, c, preset, &opts, e)) && f.marks.layer[o - c->options])
+        *out = *(const int64_t *)(const void *)(opts + o->offset);
+    mem_free(opts);
+    config_free(&f);
+    return st;
+}
+
+/* The options of one command that something sets. */
+static status print_for(config *f, const command *c, const char *preset, err *e)
+{
+    char *opts;
+    status st = apply_alone(f, c, preset, &opts, e);
     if (!st)
         printf("\n[%s]\n", c->name);
     for (const option *o = c->options; o->name && !st; o++) {

@@ -80,5 +80,8 @@ void config_names_from(const config_options *o); /* before there are threads */
 /* Sets the options of a command from what was read, and from the environment. preset may be NULL.
  */
 status config_apply(config *f, const command *c, const char *preset, void *opts, err *e);
+/* A whole number that the settings or the environment give to an option of a command. *out stays
+ * where they give none. Statuses as config_read. */
+status config_number(const command *c, const char *name, int64_t *out, err *e);
 
 #endif

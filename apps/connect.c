@@ -343,11 +343,12 @@ static status take_model(target *t, const json_t *list, const char *asked, err *
     }
     if (!best && n_all == 1 && asked) /* a server of one model takes any name */
         best = json_array_get(data, 0);
-    const char *near = best ? NULL : nearest_word(asked ? asked : "", names, n);
+    if (!best && !asked)
+        return err_set(e, E_ARG, "the server at %s has no model yet", t->url);
+    const char *near = best ? NULL : nearest_word(asked, names, n);
     if (!best)
-        return err_set(e, E_ARG, "the server at %s has no model '%s'%s%s%s", t->url,
-                       asked ? asked : "", near ? "; did you mean " : "", near ? near : "",
-                       near ? "?" : "");
+        return err_set(e, E_ARG, "the server at %s has no model '%s'%s%s%s", t->url, asked,
+                       near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     const char *name = asked ? asked : json_string_value(json_object_get(best, "id"));
     json_int_t n_ctx = json_integer_value(json_object_get(best, "context_length"));
     t->model = arena_strndup(&t->mem, name, strlen(name));
@@ -355,25 +356,19 @@ static status take_model(target *t, const json_t *list, const char *asked, err *
     return t->model ? OK : err_memory(e, name, strlen(name));
 }
 
-/* http://127.0.0.1:PORT, where the settings or the environment name the port of `carat serve`. */
-static const char *default_url(target *t, err *e)
+/* http://127.0.0.1:PORT, with the port that `carat serve` takes from the settings. */
+static status default_url(target *t, err *e)
 {
-    config f = {0};
-    str s = {0};
-    const char *env = getenv("CARAT_PORT");
-    int64_t port = env && *env ? strtoll(env, NULL, 10) : 0;
-    const toml *own = NULL;
-    if (!port && !config_read(&f, NULL, NULL) && f.root)
-        own = toml_get(toml_get(f.root, "serve"), "port");
-    if (own && own->kind == TOML_INTEGER)
-        port = own->integer;
-    str_printf(&s, "http://127.0.0.1:%lld", port > 0 && port < 65536 ? (long long)port : 8080);
-    const char *out = s.bad ? NULL : arena_strndup(&t->mem, s.at, s.n);
-    if (!out)
-        err_memory(e, "an address", s.n);
-    str_free(&s);
-    config_free(&f);
-    return out;
+    int64_t port = 8080;
+    char url[64];
+    status st = config_number(&command_serve, "port", &port, e);
+    if (st)
+        return st;
+    if (!port)
+        return err_set(e, E_ARG, "the settings let the server choose its port: --url says which");
+    snprintf(url, sizeof url, "http://127.0.0.1:%lld", (long long)port);
+    t->url = arena_strndup(&t->mem, url, strlen(url));
+    return t->url ? OK : err_memory(e, "an address", sizeof url);
 }
 
 /* The address without "/v1" and slashes at its end. */
@@ -381,7 +376,7 @@ static status set_url(target *t, const char *asked, err *e)
 {
     size_t n = asked ? strlen(asked) : 0;
     if (!asked)
-        return (t->url = default_url(t, e)) ? OK : e->status;
+        return default_url(t, e);
     if (!url_valid(asked))
         return err_set(e, E_ARG, "--url %.200s: expected an address such as http://127.0.0.1:8080",
                        asked);

@@ -56,6 +56,10 @@ TEST(connect_tells_and_starts)
     RUN(0, says, NULL, "claude", "--start", "--url", url, "--", "-p", "hi");
     RUN(0, "    roles: [chat, edit, apply]\n    capabilities: [tool_use]\nword\n", NULL, "continue",
         "--start", "--url", url, "word");
+    /* This machine's server is asked without a proxy. */
+    setenv("http_proxy", "http://127.0.0.1:1", 1);
+    RUN(0, "aider --model", NULL, "aider", "--url", url);
+    unsetenv("http_proxy");
     stop(&s);
     RUN(0, "export ANTHROPIC_MODEL=carat\n", "no server answers at", "claude", "--url", url);
     RUN(1, NULL, "no server answers at", "claude", "--start", "--url", url);
@@ -77,4 +81,28 @@ TEST(connect_to_what_is_no_server)
     RUN(2, NULL, "did you mean claude?", "clude");
     RUN(2, NULL, "expected an address", "claude", "--url", "x y");
     RUN(2, NULL, "expected an address", "claude", "--url", "file:///etc/passwd");
+}
+
+TEST(connect_asks_at_the_port_of_the_settings)
+{
+    static const char *const files[][2] = {{"[serve]\nport = 1\n", ":1\n"},
+                                           {"[defaults]\nport = 2\n", ":2\n"},
+                                           {"[defaults]\nport = 3\n[serve]\nport = 4\n", ":4\n"}};
+    char path[1024];
+    snprintf(path, sizeof path, "%s", test_temp("settings.toml"));
+    setenv("CARAT_CONFIG", path, 1);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        test_write(path, files[i][0], strlen(files[i][0]));
+        RUN(0, files[i][1], "no server answers at http://127.0.0.1:", "claude");
+    }
+    setenv("CARAT_PORT", "5", 1);
+    RUN(0, ":5\n", NULL, "claude");
+    setenv("CARAT_PORT", "x", 1);
+    RUN(2, NULL, "expected a whole number from 0 to 65535", "claude");
+    setenv("CARAT_PORT", "0", 1);
+    RUN(2, NULL, "--url says which", "claude");
+    unsetenv("CARAT_PORT");
+    test_write(path, "[serve", 6);
+    RUN(1, NULL, "settings.toml:1: ", "claude");
+    unsetenv("CARAT_CONFIG");
 }
