@@ -5,12 +5,14 @@
 #include "apps/commands.h"
 #include "apps/device_options.h"
 #include "apps/hub/hub.h"
+#include "apps/hub/names.h"
 #include "apps/inspect_int.h"
 #include "apps/kv_options.h"
 #include "apps/named.h"
 #include "apps/term.h"
+#include "base/json.h"
+#include "base/str.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -59,6 +61,25 @@ static bool go_on(void *user, const hub_progress *p)
     return !term_interrupts();
 }
 
+/* Bytes of a file that is here, or of all parts of a split set. */
+static uint64_t size_of_files(const char *path)
+{
+    int no, count = 0;
+    size_t n_stem;
+    struct stat sb;
+    if (!split_name(path, &no, &count, &n_stem))
+        return stat(path, &sb) ? 0 : (uint64_t)sb.st_size;
+    uint64_t sum = 0;
+    for (no = 1; no <= count; no++) {
+        str part = {0};
+        str_printf(&part, "%.*s-%05d-of-%05d%s", (int)n_stem, path, no, count,
+                   path + n_stem + strlen("-NNNNN-of-NNNNN"));
+        sum += part.bad || stat(part.at, &sb) ? 0 : (uint64_t)sb.st_size;
+        str_free(&part);
+    }
+    return sum;
+}
+
 /* A file or a model that is here, else one of a hub. */
 static status find_model(const fit_options *o, const char *what, fit_report *r, err *e)
 {
@@ -74,7 +95,7 @@ static status find_model(const fit_options *o, const char *what, fit_report *r, 
         return st;
     r->name = here ? r->found.name : r->view.name;
     r->path = here ? r->found.path : r->view.path;
-    r->n_bytes = here && !stat(r->path, &sb) ? (uint64_t)sb.st_size : r->view.n_bytes;
+    r->n_bytes = here ? size_of_files(r->path) : r->view.n_bytes;
     return OK;
 }
 
@@ -181,11 +202,12 @@ static status put_json(const fit_report *r, err *e)
         json_array_append_new(others, json_pack("{s:s, s:I}", "quant", r->view.other[i].quant,
                                                 "bytes", (json_int_t)r->view.other[i].n_bytes));
     json_t *o = json_pack(
-        "{s:s, s:b, s:b, s:I, s:I, s:s?, s:s?, s:s?, s:i, s:I, s:I, s:I, s:f, s:f, s:o}", "name",
-        r->name, "here", r->view.path == NULL, "runs", r->runs, "bytes", (json_int_t)r->n_bytes,
-        "tower_bytes", (json_int_t)r->view.tower_bytes, "problem", r->runs ? NULL : r->why.text,
-        "device", r->info.device, "given_up", r->runs ? r->info.fit_text : NULL, "context",
-        (int)p->n_ctx, "total_bytes", (json_int_t)p->total_bytes, "available_bytes",
+        "{s:o, s:b, s:b, s:I, s:I, s:o, s:s?, s:s?, s:i, s:I, s:I, s:I, s:f, s:f, s:o}", "name",
+        json_lossy_text(r->name, strlen(r->name)), "here", r->view.path == NULL, "runs", r->runs,
+        "bytes", (json_int_t)r->n_bytes, "tower_bytes", (json_int_t)r->view.tower_bytes, "problem",
+        r->runs ? json_null() : json_lossy_text(r->why.text, strlen(r->why.text)), "device",
+        r->info.device, "given_up", r->runs ? r->info.fit_text : NULL, "context", (int)p->n_ctx,
+        "total_bytes", (json_int_t)p->total_bytes, "available_bytes",
         (json_int_t)p->available_bytes, "active_bytes_per_token",
         (json_int_t)r->info.active_bytes_per_token, "read_bytes_per_second", r->read_bytes,
         "tokens_per_second_at_most", tokens_per_second(r), "files", others);

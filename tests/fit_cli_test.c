@@ -112,6 +112,14 @@ TEST(fit_of_a_file_that_is_here)
     const char *toy = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     RUN(0, "a context of 4096 of 4096 tokens", NULL, "fit", toy);
     RUN(0, "tokens_per_second_at_most", NULL, "fit", "--json", "-c", "128", toy);
+    /* Names of files are bytes. */
+    const char *odd = test_temp("b\xff.gguf");
+    test_write(odd, "GGUF", 4);
+    RUN(1, "/b\xef\xbf\xbd.gguf\",\n \"here\": true", NULL, "fit", "--json", odd);
+    test_write(test_temp("s-00002-of-00002.gguf"), "0123456789", 10);
+    const char *split = test_temp("s-00001-of-00002.gguf");
+    test_write(split, "GGUF", 4);
+    RUN(1, "\"bytes\": 14,", NULL, "fit", "--json", split);
     RUN(2, NULL, "did you mean gemma4:e4b?", "fit", "gema4:e4b");
     RUN(2, NULL, "no name of a model", "fit", "../x");
     RUN(2, NULL, "no name of a model", "fit", "a/b/c/d");
@@ -163,6 +171,9 @@ TEST(looking_at_a_hub_that_lies)
     r.how = well;
     r.how.expire_times = 1000;
     refuses("refuses access to own/Model-GGUF");
+    r.how = well;
+    r.how.one_byte = true;
+    refuses("sends fewer bytes than those asked for");
     r.how = well;
     f->size += 1000;
     refuses("the hub lists");

@@ -148,6 +148,7 @@ static void send_file(visitor *v, const request *q, const hub_rig_file *f)
     if (part) {
         from = q->from;
         to = q->to < 0 || q->to >= to ? to : q->to + 1;
+        to = how->one_byte && from < to ? from + 1 : to;
         if (from >= (long long)f->n) {
             snprintf(lines, sizeof lines, "Content-Range: bytes */%zu\r\n", f->n);
             send_text(v->fd, 416, lines, "");

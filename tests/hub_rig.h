@@ -41,6 +41,7 @@ typedef struct hub_rig_how {
     bool no_storage;       /* the hub sends files itself, without redirects */
     bool no_ranges, gzip, no_commit;
     bool other_range, no_total, more_bytes, other_bytes;
+    bool one_byte; /* of every range */
     int cut_times; /* so many answers of the storage end after cut_at bytes */
     size_t cut_at;
     int expire_times;   /* so many answers of the storage are 403 */

@@ -26,7 +26,9 @@ enum {
     HEAD_LONG = 16 << 20,
     HEAD_MAX = 64 << 20, /* of one file; those of 262,144 tokens have 16 MB */
     HEADS_FILES = 64,    /* of a split set */
-    CHECKED_MAX = 1024   /* values of one tensor */
+    CHECKED_MAX = 1024,  /* values of one tensor */
+    CHECKED_ROWS = 4096, /* tensors of one file; models have one or two of a layer */
+    OTHERS_MAX = 1024    /* of a repository */
 };
 
 /* ---- Heads --------------------------------------------------------------------------------- */
@@ -57,6 +59,9 @@ static status read_head(pull *x, const hub_file *f, bool first, str *head, err *
                  total != f->n_bytes)
             st = err_set(e, E_FORMAT, "%s: the hub lists %llu bytes and its storage has %llu",
                          f->path, (unsigned long long)f->n_bytes, (unsigned long long)total);
+        else if (!st && piece.n < to - from) /* byte by byte a head would take days */
+            st =
+                err_set(e, E_IO, "%s: its storage sends fewer bytes than those asked for", f->path);
         if (st)
             break;
         str_put(head, str_text(&piece), piece.n);
@@ -76,6 +81,12 @@ static status read_head(pull *x, const hub_file *f, bool first, str *head, err *
     return st;
 }
 
+/* A file and how many tensors may still get values: a hostile head has millions, each of which
+ * takes a block of the disk. */
+typedef struct checked_file {
+    int fd, n_left;
+} checked_file;
+
 /* Opening a model checks these values, on which no plan depends: each gets one that passes. */
 static void put_checked(void *user, const head_tensor *t)
 {
@@ -83,16 +94,17 @@ static void put_checked(void *user, const head_tensor *t)
         const char *end;
         float value;
     } checked[] = {{"rope_freqs.weight", 1}, {".ssm_a", -1}};
-    const int *fd = user;
+    checked_file *f = user;
     for (size_t i = 0; i < sizeof checked / sizeof *checked; i++) {
         size_t n = strlen(checked[i].end);
         if (t->type || t->n > CHECKED_MAX || t->n_name < n ||
-            memcmp(t->name + t->n_name - n, checked[i].end, n) != 0)
+            memcmp(t->name + t->n_name - n, checked[i].end, n) != 0 || !f->n_left)
             continue;
+        f->n_left--;
         float row[CHECKED_MAX];
         for (uint64_t k = 0; k < t->n; k++)
             row[k] = checked[i].value;
-        if (t->at <= INT64_MAX && pwrite(*fd, row, (size_t)t->n * sizeof *row, (off_t)t->at) < 0)
+        if (t->at <= INT64_MAX && pwrite(f->fd, row, (size_t)t->n * sizeof *row, (off_t)t->at) < 0)
             break; /* opening the model says what is wrong */
     }
 }
@@ -102,9 +114,10 @@ static status write_head(const char *path, const str *head, uint64_t n_bytes, er
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     status st = fd < 0 ? err_errno(e, "create", path) : OK;
+    checked_file f = {fd, CHECKED_ROWS};
     size_t end;
     if (!st)
-        st = head_measure(head->at, head->n, path, &end, put_checked, &fd, e);
+        st = head_measure(head->at, head->n, path, &end, put_checked, &f, e);
     for (size_t at = 0; !st && at < head->n;) {
         ssize_t n = write(fd, head->at + at, head->n - at);
         if (n < 0 && errno != EINTR)
@@ -233,19 +246,24 @@ static int by_size(const void *a, const void *b)
     return x->n_bytes < y->n_bytes ? 1 : x->n_bytes > y->n_bytes ? -1 : x->first - y->first;
 }
 
-/* The other models of the repository by size, largest first; those of at most max bytes. */
+/* The other models of the repository by size, largest first; those of at most max bytes. Each is
+ * compared with every file, so there are only so many. */
 static candidate *list_others(pull *x, uint64_t max, size_t *n)
 {
-    candidate *c = arena_array(&x->mem, x->list.n, sizeof *c);
+    candidate *c = arena_array(&x->mem, OTHERS_MAX, sizeof *c);
     char quant[QUANT_MAX];
+    size_t n_seen = 0;
     *n = 0;
-    for (size_t i = 0; c && i < x->list.n; i++) {
-        if (!is_first_file(x->paths[i]))
+    for (size_t i = 0; c && i < x->list.n && n_seen < OTHERS_MAX; i++) {
+        if (!is_first_file(x->paths[i]) || names_drafter(x->paths[i]))
             continue;
         quant_of(x->paths[i], quant);
-        if (quant_valid(quant + (strncasecmp(quant, "UD-", 3) ? 0 : 3)) &&
-            size_of(x, (int)i) <= max && !names_drafter(x->paths[i]))
-            c[(*n)++] = (candidate){(int)i, size_of(x, (int)i)};
+        if (!quant_valid(quant + (strncasecmp(quant, "UD-", 3) ? 0 : 3)))
+            continue;
+        uint64_t n_bytes = size_of(x, (int)i);
+        n_seen++;
+        if (n_bytes <= max)
+            c[(*n)++] = (candidate){(int)i, n_bytes};
     }
     if (*n)
         qsort(c, *n, sizeof *c, by_size);
