@@ -21,13 +21,17 @@ void config_names_from(const config_options *o)
     names_none = o->none;
 }
 
-/* user: the table [names], or NULL. */
+/* user: what stands at [names], or NULL. */
 static status find_in(const void *user, const char *name, char out[ALIAS_MAX], err *e)
 {
-    (void)e;
-    const toml *t = user ? ((const toml *)user)->first : NULL;
-    while (t && (t->kind != TOML_STRING || strcasecmp(t->key, name) != 0))
+    const toml *names = user, *t = names ? names->first : NULL;
+    if (names && names->kind != TOML_TABLE)
+        return err_set(e, E_ARG, "line %d of the settings: expected [names]", names->line);
+    while (t && strcasecmp(t->key, name) != 0)
         t = t->next;
+    if (t && t->kind != TOML_STRING)
+        return err_set(e, E_ARG, "'%s' in [names]: expected a string, found %s", name,
+                       toml_kind_name(t->kind));
     size_t n = t ? strlen(t->text) : 0;
     if (n >= ALIAS_MAX)
         return err_set(e, E_ARG, "what '%s' stands for in [names] is longer than %d bytes", name,

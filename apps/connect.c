@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/mem.h"
 #include "base/nearest.h"
+#include "base/show.h"
 #include "base/str.h"
 
 #include <errno.h>
@@ -308,14 +309,10 @@ static status ask_models(const target *t, json_t **out, err *e)
     return st;
 }
 
-/* A name that may stand in settings: without control characters, and of a sane length. */
+/* A name that may stand in settings: text that a terminal shows as it is, of a sane length. */
 static bool sane_name(const char *name)
 {
-    size_t n = strlen(name);
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
-            return false;
-    return n && n <= 256;
+    return *name && strlen(name) <= 256 && !strcmp(SHOWN(name), name);
 }
 
 /* Sets t->model and t->n_ctx from the list. asked: of the command line, or NULL. */

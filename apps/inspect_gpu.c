@@ -157,8 +157,9 @@ static void put_plan(const gpu_plan *p, const gpu_size *size)
 static json_t *plan_json(const gpu_plan *p, const gpu_size *size)
 {
     if (p->why.status)
-        return json_pack("{s:s, s:I, s:s, s:o}", "gpu", size->name, "free_mib",
-                         (json_int_t)size->mib, "problem", p->why.text, "least_mib",
+        return json_pack("{s:s, s:I, s:o, s:o}", "gpu", size->name, "free_mib",
+                         (json_int_t)size->mib, "problem",
+                         json_lossy_text(p->why.text, strlen(p->why.text)), "least_mib",
                          p->least_mib ? json_integer((json_int_t)p->least_mib) : json_null());
     const carat_device_plan *d = &p->plan.device[0];
     return json_pack(
@@ -190,12 +191,12 @@ status inspect_gpus(const char *path, const char *sizes, const carat_model_optio
             p->least_mib = least_for(path, opt, so, size[i].mib);
         if (!p->why.status)
             n_plans++;
-        if (json && json_array_append_new(list, plan_json(p, &size[i])))
-            st = err_memory(e, "the report", 0);
-        if (!json)
-            put_plan(p, &size[i]);
         if (p->why.status == E_FORMAT || p->why.status == E_IO || p->why.status == E_ARG)
             st = err_set(e, p->why.status, "%s", p->why.text);
+        else if (json && json_array_append_new(list, plan_json(p, &size[i])))
+            st = err_memory(e, "the report", 0);
+        else if (!json)
+            put_plan(p, &size[i]);
         carat_model_close(p->m);
     }
     if (!st && json && !json_write(stdout, list, JSON_INDENT(1)))

@@ -43,6 +43,11 @@ TEST(connect_tells_and_starts)
     RUN(2, NULL, "carat leaves as it is", "zed", "--start", "--url", url);
     RUN(2, NULL, "need --start", "claude", "x", "--url", url);
     RUN(2, NULL, "not a name of a model", "claude", "-m", "a\nb", "--url", url);
+    RUN(2, NULL, "not a name of a model", "codex", "-m", "b\xff", "--url", url);
+    RUN(2, NULL, "not a name of a model", "claude", "-m",
+        "a\xc2\x9b"
+        "b",
+        "--url", url);
     snprintf(dir, sizeof dir, "%s", test_temp("x"));
     *strrchr(dir, '/') = 0;
     snprintf(path, sizeof path, "%s:/usr/bin:/bin", dir);

@@ -186,6 +186,17 @@ TEST(looking_at_a_hub_that_lies)
     r.how = well;
     f->bytes[4] = 9;
     refuses("no GGUF file of version 2 or 3");
+    f->bytes[4] = 3;
+    /* A key is missing. Users have not heard of the file that carat makes of the head. */
+    unsigned char *key = memmem(f->bytes, f->n, "embedding_length", 16);
+    CHECK(key);
+    *key = 'x';
+    spawned gpus;
+    spawn_carat(&gpus, NULL,
+                (const char *const[]){"fit", "--gpu", "8GB,9GB", "own/Model-GGUF", NULL});
+    CHECK_MSG(gpus.code == 1 && !gpus.out.n && !spawned_says(&gpus.err, "carat-"), "%d %s%s",
+              gpus.code, str_text(&gpus.out), str_text(&gpus.err));
+    spawned_free(&gpus);
     hub_rig_clear(&r);
     snprintf(path, sizeof path, "%s", test_temp("endless.gguf"));
     write_endless(path, 70 << 20);

@@ -803,6 +803,8 @@ TEST(short_names_stand_for_repositories)
     CHECK_OK(alias_follow(long_name, own_names, NULL, out, &own, &e), e);
     CHECK(!*out && !alias_near(long_name, name));
     CHECK(alias_near("gema4:e4b", name) && !strcmp(name, "gemma4:e4b"));
+    CHECK(alias_near("gema4", name) && !strcmp(name, "gemma4"));
+    CHECK(alias_near("gpt-os", name) && !strcmp(name, "gpt-oss"));
     CHECK_OK(alias_follow("BIG", own_names, NULL, out, &own, &e), e);
     CHECK(own && !strcmp(out, "ggml-org/gpt-oss-120b-GGUF"));
     CHECK_OK(alias_follow("gemma4:e4b", own_names, NULL, out, &own, &e), e);
@@ -817,7 +819,8 @@ TEST(short_names_stand_for_repositories)
 TEST(hub_cli_takes_short_names)
 {
     static hub_rig r;
-    static const char names[] = "[names]\nbest = \"gemma4:e4b-q8_0\"\na = \"b\"\nb = \"a\"\n";
+    static const char names[] =
+        "[names]\nbest = \"gemma4:e4b-q8_0\"\na = \"b\"\nb = \"a\"\nfive = 5\n";
     char config[1024], *bytes;
     size_t n;
     err e = {0};
@@ -850,6 +853,9 @@ TEST(hub_cli_takes_short_names)
     setenv("CARAT_CONFIG", config, 1);
     run_and_check(0, "Toy-Q8_0.gguf", NULL, ARGS("inspect", "best"));
     run_and_check(1, NULL, "lead in a circle", ARGS("inspect", "a"));
+    run_and_check(1, NULL, "'five' in [names]: expected a string", ARGS("inspect", "five"));
+    test_write(config, "names = [\"a\"]", 13);
+    run_and_check(1, NULL, "expected [names]", ARGS("inspect", "best"));
     unsetenv("CARAT_CONFIG");
     run_and_check(1, NULL, "no model 'best'", ARGS("inspect", "best"));
     hub_rig_close(&r);

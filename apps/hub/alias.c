@@ -190,13 +190,17 @@ status alias_find(const char *what, char out[ALIAS_MAX], bool *own, err *e)
 bool alias_near(const char *what, char out[ALIAS_MAX])
 {
     char names[ROWS][ALIAS_MAX];
-    const char *words[ROWS], *repo;
+    const char *words[ROWS], *bases[ROWS], *repo;
+    size_t n_bases = 0;
     for (size_t i = 0; i < ROWS; i++) {
         alias_row(i, names[i], &repo);
         words[i] = names[i];
+        if (first_of_base(i))
+            bases[n_bases++] = table[i].base;
     }
     const char *near = nearest_word(what, words, ROWS);
+    near = near ? near : nearest_word(what, bases, n_bases);
     if (near)
-        memcpy(out, near, ALIAS_MAX);
+        snprintf(out, ALIAS_MAX, "%s", near);
     return near != NULL;
 }
