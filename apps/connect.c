@@ -131,6 +131,7 @@ static void make_claude(target *t, recipe *r)
 {
     set_pair(r, "ANTHROPIC_BASE_URL", t->url);
     set_pair(r, "ANTHROPIC_AUTH_TOKEN", t->key);
+    set_pair(r, "ANTHROPIC_API_KEY", ""); /* the user's own would go to this server */
     set_pair(r, "ANTHROPIC_MODEL", t->model);
     set_pair(r, "ANTHROPIC_DEFAULT_HAIKU_MODEL", t->model);
     set_pair(r, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");

@@ -196,12 +196,12 @@ static int run_pull(const command *c, int argc, char **argv)
     int n, stop = options_parse(c, argc, argv, &o, &n), code = 0;
     if (stop)
         return stop - 1;
-    if (o.names)
+    if (o.names && !n)
         return print_names();
-    if (!n) {
-        fputs("carat: pull needs the name of a model: NAME:TAG or OWNER/REPO[:QUANT]\n"
-              "Try 'carat help pull'.\n",
-              stderr);
+    if (o.names || !n) {
+        fprintf(stderr, "carat: pull %s\nTry 'carat help pull'.\n",
+                n ? "--names pulls no model"
+                  : "needs the name of a model: NAME:TAG or OWNER/REPO[:QUANT]");
         return 2;
     }
     term_init();

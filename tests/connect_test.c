@@ -25,7 +25,8 @@ static void check_run(int code, const char *out, const char *says, const char *c
 
 TEST(connect_tells_and_starts)
 {
-    static const char program[] = "#!/bin/sh\necho \"$ANTHROPIC_BASE_URL $ANTHROPIC_MODEL $*\"\n";
+    static const char program[] =
+        "#!/bin/sh\necho \"<$ANTHROPIC_API_KEY>$ANTHROPIC_BASE_URL $ANTHROPIC_MODEL $*\"\n";
     static const char reader[] = "#!/bin/sh\ncat \"$2\"; echo \"$3\"\n";
     served s;
     char url[64], path[1100], dir[1024], says[200];
@@ -57,13 +58,14 @@ TEST(connect_tells_and_starts)
     test_write(test_temp("claude"), program, strlen(program));
     test_write(test_temp("cn"), reader, strlen(reader));
     CHECK(!chmod(test_temp("claude"), 0700) && !chmod(test_temp("cn"), 0700));
-    snprintf(says, sizeof says, "%s it's 5 -p hi\n", url);
+    setenv("ANTHROPIC_API_KEY", "of another server", 1);
+    snprintf(says, sizeof says, "<>%s it's 5 -p hi\n", url);
     RUN(0, says, NULL, "claude", "--start", "--url", url, "--", "-p", "hi");
     RUN(0, "    roles: [chat, edit, apply]\n    capabilities: [tool_use]\nword\n", NULL, "continue",
         "--start", "--url", url, "word");
     /* This machine's server is asked without a proxy. */
     setenv("http_proxy", "http://127.0.0.1:1", 1);
-    RUN(0, "aider --model", NULL, "aider", "--url", url);
+    RUN(0, "model_context_window = 512\n", NULL, "codex", "--url", url);
     unsetenv("http_proxy");
     stop(&s);
     RUN(0, "export ANTHROPIC_MODEL=carat\n", "no server answers at", "claude", "--url", url);

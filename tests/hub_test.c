@@ -833,6 +833,7 @@ TEST(hub_cli_takes_short_names)
     mem_free(bytes);
     run_and_check(0, "gpt-oss:20b", NULL, ARGS("pull", "--names"));
     run_and_check(2, NULL, "pull needs the name of a model", ARGS("pull"));
+    run_and_check(2, NULL, "--names pulls no model", ARGS("pull", "--names", "gemma4"));
     run_and_check(2, NULL, "did you mean gemma4:e4b?", ARGS("pull", "gema4:e4b"));
     run_and_check(1, NULL, "carat pull gemma4:e4b fetches it (ggml-org/gemma-4-E4B-it-GGUF)",
                   ARGS("inspect", "gemma4:e4b"));
