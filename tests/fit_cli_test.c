@@ -121,7 +121,7 @@ TEST(fit_of_a_file_that_is_here)
     test_write(split, "GGUF", 4);
     RUN(1, "\"bytes\": 14,", NULL, "fit", "--json", split);
     RUN(2, NULL, "did you mean gemma4:e4b?", "fit", "gema4:e4b");
-    RUN(2, NULL, "no name of a model", "fit", "../x");
+    RUN(2, NULL, "no name of a model", "fit", "../no-such-file-of-carat");
     RUN(2, NULL, "no name of a model", "fit", "a/b/c/d");
 }
 
