@@ -15,7 +15,7 @@
 #define ONE_GPU "a model runs on one GPU, and --device cuda:N chooses it"
 #define BY_THE_SYSTEM "the system does that: taskset and numactl choose processors and memory"
 #define OF_THE_DRAFTER "the drafter runs where the model runs, and as it was made: --draft names it"
-#define NO_SOUND "carat reads no sound and writes none"
+#define NO_SOUND "carat hears sounds and speaks none: its answers are text"
 #define SELF_EXTEND "carat does not stretch a context: the model's own length counts"
 #define DOWNLOADS "carat pull OWNER/REPO fetches models from a hub"
 #define PLACES                                                                                     \
@@ -280,6 +280,9 @@ static const foreign_option table[] = {
     {.words = "--no-host --no-op-offload",
      .says = "the plan says what each device computes and holds: carat inspect prints it"},
     {.words = "--no-mmproj-auto --language-model-only", .name = "mmproj", .value = "none"},
+    {.words = "-mmdev --mmproj-device",
+     .takes = true,
+     .says = "the vision tower is where the model is"},
     {.words = "--no-mmproj-offload", .says = "the vision tower is where the model is"},
     {.words = "--image-max-tokens", .name = "image-tokens"},
     {.words = "--image-min-tokens --mtmd-batch-max-tokens",
@@ -551,6 +554,18 @@ static const foreign_option table[] = {
     {.words = "--override-generation-config",
      .takes = true,
      .says = "the options of sampling are --temp, --top-p and so on"},
+    {.words = "--disable-uvicorn-access-log", .name = "log", .value = "off"},
+    {.words = "--disable-log-stats", .says = LOG_LINES},
+    {.words = "--enable-expert-parallel -ep", .says = ONE_GPU},
+    {.words = "--enable-reasoning", .met = true},
+    {.words = "--response-role",
+     .takes = true,
+     .values = (const foreign_value[]){{.value = "assistant"}, {0}},
+     .says = "answers have the role assistant"},
+    {.words = "--chat-template-content-format",
+     .takes = true,
+     .values = (const foreign_value[]){{.value = "auto"}, {0}},
+     .says = "carat follows the template of the model file"},
     {.words = "--middleware --uvicorn-log-level", .takes = true, .says = LOG_LINES},
 };
 
