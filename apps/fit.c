@@ -185,6 +185,8 @@ static void put_report(const fit_report *r)
         printf("  a context of %d of %d tokens, prompts in chunks of %d\n", (int)p->n_ctx,
                (int)r->info.n_ctx_train, (int)p->chunk);
         device_print_plan(stdout, p);
+        if (v->tower_bytes && !r->info.mmproj)
+            puts("  without the vision tower, which does not fit or is none for this model");
         printf("  a token reads %.2f GB of weights", (double)r->info.active_bytes_per_token * 1e-9);
         if (tokens_per_second(r) > 0)
             printf(", and memory gives %.1f GB/s (measured now): at most about %.*f tokens/s",
@@ -224,7 +226,7 @@ static int run_fit(const command *c, int argc, char **argv)
     fit_options o = {0};
     int n, stop = options_parse(c, argc, argv, &o, &n);
     fit_report r = {0};
-    carat_model_options mo = {.vocab_only = true};
+    carat_model_options mo = {.vocab_only = true, .mmproj = "auto"};
     carat_session_options so = {.n_outputs = 1}; /* as carat run */
     err e = {0};
     if (stop)

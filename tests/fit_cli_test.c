@@ -125,6 +125,26 @@ TEST(fit_of_a_file_that_is_here)
     RUN(2, NULL, "no name of a model", "fit", "a/b/c/d");
 }
 
+TEST(fit_counts_the_vision_tower)
+{
+    static hub_rig r;
+    char model[1024], tower[1024];
+    snprintf(model, sizeof model, "%s", test_temp("m.gguf"));
+    snprintf(tower, sizeof tower, "%s", test_temp("tower"));
+    RUN(0, NULL, NULL, "synth", "tiny-dense", model);
+    RUN(0, NULL, NULL, "synth", "tiny-mmproj-clamped", tower);
+    net_second_ms = 1;
+    hub_rig_open(&r, "own/Model-GGUF");
+    hub_rig_add_file(&r, "M-Q4_K_M.gguf", model);
+    hub_rig_add_file(&r, "mmproj-F32.gguf", tower);
+    RUN(0, "the vision tower: ", NULL, "fit", "own/Model-GGUF");
+    hub_rig_clear(&r);
+    hub_rig_add_file(&r, "M-Q4_K_M.gguf", model);
+    hub_rig_add(&r, "mmproj-F32.gguf", 1000); /* it begins as GGUF files do, and is none */
+    RUN(0, "without the vision tower", NULL, "fit", "own/Model-GGUF");
+    hub_rig_close(&r);
+}
+
 static void refuses(const char *says)
 {
     hub_view v;

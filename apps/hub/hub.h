@@ -125,7 +125,8 @@ typedef struct hub_other {
 /* A model of a hub that is not pulled: the file that hub_pull would take. */
 typedef struct hub_view {
     char name[384]; /* OWNER/REPO:QUANT */
-    char *path;     /* a file with its head and its size: a model to open with vocab_only */
+    char *path;     /* a file with its head and its size: a model to open with vocab_only; its
+                       tower lies beside it */
     int n_files;
     uint64_t n_bytes, tower_bytes; /* of the model; of the vision tower that comes along */
     hub_other *other;              /* all with a quantisation, this one too; the largest first */

@@ -153,13 +153,15 @@ static void remove_folder(const char *dir)
     rmdir(dir);
 }
 
-/* Writes the heads of the model in x->m into a new folder. *path: of the first file, of x->mem. */
-static status write_heads(pull *x, const char **dir, const char **path, err *e)
+/* Writes the heads of the model in x->m into a new folder, with that of its vision tower if
+ * asked for. *path: of the first file, of x->mem. */
+static status write_heads(pull *x, bool tower, const char **dir, const char **path, err *e)
 {
     const char *tmp = getenv("TMPDIR");
     char *made = NULL;
     str head = {0};
     status st = OK;
+    int n_heads = tower ? x->m.n_files : x->n_model;
     *dir = path_join(&x->mem, tmp && *tmp ? tmp : "/tmp", "carat-XXXXXX");
     if (!*dir || !(made = arena_strndup(&x->mem, *dir, strlen(*dir))))
         return err_memory(e, x->repo, URL_MAX);
@@ -168,12 +170,16 @@ static status write_heads(pull *x, const char **dir, const char **path, err *e)
     if (!mkdtemp(made))
         return err_errno(e, "make the folder", made);
     *dir = made;
-    for (int i = 0; i < x->n_model && !st; i++) {
+    for (int i = 0; i < n_heads && !st; i++) {
         const char *to = path_join(&x->mem, made, base_name(x->file[i].path));
         str_cut(&head, 0);
         st = to ? read_head(x, &x->file[i], !i, &head, e) : err_memory(e, made, URL_MAX);
         if (!st)
             st = write_head(to, &head, x->file[i].n_bytes, e);
+        else if (i >= x->n_model && (st == E_FORMAT || st == E_LIMIT)) { /* the model runs alone */
+            err_clear(e);
+            st = OK;
+        }
         if (!i)
             *path = to;
     }
@@ -203,7 +209,7 @@ static status plan_file(pull *x, int first, how_well *how, err *why, err *e)
     status st = pull_set(x, first, e);
     *why = (err){0};
     if (!st)
-        st = write_heads(x, &dir, &path, e);
+        st = write_heads(x, false, &dir, &path, e);
     if (st)
         return st;
     st = carat_model_open(path, &mo, &m, why);
@@ -377,7 +383,7 @@ status hub_look(const hub_ask *ask, hub_view *v, err *e)
     x->looks = true;
     status st = pull_begin(x, ask, &first, e);
     if (!st && !(st = pull_choose_by_memory(x, &first, e)) && !(st = pull_set(x, first, e)) &&
-        !(st = write_heads(x, &dir, &path, e)) && (st = fill_view(x, dir, path, v, e))) {
+        !(st = write_heads(x, true, &dir, &path, e)) && (st = fill_view(x, dir, path, v, e))) {
         if (!v->dir)
             remove_folder(dir);
         hub_view_free(v);
