@@ -245,6 +245,22 @@ TEST(requests_that_are_refused)
     str_free(&deep);
 }
 
+/* Some clients number their calls. */
+TEST(results_find_calls_whose_ids_are_numbers)
+{
+    static const char messages[] =
+        "[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"tool_calls\":["
+        "{\"id\":1,\"function\":{\"name\":\"f\"}},{\"id\":2,\"function\":{\"name\":\"g\"}}]},"
+        "{\"role\":\"tool\",\"tool_call_id\":1,\"content\":\"a\"}]";
+    chat_prompt p;
+    err e = {0};
+    CHECK_OK(chat_render(&gemma4_formats[GEMMA4_JULY_LARGE], messages, sizeof messages - 1, NULL, 0,
+                         NULL, &p, &e),
+             e);
+    CHECK_MSG(strstr(p.text.at, "response:f{"), "%s", p.text.at);
+    chat_prompt_free(&p);
+}
+
 TEST(content_cannot_forge_structure)
 {
     static const char messages[] =

@@ -107,7 +107,8 @@ void talk_set_text(carat_talk *t, const char *s, size_t n)
         return;
     m->n_parts = 0;
     talk_put_part(t, (talk_part){.kind = TALK_TEXT, .name = "text", .text = {s, n}, .number = -1});
-    m->shape = TALK_WHOLE;
+    if (!t->bad)
+        m->shape = TALK_WHOLE;
 }
 
 void talk_put_call(carat_talk *t, talk_call call)
@@ -130,6 +131,18 @@ static void put_result(carat_talk *t, talk_result result)
     at[m->n_results++] = result;
 }
 
+status talk_check(const carat_talk *t, err *e)
+{
+    if (!t->bad)
+        return OK;
+    if (t->mem->over)
+        return err_set(e, E_LIMIT,
+                       "messages: too many for a text of this length: they would take more than "
+                       "%zu bytes of memory",
+                       t->mem->max_bytes);
+    return err_set(e, E_MEMORY, "no memory for %zu messages", t->n + 1);
+}
+
 talk_text talk_string(const jtree *v)
 {
     return jtree_is(v, JTREE_STRING) ? (talk_text){v->s, v->n} : (talk_text){0};
@@ -150,13 +163,6 @@ static status fail_at(const talk_turn *m, err *e, status st, const char *fmt, ..
     va_end(ap);
     talk_where(m, "", where);
     return err_set(e, st, "%s%s", where, text);
-}
-
-static status no_memory(const carat_talk *t, err *e)
-{
-    return t->bad ? err_set(e, t->mem->over ? E_LIMIT : E_MEMORY, "no memory for %zu messages",
-                            t->n + 1)
-                  : OK;
 }
 
 status talk_read_role(const jtree *message, const char *list, size_t i, talk_role *out, err *e)
@@ -207,12 +213,18 @@ static status string_of(const talk_turn *m, const jtree *object, const char *key
     return OK;
 }
 
+/* Some clients number their calls. */
+static talk_text id_of(const jtree *v)
+{
+    return jtree_is(v, JTREE_INTEGER) ? (talk_text){v->s, v->n} : talk_string(v);
+}
+
 /* A call. That of a custom tool has a text, which is the function's argument. */
 static void read_call(carat_talk *t, const jtree *v)
 {
     const jtree *type = jtree_get(v, "type"), *custom = jtree_get(v, "custom");
     const jtree *f = jtree_get(v, "function");
-    talk_call call = {.id = talk_string(jtree_get(v, "id"))};
+    talk_call call = {.id = id_of(jtree_get(v, "id"))};
     call.arguments = jtree_get(f, "arguments");
     if (custom && jtree_is(type, JTREE_STRING) && !strcmp(type->s, "custom")) {
         jtree *object = jtree_object(t->mem);
@@ -255,7 +267,7 @@ status talk_read_turn(carat_talk *t, const jtree *message, talk_role role, const
     const jtree *calls, *results;
     status st;
     talk_add(t, role, list, (int32_t)i);
-    if ((st = no_memory(t, e)))
+    if ((st = talk_check(t, e)))
         return st;
     talk_turn *m = talk_last(t);
     if ((st = list_of(m, message, "tool_calls", &calls, e)) ||
@@ -267,7 +279,7 @@ status talk_read_turn(carat_talk *t, const jtree *message, talk_role role, const
     m->thought[TALK_THINKING] = talk_string(jtree_get(message, thought_names[TALK_THINKING]));
     if (role == TALK_TOOL && (st = string_of(m, message, "name", &m->name, e)))
         return st;
-    m->call_id = talk_string(jtree_get(message, "tool_call_id"));
+    m->call_id = id_of(jtree_get(message, "tool_call_id"));
     for (const jtree *c = calls ? calls->first : NULL; c; c = c->next)
         read_call(t, c);
     if ((st = read_function(t, message, e)))
@@ -278,7 +290,7 @@ status talk_read_turn(carat_talk *t, const jtree *message, talk_role role, const
             return st;
         put_result(t, one);
     }
-    return no_memory(t, e);
+    return talk_check(t, e);
 }
 
 /* The kind of a part. Templates take a part without a type by its members. */
@@ -323,7 +335,7 @@ status talk_read_content(carat_talk *t, const jtree *content, err *e)
         return OK;
     if (content->kind == JTREE_STRING) {
         talk_set_text(t, content->s, content->n);
-        return no_memory(t, e);
+        return talk_check(t, e);
     }
     if (content->kind != JTREE_ARRAY)
         return fail_at(m, e, E_FORMAT,
@@ -335,7 +347,7 @@ status talk_read_content(carat_talk *t, const jtree *content, err *e)
             return st;
         talk_put_part(t, part);
     }
-    return no_memory(t, e);
+    return talk_check(t, e);
 }
 
 status talk_read(carat_talk *t, const jtree *messages, err *e)

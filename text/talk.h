@@ -71,7 +71,7 @@ typedef struct talk_turn {
     int32_t index; /* below 0: the place is `list` */
     talk_shape shape;
     const talk_part *part; /* [n_parts]; one if it is TALK_WHOLE */
-    size_t n_parts;
+    size_t n_parts;        /* arrays that talk_put_part has not made are never appended to */
     talk_text thought[TALK_THOUGHTS];
     const talk_call *call;
     size_t n_calls;
@@ -114,6 +114,8 @@ talk_text talk_keep(carat_talk *t, const char *s, size_t n);
 /* Parts of a list. A first one replaces a content that is one text. */
 void talk_put_part(carat_talk *t, talk_part part);
 void talk_put_call(carat_talk *t, talk_call call);
+/* E_MEMORY: t->bad; E_LIMIT: its arena's limit is why. */
+status talk_check(const carat_talk *t, err *e);
 /* A string of a tree; not given if it is absent or no string. */
 talk_text talk_string(const jtree *v);
 

@@ -36,7 +36,8 @@ TEST(talk_has_what_its_json_says)
     CHECK(m[2].shape == TALK_NOTHING && !talk_has_content(&m[2]) && m[2].n_calls == 3);
     CHECK(!m[2].thought[TALK_REASONING_CONTENT].s && !m[2].thought[TALK_REASONING].n &&
           m[2].thought[TALK_REASONING].s && m[2].thought[TALK_THINKING].n == 2);
-    CHECK(m[2].call[0].id.n == 1 && !m[2].call[1].id.s && !m[2].call[1].arguments);
+    CHECK(m[2].call[0].id.n == 1 && m[2].call[1].id.n == 1 && !m[2].call[1].arguments);
+    CHECK(!m[2].call[2].id.s);
     CHECK(jtree_is(m[2].call[2].arguments, JTREE_OBJECT));
     CHECK(m[2].n_results == 2 && m[2].result[0].given && !m[2].result[1].given);
     CHECK(m[3].shape == TALK_WHOLE && !talk_has_content(&m[3]) && m[3].call_id.n == 1);
@@ -140,4 +141,12 @@ TEST(talk_without_memory_is_refused)
     }
     CHECK(t.bad && t.n < 1000);
     arena_free(&tiny);
+    arena full = {.max_bytes = 4096};
+    carat_talk u = {.mem = &full};
+    talk_add(&u, TALK_USER, "messages", 0);
+    while (arena_alloc(&full, 16))
+        continue;
+    talk_set_text(&u, "x", 1);
+    CHECK(u.bad && !talk_has_content(talk_last(&u)));
+    arena_free(&full);
 }

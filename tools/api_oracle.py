@@ -77,6 +77,8 @@ TALKS = {
     "two calls": [says("user", "Both?"), says("assistant", None, tool_calls=[
         call(), call(arguments='{"city": "Oslo", "days": 3}', id="call_2")]),
         says("tool", "rain", tool_call_id="call_2"), says("tool", '{"t": 21.50}', tool_call_id="call_1")],
+    "calls numbered": [says("user", "Both?"), says("assistant", None, tool_calls=[call(id=1), call("add", "{}", id=2)]),
+                       says("tool", "rain", tool_call_id=1), says("tool", "3", tool_call_id=2)],
     "call with thought": [says("user", "Rome?"), says("assistant", None, reasoning_content="I look.",
                                                       tool_calls=[call()]),
                           says("tool", "sunny", tool_call_id="call_1")],

@@ -95,8 +95,8 @@ static bool render(const stream *st, const carat_talk *own, carat_talk *begun, c
     beginning_put(&st->made, own, m->s->o->system, begun);
     if (rq->manner)
         beginning_add(begun, rq->manner);
-    if (begun->bad)
-        return problem_set(p, 503, "", "no memory for the system message");
+    if (talk_check(begun, &e))
+        return problem_of(rq, p, &e);
     /* With tool_choice none the tools stay in the prompt, so that the cached prefix of the
      * conversation stays valid. Where calls cannot be barred, the model does not see tools. */
     if (rq->choice == TOOLS_NONE && !m->bars_calls)

@@ -3,8 +3,9 @@
  *     {"model", "messages": [...], "options": {"temperature": 0, "num_predict": 9}, "stream"}
  *
  * Streams are the default: a JSON object per line. Sampling fields stand in `options`, under the
- * names of all endpoints, which are read there by the same functions. Messages become OpenAI's
- * shape: a call's arguments are an object, and results name the call's tool or its id.
+ * names of all endpoints, which are read there by the same functions. Messages become turns of the
+ * conversation (text/talk.h): a call's arguments are an object, and results name the call's tool or
+ * its id.
  */
 #include "apps/server/dialects/answer.h"
 #include "apps/server/dialects/jsonw.h"
@@ -266,13 +267,6 @@ bool ollama_chat_parse(request *rq, const request_limits *lim, problem *p)
 
 /* ---- One prompt ---- */
 
-/* of: has `images`. */
-static bool put_turn(request *rq, talk_role role, const jtree *of, const jtree *text, problem *p)
-{
-    talk_add(&rq->talk, role, "prompt", -1);
-    return put_images(rq, of, text, "", p);
-}
-
 static bool refuse_field(const request *rq, const char *key, const char *why, problem *p)
 {
     return !jtree_truthy(jtree_get(rq->body, key)) ||
@@ -321,9 +315,12 @@ bool ollama_generate_parse(request *rq, const request_limits *lim, problem *p)
         rq->typed = (raw_prompt){.text = ""};
         return true;
     }
-    if (system && system->n)
-        put_turn(rq, TALK_SYSTEM, NULL, system, p);
-    return put_turn(rq, TALK_USER, rq->body, prompt, p);
+    if (system && system->n) {
+        talk_add(&rq->talk, TALK_SYSTEM, "system", -1);
+        talk_set_text(&rq->talk, system->s, system->n);
+    }
+    talk_add(&rq->talk, TALK_USER, "prompt", -1);
+    return put_images(rq, rq->body, prompt, "", p);
 }
 
 /* ---- Writing ---- */

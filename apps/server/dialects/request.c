@@ -94,7 +94,9 @@ bool request_read(request *rq, const request_limits *lim, problem *p)
     rq->lim = NULL;
     if (!p->status)
         say_unread(rq);
-    if (!p->status && (rq->talk.bad || rq->tools.bad || rq->allowed.bad || rq->left_out.bad))
+    if (!p->status && talk_check(&rq->talk, &e))
+        problem_of(rq, p, &e);
+    if (!p->status && (rq->tools.bad || rq->allowed.bad || rq->left_out.bad))
         problem_set(p, 503, "", "no memory for a request of this size");
     if (!p->status && rq->tools.n &&
         jtree_parse(rq->tools.at, rq->tools.n, "tools", REQUEST_MAX_DEPTH, &rq->turns,
@@ -125,7 +127,7 @@ bool problem_of(const request *rq, problem *p, const err *e)
     static const char *const lists[API_KINDS][2] = {[API_RESPONSES] = {"input", "instructions"},
                                                     [API_MESSAGES] = {"messages", "system"},
                                                     [API_OLLAMA_CHAT] = {"messages"},
-                                                    [API_OLLAMA_GENERATE] = {"prompt"}};
+                                                    [API_OLLAMA_GENERATE] = {"prompt", "system"}};
     char field[64] = "";
     int n_tool;
     int32_t tool = index_in(e->text, "tools", &n_tool);

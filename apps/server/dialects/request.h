@@ -57,7 +57,8 @@ typedef enum format_kind {
 typedef enum think_mode { THINK_DEFAULT, THINK_OFF, THINK_ON } think_mode;
 
 /* Limits of a request. Beyond one of these the answer is 400, beyond --max-body (64 MiB) it is 413.
- * The JSON tree may take 16 MiB plus 8 times the body (arena_limit_for). docs/server.md lists all.
+ * The JSON tree may take 16 MiB plus 8 times the body (arena_limit_for), and the conversation as
+ * much. docs/server.md lists all.
  */
 enum {
     REQUEST_MAX_DEPTH = 64,  /* of nesting; the chat formats have the same limit */

@@ -1061,6 +1061,10 @@ TEST(request_sentences_of_the_library_name_the_clients_fields)
         {API_MESSAGES, "{\"system\":\"s\"," M "}", "messages[1] is odd", "messages[0]",
          "messages[0] is odd"},
         {API_MESSAGES, "{\"system\":\"s\"," M "}", "messages[0] is odd", "system", "system is odd"},
+        {API_OLLAMA_GENERATE, "{\"system\":\"s\",\"prompt\":\"p\"}", "messages[0]: odd", "system",
+         "system: odd"},
+        {API_OLLAMA_GENERATE, "{\"system\":\"s\",\"prompt\":\"p\"}", "messages[1]: odd", "prompt",
+         "prompt: odd"},
         {API_CHAT, "{" M "}", "messages[0].content is odd", "messages[0].content",
          "messages[0].content is odd"},
     };
@@ -1101,4 +1105,29 @@ static status parse_all(void *arg, err *e)
 TEST(request_oom_is_503)
 {
     test_every_allocation(parse_all, NULL);
+}
+
+/* The tree of such a text is within its limit, the conversation is not. */
+TEST(request_of_too_many_short_messages_is_400)
+{
+    static const struct {
+        api_kind api;
+        const char *list;
+    } cases[] = {{API_MESSAGES, "messages"}, {API_RESPONSES, "input"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        request rq = {0};
+        problem p = {0};
+        str body = {0};
+        str_printf(&body, "{\"max_tokens\":1,\"%s\":[", cases[i].list);
+        for (int k = 0; k < 140000; k++)
+            str_puts(&body, k ? ",{\"role\":\"user\",\"content\":\"\"}"
+                              : "{\"role\":\"user\",\"content\":\"\"}");
+        str_puts(&body, "]}");
+        CHECK(!body.bad && !request_parse(&rq, cases[i].api, body.at, body.n, &limits, &p));
+        CHECK_EQ(p.status, 400);
+        CHECK_STR(p.param, cases[i].list);
+        CHECK_MSG(strstr(p.text, "too many for a text of this length"), "%s", p.text);
+        request_free(&rq);
+        str_free(&body);
+    }
 }
