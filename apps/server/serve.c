@@ -19,6 +19,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/show.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -414,6 +415,10 @@ static bool check_options(const serve_options *o)
     const char *l = o->log;
     if (strcmp(l, "text") && strcmp(l, "json") && strcmp(l, "off")) {
         fprintf(stderr, "carat serve: --log: %s is none of text, json and off\n", SHOWN(l));
+        return false;
+    }
+    if (o->system && !utf8_valid(o->system, strlen(o->system))) {
+        fprintf(stderr, "carat serve: --system: the text is not valid UTF-8\n");
         return false;
     }
     err e = {0};
