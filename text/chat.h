@@ -46,8 +46,7 @@ typedef struct chat_prompt {
     int32_t n_around; /* tokens that stand around a picture and not in the text */
     int32_t n_others; /* placeholders of films */
     /* ID and name of the first call whose arguments are no JSON object, and so stand in one as
-     * text;
-     * "": there is none. */
+     * text. "": there is none. */
     char odd_arguments[120];
     const text_family *family;
 } chat_prompt;

@@ -78,9 +78,9 @@ CARAT_API carat_status carat_compressor_open(carat_compressor **c, size_t max_by
                                              carat_error *e);
 CARAT_API void carat_compressor_close(carat_compressor *c); /* c may be NULL */
 
-/* What a conversation becomes. It borrows from t, whose texts must stay. E_UNSUPPORTED: the scorer cannot
- * read a text byte for byte, or its device does not score; with ratio 0 that is no error, and
- * nothing is shortened. Else errors of rendering and of the scorer. */
+/* What a conversation becomes. It borrows from t, whose texts must stay. E_UNSUPPORTED: the scorer
+ * cannot read a text byte for byte, or its device does not score; with ratio 0 that is no error,
+ * and nothing is shortened. Else errors of rendering and of the scorer. */
 CARAT_API carat_status carat_compress_chat(carat_compressor *c, const carat_model *m,
                                            const carat_scorer *scorer, const carat_talk *t,
                                            const carat_chat_options *chat,

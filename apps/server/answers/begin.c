@@ -171,9 +171,10 @@ void beginning_put(const beginning *b, const carat_talk *t, const char *system, 
     else if (own && !makes)
         put_plain(out, TALK_SYSTEM, "the system message of the server", -1,
                   (talk_text){own, strlen(own)});
-    if (given && makes)
+    int32_t k = given && makes;
+    if (k)
         made = made->next;
-    for (int32_t k = 0; made; made = made->next, k++) {
+    for (; made; made = made->next, k++) {
         const jtree *role = jtree_get(made, "role");
         put_plain(out,
                   tree_says(role, "user")        ? TALK_USER

@@ -5,8 +5,9 @@
  *                                  their schema
  *     both                         calls, or an answer of that form
  *     other tools                  text is free; a mark of calls may be prose. Where what follows
- * it begins a call, the name is declared, and the arguments follow their schema if it can be
- * compiled always                       the turn does not end before it has text
+ *                                  it begins a call, the name is declared, and the arguments
+ *                                  follow their schema if it can be compiled
+ *     always                       the turn does not end before it has text
  *
  * If the client gave the beginning of the answer, that beginning counts: the grammar follows it
  * before the first token is sampled. Forced calls come after it.

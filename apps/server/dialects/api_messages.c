@@ -1,7 +1,7 @@
 /* api_messages.c - POST /v1/messages, Anthropic's dialect: its requests, answers and streams.
  *
- * Blocks become messages in the OpenAI shape. Each tool result becomes a `tool` message before the
- * user's text of the same message; thinking becomes `reasoning_content`.
+ * Blocks become turns of the conversation (text/talk.h). Each tool result becomes a turn of the role
+ * tool before the user's text of the same message; thinking becomes the thought of its turn.
  */
 #include "apps/server/dialects/answer.h"
 #include "apps/server/dialects/jsonw.h"

@@ -2,8 +2,7 @@
  *
  *     RANK_DOCUMENTS   POST /v1/rerank, /rerank, ...    Jina's, which llama-server, vLLM and Cohere
  *                                                       share; with `texts` the form of TEI
- *     RANK_PAIRS       POST /v1/score, /score           vLLM's: one text with each of some, or
- * pairs
+ *     RANK_PAIRS       POST /v1/score, /score           vLLM's: one text with each, or pairs
  *
  * No model and no connection. Everything lives in the request's arena.
  */
