@@ -421,11 +421,15 @@ void media_drop_patches(media *x, media_item *it)
     it->patches = NULL;
 }
 
+void media_drop_user_locked(media *x, media_item *it)
+{
+    if (!--it->n_users)
+        media_drop_patches(x, it);
+}
 void media_drop_user(media *x, media_item *it)
 {
     pthread_mutex_lock(&x->lock);
-    if (!--it->n_users)
-        media_drop_patches(x, it);
+    media_drop_user_locked(x, it);
     pthread_mutex_unlock(&x->lock);
 }
 

@@ -89,6 +89,7 @@ status media_use(carat_model *m, const char *key, const image_grid *g, const ear
 status media_give(carat_model *m, media_item *it, float **patches, err *e);
 /* One user less. */
 void media_drop_user(media *x, media_item *it);
+void media_drop_user_locked(media *x, media_item *it); /* the caller holds the lock */
 
 /* Under the lock: */
 media_span *media_span_of(const media *x, int32_t id); /* the picture's, if media_has_id */

@@ -96,8 +96,8 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
     return st;
 }
 
-/* The next item at ids[*i] or after it whose tower runs apart and has to run, with one more user;
- * *i moves behind it. NULL: there is none. */
+/* The next item at ids[*i] or after it whose tower runs apart and has to run, or has not ended,
+ * with one more user; *i moves behind it. NULL: there is none. */
 static media_item *next_new(carat_model *m, const int32_t *ids, int64_t n, int64_t *i)
 {
     media *x = m->media;
@@ -108,7 +108,7 @@ static media_item *next_new(carat_model *m, const int32_t *ids, int64_t n, int64
             continue;
         pthread_mutex_lock(&x->lock);
         media_item *it = media_span_of(x, id)->item;
-        if (it && it->patches && !it->rows && runs_apart(x, it)) {
+        if (it && (it->is_wanted || (it->patches && !it->rows)) && runs_apart(x, it)) {
             it->n_users++;
             found = it;
         }
@@ -160,11 +160,10 @@ static void *work(void *arg)
         it->st = st;
         mem_free(it->why);
         it->why = why;
+        media_drop_user_locked(
+            x, it); /* before anyone goes on: whether it is forgotten is no matter of timing */
         for (media_waker *w = x->wakers; w; w = w->next)
             w->fn(w->user);
-        pthread_mutex_unlock(&x->lock);
-        media_drop_user(x, it);
-        pthread_mutex_lock(&x->lock);
     }
     pthread_mutex_unlock(&x->lock);
     return NULL;
