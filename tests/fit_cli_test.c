@@ -69,7 +69,7 @@ static bool stop_at_note(void *user, const hub_progress *p)
 }
 
 /* 940 GB of weights that are not there. */
-TEST(fit_and_pull_choose_what_the_memory_holds)
+PLAIN_TEST(fit_and_pull_choose_what_the_memory_holds)
 {
     static hub_rig r;
     char huge[1024], note[1024] = "";
