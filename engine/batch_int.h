@@ -104,7 +104,7 @@ struct slot {
     timeline t;
     reply *x;              /* of the job */
     job *job;              /* NULL: idle */
-    const contributor *by; /* of the next pass; NULL: it wants no rows */
+    const contributor *by; /* of the next pass; NULL: idle */
     pass_want want;
     bool answering;  /* the prompt is computed */
     bool waits;      /* for rows of pictures, from a tower that runs beside passes */
@@ -228,6 +228,8 @@ pass_want prompt_wants(slot *s);
 /* n_best: as pass_part, of the last row. */
 pass_part prompt_part(slot *s, int32_t rows, int32_t n_best);
 
+/* session.c. E_ARG: a call of s runs, one of whose callbacks asks. */
+status session_idle(const carat_session *s, err *e);
 /* session.c. Runs one job in s until it has ended. v: instead of an answer or a vector. */
 status session_run(carat_session *s, const carat_job *from, const evaluation *v, carat_timings *t,
                    err *e);

@@ -1,5 +1,6 @@
 /* engine_test.c - sessions against fresh sessions, and every way a generation can end. */
 #include "carat.h"
+#include "carat_bench.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "tests/test.h"
@@ -506,6 +507,70 @@ TEST(cancel_from_the_callback_before_and_during)
     err_clear(&e);
     CHECK_OK(carat_eval(s, ids, 100, x, NULL, &e), e);
     mem_free(x);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
+/* Calls of a callback on the session that calls it. */
+typedef struct nested {
+    carat_session *s;
+    carat_snapshot *saved;
+    const int32_t *ids;
+    float *x;
+    int32_t got[CTX];
+    int n;
+} nested;
+
+static bool refuse_nested(void *user, int64_t first, int64_t n, const float *rows)
+{
+    nested *c = user;
+    carat_snapshot *p;
+    err e = {0};
+    int64_t past = carat_session_n_past(c->s);
+    (void)first, (void)n, (void)rows;
+    CHECK_STATUS(carat_generate(c->s, c->ids, 9, NULL, NULL, NULL, NULL, &e), E_ARG);
+    CHECK_MSG(strstr(e.text, "the session is at work"), "%s", e.text);
+    CHECK_STATUS(carat_eval(c->s, c->ids, 9, c->x, NULL, NULL), E_ARG);
+    CHECK_STATUS(carat_eval_rows(c->s, c->ids, 9, refuse_nested, c, NULL), E_ARG);
+    CHECK_STATUS(carat_append(c->s, c->ids, 1, false, c->x, NULL), E_ARG);
+    CHECK_STATUS(carat_embed(c->s, c->ids, 9, CARAT_POOL_MEAN, c->x, NULL), E_ARG);
+    CHECK_STATUS(carat_pretend(c->s, c->ids, 9, NULL), E_ARG);
+    CHECK_STATUS(carat_snapshot_take(c->s, &p, NULL), E_ARG);
+    CHECK_STATUS(carat_snapshot_restore(c->s, c->saved, NULL), E_ARG);
+    CHECK(!p && !carat_rewind(c->s, 0));
+    carat_reset(c->s);
+    CHECK_EQ(carat_session_n_past(c->s), past);
+    return true;
+}
+
+static bool keep_nested(void *user, const carat_event *ev)
+{
+    nested *c = user;
+    if (ev->kind == CARAT_EV_TOKEN)
+        c->got[c->n++] = ev->id;
+    return refuse_nested(c, 0, 0, NULL);
+}
+
+TEST(a_callback_cannot_use_the_session_that_calls_it)
+{
+    carat_model *m = toy_model_open(NULL, NULL);
+    carat_session *s = open_session(m, CTX, 16);
+    int32_t ids[60];
+    err e = {0};
+    toy_random_ids(m, ids, 60, test_seed());
+    carat_generate_options o = options(m, 0, 8);
+    record *want = generate(s, ids, 60, &o);
+    nested c = {.s = s, .ids = ids, .x = mem_calloc((size_t)toy_n_vocab(m), sizeof *c.x)};
+    CHECK(c.x);
+    CHECK_OK(carat_snapshot_take(s, &c.saved, &e), e);
+    carat_reset(s);
+    CHECK_OK(carat_generate(s, ids, 60, &o, keep_nested, &c, NULL, &e), e);
+    CHECK(c.n == want->n && !memcmp(c.got, want->ids, (size_t)c.n * sizeof *c.got));
+    CHECK_OK(carat_eval_rows(s, ids, 60, refuse_nested, &c, &e), e);
+    CHECK_OK(carat_append(s, ids, 1, false, c.x, &e), e);
+    carat_snapshot_free(c.saved);
+    mem_free(c.x);
+    mem_free(want);
     carat_session_close(s);
     carat_model_close(m);
 }

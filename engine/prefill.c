@@ -282,7 +282,8 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
 carat_status carat_pretend(carat_session *s, const int32_t *ids, int64_t n, carat_error *e)
 {
     timeline *t = session_timeline(s);
-    status st = check_ids(s->b.m, ids, n, s->b.shape.n_ctx, e);
+    status st = session_idle(s, e);
+    st = st ? st : check_ids(s->b.m, ids, n, s->b.shape.n_ctx, e);
     if (!st && s->b.layout.n_recur)
         st = err_set(
             e, E_UNSUPPORTED,

@@ -150,6 +150,14 @@ static void take_end(void *user, status st, const err *e, const carat_timings *t
     s->t = *t;
 }
 
+status session_idle(const carat_session *s, err *e)
+{
+    return !s->b.slot->job ? OK
+                           : err_set(e, E_ARG,
+                                     "the session is at work: a callback of its call may cancel "
+                                     "that call and read, and no more");
+}
+
 /* The fields of a job that v has. */
 static void job_evaluates(job *j, const carat_job *from, const evaluation *v)
 {
@@ -166,7 +174,9 @@ status session_run(carat_session *s, const carat_job *from, const evaluation *v,
 {
     struct slot *own = s->b.slot;
     job *j = &s->job;
-    status st = OK;
+    status st = session_idle(s, e);
+    if (st)
+        return st;
     *j = (job){0};
     report_begin(&j->r, s->b.m);
     if (v)
@@ -247,12 +257,14 @@ status check_text_ids(const carat_model *m, const int32_t *ids, int64_t n, int32
 bool carat_rewind(carat_session *s, int64_t n)
 {
     timeline *t = session_timeline(s);
-    return n >= 0 && media_whole(t->m, t->id, n, t->kv.n_past) == n && timeline_rewind(t, n);
+    return !session_idle(s, NULL) && n >= 0 && media_whole(t->m, t->id, n, t->kv.n_past) == n &&
+           timeline_rewind(t, n);
 }
 
 void carat_reset(carat_session *s)
 {
-    timeline_reset(session_timeline(s));
+    if (!session_idle(s, NULL))
+        timeline_reset(session_timeline(s));
 }
 
 void carat_session_cache(const carat_session *s, carat_cache_info *info)
@@ -274,7 +286,8 @@ carat_status carat_snapshot_take(carat_session *s, carat_snapshot **out, carat_e
 {
     carat_snapshot *p = *out = NULL;
     kv_snapshot *k;
-    status st = timeline_snapshot(session_timeline(s), &k, e);
+    status st = session_idle(s, e);
+    st = st ? st : timeline_snapshot(session_timeline(s), &k, e);
     if (st)
         return st;
     p = mem_calloc(1, sizeof *p);
@@ -292,7 +305,8 @@ carat_status carat_snapshot_restore(carat_session *s, const carat_snapshot *p, c
     if (p->m != s->b.m)
         return err_set(e, E_ARG, "a snapshot of %s cannot be restored into a session of %s",
                        p->m->core.name, s->b.m->core.name);
-    return timeline_restore(session_timeline(s), p->k, e);
+    status st = session_idle(s, e);
+    return st ? st : timeline_restore(session_timeline(s), p->k, e);
 }
 
 int64_t carat_snapshot_n(const carat_snapshot *p)

@@ -16,13 +16,14 @@
  * Errors: a call that can fail returns a carat_status and leaves one sentence for the user in its
  * carat_error, which may be NULL. The library never prints, exits or aborts.
  * Threads: many threads may use a model. One thread at a time may use a session or a grammar. Only
- * carat_session_cancel may come from any thread, and from a signal handler. "Any thread" at a call
- * means: also while others use the model. Ownership: what an open or take call returns is the
- * caller's, who closes or frees it: snapshots and sessions before their model. Strings in structs
- * that the library fills belong to the model or are static; the comment says which. Pointers in
- * options are read during the call only, unless the comment says otherwise. Units: token ids and
- * counts are int32_t, positions int64_t; a name that ends in _bytes, _ms or _mb says its unit.
- * Arrays of logits are f32, row-major, [rows, n_vocab].
+ * carat_session_cancel may come from any thread, and from a signal handler. In a callback of a
+ * call, calls that compute on its session or change the timeline do nothing: E_ARG. "Any thread" at
+ * a call means: also while others use the model. Ownership: what an open or take call returns is
+ * the caller's, who closes or frees it: snapshots and sessions before their model. Strings in
+ * structs that the library fills belong to the model or are static; the comment says which.
+ * Pointers in options are read during the call only, unless the comment says otherwise. Units:
+ * token ids and counts are int32_t, positions int64_t; a name that ends in _bytes, _ms or _mb says
+ * its unit. Arrays of logits are f32, row-major, [rows, n_vocab].
  */
 #ifndef CARAT_H
 #define CARAT_H
