@@ -76,7 +76,8 @@ static job_counts count_jobs(const carat_batch *b)
         n.answers += has_answer(s);
         if (has_prompt(s, true)) {
             n.hidden++;
-            n.hidden_most = w->most < n.hidden_most ? w->most : n.hidden_most;
+            if (!s->by->alone && w->most < n.hidden_most)
+                n.hidden_most = w->most;
         }
         if (!has_prompt(s, false))
             continue;
@@ -164,7 +165,7 @@ static void plan_prompts(carat_batch *b, pass_rows *n, bool hidden, int32_t most
         int32_t rows = left < s->most ? left : s->most;
         if (w->most && rows > w->most)
             rows = w->most;
-        if (w->least > left && w->least <= b->layout.rows_max - n->answers)
+        if (w->least > left && w->least <= b->layout.rows_max - n->answers && w->least <= s->most)
             rows = w->least;
         if (s->by->single && single)
             continue;

@@ -224,6 +224,46 @@ static void in_batch(carat_model *m, const int32_t *ids, int32_t n, const float 
     carat_batch_close(b);
 }
 
+/* The passes of one job or of both: the importance of 17 tokens, an embedding of 60. */
+static uint64_t count_passes(carat_model *m, const int32_t *ids, bool measures, bool embeds)
+{
+    const carat_batch_options o = {.session = {.n_ctx = N_CTX, .chunk = CHUNK}, .n_slots = 2};
+    family_job job[2] = {{.over = !embeds}, {.over = !measures}};
+    carat_batch_info info;
+    carat_batch *b;
+    err e = {0};
+    CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
+    for (int i = 0; i < 2; i++) {
+        const carat_job j = {.ids = ids,
+                             .n = i ? 17 : 60,
+                             .done = family_done,
+                             .user = &job[i],
+                             .embedding = i ? NULL : job[i].value,
+                             .importance = i ? job[i].value : NULL};
+        if (!job[i].over)
+            CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
+    }
+    while (carat_batch_step(b))
+        ;
+    CHECK(job[0].over && job[1].over);
+    carat_batch_get_info(b, &info, NULL, 0);
+    carat_batch_close(b);
+    return info.n_passes;
+}
+
+/* Passes of the end of a text have few rows, and no others do for them. */
+TEST(importance_cuts_no_passes_of_embeddings)
+{
+    importance_rig r;
+    rig_open(&r, "qwen3");
+    carat_model *m = open_model(&r, (carat_model_options){.n_threads = 0});
+    CHECK(m->core.n_embd <= N_MAX);
+    uint64_t alone = count_passes(m, r.ids, true, false) + count_passes(m, r.ids, false, true);
+    CHECK(count_passes(m, r.ids, true, true) <= alone);
+    carat_model_close(m);
+    rig_close(&r);
+}
+
 TEST(importance_in_every_family)
 {
     static const char *const names[] = {"dense", "e2b", "moe", "laguna", "qwen35", "qwen3"};
