@@ -618,6 +618,7 @@ kv_snapshot *disk_load(disk_store *d, uint64_t lossy, uint64_t pool, const int32
     mem_free(own);
     return found;
 }
+
 void disk_info(disk_store *d, carat_cache_info *info)
 {
     pthread_mutex_lock(&d->lock);

@@ -1,5 +1,5 @@
-/* media_int.h - what media.c (towers, registry, rows) and media_new.c (the caller's pictures and
- * sounds) share.
+/* media_int.h - what media.c (towers, registry), media_work.c (rows), media_new.c (the caller's
+ * pictures and sounds) and media_lasting.c (names in files) share.
  */
 #ifndef ENGINE_MEDIA_INT_H
 #define ENGINE_MEDIA_INT_H
