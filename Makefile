@@ -97,7 +97,7 @@ T_WORDS = $(foreach w,$(T),-e '$(w:fuzz_corpus_%=%)')
 # Every test includes files: a word with a slash is part of a path.
 T_INSIDE = $(foreach w,$(T),$(if $(findstring /,$(w)),,-e '$(w:fuzz_corpus_%=%)'))
 T_OBJ := $(call obj,$(filter-out %_test.c fuzz/fuzz_%,$(TEST_SRC)) $(shell { printf '%s\n' $(TEST_SRC) | \
-         grep -F $(T_WORDS); $(if $(strip $(T_INSIDE)),grep -lF $(T_INSIDE) $(TEST_SRC)); } | grep -E '_test\.c$$|^fuzz/fuzz_' | sort -u))
+         grep -F $(T_WORDS); $(if $(strip $(T_INSIDE)),grep -lF $(T_INSIDE) $(TEST_SRC),:); } | grep -E '_test\.c$$|^fuzz/fuzz_' | sort -u))
 endif
 # The kernels take the compiler longest, by far, so they come first: the rest is built beside them.
 ISA_SRC := $(filter %_avx512.c %_avx2.c %_avx512bf16.c %_amx.c,$(LIB_SRC))
