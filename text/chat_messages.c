@@ -228,7 +228,7 @@ static const jtree *wrap_text(chat_writer *w, const char *s, size_t n)
 {
     const jtree text = {.kind = JTREE_STRING, .s = s, .n = n};
     jtree *object = jtree_object(w->mem);
-    if (object && jtree_add(object, w->mem, text_key, sizeof text_key - 1, &text))
+    if (object && jtree_add(object, NULL, w->mem, text_key, sizeof text_key - 1, &text))
         return object;
     chat_fail(w, E_MEMORY, "no memory for the arguments of a call");
     return NULL;

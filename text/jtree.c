@@ -425,20 +425,19 @@ jtree *jtree_object(arena *mem)
     return o;
 }
 
-bool jtree_add(jtree *object, arena *mem, const char *key, size_t n_key, const jtree *v)
+jtree *jtree_add(jtree *object, jtree *last, arena *mem, const char *key, size_t n_key,
+                 const jtree *v)
 {
-    jtree *m = arena_alloc(mem, sizeof *m), **at = &object->first;
+    jtree *m = arena_alloc(mem, sizeof *m);
     if (!m)
-        return false;
+        return NULL;
     *m = v ? *v : (jtree){.kind = JTREE_NULL};
     m->key = key;
     m->n_key = n_key;
     m->next = NULL;
-    while (*at)
-        at = &(*at)->next;
-    *at = m;
+    *(last ? &last->next : &object->first) = m;
     object->count++;
-    return true;
+    return m;
 }
 
 bool jtree_is(const jtree *v, jtree_kind kind)

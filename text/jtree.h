@@ -67,10 +67,11 @@ const char *jtree_kind_name(const jtree *v); /* "a string"; NULL: "nothing" */
  * `count` pointers in the arena. NULL: out of memory, or no members. */
 const jtree **jtree_sorted(const jtree *object, arena *mem);
 
-/* An object to which jtree_add appends copies of values as members; what is in them is shared. v
- * NULL: null. NULL, false: no memory. */
+/* An object to which jtree_add appends copies of values as members, each behind the one before it
+ * (NULL: none); what is in them is shared. v NULL: null. NULL: no memory. */
 jtree *jtree_object(arena *mem);
-bool jtree_add(jtree *object, arena *mem, const char *key, size_t n_key, const jtree *v);
+jtree *jtree_add(jtree *object, jtree *last, arena *mem, const char *key, size_t n_key,
+                 const jtree *v);
 
 /* Appends s[0..n) in quotes, escaped. */
 void jtree_put_string(str *out, const char *s, size_t n);

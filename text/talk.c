@@ -228,7 +228,8 @@ static void read_call(carat_talk *t, const jtree *v)
     call.arguments = jtree_get(f, "arguments");
     if (custom && jtree_is(type, JTREE_STRING) && !strcmp(type->s, "custom")) {
         jtree *object = jtree_object(t->mem);
-        t->bad |= !object || !jtree_add(object, t->mem, "input", 5, jtree_get(custom, "input"));
+        t->bad |=
+            !object || !jtree_add(object, NULL, t->mem, "input", 5, jtree_get(custom, "input"));
         call.arguments = object;
         f = custom;
     }

@@ -158,6 +158,9 @@ static bool put_calls(request *rq, const jtree *m, size_t i, pending *w, problem
                            jtree_kind_name(list));
     if (!list || !list->count)
         return true;
+    if (list->count > REQUEST_MAX_CALLS)
+        return problem_set(p, 400, field, "'%s' has %zu entries; at most %d", field, list->count,
+                           REQUEST_MAX_CALLS);
     pending calls = {list, i, arena_array(&rq->mem, list->count, sizeof *w->answered)};
     if (!calls.answered)
         return problem_set(p, 503, "", "no memory for '%s'", field);

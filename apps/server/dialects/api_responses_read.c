@@ -197,10 +197,11 @@ static const jtree *arguments_of(items *at, const jtree *item, const tool_kind *
     if (!text && !(kind && kind->constant && jtree_is(v, JTREE_OBJECT)))
         return v;
     jtree *o = jtree_object(mem);
-    bool ok = o && (!text || jtree_add(o, mem, kind->text, strlen(kind->text), v));
+    jtree *last = NULL;
+    bool ok = o && (!text || jtree_add(o, NULL, mem, kind->text, strlen(kind->text), v));
     for (const jtree *m = text ? NULL : v->first; m && ok; m = m->next)
         if (m->kind != JTREE_NULL && strcmp(m->key, "type") != 0 && !tree_is_empty(m))
-            ok = jtree_add(o, mem, m->key, m->n_key, m);
+            ok = (last = jtree_add(o, last, mem, m->key, m->n_key, m));
     at->rq->talk.bad |= !ok;
     return o;
 }

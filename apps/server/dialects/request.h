@@ -67,6 +67,7 @@ enum {
     REQUEST_MAX_BIASES = 4096,
     REQUEST_MAX_CHOICES = 64,
     REQUEST_MAX_TOOLS = 1024,
+    REQUEST_MAX_CALLS = 4096, /* of one message; the chat formats have the same limit */
     REQUEST_MAX_WORDS = 4096, /* strings of guided_choice and bad_words */
     REQUEST_MAX_LOGPROBS = 20,
     REQUEST_MAX_BREAKERS = 32,     /* dry_sequence_breakers */

@@ -3,6 +3,8 @@
 #include "tests/talk_json.h"
 #include "tests/test.h"
 
+#include <time.h>
+
 static const request_limits limits = {.n_vocab = 1000, .sampling = {.temperature = 1, .top_p = 1}};
 
 typedef struct mistake {
@@ -1127,6 +1129,44 @@ TEST(request_of_too_many_short_messages_is_400)
         CHECK_EQ(p.status, 400);
         CHECK_STR(p.param, cases[i].list);
         CHECK_MSG(strstr(p.text, "too many for a text of this length"), "%s", p.text);
+        request_free(&rq);
+        str_free(&body);
+    }
+}
+
+/* Members of the action of a call; calls of one message. */
+TEST(request_of_many_small_parts_takes_no_quadratic_time)
+{
+    static const struct {
+        api_kind api;
+        int n, status;
+        const char *head, *each, *end;
+    } cases[] = {
+        {API_RESPONSES, 60000, 0,
+         "{\"input\":[{\"type\":\"local_shell_call\",\"call_id\":\"c\",\"action\":{\"type\":"
+         "\"exec\"",
+         ",\"k%d\":1",
+         "}},{\"type\":\"local_shell_call_output\",\"call_id\":\"c\",\"output\":\"\"}]}"},
+        {API_OLLAMA_CHAT, REQUEST_MAX_CALLS, 400,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_"
+         "calls\":["
+         "{\"function\":{\"name\":\"f\"}}",
+         ",{\"function\":{\"name\":\"f%d\"}}", "]},{\"role\":\"tool\"}]}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        request rq = {0};
+        problem p = {0};
+        str body = {0};
+        str_puts(&body, cases[i].head);
+        for (int k = 0; k < cases[i].n; k++)
+            str_printf(&body, cases[i].each, k);
+        str_puts(&body, cases[i].end);
+        CHECK(!body.bad);
+        clock_t begin = clock();
+        CHECK_EQ(request_parse(&rq, cases[i].api, body.at, body.n, &limits, &p), !cases[i].status);
+        double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        CHECK_MSG(p.status == cases[i].status, "%d: %s", p.status, p.text);
+        CHECK_MSG(seconds < 3, "%.1f s", seconds);
         request_free(&rq);
         str_free(&body);
     }
