@@ -406,6 +406,64 @@ TEST(answers_go_on_beside_embeddings)
     carat_model_close(m);
 }
 
+static void ended_well(void *user, carat_status st, const carat_error *e, const carat_timings *t)
+{
+    (void)t;
+    CHECK_OK(st, *e);
+    ++*(int *)user;
+}
+
+/* What leaves the pool depends on no chunk and on no batch. */
+TEST(embeddings_where_keys_are_away)
+{
+    enum { LONG = 700 };
+    static const int32_t chunks[] = {64, 192, 512};
+    carat_model *m = toy_model_open(&(toy_model_file){.base = "dense", .n_ctx_train = 2048},
+                                    &(carat_model_options){.n_threads = 2, .exact_f32 = true});
+    size_t n_bytes = (size_t)m->core.n_embd * sizeof(float);
+    float *want = mem_alloc(n_bytes), *got = mem_alloc(n_bytes);
+    int32_t ids[LONG];
+    int n_ended = 0;
+    err e = {0};
+    CHECK(want && got);
+    toy_random_ids(m, ids, LONG, test_seed());
+    for (int k = 0; k < 3; k++) {
+        carat_batch_options o = {.session = {.n_ctx = 1024,
+                                             .chunk = chunks[k],
+                                             .kv_resident = 512,
+                                             .kv_policy = "lru",
+                                             .checkpoint_mb = -1},
+                                 .n_slots = 2};
+        carat_session *s;
+        carat_batch *b;
+        CHECK_OK(carat_session_open(m, &o.session, &s, &e), e);
+        embed(s, ids, LONG, CARAT_POOL_LAST, k ? got : want);
+        carat_session_close(s);
+        CHECK_MSG(!k || !memcmp(got, want, n_bytes), "chunks of %d", chunks[k]);
+        CHECK_OK(carat_batch_open(m, &o, &b, &e), e);
+        carat_job j = {.ids = ids,
+                       .n = LONG,
+                       .embedding = got,
+                       .pooling = CARAT_POOL_LAST,
+                       .done = ended_well,
+                       .user = &n_ended};
+        CHECK_OK(carat_batch_submit(b, &j, NULL, NULL, &e), e);
+        while (carat_batch_step(b))
+            ;
+        carat_batch_close(b);
+        CHECK_MSG(n_ended == k + 1 && !memcmp(got, want, n_bytes), "a job, chunks of %d",
+                  chunks[k]);
+    }
+    carat_session *whole;
+    CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = 1024}, &whole, &e), e);
+    embed(whole, ids, LONG, CARAT_POOL_LAST, got);
+    CHECK_MSG(memcmp(got, want, n_bytes), "no key was missed");
+    carat_session_close(whole);
+    mem_free(want);
+    mem_free(got);
+    carat_model_close(m);
+}
+
 /* ---- Failures ------------------------------------------------------------------------------ */
 
 typedef struct attempt {
