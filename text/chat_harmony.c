@@ -42,8 +42,9 @@ typedef struct harmony {
     const carat_chat_options *opt;
     const talk_turn *m;
     size_t n;
-    size_t n_turns;      /* without system messages at the end */
-    int64_t last_answer; /* the last assistant message without calls; -1: none */
+    size_t n_turns;          /* without system messages at the end */
+    int64_t last_answer;     /* the last assistant message without calls; -1: none */
+    const talk_turn *caller; /* the last assistant message so far, if it calls; NULL: none */
 } harmony;
 
 /* ---- The system's and the developer's message ---- */
@@ -171,10 +172,7 @@ static void put_answer(harmony *h, size_t i)
 static const talk_text *called(harmony *h, size_t i)
 {
     const talk_text id = h->m[i].call_id, *last = NULL;
-    size_t k = i;
-    while (k > 0 && !h->m[k - 1].n_calls && h->m[k - 1].role != TALK_ASSISTANT)
-        k--;
-    const talk_turn *m = k > 0 && h->m[k - 1].n_calls ? &h->m[k - 1] : NULL;
+    const talk_turn *m = h->caller;
     for (size_t at = 0; m && at < m->n_calls && !h->w->st; at++) {
         last = chat_call_name(h->w, m, at);
         if (id.s && chat_same_id(id, m->call[at].id))
@@ -223,6 +221,8 @@ void harmony_render(chat_writer *w, const chat_format *f, const carat_talk *t,
     put_system(&h, tools);
     put_developer(&h, tools);
     for (size_t i = 0; i < h.n && !w->st; i++) {
+        if (m[i].role == TALK_ASSISTANT)
+            h.caller = m[i].n_calls ? &m[i] : NULL;
         if (m[i].role == TALK_TOOL) {
             put_result(&h, i);
         } else if (m[i].role == TALK_USER) {

@@ -140,13 +140,10 @@ static void put_call_id(chat_writer *w, const talk_turn *m, size_t i)
     put_id(w, id.s, id.n);
 }
 
-/* Of the result m[i]. */
-static void put_result_id(chat_writer *w, const talk_turn *m, size_t i)
+/* Of the result m[i]; m[k]: the message before the results. */
+static void put_result_id(chat_writer *w, const talk_turn *m, size_t i, size_t k)
 {
-    size_t k = i;
     talk_text id = m[i].call_id;
-    while (k && m[k].role == TALK_TOOL)
-        k--;
     if (id.n)
         put_id(w, id.s, id.n);
     else
@@ -155,7 +152,7 @@ static void put_result_id(chat_writer *w, const talk_turn *m, size_t i)
 
 /* ---- Tools, calls and results ---- */
 
-static void put_result(chat_writer *w, const form *f, const talk_turn *m, size_t i)
+static void put_result(chat_writer *w, const form *f, const talk_turn *m, size_t i, size_t before)
 {
     talk_text t = chat_text_of(w, &m[i], NULL);
     chat_lit(w, "[TOOL_RESULTS]");
@@ -164,11 +161,11 @@ static void put_result(chat_writer *w, const form *f, const talk_turn *m, size_t
         chat_lit(w, "{\"content\": ");
         chat_put(w, t.s, t.n);
         chat_lit(w, ", \"call_id\": \"");
-        put_result_id(w, m, i);
+        put_result_id(w, m, i, before);
         chat_lit(w, "\"}");
     } else {
         if (f->tools == TOOLS_ID) {
-            put_result_id(w, m, i);
+            put_result_id(w, m, i, before);
             chat_lit(w, "[TOOL_CONTENT]");
         }
         chat_put(w, t.s, t.n);
@@ -372,12 +369,13 @@ void mistral_render(chat_writer *w, const chat_format *format, const carat_talk 
         put_system_turn(w, f, &m[0]);
     if (f->tools == TOOLS_BARE)
         put_tools(w, f, tools);
-    for (size_t i = first; i < n && !w->st; i++) {
+    for (size_t i = first, before = 0; i < n && !w->st; i++) {
+        before = m[i].role == TALK_TOOL ? before : i;
         bool with_system =
             first &&
             (f->system == SYSTEM_LAST ? i + 1 == n : f->system != SYSTEM_TURN && i == first);
         if (m[i].role == TALK_TOOL) {
-            put_result(w, f, m, i);
+            put_result(w, f, m, i, before);
         } else if (m[i].role == TALK_ASSISTANT) {
             put_answer(w, f, &m[i], opt->continue_last && i + 1 == n);
         } else if (talk_is_system(&m[i])) {

@@ -9,6 +9,9 @@
 #include "text/gemma4.h"
 #include "text/gpt_oss.h"
 #include "text/llama.h"
+#include "text/mistral.h"
+
+#include <time.h>
 
 static const replay_template templates[] = {
     {"openai-gpt-oss-120b.jinja", &harmony_format},
@@ -99,4 +102,28 @@ TEST(harmony_refuses_in_plain_words)
         CHECK_MSG(strstr(e.text, cases[i].word), "case %zu: %s", i, e.text);
         CHECK(!p.text.n);
     }
+}
+
+/* Who was called is known, not looked for from each result. */
+TEST(many_results_of_a_call_take_no_quadratic_time)
+{
+    static const chat_format *const formats[] = {&harmony_format,
+                                                 &mistral_formats[MISTRAL_V3_TEKKEN]};
+    enum { RESULTS = 60000 };
+    str all = {0};
+    str_puts(&all, "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"tool_calls\":"
+                   "[{\"function\":{\"name\":\"f\"}}]}");
+    for (int i = 0; i < RESULTS; i++)
+        str_printf(&all, ",{\"role\":\"tool\",\"content\":\"%060d\"}", i);
+    str_putc(&all, ']');
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        chat_prompt p;
+        err e = {0};
+        clock_t begin = clock();
+        CHECK_OK(chat_render(formats[i], all.at, all.n, NULL, 0, NULL, &p, &e), e);
+        double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        CHECK_MSG(seconds < 3, "%s: %.1f s", formats[i]->name, seconds);
+        chat_prompt_free(&p);
+    }
+    str_free(&all);
 }
