@@ -431,7 +431,7 @@ TEST(embeddings_where_keys_are_away)
         carat_batch_options o = {.session = {.n_ctx = 1024,
                                              .chunk = chunks[k],
                                              .kv_resident = 512,
-                                             .kv_policy = "lru",
+                                             .kv_policy = "scored",
                                              .checkpoint_mb = -1},
                                  .n_slots = 2};
         carat_session *s;

@@ -242,6 +242,58 @@ TEST(a_tower_that_fails_ends_the_answers_that_need_it)
     carat_model_close(m);
 }
 
+/* The tower's pass begins when the session that asked for it is cancelled and closed. */
+typedef struct outlived {
+    carat_session *s;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    bool closed, began_later;
+} outlived;
+
+static void cancel_and_wait(void *user)
+{
+    outlived *o = user;
+    const struct timespec until = clock_after_ms(PATIENCE_MS);
+    carat_session_cancel(o->s);
+    pthread_mutex_lock(&o->lock);
+    while (!o->closed)
+        if (pthread_cond_timedwait(&o->more, &o->lock, &until))
+            break;
+    o->began_later = o->closed;
+    pthread_mutex_unlock(&o->lock);
+}
+
+TEST(a_tower_may_outlive_the_session_that_asked)
+{
+    outlived o = {.s = NULL};
+    client c;
+    int32_t ids[CTX];
+    carat_timings t;
+    err e = {0};
+    CHECK(!pthread_mutex_init(&o.lock, NULL) && !clock_cond_init(&o.more));
+    write_tower("tiny-mmproj-hears");
+    carat_model *m = open_with(toy_model_write(&(toy_model_file){.base = "e2b"}));
+    carat_media *x = sound_of(m, 1);
+    int64_t n = prompt_of(ids, x, 11);
+    const carat_generate_options g = answer_of(m, ANSWER);
+    client_init(&c);
+    CHECK_OK(carat_session_open(m, &(carat_session_options){.n_ctx = CTX}, &o.s, &e), e);
+    media_before_work(m, cancel_and_wait, &o);
+    CHECK_OK(carat_generate(o.s, ids, n, &g, hear, &c, &t, &e), e);
+    CHECK(t.finish == CARAT_FINISH_CANCELLED && !c.n);
+    carat_session_close(o.s);
+    carat_media_free(x);
+    pthread_mutex_lock(&o.lock);
+    o.closed = true;
+    pthread_cond_signal(&o.more);
+    pthread_mutex_unlock(&o.lock);
+    carat_model_close(m);
+    CHECK_MSG(o.began_later, "the session waited for the tower");
+    client_free(&c);
+    pthread_cond_destroy(&o.more);
+    pthread_mutex_destroy(&o.lock);
+}
+
 /* ---- Sixteen clients ---- */
 
 static carat_media *picture_of(carat_model *m, int i)
