@@ -211,6 +211,7 @@ static void put_samplers(str *o)
     json_text(o, "type", "string");
     json_key(o, "pattern");
     str_printf(o, "\"^[%s]*$\"", letters);
+    json_int(o, "maxLength", CARAT_SAMPLERS_MAX);
     json_text(o, "description", "A letter for each step");
     json_close(o, '}');
     json_close(o, ']');
