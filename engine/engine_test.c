@@ -511,6 +511,42 @@ TEST(cancel_from_the_callback_before_and_during)
     carat_model_close(m);
 }
 
+/* The times of a call that failed before its first round have none of the call before it. */
+TEST(failed_generations_report_no_rounds)
+{
+    carat_model *m = toy_model_open(NULL, &(carat_model_options){.draft = "lookup"});
+    carat_session *s = open_session(m, CTX, 64);
+    carat_timings t;
+    int32_t ids[60];
+    int n_failed = 0;
+    err e = {0};
+    for (int i = 0; i < 60; i++)
+        ids[i] = 30 + i % 3;
+    carat_generate_options o = options(m, 0, 24);
+    record *first = generate(s, ids, 60, &o);
+    o.speculation = (carat_speculation){.n_max = 3, .fixed = true};
+    o.predicted = first->ids;
+    o.n_predicted = first->n;
+    CHECK_OK(carat_generate(s, ids, 60, &o, NULL, NULL, &t, &e), e);
+    CHECK(t.n_rounds > 0);
+    o.sparse = "skip:1";
+    for (int64_t n = 0; n >= 0; n++) {
+        mem_fail_after(n);
+        status st = carat_generate(s, ids, 60, &o, NULL, NULL, &t, &e);
+        bool hit = mem_fail_hit();
+        mem_fail_after(-1);
+        CHECK_MSG(!st || !t.n_rounds, "allocation %lld: %lld rounds", (long long)n,
+                  (long long)t.n_rounds);
+        n_failed += st != OK;
+        if (!hit)
+            break;
+    }
+    CHECK(n_failed > 1);
+    mem_free(first);
+    carat_session_close(s);
+    carat_model_close(m);
+}
+
 /* Calls of a callback on the session that calls it. */
 typedef struct nested {
     carat_session *s;

@@ -141,7 +141,6 @@ status reply_open(rounds *r, reply *x, generation *g, err *e)
     const carat_speculation *s = &generation_options(g)->speculation;
     int32_t n_slots[DRAFTERS_MAX];
     x->g = g;
-    x->n_rounds = x->n_drafted = x->n_accepted = 0;
     x->tree.n = 0;
     if (!drafters_left(r, n_slots) || s->off)
         return OK;
@@ -156,6 +155,7 @@ void reply_close(reply *x)
     draft_control_close(x->control);
     x->control = NULL;
     x->g = NULL;
+    x->n_rounds = x->n_drafted = x->n_accepted = 0; /* an answer that never opens has none */
 }
 
 /* ---- Drafting -------------------------------------------------------------------------- */
