@@ -284,6 +284,8 @@ static status measure_loops(int32_t n_threads, bench_ceilings *c, err *e)
     j.buf = buf;
     int32_t n_chunks = (int32_t)(n_bytes / READ_CHUNK), n_calls = CALLS_PER_THREAD * c->n_threads;
     c->read_bytes = (double)n_bytes / best_of(p, n_chunks, read_chunk, &j);
+    if (bench_ceilings_effort.read_alone)
+        goto out;
     double steps = (double)n_calls * CHAINS * STEPS;
     j.chain = l.f32;
     c->f32_flops = 2 * l.f32_width * steps / best_of(p, n_calls, chain_chunk, &j);

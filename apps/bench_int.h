@@ -32,6 +32,7 @@ typedef struct bench_ceilings {
 typedef struct bench_effort {
     int rounds, loop_ms;       /* of each of three loops, at least */
     size_t read_min, read_max; /* bytes of the buffer */
+    bool read_alone;           /* the other loops are not measured: zeros */
 } bench_effort;
 extern bench_effort bench_ceilings_effort;
 
