@@ -79,7 +79,7 @@ struct job {
     int64_t id;
     const int32_t *ids; /* [n - first] the tokens from `first` on */
     int64_t n, first;   /* first > 0: those before them are the timeline's already */
-    int64_t n_plain;    /* of the first rows nobody reads a result */
+    int64_t n_plain;    /* the results of so many first rows are not read */
     int64_t pictures;   /* tokens up to the end of the last picture; 0: there is none */
     uint64_t asked;     /* when it first asked for a tower; 0: never */
     bool anew;          /* every token is computed: no prefix is reused */

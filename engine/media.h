@@ -88,8 +88,8 @@ int64_t media_lasting(const carat_model *m, const uint64_t tower[2], const int32
 /* For towers that run beside passes: rows of all pictures among ids[0 .. n) that have none.
  * media_await computes them. media_ask has the worker do so, and tells whether all are there; the
  * wakers are called on its thread, under a lock of the registry, when it has made or failed to make
- * some. A failure is told to all that asked before the attempt: *since is 0 in a first call, and
- * says when that was. */
+ * some. A caller sets *since to 0 before its first call; media_ask then writes the time of that call there.
+ * media_ask reports the failure of an attempt that began after that time. */
 status media_await(carat_model *m, const int32_t *ids, int64_t n, err *e);
 status media_ask(carat_model *m, const int32_t *ids, int64_t n, uint64_t *since, bool *ready,
                  err *e);

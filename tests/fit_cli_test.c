@@ -17,19 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static void check_run(int code, const char *out, const char *says, const char *const *args)
-{
-    spawned r;
-    spawn_carat(&r, NULL, args);
-    CHECK_MSG(r.code == code, "exit status %d, expected %d: %s%s", r.code, code, str_text(&r.out),
-              str_text(&r.err));
-    CHECK_MSG(!out || spawned_says(&r.out, out), "'%s' should say '%s'; stderr: %s",
-              str_text(&r.out), out, str_text(&r.err));
-    CHECK_MSG(!says || spawned_says(&r.err, says), "'%s' should say '%s'", str_text(&r.err), says);
-    spawned_free(&r);
-}
 #define RUN(code, out, says, ...)                                                                  \
-    check_run(code, out, says, (const char *const[]){__VA_ARGS__, NULL})
+    spawn_check(code, out, says, (const char *const[]){__VA_ARGS__, NULL})
 
 /* Folders that looks have left behind. */
 static int n_left(const char *dir)

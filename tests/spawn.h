@@ -39,6 +39,8 @@ void spawn_carat(spawned *r, const spawn_options *o, const char *const *args);
 /* An answer of a toy model may hold U+0000, at which strstr() ends. */
 bool spawned_says(const str *said, const char *text);
 void spawned_free(spawned *r);
+/* Runs it and checks its exit status, and what stdout and stderr say; NULL: anything. */
+void spawn_check(int code, const char *out, const char *says, const char *const *args);
 
 /* An interactive program on a terminal of its own (stdin, stdout and stderr). */
 typedef struct terminal {

@@ -31,7 +31,7 @@ static struct guarded {
     size_t n_bytes;
 } test_guarded[GUARDED];
 
-/* An operand, which ends before a page that nobody may touch: no sanitizer checks the kernels of
+/* Memory of an operand. A page without access follows it: no sanitizer checks the kernels of
  * one instruction set. They check the portable ones, and the heap's ends. */
 __attribute__((unused)) static void *test_alloc(size_t n)
 {
