@@ -37,15 +37,18 @@ static void need_shell(const char *name)
         test_skip("that shell is not installed");
 }
 
-/* The program beside the tests, and its script for a shell in a file. */
+/* A link to the program beside the tests, and its script for a shell in a file. The lines of shells do
+ * not quote the link's name, and the folder of the source may have a blank. */
 static const char *program(void)
 {
     static char path[1024];
+    const char *link = test_temp("carat");
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 16);
     CHECK(n > 0);
     path[n] = 0;
     strcpy(strrchr(path, '/'), "/carat");
-    return path;
+    CHECK(!access(link, F_OK) || !symlink(path, link));
+    return link;
 }
 
 static const char *script(const char *shell, const char *name)
