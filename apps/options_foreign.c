@@ -353,7 +353,7 @@ static const foreign_option table[] = {
     {.words = "--models-preset",
      .takes = true,
      .says = "--preset NAME takes a preset of --config FILE"},
-    {.words = "--no-models-autoload", .says = "a model loads when a request names it"},
+    {.words = "--no-models-autoload", .name = "no-autoload"},
     {.words = "--sleep-idle-seconds --keepalive", .name = "keep-alive"},
     {.words = "--no-jinja --chat-template --chat-template-file --in-prefix --in-suffix",
      .takes = true,

@@ -53,7 +53,7 @@ static const struct {
 } groups[] = {
     {"Models and settings",
      "model models hf-* mmproj no-mmproj image-tokens preset config no-config "
-     "alias store keep-alive max-loaded memory load-wait"},
+     "alias store keep-alive no-autoload max-loaded memory load-wait"},
     {"Server",
      "host port parallel queue connections timeout ping drain stall max-body api-key* cors "
      "lenient media-* responses* log trace*"},

@@ -1,10 +1,14 @@
 /* models_server_test.c - several models in one server: names, loading on demand, unloading, room.
  */
+#include "tests/hub_rig.h"
 #include "tests/server_rig.h"
 #include "tests/spawn.h"
 #include "base/clock.h"
+#include "base/map.h"
+#include "base/mem.h"
 #include "base/rng.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -241,6 +245,139 @@ TEST(models_server_says_why_a_file_cannot_be_loaded)
     stop(&s);
     str_free(&text);
     str_free(&path);
+}
+
+/* Room is made for a model once its head was read and its plan fits: a broken file makes none
+ * leave. */
+TEST(models_server_unloads_nothing_for_a_file_that_cannot_be_loaded)
+{
+    served s;
+    str text = {0};
+    const char *broken = test_temp("broken.gguf");
+    test_write(broken, "GGUF but not really", 19);
+    start_models(&s, ARGS("--max-loaded", "1", broken));
+    CHECK_EQ(ask_as(&s, "ant", "", &text), 200);
+    CHECK_EQ(ask_as(&s, "broken", "", &text), 500);
+    CHECK(strstr(text.at, "could not be loaded"));
+    expect_state(&s, 0, "loaded");
+    CHECK_EQ(ask_as(&s, "bee", "", &text), 200);
+    expect_state(&s, 0, "unloaded");
+    stop(&s);
+    str_free(&text);
+}
+
+static int count_in_log(const served *s, const char *text)
+{
+    char *log;
+    size_t n_log;
+    int n = 0;
+    err e = {0};
+    CHECK_OK(file_read_all(s->log, 1 << 24, &log, &n_log, &e), e);
+    for (const char *at = log; (at = strstr(at, text)); at += strlen(text))
+        n++;
+    mem_free(log);
+    return n;
+}
+
+/* Requests that wait for one model load it once. One whose client leaves gives its place back. */
+TEST(models_server_loads_once_and_frees_the_place_of_who_leaves)
+{
+    served s;
+    str seen = {0}, text = {0};
+    static const char wait[] = "{\"model\":\"bee\",\"max_tokens\":2," ASK "}";
+    start_models(&s, ARGS("--max-loaded", "1", "--queue", "2", "--ctx", "60000"));
+    int fd = http_begin(&s, "/v1/chat/completions",
+                        "{\"model\":\"ant\",\"stream\":true,\"ignore_eos\":true," ASK "}");
+    CHECK(http_read_until(fd, &seen, "content"));
+    int two[2];
+    for (int i = 0; i < 2; i++)
+        two[i] = http_begin(&s, "/v1/chat/completions", wait);
+    int code = 0;
+    for (double until = clock_ms() + PATIENCE_MS; code != 429 && clock_ms() < until; usleep(5000)) {
+        int more = http_begin(&s, "/v1/chat/completions", wait);
+        struct pollfd answer = {more, POLLIN, 0}; /* none: it got a place before those two */
+        str_cut(&seen, 0);
+        if (poll(&answer, 1, 300) > 0)
+            code = http_read_until(more, &seen, "429") ? 429 : 0;
+        close(more);
+    }
+    CHECK_EQ(code, 429); /* the place of both is taken */
+    close(two[0]);
+    close(two[1]);
+    close(fd);
+    code = 429;
+    for (double until = clock_ms() + PATIENCE_MS; code == 429 && clock_ms() < until; usleep(5000))
+        code = ask_as(&s, "bee", "", &text);
+    CHECK_MSG(code == 200, "%d: %s", code, text.at);
+    CHECK_EQ(count_in_log(&s, "loading bee"), 1);
+    stop(&s);
+    str_free(&seen);
+    str_free(&text);
+}
+
+TEST(models_server_loads_by_hand_alone_if_asked)
+{
+    served s;
+    response r;
+    str text = {0};
+    start_models(&s, ARGS("--no-models-autoload"));
+    CHECK_EQ(ask_as(&s, "ant", "", &text), 400);
+    CHECK_MSG(strstr(text.at, "model_not_loaded"), "%s", text.at);
+    http_post(&r, &s, "/v1/chat/completions?autoload=true",
+              "{\"model\":\"bee\",\"max_tokens\":2," ASK "}");
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
+    http_post(&r, &s, "/models/load", "{\"model\":\"ant\"}");
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
+    expect_state(&s, 0, "loaded");
+    CHECK_EQ(ask_as(&s, "ant", "", &text), 200);
+    stop(&s);
+    str_free(&text);
+}
+
+/* Without a model the bundled one answers to any name, and every pulled model to its own names. */
+TEST(models_server_without_a_model_offers_those_of_this_machine)
+{
+    static hub_rig hub;
+    served s;
+    response r;
+    arena mem = {0};
+    str text = {0}, own = {0};
+    char *bytes;
+    size_t n;
+    err e = {0};
+    hub_rig_open(&hub, "own/Model-GGUF");
+    CHECK_OK(file_read_all(toy_model_write(NULL), 1 << 30, &bytes, &n, &e), e);
+    hub_rig_add_bytes(&hub, "Model-Q8_0.gguf", bytes, n, false);
+    mem_free(bytes);
+    served_start(&s, ARGS("-t", "1", "--ctx", "256", "--parallel", "1"));
+    CHECK_EQ(ask_as(&s, "gpt-4o", "", &own), 200);
+    http_post(&r, &s, "/api/pull", "{\"model\":\"own/Model-GGUF\"}");
+    CHECK_MSG(strstr(str_text(&r.body), "success"), "%s", str_text(&r.body));
+    response_free(&r);
+    expect_state(&s, 0, "loaded");
+    expect_state(&s, 1, "unloaded");
+    static const char *const called[] = {"own/Model-GGUF:Q8_0", "model", "Model-GGUF:q8_0"};
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(ask_as(&s, called[i], "", &text), 200);
+        CHECK(strcmp(text.at, own.at) != 0);
+        expect_state(&s, 1, "loaded");
+        http_post(&r, &s, "/models/unload", "{\"model\":\"own/Model-GGUF:Q8_0\"}");
+        CHECK_EQ(r.status, 200);
+        response_free(&r);
+        expect_state(&s, 1, "unloaded");
+    }
+    CHECK_EQ(ask_as(&s, "gpt-4o", "", &text), 200);
+    CHECK_STR(text.at, own.at);
+    http_call(&r, &s, "GET", "/v1/models/model", NULL, NULL);
+    CHECK(r.status == 200 && !strcmp(text_at(&mem, &r, "status.value"), "unloaded"));
+    response_free(&r);
+    stop(&s);
+    hub_rig_close(&hub);
+    arena_free(&mem);
+    str_free(&text);
+    str_free(&own);
 }
 
 /* ---- Under load ---- */

@@ -1,6 +1,6 @@
 /* serve.c - `carat serve`: options, start, shutdown.
  *
- *     listen (503) -> load the one model -> ready -> passes while there is work -> SIGTERM ->
+ *     listen (503) -> load the first model -> ready -> passes while there is work -> SIGTERM ->
  *     no new requests, running ones go on -> all answered, or --drain seconds over -> end
  *
  * The main thread runs all passes (passes.c) and closes. Models are loaded by a thread of their own
@@ -34,16 +34,20 @@
 enum { LAST_WORDS_MS = 2000 };
 
 static const option table[] = {
-    OPT_LIST(serve_options, model, "model", 'm', "MODEL",
-             "a GGUF file, or the name of a model (carat list); default: the bundled one"),
+    OPT_LIST(
+        serve_options, model, "model", 'm', "MODEL",
+        "a GGUF file, or the name of a model (default: the bundled one, and beside it every model "
+        "that carat list shows)"),
     OPT_HUB(serve_options),
     OPT_CONFIG(serve_options),
     OPT_LIST(serve_options, models, "models", 0, "MODEL",
              "several models: each a file, a directory, a name, or NAME=FILE"),
     OPT_FLAG(serve_options, store, "store", 0, "serve every model that carat list shows"),
+    OPT_FLAG(serve_options, no_autoload, "no-autoload", 0,
+             "load no model because a request names it, only by /models/load"),
     OPT_STR(serve_options, keep_alive, "keep-alive", 0, "TIME",
             "how long a model stays loaded without requests: 300ms, 5m, 1h30m; 0 not at all, -1 "
-            "for ever (default: 5m with several models, -1 with one)"),
+            "for ever (default: 5m; -1 for the one that is loaded at the start)"),
     OPT_INT(serve_options, max_loaded, "max-loaded", 0, "N", 0, PASSES_MAX,
             "models loaded at once (default: 0, as many as fit)"),
     OPT_INT(serve_options, memory_mb, "memory", 0, "MIB", 1, 1 << 30,
@@ -332,14 +336,14 @@ static void warn_open(const server *s, int port)
 /* Returns when the server has drained. */
 static status work(server *s, int port, err *e)
 {
-    bool single = catalog_single(s->catalog);
+    bool leads = catalog_leads(s->catalog);
     status st = catalog_start(s->catalog, e);
-    log_line(s, "listening on %s port %d%s", s->o->host, port, single ? ", loading the model" : "");
+    log_line(s, "listening on %s port %d%s", s->o->host, port, leads ? ", loading the model" : "");
     if (!s->loopback && !s->keys.n)
         warn_open(s, port);
     if (!st)
         st = load_scorer(s, e); /* first: models may score their pages by it, too */
-    if (!st && single)
+    if (!st && leads)
         st = catalog_load_first(s->catalog, e);
     if (st)
         return st == E_CANCELLED ? OK : st; /* a signal during loading */
@@ -347,7 +351,7 @@ static status work(server *s, int port, err *e)
     atomic_compare_exchange_strong(&s->state, &loading, SERVER_READY);
     notify_systemd("READY=1\nSTATUS=serving\n");
     print_address(s->o->host, port);
-    if (!single)
+    if (!leads)
         tell_models(s);
     passes_run(s);
     log_line(s, "shut down; requests cut short: %d", atomic_load(&s->n_active));

@@ -68,7 +68,7 @@ typedef struct serve_options {
     hub_options hub;
     sample_options sample; /* where a request does not say */
     config_options config;
-    bool lenient, think, no_think, exact, reference, no_mmap, overcommit, store;
+    bool lenient, think, no_think, exact, reference, no_mmap, overcommit, store, no_autoload;
 } serve_options;
 
 typedef struct api_keys {

@@ -14,11 +14,19 @@ void reply_problem(exchange *x, const problem *p)
     x->retry_s = p->retry_s;
 }
 
+/* May this request load a model? As llama-server's router, the query says it, else the options. */
+static bool may_load(const exchange *x)
+{
+    const char *v = x->query(x, "autoload");
+    return v ? !strcmp(v, "true") || !strcmp(v, "1") : !x->s->o->no_autoload;
+}
+
 pick_state exchange_pick_within(exchange *x, const char *name, int timeout_ms, problem *p)
 {
     catalog *c = x->s->catalog;
     if (x->m)
         return PICK_DONE;
+    x->no_load = !may_load(x);
     pick_state st = x->wanted ? PICK_WAITS : catalog_pick(c, name, x, p);
     return st == PICK_WAITS ? catalog_wait(c, x, timeout_ms, p) : st;
 }
@@ -70,7 +78,6 @@ bool exchange_pick(exchange *x, const char *name, problem *p)
 bool exchange_pick_query(exchange *x)
 {
     problem p = {0};
-    x->no_load = query_has(x, "autoload", "false");
     if (exchange_pick(x, x->query(x, "model"), &p))
         return true;
     reply_problem(x, &p);

@@ -25,7 +25,7 @@ typedef struct exchange {
     struct offer *wanted;
     bool waits;
     uint64_t n_failed;
-    bool no_load;     /* the model must be loaded already */
+    bool no_load;     /* the model must be loaded already (--no-autoload, the query's autoload) */
     bool exact;       /* the name must be one of the server's own (offers_find_own) */
     int64_t keep_ms;  /* it stays so long after this request */
     void *connection; /* of http.c alone */
@@ -79,8 +79,8 @@ const struct offer_view *exchange_base_of(exchange *x, const char *name,
 /* The same for timeout_ms at most (< 0: no limit), and without made models. PICK_WAITS: call again.
  */
 pick_state exchange_pick_within(exchange *x, const char *name, int timeout_ms, problem *p);
-/* The same for requests without a body: the name is the query's `model`; with autoload=false the
- * model must be loaded. On a problem the answer is that problem. */
+/* The same for requests without a body: the name is the query's `model`. On a problem the answer is
+ * that problem. */
 bool exchange_pick_query(exchange *x);
 void exchange_release(exchange *x); /* called by http.c at the end; x->m becomes NULL */
 /* The query has this key with this value. */

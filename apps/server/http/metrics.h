@@ -40,7 +40,7 @@ void metrics_count(metrics *m, metrics_route r, int status);
 void metrics_count_shorter(metrics *m, int64_t from, int64_t to);
 /* The gauges of one scrape: of each loaded model, and of the server. */
 typedef struct metrics_model {
-    const char *name; /* a label; NULL: none, because the server has one model */
+    const char *name; /* a label; NULL: none, because it is the one loaded at the start */
     carat_batch_info batch;
     uint64_t weight_bytes, kv_tokens, kv_capacity;
     carat_expert_info experts; /* zeros: the devices hold all */

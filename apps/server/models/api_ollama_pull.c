@@ -110,6 +110,7 @@ static void *pull(void *arg)
     err e = {0};
     const hub_ask ask = {.what = u->b.name, .progress = tell, .user = u};
     status st = hub_pull(&ask, &found, &e);
+    catalog_look(u->x->s->catalog);
     pthread_mutex_lock(&u->lock);
     if (st) {
         problem p = {0};
@@ -229,6 +230,7 @@ static void pull_whole(exchange *x, const ollama_body *b)
         json_text(&x->out, "status", "success");
         json_close(&x->out, '}');
         x->status = 200;
+        catalog_look(x->s->catalog);
     }
     model_found_free(&found);
 }

@@ -46,14 +46,18 @@ status catalog_open(catalog **out, server *s, err *e)
     if ((st = offers_read(c, e)))
         goto out;
     c->single = c->n == 1 && !c->moving;
-    c->keep_ms = c->single ? KEEP_FOREVER : KEEP_ALIVE_MS;
+    c->leads |= c->single;
+    c->keep_ms = KEEP_ALIVE_MS;
+    c->lead_keep_ms = KEEP_FOREVER;
     if (o->keep_alive && !keep_alive_parse(o->keep_alive, &c->keep_ms)) {
         st = err_set(e, E_ARG,
                      "--keep-alive: '%.40s' is no duration: 300ms, 5m, 1h30m, 0, -1 (for ever)",
                      o->keep_alive);
         goto out;
     }
-    if (o->alias && !c->single) {
+    if (o->keep_alive)
+        c->lead_keep_ms = c->keep_ms;
+    if (o->alias && !c->leads) {
         st = err_set(e, E_ARG, "--alias names one model, and there are several: NAME=FILE");
         goto out;
     }
@@ -211,11 +215,11 @@ pick_state catalog_pick(catalog *c, const char *name, exchange *x, problem *p)
     pthread_mutex_lock(&c->lock);
     offer *(*find)(catalog *, const char *) = x->exact ? offers_find_own : offers_find;
     offer *o = find(c, name ? name : "");
-    if (!o && c->moving) {
+    if (!o && x->exact && c->moving) {
         pthread_mutex_unlock(&c->lock);
         offers_refresh(c);
         pthread_mutex_lock(&c->lock);
-        o = find(c, name ? name : "");
+        o = find(c, name);
     }
     pick_state st = PICK_FAILED;
     if (o)
@@ -271,7 +275,7 @@ void catalog_release(catalog *c, exchange *x)
     if (x->m) {
         o->n_refs--;
         o->used_ms = clock_ms();
-        o->keep_ms = x->keep_ms == KEEP_DEFAULT ? c->keep_ms : x->keep_ms;
+        o->keep_ms = x->keep_ms == KEEP_DEFAULT ? offer_keep_ms(c, o) : x->keep_ms;
     }
     if (!o->n_refs)
         pthread_cond_broadcast(&c->changed);
@@ -333,6 +337,13 @@ bool catalog_unload(catalog *c, const char *name, problem *p)
     return !p->status;
 }
 
+void catalog_look(catalog *c)
+{
+    pthread_mutex_lock(&c->lock);
+    c->looked_ms = -INFINITY;
+    pthread_mutex_unlock(&c->lock);
+}
+
 /* ---- What there is ---- */
 
 const char *offer_state_name(offer_state s)
@@ -345,15 +356,30 @@ const char *offer_state_name(offer_state s)
     return names[s];
 }
 
-bool catalog_single(const catalog *c)
+bool catalog_leads(const catalog *c)
 {
-    return c->single;
+    return c->leads;
+}
+
+bool catalog_leader(const catalog *c, const served *m)
+{
+    return offer_leads(c, m->offer);
+}
+
+bool offer_leads(const catalog *c, const offer *o)
+{
+    return c->leads && o == c->first;
+}
+
+int64_t offer_keep_ms(const catalog *c, const offer *o)
+{
+    return offer_leads(c, o) ? c->lead_keep_ms : c->keep_ms;
 }
 
 const char *offer_shown_name(const catalog *c, const offer *o)
 {
     const char *alias = c->s->o->alias;
-    if (!c->single || (o->made && !alias))
+    if (!offer_leads(c, o) || (o->made && !alias))
         return o->name;
     return alias ? alias : o->known.known ? o->known.title : o->name;
 }
@@ -400,12 +426,13 @@ const char *catalog_own_name(catalog *c, const char *name)
     return shown;
 }
 
-bool catalog_takes(catalog *c, const char *name)
+const char *catalog_meant(catalog *c, const char *name)
 {
     pthread_mutex_lock(&c->lock);
-    bool takes = offers_find(c, name) != NULL;
+    const offer *o = offers_find(c, name);
+    const char *shown = o ? offer_shown_name(c, o) : NULL;
     pthread_mutex_unlock(&c->lock);
-    return takes;
+    return shown;
 }
 
 const char *catalog_made(catalog *c, const char *name)

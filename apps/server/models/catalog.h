@@ -9,7 +9,9 @@
  * so that two plans never count the same memory. Passes of loaded models go on meanwhile.
  *
  * A server with one offer loads it at the start and keeps it. It takes any name but those of other
- * models on this machine: it never answers in the name of a model that somebody may mean.
+ * models on this machine: it never answers in the name of a model that somebody may mean. A server
+ * whose options name no model does the same with the bundled one, and offers every model of this
+ * machine beside it. The offer that is kept so leads.
  *
  * Any thread may call in, unless a call says otherwise.
  */
@@ -28,7 +30,7 @@ enum { KEEP_ALIVE_MS = 5 * 60 * 1000 }; /* of several models, unless options say
 status catalog_open(catalog **c, server *s, err *e);
 /* Starts the thread that loads. */
 status catalog_start(catalog *c, err *e);
-/* Waits until the one offer of a server is loaded. The error is that of loading. */
+/* Waits until the first offer is loaded. The error is that of loading. */
 status catalog_load_first(catalog *c, err *e);
 /* Ends loading and the thread, once the server drains. Waiting requests get their answer. */
 void catalog_stop(catalog *c);
@@ -54,6 +56,9 @@ void catalog_release(catalog *c, struct exchange *x);
 bool catalog_load(catalog *c, const char *name, problem *p);
 /* Unloads as soon as its requests are answered, and returns. False: no such model. */
 bool catalog_unload(catalog *c, const char *name, problem *p);
+
+/* Models of this machine have come or gone: the next question looks at the disk. */
+void catalog_look(catalog *c);
 
 /* ---- What there is ---- */
 
@@ -85,11 +90,13 @@ typedef struct offer_view {
 /* All offers, the default first, to be freed with mem_free. NULL: no memory. */
 offer_view *catalog_list(catalog *c, int32_t *n);
 const char *offer_state_name(offer_state s); /* as llama-server's router names it */
-bool catalog_single(const catalog *c);       /* one offer */
+bool catalog_leads(const catalog *c);        /* the first offer is loaded at the start and kept */
+bool catalog_leader(const catalog *c, const served *m); /* it is that model */
 /* The name of the offer that is called so, has this file, or is the bundled model, as clients see
  * it; NULL: none. */
 const char *catalog_own_name(catalog *c, const char *name);
-bool catalog_takes(catalog *c, const char *name); /* may a request name it? */
+/* The same for any name that a request may have. */
+const char *catalog_meant(catalog *c, const char *name);
 /* The made model that answers to this name because it is the offer; NULL: none. */
 const char *catalog_made(catalog *c, const char *name);
 /* References to all loaded models, which do not count as use. Returns their number. */

@@ -44,11 +44,13 @@ struct catalog {
     server *s;
     offer *first;
     int32_t n;
-    bool single;
+    bool single; /* one offer, and the list does not follow the disk */
+    bool leads;  /* the first offer is loaded at the start, kept, and takes other names, too */
     bool moving; /* directories or the store: the list follows the disk */
-    int64_t keep_ms;
-    uint64_t memory_bytes; /* for all models; 0: no limit but the devices' own */
-    double looked_ms;      /* at the disk */
+    bool store;  /* every model of this machine is offered */
+    int64_t keep_ms, lead_keep_ms; /* of offers, and of the first one where it leads */
+    uint64_t memory_bytes;         /* for all models; 0: no limit but the devices' own */
+    double looked_ms;              /* at the disk */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* any of the above */
     pthread_t thread;
@@ -62,12 +64,15 @@ struct catalog {
 status offers_read(catalog *c, err *e); /* fills c->first */
 /* Looks at directories and the store again; holds no lock on entry. */
 void offers_refresh(catalog *c);
-/* Which offer a request's name means; NULL: none. "": the first one. A server with one offer takes
- * any name but that of another model on this machine. Under the lock. */
+/* Which offer a request's name means; NULL: none. "": the first one. An offer that leads takes any
+ * name but that of another model on this machine. A name that is not known yet makes the catalog
+ * look at the disk. Under the lock. */
 offer *offers_find(catalog *c, const char *name);
 /* The same, but only what the offers themselves are called. */
 offer *offers_find_own(catalog *c, const char *name);
-/* What clients see. A model that is alone has the name of its file's metadata, as in answers. */
+bool offer_leads(const catalog *c, const offer *o);
+int64_t offer_keep_ms(const catalog *c, const offer *o); /* unless a request says */
+/* What clients see. One that leads has the name of its file's metadata, as in answers. */
 const char *offer_shown_name(const catalog *c, const offer *o);
 /* "there is no model ...", with the names that are there. Under the lock. */
 bool offers_missing(catalog *c, const char *name, problem *p);

@@ -126,7 +126,7 @@ static void put_models(const offer_view *list, int32_t n, str *o)
     json_close(o, '}');
 }
 
-/* One model by name. NULL: there is none of that name, and no only one that takes it. */
+/* One model by a name that requests may have; NULL: none. */
 static const offer_view *view_named(const exchange *x, const offer_view *list, int32_t n,
                                     const char *name)
 {
@@ -135,7 +135,11 @@ static const offer_view *view_named(const exchange *x, const offer_view *list, i
     for (int32_t i = 0; i < n; i++)
         if (!strcasecmp(list[i].name, name))
             return &list[i];
-    return n && catalog_single(x->s->catalog) && catalog_takes(x->s->catalog, name) ? list : NULL;
+    const char *meant = catalog_meant(x->s->catalog, name);
+    for (int32_t i = 0; i < n && meant; i++)
+        if (!strcmp(list[i].name, meant))
+            return &list[i];
+    return NULL;
 }
 
 /* The list with the models that are made of its models, as views of these; of mem. NULL: no memory.
@@ -182,7 +186,7 @@ void handle_models(exchange *x)
     else if (all)
         put_models(list, n, &x->out);
     else
-        put_model(v, catalog_single(x->s->catalog) ? name : v->name, &x->out);
+        put_model(v, catalog_leads(x->s->catalog) ? name : v->name, &x->out);
     x->status = 200;
     if (p.status)
         reply_problem(x, &p);
@@ -307,14 +311,13 @@ void handle_metrics(exchange *x)
     int32_t n = catalog_hold(s->catalog, held), n_offers = 0;
     metrics_model *model = mem_calloc((size_t)n + 1, sizeof *model);
     offer_view *offers = catalog_list(s->catalog, &n_offers);
-    bool single = catalog_single(s->catalog);
     metrics_now now = {.n_active = atomic_load(&s->n_active) - 1, /* not counting this request */
                        .ready = atomic_load(&s->state) == SERVER_READY,
                        .n_offered = n_offers,
                        .model = model,
-                       .n_models = single ? 1 : n};
+                       .n_models = n || !catalog_leads(s->catalog) ? n : 1};
     for (int32_t i = 0; i < n && model; i++) {
-        model[i].name = single ? NULL : catalog_name(held[i]);
+        model[i].name = catalog_leader(s->catalog, held[i]) ? NULL : catalog_name(held[i]);
         look_at_model(held[i], &model[i]);
     }
     if (model && offers)

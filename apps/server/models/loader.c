@@ -5,8 +5,9 @@
  * is the loader's alone.
  *
  * Room for a model: its plan is compared with the memory before its weights are read. While it does
- * not fit, the least recently used model is unloaded. If all are at work, that one takes no more
- * requests until it is unloaded, so that a busy model cannot keep others out for ever.
+ * not fit, or too many models are loaded, the least recently used one is unloaded. If all are at
+ * work, that one takes no more requests until it is unloaded, so that a busy model cannot keep
+ * others out for ever. A file that cannot be opened, or would not fit even alone, makes none leave.
  */
 #include "apps/server/models/catalog_int.h"
 
@@ -157,6 +158,12 @@ static bool go_on_loading(void *user)
     return atomic_load(&l->c->s->state) != SERVER_DRAINING;
 }
 
+static int64_t most_loaded(const catalog *c)
+{
+    int64_t most = c->s->o->max_loaded;
+    return most && most < PASSES_MAX ? most : PASSES_MAX;
+}
+
 static uint64_t gpu_bytes(const carat_memory_plan *p)
 {
     uint64_t n = 0;
@@ -175,17 +182,25 @@ static status check_room(void *user, const served *m, const carat_memory_plan *p
     const serve_options *opt = c->s->o;
     uint64_t taken = 0, needed = p->total_bytes - (opt->memory_mb ? 0 : gpu_bytes(p));
     bool gpu_taken = false, any_device = !opt->where.device || !strcmp(opt->where.device, "auto");
-    if (opt->overcommit)
-        return OK;
+    bool alone = true;
+    int32_t n_loaded = 0;
     pthread_mutex_lock(&c->lock);
     for (const offer *o = c->first; o; o = o->next)
         if (o != l->o && o->state == OFFER_LOADED) {
             taken += o->known.total_bytes - (opt->memory_mb ? 0 : o->known.gpu_bytes);
             gpu_taken |= o->known.gpu_bytes > 0;
+            alone = false;
+            n_loaded++;
         }
     pthread_mutex_unlock(&c->lock);
+    l->o->no_room = n_loaded >= most_loaded(c);
+    if (l->o->no_room)
+        return err_set(e, E_MEMORY, "%d models are loaded, as many as may be, and at work",
+                       (int)n_loaded);
+    if (opt->overcommit)
+        return OK;
     status st = carat_plan_check(m->model, p, e);
-    if (!st && c->memory_bytes && taken + needed > c->memory_bytes)
+    if (!st && c->memory_bytes && (!alone || opt->memory_mb) && taken + needed > c->memory_bytes)
         st = err_set(e, E_MEMORY,
                      "it needs %.2f GiB with %d slots of %d tokens, and of the %.2f GiB for models "
                      "%.2f are free",
@@ -197,7 +212,9 @@ static status check_room(void *user, const served *m, const carat_memory_plan *p
     l->o->wants_gpu = !st && any_device && gpu_taken && squeezed && !l->o->no_gpu;
     if (l->o->wants_gpu)
         st = err_set(e, E_MEMORY, "other models are on the GPU");
-    l->o->no_room = st == E_MEMORY;
+    bool never = opt->memory_mb ? needed > c->memory_bytes
+                                : !gpu_bytes(p) && p->total_bytes > p->available_bytes + taken;
+    l->o->no_room = st == E_MEMORY && !never;
     return st;
 }
 
@@ -223,18 +240,10 @@ static void describe(offer *o, const served *m)
     v->gpu_bytes = gpu_bytes(&m->total);
 }
 
-static int32_t count_loaded(const catalog *c)
-{
-    int32_t n = 0;
-    for (const offer *o = c->first; o; o = o->next)
-        n += o->state == OFFER_LOADED;
-    return n;
-}
-
 /* NULL: the file's own. */
 static const char *offer_title(const catalog *c, const offer *o)
 {
-    return !c->single || (o->made && !c->s->o->alias) ? o->name : c->s->o->alias;
+    return !offer_leads(c, o) || (o->made && !c->s->o->alias) ? o->name : c->s->o->alias;
 }
 
 /* Reads the file while others use theirs. */
@@ -258,14 +267,8 @@ static status open_model(catalog *c, offer *o, served **m, err *e)
 
 static status make_and_load(catalog *c, offer *o, served **m, err *e)
 {
-    int64_t most = c->s->o->max_loaded;
-    most = most && most < PASSES_MAX ? most : PASSES_MAX;
     o->no_gpu = false;
     for (;;) {
-        while (count_loaded(c) >= most)
-            if (!make_room(c, o))
-                return err_set(e, E_MEMORY, "%d models are loaded, as many as may be, and at work",
-                               (int)count_loaded(c));
         status st = open_model(c, o, m, e);
         if (st != E_MEMORY || !o->no_room)
             return st;
@@ -282,7 +285,7 @@ static void load(catalog *c, offer *o)
     served *m = NULL;
     err e = {0};
     o->state = OFFER_LOADING;
-    if (!c->single)
+    if (!offer_leads(c, o))
         log_line(c->s, "loading %s", o->name);
     status st = make_and_load(c, o, &m, &e);
     if (!st) {
@@ -294,7 +297,7 @@ static void load(catalog *c, offer *o)
     o->asked = false;
     if (st) {
         served_close(m);
-        if (!c->single)
+        if (!offer_leads(c, o))
             log_line(c->s, "%s could not be loaded: %s", o->name, e.text);
         o->failure = e;
         o->failure.status = st;
@@ -304,7 +307,7 @@ static void load(catalog *c, offer *o)
     } else {
         o->m = m;
         o->failure = (err){0};
-        o->keep_ms = c->keep_ms;
+        o->keep_ms = offer_keep_ms(c, o);
         o->used_ms = clock_ms();
         o->state = OFFER_LOADED;
         log_line(c->s, "ready: %s, %d slots of %d tokens", m->names.name, m->n_slots, m->n_ctx);

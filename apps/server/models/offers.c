@@ -1,8 +1,9 @@
 /* offers.c - which models a server may load: from its options to a list of offers.
  *
  * Each of --model, --models and the operands is a file, a directory, the name of a model on this
- * machine (apps/hub/hub.h), or NAME=FILE. With directories and --store the list follows the disk:
- * new files are offered, and removed files are offered no longer.
+ * machine (apps/hub/hub.h), or NAME=FILE. Without any of them it is the bundled model and every
+ * model of this machine. With directories, with --store and without a word the list follows the
+ * disk: new files are offered, and removed files are offered no longer.
  */
 #include "apps/server/models/catalog_int.h"
 
@@ -16,6 +17,7 @@
 #include "base/str.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -225,13 +227,16 @@ status offers_read(catalog *c, err *e)
     const serve_options *o = c->s->o;
     status st = each_word(c, add_word, e);
     if (!st && o->store) {
-        c->moving = true;
+        c->moving = c->store = true;
         st = add_store(c, e);
     }
     if (st)
         return st;
-    if (!c->n && !c->moving)
+    if (!c->n && !c->moving) { /* the store is read when somebody asks for it: that takes time */
+        c->moving = c->store = c->leads = true;
+        c->looked_ms = -INFINITY;
         return add_offer(c, mem_strdup("bundled"), NULL, e);
+    }
     if (!c->n)
         return err_set(e, E_ARG, "there is no model to serve: the %s has none",
                        o->store ? "store" : "directory");
@@ -244,19 +249,26 @@ static status add_directories(catalog *c, const char *word, err *e)
     return is_directory(word) ? add_directory(c, word, e) : OK;
 }
 
-/* Models that cannot be added, such as a second one of a name, are left out. */
+/* Models that cannot be added, such as a second one of a name, are left out. False: the last look
+ * is not long ago. Under the lock. */
+static bool look_again(catalog *c)
+{
+    err e = {0};
+    double now = clock_ms();
+    if (!c->moving || now - c->looked_ms < LOOK_AGAIN_MS)
+        return false;
+    c->looked_ms = now;
+    for (offer *o = c->first; o; o = o->next)
+        o->gone = o->path && !is_there(o->path);
+    if (each_word(c, add_directories, &e) || (c->store && add_store(c, &e)))
+        log_line(c->s, "the list of models: %s", e.text);
+    return true;
+}
+
 void offers_refresh(catalog *c)
 {
-    double now = clock_ms();
     pthread_mutex_lock(&c->lock);
-    if (c->moving && now - c->looked_ms >= LOOK_AGAIN_MS) {
-        err e = {0};
-        c->looked_ms = now;
-        for (offer *o = c->first; o; o = o->next)
-            o->gone = o->path && !is_there(o->path);
-        if (each_word(c, add_directories, &e) || (c->s->o->store && add_store(c, &e)))
-            log_line(c->s, "the list of models: %s", e.text);
-    }
+    look_again(c);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -311,25 +323,37 @@ static offer *find_by_alias(catalog *c, const char *name)
     return best;
 }
 
-/* Does this machine have another model of that name than the only one of this server? */
-static bool names_another(const catalog *c, const char *name)
+/* The offer of the model of this machine that has this name, as model_find knows it, or of this
+ * file. *other: there is such a model, and it is not offered. */
+static offer *find_on_disk(const catalog *c, const char *name, bool *other)
 {
     model_found f = {0};
     struct stat sb;
     bool file = has_gguf_end(name) && !stat(name, &sb) && S_ISREG(sb.st_mode);
-    bool other = file ? !same_file(c->first->path, name)
-                      : model_known(name) && !model_find(name, &f, NULL) &&
-                            !same_file(c->first->path, f.path);
+    bool known = !file && model_known(name) && !model_find(name, &f, NULL);
+    offer *o = file || known ? c->first : NULL;
+    while (o && (o->gone || !same_file(o->path, file ? name : f.path)))
+        o = o->next;
+    *other = (file || known) && !o;
     model_found_free(&f);
-    return other;
+    return o;
+}
+
+static offer *find_named(catalog *c, const char *name)
+{
+    offer *o = offers_find_own(c, name);
+    return o ? o : find_by_alias(c, name);
 }
 
 offer *offers_find(catalog *c, const char *name)
 {
-    offer *o = *name ? offers_find_own(c, name) : c->first;
-    if (!o && *name)
-        o = find_by_alias(c, name);
-    return !o && c->single && !names_another(c, name) ? c->first : o;
+    bool other = false;
+    offer *o = *name ? find_named(c, name) : c->first;
+    if (!o && look_again(c))
+        o = find_named(c, name);
+    if (!o)
+        o = find_on_disk(c, name, &other);
+    return !o && c->leads && !other ? c->first : o;
 }
 
 bool offers_missing(catalog *c, const char *name, problem *p)
