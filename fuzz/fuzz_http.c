@@ -27,6 +27,7 @@
 #include "apps/server/answers/api_transcribe.h"
 #include "apps/server/answers/generate.h"
 #include "apps/server/models/info.h"
+#include "apps/server/models/router.h"
 #include "apps/server/http/openapi.h"
 #include "apps/server/http/page.h"
 
@@ -39,6 +40,9 @@
 HANDLER(handle_models)
 HANDLER(handle_load)
 HANDLER(handle_unload)
+HANDLER(handle_model_pull)
+HANDLER(handle_model_remove)
+HANDLER(handle_model_events)
 HANDLER(handle_props)
 HANDLER(handle_slots)
 HANDLER(handle_metrics)

@@ -10,7 +10,7 @@
 #include "apps/commands.h"
 #include "apps/media/fetch.h"
 #include "apps/pool_options.h"
-#include "apps/server/models/catalog.h"
+#include "apps/server/models/pulls.h"
 #include "apps/server/http/http.h"
 #include "apps/server/answers/live.h"
 #include "apps/server/answers/stored.h"
@@ -366,6 +366,7 @@ static status serve(server *s, err *e)
     status st;
     const stored_limits kept = {s->o->responses, (uint64_t)s->o->responses_mb << 20};
     if ((kept.count && (st = stored_open(&s->stored, &kept, e))) ||
+        (st = events_open(&s->events, e)) || (st = pulls_open(&s->pulls, s, e)) ||
         (st = catalog_open(&s->catalog, s, e)) || (st = passes_init(&s->passes, e)) ||
         (st = signals_start(&g, s, e)) || (st = ringer_start(&s->bells, e)) ||
         (st = http_open(&h, s, &port, e)))
@@ -378,6 +379,7 @@ out:
     if (s->passes.ready)
         passes_end(s);
     catalog_stop(s->catalog);
+    pulls_stop(s->pulls);
     wait_for_last_words(s);
     http_close(h);
     ringer_stop(&s->bells);
@@ -385,6 +387,8 @@ out:
     catalog_close(s->catalog);
     served_close(s->scorer);
     stored_close(s->stored);
+    pulls_close(s->pulls);
+    events_close(s->events);
     passes_free(&s->passes);
     return st;
 }

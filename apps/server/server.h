@@ -5,6 +5,7 @@
  *     catalog.c    the models by name: who has one, who waits     offers.c  which there are
  *     loader.c     the thread that loads and unloads them
  *     served.c     one loaded model: loading, its plan, its batch
+ *     router.c     models by hand     pulls.c  from a hub     events.c  what happens to them
  *     http.c       connections: keys, limits, bodies in, answers and streams out
  *     routes.c     the table of paths and their handlers
  *     exchange.c   one request on its way from http.c to a handler, and its answer back
@@ -96,6 +97,8 @@ typedef struct server {
 
     picture_rules pictures;  /* where those of requests may come from */
     struct catalog *catalog; /* catalog.h: the models */
+    struct events *events;   /* events.h: what happens to them; NULL: nobody is told */
+    struct pulls *pulls;     /* pulls.h: those that come from a hub */
     struct stored *stored;   /* stored.h: kept responses; NULL: none are kept */
     struct served *scorer;   /* served.h: --compress-model; NULL: each model scores for itself */
     bool compresses;         /* --compress: conversations whose request does not say */

@@ -247,9 +247,9 @@ static void put_reply(str *o, const route_about *a)
         json_open(o, "content", '{');
         if (a->more & PLAIN)
             put_content(o, "text/plain", NULL);
-        if (!(a->more & PLAIN) || a->reply)
+        if (!(a->more & (PLAIN | STREAM)) || a->reply)
             put_content(o, "application/json", a->reply ? a->reply : "Object");
-        if (a->more & EVENTS)
+        if (a->more & (EVENTS | STREAM))
             put_content(o, "text/event-stream", NULL);
         if (a->more & LINES)
             put_content(o, "application/x-ndjson", NULL);

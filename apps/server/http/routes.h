@@ -13,7 +13,7 @@ typedef enum route_access { ANYONE, KEY_HOLDERS } route_access;
 
 /* What /openapi.json says of a route (openapi.c). Its names are those of schemas.json. */
 typedef struct route_about {
-    const char *summary;         /* NULL: that of the first route with this handler, if it has one */
+    const char *summary; /* NULL: that of the first route with this handler, if it has one */
     const char *request, *reply; /* schemas; NULL: no body; any object */
     enum {
         EVENTS = 1,     /* the reply may be text/event-stream */
@@ -23,7 +23,8 @@ typedef struct route_about {
         NOT_FOUND = 16, /* 404: what the request names is not there */
         FAILS = 32,     /* 500 */
         NOT_DONE = 64,  /* 501: the model cannot do it */
-        FORM = 128      /* the request is multipart/form-data */
+        FORM = 128,     /* the request is multipart/form-data */
+        STREAM = 256    /* the reply is text/event-stream */
     } more;
     const char *query; /* parameters, between blanks */
 } route_about;

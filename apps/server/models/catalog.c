@@ -170,7 +170,7 @@ static bool file_changed(const catalog *c, const offer *o)
 /* A failure is repeated for a while, unless the file is another one since. */
 static bool failed_lately(const catalog *c, const offer *o, double now)
 {
-    if (!o->failure.status)
+    if (!o->failure.status || o->failure.status == E_CANCELLED)
         return false;
     bool memory = o->failure.status == E_MEMORY;
     return now < o->failed_ms + (memory ? RETRY_MEMORY_MS : RETRY_MS) && !file_changed(c, o);
@@ -299,10 +299,10 @@ status catalog_load_first(catalog *c, err *e)
 
 /* ---- The operator ---- */
 
-/* Under the lock. */
+/* A server of several models unloads none by another's name. Under the lock. */
 static offer *named(catalog *c, const char *name, problem *p)
 {
-    offer *o = offers_find(c, name);
+    offer *o = c->single ? offers_find(c, name) : offers_find_known(c, name);
     if (!o)
         offers_missing(c, name, p);
     return o;
@@ -329,6 +329,8 @@ bool catalog_unload(catalog *c, const char *name, problem *p)
     offer *o = named(c, name, p);
     if (o)
         o->asked = false;
+    if (o && o->state == OFFER_LOADING)
+        o->stop = true;
     if (o && o->state == OFFER_LOADED) {
         o->leaving = true;
         pthread_cond_broadcast(&c->changed);
@@ -345,6 +347,14 @@ void catalog_look(catalog *c)
 }
 
 /* ---- What there is ---- */
+
+const char *offer_source_name(offer_source s)
+{
+    static const char *const names[] = {
+        [OFFER_BUNDLED] = "bundled", [OFFER_NAMED] = "preset", [OFFER_DIRECTORY] = "models_dir",
+        [OFFER_STORED] = "cache",    [OFFER_CACHED] = "cache", [OFFER_MADE] = "preset"};
+    return names[s];
+}
 
 const char *offer_state_name(offer_state s)
 {
@@ -391,9 +401,10 @@ static offer_view view_of(const catalog *c, const offer *o)
     v.name = offer_shown_name(c, o);
     v.path = o->path;
     v.state = o->state;
+    v.source = o->made ? OFFER_MADE : o->source;
     v.used_ms = o->used_ms;
     v.until_ms = offer_until_ms(o);
-    v.failure = o->failure.status ? o->failure.text : "";
+    v.failure = o->failure.status && o->failure.status != E_CANCELLED ? o->failure.text : "";
     v.n_waiting = o->n_waiting;
     if (o->state != OFFER_LOADED)
         v.total_bytes = v.gpu_bytes = 0;

@@ -54,7 +54,8 @@ void catalog_release(catalog *c, struct exchange *x);
 
 /* Starts loading, and returns. False: no such model, or it cannot be loaded. */
 bool catalog_load(catalog *c, const char *name, problem *p);
-/* Unloads as soon as its requests are answered, and returns. False: no such model. */
+/* Unloads as soon as its requests are answered, or stops its loading, and returns. False: no such
+ * model. */
 bool catalog_unload(catalog *c, const char *name, problem *p);
 
 /* Models of this machine have come or gone: the next question looks at the disk. */
@@ -70,10 +71,21 @@ typedef enum offer_state {
     OFFER_UNLOADING
 } offer_state;
 
+/* Where an offer comes from. */
+typedef enum offer_source {
+    OFFER_BUNDLED,
+    OFFER_NAMED, /* by the options */
+    OFFER_DIRECTORY,
+    OFFER_STORED, /* carat's own store, from which it may be removed */
+    OFFER_CACHED, /* the cache of Python's client */
+    OFFER_MADE    /* of another model (apps/hub/made.h) */
+} offer_source;
+
 /* An offer at the time of the call. Strings belong to the catalog. */
 typedef struct offer_view {
     const char *name, *path; /* path: NULL for the bundled model */
     offer_state state;
+    offer_source source;
     double used_ms, until_ms; /* clock_ms: of its last request; when it is unloaded, 0: not */
     const char *failure;      /* why it was not loaded at the last try, or "" */
     uint64_t file_bytes;      /* of the first file */
@@ -90,7 +102,8 @@ typedef struct offer_view {
 /* All offers, the default first, to be freed with mem_free. NULL: no memory. */
 offer_view *catalog_list(catalog *c, int32_t *n);
 const char *offer_state_name(offer_state s); /* as llama-server's router names it */
-bool catalog_leads(const catalog *c);        /* the first offer is loaded at the start and kept */
+const char *offer_source_name(offer_source s);
+bool catalog_leads(const catalog *c); /* the first offer is loaded at the start and kept */
 bool catalog_leader(const catalog *c, const served *m); /* it is that model */
 /* The name of the offer that is called so, has this file, or is the bundled model, as clients see
  * it; NULL: none. */

@@ -17,12 +17,14 @@ typedef struct file_mark {
 struct offer {
     offer *next;
     char *name, *path; /* path NULL: the bundled model */
-    bool made;         /* the name is that of a made model, whose weights these are */
-    int32_t n_ctx;     /* the context that it asks for; 0: none */
+    offer_source source;
+    bool made;     /* the name is that of a made model, whose weights these are */
+    int32_t n_ctx; /* the context that it asks for; 0: none */
     /* Under the catalog's lock. */
     offer_state state;
     bool leaving; /* takes no requests; unloaded when the last one is answered */
     bool asked;   /* the operator wants it, though no request waits */
+    bool stop;    /* the operator ends its loading */
     bool gone;    /* a look at the disk did not find it; not shown */
     served *m;    /* NULL unless it is loaded */
     int32_t n_refs, n_waiting;
@@ -68,6 +70,8 @@ void offers_refresh(catalog *c);
  * name but that of another model on this machine. A name that is not known yet makes the catalog
  * look at the disk. Under the lock. */
 offer *offers_find(catalog *c, const char *name);
+/* The same, but the one that leads has no other names. */
+offer *offers_find_known(catalog *c, const char *name);
 /* The same, but only what the offers themselves are called. */
 offer *offers_find_own(catalog *c, const char *name);
 bool offer_leads(const catalog *c, const offer *o);

@@ -6,6 +6,7 @@
 #include "apps/server/answers/generate.h"
 #include "apps/server/dialects/jsonw.h"
 #include "apps/server/dialects/parts.h"
+#include "apps/server/models/router.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 
@@ -51,9 +52,13 @@ static void put_model(const offer_view *v, const char *id, str *o)
     json_text(o, "value", offer_state_name(v->state));
     if (*v->failure) {
         json_bool(o, "failed", true);
+        json_int(o, "exit_code", 1);
         json_text(o, "message", v->failure);
     }
     json_close(o, '}');
+    json_text(o, "source", offer_source_name(v->source));
+    json_bool(o, "can_remove", v->source == OFFER_STORED || v->source == OFFER_MADE);
+    json_int(o, "size", (int64_t)v->file_bytes);
     if (v->known) {
         json_int(o, "context_length", v->n_ctx);
         json_open(o, "meta", '{');
@@ -108,13 +113,16 @@ static void put_codex_model(const offer_view *v, str *o)
     json_close(o, '}');
 }
 
-static void put_models(const offer_view *list, int32_t n, str *o)
+static void put_models(exchange *x, const offer_view *list, int32_t n)
 {
+    str *o = &x->out;
     json_open(o, NULL, '{');
     json_text(o, "object", "list");
     json_open(o, "data", '[');
     for (int32_t i = 0; i < n; i++)
         put_model(&list[i], list[i].name, o);
+    if (!strcmp(x->path, "/models")) /* clients of /v1/models take what is listed for usable */
+        router_put_pulls(x);
     json_close(o, ']');
     json_bool(o, "has_more", false);
     json_text(o, "first_id", n ? list[0].name : NULL);
@@ -160,6 +168,7 @@ static offer_view *with_made(exchange *x, const offer_view *list, int32_t *n, ar
         const offer_view *base = exchange_base_of(x, made[i].name, list, *n, &b);
         if (base) {
             all[n_all] = *base;
+            all[n_all].source = OFFER_MADE;
             all[n_all++].name = made[i].name;
         }
         beginning_free(&b);
@@ -184,7 +193,7 @@ void handle_models(exchange *x)
     else if (!all && !v)
         problem_set(&p, 404, "model", "there is no such model");
     else if (all)
-        put_models(list, n, &x->out);
+        put_models(x, list, n);
     else
         put_model(v, catalog_leads(x->s->catalog) ? name : v->name, &x->out);
     x->status = 200;
@@ -328,38 +337,6 @@ void handle_metrics(exchange *x)
     mem_free(offers);
     x->type = "text/plain; version=0.0.4; charset=utf-8";
     x->status = 200;
-}
-
-/* ---- Loading and unloading (llama-server's router) ---- */
-
-static void change_model(exchange *x, bool (*change)(catalog *, const char *, problem *))
-{
-    arena mem = {0};
-    const jtree *body = NULL;
-    const char *name = "";
-    problem p = {0};
-    if (body_parse(&mem, x->body, x->n_body, &body, &p) && field_text(&p, body, "model", &name) &&
-        !*name)
-        problem_set(&p, 400, "model", "'model' is missing");
-    if (!p.status && change(x->s->catalog, name, &p)) {
-        json_open(&x->out, NULL, '{');
-        json_bool(&x->out, "success", true);
-        json_close(&x->out, '}');
-        x->status = 200;
-    } else {
-        reply_problem(x, &p);
-    }
-    arena_free(&mem);
-}
-
-void handle_load(exchange *x)
-{
-    change_model(x, catalog_load);
-}
-
-void handle_unload(exchange *x)
-{
-    change_model(x, catalog_unload);
 }
 
 /* ---- Tokens ---- */

@@ -7,8 +7,6 @@
 void handle_health(exchange *x);
 void handle_live(exchange *x);
 void handle_models(exchange *x);
-void handle_load(exchange *x);
-void handle_unload(exchange *x);
 void handle_props(exchange *x);
 void handle_slots(exchange *x);
 void handle_metrics(exchange *x);

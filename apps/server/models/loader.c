@@ -11,6 +11,8 @@
  */
 #include "apps/server/models/catalog_int.h"
 
+#include "apps/server/dialects/jsonw.h"
+#include "apps/server/models/events.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -47,6 +49,22 @@ static bool draining(const catalog *c)
     return c->ending || atomic_load(&c->s->state) == SERVER_DRAINING;
 }
 
+/* Says in which state an offer is now. Under the lock. */
+static void tell_state(const catalog *c, const offer *o)
+{
+    str data = {0};
+    json_open(&data, NULL, '{');
+    json_text(&data, "status", offer_state_name(o->state));
+    if (o->state == OFFER_UNLOADED)
+        json_int(&data, "exit_code", o->failure.status != OK);
+    if (o->state == OFFER_UNLOADED && o->failure.status)
+        json_text(&data, "message", o->failure.text);
+    json_close(&data, '}');
+    if (!data.bad)
+        events_add(c->s->events, offer_shown_name(c, o), "model_status", data.at);
+    str_free(&data);
+}
+
 /* ---- Unloading ---- */
 
 static void unload(catalog *c, offer *o, const char *why)
@@ -61,6 +79,7 @@ static void unload(catalog *c, offer *o, const char *why)
     o->m = NULL;
     o->leaving = false;
     o->state = OFFER_UNLOADED;
+    tell_state(c, o);
     if (o->n_waiting || o->asked) {
         o->state = OFFER_QUEUED;
         o->ticket = ++c->last_ticket;
@@ -155,7 +174,10 @@ typedef struct loading {
 static bool go_on_loading(void *user)
 {
     const loading *l = user;
-    return atomic_load(&l->c->s->state) != SERVER_DRAINING;
+    pthread_mutex_lock(&l->c->lock);
+    bool stop = l->o->stop;
+    pthread_mutex_unlock(&l->c->lock);
+    return !stop && atomic_load(&l->c->s->state) != SERVER_DRAINING;
 }
 
 static int64_t most_loaded(const catalog *c)
@@ -285,6 +307,8 @@ static void load(catalog *c, offer *o)
     served *m = NULL;
     err e = {0};
     o->state = OFFER_LOADING;
+    o->stop = false;
+    tell_state(c, o);
     if (!offer_leads(c, o))
         log_line(c->s, "loading %s", o->name);
     status st = make_and_load(c, o, &m, &e);
@@ -295,6 +319,8 @@ static void load(catalog *c, offer *o)
             st = err_set(&e, E_CANCELLED, "the server is shutting down");
     }
     o->asked = false;
+    if (st == E_CANCELLED && o->stop)
+        err_set(&e, st, "its loading was stopped");
     if (st) {
         served_close(m);
         if (!offer_leads(c, o))
@@ -312,6 +338,7 @@ static void load(catalog *c, offer *o)
         o->state = OFFER_LOADED;
         log_line(c->s, "ready: %s, %d slots of %d tokens", m->names.name, m->n_slots, m->n_ctx);
     }
+    tell_state(c, o);
     pthread_cond_broadcast(&c->changed);
 }
 

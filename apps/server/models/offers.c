@@ -61,7 +61,7 @@ static offer *find_exact(const catalog *c, const char *name)
 
 /* Appends an offer. Takes name and path, which is NULL for the bundled model alone. A name that is
  * there already for the same file is no mistake. */
-static status add_offer(catalog *c, char *name, char *path, err *e)
+static status add_offer(catalog *c, char *name, char *path, offer_source source, err *e)
 {
     offer *had = name ? find_exact(c, name) : NULL;
     status st = OK;
@@ -83,7 +83,7 @@ static status add_offer(catalog *c, char *name, char *path, err *e)
         mem_free(path);
         return st || had ? st : err_memory(e, "a model", sizeof *o);
     }
-    *o = (offer){.name = name, .path = path, .keep_ms = c->keep_ms};
+    *o = (offer){.name = name, .path = path, .source = source, .keep_ms = c->keep_ms};
     offer **at = &c->first;
     while (*at)
         at = &(*at)->next;
@@ -93,10 +93,10 @@ static status add_offer(catalog *c, char *name, char *path, err *e)
 }
 
 /* The same for a model with a file. Takes name and path; NULL: there was no memory for it. */
-static status add_file(catalog *c, char *name, char *path, err *e)
+static status add_file(catalog *c, char *name, char *path, offer_source source, err *e)
 {
     if (path)
-        return add_offer(c, name, path, e);
+        return add_offer(c, name, path, source, e);
     mem_free(name);
     return err_memory(e, "the path of a model", NAME_BYTES_MAX);
 }
@@ -129,11 +129,18 @@ static status add_directory(catalog *c, const char *dir, err *e)
         if (path.bad)
             st = err_memory(e, "the path of a model", path.n);
         else if (!stat(path.at, &sb) && S_ISREG(sb.st_mode))
-            st = add_file(c, name_of_file(path.at), mem_strdup(path.at), e);
+            st = add_file(c, name_of_file(path.at), mem_strdup(path.at), OFFER_DIRECTORY, e);
         str_free(&path);
     }
     closedir(d);
     return st;
+}
+
+static offer_source source_of(model_where where)
+{
+    return where == MODEL_STORE      ? OFFER_STORED
+           : where == MODEL_HF_CACHE ? OFFER_CACHED
+                                     : OFFER_NAMED;
 }
 
 static status add_store(catalog *c, err *e)
@@ -141,7 +148,8 @@ static status add_store(catalog *c, err *e)
     model_list l = {0};
     status st = model_list_read(&l, e);
     for (size_t i = 0; i < l.n && !st; i++)
-        st = add_file(c, mem_strdup(l.at[i].name), mem_strdup(l.at[i].path), e);
+        st = add_file(c, mem_strdup(l.at[i].name), mem_strdup(l.at[i].path),
+                      source_of(l.at[i].where), e);
     model_list_free(&l);
     return st;
 }
@@ -170,7 +178,7 @@ static status add_made(catalog *c, const char *word, bool *was, err *e)
     if (is && !(st = made_weights(made, &mem, &path, &n_ctx, e))) {
         char *own = path ? mem_strdup(path) : NULL;
         st = path && !own ? err_memory(e, word, strlen(path))
-                          : add_offer(c, mem_strdup(made->name), own, e);
+                          : add_offer(c, mem_strdup(made->name), own, OFFER_MADE, e);
         offer *o = st ? NULL : find_exact(c, made->name);
         if (o) {
             o->made = true;
@@ -202,7 +210,7 @@ static status add_word(catalog *c, const char *word, err *e)
     char *name = eq                          ? mem_strndup(word, (size_t)(eq - word))
                  : found.where == MODEL_PATH ? name_of_file(found.path)
                                              : mem_strdup(found.name);
-    st = add_offer(c, name, found.path, e);
+    st = add_offer(c, name, found.path, source_of(found.where), e);
     found.path = NULL; /* taken */
     model_found_free(&found);
     return st;
@@ -235,7 +243,7 @@ status offers_read(catalog *c, err *e)
     if (!c->n && !c->moving) { /* the store is read when somebody asks for it: that takes time */
         c->moving = c->store = c->leads = true;
         c->looked_ms = -INFINITY;
-        return add_offer(c, mem_strdup("bundled"), NULL, e);
+        return add_offer(c, mem_strdup("bundled"), NULL, OFFER_BUNDLED, e);
     }
     if (!c->n)
         return err_set(e, E_ARG, "there is no model to serve: the %s has none",
@@ -345,14 +353,26 @@ static offer *find_named(catalog *c, const char *name)
     return o ? o : find_by_alias(c, name);
 }
 
-offer *offers_find(catalog *c, const char *name)
+/* *other: this machine has a model of that name that is not offered. */
+static offer *find_known(catalog *c, const char *name, bool *other)
 {
-    bool other = false;
+    *other = false;
     offer *o = *name ? find_named(c, name) : c->first;
     if (!o && look_again(c))
         o = find_named(c, name);
-    if (!o)
-        o = find_on_disk(c, name, &other);
+    return o ? o : find_on_disk(c, name, other);
+}
+
+offer *offers_find_known(catalog *c, const char *name)
+{
+    bool other;
+    return find_known(c, name, &other);
+}
+
+offer *offers_find(catalog *c, const char *name)
+{
+    bool other;
+    offer *o = find_known(c, name, &other);
     return !o && c->leads && !other ? c->first : o;
 }
 
