@@ -40,15 +40,16 @@ static double bessel(double x)
     return sum;
 }
 
-/* The weight of a sample that lies t zeros of the sinc from the time. */
-static double weight_at(double t)
+/* The weight of a sample that lies t zeros of the sinc from the time; the window is `middle` at 0.
+ */
+static double weight_at(double t, double middle)
 {
     static const double PI = 3.14159265358979323846;
     double u = t / RESAMPLE_ZEROS;
     if (fabs(u) >= 1)
         return 0;
     double sinc = t == 0 ? 1 : sin(PI * t) / (PI * t);
-    return sinc * bessel(RESAMPLE_BETA * sqrt(1 - u * u)) / bessel(RESAMPLE_BETA);
+    return sinc * bessel(RESAMPLE_BETA * sqrt(1 - u * u)) / middle;
 }
 
 static status fill_weights(resampler *r, int32_t rate, err *e)
@@ -65,11 +66,12 @@ static status fill_weights(resampler *r, int32_t rate, err *e)
     r->weight = mem_alloc((size_t)r->up * (size_t)r->n_taps * sizeof *r->weight);
     if (!r->weight)
         return err_memory(e, r->name, (size_t)r->up * (size_t)r->n_taps * sizeof *r->weight);
+    const double middle = bessel(RESAMPLE_BETA);
     for (int64_t p = 0; p < r->up; p++)
         for (int32_t k = 0; k < r->n_taps; k++) {
             /* The time of phase p is p / up behind sample 0. */
             double t = ((double)(k - r->reach) - (double)p / (double)r->up) * zero;
-            r->weight[p * r->n_taps + k] = (float)(weight_at(t) * zero);
+            r->weight[p * r->n_taps + k] = (float)(weight_at(t, middle) * zero);
         }
     return OK;
 }

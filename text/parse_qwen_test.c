@@ -576,8 +576,8 @@ PLAIN_TEST(answers_are_the_same_however_they_are_cut)
                                         "analysis",
                                         "final",
                                         "commentary to=functions.f json<|message|>",
-                                        " to=functions.g<|channel|>commentary <|constrain|>json"
-                                        "<|message|>{}"};
+                                        (" to=functions.g<|channel|>commentary <|constrain|>json"
+                                         "<|message|>{}")};
     enum { N = sizeof parts / sizeof *parts };
     uint64_t rng = test_seed();
     str text = {0}, want = {0}, got = {0};

@@ -587,7 +587,8 @@ static status build_chars(vocab *v, err *e)
     return v->newline_id && run ? OK : err_memory(e, "the table of line breaks", n_lines * 5);
 }
 
-/* VOCAB_BYTES: the piece that each byte of a text begins as. */
+/* VOCAB_BYTES: the piece that each byte of a text begins as: the first with its spelling that is no
+ * structure. */
 static status build_bytes(vocab *v, err *e)
 {
     for (int32_t id = 0; id < v->n; id++)
@@ -596,10 +597,12 @@ static status build_bytes(vocab *v, err *e)
                            "piece %d is of type byte, and in this vocabulary every piece is bytes",
                            id);
     for (int byte = 0; byte < 256; byte++) {
-        char piece[4];
+        char piece[4] = {0};
         size_t n = vocab_spell_byte((unsigned char)byte, piece);
-        int32_t id = vocab_find(v, piece, n);
-        v->byte_id[byte] = id >= 0 && spells_words(v, id) ? id : -1;
+        int32_t id = next_spelled(v, piece, -1);
+        while (id >= 0 && !spells_words(v, id))
+            id = next_spelled(v, piece, id);
+        v->byte_id[byte] = id;
         if (v->byte_id[byte] < 0 && v->unk < 0)
             return err_set(e, E_FORMAT,
                            "the vocabulary has neither the piece \"%.*s\" for byte 0x%02X nor an "

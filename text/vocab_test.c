@@ -364,6 +364,28 @@ TEST(of_byte_pieces_listed_twice_the_first_encodes)
     vocab_close(v);
 }
 
+/* A marker that is spelled as a byte takes nothing from the piece of that byte. */
+TEST(a_byte_that_a_marker_is_spelled_as_is_encoded_by_its_own_piece)
+{
+    vocab_builder *b;
+    vocab *v;
+    err e = {0};
+    vocab_settings set = {&qwen_text, "gpt2", "qwen2", -1, -1, -1, -1, -1, false, NULL, false};
+    CHECK_OK(vocab_begin(&b, 256 + 3, 1, &e), e);
+    vocab_add_token(b, "\xC4\xA0", 2, TOKEN_CONTROL); /* as a blank */
+    vocab_add_token(b, "a", 1, TOKEN_CONTROL);
+    for (int i = 0; i < 256; i++) {
+        char piece[4];
+        vocab_add_token(b, piece, vocab_spell_byte((unsigned char)i, piece), TOKEN_NORMAL);
+    }
+    vocab_add_token(b, "bc", 2, TOKEN_NORMAL);
+    vocab_add_merge(b, "b c", 3);
+    CHECK_OK(vocab_finish(b, &set, &v, &e), e);
+    encodes(v, " ", SPECIAL_NONE, 2 + ' ');
+    encodes(v, "a", SPECIAL_NONE, 2 + 'a');
+    vocab_close(v);
+}
+
 /* The first one has id 0, and no piece spells its character. */
 TEST(of_pieces_of_a_byte_listed_twice_the_first_encodes_though_its_id_is_0)
 {
