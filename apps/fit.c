@@ -4,6 +4,7 @@
 #include "apps/bench_int.h"
 #include "apps/commands.h"
 #include "apps/device_options.h"
+#include "apps/fit_report.h"
 #include "apps/hub/hub.h"
 #include "apps/hub/names.h"
 #include "apps/inspect_int.h"
@@ -39,64 +40,12 @@ static const option table[] = {
     OPT_FLAG(fit_options, json, "json", 0, "print one JSON object"),
     OPT_END};
 
-/* A model, its plan here, and what is known of both. */
-typedef struct fit_report {
-    hub_view view;     /* of a model of a hub */
-    model_found found; /* of one that is here */
-    const char *name, *path;
-    uint64_t n_bytes; /* of its files; 0: unknown */
-    carat_model *m;
-    carat_model_info info;
-    carat_memory_plan plan;
-    bool runs;
-    err why;           /* it does not */
-    double read_bytes; /* per second, measured; 0: not */
-} fit_report;
-
 static bool go_on(void *user, const hub_progress *p)
 {
     (void)user;
     if (*p->note)
         term_note("%s", p->note);
     return !term_interrupts();
-}
-
-/* Bytes of a file that is here, or of all parts of a split set. */
-static uint64_t size_of_files(const char *path)
-{
-    int no, count = 0;
-    size_t n_stem;
-    struct stat sb;
-    if (!split_name(path, &no, &count, &n_stem))
-        return stat(path, &sb) ? 0 : (uint64_t)sb.st_size;
-    uint64_t sum = 0;
-    for (no = 1; no <= count; no++) {
-        str part = {0};
-        str_printf(&part, "%.*s-%05d-of-%05d%s", (int)n_stem, path, no, count,
-                   path + n_stem + strlen("-NNNNN-of-NNNNN"));
-        sum += part.bad || stat(part.at, &sb) ? 0 : (uint64_t)sb.st_size;
-        str_free(&part);
-    }
-    return sum;
-}
-
-/* A file or a model that is here, else one of a hub. */
-static status find_model(const fit_options *o, const char *what, fit_report *r, err *e)
-{
-    struct stat sb;
-    bool here = !o->file && !o->revision && (!stat(what, &sb) || model_known(what));
-    status st = here ? model_find(what, &r->found, e)
-                     : hub_look(&(hub_ask){.what = what,
-                                           .file = o->file,
-                                           .revision = o->revision,
-                                           .progress = go_on},
-                                &r->view, e);
-    if (st)
-        return st;
-    r->name = here ? r->found.name : r->view.name;
-    r->path = here ? r->found.path : r->view.path;
-    r->n_bytes = here ? size_of_files(r->path) : r->view.n_bytes;
-    return OK;
 }
 
 /* How fast memory is read here; a tenth of a second. Of GPUs nothing is measured. */
@@ -109,24 +58,6 @@ static void measure(fit_report *r)
         r->read_bytes = c.read_bytes;
 }
 
-static status make_plan(fit_report *r, const carat_model_options *mo,
-                        const carat_session_options *so, err *e)
-{
-    status st = named_open(r->path, mo, &r->m, &r->why);
-    if (!st) {
-        carat_model_get_info(r->m, &r->info);
-        st = carat_plan(r->m, so, &r->plan, &r->why);
-    }
-    if (!st)
-        st = carat_plan_check(r->m, &r->plan, &r->why);
-    r->runs = !st;
-    hub_view_sentence(&r->view, &r->why);
-    if (st == E_ARG || st == E_CANCELLED) /* of the options, not of the model */
-        return err_set(e, st, "%s", r->why.text);
-    measure(r);
-    return OK;
-}
-
 /* What one of the repository's files needs, by the plan of the other; 0: unknown. */
 static uint64_t need_of(const fit_report *r, uint64_t n_bytes)
 {
@@ -136,12 +67,6 @@ static uint64_t need_of(const fit_report *r, uint64_t n_bytes)
     if (p->n_ctx) /* a context gives way to weights */
         rest += p->n_ctx > SHORT_CTX ? kv / (uint64_t)p->n_ctx * SHORT_CTX : kv;
     return p->n_ctx && !r->info.on_gpu && n_bytes < UINT64_MAX - rest ? rest + n_bytes : 0;
-}
-
-static double tokens_per_second(const fit_report *r)
-{
-    double bytes = (double)r->info.active_bytes_per_token;
-    return r->read_bytes > 0 && bytes > 0 ? r->read_bytes / bytes : 0;
 }
 
 static void put_others(const fit_report *r)
@@ -188,9 +113,10 @@ static void put_report(const fit_report *r)
         if (v->tower_bytes && !r->info.mmproj)
             puts("  without the vision tower, which does not fit or is none for this model");
         printf("  a token reads %.2f GB of weights", (double)r->info.active_bytes_per_token * 1e-9);
-        if (tokens_per_second(r) > 0)
+        if (fit_tokens_per_second(r) > 0)
             printf(", and memory gives %.1f GB/s (measured now): at most about %.*f tokens/s",
-                   r->read_bytes * 1e-9, tokens_per_second(r) < 10 ? 1 : 0, tokens_per_second(r));
+                   r->read_bytes * 1e-9, fit_tokens_per_second(r) < 10 ? 1 : 0,
+                   fit_tokens_per_second(r));
         putchar('\n');
     }
     put_others(r);
@@ -198,21 +124,7 @@ static void put_report(const fit_report *r)
 
 static status put_json(const fit_report *r, err *e)
 {
-    const carat_memory_plan *p = &r->plan;
-    json_t *others = json_array();
-    for (size_t i = 0; i < r->view.n_others; i++)
-        json_array_append_new(others, json_pack("{s:s, s:I}", "quant", r->view.other[i].quant,
-                                                "bytes", (json_int_t)r->view.other[i].n_bytes));
-    json_t *o = json_pack(
-        "{s:o, s:b, s:b, s:I, s:I, s:o, s:s?, s:s?, s:i, s:I, s:I, s:I, s:f, s:f, s:o}", "name",
-        json_lossy_text(r->name, strlen(r->name)), "here", r->view.path == NULL, "runs", r->runs,
-        "bytes", (json_int_t)r->n_bytes, "tower_bytes", (json_int_t)r->view.tower_bytes, "problem",
-        r->runs ? json_null() : json_lossy_text(r->why.text, strlen(r->why.text)), "device",
-        r->info.device, "given_up", r->runs ? r->info.fit_text : NULL, "context", (int)p->n_ctx,
-        "total_bytes", (json_int_t)p->total_bytes, "available_bytes",
-        (json_int_t)p->available_bytes, "active_bytes_per_token",
-        (json_int_t)r->info.active_bytes_per_token, "read_bytes_per_second", r->read_bytes,
-        "tokens_per_second_at_most", tokens_per_second(r), "files", others);
+    json_t *o = fit_json(r);
     status st = !o ? err_memory(e, "the report", 0)
                 : json_write(stdout, o, JSON_INDENT(1))
                     ? OK
@@ -239,18 +151,23 @@ static int run_fit(const command *c, int argc, char **argv)
     mo.session = &so;
     status st = o.gpu && o.where.gpu_mb
                     ? err_set(&e, E_ARG, "--gpu-mb is the memory of a GPU that is here")
-                    : find_model(&o, argv[0], &r, &e);
+                    : fit_find(&r,
+                               &(hub_ask){.what = argv[0],
+                                          .file = o.file,
+                                          .revision = o.revision,
+                                          .progress = go_on},
+                               true, &e);
     if (!st && o.gpu)
         st = inspect_gpus(r.path, o.gpu, &mo, &so, o.json, &e);
-    else if (!st && !(st = make_plan(&r, &mo, &so, &e)))
+    else if (!st && !(st = fit_plan(&r, &mo, &so, 1, &e))) {
+        measure(&r);
         st = o.json ? put_json(&r, &e) : (put_report(&r), OK);
+    }
     if (!st && (fflush(stdout) || ferror(stdout)))
         st = err_set(&e, E_IO, "cannot write to standard output");
     hub_view_sentence(&r.view, &e);
     bool runs = o.gpu || r.runs;
-    carat_model_close(r.m);
-    hub_view_free(&r.view);
-    model_found_free(&r.found);
+    fit_free(&r);
     if (st)
         term_error(&e);
     return st == E_CANCELLED ? EXIT_INTERRUPTED : st == E_ARG ? 2 : st || !runs ? 1 : 0;

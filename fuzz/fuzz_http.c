@@ -26,6 +26,7 @@
 #include "apps/server/answers/api_stored.h"
 #include "apps/server/answers/api_transcribe.h"
 #include "apps/server/answers/generate.h"
+#include "apps/server/models/hub_api.h"
 #include "apps/server/models/info.h"
 #include "apps/server/models/router.h"
 #include "apps/server/http/openapi.h"
@@ -43,6 +44,8 @@ HANDLER(handle_unload)
 HANDLER(handle_model_pull)
 HANDLER(handle_model_remove)
 HANDLER(handle_model_events)
+HANDLER(handle_hub_search)
+HANDLER(handle_hub_fit)
 HANDLER(handle_props)
 HANDLER(handle_slots)
 HANDLER(handle_metrics)

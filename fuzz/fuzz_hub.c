@@ -75,6 +75,17 @@ static void choices(char *s, size_t n)
     fuzz_check(at < 0 || is_first_file(paths[at]), "a choice");
 }
 
+static void hits(const char *s, size_t n)
+{
+    static hub_hits h;
+    err e = {0};
+    if (listing_take_hits(&h, s, n, &e))
+        fuzz_check(*e.text, "refused without a reason");
+    fuzz_check(h.n >= 0 && h.n <= HUB_HITS_MAX, "how many hits");
+    for (int i = 0; i < h.n; i++)
+        fuzz_check(repo_valid(h.at[i].repo) && strlen(h.at[i].changed) % 10 == 0, "a hit");
+}
+
 static void files(const char *s, size_t n)
 {
     listing l = {0};
@@ -90,6 +101,7 @@ static void files(const char *s, size_t n)
         if (n_paths < PATHS)
             paths[n_paths++] = f->path;
     }
+    hits(s, n);
     int at = choose_file(paths, n_paths, NULL);
     char quant[QUANT_MAX];
     fuzz_check(at < (int)n_paths, "a choice");

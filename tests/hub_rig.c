@@ -241,6 +241,30 @@ static void send_tree(visitor *v, const char *path)
     str_free(&s);
 }
 
+static void send_hits(visitor *v, const request *q)
+{
+    static const char json[] = "Content-Type: application/json\r\n";
+    hub_rig *r = v->r;
+    char text[512];
+    snprintf(r->searched, sizeof r->searched, "%.500s", q->path);
+    if (r->how.endless_hits) {
+        char junk[65536];
+        memset(junk, ' ', sizeof junk);
+        send_head(v->fd, 200, json, -1);
+        while (!atomic_load(&r->stop)) {
+            ssize_t put = send(v->fd, junk, sizeof junk, MSG_NOSIGNAL);
+            if (put <= 0 && !try_again(r, put))
+                return;
+        }
+        return;
+    }
+    snprintf(text, sizeof text,
+             "[{\"id\":\"%s\",\"downloads\":7,\"likes\":2,\"gated\":false,"
+             "\"lastModified\":\"2026-11-29T01:02:03.000Z\"}]",
+             r->repo);
+    send_text(v->fd, 200, json, r->how.hits ? r->how.hits : text);
+}
+
 static void answer_hub(visitor *v, const request *q)
 {
     hub_rig *r = v->r;
@@ -280,6 +304,10 @@ static void answer_hub(visitor *v, const request *q)
                  strncmp(q->path, "/api/", 5) ? "" : "/api/models",
                  rest ? strchr(rest, '/') + 1 : "");
         send_head(v->fd, 307, lines, 0);
+        return;
+    }
+    if (!strncmp(q->path, "/api/models?", 12)) {
+        send_hits(v, q);
         return;
     }
     if (!strncmp(q->path, "/api/models/", 12)) {

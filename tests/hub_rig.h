@@ -49,6 +49,8 @@ typedef struct hub_rig_how {
     bool endless;       /* answers of the storage name no length and do not end */
     int endless_status; /* of these; 0: 200 */
     bool always_416, loop;
+    const char *hits;    /* the answer to a search; NULL: the repository */
+    bool endless_hits;   /* it does not end */
     size_t bytes_per_ms; /* 0: no limit */
 } hub_rig_how;
 
@@ -63,6 +65,7 @@ typedef struct hub_rig {
     atomic_int n_threads;
     atomic_bool stop;
     /* What was seen. */
+    char searched[512]; /* the path of the last search */
     atomic_int n_api, n_head, n_get, n_busy, n_cut, n_expired, n_errors;
     atomic_int tokens_at_storage, tokens_at_hub, most_at_once, at_once;
     atomic_llong n_sent; /* bytes of files */

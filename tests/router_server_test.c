@@ -164,6 +164,61 @@ TEST(router_refuses_in_sentences)
     hub_rig_close(&hub);
 }
 
+/* ---- What a hub has ---- */
+
+TEST(hub_search_takes_what_could_be_pulled)
+{
+    static hub_rig hub;
+    served s;
+    begin(&hub, &s);
+    make(&s, &(call){"GET", "/hub/search?q=gemma%204%20%26x%3D", NULL, 200,
+                     "{\"models\":[{\"id\":\"own/Model-GGUF\",\"downloads\":7,\"likes\":2,"
+                     "\"changed\":\"2026-11-29\",\"gated\":false,\"here\":false}]}"});
+    CHECK_MSG(strstr(hub.searched, "?search=gemma%204%20%26x%3D&filter=gguf&"), "%s", hub.searched);
+    hub.how.hits = "[{\"id\":\"<script>alert(1)</script>/x\"}, {\"id\":\"../../etc\"}, "
+                   "{\"id\":\"a/b\\u202e\"},"
+                   "{\"id\":7}, 7, null, {}, {\"id\":\"noowner\"}, {\"id\":\"own/model-gguf\", "
+                   "\"gated\":\"auto\","
+                   "\"downloads\":-3, \"likes\":1e300, \"lastModified\":\"<b>2026-11\"},"
+                   "{\"modelId\":\"own/Model-GGUF\"}]";
+    make(&s, &(call){"GET", "/hub/search", NULL, 200,
+                     "{\"models\":[{\"id\":\"own/model-gguf\",\"downloads\":0,\"likes\":0,"
+                     "\"changed\":null,\"gated\":true,\"here\":false}]}"});
+    static const char *const lies[] = {"{\"error\":\"x\"}", "<html>", "", "[",
+                                       "[{\"id\":\"\xff\"}]"};
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        hub.how.hits = lies[i];
+        make(&s, &(call){"GET", "/hub/search?q=x", NULL, 500,
+                         "{\"error\":{\"message\":\"the hub's answer"});
+    }
+    hub.how.hits = NULL;
+    hub.how.endless_hits = true;
+    make(&s, &(call){"GET", "/hub/search?q=x", NULL, 500, "an answer of more than"});
+    hub.how.endless_hits = false;
+    hub.how.portal_to = "http://127.0.0.2:9/";
+    make(&s, &(call){"GET", "/hub/search?q=x", NULL, 500, "redirects to 127.0.0.2:9"});
+    stop(&s);
+    hub_rig_close(&hub);
+}
+
+TEST(hub_fit_says_whether_a_model_runs_here)
+{
+    static hub_rig hub;
+    served s;
+    begin(&hub, &s);
+    make(&s, &(call){"GET", "/hub/fit?model=own/Model-GGUF", NULL, 200,
+                     "\"name\":\"" NAME "\",\"here\":false,\"runs\":true"});
+    make(&s, &(call){"GET", "/hub/fit?model=own/Model-GGUF", NULL, 200, "\"loaded_bytes\":"});
+    make(&s, &(call){"GET", "/hub/fit", NULL, 400, "'model' is missing"});
+    make(&s, &(call){"GET", "/hub/fit?model=own/Model-GGUF:Q2_K", NULL, 400, "it has: Q8_0"});
+    make(&s, &(call){"GET", "/hub/fit?model=%2Fetc%2Fpasswd", NULL, 400, "is no name"});
+    make(&s, &(call){"POST", "/models", "{\"model\":\"" NAME "\"}", 200, "true"});
+    await(&s, "/v1/models", NAME, true);
+    make(&s, &(call){"GET", "/hub/fit?model=" NAME, NULL, 200, "\"here\":true,\"runs\":true"});
+    stop(&s);
+    hub_rig_close(&hub);
+}
+
 /* A server that is told to end while it pulls and a client watches. */
 TEST(router_ends_with_pulls_at_work)
 {

@@ -116,6 +116,30 @@ typedef struct hub_ask {
  * model or file; E_FORMAT: the hub's answer or a file is damaged. */
 status hub_pull(const hub_ask *ask, model_found *out, err *e);
 
+/* ---- Finding -------------------------------------------------------------------------------- */
+
+enum { HUB_HITS_MAX = 30 };
+
+/* A repository of a hub that has GGUF files. Numbers are what the hub says. */
+typedef struct hub_hit {
+    char repo[256];   /* OWNER/REPO */
+    char changed[11]; /* "2026-11-29"; "" where the hub says none */
+    uint64_t downloads, likes;
+    bool gated; /* its licence must be accepted first */
+} hub_hit;
+
+typedef struct hub_hits {
+    hub_hit at[HUB_HITS_MAX];
+    int n;
+} hub_hits;
+
+/* Asks the hub for repositories of GGUF files by words, those with the most downloads first.
+ * E_IO: it cannot be reached, or gave no whole answer within 20 s; E_CANCELLED by progress, which
+ * is called at least every 100 ms; E_FORMAT. */
+status hub_search(const char *words, hub_progress_fn progress, void *user, hub_hits *out, err *e);
+
+/* ---- Before a pull -------------------------------------------------------------------------- */
+
 /* Another model of a repository: the same with other types of weights. */
 typedef struct hub_other {
     char quant[128];

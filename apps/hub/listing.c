@@ -5,6 +5,7 @@
 #include "base/json.h"
 
 #include <string.h>
+#include <strings.h>
 
 status listing_take_revision(listing *l, const char *text, size_t n, const char *what, err *e)
 {
@@ -71,6 +72,59 @@ status listing_take_tree(listing *l, const char *text, size_t n, const char *wha
     for (size_t i = 0; !st && i < json_array_size(root); i++)
         if (!take_file(l, json_array_get(root, i)))
             st = err_memory(e, what, n);
+    json_decref(root);
+    return st;
+}
+
+/* ---- Hits ---------------------------------------------------------------------------------- */
+
+static uint64_t count_of(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_integer(v) && json_integer_value(v) > 0 ? (uint64_t)json_integer_value(v) : 0;
+}
+
+/* "2026-11-29" of "2026-11-29T12:00:00.000Z". */
+static void take_date(char out[11], const char *text)
+{
+    static const char shape[] = "dddd-dd-dd";
+    for (size_t i = 0; shape[i]; i++)
+        if (!text || (shape[i] == 'd' ? text[i] < '0' || text[i] > '9' : text[i] != shape[i]))
+            return;
+    memcpy(out, text, 10);
+}
+
+static void take_hit(hub_hits *h, const json_t *v)
+{
+    hub_hit *hit = &h->at[h->n];
+    const char *id = json_string_value(json_object_get(v, "id"));
+    const json_t *gated = json_object_get(v, "gated");
+    if (!id)
+        id = json_string_value(json_object_get(v, "modelId"));
+    if (!id || strlen(id) >= sizeof hit->repo || !repo_valid(id))
+        return;
+    for (int i = 0; i < h->n; i++)
+        if (!strcasecmp(h->at[i].repo, id))
+            return;
+    *hit = (hub_hit){.downloads = count_of(v, "downloads"),
+                     .likes = count_of(v, "likes"),
+                     .gated = gated && !json_is_false(gated) && !json_is_null(gated)};
+    memcpy(hit->repo, id, strlen(id) + 1);
+    take_date(hit->changed, json_string_value(json_object_get(v, "lastModified")));
+    h->n++;
+}
+
+status listing_take_hits(hub_hits *h, const char *text, size_t n, err *e)
+{
+    json_t *root;
+    status st = json_parse(&root, text, n, "the hub's answer", e);
+    h->n = 0;
+    if (st)
+        return st;
+    if (!json_is_array(root))
+        st = err_set(e, E_FORMAT, "the hub's answer is no list of models");
+    for (size_t i = 0; i < json_array_size(root) && h->n < HUB_HITS_MAX; i++)
+        take_hit(h, json_array_get(root, i));
     json_decref(root);
     return st;
 }

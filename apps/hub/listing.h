@@ -2,8 +2,7 @@
 #ifndef APPS_HUB_LISTING_H
 #define APPS_HUB_LISTING_H
 
-#include "base/arena.h"
-#include "base/err.h"
+#include "apps/hub/hub.h"
 
 enum { LISTING_MAX = 100000 }; /* files of a repository that are looked at */
 
@@ -27,5 +26,8 @@ status listing_take_revision(listing *l, const char *text, size_t n, const char 
 /* GET /api/models/ID/tree/COMMIT, one page: appends its files. */
 status listing_take_tree(listing *l, const char *text, size_t n, const char *what, err *e);
 void listing_free(listing *l);
+/* GET /api/models?search=...: a list of repositories. Entries without a valid name are left out,
+ * and those beyond HUB_HITS_MAX. E_FORMAT. */
+status listing_take_hits(hub_hits *h, const char *text, size_t n, err *e);
 
 #endif

@@ -6,6 +6,7 @@
  *     loader.c     the thread that loads and unloads them
  *     served.c     one loaded model: loading, its plan, its batch
  *     router.c     models by hand     pulls.c  from a hub     events.c  what happens to them
+ *     hub_api.c    what a hub has
  *     http.c       connections: keys, limits, bodies in, answers and streams out
  *     routes.c     the table of paths and their handlers
  *     exchange.c   one request on its way from http.c to a handler, and its answer back
@@ -106,6 +107,7 @@ typedef struct server {
     passes passes; /* passes.h: their batches take turns */
     ringer bells;
     atomic_int n_active;         /* requests being answered */
+    atomic_int n_questions;      /* hub_api.c: requests that wait for a hub */
     atomic_llong body_bytes;     /* of all bodies held in memory */
     atomic_llong work_bytes;     /* estimated memory for parsing and tokenising them */
     atomic_ullong odd_calls[64]; /* hashes of calls that the log has named: prompts.c */

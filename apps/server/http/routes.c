@@ -6,6 +6,7 @@
 #include "apps/server/answers/api_rank.h"
 #include "apps/server/answers/api_transcribe.h"
 #include "apps/server/answers/generate.h"
+#include "apps/server/models/hub_api.h"
 #include "apps/server/models/info.h"
 #include "apps/server/models/router.h"
 #include "apps/server/http/openapi.h"
@@ -204,6 +205,12 @@ static const route routes[] = {
                .request = "ModelName",
                .reply = "Loading",
                .more = NOT_FOUND | FAILS}},
+    {"GET", "/hub/search", handle_hub_search, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
+     .about = {.summary = "Models of the hub whose name has the words", .reply = "HubModels",
+               .more = FAILS, .query = "q"}},
+    {"GET", "/hub/fit", handle_hub_fit, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
+     .about = {.summary = "Whether a model of the hub or the store would run here, as carat fit "
+                          "says it", .reply = "Fit", .more = FAILS, .query = "model"}},
     {"GET", "/props", handle_props, KEY_HOLDERS, true, ROUTE_OTHER, OAI,
      .about = {.summary = "Settings of the server"}},
     {"GET", "/slots", handle_slots, KEY_HOLDERS, true, ROUTE_OTHER, OAI,
