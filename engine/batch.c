@@ -186,6 +186,7 @@ void batch_free(carat_batch *b)
         return;
     media_remove_waker(b->m, &b->waker);
     err_set(&gone, E_CANCELLED, "the batch was closed");
+    slots_refuse(b);
     for (int32_t i = 0; b->slot && i < b->n_slots; i++) {
         if (b->slot[i].job)
             job_done(b->slot[i].job, E_CANCELLED, &gone);
@@ -375,7 +376,7 @@ void carat_batch_wake(carat_batch *b)
 
 static bool has_work(const carat_batch *b)
 {
-    return b->head || b->info.n_busy;
+    return b->head || b->info.n_busy || b->questions;
 }
 
 bool carat_batch_wait(carat_batch *b, int32_t timeout_ms)

@@ -118,6 +118,8 @@ struct slot {
     atomic_bool cancel; /* the job is to end; of a session: the next one, if none runs */
 };
 
+typedef struct slot_question slot_question;
+
 struct carat_batch {
     carat_model *m;
     session_shape shape;
@@ -151,9 +153,10 @@ struct carat_batch {
     pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t changed;
     bool has_lock, has_cond, woken, tower_woke;
-    job *head, **tail; /* the queue */
-    job *admitted;     /* taken from the queue, not yet in a slot */
-    int64_t *running;  /* [n_slots] ids of running jobs; 0: idle */
+    job *head, **tail;        /* the queue */
+    slot_question *questions; /* about slots; batch_slots.c */
+    job *admitted;            /* taken from the queue, not yet in a slot */
+    int64_t *running;         /* [n_slots] ids of running jobs; 0: idle */
     int64_t last_id;
     carat_batch_info info;
     carat_slot_info *shown; /* [n_slots] */
@@ -196,6 +199,10 @@ void begin_job(carat_batch *b, slot *s, job *j);
 void end_job(carat_batch *b, slot *s, status st, err *e);
 void admit_jobs(carat_batch *b);    /* from the queue into idle slots, as far as pages allow */
 void end_cancelled(carat_batch *b); /* ends the running jobs that somebody wants to end */
+
+/* batch_slots.c. Answers all questions about slots. False: there was none. */
+bool slots_answer(carat_batch *b);
+void slots_refuse(carat_batch *b); /* the batch closes */
 
 /* batch_step.c. One pass over the jobs in slots. False: there was nothing to do. */
 bool batch_pass(carat_batch *b);

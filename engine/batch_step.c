@@ -386,10 +386,11 @@ bool carat_batch_step(carat_batch *b)
 {
     b->n_steps++;
     end_cancelled(b);
+    bool answered = slots_answer(b);
     admit_jobs(b);
     uint64_t n_passes = b->n_passes;
     bool busy = batch_pass(b);
-    if (b->n_passes != n_passes)
+    if (b->n_passes != n_passes || answered)
         show_slots(b);
-    return busy;
+    return busy || answered;
 }

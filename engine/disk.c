@@ -108,6 +108,16 @@ static void model_identity(const model *m, hash_stream *h, uint64_t id[2])
     }
 }
 
+status disk_identity(const model *m, uint64_t id[2], err *e)
+{
+    hash_stream *h = hash_open();
+    if (!h)
+        return err_memory(e, "a hash", 64);
+    model_identity(m, h, id);
+    hash_close(h);
+    return OK;
+}
+
 /* ---- The directory ------------------------------------------------------------------------- */
 
 static uint64_t hash_ids(hash_stream *h, const int32_t *ids, int64_t from, int64_t to)

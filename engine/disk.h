@@ -25,6 +25,9 @@ struct carat_model;
 
 typedef struct disk_store disk_store;
 
+/* What names the weights of a model in files of its keys. Reads samples of every tensor. */
+status disk_identity(const model *m, uint64_t id[2], err *e);
+
 /* Creates the directory if it is absent. A directory that cannot be used, or where other users may
  * change files, is an error. Files of other users are ignored. */
 status disk_open(disk_store **d, const struct carat_model *m, const kv_layout *l, const char *dir,

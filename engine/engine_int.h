@@ -326,6 +326,11 @@ void timeline_rest(timeline *t); /* after an answer: saves to the directory what
 /* Takes a checkpoint at the end of the common prefix of ids[0..n) and t, for another timeline to
  * continue from, if the prefix has more than `above` tokens and t still holds its rows. */
 void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above);
+/* session.c. The public name of k, which is dropped after a failure. */
+status snapshot_of(const carat_model *m, kv_snapshot *k, carat_snapshot **out, err *e);
+const kv_snapshot *snapshot_rows(const carat_snapshot *p);
+status snapshot_take(timeline *t, carat_snapshot **out, err *e);
+status snapshot_restore(timeline *t, const carat_snapshot *p, err *e);
 status timeline_snapshot(timeline *t, kv_snapshot **out, err *e);
 status timeline_restore(timeline *t, const kv_snapshot *k, err *e);
 

@@ -282,31 +282,49 @@ struct carat_snapshot {
     kv_snapshot *k;
 };
 
-carat_status carat_snapshot_take(carat_session *s, carat_snapshot **out, carat_error *e)
+status snapshot_of(const carat_model *m, kv_snapshot *k, carat_snapshot **out, err *e)
 {
-    carat_snapshot *p = *out = NULL;
-    kv_snapshot *k;
-    status st = session_idle(s, e);
-    st = st ? st : timeline_snapshot(session_timeline(s), &k, e);
-    if (st)
-        return st;
-    p = mem_calloc(1, sizeof *p);
+    carat_snapshot *p = *out = mem_calloc(1, sizeof *p);
     if (!p) {
         kv_snapshot_drop(k);
         return err_memory(e, "a snapshot", sizeof *p);
     }
-    *p = (carat_snapshot){.m = s->b.m, .k = k};
-    *out = p;
+    *p = (carat_snapshot){.m = m, .k = k};
     return OK;
+}
+
+const kv_snapshot *snapshot_rows(const carat_snapshot *p)
+{
+    return p->k;
+}
+
+status snapshot_take(timeline *t, carat_snapshot **out, err *e)
+{
+    kv_snapshot *k;
+    *out = NULL;
+    status st = timeline_snapshot(t, &k, e);
+    return st ? st : snapshot_of(t->m, k, out, e);
+}
+
+status snapshot_restore(timeline *t, const carat_snapshot *p, err *e)
+{
+    if (p->m != t->m)
+        return err_set(e, E_ARG, "a snapshot of %s cannot be restored into a session of %s",
+                       p->m->core.name, t->m->core.name);
+    return timeline_restore(t, p->k, e);
+}
+
+carat_status carat_snapshot_take(carat_session *s, carat_snapshot **out, carat_error *e)
+{
+    *out = NULL;
+    status st = session_idle(s, e);
+    return st ? st : snapshot_take(session_timeline(s), out, e);
 }
 
 carat_status carat_snapshot_restore(carat_session *s, const carat_snapshot *p, carat_error *e)
 {
-    if (p->m != s->b.m)
-        return err_set(e, E_ARG, "a snapshot of %s cannot be restored into a session of %s",
-                       p->m->core.name, s->b.m->core.name);
     status st = session_idle(s, e);
-    return st ? st : timeline_restore(session_timeline(s), p->k, e);
+    return st ? st : snapshot_restore(session_timeline(s), p, e);
 }
 
 int64_t carat_snapshot_n(const carat_snapshot *p)

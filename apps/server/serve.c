@@ -125,6 +125,10 @@ static const option table[] = {
     OPT_STR(serve_options, log, "log", 0, "FORM", "text, json or off (default: text)"),
     OPT_STR(serve_options, trace_dir, "trace", 0, "DIR",
             "write each request there with its tokens, for bug reports; made if it is not there"),
+    OPT_STR(
+        serve_options, slot_dir, "slot-save-path", 0, "DIR",
+        "POST /slots/N?action=save and restore keep conversations as files there, which must be "
+        "this user's alone (default: they are refused)"),
     OPT_CHUNK(serve_options),
     OPT_THREADS(serve_options),
     OPT_STR(serve_options, system, "system", 0, "TEXT",
@@ -406,6 +410,26 @@ static status check_trace(const char *dir, err *e)
     return access(dir, W_OK | X_OK) ? err_errno(e, "write traces into it", dir) : OK;
 }
 
+/* Whoever may write there can make a conversation of others go on from other tokens. */
+static status check_slots(const char *dir, err *e)
+{
+    struct stat sb;
+    if (!dir)
+        return OK;
+    if (mkdir(dir, 0700) && errno != EEXIST)
+        return err_errno(e, "create the directory for slots", dir);
+    if (stat(dir, &sb) || access(dir, R_OK | W_OK | X_OK))
+        return err_errno(e, "keep slots in", dir);
+    if (!S_ISDIR(sb.st_mode))
+        return err_set(e, E_ARG, "--slot-save-path: %s is not a directory", dir);
+    if (sb.st_uid != geteuid() || (sb.st_mode & 022))
+        return err_set(e, E_ARG,
+                       "--slot-save-path: other users may change files of %s, which hold "
+                       "conversations: chmod go-w %s",
+                       dir, dir);
+    return OK;
+}
+
 static status check_media_path(const char *dir, err *e)
 {
     struct stat sb;
@@ -517,6 +541,8 @@ static int run_serve(const command *cmd, int argc, char **argv)
         o.model.at[o.model.n++] = first;
     if (!st)
         st = check_trace(o.trace_dir, &e);
+    if (!st)
+        st = check_slots(o.slot_dir, &e);
     if (!st)
         st = read_keys(&o, &s.keys, &e);
     if (!st)

@@ -51,7 +51,8 @@ typedef struct serve_options {
     char *const *words; /* operands: models, too */
     int n_words;
     const char *system; /* in conversations without one of their own; NULL: none */
-    const char *host, *api_key, *api_key_file, *cors, *alias, *trace_dir, *isa, *log, *keep_alive;
+    const char *host, *api_key, *api_key_file, *cors, *alias, *trace_dir, *slot_dir, *isa, *log,
+        *keep_alive;
     kv_options kv;
     device_options where;
     const char *kv_pool;   /* NULL: a whole context for each */

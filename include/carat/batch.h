@@ -93,6 +93,33 @@ typedef struct carat_slot_info {
     int64_t n_away; /* tokens whose keys are not in the pool, because it keeps a part of them */
 } carat_slot_info;
 
+/* A question about the tokens of a slot. It waits until no job has the slot. */
+typedef struct carat_slot_ask {
+    int32_t slot;
+    bool erase;                    /* forget them; */
+    const carat_snapshot *restore; /* or put those of a snapshot there, which lives until done; */
+                                   /* neither: take a snapshot of them */
+    /* Once, on the stepping thread: p, if one was taken, is the callee's to free; n: the tokens
+     * that were taken, restored or forgotten. E_CANCELLED: the batch was closed; otherwise as
+     * carat_snapshot_take and carat_snapshot_restore. */
+    void (*done)(void *user, carat_status st, const carat_error *e, carat_snapshot *p, int64_t n);
+    void *user;
+} carat_slot_ask;
+
+/* Answered by a step or by close. E_ARG: there is no such slot. Any thread. */
+CARAT_API carat_status carat_batch_ask_slot(carat_batch *b, const carat_slot_ask *ask,
+                                            carat_error *e);
+/* A snapshot of a slot as a file that only its owner may read, complete or not at all, and back:
+ * for batches of the same model and the same formats of keys and values. E_FORMAT: it is damaged,
+ * or of another model or format; E_UNSUPPORTED: its tokens were computed while keys were left out;
+ * E_IO. *n_bytes: of the file. Any thread, as long as the batch is open. */
+CARAT_API carat_status carat_batch_write_snapshot(const carat_batch *b, const carat_snapshot *p,
+                                                  const char *path, uint64_t *n_bytes,
+                                                  carat_error *e);
+CARAT_API carat_status carat_batch_read_snapshot(const carat_batch *b, const char *path,
+                                                 carat_snapshot **p, uint64_t *n_bytes,
+                                                 carat_error *e);
+
 typedef struct carat_batch_info {
     int32_t n_slots, n_busy, n_queued;
     /* Sums since open, of jobs, tokens, passes and rows of passes. */

@@ -215,6 +215,10 @@ static const route routes[] = {
      .about = {.summary = "Settings of the server"}},
     {"GET", "/slots", handle_slots, KEY_HOLDERS, true, ROUTE_OTHER, OAI,
      .about = {.summary = "What is at work", .reply = "Slots", .query = "fail_on_no_slot"}},
+    {"POST", "/slots/{id}", handle_slot, KEY_HOLDERS, true, ROUTE_OTHER, OAI,
+     .about = {.summary = "Save, restore or erase the tokens of an idle slot",
+               .request = "SlotFile", .reply = "SlotResult", .more = NOT_DONE | FAILS,
+               .query = "action"}},
     {"GET", "/metrics", handle_metrics, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
      .about = {.summary = "Numbers for Prometheus", .more = PLAIN}},
     {"GET", "/openapi.json", handle_openapi, ANYONE, false, ROUTE_OTHER, OAI,
@@ -282,9 +286,6 @@ static const route routes[] = {
 static const struct {
     const char *path, *why;
 } refusals[] = {
-    {"/slots/",
-     "carat saves and restores conversations by itself: --kv-cache-dir keeps them on disk, "
-     "and /slots shows what is at work"},
     {"/lora-adapters", "carat has no adapters: merge them into the model's file"},
     {"/v1/load_lora_adapter", "carat has no adapters: merge them into the model's file"},
     {"/v1/unload_lora_adapter", "carat has no adapters: merge them into the model's file"},

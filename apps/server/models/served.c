@@ -337,3 +337,35 @@ void served_cancel(served *m, int64_t id)
     pthread_rwlock_unlock(&m->batch_lock);
     passes_wake(m->s);
 }
+
+status served_ask_slot(served *m, const carat_slot_ask *ask, err *e)
+{
+    pthread_rwlock_rdlock(&m->batch_lock);
+    status st = m->batch ? carat_batch_ask_slot(m->batch, ask, e)
+                         : err_set(e, E_CANCELLED, "the server is about to end");
+    pthread_rwlock_unlock(&m->batch_lock);
+    if (!st)
+        passes_wake(m->s);
+    return st;
+}
+
+status served_write_snapshot(served *m, const carat_snapshot *p, const char *path,
+                             uint64_t *n_bytes, err *e)
+{
+    pthread_rwlock_rdlock(&m->batch_lock);
+    status st = m->batch ? carat_batch_write_snapshot(m->batch, p, path, n_bytes, e)
+                         : err_set(e, E_CANCELLED, "the server is about to end");
+    pthread_rwlock_unlock(&m->batch_lock);
+    return st;
+}
+
+status served_read_snapshot(served *m, const char *path, carat_snapshot **p, uint64_t *n_bytes,
+                            err *e)
+{
+    *p = NULL;
+    pthread_rwlock_rdlock(&m->batch_lock);
+    status st = m->batch ? carat_batch_read_snapshot(m->batch, path, p, n_bytes, e)
+                         : err_set(e, E_CANCELLED, "the server is about to end");
+    pthread_rwlock_unlock(&m->batch_lock);
+    return st;
+}

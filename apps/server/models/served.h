@@ -60,6 +60,12 @@ status served_open(served **m, server *s, const served_ask *ask, err *e);
  * batch is closed. */
 status served_submit(served *m, const carat_job *job, int64_t *id, bool *queue_full, err *e);
 void served_cancel(served *m, int64_t id);
+/* carat_batch_ask_slot and the two for files. E_CANCELLED: the batch was halted. */
+status served_ask_slot(served *m, const carat_slot_ask *ask, err *e);
+status served_write_snapshot(served *m, const carat_snapshot *p, const char *path,
+                             uint64_t *n_bytes, err *e);
+status served_read_snapshot(served *m, const char *path, carat_snapshot **p, uint64_t *n_bytes,
+                            err *e);
 /* Cancels the jobs that still run. Called by the loop of passes; references may stay. */
 void served_halt(served *m);
 void served_close(served *m); /* nobody has a reference; NULL is fine */
