@@ -9,7 +9,8 @@ browser's storage, damages it and takes it away. Two tabs write into one convers
 turns out and takes a summary in their place. It fails on an
 error in the page's console, on a request to another server, on text wider than the screen, on colours
 without contrast and on controls without names. With -o it writes screenshots, light and dark, desktop
-and phone. --only PART... runs the parts whose names begin so.
+and phone. Where axe-core is (--axe FILE, or node_modules), its rules find nothing in five screens with an answer, a
+call, the panel and the menu open. --only PART... runs the parts whose names begin so.
 """
 import argparse
 import array
@@ -21,7 +22,10 @@ import pathlib
 import subprocess
 import wave
 
-from playwright.sync_api import sync_playwright
+try:
+    from playwright.sync_api import sync_playwright
+except ImportError:
+    raise SystemExit("page_check: skipped, because Python has no playwright (pip install playwright)")
 
 from page_texts import ATTACKS, HOSTILE, MARKDOWN, MATHS, SIZE
 
@@ -322,6 +326,162 @@ def maths(page):
     for text in (MARKDOWN, MATHS, MATHS + "\n\n```c\nint x;\n```\n" + MARKDOWN, "a\r\n\r\n- b\r\n- c\r\n"):
         whole = p.evaluate(MARKUP, [text, 10 ** 6])
         want(whole == p.evaluate(MARKUP, [text, 11]), "a streamed text differs from a whole one")
+
+
+PARTS = """Before
+
+<details><summary><b>More</b> of it</summary>
+
+- a list with **bold**
+
+```html
+</details>
+```
+
+<details open>
+<summary>Inner</summary>
+deep
+</details>
+</details>
+
+<details><summary>One line</summary>all here</details>
+
+A claim[^1], another[^2], and a class [^abc].
+
+```mermaid
+graph TD; A-->B
+```
+
+[^1]: The first *note*.
+[^2]: The second note
+goes on.
+
+After
+
+<details>
+<summary>Open end</summary>
+tail"""
+
+
+def parts(page):
+    """Parts that open, footnotes, and what stays code."""
+    p = page.p
+    whole = p.evaluate(MARKUP, [PARTS, 10 ** 6])
+    for n in (2, 3, 5, 7, 11, 13):
+        want(whole == p.evaluate(MARKUP, [PARTS, n]), f"parts streamed by {n} characters differ from whole ones")
+    answer_with(p, lambda r: [delta(content=PARTS), delta("stop"), STATS])
+    p.click("#new")
+    page.say("Parts, please.")
+    page.until(".cost", 1)
+    p.wait_for_selector("#log .note-of")
+    want(p.locator("#log details:not(details details)").count() == 3 and p.locator("#log details details[open]").count() == 1, "details")
+    want(p.locator("#log summary").all_inner_texts()[0] == "More of it" and not p.locator("#log details li").is_visible(), "a summary")
+    p.locator("#log summary").first.click()
+    want(p.locator("#log details li strong").is_visible(), "a part does not open")
+    want(p.locator("#log .fence", has_text="mermaid").locator("code").inner_text() == "graph TD; A-->B", "mermaid is not left as code")
+    want("[^abc]" in p.inner_text("#log .md") and p.locator("#log .note-of em").count() == 1, "footnotes")
+    p.get_by_label("Footnote 2", exact=True).focus()
+    p.keyboard.press("Enter")
+    want(p.evaluate("document.activeElement.ariaLabel") == "Back from footnote 2", "a reference does not lead to its note")
+    p.keyboard.press("Enter")
+    want(p.evaluate("document.activeElement.ariaLabel") == "Footnote 2", "a note does not lead back")
+
+
+def menus(page):
+    """The menu of a conversation, by keys alone."""
+    p = page.p
+    p.unroute_all()
+    answer_with(p, lambda r: [delta(content="Fine."), delta("stop"), STATS])
+    p.click("#new")
+    page.say("A question to be named")
+    page.until(".cost", 1)
+    active = "document.activeElement.innerText || document.activeElement.ariaLabel || document.activeElement.className"
+    p.focus("#list .go")
+    p.keyboard.press("Tab")
+    want(p.evaluate(active).startswith("Actions for A question"), "no button for a menu: " + p.evaluate(active))
+    p.keyboard.press("Enter")
+    want(p.evaluate(active) == "Rename", "a menu without the focus: " + p.evaluate(active))
+    p.keyboard.press("ArrowUp")
+    want(p.evaluate(active) == "Delete", "the arrows of a menu")
+    p.keyboard.press("Escape")
+    want(p.evaluate(active).startswith("Actions for A question") and not p.locator("#menu").is_visible(), "Escape in a menu")
+    p.keyboard.press("Enter")
+    p.keyboard.press("Enter")
+    p.keyboard.type("  Another <b>name</b> ")
+    p.keyboard.press("Enter")
+    want(p.inner_text("#title") == "Another <b>name</b>" == p.locator("#list .go").first.inner_text(), "a name that was typed")
+    want(p.evaluate(active) == "Another <b>name</b>", "where the focus is after a name: " + p.evaluate(active))
+    p.keyboard.press("F2")
+    p.keyboard.type("Dropped")
+    p.keyboard.press("Escape")
+    want(p.inner_text("#title") == "Another <b>name</b>", "Escape keeps a name")
+    p.keyboard.press("F2")
+    p.keyboard.press("Control+A")
+    p.keyboard.press("Delete")
+    p.keyboard.press("Enter")
+    want(p.inner_text("#title") == "Another <b>name</b>", "an empty name")
+    p.reload()
+    p.wait_for_selector("#list .go")
+    want(p.locator("#list .go").first.inner_text() == "Another <b>name</b>", "a name after a reload")
+    n = p.locator("#list .go").count()
+    p.focus("#list .more")
+    for key in ("Enter", "ArrowDown", "Enter"):
+        p.keyboard.press(key)
+    want(p.locator("#list .go").count() == n - 1 and "Deleted Another" in p.inner_text("#toast"), "Delete in a menu")
+    p.get_by_text("Undo").click()
+    p.wait_for_selector(".msg")
+
+
+AXE = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations.map((v) =>
+    v.id + ': ' + v.nodes.slice(0, 3).map((n) => n.target.join(' ') + ', ' + n.failureSummary.split('\\n')[1]).join('; '))"""
+
+
+def rules(page, name, source):
+    """axe-core's rules for an answer, a call, the panel and the menu, open."""
+    p = page.p
+    phone = "phone" in name
+    p.evaluate(source)
+
+    def check(what):
+        bad = p.evaluate(AXE)
+        want(not bad, f"axe, {name}, {what}: {bad}")
+
+    check("the empty page")
+    turns = [[delta(reasoning_content="A table will do."), delta(content="\n\n".join((MARKDOWN, MATHS, PARTS))), delta("stop"), STATS],
+             [delta(content="I will look."), delta(tool_calls=[CALL]), delta("tool_calls"), STATS]]
+    answer_with(p, lambda r: turns.pop(0))
+    page.say("Explain a mutex\nwith an example, please.")
+    page.until(".cost", 1)
+    p.wait_for_selector(".msg:last-child .formula")
+    p.locator("details.thought summary").click()
+    p.locator(".md summary").first.click()
+    check("an answer")
+    page.say("Weather in Rome?")
+    p.wait_for_selector(".call textarea")
+    check("a call")
+    page.fits(name)
+    small = p.evaluate("""() => [...document.querySelectorAll('#bar button, .acts button, #form button')].filter((e) => e.checkVisibility())
+        .map((e) => [e.innerText || e.ariaLabel, e.getBoundingClientRect()]).filter(([, r]) => r.width < 24 || r.height < 24).map(([t]) => t)""")
+    want(not small, f"{name}: too small for a finger: {small}")
+    p.click("#open-set")
+    p.fill("[name=temperature]", "300")
+    p.fill("[name=schema]", '{"type":')
+    check("the panel")
+    want(p.locator("#params [aria-invalid=true]").count() == 2, "which fields are wrong")
+    p.keyboard.press("Escape")
+    for opener in ("#open-about", "#list .more"):
+        if phone:
+            p.evaluate("openSide()")
+            p.wait_for_timeout(300)
+        p.focus(opener)
+        p.keyboard.press("Enter")
+        check(opener)
+        page.shot(f"13-{name}-{opener[1:5]}")
+        if opener == "#open-about":
+            p.keyboard.press("Escape")
+    p.keyboard.press("Enter")
+    check("a name")
+    want(not page.troubles, f"in the console: {page.troubles}")
 
 
 def attacks(page):
@@ -1090,10 +1250,14 @@ def main():
     o = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     o.add_argument("-o", type=pathlib.Path)
     o.add_argument("--chromium", default="/usr/bin/chromium")
+    o.add_argument("--axe", type=pathlib.Path, default="node_modules/axe-core/axe.min.js")
     o.add_argument("--only", nargs="*", default=[""])
     o = o.parse_args()
     if o.o:
         o.o.mkdir(parents=True, exist_ok=True)
+    if not pathlib.Path(o.chromium).exists():
+        print(f"page_check: skipped, because there is no Chromium at {o.chromium} (--chromium PATH)")
+        return
     size = {"viewport": {"width": 1280, "height": 860}}
     phone = {"is_mobile": True, "has_touch": True, "device_scale_factor": 2}
     looks = {"dark": {**size, "color_scheme": "dark"}, "phone": {"viewport": {"width": 390, "height": 780}, **phone},
@@ -1109,13 +1273,19 @@ def main():
                     part(*given)
 
             page = Page(browser, url, o.o, **size)
-            for part in (with_the_model, played, maths, attacks, features, accessible, hostile):
+            for part in (with_the_model, played, maths, parts, attacks, features, accessible, hostile):
                 run(part, page)
             want(not page.troubles, f"in the console: {page.troubles}")
             kept = page.p.context.storage_state()
             for name, kw in looks.items():
                 run(look, Page(browser, url, o.o, storage_state=kept, **kw), name)
-            for part in (pictures, sounds, imports, two_tabs, full):
+            if o.axe.exists():
+                for name, kw in {**looks, "light": size, "phone-320": {"viewport": {"width": 320, "height": 640}, **phone},
+                                 "phone-375": {"viewport": {"width": 375, "height": 667}, **phone}}.items():
+                    run(rules, Page(browser, url, o.o, **kw), name, o.axe.read_text())
+            else:
+                print(f"  without axe-core's rules: {o.axe} is not there (npm i axe-core, --axe FILE)")
+            for part in (menus, pictures, sounds, imports, two_tabs, full):
                 page = Page(browser, url, o.o, **size)
                 run(part, page)
                 want(not page.troubles, f"in the console: {page.troubles}")

@@ -31,6 +31,7 @@ function removeChat(id) {
   const c = findChat(id);
   eraseChat(id);
   if (chat.id === id) startChat();
+  else $('new').focus(); /* the button that had the focus goes */
   showList();
   toast(`Deleted ${(c && c.title) || 'the conversation'}.`, 'Undo', () => {
     if (c) {
@@ -40,18 +41,103 @@ function removeChat(id) {
   });
 }
 
+/* ---- The menu of a conversation, and its name ---- */
+
+let renaming = null; /* the id of the conversation whose name is being typed */
+
+/* Opens the menu below its button. */
+function openMenu(button, items) {
+  const menu = $('menu'),
+    at = button.getBoundingClientRect();
+  menu.opener = button;
+  menu.replaceChildren(
+    ...items.map(([text, name, run]) =>
+      el(
+        'button',
+        {
+          type: 'button',
+          role: 'menuitem',
+          tabIndex: -1,
+          onclick: () => {
+            menu.hidePopover();
+            run();
+          },
+        },
+        icon(name),
+        text,
+      ),
+    ),
+  );
+  menu.setAttribute('aria-label', button.getAttribute('aria-label'));
+  menu.showPopover();
+  const room = innerHeight - at.bottom - menu.offsetHeight;
+  menu.style.left = Math.max(4, Math.min(at.right - menu.offsetWidth, innerWidth - menu.offsetWidth - 4)) + 'px';
+  menu.style.top = (room > 4 ? at.bottom : at.top - menu.offsetHeight) + 'px';
+  button.setAttribute('aria-expanded', 'true');
+  menu.firstChild.focus();
+}
+$('menu').ontoggle = (e) => {
+  const menu = $('menu');
+  if (e.newState === 'open' || !menu.opener) return;
+  menu.opener.setAttribute('aria-expanded', 'false');
+  if (menu.contains(document.activeElement) || document.activeElement === document.body)
+    menu.opener.focus();
+};
+$('menu').onkeydown = (e) => {
+  const all = [...$('menu').children],
+    at = all.indexOf(document.activeElement),
+    to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: -1 }[e.key];
+  if (e.key === 'Escape' || e.key === 'Tab') $('menu').hidePopover();
+  else if (to === undefined) return;
+  else all.at(to % all.length).focus();
+  e.stopPropagation(); /* Escape stops an answer, too */
+  e.preventDefault();
+};
+
+/* The field for the name of a conversation, in its place in the list. */
+function nameField(id, title) {
+  const end = (keep) => {
+    const text = field.value.trim().slice(0, 120),
+      c = renaming === id && findChat(id);
+    if (!c) return;
+    renaming = null;
+    if (keep && text && text !== c.title) {
+      c.title = text;
+      saveChat(c);
+      if (chat.id === id) $('title').textContent = text;
+    }
+    showList();
+    const go = $('list').querySelector(`[data-id="${CSS.escape(id)}"]`);
+    if (go && document.activeElement === document.body) go.focus();
+  };
+  const field = el('input', {
+    className: 'name',
+    value: title,
+    maxLength: 120,
+    autocomplete: 'off',
+    'aria-label': 'Name of the conversation',
+    onblur: () => end(true),
+    onkeydown: (e) => {
+      if (e.key !== 'Enter' && e.key !== 'Escape') return;
+      e.preventDefault();
+      e.stopPropagation();
+      end(e.key === 'Enter');
+    },
+  });
+  return field;
+}
+
 function rename(id) {
-  const c = findChat(id),
-    title = c && prompt('Name of the conversation', c.title);
-  if (!title || !title.trim()) return;
-  c.title = title.trim().slice(0, 120);
-  saveChat(c);
+  renaming = id;
   showList();
-  if (chat.id === id) $('title').textContent = c.title;
+  const field = $('list').querySelector('.name');
+  if (!field) return void (renaming = null);
+  field.focus();
+  field.select();
 }
 
 function showList() {
-  if (search.words.length) return;
+  if (search.words.length || (renaming && $('list').querySelector('.name'))) return;
   const items = [];
   let day = '';
   for (const x of [...chats.values()].sort((a, b) => b.at - a.at)) {
@@ -71,11 +157,14 @@ function showList() {
       el(
         'li',
         { className: (on ? 'on' : '') + (flights.has(x.id) ? ' busy' : '') },
+        x.id === renaming && nameField(x.id, title),
         el(
           'button',
           {
             type: 'button',
             className: 'go',
+            hidden: x.id === renaming,
+            'data-id': x.id,
             title: flights.has(x.id) ? title + ' (an answer is being written)' : title,
             'aria-current': on ? 'true' : 'false',
             onclick: () => openChat(x.id),
@@ -87,11 +176,18 @@ function showList() {
           'button',
           {
             type: 'button',
-            className: 'del',
-            'aria-label': 'Delete ' + title,
-            onclick: () => removeChat(x.id),
+            className: 'more',
+            hidden: x.id === renaming,
+            'aria-label': 'Actions for ' + title,
+            'aria-haspopup': 'menu',
+            'aria-expanded': 'false',
+            onclick: (e) =>
+              openMenu(e.currentTarget, [
+                ['Rename', 'pen', () => rename(x.id)],
+                ['Delete', 'bin', () => removeChat(x.id)],
+              ]),
           },
-          icon('bin'),
+          icon('dots'),
         ),
       ),
     );
@@ -178,6 +274,7 @@ async function runSearch() {
     words = $('find').value.trim().split(/\s+/).filter(Boolean).slice(0, 8);
   search.words = words.map((w) => new RegExp(escaped(w.slice(0, 100)), 'iu'));
   $('found').textContent = '';
+  renaming = null;
   if (!words.length) return showList();
   const items = [],
     ids = [...chats.values()].sort((a, b) => b.at - a.at).map((x) => x.id);
@@ -216,6 +313,7 @@ $('find').onkeydown = (e) => {
   }
 };
 $('list').onkeydown = (e) => {
+  if (e.key === 'F2' && document.activeElement.dataset.id) rename(document.activeElement.dataset.id);
   const step = e.key === 'ArrowDown' ? 1 : e.key === 'ArrowUp' ? -1 : 0,
     all = [...$('list').querySelectorAll('.go')],
     at = all.indexOf(document.activeElement);

@@ -29,18 +29,23 @@ $('theme').onclick = () => {
 
 const isObject = (v) => !!v && typeof v === 'object' && !Array.isArray(v);
 
+/* A sentence beside a field; '': its value is good. */
+function showFault(field, bad) {
+  $('params').querySelector(`output[data-for=${field.name}]`).textContent = bad;
+  field.classList.toggle('wrong', !!bad);
+  field.setAttribute('aria-invalid', String(!!bad));
+  return !bad;
+}
+
 function checkJson(field, wants) {
-  const out = $('params').querySelector(`output[data-for=${field.name}]`);
   let bad = '';
   try {
     if (field.value.trim() && !wants(JSON.parse(field.value)))
       bad = field.name === 'tools' ? 'This must be an array.' : 'This must be an object.';
   } catch (e) {
-    bad = e.message;
+    bad = `This is not JSON: ${e.message}.`;
   }
-  out.textContent = bad;
-  field.classList.toggle('wrong', !!bad);
-  return !bad;
+  return showFault(field, bad);
 }
 
 /* What is wrong with the text of a number; '': nothing. */
@@ -52,10 +57,7 @@ function faultOf([, kind, least, most], text) {
   return `This must be a ${whole ? 'whole ' : ''}number, ${range}.`;
 }
 function checkNumber(field, row) {
-  const bad = faultOf(row, field.value);
-  $('params').querySelector(`output[data-for=${field.name}]`).textContent = bad;
-  field.classList.toggle('wrong', !!bad);
-  return !bad;
+  return showFault(field, faultOf(row, field.value));
 }
 
 /* The first five are those that people change; the others are one click away. */

@@ -18,7 +18,8 @@ const words = (text) => new Set(text.split(' '));
 const NS_SVG = 'http://www.w3.org/2000/svg',
   NS_MATHS = 'http://www.w3.org/1998/Math/MathML';
 const TAGS = words(
-  'p h1 h2 h3 h4 h5 h6 ul ol li blockquote hr br em strong del code pre a span div table thead tbody tr th td',
+  'p h1 h2 h3 h4 h5 h6 ul ol li blockquote hr br em strong del code pre a span div table thead tbody tr th td ' +
+    'details summary',
 );
 const SVG_TAGS = words('svg path line');
 const MATHS_TAGS = words(
@@ -27,7 +28,7 @@ const MATHS_TAGS = words(
     'menclose merror mglyph',
 );
 const ATTRIBUTES = words(
-  'class title aria-hidden start colspan width height viewBox preserveAspectRatio d x1 y1 x2 y2 stroke-width ' +
+  'class title aria-hidden start open colspan width height viewBox preserveAspectRatio d x1 y1 x2 y2 stroke-width ' +
     'display encoding mathvariant stretchy fence separator lspace rspace minsize maxsize depth voffset ' +
     'scriptlevel displaystyle columnalign columnspacing columnlines rowspacing rowlines rowalign side accent ' +
     'accentunder linethickness mathcolor mathbackground mathsize notation symmetric largeop movablelimits form',
@@ -52,6 +53,7 @@ function nodeOf(tree, ns) {
   if (typeof tree === 'string') return document.createTextNode(tree);
   const [tag, attrs, ...children] = tree;
   if (tag === 'fence') return fenceNode(attrs, children);
+  if (tag === 'ref' || tag === 'note') return noteNode(tag, attrs.label, children);
   if (tag === 'box')
     return el('input', {
       type: 'checkbox',
@@ -78,6 +80,32 @@ function nodeOf(tree, ns) {
   return tag === 'table'
     ? el('div', { className: 'wide', tabIndex: 0, role: 'region', 'aria-label': 'Table' }, node)
     : node;
+}
+
+/* A footnote, or a reference to one. Each leads to the other. */
+function noteNode(tag, label, children) {
+  const to = tag === 'ref' ? 'note' : 'ref',
+    leap = (e) => {
+      for (const node of e.currentTarget.closest('.md').querySelectorAll('.leap'))
+        if (node.leads === to + label) {
+          node.scrollIntoView({ block: 'nearest' });
+          return node.focus();
+        }
+    };
+  const button = el(
+    'button',
+    {
+      type: 'button',
+      className: 'leap',
+      'aria-label': `${tag === 'ref' ? 'Footnote' : 'Back from footnote'} ${label}`,
+      onclick: leap,
+    },
+    label,
+  );
+  button.leads = tag + label;
+  return tag === 'ref'
+    ? el('sup', {}, button)
+    : el('div', { className: 'note-of' }, button, el('span', {}, ...children.map((c) => nodeOf(c))));
 }
 
 function fenceNode({ lang, code }, children) {

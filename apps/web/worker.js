@@ -23,6 +23,7 @@ const MAX_HIGHLIGHT_MS = 400;
 const BATCH_NODES = 600; /* render.js adds them to the page at once */
 const BATCH_MS = 100;
 const OPEN_NODES = 2500; /* of a block that is made again while it grows */
+const LEAP_NODES = 2; /* in a footnote, or in a reference to one */
 const FENCE_NODES = 5; /* around the code of a fence: its head, language, button */
 
 /* ---- Formulas ---- */
@@ -276,6 +277,116 @@ function marked(nodes) {
   });
 }
 
+/* ---- Parts that open, and footnotes ---- */
+
+const MAX_SUMMARY_LINES = 6;
+
+/* The text of a line without its indent. */
+const lineOf = (state, k) => state.src.slice(state.bMarks[k] + state.tShift[k], state.eMarks[k]);
+
+/* The line with the </details> that belongs to the one before line `from`; `end`: there is none yet,
+ * and the part goes on to there. */
+function endOfDetails(state, from, end) {
+  let depth = 1,
+    fence = null;
+  for (let k = from; k < end; k++) {
+    const text = lineOf(state, k),
+      mark = /^(```+|~~~+)/.exec(text);
+    if (mark) fence = fence === null ? mark[1] : mark[1].startsWith(fence) ? null : fence;
+    if (mark || fence !== null) continue;
+    if (/^<details[\s>]/i.test(text)) depth++;
+    if (/<\/details>\s*$/i.test(text) && --depth === 0) return k;
+  }
+  return end;
+}
+
+/* <details> with its <summary>, each at the beginning of a line. */
+function details(state, start, end, silent) {
+  const first = lineOf(state, start);
+  if (!/^<details(\s|>)/i.test(first) || state.sCount[start] - state.blkIndent >= 4) return false;
+  let head = first;
+  for (let k = start + 1; k < end && k < start + MAX_SUMMARY_LINES; k++)
+    head += '\n' + lineOf(state, k);
+  const open =
+    /^<details(\s+open(?:\s*=\s*"[^"\n]*")?)?\s*>\s*(?:<summary>([^]*?)<\/summary>[ \t]*)?/i.exec(head);
+  if (!open) return false;
+  if (silent) return true;
+  const last = start + open[0].trimEnd().split('\n').length - 1,
+    rest = /\n\s*$/.test(open[0]) ? '' : head.slice(open[0].length).split('\n')[0],
+    same = rest.replace(/<\/details>\s*$/i, ''), /* text in the line of the tags */
+    over = same !== rest,
+    close = over ? last : endOfDetails(state, last + 1, end);
+  let token = state.push('details_open', 'details', 1);
+  token.map = [start, Math.min(close + 1, end)];
+  token.meta = { open: !!open[1] };
+  state.push('summary_open', 'summary', 1);
+  inlineToken(state, (open[2] || 'Details').replace(/<\/?[a-z][a-z0-9]*\s*>/gi, '').trim());
+  state.push('summary_close', 'summary', -1);
+  if (same.trim()) {
+    state.push('paragraph_open', 'p', 1);
+    inlineToken(state, same.trim());
+    state.push('paragraph_close', 'p', -1);
+  }
+  if (!over) {
+    /* What stands before the closing tag in its line belongs to the part. */
+    const mark = close < end && state.eMarks[close],
+      before = close < end && lineOf(state, close).replace(/<\/details>\s*$/i, '');
+    let to = close;
+    if (before) {
+      state.eMarks[close] = state.bMarks[close] + state.tShift[close] + before.length;
+      to = close + 1;
+    }
+    const kept = [state.lineMax, state.parentType];
+    state.lineMax = to;
+    state.parentType = 'blockquote';
+    state.md.block.tokenize(state, last + 1, to);
+    [state.lineMax, state.parentType] = kept;
+    if (before) state.eMarks[close] = mark;
+  }
+  state.push('details_close', 'details', -1);
+  state.line = Math.min(close + 1, end);
+  return true;
+}
+
+function inlineToken(state, text) {
+  const token = state.push('inline', '', 0);
+  token.content = text;
+  token.children = [];
+}
+
+/* Labels are numbers: [^a-z] is more often a part of a regular expression. */
+const NOTE = /^\[\^((?:fn|note)?-?\d{1,3})\]/i;
+
+function noteInline(state, silent) {
+  if (state.src[state.pos] !== '[' || state.src[state.pos + 1] !== '^') return false;
+  const m = NOTE.exec(state.src.slice(state.pos, state.pos + 16));
+  if (!m) return false;
+  if (!silent) state.push('ref', '', 0).content = m[1];
+  state.pos += m[0].length;
+  return true;
+}
+
+/* "[^1]: text", up to the next blank line or note. */
+function noteBlock(state, start, end, silent) {
+  const m = NOTE.exec(lineOf(state, start).slice(0, 16)),
+    first = m && lineOf(state, start).slice(m[0].length);
+  if (!m || first[0] !== ':' || state.sCount[start] - state.blkIndent >= 4) return false;
+  if (silent) return true;
+  let text = first.slice(1),
+    k = start + 1;
+  for (; k < end && !state.isEmpty(k) && state.sCount[k] >= state.blkIndent; k++) {
+    if (NOTE.test(lineOf(state, k).slice(0, 16))) break;
+    text += '\n' + lineOf(state, k);
+  }
+  const token = state.push('note_open', 'note', 1);
+  token.map = [start, k];
+  token.meta = { label: m[1] };
+  inlineToken(state, text.trim());
+  state.push('note_close', 'note', -1);
+  state.line = k;
+  return true;
+}
+
 /* ---- Tokens to trees ---- */
 
 const OPENED = {
@@ -294,6 +405,9 @@ const OPENED = {
   strong_open: 'strong',
   s_open: 'del',
   link_open: 'a',
+  details_open: 'details',
+  summary_open: 'summary',
+  note_open: 'note',
 };
 
 /* Builds a tree from tokens. A node too many leaves its text to the node around it. */
@@ -332,6 +446,7 @@ class Builder {
   token(t) {
     const tag = OPENED[t.type];
     if (t.hidden) return;
+    if (tag === 'note') this.job.left -= LEAP_NODES;
     if (tag) return this.open(tag, this.attrsOf(t, tag));
     if (t.type === 'heading_open') return this.open(t.tag, null);
     if (t.nesting < 0) {
@@ -355,6 +470,9 @@ class Builder {
         return this.add(['box', { checked: t.meta.checked }]);
       case 'maths':
         return this.add(mathsTree(this.job, t));
+      case 'ref':
+        this.job.left -= LEAP_NODES;
+        return this.add(['ref', { label: t.content }, `[^${t.content}]`]);
       case 'image':
         return this.add(this.picture(t));
       case 'fence':
@@ -377,6 +495,8 @@ class Builder {
   }
   attrsOf(t, tag) {
     if (tag === 'a') return { href: t.attrGet('href'), title: t.attrGet('title') };
+    if (tag === 'details') return t.meta.open ? { open: '' } : null;
+    if (tag === 'note') return t.meta;
     if (tag === 'ol') return { start: t.attrGet('start') };
     if (tag === 'li' && t.meta && t.meta.task) return { class: 'task' };
     if (tag === 'th' || tag === 'td') {
@@ -422,9 +542,11 @@ function parser(rules) {
   md.validateLink = (url) => /^(https?:\/\/|mailto:)/i.test(url.trim());
   md.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
   md.inline.ruler.before('escape', 'maths', mathsInline);
-  md.block.ruler.before('table', 'maths', mathsBlock, {
-    alt: ['paragraph', 'reference', 'blockquote', 'list'],
-  });
+  const alt = ['paragraph', 'reference', 'blockquote', 'list'];
+  md.block.ruler.before('table', 'maths', mathsBlock, { alt });
+  md.block.ruler.before('table', 'details', details, { alt });
+  md.block.ruler.before('reference', 'note', noteBlock, { alt });
+  md.inline.ruler.before('link', 'note', noteInline);
   md.core.ruler.push('boxes', taskBoxes);
   md.core.ruler.enableOnly(rules);
   /* CommonMark does not end **this:** before a letter, nor emphasis in text without spaces. Models
