@@ -77,7 +77,7 @@ FLAGS := $(call noted,$(BUILD)/flags,$(filter-out ccache,$(CC)) $(shell $(CC) --
 # The floors, from the bottom up. Tests sit beside the code as *_test.c.
 LIB_DIRS = base image sound num format backend backend/cpu kv model text spec engine
 SERVER = apps/server/dialects apps/server/http apps/server/answers apps/server/models apps/server
-APP_DIRS = apps apps/hub apps/media $(SERVER)
+APP_DIRS = apps apps/hub apps/mcp apps/media $(SERVER)
 CODECS = -lpng -ljpeg -lwebp -lsndfile
 APP_LIBS = -ljansson $(CODECS) -lcurl -ledit -lmicrohttpd
 ISA_SKIP := $(if $(findstring x86_64,$(MACHINE)),%_neon.c,%_avx2.c %_avx512.c %_avx512bf16.c %_amx.c)

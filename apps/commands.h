@@ -22,6 +22,7 @@ extern const command command_list;
 extern const command command_create;
 extern const command command_cp;
 extern const command command_logits;
+extern const command command_mcp;
 extern const command command_pull;
 extern const command command_quantize;
 extern const command command_rerank;

@@ -3,6 +3,7 @@
 
 #include "apps/commands.h"
 #include "apps/hub/place.h"
+#include "apps/mcp_options.h"
 #include "apps/term.h"
 #include "base/map.h"
 #include "base/mem.h"
@@ -150,7 +151,7 @@ static status check_presets(const config *f, const toml *presets, bool secret, e
 
 status config_take(config *f, const char *text, size_t n, const char *path, bool secret, err *e)
 {
-    static const char *const tables[] = {"version", "defaults", "presets", "serve", "names"};
+    static const char *const tables[] = {"version", "defaults", "presets", "serve", "names", "mcp"};
     f->path = arena_strndup(&f->mem, path, strlen(path));
     if (!f->path)
         return err_memory(e, path, strlen(path));
@@ -165,10 +166,12 @@ status config_take(config *f, const char *text, size_t n, const char *path, bool
             st = check_options(f, t, false, secret, e);
         } else if (!strcmp(t->key, "names")) {
             st = config_check_names(f, t, e);
+        } else if (!strcmp(t->key, "mcp")) {
+            st = mcp_options_check(f, t, secret, e);
         } else if (t->kind != TOML_TABLE && !(t->first && t->first->kind == TOML_TABLE)) {
             st = err_set(e, E_ARG,
                          "%s:%d: '%s' stands above all tables: settings belong under [defaults], "
-                         "[presets.NAME], [serve] or [names]",
+                         "[presets.NAME], [serve], [names] or [mcp.NAME]",
                          f->path, t->line, t->key);
         } else {
             st = unknown_key(f, t, tables, sizeof tables / sizeof *tables, e);
@@ -234,12 +237,13 @@ static const option *opposite(const command *c, const option *o)
 }
 
 /* A value that is a path: "~/" is the home directory, and relative ones begin at the file. Of a
- * model, a drafter and a scorer the value may be a name, so there only a path that exists counts.
+ * model, a drafter, a scorer and an MCP server the value may be a name, so there only a path that
+ * exists counts.
  */
 static const char *as_path(config *f, const option *o, const char *value)
 {
-    bool model =
-        !strcmp(o->name, "model") || !strcmp(o->name, "draft") || !strcmp(o->name, "kv-scorer");
+    bool model = !strcmp(o->name, "model") || !strcmp(o->name, "draft") ||
+                 !strcmp(o->name, "kv-scorer") || !strcmp(o->name, "mcp");
     bool path = o->arg && (!strcmp(o->arg, "FILE") || !strcmp(o->arg, "DIR"));
     const char *home = getenv("HOME"), *slash = strrchr(f->path, '/');
     struct stat sb;

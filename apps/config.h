@@ -12,6 +12,7 @@
  *         [serve]                         for serve alone
  *         [names]                         short names of models, for every command
  *         coder = "own/Coder-GGUF:Q4_K_M"
+ *         [mcp.files]                     tools of an MCP server (mcp_options.h)
  *
  * Keys are long names of options; '-' and '_' are equal. The command line comes first, then the
  * environment (CARAT_TEMP=0.5), the preset, [serve], [defaults], and what is built in.

@@ -4,6 +4,7 @@
  * others still run. The exit status is 0 only if a test ran and none failed. Tests that took
  * longest in the last run start first, so that no processor waits for one of them at the end.
  */
+#include "tests/mcp_rig.h"
 #include "tests/test.h"
 #include "base/clock.h"
 #include "base/mem.h"
@@ -312,6 +313,8 @@ int main(int argc, char **argv)
     int first = 1;
     const char *text = getenv("TEST_LONG");
     brief = !text || !*text || !strcmp(text, "0");
+    if (argc == 3 && !strcmp(argv[1], "--mcp-fake"))
+        mcp_fake_main(argv[2]);
     char **without = calloc((size_t)argc, sizeof *without);
     for (; first < argc && argv[first][0] == '-'; first++) {
         if (!strcmp(argv[first], "-v"))

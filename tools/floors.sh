@@ -8,7 +8,7 @@ set -eu
 cd "$(dirname "$0")/.."
 git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' | awk '
 BEGIN {
-    n = split("base image sound num format backend backend/cpu backend/cuda kv text model spec engine apps/hub apps/media apps apps/server/dialects apps/server", f, " ")
+    n = split("base image sound num format backend backend/cpu backend/cuda kv text model spec engine apps/hub apps/mcp apps/media apps apps/server/dialects apps/server", f, " ")
     for (i = 1; i <= n; i++) floor[f[i]] = i
     # The rest of the server is one floor: a connection starts an answer, an answer holds its model, and a model its answers.
     floor["apps/server/http"] = floor["apps/server/answers"] = floor["apps/server/models"] = floor["apps/server"]
@@ -18,11 +18,12 @@ BEGIN {
     only["image"] = " base image "
     only["sound"] = " base sound "
     only["apps/hub"] = " base apps/hub "
+    only["apps/mcp"] = " base apps/hub apps/mcp "
     only["apps/media"] = " base image sound apps/hub apps/media "
-    only["apps"] = " base apps/hub apps/media apps "
+    only["apps"] = " base apps/hub apps/mcp apps/media apps "
     # Dialects are data: requests read and answers written, with no connection, model or thread.
     only["apps/server/dialects"] = " base apps/media apps apps/server/dialects "
-    server = " base apps/hub apps/media apps apps/server/dialects apps/server/http apps/server/answers apps/server/models apps/server "
+    server = " base apps/hub apps/mcp apps/media apps apps/server/dialects apps/server/http apps/server/answers apps/server/models apps/server "
     only["apps/server"] = only["apps/server/http"] = only["apps/server/answers"] = only["apps/server/models"] = server
 }
 {
