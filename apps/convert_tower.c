@@ -60,7 +60,7 @@ static void read_qwen(config_fields *f, model_shape *m)
 {
     qwen3vl_shape *s = (qwen3vl_shape *)m;
     const json_t *deep = config_get(f, "deepstack_visual_indexes");
-    int32_t side = 1;
+    int32_t side = 1, last = -1;
     while (side * side < s->n_pos && side < 4096)
         side++;
     s->image_size = s->patch <= 4096 ? side * s->patch : 0; /* a larger patch is refused later */
@@ -69,8 +69,14 @@ static void read_qwen(config_fields *f, model_shape *m)
         config_refuse(f, "in_channels", "3");
     if (config_whole_or(f, "temporal_patch_size", 2) != 2)
         config_refuse(f, "temporal_patch_size", "2");
-    if (json_array_size(deep))
-        config_refuse(f, "deepstack_visual_indexes", "empty list: deepstack is not supported");
+    /* Mergers follow each other in this order, and the text model's layers in that of the tower. */
+    for (size_t i = 0; i < json_array_size(deep) && !f->st; i++) {
+        int32_t il = -1;
+        if (!config_integer(json_array_get(deep, i), last + 1, s->n_layer - 1, &il))
+            config_refuse(f, "deepstack_visual_indexes", "list of layers of the tower, ascending");
+        else
+            s->deep[last = il] = true;
+    }
     if (!f->st && s->n_out != config_whole(f, width_key))
         config_refuse(f, "out_hidden_size", "width of the text model");
     check_theta(f, 10000);
@@ -159,7 +165,7 @@ static const config_family towers[] = {
      .read = read_flat},
     /* Published files say the type of the whole model here, files of the library the tower's. */
     {.shapes = &qwen3vl_shapes,
-     .types = {"qwen3_5_vision", "qwen3_5_moe_vision", "qwen3_5", "qwen3_5_moe"},
+     .types = {"qwen3_5_vision", "qwen3_5_moe_vision", "qwen3_5", "qwen3_5_moe", "qwen3_vl*"},
      .options = qwen_options,
      .more = qwen_more,
      .read = read_qwen},

@@ -25,7 +25,7 @@ typedef struct sample {
     "{\"model_type\":\"gemma4\"," TEXT_PART "\"vision_config\":{\"model_type\":\"gemma4_vision\"," \
     "\"attention_bias\":false,\"hidden_activation\":\"gelu_pytorch_tanh\","                        \
     "\"max_position_embeddings\":131072,\"patch_size\":4,\"pooling_kernel_size\":3,"               \
-    "\"position_embedding_size\":128,\"rms_norm_eps\":1e-06,\"rope_parameters\":{\"rope_theta\":"   \
+    "\"position_embedding_size\":128,\"rms_norm_eps\":1e-06,\"rope_parameters\":{\"rope_theta\":"  \
     "100.0,\"rope_type\":\"axial\"}," more "}}"
 
 /* As the library writes it. */
@@ -78,6 +78,13 @@ static const sample samples[] = {
      "\"num_position_embeddings\":36,\"out_hidden_size\":64,\"patch_size\":4,"
      "\"spatial_merge_size\":2,\"temporal_patch_size\":2,\"deepstack_visual_indexes\":[]}}",
      "model."},
+    {"tiny-mmproj-qwen3-vl",
+     "{\"model_type\":\"qwen3_vl\",\"text_config\":{\"hidden_size\":64},\"vision_config\":{"
+     "\"depth\":4,\"hidden_act\":\"gelu_pytorch_tanh\",\"hidden_size\":48,\"in_channels\":3,"
+     "\"initializer_range\":0.02,\"intermediate_size\":80,\"model_type\":\"qwen3_vl\","
+     "\"num_heads\":4,\"num_position_embeddings\":36,\"out_hidden_size\":64,\"patch_size\":4,"
+     "\"spatial_merge_size\":2,\"temporal_patch_size\":2,\"deepstack_visual_indexes\":[0,2]}}",
+     "model."},
 };
 
 /* An entry of the checkpoint's tensor: exact in bf16. Bounds are around 0. */
@@ -100,7 +107,7 @@ static bool ends_in(const char *s, const char *end)
  */
 static uint64_t place_of(const char *size, const shape_tensor *t, uint64_t f)
 {
-    bool flat = !strncmp(size, "tiny-mmproj-flat", 16), qwen = !strcmp(size, "tiny-mmproj-qwen");
+    bool flat = !strncmp(size, "tiny-mmproj-flat", 16), qwen = !strncmp(size, "tiny-mmproj-qwen", 16);
     uint64_t side = flat ? 12 : 4, x = f % side, y = f / side % side, c = f / (side * side) % 3,
              d = f / (side * side) / 3;
     if (qwen && t->n_dims == 4)
@@ -118,7 +125,7 @@ static uint64_t place_of(const char *size, const shape_tensor *t, uint64_t f)
 /* The shape of the checkpoint's tensor, slowest axis first. */
 static void put_shape(const char *size, const shape_tensor *t, str *o)
 {
-    if (!strcmp(size, "tiny-mmproj-qwen") && t->n_dims == 4)
+    if (!strncmp(size, "tiny-mmproj-qwen", 16) && t->n_dims == 4)
         str_printf(o, "[%d,3,2,4,4]", (int)t->ne[3]);
     else if (ends_in(t->name, "conv_dw.weight"))
         str_printf(o, "[%d,1,%d]", (int)t->ne[1], (int)t->ne[0]);
@@ -154,8 +161,7 @@ static const char *make_dir(const sample *s, const char *extra)
     for (int32_t i = 0; i < n; i++) {
         const shape_tensor *t = &list[i];
         bool second = ends_in(t->name, "patch_embd.weight.1");
-        uint64_t count =
-            count_of(t) * (!strcmp(s->size, "tiny-mmproj-qwen") && t->n_dims == 4 ? 2 : 1);
+        uint64_t count = count_of(t) * (strstr(s->size, "-qwen") && t->n_dims == 4 ? 2 : 1);
         if (second)
             continue; /* the same tensor holds both frames */
         str_printf(&head, "%s\"%s%s\":{\"dtype\":\"F32\",\"shape\":", head.n > 1 ? "," : "",
@@ -296,7 +302,11 @@ TEST(convert_towers_refuses_other_towers)
             "model_patch_size");
     dir = make_dir(&samples[5], "");
     refuses(dir, qwen, "\"deepstack_visual_indexes\":[]", "\"deepstack_visual_indexes\":[1]",
-            "deepstack");
+            "visual.deepstack_merger_list.0.norm.weight is missing");
+    refuses(dir, qwen, "\"deepstack_visual_indexes\":[]", "\"deepstack_visual_indexes\":[1,0]",
+            "list of layers of the tower, ascending");
+    refuses(dir, qwen, "\"deepstack_visual_indexes\":[]", "\"deepstack_visual_indexes\":[2]",
+            "list of layers of the tower, ascending");
     refuses(dir, qwen, "\"temporal_patch_size\":2", "\"temporal_patch_size\":3",
             "temporal_patch_size");
     refuses(dir, qwen, "\"patch_size\":4", "\"patch_size\":2147483647", "patch_size");

@@ -89,7 +89,7 @@ void inspect_vision_close(inspect_vision *v)
 /* Of a picture's soft tokens, which are kept in host memory. */
 static int64_t row_bytes(const inspect_vision *v, const inspect_cost *c)
 {
-    return (int64_t)c->grid.n_tokens * v->tower->n_out * (int64_t)sizeof(float);
+    return (int64_t)((size_t)c->grid.n_tokens * vision_width(v->tower) * sizeof(float));
 }
 
 /* Soft tokens of the longest sound that is heard at a time. */
@@ -150,6 +150,10 @@ static void put_eyes(const inspect_vision *v)
            t->projector, v->core.n_layer, v->core.n_embd, t->rule.patch, t->rule.merge,
            t->rule.merge);
     printf("  embeddings of width %" PRId32 ", for text models of that width\n", t->n_out);
+    if (t->n_deep)
+        printf("  deepstack: as many again for each of the first %" PRId32
+               " layers of the text model\n",
+               t->n_deep);
     printf("  a picture of %" PRId32 " x %" PRId32 " pixels\n", v->width, v->height);
     printf("    %-8s %8s %8s %14s %10s %10s\n", "budget", "tokens", "patches", "resized to",
            "TFLOP", "MiB");
@@ -188,9 +192,9 @@ json_t *inspect_vision_json(const inspect_vision *v)
                              (int)c->grid.width, "height", (int)c->grid.height, "tflop", c->tflop,
                              "bytes", (json_int_t)row_bytes(v, c)));
     }
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "projector", t->projector,
-                     "layers", (int)v->core.n_layer, "width", (int)v->core.n_embd, "patch",
-                     (int)t->rule.patch, "merge", (int)t->rule.merge, "embedding", (int)t->n_out,
-                     "picture_width", (int)v->width, "picture_height", (int)v->height, "costs",
-                     costs);
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "projector",
+                     t->projector, "layers", (int)v->core.n_layer, "width", (int)v->core.n_embd,
+                     "patch", (int)t->rule.patch, "merge", (int)t->rule.merge, "embedding",
+                     (int)t->n_out, "deepstack", (int)t->n_deep, "picture_width", (int)v->width,
+                     "picture_height", (int)v->height, "costs", costs);
 }

@@ -46,6 +46,13 @@ static inline mat mat_columns(mat m, int32_t first, int32_t n)
     m.cols = n;
     return m;
 }
+/* n rows from `first` on. */
+static inline mat mat_rows(mat m, int32_t first, int32_t n)
+{
+    m.at = m.at ? m.at + (size_t)first * (size_t)m.stride : NULL;
+    m.rows = n;
+    return m;
+}
 /* Every head as a row of its own. Rows must be side by side (stride == heads * cols). */
 static inline mat mat_head_rows(mat m)
 {

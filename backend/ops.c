@@ -50,6 +50,26 @@ void op_put_soft(pass *p, mat x)
     }
 }
 
+void op_add_soft(pass *p, mat x, int32_t il)
+{
+    const step *st = p->st;
+    int32_t most = p->dry ? x.rows : 0;
+    if (!pass_shapes(p, "add_soft", !st->n_soft || x.rows == st->all.n))
+        return;
+    for (int32_t i = 0; i < st->n_soft; i++)
+        most = st->soft[i].n > most ? st->soft[i].n : most;
+    size_t mark = pass_mark(p);
+    mat y = pass_mat(p, most, x.heads, x.cols);
+    for (int32_t i = 0; i < st->n_soft && !p->dry && !pass_failed(p); i++) {
+        const soft_run *s = &st->soft[i];
+        y.rows = s->n;
+        p->dev->upload(p->dev, y.at, s->at + (1 + il) * s->part,
+                       (size_t)s->n * (size_t)y.stride * sizeof *y.at);
+        op_add(p, mat_rows(x, s->row0, s->n), y);
+    }
+    pass_release(p, mark);
+}
+
 mat op_embed_at(pass *p, mat ids, const weight *w, float scale)
 {
     if (!pass_shapes(p, "embed_at", w && w->n_in > 0 && w->n_mat == 1 && mat_width(ids) > 0))

@@ -468,6 +468,8 @@ struct device {
 mat op_embed(pass *p, const weight *w, float scale);
 /* x, which has every row of the pass: the rows of step.soft are replaced. */
 void op_put_soft(pass *p, mat x);
+/* Deepstack: to these rows of x are added those of its layer `il`. */
+void op_add_soft(pass *p, mat x, int32_t il);
 /* The token of a row is column 0 of head 0 of `ids`, as op_best gives it. */
 mat op_embed_at(pass *p, mat ids, const weight *w, float scale);
 mat op_rms_norm(pass *p, mat x, const weight *w, float eps);

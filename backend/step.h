@@ -161,6 +161,8 @@ typedef struct sparse_rule {
 typedef struct soft_run {
     int32_t row0, n; /* of step.all; their token is 0 */
     const float *at; /* [n][width of an embedding], memory of the host */
+    int64_t part;    /* numbers from there to the rows of deepstack's first layer, and on to the
+                        next one's */
 } soft_run;
 
 typedef struct step {

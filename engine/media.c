@@ -21,6 +21,12 @@ static status check_family(const carat_model *m, err *e)
                        "%s makes embeddings of %d numbers, and %s has embeddings of %d: it is the "
                        "vision tower of another model",
                        t->file.path, v->n_out, c->name, c->n_embd);
+    if (v->n_deep != c->n_deep)
+        return err_set(
+            e, E_UNSUPPORTED,
+            "%s has deepstack for %d layers of the text model, and %s takes it in %d: it "
+            "is the vision tower of another model",
+            t->file.path, v->n_deep, c->name, c->n_deep);
     bool gemma = !strncmp(v->projector, "gemma4", 6);
     if (gemma ? c->arch != &gemma4_arch : !c->turns_by_axes)
         return err_set(e, E_UNSUPPORTED,
@@ -370,7 +376,7 @@ size_t media_waiting_bytes(const media *x, const image_grid *g, const ears_size 
     size_t patch = 3 * (size_t)v->rule.patch * (size_t)v->rule.patch;
     size_t before =
         sound->n_pieces ? ears_feature_count(&x->ears, sound) : (size_t)g->n_patches * patch;
-    size_t after = (size_t)g->n_tokens * (size_t)v->n_out;
+    size_t after = (size_t)g->n_tokens * vision_width(v);
     return (before > after ? before : after) * sizeof(float);
 }
 
@@ -435,7 +441,8 @@ void media_drop_user(media *x, media_item *it)
 
 size_t media_rows_bytes(const carat_model *m, const media_item *it)
 {
-    return (size_t)it->grid.n_tokens * (size_t)m->core.n_embd * sizeof(float);
+    size_t width = (size_t)m->core.n_embd * (1 + (size_t)m->core.n_deep);
+    return (size_t)it->grid.n_tokens * width * sizeof(float);
 }
 
 static void drop_item_rows(carat_model *m, media_item *it)

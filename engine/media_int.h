@@ -18,7 +18,7 @@ struct media_item {
     ears_size sound; /* n_pieces 0: a picture */
     int32_t n_users; /* carat_media, a tower at work, and passes that read its rows */
     float *patches;  /* or a sound's features; while there are users and no rows */
-    float *rows;     /* [n_tokens][n_embd] */
+    float *rows;     /* [1 + core.n_deep][n_tokens][n_embd] */
     uint64_t used;   /* when, by media.clock */
     int32_t span;    /* its number */
     status st;       /* of the worker's last attempt, which began at `tried` of media.clock */

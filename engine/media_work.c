@@ -85,6 +85,7 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
                                    "has to be given again");
     if (!st) {
         int32_t at = it->first - ids[0], most = it->grid.n_tokens - at;
+        run->part = (int64_t)it->grid.n_tokens * m->core.n_embd;
         run->at = it->rows + (size_t)at * (size_t)m->core.n_embd;
         for (run->n = 1; run->n < n && run->n < most && ids[run->n] == ids[0] - run->n;)
             run->n++;

@@ -661,6 +661,8 @@ mat model_run(pass *p, const model *m, const kv_layout *kv, model_layer_fn *laye
         size_t mark = pass_mark(p);
         mat before = x;
         layer(p, m, il, kv, &x);
+        if (il < m->n_deep)
+            op_add_soft(p, x, il);
         if (p->rows->n)
             pass_tap(p, il, x); /* a drafter may read this layer */
         /* If the wanted rows were moved, they lie above the mark and are kept to the end. */

@@ -96,6 +96,7 @@ struct model {
     void *layers;       /* [n_layer] the architecture's structs, which begin with MODEL_LAYER */
     size_t layer_bytes; /* of one */
     void *impl;         /* the architecture's own data, in mem */
+    int32_t n_deep;     /* deepstack: so many of the first layers add rows of pictures */
     bool turns_by_axes; /* its rotation has sections for time, row and column */
     bool axes;          /* rows of passes have positions on these axes: it sees pictures */
     bool encoder;       /* tokens see later ones: a text is computed in one pass, and there is no

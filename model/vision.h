@@ -39,6 +39,7 @@ typedef struct vision {
     bool exact;      /* all matrices are f32, and so are keys on every device */
     bool rows_first; /* ropes turn by rows, then by columns; else the reverse */
     int32_t n_out;
+    int32_t n_deep; /* deepstack: rows of a token that the text model adds after its first layers */
     image_rule rule; /* without a budget; max_pixels 0: the tower has no limits of its own */
 } vision;
 
@@ -47,7 +48,7 @@ typedef struct vision_arch {
     const char *projector;
     const shape_family *shapes;
     status (*bind)(model *m, err *e);
-    /* Soft tokens [n_tokens, n_out]. */
+    /* Soft tokens [n_tokens, n_out]; below them those for each layer of deepstack. */
     mat (*forward)(pass *p, const model *m, const vision_input *in);
 } vision_arch;
 extern const vision_arch gemma4v_vision, gemma4uv_vision, qwen3vl_vision;
@@ -71,14 +72,19 @@ typedef struct vision_memory {
     size_t input_bytes; /* 0: the device reads the host's memory */
 } vision_memory;
 /* E_LIMIT: a picture with more patches a side than the tower has positions. */
+/* Numbers of a soft token, with those of deepstack. */
+static inline size_t vision_width(const vision *v)
+{
+    return (size_t)v->n_out * (1 + (size_t)v->n_deep);
+}
 status vision_check(const model *m, const image_grid *g, err *e);
 /* E_UNSUPPORTED: an op that the device does not compute. */
 status vision_plan(const model *m, device *dev, const image_grid *g, vision_memory *need, err *e);
 /* All of it, in one piece. */
 size_t vision_room(const vision_memory *need);
-/* Soft tokens of one picture: soft[n_tokens][n_out]. patches: as image_to_patches gives them by the
- * rule of vision_grid. room: memory of the device, for this picture or a larger one. It allocates
- * nothing there: a device drops recorded passes when memory is freed. m is loaded. */
+/* Soft tokens of one picture: soft[1 + n_deep][n_tokens][n_out]. patches: as image_to_patches gives
+ * them by the rule of vision_grid. room: memory of the device, for this picture or a larger one. It
+ * allocates nothing there: a device drops recorded passes when memory is freed. m is loaded. */
 status vision_encode(const model *m, device *dev, const image_grid *g, const float *patches,
                      void *room, size_t room_bytes, float *soft, err *e);
 

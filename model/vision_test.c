@@ -30,7 +30,8 @@ TEST(vision_reads_every_tower)
     } want[] = {{"tiny-mmproj-clamped", "gemma4v", 96, 4, 3},
                 {"tiny-mmproj-standard", "gemma4v", 96, 4, 3},
                 {"tiny-mmproj-flat", "gemma4uv", 96, 12, 1},
-                {"tiny-mmproj-qwen", "qwen3vl_merger", 64, 4, 2}};
+                {"tiny-mmproj-qwen", "qwen3vl_merger", 64, 4, 2},
+                {"tiny-mmproj-qwen3-vl", "qwen3vl_merger", 64, 4, 2}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         model m;
         err e;
@@ -42,6 +43,7 @@ TEST(vision_reads_every_tower)
         CHECK_EQ(v->n_out, want[i].n_out);
         CHECK_EQ(v->rule.patch, want[i].patch);
         CHECK_EQ(v->rule.merge, want[i].merge);
+        CHECK_EQ(v->n_deep, strstr(want[i].size, "qwen3-vl") ? 2 : 0);
         /* Gemma's tower computes 2 x - 1, Qwen's file says so, and 12B takes x as it is. */
         float half = want[i].merge > 1 ? 0.5f : 0;
         for (int c = 0; c < 3; c++)
@@ -94,8 +96,8 @@ TEST(vision_refuses_by_name)
                      .count = 2,
                      .bytes = deep,
                      .n_bytes = 2};
-    CHECK_STATUS(opens(&m, &e), E_UNSUPPORTED);
-    CHECK(strstr(e.text, "layer 1 has deepstack"));
+    CHECK_STATUS(opens(&m, &e), E_FORMAT);
+    CHECK(strstr(e.text, "v.deepstack.1.norm.weight"));
     table_file_reset(&f);
     gguf_value list = {.key = "clip.vision.image_std",
                        .kind = GGUF_ARRAY,

@@ -10,11 +10,11 @@
 #include "model/vision.h"
 #include "tests/test.h"
 
-enum { SOFT_CASES = 16, SOFT_MOST = 16 * 96 };
+enum { SOFT_CASES = 20, SOFT_MOST = 10 * 3 * 64 };
 
 typedef struct soft_case {
     char size[32];
-    int32_t budget, seed, w, h, n, width;
+    int32_t budget, seed, w, h, n, width; /* width: with that of deepstack */
     float want[SOFT_MOST];
 } soft_case;
 
@@ -67,7 +67,7 @@ static inline float *soft_rows(const model *m, device *d, const soft_case *c, im
     CHECK_OK(vision_grid(m, c->budget, c->w, c->h, &rule, g, "a.png", &e), e);
     CHECK_OK(image_patches_of(&patches, g, &rule, &picture, "a.png", &e), e);
     CHECK_OK(vision_plan(m, d, g, &need, &e), e);
-    float *soft = mem_alloc((size_t)g->n_tokens * (size_t)vision_of(m)->n_out * sizeof *soft);
+    float *soft = mem_alloc((size_t)g->n_tokens * vision_width(vision_of(m)) * sizeof *soft);
     size_t n_bytes = vision_room(&need);
     void *room = d->alloc(d, n_bytes);
     CHECK(room && soft);

@@ -456,7 +456,7 @@ static void put_soft(nextn_drafter *x, const step *target, int32_t from, int32_t
             continue;
         st->soft = x->soft;
         x->soft[st->n_soft++] =
-            (soft_run){to, 1, s->at + (size_t)(from - s->row0) * (size_t)x->width};
+            (soft_run){to, 1, s->at + (size_t)(from - s->row0) * (size_t)x->width, s->part};
     }
 }
 

@@ -6,7 +6,8 @@ for some pictures, for model/vision_run_test.c.
 
 Weights are those of `carat synth SIZE --type f32`. A line of soft.txt is a case: size, budget, seed,
 width and height of the picture (tools/image_fixtures.py draws it), number of tokens and their width.
-soft.f32 has the tokens of all cases, one after the other. budgets.txt and budgets.f32 are the same for the budgets of
+soft.f32 has the tokens of all cases, one after the other; with deepstack those for each of its layers
+follow the tokens of a case, and the width is that of all. budgets.txt and budgets.f32 are the same for the budgets of
 Gemma 4 and its towers, for engine/media_budgets_test.c, with every STEP-th token.
 """
 import os
@@ -24,6 +25,8 @@ from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4Uni
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5VisionConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5VisionModel
+from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
 from image_fixtures import DATA, ROOT, picture
 
@@ -144,16 +147,20 @@ QWEN = {"ln1": "norm1", "ln2": "norm2", "attn_qkv": "attn.qkv", "attn_out": "att
         "ffn_down": "mlp.linear_fc2"}
 MERGER = {"v.post_ln": "merger.norm", "mm.0": "merger.linear_fc1", "mm.2": "merger.linear_fc2",
           "v.position_embd": "pos_embed"}
+DEEP = {"norm": "norm", "fc1": "linear_fc1", "fc2": "linear_fc2"}
 
 
-def qwen_tower(tensors, key):
+def qwen_tower(tensors, key, deep=False):
+    """deep: Qwen3-VL's, which has deepstack."""
+    at = sorted({int(name.split(".")[2]) for name in tensors if name.startswith("v.deepstack.")})
+    assert deep == bool(at)
     patch, merge = key("patch_size"), key("spatial_merge_size")
-    config = Qwen3_5VisionConfig(
+    config = (Qwen3VLVisionConfig if deep else Qwen3_5VisionConfig)(
         depth=key("block_count"), hidden_size=key("embedding_length"), intermediate_size=key("feed_forward_length"),
         num_heads=key("attention.head_count"), patch_size=patch, spatial_merge_size=merge, out_hidden_size=key("projection_dim"),
-        num_position_embeddings=tensors["v.position_embd.weight"].shape[0])
+        num_position_embeddings=tensors["v.position_embd.weight"].shape[0], **({"deepstack_visual_indexes": at} if deep else {}))
     config._attn_implementation = "eager"
-    tower = Qwen3_5VisionModel(config).eval()
+    tower = (Qwen3VLVisionModel if deep else Qwen3_5VisionModel)(config).eval()
     state = {"patch_embed.proj.bias": tensors["v.patch_embd.bias"],
              "patch_embed.proj.weight": torch.stack([tensors["v.patch_embd.weight"], tensors["v.patch_embd.weight.1"]], dim=2)}
     for name, v in tensors.items():
@@ -161,6 +168,8 @@ def qwen_tower(tensors, key):
         base, kind = name.rsplit(".", 1)
         if part[1] == "blk":
             state[f"blocks.{part[2]}.{QWEN[part[3]]}.{kind}"] = v
+        elif part[1] == "deepstack":
+            state[f"deepstack_merger_list.{at.index(int(part[2]))}.{DEEP[part[3]]}.{kind}"] = v
         elif base in MERGER:
             state[f"{MERGER[base]}.{kind}"] = v
     missing, unexpected = tower.load_state_dict(state, strict=False)
@@ -173,14 +182,17 @@ def qwen_tower(tensors, key):
         rows, cols = m.shape[:2]
         m = m.reshape(rows // merge, merge, cols // merge, merge, patch, patch, 3).transpose(0, 2, 1, 3, 6, 4, 5)
         m = np.stack([m, m], axis=5).reshape(rows * cols, -1)
-        return tower(torch.from_numpy(np.ascontiguousarray(m)), torch.tensor([[1, rows, cols]])).pooler_output
+        made = tower(torch.from_numpy(np.ascontiguousarray(m)), torch.tensor([[1, rows, cols]]))
+        parts = [made.pooler_output] + (made.deepstack_features if deep else [])
+        return torch.stack(parts)
 
     return run
 
 
 SIZES = {"tiny-mmproj-clamped": lambda t, key: gemma_tower(t, key, True),
          "tiny-mmproj-standard": lambda t, key: gemma_tower(t, key, False),
-         "tiny-mmproj-flat": gemma_flat, "tiny-mmproj-qwen": qwen_tower}
+         "tiny-mmproj-flat": gemma_flat, "tiny-mmproj-qwen": qwen_tower,
+         "tiny-mmproj-qwen3-vl": lambda t, key: qwen_tower(t, key, True)}
 
 
 def main():
@@ -196,8 +208,9 @@ def write(name, sizes, cases, step):
             for case in cases:
                 with torch.no_grad():
                     rows = run(*case).numpy()
-                lines.append(f"{size} {' '.join(map(str, case))} {rows.shape[0]} {rows.shape[1]}")
-                values.append(rows[::step].astype("<f4").tobytes())
+                n = rows.shape[-2]
+                lines.append(f"{size} {' '.join(map(str, case))} {n} {rows.size // n}")
+                values.append((rows if rows.ndim == 3 else rows[::step]).astype("<f4").tobytes())
                 print(lines[-1], "std", float(rows.std()))
     (DATA / f"{name}.txt").write_text("\n".join(lines) + "\n")
     (DATA / f"{name}.f32").write_bytes(b"".join(values))
