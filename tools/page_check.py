@@ -18,8 +18,10 @@ import base64
 import io
 import json
 import math
+import os
 import pathlib
 import subprocess
+import tempfile
 import wave
 
 try:
@@ -74,6 +76,7 @@ MARKUP = """async ([text, step]) => {
     return html;
 }"""
 
+HOME = tempfile.TemporaryDirectory()
 STATS = {"choices": [],
          "usage": {"prompt_tokens": 812, "completion_tokens": 231,
                    "prompt_tokens_details": {"cached_tokens": 640}},
@@ -629,6 +632,88 @@ DRAW = """async ([w, h, type]) => {
 }"""
 
 
+def managed(page):
+    """The panel of models, with a server and a hub that say anything."""
+    p = page.p
+    evil = "<img src=x onerror=alert(1)>" + "w" * 200 + "\u202e/x"
+    stored = {"id": "own/Small-GGUF:Q8_0", "status": {"value": "unloaded"}, "can_remove": True, "size": 5e9}
+    models = [{"id": "first", "status": {"value": "loaded"}, "context_length": 4096}, stored,
+              {"id": evil, "status": {"value": "unloaded", "failed": True, "message": "<b>no</b> " * 200}, "can_remove": "yes", "size": -1e308},
+              {"id": "odd", "status": [], "size": "1", "context_length": None}, {"id": 7}, None]
+    fit = {"name": "a/b:Q4_K_M", "here": False, "runs": False, "problem": "<i>too large</i>", "bytes": 1e300, "total_bytes": 9e9,
+           "available_bytes": 1e9, "loaded_bytes": "x", "files": [{"quant": "Q8_0", "bytes": 7e9}, {"quant": "Q4_K_M", "bytes": 4e9}, {"quant": 7}, None]}
+    calls, refuse = [], []
+
+    def answer(r, body, status=200):
+        r.fulfill(status=status, content_type="application/json", body=json.dumps(body))
+
+    def change(r):
+        request = r.request
+        path = request.url.split("/", 3)[3]
+        if request.method == "GET":
+            return answer(r, {"data": models, "role": "router"})
+        calls.append((request.method, path, request.post_data))
+        if refuse:
+            return answer(r, {"error": {"message": refuse[0]}}, 400)
+        if request.method == "POST" and path == "models":
+            models.append({"id": "a/b:Q8_0", "status": {"value": "downloading", "progress": {}, "all": {"done": 1e9, "total": 4e9}}})
+        if path == "models/unload" and "a/b" in request.post_data:
+            models.pop()
+        if request.method == "DELETE":
+            models.remove(stored)
+        answer(r, {"success": True})
+
+    p.route("**/models", change)
+    p.route("**/models?*", change)
+    p.route("**/models/*load", change)
+    p.route("**/hub/search*", lambda r: answer(r, {"models": [
+        {"id": "a/b", "downloads": 1e308, "changed": "2026-11-29", "gated": True}, {"id": evil, "downloads": "many", "changed": evil}, 7, {"id": 7}]}))
+    p.route("**/hub/fit*", lambda r: answer(r, fit))
+    p.click("#open-models")
+    p.wait_for_selector("#model-list li")
+    want(p.locator("#model-list li").count() == 4, "the list of models")
+    want(evil in p.inner_text("#model-list") and not p.locator("#models-panel img, #models-panel b").count(), "markup of a name")
+    page.shot("models")
+    p.fill("#hub-words", "a b&c")
+    p.keyboard.press("Enter")
+    p.wait_for_selector("#hub-list li")
+    want(p.locator("#hub-list li").count() == 2, "what the hub has")
+    want("must be accepted" in p.inner_text("#hub-list"), "a gated model")
+    p.get_by_role("button", name="Does a/b fit?").click()
+    p.wait_for_selector("#hub-list .fits.not")
+    want("Does not run here: <i>too large</i>" in p.inner_text("#hub-list"), "a model that does not fit")
+    want(p.locator("#hub-list select").input_value() == "Q4_K_M", "which file that is")
+    fit.update(runs=True, name="a/b:Q8_0")
+    p.select_option("#hub-list select", "Q8_0")
+    p.get_by_role("button", name="Pull a/b:Q8_0").click()
+    p.wait_for_selector("#model-list progress")
+    want(calls == [("POST", "models", '{"model":"a/b:Q8_0"}')], f"what was asked: {calls}")
+    want("1.00 GB of 4.00 GB" in p.inner_text("#model-list"), "progress")
+    wide = p.evaluate("(d) => d.scrollWidth - d.clientWidth", p.query_selector("#models-panel"))
+    want(wide <= 0, f"the panel is {wide} px too wide")
+    bad = p.evaluate(CONTRAST)
+    want(not bad, f"contrast: {bad}")
+    want(not p.evaluate(NAMELESS), f"controls without a name: {p.evaluate(NAMELESS)}")
+    page.shot("models-hub")
+    p.get_by_role("button", name="Cancel pulling a/b:Q8_0").click()
+    p.wait_for_selector("#model-list progress", state="detached")
+    p.get_by_role("button", name="Remove own/Small-GGUF:Q8_0", exact=True).click()
+    p.get_by_role("button", name="Keep own/Small-GGUF:Q8_0").click()
+    p.get_by_role("button", name="Remove own/Small-GGUF:Q8_0", exact=True).click()
+    refuse.append("others are made of it")
+    p.get_by_role("button", name="Remove own/Small-GGUF:Q8_0 from the disk").click()
+    p.wait_for_selector("#model-list output:has-text('others are made of it')")
+    refuse.clear()
+    p.get_by_role("button", name="Remove own/Small-GGUF:Q8_0 from the disk").click()
+    p.wait_for_selector("#model-list li:has-text('own/Small')", state="detached")
+    want(calls[-1][:2] == ("DELETE", "models?model=own%2FSmall-GGUF%3AQ8_0"), f"what was asked: {calls[-1]}")
+    p.get_by_role("button", name="Answer with first").click()
+    want(not p.evaluate("document.querySelector('#models-panel').open"), "the panel closes")
+    for path in ("**/models", "**/models?*", "**/models/*load", "**/hub/search*", "**/hub/fit*"):
+        p.unroute(path)
+    page.troubles[:] = [t for t in page.troubles if "status of 400" not in t]  # the refusal
+
+
 def pictures(page):
     """Pictures: chosen, pasted, scaled, sent, stored, exported, imported, deleted; a model that is blind."""
     p = page.p
@@ -1131,7 +1216,7 @@ def accessible(page):
         want(not bad, f"contrast, {theme}: {bad}")
     p.evaluate("showTheme()")
     want(not p.evaluate(NAMELESS), f"controls without a name: {p.evaluate(NAMELESS)}")
-    for opener, dialog in (("#open-set", "#set"), ("#open-about", "#about")):
+    for opener, dialog in (("#open-set", "#set"), ("#open-models", "#models-panel"), ("#open-about", "#about")):
         p.click(opener)
         want(not p.evaluate(NAMELESS), f"controls without a name: {p.evaluate(NAMELESS)}")
         want(p.evaluate(f"document.querySelector('{dialog}').contains(document.activeElement)"), "a dialog without the focus")
@@ -1241,8 +1326,9 @@ def with_a_key(browser, out):
 
 
 def start(*options):
+    home = {name: HOME.name for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HF_HOME")}  # without models of this machine
     server = subprocess.Popen(["./carat", "serve", "-p", "0", "--log", "off", *options],
-                              stdout=subprocess.PIPE, text=True)
+                              stdout=subprocess.PIPE, text=True, env={**os.environ, **home})
     return server, server.stdout.readline().strip() + "/"
 
 
@@ -1285,7 +1371,7 @@ def main():
                     run(rules, Page(browser, url, o.o, **kw), name, o.axe.read_text())
             else:
                 print(f"  without axe-core's rules: {o.axe} is not there (npm i axe-core, --axe FILE)")
-            for part in (menus, pictures, sounds, imports, two_tabs, full):
+            for part in (menus, managed, pictures, sounds, imports, two_tabs, full):
                 page = Page(browser, url, o.o, **size)
                 run(part, page)
                 want(not page.troubles, f"in the console: {page.troubles}")

@@ -91,12 +91,13 @@ function serverError(error, otherwise) {
   return e;
 }
 
-/* Posts a request as JSON and returns the response. Throws a sentence unless its status is 200. */
-async function post(path, body, signal) {
+/* Sends a request, its body as JSON, and returns the response. Throws a sentence unless its status is
+ * 200. */
+async function send(method, path, body, signal) {
   const response = await fetch(path, {
-    method: 'POST',
-    headers: headers(true),
-    body: JSON.stringify(body),
+    method,
+    headers: headers(!!body),
+    body: body && JSON.stringify(body),
     signal,
   });
   if (response.ok) return response;
@@ -108,6 +109,8 @@ async function post(path, body, signal) {
     'The server answered with status ' + response.status + '.',
   );
 }
+
+const post = (path, body, signal) => send('POST', path, body, signal);
 
 const troubleOf = (e) =>
   e instanceof TypeError

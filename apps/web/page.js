@@ -154,7 +154,7 @@ function endDrop() {
 
 /* ---- Keys and the side ---- */
 
-const dialogOpen = () => $('set').open || $('about').open;
+const dialogOpen = () => !!document.querySelector('dialog[open]');
 document.addEventListener('keydown', (e) => {
   if (dialogOpen()) return;
   if (e.key === 'Escape') {

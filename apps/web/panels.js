@@ -124,7 +124,7 @@ $('set').onclose = () => {
   connect();
   showSigns();
 };
-for (const id of ['set', 'about'])
+for (const id of ['set', 'about', 'models-panel'])
   $(id).onclick = (e) => {
     if (e.target === $(id)) $(id).close();
   };

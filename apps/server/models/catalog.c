@@ -371,6 +371,11 @@ bool catalog_leads(const catalog *c)
     return c->leads;
 }
 
+bool catalog_offers_all(const catalog *c)
+{
+    return c->store;
+}
+
 bool catalog_leader(const catalog *c, const served *m)
 {
     return offer_leads(c, m->offer);

@@ -103,7 +103,8 @@ typedef struct offer_view {
 offer_view *catalog_list(catalog *c, int32_t *n);
 const char *offer_state_name(offer_state s); /* as llama-server's router names it */
 const char *offer_source_name(offer_source s);
-bool catalog_leads(const catalog *c); /* the first offer is loaded at the start and kept */
+bool catalog_leads(const catalog *c);      /* the first offer is loaded at the start and kept */
+bool catalog_offers_all(const catalog *c); /* every model of this machine */
 bool catalog_leader(const catalog *c, const served *m); /* it is that model */
 /* The name of the offer that is called so, has this file, or is the bundled model, as clients see
  * it; NULL: none. */

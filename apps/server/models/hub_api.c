@@ -147,7 +147,8 @@ static bool look(exchange *x, const char *name, problem *p)
 {
     const serve_options *o = x->s->o;
     question q = {.x = x, .until_ms = clock_ms() + LOOK_MS};
-    carat_model_options mo = {.vocab_only = true, .mmproj = "auto", .n_sessions = 1};
+    carat_model_options mo = {
+        .n_threads = (int32_t)o->threads, .vocab_only = true, .mmproj = "auto"};
     carat_session_options so = {.n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk};
     fit_report r = {0};
     err e = {0};

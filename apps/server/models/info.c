@@ -124,6 +124,8 @@ static void put_models(exchange *x, const offer_view *list, int32_t n)
     if (!strcmp(x->path, "/models")) /* clients of /v1/models take what is listed for usable */
         router_put_pulls(x);
     json_close(o, ']');
+    if (catalog_offers_all(x->s->catalog))
+        json_text(o, "role", "router");
     json_bool(o, "has_more", false);
     json_text(o, "first_id", n ? list[0].name : NULL);
     json_text(o, "last_id", n ? list[n - 1].name : NULL);
