@@ -59,8 +59,9 @@ function stateText(m) {
 /* Removing is asked for twice; the second button says how much goes. */
 function removeButton(m, out) {
   const box = el('span', { className: 'ask' });
+  const much = m.size ? bytesOf(m.size) : 'it';
   const first = smallButton('Remove', `Remove ${m.id}`, () => {
-    const sure = smallButton(`Remove ${m.size ? bytesOf(m.size) : 'it'}`, `Remove ${m.id} from the disk`, () =>
+    const sure = smallButton(`Remove ${much}`, `Remove ${much}: ${m.id}`, () =>
       act(out, 'DELETE', 'models?model=' + encodeURIComponent(m.id)),
     );
     sure.classList.add('bad');
@@ -91,12 +92,13 @@ function actionsOf(m, out) {
   if (m.state === 'downloading') return [post('Cancel', `Cancel pulling ${m.id}`, 'models/unload')];
   if (m.pulled)
     return [
-      post('Try again', `Pull ${m.id} again`, 'models'),
+      post('Try again', `Try again to pull ${m.id}`, 'models'),
       post('Dismiss', `Dismiss the failure of ${m.id}`, 'models/unload'),
     ];
-  const all = [smallButton('Use', `Answer with ${m.id}`, () => useModel(m.id))];
+  const stop = m.state === 'loading' ? 'Stop' : 'Unload',
+    all = [smallButton('Use', `Use ${m.id}`, () => useModel(m.id))];
   if (m.state === 'unloaded') all.push(post('Load', `Load ${m.id}`, 'models/load'));
-  else all.push(post(m.state === 'loading' ? 'Stop' : 'Unload', `Unload ${m.id}`, 'models/unload'));
+  else all.push(post(stop, `${stop} ${m.id}`, 'models/unload'));
   if (m.removable) all.push(removeButton(m, out));
   return all;
 }
@@ -275,7 +277,7 @@ function hitNode(h) {
     el(
       'div',
       { className: 'acts' },
-      smallButton('Does it fit?', `Does ${h.id} fit?`, () => look(box, h.id, h.id)),
+      smallButton('Does it fit?', `Does it fit? ${h.id}`, () => look(box, h.id, h.id)),
     ),
     box,
   );
