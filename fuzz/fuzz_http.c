@@ -23,6 +23,7 @@
 #include "apps/server/answers/api_embed.h"
 #include "apps/server/models/api_ollama_info.h"
 #include "apps/server/answers/api_rank.h"
+#include "apps/server/answers/api_recording.h"
 #include "apps/server/answers/api_stored.h"
 #include "apps/server/answers/api_transcribe.h"
 #include "apps/server/answers/generate.h"
@@ -48,6 +49,9 @@ HANDLER(handle_hub_search)
 HANDLER(handle_hub_fit)
 HANDLER(handle_props)
 HANDLER(handle_slots)
+HANDLER(handle_stream)
+HANDLER(handle_stream_delete)
+HANDLER(handle_streams_lookup)
 HANDLER(handle_slot)
 HANDLER(handle_metrics)
 HANDLER(handle_tokenize)

@@ -13,6 +13,7 @@
 #include "apps/server/models/pulls.h"
 #include "apps/server/http/http.h"
 #include "apps/server/answers/live.h"
+#include "apps/server/answers/recording.h"
 #include "apps/server/answers/stored.h"
 #include "apps/term.h"
 #include "base/clock.h"
@@ -370,10 +371,10 @@ static status serve(server *s, err *e)
     status st;
     const stored_limits kept = {s->o->responses, (uint64_t)s->o->responses_mb << 20};
     if ((kept.count && (st = stored_open(&s->stored, &kept, e))) ||
-        (st = events_open(&s->events, e)) || (st = pulls_open(&s->pulls, s, e)) ||
-        (st = catalog_open(&s->catalog, s, e)) || (st = passes_init(&s->passes, e)) ||
-        (st = signals_start(&g, s, e)) || (st = ringer_start(&s->bells, e)) ||
-        (st = http_open(&h, s, &port, e)))
+        (st = recordings_open(&s->recordings, e)) || (st = events_open(&s->events, e)) ||
+        (st = pulls_open(&s->pulls, s, e)) || (st = catalog_open(&s->catalog, s, e)) ||
+        (st = passes_init(&s->passes, e)) || (st = signals_start(&g, s, e)) ||
+        (st = ringer_start(&s->bells, e)) || (st = http_open(&h, s, &port, e)))
         goto out;
     st = work(s, port, e);
 out:
@@ -391,6 +392,7 @@ out:
     catalog_close(s->catalog);
     served_close(s->scorer);
     stored_close(s->stored);
+    recordings_close(s->recordings);
     pulls_close(s->pulls);
     events_close(s->events);
     passes_free(&s->passes);

@@ -97,13 +97,14 @@ typedef struct server {
     bool loopback; /* only this machine can connect */
     atomic_int state;
 
-    picture_rules pictures;  /* where those of requests may come from */
-    struct catalog *catalog; /* catalog.h: the models */
-    struct events *events;   /* events.h: what happens to them; NULL: nobody is told */
-    struct pulls *pulls;     /* pulls.h: those that come from a hub */
-    struct stored *stored;   /* stored.h: kept responses; NULL: none are kept */
-    struct served *scorer;   /* served.h: --compress-model; NULL: each model scores for itself */
-    bool compresses;         /* --compress: conversations whose request does not say */
+    picture_rules pictures;        /* where those of requests may come from */
+    struct catalog *catalog;       /* catalog.h: the models */
+    struct events *events;         /* events.h: what happens to them; NULL: nobody is told */
+    struct pulls *pulls;           /* pulls.h: those that come from a hub */
+    struct recordings *recordings; /* recording.h: streams that outlive their connection */
+    struct stored *stored;         /* stored.h: kept responses; NULL: none are kept */
+    struct served *scorer; /* served.h: --compress-model; NULL: each model scores for itself */
+    bool compresses;       /* --compress: conversations whose request does not say */
     carat_compress_options compress;
     passes passes; /* passes.h: their batches take turns */
     ringer bells;

@@ -2,6 +2,7 @@
 #include "apps/server/answers/api_stored.h"
 
 #include "apps/server/dialects/jsonw.h"
+#include "apps/server/answers/recording.h"
 #include "apps/server/answers/stored.h"
 
 #include <stdlib.h>
@@ -105,6 +106,28 @@ static void put_items(exchange *x, const str *items)
     arena_free(&mem);
 }
 
+/* The stream of a response, from an event on. */
+static void follow(exchange *x, const char *id)
+{
+    const char *after = x->query(x, "starting_after");
+    recording_place at = {.name = id, .after = -1};
+    recording_info i;
+    if (!recording_look(x->s->recordings, x->owner, id, &i)) {
+        refuse(x, 400, "stream",
+               "the stream of '%.60s' is not kept: a request with 'background' and 'stream' keeps "
+               "it, for a few minutes after its end",
+               id);
+        return;
+    }
+    if (after && (strspn(after, "0123456789") != strlen(after) || !*after || strlen(after) > 15)) {
+        refuse(x, 400, "starting_after", "'starting_after' is '%.20s': expected a number", after);
+        return;
+    }
+    if (after)
+        at.after = strtoll(after, NULL, 10);
+    recording_follow(x->s->recordings, x, &at);
+}
+
 void handle_response(exchange *x)
 {
     char id[ID_BYTES];
@@ -113,7 +136,11 @@ void handle_response(exchange *x)
     if (!read_id(x, id, &list))
         return;
     if (x->query(x, "stream") && !query_has(x, "stream", "false")) {
-        refuse(x, 400, "stream", "'stream' is not supported: '%.60s' is complete", id);
+        if (list)
+            refuse(x, 400, "stream",
+                   "'stream' is of a response, and '%.60s' is asked for its items", id);
+        else
+            follow(x, id);
         return;
     }
     str_puts(&items, "[");

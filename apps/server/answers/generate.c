@@ -19,7 +19,8 @@
 #include <string.h>
 
 enum {
-    STATUS_GONE = 499 /* the client left; only the log shows this status */
+    STATUS_GONE = 499, /* the client left; only the log shows this status */
+    WANTED_MS = 500    /* between two looks at whether a recorded answer is wanted */
 };
 
 /* ---- Answers ---- */
@@ -101,10 +102,18 @@ static void ping(stream *st)
 /* Waits for events once. False: the client left. */
 static bool step_stream(stream *st)
 {
-    int ping_ms = (int)st->x->s->o->ping_s * 1000;
+    int ping_ms = (int)st->x->s->o->ping_s * 1000, wait_ms = ping_ms > 0 ? ping_ms : -1;
     problem p = {0};
-    switch (live_wait(st->live, st->x->fd, ping_ms > 0 ? ping_ms : -1)) {
+    if (st->kept && !recording_wanted(st->kept)) {
+        st->x->note = "nobody wants it any more";
+        return false;
+    }
+    if (st->kept && (wait_ms < 0 || wait_ms > WANTED_MS))
+        wait_ms = WANTED_MS;
+    switch (live_wait(st->live, st->x->fd, wait_ms)) {
     case LIVE_GONE:
+        if (st->kept)
+            return false; /* stream_close goes on with it */
         st->x->note = "client gone";
         atomic_fetch_add(&st->x->s->m.cancelled, 1);
         return false;
@@ -132,6 +141,13 @@ static bool step_stream(stream *st)
 
 static pick_state begin_stream(stream *st, int timeout_ms, problem *p);
 
+static void begin_answer(stream *st)
+{
+    if (st->kept)
+        recording_of_answer(st->kept, st->a.id);
+    st->d->begin(&st->a, &st->out);
+}
+
 /* A stream whose model is still being loaded: the headers are out, and the client gets pings. */
 static bool step_loading(stream *st)
 {
@@ -146,7 +162,7 @@ static bool step_loading(stream *st)
             ollama_loaded(&(answer){.rq = &st->rq, .m = &st->x->m->names}, &st->out);
             st->over = true;
         } else {
-            st->d->begin(&st->a, &st->out);
+            begin_answer(st);
         }
         return true;
     case PICK_FAILED:
@@ -164,14 +180,24 @@ static bool step_loading(stream *st)
     return true;
 }
 
+/* Waits for more of the stream, once. False: there is no more. */
+static bool take_more(stream *st)
+{
+    str_cut(&st->out, 0);
+    st->at = 0;
+    if (!(st->loading ? step_loading(st) : step_stream(st)))
+        return false;
+    if (st->kept)
+        recording_add(st->kept, &st->out);
+    return !st->out.bad;
+}
+
 int64_t stream_read(stream *st, char *buf, size_t max)
 {
     while (st->at >= st->out.n) {
-        str_cut(&st->out, 0);
-        st->at = 0;
         if (st->over)
             return 0;
-        if (!(st->loading ? step_loading(st) : step_stream(st)) || st->out.bad)
+        if (!take_more(st))
             return -1;
     }
     size_t n = st->out.n - st->at;
@@ -217,10 +243,25 @@ static void write_trace(stream *st)
     mem_free(t);
 }
 
+/* The client of a recorded stream has left: the answer goes on for those who come back. */
+static void finish_alone(stream *st)
+{
+    if (!st->over && client_left(st->x->fd)) {
+        st->x->note = "its client left";
+        st->x->fd = -1;
+        recording_alone(st->kept);
+        while (!st->over && take_more(st))
+            ;
+    }
+    recording_end(st->kept);
+}
+
 void stream_close(stream *st)
 {
     if (!st)
         return;
+    if (st->kept)
+        finish_alone(st);
     if (st->live) {
         live_cancel(st->live);
         note_rest(st);
@@ -475,13 +516,31 @@ static pick_state begin_patiently(stream *st, problem *p)
     return picked;
 }
 
+/* Whether the client asks for a stream that outlives its connection, and gets it. */
+static bool begin_recording(stream *st, problem *p)
+{
+    exchange *x = st->x;
+    const char *name = x->header(x, "X-Conversation-Id");
+    bool background = jtree_truthy(jtree_get(st->rq.body, "background")); /* of responses alone */
+    if (st->d->type || (!name && !background))
+        return true;
+    if (name && (!*name || strlen(name) > RECORDING_NAME_MAX))
+        return problem_set(p, 400, "X-Conversation-Id",
+                           "X-Conversation-Id has %zu bytes: expected 1 to %d", strlen(name),
+                           RECORDING_NAME_MAX);
+    st->kept = recording_begin(x->s->recordings, x->owner, name, p);
+    return st->kept != NULL;
+}
+
 static void open_answer_stream(stream *st)
 {
     exchange *x = st->x;
     if (st->loading)
         ping(st);
     else
-        st->d->begin(&st->a, &st->out);
+        begin_answer(st);
+    if (st->kept)
+        recording_add(st->kept, &st->out);
     x->status = 200;
     x->type = st->d->type ? st->d->type : "text/event-stream";
     x->stream = st;
@@ -490,6 +549,11 @@ static void open_answer_stream(stream *st)
 void handle_generation(exchange *x, api_kind api)
 {
     problem p = {0};
+    const char *last = x->header(x, "Last-Event-ID");
+    if (last && !dialect_of(api)->type) { /* the request again, of a client that came back */
+        recording_follow(x->s->recordings, x, &(recording_place){.event = last});
+        return;
+    }
     stream *st = mem_calloc(1, sizeof *st);
     if (!st) {
         problem_set(&p, 503, "", "no memory for a request");
@@ -511,6 +575,11 @@ void handle_generation(exchange *x, api_kind api)
     }
     if (st->rq.load_only && !st->loading) {
         reply_loaded(st);
+        stream_close(st);
+        return;
+    }
+    if ((st->loading || st->rq.stream) && !begin_recording(st, &p)) {
+        reply_problem(x, &p);
         stream_close(st);
         return;
     }

@@ -8,6 +8,7 @@
 #include "apps/server/answers/constrain.h"
 #include "apps/server/answers/generate.h"
 #include "apps/server/answers/live.h"
+#include "apps/server/answers/recording.h"
 #include "apps/server/answers/shorten.h"
 
 typedef struct prompt {
@@ -35,6 +36,7 @@ struct stream {
     str out;
     size_t at; /* bytes of out that were sent */
     double last_ms, asked_ms, load_ms;
+    recording *kept; /* the stream outlives its connection; NULL: it does not */
     bool over;
     bool loading;          /* the client gets pings before there is an answer */
     bool read;             /* the request's fields are */

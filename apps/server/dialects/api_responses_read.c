@@ -403,17 +403,20 @@ static bool read_items(request *rq, problem *p)
 
 static bool read_memory(request *rq, problem *p)
 {
-    bool background = false;
     if (jtree_get(rq->body, "conversation"))
         return problem_set(p, 400, "conversation",
                            "'conversation' is not supported: use 'previous_response_id', or send "
                            "the whole conversation in 'input'");
     rq->store = true;
-    if (!field_bool(p, rq->body, "background", &background) ||
+    if (!field_bool(p, rq->body, "background", &rq->background) ||
         !field_bool(p, rq->body, "store", &rq->store) ||
         !field_text(p, rq->body, "previous_response_id", &rq->previous))
         return false;
-    return !background || problem_set(p, 400, "background", "'background' is not supported");
+    return !rq->background || rq->stream ||
+           problem_set(
+               p, 400, "background",
+               "'background' needs 'stream': the answer goes on when the client leaves, and "
+               "GET /v1/responses/{id}?stream=true continues it");
 }
 
 static bool read_include(request *rq, problem *p)

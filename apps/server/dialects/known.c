@@ -73,7 +73,9 @@ static const known_field fields[] = {
     {"previous_response_id", RESP, READ,
      "text: A stored response that this one continues. Its instructions are not carried over."},
     {"conversation", RESP, READ, "=null"},
-    {"background", RESP, READ, "=false"},
+    {"background", RESP, READ,
+     "bool: With stream: the answer goes on when its client leaves, and GET "
+     "/v1/responses/{id}?stream=true continues it."},
     /* The shape of the response. */
     {"stream", ALL, READ, "bool"},
     {"stream_options", OPEN, READ, "StreamOptions"},

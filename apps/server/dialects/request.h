@@ -195,6 +195,7 @@ typedef struct request {
     bool functions;     /* the client uses `functions`, the predecessor of `tools` */
 
     /* /v1/responses. */
+    bool background;      /* the answer goes on without its client */
     bool store;           /* the client lets the response be kept */
     const char *previous; /* previous_response_id, or NULL */
     /* Set by the caller: the items of that conversation, and those of the store that item_reference

@@ -346,7 +346,7 @@ static bool needs_others(const char *name)
     static const char *const them[] = {
         "samplers", "tool_choice", "function_call", "continue_final_message",
         "best_of",  "messages",    "input",         "prompt",
-        "logprobs", "tools",       "images"};
+        "logprobs", "tools",       "images",        "background"};
     for (size_t i = 0; i < sizeof them / sizeof *them; i++)
         if (!strcmp(them[i], name))
             return true;

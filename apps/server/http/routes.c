@@ -2,6 +2,7 @@
 #include "apps/server/http/routes.h"
 
 #include "apps/server/answers/api_embed.h"
+#include "apps/server/answers/api_recording.h"
 #include "apps/server/models/api_ollama_info.h"
 #include "apps/server/answers/api_rank.h"
 #include "apps/server/answers/api_transcribe.h"
@@ -187,10 +188,19 @@ static const route routes[] = {
                .more = NOT_FOUND,
                .query = "limit order after"}},
     {"GET", "/v1/responses/{response_id}", handle_response, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
-     .about = {.summary = "A stored response", .reply = "StoredResponse", .more = NOT_FOUND}},
+     .about = {.summary = "A stored response, or its stream", .reply = "StoredResponse",
+               .more = EVENTS | NOT_FOUND, .query = "stream starting_after"}},
     {"DELETE", "/v1/responses/{response_id}", handle_response_delete, KEY_HOLDERS, false,
      ROUTE_OTHER, OAI,
      .about = {.summary = "Forget a stored response", .reply = "Deleted", .more = NOT_FOUND}},
+    {"GET", "/v1/stream", handle_stream, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
+     .about = {.summary = "The rest of a stream whose request had X-Conversation-Id",
+               .more = EVENTS | NOT_FOUND, .query = "conv_id from"}},
+    {"DELETE", "/v1/stream", handle_stream_delete, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
+     .about = {.summary = "End such a stream, and its answer", .more = EMPTY, .query = "conv_id"}},
+    {"POST", "/v1/streams/lookup", handle_streams_lookup, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
+     .about = {.summary = "Which of these streams there are", .request = "StreamNames",
+               .reply = "StreamList"}},
     {"GET", "/v1/models", handle_models, KEY_HOLDERS, true, ROUTE_OTHER, OAI,
      .about = {.summary = "The models", .reply = "Models"}},
     {"GET", "/v1/models/{model}", handle_models, KEY_HOLDERS, true, ROUTE_OTHER, OAI,

@@ -1,0 +1,191 @@
+/* recording_server_test.c - streams that outlive their connection: a client that comes back gets
+ * each event once.
+ */
+#include "tests/server_rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CHAT "{" ASK ",\"temperature\":0,\"max_tokens\":120,\"ignore_eos\":true,\"stream\":true}"
+
+/* Posts with a header, reads until `text` was seen, and leaves. */
+static void post_and_leave(const served *s, const char *path, const char *header, const char *body,
+                           const char *text, str *seen)
+{
+    str ask = {0};
+    str_printf(&ask, "POST %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", path, header,
+               strlen(body), body);
+    int fd = http_dial(s);
+    CHECK_EQ(write(fd, ask.at, ask.n), (int)ask.n);
+    CHECK_MSG(http_read_until(fd, seen, text), "%s", str_text(seen));
+    close(fd);
+    str_free(&ask);
+}
+
+/* The rest of the stream, once its answer is complete. */
+static void get(response *r, const served *s, const char *path, const char *header)
+{
+    http_call(r, s, "GET", path, header, NULL);
+}
+
+static void refused(const served *s, const char *path, const char *header, int want,
+                    const char *text)
+{
+    response r;
+    get(&r, s, path, header);
+    CHECK_MSG(r.status == want && strstr(str_text(&r.body), text), "%s %s: %d %s", path,
+              header ? header : "", r.status, str_text(&r.body));
+    response_free(&r);
+}
+
+/* How often a text stands in another. */
+static int count(const char *in, const char *text)
+{
+    int n = 0;
+    for (const char *at = strstr(in, text); at; at = strstr(at + 1, text))
+        n++;
+    return n;
+}
+
+TEST(a_stream_goes_on_without_its_client)
+{
+    served s;
+    str seen = {0};
+    response all, rest, again;
+    char path[160], header[160], id[80];
+    start_toy(&s, NULL);
+    post_and_leave(&s, "/v1/chat/completions", "X-Conversation-Id: talk\r\n", CHAT, ":5\ndata",
+                   &seen);
+    get(&all, &s, "/v1/stream?conv_id=talk", NULL);
+    CHECK_EQ(all.status, 200);
+    CHECK(strstr(all.body.at, "data: [DONE]\n\n") && strstr(all.body.at, "\"usage\"") == NULL);
+    CHECK(strstr(all.body.at, "\"finish_reason\":\"length\""));
+    /* Ids are numbers without gaps, each once. */
+    const char *first = strstr(all.body.at, "id: ");
+    size_t n_id = first ? strcspn(first + 4, ":") : 0;
+    CHECK(first && n_id < 60);
+    for (int i = 0; i < count(all.body.at, "id: strm_"); i++) {
+        snprintf(id, sizeof id, "id: %.*s:%d\n", (int)n_id, first + 4, i);
+        CHECK_MSG(count(all.body.at, id) == 1, "%s", id);
+    }
+    /* By the byte and by the event. */
+    snprintf(path, sizeof path, "/v1/stream?conv_id=talk&from=%zu", all.body.n - 30);
+    get(&rest, &s, path, NULL);
+    CHECK_STR(rest.body.at, all.body.at + all.body.n - 30);
+    response_free(&rest);
+    snprintf(path, sizeof path, "/v1/stream?conv_id=talk&from=%zu", all.body.n);
+    get(&rest, &s, path, NULL);
+    CHECK_EQ(rest.status, 200);
+    CHECK_EQ(rest.body.n, 0);
+    response_free(&rest);
+    snprintf(header, sizeof header, "Last-Event-ID: %.*s:5\r\n", (int)n_id, first + 4);
+    get(&rest, &s, "/v1/stream", header);
+    snprintf(id, sizeof id, "id: %.*s:6\n", (int)n_id, first + 4);
+    CHECK_STR(rest.body.at, strstr(all.body.at, id));
+    /* The request again, with the id of the last event: no second answer. */
+    http_call(&again, &s, "POST", "/v1/chat/completions", header, CHAT);
+    CHECK_STR(again.body.at, rest.body.at);
+    response_free(&again);
+    response_free(&rest);
+    http_post(&again, &s, "/v1/streams/lookup", "{\"conversation_ids\":[\"talk\",\"other\"]}");
+    CHECK(strstr(again.body.at, "\"is_done\":true") && !strstr(again.body.at, "other"));
+    response_free(&again);
+    refused(&s, "/v1/stream", NULL, 400, "conv_id");
+    refused(&s, "/v1/stream?conv_id=other", NULL, 404, "no stream 'other'");
+    refused(&s, "/v1/stream?conv_id=talk&from=99999999", NULL, 400, "bytes so far");
+    refused(&s, "/v1/stream?conv_id=talk&from=-1", NULL, 400, "'-1'");
+    refused(&s, "/v1/stream", "Last-Event-ID: 7\r\n", 400, "no id of an event");
+    refused(&s, "/v1/stream", "Last-Event-ID: strm_0:7\r\n", 404, "no stream");
+    refused(&s, "/v1/stream?conv_id=talk", "Last-Event-ID: strm_0:7\r\n", 400, "another stream");
+    snprintf(header, sizeof header, "Last-Event-ID: %.*s:9999\r\n", (int)n_id, first + 4);
+    refused(&s, "/v1/stream", header, 400, "no event 9999");
+    http_call(&again, &s, "DELETE", "/v1/stream?conv_id=talk", NULL, NULL);
+    CHECK_EQ(again.status, 204);
+    response_free(&again);
+    refused(&s, "/v1/stream?conv_id=talk", NULL, 404, "no stream");
+    response_free(&all);
+    str_free(&seen);
+    stop(&s);
+}
+
+TEST(a_stream_ends_when_its_client_says_so)
+{
+    static const char endless[] =
+        "{" ASK ",\"temperature\":0,\"max_tokens\":400,\"ignore_eos\":true,\"stream\":true}";
+    served s;
+    str seen = {0};
+    response r;
+    start_toy(&s, ARGS("--parallel", "1"));
+    post_and_leave(&s, "/v1/chat/completions", "X-Conversation-Id: a\r\n", endless, ":1\ndata",
+                   &seen);
+    /* Another request of the same name takes its place. */
+    str_cut(&seen, 0);
+    post_and_leave(&s, "/v1/chat/completions", "X-Conversation-Id: a\r\n", endless, ":1\ndata",
+                   &seen);
+    http_call(&r, &s, "DELETE", "/v1/stream?conv_id=a", NULL, NULL);
+    CHECK_EQ(r.status, 204);
+    response_free(&r);
+    /* Its slot is free soon, and nobody's stream is left. */
+    http_post(&r, &s, "/v1/chat/completions", "{" ASK ",\"max_tokens\":1}");
+    CHECK_EQ(r.status, 200);
+    response_free(&r);
+    refused(&s, "/v1/stream?conv_id=a", NULL, 404, "no stream");
+    str_free(&seen);
+    stop(&s);
+}
+
+TEST(a_background_response_is_followed_by_its_id)
+{
+    served s;
+    str seen = {0};
+    response r, all;
+    char path[160];
+    start_toy(&s, NULL);
+    post_and_leave(&s, "/v1/responses", "",
+                   "{\"input\":\"Hello\",\"temperature\":0,\"max_output_tokens\":60,"
+                   "\"background\":true,\"stream\":true}",
+                   "\"sequence_number\":5", &seen);
+    const char *id = strstr(seen.at, "\"id\":\"resp_");
+    CHECK(id);
+    snprintf(path, sizeof path, "/v1/responses/%.*s?stream=true", (int)strcspn(id + 6, "\""),
+             id + 6);
+    get(&all, &s, path, NULL);
+    CHECK(all.status == 200 && strstr(all.body.at, "response.created"));
+    str_puts(&seen, "");
+    snprintf(path + strlen(path), 40, "&starting_after=5");
+    get(&r, &s, path, NULL);
+    CHECK_MSG(r.status == 200 && !strstr(r.body.at, "\"sequence_number\":5,") &&
+                  strstr(r.body.at, "\"sequence_number\":6"),
+              "%s", str_text(&r.body));
+    CHECK_STR(r.body.at, all.body.at + (all.body.n - r.body.n));
+    response_free(&r);
+    response_free(&all);
+    http_post(&r, &s, "/v1/responses", "{\"input\":\"a\",\"background\":true}");
+    CHECK(r.status == 400 && strstr(r.body.at, "'background' needs 'stream'"));
+    response_free(&r);
+    http_post(&r, &s, "/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":1}");
+    id = strstr(r.body.at, "resp_");
+    snprintf(path, sizeof path, "/v1/responses/%.*s?stream=true", (int)strcspn(id, "\""), id);
+    refused(&s, path, NULL, 400, "is not kept");
+    response_free(&r);
+    str_free(&seen);
+    stop(&s);
+}
+
+TEST(a_stream_belongs_to_its_api_key)
+{
+    served s;
+    str seen = {0};
+    char keys[1200];
+    snprintf(keys, sizeof keys, "%s", test_temp("keys"));
+    test_write(keys, "one\ntwo\n", 8);
+    start_toy(&s, ARGS("--api-key-file", keys));
+    post_and_leave(&s, "/v1/chat/completions",
+                   "Authorization: Bearer one\r\nX-Conversation-Id: a\r\n", CHAT, "[DONE]", &seen);
+    refused(&s, "/v1/stream?conv_id=a", "Authorization: Bearer two\r\n", 404, "no stream");
+    refused(&s, "/v1/stream?conv_id=a", "Authorization: Bearer one\r\n", 200, "[DONE]");
+    str_free(&seen);
+    stop(&s);
+}
