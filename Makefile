@@ -453,7 +453,7 @@ $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked): $(BUILD)/fuzz_%.linked: fuzz/fuzz_%.c 
 	$(Q)$(CC) $(CFLAGS_ALL) -O0 -DCARAT_FUZZ=1 -shared -Wl,-z,defs -o $@ $< $(FUZZ_OBJ) $(LIBS) -ljansson
 # The tests with threads, and portable kernels in two threads. Empty: all tests, which takes long.
 TSAN_TESTS ?= tests/server_test tests/clients_server sixteen_clients_of_a_pool others_are_answered_while server_soak jobs_may_come a_batch_ends \
-              is_written_now killed_at_any keeps_to_its_budget pool_runs several_threads another_thread \
+              is_written_now keeps_to_its_budget pool_runs several_threads another_thread \
               grammars_side_by_side timeline_portable every_format_portable \
               cold_pool_answers cold_pool_closes cold_pool_threads_that
 # Some of them fork; the child starts threads of its own and shares none.

@@ -75,7 +75,8 @@ PLAIN_TEST(divided_models_compute_what_whole_ones_do)
             if (!carat_model_open(path, &o, &m, &e)) {
                 carat_model_close(m);
                 least = least ? least : n;
-                same_as_whole(path, &f, "cpu,cpu", n, false);
+                if (!test_brief() || (n - least) % 2 == 0 || n + 1 == f.n_layer)
+                    same_as_whole(path, &f, "cpu,cpu", n, false);
                 if (n % 3 == 1)
                     same_as_whole(path, &f, "cpu,cpu,cpu", n, false);
             } else {

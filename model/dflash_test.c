@@ -230,10 +230,11 @@ PLAIN_TEST(dflash_drafts_like_the_plain_computation)
         open_drafting(&d, &variants[i]);
         absorb_rows(&d, 1);
         compare_block(&d, &variants[i], 2); /* inside the windows */
-        while (d.c.n_past < CONTEXT) {      /* rings of 12 + 8 - 1 slots wrap twice */
+        int32_t n_compared = 0;
+        while (d.c.n_past < CONTEXT) { /* rings of 12 + 8 - 1 slots wrap twice */
             int32_t n = CONTEXT - (int32_t)d.c.n_past;
             absorb_rows(&d, n < ROWS ? n : ROWS);
-            if (d.c.n_past % 3 == 1)
+            if (d.c.n_past % 3 == 1 && (!test_brief() || ++n_compared % 2))
                 compare_block(&d, &variants[i], DF_BLOCK - (int32_t)d.c.n_past % 2);
         }
         compare_block(&d, &variants[i], DF_BLOCK);

@@ -382,7 +382,7 @@ static void check_types(const char *name)
                                 : d.max <= MAX_BOUND && d.rms <= RMS_BOUND,
                       "%s, %s, %s: max %.2e rms %.2e from the reference kernels", f.name,
                       num_name(types[i]), kinds[kind], d.max, d.rms);
-            for (int32_t chunk = 3; kind && chunk <= f.n_tokens; chunk = chunk * 5) {
+            for (int32_t chunk = 3; kind && chunk <= f.n_tokens; chunk *= test_brief() ? 25 : 5) {
                 float *y = all_logits(&f, m, chunk, "f32");
                 CHECK_MSG(same_bits(y, x, f.n_tokens, f.n_vocab),
                           "%s, %s, %s: chunk %d gives other bits than chunk 1", f.name,
@@ -422,7 +422,7 @@ PLAIN_TEST(fidelity_last_row_alone_is_the_last_of_all)
         carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
         float *all = all_logits(&f, m, 9, "f32"), last[320];
         CHECK(f.n_vocab <= 320);
-        for (int64_t n = 1; n <= f.n_tokens; n += 3) {
+        for (int64_t n = 1; n <= f.n_tokens; n += test_brief() ? 7 : 3) {
             err e = {0};
             carat_session *s = open_session(m, N_CTX, 9, "f32");
             CHECK_OK(carat_eval(s, f.tokens, n, last, NULL, &e), e);
@@ -439,22 +439,37 @@ PLAIN_TEST(fidelity_last_row_alone_is_the_last_of_all)
 
 /* ---- One session, many prompts ---------------------------------------------------------- */
 
-/* The last row's logits from s, whatever it holds, and from an empty session. */
-static void check_like_fresh(const fidelity *f, carat_model *m, carat_session *s,
-                             const int32_t *ids, int64_t n, const char *what, int64_t *reused)
+/* The last row's logits from an empty session; the caller frees them. */
+static float *fresh_logits(const fidelity *f, carat_model *m, const int32_t *ids, int64_t n)
 {
     err e = {0};
-    size_t n_bytes = (size_t)f->n_vocab * sizeof(float);
-    float *got = mem_alloc(n_bytes), *want = mem_alloc(n_bytes);
+    float *x = mem_alloc((size_t)f->n_vocab * sizeof *x);
     carat_session *fresh = open_session(m, N_CTX, 32, "f32");
-    CHECK(got && want);
+    CHECK(x);
+    CHECK_OK(carat_eval(fresh, ids, n, x, NULL, &e), e);
+    carat_session_close(fresh);
+    return x;
+}
+
+/* The last row's logits from s, whatever it holds, are `want`. */
+static void check_logits(const fidelity *f, carat_session *s, const int32_t *ids, int64_t n,
+                         const float *want, const char *what, int64_t *reused)
+{
+    err e = {0};
+    float *got = mem_alloc((size_t)f->n_vocab * sizeof *got);
+    CHECK(got);
     CHECK_OK(carat_eval(s, ids, n, got, reused, &e), e);
-    CHECK_OK(carat_eval(fresh, ids, n, want, NULL, &e), e);
     CHECK_EQ(carat_session_n_past(s), n);
     CHECK_MSG(same_bits(got, want, 1, f->n_vocab), "%s, %s: not what a fresh session gives",
               f->name, what);
-    carat_session_close(fresh);
     mem_free(got);
+}
+
+static void check_like_fresh(const fidelity *f, carat_model *m, carat_session *s,
+                             const int32_t *ids, int64_t n, const char *what, int64_t *reused)
+{
+    float *want = fresh_logits(f, m, ids, n);
+    check_logits(f, s, ids, n, want, what, reused);
     mem_free(want);
 }
 
@@ -464,6 +479,7 @@ PLAIN_TEST(session_edited_prompt_equals_a_fresh_session)
         fidelity f;
         fidelity_open(&f, *name);
         carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
+        float *whole = fresh_logits(&f, m, f.tokens, f.n_tokens);
         for (int32_t back = 1; back <= f.n_tokens; back += back < (test_brief() ? 3 : 20) ? 1
                                                            : test_brief()                 ? 37
                                                                                           : 13) {
@@ -472,7 +488,7 @@ PLAIN_TEST(session_edited_prompt_equals_a_fresh_session)
             int64_t reused = -1, at = f.n_tokens - back;
             carat_session *s = open_session(m, N_CTX, 5, "f32");
             memcpy(ids, f.tokens, (size_t)f.n_tokens * sizeof *ids);
-            check_like_fresh(&f, m, s, ids, f.n_tokens, "first", &reused);
+            check_logits(&f, s, ids, f.n_tokens, whole, "first", &reused);
             CHECK_EQ(reused, 0);
             ids[at] = ids[at] == 9 ? 10 : 9;
             snprintf(what, sizeof what, "edited %d back", back);
@@ -484,6 +500,7 @@ PLAIN_TEST(session_edited_prompt_equals_a_fresh_session)
                 CHECK_EQ(reused, at);
             carat_session_close(s);
         }
+        mem_free(whole);
         carat_model_close(m);
         fidelity_close(&f);
     }
@@ -523,16 +540,17 @@ PLAIN_TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
         fidelity f;
         fidelity_open(&f, *name);
         carat_model *m = open_model(fidelity_write(&f, NULL), NULL);
+        float *whole = fresh_logits(&f, m, f.tokens, f.n_tokens);
         int n_yes = 0, n_no = 0;
         for (int32_t back = 0; back <= f.n_tokens; back += back < (test_brief() ? 3 : 24) ? 1
                                                            : test_brief()                 ? 37
                                                                                           : 19) {
             carat_session *s = open_session(m, N_CTX, 4, "f32");
             int64_t reused = -1, to = f.n_tokens - back;
-            check_like_fresh(&f, m, s, f.tokens, f.n_tokens, "before", NULL);
+            check_logits(&f, s, f.tokens, f.n_tokens, whole, "before", NULL);
             bool ok = carat_rewind(s, to);
             CHECK_EQ(carat_session_n_past(s), ok ? to : f.n_tokens);
-            check_like_fresh(&f, m, s, f.tokens, f.n_tokens, "after a rewind", &reused);
+            check_logits(&f, s, f.tokens, f.n_tokens, whole, "after a rewind", &reused);
             if (ok && to < f.n_tokens) /* a checkpoint may reach further than a state does */
                 CHECK(f.has_states ? reused >= to : reused == to);
             n_yes += ok;
@@ -541,6 +559,7 @@ PLAIN_TEST(session_rewinds_within_the_ring_and_says_when_it_cannot)
         }
         CHECK_MSG(n_yes >= (f.has_states ? 1 : 2) && (n_no > 0) == (f.has_rings || f.has_states),
                   "%s: %d rewinds granted, %d refused", f.name, n_yes, n_no);
+        mem_free(whole);
         carat_model_close(m);
         fidelity_close(&f);
     }

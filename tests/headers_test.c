@@ -8,7 +8,8 @@ PLAIN_TEST(public_headers_compile_as_c_and_cpp_without_warnings)
     str said = {0};
     if (SANITIZED)
         test_skip("compilers are not sanitized");
-    snprintf(line, sizeof line, "sh '%s' 2>&1", test_path("tools/headers.sh"));
+    snprintf(line, sizeof line, "sh '%s' %s 2>&1", test_path("tools/headers.sh"),
+             test_brief() ? "brief" : "");
     FILE *f = popen(line, "r");
     CHECK(f);
     for (int c; (c = fgetc(f)) != EOF;)

@@ -23,7 +23,8 @@
 enum {
     CLIENTS = 16,
     TALKS_MAX = 32,
-    SECONDS_DEFAULT = 2,
+    SECONDS_BRIEF = 1, /* each client asks at least once, however long that takes */
+    SECONDS_LONG = 2,
     SECONDS_MAX = 7200,
     SECONDS_AROUND = 300, /* servers start, and every text is asked alone */
     GROWTH_MIB = 16
@@ -107,8 +108,8 @@ static void *live(void *arg)
 static double seconds(void)
 {
     const char *said = getenv("POOL_SECONDS");
-    double s = said ? atof(said) : SECONDS_DEFAULT;
-    return s > 0 && s <= SECONDS_MAX ? s : SECONDS_DEFAULT;
+    double usual = test_brief() ? SECONDS_BRIEF : SECONDS_LONG, s = said ? atof(said) : usual;
+    return s > 0 && s <= SECONDS_MAX ? s : usual;
 }
 
 static void start(served *s, const char *model, const char *const *more)

@@ -22,7 +22,8 @@
 
 enum {
     N_CLIENTS = 16,
-    SECONDS_DEFAULT = 4,
+    SECONDS_BRIEF = 2,
+    SECONDS_LONG = 4,
     SECONDS_MAX = 400, /* of the time a test may take */
     GROWTH_MIB = 24    /* of the resident memory in the second half; without sanitizers */
 };
@@ -250,8 +251,8 @@ static void wait_for_rest(const served *s)
 static double seconds(void)
 {
     const char *said = getenv("SOAK_SECONDS");
-    double s = said ? atof(said) : SECONDS_DEFAULT;
-    return s > 0 && s < SECONDS_MAX ? s : SECONDS_DEFAULT;
+    double usual = test_brief() ? SECONDS_BRIEF : SECONDS_LONG, s = said ? atof(said) : usual;
+    return s > 0 && s < SECONDS_MAX ? s : usual;
 }
 
 /* Ends it, and shows what it said if that was not in order. */

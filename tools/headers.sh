@@ -2,6 +2,8 @@
 # Fails where a compiler does not read a public header without a warning: each header of include/ by
 # itself, as C and as C++, in old and new standards, with -pedantic. Also fails on a
 # header that is longer than a reader holds. Prints the compilers that were tried.
+#
+#     tools/headers.sh [brief]      brief: C11 and C++17 alone
 set -eu
 cd "$(dirname "$0")/../include"
 work=$(mktemp -d)
@@ -25,8 +27,10 @@ try() {
         }
     done
 }
-for c in gcc clang; do try $c c 'c11 c2x'; done
-for c in g++ clang++; do try $c c++ 'c++11 c++17 c++2b'; done
+c='c11 c2x' cpp='c++11 c++17 c++2b'
+[ "${1:-}" != brief ] || c=c11 cpp=c++17
+for cc in gcc clang; do try $cc c "$c"; done
+for cc in g++ clang++; do try $cc c++ "$cpp"; done
 echo "tried:$tried"
 [ -n "$tried" ] || echo "no compiler was found"
 exit $bad

@@ -37,6 +37,10 @@ TESTS = {
               "format/safetensors_test", "gemma4_mtp_table_test", "base/str_test", "pager_opens",
               "tests/kv_snapshot_test", "text/compress_test", "times_of_a_cancelled_job",
               "control_checks_one_new_draft", "base/clock"],
+    # Tests that show themselves fewer shapes in the short suite.
+    "brief": ["=cpu_attention_of_two_sequences_and_of_trees", "=cpu_product_rows_do_not_notice_their_neighbours",
+              "=page_sums_of_every_format", "=every_allocation_of_a_small_pool_may_fail", "fit_more_memory",
+              "fit_on_cards", "fidelity_last_row", "fidelity_stored", "session_edited_prompt", "session_rewinds"],
 }
 
 
@@ -726,3 +730,39 @@ mistake("sound", "other sounds of the same length are the same", (MEDIA_NEW, "sh
 mistake("sound", "sounds are blocks", (MEDIA, "x->span[x->n++] = sound->n_pieces ?", "x->span[x->n++] = sound->n_pieces > (1 << 20) ?"),
         (MEDIA, "int32_t merge = vision_of(&x->tower)->rule.merge;", "int32_t merge = vision_of(&x->tower)->rule.merge; image_grid whole = *g; if (sound->n_pieces) whole.cols = g->n_tokens * merge, whole.rows = merge; g = &whole;"))
 mistake("sound", "pieces all begin with the first", (EARS, "samples + (size_t)k * PIECE", "samples"))
+
+# ---- Tests that show themselves fewer shapes ---------------------------------------------------
+
+ATTEND, PAGES, BATCH, CACHE = "backend/cpu/attend.c", "backend/cpu/pages.c", "engine/batch.c", "kv/cache.c"
+
+mistake("brief", "a tile of rows of two sequences",
+        (ATTEND, "t.n < a->tile_rows && rs->seq[t.r0 + t.n] == rs->seq[t.r0])", "t.n < a->tile_rows)"))
+mistake("brief", "sums of blocks are added without their scale",
+        (ATTEND, "*sum = *sum * co + block_sum * cx;", "*sum = *sum + block_sum * cx;"))
+mistake("brief", "a block that a row does not see is merged",
+        (ATTEND, "if (block_sum == 0 && block_top == -INFINITY) return;", "if (block_sum == 0) return;"))
+mistake("brief", "the range of a tile is that of its last row",
+        (ATTEND, "*lo = s.lo < *lo ? s.lo : *lo;", "*lo = s.lo;"))
+mistake("brief", "row 8 of a tile of bf16 products is row 0",
+        ("backend/cpu/matmul.c", "const void *x = x_row(j, r + a); xs[a] = (const float *)x + i; pairs",
+         "const void *x = x_row(j, r + a % 8); xs[a] = (const float *)x + i; pairs"))
+mistake("brief", "keys of one stream stay rotated",
+        (PAGES, "if (v->k_rot) num_unrotate(x, v->head_dim);", ""))
+mistake("brief", "keys of a page of one stream have its first position",
+        (PAGES, ".pos + t % KV_PAGE : t;", ".pos : t;"))
+mistake("brief", "the last key of a page is left out",
+        (PAGES, "for (int32_t k = 0; k < KV_PAGE; k++) { read_key", "for (int32_t k = 0; k < KV_PAGE - 1; k++) { read_key"))
+mistake("brief", "a batch without memory for what it shows",
+        (BATCH, "&& b->running && b->shown)", "&& b->running)"))
+mistake("brief", "a job without memory for its tokens",
+        (BATCH, "if (!j->ids || (n_bias", "if ((n_bias"))
+mistake("brief", "a page of the host without memory",
+        ("kv/mover.c", "return *at ? OK : err_memory(e, \"a page of keys and values\", m->page_bytes);", "return OK;"))
+mistake("brief", "contexts are quartered",
+        ("engine/fit.c", "n = n / 2 > least ? n / 2 : least)", "n = n / 4 > least ? n / 4 : least)"))
+mistake("brief", "layers that can not be divided lower the bound",
+        ("engine/fit.c", "if (*fits || !can) lo = n;", "if (!*fits || !can) lo = n;"))
+mistake("brief", "a window needs a key less after a rewind",
+        (CACHE, "int64_t needed = n_past - v->window + 1;", "int64_t needed = n_past - v->window + 2;"))
+mistake("brief", "a rewind asks for the rows of now, not for those that were written",
+        (CACHE, "int64_t oldest = c->n_written - v->n_slots", "int64_t oldest = c->n_past - v->n_slots"))

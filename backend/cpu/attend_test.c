@@ -226,7 +226,7 @@ PLAIN_TEST(cpu_attention_of_two_sequences_and_of_trees)
 {
     uint64_t rng = test_seed();
     for (int a = 0; a < N_ISA; a++)
-        for (int i = test_brief() ? a % 2 : 0; i < N_SHAPES; i += 1 + test_brief()) {
+        for (int i = test_brief() ? a % 3 : 0; i < N_SHAPES; i += test_brief() ? 3 : 1) {
             attend_fixture f;
             int32_t past[2] = {shapes[i].window ? 3 * shapes[i].n_slots + 5 : 125, 9};
             past[0] = past[0] > 1000 ? 1000 : past[0];
@@ -300,7 +300,7 @@ PLAIN_TEST(cpu_attention_rows_do_not_notice_their_neighbours)
     enum { PAST = 300, ROWS = 24 };
     uint64_t rng = test_seed();
     for (int a = 0; a < N_ISA; a++)
-        for (int i = test_brief() ? a % 2 : 0; i < N_SHAPES; i += 1 + test_brief()) {
+        for (int i = test_brief() ? a % 3 : 0; i < N_SHAPES; i += test_brief() ? 3 : 1) {
             attend_fixture f;
             if (!fixture_open(&f, every_isa[a], shapes[i], &rng))
                 break;
