@@ -78,6 +78,8 @@ complete_what complete_operand(const command *c, int index, const char *before)
     if (!strcmp(c->name, "connect"))
         return (complete_what){index ? COMPLETE_NONE : COMPLETE_WORDS,
                                "claude codex opencode continue zed aider"};
+    if (!strcmp(c->name, "fit"))
+        return (complete_what){index ? COMPLETE_NONE : COMPLETE_HUB, ""};
     if (!strcmp(c->name, "pull"))
         return (complete_what){COMPLETE_SHORT, ""};
     for (; *at; at += strspn(at, " ")) {
@@ -183,10 +185,10 @@ static void offer_presets(const char *typed, int n_words, char **words)
 static void offer_what(complete_what what, const char *typed, int n_words, char **words)
 {
     offer_words(typed, what.words);
-    if (what.kind == COMPLETE_MODEL)
-        offer_models(typed);
-    else if (what.kind == COMPLETE_SHORT)
+    if (what.kind == COMPLETE_SHORT || what.kind == COMPLETE_HUB)
         offer_short_names(typed);
+    if (what.kind == COMPLETE_MODEL || what.kind == COMPLETE_HUB)
+        offer_models(typed);
     else if (what.kind == COMPLETE_TALK)
         offer_talks(typed);
     else if (what.kind == COMPLETE_PRESET)

@@ -9,6 +9,7 @@ typedef enum complete_kind {
     COMPLETE_FILE,
     COMPLETE_DIR,
     COMPLETE_MODEL, /* a name of this machine, or a file */
+    COMPLETE_HUB,   /* the same, or a short name of the hub's models */
     COMPLETE_TALK,  /* a kept conversation */
     COMPLETE_PRESET,
     COMPLETE_SHORT, /* a short name of the hub's models */

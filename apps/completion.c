@@ -65,9 +65,9 @@ static const char *kind_word(complete_kind k)
 {
     /* Short names are asked of the program, as presets are. */
     static const char *const names[] = {
-        [COMPLETE_NONE] = "none",    [COMPLETE_FILE] = "file",  [COMPLETE_DIR] = "dir",
-        [COMPLETE_MODEL] = "model",  [COMPLETE_TALK] = "talk",  [COMPLETE_PRESET] = "preset",
-        [COMPLETE_SHORT] = "preset", [COMPLETE_WORDS] = "words"};
+        [COMPLETE_NONE] = "none",    [COMPLETE_FILE] = "file", [COMPLETE_DIR] = "dir",
+        [COMPLETE_MODEL] = "model",  [COMPLETE_TALK] = "talk", [COMPLETE_PRESET] = "preset",
+        [COMPLETE_SHORT] = "preset", [COMPLETE_HUB] = "model", [COMPLETE_WORDS] = "words"};
     return names[k];
 }
 
@@ -135,6 +135,7 @@ static void zsh_action(complete_what what, const char *arg)
                                          [COMPLETE_FILE] = "_files",
                                          [COMPLETE_DIR] = "_files -/",
                                          [COMPLETE_MODEL] = "_carat_names files",
+                                         [COMPLETE_HUB] = "_carat_names files",
                                          [COMPLETE_TALK] = "_carat_names",
                                          [COMPLETE_PRESET] = "_carat_names",
                                          [COMPLETE_WORDS] = NULL};
@@ -246,6 +247,7 @@ static void fish_what(complete_what what)
                                         [COMPLETE_FILE] = " -r -F",
                                         [COMPLETE_DIR] = " -x -a '(__fish_complete_directories)'",
                                         [COMPLETE_MODEL] = " -r -F -a '(__carat_names)'",
+                                        [COMPLETE_HUB] = " -r -F -a '(__carat_names)'",
                                         [COMPLETE_TALK] = " -x -a '(__carat_names)'",
                                         [COMPLETE_PRESET] = " -x -a '(__carat_names)'",
                                         [COMPLETE_WORDS] = NULL};
@@ -278,7 +280,8 @@ static void print_fish(void)
         printf("\n");
         complete_what what = complete_operand(*c, 0, NULL);
         if (what.kind != COMPLETE_NONE) {
-            bool files = what.kind == COMPLETE_FILE || what.kind == COMPLETE_MODEL;
+            bool files = what.kind == COMPLETE_FILE || what.kind == COMPLETE_MODEL ||
+                         what.kind == COMPLETE_HUB;
             printf("complete -c carat -n '__fish_seen_subcommand_from %s'%s", (*c)->name,
                    files ? " -F" : "");
             if (what.kind == COMPLETE_WORDS)

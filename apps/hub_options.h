@@ -24,8 +24,9 @@ typedef struct hub_options {
  * path, which belongs to found. Without: nothing. E_ARG: both -m and -hf, or a file without a
  * repository. */
 status hub_options_take(const hub_options *o, const char **model, model_found *found, err *e);
-/* Is this word a short name (apps/hub/alias.h) of a model that is not here? It has a digit, a ':'
- * or a '-', so that no plain word of a prompt counts. */
+/* Is this word a short name (apps/hub/alias.h) of a model that is not here? A name of the table
+ * has a digit, a ':' or a '-', so that no plain word of a prompt counts; a name of the user's
+ * [names] may be any word. */
 bool hub_may_bring(const char *word);
 /* Pulls the short names among the words whose models are not here. */
 status hub_bring(char *const *words, int n, err *e);

@@ -157,8 +157,9 @@ bool hub_may_bring(const char *word)
     arena mem = {0};
     struct stat sb;
     const made_model *made = NULL;
-    if (!strpbrk(word, "0123456789:-") || !stat(word, &sb) || alias_find(word, repo, &own, NULL) ||
-        !*repo)
+    if (!stat(word, &sb) || alias_find(word, repo, &own, NULL) || !*repo)
+        return false;
+    if (!own && !strpbrk(word, "0123456789:-")) /* a name of the user is meant, whatever it is */
         return false;
     bool is_made = !made_find(word, &mem, &made, NULL) && made;
     arena_free(&mem);

@@ -75,6 +75,7 @@ static const struct {
     {"run --kv-type q8", "q8_0", true},
     {"run --preset co", "code", true},
     {"serve --preset=q", "quick", true},
+    {"fit gpt-os", "gpt-oss:20b", false},
 };
 
 static bool has_line(const str *out, const char *want, const char *before)

@@ -15,6 +15,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RUN(code, out, says, ...)                                                                  \
@@ -112,6 +114,26 @@ TEST(fit_of_a_file_that_is_here)
     RUN(2, NULL, "did you mean gemma4:e4b?", "fit", "gema4:e4b");
     RUN(2, NULL, "no name of a model", "fit", "../no-such-file-of-carat");
     RUN(2, NULL, "no name of a model", "fit", "a/b/c/d");
+}
+
+TEST(fit_removes_folders_of_looks_that_were_killed)
+{
+    static hub_rig r;
+    char old[1024], fresh[1024], file[1100];
+    struct timespec hours_ago[2] = {{.tv_sec = time(NULL) - 7200}, {.tv_sec = time(NULL) - 7200}};
+    net_second_ms = 1;
+    hub_rig_open(&r, "own/Model-GGUF");
+    use_own_folder();
+    add_toy(&r, "M-Q4_K_M.gguf");
+    snprintf(old, sizeof old, "%s", test_temp("carat-heads-old"));
+    snprintf(fresh, sizeof fresh, "%s", test_temp("carat-heads-fresh"));
+    CHECK(!mkdir(old, 0700) && !mkdir(fresh, 0700));
+    snprintf(file, sizeof file, "%s/a.gguf", old);
+    test_write(file, "GGUF", 4);
+    CHECK(!utimensat(AT_FDCWD, old, hours_ago, 0));
+    RUN(0, "Runs on", NULL, "fit", "own/Model-GGUF");
+    CHECK(access(old, F_OK) && !access(fresh, F_OK));
+    hub_rig_close(&r);
 }
 
 TEST(fit_counts_the_vision_tower)

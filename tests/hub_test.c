@@ -855,6 +855,11 @@ TEST(hub_cli_takes_short_names)
     run_and_check(0, "Toy-Q8_0.gguf", NULL, ARGS("inspect", "best"));
     run_and_check(1, NULL, "lead in a circle", ARGS("inspect", "a"));
     run_and_check(1, NULL, "'five' in [names]: expected a string", ARGS("inspect", "five"));
+    test_write(config, names, (size_t)(strchr(names + 8, '\n') + 1 - names));
+    /* A name of the user is a model where one may stand, also before it is here. */
+    run_and_check(0, NULL, NULL, ARGS("rm", "ggml-org/gemma-4-E4B-it-GGUF:Q8_0"));
+    run_and_check(0, NULL, "Toy-Q8_0.gguf", ARGS("run", "-q", "-n", "2", "--greedy", "best", "hi"));
+    run_and_check(0, NULL, NULL, ARGS("run", "-q", "-n", "2", "--greedy", "--", "best", "hi"));
     test_write(config, "names = [\"a\"]", 13);
     run_and_check(1, NULL, "expected [names]", ARGS("inspect", "best"));
     unsetenv("CARAT_CONFIG");

@@ -14,10 +14,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -28,8 +31,11 @@ enum {
     HEADS_FILES = 64,    /* of a split set */
     CHECKED_MAX = 1024,  /* values of one tensor */
     CHECKED_ROWS = 4096, /* tensors of one file; models have one or two of a layer */
-    OTHERS_MAX = 1024    /* of a repository */
+    OTHERS_MAX = 1024,   /* of a repository */
+    OLD_S = 3600         /* of a folder of heads */
 };
+
+#define FOLDER "carat-heads-"
 
 /* ---- Heads --------------------------------------------------------------------------------- */
 
@@ -153,16 +159,34 @@ static void remove_folder(const char *dir)
     rmdir(dir);
 }
 
+/* Folders of programs that were killed: a look takes seconds, so old ones are nobody's. */
+static void remove_old_folders(const char *tmp)
+{
+    DIR *d = opendir(tmp);
+    struct dirent *f;
+    struct stat sb;
+    char path[PATH_MAX];
+    while (d && (f = readdir(d)))
+        if (!strncmp(f->d_name, FOLDER, sizeof FOLDER - 1) &&
+            snprintf(path, sizeof path, "%s/%s", tmp, f->d_name) < (int)sizeof path &&
+            !lstat(path, &sb) && S_ISDIR(sb.st_mode) && sb.st_uid == geteuid() &&
+            sb.st_mtime < time(NULL) - OLD_S)
+            remove_folder(path);
+    if (d)
+        closedir(d);
+}
+
 /* Writes the heads of the model in x->m into a new folder, with that of its vision tower if
  * asked for. *path: of the first file, of x->mem. */
 static status write_heads(pull *x, bool tower, const char **dir, const char **path, err *e)
 {
-    const char *tmp = getenv("TMPDIR");
+    const char *given = getenv("TMPDIR"), *tmp = given && *given ? given : "/tmp";
     char *made = NULL;
     str head = {0};
     status st = OK;
     int n_heads = tower ? x->m.n_files : x->n_model;
-    *dir = path_join(&x->mem, tmp && *tmp ? tmp : "/tmp", "carat-XXXXXX");
+    remove_old_folders(tmp);
+    *dir = path_join(&x->mem, tmp, FOLDER "XXXXXX");
     if (!*dir || !(made = arena_strndup(&x->mem, *dir, strlen(*dir))))
         return err_memory(e, x->repo, URL_MAX);
     if (x->n_model > HEADS_FILES)
