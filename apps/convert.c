@@ -307,7 +307,7 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
             if (!it.source[0])
                 it.source[0] = find_renamed(j, prefix, it.t.hf_name);
             it.n_sources = it.source[0] != NULL;
-            if (!it.n_sources && it.t.change.turned)
+            if (!it.n_sources && it.t.change.turned && !it.t.change.halves)
                 it.n_sources = find_blocks(j, &it, prefix);
             if (!it.n_sources && it.t.unused_kv)
                 continue;
@@ -776,8 +776,8 @@ const command command_convert = {
         "Norms, scales and routers stay f32. The output appears only when it is complete. The "
         "NextN\n"
         "(MTP) layer of Qwen3.5 to 3.8 is written if the files have it; the vision tower of Gemma "
-        "4 and\n"
-        "Qwen3.5 to 3.8 by --mmproj.\n"
+        "4,\n"
+        "Qwen3-VL and Qwen3.5 to 3.8 by --mmproj.\n"
         "\n"
         "Drafters: DFlash (also Laguna's, and DSpark's with a bigram correction) and the\n"
         "assistants of Gemma 4. config.json decides, and a tensor of another shape, a missing\n"

@@ -33,20 +33,44 @@ static void refuse_mixtures(config_fields *f, int32_t n_expert, bool norm_by_def
         config_refuse(f, "num_experts", "number from 1 on");
 }
 
+/* Pairs of each axis: time, row, column. Texts have one position for all of them. */
+static void read_axes(config_fields *f, const json_t *turn, int32_t most, int32_t section[3])
+{
+    const json_t *list = json_object_get(turn, "mrope_section");
+    for (size_t i = 0; i < 3 && !f->st; i++)
+        if (json_array_size(list) != 3 ||
+            !config_integer(json_array_get(list, i), 0, most, &section[i]))
+            config_refuse(f, "mrope_section", "list of three numbers of pairs");
+}
+
 /* The rotation: older files have the first object, newer ones the second. */
 static void read_qwen3(config_fields *f, model_shape *m)
 {
+    static const char *const axes[] = {"mrope_section", "mrope_interleaved", NULL};
     qwen3_shape *s = (qwen3_shape *)m;
-    config_rope(f, config_get(f, "rope_scaling"), NULL, &s->theta, NULL, &s->scaling);
-    config_rope(f, config_get(f, "rope_parameters"), NULL, &s->theta, NULL, &s->scaling);
+    const json_t *was = config_get(f, "rope_scaling"), *now = config_get(f, "rope_parameters");
+    const char *type = json_string_value(config_get(f, "model_type"));
+    s->sees = type && !strncmp(type, "qwen3_vl", 8);
+    config_rope(f, was, s->sees ? axes : NULL, &s->theta, NULL, &s->scaling);
+    config_rope(f, now, s->sees ? axes : NULL, &s->theta, NULL, &s->scaling);
     if (s->theta == 0)
         config_refuse(f, "rope_theta", "number");
     s->n_rot = s->head_dim;
-    const char *type = json_string_value(config_get(f, "model_type"));
-    if (type && !strcmp(type, "qwen3_moe"))
+    if (s->sees)
+        read_axes(f, json_object_get(was, "mrope_section") ? was : now, s->head_dim, s->section);
+    if (type && (!strcmp(type, "qwen3_moe") || strstr(type, "vl_moe")))
         refuse_mixtures(f, s->n_expert, false);
     else if (s->n_expert)
         config_refuse(f, "num_experts", "field of dense models");
+}
+
+/* The tower beside the text model says how many of its layers add rows. */
+static void read_deepstack(config_fields *whole, model_shape *m)
+{
+    qwen3_shape *s = (qwen3_shape *)m;
+    const json_t *tower = config_get(whole, "vision_config");
+    if (s->sees)
+        s->n_deep = (int32_t)json_array_size(json_object_get(tower, "deepstack_visual_indexes"));
 }
 
 static const neutral_option qwen3_options[] = {{"hidden_act", "silu"},
@@ -178,14 +202,9 @@ static void read_qwen35_rotation(config_fields *f, qwen35_shape *s)
     if (f->st)
         return;
     s->n_rotating = (int32_t)(part * s->head_dim);
-    /* Texts have one position for all sections; pictures have three. */
     list = json_object_get(now, "mrope_section");
-    if (!list || json_is_null(list))
-        return;
-    for (size_t i = 0; i < 3; i++)
-        if (json_array_size(list) != 3 ||
-            !config_integer(json_array_get(list, i), 0, s->n_rotating, &s->section[i]))
-            config_refuse(f, "mrope_section", "list of three numbers of pairs");
+    if (list && !json_is_null(list))
+        read_axes(f, now, s->n_rotating, s->section);
 }
 
 static void read_qwen35_experts(config_fields *f, qwen35_shape *s)
@@ -579,29 +598,39 @@ static const char *const gemma3_more[] = {"use_bidirectional_attention",
 /* ---- The list ---- */
 
 const config_family config_families[] = {
-    {&gemma4_shapes, {"gemma4*"}, gemma4_options, gemma4_more, read_gemma4, true, NULL},
+    {&gemma4_shapes, {"gemma4*"}, gemma4_options, gemma4_more, read_gemma4, true, NULL, NULL},
     {&gemma_embedding_shapes,
      {"gemma3_text"},
      gemma3_options + 1,
      gemma3_more,
      read_encoder,
      true,
-     "use_bidirectional_attention"},
+     "use_bidirectional_attention",
+     NULL},
     {&gemma3_shapes,
      {"gemma3", "gemma3_text"},
      gemma3_options,
      gemma3_more,
      read_gemma3,
      true,
+     NULL,
      NULL},
-    {&qwen3_shapes, {"qwen3", "qwen3_moe"}, qwen3_options, qwen3_more, read_qwen3, false, NULL},
-    {&laguna_shapes, {"laguna"}, laguna_options, laguna_more, read_laguna, false, NULL},
+    {&qwen3_shapes,
+     {"qwen3", "qwen3_moe", "qwen3_vl*"},
+     qwen3_options,
+     qwen3_more,
+     read_qwen3,
+     false,
+     NULL,
+     read_deepstack},
+    {&laguna_shapes, {"laguna"}, laguna_options, laguna_more, read_laguna, false, NULL, NULL},
     {&qwen35_shapes,
      {"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"},
      qwen35_options,
      qwen35_more,
      read_qwen35,
      false,
+     NULL,
      NULL},
     {&llama_shapes,
      {"llama", "mistral", "mistral3", "mixtral", "ministral3"},
@@ -609,6 +638,7 @@ const config_family config_families[] = {
      llama_more,
      read_llama,
      false,
+     NULL,
      NULL},
-    {&gpt_oss_shapes, {"gpt_oss"}, gpt_oss_options, gpt_oss_more, read_gpt_oss, false, NULL},
+    {&gpt_oss_shapes, {"gpt_oss"}, gpt_oss_options, gpt_oss_more, read_gpt_oss, false, NULL, NULL},
     {.shapes = NULL}};

@@ -381,6 +381,8 @@ static status read_shape(const config_family *c, const json_t *config, const cha
         read_key(&f, s, &t->keys[i]);
     if (!f.st && s->n_layer <= LAYERS_MAX) /* else the check has a sentence */
         c->read(&f, s);
+    if (c->whole && !f.st)
+        c->whole(&all, s);
     while (c->options[n_options].key)
         n_options++;
     config_refuse_options(&f, c->options, n_options);

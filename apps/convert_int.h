@@ -94,6 +94,7 @@ typedef struct config_family {
     void (*read)(config_fields *f, model_shape *s); /* values that no row reads */
     bool tied;        /* the head is the embedding, if no field says so */
     const char *flag; /* a field that is true in these models alone; NULL: none */
+    void (*whole)(config_fields *f, model_shape *s); /* the same of all of config.json, or NULL */
 } config_family;
 
 /* config.json, or the text_config of a multimodal one. *s: mem_free. unknown: as

@@ -1,6 +1,6 @@
-/* convert_turned.c - experts as checkpoints of gpt-oss have them: gates and ups in turns
- * (hf_change), the inputs of a matrix before its outputs, or in blocks of MXFP4. Blocks keep their
- * bits.
+/* convert_turned.c - experts as checkpoints of gpt-oss and Qwen3-VL have them (hf_change): the
+ * inputs of a matrix before its outputs, gates and ups in turns or in halves; or in blocks of
+ * MXFP4. Blocks keep their bits.
  *
  *     checkpoint   NAME [expert][input][output]    NAME_bias [expert][output]
  *     in blocks    NAME_blocks [expert][output][input / 32][16], byte j: inputs 2 j and 2 j + 1
@@ -23,6 +23,13 @@ bool convert_in_blocks(const convert_item *it)
 static uint64_t every(const shape_tensor *t)
 {
     return t->change.every ? t->change.every : 1;
+}
+
+/* Where row r of a matrix is among the checkpoint's. */
+static uint64_t place_of(const shape_tensor *t, uint64_t r)
+{
+    const hf_change *c = &t->change;
+    return c->halves ? c->from * t->ne[1] + r : r * every(t) + c->from;
 }
 
 static status check_bytes(const tensor *src, const uint64_t ne[TENSOR_DIMS_MAX], int32_t n_dims,
@@ -87,7 +94,7 @@ void convert_turned_row(const convert_item *it, uint64_t r, float *x)
     uint64_t at = r * n * every(t) + t->change.from, step = every(t); /* of a row of biases */
     if (t->change.turned) {
         step = t->ne[1] * every(t);
-        at = expert * n * step + row * every(t) + t->change.from;
+        at = expert * n * step + place_of(t, row);
     }
     num_row_bytes(src->type, 1, &size);
     const unsigned char *p = src->bytes + at * size;

@@ -39,6 +39,8 @@ static const struct {
     {"gemma-embedding", &gemma_embedding_arch},
     {"qwen3", &qwen3_arch},
     {"qwen3moe", &qwen3moe_arch},
+    {"qwen3vl", &qwen3vl_arch},
+    {"qwen3vlmoe", &qwen3vlmoe_arch},
     {"laguna", &laguna_arch},
     {"gpt-oss", &gpt_oss_arch},
     {"llama", &llama_arch},

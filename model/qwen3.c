@@ -9,11 +9,16 @@
  * one. With experts every layer has them, and no shared one: the feed-forward width, which files
  * state too, is of no layer. The weights of a row's experts are the softmax over all, divided by
  * their sum.
+ *
+ * Qwen3-VL has these layers. Its rotation turns by three axes, interleaved, and the first layers
+ * add rows of deepstack behind them (model_run). Texts are computed as by Qwen3.
  */
 #include "model/qwen3.h"
 #include "model/bind.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 /* ---- Sizes ---- */
 
@@ -22,6 +27,13 @@
 #define SIZE_30B                                                                                   \
     .n_layer = 48, .n_embd = 2048, .n_head = {32}, .n_head_kv = {4}, .n_expert = 128, .n_used = 8, \
     .n_ff_exp = 768
+#define SIZE_235B                                                                                  \
+    .n_layer = 94, .n_embd = 4096, .n_ff = {12288}, .n_head = {64}, .n_head_kv = {4},              \
+    .n_expert = 128, .n_used = 8, .n_ff_exp = 1536
+#define SEES                                                                                       \
+    PUBLISHED, .n_ctx_train = 262144, .theta = 5e6, .sees = true, .section = {24, 20, 20},         \
+               .n_deep = 3
+#define TINY_SEES .sees = true, .section = {6, 5, 5}, .n_deep = 2
 #define EMBEDDING                                                                                  \
     .family = &qwen3_shapes, .head_dim = 128, .eps = 1e-6, .theta = 1e6, .tied = true,             \
     .pooling = POOLING_LAST
@@ -45,8 +57,7 @@ static const qwen3_shape sizes[] = {
     {COMMON, .name = "qwen3-32b", .n_layer = 64, .n_embd = 5120, .n_ff = {25600}, .n_head = {64},
      .n_head_kv = {8}},
     {COMMON, SIZE_30B, .name = "qwen3-30b-a3b", .n_ff = {6144}},
-    {COMMON, .name = "qwen3-235b-a22b", .n_layer = 94, .n_embd = 4096, .n_ff = {12288},
-     .n_head = {64}, .n_head_kv = {4}, .n_expert = 128, .n_used = 8, .n_ff_exp = 1536},
+    {COMMON, SIZE_235B, .name = "qwen3-235b-a22b"},
     {PUBLISHED, SIZE_30B, .name = "qwen3-coder-30b-a3b", .n_ff = {5472}, .n_ctx_train = 262144,
      .theta = 1e7},
     /* The last token's row is the vector. Their vocabulary has no rows to spare. */
@@ -56,6 +67,18 @@ static const qwen3_shape sizes[] = {
      .n_head = {32}, .n_head_kv = {8}, .n_vocab = 151665, .n_ctx_train = 40960},
     {EMBEDDING, .name = "qwen3-embedding-8b", .n_layer = 36, .n_embd = 4096, .n_ff = {12288},
      .n_head = {32}, .n_head_kv = {8}, .n_vocab = 151665, .n_ctx_train = 40960},
+    {SEES, .name = "qwen3-vl-2b", .n_layer = 28, .n_embd = 2048, .n_ff = {6144}, .n_head = {16},
+     .n_head_kv = {8}, .tied = true},
+    {SEES, .name = "qwen3-vl-4b", .n_layer = 36, .n_embd = 2560, .n_ff = {9728}, .n_head = {32},
+     .n_head_kv = {8}, .tied = true},
+    {SEES, .name = "qwen3-vl-8b", .n_layer = 36, .n_embd = 4096, .n_ff = {12288}, .n_head = {32},
+     .n_head_kv = {8}},
+    {SEES, .name = "qwen3-vl-32b", .n_layer = 64, .n_embd = 5120, .n_ff = {25600}, .n_head = {64},
+     .n_head_kv = {8}},
+    {SEES, SIZE_30B, .name = "qwen3-vl-30b-a3b", .n_ff = {6144}},
+    {SEES, SIZE_235B, .name = "qwen3-vl-235b-a22b"},
+    {TINY, TINY_SEES, .name = "tiny-qwen3-vl", .tied = true},
+    {TINY, TINY_SEES, .name = "tiny-qwen3-vl-moe", .n_expert = 8, .n_used = 2, .n_ff_exp = 32},
     {TINY, .name = "tiny-qwen3", .tied = true},
     {TINY, .name = "tiny-qwen3-reranker", .tied = true, .pooling = POOLING_RANK},
     {TINY, .name = "tiny-qwen3moe", .n_expert = 8, .n_used = 2, .n_ff_exp = 32},
@@ -71,6 +94,11 @@ static const qwen3_shape *own(const model_shape *s)
 static bool has_experts(const model_shape *s)
 {
     return own(s)->n_expert > 0;
+}
+
+static bool sees(const model_shape *s)
+{
+    return own(s)->sees;
 }
 
 #define F(name) offsetof(qwen3_shape, name)
@@ -92,6 +120,8 @@ static const table_key keys[] = {
       .value = 1e-6),
     K("rope.freq_base", "rope_theta", F(theta), REAL, THETA_MIN, THETA_MAX,
       .how = MAY_LACK | CONFIG_BY_HAND, .value = 1e6),
+    K("n_deepstack_layers", NULL, F(n_deep), COUNT, 0, LAYERS_MAX, .how = MAY_LACK, .when = sees,
+      .below = F(n_layer)),
     K("rope.scaling", NULL, F(scaling), YARN, 0, 0, .otherwise = F(n_ctx_train)),
     K(NULL, "vocab_size", F(n_vocab), COUNT, 1, VOCAB_MAX),
     K("pooling_type", NULL, F(pooling), COUNT, 0, POOLING_KINDS - 1, .how = MAY_LACK | OMIT_ZERO),
@@ -113,6 +143,11 @@ static status agree(const model_shape *m, status bad, const char *what, err *e)
     if (s->head_dim % 2 || s->n_rot % 2)
         return err_set(e, bad, "%s: heads of %d with %d rotated dims: expected even numbers", what,
                        s->head_dim, s->n_rot);
+    if (s->section[0] && 2 * (s->section[0] + s->section[1] + s->section[2]) != s->n_rot)
+        return err_set(e, bad,
+                       "%s: %d rotated dims in sections of %d, %d and %d pairs "
+                       "(rope.dimension_sections, mrope_section): expected all of them",
+                       what, s->n_rot, s->section[0], s->section[1], s->section[2]);
     for (int32_t il = 0; il < s->n_layer && !st; il++)
         st = table_agree_heads(il, s->n_head[il], s->n_head_kv[il], s->head_dim, bad, what, e);
     return st;
@@ -126,6 +161,7 @@ static void fill(model_shape *m, int32_t size)
 /* ---- Tensors ---- */
 
 enum { D = 1, VOCAB, Q, KV, HD, FF, N_EXP, FF_EXP, ANSWERS };
+enum { GATES = 1, UPS, DOWNS }; /* hf_change */
 static int64_t dim(const model_shape *m, int32_t il, int8_t d)
 {
     const qwen3_shape *s = own(m);
@@ -145,6 +181,16 @@ static bool is_sparse(const model_shape *s, int32_t il)
 {
     (void)il;
     return has_experts(s);
+}
+
+static bool is_one_by_one(const model_shape *s, int32_t il)
+{
+    return is_sparse(s, il) && !sees(s);
+}
+
+static bool is_turned(const model_shape *s, int32_t il)
+{
+    return is_sparse(s, il) && sees(s);
 }
 
 static bool is_dense(const model_shape *s, int32_t il)
@@ -173,19 +219,57 @@ static const table_tensor of_layer[] = {
     T(ALWAYS, W(ffn_norm), "ffn_norm.weight", "post_attention_layernorm.weight", NORM, D),
     T_UNIT(is_dense),
     T(is_sparse, W(router), "ffn_gate_inp.weight", "mlp.gate.weight", ROUTER, D, N_EXP),
-    T_MLP_EXPERTS(is_sparse),
+    T_MLP_EXPERTS(is_one_by_one),
+    T_AS(GATES, is_turned, ELSEWHERE, "ffn_gate_exps.weight", "mlp.experts.gate_up_proj", MATRIX, D,
+         FF_EXP, N_EXP),
+    T_AS(UPS, is_turned, ELSEWHERE, "ffn_up_exps.weight", "mlp.experts.gate_up_proj", MATRIX, D,
+         FF_EXP, N_EXP),
+    T_AS(DOWNS, is_turned, ELSEWHERE, "ffn_down_exps.weight", "mlp.experts.down_proj", DOWN_EXPERTS,
+         FF_EXP, D, N_EXP),
 };
+
+/* Experts in checkpoints of Qwen3-VL: inputs before outputs, the gate's before the other's. */
+static void describe(const model_shape *m, const table_tensor *r, shape_tensor *t)
+{
+    (void)m;
+    t->change.turned = r->change != 0;
+    if (r->change == GATES || r->change == UPS) {
+        t->change.halves = true;
+        t->change.every = 2;
+        t->change.from = r->change == UPS;
+    }
+}
 
 /* ---- The entry ---- */
 
 static const char *arch_of(const model_shape *s, char buf[TABLE_ARCH])
 {
     (void)buf;
-    return has_experts(s) ? "qwen3moe" : "qwen3";
+    return sees(s)          ? has_experts(s) ? "qwen3vlmoe" : "qwen3vl"
+           : has_experts(s) ? "qwen3moe"
+                            : "qwen3";
 }
 
-static const family_table rows = {TABLE_ROWS, .dim = dim, .agree = agree, .fill = fill,
-                                  .arch = arch_of};
+static status tell_kind(const model *m, model_shape *s, err *e)
+{
+    (void)e;
+    ((qwen3_shape *)s)->sees = m->arch == &qwen3vl_arch || m->arch == &qwen3vlmoe_arch;
+    return OK;
+}
+
+static void put_sections(gguf_writer *w, const char *arch, const model_shape *m)
+{
+    const int32_t *n = own(m)->section;
+    char key[64];
+    if (!sees(m))
+        return;
+    snprintf(key, sizeof key, "%s.rope.dimension_sections", arch);
+    gguf_put_i32s(w, key, (int32_t[]){n[0], n[1], n[2], 0}, 4);
+}
+
+static const family_table rows = {TABLE_ROWS,          .dim = dim,          .agree = agree,
+                                  .fill = fill,        .arch = arch_of,     .tell = tell_kind,
+                                  .put = put_sections, .describe = describe};
 
 const shape_family qwen3_shapes = {
     TABLE_HOOKS(qwen3_shape, rows),
@@ -193,7 +277,9 @@ const shape_family qwen3_shapes = {
     .title = "qwen",
     .sizes = "qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b, qwen3-30b-a3b, "
              "qwen3-235b-a22b, qwen3-coder-30b-a3b, qwen3-embedding-0.6b, qwen3-embedding-4b, "
-             "qwen3-embedding-8b, tiny-qwen3, tiny-qwen3-reranker, tiny-qwen3moe",
+             "qwen3-embedding-8b, qwen3-vl-2b, qwen3-vl-4b, qwen3-vl-8b, qwen3-vl-32b, "
+             "qwen3-vl-30b-a3b, qwen3-vl-235b-a22b, tiny-qwen3, tiny-qwen3-reranker, "
+             "tiny-qwen3moe, tiny-qwen3-vl, tiny-qwen3-vl-moe",
     .mix = "q4_k_m",
     .cut = table_cut};
 
@@ -237,14 +323,20 @@ static status bind_qwen3(model *m, err *e)
                               .eps = (float)s->eps,
                               .scale = 1.0f / sqrtf((float)s->head_dim),
                               .act = ACT_SILU};
-    if (has_experts(shape) != (m->arch == &qwen3moe_arch))
+    m->n_deep = s->n_deep;
+    if (has_experts(shape) != (m->arch == &qwen3moe_arch || m->arch == &qwen3vlmoe_arch))
         return err_set(e, E_FORMAT, "%s: %s.expert_count = %d, expected %s", m->file.path,
                        m->arch->name, s->n_expert, s->n_expert ? "no experts" : "1 or more");
     if ((st = bind_tokens(m, &g->common.embd, &g->common.head, s->n_embd, e)) ||
         (st = table_bind(&b, shape, g)) ||
         (st = bind_vector_if(&b, &g->rope_factors, "rope_freqs.weight", s->n_rot / 2)) ||
-        (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) || (st = bind_each(m, g, s, e)))
+        (st = bind_rope(m, &g->rope[PASS_MAIN], &t, e)) ||
+        (s->sees && (st = bind_sections(m, &g->rope[PASS_MAIN], e))) ||
+        (st = bind_each(m, g, s, e)))
         return st;
+    if (s->sees && !m->turns_by_axes)
+        return err_set(e, E_FORMAT, "%s: key %s.rope.dimension_sections is missing", m->file.path,
+                       m->arch->name);
     if (ranks(shape, -1) &&
         (st = bind_tensor(
              &b, &g->answers, "cls.output.weight",
@@ -259,3 +351,8 @@ static status bind_qwen3(model *m, err *e)
     .forward = block_forward, .divide = divide_plain
 const model_arch qwen3_arch = {.name = "qwen3", QWEN3};
 const model_arch qwen3moe_arch = {.name = "qwen3moe", QWEN3};
+#define QWEN3VL                                                                                    \
+    .sampling = {.temperature = 0.7f, .top_k = 20, .top_p = 0.8f}, .bind = bind_qwen3,             \
+    .forward = block_forward, .divide = divide_plain
+const model_arch qwen3vl_arch = {.name = "qwen3vl", QWEN3VL};
+const model_arch qwen3vlmoe_arch = {.name = "qwen3vlmoe", QWEN3VL};

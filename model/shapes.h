@@ -70,6 +70,7 @@ typedef struct hf_change {
     /* Row i, or entry i of a row of biases, is `every` i + `from` of the checkpoint's. every 0: i
      */
     uint32_t every, from;
+    bool halves; /* of matrices of experts: row i of `from` is behind all of the others instead */
     /* Matrices of experts, [inputs, outputs] each, or in MXFP4: NAME_blocks and NAME_scales. */
     bool turned;
     /* Of towers (apps/convert_tower.c): squares of so many pixels a side, whose colours lie

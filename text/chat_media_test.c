@@ -48,6 +48,13 @@ TEST(pictures_keep_their_numbers_and_their_places)
          "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>a<|vision_start|>"
          "<|image_pad|><|vision_end|><|im_end|>\n<|im_start|>assistant\n",
          "<|vision_start|><|image_pad|><|vision_end|>"},
+        {&qwen_formats[QWEN_3_VL],
+         "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>a<|vision_start|>"
+         "<|image_pad|><|vision_end|><|im_end|>\n<|im_start|>assistant\n<tool_call>\n{\"name\": "
+         "\"f\", \"arguments\": {}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n"
+         "<|vision_start|><|image_pad|><|vision_end|>r\n</tool_response><|im_end|>\n<|im_start|>"
+         "user\n<|vision_start|><|image_pad|><|vision_end|><|im_end|>\n<|im_start|>assistant\n",
+         "<|vision_start|><|image_pad|><|vision_end|>"},
     };
     static const int32_t numbers[] = {4, 1, 2, 3};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {

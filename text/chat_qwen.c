@@ -7,15 +7,16 @@
  *     <|im_start|>user\n<tool_response>\n...\n</tool_response><|im_end|>\n
  *     <|im_start|>assistant\n
  *
- * Tools and calls have two spellings: JSON (Qwen3), and <function=f><parameter=k> (Qwen3-Coder and
- * everything after it). The thought of an assistant message is its reasoning_content or, except in
- * Qwen3.8, the part of its content before </think>. Thoughts before the last question are dropped,
- * unless preserve_thinking says otherwise.
+ * Tools and calls have two spellings: JSON (Qwen3, and Qwen3-VL, whose answers have no thoughts),
+ * and <function=f><parameter=k> (Qwen3-Coder and everything after it). The thought of an assistant
+ * message is its reasoning_content or, except in Qwen3.8, the part of its content before </think>.
+ * Thoughts before the last question are dropped, unless preserve_thinking says otherwise.
  *
  * Differences from the templates, in every revision; each replaces an exception or Python text:
  *   - The role developer is the role system. Where a template takes one system message, at the
  *     beginning only, all system messages are that one, wherever they stand.
  *   - Null content is empty content; parts of text are joined.
+ *   - System messages behind the first are turns, as in Qwen3, where Qwen3-VL's template drops them.
  *   - A thought may be called reasoning instead of reasoning_content.
  *   - With continue_last, the turn of a last assistant message without calls stays open, and white
  *     space at its end is kept.
@@ -46,6 +47,11 @@ static void put_text(qwen *q, talk_text t)
 static bool trims(const qwen *q)
 {
     return q->revision >= QWEN_35;
+}
+
+static bool sees(const qwen *q)
+{
+    return trims(q) || q->revision == QWEN_3_VL;
 }
 
 /* The content as the revision reads it. */
@@ -333,7 +339,7 @@ static void put_calls_after(qwen *q, const talk_turn *m, bool content)
     const char *first = !content ? "" : trims(q) ? "\n\n" : "\n";
     for (size_t i = 0; i < m->n_calls && !q->w->st; i++) {
         chat_lit(q->w, i ? "\n" : first);
-        if (q->revision == QWEN_3)
+        if (q->revision == QWEN_3 || q->revision == QWEN_3_VL)
             put_json_call(q, m, i);
         else
             put_xml_call(q, m, i);
@@ -345,7 +351,7 @@ static void put_assistant(qwen *q, size_t i)
     const talk_turn *m = &q->m[i];
     talk_text content = content_of(q, i), thought = m->thought[TALK_REASONING_CONTENT];
     thought = thought.s ? thought : m->thought[TALK_REASONING];
-    if (!thought.s && q->revision != QWEN_38)
+    if (!thought.s && q->revision != QWEN_38 && q->revision != QWEN_3_VL)
         chat_split_thought(&content, "<think>", "</think>", &thought);
 
     bool current = (int64_t)i > q->last_query;
@@ -356,7 +362,7 @@ static void put_assistant(qwen *q, size_t i)
             put_thought_block(q, chat_without_lines(thought, true, true));
             shown = chat_without_lines(content, true, false);
         }
-    } else {
+    } else if (q->revision != QWEN_3_VL) {
         bool keep = q->revision == QWEN_36   ? q->opt->preserve_thinking
                     : q->revision == QWEN_38 ? !q->opt->drop_thinking
                                              : false;
@@ -440,7 +446,7 @@ static void put_beginning_of_answer(qwen *q)
 {
     bool thinking = q->opt->thinking;
     chat_lit(q->w, "<|im_start|>assistant\n");
-    if (q->revision == QWEN_3_CODER)
+    if (q->revision == QWEN_3_CODER || q->revision == QWEN_3_VL)
         return;
     if (!thinking)
         chat_lit(q->w, "<think>\n\n</think>\n\n");
@@ -480,7 +486,7 @@ void qwen_render(chat_writer *w, const chat_format *f, const carat_talk *t,
     memcpy(m, t->turn, q.n * sizeof *m);
     n_system = trims(&q) ? gather_system(m, t) : talk_is_system(&m[0]);
     for (i = 0; i < q.n; i++) {
-        text[i] = chat_text_of(w, &m[i], trims(&q) ? &marks : NULL);
+        text[i] = chat_text_of(w, &m[i], sees(&q) ? &marks : NULL);
         chat_refuse_results(w, &m[i]);
     }
     if (w->st)
@@ -488,7 +494,7 @@ void qwen_render(chat_writer *w, const chat_format *f, const carat_talk *t,
     if (!find_query(&q) && trims(&q))
         chat_fail(w, E_FORMAT,
                   "messages has no message of the user, and this model's template needs one");
-    if (q.revision == QWEN_3)
+    if (q.revision == QWEN_3 || q.revision == QWEN_3_VL)
         put_system_qwen3(&q, n_system > 0, tools);
     else if (q.revision == QWEN_3_CODER)
         put_system_coder(&q, n_system > 0, tools);
@@ -522,5 +528,8 @@ const chat_format *qwen_recognise(const char *t, size_t n)
                : chat_says(t, n, "reasoning_effort")  ? &qwen_formats[QWEN_38]
                : chat_says(t, n, "preserve_thinking") ? &qwen_formats[QWEN_36]
                                                       : &qwen_formats[QWEN_35];
-    return thinks && chat_says(t, n, "<function-name>") ? &qwen_formats[QWEN_3] : NULL;
+    if (!chat_says(t, n, "<function-name>"))
+        return NULL;
+    bool mute = chat_says(t, n, "<|image_pad|>") && !chat_says(t, n, "</think>");
+    return thinks ? &qwen_formats[QWEN_3] : mute ? &qwen_formats[QWEN_3_VL] : NULL;
 }

@@ -14,7 +14,7 @@ static const tokenizer_name tokenizers[] = {
 #define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 const text_family qwen_text = {
-    .archs = LIST("qwen3", "qwen3moe", "qwen35", "qwen35moe"),
+    .archs = LIST("qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"),
     .name = "Qwen",
     .model_types = LIST("qwen3"),
     .tokenizers = tokenizers,

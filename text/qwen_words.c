@@ -41,10 +41,13 @@ static const special_piece special[] = {C("<|endoftext|>"),
 
 #define LANDMARKS "<|im_start|> <tool_call> <tool_response> </think> enable_thinking "
 #define QWEN3 "{# " LANDMARKS "<function-name> #}"
+#define QWEN3VL "{# <|im_start|> <tool_call> <tool_response> <function-name> <|image_pad|> #}"
 #define QWEN36 "{# " LANDMARKS "<function= preserve_thinking #}"
 
 const made_words qwen_made[] = {{"qwen3", "gpt2", "qwen2", special, 151643, QWEN3},
                                 {"qwen3moe", "gpt2", "qwen2", special, 151643, QWEN3},
+                                {"qwen3vl", "gpt2", "qwen2", special, 151643, QWEN3VL},
+                                {"qwen3vlmoe", "gpt2", "qwen2", special, 151643, QWEN3VL},
                                 {"qwen35", "gpt2", "qwen35", special, 248044, QWEN36},
                                 {"qwen35moe", "gpt2", "qwen35", special, 248044, QWEN36},
                                 {0}};

@@ -39,14 +39,14 @@ PRODUCT = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v":
            "attn_out": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 
 
-def read(size, directory):
+def read(size, directory, prefix="clip.vision."):
     """Its tensors, and a function that gives a key."""
     path = os.path.join(directory, size + ".gguf")
     subprocess.run([ROOT / "carat", "synth", size, path, "--type", "f32"], check=True, capture_output=True)
     reader = gguf.GGUFReader(path)
     tensors = {t.name: np.array(t.data).reshape([int(n) for n in t.shape[::-1]]) for t in reader.tensors}
     tensors = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in tensors.items()}
-    return tensors, lambda name: int(reader.fields["clip.vision." + name].parts[-1][0])
+    return tensors, lambda name: int(reader.fields[prefix + name].parts[-1][0])
 
 
 def resized(seed, w, h, tw, th):
@@ -150,8 +150,8 @@ MERGER = {"v.post_ln": "merger.norm", "mm.0": "merger.linear_fc1", "mm.2": "merg
 DEEP = {"norm": "norm", "fc1": "linear_fc1", "fc2": "linear_fc2"}
 
 
-def qwen_tower(tensors, key, deep=False):
-    """deep: Qwen3-VL's, which has deepstack."""
+def qwen_modules(tensors, key, deep):
+    """The tower, and what makes its patches and their grid. deep: Qwen3-VL's, which has deepstack."""
     at = sorted({int(name.split(".")[2]) for name in tensors if name.startswith("v.deepstack.")})
     assert deep == bool(at)
     patch, merge = key("patch_size"), key("spatial_merge_size")
@@ -175,14 +175,23 @@ def qwen_tower(tensors, key, deep=False):
     missing, unexpected = tower.load_state_dict(state, strict=False)
     assert not unexpected and not missing, (missing, unexpected)
 
-    def run(budget, seed, w, h):
+    def pixels(budget, seed, w, h):
         most = budget * (patch * merge) ** 2
         th, tw = smart_resize(h, w, patch * merge, min(65536, most // 4), most)
         m = blocks((resized(seed, w, h, tw, th) - np.float32(0.5)) / np.float32(0.5), patch)  # two frames, a token's patches together
         rows, cols = m.shape[:2]
         m = m.reshape(rows // merge, merge, cols // merge, merge, patch, patch, 3).transpose(0, 2, 1, 3, 6, 4, 5)
         m = np.stack([m, m], axis=5).reshape(rows * cols, -1)
-        made = tower(torch.from_numpy(np.ascontiguousarray(m)), torch.tensor([[1, rows, cols]]))
+        return torch.from_numpy(np.ascontiguousarray(m)), torch.tensor([[1, rows, cols]])
+
+    return tower, pixels
+
+
+def qwen_tower(tensors, key, deep=False):
+    tower, pixels = qwen_modules(tensors, key, deep)
+
+    def run(*case):
+        made = tower(*pixels(*case))
         parts = [made.pooler_output] + (made.deepstack_features if deep else [])
         return torch.stack(parts)
 

@@ -11,6 +11,7 @@
 enum {
     KIND_U32 = 4,
     KIND_I32 = 5,
+    KIND_BOOL = 7,
     KIND_U64 = 10,
     KIND_STRING = 8,
     KIND_ARRAY = 9,
@@ -134,6 +135,20 @@ bool head_text(const void *bytes, size_t n_bytes, const char *name, char *out, s
     memcpy(out, t.at, (size_t)t.n);
     out[t.n] = 0;
     return true;
+}
+
+bool head_any(const void *bytes, size_t n_bytes, const char *name)
+{
+    reader r = reader_of(bytes, n_bytes);
+    uint32_t kind;
+    if (!find_value(&r, name, &kind) || kind != KIND_ARRAY || rd_u32(&r) != KIND_BOOL)
+        return false;
+    uint64_t n = rd_u64(&r);
+    const unsigned char *at = rd_bytes(&r, n);
+    for (uint64_t i = 0; at && i < n; i++)
+        if (at[i])
+            return true;
+    return false;
 }
 
 bool head_number(const void *bytes, size_t n_bytes, const char *name, uint64_t *out)

@@ -30,5 +30,7 @@ status head_measure(const void *bytes, size_t n_bytes, const char *name, size_t 
  * then *out keeps its value. */
 bool head_text(const void *bytes, size_t n_bytes, const char *name, char *out, size_t cap);
 bool head_number(const void *bytes, size_t n_bytes, const char *name, uint64_t *out);
+/* Whether the list of flags of a key has one that is set. */
+bool head_any(const void *bytes, size_t n_bytes, const char *name);
 
 #endif

@@ -19,19 +19,27 @@
 
 enum { TOWERS_MAX = 64 }; /* files of a directory that are looked at */
 
-typedef enum kind { NO_PICTURES, OF_GEMMA, OF_QWEN, UNKNOWN } kind;
+typedef enum kind { NO_PICTURES, OF_GEMMA, OF_QWEN, OF_QWEN3_VL, UNKNOWN } kind;
 
 /* Architectures that can be opened with a tower. engine/media.c refuses others. */
 static kind kind_of_model(const char *arch)
 {
-    static const char *const qwen[] = {"qwen35", "qwen35moe"};
-    for (size_t i = 0; i < sizeof qwen / sizeof *qwen; i++)
-        if (!strcmp(arch, qwen[i]))
-            return OF_QWEN;
-    return !strcmp(arch, "gemma4") ? OF_GEMMA : NO_PICTURES;
+    static const struct {
+        const char *arch;
+        kind kind;
+    } seeing[] = {{"gemma4", OF_GEMMA},
+                  {"qwen35", OF_QWEN},
+                  {"qwen35moe", OF_QWEN},
+                  {"qwen3vl", OF_QWEN3_VL},
+                  {"qwen3vlmoe", OF_QWEN3_VL}};
+    for (size_t i = 0; i < sizeof seeing / sizeof *seeing; i++)
+        if (!strcmp(arch, seeing[i].arch))
+            return seeing[i].kind;
+    return NO_PICTURES;
 }
 
-/* Qwen's towers have the same widths as Gemma's. */
+/* Qwen's towers have the same widths as Gemma's, and Qwen3-VL's, which have deepstack, those of its
+ * successors. */
 static kind kind_of_tower(const char *arch, const uint8_t *at, size_t n)
 {
     char name[64];
@@ -40,9 +48,9 @@ static kind kind_of_tower(const char *arch, const uint8_t *at, size_t n)
     if (!head_text(at, n, "clip.vision.projector_type", name, sizeof name) &&
         !head_text(at, n, "clip.projector_type", name, sizeof name))
         return UNKNOWN;
-    return !strncmp(name, "gemma4", 6) ? OF_GEMMA
-           : !strncmp(name, "qwen", 4) ? OF_QWEN
-                                       : NO_PICTURES;
+    if (!strcmp(name, "qwen3vl_merger"))
+        return head_any(at, n, "clip.vision.is_deepstack_layers") ? OF_QWEN3_VL : OF_QWEN;
+    return !strncmp(name, "gemma4", 6) ? OF_GEMMA : NO_PICTURES;
 }
 
 /* The width of embeddings: of a model with pictures, or of a tower for those of `want`. 0: not

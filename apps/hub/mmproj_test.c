@@ -133,6 +133,14 @@ TEST(hub_towers_by_their_widths)
     CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
     expect(write_head(dir, "qwen.gguf", "qwen35", "qwen35.embedding_length", 64),
            "d-mmproj-bf16.gguf");
+    /* Of the same width and with the same projector, but with deepstack. */
+    expect(write_head(dir, "vl.gguf", "qwen3vl", "qwen3vl.embedding_length", 64),
+           "c-mmproj-bf16.gguf");
+    const char *deep[] = {"tiny-mmproj-qwen3-vl", test_temp("models/a2-mmproj-bf16.gguf"), "--type",
+                          "f32"};
+    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)deep), 0);
+    expect(test_temp("models/vl.gguf"), "a2-mmproj-bf16.gguf");
+    expect(test_temp("models/qwen.gguf"), "d-mmproj-bf16.gguf");
     expect(write_head(dir, "tiny.gguf", "gemma4", "gemma4.embedding_length", 64),
            "c-mmproj-bf16.gguf");
     expect("/nowhere/at/all.gguf", NULL);
