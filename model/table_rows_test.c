@@ -114,7 +114,8 @@ static const table_tensor *row_of(const model_shape *s, const table_file_tensor 
 {
     const family_table *t = s->family->table;
     size_t skip = t->prefix ? strlen(t->prefix) : 0;
-    const char *tail = x->layer < 0 ? x->name : strchr(x->name + skip + 4, '.') + 1;
+    /* Of a layer: behind its group, blk or another, and its number. */
+    const char *tail = x->layer < 0 ? x->name : strchr(strchr(x->name + skip, '.') + 1, '.') + 1;
     const table_tensor *r = x->layer < 0 ? t->of_model : t->of_layer;
     for (int32_t n = x->layer < 0 ? t->n_of_model : t->n_of_layer; n > 0; n--, r++)
         if (!strcmp(r->gguf, tail) && (!r->when || r->when(s, x->layer)))
