@@ -135,6 +135,7 @@ status chat_drop_turns(chat *c, int64_t wanted, slash_result *r, err *e)
         return st;
     term_note("%d of the oldest %s dropped; carat history has the whole conversation", n,
               n == 1 ? "turns is" : "turns are");
+    chat_count_anew(c);
     go_on(c, r);
     return OK;
 }
@@ -176,6 +177,7 @@ status chat_summarise(chat *c, slash_result *r, err *e)
     if ((st = undo_end(&before, c, st)))
         return st;
     term_note("the conversation begins anew with this summary; /show and carat history have both");
+    chat_count_anew(c);
     go_on(c, r);
     return OK;
 }

@@ -97,6 +97,12 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
 /* A carat_round_fn; user is the answer. A line of its own on stderr. */
 void answer_print_round(void *user, const carat_round *r);
 
+/* "picture N" in the text of a message, in the place of a path. */
+typedef struct picture_name {
+    size_t from_end; /* where it begins, before the end of the text */
+    int32_t number;  /* of the picture, in chat.pictures */
+} picture_name;
+
 typedef struct chat {
     carat_model *m;
     carat_session *s;
@@ -112,14 +118,16 @@ typedef struct chat {
     pictures pictures;                  /* by number: of the messages, and of the next one */
     carat_media *media[PICTURES_MAX];   /* those that a prompt had */
     int32_t next[PICTURES_MAX], n_next; /* numbers of the next message's pictures and sounds */
-    bool keep;                          /* this conversation is written after each answer */
-    talk_place talk;                    /* where */
-    const char *title;                  /* of it; NULL: none yet */
-    bool named;       /* the user gave the title: it outlives the first question */
-    json_t *deleted;  /* texts of questions that /undo or /clear has deleted, for run_edit.c */
-    json_t *messages; /* OpenAI's shape, without the system message */
-    char *system;     /* or NULL */
-    char *tools;      /* JSON text, or NULL */
+    picture_name spoken[PICTURES_MAX];  /* those that its text names */
+    int32_t n_spoken;
+    bool keep;         /* this conversation is written after each answer */
+    talk_place talk;   /* where */
+    const char *title; /* of it; NULL: none yet */
+    bool named;        /* the user gave the title: it outlives the first question */
+    json_t *deleted;   /* texts of questions that /undo or /clear has deleted, for run_edit.c */
+    json_t *messages;  /* OpenAI's shape, without the system message */
+    char *system;      /* or NULL */
+    char *tools;       /* JSON text, or NULL */
     /* With has_form set, answers follow this schema or grammar: its kind and its source. */
     bool has_form;
     carat_grammar_kind form_kind;
@@ -231,6 +239,9 @@ bool has_picture_path(const char *text);         /* somewhere */
 /* A message's content: the text, or parts with the pictures, which are taken. NULL: no memory. */
 json_t *chat_user_content(chat *c, const char *text, size_t n);
 const char *chat_next_kind(const chat *c); /* "picture", "sound" or, of both, "file" */
+/* After messages have been dropped: the others' pictures are counted anew, also where texts name
+ * them. */
+void chat_count_anew(chat *c);
 void chat_take_back(chat *c); /* chat_undo, and the pictures go with the next message */
 /* A saved message to one of a conversation, its pictures into the list. what: for errors. */
 status chat_load_message(const chat *c, json_t *m, pictures *to, const char *what, json_t **out,

@@ -6,6 +6,10 @@
  * is {"type": "image", "number": N, "name": FILE}, N its place in chat.pictures. In a saved
  * conversation it is {"type": "image_url", ...} with the whole file as a data URI, as in OpenAI's
  * requests: so it can be read where the file is no more.
+ *
+ * A path in a typed text becomes "picture N", N its place among the pictures of the prompt. Its
+ * text part remembers that while the conversation is at work, "spoken": [[OFFSET, NUMBER], ...]:
+ * where older messages are dropped, N is another.
  */
 #include "apps/media/soft.h"
 #include "apps/run_int.h"
@@ -51,6 +55,37 @@ static void renumber(json_t *messages, const int32_t *to)
             json_integer_set(json_object_get(part, "number"), to[number_of(part)]);
 }
 
+static const char *kind_of(const picture *p);
+static bool is_sound(const picture *p);
+static int count_kind(const pictures *l, int32_t n, bool sounds);
+
+/* Writes what a text part says of pictures anew, after the list has become l. */
+static void speak_anew(json_t *part, const int32_t *to, const pictures *l)
+{
+    json_t *place, *spoken = json_object_get(part, "spoken"), *text = json_object_get(part, "text");
+    const char *was = json_string_value(text);
+    size_t i, done = 0;
+    str now = {0};
+    json_array_foreach(spoken, i, place)
+    {
+        int32_t k = to[json_integer_value(json_array_get(place, 1))];
+        size_t at = (size_t)json_integer_value(json_array_get(place, 0));
+        size_t word = strlen(kind_of(&l->at[k])) + 1; /* and a blank */
+        str_put(&now, was + done, at - done);
+        json_integer_set(json_array_get(place, 0), (json_int_t)now.n);
+        json_integer_set(json_array_get(place, 1), k);
+        str_put(&now, was + at, word);
+        str_printf(&now, "%d", count_kind(l, k + 1, is_sound(&l->at[k])));
+        done = at + word + strspn(was + at + word, "0123456789");
+    }
+    if (!spoken)
+        return;
+    str_puts(&now, was + done);
+    if (!now.bad)
+        json_string_setn(text, str_text(&now), now.n);
+    str_free(&now);
+}
+
 static void free_list(pictures *l, carat_media **media)
 {
     for (int i = 0; i < PICTURES_MAX; i++) {
@@ -67,30 +102,41 @@ static void sweep(chat *c)
     int32_t to[PICTURES_MAX] = {0};
     carat_media *media[PICTURES_MAX] = {NULL};
     pictures rest = {.keep = true};
+    size_t i, k;
+    json_t *m, *part;
     mark_used(c->messages, used);
-    for (int32_t i = 0; i < c->n_next; i++)
-        used[c->next[i]] = true;
-    for (int32_t i = 0; i < c->pictures.n; i++) {
-        if (!used[i])
+    for (int32_t n = 0; n < c->n_next; n++)
+        used[c->next[n]] = true;
+    for (int32_t n = 0; n < c->pictures.n; n++) {
+        if (!used[n])
             continue;
-        if (pictures_move(&rest, &c->pictures, i, NULL)) /* no memory for the list itself */
+        if (pictures_move(&rest, &c->pictures, n, NULL)) /* no memory for the list itself */
             return;
-        to[i] = rest.n - 1;
-        media[to[i]] = c->media[i];
-        c->media[i] = NULL;
+        to[n] = rest.n - 1;
+        media[to[n]] = c->media[n];
+        c->media[n] = NULL;
     }
     renumber(c->messages, to);
-    for (int i = 0; i < c->n_next; i++)
-        c->next[i] = to[c->next[i]];
+    json_array_foreach(c->messages, i, m) json_array_foreach(json_object_get(m, "content"), k, part)
+        speak_anew(part, to, &rest);
+    for (int32_t n = 0; n < c->n_next; n++)
+        c->next[n] = to[c->next[n]];
+    for (int32_t n = 0; n < c->n_spoken; n++)
+        c->spoken[n].number = to[c->spoken[n].number];
     free_list(&c->pictures, c->media);
     c->pictures = rest;
     memcpy(c->media, media, sizeof media);
 }
 
+void chat_count_anew(chat *c)
+{
+    sweep(c);
+}
+
 void chat_free_pictures(chat *c)
 {
     free_list(&c->pictures, c->media);
-    c->n_next = 0;
+    c->n_next = c->n_spoken = 0;
 }
 
 static const char *base_name_of(const char *path)
@@ -347,6 +393,7 @@ status chat_take_paths(chat *c, const char *text, str *out, err *e)
     pictures found = {0};
     str path = {0};
     bool word = true, told = false;
+    int32_t n_spoken = 0;
     status st = OK;
     sweep(c); /* so that the numbers in the text are those of the list */
     for (const char *at = text; *at && !st;) {
@@ -366,6 +413,7 @@ status chat_take_paths(chat *c, const char *text, str *out, err *e)
         }
         if (n && !(st = pictures_add_file(&found, str_text(&path), e))) {
             const picture *p = &found.at[found.n - 1];
+            c->spoken[n_spoken++] = (picture_name){out->n, c->pictures.n + found.n - 1};
             str_printf(out, "%s %d", kind_of(p),
                        count_kind(&c->pictures, c->pictures.n, is_sound(p)) +
                            count_kind(&found, found.n, is_sound(p)));
@@ -379,6 +427,9 @@ status chat_take_paths(chat *c, const char *text, str *out, err *e)
         st = err_memory(e, "the message", out->n);
     if (!st)
         st = chat_take_pictures(c, &found, e);
+    for (int32_t i = 0; i < n_spoken; i++)
+        c->spoken[i].from_end = out->n - c->spoken[i].from_end;
+    c->n_spoken = st ? 0 : n_spoken;
     pictures_free(&found);
     str_free(&path);
     return st;
@@ -393,6 +444,28 @@ static json_t *part_of(const picture *p, int32_t number)
                      (int)number, "name", SHOWN(base_name_of(p->name)));
 }
 
+/* A text, with what it says of pictures: paths became that at its end. */
+static json_t *text_part(const chat *c, json_t *words)
+{
+    json_t *part = json_pack("{s:s, s:O}", "type", "text", "text", words);
+    json_t *spoken = c->n_spoken ? json_array() : NULL;
+    size_t n = json_string_length(words);
+    for (int32_t i = 0; i < c->n_spoken && spoken; i++) {
+        const picture_name *x = &c->spoken[i];
+        const picture *p = &c->pictures.at[x->number];
+        char says[32];
+        int len = snprintf(says, sizeof says, "%s %d", kind_of(p),
+                           count_kind(&c->pictures, x->number + 1, is_sound(p)));
+        const char *at = json_string_value(words) + (n - x->from_end);
+        if (x->from_end <= n && !strncmp(at, says, (size_t)len)) /* the text may be another one */
+            json_array_append_new(
+                spoken, json_pack("[I, i]", (json_int_t)(n - x->from_end), (int)x->number));
+    }
+    if (spoken)
+        json_object_set_new(part, "spoken", spoken);
+    return part;
+}
+
 json_t *chat_user_content(chat *c, const char *text, size_t n)
 {
     json_t *words = json_stringn(text, n);
@@ -403,14 +476,27 @@ json_t *chat_user_content(chat *c, const char *text, size_t n)
     for (int i = 0; i < c->n_next; i++)
         ok &= !json_array_append_new(parts, part_of(&c->pictures.at[c->next[i]], c->next[i]));
     if (n)
-        ok &= !json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", words));
+        ok &= !json_array_append_new(parts, text_part(c, words));
     json_decref(words);
     if (!ok) {
         json_decref(parts);
         return NULL;
     }
-    c->n_next = 0;
+    c->n_next = c->n_spoken = 0;
     return parts;
+}
+
+/* The text may be sent again as it was. */
+static void take_spoken(chat *c, const json_t *part)
+{
+    size_t i, n = json_string_length(json_object_get(part, "text"));
+    json_t *place, *spoken = json_object_get(part, "spoken");
+    json_array_foreach(spoken, i, place) if (i < PICTURES_MAX)
+    {
+        c->spoken[i] = (picture_name){n - (size_t)json_integer_value(json_array_get(place, 0)),
+                                      (int32_t)json_integer_value(json_array_get(place, 1))};
+        c->n_spoken = (int32_t)i + 1;
+    }
 }
 
 void chat_take_back(chat *c)
@@ -423,6 +509,7 @@ void chat_take_back(chat *c)
     json_array_foreach(json_object_get(last, "content"), k,
                        part) if (number_of(part) >= 0 && n < PICTURES_MAX) number[n++] =
         number_of(part);
+    json_array_foreach(json_object_get(last, "content"), k, part) take_spoken(c, part);
     chat_undo(c);
     memcpy(c->next, number, (size_t)n * sizeof *number);
     c->n_next = n;
@@ -463,6 +550,16 @@ static json_t *saved_part(const chat *c, const json_t *part)
     return out;
 }
 
+/* A part that is no picture, without what holds at work alone. */
+static json_t *plain_part(json_t *part)
+{
+    if (!json_object_get(part, "spoken"))
+        return json_incref(part);
+    json_t *out = json_copy(part);
+    json_object_del(out, "spoken");
+    return out;
+}
+
 /* The message with its pictures as they are saved; itself where it has none. */
 static json_t *saved_message(const chat *c, json_t *m)
 {
@@ -472,8 +569,8 @@ static json_t *saved_message(const chat *c, json_t *m)
         return json_incref(m);
     json_t *out = json_copy(m);
     bool ok = (parts = json_array()) && out;
-    json_array_foreach(content, k, part) ok &= !json_array_append_new(
-        parts, number_of(part) < 0 ? json_incref(part) : saved_part(c, part));
+    json_array_foreach(content, k, part) ok &=
+        !json_array_append_new(parts, number_of(part) < 0 ? plain_part(part) : saved_part(c, part));
     if (!ok || json_object_set(out, "content", parts)) {
         json_decref(out);
         out = NULL;
@@ -556,7 +653,7 @@ status chat_load_message(const chat *c, json_t *m, pictures *to, const char *wha
     json_array_foreach(content, k, part)
     {
         if (!is_picture_part(part)) {
-            ok &= !json_array_append(parts, part);
+            ok &= !json_array_append_new(parts, plain_part(part));
             continue;
         }
         if ((st = load_part(part, to, what, e)) || (st = check_takes(c, &to->at[to->n - 1], e)))

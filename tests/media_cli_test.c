@@ -291,6 +291,42 @@ TEST(cli_conversation_with_pictures)
     run(1, "a picture, and toy sees none", ARGS(RUN, "--mmproj", "none", "--messages", saved, "a"));
 }
 
+/* "picture 2" is picture 1 once the turn of the first is gone. */
+TEST(cli_names_of_pictures_after_a_drop)
+{
+    char state[600], picture[600], line[1400], saved[600], *kept;
+    const char *text = write_seeing();
+    size_t n;
+    terminal t;
+    err e = {0};
+    snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
+    snprintf(saved, sizeof saved, "%s", test_temp("saved.json"));
+    snprintf(picture, sizeof picture, "%s", copy_dot("dot.png"));
+    terminal_open(&t, ARGS(state, "TERM=xterm", "NO_COLOR=1"), ARGS(RUN, "-i"));
+    terminal_expect(&t, ">>> ");
+    for (int i = 1; i <= 2; i++) {
+        snprintf(line, sizeof line, "%s: is %s, as I said of picture 2, red?\r",
+                 i > 1 ? "And" : "So", picture);
+        terminal_type(&t, line);
+        snprintf(line, sizeof line, "[picture %d: dot.png, 1x1, ", i);
+        terminal_expect(&t, line);
+        terminal_expect(&t, "answer 2 tokens");
+        terminal_expect(&t, ">>> ");
+    }
+    terminal_type(&t, "/drop 1\r");
+    terminal_expect(&t, "1 of the oldest turns is dropped");
+    snprintf(line, sizeof line, "/save %s\r", saved);
+    terminal_type(&t, line);
+    terminal_expect(&t, "saved ");
+    terminal_type(&t, "/quit\r");
+    CHECK_EQ(terminal_close(&t), 0);
+    CHECK_OK(file_read_all(saved, 1 << 20, &kept, &n, &e), e);
+    CHECK_MSG(strstr(kept, "And: is picture 1, as I said of picture 2, red?") &&
+                  !strstr(kept, "So: is") && !strstr(kept, "spoken"),
+              "%s", kept);
+    mem_free(kept);
+}
+
 /* ---- Sounds --------------------------------------------------------------------------------- */
 
 /* A file of fuzz/corpus/sound, under a name in the test's directory. to: [512]. */
