@@ -210,15 +210,22 @@ TEST(server_says_that_it_is_alive_while_others_are_served)
                           "--ping",     "1",
                           NULL};
     served s;
-    str seen = {0};
+    str seen = {0}, unpinged = {0};
     served_start(&s, args);
     int first = begin_long(&s, NULL);
     int second = http_begin(&s, "/v1/messages",
                             "{" ASK ",\"max_tokens\":2,\"temperature\":0,\"stream\":true}");
+    int third = http_begin(&s, "/v1/chat/completions",
+                           "{" ASK ",\"max_tokens\":2,\"sse_ping_interval\":-1,\"stream\":true}");
+    CHECK_MSG(http_read_until(second, &seen, "event: ping"), "%s", str_text(&seen));
     CHECK_MSG(http_read_until(second, &seen, "event: ping"), "%s", str_text(&seen));
     close(first);
     CHECK_MSG(http_read_until(second, &seen, "message_stop"), "%s", str_text(&seen));
     close(second);
+    CHECK_MSG(http_read_until(third, &unpinged, "[DONE]"), "%s", str_text(&unpinged));
+    CHECK_MSG(!strstr(unpinged.at, "at work"), "%s", unpinged.at);
+    close(third);
+    str_free(&unpinged);
     str_free(&seen);
     stop(&s);
 }

@@ -99,10 +99,18 @@ static void ping(stream *st)
     st->last_ms = clock_ms();
 }
 
+/* Silence before a ping; -1: there is none. */
+static int ping_ms_of(const stream *st)
+{
+    bool own = st->read && st->rq.ping_s != REQUEST_PING_OF_SERVER;
+    int64_t s = own ? st->rq.ping_s : st->x->s->o->ping_s;
+    return s > 0 ? (int)s * 1000 : -1;
+}
+
 /* Waits for events once. False: the client left. */
 static bool step_stream(stream *st)
 {
-    int ping_ms = (int)st->x->s->o->ping_s * 1000, wait_ms = ping_ms > 0 ? ping_ms : -1;
+    int ping_ms = ping_ms_of(st), wait_ms = ping_ms;
     problem p = {0};
     if (st->kept && !recording_wanted(st->kept)) {
         st->x->note = "nobody wants it any more";

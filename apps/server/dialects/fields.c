@@ -335,7 +335,9 @@ bool read_common(request *rq, const request_limits *lim, problem *p)
     rq->sampling = lim->sampling;
     rq->sampling.seed = 0;
     rq->sampling.n_top_logprobs = 0;
+    rq->ping_s = REQUEST_PING_OF_SERVER;
     return field_text(p, b, "model", &rq->model) && field_bool(p, b, "stream", &rq->stream) &&
+           field_int(p, b, "sse_ping_interval", -1, REQUEST_MAX_PING_S, &rq->ping_s) &&
            field_bool(p, b, "return_progress", &rq->progress) && read_sampling(rq, b, lim, p) &&
            read_token_rules(rq, b, lim, p) && read_speculation(rq, lim, p) &&
            field_text(p, b, "sparse", &rq->sparse) && read_compression(rq, p);

@@ -255,7 +255,10 @@ static const known_field fields[] = {
     {"t_max_prompt_ms", ALL, HARMLESS, NULL},
     {"timings_per_token", ALL, HARMLESS, NULL},
     {"verbose", ALL, HARMLESS, NULL},
-    {"sse_ping_interval", ALL, HARMLESS, NULL},
+    {"sse_ping_interval", OPEN | MESS | NATV, READ,
+     "int -1 86400: Seconds of silence of a stream before a ping; 0 and -1: none. By default "
+     "--ping."},
+    {"sse_ping_interval", OPTS, HARMLESS, NULL},
     {"backend_sampling", ALL, HARMLESS, NULL},
     {"context_management", RESP | MESS, HARMLESS,
      NULL}, /* drops old parts of a prompt to save context */

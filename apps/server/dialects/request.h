@@ -72,6 +72,8 @@ enum {
     REQUEST_MAX_LOGPROBS = 20,
     REQUEST_MAX_BREAKERS = 32,     /* dry_sequence_breakers */
     REQUEST_MAX_NAME = 256,        /* bytes of a tool's name */
+    REQUEST_PING_OF_SERVER = -2,
+    REQUEST_MAX_PING_S = 86400,
     REQUEST_MAX_REFERENCES = 4096, /* item_reference; each is compared with every item found */
     REQUEST_MAX_WARNINGS = 32,     /* parts that were left out and are named */
     SPECULATION_MAX = 63           /* tokens drafted at once */
@@ -195,6 +197,7 @@ typedef struct request {
     bool functions;     /* the client uses `functions`, the predecessor of `tools` */
 
     /* /v1/responses. */
+    int64_t ping_s;       /* silence of a stream before a ping; -1 and 0: none */
     bool background;      /* the answer goes on without its client */
     bool store;           /* the client lets the response be kept */
     const char *previous; /* previous_response_id, or NULL */
