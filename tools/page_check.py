@@ -390,6 +390,50 @@ def parts(page):
     want(p.evaluate("document.activeElement.ariaLabel") == "Footnote 2", "a note does not lead back")
 
 
+def broken(page):
+    """A connection that breaks: the rest comes behind the last event, each once."""
+    p, told = page.p, []
+
+    def part(first, chunks, end=""):
+        return "".join(f"id: s:{first + k}\ndata: {json.dumps(c)}\n\n" for k, c in enumerate(chunks)) + end
+
+    def rest(route):
+        told.append((route.request.method, route.request.headers.get("last-event-id")))
+        if route.request.method == "DELETE":
+            return route.fulfill(status=204, body="")
+        if len(told) == 1:
+            return route.abort()
+        if len(told) == 2:
+            return route.fulfill(status=200, content_type="text/event-stream", body=part(2, [delta(content="three ")]))
+        route.fulfill(status=200, content_type="text/event-stream",
+                      body=part(3, [delta(content="four."), delta("stop"), STATS], "data: [DONE]\n\n"))
+
+    p.unroute_all()
+    p.route("**/v1/chat/completions", lambda r: r.fulfill(status=200, content_type="text/event-stream", body=part(
+        0, [delta(content="One "), delta(content="two ")])))
+    p.route("**/v1/stream**", rest)
+    p.click("#new")
+    page.say("Count, please.")
+    page.until(".cost", 1)
+    want(p.inner_text(".msg.assistant .md") == "One two three four.", "an answer whose connection broke: " + p.inner_text(".msg.assistant .md"))
+    want(told == [("GET", "s:1"), ("GET", "s:1"), ("GET", "s:2")], f"how it went on: {told}")
+    page.troubles = [t for t in page.troubles if "ERR_FAILED" not in t]
+    # Stop says so to the server, which would go on.
+    del told[:]
+    p.unroute("**/v1/stream**")
+    p.route("**/v1/stream**", lambda r: (told.append((r.request.method, None)), r.abort() if r.request.method == "GET" else r.fulfill(status=204, body="")))
+    page.say("Again, please.")
+    when(p, "document.querySelector('.msg:last-child .md').innerText.includes('two')")
+    p.keyboard.press("Escape")
+    page.until(".note", 1)
+    for _ in range(50):
+        if ("DELETE", None) in told:
+            break
+        p.wait_for_timeout(100)
+    want(("DELETE", None) in told, "Stop leaves the answer running")
+    page.troubles = [t for t in page.troubles if "ERR_FAILED" not in t]
+
+
 def menus(page):
     """The menu of a conversation, by keys alone."""
     p = page.p
@@ -1141,7 +1185,8 @@ def imports(page):
         p.evaluate("(id) => { chat.leaf = id; showChat(); }", m)
     want(p.evaluate("window.ran === undefined && ({}).polluted === undefined"), "a hostile import ran")
     page.fits("a hostile import")
-    p.locator("#list .on .del").click()
+    p.locator("#list .on .more").click()
+    p.get_by_role("menuitem", name="Delete").click()
 
 
 def storage(browser, url, out):
@@ -1381,7 +1426,7 @@ def main():
                     run(rules, Page(browser, url, o.o, **kw), name, o.axe.read_text())
             else:
                 print(f"  without axe-core's rules: {o.axe} is not there (npm i axe-core, --axe FILE)")
-            for part in (menus, managed, pictures, sounds, imports, two_tabs, full):
+            for part in (broken, menus, managed, pictures, sounds, imports, two_tabs, full):
                 page = Page(browser, url, o.o, **size)
                 run(part, page)
                 want(not page.troubles, f"in the console: {page.troubles}")

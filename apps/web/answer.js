@@ -71,16 +71,19 @@ function setting(name) {
   }
 }
 
-/* The data of each event of a stream. */
+/* The id, or '', and the data of each event of a stream. */
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = '';
+  let rest = '',
+    id = '';
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
     const lines = (rest + value).split('\n');
     rest = lines.pop();
-    for (const line of lines) if (line.startsWith('data:')) yield line.slice(5).trim();
+    for (const line of lines)
+      if (line.startsWith('id:')) id = line.slice(3).trim();
+      else if (line.startsWith('data:')) yield [id, line.slice(5).trim()];
   }
 }
 
@@ -93,10 +96,10 @@ function serverError(error, otherwise) {
 
 /* Sends a request, its body as JSON, and returns the response. Throws a sentence unless its status is
  * 200. */
-async function send(method, path, body, signal) {
+async function send(method, path, body, signal, more) {
   const response = await fetch(path, {
     method,
-    headers: headers(!!body),
+    headers: Object.assign(headers(!!body), more),
     body: body && JSON.stringify(body),
     signal,
   });
@@ -111,6 +114,59 @@ async function send(method, path, body, signal) {
 }
 
 const post = (path, body, signal) => send('POST', path, body, signal);
+
+/* ---- Streams that outlive their connection ---- */
+
+const RETRIES = 6; /* in a row, each after twice the time: a minute in all */
+const streams = new Set(); /* names of those that the server goes on with */
+
+function dropStream(name) {
+  streams.delete(name);
+  const path = 'v1/stream?conv_id=' + name;
+  fetch(path, { method: 'DELETE', headers: headers(false), keepalive: true }).catch(() => {});
+}
+addEventListener('pagehide', () => streams.forEach(dropStream));
+
+function pause(ms, signal) {
+  return new Promise((go) => {
+    const timer = setTimeout(go, ms);
+    signal.addEventListener('abort', () => (clearTimeout(timer), go()));
+  });
+}
+
+/* The data of each event of an answer. When the connection breaks, as on a phone that slept, another
+ * one goes on behind the last event. */
+async function* answerEvents(body, signal) {
+  const bytes = crypto.getRandomValues(new Uint8Array(16)), /* no other client can guess the name */
+    name = [...bytes].map((b) => b.toString(16).padStart(2, '0')).join('');
+  let last = '',
+    tries = 0,
+    over = false;
+  try {
+    while (!over) {
+      try {
+        const response = last
+          ? await send('GET', 'v1/stream', null, signal, { 'Last-Event-ID': last })
+          : await send('POST', 'v1/chat/completions', body, signal, { 'X-Conversation-Id': name });
+        streams.add(name);
+        for await (const [id, data] of events(response.body)) {
+          last = id;
+          tries = 0;
+          if ((over = data === '[DONE]')) return;
+          yield data;
+        }
+        if (!last) return;
+        throw new TypeError('the stream has no end');
+      } catch (e) {
+        if (signal.aborted || !(e instanceof TypeError) || !last || tries === RETRIES) throw e;
+        await pause(1000 * 2 ** tries++, signal);
+      }
+    }
+  } finally {
+    if (over) streams.delete(name);
+    else if (streams.has(name)) dropStream(name);
+  }
+}
 
 const troubleOf = (e) =>
   e instanceof TypeError
@@ -207,9 +263,7 @@ async function fillAnswer(c, m, body, signal, show) {
     named = modelNamed(body.model);
   if (named && named.state !== 'loaded') m.progress = { loading: named.id };
   paint();
-  const response = await post('v1/chat/completions', body, signal);
-  for await (const data of events(response.body)) {
-    if (data === '[DONE]') break;
+  for await (const data of answerEvents(body, signal)) {
     takeChunk(m, JSON.parse(data), times);
     paint();
   }
