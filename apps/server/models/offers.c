@@ -353,14 +353,28 @@ static offer *find_named(catalog *c, const char *name)
     return o ? o : find_by_alias(c, name);
 }
 
-/* *other: this machine has a model of that name that is not offered. */
+/* Is this a name that a pulled model could have, OWNER/REPO or a short one? */
+static bool could_be_pulled(const char *name)
+{
+    char repo[ALIAS_MAX];
+    name_parts n;
+    bool own;
+    return (!alias_find(name, repo, &own, NULL) && *repo) ||
+           (name_parse(name, NULL, &n) && *n.owner);
+}
+
+/* *other: the name is that of another model, here or, where all are offered, at a hub. */
 static offer *find_known(catalog *c, const char *name, bool *other)
 {
     *other = false;
     offer *o = *name ? find_named(c, name) : c->first;
     if (!o && look_again(c))
         o = find_named(c, name);
-    return o ? o : find_on_disk(c, name, other);
+    if (!o)
+        o = find_on_disk(c, name, other);
+    if (!o && c->store && could_be_pulled(name))
+        *other = true;
+    return o;
 }
 
 offer *offers_find_known(catalog *c, const char *name)
@@ -393,7 +407,9 @@ bool offers_missing(catalog *c, const char *name, problem *p)
     problem_set(p, 404, "model", "there is no model \"%.100s\" here%s%.100s%s: %.600s%s", name,
                 near ? "; did you mean \"" : "", near ? near : "", near ? "\"" : "",
                 str_text(&list),
-                c->single ? "; `carat serve --store` serves every model of this machine" : "");
+                c->single  ? "; `carat serve --store` serves every model of this machine"
+                : c->store ? "; `carat pull NAME` fetches others"
+                           : "");
     str_free(&list);
     return false;
 }
