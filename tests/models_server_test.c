@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -313,6 +314,41 @@ TEST(models_server_loads_once_and_frees_the_place_of_who_leaves)
     stop(&s);
     str_free(&seen);
     str_free(&text);
+}
+
+/* Two fit, a third makes the one used longest ago leave, and one that could not fit makes none. */
+TEST(models_server_plans_before_another_leaves)
+{
+    served s;
+    str text = {0}, word = {0}, room = {0};
+    response r;
+    arena mem = {0};
+    const char *large = test_path("models/demo.gguf");
+    if (access(large, R_OK))
+        test_skip("there is no models/demo.gguf");
+    str_printf(&word, "dog=%s", large);
+    start_models(&s, ARGS("--ctx", "32768"));
+    CHECK_EQ(ask_as(&s, "ant", "", &text), 200);
+    http_call(&r, &s, "GET", "/api/ps", NULL, NULL);
+    long long one = atoll(json_at(json_parsed(&mem, r.body.at, r.body.n), "models.0.size")->s);
+    response_free(&r);
+    stop(&s);
+    str_printf(&room, "%lld", one * 5 / 2 >> 20);
+    start_models(&s, ARGS("--ctx", "32768", "--memory", room.at, word.at));
+    CHECK_EQ(ask_as(&s, "ant", "", &text), 200);
+    CHECK_EQ(ask_as(&s, "bee", "", &text), 200);
+    CHECK_EQ(ask_as(&s, "dog", "", &text), 503);
+    CHECK_MSG(strstr(text.at, "model_no_memory"), "%s", text.at);
+    expect_state(&s, 0, "loaded");
+    expect_state(&s, 1, "loaded");
+    CHECK_EQ(ask_as(&s, "cat", "", &text), 200);
+    expect_state(&s, 0, "unloaded");
+    expect_state(&s, 1, "loaded");
+    stop(&s);
+    arena_free(&mem);
+    str_free(&text);
+    str_free(&word);
+    str_free(&room);
 }
 
 TEST(models_server_loads_by_hand_alone_if_asked)

@@ -58,7 +58,7 @@ static void put_model(const offer_view *v, const char *id, str *o)
     json_close(o, '}');
     json_text(o, "source", offer_source_name(v->source));
     json_bool(o, "can_remove", v->source == OFFER_STORED || v->source == OFFER_MADE);
-    json_int(o, "size", (int64_t)v->file_bytes);
+    json_int(o, "size", (int64_t)(v->file_bytes ? v->file_bytes : v->weight_bytes));
     if (v->known) {
         json_int(o, "context_length", v->n_ctx);
         json_open(o, "meta", '{');
@@ -240,6 +240,11 @@ void handle_props(exchange *x)
     json_text(o, "device", m->info.device);
     json_text(o, "device_why", m->info.device_why);
     json_text(o, "build_info", carat_version());
+    if (catalog_offers_all(x->s->catalog)) { /* as llama-server's router */
+        json_text(o, "role", "router");
+        json_int(o, "max_instances", x->s->o->max_loaded);
+        json_bool(o, "models_autoload", !x->s->o->no_autoload);
+    }
     put_template(m->model, o);
     json_text(o, "media_marker", PICTURE_MARK);
     json_text(o, "pooling",
