@@ -317,7 +317,7 @@ TEST(models_server_loads_once_and_frees_the_place_of_who_leaves)
 }
 
 /* Two fit, a third makes the one used longest ago leave, and one that could not fit makes none. */
-TEST(models_server_plans_before_another_leaves)
+PLAIN_TEST(models_server_plans_before_another_leaves)
 {
     served s;
     str text = {0}, word = {0}, room = {0};
