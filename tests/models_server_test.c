@@ -409,6 +409,10 @@ TEST(models_server_without_a_model_offers_those_of_this_machine)
     CHECK_EQ(ask_as(&s, "own/Model-GGUF:Q4_0", "", &text), 404);
     CHECK_MSG(strstr(text.at, "carat pull"), "%s", text.at);
     CHECK_EQ(ask_as(&s, "gemma4:e4b", "", &text), 404);
+    http_post(&r, &s, "/models/unload", "{\"model\":\"gpt-4o\"}"); /* names none here */
+    CHECK_EQ(r.status, 404);
+    response_free(&r);
+    expect_state(&s, 0, "loaded");
     http_call(&r, &s, "GET", "/v1/models/model", NULL, NULL);
     CHECK(r.status == 200 && !strcmp(text_at(&mem, &r, "status.value"), "unloaded"));
     response_free(&r);

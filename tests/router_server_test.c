@@ -14,7 +14,7 @@
 
 #define NAME "own/Model-GGUF:Q8_0"
 
-/* A hub with one small model, and a server that offers what it pulls. */
+/* A hub with one small model, and a server that offers another, and what it pulls. */
 static void begin(hub_rig *hub, served *s)
 {
     char *bytes;
@@ -24,7 +24,8 @@ static void begin(hub_rig *hub, served *s)
     CHECK_OK(file_read_all(toy_model_write(NULL), 1 << 30, &bytes, &n, &e), e);
     hub_rig_add_bytes(hub, "Model-Q8_0.gguf", bytes, n, false);
     mem_free(bytes);
-    served_start(s, ARGS("-t", "1", "--ctx", "256", "--parallel", "1"));
+    served_start(s, ARGS("--store", "-m", toy_model_write(&(toy_model_file){.seed = 3}), "-t", "1",
+                         "--ctx", "256", "--parallel", "1"));
 }
 
 typedef struct call {
@@ -157,7 +158,7 @@ TEST(router_refuses_in_sentences)
     hub.how.portal = true;
     make(&s, &(call){"POST", "/models", "{\"model\":\"own/Model-GGUF\"}", 500, "not a hub"});
     stop(&s);
-    served_start(&s, ARGS("-t", "1", "--host", "0.0.0.0", "--ctx", "256", "--parallel", "1"));
+    start_toy(&s, ARGS("--host", "0.0.0.0"));
     make(&s, &(call){"POST", "/models", "{\"model\":\"own/Model-GGUF\"}", 403, "--api-key"});
     make(&s, &(call){"DELETE", "/models?model=x", NULL, 403, "--api-key"});
     stop(&s);
