@@ -142,6 +142,7 @@ recording *recording_begin(recordings *s, int32_t owner, const char *name, probl
     recording *old, *r = mem_calloc(1, sizeof *r);
     char *own = name ? mem_strdup(name) : NULL;
     if (!r || (name && !own)) {
+        mem_free(own);
         mem_free(r);
         problem_set(p, 503, "", "no memory for the recording of a stream");
         return NULL;
