@@ -456,8 +456,9 @@ static json_t *text_part(const chat *c, json_t *words)
         char says[32];
         int len = snprintf(says, sizeof says, "%s %d", kind_of(p),
                            count_kind(&c->pictures, x->number + 1, is_sound(p)));
-        const char *at = json_string_value(words) + (n - x->from_end);
-        if (x->from_end <= n && !strncmp(at, says, (size_t)len)) /* the text may be another one */
+        const char *text = json_string_value(words);
+        /* The text may be another one. */
+        if (x->from_end <= n && !strncmp(text + (n - x->from_end), says, (size_t)len))
             json_array_append_new(
                 spoken, json_pack("[I, i]", (json_int_t)(n - x->from_end), (int)x->number));
     }

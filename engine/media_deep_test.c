@@ -2,77 +2,15 @@
  * from their pixels on: the tower with deepstack, rows that are added behind the first layers, and
  * positions on three axes. In chunks of every size, after restored states, and beside other slots.
  */
-#include "apps/commands.h"
 #include "base/mem.h"
-#include "carat.h"
-#include "engine/engine_int.h"
-#include "engine/media.h"
-#include "image/image_test_int.h"
 #include "tests/answers.h"
+#include "tests/deep_prompt.h"
 #include "tests/test.h"
 
 #include <math.h>
 #include <string.h>
 
-/* As tools/deepstack_fixture.py has them. */
-enum { HEAD = 5, SOFT = 20, BETWEEN = 3, SOFT_2 = 22, TAIL = 20, COLS = 64, BUDGET = 70 };
-enum { SECOND = HEAD + SOFT + BETWEEN, ALL = SECOND + SOFT_2 + TAIL, CTX = 128, ANSWER = 16 };
-enum { N_SIZES = 2 };
-static const char *const sizes[N_SIZES] = {"tiny-qwen3-vl", "tiny-qwen3-vl-moe"};
-static const int32_t seed[2] = {3, 6}, width[2] = {40, 90}, height[2] = {30, 20};
-
-typedef struct fixture {
-    carat_model *m;
-    carat_media *picture[2];
-    int32_t ids[ALL], n_vocab;
-} fixture;
-
-static int32_t word(int32_t k)
-{
-    return 10 + 37 * k % 400;
-}
-
-static const char *made(const char *size, const char *name)
-{
-    const char *path = test_temp(name);
-    const char *make[] = {size, path, "--type", "f32"};
-    CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
-    return path;
-}
-
-static void begin(fixture *x, const char *size)
-{
-    char tower[300];
-    err e = {0};
-    snprintf(tower, sizeof tower, "%s", made("tiny-mmproj-qwen3-vl", "tower.gguf"));
-    const carat_model_options mo = {.n_threads = 1, .exact_f32 = true, .mmproj = tower};
-    CHECK_OK(carat_model_open(made(size, "text.gguf"), &mo, &x->m, &e), e);
-    x->n_vocab = x->m->core.n_vocab;
-    int32_t n = 0, n_words = 0;
-    for (int i = 0; i < 2; i++) {
-        const carat_image_options o = {.n_tokens = BUDGET};
-        image p;
-        test_picture(&p, seed[i], width[i], height[i]);
-        CHECK_OK(carat_image_new(x->m, p.rgb, width[i], height[i], &o, &x->picture[i], &e), e);
-        image_free(&p);
-        CHECK_EQ(carat_media_n(x->picture[i]), i ? SOFT_2 : SOFT);
-        for (int32_t k = i ? BETWEEN : HEAD; k > 0; k--)
-            x->ids[n++] = word(n_words++);
-        for (int32_t k = 0; k < carat_media_n(x->picture[i]); k++)
-            x->ids[n++] = carat_media_id(x->picture[i]) - k;
-    }
-    while (n < ALL)
-        x->ids[n++] = word(n_words++);
-}
-
-static void end(fixture *x)
-{
-    carat_media_free(x->picture[0]);
-    carat_media_free(x->picture[1]);
-    carat_model_close(x->m);
-}
-
-static carat_session *open_session(const fixture *x, int32_t chunk)
+static carat_session *open_session(const deep_prompt *x, int32_t chunk)
 {
     const carat_session_options o = {
         .n_ctx = CTX, .chunk = chunk, .n_outputs = chunk, .kv_k = "f32", .checkpoint_mb = -1};
@@ -100,12 +38,12 @@ TEST(media_deep_logits_are_those_of_transformers)
     static const int32_t chunks[] = {ALL, 1, 3, 16, 33};
     FILE *f = fopen(test_path("tests/data/images/deep.f32"), "rb");
     CHECK(f);
-    for (int k = 0; k < N_SIZES; k++) {
-        fixture x = {0};
+    for (int k = 0; k < DEEP_SIZES; k++) {
+        deep_prompt x = {0};
         err e = {0};
         double worst = 0;
         CHECK_EQ(fread(want, sizeof *want, ALL * COLS, f), ALL * COLS);
-        begin(&x, sizes[k]);
+        deep_begin(&x, deep_sizes[k], "cpu");
         size_t n = (size_t)ALL * (size_t)x.n_vocab;
         rows first = {mem_calloc(n, sizeof(float)), x.n_vocab},
              next = {mem_calloc(n, sizeof(float)), x.n_vocab};
@@ -113,7 +51,7 @@ TEST(media_deep_logits_are_those_of_transformers)
             carat_session *s = open_session(&x, chunks[i]);
             CHECK_OK(carat_eval_rows(s, x.ids, ALL, take, i ? &next : &first, &e), e);
             CHECK_MSG(!i || !memcmp(first.at, next.at, n * sizeof(float)),
-                      "%s, chunks of %d: other logits", sizes[k], chunks[i]);
+                      "%s, chunks of %d: other logits", deep_sizes[k], chunks[i]);
             carat_session_close(s);
         }
         for (int32_t r = 0; r < ALL; r++)
@@ -121,10 +59,10 @@ TEST(media_deep_logits_are_those_of_transformers)
                 double d = fabs((double)first.at[r * x.n_vocab + c] - want[r * COLS + c]);
                 worst = d > worst || isnan(d) ? d : worst;
             }
-        CHECK_MSG(worst < 2e-4, "%s: a logit is %g apart", sizes[k], worst);
+        CHECK_MSG(worst < 2e-4, "%s: a logit is %g apart", deep_sizes[k], worst);
         mem_free(first.at);
         mem_free(next.at);
-        end(&x);
+        deep_end(&x);
     }
     CHECK(fgetc(f) == EOF);
     fclose(f);
@@ -134,12 +72,12 @@ TEST(media_deep_logits_are_those_of_transformers)
 TEST(media_deep_after_restored_states)
 {
     static const int32_t cuts[] = {HEAD + 7, SECOND, ALL - 3};
-    fixture x = {0};
+    deep_prompt x = {0};
     err e = {0};
     int32_t text[40];
-    begin(&x, sizes[0]);
+    deep_begin(&x, deep_sizes[0], "cpu");
     for (int32_t k = 0; k < 40; k++)
-        text[k] = word(60 + k);
+        text[k] = deep_word(60 + k);
     size_t n = (size_t)x.n_vocab;
     float *want = mem_calloc(n, sizeof *want), *got = mem_calloc(n, sizeof *got);
     carat_session *s = open_session(&x, 16), *plain = open_session(&x, 16);
@@ -163,16 +101,16 @@ TEST(media_deep_after_restored_states)
     carat_session_close(plain);
     mem_free(want);
     mem_free(got);
-    end(&x);
+    deep_end(&x);
 }
 
 /* Three prompts at once: their rows share passes, and deepstack finds its own. */
 TEST(media_deep_beside_other_slots)
 {
     enum { JOBS = 3 };
-    fixture x = {0};
+    deep_prompt x = {0};
     err e = {0};
-    begin(&x, sizes[1]);
+    deep_begin(&x, deep_sizes[1], "cpu");
     const int32_t from[JOBS] = {0, HEAD + SOFT, SECOND + SOFT_2};
     answer want[JOBS] = {0}, got[JOBS] = {0};
     const carat_session_options so = {
@@ -209,7 +147,7 @@ TEST(media_deep_beside_other_slots)
                   "prompt %d: others change the answer", i);
     }
     carat_batch_close(b);
-    end(&x);
+    deep_end(&x);
 }
 
 /* Both make embeddings of the same width by a tower of the same name. */
@@ -222,9 +160,10 @@ TEST(media_deep_towers_go_with_their_models)
         char tower[300];
         carat_model *m;
         err e = {0};
-        snprintf(tower, sizeof tower, "%s", made(pair[i][1], "tower.gguf"));
+        snprintf(tower, sizeof tower, "%s", deep_made(pair[i][1], "tower.gguf"));
         const carat_model_options mo = {.n_threads = 1, .mmproj = tower};
-        CHECK_STATUS(carat_model_open(made(pair[i][0], "text.gguf"), &mo, &m, &e), E_UNSUPPORTED);
+        CHECK_STATUS(carat_model_open(deep_made(pair[i][0], "text.gguf"), &mo, &m, &e),
+                     E_UNSUPPORTED);
         CHECK_MSG(strstr(e.text, pair[i][2]), "%s", e.text);
     }
 }

@@ -5,6 +5,7 @@
 #include "backend/cuda/cuda_int.h"
 #include "carat.h"
 #include "model/vision_test_int.h"
+#include "tests/deep_prompt.h"
 #include "tests/fidelity_model.h"
 
 #include <unistd.h>
@@ -39,9 +40,10 @@ static void check_published(rig *g)
     } towers[] = {{"mmproj-e4b", "2", 70, 800, 300},
                   {"mmproj-31b", "2", 70, 300, 800},
                   {"mmproj-12b", NULL, 280, 800, 600},
-                  {"mmproj-qwen-27b", "2", 70, 640, 320}};
+                  {"mmproj-qwen-27b", "2", 70, 640, 320},
+                  {"mmproj-qwen3-vl-2b", "6", 70, 640, 320}};
     static const num_type types[] = {NUM_BF16, NUM_F16, NUM_Q8_0, NUM_F32};
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof towers / sizeof *towers; i++)
         for (int t = 0; t < 4; t++) {
             soft_case c = {
                 .budget = towers[i].budget, .seed = 1, .w = towers[i].w, .h = towers[i].h};
@@ -55,7 +57,8 @@ static void check_published(rig *g)
                 soft[k] = soft_rows(&m[k], d, &c, &grid);
             }
             double diff = 0, sum = 0;
-            for (int32_t n = grid.n_tokens * vision_of(&m[0])->n_out, at = 0; at < n; at++) {
+            for (int32_t n = grid.n_tokens * (int32_t)vision_width(vision_of(&m[0])), at = 0;
+                 at < n; at++) {
                 double x = soft[0][at], apart = (double)soft[1][at] - x;
                 diff += apart * apart;
                 sum += x * x;
@@ -72,9 +75,59 @@ static void check_published(rig *g)
         }
 }
 
+typedef struct deep_rows {
+    FILE *want;
+    int32_t n_vocab;
+    double worst;
+} deep_rows;
+
+static bool compare_rows(void *user, int64_t first, int64_t n, const float *rows)
+{
+    deep_rows *x = user;
+    float want[COLS];
+    (void)first;
+    for (int64_t r = 0; r < n; r++) {
+        if (fread(want, sizeof *want, COLS, x->want) != COLS)
+            return false;
+        for (int32_t c = 0; c < COLS; c++) {
+            double apart = fabs((double)rows[r * x->n_vocab + c] - want[c]);
+            x->worst = apart > x->worst || isnan(apart) ? apart : x->worst;
+        }
+    }
+    return true;
+}
+
+/* Rows of deepstack that are added to parts of a pass: text models with pictures. */
+static void check_deep(rig *g)
+{
+    FILE *f = fopen(test_path("tests/data/images/deep.f32"), "rb");
+    for (int i = 0; i < DEEP_SIZES && f; i++) {
+        const carat_session_options o = {
+            .n_ctx = CTX, .chunk = 33, .n_outputs = 33, .kv_k = "f32", .checkpoint_mb = -1};
+        deep_prompt x = {0};
+        carat_session *s = NULL;
+        err e = {0};
+        deep_begin(&x, deep_sizes[i], "cuda");
+        deep_rows rows = {.want = f, .n_vocab = x.n_vocab};
+        status st = carat_session_open(x.m, &o, &s, &e);
+        if (st || (st = carat_eval_rows(s, x.ids, ALL, compare_rows, &rows, &e)))
+            failed(g, "deepstack", e.text);
+        else
+            verdict(g, "deepstack", deep_sizes[i], rows.worst, 1e-3);
+        carat_session_close(s);
+        deep_end(&x);
+    }
+    if (f)
+        fclose(f);
+    else
+        failed(g, "deepstack", "no golden file");
+}
+
 void check_towers(rig *g)
 {
     check_soft(g);
+    if (my_turn(g, "deepstack"))
+        check_deep(g);
     if (my_turn(g, "tower memory")) {
         const char *path = soft_file("tiny-mmproj-clamped", "bf16", NULL);
         check_memory(g, "e2b", path);
