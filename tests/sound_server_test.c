@@ -178,9 +178,9 @@ static void add_field(str *form, const char *name, const char *value)
 }
 
 /* Noise of 8 bits, as WAV at 8 kHz. For mem_free. */
-static char *long_file(uint32_t seconds, size_t *n)
+static char *long_file(uint32_t milliseconds, size_t *n)
 {
-    const uint32_t n_data = 8000 * seconds;
+    const uint32_t n_data = 8 * milliseconds;
     const uint32_t head[] = {0x46464952, 36 + n_data, 0x45564157, 0x20746d66, 16,    0x00010001,
                              8000,       8000,        0x00080001, 0x61746164, n_data};
     *n = 44 + n_data;
@@ -192,14 +192,16 @@ static char *long_file(uint32_t seconds, size_t *n)
     return (char *)bytes;
 }
 
-/* file "long": of 31 seconds, which is none of the corpus; NULL: none. */
+/* file "long": of 31 seconds, "short": of 5 milliseconds; neither is of the corpus. NULL: none. */
 static void transcribe(response *r, served *s, const char *file, const char *name,
                        const char *value)
 {
     str form = {0};
     if (file) {
         size_t n;
-        char *bytes = strcmp(file, "long") ? corpus_file(file, &n) : long_file(31, &n);
+        char *bytes = !strcmp(file, "long")    ? long_file(31000, &n)
+                      : !strcmp(file, "short") ? long_file(5, &n)
+                                               : corpus_file(file, &n);
         str_puts(&form, "--xx\r\nContent-Disposition: form-data; name=\"file\"; "
                         "filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\n");
         str_put(&form, bytes, n);
@@ -225,6 +227,7 @@ TEST(sound_is_written_down)
         {"pcm16", "temperature", "3", "expected a number from 0 to 2"},
         {"pcm16", "temperature", "1e", "expected a number from 0 to 2"},
         {"bad-empty", "language", "de", "without a sample"},
+        {"short", "language", "de", "'file' has a sound of 5 milliseconds, which is too short"},
         {"bad-webm", "language", "de", "a WebM file; sound is read from"},
         {"pcm16", "stream", "true", "'stream' is not supported"},
         {"pcm16", "timestamp_granularities[]", "word", "is not supported"},

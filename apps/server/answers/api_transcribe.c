@@ -21,8 +21,9 @@
 
 enum {
     PIECE = CARAT_SOUND_PIECE_SECONDS * SOUND_RATE,
-    STEP = SOUND_RATE / 50, /* of looking for a quiet place */
-    PIECE_TOKENS = 1024     /* of a text: models may repeat themselves for ever */
+    STEP = SOUND_RATE / 50,  /* of looking for a quiet place */
+    LEAST = SOUND_RATE / 50, /* shorter ones have no token */
+    PIECE_TOKENS = 1024      /* of a text: models may repeat themselves for ever */
 };
 
 /* Samples of all requests at once, beside those of the file that is being decoded. */
@@ -135,6 +136,10 @@ static bool read_sound(transcription *t, problem *p)
         snprintf(p->param, sizeof p->param, "file");
         return false;
     }
+    if (t->sound.n < LEAST)
+        return problem_set(p, 400, "file",
+                           "'file' has a sound of %d milliseconds, which is too short",
+                           (int)(t->sound.n * 1000 / SOUND_RATE));
     return atomic_load(&samples_bytes) <= SAMPLES_ALL_BYTES ||
            problem_set(p, 503, "", "the sounds of other requests take all memory for sounds");
 }
@@ -343,7 +348,7 @@ void handle_transcription(exchange *x)
     bool ok = t ? read_form(t, x, &p) : problem_set(&p, 503, "", "no memory for a form");
     for (int64_t from = 0, to; ok && from < t->sound.n; from = to) {
         to = transcript_cut(t->sound.at, t->sound.n, from);
-        if (from && t->sound.n - from < SOUND_RATE / 50) /* too short for a token */
+        if (from && t->sound.n - from < LEAST)
             break;
         ok = ask(t, x, from, to, &p);
     }
