@@ -146,6 +146,28 @@ static status find_experts(convert_job *j, convert_item *it, const char *prefix,
     return OK;
 }
 
+/* Qwen3-VL's experts are turned in published files alone: the library saves them as those of Qwen3.
+ * The matrix that narrows tells which. */
+static void find_turned(const convert_job *j, const char *prefix, shape_tensor *t)
+{
+    static const char head[] = "mlp.experts.";
+    const char *at = strstr(t->hf_name, head);
+    char name[TENSOR_NAME_MAX + 1], stem[sizeof t->hf_name];
+    if (!t->change.halves)
+        return;
+    bool down = !t->change.every;
+    snprintf(stem, sizeof stem, "%.*s", (int)(at - t->hf_name + (int)sizeof head - 1), t->hf_name);
+    snprintf(name, sizeof name, "%sdown_proj", stem);
+    const tensor *narrow = find_source(j, prefix, name);
+    if (!narrow || (narrow->ne[0] == t->ne[down ? 1 : 0] && narrow->ne[1] == t->ne[down ? 0 : 1]))
+        return;
+    snprintf(t->hf_name, sizeof t->hf_name, "%.60s*.%s_proj.weight", stem,
+             down             ? "down"
+             : t->change.from ? "up"
+                              : "gate");
+    t->change = (hf_change){0};
+}
+
 /* Names that the files of a published model and those saved by its library spell differently. */
 static const tensor *find_renamed(const convert_job *j, const char *prefix, const char *name)
 {
@@ -300,6 +322,7 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
             own_head = i; /* below, if the files have one */
             continue;
         }
+        find_turned(j, prefix, &it.t);
         if (strchr(it.t.hf_name, '*')) {
             st = find_experts(j, &it, prefix, e);
         } else if (it.t.role != ROLE_ROPE_FACTORS) {

@@ -1,6 +1,7 @@
 /* convert_vl_test.c - checkpoints of Qwen3-VL as published, made here from a file of `synth`: the
- * experts of a layer are [expert][input][gate, then up] and [expert][input][output]. Converted they
- * are that file again.
+ * experts of a layer are [expert][input][gate, then up] and [expert][input][output]. The library
+ * saves them as [expert][gate, then up][input] and [expert][output][input]. Converted they are that
+ * file again.
  */
 #include "apps/commands.h"
 #include "apps/convert_int.h"
@@ -52,7 +53,7 @@ static void put(source *s, const char *name, uint64_t ne2, uint64_t ne1, uint64_
 }
 
 /* Experts of the tensors a and, behind its outputs, b: inputs before outputs. */
-static void put_experts(source *s, const char *name, const tensor *a, const tensor *b)
+static void put_experts(source *s, const char *name, const tensor *a, const tensor *b, bool saved)
 {
     uint64_t n_in = a->ne[0], out = a->ne[1], all = b ? 2 * out : out, n = a->ne[2];
     float *x = mem_calloc((size_t)(n * n_in * all), sizeof *x);
@@ -60,13 +61,14 @@ static void put_experts(source *s, const char *name, const tensor *a, const tens
         for (uint64_t i = 0; i < n_in; i++)
             for (uint64_t o = 0; o < all; o++) {
                 const float *from = (const float *)(o < out ? a : b)->bytes;
-                x[(k * n_in + i) * all + o] = from[(k * out + o % out) * n_in + i];
+                x[saved ? (k * all + o) * n_in + i : (k * n_in + i) * all + o] =
+                    from[(k * out + o % out) * n_in + i];
             }
-    put(s, name, n, n_in, all, x);
+    put(s, name, n, saved ? all : n_in, saved ? n_in : all, x);
     mem_free(x);
 }
 
-static const char *make_dir(int i, const gguf *g)
+static const char *make_dir(int i, const gguf *g, bool saved)
 {
     const char *dir = test_temp(samples[i].size);
     model_shape *s = NULL;
@@ -93,7 +95,7 @@ static const char *make_dir(int i, const gguf *g)
             CHECK(up = tensor_find(&g->tensors, other));
         }
         if (list[k].n_dims == 3)
-            put_experts(&to, name, t, up);
+            put_experts(&to, name, t, up, saved);
         else
             put(&to, name, 0, list[k].n_dims > 1 ? t->ne[1] : 0, t->ne[0], (const float *)t->bytes);
     }
@@ -117,7 +119,8 @@ static const char *make_dir(int i, const gguf *g)
 
 TEST(convert_qwen3_vl_is_the_file_that_it_was)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int way = 0; way < 3; way++) {
+        const int i = way ? 1 : 0;
         const char *made = test_temp("made.gguf"), *out = test_temp("out.gguf");
         const char *make[] = {samples[i].size, made, "--type", "f32"};
         gguf want = {0}, have = {0};
@@ -129,7 +132,7 @@ TEST(convert_qwen3_vl_is_the_file_that_it_was)
         char key[64];
         CHECK_EQ(command_synth.run(&command_synth, 4, (char **)make), 0);
         CHECK_OK(gguf_open(&want, made, false, NULL, NULL, &e), e);
-        const convert_request r = {.dir = make_dir(i, &want),
+        const convert_request r = {.dir = make_dir(i, &want, way == 2),
                                    .out = out,
                                    .mix = weight_mix_named("f32"),
                                    .n_threads = 1,

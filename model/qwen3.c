@@ -232,9 +232,8 @@ static const table_tensor of_layer[] = {
 static void describe(const model_shape *m, const table_tensor *r, shape_tensor *t)
 {
     (void)m;
-    t->change.turned = r->change != 0;
+    t->change.turned = t->change.halves = r->change != 0;
     if (r->change == GATES || r->change == UPS) {
-        t->change.halves = true;
         t->change.every = 2;
         t->change.from = r->change == UPS;
     }
