@@ -200,15 +200,17 @@ $(BUILD)/%_avx2.o: ISA = $(ISA_AVX2)
 $(BUILD)/%_avx512.o: ISA = $(ISA_AVX512)
 $(BUILD)/%_avx512bf16.o: ISA = $(ISA_AVX512BF16)
 $(BUILD)/%_amx.o: ISA = $(ISA_AMX)
-# The bundled model and its drafters become part of the program if the files exist.
+# The bundled model, its drafters and its vision tower become part of the program if the files exist.
 DEMO := $(wildcard models/demo.gguf)
 DEMO_DFLASH := $(if $(DEMO),$(wildcard models/demo-dflash.gguf))
 DEMO_MTP := $(if $(DEMO),$(wildcard models/demo-mtp.gguf))
-BUNDLED := $(call noted,$(BUILD)/bundled,$(DEMO) $(DEMO_DFLASH) $(DEMO_MTP))
-$(BUILD)/apps/bundled.o: $(DEMO) $(DEMO_DFLASH) $(DEMO_MTP) $(BUNDLED)
+DEMO_MMPROJ := $(if $(DEMO),$(wildcard models/demo-mmproj.gguf))
+BUNDLED := $(call noted,$(BUILD)/bundled,$(DEMO) $(DEMO_DFLASH) $(DEMO_MTP) $(DEMO_MMPROJ))
+$(BUILD)/apps/bundled.o: $(DEMO) $(DEMO_DFLASH) $(DEMO_MTP) $(DEMO_MMPROJ) $(BUNDLED)
 $(BUILD)/apps/bundled.o: ISA = $(if $(DEMO),-DBUNDLED_MODEL='"$(DEMO)"') \
                                $(if $(DEMO_DFLASH),-DBUNDLED_DFLASH='"$(DEMO_DFLASH)"') \
-                               $(if $(DEMO_MTP),-DBUNDLED_MTP='"$(DEMO_MTP)"')
+                               $(if $(DEMO_MTP),-DBUNDLED_MTP='"$(DEMO_MTP)"') \
+                               $(if $(DEMO_MMPROJ),-DBUNDLED_MMPROJ='"$(DEMO_MMPROJ)"')
 # Files that the server sends: the schemas of its description, and the page at /.
 PAGE := $(if $(wildcard apps/web/index.html),$(BUILD)/page.html)
 $(BUILD)/apps/server/http/openapi.o: apps/server/http/schemas.json

@@ -6,7 +6,7 @@
 
 /* The model's file in memory; false: the program has no bundled model. */
 bool bundled_bytes(carat_bytes *b);
-/* E_ARG: the program has no bundled model. */
+/* o->mmproj: "auto" is the bundled tower. E_ARG: the program has no bundled model. */
 status bundled_open(const carat_model_options *o, carat_model **m, err *e);
 
 #endif

@@ -92,13 +92,8 @@ status named_open(const char *what, const carat_model_options *o, carat_model **
         own.scorer = scorer.path;
     if (!st && what && !(st = model_find(what, &file, e)))
         st = open_seeing(file.path, &own, m, e);
-    else if (!st && !what) {
-        bool named =
-            own.mmproj && strcmp(own.mmproj, "auto") != 0 && strcmp(own.mmproj, "none") != 0;
-        own.mmproj = NULL;
-        st = named ? err_set(e, E_ARG, "the bundled model has no vision tower (--mmproj)")
-                   : bundled_open(&own, m, e);
-    }
+    else if (!st)
+        st = bundled_open(&own, m, e);
     model_found_free(&file);
     model_found_free(&draft);
     model_found_free(&scorer);

@@ -1,5 +1,6 @@
 /* ears.c - see ears.h. */
 #include "engine/ears.h"
+#include "engine/media.h"
 #include "model/gemma4.h"
 #include "sound/sound.h"
 
@@ -27,7 +28,7 @@ status ears_open(ears *x, const carat_model *m, const carat_model_options *opt, 
 {
     gguf g = {0};
     /* Always mapped: the vision tower's copy of the file may be in memory already. */
-    status st = gguf_open(&g, opt->mmproj, false, NULL, NULL, e);
+    status st = media_file(&g, opt, false, e);
     if (st)
         return st;
     if (!audio_in_file(&g)) {

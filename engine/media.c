@@ -74,6 +74,13 @@ static void prepare_passes(carat_model *m)
             m->core.kv[i].inside = KV_INSIDE_BLOCKS;
 }
 
+status media_file(gguf *g, const carat_model_options *opt, bool direct, err *e)
+{
+    const carat_bytes *b = opt->mmproj_bytes;
+    return b ? gguf_open_bytes(g, b->at, b->n, b->name, e)
+             : gguf_open(g, opt->mmproj, direct, NULL, NULL, e);
+}
+
 status media_open(carat_model *m, const carat_model_options *opt, err *e)
 {
     gguf g = {0};
@@ -83,7 +90,7 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
         (opt->image_tokens < VISION_BUDGET_MIN || opt->image_tokens > VISION_BUDGET_MAX))
         return err_set(e, E_ARG, "%d tokens of a picture: expected %d to %d (--image-tokens)",
                        opt->image_tokens, VISION_BUDGET_MIN, VISION_BUDGET_MAX);
-    if (!opt->mmproj)
+    if (!opt->mmproj && !opt->mmproj_bytes)
         return OK;
     media *x = m->media = mem_calloc(1, sizeof *x);
     if (!x)
@@ -106,8 +113,8 @@ status media_open(carat_model *m, const carat_model_options *opt, err *e)
     x->has_work = x->has_lock && !pthread_mutex_init(&x->work, NULL);
     if (!x->has_work)
         return err_set(e, E_MEMORY, "cannot make a lock");
-    if ((st = gguf_open(&g, opt->mmproj, opt->no_mmap, NULL, NULL, e)) ||
-        (st = model_bind(&x->tower, &g, e)) || (st = check_family(m, e)))
+    if ((st = media_file(&g, opt, opt->no_mmap, e)) || (st = model_bind(&x->tower, &g, e)) ||
+        (st = check_family(m, e)))
         return st;
     prepare_passes(m);
     x->tower.progress = m->progress;

@@ -28,6 +28,8 @@ enum {
     MEDIA_MOST_BYTES = 512 << 20  /* 16 pictures of the most tokens */
 };
 
+/* Opens the mmproj file that opt names or holds. direct: as gguf_open's. */
+status media_file(gguf *g, const carat_model_options *opt, bool direct, err *e);
 /* Opens the tower that opt names, weights not yet loaded. Plans count it from here on. */
 status media_open(carat_model *m, const carat_model_options *opt, err *e);
 status media_load(carat_model *m, const carat_model_options *opt, err *e);

@@ -36,6 +36,25 @@ PLAIN_TEST(demo_answers_from_arguments_stdin_and_file)
                 ARGS("run", "-q", "--greedy", "-m", test_path("models/demo.gguf"), "-p", question));
 }
 
+PLAIN_TEST(demo_sees_pictures)
+{
+    need_bundled();
+    if (access(test_path("models/demo-mmproj.gguf"), R_OK))
+        test_skip("there is no models/demo-mmproj.gguf");
+    char shapes[1024], number[1024];
+    snprintf(shapes, sizeof shapes, "%s", test_path("examples/shapes.png"));
+    snprintf(number, sizeof number, "%s", test_path("examples/number.png"));
+    ask_bundled("", "The circle is red.",
+                ARGS("run", "-q", "--greedy", "-f", shapes, "What colour is the circle?"));
+    ask_bundled("", "There are three shapes.",
+                ARGS("run", "-q", "--greedy", "--image-tokens", "140", "-f", shapes,
+                     "How many shapes are there?"));
+    /* The tower's file beside the model's is found too. */
+    ask_bundled("", "The number is 4815.",
+                ARGS("run", "-q", "--greedy", "-m", test_path("models/demo.gguf"), "-f", number,
+                     "What number is in the picture?"));
+}
+
 PLAIN_TEST(demo_recalls_from_the_middle_of_a_long_text)
 {
     need_bundled();

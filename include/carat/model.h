@@ -102,6 +102,7 @@ typedef struct carat_model_options {
     /* The model's vision tower (an mmproj file), for pictures in prompts (media.h). NULL: none.
      * E_UNSUPPORTED: it is another model's, or carat does not compute the two together. */
     const char *mmproj;
+    const carat_bytes *mmproj_bytes; /* the same as a file in memory, in place of `mmproj` */
     int32_t image_tokens; /* the most soft tokens of a picture, 70 to 1120; -1: by its own size, at
                              most 1120; 0: 560 */
     /* Called after devices are chosen and before weights are loaded. It may ask for plans and
@@ -167,7 +168,7 @@ typedef struct carat_model_info {
     uint64_t n_params_active;        /* that one token uses, the head included */
     uint64_t weight_bytes;           /* of all tensors in the file */
     uint64_t active_bytes_per_token; /* weights that one decoded token reads */
-    const char *mmproj;              /* the path of its vision tower; NULL: it sees no pictures */
+    const char *mmproj;              /* the name of its vision tower's file; NULL: it sees nothing */
     bool hears;                      /* that file has an audio tower too */
     bool has_vocab;                  /* can turn text into tokens */
     bool has_chat;                   /* its chat template is known */

@@ -98,12 +98,11 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.full((n,), float(start)))
 
     def forward(self, x):
-        return rms(x) * self.weight
+        return F.rms_norm(x.float(), self.weight.shape, self.weight, 1e-6)
 
 
 def rms(x):
-    x = x.float()
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return F.rms_norm(x.float(), x.shape[-1:], None, 1e-6)
 
 
 def rotate(x, cos, sin):

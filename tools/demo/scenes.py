@@ -6,6 +6,7 @@ Pictures are drawn in batches, on a GPU if there is one, from a list of scenes; 
 import random
 import zlib
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -134,45 +135,69 @@ def draw(r, kept, n_kinds):
 
 # ---- pixels ----------------------------------------------------------------------------------------------
 
-def paint(scenes, h, w, faces):
-    """[n, 3, h, w], 0 to 255, not rounded. Sizes of things are shares of the shorter side."""
-    dev, n = faces.device, len(scenes)
-    table = torch.tensor([COLOURS[c] for c in COLOURS], dtype=torch.float32)
-    number = {c: i for i, c in enumerate(COLOURS)}
-    kind = torch.full((n, MOST), -1)
-    ink, place = torch.zeros(n, MOST, dtype=torch.long), torch.ones(n, MOST, 4)
-    for i, s in enumerate(scenes):
+INKS = {c: i for i, c in enumerate(COLOURS)}
+
+
+def arrays(made):
+    """Scenes as numpy arrays: kinds [n, MOST] (-1: no thing), their colours, places [n, MOST, 4], shades [n, MOST + 1, 3], grounds [n]."""
+    n = len(made)
+    kind, ink, place = np.full((n, MOST), -1, np.int64), np.zeros((n, MOST), np.int64), np.ones((n, MOST, 4), np.float32)
+    for i, s in enumerate(made):
         for k, (what, c, *at) in enumerate(s["things"]):
-            kind[i, k], ink[i, k], place[i, k] = what, number[c], torch.tensor(at)
-    shade = torch.tensor([s["shade"] for s in scenes]).view(n, MOST + 1, 3)
-    ground = (table[[number[s["ground"]] for s in scenes]] + shade[:, MOST]).clamp(0, 255).to(dev)
-    inks = (table[ink] + shade[:, :MOST]).clamp(0, 255).to(dev)
-    kind, place = kind.to(dev), place.to(dev)
+            kind[i, k], ink[i, k], place[i, k] = what, INKS[c], at
+    return kind, ink, place, np.array([s["shade"] for s in made], np.float32).reshape(n, MOST + 1, 3), np.array([INKS[s["ground"]] for s in made])
+
+
+def cells(scene_arrays, rows, cols):
+    """What is drawn at the centre of each of rows x cols cells: kinds [n, rows * cols] (0: nothing, 1 to 3: shapes, 4 to 13: digits), colours."""
+    kind, ink, place, _, ground = scene_arrays
+    side = min(rows, cols)
+    y, x = ((np.arange(k) + 0.5) / side for k in (rows, cols))
+    what, colour = np.zeros((len(kind), rows, cols), np.int64), np.broadcast_to(ground[:, None, None], (len(kind), rows, cols)).copy()
+    for k in range(MOST):
+        cx, cy, rx, ry = (place[:, k, j] for j in range(4))
+        v = np.abs(y[None] - (cy * rows / side)[:, None]) < ry[:, None]
+        u = np.abs(x[None] - (cx * cols / side)[:, None]) < rx[:, None]
+        at = v[:, :, None] & u[:, None] & (kind[:, k] >= 0)[:, None, None]
+        of = np.where(kind[:, k] < 3, kind[:, k] + 1, 4 + (kind[:, k] - 3) % 10)
+        what = np.where(at, of[:, None, None], what)
+        colour = np.where(at, ink[:, k][:, None, None], colour)
+    return what.reshape(len(kind), -1), colour.reshape(len(kind), -1)
+
+
+def paint(scene_arrays, h, w, faces):
+    """[n, 3, h, w], 0 to 255, not rounded. Sizes of things are shares of the shorter side. Nothing waits for the GPU."""
+    dev, n = faces.device, len(scene_arrays[0])
+    kind, ink, place, shade, ground = (torch.from_numpy(a) for a in scene_arrays)
+    table = torch.tensor(list(COLOURS.values()), dtype=torch.float32)
+    inks = (table[ink] + shade[:, :MOST]).clamp(0, 255).to(dev, non_blocking=True)
+    ground = (table[ground] + shade[:, MOST]).clamp(0, 255).to(dev, non_blocking=True)
+    on, place = kind.to(dev, non_blocking=True), place.to(dev, non_blocking=True)
     side = min(h, w)
     y = ((torch.arange(h, device=dev) + 0.5) / side)[None, :, None]
     x = ((torch.arange(w, device=dev) + 0.5) / side)[None, None, :]
     out = ground[:, :, None, None].expand(n, 3, h, w).clone()
     flat = faces.reshape(-1, 64, 48)
     for k in range(int((kind >= 0).sum(1).max())):
-        what = kind[:, k, None, None]
+        what = on[:, k, None, None]
         cx, cy, rx, ry = (place[:, k, j, None, None] * (1 if j > 1 else (w, h)[j] / side) for j in range(4))
         u, v = (x - cx) / rx, (y - cy) / ry                     # -1 to 1 inside
-        away = torch.where(what == 0, (u * u + v * v).sqrt() - 1, torch.maximum(u.abs(), v.abs()) - 1)
-        away = torch.where(what == 2, torch.maximum(v - 0.8, (2 * u.abs() - v - 1) / 2.236), away)
-        cover = (0.5 - away * rx * side).clamp(0, 1)
-        digit = what[:, 0, 0] >= 3
-        if digit.any():
-            i = digit.nonzero()[:, 0]
-            grid = torch.stack(((u[i].expand(-1, h, w)), v[i].expand(-1, h, w)), -1)
-            cover[i] = F.grid_sample(flat[what[i, 0, 0] - 3][:, None], grid, mode="bilinear", padding_mode="zeros", align_corners=False)[:, 0]
+        beyond = torch.where(what == 0, (u * u + v * v).sqrt() - 1, torch.maximum(u.abs(), v.abs()) - 1)
+        beyond = torch.where(what == 2, torch.maximum(v - 0.8, (2 * u.abs() - v - 1) / 2.236), beyond)
+        cover = (0.5 - beyond * rx * side).clamp(0, 1)
+        digits = (kind[:, k] >= 3).nonzero()[:, 0]
+        if len(digits):
+            i, face = digits.to(dev, non_blocking=True), (kind[digits, k] - 3).to(dev, non_blocking=True)
+            grid = torch.stack((u[i].expand(-1, h, w), v[i].expand(-1, h, w)), -1)
+            cover[i] = F.grid_sample(flat[face][:, None], grid, mode="bilinear", padding_mode="zeros", align_corners=False)[:, 0]
         cover = torch.where(what >= 0, cover, torch.zeros_like(cover))[:, None]
         out = out + cover * (inks[:, k, :, None, None] - out)
     return out
 
 
-def pictures(scenes, source, target, faces):
+def pictures(scene_arrays, source, target, faces):
     """Patches' pixels [n, 3, H, W], 0 to 1: drawn at `source`, rounded to bytes, resized as the runtime resizes, rounded again."""
-    x = paint(scenes, *source, faces).round().clamp(0, 255)
+    x = paint(scene_arrays, *source, faces).round().clamp(0, 255)
     if source != target:
         x = F.interpolate(x, target, mode="bicubic", antialias=True, align_corners=False).round().clamp(0, 255)
     return x / 255

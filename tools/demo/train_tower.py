@@ -31,7 +31,10 @@ import tokenizer
 
 SHAPE = dict(width=128, layers=6, heads=4, ff=320, positions=256, patch=16, merge=3)
 EMPTY = "<|channel>thought\n<channel|>"            # the thought of an answer without one
-BUDGETS = ((70, 0.45), (140, 0.25), (280, 0.2), (560, 0.1))
+BUDGETS = ((70, 0.4), (140, 0.2), (280, 0.2), (560, 0.2))
+RATIOS = (0.5, 0.75, 1.0, 1.0, 1.35, 2.0)
+HEAD = "<bos><|turn>user\n<|image>"
+TEXT = 44                                          # tokens of a question and its answer at most
 
 
 # ---- the tower -------------------------------------------------------------------------------------------
@@ -80,11 +83,12 @@ class Tower(nn.Module):
         self.out = nn.Linear(d, n_out, bias=False)
         nn.init.normal_(self.out.weight, std=d ** -0.5)
 
-    def forward(self, pixels):
-        """[n, 3, h, w], 0 to 1, to [n, tokens, n_out]."""
+    def features(self, pixels):
+        """[n, 3, h, w], 0 to 1, to [n, tokens, width]."""
         s, n = self.s, pixels.shape[0]
         h, w = (x // s["patch"] for x in pixels.shape[2:])
-        x = F.unfold(2 * pixels - 1, s["patch"], stride=s["patch"]).transpose(1, 2)
+        p = s["patch"]
+        x = (2 * pixels - 1).view(n, 3, h, p, w, p).permute(0, 2, 4, 1, 3, 5).reshape(n, h * w, -1)
         x = M.linear(x, self.patch.flatten(1)).float()
         row, col = torch.arange(h * w, device=x.device) // w, torch.arange(h * w, device=x.device) % w
         x = x + self.places[0, col] + self.places[1, row]
@@ -98,7 +102,11 @@ class Tower(nn.Module):
             x = b(x, rope)
         k = s["merge"]
         x = x.view(n, h // k, k, w // k, k, -1).mean((2, 4)).flatten(1, 2) * s["width"] ** 0.5
-        return M.linear(M.rms(x), self.out.weight).float()
+        return M.rms(x)
+
+    def forward(self, pixels):
+        """Rows of the model [n, tokens, n_out]."""
+        return M.linear(self.features(pixels), self.out.weight).float()
 
 
 # ---- the model over a text with a picture ----------------------------------------------------------------
@@ -116,78 +124,62 @@ def see(m, rows, begin, ids):
     rope = [(getattr(m, f"cos{i}")[:t].repeat(n, 1, 1), getattr(m, f"sin{i}")[:t].repeat(n, 1, 1)) for i in (0, 1)]
     x = x.flatten(0, 1)
     for layer in m.model.layers:
-        a = layer.self_attn
-        q, k, v = a.project(layer.input_layernorm(x), rope)
-        half = torch.bfloat16 if x.is_cuda else torch.float32
-        q, k, v = (z.view(n, t, -1, a.hd).transpose(1, 2).to(half) for z in (q, k, v))
-        k, v = (z.repeat_interleave(a.h // a.kv, 1) for z in (k, v))
-        o = F.scaled_dot_product_attention(q, k, v, attn_mask=near if a.window else causal, scale=1.0)
-        x, _ = layer.rest(x, M.linear(o.transpose(1, 2).reshape(n * t, -1), a.o_proj.weight))
+        x = through(layer, x, n, rope, near if layer.self_attn.window else causal)
     return m.model.norm(x).view(n, t, -1)
 
 
-def sizes(r, budget):
-    """Sides of a picture in its file, and in the tower, by the rule of the runtime."""
-    ratio = 1.0 if r.random() < 0.5 else math.exp(r.uniform(-0.7, 0.7))
+def through(layer, x, n, rope, mask):
+    a = layer.self_attn
+    q, k, v = a.project(layer.input_layernorm(x), rope)
+    half = torch.bfloat16 if x.is_cuda else torch.float32
+    q, k, v = (z.view(n, x.shape[0] // n, -1, a.hd).transpose(1, 2).to(half) for z in (q, k, v))
+    k, v = (z.repeat_interleave(a.h // a.kv, 1) for z in (k, v))
+    o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
+    return layer.rest(x, M.linear(o.transpose(1, 2).reshape(x.shape[0], -1), a.o_proj.weight))[0]
+
+
+def sizes(r, budget, fixed):
+    """Sides of a picture in its file, and in the tower, by the rule of the runtime; `fixed`: one of few shapes, of which each has its CUDA graph."""
+    ratio = r.choice(RATIOS) if fixed else 1.0 if r.random() < 0.5 else math.exp(r.uniform(-0.7, 0.7))
     h = r.randrange(120, 520)
     w = max(60, round(h * ratio))
-    f = math.sqrt(budget * 2304 / (h * w))
-    return (h, w), (max(1, int(f * h / 48)) * 48, max(1, int(f * w / 48)) * 48)
+    f = math.sqrt(budget * 2304 / (ratio if fixed else w / h)) / 48
+    rows, cols = max(1, int(f)), max(1, int(f * (ratio if fixed else w / h)))
+    return (h, w), (rows * 48, cols * 48)
 
 
-def samples(path, seed, kept, kinds):
-    """Endless: a scene, the ids of a question, those of its answer."""
+def batches(path, seed, kept, kinds, budgets, rows, fixed):
+    """Endless: a budget's batch of at most `rows` tokens in all as numpy arrays: scenes, sides, ids [n, t], targets [n, t] (-100: not learned),
+    what each cell shows. Pictures of one batch have one size; a text is the head, the picture's place, the question and the answer."""
     r, tok = random.Random(f"scenes {seed} {kept}"), tokenizer.Fast(path)
-    while True:
-        s = scenes.draw(r, kept, kinds)
-        q, a = scenes.question(r, s)
-        yield s, tok.encode(f"<image|>{q}<turn|>\n<|turn>model\n{EMPTY}"), tok.encode(a + "<turn|>")
+    head = tok.encode(HEAD)
+    for budget in budgets:
+        source, target = sizes(r, budget, fixed)
+        n = max(1, rows // (target[0] * target[1] // 2304 + len(head) + TEXT))
+        made = [scenes.draw(r, kept, kinds) for _ in range(n)]
+        ids, want = np.zeros((n, len(head) + TEXT), np.int64), np.full((n, TEXT), -100, np.int64)
+        for i, s in enumerate(made):
+            q, a = (tok.encode(x) for x in ask(r, s))
+            ids[i, :len(head) + len(q) + len(a)] = head + q + a
+            want[i, len(q):len(q) + len(a)] = a
+        arrays = scenes.arrays(made)
+        yield arrays, source, target, ids, want, scenes.cells(arrays, target[0] // 48, target[1] // 48)
 
 
-def worker(path, seed, kinds, out):
-    of = samples(path, seed, False, kinds)
-    while True:
-        out.put([next(of) for _ in range(64)])
+def ask(r, s):
+    q, a = scenes.question(r, s)
+    return f"<image|>{q}<turn|>\n<|turn>model\n{EMPTY}", a + "<turn|>"
 
 
-def workers(n, path, seed, kinds):
-    """Endless samples of the training, made by n processes, which are forked before a GPU is opened."""
-    out = mp.Queue(64)
-    for i in range(n):
-        mp.Process(target=worker, args=(path, f"{seed} {i}", kinds, out), daemon=True).start()
-    while True:
-        yield from out.get()
+def worker(out, *of):
+    torch.set_num_threads(1)
+    for b in batches(*of):
+        out.put(b)
 
 
-class Samples:
-    """Batches: pixels, ids, targets. Prompts of one batch have pictures of one size."""
-
-    def __init__(self, tok, seed, dev, of, faces):
-        self.r, self.dev, self.of, self.faces = random.Random(f"sizes {seed}"), dev, of, faces.to(dev)
-        self.head = tok.encode("<bos><|turn>user\n<|image>")
-
-    def batch(self, budget, rows):
-        """Of at most `rows` tokens in all, pictures included."""
-        source, target = sizes(self.r, budget)
-        n = max(1, rows // (target[0] * target[1] // 2304 + 60))
-        made, *text = zip(*(next(self.of) for _ in range(n)))
-        text = list(zip(*text))
-        longest = max(len(q) + len(a) for q, a in text)
-        ids = torch.zeros((n, len(self.head) + longest), dtype=torch.long)
-        learn = torch.zeros_like(ids, dtype=torch.bool)
-        for i, (q, a) in enumerate(text):
-            row = self.head + q + a
-            ids[i, :len(row)] = torch.tensor(row)
-            learn[i, len(self.head) + len(q):len(row)] = True
-        return scenes.pictures(made, source, target, self.faces), ids.to(self.dev), learn.to(self.dev), len(self.head)
-
-
-def answer_logits(tower, m, pixels, ids, learn, begin):
-    """Logits for the tokens of the answers, and these tokens."""
-    rows = tower(pixels)
-    x = see(m, rows, begin, ids)[:, begin + rows.shape[1] - 1:-1]  # the states before ids[begin:]
-    want = learn[:, begin:]
-    return m.logits(x[want]), ids[:, begin:][want], want
+def answer_logits(rows, m, ids, begin):
+    """Logits [n, TEXT, vocabulary] for the tokens behind the picture, whose rows stand behind `begin` tokens."""
+    return m.logits(see(m, rows, begin, ids)[:, begin + rows.shape[1] - 1:-1])
 
 
 # ---- the file --------------------------------------------------------------------------------------------
@@ -259,20 +251,57 @@ def read(path):
 # ---- training --------------------------------------------------------------------------------------------
 
 @torch.no_grad()
-def measure(tower, m, path, dev, n, budgets):
+def measure(tower, m, path, dev, n):
     """Share of kept scenes whose answer is right to the last token, for each budget. Greedy answers are then those."""
-    faces, tok, right = scenes.glyphs(), tokenizer.Fast(path), {}
-    for budget, _ in budgets:
-        s, good, seen = Samples(tok, budget, dev, samples(path, budget, True, len(faces)), faces), 0, 0
-        while seen < n:
-            b = s.batch(budget, 16384 if dev == "cuda" else 2048)
-            y, want, where = answer_logits(tower, m, *b)
-            wrong = torch.zeros_like(where, dtype=torch.long)
-            wrong[where] = (y.argmax(-1) != want).long()
-            good += int((wrong.sum(1) == 0).sum())
-            seen += len(wrong)
+    faces, right = scenes.glyphs().to(dev), {}
+    for budget, _ in BUDGETS:
+        good = seen = 0
+        for arrays, source, target, ids, want, _ in batches(path, budget, True, len(faces), itertools.repeat(budget), 16384 if dev == "cuda" else 2048, False):
+            want = torch.from_numpy(want).to(dev)
+            y = answer_logits(tower(scenes.pictures(arrays, source, target, faces)), m, torch.from_numpy(ids).to(dev), ids.shape[1] - TEXT).argmax(-1)
+            good, seen = good + int(((y == want) | (want < 0)).all(1).sum()), seen + len(want)
+            if seen >= n:
+                break
         right[budget] = round(good / seen, 4)
     return right
+
+
+class Step:
+    """Forward and backward pass of batches of one shape. On a GPU they are one CUDA graph: thousands of launches would take longer than the work.
+
+    Beside the answers, the features of each cell say what its picture shows there (`cells`, a layer that only the training has): without that,
+    it takes long until the tower shows anything that the model can use.
+    """
+
+    def __init__(self, tower, cells, m, dev, like, pool):
+        pixels, ids, want, what, colour = self.inputs = [x.clone() for x in like]
+        self.share, self.graph = torch.zeros((), device=dev), None
+
+        def run():
+            x = tower.features(pixels)
+            y = answer_logits(M.linear(x, tower.out.weight).float(), m, ids, ids.shape[1] - TEXT)
+            self.loss = F.cross_entropy(y.float().flatten(0, 1), want.flatten())
+            c = M.linear(x, cells.weight).float().flatten(0, 1)
+            self.beside = F.cross_entropy(c[:, :14], what.flatten()) + F.cross_entropy(c[:, 14:], colour.flatten())
+            (self.loss + self.share * self.beside).backward()
+            known = want >= 0
+            self.right = ((y.argmax(-1) == want) & known).sum() / known.sum()
+        self.run = run
+        if dev == "cuda":
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                run()
+            torch.cuda.current_stream().wait_stream(side)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, pool=pool):
+                run()
+
+    def __call__(self, like, share):
+        for a, b in zip(self.inputs, like):
+            a.copy_(b, non_blocking=True)
+        self.share.fill_(share)
+        self.graph.replay() if self.graph else self.run()
 
 
 def main():
@@ -284,61 +313,73 @@ def main():
     p.add_argument("--resume", help="a file of an earlier run to go on from")
     p.add_argument("--seconds", type=float, default=570, help="of the whole run")
     p.add_argument("--steps", type=int, help="stop after so many, however long they take")
-    p.add_argument("--rate", type=float, default=2e-3)
-    p.add_argument("--tokens", type=int, default=16384, help="of a step, pictures included")
+    p.add_argument("--rate", type=float, default=1.5e-3)
+    p.add_argument("--tokens", type=int, default=8192, help="of a step, pictures included")
     p.add_argument("--cases", type=int, default=1000, help="of a measurement, for each budget")
-    p.add_argument("--workers", type=int, default=6, help="processes that make up questions; 0: none")
-    p.add_argument("--most", type=int, default=560, help="tokens of a picture; less is for a try without a GPU")
+    p.add_argument("--workers", type=int, default=8, help="processes that make up questions")
     p.add_argument("--seed", type=int, default=1)
     a = p.parse_args()
     if bool(a.out) == bool(a.measure):
         p.error("expected --out or --measure")
-    budgets = [b for b in BUDGETS if b[0] <= a.most]
     begin, dev = time.time(), "cuda" if torch.cuda.is_available() else "cpu"
     where = a.out or os.path.dirname(os.path.abspath(a.measure))
     os.makedirs(where, exist_ok=True)
     words, faces = where + "/tokenizer.json", scenes.glyphs()
     build = draft.load_target(a.model, words)
-    of = samples(words, a.seed, False, len(faces)) if a.workers < 1 else workers(a.workers, words, a.seed, len(faces))
-    first = None if a.measure else next(of)         # forks
-    m = build(dev).eval()
+    # Small pictures first: shapes and colours are learned soonest from few tokens. Processes are forked before a GPU is opened.
+    small, full = ([mp.Queue(8) for _ in range(a.workers)] for _ in range(2))
+
+    def of(seed, odds):
+        r = random.Random(seed)
+        return iter(lambda: r.choices([x[0] for x in BUDGETS], odds)[0], 0)
+    for i in range(0 if a.measure else a.workers):
+        for queue, odds in ((small[i], (1, 0, 0, 0)), (full[i], [x[1] for x in BUDGETS])):
+            mp.Process(target=worker, args=(queue, words, f"{a.seed} {i} {odds}", False, len(faces), of(i, odds), a.tokens, True), daemon=True).start()
+    m, faces = build(dev).eval(), faces.to(dev)
+    for name, x in m.named_parameters():
+        if dev == "cuda" and x.dim() == 2 and "_proj" in name and "router" not in name:
+            x.data = x.data.bfloat16()      # as its products take it
     if a.measure:
-        print(json.dumps(measure(read(a.measure).to(dev), m, words, dev, a.cases, budgets)))
+        print(json.dumps(measure(read(a.measure).to(dev), m, words, dev, a.cases)))
         return
     torch.manual_seed(a.seed)
     tower = (read(a.resume) if a.resume else Tower(m.c["hidden_size"])).to(dev)
-    text = m.model.embed_tokens.weight.float().pow(2).mean().sqrt() * m.c["hidden_size"] ** 0.5
-    if not a.resume:
-        tower.out.weight.data *= text               # rows as large as those of text
+    cells = nn.Linear(tower.s["width"], 14 + len(scenes.COLOURS), bias=False).to(dev)
+    if not a.resume:            # rows as large as those of text
+        tower.out.weight.data *= m.model.embed_tokens.weight.float().pow(2).mean().sqrt() * m.c["hidden_size"] ** 0.5
     print(f"{sum(x.numel() for x in tower.parameters()):,} parameters on {dev}", flush=True)
-    opt = torch.optim.AdamW([{"params": [x for x in tower.parameters() if x.dim() > 1], "weight_decay": 0.01},
-                             {"params": [x for x in tower.parameters() if x.dim() < 2], "weight_decay": 0.0}], lr=a.rate, betas=(0.9, 0.98))
-    s = Samples(tokenizer.Fast(words), a.seed, dev, itertools.chain([first], of), faces)
-    left = a.seconds - 45 if a.seconds > 120 else a.seconds * 0.8     # the measurement at the end
-    file, log, step, saved, loss_sum, hits = where + "/demo-mmproj.gguf", [], 0, time.time(), 0.0, 0.0
-    while (share := min(1.0, max((time.time() - begin) / left, step / a.steps if a.steps else 0))) < 1:
+    learned = [*tower.parameters(), *cells.parameters()]
+    for x in learned:
+        x.grad = torch.zeros_like(x)        # the graphs add to these
+    opt = torch.optim.AdamW([{"params": [x for x in learned if x.dim() > 1], "weight_decay": 0.01},
+                             {"params": [x for x in learned if x.dim() < 2], "weight_decay": 0.0}], lr=a.rate, betas=(0.9, 0.98), fused=dev == "cuda")
+    left = a.seconds - 50 if a.seconds > 120 else a.seconds * 0.8     # the measurement at the end
+    pool, steps = torch.cuda.graph_pool_handle() if dev == "cuda" else None, {}
+    file, log, n, saved = where + "/demo-mmproj.gguf", [], 0, time.time()
+    while (share := min(1.0, max((time.time() - begin) / left, n / a.steps if a.steps else 0))) < 1:
         for g in opt.param_groups:
-            g["lr"] = a.rate * min(1, (step + 1) / 200) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share)))
-        # Small pictures first: shapes and colours are learned soonest from few tokens.
-        odds = [w if b == 70 or share > 0.15 * i else 0 for i, (b, w) in enumerate(budgets)]
-        b = s.batch(s.r.choices([x[0] for x in budgets], odds)[0], a.tokens)
-        y, want, _ = answer_logits(tower, m, *b)
-        loss = F.cross_entropy(y.float(), want)
-        opt.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(tower.parameters(), 1.0)
+            g["lr"] = a.rate * min(1, (n + 1) / 200) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share)))
+        arrays, source, target, *rest, shown = (small if share < 0.15 else full)[n % a.workers].get()
+        like = [scenes.pictures(arrays, source, target, faces), *(torch.from_numpy(x).to(dev, non_blocking=True) for x in (*rest, *shown))]
+        torch._foreach_zero_([x.grad for x in learned])
+        if target not in steps:
+            steps[target] = Step(tower, cells, m, dev, like, pool)
+            torch._foreach_zero_([x.grad for x in learned])
+        at = steps[target]
+        at(like, 0.5 * max(0.0, 1 - share / 0.7))
+        nn.utils.clip_grad_norm_(learned, 1.0)
         opt.step()
-        step += 1
-        if step % 50 == 0 or step == a.steps:
-            log.append([step, round(time.time() - begin, 1), round(float(loss), 4), round(float((y.argmax(-1) == want).float().mean()), 4)])
-            print(*log[-1], f"budget {b[0].shape[2] * b[0].shape[3] // 2304}", flush=True)
+        n += 1
+        if n % 200 == 0 or n == a.steps:
+            log.append([n, round(time.time() - begin, 1), *(round(x.item(), 4) for x in (at.loss, at.beside, at.right))])
+            print(*log[-1], f"{target[0] // 48} x {target[1] // 48}", flush=True)
         if time.time() - saved > 120:
             write(file, tower)
             saved = time.time()
     write(file, tower)
-    right = measure(read(file).to(dev), m, words, dev, a.cases, budgets)
-    json.dump({"right": right, "steps": step, "seconds": round(time.time() - begin), "bytes": os.path.getsize(file), "log": log}, open(where + "/tower.json", "w"))
-    print(json.dumps({"right": right, "steps": step, "bytes": os.path.getsize(file)}))
+    right = measure(read(file).to(dev), m, words, dev, a.cases)
+    json.dump({"right": right, "steps": n, "seconds": round(time.time() - begin), "bytes": os.path.getsize(file), "log": log}, open(where + "/tower.json", "w"))
+    print(json.dumps({"right": right, "steps": n, "bytes": os.path.getsize(file)}))
 
 
 if __name__ == "__main__":
