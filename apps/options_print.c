@@ -58,6 +58,7 @@ static const struct {
      "host port parallel queue connections timeout ping drain stall max-body api-key* cors "
      "lenient media-* responses* log trace*"},
     {"Prompts and conversations", "prompt file image tokens system messages result tools resume "
+                                  "mcp no-mcp tools-auto tools-rounds "
                                   "no-history raw interactive single-turn stop ignore-eog"},
     {"Thoughts", "think* no-think effort preserve-thinking drop-thinking"},
     {"Forms of answers", "json json-schema grammar"},

@@ -50,6 +50,12 @@ static const option table[] = {
              "drop finished thoughts where the chat template keeps them", "!raw&@chat&@thoughts"),
     OPT_STR(run_options, tools_file, "tools", 0, "FILE", "tool declarations, JSON as OpenAI has it",
             "!raw&@chat"),
+    OPT_MCP(run_options, "!raw&@chat"),
+    OPT_INT(
+        run_options, mcp.rounds, "tools-rounds", 0, "N", 1, MCP_ROUNDS_MAX,
+        "answers with calls of MCP tools in a row, before the model has to do without (default: "
+        "16)",
+        "mcp"),
     OPT_FLAG(run_options, json, "json", 0, "answers are JSON objects"),
     OPT_STR(run_options, schema_file, "json-schema", 0, "FILE",
             "answers are JSON that matches this schema"),
@@ -235,6 +241,8 @@ static status answer_once(chat *c, const run_options *o, const str *prompt, err 
         return st;
     if ((st = chat_answer(c, e)))
         return st;
+    if (c->mcp && (st = chat_run_tools(c, e)))
+        return st;
     const option_list *results = &o->result;
     int next = 0;
     for (int round = 0; results->n && chat_open_calls(c) && round < RESULT_ROUNDS_MAX; round++) {
@@ -251,7 +259,7 @@ static status answer_once(chat *c, const run_options *o, const str *prompt, err 
         }
         if (c->out.format == ANSWER_OBJECT && (st = answer_keep_calls(&c->out, given, e)))
             return st;
-        if ((st = chat_answer(c, e)))
+        if ((st = chat_answer(c, e)) || (c->mcp && (st = chat_run_tools(c, e))))
             return st;
     }
     return OK;
@@ -323,12 +331,15 @@ static status print_object(chat *c, err *e)
 
 static int run_run(const command *cmd, int argc, char **argv)
 {
-    run_options o = {
-        .seed = RUN_UNSET, .sample = SAMPLE_OPTIONS_UNSET, .cache = CACHE_OPTIONS_NONE};
+    run_options o = {.seed = RUN_UNSET,
+                     .sample = SAMPLE_OPTIONS_UNSET,
+                     .cache = CACHE_OPTIONS_NONE,
+                     .mcp = {.rounds = MCP_ROUNDS}};
     bool literal = run_has_dashes(argc, argv);
     config settings;
     int n_words, code = 0, bad = config_parse(cmd, argc, argv, &o, &n_words, &settings);
     chat c = {0};
+    mcp_specs specs = {.n = 0};
     gathered g = {.words_at = 0};
     model_found pulled;
     made_run made = {0};
@@ -366,6 +377,8 @@ static int run_run(const command *cmd, int argc, char **argv)
         st = err_set(&e, E_ARG, "--resume and --messages exclude each other");
         goto out;
     }
+    if ((st = mcp_options_specs(&o.mcp, &settings, &specs, &e)))
+        goto out;
     if (o.resume && (st = chat_find_talk(o.resume, &o, &kept, &place, &e)))
         goto out;
     /* A bad prompt is reported before the model is loaded, which may take long. */
@@ -382,6 +395,10 @@ static int run_run(const command *cmd, int argc, char **argv)
     if ((st = chat_open(&c, &o, &e)) || (st = run_begin_made(&c, &o, &made, &e)))
         goto out;
     begin_chat(&c, &o, converse);
+    c.specs = specs; /* which the conversation frees */
+    specs = (mcp_specs){.n = 0};
+    if (c.specs.n && (st = chat_open_mcp(&c, &e)))
+        goto out;
     if (kept && (st = chat_resume(&c, kept, &place, &e)))
         goto out;
     if (kept && converse && !g.prompt.n)
@@ -395,7 +412,8 @@ static int run_run(const command *cmd, int argc, char **argv)
     if (g.prompt.n || (!converse && (o.messages_file || c.n_files || c.n_next))) {
         if ((st = answer_once(&c, &o, &g.prompt, &e)) || (o.format && (st = print_object(&c, &e))))
             goto out;
-        if (!converse && c.out.finish == CARAT_FINISH_CANCELLED)
+        if (!converse &&
+            (c.out.finish == CARAT_FINISH_CANCELLED || (c.mcp && term_interrupts())))
             code = EXIT_INTERRUPTED;
     }
     if (converse)
@@ -407,6 +425,7 @@ out:
         code = st == E_CANCELLED ? EXIT_INTERRUPTED : 1;
     }
     chat_close(&c);
+    mcp_specs_free(&specs);
     made_run_free(&made);
     model_found_free(&pulled);
     config_free(&settings);

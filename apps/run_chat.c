@@ -260,6 +260,9 @@ void chat_close(chat *c)
     str_free(&c->waiting);
     mem_free(c->form);
     mem_free(c->tools);
+    mem_free(c->offered);
+    mcp_set_close(c->mcp);
+    mcp_specs_free(&c->specs);
     mem_free(c->system);
     json_decref(c->messages);
     json_decref(c->deleted);
@@ -315,8 +318,14 @@ status chat_load_tools(chat *c, const char *path, err *e)
         str_free(&array);
         return st;
     }
-    mem_free(c->tools);
+    char *before = c->tools;
     c->tools = str_take(&array);
+    if ((st = chat_offer_tools(c, e))) {
+        mem_free(c->tools);
+        c->tools = before;
+        return st;
+    }
+    mem_free(before);
     return OK;
 }
 
@@ -324,6 +333,7 @@ void chat_drop_tools(chat *c)
 {
     mem_free(c->tools);
     c->tools = NULL;
+    chat_offer_tools(c, NULL);
 }
 
 static status append_user(chat *c, const char *text, size_t n, bool pictured, err *e)
@@ -416,6 +426,15 @@ int chat_open_calls(const chat *c)
     json_t *calls = pending_calls(c, &n_results);
     size_t n = json_array_size(calls);
     return n > n_results ? (int)(n - n_results) : 0;
+}
+
+const char *chat_open_call(const chat *c, const char **arguments)
+{
+    size_t n_results;
+    json_t *calls = pending_calls(c, &n_results);
+    const json_t *fn = json_object_get(json_array_get(calls, n_results), "function");
+    *arguments = json_string_value(json_object_get(fn, "arguments"));
+    return json_string_value(json_object_get(fn, "name"));
 }
 
 status chat_add_result(chat *c, const char *text, err *e)
@@ -540,7 +559,7 @@ static status render_chat(chat *c, carat_chat *out, err *e)
                               .reasoning_effort = c->o.effort};
     if (!text)
         return chat_no_memory(e);
-    status st = carat_talk_open(&c->rendered, text, c->tools, e);
+    status st = carat_talk_open(&c->rendered, text, chat_offered_tools(c), e);
     free(text);
     if (!st && c->compresses)
         st = shorten_prompt(c, c->rendered, &opt, e);
@@ -568,10 +587,11 @@ status chat_answer(chat *c, err *e)
                                   .stop = c->o.stop.at,
                                   .n_stop = c->o.stop.n,
                                   .parse = !c->raw,
-                                  .tools_json = c->tools,
                                   .on_round = c->o.spec_trace ? answer_print_round : NULL,
                                   .round_user = &c->out};
+    chat_refresh_mcp(c);
     status st = render_chat(c, &prompt, e);
+    opt.tools_json = chat_offered_tools(c);
     c->kept = false;
     answer_reset(&c->out);
     if (!st && c->has_form && !(st = open_form(c, prompt.starts_thinking, &form, e)))

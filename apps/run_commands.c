@@ -33,8 +33,26 @@ static void show_system(const chat *c)
     show_text("system", c->system ? c->system : "none; /system TEXT sets it");
 }
 
+/* Tools of MCP servers, and which of them run without a question. */
+static void show_mcp_tools(const chat *c, bool first)
+{
+    for (size_t i = 0; c->mcp && i < mcp_set_count(c->mcp); i++) {
+        const mcp_tool *t = mcp_set_at(c->mcp, i);
+        char line[320];
+        snprintf(line, sizeof line, "%s (%s%s)%s%.120s", t->name, t->server,
+                 t->automatic || t->allowed ? ", without a question" : "", *t->about ? ": " : "",
+                 t->about);
+        line[strcspn(line, "\n")] = 0;
+        show_text(first && !i ? "tools" : "", line);
+    }
+}
+
 static void show_tools(const chat *c)
 {
+    if (!c->tools && c->mcp) {
+        show_mcp_tools(c, true);
+        return;
+    }
     err e = {0};
     json_t *list = NULL;
     if (!c->tools || json_parse(&list, c->tools, strlen(c->tools), "tools", &e)) {
@@ -55,6 +73,7 @@ static void show_tools(const chat *c)
     }
     if (!n)
         show_text("tools", "none in the list");
+    show_mcp_tools(c, false);
     json_decref(list);
 }
 

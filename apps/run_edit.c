@@ -368,15 +368,18 @@ static void speak(chat *c, const char *asked)
     if (!c->seed_given)
         c->sampling.seed++; /* so a repeated question may get another answer */
     status st = chat_answer(c, &e);
+    bool kept = c->kept;
+    if (!st && c->mcp)
+        st = chat_run_tools(c, &e);
     bool cancelled = !st && c->out.finish == CARAT_FINISH_CANCELLED;
     if (st)
         term_error(&e);
     if (cancelled)
         term_note("stopped");
     /* Without this the unanswered question would be part of the next prompt. */
-    if (asked && (st || cancelled) && !c->kept)
+    if (asked && (st || cancelled) && !kept)
         chat_take_back(c);
-    if (st == E_LIMIT && asked && !c->kept && !c->raw)
+    if (st == E_LIMIT && asked && !kept && !c->raw)
         chat_tell_full(c, asked);
     if (chat_open_calls(c))
         term_note("the model waits for the tool: /result TEXT");

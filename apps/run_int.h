@@ -8,6 +8,7 @@
  *     run_file.c   text files as parts of a message
  *     run_pictures.c  pictures as parts of a message
  *     run_edit.c   the interactive loop: line editing, history of lines
+ *     run_tools.c  tools of MCP servers: asking the user, calling, giving the results back
  *     run_full.c   a full context: oldest turns dropped, or a summary in their place
  *     run_commands.c  the /commands
  *     run_model.c  opening the model: a file, or the bundled one
@@ -23,6 +24,7 @@
 #include "apps/sparse_options.h"
 #include "apps/hub_options.h"
 #include "apps/kv_options.h"
+#include "apps/mcp_options.h"
 #include "apps/media/pictures.h"
 #include "apps/mmproj_options.h"
 #include "apps/options.h"
@@ -48,6 +50,7 @@ typedef struct run_options {
     draft_options draft;
     const char *sparse;
     compress_options compress;
+    mcp_options mcp;
     hub_options hub;
     config_options config;
     bool model_typed; /* -m stands on the command line */
@@ -81,6 +84,9 @@ typedef struct answer {
     json_t *calls;     /* [{"name", "arguments"}] */
     json_t *run_calls; /* ANSWER_OBJECT: those of the answers before, with "result" */
     carat_finish finish;
+    /* Calls that are shown elsewhere, when they are run. NULL: none. */
+    bool (*hides_call)(void *user, const char *name);
+    void *hides_user;
 } answer;
 
 status answer_init(answer *a, answer_format format, bool interactive, err *e);
@@ -127,7 +133,10 @@ typedef struct chat {
     json_t *deleted;   /* texts of questions that /undo or /clear has deleted, for run_edit.c */
     json_t *messages;  /* OpenAI's shape, without the system message */
     char *system;      /* or NULL */
-    char *tools;       /* JSON text, or NULL */
+    char *tools;       /* that the user declared: JSON text, or NULL */
+    mcp_specs specs;   /* of --mcp */
+    mcp_set *mcp;      /* or NULL */
+    char *offered;     /* tools and those of mcp; NULL: tools alone */
     /* With has_form set, answers follow this schema or grammar: its kind and its source. */
     bool has_form;
     carat_grammar_kind form_kind;
@@ -155,6 +164,19 @@ void chat_close(chat *c);
 status chat_set_system(chat *c, const char *text, err *e); /* NULL or "": none */
 status chat_load_tools(chat *c, const char *path, err *e);
 void chat_drop_tools(chat *c);
+/* ---- Tools of MCP servers (run_tools.c) ---- */
+
+/* Starts the servers of c->specs. */
+status chat_open_mcp(chat *c, err *e);
+const char *chat_offered_tools(const chat *c); /* what the model is offered: JSON text, or NULL */
+/* Brings these up to date after a change of either list. E_ARG: a name is in both. */
+status chat_offer_tools(chat *c, err *e);
+void chat_refresh_mcp(chat *c); /* asks servers that said that their tools have changed */
+/* After an answer: runs its calls of MCP tools, with the user's consent, and lets the model go on,
+ * until it calls none of them. Calls of other tools stay open. */
+status chat_run_tools(chat *c, err *e);
+bool chat_has_tool(const chat *c, const char *name); /* of an MCP server */
+
 #define EFFORT_LEVELS "minimal, low, medium, high, xhigh or max"
 bool effort_known(const char *level); /* one of these */
 /* Takes sampling, limit and stop strings from c->o; keeps a random seed. */
@@ -165,6 +187,8 @@ char *chat_keep_text(chat *c,
 status chat_add_user(chat *c, const char *text, size_t n, err *e);
 status chat_add_result(chat *c, const char *text, err *e); /* answers the oldest open call */
 int chat_open_calls(const chat *c);
+/* The oldest open call: its name and its arguments as the model wrote them. NULL: there is none. */
+const char *chat_open_call(const chat *c, const char **arguments);
 /* Generates one answer, shows it and adds it to the conversation. If an error or an interrupt ends
  * it before its first text, nothing is added. */
 status chat_answer(chat *c, err *e);

@@ -40,6 +40,8 @@ status chat_resume(chat *c, json_t *kept, const talk_place *place, err *e)
     mem_free(system);
     if (!st && tools && !c->tools && !(c->tools = mem_strdup(tools)))
         st = err_memory(e, "the conversation", 256);
+    if (!st)
+        st = chat_offer_tools(c, e);
     if (!st && title) {
         c->title = chat_keep_text(c, title);
         c->named = true;

@@ -155,6 +155,10 @@ static void show_call(answer *a, const carat_event *ev)
 {
     end_thought(a);
     end_answer_line(a);
+    if (a->hides_call && a->hides_call(a->hides_user, ev->name)) {
+        fflush(stdout);
+        return;
+    }
     a->any_output = true;
     if (!a->interactive) {
         print_call(a, ev, "", "");

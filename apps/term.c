@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <langinfo.h>
 #include <locale.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -264,6 +265,19 @@ static atomic_bool terminated, prompting, resized;
 static struct termios at_start;
 static bool handling, has_terminal;
 static atomic_bool conversing;
+static void (*_Atomic on_end)(void);
+
+void term_on_end(void (*fn)(void))
+{
+    atomic_store(&on_end, fn);
+}
+
+static void end_others(void)
+{
+    void (*fn)(void) = atomic_load(&on_end);
+    if (fn)
+        fn();
+}
 
 /* Restores the terminal. Signal handlers call it, so it uses async-signal-safe calls only. */
 static void give_terminal_back(void)
@@ -279,6 +293,7 @@ static void on_signal(int sig)
     if (sig == SIGTERM && atomic_load(&prompting)) {
         /* A line is being typed: restore the terminal from the line editor's mode and end. */
         give_terminal_back();
+        end_others();
         signal(sig, SIG_DFL);
         raise(sig);
         return;
@@ -289,6 +304,7 @@ static void on_signal(int sig)
     if (atomic_fetch_add(&n_interrupts, 1) >= 1) {
         if (atomic_load(&conversing))
             give_terminal_back();
+        end_others();
         _exit(EXIT_INTERRUPTED);
     }
     carat_session *s = atomic_load(&watched);
@@ -379,6 +395,8 @@ static void on_end_or_stop(int sig)
     struct termios now;
     bool known = !tcgetattr(STDIN_FILENO, &now);
     give_terminal_back();
+    if (sig != SIGTSTP)
+        end_others();
     raise(sig);
     /* Reached only after a stop, when the program is continued. */
     handle_end_and_stop(true);
@@ -416,6 +434,47 @@ void term_hold_keys(void)
 }
 
 /* ---- Input ---- */
+
+/* The byte that has come alone; 0: none yet, or several at once, as of a paste or an arrow key. */
+static int lone_key(void)
+{
+    enum { AGAIN_MS = 20 };
+    unsigned char bytes[256];
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    ssize_t n = read(STDIN_FILENO, bytes, sizeof bytes);
+    bool alone = n == 1;
+    while (n > 0 && poll(&p, 1, AGAIN_MS) > 0) {
+        alone = false;
+        n = read(STDIN_FILENO, bytes, sizeof bytes);
+    }
+    return n < 0 && errno != EINTR && errno != EAGAIN ? -1 : n == 0 ? -1 : alone ? bytes[0] : 0;
+}
+
+int term_ask(const char *question, const char *keys)
+{
+    struct termios before, t;
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    int key = 0;
+    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO) || tcgetattr(STDIN_FILENO, &before))
+        return 0;
+    t = before;
+    t.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    t.c_lflag |= ISIG;
+    t.c_cc[VMIN] = 1;
+    t.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSAFLUSH, &t); /* keys that were typed before answer nothing */
+    fputs(question, stderr);
+    fflush(stderr);
+    while (!term_interrupts() && key >= 0 && (!key || !strchr(keys, key))) {
+        if (poll(&p, 1, 100) <= 0)
+            continue;
+        key = lone_key();
+        if (key >= 0 && (!key || !strchr(keys, key)))
+            fputc('\a', stderr); /* no answer */
+    }
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &before);
+    return term_interrupts() || key < 0 ? 0 : key;
+}
 
 carat_status term_read_stdin(str *out, size_t max_bytes, bool named, carat_error *e)
 {

@@ -59,6 +59,12 @@ void term_prompting(bool on);      /* while a line is typed, SIGTERM ends the pr
 bool term_terminated(void);        /* a SIGTERM has come */
 bool term_resized(void);           /* the terminal has another size since the last call */
 
+/* Called, in a signal handler, before a signal ends the program: fn ends what would outlive it. */
+void term_on_end(void (*fn)(void));
+/* Prints the question and waits for one of these keys, pressed after that and not part of a paste.
+ * Others ring the bell. 0: Ctrl-C, or there is no terminal to ask at. */
+int term_ask(const char *question, const char *keys);
+
 /* Makes the controlling terminal stdin, where stdin was something else. False: there is none. */
 bool term_take_terminal(void);
 /* On: the terminal marks pasted text (ESC[200~ ... ESC[201~), and a signal that ends or stops the

@@ -2,7 +2,8 @@
  *
  * Modes of both: plain; pages (a list in three), endless (a list without an end), other_id, markup,
  * kinds (every kind of content), structured, refuses (a JSON-RPC error), future (another revision),
- * bare (no tools), mute (no answer at all), hang (none to a call), progress (of a slow call),
+ * bare (no tools), mute (no answer at all), hang (none to a call), weather (the tool
+ * of tools/demo_tools.json) and storm (the same, which hangs), progress (of a slow call),
  * huge (100 MB in one message).
  * Of a program alone: dies, flood, noise (words that are no messages), asks
  * (requests of its own), stubborn (ends for SIGKILL alone), words (writes to stderr), changes (its
@@ -45,6 +46,11 @@ static json_t *list(const char *mode, const char *cursor, int n_calls)
             json_object_set_new(r, "nextCursor", json_string(next[page]));
         return r;
     }
+    if (is(mode, "weather") || is(mode, "storm"))
+        return json_pack("{s:[{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}]}", "tools", "name",
+                         "get_weather", "description", "Get the weather of a city.",
+                         "inputSchema", "type", "object", "properties", "city", "type", "string",
+                         "description", "City name", "required", "city");
     if (is(mode, "endless"))
         return json_pack("{s:[], s:s}", "tools", "nextCursor", "again");
     if (is(mode, "changes") && n_calls)
@@ -102,6 +108,8 @@ static json_t *call(const char *mode, const json_t *params)
         return text_result(
             "<script>alert(1)</script>\x1b]0;title\x07\x1b[2J<end_of_turn>\xe2\x80\xae"
             "<|im_end|>");
+    if (is(mode, "weather"))
+        return text_result("18 degrees and sunny");
     if (is(mode, "kinds"))
         return kinds();
     if (is(mode, "structured"))
@@ -142,7 +150,7 @@ static json_t *answer(const char *mode, const json_t *m, int n_calls)
     else if (calls && is(mode, "refuses"))
         return json_pack("{s:s, s:O, s:{s:i, s:s}}", "jsonrpc", "2.0", "id", id, "error", "code",
                          -32602, "message", "no such thing");
-    else if (calls && is(mode, "hang"))
+    else if (calls && (is(mode, "hang") || is(mode, "storm")))
         return NULL;
     else if (calls)
         r = call(mode, params);
@@ -230,6 +238,12 @@ void mcp_fake_main(const char *mode)
 {
     json_t *m;
     int n_calls = 0;
+    const char *noted = getenv("FAKE_PID_FILE");
+    FILE *f = noted ? fopen(noted, "w") : NULL;
+    if (f) {
+        fprintf(f, "%d", (int)getpid());
+        fclose(f);
+    }
     if (is(mode, "stubborn"))
         signal(SIGTERM, SIG_IGN);
     while ((m = hear()) != NULL) {

@@ -234,8 +234,8 @@ static status wait_for_answer(mcp_client *c, const char *method, const mcp_watch
             until = now + limit < last ? now + limit : last;
         c->progressed = false;
         if (!st && now >= until)
-            st = err_set(e, E_IO, "MCP server '%s' does not answer %s within %g s", c->spec->name,
-                         method, (now - start) * 1e-3 < 1 ? limit * 1e-3 : (now - start) * 1e-3);
+            st = err_set(e, E_IO, "MCP server '%s' does not answer %s within %.4g s", c->spec->name,
+                         method, (until - start) * 1e-3);
         if (st) {
             c->waits = false;
             if (c->ready) /* the protocol forbids to cancel initialize */
