@@ -21,6 +21,7 @@
 
 #if CARAT_FUZZ
 #include "apps/server/answers/api_embed.h"
+#include "apps/server/answers/api_mcp.h"
 #include "apps/server/models/api_ollama_info.h"
 #include "apps/server/answers/api_rank.h"
 #include "apps/server/answers/api_recording.h"
@@ -78,6 +79,8 @@ HANDLER(handle_ollama_create)
 HANDLER(handle_ollama_copy)
 HANDLER(handle_ollama_refused)
 HANDLER(handle_ollama_version)
+HANDLER(handle_mcp_call)
+HANDLER(handle_mcp_tools)
 HANDLER(handle_rerank)
 HANDLER(handle_score)
 void handle_generation(exchange *x, api_kind api)

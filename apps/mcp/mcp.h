@@ -119,7 +119,7 @@ void mcp_set_close(mcp_set *s); /* s may be NULL */
 /* ---- Of any thread. A server has one request at a time; others wait for their turn ---- */
 
 /* Lists anew where a server said that its tools have changed. *changed: any is another. A server
- * that fails keeps its tools, and the sentence is told. */
+ * that fails keeps its tools, and the sentence is told. One that is busy is left for later. */
 void mcp_set_refresh(mcp_set *s, const mcp_watch *w, bool *changed);
 /* Calls a tool by its name for the model, with the arguments as the model wrote them. out: the
  * result for the model, of about max bytes at most, also where the call failed. E_CANCELLED,
@@ -129,6 +129,8 @@ status mcp_set_call(mcp_set *s, const char *name, const char *arguments, size_t 
                     const mcp_watch *w, str *out, bool *failed, err *e);
 /* The declarations as a JSON array in OpenAI's form. */
 void mcp_set_put_tools(mcp_set *s, str *out);
+/* A JSON array of {"name", "server", "auto", "declared"}, for the chat page. */
+void mcp_set_put_offer(mcp_set *s, str *out);
 
 /* ---- Of the thread that refreshes alone ---- */
 

@@ -258,6 +258,16 @@ static status take_turn(mcp_set *s, source *v, const mcp_watch *w, err *e)
     return st;
 }
 
+/* A turn without a wait: false where a request is under way. */
+static bool try_turn(mcp_set *s, source *v)
+{
+    pthread_mutex_lock(&s->lock);
+    bool free_ = !v->busy;
+    v->busy = true;
+    pthread_mutex_unlock(&s->lock);
+    return free_;
+}
+
 static void end_turn(mcp_set *s, source *v)
 {
     pthread_mutex_lock(&s->lock);
@@ -337,8 +347,8 @@ void mcp_set_refresh(mcp_set *s, const mcp_watch *w, bool *changed)
         source *v = &s->server[i];
         json_t *list = NULL;
         err e = {0};
-        if (take_turn(s, v, w, &e))
-            return;
+        if (!try_turn(s, v))
+            continue;
         if (mcp_client_changed(v->client) && !mcp_client_list(v->client, w, &list, &e)) {
             any = any || !json_equal(list, v->list);
             pthread_mutex_lock(&s->lock);
@@ -431,6 +441,25 @@ void mcp_set_put_tools(mcp_set *s, str *out)
     str_puts(out, text ? text : "");
     out->bad |= !text;
     free(text);
+}
+
+void mcp_set_put_offer(mcp_set *s, str *out)
+{
+    pthread_mutex_lock(&s->lock);
+    str_putc(out, '[');
+    for (size_t i = 0; i < s->now.n; i++) {
+        const mcp_tool *t = &s->now.tool[i];
+        json_t *v = json_pack("{s:s, s:s, s:b, s:O}", "name", t->name, "server", t->server, "auto",
+                              t->automatic, "declared", t->declared);
+        char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
+        json_decref(v);
+        str_puts(out, i ? "," : "");
+        str_puts(out, text ? text : "");
+        out->bad |= !text;
+        free(text);
+    }
+    str_putc(out, ']');
+    pthread_mutex_unlock(&s->lock);
 }
 
 size_t mcp_set_count(const mcp_set *s)

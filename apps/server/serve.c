@@ -55,6 +55,7 @@ static const option table[] = {
             "memory for all models together, as planned (default: what the devices have)"),
     OPT_INT(serve_options, load_wait_s, "load-wait", 0, "SECONDS", 0, 86400,
             "how long a model waits for the memory of busy ones; then 503 (default: 60)"),
+    OPT_MCP(serve_options, NULL),
     OPT_STR(serve_options, host, "host", 0, "ADDRESS", "listen there (default: 127.0.0.1)"),
     OPT_INT(serve_options, port, "port", 'p', "N", 0, 65535,
             "port (default: 8080; 0 takes a free one and prints it)"),
@@ -188,8 +189,10 @@ static void *wait_for_signals(void *arg)
             return NULL;
         if (sig == SIGUSR1) /* from signals_stop */
             return NULL;
-        if (n)
-            _exit(128 + sig); /* the second signal ends the program at once */
+        if (n) { /* the second signal ends the program at once */
+            mcp_kill_all();
+            _exit(128 + sig);
+        }
         atomic_store(&g->s->state, SERVER_DRAINING);
         notify_systemd("STOPPING=1\n");
         int n_active = atomic_load(&g->s->n_active);
@@ -363,6 +366,38 @@ static status work(server *s, int port, err *e)
     return OK;
 }
 
+static void tell_tools(void *user, const char *sentence)
+{
+    log_line(user, "%s", sentence);
+}
+
+static bool goes_on(void *user)
+{
+    const server *s = user;
+    return atomic_load(&s->state) != SERVER_DRAINING;
+}
+
+static status open_tools(server *s, err *e)
+{
+    const mcp_set_options o = {.specs = &s->o->mcp_servers,
+                               .automatic = s->o->mcp.automatic.at,
+                               .n_automatic = (size_t)s->o->mcp.automatic.n,
+                               .log = mcp_options_log,
+                               .tell = tell_tools,
+                               .user = s};
+    return s->o->mcp_servers.n ? mcp_set_open(&s->tools, &o, &(mcp_watch){goes_on, s}, e) : OK;
+}
+
+/* Tools run programs: not for everyone who reaches the port. */
+static status check_reach(const server *s, err *e)
+{
+    return s->tools && !s->loopback && !s->keys.n
+               ? err_set(e, E_ARG,
+                         "--mcp with --host %s needs --api-key: others could call the tools",
+                         s->o->host)
+               : OK;
+}
+
 static status serve(server *s, err *e)
 {
     signals g = {0};
@@ -374,7 +409,8 @@ static status serve(server *s, err *e)
         (st = recordings_open(&s->recordings, e)) || (st = events_open(&s->events, e)) ||
         (st = pulls_open(&s->pulls, s, e)) || (st = catalog_open(&s->catalog, s, e)) ||
         (st = passes_init(&s->passes, e)) || (st = signals_start(&g, s, e)) ||
-        (st = ringer_start(&s->bells, e)) || (st = http_open(&h, s, &port, e)))
+        (st = ringer_start(&s->bells, e)) || (st = open_tools(s, e)) ||
+        (st = http_open(&h, s, &port, e)) || (st = check_reach(s, e)))
         goto out;
     st = work(s, port, e);
 out:
@@ -387,6 +423,7 @@ out:
     pulls_stop(s->pulls);
     wait_for_last_words(s);
     http_close(h);
+    mcp_set_close(s->tools);
     ringer_stop(&s->bells);
     signals_stop(&g);
     catalog_close(s->catalog);
@@ -548,10 +585,13 @@ static int run_serve(const command *cmd, int argc, char **argv)
     if (!st)
         st = read_keys(&o, &s.keys, &e);
     if (!st)
+        st = mcp_options_specs(&o.mcp, &settings, &o.mcp_servers, &e);
+    if (!st)
         st = serve(&s, &e);
     if (st)
         term_error(&e);
     free_keys(&s.keys);
+    mcp_specs_free(&o.mcp_servers);
     model_found_free(&pulled);
     config_free(&settings);
     return st ? 1 : 0;

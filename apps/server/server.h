@@ -16,6 +16,7 @@
  *     shorten.c    prompts that are shortened first (prompt compression)
  *     generate.c   requests to prompts, budgets and masks; events to answers and streams
  *     api_embed.c  embeddings              api_ollama_info.c   models as ollama lists them
+ *     api_mcp.c    tools of MCP servers, for the page
  *     info.c       models, health, props, slots, tokens
  *     metrics.c    counters and histograms     log.c  a line per request, --trace
  *     request.h known.c fields.c forms.c tools.c api_*.c answer.c jsonw.c
@@ -34,6 +35,7 @@
 #include "apps/device_options.h"
 #include "apps/config.h"
 #include "apps/draft_options.h"
+#include "apps/mcp_options.h"
 #include "apps/media/pictures.h"
 #include "apps/mmproj_options.h"
 #include "apps/sparse_options.h"
@@ -71,6 +73,8 @@ typedef struct serve_options {
     hub_options hub;
     sample_options sample; /* where a request does not say */
     config_options config;
+    mcp_options mcp;
+    mcp_specs mcp_servers; /* that it names */
     bool lenient, think, no_think, exact, reference, no_mmap, overcommit, store, no_autoload;
 } serve_options;
 
@@ -98,6 +102,7 @@ typedef struct server {
     atomic_int state;
 
     picture_rules pictures;        /* where those of requests may come from */
+    mcp_set *tools;                /* of --mcp; NULL: none */
     struct catalog *catalog;       /* catalog.h: the models */
     struct events *events;         /* events.h: what happens to them; NULL: nobody is told */
     struct pulls *pulls;           /* pulls.h: those that come from a hub */

@@ -57,6 +57,8 @@ async function requestBody(c, list) {
       json_schema: { name: 'answer', schema: setting('schema'), strict: true },
     };
   if (settings.tools) body.tools = setting('tools');
+  if (serverTools.length)
+    body.tools = [].concat(body.tools || [], serverTools.map((t) => t.declared));
   return body;
 }
 
@@ -305,6 +307,7 @@ async function generate(c, parent) {
   c.leaf = m.id;
   const signal = takeOff(c, m);
   try {
+    if (serverTools.length) await loadTools();
     const body = await requestBody(c, sentOf(pathTo(c, parent)));
     await fillAnswer(c, m, body, signal, () => showMessage(c, m));
     if (filledContext(c, m)) m.full = true;
@@ -314,6 +317,7 @@ async function generate(c, parent) {
     if (!signal.aborted && e.full) m.full = true;
   }
   land(c, m);
+  if (!m.error) runAllowed(c, m);
   if (m.error || models.length > 1) connect(); /* other models may be loaded now */
 }
 

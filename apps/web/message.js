@@ -63,7 +63,8 @@ function costNode(m) {
 }
 
 function callNode(c, m, call) {
-  const result = shownPath(c).find((x) => x.role === 'tool' && x.tool_call_id === call.id);
+  const result = resultOf(c, call),
+    tool = serverTool(call.name);
   const node = el(
     'section',
     { className: 'call', 'aria-label': 'Tool call ' + call.name },
@@ -71,6 +72,7 @@ function callNode(c, m, call) {
     el('pre', {}, pretty(call.arguments)),
   );
   if (result) node.append(el('pre', { className: 'result' }, result.content));
+  else if (!isBusy(c) && tool) node.append(consentNode(c, m, call, tool));
   else if (!isBusy(c)) {
     const text = el('textarea', {
       rows: 2,

@@ -244,6 +244,7 @@ async function connect() {
     models = list.slice(0, 500).map(readModel);
     if (!models.length) throw new Error('no model');
     box.className = 'up';
+    await loadTools();
     showModel();
     showContext();
   } catch (e) {

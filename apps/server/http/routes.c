@@ -2,6 +2,7 @@
 #include "apps/server/http/routes.h"
 
 #include "apps/server/answers/api_embed.h"
+#include "apps/server/answers/api_mcp.h"
 #include "apps/server/answers/api_recording.h"
 #include "apps/server/models/api_ollama_info.h"
 #include "apps/server/answers/api_rank.h"
@@ -221,6 +222,12 @@ static const route routes[] = {
     {"GET", "/hub/fit", handle_hub_fit, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
      .about = {.summary = "Whether a model of the hub or the store would run here, as carat fit "
                           "says it", .reply = "Fit", .more = FAILS, .query = "model"}},
+    {"GET", "/mcp/tools", handle_mcp_tools, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
+     .about = {.summary = "The tools of MCP servers (--mcp)", .reply = "McpTools",
+               .more = NOT_FOUND}},
+    {"POST", "/mcp/call", handle_mcp_call, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
+     .about = {.summary = "Call one of them, after the user has allowed it", .request = "McpCall",
+               .reply = "McpResult", .more = NOT_FOUND | FAILS}},
     {"GET", "/props", handle_props, KEY_HOLDERS, true, ROUTE_OTHER, OAI,
      .about = {.summary = "Settings of the server"}},
     {"GET", "/slots", handle_slots, KEY_HOLDERS, true, ROUTE_OTHER, OAI,

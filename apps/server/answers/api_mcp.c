@@ -1,0 +1,95 @@
+/* api_mcp.c - see api_mcp.h.
+ *
+ * A call runs a program with the rights of whoever started the server. So beside what holds for
+ * every path (the key; a Host that is a name of this machine; no page of another origin), --cors
+ * opens these paths to nobody, and without a key the server must listen on this machine alone. A
+ * page that leads a browser here under another name (DNS rebinding) fails at its Host, a form of
+ * another page at its Origin.
+ */
+#include "apps/server/answers/api_mcp.h"
+
+#include "apps/mcp/mcp.h"
+#include "apps/server/answers/live.h"
+#include "apps/server/dialects/jsonw.h"
+#include "apps/server/http/head.h"
+
+#include <string.h>
+#include <strings.h>
+
+enum { RESULT_MAX = 256 << 10 }; /* bytes of a result; the page gives it to the model */
+
+/* Waits end when the client leaves or the server drains. */
+static bool go_on(void *user)
+{
+    const exchange *x = user;
+    return !client_left(x->fd) && atomic_load(&x->s->state) != SERVER_DRAINING;
+}
+
+static bool may_use(exchange *x, problem *p)
+{
+    const char *origin = x->header(x, "Origin"), *site = x->header(x, "Sec-Fetch-Site");
+    bool foreign = (origin && !origin_is_own(origin, x->header(x, "Host"))) ||
+                   (site && strcasecmp(site, "same-origin") && strcasecmp(site, "none"));
+    if (foreign)
+        return problem_set(p, 403, "Origin",
+                           "only the page of this server may use its tools, whatever --cors says");
+    return true;
+}
+
+void handle_mcp_tools(exchange *x)
+{
+    problem p = {0};
+    bool changed;
+    if (!may_use(x, &p)) {
+        reply_problem(x, &p);
+        return;
+    }
+    str_puts(&x->out, "{\"tools\":");
+    if (x->s->tools) {
+        mcp_set_refresh(x->s->tools, &(mcp_watch){go_on, x}, &changed);
+        mcp_set_put_offer(x->s->tools, &x->out);
+    } else {
+        str_puts(&x->out, "[]");
+    }
+    str_puts(&x->out, "}");
+    x->status = 200;
+}
+
+void handle_mcp_call(exchange *x)
+{
+    arena mem = {0};
+    const jtree *body = NULL;
+    const char *name = "", *arguments = "{}";
+    problem p = {0};
+    str out = {0};
+    bool failed = false;
+    err e = {0};
+    status st = OK;
+    bool ok = may_use(x, &p) && body_parse(&mem, x->body, x->n_body, &body, &p) &&
+              field_text(&p, body, "name", &name) && field_text(&p, body, "arguments", &arguments);
+    if (ok && !x->s->tools)
+        ok = problem_set(&p, 404, NULL, "this server offers no tools: start it with --mcp NAME");
+    if (ok && !*name)
+        ok = problem_set(&p, 400, "name", "'name' is missing");
+    if (ok)
+        st = mcp_set_call(x->s->tools, name, arguments, RESULT_MAX, &(mcp_watch){go_on, x}, &out,
+                          &failed, &e);
+    if (st)
+        problem_set(&p,
+                    st == E_ARG         ? 404
+                    : st == E_CANCELLED ? 503
+                                        : 500,
+                    st == E_ARG ? "name" : NULL, "%s", e.text);
+    if (p.status) {
+        reply_problem(x, &p);
+    } else {
+        log_line(x->s, "tool %s: %s, %zu bytes", name, failed ? "failed" : "done", out.n);
+        json_open(&x->out, NULL, '{');
+        json_text_n(&x->out, "content", str_text(&out), out.n);
+        json_bool(&x->out, "is_error", failed);
+        json_close(&x->out, '}');
+        x->status = 200;
+    }
+    str_free(&out);
+    arena_free(&mem);
+}

@@ -1,0 +1,90 @@
+/* mcp_server_test.c - tools of MCP servers behind `carat serve --mcp`: who may list and call them.
+ */
+#include "tests/mcp_rig.h"
+#include "tests/server_rig.h"
+#include "tests/spawn.h"
+
+#include <unistd.h>
+
+static const char *servers_file(const char *mode)
+{
+    char text[2048];
+    const char *path = test_temp("mcp.json");
+    int n = snprintf(
+        text, sizeof text,
+        "{\"mcpServers\":{\"fake\":{\"command\":\"%s\",\"args\":[\"--mcp-fake\",\"%s\"]}}}",
+        mcp_rig_program(), mode);
+    test_write(path, text, (size_t)n);
+    return path;
+}
+
+static int status_of(const served *s, const char *path, const char *headers, const char *body)
+{
+    response r;
+    http_call(&r, s, body ? "POST" : "GET", path, headers, body);
+    int code = r.status;
+    response_free(&r);
+    return code;
+}
+
+#define CALL "{\"name\":\"add\",\"arguments\":\"{\\\"a\\\":2,\\\"b\\\":40}\"}"
+
+TEST(mcp_server_lists_and_calls_for_its_own_page)
+{
+    served s;
+    response r;
+    start_toy(&s, ARGS("--mcp", servers_file("plain"), "--tools-auto", "add", "--cors", "*"));
+    http_call(&r, &s, "GET", "/mcp/tools", NULL, NULL);
+    CHECK_EQ(r.status, 200);
+    CHECK(strstr(r.body.at, "{\"name\":\"add\",\"server\":\"fake\",\"auto\":true,\"declared\":{"
+                            "\"type\":\"function\""));
+    CHECK(strstr(r.body.at, "{\"name\":\"echo\",\"server\":\"fake\",\"auto\":false"));
+    response_free(&r);
+    http_call(&r, &s, "POST", "/mcp/call", "Host: localhost\r\nOrigin: http://localhost\r\n", CALL);
+    CHECK_EQ(r.status, 200);
+    CHECK(strstr(r.body.at, "{\"content\":\"42\",\"is_error\":false}"));
+    response_free(&r);
+    http_call(&r, &s, "POST", "/mcp/call", NULL, "{\"name\":\"echo\",\"arguments\":\"[\"}");
+    CHECK_EQ(r.status, 200);
+    CHECK(strstr(r.body.at, "\"is_error\":true"));
+    response_free(&r);
+    CHECK_EQ(status_of(&s, "/mcp/call", NULL, "{\"name\":\"rm\"}"), 404);
+    CHECK_EQ(status_of(&s, "/mcp/call", NULL, "{}"), 400);
+    CHECK_EQ(status_of(&s, "/mcp/call", NULL, "{\"name\":\"add\",\"arguments\":{}}"), 400);
+    /* A page of a stranger: --cors * lets it ask the model, and call no tool. */
+    static const char *const strangers[] = {
+        "Host: localhost\r\nOrigin: https://evil.example\r\n",
+        "Host: localhost\r\nOrigin: null\r\n",
+        "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n",
+        "Host: localhost\r\nSec-Fetch-Site: same-site\r\n",
+        "Host: evil.example\r\n",
+        "Host: evil.example\r\nOrigin: http://evil.example\r\n"};
+    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++) {
+        CHECK_EQ(status_of(&s, "/mcp/call", strangers[i], CALL), 403);
+        CHECK_EQ(status_of(&s, "/mcp/tools", strangers[i], NULL), 403);
+    }
+    CHECK_EQ(status_of(&s, "/v1/models", strangers[0], NULL), 200);
+    stop(&s);
+}
+
+TEST(mcp_server_needs_its_key_and_no_tools_means_none)
+{
+    served s;
+    response r;
+    start_toy(&s, ARGS("--mcp", servers_file("plain"), "--api-key", "secret"));
+    CHECK_EQ(status_of(&s, "/mcp/tools", NULL, NULL), 401);
+    CHECK_EQ(status_of(&s, "/mcp/call", NULL, CALL), 401);
+    CHECK_EQ(status_of(&s, "/mcp/call", "Authorization: Bearer secret\r\n", CALL), 200);
+    stop(&s);
+    start_toy(&s, NULL);
+    http_call(&r, &s, "GET", "/mcp/tools", NULL, NULL);
+    CHECK_STR(r.body.at, "{\"tools\":[]}");
+    response_free(&r);
+    CHECK_EQ(status_of(&s, "/mcp/call", NULL, CALL), 404);
+    stop(&s);
+    spawn_check(1, NULL, "--mcp with --host 0.0.0.0 needs --api-key",
+                ARGS("serve", "-m", toy_model_write(NULL), "-p", "0", "--host", "0.0.0.0", "--mcp",
+                     servers_file("plain")));
+    spawn_check(1, NULL, "there is no MCP server 'nome'",
+                ARGS("serve", "-m", toy_model_write(NULL), "-p", "0", "--mcp", "nome"));
+}
