@@ -382,8 +382,11 @@ ubsan: $(ISA_OBJ) ## check under UndefinedBehaviorSanitizer
 	$(call sanitized,ubsan,$(UBSAN))
 	$(call as_plain,ubsan)
 	build/ubsan/carat_test -j $(TEST_JOBS)
+# A fault of undefined behaviour is a trap here, which AddressSanitizer reports with its place: the compiler takes an
+# eighth less than for calls that also say which fault it is, as `make ubsan` does.
+sanitize: export ASAN_OPTIONS = handle_sigill=1
 sanitize-built: $(ISA_OBJ)
-	$(call sanitized,sanitize,$(ASAN) $(UBSAN))
+	$(call sanitized,sanitize,$(ASAN) $(UBSAN) -fsanitize-undefined-trap-on-error)
 sanitize: sanitize-built ## check under both at once: one build, one run
 	$(call as_plain,sanitize)
 	build/sanitize/carat_test -j $(TEST_JOBS)
