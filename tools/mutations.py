@@ -657,7 +657,7 @@ mistake("media", "soft tokens are scaled like embeddings",
          "mat x = op_embed(p, &g->embd, 1); op_put_soft(p, x); op_scale(p, x, sqrtf((float)g->n_embd), NULL);"))
 mistake("media", "soft tokens begin a row late", ("engine/pass.c", "run->row0 = part->row0 + i;", "run->row0 = part->row0 + i + (run->n > 1);"))
 mistake("media", "a second run of a picture begins with its first row",
-        (MEDIA, "run->at = it->rows + (size_t)at * (size_t)m->core.n_embd;", "run->at = it->rows;"))
+        ("engine/media_work.c", "run->at = it->rows + (size_t)at * (size_t)m->core.n_embd;", "run->at = it->rows;"))
 mistake("media", "another picture of the same size is the same", (MEDIA_NEW, "sha_put(&s, picture->rgb,", "sha_put(&s, head,"))
 mistake("media", "another budget is the same picture", (MEDIA_NEW, "picture->height, g->width, g->height);", "picture->height, 0, 0);"))
 mistake("media", "no token begins a picture", (MEDIA_NEW, "if (begin >= 0 && (k || begins))", "if (begin >= 0 && k)"))
@@ -671,13 +671,13 @@ mistake("media", "Qwen's ropes turn by columns first", (EYE, "r->axis[0][i] = v-
 mistake("media", "the tables of positions change places", (EYE, "id[0] = (float)column;", "id[0] = (float)row;"),
         (EYE, "id[1] = (float)(v->n_pos + row);", "id[1] = (float)(v->n_pos + column);"))
 mistake("media", "the halves of a head turn as one", (GEMMA_EYE, "g->head_dim / 2, THETA, true, e)", "g->head_dim / 2, THETA, false, e)"))
-mistake("media", "inputs of products are not clamped", (CLAMPED, "x = op_clamp(p, x, w->in_low, w->in_high);", ";"))
-mistake("media", "outputs of products are not clamped", (CLAMPED, "op_clamp_inplace(p, y, w->out_low, w->out_high);", ";"))
+mistake("media", "inputs of products are not clamped", (CLAMPED, "in = bounded ? op_clamp(p, x, w[i]->in_low, w[i]->in_high) : x;", "in = x;"))
+mistake("media", "outputs of products are not clamped", (CLAMPED, "op_clamp_inplace(p, y[i], w[i]->out_low, w[i]->out_high);", ";"))
 mistake("media", "a bound from below is the one from above", (CLAMPED, '(st = bind_bound(b, name, "output_min", &w->out_low))',
         '(st = bind_bound(b, name, "output_max", &w->out_low))'))
 mistake("media", "scores are scaled", (GEMMA_EYE, "op_attend(p, q, kv, 1);", "op_attend(p, q, kv, 1 / sqrtf((float)g->head_dim));"))
 mistake("media", "values are not normed", (GEMMA_EYE, "op_kv_store(p, kv, k, op_rms_norm_inplace(p, v, NULL, g->eps));", "op_kv_store(p, kv, k, v);"))
-mistake("media", "erf for the tanh of GELU", (GEMMA_EYE, "op_act_mul(p, a, b, ACT_GELU_TANH)", "op_act_mul(p, a, b, ACT_GELU_ERF)"))
+mistake("media", "erf for the tanh of GELU", (GEMMA_EYE, "op_act_mul(p, gu[0], gu[1], ACT_GELU_TANH)", "op_act_mul(p, gu[0], gu[1], ACT_GELU_ERF)"))
 mistake("media", "pixels are 0 to 1 for a tower", (GEMMA_EYE, "g->v.rule.mean[c] += 0.5f * g->v.rule.std[c]; g->v.rule.std[c] *= 0.5f;", ";"))
 mistake("media", "12B: epsilon of the layer norms", (FLAT_EYE, "LAYER_EPS = 1e-5f;", "LAYER_EPS = 1e-6f;"))
 mistake("media", "Qwen: tanh in the merger", (QWEN_EYE, "ACT_GELU_ERF", "ACT_GELU_TANH"))
