@@ -4,12 +4,12 @@
 #     make dist      calls it as: tools/dist.sh VERSION; DIST_ARCHS=x86_64 makes one of them
 #
 # The program in it needs glibc 2.28 or later and no other library: libcurl (HTTPS alone), OpenSSL,
-# libmicrohttpd, libedit, the codecs of pictures and sound, and the small ones are linked statically. Where they come from: libcurl and
-# libmicrohttpd are built from the sources of Debian 12, the others are the static libraries of its
+# libmicrohttpd, libedit, the codecs of pictures and sound, and the small ones are linked statically. Where they come from: libcurl,
+# libmicrohttpd, libmpg123 and libsndfile are built from the sources of Debian 12, the others are the static libraries of its
 # packages. gcc compiles carat, so its kernels are those that were measured. Zig links it, because it
 # has the symbols of old versions of glibc for both architectures.
 #
-# Runs on Debian 12 with gcc, gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, make, python3 and network; a program for the other
+# Runs on Debian 12 with gcc, gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, make, cmake, python3 and network; a program for the other
 # architecture is tried under qemu-user. Everything downloaded stays in build/dist, for the next time.
 set -eu
 cd "$(dirname "$0")/.."
@@ -57,10 +57,13 @@ get_libraries() {
     apt "$deb_arch" update >/dev/null
     (cd "$at/debs" && apt "$deb_arch" download libjansson-dev libxxhash-dev libzstd-dev libedit-dev libbsd-dev \
         libmd-dev libncurses-dev libtinfo6 libssl-dev zlib1g-dev libpng-dev libjpeg62-turbo-dev libwebp-dev \
-        libsndfile1-dev libflac-dev libogg-dev libvorbis-dev libopus-dev libmpg123-dev libmp3lame-dev >/dev/null)
+        libflac-dev libogg-dev libvorbis-dev libopus-dev libmp3lame-dev >/dev/null)
     for deb in "$at/debs/"*.deb; do dpkg-deb -x "$deb" "$at/sys"; done
-    (cd "$work/sources" && apt "$deb_arch" source --download-only curl libmicrohttpd >/dev/null)
+    (cd "$work/sources" && apt "$deb_arch" source --download-only curl libmicrohttpd libsndfile >/dev/null)
+    # The archive has lost the signature of mpg123's source, without which apt fails. Its sums are those of the list.
+    (cd "$work/sources" && apt "$deb_arch" source --download-only mpg123 >/dev/null 2>&1) || [ -n "$(ls "$work/sources/"mpg123_*.orig.tar.bz2)" ]
     for source in "$work/sources/"*.orig.tar.*z; do tar xf "$source" -C "$at/src"; done
+    tar xf "$work/sources/"mpg123_*.orig.tar.bz2 -C "$at/src"
     lib=$at/sys/usr/lib/$arch-linux-gnu
     with="--host=$arch-linux-gnu --prefix=$at/out --disable-shared --enable-static --quiet"
     # shellcheck disable=SC2086 # several words
@@ -68,6 +71,21 @@ get_libraries() {
         CC="$work/bin/cc-$arch" AR="$work/bin/ar" RANLIB=: CFLAGS="-O2 -fPIC" &&
         make -s -j"$jobs" -C src/microhttpd && make -s -C src/microhttpd install && make -s -C src/include install) \
         >"$at/microhttpd.log" 2>&1 || { tail "$at/microhttpd.log" >&2; exit 1; }
+    # shellcheck disable=SC2086 # several words
+    (cd "$at/src/"mpg123-* && ./configure $with --disable-components --enable-libmpg123 \
+        CC="$work/bin/cc-$arch" AR="$work/bin/ar" RANLIB=: CFLAGS="-O2 -fPIC" && make -s -j"$jobs" && make -s install) \
+        >"$at/mpg123.log" 2>&1 || { tail "$at/mpg123.log" >&2; exit 1; }
+    (cmake -S "$at/src/"libsndfile-* -B "$at/src/sndfile" -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR="$arch" \
+        -DCMAKE_C_COMPILER="$work/bin/cc-$arch" -DCMAKE_AR="$work/bin/ar" -DCMAKE_RANLIB=/bin/true -DCMAKE_C_FLAGS="-O2 -fPIC" \
+        -DCMAKE_INSTALL_PREFIX="$at/out" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_LIBRARY_ARCHITECTURE="$arch-linux-gnu" \
+        -DCMAKE_FIND_ROOT_PATH="$at/out;$at/sys" -DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY \
+        -DCMAKE_FIND_ROOT_PATH_MODE_LIBRARY=ONLY -DPKG_CONFIG_EXECUTABLE=/bin/false -DBUILD_SHARED_LIBS=OFF \
+        -DBUILD_PROGRAMS=OFF -DBUILD_EXAMPLES=OFF -DBUILD_TESTING=OFF -DENABLE_CPACK=OFF &&
+        cmake --build "$at/src/sndfile" -j"$jobs" && cmake --install "$at/src/sndfile") \
+        >"$at/sndfile.log" 2>&1 || { tail "$at/sndfile.log" >&2; exit 1; }
+    for library in sndfile mpg123; do
+        [ -e "$at/out/lib/lib$library.a" ] || { echo "dist.sh: lib$library was not built" >&2; exit 1; }
+    done
     without=
     for w in zstd brotli libpsl libidn2 nghttp2 librtmp libssh2 libgsasl ca-bundle ca-path; do without="$without --without-$w"; done
     for w in ldap ldaps manual dict file ftp gopher imap mqtt pop3 rtsp smb smtp telnet tftp; do without="$without --disable-$w"; done
@@ -128,7 +146,9 @@ make_tarball() {
         cp "$deb" "$work/$name/licences/${package##*/}.txt"
     done
     cp "$work/$arch/src/"curl-*/COPYING "$work/$name/licences/curl.txt"
-    cp "$work/$arch/src/"libmicrohttpd-*/COPYING "$work/$name/licences/libmicrohttpd.txt"
+    for source in libmicrohttpd mpg123 libsndfile; do
+        cp "$work/$arch/src/$source"-*/COPYING "$work/$name/licences/$source.txt"
+    done
     date=$(git log -1 --format=%ct 2>/dev/null || date +%s)
     tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$date" -cf - "$name" | gzip -9n >"$work/$name.tar.gz"
     rm -rf "${work:?}/$name"
