@@ -37,6 +37,12 @@ TEST(templates_of_qwen_and_laguna_are_recognised)
     }
     const char *chatml = "{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}";
     CHECK(!chat_format_of(&qwen_text, chatml, strlen(chatml)));
+    /* Qwen3-VL's, without thoughts; that of its Thinking variants is not known. */
+    const char *vl = "<|im_start|> <tool_call> <function-name> <tool_response> <|image_pad|>";
+    const char *thinks =
+        "<|im_start|> <tool_call> <function-name> <tool_response> <|image_pad|> </think>";
+    CHECK(chat_format_of(&qwen_text, vl, strlen(vl)) == &qwen_formats[QWEN_3_VL]);
+    CHECK(!chat_format_of(&qwen_text, thinks, strlen(thinks)));
     CHECK(!chat_format_of(&qwen_text, NULL, 0) && !chat_format_of(&laguna_text, NULL, 0));
 }
 
