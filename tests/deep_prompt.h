@@ -13,6 +13,7 @@
 #include "tests/test.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* As tools/deepstack_fixture.py has them. */
 enum { HEAD = 5, SOFT = 20, BETWEEN = 3, SOFT_2 = 22, TAIL = 20, COLS = 64, BUDGET = 70 };
@@ -45,8 +46,9 @@ static inline void deep_begin(deep_prompt *x, const char *size, const char *dev)
     char tower[300];
     err e = {0};
     snprintf(tower, sizeof tower, "%s", deep_made("tiny-mmproj-qwen3-vl", "tower.gguf"));
+    bool cpu = !strcmp(dev, "cpu");
     const carat_model_options mo = {
-        .device = dev, .n_threads = 1, .exact_f32 = true, .mmproj = tower};
+        .device = dev, .n_threads = cpu ? 1 : 0, .exact_f32 = cpu, .mmproj = tower};
     CHECK_OK(carat_model_open(deep_made(size, "text.gguf"), &mo, &x->m, &e), e);
     x->n_vocab = x->m->core.n_vocab;
     int32_t n = 0, n_words = 0;
