@@ -110,10 +110,11 @@ make_tarball() {
     *) cc="${CC_CROSS:-$arch-linux-gnu-gcc}" tools=$arch-linux-gnu- run="env QEMU_LD_PREFIX=/usr/$arch-linux-gnu qemu-$arch" ;;
     esac
     say "carat for $arch"
-    # A program linked statically has one name space: carat has a utf8_encode too.
+    # A program linked statically has one name space: carat has a utf8_encode and a head_check too.
     "${tools}objcopy" --redefine-sym utf8_encode=jansson_utf8_encode "$lib/libjansson.a" "$at/out/lib/libjansson-apart.a"
+    "${tools}objcopy" --redefine-sym head_check=lame_head_check "$lib/libmp3lame.a" "$at/out/lib/libmp3lame-apart.a"
     # Our copies of the headers come first: those of the system may be of other versions.
-    sound="-l:libsndfile.a -l:libFLAC.a -l:libvorbisenc.a -l:libvorbis.a -l:libogg.a -l:libopus.a -l:libmpg123.a -l:libmp3lame.a"
+    sound="-l:libsndfile.a -l:libFLAC.a -l:libvorbisenc.a -l:libvorbis.a -l:libogg.a -l:libopus.a -l:libmpg123.a -l:libmp3lame-apart.a"
     static="-l:libpng16.a -l:libjpeg.a -l:libwebp.a $sound -l:libcurl.a -l:libssl.a -l:libcrypto.a -l:libz.a -l:libmicrohttpd.a -l:libedit.a -l:libbsd.a -l:libmd.a -l:libtinfo.a"
     ${MAKE:-make} --no-print-directory -j"$jobs" BUILD="build/dist/$arch/carat" CC="$cc" LINK="$work/bin/cc-$arch" \
         PKG_CFLAGS="-isystem $at/out/include -idirafter $at/sys/usr/include -idirafter $at/sys/usr/include/$arch-linux-gnu -idirafter $at/sys/usr/include/editline" PKG_DIRS= \
