@@ -496,7 +496,8 @@ static status fill_converted(void *user, uint64_t i, uint64_t first, uint64_t n_
     for (uint64_t r = 0; r < n_rows && !st; r++) {
         convert_decode_row(it, first + r, x);
         change_row(&it->t.change, x, x + n, n);
-        if (convert_is_pictured(it))
+        /* Rows of their sources have another length. */
+        if (convert_is_pictured(it) || convert_is_turned(it))
             st = convert_check_pictured(it, first + r, x, e);
         else if (it->n_sources && it->t.role != ROLE_LOW && it->t.role != ROLE_HIGH)
             st = tensor_check_row(convert_source(it, (first + r) / share),
