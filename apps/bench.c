@@ -35,6 +35,7 @@ typedef struct bench_options {
     const char *model, *prompt, *gen, *depth, *streams, *pictures, *vs, *isa, *repack;
     kv_options kv;
     mmproj_options mmproj;
+    lora_options lora;
     pool_options pool;
     device_options where;
     int64_t reps, threads, chunk, shared;
@@ -60,6 +61,7 @@ static const option table[] = {
     OPT_INT(bench_options, reps, "reps", 'r', "N", 1, BENCH_REPS_MAX, "repetitions (default: 5)"),
     OPT_THREADS(bench_options),
     OPT_INT(bench_options, chunk, "chunk", 'c', "N", 1, 1 << 20, "prompt tokens per pass"),
+    OPT_LORA(bench_options),
     OPT_KV(bench_options),
     OPT_POOL(bench_options),
     OPT_STR(bench_options, spec, "spec", 0, "WHAT",
@@ -483,6 +485,7 @@ static int run_bench(const command *c, int argc, char **argv)
                       .draft = {.drafter = o.spec},
                       .pool = o.pool,
                       .mmproj = o.mmproj,
+                      .lora = o.lora,
                       .sees = o.mmproj.file || o.pictures};
     ro.overcommit = o.overcommit;
     ro.wrap = o.floors ? "time" : NULL;

@@ -8,6 +8,7 @@
 #include "apps/inspect_int.h"
 #include "apps/hub/hub.h"
 #include "apps/kv_options.h"
+#include "apps/lora_options.h"
 #include "apps/mmproj_options.h"
 #include "apps/named.h"
 #include "apps/term.h"
@@ -19,6 +20,7 @@ typedef struct {
     int64_t n_ctx;
     kv_options kv;
     mmproj_options mmproj;
+    lora_options lora;
     device_options where;
     const char *repack, *target, *gpu, *image;
     bool json;
@@ -28,6 +30,7 @@ static const option table[] = {
     OPT_INT(inspect_options, n_ctx, "ctx", 'c', "N", 1, 1 << 30,
             "plan for N tokens of context (default: the model's own)"),
     OPT_KV(inspect_options),
+    OPT_LORA(inspect_options),
     OPT_MMPROJ(inspect_options),
     OPT_STR(inspect_options, gpu, "gpu", 0, "SIZE,...",
             "only print the plans of carat run on cards of these sizes, "
@@ -36,7 +39,7 @@ static const option table[] = {
                                          "(default), 8.9, 9.0, 10.0 or 12.0"),
     OPT_REPACK(inspect_options),
     OPT_STR(inspect_options, target, "target", 0, "FILE",
-            "of a drafter: what it costs beside this model"),
+            "of a drafter: what it costs beside this model; of an adapter: whether it fits it"),
     OPT_STR(inspect_options, image, "image", 0, "FILE", "what this picture costs the vision tower"),
     OPT_FLAG(inspect_options, json, "json", 'j', "print JSON"),
     OPT_END};
@@ -246,11 +249,13 @@ static void put_report(const inspect_report *r, const char *target)
         term_put_name(stdout, t->name, strlen(t->name), 36);
         printf(" %-8s %-22s %12s\n", num_name(t->type), shape, size_text(t->n_bytes, a, sizeof a));
     }
-    if (!r->vision.is_tower && r->draft.kind == DRAFT_NONE)
+    if (r->lora.is_adapter)
+        inspect_lora_put(&r->lora);
+    else if (!r->vision.is_tower && r->draft.kind == DRAFT_NONE)
         put_plan(r);
     if (r->vision.is_tower || r->vision.tower)
         inspect_vision_put(&r->vision);
-    if (r->draft.kind != DRAFT_NONE || r->draft.own || target)
+    if (r->draft.kind != DRAFT_NONE || r->draft.own || (target && !r->lora.is_adapter))
         inspect_draft_put(&r->draft, target);
 }
 
@@ -267,6 +272,7 @@ static int run_inspect(const command *c, int argc, char **argv)
     inspect_report r = {0};
     gguf g = {0};
     model_found file = {0}, target = {0};
+    lora_files loras = {0};
     err e = {0};
     status st;
     if (stop)
@@ -274,7 +280,8 @@ static int run_inspect(const command *c, int argc, char **argv)
     term_init();
     device_options_apply(&o.where, &mo);
     if ((st = options_repack(o.repack, &mo.no_repack, &e)) ||
-        (st = mmproj_options_apply(&o.mmproj, &mo, &e)))
+        (st = mmproj_options_apply(&o.mmproj, &mo, &e)) ||
+        (st = lora_options_apply(&o.lora, &loras, &mo, &e)))
         goto out;
     const inspect_picture picture = {o.image, mo.image_tokens};
     if ((st = model_find(argv[0], &file, &e)) ||
@@ -296,6 +303,9 @@ static int run_inspect(const command *c, int argc, char **argv)
     count_parameters(&r);
     so.n_ctx = (int32_t)o.n_ctx;
     kv_options_apply(&o.kv, &so);
+    inspect_lora_open(&r.lora, &g, o.target ? target.path : NULL);
+    if (r.lora.is_adapter)
+        goto report;
     inspect_draft_open(&r.draft, file.path, &g);
     r.vision.is_tower = inspect_is_tower(&g);
     if (r.vision.is_tower && (st = inspect_vision_open(&r.vision, file.path, &picture, &e)))
@@ -320,21 +330,26 @@ static int run_inspect(const command *c, int argc, char **argv)
         goto out;
     }
     inspect_words_read(&r.words, &g, m);
+report:
     if (o.json)
         st = inspect_json(&r, &e);
     else
         put_report(&r, o.target);
-    bool asked = (!r.draft.known || r.draft.own) &&
+    bool asked = !r.lora.is_adapter && (!r.draft.known || r.draft.own) &&
                  (o.n_ctx || kv_options_given(&o.kv) || o.where.device || o.where.strict);
     if (!st && asked && !r.plan.n_ctx)
         st = err_set(&e, r.why_not.status, "%s", r.why_not.text);
     if (!st && (fflush(stdout) || ferror(stdout)))
         st = err_set(&e, E_IO, "cannot write to standard output");
-    if (!st && o.target && !r.draft.plan.n_ctx) {
+    if (!st && o.target && r.lora.is_adapter && !r.lora.fits) {
+        const err *why = r.lora.known ? &r.lora.misfit : &r.lora.why_not;
+        st = err_set(&e, why->status, "%s", why->text);
+    } else if (!st && o.target && !r.lora.is_adapter && !r.draft.plan.n_ctx) {
         const err *why = r.draft.known ? &r.draft.plan_why : &r.draft.why_not;
         st = err_set(&e, why->status, "%s", why->text);
     }
 out:
+    lora_files_free(&loras);
     inspect_draft_close(&r.draft);
     inspect_vision_close(&r.vision);
     carat_model_close(m);

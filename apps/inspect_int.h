@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "model/audio.h"
 #include "model/draft_kind.h"
+#include "model/lora.h"
 #include "model/model.h"
 #include "model/vision.h"
 
@@ -98,6 +99,20 @@ void inspect_vision_put(const inspect_vision *v);
 json_t *inspect_vision_json(const inspect_vision *v);
 json_t *inspect_audio_json(const inspect_vision *v);
 
+/* An adapter's facts: inspect_lora.c. */
+typedef struct inspect_lora {
+    bool is_adapter, known; /* known: carat takes it; else why_not says why it does not */
+    lora_file is;
+    err why_not;
+    bool asked, fits; /* beside a model; else misfit says why not */
+    err misfit;
+} inspect_lora;
+
+/* target: a model's file; NULL: none. */
+void inspect_lora_open(inspect_lora *x, gguf *g, const char *target);
+void inspect_lora_put(const inspect_lora *x);
+json_t *inspect_lora_json(const inspect_lora *x);
+
 typedef struct inspect_report {
     const gguf *g;
     uint64_t n_of_type[NUM_TYPE_END], bytes_of_type[NUM_TYPE_END];
@@ -111,6 +126,7 @@ typedef struct inspect_report {
     err why_not; /* why there is no model or no plan */
     inspect_draft draft;
     inspect_vision vision;
+    inspect_lora lora;
     inspect_words words;
 } inspect_report;
 

@@ -163,6 +163,8 @@ status inspect_json(const inspect_report *r, err *e)
         json_decref(root);
         return err_memory(e, "the report", 0);
     }
+    if (r->lora.is_adapter)
+        json_object_set_new(root, "adapter", inspect_lora_json(&r->lora));
     bool ok = json_write(stdout, root, JSON_INDENT(1));
     json_decref(root);
     return ok ? OK : err_set(e, E_IO, "cannot write to standard output");

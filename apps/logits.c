@@ -8,6 +8,7 @@
 #include "apps/ids.h"
 #include "apps/device_options.h"
 #include "apps/kv_options.h"
+#include "apps/lora_options.h"
 #include "apps/media/soft.h"
 #include "apps/mmproj_options.h"
 #include "apps/named.h"
@@ -23,6 +24,7 @@ enum { LOGITS_CHUNK_BYTES = 256 << 20 }; /* of one chunk's logits, when no --chu
 typedef struct logits_options {
     const char *model, *tokens, *out, *isa, *wrap, *repack;
     mmproj_options mmproj;
+    lora_options lora;
     option_list images, sounds;
     kv_options kv;
     device_options where;
@@ -37,6 +39,7 @@ static const option table[] = {
         logits_options, tokens, "tokens", 0, "FILE",
         "token ids: a file, int32 little-endian or numbers with commas between, or the numbers"),
     OPT_STR(logits_options, out, "output", 'o', "FILE", "logits, f32 little-endian"),
+    OPT_LORA(logits_options),
     OPT_MMPROJ(logits_options),
     OPT_LIST(logits_options, images, "image", 0, "FILE",
              "a picture, for the next token <|image|>, of Qwen <|image_pad|>; may be repeated"),
@@ -149,6 +152,7 @@ static int run_logits(const command *c, int argc, char **argv)
     carat_model *m = NULL;
     carat_media *media[PICTURES_MAX] = {0};
     evaluation v = {0};
+    lora_files loras = {0};
     status st;
 
     if (bad)
@@ -175,7 +179,8 @@ static int run_logits(const command *c, int argc, char **argv)
                               .progress = term_progress,
                               .log = write_log};
     device_options_apply(&o.where, &mo);
-    if ((st = mmproj_options_apply(&o.mmproj, &mo, &e)))
+    if ((st = mmproj_options_apply(&o.mmproj, &mo, &e)) ||
+        (st = lora_options_apply(&o.lora, &loras, &mo, &e)))
         goto out;
     if (!o.images.n && !o.sounds.n && !o.mmproj.file) /* a tower has nothing to see */
         mo.mmproj = NULL;
@@ -222,6 +227,7 @@ out:
     for (int i = 0; i < PICTURES_MAX; i++)
         carat_media_free(media[i]);
     carat_model_close(m);
+    lora_files_free(&loras);
     mem_free(v.ids);
     if (st)
         term_error(&e);

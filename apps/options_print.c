@@ -52,7 +52,7 @@ static const struct {
     const char *title, *words;
 } groups[] = {
     {"Models and settings",
-     "model models hf-* mmproj no-mmproj image-tokens preset config no-config "
+     "model models hf-* lora* mmproj no-mmproj image-tokens preset config no-config "
      "alias store keep-alive no-autoload max-loaded memory load-wait"},
     {"Server",
      "host port parallel queue connections timeout ping drain stall max-body api-key* cors "

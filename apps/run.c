@@ -87,6 +87,7 @@ static const option table[] = {
             "tokens of context (default: what fits)"),
     OPT_CHUNK(run_options),
     OPT_THREADS(run_options),
+    OPT_LORA(run_options),
     OPT_MMPROJ(run_options),
     OPT_KV(run_options),
     OPT_POOL(run_options),

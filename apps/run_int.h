@@ -26,6 +26,7 @@
 #include "apps/kv_options.h"
 #include "apps/mcp_options.h"
 #include "apps/media/pictures.h"
+#include "apps/lora_options.h"
 #include "apps/mmproj_options.h"
 #include "apps/options.h"
 #include "apps/sample_options.h"
@@ -42,6 +43,7 @@ typedef struct run_options {
     const char *schema_file, *grammar_file;
     const char *isa, *wrap, *repack;
     mmproj_options mmproj;
+    lora_options lora;
     bool sees; /* the model is opened with its vision tower */
     kv_options kv;
     device_options where;

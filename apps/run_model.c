@@ -108,9 +108,13 @@ status run_open_model(const char *path, const run_options *o, carat_model **m, e
         st = mmproj_options_apply(&o->mmproj, &mo, e);
     if (!o->sees)
         mo.mmproj = NULL;
+    lora_files loras = {0};
+    if (!st)
+        st = lora_options_apply(&o->lora, &loras, &mo, e);
     device_options_apply(&o->where, &mo);
     *m = NULL;
-    if (st)
-        return st;
-    return named_open(path, &mo, m, e);
+    if (!st)
+        st = named_open(path, &mo, m, e);
+    lora_files_free(&loras);
+    return st;
 }

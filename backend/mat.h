@@ -91,6 +91,7 @@ typedef struct weight {
     const float *factor; /* [n_mat]: of each matrix as a whole, in products; NULL: 1. NVFP4 alone */
     /* [n_mat * n_out] f32, added to every product of a row, after the factor; NULL: none */
     const struct weight *bias;
+    const struct lora_pair *lora; /* what adapters add to its products: lora.h; NULL: nothing */
     bool gather;         /* rows are gathered, never multiplied: no device repacks it */
     int8_t side;         /* which of a pass's devices has it: pass.h */
     void *packed;

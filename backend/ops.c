@@ -4,7 +4,7 @@
  * finds a mistake in a model file before any weight is loaded.
  */
 #include "backend/key_walk.h"
-#include "backend/ops.h"
+#include "backend/lora.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,6 +34,8 @@ mat op_embed(pass *p, const weight *w, float scale)
     mat y = pass_mat(p, p->rows->n, 1, w->n_in);
     if (!pass_failed(p))
         p->dev->op->embed(p, y, w, scale);
+    if (!pass_failed(p) && lora_adapts(p, w))
+        lora_add_embed(p, y, w, scale);
     return y;
 }
 
@@ -128,6 +130,8 @@ mat op_matmul(pass *p, mat x, const weight *w)
     tally_product(p, x.rows, w, 1);
     if (!pass_failed(p))
         p->dev->op->matmul(p, y, x, w);
+    if (!pass_failed(p) && lora_adapts(p, w))
+        lora_add(p, y, x, w);
     return y;
 }
 
@@ -158,6 +162,10 @@ mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
         tally_product(p, x.rows, up, 1);
     if (pass_failed(p))
         return y;
+    if (lora_adapts_either(p, gate, up)) {
+        lora_glu(p, y, x, gate, up, act);
+        return y;
+    }
     if (p->dev->op->glu) {
         p->dev->op->glu(p, y, x, gate, up, act);
         return y;
@@ -464,7 +472,9 @@ routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *
         return (routing){.rows = x.rows, .k = k};
     routing r = routing_of(p, x.rows, k);
     tally_product(p, x.rows, w, 1);
-    if (!pass_failed(p))
+    if (!pass_failed(p) && lora_adapts(p, w))
+        lora_router(p, r, x, w, rule);
+    else if (!pass_failed(p))
         p->dev->op->router(p, r, x, w, rule);
     return r;
 }
@@ -472,7 +482,7 @@ routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *
 mat op_glu_router(pass *p, mat x, const weight *gate, const weight *up, act_kind act, mat z,
                   const expert_router *to, routing *r)
 {
-    p->router_beside = true;
+    p->router_beside = !lora_adapts_either(p, gate, up) && !lora_adapts(p, to->w);
     mat y = op_glu(p, x, gate, up, act);
     *r = op_router(p, z, to->w, to->k, to->rule);
     p->router_beside = false;
@@ -503,7 +513,9 @@ mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, 
     tally_product(p, (int64_t)x.rows * r.k, gate, share);
     if (up)
         tally_product(p, (int64_t)x.rows * r.k, up, share);
-    if (!pass_failed(p))
+    if (!pass_failed(p) && lora_adapts_either(p, gate, up))
+        lora_moe_glu(p, y, x, r, gate, up, act);
+    else if (!pass_failed(p))
         p->dev->op->moe_glu(p, y, x, r, gate, up, act);
     return y;
 }
@@ -516,7 +528,9 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down)
     mat y = pass_mat(p, x.rows, 1, down->n_out);
     double share = (double)r.rows * r.k < down->n_mat ? (double)r.rows * r.k / down->n_mat : 1;
     tally_product(p, (int64_t)x.rows * r.k, down, share);
-    if (!pass_failed(p))
+    if (!pass_failed(p) && lora_adapts(p, down))
+        lora_moe_down(p, y, x, r, down);
+    else if (!pass_failed(p))
         p->dev->op->moe_down(p, y, x, r, down);
     return y;
 }
@@ -531,13 +545,20 @@ static bool shares_fit(const mixture *m, int32_t n_in)
            (!f || (f->n_in == n_in && f->n_out == 1));
 }
 
+static bool mixture_adapted(const pass *p, const mixture *m)
+{
+    return lora_adapts_either(p, m->gate, m->up) || lora_adapts_either(p, m->down, m->router) ||
+           lora_adapts_either(p, m->shared_gate, m->shared_up) ||
+           lora_adapts_either(p, m->shared_down, m->shared_factor);
+}
+
 mat op_mixture(pass *p, mat x, const mixture *m)
 {
     if (!pass_shapes(p, "mixture",
                      m && m->router && m->gate && m->down && x.heads == 1 &&
                          x.cols == m->router->n_in && shares_fit(m, x.cols)))
         return (mat){0};
-    if (p->dev->op->mixture && p->here == m->gate->side) {
+    if (p->dev->op->mixture && p->here == m->gate->side && !mixture_adapted(p, m)) {
         size_t mark = pass_mark(p);
         mat y = pass_mat(p, x.rows, 1, m->down->n_out);
         if (pass_failed(p) || p->dev->op->mixture(p, y, x, m))

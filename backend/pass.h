@@ -122,6 +122,8 @@ typedef struct pass {
     pass_tail *tail;         /* NULL: nobody asks; set after pass_begin */
     const page_watch *watch; /* [n_watch]; set after pass_begin */
     int32_t n_watch;
+    const float *lora;  /* [LORAS_MAX]: the scales of all rows, in place of step.lora; NULL: the
+                           step has them. Set after pass_begin */
     bool repeats;       /* an op runs again, for comparison: it counts nothing */
     bool router_beside; /* op_glu_router is under way: its router may run beside its gated unit */
     bool hidden;        /* set after pass_begin: the forward pass ends with the normed input of

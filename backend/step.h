@@ -175,6 +175,9 @@ typedef struct step {
     int32_t n_kv;              /* key/value stores per sequence */
     const kv_base *kv;         /* [n_seqs][n_kv] */
     const sparse_rule *sparse; /* [n_seqs], memory of the host; NULL: nothing is left out */
+    /* [n_seqs][LORAS_MAX], memory of the host: how much of each adapter a sequence's rows have
+     * (lora.h). An entry NULL: of none; NULL: no row has one. */
+    const float *const *lora;
     int32_t n_recur; /* recurrent stores per sequence; 0: recur, recur_seq and parent are NULL */
     const recur_base *recur;    /* [n_seqs][n_recur] */
     const recur_seq *recur_seq; /* [n_seqs] */

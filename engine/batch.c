@@ -290,6 +290,9 @@ status job_open(carat_batch *b, const carat_job *from, bool copy, job *j, err *e
     j->user = from->user;
     if (from->opt && j->class == &answer_job)
         j->opt = *from->opt;
+    if ((st = lora_choose(&j->lora, b->m, j->opt.loras, j->opt.n_loras, e)))
+        return st;
+    j->opt.loras = NULL; /* the caller's */
     if (copy && (st = copy_fields(j, e)))
         return st;
     return j->class->open(b, from, j, e);

@@ -71,6 +71,7 @@ typedef struct evaluation {
     carat_rows_fn rows; /* receives the rows of each pass; NULL: they stay in logits */
     void *rows_user;
     sparse_choice sparse;
+    lora_choice lora;
 } evaluation;
 
 struct job {
@@ -96,6 +97,7 @@ struct job {
     const evaluation *v;
     float *vector; /* where x or i goes */
     sparse_choice sparse;
+    lora_choice lora;
     report r;
 };
 
@@ -173,6 +175,12 @@ struct carat_session {
 static inline timeline *session_timeline(carat_session *s)
 {
     return &s->b.slot->t;
+}
+
+/* How the rows of j are computed. */
+static inline kv_way job_way(const job *j)
+{
+    return (kv_way){sparse_key(j->sparse), j->lora.key};
 }
 
 /* The tokens of s's job that come after its timeline. */

@@ -20,7 +20,7 @@ static slot *slot_for(carat_batch *b, const job *j)
         slot *s = &b->slot[i];
         if (s->job)
             continue;
-        int64_t usable = j->anew ? 0 : timeline_usable(&s->t, j->sparse, j->ids, j->n);
+        int64_t usable = j->anew ? 0 : timeline_usable(&s->t, job_way(j), j->ids, j->n);
         if (usable > most && usable >= s->t.kv.n_past - usable) {
             most = usable;
             best = s;
@@ -36,8 +36,8 @@ static void ask_others(carat_batch *b, const slot *s, const job *j)
 {
     for (int32_t i = 0; b->store && !j->anew && i < b->n_slots; i++) {
         slot *o = &b->slot[i];
-        if (o->job && o != s && sparse_key(o->t.sparse) == sparse_key(j->sparse))
-            timeline_offer(&o->t, j->ids, j->n, timeline_usable(&s->t, j->sparse, j->ids, j->n));
+        if (o->job && o != s && kv_same_way(timeline_way(&o->t), job_way(j)))
+            timeline_offer(&o->t, j->ids, j->n, timeline_usable(&s->t, job_way(j), j->ids, j->n));
     }
 }
 
@@ -50,7 +50,7 @@ void begin_job(carat_batch *b, slot *s, job *j)
     s->job = j;
     s->answering = s->previewed = s->alone = false;
     s->used_at = b->n_steps;
-    status st = timeline_use(&s->t, j->sparse, &e);
+    status st = timeline_use(&s->t, j->sparse, &j->lora, &e);
     if (!st && j->class->begin)
         st = j->class->begin(s, &e);
     else if (!st && j->anew)
@@ -98,8 +98,7 @@ static bool better_wait(const carat_batch *b, const job *j)
 {
     for (int32_t i = 0; b->store && !j->anew && i < b->n_slots; i++) {
         slot *o = &b->slot[i];
-        if (!o->job || o->answering || o->job->vector ||
-            sparse_key(o->job->sparse) != sparse_key(j->sparse))
+        if (!o->job || o->answering || o->job->vector || !kv_same_way(job_way(o->job), job_way(j)))
             continue;
         int64_t at = o->t.kv.n_past, same = at, most = o->job->n < j->n ? o->job->n : j->n;
         if (at > most || memcmp(o->job->ids, j->ids, (size_t)at * sizeof *j->ids))

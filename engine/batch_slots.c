@@ -116,7 +116,11 @@ carat_status carat_batch_write_snapshot(const carat_batch *b, const carat_snapsh
 {
     kv_file_id id;
     const kv_snapshot *k = snapshot_rows(p);
-    if (k->lossy || k->paging)
+    if (k->way.lora)
+        return err_set(e, E_UNSUPPORTED,
+                       "these tokens were computed with adapters (--lora), and such snapshots become "
+                       "no files");
+    if (k->way.lossy || k->paging)
         return err_set(e, E_UNSUPPORTED,
                        "these tokens were computed while keys were left out (--kv-pool, --sparse), "
                        "and such snapshots become no files");

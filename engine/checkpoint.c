@@ -92,7 +92,7 @@ void checkpoints_know_drafter(checkpoint_store *s, const model *m, const kv_layo
 
 static bool begins_with(const kv_snapshot *k, const kv_snapshot *prefix)
 {
-    return prefix->n < k->n && prefix->lossy == k->lossy &&
+    return prefix->n < k->n && kv_same_way(prefix->way, k->way) &&
            !memcmp(k->ids, prefix->ids, (size_t)prefix->n * sizeof *k->ids);
 }
 
@@ -104,10 +104,10 @@ static int64_t same_tokens(const kv_snapshot *k, const int32_t *ids, int64_t n)
     return i;
 }
 
-bool checkpoints_have(const checkpoint_store *s, uint64_t lossy, const int32_t *ids, int64_t n)
+bool checkpoints_have(const checkpoint_store *s, kv_way way, const int32_t *ids, int64_t n)
 {
     for (int32_t i = 0; i < s->n; i++)
-        if (s->at[i].k->n == n && s->at[i].k->lossy == lossy &&
+        if (s->at[i].k->n == n && kv_same_way(s->at[i].k->way, way) &&
             !memcmp(s->at[i].k->ids, ids, (size_t)n * sizeof *ids))
             return true;
     return false;
@@ -118,13 +118,13 @@ static double faded(const entry *t, double now)
     return t->uses * exp2(-(now - t->used_ms) / HALF_LIFE_MS);
 }
 
-static entry *find_here(checkpoint_store *s, uint64_t lossy, const int32_t *ids, int64_t n,
+static entry *find_here(checkpoint_store *s, kv_way way, const int32_t *ids, int64_t n,
                         int64_t *above)
 {
     entry *best = NULL;
     for (int32_t i = 0; i < s->n; i++) {
         kv_snapshot *k = s->at[i].k;
-        if (k->n <= *above || k->lossy != lossy) /* too short to be better */
+        if (k->n <= *above || !kv_same_way(k->way, way)) /* too short to be better */
             continue;
         int64_t use = kv_snapshot_usable(k, same_tokens(k, ids, n - 1));
         if (use > *above) {
@@ -135,16 +135,16 @@ static entry *find_here(checkpoint_store *s, uint64_t lossy, const int32_t *ids,
     return best;
 }
 
-kv_snapshot *checkpoints_find(checkpoint_store *s, uint64_t lossy, uint64_t pool,
-                              const int32_t *ids, int64_t n, int64_t above, int64_t *usable)
+kv_snapshot *checkpoints_find(checkpoint_store *s, kv_way way, uint64_t pool, const int32_t *ids,
+                              int64_t n, int64_t above, int64_t *usable)
 {
     *usable = above;
-    entry *best = find_here(s, lossy, ids, n, usable);
+    entry *best = find_here(s, way, ids, n, usable);
     int64_t most = s->layout->n_recur ? n - 1 : n; /* states fit one position */
-    kv_snapshot *k = s->disk ? disk_load(s->disk, lossy, 0, ids, most, *usable + LOAD_GAIN) : NULL;
+    kv_snapshot *k = s->disk ? disk_load(s->disk, way, 0, ids, most, *usable + LOAD_GAIN) : NULL;
     int64_t exact = k ? kv_snapshot_usable(k, same_tokens(k, ids, n - 1)) : *usable;
     kv_snapshot *paged =
-        s->disk && pool ? disk_load(s->disk, lossy, pool, ids, most, exact + LOAD_GAIN) : NULL;
+        s->disk && pool ? disk_load(s->disk, way, pool, ids, most, exact + LOAD_GAIN) : NULL;
     if (paged) {
         kv_snapshot_drop(k);
         *usable = kv_snapshot_usable(paged, same_tokens(paged, ids, n - 1));
@@ -335,12 +335,12 @@ void checkpoints_leave_page(checkpoint_store *s, int32_t page)
 
 void checkpoints_put(checkpoint_store *s, kv_snapshot *k, bool to_disk)
 {
-    if (checkpoints_have(s, k->lossy, k->ids, k->n) || s->n == s->cap) {
+    if (checkpoints_have(s, k->way, k->ids, k->n) || s->n == s->cap) {
         kv_snapshot_drop(k);
         return;
     }
     /* The thread that writes files reads rows, because pages belong to this thread. */
-    if (s->disk && to_disk && disk_wants(s->disk, k->lossy, 0, k->ids, k->n) && to_rows(s, k))
+    if (s->disk && to_disk && disk_wants(s->disk, k->way, 0, k->ids, k->n) && to_rows(s, k))
         disk_offer(s->disk, k);
     entry *t = &s->at[s->n++];
     *t = (entry){.k = k, .uses = 1, .used_ms = clock_ms()};
@@ -357,10 +357,10 @@ void checkpoints_put(checkpoint_store *s, kv_snapshot *k, bool to_disk)
             }
 }
 
-bool checkpoints_on_disk_wanted(checkpoint_store *s, uint64_t lossy, uint64_t pool,
-                                const int32_t *ids, int64_t n)
+bool checkpoints_on_disk_wanted(checkpoint_store *s, kv_way way, uint64_t pool, const int32_t *ids,
+                                int64_t n)
 {
-    return s->disk && disk_wants(s->disk, lossy, pool, ids, n);
+    return s->disk && disk_wants(s->disk, way, pool, ids, n);
 }
 
 void checkpoints_to_disk(checkpoint_store *s, kv_snapshot *k)

@@ -47,11 +47,11 @@ void checkpoints_close(checkpoint_store *s); /* NULL is fine */
  * last search. A failure leaves files without them. */
 void checkpoints_know_drafter(checkpoint_store *s, const model *m, const kv_layout *l);
 
-/* lossy, in what follows: as kv_snapshot.lossy. Snapshots that differ in it share nothing. */
+/* way, in what follows: how rows were computed. Snapshots that differ in it share nothing. */
 /* The snapshot that gives a cache the longest prefix of ids[0..n), if that is longer than `above`
  * tokens; the directory is searched too. NULL: there is none. *usable, the length of the prefix, is
  * less than n, because the last token must be computed. The caller owns the reference. */
-kv_snapshot *checkpoints_find(checkpoint_store *s, uint64_t lossy, uint64_t pool,
+kv_snapshot *checkpoints_find(checkpoint_store *s, kv_way way, uint64_t pool,
                               const int32_t *ids, int64_t n, int64_t above, int64_t *usable);
 /* Adds a filled snapshot; takes the reference. to_disk: the directory may keep it too. */
 void checkpoints_put(checkpoint_store *s, kv_snapshot *k, bool to_disk);
@@ -62,7 +62,7 @@ bool checkpoints_free_pages(checkpoint_store *s, int32_t n, const kv_cache *also
 /* Lets go of a page, or of all (-1), as checkpoints_free_pages does. s may be NULL. */
 void checkpoints_leave_page(checkpoint_store *s, int32_t page);
 /* True if the store has a snapshot of exactly ids[0..n). */
-bool checkpoints_have(const checkpoint_store *s, uint64_t lossy, const int32_t *ids, int64_t n);
+bool checkpoints_have(const checkpoint_store *s, kv_way way, const int32_t *ids, int64_t n);
 /* Drops snapshots until n_bytes fit; false: they exceed the budget. */
 bool checkpoints_make_room(checkpoint_store *s, uint64_t n_bytes);
 /* The positions in ids[0..n) where snapshots are useful, ascending; at most CUTS_MAX. */
@@ -70,7 +70,7 @@ enum { CUTS_MAX = 4 };
 int32_t checkpoints_cuts(const checkpoint_store *s, const int32_t *ids, int64_t n,
                          int64_t cut[CUTS_MAX]);
 /* True if a snapshot of ids[0..n) would be written to the directory. */
-bool checkpoints_on_disk_wanted(checkpoint_store *s, uint64_t lossy, uint64_t pool,
+bool checkpoints_on_disk_wanted(checkpoint_store *s, kv_way way, uint64_t pool,
                                 const int32_t *ids, int64_t n);
 /* k becomes a file and no checkpoint in memory, if the store has a directory. The store takes its
  * own reference. */

@@ -151,13 +151,15 @@ static const int32_t *lasting(const disk_store *d, const int32_t *ids, int64_t *
 }
 
 /* Begins the hash of the ids of tokens whose rows were computed so. */
-static void restart_ids(hash_stream *h, uint64_t lossy, uint64_t pool)
+static void restart_ids(hash_stream *h, kv_way way, uint64_t pool)
 {
     hash_restart(h);
-    if (lossy || pool)
-        put_u64(h, lossy);
-    if (pool)
+    if (way.lossy || pool || way.lora)
+        put_u64(h, way.lossy);
+    if (pool || way.lora)
         put_u64(h, pool);
+    if (way.lora)
+        put_u64(h, way.lora);
 }
 
 /* What names the pool whose records a snapshot has; 0: it has none. */
@@ -167,10 +169,11 @@ static uint64_t pool_of(const kv_snapshot *k)
 }
 
 /* Rows that are computed in another way are those of another model. */
-static kv_file_id id_of(const kv_file_id *id, uint64_t lossy, uint64_t pool)
+static kv_file_id id_of(const kv_file_id *id, kv_way way, uint64_t pool)
 {
     kv_file_id x = *id;
-    x.model[1] ^= lossy * 0x9e3779b97f4a7c15u;
+    x.model[0] ^= way.lora;
+    x.model[1] ^= way.lossy * 0x9e3779b97f4a7c15u;
     x.pool = pool;
     return x;
 }
@@ -411,7 +414,7 @@ static void write_one(disk_store *d, hash_stream *h, const kv_snapshot *k)
     char name[NAME_MAX_BYTES];
     err e = {0};
     uint64_t n_bytes = 0;
-    kv_file_id id = id_of(&d->id, k->lossy, pool_of(k));
+    kv_file_id id = id_of(&d->id, k->way, pool_of(k));
     int64_t n = k->n;
     int32_t *own;
     id.ids = lasting(d, k->ids, &n, &own);
@@ -419,7 +422,7 @@ static void write_one(disk_store *d, hash_stream *h, const kv_snapshot *k)
         mem_free(own);
         return;
     }
-    restart_ids(h, k->lossy, pool_of(k));
+    restart_ids(h, k->way, pool_of(k));
     file f = {.n = n, .hash = hash_ids(h, id.ids, 0, n)};
     name_of(d->key, &f, name, sizeof name);
     char *path = path_of(d, name);
@@ -481,12 +484,12 @@ static void *writer(void *arg)
 
 /* The longest file that is a prefix of ids[0..n), lasting ones, up to n itself. The caller holds
  * the lock. */
-static file longest(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids, int64_t n,
+static file longest(disk_store *d, kv_way way, uint64_t pool, const int32_t *ids, int64_t n,
                     int64_t above)
 {
     file best = {0};
     int64_t at = 0;
-    restart_ids(d->h, lossy, pool);
+    restart_ids(d->h, way, pool);
     for (int32_t i = 0; i < d->n && d->at[i].n <= n; i++) {
         uint64_t hash = hash_ids(d->h, ids, at, d->at[i].n);
         at = d->at[i].n;
@@ -497,19 +500,18 @@ static file longest(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t 
 }
 
 /* The caller holds the lock. */
-static bool is_worth_a_file(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids,
-                            int64_t n)
+static bool is_worth_a_file(disk_store *d, kv_way way, uint64_t pool, const int32_t *ids, int64_t n)
 {
     int32_t *own;
     int64_t n_named = n;
     if (d->n_queue == QUEUE_MAX || d->n_failures >= FAILURES_MAX)
         return false;
     const int32_t *names = lasting(d, ids, &n_named, &own);
-    int64_t there = n_named < n ? n : longest(d, lossy, pool, names, n, 0).n;
+    int64_t there = n_named < n ? n : longest(d, way, pool, names, n, 0).n;
     mem_free(own);
     for (int32_t i = -1; i < d->n_queue; i++) {
         const kv_snapshot *q = i < 0 ? d->writing : d->queue[i];
-        if (q && q->n <= n && q->n > there && q->lossy == lossy && pool_of(q) == pool &&
+        if (q && q->n <= n && q->n > there && kv_same_way(q->way, way) && pool_of(q) == pool &&
             !memcmp(q->ids, ids, (size_t)q->n * sizeof *q->ids))
             there = q->n;
     }
@@ -518,10 +520,10 @@ static bool is_worth_a_file(disk_store *d, uint64_t lossy, uint64_t pool, const 
     return n - there >= FRESH_LEAST && n - there >= n / FRESH_SHARE;
 }
 
-bool disk_wants(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids, int64_t n)
+bool disk_wants(disk_store *d, kv_way way, uint64_t pool, const int32_t *ids, int64_t n)
 {
     pthread_mutex_lock(&d->lock);
-    bool yes = is_worth_a_file(d, lossy, pool, ids, n);
+    bool yes = is_worth_a_file(d, way, pool, ids, n);
     pthread_mutex_unlock(&d->lock);
     return yes;
 }
@@ -529,7 +531,7 @@ bool disk_wants(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids
 void disk_offer(disk_store *d, kv_snapshot *k)
 {
     pthread_mutex_lock(&d->lock);
-    if (is_worth_a_file(d, k->lossy, pool_of(k), k->ids, k->n)) {
+    if (is_worth_a_file(d, k->way, pool_of(k), k->ids, k->n)) {
         kv_snapshot_keep(k);
         d->queue[d->n_queue++] = k;
         pthread_cond_broadcast(&d->changed);
@@ -572,13 +574,13 @@ static kv_snapshot *load_draft(disk_store *d, const file *f, const kv_snapshot *
 /* Reads the longest file of ids into *out, which stays NULL if there is none. True: that file
  * cannot be used, and another one may be. */
 static bool load_longest(disk_store *d, const kv_file_id *id, const int32_t *ids, int64_t n,
-                         uint64_t lossy, int64_t above, kv_snapshot **out)
+                         kv_way way, int64_t above, kv_snapshot **out)
 {
     char name[NAME_MAX_BYTES];
     kv_snapshot *k = NULL;
     err e = {0};
     pthread_mutex_lock(&d->lock);
-    file f = longest(d, lossy, id->pool, ids, n, above);
+    file f = longest(d, way, id->pool, ids, n, above);
     pthread_mutex_unlock(&d->lock);
     if (!f.n)
         return false;
@@ -593,7 +595,7 @@ static bool load_longest(disk_store *d, const kv_file_id *id, const int32_t *ids
         st = err_set(&e, E_FORMAT, "%s: holds other tokens than its name says", path);
     }
     if (!st) {
-        k->lossy = lossy;
+        k->way = way;
         k->draft = load_draft(d, &f, k);
         utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW); /* marks it as used now */
     } else if (st == E_FORMAT) {
@@ -611,14 +613,14 @@ static bool load_longest(disk_store *d, const kv_file_id *id, const int32_t *ids
     return true;
 }
 
-kv_snapshot *disk_load(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids, int64_t n,
+kv_snapshot *disk_load(disk_store *d, kv_way way, uint64_t pool, const int32_t *ids, int64_t n,
                        int64_t above)
 {
-    const kv_file_id id = id_of(&d->id, lossy, pool);
+    const kv_file_id id = id_of(&d->id, way, pool);
     int32_t *own;
     const int32_t *names = lasting(d, ids, &n, &own);
     kv_snapshot *found = NULL;
-    while (load_longest(d, &id, names, n, lossy, above, &found))
+    while (load_longest(d, &id, names, n, way, above, &found))
         ;
     if (found && own) { /* in this process they have the ids that the prompt has */
         memcpy(found->ids, ids, (size_t)found->n * sizeof *ids);

@@ -38,14 +38,14 @@ void disk_close(disk_store *d); /* writes queued snapshots first; NULL is allowe
  * offer. m outlives the call; l, the last load. */
 void disk_know_drafter(disk_store *d, const model *m, const kv_layout *l);
 
-/* lossy, pool: as of kv_snapshot; part of a file's name and of what it says of its rows. */
+/* way, pool: as of kv_snapshot; part of a file's name and of what it says of its rows. */
 /* Loads the file with the longest prefix of ids[0..n), if that is longer than `above` tokens. NULL:
  * there is none. The caller owns the reference. */
-kv_snapshot *disk_load(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids, int64_t n,
+kv_snapshot *disk_load(disk_store *d, kv_way way, uint64_t pool, const int32_t *ids, int64_t n,
                        int64_t above);
 /* True if ids[0..n) have enough tokens that no file has. With a pool that is one: other tokens than
  * those of the last file would not be computed as they were. */
-bool disk_wants(disk_store *d, uint64_t lossy, uint64_t pool, const int32_t *ids, int64_t n);
+bool disk_wants(disk_store *d, kv_way way, uint64_t pool, const int32_t *ids, int64_t n);
 /* Queues k for writing, if it has enough tokens that no file has. Takes its own reference. */
 void disk_offer(disk_store *d, kv_snapshot *k);
 void disk_info(disk_store *d, carat_cache_info *info);

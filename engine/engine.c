@@ -124,10 +124,15 @@ static status load_weights(carat_model *m, const carat_model_options *opt, err *
     return OK;
 }
 
-/* A drafter has neither an embedding nor keys of its own, so it answers nothing. */
+/* A drafter has neither an embedding nor keys of its own, so it answers nothing. Nor does an
+ * adapter. */
 static status refuse_drafter(const gguf *g, err *e)
 {
     const char *what;
+    if (lora_is_adapter(g))
+        return err_set(e, E_UNSUPPORTED,
+                       "%s is an adapter of another model: give it with --lora beside that",
+                       g->path);
     draft_kind kind = draft_kind_of(g, &what);
     if (kind == DRAFT_ALIEN)
         return draft_kind_check(g, e);
@@ -200,9 +205,10 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
     if ((st = text_from_gguf(&m->core.file, m->core.n_vocab, &m->text, &m->chat, e)) ||
         (st = rank_open(m, e)))
         goto out;
-    if ((st = drafters_open(m, opt, e)))
+    if ((st = drafters_open(m, opt, e)) || (st = lora_open(m, opt, e)))
         goto out;
-    if ((st = media_open(m, opt, e)) || (st = open_device(m, opt, e)))
+    if ((st = media_open(m, opt, e)) || (st = open_device(m, opt, e)) ||
+        (st = lora_check_devices(m, e)))
         goto out;
     if ((opt->scorer || opt->scorer_bytes || opt->scorer_model) &&
         (st = open_scorer(m, opt, e))) /* plans ask how much it takes */

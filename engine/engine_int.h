@@ -29,6 +29,7 @@
 #include "text/vocab.h"
 
 #include "engine/checkpoint.h"
+#include "engine/lora.h"
 #include "engine/sample.h"
 #include "engine/sparse.h"
 
@@ -62,6 +63,7 @@ struct carat_model {
     device *other[PASS_SIDES_MAX - 1]; /* of sides 1 .. n_sides - 1 of a divided model */
     int32_t n_sides;
     model_fit fit;
+    lora_choice lora;                 /* of answers that name no adapters */
     model_pool *experts;              /* NULL: each layer's device holds all of its experts */
     draft_model *draft[DRAFTERS_MAX]; /* NULL: there is none */
     vocab *text;                      /* NULL: a model without vocabulary */
@@ -136,6 +138,7 @@ typedef struct timeline {
     int32_t *id;             /* [n_ctx]: id[0 .. kv.n_past) are the tokens in kv; the rest is free
                                 for tokens that are being checked */
     sparse_choice sparse;    /* how the tokens in kv were computed, and the next ones are */
+    lora_choice lora;        /* the adapters that they were computed with */
     sparse_tally *tally;     /* [n_layer]; NULL: nothing was ever left out */
     int64_t n_prompt;        /* tokens of the prompt under way */
     int64_t n_fixed;         /* block selection: a longer prompt may go on from here (sparse_fixed),
@@ -280,11 +283,16 @@ status timeline_open(timeline *t, carat_model *m, kv_pool *pool, checkpoint_stor
 void timeline_close(timeline *t); /* safe on a zeroed or closed timeline */
 /* Before a prompt is compared with t: how its tokens are computed. Tokens that were computed in
  * another way are dropped, and saved as timeline_prepare saves what goes. */
-status timeline_use(timeline *t, sparse_choice c, err *e);
+status timeline_use(timeline *t, sparse_choice c, const lora_choice *l, err *e);
 void timeline_forget_tally(timeline *t); /* what was left out is counted from here on */
-/* Length of the prefix of ids[0..n) that the live cache could keep, if they are computed like c;
+/* Length of the prefix of ids[0..n) that the live cache could keep, if they are computed so;
  * always < n. */
-int64_t timeline_usable(const timeline *t, sparse_choice c, const int32_t *ids, int64_t n);
+int64_t timeline_usable(const timeline *t, kv_way way, const int32_t *ids, int64_t n);
+/* How t's rows were computed. */
+static inline kv_way timeline_way(const timeline *t)
+{
+    return (kv_way){sparse_key(t->sparse), t->lora.key};
+}
 /* Keeps, or restores, the longest usable prefix: afterwards kv.n_past < n, and id[0..kv.n_past)
  * equals ids. */
 void timeline_prepare(timeline *t, const int32_t *ids, int64_t n);

@@ -174,6 +174,7 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
         int32_t n_soft = w->batch.st.n_soft;
         part[i].row0 = w->batch.st.all.n;
         part[i].out0 = w->batch.st.out.n;
+        part[i].rows.lora = lora_scales(&t->lora);
         part[i].rows.sparse = (sparse_rule){.skip = t->sparse.skip, .tally = t->tally};
         if (part[i].prompt) {
             part[i].rows.sparse.alpha = t->sparse.alpha;
@@ -310,6 +311,7 @@ status run_head(carat_model *m, workspace *w, const pass_part *part, int32_t k, 
     }
     workspace_begin_pass(w, m, &p);
     p.taps = NULL;
+    p.lora = lora_scales(&part->t->lora); /* the rows are all of this part */
     const char *end = (const char *)(w->y.at + (size_t)w->y.rows * (size_t)w->y.stride);
     p.side[PASS_MAIN].at = (size_t)(end - (const char *)w->scratch[PASS_MAIN].at);
     rows.at += (size_t)(part->out0 + k) * (size_t)rows.stride;

@@ -195,9 +195,10 @@ static const job_class more_job = {.contributors = of_prompt, .begin = begin_mor
 static const job_class more_rows_job = {.contributors = of_all_rows, .begin = begin_more};
 static const job_class token_job = {.contributors = of_token, .begin = begin_more};
 
-/* The session's sparse attention, for a new prompt of n tokens. */
+/* The session's sparse attention and adapters, for a new prompt of n tokens. */
 static status use_setting(const carat_session *s, evaluation *v, int64_t n, err *e)
 {
+    v->lora = s->b.m->lora;
     return sparse_decide(&v->sparse, s->b.m, NULL, n, &s->b.shape, e);
 }
 
@@ -257,8 +258,11 @@ carat_status carat_append(carat_session *s, const int32_t *ids, int64_t n, bool 
                           float *logits, carat_error *e)
 {
     const timeline *t = session_timeline(s);
-    evaluation v = {
-        .first = t->kv.n_past, .all = all_logits, .logits = logits, .sparse = t->sparse};
+    evaluation v = {.first = t->kv.n_past,
+                    .all = all_logits,
+                    .logits = logits,
+                    .sparse = t->sparse,
+                    .lora = t->lora};
     const int32_t before = v.first ? t->id[v.first - 1] : 0;
     status st = check_more_ids(s->b.m, before, ids, n, s->b.shape.n_ctx, e);
     st = st ? st : model_check_writes(s->b.m, e);

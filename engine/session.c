@@ -167,6 +167,7 @@ static void job_evaluates(job *j, const carat_job *from, const evaluation *v)
     j->first = v->first;
     j->n = v->first + from->n;
     j->sparse = v->sparse;
+    j->lora = v->lora;
 }
 
 status session_run(carat_session *s, const carat_job *from, const evaluation *v, carat_timings *t,

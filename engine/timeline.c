@@ -305,7 +305,7 @@ static kv_snapshot *reserve_snapshot(const timeline *t, const int32_t *ids, int6
     kv_snapshot *k = NULL;
     if (!checkpoints_make_room(t->store, snapshot_bytes(l, n)) || kv_snapshot_new(&w, &k, NULL))
         return NULL;
-    k->lossy = sparse_key(t->sparse);
+    k->way = timeline_way(t);
     reserve_draft(t, k, draft_base);
     return k;
 }
@@ -322,7 +322,7 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
         st = kv_snapshot_lossy(&t->kv, t->id, out, e);
         pthread_mutex_unlock(&t->m->pass_lock);
         if (!st)
-            (*out)->lossy = sparse_key(t->sparse);
+            (*out)->way = timeline_way(t);
         return st;
     }
     if (!kv_can_save(&t->kv, n, 0))
@@ -339,7 +339,7 @@ status timeline_snapshot(timeline *t, kv_snapshot **out, err *e)
                                 .base_n = share ? t->known.n : 0};
     if ((st = kv_snapshot_new(&w, out, e)))
         return st;
-    (*out)->lossy = sparse_key(t->sparse);
+    (*out)->way = timeline_way(t);
     reserve_draft(t, *out, &t->draft_known);
     fill_snapshot(t, *out);
     return OK;
@@ -356,7 +356,7 @@ static void save_here(timeline *t, bool to_disk)
 {
     int64_t n = t->kv.n_past;
     if (!t->store || n < SAVE_LEAST || !is_fixed(t, n) || !kv_can_save(&t->kv, n, 0) ||
-        checkpoints_have(t->store, sparse_key(t->sparse), t->id, n))
+        checkpoints_have(t->store, timeline_way(t), t->id, n))
         return;
     kv_snapshot *k = reserve_snapshot(t, t->id, n, &t->known, &t->draft_known);
     if (!k)
@@ -377,8 +377,7 @@ void timeline_offer(timeline *t, const int32_t *ids, int64_t n, int64_t above)
     while (same < t->kv.n_past && same < n && t->id[same] == ids[same])
         same++;
     if (!t->store || same < SAVE_LEAST || !is_fixed(t, same) || same < above + RESTORE_GAIN ||
-        !kv_can_save(&t->kv, same, 0) ||
-        checkpoints_have(t->store, sparse_key(t->sparse), ids, same))
+        !kv_can_save(&t->kv, same, 0) || checkpoints_have(t->store, timeline_way(t), ids, same))
         return;
     kv_snapshot *k = reserve_snapshot(t, ids, same, &t->known, &t->draft_known);
     if (!k)
@@ -435,7 +434,7 @@ static void save_lossy(timeline *t)
     kv_snapshot *k;
     if (!g || n <= g->n_exact || t->kv.n_away || !is_fixed(t, n) ||
         kv_page_of(&t->kv, (int32_t)((n - 1) / KV_PAGE)) < 0 ||
-        !checkpoints_on_disk_wanted(t->store, sparse_key(t->sparse), pool_key(t), t->id, n) ||
+        !checkpoints_on_disk_wanted(t->store, timeline_way(t), pool_key(t), t->id, n) ||
         !checkpoints_make_room(t->store, snapshot_bytes(l, n) + kv_linear_bytes(l, n)))
         return;
     pthread_mutex_lock(&t->m->pass_lock);
@@ -443,7 +442,7 @@ static void save_lossy(timeline *t)
     pthread_mutex_unlock(&t->m->pass_lock);
     if (st)
         return;
-    k->lossy = sparse_key(t->sparse);
+    k->way = timeline_way(t);
     checkpoints_to_disk(t->store, k);
     kv_snapshot_drop(k);
 }
@@ -454,11 +453,11 @@ void timeline_rest(timeline *t)
     for (int32_t i = 0; t->store && i < t->n_pending; i++)
         if (t->pending[i]->n > n && t->pending[i]->n <= t->kv.n_past)
             n = t->pending[i]->n;
-    uint64_t lossy = sparse_key(t->sparse);
-    if (n && checkpoints_on_disk_wanted(t->store, lossy, 0, t->id, n))
+    const kv_way way = timeline_way(t);
+    if (n && checkpoints_on_disk_wanted(t->store, way, 0, t->id, n))
         fill_pending(t, 0, true);
     n = t->kv.n_past;
-    if (n && t->store && checkpoints_on_disk_wanted(t->store, lossy, 0, t->id, n))
+    if (n && t->store && checkpoints_on_disk_wanted(t->store, way, 0, t->id, n))
         save_end(t);
     if (n && t->store)
         save_lossy(t);
@@ -513,7 +512,7 @@ status timeline_ready(timeline *t, const int32_t *next, int64_t end, bool prompt
     if (kv_pager_is_short(c, end)) { /* pages that leave are kept for nobody else */
         /* The exact beginning is of use in sessions with another pool, or with none. */
         if (!c->n_absent && t->store &&
-            checkpoints_on_disk_wanted(t->store, sparse_key(t->sparse), 0, t->id, c->n_past))
+            checkpoints_on_disk_wanted(t->store, timeline_way(t), 0, t->id, c->n_past))
             save_end(t);
         fill_pending(t, (int32_t)(end - c->n_past), false);
         know_segment(&t->known, NULL, 0);
@@ -582,7 +581,7 @@ static void plan_pending(timeline *t, const int32_t *ids, int64_t n)
     for (int32_t i = 0; i < n_cuts; i++) {
         bool behind = cut[i] <= t->kv.n_past;
         if ((behind && !kv_can_save(&t->kv, cut[i], 0)) ||
-            checkpoints_have(t->store, sparse_key(t->sparse), ids, cut[i]))
+            checkpoints_have(t->store, timeline_way(t), ids, cut[i]))
             continue;
         kv_snapshot *k = reserve_snapshot(t, ids, cut[i], &base, &draft_base);
         if (!k)
@@ -624,9 +623,9 @@ static int64_t fixed_use(const timeline *t, const kv_snapshot *k, int64_t use)
     return use % SPARSE_TILE ? 0 : use;
 }
 
-int64_t timeline_usable(const timeline *t, sparse_choice c, const int32_t *ids, int64_t n)
+int64_t timeline_usable(const timeline *t, kv_way way, const int32_t *ids, int64_t n)
 {
-    if (sparse_key(c) != sparse_key(t->sparse))
+    if (!kv_same_way(way, timeline_way(t)))
         return 0;
     int64_t same = common_prefix(t, ids, n);
     return kv_can_rewind(&t->kv, same) ? same : 0;
@@ -640,6 +639,16 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
                        "the snapshot of %lld tokens does not fit this session: it is of another "
                        "model, has other formats of keys and values, or exceeds the context of %d",
                        (long long)k->n, t->kv.layout->n_ctx);
+    /* The key does not tell the scales, with which later tokens are computed. */
+    const lora_choice none = {0}, *l = k->way.lora == t->lora.key      ? &t->lora
+                                       : k->way.lora == t->m->lora.key ? &t->m->lora
+                                                                       : &none;
+    if (k->way.lora != l->key)
+        return err_set(e, E_ARG,
+                       "the snapshot of %lld tokens was computed with other adapters than this "
+                       "session has",
+                       (long long)k->n);
+    const lora_choice lora = *l;
     int32_t need;
     forget_unshared(&t->known);
     while ((need = kv_snapshot_pages(k, &t->kv)) > t->kv.pool->pages.n_free + kv_own_pages(&t->kv))
@@ -657,7 +666,8 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
     drop_pending(t);
     memcpy(t->id, k->ids, (size_t)k->n * sizeof *t->id);
     t->place = (axes_place){0};
-    t->sparse = sparse_of_key(k->lossy);
+    t->sparse = sparse_of_key(k->way.lossy);
+    t->lora = lora;
     t->n_fixed = 0;
     t->saved_at = 0;
     know_segment(&t->known, NULL, 0);
@@ -722,12 +732,12 @@ static status open_tally(timeline *t, err *e)
     return OK;
 }
 
-status timeline_use(timeline *t, sparse_choice c, err *e)
+status timeline_use(timeline *t, sparse_choice c, const lora_choice *l, err *e)
 {
     status st = sparse_name(c) ? open_tally(t, e) : OK;
     if (!st)
         t->sparse.from = c.from;
-    if (st || sparse_key(c) == sparse_key(t->sparse))
+    if (st || kv_same_way((kv_way){sparse_key(c), l->key}, timeline_way(t)))
         return st;
     if (t->kv.n_past) {
         save_what_goes(t, 0);
@@ -735,6 +745,7 @@ status timeline_use(timeline *t, sparse_choice c, err *e)
     }
     drop_pending(t);
     t->sparse = c;
+    t->lora = *l;
     return OK;
 }
 
@@ -787,7 +798,7 @@ void timeline_prepare(timeline *t, const int32_t *ids, int64_t n)
     uint64_t pool = t->kv.pager && paging_most(t, n) != n ? pool_key(t) : 0;
     kv_snapshot *k = NULL;
     if (t->store)
-        k = checkpoints_find(t->store, sparse_key(t->sparse), pool, ids,
+        k = checkpoints_find(t->store, timeline_way(t), pool, ids,
                              media_whole(t->m, ids, n - 1, n) + 1, live ? live + RESTORE_GAIN : 0,
                              &use);
     if (k && ((use = fixed_use(t, k, use)) <= live || media_whole(t->m, ids, use, n) != use)) {

@@ -34,6 +34,7 @@
 
 #include "carat/error.h"
 #include "carat/model.h"
+#include "carat/lora.h"
 #include "carat/text.h"
 #include "carat/session.h"
 #include "carat/plan.h"

@@ -50,7 +50,8 @@ status kv_batch_init(kv_batch *b, int32_t rows_cap, int32_t seqs_cap, const kv_l
     b->u64 = mem_calloc(rows * 2, sizeof *b->u64);
     b->bases = mem_calloc((size_t)seqs_cap * (size_t)l->n, sizeof *b->bases);
     b->sparse = mem_calloc((size_t)seqs_cap, sizeof *b->sparse);
-    if (!b->i32 || !b->u64 || !b->bases || !b->sparse || !open_recur(b, l->n_recur)) {
+    b->lora = mem_calloc((size_t)seqs_cap, sizeof *b->lora);
+    if (!b->i32 || !b->u64 || !b->bases || !b->sparse || !b->lora || !open_recur(b, l->n_recur)) {
         kv_batch_free(b);
         return err_memory(e, "a batch", rows * 100);
     }
@@ -65,6 +66,7 @@ void kv_batch_free(kv_batch *b)
     mem_free(b->parent);
     mem_free(b->recur_rows);
     mem_free(b->recur);
+    mem_free(b->lora);
     mem_free(b->sparse);
     mem_free(b->bases);
     mem_free(b->u64);
@@ -220,6 +222,9 @@ status kv_batch_add_rows(kv_batch *b, kv_cache *c, const kv_rows *rows, err *e)
     b->sparse[st->n_seqs] = rows->sparse;
     if (rows->sparse.skip > 0 || rows->sparse.alpha > 0)
         st->sparse = b->sparse;
+    b->lora[st->n_seqs] = rows->lora;
+    if (rows->lora)
+        st->lora = b->lora;
     st->n_seqs++;
     b->has_tree = tree;
     if (tree) {

@@ -278,6 +278,7 @@ typedef struct kv_batch {
     int32_t *i32;           /* backing of the step's int32 arrays */
     uint64_t *u64;
     kv_base *bases;
+    const float **lora;
     sparse_rule *sparse;
     recur_base *recur; /* NULL: no recurrent layers */
     recur_seq *recur_rows;
@@ -312,6 +313,7 @@ typedef struct kv_rows {
     const int32_t *wanted; /* [n_wanted], ascending: the rows of KV_WANT_LISTED */
     int32_t n_wanted;
     sparse_rule sparse;   /* what their attention leaves out */
+    const float *lora;    /* as an entry of step.lora */
     const row_axes *axes; /* [n], where the layout has axes; NULL: as rows of text */
 } kv_rows;
 static inline int32_t kv_rows_wanted(const kv_rows *r)

@@ -36,6 +36,16 @@ typedef struct kv_segment {
     int64_t mark; /* for counting shared segments once; owner's thread only */
 } kv_segment;
 
+/* How rows were computed. Rows of one way are never taken for those of another. */
+typedef struct kv_way {
+    uint64_t lossy; /* names what attention left out; 0: nothing */
+    uint64_t lora;  /* names the adapters and their scales; 0: none */
+} kv_way;
+static inline bool kv_same_way(kv_way a, kv_way b)
+{
+    return a.lossy == b.lossy && a.lora == b.lora;
+}
+
 typedef struct kv_snapshot {
     atomic_int refs;
     int32_t n_views;
@@ -53,8 +63,7 @@ typedef struct kv_snapshot {
     device *pin_dev;  /* page-locked the rings and states; NULL: they are plain memory */
     size_t own_bytes; /* memory of this snapshot without the linear rows it shares */
     bool filled, from_disk;
-    uint64_t lossy; /* names what attention left out when the rows were computed; 0: nothing.
-                       Whoever takes the snapshot sets it */
+    kv_way way; /* whoever takes the snapshot sets it */
     /* What the pager of the cache knew; NULL: every token is exact. With it the linear rows are one
      * segment of rows. */
     struct kv_paging *paging;

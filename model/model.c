@@ -15,6 +15,7 @@
 #include "model/gpt_oss.h"
 #include "model/laguna.h"
 #include "model/llama.h"
+#include "model/lora.h"
 #include "model/qwen3.h"
 #include "model/qwen35.h"
 #include "model/unplaced.h"
@@ -266,7 +267,9 @@ status model_place(model *m, device *const *others, int32_t n_others, const int8
         memcpy(m->dev + 1, others, (size_t)n_others * sizeof *others);
     memcpy(m->layer_side, layer_side, (size_t)m->n_layer * sizeof *layer_side);
     memcpy(m->expert_side, expert_side, (size_t)m->n_layer * sizeof *expert_side);
-    return m->arch->divide(m, e);
+    status st = m->arch->divide(m, e);
+    model_place_loras(m);
+    return st;
 }
 
 status model_divide(model *m, device *const *others, int32_t n_others, model_division d, err *e)
@@ -316,12 +319,13 @@ void model_free(model *m)
     model_unload_weights(m);
     mem_free(m->experts);
     mem_free(m->weights);
+    model_free_loras(m);
     arena_free(&m->mem);
     gguf_close(&m->file);
     *m = (model){0};
 }
 
-static status remember_weight(model *m, weight *w, err *e)
+status model_remember(model *m, weight *w, err *e)
 {
     if (m->n_weights == m->weights_cap) {
         int32_t cap = m->weights_cap ? 2 * m->weights_cap : 256;
@@ -444,7 +448,7 @@ status model_weight(model *m, weight *w, const model_want *want, err *e)
     status st = want->f32 && t->type != NUM_F32 ? widen_weights(m, w, f, e) : OK;
     if (!st && w->type == NUM_NVFP4 && !want->own_scale)
         st = bind_factor(m, w, e);
-    if (st || (!want->host && (st = remember_weight(m, w, e))))
+    if (st || (!want->host && (st = model_remember(m, w, e))))
         return st;
     m->n_params += n_elements;
     m->n_params_active += (uint64_t)(want->active * (double)n_elements);
@@ -523,16 +527,37 @@ status model_load_weights(model *m, carat_progress_fn progress, void *user, err 
     return OK;
 }
 
-static status run_dry(pass *p, const model *m, device *dev, const kv_layout *kv, const step *st,
-                      const pass_taps *taps, pass_tail *tail, bool hidden, err *e)
+static void run_dry_once(pass *p, const model *m, device *dev, const kv_layout *kv, const step *st,
+                         pass of)
 {
     pass_begin(p, dev, st, NULL, 0);
-    p->taps = taps;
-    p->tail = tail;
-    p->hidden = hidden;
+    p->taps = of.taps;
+    p->tail = of.tail;
+    p->hidden = of.hidden;
+    p->lora = of.lora;
     for (int32_t i = 1; i < m->n_sides; i++)
         pass_add_side(p, m->dev[i], NULL, 0);
     model_forward(p, m, kv);
+}
+
+/* of: taps, tail and hidden. Of a model with adapters, peaks are the most of rows without adapters
+ * and of rows with all. */
+static status run_dry(pass *p, const model *m, device *dev, const kv_layout *kv, const step *st,
+                      pass of, err *e)
+{
+    static const float all[LORAS_MAX] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    size_t peak[PASS_SIDES_MAX] = {0};
+    run_dry_once(p, m, dev, kv, st, of);
+    if (m->n_loras && !pass_failed(p)) {
+        for (int32_t i = 0; i < m->n_sides; i++)
+            peak[i] = p->side[i].peak;
+        if (of.tail)
+            of.tail->n_layers = 0;
+        of.lora = all;
+        run_dry_once(p, m, dev, kv, st, of);
+    }
+    for (int32_t i = 0; i < m->n_sides; i++)
+        p->side[i].peak = p->side[i].peak > peak[i] ? p->side[i].peak : peak[i];
     return pass_failed(p) ? err_set(e, p->e.status, "%s", p->e.text) : OK;
 }
 
@@ -542,7 +567,7 @@ static status plan_pass_of(const model *m, device *dev, const kv_layout *kv, ste
 {
     pass p;
     st.n_kv = kv->n;
-    status failed = run_dry(&p, m, dev, kv, &st, taps, NULL, false, e);
+    status failed = run_dry(&p, m, dev, kv, &st, (pass){.taps = taps}, e);
     if (failed)
         return failed;
     c->flops = p.n_flops;
@@ -588,7 +613,7 @@ status model_plan_hidden(const model *m, device *dev, const kv_layout *kv, int32
     pass p;
     step st = plan_step(rows, outs, true);
     st.n_kv = kv->n;
-    status failed = run_dry(&p, m, dev, kv, &st, NULL, NULL, true, e);
+    status failed = run_dry(&p, m, dev, kv, &st, (pass){.hidden = true}, e);
     for (int32_t i = 0; i < m->n_sides && !failed; i++)
         scratch_bytes[i] = p.side[i].peak;
     return failed;
@@ -601,7 +626,7 @@ status model_plan_tail(const model *m, device *dev, const kv_layout *kv, int32_t
     pass p;
     step st = plan_step(rows, rows, true);
     st.n_kv = kv->n;
-    status failed = run_dry(&p, m, dev, kv, &st, NULL, &tail, true, e);
+    status failed = run_dry(&p, m, dev, kv, &st, (pass){.tail = &tail, .hidden = true}, e);
     for (int32_t i = 0; i < m->n_sides && !failed; i++)
         scratch_bytes[i] = p.side[i].peak;
     if (!failed)
@@ -615,7 +640,7 @@ status model_plan_head(const model *m, device *dev, const kv_layout *kv, int32_t
     pass p;
     step st = plan_step(rows, outs, true);
     st.n_kv = kv->n;
-    status failed = run_dry(&p, m, dev, kv, &st, NULL, NULL, true, e);
+    status failed = run_dry(&p, m, dev, kv, &st, (pass){.hidden = true}, e);
     mat x = {.rows = slice, .heads = 1, .cols = m->n_embd, .stride = m->n_embd};
     if (failed)
         return failed;

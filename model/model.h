@@ -12,6 +12,7 @@
 #include "kv/kv.h"
 
 typedef struct model model;
+typedef struct model_lora model_lora;
 
 /* The publisher's recommendation, for values that the file does not state. */
 typedef struct model_sampling {
@@ -102,10 +103,12 @@ struct model {
     bool encoder;       /* tokens see later ones: a text is computed in one pass, and there is no
                            head that would write another */
     bool *claimed;      /* [tensors of the file], in mem: bound, or known to be unneeded */
-    weight **weights;   /* all weights of the forward pass, for loading */
+    weight **weights;   /* all weights of the forward pass, and of adapters, for loading */
     int32_t n_weights, weights_cap;
     model_table *tables; /* small computed arrays (rotation frequencies, id lists) */
     int32_t n_tables;
+    model_lora *loras; /* [n_loras] adapters: lora.h */
+    int32_t n_loras;
     int32_t n_sides;        /* 1: not divided */
     model_experts *experts; /* [n_expert_layers], layers with experts in ascending order */
     int32_t n_expert_layers;
@@ -211,6 +214,8 @@ typedef struct model_want {
     double active; /* share read per token: 1, k/E for experts, 0 for gathered tables */
 } model_want;
 status model_weight(model *m, weight *w, const model_want *want, err *e);
+/* w is loaded with the model's weights from now on. */
+status model_remember(model *m, weight *w, err *e);
 /* The tensor of that name, as one that has a place; NULL: there is none. A file with a tensor that
  * has none when bind returns is refused (unplaced.h). */
 const tensor *model_claim(model *m, const char *name);

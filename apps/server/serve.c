@@ -115,6 +115,8 @@ static const option table[] = {
             "how long requests may go on after SIGTERM (default: 60)"),
     OPT_INT(serve_options, stall_ms, "stall", 0, "MS", 1, 60000,
             "longest pause of a stream while other prompts are computed (default: 200)"),
+    OPT_LORA(serve_options),
+    OPT_LORA_UNAPPLIED(serve_options),
     OPT_MMPROJ(serve_options),
     OPT_STR(serve_options, media_path, "media-path", 0, "DIR",
             "requests may name pictures below this directory, as file:PATH (default: none)"),

@@ -37,6 +37,7 @@
 #include "apps/draft_options.h"
 #include "apps/mcp_options.h"
 #include "apps/media/pictures.h"
+#include "apps/lora_options.h"
 #include "apps/mmproj_options.h"
 #include "apps/sparse_options.h"
 #include "apps/hub_options.h"
@@ -66,6 +67,7 @@ typedef struct serve_options {
     cache_options cache;
     draft_options draft;
     mmproj_options mmproj;
+    lora_options lora; /* of every model that is loaded */
     const char *media_path; /* pictures of requests may be files below it; NULL: none */
     bool media_urls;        /* and may be fetched from public addresses */
     const char *sparse;

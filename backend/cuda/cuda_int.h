@@ -98,6 +98,7 @@ typedef struct graph_key {
     float skip[STEP_SEQS_MAX]; /* sparse_rule.skip; all 0: attention is exact */
     pass_taps taps;
     watched_rows watch;
+    uint64_t lora; /* lora_rows_key */
 } graph_key;
 typedef struct graph_slot {
     graph_key key;

@@ -4,12 +4,14 @@
  * Between two passes with equal keys only the step block changes, and it has a fixed address. The
  * kernels' arguments depend on the key alone: model, layout, scratch, counts of rows, the number of
  * chunks of keys that the grids of attention cover (powers of two), the addresses of the taps, and
- * the rows that a page_watch looks at, and what attention leaves out of each sequence.
+ * the rows that a page_watch looks at, what attention leaves out of each sequence, and which rows
+ * have which adapters.
  * The first pass with a key runs plainly, so that one-time initialisation happens outside a
  * recording. The second is recorded and replayed, later ones are replayed. A recording contains
  * addresses, so all recordings are dropped when any device memory is freed.
  */
 #include "backend/cuda/cuda_int.h"
+#include "backend/lora.h"
 #include "backend/sparse.h"
 
 #include <string.h>
@@ -49,7 +51,7 @@ static bool same_graph_key(const graph_key *a, const graph_key *b)
            a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
            !memcmp(a->kv_bucket, b->kv_bucket, sizeof a->kv_bucket) &&
            !memcmp(a->kv_least, b->kv_least, sizeof a->kv_least) && a->tree == b->tree &&
-           !memcmp(a->skip, b->skip, sizeof a->skip) && a->counted == b->counted &&
+           !memcmp(a->skip, b->skip, sizeof a->skip) && a->counted == b->counted && a->lora == b->lora &&
            same_taps(&a->taps, &b->taps) && same_watch(&a->watch, &b->watch);
 }
 
@@ -105,6 +107,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
                    .rows = st->all.n,
                    .outs = st->out.n,
                    .n_seqs = st->n_seqs,
+                   .lora = lora_rows_key(p),
                    .tree = st->all.seen != NULL};
     memcpy(k.kv_bucket, c->kv_bucket, sizeof k.kv_bucket);
     memcpy(k.kv_least, c->kv_least, sizeof k.kv_least);

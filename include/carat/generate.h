@@ -147,6 +147,8 @@ typedef struct carat_generate_options {
     int32_t n_prompt_logprobs;
     const char *sparse; /* as carat_session_options.sparse, for this answer; NULL: the session's.
                            Read at the begin */
+    const struct carat_lora_use *loras; /* [n_loras]: its adapters, lora.h. NULL: the model's */
+    int32_t n_loras;
     bool call_parts;    /* for parse: tell CALL_PART. Of several calls between two marks the first
                            comes in pieces */
     /* No thought; no call. no_thoughts: where answers are messages with headers (gpt-oss), as

@@ -105,6 +105,8 @@ typedef struct carat_model_options {
     const carat_bytes *mmproj_bytes; /* the same as a file in memory, in place of `mmproj` */
     int32_t image_tokens; /* the most soft tokens of a picture, 70 to 1120; -1: by its own size, at
                              most 1120; 0: 560 */
+    const struct carat_lora *loras; /* [n_loras], lora.h */
+    int32_t n_loras;
     /* Called after devices are chosen and before weights are loaded. It may ask for plans and
      * nothing else. Another status than OK makes opening fail with that status and e. With draft
      * "auto", E_MEMORY leads to a second call without the drafter's weights: if that is OK, lookup

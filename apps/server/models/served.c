@@ -251,7 +251,12 @@ static status load(served *m, const served_ask *ask, err *e)
     mo.n_sessions = bo.n_slots;
     mo.planned = before_weights; /* instead of that of device_options_apply */
     mo.planned_user = &l;
-    status st = named_open(ask->path, &mo, &m->model, e);
+    lora_files loras = {0};
+    status st = lora_options_apply(&o->lora, &loras, &mo, e);
+    if (!st && ask->scorer)
+        mo.n_loras = 0;
+    st = st ? st : named_open(ask->path, &mo, &m->model, e);
+    lora_files_free(&loras);
     if (!strcmp(o->log, "text"))
         term_progress_clear();
     if (st)
