@@ -431,10 +431,11 @@ $(eval $(call fuzz_also,multipart,apps/server/http/multipart.c))
 $(eval $(call fuzz_also,http,$(patsubst %,apps/server/%.c,http/head http/routes dialects/fields dialects/sampling) \
     $(SAMPLING) engine/compress_parse.c))
 $(BUILD)/fuzz_http $(BUILD)/fuzz_http.linked: LIBS += -lmicrohttpd
-$(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/pass.c backend/page_moves.c))
+$(eval $(call fuzz_also,snapshot,$(call src,kv) backend/ops.c backend/lora.c backend/pass.c backend/page_moves.c))
 $(eval $(call fuzz_also,draft,$(patsubst %,apps/%.c,convert_fields convert_families convert_draft_config) \
     $(MODELS)))
 $(eval $(call fuzz_also,table,tests/table_file.c $(MODELS)))
+$(eval $(call fuzz_also,lora,tests/table_file.c $(MODELS)))
 $(eval $(call fuzz_also,draft_load,$(MODELS)))
 $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_scores.c apps/convert_fields.c \
     apps/convert_families.c engine/sampling_settings.c \

@@ -274,6 +274,9 @@ static bool can_adapt(const weight *w)
            !ends_with(w->name, "conv1d.weight") && !ends_with(w->name, "rope_freqs.weight");
 }
 
+/* Weights of a tensor, at most: queries, keys and values in one. */
+enum { PARTS_MAX = 3 };
+
 /* The pairs of one tensor, of n_base weights of the model. */
 static status bind_tensors(model *m, model_lora *x, const tensor *a, int32_t n_base, err *e)
 {
@@ -289,6 +292,9 @@ static status bind_tensors(model *m, model_lora *x, const tensor *a, int32_t n_b
          * so. */
         if (strcmp(w->name, name) || !can_adapt(w) || w->gather != is_table(name))
             continue;
+        if (x->n_pairs == x->is.n_pairs * PARTS_MAX)
+            return err_set(e, E_LIMIT, "%s: tensor %s is more than %d weights", x->file.path,
+                           a->name, PARTS_MAX);
         status st = bind_pair(m, x, base, a, b, w, e);
         if (st)
             return st;
@@ -298,9 +304,6 @@ static status bind_tensors(model *m, model_lora *x, const tensor *a, int32_t n_b
                        x->file.path, a->name, m->name);
     return OK;
 }
-
-/* Weights of a tensor, at most: queries, keys and values in one. */
-enum { PARTS_MAX = 3 };
 
 status model_add_lora(model *m, gguf *g, err *e)
 {

@@ -88,6 +88,15 @@ if __name__ == "__main__":
     put("gguf/kinds", gguf(3, [], [tensor("t%d" % k, [256], k, 1024 * i) for i, k in enumerate(
         [0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23, 30, 39])], bytes(16 * 1024)))
 
+    adapter = [value("general.type", "str", "adapter"), value("general.architecture", "str", "qwen3moe"),
+               value("adapter.type", "str", "lora"), value("adapter.lora.alpha", "f32", 2.0)]
+    half = lambda n: struct.pack(f"<{n}f", *([0.5] * n)) + b"\0" * (-4 * n % 32)
+    put("lora/norm", gguf(3, adapter, [tensor("blk.0.attn_norm.weight", [8], 0, 0)], half(8)))
+    put("lora/attn", gguf(3, adapter, [tensor("blk.0.attn_q.weight.lora_a", [64, 1], 0, 0),
+                                       tensor("blk.0.attn_q.weight.lora_b", [1, 128], 0, 256)], half(64) + half(128)))
+    put("lora/experts", gguf(3, adapter, [tensor("blk.1.ffn_up_exps.weight.lora_a", [64, 1, 8], 0, 0),
+                                          tensor("blk.1.ffn_up_exps.weight.lora_b", [1, 32, 8], 0, 2048)],
+                             half(512) + half(256)))
     put("safetensors/empty", safetensors({}, b""))
     put("safetensors/metadata", safetensors({"__metadata__": {"format": "pt"}}, b""))
     put("safetensors/two", safetensors(
