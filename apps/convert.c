@@ -38,8 +38,10 @@ static const option table[] = {
     OPT_STR(
         convert_options, mmproj, "mmproj", 0, "FILE",
         "write the towers too, in bf16: the file that sees images and hears sounds for the model"),
-    OPT_STR(convert_options, target, "target", 0, "FILE",
-            "of a drafter: the GGUF file of its model, for checks and the tokenizer"),
+    OPT_STR(
+        convert_options, target, "target", 0, "FILE",
+        "of a drafter: the GGUF file of its model, for checks and the tokenizer; of an adapter: "
+        "that file, or a directory with the model's config.json"),
     OPT_STR(convert_options, dialect, "dialect", 0, "NAME",
             "of a drafter: llama.cpp (default), lucebox or ik"),
     OPT_INT(convert_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
@@ -387,7 +389,7 @@ static status plan_items(convert_job *j, model_shape *s, const weight_mix *mix, 
 /* ---- Rows ---------------------------------------------------------------------------------- */
 
 /* Where the row or column i of the file is in the checkpoint. */
-static uint64_t place_before(const hf_change *c, uint64_t i)
+uint64_t convert_place_before(const hf_change *c, uint64_t i)
 {
     if (!c->n_k || i < c->before)
         return i;
@@ -409,7 +411,7 @@ static void change_row(const hf_change *c, float *x, float *spare, uint64_t n)
         return;
     memcpy(spare, x, (size_t)n * sizeof *x);
     for (uint64_t i = 0; i < n; i++)
-        x[i] = spare[place_before(c, i)];
+        x[i] = spare[convert_place_before(c, i)];
 }
 
 void convert_floats(num_type type, const unsigned char *from, float *x, uint64_t n)
@@ -444,7 +446,7 @@ void convert_decode_row(const convert_item *it, uint64_t r, float *x)
         return;
     }
     if (!it->t.change.columns)
-        r = place_before(&it->t.change, r);
+        r = convert_place_before(&it->t.change, r);
     share = rows / (uint64_t)it->n_sources;
     const tensor *src = convert_source(it, r / share);
     num_row_bytes(src->type, n, &size);
@@ -696,6 +698,8 @@ status convert_model(const convert_request *request, uint64_t *n_bytes, err *e)
 {
     convert_request r = *request;
     json_t *config = NULL;
+    if (convert_is_lora(r.dir))
+        return convert_lora(&r, n_bytes, e);
     status st = convert_read_json(&config, r.dir, "config.json", true, e);
     bool draft = !st && convert_is_draft(config);
     if (!st && r.mmproj && draft)
@@ -805,7 +809,11 @@ const command command_convert = {
         "\n"
         "Drafters: DFlash (also Laguna's, and DSpark's with a bigram correction) and the\n"
         "assistants of Gemma 4. config.json decides, and a tensor of another shape, a missing\n"
-        "value or an unknown tensor is an error. Other families are refused by name.",
+        "value or an unknown tensor is an error. Other families are refused by name.\n"
+        "\n"
+        "Adapters (LoRA) of PEFT: DIR holds adapter_config.json and adapter_model.safetensors, "
+        "and\n"
+        "--target names the model. TYPE is f32 (the default), f16 or bf16.",
     .options = table,
     .n_operands_min = 2,
     .n_operands_max = 2,

@@ -256,4 +256,12 @@ status convert_tower(const convert_request *r, const json_t *config, uint64_t *n
 /* Converts a model. mix NULL: bf16, of drafters Q8_0. *n_bytes: the size of the new file. */
 status convert_model(const convert_request *r, uint64_t *n_bytes, err *e); /* convert.c */
 
+/* ---- Adapters: convert_lora.c ---- */
+
+/* Where the row or column i of the file is in the checkpoint. */
+uint64_t convert_place_before(const hf_change *c, uint64_t i);
+/* Is the directory an adapter of PEFT? */
+bool convert_is_lora(const char *dir);
+status convert_lora(const convert_request *r, uint64_t *n_bytes, err *e);
+
 #endif

@@ -180,7 +180,8 @@ static status open_gguf(gguf *g, const carat_model_options *opt, carat_model **o
     m->strict = opt->strict;
     m->progress = opt->progress;
     m->progress_user = opt->progress_user;
-    if (pthread_mutex_init(&m->tree_lock, NULL) || pthread_mutex_init(&m->pass_lock, NULL)) {
+    if (pthread_mutex_init(&m->tree_lock, NULL) || pthread_mutex_init(&m->pass_lock, NULL) ||
+        pthread_mutex_init(&m->lora_lock, NULL)) {
         gguf_close(g);
         st = err_set(e, E_MEMORY, "cannot make a lock");
         goto out;
@@ -273,6 +274,7 @@ void carat_model_close(carat_model *m)
     mem_free(m->answers);
     if (m->has_lock) {
         pthread_mutex_destroy(&m->pass_lock);
+        pthread_mutex_destroy(&m->lora_lock);
         pthread_mutex_destroy(&m->tree_lock);
     }
     mem_free(m);

@@ -63,7 +63,8 @@ struct carat_model {
     device *other[PASS_SIDES_MAX - 1]; /* of sides 1 .. n_sides - 1 of a divided model */
     int32_t n_sides;
     model_fit fit;
-    lora_choice lora;                 /* of answers that name no adapters */
+    lora_choice lora; /* of answers that name no adapters; under lora_lock: lora_choose */
+    pthread_mutex_t lora_lock;
     model_pool *experts;              /* NULL: each layer's device holds all of its experts */
     draft_model *draft[DRAFTERS_MAX]; /* NULL: there is none */
     vocab *text;                      /* NULL: a model without vocabulary */

@@ -42,11 +42,24 @@ status lora_check_devices(const carat_model *m, err *e)
     return OK;
 }
 
+static lora_choice own_choice(const carat_model *m)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&m->lora_lock;
+    pthread_mutex_lock(lock);
+    lora_choice c = m->lora;
+    pthread_mutex_unlock(lock);
+    return c;
+}
+
 status lora_choose(lora_choice *c, const carat_model *m, const carat_lora_use *use, int32_t n,
                    err *e)
 {
-    lora_choice x = use ? (lora_choice){0} : m->lora;
-    for (int32_t i = 0; use && i < n; i++) {
+    lora_choice x = {0};
+    if (!use) {
+        *c = own_choice(m);
+        return OK;
+    }
+    for (int32_t i = 0; i < n; i++) {
         if (use[i].id < 0 || use[i].id >= m->core.n_loras)
             return err_set(e, E_ARG, "adapter %d: %s has %d of them, counted from 0", use[i].id,
                            m->core.name, m->core.n_loras);
@@ -68,7 +81,7 @@ bool carat_lora_at(const carat_model *m, int32_t i, carat_lora_info *out)
     *out = (carat_lora_info){.name = x->is.name,
                              .path = x->file.path,
                              .alpha = x->is.alpha,
-                             .scale = m->lora.scale[i],
+                             .scale = own_choice(m).scale[i],
                              .n_pairs = x->is.n_pairs,
                              .rank = x->is.rank,
                              .rank_most = x->is.most,
@@ -89,6 +102,8 @@ carat_status carat_lora_set_scales(carat_model *m, const float *scale, int32_t n
         x.scale[i] = scale[i];
     }
     x.key = model_lora_key(&m->core, x.scale);
+    pthread_mutex_lock(&m->lora_lock);
     m->lora = x;
+    pthread_mutex_unlock(&m->lora_lock);
     return OK;
 }

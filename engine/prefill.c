@@ -198,8 +198,8 @@ static const job_class token_job = {.contributors = of_token, .begin = begin_mor
 /* The session's sparse attention and adapters, for a new prompt of n tokens. */
 static status use_setting(const carat_session *s, evaluation *v, int64_t n, err *e)
 {
-    v->lora = s->b.m->lora;
-    return sparse_decide(&v->sparse, s->b.m, NULL, n, &s->b.shape, e);
+    status st = lora_choose(&v->lora, s->b.m, NULL, 0, e);
+    return st ? st : sparse_decide(&v->sparse, s->b.m, NULL, n, &s->b.shape, e);
 }
 
 static status evaluate(carat_session *s, const int32_t *ids, int64_t n, const evaluation *v, err *e)

@@ -640,15 +640,16 @@ status timeline_restore(timeline *t, const kv_snapshot *k, err *e)
                        "model, has other formats of keys and values, or exceeds the context of %d",
                        (long long)k->n, t->kv.layout->n_ctx);
     /* The key does not tell the scales, with which later tokens are computed. */
-    const lora_choice none = {0}, *l = k->way.lora == t->lora.key      ? &t->lora
-                                       : k->way.lora == t->m->lora.key ? &t->m->lora
-                                                                       : &none;
-    if (k->way.lora != l->key)
+    lora_choice lora = t->lora;
+    if (k->way.lora != lora.key)
+        lora_choose(&lora, t->m, NULL, 0, NULL);
+    if (!k->way.lora)
+        lora = (lora_choice){0};
+    if (k->way.lora != lora.key)
         return err_set(e, E_ARG,
                        "the snapshot of %lld tokens was computed with other adapters than this "
                        "session has",
                        (long long)k->n);
-    const lora_choice lora = *l;
     int32_t need;
     forget_unshared(&t->known);
     while ((need = kv_snapshot_pages(k, &t->kv)) > t->kv.pool->pages.n_free + kv_own_pages(&t->kv))

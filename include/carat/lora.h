@@ -34,8 +34,8 @@ typedef struct carat_lora_info {
 /* Adapter i of m; false: it has fewer. The strings belong to the model. Any thread. */
 CARAT_API bool carat_lora_at(const carat_model *m, int32_t i, carat_lora_info *out);
 /* The scales of answers that name no adapters, of all adapters of m, from now on: an answer that
- * has begun keeps its own. E_ARG: n is not their number, or a scale is not finite. Not while
- * another thread opens jobs. */
+ * has begun keeps its own. E_ARG: n is not their number, or a scale is not finite. Any
+ * thread. */
 CARAT_API carat_status carat_lora_set_scales(carat_model *m, const float *scale, int32_t n,
                                              carat_error *e);
 

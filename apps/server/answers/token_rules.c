@@ -85,9 +85,34 @@ static bool make_bias(request *rq, const carat_model *m, problem *p)
     return true;
 }
 
+bool loras_named(const lora_wish *wish, int32_t n, const carat_model *m, arena *mem,
+                 carat_lora_use **out, problem *p)
+{
+    carat_lora_use *use = arena_array(mem, (size_t)n + 1, sizeof *use);
+    if (!use)
+        return problem_set(p, 503, "lora", "no memory for a list of adapters");
+    for (int32_t i = 0; i < n; i++) {
+        carat_lora_info l;
+        int32_t id = wish[i].name ? 0 : wish[i].id;
+        while (carat_lora_at(m, id, &l) && wish[i].name && strcmp(wish[i].name, l.name))
+            id++;
+        if (!carat_lora_at(m, id, &l) && wish[i].name)
+            return problem_set(p, 400, "lora",
+                               "the model has no adapter '%.100s' (GET /lora-adapters lists them)",
+                               wish[i].name);
+        if (!carat_lora_at(m, id, &l))
+            return problem_set(p, 400, "lora",
+                               "the model has no adapter %d (GET /lora-adapters lists them)", id);
+        use[i] = (carat_lora_use){id, wish[i].scale};
+    }
+    *out = use;
+    return true;
+}
+
 bool token_rules_make(request *rq, const carat_model *m, problem *p)
 {
-    return make_bad(rq, m, p) && make_bias(rq, m, p) &&
+    return (!rq->lora || loras_named(rq->lora, rq->n_loras, m, &rq->mem, &rq->loras, p)) &&
+           make_bad(rq, m, p) && make_bias(rq, m, p) &&
            (!rq->n_prediction ||
             tokens_of(rq, m, "", rq->prediction, rq->n_prediction, &rq->predicted, p));
 }
@@ -112,6 +137,8 @@ void token_rules_set(const request *rq, bool first, carat_generate_options *o)
     o->min_tokens = rq->min_tokens;
     o->no_answer = rq->no_answer;
     o->sparse = rq->sparse;
+    o->loras = rq->loras;
+    o->n_loras = rq->n_loras;
     o->predicted = rq->predicted.at;
     o->n_predicted = rq->predicted.n;
     o->n_prompt_logprobs = first ? prompt_top(rq) : 0;

@@ -6,6 +6,9 @@
 
 /* Tokenizes bad_words, the texts of logit_bias and the prediction: rq->bad, more entries of
  * rq->sampling.bias, rq->predicted. Once per request, by the connection's thread. */
+/* The adapters of m that a list names. */
+bool loras_named(const lora_wish *wish, int32_t n, const carat_model *m, arena *mem,
+                 carat_lora_use **out, problem *p);
 bool token_rules_make(request *rq, const carat_model *m, problem *p);
 /* Sets the rules in o, which borrows from rq. first: of the answers to its prompt; it reports the
  * prompt's logprobs for all of them. */

@@ -309,6 +309,46 @@ static bool read_speculation(request *rq, const request_limits *lim, problem *p)
     return true;
 }
 
+bool read_lora_list(const jtree *list, const char *field, arena *mem, lora_wish **out, int32_t *n,
+                    problem *p)
+{
+    static const char *const names[] = {"id", "name", "scale"};
+    if (list->count > REQUEST_MAX_LORAS)
+        return problem_set(p, 400, field, "%zu adapters; at most %d", list->count,
+                           REQUEST_MAX_LORAS);
+    if (!(*out = arena_array(mem, list->count + 1, sizeof **out)))
+        return problem_set(p, 503, field, "no memory for a list of adapters");
+    *n = 0;
+    for (const jtree *v = list->first; v; v = v->next) {
+        int64_t id = -1;
+        double scale = 1;
+        lora_wish *w = &(*out)[(*n)++];
+        *w = (lora_wish){0};
+        if (v->kind != JTREE_OBJECT)
+            return wrong_kind(p, *field ? field : "body", v, "a list of objects");
+        if (!check_members(v, field, names, sizeof names / sizeof *names, p) ||
+            !field_int(p, v, "id", 0, REQUEST_MAX_LORAS - 1, &id) ||
+            !field_text(p, v, "name", &w->name) || !field_real(p, v, "scale", -1e4, 1e4, &scale))
+            return false;
+        if ((id < 0) == !w->name)
+            return problem_set(p, 400, field, "an adapter is named by its id or by its name");
+        w->id = (int32_t)id;
+        w->scale = (float)scale;
+    }
+    return true;
+}
+
+static bool read_loras(request *rq, problem *p)
+{
+    const jtree *v = NULL;
+    if (!field_kind(p, rq->body, "lora", JTREE_ARRAY, &v))
+        return false;
+    if (!v || read_lora_list(v, "lora", &rq->mem, &rq->lora, &rq->n_loras, p))
+        return true;
+    snprintf(p->param, sizeof p->param, "lora"); /* not its member */
+    return false;
+}
+
 /* "auto", "off" or a share: prompt compression. */
 static bool read_compression(request *rq, problem *p)
 {
@@ -340,7 +380,7 @@ bool read_common(request *rq, const request_limits *lim, problem *p)
            field_int(p, b, "sse_ping_interval", -1, REQUEST_MAX_PING_S, &rq->ping_s) &&
            field_bool(p, b, "return_progress", &rq->progress) && read_sampling(rq, b, lim, p) &&
            read_token_rules(rq, b, lim, p) && read_speculation(rq, lim, p) &&
-           field_text(p, b, "sparse", &rq->sparse) && read_compression(rq, p);
+           field_text(p, b, "sparse", &rq->sparse) && read_loras(rq, p) && read_compression(rq, p);
 }
 
 bool read_max_tokens(request *rq, const char *const *keys, problem *p)

@@ -157,7 +157,7 @@ static const known_field fields[] = {
     {"top_n_tokens", ALL, ONLY, "0"},
     {"skip_special_tokens", ALL, ONLY, "true"},
     {"spaces_between_special_tokens", ALL, HARMLESS, NULL}, /* special tokens are skipped */
-    {"lora", ALL, ONLY, ""},
+    {"lora", ALL, READ, "Loras"},
     /* Structured output. */
     {"response_format", CHAT | TEXT, READ, "Format"},
     {"text", RESP, READ, "TextOptions"},

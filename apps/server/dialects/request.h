@@ -65,6 +65,7 @@ enum {
     REQUEST_MAX_STOPS = 64,  /* stop strings; each token is compared with all */
     REQUEST_MAX_STOP = 4096, /* bytes of one */
     REQUEST_MAX_BIASES = 4096,
+    REQUEST_MAX_LORAS = 16, /* adapters of a model */
     REQUEST_MAX_CHOICES = 64,
     REQUEST_MAX_TOOLS = 1024,
     REQUEST_MAX_CALLS = 4096, /* of one message; the chat formats have the same limit */
@@ -91,6 +92,12 @@ typedef struct request_limits {
     const char *chat_template;     /* [n_chat_template] of the model's file; NULL: none */
     size_t n_chat_template;
 } request_limits;
+
+typedef struct lora_wish {
+    int32_t id;       /* -1: by name */
+    const char *name; /* NULL: by id */
+    float scale;
+} lora_wish;
 
 typedef struct raw_prompt { /* of /v1/completions: text, or ids if that is not NULL */
     const char *text;
@@ -147,6 +154,9 @@ typedef struct request {
     size_t n_prediction;
     carat_tokens predicted; /* its tokens, made with those of the rules */
     const char *sparse;     /* as carat_generate_options; NULL: not given */
+    lora_wish *lora;        /* [n_loras]: adapters; NULL: not given */
+    carat_lora_use *loras;  /* the same by their ids, made with the tokens of the rules */
+    int32_t n_loras;
     bool compress_given;    /* the client says whether its prompt is shortened: */
     bool compresses;
     carat_compress_options compress;
@@ -266,6 +276,9 @@ bool ollama_settings_read(request *rq, const jtree *options, const request_limit
 /* ---- Reading fields (fields.c). An absent or null field leaves *out unchanged. False: a problem.
  */
 
+/* [{"id": N, "scale": S}], or by "name": adapters. field: its name for sentences. */
+bool read_lora_list(const jtree *list, const char *field, arena *mem, lora_wish **out, int32_t *n,
+                    problem *p);
 bool field_text(problem *p, const jtree *o, const char *key, const char **out);
 bool field_bool(problem *p, const jtree *o, const char *key, bool *out);
 bool field_int(problem *p, const jtree *o, const char *key, int64_t min, int64_t max, int64_t *out);

@@ -236,6 +236,12 @@ static const route routes[] = {
      .about = {.summary = "Save, restore or erase the tokens of an idle slot",
                .request = "SlotFile", .reply = "SlotResult", .more = NOT_DONE | FAILS,
                .query = "action"}},
+    {"GET", "/lora-adapters", handle_loras, KEY_HOLDERS, true, ROUTE_OTHER, OAI,
+     .about = {.summary = "The model's adapters, and their scales in answers that name none",
+               .reply = "LoraAdapters"}},
+    {"POST", "/lora-adapters", handle_loras_set, KEY_HOLDERS, true, ROUTE_OTHER, OAI,
+     .about = {.summary = "Set those scales; adapters that are not named get 0",
+               .request = "Loras"}},
     {"GET", "/metrics", handle_metrics, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
      .about = {.summary = "Numbers for Prometheus", .more = PLAIN}},
     {"GET", "/openapi.json", handle_openapi, ANYONE, false, ROUTE_OTHER, OAI,
@@ -303,9 +309,9 @@ static const route routes[] = {
 static const struct {
     const char *path, *why;
 } refusals[] = {
-    {"/lora-adapters", "carat has no adapters: merge them into the model's file"},
-    {"/v1/load_lora_adapter", "carat has no adapters: merge them into the model's file"},
-    {"/v1/unload_lora_adapter", "carat has no adapters: merge them into the model's file"},
+    {"/v1/load_lora_adapter", "adapters are loaded with their model: --lora FILE when the server starts"},
+    {"/v1/unload_lora_adapter",
+     "adapters stay with their model: POST /lora-adapters with scale 0 leaves one out"},
 #define CLASSES                                                                                    \
     "carat runs no models that classify texts; /v1/score has scores of a reranker, and "           \
     "/v1/completions with echo and logprobs scores of tokens"

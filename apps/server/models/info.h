@@ -9,7 +9,9 @@ void handle_live(exchange *x);
 void handle_models(exchange *x);
 void handle_props(exchange *x);
 void handle_slots(exchange *x);
-void handle_slot(exchange *x); /* slots.c */
+void handle_slot(exchange *x);  /* slots.c */
+void handle_loras(exchange *x); /* loras.c */
+void handle_loras_set(exchange *x);
 void handle_metrics(exchange *x);
 void handle_tokenize(exchange *x);
 void handle_detokenize(exchange *x);
