@@ -92,7 +92,7 @@ PLAIN_TEST(options_of_llama_cpp_are_taken_or_explained)
         {"--ignore-eos", NULL, NULL},
         {"--n-predict", "3", NULL},
         {"--cache-type-k=q8_0", NULL, NULL},
-        {"--lora", "x", "merge"},
+        {"--lora", "x", "No such file"},
     };
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 512});
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -343,10 +343,9 @@ static bool read_loras(request *rq, problem *p)
     const jtree *v = NULL;
     if (!field_kind(p, rq->body, "lora", JTREE_ARRAY, &v))
         return false;
-    if (!v || read_lora_list(v, "lora", &rq->mem, &rq->lora, &rq->n_loras, p))
-        return true;
-    snprintf(p->param, sizeof p->param, "lora"); /* not its member */
-    return false;
+    problem own = {0}; /* names a member of an item */
+    return !v || read_lora_list(v, "lora", &rq->mem, &rq->lora, &rq->n_loras, &own) ||
+           problem_set(p, own.status, "lora", "'lora': %s", own.text);
 }
 
 /* "auto", "off" or a share: prompt compression. */
