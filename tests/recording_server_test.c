@@ -2,6 +2,8 @@
  * each event once.
  */
 #include "tests/server_rig.h"
+#include "tests/spawn.h"
+#include "base/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,18 +12,25 @@
 
 #define CHAT "{" ASK ",\"temperature\":0,\"max_tokens\":120,\"ignore_eos\":true,\"stream\":true}"
 
-/* Posts with a header, reads until `text` was seen, and leaves. */
+/* Posts with a header. Returns the connection. */
+static int post(const served *s, const char *path, const char *header, const char *body)
+{
+    str ask = {0};
+    str_printf(&ask, "POST %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", path,
+               header, strlen(body), body);
+    int fd = http_dial(s);
+    CHECK_EQ(write(fd, ask.at, ask.n), (int)ask.n);
+    str_free(&ask);
+    return fd;
+}
+
+/* Posts, reads until `text` was seen, and leaves. */
 static void post_and_leave(const served *s, const char *path, const char *header, const char *body,
                            const char *text, str *seen)
 {
-    str ask = {0};
-    str_printf(&ask, "POST %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", path, header,
-               strlen(body), body);
-    int fd = http_dial(s);
-    CHECK_EQ(write(fd, ask.at, ask.n), (int)ask.n);
+    int fd = post(s, path, header, body);
     CHECK_MSG(http_read_until(fd, seen, text), "%s", str_text(seen));
     close(fd);
-    str_free(&ask);
 }
 
 /* The rest of the stream, once its answer is complete. */
@@ -188,4 +197,44 @@ TEST(a_stream_belongs_to_its_api_key)
     refused(&s, "/v1/stream?conv_id=a", "Authorization: Bearer one\r\n", 200, "[DONE]");
     str_free(&seen);
     stop(&s);
+}
+
+/* The client leaves while its model waits for the place of another. */
+TEST(a_stream_goes_on_while_its_model_is_loaded)
+{
+    static const char ask[] =
+        "{\"model\":\"b\"," ASK ",\"max_tokens\":3,\"ignore_eos\":true,\"stream\":true}";
+    served s;
+    str seen = {0}, one = {0}, two = {0};
+    response r;
+    str_printf(&one, "a=%s", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}));
+    str_printf(&two, "b=%s", toy_model_write(&(toy_model_file){.seed = 7, .n_ctx_train = 65536}));
+    served_start(&s, ARGS("-t", "1", "--ctx", "60000", "--max-loaded", "1", "--parallel", "1",
+                          "--ping", "1", "--load-wait", "60", one.at, two.at));
+    int fd = http_begin(&s, "/v1/chat/completions",
+                        "{\"model\":\"a\",\"stream\":true,\"ignore_eos\":true," ASK "}");
+    CHECK(http_read_until(fd, &seen, "content"));
+    int kept = post(&s, "/v1/chat/completions", "X-Conversation-Id: kept\r\n", ask);
+    int ended = post(&s, "/v1/chat/completions", "X-Conversation-Id: ended\r\n", ask);
+    str_cut(&seen, 0);
+    CHECK(http_read_until(kept, &seen, ": the server"));
+    close(kept);
+    str_cut(&seen, 0);
+    CHECK(http_read_until(ended, &seen, ": the server"));
+    close(ended);
+    CHECK_EQ((int)http_metric(&s, "carat_requests_active"), 3);
+    http_call(&r, &s, "DELETE", "/v1/stream?conv_id=ended", NULL, NULL);
+    response_free(&r);
+    for (double until = clock_ms() + PATIENCE_MS; http_metric(&s, "carat_requests_active") > 2;
+         usleep(20000))
+        CHECK(clock_ms() < until);
+    close(fd);
+    get(&r, &s, "/v1/stream?conv_id=kept", NULL);
+    CHECK_MSG(r.status == 200 && strstr(r.body.at, "\"finish_reason\":\"length\""), "%s",
+              str_text(&r.body));
+    response_free(&r);
+    stop(&s);
+    str_free(&seen);
+    str_free(&one);
+    str_free(&two);
 }

@@ -112,10 +112,6 @@ static bool step_stream(stream *st)
 {
     int ping_ms = ping_ms_of(st), wait_ms = ping_ms;
     problem p = {0};
-    if (st->kept && !recording_wanted(st->kept)) {
-        st->x->note = "nobody wants it any more";
-        return false;
-    }
     if (st->kept && (wait_ms < 0 || wait_ms > WANTED_MS))
         wait_ms = WANTED_MS;
     switch (live_wait(st->live, st->x->fd, wait_ms)) {
@@ -159,10 +155,20 @@ static void begin_answer(stream *st)
 /* A stream whose model is still being loaded: the headers are out, and the client gets pings. */
 static bool step_loading(stream *st)
 {
+    exchange *x = st->x;
     problem p = {0};
-    switch (begin_stream(st, (int)st->x->s->o->ping_s * 1000, &p)) {
+    int fd = x->fd, ping_ms = (int)x->s->o->ping_s * 1000;
+    bool looks = st->kept && ping_ms > WANTED_MS; /* whether somebody wants it, between pings */
+    if (st->kept && client_left(fd))
+        return false; /* stream_close goes on with it */
+    if (st->kept)
+        x->fd = -1; /* a place in line is not lost with the client */
+    pick_state picked = begin_stream(st, looks ? WANTED_MS : ping_ms, &p);
+    x->fd = fd;
+    switch (picked) {
     case PICK_WAITS:
-        ping(st);
+        if (!looks || clock_ms() - st->last_ms >= ping_ms)
+            ping(st);
         return true;
     case PICK_DONE:
         st->loading = false;
@@ -176,8 +182,8 @@ static bool step_loading(stream *st)
     case PICK_FAILED:
         break;
     }
-    if (client_left(st->x->fd)) {
-        st->x->note = "client gone";
+    if (!st->kept && client_left(fd)) {
+        x->note = "client gone";
         return false;
     }
     if (!stand_in(st))
@@ -193,6 +199,10 @@ static bool take_more(stream *st)
 {
     str_cut(&st->out, 0);
     st->at = 0;
+    if (st->kept && !recording_wanted(st->kept)) {
+        st->x->note = "nobody wants it any more";
+        return false;
+    }
     if (!(st->loading ? step_loading(st) : step_stream(st)))
         return false;
     if (st->kept)
