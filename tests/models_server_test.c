@@ -215,6 +215,40 @@ TEST(models_server_waits_for_busy_models)
     str_free(&text);
 }
 
+/* One that waits in line, or for room, is stopped at once, and nothing leaves for it. */
+TEST(models_server_stops_a_loading_that_waits)
+{
+    served s;
+    str seen = {0}, text = {0};
+    response r;
+    start_models(&s, ARGS("--max-loaded", "1", "--load-wait", "60", "--ctx", "60000"));
+    int fd =
+        http_begin(&s, "/v1/chat/completions",
+                   "{\"model\":\"ant\",\"stream\":true,\"ignore_eos\":true,\"seed\":1," ASK "}");
+    CHECK(http_read_until(fd, &seen, "content"));
+    for (int i = 1; i < N_MODELS; i++) {
+        char body[40];
+        snprintf(body, sizeof body, "{\"model\":\"%s\"}", names[i]);
+        http_post(&r, &s, "/models/load", body);
+        CHECK_EQ(r.status, 200);
+        response_free(&r);
+        expect_state(&s, i, "loading");
+    }
+    for (int i = N_MODELS - 1; i > 0; i--) { /* cat is in line behind bee */
+        char body[40];
+        snprintf(body, sizeof body, "{\"model\":\"%s\"}", names[i]);
+        http_post(&r, &s, "/models/unload", body);
+        CHECK_EQ(r.status, 200);
+        response_free(&r);
+        expect_state(&s, i, "unloaded");
+    }
+    expect_state(&s, 0, "loaded");
+    close(fd);
+    stop(&s);
+    str_free(&seen);
+    str_free(&text);
+}
+
 TEST(models_server_says_why_a_file_cannot_be_loaded)
 {
     served s;
@@ -501,4 +535,27 @@ TEST(models_server_ends_while_it_loads)
         for (int i = 0; i < N_MODELS; i++)
             close(fd[i]);
     }
+}
+
+/* A second wish for a model that is loaded does not bring it back after it had to leave. */
+TEST(models_server_loads_no_model_twice_by_hand)
+{
+    served s;
+    response r;
+    str text = {0};
+    start_models(&s, ARGS("--max-loaded", "1"));
+    for (int i = 0; i < 2; i++) {
+        http_post(&r, &s, "/models/load", "{\"model\":\"ant\"}");
+        CHECK_EQ(r.status, 200);
+        response_free(&r);
+        expect_state(&s, 0, "loaded");
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(ask_as(&s, "bee", "", &text), 200);
+        usleep(50000);
+    }
+    CHECK_EQ(count_in_log(&s, "ready: ant,"), 1);
+    CHECK_EQ(count_in_log(&s, "ready: bee,"), 1);
+    stop(&s);
+    str_free(&text);
 }

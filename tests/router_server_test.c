@@ -165,6 +165,81 @@ TEST(router_refuses_in_sentences)
     hub_rig_close(&hub);
 }
 
+/* A pull that is over, whether it failed or not, is in the way of no other request for its model.
+ */
+TEST(router_takes_a_name_for_the_model_once_its_pull_is_over)
+{
+    static hub_rig hub;
+    served s;
+    str seen = {0};
+    begin(&hub, &s);
+    int fd = follow(&s, &seen);
+    make(&s, &(call){"POST", "/models", "{\"model\":\"" NAME "\"}", 200, "true"});
+    CHECK(http_read_until(fd, &seen, "download_finished"));
+    make(&s, &(call){"DELETE", "/models?model=" NAME, NULL, 200, "true"});
+    await(&s, "/models", "Model-GGUF", false);
+    make(&s, &(call){"POST", "/models", "{\"model\":\"" NAME "\"}", 200, "true"});
+    await(&s, "/v1/models", NAME, true);
+    make(&s, &(call){"POST", "/models/load", "{\"model\":\"" NAME "\"}", 200, "true"});
+    await(&s, "/v1/models",
+          "\"" NAME "\",\"object\":\"model\",\"created\":0,\"owned_by\":\"carat\","
+          "\"status\":{\"value\":\"loaded\"}",
+          true);
+    /* The hub has another file of that name now, and it arrives damaged. */
+    hub.file[0].oid[0] = hub.file[0].oid[0] == '0' ? '1' : '0';
+    make(&s, &(call){"POST", "/models", "{\"model\":\"" NAME "\"}", 200, "true"});
+    await(&s, "/models", "\"failed\":true", true);
+    make(&s, &(call){"POST", "/models/unload", "{\"model\":\"" NAME "\"}", 200, "true"});
+    await(&s, "/models", "\"failed\"", false);
+    await(&s, "/v1/models", "\"status\":{\"value\":\"unloaded\"},\"source\":\"cache\"", true);
+    close(fd);
+    stop(&s);
+    hub_rig_close(&hub);
+    str_free(&seen);
+}
+
+/* Its file has another path after it was pulled again. */
+TEST(router_finds_a_model_whose_file_was_renamed)
+{
+    static hub_rig hub;
+    served s;
+    begin(&hub, &s);
+    make(&s, &(call){"POST", "/models", "{\"model\":\"" NAME "\"}", 200, "true"});
+    await(&s, "/v1/models", NAME, true);
+    hub.file[0].path = "Renamed-Q8_0.gguf";
+    make(&s, &(call){"POST", "/models", "{\"model\":\"" NAME "\"}", 200, "true"});
+    await(&s, "/models", "downloading", false);
+    await(&s, "/v1/models", NAME, true);
+    make(&s, &(call){"POST", "/v1/chat/completions",
+                     "{\"model\":\"" NAME "\",\"max_tokens\":2," ASK "}", 200, "choices"});
+    stop(&s);
+    hub_rig_close(&hub);
+}
+
+TEST(router_removes_a_model_that_is_made_of_another)
+{
+    static hub_rig hub;
+    served s;
+    str seen = {0};
+    begin(&hub, &s);
+    int fd = follow(&s, &seen);
+    make(&s, &(call){"POST", "/models", "{\"model\":\"" NAME "\"}", 200, "true"});
+    await(&s, "/v1/models", NAME, true);
+    make(&s, &(call){"POST", "/api/create",
+                     "{\"model\":\"brief\",\"from\":\"" NAME "\",\"system\":\"Be brief.\"}", 200,
+                     "success"});
+    make(&s, &(call){"GET", "/models", NULL, 200, "{\"id\":\"brief\""});
+    make(&s, &(call){"DELETE", "/models?model=" NAME, NULL, 400, "brief is made of it"});
+    make(&s, &(call){"DELETE", "/models?model=Brief", NULL, 200, "true"});
+    CHECK(http_read_until(fd, &seen, "{\"model\":\"brief\",\"event\":\"model_remove\"}"));
+    await(&s, "/models", "brief", false);
+    make(&s, &(call){"DELETE", "/models?model=brief", NULL, 404, "no model"});
+    close(fd);
+    stop(&s);
+    hub_rig_close(&hub);
+    str_free(&seen);
+}
+
 /* ---- What a hub has ---- */
 
 TEST(hub_search_takes_what_could_be_pulled)

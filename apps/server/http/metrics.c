@@ -281,7 +281,7 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
     int32_t loaded = 0;
     for (int32_t i = 0; i < now->n_models; i++)
         loaded += now->model[i].n_devices > 0;
-    number(o, "ready", "gauge", "1 when requests are taken: the one model is loaded.", now->ready);
+    number(o, "ready", "gauge", "1 when requests are taken: the first model is loaded.", now->ready);
     number(o, "models", "gauge", "Models that the server may load.", now->n_offered);
     number(o, "models_loaded", "gauge", "Models that are loaded.", loaded);
     put_requests(m, o);

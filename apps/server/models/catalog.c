@@ -315,7 +315,7 @@ bool catalog_load(catalog *c, const char *name, problem *p)
     offer *o = named(c, name, p);
     if (o && failed_lately(c, o, clock_ms()))
         refuse_failed(o, clock_ms(), p);
-    if (o && !p->status) {
+    if (o && !p->status && (o->state != OFFER_LOADED || o->leaving)) {
         o->asked = true;
         get_in_line(c, o);
     }
@@ -329,8 +329,15 @@ bool catalog_unload(catalog *c, const char *name, problem *p)
     offer *o = named(c, name, p);
     if (o)
         o->asked = false;
-    if (o && o->state == OFFER_LOADING)
+    if (o && o->state == OFFER_QUEUED) {
+        err e = {0};
+        err_set(&e, E_CANCELLED, LOADING_STOPPED);
+        offer_fail(c, o, &e);
+    }
+    if (o && o->state == OFFER_LOADING) {
         o->stop = true;
+        pthread_cond_broadcast(&c->changed);
+    }
     if (o && o->state == OFFER_LOADED) {
         o->leaving = true;
         pthread_cond_broadcast(&c->changed);

@@ -85,6 +85,9 @@ void offers_free(catalog *c);
 /* ---- loader.c ---- */
 
 void *loader_run(void *catalog);
+#define LOADING_STOPPED "its loading was stopped"
+/* The offer is not loaded, for this reason; requests that wait for it get it. Under the lock. */
+void offer_fail(catalog *c, offer *o, const err *e);
 bool offer_file(const offer *o, file_mark *mark); /* false: no such file */
 double offer_until_ms(const offer *o);            /* when it may be unloaded; 0: never */
 

@@ -139,7 +139,7 @@ static offer *wait_for_idle(catalog *c, const offer *wants)
         double now = clock_ms();
         if (leaving && !leaving->n_refs) /* those who wait for it get it again later */
             return leaving;
-        if (!(wants->n_waiting || wants->asked) || now >= until || draining(c))
+        if (!(wants->n_waiting || wants->asked) || wants->stop || now >= until || draining(c))
             break;
         if (!leaving && !(leaving = oldest(c, false)))
             break;
@@ -302,6 +302,17 @@ static status make_and_load(catalog *c, offer *o, served **m, err *e)
     }
 }
 
+void offer_fail(catalog *c, offer *o, const err *e)
+{
+    o->failure = *e;
+    o->failed_ms = clock_ms();
+    o->n_failed++;
+    o->asked = false;
+    o->state = OFFER_UNLOADED;
+    tell_state(c, o);
+    pthread_cond_broadcast(&c->changed);
+}
+
 static void load(catalog *c, offer *o)
 {
     served *m = NULL;
@@ -318,28 +329,27 @@ static void load(catalog *c, offer *o)
         if (!passes_add(c->s, m))
             st = err_set(&e, E_CANCELLED, "the server is shutting down");
     }
-    o->asked = false;
-    if (st == E_CANCELLED && o->stop)
-        err_set(&e, st, "its loading was stopped");
+    if (st && o->stop) {
+        e = (err){0};
+        st = err_set(&e, E_CANCELLED, LOADING_STOPPED);
+    }
     if (st) {
         served_close(m);
         if (!offer_leads(c, o))
             log_line(c->s, "%s could not be loaded: %s", o->name, e.text);
-        o->failure = e;
-        o->failure.status = st;
-        o->failed_ms = clock_ms();
-        o->n_failed++;
-        o->state = OFFER_UNLOADED;
+        e.status = st;
+        offer_fail(c, o, &e);
     } else {
         o->m = m;
         o->failure = (err){0};
+        o->asked = false;
         o->keep_ms = offer_keep_ms(c, o);
         o->used_ms = clock_ms();
         o->state = OFFER_LOADED;
         log_line(c->s, "ready: %s, %d slots of %d tokens", m->names.name, m->n_slots, m->n_ctx);
+        tell_state(c, o);
+        pthread_cond_broadcast(&c->changed);
     }
-    tell_state(c, o);
-    pthread_cond_broadcast(&c->changed);
 }
 
 /* The model that is loaded next. A queued model without requests leaves the queue. */

@@ -51,12 +51,17 @@ static char *name_of_file(const char *path)
 
 /* ---- The list ---- */
 
+/* One that is gone counts if no other has the name. */
 static offer *find_exact(const catalog *c, const char *name)
 {
+    offer *gone = NULL;
     for (offer *o = c->first; o; o = o->next)
-        if (!strcasecmp(o->name, name))
-            return o;
-    return NULL;
+        if (!strcasecmp(o->name, name)) {
+            if (!o->gone)
+                return o;
+            gone = o;
+        }
+    return gone;
 }
 
 /* Appends an offer. Takes name and path, which is NULL for the bundled model alone. A name that is
@@ -65,6 +70,8 @@ static status add_offer(catalog *c, char *name, char *path, offer_source source,
 {
     offer *had = name ? find_exact(c, name) : NULL;
     status st = OK;
+    if (had && had->gone && had->path && path && strcmp(had->path, path) != 0)
+        had = NULL; /* its file has another path now */
     if (!name)
         st = err_memory(e, "the name of a model", NAME_BYTES_MAX);
     else if (!*name || strlen(name) > NAME_BYTES_MAX)
@@ -92,13 +99,15 @@ static status add_offer(catalog *c, char *name, char *path, offer_source source,
     return OK;
 }
 
-/* The same for a model with a file. Takes name and path; NULL: there was no memory for it. */
-static status add_file(catalog *c, char *name, char *path, offer_source source, err *e)
+/* The same for one of several models with a file. Takes name and path; NULL: there was no memory
+ * for it. One that cannot be added keeps no other out: *st is the first failure. */
+static void add_file(catalog *c, char *name, char *path, offer_source source, status *st, err *e)
 {
-    if (path)
-        return add_offer(c, name, path, source, e);
-    mem_free(name);
-    return err_memory(e, "the path of a model", NAME_BYTES_MAX);
+    status own = path ? add_offer(c, name, path, source, e)
+                      : err_memory(e, "the path of a model", NAME_BYTES_MAX);
+    if (!path)
+        mem_free(name);
+    *st = *st ? *st : own;
 }
 
 void offers_free(catalog *c)
@@ -120,7 +129,7 @@ static status add_directory(catalog *c, const char *dir, err *e)
     status st = OK;
     if (!d)
         return err_errno(e, "read the directory of models", dir);
-    while (!st && (f = readdir(d))) {
+    while (st != E_MEMORY && (f = readdir(d))) {
         str path = {0};
         struct stat sb;
         if (*f->d_name == '.' || !is_first_file(f->d_name))
@@ -129,7 +138,7 @@ static status add_directory(catalog *c, const char *dir, err *e)
         if (path.bad)
             st = err_memory(e, "the path of a model", path.n);
         else if (!stat(path.at, &sb) && S_ISREG(sb.st_mode))
-            st = add_file(c, name_of_file(path.at), mem_strdup(path.at), OFFER_DIRECTORY, e);
+            add_file(c, name_of_file(path.at), mem_strdup(path.at), OFFER_DIRECTORY, &st, e);
         str_free(&path);
     }
     closedir(d);
@@ -147,9 +156,9 @@ static status add_store(catalog *c, err *e)
 {
     model_list l = {0};
     status st = model_list_read(&l, e);
-    for (size_t i = 0; i < l.n && !st; i++)
-        st = add_file(c, mem_strdup(l.at[i].name), mem_strdup(l.at[i].path),
-                      source_of(l.at[i].where), e);
+    for (size_t i = 0; i < l.n && st != E_MEMORY; i++)
+        add_file(c, mem_strdup(l.at[i].name), mem_strdup(l.at[i].path), source_of(l.at[i].where),
+                 &st, e);
     model_list_free(&l);
     return st;
 }
@@ -210,7 +219,7 @@ static status add_word(catalog *c, const char *word, err *e)
     char *name = eq                          ? mem_strndup(word, (size_t)(eq - word))
                  : found.where == MODEL_PATH ? name_of_file(found.path)
                                              : mem_strdup(found.name);
-    st = add_offer(c, name, found.path, source_of(found.where), e);
+    st = add_offer(c, name, found.path, eq ? OFFER_NAMED : source_of(found.where), e);
     found.path = NULL; /* taken */
     model_found_free(&found);
     return st;

@@ -218,35 +218,37 @@ bool pulls_begin(pulls *d, const char *name, const exchange *x, problem *p)
     if (strlen(name) >= sizeof((pull_view *)0)->name)
         return problem_set(p, 400, "model", "'model' is longer than the name of a model");
     pthread_mutex_lock(&d->lock);
-    sweep(d);
-    server_pull **at = find(d, name);
-    if (*at && (*at)->over && !d->n_waiting)
-        drop(at);
-    server_pull *u = *(at = find(d, name));
+    d->n_waiting++;
+    server_pull *u = *find(d, name);
+    while (u && u->stop && !u->over)
+        wait_for_news(d);
+    if (u && u->over)
+        u->v.failed = false; /* sweep takes it off */
     if (d->ending)
         problem_set(p, 503, "", "the server is shutting down");
-    else if (!u)
+    else if (!u || u->over)
         u = start(d, name, p);
-    d->n_waiting++;
     while (!p->status && !u->listed && !u->over) {
         wait_for_news(d);
         if (client_left(x->fd))
             problem_set(p, 503, "", "the client left");
     }
-    d->n_waiting--;
-    if (!p->status && u->over && u->v.failed) {
+    if (!p->status && u->over && u->failure.status && !u->stop) {
         problem_from(p, &u->failure);
-        if (!d->n_waiting)
-            drop(find(d, name));
+        u->v.failed = false; /* told */
     }
+    d->n_waiting--;
+    sweep(d);
     pthread_mutex_unlock(&d->lock);
     return !p->status;
 }
 
-bool pulls_end(pulls *d, const char *name)
+bool pulls_end(pulls *d, const char *name, bool *failed)
 {
     pthread_mutex_lock(&d->lock);
     server_pull *u = *find(d, name);
+    bool works = u && !u->over;
+    *failed = u && u->over && u->v.failed;
     d->n_waiting++;
     if (u)
         u->stop = true;
@@ -257,7 +259,7 @@ bool pulls_end(pulls *d, const char *name)
     d->n_waiting--;
     sweep(d);
     pthread_mutex_unlock(&d->lock);
-    return u != NULL;
+    return works;
 }
 
 pull_view *pulls_list(pulls *d, int32_t *n)

@@ -30,8 +30,9 @@ void pulls_close(pulls *d); /* after pulls_stop */
 /* Begins a pull, and waits until the hub has said which files it has. A pull of that name that is
  * at work is no mistake. False: a problem. */
 bool pulls_begin(pulls *d, const char *name, const exchange *x, problem *p);
-/* Ends the pull of that name and takes it off the list. False: there is none. */
-bool pulls_end(pulls *d, const char *name);
+/* Ends the pull of that name and takes it off the list. False: none was at work; *failed: one that
+ * had failed before was taken off. */
+bool pulls_end(pulls *d, const char *name, bool *failed);
 /* All of the list, to be freed with mem_free. NULL: no memory. */
 pull_view *pulls_list(pulls *d, int32_t *n);
 

@@ -6,6 +6,7 @@
 #include "apps/server/models/router.h"
 
 #include "apps/hub/hub.h"
+#include "apps/hub/made.h"
 #include "apps/server/dialects/jsonw.h"
 #include "apps/server/models/api_ollama_info.h"
 #include "apps/server/models/pulls.h"
@@ -47,13 +48,22 @@ void handle_load(exchange *x)
     arena_free(&mem);
 }
 
+/* Ends a pull of that name. True: the request meant that pull. One that failed is forgotten, and
+ * the request means the model of that name, if there is one. */
+static bool meant_pull(exchange *x, const char *name)
+{
+    bool failed;
+    return pulls_end(x->s->pulls, name, &failed) ||
+           (failed && !catalog_own_name(x->s->catalog, name));
+}
+
 /* Of a model that is pulled it ends the pull. */
 void handle_unload(exchange *x)
 {
     arena mem = {0};
     const char *name;
     problem p = {0};
-    if (read_name(x, &mem, &name, &p) && !pulls_end(x->s->pulls, name))
+    if (read_name(x, &mem, &name, &p) && !meant_pull(x, name))
         catalog_unload(x->s->catalog, name, &p);
     reply_success(x, &p);
     arena_free(&mem);
@@ -74,24 +84,33 @@ void handle_model_pull(exchange *x)
 }
 
 /* Removes it from the store first: if that fails, nothing has changed. A model that is loaded
- * leaves once its requests are answered; its file stays on the disk so long. */
+ * leaves once its requests are answered; its file stays on the disk so long. Of a model that is
+ * made of another nothing else leaves. */
 static void remove_model(exchange *x, const char *name, problem *p)
 {
     catalog *c = x->s->catalog;
-    const char *own = catalog_meant(c, name);
+    arena mem = {0};
+    const made_model *made = NULL;
+    const char *own = NULL;
     uint64_t freed;
     err e = {0};
     problem none = {0};
-    if (!model_known(name) && !catalog_made(c, name))
+    status st = made_find(name, &mem, &made, &e);
+    if (!st && made)
+        own = catalog_own_name(c, name);
+    else if (!st && model_known(name))
+        own = catalog_meant(c, name);
+    else if (!st)
         problem_set(p, 404, "model", "there is no model \"%.200s\" in the store", name);
-    else if (model_remove(name, &freed, &e))
+    if (st || (!p->status && model_remove(name, &freed, &e)))
         problem_from(p, &e);
-    if (p->status)
-        return;
-    if (own)
-        catalog_unload(c, own, &none);
-    catalog_look(c);
-    events_add(x->s->events, own ? own : name, "model_remove", NULL);
+    if (!p->status) {
+        if (own)
+            catalog_unload(c, own, &none);
+        catalog_look(c);
+        events_add(x->s->events, own ? own : made ? made->name : name, "model_remove", NULL);
+    }
+    arena_free(&mem);
 }
 
 void handle_model_remove(exchange *x)
@@ -100,7 +119,7 @@ void handle_model_remove(exchange *x)
     const char *name = x->query(x, "model");
     if (!name || !*name)
         problem_set(&p, 400, "model", "'model' is missing in the query");
-    else if (ollama_may_change(x, &p) && !pulls_end(x->s->pulls, name))
+    else if (ollama_may_change(x, &p) && !meant_pull(x, name))
         remove_model(x, name, &p);
     reply_success(x, &p);
 }
