@@ -258,10 +258,12 @@ static void send_hits(visitor *v, const request *q)
         }
         return;
     }
-    snprintf(text, sizeof text,
-             "[{\"id\":\"%s\",\"downloads\":7,\"likes\":2,\"gated\":false,"
-             "\"lastModified\":\"2026-11-29T01:02:03.000Z\"}]",
-             r->repo);
+    /* As the hub does: what was not asked for is not there. */
+    snprintf(text, sizeof text, "[{\"id\":\"%s\",\"downloads\":7,\"likes\":2%s%s}]", r->repo,
+             strstr(q->path, "&expand=gated") ? ",\"gated\":\"manual\"" : "",
+             strstr(q->path, "&expand=lastModified")
+                 ? ",\"lastModified\":\"2026-11-29T01:02:03.000Z\""
+                 : "");
     send_text(v->fd, 200, json, r->how.hits ? r->how.hits : text);
 }
 

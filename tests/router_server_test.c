@@ -249,7 +249,7 @@ TEST(hub_search_takes_what_could_be_pulled)
     begin(&hub, &s);
     make(&s, &(call){"GET", "/hub/search?q=gemma%204%20%26x%3D", NULL, 200,
                      "{\"models\":[{\"id\":\"own/Model-GGUF\",\"downloads\":7,\"likes\":2,"
-                     "\"changed\":\"2026-11-29\",\"gated\":false,\"here\":false}]}"});
+                     "\"changed\":\"2026-11-29\",\"gated\":true,\"here\":false}]}"});
     CHECK_MSG(strstr(hub.searched, "?search=gemma%204%20%26x%3D&filter=gguf&"), "%s", hub.searched);
     hub.how.hits = "[{\"id\":\"<script>alert(1)</script>/x\"}, {\"id\":\"../../etc\"}, "
                    "{\"id\":\"a/b\\u202e\"},"

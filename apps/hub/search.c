@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 enum {
-    ANSWER_MAX = 4 << 20, /* bytes; thirty entries have some ten thousand */
+    ANSWER_MAX = 1 << 20, /* bytes; thirty entries have some ten thousand */
     WAIT_MS = 20000       /* people wait for it */
 };
 
@@ -33,7 +33,11 @@ static status ask(const place *p, const char *words, search *s, hub_hits *out, e
     str url = {0}, body = {0};
     str_printf(&url, "%s/api/models?search=", p->endpoint);
     url_put(&url, words, false);
-    str_printf(&url, "&filter=gguf&sort=downloads&direction=-1&limit=%d", HUB_HITS_MAX);
+    /* A list by downloads has neither dates nor licences unless they are asked for. */
+    str_printf(&url,
+               "&filter=gguf&sort=downloads&direction=-1&limit=%d&expand=downloads&expand=likes"
+               "&expand=gated&expand=lastModified",
+               HUB_HITS_MAX);
     status st = head && !url.bad ? net_open(&n, p, e) : err_memory(e, "a search", sizeof *head);
     n.tick = tick;
     n.user = s;
