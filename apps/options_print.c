@@ -63,7 +63,7 @@ static const struct {
     {"Thoughts", "think* no-think effort preserve-thinking drop-thinking"},
     {"Forms of answers", "json json-schema grammar"},
     {"Sampling", SAMPLE_FLAGS "dry-sequence-breaker samplers logit-bias seed greedy"},
-    {"Context and caches", "ctx kv-* checkpoint-mb"},
+    {"Context and caches", "ctx kv-* checkpoint-mb slot-*"},
     {"Drafts", "draft* spec-*"},
     {"Long prompts", "sparse* compress*"},
     {"Devices and kernels", "device gpu-* cpu-experts experts-* threads chunk isa exact reference "

@@ -62,7 +62,7 @@ PLAIN_TEST(options_of_llama_cpp_are_taken_or_explained)
         {"-mmdev", "none", "vision tower is where"},
         {"-mv", "x", "its answers are text"},
         {"--hidethinking", NULL, "--no-think"},
-        {"--slot-save-path", "x", "--kv-cache-dir"},
+        {"--slot-save-path", "x", "--resume"},
         {"--tensor-parallel-size", "2", "one GPU"},
         {"--flash-attn=auto", NULL, NULL},
         {"-np", "2", "-np"},
