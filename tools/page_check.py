@@ -431,6 +431,21 @@ def broken(page):
             break
         p.wait_for_timeout(100)
     want(("DELETE", None) in told, "Stop leaves the answer running")
+    # Also before the first byte.
+    del told[:]
+    asked = []
+    p.route("**/v1/chat/completions", lambda r: asked.append(r))
+    page.say("Once more, please.")
+    for _ in range(50):
+        if asked:
+            break
+        p.wait_for_timeout(100)
+    p.keyboard.press("Escape")
+    for _ in range(50):
+        if told:
+            break
+        p.wait_for_timeout(100)
+    want(told == [("DELETE", None)], f"Stop before the first byte leaves the answer running: {told}")
     page.troubles = [t for t in page.troubles if "ERR_FAILED" not in t]
 
 
@@ -693,7 +708,8 @@ def managed(page):
     stored = {"id": "own/Small-GGUF:Q8_0", "status": {"value": "unloaded"}, "can_remove": True, "size": 5e9}
     models = [{"id": "first", "status": {"value": "loaded"}, "context_length": 4096}, stored,
               {"id": evil, "status": {"value": "unloaded", "failed": True, "message": "<b>no</b> " * 200}, "can_remove": "yes", "size": -1e308},
-              {"id": "odd", "status": [], "size": "1", "context_length": None}, {"id": 7}, None]
+              {"id": "odd", "status": [], "size": "1", "context_length": None}, {"id": 7}, None,
+              {"id": stored["id"], "status": {"value": "unloaded", "failed": True, "message": "the hub is away"}}]
     fit = {"name": "a/b:Q4_K_M", "here": False, "runs": False, "problem": "<i>too large</i>", "bytes": 1e300, "total_bytes": 9e9,
            "available_bytes": 1e9, "loaded_bytes": "x", "files": [{"quant": "Q8_0", "bytes": 7e9}, {"quant": "Q4_K_M", "bytes": 4e9}, {"quant": 7}, None]}
     calls, refuse = [], []
@@ -714,7 +730,7 @@ def managed(page):
         if path == "models/unload" and "a/b" in request.post_data:
             models.pop()
         if request.method == "DELETE":
-            models.remove(stored)
+            models[:] = [m for m in models if not m or m["id"] != stored["id"]]
         answer(r, {"success": True})
 
     p.route("**/models", change)
@@ -726,6 +742,8 @@ def managed(page):
     p.click("#open-models")
     p.wait_for_selector("#model-list li")
     want(p.locator("#model-list li").count() == 4, "the list of models")
+    want(p.get_by_role("button", name="Load own/Small-GGUF:Q8_0").count() == 1 and not p.get_by_role("button", name="Dismiss").count(),
+         "a model that is here, and whose pull failed")
     want(evil in p.inner_text("#model-list") and not p.locator("#models-panel img, #models-panel b").count(), "markup of a name")
     page.shot("models")
     p.fill("#hub-words", "a b&c")

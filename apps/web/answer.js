@@ -166,7 +166,7 @@ async function* answerEvents(body, signal) {
     }
   } finally {
     if (over) streams.delete(name);
-    else if (streams.has(name)) dropStream(name);
+    else if (signal.aborted || streams.has(name)) dropStream(name); /* also before its first byte */
   }
 }
 

@@ -127,6 +127,13 @@ function makeRow(m) {
   };
 }
 
+/* Of a model that is here and whose pull failed there is one row, with what it can do. */
+function oneOfEach(list) {
+  const each = new Map();
+  for (const m of list) if (!each.has(m.id) || !m.failed) each.set(m.id, m);
+  return [...each.values()];
+}
+
 /* Rows stay as they are while they show the same, so that focus and what was typed stay, too. */
 function showRows(list) {
   const seen = new Set(list.map((m) => m.id));
@@ -180,7 +187,7 @@ async function watchModels() {
       .map(readEntry);
     moves = list.some((m) => m.state === 'loading' || m.state === 'downloading');
     tellEnds(list);
-    if (open) showRows(list);
+    if (open) showRows(oneOfEach(list));
     $('models-fixed').hidden = answer.role === 'router';
     $('hub').hidden = answer.role !== 'router';
     $('models-trouble').textContent = '';
