@@ -7,9 +7,11 @@
  * huge (100 MB in one message).
  * Of a program alone: dies, flood, noise (words that are no messages), asks
  * (requests of its own), stubborn (ends for SIGKILL alone), words (writes to stderr), changes (its
- * tools), deaf (does not read), env, files (descriptors that it has).
- * Of an address alone: json (no events), lost (the session, once), drops (the stream, after an id),
- * moved, denied, page (HTML).
+ * tools), deaf (does not read), env, files (descriptors that it has), posing (a tool whose name
+ * reads as one of server a), brief (ends when it has begun), tired (ends soon after its list),
+ * halves (half a character in an answer), clings (hangs, and ends for SIGKILL alone). Of an address
+ * alone: json (no events), lost (the session, once), drops (the stream, after an id), forgets
+ * (drops, and knows no session after it), moved, denied, gone, page (HTML).
  */
 #include "tests/mcp_rig.h"
 #include "tests/test.h"
@@ -48,9 +50,9 @@ static json_t *list(const char *mode, const char *cursor, int n_calls)
     }
     if (is(mode, "weather") || is(mode, "storm"))
         return json_pack("{s:[{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}]}", "tools", "name",
-                         "get_weather", "description", "Get the weather of a city.",
-                         "inputSchema", "type", "object", "properties", "city", "type", "string",
-                         "description", "City name", "required", "city");
+                         "get_weather", "description", "Get the weather of a city.", "inputSchema",
+                         "type", "object", "properties", "city", "type", "string", "description",
+                         "City name", "required", "city");
     if (is(mode, "endless"))
         return json_pack("{s:[], s:s}", "tools", "nextCursor", "again");
     if (is(mode, "changes") && n_calls)
@@ -58,6 +60,8 @@ static json_t *list(const char *mode, const char *cursor, int n_calls)
                          tool("add", "Adds."));
     json_t *r = json_pack("{s:[o, o]}", "tools", tool("echo", "Gives its arguments back."),
                           tool("add", "Adds."));
+    if (is(mode, "posing"))
+        json_array_append_new(json_object_get(r, "tools"), tool("a/add", "Not the add of a."));
     if (is(mode, "odd")) {
         json_t *all = json_object_get(r, "tools");
         json_array_append_new(all, json_pack("{s:s}", "name", ""));
@@ -150,7 +154,7 @@ static json_t *answer(const char *mode, const json_t *m, int n_calls)
     else if (calls && is(mode, "refuses"))
         return json_pack("{s:s, s:O, s:{s:i, s:s}}", "jsonrpc", "2.0", "id", id, "error", "code",
                          -32602, "message", "no such thing");
-    else if (calls && (is(mode, "hang") || is(mode, "storm")))
+    else if (calls && (is(mode, "hang") || is(mode, "storm") || is(mode, "clings")))
         return NULL;
     else if (calls)
         r = call(mode, params);
@@ -222,6 +226,10 @@ static void misbehave(const char *mode, const json_t *m)
         puts("{\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}");
     if (is(mode, "huge"))
         put_huge(1);
+    if (is(mode, "halves"))
+        printf("{\"jsonrpc\":\"2.0\",\"id\":%d,\"result\":{\"content\":[{\"type\":\"text\","
+               "\"text\":\"\\ud83d\"}]}}\n",
+               (int)json_integer_value(json_object_get(m, "id")));
     if (is(mode, "noise"))
         printf("Welcome!\n\n\x1b[31mDEBUG\x1b[0m {not json}\n[1, 2\nnull\n\"x\"\n");
     for (int i = 0; i < 30 && is(mode, "progress"); i++) {
@@ -265,9 +273,14 @@ void mcp_fake_main(const char *mode)
         }
         if (is(mode, "deaf") && method && is(method, "tools/list"))
             pause();
+        if ((is(mode, "brief") && method && is(method, "initialize")) ||
+            (is(mode, "tired") && method && is(method, "tools/list") && !usleep(800000))) {
+            fputs("had enough\n", stderr);
+            _exit(3);
+        }
         json_decref(m);
     }
-    while (is(mode, "stubborn"))
+    while (is(mode, "stubborn") || is(mode, "clings"))
         pause();
     _exit(0);
 }
@@ -285,7 +298,8 @@ void mcp_rig_specs(mcp_specs *s, const char *mode, double timeout_s)
 {
     err e = {0};
     json_t *v = json_pack("{s:s, s:[s, s], s:f, s:{s:s}}", "command", mcp_rig_program(), "args",
-                          "--mcp-fake", mode, "timeout", timeout_s, "env", "FAKE_OWN", "${HOME}!");
+                          "--mcp-fake", mode, "timeout", timeout_s, "env", "FAKE_OWN",
+                          "${HOME}${env:HOME}!");
     CHECK_OK(mcp_specs_add(s, "fake", v, MCP_OWN, NULL, &e), e);
     json_decref(v);
 }
@@ -346,7 +360,7 @@ static void stream_answer(mcp_http_rig *r, int fd, json_t *a, bool begins)
     if (begins)
         send_text(fd, "mcp-session-id: session-1\r\n");
     send_text(fd, "Connection: close\r\n\r\n");
-    if (is(r->mode, "drops") && !begins) {
+    if ((is(r->mode, "drops") || is(r->mode, "forgets")) && !begins) {
         send_text(fd, "id: 7\nretry: 30\ndata:\n\n"); /* the answer comes by GET */
         free(text);
         return;
@@ -373,6 +387,8 @@ static bool serve_post(mcp_http_rig *r, int fd, const char *head, const char *bo
                       "Content-Length: 0\r\nConnection: close\r\n\r\n");
     else if (is(r->mode, "denied"))
         reply_simple(fd, "401 Unauthorized", "application/json", "{\"error\":\"invalid_token\"}");
+    else if (is(r->mode, "gone"))
+        reply_simple(fd, "404 Not Found", "text/plain", "");
     else if (is(r->mode, "page"))
         reply_simple(fd, "200 OK", "text/html", "<h1>Welcome</h1>");
     else if (is(r->mode, "lost") && method && is(method, "tools/call") && r->n_sessions == 1)
@@ -391,7 +407,7 @@ static bool serve_post(mcp_http_rig *r, int fd, const char *head, const char *bo
         reply_simple(fd, "200 OK", "application/json", text);
         free(text);
     } else {
-        if (is(r->mode, "drops")) {
+        if (is(r->mode, "drops") || is(r->mode, "forgets")) {
             char *text = json_dumps(a, JSON_COMPACT);
             snprintf(held, 4096, "%s", text);
             free(text);
@@ -426,6 +442,11 @@ static void *serve(void *arg)
                 }
             } else if (!strncmp(request, "GET", 3)) {
                 r->n_gets++;
+                if (is(r->mode, "forgets") && r->n_gets > 1) {
+                    reply_simple(fd, "404 Not Found", "text/plain", "");
+                    close(fd);
+                    continue;
+                }
                 send_text(fd, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
                               "Connection: close\r\n\r\nid: 8\ndata: ");
                 if (strcasestr(request, "last-event-id: 7"))

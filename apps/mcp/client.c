@@ -93,9 +93,10 @@ status client_count(mcp_client *c, size_t n, err *e)
 
 static status send_json(mcp_client *c, json_t *v, bool asks, err *e)
 {
+    json_was_short(); /* forgets what others lacked */
     char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
-    status st =
-        text ? c->way->send(c, text, strlen(text), asks, e) : err_memory(e, c->spec->name, 256);
+    status st = text && !json_was_short() ? c->way->send(c, text, strlen(text), asks, e)
+                                          : err_memory(e, c->spec->name, 256);
     free(text);
     json_decref(v);
     return st;
@@ -152,6 +153,14 @@ static status take_one(mcp_client *c, json_t *v, err *e)
     return OK;
 }
 
+static status count_message(mcp_client *c, err *e)
+{
+    return ++c->n_messages <= MESSAGES_MAX
+               ? OK
+               : err_set(e, E_LIMIT, "MCP server '%s' floods: more than %d messages for one answer",
+                         c->spec->name, MESSAGES_MAX);
+}
+
 status client_take(mcp_client *c, const char *text, size_t n, err *e)
 {
     json_t *v = NULL;
@@ -161,9 +170,8 @@ status client_take(mcp_client *c, const char *text, size_t n, err *e)
         n--;
     if (!n)
         return OK;
-    if (++c->n_messages > MESSAGES_MAX)
-        return err_set(e, E_LIMIT, "MCP server '%s' floods: more than %d messages for one answer",
-                       c->spec->name, MESSAGES_MAX);
+    if ((st = count_message(c, e)))
+        return st;
     if (n > MESSAGE_MAX)
         return err_set(e, E_LIMIT, "MCP server '%s' sends a message of more than %d MiB",
                        c->spec->name, MESSAGE_MAX >> 20);
@@ -173,14 +181,17 @@ status client_take(mcp_client *c, const char *text, size_t n, err *e)
         return err_memory(e, c->spec->name, n);
     if (st) { /* greetings of programs that do not know that stdout is for messages */
         client_log(c, "stdout", text, n);
-        return OK;
+        if (!c->waits || !memmem(text, n, "\"jsonrpc\"", 9))
+            return OK;
+        c->waits = false; /* this may have been the answer; the server stays up */
+        return err_set(e, E_FORMAT, "%s", why.text);
     }
     size_t i;
     json_t *one;
     if (json_is_array(v)) /* a batch, of 2025-03-26 */
         json_array_foreach(v, i, one)
         {
-            if (!st)
+            if (!st && !(st = count_message(c, e)))
                 st = take_one(c, one, e);
         }
     else
@@ -197,12 +208,13 @@ static bool goes_on(const mcp_watch *w)
 }
 
 /* Moves bytes until all that is queued is sent. */
-static void flush(mcp_client *c, double ms)
+static status flush(mcp_client *c, double ms, err *e)
 {
     double until = clock_ms() + ms;
-    while (!c->way->idle(c) && clock_ms() < until)
-        if (c->way->turn(c, 20, NULL))
-            return;
+    status st = OK;
+    while (!st && !c->way->idle(c) && clock_ms() < until)
+        st = c->way->turn(c, 20, e);
+    return st;
 }
 
 static status notify(mcp_client *c, const char *method, json_t *params, err *e)
@@ -212,9 +224,7 @@ static status notify(mcp_client *c, const char *method, json_t *params, err *e)
         json_object_set(v, "params", params);
     json_decref(params);
     status st = send_json(c, v, false, e);
-    if (!st)
-        flush(c, FLUSH_MS);
-    return st;
+    return st ? st : flush(c, FLUSH_MS, e);
 }
 
 static void bring_down(mcp_client *c, bool in_order)
@@ -263,13 +273,15 @@ static status ask(mcp_client *c, const char *method, json_t *params, const mcp_w
     c->waits = true;
     json_decref(c->answer);
     c->answer = NULL;
-    if (!strcmp(method, "tools/call"))
-        json_object_set_new(params, "_meta",
-                            json_pack("{s:I}", "progressToken", (json_int_t)c->id));
+    bool marked = strcmp(method, "tools/call") != 0 ||
+                  !json_object_set_new(params, "_meta",
+                                       json_pack("{s:I}", "progressToken", (json_int_t)c->id));
     json_t *v = json_pack("{s:s, s:I, s:s, s:o}", "jsonrpc", "2.0", "id", (json_int_t)c->id,
                           "method", method, "params", params);
-    if (!v)
-        json_decref(params);
+    if (!marked) {
+        json_decref(v);
+        v = NULL;
+    }
     status st = send_json(c, v, true, e);
     if (!st) {
         st = wait_for_answer(c, method, w, e);
@@ -402,8 +414,8 @@ status mcp_client_list(mcp_client *c, const mcp_watch *w, json_t **tools, err *e
         else if (json_array_size(all) > TOOLS_MAX || page == PAGES_MAX)
             st = err_set(e, E_LIMIT, "MCP server '%s' has more than %d tools, or pages without end",
                          c->spec->name, TOOLS_MAX);
-        else if (json_is_string(next))
-            cursor = json_string(json_string_value(next));
+        else if (json_is_string(next) && !(cursor = json_string(json_string_value(next))))
+            st = err_memory(e, c->spec->name, 256);
         json_decref(answer);
         if (!cursor)
             break;
@@ -424,6 +436,7 @@ status mcp_client_call(mcp_client *c, const char *tool, const json_t *arguments,
     status st = ask_ready(c, "tools/call", params, w, &answer, e);
     if (st)
         return st;
+    json_was_short();
     if (json_object_get(answer, "error")) {
         str_printf(out, "error: %s", error_text(answer));
         *failed = true;
@@ -431,7 +444,7 @@ status mcp_client_call(mcp_client *c, const char *tool, const json_t *arguments,
         result_put(out, json_object_get(answer, "result"), failed);
     }
     json_decref(answer);
-    return out->bad ? err_memory(e, "a result", out->n) : OK;
+    return out->bad || json_was_short() ? err_memory(e, "a result", out->n) : OK;
 }
 
 /* ---- Opening and closing ---- */

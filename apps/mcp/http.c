@@ -220,7 +220,7 @@ static status http_start(mcp_client *c, err *e)
     status st = spec_expand(&s->mem, c->spec->name, c->spec->url, &s->url, e);
     if (!st && !url_valid(s->url))
         st = err_set(e, E_ARG, "MCP server '%s': '%s' is no http or https address", c->spec->name,
-                     s->url);
+                     c->spec->url);
     for (size_t i = 0; !st && c->spec->header && c->spec->header[i]; i++)
         st = put_own_header(c, s, c->spec->header[i], e);
     if (!st && !(s->multi = curl_multi_init()))
@@ -271,10 +271,12 @@ static status refused(mcp_client *c, const http_exchange *x, long code, err *e)
 {
     const http_state *s = c->state;
     str says = {0};
+    char host[URL_PART_MAX]; /* a path or a query may hold a key, and the model sees the sentence */
+    url_host(s->url, host);
     put_refusal(x, &says);
     status st;
     if (code == 404 && *s->session) {
-        c->over = true;
+        c->over = x->sent != NULL; /* a call that is under way is not sent again */
         st = err_set(e, E_IO, "MCP server '%s' has ended the session", c->spec->name);
     } else if (code == 401 || code == 403) {
         st = err_set(e, E_IO,
@@ -283,10 +285,10 @@ static status refused(mcp_client *c, const http_exchange *x, long code, err *e)
                      c->spec->name, code, str_text(&says));
     } else if (code >= 300 && code < 400) {
         st = err_set(e, E_IO, "MCP server '%s' is elsewhere: %s answers %ld%s%s", c->spec->name,
-                     s->url, code, *x->location ? " and names " : "", x->location);
+                     host, code, *x->location ? " and names " : "", x->location);
     } else if (code == 404 || code == 405) {
         st = err_set(e, E_IO, "MCP server '%s': %s answers %ld%s; is it an MCP endpoint?",
-                     c->spec->name, s->url, code, str_text(&says));
+                     c->spec->name, host, code, str_text(&says));
     } else {
         st =
             err_set(e, E_IO, "MCP server '%s' answers %ld%s", c->spec->name, code, str_text(&says));
@@ -303,6 +305,10 @@ static status finish(mcp_client *c, CURLcode result, err *e)
     long code = 0;
     status st = OK;
     char host[URL_PART_MAX];
+    if (!c->waits) { /* of a request that was given up */
+        drop(s, x);
+        return OK;
+    }
     curl_easy_getinfo(x->easy, CURLINFO_RESPONSE_CODE, &code);
     url_host(s->url, host);
     bool broken = result && x->streams && *str_text(&s->stream.id);
@@ -319,11 +325,11 @@ static status finish(mcp_client *c, CURLcode result, err *e)
         st = refused(c, x, code, e);
     if (!st && x->json)
         st = client_take(c, str_text(&x->body), x->body.n, e);
-    if (!st && !c->answer && c->waits && x->streams && *str_text(&s->stream.id) &&
+    if (!st && !c->answer && x->streams && *str_text(&s->stream.id) &&
         s->n_resumes++ < RESUMES_MAX) {
         int64_t ms = s->stream.retry_ms < 0 ? RETRY_MS : s->stream.retry_ms;
         s->resume_ms = clock_ms() + (double)(ms ? ms : 1);
-    } else if (!st && !c->answer && c->waits) {
+    } else if (!st && !c->answer) {
         st = err_set(e, E_FORMAT,
                      "MCP server '%s' answers the request with nothing that is an "
                      "answer",

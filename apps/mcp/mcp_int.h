@@ -89,7 +89,8 @@ struct way {
 };
 extern const way stdio_way, http_way;
 
-/* One message of the server. Anything else than one is logged. */
+/* One message of the server. Anything else is logged. A damaged message ends the request that
+ * waits, because it may be the answer; the server stays up. */
 status client_take(mcp_client *c, const char *text, size_t n, err *e);
 /* Counts bytes of the server; E_LIMIT: it floods. */
 status client_count(mcp_client *c, size_t n, err *e);

@@ -130,6 +130,7 @@ TEST(mcp_survives_servers_that_misbehave)
                                                     "Traceback: the last words"},
                                            {"flood", "floods: more than 100000 messages"},
                                            {"huge", "message of more than 16 MiB"},
+                                           {"halves", "invalid Unicode"},
                                            {"refuses", "no such thing"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rig r;
@@ -202,7 +203,7 @@ TEST(mcp_programs_inherit_little)
     setenv("FAKE_SECRET", "token", 1);
     setenv("HOME", "/home/x", 1);
     open_mode(&r, "env", 20);
-    CHECK_STR(call(&r, "echo", "{}"), "own /home/x!, secret none, files 3");
+    CHECK_STR(call(&r, "echo", "{}"), "own /home/x/home/x!, secret none, files 3");
     close_rig(&r);
     close(open_);
 }
@@ -214,6 +215,29 @@ TEST(mcp_ends_a_server_that_does_not_want_to)
     double start = clock_ms();
     close_rig(&r);
     CHECK(clock_ms() - start < 20000);
+}
+
+/* One that ends between two requests is noticed, and the next call starts it again. */
+TEST(mcp_notices_servers_that_end_while_nothing_is_asked)
+{
+    rig r = {.set = NULL};
+    str big = {0};
+    mcp_rig_specs(&r.specs, "brief", 60);
+    double start = clock_ms();
+    CHECK(open_set(&r));
+    CHECK_SAYS(r.e.text, "ended with status 3; its last words: had enough");
+    CHECK(clock_ms() - start < 30000);
+    close_rig(&r);
+    open_mode(&r, "tired", 0.1);
+    str_puts(&big, "{\"text\":\"");
+    for (int i = 0; i < 1 << 18; i++)
+        str_puts(&big, "xxxx");
+    str_puts(&big, "\"}");
+    CHECK_SAYS(call(&r, "echo", big.at), "does not answer tools/call within 0.1 s");
+    r.specs.at[0].timeout_s = 20;
+    CHECK_STR(call(&r, "add", "{\"a\":2,\"b\":40}"), "42");
+    str_free(&big);
+    close_rig(&r);
 }
 
 /* A full pipe: the server does not read what is sent. */
@@ -300,6 +324,25 @@ TEST(mcp_names_are_unique_and_fit_for_models)
     close_rig(&r);
 }
 
+/* SERVER/TOOL of --tools-auto is a tool of that server alone, whatever others call theirs. */
+TEST(mcp_automatic_means_a_tool_of_the_server_that_is_named)
+{
+    rig r = {.set = NULL};
+    static const char *const automatic[] = {"a/add"};
+    for (int i = 0; i < 2; i++) {
+        json_t *v = json_pack("{s:s, s:[s, s]}", "command", mcp_rig_program(), "args", "--mcp-fake",
+                              i ? "posing" : "plain");
+        CHECK_OK(mcp_specs_add(&r.specs, i ? "b" : "a", v, MCP_OWN, NULL, &r.e), r.e);
+        json_decref(v);
+    }
+    const mcp_set_options o = {.specs = &r.specs, .automatic = automatic, .n_automatic = 1};
+    CHECK_OK(mcp_set_open(&r.set, &o, NULL, &r.e), r.e);
+    CHECK_EQ(mcp_set_count(r.set), 5);
+    for (size_t i = 0; i < 5; i++)
+        CHECK_EQ(mcp_set_at(r.set, i)->automatic, i == 1);
+    close_rig(&r);
+}
+
 /* ---- Addresses ---- */
 
 static void open_http(rig *r, mcp_http_rig *h, const char *mode, double timeout_s)
@@ -331,20 +374,37 @@ TEST(mcp_calls_a_tool_at_an_address)
     }
 }
 
+/* A call that the server has taken is not sent a second time, in another session. */
+TEST(mcp_sends_no_call_twice)
+{
+    mcp_http_rig h;
+    rig r;
+    open_http(&r, &h, "forgets", 20);
+    CHECK_OK(open_set(&r), r.e);
+    CHECK_SAYS(call(&r, "add", "{}"), "has ended the session");
+    CHECK(r.failed);
+    CHECK_EQ(h.n_posts, 4); /* initialize, initialized, tools/list and the call */
+    CHECK_EQ(h.n_sessions, 1);
+    close_rig(&r);
+    mcp_http_close(&h);
+}
+
 TEST(mcp_refuses_addresses_that_are_no_servers)
 {
     static const char *const cases[][2] = {
         {"moved", "answers 307 and names http://127.0.0.1:1/secret"},
         {"denied", "refuses access (401: invalid_token)"},
         {"page", "nothing that is an answer"},
+        {"gone", "answers 404; is it an MCP endpoint?"},
         {"mute", "does not answer initialize within 0.3 s"},
         {"future", "speaks revision"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mcp_http_rig h;
         rig r;
-        open_http(&r, &h, cases[i][0], i == 3 ? 0.3 : 20);
+        open_http(&r, &h, cases[i][0], i == 4 ? 0.3 : 20);
         CHECK(open_set(&r));
         CHECK_SAYS(r.e.text, cases[i][1]);
+        CHECK(!strstr(r.e.text, "/mcp")); /* a path may hold a key */
         close_rig(&r);
         mcp_http_close(&h);
     }
@@ -372,6 +432,53 @@ TEST(mcp_survives_addresses_that_misbehave)
         close_rig(&r);
         mcp_http_close(&h);
     }
+}
+
+/* Lists and calls; whatever was opened is freed. */
+static status list_and_call(void *arg, err *e)
+{
+    rig *r = arg;
+    const mcp_set_options o = {.specs = &r->specs};
+    bool failed, changed;
+    str out = {0};
+    mcp_set *set = NULL;
+    status st = mcp_set_open(&set, &o, NULL, e);
+    if (!st)
+        st = mcp_set_call(set, "echo", "{\"a\":\"b\"}", MOST, NULL, &out, &failed, e);
+    if (!st && (failed || strcmp(str_text(&out), "{\"a\":\"b\"}") != 0))
+        st = err_set(e, E_MEMORY, "%s", str_text(&out));
+    str_cut(&out, 0);
+    if (!st) {
+        mcp_set_refresh(set, NULL, &changed);
+        mcp_set_put_tools(set, &out);
+        mcp_set_put_offer(set, &out);
+        st = out.bad ? err_memory(e, "tools", 1) : OK;
+    }
+    if (!st && !strstr(out.at, "\"parameters\":{\"type\":\"object\""))
+        st = err_set(e, E_FORMAT, "no parameters: %s", out.at);
+    str_free(&out);
+    mcp_set_close(set);
+    return st;
+}
+
+/* A server that starts quickly, and whose allocations are not counted: three answers in their
+ * order.
+ */
+TEST(mcp_out_of_memory)
+{
+    static const char script[] =
+        "say() { echo '{\"jsonrpc\":\"2.0\",\"id\":'\"$1\"',\"result\":'\"$2\"'}'; }\n"
+        "read a; say 1 '{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{\"tools\":{}}}'\n"
+        "read a; read a; say 2 "
+        "'{\"tools\":[{\"name\":\"echo\",\"inputSchema\":{\"type\":\"object\"}}]}'\n"
+        "read a; say 3 '{\"content\":[{\"type\":\"text\",\"text\":\"{\\\"a\\\":\\\"b\\\"}\"}]}'\n"
+        "read a";
+    rig r = {.set = NULL};
+    json_t *v = json_pack("{s:s, s:[s, s]}", "command", "sh", "args", "-c", script);
+    CHECK_OK(mcp_specs_add(&r.specs, "fake", v, MCP_OWN, NULL, &r.e), r.e);
+    json_decref(v);
+    test_every_allocation(list_and_call, &r);
+    close_rig(&r);
 }
 
 /* ---- Settings ---- */
@@ -430,17 +537,21 @@ TEST(mcp_reads_files_of_other_programs)
         "\"command\":\"docker\",\"args\":[\"run\",\"-i\"],\"env\":{\"TOKEN\":\"<t>\"},"
         "\"autoApprove\":[\"search\"],\"timeout\":30000},\"off\":{\"command\":\"x\",\"disabled\":"
         "true},\"hf-mcp-server\":{\"type\":\"http\",\"url\":\"https://huggingface.co/mcp\","
-        "\"headers\":{\"Authorization\":\"Bearer <T>\"}}}}";
+        "\"headers\":{\"Authorization\":\"Bearer <T>\"}},\"@upstash/context7-mcp\":{\"command\":"
+        "\"npx\"},\"github.com/modelcontextprotocol/servers/tree/main/src/sequentialthinking\":{"
+        "\"command\":\"npx\"}}}";
     mcp_specs s = {.n = 0};
     err e = {0};
     const char *path = test_temp("claude_desktop_config.json");
     test_write(path, text, sizeof text - 1);
     CHECK_OK(mcp_specs_add_file(&s, path, &e), e);
-    CHECK_EQ(s.n, 3);
+    CHECK_EQ(s.n, 5);
     CHECK_STR(s.at[0].arg[2], "/Users/x/Desktop");
     CHECK_STR(s.at[1].env[0], "TOKEN=<t>");
     CHECK_NEAR(s.at[1].timeout_s, 30, 0);
     CHECK_STR(s.at[2].header[0], "Authorization: Bearer <T>");
+    CHECK_STR(s.at[3].name, "context7-mcp");
+    CHECK_STR(s.at[4].name, "sequentialthinking");
     mcp_specs_free(&s);
     test_write(path, "{\"mcpServers\":{}}", 17);
     CHECK_STATUS(mcp_specs_add_file(&s, path, &e), E_ARG);

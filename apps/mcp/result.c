@@ -42,7 +42,7 @@ static void put_part(str *out, const json_t *part)
     if (!strcmp(type, "text")) {
         put_text(out, json_object_get(part, "text"));
     } else if (!strcmp(type, "image") || !strcmp(type, "audio")) {
-        str_printf(out, "[%s, %.80s, about %zu bytes; not passed on to you]",
+        str_printf(out, "[%s, %s, about %zu bytes; not passed on to you]",
                    *type == 'i' ? "a picture" : "a sound", member(part, "mimeType"),
                    decoded(json_object_get(part, "data")));
     } else if (!strcmp(type, "resource_link")) {
@@ -54,10 +54,10 @@ static void put_part(str *out, const json_t *part)
         str_printf(out, "[%s]\n", member(r, "uri"));
         put_text(out, json_object_get(r, "text"));
     } else if (!strcmp(type, "resource")) {
-        str_printf(out, "[%s, %.80s, about %zu bytes; not passed on to you]", member(r, "uri"),
+        str_printf(out, "[%s, %s, about %zu bytes; not passed on to you]", member(r, "uri"),
                    member(r, "mimeType"), decoded(json_object_get(r, "blob")));
     } else {
-        str_printf(out, "[content of a kind that carat does not know: %.80s]", type);
+        str_printf(out, "[content of a kind that carat does not know: %s]", type);
     }
 }
 

@@ -209,9 +209,11 @@ status mcp_specs_add_file(mcp_specs *s, const char *path, err *e)
         json_object_foreach(servers, name, v)
         {
             err why = {0};
+            const char *slash = strrchr(name, '/'); /* "@upstash/context7-mcp" */
             if (json_is_true(json_object_get(v, "disabled")))
                 continue;
-            if ((st = mcp_specs_add(s, name, v, MCP_FOREIGN, NULL, &why))) {
+            if ((st = mcp_specs_add(s, slash && slash[1] ? slash + 1 : name, v, MCP_FOREIGN, NULL,
+                                    &why))) {
                 err_set(e, st, "%s: %s", path, why.text);
                 break;
             }
@@ -244,7 +246,8 @@ status spec_expand(arena *mem, const char *server, const char *text, const char 
         }
         memcpy(name, from + 2, n);
         name[n] = 0;
-        const char *value = getenv(name);
+        const char *value =
+            getenv(strncmp(name, "env:", 4) ? name : name + 4); /* as Cursor has it */
         if (!value) {
             str_free(&s);
             return err_set(e, E_ARG, "MCP server '%s': the environment has no %s", server, name);

@@ -115,8 +115,10 @@ static json_t *declare(const char *name, const json_t *tool, const char **about)
             ;
     json_t *fn =
         json_pack("{s:s, s:o}", "name", name, "description", json_stringn(says ? says : "", n));
-    if (fn && schema)
-        json_object_set_new(fn, "parameters", json_deep_copy(schema));
+    if (fn && schema && json_object_set_new(fn, "parameters", json_deep_copy(schema))) {
+        json_decref(fn); /* no memory */
+        fn = NULL;
+    }
     json_t *out = fn ? json_pack("{s:s, s:O}", "type", "function", "function", fn) : NULL;
     *about = json_string_value(json_object_get(fn, "description"));
     json_decref(fn);
@@ -154,14 +156,14 @@ static status add_tool(const mcp_set *s, const source *from, const json_t *tool,
     put_name(name, NULL, own);
     json_t *d = why ? NULL : declare(name, tool, &about);
     char *text = d ? json_dumps(d, JSON_COMPACT) : NULL;
+    bool short_ = !why && (json_was_short() || !text);
     if (text && strlen(text) > DECLARED_MAX)
         why = "its declaration is longer than 64 KiB";
     else if (text && strlen(text) > ALL_MAX - *n_bytes)
         why = "all declarations together are longer than 1 MiB";
-    else if (text && s->o.accept && s->o.accept(s->o.user, d, &no))
+    else if (text && !short_ && s->o.accept && s->o.accept(s->o.user, d, &no))
         why = no.text;
     *n_bytes += text && !why ? strlen(text) : 0;
-    bool short_ = !why && !text;
     free(text);
     if (why || short_) {
         json_decref(d);
@@ -180,12 +182,15 @@ static status add_tool(const mcp_set *s, const source *from, const json_t *tool,
                : OK;
 }
 
-/* Is "NAME" or "SERVER/NAME" this tool? A name alone means the only tool of that name. */
-static bool means(const offer *f, const char *word, const mcp_tool *t)
+/* Is "NAME" or "SERVER/NAME" this tool? A name alone means the only tool of that name. What begins
+ * with the name of a server and a '/' means that server, also where another one has such a tool. */
+static bool means(const mcp_set *s, const offer *f, const char *word, const mcp_tool *t)
 {
-    size_t n = strlen(t->server);
-    if (!strncmp(word, t->server, n) && word[n] == '/')
-        return !strcmp(word + n + 1, t->own);
+    for (size_t i = 0; i < s->n; i++) {
+        size_t n = strlen(s->server[i].name);
+        if (!strncmp(word, s->server[i].name, n) && word[n] == '/')
+            return s->server[i].name == t->server && !strcmp(word + n + 1, t->own);
+    }
     if (strcmp(word, t->own) != 0)
         return !strcmp(word, t->name);
     for (size_t i = 0; i < f->n; i++)
@@ -199,7 +204,7 @@ static void take_consent(const mcp_set *s, offer *f)
     for (size_t i = 0; i < f->n; i++) {
         mcp_tool *t = &f->tool[i];
         for (size_t k = 0; k < s->o.n_automatic; k++)
-            t->automatic |= means(f, s->o.automatic[k], t);
+            t->automatic |= means(s, f, s->o.automatic[k], t);
         for (size_t k = 0; k < s->now.n; k++) {
             const mcp_tool *was = &s->now.tool[k];
             t->allowed |= was->allowed && !strcmp(was->server, t->server) &&
@@ -219,6 +224,7 @@ static status make_offer(const mcp_set *s, offer *f, err *e)
 {
     size_t n = 0, n_bytes = 0;
     status st = OK;
+    json_was_short();
     *f = (offer){.declared = json_array()};
     for (size_t i = 0; i < s->n; i++)
         n += json_array_size(s->server[i].list);
@@ -234,6 +240,8 @@ static status make_offer(const mcp_set *s, offer *f, err *e)
         if (json_object_set_new(json_object_get(f->tool[i].declared, "function"), "name",
                                 json_string(f->tool[i].name)))
             st = err_memory(e, "tools", 256);
+    if (!st && json_was_short())
+        st = err_memory(e, "tools", 256);
     if (st)
         offer_free(f);
     else
@@ -283,7 +291,7 @@ static status check_automatic(const mcp_set *s, err *e)
     for (size_t k = 0; k < s->o.n_automatic; k++) {
         bool found = false;
         for (size_t i = 0; i < s->now.n && !found; i++)
-            found = means(&s->now, s->o.automatic[k], &s->now.tool[i]);
+            found = means(s, &s->now, s->o.automatic[k], &s->now.tool[i]);
         if (!found)
             return err_set(e, E_ARG,
                            "--tools-auto %.100s: no MCP server has such a tool, or two have it "
@@ -436,16 +444,18 @@ status mcp_set_call(mcp_set *s, const char *name, const char *arguments, size_t 
 void mcp_set_put_tools(mcp_set *s, str *out)
 {
     pthread_mutex_lock(&s->lock);
+    json_was_short();
     char *text = json_dumps(s->now.declared, JSON_COMPACT);
     pthread_mutex_unlock(&s->lock);
     str_puts(out, text ? text : "");
-    out->bad |= !text;
+    out->bad |= json_was_short() || !text;
     free(text);
 }
 
 void mcp_set_put_offer(mcp_set *s, str *out)
 {
     pthread_mutex_lock(&s->lock);
+    json_was_short();
     str_putc(out, '[');
     for (size_t i = 0; i < s->now.n; i++) {
         const mcp_tool *t = &s->now.tool[i];
@@ -459,6 +469,7 @@ void mcp_set_put_offer(mcp_set *s, str *out)
         free(text);
     }
     str_putc(out, ']');
+    out->bad |= json_was_short();
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -118,7 +118,7 @@ static status make_args(const mcp_spec *s, arena *mem, char ***out, err *e)
 
 static status stdio_start(mcp_client *c, err *e)
 {
-    stdio_state *s = c->state ? c->state : (c->state = mem_calloc(1, sizeof *s));
+    stdio_state *s = c->state = mem_calloc(1, sizeof *s);
     arena mem = {0};
     char **args = NULL, **env = NULL;
     const char *cwd = NULL;
@@ -249,6 +249,8 @@ static status stdio_turn(mcp_client *c, int ms, err *e)
     struct pollfd p[3] = {{.fd = s->p.out, .events = POLLIN},
                           {.fd = s->p.err, .events = POLLIN},
                           {.fd = pushes ? s->p.in : -1, .events = POLLOUT}};
+    if (s->p.out < 0)
+        return tell_end(c, s, e); /* again: whoever heard it first had no request to end */
     if (poll(p, 3, ms) <= 0)
         return OK; /* nothing yet, or a signal */
     if (p[2].revents)
