@@ -151,6 +151,7 @@ static int run_mcp(const command *cmd, int argc, char **argv)
         return stop - 1;
     term_init();
     term_watch(NULL);
+    term_on_end(mcp_kill_all);
     const char *file = o.config.file ? o.config.file : getenv("CARAT_CONFIG");
     const char *what = argv[0];
     status st = config_read(&f, file && *file ? file : NULL, &e);

@@ -302,7 +302,7 @@ static void on_signal(int sig)
         atomic_store(&terminated, true);
     /* The first signal takes effect at the next token or chunk; a second one does not wait. */
     if (atomic_fetch_add(&n_interrupts, 1) >= 1) {
-        if (atomic_load(&conversing))
+        if (atomic_load(&conversing) || atomic_load(&prompting))
             give_terminal_back();
         end_others();
         _exit(EXIT_INTERRUPTED);
@@ -462,6 +462,9 @@ int term_ask(const char *question, const char *keys)
     t.c_lflag |= ISIG;
     t.c_cc[VMIN] = 1;
     t.c_cc[VTIME] = 0;
+    if (!atomic_load(&conversing)) /* otherwise handlers give the terminal back meanwhile */
+        t.c_cc[VSUSP] = t.c_cc[VQUIT] = _POSIX_VDISABLE;
+    atomic_store(&prompting, true);
     tcsetattr(STDIN_FILENO, TCSAFLUSH, &t); /* keys that were typed before answer nothing */
     fputs(question, stderr);
     fflush(stderr);
@@ -473,6 +476,7 @@ int term_ask(const char *question, const char *keys)
             fputc('\a', stderr); /* no answer */
     }
     tcsetattr(STDIN_FILENO, TCSADRAIN, &before);
+    atomic_store(&prompting, false);
     return term_interrupts() || key < 0 ? 0 : key;
 }
 

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 
 #include <signal.h>
+#include <termios.h>
 #include <unistd.h>
 
 /* A file with one server "fake" of that mode. */
@@ -131,6 +132,37 @@ TEST(mcp_run_ctrl_c_ends_a_call_and_twice_the_program)
         terminal_type(&t, "/clear\r");
         terminal_expect(&t, ">>> ");
     }
+    terminal_close(&t);
+    expect_ended();
+}
+
+/* Two signals at the question of a single answer: the terminal shows again what is typed. */
+TEST(mcp_run_gives_the_terminal_back_from_the_question)
+{
+    need_bundled();
+    terminal t;
+    struct termios now;
+    terminal_open(&t, ARGS("TERM=xterm"),
+                  ARGS("run", "--greedy", "--mcp", servers_file("weather"), ASK));
+    terminal_expect(&t, "[n]o: ");
+    static const int at_once[] = {SIGSTOP, SIGINT, SIGTERM, SIGCONT};
+    for (size_t i = 0; i < 4; i++)
+        kill(t.pid, at_once[i]);
+    expect_ended();
+    CHECK(!tcgetattr(t.fd, &now) && (now.c_lflag & ECHO) && (now.c_lflag & ICANON));
+    terminal_close(&t);
+}
+
+TEST(mcp_command_ends_its_server_at_the_second_signal)
+{
+    terminal t;
+    terminal_open(&t, ARGS("TERM=xterm"),
+                  ARGS("mcp", "call", servers_file("clings"), "echo", "{}"));
+    for (int i = 0; i < 3000 && access(test_temp("pid"), R_OK); i++)
+        usleep(10000);
+    usleep(200000);
+    kill(t.pid, SIGINT);
+    kill(t.pid, SIGTERM);
     terminal_close(&t);
     expect_ended();
 }
