@@ -256,8 +256,8 @@ static const known_field fields[] = {
     {"timings_per_token", ALL, HARMLESS, NULL},
     {"verbose", ALL, HARMLESS, NULL},
     {"sse_ping_interval", OPEN | MESS | NATV, READ,
-     "int -1 86400: Seconds of silence of a stream before a ping; 0 and -1: none. By default "
-     "--ping."},
+     "int -1 86400: Seconds of silence of a stream before a ping; 0 and -1: none. By default, "
+     "and while its model is being loaded, --ping."},
     {"sse_ping_interval", OPTS, HARMLESS, NULL},
     {"backend_sampling", ALL, HARMLESS, NULL},
     {"context_management", RESP | MESS, HARMLESS,

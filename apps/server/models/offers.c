@@ -100,7 +100,8 @@ static status add_offer(catalog *c, char *name, char *path, offer_source source,
 }
 
 /* The same for one of several models with a file. Takes name and path; NULL: there was no memory
- * for it. One that cannot be added keeps no other out: *st is the first failure. */
+ * for it. *st is the first failure. One of a name that another model has (E_ARG) keeps no other
+ * model out. */
 static void add_file(catalog *c, char *name, char *path, offer_source source, status *st, err *e)
 {
     status own = path ? add_offer(c, name, path, source, e)
@@ -129,7 +130,7 @@ static status add_directory(catalog *c, const char *dir, err *e)
     status st = OK;
     if (!d)
         return err_errno(e, "read the directory of models", dir);
-    while (st != E_MEMORY && (f = readdir(d))) {
+    while ((!st || st == E_ARG) && (f = readdir(d))) {
         str path = {0};
         struct stat sb;
         if (*f->d_name == '.' || !is_first_file(f->d_name))
@@ -156,7 +157,7 @@ static status add_store(catalog *c, err *e)
 {
     model_list l = {0};
     status st = model_list_read(&l, e);
-    for (size_t i = 0; i < l.n && st != E_MEMORY; i++)
+    for (size_t i = 0; i < l.n && (!st || st == E_ARG); i++)
         add_file(c, mem_strdup(l.at[i].name), mem_strdup(l.at[i].path), source_of(l.at[i].where),
                  &st, e);
     model_list_free(&l);
