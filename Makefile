@@ -442,6 +442,8 @@ $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_scores.
     $(MODELS)))
 $(eval $(call fuzz_also,hub,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/look.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
+$(eval $(call fuzz_also,mcp,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/look.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub apps/mcp))))
+$(BUILD)/fuzz_mcp $(BUILD)/fuzz_mcp.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,cache,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/look.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_cache $(BUILD)/fuzz_cache.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c $(SAMPLING)))
