@@ -366,7 +366,10 @@ static void stream_answer(mcp_http_rig *r, int fd, json_t *a, bool begins)
         return;
     }
     send_text(fd, ": a comment\r\nevent: message\r\ndata: ");
-    send_text(fd, text);
+    if (is(r->mode, "halves") && strstr(text, "\"content\""))
+        send_text(fd, "{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"content\":\"\\ud83d\"}}");
+    else
+        send_text(fd, text);
     send_text(fd, "\r\n\r\n");
     free(text);
 }

@@ -305,7 +305,7 @@ static status finish(mcp_client *c, CURLcode result, err *e)
     long code = 0;
     status st = OK;
     char host[URL_PART_MAX];
-    if (!c->waits) { /* of a request that was given up */
+    if (!c->waits && !x->e.status) { /* of a request that was given up */
         drop(s, x);
         return OK;
     }

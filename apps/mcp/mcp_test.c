@@ -420,6 +420,7 @@ TEST(mcp_survives_addresses_that_misbehave)
 {
     static const char *const cases[][2] = {{"hang", "does not answer tools/call within 0.3 s"},
                                            {"other_id", "nothing that is an answer"},
+                                           {"halves", "invalid Unicode"},
                                            {"huge", "message of more than 16 MiB"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mcp_http_rig h;
