@@ -231,7 +231,8 @@ static void misbehave(const char *mode, const json_t *m)
                "\"text\":\"\\ud83d\"}]}}\n",
                (int)json_integer_value(json_object_get(m, "id")));
     if (is(mode, "noise"))
-        printf("Welcome!\n\n\x1b[31mDEBUG\x1b[0m {not json}\n[1, 2\nnull\n\"x\"\n");
+        printf("Welcome!\n\n[debug] got {\"jsonrpc\":\"2.0\"}\n\x1b[31mDEBUG\x1b[0m {not "
+               "json}\n[1, 2\nnull\n\"x\"\n");
     for (int i = 0; i < 30 && is(mode, "progress"); i++) {
         usleep(60000);
         say(notice("notifications/progress", "progressToken", json_copy((json_t *)token)));

@@ -181,7 +181,7 @@ status client_take(mcp_client *c, const char *text, size_t n, err *e)
         return err_memory(e, c->spec->name, n);
     if (st) { /* greetings of programs that do not know that stdout is for messages */
         client_log(c, "stdout", text, n);
-        if (!c->waits || !memmem(text, n, "\"jsonrpc\"", 9))
+        if (!c->waits || *text != '{' || !memmem(text, n, "\"jsonrpc\"", 9))
             return OK;
         c->waits = false; /* this may have been the answer; the server stays up */
         return err_set(e, E_FORMAT, "%s", why.text);
