@@ -267,11 +267,16 @@ static bool wait_pass(const carat_batch *b, const pass_rows *n)
     return ended;
 }
 
-/* Which prompts wait for towers beside passes. Returns the number of jobs that it had to end. */
+/* Which prompts wait for towers: for those beside passes, and for those in passes while somebody
+ * answers, because a pass with several towers would make a long pause between two tokens. Returns
+ * the number of jobs that it had to end. */
 static int32_t ask_towers(carat_batch *b, bool *waits)
 {
     int32_t n_ended = 0;
+    bool answers = false, in_pass = false;
     *waits = false;
+    for (int32_t i = 0; i < b->n_slots; i++)
+        answers |= b->slot[i].job && b->slot[i].answering;
     for (int32_t i = 0; i < b->n_slots; i++) {
         slot *s = &b->slot[i];
         int64_t at = s->t.kv.n_past;
@@ -280,11 +285,15 @@ static int32_t ask_towers(carat_batch *b, bool *waits)
         s->waits = false;
         if (!s->job || s->answering || at >= s->job->pictures)
             continue;
-        int64_t n = s->job->pictures - at;
-        status st =
-            media_ask(b->m, slot_next_ids(s), n < b->layout.rows_max ? n : b->layout.rows_max,
-                      &s->job->asked, &ready, &e);
+        const int32_t *ids = slot_next_ids(s);
+        int64_t left = s->job->pictures - at;
+        int64_t n = left < b->layout.rows_max ? left : b->layout.rows_max;
+        status st = media_ask(b->m, ids, n, &s->job->asked, &ready, &e);
         s->waits = !st && !ready;
+        if (!st && ready && answers && media_in_pass(b->m, ids, n)) {
+            s->waits = in_pass;
+            in_pass = true;
+        }
         *waits |= s->waits;
         n_ended += st != OK;
         if (st)

@@ -87,6 +87,8 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
 int64_t media_lasting(const carat_model *m, const uint64_t tower[2], const int32_t *ids, int64_t n,
                       int32_t *out);
 
+/* Does the pass that computes ids[0 .. n) run a tower itself, on the device of passes? */
+bool media_in_pass(carat_model *m, const int32_t *ids, int64_t n);
 /* For towers that run beside passes: rows of all pictures among ids[0 .. n) that have none.
  * media_await computes them. media_ask has the worker do so, and tells whether all are there; the
  * wakers are called on its thread, under a lock of the registry, when it has made or failed to make

@@ -97,9 +97,9 @@ status media_rows(carat_model *m, const int32_t *ids, int32_t n, soft_run *run, 
     return st;
 }
 
-/* The next item at ids[*i] or after it whose tower runs apart and has to run, or has not ended,
- * with one more user; *i moves behind it. NULL: there is none. */
-static media_item *next_new(carat_model *m, const int32_t *ids, int64_t n, int64_t *i)
+/* The next item at ids[*i] or after it whose tower has to run, or has not ended, apart or in a
+ * pass, with one more user; *i moves behind it. NULL: there is none. */
+static media_item *next_new(carat_model *m, bool apart, const int32_t *ids, int64_t n, int64_t *i)
 {
     media *x = m->media;
     media_item *found = NULL;
@@ -109,7 +109,7 @@ static media_item *next_new(carat_model *m, const int32_t *ids, int64_t n, int64
             continue;
         pthread_mutex_lock(&x->lock);
         media_item *it = media_span_of(x, id)->item;
-        if (it && (it->is_wanted || (it->patches && !it->rows)) && runs_apart(x, it)) {
+        if (it && (it->is_wanted || (it->patches && !it->rows)) && runs_apart(x, it) == apart) {
             it->n_users++;
             found = it;
         }
@@ -125,7 +125,7 @@ status media_await(carat_model *m, const int32_t *ids, int64_t n, err *e)
 {
     status st = OK;
     int64_t i = 0;
-    for (media_item *it; !st && (it = next_new(m, ids, n, &i));) {
+    for (media_item *it; !st && (it = next_new(m, true, ids, n, &i));) {
         st = make_rows(m, it, e);
         media_drop_user(m->media, it);
     }
@@ -217,12 +217,21 @@ status media_ask(carat_model *m, const int32_t *ids, int64_t n, uint64_t *since,
     status st = OK;
     int64_t i = 0;
     *ready = true;
-    for (media_item *it; !st && (it = next_new(m, ids, n, &i));) {
+    for (media_item *it; !st && (it = next_new(m, true, ids, n, &i));) {
         *ready = false;
         st = want(m, it, since, e);
         media_drop_user(m->media, it);
     }
     return st;
+}
+
+bool media_in_pass(carat_model *m, const int32_t *ids, int64_t n)
+{
+    int64_t i = 0;
+    media_item *it = next_new(m, false, ids, n, &i);
+    if (it)
+        media_drop_user(m->media, it);
+    return it != NULL;
 }
 
 void media_add_waker(carat_model *m, media_waker *w)

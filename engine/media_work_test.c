@@ -373,3 +373,57 @@ TEST(sixteen_clients_with_a_two_way_picture_each)
     carat_model_close(other);
     fidelity_close(&f);
 }
+
+/* ---- Towers in passes ---- */
+
+static void count_work(void *user)
+{
+    ++*(int *)user;
+}
+
+/* A wrapped device computes its towers itself, as a GPU does. While nobody answers, a pass takes
+ * all pictures. */
+TEST(one_tower_in_a_pass_while_others_are_answered)
+{
+    carat_media *x[4];
+    client got[5], want;
+    int32_t ids[4][CTX];
+    const int32_t text[] = {5, 6, 7};
+    err e = {0};
+    write_tower("tiny-mmproj-clamped");
+    const char *file = toy_model_write(&(toy_model_file){.base = "e2b"});
+    const carat_model_options o = {
+        .n_threads = 1, .exact_f32 = true, .mmproj = test_temp("tower.gguf"), .wrap = "time"};
+    for (int answers = 0; answers < 2; answers++) {
+        int n_work = 0, most = 0;
+        carat_model *m;
+        CHECK_OK(carat_model_open(file, &o, &m, &e), e);
+        media_before_work(m, count_work, &n_work);
+        carat_batch *b = open_batch(m, 5);
+        for (int i = 0; i < 5; i++)
+            client_init(&got[i]);
+        if (answers)
+            submit(b, m, text, 3, 2 * ANSWER, &got[4]);
+        while (answers && !got[4].n)
+            carat_batch_step(b);
+        for (int i = 0; i < 4; i++) {
+            x[i] = picture_of(m, i);
+            submit(b, m, ids[i], prompt_of(ids[i], x[i], 11), ANSWER, &got[i]);
+        }
+        for (int was = 0; carat_batch_step(b); was = n_work)
+            most = n_work - was > most ? n_work - was : most;
+        CHECK_EQ(n_work, 4);
+        CHECK_MSG(answers ? most == 1 : most > 1, "a pass with %d towers", most);
+        carat_batch_close(b);
+        for (int i = 0; i < 4; i++) {
+            client_init(&want);
+            alone(m, ids[i], prompt_of(ids[i], x[i], 11), ANSWER, &want);
+            check_same(&got[i], &want, ANSWER);
+            client_free(&want);
+            carat_media_free(x[i]);
+        }
+        for (int i = 0; i < 5; i++)
+            client_free(&got[i]);
+        carat_model_close(m);
+    }
+}
