@@ -27,18 +27,6 @@ static void put_wide(const char *text, int cells)
     term_put_name(stdout, text, strlen(text), cells);
 }
 
-static bool go_on(void *user)
-{
-    (void)user;
-    return !term_interrupts();
-}
-
-static void tell(void *user, const char *sentence)
-{
-    (void)user;
-    term_note("%s", sentence);
-}
-
 /* ---- list ---- */
 
 static status list_servers(const config *f, err *e)
@@ -68,9 +56,9 @@ static status list_servers(const config *f, err *e)
 static status open_word(const config *f, const char *word, mcp_specs *specs, mcp_set **set, err *e)
 {
     const mcp_options o = {.servers = {.at = {word}, .n = 1}};
-    const mcp_set_options so = {.specs = specs, .log = mcp_options_log, .tell = tell};
+    const mcp_set_options so = {.specs = specs, .log = mcp_options_log, .tell = mcp_options_tell};
     status st = mcp_options_specs(&o, f, specs, e);
-    return st ? st : mcp_set_open(set, &so, &(mcp_watch){go_on, NULL}, e);
+    return st ? st : mcp_set_open(set, &so, &mcp_until_interrupted, e);
 }
 
 /* The properties of a schema: "path, [head]", in brackets what may be left out. */
@@ -128,8 +116,8 @@ static void list_tools(const mcp_set *set)
 static status call_tool(mcp_set *set, const char *tool, const char *arguments, bool *failed, err *e)
 {
     str out = {0};
-    status st = mcp_set_call(set, tool, arguments, RESULT_BYTES, &(mcp_watch){go_on, NULL}, &out,
-                             failed, e);
+    status st =
+        mcp_set_call(set, tool, arguments, RESULT_BYTES, &mcp_until_interrupted, &out, failed, e);
     if (!st) {
         term_put(stdout, str_text(&out), out.n);
         putchar('\n');

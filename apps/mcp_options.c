@@ -2,6 +2,7 @@
 #include "apps/mcp_options.h"
 
 #include "apps/state_dir.h"
+#include "apps/term.h"
 #include "base/nearest.h"
 
 #include <stdio.h>
@@ -103,6 +104,20 @@ status mcp_options_specs(const mcp_options *o, const config *f, mcp_specs *out, 
         st = t ? add_table(f, t, out, e) : no_such_server(name, f, servers, e);
     }
     return st;
+}
+
+static bool go_on(void *user)
+{
+    (void)user;
+    return !term_interrupts();
+}
+
+const mcp_watch mcp_until_interrupted = {go_on, NULL};
+
+void mcp_options_tell(void *user, const char *sentence)
+{
+    (void)user;
+    term_note("%s", sentence);
 }
 
 bool mcp_options_log(const char *server, char *path, size_t cap)

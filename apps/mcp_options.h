@@ -46,6 +46,9 @@ status mcp_options_specs(const mcp_options *o, const config *f, mcp_specs *out, 
 status mcp_options_all(const config *f, mcp_specs *out, err *e);
 /* Checks [mcp]. secret: nobody but the owner may read the file. */
 status mcp_options_check(const config *f, const toml *servers, bool secret, err *e);
+/* For programs at a terminal: Ctrl-C ends a wait, and sentences are notes. */
+extern const mcp_watch mcp_until_interrupted;
+void mcp_options_tell(void *user, const char *sentence);
 /* Where the words of a server go: mcp-NAME.log in the folder of kept conversations. */
 bool mcp_options_log(const char *server, char *path, size_t cap);
 

@@ -26,14 +26,6 @@ enum {
     SHOWN_BYTES = 1000
 };
 
-static bool go_on(void *user)
-{
-    (void)user;
-    return !term_interrupts();
-}
-
-static const mcp_watch until_interrupted = {go_on, NULL};
-
 /* ---- What the model is offered ---- */
 
 const char *chat_offered_tools(const chat *c)
@@ -121,18 +113,12 @@ void chat_refresh_mcp(chat *c)
     err e = {0};
     if (!c->mcp)
         return;
-    mcp_set_refresh(c->mcp, &until_interrupted, &changed);
+    mcp_set_refresh(c->mcp, &mcp_until_interrupted, &changed);
     if (changed && chat_offer_tools(c, &e))
         term_error(&e);
 }
 
 /* ---- Opening ---- */
-
-static void tell(void *user, const char *sentence)
-{
-    (void)user;
-    term_note("%s", sentence);
-}
 
 /* Whether the model's chat format can write this declaration: otherwise no prompt could be made. */
 static status accept_tool(void *user, const json_t *tool, err *e)
@@ -160,12 +146,12 @@ status chat_open_mcp(chat *c, err *e)
                                .n_automatic = (size_t)c->o.mcp.automatic.n,
                                .log = mcp_options_log,
                                .accept = accept_tool,
-                               .tell = tell,
+                               .tell = mcp_options_tell,
                                .user = c};
     if (c->raw)
         return err_set(e, E_UNSUPPORTED, "--mcp: %s has no chat format", c->info.name);
     term_on_end(mcp_kill_all);
-    status st = mcp_set_open(&c->mcp, &o, &until_interrupted, e);
+    status st = mcp_set_open(&c->mcp, &o, &mcp_until_interrupted, e);
     if (st)
         return st;
     c->out.hides_call = hides_call;
@@ -250,7 +236,7 @@ static status run_call(chat *c, const char *name, const char *arguments, str *ou
         str_puts(out, why);
         return OK;
     }
-    status st = mcp_set_call(c->mcp, name, arguments, max, &until_interrupted, out, &failed, e);
+    status st = mcp_set_call(c->mcp, name, arguments, max, &mcp_until_interrupted, out, &failed, e);
     if (!st)
         show_result(c, out);
     if (st != E_CANCELLED)

@@ -305,6 +305,19 @@ void mcp_rig_specs(mcp_specs *s, const char *mode, double timeout_s)
     json_decref(v);
 }
 
+const char *mcp_rig_file(const char *mode)
+{
+    char text[2048];
+    const char *path = test_temp("mcp.json");
+    int n =
+        snprintf(text, sizeof text,
+                 "{\"mcpServers\":{\"fake\":{\"command\":\"%s\",\"args\":[\"--mcp-fake\",\"%s\"],"
+                 "\"env\":{\"FAKE_PID_FILE\":\"%s\"}}}}",
+                 mcp_rig_program(), mode, test_temp("pid"));
+    test_write(path, text, (size_t)n);
+    return path;
+}
+
 /* ---- At an address ---- */
 
 static void send_all(int fd, const char *bytes, size_t n)

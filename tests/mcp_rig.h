@@ -19,6 +19,9 @@ void mcp_rig_specs(mcp_specs *s, const char *mode, double timeout_s);
 /* The words of its command line: argv[0], "--mcp-fake", mode. */
 const char *mcp_rig_program(void);
 
+/* A file with this server. Its process writes its id into test_temp("pid"). */
+const char *mcp_rig_file(const char *mode);
+
 typedef struct mcp_http_rig {
     const char *mode;
     int listener;

@@ -10,21 +10,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-/* A file with one server "fake" of that mode. */
-static const char *servers_file(const char *mode)
-{
-    char text[2048];
-    const char *path = test_temp("mcp.json");
-    int n =
-        snprintf(text, sizeof text,
-                 "{\"mcpServers\":{\"fake\":{\"command\":\"%s\",\"args\":[\"--mcp-fake\",\"%s\"],"
-                 "\"env\":{\"FAKE_PID_FILE\":\"%s\"}}}}",
-                 mcp_rig_program(), mode, test_temp("pid"));
-    test_write(path, text, (size_t)n);
-    return path;
-}
-
-/* The server of servers_file has ended. */
+/* The server of mcp_rig_file has ended. */
 static void expect_ended(void)
 {
     char *text;
@@ -50,7 +36,7 @@ static void need_bundled(void)
 TEST(mcp_run_calls_tools_that_are_allowed)
 {
     need_bundled();
-    const char *file = servers_file("weather");
+    const char *file = mcp_rig_file("weather");
     spawned r;
     spawn_carat(&r, NULL,
                 ARGS("run", "--greedy", "--mcp", file, "--tools-auto", "get_weather", ASK));
@@ -76,7 +62,7 @@ TEST(mcp_run_asks_before_a_call)
     terminal t;
     snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
     terminal_open(&t, ARGS(state, "TERM=xterm"),
-                  ARGS("run", "--greedy", "-c", "4096", "--mcp", servers_file("weather")));
+                  ARGS("run", "--greedy", "-c", "4096", "--mcp", mcp_rig_file("weather")));
     terminal_expect(&t, ">>> ");
     terminal_type(&t, ASK "\r");
     terminal_expect(&t, "{\"city\":\"Oslo\"}");
@@ -114,7 +100,7 @@ TEST(mcp_run_ctrl_c_ends_a_call_and_twice_the_program)
     terminal t;
     snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
     terminal_open(&t, ARGS(state, "TERM=xterm"),
-                  ARGS("run", "--greedy", "-c", "4096", "--mcp", servers_file("storm"),
+                  ARGS("run", "--greedy", "-c", "4096", "--mcp", mcp_rig_file("storm"),
                        "--tools-auto", "get_weather"));
     terminal_expect(&t, ">>> ");
     for (int i = 0; i < 2; i++) {
@@ -143,7 +129,7 @@ TEST(mcp_run_gives_the_terminal_back_from_the_question)
     terminal t;
     struct termios now;
     terminal_open(&t, ARGS("TERM=xterm"),
-                  ARGS("run", "--greedy", "--mcp", servers_file("weather"), ASK));
+                  ARGS("run", "--greedy", "--mcp", mcp_rig_file("weather"), ASK));
     terminal_expect(&t, "[n]o: ");
     static const int at_once[] = {SIGSTOP, SIGINT, SIGTERM, SIGCONT};
     for (size_t i = 0; i < 4; i++)
@@ -157,7 +143,7 @@ TEST(mcp_command_ends_its_server_at_the_second_signal)
 {
     terminal t;
     terminal_open(&t, ARGS("TERM=xterm"),
-                  ARGS("mcp", "call", servers_file("clings"), "echo", "{}"));
+                  ARGS("mcp", "call", mcp_rig_file("clings"), "echo", "{}"));
     for (int i = 0; i < 3000 && access(test_temp("pid"), R_OK); i++)
         usleep(10000);
     usleep(200000);
@@ -169,7 +155,7 @@ TEST(mcp_command_ends_its_server_at_the_second_signal)
 
 TEST(mcp_command_lists_and_calls)
 {
-    const char *file = servers_file("markup"), *settings = test_temp("config.toml");
+    const char *file = mcp_rig_file("markup"), *settings = test_temp("config.toml");
     char text[1024];
     spawned r;
     spawn_check(0, "echo([a], [b])\nGives its arguments back.\n", NULL, ARGS("mcp", "tools", file));

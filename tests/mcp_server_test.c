@@ -6,18 +6,6 @@
 
 #include <unistd.h>
 
-static const char *servers_file(const char *mode)
-{
-    char text[2048];
-    const char *path = test_temp("mcp.json");
-    int n = snprintf(
-        text, sizeof text,
-        "{\"mcpServers\":{\"fake\":{\"command\":\"%s\",\"args\":[\"--mcp-fake\",\"%s\"]}}}",
-        mcp_rig_program(), mode);
-    test_write(path, text, (size_t)n);
-    return path;
-}
-
 static int status_of(const served *s, const char *path, const char *headers, const char *body)
 {
     response r;
@@ -33,7 +21,7 @@ TEST(mcp_server_lists_and_calls_for_its_own_page)
 {
     served s;
     response r;
-    start_toy(&s, ARGS("--mcp", servers_file("plain"), "--tools-auto", "add", "--cors", "*"));
+    start_toy(&s, ARGS("--mcp", mcp_rig_file("plain"), "--tools-auto", "add", "--cors", "*"));
     http_call(&r, &s, "GET", "/mcp/tools", NULL, NULL);
     CHECK_EQ(r.status, 200);
     CHECK(strstr(r.body.at, "{\"name\":\"add\",\"server\":\"fake\",\"auto\":true,\"declared\":{"
@@ -71,7 +59,7 @@ TEST(mcp_server_needs_its_key_and_no_tools_means_none)
 {
     served s;
     response r;
-    start_toy(&s, ARGS("--mcp", servers_file("plain"), "--api-key", "secret"));
+    start_toy(&s, ARGS("--mcp", mcp_rig_file("plain"), "--api-key", "secret"));
     CHECK_EQ(status_of(&s, "/mcp/tools", NULL, NULL), 401);
     CHECK_EQ(status_of(&s, "/mcp/call", NULL, CALL), 401);
     CHECK_EQ(status_of(&s, "/mcp/call", "Authorization: Bearer secret\r\n", CALL), 200);
@@ -84,7 +72,7 @@ TEST(mcp_server_needs_its_key_and_no_tools_means_none)
     stop(&s);
     spawn_check(1, NULL, "--mcp with --host 0.0.0.0 needs --api-key",
                 ARGS("serve", "-m", toy_model_write(NULL), "-p", "0", "--host", "0.0.0.0", "--mcp",
-                     servers_file("plain")));
+                     mcp_rig_file("plain")));
     spawn_check(1, NULL, "there is no MCP server 'nome'",
                 ARGS("serve", "-m", toy_model_write(NULL), "-p", "0", "--mcp", "nome"));
 }
