@@ -67,7 +67,7 @@ static const struct {
     {"ru", "run", true},
     {"run --format ", "json", false},
     {"run --format=j", "json", true},
-    {"run --no-m", "--no-mmap", true},
+    {"run --no-mma", "--no-mmap", true},
     {"serve --log t", "text", true},
     {"history se", "search", true},
     {"completion ", "fish", false},
