@@ -155,7 +155,7 @@ TEST(completion_in_zsh)
               "zsh -f -c 'zmodload zsh/zpty; zpty z zsh -f -i; zpty -w z \"fpath=($1 \\$fpath); "
               "autoload -Uz compinit; compinit -u -D; print REA\\DY\"; "
               "zpty -r -m z line \"*READY*\"; "
-              "zpty -w -n z \"$2 run --no-m\"$'\\''\\t'\\''; "
+              "zpty -w -n z \"$2 run --no-mma\"$'\\''\\t'\\''; "
               "zpty -r -m z line \"*--no-mmap*\" && print -r -- found; zpty -d z' zsh '%s' '%s'%s",
               dir, program(), "");
     CHECK_MSG(strstr(str_text(&out), "found"), "%s", str_text(&out));

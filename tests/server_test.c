@@ -175,7 +175,7 @@ TEST(server_refuses_with_the_apis_own_words)
         {"POST", "/tokenize", "{\"content\":\"a\",\"prompt\":\"b\"}", 400, "exclude"},
         {"POST", "/tokenize", "{\"prompt\":\"a\",\"messages\":[]}", 400, "exclude"},
         {"POST", "/slots/0?action=save", "{}", 501, "--slot-save-path"},
-        {"GET", "/lora-adapters", NULL, 501, "no adapters"},
+        {"POST", "/v1/load_lora_adapter", "{}", 501, "adapters are loaded with their model"},
         {"POST", "/rerank", "{\"query\":\"a\"}", 400, "\"param\":\"documents\""},
         {"POST", "/rerank", "{\"query\":\"a\",\"documents\":[\"b\"]}", 501, "rerank"},
         {"POST", "/v1/audio/speech", "{}", 501, "carat hears sound and makes none"},
