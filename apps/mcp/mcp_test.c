@@ -288,6 +288,37 @@ TEST(mcp_a_changed_tool_is_not_allowed_any_more)
     close_rig(&r);
 }
 
+static void *use(void *arg)
+{
+    mcp_set *set = arg;
+    for (int i = 0; i < 8; i++) {
+        str out = {0};
+        bool failed, changed;
+        err e = {0};
+        CHECK_OK(mcp_set_call(set, "add", "{\"a\":2,\"b\":40}", MOST, NULL, &out, &failed, &e), e);
+        CHECK_STR(str_text(&out), "42");
+        mcp_set_refresh(set, NULL, &changed);
+        mcp_set_put_offer(set, &out);
+        CHECK(!out.bad && strstr(out.at, "\"name\":\"echo\""));
+        str_free(&out);
+    }
+    return NULL;
+}
+
+/* As the server has it: every connection is a thread. */
+TEST(mcp_several_threads_call_and_refresh)
+{
+    enum { THREADS = 3 };
+    pthread_t t[THREADS];
+    rig r;
+    open_mode(&r, "changes", 60);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(!pthread_create(&t[i], NULL, use, r.set));
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(t[i], NULL);
+    close_rig(&r);
+}
+
 /* Two servers with the same tools; and tools that are none. */
 TEST(mcp_names_are_unique_and_fit_for_models)
 {
