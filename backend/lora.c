@@ -179,12 +179,12 @@ static mat up_half(mat a, mat b, const weight *up, int32_t n_ff)
     return up ? b : mat_columns(a, n_ff, n_ff);
 }
 
-/* A gated unit of one run, its products apart. */
+/* A gated unit of one run, its products apart. Their results stay in scratch until the layer ends:
+ * behind them is the copy of y that a device makes for the next product. */
 static void glu_run(pass *p, mat y, mat x, const weight *gate, const weight *up, act_kind act,
                     const lora_run *run)
 {
     const device_ops *op = p->dev->op;
-    size_t mark = pass_mark(p);
     mat a = pass_mat(p, x.rows, 1, gate->n_out);
     mat b = up ? pass_mat(p, x.rows, 1, up->n_out) : a;
     if (!pass_failed(p))
@@ -197,7 +197,6 @@ static void glu_run(pass *p, mat y, mat x, const weight *gate, const weight *up,
         add_run(p, b, x, up, run);
     if (!pass_failed(p))
         op->act_mul(p, y, mat_columns(a, 0, y.cols), up_half(a, b, up, y.cols), act);
-    pass_release(p, mark);
 }
 
 /* The same without adapters, as op_glu. */

@@ -106,7 +106,8 @@ typedef struct pass_side {
     device *dev;
     unsigned char *scratch; /* memory of dev; NULL when dry */
     size_t scratch_bytes;
-    size_t at, peak;       /* bytes in use; their maximum */
+    size_t at, peak; /* bytes in use; their maximum */
+    size_t lowest;   /* the lowest mark of a release since a device set it to SIZE_MAX (shadow.c) */
     page_query_size query; /* a tally of a dry pass */
 } pass_side;
 

@@ -237,23 +237,34 @@ static uint64_t first_row(const model *m, const weight *w)
                : 0;
 }
 
+/* Do the halves fit the model's tensor? */
+static status check_shapes(const model *m, const model_lora *x, const tensor *base, const tensor *a,
+                           const tensor *b, bool table, err *e)
+{
+    char have[2][96], want[96];
+    uint64_t rows = base->ne[1];
+    if ((table ? a->ne[1] : a->ne[0]) == (table ? rows : base->ne[0]) &&
+        b->ne[1] == (table ? base->ne[0] : rows) && a->ne[2] == base->ne[2])
+        return OK;
+    return err_set(e, E_FORMAT,
+                   "%s: the shapes %s of %s and %s of its other half do not fit the tensor %s "
+                   "of %s: is it an adapter of another model?",
+                   x->file.path, tensor_shape_text(a, have[0], sizeof have[0]), a->name,
+                   tensor_shape_text(b, have[1], sizeof have[1]),
+                   tensor_shape_text(base, want, sizeof want), m->name);
+}
+
 /* One pair for one weight. base: the weight's tensor. */
 static status bind_pair(model *m, model_lora *x, const tensor *base, const tensor *a,
                         const tensor *b, weight *w, err *e)
 {
     bool table = w->gather;
-    char have[2][96], want[96];
-    uint64_t rank = table ? a->ne[0] : a->ne[1], rows = base->ne[1];
-    if ((table ? a->ne[1] : a->ne[0]) != (table ? rows : base->ne[0]) ||
-        b->ne[1] != (table ? base->ne[0] : rows) || a->ne[2] != base->ne[2])
-        return err_set(e, E_FORMAT,
-                       "%s: the shapes %s of %s and %s of its other half do not fit the tensor %s "
-                       "of %s: is it an adapter of another model?",
-                       x->file.path, tensor_shape_text(a, have[0], sizeof have[0]), a->name,
-                       tensor_shape_text(b, have[1], sizeof have[1]),
-                       tensor_shape_text(base, want, sizeof want), m->name);
+    uint64_t rank = table ? a->ne[0] : a->ne[1];
+    status st = check_shapes(m, x, base, a, b, table, e);
+    if (st)
+        return st;
     lora_pair *l = &x->pair[x->n_pairs];
-    status st = half_weight(m, &l->a, a, 0, (int32_t)a->ne[1], table, e);
+    st = half_weight(m, &l->a, a, 0, (int32_t)a->ne[1], table, e);
     st = st ? st
             : half_weight(m, &l->b, b, table ? 0 : first_row(m, w),
                           table ? (int32_t)b->ne[1] : w->n_out, false, e);
@@ -274,6 +285,14 @@ static bool can_adapt(const weight *w)
            !ends_with(w->name, "conv1d.weight") && !ends_with(w->name, "rope_freqs.weight");
 }
 
+/* Is it a matrix of keys or values that the model leaves out, in a layer that takes those of
+ * another one? PEFT adapts the modules of all layers. */
+static bool is_left_out(const model *m, const tensor *base)
+{
+    return m->claimed[base - m->file.tensors.at] &&
+           (ends_with(base->name, ".attn_k.weight") || ends_with(base->name, ".attn_v.weight"));
+}
+
 /* Weights of a tensor, at most: queries, keys and values in one. */
 enum { PARTS_MAX = 3 };
 
@@ -286,8 +305,10 @@ static status bind_tensors(model *m, model_lora *x, const tensor *a, int32_t n_b
     const tensor *b = tensor_find(&x->file.tensors, other);
     const tensor *base = tensor_find(&m->file.tensors, name);
     int32_t n_before = x->n_pairs;
+    bool bound = false;
     for (int32_t i = 0; i < n_base && base; i++) {
         weight *w = m->weights[i];
+        bound |= !strcmp(w->name, name);
         /* A head that shares the table of embeddings is not adapted with it: adapters are trained
          * so. */
         if (strcmp(w->name, name) || !can_adapt(w) || w->gather != is_table(name))
@@ -299,6 +320,8 @@ static status bind_tensors(model *m, model_lora *x, const tensor *a, int32_t n_b
         if (st)
             return st;
     }
+    if (base && !bound && is_left_out(m, base))
+        return check_shapes(m, x, base, a, b, false, e);
     if (x->n_pairs == n_before)
         return err_set(e, E_FORMAT, "%s: tensor %s: %s has no such weight that can be adapted",
                        x->file.path, a->name, m->name);

@@ -132,6 +132,40 @@ static void check_refused(const char *base, const lora_recipe *r, carat_status w
     CHECK_MSG(st == want && !m && strstr(e.text, says), "status %d, %s", (int)st, e.text);
 }
 
+/* PEFT has matrices for layers that take the keys of others: the adapter is the one without them.
+ */
+TEST(lora_of_keys_that_a_model_leaves_out_has_no_effect)
+{
+    static const char *const only[] = {"attn_k.weight", "attn_v.weight", "blk.9.attn_k.weight"};
+    fidelity f;
+    fidelity_open(&f, "e2b");
+    size_t n = (size_t)f.n_tokens * (size_t)f.n_vocab;
+    for (int i = 0; i < 3; i++) {
+        float *x[3];
+        lora_recipe r = {.rank = 4, .alpha = 8, .seed = 3, .only = only[i]};
+        char *base = mem_strdup(fidelity_write(&f, &(fidelity_file){.unused_kv = true}));
+        lora_rig_adapter(base, test_temp("all.gguf"), &r);
+        lora_rig_merge(base, test_temp("merged.gguf"), &r, &(float){1}, 1);
+        const carat_lora l = {test_temp("all.gguf"), 1};
+        carat_model_options o = {.n_threads = 2, .exact_f32 = true};
+        x[0] = logits_of(&f, base, o, f.n_tokens);
+        x[1] = logits_of(&f, test_temp("merged.gguf"), o, f.n_tokens);
+        o.loras = &l;
+        o.n_loras = 1;
+        x[2] = logits_of(&f, base, o, f.n_tokens);
+        CHECK(farthest(x[1], x[2], n) <= 1e-3);
+        CHECK((farthest(x[0], x[2], n) > 0.01) == (i < 2));
+        lora_recipe wide = r;
+        wide.wide = "blk.9.attn_k.weight.lora_a";
+        if (i == 2)
+            check_refused(base, &wide, E_FORMAT, "of another model?");
+        for (int k = 0; k < 3; k++)
+            mem_free(x[k]);
+        mem_free(base);
+    }
+    fidelity_close(&f);
+}
+
 TEST(lora_of_another_kind_is_refused)
 {
 #define GOOD .rank = 4, .alpha = 8, .seed = 3

@@ -405,5 +405,5 @@ dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single);
 /* The int8 copy of one row if there is one, else nothing; room for one in a dry pass. */
 dev_quant cuda_quant_of_row(pass *p, dev_mat x);
 /* Is there already an int8 copy of these rows for few rows' products? */
-bool cuda_has_quant(const cuda_device *c, dev_mat x);
+bool cuda_has_quant(pass *p, dev_mat x);
 #endif

@@ -271,7 +271,7 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
         return;
     }
     const unit_rule unit = unit_rule_of(p, gate, up, y.cols, act);
-    bool ready = cuda_has_quant(c, cuda_mat(x));
+    bool ready = cuda_has_quant(p, cuda_mat(x));
     dev_quant q = cuda_quant(p, cuda_mat(x), false, false), copy = {0};
     if (y.cols % GROUP == 0)
         copy = cuda_quant_room(p, y.rows * y.heads, y.cols, false, true);

@@ -3,10 +3,13 @@
  * A product of few rows reads its activation as int8, a product of many rows as bf16. Up to three
  * products read one activation, and the norm before them can make the copy. So a copy is kept in
  * scratch together with the address of its original, and is forgotten when an op writes over
- * either: every op tells cuda_wrote what it is about to write. A dry pass finds no copies, so it
- * plans for the worst case.
+ * either: every op tells cuda_wrote what it is about to write. So is a copy in scratch that was
+ * released: the result of the product that reads it may get the same place. A dry pass
+ * finds no copies, so it plans for the worst case.
  */
 #include "backend/cuda/cuda_int.h"
+
+#include <stdint.h>
 
 dev_mat cuda_mat(mat m)
 {
@@ -70,12 +73,25 @@ dev_quant cuda_quant_room(pass *p, int32_t rows, int32_t cols, bool bf, bool sin
     return q;
 }
 
+/* Forgets the copies in scratch that was released since the last call. */
+static void forget_released(pass *p)
+{
+    cuda_device *c = cuda_of(p);
+    pass_side *side = &p->side[p->here];
+    const char *free = (const char *)side->scratch + side->lowest;
+    for (int i = 0; i < SHADOWS && side->lowest < SIZE_MAX; i++)
+        if (c->shadows[i].x && c->shadows[i].q_end > free)
+            c->shadows[i].x = NULL;
+    side->lowest = SIZE_MAX;
+}
+
 void cuda_quant_keep(pass *p, const float *x, dev_quant q)
 {
     cuda_device *c = cuda_of(p);
     size_t codes, n = (size_t)q.rows * (size_t)q.cols;
     if (!x || (!q.q && !q.bf))
         return;
+    forget_released(p);
     shadow *s = &c->shadows[c->next_shadow++ % SHADOWS];
     s->x = (const char *)x;
     s->x_end = s->x + n * sizeof *x;
@@ -85,9 +101,12 @@ void cuda_quant_keep(pass *p, const float *x, dev_quant q)
 }
 
 /* bf16 and tiles of one row lie in a line, as x does: rows may have been cut into other lengths. */
-static dev_quant known(const cuda_device *c, dev_mat x, bool bf, int32_t tile)
+static dev_quant known(pass *p, dev_mat x, bool bf, int32_t tile)
 {
+    const cuda_device *c = cuda_of(p);
     size_t n = (size_t)x.rows * (size_t)x.cols;
+    if (x.at)
+        forget_released(p);
     for (int i = 0; i < SHADOWS && x.at && x.stride == x.cols; i++) {
         const shadow *s = &c->shadows[i];
         dev_quant q = s->quant;
@@ -103,9 +122,9 @@ static dev_quant known(const cuda_device *c, dev_mat x, bool bf, int32_t tile)
     return (dev_quant){0};
 }
 
-bool cuda_has_quant(const cuda_device *c, dev_mat x)
+bool cuda_has_quant(pass *p, dev_mat x)
 {
-    return known(c, x, false, x.rows == 1 ? 1 : 8).q;
+    return known(p, x, false, x.rows == 1 ? 1 : 8).q;
 }
 
 /* Fills the copy q: in the waiting norm that is about to write x, else by a kernel of its own. With
@@ -128,13 +147,13 @@ static dev_quant make_copy(pass *p, dev_mat x, dev_quant q, bool free)
 
 dev_quant cuda_quant_of_row(pass *p, dev_mat x)
 {
-    dev_quant q = known(cuda_of(p), x, false, 1);
+    dev_quant q = known(p, x, false, 1);
     return q.q ? q : make_copy(p, x, cuda_quant_room(p, 1, x.cols, false, false), true);
 }
 
 dev_quant cuda_quant(pass *p, dev_mat x, bool bf, bool single)
 {
-    dev_quant q = known(cuda_of(p), x, bf, single || x.rows == 1 ? 1 : 8);
+    dev_quant q = known(p, x, bf, single || x.rows == 1 ? 1 : 8);
     if (q.q || q.bf)
         return q;
     return make_copy(p, x, cuda_quant_room(p, x.rows, x.cols, bf, single), false);

@@ -391,6 +391,7 @@ int main(int argc, char **argv)
         check_ops(&g);
         check_families(&g);
         check_recur(&g);
+        check_lora(&g);
         check_scores_of_pages(&g);
         check_plans(&g);
     }

@@ -132,6 +132,7 @@ void check_commit(rig *g);
 void check_page_moves(rig *g);
 void check_scores_of_pages(rig *g);
 void check_recur(rig *g);
+void check_lora(rig *g);
 void check_taps(rig *g);
 void check_drafts(rig *g);
 void check_mtp(rig *g);
