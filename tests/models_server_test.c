@@ -339,12 +339,17 @@ TEST(models_server_loads_once_and_frees_the_place_of_who_leaves)
     CHECK_EQ(code, 429); /* the place of both is taken */
     close(two[0]);
     close(two[1]);
-    close(fd);
+    double until = clock_ms() + PATIENCE_MS;
+    while (!count_in_log(&s, "nobody waits for it") && clock_ms() < until)
+        usleep(5000);
+    CHECK_EQ(count_in_log(&s, "nobody waits for it"), 1);
+    CHECK_EQ(count_in_log(&s, "loading bee"), 1);
+    close(fd); /* the next client hears of no failure */
     code = 429;
-    for (double until = clock_ms() + PATIENCE_MS; code == 429 && clock_ms() < until; usleep(5000))
+    for (until = clock_ms() + PATIENCE_MS; code == 429 && clock_ms() < until; usleep(5000))
         code = ask_as(&s, "bee", "", &text);
     CHECK_MSG(code == 200, "%d: %s", code, text.at);
-    CHECK_EQ(count_in_log(&s, "loading bee"), 1);
+    CHECK_EQ(count_in_log(&s, "ready: bee"), 1);
     stop(&s);
     str_free(&seen);
     str_free(&text);

@@ -333,7 +333,13 @@ static void load(catalog *c, offer *o)
         e = (err){0};
         st = err_set(&e, E_CANCELLED, LOADING_STOPPED);
     }
-    if (st) {
+    if (st == E_MEMORY && o->no_room && !o->n_waiting && !o->asked) {
+        /* Those who waited for room have left: no failure that the next client should hear of. */
+        log_line(c->s, "%s is not loaded: nobody waits for it any more", o->name);
+        o->state = OFFER_UNLOADED;
+        tell_state(c, o);
+        pthread_cond_broadcast(&c->changed);
+    } else if (st) {
         served_close(m);
         if (!offer_leads(c, o))
             log_line(c->s, "%s could not be loaded: %s", o->name, e.text);
