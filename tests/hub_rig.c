@@ -176,8 +176,9 @@ static void send_file(visitor *v, const request *q, const hub_rig_file *f)
     long long end = cut && (long long)how->cut_at < to - from ? from + (long long)how->cut_at : to;
     for (long long at = from; at < end && !atomic_load(&r->stop);) {
         size_t step = end - at < 65536 ? (size_t)(end - at) : 65536;
-        if (how->bytes_per_ms) {
-            step = step < how->bytes_per_ms ? step : how->bytes_per_ms;
+        size_t most = how->bytes_per_ms;
+        if (most) {
+            step = step < most ? step : most;
             pause_ms(1);
         }
         unsigned char copy[65536];

@@ -40,18 +40,19 @@ typedef struct hub_rig_how {
     bool rename;           /* the repository was renamed: 307 to "new/NAME", relative */
     bool no_storage;       /* the hub sends files itself, without redirects */
     bool no_ranges, gzip, no_commit;
-    bool other_range, no_total, more_bytes, other_bytes;
-    bool one_byte; /* of every range */
-    int cut_times; /* so many answers of the storage end after cut_at bytes */
+    bool other_range, no_total, more_bytes;
+    _Atomic bool other_bytes; /* this and bytes_per_ms may change while answers are sent */
+    bool one_byte;            /* of every range */
+    int cut_times;            /* so many answers of the storage end after cut_at bytes */
     size_t cut_at;
     int expire_times;   /* so many answers of the storage are 403 */
     int error_times;    /* so many are 503 */
     bool endless;       /* answers of the storage name no length and do not end */
     int endless_status; /* of these; 0: 200 */
     bool always_416, loop;
-    const char *hits;    /* the answer to a search; NULL: the repository */
-    bool endless_hits;   /* it does not end */
-    size_t bytes_per_ms; /* 0: no limit */
+    const char *hits;            /* the answer to a search; NULL: the repository */
+    bool endless_hits;           /* it does not end */
+    _Atomic size_t bytes_per_ms; /* 0: no limit */
 } hub_rig_how;
 
 typedef struct hub_rig {

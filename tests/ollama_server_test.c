@@ -608,7 +608,8 @@ TEST(ollama_serves_a_made_model)
     CHECK(!setenv("XDG_DATA_HOME", test_temp("data"), 1) && !setenv("HF_HOME", test_temp("hf"), 1));
     snprintf(file, sizeof file, "%s", test_temp("Modelfile"));
     int n = snprintf(text, sizeof text,
-                     "FROM %s\nSYSTEM Be brief.\nPARAMETER num_ctx 300\nPARAMETER num_predict 3\n",
+                     "FROM %s\nSYSTEM Be brief.\nPARAMETER num_ctx 300\nPARAMETER num_predict 3\n"
+                     "PARAMETER temperature 0\n",
                      toy_model_write(&(toy_model_file){.n_ctx_train = 4096}));
     test_write(file, text, (size_t)n);
     spawn_carat(&made, NULL, ARGS("create", "brief", "-f", file));
