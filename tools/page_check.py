@@ -11,6 +11,8 @@ error in the page's console, on a request to another server, on text wider than 
 without contrast and on controls without names. With -o it writes screenshots, light and dark, desktop
 and phone. Where axe-core is (--axe FILE, or node_modules), its rules find nothing in five screens with an answer, a
 call, the panel and the menu open. --only PART... runs the parts whose names begin so.
+
+The file is long because its parts drive one page and share its helpers; --only NAME.. runs some of them.
 """
 import argparse
 import array

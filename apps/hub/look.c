@@ -159,7 +159,8 @@ static void remove_folder(const char *dir)
     rmdir(dir);
 }
 
-/* Folders of programs that were killed: a look takes seconds, so old ones are nobody's. */
+/* Removes the folders that killed programs have left. A look takes seconds, so no running program
+ * uses an old folder. */
 static void remove_old_folders(const char *tmp)
 {
     DIR *d = opendir(tmp);

@@ -207,7 +207,7 @@ static bool goes_on(const mcp_watch *w)
     return !w || !w->go_on || w->go_on(w->user);
 }
 
-/* Moves bytes until all that is queued is sent. */
+/* Writes to the server, and reads what it answers, until every queued byte is written. */
 static status flush(mcp_client *c, double ms, err *e)
 {
     double until = clock_ms() + ms;

@@ -84,7 +84,7 @@ struct way {
     status (*start)(mcp_client *c, err *e);
     status (*send)(mcp_client *c, const char *text, size_t n, bool asks, err *e);
     status (*turn)(mcp_client *c, int ms, err *e);
-    bool (*idle)(const mcp_client *c); /* all that was queued is sent */
+    bool (*idle)(const mcp_client *c); /* has the client sent every queued byte? */
     void (*end)(mcp_client *c, bool in_order);
 };
 extern const way stdio_way, http_way;

@@ -1,4 +1,4 @@
-/* process.c - a server as a child process: started with pipes, ended with all that it has started.
+/* process.c - starts a server as a child process with pipes, and ends its process group.
  *
  * It is the leader of its own process group. So Ctrl-C of the terminal reaches carat alone, and
  * signals of carat reach what the server has started too: `npx` runs the server as its child. It

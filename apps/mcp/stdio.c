@@ -151,7 +151,7 @@ static bool stdio_idle(const mcp_client *c)
     return !s || s->written == s->out.n;
 }
 
-/* write() without the signal that ends a program when nobody reads. */
+/* write() that returns EPIPE when the reader is gone, instead of a signal that ends the program. */
 static ssize_t write_quietly(int fd, const char *bytes, size_t n)
 {
     sigset_t pipes, before, pending;
