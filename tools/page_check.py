@@ -12,7 +12,7 @@ without contrast and on controls without names. With -o it writes screenshots, l
 and phone. Where axe-core is (--axe FILE, or node_modules), its rules find nothing in five screens with an answer, a
 call, the panel and the menu open. --only PART... runs the parts whose names begin so.
 
-The file is long because its parts drive one page and share its helpers; --only NAME.. runs some of them.
+The file is long because its parts drive one page and share its helpers.
 """
 import argparse
 import array
