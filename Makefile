@@ -253,15 +253,15 @@ BENCHES = attend cold grammar lookup ops recall record snapshot sparse_recall st
 $(BENCHES:%=$(BUILD)/bench_%): $(BUILD)/bench_%: $(BUILD)/bench/%.o $(LIB_OBJ)
 	$(Q)$(CC) -o $@ $(objects) $(LDFLAGS) $(LIBS) -ljansson
 $(BUILD)/bench_tokenize: $(BUILD)/tests/vocab_json.o
-.PHONY: bench-tokenize bench-grammar bench-ops bench-cold bench-snapshot bench-attend bench-streams
+.PHONY: bench-tokenize bench-grammar bench-ops bench-offload bench-snapshot bench-attend bench-streams
 bench-tokenize: $(BUILD)/bench_tokenize ## times the tokenizer
 bench-grammar: $(BUILD)/bench_grammar ## times masks of grammars
 bench-ops: $(BUILD)/bench_ops ## times the CPU device's ops; build/bench_ops [SUBSTRING] some of them
-bench-cold: $(BUILD)/bench_cold ## times experts that the CPU computes beside a GPU
+bench-offload: $(BUILD)/bench_offload ## times experts that the CPU computes beside a GPU
 bench-snapshot: $(BUILD)/bench_snapshot ## times of saving and restoring sessions
 bench-attend: $(BUILD)/bench_attend ## times and errors of attention over every format of cache
 bench-streams: $(BUILD)/bench_streams ## builds build/bench_streams MODEL [STREAMS ...]: answers side by side
-bench-tokenize bench-grammar bench-ops bench-cold bench-snapshot bench-attend:
+bench-tokenize bench-grammar bench-ops bench-offload bench-snapshot bench-attend:
 	$<
 
 # The CUDA device against the CPU reference: on a GPU (cuda-check), and emulated (cuda-emu): the C++
@@ -440,14 +440,14 @@ $(eval $(call fuzz_also,draft_load,$(MODELS)))
 $(eval $(call fuzz_also,tokenizer_json,apps/convert_vocab.c apps/convert_scores.c apps/convert_fields.c \
     apps/convert_families.c engine/sampling_settings.c \
     $(MODELS)))
-$(eval $(call fuzz_also,hub,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/look.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
+$(eval $(call fuzz_also,hub,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/preview.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_hub $(BUILD)/fuzz_hub.linked: LIBS += -lcurl
-$(eval $(call fuzz_also,mcp,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/look.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub apps/mcp))))
+$(eval $(call fuzz_also,mcp,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/preview.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub apps/mcp))))
 $(BUILD)/fuzz_mcp $(BUILD)/fuzz_mcp.linked: LIBS += -lcurl
-$(eval $(call fuzz_also,cache,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/look.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
+$(eval $(call fuzz_also,cache,engine/sampling_settings.c $(filter-out apps/hub/pull.c apps/hub/preview.c apps/hub/head.c apps/hub/mmproj.c,$(call src,apps/hub))))
 $(BUILD)/fuzz_cache $(BUILD)/fuzz_cache.linked: LIBS += -lcurl
 $(eval $(call fuzz_also,daemon,apps/daemon_parse.c apps/ids.c $(SAMPLING)))
-$(eval $(call fuzz_also,talks,apps/talks.c apps/state_dir.c))
+$(eval $(call fuzz_also,conversations,apps/conversations.c apps/state_dir.c))
 $(eval $(call fuzz_also,toml,apps/toml.c))
 $(eval $(call fuzz_also,modelfile,apps/modelfile.c))
 $(eval $(call fuzz_also,vocab,engine/text_file.c))
@@ -463,7 +463,7 @@ $(FUZZ_TARGETS:%=$(BUILD)/fuzz_%.linked): $(BUILD)/fuzz_%.linked: fuzz/fuzz_%.c 
 TSAN_TESTS ?= tests/server_test tests/clients_server tests/router_server sixteen_clients_of_a_pool others_are_answered_while server_soak jobs_may_come a_batch_ends apps/mcp/mcp_test tests/mcp_server \
               is_written_now keeps_to_its_budget pool_runs several_threads another_thread \
               grammars_side_by_side timeline_portable every_format_portable \
-              cold_pool_answers cold_pool_closes cold_pool_threads_that
+              offload_pool_answers offload_pool_closes offload_pool_threads_that
 # Some of them fork; the child starts threads of its own and shares none.
 tsan: export TSAN_OPTIONS = die_after_fork=0
 tsan-built: $(ISA_OBJ)

@@ -11,7 +11,7 @@
 #include "apps/hub/alias.h"
 #include "apps/hub/hub.h"
 #include "apps/hub/made.h"
-#include "apps/talks.h"
+#include "apps/conversations.h"
 #include "base/show.h"
 
 #include <inttypes.h>
@@ -148,22 +148,22 @@ static void offer_short_names(const char *typed)
         offer(typed, name, repo);
 }
 
-static void offer_talks(const char *typed)
+static void offer_conversations(const char *typed)
 {
     talk_list l;
-    if (talks_list(&l, NULL))
+    if (conversations_list(&l, NULL))
         return;
     for (size_t i = 0; i < l.n && i < TALKS_SHOWN; i++) {
         json_t *object;
         char number[32];
-        if (talks_read(l.at[i].number, &object, NULL, NULL))
+        if (conversations_read(l.at[i].number, &object, NULL, NULL))
             continue;
         const char *title = json_string_value(json_object_get(object, "title"));
         snprintf(number, sizeof number, "%" PRId64, l.at[i].number);
         offer(typed, number, title ? title : "");
         json_decref(object);
     }
-    talks_free(&l);
+    conversations_free(&l);
 }
 
 /* The presets of the file that --config or the environment names, else of the default one. */
@@ -190,7 +190,7 @@ static void offer_what(complete_what what, const char *typed, int n_words, char 
     if (what.kind == COMPLETE_MODEL || what.kind == COMPLETE_HUB)
         offer_models(typed);
     else if (what.kind == COMPLETE_TALK)
-        offer_talks(typed);
+        offer_conversations(typed);
     else if (what.kind == COMPLETE_PRESET)
         offer_presets(typed, n_words, words);
 }

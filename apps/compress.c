@@ -156,7 +156,8 @@ static json_t *spans_json(const carat_compressed_text *x)
     return list;
 }
 
-static json_t *text_json(const shorter_told *t, int32_t prompt, const carat_compressed_text *x)
+static json_t *text_json(const compression_report *t, int32_t prompt,
+                         const carat_compressed_text *x)
 {
     bool mapped = t->origin && x->message < t->n_origin;
     int32_t message = mapped ? t->origin[x->message] : x->message;
@@ -169,7 +170,7 @@ static json_t *text_json(const shorter_told *t, int32_t prompt, const carat_comp
     return o;
 }
 
-void compress_put_json(str *out, const shorter_told *t)
+void compress_put_json(str *out, const compression_report *t)
 {
     json_int_t before = 0, after = 0;
     const char *why = NULL;

@@ -65,7 +65,7 @@ void compress_note(const carat_compressed *x, double ms);
 /* The texts, with what is gone in dim type (without colours: between [- and -]). */
 void compress_show(FILE *f, const carat_compressed *x);
 /* What prompt compression did to the prompts. */
-typedef struct shorter_told {
+typedef struct compression_report {
     const carat_compressed *at; /* [n]; NULL: nothing was asked for */
     int32_t n;
     double ms;
@@ -73,9 +73,9 @@ typedef struct shorter_told {
     const int32_t *origin; /* [n_origin]: a message's index in the request; NULL: the same */
     int32_t n_origin;
     bool prompts; /* n raw prompts; else one conversation */
-} shorter_told;
+} compression_report;
 
 /* Appends an object: counts, and the spans of each text. */
-void compress_put_json(str *out, const shorter_told *t);
+void compress_put_json(str *out, const compression_report *t);
 
 #endif

@@ -104,14 +104,14 @@ void device_print_experts(FILE *f, const carat_model *m)
     if (x.cpu_threads)
         fprintf(f, "; %" PRIu64 " uses computed by %" PRId32 " threads of the CPU (%.3f ms each)",
                 x.n_cpu, x.cpu_threads, x.cpu_expert_ms);
-    if (x.n_early)
+    if (x.n_prefetched)
         fprintf(f,
                 "; %" PRIu64 " fetched before their layer chose (%.1f MiB), of which it chose "
                 "%" PRIu64 " (%" PRIu64 " of them still on their way); %" PRIu64
                 " requests came too late; the last guesses were %" PRId32 " layers ahead",
-                x.n_early, mib(x.early_bytes), x.n_early_used, x.n_early_waited, x.n_early_late,
-                x.early_ahead);
-    else if (!x.early_most)
+                x.n_prefetched, mib(x.prefetch_bytes), x.n_prefetched_used, x.n_prefetched_waited,
+                x.n_prefetched_late, x.prefetch_ahead);
+    else if (!x.prefetch_most)
         fprintf(f, "; none is fetched before its layer chooses");
     if (x.n_failed)
         fprintf(f, "; %" PRIu64 " copies failed", x.n_failed);
@@ -173,7 +173,7 @@ void device_options_apply(const device_options *o, carat_model_options *mo)
     mo->card = o->card;
     mo->experts_gpu = o->experts_gpu;
     mo->experts_cpu = o->experts_cpu;
-    mo->experts_early = o->experts_early;
+    mo->experts_prefetch = o->experts_prefetch;
     mo->session = o->session;
     mo->planned = before_loading;
     mo->planned_user = (void *)o; /* only read */

@@ -17,7 +17,7 @@ typedef struct device_options {
     bool cpu_experts, strict;
     int64_t gpu_mb;
     const char *card;
-    const char *experts_gpu, *experts_cpu, *experts_early;
+    const char *experts_gpu, *experts_cpu, *experts_prefetch;
     /* No options: the session that will be opened; NULL: none, or its plan is not checked. It is
      * checked before weights are loaded. `tell`, if not NULL, receives the plan, the devices and
      * their kernels. */
@@ -53,7 +53,7 @@ typedef struct device_options {
                 "of that rest, how much the CPU computes instead: off (default), auto (by "        \
                 "measured speeds) or a part (0.5, 50%)",                                           \
                 "!device=cpu&@experts"),                                                           \
-        OPT_STR(T, where.experts_early, "experts-early", 0, "N",                                   \
+        OPT_STR(T, where.experts_prefetch, "experts-prefetch", 0, "N",                             \
                 "experts that are fetched before a layer chooses them, at a time: off, 1 to 4 or " \
                 "auto (default)",                                                                  \
                 "!device=cpu&@experts"),                                                           \

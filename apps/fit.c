@@ -1,5 +1,5 @@
 /* fit.c - `carat fit`: would a model run on this machine, and how? Of a model that is not here the
- * head alone is read (apps/hub/look.c); the plan is the one that opens models.
+ * head alone is read (apps/hub/preview.c); the plan is the one that opens models.
  */
 #include "apps/bench_int.h"
 #include "apps/commands.h"

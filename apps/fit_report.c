@@ -32,7 +32,7 @@ status fit_find(fit_report *r, const hub_ask *ask, bool paths, err *e)
     const char *what = ask->what;
     struct stat sb;
     bool here = !ask->file && !ask->revision && ((paths && !stat(what, &sb)) || model_known(what));
-    status st = here ? model_find(what, &r->found, e) : hub_look(ask, &r->view, e);
+    status st = here ? model_find(what, &r->found, e) : hub_preview(ask, &r->view, e);
     if (st)
         return st;
     r->name = here ? r->found.name : r->view.name;

@@ -21,7 +21,7 @@ typedef struct fit_report {
     double read_bytes; /* per second, measured; 0: not */
 } fit_report;
 
-/* A model that is here, else one of a hub, whose head alone is read (apps/hub/look.c). paths: a
+/* A model that is here, else one of a hub, whose head alone is read (apps/hub/preview.c). paths: a
  * file counts, too. The caller always calls fit_free. */
 status fit_find(fit_report *r, const hub_ask *ask, bool paths, err *e);
 /* Plans it with these options: a session, or a batch of n_slots of it. That a model does not run is

@@ -1,6 +1,6 @@
 /* history.c - `carat history`: the kept conversations: list, show, search, remove. */
 #include "apps/commands.h"
-#include "apps/talks.h"
+#include "apps/conversations.h"
 #include "apps/term.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -46,7 +46,7 @@ static bool list_json(const talk_list *l)
     for (size_t i = 0; all && i < l->n; i++) {
         json_t *object;
         err e = {0};
-        if (talks_read(l->at[i].number, &object, NULL, &e)) {
+        if (conversations_read(l->at[i].number, &object, NULL, &e)) {
             json_array_append_new(all, json_pack("{s:I, s:s}", "number",
                                                  (json_int_t)l->at[i].number, "error", e.text));
             continue;
@@ -78,7 +78,7 @@ static void list_text(const talk_list *l)
         if (localtime_r(&l->at[i].changed.tv_sec, &tm))
             strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
         printf("%5" PRId64 "  %-16s  ", l->at[i].number, when);
-        if (talks_read(l->at[i].number, &object, NULL, &e)) {
+        if (conversations_read(l->at[i].number, &object, NULL, &e)) {
             printf("%8s  %-18s  ", "", "");
             put_line(e.text);
             continue;
@@ -115,7 +115,7 @@ static void print_message(const json_t *m)
     snprintf(label, sizeof label, "%s: ", show_into(role, sizeof role, text_of(m, "role")));
     if (*thought)
         print_part("thought: ", TERM_DIM, thought, strlen(thought));
-    talks_put_text(&text, m, true);
+    conversations_put_text(&text, m, true);
     if (text.n)
         print_part(label, TERM_BOLD, text.at, text.n);
     str_free(&text);
@@ -133,8 +133,8 @@ static status show(const char *which, bool json, err *e)
 {
     int64_t number;
     json_t *object;
-    status st = talks_find(which, &number, e);
-    if (st || (st = talks_read(number, &object, NULL, e)))
+    status st = conversations_find(which, &number, e);
+    if (st || (st = conversations_read(number, &object, NULL, e)))
         return st;
     if (json) {
         if (!json_write(stdout, object, JSON_INDENT(1)))
@@ -181,7 +181,7 @@ static void print_excerpt(const char *content, const char *at, size_t n)
 static bool search_one(int64_t number, const char *text)
 {
     json_t *object;
-    if (talks_read(number, &object, NULL, NULL))
+    if (conversations_read(number, &object, NULL, NULL))
         return false;
     const json_t *list = json_object_get(object, "messages");
     int n_shown = 0;
@@ -190,7 +190,7 @@ static bool search_one(int64_t number, const char *text)
         print_head(number, object);
     for (size_t i = 0; i < json_array_size(list); i++) {
         str words = {0};
-        talks_put_text(&words, json_array_get(list, i), true);
+        conversations_put_text(&words, json_array_get(list, i), true);
         const char *content = str_text(&words);
         for (const char *at = content; n_shown < EXCERPTS_MAX && (at = strcasestr(at, text));
              at += strlen(text), n_shown++) {
@@ -211,10 +211,11 @@ static status remove_one(int64_t number, err *e)
 {
     json_t *object = NULL;
     char title[256] = "";
-    if (!talks_read(number, &object, NULL, NULL)) /* a damaged file has no title, and goes too */
+    if (!conversations_read(number, &object, NULL,
+                            NULL)) /* a damaged file has no title, and goes too */
         snprintf(title, sizeof title, "%s", text_of(object, "title"));
     json_decref(object);
-    status st = talks_remove(number, e);
+    status st = conversations_remove(number, e);
     if (!st)
         term_note("removed %" PRId64 "%s%s", number, *title ? ": " : "", title);
     return st;
@@ -243,7 +244,7 @@ static int run_history(const command *c, int argc, char **argv)
     bool number = !what[strspn(what, "0123456789")];
     int n_words = n_operands - 1;
     if (!strcmp(what, "list") && n_words <= 0) {
-        if (!(st = talks_list(&l, &e)) && !o.json)
+        if (!(st = conversations_list(&l, &e)) && !o.json)
             list_text(&l);
         else if (!st && !list_json(&l))
             st = err_set(&e, E_IO, "stdout: cannot write the list");
@@ -253,24 +254,24 @@ static int run_history(const command *c, int argc, char **argv)
         st = show(n_words ? argv[1] : NULL, o.json, &e);
     } else if (!strcmp(what, "search") && n_words == 1 && argv[1][0]) {
         found = false;
-        if (!(st = talks_list(&l, &e)))
+        if (!(st = conversations_list(&l, &e)))
             for (size_t i = 0; i < l.n; i++)
                 found |= search_one(l.at[i].number, argv[1]);
         if (!st && !found)
             term_note("no conversation has '%s'", argv[1]);
     } else if (!strcmp(what, "rm") && (n_words > 0) != o.all) {
-        if (o.all && !(st = talks_list(&l, &e)))
+        if (o.all && !(st = conversations_list(&l, &e)))
             for (size_t i = 0; !st && i < l.n; i++)
                 st = remove_one(l.at[i].number, &e);
         for (int i = 1; !st && i < n_operands; i++) {
             int64_t one;
-            if (!(st = talks_find(argv[i], &one, &e)))
+            if (!(st = conversations_find(argv[i], &one, &e)))
                 st = remove_one(one, &e);
         }
     } else {
         return misuse("expected list, show [WHICH], search TEXT, rm WHICH... or rm --all");
     }
-    talks_free(&l);
+    conversations_free(&l);
     if (!st && (fflush(stdout) || ferror(stdout)))
         st = err_set(&e, E_IO, "stdout: cannot write");
     if (st)

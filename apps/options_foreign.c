@@ -67,6 +67,7 @@ static const foreign_option table[] = {
     {.words = "-cmoe --cpu-moe", .name = "cpu-experts", .value = "true"},
     {.words = "-ncmoe --n-cpu-moe -ncffn --n-cpu-ffn", .takes = true, .says = PLACES},
     {.words = "-ot --override-tensor", .takes = true, .says = PLACES},
+    {.words = "--experts-early", .name = "experts-prefetch"}, /* its name until November 2026 */
     {.words = "-kvo --kv-offload", .met = true},
     {.words = "-nkvo --no-kv-offload",
      .says =

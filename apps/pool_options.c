@@ -57,6 +57,6 @@ void pool_note_answer(const carat_session *s)
     if (p.lossy)
         term_note("[pool of %d tokens, %s: %lld tokens are on the host, %.1f MiB | %lld pages out, "
                   "%lld in, %lld choices | not every token saw the whole context]",
-                  p.n_tokens, p.policy, (long long)p.n_away, (double)p.host_bytes * 0x1p-20,
+                  p.n_tokens, p.policy, (long long)p.n_paged_out, (double)p.host_bytes * 0x1p-20,
                   (long long)p.n_out, (long long)p.n_in, (long long)p.n_reselected);
 }

@@ -319,13 +319,13 @@ static void begin_chat(chat *c, const run_options *o, bool converse)
         c->sampling.seed = sample_random_seed();
     if (converse)
         c->out.interactive = true;
-    c->keep = converse && !o->no_history && !talks_off();
+    c->keep = converse && !o->no_history && !conversations_off();
 }
 
 /* The answer, with --format json. */
 static status print_object(chat *c, err *e)
 {
-    const shorter_told told = chat_told(c);
+    const compression_report told = chat_told(c);
     return answer_print_object(&c->out, &c->timings, c->s, c->info.name,
                                c->compresses ? &told : NULL, e);
 }
@@ -413,8 +413,7 @@ static int run_run(const command *cmd, int argc, char **argv)
     if (g.prompt.n || (!converse && (o.messages_file || c.n_files || c.n_next))) {
         if ((st = answer_once(&c, &o, &g.prompt, &e)) || (o.format && (st = print_object(&c, &e))))
             goto out;
-        if (!converse &&
-            (c.out.finish == CARAT_FINISH_CANCELLED || (c.mcp && term_interrupts())))
+        if (!converse && (c.out.finish == CARAT_FINISH_CANCELLED || (c.mcp && term_interrupts())))
             code = EXIT_INTERRUPTED;
     }
     if (converse)

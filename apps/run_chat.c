@@ -505,12 +505,12 @@ static status shorten_prompt(chat *c, const carat_talk *t, const carat_chat_opti
     return st;
 }
 
-shorter_told chat_told(const chat *c)
+compression_report chat_told(const chat *c)
 {
     carat_model_info info = {.name = NULL};
     if (c->compresses)
         carat_model_get_info(c->scorer.model, &info);
-    return (shorter_told){
+    return (compression_report){
         .at = &c->last, .n = 1, .ms = c->compress_ms, .scorer = info.name, .prompts = c->raw};
 }
 
@@ -636,7 +636,7 @@ static void note_deleted(chat *c, size_t i)
     str text = {0};
     if (strcmp(message_role(c->messages, i), "user"))
         return;
-    talks_put_text(&text, json_array_get(c->messages, i), false);
+    conversations_put_text(&text, json_array_get(c->messages, i), false);
     json_array_append_new(c->deleted, json_stringn(str_text(&text), text.n));
     str_free(&text);
 }

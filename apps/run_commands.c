@@ -286,7 +286,7 @@ static status set_by_name(chat *c, const char *name, const char *value, err *e)
     if (!strcmp(name, "think") || !strcmp(name, "nothink"))
         return set_thinking(c, name[0] == 't');
     if (!strcmp(name, "history") || !strcmp(name, "nohistory")) {
-        c->keep = name[0] == 'h' && !talks_off();
+        c->keep = name[0] == 'h' && !conversations_off();
         c->o.no_history = !c->keep; /* the lines typed in this run are not kept either */
         term_note("this conversation is %s", c->keep ? "kept" : "not kept from here on");
         return OK;

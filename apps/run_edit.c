@@ -401,7 +401,7 @@ int run_interactive(chat *c, const run_options *o)
     editor ed;
     str in = {0}, text = {0};
     bool quit = false;
-    if (!editor_open(&ed, o->no_history || talks_off())) {
+    if (!editor_open(&ed, o->no_history || conversations_off())) {
         editor_close(&ed);
         fprintf(stderr, "carat: cannot set up line editing\n");
         return 1;

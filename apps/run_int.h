@@ -30,7 +30,7 @@
 #include "apps/mmproj_options.h"
 #include "apps/options.h"
 #include "apps/sample_options.h"
-#include "apps/talks.h"
+#include "apps/conversations.h"
 #include "apps/pool_options.h"
 #include "apps/term.h"
 #include "base/err.h"
@@ -101,7 +101,7 @@ void answer_print_speed(const carat_timings *t, const carat_session *s);
 status answer_keep_calls(answer *a, const char *const *results, err *e);
 /* Prints the object: answer, thinking, calls, usage, timings. */
 status answer_print_object(answer *a, const carat_timings *t, const carat_session *s,
-                           const char *model, const shorter_told *shortened, err *e);
+                           const char *model, const compression_report *shortened, err *e);
 /* A carat_round_fn; user is the answer. A line of its own on stderr. */
 void answer_print_round(void *user, const carat_round *r);
 
@@ -195,7 +195,7 @@ const char *chat_open_call(const chat *c, const char **arguments);
  * it before its first text, nothing is added. */
 status chat_answer(chat *c, err *e);
 status chat_count(chat *c, int64_t *n, err *e); /* tokens of the prompt, as it stands */
-shorter_told chat_told(const chat *c);          /* how the last prompt was shortened */
+compression_report chat_told(const chat *c);    /* how the last prompt was shortened */
 /* Removes the last question and everything after it, also in the kept file where there is one. */
 bool chat_undo(chat *c);
 bool chat_drop_answer(

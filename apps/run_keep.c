@@ -16,8 +16,8 @@
 status chat_find_talk(const char *which, run_options *o, json_t **kept, talk_place *place, err *e)
 {
     int64_t number;
-    status st = talks_find(which, &number, e);
-    if (st || (st = talks_read(number, kept, place, e)))
+    status st = conversations_find(which, &number, e);
+    if (st || (st = conversations_read(number, kept, place, e)))
         return st;
     if (!o->model) /* the string belongs to the object */
         o->model = json_string_value(json_object_get(*kept, "open"));
@@ -47,7 +47,7 @@ status chat_resume(chat *c, json_t *kept, const talk_place *place, err *e)
         c->named = true;
     }
     c->talk = *place;
-    c->keep = !c->o.no_history && !talks_off();
+    c->keep = !c->o.no_history && !conversations_off();
     if (!st)
         term_note("conversation %" PRId64 ", %zu messages: %s", place->number,
                   json_array_size(c->messages), title ? title : "");
@@ -62,7 +62,7 @@ void chat_show_last(const chat *c)
         json_t *m = json_array_get(c->messages, i);
         const char *role = json_string_value(json_object_get(m, "role"));
         str text = {0};
-        talks_put_text(&text, m, true);
+        conversations_put_text(&text, m, true);
         if (!role || !text.n) {
             str_free(&text);
             continue;
@@ -108,7 +108,7 @@ static void forget(chat *c)
     err e = {0};
     bool other = false;
     int64_t number = c->talk.number;
-    if (talks_forget(&c->talk, &other, &e))
+    if (conversations_forget(&c->talk, &other, &e))
         term_note("the kept conversation stays: %s", e.text);
     else if (other)
         term_note("another program has changed conversation %" PRId64 ", which stays", number);
@@ -128,8 +128,8 @@ void chat_keep(chat *c)
     json_t *kept = json_pack("{s:i, s:s, s:s, s:o*, s:s*, s:o}", "version", 1, "title",
                              c->title ? c->title : "", "model", c->info.name, "open",
                              model_to_open(c), "tools", c->tools, "messages", list);
-    status st =
-        kept ? talks_write(&c->talk, kept, &moved, &e) : err_memory(&e, "the conversation", 256);
+    status st = kept ? conversations_write(&c->talk, kept, &moved, &e)
+                     : err_memory(&e, "the conversation", 256);
     json_decref(kept);
     if (st) {
         c->keep = false;

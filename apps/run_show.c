@@ -305,7 +305,7 @@ static double per_second(int64_t n, double ms)
 }
 
 status answer_print_object(answer *a, const carat_timings *t, const carat_session *s,
-                           const char *model, const shorter_told *shortened, err *e)
+                           const char *model, const compression_report *shortened, err *e)
 {
     str out = {0};
     json_t *name = json_string(model);
@@ -336,7 +336,7 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
                    ",\"pool\":{\"tokens\":%d,\"policy\":\"%s\",\"lossy\":%s,\"away_tokens\":%lld,"
                    "\"host_bytes\":%llu}",
                    pool.n_tokens, pool.policy, pool.lossy ? "true" : "false",
-                   (long long)pool.n_away, (unsigned long long)pool.host_bytes);
+                   (long long)pool.n_paged_out, (unsigned long long)pool.host_bytes);
     str_printf(&out,
                ",\"timings\":{\"prompt_ms\":%.3f,\"prompt_per_second\":%.3f,\"answer_ms\":%.3f,"
                "\"answer_per_second\":%.3f",
@@ -353,7 +353,7 @@ status answer_print_object(answer *a, const carat_timings *t, const carat_sessio
         str_puts(&out, ",\"sparse\":\"off\"");
     if (t->sparse && t->dropped_p99 >= 0)
         str_printf(&out, ",\"dropped_p99\":%.4f", t->dropped_p99);
-    if (t->cold_experts)
+    if (t->offloaded_experts)
         str_printf(&out,
                    ",\"expert_hits\":%llu,\"expert_misses\":%llu,\"expert_bytes\":%llu,"
                    "\"expert_wait_ms\":%.3f",

@@ -4,11 +4,11 @@
  *     recency   the order of last use of the experts that have slots
  *     heat      uses of an expert, halved at regular intervals
  *
- * The victim is the coldest expert; of equally cold ones the one used longest ago. It gives its
- * slot to a used expert without one only if that expert is hotter by EXPERT_MARGIN (admission as in
- * TinyLFU: Einziger, Friedman, Manes, arXiv 1512.00727). So one odd prompt, which uses many experts
- * a little, takes few slots, and experts that are used equally often do not take turns. With the
- * expert used longest ago as the victim (LRU), 1 to 5 % more experts crossed the bus in a
+ * The victim is the coldest expert; of equally offloaded ones the one used longest ago. It gives
+ * its slot to a used expert without one only if that expert is hotter by EXPERT_MARGIN (admission
+ * as in TinyLFU: Einziger, Friedman, Manes, arXiv 1512.00727). So one odd prompt, which uses many
+ * experts a little, takes few slots, and experts that are used equally often do not take turns.
+ * With the expert used longest ago as the victim (LRU), 1 to 5 % more experts crossed the bus in a
  * simulation (bench/journal/experts.md).
  *
  * Plain data, without devices and bytes: a copy of every expert stays on the host, so an eviction

@@ -24,11 +24,12 @@ typedef struct expert_layer {
     /* To guess the choice of this layer some layers before: floats; the router, the weight of the
      * norm before it, and what it adds to choose, or NULL. */
     const weight *router, *router_in, *router_bias;
-    int32_t n_early; /* experts that a guess may have on their way; of all layers alike; 0: none */
+    int32_t
+        n_prefetched; /* experts that a guess may have on their way; of all layers alike; 0: none */
 } expert_layer;
 enum {
-    EXPERTS_EARLY_MOST = 4,
-    EXPERTS_EARLY_AHEAD = 3 /* layers between a guess and its use, so the first ones have none */
+    EXPERTS_PREFETCH_MOST = 4,
+    EXPERTS_PREFETCH_AHEAD = 3 /* layers between a guess and its use, so the first ones have none */
 };
 
 /* Since experts were opened. */
@@ -43,16 +44,16 @@ typedef struct expert_use {
     uint64_t n_cpu;             /* pairs of the misses that the host's cores computed */
     uint64_t cpu_bytes;         /* the bytes of their experts, which the bus did not carry */
     int32_t cpu_threads;        /* 0: they compute none */
-    uint64_t early_bytes;       /* copied by a guess, before a layer chose */
-    uint64_t n_early;           /* experts that these were, */
-    uint64_t n_early_used;      /* chosen of these, */
-    uint64_t n_early_waited;    /* of the chosen, still on their way when the layer chose, */
-    uint64_t n_early_late;      /* and requests of which one was waited for in vain */
-    uint64_t n_early_failed;    /* 1: a copy of these could not begin, and none does any more */
-    int32_t early_ahead;        /* layers between a guess and its use, now */
-    double cpu_expert_ms;       /* they take so long for an expert; measured after loading */
-    double stage_ms;            /* passes of prompts waited so long for those copies; measured */
-    double bus_bytes_s;         /* the bus to the device, measured while slots were filled */
+    uint64_t prefetch_bytes;    /* copied by a guess, before a layer chose */
+    uint64_t n_prefetched;      /* experts that these were, */
+    uint64_t n_prefetched_used; /* chosen of these, */
+    uint64_t n_prefetched_waited; /* of the chosen, still on their way when the layer chose, */
+    uint64_t n_prefetched_late;   /* and requests of which one was waited for in vain */
+    uint64_t n_prefetched_failed; /* 1: a copy of these could not begin, and none does any more */
+    int32_t prefetch_ahead;       /* layers between a guess and its use, now */
+    double cpu_expert_ms;         /* they take so long for an expert; measured after loading */
+    double stage_ms;              /* passes of prompts waited so long for those copies; measured */
+    double bus_bytes_s;           /* the bus to the device, measured while slots were filled */
 } expert_use;
 
 /* The host's cores compute a part of the experts that a pass misses, while kernels read the others.

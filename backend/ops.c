@@ -20,7 +20,7 @@ static bool is_vector(const weight *w, int32_t n)
     return !w || (w->type == NUM_F32 && w->n_in == n && w->n_out == 1);
 }
 
-static void tally_product(pass *p, int64_t rows, const weight *w, double share)
+static void stats_product(pass *p, int64_t rows, const weight *w, double share)
 {
     p->n_flops += (uint64_t)(2.0 * (double)rows * w->n_in * w->n_out);
     p->weight_bytes_read +=
@@ -127,7 +127,7 @@ mat op_matmul(pass *p, mat x, const weight *w)
     if (!pass_shapes(p, "matmul", w && x.heads == 1 && x.cols == w->n_in && w->n_mat == 1))
         return (mat){0};
     mat y = pass_mat(p, x.rows, 1, w->n_out);
-    tally_product(p, x.rows, w, 1);
+    stats_product(p, x.rows, w, 1);
     if (!pass_failed(p))
         p->dev->op->matmul(p, y, x, w);
     if (!pass_failed(p) && lora_adapts(p, w))
@@ -157,9 +157,9 @@ mat op_glu(pass *p, mat x, const weight *gate, const weight *up, act_kind act)
         return (mat){0};
     int32_t n_ff = up ? gate->n_out : gate->n_out / 2;
     mat y = pass_mat(p, x.rows, 1, n_ff);
-    tally_product(p, x.rows, gate, 1);
+    stats_product(p, x.rows, gate, 1);
     if (up)
-        tally_product(p, x.rows, up, 1);
+        stats_product(p, x.rows, up, 1);
     if (pass_failed(p))
         return y;
     if (lora_adapts_either(p, gate, up)) {
@@ -351,7 +351,7 @@ static void keep_queries(pass *p, mat q, const kv_view *kv, float scale, const p
     k->at[k->n++] = (page_query){kv, scale, mat_heads(to, q.cols)};
 }
 
-static void tally_queries(pass *p, mat q)
+static void stats_queries(pass *p, mat q)
 {
     page_query_size *s = &p->side[p->here].query;
     s->layers++;
@@ -362,7 +362,7 @@ static void tally_queries(pass *p, mat q)
 static void watch_pages(pass *p, mat q, const kv_view *kv, float scale)
 {
     if (p->dry && kv->kind == STORE_LINEAR)
-        tally_queries(p, q);
+        stats_queries(p, q);
     for (int32_t i = 0; i < p->n_watch && kv->kind == STORE_LINEAR && !p->dry; i++) {
         const page_watch *w = &p->watch[i];
         if (w->n_pages && w->sums[kv->id].at &&
@@ -471,7 +471,7 @@ routing op_router(pass *p, mat x, const weight *w, int32_t k, const route_rule *
                          can_choose(k, w->n_out, rule)))
         return (routing){.rows = x.rows, .k = k};
     routing r = routing_of(p, x.rows, k);
-    tally_product(p, x.rows, w, 1);
+    stats_product(p, x.rows, w, 1);
     if (!pass_failed(p) && lora_adapts(p, w))
         lora_router(p, r, x, w, rule);
     else if (!pass_failed(p))
@@ -510,9 +510,9 @@ mat op_moe_glu(pass *p, mat x, routing r, const weight *gate, const weight *up, 
     int32_t n_ff = up ? gate->n_out : gate->n_out / 2;
     mat y = pass_mat(p, x.rows, r.k, n_ff);
     double share = (double)r.rows * r.k < gate->n_mat ? (double)r.rows * r.k / gate->n_mat : 1;
-    tally_product(p, (int64_t)x.rows * r.k, gate, share);
+    stats_product(p, (int64_t)x.rows * r.k, gate, share);
     if (up)
-        tally_product(p, (int64_t)x.rows * r.k, up, share);
+        stats_product(p, (int64_t)x.rows * r.k, up, share);
     if (!pass_failed(p) && lora_adapts_either(p, gate, up))
         lora_moe_glu(p, y, x, r, gate, up, act);
     else if (!pass_failed(p))
@@ -527,7 +527,7 @@ mat op_moe_down(pass *p, mat x, routing r, const weight *down)
         return (mat){0};
     mat y = pass_mat(p, x.rows, 1, down->n_out);
     double share = (double)r.rows * r.k < down->n_mat ? (double)r.rows * r.k / down->n_mat : 1;
-    tally_product(p, (int64_t)x.rows * r.k, down, share);
+    stats_product(p, (int64_t)x.rows * r.k, down, share);
     if (!pass_failed(p) && lora_adapts(p, down))
         lora_moe_down(p, y, x, r, down);
     else if (!pass_failed(p))
@@ -588,7 +588,7 @@ mat op_moe_matmul(pass *p, mat x, routing r, const weight *w)
         return (mat){0};
     mat y = pass_mat(p, x.rows, r.k, w->n_out);
     double share = (double)r.rows * r.k < w->n_mat ? (double)r.rows * r.k / w->n_mat : 1;
-    tally_product(p, (int64_t)x.rows * r.k, w, share);
+    stats_product(p, (int64_t)x.rows * r.k, w, share);
     if (!pass_failed(p))
         p->dev->op->moe_matmul(p, y, x, r, w);
     return y;

@@ -362,13 +362,13 @@ static inline size_t page_sums_bytes(const page_sums *s, const kv_view *v)
  *
  * -infinity where that is no number, or infinite. exp of it over the sum for all pages is the
  * page's share of the attention of j. */
-typedef struct page_look {
+typedef struct page_rescore {
     mat q; /* as attention gets them; memory of the device, like `to` */
     float scale;
     int32_t first, n;
     float *to;
     int32_t stride; /* rows heads of q, or more */
-} page_look;
+} page_rescore;
 
 struct device {
     const device_ops *op;
@@ -419,8 +419,8 @@ struct device {
      * device cannot. */
     void (*sum_pages)(device *d, const kv_view *v, const kv_base *base, const page_sums *to,
                       int32_t first, int32_t row, int32_t n);
-    /* See page_look. base.v is not read. Otherwise as sum_pages. */
-    void (*look_pages)(device *d, const kv_view *v, const kv_base *base, const page_look *l);
+    /* See page_rescore. base.v is not read. Otherwise as sum_pages. */
+    void (*rescore_pages)(device *d, const kv_view *v, const kv_base *base, const page_rescore *l);
     /* Makes of a rule (sparse.h) what the kernels do over such a view, in prompts or in answers:
      * their tile and least, and skip and alpha 0 where they leave nothing out. NULL: they follow
      * every rule as it is. */

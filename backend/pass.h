@@ -67,9 +67,9 @@ enum { PASS_MAIN = 0, PASS_SIDES_MAX = 9 };
  * n_pages, but for the same memory. */
 enum { PAGE_WATCH_HEADS = 64 }; /* query heads that share a KV head: at most */
 
-/* Queries that a pass keeps, to ask pages with them later (page_look in ops.h): of each layer with
- * a linear store those of its rows at `pos` or later, as attention gets them. The caller owns the
- * lists and the memory; a pass that finds too little fails. */
+/* Queries that a pass keeps, to ask pages with them later (page_rescore in ops.h): of each layer
+ * with a linear store those of its rows at `pos` or later, as attention gets them. The caller owns
+ * the lists and the memory; a pass that finds too little fails. */
 typedef struct page_query {
     const kv_view *kv;
     float scale;
@@ -106,8 +106,9 @@ typedef struct pass_side {
     device *dev;
     unsigned char *scratch; /* memory of dev; NULL when dry */
     size_t scratch_bytes;
-    size_t at, peak; /* bytes in use; their maximum */
-    size_t lowest;   /* the lowest mark of a release since a device set it to SIZE_MAX (shadow.c) */
+    size_t at, peak;       /* bytes in use; their maximum */
+    size_t lowest;         /* the lowest mark of a release since a device set it to SIZE_MAX
+                              (activation_copies.c) */
     page_query_size query; /* a tally of a dry pass */
 } pass_side;
 

@@ -7,7 +7,7 @@ static double bin_end(int32_t i)
     return pow(10, i / (double)SPARSE_STEPS - SPARSE_DECADES);
 }
 
-void sparse_count(sparse_tally *t, double certificate, uint64_t n_tiles, uint64_t n_kept)
+void sparse_count(sparse_stats *t, double certificate, uint64_t n_tiles, uint64_t n_kept)
 {
     int32_t i = 0;
     t->n_tiles += n_tiles;
@@ -48,7 +48,7 @@ int32_t sparse_queries(const step *st, const rowset *rs, const kv_view *kv, spar
     return n;
 }
 
-double sparse_quantile(const sparse_tally *t, double q)
+double sparse_quantile(const sparse_stats *t, double q)
 {
     uint64_t all = 0, sum = 0;
     for (int32_t i = 0; i < SPARSE_BINS; i++)

@@ -42,15 +42,15 @@ enum { SPARSE_TILE = 128, SPARSE_SINK = 2, SPARSE_NEAR = 4, SPARSE_LAST = 2 };
 enum { SPARSE_DECADES = 8, SPARSE_STEPS = 20, SPARSE_BINS = SPARSE_DECADES * SPARSE_STEPS + 1 };
 
 /* What the attention of one layer has dropped: sums over pairs of row and query head. */
-typedef struct sparse_tally {
+typedef struct sparse_stats {
     uint64_t n_tiles, n_kept; /* tiles that the pairs see, and those that they keep */
     uint64_t bin[SPARSE_BINS];
-} sparse_tally;
+} sparse_stats;
 
 /* certificate below 0: none. */
-void sparse_count(sparse_tally *t, double certificate, uint64_t n_tiles, uint64_t n_kept);
+void sparse_count(sparse_stats *t, double certificate, uint64_t n_tiles, uint64_t n_kept);
 /* The least bound that the share q of all pairs stays below; 0 of an empty tally. */
-double sparse_quantile(const sparse_tally *t, double q);
+double sparse_quantile(const sparse_stats *t, double q);
 
 /* The rule of row r in such a store; NULL: the row leaves nothing out. */
 static inline const sparse_rule *sparse_rule_of(const step *st, const rowset *rs, const kv_view *kv,

@@ -146,14 +146,14 @@ typedef struct recur_seq {
 } recur_seq;
 
 /* What attention leaves out for the rows of one sequence (sparse.h). All zero: nothing. */
-struct sparse_tally;
+struct sparse_stats;
 typedef struct sparse_rule {
     float skip;       /* skip-softmax: the factor of the limit; 0: off */
     int32_t tile;     /* skip-softmax: keys of a tile; 0: SPARSE_TILE */
     int32_t least;    /* skip-softmax: rows that see fewer keys drop nothing */
     float alpha;      /* block selection: the threshold, up to 1; 0: off. Of prompts' rows alone */
     int32_t n_prompt; /* block selection: keys of the whole prompt */
-    struct sparse_tally *tally; /* [layers], memory of the host: what was left out is added there;
+    struct sparse_stats *stats; /* [layers], memory of the host: what was left out is added there;
                                    NULL: it is not counted */
 } sparse_rule;
 

@@ -521,10 +521,10 @@ static void w_sum_pages(device *d, const kv_view *v, const kv_base *base, const 
     wrapper *w = d->self;
     w->inner->sum_pages(w->inner, v, base, to, first, row, n);
 }
-static void w_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l)
+static void w_rescore_pages(device *d, const kv_view *v, const kv_base *base, const page_rescore *l)
 {
     wrapper *w = d->self;
-    w->inner->look_pages(w->inner, v, base, l);
+    w->inner->rescore_pages(w->inner, v, base, l);
 }
 static void *w_host_alloc(device *d, size_t n)
 {
@@ -728,7 +728,7 @@ static void add_optional(device *d, const device *inner)
     d->settle = inner->settle ? w_settle : NULL;
     d->narrow_sparse = inner->narrow_sparse ? w_narrow_sparse : NULL;
     d->sum_pages = inner->sum_pages ? w_sum_pages : NULL;
-    d->look_pages = inner->look_pages ? w_look_pages : NULL;
+    d->rescore_pages = inner->rescore_pages ? w_rescore_pages : NULL;
     d->host_alloc = inner->host_alloc ? w_host_alloc : NULL;
     d->host_free = inner->host_free ? w_host_free : NULL;
     d->sift = inner->sift ? w_sift : NULL;

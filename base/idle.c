@@ -7,7 +7,7 @@
 
 enum {
     LOOKS = 64, /* between two readings of the clock */
-    LOOK_MS = 500
+    POLL_MS = 500
 };
 static const int64_t SPIN_NS = 2000000, NAP_NS = 200000000, AWAKE_NS = 60000000000;
 static const int64_t SHORT_NAP_NS = 50000, LONG_NAP_NS = 1000000;
@@ -71,7 +71,7 @@ static void sleep_long(idle *i, int64_t seen_ns, bool (*ready)(void *), void *us
     pthread_mutex_lock(&i->lock);
     atomic_fetch_add(&i->n_sleeping, 1);
     while (atomic_load(&i->woken_ns) == seen_ns && !atomic_load(&i->stop) && !ready(user)) {
-        struct timespec t = clock_after_ms(LOOK_MS);
+        struct timespec t = clock_after_ms(POLL_MS);
         pthread_cond_timedwait(&i->wake, &i->lock, &t);
     }
     atomic_fetch_sub(&i->n_sleeping, 1);

@@ -161,15 +161,15 @@ static void by_rules(bench *b, int shape, int32_t rows, const sparse_rule *const
 static double select_alone(bench *b, int shape, int32_t rows, sparse_rule rule, double *share)
 {
     enum { TIMES = 8 };
-    static sparse_tally t;
+    static sparse_stats t;
     double ms[MANY_REPS];
     const kv_view *kv = &b->l.view[0];
-    t = (sparse_tally){0};
+    t = (sparse_stats){0};
     b->b.st.sparse = &rule;
     for (int i = -1; i < MANY_REPS; i++) {
         pass p;
         float one;
-        rule.tally = i < 0 ? &t : NULL;
+        rule.stats = i < 0 ? &t : NULL;
         pass_begin(&p, b->d, &b->b.st, b->scratch, b->scratch_bytes);
         p.il = 0;
         mat q = pass_mat(&p, rows, bench_shapes[shape].n_head, kv->head_dim);
@@ -233,11 +233,11 @@ void bench_left_out(bench *b, const char *only, const char *type, int32_t rows)
 /* Microseconds of a layer, exact, by skip-softmax, and by a scale that drops nothing. */
 static void left_out_answers(bench *b, int shape, int format, int32_t depth, int32_t rows)
 {
-    static sparse_tally t;
+    static sparse_stats t;
     const float scale[] = {0, 500, 1e-37f};
     const bench_shape *s = &bench_shapes[shape];
     double us[3][REPS], bytes;
-    sparse_rule rule = {.skip = scale[1], .tally = &t};
+    sparse_rule rule = {.skip = scale[1], .stats = &t};
     pass p;
     if (!bench_open(b, shape, depth, format, rows, &bytes))
         return;
@@ -248,12 +248,12 @@ static void left_out_answers(bench *b, int shape, int format, int32_t depth, int
     plant(b->d, b->scratch, 1, (size_t)rows * (size_t)s->n_head, (kv_format){NUM_F32, 0},
           v->head_dim, 1, 0.2f);
     b->b.st.sparse = &rule;
-    t = (sparse_tally){0};
+    t = (sparse_stats){0};
     pass_begin(&p, b->d, &b->b.st, b->scratch, b->scratch_bytes);
     p.il = 0;
     op_attend(&p, pass_mat(&p, rows, s->n_head, v->head_dim), v, 1.0f);
     pass_end(&p);
-    rule.tally = NULL;
+    rule.stats = NULL;
     for (int i = -3; i < REPS; i++)
         for (int k = 0; k < 3; k++) {
             rule.skip = scale[k];

@@ -19,12 +19,12 @@
 
 enum { TEXT_MOST = 4 << 20, SLOTS = 15 };
 
-typedef struct tally {
+typedef struct stats {
     int64_t n_tokens, n_rounds, n_plain; /* n_plain: rounds without a draft */
     int64_t asked[DRAFT_SLOTS_MAX], accepted[DRAFT_SLOTS_MAX];
-} tally;
+} stats;
 
-static void add_tally(tally *t, const tally *more)
+static void add_stats(stats *t, const stats *more)
 {
     t->n_tokens += more->n_tokens;
     t->n_rounds += more->n_rounds;
@@ -35,7 +35,7 @@ static void add_tally(tally *t, const tally *more)
     }
 }
 
-static void print_tally(const char *name, const tally *t, int32_t n_slots)
+static void print_stats(const char *name, const stats *t, int32_t n_slots)
 {
     printf("%-40s %6lld tokens, %5.2f a round, %4.1f %% of the rounds without a draft;", name,
            (long long)t->n_tokens, (double)t->n_tokens / (double)(t->n_rounds ? t->n_rounds : 1),
@@ -68,7 +68,7 @@ static status read_tokens(const carat_model *m, const char *path, int32_t **ids,
 
 /* The drafts of one answer, ids[n_prompt..n), round after round. */
 static status edit(drafter *d, const int32_t *ids, int64_t n_prompt, int64_t n, int32_t n_slots,
-                   tally *t, err *e)
+                   stats *t, err *e)
 {
     static proposal p;
     draft_state *s;
@@ -95,11 +95,11 @@ static status edit(drafter *d, const int32_t *ids, int64_t n_prompt, int64_t n, 
 }
 
 static status edit_pair(const carat_model *m, draft_model *lookup, char *const *path,
-                        int32_t n_slots, tally *all, err *e)
+                        int32_t n_slots, stats *all, err *e)
 {
     int32_t *ids = NULL;
     int64_t n_prompt = 0, n;
-    tally t = {0};
+    stats t = {0};
     drafter *d = NULL;
     status st = read_tokens(m, path[0], &ids, &n_prompt, e);
     n = n_prompt;
@@ -109,8 +109,8 @@ static status edit_pair(const carat_model *m, draft_model *lookup, char *const *
     if (!st)
         st = edit(d, ids, n_prompt, n, n_slots, &t, e);
     if (!st) {
-        print_tally(path[1], &t, n_slots);
-        add_tally(all, &t);
+        print_stats(path[1], &t, n_slots);
+        add_stats(all, &t);
     }
     if (d)
         draft_lookup.close(d);
@@ -132,7 +132,7 @@ int main(int argc, char **argv)
     }
     carat_model *m = NULL;
     draft_model *lookup = NULL;
-    tally all = {0};
+    stats all = {0};
     err e = {0};
     const carat_model_options o = {.device = "cpu"};
     status st = carat_model_open(argv[first], &o, &m, &e);
@@ -142,7 +142,7 @@ int main(int argc, char **argv)
     if (st)
         fprintf(stderr, "bench_lookup: %s\n", e.text);
     else
-        print_tally("all", &all, n_slots);
+        print_stats("all", &all, n_slots);
     draft_model_close(lookup);
     carat_model_close(m);
     return st != OK;

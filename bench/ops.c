@@ -19,7 +19,7 @@
 #include <string.h>
 
 enum { REPEATS_MAX = 999, SETS_MAX = 64, SCRATCH = 256 << 20 };
-static const size_t cold_bytes = (size_t)160 << 20;
+static const size_t offload_bytes = (size_t)160 << 20;
 
 typedef struct bench {
     device *d[2];
@@ -174,7 +174,7 @@ static void bench_product(bench *b, num_type type, int32_t n_in, int32_t n_out, 
     weight w = {.name = "w", .type = type, .n_in = n_in, .n_out = n_out, .n_mat = 1};
     w.row_bytes = row_bytes;
     w.mat_bytes = w.n_bytes = row_bytes * (size_t)n_out;
-    int32_t n_sets = rows > 16 ? 1 : (int32_t)(cold_bytes / w.n_bytes) + 1;
+    int32_t n_sets = rows > 16 ? 1 : (int32_t)(offload_bytes / w.n_bytes) + 1;
     n_sets = n_sets > SETS_MAX ? SETS_MAX : n_sets;
     char *data = mem_pages(w.n_bytes);
     float *v = mem_alloc((size_t)n_in * sizeof(float));
@@ -250,7 +250,7 @@ static void bench_attention(bench *b, int32_t rows, int32_t past, int32_t dim, i
     size_t n = (size_t)slots * (size_t)heads_kv * (size_t)dim;
     uint64_t rng = 3;
     /* a layer's keys are out of the caches in a pass: all weights were read since */
-    int32_t n_sets = rows > 16 ? 1 : (int32_t)(cold_bytes / (n * 4)) + 1;
+    int32_t n_sets = rows > 16 ? 1 : (int32_t)(offload_bytes / (n * 4)) + 1;
     n_sets = n_sets > SETS_MAX ? SETS_MAX : n_sets;
     size_t n_bytes = n * 2 * (size_t)n_sets;
     uint16_t *k = mem_pages(n_bytes), *v = mem_pages(n_bytes);

@@ -32,7 +32,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "engine/engine_int.h"
-#include "kv/look.h"
+#include "kv/rescore.h"
 #include "kv/residency.h"
 
 #include <errno.h>
@@ -468,8 +468,8 @@ static struct {
     char name[48];
     scoring s;
     bool lru, full, drafter;
-    bool one_row; /* the last layer has the prompt's last row alone; else QUERY_ROWS */
-    bool looks;   /* masses of a part of the pages, in the order of bounds */
+    bool one_row;  /* the last layer has the prompt's last row alone; else QUERY_ROWS */
+    bool rescores; /* masses of a part of the pages, in the order of bounds */
 } method[METHODS_MOST];
 static int32_t n_methods;
 
@@ -487,7 +487,7 @@ static void add_policies(void)
     const scoring bounds = {F_BOX, true, true, QUERY_ROWS, false};
     const scoring mass = {F_MASS, true, true, QUERY_ROWS, false};
     add_method("scored", &mass);
-    method[n_methods - 1].looks = true;
+    method[n_methods - 1].rescores = true;
     add_method("oracle", &mass);
     add_method("snapkv", &(scoring){F_BOX, true, true, WINDOW_ROWS, false});
     method[n_methods++] = (__typeof__(method[0])){.name = "drafter", .drafter = true};
@@ -523,8 +523,8 @@ static void add_scores(void)
         }
 }
 
-/* As kv/look.c: masses of the visible pages and of the best by bounds. */
-static void look_at_pages(const scoring *mass, const bool *visible, float *score)
+/* As kv/rescore.c: masses of the visible pages and of the best by bounds. */
+static void score_some_pages(const scoring *mass, const bool *visible, float *score)
 {
     static int32_t order[1 << 14];
     static float votes[1 << 14];
@@ -537,7 +537,7 @@ static void look_at_pages(const scoring *mass, const bool *visible, float *score
     }
     sort_score = votes;
     qsort(order, (size_t)n, sizeof *order, by_score);
-    for (int32_t i = 0; i < (n + KV_LOOK_PART - 1) / KV_LOOK_PART; i++)
+    for (int32_t i = 0; i < (n + KV_RESCORE_PART - 1) / KV_RESCORE_PART; i++)
         seen[order[i]] = true;
     score_pages(mass, seen, score);
     for (int32_t c = 0; c < n; c++)
@@ -596,8 +596,8 @@ static void ask_all(const char *kind, const ask *asks, int32_t n_asks, int32_t n
                 choose(NULL, most, visible);
                 if (method[m].drafter)
                     ask_scorer(a, n_text, score);
-                else if (method[m].looks)
-                    look_at_pages(&method[m].s, visible, score);
+                else if (method[m].rescores)
+                    score_some_pages(&method[m].s, visible, score);
                 else if (!method[m].full && !method[m].lru)
                     score_pages(&method[m].s, NULL, score);
                 choose(method[m].lru ? NULL : score, most, visible);

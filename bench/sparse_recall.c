@@ -119,8 +119,8 @@ static double kept_mass(const pass *p, const kv_view *kv, const cpu_selection *s
     return kept / all;
 }
 
-static void look_at_block(pass *p, mat q, const kv_view *kv, float scale, const cpu_selection *s,
-                          int32_t r0, int32_t head)
+static void score_block(pass *p, mat q, const kv_view *kv, float scale, const cpu_selection *s,
+                        int32_t r0, int32_t head)
 {
     int32_t group = q.heads / kv->n_head_kv, dim = kv->head_dim;
     int64_t n = row_range(p->rows, kv, r0 + SPARSE_TILE - 1).hi;
@@ -150,7 +150,7 @@ static void look_at_block(pass *p, mat q, const kv_view *kv, float scale, const 
     }
 }
 
-static void look(pass *p, mat q, const kv_view *kv, float scale)
+static void rescore(pass *p, mat q, const kv_view *kv, float scale)
 {
     const int32_t *index = rows_keys(p->rows, kv)->index;
     size_t mark = pass_mark(p);
@@ -167,7 +167,7 @@ static void look(pass *p, mat q, const kv_view *kv, float scale)
                 if (!has_keys)
                     read_keys(kv, base, head, row_range(p->rows, kv, q.rows - 1).hi);
                 has_keys = true;
-                look_at_block(p, q, kv, scale, &s, r, head);
+                score_block(p, q, kv, scale, &s, r, head);
             }
         }
     }
@@ -178,7 +178,7 @@ static void looking_attend(pass *p, mat o, mat q, const kv_view *kv, float scale
 {
     double at = seconds();
     if (kv->kind == STORE_LINEAR && !kv->window && (p->dry || cpu_sparse_any(p, kv)))
-        look(p, q, kv, scale);
+        rescore(p, q, kv, scale);
     g.looked += seconds() - at;
     g.plain->attend(p, o, q, kv, scale);
 }

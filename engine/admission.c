@@ -63,7 +63,7 @@ static int32_t pages_for(const slot *s, int32_t rows)
             last = kv_page_of(c, (int32_t)(c->n_past / KV_PAGE));
     /* Another holder of the last page may write to it first, and then it has to be copied. */
     bool copy = at && last >= 0 && p->holders[last] > 1 && pages_may_write(p, last, at);
-    return c->n_away + kv_pages_needed(c, rows) + copy;
+    return c->n_paged_out + kv_pages_needed(c, rows) + copy;
 }
 
 /* The conversation of the idle slot that was used least recently becomes a checkpoint. */
@@ -85,12 +85,12 @@ static bool preempt(carat_batch *b, slot *s, const int32_t *leaving, int32_t n_w
                     int32_t *n_ended)
 {
     int32_t before = b->pool.pages.n_free;
-    bool here = !s->t.kv.n_away;
+    bool here = !s->t.kv.n_paged_out;
     err e = {0};
-    if (s->t.kv.n_pages == s->t.kv.n_away)
+    if (s->t.kv.n_pages == s->t.kv.n_paged_out)
         return false;
     status st = timeline_page_out(&s->t, leaving, n_wanted, &e);
-    b->n_preempted += here && s->t.kv.n_away;
+    b->n_preempted += here && s->t.kv.n_paged_out;
     if (b->pool.pages.n_free == before && st) { /* it cannot stay, and cannot wait */
         err why = {0};
         err_set(&why, st,
@@ -126,11 +126,11 @@ static bool leave_wholly(carat_batch *b, const seniority *r, int32_t of, int32_t
         b->mark[i] = INT32_MAX;
     for (int32_t i = r->n - 1; i > of; i--) {
         const kv_cache *c = &r->at[i]->t.kv;
-        int32_t here = c->n_pages - c->n_away;
+        int32_t here = c->n_pages - c->n_paged_out;
         if (!r->at[i]->job)
             continue;
         preempt(b, r->at[i], b->mark, 0, n_ended);
-        left |= c->n_pages - c->n_away < here;
+        left |= c->n_pages - c->n_paged_out < here;
     }
     return left;
 }
@@ -210,15 +210,15 @@ int32_t admission_plan(carat_batch *b)
             need = pages_for(s, rows);
         }
         bool all = kv_pager_is_short(&s->t.kv, s->t.kv.n_past + rows);
-        if (p->n_free - taken < need && s->by->prompt && !s->t.kv.n_away && !all) {
+        if (p->n_free - taken < need && s->by->prompt && !s->t.kv.n_paged_out && !all) {
             rows = rows_within(s, rows, p->n_free - taken);
             if (rows < media_block(b->m, s->want.next))
                 rows = 0; /* a picture that may not be cut */
             need = rows ? pages_for(s, rows) : 0;
         }
         s->most = p->n_free - taken >= need ? rows : 0;
-        if (s->most && s->t.kv.n_away) {
-            int32_t away = s->t.kv.n_away;
+        if (s->most && s->t.kv.n_paged_out) {
+            int32_t away = s->t.kv.n_paged_out;
             if (timeline_page_in(&s->t, NULL))
                 s->most = 0;
             else
@@ -243,7 +243,7 @@ void admission_begin_search(carat_batch *b)
 {
     b->full = false;
     for (int32_t i = 0; i < b->n_slots; i++) /* those that have begun come first */
-        b->full |= b->slot[i].job && b->slot[i].t.kv.n_away;
+        b->full |= b->slot[i].job && b->slot[i].t.kv.n_paged_out;
 }
 
 /* Pages that running jobs hold, or need for the rest of their prompts and the next page of each. */

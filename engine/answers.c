@@ -96,7 +96,7 @@ static status begin_answer(slot *s, err *e)
 {
     job *j = s->job;
     status st = OK;
-    timeline_forget_tally(&s->t);
+    timeline_forget_stats(&s->t);
     if (j->anew)
         st = score_begin(s, e);
     else

@@ -76,7 +76,7 @@ void end_job(carat_batch *b, slot *s, status st, err *e)
 {
     job *j = s->job;
     s->used_at = b->n_steps;
-    if (s->t.kv.n_away) /* it ends while it waits: not worth bringing back */
+    if (s->t.kv.n_paged_out) /* it ends while it waits: not worth bringing back */
         timeline_reset(&s->t);
     st = j->class->end ? j->class->end(s, st, e) : st;
     s->job = NULL;

@@ -65,7 +65,7 @@ static void answer(carat_batch *b, const carat_slot_ask *ask)
         timeline_reset(t);
     else if (ask->restore)
         st = snapshot_restore(t, ask->restore, &e);
-    else if (t->kv.n_away)
+    else if (t->kv.n_paged_out)
         st = err_set(&e, E_LIMIT,
                      "the keys of slot %d left the pool before its job was cancelled, and did not "
                      "come back",
@@ -117,9 +117,10 @@ carat_status carat_batch_write_snapshot(const carat_batch *b, const carat_snapsh
     kv_file_id id;
     const kv_snapshot *k = snapshot_rows(p);
     if (k->way.lora)
-        return err_set(e, E_UNSUPPORTED,
-                       "these tokens were computed with adapters (--lora), and such snapshots become "
-                       "no files");
+        return err_set(
+            e, E_UNSUPPORTED,
+            "these tokens were computed with adapters (--lora), and such snapshots become "
+            "no files");
     if (k->way.lossy || k->paging)
         return err_set(e, E_UNSUPPORTED,
                        "these tokens were computed while keys were left out (--kv-pool, --sparse), "

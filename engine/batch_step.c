@@ -18,7 +18,7 @@ typedef struct pass_rows {
 
 static void add_part(carat_batch *b, pass_rows *n, int32_t i, pass_part part)
 {
-    if (!part.hidden && !part.look) {
+    if (!part.hidden && !part.rescore) {
         part.candidates = b->w.candidates + (size_t)n->n_wanted * CANDIDATES_MAX;
         part.n_candidates = b->w.n_candidates + n->n_wanted;
         n->n_wanted += kv_rows_wanted(&part.rows);
@@ -371,11 +371,11 @@ static void show_slots(carat_batch *b)
     for (int32_t i = 0; i < b->n_slots; i++) {
         const slot *s = &b->slot[i];
         const job *j = s->job;
-        b->info.n_paged_out += s->t.kv.n_away > 0;
+        b->info.n_paged_out += s->t.kv.n_paged_out > 0;
         b->shown[i] = (carat_slot_info){.id = j ? j->id : 0,
                                         .n_past = s->t.kv.n_past,
-                                        .paged_out = s->t.kv.n_away > 0,
-                                        .n_away = s->t.kv.n_absent,
+                                        .paged_out = s->t.kv.n_paged_out > 0,
+                                        .n_paged_out = s->t.kv.n_absent,
                                         .waits = j && !s->most,
                                         .n_prompt = j ? j->n : 0,
                                         .n_done = !j             ? 0

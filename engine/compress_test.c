@@ -49,7 +49,7 @@ typedef struct rig {
     fake f;
     carat_scorer s;
     carat_talk *talk[4]; /* the last ones: results borrow from them */
-    int n_talks;
+    int n_conversations;
 } rig;
 
 static void rig_open(rig *r)
@@ -62,7 +62,7 @@ static void rig_open(rig *r)
 
 static void keep_talk(rig *r, carat_talk *t)
 {
-    carat_talk **at = &r->talk[r->n_talks++ % 4];
+    carat_talk **at = &r->talk[r->n_conversations++ % 4];
     carat_talk_close(*at);
     *at = t;
 }

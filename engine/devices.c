@@ -44,10 +44,11 @@ static bool parse_gpu(const char *text, int32_t *which)
 /* Was something asked for that takes a GPU? */
 static bool is_limited(const carat_model_options *opt)
 {
-    const char *cpu = opt->experts_cpu, *early = opt->experts_early;
+    const char *cpu = opt->experts_cpu, *prefetch = opt->experts_prefetch;
     return opt->gpu_mb || (opt->experts_gpu && strcmp(opt->experts_gpu, "auto")) ||
            (cpu && strcmp(cpu, "auto") && strcmp(cpu, "off")) ||
-           (early && strcmp(early, "auto") && strcmp(early, "off") && strcmp(early, "0"));
+           (prefetch && strcmp(prefetch, "auto") && strcmp(prefetch, "off") &&
+            strcmp(prefetch, "0"));
 }
 
 static bool is_divided(const carat_model_options *opt)
@@ -270,10 +271,11 @@ status open_device(carat_model *m, const carat_model_options *opt, err *e)
     if (m->dev)
         return OK;
     if (is_limited(opt))
-        return err_set(e, E_ARG,
-                       "--gpu-mb, --experts-gpu, --experts-cpu and --experts-early need a GPU, and "
-                       "the model is on the CPU: %s",
-                       m->device_why);
+        return err_set(
+            e, E_ARG,
+            "--gpu-mb, --experts-gpu, --experts-cpu and --experts-prefetch need a GPU, and "
+            "the model is on the CPU: %s",
+            m->device_why);
     if ((st = open_cpu(m, opt, e)) || (st = divide(m, opt, e)) || opt->vocab_only)
         return st;
     return check_weights_fit(m, opt, e);

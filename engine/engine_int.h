@@ -140,7 +140,7 @@ typedef struct timeline {
                                 for tokens that are being checked */
     sparse_choice sparse;    /* how the tokens in kv were computed, and the next ones are */
     lora_choice lora;        /* the adapters that they were computed with */
-    sparse_tally *tally;     /* [n_layer]; NULL: nothing was ever left out */
+    sparse_stats *stats;     /* [n_layer]; NULL: nothing was ever left out */
     int64_t n_prompt;        /* tokens of the prompt under way */
     int64_t n_fixed;         /* block selection: a longer prompt may go on from here (sparse_fixed),
                                 or from a multiple of SPARSE_TILE before */
@@ -285,7 +285,7 @@ void timeline_close(timeline *t); /* safe on a zeroed or closed timeline */
 /* Before a prompt is compared with t: how its tokens are computed. Tokens that were computed in
  * another way are dropped, and saved as timeline_prepare saves what goes. */
 status timeline_use(timeline *t, sparse_choice c, const lora_choice *l, err *e);
-void timeline_forget_tally(timeline *t); /* what was left out is counted from here on */
+void timeline_forget_stats(timeline *t); /* what was left out is counted from here on */
 /* Length of the prefix of ids[0..n) that the live cache could keep, if they are computed so;
  * always < n. */
 int64_t timeline_usable(const timeline *t, kv_way way, const int32_t *ids, int64_t n);
@@ -375,8 +375,8 @@ typedef struct pass_part {
     bool prompt;           /* rows of a prompt; else of an answer: step.prompt */
     int64_t until;         /* with a pager: where the chunk ends that the rows are in; 0: they are
                               not in one */
-    bool look;             /* the end of a prompt, which chooses its pages and is computed again:
-                              what it gives is not read */
+    bool rescore;          /* the end of a prompt, which chooses its pages and is computed again:
+                           what it gives is not read */
     bool hidden;           /* of all parts of a pass or of none: read_hidden follows, no logits are
                               computed, and drafters miss the rows */
     pass_tail *tail;       /* of a hidden part alone in its pass; NULL: none */
@@ -406,15 +406,15 @@ void paging_pin(timeline *t, const int32_t *ids, int64_t n);
 int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch *to);
 void paging_watched(kv_cache *c, const pass_part *part);
 /* Then, of a part that looks: which pages it attends to. */
-status paging_look_at(kv_cache *c, const pass_part *part, err *e);
+status paging_rescore(kv_cache *c, const pass_part *part, err *e);
 /* paging.c. The part of timeline_ready that asks the scorer of t, if it has one and pages will be
  * chosen. */
 status paging_score(timeline *t, const int32_t *next, int64_t end, bool prompt, err *e);
 /* Are the next rows of a prompt, up to `end`, computed twice: once to choose their pages, and again
  * with those? */
-bool paging_looks(const timeline *t, int64_t end);
+bool paging_rescores(const timeline *t, int64_t end);
 /* The same rows as a part that looks. */
-pass_part paging_look_part(pass_part part);
+pass_part paging_rescore_part(pass_part part);
 /* Must the next rows of a prompt, which ends at `end`, be in one pass? They are those that are
  * computed twice. */
 bool paging_is_whole(const timeline *t, int64_t end);

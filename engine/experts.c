@@ -20,8 +20,8 @@ enum {
     UNGUESSED = 3,     /* expert_place.h: the worth of a hit in a layer whose misses come late */
     /* What `auto` means for experts that are fetched early: one for each layer between a guess and
      * its use. Their thread polls, and so do those that run passes. */
-    EARLY_AUTO = 3,
-    EARLY_CORES = 4
+    PREFETCH_AUTO = 3,
+    PREFETCH_CORES = 4
 };
 
 struct model_pool {
@@ -36,7 +36,7 @@ struct model_pool {
     bool helped; /* the CPU computes some of the experts that the GPU does not hold, or copies some
                   */
     bool optional; /* no option asked for that: the model opens without it where it is impossible */
-    int32_t n_early; /* experts on their way before a layer chooses */
+    int32_t n_prefetched; /* experts on their way before a layer chooses */
     carat_log_fn log;
     void *log_user;
     expert_help help;
@@ -102,14 +102,14 @@ static status parse_help(const char *text, bool *help, double *part, err *e)
 }
 
 /* *n: -1 for "auto". */
-static status parse_early(const char *text, int32_t *n, err *e)
+static status parse_prefetch(const char *text, int32_t *n, err *e)
 {
     bool is_auto = !text || !strcmp(text, "auto");
     const char *digit = is_auto || !strcmp(text, "off") ? "0" : text;
     int32_t v = digit[0] - '0';
-    if (v < 0 || v > EXPERTS_EARLY_MOST || digit[1])
-        return err_set(e, E_ARG, "--experts-early '%.40s': expected auto, off, or 1 to %d", text,
-                       EXPERTS_EARLY_MOST);
+    if (v < 0 || v > EXPERTS_PREFETCH_MOST || digit[1])
+        return err_set(e, E_ARG, "--experts-prefetch '%.40s': expected auto, off, or 1 to %d", text,
+                       EXPERTS_PREFETCH_MOST);
     *n = is_auto ? -1 : v;
     return OK;
 }
@@ -119,9 +119,9 @@ status experts_check_options(const carat_model_options *opt, err *e)
     want w = {0};
     bool help = false;
     double part = -1;
-    int32_t n_early = 0;
+    int32_t n_prefetched = 0;
     status st = parse_help(opt->experts_cpu, &help, &part, e);
-    st = st ? st : parse_early(opt->experts_early, &n_early, e);
+    st = st ? st : parse_prefetch(opt->experts_prefetch, &n_prefetched, e);
     if (st)
         return st;
     if (opt->gpu_mb < 0)
@@ -134,10 +134,10 @@ status experts_check_options(const carat_model_options *opt, err *e)
         return err_set(e, E_ARG,
                        "--cpu-experts leaves all experts to the CPU: it cannot be combined with "
                        "--experts-cpu");
-    if (n_early > 0 && opt->cpu_experts)
+    if (n_prefetched > 0 && opt->cpu_experts)
         return err_set(e, E_ARG,
                        "--cpu-experts leaves all experts to the CPU: it cannot be combined with "
-                       "--experts-early");
+                       "--experts-prefetch");
     return parse_want(opt->experts_gpu, &w, e);
 }
 
@@ -150,15 +150,15 @@ static bool guessable(const model_experts *l, const model_experts *first)
            l->router->n_in == first->router->n_in && l->n_experts == first->n_experts;
 }
 
-static int32_t early_of(const carat_model *m, int32_t wanted)
+static int32_t prefetch_of(const carat_model *m, int32_t wanted)
 {
-    bool all = m->plan_only || pool_default_threads() >= EARLY_CORES;
+    bool all = m->plan_only || pool_default_threads() >= PREFETCH_CORES;
     for (int32_t i = 0; i < m->core.n_expert_layers && wanted < 0; i++)
         all = all && guessable(&m->core.experts[i], &m->core.experts[0]);
-    return wanted >= 0 ? wanted : all ? (int32_t)EARLY_AUTO : 0;
+    return wanted >= 0 ? wanted : all ? (int32_t)PREFETCH_AUTO : 0;
 }
 
-static status take_layers(model_pool *x, const carat_model *m, int32_t n_early, err *e)
+static status take_layers(model_pool *x, const carat_model *m, int32_t n_prefetched, err *e)
 {
     size_t n_all = 0, at = 0;
     x->n = m->core.n_expert_layers;
@@ -181,17 +181,18 @@ static status take_layers(model_pool *x, const carat_model *m, int32_t n_early, 
                             .router = from->router,
                             .router_in = from->router_in,
                             .router_bias = from->router_bias,
-                            .n_early = n_early};
+                            .n_prefetched = n_prefetched};
         l->part[l->n_parts++] = from->gate;
         if (from->up)
             l->part[l->n_parts++] = from->up;
         l->part[l->n_parts++] = from->down;
         x->counts[i] = (expert_counts){from->il, from->n_experts, x->count + at};
-        x->place[i] = (place_layer){.n_experts = from->n_experts,
-                                    .n_used = from->n_used,
-                                    .bytes = m->dev->experts->expert_bytes(m->dev, l),
-                                    .worth = l->n_early && i < EXPERTS_EARLY_AHEAD ? UNGUESSED : 1,
-                                    .count = x->count + at};
+        x->place[i] =
+            (place_layer){.n_experts = from->n_experts,
+                          .n_used = from->n_used,
+                          .bytes = m->dev->experts->expert_bytes(m->dev, l),
+                          .worth = l->n_prefetched && i < EXPERTS_PREFETCH_AHEAD ? UNGUESSED : 1,
+                          .count = x->count + at};
         at += (size_t)from->n_experts;
     }
     return OK;
@@ -343,37 +344,37 @@ status experts_choose(carat_model *m, const carat_model_options *opt, err *e)
         return st;
     bool help = false;
     double part = -1;
-    int32_t early = 0;
+    int32_t prefetch = 0;
     if ((st = parse_help(opt->experts_cpu, &help, &part, e)) ||
-        (st = parse_early(opt->experts_early, &early, e)))
+        (st = parse_prefetch(opt->experts_prefetch, &prefetch, e)))
         return st;
-    forced |= (help && part >= 0) || early > 0;
+    forced |= (help && part >= 0) || prefetch > 0;
     bool able = m->dev && m->dev->experts && m->n_sides == 1 && m->core.n_expert_layers > 0;
     if (forced && !m->core.n_expert_layers)
         return err_set(e, E_ARG,
-                       "%s has no experts: --experts-gpu, --experts-cpu and --experts-early are "
+                       "%s has no experts: --experts-gpu, --experts-cpu and --experts-prefetch are "
                        "for mixtures of "
                        "experts",
                        m->core.name);
     if (forced && !able)
         return err_set(
             e, E_ARG,
-            "--experts-gpu, --experts-cpu and --experts-early need the whole model on one "
+            "--experts-gpu, --experts-cpu and --experts-prefetch need the whole model on one "
             "GPU: no --gpu-layers, no --cpu-experts, no --wrap");
     if (!able)
         return OK;
     model_pool *x = m->experts = mem_calloc(1, sizeof *x);
     if (!x)
         return err_memory(e, "experts", sizeof *x);
-    int32_t n_early = early_of(m, early);
-    x->helped = help || n_early;
-    x->n_early = n_early;
-    x->optional = !help && early < 0;
+    int32_t n_prefetched = prefetch_of(m, prefetch);
+    x->helped = help || n_prefetched;
+    x->n_prefetched = n_prefetched;
+    x->optional = !help && prefetch < 0;
     x->log = opt->log;
     x->log_user = opt->log_user;
     snprintf(x->isa, sizeof x->isa, "%s", opt->isa ? opt->isa : "");
     x->help = (expert_help){help ? part : 0, help ? opt->n_threads : 1, x->isa};
-    if ((st = take_layers(x, m, n_early, e)) || (st = read_counts(x, m, opt, e)))
+    if ((st = take_layers(x, m, n_prefetched, e)) || (st = read_counts(x, m, opt, e)))
         return st;
     if ((st = place(m, x, opt, w, e)))
         return st;
@@ -412,7 +413,7 @@ status experts_fill(carat_model *m, err *e)
     st = m->dev->experts->help(m->dev, &x->help, e);
     if (st != E_UNSUPPORTED || !x->optional)
         return st;
-    x->n_early = 0;
+    x->n_prefetched = 0;
     if (x->log)
         x->log(x->log_user, e->text);
     *e = (err){0};
@@ -473,13 +474,13 @@ static double wait_ms(const expert_use *u)
 void experts_sum(const carat_model *m, expert_sums *to)
 {
     expert_use u = {0};
-    *to = (expert_sums){.cold = m->experts && m->experts->open};
-    if (!to->cold)
+    *to = (expert_sums){.offload = m->experts && m->experts->open};
+    if (!to->offload)
         return;
     m->dev->experts->use(m->dev, &u);
     to->n_hits = u.n_hits;
     to->n_misses = u.n_misses;
-    to->n_bytes = u.read_bytes + u.swap_bytes + u.stream_bytes + u.early_bytes;
+    to->n_bytes = u.read_bytes + u.swap_bytes + u.stream_bytes + u.prefetch_bytes;
     to->n_cpu = u.n_cpu;
     to->wait_ms = wait_ms(&u);
 }
@@ -505,7 +506,7 @@ bool carat_experts(const carat_model *m, carat_expert_info *to)
                               .n_hits = use.n_hits,
                               .n_misses = use.n_misses,
                               .n_swaps = use.n_swaps,
-                              .n_failed = use.n_failed + use.n_early_failed,
+                              .n_failed = use.n_failed + use.n_prefetched_failed,
                               .swap_bytes = use.swap_bytes,
                               .stream_bytes = use.stream_bytes,
                               .n_streamed = use.n_streamed,
@@ -515,13 +516,13 @@ bool carat_experts(const carat_model *m, carat_expert_info *to)
                               .cpu_expert_ms = use.cpu_expert_ms,
                               .n_cpu = use.n_cpu,
                               .cpu_bytes = use.cpu_bytes,
-                              .early_most = x->n_early,
-                              .early_bytes = use.early_bytes,
-                              .n_early = use.n_early,
-                              .n_early_used = use.n_early_used,
-                              .n_early_waited = use.n_early_waited,
-                              .n_early_late = use.n_early_late,
-                              .early_ahead = use.early_ahead,
+                              .prefetch_most = x->n_prefetched,
+                              .prefetch_bytes = use.prefetch_bytes,
+                              .n_prefetched = use.n_prefetched,
+                              .n_prefetched_used = use.n_prefetched_used,
+                              .n_prefetched_waited = use.n_prefetched_waited,
+                              .n_prefetched_late = use.n_prefetched_late,
+                              .prefetch_ahead = use.prefetch_ahead,
                               .wait_ms = wait_ms(&use)};
     for (int32_t i = 0; i < x->n; i++) {
         to->n_experts += x->layer[i].n_experts;

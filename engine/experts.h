@@ -26,7 +26,7 @@ void experts_free(carat_model *m); /* closes too */
 
 /* What passes did with experts since the model was loaded. The thread that runs passes calls. */
 typedef struct expert_sums {
-    bool cold;                          /* false: every device holds all experts; zeros follow */
+    bool offload;                       /* false: every device holds all experts; zeros follow */
     uint64_t n_hits, n_misses, n_bytes; /* bytes that the bus carried */
     uint64_t n_cpu;
     double wait_ms; /* as carat_timings.expert_wait_ms */

@@ -53,14 +53,15 @@ TEST(shares_of_experts_that_cannot_be_are_refused)
     refused(path,
             (carat_model_options){.device = "cpu,cpu", .experts_cpu = "auto", .cpu_experts = true},
             "cannot be combined with");
-    refused(path, (carat_model_options){.device = "cpu", .experts_early = "1"}, "need a GPU");
+    refused(path, (carat_model_options){.device = "cpu", .experts_prefetch = "1"}, "need a GPU");
     static const char *const no_number[] = {"", "5", "-1", "1x", "on", "12"};
     for (size_t i = 0; i < sizeof no_number / sizeof *no_number; i++)
-        refused(path, (carat_model_options){.device = "cpu", .experts_early = no_number[i]},
+        refused(path, (carat_model_options){.device = "cpu", .experts_prefetch = no_number[i]},
                 "expected auto, off, or 1 to 4");
-    refused(path,
-            (carat_model_options){.device = "cpu,cpu", .experts_early = "1", .cpu_experts = true},
-            "cannot be combined with");
+    refused(
+        path,
+        (carat_model_options){.device = "cpu,cpu", .experts_prefetch = "1", .cpu_experts = true},
+        "cannot be combined with");
     fidelity_close(&f);
 }
 

@@ -207,7 +207,7 @@ static bool moves_pages(const session_shape *s)
 }
 
 /* Do the ends of prompts look at pages? */
-static bool looks_at_pages(const session_shape *s, const kv_layout *l)
+static bool rescores_pages(const session_shape *s, const kv_layout *l)
 {
     return shape_is_paged(s) && s->kv_policy == KV_POLICY_SCORED && !l->n_recur;
 }
@@ -216,9 +216,9 @@ uint64_t paging_bytes(const session_shape *s, const kv_layout *l, const page_que
                       int32_t side)
 {
     uint64_t each = shape_is_paged(s) ? kv_pager_bytes(l, s->kv_policy, side) : 0, all = 0;
-    if (looks_at_pages(s, l)) {
+    if (rescores_pages(s, l)) {
         each += kv_queries_bytes(query);
-        all = kv_look_bytes(l, query, side);
+        all = kv_rescore_bytes(l, query, side);
     }
     return each * (uint64_t)s->n_seqs + all;
 }
@@ -260,14 +260,14 @@ status paging_open(session_shape *s, timeline *t, err *e)
     if (s->kv_policy == KV_POLICY_DRAFTER && (st = page_scorer_open(&t->scorer, t->m, s->n_ctx, e)))
         return st;
     page_query_size query[PASS_SIDES_MAX];
-    bool looks = looks_at_pages(s, c->layout);
-    if (looks && (st = plan_queries(t->m, c->layout, query, e)))
+    bool rescores = rescores_pages(s, c->layout);
+    if (rescores && (st = plan_queries(t->m, c->layout, query, e)))
         return st;
     const kv_pager_want w = {.policy = s->kv_policy,
                              .tau = s->kv_tau,
                              .n_resident = s->kv_resident,
                              .rows_max = own_rows(s),
-                             .query = looks ? query : NULL};
+                             .query = rescores ? query : NULL};
     return kv_pager_open(c, &w, e);
 }
 
@@ -279,8 +279,8 @@ status paging_score(timeline *t, const int32_t *next, int64_t end, bool prompt, 
         return OK;
     /* The last chunk of a prompt sees the pages that its own end asks for. */
     if (prompt && end == t->n_prompt && !kv_pager_held(c))
-        kv_pager_look(c, end);
-    if (!kv_pager_looks(c))
+        kv_pager_rescore(c, end);
+    if (!kv_pager_rescores(c))
         return OK;
     end = prompt ? end : n + 1;
     memmove(t->id + n, next, (size_t)(end - n) * sizeof *t->id);
@@ -298,7 +298,7 @@ int32_t paging_watch(kv_cache *c, int32_t seq, const pass_part *part, page_watch
     if (!w)
         return 0;
     *to = *w;
-    to->keep = part->look ? kv_pager_queries(c) : NULL;
+    to->keep = part->rescore ? kv_pager_queries(c) : NULL;
     return 1;
 }
 
@@ -306,12 +306,12 @@ void paging_watched(kv_cache *c, const pass_part *part)
 {
     kv_pager_watched(c, part->rows.n);
     if (part->prompt && kv_rows_wanted(&part->rows))
-        c->pager->wants_look = true;
+        c->pager->wants_rescore = true;
 }
 
-status paging_look_at(kv_cache *c, const pass_part *part, err *e)
+status paging_rescore(kv_cache *c, const pass_part *part, err *e)
 {
-    return part->look ? kv_pager_look_at(c, e) : OK;
+    return part->rescore ? kv_pager_rescore_votes(c, e) : OK;
 }
 
 const char *paging_lossy(const timeline *t)
@@ -327,26 +327,26 @@ int64_t paging_most(const timeline *t, int64_t n)
 
 /* Where the rows begin that are computed twice: a page before the last whole one. Half of a pass at
  * most, because a batch has rows of answers beside them. */
-static int64_t look_start(const timeline *t, int64_t end)
+static int64_t rescore_start(const timeline *t, int64_t end)
 {
     int64_t rows = KV_PAGE + end % KV_PAGE, most = (t->kv.pager->r.rules.rows_max + 1) / 2;
     return end - (rows < most ? rows : most);
 }
 
-static bool looks_twice(const timeline *t, int64_t end)
+static bool polls_twice(const timeline *t, int64_t end)
 {
     return t->kv.pager && t->kv.pager->sums && !t->kv.layout->n_recur &&
            kv_pager_is_short(&t->kv, end);
 }
 
-bool paging_looks(const timeline *t, int64_t end)
+bool paging_rescores(const timeline *t, int64_t end)
 {
-    return looks_twice(t, end);
+    return polls_twice(t, end);
 }
 
-pass_part paging_look_part(pass_part part)
+pass_part paging_rescore_part(pass_part part)
 {
-    part.look = true;
+    part.rescore = true;
     part.rows.want = KV_WANT_TAIL;
     part.rows.n_wanted = KV_WATCH_ROWS;
     return part;
@@ -359,7 +359,7 @@ int64_t paging_until(const timeline *t, int64_t end)
 
 bool paging_is_whole(const timeline *t, int64_t end)
 {
-    return looks_twice(t, end) && t->kv.n_past >= look_start(t, end);
+    return polls_twice(t, end) && t->kv.n_past >= rescore_start(t, end);
 }
 
 int64_t paging_pass_end(const timeline *t, int64_t end)
@@ -370,9 +370,9 @@ int64_t paging_pass_end(const timeline *t, int64_t end)
     rows = t->kv.pager->r.rules.rows_max;
     rows = rows >= KV_PAGE ? rows / KV_PAGE * KV_PAGE : rows;
     next = (now / rows + 1) * rows;
-    if (looks_twice(t, end) && now < look_start(t, end))
-        end = look_start(t, end);
-    else if (looks_twice(t, end))
+    if (polls_twice(t, end) && now < rescore_start(t, end))
+        end = rescore_start(t, end);
+    else if (polls_twice(t, end))
         return end;
     return next < end ? next : end;
 }
@@ -389,7 +389,7 @@ void carat_session_get_pool(const carat_session *s, carat_pool_info *info)
     info->policy = policy_names[g->policy];
     info->policy_why = shape->policy_why;
     info->lossy = kv_pager_lossy(&own->kv);
-    info->n_away = own->kv.n_absent;
+    info->n_paged_out = own->kv.n_absent;
     info->n_out = g->r.n_out;
     info->n_in = g->r.n_in;
     info->n_reselected = g->n_reselected;

@@ -70,7 +70,7 @@ static void take_candidates(carat_model *m, mat y, const pass_part *part, int32_
     for (int32_t i = 0; i < n_parts; i++) {
         const pass_part *p = &part[i];
         for (int32_t k = 0; k < kv_rows_wanted(&p->rows); k++, r++) {
-            if (p->look)
+            if (p->rescore)
                 continue;
             p->n_candidates[k] = LOGITS_ALL;
             if (p->n_best < 1 || !m->dev->sift)
@@ -95,7 +95,7 @@ static void take_logits(carat_model *m, mat y, const pass_part *part, int32_t n_
     for (int32_t i = 0; i < n_parts; i++) {
         const pass_part *p = &part[i];
         for (int32_t k = 0; k < kv_rows_wanted(&p->rows); k++, r++) {
-            if (p->look || !p->logits || p->n_candidates[k] != LOGITS_ALL)
+            if (p->rescore || !p->logits || p->n_candidates[k] != LOGITS_ALL)
                 continue;
             float *to = p->logits + (size_t)k * n_vocab;
             m->dev->download(m->dev, to, mat_row(y, r), n_vocab * sizeof *to);
@@ -175,7 +175,7 @@ static status fill_step(workspace *w, pass_part *part, int32_t n_parts, err *e)
         part[i].row0 = w->batch.st.all.n;
         part[i].out0 = w->batch.st.out.n;
         part[i].rows.lora = lora_scales(&t->lora);
-        part[i].rows.sparse = (sparse_rule){.skip = t->sparse.skip, .tally = t->tally};
+        part[i].rows.sparse = (sparse_rule){.skip = t->sparse.skip, .stats = t->stats};
         if (part[i].prompt) {
             part[i].rows.sparse.alpha = t->sparse.alpha;
             part[i].rows.sparse.n_prompt = (int32_t)t->n_prompt;
@@ -251,7 +251,7 @@ status run_pass(carat_model *m, const kv_layout *l, workspace *w, pass_part *par
         take_logits(m, w->y, part, n_parts);
     for (int32_t i = 0; i < n_parts && !st; i++)
         if (watched[i]) {
-            st = paging_look_at(&part[i].t->kv, &part[i], e);
+            st = paging_rescore(&part[i].t->kv, &part[i], e);
             part[i].lost = st != OK;
         }
     st = st ? st : check_devices(m, e);

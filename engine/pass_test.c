@@ -156,7 +156,7 @@ PLAIN_TEST(pass_gives_the_last_rows)
         compute(&r, &part);
         for (int32_t k = 0; k < rows; k++)
             CHECK(same_row(&r, k, PROMPT + n - rows + k));
-        part.look = true;
+        part.rescore = true;
         r.s->b.w.n_candidates[0] = 1234;
         compute(&r, &part);
         CHECK_EQ(r.s->b.w.n_candidates[0], 1234);

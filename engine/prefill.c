@@ -61,7 +61,7 @@ static pass_want wants_preview(slot *s)
 /* Of fewer rows than all there is no preview. */
 static pass_part part_of_preview(slot *s, int32_t rows)
 {
-    return rows < s->want.left ? (pass_part){0} : paging_look_part(prompt_part(s, rows, 0));
+    return rows < s->want.left ? (pass_part){0} : paging_rescore_part(prompt_part(s, rows, 0));
 }
 
 /* The next pass has the same rows, and sees the pages that they want. */

@@ -137,7 +137,7 @@ PLAIN_TEST(recurrent_models_go_on_past_a_pool_and_from_its_snapshots)
         CHECK_EQ(carat_snapshot_n(k), PROMPT + BEFORE);
         go_on(s, &f, AFTER, next, f.want);
         carat_session_get_pool(s, &p);
-        CHECK(p.on && p.lossy && p.n_out > 0 && p.n_away >= PROMPT - KEEP);
+        CHECK(p.on && p.lossy && p.n_out > 0 && p.n_paged_out >= PROMPT - KEEP);
         CHECK(strcmp(policies[i], "scored") != 0 || p.n_in > 0);
         CHECK_OK(carat_eval(s, f.ids + 100, PROMPT - 200, NULL, NULL, &e), e);
         for (int round = 0; round < 3; round++) {

@@ -50,10 +50,10 @@ void report_sparse(report *r, const timeline *t)
     r->t.sparse_value = t->sparse.alpha > 0 ? t->sparse.alpha : t->sparse.skip;
     r->t.sparse_auto = t->sparse.from > 0;
     r->t.dropped_p99 = t->sparse.alpha > 0 ? -1 : 0; /* block selection has no certificate */
-    for (int32_t il = 0; r->t.sparse && t->tally && il < t->m->core.n_layer; il++) {
-        double p99 = sparse_quantile(&t->tally[il], 0.99);
-        r->t.n_tiles += t->tally[il].n_tiles;
-        r->t.n_tiles_kept += t->tally[il].n_kept;
+    for (int32_t il = 0; r->t.sparse && t->stats && il < t->m->core.n_layer; il++) {
+        double p99 = sparse_quantile(&t->stats[il], 0.99);
+        r->t.n_tiles += t->stats[il].n_tiles;
+        r->t.n_tiles_kept += t->stats[il].n_kept;
         if (t->sparse.alpha <= 0)
             r->t.dropped_p99 = p99 > r->t.dropped_p99 ? p99 : r->t.dropped_p99;
     }
@@ -69,7 +69,7 @@ void report_experts(report *r, const carat_model *m)
 {
     expert_sums now;
     experts_sum(m, &now);
-    r->t.cold_experts = now.cold;
+    r->t.offloaded_experts = now.offload;
     r->t.n_expert_hits = now.n_hits - r->experts.n_hits;
     r->t.n_expert_misses = now.n_misses - r->experts.n_misses;
     r->t.expert_bytes = now.n_bytes - r->experts.n_bytes;

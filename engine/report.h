@@ -21,7 +21,7 @@ void report_waited(report *r); /* in a queue, until now */
 void report_prompt(report *r, int64_t n_prompt, const timeline *t);
 void report_prefilled(report *r); /* the first logits are there */
 void report_decoded(report *r);   /* the last token was sampled */
-/* What the attention of t has left out since timeline_forget_tally. */
+/* What the attention of t has left out since timeline_forget_stats. */
 void report_sparse(report *r, const timeline *t);
 /* Which tokens of t were computed while keys were away. */
 void report_pages(report *r, const timeline *t);

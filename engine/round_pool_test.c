@@ -45,7 +45,7 @@ static void run(const char *path, const char *draft, const char *name, const cha
     CHECK_MSG(!p.fast->b.rounds->failed[DRAFTER_MODEL], "%s", p.fast->b.rounds->why.text);
     CHECK(p.fast->b.rounds->n_accepted > 50);
     carat_session_get_pool(p.fast, &info);
-    CHECK(info.lossy && info.n_away > 0);
+    CHECK(info.lossy && info.n_paged_out > 0);
     CHECK(strcmp(policy, "scored") != 0 || info.n_reselected > 2 * TRIALS);
     pair_close(&p);
 }

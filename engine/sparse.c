@@ -269,7 +269,7 @@ status sparse_fits(sparse_choice c, const session_shape *s, err *e)
 }
 
 /* -1: no pair has a certificate. */
-static double quantile(const sparse_tally *t, double q)
+static double quantile(const sparse_stats *t, double q)
 {
     for (int32_t i = 0; i < SPARSE_BINS; i++)
         if (t->bin[i])
@@ -279,10 +279,10 @@ static double quantile(const sparse_tally *t, double q)
 
 int32_t carat_session_sparse(carat_session *s, carat_sparse_layer *list, int32_t cap, bool clear)
 {
-    sparse_tally *all = s->b.slot->t.tally;
+    sparse_stats *all = s->b.slot->t.stats;
     int32_t n = 0, n_layer = s->b.m->core.n_layer;
     for (int32_t il = 0; all && il < n_layer; il++) {
-        const sparse_tally *t = &all[il];
+        const sparse_stats *t = &all[il];
         if (!t->n_tiles)
             continue;
         if (n < cap) {

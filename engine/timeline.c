@@ -64,7 +64,7 @@ void timeline_close(timeline *t)
     kv_segment_drop(t->known.seg);
     kv_segment_drop(t->draft_known.seg);
     page_scorer_close(t->scorer);
-    mem_free(t->tally);
+    mem_free(t->stats);
     mem_free(t->id);
     if (t->kv.layout)
         kv_close(&t->kv);
@@ -432,7 +432,7 @@ static void save_lossy(timeline *t)
     const kv_pager *g = t->kv.pager;
     const int64_t n = t->kv.n_past;
     kv_snapshot *k;
-    if (!g || n <= g->n_exact || t->kv.n_away || !is_fixed(t, n) ||
+    if (!g || n <= g->n_exact || t->kv.n_paged_out || !is_fixed(t, n) ||
         kv_page_of(&t->kv, (int32_t)((n - 1) / KV_PAGE)) < 0 ||
         !checkpoints_on_disk_wanted(t->store, timeline_way(t), pool_key(t), t->id, n) ||
         !checkpoints_make_room(t->store, snapshot_bytes(l, n) + kv_linear_bytes(l, n)))
@@ -725,17 +725,17 @@ static void save_what_goes(timeline *t, int64_t n_kept)
 }
 
 /* Its own tally of what is left out, from now on. */
-static status open_tally(timeline *t, err *e)
+static status open_stats(timeline *t, err *e)
 {
     size_t n = (size_t)t->m->core.n_layer;
-    if (!t->tally && !(t->tally = mem_calloc(n, sizeof *t->tally)))
-        return err_memory(e, "the account of sparse attention", n * sizeof *t->tally);
+    if (!t->stats && !(t->stats = mem_calloc(n, sizeof *t->stats)))
+        return err_memory(e, "the account of sparse attention", n * sizeof *t->stats);
     return OK;
 }
 
 status timeline_use(timeline *t, sparse_choice c, const lora_choice *l, err *e)
 {
-    status st = sparse_name(c) ? open_tally(t, e) : OK;
+    status st = sparse_name(c) ? open_stats(t, e) : OK;
     if (!st)
         t->sparse.from = c.from;
     if (st || kv_same_way((kv_way){sparse_key(c), l->key}, timeline_way(t)))
@@ -750,10 +750,10 @@ status timeline_use(timeline *t, sparse_choice c, const lora_choice *l, err *e)
     return OK;
 }
 
-void timeline_forget_tally(timeline *t)
+void timeline_forget_stats(timeline *t)
 {
-    if (t->tally)
-        memset(t->tally, 0, (size_t)t->m->core.n_layer * sizeof *t->tally);
+    if (t->stats)
+        memset(t->stats, 0, (size_t)t->m->core.n_layer * sizeof *t->stats);
 }
 
 void timeline_restart(timeline *t)

@@ -23,7 +23,7 @@ int32_t carat_token_bytes(const carat_model *m, int32_t id, bool special, const 
     *bytes = "";
     return -1;
 }
-void compress_put_json(str *out, const shorter_told *t)
+void compress_put_json(str *out, const compression_report *t)
 {
     (void)out, (void)t;
 }

@@ -101,7 +101,7 @@ status kv_pool_open(kv_pool *p, device *dev, const kv_layout *l, err *e)
 
 void kv_pool_close(kv_pool *p)
 {
-    kv_look_close(p);
+    kv_rescore_close(p);
     kv_mover_close(p);
     for (int32_t side = 0; side < PASS_SIDES_MAX; side++)
         if (p->block[side])
@@ -136,10 +136,10 @@ static status open_tables(kv_cache *c, err *e)
     size_t n = (size_t)l->n_table;
     c->page = mem_calloc(n, sizeof *c->page);
     c->table = mem_calloc(n, sizeof *c->table);
-    c->away = mem_calloc(n, sizeof *c->away);
-    if (!c->page || !c->table || !c->away)
+    c->paged_out = mem_calloc(n, sizeof *c->paged_out);
+    if (!c->page || !c->table || !c->paged_out)
         return err_memory(e, "a table of pages",
-                          n * (sizeof *c->page + sizeof *c->table + sizeof *c->away));
+                          n * (sizeof *c->page + sizeof *c->table + sizeof *c->paged_out));
     for (int side = 0; side < PASS_SIDES_MAX; side++) {
         device *d = c->dev[side];
         if (!l->side[side].table)
@@ -205,7 +205,7 @@ void kv_close(kv_cache *c)
 {
     const kv_layout *l = c->layout;
     kv_pager_close(c);
-    if (c->away)
+    if (c->paged_out)
         kv_cut_pages(c, 0);
     for (int32_t i = 0; c->base && i < l->n; i++)
         if (l->view[i].window)
@@ -220,7 +220,7 @@ void kv_close(kv_cache *c)
         if (c->shown[side])
             c->dev[side]->release(c->dev[side], c->shown[side],
                                   (size_t)l->n_table * sizeof *c->table);
-    mem_free(c->away);
+    mem_free(c->paged_out);
     mem_free(c->table);
     mem_free(c->page);
     mem_free(c->recur);
@@ -287,15 +287,15 @@ void kv_cut_pages(kv_cache *c, int64_t n)
             pages_drop(&c->pool->pages, page);
             continue;
         }
-        kv_copy_drop(c->pool, &c->away[c->n_pages]);
-        c->n_away--;
+        kv_copy_drop(c->pool, &c->paged_out[c->n_pages]);
+        c->n_paged_out--;
     }
 }
 
 int32_t kv_page_of(const kv_cache *c, int32_t i)
 {
     if (c->pager && c->n_absent) {
-        int32_t place = c->n_away ? -1 : c->pager->r.page[i].place;
+        int32_t place = c->n_paged_out ? -1 : c->pager->r.page[i].place;
         return place >= 0 ? place / KV_PAGE : -1;
     }
     return i < c->n_pages ? c->page[i] : -1;
@@ -389,7 +389,7 @@ status kv_reserve(kv_cache *c, int32_t n, err *e)
         return err_set(e, E_LIMIT,
                        "the context is full: it has %lld tokens, and %d more exceed its %d (--ctx)",
                        (long long)c->n_past, n, l->n_ctx);
-    if (c->n_away)
+    if (c->n_paged_out)
         return err_set(e, E_ARG, "a pass over a conversation whose keys are on the host");
     int64_t end = c->n_past + n;
     status st;

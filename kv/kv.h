@@ -143,7 +143,7 @@ kv_recur_parts kv_recur_parts_of(const recur_view *v);
 
 struct kv_copy;
 struct kv_mover;
-struct kv_look;
+struct kv_rescore;
 
 /* The linear stores of a model, on all of its devices, for any number of caches. */
 typedef struct kv_pool {
@@ -153,8 +153,8 @@ typedef struct kv_pool {
     kv_base *base;               /* [layout->n], parts of the blocks; of rings nothing */
     pages pages;
     struct kv_mover *mover; /* moves pages to the host and back (mover.h); NULL: not opened yet */
-    struct kv_look *look;   /* looks at pages (look.h); NULL: nobody does */
-    bool poison;            /* free pages are filled with NaN: poison.c */
+    struct kv_rescore *rescore; /* looks at pages (rescore.h); NULL: nobody does */
+    bool poison;                /* free pages are filled with NaN: poison.c */
 } kv_pool;
 
 /* dev: of PASS_MAIN; the layout has those of the other sides. A layout of rings alone makes an
@@ -179,9 +179,9 @@ typedef struct kv_cache {
     kv_pool *own;                /* the same, if the cache has opened it; else NULL */
     int32_t n_pages;             /* page[0 .. n_pages) */
     int32_t *page; /* [layout->n_table] pages of the pool, in the order of their keys; -1: away */
-    struct kv_copy *away; /* [layout->n_table] such a page on the host; else empty. With a pager it
-                             has them */
-    int32_t n_away;
+    struct kv_copy *paged_out; /* [layout->n_table] such a page on the host; else empty. With a
+                             pager it has them */
+    int32_t n_paged_out;
     kv_page *table;                 /* [layout->n_table] the same as kernels see it */
     kv_page *shown[PASS_SIDES_MAX]; /* its copies in memory of the devices; NULL: none there */
     int32_t stale_lo, stale_hi;     /* entries that differ from the copies */
@@ -215,14 +215,14 @@ status kv_open(kv_cache *c, device *dev, const kv_layout *l, err *e);
 /* A cache whose pages are those of p, which has the same layout and devices. */
 status kv_open_in(kv_cache *c, kv_pool *p, err *e);
 void kv_close(kv_cache *c); /* safe on a zeroed or closed cache */
-/* ---- A cache that waits: away.c ---- */
+/* ---- A cache that waits: preempt.c ---- */
 
 /* Moves pages to the host that have no other holder; or, with `leaving`, no holder beyond
  * leaving[page]. Until kv_page_in nothing may compute with the cache. After an error, as
  * kv_move_out, some may have moved. Between passes. */
 status kv_page_out(kv_cache *c, const int32_t *leaving, err *e);
-/* Brings all of them back, into any pages. E_LIMIT: the pool has fewer than n_away free ones, and
- * nothing has changed. After another error, as kv_move_in, some may have come. */
+/* Brings all of them back, into any pages. E_LIMIT: the pool has fewer than n_paged_out free ones,
+ * and nothing has changed. After another error, as kv_move_in, some may have come. */
 status kv_page_in(kv_cache *c, err *e);
 
 /* What the host reads of store i: its table of pages is memory of the host. */

@@ -175,7 +175,7 @@ static status open_cache(void *arg, err *e)
     kv_cache c;
     status st = kv_open(&c, &fake, arg, e);
     if (st)
-        CHECK(!c.page && !c.table && !c.away && !c.base && !c.shown[0] && !c.own && !c.pool);
+        CHECK(!c.page && !c.table && !c.paged_out && !c.base && !c.shown[0] && !c.own && !c.pool);
     else
         kv_close(&c);
     return st;

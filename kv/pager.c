@@ -96,15 +96,15 @@ static status open_scores(kv_cache *c, kv_pager *g, err *e)
 }
 
 /* All devices with queries can look at pages, or none has to. */
-static status open_looks(kv_cache *c, kv_pager *g, const page_query_size *query, err *e)
+static status open_rescores(kv_cache *c, kv_pager *g, const page_query_size *query, err *e)
 {
     int32_t heads = 0;
     for (int32_t side = 0; side < PASS_SIDES_MAX; side++) {
         heads += query[side].heads;
-        if (query[side].heads && !c->dev[side]->look_pages)
+        if (query[side].heads && !c->dev[side]->rescore_pages)
             return OK;
     }
-    status st = heads ? kv_look_open(c->pool, g->r.rules.pool, query, e) : OK;
+    status st = heads ? kv_rescore_open(c->pool, g->r.rules.pool, query, e) : OK;
     return st || !heads ? st : kv_queries_open(&g->queries, c, query, e);
 }
 
@@ -134,7 +134,7 @@ status kv_pager_open(kv_cache *c, const kv_pager_want *w, err *e)
     } else if (!st && g->policy != KV_POLICY_LRU) {
         st = open_scores(c, g, e);
         if (!st && w->query && g->policy == KV_POLICY_SCORED)
-            st = open_looks(c, g, w->query, e);
+            st = open_rescores(c, g, w->query, e);
     }
     if (st)
         kv_pager_close(c);
@@ -361,7 +361,7 @@ page_queries *kv_pager_queries(kv_cache *c)
         return NULL;
     q->n = 0;
     memset(q->used, 0, sizeof q->used);
-    q->pos = (int32_t)(c->pager->hold - KV_LOOK_ROWS);
+    q->pos = (int32_t)(c->pager->hold - KV_RESCORE_ROWS);
     return q;
 }
 
@@ -410,11 +410,11 @@ static void write_votes(kv_cache *c, int32_t n)
     d->upload(d, g->watch.score[side], g->score, (size_t)n * sizeof *g->score);
 }
 
-status kv_pager_look_at(kv_cache *c, err *e)
+status kv_pager_rescore_votes(kv_cache *c, err *e)
 {
     kv_pager *g = c->pager;
     int32_t n = g->queries.cap ? read_votes(c) : 0;
-    status st = n ? kv_look_at(c, &g->queries, g->score, n, e) : OK;
+    status st = n ? kv_rescore_votes(c, &g->queries, g->score, n, e) : OK;
     if (!st && n)
         write_votes(c, n);
     return st;
@@ -425,8 +425,8 @@ static status reselect(kv_cache *c, err *e)
 {
     kv_pager *g = c->pager;
     status st;
-    bool look = g->wants_look;
-    g->wants_look = false;
+    bool rescore = g->wants_rescore;
+    g->wants_rescore = false;
     g->r.since = 0;
     int32_t n = g->n_given ? g->n_given : read_votes(c);
     g->n_given = 0;
@@ -435,7 +435,7 @@ static status reselect(kv_cache *c, err *e)
     g->n_watched = 0;
     g->n_reselected++;
     count_host_room(c);
-    bool for_good = look && g->policy == KV_POLICY_SNAPKV;
+    bool for_good = rescore && g->policy == KV_POLICY_SNAPKV;
     g->r.for_good |= for_good;
     if ((st = residency_plan_scores(&g->r, g->score, n, 0, e)) || (st = make_moves(c, e)) ||
         !for_good)
@@ -476,15 +476,15 @@ bool kv_pager_held(const kv_cache *c)
     return c->n_past < g->hold && g->hold <= g->ready;
 }
 
-bool kv_pager_looks(const kv_cache *c)
+bool kv_pager_rescores(const kv_cache *c)
 {
     const kv_pager *g = c->pager;
-    return g->wants_look || (residency_due(&g->r) && !kv_pager_held(c) && !g->r.for_good);
+    return g->wants_rescore || (residency_due(&g->r) && !kv_pager_held(c) && !g->r.for_good);
 }
 
-void kv_pager_look(kv_cache *c, int64_t n)
+void kv_pager_rescore(kv_cache *c, int64_t n)
 {
-    c->pager->wants_look |= kv_pager_is_short(c, n);
+    c->pager->wants_rescore |= kv_pager_is_short(c, n);
 }
 
 float *kv_pager_scores(kv_cache *c, int32_t n)
@@ -510,14 +510,14 @@ status kv_pager_ready(kv_cache *c, int64_t end, err *e)
 {
     kv_pager *g = c->pager;
     int64_t n = end - c->n_past;
-    bool look = kv_pager_looks(c);
+    bool rescore = kv_pager_rescores(c);
     status st;
-    if (!look && end <= g->ready)
+    if (!rescore && end <= g->ready)
         return OK;
     if (g->renew && (st = renew(c, e)))
         return st;
     sum_new_pages(c);
-    if (look && (st = reselect(c, e)))
+    if (rescore && (st = reselect(c, e)))
         return st;
     count_host_room(c);
     if ((st = residency_plan_rows(&g->r, n < INT32_MAX ? (int32_t)n : INT32_MAX, e)) ||
@@ -600,7 +600,7 @@ bool kv_pager_can_cut(const kv_cache *c, int64_t n)
 {
     const kv_pager *g = c->pager;
     int32_t last = (int32_t)(n / KV_PAGE);
-    if (c->n_away && n)
+    if (c->n_paged_out && n)
         return false;
     /* Exact tokens need every page; others go on without those that were dropped. */
     for (int32_t p = 0; g->r.dropped && n <= g->n_exact && p < pages_of(n); p++)
@@ -616,7 +616,7 @@ void kv_pager_cut(kv_cache *c, int64_t n)
         if (c->page[i] >= 0)
             pages_drop(&c->pool->pages, c->page[i]);
         else
-            c->n_away--;
+            c->n_paged_out--;
     }
     for (int32_t p = residency_pages_of(n); p < g->r.rules.n_pages; p++)
         kv_copy_drop(c->pool, &g->copy[p]);
@@ -624,7 +624,7 @@ void kv_pager_cut(kv_cache *c, int64_t n)
     if (g->n_summed > n / KV_PAGE)
         g->n_summed = (int32_t)(n / KV_PAGE);
     g->n_watched = 0;
-    g->wants_look = false;
+    g->wants_rescore = false;
     g->ready = g->hold = 0;
     g->renew |= n <= g->n_exact;
     if (n <= g->n_exact)

@@ -26,13 +26,13 @@
 #define KV_PAGER_H
 
 #include "kv/kv.h"
-#include "kv/look.h"
+#include "kv/rescore.h"
 #include "kv/mover.h"
 #include "kv/residency.h"
 
 typedef enum kv_policy {
     KV_POLICY_SCORED, /* by the model's own queries: votes by bounds, and at the ends of prompts
-                         real attention (look.h) */
+                         real attention (rescore.h) */
     KV_POLICY_LRU,    /* sinks and the youngest pages */
     KV_POLICY_SNAPKV, /* scored, once, by the end of a prompt; what is not chosen is dropped for
                          good (arXiv 2404.14469, by pages) */
@@ -50,7 +50,8 @@ typedef struct kv_pager_want {
     int32_t tau;
     int32_t n_resident; /* most tokens in the pool, in whole pages; 0: as many as it holds */
     int32_t rows_max;   /* most rows of the cache in a pass; 0: the layout's */
-    /* KV_POLICY_SCORED, by side: the ends of prompts look at pages (look.h). NULL: they do not. */
+    /* KV_POLICY_SCORED, by side: the ends of prompts look at pages (rescore.h). NULL: they do not.
+     */
     const page_query_size *query;
 } kv_pager_want;
 
@@ -61,20 +62,21 @@ typedef struct kv_pager {
     page_sums *sums;      /* [layout->n]; at NULL: not a linear store, or not scored */
     int32_t n_summed;     /* pages 0 .. n_summed - 1 have a summary */
     page_watch watch;     /* its buffers */
-    page_queries queries; /* kept for a look; cap 0: this pager never looks */
+    page_queries queries; /* kept for rescoring; cap 0: this pager never rescores */
     size_t score_bytes, room_bytes[PASS_SIDES_MAX];
     float *score;      /* [n_pages], of all sides together */
     int32_t n_given;   /* KV_POLICY_DRAFTER: pages whose scores were given for the next selection */
     int64_t n_watched; /* rows watched since the last reselection */
-    bool wants_look;   /* the end of a prompt: select pages before the next pass */
-    int64_t ready;     /* kv_pager_ready was called for the tokens below this position */
-    int64_t hold;      /* no page moves before this position: a prompt's chunk ends there */
-    bool renew;        /* the cache was cut to exact tokens: all pages come, scores are forgotten */
-    int64_t n_exact;   /* tokens below it were computed while no page was away */
+    bool wants_rescore; /* the end of a prompt: select pages before the next pass */
+    int64_t ready;      /* kv_pager_ready was called for the tokens below this position */
+    int64_t hold;       /* no page moves before this position: a prompt's chunk ends there */
+    bool renew;      /* the cache was cut to exact tokens: all pages come, scores are forgotten */
+    int64_t n_exact; /* tokens below it were computed while no page was away */
     int64_t n_reselected;
 } kv_pager;
 
-/* Bytes of a side's device, beside the pool: summaries and scores. Those of look.h come on top. */
+/* Bytes of a side's device, beside the pool: summaries and scores. Those of rescore.h come on top.
+ */
 uint64_t kv_pager_bytes(const kv_layout *l, kv_policy policy, int32_t side);
 /* Can the devices of the layout score pages? Else the policy is LRU. */
 bool kv_pager_can_score(const kv_layout *l, device *main);
@@ -88,13 +90,13 @@ static inline bool kv_pager_lossy(const kv_cache *c)
 status kv_pager_open(kv_cache *c, const kv_pager_want *w, err *e);
 void kv_pager_close(kv_cache *c); /* before the cache; safe without a pager */
 
-/* KV_POLICY_DRAFTER, before kv_pager_ready. kv_pager_looks: will it select pages? Then the caller
- * writes the scores of the first n pages to the array [n] that kv_pager_scores returns. */
-bool kv_pager_looks(const kv_cache *c);
+/* KV_POLICY_DRAFTER, before kv_pager_ready. kv_pager_rescores: will it select pages? Then the
+ * caller writes the scores of the first n pages to the array [n] that kv_pager_scores returns. */
+bool kv_pager_rescores(const kv_cache *c);
 float *kv_pager_scores(kv_cache *c, int32_t n);
 /* Makes kv_pager_ready select pages before the next pass, if pages may have to leave before the
  * cache has n tokens. */
-void kv_pager_look(kv_cache *c, int64_t n);
+void kv_pager_rescore(kv_cache *c, int64_t n);
 /* Is a chunk of a prompt being computed, so that no page moves? */
 bool kv_pager_held(const kv_cache *c);
 
@@ -135,7 +137,7 @@ page_queries *kv_pager_queries(kv_cache *c);
 /* A pass that was watched has run. */
 void kv_pager_watched(kv_cache *c, int32_t n_rows);
 /* It has kept its queries: scores by them take the place of what was watched. Errors as
- * kv_look_at. */
-status kv_pager_look_at(kv_cache *c, err *e);
+ * kv_rescore_votes. */
+status kv_pager_rescore_votes(kv_cache *c, err *e);
 
 #endif

@@ -51,7 +51,7 @@ kv_paging *kv_paging_new(const kv_cache *c)
     s->clock = g->r.clock;
     s->n_watched = g->n_watched;
     s->hold = g->hold;
-    s->wants_look = g->wants_look;
+    s->wants_rescore = g->wants_rescore;
     s->renew = g->renew;
     s->for_good = g->r.for_good;
     for (int32_t p = 0; p < s->n_pages; p++) {
@@ -109,7 +109,7 @@ void kv_paging_apply(kv_cache *c, const kv_paging *s, int64_t n)
     g->n_watched = s->n_watched;
     g->hold = s->hold;
     g->ready = 0;
-    g->wants_look = s->wants_look;
+    g->wants_rescore = s->wants_rescore;
     g->renew = s->renew;
     g->r.for_good = s->for_good;
     g->n_summed = (int32_t)(n / KV_PAGE);
@@ -129,7 +129,7 @@ void kv_paging_apply(kv_cache *c, const kv_paging *s, int64_t n)
  */
 
 enum { HEAD_BYTES = 6 * 4 + 5 * 8, PAGE_BYTES = 16 };
-enum { WANTS_LOOK = 1, RENEW = 2, FOR_GOOD = 4, FLAGS = 8 };
+enum { WANTS_RESCORE = 1, RENEW = 2, FOR_GOOD = 4, FLAGS = 8 };
 enum { RESIDENT = 1, PINNED = 2, SCORED = 4, LOST = 8, PAGE_FLAGS = 16 };
 
 static uint64_t rules_key(kv_policy policy, int32_t pool, int32_t tau, int32_t rows_max)
@@ -199,7 +199,7 @@ void kv_paging_pack(const kv_paging *s, unsigned char *to)
                               (uint32_t)s->pool,
                               (uint32_t)s->tau,
                               (uint32_t)s->rows_max,
-                              (s->wants_look ? WANTS_LOOK : 0u) | (s->renew ? RENEW : 0u) |
+                              (s->wants_rescore ? WANTS_RESCORE : 0u) | (s->renew ? RENEW : 0u) |
                                   (s->for_good ? FOR_GOOD : 0u),
                               sides_of(s)};
     const int64_t count[5] = {s->n_exact, s->since, s->clock, s->n_watched, s->hold};
@@ -238,7 +238,7 @@ static const char *read_head(kv_paging *s, reader *r, int64_t n, uint32_t *sides
     s->pool = (int32_t)pool;
     s->tau = (int32_t)tau;
     s->rows_max = (int32_t)rows;
-    s->wants_look = flags & WANTS_LOOK;
+    s->wants_rescore = flags & WANTS_RESCORE;
     s->renew = flags & RENEW;
     s->for_good = flags & FOR_GOOD;
     if (s->n_exact < 0 || (s->n_exact > n && s->n_exact != INT64_MAX) || s->since < 0 ||

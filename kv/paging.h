@@ -23,7 +23,7 @@ typedef struct kv_paging {
     int32_t pool, tau, rows_max;
     int32_t n_pages; /* page[n_pages], watched[n_pages]: those of the tokens */
     int64_t n_exact, since, clock, n_watched, hold;
-    bool wants_look, renew, for_good;
+    bool wants_rescore, renew, for_good;
     kv_paging_page *page;
     float *watched[PASS_SIDES_MAX]; /* NULL: nothing is watched on that side */
     size_t n_bytes;

@@ -20,7 +20,7 @@ static void fill(kv_paging *s, kv_paging_page *page, float *votes)
                      .clock = 77,
                      .n_watched = 13,
                      .hold = 150,
-                     .wants_look = true,
+                     .wants_rescore = true,
                      .for_good = true,
                      .page = page,
                      .watched = {[1] = votes}};
@@ -41,7 +41,8 @@ static void check_same(const kv_paging *a, const kv_paging *b)
           a->rows_max == b->rows_max && a->n_pages == b->n_pages);
     CHECK(a->n_exact == b->n_exact && a->since == b->since && a->clock == b->clock &&
           a->n_watched == b->n_watched && a->hold == b->hold);
-    CHECK(a->wants_look == b->wants_look && a->renew == b->renew && a->for_good == b->for_good);
+    CHECK(a->wants_rescore == b->wants_rescore && a->renew == b->renew &&
+          a->for_good == b->for_good);
     for (int32_t p = 0; p < a->n_pages; p++) {
         const kv_paging_page *x = &a->page[p], *y = &b->page[p];
         CHECK_MSG(x->used == y->used && x->score == y->score && x->resident == y->resident &&
@@ -65,7 +66,7 @@ TEST(records_of_a_pager_come_back_from_bytes)
     fill(&s, page, votes);
     for (int more = 0; more < 4; more++) {
         s.renew = more & 1;
-        s.wants_look = more & 2;
+        s.wants_rescore = more & 2;
         s.for_good = more != 2;
         s.n_exact = more == 3 ? INT64_MAX : 100;
         CHECK_EQ(kv_paging_packed_bytes(&s), N_BYTES);

@@ -348,7 +348,7 @@ static bool rings_hold(const kv_cache *c, int64_t n, int32_t n_more)
 
 bool kv_can_save(const kv_cache *c, int64_t n, int32_t n_more)
 {
-    if (n < 1 || n > c->n_past || c->n_away)
+    if (n < 1 || n > c->n_past || c->n_paged_out)
         return false;
     /* With a pager: of tokens that were computed while all pages were there, and still are. */
     if (c->pager && (n > c->pager->n_exact || kv_pager_is_short(c, c->n_past + n_more)))

@@ -175,8 +175,8 @@ TEST(options_without_effect_on_a_cpu_are_said)
            ARGS("run", "-m", model, "-n", "1", "--experts-gpu", "auto", "hi"));
     expect(0, "--experts-cpu has no effect: the model has no experts", NULL,
            ARGS("run", "-m", model, "-n", "1", "--experts-cpu", "auto", "hi"));
-    expect(0, "--experts-early has no effect: the model has no experts", NULL,
-           ARGS("run", "-m", model, "-n", "1", "--experts-early", "auto", "hi"));
+    expect(0, "--experts-prefetch has no effect: the model has no experts", NULL,
+           ARGS("run", "-m", model, "-n", "1", "--experts-prefetch", "auto", "hi"));
     expect(0, "--all-layers-on-gpu has no effect with --device cpu", NULL,
            ARGS("run", "-m", model, "-n", "1", "--device", "cpu", "-ngl", "99", "hi"));
     expect_without_gpu(0, "--all-layers-on-gpu has no effect: the model runs on the CPU",

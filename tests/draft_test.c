@@ -21,18 +21,18 @@
 enum { FILE_MAX = 1 << 22, SLOTS = 7, ROUNDS = 512, ANSWER = 160 };
 
 /* A round has room if the answer goes on for at least as many tokens as were drafted. */
-typedef struct tally {
+typedef struct stats {
     int n_rounds, n_accepted;
     int n_roomy;     /* rounds with room */
     int slot[SLOTS]; /* those of them that accepted slot i and all before */
-} tally;
+} stats;
 
 typedef struct speaker {
     carat_model *m;
     carat_session *s;
     carat_speculation how;
     int n_slots;
-    tally t;
+    stats t;
     int n, accepted[ROUNDS]; /* rounds of the current answer */
     int n_ids;               /* tokens of the answer */
 } speaker;
@@ -152,12 +152,12 @@ static void answer_texts(speaker *a, const char *which)
     mem_free(text);
 }
 
-static double per_round(const tally *t)
+static double per_round(const stats *t)
 {
     return (double)t->n_accepted / t->n_rounds;
 }
 
-static void show(const char *what, const tally *t, int n_slots)
+static void show(const char *what, const stats *t, int n_slots)
 {
     printf("  %s: %d rounds, %.3f accepted; %d with room:", what, t->n_rounds, per_round(t),
            t->n_roomy);
@@ -205,7 +205,7 @@ PLAIN_TEST(draft_blocks_are_accepted)
     answer_skills(&a, every());
     expect(&a, "dflash", 4.7, golden);
     double chain = per_round(&a.t);
-    a.t = (tally){0};
+    a.t = (stats){0};
     a.how = trees;
     answer_skills(&a, every()); /* the prompts come back from checkpoints, the drafter's keys too */
     expect(&a, "dflash, trees of 16", 1.07 * chain, NULL);
@@ -222,7 +222,7 @@ LONG_TEST(draft_blocks_are_accepted_far_into_a_text)
     answer_texts(&a, "short");
     expect(&a, "dflash at 1000 tokens", 4.8, golden);
     double near = per_round(&a.t);
-    a.t = (tally){0};
+    a.t = (stats){0};
     answer_texts(&a, "long");
     expect(&a, "dflash at 8000 tokens", 0.95 * near, golden);
     close_speaker(&a);
@@ -255,7 +255,7 @@ LONG_TEST(draft_steps_are_accepted_far_into_a_text)
     answer_texts(&a, "short");
     expect(&a, "mtp at 1000 tokens", 3.43, golden);
     double near = per_round(&a.t);
-    a.t = (tally){0};
+    a.t = (stats){0};
     answer_texts(&a, "long");
     expect(&a, "mtp at 8000 tokens", 0.97 * near, golden);
     close_speaker(&a);
@@ -304,7 +304,7 @@ PLAIN_TEST(drafts_are_accepted_on_a_pool)
         answer_texts(&a, "short");
         expect(&a, drafter[i].file, drafter[i].floor, NULL);
         carat_session_get_pool(a.s, &p);
-        CHECK(p.lossy && p.n_away > 300);
+        CHECK(p.lossy && p.n_paged_out > 300);
         close_speaker(&a);
     }
 }

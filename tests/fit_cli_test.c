@@ -160,7 +160,7 @@ static void refuses(const char *says)
 {
     hub_view v;
     err e = {0};
-    status st = hub_look(&(hub_ask){.what = "own/Model-GGUF"}, &v, &e);
+    status st = hub_preview(&(hub_ask){.what = "own/Model-GGUF"}, &v, &e);
     CHECK_MSG(st && strstr(e.text, says), "%s: '%s' should say '%s'", carat_status_name(st), e.text,
               says);
     CHECK(!v.path && !v.dir);
@@ -192,7 +192,7 @@ TEST(looking_at_a_hub_that_lies)
     refuses("sends whole files and no parts of them");
     r.how = well;
     r.how.gzip = true;
-    CHECK(hub_look(&(hub_ask){.what = "own/Model-GGUF"}, &v, &e) || v.path);
+    CHECK(hub_preview(&(hub_ask){.what = "own/Model-GGUF"}, &v, &e) || v.path);
     hub_view_free(&v);
     err_clear(&e);
     r.how = well;
@@ -211,7 +211,7 @@ TEST(looking_at_a_hub_that_lies)
     f->size -= 1000;
     r.how.cut_times = 1;
     r.how.cut_at = 100;
-    CHECK_OK(hub_look(&(hub_ask){.what = "own/Model-GGUF"}, &v, &e), e);
+    CHECK_OK(hub_preview(&(hub_ask){.what = "own/Model-GGUF"}, &v, &e), e);
     CHECK(v.n_files == 1 && v.n_bytes == f->n && !strcmp(v.name, "own/Model-GGUF:Q4_K_M"));
     hub_view_free(&v);
     r.how = well;

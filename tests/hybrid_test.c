@@ -261,13 +261,13 @@ TEST(hybrid_answers_after_drafts_that_were_taken_back)
     }
 }
 
-typedef struct tally {
+typedef struct stats {
     int n_rounds, n_drafted, n_accepted, slot[SLOTS];
-} tally;
+} stats;
 
-static void tally_round(void *user, const carat_round *r)
+static void stats_round(void *user, const carat_round *r)
 {
-    tally *t = user;
+    stats *t = user;
     t->n_rounds++;
     t->n_drafted += r->n_drafted;
     t->n_accepted += r->n_accepted;
@@ -292,10 +292,10 @@ PLAIN_TEST(hybrid_nextn_drafts_are_accepted)
     for (int k = 0; k < 2; k++) {
         carat_session *s = open_session(m, 24, 0);
         uint64_t rng = 11;
-        tally a = {0};
+        stats a = {0};
         carat_generate_options how = greedy(1);
         how.speculation = kinds[k].how;
-        how.on_round = tally_round;
+        how.on_round = stats_round;
         how.round_user = &a;
         for (int trial = 0; trial < PROFILED; trial++) {
             text t = draw_text(&rng);

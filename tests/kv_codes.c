@@ -23,7 +23,7 @@ static double larger(double x, double than)
     return isnan(than) || x <= than ? than : x; /* a NaN stays */
 }
 
-void code_tally_add(code_tally *t, const stored_values *s)
+void code_stats_add(code_stats *t, const stored_values *s)
 {
     int32_t block = s->type == NUM_TQ3_0 ? NUM_ROT_GROUP : 32;
     double one = NAN, rare = NAN;

@@ -32,13 +32,13 @@ typedef struct stored_values {
 /* hair: the error that the first session's codes may add to a value, as a share of the largest
  * value of its block: CODE_HAIR plus the difference of the two sessions' sums; set by the caller.
  */
-typedef struct code_tally {
+typedef struct code_stats {
     double hair;
     int64_t n_other, n_far; /* codes that differ; that add more than `hair`, or are NaN */
     double rare;            /* how many may add more: none, in most formats */
     double beyond;          /* the largest difference of two values, less a step of the format */
-} code_tally;
-void code_tally_add(code_tally *t, const stored_values *s);
+} code_stats;
+void code_stats_add(code_stats *t, const stored_values *s);
 
 /* Of stream 0 (keys) or 1 (values): bytes of a row, 0 where there is one stream; the row of key
  * `index` of a head. */

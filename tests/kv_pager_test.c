@@ -136,7 +136,7 @@ static void check_stores(const rig *paged, const rig *whole)
 /* The caller's scores prefer other pages at every choice, so pages come back and leave again. */
 static void give_scores(kv_cache *c)
 {
-    if (c->pager->policy != KV_POLICY_DRAFTER || !kv_pager_looks(c))
+    if (c->pager->policy != KV_POLICY_DRAFTER || !kv_pager_rescores(c))
         return;
     int32_t n = residency_pages_of(c->n_past + 1);
     float *score = kv_pager_scores(c, n);
@@ -598,7 +598,7 @@ TEST(pager_goes_on_with_every_record)
     g->n_exact = 31;
     g->n_watched = 3;
     g->hold = 333;
-    g->wants_look = g->renew = all->for_good = true;
+    g->wants_rescore = g->renew = all->for_good = true;
     all->since = 21;
     all->clock = 900;
     all->page[2].used = 800;
@@ -608,7 +608,7 @@ TEST(pager_goes_on_with_every_record)
     CHECK(s);
     g->n_exact = g->n_watched = 1;
     g->hold = 1;
-    g->wants_look = g->renew = all->for_good = false;
+    g->wants_rescore = g->renew = all->for_good = false;
     g->ready = 5;
     g->n_summed = 0;
     all->since = all->clock = 1;
@@ -620,7 +620,7 @@ TEST(pager_goes_on_with_every_record)
     CHECK_EQ(g->n_exact, 31);
     CHECK_EQ(g->n_watched, 3);
     CHECK_EQ(g->hold, 333);
-    CHECK(g->wants_look && g->renew && all->for_good && !all->dropped);
+    CHECK(g->wants_rescore && g->renew && all->for_good && !all->dropped);
     CHECK_EQ(g->ready, 0);
     CHECK_EQ(g->n_summed, 5);
     CHECK_EQ(all->since, 21);

@@ -62,14 +62,14 @@ static void leave_and_return(kv_cache *c)
     int32_t n_free = c->pool->pages.n_free, n = c->n_pages;
     err e = {0};
     CHECK_OK(kv_page_out(c, NULL, &e), e);
-    CHECK_EQ(c->n_away, n);
+    CHECK_EQ(c->n_paged_out, n);
     CHECK_EQ(c->pool->pages.n_free, n_free + n);
     CHECK(!kv_can_save(c, c->n_past, 0));
     CHECK_STATUS(kv_reserve(c, 1, &e), E_ARG);
     err_clear(&e);
     rig_poison_free(c);
     CHECK_OK(kv_page_in(c, &e), e);
-    CHECK_EQ(c->n_away, 0);
+    CHECK_EQ(c->n_paged_out, 0);
     CHECK_EQ(c->pool->pages.n_free, n_free);
 }
 

@@ -100,7 +100,7 @@ static void answers_with_poison(const char *policy)
     CHECK_OK(carat_eval(poisoned, x.ids, PROMPT, x.b, NULL, &e), e);
     go_on(&x, clean, poisoned, 3, policy);
     carat_session_get_pool(poisoned, &p);
-    CHECK(p.lossy && p.n_away > 1000);
+    CHECK(p.lossy && p.n_paged_out > 1000);
     CHECK(!strcmp(policy, "snapkv") || p.n_out > 20);
     carat_session_close(clean);
     carat_session_close(poisoned);
@@ -138,11 +138,11 @@ PLAIN_TEST(long_pool_that_holds_everything_is_exact)
     go_on(&x, whole, pool, LARGE - FITS, "everything fits");
     check_same(&x, "the pool is full", 0);
     carat_session_get_pool(pool, &p);
-    CHECK(p.on && !p.lossy && !p.n_away);
+    CHECK(p.on && !p.lossy && !p.n_paged_out);
     /* Beyond it, and back. */
     CHECK_OK(carat_eval(pool, x.ids, LARGE + 2 * CHUNK + 3, x.b, NULL, &e), e);
     carat_session_get_pool(pool, &p);
-    CHECK(p.lossy && p.n_away > 0);
+    CHECK(p.lossy && p.n_paged_out > 0);
     x.ids[FITS - 5] = x.ids[FITS - 5] ? 0 : 1;
     CHECK_OK(carat_eval(whole, x.ids, FITS, x.a, NULL, &e), e);
     CHECK_OK(carat_eval(pool, x.ids, FITS, x.b, NULL, &e), e);

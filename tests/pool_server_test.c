@@ -30,7 +30,7 @@ enum {
     GROWTH_MIB = 16
 };
 
-static int n_talks(void)
+static int n_conversations(void)
 {
     return RACES ? 3 : test_brief() ? 10 : TALKS_MAX;
 }
@@ -97,10 +97,10 @@ static void *live(void *arg)
     client *c = arg;
     if (c->all->until_ms > 0) {
         while (clock_ms() < c->all->until_ms)
-            ask_again(c, &c->all->talk[rng_below(&c->rng, n_talks())]);
+            ask_again(c, &c->all->talk[rng_below(&c->rng, n_conversations())]);
         return NULL;
     }
-    for (int i; (i = atomic_fetch_add(&c->all->next, 1)) < n_talks();)
+    for (int i; (i = atomic_fetch_add(&c->all->next, 1)) < n_conversations();)
         ask_again(c, &c->all->talk[i]);
     return NULL;
 }
@@ -142,7 +142,7 @@ static void crowd_in(crowd *all, double *half, double *end)
 
 static void ask_alone(const served *s, talk *t, int least, int most, int answer)
 {
-    for (int i = 0; i < n_talks(); i++) {
+    for (int i = 0; i < n_conversations(); i++) {
         make_talk(&t[i], i, least, most, answer);
         ask(s, &t[i], &t[i].said, &t[i].lossy);
     }
@@ -150,7 +150,7 @@ static void ask_alone(const served *s, talk *t, int least, int most, int answer)
 
 static void forget(talk *t)
 {
-    for (int i = 0; i < n_talks(); i++) {
+    for (int i = 0; i < n_conversations(); i++) {
         str_free(&t[i].body);
         str_free(&t[i].said);
         t[i] = (talk){0};
@@ -175,18 +175,18 @@ static void check_log(const served *s)
 
 PLAIN_TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
 {
-    static talk talks[TALKS_MAX];
+    static talk conversations[TALKS_MAX];
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     const char *const whole[] = {"-t", "1", "--ctx", "512", "--parallel", "1", NULL};
     const char *const pool[] = {"--ctx",           "512", "--parallel", "16", "--kv-pool", "1600",
                                 "--checkpoint-mb", "2",   NULL};
     served s;
-    crowd all = {.s = &s, .talk = talks};
+    crowd all = {.s = &s, .talk = conversations};
     double half, end;
     if (seconds() > SECONDS_AROUND) /* longer than a test may take */
         alarm((unsigned)seconds() + SECONDS_AROUND);
     start(&s, model, whole);
-    ask_alone(&s, talks, 15, 50, 240); /* about 300 tokens with their answers */
+    ask_alone(&s, conversations, 15, 50, 240); /* about 300 tokens with their answers */
     CHECK_EQ(served_stop(&s, SIGTERM), 0);
     start(&s, model, pool);
     CHECK_EQ(http_metric(&s, "carat_kv_pool_tokens"), 1600);
@@ -199,13 +199,13 @@ PLAIN_TEST(sixteen_clients_of_a_pool_for_five_hear_what_they_hear_alone)
     CHECK_MSG(SANITIZED || end - half < GROWTH_MIB * 1048576.0, "%.1f MiB more",
               (end - half) / 1048576);
     CHECK_EQ(served_stop(&s, SIGTERM), 0);
-    forget(talks);
+    forget(conversations);
 }
 
 /* Each text is asked once: a second time it would go on from what its slot has. */
 PLAIN_TEST(sixteen_clients_that_keep_part_of_their_keys_hear_what_they_hear_alone)
 {
-    static talk talks[TALKS_MAX];
+    static talk conversations[TALKS_MAX];
     const char *model = toy_model_write(&(toy_model_file){.n_ctx_train = 4096});
     const char *const one[] = {"-t",         "1", "--ctx",     "2048", "--kv-policy", "scored",
                                "--parallel", "1", "--kv-keep", "512",  NULL};
@@ -213,22 +213,23 @@ PLAIN_TEST(sixteen_clients_that_keep_part_of_their_keys_hear_what_they_hear_alon
         "--ctx", "2048",        "--parallel", "16",           "--kv-pool", "2560", "--kv-keep",
         "512",   "--kv-policy", "scored",     "--kv-host-mb", "64",        NULL};
     served s;
-    crowd all = {.s = &s, .talk = talks};
+    crowd all = {.s = &s, .talk = conversations};
     double half, end;
     int n_lossy = 0;
     start(&s, model, one);
-    ask_alone(&s, talks, 60, 500, 80);
+    ask_alone(&s, conversations, 60, 500, 80);
     CHECK_EQ(served_stop(&s, SIGTERM), 0);
-    for (int i = 0; i < n_talks(); i++)
-        n_lossy += talks[i].lossy;
-    CHECK_MSG(n_lossy > n_talks() / 2 && n_lossy < n_talks(), "%d of %d", n_lossy, n_talks());
+    for (int i = 0; i < n_conversations(); i++)
+        n_lossy += conversations[i].lossy;
+    CHECK_MSG(n_lossy > n_conversations() / 2 && n_lossy < n_conversations(), "%d of %d", n_lossy,
+              n_conversations());
     start(&s, model, pool);
     CHECK_EQ(http_metric(&s, "carat_kv_pool_tokens"), 2560);
     crowd_in(&all, &half, &end);
     CHECK(http_metric(&s, "carat_kv_pages_out_total") > 0);
     CHECK_EQ(http_metric(&s, "carat_kv_host_file_bytes"), 0);
     CHECK_EQ(served_stop(&s, SIGTERM), 0);
-    forget(talks);
+    forget(conversations);
 }
 
 TEST(pools_that_make_no_sense_are_refused_by_the_program)

@@ -130,7 +130,7 @@ static void save_poison_restore(const char *policy, int n)
         CHECK(!memcmp(one.id, two.id, sizeof one.id[0] * GO_ON));
         CHECK(!memcmp(f.a, f.b, (size_t)f.n_vocab * sizeof *f.a));
         carat_session_get_pool(at, &p);
-        CHECK(p.lossy && p.n_away > 0);
+        CHECK(p.lossy && p.n_paged_out > 0);
     }
     carat_snapshot_free(k);
     carat_session_close(s);
@@ -254,7 +254,7 @@ TEST(a_pool_takes_a_snapshot_longer_than_itself)
     go_on(whole, f.n_vocab, 64, 9, &one, f.a);
     CHECK_OK(carat_snapshot_restore(s, k, &e), e);
     carat_session_get_pool(s, &p);
-    CHECK(!p.lossy && p.n_away >= PROMPT - KEEP - 64);
+    CHECK(!p.lossy && p.n_paged_out >= PROMPT - KEEP - 64);
     CHECK_OK(carat_snapshot_take(s, &back, &e), e);
     CHECK_OK(carat_snapshot_restore(other, back, &e), e);
     go_on(other, f.n_vocab, 64, 9, &two, f.b);

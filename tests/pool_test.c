@@ -82,8 +82,8 @@ PLAIN_TEST(pool_of_a_quarter_recalls_what_is_asked_for)
     carat_session_get_pool(s, &p);
     CHECK(p.on && p.lossy && p.n_tokens == POOL && p.n_out > 0 && p.n_in > 0);
     CHECK_STR(p.policy, "scored");
-    CHECK(p.n_away > text_size() - 3000 && p.n_away % 64 == 0);
-    CHECK(p.host_bytes >= (uint64_t)p.n_away / 64 * p.page_bytes);
+    CHECK(p.n_paged_out > text_size() - 3000 && p.n_paged_out % 64 == 0);
+    CHECK(p.host_bytes >= (uint64_t)p.n_paged_out / 64 * p.page_bytes);
     carat_session_close(s);
     str_free(&answer);
     str_free(&text);
@@ -105,8 +105,8 @@ PLAIN_TEST(pool_of_snapkv_drops_for_good)
     CHECK_MSG(strstr(str_text(&answer), "7306"), "answered \"%s\"", str_text(&answer));
     carat_session_get_pool(s, &p);
     CHECK_STR(p.policy, "snapkv");
-    CHECK_MSG(p.lossy && p.n_away > text_size() - 3000 && p.host_bytes == 0,
-              "lossy %d, %lld away, %llu on the host", p.lossy, (long long)p.n_away,
+    CHECK_MSG(p.lossy && p.n_paged_out > text_size() - 3000 && p.host_bytes == 0,
+              "lossy %d, %lld away, %llu on the host", p.lossy, (long long)p.n_paged_out,
               (unsigned long long)p.host_bytes);
     int64_t n = carat_session_n_past(s);
     CHECK(!carat_rewind(s, 1000)); /* exact tokens would need what was dropped */

@@ -42,7 +42,7 @@ static const int weights[] = {30, 30, 20, 8, 4, 4, 4}; /* of 100 */
 typedef struct soak {
     const served *s;
     talk *talk;
-    int n_talks;
+    int n_conversations;
     double until_ms;
 } soak;
 
@@ -187,7 +187,7 @@ static void read_slowly(client *c, const talk *t)
 static void do_something(client *c, deed what)
 {
     static const char *const inside[] = {"/metrics", "/slots", "/health", "/props", "/v1/models"};
-    const talk *t = &c->all->talk[rng_below(&c->rng, (uint64_t)c->all->n_talks)];
+    const talk *t = &c->all->talk[rng_below(&c->rng, (uint64_t)c->all->n_conversations)];
     response r;
     switch (what) {
     case WHOLE:
@@ -271,7 +271,7 @@ static void end_server(served *s)
 TEST(server_soak_with_rude_clients)
 {
     enum { N_TALKS = 24 };
-    static talk talks[N_TALKS];
+    static talk conversations[N_TALKS];
     static client clients[N_CLIENTS];
     const char *args[] = {"-m",
                           toy_model_write(&(toy_model_file){.n_ctx_train = 4096}),
@@ -289,13 +289,13 @@ TEST(server_soak_with_rude_clients)
                           "off",
                           NULL};
     served s;
-    soak all = {.s = &s, .talk = talks, .n_talks = N_TALKS};
+    soak all = {.s = &s, .talk = conversations, .n_conversations = N_TALKS};
     int64_t n[N_DEEDS] = {0}, n_again = 0;
     served_start(&s, args);
     for (int i = 0; i < N_TALKS; i++) {
-        make_talk(&talks[i], i);
-        CHECK(hear_answer(&s, &talks[i], false, &talks[i].said));
-        CHECK(hear_answer(&s, &talks[i], true, &talks[i].streamed));
+        make_talk(&conversations[i], i);
+        CHECK(hear_answer(&s, &conversations[i], false, &conversations[i].said));
+        CHECK(hear_answer(&s, &conversations[i], true, &conversations[i].streamed));
     }
     double start = clock_ms(), ms = seconds() * 1e3;
     all.until_ms = start + ms;
@@ -320,5 +320,5 @@ TEST(server_soak_with_rude_clients)
     CHECK_MSG(SANITIZED || grown < GROWTH_MIB, "%.1f MiB more", grown);
     end_server(&s);
     for (int i = 0; i < N_TALKS; i++)
-        forget_talk(&talks[i]);
+        forget_talk(&conversations[i]);
 }

@@ -598,8 +598,8 @@ mistake("holes", "logprobs of a stream beside thoughts alone",
 mistake("holes", "rules that are empty by way of others are looked for once",
         ("text/grammar_trim.c", "l.nullable[i] = more = true;", "l.nullable[i] = true;"))
 mistake("holes", "a pull's wait is over at once",
-        (PULL, "const struct timespec until = clock_after_ms(LOOK_MS);",
-         "const struct timespec until = clock_after_ms(-LOOK_MS);"))
+        (PULL, "const struct timespec until = clock_after_ms(POLL_MS);",
+         "const struct timespec until = clock_after_ms(-POLL_MS);"))
 mistake("holes", "a wait ends before it begins",
         ("base/clock.c", "clock_ns() + (int64_t)((ms", "clock_ns() - (int64_t)((ms"))
 mistake("holes", "a pull outlives its client",

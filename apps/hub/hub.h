@@ -160,7 +160,7 @@ typedef struct hub_view {
 } hub_view;
 
 /* Reads the listing and the head of the model's files. Statuses as hub_pull. */
-status hub_look(const hub_ask *ask, hub_view *v, err *e);
+status hub_preview(const hub_ask *ask, hub_view *v, err *e);
 /* Takes the folder of v->path out of a sentence about that file. */
 void hub_view_sentence(const hub_view *v, err *e);
 void hub_view_free(hub_view *v); /* safe on a zeroed or freed one */

@@ -1,4 +1,4 @@
-/* pull_int.h - the parts of a pull that look.c shares: from a name to the files of a model. */
+/* pull_int.h - the parts of a pull that preview.c shares: from a name to the files of a model. */
 #ifndef APPS_HUB_PULL_INT_H
 #define APPS_HUB_PULL_INT_H
 
@@ -17,7 +17,7 @@ typedef struct pull {
     char repo[REPO_MAX], quant[QUANT_MAX];
     char alias[ALIAS_MAX]; /* what a short name stands for; "": the name was a whole one */
     const char *revision;
-    bool looks; /* nothing will be pulled */
+    bool previews;      /* nothing will be pulled */
     manifest m;         /* what will be written */
     const char **paths; /* [list.n] */
     hub_file *file;     /* [m.n_files], of list */

@@ -28,7 +28,7 @@ static bool same_bits(mat a, mat b)
     return !memcmp(a.at, b.at, (size_t)a.rows * (size_t)a.stride * sizeof(float));
 }
 
-static uint64_t pairs_of(const sparse_tally *t)
+static uint64_t pairs_of(const sparse_stats *t)
 {
     uint64_t n = 0;
     for (int32_t i = 0; i < SPARSE_BINS; i++)
@@ -52,15 +52,15 @@ PLAIN_TEST(cpu_sparse_attention_is_that_of_the_reference)
                 break;
             store_chain(&f, 0, 421);
             for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++) {
-                static sparse_tally got, want;
-                got = want = (sparse_tally){0};
-                sparse_rule rule[2] = {{.skip = SKIP, .tally = &got}, {.tally = NULL}};
+                static sparse_stats got, want;
+                got = want = (sparse_stats){0};
+                sparse_rule rule[2] = {{.skip = SKIP, .stats = &got}, {.stats = NULL}};
                 int32_t at = past[j];
                 pass *p = test_pass_begin(&f.t, f.d, lengths[j], at);
                 store(&f, p);
                 mat q = peaked(&f, lengths[j], &rng);
                 mat o = attend_by(&f, f.d, p, q, rule);
-                rule[0].tally = &want;
+                rule[0].stats = &want;
                 mat r = attend_by(&f, ref, p, q, rule);
                 double nmse = test_nmse(o, r);
                 CHECK_MSG(nmse < 1e-5, "%s %s head %d, %d of %d: nmse %g", f.d->name,
@@ -98,10 +98,10 @@ PLAIN_TEST(cpu_sparse_attention_that_drops_nothing_is_dense)
             int32_t past = f.s.window ? 3 : 700;
             store_chain(&f, 0, past);
             for (int32_t n = 1; n <= 64; n += test_brief() ? 42 : 21) {
-                static sparse_tally t;
-                t = (sparse_tally){0};
-                sparse_rule tiny[2] = {{.skip = 1e-37f, .tally = &t}, {.tally = NULL}};
-                sparse_rule zero[2] = {{.tally = &t}, {.tally = NULL}};
+                static sparse_stats t;
+                t = (sparse_stats){0};
+                sparse_rule tiny[2] = {{.skip = 1e-37f, .stats = &t}, {.stats = NULL}};
+                sparse_rule zero[2] = {{.stats = &t}, {.stats = NULL}};
                 pass *p = test_pass_begin(&f.t, f.d, n, past);
                 store(&f, p);
                 mat q = peaked(&f, n, &rng), dense = attend_by(&f, f.d, p, q, NULL);
@@ -136,7 +136,7 @@ PLAIN_TEST(cpu_sparse_row_never_notices_its_neighbours)
                 continue;
             if (!fixture_open(&f, every_isa[a], shapes[i], &rng))
                 break;
-            const sparse_rule one[2] = {{.skip = SKIP}, {.tally = NULL}};
+            const sparse_rule one[2] = {{.skip = SKIP}, {.stats = NULL}};
             store_chain(&f, 0, PAST + ROWS);
             mat q = peaked(&f, ROWS, &rng);
             pass *p = test_pass_begin(&f.t, f.d, ROWS, PAST);
@@ -229,9 +229,9 @@ TEST(cpu_sparse_attention_after_a_sink_is_its_value)
         f.line[0].k[i] = 5;
     store_chain(&f, 0, 900);
     for (int32_t n = 1; n < 40; n += 37) {
-        static sparse_tally t;
-        t = (sparse_tally){0};
-        sparse_rule rule[2] = {{.skip = 1e-3f, .tally = &t}, {.tally = NULL}};
+        static sparse_stats t;
+        t = (sparse_stats){0};
+        sparse_rule rule[2] = {{.skip = 1e-3f, .stats = &t}, {.stats = NULL}};
         pass *p = test_pass_begin(&f.t, f.d, n, 900 - n);
         mat q = test_mat(n, s.n_head, s.dim);
         for (int64_t i = 0; i < n * q.stride; i++)
@@ -278,9 +278,9 @@ TEST(sparse_certificate_bounds_the_dropped_share)
     CHECK(dropped > 1000);
 }
 
-TEST(sparse_tally_finds_quantiles)
+TEST(sparse_stats_finds_quantiles)
 {
-    sparse_tally t = {0};
+    sparse_stats t = {0};
     CHECK(sparse_quantile(&t, 0.99) == 0);
     for (int i = 0; i < 990; i++)
         sparse_count(&t, 0, 4, 4);

@@ -423,7 +423,7 @@ status device_open_cpu(device **out, const cpu_options *opt, err *e)
         .download = cpu_transfer,
         .settle = c->reference ? cpu_ref_settle : cpu_settle,
         .sum_pages = c->reference ? cpu_ref_sum_pages : cpu_sum_pages,
-        .look_pages = c->reference ? cpu_ref_look_pages : cpu_look_pages,
+        .rescore_pages = c->reference ? cpu_ref_rescore_pages : cpu_rescore_pages,
         .weight_load = cpu_weight_load,
         .weight_free = cpu_weight_free,
         .weight_bytes = cpu_weight_bytes,

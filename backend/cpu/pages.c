@@ -1,6 +1,6 @@
 /* pages.c - summaries of pages of keys: the mean, or the middle and half width of every
  * dimension's values (page_sums in backend/ops.h). Scores of pages for queries: by summaries
- * (page_watch), and by real attention (page_look).
+ * (page_watch), and by real attention (page_rescore).
  *
  * A task is a page of one KV head. Its keys are unpacked row by row into floats by the kernel of
  * the instruction set, and summed in the order of their positions. With one stream, rows become
@@ -217,27 +217,27 @@ void cpu_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_
 /* ---- Looking at pages ---------------------------------------------------------------------- */
 
 enum {
-    LOOK_KEYS = 16, /* keys that are unpacked at a time: 64 KB in heads of 1,024 */
-    LOOK_QUERIES = PAGE_WATCH_HEADS
+    RESCORE_KEYS = 16, /* keys that are unpacked at a time: 64 KB in heads of 1,024 */
+    RESCORE_QUERIES = PAGE_WATCH_HEADS
 };
 
-typedef struct look_job {
+typedef struct rescore_job {
     const cpu_kernels *k;
     const kv_view *v;
     const kv_base *base;
-    const page_look *l;
+    const page_rescore *l;
     int32_t group;
-} look_job;
+} rescore_job;
 
 /* The products of one page and KV head with the queries of some rows: x[query][KV_PAGE]. */
-static void look_products(const look_job *j, int32_t head, int32_t page, int32_t row, int32_t rows,
-                          float (*x)[KV_PAGE])
+static void rescore_products(const rescore_job *j, int32_t head, int32_t page, int32_t row,
+                             int32_t rows, float (*x)[KV_PAGE])
 {
-    float key[LOOK_KEYS * PAGE_SUM_DIM_MAX];
+    float key[RESCORE_KEYS * PAGE_SUM_DIM_MAX];
     int32_t dim = j->v->head_dim;
     int64_t t0 = (int64_t)(j->l->first + page) * KV_PAGE;
-    for (int32_t k0 = 0; k0 < KV_PAGE; k0 += LOOK_KEYS) {
-        for (int32_t k = 0; k < LOOK_KEYS; k++) {
+    for (int32_t k0 = 0; k0 < KV_PAGE; k0 += RESCORE_KEYS) {
+        for (int32_t k = 0; k < RESCORE_KEYS; k++) {
             float *to = key + (size_t)k * (size_t)dim;
             read_key(j->k, j->v, j->base, head, t0 + k0 + k, to);
             if (j->v->k_rot && !j->v->single)
@@ -246,7 +246,7 @@ static void look_products(const look_job *j, int32_t head, int32_t page, int32_t
         for (int32_t r = 0; r < rows; r++) {
             const key_product p = {.type = NUM_F32,
                                    .n_q = j->group,
-                                   .n_keys = LOOK_KEYS,
+                                   .n_keys = RESCORE_KEYS,
                                    .dim = dim,
                                    .s = x[r * j->group] + k0,
                                    .q = mat_row(j->l->q, row + r) +
@@ -261,16 +261,16 @@ static void look_products(const look_job *j, int32_t head, int32_t page, int32_t
     }
 }
 
-static void look_task(void *arg, int32_t chunk, int32_t thread)
+static void rescore_task(void *arg, int32_t chunk, int32_t thread)
 {
     (void)thread;
-    const look_job *j = arg;
-    const page_look *l = j->l;
-    int32_t head = chunk / l->n, page = chunk % l->n, most = LOOK_QUERIES / j->group;
-    float x[LOOK_QUERIES][KV_PAGE], top;
+    const rescore_job *j = arg;
+    const page_rescore *l = j->l;
+    int32_t head = chunk / l->n, page = chunk % l->n, most = RESCORE_QUERIES / j->group;
+    float x[RESCORE_QUERIES][KV_PAGE], top;
     for (int32_t r = 0; r < l->q.rows; r += most) {
         int32_t rows = l->q.rows - r < most ? l->q.rows - r : most;
-        look_products(j, head, page, r, rows, x);
+        rescore_products(j, head, page, r, rows, x);
         for (int32_t i = 0; i < rows * j->group; i++) {
             j->k->scale(x[i], l->scale, KV_PAGE);
             float sum = j->k->softmax(x[i], KV_PAGE, &top);
@@ -281,9 +281,9 @@ static void look_task(void *arg, int32_t chunk, int32_t thread)
     }
 }
 
-void cpu_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l)
+void cpu_rescore_pages(device *d, const kv_view *v, const kv_base *base, const page_rescore *l)
 {
     cpu_device *c = d->self;
-    look_job j = {c->k, v, base, l, l->q.heads / v->n_head_kv};
-    pool_run(c->pool, v->n_head_kv * l->n, look_task, &j);
+    rescore_job j = {c->k, v, base, l, l->q.heads / v->n_head_kv};
+    pool_run(c->pool, v->n_head_kv * l->n, rescore_task, &j);
 }

@@ -179,9 +179,9 @@ static float log_sum(const double *x)
 }
 
 /* The queries j0 .. j0 + n - 1 of a KV head, counted through its heads row by row, to a page. */
-static void look_queries(const kv_view *v, const kv_base *base, const page_look *l,
-                         double (*back)[NUM_ROT_GROUP], int32_t head, int32_t page, int32_t j0,
-                         int32_t n)
+static void rescore_queries(const kv_view *v, const kv_base *base, const page_rescore *l,
+                            double (*back)[NUM_ROT_GROUP], int32_t head, int32_t page, int32_t j0,
+                            int32_t n)
 {
     double x[PAGE_WATCH_HEADS][KV_PAGE] = {{0}}, key[PAGE_SUM_DIM_MAX];
     int32_t group = l->q.heads / v->n_head_kv;
@@ -203,7 +203,7 @@ static void look_queries(const kv_view *v, const kv_base *base, const page_look 
             log_sum(x[j]);
 }
 
-void cpu_ref_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l)
+void cpu_ref_rescore_pages(device *d, const kv_view *v, const kv_base *base, const page_rescore *l)
 {
     (void)d;
     double back[NUM_ROT_GROUP][NUM_ROT_GROUP];
@@ -212,6 +212,6 @@ void cpu_ref_look_pages(device *d, const kv_view *v, const kv_base *base, const 
     for (int32_t i = 0; i < l->n; i++)
         for (int32_t h = 0; h < v->n_head_kv; h++)
             for (int32_t j = 0; j < n; j += PAGE_WATCH_HEADS)
-                look_queries(v, base, l, back, h, i, j,
-                             n - j < PAGE_WATCH_HEADS ? n - j : PAGE_WATCH_HEADS);
+                rescore_queries(v, base, l, back, h, i, j,
+                                n - j < PAGE_WATCH_HEADS ? n - j : PAGE_WATCH_HEADS);
 }

@@ -208,8 +208,8 @@ static void check_view(device *d, const fixture *f, int32_t parts, uint64_t *rng
     test_free(s.at);
 }
 
-/* What look_pages says, from the keys as they were given. */
-static float log_share(const fixture *f, const page_look *l, int32_t page, int32_t r, int32_t h)
+/* What rescore_pages says, from the keys as they were given. */
+static float log_share(const fixture *f, const page_rescore *l, int32_t page, int32_t r, int32_t h)
 {
     int32_t dim = f->v.head_dim, head = h / (l->q.heads / HEADS);
     const float *q = mat_row(l->q, r) + (size_t)h * (size_t)dim;
@@ -229,7 +229,7 @@ static float log_share(const fixture *f, const page_look *l, int32_t page, int32
 
 /* Seven rows of three heads for each of the keys', in a matrix with wider rows: more queries than a
  * task takes at a time, with `many` heads. */
-static void check_look(device *d, const fixture *f, bool many, uint64_t *rng)
+static void check_rescore(device *d, const fixture *f, bool many, uint64_t *rng)
 {
     int32_t rows = 7, heads = HEADS * (many ? 20 : 3), n = PAGES - 1, stride = rows * heads + 2;
     mat q = test_mat(rows, heads, f->v.head_dim + 4);
@@ -239,8 +239,8 @@ static void check_look(device *d, const fixture *f, bool many, uint64_t *rng)
     test_fill(q.at, (size_t)rows * (size_t)q.stride, 0.5f, rng);
     for (int32_t i = 0; i < n * stride; i++)
         to[i] = 77;
-    const page_look l = {q, 0.3f, 1, n, to, stride};
-    d->look_pages(d, &f->v, &f->base, &l);
+    const page_rescore l = {q, 0.3f, 1, n, to, stride};
+    d->rescore_pages(d, &f->v, &f->base, &l);
     for (int32_t i = 0; i < n; i++) {
         for (int32_t j = 0; j < rows * heads; j++) {
             float want = log_share(f, &l, i, j / heads, j % heads), got = to[i * stride + j];
@@ -257,7 +257,7 @@ static void check_view_of(device *d, const fixture *f, int mode, uint64_t *rng)
 {
     check_view(d, f, PAGE_SUM_BOUNDS, rng);
     check_view(d, f, PAGE_SUM_MEAN, rng);
-    check_look(d, f, mode == 4, rng);
+    check_rescore(d, f, mode == 4, rng);
 }
 
 /* first, stride: of the modes; the next format begins with the next mode. */
@@ -445,7 +445,7 @@ TEST(page_bounds_round_outwards)
     test_free(s.at);
 }
 
-TEST(page_looks_give_no_share_to_a_nan)
+TEST(page_rescores_give_no_share_to_a_nan)
 {
     uint64_t rng = test_seed();
     for (int ref = 0; ref < 2; ref++) {
@@ -461,7 +461,7 @@ TEST(page_looks_give_no_share_to_a_nan)
         for (int k = 0; k < 2; k++) {
             bad[5] = k ? INFINITY : NAN;
             q.at[128 + 5] = 1;
-            d->look_pages(d, &f.v, &f.base, &(page_look){q, 1, 0, PAGES, to, HEADS});
+            d->rescore_pages(d, &f.v, &f.base, &(page_rescore){q, 1, 0, PAGES, to, HEADS});
             for (int32_t i = 0; i < PAGES * HEADS; i++)
                 CHECK(i == HEADS + 1 ? to[i] == -INFINITY : isfinite(to[i]));
         }

@@ -52,16 +52,16 @@ TEST(cpu_block_selection_is_that_of_the_reference)
     device *ref = test_device("portable", (cpu_options){.reference = true});
     for (int i = 0; i < (SANITIZED ? 1 : N_WIDE); i++) {
         attend_fixture f;
-        static sparse_tally got, want;
-        got = want = (sparse_tally){0};
-        sparse_rule rule[2] = {{.alpha = 0.5f, .n_prompt = 5000, .tally = &got}, {.tally = NULL}};
+        static sparse_stats got, want;
+        got = want = (sparse_stats){0};
+        sparse_rule rule[2] = {{.alpha = 0.5f, .n_prompt = 5000, .stats = &got}, {.stats = NULL}};
         CHECK(fixture_open(&f, every_isa[N_ISA - 1], wide[i], &rng) ||
               fixture_open(&f, "portable", wide[i], &rng));
         structure(&f, &rng);
         store_chain(&f, 0, PAST + ROWS);
         pass *p = test_pass_begin(&f.t, f.d, ROWS, PAST);
         mat q = peaked(&f, ROWS, &rng), o = attend_by(&f, f.d, p, q, rule);
-        rule[0].tally = &want;
+        rule[0].stats = &want;
         mat r = attend_by(&f, ref, p, q, rule);
         uint64_t n = want.n_tiles;
         CHECK_EQ(got.n_tiles, n);
@@ -97,10 +97,10 @@ PLAIN_TEST(cpu_block_selection_that_keeps_all_is_exact)
                 break;
             store_chain(&f, 0, 1000);
             for (size_t k = 0; k < sizeof c / sizeof *c; k++) {
-                static sparse_tally t;
-                t = (sparse_tally){0};
+                static sparse_stats t;
+                t = (sparse_stats){0};
                 sparse_rule rule[2] = {
-                    {.alpha = c[k].alpha, .n_prompt = c[k].n_prompt, .tally = &t}, {.tally = NULL}};
+                    {.alpha = c[k].alpha, .n_prompt = c[k].n_prompt, .stats = &t}, {.stats = NULL}};
                 pass *p = test_pass_begin(&f.t, f.d, c[k].rows, c[k].past);
                 mat q = peaked(&f, c[k].rows, &rng), dense = attend_by(&f, f.d, p, q, NULL);
                 mat o = attend_by(&f, f.d, p, q, rule);
@@ -126,7 +126,7 @@ PLAIN_TEST(cpu_block_selection_does_not_depend_on_passes)
             attend_fixture f;
             if (!fixture_open(&f, every_isa[a], wide[i], &rng))
                 break;
-            const sparse_rule one[2] = {{.alpha = 0.7f, .n_prompt = 5000}, {.tally = NULL}};
+            const sparse_rule one[2] = {{.alpha = 0.7f, .n_prompt = 5000}, {.stats = NULL}};
             structure(&f, &rng);
             store_chain(&f, 0, PAST + ROWS);
             store_chain(&f, 1, PAST + ROWS);
@@ -163,9 +163,9 @@ TEST(cpu_block_selection_finds_the_tile_that_counts)
     enum { PAST = 1024, ROWS = 128, NEEDLE = 4 };
     uint64_t rng = test_seed();
     attend_fixture f;
-    static sparse_tally t;
-    t = (sparse_tally){0};
-    sparse_rule rule[2] = {{.alpha = 0.2f, .n_prompt = 5000, .tally = &t}, {.tally = NULL}};
+    static sparse_stats t;
+    t = (sparse_stats){0};
+    sparse_rule rule[2] = {{.alpha = 0.2f, .n_prompt = 5000, .stats = &t}, {.stats = NULL}};
     CHECK(fixture_open(&f, "portable", wide[0], &rng));
     size_t width = (size_t)f.s.dim * (size_t)f.s.n_head_kv;
     for (int32_t k = NEEDLE * SPARSE_TILE; k < (NEEDLE + 1) * SPARSE_TILE; k++)
@@ -193,7 +193,7 @@ TEST(sparse_queries_are_whole_blocks_before_the_prompts_end)
     int32_t index[N], seq[N], of_row[N];
     sparse_query list[N / SPARSE_TILE];
     const kv_view kv = {.kind = STORE_LINEAR}, ring = {.kind = STORE_RING, .window = 128};
-    sparse_rule rule[2] = {{.alpha = 0.1f, .n_prompt = 1000}, {.tally = NULL}};
+    sparse_rule rule[2] = {{.alpha = 0.1f, .n_prompt = 1000}, {.stats = NULL}};
     const step st = {.n_seqs = 2, .sparse = rule};
     rowset rs = {.n = N, .seq = seq};
     rs.keys[STORE_LINEAR].index = rs.keys[STORE_RING].index = index;

@@ -24,11 +24,11 @@ void cpu_sparse_count(const pass *p, mat q, const kv_view *kv, const sparse_acco
 {
     for (int32_t r = 0; account && !p->repeats && r < q.rows; r++) {
         const sparse_rule *rule = sparse_rule_of(p->st, p->rows, kv, r);
-        if (!rule || !rule->tally || p->il < 0)
+        if (!rule || !rule->stats || p->il < 0)
             continue;
         for (int32_t h = 0; h < q.heads; h++) {
             const sparse_account *x = &account[(size_t)r * (size_t)q.heads + (size_t)h];
-            sparse_count(&rule->tally[p->il], rule->skip > 0 ? x->certificate : -1, x->n_tiles,
+            sparse_count(&rule->stats[p->il], rule->skip > 0 ? x->certificate : -1, x->n_tiles,
                          x->n_kept);
         }
     }

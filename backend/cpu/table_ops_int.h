@@ -70,8 +70,8 @@ void cpu_sum_pages(device *d, const kv_view *v, const kv_base *base, const page_
                    int32_t first, int32_t row, int32_t n);
 void cpu_ref_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w);
 void cpu_watch_pages(pass *p, mat q, const kv_view *kv, float scale, const page_watch *w);
-void cpu_ref_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l);
-void cpu_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l);
+void cpu_ref_rescore_pages(device *d, const kv_view *v, const kv_base *base, const page_rescore *l);
+void cpu_rescore_pages(device *d, const kv_view *v, const kv_base *base, const page_rescore *l);
 /* The bounds of a page (page_sums in backend/ops.h) whose keys lie between lo and hi: [head_dim]
  * each. */
 void cpu_put_bounds(const page_sums *to, const kv_view *v, int32_t head, int32_t row,

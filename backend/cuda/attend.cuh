@@ -54,19 +54,19 @@ struct tile_part {
     bool shared, own; /* committed chunks; the others */
     int run, n_runs;
 };
-DEV tile_part tile_part_of(const chunk_parts &parts, const tile_deal &deal, bool tree, int tile,
-                           int x)
+DEV tile_part tile_part_of(const chunk_parts &parts, const tile_schedule &schedule, bool tree,
+                           int tile, int x)
 {
-    int r0 = tile * deal.tile_rows, n = min(deal.tile_rows, parts.n_rows - r0);
-    if (x < deal.n_block)
-        return tile_part{parts.row0 + r0, n, true, !tree, x, deal.n_block};
-    x -= deal.n_block;
+    int r0 = tile * schedule.tile_rows, n = min(schedule.tile_rows, parts.n_rows - r0);
+    if (x < schedule.n_block)
+        return tile_part{parts.row0 + r0, n, true, !tree, x, schedule.n_block};
+    x -= schedule.n_block;
     return tile_part{parts.row0 + r0 + min(x, n - 1), x < n ? 1 : 0, false, true, 0, 1};
 }
 /* Blocks of a tile beside n_block. */
-static inline int own_blocks(const attend_args &a, const tile_deal &deal)
+static inline int own_blocks(const attend_args &a, const tile_schedule &schedule)
 {
-    return a.st.rows.seen ? deal.tile_rows : 0;
+    return a.st.rows.seen ? schedule.tile_rows : 0;
 }
 /* Cuts the keys [first, end) to those of the part; none may be left. */
 DEV void part_keys(const tile_part &part, int committed, int shift, int *first, int *end)
@@ -79,9 +79,9 @@ DEV void part_keys(const tile_part &part, int committed, int shift, int *first, 
 }
 
 /* Pair m of a tile belongs to its row m / group. */
-DEV int pair_row(int m, const tile_deal &deal)
+DEV int pair_row(int m, const tile_schedule &schedule)
 {
-    return m * deal.group_inverse >> 16;
+    return m * schedule.group_inverse >> 16;
 }
 
 /* Waits until at most `pending` groups of copies are in flight. */

@@ -8,8 +8,9 @@
  * 512 in f16 where split.cu does not fit; split512.cu takes heads of 512 in the most common
  * formats. GPUs of 9.0: split_hopper.cu takes f16 of answers in heads of 128, 256 and 512; of
  * prompts, flash128_hopper.cu takes heads of 64, 72 and 128, flash256_hopper.cu and
- * flash512_hopper.cu those of their names. The kernels of prompts read two streams of f16 in place; of every other store expand.cu makes such
- * streams, in slices of at most slice_bytes. Each sequence of a pass has its own slices.
+ * flash512_hopper.cu those of their names. The kernels of prompts read two streams of f16 in place;
+ * of every other store expand.cu makes such streams, in slices of at most slice_bytes. Each
+ * sequence of a pass has its own slices.
  *
  * Tiles of a prompt's keys begin at multiples of their length, slices at multiples of the longest
  * tile, wherever the pass begins. A kernel
@@ -233,13 +234,13 @@ static int32_t within(int32_t n, int32_t most)
     return n < 1 ? 1 : n < most ? n : most;
 }
 /* Tiles of 16 pairs; neighbours in a pass of several sequences may be rows of different ones. */
-static tile_deal deal(const cuda_device *c, const pass *p, const chunk_args *x)
+static tile_schedule schedule(const cuda_device *c, const pass *p, const chunk_args *x)
 {
     const dev_kv *kv = &x->a.kv;
     int32_t d = kv->head_dim, group = x->a.n_head / kv->n_head_kv, n_rows = x->parts.n_rows;
     int32_t rows = p->st->n_seqs > 1 ? 1 : SPLIT_PAIRS / group;
     int32_t tiles = (n_rows + rows - 1) / rows, room = c->facts.n_sm * (d == 512 ? 1 : 2);
-    tile_deal t = {.tile_rows = (n_rows + tiles - 1) / tiles};
+    tile_schedule t = {.tile_rows = (n_rows + tiles - 1) / tiles};
     int32_t own = x->a.st.rows.seen ? t.tile_rows : 0; /* blocks of a tree's own chunks */
     t.n_block = within(room / (tiles * kv->n_head_kv) - own, x->parts.n_chunk);
     t.group_inverse = (65536 + group - 1) / group;
@@ -256,13 +257,13 @@ static tile_deal deal(const cuda_device *c, const pass *p, const chunk_args *x)
 
 /* The same for split8.cu: as many blocks per multiprocessor as fit, with one stage where a block
  * has one tile, and up to three where it has more. */
-static split8_args deal8(const cuda_device *c, const pass *p, const chunk_args *x)
+static split8_args schedule8(const cuda_device *c, const pass *p, const chunk_args *x)
 {
     enum { STAGES_MAX = 3 };
     const dev_kv *kv = &x->a.kv;
     const chunk_parts *parts = &x->parts;
     int32_t group = x->a.n_head / kv->n_head_kv, d = kv->head_dim;
-    tile_deal t = deal(c, p, x);
+    tile_schedule t = schedule(c, p, x);
     int32_t rows = t.tile_rows < parts->n_rows ? t.tile_rows : parts->n_rows;
     int32_t tiles = (parts->n_rows + t.tile_rows - 1) / t.tile_rows, keys = cu_split8_keys(*kv);
     int32_t blocks = d == 512 ? 2 : 4, one = cu_split8_bytes(*kv, rows * group, 1);
@@ -307,7 +308,7 @@ static int32_t eights_of(int32_t n_head, int32_t n_head_kv)
 }
 
 /* As many blocks as the GPU holds, one per multiprocessor. */
-static split512_args deal512(const cuda_device *c, const chunk_args *x)
+static split512_args schedule512(const cuda_device *c, const chunk_args *x)
 {
     const dev_kv *kv = &x->a.kv;
     int32_t blocks = c->facts.n_sm / (eights_of(x->a.n_head, kv->n_head_kv) * x->parts.n_rows);
@@ -345,7 +346,7 @@ static chunk_parts parts_of(const cuda_device *c, const kv_view *kv, const dev_k
 }
 
 /* Blocks of 64 pairs, whatever sequences their rows are of; as many as the GPU holds. */
-static wgmma_args deal_wgmma(const cuda_device *c, const chunk_args *x)
+static wgmma_args schedule_wgmma(const cuda_device *c, const chunk_args *x)
 {
     const dev_kv *kv = &x->a.kv;
     int32_t rows = WGMMA_PAIRS / (x->a.n_head / kv->n_head_kv);
@@ -372,13 +373,13 @@ static void attend_few(pass *p, chunk_args x, bool split, int32_t kind, int32_t 
         x.parts.row0 = r;
         x.parts.n_rows = until - r < at_a_time ? until - r : at_a_time;
         if (wgmma && keys > x.parts.shallow)
-            cu_split_hopper(c->stream, deal_wgmma(c, &x));
+            cu_split_hopper(c->stream, schedule_wgmma(c, &x));
         if (wgmma ? may_be_shallow(c, kind, &x) : split && !x.parts.most && !keys_first(c, kv))
-            cu_split(c->stream, (split_args){x.a, x.parts, deal(c, p, &x), 0});
+            cu_split(c->stream, (split_args){x.a, x.parts, schedule(c, p, &x), 0});
         else if (!wgmma && x.parts.most)
-            cu_split512(c->stream, deal512(c, &x));
+            cu_split512(c->stream, schedule512(c, &x));
         else if (!wgmma && split)
-            cu_split8(c->stream, deal8(c, p, &x));
+            cu_split8(c->stream, schedule8(c, p, &x));
         else if (!wgmma)
             cu_attend_chunks(c->stream, x);
         join_args join = {.x = x, .q = copy, .back = back};

@@ -4,9 +4,9 @@
  * with this file in it starts on any machine. All work goes to one stream, in order, so uploads and
  * downloads need no other synchronisation with passes.
  */
-#include "backend/cuda/cold.h"
+#include "backend/cuda/offload.h"
 #include "backend/cuda/cuda_int.h"
-#include "backend/cuda/look_int.h"
+#include "backend/cuda/page_rescore_int.h"
 #include "backend/experts.h"
 #include "base/mem.h"
 
@@ -329,9 +329,9 @@ static void cuda_begin(device *d, pass *p)
     const step *st = p->st;
     if (c->raw || c->pinned[0])
         cuda_loading_free(c);
-    memset(c->shadows, 0, sizeof c->shadows);
+    memset(c->activation_copies, 0, sizeof c->activation_copies);
     cuda_forget_waiting(c);
-    c->next_shadow = 0;
+    c->next_activation_copy = 0;
     c->chosen = c->choice = c->choice_done = NULL;
     c->unit_late = false;
     c->sorted.id = NULL;
@@ -386,7 +386,7 @@ static void cuda_end(device *d, pass *p)
         cuda_settle(c);
     cuda_ask_pages(c, p);
     if (!c->recording) /* else the pass has not run yet */
-        cuda_take_tallies(c, p);
+        cuda_take_stats(c, p);
 }
 
 /* ---- Opening and closing ------------------------------------------------------------------ */
@@ -423,7 +423,7 @@ static void cuda_close(device *d)
         cudaFree(c->launch.ticket);
     if (c->maxima)
         cudaFree(c->maxima);
-    cuda_close_tallies(c);
+    cuda_close_stats(c);
     if (c->sift)
         cudaFreeHost(c->sift);
     if (c->stream)
@@ -519,7 +519,7 @@ static status open_gpu(cuda_device *c, const cuda_options *opt, err *e)
     if (!r)
         r = open_sift(c);
     if (!r)
-        r = (cudaError_t)cuda_open_tallies(c);
+        r = (cudaError_t)cuda_open_stats(c);
     c->split = cu_split_limits(c->facts.shared_block);
     if (!r)
         r = (cudaError_t)(cu_attend_init(c->shared_max) | cu_mma_init() | cu_wide_init() |
@@ -570,7 +570,7 @@ cuda_device *cuda_new_device(void)
         .experts = &cuda_expert_ops,
         .settle = cuda_recur_settle,
         .sum_pages = cuda_sum_pages,
-        .look_pages = cuda_look_pages,
+        .rescore_pages = cuda_rescore_pages,
         .host_alloc = cuda_host_alloc,
         .host_free = cuda_host_free,
         .sift = cuda_sift,

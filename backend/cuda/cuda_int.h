@@ -3,7 +3,7 @@
  * runtime.c      the GPU that a thread has selected; failures of the runtime
  * cuda.c, weights.c   the device, its memory, the step block; weights on their way to it
  * ops.c          the op table: picks kernels by row count and weight layout
- * shadow.c       which activations already have an int8 or bf16 copy
+ * activation_copies.c       which activations already have an int8 or bf16 copy
  * fuse.c         small ops that become one kernel with the next
  * blas.c         products of long prompts: cuBLASLt or matmul_wide.cu
  * graph.c        passes of few rows, recorded and replayed
@@ -34,7 +34,7 @@
 
 #include <stdatomic.h>
 
-enum { SHADOWS = 8, STEP_BUFFERS = 4, TICKETS = 4096 };
+enum { ACTIVATION_COPIES = 8, STEP_BUFFERS = 4, TICKETS = 4096 };
 
 /* A rowset on the device. */
 typedef struct step_rows {
@@ -45,10 +45,10 @@ typedef struct step_rows {
 } step_rows;
 
 /* A valid copy for products: neither it nor its original was overwritten. */
-typedef struct shadow {
+typedef struct activation_copy {
     const char *x, *x_end, *q, *q_end;
     dev_quant quant;
-} shadow;
+} activation_copy;
 
 /* The pairs of a prompt's rows and experts, sorted: the products of an expert's input and of its
  * output read the same lists. id NULL: none, or one of them was overwritten. */
@@ -84,9 +84,9 @@ typedef struct watched_rows {
 } watched_rows;
 
 /* Whose account a tally on the device is. */
-typedef struct tally_place {
+typedef struct stats_place {
     int16_t seq, il;
-} tally_place;
+} stats_place;
 
 /* A pass that was recorded, or seen once. All that its kernels were given depends on these alone.
  */
@@ -106,8 +106,8 @@ typedef struct graph_slot {
     mat y;                /* its result */
     uint64_t used;        /* 0: the slot is free */
     bool crowded;         /* it takes counters while it runs, which no recording can */
-    int32_t n_tallies;    /* what its kernels count, as cuda_device.counted */
-    tally_place counted[SPARSE_TALLIES];
+    int32_t n_stats;      /* what its kernels count, as cuda_device.counted */
+    stats_place counted[SPARSE_STATS];
 } graph_slot;
 enum { GRAPHS = 64, GRAPH_ROWS = 256 /* a pass of more rows is not recorded */ };
 
@@ -162,8 +162,8 @@ typedef struct cuda_device {
     size_t raw_bytes;
     struct pool *loaders; /* NULL but while weights are loaded */
     cudaEvent_t pinned_done[2];
-    shadow shadows[SHADOWS];
-    int32_t next_shadow;
+    activation_copy activation_copies[ACTIVATION_COPIES];
+    int32_t next_activation_copy;
     waiting wait;
     sorted_pairs sorted;
     const int32_t *chosen; /* the choice of experts of the last gated product */
@@ -191,12 +191,12 @@ typedef struct cuda_device {
     graph_slot *recording, *seen; /* of the pass under way; seen: for the first time */
     uint64_t graph_clock;
     bool no_graphs; /* the runtime cannot record */
-    /* Counters of what attention leaves out, of the pass under way: [SPARSE_TALLIES], the first
-     * n_tallies in use. They are added to `tally` at the pass's end. */
-    unsigned long long *tally_at, *tally_host; /* device; pinned; NULL: no pass has needed them */
-    struct sparse_tally *tally[SPARSE_TALLIES];
-    tally_place counted[SPARSE_TALLIES];
-    int32_t n_tallies;
+    /* Counters of what attention leaves out, of the pass under way: [SPARSE_STATS], the first
+     * n_stats in use. They are added to `tally` at the pass's end. */
+    unsigned long long *stats_at, *stats_host; /* device; pinned; NULL: no pass has needed them */
+    struct sparse_stats *stats[SPARSE_STATS];
+    stats_place counted[SPARSE_STATS];
+    int32_t n_stats;
     bool crowded; /* the pass under way has more than there is room for */
     char name[320];
 } cuda_device;
@@ -334,13 +334,13 @@ const uint32_t *cuda_lists(pass *p, const kv_view *kv, const rowset *rs, const a
 int32_t cuda_block_run(const step *st, const rowset *rs, const kv_view *kv, int32_t r,
                        bool *selects);
 /* The counters of this layer of sequence i; NULL: they are not counted. */
-unsigned long long *cuda_tally_of(pass *p, int32_t i);
-int cuda_open_tallies(cuda_device *c); /* a CUDA error, or 0 */
-void cuda_close_tallies(cuda_device *c);
+unsigned long long *cuda_stats_of(pass *p, int32_t i);
+int cuda_open_stats(cuda_device *c); /* a CUDA error, or 0 */
+void cuda_close_stats(cuda_device *c);
 /* Room for n counters more: takes those that are there, if need be. */
-void cuda_tally_room(pass *p, int32_t n);
+void cuda_stats_room(pass *p, int32_t n);
 /* Waits for the pass and adds what it has left out to its rules' tallies. */
-void cuda_take_tallies(cuda_device *c, pass *p);
+void cuda_take_stats(cuda_device *c, pass *p);
 /* skip.c: skip-softmax in answers. */
 bool cuda_answers_skip(const cuda_device *c, const kv_view *kv); /* is there a kernel? */
 /* The number of rows from r on that all drop tiles, or (skips false) are all exact. */
@@ -393,7 +393,7 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y);
 void cuda_recorded(device *d, pass *p, mat y);
 void cuda_graphs_drop(cuda_device *c);
 
-/* shadow.c: scratch for a device's own, and copies of activations. */
+/* activation_copies.c: scratch for a device's own, and copies of activations. */
 void *cuda_temp(pass *p, size_t n_bytes);
 void cuda_wrote(cuda_device *c, const void *at, size_t n_bytes);
 dev_mat cuda_mat(mat m); /* flat */

@@ -664,9 +664,9 @@ template <int N> DEV void copy_wait()
 }
 #endif
 
-/* exp(x) by operations that a CPU has too, for the host may compute some experts (cold.h): those of
- * exp_of in backend/cpu/cold_int.h, which says how it works. expf is a few operations shorter, but
- * has one that only a GPU knows. */
+/* exp(x) by operations that a CPU has too, for the host may compute some experts (offload.h): those
+ * of exp_of in backend/cpu/offload_int.h, which says how it works. expf is a few operations
+ * shorter, but has one that only a GPU knows. */
 DEV float exp_of(float x)
 {
     const float magic = 0x1.8p23f;
@@ -687,8 +687,8 @@ DEV float exp_of(float x)
     return mul_rn(p, scale);
 }
 
-/* The activation of a gated unit: silu, or gelu by its tanh formula; cold_gated of
- * backend/cpu/cold.h. Division is IEEE's on both sides. */
+/* The activation of a gated unit: silu, or gelu by its tanh formula; offload_gated of
+ * backend/cpu/offload.h. Division is IEEE's on both sides. */
 DEV float gate_of(bool silu, float x)
 {
     float cubic = fma_rn(mul_rn(mul_rn(0.044715f, x), x), x, x);

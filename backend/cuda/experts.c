@@ -102,32 +102,33 @@ static status pool_help(device *d, const expert_help *how, err *e)
     cuda_experts *x = c->experts;
     if (!x)
         return OK;
-    cold_home *home = mem_calloc((size_t)x->n, sizeof *home);
+    offload_home *home = mem_calloc((size_t)x->n, sizeof *home);
     if (!home)
         return err_memory(e, "experts on the CPU", (size_t)x->n * sizeof *home);
     for (int32_t i = 0; i < x->n; i++) {
         const pool_layer *l = &x->layer[i];
-        home[i] = (cold_home){&l->want, l->bytes, distance(l, l->host)};
+        home[i] = (offload_home){&l->want, l->bytes, distance(l, l->host)};
     }
-    status st = cuda_cold_open(c, home, x->n, how, x->use.bus_bytes_s, x->early, x->early_bytes,
-                               &x->cold, e);
+    status st = cuda_offload_open(c, home, x->n, how, x->use.bus_bytes_s, x->prefetch,
+                                  x->prefetch_bytes, &x->offload, e);
     mem_free(home);
     return st;
 }
 
-cuda_cold *cuda_cold_of(cuda_device *c, const weight *w)
+cuda_offload *cuda_offload_of(cuda_device *c, const weight *w)
 {
-    return c->experts && w->home ? cuda_cold_shared(c->experts->cold) : NULL;
+    return c->experts && w->home ? cuda_offload_shared(c->experts->offload) : NULL;
 }
 
-cuda_cold *cuda_cold_any(cuda_device *c)
+cuda_offload *cuda_offload_any(cuda_device *c)
 {
-    return c->experts ? cuda_cold_shared(c->experts->cold) : NULL;
+    return c->experts ? cuda_offload_shared(c->experts->offload) : NULL;
 }
 
 status cuda_experts_failed(const cuda_device *c, err *e)
 {
-    return c->experts && c->experts->cold ? cuda_cold_failed(c->experts->cold, c->name, e) : OK;
+    return c->experts && c->experts->offload ? cuda_offload_failed(c->experts->offload, c->name, e)
+                                             : OK;
 }
 
 /* ---- Slots that change hands --------------------------------------------------------------- */
@@ -200,11 +201,12 @@ static bool take_counts(cuda_experts *x)
     }
     /* What the host computed was not read, nor what had come early; their accounts may be a pass
      * ahead. All layers' experts are taken to be as large as the first one's. */
-    if (x->cold)
-        cuda_cold_use(x->cold, &x->use);
-    uint64_t less = x->use.cpu_bytes + x->use.n_early_used * x->layer[0].bytes - x->cold_bytes;
+    if (x->offload)
+        cuda_offload_use(x->offload, &x->use);
+    uint64_t less =
+        x->use.cpu_bytes + x->use.n_prefetched_used * x->layer[0].bytes - x->offload_bytes;
     less = less < n_read ? less : n_read;
-    x->cold_bytes += less;
+    x->offload_bytes += less;
     x->use.read_bytes += n_read - less;
     return true;
 }
@@ -406,8 +408,8 @@ void cuda_experts_begin(cuda_device *c, pass *p)
     if (!x || !x->filled || pass_failed(p))
         return;
     x->streams = wants_stream(x, p->st);
-    if (x->cold)
-        cuda_cold_begin(c, x->cold, !p->st->prompt);
+    if (x->offload)
+        cuda_offload_begin(c, x->offload, !p->st->prompt);
     take_waits(x, x->wait_turn, false);
     end_swaps(x, x->streams);
     for (int32_t i = 0; i < x->n; i++)
@@ -454,8 +456,8 @@ static void pool_use(const device *d, expert_use *to)
         return;
     take_all_counts(c, x);
     *to = x->use;
-    if (x->cold)
-        cuda_cold_use(x->cold, to);
+    if (x->offload)
+        cuda_offload_use(x->offload, to);
 }
 
 static void pool_counts(const device *d, int32_t i, uint64_t *to)

@@ -1,8 +1,9 @@
 /* experts_int.h - the records of experts of which only some have a place on the device.
  *
- *     one allocation   [slots of layer 0][slots of layer 1]..[stage 0][stage 1][tables][counts][early]
- *     host             a page-locked copy of every expert, part after part, laid out by pack.cu
- *     table            by layer and expert: from a fixed address to the expert, in bytes
+ *     one allocation   [slots of layer 0][slots of layer 1]..[stage 0][stage
+ * 1][tables][counts][early] host             a page-locked copy of every expert, part after part,
+ * laid out by pack.cu table            by layer and expert: from a fixed address to the expert, in
+ * bytes
  *
  * Kernels add a table's entry to the planes at that address, whatever it leads to: a slot, a stage,
  * or the host's copy, which they read over the bus. So no op waits for the host, and a recorded
@@ -23,7 +24,7 @@
 #ifndef BACKEND_CUDA_EXPERTS_INT_H
 #define BACKEND_CUDA_EXPERTS_INT_H
 
-#include "backend/cuda/cold.h"
+#include "backend/cuda/offload.h"
 #include "backend/cuda/cuda_int.h"
 #include "backend/expert_slots.h"
 #include "backend/experts.h"
@@ -87,10 +88,10 @@ struct cuda_experts {
     bool taken;                  /* counts that have come and are not looked at for swaps yet */
     bool streams;                /* the pass under way */
     bool restless;               /* for tests: slots change hands before every pass */
-    uint8_t *early;              /* buffers of early.h */
-    size_t early_bytes;          /* of one */
-    cuda_cold *cold;             /* NULL: kernels read all misses over the bus */
-    uint64_t cold_bytes; /* of experts that it computed, or that came early, as far as read_bytes
+    uint8_t *prefetch;           /* buffers of prefetch.h */
+    size_t prefetch_bytes;       /* of one */
+    cuda_offload *offload;       /* NULL: kernels read all misses over the bus */
+    uint64_t offload_bytes; /* of experts that it computed, or that came early, as far as read_bytes
                             lacks them */
     expert_use use;
 };

@@ -32,7 +32,7 @@ uint64_t cuda_experts_one_bytes(const device *d, const expert_layer *l)
 
 /* The offsets of everything behind the slots. */
 typedef struct sizes {
-    uint64_t stage, stages_at, tables_at, counts_at, early, early_at, total;
+    uint64_t stage, stages_at, tables_at, counts_at, prefetch, prefetch_at, total;
     int32_t n_all;
 } sizes;
 
@@ -42,9 +42,9 @@ static sizes sizes_of(const device *d, const expert_layer *l, int32_t n)
     uint64_t all = 0, largest = 0;
     for (int32_t i = 0; i < n; i++) {
         uint64_t one = cuda_experts_one_bytes(d, &l[i]);
-        uint64_t cold = one * (uint64_t)(l[i].n_experts - l[i].n_slots);
+        uint64_t offload = one * (uint64_t)(l[i].n_experts - l[i].n_slots);
         z.stages_at += one * (uint64_t)l[i].n_slots;
-        z.stage = cold > z.stage ? cold : z.stage;
+        z.stage = offload > z.stage ? offload : z.stage;
         z.n_all += l[i].n_experts;
         all += one * (uint64_t)l[i].n_experts;
         largest = one > largest ? one : largest;
@@ -54,15 +54,16 @@ static sizes sizes_of(const device *d, const expert_layer *l, int32_t n)
     z.stage = aligned(z.stage < all ? z.stage : all);
     z.tables_at = z.stages_at + 2 * z.stage;
     z.counts_at = z.tables_at + aligned(2 * (size_t)z.n_all * sizeof(int64_t));
-    z.early_at = z.counts_at + aligned((size_t)z.n_all * sizeof(uint32_t));
-    z.early = aligned(largest);
-    z.total = z.early_at + (n > EARLY_NEAR ? EARLY_SETS * (uint64_t)l[0].n_early * z.early : 0);
+    z.prefetch_at = z.counts_at + aligned((size_t)z.n_all * sizeof(uint32_t));
+    z.prefetch = aligned(largest);
+    z.total = z.prefetch_at +
+              (n > PREFETCH_NEAR ? PREFETCH_SETS * (uint64_t)l[0].n_prefetched * z.prefetch : 0);
     return z;
 }
 
 uint64_t cuda_experts_bytes(const device *d, const expert_layer *l, int32_t n)
 {
-    return sizes_of(d, l, n).total + cuda_cold_bytes(l, n);
+    return sizes_of(d, l, n).total + cuda_offload_bytes(l, n);
 }
 
 uint64_t cuda_experts_host_bytes(const device *d, const expert_layer *l, int32_t n)
@@ -113,7 +114,7 @@ void cuda_experts_close(device *d)
     if (!x)
         return;
     c->experts = NULL;
-    cuda_cold_close(c, x->cold);
+    cuda_offload_close(c, x->offload);
     if (x->copies)
         fine(cudaStreamSynchronize(x->copies));
     fine(cudaStreamSynchronize(c->stream));
@@ -248,8 +249,8 @@ status cuda_experts_open(device *d, const expert_layer *list, int32_t n, err *e)
     x->staged[0] = x->staged[1] = -1;
     x->table = (int64_t *)(x->memory + z.tables_at);
     x->count = (uint32_t *)(x->memory + z.counts_at);
-    x->early = x->memory + z.early_at;
-    x->early_bytes = z.early;
+    x->prefetch = x->memory + z.prefetch_at;
+    x->prefetch_bytes = z.prefetch;
     if ((r = open_traffic(x))) {
         cudaGetLastError();
         st = err_set(e, E_MEMORY, "%s: room for experts on their way: %s", c->name,

@@ -85,7 +85,7 @@ template <how HOW, int D> DEV void plan(const block<D> &b, shared<D> &s, int fir
 }
 
 /* Finds the keys that all pairs see; none, if they are of several sequences. By one warp. */
-template <int D> DEV void look_at_all(const block<D> &b, shared<D> &s)
+template <int D> DEV void score_all(const block<D> &b, shared<D> &s)
 {
     int lane = lane_id(), from = 0, until = 0x7fffffff;
     for (int m = lane; m < b.n_pairs; m += 32) {
@@ -466,13 +466,13 @@ template <how HOW, int D> __global__ void __launch_bounds__(THREADS, 1) flash_ke
                      (size_t)x.sparse.n_word;
     grid_trigger();
     grid_wait();
-    look_at_keys(b, &s.sees);
+    score_keys(b, &s.sees);
     if (threadIdx.x == 0)
         s.at = walk_begin(b);
     __syncthreads();
     if (threadIdx.x < 32) {
         plan<HOW>(b, s, 0);
-        look_at_all(b, s);
+        score_all(b, s);
     }
     __syncthreads();
     attend<HOW, D>(b, s);

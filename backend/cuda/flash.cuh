@@ -107,7 +107,7 @@ template <how HOW, class J> DEV bool walk_on(const J &b, walk &w)
 
 /* The keys that pairs see. By all threads of the block. */
 template <int D, int PAIRS, int KEYS>
-DEV void look_at_keys(const job<D, PAIRS, KEYS> &b, sights<PAIRS> *sees)
+DEV void score_keys(const job<D, PAIRS, KEYS> &b, sights<PAIRS> *sees)
 {
     for (int i = (int)threadIdx.x; i < PAIRS; i += (int)blockDim.x) {
         sight s = {0, 0};
@@ -300,16 +300,16 @@ template <class J> DEV void votes_end(const J &b, const votes &v, const softmax 
         c[6] = v.dropped;
         return;
     }
-    if (!b.sparse.tally)
+    if (!b.sparse.stats)
         return;
     enum { DECADES = 8, STEPS = 20, BINS = SPARSE_COUNTS - 2 }; /* of sparse.h */
     int tiles = (b.sees.hi[m] + J::KEYS - 1) / J::KEYS - b.sees.lo[m] / J::KEYS, bin = 0;
     float share = v.delta > 0 ? v.delta / (sum + v.delta) : 0;
     if (share >= 1e-8f)
         bin = min((int)floorf((log10f(share) + DECADES) * STEPS) + 1, BINS - 1);
-    atomicAdd(&b.sparse.tally[0], (unsigned long long)tiles);
-    atomicAdd(&b.sparse.tally[1], (unsigned long long)(tiles - (int)v.dropped));
-    atomicAdd(&b.sparse.tally[2 + bin], 1ull);
+    atomicAdd(&b.sparse.stats[0], (unsigned long long)tiles);
+    atomicAdd(&b.sparse.stats[1], (unsigned long long)(tiles - (int)v.dropped));
+    atomicAdd(&b.sparse.stats[2 + bin], 1ull);
 }
 
 /* ---- P and O in registers --------------------------------------------------------------- */

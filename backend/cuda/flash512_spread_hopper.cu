@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(3 * GROUP_THREADS, 1) sums512_kernel(spread_ar
     /* Scores of warps without a pair: numbers, which no pair reads. */
     for (int i = (int)threadIdx.x; i < STAGES * 4 * WARP_SCORES; i += (int)blockDim.x)
         s.x[i / (4 * WARP_SCORES)][i % (4 * WARP_SCORES)] = make_float4(0, 0, 0, 0);
-    look_at_keys(b, &s.sees);
+    score_keys(b, &s.sees);
     __syncthreads();
     const int role = (int)threadIdx.x / GROUP_THREADS;
     if (role == 0)
@@ -334,6 +334,6 @@ extern "C" void cu_flash512_spread(cudaStream_t s, spread_args x)
     const unsigned heads = (unsigned)x.h.a.kv.n_head_kv;
     const unsigned parts = (unsigned)((x.n_tiles + x.part_tiles - 1) / x.part_tiles);
     LAUNCH(scores512_kernel, dim3(tiles, heads, parts), dim3(2 * GROUP_THREADS), SCORE_BYTES, s, x);
-    LAUNCH(sums512_kernel, dim3(tiles, heads, SPREAD_COLUMNS), dim3(3 * GROUP_THREADS), SUM_BYTES, s,
-           x);
+    LAUNCH(sums512_kernel, dim3(tiles, heads, SPREAD_COLUMNS), dim3(3 * GROUP_THREADS), SUM_BYTES,
+           s, x);
 }

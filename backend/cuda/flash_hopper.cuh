@@ -122,13 +122,13 @@ DEV int fetch_offset()
 
 /* ---- Queries ------------------------------------------------------------------------------ */
 
-/* look_at_keys, and queries times scale in f16, [PAIRS / 64][blocks][64 pairs]; visible to the
+/* score_keys, and queries times scale in f16, [PAIRS / 64][blocks][64 pairs]; visible to the
  * tensor cores after the next barrier. */
 template <int D, int PAIRS, int KEYS>
 DEV void prepare(const job<D, PAIRS, KEYS> &b, sights<PAIRS> *sees, uint8_t *q)
 {
     constexpr int FOURS = columns<D>::SUMMED / 4;
-    look_at_keys(b, sees);
+    score_keys(b, sees);
 #pragma unroll 4
     for (int i = (int)threadIdx.x; i < PAIRS * FOURS; i += (int)blockDim.x) {
         int m = i / FOURS, e = i % FOURS * 4, p = b.pair0 + m;

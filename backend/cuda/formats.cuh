@@ -56,7 +56,7 @@ template <int K> struct traits {
                                                                        : 0;
 };
 
-/* Layouts of experts that may stay with the host, whose cores can read them (cold.c). */
+/* Layouts of experts that may stay with the host, whose cores can read them (offload.c). */
 template <int K> static constexpr bool stays_on_host = K <= PACK_FP4;
 
 struct scales {

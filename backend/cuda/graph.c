@@ -51,8 +51,8 @@ static bool same_graph_key(const graph_key *a, const graph_key *b)
            a->rows == b->rows && a->outs == b->outs && a->n_seqs == b->n_seqs &&
            !memcmp(a->kv_bucket, b->kv_bucket, sizeof a->kv_bucket) &&
            !memcmp(a->kv_least, b->kv_least, sizeof a->kv_least) && a->tree == b->tree &&
-           !memcmp(a->skip, b->skip, sizeof a->skip) && a->counted == b->counted && a->lora == b->lora &&
-           same_taps(&a->taps, &b->taps) && same_watch(&a->watch, &b->watch);
+           !memcmp(a->skip, b->skip, sizeof a->skip) && a->counted == b->counted &&
+           a->lora == b->lora && same_taps(&a->taps, &b->taps) && same_watch(&a->watch, &b->watch);
 }
 
 static void forget_slot(graph_slot *s)
@@ -84,12 +84,12 @@ static graph_slot *slot_of(cuda_device *c, const graph_key *k)
 }
 
 /* The recorded kernels count for the sequences of this pass. */
-static void show_tallies(cuda_device *c, const graph_slot *s, const step *st)
+static void show_stats(cuda_device *c, const graph_slot *s, const step *st)
 {
-    c->n_tallies = s->n_tallies;
-    for (int32_t i = 0; i < s->n_tallies; i++) {
+    c->n_stats = s->n_stats;
+    for (int32_t i = 0; i < s->n_stats; i++) {
         c->counted[i] = s->counted[i];
-        c->tally[i] = &st->sparse[s->counted[i].seq].tally[s->counted[i].il];
+        c->stats[i] = &st->sparse[s->counted[i].seq].stats[s->counted[i].il];
     }
 }
 
@@ -139,8 +139,8 @@ bool cuda_replay(device *d, pass *p, const void *model, const void *kv, mat *y)
     if (!cuda_ok(c, p, cudaGraphLaunch(s->exec, c->stream), "replaying a pass"))
         return true;
     *y = s->y;
-    show_tallies(c, s, st);
-    cuda_take_tallies(c, p);
+    show_stats(c, s, st);
+    cuda_take_stats(c, p);
     if (st->out.n)
         p->rows = &st->out;
     return true;
@@ -163,8 +163,8 @@ void cuda_recorded(device *d, pass *p, mat y)
     else if (cuda_ok(c, p, cudaGraphInstantiate(&s->exec, g, 0), "recording a pass") &&
              cuda_ok(c, p, cudaGraphLaunch(s->exec, c->stream), "replaying a pass"))
         s->y = y;
-    s->n_tallies = c->n_tallies;
+    s->n_stats = c->n_stats;
     memcpy(s->counted, c->counted, sizeof s->counted);
-    cuda_take_tallies(c, p);
+    cuda_take_stats(c, p);
     cudaGraphDestroy(g);
 }

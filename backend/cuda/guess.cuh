@@ -1,5 +1,5 @@
 /* guess.cuh - which experts a later layer will choose, and a request for those that only the host
- * has (early.h).
+ * has (prefetch.h).
  *
  *     some blocks   logits of the later layer's router, from this layer's rows
  *     one block     its warps choose for each row; then a warp writes the request
@@ -12,23 +12,23 @@
 #define BACKEND_CUDA_GUESS_CUH
 
 #include "backend/cuda/choose.cuh"
-#include "backend/cuda/cold.cuh"
+#include "backend/cuda/offload.cuh"
 
 /* ---- Requests -------------------------------------------------------------------------------- */
 
 /* By a warp: buffers whose copies are on their way, those of set `set` in *of_set. */
-DEV int open_copies(const early_state *s, int set, int *of_set)
+DEV int open_copies(const prefetch_state *s, int set, int *of_set)
 {
-    int at = lane_id(), i = at / EARLY_MOST, m = at % EARLY_MOST;
-    bool open = i < EARLY_SETS && m < load_fresh(&s->list[i].n) &&
+    int at = lane_id(), i = at / PREFETCH_MOST, m = at % PREFETCH_MOST;
+    bool open = i < PREFETCH_SETS && m < load_fresh(&s->list[i].n) &&
                 load_system(&s->arrived[i][m]) != load_fresh(&s->list[i].seq);
     uint32_t all = warp_votes(open);
-    *of_set = bits_set(all >> set * EARLY_MOST & ((1 << EARLY_MOST) - 1));
+    *of_set = bits_set(all >> set * PREFETCH_MOST & ((1 << PREFETCH_MOST) - 1));
     return bits_set(all);
 }
 
 /* To the host's memory: not where nothing happens, for it is a way over the bus. */
-DEV void tell_accounts(const early_ask &q, const early_state *s)
+DEV void tell_accounts(const prefetch_ask &q, const prefetch_state *s)
 {
     q.post->n_asked = load_fresh(&s->n_asked);
     q.post->n_used = load_fresh(&s->n_used);
@@ -40,12 +40,12 @@ DEV void tell_accounts(const early_ask &q, const early_state *s)
  * first choices of rows first, as many as may be on their way besides those of earlier requests.
  * None while copies of an earlier request are on their way to the same buffers, whose record stays.
  * So each set of buffers has one open request at most. */
-DEV void ask_early(const early_ask &q, const early_view &v)
+DEV void ask_prefetch(const prefetch_ask &q, const prefetch_view &v)
 {
-    early_state *s = v.state;
-    const int set = q.layer % EARLY_SETS, lane = lane_id(), rows = q.x.rows, k = q.k,
+    prefetch_state *s = v.state;
+    const int set = q.layer % PREFETCH_SETS, lane = lane_id(), rows = q.x.rows, k = q.k,
               n_pairs = rows * k;
-    early_list *l = &s->list[set];
+    prefetch_list *l = &s->list[set];
     int open_here, room = q.most - open_copies(s, set, &open_here), n = 0;
     int32_t mine = -1; /* lane i: the expert that is asked for as number i */
     if (lane == 0)
@@ -56,7 +56,7 @@ DEV void ask_early(const early_ask &q, const early_view &v)
         return;
     for (int p0 = 0; p0 < n_pairs && n < room; p0 += 32) {
         int p = p0 + lane, e = p < n_pairs ? load_fresh(q.id + p % rows * k + p / rows) : -1;
-        bool wants = e >= 0 && e < q.n_expert && is_cold(q.where, q.host_from, q.host_end, e);
+        bool wants = e >= 0 && e < q.n_expert && is_offloaded(q.where, q.host_from, q.host_end, e);
         for (int i = 0; i < n; i++)
             wants = wants && (int)shfl_u32((uint32_t)mine, i) != e;
         for (uint32_t left = warp_votes(wants); left && n < room; left = warp_votes(wants)) {
@@ -66,7 +66,7 @@ DEV void ask_early(const early_ask &q, const early_view &v)
             n++;
         }
     }
-    const uint32_t seq = load_fresh(&s->seq) + 1, at = seq % EARLY_POSTS;
+    const uint32_t seq = load_fresh(&s->seq) + 1, at = seq % PREFETCH_POSTS;
     if (lane < n) {
         l->expert[lane] = mine;
         s->arrived[set][lane] = seq - 1;
@@ -98,7 +98,7 @@ DEV void ask_early(const early_ask &q, const early_view &v)
 
 /* How many blocks compute a guess's logits, of so many warps and up to ROWS rows each. */
 template <int ROWS>
-static __host__ __device__ inline int guess_blocks(const early_ask &q, int n_warps)
+static __host__ __device__ inline int guess_blocks(const prefetch_ask &q, int n_warps)
 {
     int tiles = (q.x.rows + ROWS - 1) / ROWS;
     return q.router ? (q.n_expert + n_warps - 1) / n_warps * tiles : 0;
@@ -106,7 +106,7 @@ static __host__ __device__ inline int guess_blocks(const early_ask &q, int n_war
 
 /* A warp's logits: expert e, up to ROWS rows from r0 on. The first weights are on their way before
  * the rows are known. ready: the rows were there before this kernel began. */
-template <int ROWS> DEV void guess_logits(const early_ask &q, int e, int r0, bool ready)
+template <int ROWS> DEV void guess_logits(const prefetch_ask &q, int e, int r0, bool ready)
 {
     enum { AHEAD = 8 };
     const int n = q.x.cols, lane = lane_id();
@@ -145,7 +145,7 @@ template <int ROWS> DEV void guess_logits(const early_ask &q, int e, int r0, boo
 }
 
 /* The logits of block `block` of guess_blocks. */
-template <int ROWS> DEV void guess_part(const early_ask &q, int block, bool ready)
+template <int ROWS> DEV void guess_part(const prefetch_ask &q, int block, bool ready)
 {
     const int warp = (int)threadIdx.x >> 5, n_warps = (int)blockDim.x >> 5;
     const int per_tile = (q.n_expert + n_warps - 1) / n_warps, tile = block / per_tile;
@@ -153,7 +153,7 @@ template <int ROWS> DEV void guess_part(const early_ask &q, int block, bool read
 }
 
 /* After all logits: the choice of each row, and the request. By a block. */
-DEV void choose_and_ask(const early_ask &q, const early_view &v)
+DEV void choose_and_ask(const prefetch_ask &q, const prefetch_view &v)
 {
     enum { PER_LANE = ROUTER_EXPERTS / 32 };
     const int warp = (int)threadIdx.x >> 5, n_warps = (int)blockDim.x >> 5;
@@ -168,11 +168,11 @@ DEV void choose_and_ask(const early_ask &q, const early_view &v)
     }
     __syncthreads();
     if (warp == 0)
-        ask_early(q, v);
+        ask_prefetch(q, v);
 }
 
 /* Both in one launch: the last of its blocks chooses and asks. */
-template <int ROWS> DEV void guess(const early_ask &q, const early_view &v, int block)
+template <int ROWS> DEV void guess(const prefetch_ask &q, const prefetch_view &v, int block)
 {
     __shared__ bool last;
     guess_part<ROWS>(q, block, false);

@@ -56,18 +56,18 @@ typedef struct join_args {
 void cu_attend_combine(cudaStream_t s, join_args j, int n_sm);
 int cu_attend_init(int shared_max);
 /* How split.cu and split8.cu deal a tile's chunks to blocks. */
-typedef struct tile_deal {
+typedef struct tile_schedule {
     int32_t tile_rows;                  /* rows of one sequence that share each read of a key */
     int32_t chunk_shift, group_inverse; /* 1 << shift == chunk; 65536 / heads per KV head, up */
     int32_t n_block;                    /* blocks that divide a tile's chunks among themselves */
     int32_t stages;                     /* tiles of keys on their way or in use, 1 to 3 */
-} tile_deal;
+} tile_schedule;
 /* split.cu: few rows on tensor cores. Heads of 64, 128, 256 or 512, at most *widest, in all formats
  * but f32. At most SPLIT_PAIRS query heads per KV head. */
 typedef struct split_args {
     attend_args a;
     chunk_parts parts;
-    tile_deal deal;
+    tile_schedule schedule;
     int32_t line; /* bytes from row to row in shared memory; the launcher fills it in */
 } split_args;
 void cu_split(cudaStream_t s, split_args x);
@@ -83,7 +83,7 @@ int cu_split_init(split_limits l);
 typedef struct split8_args {
     attend_args a;
     chunk_parts parts;
-    tile_deal deal;
+    tile_schedule schedule;
     int32_t spread; /* bytes of shared memory that a block is launched with */
 } split8_args;
 void cu_split8(cudaStream_t s, split8_args x);
@@ -118,12 +118,12 @@ int cu_split_hopper_init(void);
 /* Slices begin at multiples of SLICE_KEYS, the longest tile. */
 /* What rows of one sequence leave out (sparse.h). */
 enum {
-    SPARSE_COUNTS = 163, /* 64-bit counters: tiles, kept tiles, the bins of a sparse_tally */
-    SPARSE_TALLIES = 256 /* tallies on the device: of sequences times layers of a pass */
+    SPARSE_COUNTS = 163, /* 64-bit counters: tiles, kept tiles, the bins of a sparse_stats */
+    SPARSE_STATS = 256   /* tallies on the device: of sequences times layers of a pass */
 };
 typedef struct dev_sparse {
     float skip;                /* sparse_rule.skip; 0: no tile is dropped */
-    unsigned long long *tally; /* [SPARSE_COUNTS]; NULL: nothing is counted */
+    unsigned long long *stats; /* [SPARSE_COUNTS]; NULL: nothing is counted */
     /* Block selection: rows SELECT_ROWS i .. of a launch read the tiles of SELECT_ROWS keys whose
      * bits are set in kept[i][KV head][n_word]. skip is 0. NULL: they read all. */
     const uint32_t *kept;
@@ -151,7 +151,7 @@ typedef struct select_args {
     uint16_t *means;
     float *scores;              /* [SELECT_BLOCKS][n_head][n_tiles][2] */
     uint32_t *kept;             /* [n_blocks][KV heads][n_word] */
-    unsigned long long *tally;  /* [SPARSE_COUNTS], tiles are added; NULL: nothing is counted */
+    unsigned long long *stats;  /* [SPARSE_COUNTS], tiles are added; NULL: nothing is counted */
     int32_t n_word, sink, near; /* tiles of a list / 32; the first and the nearest ones are kept */
     float scale, alpha;
 } select_args;
@@ -175,7 +175,8 @@ typedef struct attend_slice {
     float *carry; /* [rows, heads][SLICE_CARRY]: largest score; sums of exponentials of the four
                      threads that share a row; what a certificate needs, and dropped tiles */
 } attend_slice;
-/* flash.cu: many rows on tensor cores, over two streams of f16, in heads of 64, 128, 256 and 512. */
+/* flash.cu: many rows on tensor cores, over two streams of f16, in heads of 64, 128, 256 and 512.
+ */
 typedef struct flash_args {
     attend_args a;
     attend_slice slice;
@@ -204,7 +205,8 @@ int cu_flash128_hopper_init(void);
 int cu_flash256_hopper_init(void);
 int cu_flash512_hopper_init(void);
 /* expand.cu: keys and values of indices [from, until) of one sequence as two streams of f16, as
- * attend_slice has them; heads of 64, 128, 256 and 512. Rotated ones stay rotated, but of one stream.
+ * attend_slice has them; heads of 64, 128, 256 and 512. Rotated ones stay rotated, but of one
+ * stream.
  */
 typedef struct expand_args {
     dev_kv kv;

@@ -163,8 +163,8 @@ typedef struct choice {        /* a route_rule on the device */
     bool sigmoid;
 } choice;
 void cu_route(cudaStream_t s, int32_t *id, float *share, int32_t k, dev_mat logits, choice how);
-/* cu_router (launch_cold.h): route of x w', for up to ROUTER_EXPERTS experts and FEW_ROWS rows; w:
- * floats. */
+/* cu_router (launch_offload.h): route of x w', for up to ROUTER_EXPERTS experts and FEW_ROWS rows;
+ * w: floats. */
 enum { ROUTER_EXPERTS = 256, ROUTER_MOST = 32 /* experts of a row */, ROUTER_TICKETS = 16 };
 typedef struct router_args {
     dev_mat x, logits;

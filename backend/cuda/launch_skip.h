@@ -23,14 +23,14 @@ enum {
 /* Rows parts.row0 .. + n_rows - 1 of a pass, whose store has no window. Arrays lie in scratch. */
 typedef struct skip_args {
     attend_args a;
-    chunk_parts parts; /* chunk: SKIP_TILES tiles at most; at: of 8-byte alignment */
-    tile_deal deal;    /* tile_rows and group_inverse; the rest is filled in for each launch */
+    chunk_parts parts;      /* chunk: SKIP_TILES tiles at most; at: of 8-byte alignment */
+    tile_schedule schedule; /* tile_rows and group_inverse; the rest is filled in for each launch */
     uint16_t *weights; /* f16 [n_rows, heads, n_tiles, SKIP_TILE]: e^(score - the tile's largest) */
     float *tops;       /* [n_rows, heads, n_tiles][2]: largest score, base 2; sum of weights */
     uint32_t *kept;    /* [n_rows, heads, n_word]: a bit for each tile */
     int32_t n_tiles, n_word;
     float skip[SKIP_SEQS];                /* sparse_rule.skip of each sequence */
-    unsigned long long *tally[SKIP_SEQS]; /* [SPARSE_COUNTS] each; NULL: it is not counted */
+    unsigned long long *stats[SKIP_SEQS]; /* [SPARSE_COUNTS] each; NULL: it is not counted */
 } skip_args;
 /* Leaves the parts of each row and head for combine_kernel. Heads of 128, 256 or 512 in two streams
  * of any format but f32, at most SPLIT_PAIRS query heads per KV head. */

@@ -15,9 +15,9 @@
  * average, and the second-level cache is read once for each group of them. A row's result is
  * bit-identical to that of matmul_vec.cu.
  *
- * COLD: pairs that the host's cores compute (cold.cuh) are in no group.
+ * COLD: pairs that the host's cores compute (offload.cuh) are in no group.
  */
-#include "backend/cuda/cold.cuh"
+#include "backend/cuda/offload.cuh"
 #include "backend/cuda/launch_products.h"
 #include "backend/cuda/pairs.cuh"
 #include "backend/cuda/units.cuh"
@@ -38,7 +38,7 @@ struct expert_args : pair_args {
     int32_t n_group, n_unit, lg; /* log2 of the warps per tile */
     int32_t columns, n_expert;   /* columns: items of a group */
     int32_t kind;
-    cold_view cold; /* COLD */
+    offload_view offload; /* COLD */
 };
 
 struct list_shared {
@@ -59,9 +59,9 @@ template <int K, int T> struct block_memory {
 };
 
 /* Makes the groups: experts ascending, pairs ascending within an expert, the same in every block.
- * All pairs of an expert are cold, or none. count: zeros, one per expert; ids: a byte per pair.
- * Ends with a barrier. */
-template <int T, bool COLD>
+ * All pairs of an expert are offloaded, or none. count: zeros, one per expert; ids: a byte per
+ * pair. Ends with a barrier. */
+template <int T, bool OFFLOAD>
 DEV void make_groups(const expert_args &a, group<T> *list, int *count, uint32_t *ids,
                      list_shared *s)
 {
@@ -70,7 +70,7 @@ DEV void make_groups(const expert_args &a, group<T> *list, int *count, uint32_t 
     for (int p = (int)threadIdx.x; p < a.n_pairs; p += THREADS) {
         int id = load_fresh(a.expert + p);
         ((uint8_t *)ids)[p] = (uint8_t)id;
-        if (!COLD || cold_place(a.cold, p) < 0)
+        if (!OFFLOAD || offload_place(a.offload, p) < 0)
             atomicAdd(&count[id], 1);
         if (a.count && blockIdx.x == 0)
             atomicAdd(&a.count[id], 1u);
@@ -93,7 +93,7 @@ DEV void make_groups(const expert_args &a, group<T> *list, int *count, uint32_t 
     __syncthreads();
 #pragma unroll 1
     for (int p = (int)threadIdx.x; p < a.n_pairs; p += THREADS) {
-        if (COLD && cold_place(a.cold, p) >= 0)
+        if (OFFLOAD && offload_place(a.offload, p) >= 0)
             continue;
         int k = rank_of(ids, p);
         list[count[((uint8_t *)ids)[p]] + k / T].p[k % T] = (uint16_t)p;
@@ -192,7 +192,7 @@ template <bool GLU> DEV int units_of(const expert_args &a, int tile)
     return tile * TILE_ROWS < a.n_out ? n : 0;
 }
 
-template <int K, bool GLU, bool COLD>
+template <int K, bool GLU, bool OFFLOAD>
 DEV void begin_units(const expert_args &a, lane_units<K> *t, int tile, int expert)
 {
     bool up = GLU && (int)threadIdx.x >= THREADS / 2;
@@ -200,10 +200,10 @@ DEV void begin_units(const expert_args &a, lane_units<K> *t, int tile, int exper
     uint32_t seq;
     size_t on = a.where ? (size_t)load_fresh(a.where + expert)
                         : (size_t)expert * (up ? a.up_bytes : a.w_bytes);
-    if (COLD && a.cold.early.state) {
-        int m = early_buffer(a.cold.early, expert, &seq);
-        if (m >= 0 && early_arrived(a.cold.early, m, seq))
-            on = (size_t)(a.cold.early.where + m * a.cold.early.step);
+    if (OFFLOAD && a.offload.prefetch.state) {
+        int m = prefetch_buffer(a.offload.prefetch, expert, &seq);
+        if (m >= 0 && prefetch_arrived(a.offload.prefetch, m, seq))
+            on = (size_t)(a.offload.prefetch.where + m * a.offload.prefetch.step);
     }
     w.codes += on, w.high += on, w.scale += on, w.super += on;
     int n = units_of<GLU>(a, tile);
@@ -219,7 +219,7 @@ DEV float *result_at(const expert_args &a, int p, int o)
 }
 
 /* Adds the warps' sums of a gated item; a warp writes 32 outputs of one pair. */
-template <int T, bool COLD>
+template <int T, bool OFFLOAD>
 DEV void write_gated(const expert_args &a, int column, group<T> g, const float (*part)[WARPS][16])
 {
     int warp = (int)threadIdx.x >> 5, n_tiles = WARPS / 2 >> a.lg, halves = n_tiles / 2;
@@ -282,7 +282,7 @@ DEV void expert_tile_sums(const expert_args &a, lane_units<K> *t, int column, gr
  * grid:   as many blocks as fit the GPU, or one per item
  * shared: block_memory; a float per pair, warp and output
  * bound:  reading the experts' W, each once */
-template <int K, bool GLU, int T, bool COLD>
+template <int K, bool GLU, int T, bool OFFLOAD>
 __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_kernel(expert_args a)
 {
     DYN_SHARED(char, mem);
@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
     if (!a.chosen)
         grid_wait();
     grid_trigger(); /* a kernel that begins from here on may read the choice of experts */
-    make_groups<T, COLD>(a, list, count, ids, &s);
+    make_groups<T, OFFLOAD>(a, list, count, ids, &s);
     int n_items = s.n_groups * a.columns, next = (int)blockIdx.x;
     place at = {-1, 0}; /* no item at first; the first real one is requested in turn 0 */
     for (int turn = 0;; turn ^= 1) {
@@ -317,7 +317,8 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
                                         rows_at<T>(mem, a.n_unit, turn), part[turn]);
         }
         if (more)
-            begin_units<K, GLU, COLD>(a, &t, tile_of<GLU>(a, then.column), list[then.group].expert);
+            begin_units<K, GLU, OFFLOAD>(a, &t, tile_of<GLU>(a, then.column),
+                                         list[then.group].expert);
         if (first) {
             if (!a.ready)
                 grid_wait();
@@ -331,7 +332,7 @@ __global__ void __launch_bounds__(THREADS, block_memory<K, T>::blocks) experts_k
             settle_rows<K, T>(a, list[then.group], after);
         __syncthreads();
         if (GLU && !first)
-            write_gated<T, COLD>(a, at.column, list[at.group], part[turn]);
+            write_gated<T, OFFLOAD>(a, at.column, list[at.group], part[turn]);
         if (!more)
             break;
         at = then;
@@ -352,9 +353,9 @@ static int largest_shared()
 
 enum { SPARE = 4 }; /* block slots left free for the small kernel that follows */
 
-template <int K, int T, bool COLD>
+template <int K, int T, bool OFFLOAD>
 static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memory memory,
-                           const cold_view &c)
+                           const offload_view &c)
 {
     const product_args &p = e.p;
     expert_args a = {};
@@ -375,7 +376,7 @@ static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memor
     a.columns = ((p.n_out + TILE_ROWS - 1) / TILE_ROWS + (half >> a.lg) - 1) / (half >> a.lg);
     a.n_expert = p.w.n_mat;
     a.kind = p.w.kind;
-    a.cold = c;
+    a.offload = c;
     size_t shared = block_memory<K, T>::bytes(a.n_unit, a.n_pairs, a.n_expert);
     int fit = block_memory<K, T>::blocks * cu_gpu.n_sm, most = a.n_pairs * a.columns;
     fit -= fit > 2 * SPARE ? SPARE : 0;
@@ -383,28 +384,28 @@ static bool launch_experts(cudaStream_t s, const expert_product &e, launch_memor
         shared > (size_t)(largest_shared() - table_bytes<K>))
         return false;
     if (p.glu)
-        LAUNCH((experts_kernel<K, true, T, COLD>), dim3((unsigned)(most < fit ? most : fit)),
+        LAUNCH((experts_kernel<K, true, T, OFFLOAD>), dim3((unsigned)(most < fit ? most : fit)),
                dim3(THREADS), shared, s, a);
     else
-        LAUNCH((experts_kernel<K, false, T, COLD>), dim3((unsigned)(most < fit ? most : fit)),
+        LAUNCH((experts_kernel<K, false, T, OFFLOAD>), dim3((unsigned)(most < fit ? most : fit)),
                dim3(THREADS), shared, s, a);
     return true;
 }
 
-template <int K, bool COLD>
+template <int K, bool OFFLOAD>
 static bool experts(cudaStream_t s, const expert_product &e, launch_memory memory,
-                    const cold_view &c)
+                    const offload_view &c)
 {
-    return (e.p.y.rows > TWO_ROWS && launch_experts<K, 4, COLD>(s, e, memory, c)) ||
-           launch_experts<K, 2, COLD>(s, e, memory, c);
+    return (e.p.y.rows > TWO_ROWS && launch_experts<K, 4, OFFLOAD>(s, e, memory, c)) ||
+           launch_experts<K, 2, OFFLOAD>(s, e, memory, c);
 }
 
-template <int K, bool COLD> static int allow_kernels(int shared_block)
+template <int K, bool OFFLOAD> static int allow_kernels(int shared_block)
 {
-    return allow_shared(experts_kernel<K, true, 2, COLD>, shared_block) |
-           allow_shared(experts_kernel<K, false, 2, COLD>, shared_block) |
-           allow_shared(experts_kernel<K, true, 4, COLD>, shared_block) |
-           allow_shared(experts_kernel<K, false, 4, COLD>, shared_block);
+    return allow_shared(experts_kernel<K, true, 2, OFFLOAD>, shared_block) |
+           allow_shared(experts_kernel<K, false, 2, OFFLOAD>, shared_block) |
+           allow_shared(experts_kernel<K, true, 4, OFFLOAD>, shared_block) |
+           allow_shared(experts_kernel<K, false, 4, OFFLOAD>, shared_block);
 }
 /* Once per GPU, at open: all the shared memory that it grants a block. */
 extern "C" int cu_experts_init(void)
@@ -420,15 +421,15 @@ extern "C" int cu_experts_init(void)
     return bad;
 }
 
-template <bool COLD>
+template <bool OFFLOAD>
 static bool experts_of_kind(cudaStream_t s, const expert_product &a, launch_memory memory,
-                            const cold_view &c)
+                            const offload_view &c)
 {
     switch (pack_kernels(a.p.w.kind)) {
 #define DO(kind)                                                                                   \
     case kind:                                                                                     \
-        if constexpr (!COLD || stays_on_host<kind>)                                                \
-            return experts<kind, COLD>(s, a, memory, c);                                           \
+        if constexpr (!OFFLOAD || stays_on_host<kind>)                                             \
+            return experts<kind, OFFLOAD>(s, a, memory, c);                                        \
         break;
         EACH_PACK(DO)
 #undef DO
@@ -440,11 +441,11 @@ extern "C" bool cu_product_experts(cudaStream_t s, expert_product a, launch_memo
 {
     const int least = a.p.glu ? GROUPED_ROWS : GROUPED_DOWN_ROWS;
     return (a.p.y.rows >= least && cu_product_grouped(s, a, memory)) ||
-           experts_of_kind<false>(s, a, memory, cold_view());
+           experts_of_kind<false>(s, a, memory, offload_view());
 }
 
-extern "C" bool cu_product_experts_cold(cudaStream_t s, expert_product a, launch_memory memory,
-                                        cold_view c)
+extern "C" bool cu_product_experts_offload(cudaStream_t s, expert_product a, launch_memory memory,
+                                           offload_view c)
 {
     return experts_of_kind<true>(s, a, memory, c);
 }

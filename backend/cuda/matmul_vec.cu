@@ -10,11 +10,11 @@
  * matmul_experts.cu reads an expert once for two rows, and adds the same numbers in the same order.
  * This file takes any number of rows, so it also serves where that one has no room for the pairs.
  *
- * COLD: the host's cores may compute some of the pairs (cold.cuh). The gated unit leaves them out,
- * and the down product reads theirs where it adds.
+ * COLD: the host's cores may compute some of the pairs (offload.cuh). The gated unit leaves them
+ * out, and the down product reads theirs where it adds.
  */
 #include "backend/cuda/guess.cuh"
-#include "backend/cuda/hand.cuh"
+#include "backend/cuda/dispatch.cuh"
 #include "backend/cuda/launch_products.h"
 #include "backend/cuda/product.cuh"
 
@@ -168,8 +168,9 @@ __global__ void __launch_bounds__(32 * WARPS, occupancy<K>::blocks / 2)
 }
 
 /* A gated product also has a row of blocks without outputs, before the others. The first one posts
- * the row's job. The last one chooses by the logits of a guess, and asks. A call, as cold_reads. */
-static __device__ __noinline__ void beside(const expert_product &a, const cold_view &c)
+ * the row's job. The last one chooses by the logits of a guess, and asks. A call, as offload_reads.
+ */
+static __device__ __noinline__ void beside(const expert_product &a, const offload_view &c)
 {
     const unsigned p = blockIdx.x;
     if (p == 0 && threadIdx.x < 32) {
@@ -180,7 +181,7 @@ static __device__ __noinline__ void beside(const expert_product &a, const cold_v
     if (p == gridDim.x - 1 && c.ask.router) {
         if (!a.chosen)
             grid_wait();
-        choose_and_ask(c.ask, c.early);
+        choose_and_ask(c.ask, c.prefetch);
     }
 }
 
@@ -190,17 +191,17 @@ static __device__ __noinline__ void beside(const expert_product &a, const cold_v
  *         one row: before them a row of blocks, for the host's job and for a guess (guess.cuh)
  * shared: the row of x; a float per warp and output
  * bound:  reading W and W' */
-template <int K, bool COLD>
+template <int K, bool OFFLOAD>
 __global__ void __launch_bounds__(32 * WARPS, 2)
     glu_kernel(const __grid_constant__ expert_product a, int lg,
-               const __grid_constant__ cold_view c)
+               const __grid_constant__ offload_view c)
 {
     DYN_SHARED(uint4, mem);
     __shared__ float part[WARPS][16];
     int warp = (int)(threadIdx.x >> 5), n = 1 << lg, p = (int)blockIdx.x, x_row;
-    const int pair_of_tiles = (int)blockIdx.y - (COLD && c.posts);
+    const int pair_of_tiles = (int)blockIdx.y - (OFFLOAD && c.posts);
     int which = warp >> (lg + 1), tile = pair_of_tiles * 2 + (warp >> lg & 1);
-    int place = COLD_READ;
+    int place = OFFLOAD_READ;
     bool in = tile * 16 < a.p.n_out;
     size_t mat, at = 0;
     bool shared = a.shared_warps && p == a.k - 1;
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
         if (a.ready && p == 0 && blockIdx.y == 0)
             grid_wait();
     };
-    if (COLD && pair_of_tiles < 0) {
+    if (OFFLOAD && pair_of_tiles < 0) {
         beside(a, c);
         leave();
         return;
@@ -228,11 +229,11 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
     if (a.p.w.count && !shared && pair_of_tiles == 0 && threadIdx.x == 0)
         atomicAdd(&a.p.w.count[mat], 1u);
     const packed w = shared ? (which ? a.shared_up : a.shared) : which ? a.p.up : a.p.w;
-    if (COLD && !shared)
-        place = cold_find(c, w, a.expert, p, &at);
+    if (OFFLOAD && !shared)
+        place = offload_find(c, w, a.expert, p, &at);
     else
         at = mat_at(w, mat);
-    if (COLD && place >= 0) {
+    if (OFFLOAD && place >= 0) {
         leave();
         return;
     }
@@ -271,9 +272,9 @@ __global__ void __launch_bounds__(32 * WARPS, 2)
  * grid:   row x tile of 16 outputs, as above; a warp per expert of the row
  * shared: a float per expert and output
  * bound:  reading k experts' rows; at one row, latency */
-template <int K, bool SHARED, bool COLD>
+template <int K, bool SHARED, bool OFFLOAD>
 __global__ void __launch_bounds__(512) expert_down_kernel(const __grid_constant__ expert_product a,
-                                                          const __grid_constant__ cold_view c)
+                                                          const __grid_constant__ offload_view c)
 {
     __shared__ float part[16][16];
     int warp = (int)(threadIdx.x >> 5), n_warps = (int)(blockDim.x >> 5);
@@ -281,7 +282,7 @@ __global__ void __launch_bounds__(512) expert_down_kernel(const __grid_constant_
     float v = 0, share = 0;
     warp_tile<K, occupancy<K>::down> t;
     int of_choice = a.k - SHARED; /* the warps after them have the shared expert's units */
-    int place = COLD_READ;        /* COLD: of the pair's product, which comes from the host */
+    int place = OFFLOAD_READ;     /* COLD: of the pair's product, which comes from the host */
     auto begin = [&](int j) {
         if (SHARED && j >= of_choice) {
             t.begin(a.shared, 0, tile, j - of_choice, a.shared_warps);
@@ -290,17 +291,17 @@ __global__ void __launch_bounds__(512) expert_down_kernel(const __grid_constant_
         if (j >= a.k)
             return;
         size_t at;
-        if (COLD)
-            place = cold_find(c, a.p.w, a.expert, r * of_choice + j, &at);
+        if (OFFLOAD)
+            place = offload_find(c, a.p.w, a.expert, r * of_choice + j, &at);
         else
             at = mat_at(a.p.w, (size_t)load_fresh(a.expert + r * a.k + j));
-        if (!COLD || place < 0)
+        if (!OFFLOAD || place < 0)
             t.begin_at(a.p.w, at, tile, 0, 1);
         share = load_fresh(a.share + r * a.k + j);
     };
     auto product = [&](const packed &w, int j) {
-        if (COLD && place >= 0)
-            return cold_take(c, place, o, a.p.n_out, tile == 0);
+        if (OFFLOAD && place >= 0)
+            return offload_take(c, place, o, a.p.n_out, tile == 0);
         return t.run(w, x_at(a.p.x, j));
     };
     grid_trigger();
@@ -308,7 +309,7 @@ __global__ void __launch_bounds__(512) expert_down_kernel(const __grid_constant_
     if (a.chosen)
         begin(warp);
     grid_wait();
-    if (COLD && tile == 0 && r == 0 && threadIdx.x == 0)
+    if (OFFLOAD && tile == 0 && r == 0 && threadIdx.x == 0)
         c.state->posted = 0;
     if (!a.chosen)
         begin(warp);
@@ -348,21 +349,21 @@ __global__ void __launch_bounds__(512) expert_down_kernel(const __grid_constant_
     }
 }
 
-template <int K, bool COLD> static void vec(cudaStream_t s, expert_product a, cold_view c)
+template <int K, bool OFFLOAD> static void vec(cudaStream_t s, expert_product a, offload_view c)
 {
     int warps = product_warps(a.p.w, a.p.glu), lg = warps >= 8 ? 3 : warps >= 4 ? 2 : warps >> 1;
     unsigned rows = (unsigned)(a.expert ? a.p.y.rows * a.k : a.p.y.rows);
     int tiles = (a.p.n_out + 15) / 16, block = warps > 4 ? 8 : 4;
-    unsigned more = COLD && c.posts; /* a row of blocks beside the rows' own */
+    unsigned more = OFFLOAD && c.posts; /* a row of blocks beside the rows' own */
     size_t shared = (size_t)a.p.w.n_group * 40;
     if (a.share && a.shared_warps)
-        LAUNCH((expert_down_kernel<K, true, COLD>), dim3(1, (unsigned)tiles),
+        LAUNCH((expert_down_kernel<K, true, OFFLOAD>), dim3(1, (unsigned)tiles),
                dim3(32u * (unsigned)(a.k - 1 + a.shared_warps)), 0, s, a, c);
     else if (a.share)
-        LAUNCH((expert_down_kernel<K, false, COLD>), dim3((unsigned)a.p.y.rows, (unsigned)tiles),
+        LAUNCH((expert_down_kernel<K, false, OFFLOAD>), dim3((unsigned)a.p.y.rows, (unsigned)tiles),
                dim3(32u * (unsigned)(a.k < 16 ? a.k : 16)), 0, s, a, c);
     else if (a.p.glu)
-        LAUNCH((glu_kernel<K, COLD>), dim3(rows, (unsigned)(tiles + 1) / 2 + more),
+        LAUNCH((glu_kernel<K, OFFLOAD>), dim3(rows, (unsigned)(tiles + 1) / 2 + more),
                dim3(128u * (unsigned)warps), shared, s, a, lg, c);
     else
         LAUNCH((vec_kernel<K>), dim3((unsigned)((tiles * warps + block - 1) / block), rows),
@@ -374,13 +375,14 @@ extern "C" int cu_product_warps(const packed *w)
     return product_warps(*w, false);
 }
 
-template <bool COLD> static void vec_of_kind(cudaStream_t s, const expert_product &a, cold_view c)
+template <bool OFFLOAD>
+static void vec_of_kind(cudaStream_t s, const expert_product &a, offload_view c)
 {
     switch (pack_kernels(a.p.w.kind)) {
 #define DO(kind)                                                                                   \
     case kind:                                                                                     \
-        if constexpr (!COLD || stays_on_host<kind>)                                                \
-            vec<kind, COLD>(s, a, c);                                                              \
+        if constexpr (!OFFLOAD || stays_on_host<kind>)                                             \
+            vec<kind, OFFLOAD>(s, a, c);                                                           \
         break;
         EACH_PACK(DO)
 #undef DO
@@ -401,11 +403,11 @@ extern "C" int cu_vec_init(void)
 
 extern "C" void cu_product_vec(cudaStream_t s, expert_product a)
 {
-    vec_of_kind<false>(s, a, cold_view());
+    vec_of_kind<false>(s, a, offload_view());
 }
 
 /* Gated, or with share. */
-extern "C" void cu_product_vec_cold(cudaStream_t s, expert_product a, cold_view c)
+extern "C" void cu_product_vec_offload(cudaStream_t s, expert_product a, offload_view c)
 {
     vec_of_kind<true>(s, a, c);
 }

@@ -57,22 +57,21 @@ template <int K> DEV void shared_share(const router_args &a)
 }
 
 /* A call: the router's own blocks are short of time, and so much of it is the fetch of code. */
-static __device__ __noinline__ void guess_beside(const early_ask &q, int block, bool ready)
+static __device__ __noinline__ void guess_beside(const prefetch_ask &q, int block, bool ready)
 {
     guess_part<1>(q, block, ready);
 }
 
 /* logits[r, e] = x[r] . W[e] for a block's experts and rows, which share their reads. The last
  * block of a tile of rows chooses for them, a warp for each row. Sums do not depend on the shape.
- * COLD, one row: it also tells what becomes of the pairs (cold.h). beside: it runs at the same time
- * as the kernel before it, whose results it does not read.
- * grid:   experts x rows; SHARED: a block more; COLD: then the blocks of a guess (guess.cuh)
- * shared: a sum per product and warp; is this the last block?
- * bound:  latency: rows of W are in flight before x is known, then the choice; at many rows reads
- *         of both from the second cache */
-template <int K, int LANE, class SHAPE, bool SIGMOID, bool SHARED, bool COLD>
+ * COLD, one row: it also tells what becomes of the pairs (offload.h). beside: it runs at the same
+ * time as the kernel before it, whose results it does not read. grid:   experts x rows; SHARED: a
+ * block more; COLD: then the blocks of a guess (guess.cuh) shared: a sum per product and warp; is
+ * this the last block? bound:  latency: rows of W are in flight before x is known, then the choice;
+ * at many rows reads of both from the second cache */
+template <int K, int LANE, class SHAPE, bool SIGMOID, bool SHARED, bool OFFLOAD>
 __global__ void __launch_bounds__(ROUTER_THREADS)
-    router_kernel(router_args a, const __grid_constant__ cold_rule c)
+    router_kernel(router_args a, const __grid_constant__ offload_rule c)
 {
     constexpr int WARPS = ROUTER_THREADS / 32, EXPERTS = SHAPE::experts, ROWS = SHAPE::rows;
     constexpr int AHEAD = SHAPE::ahead;
@@ -88,9 +87,9 @@ __global__ void __launch_bounds__(ROUTER_THREADS)
     float4 w[AHEAD][EXPERTS];
     float acc[EXPERTS][ROWS];
     grid_trigger();
-    if (COLD && blockIdx.x == 0 && warp == 0)
+    if (OFFLOAD && blockIdx.x == 0 && warp == 0)
         expect_rule(c, a.logits.cols);
-    if (COLD && (int)blockIdx.x >= n_blocks + SHARED) {
+    if (OFFLOAD && (int)blockIdx.x >= n_blocks + SHARED) {
         guess_beside(c.ask, (int)blockIdx.x - n_blocks - SHARED, a.beside);
         return;
     }
@@ -169,7 +168,7 @@ __global__ void __launch_bounds__(ROUTER_THREADS)
             write_fence();
             int e = choose<LANE, SIGMOID>(a.id + (size_t)r * a.k, a.share + (size_t)r * a.k, a.k,
                                           a.logits.at + r * a.logits.stride, a.logits.cols, a.how);
-            if (COLD)
+            if (OFFLOAD)
                 tell_row(c, e);
             if (threadIdx.x == 0)
                 a.ticket[blockIdx.y] = 0;
@@ -179,23 +178,23 @@ __global__ void __launch_bounds__(ROUTER_THREADS)
         grid_wait(); /* the next kernel relies on it */
 }
 
-template <int K, class SHAPE, bool SIGMOID, bool SHARED, bool COLD>
-static void router_of(cudaStream_t s, const router_args &a, const cold_rule &c)
+template <int K, class SHAPE, bool SIGMOID, bool SHARED, bool OFFLOAD>
+static void router_of(cudaStream_t s, const router_args &a, const offload_rule &c)
 {
     int n_blocks = (a.logits.cols + SHAPE::experts - 1) / SHAPE::experts;
-    int guesses = COLD ? guess_blocks<1>(c.ask, ROUTER_THREADS / 32) : 0;
+    int guesses = OFFLOAD ? guess_blocks<1>(c.ask, ROUTER_THREADS / 32) : 0;
     dim3 grid((unsigned)(n_blocks + SHARED + guesses),
               (unsigned)((a.x.rows + SHAPE::rows - 1) / SHAPE::rows));
     if (a.logits.cols <= 128)
-        LAUNCH((router_kernel<K, 4, SHAPE, SIGMOID, SHARED, COLD>), grid, dim3(ROUTER_THREADS), 0,
-               s, a, c);
+        LAUNCH((router_kernel<K, 4, SHAPE, SIGMOID, SHARED, OFFLOAD>), grid, dim3(ROUTER_THREADS),
+               0, s, a, c);
     else
-        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, SHAPE, SIGMOID, SHARED, COLD>), grid,
+        LAUNCH((router_kernel<K, ROUTER_EXPERTS / 32, SHAPE, SIGMOID, SHARED, OFFLOAD>), grid,
                dim3(ROUTER_THREADS), 0, s, a, c);
 }
 
 template <int K, bool SIGMOID>
-static void router_rows(cudaStream_t s, const router_args &a, const cold_rule &c)
+static void router_rows(cudaStream_t s, const router_args &a, const offload_rule &c)
 {
     if (a.shared && c.pair)
         router_of<K, one_row_shape, SIGMOID, true, true>(s, a, c);
@@ -213,7 +212,7 @@ static void router_rows(cudaStream_t s, const router_args &a, const cold_rule &c
         router_of<K, many_rows_shape, SIGMOID, false, false>(s, a, c);
 }
 
-template <int K> static void router(cudaStream_t s, const router_args &a, const cold_rule &c)
+template <int K> static void router(cudaStream_t s, const router_args &a, const offload_rule &c)
 {
     if (a.how.sigmoid)
         router_rows<K, true>(s, a, c);
@@ -221,7 +220,7 @@ template <int K> static void router(cudaStream_t s, const router_args &a, const 
         router_rows<K, false>(s, a, c);
 }
 
-extern "C" void cu_router(cudaStream_t s, router_args a, cold_rule c)
+extern "C" void cu_router(cudaStream_t s, router_args a, offload_rule c)
 {
     if (a.w.kind == PACK_F32)
         router<PACK_F32>(s, a, c);

@@ -10,7 +10,7 @@
  * Down products of 32 rows take matmul_grouped too. ops.c says what every op does before and after
  * its launches.
  */
-#include "backend/cuda/cold.h"
+#include "backend/cuda/offload.h"
 #include "backend/cuda/ops_int.h"
 
 #include <stdint.h>
@@ -58,9 +58,9 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
     cuda_wrote_mat(p, logits);
     cuda_wrote(cuda_of(p), r.id, n);
     cuda_wrote(cuda_of(p), r.weight, n);
-    cuda_cold *cold = cuda_cold_any(cuda_of(p));
-    if (cold)
-        cuda_cold_guess(cold, w, cuda_mat(x), r.k, how.sigmoid);
+    cuda_offload *offload = cuda_offload_any(cuda_of(p));
+    if (offload)
+        cuda_offload_guess(offload, w, cuda_mat(x), r.k, how.sigmoid);
     for (int32_t at = 0, rows; at < x.rows; at += rows) {
         rows = x.rows - at < FEW_ROWS ? x.rows - at : (int32_t)FEW_ROWS;
         router_args a = {.x = cuda_mat(some_rows(x, at, rows)),
@@ -73,7 +73,7 @@ void cuda_router(pass *p, routing r, mat x, const weight *w, const route_rule *r
                          .k = r.k,
                          .ticket = cuda_of(p)->router_ticket,
                          .beside = beside && !at};
-        cu_router(cuda_of(p)->stream, a, cuda_cold_tells(cold, w, x.rows, r.k));
+        cu_router(cuda_of(p)->stream, a, cuda_offload_tells(offload, w, x.rows, r.k));
     }
     cuda_of(p)->choice = r.id;
     cuda_of(p)->choice_done = NULL;
@@ -187,7 +187,7 @@ static void glu_by_expert(pass *p, mat y, mat x, routing r, const weight *gate, 
 /* Rows of one expert share its weights, at most FEW_ROWS rows at a time. False: there is one row,
  * or no room for the pairs or experts; whether there is depends on the first piece, which is the
  * largest. v: as of the host's experts, or NULL. */
-static bool together(cuda_device *c, expert_product a, const cold_view *v)
+static bool together(cuda_device *c, expert_product a, const offload_view *v)
 {
     const expert_product all = a;
     int32_t n = all.p.y.rows, k = a.x_per_pair ? a.k : 1;
@@ -203,8 +203,8 @@ static bool together(cuda_device *c, expert_product a, const cold_view *v)
         a.share = all.share ? all.share + (size_t)at * (size_t)a.k : NULL;
         if (n == 1 || !most)
             return false;
-        /* With pairs, all rows are one piece: COLD_JOB_ROWS are fewer than FEW_ROWS. */
-        if (!(v ? cu_product_experts_cold(c->stream, a, cuda_launch_memory(c), *v)
+        /* With pairs, all rows are one piece: OFFLOAD_JOB_ROWS are fewer than FEW_ROWS. */
+        if (!(v ? cu_product_experts_offload(c->stream, a, cuda_launch_memory(c), *v)
                 : cu_product_experts(c->stream, a, cuda_launch_memory(c))))
             return false;
     }
@@ -286,19 +286,19 @@ void cuda_moe_glu(pass *p, mat y, mat x, routing r, const weight *gate, const we
     a.p.y = cuda_mat(y);
     a.p.x = q;
     a.p.q = copy;
-    cuda_cold *cold = cuda_cold_of(c, gate);
-    cold_view v = {0};
-    if (cold) {
-        v = cuda_cold_hand(c, cold, r, gate, q,
-                           act == ACT_SWIGLU_CUT ? COLD_CUT
-                           : act == ACT_SILU     ? COLD_SILU
-                                                 : COLD_GELU);
+    cuda_offload *offload = cuda_offload_of(c, gate);
+    offload_view v = {0};
+    if (offload) {
+        v = cuda_offload_dispatch(c, offload, r, gate, q,
+                                  act == ACT_SWIGLU_CUT ? OFFLOAD_CUT
+                                  : act == ACT_SILU     ? OFFLOAD_SILU
+                                                        : OFFLOAD_GELU);
         a.chosen = a.chosen && (v.posts || !v.pair); /* else the kernel before tells the pairs */
     }
     a.ready = a.chosen && ready;
-    if (!together(c, a, cold ? &v : NULL)) {
-        if (cold)
-            cu_product_vec_cold(c->stream, a, v);
+    if (!together(c, a, offload ? &v : NULL)) {
+        if (offload)
+            cu_product_vec_offload(c->stream, a, v);
         else
             cu_product_vec(c->stream, a);
     }
@@ -347,23 +347,23 @@ static void moe_down(pass *p, mat y, mat x, routing r, const weight *down)
                         .k = r.k,
                         .x_per_pair = true,
                         .chosen = c->chosen == r.id};
-    cuda_cold *cold = cuda_cold_of(c, down);
-    const cold_view v = cold ? cuda_cold_again(cold, down) : (cold_view){0};
+    cuda_offload *offload = cuda_offload_of(c, down);
+    const offload_view v = offload ? cuda_offload_again(offload, down) : (offload_view){0};
     if (outputs.at) {
         expert_product b = a;
         cuda_wrote_mat(p, outputs);
         b.p.y = cuda_mat(outputs);
-        if (together(c, b, cold ? &v : NULL)) {
-            if (cold)
-                cu_cold_join(c->stream, a.p.y, outputs.at, r.weight, r.k, v);
+        if (together(c, b, offload ? &v : NULL)) {
+            if (offload)
+                cu_offload_join(c->stream, a.p.y, outputs.at, r.weight, r.k, v);
             else
                 cuda_wait_sum(c, a.p.y, outputs.at, r.k);
             cuda_done(p, "moe_down");
             return;
         }
     }
-    if (cold)
-        cu_product_vec_cold(c->stream, a, v);
+    if (offload)
+        cu_product_vec_offload(c->stream, a, v);
     else
         cu_product_vec(c->stream, a);
     cuda_done(p, "moe_down");
@@ -449,10 +449,10 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
                           .ticket = c->router_ticket,
                           .shared = true,
                           .factor = m->shared_factor ? m->shared_factor->packed : NULL};
-    cuda_cold *cold = cuda_cold_of(c, m->gate);
-    if (cold)
-        cuda_cold_guess(cold, w, cuda_mat(x), m->k, how.sigmoid);
-    cu_router(c->stream, choose, cuda_cold_tells(cold, w, 1, m->k));
+    cuda_offload *offload = cuda_offload_of(c, m->gate);
+    if (offload)
+        cuda_offload_guess(offload, w, cuda_mat(x), m->k, how.sigmoid);
+    cu_router(c->stream, choose, cuda_offload_tells(offload, w, 1, m->k));
     expert_product a = {.p = cuda_pair_args(m->gate, m->up, n_ff, m->act),
                         .expert = id,
                         .k = k,
@@ -462,11 +462,11 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
     a.p.q = copy;
     a.shared = cuda_view(m->shared_gate);
     a.shared_up = cuda_view(m->shared_up);
-    cold_view v = {0};
+    offload_view v = {0};
     const routing r = {id, share, 1, m->k};
-    if (cold) {
-        v = cuda_cold_hand(c, cold, r, m->gate, q, m->act == ACT_SILU);
-        cu_product_vec_cold(c->stream, a, v);
+    if (offload) {
+        v = cuda_offload_dispatch(c, offload, r, m->gate, q, m->act == ACT_SILU);
+        cu_product_vec_offload(c->stream, a, v);
     } else {
         cu_product_vec(c->stream, a);
     }
@@ -479,9 +479,9 @@ bool cuda_mixture(pass *p, mat y, mat x, const mixture *m)
         .chosen = true,
         .shared_warps = warps,
         .shared = down};
-    if (cold) {
-        v = cuda_cold_again(cold, m->down);
-        cu_product_vec_cold(c->stream, d, v);
+    if (offload) {
+        v = cuda_offload_again(offload, m->down);
+        cu_product_vec_offload(c->stream, d, v);
     } else {
         cu_product_vec(c->stream, d);
     }

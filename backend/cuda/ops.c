@@ -12,9 +12,9 @@
  * Answers and prompts round differently, whatever their number of rows (step.prompt). So a row's
  * bits depend neither on the other rows of its pass nor on how its prompt was cut into passes.
  *
- * Every op takes scratch first, announces what it writes before it enqueues (shadow.c says why),
- * and asks once at its end whether a launch failed. Gated units and norms also write the int8 copy
- * that the next product reads.
+ * Every op takes scratch first, announces what it writes before it enqueues (activation_copies.c
+ * says why), and asks once at its end whether a launch failed. Gated units and norms also write the
+ * int8 copy that the next product reads.
  */
 #include "backend/cuda/ops_int.h"
 

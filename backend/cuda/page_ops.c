@@ -10,7 +10,7 @@
  * watched pass of answers is recorded and replayed like any other: without that, one token in eight
  * of a long answer would cost hundreds of launches.
  */
-#include "backend/cuda/look_int.h"
+#include "backend/cuda/page_rescore_int.h"
 #include "backend/cuda/ops_int.h"
 
 _Static_assert((int)PAGE_QUERIES == (int)PAGE_WATCH_HEADS,
@@ -37,22 +37,22 @@ void cuda_sum_pages(device *d, const kv_view *v, const kv_base *base, const page
     cuda_ok(c, NULL, cudaGetLastError(), "summarising pages of keys");
 }
 
-void cuda_look_pages(device *d, const kv_view *v, const kv_base *base, const page_look *l)
+void cuda_rescore_pages(device *d, const kv_view *v, const kv_base *base, const page_rescore *l)
 {
     cuda_device *c = cuda_select(d);
-    const look_args a = {.kv = cuda_kv_view(v, v->single ? v->k_weight->packed : NULL),
-                         .base = {base->k, base->v, (const dev_kv_page *)base->page},
-                         .q = cuda_mat(l->q),
-                         .to = l->to,
-                         .scale = l->scale,
-                         .group = l->q.heads / v->n_head_kv,
-                         .first = l->first,
-                         .n = l->n,
-                         .stride = l->stride};
+    const page_rescore_args a = {.kv = cuda_kv_view(v, v->single ? v->k_weight->packed : NULL),
+                                 .base = {base->k, base->v, (const dev_kv_page *)base->page},
+                                 .q = cuda_mat(l->q),
+                                 .to = l->to,
+                                 .scale = l->scale,
+                                 .group = l->q.heads / v->n_head_kv,
+                                 .first = l->first,
+                                 .n = l->n,
+                                 .stride = l->stride};
     if (l->n < 1 || l->q.rows < 1)
         return;
     cuda_settle(c);
-    cu_look_pages(c->stream, a);
+    cu_rescore_pages(c->stream, a);
     cuda_ok(c, NULL, cudaGetLastError(), "looking at pages of keys");
 }
 

@@ -545,11 +545,11 @@ __global__ void __launch_bounds__(THREADS) list_kernel(select_args a)
         n_kept += bits_set(words[w]);
     }
     n_kept = warp_sum_i32(n_kept);
-    if (a.tally && lane == 0) {
+    if (a.stats && lane == 0) {
         unsigned long long pairs = (unsigned long long)ROWS * group;
         if (warp == 0)
-            atomicAdd(&a.tally[0], pairs * (unsigned)(m + 1));
-        atomicAdd(&a.tally[1], pairs * (unsigned)n_kept);
+            atomicAdd(&a.stats[0], pairs * (unsigned)(m + 1));
+        atomicAdd(&a.stats[1], pairs * (unsigned)n_kept);
     }
 }
 

@@ -112,24 +112,24 @@ void cuda_skip_rows(pass *p, const kv_view *kv, const attend_args *a, int32_t ro
     char *weights = scratch, *tops = weights + n * room.weights, *at = tops + n * room.tops;
     skip_args x = {.a = *a,
                    .parts = {.chunk = chunk, .n_chunk = up(keys, chunk)},
-                   .deal = {.group_inverse = (65536 + group - 1) / group},
+                   .schedule = {.group_inverse = (65536 + group - 1) / group},
                    .weights = (uint16_t *)weights,
                    .tops = (float *)tops,
                    .n_tiles = up(kv->n_keys, SKIP_TILE),
                    .n_word = sparse_words(kv->n_keys)};
     x.parts.at = (float *)at;
     x.kept = (uint32_t *)(at + n * room.parts);
-    while (1 << x.deal.chunk_shift < chunk)
-        x.deal.chunk_shift++;
-    cuda_tally_room(p, p->st->n_seqs); /* all of them must be there at once */
+    while (1 << x.schedule.chunk_shift < chunk)
+        x.schedule.chunk_shift++;
+    cuda_stats_room(p, p->st->n_seqs); /* all of them must be there at once */
     for (int32_t i = 0; i < p->st->n_seqs; i++) {
         x.skip[i] = p->st->sparse[i].skip;
-        x.tally[i] = cuda_tally_of(p, i);
+        x.stats[i] = cuda_stats_of(p, i);
     }
     for (int32_t r = 0; r < rows; r += at_a_time) {
         x.parts.row0 = row0 + r;
         x.parts.n_rows = rows - r < at_a_time ? rows - r : at_a_time;
-        x.deal.tile_rows = tile < x.parts.n_rows ? tile : x.parts.n_rows;
+        x.schedule.tile_rows = tile < x.parts.n_rows ? tile : x.parts.n_rows;
         cu_skip(c->stream, x);
         join_args join = {.x = {x.a, x.parts}, .q = copy, .back = kv->v_rot};
         if (x.parts.n_rows == a->q.rows)
@@ -150,7 +150,7 @@ bool cuda_skip_key(const cuda_device *c, const step *st, graph_key *k)
     for (int32_t r = 0; r < st->all.n; r++) {
         n_skip += row_skips(st, &st->all, &any, r, c->skip_least);
         n_far += row_skips(st, &st->all, &any, r, SKIP_FAR * c->skip_least);
-        n_counted += st->sparse[st->all.seq[r]].tally != NULL;
+        n_counted += st->sparse[st->all.seq[r]].stats != NULL;
     }
     if (!n_skip)
         return true;

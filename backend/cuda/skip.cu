@@ -77,7 +77,7 @@ template <int PAIRS> DEV block_rows rows_of(const skip_args &x, int *hi, int shi
 {
     const dev_rows &rows = x.a.st.rows;
     tile_part part =
-        tile_part_of(x.parts, x.deal, rows.seen != NULL, (int)blockIdx.z, (int)blockIdx.y);
+        tile_part_of(x.parts, x.schedule, rows.seen != NULL, (int)blockIdx.z, (int)blockIdx.y);
     block_rows b;
     b.group = x.a.n_head / x.a.kv.n_head_kv;
     b.r0 = part.r0, b.h0 = (int)blockIdx.x * b.group, b.n = part.n_rows * b.group;
@@ -87,7 +87,7 @@ template <int PAIRS> DEV block_rows rows_of(const skip_args &x, int *hi, int shi
     if ((int)threadIdx.x < PAIRS) {
         int see = 0;
         if ((int)threadIdx.x < b.n)
-            see = row_sight(rows, b.r0 + pair_row((int)threadIdx.x, x.deal), 0).hi;
+            see = row_sight(rows, b.r0 + pair_row((int)threadIdx.x, x.schedule), 0).hi;
         hi[threadIdx.x] = see;
     }
     __syncthreads();
@@ -133,7 +133,7 @@ DEV void copy_rows(uint8_t *to, const uint8_t *head, int bytes, int t, int until
 /* The scratch of a pair. */
 DEV size_t pair_at(const skip_args &x, const block_rows &b, int m)
 {
-    int r = pair_row(m, x.deal);
+    int r = pair_row(m, x.schedule);
     return (size_t)(b.r0 + r - x.parts.row0) * x.a.n_head + b.h0 + m - r * b.group;
 }
 
@@ -197,7 +197,7 @@ template <int D, int NG> __global__ void __launch_bounds__(THREADS, 2) score_ker
     float *parts = (float *)(sq + F::PAIRS * F::LINE_Q);
     int *hi = (int *)(parts + F::PARTS * F::PAIRS * F::LINE_S);
     uint8_t *ring = (uint8_t *)(hi + F::PAIRS);
-    int warp = (int)threadIdx.x >> 5, lane = lane_id(), stages = x.deal.stages;
+    int warp = (int)threadIdx.x >> 5, lane = lane_id(), stages = x.schedule.stages;
     grid_trigger();
     block_rows b = rows_of<F::PAIRS>(x, hi, TILE_SHIFT);
     if (b.from >= b.until) {
@@ -222,7 +222,7 @@ template <int D, int NG> __global__ void __launch_bounds__(THREADS, 2) score_ker
         grid_wait();
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < F::PAIRS * D / 8; i += THREADS) {
-        int m = i / (D / 8), e = i % (D / 8), r = pair_row(m, x.deal);
+        int m = i / (D / 8), e = i % (D / 8), r = pair_row(m, x.schedule);
         const float *q = a.q.at + (b.r0 + r) * a.q.stride + (b.h0 + m - r * b.group) * D;
         *(uint4 *)(sq + m * F::LINE_Q + 8 * e) =
             query_piece(q, m < b.n, a.kv.k_kind, e, a.scale * LOG2E);
@@ -300,16 +300,16 @@ struct vote_sums {
     float kept, lost;
     int n_kept;
 };
-DEV void count_votes(unsigned long long *tally, int n_tiles, vote_sums s)
+DEV void count_votes(unsigned long long *stats, int n_tiles, vote_sums s)
 {
     enum { DECADES = 8, STEPS = 20, BINS = SPARSE_COUNTS - 2 }; /* of sparse.h */
     float share = s.lost > 0 ? s.lost / (s.kept + s.lost) : 0;
     int bin = 0;
     if (share >= 1e-8f)
         bin = min((int)floorf((log10f(share) + DECADES) * STEPS) + 1, BINS - 1);
-    atomicAdd(&tally[0], (unsigned long long)n_tiles);
-    atomicAdd(&tally[1], (unsigned long long)s.n_kept);
-    atomicAdd(&tally[2 + bin], 1ull);
+    atomicAdd(&stats[0], (unsigned long long)n_tiles);
+    atomicAdd(&stats[1], (unsigned long long)s.n_kept);
+    atomicAdd(&stats[2 + bin], 1ull);
 }
 
 /* kept[r, h] = the tiles whose largest score is not below those of the tiles before it by more than
@@ -363,15 +363,15 @@ __global__ void __launch_bounds__(THREADS) vote_kernel(skip_args x)
     if (lane == 0)
         table[warp] = s;
     __syncthreads();
-    unsigned long long *tally = x.tally[seq];
-    if (threadIdx.x || !tally)
+    unsigned long long *stats = x.stats[seq];
+    if (threadIdx.x || !stats)
         return;
     for (int w = 1; w < WARPS; w++) {
         s.kept += table[w].kept;
         s.lost += table[w].lost;
         s.n_kept += table[w].n_kept;
     }
-    count_votes(tally, n_tiles, s);
+    count_votes(stats, n_tiles, s);
 }
 
 /* ---- Values -------------------------------------------------------------------------------- */
@@ -411,9 +411,9 @@ struct chunk_tiles {
 /* Where pair m leaves its result of chunk c; NULL if it has none. */
 DEV float *pair_part(const skip_args &x, const block_rows &b, const int *hi, int m, int c)
 {
-    if (m >= b.n || c << x.deal.chunk_shift >= hi[m])
+    if (m >= b.n || c << x.schedule.chunk_shift >= hi[m])
         return NULL;
-    int r = pair_row(m, x.deal);
+    int r = pair_row(m, x.schedule);
     return part_at(x.a, x.parts, b.r0 + r, b.h0 + m - r * b.group, c);
 }
 
@@ -422,7 +422,7 @@ template <int D, int NG>
 DEV void begin_chunk(const skip_args &x, const block_rows &b, const chunk_tiles &c, int number)
 {
     int lane = lane_id(), warp = (int)threadIdx.x >> 5;
-    int first = number << (x.deal.chunk_shift - TILE_SHIFT), n = x.parts.chunk / SKIP_TILE;
+    int first = number << (x.schedule.chunk_shift - TILE_SHIFT), n = x.parts.chunk / SKIP_TILE;
 #pragma unroll 1
     for (int m = warp; m < 8 * NG; m += WARPS) {
         int end = m < b.n ? (c.hi[m] + SKIP_TILE - 1) / SKIP_TILE : 0;
@@ -526,9 +526,9 @@ __global__ void __launch_bounds__(THREADS, (shape<D, NG>::VALUE_BLOCKS)) value_k
     int *list = (int *)(factor + F::PAIRS * SKIP_TILES), *hi = list + SKIP_TILES + 4;
     uint8_t *ring = (uint8_t *)(hi + F::PAIRS);
     chunk_tiles tiles = {factor, list, list + SKIP_TILES, hi};
-    int warp = (int)threadIdx.x >> 5, lane = lane_id(), stages = x.deal.stages;
+    int warp = (int)threadIdx.x >> 5, lane = lane_id(), stages = x.schedule.stages;
     int stage_bytes = F::weight_bytes + F::KEYS * line_of(a.kv.v_bytes);
-    int shift = x.deal.chunk_shift;
+    int shift = x.schedule.chunk_shift;
     grid_trigger();
     grid_wait();
     block_rows b = rows_of<F::PAIRS>(x, hi, shift);
@@ -644,25 +644,25 @@ extern "C" int cu_skip_init(int largest)
 
 template <int D, int NG> static void launch_of(cudaStream_t s, skip_args x)
 {
-    unsigned heads = (unsigned)x.a.kv.n_head_kv, own = (unsigned)own_blocks(x.a, x.deal);
-    unsigned rows = (unsigned)((x.parts.n_rows + x.deal.tile_rows - 1) / x.deal.tile_rows);
+    unsigned heads = (unsigned)x.a.kv.n_head_kv, own = (unsigned)own_blocks(x.a, x.schedule);
+    unsigned rows = (unsigned)((x.parts.n_rows + x.schedule.tile_rows - 1) / x.schedule.tile_rows);
     stage_plan p = score_plan<D, NG>(x.a.kv), v = value_plan<D, NG>(x.a.kv);
     int most = x.parts.n_chunk * (x.parts.chunk / SKIP_TILE);
     int n = cu_gpu.n_sm * p.blocks / (int)(heads * rows);
-    x.deal.n_block = n < 1 ? 1 : n < most ? n : most;
-    x.deal.stages = p.stages;
-    LAUNCH((score_kernel<D, NG>), dim3(heads, (unsigned)x.deal.n_block + own, rows), dim3(THREADS),
-           (size_t)p.bytes, s, x);
+    x.schedule.n_block = n < 1 ? 1 : n < most ? n : most;
+    x.schedule.stages = p.stages;
+    LAUNCH((score_kernel<D, NG>), dim3(heads, (unsigned)x.schedule.n_block + own, rows),
+           dim3(THREADS), (size_t)p.bytes, s, x);
     LAUNCH(vote_kernel, dim3((unsigned)x.a.n_head, (unsigned)x.parts.n_rows), dim3(THREADS), 0, s,
            x);
-    x.deal.n_block = x.parts.n_chunk;
-    x.deal.stages = v.stages;
-    LAUNCH((value_kernel<D, NG>), dim3(heads, (unsigned)x.deal.n_block + own, rows), dim3(THREADS),
-           (size_t)v.bytes, s, x);
+    x.schedule.n_block = x.parts.n_chunk;
+    x.schedule.stages = v.stages;
+    LAUNCH((value_kernel<D, NG>), dim3(heads, (unsigned)x.schedule.n_block + own, rows),
+           dim3(THREADS), (size_t)v.bytes, s, x);
 }
 template <int D> static void launch(cudaStream_t s, const skip_args &x)
 {
-    int rows = x.deal.tile_rows < x.parts.n_rows ? x.deal.tile_rows : x.parts.n_rows;
+    int rows = x.schedule.tile_rows < x.parts.n_rows ? x.schedule.tile_rows : x.parts.n_rows;
     rows *x.a.n_head / x.a.kv.n_head_kv > 8 ? launch_of<D, 2>(s, x) : launch_of<D, 1>(s, x);
 }
 

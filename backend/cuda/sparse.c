@@ -87,32 +87,32 @@ bool cuda_sparse_allowed(pass *p, const kv_view *kv)
     return !why;
 }
 
-void cuda_tally_room(pass *p, int32_t n)
+void cuda_stats_room(pass *p, int32_t n)
 {
     cuda_device *c = cuda_of(p);
-    if (c->n_tallies + n <= SPARSE_TALLIES)
+    if (c->n_stats + n <= SPARSE_STATS)
         return;
     c->crowded = true;
-    cuda_take_tallies(c, p);
+    cuda_take_stats(c, p);
 }
 
 /* The counters of a layer of a sequence. */
-static unsigned long long *tally_of(pass *p, int32_t seq)
+static unsigned long long *stats_of(pass *p, int32_t seq)
 {
     cuda_device *c = cuda_of(p);
-    struct sparse_tally *to = &p->st->sparse[seq].tally[p->il];
-    for (int32_t i = 0; i < c->n_tallies; i++)
-        if (c->tally[i] == to)
-            return c->tally_at + (size_t)i * SPARSE_COUNTS;
-    cuda_tally_room(p, 1);
-    c->tally[c->n_tallies] = to;
-    c->counted[c->n_tallies] = (tally_place){(int16_t)seq, (int16_t)p->il};
-    return c->tally_at + (size_t)c->n_tallies++ * SPARSE_COUNTS;
+    struct sparse_stats *to = &p->st->sparse[seq].stats[p->il];
+    for (int32_t i = 0; i < c->n_stats; i++)
+        if (c->stats[i] == to)
+            return c->stats_at + (size_t)i * SPARSE_COUNTS;
+    cuda_stats_room(p, 1);
+    c->stats[c->n_stats] = to;
+    c->counted[c->n_stats] = (stats_place){(int16_t)seq, (int16_t)p->il};
+    return c->stats_at + (size_t)c->n_stats++ * SPARSE_COUNTS;
 }
 
 static bool counts(const pass *p, const sparse_rule *rule)
 {
-    return rule->tally && !p->repeats && p->il >= 0;
+    return rule->stats && !p->repeats && p->il >= 0;
 }
 
 dev_sparse cuda_sparse_of(pass *p, const kv_view *kv, int32_t seq)
@@ -120,13 +120,13 @@ dev_sparse cuda_sparse_of(pass *p, const kv_view *kv, int32_t seq)
     const sparse_rule *rule = &p->st->sparse[seq];
     dev_sparse s = {.skip = kv->window || !prompts_skip(cuda_of(p), kv) ? 0 : rule->skip};
     if (s.skip > 0 && counts(p, rule))
-        s.tally = tally_of(p, seq);
+        s.stats = stats_of(p, seq);
     return s;
 }
 
-unsigned long long *cuda_tally_of(pass *p, int32_t i)
+unsigned long long *cuda_stats_of(pass *p, int32_t i)
 {
-    return counts(p, &p->st->sparse[i]) ? tally_of(p, i) : NULL;
+    return counts(p, &p->st->sparse[i]) ? stats_of(p, i) : NULL;
 }
 
 /* ---- Block selection ----------------------------------------------------------------------- */
@@ -213,16 +213,16 @@ const uint32_t *cuda_lists(pass *p, const kv_view *kv, const rowset *rs, const a
     if (rule->alpha <= 0 || kv->window)
         return NULL;
     if (counts(p, rule))
-        x.tally = tally_of(p, rs->seq[0]);
+        x.stats = stats_of(p, rs->seq[0]);
     for (int32_t r = 0, n; r < rs->n; r += n) {
         bool selects;
         n = cuda_block_run(p->st, rs, kv, r, &selects);
         if (selects)
             select_run(cuda_of(p)->stream, &x, rs, kv, r, n);
-        for (int32_t i = r; x.tally && !selects && i < r + n; i++) {
+        for (int32_t i = r; x.stats && !selects && i < r + n; i++) {
             uint64_t tiles = ((uint64_t)row_range(rs, kv, i).hi + SPARSE_TILE - 1) / SPARSE_TILE;
             tiles *= (uint64_t)a->n_head;
-            sparse_count(&rule->tally[p->il], -1, tiles, tiles);
+            sparse_count(&rule->stats[p->il], -1, tiles, tiles);
         }
     }
     return x.kept > lists ? lists : NULL;
@@ -230,41 +230,41 @@ const uint32_t *cuda_lists(pass *p, const kv_view *kv, const rowset *rs, const a
 
 /* ---- The account --------------------------------------------------------------------------- */
 
-int cuda_open_tallies(cuda_device *c)
+int cuda_open_stats(cuda_device *c)
 {
-    size_t n_bytes = sizeof *c->tally_at * SPARSE_COUNTS * SPARSE_TALLIES;
+    size_t n_bytes = sizeof *c->stats_at * SPARSE_COUNTS * SPARSE_STATS;
     void *at = NULL, *host = NULL;
     cudaError_t r = cudaMalloc(&at, n_bytes);
-    c->tally_at = r ? NULL : at;
+    c->stats_at = r ? NULL : at;
     r = r ? r : cudaMallocHost(&host, n_bytes);
-    c->tally_host = r ? NULL : host;
+    c->stats_host = r ? NULL : host;
     return r ? (int)r : (int)cudaMemsetAsync(at, 0, n_bytes, c->stream);
 }
 
-void cuda_close_tallies(cuda_device *c)
+void cuda_close_stats(cuda_device *c)
 {
-    if (c->tally_at)
-        cudaFree(c->tally_at);
-    if (c->tally_host)
-        cudaFreeHost(c->tally_host);
+    if (c->stats_at)
+        cudaFree(c->stats_at);
+    if (c->stats_host)
+        cudaFreeHost(c->stats_host);
 }
 
-void cuda_take_tallies(cuda_device *c, pass *p)
+void cuda_take_stats(cuda_device *c, pass *p)
 {
-    int32_t n = c->n_tallies;
-    size_t n_bytes = sizeof *c->tally_at * SPARSE_COUNTS * (size_t)n;
-    c->n_tallies = 0;
+    int32_t n = c->n_stats;
+    size_t n_bytes = sizeof *c->stats_at * SPARSE_COUNTS * (size_t)n;
+    c->n_stats = 0;
     if (!n ||
         !cuda_ok(
             c, p,
-            cudaMemcpyAsync(c->tally_host, c->tally_at, n_bytes, cudaMemcpyDeviceToHost, c->stream),
+            cudaMemcpyAsync(c->stats_host, c->stats_at, n_bytes, cudaMemcpyDeviceToHost, c->stream),
             "reading what attention left out") ||
-        !cuda_ok(c, p, cudaMemsetAsync(c->tally_at, 0, n_bytes, c->stream), "clearing memory") ||
+        !cuda_ok(c, p, cudaMemsetAsync(c->stats_at, 0, n_bytes, c->stream), "clearing memory") ||
         !cuda_ok(c, p, cudaStreamSynchronize(c->stream), "reading what attention left out"))
         return;
     for (int32_t i = 0; i < n; i++) {
-        const unsigned long long *from = c->tally_host + (size_t)i * SPARSE_COUNTS;
-        sparse_tally *to = c->tally[i];
+        const unsigned long long *from = c->stats_host + (size_t)i * SPARSE_COUNTS;
+        sparse_stats *to = c->stats[i];
         to->n_tiles += from[0];
         to->n_kept += from[1];
         for (int32_t k = 0; k < SPARSE_BINS; k++)

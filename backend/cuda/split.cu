@@ -172,14 +172,14 @@ DEV split_block block_work(const split_args &x, const split_shared &s)
     const attend_args &a = x.a;
     split_block b;
     bool tree = a.st.rows.seen;
-    tile_part part = tile_part_of(x.parts, x.deal, tree, (int)blockIdx.z, (int)blockIdx.x);
+    tile_part part = tile_part_of(x.parts, x.schedule, tree, (int)blockIdx.z, (int)blockIdx.x);
     b.group = a.n_head / a.kv.n_head_kv, b.g = (int)blockIdx.y, b.h0 = b.g * b.group;
     b.r0 = part.r0, b.n_pairs = part.n_rows * b.group;
     b.own_from = own_keys_from(a.st.rows, b.r0);
     if ((int)threadIdx.x < SPLIT_PAIRS) {
         sight see = {0, 0};
         if ((int)threadIdx.x < b.n_pairs)
-            see = row_sight(a.st.rows, b.r0 + pair_row((int)threadIdx.x, x.deal), a.kv.window);
+            see = row_sight(a.st.rows, b.r0 + pair_row((int)threadIdx.x, x.schedule), a.kv.window);
         if (x.parts.most && see.hi - see.lo > x.parts.shallow)
             see = sight{0x7fffffff, 0}; /* a row of split_hopper.cu: nothing here */
         s.lo[threadIdx.x] = see.lo;
@@ -195,7 +195,7 @@ DEV split_block block_work(const split_args &x, const split_shared &s)
         end = max(end, s.hi[i]);
         b.whole = min(b.whole, s.hi[i]);
     }
-    int shift = x.deal.chunk_shift;
+    int shift = x.schedule.chunk_shift;
     part_keys(part, b.committed, shift, &first, &end);
     int chunk0 = first >> shift, n = first < end ? ((end - 1) >> shift) + 1 - chunk0 : 0;
     int c0 = chunk0 + n * part.run / part.n_runs, c1 = chunk0 + n * (part.run + 1) / part.n_runs;
@@ -222,7 +222,7 @@ DEV tile_ring ring_of(const split_args &x, const split_shared &s, const split_bl
     tile_ring r;
     r.line = BLOCKS ? x.line : 2 * D + 16;
     r.stage_bytes = (ONE ? 1 : 2) * KEYS * r.line;
-    r.lead = ring_lead<D, BLOCKS, ONE>(x.deal.stages);
+    r.lead = ring_lead<D, BLOCKS, ONE>(x.schedule.stages);
     r.first = s.tiles + (MADE_F16 ? BUFFERS_MORE * F16_TILE<D> : 0);
     r.end = r.first + (r.lead + (ONE && !BLOCKS)) * r.stage_bytes;
     r.k = {head_rows(kv, b.base.k, b.g, kb), kb, walk};
@@ -270,7 +270,7 @@ DEV void store_queries(const split_args &x, const split_shared &s, const split_b
     for (int m = (int)threadIdx.x / (D / 4); m < SPLIT_PAIRS; m += q_rows) {
         uint2 u = make_uint2(0, 0);
         if (m < b.n_pairs) {
-            int r = pair_row(m, x.deal), h = b.h0 + m - r * b.group;
+            int r = pair_row(m, x.schedule), h = b.h0 + m - r * b.group;
             float4 v = *(const float4 *)(a.q.at + (b.r0 + r) * a.q.stride + h * D + e);
             if (ONE && e % (D / 2) >= D / 8) { /* still dims have the keys' weight */
                 float4 w = *(const float4 *)(a.kv.k_weight + e);
@@ -365,7 +365,7 @@ DEV void add_values(float (&o)[NT][4], const split_shared &s, const share &mine,
 /* Where pair m leaves its result of chunk c; NULL if it has none. */
 DEV float *pair_part(const split_args &x, const split_shared &s, const split_block &b, int m, int c)
 {
-    int shift = x.deal.chunk_shift, r = pair_row(m, x.deal), part = c - (s.lo[m] >> shift);
+    int shift = x.schedule.chunk_shift, r = pair_row(m, x.schedule), part = c - (s.lo[m] >> shift);
     if (m >= b.n_pairs || part < 0 || c << shift >= s.hi[m])
         return NULL;
     return part_at(x.a, x.parts, b.r0 + r, b.h0 + m - r * b.group, part);
@@ -427,7 +427,7 @@ DEV void softmax(float (&top)[ROWS], float (&sum)[ROWS], const split_args &x, co
         sum[i] = last ? 0 : total;
         if (last) {
             total = warp_sum(total);
-            float *to = pair_part(x, s, b, m, t0 >> x.deal.chunk_shift);
+            float *to = pair_part(x, s, b, m, t0 >> x.schedule.chunk_shift);
             if (lane == 0 && to)
                 *(float2 *)(to + D) = make_float2(best, total);
         }
@@ -452,8 +452,8 @@ DEV void expand_values(const split_shared &s, const uint8_t *stage, int line, in
 DEV split_args lone_row(split_args x)
 {
     x.a.st.rows.seen = NULL;
-    x.deal.tile_rows = x.parts.n_rows = 1;
-    x.deal.group_inverse = 0;
+    x.schedule.tile_rows = x.parts.n_rows = 1;
+    x.schedule.group_inverse = 0;
     return x;
 }
 
@@ -476,7 +476,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
     const dev_kv &kv = x.a.kv;
     DYN_SHARED(uint16_t, mem);
     split_shared s = shared_parts<D, BLOCKS, ONE>(mem);
-    int warp = (int)threadIdx.x >> 5, in_chunk = (1 << x.deal.chunk_shift) - 1;
+    int warp = (int)threadIdx.x >> 5, in_chunk = (1 << x.schedule.chunk_shift) - 1;
     grid_trigger();
     split_block b = block_work(x, s);
     if (b.from == b.until) {
@@ -540,7 +540,7 @@ __global__ void __launch_bounds__(32 * split_shape<D, in_registers<D, BLOCKS, ON
         if (i > 0) {
             add_values<D, BLOCKS, ONE>(o, s, mine, kv.v_kind);
             if (i == b.n_tiles || (t0 & in_chunk) == 0)
-                leave_columns<D, REGISTERS>(o, x, s, b, (t0 - 1) >> x.deal.chunk_shift);
+                leave_columns<D, REGISTERS>(o, x, s, b, (t0 - 1) >> x.schedule.chunk_shift);
         }
         if (i == b.n_tiles)
             break;
@@ -609,8 +609,9 @@ extern "C" int cu_split_init(split_limits l)
 
 template <int D, bool BLOCKS, bool ONE = false> static void split_of(cudaStream_t s, split_args x)
 {
-    dim3 grid((unsigned)(x.deal.n_block + own_blocks(x.a, x.deal)), (unsigned)x.a.kv.n_head_kv,
-              (unsigned)((x.parts.n_rows + x.deal.tile_rows - 1) / x.deal.tile_rows));
+    dim3 grid((unsigned)(x.schedule.n_block + own_blocks(x.a, x.schedule)),
+              (unsigned)x.a.kv.n_head_kv,
+              (unsigned)((x.parts.n_rows + x.schedule.tile_rows - 1) / x.schedule.tile_rows));
     int row = x.a.kv.k_bytes > x.a.kv.v_bytes ? x.a.kv.k_bytes : x.a.kv.v_bytes;
     x.line = row + 16; /* an odd multiple of 16: neighbours' banks differ */
     x.line += x.line % 32 ? 0 : 16;
@@ -619,7 +620,7 @@ template <int D, bool BLOCKS, bool ONE = false> static void split_of(cudaStream_
     else if (D <= 128)
         x.line = (row + 15) / 16 * 16 + 16;
     dim3 block(32 * split_shape<D, in_registers<D, BLOCKS, ONE>>::W);
-    size_t bytes = split_bytes<D, BLOCKS, ONE>(x.deal.stages, x.line);
+    size_t bytes = split_bytes<D, BLOCKS, ONE>(x.schedule.stages, x.line);
     if constexpr (has_lone<D, BLOCKS, ONE>)
         if (x.parts.n_rows == 1 && !x.a.st.rows.seen) {
             LAUNCH((split_kernel<D, BLOCKS, ONE, true>), grid, block, bytes, s, x);

@@ -201,8 +201,8 @@ struct block_pairs {
 /* Where pair m leaves its result of chunk c; NULL if it has none. */
 DEV float *pair_part(const split8_args &x, const block_pairs &b, int m, int c)
 {
-    int r = pair_row(m, x.deal), part = c - (b.lo[m] >> x.deal.chunk_shift);
-    if (m >= b.n || part < 0 || c << x.deal.chunk_shift >= b.hi[m])
+    int r = pair_row(m, x.schedule), part = c - (b.lo[m] >> x.schedule.chunk_shift);
+    if (m >= b.n || part < 0 || c << x.schedule.chunk_shift >= b.hi[m])
         return NULL;
     return part_at(x.a, x.parts, b.r0 + r, b.h0 + m - r * b.group, part);
 }
@@ -260,7 +260,7 @@ DEV void softmax(pair_sums<F::ROWS> *s, const split8_shared &mem, const block_pa
         s->sum[i] = last ? 0 : total;
         if (last) {
             total = warp_sum(total);
-            float *to = pair_part(args, b, m, t0 >> args.deal.chunk_shift);
+            float *to = pair_part(args, b, m, t0 >> args.schedule.chunk_shift);
             if (lane == 0 && to)
                 *(float2 *)(to + F::D) = make_float2(best / LOG2E, total);
         }
@@ -301,7 +301,7 @@ DEV void load_queries(uint16_t *sq, const block_pairs &b, const split8_args &arg
     float scale = a.scale * LOG2E;
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < F::PAIRS * D / 8; i += D / 2) {
-        int m = i / (D / 8), e = i % (D / 8), r = pair_row(m, args.deal);
+        int m = i / (D / 8), e = i % (D / 8), r = pair_row(m, args.schedule);
         const float *q = a.q.at + (b.r0 + r) * a.q.stride + (b.h0 + m - r * b.group) * D;
         float2 x[4];
 #pragma unroll
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(F::D / 2, F::BLOCKS) split8_kernel(split8_args
     uint8_t *k_ring = (uint8_t *)(hi + PAIRS) + 16;
     int group = a.n_head / a.kv.n_head_kv, lane = lane_id(), warp = (int)threadIdx.x >> 5;
     bool tree = a.st.rows.seen;
-    tile_part part = tile_part_of(x.parts, x.deal, tree, (int)blockIdx.z, (int)blockIdx.y);
+    tile_part part = tile_part_of(x.parts, x.schedule, tree, (int)blockIdx.z, (int)blockIdx.y);
     int r0 = part.r0;
     block_pairs b = {lo, hi, r0, (int)blockIdx.x * group, part.n_rows * group, group, 0};
     grid_trigger();
@@ -352,7 +352,7 @@ __global__ void __launch_bounds__(F::D / 2, F::BLOCKS) split8_kernel(split8_args
     if ((int)threadIdx.x < PAIRS) {
         sight s = {0, 0};
         if ((int)threadIdx.x < b.n)
-            s = row_sight(a.st.rows, r0 + pair_row((int)threadIdx.x, x.deal), a.kv.window);
+            s = row_sight(a.st.rows, r0 + pair_row((int)threadIdx.x, x.schedule), a.kv.window);
         lo[threadIdx.x] = s.lo;
         hi[threadIdx.x] = s.hi;
     }
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(F::D / 2, F::BLOCKS) split8_kernel(split8_args
         end = max(end, hi[i]);
         b.whole = min(b.whole, hi[i]);
     }
-    int shift = x.deal.chunk_shift;
+    int shift = x.schedule.chunk_shift;
     part_keys(part, committed, shift, &first, &end);
     int chunk0 = first >> shift, n = first < end ? ((end - 1) >> shift) + 1 - chunk0 : 0;
     /* Blocks without a chunk come last, so that no multiprocessor has two blocks with chunks while
@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(F::D / 2, F::BLOCKS) split8_kernel(split8_args
     int c0 = chunk0 + n * run / n_runs, c1 = chunk0 + n * (run + 1) / n_runs;
     int from = max(first, c0 << shift), until = min(end, c1 << shift);
     int t_first = from / KEYS * KEYS, n_tiles = (until - t_first + KEYS - 1) / KEYS;
-    int stages = x.deal.stages;
+    int stages = x.schedule.stages;
     int place = place_of_key(a.kv, base.page, t_first);
     int k_bytes = KIND == KV_KINDS ? a.kv.k_bytes : row_bytes<KIND, D>;
     int v_bytes = KIND == KV_KINDS ? a.kv.v_bytes : row_bytes<KIND, D>;
@@ -502,8 +502,9 @@ extern "C" int cu_split8_init(int largest)
 
 template <class F, int KIND> static void launch_kind(cudaStream_t s, const split8_args &x)
 {
-    dim3 grid((unsigned)x.a.kv.n_head_kv, (unsigned)(x.deal.n_block + own_blocks(x.a, x.deal)),
-              (unsigned)((x.parts.n_rows + x.deal.tile_rows - 1) / x.deal.tile_rows));
+    dim3 grid((unsigned)x.a.kv.n_head_kv,
+              (unsigned)(x.schedule.n_block + own_blocks(x.a, x.schedule)),
+              (unsigned)((x.parts.n_rows + x.schedule.tile_rows - 1) / x.schedule.tile_rows));
     LAUNCH((split8_kernel<F, KIND>), grid, dim3(F::D / 2), (size_t)x.spread, s, x);
 }
 
@@ -526,7 +527,7 @@ template <class F> static void launch_of(cudaStream_t s, const split8_args &x)
 
 template <int D, int TILE> static void launch_tile(cudaStream_t s, const split8_args &x)
 {
-    int rows = x.deal.tile_rows < x.parts.n_rows ? x.deal.tile_rows : x.parts.n_rows;
+    int rows = x.schedule.tile_rows < x.parts.n_rows ? x.schedule.tile_rows : x.parts.n_rows;
     if (rows * (x.a.n_head / x.a.kv.n_head_kv) > 8)
         launch_of<split8_shape<D, 2, TILE>>(s, x);
     else

@@ -90,7 +90,8 @@ typedef struct carat_slot_info {
     int64_t n_prompt, n_done, n_generated; /* n_done: of n_prompt, computed or reused */
     bool waits;     /* for room in the pool of keys: no row of it was in the last pass */
     bool paged_out; /* its keys wait in host memory */
-    int64_t n_away; /* tokens whose keys are not in the pool, because it keeps a part of them */
+    int64_t
+        n_paged_out; /* tokens whose keys are not in the pool, because it keeps a part of them */
 } carat_slot_info;
 
 /* A question about the tokens of a slot. It waits until no job has the slot. */

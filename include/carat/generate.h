@@ -149,8 +149,8 @@ typedef struct carat_generate_options {
                            Read at the begin */
     const struct carat_lora_use *loras; /* [n_loras]: its adapters, lora.h. NULL: the model's */
     int32_t n_loras;
-    bool call_parts;    /* for parse: tell CALL_PART. Of several calls between two marks the first
-                           comes in pieces */
+    bool call_parts; /* for parse: tell CALL_PART. Of several calls between two marks the first
+                        comes in pieces */
     /* No thought; no call. no_thoughts: where answers are messages with headers (gpt-oss), as
      * carat_chat_render says. no_calls: there, and where a mark alone begins a call
      * (carat_marks.bars_calls). E_UNSUPPORTED elsewhere. */
@@ -178,7 +178,7 @@ typedef struct carat_timings {
     double dropped_p99;             /* of the layer that left out most; -1: no certificate */
     /* Of a model whose GPU does not hold all experts (carat_experts), in the passes of this answer,
      * which may have had company. Counts of the last pass or two are missing. */
-    bool cold_experts;
+    bool offloaded_experts;
     uint64_t n_expert_hits, n_expert_misses;
     uint64_t n_expert_cpu; /* pairs that the CPU computed (carat_model_options.experts_cpu) */
     uint64_t expert_bytes; /* that the bus carried: misses, exchanges, prompts */

@@ -76,7 +76,7 @@ typedef struct carat_model_options {
      * does not hold them: so many at a time, "1" to "4", or none, "off". NULL or "auto": 2, if the
      * model's routers allow it and the CPU has a core for the thread that starts the copies. While
      * most guesses are wrong, none is copied. Answers do not depend on it. */
-    const char *experts_early;
+    const char *experts_prefetch;
     /* The sessions for which "auto" leaves room; NULL: one of a few thousand tokens. Read while the
      * model is opened. */
     const struct carat_session_options *session;
@@ -170,11 +170,11 @@ typedef struct carat_model_info {
     uint64_t n_params_active;        /* that one token uses, the head included */
     uint64_t weight_bytes;           /* of all tensors in the file */
     uint64_t active_bytes_per_token; /* weights that one decoded token reads */
-    const char *mmproj;              /* the name of its vision tower's file; NULL: it sees nothing */
-    bool hears;                      /* that file has an audio tower too */
-    bool has_vocab;                  /* can turn text into tokens */
-    bool has_chat;                   /* its chat template is known */
-    bool thinks;                     /* the template asks for a thought unless told otherwise */
+    const char *mmproj; /* the name of its vision tower's file; NULL: it sees nothing */
+    bool hears;         /* that file has an audio tower too */
+    bool has_vocab;     /* can turn text into tokens */
+    bool has_chat;      /* its chat template is known */
+    bool thinks;        /* the template asks for a thought unless told otherwise */
 } carat_model_info;
 
 /* The strings in *info belong to the model. Any thread. */

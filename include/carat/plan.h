@@ -83,13 +83,13 @@ typedef struct carat_expert_info {
     int32_t cpu_threads;          /* that compute experts; 0: experts_cpu is off */
     double cpu_expert_ms;         /* their time for one expert, measured likewise */
     uint64_t n_cpu, cpu_bytes;    /* pairs of the misses that they computed; their experts */
-    int32_t early_most;           /* experts on their way before a layer chooses; 0: none ever */
-    uint64_t early_bytes;         /* copied before a layer chose its experts (experts_early) */
-    uint64_t n_early;             /* experts that these were, */
-    uint64_t n_early_used;        /* those of them that it then chose, */
-    uint64_t n_early_waited;      /* of the chosen, still on their way when the layer chose, */
-    uint64_t n_early_late;        /* and requests that were waited for in vain */
-    int32_t early_ahead;          /* layers between a guess and its use, now */
+    int32_t prefetch_most;        /* experts on their way before a layer chooses; 0: none ever */
+    uint64_t prefetch_bytes;      /* copied before a layer chose its experts (experts_prefetch) */
+    uint64_t n_prefetched;        /* experts that these were, */
+    uint64_t n_prefetched_used;   /* those of them that it then chose, */
+    uint64_t n_prefetched_waited; /* of the chosen, still on their way when the layer chose, */
+    uint64_t n_prefetched_late;   /* and requests that were waited for in vain */
+    int32_t prefetch_ahead;       /* layers between a guess and its use, now */
     double wait_ms;               /* for the bus: as carat_timings.expert_wait_ms */
 } carat_expert_info;
 

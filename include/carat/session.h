@@ -76,7 +76,7 @@ typedef struct carat_pool_info {
     bool on;                         /* smaller than the context */
     bool lossy;                      /* a token was computed while pages were away */
     int32_t n_tokens;                /* of the pool; 0: the whole context */
-    int64_t n_away;                  /* tokens in pages that are on the host now */
+    int64_t n_paged_out;             /* tokens in pages that are on the host now */
     int64_t n_out, n_in;             /* pages copied to the host, and back, since open */
     int64_t n_reselected;            /* selections of pages, since open */
     uint64_t page_bytes;             /* of one page, all layers */

@@ -412,8 +412,8 @@ int main(int argc, char **argv)
         check_pool_drafts(&g);
         check_expert_slots(&g);
         check_placements(&g);
-        check_cold(&g);
-        check_early(&g);
+        check_offload(&g);
+        check_prefetch(&g);
     }
     double models = clock_ms();
     if (g.gpu->failed(g.gpu, &g.e))

@@ -39,7 +39,7 @@ typedef struct scene {
     chain c;
     int32_t other[3][ROWS_MAX]; /* numbers of keys in stores of the other kind */
     step st[2];
-    sparse_tally tally[2];  /* what was left out, in all passes of the case */
+    sparse_stats stats[2];  /* what was left out, in all passes of the case */
     sparse_rule rule[2][2]; /* [reference, device][sequence] */
     float *x, *own;         /* of the rows: queries and values; keys */
     both b;
@@ -246,12 +246,12 @@ static void rules_init(rig *g, scene *s)
 {
     const attend_case *a = s->a;
     for (int side = 0; side < 2; side++) {
-        s->tally[side] = (sparse_tally){0};
+        s->stats[side] = (sparse_stats){0};
         for (int i = 0; i < 2; i++) {
             s->rule[side][i] = (sparse_rule){.skip = a->skip,
                                              .alpha = a->alpha,
                                              .n_prompt = a->n_prompt ? a->n_prompt : 1 << 20,
-                                             .tally = &s->tally[side]};
+                                             .stats = &s->stats[side]};
             /* The reference does what the device is to do; some checks give it the device's. */
             g->gpu->narrow_sparse(g->gpu, &s->view[1], s->c.st.prompt, &s->rule[side][i]);
         }
@@ -273,8 +273,7 @@ static void run(rig *g, scene *s)
     }
     if (is_sparse(s)) {
         pass_begin(&s->b.gpu, g->gpu, &s->st[1], g->gpu_scratch, g->scratch_bytes);
-        cuda_take_tallies(g->gpu->self,
-                          &s->b.gpu); /* of earlier checks, which did not end passes */
+        cuda_take_stats(g->gpu->self, &s->b.gpu); /* of earlier checks, which did not end passes */
         rules_init(g, s);
         s->st[0].sparse = s->rule[0];
         s->c.st.sparse = s->st[1].sparse = s->rule[1];
@@ -337,7 +336,7 @@ static void check_left_out(rig *g, scene *s)
     const sparse_rule *rule = &s->rule[1][0];
     bool blocks = rule->alpha > 0;
     const char *name = blocks ? "attend blocks" : "attend sparse";
-    sparse_tally *ref = &s->tally[0], *gpu = &s->tally[1];
+    sparse_stats *ref = &s->stats[0], *gpu = &s->stats[1];
     pass_end(&s->b.gpu);
     double kept = (double)ref->n_kept, n = (double)ref->n_tiles;
     verdict(g, name, text("%s: tiles", s->shape), fabs((double)gpu->n_tiles - n), 0);

@@ -157,7 +157,7 @@ static status campaign(soak *s, const char *path, bool blocks, double end_ms, er
 {
     static const char *const parts[] = {"40%", "50%", "0.75"};
     static const char *const cpus[] = {NULL, "0.5", "auto", "1"};
-    static const char *const early[] = {NULL, "off", "1", "2", "3", "4"};
+    static const char *const prefetch[] = {NULL, "off", "1", "2", "3", "4"};
     const char *cpu = blocks ? cpus[rng_below(&s->rng, 4)] : NULL;
     carat_model_options all = {.device = "cuda"}, o = all;
     o.draft = "lookup";
@@ -165,7 +165,7 @@ static status campaign(soak *s, const char *path, bool blocks, double end_ms, er
     o.experts_cpu = cpu;
     o.n_threads = 3;
     if (blocks)
-        o.experts_early = early[rng_below(&s->rng, 6)];
+        o.experts_prefetch = prefetch[rng_below(&s->rng, 6)];
     const carat_session_options so = {
         .n_ctx = CTX, .chunk = 40, .checkpoint_mb = -1, .kv_k = "f16"};
     status st = carat_model_open(path, &all, &s->whole, e);

@@ -125,9 +125,10 @@ static status side_by_side(experts_rig *r, err *e)
     wrong = 0;
     for (int i = 0; i < JOBS; i++) {
         const carat_timings *t = &got[i].t, *w = &want[i].t;
-        wrong += w->cold_experts || w->n_expert_hits || w->expert_bytes || w->expert_wait_ms > 0;
+        wrong +=
+            w->offloaded_experts || w->n_expert_hits || w->expert_bytes || w->expert_wait_ms > 0;
         /* bytes without misses: what prompts copied, and exchanges of slots */
-        wrong += !t->cold_experts || !t->n_expert_hits || t->expert_wait_ms < 0 ||
+        wrong += !t->offloaded_experts || !t->n_expert_hits || t->expert_wait_ms < 0 ||
                  (t->n_expert_misses && !t->expert_bytes);
     }
     say(r, "answers with a wrong account of experts", wrong);

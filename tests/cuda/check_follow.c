@@ -109,7 +109,7 @@ static void follow_stream(pass *p, const kv_view *v, mat m, int stream)
             num_format_of(type)->decode(at, values, v->head_dim);
             num_format_of(type)->decode(first, values + d, v->head_dim);
             s.x = mine;
-            code_tally_add(&now->codes, &s);
+            code_stats_add(&now->codes, &s);
             memcpy(at, first, bytes);
         }
     if (!pass_failed(p))
@@ -152,7 +152,7 @@ void follow_end(follower *f)
 
 void follow_verdict(const follower *f, const char *name, const char *shape)
 {
-    const code_tally *t = &f->codes;
+    const code_stats *t = &f->codes;
     verdict(f->g, name, text("%s: codes that are no hair off", shape), (double)t->n_far, t->rare);
     verdict(f->g, name, text("%s: codes beyond a step", shape), t->beyond, t->hair);
 }

@@ -110,7 +110,7 @@ typedef struct follower {
     const device_ops *usual;
     device_ops ops;
     bool no_graphs;
-    code_tally codes;
+    code_stats codes;
 } follower;
 void follow_begin(follower *f, rig *g, const codes *first);
 void follow_end(follower *f);
@@ -142,9 +142,9 @@ void check_pool(rig *g);
 void check_pool_drafts(rig *g);
 void check_expert_slots(rig *g);
 void check_placements(rig *g);
-void check_plans(rig *g); /* for GPUs that are not here, against the device's */
-void check_cold(rig *g);  /* experts on the host beside the GPU */
-void check_early(rig *g); /* experts that are fetched before their layer chooses */
+void check_plans(rig *g);    /* for GPUs that are not here, against the device's */
+void check_offload(rig *g);  /* experts on the host beside the GPU */
+void check_prefetch(rig *g); /* experts that are fetched before their layer chooses */
 void check_expert_soak(rig *g, double minutes);
 
 #endif

@@ -285,7 +285,7 @@ static void check_scores(scores_rig *x)
 
 /* All rows of a pass ask some pages. Rows are wider than their heads, and what is beside the
  * answers stays. */
-static void check_looks(scores_rig *x)
+static void check_rescores(scores_rig *x)
 {
     enum { FIRST = 2, N = PAGES - 5 };
     const scores_case *a = x->a;
@@ -296,7 +296,7 @@ static void check_looks(scores_rig *x)
     float *values = draw(g, (size_t)(rows * width), 1.0), *got[2];
     float *want = mem_calloc((size_t)(N * stride), sizeof *want);
     void *q = on_gpu(g, values, q_bytes), *to = g->gpu->alloc(g->gpu, n_bytes);
-    page_look l = {.scale = (float)(1.0 / sqrt((double)a->d)), .first = FIRST, .n = N};
+    page_rescore l = {.scale = (float)(1.0 / sqrt((double)a->d)), .first = FIRST, .n = N};
     double worst = 0;
     l.stride = stride;
     for (int turn = 0; turn < 2; turn++) {
@@ -304,12 +304,12 @@ static void check_looks(scores_rig *x)
         g->gpu->upload(g->gpu, to, want, n_bytes);
         l.q = (mat){q, rows, heads, a->d, width};
         l.to = to;
-        g->gpu->look_pages(g->gpu, &x->view[1], &x->base[1], &l);
+        g->gpu->rescore_pages(g->gpu, &x->view[1], &x->base[1], &l);
         g->gpu->download(g->gpu, got[turn], to, n_bytes);
     }
     l.q.at = values;
     l.to = want;
-    g->ref->look_pages(g->ref, &x->view[0], &x->base[0], &l);
+    g->ref->rescore_pages(g->ref, &x->view[0], &x->base[0], &l);
     for (int32_t i = 0; i < N * stride; i++)
         if (got[0][i] != want[i]) /* both may be -infinity */
             worst = fmax(worst, isfinite(got[0][i]) ? fabs((double)got[0][i] - want[i]) : INFINITY);
@@ -334,7 +334,7 @@ static void check_case(rig *g, const scores_case *a)
     }
     check_sums(&x);
     check_scores(&x);
-    check_looks(&x);
+    check_rescores(&x);
     close_scores(&x);
 }
 

@@ -283,7 +283,7 @@ static void check_replays(rig *g, const char *path, const fidelity *f, const cha
 static void check_skip_replays(rig *g)
 {
     enum { ROWS = 7, PASSES = 26, TOKENS = ROWS * PASSES + 3, LAYERS = 16 };
-    static sparse_tally tally[2][LINES][LAYERS];
+    static sparse_stats stats[2][LINES][LAYERS];
     cuda_device *c = g->gpu->self;
     int32_t tokens[TOKENS];
     const int32_t *ids[2] = {tokens, tokens + 3};
@@ -299,13 +299,13 @@ static void check_skip_replays(rig *g)
     for (int plainly = 0; plainly < 2 && !st; plainly++) {
         sparse_rule rule[LINES];
         for (int i = 0; i < LINES; i++)
-            rule[i] = (sparse_rule){.skip = 60, .tally = tally[plainly][i]};
+            rule[i] = (sparse_rule){.skip = 60, .stats = stats[plainly][i]};
         t.rule = rule;
         out[plainly] = mem_calloc(size, sizeof *out[0]);
         st = run_turns(&t, ids, ROWS, PASSES, plainly, out[plainly], &e);
     }
     for (int il = 0; il < LAYERS; il++)
-        n_dropped += tally[1][0][il].n_tiles - tally[1][0][il].n_kept;
+        n_dropped += stats[1][0][il].n_tiles - stats[1][0][il].n_kept;
     if (st) {
         failed(g, "replay", e.text);
     } else {
@@ -314,7 +314,7 @@ static void check_skip_replays(rig *g)
                                              : NAN,
                 0);
         verdict(g, "replay", "tiles dropped: accounts that differ",
-                memcmp(tally[0], tally[1], sizeof tally[0]) != 0, 0);
+                memcmp(stats[0], stats[1], sizeof stats[0]) != 0, 0);
     }
     c->skip_least = SKIP_LEAST;
     mem_free(out[0]);

@@ -52,7 +52,7 @@ static void put_info(exchange *x, const char *name)
 {
     recording_info i;
     str *o = &x->out;
-    if (!recording_look(x->s->recordings, x->owner, name, &i))
+    if (!recording_poll(x->s->recordings, x->owner, name, &i))
         return;
     json_open(o, NULL, '{');
     json_text(o, "conversation_id", name);

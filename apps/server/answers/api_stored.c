@@ -112,7 +112,7 @@ static void follow(exchange *x, const char *id)
     const char *after = x->query(x, "starting_after");
     recording_place at = {.name = id, .after = -1};
     recording_info i;
-    if (!recording_look(x->s->recordings, x->owner, id, &i)) {
+    if (!recording_poll(x->s->recordings, x->owner, id, &i)) {
         refuse(x, 400, "stream",
                "the stream of '%.60s' is not kept: a request with 'background' and 'stream' keeps "
                "it, for a few minutes after its end",

@@ -47,7 +47,7 @@ static void remember_calls(const stream *st, const choice *c)
 /* Takes all events out of the mailbox. False: a choice failed, and p has the reason. */
 static bool take_all(stream *st, problem *p)
 {
-    happening h;
+    choice_event h;
     while (live_next(st->live, &h)) {
         bool opened;
         int32_t first = st->a.choice[h.choice].n_shown;
@@ -240,7 +240,7 @@ static void note_answer(stream *st)
 /* Takes the last events, which are not sent, for the counts in the log. */
 static void note_rest(stream *st)
 {
-    happening h;
+    choice_event h;
     bool opened;
     while (live_wait(st->live, -1, 0) == LIVE_EVENTS)
         while (live_next(st->live, &h))

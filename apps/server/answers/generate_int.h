@@ -41,7 +41,7 @@ struct stream {
     bool loading;          /* the client gets pings before there is an answer */
     bool read;             /* the request's fields are */
     shortening *shortened; /* NULL: the prompts are as the client sent them */
-    cut_told cut;          /* what did not fit into the context */
+    cut_report cut;        /* what did not fit into the context */
     carat_media **media;   /* [pictures of the request]; NULL: not opened */
 };
 

@@ -1,6 +1,6 @@
 /* live.c - see live.h.
  *
- * The mailbox holds records, each 8-aligned: a happening, then the bytes that its pointers point
+ * The mailbox holds records, each 8-aligned: a choice_event, then the bytes that its pointers point
  * to. Two buffers take turns, so the thread that runs passes never waits for a thread that writes.
  */
 #include "apps/server/answers/live.h"
@@ -59,7 +59,7 @@ static void put_padded(str *box, const void *bytes, size_t n)
     str_put(box, zeros, padded(n) - n);
 }
 
-static void put_record(str *box, const happening *h)
+static void put_record(str *box, const choice_event *h)
 {
     const carat_event *ev = &h->ev;
     size_t before = box->n;
@@ -87,7 +87,7 @@ static const char *take_record_text(live *l, const char *was, size_t n)
     return at;
 }
 
-bool live_next(live *l, happening *h)
+bool live_next(live *l, choice_event *h)
 {
     if (l->at >= l->taken.n)
         return false;
@@ -135,7 +135,7 @@ static bool live_on_event(void *user, const carat_event *ev)
 {
     running *r = user;
     live *l = r->l;
-    happening h = {.choice = r->index, .ev = *ev};
+    choice_event h = {.choice = r->index, .ev = *ev};
     bool end = ev->kind == CARAT_EV_END, call = ev->kind == CARAT_EV_TOOL_CALL;
     if (ev->kind == CARAT_EV_TOKEN)
         note_token(r, ev);
@@ -159,7 +159,7 @@ static void live_on_done(void *user, carat_status st, const carat_error *e, cons
 {
     running *r = user;
     live *l = r->l;
-    happening h = {.choice = r->index, .done = true, .status = st};
+    choice_event h = {.choice = r->index, .done = true, .status = st};
     if (t)
         h.timings = *t;
     if (st)

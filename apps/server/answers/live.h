@@ -47,7 +47,7 @@ void live_cancel(live *l); /* cancels the jobs and waits for their end */
 void live_close(live *l);  /* cancels first; NULL is fine */
 live_state live_wait(live *l, int fd, int timeout_ms);
 /* The next event; its pointers are valid until the next live_wait. False: none now. */
-bool live_next(live *l, happening *h);
+bool live_next(live *l, choice_event *h);
 /* The other side has closed the connection. */
 bool client_left(int fd);
 bool live_over(const live *l);       /* the end of every job was taken out */

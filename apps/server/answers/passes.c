@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    LOOK_MS = 1000,     /* between looks at the errors of conversation files */
+    POLL_MS = 1000,     /* between looks at the errors of conversation files */
     DRAINING_MS = 20,   /* between looks at a draining server without work */
     SLEEP_MAX_MS = 1000 /* of a server without work and watchdog */
 };
@@ -213,7 +213,7 @@ void passes_run(server *s)
         if (draining(s) && deadline <= 0)
             deadline = now + 1000.0 * (double)s->o->drain_s;
         bool last = draining(s) && (atomic_load(&s->n_active) == 0 || now > deadline);
-        if (!any || last || now - looked > LOOK_MS) {
+        if (!any || last || now - looked > POLL_MS) {
             look_at_errors(s);
             looked = now;
         }

@@ -332,7 +332,7 @@ pick_state prompts_shorten(stream *st, int timeout_ms, problem *p)
 static bool tell_shorter(stream *st, problem *p)
 {
     request *rq = &st->rq;
-    shorter_told *t = &st->a.shorter;
+    compression_report *t = &st->a.shorter;
     if (!st->shortened)
         return true;
     int32_t *origin = arena_array(&rq->mem, rq->talk.n + 1, sizeof *origin);

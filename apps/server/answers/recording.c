@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LOOK_MS = 500 }; /* between two looks at whether a client that waits has left */
+enum { POLL_MS = 500 }; /* between two looks at whether a client that waits has left */
 
 struct recording {
     recordings *s;
@@ -278,7 +278,7 @@ bool recording_remove(recordings *s, int32_t owner, const char *name)
     return r != NULL;
 }
 
-bool recording_look(recordings *s, int32_t owner, const char *name, recording_info *i)
+bool recording_poll(recordings *s, int32_t owner, const char *name, recording_info *i)
 {
     pthread_mutex_lock(&s->lock);
     const recording *r = find(s, owner, name);
@@ -342,7 +342,7 @@ static int64_t read_on(const feed *f, char *buf, size_t max)
             w->x->note = "client gone";
             return -1;
         }
-        const struct timespec until = clock_after_ms(LOOK_MS);
+        const struct timespec until = clock_after_ms(POLL_MS);
         pthread_mutex_lock(&w->s->lock);
         uint64_t end = r->dropped + r->bytes.n;
         if (w->at == end && !r->over && !r->ended_by_client) {

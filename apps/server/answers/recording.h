@@ -47,7 +47,7 @@ typedef struct recording_info {
     uint64_t n_bytes;           /* sent so far */
     int64_t begun_at, ended_at; /* seconds since 1970; 0: not yet */
 } recording_info;
-bool recording_look(recordings *s, int32_t owner, const char *name, recording_info *i);
+bool recording_poll(recordings *s, int32_t owner, const char *name, recording_info *i);
 
 /* Where a client goes on. */
 typedef struct recording_place {

@@ -47,8 +47,8 @@ TEST(recordings_drop_the_beginning_of_a_long_stream)
     }
     CHECK(recording_wanted(r));
     recording_end(r);
-    CHECK(recording_look(s, 1, "a", &i) && i.over && i.n_bytes == sent);
-    CHECK(!recording_look(s, 2, "a", &i));
+    CHECK(recording_poll(s, 1, "a", &i) && i.over && i.n_bytes == sent);
+    CHECK(!recording_poll(s, 2, "a", &i));
     /* What is kept is at most the limit and at least half of it, and begins with an event. */
     CHECK_EQ(follow(s, &(recording_place){.name = "a", .by_byte = true, .from = 0}, &out), 400);
     CHECK_EQ(follow(s, &(recording_place){.name = "a", .after = -1}, &out), 400);
@@ -93,8 +93,8 @@ TEST(recordings_are_few)
     recording_end(r[3]);
     /* One that is over gives way. */
     recording_end(r[7]);
-    CHECK(recording_look(s, 0, "n7", &i));
-    CHECK((r[3] = recording_begin(s, 0, "more", &p)) && !recording_look(s, 0, "n7", &i));
+    CHECK(recording_poll(s, 0, "n7", &i));
+    CHECK((r[3] = recording_begin(s, 0, "more", &p)) && !recording_poll(s, 0, "n7", &i));
     CHECK(recording_remove(s, 0, "more") && !recording_wanted(r[3]));
     CHECK(!recording_remove(s, 0, "more"));
     for (int k = 0; k < RECORDINGS_MAX; k++)

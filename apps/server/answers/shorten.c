@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LOOK_MS = 50 }; /* how often a waiting thread checks that the client is still connected */
+enum { POLL_MS = 50 }; /* how often a waiting thread checks that the client is still connected */
 
 struct shortening {
     shorten_ask ask;
@@ -32,12 +32,12 @@ struct shortening {
 /* Waits for the job. Its values are written when it ends with OK. */
 static carat_status wait_scored(shortening *x, live *l, carat_error *e)
 {
-    happening h;
+    choice_event h;
     carat_status st = CARAT_OK;
     while (!st && !live_over(l)) {
         if (atomic_load(&x->unwanted))
             return err_set(e, CARAT_E_CANCELLED, "the request has ended");
-        if (live_wait(l, -1, LOOK_MS) == LIVE_BROKEN)
+        if (live_wait(l, -1, POLL_MS) == LIVE_BROKEN)
             return err_set(e, CARAT_E_MEMORY, "no memory for the values of a text");
         while (live_next(l, &h))
             if (h.done && h.status)
@@ -117,7 +117,7 @@ bool shorten_start(shortening **out, const shorten_ask *ask, problem *p)
 /* True once the thread is done. */
 static bool wait_over(shortening *x, double ms)
 {
-    const struct timespec at = clock_after_ms(ms < 1 ? 1 : ms < LOOK_MS ? ms : LOOK_MS);
+    const struct timespec at = clock_after_ms(ms < 1 ? 1 : ms < POLL_MS ? ms : POLL_MS);
     pthread_mutex_lock(&x->lock);
     if (!x->over)
         pthread_cond_timedwait(&x->done, &x->lock, &at);
@@ -128,9 +128,9 @@ static bool wait_over(shortening *x, double ms)
 
 pick_state shorten_wait(shortening *x, const request *rq, int fd, int timeout_ms, problem *p)
 {
-    double until = clock_ms() + timeout_ms, left = LOOK_MS;
+    double until = clock_ms() + timeout_ms, left = POLL_MS;
     while (!wait_over(x, left)) {
-        left = timeout_ms < 0 ? LOOK_MS : until - clock_ms();
+        left = timeout_ms < 0 ? POLL_MS : until - clock_ms();
         if (left <= 0)
             return PICK_WAITS;
         if (client_left(fd)) {

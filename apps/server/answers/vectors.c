@@ -56,7 +56,7 @@ static bool add_text(wave *w, int32_t index, problem *p)
 /* Waits for all jobs of a live. False: a problem, or the client left. */
 static bool wait_all(exchange *x, live *l, problem *p)
 {
-    happening h;
+    choice_event h;
     while (!live_over(l)) {
         switch (live_wait(l, x->fd, -1)) {
         case LIVE_GONE:

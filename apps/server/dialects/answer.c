@@ -285,7 +285,7 @@ bool is_whole_call(const part *q)
     return q->kind == PART_CALL && !q->open;
 }
 
-int32_t answers_take(answer *a, const happening *h, bool *opened)
+int32_t answers_take(answer *a, const choice_event *h, bool *opened)
 {
     choice *c = &a->choice[h->choice];
     const carat_event *ev = &h->ev;
@@ -364,7 +364,7 @@ usage answer_usage(const answer *a)
         if (t->lossy && (!u.lossy || t->n_exact < u.exact))
             u.exact = t->n_exact;
         u.lossy = t->lossy ? t->lossy : u.lossy;
-        u.cold_experts |= t->cold_experts;
+        u.offloaded_experts |= t->offloaded_experts;
         u.expert_hits += t->n_expert_hits;
         u.expert_misses += t->n_expert_misses;
         u.expert_cpu += t->n_expert_cpu;
@@ -395,7 +395,7 @@ static void put_sparse(const usage *u, str *o)
 static void put_experts(const usage *u, str *o)
 {
     uint64_t n = u->expert_hits + u->expert_misses;
-    if (!u->cold_experts)
+    if (!u->offloaded_experts)
         return;
     json_open(o, "experts", '{');
     json_number(o, "hit_rate", n ? (double)u->expert_hits / (double)n : 1);

@@ -1,7 +1,7 @@
 /* answer.h - the answers to one request as they grow, and the dialects that write them.
  *
- *     happenings from the batch  ->  answers_take  ->  choices made of parts
- *                                ->  dialect.event   the same, as an event of a stream
+ *     events from the batch  ->  answers_take  ->  choices made of parts
+ *                             ->  dialect.event   the same, as an event of a stream
  *
  * Only the connection's thread uses an answer. A part is a stretch of text of one kind: reasoning,
  * content or a tool call. Streams and whole answers are written from the same parts, so their text
@@ -53,9 +53,9 @@ typedef struct choice {
     size_t n_over;       /* of the last one shown: the bytes at its end whose text is still held */
     token_entry *prompt; /* with prompt logprobs: its tokens */
     int32_t n_prompt, cap_prompt;
-    bool prompt_told; /* a stream has said what there is to say of them */
-    int64_t n_chars;  /* in the old layout of logprobs: characters of the tokens told so far */
-    id_span span;     /* the tokens of the call being sampled */
+    bool prompt_report; /* a stream has said what there is to say of them */
+    int64_t n_chars;    /* in the old layout of logprobs: characters of the tokens told so far */
+    id_span span;       /* the tokens of the call being sampled */
     bool over, failed;
     carat_finish finish;
     char *stop; /* the stop string met, or NULL */
@@ -65,14 +65,14 @@ typedef struct choice {
 } choice;
 
 /* One thing that happened to one choice: an event of the engine, or its end. */
-typedef struct happening {
+typedef struct choice_event {
     int32_t choice;
     bool done; /* the last one: `status` and `timings` are valid, else `ev` */
     carat_event ev;
     carat_status status;
     const char *error;
     carat_timings timings;
-} happening;
+} choice_event;
 
 /* What the writers need of the model. Read-only. */
 typedef struct answer_model {
@@ -84,10 +84,10 @@ typedef struct answer_model {
 } answer_model;
 
 /* What was left out of a prompt that is longer than the context; zeroed: nothing. */
-typedef struct cut_told {
+typedef struct cut_report {
     int32_t n_messages;        /* of a conversation */
     int64_t n_tokens, n_bytes; /* n_bytes: of one text, at its beginning */
-} cut_told;
+} cut_report;
 
 typedef struct answer {
     const request *rq;
@@ -100,8 +100,8 @@ typedef struct answer {
     double start_ms;  /* clock_ms when the request came */
     double load_ms;   /* of these: until the model was there */
     int64_t n_prompt; /* tokens; known before the timings */
-    shorter_told shorter;
-    cut_told cut;
+    compression_report shorter;
+    cut_report cut;
     /* Of the dialect's stream. */
     int32_t sequence;  /* responses: number of the next event */
     int32_t open_part; /* messages, responses: the part whose block is open, -1: none */
@@ -111,7 +111,7 @@ bool answers_init(answer *a, const request *rq, const answer_model *m, int32_t n
 void answers_free(answer *a);
 /* Returns the index of the part that got the event's text, -1 for none. *opened: the part is new.
  * The end of a call that came in pieces brings no text. */
-int32_t answers_take(answer *a, const happening *h, bool *opened);
+int32_t answers_take(answer *a, const choice_event *h, bool *opened);
 bool is_whole_call(const part *q);
 
 void make_seed(uint32_t *seed);
@@ -127,13 +127,13 @@ typedef struct usage {
     bool sparse_auto;
     uint64_t tiles, tiles_kept;
     double dropped_p99;
-    const char *lossy; /* which policy had put keys away; NULL: none was away */
-    int64_t exact;     /* with lossy: tokens before */
-    bool cold_experts; /* the GPU does not hold all experts */
+    const char *lossy;      /* which policy had put keys away; NULL: none was away */
+    int64_t exact;          /* with lossy: tokens before */
+    bool offloaded_experts; /* the GPU does not hold all experts */
     uint64_t expert_hits, expert_misses, expert_cpu, expert_bytes;
     double expert_wait_ms;
     double prefill_ms, decode_ms, queue_ms;
-    const shorter_told *shorter;
+    const compression_report *shorter;
 } usage;
 usage answer_usage(const answer *a);
 /* "sparse_attention", "kv_pool", "compression" and "experts": {...}, of a usage where keys were
@@ -174,7 +174,7 @@ typedef struct dialect {
     const char *id_prefix, *call_prefix;
     /* A stream is begin, events, end. If the answer fails, fail replaces end. */
     void (*begin)(answer *a, str *o);
-    void (*event)(answer *a, const happening *h, int32_t part, bool opened, int32_t first_token,
+    void (*event)(answer *a, const choice_event *h, int32_t part, bool opened, int32_t first_token,
                   str *o);
     void (*end)(answer *a, str *o);
     void (*fail)(answer *a, const problem *p, str *o);

@@ -41,7 +41,7 @@ static void open_run(run *r, api_kind api)
     open_run_of(r, api, bodies[api]);
 }
 
-static void take_json(run *r, const happening *h)
+static void take_json(run *r, const choice_event *h)
 {
     bool opened;
     int32_t i = answers_take(&r->a, h, &opened);
@@ -52,7 +52,7 @@ static bool take_event(void *user, const answer_event *ev)
 {
     static const carat_event_kind kinds[] = {CARAT_EV_REASONING, CARAT_EV_CONTENT,
                                              CARAT_EV_TOOL_CALL, CARAT_EV_CALL_PART};
-    happening h = {
+    choice_event h = {
         .ev = {.kind = kinds[ev->kind], .text = ev->text, .n_text = ev->n, .name = ev->name}};
     take_json(user, &h);
     return true;
@@ -60,7 +60,8 @@ static bool take_event(void *user, const answer_event *ev)
 
 static void end_run(run *r, carat_finish finish)
 {
-    happening end = {.done = true, .timings = {.finish = finish, .n_prompt = 3, .n_generated = 4}};
+    choice_event end = {.done = true,
+                        .timings = {.finish = finish, .n_prompt = 3, .n_generated = 4}};
     take_json(r, &end);
     r->d->end(&r->a, &r->stream);
     r->d->whole(&r->a, &r->whole);
@@ -300,9 +301,9 @@ TEST(answer_finish_reasons)
         {API_MESSAGES, true, CARAT_FINISH_TOOL_CALLS, NULL, "\"stop_reason\":\"tool_use\""}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run r;
-        happening call = {
+        choice_event call = {
             .ev = {.kind = CARAT_EV_TOOL_CALL, .text = "{}", .n_text = 2, .name = "f"}};
-        happening over = {
+        choice_event over = {
             .ev = {.kind = CARAT_EV_END, .finish = cases[i].finish, .stop = cases[i].stop}};
         open_run(&r, cases[i].api);
         if (cases[i].call)
@@ -321,15 +322,15 @@ TEST(answer_usage_says_what_experts_cost)
     static const api_kind apis[] = {API_CHAT, API_COMPLETIONS, API_RESPONSES, API_MESSAGES};
     for (int i = 0; i < 8; i++) {
         run r;
-        happening end = {.done = true,
-                         .timings = {.n_prompt = 3,
-                                     .n_generated = 4,
-                                     .cold_experts = i < 4,
-                                     .n_expert_hits = 30,
-                                     .n_expert_misses = 10,
-                                     .n_expert_cpu = i == 1 ? 6 : 0,
-                                     .expert_bytes = 5000000000,
-                                     .expert_wait_ms = 2.5}};
+        choice_event end = {.done = true,
+                            .timings = {.n_prompt = 3,
+                                        .n_generated = 4,
+                                        .offloaded_experts = i < 4,
+                                        .n_expert_hits = 30,
+                                        .n_expert_misses = 10,
+                                        .n_expert_cpu = i == 1 ? 6 : 0,
+                                        .expert_bytes = 5000000000,
+                                        .expert_wait_ms = 2.5}};
         open_run(&r, apis[i % 4]);
         take_json(&r, &end);
         r.d->end(&r.a, &r.stream);

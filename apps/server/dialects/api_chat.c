@@ -326,7 +326,7 @@ static void chat_begin(answer *a, str *o)
     }
 }
 
-static void chat_progress(answer *a, const happening *h, str *o)
+static void chat_progress(answer *a, const choice_event *h, str *o)
 {
     open_delta(a, h->choice, o);
     json_close(o, '}');
@@ -348,7 +348,7 @@ static void chat_tell_prompt(answer *a, str *o)
     if (a->rq->include_usage)
         json_nothing(o, "usage");
     close_chunk(o);
-    a->choice[0].prompt_told = true;
+    a->choice[0].prompt_report = true;
 }
 
 /* More of the arguments of a call that the client has the id and the name of. */
@@ -387,13 +387,13 @@ static void put_call_delta(const answer *a, const choice *c, int32_t i, const ca
     }
 }
 
-static void chat_event(answer *a, const happening *h, int32_t part_index, bool opened,
+static void chat_event(answer *a, const choice_event *h, int32_t part_index, bool opened,
                        int32_t first_token, str *o)
 {
     const choice *c = &a->choice[h->choice];
     bool progress = !h->done && h->ev.kind == CARAT_EV_PREFILL;
     /* All tokens of the prompt come before the first one of the answer. */
-    if (a->rq->prompt_logprobs >= 0 && !h->choice && !c->prompt_told && !progress && !c->failed &&
+    if (a->rq->prompt_logprobs >= 0 && !h->choice && !c->prompt_report && !progress && !c->failed &&
         (h->done || h->ev.kind != CARAT_EV_PROMPT_TOKEN))
         chat_tell_prompt(a, o);
     if (h->done && !c->failed) {

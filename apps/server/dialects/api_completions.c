@@ -220,7 +220,7 @@ static void tell_prompt(answer *a, int32_t i, str *o)
         t.before = rq->logprobs ? prompt_of(a, i) : NULL;
     }
     put_chunk(a, &t, NULL, o);
-    a->choice[i].prompt_told = true;
+    a->choice[i].prompt_report = true;
     o->bad |= text.bad;
     str_free(&text);
 }
@@ -236,14 +236,14 @@ static void completions_begin(answer *a, str *o)
         tell_prompt(a, i, o);
 }
 
-static void completions_event(answer *a, const happening *h, int32_t index, bool opened,
+static void completions_event(answer *a, const choice_event *h, int32_t index, bool opened,
                               int32_t first_token, str *o)
 {
     const choice *c = &a->choice[h->choice];
     bool progress = !h->done && h->ev.kind == CARAT_EV_PREFILL;
     (void)opened;
     /* All tokens of a prompt come before the first one of its answer. */
-    if (scores_prompt(a->rq) && !c->prompt_told && !progress && !c->failed &&
+    if (scores_prompt(a->rq) && !c->prompt_report && !progress && !c->failed &&
         (h->done || h->ev.kind != CARAT_EV_PROMPT_TOKEN))
         tell_prompt(a, h->choice, o);
     stretch t = {.choice = h->choice, .text = "", .from = c->n_shown, .to = c->n_shown};

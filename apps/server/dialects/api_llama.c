@@ -233,7 +233,7 @@ static void llama_begin(answer *a, str *o)
     (void)a, (void)o; /* a stream begins with its first text */
 }
 
-static void put_chunk(const answer *a, const happening *h, int32_t from, str *o)
+static void put_chunk(const answer *a, const choice_event *h, int32_t from, str *o)
 {
     const choice *c = &a->choice[h->choice];
     str_puts(o, "data: ");
@@ -250,7 +250,7 @@ static void put_chunk(const answer *a, const happening *h, int32_t from, str *o)
     str_puts(o, "}\n\n");
 }
 
-static void llama_event(answer *a, const happening *h, int32_t index, bool opened,
+static void llama_event(answer *a, const choice_event *h, int32_t index, bool opened,
                         int32_t first_token, str *o)
 {
     const choice *c = &a->choice[h->choice];

@@ -1,7 +1,7 @@
 /* api_messages.c - POST /v1/messages, Anthropic's dialect: its requests, answers and streams.
  *
- * Blocks become turns of the conversation (text/talk.h). Each tool result becomes a turn of the role
- * tool before the user's text of the same message; thinking becomes the thought of its turn.
+ * Blocks become turns of the conversation (text/talk.h). Each tool result becomes a turn of the
+ * role tool before the user's text of the same message; thinking becomes the thought of its turn.
  */
 #include "apps/server/dialects/answer.h"
 #include "apps/server/dialects/jsonw.h"
@@ -555,14 +555,14 @@ static void close_block(answer *a, str *o)
 }
 
 /* In a ping, because clients ignore the content of pings. */
-static void messages_progress(const answer *a, const happening *h, str *o)
+static void messages_progress(const answer *a, const choice_event *h, str *o)
 {
     open_message_event(o, "ping");
     put_progress(a, &h->ev, o);
     close_message_event(o);
 }
 
-static void messages_event(answer *a, const happening *h, int32_t i, bool opened,
+static void messages_event(answer *a, const choice_event *h, int32_t i, bool opened,
                            int32_t first_token, str *o)
 {
     (void)first_token;

@@ -435,7 +435,7 @@ static void ollama_beat(answer *a, str *o)
     str_puts(o, "}\n");
 }
 
-static void ollama_event(answer *a, const happening *h, int32_t index, bool opened,
+static void ollama_event(answer *a, const choice_event *h, int32_t index, bool opened,
                          int32_t first_token, str *o)
 {
     const choice *c = &a->choice[h->choice];

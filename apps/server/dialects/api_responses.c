@@ -433,14 +433,14 @@ static void close_item(answer *a, str *o)
     a->open_part = -1;
 }
 
-static void responses_progress(answer *a, const happening *h, str *o)
+static void responses_progress(answer *a, const choice_event *h, str *o)
 {
     open_response_event(a, "response.prompt_progress", o);
     put_progress(a, &h->ev, o);
     close_response_event(o);
 }
 
-static void responses_event(answer *a, const happening *h, int32_t i, bool opened,
+static void responses_event(answer *a, const choice_event *h, int32_t i, bool opened,
                             int32_t first_token, str *o)
 {
     if (!h->done && h->ev.kind == CARAT_EV_PREFILL && a->rq->progress)

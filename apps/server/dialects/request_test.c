@@ -694,20 +694,20 @@ TEST(request_false_and_zero_turn_thoughts_off)
     static const char *const reasoning[] = {"\"reasoning\":{\"enabled\":false}",
                                             "\"reasoning\":{\"max_tokens\":0}",
                                             "\"reasoning\":{\"effort\":\"none\"}"};
-    static const api_kind talks[] = {API_CHAT, API_RESPONSES, API_MESSAGES};
+    static const api_kind conversations[] = {API_CHAT, API_RESPONSES, API_MESSAGES};
     char body[512];
     request rq;
     problem p;
     for (size_t k = 0; k < 3; k++) {
         for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
-            snprintf(body, sizeof body, shells[talks[k]], off[i]);
-            parse_request(&rq, talks[k], body);
+            snprintf(body, sizeof body, shells[conversations[k]], off[i]);
+            parse_request(&rq, conversations[k], body);
             CHECK_MSG(rq.think == THINK_OFF, "%s", body);
             request_free(&rq);
         }
-        for (size_t i = 0; i < 3 && talks[k] != API_MESSAGES; i++) {
-            snprintf(body, sizeof body, shells[talks[k]], reasoning[i]);
-            parse_request(&rq, talks[k], body);
+        for (size_t i = 0; i < 3 && conversations[k] != API_MESSAGES; i++) {
+            snprintf(body, sizeof body, shells[conversations[k]], reasoning[i]);
+            parse_request(&rq, conversations[k], body);
             CHECK_MSG(rq.think == THINK_OFF, "%s", body);
             request_free(&rq);
         }

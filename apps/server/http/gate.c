@@ -32,7 +32,7 @@ enum {
 typedef struct waiting {
     struct waiting *older, *newer;
     int fd;
-    double until_ms, look_ms; /* deadline of the header; earliest next look */
+    double until_ms, poll_ms; /* deadline of the header; earliest next look */
     bool dirty;               /* bytes came since the last look */
     bool whole;               /* the header is complete; the connection waits for room */
     size_t n_seen;
@@ -106,7 +106,7 @@ static void look_at_header(gate *g, waiting *w, double now)
             return;
         }
     }
-    w->look_ms = whole ? now + SOON_MS : now + (double)n / LOOK_BYTES_PER_MS;
+    w->poll_ms = whole ? now + SOON_MS : now + (double)n / LOOK_BYTES_PER_MS;
     g->n_dirty += whole - w->dirty;
     w->dirty = whole;
 }
@@ -115,7 +115,7 @@ static void mark(gate *g, waiting *w, double now)
 {
     g->n_dirty += !w->dirty;
     w->dirty = true;
-    if (now >= w->look_ms)
+    if (now >= w->poll_ms)
         look_at_header(g, w, now);
 }
 
@@ -177,13 +177,13 @@ static int patience(const gate *g, double now, double tick_ms)
     return ms > 0 ? (int)ms + 1 : 0;
 }
 
-static void look_again(gate *g, double now)
+static void poll_again(gate *g, double now)
 {
     for (waiting *w = g->oldest, *next; w; w = next) {
         next = w->newer;
         if (w->until_ms <= now)
             expire(g, w);
-        else if (w->dirty && now >= w->look_ms)
+        else if (w->dirty && now >= w->poll_ms)
             look_at_header(g, w, now);
     }
 }
@@ -208,7 +208,7 @@ static void *gate_watch(void *arg)
         if (arrivals)
             accept_all(g);
         if (g->n_dirty || (g->oldest && g->oldest->until_ms <= now))
-            look_again(g, now);
+            poll_again(g, now);
         if (now >= tick_ms) {
             g->o.tick(g->o.user);
             tick_ms = now + TICK_MS;

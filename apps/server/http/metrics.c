@@ -177,10 +177,10 @@ VALUE(expert_hits, m->experts.n_hits)
 VALUE(expert_misses, m->experts.n_misses)
 VALUE(expert_cpu, m->experts.n_cpu)
 VALUE(expert_cpu_bytes, m->experts.cpu_bytes)
-VALUE(expert_early, m->experts.n_early)
-VALUE(expert_early_used, m->experts.n_early_used)
-VALUE(expert_early_waited, m->experts.n_early_waited)
-VALUE(expert_early_bytes, m->experts.early_bytes)
+VALUE(expert_prefetch, m->experts.n_prefetched)
+VALUE(expert_prefetch_used, m->experts.n_prefetched_used)
+VALUE(expert_prefetch_waited, m->experts.n_prefetched_waited)
+VALUE(expert_prefetch_bytes, m->experts.prefetch_bytes)
 VALUE(expert_swaps, m->experts.n_swaps)
 VALUE(expert_swap_bytes, m->experts.swap_bytes)
 VALUE(expert_stream_bytes, m->experts.stream_bytes)
@@ -241,12 +241,14 @@ static const model_row rows[] = {
      value_expert_cpu},
     {"expert_cpu_bytes_total", "counter", "Bytes of experts that it read for them.",
      value_expert_cpu_bytes},
-    {"expert_early_total", "counter", "Experts copied to the GPU before their layer chose.",
-     value_expert_early},
-    {"expert_early_used_total", "counter", "Those of them that it chose.", value_expert_early_used},
-    {"expert_early_waited_total", "counter",
-     "Of those, how many were still on their way when it chose.", value_expert_early_waited},
-    {"expert_early_bytes_total", "counter", "Bytes of all of them.", value_expert_early_bytes},
+    {"expert_prefetch_total", "counter", "Experts copied to the GPU before their layer chose.",
+     value_expert_prefetch},
+    {"expert_prefetch_used_total", "counter", "Those of them that it chose.",
+     value_expert_prefetch_used},
+    {"expert_prefetch_waited_total", "counter",
+     "Of those, how many were still on their way when it chose.", value_expert_prefetch_waited},
+    {"expert_prefetch_bytes_total", "counter", "Bytes of all of them.",
+     value_expert_prefetch_bytes},
     {"expert_swaps_total", "counter", "Experts copied to the GPU in another's place.",
      value_expert_swaps},
     {"expert_swap_bytes_total", "counter", "Their bytes.", value_expert_swap_bytes},
@@ -281,7 +283,8 @@ void metrics_put(metrics *m, const metrics_now *now, str *o)
     int32_t loaded = 0;
     for (int32_t i = 0; i < now->n_models; i++)
         loaded += now->model[i].n_devices > 0;
-    number(o, "ready", "gauge", "1 when requests are taken: the first model is loaded.", now->ready);
+    number(o, "ready", "gauge", "1 when requests are taken: the first model is loaded.",
+           now->ready);
     number(o, "models", "gauge", "Models that the server may load.", now->n_offered);
     number(o, "models_loaded", "gauge", "Models that are loaded.", loaded);
     put_requests(m, o);

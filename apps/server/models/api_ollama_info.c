@@ -334,6 +334,6 @@ void handle_ollama_delete(exchange *x)
         reply_problem(x, &p);
     else
         x->status = 200; /* without a body, as ollama answers */
-    catalog_look(x->s->catalog);
+    catalog_refresh(x->s->catalog);
     ollama_body_free(&b);
 }

@@ -20,7 +20,7 @@
 
 enum {
     LINES_MAX = 1 << 16, /* bytes of lines that wait for a slow client; more progress is not told */
-    LOOK_MS = 500        /* how often the connection looks whether its client is there */
+    POLL_MS = 500        /* how often the connection looks whether its client is there */
 };
 
 typedef struct puller {
@@ -110,7 +110,7 @@ static void *pull(void *arg)
     err e = {0};
     const hub_ask ask = {.what = u->b.name, .progress = tell, .user = u};
     status st = hub_pull(&ask, &found, &e);
-    catalog_look(u->x->s->catalog);
+    catalog_refresh(u->x->s->catalog);
     pthread_mutex_lock(&u->lock);
     if (st) {
         problem p = {0};
@@ -129,10 +129,10 @@ static void *pull(void *arg)
 
 /* ---- The connection ---- */
 
-/* Waits for lines, for LOOK_MS at most. *over: there will be no more. */
+/* Waits for lines, for POLL_MS at most. *over: there will be no more. */
 static void take_lines(puller *u, bool *over)
 {
-    const struct timespec until = clock_after_ms(LOOK_MS);
+    const struct timespec until = clock_after_ms(POLL_MS);
     str_cut(&u->taken, 0);
     u->at = 0;
     pthread_mutex_lock(&u->lock);
@@ -230,7 +230,7 @@ static void pull_whole(exchange *x, const ollama_body *b)
         json_text(&x->out, "status", "success");
         json_close(&x->out, '}');
         x->status = 200;
-        catalog_look(x->s->catalog);
+        catalog_refresh(x->s->catalog);
     }
     model_found_free(&found);
 }

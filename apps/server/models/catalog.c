@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 
 enum {
-    LOOK_MS = 100,         /* between looks whether a waiting client is still there */
+    POLL_MS = 100,         /* between looks whether a waiting client is still there */
     RETRY_MS = 5000,       /* after a failure requests get its sentence, not another try */
     RETRY_MEMORY_MS = 1000 /* the same where memory was lacking, which may be free soon */
 };
@@ -252,7 +252,7 @@ pick_state catalog_wait(catalog *c, exchange *x, int timeout_ms, problem *p)
         double left = until - clock_ms();
         if (left <= 0)
             break;
-        wait_ms(c, left < LOOK_MS ? (int)left + 1 : LOOK_MS);
+        wait_ms(c, left < POLL_MS ? (int)left + 1 : POLL_MS);
         if (client_left(x->fd)) {
             problem_set(p, 503, "", "the client left");
             st = PICK_FAILED;
@@ -346,7 +346,7 @@ bool catalog_unload(catalog *c, const char *name, problem *p)
     return !p->status;
 }
 
-void catalog_look(catalog *c)
+void catalog_refresh(catalog *c)
 {
     pthread_mutex_lock(&c->lock);
     c->looked_ms = -INFINITY;

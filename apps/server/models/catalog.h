@@ -59,7 +59,7 @@ bool catalog_load(catalog *c, const char *name, problem *p);
 bool catalog_unload(catalog *c, const char *name, problem *p);
 
 /* Models of this machine have come or gone: the next question looks at the disk. */
-void catalog_look(catalog *c);
+void catalog_refresh(catalog *c);
 
 /* ---- What there is ---- */
 

@@ -10,7 +10,7 @@
 
 enum {
     KEPT = 256,   /* events in the ring */
-    LOOK_MS = 250 /* between looks whether client and server are still there */
+    POLL_MS = 250 /* between looks whether client and server are still there */
 };
 
 struct events {
@@ -95,7 +95,7 @@ void events_add(events *v, const char *model, const char *event, const char *dat
 static void take(reader *r)
 {
     events *v = r->v;
-    const struct timespec until = clock_after_ms(LOOK_MS);
+    const struct timespec until = clock_after_ms(POLL_MS);
     pthread_mutex_lock(&v->lock);
     if (r->next == v->n)
         pthread_cond_timedwait(&v->changed, &v->lock, &until);

@@ -19,7 +19,7 @@
 enum {
     QUESTIONS_MAX = 4, /* that wait for a hub */
     WORDS_MAX = 200,   /* bytes */
-    LOOK_MS = 60000    /* for the head of a file, some megabytes */
+    POLL_MS = 60000    /* for the head of a file, some megabytes */
 };
 
 typedef struct question {
@@ -91,7 +91,7 @@ void handle_hub_search(exchange *x)
 {
     const char *words = x->query(x, "q");
     hub_hits *hits = mem_calloc(1, sizeof *hits);
-    question q = {.x = x, .until_ms = clock_ms() + LOOK_MS};
+    question q = {.x = x, .until_ms = clock_ms() + POLL_MS};
     problem p = {0};
     err e = {0};
     if (!hits)
@@ -146,7 +146,7 @@ static bool put_report(exchange *x, const fit_report *r, problem *p)
 static bool look(exchange *x, const char *name, problem *p)
 {
     const serve_options *o = x->s->o;
-    question q = {.x = x, .until_ms = clock_ms() + LOOK_MS};
+    question q = {.x = x, .until_ms = clock_ms() + POLL_MS};
     carat_model_options mo = {
         .n_threads = (int32_t)o->threads, .vocab_only = true, .mmproj = "auto"};
     carat_session_options so = {.n_ctx = (int32_t)o->n_ctx, .chunk = (int32_t)o->chunk};
@@ -161,7 +161,7 @@ static bool look(exchange *x, const char *name, problem *p)
         st = fit_plan(&r, &mo, &so, (int32_t)o->parallel, &e);
     if (st && q.late)
         problem_set(p, 504, "", "the hub did not send the head of the file within %d s",
-                    LOOK_MS / 1000);
+                    POLL_MS / 1000);
     else if (st)
         problem_from(p, &e);
     else

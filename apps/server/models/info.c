@@ -277,7 +277,7 @@ void handle_slots(exchange *x)
     str *o = &x->out;
     if (!exchange_pick_query(x))
         return;
-    served_look(x->m, &b, slots);
+    served_refresh(x->m, &b, slots);
     if (query_has(x, "fail_on_no_slot", "1") && b.n_busy >= b.n_slots) {
         problem p = {.retry_s = 1};
         problem_set(&p, 503, "", "all %d slots are at work", b.n_slots);
@@ -298,7 +298,7 @@ void handle_slots(exchange *x)
         json_int(o, "n_decoded", slots[i].n_generated);
         json_bool(o, "waits_for_room", slots[i].waits);
         json_bool(o, "paged_out", slots[i].paged_out);
-        json_int(o, "n_away", slots[i].n_away);
+        json_int(o, "n_away", slots[i].n_paged_out);
         json_close(o, '}');
     }
     json_close(o, ']');
@@ -308,7 +308,7 @@ void handle_slots(exchange *x)
 static void look_at_model(served *m, metrics_model *now)
 {
     carat_slot_info slots[SLOTS_MAX] = {0};
-    if (!served_look(m, &now->batch, slots))
+    if (!served_refresh(m, &now->batch, slots))
         return;
     now->weight_bytes = m->plan.weight_bytes;
     now->n_devices = carat_memory(m->model, now->device);

@@ -132,7 +132,7 @@ static void wait_until(catalog *c, double until_ms)
  * idle in time, or all requests for `wants` have been cancelled. */
 static offer *wait_for_idle(catalog *c, const offer *wants)
 {
-    enum { LOOK_MS = 100 };
+    enum { POLL_MS = 100 };
     double until = clock_ms() + 1000.0 * (double)c->s->o->load_wait_s;
     offer *o, *leaving = NULL;
     while (!(o = oldest(c, true))) {
@@ -144,7 +144,7 @@ static offer *wait_for_idle(catalog *c, const offer *wants)
         if (!leaving && !(leaving = oldest(c, false)))
             break;
         leaving->leaving = true;
-        wait_until(c, now + LOOK_MS);
+        wait_until(c, now + POLL_MS);
     }
     if (leaving && o != leaving) {
         leaving->leaving = false;

@@ -26,7 +26,7 @@
 enum {
     OFFERS_MAX = 4096,    /* models of one server */
     NAME_BYTES_MAX = 255, /* of one name */
-    LOOK_AGAIN_MS = 1000, /* between looks at directories and the store */
+    RESCAN_MS = 1000,     /* between looks at directories and the store */
     NAMES_TOLD = 8        /* in the sentence about an unknown one */
 };
 
@@ -269,11 +269,11 @@ static status add_directories(catalog *c, const char *word, err *e)
 
 /* Models that cannot be added, such as a second one of a name, are left out. False: the last look
  * is not long ago. Under the lock. */
-static bool look_again(catalog *c)
+static bool poll_again(catalog *c)
 {
     err e = {0};
     double now = clock_ms();
-    if (!c->moving || now - c->looked_ms < LOOK_AGAIN_MS)
+    if (!c->moving || now - c->looked_ms < RESCAN_MS)
         return false;
     c->looked_ms = now;
     for (offer *o = c->first; o; o = o->next)
@@ -286,7 +286,7 @@ static bool look_again(catalog *c)
 void offers_refresh(catalog *c)
 {
     pthread_mutex_lock(&c->lock);
-    look_again(c);
+    poll_again(c);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -378,7 +378,7 @@ static offer *find_known(catalog *c, const char *name, bool *other)
 {
     *other = false;
     offer *o = *name ? find_named(c, name) : c->first;
-    if (!o && look_again(c))
+    if (!o && poll_again(c))
         o = find_named(c, name);
     if (!o)
         o = find_on_disk(c, name, other);

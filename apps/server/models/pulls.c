@@ -17,7 +17,7 @@ enum {
     FAILED_MAX = 16,            /* kept for clients that look later, */
     FAILED_MS = 10 * 60 * 1000, /* so long */
     TOLD_EVERY_MS = 250,        /* events of one pull */
-    LOOK_MS = 200
+    POLL_MS = 200
 };
 
 typedef struct server_pull {
@@ -164,7 +164,7 @@ static void *pull(void *arg)
     err e = {0};
     const hub_ask ask = {.what = u->v.name, .progress = take_progress, .user = u};
     status st = hub_pull(&ask, &found, &e);
-    catalog_look(u->d->s->catalog);
+    catalog_refresh(u->d->s->catalog);
     pthread_mutex_lock(&u->d->lock);
     u->v.failed = st != OK && !u->stop;
     u->failure = e;
@@ -209,7 +209,7 @@ static server_pull *start(pulls *d, const char *name, problem *p)
 
 static void wait_for_news(pulls *d)
 {
-    const struct timespec until = clock_after_ms(LOOK_MS);
+    const struct timespec until = clock_after_ms(POLL_MS);
     pthread_cond_timedwait(&d->changed, &d->lock, &until);
 }
 

@@ -107,7 +107,7 @@ static void remove_model(exchange *x, const char *name, problem *p)
     if (!p->status) {
         if (own)
             catalog_unload(c, own, &none);
-        catalog_look(c);
+        catalog_refresh(c);
         events_add(x->s->events, own ? own : made ? made->name : name, "model_remove", NULL);
     }
     arena_free(&mem);

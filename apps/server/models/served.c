@@ -314,7 +314,7 @@ void served_close(served *m)
     mem_free(m);
 }
 
-bool served_look(served *m, carat_batch_info *info, carat_slot_info *slots)
+bool served_refresh(served *m, carat_batch_info *info, carat_slot_info *slots)
 {
     pthread_rwlock_rdlock(&m->batch_lock);
     bool there = m->batch != NULL;

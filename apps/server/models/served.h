@@ -72,5 +72,5 @@ void served_close(served *m); /* nobody has a reference; NULL is fine */
 
 enum { SLOTS_MAX = 64 };
 /* The state of the batch and of its slots (SLOTS_MAX). False: it is not open. */
-bool served_look(served *m, carat_batch_info *info, carat_slot_info *slots);
+bool served_refresh(served *m, carat_batch_info *info, carat_slot_info *slots);
 #endif
