@@ -5,7 +5,7 @@
  *
  * The signal handler counts the signal and cancels the watched session; the call that uses the
  * session then returns. So the handler needs atomics only, and no answer ends inside a character.
- * While a line is typed there is no call to wait for, and SIGTERM ends the program at once.
+ * While a line is typed there is no call to wait for, and SIGTERM and SIGHUP end the program at once.
  */
 #include "apps/term.h"
 #include "base/clock.h"
@@ -290,7 +290,8 @@ static void give_terminal_back(void)
 
 static void on_signal(int sig)
 {
-    if (sig == SIGTERM && atomic_load(&prompting)) {
+    bool ends = sig == SIGTERM || sig == SIGHUP;
+    if (ends && atomic_load(&prompting)) {
         /* A line is being typed: restore the terminal from the line editor's mode and end. */
         give_terminal_back();
         end_others();
@@ -298,8 +299,9 @@ static void on_signal(int sig)
         raise(sig);
         return;
     }
-    if (sig == SIGTERM)
-        atomic_store(&terminated, true);
+    /* Of a terminal that closes, the kernel and the shell may each send one. */
+    if (ends && atomic_exchange(&terminated, true) && sig == SIGHUP)
+        return;
     /* The first signal takes effect at the next token or chunk; a second one does not wait. */
     if (atomic_fetch_add(&n_interrupts, 1) >= 1) {
         if (atomic_load(&conversing) || atomic_load(&prompting))
@@ -337,6 +339,9 @@ void term_watch(carat_session *s)
         sigaction(SIGINT, &sa,
                   NULL); /* no SA_RESTART: reading the prompt from stdin must end too */
         sigaction(SIGTERM, &sa, NULL);
+        struct sigaction was;
+        if (!sigaction(SIGHUP, NULL, &was) && was.sa_handler != SIG_IGN) /* nohup */
+            sigaction(SIGHUP, &sa, NULL);
         sa.sa_handler = on_resize;
         sa.sa_flags = SA_RESTART; /* it interrupts poll alone */
         sigaction(SIGWINCH, &sa, NULL);
@@ -382,7 +387,7 @@ static void on_end_or_stop(int sig);
 
 static void handle_end_and_stop(bool on)
 {
-    static const int signals[] = {SIGTSTP, SIGQUIT, SIGHUP};
+    static const int signals[] = {SIGTSTP, SIGQUIT};
     struct sigaction sa = {.sa_handler = on ? on_end_or_stop : SIG_DFL,
                            .sa_flags = (int)(SA_RESETHAND | SA_NODEFER)};
     sigemptyset(&sa.sa_mask);

@@ -524,15 +524,18 @@ TEST(cli_termination_ends_a_conversation_and_an_answer)
 {
     const char *m = toy_model_write(&(toy_model_file){.n_ctx_train = 1 << 20});
     char state[512];
-    terminal t;
+    static const int signals[] = {SIGTERM, SIGHUP};
     snprintf(state, sizeof state, "XDG_STATE_HOME=%s", test_temp("state"));
-    terminal_open(&t, ARGS(state, "TERM=dumb"), ARGS("run", "-m", m, "--raw"));
-    terminal_expect(&t, ">>> ");
-    kill(t.pid, SIGTERM);
-    CHECK_EQ(terminal_close(&t), 128 + SIGTERM);
-    run_and_check(
-        &(spawn_options){.signal = SIGTERM}, 130, "cancelled",
-        ARGS("run", "-m", m, "--raw", "--seed", "1", "-c", "131072", "--ignore-eog", "hi"));
+    for (int i = 0; i < 2; i++) {
+        terminal t;
+        terminal_open(&t, ARGS(state, "TERM=dumb"), ARGS("run", "-m", m, "--raw"));
+        terminal_expect(&t, ">>> ");
+        kill(t.pid, signals[i]);
+        CHECK_EQ(terminal_close(&t), 128 + signals[i]);
+        run_and_check(
+            &(spawn_options){.signal = signals[i]}, 130, "cancelled",
+            ARGS("run", "-m", m, "--raw", "--seed", "1", "-c", "131072", "--ignore-eog", "hi"));
+    }
 }
 
 /* ---- Models that a server has made of others ---- */
