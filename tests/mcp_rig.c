@@ -3,8 +3,8 @@
  * Modes of both: plain; pages (a list in three), endless (a list without an end), other_id, markup,
  * kinds (every kind of content), structured, refuses (a JSON-RPC error), future (another revision),
  * bare (no tools), mute (no answer at all), hang (none to a call), weather (the tool
- * of tools/demo_tools.json) and storm (the same, which hangs), progress (of a slow call),
- * huge (100 MB in one message).
+ * of tools/demo_tools.json) and storm (the same, which hangs), progress (of a slow call), quoted (a
+ * tool that Gemma 4's chat format cannot tell), crowd (200 tools more), huge (100 MB in one message).
  * Of a program alone: dies, flood, noise (words that are no messages), asks
  * (requests of its own), stubborn (ends for SIGKILL alone), words (writes to stderr), changes (its
  * tools), deaf (does not read), env, files (descriptors that it has), posing (a tool whose name
@@ -62,6 +62,13 @@ static json_t *list(const char *mode, const char *cursor, int n_calls)
                           tool("add", "Adds."));
     if (is(mode, "posing"))
         json_array_append_new(json_object_get(r, "tools"), tool("a/add", "Not the add of a."));
+    if (is(mode, "quoted"))
+        json_array_append_new(json_object_get(r, "tools"), tool("marks", "Ends with <|\"|>."));
+    for (int i = 0; is(mode, "crowd") && i < 200; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "t%d", i);
+        json_array_append_new(json_object_get(r, "tools"), json_pack("{s:s}", "name", name));
+    }
     if (is(mode, "odd")) {
         json_t *all = json_object_get(r, "tools");
         json_array_append_new(all, json_pack("{s:s}", "name", ""));

@@ -70,9 +70,84 @@ TEST(mcp_server_needs_its_key_and_no_tools_means_none)
     response_free(&r);
     CHECK_EQ(status_of(&s, "/mcp/call", NULL, CALL), 404);
     stop(&s);
+    spawn_check(1, NULL, "there is no MCP server 'nome'",
+                ARGS("serve", "-m", toy_model_write(NULL), "-p", "0", "--mcp", "nome"));
+}
+
+/* A chat with the tools that are offered, or with those that are left out. */
+static int chat_with(const served *s, bool left_out, int *n)
+{
+    arena mem = {0};
+    response r;
+    str body = {0};
+    http_call(&r, s, "GET", "/mcp/tools?model=toy", NULL, NULL);
+    CHECK_MSG(r.status == 200, "%s", str_text(&r.body));
+    const jtree *list = jtree_get(json_parsed(&mem, r.body.at, r.body.n), "tools");
+    CHECK(list);
+    str_puts(&body, "{" ASK ",\"max_tokens\":1,\"tools\":[");
+    *n = 0;
+    for (const jtree *v = list->first; v; v = v->next) {
+        if ((jtree_get(v, "left_out") != NULL) != left_out)
+            continue;
+        str_puts(&body, (*n)++ ? "," : "");
+        jtree_put_json(&body, jtree_get(v, "declared"));
+    }
+    str_puts(&body, "]}");
+    response_free(&r);
+    http_post(&r, s, "/v1/chat/completions", body.at);
+    int code = r.status;
+    response_free(&r);
+    str_free(&body);
+    arena_free(&mem);
+    return code;
+}
+
+/* Three servers with 202 tools each. */
+static const char *crowds(void)
+{
+    const char *path = test_temp("crowds.json");
+    str text = {0};
+    str_puts(&text, "{\"mcpServers\":{");
+    for (int i = 0; i < 3; i++)
+        str_printf(&text, "%s\"s%d\":{\"command\":\"%s\",\"args\":[\"--mcp-fake\",\"crowd\"]}",
+                   i ? "," : "", i, mcp_rig_program());
+    str_puts(&text, "}}");
+    test_write(path, text.at, text.n);
+    str_free(&text);
+    return path;
+}
+
+/* A tool that the model's format cannot tell is left out, with a sentence, and not the others. */
+TEST(mcp_server_leaves_out_tools_that_the_model_cannot_be_told_of)
+{
+    served s;
+    response r;
+    int n;
+    start_toy(&s, ARGS("--mcp", mcp_rig_file("quoted")));
+    http_call(&r, &s, "GET", "/mcp/tools", NULL, NULL);
+    CHECK(r.status == 200 && !strstr(r.body.at, "left_out")); /* no model was named */
+    response_free(&r);
+    http_call(&r, &s, "GET", "/mcp/tools?model=toy", NULL, NULL);
+    CHECK(strstr(r.body.at, "\"name\":\"marks\"") &&
+          strstr(strstr(r.body.at, "\"left_out\":\""), "which ends strings"));
+    response_free(&r);
+    CHECK_EQ(chat_with(&s, true, &n), 400);
+    CHECK_EQ(n, 1);
+    CHECK_EQ(chat_with(&s, false, &n), 200);
+    CHECK_EQ(n, 2);
+    stop(&s);
+    served_start(&s, ARGS("-m", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}), "-t", "1",
+                          "--ctx", "60000", "--parallel", "1", "--mcp", crowds()));
+    CHECK_EQ(chat_with(&s, false, &n), 200);
+    CHECK_EQ(n, 512);
+    stop(&s);
+}
+
+/* Who must not reach the tools starts none. */
+TEST(mcp_server_looks_at_its_reach_first)
+{
     spawn_check(1, NULL, "--mcp with --host 0.0.0.0 needs --api-key",
                 ARGS("serve", "-m", toy_model_write(NULL), "-p", "0", "--host", "0.0.0.0", "--mcp",
                      mcp_rig_file("plain")));
-    spawn_check(1, NULL, "there is no MCP server 'nome'",
-                ARGS("serve", "-m", toy_model_write(NULL), "-p", "0", "--mcp", "nome"));
+    CHECK(access(test_temp("pid"), F_OK));
 }

@@ -145,6 +145,27 @@ TEST(a_stream_ends_when_its_client_says_so)
     stop(&s);
 }
 
+/* Browsers call a response without its last chunk an error. */
+TEST(a_stream_that_is_ended_has_a_last_chunk)
+{
+    served s;
+    str seen = {0};
+    response r;
+    served_start(&s, ARGS("-m", toy_model_write(&(toy_model_file){.n_ctx_train = 65536}), "-t", "1",
+                          "--ctx", "60000", "--parallel", "1"));
+    int fd = post(&s, "/v1/chat/completions", "X-Conversation-Id: b\r\n",
+                  "{" ASK ",\"ignore_eos\":true,\"stream\":true}");
+    CHECK(http_read_until(fd, &seen, ":1\ndata"));
+    http_call(&r, &s, "DELETE", "/v1/stream?conv_id=b", NULL, NULL);
+    CHECK_EQ(r.status, 204);
+    response_free(&r);
+    CHECK_MSG(http_read_until(fd, &seen, "\r\n0\r\n\r\n") && !strstr(seen.at, "[DONE]"),
+              "it ends with %s", seen.at + (seen.n < 80 ? 0 : seen.n - 80));
+    close(fd);
+    str_free(&seen);
+    stop(&s);
+}
+
 TEST(a_background_response_is_followed_by_its_id)
 {
     served s;

@@ -136,3 +136,38 @@ HOSTILE |= {
     "twice the limit": times("Some *words* here.\n\n") * 2, "twice the limit in a fence": "```\n" + times("code\n") * 2,
     "stars between letters": times("a*b"), "marks and letters": times("**a"),
 }
+
+# Parts that open, footnotes, and a diagram.
+PARTS = """Before
+
+<details><summary><b>More</b> of it</summary>
+
+- a list with **bold**
+
+```html
+</details>
+```
+
+<details open>
+<summary>Inner</summary>
+deep
+</details>
+</details>
+
+<details><summary>One line</summary>all here</details>
+
+A claim[^1], another[^2], and a class [^abc].
+
+```mermaid
+graph TD; A-->B
+```
+
+[^1]: The first *note*.
+[^2]: The second note
+goes on.
+
+After
+
+<details>
+<summary>Open end</summary>
+tail"""

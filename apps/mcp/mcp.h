@@ -99,6 +99,8 @@ typedef struct mcp_tool {
 } mcp_tool;
 
 typedef struct mcp_set mcp_set;
+/* May a model be offered this declaration? The error says why not. */
+typedef status mcp_accept(void *user, const json_t *declared, err *e);
 
 typedef struct mcp_set_options {
     const mcp_specs *specs;       /* must outlive the set */
@@ -106,8 +108,7 @@ typedef struct mcp_set_options {
     size_t n_automatic;
     /* The log of a server of that name; false: none. */
     bool (*log)(const char *server, char *path, size_t cap);
-    /* May the model be offered this declaration? NULL: every one. */
-    status (*accept)(void *user, const json_t *declared, err *e);
+    mcp_accept *accept; /* NULL: every declaration */
     void (*tell)(void *user, const char *sentence); /* of a tool that is left out, and why */
     void *user;
 } mcp_set_options;
@@ -129,8 +130,10 @@ status mcp_set_call(mcp_set *s, const char *name, const char *arguments, size_t 
                     const mcp_watch *w, str *out, bool *failed, err *e);
 /* The declarations as a JSON array in OpenAI's form. */
 void mcp_set_put_tools(mcp_set *s, str *out);
-/* A JSON array of {"name", "server", "auto", "declared"}, for the chat page. */
-void mcp_set_put_offer(mcp_set *s, str *out);
+/* A JSON array of {"name", "server", "auto", "declared"}, for the chat page. accept: as in the
+ * options, of a model that is known now; NULL: none. A tool that it refuses has its sentence as
+ * "left_out". */
+void mcp_set_put_offer(mcp_set *s, mcp_accept *accept, void *user, str *out);
 
 /* ---- Of the thread that refreshes alone ---- */
 

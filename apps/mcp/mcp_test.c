@@ -298,7 +298,7 @@ static void *use(void *arg)
         CHECK_OK(mcp_set_call(set, "add", "{\"a\":2,\"b\":40}", MOST, NULL, &out, &failed, &e), e);
         CHECK_STR(str_text(&out), "42");
         mcp_set_refresh(set, NULL, &changed);
-        mcp_set_put_offer(set, &out);
+        mcp_set_put_offer(set, NULL, NULL, &out);
         CHECK(!out.bad && strstr(out.at, "\"name\":\"echo\""));
         str_free(&out);
     }
@@ -483,7 +483,7 @@ static status list_and_call(void *arg, err *e)
     if (!st) {
         mcp_set_refresh(set, NULL, &changed);
         mcp_set_put_tools(set, &out);
-        mcp_set_put_offer(set, &out);
+        mcp_set_put_offer(set, NULL, NULL, &out);
         st = out.bad ? err_memory(e, "tools", 1) : OK;
     }
     if (!st && !strstr(out.at, "\"parameters\":{\"type\":\"object\""))

@@ -19,6 +19,7 @@ enum {
     ABOUT_MAX = 4096,        /* bytes of a description */
     DECLARED_MAX = 64 << 10, /* of a declaration as JSON */
     ALL_MAX = 1 << 20,       /* of all of them */
+    TOOLS_MAX = 512,         /* a request to the server may have twice as many */
     NAME_MAX_BYTES = 64,     /* of a name for the model */
     OWN_MAX = 256            /* of a server's name for it */
 };
@@ -150,6 +151,8 @@ static status add_tool(const mcp_set *s, const source *from, const json_t *tool,
     char name[NAME_MAX_BYTES + 1];
     const char *own, *about = "", *why = unfit(tool, &own);
     err no = {0};
+    if (!why && f->n == TOOLS_MAX)
+        why = "there are 512 tools already";
     for (size_t i = 0; i < f->n && !why; i++)
         if (!strcmp(f->tool[i].own, own) && !strcmp(f->tool[i].server, from->name))
             why = "it is in the list twice";
@@ -452,15 +455,18 @@ void mcp_set_put_tools(mcp_set *s, str *out)
     free(text);
 }
 
-void mcp_set_put_offer(mcp_set *s, str *out)
+void mcp_set_put_offer(mcp_set *s, mcp_accept *accept, void *user, str *out)
 {
     pthread_mutex_lock(&s->lock);
     json_was_short();
     str_putc(out, '[');
     for (size_t i = 0; i < s->now.n; i++) {
         const mcp_tool *t = &s->now.tool[i];
+        err no = {0};
         json_t *v = json_pack("{s:s, s:s, s:b, s:O}", "name", t->name, "server", t->server, "auto",
                               t->automatic, "declared", t->declared);
+        if (v && accept && accept(user, t->declared, &no))
+            json_object_set_new(v, "left_out", json_string(no.text));
         char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
         json_decref(v);
         str_puts(out, i ? "," : "");

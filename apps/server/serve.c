@@ -393,7 +393,7 @@ static status open_tools(server *s, err *e)
 /* Tools run programs: not for everyone who reaches the port. */
 static status check_reach(const server *s, err *e)
 {
-    return s->tools && !s->loopback && !s->keys.n
+    return s->o->mcp_servers.n && !s->loopback && !s->keys.n
                ? err_set(e, E_ARG,
                          "--mcp with --host %s needs --api-key: others could call the tools",
                          s->o->host)
@@ -411,8 +411,8 @@ static status serve(server *s, err *e)
         (st = recordings_open(&s->recordings, e)) || (st = events_open(&s->events, e)) ||
         (st = pulls_open(&s->pulls, s, e)) || (st = catalog_open(&s->catalog, s, e)) ||
         (st = passes_init(&s->passes, e)) || (st = signals_start(&g, s, e)) ||
-        (st = ringer_start(&s->bells, e)) || (st = open_tools(s, e)) ||
-        (st = http_open(&h, s, &port, e)) || (st = check_reach(s, e)))
+        (st = ringer_start(&s->bells, e)) || (st = http_open(&h, s, &port, e)) ||
+        (st = check_reach(s, e)) || (st = open_tools(s, e)) || (st = http_start(h, e)))
         goto out;
     st = work(s, port, e);
 out:

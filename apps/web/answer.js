@@ -57,8 +57,8 @@ async function requestBody(c, list) {
       json_schema: { name: 'answer', schema: setting('schema'), strict: true },
     };
   if (settings.tools) body.tools = setting('tools');
-  if (serverTools.length)
-    body.tools = [].concat(body.tools || [], serverTools.map((t) => t.declared));
+  const offered = offeredTools();
+  if (offered.length) body.tools = [].concat(body.tools || [], offered);
   return body;
 }
 
@@ -90,9 +90,10 @@ async function* events(body) {
 }
 
 /* An error of the server. Its field full says that the prompt is longer than the context. */
-function serverError(error, otherwise) {
+function serverError(error, otherwise, status) {
   const e = new Error(textOr(error.message, MAX_TEXT, '') || otherwise);
   e.full = error.code === 'context_length_exceeded';
+  e.status = status;
   return e;
 }
 
@@ -112,6 +113,7 @@ async function send(method, path, body, signal, more) {
   throw serverError(
     (said && said.error) || {},
     'The server answered with status ' + response.status + '.',
+    response.status,
   );
 }
 
@@ -127,7 +129,6 @@ function dropStream(name) {
   const path = 'v1/stream?conv_id=' + name;
   fetch(path, { method: 'DELETE', headers: headers(false), keepalive: true }).catch(() => {});
 }
-addEventListener('pagehide', () => streams.forEach(dropStream));
 
 function pause(ms, signal) {
   return new Promise((go) => {
@@ -136,38 +137,104 @@ function pause(ms, signal) {
   });
 }
 
-/* The data of each event of an answer. When the connection breaks, as on a phone that slept, another
- * one goes on behind the last event. */
-async function* answerEvents(body, signal) {
-  const bytes = crypto.getRandomValues(new Uint8Array(16)), /* no other client can guess the name */
-    name = [...bytes].map((b) => b.toString(16).padStart(2, '0')).join('');
-  let last = '',
-    tries = 0,
+/* A stream: its name, which no other client can guess, and the id of the last event that was read. */
+function newStream() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return { name: [...bytes].map((b) => b.toString(16).padStart(2, '0')).join(''), last: '' };
+}
+
+/* Where the stream goes on. */
+const restOf = ({ name, last }, signal) =>
+  last
+    ? send('GET', 'v1/stream', null, signal, { 'Last-Event-ID': last })
+    : send('GET', 'v1/stream?conv_id=' + name, null, signal);
+
+/* The data of each event of an answer. body: its request; null: it was sent before the page was loaded
+ * again. When the connection breaks, as on a phone that slept, another one goes on behind the last
+ * event. */
+async function* answerEvents(body, stream, signal) {
+  let tries = 0,
     over = false;
   try {
     while (!over) {
       try {
-        const response = last
-          ? await send('GET', 'v1/stream', null, signal, { 'Last-Event-ID': last })
-          : await send('POST', 'v1/chat/completions', body, signal, { 'X-Conversation-Id': name });
-        streams.add(name);
+        const response =
+          body && !stream.last
+            ? await send('POST', 'v1/chat/completions', body, signal, { 'X-Conversation-Id': stream.name })
+            : await restOf(stream, signal);
+        streams.add(stream.name);
         for await (const [id, data] of events(response.body)) {
-          last = id;
-          tries = 0;
           if ((over = data === '[DONE]')) return;
           yield data;
+          stream.last = id; /* what was read is in the message now */
+          tries = 0;
         }
-        if (!last) return;
+        if (!stream.last) return;
         throw new TypeError('the stream has no end');
       } catch (e) {
-        if (signal.aborted || !(e instanceof TypeError) || !last || tries === RETRIES) throw e;
+        if (signal.aborted || !(e instanceof TypeError) || !stream.last || tries === RETRIES) throw e;
         await pause(1000 * 2 ** tries++, signal);
       }
     }
   } finally {
-    if (over) streams.delete(name);
-    else if (signal.aborted || streams.has(name)) dropStream(name); /* also before its first byte */
+    if (over) streams.delete(stream.name);
+    else if (signal.aborted || streams.has(stream.name)) dropStream(stream.name); /* also before its first byte */
   }
+}
+
+/* Answers in flight are noted for the page that comes after this one, in the storage of this tab:
+ * {chat, message, name, last}. Returns the names of their streams. */
+function noteFlights() {
+  const notes = [];
+  for (const { chat: c, message: m } of flights.values())
+    if (m && m.stream) notes.push(Object.assign({ chat: c.id, message: m }, m.stream));
+  const bare = ({ chat: c, message: m, name }) => ({
+    chat: c,
+    message: { id: m.id, parent: m.parent, at: m.at, role: m.role },
+    name,
+    last: '',
+  });
+  for (const list of [notes, notes.map(bare)])
+    try {
+      sessionStorage.setItem('carat.flights', JSON.stringify(list));
+      return list.map((note) => note.name);
+    } catch {
+      /* no room; or no storage */
+    }
+  return [];
+}
+addEventListener('visibilitychange', () => noteFlights()); /* a phone may end a page that is hidden */
+addEventListener('pagehide', () => {
+  const kept = noteFlights();
+  for (const name of [...streams]) if (!kept.includes(name)) dropStream(name);
+});
+
+/* One page at a time reads a stream: browsers copy the storage of a tab that is duplicated. Some have
+ * no locks for pages without TLS. */
+const lockOf = (name, options, job) =>
+  navigator.locks ? navigator.locks.request('carat.' + name, options, job) : job();
+
+function resume({ chat: id, message, name, last }) {
+  const m = isId(id) && cleanMessage(message),
+    c = m && m.role === 'assistant' && findChat(id);
+  if (!c || isBusy(c) || (m.parent && !c.messages.has(m.parent))) return null;
+  delete m.finish;
+  addMessage(c, writing(m));
+  c.leaf = m.id;
+  return answer(c, m, { name, last: textOr(last, 80, '') }, null);
+}
+
+/* Goes on with the answers that were in flight when this tab's page was loaded before. */
+function resumeFlights() {
+  let notes = [];
+  try {
+    notes = listOf(JSON.parse(sessionStorage.getItem('carat.flights')));
+  } catch {
+    /* none */
+  }
+  for (const note of notes)
+    if (note && /^[0-9a-f]{32}$/.test(note.name))
+      lockOf(note.name, { signal: AbortSignal.timeout(3000) }, async () => resume(note)).catch(() => {});
 }
 
 const troubleOf = (e) =>
@@ -183,7 +250,8 @@ function takeChunk(m, chunk, times) {
   if (chunk.prompt_progress) m.progress = chunk.prompt_progress;
   const now = performance.now(),
     thought = d.reasoning_content || d.reasoning;
-  if ((thought || d.content || d.tool_calls) && !times.first) times.first = now - times.start;
+  if ((thought || d.content || d.tool_calls) && !times.first && times.start)
+    times.first = now - times.start;
   if (thought) {
     if (!times.thought) times.thought = now;
     m.reasoning = (m.reasoning || '') + thought;
@@ -258,14 +326,15 @@ const writing = (m) =>
     enumerable: false,
   });
 
-/* Requests the answer m and fills it from the stream. show draws it. Throws a sentence. */
-async function fillAnswer(c, m, body, signal, show) {
-  const times = { start: performance.now() },
+/* Requests the answer m and fills it from the stream; body as of answerEvents. show draws it. Throws a
+ * sentence. */
+async function fillAnswer(c, m, body, stream, signal, show) {
+  const times = { start: body && performance.now() },
     paint = painter(c, m, show),
-    named = modelNamed(body.model);
+    named = body && modelNamed(body.model);
   if (named && named.state !== 'loaded') m.progress = { loading: named.id };
   paint();
-  for await (const data of answerEvents(body, signal)) {
+  for await (const data of answerEvents(body, stream, signal)) {
     takeChunk(m, JSON.parse(data), times);
     paint();
   }
@@ -284,6 +353,7 @@ function takeOff(c, message) {
 
 function settle(c) {
   flights.delete(c.id);
+  noteFlights();
   showList();
   if (chat !== c) return;
   for (const m of shownPath(c)) showMessage(c, m);
@@ -305,15 +375,36 @@ async function generate(c, parent) {
   const m = writing({ id: newId(), parent, at: Date.now(), role: 'assistant', content: '' });
   addMessage(c, m);
   c.leaf = m.id;
-  const signal = takeOff(c, m);
+  const stream = newStream(),
+    done = answer(c, m, stream, () => requestBody(c, sentOf(pathTo(c, parent))));
+  lockOf(stream.name, {}, () => done);
+  await done;
+}
+
+/* Fills the message m, the last one of c. makeBody: its request; null: the rest of its stream is read. */
+async function answer(c, m, stream, makeBody) {
+  Object.defineProperty(m, 'stream', { value: stream, configurable: true }); /* is not stored with it */
+  const signal = takeOff(c, m),
+    fresh = !makeBody && !stream.last;
+  noteFlights();
   try {
-    if (serverTools.length) await loadTools();
-    const body = await requestBody(c, sentOf(pathTo(c, parent)));
-    await fillAnswer(c, m, body, signal, () => showMessage(c, m));
+    const named = modelNamed(modelOf(c));
+    if (serverTools.length && named && named.state !== 'loaded') {
+      m.progress = { loading: named.id };
+      showMessage(c, m);
+    }
+    if (serverTools.length || !makeBody) await loadTools(modelOf(c), signal);
+    await fillAnswer(c, m, makeBody && (await makeBody()), stream, signal, () => showMessage(c, m));
     if (filledContext(c, m)) m.full = true;
   } catch (e) {
     if (signal.aborted) m.finish = 'cancelled';
-    else m.error = troubleOf(e);
+    else if (makeBody || e.status !== 404) m.error = troubleOf(e);
+    else if (fresh) {
+      /* the page was loaded again before the server had begun */
+      flights.delete(c.id);
+      dropMessage(c, m);
+      return generate(c, m.parent);
+    } else m.error = 'The page was loaded again, and the server no longer has the rest of this answer.';
     if (!signal.aborted && e.full) m.full = true;
   }
   land(c, m);

@@ -169,7 +169,7 @@ async function summarise(c, m) {
     if (body.tools) body.tool_choice = 'none'; /* with the tools, the conversation's keys serve */
     const s = (offer.s = writing({ role: 'assistant', content: '' }));
     offer.doing = 'Writing the summary';
-    await fillAnswer(c, s, body, signal, () => showMessage(c, m));
+    await fillAnswer(c, s, body, newStream(), signal, () => showMessage(c, m));
     if (!s.content.trim()) throw new Error('The model wrote no summary.');
     offer.text = s.content.trim();
     offer.from = waiting ? waiting.id : '';

@@ -245,5 +245,5 @@ showList();
 showDraft();
 showChat();
 showStorage();
-connect();
+connect().then(resumeFlights);
 $('input').focus();

@@ -1,22 +1,34 @@
 /* tools.js - tools of MCP servers that this page's server runs: offered to the model, and called when
  * the user allows it. Results are text. */
 
-/* {name, server, auto, declared} */
+/* {name, server, auto, declared, left_out}; left_out: why the model that was asked last is not told of
+ * it */
 let serverTools = [];
+const leftOut = new Set(); /* the sentences on these that were shown */
 const TOOL_ROUNDS = 16; /* answers with calls in a row that run without a question */
 /* id of a conversation -> the declarations, as text, of tools that its user always allows. Lost with
  * the page. */
 const allowedTools = new Map();
 
-async function loadTools() {
+/* model: the one that answers, which is loaded for it; without one no tool is left out. */
+async function loadTools(model, signal) {
+  const path = 'mcp/tools' + (model ? '?model=' + encodeURIComponent(model) : '');
   try {
-    const r = await fetch('mcp/tools', { headers: headers(false) }),
+    const r = await fetch(path, { headers: headers(false), signal }),
       list = r.ok ? listOf((await r.json()).tools) : [];
     serverTools = list.filter((t) => t && typeof t.name === 'string' && t.declared);
   } catch {
-    serverTools = []; /* connect says what is wrong */
+    serverTools = []; /* connect, or the answer, says what is wrong */
   }
+  const said = serverTools
+    .filter((t) => t.left_out)
+    .map((t) => `${model} does without the tool ${t.name} of ${t.server}: ${textOr(t.left_out, 300, '')}`)
+    .filter((text) => !leftOut.has(text));
+  said.forEach((text) => leftOut.add(text));
+  if (said.length) toast(said[0] + (said.length > 1 ? ` And ${said.length - 1} more.` : ''));
 }
+
+const offeredTools = () => serverTools.filter((t) => !t.left_out).map((t) => t.declared);
 
 const serverTool = (name) => serverTools.find((t) => t.name === name);
 const allowedIn = (c) => allowedTools.get(c.id) || new Set();

@@ -9,10 +9,12 @@
 #include "apps/server/answers/api_mcp.h"
 
 #include "apps/mcp/mcp.h"
+#include "apps/server/answers/generate.h"
 #include "apps/server/answers/live.h"
 #include "apps/server/dialects/jsonw.h"
 #include "apps/server/http/head.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -36,6 +38,25 @@ static bool may_use(exchange *x, problem *p)
     return true;
 }
 
+/* Can the model of x be told of this tool? Otherwise every request with it would fail. */
+static status accept_tool(void *user, const json_t *declared, err *e)
+{
+    exchange *x = user;
+    problem p = {0};
+    char *text = json_dumps(declared, JSON_COMPACT);
+    str body = {0};
+    str_printf(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[%s]}",
+               text ? text : "");
+    if (!text || body.bad)
+        err_memory(e, "a tool", body.n);
+    else if (!generation_reads(x, body.at, body.n, &p))
+        err_set(e, p.status == 503 ? E_MEMORY : E_UNSUPPORTED, "%s", p.text);
+    str_free(&body);
+    free(text);
+    return e->status;
+}
+
+/* With the query's `model` each tool is tried with that model, which is loaded for it. */
 void handle_mcp_tools(exchange *x)
 {
     problem p = {0};
@@ -44,10 +65,13 @@ void handle_mcp_tools(exchange *x)
         reply_problem(x, &p);
         return;
     }
+    bool tries = x->s->tools && x->query(x, "model");
+    if (tries && !exchange_pick_query(x))
+        return;
     str_puts(&x->out, "{\"tools\":");
     if (x->s->tools) {
         mcp_set_refresh(x->s->tools, &(mcp_watch){go_on, x}, &changed);
-        mcp_set_put_offer(x->s->tools, &x->out);
+        mcp_set_put_offer(x->s->tools, tries ? accept_tool : NULL, x, &x->out);
     } else {
         str_puts(&x->out, "[]");
     }

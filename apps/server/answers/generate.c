@@ -201,7 +201,8 @@ static bool take_more(stream *st)
     st->at = 0;
     if (st->kept && !recording_wanted(st->kept)) {
         st->x->note = "nobody wants it any more";
-        return false;
+        st->over = true; /* a client that still reads gets an end, as it asked for one */
+        return true;
     }
     if (!(st->loading ? step_loading(st) : step_stream(st)))
         return false;
@@ -611,6 +612,7 @@ void handle_generation(exchange *x, api_kind api)
 
 /* ---- Prompts without answers ---- */
 
+/* end_prompt follows in any case. */
 static bool only_prompt(exchange *x, api_kind api, stream *st, prompt *q, str *text)
 {
     problem p = {0};
@@ -621,6 +623,31 @@ static bool only_prompt(exchange *x, api_kind api, stream *st, prompt *q, str *t
         return false;
     }
     return true;
+}
+
+static void end_prompt(stream *st)
+{
+    request_free(&st->rq);
+    beginning_free(&st->made);
+    str_free(&st->history);
+}
+
+bool generation_reads(exchange *x, const char *body, size_t n, problem *p)
+{
+    stream st = {.x = x, .api = API_CHAT};
+    prompt q = {0};
+    const char *given = x->body;
+    size_t n_given = x->n_body;
+    x->body = body;
+    x->n_body = n;
+    bool ok = read_request(&st, -1, p) == PICK_DONE && prompt_render(&st, &q, NULL, p);
+    if (ok && q.n >= x->m->n_ctx)
+        ok = problem_set(p, 400, "", "it has %lld tokens, and the context holds %d", (long long)q.n,
+                         (int)x->m->n_ctx);
+    end_prompt(&st);
+    x->body = given;
+    x->n_body = n_given;
+    return ok;
 }
 
 void handle_count(exchange *x, api_kind api)
@@ -635,9 +662,7 @@ void handle_count(exchange *x, api_kind api)
         json_close(&x->out, '}');
         x->status = 200;
     }
-    request_free(&st.rq);
-    beginning_free(&st.made);
-    str_free(&st.history);
+    end_prompt(&st);
 }
 
 /* The body without a field that no chat has. */
@@ -670,9 +695,7 @@ void handle_tokens(exchange *x, bool strs)
         x->n_body = body.n;
         if (only_prompt(x, API_CHAT, &st, &q, NULL))
             put_tokens(x, q.ids, q.n_ids, false, strs); /* a picture is one: its placeholder */
-        request_free(&st.rq);
-        beginning_free(&st.made);
-        str_free(&st.history);
+        end_prompt(&st);
     } else {
         reply_problem(x, &p);
     }
@@ -694,7 +717,5 @@ void handle_template(exchange *x)
         x->out.bad |= text.bad;
     }
     str_free(&text);
-    request_free(&st.rq);
-    beginning_free(&st.made);
-    str_free(&st.history);
+    end_prompt(&st);
 }

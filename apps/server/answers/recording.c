@@ -10,7 +10,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { POLL_MS = 500 }; /* between two looks at whether a client that waits has left */
+enum {
+    POLL_MS = 500, /* between two looks at whether a client that waits has left */
+    EACH = 4 << 10 /* bytes that a recording counts at least */
+};
 
 struct recording {
     recordings *s;
@@ -33,7 +36,6 @@ struct recordings {
     pthread_mutex_t lock; /* of everything here */
     pthread_cond_t changed;
     recording *head;
-    int32_t n;
 };
 
 typedef struct follower {
@@ -84,7 +86,6 @@ static void unlist(recordings *s, recording *r)
     if (!*at)
         return;
     *at = r->next;
-    s->n--;
     let_go(r);
 }
 
@@ -99,27 +100,20 @@ void recordings_close(recordings *s)
     mem_free(s);
 }
 
-/* Forgets those that ended KEEP_S ago and, with `one`, the one that ended first. */
-static void forget_old(recordings *s, bool one)
+static void forget_old(recordings *s)
 {
-    recording *next, *first = NULL;
+    recording *next;
     double now = clock_ms();
     for (recording *r = s->head; r; r = next) {
         next = r->next;
-        if (!r->over)
-            continue;
-        if (now - r->over_ms > 1000.0 * RECORDING_KEEP_S)
+        if (r->over && now - r->over_ms > 1000.0 * RECORDING_KEEP_S)
             unlist(s, r);
-        else if (!first || r->over_ms < first->over_ms)
-            first = r;
     }
-    if (one && first && s->n >= RECORDINGS_MAX)
-        unlist(s, first);
 }
 
 static recording *find(recordings *s, int32_t owner, const char *name)
 {
-    forget_old(s, false);
+    forget_old(s);
     for (recording *r = s->head; r; r = r->next)
         if (r->owner == owner && ((r->name && !strcmp(r->name, name)) || !strcmp(r->id, name) ||
                                   (*r->answer && !strcmp(r->answer, name))))
@@ -133,6 +127,61 @@ static void stop(recordings *s, recording *r)
     r->ended_by_client = true;
     unlist(s, r);
     pthread_cond_broadcast(&s->changed);
+}
+
+static uint64_t end_of(const recording *r, size_t i)
+{
+    uint64_t v;
+    memcpy(&v, r->ends.at + i * sizeof v, sizeof v);
+    return v;
+}
+
+static int64_t n_held(const recording *r)
+{
+    return (int64_t)(r->ends.n / sizeof(uint64_t));
+}
+
+/* Drops events from the beginning, until at most `least` bytes are left. */
+static void trim(recording *r, size_t least)
+{
+    size_t i = 0, n = (size_t)n_held(r);
+    while (i < n && r->dropped + r->bytes.n - end_of(r, i) > least)
+        i++;
+    size_t gone = i < n ? (size_t)(end_of(r, i) - r->dropped) : r->bytes.n;
+    i += i < n;
+    memmove(r->bytes.at, r->bytes.at + gone, r->bytes.n - gone);
+    str_cut(&r->bytes, r->bytes.n - gone);
+    r->dropped += gone;
+    memmove(r->ends.at, r->ends.at + i * sizeof(uint64_t), (n - i) * sizeof(uint64_t));
+    str_cut(&r->ends, (n - i) * sizeof(uint64_t));
+    r->first += (int64_t)i;
+}
+
+static uint64_t bytes_of(const recording *r)
+{
+    return EACH + r->bytes.n + r->ends.n;
+}
+
+/* Keeps all recordings together within their bytes: those go that ended first, then the beginning of
+ * the largest one. Who follows there is too slow. */
+static void make_room(recordings *s)
+{
+    for (;;) {
+        recording *first = NULL, *most = s->head;
+        uint64_t sum = 0;
+        for (recording *r = s->head; r; r = r->next) {
+            sum += bytes_of(r);
+            if (r->over && (!first || r->over_ms < first->over_ms))
+                first = r;
+            if (r->bytes.n >= most->bytes.n) /* of several the oldest */
+                most = r;
+        }
+        if (sum <= RECORDINGS_BYTES || (!first && !most->bytes.n))
+            return;
+        trim(first ? first : most, first ? 0 : most->bytes.n / 2);
+        if (first)
+            unlist(s, first);
+    }
 }
 
 /* ---- The request's connection ---- */
@@ -152,22 +201,11 @@ recording *recording_begin(recordings *s, int32_t owner, const char *name, probl
     pthread_mutex_lock(&s->lock);
     if (name && (old = find(s, owner, name)))
         stop(s, old);
-    forget_old(s, true);
-    bool room = s->n < RECORDINGS_MAX;
-    if (room) {
-        r->next = s->head;
-        s->head = r;
-        s->n++;
-    }
+    r->next = s->head;
+    s->head = r;
+    make_room(s);
     pthread_mutex_unlock(&s->lock);
-    if (room)
-        return r;
-    mem_free(own);
-    mem_free(r);
-    problem_set(p, 503, "", "%d streams that outlive their connection are at work, and no more may",
-                RECORDINGS_MAX);
-    p->retry_s = 5;
-    return NULL;
+    return r;
 }
 
 void recording_of_answer(recording *r, const char *id)
@@ -175,36 +213,6 @@ void recording_of_answer(recording *r, const char *id)
     pthread_mutex_lock(&r->s->lock);
     snprintf(r->answer, sizeof r->answer, "%s", id);
     pthread_mutex_unlock(&r->s->lock);
-}
-
-static uint64_t end_of(const recording *r, size_t i)
-{
-    uint64_t v;
-    memcpy(&v, r->ends.at + i * sizeof v, sizeof v);
-    return v;
-}
-
-static int64_t n_held(const recording *r)
-{
-    return (int64_t)(r->ends.n / sizeof(uint64_t));
-}
-
-/* Drops events from the beginning, until a quarter of the memory is free. */
-static void trim(recording *r)
-{
-    size_t i = 0, n = (size_t)n_held(r);
-    if (r->bytes.n <= RECORDING_BYTES)
-        return;
-    while (i < n && r->dropped + r->bytes.n - end_of(r, i) > RECORDING_BYTES / 4 * 3)
-        i++;
-    size_t gone = i < n ? (size_t)(end_of(r, i) - r->dropped) : r->bytes.n;
-    i += i < n;
-    memmove(r->bytes.at, r->bytes.at + gone, r->bytes.n - gone);
-    str_cut(&r->bytes, r->bytes.n - gone);
-    r->dropped += gone;
-    memmove(r->ends.at, r->ends.at + i * sizeof(uint64_t), (n - i) * sizeof(uint64_t));
-    str_cut(&r->ends, (n - i) * sizeof(uint64_t));
-    r->first += (int64_t)i;
 }
 
 void recording_add(recording *r, str *events)
@@ -226,8 +234,9 @@ void recording_add(recording *r, str *events)
     str_put(&r->bytes, str_text(&told), told.n);
     if (told.bad || r->bytes.bad || r->ends.bad)
         events->bad = true;
-    else
-        trim(r);
+    else if (r->bytes.n > RECORDING_BYTES)
+        trim(r, RECORDING_BYTES / 4 * 3);
+    make_room(r->s);
     pthread_cond_broadcast(&r->s->changed);
     pthread_mutex_unlock(&r->s->lock);
     told.bad |= events->bad;

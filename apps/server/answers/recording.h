@@ -7,7 +7,8 @@
  * A client asks for it (X-Conversation-Id, or `background` of /v1/responses). When it leaves, the
  * answer goes on for KEEP_S, or as long as another connection follows. A recording stays for KEEP_S
  * after its end. It has the bytes as they were sent: places are counted in bytes, as llama-server
- * does, or by the id of an event. Of a long stream the beginning is dropped.
+ * does, or by the id of an event. Of a long stream the beginning is dropped. All recordings together
+ * have RECORDINGS_BYTES: those that ended first are forgotten, then beginnings are dropped.
  *
  * A recording belongs to the API key of its request. Thread-safe.
  */
@@ -21,8 +22,8 @@ typedef struct recording recording;
 
 enum {
     RECORDING_KEEP_S = 300,
-    RECORDINGS_MAX = 32,
     RECORDING_BYTES = 4 << 20,
+    RECORDINGS_BYTES = 64 << 20,
     RECORDING_NAME_MAX = 256
 };
 
@@ -30,7 +31,7 @@ status recordings_open(recordings **s, err *e);
 void recordings_close(recordings *s); /* nobody records or follows; NULL is fine */
 
 /* name: by which clients find it; NULL: by the answer's id alone. A recording of the same name
- * goes, and its answer ends. NULL: refused, and p says why. */
+ * goes, and its answer ends. NULL: no memory, and p says so. */
 recording *recording_begin(recordings *s, int32_t owner, const char *name, problem *p);
 void recording_of_answer(recording *r, const char *id); /* its second name */
 /* Events of a stream, whole ones: gives each an id, and keeps them. Comments have none. */

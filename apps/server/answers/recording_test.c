@@ -1,4 +1,4 @@
-/* recording_test.c - what is dropped of a long stream, and how many streams there may be. */
+/* recording_test.c - what is dropped of a long stream, and of many. */
 #include "apps/server/answers/recording.h"
 #include "tests/test.h"
 
@@ -74,32 +74,67 @@ TEST(recordings_drop_the_beginning_of_a_long_stream)
     recordings_close(s);
 }
 
-TEST(recordings_are_few)
+static void add_bytes(recording *r, size_t n)
 {
+    for (size_t sent = 0; sent < n;) {
+        str text = {0};
+        for (int k = 0; k < 1000; k++)
+            str_puts(&text, one);
+        recording_add(r, &text);
+        CHECK(!text.bad);
+        sent += text.n;
+        str_free(&text);
+    }
+}
+
+TEST(recordings_have_a_budget)
+{
+    enum { N = RECORDINGS_BYTES / RECORDING_BYTES + 8, OVER = N - 4 };
     recordings *s;
     err e = {0};
-    recording *r[RECORDINGS_MAX], *more;
+    recording *r[N], *more;
     problem p = {0};
     recording_info i;
+    str out = {0};
     char name[16];
+    int n_there = 0;
     CHECK_OK(recordings_open(&s, &e), e);
-    for (int k = 0; k < RECORDINGS_MAX; k++) {
+    /* Those that ended first are forgotten. */
+    for (int k = 0; k < OVER; k++) {
         snprintf(name, sizeof name, "n%d", k);
-        CHECK((r[k] = recording_begin(s, 0, name, &p)));
+        CHECK((r[k] = recording_begin(s, 1, name, &p)));
+        add_bytes(r[k], RECORDING_BYTES);
+        recording_end(r[k]);
     }
-    CHECK(!recording_begin(s, 0, "more", &p) && p.status == 503);
+    for (int k = 0; k < OVER; k++) {
+        snprintf(name, sizeof name, "n%d", k);
+        bool there = recording_poll(s, 1, name, &i);
+        CHECK_MSG(there || !n_there, "n%d is forgotten, and one before it is not", k);
+        n_there += there;
+    }
+    CHECK_MSG(n_there >= RECORDINGS_BYTES / RECORDING_BYTES - 1 && n_there < OVER, "%d are there",
+              n_there);
+    /* At work they all stay, without their beginnings. */
+    for (int k = 0; k < N; k++) {
+        snprintf(name, sizeof name, "w%d", k);
+        CHECK((r[k] = recording_begin(s, 1, name, &p)));
+        add_bytes(r[k], RECORDING_BYTES / 2 + RECORDING_BYTES / 5);
+    }
+    for (int k = 0; k < N; k++) {
+        snprintf(name, sizeof name, "w%d", k);
+        CHECK(recording_poll(s, 1, name, &i) && recording_wanted(r[k]));
+    }
+    CHECK(i.n_bytes > RECORDING_BYTES / 2);
+    snprintf(name, sizeof name, "n%d", OVER - 1);
+    CHECK(!recording_poll(s, 1, name, &i));
+    CHECK_EQ(follow(s, &(recording_place){.name = "w0", .by_byte = true, .from = 0}, &out), 400);
     /* Of the same name: the one before it ends. */
-    CHECK((more = recording_begin(s, 0, "n3", &p)) && !recording_wanted(r[3]));
-    recording_end(r[3]);
-    /* One that is over gives way. */
-    recording_end(r[7]);
-    CHECK(recording_poll(s, 0, "n7", &i));
-    CHECK((r[3] = recording_begin(s, 0, "more", &p)) && !recording_poll(s, 0, "n7", &i));
-    CHECK(recording_remove(s, 0, "more") && !recording_wanted(r[3]));
-    CHECK(!recording_remove(s, 0, "more"));
-    for (int k = 0; k < RECORDINGS_MAX; k++)
-        if (k != 7)
-            recording_end(r[k]);
+    CHECK((more = recording_begin(s, 1, "w3", &p)) && !recording_wanted(r[3]));
+    CHECK(recording_remove(s, 1, "w3") && !recording_wanted(more));
+    CHECK(!recording_remove(s, 1, "w3"));
+    for (int k = 0; k < N; k++)
+        recording_end(r[k]);
     recording_end(more);
+    str_free(&out);
     recordings_close(s);
 }

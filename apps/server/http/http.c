@@ -648,7 +648,7 @@ static int bind_first(const struct addrinfo *list)
         if (fd < 0)
             continue;
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-        if (!bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, 1024))
+        if (!bind(fd, a->ai_addr, a->ai_addrlen))
             return fd;
         close(fd);
     }
@@ -664,8 +664,10 @@ static bool is_loopback(const struct sockaddr_storage *a)
     return a->ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
 }
 
-static status cannot_listen(const char *what, err *e)
+static status cannot_listen(const serve_options *o, err *e)
 {
+    char what[300];
+    snprintf(what, sizeof what, "%.200s port %d", o->host, (int)o->port);
     if (errno == EADDRINUSE)
         return err_set(e, E_IO,
                        "%s: another program listens there; --port chooses another port (0: any)",
@@ -675,24 +677,21 @@ static status cannot_listen(const char *what, err *e)
     return err_errno(e, "listen", what);
 }
 
-static status listen_on(http *h, int *port, err *e)
+static status bind_to(http *h, int *port, err *e)
 {
     const serve_options *o = h->s->o;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
     struct sockaddr_storage at = {0};
     socklen_t n = sizeof at;
-    char name[16], what[300];
+    char name[16];
     snprintf(name, sizeof name, "%d", (int)o->port);
-    snprintf(what, sizeof what, "%.200s port %d", o->host, (int)o->port);
     int bad = getaddrinfo(o->host, name, &hints, &list);
     if (bad)
-        return err_set(e, E_ARG, "%s: %s", what, gai_strerror(bad));
+        return err_set(e, E_ARG, "%.200s port %s: %s", o->host, name, gai_strerror(bad));
     h->listener = bind_first(list);
     freeaddrinfo(list);
-    if (h->listener < 0)
-        return cannot_listen(what, e);
-    if (getsockname(h->listener, (struct sockaddr *)&at, &n))
-        return err_errno(e, "listen", what);
+    if (h->listener < 0 || getsockname(h->listener, (struct sockaddr *)&at, &n))
+        return cannot_listen(o, e);
     h->s->loopback = is_loopback(&at);
     *port =
         ntohs(at.ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)(const void *)&at)->sin6_port
@@ -703,29 +702,36 @@ static status listen_on(http *h, int *port, err *e)
 status http_open(http **out, server *s, int *port, err *e)
 {
     http *h = mem_calloc(1, sizeof *h);
-    int bound = 0;
-    status st;
     *out = NULL;
     if (!h)
         return err_memory(e, "the server", sizeof *h);
     h->s = s;
     h->listener = -1;
     pthread_mutex_init(&h->lock, NULL);
-    if ((st = listen_on(h, &bound, e)))
-        goto out;
+    status st = bind_to(h, port, e);
+    if (st)
+        http_close(h);
+    else
+        *out = h;
+    return st;
+}
+
+status http_start(http *h, err *e)
+{
+    const serve_options *so = h->s->o;
+    if (listen(h->listener, 1024))
+        return cannot_listen(so, e);
     h->daemon = MHD_start_daemon(
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
             MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET,
         0, NULL, NULL, on_request, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)s->o->connections + 1, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX,
+        (unsigned)so->connections + 1, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_MAX,
         MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK, MHD_OPTION_STRICT_FOR_CLIENT, 1,
         MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_END);
-    if (!h->daemon) {
-        st = err_set(e, E_IO, "the HTTP server could not be started");
-        goto out;
-    }
-    int64_t header_ms = s->o->timeout_s * 1000;
+    if (!h->daemon)
+        return err_set(e, E_IO, "the HTTP server could not be started");
+    int64_t header_ms = so->timeout_s * 1000;
     gate_options o = {.listener = h->listener,
                       .waiting_max = raise_limit(),
                       .header_ms = (int)(header_ms < HEADER_MAX_MS ? header_ms : HEADER_MAX_MS),
@@ -734,20 +740,10 @@ status http_open(http **out, server *s, int *port, err *e)
                       .enter = take_connection,
                       .expired = count_expired,
                       .tick = close_late};
-    st = gate_open(&h->gate, &o, e);
-out:
-    if (st) {
-        if (h->daemon)
-            MHD_stop_daemon(h->daemon);
-        if (h->listener >= 0)
-            close(h->listener);
-        pthread_mutex_destroy(&h->lock);
-        mem_free(h);
-        return st;
-    }
-    *out = h;
-    *port = bound;
-    return OK;
+    status st = gate_open(&h->gate, &o, e);
+    if (!st)
+        h->listener = -1; /* the gate's */
+    return st;
 }
 
 void http_stop_accepting(http *h)
@@ -761,7 +757,10 @@ void http_close(http *h)
     if (!h)
         return;
     http_stop_accepting(h);
-    MHD_stop_daemon(h->daemon);
+    if (h->daemon)
+        MHD_stop_daemon(h->daemon);
+    if (h->listener >= 0)
+        close(h->listener);
     pthread_mutex_destroy(&h->lock);
     mem_free(h);
 }

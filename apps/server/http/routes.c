@@ -224,7 +224,7 @@ static const route routes[] = {
                           "says it", .reply = "Fit", .more = FAILS, .query = "model"}},
     {"GET", "/mcp/tools", handle_mcp_tools, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
      .about = {.summary = "The tools of MCP servers (--mcp)", .reply = "McpTools",
-               .more = NOT_FOUND}},
+               .more = NOT_FOUND | FAILS, .query = "model"}},
     {"POST", "/mcp/call", handle_mcp_call, KEY_HOLDERS, false, ROUTE_OTHER, OAI,
      .about = {.summary = "Call one of them, after the user has allowed it", .request = "McpCall",
                .reply = "McpResult", .more = NOT_FOUND | FAILS}},
