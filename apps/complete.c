@@ -1,8 +1,7 @@
 /* complete.c - see complete.h.
  *
- * Kinds follow from the tables of options: what a value is called there (FILE, DIR) says what the
- * shell offers. Only choices, which the tables spell in prose, have a list here; complete_test.c
- * checks that each of its names is an option.
+ * Kinds follow from the tables of options: a row's `words`, or what its value is called there (FILE,
+ * DIR).
  */
 #include "apps/complete.h"
 
@@ -20,40 +19,28 @@
 
 enum { TALKS_SHOWN = 50 };
 
+/* The names that a row's words begin with. */
 static const struct {
-    const char *name, *words;
-} choices[] = {
-    {"format", "text json"},
-    {"effort", "low medium high xhigh"},
-    {"repack", "auto off"},
-    {"isa", "portable avx2 avx512 avx512bf16 amx neon"},
-    {"device", "auto cpu cuda cuda:0"},
-    {"log", "text json off"},
-    {"kv-type", "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 q4_0+rot iq4_nl tq3_0"},
-    {"kv-k", "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 q4_0+rot iq4_nl tq3_0"},
-    {"kv-v", "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 q4_0+rot iq4_nl tq3_0"},
-    {"kv-single", "on off auto"},
-    {"kv-pool", "auto"},
-    {"kv-policy", "scored lru snapkv drafter"},
-    {"wrap", "trace time check"},
-    {"dialect", "llama.cpp lucebox ik"},
-};
+    const char *word;
+    complete_kind kind;
+} names_of[] = {{"@models", COMPLETE_MODEL},
+                {"@presets", COMPLETE_PRESET},
+                {"@conversations", COMPLETE_TALK}};
 
 complete_what complete_option(const option *o)
 {
+    const char *words = o->words;
     if (!o->arg)
         return (complete_what){COMPLETE_NONE, ""};
-    if (!strcmp(o->name, "model") || !strcmp(o->name, "kv-scorer"))
-        return (complete_what){COMPLETE_MODEL, ""};
-    if (!strcmp(o->name, "draft"))
-        return (complete_what){COMPLETE_MODEL, "none auto lookup nextn"};
-    if (!strcmp(o->name, "preset"))
-        return (complete_what){COMPLETE_PRESET, ""};
-    if (!strcmp(o->name, "resume"))
-        return (complete_what){COMPLETE_TALK, ""};
-    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
-        if (!strcmp(o->name, choices[i].name))
-            return (complete_what){COMPLETE_WORDS, choices[i].words};
+    if (!strcmp(o->name, "model"))
+        words = "@models";
+    for (size_t i = 0; words && i < sizeof names_of / sizeof *names_of; i++) {
+        size_t n = strlen(names_of[i].word);
+        if (!strncmp(words, names_of[i].word, n))
+            return (complete_what){names_of[i].kind, words + n + (words[n] == ' ')};
+    }
+    if (words)
+        return (complete_what){COMPLETE_WORDS, words};
     bool file = !strcmp(o->arg, "FILE") || !strcmp(o->arg, "PROGRAM");
     return (complete_what){file                     ? COMPLETE_FILE
                            : !strcmp(o->arg, "DIR") ? COMPLETE_DIR
@@ -198,8 +185,9 @@ static void offer_what(complete_what what, const char *typed, int n_words, char 
 static const option *option_of(const command *c, const char *word, size_t n)
 {
     for (const option *o = c->options; o && o->name; o++)
-        if (word[1] == '-' ? strlen(o->name) == n - 2 && !strncmp(o->name, word + 2, n - 2)
-                           : o->letter && n == 2 && o->letter == word[1])
+        if (o->kind != OPTION_HEADING &&
+            (word[1] == '-' ? strlen(o->name) == n - 2 && !strncmp(o->name, word + 2, n - 2)
+                            : o->letter && n == 2 && o->letter == word[1]))
             return o;
     return NULL;
 }

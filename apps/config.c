@@ -335,7 +335,8 @@ static status apply_environment(config *f, const command *c, void *opts, err *e)
         name[n] = 0;
         const char *value = getenv(name);
         /* CARAT_ISA has been read by the engine for longer, for every program of libcarat. */
-        if (!value || !*value || is_own(o->name) || !strcmp(o->name, "isa"))
+        if (!value || !*value || o->kind == OPTION_HEADING || is_own(o->name) ||
+            !strcmp(o->name, "isa"))
             continue;
         if (o->kind == OPTION_FLAG)
             value = !strcmp(value, "1") || !strcasecmp(value, "yes") || !strcasecmp(value, "on")

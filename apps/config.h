@@ -31,7 +31,8 @@ typedef struct config_options {
 } config_options;
 
 #define OPT_CONFIG(T)                                                                              \
-    OPT_STR(T, config.preset, "preset", 0, "NAME", "take the options of a preset (carat config)"), \
+    OPT_STR(T, config.preset, "preset", 0, "NAME", "take the options of a preset (carat config)",  \
+            .words = "@presets"),                                                                  \
         OPT_STR(T, config.file, "config", 0, "FILE",                                               \
                 "settings (default: $XDG_CONFIG_HOME/carat/config.toml)"),                         \
         OPT_FLAG(T, config.none, "no-config", 0, "take no settings from files")

@@ -43,7 +43,7 @@ static const option table[] = {
         "of a drafter: the GGUF file of its model, for checks and the tokenizer; of an adapter: "
         "that file, or a directory with the model's config.json"),
     OPT_STR(convert_options, dialect, "dialect", 0, "NAME",
-            "of a drafter: llama.cpp (default), lucebox or ik"),
+            "of a drafter: llama.cpp (default), lucebox or ik", .words = "llama.cpp lucebox ik"),
     OPT_INT(convert_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
     OPT_END};
 

@@ -32,7 +32,8 @@ typedef struct device_options {
     "--gpu-mb also as on a card of that memory"
 #define OPT_DEVICE_AND_CARD(T, card_help)                                                          \
     OPT_STR(T, where.device, "device", 0, "NAME",                                                  \
-            "auto, cpu, cuda or cuda:N (default: a GPU, with as much of the model as fits)"),      \
+            "auto, cpu, cuda or cuda:N (default: a GPU, with as much of the model as fits)",       \
+            .words = "auto cpu cuda cuda:0"),                                                      \
         OPT_INT(                                                                                   \
             T, where.gpu_layers, "gpu-layers", 0, "N", 1, 4096,                                    \
             "the GPU computes the last N layers, the CPU the others (default: as many as fit)",    \
@@ -56,7 +57,7 @@ typedef struct device_options {
         OPT_STR(T, where.experts_prefetch, "experts-prefetch", 0, "N",                             \
                 "experts that are fetched before a layer chooses them, at a time: off, 1 to 4 or " \
                 "auto (default)",                                                                  \
-                "!device=cpu&@experts"),                                                           \
+                "!device=cpu&@experts", .also = "--experts-early"),                                \
         OPT_FLAG(T, where.strict, "strict", 0,                                                     \
                  "refuse models and formats of keys and values that need a slow kernel")
 

@@ -16,7 +16,9 @@ enum { DRAFT_TOKENS_MAX = 63 }; /* in a round: a pass checks at most 64 rows of 
 #define OPT_DRAFT(T)                                                                               \
     OPT_STR(T, draft.drafter, "draft", 0, "WHAT",                                                  \
             "speculative decoding; answers stay the same: the FILE or DIR of a drafter, nextn "    \
-            "(the model's own NextN layer), auto, lookup or none (default: none)"),                \
+            "(the model's own NextN layer), auto, lookup or none (default: none)",                 \
+            .words = "@models none auto lookup nextn",                                             \
+            .also = "-md --model-draft --spec-draft-model"),                                       \
         OPT_DRAFT_SIZES(T, "draft")
 
 /* by: the option that names the drafter. */
@@ -24,7 +26,7 @@ enum { DRAFT_TOKENS_MAX = 63 }; /* in a round: a pass checks at most 64 rows of 
     OPT_INT(T, draft.max, "draft-max", 0, "N", 0, DRAFT_TOKENS_MAX,                                \
             "draft at most N tokens in a row (default: what the drafter was made for, at most "    \
             "15)",                                                                                 \
-            by),                                                                                   \
+            by, .also = "--draft-n --spec-draft-n-max --num-speculative-tokens"),                  \
         OPT_INT(T, draft.tree, "draft-tree", 0, "N", -1, DRAFT_TOKENS_MAX,                         \
                 "draft alternatives, at most N tokens in all; -1: none (default: chosen by cost)", \
                 by)

@@ -16,9 +16,10 @@ typedef struct hub_options {
 
 #define OPT_HUB(T)                                                                                 \
     OPT_STR(T, hub.repo, "hf-repo", 0, "OWNER/REPO[:QUANT]",                                       \
-            "the model of a hub, pulled if it is not here; -hf is the same"),                      \
+            "the model of a hub, pulled if it is not here; -hf is the same", .also = "-hf -hfr"),  \
         OPT_STR(T, hub.file, "hf-file", 0, "PATH",                                                 \
-                "with --hf-repo: the file of that repository, instead of QUANT; -hff is the same")
+                "with --hf-repo: the file of that repository, instead of QUANT; -hff is the same", \
+                .also = "-hff")
 
 /* With --hf-repo: finds the model here, or pulls it with a bar on stderr, and sets *model to its
  * path, which belongs to found. Without: nothing. E_ARG: both -m and -hf, or a file without a

@@ -43,7 +43,8 @@ static const option table[] = {
     OPT_THREADS(imatrix_options),
     OPT_EXACT(imatrix_options),
     OPT_STR(imatrix_options, device, "device", 0, "NAME",
-            "cpu (default), cuda or cuda:N; a GPU must hold the whole model"),
+            "cpu (default), cuda or cuda:N; a GPU must hold the whole model",
+            .words = "cpu cuda cuda:0"),
     OPT_ISA(imatrix_options),
     OPT_OVERCOMMIT(imatrix_options),
     OPT_END};

@@ -14,19 +14,24 @@ typedef struct kv_options {
     const char *type, *k, *v, *layers, *single;
 } kv_options;
 
+#define KV_WORDS "f32 f16 bf16 q8_0 q5_1 q5_0 q4_1 q4_0 q4_0+rot iq4_nl tq3_0"
 #define OPT_KV(T)                                                                                  \
     OPT_STR(T, kv.type, "kv-type", 0, "TYPE",                                                      \
             "format of cached keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, "     \
             "iq4_nl or tq3_0; q4_0+rot is q4_0 rotated (default: f16, or q8_0 where a model "      \
-            "would not fit its GPU)"),                                                             \
-        OPT_STR(T, kv.k, "kv-k", 0, "TYPE", "format of the keys alone"),                           \
-        OPT_STR(T, kv.v, "kv-v", 0, "TYPE", "format of the values alone"),                         \
+            "would not fit its GPU)",                                                              \
+            .words = KV_WORDS),                                                                    \
+        OPT_STR(T, kv.k, "kv-k", 0, "TYPE", "format of the keys alone", .words = KV_WORDS,         \
+                .also = "-ctk --cache-type-k"),                                                    \
+        OPT_STR(T, kv.v, "kv-v", 0, "TYPE", "format of the values alone", .words = KV_WORDS,       \
+                .also = "-ctv --cache-type-v"),                                                    \
         OPT_STR(T, kv.layers, "kv-layer", 0, "LIST",                                               \
                 "formats of some layers: SPEC=TYPE or SPEC=KEYS/VALUES, with commas between; "     \
                 "SPEC is global, swa (sliding window), a layer or first-last"),                    \
         OPT_STR(T, kv.single, "kv-single", 0, "WHEN",                                              \
                 "store values alone and compute keys from them, in layers that allow it: on, off " \
-                "or auto (default)")
+                "or auto (default)",                                                               \
+                .words = "on off auto")
 
 const char *kv_options_k(const kv_options *o); /* the type asked for, or NULL */
 const char *kv_options_v(const kv_options *o);

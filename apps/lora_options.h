@@ -14,7 +14,7 @@ typedef struct lora_options {
 #define OPT_LORA(T)                                                                                \
     OPT_LIST(T, lora.files, "lora", 0, "FILE[:SCALE]",                                             \
              "an adapter (LoRA) of the model, a GGUF file, and how much of it (default: 1); may "  \
-             "be repeated")
+             "be repeated", .also = "--lora-scaled")
 /* For servers, whose requests name adapters. */
 #define OPT_LORA_UNAPPLIED(T)                                                                      \
     OPT_FLAG(T, lora.unapplied, "lora-init-without-apply", 0,                                      \

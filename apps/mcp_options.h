@@ -26,7 +26,12 @@ typedef struct mcp_options {
     int64_t rounds;
 } mcp_options;
 
-enum { MCP_ROUNDS = 16, MCP_ROUNDS_MAX = 1000 };
+enum { MCP_ROUNDS_MAX = 1000 };
+/* The values of options that were not given. */
+#define MCP_OPTIONS_NONE                                                                           \
+    {                                                                                              \
+        .rounds = 16                                                                               \
+    }
 
 /* needs: when tools can be used at all, or NULL. */
 #define OPT_MCP(T, needs)                                                                          \

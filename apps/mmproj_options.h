@@ -17,8 +17,10 @@ typedef struct mmproj_options {
 #define OPT_MMPROJ(T)                                                                              \
     OPT_STR(T, mmproj.file, "mmproj", 0, "WHAT",                                                   \
             "the model's towers, for pictures and sounds: a FILE, auto (the mmproj file beside "   \
-            "the model) or none (default: auto)"),                                                 \
-        OPT_STR(T, mmproj.tokens, "image-tokens", 0, "N", MMPROJ_TOKENS_HELP)
+            "the model) or none (default: auto)",                                                  \
+            .also = "-mm"),                                                                        \
+        OPT_STR(T, mmproj.tokens, "image-tokens", 0, "N", MMPROJ_TOKENS_HELP,                      \
+                .also = "--image-max-tokens")
 
 /* Reads --image-tokens, NULL where it is not given, as carat_model_options has it. E_ARG. */
 status image_tokens_read(const char *text, int32_t *n, err *e);

@@ -32,7 +32,7 @@ static bool same_name(const char *row, const char *name, size_t n)
 static const option *find_long(const option *table, const char *name, size_t n)
 {
     for (const option *o = table; o && o->name; o++)
-        if (same_name(o->name, name, n))
+        if (o->kind != OPTION_HEADING && same_name(o->name, name, n))
             return o;
     return NULL;
 }
@@ -56,7 +56,8 @@ static const char *nearest_option(const option *table, const char *name)
     const char *names[OPTION_ROWS_MAX] = {0};
     size_t n = 0;
     for (const option *o = table; o && o->name && n < OPTION_ROWS_MAX; o++)
-        names[n++] = o->name;
+        if (o->kind != OPTION_HEADING)
+            names[n++] = o->name;
     const char *near = nearest_word(name, names, n);
     for (size_t i = 0; i < n && !near && *name; i++)
         if (!strncmp(names[i], name, strlen(name)))
@@ -243,10 +244,9 @@ static int take_foreign(word_list *w, const foreign_option *f)
 }
 
 /* Words of llama.cpp have a meaning where a model runs. */
-static const foreign_option *foreign_of(const command *c, const char *word)
+static bool foreign_of(const command *c, const char *word, foreign_option *out)
 {
-    const foreign_option *f = options_find(c->options, "device") ? foreign_find(word) : NULL;
-    return f && !f->numbers ? f : NULL;
+    return options_find(c->options, "device") && foreign_find(word, out) && !out->numbers;
 }
 
 /* --think=false sets the flag that says the opposite, where there is one. */
@@ -260,9 +260,9 @@ static int take_flag(word_list *w, const option *o, const char *value)
     bool on = !strcmp(value, "true") || !strcmp(value, "1");
     bool off = !strcmp(value, "false") || !strcmp(value, "0");
     bool turned = off && other && other->kind == OPTION_FLAG;
-    const foreign_option *f = on || off ? NULL : foreign_of(w->c, word);
-    if (f)
-        return take_foreign(w, f);
+    foreign_option f;
+    if (!on && !off && foreign_of(w->c, word, &f))
+        return take_foreign(w, &f);
     err e = {0};
     if (!store_value(rows, turned ? other : o, o->name,
                      on || turned ? "true"
@@ -316,6 +316,7 @@ static int take_word(word_list *w)
 {
     const char *a = w->at[w->i], *value = NULL;
     const option *o;
+    foreign_option f;
     if (a[1] == '-') {
         size_t len = strcspn(a + 2, "=");
         o = find_long(w->c->options, a + 2, len);
@@ -325,15 +326,13 @@ static int take_word(word_list *w)
         o = find_short(w->c, a, &value);
     }
     if (o) {
-        const foreign_option *other = a[1] == '-' ? NULL : foreign_find(a);
         const char *next = value ? value : w->i + 1 < w->n ? w->at[w->i + 1] : "";
-        if (other && other->numbers && strcmp(other->name, o->name) && o->kind == OPTION_STR &&
-            options_find(w->c->options, other->name) && is_number(next))
-            return misuse(w->c, "", other->says, "");
+        if (a[1] != '-' && foreign_find(a, &f) && f.numbers && strcmp(f.name, o->name) &&
+            o->kind == OPTION_STR && options_find(w->c->options, f.name) && is_number(next))
+            return misuse(w->c, "", f.says, "");
         return take_option(w, o, value);
     }
-    const foreign_option *f = foreign_of(w->c, a);
-    return f ? take_foreign(w, f) : misuse_unknown(w->c, a);
+    return foreign_of(w->c, a, &f) ? take_foreign(w, &f) : misuse_unknown(w->c, a);
 }
 
 int options_parse_marked(const command *c, int argc, char **argv, void *opts, int *n_operands,

@@ -1,4 +1,5 @@
-/* options.h - one table per subcommand, read by the parser, --help and the man page.
+/* options.h - one table per subcommand, read by the parser, --help, the man page, completion and
+ * settings of files. Those of `run` and `serve` are in options.def.
  *
  *     typedef struct { const char *model; int64_t n_ctx; bool json; } inspect_options;
  *     static const option inspect_table[] = {
@@ -32,7 +33,8 @@ typedef enum option_kind {
     OPTION_STR,
     OPTION_MAYBE, /* a string that may be left out: then it is "" */
     OPTION_LIST,
-    OPTION_FILES /* a list; words after a value that name files belong to it: --file *.c */
+    OPTION_FILES,  /* a list; words after a value that name files belong to it: --file *.c */
+    OPTION_HEADING /* no option: `arg` is the title, in --help, of the rows that follow; name "" */
 } option_kind;
 
 enum {
@@ -61,9 +63,13 @@ typedef struct option {
      * term "a|b" one of the options must be on, "a=VALUE" must have that value, "!a" must be off,
      * and "@fact" is told later by options_tell_fact. "~" in front: never more than a warning. */
     const char *needs;
+    const char *words; /* what completion offers for the value, with blanks between. "@models",
+                          "@presets" or "@conversations" in front: those of this machine, too.
+                          NULL: by `arg` */
+    const char *also;  /* what other programs call it, with dashes and blanks between; or NULL */
 } option;
 
-/* The last argument of these, which may be left out, is `needs`. */
+/* `needs` follows the help, and may be left out; so may .words = and .also = behind it. */
 #define OPT_FLAG(T, field, name, letter, ...)                                                      \
     {                                                                                              \
         name, letter, OPTION_FLAG, NULL, 0, 0, offsetof(T, field), .help = __VA_ARGS__             \
@@ -92,6 +98,10 @@ typedef struct option {
     {                                                                                              \
         name, letter, OPTION_FILES, arg, 0, 0, offsetof(T, field), .help = __VA_ARGS__             \
     }
+#define OPT_GROUP(title)                                                                           \
+    {                                                                                              \
+        .name = "", .kind = OPTION_HEADING, .arg = title                                           \
+    }
 #define OPT_END                                                                                    \
     {                                                                                              \
         .name = NULL                                                                               \
@@ -99,19 +109,24 @@ typedef struct option {
 
 /* Options of every command that computes with a model; the fields have the same names there. */
 #define OPT_THREADS(T)                                                                             \
-    OPT_INT(T, threads, "threads", 't', "N", 0, 4096, "threads (default: the physical cores)")
+    OPT_INT(T, threads, "threads", 't', "N", 0, 4096, "threads (default: the physical cores)",     \
+            .also = "--num-thread")
 #define OPT_CHUNK(T)                                                                               \
-    OPT_INT(T, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass (default: by device)")
+    OPT_INT(T, chunk, "chunk", 0, "N", 0, 1 << 24, "prompt tokens per pass (default: by device)",  \
+            .also = "-ub --ubatch-size --num-batch")
 #define OPT_EXACT(T) OPT_FLAG(T, exact, "exact", 0, "f32 activations in matrix products")
 #define OPT_REFERENCE(T)                                                                           \
     OPT_FLAG(T, reference, "reference", 0, "the plain reference kernels (slow)")
 #define OPT_REPACK(T)                                                                              \
     OPT_STR(T, repack, "repack", 0, "WHEN",                                                        \
-            "weights rearranged at load for speed: auto (default) or off")
+            "weights rearranged at load for speed: auto (default) or off", .words = "auto off")
 #define OPT_ISA(T)                                                                                 \
     OPT_STR(T, isa, "isa", 0, "NAME",                                                              \
-            "CPU kernels: portable, avx2, avx512, avx512bf16, amx or neon")
-#define OPT_WRAP(T) OPT_STR(T, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr")
+            "CPU kernels: portable, avx2, avx512, avx512bf16, amx or neon",                        \
+            .words = "portable avx2 avx512 avx512bf16 amx neon")
+#define OPT_WRAP(T)                                                                                \
+    OPT_STR(T, wrap, "wrap", 0, "LIST", "trace, time or check every op, on stderr",                \
+            .words = "trace time check")
 #define OPT_NO_MMAP(T) OPT_FLAG(T, no_mmap, "no-mmap", 0, "read the file instead of mapping it")
 #define OPT_OVERCOMMIT(T)                                                                          \
     OPT_FLAG(T, overcommit, "overcommit", 0, "continue even if the plan exceeds the memory")
@@ -122,8 +137,8 @@ typedef struct command {
     const char *summary;  /* one line */
     const char *about;    /* paragraphs for --help and the man page; may be NULL */
     const option *options;
-    const char *first; /* options that --help shows first, by long name, between blanks; the others
-                          follow in groups. NULL: all options in one list */
+    const char *first; /* options that --help shows first, by long name, with blanks between. NULL:
+                          the table has no headings */
     int n_operands_min, n_operands_max; /* max < 0: any */
     /* Parses the options with options_parse and runs. Returns the exit status: 0 done, 1 failed,
      * 2 wrong use. */
@@ -189,7 +204,8 @@ typedef struct foreign_option {
     bool numbers;     /* the letter means something else here: a number as its value is refused */
 } foreign_option;
 
-const foreign_option *foreign_find(const char *word); /* NULL: there is none */
+/* Also where a row's `also` is the word. False: there is none. */
+bool foreign_find(const char *word, foreign_option *out);
 const foreign_value *foreign_find_value(const foreign_option *f, const char *value); /* or NULL */
 
 /* Reads the value of --repack (NULL: not given) into *off, for carat_model_options.no_repack. */

@@ -1,13 +1,11 @@
 /* options_foreign.c - the options that users of llama.cpp, ollama and vLLM type, and their meaning
- * here.
+ * here, where that is more than another name (which the option's row has).
  *
  * Most of them have one dash and several letters, so without this table -ngl would be -n. A row
  * names carat's option, or gives the reason why there is none. Nothing is taken and ignored: a
  * value passes without effect only where carat does what it asks for in any case.
  */
-#include "apps/options.h"
-
-#include "carat.h"
+#include "apps/commands.h"
 
 #include <string.h>
 
@@ -26,9 +24,6 @@
 #define FULL "an answer ends where the context is full: carat drops nothing of a conversation"
 #define LOG_LINES "carat serve --log FORM is text, json or off; each line has its time"
 #define DRAFT_LENGTHS "carat chooses lengths by measured times: --draft-max N is the longest"
-
-#define OTHER_WORDS(kind, field, json, also, key, flag, others, ...)                               \
-    {.words = (others), .name = (flag)},
 
 static const foreign_option table[] = {
     /* Where it runs. */
@@ -113,19 +108,14 @@ static const foreign_option table[] = {
                                        {0}},
      .says = "attention always works without a matrix of scores"},
     /* Threads. */
-    {.words = "--num-thread", .name = "threads"},
     {.words = "-tb --threads-batch", .takes = true, .says = ONE_THREADS},
     {.words = "-C -Cr -Cb -Crb --cpu-mask --cpu-range --numa",
      .takes = true,
      .says = BY_THE_SYSTEM},
     /* Context, batches, caches. */
-    {.words = "--ctx-size --num-ctx", .name = "ctx"},
-    {.words = "-ub --ubatch-size --num-batch", .name = "chunk"},
     {.words = "-b --batch-size",
      .takes = true,
      .says = "--chunk N (or -ub N) is the prompt tokens per pass"},
-    {.words = "-ctk --cache-type-k", .name = "kv-k"},
-    {.words = "-ctv --cache-type-v", .name = "kv-v"},
     {.words = "-dt --defrag-thold",
      .takes = true,
      .says = "the cache of carat needs no defragmentation"},
@@ -149,26 +139,18 @@ static const foreign_option table[] = {
     {.words = "-sps --slot-prompt-similarity", .takes = true, .says = SLOTS},
     {.words = "-gan -gaw --grp-attn-n --grp-attn-w", .takes = true, .says = SELF_EXTEND},
     /* Models. */
-    {.words = "-hf -hfr", .name = "hf-repo"},
-    {.words = "-hff", .name = "hf-file"},
     {.words = "-hft --hf-token",
      .takes = true,
      .says = "the environment has the token: HF_TOKEN=..."},
     {.words = "-mu --model-url -dr --docker-repo", .takes = true, .says = DOWNLOADS},
     {.words = "-cl --cache-list", .says = "carat list shows the models of this machine"},
-    {.words = "-a", .name = "alias"},
-    {.words = "-mm", .name = "mmproj"},
-    {.words = "--image", .name = "file"},
     {.words = "--no-mmproj", .name = "mmproj", .value = "none"},
     {.words = "-mmu --mmproj-url", .takes = true, .says = DOWNLOADS},
     {.words = "-mv -hfv -hfrv -hffv", .takes = true, .says = NO_SOUND},
-    {.words = "--lora-scaled", .name = "lora"},
     /* Drafters. */
-    {.words = "-md --model-draft --spec-draft-model", .name = "draft"},
     {.words = "-hfd -hfrd --hf-repo-draft --spec-draft-hf",
      .takes = true,
      .says = "carat pull fetches the drafter, and --draft takes its name"},
-    {.words = "--draft-n --spec-draft-n-max", .name = "draft-max"},
     {.words = "-ngld -devd -cd -td -tbd -ctkd -ctvd -otd -ncmoed -Cd -Crd -Cbd -Crbd",
      .takes = true,
      .says = OF_THE_DRAFTER},
@@ -181,7 +163,6 @@ static const foreign_option table[] = {
      .name = "seed",
      .numbers = true,
      .says = "-s is the system message here, and --seed N the seed"},
-    {.words = "-sys --system-prompt", .name = "system"},
     {.words = "-sysf --system-prompt-file",
      .takes = true,
      .says = "the system message is a text: --system \"$(cat FILE)\""},
@@ -207,17 +188,11 @@ static const foreign_option table[] = {
                                        {0}},
      .says = "expected on, off or auto"},
     /* Sampling. */
-    CARAT_SAMPLING_SETTINGS(OTHER_WORDS, ){
-        .words = "--predict --n-predict --num-predict --max-tokens", .name = "tokens"},
     {.words = "--ignore-eos", .name = "ignore-eog", .value = "true"},
-    {.words = "-r --reverse-prompt", .name = "stop"},
-    {.words = "-jf --json-schema-file", .name = "json-schema"},
     {.words = "-j", .takes = true, .says = "--json-schema FILE takes a file"},
-    {.words = "--grammar-file", .name = "grammar"},
     {.words = "-l", .takes = true, .says = "--logit-bias ID=X adds X to the logit of a token"},
     {.words = "-bs --backend-sampling", .says = "carat chooses where it samples"},
     /* Server, logs. */
-    {.words = "-to", .name = "timeout"},
     {.words = "-lv --verbosity --log-verbosity", .takes = true, .says = "--verbose says more"},
     {.words = "-ag --agent -no-ag --no-agent", .says = "carat serve runs no tools"},
     /* The rest of llama-server and llama-cli. */
@@ -283,7 +258,6 @@ static const foreign_option table[] = {
      .takes = true,
      .says = "the vision tower is where the model is"},
     {.words = "--no-mmproj-offload", .says = "the vision tower is where the model is"},
-    {.words = "--image-max-tokens", .name = "image-tokens"},
     {.words = "--image-min-tokens --mtmd-batch-max-tokens",
      .takes = true,
      .says = "--image-tokens N is the most of a picture, and carat chooses the rest"},
@@ -310,7 +284,6 @@ static const foreign_option table[] = {
     {.words = "--no-ui --no-webui", .says = "the page takes nothing until it is opened"},
     {.words = "--no-slots", .says = "--api-key KEY protects all paths"},
     {.words = "--props", .says = "settings change by a restart"},
-    {.words = "--cors-origins", .name = "cors"},
     {.words = "--cors-methods --cors-headers",
      .takes = true,
      .says = "--cors ORIGINS answers with what its paths take"},
@@ -343,13 +316,9 @@ static const foreign_option table[] = {
      .takes = true,
      .values = (const foreign_value[]){{.value = "0"}, {0}},
      .says = "carat reuses the equal beginning of a prompt, and no parts behind it"},
-    {.words = "--models-dir", .name = "models"},
-    {.words = "--models-max", .name = "max-loaded"},
     {.words = "--models-preset",
      .takes = true,
      .says = "--preset NAME takes a preset of --config FILE"},
-    {.words = "--no-models-autoload", .name = "no-autoload"},
-    {.words = "--sleep-idle-seconds --keepalive", .name = "keep-alive"},
     {.words = "--no-jinja --chat-template --chat-template-file --in-prefix --in-suffix",
      .takes = true,
      .says = "carat follows the template of the model file; --raw takes a prompt as it is"},
@@ -359,7 +328,6 @@ static const foreign_option table[] = {
      .takes = true,
      .values = (const foreign_value[]){{.value = "auto"}, {.value = "deepseek"}, {0}},
      .says = "thoughts come apart from the answer"},
-    {.words = "--reasoning-effort", .name = "effort"},
     {.words = "--reasoning-budget",
      .name = "think-max",
      .takes = true,
@@ -471,8 +439,6 @@ static const foreign_option table[] = {
     {.words = "--max-model-len",
      .name = "ctx",
      .values = (const foreign_value[]){{.value = "auto"}, {.value = "-1"}, {0}}},
-    {.words = "--served-model-name", .name = "alias"},
-    {.words = "--max-num-seqs", .name = "parallel"},
     {.words = "--max-num-batched-tokens",
      .takes = true,
      .says = "--chunk N is the prompt tokens per pass"},
@@ -523,11 +489,9 @@ static const foreign_option table[] = {
     {.words = "--allowed-origins",
      .takes = true,
      .says = "--cors ORIGINS has them with commas between"},
-    {.words = "--allowed-local-media-path", .name = "media-path"},
     {.words = "--speculative-config --speculative-model",
      .takes = true,
      .says = "--draft WHAT names the drafter: auto, lookup, nextn or a file"},
-    {.words = "--num-speculative-tokens", .name = "draft-max"},
     {.words = "--enable-lora", .met = true},
     {.words = "--lora-modules --max-loras --max-lora-rank",
      .takes = true,
@@ -579,13 +543,21 @@ static bool among(const char *list, const char *word, size_t n)
     return false;
 }
 
-const foreign_option *foreign_find(const char *word)
+bool foreign_find(const char *word, foreign_option *out)
 {
     size_t n = strcspn(word, "=");
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (among(table[i].words, word, n))
-            return &table[i];
-    return NULL;
+        if (among(table[i].words, word, n)) {
+            *out = table[i];
+            return true;
+        }
+    for (const command *const *c = commands; *c; c++)
+        for (const option *o = (*c)->options; o && o->name; o++)
+            if (o->also && among(o->also, word, n)) {
+                *out = (foreign_option){.words = o->also, .name = o->name};
+                return true;
+            }
+    return false;
 }
 
 const option *options_find_any(const option *rows, const char *name)
@@ -594,8 +566,10 @@ const option *options_find_any(const option *rows, const char *name)
     const option *o = options_find(rows, name);
     for (size_t i = 0; name[i] && i < sizeof word - 3; i++)
         word[2 + i] = (char)(name[i] == '_' ? '-' : name[i]);
-    const foreign_option *f = o || strlen(name) > sizeof word - 3 ? NULL : foreign_find(word);
-    return f && f->name && !f->value && !f->values ? options_find(rows, f->name) : o;
+    foreign_option f;
+    if (o || strlen(name) > sizeof word - 3 || !foreign_find(word, &f))
+        return o;
+    return f.name && !f.value && !f.values ? options_find(rows, f.name) : NULL;
 }
 
 const foreign_value *foreign_find_value(const foreign_option *f, const char *value)

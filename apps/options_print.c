@@ -1,7 +1,6 @@
 /* options_print.c - the tables of options as --help, as the man page and as docs/cli.md. */
 #include "apps/options.h"
 
-#include "apps/sample_options.h"
 #include "apps/term.h"
 #include "apps/term_wrap.h"
 #include "carat.h"
@@ -46,74 +45,50 @@ static void put_paragraphs(FILE *out, const char *s, int width)
 
 /* ---- Groups of options ---- */
 
-/* Of commands that name their first options (command.first). word*: every option that begins so. An
- * option is in the first group that has it. */
-static const struct {
-    const char *title, *words;
-} groups[] = {
-    {"Models and settings",
-     "model models hf-* lora* mmproj no-mmproj image-tokens preset config no-config "
-     "alias store keep-alive no-autoload max-loaded memory load-wait"},
-    {"Server",
-     "host port parallel queue connections timeout ping drain stall max-body api-key* cors "
-     "lenient media-* responses* log trace*"},
-    {"Prompts and conversations", "prompt file image tokens system messages result tools resume "
-                                  "mcp no-mcp tools-auto tools-rounds "
-                                  "no-history raw interactive single-turn stop ignore-eog"},
-    {"Thoughts", "think* no-think effort preserve-thinking drop-thinking"},
-    {"Forms of answers", "json json-schema grammar"},
-    {"Sampling", SAMPLE_FLAGS "dry-sequence-breaker samplers logit-bias seed greedy"},
-    {"Context and caches", "ctx kv-* checkpoint-mb slot-*"},
-    {"Drafts", "draft* spec-*"},
-    {"Long prompts", "sparse* compress*"},
-    {"Devices and kernels", "device gpu-* cpu-experts experts-* threads chunk isa exact reference "
-                            "repack strict no-mmap overcommit wrap"},
-    {"Output", "verbose quiet json-events format"},
-    {"Others", "*"},
-};
-enum { GROUPS = sizeof groups / sizeof *groups };
-
-static bool has_word(const char *words, const char *name)
-{
-    while (*words) {
-        size_t n = strcspn(words, " ");
-        bool prefix = n && words[n - 1] == '*';
-        if (prefix ? !strncmp(words, name, n - 1) : strlen(name) == n && !memcmp(words, name, n))
-            return true;
-        words += n;
-        words += strspn(words, " ");
-    }
-    return false;
-}
-
-/* 0: the command's first options; 1 + i: groups[i]. */
-static int group_of(const command *c, const option *o)
-{
-    if (!c->first || has_word(c->first, o->name))
-        return 0;
-    for (int i = 0; i < GROUPS - 1; i++)
-        if (has_word(groups[i].words, o->name))
-            return 1 + i;
-    return GROUPS;
-}
-
 typedef struct option_form {
     void (*heading)(const char *title, bool first, FILE *out); /* NULL: the list has no title */
     void (*row)(const option *o, FILE *out);
 } option_form;
 
+/* Is this one of the command's first options? */
+static bool is_first(const command *c, const option *o)
+{
+    size_t n = strlen(o->name);
+    for (const char *at = c->first ? c->first : ""; *at; at += strspn(at, " ")) {
+        size_t len = strcspn(at, " ");
+        if (len == n && !memcmp(at, o->name, n))
+            return true;
+        at += len;
+    }
+    return false;
+}
+
+static void put_first(const command *c, const option_form *f, FILE *out)
+{
+    f->heading("Used most", true, out);
+    for (const char *at = c->first; *at; at += strspn(at, " ")) {
+        char name[64];
+        size_t n = strcspn(at, " ");
+        snprintf(name, sizeof name, "%.*s", (int)n, at);
+        f->row(options_find(c->options, name), out);
+        at += n;
+    }
+}
+
 static void put_options(const command *c, const option_form *f, FILE *out)
 {
-    bool first = true;
-    for (int g = 0; g <= GROUPS && c->options; g++) {
-        bool begun = false;
-        for (const option *o = c->options; o->name; o++) {
-            if (!o->help || group_of(c, o) != g)
-                continue;
-            if (!begun)
-                f->heading(g ? groups[g - 1].title : c->first ? "Used most" : NULL, first, out);
-            begun = true;
-            first = false;
+    const char *title = NULL; /* of a group of which no row is printed yet */
+    bool waits = true;
+    if (c->first)
+        put_first(c, f, out);
+    for (const option *o = c->options; o && o->name; o++) {
+        if (o->kind == OPTION_HEADING) {
+            title = o->arg;
+            waits = true;
+        } else if (o->help && !is_first(c, o)) {
+            if (waits)
+                f->heading(title, !c->first, out);
+            waits = false;
             f->row(o, out);
         }
     }

@@ -16,16 +16,17 @@ typedef struct pool_options {
 #define OPT_POOL(T)                                                                                \
     OPT_STR(T, pool.tokens, "kv-pool", 0, "N",                                                     \
             "keep keys and values of N tokens on the device, the others on the host, which "       \
-            "changes answers: N or auto; docs/kv.md (default: keep all)"),                         \
+            "changes answers: N or auto; docs/kv.md (default: keep all)",                          \
+            .words = "auto"),                                                                      \
         OPT_STR(T, pool.policy, "kv-policy", 0, "NAME",                                            \
                 "which of them stay on the device: scored (default: those that the model attends " \
                 "to), lru (the youngest), snapkv (selected once, at the end of a prompt; the "     \
                 "others are dropped), or drafter (those that --kv-scorer attends to)",             \
-                "kv-pool"),                                                                        \
+                "kv-pool", .words = "scored lru snapkv drafter"),                                  \
         OPT_STR(                                                                                   \
             T, pool.scorer, "kv-scorer", 0, "FILE",                                                \
             "with --kv-policy drafter: a small model that scores pages, on the CPU, or bundled",   \
-            "kv-pool&kv-policy=drafter"),                                                          \
+            "kv-pool&kv-policy=drafter", .words = "@models"),                                      \
         OPT_INT(T, pool.tau, "kv-tau", 0, "N", 1, 1 << 20,                                         \
                 "tokens between two selections (default: 64)",                                     \
                 "kv-pool&!kv-policy=lru&!kv-policy=snapkv"),                                       \

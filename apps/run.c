@@ -25,99 +25,16 @@ enum {
 };
 
 static const option table[] = {
-    OPT_STR(run_options, model, "model", 'm', "FILE",
-            "a GGUF file, or the name of a model (carat list); default: the bundled one"),
-    OPT_HUB(run_options),
-    OPT_CONFIG(run_options),
-    OPT_STR(run_options, prompt_file, "prompt", 'p', "FILE",
-            "read the prompt from a file; - is stdin"),
-    OPT_FILES(run_options, files, "file", 'f', "FILE",
-              "put a text file, under its name, a picture or a sound in front of the prompt; "
-              "repeatable, and -f *.c works"),
-    OPT_INT(run_options, n_tokens, "tokens", 'n', "N", 0, 1 << 30,
-            "most tokens of an answer (default: until the context is full)"),
-    OPT_STR(run_options, system, "system", 's', "TEXT", "the system message", "!raw&@chat"),
-    OPT_FLAG(run_options, think, "think", 0,
-             "let the model think before it answers (default: as its chat template does)",
-             "!raw&@chat&@thoughts"),
-    OPT_FLAG(run_options, no_think, "no-think", 0, "let it answer at once", "!raw&@chat"),
-    OPT_STR(run_options, effort, "effort", 0, "LEVEL",
-            "how much to think, where the chat template knows levels: low, medium, high, xhigh",
-            "!raw&@chat&@thoughts"),
-    OPT_FLAG(run_options, preserve_thinking, "preserve-thinking", 0,
-             "keep the thoughts of finished turns that called tools", "!raw&@chat&@thoughts"),
-    OPT_FLAG(run_options, drop_thinking, "drop-thinking", 0,
-             "drop finished thoughts where the chat template keeps them", "!raw&@chat&@thoughts"),
-    OPT_STR(run_options, tools_file, "tools", 0, "FILE", "tool declarations, JSON as OpenAI has it",
-            "!raw&@chat"),
-    OPT_MCP(run_options, "!raw&@chat"),
-    OPT_INT(
-        run_options, mcp.rounds, "tools-rounds", 0, "N", 1, MCP_ROUNDS_MAX,
-        "answers with calls of MCP tools in a row, before the model has to do without (default: "
-        "16)",
-        "mcp"),
-    OPT_FLAG(run_options, json, "json", 0, "answers are JSON objects"),
-    OPT_STR(run_options, schema_file, "json-schema", 0, "FILE",
-            "answers are JSON that matches this schema"),
-    OPT_STR(run_options, grammar_file, "grammar", 0, "FILE",
-            "answers match this grammar, in llama.cpp's notation (GBNF)"),
-    OPT_LIST(run_options, result, "result", 0, "TEXT",
-             "the result of a tool call in a one-shot run; repeatable, the last one repeats",
-             "tools|messages"),
-    OPT_STR(run_options, messages_file, "messages", 0, "FILE",
-            "begin with a saved conversation (JSON)", "!raw"),
-    OPT_MAYBE(run_options, resume, "resume", 0, "WHICH",
-              "go on with a kept conversation: the last, or a number or part of a title (carat "
-              "history)"),
-    OPT_FLAG(run_options, no_history, "no-history", 0,
-             "keep neither this conversation nor the typed lines"),
-    OPT_FLAG(run_options, raw, "raw", 0, "complete the text as it is: no chat format"),
-    OPT_FLAG(run_options, interactive, "interactive", 'i', "converse after the given prompt"),
-    OPT_FLAG(run_options, single_turn, "single-turn", 0,
-             "one answer, also where a conversation would begin", "!interactive"),
-    OPT_SAMPLE(run_options, SAMPLE_ALONE),
-    OPT_LIST(run_options, logit_bias, "logit-bias", 0, "ID=X",
-             "add X to the logit of a token; -inf bans it; repeatable"),
-    OPT_LIST(run_options, stop, "stop", 0, "TEXT", "end the answer before this text; repeatable"),
-    OPT_INT(run_options, seed, "seed", 0, "N", 0, UINT32_MAX,
-            "the seed of sampling (default: random)"),
-    OPT_FLAG(run_options, greedy, "greedy", 0, "always the likeliest token"),
-    OPT_FLAG(run_options, ignore_eog, "ignore-eog", 0, "continue when the model ends its turn"),
-    OPT_INT(run_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
-            "tokens of context (default: what fits)"),
-    OPT_CHUNK(run_options),
-    OPT_THREADS(run_options),
-    OPT_LORA(run_options),
-    OPT_MMPROJ(run_options),
-    OPT_KV(run_options),
-    OPT_POOL(run_options),
-    OPT_CACHE(run_options),
-    OPT_DRAFT(run_options),
-    OPT_SPARSE(run_options),
-    OPT_COMPRESS(run_options),
-    OPT_COMPRESS_SHOW(run_options),
-    OPT_FLAG(run_options, spec_trace, "spec-trace", 0,
-             "a line on stderr for every pass that checked drafts", "~draft"),
-    OPT_EXACT(run_options),
-    OPT_REFERENCE(run_options),
-    OPT_REPACK(run_options),
-    OPT_ISA(run_options),
-    OPT_DEVICE(run_options),
-    OPT_WRAP(run_options),
-    OPT_NO_MMAP(run_options),
-    OPT_OVERCOMMIT(run_options),
-    OPT_FLAG(
-        run_options, verbose, "verbose", 'v',
-        "print the device and the drafter, why they were chosen, the kernels, and the formats of "
-        "keys and values"),
-    OPT_FLAG(run_options, quiet, "quiet", 'q', "no speed line"),
-    OPT_FLAG(run_options, json_events, "json-events", 0,
-             "every event of the answer as a line of JSON"),
-    OPT_STR(
-        run_options, format, "format", 0, "FORMAT",
-        "of stdout: text (default), or json: one object with answer, thinking, calls, usage and "
-        "timings"),
+#define RUN_OPTIONS
+#define OPTIONS_ROWS run_options
+#include "apps/options.def"
     OPT_END};
+
+const run_options run_usual = {
+#define RUN_OPTIONS
+#define OPTIONS_USUAL
+#include "apps/options.def"
+};
 
 static void drop_last_newline(str *s)
 {
@@ -332,10 +249,7 @@ static status print_object(chat *c, err *e)
 
 static int run_run(const command *cmd, int argc, char **argv)
 {
-    run_options o = {.seed = RUN_UNSET,
-                     .sample = SAMPLE_OPTIONS_UNSET,
-                     .cache = CACHE_OPTIONS_NONE,
-                     .mcp = {.rounds = MCP_ROUNDS}};
+    run_options o = run_usual;
     bool literal = run_has_dashes(argc, argv);
     config settings;
     int n_words, code = 0, bad = config_parse(cmd, argc, argv, &o, &n_words, &settings);
@@ -456,7 +370,7 @@ const command command_run = {
         "(~/.local/state/carat by default), for you alone: see carat help history. --no-history,\n"
         "or CARAT_NO_HISTORY in the environment, keeps neither.",
     .options = table,
-    .first = "model hf-repo file system think no-think tokens temp seed ctx kv-type draft resume "
+    .first = "model hf-repo file tokens system think no-think resume temp seed ctx kv-type draft "
              "device verbose",
     .n_operands_max = -1,
     .run = run_run};

@@ -38,32 +38,15 @@
 
 #include <jansson.h>
 
+/* A field for each option. */
 typedef struct run_options {
-    const char *model, *prompt_file, *system, *tools_file, *messages_file;
-    const char *schema_file, *grammar_file;
-    const char *isa, *wrap, *repack;
-    mmproj_options mmproj;
-    lora_options lora;
-    bool sees; /* the model is opened with its vision tower */
-    kv_options kv;
-    device_options where;
-    pool_options pool;
-    cache_options cache;
-    draft_options draft;
-    const char *sparse;
-    compress_options compress;
-    mcp_options mcp;
-    hub_options hub;
-    config_options config;
+#define RUN_OPTIONS
+#define OPTIONS_MEMBERS
+#include "apps/options.def"
+    bool sees;        /* the model is opened with its vision tower */
     bool model_typed; /* -m stands on the command line */
-    int64_t n_tokens, seed, n_ctx, chunk, threads;
-    sample_options sample;
-    option_list stop, logit_bias, result, files;
-    const char *effort, *format, *resume;
-    bool think, no_think, preserve_thinking, drop_thinking, raw, greedy, quiet, json_events, exact,
-        reference, no_mmap, overcommit, interactive, single_turn, ignore_eog, verbose, json,
-        spec_trace, no_history;
 } run_options;
+extern const run_options run_usual; /* no option was given */
 
 enum { RUN_UNSET = -2 }; /* not given by the user: the model's recommended value is used */
 

@@ -112,7 +112,7 @@ status run_take_made(run_options *o, config *f, made_run *m, err *e)
 
 status run_check_made(const char *name, json_t *root, err *e)
 {
-    run_options o = {.seed = RUN_UNSET, .sample = SAMPLE_OPTIONS_UNSET};
+    run_options o = run_usual;
     config f = {0};
     made_run m = {.name = name, .root = root};
     const char *key;

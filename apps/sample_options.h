@@ -20,7 +20,6 @@ typedef struct sample_options {
 
 #define SAMPLE_MEMBER_UNSET(kind, field, ...) .field = SAMPLE_UNSET,
 #define SAMPLE_OPTIONS_UNSET                                                                       \
-    (sample_options)                                                                               \
     {                                                                                              \
         CARAT_SAMPLING_SETTINGS(SAMPLE_MEMBER_UNSET, )                                             \
     }
@@ -37,9 +36,10 @@ typedef struct sample_options {
 #define SAMPLE_OPTION_WHOLE(...) OPT_INT(__VA_ARGS__)
 #define SAMPLE_ARG_REAL "X"
 #define SAMPLE_ARG_WHOLE "N"
-#define SAMPLE_OPTION(T, when, kind, field, name, also, key, flag, words, min, max, usual, needs,  \
-                      help)                                                                        \
-    SAMPLE_OPTION_##kind(T, sample.field, flag, 0, SAMPLE_ARG_##kind, min, max, help, when(needs)),
+#define SAMPLE_OPTION(T, when, kind, field, json, other, key, flag, spelled, min, max, usual,      \
+                      needs, help)                                                                 \
+    SAMPLE_OPTION_##kind(T, sample.field, flag, 0, SAMPLE_ARG_##kind, min, max, help, when(needs), \
+                         .also = spelled),
 
 #define OPT_SAMPLE(T, needs)                                                                       \
     CARAT_SAMPLING_SETTINGS(SAMPLE_OPTION, T, needs, )                                             \

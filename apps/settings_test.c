@@ -29,7 +29,7 @@ static void take_options(const run_options *o, const carat_sampling_setting *wha
 static status by_option(const char *name, const char *value, const carat_sampling_setting *what,
                         double *is, err *e)
 {
-    run_options o = {.sample = SAMPLE_OPTIONS_UNSET};
+    run_options o = run_usual;
     status st = options_set(command_run.options, name, value, &o, NULL, 0, e);
     take_options(&o, what, is);
     return st;
@@ -38,7 +38,7 @@ static status by_option(const char *name, const char *value, const carat_samplin
 static status by_config(const char *name, const char *value, const carat_sampling_setting *what,
                         double *is, err *e)
 {
-    run_options o = {.sample = SAMPLE_OPTIONS_UNSET};
+    run_options o = run_usual;
     config f = {0};
     char text[128];
     snprintf(text, sizeof text, "[defaults]\n%s = %s\n", name, value);
@@ -108,7 +108,7 @@ TEST(numbers_of_sampling_are_set_in_every_way_within_their_range)
     int32_t n;
     const carat_sampling_setting *all = carat_sampling_settings(&n);
     CHECK_OK(carat_model_open(toy_model_write(NULL), &no_weights, &conversation.m, &e), e);
-    conversation.o = (run_options){.seed = RUN_UNSET, .sample = SAMPLE_OPTIONS_UNSET};
+    conversation.o = run_usual;
     for (int32_t i = 0; i < n; i++)
         for (int k = 0; k < 3; k++) {
             const char *name = k == 0 ? all[i].name : k == 1 ? all[i].also : all[i].flag;

@@ -48,7 +48,8 @@ static const option table[] = {
     OPT_FLAG(synth_options, hollow, "hollow", 0,
              "no matrices: holes in the file take their places, for carat inspect and plans"),
     OPT_STR(synth_options, dialect, "dialect", 0, "NAME",
-            "of a drafter: names of keys and tensors (default llama.cpp)"),
+            "of a drafter: names of keys and tensors (default llama.cpp)",
+            .words = "llama.cpp lucebox ik"),
     OPT_INT(synth_options, n_threads, "threads", 0, "N", 1, 256, "threads (default: all cores)"),
     OPT_END};
 

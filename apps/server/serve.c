@@ -35,121 +35,16 @@
 enum { LAST_WORDS_MS = 2000 };
 
 static const option table[] = {
-    OPT_LIST(
-        serve_options, model, "model", 'm', "MODEL",
-        "a GGUF file, or the name of a model (default: the bundled one, and beside it every model "
-        "that carat list shows)"),
-    OPT_HUB(serve_options),
-    OPT_CONFIG(serve_options),
-    OPT_LIST(serve_options, models, "models", 0, "MODEL",
-             "several models: each a file, a directory, a name, or NAME=FILE"),
-    OPT_FLAG(serve_options, store, "store", 0, "serve every model that carat list shows"),
-    OPT_FLAG(serve_options, no_autoload, "no-autoload", 0,
-             "load no model because a request names it, only by /models/load"),
-    OPT_STR(serve_options, keep_alive, "keep-alive", 0, "TIME",
-            "how long a model stays loaded without requests: 300ms, 5m, 1h30m; 0 not at all, -1 "
-            "for ever (default: 5m; -1 for the one that is loaded at the start)"),
-    OPT_INT(serve_options, max_loaded, "max-loaded", 0, "N", 0, PASSES_MAX,
-            "models loaded at once (default: 0, as many as fit)"),
-    OPT_INT(serve_options, memory_mb, "memory", 0, "MIB", 1, 1 << 30,
-            "memory for all models together, as planned (default: what the devices have)"),
-    OPT_INT(serve_options, load_wait_s, "load-wait", 0, "SECONDS", 0, 86400,
-            "how long a model waits for the memory of busy ones; then 503 (default: 60)"),
-    OPT_MCP(serve_options, NULL),
-    OPT_STR(serve_options, host, "host", 0, "ADDRESS", "listen there (default: 127.0.0.1)"),
-    OPT_INT(serve_options, port, "port", 'p', "N", 0, 65535,
-            "port (default: 8080; 0 takes a free one and prints it)"),
-    OPT_INT(serve_options, parallel, "parallel", 0, "N", 1, 64,
-            "requests at work side by side (default: 4)"),
-    OPT_INT(serve_options, queue, "queue", 0, "N", 1, 65536,
-            "requests that may wait; beyond that 429 (default: 64)"),
-    OPT_INT(serve_options, n_ctx, "ctx", 'c', "N", 0, 1 << 30,
-            "tokens of context of each request (default: what fits)"),
-    OPT_STR(serve_options, kv_pool, "kv-pool", 0, "N",
-            "tokens of keys and values that all requests share; those without room wait (default: "
-            "a whole context for each); auto: as many as the memory takes, and of a longer "
-            "conversation only a part, which changes answers"),
-    OPT_STR(
-        serve_options, kv_policy, "kv-policy", 0, "NAME",
-        "a conversation keeps part of its keys in the pool, the rest on the host, which changes "
-        "answers: scored (those that the model attends to), lru (the youngest), snapkv, or drafter "
-        "(those that --kv-scorer attends to); docs/server.md (default: it keeps all)"),
-    OPT_STR(serve_options, kv_scorer, "kv-scorer", 0, "FILE",
-            "with --kv-policy drafter: a small model that scores pages, on the CPU, or bundled",
-            "kv-policy=drafter"),
-    OPT_INT(serve_options, kv_keep, "kv-keep", 0, "N", 1, 1 << 30,
-            "with --kv-policy: tokens that each keeps (default: an equal share of the pool)"),
-    OPT_INT(serve_options, kv_tau, "kv-tau", 0, "N", 1, 1 << 20,
-            "with --kv-policy: tokens between two selections (default: 64)",
-            "kv-policy|kv-keep|kv-pool=auto&!kv-policy=lru&!kv-policy=snapkv"),
-    OPT_INT(
-        serve_options, kv_host_mb, "kv-host-mb", 0, "N", 1, 1 << 30,
-        "most MiB on the host for keys that left the pool; beyond it they go to --kv-cache-dir, "
-        "or the request ends (default: any)",
-        "kv-pool|kv-policy|kv-keep"),
-    OPT_STR(serve_options, alias, "alias", 0, "NAME", "the model's name for clients"),
-    OPT_STR(serve_options, api_key, "api-key", 0, "KEY", "the key that clients must send"),
-    OPT_STR(serve_options, api_key_file, "api-key-file", 0, "FILE",
-            "keys that clients may send, one per line"),
-    OPT_STR(
-        serve_options, cors, "cors", 0, "ORIGINS",
-        "web pages that may use the server, separated by commas; * any (default: only its own)"),
-    OPT_FLAG(serve_options, lenient, "lenient", 0,
-             "let unknown fields of requests pass (default: 400)"),
-    OPT_FLAG(
-        serve_options, think, "think", 0,
-        "let the model think when a request does not say (default: as its chat template does)"),
-    OPT_FLAG(serve_options, no_think, "no-think", 0,
-             "let it answer at once when a request does not say"),
-    OPT_INT(serve_options, think_max, "think-max", 0, "N", 1, 1 << 30,
-            "tokens of thought at high effort (default: half of the context)"),
-    OPT_INT(serve_options, max_body, "max-body", 0, "BYTES", 1024, 1 << 30,
-            "largest request (default: 64 MiB)"),
-    OPT_INT(serve_options, connections, "connections", 0, "N", 1, 65536,
-            "connections at once (default: 256)"),
-    OPT_INT(serve_options, timeout_s, "timeout", 0, "SECONDS", 1, 86400,
-            "silence of a client after which its connection is closed (default: 60)"),
-    OPT_INT(serve_options, ping_s, "ping", 0, "SECONDS", 0, 86400,
-            "silence of a stream after which a ping is sent; 0 never (default: 10)"),
-    OPT_INT(serve_options, drain_s, "drain", 0, "SECONDS", 0, 86400,
-            "how long requests may go on after SIGTERM (default: 60)"),
-    OPT_INT(serve_options, stall_ms, "stall", 0, "MS", 1, 60000,
-            "longest pause of a stream while other prompts are computed (default: 200)"),
-    OPT_LORA(serve_options),
-    OPT_LORA_UNAPPLIED(serve_options),
-    OPT_MMPROJ(serve_options),
-    OPT_STR(serve_options, media_path, "media-path", 0, "DIR",
-            "requests may name pictures below this directory, as file:PATH (default: none)"),
-    OPT_FLAG(serve_options, media_urls, "media-urls", 0,
-             "fetch pictures that requests name by public http(s) addresses"),
-    OPT_INT(serve_options, responses, "responses", 0, "N", 0, 1 << 20,
-            "responses kept for previous_response_id; 0 none (default: 1000)"),
-    OPT_INT(serve_options, responses_mb, "responses-memory", 0, "MIB", 1, 1 << 20,
-            "memory for them (default: 64)", "responses"),
-    OPT_STR(serve_options, log, "log", 0, "FORM", "text, json or off (default: text)"),
-    OPT_STR(serve_options, trace_dir, "trace", 0, "DIR",
-            "write each request there with its tokens, for bug reports; made if it is not there"),
-    OPT_STR(
-        serve_options, slot_dir, "slot-save-path", 0, "DIR",
-        "POST /slots/N?action=save and restore keep conversations as files there, which must be "
-        "this user's alone (default: they are refused)"),
-    OPT_CHUNK(serve_options),
-    OPT_THREADS(serve_options),
-    OPT_STR(serve_options, system, "system", 0, "TEXT",
-            "the system message of conversations that bring none"),
-    OPT_SAMPLE(serve_options, SAMPLE_REQUESTS),
-    OPT_KV(serve_options),
-    OPT_CACHE(serve_options),
-    OPT_DRAFT(serve_options),
-    OPT_SPARSE(serve_options),
-    OPT_COMPRESS(serve_options),
-    OPT_DEVICE(serve_options),
-    OPT_EXACT(serve_options),
-    OPT_REFERENCE(serve_options),
-    OPT_ISA(serve_options),
-    OPT_NO_MMAP(serve_options),
-    OPT_OVERCOMMIT(serve_options),
+#define SERVE_OPTIONS
+#define OPTIONS_ROWS serve_options
+#include "apps/options.def"
     OPT_END};
+
+const serve_options serve_usual = {
+#define SERVE_OPTIONS
+#define OPTIONS_USUAL
+#include "apps/options.def"
+};
 
 /* ---- systemd ---- */
 
@@ -524,22 +419,7 @@ static void choose_models(serve_options *o, const option_marks *m)
 
 static int run_serve(const command *cmd, int argc, char **argv)
 {
-    serve_options o = {.host = "127.0.0.1",
-                       .port = 8080,
-                       .parallel = 4,
-                       .queue = 64,
-                       .max_body = 64 << 20,
-                       .connections = 256,
-                       .timeout_s = 60,
-                       .ping_s = 10,
-                       .drain_s = 60,
-                       .stall_ms = 200,
-                       .load_wait_s = 60,
-                       .responses = 1000,
-                       .responses_mb = 64,
-                       .log = "text",
-                       .sample = SAMPLE_OPTIONS_UNSET,
-                       .cache = CACHE_OPTIONS_NONE};
+    serve_options o = serve_usual;
     config settings;
     int n_operands, bad = config_parse(cmd, argc, argv, &o, &n_operands, &settings);
     static server s;
@@ -618,6 +498,6 @@ const command command_serve = {
              "SIGTERM and Ctrl-C let the requests at work finish, for --drain seconds; a\n"
              "second one ends the program at once.",
     .options = table,
-    .first = "model hf-repo store host port api-key ctx parallel kv-type draft mmproj device "
-             "gpu-layers threads alias",
+    .first = "model hf-repo store host port parallel ctx alias api-key mmproj threads kv-type draft "
+             "device gpu-layers",
     .run = run_serve};

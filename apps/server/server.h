@@ -49,36 +49,16 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+/* A field for each option. */
 typedef struct serve_options {
-    option_list model, models;
+#define SERVE_OPTIONS
+#define OPTIONS_MEMBERS
+#include "apps/options.def"
     char *const *words; /* operands: models, too */
     int n_words;
-    const char *system; /* in conversations without one of their own; NULL: none */
-    const char *host, *api_key, *api_key_file, *cors, *alias, *trace_dir, *slot_dir, *isa, *log,
-        *keep_alive;
-    kv_options kv;
-    device_options where;
-    const char *kv_pool;   /* NULL: a whole context for each */
-    const char *kv_policy; /* which pages of a long conversation stay; NULL: all */
-    const char *kv_scorer; /* the model that scores them; NULL: none */
-    int64_t kv_keep, kv_tau, kv_host_mb;
-    int64_t port, n_ctx, chunk, threads, parallel, queue, max_body, connections, timeout_s, drain_s,
-        ping_s, think_max, stall_ms, max_loaded, memory_mb, load_wait_s, responses, responses_mb;
-    cache_options cache;
-    draft_options draft;
-    mmproj_options mmproj;
-    lora_options lora; /* of every model that is loaded */
-    const char *media_path; /* pictures of requests may be files below it; NULL: none */
-    bool media_urls;        /* and may be fetched from public addresses */
-    const char *sparse;
-    compress_options compress;
-    hub_options hub;
-    sample_options sample; /* where a request does not say */
-    config_options config;
-    mcp_options mcp;
-    mcp_specs mcp_servers; /* that it names */
-    bool lenient, think, no_think, exact, reference, no_mmap, overcommit, store, no_autoload;
+    mcp_specs mcp_servers; /* that .mcp names */
 } serve_options;
+extern const serve_options serve_usual; /* no option was given */
 
 typedef struct api_keys {
     char **key;
