@@ -187,6 +187,7 @@ const chat_format qwen_formats[N_QWEN_FORMATS] = {
     {"qwen3", &qwen_text, QWEN_3, &json_answer, true},
     {"qwen3 coder", &qwen_text, QWEN_3_CODER, &xml_answer, false},
     {"qwen3-vl", &qwen_text, QWEN_3_VL, &json_answer, false},
+    {"qwen3-vl thinking", &qwen_text, QWEN_3_OPENS, &json_answer, true},
     {"qwen3.5", &qwen_text, QWEN_35, &xml_answer, true},
     {"qwen3.6", &qwen_text, QWEN_36, &xml_answer, true},
     {"qwen3.8", &qwen_text, QWEN_38, &xml_answer, true}};

@@ -7,8 +7,9 @@
  *     <|im_start|>user\n<tool_response>\n...\n</tool_response><|im_end|>\n
  *     <|im_start|>assistant\n
  *
- * Tools and calls have two spellings: JSON (Qwen3, and Qwen3-VL, whose answers have no thoughts),
- * and <function=f><parameter=k> (Qwen3-Coder and everything after it). The thought of an assistant
+ * Tools and calls have two spellings: JSON (Qwen3, and Qwen3-VL, whose answers have no thoughts
+ * unless it is a Thinking variant), and <function=f><parameter=k> (Qwen3-Coder and everything after
+ * it). The thought of an assistant
  * message is its reasoning_content or, except in Qwen3.8, the part of its content before </think>.
  * Thoughts before the last question are dropped, unless preserve_thinking says otherwise.
  *
@@ -16,8 +17,10 @@
  *   - The role developer is the role system. Where a template takes one system message, at the
  *     beginning only, all system messages are that one, wherever they stand.
  *   - Null content is empty content; parts of text are joined.
- *   - System messages behind the first are turns, as in Qwen3, where Qwen3-VL's template drops them.
+ *   - System messages behind the first are turns, as in Qwen3, where Qwen3-VL's template drops
+ * them.
  *   - A thought may be called reasoning instead of reasoning_content.
+ *   - Thinking variants always open a thought. Without thinking it is closed at once.
  *   - With continue_last, the turn of a last assistant message without calls stays open, and white
  *     space at its end is kept.
  */
@@ -51,7 +54,18 @@ static bool trims(const qwen *q)
 
 static bool sees(const qwen *q)
 {
-    return trims(q) || q->revision == QWEN_3_VL;
+    return trims(q) || q->revision == QWEN_3_VL || q->revision == QWEN_3_OPENS;
+}
+
+/* Tools, calls and thoughts as in Qwen3. */
+static bool of_qwen3(const qwen *q)
+{
+    return q->revision == QWEN_3 || q->revision == QWEN_3_OPENS;
+}
+
+static bool opens_thought(const qwen *q)
+{
+    return trims(q) || q->revision == QWEN_3_OPENS;
 }
 
 /* The content as the revision reads it. */
@@ -339,7 +353,7 @@ static void put_calls_after(qwen *q, const talk_turn *m, bool content)
     const char *first = !content ? "" : trims(q) ? "\n\n" : "\n";
     for (size_t i = 0; i < m->n_calls && !q->w->st; i++) {
         chat_lit(q->w, i ? "\n" : first);
-        if (q->revision == QWEN_3 || q->revision == QWEN_3_VL)
+        if (of_qwen3(q) || q->revision == QWEN_3_VL)
             put_json_call(q, m, i);
         else
             put_xml_call(q, m, i);
@@ -357,7 +371,7 @@ static void put_assistant(qwen *q, size_t i)
     bool current = (int64_t)i > q->last_query;
     talk_text shown = content;
     chat_lit(q->w, "<|im_start|>assistant\n");
-    if (q->revision == QWEN_3) {
+    if (of_qwen3(q)) {
         if (current && (i + 1 == q->n || thought.n)) {
             put_thought_block(q, chat_without_lines(thought, true, true));
             shown = chat_without_lines(content, true, false);
@@ -450,9 +464,9 @@ static void put_beginning_of_answer(qwen *q)
         return;
     if (!thinking)
         chat_lit(q->w, "<think>\n\n</think>\n\n");
-    else if (trims(q))
+    else if (opens_thought(q))
         chat_lit(q->w, "<think>\n");
-    q->w->p->starts_thinking = thinking && trims(q);
+    q->w->p->starts_thinking = thinking && opens_thought(q);
 }
 
 /* The turns with the system's in front, in their order. Returns how many of these there are. */
@@ -494,7 +508,7 @@ void qwen_render(chat_writer *w, const chat_format *f, const carat_talk *t,
     if (!find_query(&q) && trims(&q))
         chat_fail(w, E_FORMAT,
                   "messages has no message of the user, and this model's template needs one");
-    if (q.revision == QWEN_3 || q.revision == QWEN_3_VL)
+    if (of_qwen3(&q) || q.revision == QWEN_3_VL)
         put_system_qwen3(&q, n_system > 0, tools);
     else if (q.revision == QWEN_3_CODER)
         put_system_coder(&q, n_system > 0, tools);
@@ -530,6 +544,10 @@ const chat_format *qwen_recognise(const char *t, size_t n)
                                                       : &qwen_formats[QWEN_35];
     if (!chat_says(t, n, "<function-name>"))
         return NULL;
-    bool mute = chat_says(t, n, "<|image_pad|>") && !chat_says(t, n, "</think>");
-    return thinks ? &qwen_formats[QWEN_3] : mute ? &qwen_formats[QWEN_3_VL] : NULL;
+    if (thinks)
+        return &qwen_formats[QWEN_3];
+    if (chat_says(t, n, "</think>")) /* the end of the prompt decides */
+        return chat_says(t, n, "<|im_start|>assistant\\n<think>\\n'") ? &qwen_formats[QWEN_3_OPENS]
+                                                                      : NULL;
+    return chat_says(t, n, "<|image_pad|>") ? &qwen_formats[QWEN_3_VL] : NULL;
 }

@@ -16,6 +16,7 @@ static const replay_template templates[] = {
     {"Qwen3.5-4B.jinja", &qwen_formats[QWEN_35]},
     {"Qwen3.6.jinja", &qwen_formats[QWEN_36]},
     {"Qwen3.8.jinja", &qwen_formats[QWEN_38]},
+    {"Qwen3-VL-Thinking.jinja", &qwen_formats[QWEN_3_OPENS]},
     {"laguna.jinja", &laguna_formats[LAGUNA_LINES]},
     {"laguna_v8_chat_template.jinja2", &laguna_formats[LAGUNA_COMPACT]},
 };
@@ -37,7 +38,7 @@ TEST(templates_of_qwen_and_laguna_are_recognised)
     }
     const char *chatml = "{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}";
     CHECK(!chat_format_of(&qwen_text, chatml, strlen(chatml)));
-    /* Qwen3-VL's, without thoughts; that of its Thinking variants is not known. */
+    /* Qwen3-VL's, without thoughts; with thoughts that it does not open it is none of these. */
     const char *vl = "<|im_start|> <tool_call> <function-name> <tool_response> <|image_pad|>";
     const char *thinks =
         "<|im_start|> <tool_call> <function-name> <tool_response> <|image_pad|> </think>";

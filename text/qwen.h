@@ -10,6 +10,8 @@ enum {
     QWEN_3,       /* calls in JSON; the model opens its thoughts itself */
     QWEN_3_CODER, /* calls as <function=f><parameter=k>; no thoughts */
     QWEN_3_VL,    /* as QWEN_3, with pictures and without thoughts */
+    QWEN_3_OPENS, /* as QWEN_3, with pictures; the prompt opens the thought: Qwen3-VL's Thinking
+                     variants, and those of Qwen3 of July 2025 */
     QWEN_35,      /* calls as in QWEN_3_CODER; the prompt opens the thought */
     QWEN_36,      /* the same, with preserve_thinking */
     QWEN_38,      /* keeps thoughts by itself; an instruction about the effort of thinking */

@@ -12,10 +12,11 @@ HTML escapes, a `generation` block that does nothing.
 The script changes the templates' input as carat does: arguments that are JSON text are parsed
 (Qwen3 prints such text as it is), parts of text are joined, null content is empty, the role
 developer is the role system, and for templates that take one system message those at the beginning
-become one. The last conversations hold pictures, for the templates that know them.
+become one. Without thinking the thought that Qwen3-VL's Thinking template opens is closed at once. The
+last conversations hold pictures, for the templates that know them.
 
 Origin of the templates: Qwen/Qwen3-0.6B, Qwen/Qwen3-Coder-30B-A3B-Instruct, Qwen/Qwen3.5-4B,
-Qwen/Qwen3.6-27B, Qwen/Qwen3.8-27B (Apache-2.0), poolside/Laguna-XS.2 and Laguna-XS-2.1.
+Qwen/Qwen3.6-27B, Qwen/Qwen3.8-27B, Qwen/Qwen3-VL-8B-Thinking (Apache-2.0), poolside/Laguna-XS.2 and Laguna-XS-2.1.
 """
 import copy
 import json
@@ -35,10 +36,12 @@ TEMPLATES = {
     "qwen3.5": "Qwen3.5-4B.jinja",
     "qwen3.6": "Qwen3.6.jinja",
     "qwen3.8": "Qwen3.8.jinja",
+    "qwen3-vl thinking": "Qwen3-VL-Thinking.jinja",
     "laguna v5": "laguna.jinja",
     "laguna v8": "laguna_v8_chat_template.jinja2",
 }
 ONE_SYSTEM = ("qwen3.5", "qwen3.6", "qwen3.8")
+SEEING = ONE_SYSTEM + ("qwen3-vl thinking",)
 COUNT = 190
 BEGINNINGS = 30
 PICTURES = 40
@@ -185,7 +188,7 @@ def normal(name, messages):
             m["role"] = "system"
         for c in m.get("tool_calls", []):
             a = c["function"]["arguments"]
-            if isinstance(a, str) and a.strip() and name == "qwen3":
+            if isinstance(a, str) and a.strip() and name in ("qwen3", "qwen3-vl thinking"):
                 continue
             c["function"]["arguments"] = json.loads(a) if isinstance(a, str) and a.strip() else \
                 {} if isinstance(a, str) or a is None else a
@@ -210,10 +213,12 @@ def variables(name, o):
 
 def render(template, name, messages, tools, o):
     messages = normal(name, messages)
-    if name not in ONE_SYSTEM and any(isinstance(m["content"], list) for m in messages):
+    if name not in SEEING and any(isinstance(m["content"], list) for m in messages):
         raise ValueError("this template knows no pictures")
     if not o["continue"]:
-        return template.render(messages=messages, tools=tools, **variables(name, o))
+        out = template.render(messages=messages, tools=tools, **variables(name, o))
+        closes = name == "qwen3-vl thinking" and o["generate"] and not o["thinking"]
+        return out + "\n</think>\n\n" if closes else out
     messages[-1]["content"] += SENTINEL
     return template.render(messages=messages, tools=tools,
                            **dict(variables(name, o), add_generation_prompt=False)).split(SENTINEL)[0]
